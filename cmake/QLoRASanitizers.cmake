@@ -1,0 +1,11 @@
+# SPDX-License-Identifier: MIT
+
+# LLVM's own switch loses UBSan out of tree, and ThreadSanitizer does not
+# understand libgomp: so our own flags, and OpenMP off under TSan.
+add_compile_options(-Wall -Wextra -Wno-unused-parameter)
+if(QLORA_SANITIZE)
+  string(REPLACE ";" "," QLORA_SANITIZERS "${QLORA_SANITIZE}")
+  add_compile_options(-fsanitize=${QLORA_SANITIZERS} -fno-sanitize-recover=all
+                      -fno-omit-frame-pointer -g1)
+  add_link_options(-fsanitize=${QLORA_SANITIZERS})
+endif()

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: MIT */
+
+/* How a generated kernel is called, and the scalars it may read.
+ *
+ * A generated kernel is a pure function over a range of rows. It knows
+ * nothing of threads: the device splits [0, rows) and calls it once per part,
+ * in any order, at the same time. Each row is written by one call only, so a
+ * result does not depend on how the range was split.
+ *
+ * This header depends on nothing but <stdint.h>, is C and C++, and is copied
+ * into every generated source.
+ */
+
+#ifndef QLORA_RUNTIME_ABI_KERNEL_H
+#define QLORA_RUNTIME_ABI_KERNEL_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum qlora_dtype {
+  QLORA_DTYPE_F32 = 0,
+  QLORA_DTYPE_BF16 = 1,
+  QLORA_DTYPE_F16 = 2,
+  QLORA_DTYPE_I32 = 3,
+  QLORA_DTYPE_NF4 = 4, /* a block-quantised tensor: see Kernels/Math/NF4.h */
+  QLORA_DTYPE_U8 = 5,  /* plain bytes: workspaces */
+  QLORA_DTYPE_COUNT = 6
+};
+
+/* Every scalar that changes from step to step. The runtime writes it before
+ * an entry; kernels read it through a pointer, so that a captured or cached
+ * program never freezes one. */
+typedef struct qlora_step_block {
+  float learning_rate;
+  float beta1;
+  float beta2;
+  float epsilon;
+  float weight_decay;
+  float max_grad_norm;          /* 0: no clipping */
+  float bias_correction1;       /* 1 - beta1^t, t counted from 1 */
+  float bias_correction2_sqrt;  /* sqrt(1 - beta2^t) */
+  uint64_t seed;
+  uint64_t step;        /* optimizer steps done before this one */
+  uint64_t micro_batch; /* global number: (step * K + k) * ranks + rank */
+  uint64_t reserved;
+} qlora_step_block;
+
+typedef struct qlora_kernel_args {
+  void *const *buffers;     /* one per operand, in the kernel's order */
+  const int64_t *constants; /* of the launch */
+  const qlora_step_block *step;
+} qlora_kernel_args;
+
+typedef void (*qlora_kernel_function)(const qlora_kernel_args *args,
+                                      int64_t row_begin, int64_t row_end);
+
+#ifdef __cplusplus
+} /* extern "C" */
+static_assert(sizeof(qlora_step_block) == 64, "one cache line");
+#endif
+
+#endif /* QLORA_RUNTIME_ABI_KERNEL_H */

@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: MIT */
+
+/* The contract between qloracc, which writes train.so, and qlora-run, which
+ * executes it.
+ *
+ * A train.so exports one symbol, `qlora_module_query`. It returns a constant
+ * `qlora_module`: counted tables, strings and the addresses of the generated
+ * kernels, and nothing else. There are no constructors and no imports. The
+ * runtime checks every index, offset and string of it before the first use
+ * (runtime/Core/ModuleLoader.h).
+ *
+ * This header depends on nothing but <stdint.h> and <stddef.h>, is C and C++,
+ * and is included by exactly these: the writer (compiler/Codegen/EmitModule),
+ * the reader (runtime/Core) and the hand-written test module
+ * (tests/runtime/DemoModule.c). A change here is a change of format: raise
+ * QLORA_ABI_VERSION.
+ *
+ * The life of a step
+ * ------------------
+ * The runtime allocates each arena once and fills the frozen and trainable
+ * ones from the parameter table. An optimizer step of K micro-batches is then
+ *
+ *     K-1 times   write the inputs, run the entry ACCUMULATE
+ *     once        write the inputs, run the entry ACCUMULATE_LAST, which is
+ *                 the same plus the collectives over the gradient arena
+ *     once        run UPDATE
+ *
+ * and nothing else: no allocation, no decision. A program does not know how
+ * many ranks there are; a collective means "over all of them".
+ *
+ * Gradients are those of the *sum* of the loss over labelled tokens. The
+ * loss sum and the label count are two more elements of the gradient arena
+ * (outputs LOSS_SUM and LABEL_COUNT), so that they are reduced with it;
+ * UPDATE divides by the count, clips, applies AdamW and clears the arena.
+ */
+
+#ifndef QLORA_RUNTIME_ABI_MODULE_H
+#define QLORA_RUNTIME_ABI_MODULE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "runtime/ABI/kernel.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define QLORA_MODULE_MAGIC 0x41524c51u /* "QLRA", little endian */
+#define QLORA_ABI_VERSION 1u
+#define QLORA_MAX_RANK 4
+
+/* Index that refers to nothing. */
+#define QLORA_NONE 0xffffffffu
+
+/* Arenas ----------------------------------------------------------------- */
+
+enum qlora_arena_kind {
+  QLORA_ARENA_FROZEN = 0,    /* weights that are never written by a command;
+                                local CPU ranks share one copy */
+  QLORA_ARENA_TRAINABLE = 1, /* f32 adapters and other trained weights, flat */
+  QLORA_ARENA_GRADIENT = 2,  /* f32, the layout of TRAINABLE, then LOSS_SUM and
+                                LABEL_COUNT; zero before the first micro-batch */
+  QLORA_ARENA_MOMENT1 = 3,   /* f32, the layout of TRAINABLE; AdamW's m */
+  QLORA_ARENA_MOMENT2 = 4,   /* f32, the layout of TRAINABLE; AdamW's v */
+  QLORA_ARENA_ACTIVATION = 5,/* saved activations and scratch */
+  QLORA_ARENA_WORKSPACE = 6, /* scratch of library kernels */
+  QLORA_ARENA_INPUT = 7,     /* what the runtime writes before each entry */
+  QLORA_ARENA_RESULT = 8,    /* what the runtime reads after an entry */
+  QLORA_ARENA_KIND_COUNT = 9
+};
+
+typedef struct qlora_arena {
+  uint32_t kind;      /* enum qlora_arena_kind; each kind at most once */
+  uint32_t alignment; /* of the base address, a power of two */
+  uint64_t bytes;
+} qlora_arena;
+
+/* Parameters -------------------------------------------------------------- */
+
+enum qlora_role {
+  QLORA_ROLE_FROZEN = 0,
+  QLORA_ROLE_ADAPTER = 1,  /* LoRA A or B; has no file */
+  QLORA_ROLE_TRAINABLE = 2 /* a weight of the model that is trained
+                              (PEFT's modules_to_save) */
+};
+
+enum qlora_init {
+  QLORA_INIT_FILE = 0,    /* read from `file` */
+  QLORA_INIT_ZERO = 1,
+  QLORA_INIT_KAIMING = 2, /* uniform in +-1/sqrt(shape[1]): torch's
+                             kaiming_uniform_(a = sqrt(5)) */
+  QLORA_INIT_GAUSSIAN = 3 /* normal with deviation 1/shape[0] */
+};
+
+enum qlora_quantization {
+  QLORA_QUANTIZATION_NONE = 0,
+  QLORA_QUANTIZATION_NF4 = 1,      /* quantised when loaded */
+  QLORA_QUANTIZATION_NF4_STORED = 2/* the file already holds NF4, as
+                                      bitsandbytes saves it */
+};
+
+/* One named tensor. What the kernels see at `offset` is `dtype`; when
+ * `quantization` is not NONE and `dtype` is not NF4, the tensor is quantised
+ * and decoded again when loaded ("resident": full width, 4-bit values). */
+typedef struct qlora_parameter {
+  const char *name; /* Hugging Face's for weights, PEFT's for adapters */
+  const char *file; /* safetensors file inside the model folder, or NULL */
+  uint32_t role;    /* enum qlora_role */
+  uint32_t dtype;   /* enum qlora_dtype, in the arena */
+  uint32_t init;    /* enum qlora_init */
+  uint32_t quantization; /* enum qlora_quantization */
+  uint32_t block;        /* elements per NF4 block, or 0 */
+  uint32_t double_quant; /* 1: block scales are quantised too */
+  uint32_t arena;        /* index into arenas */
+  uint32_t rank;         /* number of dimensions */
+  int64_t shape[QLORA_MAX_RANK];
+  uint64_t offset; /* bytes from the start of the arena */
+  uint64_t bytes;
+  uint32_t file_dtype; /* enum qlora_dtype expected in the file */
+  uint32_t reserved;
+} qlora_parameter;
+
+/* Kernels and launches ---------------------------------------------------- */
+
+/* A generated kernel has `function`; a library kernel has NULL there and is
+ * found by name in the runtime's Kernels.def. */
+typedef struct qlora_kernel {
+  const char *name;
+  qlora_kernel_function function;
+  uint32_t operand_count;
+  uint32_t constant_count;
+} qlora_kernel;
+
+/* What a LAUNCH command runs. `rows` is the range that a generated kernel is
+ * split over, and 0 for a library kernel. */
+typedef struct qlora_launch {
+  const char *label; /* the ops it came from, for traces and errors */
+  uint32_t kernel;
+  uint32_t first_constant;
+  uint32_t constant_count;
+  uint32_t reserved;
+  int64_t rows;
+} qlora_launch;
+
+enum qlora_access { QLORA_READ = 1, QLORA_WRITE = 2, QLORA_READ_WRITE = 3 };
+
+/* A range of an arena as one command sees it. */
+typedef struct qlora_operand {
+  uint16_t arena;
+  uint8_t dtype;  /* enum qlora_dtype */
+  uint8_t access; /* enum qlora_access */
+  uint32_t reserved;
+  uint64_t offset;
+  uint64_t bytes; /* 0: an optional operand that is absent */
+} qlora_operand;
+
+/* Commands ---------------------------------------------------------------- */
+
+enum qlora_command_kind {
+  QLORA_COMMAND_LAUNCH = 0,    /* target: launch; operands: its buffers */
+  QLORA_COMMAND_FILL = 1,      /* operand 0 := zero bytes */
+  QLORA_COMMAND_COPY = 2,      /* operand 0 := operand 1 */
+  QLORA_COMMAND_ALL_REDUCE = 3,/* operand 0 := sum over all ranks, f32;
+                                  target: number of the bucket */
+  QLORA_COMMAND_RECORD = 4,    /* event `target` happens on this queue */
+  QLORA_COMMAND_WAIT = 5,      /* this queue waits for event `target` */
+  QLORA_COMMAND_KIND_COUNT = 6
+};
+
+enum qlora_queue {
+  QLORA_QUEUE_COMPUTE = 0,
+  QLORA_QUEUE_COMMUNICATION = 1,
+  QLORA_QUEUE_COPY = 2,
+  QLORA_QUEUE_COUNT = 3
+};
+
+/* 16 bytes, so that four are one cache line. */
+typedef struct qlora_command {
+  uint8_t kind;
+  uint8_t queue;
+  uint16_t operand_count;
+  uint32_t target;
+  uint32_t first_operand;
+  uint32_t reserved;
+} qlora_command;
+
+/* Entries ----------------------------------------------------------------- */
+
+enum qlora_binding_kind {
+  /* inputs, i32 [batch, length] each */
+  QLORA_INPUT_IDS = 0,      /* token ids */
+  QLORA_INPUT_TARGETS = 1,  /* label of the *next* token, already shifted by
+                               the runtime; -100 has no loss */
+  QLORA_INPUT_POSITIONS = 2,/* position inside the segment, from 0 */
+  QLORA_INPUT_SEGMENTS = 3, /* attention stays inside a segment; 0: padding */
+  /* results */
+  QLORA_RESULT_LOSS_SUM = 16,    /* f32, summed over labelled tokens */
+  QLORA_RESULT_LABEL_COUNT = 17, /* f32 */
+  QLORA_RESULT_CORRECT = 18,     /* i32 [batch, length]: 1 where the target is
+                                    the argmax, 0 where not or no target */
+  QLORA_RESULT_GRAD_NORM = 19    /* f32, before clipping; UPDATE only */
+};
+
+/* Where an entry's input or result lives. */
+typedef struct qlora_binding {
+  uint32_t kind; /* enum qlora_binding_kind */
+  uint32_t arena;
+  uint64_t offset;
+  uint64_t bytes;
+} qlora_binding;
+
+enum qlora_entry_kind {
+  QLORA_ENTRY_ACCUMULATE = 0,
+  QLORA_ENTRY_ACCUMULATE_LAST = 1,
+  QLORA_ENTRY_UPDATE = 2,
+  QLORA_ENTRY_EVALUATE = 3, /* forward only; results LOSS_SUM, LABEL_COUNT
+                               (overwritten, in RESULT) and CORRECT */
+  QLORA_ENTRY_KIND_COUNT = 4
+};
+
+/* A range of commands. There is one ACCUMULATE, ACCUMULATE_LAST and EVALUATE
+ * per compiled length (a variant), over the same arenas, and one UPDATE. */
+typedef struct qlora_entry {
+  uint32_t kind;
+  uint32_t first_command;
+  uint32_t command_count;
+  uint32_t event_count; /* events used are 0 .. event_count-1 */
+  uint32_t first_binding;
+  uint32_t binding_count;
+  int64_t batch;  /* rows of a micro-batch; 0 for UPDATE */
+  int64_t length; /* tokens of a row; 0 for UPDATE */
+} qlora_entry;
+
+/* The module -------------------------------------------------------------- */
+
+enum qlora_target { QLORA_TARGET_CPU = 0, QLORA_TARGET_CUDA = 1 };
+
+typedef struct qlora_module {
+  uint32_t magic;
+  uint32_t abi_version;
+  uint32_t module_bytes; /* sizeof(qlora_module) of the writer */
+  uint32_t target;       /* enum qlora_target */
+
+  const char *producer;     /* "qloracc 0.1.0" */
+  const char *cpu_features; /* comma-separated, as in /proc/cpuinfo; all are
+                               needed by the generated kernels */
+  const char *config_json;  /* options recorded at compile time, an object
+                               with Hugging Face's names */
+  const char *plan_json;    /* the memory plan and every decision, for people
+                               and for `--report` */
+
+  uint32_t arena_count;
+  uint32_t parameter_count;
+  uint32_t kernel_count;
+  uint32_t launch_count;
+  uint32_t operand_count;
+  uint32_t constant_count;
+  uint32_t command_count;
+  uint32_t entry_count;
+  uint32_t binding_count;
+  uint32_t reserved[7];
+
+  const qlora_arena *arenas;
+  const qlora_parameter *parameters;
+  const qlora_kernel *kernels;
+  const qlora_launch *launches;
+  const qlora_operand *operands;
+  const int64_t *constants; /* a float constant is the bits of a double */
+  const qlora_command *commands;
+  const qlora_entry *entries;
+  const qlora_binding *bindings;
+} qlora_module;
+
+/* The one exported symbol. Returns NULL when the module cannot speak
+ * `max_version` or an older version. */
+#define QLORA_MODULE_QUERY "qlora_module_query"
+typedef const qlora_module *(*qlora_module_query_function)(
+    uint32_t max_version);
+
+#ifdef __cplusplus
+} /* extern "C" */
+
+static_assert(sizeof(qlora_arena) == 16, "qlora_arena is part of the format");
+static_assert(sizeof(qlora_parameter) == 104, "part of the format");
+static_assert(sizeof(qlora_kernel) == 24, "part of the format");
+static_assert(sizeof(qlora_launch) == 32, "part of the format");
+static_assert(sizeof(qlora_operand) == 24, "part of the format");
+static_assert(sizeof(qlora_command) == 16, "four are one cache line");
+static_assert(sizeof(qlora_entry) == 40, "part of the format");
+static_assert(sizeof(qlora_binding) == 24, "part of the format");
+static_assert(sizeof(qlora_module) == 184, "part of the format");
+#endif
+
+#endif /* QLORA_RUNTIME_ABI_MODULE_H */

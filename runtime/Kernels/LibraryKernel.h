@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: MIT
+
+// How the CPU device runs a library kernel: prepare once at load (oneDNN
+// primitives are created here), run many times without allocating.
+
+#ifndef QLORA_RUNTIME_KERNELS_LIBRARYKERNEL_H
+#define QLORA_RUNTIME_KERNELS_LIBRARYKERNEL_H
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "runtime/Core/Status.h"
+#include "runtime/Kernels/KernelTable.h"
+
+namespace qlora {
+
+/// Sees what a step does not keep. Set on a rank only while `--dump` records
+/// the logits; null otherwise.
+struct KernelObserver {
+  /// Called by head_loss with each finished block of logits: `rows` are the
+  /// row numbers (b * T + t) of the block, logits f32 [rows.size(), vocab].
+  std::function<void(std::span<const int32_t> rows, const float *logits,
+                     int64_t vocab)>
+      onLogits;
+};
+
+struct LibraryKernelArgs {
+  std::span<void *const> buffers; ///< one per operand; null when absent
+  const qlora_step_block *step = nullptr;
+  KernelObserver *observer = nullptr;
+};
+
+/// A prepared launch. Not thread-safe: a rank runs it from its compute
+/// thread; the kernel itself uses OpenMP with the threads of that rank.
+class LibraryKernel {
+public:
+  virtual ~LibraryKernel() = default;
+  /// Must not allocate on the heap of ours and must not throw.
+  virtual Status run(const LibraryKernelArgs &args) = 0;
+};
+
+/// Prepares `row` for `request`, with at most `workspaceBytes` of workspace
+/// for whatever the library needs. A refusal (kUnavailable) makes the caller
+/// try the op's next row.
+StatusOr<std::unique_ptr<LibraryKernel>>
+prepareCpuKernel(const KernelRow &row, const KernelRequest &request,
+                 uint64_t workspaceBytes);
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_KERNELS_LIBRARYKERNEL_H

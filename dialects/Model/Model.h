@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: MIT
+
+// The model dialect: the one header to include. The essay is in
+// ModelDialect.td, the ops in ModelOps.td.
+
+#ifndef QLORA_DIALECTS_MODEL_MODEL_H
+#define QLORA_DIALECTS_MODEL_MODEL_H
+
+#include "mlir/Bytecode/BytecodeOpInterface.h"
+#include "mlir/Dialect/Arith/IR/Arith.h"
+#include "mlir/Dialect/Math/IR/Math.h"
+#include "mlir/IR/Builders.h"
+#include "mlir/IR/BuiltinTypes.h"
+#include "mlir/IR/Dialect.h"
+#include "mlir/IR/OpDefinition.h"
+#include "mlir/IR/OpImplementation.h"
+#include "mlir/IR/SymbolTable.h"
+#include "mlir/Interfaces/InferTypeOpInterface.h"
+#include "mlir/Interfaces/SideEffectInterfaces.h"
+
+#include "runtime/ABI/kernel.h"
+
+#include "dialects/Model/ModelDialect.h.inc"
+#include "dialects/Model/ModelEnums.h.inc"
+#define GET_ATTRDEF_CLASSES
+#include "dialects/Model/ModelAttrs.h.inc"
+#define GET_TYPEDEF_CLASSES
+#include "dialects/Model/ModelTypes.h.inc"
+
+namespace qlora::model {
+
+/// One operand of a Kernels.def op in a call: an operand or result of the
+/// MLIR op, the same memory as a result (for `c+` operands with a tied
+/// operand), the planned workspace, or nothing.
+struct KernelArgument {
+  enum Kind { Operand, Result, Workspace, Absent } kind;
+  unsigned index = 0;
+};
+
+/// A call of a Kernels.def op. Constants are in that op's order; a constant
+/// named `ld<letter>...` listed in `strides` is filled in by
+/// lower-to-program with the row stride of the kernel operand given there.
+struct KernelCall {
+  llvm::StringRef op;
+  llvm::SmallVector<KernelArgument> arguments;
+  llvm::SmallVector<int64_t> constants;
+  /// (constant, kernel operand) pairs.
+  llvm::SmallVector<std::pair<unsigned, unsigned>> strides;
+};
+
+/// A double as a constant of a launch.
+int64_t doubleBits(double value);
+
+/// Number of tokens, or rows, of a tensor seen as a matrix: the product of
+/// all dimensions but the last.
+int64_t matrixRows(mlir::RankedTensorType type);
+/// The last dimension.
+int64_t matrixColumns(mlir::RankedTensorType type);
+/// Bytes of a tensor with static shape, quantised ones included.
+int64_t tensorBytes(mlir::RankedTensorType type);
+/// The ABI's name of an element type; nullopt if it has none.
+std::optional<qlora_dtype> elementDtype(mlir::Type type);
+
+/// True for [B, T, ...] tensors: activations, ids, masks.
+inline bool isTokenShaped(mlir::RankedTensorType type) {
+  return type.getRank() >= 2 && type.isDynamicDim(0) && type.isDynamicDim(1);
+}
+
+/// Creates `model.rows` for the arithmetic that `build` writes.
+mlir::Operation *
+buildRows(mlir::OpBuilder &builder, mlir::Location loc,
+          mlir::TypeRange results, mlir::ValueRange inputs, int64_t columns,
+          llvm::ArrayRef<MapAttr> maps, llvm::StringRef label,
+          llvm::function_ref<llvm::SmallVector<mlir::Value>(
+              mlir::OpBuilder &, mlir::ValueRange)>
+              build);
+
+} // namespace qlora::model
+
+#include "dialects/Model/ModelInterfaces.h.inc"
+#define GET_OP_CLASSES
+#include "dialects/Model/ModelOps.h.inc"
+
+#endif // QLORA_DIALECTS_MODEL_MODEL_H

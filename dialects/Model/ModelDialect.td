@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: MIT
+
+// The model dialect: its essay, types and attributes.
+
+#ifndef QLORA_DIALECTS_MODEL_MODELDIALECT_TD
+#define QLORA_DIALECTS_MODEL_MODELDIALECT_TD
+
+include "mlir/IR/AttrTypeBase.td"
+include "mlir/IR/EnumAttr.td"
+include "mlir/IR/OpBase.td"
+
+def Model_Dialect : Dialect {
+  let name = "model";
+  let cppNamespace = "::qlora::model";
+  let summary = "Forward operations of a language model, on tensors";
+  let description = [{
+    ```
+     qlora-import ──► model ──► train ──► program ──► train.so
+                      ^^^^^
+    ```
+
+    What a user writes or imports. A file holds one `model.parameter` per
+    weight, which names a safetensors file and never holds the bytes, and one
+    function whose arguments are marked with `model.input` and whose results
+    are those of `model.head_loss`:
+
+    ```mlir
+    model.parameter @"model.norm.weight" : tensor<64xbf16>
+        {file = "model.safetensors"}
+    func.func @forward(%ids: tensor<?x?xi32> {model.input = "ids"}, ...)
+    ```
+
+    An activation is a tensor whose first two dimensions are the batch and
+    the length, both dynamic until `specialize-shapes`; its element type is
+    f32 until that pass sets the compute type.
+
+    **Row ops** (`RowOp`) have arithmetic that is a small region over one row,
+    written once in `ModelRows.cpp`. Their gradient is derived from that
+    region, they fuse with each other into `model.rows`, and their code is
+    generated. **Library ops** (`LibraryOp`) name an op of `Kernels.def`.
+    **View ops** (`model.split`, `model.concat`) move no data where it can be
+    avoided. No pass asks for the name of an op.
+
+    In a row region a row is a `tensor<Cxf32>`, one number per row an `f32`,
+    and the ops are those of `arith` and `math` plus the `model.row_*` ops,
+    whatever the storage type of the operands: loads widen, stores round.
+  }];
+  let useDefaultTypePrinterParser = 1;
+  let useDefaultAttributePrinterParser = 1;
+  let dependentDialects = [
+    "::mlir::arith::ArithDialect", "::mlir::math::MathDialect"
+  ];
+}
+
+def Model_NF4Type : TypeDef<Model_Dialect, "NF4"> {
+  let mnemonic = "nf4";
+  let summary = "4-bit NormalFloat element, scaled per block";
+  let description = [{
+    Element type of a quantised tensor: `tensor<64x64x!model.nf4<64, true>>`.
+    Blocks of `block` elements of the flattened tensor share a scale; with
+    `doubleQuant` the scales are stored in 8 bits
+    (runtime/Kernels/Math/NF4.h has the layout).
+  }];
+  let parameters = (ins "int64_t":$block, "bool":$doubleQuant);
+  let assemblyFormat = "`<` $block `,` $doubleQuant `>`";
+  let genVerifyDecl = 1;
+}
+
+def Model_MapKind : I32EnumAttr<"MapKind", "how a row reads an operand", [
+    I32EnumAttrCase<"Full", 0, "full">,
+    I32EnumAttrCase<"Column", 1, "column">,
+    I32EnumAttrCase<"Scalar", 2, "scalar">,
+    I32EnumAttrCase<"Group", 3, "group">,
+    I32EnumAttrCase<"Global", 4, "global">]> {
+  let cppNamespace = "::qlora::model";
+  let genSpecializedAttr = 0;
+}
+
+def Model_MapAttr : AttrDef<Model_Dialect, "Map"> {
+  let mnemonic = "map";
+  let summary = "how row r of a row op reads or writes a tensor";
+  let description = [{
+    For an op over R rows of C columns, with the tensor seen flat:
+    * `full`: row r is elements [r*C, (r+1)*C);
+    * `column`: the same C elements for every row (a norm's weight);
+    * `scalar`: one number, that of row r / group;
+    * `group`: C elements, those of row r / group (cos and sin, which all
+      heads of a token share);
+    * `global`: one number for all rows.
+  }];
+  let parameters = (ins EnumParameter<Model_MapKind>:$kind,
+                        DefaultValuedParameter<"int64_t", "1">:$group);
+  let assemblyFormat = "`<` $kind (`,` $group^)? `>`";
+}
+def Model_MapArrayAttr : TypedArrayAttrBase<Model_MapAttr, "operand maps">;
+
+#endif // QLORA_DIALECTS_MODEL_MODELDIALECT_TD

@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: MIT
+
+// The ops of the model dialect. Constraints are labelled C1, C2, ...; the
+// verifiers (ModelOps.cpp) and tests/dialects/Model/invalid.mlir use the same
+// labels. N is the number of tokens, B * T.
+
+#ifndef QLORA_DIALECTS_MODEL_MODELOPS_TD
+#define QLORA_DIALECTS_MODEL_MODELOPS_TD
+
+include "dialects/Model/ModelDialect.td"
+include "dialects/Model/ModelInterfaces.td"
+include "mlir/IR/RegionKindInterface.td"
+include "mlir/IR/SymbolInterfaces.td"
+include "mlir/Interfaces/InferTypeOpInterface.td"
+include "mlir/Interfaces/SideEffectInterfaces.td"
+
+class Model_Op<string mnemonic, list<Trait> traits = []>
+    : Op<Model_Dialect, mnemonic, traits>;
+
+/// A pure op on tensors that code is generated for.
+class Model_Row<string mnemonic, list<Trait> traits = []>
+    : Model_Op<mnemonic,
+               [Pure, DeclareOpInterfaceMethods<Model_RowOp>] # traits>;
+
+class Model_Library<string mnemonic, list<Trait> traits = []>
+    : Model_Op<mnemonic,
+               [Pure, DeclareOpInterfaceMethods<Model_LibraryOp>] # traits>;
+
+//===----------------------------------------------------------------------===//
+// Parameters
+//===----------------------------------------------------------------------===//
+
+def Model_ParameterOp : Model_Op<"parameter", [Symbol]> {
+  let summary = "a named weight and where its values come from";
+  let description = [{
+    (C1) `type` has a static shape. (C2) exactly one of `file` and `init` is
+    there. (C3) with parts, `part_names` and `part_rows` have equal length and
+    the rows add up to the first dimension. (C4) a trainable parameter is f32.
+
+    `file` is a safetensors file inside the folder that the module attribute
+    `model.folder` names; its tensor has the symbol's name, element type
+    `file_type` (the parameter's own if absent) and this shape. If
+    `stored_quantized` is set, the file holds bitsandbytes' NF4 tensors.
+    `quantized` marks a tensor to be quantised with the given type when
+    loaded, and, where `type` is not NF4 itself, decoded again ("resident").
+    `init`: `zero`, `kaiming` or `gaussian` (PEFT's for A and B).
+
+    A parameter may be several tensors, stacked along the first dimension,
+    that are read and written under their own names (`part_names`).
+  }];
+  let arguments = (ins SymbolNameAttr:$sym_name,
+    TypeAttrOf<AnyRankedTensor>:$type, OptionalAttr<StrAttr>:$file,
+    OptionalAttr<TypeAttr>:$file_type, OptionalAttr<StrAttr>:$init,
+    UnitAttr:$trainable, UnitAttr:$stored_quantized,
+    OptionalAttr<TypeAttr>:$quantized,
+    OptionalAttr<StrArrayAttr>:$part_names,
+    OptionalAttr<DenseI64ArrayAttr>:$part_rows);
+  let assemblyFormat = "$sym_name `:` $type attr-dict";
+  let extraClassDeclaration = [{
+    ::mlir::RankedTensorType getTensorType() {
+      return ::llvm::cast<::mlir::RankedTensorType>(getType());
+    }
+  }];
+  let hasVerifier = 1;
+}
+
+def Model_WeightOp : Model_Op<"weight",
+    [Pure, DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
+  let summary = "the value of a parameter";
+  let description = "(C1) the type is that of the parameter.";
+  let arguments = (ins FlatSymbolRefAttr:$parameter);
+  let results = (outs AnyRankedTensor:$result);
+  let assemblyFormat = "$parameter attr-dict `:` type($result)";
+}
+
+//===----------------------------------------------------------------------===//
+// Library ops
+//===----------------------------------------------------------------------===//
+
+def Model_EmbeddingOp : Model_Library<"embedding"> {
+  let summary = "rows of a table";
+  let description = [{
+    out[b, t, :] = table[ids[b, t], :]. (C1) ids is [B, T] i32. (C2) the last
+    dimension of the result is the table's. (C3) the table is [V, H] and not
+    4-bit.
+  }];
+  let arguments = (ins AnyRankedTensor:$ids, AnyRankedTensor:$table);
+  let results = (outs AnyRankedTensor:$result);
+  let assemblyFormat =
+      "$ids `,` $table attr-dict `:` functional-type(operands, results)";
+  let hasVerifier = 1;
+}
+
+def Model_LinearOp : Model_Library<"linear",
+    [DeclareOpInterfaceMethods<Model_LibraryOp, ["getTiedOperand"]>,
+     DeclareOpInterfaceMethods<Model_AccumulatingOp>]> {
+  let summary = "y = init + scale * x . W^T";
+  let description = [{
+    x [B, T, in], W [out, in], y and init [B, T, out]. (C1) the last dimension
+    of x is W's second. (C2) the last dimension of y is W's first. (C3) init
+    has y's type. `module` is the path of the Hugging Face module, which
+    adapter targets are matched against; LoRA's own linears have none.
+  }];
+  let arguments = (ins AnyRankedTensor:$x, AnyRankedTensor:$weight,
+    Optional<AnyRankedTensor>:$init,
+    DefaultValuedAttr<F64Attr, "1.0">:$scale,
+    OptionalAttr<StrAttr>:$module);
+  let results = (outs AnyRankedTensor:$result);
+  let assemblyFormat = [{
+    $x `,` $weight (`init` $init^)? attr-dict
+    `:` functional-type(operands, results)
+  }];
+  let hasVerifier = 1;
+}
+
+def Model_AttentionOp : Model_Library<"attention"> {
+  let summary = "causal attention with grouped query heads";
+  let description = [{
+    q [B, T, heads * dim], k and v [B, T, kv_heads * dim]; result as q, and
+    the log-sum-exp of the scaled scores, f32 [B, T, heads] in elements,
+    stored [B, heads, T]. A query sees keys of its own segment, not after
+    itself, and with `window` > 0 only the last `window` positions. Segment 0
+    is padding and gives 0. (C1) heads is a multiple of kv_heads. (C2) the
+    last dimensions agree with heads, kv_heads and head_dim. (C3) segments is
+    [B, T] i32.
+  }];
+  let arguments = (ins AnyRankedTensor:$q, AnyRankedTensor:$k,
+    AnyRankedTensor:$v, AnyRankedTensor:$segments, I64Attr:$heads,
+    I64Attr:$kv_heads, I64Attr:$head_dim, I64Attr:$window, F64Attr:$scale);
+  let results = (outs AnyRankedTensor:$result, AnyRankedTensor:$lse);
+  let assemblyFormat = [{
+    $q `,` $k `,` $v `,` $segments attr-dict
+    `:` functional-type(operands, results)
+  }];
+  let hasVerifier = 1;
+}
+
+def Model_HeadLossOp : Model_Library<"head_loss"> {
+  let summary = "output head and cross entropy, logits never whole";
+  let description = [{
+    hidden [B, T, H], W [V, H], targets [B, T] i32 (the label of the next
+    token; -100: none). Results: loss sum and label count, f32 [1]; correct
+    i32 [B, T], 1 where the target is the argmax. (C1) W's second dimension
+    is H. (C2) targets is [B, T] i32. (C3) W is not 4-bit.
+  }];
+  let arguments = (ins AnyRankedTensor:$hidden, AnyRankedTensor:$weight,
+    AnyRankedTensor:$targets);
+  let results = (outs AnyRankedTensor:$loss, AnyRankedTensor:$count,
+    AnyRankedTensor:$correct);
+  let assemblyFormat = [{
+    $hidden `,` $weight `,` $targets attr-dict
+    `:` functional-type(operands, results)
+  }];
+  let hasVerifier = 1;
+}
+
+//===----------------------------------------------------------------------===//
+// Row ops. C is the row: the width of the weight where there is one, else the
+// last dimension.
+//===----------------------------------------------------------------------===//
+
+def Model_RmsNormOp : Model_Row<"rms_norm"> {
+  let summary = "y = x / sqrt(mean(x^2) + epsilon) * weight";
+  let description = [{
+    Over groups of C = |weight| elements: the whole hidden size, or one head
+    (Qwen3's q and k norm). (C1) the last dimension of x is a multiple of C.
+    (C2) y has x's type. Zhang and Sennrich, 2019.
+  }];
+  let arguments = (ins AnyRankedTensor:$x, AnyRankedTensor:$weight,
+    F64Attr:$epsilon);
+  let results = (outs AnyRankedTensor:$result);
+  let assemblyFormat =
+      "$x `,` $weight attr-dict `:` functional-type(operands, results)";
+  let hasVerifier = 1;
+}
+
+def Model_RopeTableOp : Model_Row<"rope_table"> {
+  let summary = "cos and sin of position * frequency";
+  let description = [{
+    positions [B, T] i32, frequencies f32 [dim] (the dim/2 inverse
+    frequencies twice, as rotate-half wants them): cos and sin [B, T, dim],
+    times `attention_factor`. (C1) positions is i32 [B, T]. (C2) frequencies
+    has dim elements.
+  }];
+  let arguments = (ins AnyRankedTensor:$positions,
+    DenseF32ArrayAttr:$frequencies, F64Attr:$attention_factor);
+  let results = (outs AnyRankedTensor:$cos, AnyRankedTensor:$sin);
+  let assemblyFormat =
+      "$positions attr-dict `:` functional-type(operands, results)";
+  let hasVerifier = 1;
+}
+
+def Model_RopeOp : Model_Row<"rope"> {
+  let summary = "rotary position embedding: x * cos + rotate_half(x) * sin";
+  let description = [{
+    x [B, T, heads * dim], cos and sin [B, T, dim]; C = dim. (C1) the last
+    dimension of x is a multiple of dim. (C2) dim is even. (C3) y has x's
+    type. Su et al., 2021, with the halves as Hugging Face has them.
+  }];
+  let arguments = (ins AnyRankedTensor:$x, AnyRankedTensor:$cos,
+    AnyRankedTensor:$sin);
+  let results = (outs AnyRankedTensor:$result);
+  let assemblyFormat = [{
+    $x `,` $cos `,` $sin attr-dict `:` functional-type(operands, results)
+  }];
+  let hasVerifier = 1;
+}
+
+def Model_SwigluOp : Model_Row<"swiglu", [SameOperandsAndResultType]> {
+  let summary = "y = gate * sigmoid(gate) * up";
+  let arguments = (ins AnyRankedTensor:$gate, AnyRankedTensor:$up);
+  let results = (outs AnyRankedTensor:$result);
+  let assemblyFormat = "$gate `,` $up attr-dict `:` type($result)";
+}
+
+def Model_AddOp : Model_Row<"add",
+    [SameOperandsAndResultType, Commutative]> {
+  let summary = "y = a + b";
+  let arguments = (ins AnyRankedTensor:$a, AnyRankedTensor:$b);
+  let results = (outs AnyRankedTensor:$result);
+  let assemblyFormat = "$a `,` $b attr-dict `:` type($result)";
+}
+
+def Model_AddBiasOp : Model_Row<"add_bias"> {
+  let summary = "y = x + bias, the same bias for every token";
+  let description = [{
+    (C1) the last dimension of x is |bias|. (C2) y has x's type.
+  }];
+  let arguments = (ins AnyRankedTensor:$x, AnyRankedTensor:$bias);
+  let results = (outs AnyRankedTensor:$result);
+  let assemblyFormat =
+      "$x `,` $bias attr-dict `:` functional-type(operands, results)";
+  let hasVerifier = 1;
+}
+
+def Model_DropoutOp : Model_Row<"dropout", [SameOperandsAndResultType]> {
+  let summary = "y = x * keep / (1 - probability)";
+  let description = [{
+    keep is 1 where philox(seed, micro-batch, id, row, column) >= probability,
+    a pure function of its arguments: recomputing gives the same mask
+    (runtime/Kernels/Math/Philox.h). Not there in evaluation.
+    (C1) 0 < probability < 1.
+  }];
+  let arguments = (ins AnyRankedTensor:$x, F64Attr:$probability, I64Attr:$id);
+  let results = (outs AnyRankedTensor:$result);
+  let assemblyFormat = "$x attr-dict `:` type($result)";
+  let hasVerifier = 1;
+}
+
+def Model_RowsOp : Model_Op<"rows",
+    [Pure, IsolatedFromAbove, DeclareOpInterfaceMethods<Model_RowOp>,
+     SingleBlockImplicitTerminator<"RowYieldOp">]> {
+  let summary = "arithmetic over rows, as a region";
+  let description = [{
+    What row ops become: by their gradients and by `fuse-rows`. (C1) one map
+    per operand, one argument per operand of the type RowOp says. (C2) one
+    yielded `tensor<Cxf32>` per result. (C3) `columns` divides every result's
+    number of elements.
+  }];
+  let arguments = (ins Variadic<AnyRankedTensor>:$inputs, I64Attr:$columns,
+    Model_MapArrayAttr:$maps, OptionalAttr<StrAttr>:$label);
+  let results = (outs Variadic<AnyRankedTensor>:$outputs);
+  let regions = (region SizedRegion<1>:$body);
+  let assemblyFormat = [{
+    `(` $inputs `)` attr-dict-with-keyword
+    `:` functional-type(operands, results) $body
+  }];
+  let hasVerifier = 1;
+}
+
+//===----------------------------------------------------------------------===//
+// Inside a row region
+//===----------------------------------------------------------------------===//
+
+def Model_Row1D : Type<CPred<"::llvm::isa<::mlir::RankedTensorType>($_self)">,
+                       "a row, tensor<Cxf32>">;
+
+def Model_RowYieldOp : Model_Op<"row_yield", [Pure, Terminator]> {
+  let summary = "the rows of the results";
+  let arguments = (ins Variadic<AnyType>:$values);
+  let assemblyFormat = "($values^ `:` type($values))? attr-dict";
+  let builders = [OpBuilder<(ins), "">];
+}
+
+def Model_RowSumOp : Model_Op<"row_sum", [Pure]> {
+  let summary = "sum of the elements of a row";
+  let arguments = (ins AnyRankedTensor:$row);
+  let results = (outs F32:$result);
+  let assemblyFormat = "$row attr-dict `:` type($row)";
+}
+
+def Model_RowSplatOp : Model_Op<"row_splat", [Pure]> {
+  let summary = "a row of one number";
+  let arguments = (ins F32:$value);
+  let results = (outs AnyRankedTensor:$result);
+  let assemblyFormat = "$value attr-dict `:` type($result)";
+}
+
+def Model_RowRotateOp : Model_Op<"row_rotate",
+    [Pure, SameOperandsAndResultType]> {
+  let summary = "rotate_half: (-second half, first half)";
+  let arguments = (ins AnyRankedTensor:$row);
+  let results = (outs AnyRankedTensor:$result);
+  let assemblyFormat = "$row attr-dict `:` type($result)";
+}
+
+def Model_RowConstantOp : Model_Op<"row_constant", [Pure]> {
+  let summary = "a row of given numbers";
+  let arguments = (ins DenseF32ArrayAttr:$values);
+  let results = (outs AnyRankedTensor:$result);
+  let assemblyFormat = "$values attr-dict `:` type($result)";
+}
+
+def Model_RowRandomOp : Model_Op<"row_random", [Pure]> {
+  let summary = "uniform numbers in [0, 1) from (seed, micro-batch, id, row)";
+  let arguments = (ins I64Attr:$id);
+  let results = (outs AnyRankedTensor:$result);
+  let assemblyFormat = "attr-dict `:` type($result)";
+}
+
+def Model_RowStepOp : Model_Op<"row_step", [Pure]> {
+  let summary = "a scalar of qlora_step_block, by the name of its field";
+  let arguments = (ins StrAttr:$field);
+  let results = (outs F32:$result);
+  let assemblyFormat = "$field attr-dict";
+}
+
+//===----------------------------------------------------------------------===//
+// Views
+//===----------------------------------------------------------------------===//
+
+def Model_SplitOp : Model_Op<"split",
+    [Pure, DeclareOpInterfaceMethods<Model_ViewOp>]> {
+  let summary = "column ranges of a tensor";
+  let description = [{
+    (C1) the last dimensions of the results add up to that of x.
+  }];
+  let arguments = (ins AnyRankedTensor:$whole);
+  let results = (outs Variadic<AnyRankedTensor>:$parts);
+  let assemblyFormat =
+      "$whole attr-dict `:` functional-type(operands, results)";
+  let hasVerifier = 1;
+}
+
+def Model_ConcatOp : Model_Op<"concat",
+    [Pure, DeclareOpInterfaceMethods<Model_ViewOp>]> {
+  let summary = "tensors side by side";
+  let description = [{
+    (C1) the last dimensions of the operands add up to that of the result.
+  }];
+  let arguments = (ins Variadic<AnyRankedTensor>:$parts);
+  let results = (outs AnyRankedTensor:$whole);
+  let assemblyFormat =
+      "$parts attr-dict `:` functional-type(operands, results)";
+  let hasVerifier = 1;
+}
+
+#endif // QLORA_DIALECTS_MODEL_MODELOPS_TD

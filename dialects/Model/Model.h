@@ -66,6 +66,20 @@ inline bool isTokenShaped(mlir::RankedTensorType type) {
   return type.getRank() >= 2 && type.isDynamicDim(0) && type.isDynamicDim(1);
 }
 
+/// The call of a GEMM with a weight [out, in]: out = init + scale * x . W^T,
+/// or x . W without `transposeWeight`. A plain matmul where W is stored in x's
+/// type (or is an f32 adapter), else a panel_matmul that decodes it. The MLIR
+/// op's operands 0 and 1 are x and W; its result 0 is out.
+KernelCall weightMatmulCall(mlir::Value x, mlir::Value weight,
+                            mlir::Value out, bool hasInit, double scale,
+                            bool transposeWeight);
+
+/// Labelled rows whose logits exist at a time.
+int64_t headChunkRows(mlir::RankedTensorType hidden, int64_t vocab);
+
+/// Scratch slots of the attention kernels: the most threads they use.
+inline constexpr int64_t kAttentionSlots = 16;
+
 /// Creates `model.rows` for the arithmetic that `build` writes.
 mlir::Operation *
 buildRows(mlir::OpBuilder &builder, mlir::Location loc,

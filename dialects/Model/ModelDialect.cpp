@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: MIT
+
+// Registration of the model dialect, its types, and the sizes of tensors.
+
+#include "dialects/Model/Model.h"
+
+#include "mlir/IR/DialectImplementation.h"
+#include "llvm/ADT/TypeSwitch.h"
+#include "llvm/ADT/bit.h"
+
+#include "runtime/Kernels/Math/NF4.h"
+
+using namespace mlir;
+using namespace qlora::model;
+
+#include "dialects/Model/ModelDialect.cpp.inc"
+#include "dialects/Model/ModelEnums.cpp.inc"
+#include "dialects/Model/ModelInterfaces.cpp.inc"
+#define GET_ATTRDEF_CLASSES
+#include "dialects/Model/ModelAttrs.cpp.inc"
+#define GET_TYPEDEF_CLASSES
+#include "dialects/Model/ModelTypes.cpp.inc"
+
+void ModelDialect::initialize() {
+  addOperations<
+#define GET_OP_LIST
+#include "dialects/Model/ModelOps.cpp.inc"
+      >();
+  addTypes<
+#define GET_TYPEDEF_LIST
+#include "dialects/Model/ModelTypes.cpp.inc"
+      >();
+  addAttributes<
+#define GET_ATTRDEF_LIST
+#include "dialects/Model/ModelAttrs.cpp.inc"
+      >();
+}
+
+LogicalResult NF4Type::verify(function_ref<InFlightDiagnostic()> emitError,
+                              int64_t block, bool doubleQuant) {
+  if (block < 64 || block > 4096 || (block & (block - 1)))
+    return emitError() << "expects a power of two from 64 to 4096 as block, "
+                          "but got "
+                       << block;
+  return success();
+}
+
+int64_t qlora::model::doubleBits(double value) {
+  return llvm::bit_cast<int64_t>(value);
+}
+
+int64_t qlora::model::matrixRows(RankedTensorType type) {
+  int64_t rows = 1;
+  for (int64_t dim : type.getShape().drop_back())
+    rows *= dim;
+  return rows;
+}
+
+int64_t qlora::model::matrixColumns(RankedTensorType type) {
+  return type.getRank() ? type.getShape().back() : 1;
+}
+
+int64_t qlora::model::tensorBytes(RankedTensorType type) {
+  int64_t elements = type.getNumElements();
+  if (auto nf4 = dyn_cast<NF4Type>(type.getElementType()))
+    return NF4Layout::of(elements, nf4.getBlock(), nf4.getDoubleQuant()).bytes;
+  return elements * (type.getElementTypeBitWidth() / 8);
+}
+
+std::optional<qlora_dtype> qlora::model::elementDtype(Type type) {
+  if (isa<NF4Type>(type))
+    return QLORA_DTYPE_NF4;
+  if (type.isF32())
+    return QLORA_DTYPE_F32;
+  if (type.isBF16())
+    return QLORA_DTYPE_BF16;
+  if (type.isF16())
+    return QLORA_DTYPE_F16;
+  if (type.isInteger(32))
+    return QLORA_DTYPE_I32;
+  if (type.isInteger(8))
+    return QLORA_DTYPE_U8;
+  return std::nullopt;
+}

@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: MIT
+
+// Verifiers of the model ops (labels as in ModelOps.td) and the kernel calls
+// of its library ops.
+
+#include "dialects/Model/Model.h"
+
+#include "runtime/Kernels/KernelTable.h"
+
+using namespace mlir;
+using namespace qlora::model;
+
+#define GET_OP_CLASSES
+#include "dialects/Model/ModelOps.cpp.inc"
+
+static RankedTensorType tensorOf(Value value) {
+  return cast<RankedTensorType>(value.getType());
+}
+
+/// The last dimension of a value.
+static int64_t columnsOf(Value value) { return matrixColumns(tensorOf(value)); }
+
+/// Dimensions agree when equal or not known yet.
+static bool agree(int64_t a, int64_t b) {
+  return a == b || ShapedType::isDynamic(a) || ShapedType::isDynamic(b);
+}
+
+/// `value` is [B, T] of i32, with the first two dimensions of `like`.
+static bool isTokenMask(Value value, Value like) {
+  RankedTensorType type = tensorOf(value), other = tensorOf(like);
+  return type.getRank() == 2 && type.getElementType().isInteger(32) &&
+         other.getRank() == 3 &&
+         agree(type.getDimSize(0), other.getDimSize(0)) &&
+         agree(type.getDimSize(1), other.getDimSize(1));
+}
+
+//===----------------------------------------------------------------------===//
+// Parameters
+//===----------------------------------------------------------------------===//
+
+LogicalResult ParameterOp::verify() {
+  RankedTensorType type = getTensorType();
+  if (!type.hasStaticShape() || !type.getRank())
+    return emitOpError("(C1) expects a static shape, but got ") << type;
+  if (getFile().has_value() == getInit().has_value())
+    return emitOpError("(C2) expects either a file or an init");
+  if (getInit() && *getInit() != "zero" && *getInit() != "kaiming" &&
+      *getInit() != "gaussian")
+    return emitOpError("(C2) expects zero, kaiming or gaussian as init, but "
+                       "got '")
+           << *getInit() << "'";
+  if (getPartNames().has_value() != getPartRows().has_value())
+    return emitOpError("(C3) expects part_names and part_rows together");
+  if (getPartNames()) {
+    int64_t rows = 0;
+    for (int64_t part : *getPartRows())
+      rows += part;
+    if (getPartNames()->size() != getPartRows()->size() ||
+        rows != type.getDimSize(0))
+      return emitOpError("(C3) expects parts that add up to ")
+             << type.getDimSize(0) << " rows, but got " << rows;
+  }
+  if (getTrainable() && !type.getElementType().isF32())
+    return emitOpError("(C4) expects a trainable parameter in f32, but got ")
+           << type.getElementType();
+  return success();
+}
+
+LogicalResult
+WeightOp::verifySymbolUses(SymbolTableCollection &symbols) {
+  auto parameter = symbols.lookupNearestSymbolFrom<ParameterOp>(
+      *this, getParameterAttr());
+  if (!parameter)
+    return emitOpError("refers to ") << getParameterAttr()
+                                     << ", which is not a model.parameter";
+  if (parameter.getType() == getResult().getType())
+    return success();
+  InFlightDiagnostic error =
+      emitOpError("(C1) has type ") << getResult().getType()
+                                    << ", but the parameter is "
+                                    << parameter.getType();
+  error.attachNote(parameter.getLoc()) << "the parameter";
+  return error;
+}
+
+//===----------------------------------------------------------------------===//
+// Library ops
+//===----------------------------------------------------------------------===//
+
+LogicalResult EmbeddingOp::verify() {
+  if (!isTokenMask(getIds(), getResult()))
+    return emitOpError("(C1) expects ids of type [B, T] i32");
+  RankedTensorType table = tensorOf(getTable());
+  if (table.getRank() != 2 || columnsOf(getResult()) != table.getDimSize(1))
+    return emitOpError("(C2) expects a result as wide as the table, but got ")
+           << columnsOf(getResult());
+  if (isa<NF4Type>(table.getElementType()))
+    return emitOpError("(C3) expects a table that is not 4-bit");
+  return success();
+}
+
+KernelCall EmbeddingOp::getKernelCall() {
+  using A = KernelArgument;
+  RankedTensorType out = tensorOf(getResult());
+  return {"embedding",
+          {{A::Operand, 0}, {A::Operand, 1}, {A::Result, 0}},
+          {matrixRows(out), matrixColumns(out), tensorOf(getTable()).getDimSize(0),
+           matrixColumns(out)},
+          {{3, 2}}};
+}
+
+LogicalResult LinearOp::verify() {
+  RankedTensorType weight = tensorOf(getWeight());
+  if (weight.getRank() != 2 || columnsOf(getX()) != weight.getDimSize(1))
+    return emitOpError("(C1) expects x as wide as the weight's second "
+                       "dimension, but got ")
+           << columnsOf(getX()) << " and " << weight;
+  if (columnsOf(getResult()) != weight.getDimSize(0))
+    return emitOpError("(C2) expects a result as wide as the weight's first "
+                       "dimension, but got ")
+           << columnsOf(getResult()) << " and " << weight;
+  if (getInit() && getInit().getType() != getResult().getType())
+    return emitOpError("(C3) expects init of type ") << getResult().getType();
+  return success();
+}
+
+/// Rows of W that a panel decode keeps in cache: about 256 KiB of numbers.
+static int64_t panelRows(RankedTensorType weight, Type compute) {
+  int64_t bytes = weight.getDimSize(1) * compute.getIntOrFloatBitWidth() / 8;
+  int64_t rows = (256 * 1024 / bytes) / 16 * 16;
+  return std::min(weight.getDimSize(0), std::max<int64_t>(rows, 16));
+}
+
+KernelCall qlora::model::weightMatmulCall(Value x, Value weight, Value out,
+                                          bool hasInit, double scale,
+                                          bool transposeWeight) {
+  using A = KernelArgument;
+  RankedTensorType xType = tensorOf(x), w = tensorOf(weight);
+  int64_t m = matrixRows(xType), k = matrixColumns(xType),
+          n = columnsOf(out);
+  Type stored = w.getElementType();
+  double beta = hasInit ? 1.0 : 0.0;
+  SmallVector<A> arguments = {
+      {A::Operand, 0}, {A::Operand, 1}, {A::Result, 0}, {A::Workspace}};
+  // A weight in the activations' type, or an f32 adapter, is a plain GEMM.
+  if (stored == xType.getElementType() || stored.isF32())
+    return {"matmul",
+            arguments,
+            {m, n, k, k, w.getDimSize(1), n, 0, transposeWeight,
+             doubleBits(scale), doubleBits(beta)},
+            {{3, 0}, {5, 2}}};
+  auto nf4 = dyn_cast<NF4Type>(stored);
+  return {"panel_matmul",
+          arguments,
+          {m, w.getDimSize(0), w.getDimSize(1), k, n, transposeWeight,
+           nf4 ? nf4.getBlock() : 0, nf4 && nf4.getDoubleQuant(),
+           panelRows(w, xType.getElementType()), doubleBits(scale),
+           doubleBits(beta)},
+          {{3, 0}, {4, 2}}};
+}
+
+KernelCall LinearOp::getKernelCall() {
+  return weightMatmulCall(getX(), getWeight(), getResult(), bool(getInit()),
+                          getScale().convertToDouble(),
+                          /*transposeWeight=*/true);
+}
+
+OpOperand *LinearOp::getTiedOperand(unsigned) {
+  return getInit() ? &getInitMutable()[0] : nullptr;
+}
+Value LinearOp::getAccumulator() { return getInit(); }
+void LinearOp::setAccumulator(Value init) { getInitMutable().assign(init); }
+
+LogicalResult AttentionOp::verify() {
+  int64_t heads = getHeads(), kvHeads = getKvHeads(), dim = getHeadDim();
+  if (kvHeads <= 0 || heads % kvHeads)
+    return emitOpError("(C1) expects heads to be a multiple of kv_heads, but "
+                       "got ")
+           << heads << " and " << kvHeads;
+  if (columnsOf(getQ()) != heads * dim || columnsOf(getK()) != kvHeads * dim ||
+      columnsOf(getV()) != kvHeads * dim ||
+      columnsOf(getResult()) != heads * dim || columnsOf(getLse()) != heads)
+    return emitOpError("(C2) expects widths of ")
+           << heads << " and " << kvHeads << " heads of " << dim;
+  if (!isTokenMask(getSegments(), getQ()))
+    return emitOpError("(C3) expects segments of type [B, T] i32");
+  return success();
+}
+
+KernelCall AttentionOp::getKernelCall() {
+  using A = KernelArgument;
+  RankedTensorType q = tensorOf(getQ());
+  return {"attention",
+          {{A::Operand, 0}, {A::Operand, 1}, {A::Operand, 2}, {A::Operand, 3},
+           {A::Result, 0}, {A::Result, 1}, {A::Workspace}},
+          {q.getDimSize(0), q.getDimSize(1), (int64_t)getHeads(),
+           (int64_t)getKvHeads(), (int64_t)getHeadDim(), columnsOf(getQ()),
+           columnsOf(getK()), columnsOf(getV()), columnsOf(getResult()),
+           (int64_t)getWindow(), doubleBits(getScale().convertToDouble()),
+           kAttentionSlots},
+          {{5, 0}, {6, 1}, {7, 2}, {8, 4}}};
+}
+
+LogicalResult HeadLossOp::verify() {
+  RankedTensorType weight = tensorOf(getWeight());
+  if (weight.getRank() != 2 || weight.getDimSize(1) != columnsOf(getHidden()))
+    return emitOpError("(C1) expects a weight as wide as hidden, but got ")
+           << weight << " and " << columnsOf(getHidden());
+  if (!isTokenMask(getTargets(), getHidden()))
+    return emitOpError("(C2) expects targets of type [B, T] i32");
+  if (isa<NF4Type>(weight.getElementType()))
+    return emitOpError("(C3) expects a weight that is not 4-bit");
+  return success();
+}
+
+int64_t qlora::model::headChunkRows(RankedTensorType hidden, int64_t vocab) {
+  // Logits of a chunk stay near 32 MiB, but enough rows to make the GEMM pay
+  // for reading the head.
+  int64_t rows = 32 * 1024 * 1024 / (4 * vocab);
+  return std::min(matrixRows(hidden), std::max<int64_t>(rows, 64));
+}
+
+KernelCall HeadLossOp::getKernelCall() {
+  using A = KernelArgument;
+  RankedTensorType hidden = tensorOf(getHidden());
+  int64_t vocab = tensorOf(getWeight()).getDimSize(0);
+  return {"head_loss",
+          {{A::Operand, 0}, {A::Operand, 1}, {A::Operand, 2}, {A::Result, 0},
+           {A::Result, 1}, {A::Result, 2}, {A::Workspace}},
+          {matrixRows(hidden), matrixColumns(hidden), vocab,
+           matrixColumns(hidden), headChunkRows(hidden, vocab)},
+          {{3, 0}}};
+}
+
+//===----------------------------------------------------------------------===//
+// Row ops
+//===----------------------------------------------------------------------===//
+
+LogicalResult RmsNormOp::verify() {
+  int64_t width = columnsOf(getWeight());
+  if (tensorOf(getWeight()).getRank() != 1 || columnsOf(getX()) % width)
+    return emitOpError("(C1) expects a width that is a multiple of the "
+                       "weight's ")
+           << width << ", but got " << columnsOf(getX());
+  if (getX().getType() != getResult().getType())
+    return emitOpError("(C2) expects a result of type ") << getX().getType();
+  return success();
+}
+
+LogicalResult RopeTableOp::verify() {
+  if (!isTokenMask(getPositions(), getCos()))
+    return emitOpError("(C1) expects positions of type [B, T] i32");
+  int64_t dim = getFrequencies().size();
+  if (columnsOf(getCos()) != dim || columnsOf(getSin()) != dim)
+    return emitOpError("(C2) expects cos and sin as wide as the ")
+           << dim << " frequencies";
+  return success();
+}
+
+LogicalResult RopeOp::verify() {
+  int64_t dim = columnsOf(getCos());
+  if (columnsOf(getX()) % dim)
+    return emitOpError("(C1) expects a width that is a multiple of ")
+           << dim << ", but got " << columnsOf(getX());
+  if (dim % 2 || getCos().getType() != getSin().getType())
+    return emitOpError("(C2) expects cos and sin of one even width, but got ")
+           << dim;
+  if (getX().getType() != getResult().getType())
+    return emitOpError("(C3) expects a result of type ") << getX().getType();
+  return success();
+}
+
+LogicalResult AddBiasOp::verify() {
+  if (tensorOf(getBias()).getRank() != 1 ||
+      columnsOf(getX()) != columnsOf(getBias()))
+    return emitOpError("(C1) expects a bias of ")
+           << columnsOf(getX()) << " elements, but got "
+           << columnsOf(getBias());
+  if (getX().getType() != getResult().getType())
+    return emitOpError("(C2) expects a result of type ") << getX().getType();
+  return success();
+}
+
+LogicalResult DropoutOp::verify() {
+  double p = getProbability().convertToDouble();
+  if (!(p > 0 && p < 1))
+    return emitOpError("(C1) expects a probability between 0 and 1, but got ")
+           << p;
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// Views
+//===----------------------------------------------------------------------===//
+
+template <typename Op> static LogicalResult verifyView(Op op) {
+  int64_t width = 0;
+  for (Value part : op.getViewParts())
+    width += columnsOf(part);
+  if (width != columnsOf(op.getWhole()))
+    return op.emitOpError("(C1) expects parts that add up to ")
+           << columnsOf(op.getWhole()) << " columns, but got " << width;
+  return success();
+}
+LogicalResult SplitOp::verify() { return verifyView(*this); }
+LogicalResult ConcatOp::verify() { return verifyView(*this); }
+ValueRange SplitOp::getViewParts() { return getParts(); }
+ValueRange ConcatOp::getViewParts() { return getParts(); }

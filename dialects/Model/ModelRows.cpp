@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: MIT
+
+// The arithmetic of every row op of the model dialect: the only place it is
+// written. Kernels are generated from it and gradients derived from it.
+
+#include "dialects/Model/Model.h"
+
+using namespace mlir;
+using namespace qlora::model;
+
+namespace {
+
+/// Short spelling for arithmetic on rows (tensor<Cxf32>) and numbers (f32).
+class Arithmetic {
+public:
+  Arithmetic(OpBuilder &builder, Location loc) : b(builder), loc(loc) {}
+
+  Value mul(Value x, Value y) { return arith::MulFOp::create(b, loc, x, y); }
+  Value add(Value x, Value y) { return arith::AddFOp::create(b, loc, x, y); }
+  Value sub(Value x, Value y) { return arith::SubFOp::create(b, loc, x, y); }
+  Value div(Value x, Value y) { return arith::DivFOp::create(b, loc, x, y); }
+  Value neg(Value x) { return arith::NegFOp::create(b, loc, x); }
+  Value exp(Value x) { return math::ExpOp::create(b, loc, x); }
+  Value sqrt(Value x) { return math::SqrtOp::create(b, loc, x); }
+  Value rsqrt(Value x) { return math::RsqrtOp::create(b, loc, x); }
+  Value sum(Value row) {
+    return RowSumOp::create(b, loc, b.getF32Type(), row);
+  }
+  Value splat(Value number, Type row) {
+    return RowSplatOp::create(b, loc, row, number);
+  }
+  Value number(double value) {
+    return arith::ConstantOp::create(b, loc, b.getF32FloatAttr(value));
+  }
+  Value constant(double value, Type row) { return splat(number(value), row); }
+
+private:
+  OpBuilder &b;
+  Location loc;
+};
+
+} // namespace
+
+static MapAttr map(Operation *op, MapKind kind, int64_t group = 1) {
+  return MapAttr::get(op->getContext(), kind, group);
+}
+
+static int64_t columnsOf(Value value) {
+  return matrixColumns(cast<RankedTensorType>(value.getType()));
+}
+
+//===----------------------------------------------------------------------===//
+// rms_norm: x * rsqrt(mean(x^2) + epsilon) * weight
+//===----------------------------------------------------------------------===//
+
+int64_t RmsNormOp::getRowColumns() { return columnsOf(getWeight()); }
+
+SmallVector<MapAttr> RmsNormOp::getRowMaps() {
+  return {map(*this, MapKind::Full), map(*this, MapKind::Column)};
+}
+
+SmallVector<Value> RmsNormOp::buildRow(OpBuilder &builder,
+                                       ValueRange arguments) {
+  Arithmetic a(builder, getLoc());
+  Value x = arguments[0], weight = arguments[1];
+  Value mean = a.mul(a.sum(a.mul(x, x)), a.number(1.0 / getRowColumns()));
+  Value scale =
+      a.rsqrt(a.add(mean, a.number(getEpsilon().convertToDouble())));
+  return {a.mul(a.mul(x, a.splat(scale, x.getType())), weight)};
+}
+
+//===----------------------------------------------------------------------===//
+// rope_table: cos and sin of position * frequency
+//===----------------------------------------------------------------------===//
+
+int64_t RopeTableOp::getRowColumns() { return getFrequencies().size(); }
+
+SmallVector<MapAttr> RopeTableOp::getRowMaps() {
+  return {map(*this, MapKind::Scalar)};
+}
+
+SmallVector<Value> RopeTableOp::buildRow(OpBuilder &builder,
+                                         ValueRange arguments) {
+  Arithmetic a(builder, getLoc());
+  auto row =
+      RankedTensorType::get({getRowColumns()}, builder.getF32Type());
+  Value frequencies =
+      RowConstantOp::create(builder, getLoc(), row, getFrequenciesAttr());
+  Value angle = a.mul(a.splat(arguments[0], row), frequencies);
+  Value factor = a.constant(getAttentionFactor().convertToDouble(), row);
+  Value cos = math::CosOp::create(builder, getLoc(), angle);
+  Value sin = math::SinOp::create(builder, getLoc(), angle);
+  return {a.mul(cos, factor), a.mul(sin, factor)};
+}
+
+//===----------------------------------------------------------------------===//
+// rope: x * cos + rotate_half(x) * sin
+//===----------------------------------------------------------------------===//
+
+int64_t RopeOp::getRowColumns() { return columnsOf(getCos()); }
+
+SmallVector<MapAttr> RopeOp::getRowMaps() {
+  int64_t heads = columnsOf(getX()) / getRowColumns();
+  return {map(*this, MapKind::Full), map(*this, MapKind::Group, heads),
+          map(*this, MapKind::Group, heads)};
+}
+
+SmallVector<Value> RopeOp::buildRow(OpBuilder &builder, ValueRange arguments) {
+  Arithmetic a(builder, getLoc());
+  Value x = arguments[0];
+  Value rotated = RowRotateOp::create(builder, getLoc(), x.getType(), x);
+  return {a.add(a.mul(x, arguments[1]), a.mul(rotated, arguments[2]))};
+}
+
+//===----------------------------------------------------------------------===//
+// swiglu, add, add_bias, dropout
+//===----------------------------------------------------------------------===//
+
+int64_t SwigluOp::getRowColumns() { return columnsOf(getGate()); }
+
+SmallVector<MapAttr> SwigluOp::getRowMaps() {
+  return {map(*this, MapKind::Full), map(*this, MapKind::Full)};
+}
+
+SmallVector<Value> SwigluOp::buildRow(OpBuilder &builder,
+                                      ValueRange arguments) {
+  Arithmetic a(builder, getLoc());
+  Value gate = arguments[0];
+  Value one = a.constant(1.0, gate.getType());
+  Value sigmoid = a.div(one, a.add(one, a.exp(a.neg(gate))));
+  return {a.mul(a.mul(gate, sigmoid), arguments[1])};
+}
+
+int64_t AddOp::getRowColumns() { return columnsOf(getA()); }
+
+SmallVector<MapAttr> AddOp::getRowMaps() {
+  return {map(*this, MapKind::Full), map(*this, MapKind::Full)};
+}
+
+SmallVector<Value> AddOp::buildRow(OpBuilder &builder, ValueRange arguments) {
+  return {Arithmetic(builder, getLoc()).add(arguments[0], arguments[1])};
+}
+
+int64_t AddBiasOp::getRowColumns() { return columnsOf(getBias()); }
+
+SmallVector<MapAttr> AddBiasOp::getRowMaps() {
+  return {map(*this, MapKind::Full), map(*this, MapKind::Column)};
+}
+
+SmallVector<Value> AddBiasOp::buildRow(OpBuilder &builder,
+                                       ValueRange arguments) {
+  return {Arithmetic(builder, getLoc()).add(arguments[0], arguments[1])};
+}
+
+int64_t DropoutOp::getRowColumns() { return columnsOf(getX()); }
+
+SmallVector<MapAttr> DropoutOp::getRowMaps() {
+  return {map(*this, MapKind::Full)};
+}
+
+SmallVector<Value> DropoutOp::buildRow(OpBuilder &builder,
+                                       ValueRange arguments) {
+  Arithmetic a(builder, getLoc());
+  Type row = arguments[0].getType();
+  double p = getProbability().convertToDouble();
+  Value random = RowRandomOp::create(builder, getLoc(), row, getIdAttr());
+  Value keep =
+      arith::CmpFOp::create(builder, getLoc(), arith::CmpFPredicate::OGE,
+                            random, a.constant(p, row));
+  Value scale = arith::SelectOp::create(builder, getLoc(), keep,
+                                        a.constant(1.0 / (1.0 - p), row),
+                                        a.constant(0.0, row));
+  return {a.mul(arguments[0], scale)};
+}
+
+//===----------------------------------------------------------------------===//
+// rows: arithmetic as a region
+//===----------------------------------------------------------------------===//
+
+int64_t RowsOp::getRowColumns() { return getColumns(); }
+
+SmallVector<MapAttr> RowsOp::getRowMaps() {
+  return llvm::to_vector(getMaps().getAsRange<MapAttr>());
+}
+
+SmallVector<Value> RowsOp::buildRow(OpBuilder &builder, ValueRange arguments) {
+  IRMapping mapping;
+  mapping.map(getBody().getArguments(), arguments);
+  Block &block = getBody().front();
+  for (Operation &op : block.without_terminator())
+    builder.clone(op, mapping);
+  return llvm::map_to_vector(
+      block.getTerminator()->getOperands(),
+      [&](Value value) { return mapping.lookup(value); });
+}
+
+/// f32 where a row reads one number, else tensor<Cxf32>.
+static Type argumentType(MLIRContext *context, MapKind kind, int64_t columns) {
+  Type number = Float32Type::get(context);
+  if (kind == MapKind::Scalar || kind == MapKind::Global)
+    return number;
+  return RankedTensorType::get({columns}, number);
+}
+
+LogicalResult RowsOp::verify() {
+  Block &block = getBody().front();
+  if (getMaps().size() != getInputs().size() ||
+      block.getNumArguments() != getInputs().size())
+    return emitOpError("(C1) expects one map and one argument per operand");
+  for (auto [argument, attr] :
+       llvm::zip_equal(block.getArguments(), getRowMaps()))
+    if (argument.getType() !=
+        argumentType(getContext(), attr.getKind(), getColumns()))
+      return emitOpError("(C1) argument ")
+             << argument.getArgNumber() << " has type " << argument.getType();
+  Type row = argumentType(getContext(), MapKind::Full, getColumns());
+  Operation *yield = block.getTerminator();
+  if (yield->getNumOperands() != getNumResults() ||
+      llvm::any_of(yield->getOperandTypes(),
+                   [&](Type type) { return type != row; }))
+    return emitOpError("(C2) expects one yielded ") << row << " per result";
+  for (Value result : getResults())
+    if (columnsOf(result) % static_cast<int64_t>(getColumns()))
+      return emitOpError("(C3) expects widths that are multiples of ")
+             << getColumns() << ", but got " << columnsOf(result);
+  return success();
+}
+
+Operation *qlora::model::buildRows(
+    OpBuilder &builder, Location loc, TypeRange results, ValueRange inputs,
+    int64_t columns, ArrayRef<MapAttr> maps, StringRef label,
+    function_ref<SmallVector<Value>(OpBuilder &, ValueRange)> build) {
+  SmallVector<Attribute> mapAttrs(maps.begin(), maps.end());
+  auto rows = RowsOp::create(builder, loc, results, inputs, columns,
+                             builder.getArrayAttr(mapAttrs),
+                             builder.getStringAttr(label));
+  Block &block = rows.getBody().emplaceBlock();
+  for (MapAttr attr : maps)
+    block.addArgument(
+        argumentType(builder.getContext(), attr.getKind(), columns), loc);
+  OpBuilder inner = OpBuilder::atBlockBegin(&block);
+  SmallVector<Value> values = build(inner, block.getArguments());
+  RowYieldOp::create(inner, loc, values);
+  return rows;
+}

@@ -167,7 +167,7 @@ LogicalResult BuildTrainStepPass::buildAccumulate(OpBuilder &builder,
       if (!gradient)
         continue;
       reached.insert(weight.getParameterAttr());
-      train::AccumulateOp::create(backward, weight.getLoc(),
+      qlora::train::AccumulateOp::create(backward, weight.getLoc(),
                                   weight.getParameterAttr(), gradient);
     }
   }

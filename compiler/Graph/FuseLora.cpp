@@ -122,7 +122,8 @@ static void replaceSiblings(const Siblings &siblings, StringRef name,
   for (Operation *op : {whole.getOperation(), split.getOperation()})
     if (first->hasAttr(kBlockAttr))
       op->setAttr(kBlockAttr, first->getAttr(kBlockAttr));
-  for (auto [sibling, part] : llvm::zip_equal(siblings, split.getParts())) {
+  for (auto [op, part] : llvm::zip_equal(siblings, split.getParts())) {
+    LinearOp sibling = op;
     sibling.getResult().replaceAllUsesWith(part);
     Operation *old = sibling.getWeight().getDefiningOp();
     sibling->erase();

@@ -28,6 +28,10 @@ namespace qlora {
 
 namespace {
 class FuseRowsPass : public qlora::impl::FuseRowsBase<FuseRowsPass> {
+public:
+  using FuseRowsBase::FuseRowsBase;
+
+private:
   void runOnOperation() override;
 };
 } // namespace

@@ -71,12 +71,9 @@ static qlora::KernelRequest requestOf(LaunchOp launch,
 /// Gives the launch a workspace buffer in place of the absent operand.
 static void addWorkspace(LaunchOp launch, unsigned position, int64_t bytes) {
   OpBuilder builder(launch);
-  Value buffer = BufferOp::create(
-      builder, launch.getLoc(),
-      ArenaAttr::get(builder.getContext(), Arena::Workspace), IntegerAttr(),
-      builder.getI64IntegerAttr(bytes),
-      builder.getI64IntegerAttr(QLORA_DTYPE_U8),
-      launch.getLabelAttr(), UnitAttr());
+  Value buffer =
+      BufferOp::create(builder, launch.getLoc(), Arena::Workspace,
+                       std::nullopt, bytes, QLORA_DTYPE_U8, launch.getLabel());
   auto isBefore = [&](int64_t absent) {
     return absent < static_cast<int64_t>(position);
   };

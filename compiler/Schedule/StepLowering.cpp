@@ -108,10 +108,8 @@ static std::string labelOf(Operation *op) {
 
 Value StepLowering::arenaBuffer(Arena arena, int64_t offset, int64_t bytes,
                                 qlora_dtype dtype) {
-  return program::BufferOp::create(
-      b, step.getLoc(), program::ArenaAttr::get(b.getContext(), arena),
-      b.getI64IntegerAttr(offset), b.getI64IntegerAttr(bytes),
-      b.getI64IntegerAttr(dtype), StringAttr(), UnitAttr());
+  return program::BufferOp::create(b, step.getLoc(), arena, offset, bytes,
+                                   dtype);
 }
 
 /// A new buffer of the activation arena for `value`.
@@ -123,11 +121,8 @@ Place StepLowering::allocate(Value value) {
                  return user->hasAttr(kBackwardAttr) && !isa<ResultOp>(user);
                });
   Value buffer = program::BufferOp::create(
-      b, def->getLoc(),
-      program::ArenaAttr::get(b.getContext(), Arena::Activation),
-      IntegerAttr(), b.getI64IntegerAttr(tensorBytes(type)),
-      b.getI64IntegerAttr(*elementDtype(type.getElementType())),
-      b.getStringAttr(labelOf(def)), saved ? b.getUnitAttr() : UnitAttr());
+      b, def->getLoc(), Arena::Activation, std::nullopt, tensorBytes(type),
+      *elementDtype(type.getElementType()), labelOf(def), saved);
   return {buffer, 0, matrixColumns(type)};
 }
 
@@ -290,8 +285,11 @@ void StepLowering::launch(FlatSymbolRefAttr kernel, ArrayRef<Value> buffers,
                           ArrayRef<int64_t> absent,
                           ArrayRef<int64_t> constants, int64_t rows,
                           StringRef label) {
-  program::LaunchOp::create(b, step.getLoc(), kernel, buffers, access, dtypes,
-                            absent, constants, rows, label);
+  program::LaunchOp::create(
+      b, step.getLoc(), kernel, buffers, b.getDenseI64ArrayAttr(access),
+      b.getDenseI64ArrayAttr(dtypes), b.getDenseI64ArrayAttr(absent),
+      b.getDenseI64ArrayAttr(constants), b.getI64IntegerAttr(rows),
+      b.getStringAttr(label));
 }
 
 /// `kernel` is accumulate or copy_rows: to (+)= from.

@@ -40,6 +40,7 @@ struct Child {
   pid_t pid = -1;
   FileDescriptor channel;
   bool hasEnded = false;
+  bool hasReported = false;
 };
 
 class Supervisor {
@@ -223,9 +224,11 @@ void Supervisor::readReport(int rank) {
   }
   text.resize(static_cast<size_t>(bytes));
   json report = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (report.is_object())
-    noteFailure(rank, StatusCode(report.value("code", 0)),
-                report.value("message", ""));
+  if (!report.is_object())
+    return;
+  children[rank].hasReported = true;
+  noteFailure(rank, StatusCode(report.value("code", 0)),
+              report.value("message", ""));
 }
 
 void Supervisor::noteEnd(int rank, int status) {
@@ -239,7 +242,7 @@ void Supervisor::noteEnd(int rank, int status) {
     int code = WEXITSTATUS(status);
     bool wasStopped = interruptions > 0 && code > 128;
     exitCode = exitCode == 0 ? code : exitCode;
-    if (!wasStopped && firstCause.isOk() && firstAborted.isOk())
+    if (!wasStopped && !children[rank].hasReported)
       noteFailure(rank, StatusCode::kInternal,
                   fmt::format("ended with exit code {}", code));
     return;

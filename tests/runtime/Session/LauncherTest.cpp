@@ -82,7 +82,7 @@ TEST(Launcher, AKilledRankIsNamed) {
 TEST(Launcher, ASilentExitIsAnError) {
   LaunchResult result = launch("exit", 2);
   EXPECT_NE(result.exitCode, 0);
-  EXPECT_FALSE(result.error.isOk());
+  EXPECT_EQ(result.error.message(), "rank 1: ended with exit code 3");
 }
 
 TEST(Launcher, HangingRanksAreEnded) {

@@ -25,15 +25,16 @@ public:
     const SafetensorsTensor *tensor;
   };
 
-  /// Opens every file. A missing shard, a tensor that the index places in a
-  /// shard that lacks it, and a name in two shards are errors naming both.
-  /// Tensors of a shard that the index does not mention are left out.
+  /// Opens every file. A missing shard, and a tensor that the index places
+  /// in a shard that lacks it, are errors naming both. Tensors of a shard
+  /// that the index does not mention are left out. Where there are both a
+  /// single file and an index, the single file is the model.
   static StatusOr<ModelFiles> open(const std::string &folder);
 
   const std::string &folder() const { return root; }
   /// nullptr file and tensor when there is none.
   Entry find(std::string_view name) const;
-  /// As find(), with an error that names the folder and the nearest name.
+  /// As find(), with an error that names the folder and says what it holds.
   StatusOr<Entry> get(std::string_view name) const;
 
   /// Base names of the files, sorted; and all tensor names, sorted.

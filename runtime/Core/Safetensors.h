@@ -82,7 +82,7 @@ public:
 
   /// nullptr when there is no such tensor.
   const SafetensorsTensor *find(std::string_view name) const;
-  /// As find(), with an error that names the file and the nearest name.
+  /// As find(), with an error that names the file and says what it holds.
   StatusOr<const SafetensorsTensor *> get(std::string_view name) const;
 
   /// The tensor's bytes, row-major, little endian. Not aligned to the dtype

@@ -5,6 +5,8 @@
 
 #include "dialects/Model/Model.h"
 
+#include "mlir/IR/IRMapping.h"
+
 using namespace mlir;
 using namespace qlora::model;
 

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: MIT
+
+// Every pass, in pipeline order. Pipeline.cpp has the order and the reasons.
+
+#ifndef QLORA_COMPILER_PASSES_TD
+#define QLORA_COMPILER_PASSES_TD
+
+include "mlir/Pass/PassBase.td"
+
+//===----------------------------------------------------------------------===//
+// adapt
+//===----------------------------------------------------------------------===//
+
+def SpecializeShapes : Pass<"specialize-shapes", "::mlir::ModuleOp"> {
+  let summary = "fix the batch, the length and the compute type";
+  let description = [{
+    Makes one copy of the forward function per length, named
+    `@forward_<length>`, with `model.batch` and `model.length` attributes. In
+    every value of a copy the first two dynamic dimensions become batch and
+    length, and f32 activations become the compute type. Values without
+    dynamic dimensions (weights, loss) keep theirs.
+
+    ```mlir
+    // before: %y = model.add %a, %b : tensor<?x?x64xf32>
+    // after:  %y = model.add %a, %b : tensor<2x32x64xbf16>
+    ```
+  }];
+  let options = [
+    Option<"batch", "batch", "int64_t", "1", "rows of a micro-batch">,
+    ListOption<"lengths", "lengths", "int64_t", "tokens of a row">,
+    Option<"computeType", "compute-type", "std::string", "\"float32\"",
+           "float32 or bfloat16">,
+  ];
+}
+
+def QuantizeBase : Pass<"quantize-base", "::mlir::ModuleOp"> {
+  let summary = "give the weights of frozen linears a 4-bit type";
+  let description = [{
+    Every parameter that is used as the weight of a `model.linear` with a
+    `module` (so not embeddings, norms, or the head) becomes
+    `!model.nf4<block, double-quant>`, with `quantized` and the old element
+    type as `file_type`. Weights that are stored quantised stay as they are.
+    A weight whose symbol is used by something else than linears is left, with
+    a remark.
+  }];
+  let options = [
+    Option<"block", "block", "int64_t", "64", "elements per block">,
+    Option<"doubleQuant", "double-quant", "bool", "true",
+           "quantise the block scales too">,
+  ];
+}
+
+def AttachAdapters : Pass<"attach-adapters", "::mlir::ModuleOp"> {
+  let summary = "put LoRA branches beside the target linears";
+  let description = [{
+    PEFT's rules. `targets` is a JSON list of suffixes, a JSON string with a
+    regular expression for the whole path, or "all-linear" (every linear with
+    a `module`). Rank and alpha patterns (JSON objects) match as PEFT does.
+    Targets that match nothing are an error that lists what is there.
+
+    ```mlir
+    // %y = model.linear %x, %w {module = "…q_proj"}
+    // becomes
+    // %y0 = model.linear %x, %w {module = "…q_proj"}
+    // %xa = model.linear %x, %a          // A: [r, in], kaiming
+    // %yb = model.linear %xa, %b {scale} // B: [out, r], zero
+    // %y  = model.add %y0, %yb
+    ```
+
+    With dropout, x goes through one `model.dropout` per distinct x, so that
+    siblings share a mask (PEFT draws one per module). `modulesToSave` (JSON
+    list) makes ordinary weights trainable.
+  }];
+  let options = [
+    Option<"rank", "r", "int64_t", "8", "">,
+    Option<"alpha", "alpha", "double", "8.0", "">,
+    Option<"dropout", "dropout", "double", "0.0", "">,
+    Option<"rslora", "rslora", "bool", "false", "alpha / sqrt(r)">,
+    Option<"targets", "targets", "std::string", "\"\\\"all-linear\\\"\"", "">,
+    Option<"rankPattern", "rank-pattern", "std::string", "\"{}\"", "">,
+    Option<"alphaPattern", "alpha-pattern", "std::string", "\"{}\"", "">,
+    Option<"modulesToSave", "modules-to-save", "std::string", "\"[]\"", "">,
+    Option<"initA", "init-a", "std::string", "\"kaiming\"",
+           "kaiming or gaussian">,
+    Option<"initB", "init-b", "std::string", "\"zero\"", "zero or kaiming">,
+  ];
+}
+
+def FuseLora : Pass<"fuse-lora", "::mlir::ModuleOp"> {
+  let summary = "one GEMM for the A's of siblings, B added into the base";
+  let description = [{
+    Trainable linears without a `module` that share x become one, over one
+    parameter whose rows are the siblings' (`part_names`), and a
+    `model.split`. An `add` of a value used once and an accumulating op used
+    once becomes that op's `init`. Before the gradient is built, so that the
+    backward is fused too.
+  }];
+}
+
+//===----------------------------------------------------------------------===//
+// step
+//===----------------------------------------------------------------------===//
+
+def BuildTrainStep : Pass<"build-train-step", "::mlir::ModuleOp"> {
+  let summary = "reverse mode: forward functions become train.steps";
+  let description = [{
+    For each `@forward_<length>` an `accumulate` and an `evaluate` step (the
+    latter without dropout), and one `update`. Saves every activation that
+    the backward reads. A trainable parameter that no gradient reaches is an
+    error.
+  }];
+}
+
+def FuseAccumulate : Pass<"fuse-accumulate", "::mlir::ModuleOp"> {
+  let summary = "sums of gradients inside the GEMMs that produce them";
+  let description = [{
+    `add(g, op)` becomes `op init g` where op can accumulate, and both values
+    are used once.
+  }];
+}
+
+//===----------------------------------------------------------------------===//
+// optimize
+//===----------------------------------------------------------------------===//
+
+def Rematerialize : Pass<"rematerialize", "::mlir::ModuleOp"> {
+  let summary = "what to keep for the backward and what to compute again";
+  let description = [{
+    Keeps the estimated peak of each accumulate step under `budget` bytes of
+    activations at the least extra time. 0: no limit, nothing is recomputed.
+    `blocks`: the whole-block policy (`--gradient-checkpointing`): only
+    values that cross from one `model.block` to another are kept.
+  }];
+  let options = [
+    Option<"budget", "budget", "int64_t", "0", "bytes of activations">,
+    Option<"blocks", "blocks", "bool", "false", "whole-block policy">,
+    Option<"profile", "device-profile", "std::string", "\"\"",
+           "device.json of qlora-run --calibrate">,
+    Option<"remarks", "remarks", "bool", "false", "say why, with numbers">,
+  ];
+}
+
+def FuseRows : Pass<"fuse-rows", "::mlir::ModuleOp"> {
+  let summary = "chains of row ops become one row region";
+  let description = [{
+    Every row op becomes a `model.rows`; a producer and a consumer over the
+    same rows become one, where no value moves across a reader.
+  }];
+  let options = [
+    Option<"fuse", "fuse", "bool", "true", "false: one kernel per op">,
+  ];
+}
+
+def PlanDequant : Pass<"plan-dequant", "::mlir::ModuleOp"> {
+  let summary = "where stored weights become numbers";
+  let description = [{
+    For every weight that is not stored in the compute type, by cost: decoded
+    in panels inside each GEMM (`panel`), once into scratch before it, shared
+    by the recompute and backward of the same block (`scratch`), or kept as
+    numbers (`resident`) where memory allows. Each choice is a remark.
+  }];
+  let options = [
+    Option<"form", "form", "std::string", "\"auto\"",
+           "auto, panel, scratch or resident">,
+    Option<"residentBytes", "resident-bytes", "int64_t", "0",
+           "memory left for resident weights">,
+    Option<"profile", "device-profile", "std::string", "\"\"",
+           "device.json of qlora-run --calibrate">,
+    Option<"remarks", "remarks", "bool", "false", "say why, with numbers">,
+  ];
+}
+
+def BucketGradients : Pass<"bucket-gradients", "::mlir::ModuleOp"> {
+  let summary = "the flat gradient arena and its all-reduces";
+  let description = [{
+    Orders the trainable parameters as the backward finishes them (module
+    attribute `train.layout`: names in order, and `train.offsets`), and places
+    at most `maxBuckets` all-reduces, each right after the last gradient of
+    its bucket.
+  }];
+  let options = [
+    Option<"maxBuckets", "max-buckets", "int64_t", "4", "">,
+    Option<"minBytes", "min-bytes", "int64_t", "1048576",
+           "a bucket is not smaller than this, but for the last">,
+  ];
+}
+
+//===----------------------------------------------------------------------===//
+// program
+//===----------------------------------------------------------------------===//
+
+def LowerToProgram : Pass<"lower-to-program", "::mlir::ModuleOp"> {
+  let summary = "values get buffers, ops become commands";
+  let dependentDialects = ["::qlora::program::ProgramDialect"];
+}
+
+def SelectKernels : Pass<"select-kernels", "::mlir::ModuleOp"> {
+  let summary = "the first row of Kernels.def that can do it";
+  let description = [{
+    Each launch of a library op gets an implementation and the workspace that
+    the implementation promises to stay within.
+  }];
+  let options = [
+    Option<"target", "target", "std::string", "\"cpu\"", "cpu">,
+    Option<"remarks", "remarks", "bool", "false", "say why a row was refused">,
+  ];
+}
+
+def AssignQueues : Pass<"assign-queues", "::mlir::ModuleOp"> {
+  let summary = "compute and communication queues, with events between";
+  let description = [{
+    Collectives go to the communication queue, after an event that the compute
+    queue records when their buffer is complete; the compute queue waits for
+    all of them at the end of the entry.
+  }];
+}
+
+def PlanMemory : Pass<"plan-memory", "::mlir::ModuleOp"> {
+  let summary = "lifetimes become offsets in the arenas";
+  let description = [{
+    Buffers of the activation and workspace arenas live from their first to
+    their last command; those that do not live together may overlap. The
+    arenas are as large as the largest entry needs. Writes the plan for people
+    (bytes per arena, largest buffers at the peak) to `program.plan`.
+  }];
+}
+
+def VerifyPhase : Pass<"verify-phase", "::mlir::ModuleOp"> {
+  let summary = "nothing of an earlier phase is left";
+  let options = [
+    Option<"phase", "phase", "std::string", "\"\"",
+           "adapt, step, optimize or program">,
+  ];
+}
+
+#endif // QLORA_COMPILER_PASSES_TD

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: MIT
+
+// Offsets for buffers that live for part of a program, in one arena that is as
+// small as we can make it.
+//
+// The problem. A buffer is a rectangle: its life [first, last] (commands, both
+// ends included) on one axis and its bytes on the other. The lives are given;
+// we choose how high each rectangle lies, so that no two overlap and the
+// highest edge is low. This is dynamic storage allocation, NP-hard already for
+// two sizes (Garey and Johnson, SR2). No packing is lower than the most bytes
+// alive at one command; that is the lower bound we report, and usually reach.
+//
+//      offset
+//        |   +-----+       d fits over b only because c has ended
+//        |   |  d  |
+//        +---+--+--+--+
+//        |  c   |  b  |
+//        +------+-----+
+//        |      a     |
+//        +------------+--> command
+//
+// What others do. TFLite's greedy_memory_planner and XLA's
+// GlobalDecreasingSizeBestFit place the largest rectangle first, each in the
+// tightest gap among those placed that live at the same time (Pisarchyk and
+// Lee, 2020). That is strong for inference, where a few huge tensors dominate.
+// IREE's LayoutSlices goes through time like malloc and takes the first gap.
+// That is strong for training, where saved activations are a stack: pushed by
+// the forward, popped by the backward.
+//
+// What we do. No order wins everywhere and a packing takes milliseconds, so
+// several are tried and the lowest kept: through time forwards and backwards
+// with the tightest gap; then, while a budget of work lasts, by size, by area
+// and by duration; then the best order is improved by moving whatever touches
+// the top to the front, which is where a greedy order went wrong. The budget
+// counts steps, never seconds: the same input gives the same offsets on every
+// machine. Everything stops as soon as the lower bound is reached.
+//
+// Limits. Not optimal: on random rectangles 2 to 8 % over the bound. Beyond
+// about 20,000 buffers only the two passes through time are affordable.
+
+#ifndef QLORA_COMPILER_SUPPORT_ARENAPACKER_H
+#define QLORA_COMPILER_SUPPORT_ARENAPACKER_H
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace qlora {
+
+/// A buffer to place. `alignment` is a power of two; `first` <= `last`.
+struct PackedBuffer {
+  int64_t first = 0; ///< first command that uses it
+  int64_t last = 0;  ///< last command that uses it, included
+  uint64_t bytes = 0;
+  uint64_t alignment = 64;
+};
+
+struct PackResult {
+  std::vector<uint64_t> offsets; ///< one per buffer; 0 for an empty one
+  uint64_t bytes = 0;            ///< the highest end: what the arena needs
+  uint64_t lowerBound = 0;       ///< most bytes alive at one command
+};
+
+/// Places all buffers. Two whose lives share a command never share a byte.
+/// Deterministic; under half a second for 50,000 buffers. Thread-safe.
+PackResult packArena(std::span<const PackedBuffer> buffers);
+
+} // namespace qlora
+
+#endif // QLORA_COMPILER_SUPPORT_ARENAPACKER_H

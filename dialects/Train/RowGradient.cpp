@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: MIT
+
+// Reverse mode through a row region: one rule per arithmetic op. A gradient
+// kernel recomputes the forward row from its inputs, so nothing is saved.
+
+#include "dialects/Train/Train.h"
+
+#include "llvm/ADT/TypeSwitch.h"
+
+using namespace mlir;
+using namespace qlora::model;
+
+namespace {
+
+/// The cotangents of one row region.
+class RowTape {
+public:
+  explicit RowTape(OpBuilder &builder) : b(builder) {}
+
+  void add(Value value, Value gradient) {
+    Value &slot = gradients[value];
+    slot = slot ? Value(arith::AddFOp::create(b, value.getLoc(), slot,
+                                              gradient))
+                : gradient;
+  }
+  Value lookup(Value value) const { return gradients.lookup(value); }
+
+  /// Adds the contributions of one op. False: no rule.
+  bool reverse(Operation *op);
+
+private:
+  Value mul(Value x, Value y) {
+    return arith::MulFOp::create(b, x.getLoc(), x, y);
+  }
+  Value div(Value x, Value y) {
+    return arith::DivFOp::create(b, x.getLoc(), x, y);
+  }
+  Value neg(Value x) { return arith::NegFOp::create(b, x.getLoc(), x); }
+  /// `value` times a number.
+  Value times(Value value, double factor) {
+    Location loc = value.getLoc();
+    Value number =
+        arith::ConstantOp::create(b, loc, b.getF32FloatAttr(factor));
+    if (isa<RankedTensorType>(value.getType()))
+      number = RowSplatOp::create(b, loc, value.getType(), number);
+    return mul(value, number);
+  }
+
+  OpBuilder &b;
+  llvm::DenseMap<Value, Value> gradients;
+};
+
+} // namespace
+
+bool RowTape::reverse(Operation *op) {
+  Value dy = op->getNumResults() ? lookup(op->getResult(0)) : Value();
+  if (!dy)
+    return true;
+  Location loc = op->getLoc();
+  Value y = op->getResult(0);
+  auto x = [&](unsigned i) { return op->getOperand(i); };
+  return TypeSwitch<Operation *, bool>(op)
+      .Case<arith::AddFOp>([&](auto) {
+        add(x(0), dy);
+        add(x(1), dy);
+        return true;
+      })
+      .Case<arith::SubFOp>([&](auto) {
+        add(x(0), dy);
+        add(x(1), neg(dy));
+        return true;
+      })
+      .Case<arith::MulFOp>([&](auto) {
+        add(x(0), mul(dy, x(1)));
+        add(x(1), mul(dy, x(0)));
+        return true;
+      })
+      .Case<arith::DivFOp>([&](auto) {
+        Value q = div(dy, x(1));
+        add(x(0), q);
+        add(x(1), neg(mul(q, y)));
+        return true;
+      })
+      .Case<arith::NegFOp>([&](auto) {
+        add(x(0), neg(dy));
+        return true;
+      })
+      .Case<arith::SelectOp>([&](auto) {
+        Value zero = times(dy, 0.0);
+        add(x(1), arith::SelectOp::create(b, loc, x(0), dy, zero));
+        add(x(2), arith::SelectOp::create(b, loc, x(0), zero, dy));
+        return true;
+      })
+      .Case<math::ExpOp>([&](auto) {
+        add(x(0), mul(dy, y));
+        return true;
+      })
+      .Case<math::SqrtOp>([&](auto) {
+        add(x(0), times(div(dy, y), 0.5));
+        return true;
+      })
+      .Case<math::RsqrtOp>([&](auto) { // d x^-1/2 = -1/2 y^3
+        add(x(0), times(mul(dy, mul(y, mul(y, y))), -0.5));
+        return true;
+      })
+      .Case<math::SinOp>([&](auto) {
+        add(x(0), mul(dy, math::CosOp::create(b, loc, x(0))));
+        return true;
+      })
+      .Case<math::CosOp>([&](auto) {
+        add(x(0), neg(mul(dy, math::SinOp::create(b, loc, x(0)))));
+        return true;
+      })
+      .Case<RowSumOp>([&](auto) {
+        add(x(0), RowSplatOp::create(b, loc, x(0).getType(), dy));
+        return true;
+      })
+      .Case<RowSplatOp>([&](auto) {
+        add(x(0), RowSumOp::create(b, loc, b.getF32Type(), dy));
+        return true;
+      })
+      .Case<RowRotateOp>([&](auto) { // the transpose is minus the rotation
+        add(x(0), neg(RowRotateOp::create(b, loc, dy.getType(), dy)));
+        return true;
+      })
+      .Case<RowRandomOp, RowStepOp, RowConstantOp, arith::ConstantOp>(
+          [](auto) { return true; })
+      .Default([](Operation *) { return false; });
+}
+
+/// Only what depends on an argument is worth a cotangent.
+static llvm::DenseSet<Value> dependents(ArrayRef<Operation *> ops,
+                                        ValueRange arguments) {
+  llvm::DenseSet<Value> reached(arguments.begin(), arguments.end());
+  for (Operation *op : ops)
+    if (llvm::any_of(op->getOperands(),
+                     [&](Value v) { return reached.contains(v); }))
+      reached.insert(op->result_begin(), op->result_end());
+  return reached;
+}
+
+FailureOr<SmallVector<Value>>
+qlora::train::buildRowGradient(Operation *op, OpBuilder &builder,
+                               ValueRange arguments,
+                               ArrayRef<Value> resultGradients) {
+  Block *block = builder.getInsertionBlock();
+  SmallVector<Value> results =
+      cast<RowOp>(op).buildRow(builder, arguments);
+  SmallVector<Operation *> forward;
+  for (Operation &inner : *block)
+    forward.push_back(&inner);
+  llvm::DenseSet<Value> reached = dependents(forward, arguments);
+  RowTape tape(builder);
+  for (auto [result, gradient] : llvm::zip_equal(results, resultGradients))
+    if (gradient)
+      tape.add(result, gradient);
+  for (Operation *inner : llvm::reverse(forward)) {
+    if (!llvm::any_of(inner->getOperands(),
+                      [&](Value v) { return reached.contains(v); }))
+      continue;
+    if (!tape.reverse(inner))
+      return op->emitOpError("has no derivative: no rule for '")
+             << inner->getName() << "' in its row";
+  }
+  return llvm::map_to_vector(arguments,
+                             [&](Value v) { return tape.lookup(v); });
+}

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: MIT
+
+// The train dialect: the one header to include. The essay is in TrainOps.td.
+
+#ifndef QLORA_DIALECTS_TRAIN_TRAIN_H
+#define QLORA_DIALECTS_TRAIN_TRAIN_H
+
+#include "dialects/Model/Model.h"
+#include "mlir/IR/IRMapping.h"
+
+#include "dialects/Train/TrainDialect.h.inc"
+#include "dialects/Train/TrainEnums.h.inc"
+#define GET_ATTRDEF_CLASSES
+#include "dialects/Train/TrainAttrs.h.inc"
+
+namespace qlora::train {
+
+/// Columns of the flat arenas as matrices; also the size of the statistics
+/// row at the start of the gradient arena.
+inline constexpr int64_t kFlatColumns = 1024;
+/// Elements of the statistics row.
+inline constexpr int64_t kLossSumElement = 0;
+inline constexpr int64_t kLabelCountElement = 1;
+
+/// Parameters start at multiples of this many elements in a flat arena.
+inline constexpr int64_t kFlatAlignment = 16;
+
+/// Elements of the flat arenas: the statistics row and all trainable
+/// parameters, rounded up to whole rows. Does not depend on their order.
+int64_t flatElements(mlir::Operation *module);
+
+/// Discardable unit attribute of every op that reverse mode created.
+inline constexpr llvm::StringLiteral kBackwardAttr = "train.backward";
+
+/// Reverse-mode bookkeeping: which values need a gradient, and what has been
+/// contributed so far. Contributions to a value are added in the order they
+/// are made.
+class Tape {
+public:
+  explicit Tape(mlir::OpBuilder &builder) : builder(builder) {}
+
+  mlir::OpBuilder &getBuilder() { return builder; }
+  /// The gradient of a value so far; null where nothing flowed.
+  mlir::Value lookup(mlir::Value value) const {
+    return gradients.lookup(value);
+  }
+  /// True where a trainable parameter is upstream of `value`.
+  bool needs(mlir::Value value) const { return wanted.contains(value); }
+  void want(mlir::Value value) { wanted.insert(value); }
+  /// Adds a contribution, if `value` needs one.
+  void add(mlir::Value value, mlir::Value gradient);
+
+private:
+  mlir::OpBuilder &builder;
+  llvm::DenseMap<mlir::Value, mlir::Value> gradients;
+  llvm::DenseSet<mlir::Value> wanted;
+};
+
+/// Attaches the rules of ModelGradients.cpp to the model's ops.
+void registerModelGradients(mlir::DialectRegistry &registry);
+
+/// Writes the reverse of a row region: `arguments` are the forward row's
+/// arguments, `resultGradients` one row per result (null: none). Returns one
+/// row (or number) per argument, null where nothing flows. Emits an error on
+/// `op` for arithmetic without a rule.
+llvm::FailureOr<llvm::SmallVector<mlir::Value>>
+buildRowGradient(mlir::Operation *op, mlir::OpBuilder &builder,
+                 mlir::ValueRange arguments,
+                 llvm::ArrayRef<mlir::Value> resultGradients);
+
+} // namespace qlora::train
+
+#include "dialects/Train/TrainInterfaces.h.inc"
+#define GET_OP_CLASSES
+#include "dialects/Train/TrainOps.h.inc"
+
+#endif // QLORA_DIALECTS_TRAIN_TRAIN_H

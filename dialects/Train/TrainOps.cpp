@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: MIT
+
+// Registration, verifiers and kernel calls of the train dialect.
+
+#include "dialects/Train/Train.h"
+
+#include "mlir/IR/DialectImplementation.h"
+#include "llvm/ADT/TypeSwitch.h"
+
+using namespace mlir;
+using namespace qlora::model;
+using namespace qlora::train;
+
+#include "dialects/Train/TrainDialect.cpp.inc"
+#include "dialects/Train/TrainEnums.cpp.inc"
+#include "dialects/Train/TrainInterfaces.cpp.inc"
+#define GET_ATTRDEF_CLASSES
+#include "dialects/Train/TrainAttrs.cpp.inc"
+#define GET_OP_CLASSES
+#include "dialects/Train/TrainOps.cpp.inc"
+
+void TrainDialect::initialize() {
+  addOperations<
+#define GET_OP_LIST
+#include "dialects/Train/TrainOps.cpp.inc"
+      >();
+  addAttributes<
+#define GET_ATTRDEF_LIST
+#include "dialects/Train/TrainAttrs.cpp.inc"
+      >();
+}
+
+static RankedTensorType tensorOf(Value value) {
+  return cast<RankedTensorType>(value.getType());
+}
+static int64_t columnsOf(Value value) { return matrixColumns(tensorOf(value)); }
+
+int64_t qlora::train::flatElements(Operation *module) {
+  int64_t elements = kFlatColumns;
+  for (auto parameter : module->getRegion(0).getOps<ParameterOp>())
+    if (parameter.getTrainable())
+      elements += llvm::alignTo(parameter.getTensorType().getNumElements(),
+                                kFlatAlignment);
+  return llvm::alignTo(elements, kFlatColumns);
+}
+
+//===----------------------------------------------------------------------===//
+// Structure
+//===----------------------------------------------------------------------===//
+
+LogicalResult StepOp::verify() {
+  if (getBody().getNumArguments() != getInputs().size())
+    return emitOpError("(C1) expects one argument per input, but got ")
+           << getBody().getNumArguments() << " and " << getInputs().size();
+  if (getKind() == StepKind::Update && !getInputs().empty())
+    return emitOpError("(C2) expects an update without arguments");
+  return success();
+}
+
+LogicalResult AccumulateOp::verify() {
+  auto parameter = SymbolTable::lookupNearestSymbolFrom<ParameterOp>(
+      *this, getParameterAttr());
+  if (!parameter)
+    return emitOpError("refers to ") << getParameterAttr()
+                                     << ", which is not a model.parameter";
+  RankedTensorType type = tensorOf(getGradient());
+  if (!type.getElementType().isF32() ||
+      type.getNumElements() != parameter.getTensorType().getNumElements())
+    return emitOpError("(C1) expects an f32 gradient for ")
+           << parameter.getType() << ", but got " << type;
+  return success();
+}
+
+LogicalResult ResultOp::verify() {
+  StringRef name = getName();
+  if (name != "loss_sum" && name != "label_count" && name != "correct" &&
+      name != "grad_norm")
+    return emitOpError("(C1) does not know the result '") << name << "'";
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// Library ops
+//===----------------------------------------------------------------------===//
+
+using A = KernelArgument;
+
+LogicalResult DecodeOp::verify() {
+  if (tensorOf(getWeight()).getShape() != tensorOf(getResult()).getShape())
+    return emitOpError("(C1) expects one shape, but got ")
+           << getWeight().getType() << " and " << getResult().getType();
+  return success();
+}
+
+KernelCall DecodeOp::getKernelCall() {
+  RankedTensorType type = tensorOf(getWeight());
+  auto nf4 = dyn_cast<NF4Type>(type.getElementType());
+  return {"decode",
+          {{A::Operand, 0}, {A::Result, 0}},
+          {matrixRows(type), matrixColumns(type), nf4 ? nf4.getBlock() : 0,
+           nf4 && nf4.getDoubleQuant()},
+          {}};
+}
+
+LogicalResult LinearInputGradOp::verify() {
+  RankedTensorType weight = tensorOf(getWeight());
+  if (weight.getRank() != 2 || weight.getDimSize(0) != columnsOf(getDy()) ||
+      weight.getDimSize(1) != columnsOf(getResult()))
+    return emitOpError("(C1) expects widths of ")
+           << weight << ", but got " << columnsOf(getDy()) << " and "
+           << columnsOf(getResult());
+  return success();
+}
+
+KernelCall LinearInputGradOp::getKernelCall() {
+  return weightMatmulCall(getDy(), getWeight(), getResult(), bool(getInit()),
+                          getScale().convertToDouble(),
+                          /*transposeWeight=*/false);
+}
+
+OpOperand *LinearInputGradOp::getTiedOperand(unsigned) {
+  return getInit() ? &getInitMutable()[0] : nullptr;
+}
+Value LinearInputGradOp::getAccumulator() { return getInit(); }
+void LinearInputGradOp::setAccumulator(Value init) {
+  getInitMutable().assign(init);
+}
+
+LogicalResult LinearWeightGradOp::verify() {
+  RankedTensorType type = tensorOf(getResult());
+  if (type.getRank() != 2 || !type.getElementType().isF32() ||
+      type.getDimSize(0) != columnsOf(getDy()) ||
+      type.getDimSize(1) != columnsOf(getX()))
+    return emitOpError("(C1) expects an f32 result of ")
+           << columnsOf(getDy()) << "x" << columnsOf(getX()) << ", but got "
+           << type;
+  return success();
+}
+
+KernelCall LinearWeightGradOp::getKernelCall() {
+  int64_t m = columnsOf(getDy()), n = columnsOf(getX());
+  int64_t k = matrixRows(tensorOf(getX()));
+  return {"matmul",
+          {{A::Operand, 0}, {A::Operand, 1}, {A::Result, 0}, {A::Workspace}},
+          {m, n, k, m, n, n, 1, 0, doubleBits(getScale().convertToDouble()),
+           doubleBits(getInit() ? 1.0 : 0.0)},
+          {{3, 0}, {4, 1}, {5, 2}}};
+}
+
+OpOperand *LinearWeightGradOp::getTiedOperand(unsigned) {
+  return getInit() ? &getInitMutable()[0] : nullptr;
+}
+Value LinearWeightGradOp::getAccumulator() { return getInit(); }
+void LinearWeightGradOp::setAccumulator(Value init) {
+  getInitMutable().assign(init);
+}
+
+KernelCall AttentionGradOp::getKernelCall() {
+  RankedTensorType q = tensorOf(getQ());
+  int64_t wide = columnsOf(getQ()), narrow = columnsOf(getK());
+  return {"attention_grad",
+          {{A::Operand, 0}, {A::Operand, 1}, {A::Operand, 2}, {A::Operand, 3},
+           {A::Operand, 4}, {A::Operand, 5}, {A::Operand, 6}, {A::Result, 0},
+           {A::Result, 1}, {A::Result, 2}, {A::Workspace}},
+          {q.getDimSize(0), q.getDimSize(1), (int64_t)getHeads(),
+           (int64_t)getKvHeads(), (int64_t)getHeadDim(), wide, narrow, narrow,
+           wide, wide, wide, narrow, narrow, (int64_t)getWindow(),
+           doubleBits(getScale().convertToDouble()), kAttentionSlots},
+          {{5, 0}, {6, 1}, {7, 2}, {8, 4}, {9, 6}, {10, 7}, {11, 8}, {12, 9}}};
+}
+
+KernelCall HeadLossGradOp::getKernelCall() {
+  RankedTensorType hidden = tensorOf(getHidden());
+  int64_t vocab = tensorOf(getWeight()).getDimSize(0);
+  int64_t width = matrixColumns(hidden);
+  return {"head_loss_grad",
+          {{A::Operand, 0}, {A::Operand, 1}, {A::Operand, 2}, {A::Result, 0},
+           {A::Result, 1}, {A::Result, 2}, {A::Result, 3},
+           getDweight() ? A{A::Result, 4} : A{A::Absent}, {A::Workspace}},
+          {matrixRows(hidden), width, vocab, width, width,
+           headChunkRows(hidden, vocab)},
+          {{3, 0}, {4, 6}}};
+}
+
+KernelCall EmbeddingGradOp::getKernelCall() {
+  RankedTensorType dy = tensorOf(getDy());
+  int64_t width = matrixColumns(dy);
+  return {"embedding_grad",
+          {{A::Operand, 0}, {A::Operand, 1}, {A::Result, 0}},
+          {matrixRows(dy), width, tensorOf(getResult()).getDimSize(0), width},
+          {{3, 1}}};
+}
+
+KernelCall ColumnSumOp::getKernelCall() {
+  RankedTensorType x = tensorOf(getX());
+  int64_t width = columnsOf(getResult());
+  return {"column_sum",
+          {{A::Operand, 0}, {A::Result, 0}, {A::Workspace}},
+          {x.getNumElements() / width, width, width},
+          {}};
+}
+
+KernelCall ClipNormOp::getKernelCall() {
+  // The statistics row comes first; the kernel reads the count from it.
+  return {"clip_norm",
+          {{A::Operand, 0}, {A::Result, 0}, {A::Result, 1}, {A::Workspace}},
+          {tensorOf(getGradient()).getNumElements(), kFlatColumns},
+          {}};
+}

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: MIT
+
+// The train dialect: what training adds to the model's forward ops.
+
+#ifndef QLORA_DIALECTS_TRAIN_TRAINOPS_TD
+#define QLORA_DIALECTS_TRAIN_TRAINOPS_TD
+
+include "dialects/Model/ModelInterfaces.td"
+include "mlir/IR/EnumAttr.td"
+include "mlir/IR/OpBase.td"
+include "mlir/IR/SymbolInterfaces.td"
+include "mlir/Interfaces/SideEffectInterfaces.td"
+
+def Train_Dialect : Dialect {
+  let name = "train";
+  let cppNamespace = "::qlora::train";
+  let summary = "Gradients, updates, decoding and communication, on tensors";
+  let description = [{
+    ```
+     model ──► train ──► program ──► train.so
+               ^^^^^
+    ```
+
+    `build-train-step` replaces the forward function by `train.step`s: one
+    `accumulate` (forward, backward, gradients added to the gradient arena)
+    and one `evaluate` per compiled length, and one `update` (divide, clip,
+    AdamW). Inside are model ops and the ops below.
+
+    Trainable parameters, their gradients and AdamW's moments are flat f32
+    arenas of one layout. The first kFlatColumns elements of the gradient
+    arena are for statistics (loss sum, label count), so that they are summed
+    over ranks with the gradients; then come the parameters in the order in
+    which the backward finishes their gradients.
+
+    How an op is differentiated is the interface `Differentiable`, attached
+    to the model's ops from outside (ModelGradients.cpp), so that the model
+    dialect knows nothing of training.
+
+    ```mlir
+    train.step accumulate batch 2 length 32 {
+    ^bb0(%ids: tensor<2x32xi32>, ...):
+      ...
+      %dw = train.linear_weight_grad %dy, %x : ...
+      train.accumulate @"...lora_A.weight", %dw : tensor<8x64xf32>
+    }
+    ```
+  }];
+  let dependentDialects = ["::qlora::model::ModelDialect"];
+}
+
+class Train_Op<string mnemonic, list<Trait> traits = []>
+    : Op<Train_Dialect, mnemonic, traits>;
+class Train_Library<string mnemonic, list<Trait> traits = []>
+    : Train_Op<mnemonic,
+               [Pure, DeclareOpInterfaceMethods<Model_LibraryOp>] # traits>;
+class Train_AccumulatingLibrary<string mnemonic>
+    : Train_Op<mnemonic,
+        [Pure,
+         DeclareOpInterfaceMethods<Model_LibraryOp, ["getTiedOperand"]>,
+         DeclareOpInterfaceMethods<Model_AccumulatingOp>]>;
+
+def Train_StepKind : I32EnumAttr<"StepKind", "what a step is for", [
+    I32EnumAttrCase<"Accumulate", 0, "accumulate">,
+    I32EnumAttrCase<"Update", 1, "update">,
+    I32EnumAttrCase<"Evaluate", 2, "evaluate">]> {
+  let cppNamespace = "::qlora::train";
+  let genSpecializedAttr = 0;
+}
+def Train_StepKindAttr : EnumAttr<Train_Dialect, Train_StepKind, "kind">;
+
+def Train_FlatKind : I32EnumAttr<"FlatKind", "a flat f32 arena", [
+    I32EnumAttrCase<"Trainable", 0, "trainable">,
+    I32EnumAttrCase<"Gradient", 1, "gradient">,
+    I32EnumAttrCase<"Moment1", 2, "moment1">,
+    I32EnumAttrCase<"Moment2", 3, "moment2">]> {
+  let cppNamespace = "::qlora::train";
+  let genSpecializedAttr = 0;
+}
+def Train_FlatKindAttr : EnumAttr<Train_Dialect, Train_FlatKind, "flat">;
+
+//===----------------------------------------------------------------------===//
+// Structure
+//===----------------------------------------------------------------------===//
+
+def Train_StepOp : Train_Op<"step", [IsolatedFromAbove, NoTerminator,
+                                     SingleBlock]> {
+  let summary = "a piece of straight-line code that the runtime can run";
+  let description = [{
+    Arguments of `accumulate` and `evaluate`: those of the forward function,
+    with the input that each is in `inputs`. (C1) as many arguments as
+    inputs. (C2) an update has no arguments.
+  }];
+  let arguments = (ins Train_StepKindAttr:$kind, I64Attr:$batch,
+                       I64Attr:$length, StrArrayAttr:$inputs);
+  let regions = (region SizedRegion<1>:$body);
+  let assemblyFormat =
+      "$kind `batch` $batch `length` $length $inputs attr-dict-with-keyword $body";
+  let hasVerifier = 1;
+}
+
+def Train_AccumulateOp : Train_Op<"accumulate"> {
+  let summary = "adds a gradient to that of a parameter";
+  let description = [{
+    (C1) the gradient is f32 and has as many elements as the parameter.
+  }];
+  let arguments = (ins FlatSymbolRefAttr:$parameter,
+                       AnyRankedTensor:$gradient);
+  let assemblyFormat = "$parameter `,` $gradient attr-dict `:` type($gradient)";
+  let hasVerifier = 1;
+}
+
+def Train_ResultOp : Train_Op<"result"> {
+  let summary = "names a value that the runtime reads";
+  let description = [{
+    `loss_sum`, `label_count`, `correct` or `grad_norm`. With `accumulate` the
+    value is added to a statistics element of the gradient arena.
+    (C1) the name is one of these.
+  }];
+  let arguments = (ins StrAttr:$name, AnyRankedTensor:$value,
+                       UnitAttr:$accumulate);
+  let assemblyFormat = "$name `,` $value attr-dict `:` type($value)";
+  let hasVerifier = 1;
+}
+
+def Train_AllReduceOp : Train_Op<"all_reduce"> {
+  let summary = "sums a range of the gradient arena over all ranks";
+  let description = [{
+    Elements [offset, offset + elements). Runs in the last micro-batch of a
+    step only. Starts as soon as the `train.accumulate`s before it are done.
+  }];
+  let arguments = (ins I64Attr:$bucket, I64Attr:$offset, I64Attr:$elements);
+  let assemblyFormat =
+      "$bucket `offset` $offset `elements` $elements attr-dict";
+}
+
+//===----------------------------------------------------------------------===//
+// Decoding
+//===----------------------------------------------------------------------===//
+
+def Train_DecodeOp : Train_Library<"decode"> {
+  let summary = "the numbers that a stored weight stands for";
+  let description = [{
+    From NF4, bf16 or f16 to the compute type, once, into scratch.
+    (C1) same shape.
+  }];
+  let arguments = (ins AnyRankedTensor:$weight);
+  let results = (outs AnyRankedTensor:$result);
+  let assemblyFormat =
+      "$weight attr-dict `:` functional-type(operands, results)";
+  let hasVerifier = 1;
+}
+
+//===----------------------------------------------------------------------===//
+// Gradients of library ops
+//===----------------------------------------------------------------------===//
+
+def Train_LinearInputGradOp : Train_AccumulatingLibrary<"linear_input_grad"> {
+  let summary = "dx = init + scale * dy . W";
+  let description = [{
+    dy [B, T, out], W [out, in], dx and init [B, T, in]. (C1) widths agree.
+  }];
+  let arguments = (ins AnyRankedTensor:$dy, AnyRankedTensor:$weight,
+    Optional<AnyRankedTensor>:$init, F64Attr:$scale);
+  let results = (outs AnyRankedTensor:$result);
+  let assemblyFormat = [{
+    $dy `,` $weight (`init` $init^)? attr-dict
+    `:` functional-type(operands, results)
+  }];
+  let hasVerifier = 1;
+}
+
+def Train_LinearWeightGradOp
+    : Train_AccumulatingLibrary<"linear_weight_grad"> {
+  let summary = "dW = init + scale * dy^T . x";
+  let description = [{
+    dy [B, T, out], x [B, T, in], dW and init f32 [out, in].
+    (C1) shapes agree and dW is f32.
+  }];
+  let arguments = (ins AnyRankedTensor:$dy, AnyRankedTensor:$x,
+    Optional<AnyRankedTensor>:$init, F64Attr:$scale);
+  let results = (outs AnyRankedTensor:$result);
+  let assemblyFormat = [{
+    $dy `,` $x (`init` $init^)? attr-dict
+    `:` functional-type(operands, results)
+  }];
+  let hasVerifier = 1;
+}
+
+def Train_AttentionGradOp : Train_Library<"attention_grad"> {
+  let summary = "gradients of model.attention";
+  let arguments = (ins AnyRankedTensor:$q, AnyRankedTensor:$k,
+    AnyRankedTensor:$v, AnyRankedTensor:$segments, AnyRankedTensor:$result,
+    AnyRankedTensor:$lse, AnyRankedTensor:$dresult, I64Attr:$heads,
+    I64Attr:$kv_heads, I64Attr:$head_dim, I64Attr:$window, F64Attr:$scale);
+  let results = (outs AnyRankedTensor:$dq, AnyRankedTensor:$dk,
+    AnyRankedTensor:$dv);
+  let assemblyFormat = "operands attr-dict `:` functional-type(operands, results)";
+}
+
+def Train_HeadLossGradOp : Train_Library<"head_loss_grad"> {
+  let summary = "model.head_loss together with its gradients";
+  let description = [{
+    dhidden is that of the loss sum. With two more operands than that, dW too:
+    `dweight` is there when the head is trained, f32 like W's shape.
+  }];
+  let arguments = (ins AnyRankedTensor:$hidden, AnyRankedTensor:$weight,
+    AnyRankedTensor:$targets);
+  let results = (outs AnyRankedTensor:$loss, AnyRankedTensor:$count,
+    AnyRankedTensor:$correct, AnyRankedTensor:$dhidden,
+    Optional<AnyRankedTensor>:$dweight);
+  let assemblyFormat = "operands attr-dict `:` functional-type(operands, results)";
+}
+
+def Train_EmbeddingGradOp : Train_Library<"embedding_grad"> {
+  let summary = "dtable[ids] += dy";
+  let arguments = (ins AnyRankedTensor:$ids, AnyRankedTensor:$dy);
+  let results = (outs AnyRankedTensor:$result);
+  let assemblyFormat = "operands attr-dict `:` functional-type(operands, results)";
+}
+
+def Train_ColumnSumOp : Train_Library<"column_sum"> {
+  let summary = "sum over all rows, in a fixed order";
+  let arguments = (ins AnyRankedTensor:$x);
+  let results = (outs AnyRankedTensor:$result);
+  let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
+}
+
+//===----------------------------------------------------------------------===//
+// Update
+//===----------------------------------------------------------------------===//
+
+def Train_FlatOp : Train_Op<"flat"> {
+  let summary = "a flat arena as rows of kFlatColumns elements";
+  let description = [{
+    All parameters; with `statistics` also the row before them.
+  }];
+  let arguments = (ins Train_FlatKindAttr:$flat, UnitAttr:$statistics);
+  let results = (outs AnyRankedTensor:$result);
+  let assemblyFormat = "$flat attr-dict `:` type($result)";
+}
+
+def Train_StoreFlatOp : Train_Op<"store_flat"> {
+  let summary = "the new contents of a flat arena";
+  let arguments = (ins Train_FlatKindAttr:$flat, AnyRankedTensor:$value);
+  let assemblyFormat = "$flat `,` $value attr-dict `:` type($value)";
+}
+
+def Train_ClearOp : Train_Op<"clear"> {
+  let summary = "zeros a flat arena";
+  let arguments = (ins Train_FlatKindAttr:$flat);
+  let assemblyFormat = "$flat attr-dict";
+}
+
+def Train_ClipNormOp : Train_Library<"clip_norm"> {
+  let summary = "norm of the mean gradient, and what AdamW scales it with";
+  let description = [{
+    norm = |g| / count; scale = min(1, max_grad_norm / (norm + 1e-6)) / count
+    (no limit where max_grad_norm is 0). f32 [1] each. The gradient is the whole
+    arena; its statistics row has the count and is not part of the norm.
+  }];
+  let arguments = (ins AnyRankedTensor:$gradient);
+  let results = (outs AnyRankedTensor:$norm, AnyRankedTensor:$scale);
+  let assemblyFormat =
+      "$gradient attr-dict `:` functional-type(operands, results)";
+}
+
+def Train_AdamWOp : Train_Op<"adamw",
+    [Pure, DeclareOpInterfaceMethods<Model_RowOp>]> {
+  let summary = "AdamW as torch has it (Loshchilov and Hutter, 2019)";
+  let description = [{
+    p, m, v, g [R, kFlatColumns]; scale [1] multiplies g. Rates, betas and
+    bias corrections come from the step block.
+  }];
+  let arguments = (ins AnyRankedTensor:$p, AnyRankedTensor:$m,
+    AnyRankedTensor:$v, AnyRankedTensor:$g, AnyRankedTensor:$scale);
+  let results = (outs AnyRankedTensor:$new_p, AnyRankedTensor:$new_m,
+    AnyRankedTensor:$new_v);
+  let assemblyFormat = "operands attr-dict `:` functional-type(operands, results)";
+}
+
+#endif // QLORA_DIALECTS_TRAIN_TRAINOPS_TD

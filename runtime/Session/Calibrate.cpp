@@ -123,16 +123,21 @@ static StatusOr<double> measureDecode() {
   return 2e-9 * kColumns * kDepth / seconds;
 }
 
+static void copyInParallel(uint8_t *to, const uint8_t *from, int64_t bytes) {
+  constexpr int64_t kPart = 1 << 20;
+#pragma omp parallel for schedule(static)
+  for (int64_t part = 0; part < bytes / kPart; ++part)
+    std::memcpy(to + part * kPart, from + part * kPart, kPart);
+}
+
 static StatusOr<double> measureCopy() {
   constexpr int64_t kBytes = 256 << 20;
   std::vector<uint8_t> from(kBytes, 1), to(kBytes);
-  constexpr int64_t kPart = 1 << 20;
-  QLORA_ASSIGN_OR_RETURN(double seconds, bestSeconds([&]() -> Status {
-#pragma omp parallel for schedule(static)
-    for (int64_t part = 0; part < kBytes / kPart; ++part)
-      std::memcpy(to.data() + part * kPart, from.data() + part * kPart, kPart);
+  auto run = [&] {
+    copyInParallel(to.data(), from.data(), kBytes);
     return Status::ok();
-  }));
+  };
+  QLORA_ASSIGN_OR_RETURN(double seconds, bestSeconds(run));
   return 2e-9 * kBytes / seconds;
 }
 

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <span>
 
+#include "runtime/Core/HostMemory.h"
 #include "runtime/Core/Status.h"
 
 namespace qlora {
@@ -35,21 +36,16 @@ public:
   /// The descriptor may be closed afterwards.
   static StatusOr<FrozenArena> fromDescriptor(int descriptor, uint64_t bytes);
 
-  FrozenArena(FrozenArena &&other) noexcept;
-  FrozenArena &operator=(FrozenArena &&other) noexcept;
-  ~FrozenArena();
-
-  std::span<uint8_t> bytes() const { return {base, size}; }
+  std::span<uint8_t> bytes() const { return memory.bytes(); }
   bool isShared() const { return shared; }
   /// No write from this process any more.
-  Status protect();
+  Status protect() { return memory.protect(); }
 
 private:
-  FrozenArena(uint8_t *base, uint64_t size, bool shared)
-      : base(base), size(size), shared(shared) {}
+  FrozenArena(HostMemory memory, bool shared)
+      : memory(std::move(memory)), shared(shared) {}
 
-  uint8_t *base = nullptr;
-  uint64_t size = 0;
+  HostMemory memory;
   bool shared = false;
 };
 

@@ -122,10 +122,16 @@ protected:
   virtual Status allReduce(const qlora_command &command) = 0;
   virtual Status record(const qlora_command &command) = 0;
   virtual Status wait(const qlora_command &command) = 0;
+  /// Waits for all queues; returns the first error of any.
   virtual Status finishEntry() = 0;
+  /// A command has failed: makes the other queues end soon, and blocked
+  /// collectives return. finishEntry() follows.
+  virtual void cancel() {}
   /// Name of the kernel that runs a launch, where the driver knows better
   /// than the module.
   virtual std::string kernelName(uint32_t launch) const;
+  /// Appends times of work that is not a launch.
+  virtual void addTimes(std::vector<LaunchTime> &times) const {}
 
   const LoadedModule *module = nullptr;
   bool frozenIsShared = false;
@@ -133,7 +139,9 @@ protected:
   std::vector<std::string> notes;
 
 private:
+  Status checkTransfer(uint32_t arena, uint64_t offset, uint64_t bytes) const;
   Status dispatch(const qlora_command &command);
+  Status timedLaunch(const qlora_command &command);
   void countCommand(const qlora_command &command);
 
   const qlora_entry *current = nullptr;

@@ -8,9 +8,10 @@
 // 1/absmax (a partial last block divides instead), and its code is the
 // number of midpoints between neighbouring code-book values that lie below
 // it. Double quantisation subtracts the mean of all scales (an f64 sum
-// rounded once), scales each run of 256 by its own absmax, and looks the
-// nearest entry of the dynamic map up in a table of 65,536 buckets, as
-// bitsandbytes does; an exact search would differ in a few codes.
+// rounded once), multiplies each run of 256 by 1/absmax of the run, and looks
+// the nearest entry of the dynamic map up in a table of 65,536 buckets, as
+// bitsandbytes does; a division or an exact search would differ in a few
+// codes.
 //
 // All f32 arithmetic is rounded operation by operation: the file is compiled
 // with -ffp-contract=off. Threads split blocks, so their number changes no
@@ -32,18 +33,29 @@ namespace qlora {
 const std::array<float, 16> &nf4CodeBook();
 const std::array<float, 256> &nf4DynamicMap();
 
-/// Reads `count` elements from element `first` on as f32 into `out`. Called
-/// from several threads at once, each with its own range.
-using NF4Source =
-    std::function<void(int64_t first, int64_t count, float *out)>;
+/// The elements to quantise, read in windows so that a mapped file need not
+/// be resident as a whole.
+struct NF4Source {
+  /// Elements [first, first + count) as f32 into `out`. Called from several
+  /// threads at once, each with its own range.
+  std::function<void(int64_t first, int64_t count, float *out)> read;
+  /// Elements [first, first + count) will not be read again. Called from one
+  /// thread, in order, between windows; may be empty.
+  std::function<void(int64_t first, int64_t count)> done;
+};
 
-/// Quantises `layout.elements` elements into `out` (layout.bytes, 4-byte
-/// aligned), code book and padding included. A NaN or infinity in the source
-/// is not looked for: such a block decodes to NaN, as in bitsandbytes.
+/// Quantises `layout.elements` elements into `out` (layout.bytes, aligned to
+/// 4), code book and padding included. A NaN or infinity in the source is
+/// not looked for: its block decodes to NaN, as in bitsandbytes.
 void quantizeNF4(const NF4Layout &layout, const NF4Source &source,
                  uint8_t *out);
 /// The same for elements already in memory.
 void quantizeNF4(const NF4Layout &layout, const float *elements, uint8_t *out);
+
+/// The second quantisation alone, given an offset: writes codes, absmax, map
+/// and offset of a layout with double quantisation.
+void quantizeNF4Scales(const NF4Layout &layout, std::span<const float> scales,
+                       float offset, uint8_t *out);
 
 /// The scales f32 [layout.blocks] that a quantised tensor stands for.
 void decodeNF4Scales(const NF4Layout &layout, const uint8_t *tensor,

@@ -140,6 +140,13 @@ def Rematerialize : Pass<"rematerialize", "::mlir::ModuleOp"> {
 
 def FuseRows : Pass<"fuse-rows", "::mlir::ModuleOp"> {
   let summary = "chains of row ops become one row region";
+  let description = [{
+    Every row op becomes a `model.rows`; a producer and a consumer over the
+    same rows become one, where no value moves across a reader.
+  }];
+  let options = [
+    Option<"fuse", "fuse", "bool", "true", "false: one kernel per op">,
+  ];
 }
 
 def PlanDequant : Pass<"plan-dequant", "::mlir::ModuleOp"> {
@@ -186,14 +193,33 @@ def LowerToProgram : Pass<"lower-to-program", "::mlir::ModuleOp"> {
 
 def SelectKernels : Pass<"select-kernels", "::mlir::ModuleOp"> {
   let summary = "the first row of Kernels.def that can do it";
+  let description = [{
+    Each launch of a library op gets an implementation and the workspace that
+    the implementation promises to stay within.
+  }];
+  let options = [
+    Option<"target", "target", "std::string", "\"cpu\"", "cpu">,
+    Option<"remarks", "remarks", "bool", "false", "say why a row was refused">,
+  ];
 }
 
 def AssignQueues : Pass<"assign-queues", "::mlir::ModuleOp"> {
   let summary = "compute and communication queues, with events between";
+  let description = [{
+    Collectives go to the communication queue, after an event that the compute
+    queue records when their buffer is complete; the compute queue waits for
+    all of them at the end of the entry.
+  }];
 }
 
 def PlanMemory : Pass<"plan-memory", "::mlir::ModuleOp"> {
   let summary = "lifetimes become offsets in the arenas";
+  let description = [{
+    Buffers of the activation and workspace arenas live from their first to
+    their last command; those that do not live together may overlap. The
+    arenas are as large as the largest entry needs. Writes the plan for people
+    (bytes per arena, largest buffers at the peak) to `program.plan`.
+  }];
 }
 
 def VerifyPhase : Pass<"verify-phase", "::mlir::ModuleOp"> {

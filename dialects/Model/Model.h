@@ -29,6 +29,13 @@
 
 namespace qlora::model {
 
+/// Trait of ops that evaluation leaves out: the result is the first operand.
+template <typename Op>
+class TrainingOnly : public mlir::OpTrait::TraitBase<Op, TrainingOnly> {};
+
+/// Discardable attribute of forward ops, i64: number of the decoder block.
+inline constexpr llvm::StringLiteral kBlockAttr = "model.block";
+
 /// One operand of a Kernels.def op in a call: an operand or result of the
 /// MLIR op, the same memory as a result (for `c+` operands with a tied
 /// operand), the planned workspace, or nothing.

@@ -38,6 +38,10 @@ def Model_LibraryOp : OpInterface<"LibraryOp"> {
       and may share memory with, or null.}],
       "::mlir::OpOperand *", "getTiedOperand", (ins "unsigned":$index),
       [{}], [{ return nullptr; }]>,
+    InterfaceMethod<"True for a result that stays f32 whatever the compute "
+                    "type.",
+      "bool", "isFullPrecisionResult", (ins "unsigned":$index),
+      [{}], [{ return false; }]>,
   ];
 }
 

@@ -201,6 +201,9 @@ KernelCall AttentionOp::getKernelCall() {
           {{5, 0}, {6, 1}, {7, 2}, {8, 4}}};
 }
 
+/// The log-sum-exp: the backward takes exponentials of differences with it.
+bool AttentionOp::isFullPrecisionResult(unsigned index) { return index == 1; }
+
 LogicalResult HeadLossOp::verify() {
   RankedTensorType weight = tensorOf(getWeight());
   if (weight.getRank() != 2 || weight.getDimSize(1) != columnsOf(getHidden()))

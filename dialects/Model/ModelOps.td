@@ -113,7 +113,8 @@ def Model_LinearOp : Model_Library<"linear",
   let hasVerifier = 1;
 }
 
-def Model_AttentionOp : Model_Library<"attention"> {
+def Model_AttentionOp : Model_Library<"attention",
+    [DeclareOpInterfaceMethods<Model_LibraryOp, ["isFullPrecisionResult"]>]> {
   let summary = "causal attention with grouped query heads";
   let description = [{
     q [B, T, heads * dim], k and v [B, T, kv_heads * dim]; result as q, and
@@ -233,7 +234,13 @@ def Model_AddBiasOp : Model_Row<"add_bias"> {
   let hasVerifier = 1;
 }
 
-def Model_DropoutOp : Model_Row<"dropout", [SameOperandsAndResultType]> {
+/// An op that evaluation leaves out: its result is its first operand.
+def Model_TrainingOnly : NativeOpTrait<"TrainingOnly"> {
+  let cppNamespace = "::qlora::model";
+}
+
+def Model_DropoutOp : Model_Row<"dropout",
+    [SameOperandsAndResultType, Model_TrainingOnly]> {
   let summary = "y = x * keep / (1 - probability)";
   let description = [{
     keep is 1 where philox(seed, micro-batch, id, row, column) >= probability,

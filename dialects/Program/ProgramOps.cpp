@@ -46,6 +46,23 @@ LogicalResult KernelOp::verify() {
   return success();
 }
 
+void BufferOp::build(OpBuilder &builder, OperationState &state, Arena arena,
+                     std::optional<int64_t> offset, int64_t bytes,
+                     int64_t dtype, StringRef label, bool saved) {
+  build(builder, state, BufferType::get(builder.getContext()),
+        ArenaAttr::get(builder.getContext(), arena),
+        offset ? builder.getI64IntegerAttr(*offset) : IntegerAttr(),
+        builder.getI64IntegerAttr(bytes), builder.getI64IntegerAttr(dtype),
+        label.empty() ? StringAttr() : builder.getStringAttr(label),
+        saved ? builder.getUnitAttr() : UnitAttr());
+}
+
+void ViewOp::build(OpBuilder &builder, OperationState &state, Value source,
+                   int64_t offset, int64_t bytes) {
+  build(builder, state, BufferType::get(builder.getContext()), source,
+        builder.getI64IntegerAttr(offset), builder.getI64IntegerAttr(bytes));
+}
+
 LogicalResult BufferOp::verify() {
   if (getBytes() == 0)
     return emitOpError("(C1) expects a positive number of bytes");

@@ -168,6 +168,9 @@ def Program_BufferOp : Program_Op<"buffer"> {
   let assemblyFormat =
       "$arena (`offset` $offset^)? `bytes` $bytes `dtype` $dtype attr-dict";
   let hasVerifier = 1;
+  let builders = [OpBuilder<(ins "Arena":$arena,
+      "std::optional<int64_t>":$offset, "int64_t":$bytes, "int64_t":$dtype,
+      CArg<"::llvm::StringRef", "{}">:$label, CArg<"bool", "false">:$saved)>];
 }
 
 def Program_ViewOp : Program_Op<"view", [Pure]> {
@@ -179,6 +182,8 @@ def Program_ViewOp : Program_Op<"view", [Pure]> {
   let assemblyFormat =
       "$source `offset` $offset `bytes` $bytes attr-dict";
   let hasVerifier = 1;
+  let builders = [OpBuilder<(ins "::mlir::Value":$source, "int64_t":$offset,
+                                 "int64_t":$bytes)>];
 }
 
 def Program_LaunchOp : Program_Op<"launch"> {

@@ -22,6 +22,16 @@ inline constexpr int64_t kFlatColumns = 1024;
 inline constexpr int64_t kLossSumElement = 0;
 inline constexpr int64_t kLabelCountElement = 1;
 
+/// Parameters start at multiples of this many elements in a flat arena.
+inline constexpr int64_t kFlatAlignment = 16;
+
+/// Elements of the flat arenas: the statistics row and all trainable
+/// parameters, rounded up to whole rows. Does not depend on their order.
+int64_t flatElements(mlir::Operation *module);
+
+/// Discardable unit attribute of every op that reverse mode created.
+inline constexpr llvm::StringLiteral kBackwardAttr = "train.backward";
+
 /// Reverse-mode bookkeeping: which values need a gradient, and what has been
 /// contributed so far. Contributions to a value are added in the order they
 /// are made.

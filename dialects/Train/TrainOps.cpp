@@ -35,6 +35,15 @@ static RankedTensorType tensorOf(Value value) {
 }
 static int64_t columnsOf(Value value) { return matrixColumns(tensorOf(value)); }
 
+int64_t qlora::train::flatElements(Operation *module) {
+  int64_t elements = kFlatColumns;
+  for (auto parameter : module->getRegion(0).getOps<ParameterOp>())
+    if (parameter.getTrainable())
+      elements += llvm::alignTo(parameter.getTensorType().getNumElements(),
+                                kFlatAlignment);
+  return llvm::alignTo(elements, kFlatColumns);
+}
+
 //===----------------------------------------------------------------------===//
 // Structure
 //===----------------------------------------------------------------------===//

@@ -231,7 +231,10 @@ def Train_ColumnSumOp : Train_Library<"column_sum"> {
 
 def Train_FlatOp : Train_Op<"flat"> {
   let summary = "a flat arena as rows of kFlatColumns elements";
-  let arguments = (ins Train_FlatKindAttr:$flat);
+  let description = [{
+    All parameters; with `statistics` also the row before them.
+  }];
+  let arguments = (ins Train_FlatKindAttr:$flat, UnitAttr:$statistics);
   let results = (outs AnyRankedTensor:$result);
   let assemblyFormat = "$flat attr-dict `:` type($result)";
 }
@@ -252,8 +255,8 @@ def Train_ClipNormOp : Train_Library<"clip_norm"> {
   let summary = "norm of the mean gradient, and what AdamW scales it with";
   let description = [{
     norm = |g| / count; scale = min(1, max_grad_norm / (norm + 1e-6)) / count
-    (no limit where max_grad_norm is 0). f32 [1] each. The statistics row of
-    the gradient arena is not part of the norm.
+    (no limit where max_grad_norm is 0). f32 [1] each. The gradient is the whole
+    arena; its statistics row has the count and is not part of the norm.
   }];
   let arguments = (ins AnyRankedTensor:$gradient);
   let results = (outs AnyRankedTensor:$norm, AnyRankedTensor:$scale);

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: MIT
+
+// build-train-step: forward functions become train.steps, by reverse mode.
+//
+//   func.func @forward_32(%ids, ...) { ... return %loss, %count, %correct }
+//
+// becomes
+//
+//   train.step accumulate batch 2 length 32 { forward; backward;
+//     train.accumulate @p, %dp ... }
+//   train.step evaluate batch 2 length 32 { forward }
+//   train.step update { clip_norm, adamw, clear }
+
+#include "compiler/Passes.h"
+#include "dialects/Train/Train.h"
+
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+
+using namespace mlir;
+using namespace qlora::model;
+using namespace qlora::train;
+
+namespace qlora {
+#define GEN_PASS_DEF_BUILDTRAINSTEP
+#include "compiler/Passes.h.inc"
+} // namespace qlora
+
+namespace {
+
+/// Marks ops of the backward, and gives them the block of the forward op
+/// that they differentiate.
+class BackwardMarker : public OpBuilder::Listener {
+public:
+  void notifyOperationInserted(Operation *op, OpBuilder::InsertPoint) override {
+    // Arithmetic inside a row region is not an op of the step.
+    if (!isa<StepOp>(op->getParentOp()))
+      return;
+    op->setAttr(kBackwardAttr, UnitAttr::get(op->getContext()));
+    if (current && current->hasAttr(kBlockAttr))
+      op->setAttr(kBlockAttr, current->getAttr(kBlockAttr));
+  }
+  Operation *current = nullptr;
+};
+
+/// The forward part of a step, cloned from its function.
+struct Forward {
+  StepOp step;
+  SmallVector<Operation *> ops;
+  SmallVector<Value> results; ///< loss, count, correct
+};
+
+class BuildTrainStepPass
+    : public qlora::impl::BuildTrainStepBase<BuildTrainStepPass> {
+  void runOnOperation() override;
+  Forward cloneForward(OpBuilder &builder, func::FuncOp function,
+                       StepKind kind);
+  LogicalResult buildAccumulate(OpBuilder &builder, func::FuncOp function);
+  void buildEvaluate(OpBuilder &builder, func::FuncOp function);
+  void buildUpdate(OpBuilder &builder);
+};
+
+} // namespace
+
+Forward BuildTrainStepPass::cloneForward(OpBuilder &builder,
+                                         func::FuncOp function,
+                                         StepKind kind) {
+  SmallVector<StringRef> inputs;
+  for (unsigned i = 0; i < function.getNumArguments(); ++i)
+    inputs.push_back(
+        function.getArgAttrOfType<StringAttr>(i, "model.input").getValue());
+  Forward forward;
+  forward.step = StepOp::create(
+      builder, function.getLoc(), kind,
+      function->getAttrOfType<IntegerAttr>("model.batch").getInt(),
+      function->getAttrOfType<IntegerAttr>("model.length").getInt(),
+      builder.getStrArrayAttr(inputs));
+  Block &block = forward.step.getBody().emplaceBlock();
+  IRMapping mapping;
+  for (BlockArgument argument : function.getArguments())
+    mapping.map(argument,
+                block.addArgument(argument.getType(), argument.getLoc()));
+  OpBuilder inner = OpBuilder::atBlockEnd(&block);
+  for (Operation &op : function.front().without_terminator()) {
+    if (kind == StepKind::Evaluate && op.hasTrait<TrainingOnly>()) {
+      mapping.map(op.getResult(0), mapping.lookup(op.getOperand(0)));
+      continue;
+    }
+    forward.ops.push_back(inner.clone(op, mapping));
+  }
+  for (Value value : function.front().getTerminator()->getOperands())
+    forward.results.push_back(mapping.lookup(value));
+  return forward;
+}
+
+static bool isTrainable(Operation *op) {
+  auto weight = dyn_cast<WeightOp>(op);
+  return weight && SymbolTable::lookupNearestSymbolFrom<ParameterOp>(
+                       op, weight.getParameterAttr())
+                       .getTrainable();
+}
+
+/// Marks every value that a trainable parameter flows into.
+static void findWanted(ArrayRef<Operation *> ops, Tape &tape) {
+  for (Operation *op : ops) {
+    bool wanted = isTrainable(op) ||
+                  (isa<Differentiable>(op) &&
+                   llvm::any_of(op->getOperands(),
+                                [&](Value v) { return tape.needs(v); }));
+    if (wanted)
+      for (Value result : op->getResults())
+        tape.want(result);
+  }
+}
+
+/// For each trainable weight, the first op that reads it: once the reverse
+/// walk has passed that op, its gradient is complete.
+static DenseMap<Operation *, SmallVector<WeightOp>>
+findFirstUses(ArrayRef<Operation *> ops) {
+  DenseMap<Operation *, SmallVector<WeightOp>> firstUses;
+  DenseSet<Value> seen;
+  for (Operation *op : ops)
+    for (Value operand : op->getOperands())
+      if (Operation *def = operand.getDefiningOp();
+          def && isTrainable(def) && seen.insert(operand).second)
+        firstUses[op].push_back(cast<WeightOp>(def));
+  return firstUses;
+}
+
+static SmallVector<Operation *> emitResults(OpBuilder &builder, Location loc,
+                                            ArrayRef<Value> values,
+                                            bool accumulate) {
+  static constexpr StringLiteral names[] = {"loss_sum", "label_count",
+                                            "correct"};
+  SmallVector<Operation *> results;
+  for (auto [name, value] : llvm::zip_equal(names, values))
+    results.push_back(ResultOp::create(builder, loc, name, value,
+                                       accumulate && name != "correct"));
+  return results;
+}
+
+LogicalResult BuildTrainStepPass::buildAccumulate(OpBuilder &builder,
+                                                  func::FuncOp function) {
+  Forward forward = cloneForward(builder, function, StepKind::Accumulate);
+  BackwardMarker marker;
+  OpBuilder backward = OpBuilder::atBlockEnd(&forward.step.getBody().front());
+  backward.setListener(&marker);
+  Tape tape(backward);
+  findWanted(forward.ops, tape);
+  auto firstUses = findFirstUses(forward.ops);
+  SmallVector<Operation *> results =
+      emitResults(backward, function.getLoc(), forward.results, true);
+  Operation *lossOp = forward.results.front().getDefiningOp();
+  DenseSet<Attribute> reached;
+  for (Operation *op : llvm::reverse(forward.ops)) {
+    marker.current = op;
+    bool flows = llvm::any_of(op->getResults(),
+                              [&](Value v) { return tape.lookup(v); });
+    if (auto rule = dyn_cast<Differentiable>(op); rule && (flows || op == lossOp))
+      if (failed(rule.buildGradient(tape)))
+        return failure();
+    // The loss may come from its gradient op from now on.
+    if (op == lossOp)
+      for (Operation *result : results)
+        result->moveBefore(result->getBlock(), result->getBlock()->end());
+    for (WeightOp weight : firstUses.lookup(op)) {
+      Value gradient = tape.lookup(weight);
+      if (!gradient)
+        continue;
+      reached.insert(weight.getParameterAttr());
+      qlora::train::AccumulateOp::create(backward, weight.getLoc(),
+                                  weight.getParameterAttr(), gradient);
+    }
+  }
+  for (Operation *op : llvm::reverse(forward.ops))
+    if (isOpTriviallyDead(op))
+      op->erase();
+  for (auto parameter : getOperation().getOps<ParameterOp>())
+    if (parameter.getTrainable() &&
+        !reached.contains(FlatSymbolRefAttr::get(parameter)))
+      return parameter.emitError("no gradient reaches the trainable parameter "
+                                 "'")
+             << parameter.getSymName() << "'";
+  return success();
+}
+
+void BuildTrainStepPass::buildEvaluate(OpBuilder &builder,
+                                       func::FuncOp function) {
+  Forward forward = cloneForward(builder, function, StepKind::Evaluate);
+  OpBuilder inner = OpBuilder::atBlockEnd(&forward.step.getBody().front());
+  emitResults(inner, function.getLoc(), forward.results, false);
+}
+
+void BuildTrainStepPass::buildUpdate(OpBuilder &builder) {
+  Location loc = builder.getUnknownLoc();
+  int64_t rows = flatElements(getOperation()) / kFlatColumns;
+  Type f32 = builder.getF32Type();
+  auto whole = RankedTensorType::get({rows, kFlatColumns}, f32);
+  auto one = RankedTensorType::get({1}, f32);
+  auto step = StepOp::create(builder, loc, StepKind::Update, 0, 0,
+                             builder.getStrArrayAttr({}));
+  Block &block = step.getBody().emplaceBlock();
+  OpBuilder b = OpBuilder::atBlockEnd(&block);
+  Value all = FlatOp::create(b, loc, whole, FlatKind::Gradient, true);
+  auto clip = ClipNormOp::create(b, loc, one, one, all);
+  ResultOp::create(b, loc, "grad_norm", clip.getNorm(), false);
+  auto body = RankedTensorType::get({rows - 1, kFlatColumns}, f32);
+  auto flat = [&](FlatKind kind) -> Value {
+    return FlatOp::create(b, loc, body, kind, false);
+  };
+  auto adamw = AdamWOp::create(
+      b, loc, TypeRange{body, body, body},
+      ValueRange{flat(FlatKind::Trainable), flat(FlatKind::Moment1),
+                 flat(FlatKind::Moment2), flat(FlatKind::Gradient),
+                 clip.getScale()});
+  StoreFlatOp::create(b, loc, FlatKind::Trainable, adamw.getNewP());
+  StoreFlatOp::create(b, loc, FlatKind::Moment1, adamw.getNewM());
+  StoreFlatOp::create(b, loc, FlatKind::Moment2, adamw.getNewV());
+  ClearOp::create(b, loc, FlatKind::Gradient);
+}
+
+void BuildTrainStepPass::runOnOperation() {
+  ModuleOp module = getOperation();
+  bool trains = llvm::any_of(module.getOps<ParameterOp>(), [](ParameterOp p) {
+    return p.getTrainable();
+  });
+  if (!trains) {
+    module.emitError("nothing to train: no parameter is trainable; attach "
+                     "adapters or name modules to save");
+    return signalPassFailure();
+  }
+  OpBuilder builder = OpBuilder::atBlockEnd(module.getBody());
+  SmallVector<func::FuncOp> functions(module.getOps<func::FuncOp>());
+  for (func::FuncOp function : functions) {
+    if (failed(buildAccumulate(builder, function)))
+      return signalPassFailure();
+    buildEvaluate(builder, function);
+    function.erase();
+  }
+  buildUpdate(builder);
+}

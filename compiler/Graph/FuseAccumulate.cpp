@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT
+
+// fuse-accumulate: sums of gradients happen inside the ops that produce them.
+//
+//   %1 = train.linear_input_grad %dy, %w        // dy . W
+//   %2 = model.add %0, %1
+//
+// becomes
+//
+//   %2 = train.linear_input_grad %dy, %w init %0
+
+#include "compiler/Graph/Accumulate.h"
+#include "compiler/Passes.h"
+#include "dialects/Train/Train.h"
+
+using namespace mlir;
+using namespace qlora;
+using namespace qlora::model;
+
+namespace qlora {
+#define GEN_PASS_DEF_FUSEACCUMULATE
+#include "compiler/Passes.h.inc"
+} // namespace qlora
+
+bool qlora::fuseAdd(model::AddOp add, function_ref<bool(Value)> isBase) {
+  for (auto [base, other] : {std::pair(add.getA(), add.getB()),
+                             std::pair(add.getB(), add.getA())}) {
+    auto op = other.getDefiningOp<AccumulatingOp>();
+    if (!op || op.getAccumulator() || !other.hasOneUse() ||
+        !base.hasOneUse() || base.getType() != other.getType() ||
+        !isBase(base))
+      continue;
+    // The base may be computed after the op: at the add both are there.
+    op->moveBefore(add);
+    op.setAccumulator(base);
+    add.getResult().replaceAllUsesWith(other);
+    add.erase();
+    return true;
+  }
+  return false;
+}
+
+namespace {
+class FuseAccumulatePass
+    : public qlora::impl::FuseAccumulateBase<FuseAccumulatePass> {
+  void runOnOperation() override {
+    // Only sums that reverse mode made: a residual is read again later.
+    for (auto step : getOperation().getOps<train::StepOp>())
+      for (auto add : llvm::make_early_inc_range(
+               step.getBody().getOps<model::AddOp>()))
+        if (add->hasAttr(train::kBackwardAttr))
+          fuseAdd(add, [](Value) { return true; });
+  }
+};
+} // namespace

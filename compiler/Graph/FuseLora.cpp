@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: MIT
+
+// fuse-lora: siblings that share x get one GEMM for all their A's, and B adds
+// into the output of the base GEMM.
+//
+//   %q0 = model.linear %x, %wq        %k0 = model.linear %x, %wk
+//   %qa = model.linear %x, %aq        %ka = model.linear %x, %ak
+//   %qb = model.linear %qa, %bq       %kb = model.linear %ka, %bk
+//   %q  = model.add %q0, %qb          %k  = model.add %k0, %kb
+//
+// becomes
+//
+//   %a      = model.linear %x, %aqk       // A's stacked by rows
+//   %qa, %ka = model.split %a
+//   %q0 = model.linear %x, %wq        %k0 = model.linear %x, %wk
+//   %q  = model.linear %qa, %bq init %q0   %k = ... init %k0
+//
+// It runs before the gradient is built, so that the backward has one dA GEMM,
+// one dX GEMM and a concat for the whole group without a pattern of its own.
+
+#include "compiler/Graph/Accumulate.h"
+#include "compiler/Passes.h"
+
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "llvm/ADT/MapVector.h"
+
+using namespace mlir;
+using namespace qlora;
+using namespace qlora::model;
+
+namespace qlora {
+#define GEN_PASS_DEF_FUSELORA
+#include "compiler/Passes.h.inc"
+} // namespace qlora
+
+namespace {
+class FuseLoraPass : public qlora::impl::FuseLoraBase<FuseLoraPass> {
+  void runOnOperation() override;
+  void fuseSiblings(ArrayRef<func::FuncOp> functions);
+  void createParameter(ArrayRef<StringRef> members, StringRef name);
+};
+} // namespace
+
+/// Linears over x that an adapter put there: trained, without a module.
+using Siblings = SmallVector<LinearOp>;
+
+static model::ParameterOp parameterOf(Value weight) {
+  auto op = weight.getDefiningOp<WeightOp>();
+  return op ? SymbolTable::lookupNearestSymbolFrom<model::ParameterOp>(
+                  op, op.getParameterAttr())
+            : model::ParameterOp();
+}
+
+static bool isAdapterA(LinearOp linear) {
+  model::ParameterOp parameter = parameterOf(linear.getWeight());
+  return !linear.getModule() && !linear.getInit() && parameter &&
+         parameter.getTrainable() && parameter.getInit() &&
+         !parameter.getPartNames() && linear.getWeight().hasOneUse();
+}
+
+static SmallVector<Siblings> findSiblings(func::FuncOp function) {
+  llvm::MapVector<Value, Siblings> byInput;
+  for (auto linear : function.getOps<LinearOp>())
+    if (isAdapterA(linear))
+      byInput[linear.getX()].push_back(linear);
+  SmallVector<Siblings> groups;
+  for (auto &[x, siblings] : byInput) {
+    bool oneScale = llvm::all_equal(llvm::map_range(
+        siblings, [](LinearOp op) { return op.getScaleAttr(); }));
+    if (siblings.size() > 1 && oneScale)
+      groups.push_back(siblings);
+  }
+  return groups;
+}
+
+static SmallVector<StringRef> namesOf(const Siblings &siblings) {
+  return llvm::map_to_vector(siblings, [](LinearOp op) {
+    return op.getWeight().getDefiningOp<WeightOp>().getParameter();
+  });
+}
+
+/// One parameter whose rows are those of `members`.
+void FuseLoraPass::createParameter(ArrayRef<StringRef> members,
+                                   StringRef name) {
+  SymbolTable table(getOperation());
+  SmallVector<int64_t> rows;
+  model::ParameterOp first;
+  for (StringRef member : members) {
+    auto parameter = table.lookup<model::ParameterOp>(member);
+    if (!first)
+      first = parameter;
+    rows.push_back(parameter.getTensorType().getDimSize(0));
+  }
+  OpBuilder builder(first);
+  auto type = RankedTensorType::get(
+      {std::accumulate(rows.begin(), rows.end(), int64_t(0)),
+       first.getTensorType().getDimSize(1)},
+      builder.getF32Type());
+  model::ParameterOp::create(
+      builder, first.getLoc(), name, type, StringAttr(), TypeAttr(),
+      first.getInitAttr(), /*trainable=*/true, /*stored_quantized=*/false,
+      TypeAttr(), builder.getStrArrayAttr(members),
+      builder.getDenseI64ArrayAttr(rows));
+}
+
+/// One linear over `name`, split, in place of the siblings.
+static void replaceSiblings(const Siblings &siblings, StringRef name,
+                            RankedTensorType weightType) {
+  LinearOp first = siblings.front();
+  OpBuilder builder(first);
+  Location loc = first.getLoc();
+  auto narrow = cast<RankedTensorType>(first.getResult().getType());
+  SmallVector<int64_t> shape(narrow.getShape());
+  shape.back() = weightType.getDimSize(0);
+  Value weight = WeightOp::create(builder, loc, weightType, name);
+  auto whole = LinearOp::create(builder, loc, narrow.clone(shape),
+                                first.getX(), weight, Value(),
+                                first.getScaleAttr(), StringAttr());
+  SmallVector<Type> types = llvm::map_to_vector(
+      siblings, [](LinearOp op) -> Type { return op.getResult().getType(); });
+  auto split = SplitOp::create(builder, loc, types, whole);
+  for (Operation *op : {whole.getOperation(), split.getOperation()})
+    if (first->hasAttr(kBlockAttr))
+      op->setAttr(kBlockAttr, first->getAttr(kBlockAttr));
+  for (auto [op, part] : llvm::zip_equal(siblings, split.getParts())) {
+    LinearOp sibling = op;
+    sibling.getResult().replaceAllUsesWith(part);
+    Operation *old = sibling.getWeight().getDefiningOp();
+    sibling->erase();
+    old->erase();
+  }
+}
+
+void FuseLoraPass::fuseSiblings(ArrayRef<func::FuncOp> functions) {
+  // Copies of one function for several lengths have the same groups in the
+  // same order, as they share their parameters.
+  SmallVector<SmallVector<Siblings>> groups =
+      llvm::map_to_vector(functions, findSiblings);
+  for (unsigned i = 0; i < groups.front().size(); ++i) {
+    SmallVector<std::string> members;
+    for (StringRef name : namesOf(groups.front()[i]))
+      members.push_back(name.str());
+    SmallVector<StringRef> names(members.begin(), members.end());
+    bool same = llvm::all_of(groups, [&](auto &of) {
+      return of.size() > i && namesOf(of[i]) == names;
+    });
+    if (!same)
+      continue;
+    std::string name = members.front() + ".group";
+    createParameter(names, name);
+    auto type = getOperation()
+                    .lookupSymbol<model::ParameterOp>(name)
+                    .getTensorType();
+    for (auto &of : groups)
+      replaceSiblings(of[i], name, type);
+    for (StringRef member : names)
+      getOperation().lookupSymbol(member)->erase();
+  }
+}
+
+void FuseLoraPass::runOnOperation() {
+  SmallVector<func::FuncOp> functions(getOperation().getOps<func::FuncOp>());
+  if (functions.empty())
+    return;
+  fuseSiblings(functions);
+  // The base is the output of a GEMM that is written once, so adding to it in
+  // place costs no copy.
+  auto isGemm = [](Value value) {
+    return isa_and_nonnull<AccumulatingOp>(value.getDefiningOp());
+  };
+  for (func::FuncOp function : functions)
+    for (auto add :
+         llvm::make_early_inc_range(function.getOps<model::AddOp>()))
+      fuseAdd(add, isGemm);
+}

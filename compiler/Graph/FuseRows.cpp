@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: MIT
+
+// fuse-rows: chains of row ops become one row region, so that a value between
+// them lives in a register and not in memory.
+//
+//   %h = model.add %a, %b            // rows of 64
+//   %n = model.rms_norm %h, %w
+//
+// becomes
+//
+//   %h, %n = model.rows(%a, %b, %w) columns = 64 { add; rms_norm }
+
+#include "compiler/Passes.h"
+#include "dialects/Train/Train.h"
+
+#include "mlir/IR/Dominance.h"
+#include "mlir/IR/PatternMatch.h"
+#include "mlir/Transforms/CSE.h"
+
+using namespace mlir;
+using namespace qlora::model;
+using namespace qlora::train;
+
+namespace qlora {
+#define GEN_PASS_DEF_FUSEROWS
+#include "compiler/Passes.h.inc"
+} // namespace qlora
+
+namespace {
+class FuseRowsPass : public qlora::impl::FuseRowsBase<FuseRowsPass> {
+public:
+  using FuseRowsBase::FuseRowsBase;
+
+private:
+  void runOnOperation() override;
+};
+} // namespace
+
+/// Buffers of one kernel: more would spill the printed kernel's registers.
+static constexpr unsigned kMaxBuffers = 16;
+
+static int64_t rowCount(Operation *op) {
+  auto type = cast<RankedTensorType>(op->getResult(0).getType());
+  return type.getNumElements() / cast<RowOp>(op).getRowColumns();
+}
+
+/// A row op as a `model.rows`, with the same discardable attributes.
+static RowsOp asRows(RowOp op) {
+  if (auto rows = dyn_cast<RowsOp>(op.getOperation()))
+    return rows;
+  OpBuilder builder(op);
+  Operation *rows = buildRows(
+      builder, op.getLoc(), op->getResultTypes(), op->getOperands(),
+      op.getRowColumns(), op.getRowMaps(), op->getName().stripDialect(),
+      [&](OpBuilder &inner, ValueRange arguments) {
+        return op.buildRow(inner, arguments);
+      });
+  for (NamedAttribute attr : op->getDiscardableAttrs())
+    rows->setDiscardableAttr(attr.getName(), attr.getValue());
+  op->replaceAllUsesWith(rows->getResults());
+  op->erase();
+  return cast<RowsOp>(rows);
+}
+
+/// Where a fusion of producer and consumer may stand: at the consumer if
+/// nothing reads the producer before it, else at the producer if all that the
+/// consumer reads is there already, else nowhere (null).
+static Operation *fusedPosition(RowsOp producer, RowsOp consumer) {
+  auto readAfter = [&](Operation *user) {
+    return user == consumer || consumer->isBeforeInBlock(user);
+  };
+  if (llvm::all_of(producer->getUsers(), readAfter))
+    return consumer;
+  auto ready = [&](Value value) {
+    Operation *def = value.getDefiningOp();
+    return !def || def == producer || def->isBeforeInBlock(producer);
+  };
+  return llvm::all_of(consumer->getOperands(), ready) ? producer.getOperation()
+                                                      : nullptr;
+}
+
+static bool canFuse(RowsOp producer, RowsOp consumer) {
+  if (producer->getBlock() != consumer->getBlock() ||
+      producer.getColumns() != consumer.getColumns() ||
+      rowCount(producer) != rowCount(consumer) ||
+      producer->hasAttr(kBackwardAttr) != consumer->hasAttr(kBackwardAttr))
+    return false;
+  for (auto [operand, map] :
+       llvm::zip_equal(consumer.getInputs(), consumer.getRowMaps()))
+    if (operand.getDefiningOp() == producer && map.getKind() != MapKind::Full)
+      return false;
+  unsigned buffers = producer->getNumOperands() + producer->getNumResults() +
+                     consumer->getNumOperands() + consumer->getNumResults();
+  return buffers <= kMaxBuffers;
+}
+
+/// Both bodies in one; results of the producer that only the consumer read
+/// are gone.
+static RowsOp fuseInto(RowsOp producer, RowsOp consumer, Operation *position) {
+  SmallVector<Value> inputs;
+  SmallVector<MapAttr> maps;
+  auto addInputs = [&](RowsOp op) {
+    for (auto [operand, map] :
+         llvm::zip_equal(op.getInputs(), op.getRowMaps())) {
+      bool known = llvm::any_of(llvm::zip_equal(inputs, maps), [&](auto pair) {
+        return std::get<0>(pair) == operand && std::get<1>(pair) == map;
+      });
+      if (known || operand.getDefiningOp() == producer)
+        continue;
+      inputs.push_back(operand);
+      maps.push_back(map);
+    }
+  };
+  addInputs(producer);
+  addInputs(consumer);
+
+  SmallVector<unsigned> kept;
+  SmallVector<Type> types;
+  for (OpResult result : producer->getResults())
+    if (llvm::any_of(result.getUsers(),
+                     [&](Operation *user) { return user != consumer; })) {
+      kept.push_back(result.getResultNumber());
+      types.push_back(result.getType());
+    }
+  llvm::append_range(types, consumer->getResultTypes());
+
+  OpBuilder builder(position);
+  std::string label = (producer.getLabel().value_or("rows") + "__" +
+                       consumer.getLabel().value_or("rows"))
+                          .str();
+  auto fused = buildRows(
+      builder, consumer.getLoc(), types, inputs, consumer.getColumns(), maps,
+      label, [&](OpBuilder &inner, ValueRange arguments) {
+        auto argumentsOf = [&](RowsOp op, ValueRange produced) {
+          SmallVector<Value> values;
+          for (auto [operand, map] :
+               llvm::zip_equal(op.getInputs(), op.getRowMaps())) {
+            if (operand.getDefiningOp() == producer) {
+              unsigned number = cast<OpResult>(operand).getResultNumber();
+              values.push_back(produced[number]);
+              continue;
+            }
+            for (unsigned i = 0; i < inputs.size(); ++i)
+              if (inputs[i] == operand && maps[i] == map)
+                values.push_back(arguments[i]);
+          }
+          return values;
+        };
+        SmallVector<Value> first =
+            producer.buildRow(inner, argumentsOf(producer, {}));
+        SmallVector<Value> second =
+            consumer.buildRow(inner, argumentsOf(consumer, first));
+        SmallVector<Value> yielded =
+            llvm::map_to_vector(kept, [&](unsigned i) { return first[i]; });
+        llvm::append_range(yielded, second);
+        return yielded;
+      });
+  for (NamedAttribute attr : consumer->getDiscardableAttrs())
+    fused->setDiscardableAttr(attr.getName(), attr.getValue());
+  for (auto [i, number] : llvm::enumerate(kept))
+    producer->getResult(number).replaceUsesWithIf(
+        fused->getResult(i),
+        [&](OpOperand &use) { return use.getOwner() != consumer; });
+  consumer->replaceAllUsesWith(fused->getResults().drop_front(kept.size()));
+  consumer->erase();
+  producer->erase();
+  return cast<RowsOp>(fused);
+}
+
+/// Fuses producers into `rows` until none fits.
+static RowsOp fuseProducers(RowsOp rows) {
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (Value input : rows.getInputs()) {
+      auto producer = input.getDefiningOp<RowsOp>();
+      if (!producer || !canFuse(producer, rows))
+        continue;
+      Operation *position = fusedPosition(producer, rows);
+      if (!position)
+        continue;
+      rows = fuseInto(producer, rows, position);
+      changed = true;
+      break;
+    }
+  }
+  return rows;
+}
+
+/// Removes repeated and unused arithmetic, which gradients leave behind.
+static void cleanUp(RowsOp rows) {
+  IRRewriter rewriter(rows.getContext());
+  DominanceInfo dominance(rows);
+  eliminateCommonSubExpressions(rewriter, dominance, rows);
+  for (Operation &op : llvm::make_early_inc_range(
+           llvm::reverse(rows.getBody().front().without_terminator())))
+    if (op.use_empty())
+      op.erase();
+}
+
+void FuseRowsPass::runOnOperation() {
+  for (auto step : getOperation().getOps<StepOp>()) {
+    SmallVector<RowOp> rowOps(step.getBody().getOps<RowOp>());
+    // Producers are visited before their consumers, so an op that was fused
+    // into a later one is not visited again.
+    SmallVector<RowsOp> rows =
+        llvm::map_to_vector(rowOps, [](RowOp op) { return asRows(op); });
+    if (fuse)
+      for (RowsOp op : rows)
+        fuseProducers(op);
+    for (auto rows : step.getBody().getOps<RowsOp>())
+      cleanUp(rows);
+  }
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: MIT
+
+// specialize-shapes: one copy of the forward function per length, with batch,
+// length and compute type fixed. See Passes.td for a before and after.
+
+#include "compiler/Passes.h"
+
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+
+using namespace mlir;
+using namespace qlora::model;
+
+namespace qlora {
+#define GEN_PASS_DEF_SPECIALIZESHAPES
+#include "compiler/Passes.h.inc"
+} // namespace qlora
+
+namespace {
+
+class SpecializeShapesPass
+    : public qlora::impl::SpecializeShapesBase<SpecializeShapesPass> {
+public:
+  using SpecializeShapesBase::SpecializeShapesBase;
+
+private:
+  void runOnOperation() override;
+  LogicalResult checkOptions();
+  void specialize(func::FuncOp function, int64_t length);
+  Type specialized(Type type, int64_t length, bool keepF32) const;
+
+  Type compute;
+};
+
+} // namespace
+
+LogicalResult SpecializeShapesPass::checkOptions() {
+  if (computeType != "float32" && computeType != "bfloat16")
+    return getOperation().emitError("expects float32 or bfloat16 as compute "
+                                    "type, but got '")
+           << computeType << "'";
+  if (batch < 1)
+    return getOperation().emitError("expects a batch of at least 1, but got ")
+           << batch;
+  if (lengths.empty())
+    return getOperation().emitError("expects at least one length");
+  for (int64_t length : lengths)
+    if (length < 2)
+      return getOperation().emitError("expects a length of at least 2, since "
+                                      "a token predicts the next, but got ")
+             << length;
+  return success();
+}
+
+/// `type` with its dynamic dimensions fixed.
+Type SpecializeShapesPass::specialized(Type type, int64_t length,
+                                       bool keepF32) const {
+  auto tensor = dyn_cast<RankedTensorType>(type);
+  if (!tensor || !isTokenShaped(tensor))
+    return type;
+  SmallVector<int64_t> shape(tensor.getShape());
+  shape[0] = batch;
+  shape[1] = length;
+  Type element = tensor.getElementType();
+  if (element.isF32() && !keepF32)
+    element = compute;
+  return RankedTensorType::get(shape, element);
+}
+
+void SpecializeShapesPass::specialize(func::FuncOp function, int64_t length) {
+  OpBuilder builder(function);
+  auto copy = cast<func::FuncOp>(builder.clone(*function));
+  copy.setName((function.getName() + "_" + Twine(length)).str());
+  copy->setAttr("model.batch", builder.getI64IntegerAttr(batch));
+  copy->setAttr("model.length", builder.getI64IntegerAttr(length));
+  for (BlockArgument argument : copy.getArguments())
+    argument.setType(specialized(argument.getType(), length, false));
+  // Rows of row regions are static already, so only the function's own ops
+  // have anything to fix.
+  for (Operation &op : copy.front()) {
+    auto library = dyn_cast<LibraryOp>(op);
+    for (OpResult result : op.getResults()) {
+      bool keep =
+          library && library.isFullPrecisionResult(result.getResultNumber());
+      result.setType(specialized(result.getType(), length, keep));
+    }
+  }
+  copy.setFunctionType(FunctionType::get(
+      &getContext(), copy.front().getArgumentTypes(),
+      copy.front().getTerminator()->getOperandTypes()));
+}
+
+void SpecializeShapesPass::runOnOperation() {
+  if (failed(checkOptions()))
+    return signalPassFailure();
+  compute = computeType == "bfloat16" ? Type(BFloat16Type::get(&getContext()))
+                                      : Type(Float32Type::get(&getContext()));
+  SmallVector<func::FuncOp> functions(getOperation().getOps<func::FuncOp>());
+  for (func::FuncOp function : functions) {
+    for (int64_t length : lengths)
+      specialize(function, length);
+    function.erase();
+  }
+}

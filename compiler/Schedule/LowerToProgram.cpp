@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: MIT
+
+// lower-to-program: values get buffers, ops become commands.
+//
+//   %y = model.linear %x, %w init %y0 : ...
+//
+// becomes, where nothing reads %y0 afterwards,
+//
+//   program.launch @matmul(%x, %w, %y0) access [1, 1, 3]
+//       constants [64, 64, 8, ...] rows 0 label "model.layers.0.q_proj"
+//
+// One buffer per value, but: the parts of a split or concat are ranges of the
+// whole; a result that continues an operand which dies takes over its buffer;
+// a gradient is written straight into the gradient arena where its op can add.
+
+#include "compiler/Passes.h"
+#include "compiler/Schedule/ParameterLayout.h"
+#include "compiler/Schedule/StepLowering.h"
+
+using namespace mlir;
+using namespace qlora;
+using namespace qlora::model;
+using namespace qlora::train;
+
+namespace qlora {
+#define GEN_PASS_DEF_LOWERTOPROGRAM
+#include "compiler/Passes.h.inc"
+} // namespace qlora
+
+namespace {
+class LowerToProgramPass
+    : public qlora::impl::LowerToProgramBase<LowerToProgramPass> {
+  void runOnOperation() override;
+};
+} // namespace
+
+/// Drops what only the step's last micro-batch does.
+static void makeInnerMicroBatch(program::EntryOp last) {
+  OpBuilder builder(last);
+  auto inner = cast<program::EntryOp>(builder.clone(*last));
+  inner.setKind(program::EntryKind::Accumulate);
+  for (auto op : llvm::make_early_inc_range(
+           inner.getBody().getOps<program::AllReduceOp>())) {
+    Operation *view = op.getBuffer().getDefiningOp();
+    op.erase();
+    while (view && view->use_empty()) {
+      Operation *source = view->getNumOperands()
+                              ? view->getOperand(0).getDefiningOp()
+                              : nullptr;
+      view->erase();
+      view = source;
+    }
+  }
+}
+
+static void emitArenas(OpBuilder &builder, Location loc,
+                       const ParameterLayout &layout, int64_t inputBytes,
+                       int64_t resultBytes) {
+  auto arena = [&](program::Arena kind, int64_t bytes) {
+    program::ArenaOp::create(builder, loc, kind, bytes, kArenaAlignment);
+  };
+  arena(program::Arena::Frozen, layout.getFrozenBytes());
+  for (auto kind : {program::Arena::Trainable, program::Arena::Gradient,
+                    program::Arena::Moment1, program::Arena::Moment2})
+    arena(kind, layout.getFlatBytes());
+  // Sizes of these two come from plan-memory.
+  arena(program::Arena::Activation, 0);
+  arena(program::Arena::Workspace, 0);
+  arena(program::Arena::Input, inputBytes);
+  arena(program::Arena::Result, resultBytes);
+}
+
+void LowerToProgramPass::runOnOperation() {
+  ModuleOp module = getOperation();
+  FailureOr<ParameterLayout> layout = ParameterLayout::of(module);
+  if (failed(layout))
+    return signalPassFailure();
+  OpBuilder builder = OpBuilder::atBlockEnd(module.getBody());
+  layout->emit(builder, module);
+  KernelSymbols kernels(module);
+  int64_t tokens = 0;
+  SmallVector<StepOp> steps(module.getOps<StepOp>());
+  for (StepOp step : steps)
+    tokens = std::max<int64_t>(tokens, step.getBatch() * step.getLength());
+  emitArenas(builder, module.getLoc(), *layout, inputBytes(tokens),
+             resultBytes(tokens));
+  for (StepOp step : steps) {
+    FailureOr<program::EntryOp> entry =
+        lowerStep(step, builder, *layout, kernels, tokens);
+    if (failed(entry))
+      return signalPassFailure();
+    if (entry->getKind() == program::EntryKind::AccumulateLast)
+      makeInnerMicroBatch(*entry);
+  }
+  for (Operation &op : llvm::make_early_inc_range(*module.getBody()))
+    if (isa<StepOp, model::ParameterOp>(op))
+      op.erase();
+}

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: MIT
+
+// Where every parameter lives: frozen ones in the frozen arena in the order of
+// the module, trainable ones at the element offsets that bucket-gradients
+// gave them.
+
+#ifndef QLORA_COMPILER_SCHEDULE_PARAMETERLAYOUT_H
+#define QLORA_COMPILER_SCHEDULE_PARAMETERLAYOUT_H
+
+#include "dialects/Program/Program.h"
+#include "dialects/Train/Train.h"
+
+#include "mlir/IR/BuiltinOps.h"
+
+namespace qlora {
+
+struct ParameterPlace {
+  program::Arena arena;
+  int64_t offset; ///< bytes
+  int64_t bytes;
+};
+
+class ParameterLayout {
+public:
+  /// Reads `train.layout` and `train.offsets`; an error if they are missing.
+  static llvm::FailureOr<ParameterLayout> of(mlir::ModuleOp module);
+
+  const ParameterPlace &lookup(mlir::StringRef parameter) const {
+    return places.find(parameter)->second;
+  }
+  int64_t getFrozenBytes() const { return frozenBytes; }
+  /// Bytes of each of the flat arenas.
+  int64_t getFlatBytes() const { return flatBytes; }
+
+  /// Writes one `program.parameter` per named tensor.
+  void emit(mlir::OpBuilder &builder, mlir::ModuleOp module) const;
+
+private:
+  llvm::StringMap<ParameterPlace> places;
+  int64_t frozenBytes = 0;
+  int64_t flatBytes = 0;
+};
+
+} // namespace qlora
+
+#endif // QLORA_COMPILER_SCHEDULE_PARAMETERLAYOUT_H

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: MIT
+
+// plan-memory: lifetimes become offsets.
+//
+//   %a = program.buffer activation bytes 8192 ...      // commands 0 to 2
+//   %b = program.buffer activation bytes 8192 ...      // commands 3 to 4
+//
+// becomes, as the two never live together,
+//
+//   %a = program.buffer activation offset 0 bytes 8192 ...
+//   %b = program.buffer activation offset 0 bytes 8192 ...
+//
+// The packing itself is compiler/Support/ArenaPacker.h.
+
+#include "compiler/Passes.h"
+#include "compiler/Schedule/StepLowering.h"
+#include "compiler/Support/ArenaPacker.h"
+
+#include "llvm/Support/JSON.h"
+
+using namespace mlir;
+using namespace qlora;
+using namespace qlora::program;
+
+namespace qlora {
+#define GEN_PASS_DEF_PLANMEMORY
+#include "compiler/Passes.h.inc"
+} // namespace qlora
+
+namespace {
+
+/// The buffers of one arena in one entry, with their lifetimes.
+struct EntryBuffers {
+  SmallVector<BufferOp> ops;
+  std::vector<PackedBuffer> lifetimes;
+};
+
+/// What the report says of one entry.
+struct EntryPlan {
+  int64_t bytes[2] = {0, 0}; ///< activation, workspace
+  int64_t savedBytes = 0;    ///< of forward values that the backward reads
+  SmallVector<BufferOp> largest;
+};
+
+class PlanMemoryPass : public qlora::impl::PlanMemoryBase<PlanMemoryPass> {
+  void runOnOperation() override;
+  EntryPlan planEntry(EntryOp entry);
+  void writeReport(ArrayRef<std::pair<EntryOp, EntryPlan>> plans);
+};
+
+} // namespace
+
+static constexpr Arena kPlanned[] = {Arena::Activation, Arena::Workspace};
+/// Buffers named in the report and in the error of a limit.
+static constexpr size_t kLargest = 8;
+
+static Value rootOf(Value buffer) {
+  while (auto view = buffer.getDefiningOp<ViewOp>())
+    buffer = view.getSource();
+  return buffer;
+}
+
+/// First and last command that touches each buffer of `arena`.
+static EntryBuffers collect(EntryOp entry, Arena arena) {
+  EntryBuffers buffers;
+  DenseMap<Value, unsigned> index;
+  int64_t command = 0;
+  for (Operation &op : entry.getBody().front()) {
+    if (isa<BufferOp, ViewOp, BindOp>(op))
+      continue;
+    for (Value operand : op.getOperands()) {
+      auto buffer = rootOf(operand).getDefiningOp<BufferOp>();
+      if (buffer.getArena() != arena)
+        continue;
+      auto [it, added] = index.try_emplace(buffer, buffers.ops.size());
+      if (added) {
+        buffers.ops.push_back(buffer);
+        PackedBuffer packed;
+        packed.first = command;
+        packed.bytes = buffer.getBytes();
+        packed.alignment = kArenaAlignment;
+        buffers.lifetimes.push_back(packed);
+      }
+      buffers.lifetimes[it->second].last = command;
+    }
+    ++command;
+  }
+  return buffers;
+}
+
+EntryPlan PlanMemoryPass::planEntry(EntryOp entry) {
+  EntryPlan plan;
+  for (auto [i, arena] : llvm::enumerate(kPlanned)) {
+    EntryBuffers buffers = collect(entry, arena);
+    PackResult packed = packArena(buffers.lifetimes);
+    plan.bytes[i] = packed.bytes;
+    for (auto [op, offset] : llvm::zip_equal(buffers.ops, packed.offsets)) {
+      op.setOffset(offset);
+      if (op.getSaved())
+        plan.savedBytes += op.getBytes();
+    }
+    if (arena != Arena::Activation)
+      continue;
+    plan.largest = buffers.ops;
+    llvm::stable_sort(plan.largest, [](BufferOp a, BufferOp b) {
+      return a.getBytes() > b.getBytes();
+    });
+    plan.largest.resize(std::min(plan.largest.size(), kLargest));
+  }
+  for (auto buffer :
+       llvm::make_early_inc_range(entry.getBody().getOps<BufferOp>()))
+    if (buffer->use_empty())
+      buffer.erase();
+  return plan;
+}
+
+void PlanMemoryPass::writeReport(
+    ArrayRef<std::pair<EntryOp, EntryPlan>> plans) {
+  std::string text;
+  llvm::raw_string_ostream stream(text);
+  llvm::json::OStream json(stream);
+  int64_t total = 0;
+  json.object([&] {
+    json.attributeObject("arenas", [&] {
+      for (auto arena : getOperation().getOps<ArenaOp>()) {
+        json.attribute(stringifyArena(arena.getKind()),
+                       static_cast<int64_t>(arena.getBytes()));
+        total += arena.getBytes();
+      }
+    });
+    json.attribute("total_bytes", total);
+    json.attributeArray("entries", [&] {
+      for (auto &[entry, plan] : plans)
+        json.object([&] {
+          EntryOp op = entry;
+          json.attribute("kind", stringifyEntryKind(op.getKind()));
+          json.attribute("batch", static_cast<int64_t>(op.getBatch()));
+          json.attribute("length", static_cast<int64_t>(op.getLength()));
+          json.attribute("activation_bytes", plan.bytes[0]);
+          json.attribute("saved_bytes", plan.savedBytes);
+          json.attribute("workspace_bytes", plan.bytes[1]);
+          json.attributeArray("largest", [&] {
+            for (BufferOp buffer : plan.largest)
+              json.object([&] {
+                json.attribute("of", buffer.getLabel().value_or(""));
+                json.attribute("bytes",
+                               static_cast<int64_t>(buffer.getBytes()));
+                json.attribute("saved", buffer.getSaved());
+              });
+          });
+        });
+    });
+  });
+  getOperation()->setAttr("program.plan",
+                          StringAttr::get(&getContext(), text));
+}
+
+void PlanMemoryPass::runOnOperation() {
+  SmallVector<std::pair<EntryOp, EntryPlan>> plans;
+  int64_t bytes[2] = {0, 0};
+  for (auto entry : getOperation().getOps<EntryOp>()) {
+    plans.emplace_back(entry, planEntry(entry));
+    for (int i = 0; i < 2; ++i)
+      bytes[i] = std::max(bytes[i], plans.back().second.bytes[i]);
+  }
+  for (auto arena : getOperation().getOps<ArenaOp>())
+    for (int i = 0; i < 2; ++i)
+      if (arena.getKind() == kPlanned[i])
+        arena.setBytes(bytes[i]);
+  writeReport(plans);
+}

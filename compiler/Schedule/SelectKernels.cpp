@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: MIT
+
+// select-kernels: each launch of a library op gets the first row of
+// Kernels.def that can do it, and the workspace which that row promises to
+// stay within. Every "no" is a remark; the last row accepts everything.
+//
+//   program.launch @matmul(%a, %b, %c) ...          absent = [3]
+//
+// becomes
+//
+//   %w = program.buffer workspace bytes 4096 ...
+//   program.launch @matmul.onednn(%a, %b, %c, %w) ...
+
+#include "compiler/Passes.h"
+
+#include "runtime/Kernels/KernelTable.h"
+
+using namespace mlir;
+using namespace qlora;
+using namespace qlora::program;
+
+namespace qlora {
+#define GEN_PASS_DEF_SELECTKERNELS
+#include "compiler/Passes.h.inc"
+} // namespace qlora
+
+namespace {
+class SelectKernelsPass
+    : public qlora::impl::SelectKernelsBase<SelectKernelsPass> {
+public:
+  using SelectKernelsBase::SelectKernelsBase;
+
+private:
+  void runOnOperation() override;
+  LogicalResult select(LaunchOp launch, program::KernelOp kernel);
+  FlatSymbolRefAttr symbolFor(const KernelRow &row);
+
+  llvm::StringMap<FlatSymbolRefAttr> symbols;
+};
+} // namespace
+
+FlatSymbolRefAttr SelectKernelsPass::symbolFor(const KernelRow &row) {
+  FlatSymbolRefAttr &symbol = symbols[row.fullName()];
+  if (symbol)
+    return symbol;
+  OpBuilder builder = OpBuilder::atBlockEnd(getOperation().getBody());
+  auto kernel = program::KernelOp::create(
+      builder, getOperation().getLoc(), builder.getStringAttr(row.fullName()),
+      builder.getStringAttr(row.op->name),
+      builder.getStringAttr(row.implementation), IntegerAttr(), ArrayAttr(),
+      DenseI64ArrayAttr(), DenseI64ArrayAttr(), DenseI64ArrayAttr());
+  return symbol = FlatSymbolRefAttr::get(kernel);
+}
+
+/// The launch as Kernels.def sees it; absent operands have no dtype.
+static qlora::KernelRequest requestOf(LaunchOp launch,
+                                      const qlora::KernelOp *op) {
+  qlora::KernelRequest request{op, {}, {}};
+  auto dtype = launch.getDtypes().begin();
+  for (unsigned i = 0; i < op->operands.size(); ++i) {
+    if (llvm::is_contained(launch.getAbsent(), static_cast<int64_t>(i)))
+      request.dtypes.push_back(std::nullopt);
+    else
+      request.dtypes.push_back(static_cast<qlora_dtype>(*dtype++));
+  }
+  request.constants.assign(launch.getConstants().begin(),
+                           launch.getConstants().end());
+  return request;
+}
+
+/// Gives the launch a workspace buffer in place of the absent operand.
+static void addWorkspace(LaunchOp launch, unsigned position, int64_t bytes) {
+  OpBuilder builder(launch);
+  Value buffer =
+      BufferOp::create(builder, launch.getLoc(), Arena::Workspace,
+                       std::nullopt, bytes, QLORA_DTYPE_U8, launch.getLabel());
+  auto isBefore = [&](int64_t absent) {
+    return absent < static_cast<int64_t>(position);
+  };
+  unsigned index = position - llvm::count_if(launch.getAbsent(), isBefore);
+  SmallVector<int64_t> access(launch.getAccess()), dtypes(launch.getDtypes());
+  SmallVector<int64_t> absent(launch.getAbsent());
+  access.insert(access.begin() + index, 2 /*QLORA_WRITE*/);
+  dtypes.insert(dtypes.begin() + index, QLORA_DTYPE_U8);
+  llvm::erase(absent, static_cast<int64_t>(position));
+  launch->insertOperands(index, buffer);
+  launch.setAccess(access);
+  launch.setDtypes(dtypes);
+  launch.setAbsent(absent);
+}
+
+LogicalResult SelectKernelsPass::select(LaunchOp launch,
+                                        program::KernelOp kernel) {
+  const qlora::KernelOp *op = findKernelOp(*kernel.getOp());
+  KernelRequest request = requestOf(launch, op);
+  for (const KernelRow &row : kernelRows()) {
+    if (row.op != op || row.target != target)
+      continue;
+    if (std::optional<std::string> reason = row.reject(request)) {
+      if (remarks)
+        launch.emitRemark() << row.fullName() << ": " << *reason;
+      continue;
+    }
+    if (int64_t bytes = row.workspaceBytes(request))
+      addWorkspace(launch, op->operandIndex("workspace"), bytes);
+    launch.setKernelAttr(symbolFor(row));
+    return success();
+  }
+  return launch.emitOpError("no kernel of '")
+         << op->name << "' for target '" << target << "' accepts it";
+}
+
+void SelectKernelsPass::runOnOperation() {
+  symbols.clear();
+  SymbolTable table(getOperation());
+  SmallVector<LaunchOp> launches;
+  getOperation().walk([&](LaunchOp launch) { launches.push_back(launch); });
+  DenseSet<Operation *> unselected;
+  for (LaunchOp launch : launches) {
+    auto kernel = table.lookup<program::KernelOp>(launch.getKernel());
+    if (!kernel.getOp() || kernel.getImplementation())
+      continue;
+    unselected.insert(kernel);
+    if (failed(select(launch, kernel)))
+      return signalPassFailure();
+  }
+  for (Operation *kernel : unselected)
+    kernel->erase();
+}

@@ -80,8 +80,9 @@ def AttachAdapters : Pass<"attach-adapters", "::mlir::ModuleOp"> {
     Option<"rankPattern", "rank-pattern", "std::string", "\"{}\"", "">,
     Option<"alphaPattern", "alpha-pattern", "std::string", "\"{}\"", "">,
     Option<"modulesToSave", "modules-to-save", "std::string", "\"[]\"", "">,
-    Option<"init", "init", "std::string", "\"kaiming\"",
-           "of A: kaiming or gaussian">,
+    Option<"initA", "init-a", "std::string", "\"kaiming\"",
+           "kaiming or gaussian">,
+    Option<"initB", "init-b", "std::string", "\"zero\"", "zero or kaiming">,
   ];
 }
 
@@ -135,6 +136,7 @@ def Rematerialize : Pass<"rematerialize", "::mlir::ModuleOp"> {
     Option<"blocks", "blocks", "bool", "false", "whole-block policy">,
     Option<"profile", "device-profile", "std::string", "\"\"",
            "device.json of qlora-run --calibrate">,
+    Option<"remarks", "remarks", "bool", "false", "say why, with numbers">,
   ];
 }
 
@@ -164,6 +166,7 @@ def PlanDequant : Pass<"plan-dequant", "::mlir::ModuleOp"> {
            "memory left for resident weights">,
     Option<"profile", "device-profile", "std::string", "\"\"",
            "device.json of qlora-run --calibrate">,
+    Option<"remarks", "remarks", "bool", "false", "say why, with numbers">,
   ];
 }
 

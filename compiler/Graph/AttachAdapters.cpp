@@ -73,10 +73,6 @@ LogicalResult AttachAdaptersPass::parseOptions() {
     return getOperation().emitError("lora_dropout: expects 0 <= p < 1, but "
                                     "got ")
            << dropout;
-  if (init != "kaiming" && init != "gaussian")
-    return getOperation().emitError("init_lora_weights: expects true or "
-                                    "gaussian, but got '")
-           << init << "'";
   return success();
 }
 
@@ -143,10 +139,10 @@ void AttachAdaptersPass::attach(LinearOp linear,
                             llvm::APFloat(factor), StringAttr());
   };
   Value weightA = adapterWeight(builder, linear, "lora_A",
-                                {r, matrixColumns(xType)}, init);
+                                {r, matrixColumns(xType)}, initA);
   LinearOp xa = makeLinear(type.clone(narrow), x, weightA, 1.0);
   Value weightB = adapterWeight(builder, linear, "lora_B",
-                                {matrixColumns(type), r}, "zero");
+                                {matrixColumns(type), r}, initB);
   LinearOp branch = makeLinear(type, xa, weightB, scale);
   auto sum = model::AddOp::create(builder, loc, type, linear.getResult(),
                                   branch);

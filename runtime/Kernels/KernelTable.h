@@ -26,12 +26,21 @@ struct KernelOperand {
   bool isOptional = false;
 };
 
+struct KernelRequest;
+
+/// Bytes from the first to the last element that each operand of a request
+/// has, in ABI order; 0 for an absent one and for the workspace, which belongs
+/// to the row. A size that overflows is UINT64_MAX.
+using OperandBytes = std::vector<uint64_t> (*)(const KernelRequest &);
+
 /// A library op: the names of its operands and constants, in ABI order.
 struct KernelOp {
   std::string name;
   std::vector<KernelOperand> operands;
   std::vector<std::string> constants; ///< without the `~` mark
   std::vector<bool> isDouble;         ///< constants[i] stores a double's bits
+  /// To be asked of a request that a row accepted.
+  OperandBytes operandBytes = nullptr;
 
   /// Position of a constant or operand; asserts that it exists (a name is
   /// always written in our own code).

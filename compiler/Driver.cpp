@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: MIT
+
+// The phases in order, and the search for a plan within the memory limit.
+
+#include "compiler/Driver.h"
+
+#include "mlir/Pass/PassManager.h"
+#include "llvm/Support/JSON.h"
+
+#include "compiler/Passes.h"
+
+using namespace mlir;
+using namespace qlora;
+
+/// Attempts to fit a plan: each lowers the budget by the last overshoot.
+static constexpr int kMaxAttempts = 5;
+
+int64_t qlora::plannedBytes(ModuleOp module) {
+  int64_t bytes = 0;
+  for (auto arena : module.getOps<program::ArenaOp>())
+    bytes += arena.getBytes();
+  return bytes;
+}
+
+static int64_t activationBytes(ModuleOp module) {
+  for (auto arena : module.getOps<program::ArenaOp>())
+    if (arena.getKind() == program::Arena::Activation)
+      return arena.getBytes();
+  return 0;
+}
+
+LogicalResult Driver::runPhase(const Phase &phase, ModuleOp module,
+                               const MemoryBudget &budget) {
+  PassManager pm(&context, ModuleOp::getOperationName());
+  if (failed(applyPassManagerCLOptions(pm)))
+    return failure();
+  applyDefaultTimingPassManagerCLOptions(pm);
+  phase.build(pm, options, budget);
+  VerifyPhaseOptions verify;
+  verify.phase = phase.name;
+  pm.addPass(createVerifyPhase(verify));
+  return pm.run(module);
+}
+
+LogicalResult Driver::optimizeAndPlan(ModuleOp module,
+                                      const MemoryBudget &budget) {
+  for (const Phase &phase : phases().drop_front(2))
+    if (failed(runPhase(phase, module, budget)))
+      return failure();
+  return success();
+}
+
+static std::string inMiB(int64_t bytes) {
+  std::string text;
+  llvm::raw_string_ostream(text)
+      << llvm::format("%.2f MiB", double(bytes) / (1 << 20));
+  return text;
+}
+
+LogicalResult Driver::refuseLimit(ModuleOp smallest, int64_t bytes) {
+  InFlightDiagnostic error = emitError(smallest.getLoc())
+      << "memory_limit: the smallest plan needs " << inMiB(bytes) << " ("
+      << bytes << " bytes), but the limit is " << inMiB(options.memoryLimit)
+      << "; raise --memory-limit to at least that, or lower --max-length, "
+         "--per-device-train-batch-size or --lora-r"
+      << (options.loadIn4bit ? "" : ", or use --load-in-4bit");
+  for (auto arena : smallest.getOps<program::ArenaOp>())
+    if (arena.getBytes() > 0)
+      error.attachNote(smallest.getLoc())
+          << stringifyArena(arena.getKind()) << ": "
+          << inMiB(arena.getBytes());
+  auto plan = smallest->getAttrOfType<StringAttr>("program.plan");
+  auto json = llvm::json::parse(plan ? plan.getValue() : "{}");
+  if (!json)
+    return llvm::consumeError(json.takeError()), error;
+  const llvm::json::Array *entries =
+      json->getAsObject()->getArray("entries");
+  for (const llvm::json::Value &entry : *entries) {
+    const llvm::json::Object *object = entry.getAsObject();
+    if (object->getString("kind") != StringRef("accumulate_last"))
+      continue;
+    for (const llvm::json::Value &buffer : *object->getArray("largest"))
+      error.attachNote(smallest.getLoc())
+          << "large tensor: "
+          << inMiB(*buffer.getAsObject()->getInteger("bytes")) << " of "
+          << *buffer.getAsObject()->getString("of");
+    break;
+  }
+  return error;
+}
+
+/// Optimises and plans copies of `step` with smaller and smaller budgets
+/// until the plan fits; then gives what is left to resident weights.
+FailureOr<OwningOpRef<ModuleOp>> Driver::fitMemory(ModuleOp step) {
+  OwningOpRef<ModuleOp> best;
+  int64_t smallest = 0;
+  for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
+    OwningOpRef<ModuleOp> plan = step.clone();
+    if (failed(optimizeAndPlan(*plan, chosen)))
+      return failure();
+    int64_t bytes = plannedBytes(*plan);
+    int64_t activations = activationBytes(*plan);
+    if (!best || bytes < smallest) {
+      best = std::move(plan);
+      smallest = bytes;
+    }
+    int64_t overshoot = bytes - options.memoryLimit;
+    if (overshoot <= 0 || !options.isEnabled("rematerialize"))
+      break;
+    int64_t before =
+        chosen.activationBytes ? chosen.activationBytes : activations;
+    chosen.activationBytes = std::max<int64_t>(before - overshoot, 1);
+  }
+  if (smallest > options.memoryLimit)
+    return refuseLimit(*best, smallest);
+  MemoryBudget roomy = chosen;
+  roomy.residentBytes = options.memoryLimit - smallest;
+  if (roomy.residentBytes > 0 && options.dequantForm == "auto") {
+    OwningOpRef<ModuleOp> plan = step.clone();
+    if (failed(optimizeAndPlan(*plan, roomy)))
+      return failure();
+    if (plannedBytes(*plan) <= options.memoryLimit) {
+      chosen = roomy;
+      best = std::move(plan);
+    }
+  }
+  return best;
+}
+
+LogicalResult Driver::run(OwningOpRef<ModuleOp> &module,
+                          PhaseHook afterPhase) {
+  for (const Phase &phase : phases().take_front(2)) {
+    if (failed(runPhase(phase, *module, chosen)))
+      return failure();
+    if (!afterPhase(phase.name, *module))
+      return success();
+  }
+  if (options.memoryLimit > 0) {
+    FailureOr<OwningOpRef<ModuleOp>> fitted = fitMemory(*module);
+    if (failed(fitted))
+      return failure();
+  }
+  // Once more with the budget that was chosen, to show both phases.
+  for (const Phase &phase : phases().drop_front(2)) {
+    if (failed(runPhase(phase, *module, chosen)))
+      return failure();
+    if (!afterPhase(phase.name, *module))
+      return success();
+  }
+  return success();
+}

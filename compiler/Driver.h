@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: MIT
+
+// One compile, from the text of a model to a planned program: runs the phases,
+// and fits the plan into the memory limit.
+
+#ifndef QLORA_COMPILER_DRIVER_H
+#define QLORA_COMPILER_DRIVER_H
+
+#include "compiler/Pipeline.h"
+
+#include "mlir/IR/OwningOpRef.h"
+
+namespace qlora {
+
+/// What to do with the module after each phase (`--emit`, `--dump-phases`).
+/// Returning false ends the compile there.
+using PhaseHook =
+    llvm::function_ref<bool(llvm::StringRef phase, mlir::ModuleOp)>;
+
+class Driver {
+public:
+  Driver(mlir::MLIRContext &context, const CompileOptions &options)
+      : context(context), options(options) {}
+
+  /// Runs all phases on `module`. On success `module` is the program; if the
+  /// hook ended the compile, it is what the last phase left. Errors are
+  /// diagnostics of the context.
+  mlir::LogicalResult run(mlir::OwningOpRef<mlir::ModuleOp> &module,
+                          PhaseHook afterPhase);
+
+private:
+  mlir::LogicalResult runPhase(const Phase &phase, mlir::ModuleOp module,
+                               const MemoryBudget &budget);
+  mlir::LogicalResult optimizeAndPlan(mlir::ModuleOp module,
+                                      const MemoryBudget &budget);
+  mlir::FailureOr<mlir::OwningOpRef<mlir::ModuleOp>>
+  fitMemory(mlir::ModuleOp step);
+  mlir::LogicalResult refuseLimit(mlir::ModuleOp smallest, int64_t bytes);
+
+  mlir::MLIRContext &context;
+  const CompileOptions &options;
+  MemoryBudget chosen;
+};
+
+/// Bytes of all arenas of a planned program: what a rank allocates.
+int64_t plannedBytes(mlir::ModuleOp program);
+
+} // namespace qlora
+
+#endif // QLORA_COMPILER_DRIVER_H

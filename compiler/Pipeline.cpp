@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: MIT
+
+// The phase table. Reading it from top to bottom is reading what happens to a
+// model on its way to train.so.
+
+#include "compiler/Pipeline.h"
+
+#include "mlir/Transforms/Passes.h"
+
+#include "compiler/Passes.h"
+
+using namespace mlir;
+using namespace qlora;
+
+//===----------------------------------------------------------------------===//
+// adapt: from any model to the one that is trained
+//===----------------------------------------------------------------------===//
+
+static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
+                       const MemoryBudget &) {
+  // Shapes first: every later pass counts bytes.
+  SpecializeShapesOptions shapes;
+  shapes.batch = options.batch;
+  shapes.lengths = options.lengths;
+  shapes.computeType = options.computeType;
+  pm.addPass(createSpecializeShapes(shapes));
+  // Before the adapters, so that only the model's own weights are quantised.
+  if (options.loadIn4bit) {
+    QuantizeBaseOptions quantize;
+    quantize.block = options.block;
+    quantize.doubleQuant = options.doubleQuant;
+    pm.addPass(createQuantizeBase(quantize));
+  }
+  AttachAdaptersOptions adapters;
+  adapters.rank = options.rank;
+  adapters.alpha = options.alpha;
+  adapters.dropout = options.dropout;
+  adapters.rslora = options.rslora;
+  adapters.targets = options.targets;
+  adapters.rankPattern = options.rankPattern;
+  adapters.alphaPattern = options.alphaPattern;
+  adapters.modulesToSave = options.modulesToSave;
+  adapters.initA = options.initA;
+  adapters.initB = options.initB;
+  pm.addPass(createAttachAdapters(adapters));
+  // Before the gradient: the backward of the fused form is fused too.
+  if (options.isEnabled("fuse-lora"))
+    pm.addPass(createFuseLora());
+}
+
+//===----------------------------------------------------------------------===//
+// step: forward and backward
+//===----------------------------------------------------------------------===//
+
+static void buildStep(OpPassManager &pm, const CompileOptions &options,
+                      const MemoryBudget &) {
+  pm.addPass(createBuildTrainStep());
+  // Sums of gradients are explicit adds until here.
+  if (options.isEnabled("fuse-accumulate"))
+    pm.addPass(createFuseAccumulate());
+}
+
+//===----------------------------------------------------------------------===//
+// optimize: memory and time, on tensors
+//===----------------------------------------------------------------------===//
+
+static void buildOptimize(OpPassManager &pm, const CompileOptions &options,
+                          const MemoryBudget &budget) {
+  // While every value still has an op of its own to compute it again.
+  RematerializeOptions remat;
+  remat.budget = budget.activationBytes;
+  remat.blocks = options.checkpointing;
+  remat.profile = options.deviceProfile;
+  remat.remarks = options.remarks;
+  if (options.isEnabled("rematerialize"))
+    pm.addPass(createRematerialize(remat));
+  // After recomputation, so that a recomputed use can share a decode.
+  PlanDequantOptions dequant;
+  dequant.form = options.isEnabled("plan-dequant") ? options.dequantForm
+                                                   : std::string("panel");
+  dequant.residentBytes = budget.residentBytes;
+  dequant.profile = options.deviceProfile;
+  dequant.remarks = options.remarks;
+  pm.addPass(createPlanDequant(dequant));
+  // Last of those that need single row ops; makes all of them `model.rows`.
+  FuseRowsOptions rows;
+  rows.fuse = options.isEnabled("fuse-rows");
+  pm.addPass(createFuseRows(rows));
+  // The order in which gradients finish is final now.
+  BucketGradientsOptions buckets;
+  buckets.maxBuckets = options.isEnabled("bucket-gradients")
+                           ? options.maxBuckets
+                           : int64_t(1);
+  pm.addPass(createBucketGradients(buckets));
+}
+
+//===----------------------------------------------------------------------===//
+// program: buffers and commands
+//===----------------------------------------------------------------------===//
+
+static void buildProgram(OpPassManager &pm, const CompileOptions &options,
+                         const MemoryBudget &) {
+  pm.addPass(createLowerToProgram());
+  // Brings the workspaces, which the plan has to include.
+  SelectKernelsOptions select;
+  select.remarks = options.remarks;
+  pm.addPass(createSelectKernels(select));
+  // Before the plan: what runs at the same time must not share memory.
+  pm.addPass(createAssignQueues());
+  pm.addPass(createPlanMemory());
+}
+
+static constexpr Phase kPhases[] = {
+    {"adapt", buildAdapt},
+    {"step", buildStep},
+    {"optimize", buildOptimize},
+    {"program", buildProgram},
+};
+
+ArrayRef<Phase> qlora::phases() { return kPhases; }
+
+ArrayRef<StringLiteral> qlora::optionalPasses() {
+  static constexpr StringLiteral kOptional[] = {
+      "fuse-lora",    "fuse-accumulate", "rematerialize",
+      "plan-dequant", "fuse-rows",       "bucket-gradients"};
+  return kOptional;
+}

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: MIT
+
+// The order of the passes: a table of phases, each a short pipeline with the
+// reason beside every row. The only place that knows the order.
+
+#ifndef QLORA_COMPILER_PIPELINE_H
+#define QLORA_COMPILER_PIPELINE_H
+
+#include "mlir/IR/BuiltinOps.h"
+#include "mlir/Pass/PassManager.h"
+
+#include <set>
+#include <string>
+#include <vector>
+
+namespace qlora {
+
+/// What a compile needs to know, already checked for contradictions. The
+/// LoRA texts are JSON, as the passes take them.
+struct CompileOptions {
+  int64_t batch = 1;
+  std::vector<int64_t> lengths;
+  std::string computeType = "bfloat16";
+  bool loadIn4bit = false;
+  int64_t block = 64;
+  bool doubleQuant = false;
+  int64_t rank = 8;
+  double alpha = 8;
+  double dropout = 0;
+  bool rslora = false;
+  std::string targets = "\"all-linear\"";
+  std::string rankPattern = "{}";
+  std::string alphaPattern = "{}";
+  std::string modulesToSave = "[]";
+  std::string initA = "kaiming";
+  std::string initB = "zero";
+  int64_t memoryLimit = 0; ///< bytes per rank; 0: none
+  bool checkpointing = false;
+  std::string deviceProfile; ///< path; empty: the shipped default
+  std::string dequantForm = "auto";
+  int64_t maxBuckets = 4;
+  bool remarks = false;
+  /// Optimisations that are left out, by the name of their pass.
+  std::set<std::string> disabled;
+
+  bool isEnabled(const char *pass) const { return !disabled.count(pass); }
+};
+
+/// What the memory loop decides anew for each attempt.
+struct MemoryBudget {
+  int64_t activationBytes = 0; ///< 0: no limit
+  int64_t residentBytes = 0;
+};
+
+struct Phase {
+  const char *name;
+  void (*build)(mlir::OpPassManager &, const CompileOptions &,
+                const MemoryBudget &);
+};
+
+/// adapt, step, optimize, program.
+llvm::ArrayRef<Phase> phases();
+
+/// Passes that `disabled` may name.
+llvm::ArrayRef<llvm::StringLiteral> optionalPasses();
+
+} // namespace qlora
+
+#endif // QLORA_COMPILER_PIPELINE_H

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: MIT
+
+// A command line, taken apart by option tables: the options of a run
+// (OptionTable.h) and a tool's own, such as --gpus.
+//
+//   --name=value  --name value  --name  --no-name  --name true
+//
+// with dashes or underscores. A boolean takes the next word only when that is
+// true or false. `--` ends the options. A one-letter alias takes one dash.
+
+#ifndef QLORA_RUNTIME_CORE_COMMANDLINE_H
+#define QLORA_RUNTIME_CORE_COMMANDLINE_H
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/Core/OptionTable.h"
+#include "runtime/Core/Options.h"
+#include "runtime/Core/Status.h"
+
+namespace qlora {
+
+struct CommandLine {
+  std::vector<OptionSetting> settings; ///< in the order written
+  /// What is no option: files, and with kKeep also flags of no table.
+  std::vector<std::string> rest;
+};
+
+enum class UnknownFlags {
+  kReject, ///< an error with the nearest name
+  kKeep,   ///< passed on in `rest`, for another parser
+};
+
+/// `words` is argv without the program's name. Values are not looked at:
+/// Options::applySettings parses them.
+StatusOr<CommandLine>
+parseCommandLine(std::span<const std::string> words,
+                 std::span<const std::span<const OptionRow>> tables,
+                 UnknownFlags unknown);
+
+/// The options of the tables as --help prints them, by group.
+std::string optionHelp(std::span<const std::span<const OptionRow>> tables);
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_CORE_COMMANDLINE_H

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: MIT
+
+// Walks the commands of an entry on a device. The program is straight-line
+// and the device knows its queues, so this is a loop and an error context.
+
+#ifndef QLORA_RUNTIME_CORE_EXECUTOR_H
+#define QLORA_RUNTIME_CORE_EXECUTOR_H
+
+#include "runtime/Core/ModuleLoader.h"
+#include "runtime/Core/Status.h"
+#include "runtime/Device/Device.h"
+
+namespace qlora {
+
+/// Runs `entry` of the module that `device` has loaded and waits for it. An
+/// error says the entry, the number of the command and its label; the device
+/// is then unusable.
+Status runEntry(Device &device, const LoadedModule &module,
+                const qlora_entry &entry, const qlora_step_block &step);
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_CORE_EXECUTOR_H

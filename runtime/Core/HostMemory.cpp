@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: MIT
+
+// mmap and munmap with an owner.
+
+#include "runtime/Core/HostMemory.h"
+
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace qlora {
+
+StatusOr<HostMemory> HostMemory::map(uint64_t bytes, int flags,
+                                     int descriptor) {
+  if (bytes == 0)
+    return HostMemory();
+  void *base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, descriptor,
+                    0);
+  if (base == MAP_FAILED)
+    return Status::error(StatusCode::kResourceExhausted,
+                         "cannot get {} bytes ({:.1f} MiB) of memory: {}",
+                         bytes, static_cast<double>(bytes) / (1 << 20),
+                         std::strerror(errno));
+  // Advice only: a system without huge pages says no, and all still works.
+  madvise(base, bytes, MADV_HUGEPAGE);
+  return HostMemory(static_cast<uint8_t *>(base), bytes);
+}
+
+StatusOr<HostMemory> HostMemory::anonymous(uint64_t bytes) {
+  return map(bytes, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+}
+
+StatusOr<HostMemory> HostMemory::shared(int descriptor, uint64_t bytes) {
+  struct stat info {};
+  if (fstat(descriptor, &info) != 0)
+    return Status::error(StatusCode::kInternal,
+                         "cannot use the shared memory of the job: {}",
+                         std::strerror(errno));
+  if (static_cast<uint64_t>(info.st_size) != bytes)
+    return Status::error(StatusCode::kInternal,
+                         "the shared memory of the job has {} bytes, but the "
+                         "frozen weights need {}", info.st_size, bytes);
+  return map(bytes, MAP_SHARED, descriptor);
+}
+
+HostMemory::HostMemory(HostMemory &&other) noexcept
+    : base(std::exchange(other.base, nullptr)),
+      size(std::exchange(other.size, 0)) {}
+
+HostMemory &HostMemory::operator=(HostMemory &&other) noexcept {
+  std::swap(base, other.base);
+  std::swap(size, other.size);
+  return *this;
+}
+
+HostMemory::~HostMemory() {
+  if (base)
+    munmap(base, size);
+}
+
+Status HostMemory::protect() {
+  if (base && mprotect(base, size, PROT_READ) != 0)
+    return Status::error(StatusCode::kInternal,
+                         "cannot protect {} bytes of memory: {}", size,
+                         std::strerror(errno));
+  return Status::ok();
+}
+
+} // namespace qlora

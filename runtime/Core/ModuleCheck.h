@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: MIT
+
+// The rules of runtime/ABI/module.h, checked on tables in memory. Each
+// message names the table, the row and the number that is wrong.
+//
+// Beyond the ranges of indices: each arena kind at most once; parameters do
+// not overlap, have the bytes of their shape, and live in the arena of their
+// role; nothing writes FROZEN; operands are aligned to their dtype; a library
+// launch has the operands and constants of its Kernels.def row; copies and
+// collectives have matching types and bytes; an event is recorded once and
+// before it is waited for; entries and bindings are unique and have the sizes
+// of their batch and length.
+
+#ifndef QLORA_RUNTIME_CORE_MODULECHECK_H
+#define QLORA_RUNTIME_CORE_MODULECHECK_H
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "runtime/ABI/module.h"
+#include "runtime/Core/Status.h"
+
+namespace qlora {
+
+/// Where the bytes of a module may lie: the segments of its file in memory.
+/// Empty: anywhere (tables that did not come from a file).
+class AddressRanges {
+public:
+  void add(uintptr_t begin, uintptr_t end) { ranges.emplace_back(begin, end); }
+  /// Whether [address, address + bytes) is within one range.
+  bool contains(const void *address, uint64_t bytes) const;
+  /// Whether a string starts and ends within one range.
+  bool containsString(const char *text) const;
+
+private:
+  std::vector<std::pair<uintptr_t, uintptr_t>> ranges;
+};
+
+/// The header (magic, version, sizes), then every table.
+Status checkModule(const qlora_module &module, const AddressRanges &ranges);
+
+/// The parts of checkModule; each trusts those before it.
+Status checkModuleHeader(const qlora_module &module,
+                         const AddressRanges &ranges);
+Status checkArenas(const qlora_module &module);
+Status checkParameters(const qlora_module &module,
+                       const AddressRanges &ranges);
+Status checkKernels(const qlora_module &module, const AddressRanges &ranges);
+Status checkCommands(const qlora_module &module);
+Status checkEntries(const qlora_module &module);
+
+/// kUnavailable when this CPU lacks one of the comma-separated features;
+/// names the missing ones.
+Status checkCpuFeatures(const char *features);
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_CORE_MODULECHECK_H

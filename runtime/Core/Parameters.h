@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: MIT
+
+// Names to bytes: fills the FROZEN and TRAINABLE arenas from the parameter
+// table. Tensors are read through the mmap one after the other and their
+// pages given back, so that resident memory grows by the arena and one
+// window of a tensor, not by the file.
+//
+// Frozen weights are copied, converted (bf16, f16, f32 to the arena's dtype,
+// to nearest even), quantised to NF4 as bitsandbytes does, or taken as
+// bitsandbytes stored them; a "resident" one (quantised, but not NF4 in the
+// arena) is quantised and decoded again. Trained ones come from a PEFT
+// adapter where given, otherwise from their init kind.
+
+#ifndef QLORA_RUNTIME_CORE_PARAMETERS_H
+#define QLORA_RUNTIME_CORE_PARAMETERS_H
+
+#include <cstdint>
+#include <span>
+
+#include "runtime/Core/ModelFiles.h"
+#include "runtime/Core/ModuleLoader.h"
+#include "runtime/Core/Safetensors.h"
+#include "runtime/Core/Status.h"
+
+namespace qlora {
+
+/// Where parameters come from. The pointers outlive the calls.
+struct ParameterSources {
+  const ModelFiles *model = nullptr; ///< null: no parameter may need a file
+  /// adapter_model.safetensors to start from, or null. Every ADAPTER
+  /// parameter must be in it under its name, and it may hold no other.
+  const SafetensorsFile *adapter = nullptr;
+  uint64_t seed = 0; ///< of random inits; the same on all ranks
+};
+
+/// The share of the parameters that one rank of a host fills: number i of
+/// the table where i % size == rank.
+struct FillShare {
+  unsigned rank = 0;
+  unsigned size = 1;
+};
+
+/// Fills this rank's share of the FROZEN arena, which is `arena` (its whole
+/// bytes). kInvalidArgument when a tensor has another shape or dtype than the
+/// module was compiled for, kNotFound when it is missing; both name it.
+Status fillFrozen(const LoadedModule &module, const ParameterSources &sources,
+                  FillShare share, std::span<uint8_t> arena);
+
+/// Fills the TRAINABLE arena. Random values depend on the seed and the
+/// parameter's name only, so every rank gets the same bits.
+Status fillTrainable(const LoadedModule &module,
+                     const ParameterSources &sources,
+                     std::span<uint8_t> arena);
+
+/// Uniform in [0, 1): element `index` of the stream of (seed, name). The
+/// randomness behind QLORA_INIT_*; counter-based, so order does not matter.
+double initUniform(uint64_t seed, uint64_t nameHash, uint64_t index);
+/// FNV-1a of a name.
+uint64_t hashName(std::string_view name);
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_CORE_PARAMETERS_H

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: MIT
+
+// Collectives of CPU ranks, over Gloo's TCP transport. Its exceptions end
+// here.
+//
+// A sum has one order: rank 0 + rank 1 + ..., whatever the size. Rank r is
+// sent part r of everybody's data, adds the parts up, and sends the result to
+// all: the traffic of a ring in two rounds. (Gloo's own all-reduce has no way
+// to wake a call that waits for a rank that will not come; abort() needs it.)
+// K ranks and one rank with K accumulations agree to rounding only.
+
+#ifndef QLORA_RUNTIME_DEVICE_CPU_GLOOCOLLECTIVES_H
+#define QLORA_RUNTIME_DEVICE_CPU_GLOOCOLLECTIVES_H
+
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "runtime/Core/Status.h"
+#include "runtime/Device/Collectives.h"
+#include "runtime/Device/TcpStore.h"
+
+namespace gloo {
+class Context;
+namespace transport {
+class UnboundBuffer;
+} // namespace transport
+} // namespace gloo
+
+namespace qlora {
+
+class GlooCollectives final : public Collectives {
+public:
+  /// Connects every pair of ranks, by addresses exchanged through the store.
+  /// Uses the network interface that rank 0 is reached by: loopback for a job
+  /// on one machine. `timeout`: of connecting, and of each later call, which
+  /// includes waiting for the slowest rank; a rank that has ended is noticed
+  /// at once.
+  static StatusOr<std::unique_ptr<Collectives>>
+  connect(TcpStore &store, int rank, int size,
+          std::chrono::milliseconds timeout);
+  ~GlooCollectives() override;
+
+  int rank() const override;
+  int size() const override;
+  Status allReduceSum(float *data, int64_t count) override;
+  void abort() override;
+
+private:
+  using Buffer = gloo::transport::UnboundBuffer;
+  struct ActiveCall;
+
+  explicit GlooCollectives(std::shared_ptr<gloo::Context> context);
+  void collectParts(Buffer &data, Buffer &parts, int64_t count);
+  void sumOwnPart(float *data, int64_t count);
+  void spreadSums(Buffer &data, int64_t count);
+  /// Elements [partBegin(r), partBegin(r + 1)) are summed by rank r.
+  int64_t partBegin(int rank, int64_t count) const;
+  int64_t partSize(int rank, int64_t count) const;
+
+  std::shared_ptr<gloo::Context> context;
+  std::vector<float> scratch; ///< other ranks' versions of our part
+  uint64_t slot = 0; ///< numbers the rounds, so that messages find theirs
+
+  std::mutex mutex; ///< guards what follows
+  bool isAborted = false;
+  std::vector<Buffer *> active; ///< what a call is waiting on
+};
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_DEVICE_CPU_GLOOCOLLECTIVES_H

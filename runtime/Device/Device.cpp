@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: MIT
+
+// The half of a device that all drivers share: order of calls, ranges,
+// counters and times.
+
+#include "runtime/Device/Device.h"
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <tuple>
+
+namespace qlora {
+
+template <typename... Args>
+static Status misuse(fmt::format_string<Args...> format, Args &&...args) {
+  return Status::error(StatusCode::kInternal, format,
+                       std::forward<Args>(args)...);
+}
+
+Status Device::load(const LoadedModule &loaded, FrozenArena *frozen) {
+  if (module)
+    return misuse("the {} device has a module already", name());
+  const uint64_t frozenBytes = loaded.arenaBytes(QLORA_ARENA_FROZEN);
+  if (frozen && frozen->bytes().size() != frozenBytes)
+    return misuse("the frozen arena given has {} bytes, the module needs {}",
+                  frozen->bytes().size(), frozenBytes);
+  module = &loaded;
+  frozenIsShared = frozen && frozen->isShared();
+  launchCount.assign(loaded.launches().size(), 0);
+  launchNanoseconds.assign(loaded.launches().size(), 0);
+  failure = allocate(frozen);
+  return failure;
+}
+
+Status Device::checkTransfer(uint32_t arena, uint64_t offset,
+                             uint64_t bytes) const {
+  if (!module || current)
+    return misuse("arenas are written and read between entries only");
+  if (arena >= module->arenas().size())
+    return misuse("arena {} of {}", arena, module->arenas().size());
+  const uint64_t size = module->arenas()[arena].bytes;
+  if (offset > size || bytes > size - offset)
+    return misuse("bytes {}+{} of the {} arena of {}", offset, bytes,
+                  arenaKindName(module->arenas()[arena].kind), size);
+  return failure;
+}
+
+Status Device::write(uint32_t arena, uint64_t offset,
+                     std::span<const uint8_t> data) {
+  QLORA_RETURN_IF_ERROR(checkTransfer(arena, offset, data.size()));
+  return writeArena(arena, offset, data);
+}
+
+Status Device::read(uint32_t arena, uint64_t offset, std::span<uint8_t> data) {
+  QLORA_RETURN_IF_ERROR(checkTransfer(arena, offset, data.size()));
+  return readArena(arena, offset, data);
+}
+
+Status Device::begin(const qlora_entry &entry,
+                     const qlora_step_block &stepBlock) {
+  if (!module || current)
+    return misuse("an entry starts before the one before it has ended");
+  QLORA_RETURN_IF_ERROR(failure);
+  step = stepBlock;
+  current = &entry;
+  return beginEntry(entry);
+}
+
+Status Device::enqueue(const qlora_command &command) {
+  QLORA_RETURN_IF_ERROR(failure);
+  if (!current)
+    return misuse("a command outside an entry");
+  const auto commands = module->commands(*current);
+  if (&command < commands.data() ||
+      &command >= commands.data() + commands.size())
+    return misuse("a command of another entry");
+  countCommand(command);
+  failure = dispatch(command);
+  if (!failure.isOk())
+    cancel();
+  return failure;
+}
+
+Status Device::dispatch(const qlora_command &command) {
+  switch (command.kind) {
+  case QLORA_COMMAND_LAUNCH:
+    return timedLaunch(command);
+  case QLORA_COMMAND_FILL:
+    return fill(command);
+  case QLORA_COMMAND_COPY:
+    return copy(command);
+  case QLORA_COMMAND_ALL_REDUCE:
+    return allReduce(command);
+  case QLORA_COMMAND_RECORD:
+    return record(command);
+  case QLORA_COMMAND_WAIT:
+    return wait(command);
+  }
+  return misuse("unknown command kind {}", command.kind);
+}
+
+Status Device::timedLaunch(const qlora_command &command) {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point start = Clock::now();
+  Status status = launch(command);
+  const auto elapsed = std::chrono::nanoseconds(Clock::now() - start);
+  launchCount[command.target] += 1;
+  launchNanoseconds[command.target] +=
+      static_cast<uint64_t>(elapsed.count());
+  return status;
+}
+
+void Device::countCommand(const qlora_command &command) {
+  switch (command.kind) {
+  case QLORA_COMMAND_LAUNCH:
+    ++count.launches;
+    break;
+  case QLORA_COMMAND_FILL:
+    ++count.fills;
+    break;
+  case QLORA_COMMAND_COPY:
+    ++count.copies;
+    break;
+  case QLORA_COMMAND_ALL_REDUCE:
+    ++count.collectives;
+    count.collectiveBytes += module->operands(command)[0].bytes;
+    break;
+  case QLORA_COMMAND_RECORD:
+    ++count.records;
+    break;
+  default:
+    ++count.waits;
+    break;
+  }
+  for (const qlora_operand &operand : module->operands(command)) {
+    if (operand.access & QLORA_READ)
+      count.bytesRead += operand.bytes;
+    if (operand.access & QLORA_WRITE)
+      count.bytesWritten += operand.bytes;
+  }
+}
+
+Status Device::synchronize() {
+  if (!current)
+    return misuse("no entry to wait for");
+  current = nullptr;
+  Status status = finishEntry();
+  if (failure.isOk())
+    failure = status;
+  return failure;
+}
+
+std::vector<ArenaUse> Device::memory() const {
+  std::vector<ArenaUse> uses;
+  if (!module)
+    return uses;
+  for (uint32_t i = 0; i < module->arenas().size(); ++i) {
+    const qlora_arena &arena = module->arenas()[i];
+    uses.push_back({static_cast<qlora_arena_kind>(arena.kind), arena.bytes,
+                    allocatedBytes(i),
+                    arena.kind == QLORA_ARENA_FROZEN && frozenIsShared});
+  }
+  return uses;
+}
+
+std::string Device::kernelName(uint32_t launch) const {
+  return module->kernels()[module->launches()[launch].kernel].name;
+}
+
+std::vector<LaunchTime> Device::launchTimes() const {
+  std::map<std::tuple<std::string, std::string>, LaunchTime> byLabel;
+  for (uint32_t i = 0; i < launchCount.size(); ++i) {
+    if (launchCount[i] == 0)
+      continue;
+    const std::string label = module->launches()[i].label;
+    const std::string kernel = kernelName(i);
+    LaunchTime &time = byLabel[{label, kernel}];
+    time.label = label;
+    time.kernel = kernel;
+    time.count += launchCount[i];
+    time.seconds += static_cast<double>(launchNanoseconds[i]) * 1e-9;
+  }
+  std::vector<LaunchTime> times;
+  for (auto &[key, time] : byLabel)
+    times.push_back(std::move(time));
+  addTimes(times);
+  std::stable_sort(times.begin(), times.end(),
+                   [](const LaunchTime &a, const LaunchTime &b) {
+                     return a.seconds > b.seconds;
+                   });
+  return times;
+}
+
+} // namespace qlora

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: MIT
+
+// A device: the arenas of a module and something that runs its commands.
+// Drivers are thin; argument checks, counting and timing are done once, in
+// the non-virtual half (Device.cpp).
+//
+//   QLORA_ASSIGN_OR_RETURN(auto device, createDevice("cpu", options));
+//   QLORA_RETURN_IF_ERROR(device->load(module, nullptr)); // all allocation
+//   fill the FROZEN and TRAINABLE arenas
+//   each entry: device->write(inputs); Executor::run; device->read(results)
+//
+// Queues. Commands of one queue run in order; across queues only RECORD and
+// WAIT order them. begin() starts with idle queues, synchronize() ends with
+// them. An error on any queue surfaces at the latest in synchronize(), and
+// the device runs nothing more after it.
+//
+// Threads. All methods are called from one thread per device. Nothing
+// between begin() and synchronize() allocates.
+
+#ifndef QLORA_RUNTIME_DEVICE_DEVICE_H
+#define QLORA_RUNTIME_DEVICE_DEVICE_H
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/Core/FrozenArena.h"
+#include "runtime/Core/ModuleLoader.h"
+#include "runtime/Core/Status.h"
+#include "runtime/Device/Collectives.h"
+#include "runtime/Kernels/LibraryKernel.h"
+
+namespace qlora {
+
+/// What a device needs to know of its rank. The pointers outlive it.
+struct DeviceOptions {
+  Collectives *collectives = nullptr; ///< null: a group of one
+  KernelObserver *observer = nullptr; ///< null: nothing is observed
+  int threads = 0; ///< compute threads of this rank; 0: all of this process
+  int ranks = 1;   ///< for devices that only count; others ask `collectives`
+};
+
+/// What commands asked for since load(), whatever the driver.
+struct DeviceCounters {
+  uint64_t launches = 0;
+  uint64_t fills = 0;
+  uint64_t copies = 0;
+  uint64_t collectives = 0;
+  uint64_t records = 0;
+  uint64_t waits = 0;
+  uint64_t bytesRead = 0;       ///< operands, at operand granularity
+  uint64_t bytesWritten = 0;
+  uint64_t collectiveBytes = 0; ///< of the operands, on one rank
+};
+
+/// One arena, as planned by the module and as the device holds it.
+struct ArenaUse {
+  qlora_arena_kind kind;
+  uint64_t plannedBytes = 0;
+  uint64_t allocatedBytes = 0; ///< 0 on devices that only count
+  bool shared = false;         ///< one copy for all ranks of this host
+};
+
+/// Time in one launch label and kernel ("op.implementation" or the generated
+/// kernel's name), summed over commands.
+struct LaunchTime {
+  std::string label;
+  std::string kernel;
+  uint64_t count = 0;
+  double seconds = 0;
+};
+
+class Device {
+public:
+  virtual ~Device() = default;
+
+  virtual std::string_view name() const = 0;
+
+  /// Allocates every arena once (zeroed) and prepares every kernel. `frozen`,
+  /// where not null, is used for the FROZEN arena and must have its bytes;
+  /// otherwise the device makes its own. `module` and `frozen` outlive the
+  /// device. kResourceExhausted names the arena and its bytes.
+  Status load(const LoadedModule &module, FrozenArena *frozen);
+
+  /// Copies between the caller and an arena, between entries only.
+  Status write(uint32_t arena, uint64_t offset, std::span<const uint8_t> data);
+  Status read(uint32_t arena, uint64_t offset, std::span<uint8_t> data);
+  /// The arena as memory of this process, for filling parameters in place;
+  /// empty on devices whose arenas are elsewhere or do not exist.
+  virtual std::span<uint8_t> hostArena(uint32_t arena) = 0;
+
+  /// Starts an entry; kernels see `step` until synchronize().
+  Status begin(const qlora_entry &entry, const qlora_step_block &step);
+  /// Puts one command of that entry on its queue.
+  Status enqueue(const qlora_command &command);
+  /// Waits for all queues; the entry is then done.
+  Status synchronize();
+
+  const DeviceCounters &counters() const { return count; }
+  std::vector<ArenaUse> memory() const;
+  /// Per label, longest first. Empty before the first entry.
+  std::vector<LaunchTime> launchTimes() const;
+  /// Why a kernel is not the one the compiler chose, and the like; one line
+  /// each.
+  const std::vector<std::string> &remarks() const { return notes; }
+
+protected:
+  // The driver's half. Operands are checked and in ABI order.
+  virtual Status allocate(FrozenArena *frozen) = 0;
+  virtual Status writeArena(uint32_t arena, uint64_t offset,
+                            std::span<const uint8_t> data) = 0;
+  virtual Status readArena(uint32_t arena, uint64_t offset,
+                           std::span<uint8_t> data) = 0;
+  virtual uint64_t allocatedBytes(uint32_t arena) const = 0;
+  virtual Status beginEntry(const qlora_entry &entry) = 0;
+  virtual Status launch(const qlora_command &command) = 0;
+  virtual Status fill(const qlora_command &command) = 0;
+  virtual Status copy(const qlora_command &command) = 0;
+  virtual Status allReduce(const qlora_command &command) = 0;
+  virtual Status record(const qlora_command &command) = 0;
+  virtual Status wait(const qlora_command &command) = 0;
+  /// Waits for all queues; returns the first error of any.
+  virtual Status finishEntry() = 0;
+  /// A command has failed: makes the other queues end soon, and blocked
+  /// collectives return. finishEntry() follows.
+  virtual void cancel() {}
+  /// Name of the kernel that runs a launch, where the driver knows better
+  /// than the module.
+  virtual std::string kernelName(uint32_t launch) const;
+  /// Appends times of work that is not a launch.
+  virtual void addTimes(std::vector<LaunchTime> &times) const {}
+
+  const LoadedModule *module = nullptr;
+  bool frozenIsShared = false;
+  qlora_step_block step{};
+  std::vector<std::string> notes;
+
+private:
+  Status checkTransfer(uint32_t arena, uint64_t offset, uint64_t bytes) const;
+  Status dispatch(const qlora_command &command);
+  Status timedLaunch(const qlora_command &command);
+  void countCommand(const qlora_command &command);
+
+  const qlora_entry *current = nullptr;
+  Status failure; ///< the first error; everything after it is refused
+  DeviceCounters count;
+  std::vector<uint64_t> launchCount; ///< per launch of the module
+  std::vector<uint64_t> launchNanoseconds;
+};
+
+/// "cpu" and "null"; "cuda" and unknown names are refused by name.
+StatusOr<std::unique_ptr<Device>> createDevice(std::string_view name,
+                                               const DeviceOptions &options);
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_DEVICE_DEVICE_H

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: MIT
+
+// The NF4 quantiser, with the bytes of bitsandbytes 0.50 on the CPU, and a
+// plain decoder for one tensor (kernels that decode during a step are in
+// NF4.h). The layout of the bytes: runtime/Kernels/Math/NF4.h.
+//
+// Encode: a block's scale is its absmax; an element is multiplied by
+// 1/absmax (a partial last block divides instead), and its code is the
+// number of midpoints between neighbouring code-book values that lie below
+// it. Double quantisation subtracts the mean of all scales (an f64 sum
+// rounded once), multiplies each run of 256 by 1/absmax of the run, and looks
+// the nearest entry of the dynamic map up in a table of 65,536 buckets, as
+// bitsandbytes does; a division or an exact search would differ in a few
+// codes.
+//
+// All f32 arithmetic is rounded operation by operation: the file is compiled
+// with -ffp-contract=off. Threads split blocks, so their number changes no
+// bit.
+
+#ifndef QLORA_RUNTIME_KERNELS_CPU_QUANTIZENF4_H
+#define QLORA_RUNTIME_KERNELS_CPU_QUANTIZENF4_H
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <span>
+
+#include "runtime/Kernels/Math/NF4.h"
+
+namespace qlora {
+
+/// The 16 values of NF4 and the 256 of the dynamic map, both increasing.
+const std::array<float, 16> &nf4CodeBook();
+const std::array<float, 256> &nf4DynamicMap();
+
+/// The elements to quantise, read in windows so that a mapped file need not
+/// be resident as a whole.
+struct NF4Source {
+  /// Elements [first, first + count) as f32 into `out`. Called from several
+  /// threads at once, each with its own range.
+  std::function<void(int64_t first, int64_t count, float *out)> read;
+  /// Elements [first, first + count) will not be read again. Called from one
+  /// thread, in order, between windows; may be empty.
+  std::function<void(int64_t first, int64_t count)> done;
+};
+
+/// Quantises `layout.elements` elements into `out` (layout.bytes, aligned to
+/// 4), code book and padding included. A NaN or infinity in the source is
+/// not looked for: its block decodes to NaN, as in bitsandbytes.
+void quantizeNF4(const NF4Layout &layout, const NF4Source &source,
+                 uint8_t *out);
+/// The same for elements already in memory.
+void quantizeNF4(const NF4Layout &layout, const float *elements, uint8_t *out);
+
+/// The second quantisation alone, given an offset: writes codes, absmax, map
+/// and offset of a layout with double quantisation.
+void quantizeNF4Scales(const NF4Layout &layout, std::span<const float> scales,
+                       float offset, uint8_t *out);
+
+/// The scales f32 [layout.blocks] that a quantised tensor stands for.
+void decodeNF4Scales(const NF4Layout &layout, const uint8_t *tensor,
+                     float *scales);
+/// Elements [first, first + count) as f32; `first` is a multiple of
+/// layout.block. `scales` as decodeNF4Scales gives them.
+void decodeNF4(const NF4Layout &layout, const uint8_t *tensor,
+               const float *scales, int64_t first, int64_t count, float *out);
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_KERNELS_CPU_QUANTIZENF4_H

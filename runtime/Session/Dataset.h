@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: MIT
+
+// Micro-batches of training and evaluation data.
+//
+// Two kinds of file. A *token file* holds whole micro-batches and is read in
+// order, from the start again when it is shorter than the run:
+//
+//   input_ids, labels [, position_ids, segment_ids]   i32 [count, B, T]
+//
+// A *rows file*, which qlora-data makes from JSONL, holds rows of any length;
+// they are shuffled with the seed in each epoch, or packed first and then
+// shuffled, and padded to the shortest compiled length that fits:
+//
+//   input_ids, labels   i32 [tokens]     row_offsets   i64 [rows + 1]
+//
+// The micro-batch of step s, accumulation k of K, rank r of N is number
+// (s K + k) N + r. In a rows file the last step of an epoch has what is left;
+// missing rows and micro-batches are padding without labels, so that they add
+// nothing to the loss, which is a mean over labelled tokens.
+//
+// Labels in files are those of their own token; what a micro-batch holds are
+// targets, the label of the *next* token of the same segment. A token file
+// without segment_ids has one segment per row.
+
+#ifndef QLORA_RUNTIME_SESSION_DATASET_H
+#define QLORA_RUNTIME_SESSION_DATASET_H
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/Core/Safetensors.h"
+#include "runtime/Core/Status.h"
+
+namespace qlora {
+
+/// A target without loss.
+inline constexpr int32_t kNoLabel = -100;
+
+/// The inputs of one run of an entry, [batch, length] each, row-major.
+struct MicroBatch {
+  int64_t batch = 0;
+  int64_t length = 0;
+  std::vector<int32_t> ids;
+  std::vector<int32_t> targets;
+  std::vector<int32_t> positions; ///< inside the segment, from 0
+  std::vector<int32_t> segments;  ///< 0: padding
+
+  /// Makes it all padding.
+  void clear(int64_t batch, int64_t length);
+  int64_t labelCount() const;
+};
+
+/// What the data must fit: the compiled batch, the compiled lengths in
+/// ascending order, and the number of token ids.
+struct DatasetShape {
+  int64_t batch = 0;
+  std::vector<int64_t> lengths;
+  int64_t vocabSize = 0;
+};
+
+/// Used by one thread. The same on every rank for the same file and seed.
+class Dataset {
+public:
+  virtual ~Dataset() = default;
+
+  /// Micro-batches of one pass over the file; at least 1.
+  virtual int64_t count() const = 0;
+  /// Rows of text of one pass, for messages.
+  virtual int64_t rows() const = 0;
+
+  /// Optimizer steps of an epoch with `perStep` = K N micro-batches a step.
+  int64_t stepsPerEpoch(int64_t perStep) const;
+  /// Epochs done after `steps` steps, as Hugging Face's Trainer counts.
+  double epochAfter(int64_t steps, int64_t perStep) const;
+
+  /// Micro-batch `index` = k N + r of `step`.
+  void read(int64_t step, int64_t index, int64_t perStep, MicroBatch &out);
+  /// Micro-batch `number` in file order; padding past the end.
+  void readInOrder(int64_t number, MicroBatch &out);
+
+protected:
+  /// Epochs end with a partial step; otherwise the file starts over inside a
+  /// step.
+  virtual bool endsEpochs() const = 0;
+  /// `number` is below count(). epoch -1: file order.
+  virtual void fill(int64_t epoch, int64_t number, MicroBatch &out) = 0;
+  virtual int64_t shortestLength() const = 0;
+  virtual int64_t batchSize() const = 0;
+};
+
+struct DatasetOptions {
+  uint64_t seed = 0;
+  bool packing = false; ///< rows files only
+};
+
+/// Opens either kind, told apart by the tensors in it, and checks every token
+/// id, label and offset. Errors name the file, row and position.
+StatusOr<std::unique_ptr<Dataset>> openDataset(const std::string &path,
+                                               const DatasetShape &shape,
+                                               const DatasetOptions &options);
+
+/// One row of input: ids and labels of its own tokens.
+struct TokenRow {
+  std::span<const int32_t> ids;
+  std::span<const int32_t> labels;
+};
+
+/// Appends `row` at `offset` of row `b` of the micro-batch as segment
+/// `segment`; the caller knows that it fits.
+void placeRow(const TokenRow &row, int64_t b, int64_t offset, int32_t segment,
+              MicroBatch &out);
+
+/// A permutation of [0, count) that depends on the arguments only.
+std::vector<int64_t> shuffledOrder(int64_t count, uint64_t seed,
+                                   int64_t epoch);
+
+/// First-fit packing in order: bin of each row, such that the lengths in a
+/// bin add up to at most `capacity`. Bins are numbered in order of their
+/// first row. O(n log n).
+std::vector<int64_t> packFirstFit(std::span<const int64_t> lengths,
+                                  int64_t capacity);
+
+/// Of rows with labelled targets, how many have only argmax targets: what
+/// greedy decoding would reproduce. `correct`: 1 where the target of a token
+/// is the argmax, [batch, length]. A row is one segment of a micro-batch.
+struct RowMatches {
+  int64_t rows = 0;
+  int64_t matched = 0;
+};
+RowMatches countRowMatches(const MicroBatch &batch,
+                           std::span<const int32_t> correct);
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_SESSION_DATASET_H

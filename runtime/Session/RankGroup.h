@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: MIT
+
+// The ranks of a job once they have found each other: collectives, sums of
+// host numbers, and the one copy of the frozen base on each machine.
+
+#ifndef QLORA_RUNTIME_SESSION_RANKGROUP_H
+#define QLORA_RUNTIME_SESSION_RANKGROUP_H
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "runtime/Core/FrozenArena.h"
+#include "runtime/Core/Parameters.h"
+#include "runtime/Core/Status.h"
+#include "runtime/Device/Collectives.h"
+#include "runtime/Device/TcpStore.h"
+#include "runtime/Session/RankEnvironment.h"
+
+namespace qlora {
+
+/// Movable. One per process; used by the session's thread between entries.
+class RankGroup {
+public:
+  /// Meets the other ranks; blocks until all are there. `listening`: the
+  /// inherited socket of rank 0, or closed: rank 0 then opens its own, on
+  /// loopback unless env.masterAddress is another host's or interface's.
+  /// A group of one needs no network.
+  static StatusOr<RankGroup> join(const RankEnvironment &env,
+                                  FileDescriptor listening);
+
+  Collectives &collectives() { return *group; }
+  int rank() const { return group->rank(); }
+  int size() const { return group->size(); }
+
+  /// values[i] := its sum over all ranks. Integers are exact up to 2^60 and
+  /// 4,096 ranks; numbers are rounded to f32.
+  Status sum(std::span<int64_t> values);
+  Status sum(std::span<double> values);
+
+  /// Memory for the frozen weights: one copy for all ranks of this machine.
+  /// `share` says which part of it this rank has to fill. All ranks call it;
+  /// afterwards they meet in a barrier and protect() it.
+  StatusOr<FrozenArena> shareFrozenArena(uint64_t bytes, FillShare &share);
+
+private:
+  std::unique_ptr<TcpStoreServer> server; ///< on rank 0
+  std::unique_ptr<TcpStore> store;        ///< null in a group of one
+  std::unique_ptr<Collectives> group;
+};
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_SESSION_RANKGROUP_H

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: MIT
+
+// Whole micro-batches in file order (Dataset.h says the format).
+
+#ifndef QLORA_RUNTIME_SESSION_TOKENFILE_H
+#define QLORA_RUNTIME_SESSION_TOKENFILE_H
+
+#include "runtime/Session/Dataset.h"
+
+namespace qlora {
+
+class TokenFile final : public Dataset {
+public:
+  static StatusOr<std::unique_ptr<Dataset>> open(SafetensorsFile file,
+                                                 const DatasetShape &shape);
+
+  int64_t count() const override { return microBatches; }
+  int64_t rows() const override { return microBatches * batch; }
+
+protected:
+  bool endsEpochs() const override { return false; }
+  void fill(int64_t epoch, int64_t number, MicroBatch &out) override;
+  int64_t shortestLength() const override { return length; }
+  int64_t batchSize() const override { return batch; }
+
+private:
+  TokenFile() = default;
+  Status load(const SafetensorsFile &file, const DatasetShape &shape);
+  Status check(const std::string &path, int64_t vocabSize) const;
+
+  int64_t microBatches = 0, batch = 0, length = 0;
+  std::vector<int32_t> ids, labels;
+  std::vector<int32_t> positions; ///< empty: from the segments
+  std::vector<int32_t> segments;  ///< empty: one segment per row
+};
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_SESSION_TOKENFILE_H

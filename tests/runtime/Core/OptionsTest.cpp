@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: MIT
+
+// Options: layers, spellings, and what is refused.
+
+#include "runtime/Core/Options.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "runtime/Core/OptionValue.h"
+
+using namespace qlora;
+
+static std::string writeFile(const std::string &name,
+                             const std::string &text) {
+  std::string path = testing::TempDir() + name;
+  std::ofstream(path) << text;
+  return path;
+}
+
+static OptionSetting setting(const char *name, const char *text) {
+  return {findOption(optionTable(), name), text, std::string("--") + name};
+}
+
+TEST(Options, DefaultsAreHuggingFaces) {
+  Options options;
+  EXPECT_EQ(options.number("learning_rate"), 5e-5);
+  EXPECT_EQ(options.text("lr_scheduler_type"), "linear");
+  EXPECT_EQ(options.integer("lora_r"), 8);
+  EXPECT_EQ(options.lengths("max_length"), std::vector<int64_t>{1024});
+  EXPECT_TRUE(options.validate().isOk());
+}
+
+TEST(Options, LaterLayersWin) {
+  Options options;
+  auto yaml = writeFile("a.yaml", "lr: 1e-5\nseed: \"7\"\nlora_rank: 4\n");
+  ASSERT_TRUE(options
+                  .applyRecorded(R"({"learning_rate": 0.5, "lora_r": 4,
+                                     "warmup_steps": 3, "vocab_size": 99})")
+                  .isOk());
+  ASSERT_TRUE(options.applyYaml(yaml).isOk());
+  OptionSetting flags[] = {setting("seed", "8")};
+  ASSERT_TRUE(options.applySettings(flags).isOk());
+  EXPECT_EQ(options.number("learning_rate"), 1e-5);
+  EXPECT_EQ(options.integer("warmup_steps"), 3);
+  EXPECT_EQ(options.integer("seed"), 8);
+  EXPECT_EQ(options.recordedFact("vocab_size"), 99);
+  EXPECT_EQ(options.source("seed"), Options::Source::kCommandLine);
+}
+
+TEST(Options, CompiledValuesCannotChange) {
+  Options options;
+  ASSERT_TRUE(options.applyRecorded(R"({"lora_r": 4})").isOk());
+  OptionSetting same[] = {setting("lora_r", "4")};
+  EXPECT_TRUE(options.applySettings(same).isOk());
+  OptionSetting other[] = {setting("lora_r", "16")};
+  EXPECT_EQ(options.applySettings(other).message(),
+            "--lora_r: is 4 in the compiled program and cannot become 16 when "
+            "it runs; compile again with --lora_r 16");
+}
+
+TEST(Options, YamlPathsAreRelativeToTheFile) {
+  std::filesystem::create_directories(testing::TempDir() + "case");
+  auto yaml = writeFile("case/t.yaml", "model: model/\ntrain_file: ../d.jsonl"
+                                       "\nvalidation_file: ~\n");
+  Options options;
+  ASSERT_TRUE(options.applyYaml(yaml).isOk());
+  auto folder = std::filesystem::absolute(testing::TempDir());
+  EXPECT_EQ(options.text("model_name_or_path"), folder / "case/model");
+  EXPECT_EQ(options.text("train_file"), folder / "d.jsonl");
+  EXPECT_EQ(options.text("validation_file"), "");
+}
+
+TEST(Options, YamlErrorsNameTheLine) {
+  struct {
+    const char *text, *message;
+  } cases[] = {
+      {"\nlearning_rat: 1\n",
+       ":2: 'learning_rat': is not an option; did you mean 'learning_rate'?"},
+      {"lora_r: many\n", ":1: 'lora_r': expects an integer, but got 'many'"},
+      {"lora_r: 0\n",
+       ":1: 'lora_r': expects a number from 1 to 65536, but got 0"},
+      {"lora_r: 4\nlora_rank: 4\n",
+       ":2: 'lora_rank': is the same option as 'lora_r'"},
+      {"seed: 1\nseed: 2\n", ":2: 'seed' is given twice"},
+      {"optim: sgd\n", ":1: 'optim': 'sgd' is not supported; choose from: "
+                       "adamw_torch"},
+      {"- a\n", ": expects 'key: value' lines"},
+      {"lora_target_linear: false\n",
+       ":1: 'lora_target_linear': false says nothing; set "
+       "lora_target_modules instead"},
+      {"learning_rate: [1, 2]\n",
+       ":1: 'learning_rate': expects one value, but got '[\"1\",\"2\"]'"},
+      {"learning_rate: nan\n",
+       ":1: 'learning_rate': expects a number, but got 'nan'"},
+  };
+  for (const auto &c : cases) {
+    auto yaml = writeFile("bad.yaml", c.text);
+    EXPECT_EQ(Options().applyYaml(yaml).message(), yaml + c.message);
+  }
+  EXPECT_FALSE(Options().applyYaml("/nonexistent.yaml").isOk());
+  auto broken = writeFile("broken.yaml", "seed: 1\nlr: [1\n");
+  EXPECT_NE(Options().applyYaml(broken).message().find("broken.yaml:"),
+            std::string::npos);
+}
+
+TEST(Options, ListsAndMaps) {
+  Options options;
+  auto yaml = writeFile("l.yaml", "lora_rank_pattern: {\"q_proj\": 4}\n"
+                                  "lora_target_modules: [q_proj, v_proj]\n"
+                                  "max_length: [1024, 512]\n"
+                                  "memory_limit: 1.5GiB\n");
+  ASSERT_TRUE(options.applyYaml(yaml).isOk());
+  EXPECT_EQ(options.numberMap("lora_rank_pattern").at("q_proj"), 4);
+  EXPECT_EQ(options.names("lora_target_modules").size(), 2u);
+  EXPECT_EQ(options.lengths("max_length"),
+            (std::vector<int64_t>{512, 1024}));
+  EXPECT_EQ(options.integer("memory_limit"), 3ll << 29);
+}
+
+TEST(Options, TargetModulesText) {
+  const OptionRow *row = findOption(optionTable(), "target_modules");
+  auto parse = [&](const char *text) {
+    return parseOptionText(*row, text)->dump();
+  };
+  EXPECT_EQ(parse("q_proj,v_proj"), R"(["q_proj","v_proj"])");
+  EXPECT_EQ(parse("[q_proj, v_proj]"), R"(["q_proj","v_proj"])");
+  EXPECT_EQ(parse("q_proj"), R"(["q_proj"])");
+  EXPECT_EQ(parse("all"), R"("all-linear")");
+  EXPECT_EQ(parse(R"(.*\.(q|v)_proj)"), R"(".*\\.(q|v)_proj")");
+  EXPECT_EQ(parse("[qv]_proj"), R"("[qv]_proj")");
+}
+
+TEST(Options, ByteSizes) {
+  EXPECT_EQ(*parseByteSize("20GiB"), 20ll << 30);
+  EXPECT_EQ(*parseByteSize("20 GB"), 20000000000);
+  EXPECT_EQ(*parseByteSize("512m"), 512ll << 20);
+  EXPECT_EQ(*parseByteSize("1000"), 1000);
+  for (const char *bad : {"", "GiB", "1XB", "-1", "1e30T", "1.2.3", "1GiBs"})
+    EXPECT_FALSE(parseByteSize(bad).isOk()) << bad;
+}
+
+TEST(Options, RecordedRoundTrips) {
+  Options compiled;
+  OptionSetting flags[] = {setting("lora_r", "16"),
+                           setting("train_file", "d.jsonl"),
+                           setting("lora_alpha_pattern", "{q_proj: 0.5}"),
+                           setting("adam_epsilon", "1e-08")};
+  ASSERT_TRUE(compiled.applySettings(flags).isOk());
+  auto recorded = compiled.recorded({{"vocab_size", 256}});
+  EXPECT_FALSE(recorded.contains("output_dir"));
+  Options atRunTime;
+  ASSERT_TRUE(atRunTime.applyRecorded(recorded.dump()).isOk());
+  EXPECT_EQ(atRunTime.recorded({{"vocab_size", 256}}), recorded);
+  EXPECT_TRUE(atRunTime.text("train_file").starts_with("/"));
+}
+
+TEST(Options, ResolvedYamlReadsBack) {
+  Options options;
+  auto yaml = writeFile("r.yaml", options.resolvedYaml());
+  Options again;
+  ASSERT_TRUE(again.applyYaml(yaml).isOk());
+  EXPECT_EQ(again.recorded()["lora_target_modules"], "all-linear");
+}
+
+TEST(Options, ContradictionsAreRefused) {
+  Options options;
+  OptionSetting flags[] = {setting("per_device_eval_batch_size", "3")};
+  ASSERT_TRUE(options.applySettings(flags).isOk());
+  EXPECT_FALSE(options.validate().isOk());
+  Options block;
+  OptionSetting odd[] = {setting("bnb_4bit_blocksize", "96")};
+  ASSERT_TRUE(block.applySettings(odd).isOk());
+  EXPECT_FALSE(block.validate().isOk());
+}
+
+TEST(Options, HostileRecordedOptionsAreErrors) {
+  EXPECT_FALSE(Options().applyRecorded("{").isOk());
+  EXPECT_FALSE(Options().applyRecorded("[]").isOk());
+  EXPECT_FALSE(Options().applyRecorded(R"({"lora_r": {}})").isOk());
+  EXPECT_FALSE(Options().applyRecorded(R"({"max_length": [[1]]})").isOk());
+}

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: MIT
+
+// Learning rates against transformers.get_scheduler (5.23, base rate 0.002).
+
+#include "runtime/Session/LearningRate.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+using qlora::LearningRate;
+
+TEST(LearningRate, IsThatOfTransformers) {
+  struct Expected {
+    int64_t step;
+    double rate;
+  };
+  struct {
+    const char *scheduler;
+    int64_t warmup, total;
+    std::vector<Expected> rates;
+  } cases[] = {
+      {"constant", 3, 10, {{0, 0.002}, {1, 0.002}, {9, 0.002}}},
+      {"constant_with_warmup",
+       3,
+       10,
+       {{0, 0.0}, {1, 0.0006666666666666666}, {2, 0.0013333333333333333},
+        {3, 0.002}, {9, 0.002}}},
+      {"linear",
+       4,
+       20,
+       {{0, 0.0}, {1, 0.0005}, {4, 0.002}, {10, 0.00125}, {19, 0.000125}}},
+      {"linear", 0, 5, {{0, 0.002}, {1, 0.0016}, {2, 0.0012}, {4, 0.0004}}},
+      {"cosine",
+       3,
+       20,
+       {{0, 0.0}, {1, 0.0006666666666666666}, {3, 0.002},
+        {10, 0.0012736629900720832}, {19, 1.7026900316098216e-05}}},
+      {"cosine",
+       0,
+       7,
+       {{0, 0.002}, {1, 0.001900968867902419}, {3, 0.0012225209339563144},
+        {6, 9.903113209758097e-05}}},
+      {"linear",
+       30,
+       20,
+       {{1, 6.666666666666667e-05}, {19, 0.0012666666666666666}}},
+  };
+  for (const auto &c : cases) {
+    LearningRate rate{0.002, c.scheduler, c.warmup, c.total};
+    for (const Expected &expected : c.rates)
+      EXPECT_DOUBLE_EQ(rate.at(expected.step), expected.rate)
+          << c.scheduler << " " << expected.step;
+  }
+}
+
+TEST(LearningRate, WarmupStepsWinOverRatio) {
+  EXPECT_EQ(LearningRate::warmupOf(5, 0.5, 100), 5);
+  EXPECT_EQ(LearningRate::warmupOf(0, 0.03, 101), 4); // ceil(3.03)
+  EXPECT_EQ(LearningRate::warmupOf(0, 0, 100), 0);
+}

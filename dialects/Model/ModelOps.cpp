@@ -5,9 +5,9 @@
 
 #include "dialects/Model/Model.h"
 
-#include <numeric>
-
 #include "runtime/Kernels/KernelTable.h"
+
+#include <numeric>
 
 using namespace mlir;
 using namespace qlora::model;

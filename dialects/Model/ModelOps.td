@@ -286,7 +286,7 @@ def Model_RowYieldOp : Model_Op<"row_yield", [Pure, Terminator]> {
   let summary = "the rows of the results";
   let arguments = (ins Variadic<AnyType>:$values);
   let assemblyFormat = "($values^ `:` type($values))? attr-dict";
-  let builders = [OpBuilder<(ins), "">];
+  let builders = [OpBuilder<(ins), [{ /* nothing is yielded */ }]>];
 }
 
 def Model_RowSumOp : Model_Op<"row_sum", [Pure]> {
@@ -306,6 +306,18 @@ def Model_RowSplatOp : Model_Op<"row_splat", [Pure]> {
 def Model_RowRotateOp : Model_Op<"row_rotate",
     [Pure, SameOperandsAndResultType]> {
   let summary = "rotate_half: (-second half, first half)";
+  let arguments = (ins AnyRankedTensor:$row);
+  let results = (outs AnyRankedTensor:$result);
+  let assemblyFormat = "$row attr-dict `:` type($result)";
+}
+
+def Model_RowSigmoidOp : Model_Op<"row_sigmoid",
+    [Pure, SameOperandsAndResultType]> {
+  let summary = "1 / (1 + exp(-x))";
+  let description = [{
+    An op of its own, because its derivative s (1 - s) is finite where that of
+    the quotient is 0 * inf.
+  }];
   let arguments = (ins AnyRankedTensor:$row);
   let results = (outs AnyRankedTensor:$result);
   let assemblyFormat = "$row attr-dict `:` type($result)";

@@ -129,6 +129,9 @@ Status Supervisor::startRank(int rank) {
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
     return systemError("socketpair");
   FileDescriptor ours(ends[0]), theirs(ends[1]);
+  children[rank].channel = std::move(ours);
+  // Before the fork: a rank that ends at once would make it fail.
+  QLORA_RETURN_IF_ERROR(sendHello(rank));
   pid_t parent = getpid();
   pid_t pid = fork();
   if (pid < 0)
@@ -142,8 +145,7 @@ Status Supervisor::startRank(int rank) {
     becomeRank(rank, theirs.get());
   }
   children[rank].pid = pid;
-  children[rank].channel = std::move(ours);
-  return sendHello(rank);
+  return Status::ok();
 }
 
 void Supervisor::becomeRank(int rank, int channel) {

@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+
+# Installs what is missing: Debian packages, and a Python environment in .venv
+# for the data step (tokenizers, jinja2) and the tests (numpy).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+packages=(
+  cmake ninja-build ccache g++ git python3 python3-venv
+  libmlir-22-dev mlir-22-tools llvm-22-dev clang-22 lld-22
+  libdnnl-dev libgloo-dev libcli11-dev libyaml-cpp-dev nlohmann-json3-dev
+  libfmt-dev libssl-dev libgtest-dev libgmock-dev
+)
+missing=()
+for package in "${packages[@]}"; do
+  dpkg-query -W -f='${Status}' "$package" 2>/dev/null |
+    grep -q 'install ok installed' || missing+=("$package")
+done
+if ((${#missing[@]})); then
+  echo "installing ${missing[*]}"
+  sudo=()
+  [ "$(id -u)" = 0 ] || sudo=(sudo)
+  "${sudo[@]}" apt-get update -qq
+  "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+fi
+
+if ! .venv/bin/python -c 'import tokenizers, jinja2, numpy' 2>/dev/null; then
+  python3 -m venv .venv
+  .venv/bin/pip install -q tokenizers jinja2 numpy
+fi

@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+
+# Builds and runs every test: GoogleTest, lit, end to end, and the runtime on
+# its own, without LLVM, under the sanitizers.
+set -euo pipefail
+cd "$(dirname "$0")"
+repository=$PWD
+
+scripts/install.sh
+export PATH="$repository/.venv/bin:$PATH"
+
+section() { printf '\n== %s (%ss)\n' "$1" "$SECONDS"; }
+
+section "build"
+scripts/build.sh
+export PATH="$repository/build/bin:$PATH"
+
+section "unit and text tests"
+ctest --test-dir build --output-on-failure -j2
+
+section "qlora-data"
+python3 -m unittest discover -s tests/tools/qlora-data 2>&1 | tail -5
+
+section "golden cases"
+tests/e2e/goldens.py --tools build/bin
+
+section "end to end"
+tests/e2e/run.sh build/bin
+
+# The runtime builds and passes its tests with no LLVM in sight.
+sanitize() { # folder, sanitizers
+  cmake -G Ninja -B "$1" -DQLORA_COMPILER=OFF -DQLORA_SANITIZE="$2" \
+    -DCMAKE_CXX_COMPILER=g++ -DCMAKE_C_COMPILER=gcc >/dev/null
+  ninja -C "$1"
+  ctest --test-dir "$1" --output-on-failure -j2
+}
+section "runtime under AddressSanitizer and UBSan"
+sanitize build/asan "address;undefined"
+section "runtime under ThreadSanitizer"
+sanitize build/tsan thread
+
+section "done"

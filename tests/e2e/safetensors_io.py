@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: MIT
+
+"""Reads safetensors with numpy only: what the end-to-end tests compare."""
+
+import json
+import struct
+
+import numpy as np
+
+DTYPES = {"F32": np.float32, "F16": np.float16, "I32": np.int32,
+          "I64": np.int64, "U8": np.uint8, "BF16": np.uint16}
+
+
+def load(path):
+    """Every tensor of the file by name; bf16 as f32."""
+    with open(path, "rb") as file:
+        data = file.read()
+    size = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:8 + size])
+    tensors = {}
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        begin, end = entry["data_offsets"]
+        raw = np.frombuffer(data[8 + size + begin:8 + size + end],
+                            DTYPES[entry["dtype"]])
+        if entry["dtype"] == "BF16":
+            raw = (raw.astype(np.uint32) << 16).view(np.float32)
+        tensors[name] = raw.reshape(entry["shape"])
+    return tensors
+
+
+def save(path, tensors):
+    """Writes f32, i32, i64 or u8 arrays."""
+    names = {np.dtype(np.float32): "F32", np.dtype(np.int32): "I32",
+             np.dtype(np.int64): "I64", np.dtype(np.uint8): "U8"}
+    header, blobs, offset = {}, [], 0
+    for name, array in tensors.items():
+        blob = np.ascontiguousarray(array).tobytes()
+        header[name] = {"dtype": names[array.dtype],
+                        "shape": list(array.shape),
+                        "data_offsets": [offset, offset + len(blob)]}
+        offset += len(blob)
+        blobs.append(blob)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + b"".join(blobs))

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: MIT
+"""The Alpaca prompt, with LLaMA-Factory's `system` and `history`."""
+
+from __future__ import annotations
+
+from .errors import DataError
+
+_WITH_INPUT = (
+    "Below is an instruction that describes a task, paired with an input that "
+    "provides further context. Write a response that appropriately completes "
+    "the request.\n\n")
+_WITHOUT_INPUT = (
+    "Below is an instruction that describes a task. Write a response that "
+    "appropriately completes the request.\n\n")
+
+
+def _question(instruction: str, context: str) -> str:
+    text = f"### Instruction:\n{instruction}\n\n"
+    if context:
+        text += f"### Input:\n{context}\n\n"
+    return text + "### Response:\n"
+
+
+def _history(row: dict) -> list[tuple[str, str]]:
+    history = row.get("history") or []
+    pairs = isinstance(history, list) and all(
+        isinstance(turn, list) and len(turn) == 2
+        and all(isinstance(text, str) for text in turn) for turn in history)
+    if not pairs:
+        raise DataError("'history' expects a list of [instruction, response] "
+                        "pairs of strings", "fix or remove 'history'")
+    return [(turn[0], turn[1]) for turn in history]
+
+
+def alpaca_segments(row: dict, eos_token: str) -> list[tuple[str, bool]]:
+    """The row as (text, learned) pieces. A `system` replaces the opening
+    sentences. Responses of the history are learned too, each with its end
+    token; the end token of the last response is the caller's."""
+    for key in ("instruction", "input", "output", "system"):
+        if not isinstance(row.get(key) or "", str):
+            raise DataError(f"'{key}' expects a string", f"fix '{key}'")
+    context = row.get("input") or ""
+    prompt = row.get("system")
+    if prompt:
+        prompt += "\n\n"
+    else:
+        prompt = _WITH_INPUT if context else _WITHOUT_INPUT
+    segments = []
+    for instruction, response in _history(row):
+        segments.append((prompt + _question(instruction, ""), False))
+        segments.append((response + eos_token, True))
+        prompt = "\n\n"
+    segments.append((prompt + _question(row["instruction"], context), False))
+    segments.append((row["output"], True))
+    return segments

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: MIT
+"""Arguments in, one summary or one error out."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+
+from .convert import Converter, Options, TokenRows
+from .errors import DataError
+from .masking import LossRule
+from .model_files import ModelFiles
+from .safetensors import write_safetensors
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str):
+        raise DataError(message, "see qlora-data --help")
+
+
+def _boolean(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise argparse.ArgumentTypeError(f"expects true or false, got '{text}'")
+    return text == "true"
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expects a number above 0, got "
+                                         f"'{text}'")
+    return int(text)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="qlora-data", allow_abbrev=False, description=(
+        "Turns JSONL rows into token ids and labels for qlora-run."))
+    add = parser.add_argument
+    add("--tokenizer", required=True, metavar="MODEL_DIR",
+        help="folder with tokenizer.json and tokenizer_config.json")
+    add("--input", required=True, metavar="FILE", help="JSONL rows")
+    add("--output", required=True, metavar="FILE",
+        help="token file to write (safetensors)")
+    add("--max-length", type=_positive, metavar="N",
+        help="cut rows after N tokens")
+    add("--vocab-size", type=_positive, metavar="V",
+        help="refuse token ids of V and above")
+    add("--completion-only-loss", type=_boolean, default=True,
+        metavar="true|false", help="learn completions, not their prompts")
+    add("--assistant-only-loss", type=_boolean, default=True,
+        metavar="true|false", help="learn assistant turns, not the others")
+    add("--chat-template", metavar="FILE",
+        help="a Jinja chat template to use instead of the model's")
+    return parser
+
+
+def _metadata(source: str, summary: dict[str, int],
+              max_length: int | None) -> dict[str, str]:
+    name = os.fsencode(os.path.basename(source)).decode("utf-8", "replace")
+    metadata = {"format": "qlora-rows", "version": "1", "source": name}
+    if max_length:
+        metadata["max_length"] = str(max_length)
+    metadata.update({key: str(value) for key, value in summary.items()})
+    return metadata
+
+
+def _warn(place: str, text: str) -> None:
+    print(f"qlora-data: warning: {place}: {text}", file=sys.stderr)
+
+
+def _report(source: str, rows: TokenRows, max_length: int | None) -> None:
+    if rows.truncated_rows:
+        _warn(f"{source}:{rows.first_truncated}",
+              f"rows cut to {max_length} tokens: {rows.truncated_rows}, which "
+              f"lost {rows.truncated_tokens} tokens; this is the first")
+    if rows.dropped_rows:
+        _warn(f"{source}:{rows.first_dropped}",
+              "rows left out because no token of theirs is to be learned: "
+              f"{rows.dropped_rows}; this is the first")
+
+
+def _run(arguments: list[str]) -> None:
+    args = _parser().parse_args(arguments)
+    options = Options(args.max_length, args.vocab_size, LossRule(
+        args.completion_only_loss, args.assistant_only_loss),
+        args.chat_template)
+    rows = Converter(ModelFiles(args.tokenizer), options).convert(args.input)
+    summary = rows.summary()
+    write_safetensors(
+        args.output, {"input_ids": rows.input_ids, "labels": rows.labels,
+                      "row_offsets": rows.row_offsets},
+        _metadata(args.input, summary, args.max_length))
+    _report(args.input, rows, args.max_length)
+    print(json.dumps(summary, separators=(",", ":")))
+
+
+def _stop(number, _frame):
+    sys.exit(128 + number)
+
+
+def main(arguments: list[str]) -> int:
+    # Raised inside the writer, so that it takes its temporary file away.
+    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGINT, _stop)
+    try:
+        _run(arguments)
+    except DataError as error:
+        print(f"qlora-data: error: {error}", file=sys.stderr)
+        return 1
+    except MemoryError:
+        print("qlora-data: error: out of memory; split the file or free some "
+              "memory", file=sys.stderr)
+        return 1
+    return 0

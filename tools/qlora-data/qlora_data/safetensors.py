@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: MIT
+"""Writes a safetensors file of flat integer tensors, all or nothing."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sys
+from array import array
+
+from .errors import DataError
+
+_DTYPES = {"i": "I32", "q": "I64"}
+
+
+def header_bytes(tensors: dict[str, array], metadata: dict[str, str]) -> bytes:
+    """Length and JSON header. Widest type first, then by name, so that each
+    tensor is aligned; padded with spaces to a multiple of 8."""
+    header: dict = {"__metadata__": metadata}
+    begin = 0
+    for name in file_order(tensors):
+        values = tensors[name]
+        end = begin + len(values) * values.itemsize
+        header[name] = {"dtype": _DTYPES[values.typecode],
+                        "shape": [len(values)], "data_offsets": [begin, end]}
+        begin = end
+    text = json.dumps(header, separators=(",", ":")).encode("ascii")
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def file_order(tensors: dict[str, array]) -> list[str]:
+    return sorted(tensors, key=lambda name: (-tensors[name].itemsize, name))
+
+
+def write_safetensors(path: str, tensors: dict[str, array],
+                      metadata: dict[str, str]) -> None:
+    """Writes a sibling file and renames it over `path`: a reader never sees
+    half a file, and a failure leaves nothing behind."""
+    folder, base = os.path.split(os.path.abspath(path))
+    temporary = os.path.join(folder, f".{base}.{os.getpid()}.tmp")
+    header = header_bytes(tensors, metadata)
+    size_bytes = len(header) + sum(
+        len(values) * values.itemsize for values in tensors.values())
+    try:
+        with open(temporary, "xb") as file:
+            file.write(header)
+            for name in file_order(tensors):
+                file.write(_little_endian(tensors[name]))
+        os.replace(temporary, path)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise DataError(
+                f"cannot be written: {error.strerror} ({size_bytes} bytes are "
+                "needed)", "free some space or choose another --output",
+                path) from None
+        raise DataError(f"cannot be written: {error.strerror}",
+                        "choose another --output", path) from None
+    finally:
+        try:
+            os.unlink(temporary)
+        except OSError:
+            pass
+
+
+def _little_endian(values: array) -> array:
+    if sys.byteorder == "little":
+        return values
+    swapped = array(values.typecode, values)
+    swapped.byteswap()
+    return swapped

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: MIT
+"""Recognises the shape of a JSONL row and brings it to one of two forms.
+
+Detection is per row, so a file may mix shapes. A key whose value is null
+counts as absent (tables exported to JSONL fill missing columns with null);
+unknown keys are ignored.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+
+from .alpaca import alpaca_segments
+from .errors import DataError
+from .jsonl import kind
+
+_SHAPES = ("use one of: text; prompt and completion; messages; instruction "
+           "and output; conversations")
+
+
+@dataclass
+class PlainRow:
+    """Text in pieces; `learned` pieces are completions. An end-of-sequence
+    token follows the last piece."""
+    segments: list[tuple[str, bool]]
+
+
+@dataclass
+class ChatRow:
+    """A conversation. The first `prompt_count` messages are a given prompt,
+    not to be learned."""
+    shape: str
+    messages: list[dict]
+    tools: list | None = None
+    prompt_count: int = 0
+    template_options: dict = field(default_factory=dict)
+
+
+def normalise(row: dict, eos_token: str = "") -> PlainRow | ChatRow:
+    """The row in one of the two forms, or an error saying what is wrong.
+    `eos_token` ends the earlier responses of an alpaca history."""
+    row = {key: value for key, value in row.items() if value is not None}
+    if "chosen" in row and "rejected" in row:
+        raise DataError("a preference row ('chosen', 'rejected'): only "
+                        "supervised fine-tuning is done here",
+                        "keep the chosen answer as 'messages' or 'completion'")
+    if "prompt" in row and "completion" in row:
+        return _prompt_completion(row)
+    if "messages" in row:
+        return _chat(row, "messages", _messages(row["messages"], "messages"))
+    if "text" in row:
+        if not isinstance(row["text"], str):
+            raise DataError(f"'text' expects a string, but got "
+                            f"{kind(row['text'])}", "fix 'text'")
+        return PlainRow([(row["text"], True)])
+    if "instruction" in row and "output" in row:
+        return PlainRow(alpaca_segments(row, eos_token))
+    if "conversations" in row:
+        return _chat(row, "conversations", _conversations(row))
+    keys = ", ".join(f"'{key}'" for key in list(row)[:8]) or "no keys"
+    raise DataError(f"the shape of this row is not known (it has {keys})",
+                    _SHAPES)
+
+
+def _prompt_completion(row: dict) -> PlainRow | ChatRow:
+    prompt, completion = row["prompt"], row["completion"]
+    if isinstance(prompt, str) and isinstance(completion, str):
+        return PlainRow([(prompt, False), (completion, True)])
+    if isinstance(prompt, list) and isinstance(completion, list):
+        before = _messages(prompt, "prompt")
+        messages = before + _messages(completion, "completion")
+        chat = _chat(row, "prompt", messages)
+        chat.prompt_count = len(before)
+        return chat
+    raise DataError("'prompt' and 'completion' expect two strings or two "
+                    f"lists of messages, but got {kind(prompt)} and "
+                    f"{kind(completion)}", "fix 'prompt' or 'completion'")
+
+
+def _chat(row: dict, shape: str, messages: list[dict]) -> ChatRow:
+    options = row.get("chat_template_kwargs", {})
+    if not isinstance(options, dict):
+        raise DataError("'chat_template_kwargs' expects an object",
+                        "fix 'chat_template_kwargs'")
+    return ChatRow(shape, messages, _tools(row), 0, options)
+
+
+def _tools(row: dict) -> list | None:
+    """The tools as a list; none at all if the list is empty. A JSON string
+    is read, because tables cannot hold schemas of different shapes."""
+    tools = row.get("tools")
+    if isinstance(tools, str) and tools.strip():
+        try:
+            tools = json.loads(tools)
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"'tools' is a string, but not of JSON: {error}",
+                            "fix 'tools'") from None
+    if not tools:
+        return None
+    if not isinstance(tools, list):
+        raise DataError(f"'tools' expects a list, but got {kind(tools)}",
+                        "fix 'tools'")
+    return tools
+
+
+def _messages(value: object, key: str) -> list[dict]:
+    if not isinstance(value, list) or not value:
+        what = "an empty list" if value == [] else kind(value)
+        raise DataError(f"'{key}' expects a list of messages, but got {what}",
+                        f"fix '{key}'")
+    return [_message(message, f"{key}[{index}]")
+            for index, message in enumerate(value)]
+
+
+def _message(value: object, where: str) -> dict:
+    """One message as the chat template sees it: no null values, text parts
+    joined, the reasoning under each of the names templates read."""
+    if not isinstance(value, dict):
+        raise DataError(f"{where} expects an object, but got {kind(value)}",
+                        'write {"role": ..., "content": ...}')
+    message = {key: item for key, item in value.items() if item is not None}
+    if not isinstance(message.get("role"), str):
+        raise DataError(f"{where} has no 'role' string",
+                        'write {"role": ..., "content": ...}')
+    if "content" in message:
+        message["content"] = _content(message["content"], where)
+    elif not message.get("tool_calls"):
+        raise DataError(f"{where} has neither 'content' nor 'tool_calls'",
+                        'write {"role": ..., "content": ...}')
+    for name in ("reasoning_content", "thinking", "reasoning"):
+        if name in message:
+            reasoning = message[name]
+            return {"thinking": reasoning, **message,
+                    "reasoning_content": reasoning}
+    return message
+
+
+def _content(value: object, where: str) -> str:
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        raise DataError(f"{where}: 'content' expects a string or a list of "
+                        f"text parts, but got {kind(value)}", "fix 'content'")
+    for part in value:
+        if not isinstance(part, dict) or not isinstance(part.get("text"), str):
+            raise DataError(f"{where}: 'content' has a part that is not text",
+                            "keep only text parts: images and audio are not "
+                            "supported")
+    return "".join(part["text"] for part in value)
+
+
+_ROLES = {"human": "user", "user": "user", "gpt": "assistant",
+          "assistant": "assistant", "chatgpt": "assistant",
+          "system": "system", "observation": "tool", "tool": "tool",
+          "function_response": "tool"}
+
+
+def _conversations(row: dict) -> list[dict]:
+    turns = row["conversations"]
+    if not isinstance(turns, list) or not turns:
+        raise DataError("'conversations' expects a list of turns", "fix it")
+    messages = [_turn(turn, f"conversations[{index}]")
+                for index, turn in enumerate(turns)]
+    system = row.get("system")
+    if isinstance(system, str) and system and messages[0]["role"] != "system":
+        messages.insert(0, {"role": "system", "content": system})
+    return messages
+
+
+def _turn(turn: object, where: str) -> dict:
+    if isinstance(turn, dict) and "role" in turn and "from" not in turn:
+        return _message(turn, where)
+    if (not isinstance(turn, dict) or not isinstance(turn.get("from"), str)
+            or not isinstance(turn.get("value"), str)):
+        raise DataError(f"{where} expects 'from' and 'value' strings",
+                        'write {"from": ..., "value": ...}')
+    if turn["from"] == "function_call":
+        return _function_call(turn["value"])
+    if turn["from"] not in _ROLES:
+        raise DataError(f"{where} has the unknown speaker '{turn['from']}'",
+                        "use human, gpt, system, function_call or observation")
+    return {"role": _ROLES[turn["from"]], "content": turn["value"]}
+
+
+def _function_call(value: str) -> dict:
+    """{"name", "arguments"} in JSON, or a list of them, as tool calls; text
+    that is not such JSON stays the assistant's text."""
+    try:
+        calls = json.loads(value)
+    except (ValueError, RecursionError):
+        calls = None
+    calls = calls if isinstance(calls, list) else [calls]
+    if not calls or not all(isinstance(call, dict) and "name" in call
+                            for call in calls):
+        return {"role": "assistant", "content": value}
+    return {"role": "assistant", "content": "", "tool_calls": [
+        {"type": "function", "function": {
+            "name": call["name"], "arguments": call.get("arguments", {})}}
+        for call in calls]}

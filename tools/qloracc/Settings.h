@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: MIT
+
+// qloracc's command line, resolved: the options of the run (shared with
+// qlora-run) and the compiler's own.
+
+#ifndef QLORA_TOOLS_QLORACC_SETTINGS_H
+#define QLORA_TOOLS_QLORACC_SETTINGS_H
+
+#include "compiler/Pipeline.h"
+#include "runtime/Core/Options.h"
+
+namespace qlora {
+
+/// Where results go.
+struct CompilerSettings {
+  std::string input;       ///< `-`: standard input
+  std::string output;      ///< -o; empty: nothing is linked (--emit)
+  std::string emit;        ///< a phase, `cpp`, or `so`
+  std::string dumpPhases;  ///< folder, or empty
+  std::string report;      ///< file, or empty
+  std::string march;       ///< native, x86-64-v2, -v3 or -v4
+  std::string cacheFolder; ///< empty: the user's cache folder
+  bool useCache = true;
+  bool help = false;
+  bool version = false;
+  std::vector<std::string> mlirFlags; ///< for MLIR's own parser
+  Options options;
+  CompileOptions compile;
+};
+
+/// Parses `words` (argv without the program's name).
+StatusOr<CompilerSettings>
+parseSettings(std::span<const std::string> words);
+
+/// The text of --help.
+std::string settingsHelp();
+
+} // namespace qlora
+
+#endif // QLORA_TOOLS_QLORACC_SETTINGS_H

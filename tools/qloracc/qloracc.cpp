@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: MIT
+
+// qloracc: model.mlir -> train.so.
+
+#include "compiler/Codegen/Codegen.h"
+#include "compiler/Driver.h"
+#include "dialects/Program/Program.h"
+#include "dialects/Train/Train.h"
+#include "tools/qloracc/Settings.h"
+
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/IR/AsmState.h"
+#include "mlir/IR/Verifier.h"
+#include "mlir/Parser/Parser.h"
+#include "mlir/Support/FileUtilities.h"
+#include "mlir/Support/Timing.h"
+#include "llvm/Support/CommandLine.h"
+#include "llvm/Support/FileSystem.h"
+#include "llvm/Support/Path.h"
+#include "llvm/Support/SourceMgr.h"
+#include "llvm/Support/ToolOutputFile.h"
+
+using namespace mlir;
+using namespace qlora;
+
+static int fail(const Twine &message) {
+  llvm::errs() << "qloracc: error: " << message << "\n";
+  return 1;
+}
+
+/// MLIR's own flags, by MLIR's own parser.
+static bool parseMlirFlags(const CompilerSettings &settings) {
+  registerAsmPrinterCLOptions();
+  registerMLIRContextCLOptions();
+  registerPassManagerCLOptions();
+  registerDefaultTimingManagerCLOptions();
+  std::vector<const char *> words = {"qloracc"};
+  for (const std::string &flag : settings.mlirFlags)
+    words.push_back(flag.c_str());
+  return llvm::cl::ParseCommandLineOptions(words.size(), words.data(),
+                                           "qloracc\n", &llvm::errs());
+}
+
+static LogicalResult writeFile(StringRef path,
+                               function_ref<void(raw_ostream &)> write) {
+  std::string error;
+  auto file = openOutputFile(path, &error);
+  if (!file)
+    return fail(error), failure();
+  write(file->os());
+  file->os().close();
+  if (file->os().has_error()) {
+    std::string what = file->os().error().message();
+    file->os().clear_error();
+    return fail("cannot write " + path + ": " + what), failure();
+  }
+  file->keep();
+  return success();
+}
+
+namespace {
+
+/// One compile with its outputs.
+class Compile {
+public:
+  Compile(MLIRContext &context, CompilerSettings &settings)
+      : context(context), settings(settings) {}
+
+  LogicalResult run(OwningOpRef<ModuleOp> &module);
+
+private:
+  bool afterPhase(StringRef phase, ModuleOp module);
+  LogicalResult finish(ModuleOp program);
+  void recordOptions(ModuleOp module);
+
+  MLIRContext &context;
+  CompilerSettings &settings;
+  std::string config;
+  unsigned dumped = 0;
+  bool failedToWrite = false;
+};
+
+} // namespace
+
+/// What the runtime has to know of the model, next to the options.
+void Compile::recordOptions(ModuleOp module) {
+  nlohmann::json facts = nlohmann::json::object();
+  if (auto folder = module->getAttrOfType<StringAttr>("model.folder"))
+    facts["model_folder"] = folder.getValue().str();
+  if (auto model = module->getAttrOfType<DictionaryAttr>("model.config"))
+    for (NamedAttribute attr : model) {
+      std::string key = attr.getName().str();
+      if (auto number = dyn_cast<IntegerAttr>(attr.getValue()))
+        facts[key] = number.getInt();
+      else if (auto text = dyn_cast<StringAttr>(attr.getValue()))
+        facts[key] = text.getValue().str();
+    }
+  config = settings.options.recorded(facts).dump();
+}
+
+bool Compile::afterPhase(StringRef phase, ModuleOp module) {
+  if (!settings.dumpPhases.empty()) {
+    SmallString<128> path(settings.dumpPhases);
+    llvm::sys::path::append(path, Twine(++dumped) + "_" + phase + ".mlir");
+    failedToWrite |= failed(
+        writeFile(path, [&](raw_ostream &os) { module.print(os); }));
+  }
+  if (phase != settings.emit)
+    return !failedToWrite;
+  module.print(llvm::outs());
+  return false;
+}
+
+LogicalResult Compile::finish(ModuleOp program) {
+  program->setAttr("program.config", StringAttr::get(&context, config));
+  if (!settings.report.empty()) {
+    auto plan = program->getAttrOfType<StringAttr>("program.plan");
+    if (failed(writeFile(settings.report, [&](raw_ostream &os) {
+          os << plan.getValue() << "\n";
+        })))
+      return failure();
+  }
+  if (!settings.dumpPhases.empty()) {
+    SmallString<128> path(settings.dumpPhases);
+    llvm::sys::path::append(path, "kernels.cpp");
+    if (failed(writeFile(path, [&](raw_ostream &os) {
+          (void)printKernels(program, os);
+        })))
+      return failure();
+  }
+  if (settings.emit == "cpp")
+    return printKernels(program, llvm::outs());
+  CodegenOptions codegen;
+  codegen.march = settings.march;
+  codegen.cacheFolder = settings.cacheFolder;
+  codegen.useCache = settings.useCache;
+  return emitTrainSo(program, codegen, settings.output);
+}
+
+LogicalResult Compile::run(OwningOpRef<ModuleOp> &module) {
+  if (!settings.dumpPhases.empty())
+    if (std::error_code error =
+            llvm::sys::fs::create_directories(settings.dumpPhases))
+      return fail("cannot create " + settings.dumpPhases + ": " +
+                  error.message()),
+             failure();
+  recordOptions(*module);
+  bool finished = true;
+  auto hook = [&](StringRef phase, ModuleOp current) {
+    finished = afterPhase(phase, current);
+    return finished;
+  };
+  if (failed(Driver(context, settings.compile).run(module, hook)))
+    return failure();
+  if (failedToWrite)
+    return failure();
+  return finished ? finish(*module) : success();
+}
+
+int main(int argc, char **argv) {
+  std::vector<std::string> words(argv + 1, argv + argc);
+  StatusOr<CompilerSettings> parsed = parseSettings(words);
+  if (!parsed.isOk())
+    return fail(parsed.status().message());
+  CompilerSettings &settings = *parsed;
+  if (settings.help)
+    return llvm::outs() << settingsHelp(), 0;
+  if (settings.version)
+    return llvm::outs() << "qloracc 0.1.0 (MLIR 22)\n", 0;
+  if (!parseMlirFlags(settings))
+    return 1;
+  DialectRegistry registry;
+  registry.insert<model::ModelDialect, train::TrainDialect,
+                  program::ProgramDialect, func::FuncDialect,
+                  arith::ArithDialect, math::MathDialect>();
+  train::registerModelGradients(registry);
+  MLIRContext context(registry);
+  std::string error;
+  auto file = openInputFile(settings.input, &error);
+  if (!file)
+    return fail(error);
+  llvm::SourceMgr sources;
+  sources.AddNewSourceBuffer(std::move(file), llvm::SMLoc());
+  SourceMgrDiagnosticHandler diagnostics(sources, &context);
+  OwningOpRef<ModuleOp> module = parseSourceFile<ModuleOp>(sources, &context);
+  if (!module)
+    return 1;
+  return failed(Compile(context, settings).run(module));
+}

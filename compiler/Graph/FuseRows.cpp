@@ -191,9 +191,9 @@ static void cleanUp(RowsOp rows) {
   IRRewriter rewriter(rows.getContext());
   DominanceInfo dominance(rows);
   eliminateCommonSubExpressions(rewriter, dominance, rows);
-  for (Operation &op : llvm::make_early_inc_range(
-           llvm::reverse(rows.getBody().front().without_terminator())))
-    if (op.use_empty())
+  for (Operation &op :
+       llvm::make_early_inc_range(llvm::reverse(rows.getBody().front())))
+    if (isOpTriviallyDead(&op))
       op.erase();
 }
 

@@ -7,6 +7,8 @@
 
 #include "runtime/Kernels/KernelTable.h"
 
+#include <numeric>
+
 using namespace mlir;
 using namespace qlora::model;
 
@@ -52,10 +54,9 @@ LogicalResult ParameterOp::verify() {
   if (getPartNames().has_value() != getPartRows().has_value())
     return emitOpError("(C3) expects part_names and part_rows together");
   if (getPartNames()) {
-    int64_t rows = 0;
-    for (int64_t part : *getPartRows())
-      rows += part;
-    if (getPartNames()->size() != getPartRows()->size() ||
+    ArrayRef<int64_t> parts = *getPartRows();
+    int64_t rows = std::accumulate(parts.begin(), parts.end(), int64_t(0));
+    if (getPartNames()->size() != parts.size() ||
         rows != type.getDimSize(0))
       return emitOpError("(C3) expects parts that add up to ")
              << type.getDimSize(0) << " rows, but got " << rows;

@@ -286,7 +286,7 @@ def Model_RowYieldOp : Model_Op<"row_yield", [Pure, Terminator]> {
   let summary = "the rows of the results";
   let arguments = (ins Variadic<AnyType>:$values);
   let assemblyFormat = "($values^ `:` type($values))? attr-dict";
-  let builders = [OpBuilder<(ins), "">];
+  let builders = [OpBuilder<(ins), [{ /* nothing is yielded */ }]>];
 }
 
 def Model_RowSumOp : Model_Op<"row_sum", [Pure]> {

@@ -9,6 +9,7 @@
 #include "mlir/Pass/Pass.h"
 
 #include "dialects/Program/Program.h"
+#include "dialects/Train/Train.h"
 
 namespace qlora {
 

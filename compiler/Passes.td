@@ -109,6 +109,7 @@ def BuildTrainStep : Pass<"build-train-step", "::mlir::ModuleOp"> {
     the backward reads. A trainable parameter that no gradient reaches is an
     error.
   }];
+  let dependentDialects = ["::qlora::train::TrainDialect"];
 }
 
 def FuseAccumulate : Pass<"fuse-accumulate", "::mlir::ModuleOp"> {

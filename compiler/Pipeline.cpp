@@ -21,7 +21,7 @@ static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
   // Shapes first: every later pass counts bytes.
   SpecializeShapesOptions shapes;
   shapes.batch = options.batch;
-  shapes.lengths = options.lengths;
+  llvm::append_range(shapes.lengths, options.lengths);
   shapes.computeType = options.computeType;
   pm.addPass(createSpecializeShapes(shapes));
   // Before the adapters, so that only the model's own weights are quantised.

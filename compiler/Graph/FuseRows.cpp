@@ -191,10 +191,12 @@ static void cleanUp(RowsOp rows) {
   IRRewriter rewriter(rows.getContext());
   DominanceInfo dominance(rows);
   eliminateCommonSubExpressions(rewriter, dominance, rows);
-  for (Operation &op : llvm::make_early_inc_range(
-           llvm::reverse(rows.getBody().front().without_terminator())))
-    if (op.use_empty())
-      op.erase();
+  SmallVector<Operation *> ops;
+  for (Operation &op : rows.getBody().front().without_terminator())
+    ops.push_back(&op);
+  for (Operation *op : llvm::reverse(ops))
+    if (op->use_empty())
+      op->erase();
 }
 
 void FuseRowsPass::runOnOperation() {

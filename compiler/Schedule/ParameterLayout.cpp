@@ -94,9 +94,10 @@ void ParameterLayout::emit(OpBuilder &builder, ModuleOp module) const {
       continue;
     }
     int64_t row = 0;
-    for (auto [name, rows] :
-         llvm::zip_equal(parameter.getPartNames()->getAsValueRange<StringAttr>(),
-                         *parameter.getPartRows())) {
+    ArrayRef<int64_t> partRows = *parameter.getPartRows();
+    ArrayAttr partNames = *parameter.getPartNames();
+    for (auto [name, rows] : llvm::zip_equal(
+             partNames.getAsValueRange<StringAttr>(), partRows)) {
       emitPart(name, row, rows);
       row += rows;
     }

@@ -185,13 +185,21 @@ FailureOr<std::string> KernelText::scalar(Value value) {
 
 static constexpr size_t kWidth = 80;
 
+/// Where to break a line that is too long: after a comma if one is near.
+static size_t breakAt(StringRef line, size_t width) {
+  size_t comma = line.rfind(", ", width);
+  if (comma != StringRef::npos && comma + 1 > width / 2)
+    return comma + 1;
+  return line.rfind(' ', width + 1);
+}
+
 /// Adds a line, broken at spaces where it is too long.
 static void appendLine(std::string &text, int indent, StringRef line) {
   StringRef rest = line.ltrim(' ');
   indent += line.size() - rest.size();
   int hang = indent + 4;
   while (indent + rest.size() > kWidth && !rest.starts_with("#")) {
-    size_t space = rest.rfind(' ', kWidth - indent + 1);
+    size_t space = breakAt(rest, kWidth - indent);
     if (space == StringRef::npos)
       break;
     text += fmt::format("{:{}}{}\n", "", indent, rest.take_front(space).str());

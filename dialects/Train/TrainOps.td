@@ -45,6 +45,7 @@ def Train_Dialect : Dialect {
     }
     ```
   }];
+  let useDefaultAttributePrinterParser = 1;
   let dependentDialects = ["::qlora::model::ModelDialect"];
 }
 

@@ -129,7 +129,7 @@ static Status packWeight(const ParameterSources &sources,
 
 /// Decodes a packed tensor into full-width elements.
 static void unpackWeight(const NF4Layout &layout, const uint8_t *packed,
-                         qlora_dtype dtype, uint8_t *out) {
+                         int64_t columns, qlora_dtype dtype, uint8_t *out) {
   std::vector<float> scales(static_cast<size_t>(layout.blocks));
   decodeNF4Scales(layout, packed, scales.data());
 #pragma omp parallel
@@ -138,7 +138,8 @@ static void unpackWeight(const NF4Layout &layout, const uint8_t *packed,
 #pragma omp for schedule(static)
     for (int64_t first = 0; first < layout.elements; first += layout.block) {
       const int64_t count = std::min(layout.block, layout.elements - first);
-      decodeNF4(layout, packed, scales.data(), first, count, values.data());
+      decodeNF4(layout, packed, scales.data(), columns, first, count,
+                values.data());
       weightsFromFloat(dtype, values.data(), count,
                        out + first * weightBytes(dtype));
     }
@@ -162,7 +163,7 @@ static Status fillFrozenParameter(const ParameterSources &sources,
   std::vector<uint8_t> packed(static_cast<size_t>(layout.bytes));
   QLORA_RETURN_IF_ERROR(
       packWeight(sources, parameter, layout, packed.data()));
-  unpackWeight(layout, packed.data(), dtype, out);
+  unpackWeight(layout, packed.data(), shapeOf(parameter).back(), dtype, out);
   return Status::ok();
 }
 

@@ -181,4 +181,17 @@ QLORA_INLINE float qlora_cos(float x) {
   return float((parts.quadrant + 1) & 2 ? -value : value);
 }
 
+// Sums over a row -------------------------------------------------------------
+
+/// The sum of the 16 partial sums of a row, pairwise: column c was added to
+/// lane c mod 16. The order is fixed by this text.
+QLORA_INLINE float qlora_sum_lanes(const float (&lanes)[16]) {
+  float sums[8];
+  for (int i = 0; i < 8; ++i)
+    sums[i] = lanes[i] + lanes[i + 8];
+  for (int i = 0; i < 4; ++i)
+    sums[i] += sums[i + 4];
+  return (sums[0] + sums[2]) + (sums[1] + sums[3]);
+}
+
 #endif // QLORA_RUNTIME_KERNELS_ROWS_H

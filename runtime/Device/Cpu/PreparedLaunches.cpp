@@ -31,7 +31,7 @@ static std::vector<const KernelRow *> candidates(const KernelRow &planned) {
   return rows;
 }
 
-StatusOr<PreparedKernel> PreparedLaunches::choose(
+StatusOr<ChosenKernel> PreparedLaunches::choose(
     const LoadedModule &module, const qlora_command &command,
     const KernelRow &planned, const KernelRequest &request,
     std::vector<std::string> &remarks) {
@@ -43,7 +43,7 @@ StatusOr<PreparedKernel> PreparedLaunches::choose(
     if (last.isOk()) {
       auto kernel = prepareCpuKernel(*row, request, workspace);
       if (kernel.isOk())
-        return PreparedKernel{std::move(kernel).value(), row};
+        return ChosenKernel{std::move(kernel).value(), row};
       last = kernel.status().withContext(row->fullName());
     }
     if (last.code() != StatusCode::kUnavailable)
@@ -76,7 +76,7 @@ Status PreparedLaunches::prepare(const LoadedModule &module,
     auto found = kernels.find(key);
     if (found == kernels.end()) {
       QLORA_ASSIGN_OR_RETURN(
-          PreparedKernel kernel,
+          ChosenKernel kernel,
           choose(module, command, *planned, request, remarks));
       found = kernels.emplace(std::move(key), std::move(kernel)).first;
     } else {

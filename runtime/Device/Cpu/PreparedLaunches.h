@@ -20,7 +20,7 @@
 namespace qlora {
 
 /// One library kernel and the row of Kernels.def that it is.
-struct PreparedKernel {
+struct ChosenKernel {
   std::unique_ptr<LibraryKernel> kernel;
   const KernelRow *row = nullptr;
 };
@@ -49,14 +49,14 @@ public:
 
 private:
   using Key = std::vector<int64_t>;
-  StatusOr<PreparedKernel> choose(const LoadedModule &module,
+  StatusOr<ChosenKernel> choose(const LoadedModule &module,
                                   const qlora_command &command,
                                   const KernelRow &planned,
                                   const KernelRequest &request,
                                   std::vector<std::string> &remarks);
 
-  std::map<Key, PreparedKernel> kernels;
-  std::vector<const PreparedKernel *> byCommand; ///< per command
+  std::map<Key, ChosenKernel> kernels;
+  std::vector<const ChosenKernel *> byCommand; ///< per command
   std::vector<const KernelRow *> rowOfLaunch;
   std::vector<void *> addresses; ///< per operand of the module
 };

@@ -31,9 +31,8 @@ void weightsToFloat(qlora_dtype dtype, const uint8_t *from, int64_t count,
     return;
   }
   assert(weightBytes(dtype) == 2 && "no dtype of weights");
-  auto *const convert = dtype == QLORA_DTYPE_BF16
-                             ? qlora_bf16_to_f32
-                             : qlora_f16_to_f32;
+  auto *const convert =
+      dtype == QLORA_DTYPE_BF16 ? qlora_bf16_to_f32 : qlora_f16_to_f32;
   for (int64_t i = 0; i < count; ++i) {
     uint16_t bits = 0;
     std::memcpy(&bits, from + 2 * i, sizeof(bits));
@@ -48,9 +47,8 @@ void weightsFromFloat(qlora_dtype dtype, const float *from, int64_t count,
     return;
   }
   assert(weightBytes(dtype) == 2 && "no dtype of weights");
-  auto *const convert = dtype == QLORA_DTYPE_BF16
-                             ? qlora_f32_to_bf16
-                             : qlora_f32_to_f16;
+  auto *const convert =
+      dtype == QLORA_DTYPE_BF16 ? qlora_f32_to_bf16 : qlora_f32_to_f16;
   for (int64_t i = 0; i < count; ++i) {
     const uint16_t bits = convert(from[i]);
     std::memcpy(out + 2 * i, &bits, sizeof(bits));

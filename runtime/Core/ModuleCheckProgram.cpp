@@ -35,8 +35,7 @@ static Status checkLaunch(const qlora_module &m, const qlora_launch &launch) {
   if (launch.constant_count != kernel.constant_count)
     return damaged("{} constants, but kernel '{}' has {}",
                    launch.constant_count, kernel.name, kernel.constant_count);
-  if (!isRange(launch.first_constant, launch.constant_count,
-               m.constant_count))
+  if (!isRange(launch.first_constant, launch.constant_count, m.constant_count))
     return damaged("constants {}+{} of {}", launch.first_constant,
                    launch.constant_count, m.constant_count);
   if (launch.rows < 0 || (launch.rows != 0 && !kernel.function))
@@ -73,8 +72,8 @@ static Status checkLibraryOperand(const KernelOperand &mark,
   if (operand.bytes == 0 && !mark.isOptional && mark.name != "workspace")
     return damaged("operand '{}' is absent", mark.name);
   if (!mark.isWritten && operand.access != QLORA_READ)
-    return damaged("operand '{}' is read only, but its access is {}",
-                   mark.name, operand.access);
+    return damaged("operand '{}' is read only, but its access is {}", mark.name,
+                   operand.access);
   if (mark.isWritten && !(operand.access & QLORA_WRITE))
     return damaged("operand '{}' is written, but its access is {}", mark.name,
                    operand.access);
@@ -91,8 +90,8 @@ static Status checkLaunchCommand(const qlora_module &m,
   if (command.queue == QLORA_QUEUE_COMMUNICATION)
     return damaged("kernel '{}' on the communication queue", kernel.name);
   if (command.operand_count != kernel.operand_count)
-    return damaged("{} operands, but kernel '{}' has {}",
-                   command.operand_count, kernel.name, kernel.operand_count);
+    return damaged("{} operands, but kernel '{}' has {}", command.operand_count,
+                   kernel.name, kernel.operand_count);
   if (kernel.function)
     return Status::ok();
   const KernelOp &op = *findKernelRow(kernel.name)->op;
@@ -156,8 +155,7 @@ static Status checkCommand(const qlora_module &m,
     return damaged("unknown kind {}", command.kind);
   if (command.queue >= QLORA_QUEUE_COUNT)
     return damaged("unknown queue {}", command.queue);
-  if (!isRange(command.first_operand, command.operand_count,
-               m.operand_count))
+  if (!isRange(command.first_operand, command.operand_count, m.operand_count))
     return damaged("operands {}+{} of {}", command.first_operand,
                    command.operand_count, m.operand_count);
   const qlora_operand *operands = m.operands + command.first_operand;
@@ -185,9 +183,8 @@ Status checkCommands(const qlora_module &m) {
       return status.withContext(fmt::format("operand {}", i));
   for (uint32_t i = 0; i < m.command_count; ++i)
     if (Status status = checkCommand(m, m.commands[i]); !status.isOk())
-      return status.withContext(
-          fmt::format("command {} ({})", i,
-                      commandKindName(m.commands[i].kind)));
+      return status.withContext(fmt::format(
+          "command {} ({})", i, commandKindName(m.commands[i].kind)));
   return Status::ok();
 }
 
@@ -240,8 +237,7 @@ static Status checkBindings(const qlora_module &m, const qlora_entry &entry) {
 /// for, so that walking the commands in order can never block for good.
 static Status checkEvents(const qlora_module &m, const qlora_entry &entry) {
   if (entry.event_count > kMaxEvents)
-    return damaged("{} events are more than {}", entry.event_count,
-                   kMaxEvents);
+    return damaged("{} events are more than {}", entry.event_count, kMaxEvents);
   std::vector<bool> recorded(entry.event_count);
   for (uint32_t i = 0; i < entry.command_count; ++i) {
     const qlora_command &command = m.commands[entry.first_command + i];

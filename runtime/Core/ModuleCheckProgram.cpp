@@ -47,6 +47,8 @@ static Status checkOperand(const qlora_module &m, const qlora_operand &o) {
   if (o.arena >= m.arena_count)
     return damaged("arena {} of {}", o.arena, m.arena_count);
   const qlora_arena &arena = m.arenas[o.arena];
+  if (o.bytes == 0) // absent: nothing of it is looked at
+    return Status::ok();
   if (o.dtype >= QLORA_DTYPE_COUNT)
     return damaged("unknown dtype {}", o.dtype);
   if (o.access < QLORA_READ || o.access > QLORA_READ_WRITE)
@@ -54,8 +56,7 @@ static Status checkOperand(const qlora_module &m, const qlora_operand &o) {
   if (!isRange(o.offset, o.bytes, arena.bytes))
     return damaged("bytes {}+{} of the {} arena of {}", o.offset, o.bytes,
                    arenaKindName(arena.kind), arena.bytes);
-  if ((o.access & QLORA_WRITE) && o.bytes > 0 &&
-      arena.kind == QLORA_ARENA_FROZEN)
+  if ((o.access & QLORA_WRITE) && arena.kind == QLORA_ARENA_FROZEN)
     return damaged("writes the frozen arena");
   const uint64_t bytes = dtypeBits(static_cast<qlora_dtype>(o.dtype)) / 8;
   // A decoder reads the scales of an NF4 tensor in place.
@@ -71,6 +72,8 @@ static Status checkLibraryOperand(const KernelOperand &mark,
   // A workspace of no bytes is one that the kernel does not need.
   if (operand.bytes == 0 && !mark.isOptional && mark.name != "workspace")
     return damaged("operand '{}' is absent", mark.name);
+  if (operand.bytes == 0)
+    return Status::ok();
   if (!mark.isWritten && operand.access != QLORA_READ)
     return damaged("operand '{}' is read only, but its access is {}", mark.name,
                    operand.access);

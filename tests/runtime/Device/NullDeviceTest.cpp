@@ -94,8 +94,7 @@ DemoTables matmulTables(double beta) {
   tables.operands.push_back({kDemoFrozen, 0, QLORA_READ, 0, 0, 64});
   tables.operands.push_back({kDemoTrainable, 0, QLORA_READ, 0, 0, 64});
   tables.operands.push_back({kDemoActivation, 0, QLORA_READ_WRITE, 0, 0, 64});
-  tables.operands.push_back(
-      {kDemoActivation, QLORA_DTYPE_U8, QLORA_WRITE, 0, 0, 0});
+  tables.operands.push_back({0, 0, 0, 0, 0, 0}); // no workspace
   tables.commands[0] = {QLORA_COMMAND_LAUNCH, QLORA_QUEUE_COMPUTE, 4, 0, 11, 0};
   tables.commands[7] = {QLORA_COMMAND_FILL, QLORA_QUEUE_COMPUTE, 1, 0, 10, 0};
   return tables;

@@ -20,7 +20,7 @@ using Order = std::vector<uint32_t>;
 /// Rectangles looked at by all gap searches of one call: about 0.3 seconds.
 constexpr uint64_t kWorkBudget = 150'000'000;
 /// Repacks of the local search.
-constexpr int kMaxImprovements = 64;
+constexpr int kMaxImprovements = 256;
 
 uint64_t alignUp(uint64_t value, uint64_t alignment) {
   return (value + alignment - 1) & ~(alignment - 1);

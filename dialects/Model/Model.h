@@ -110,4 +110,16 @@ buildRows(mlir::OpBuilder &builder, mlir::Location loc,
 #define GET_OP_CLASSES
 #include "dialects/Model/ModelOps.h.inc"
 
+namespace qlora::model {
+
+/// Erases arithmetic of the region that nothing uses.
+void eraseDeadArithmetic(RowsOp rows);
+
+/// Drops inputs that the region does not read and results that are an input
+/// unchanged. Returns what stands for each result; `rows`, which nothing may
+/// use yet, is gone if anything was dropped.
+llvm::SmallVector<mlir::Value> simplifyRows(RowsOp rows);
+
+} // namespace qlora::model
+
 #endif // QLORA_DIALECTS_MODEL_MODEL_H

@@ -320,6 +320,18 @@ def Model_RowRotateOp : Model_Op<"row_rotate",
   let assemblyFormat = "$row attr-dict `:` type($result)";
 }
 
+def Model_RowSigmoidOp : Model_Op<"row_sigmoid",
+    [Pure, SameOperandsAndResultType]> {
+  let summary = "1 / (1 + exp(-x))";
+  let description = [{
+    An op of its own, because its derivative s (1 - s) is finite where that of
+    the quotient is 0 * inf.
+  }];
+  let arguments = (ins AnyRankedTensor:$row);
+  let results = (outs AnyRankedTensor:$result);
+  let assemblyFormat = "$row attr-dict `:` type($result)";
+}
+
 def Model_RowConstantOp : Model_Op<"row_constant", [Pure]> {
   let summary = "a row of given numbers";
   let arguments = (ins DenseF32ArrayAttr:$values);

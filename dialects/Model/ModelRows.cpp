@@ -19,11 +19,6 @@ public:
 
   Value mul(Value x, Value y) { return arith::MulFOp::create(b, loc, x, y); }
   Value add(Value x, Value y) { return arith::AddFOp::create(b, loc, x, y); }
-  Value sub(Value x, Value y) { return arith::SubFOp::create(b, loc, x, y); }
-  Value div(Value x, Value y) { return arith::DivFOp::create(b, loc, x, y); }
-  Value neg(Value x) { return arith::NegFOp::create(b, loc, x); }
-  Value exp(Value x) { return math::ExpOp::create(b, loc, x); }
-  Value sqrt(Value x) { return math::SqrtOp::create(b, loc, x); }
   Value rsqrt(Value x) { return math::RsqrtOp::create(b, loc, x); }
   Value sum(Value row) {
     return RowSumOp::create(b, loc, b.getF32Type(), row);
@@ -128,8 +123,8 @@ SmallVector<Value> SwigluOp::buildRow(OpBuilder &builder,
                                       ValueRange arguments) {
   Arithmetic a(builder, getLoc());
   Value gate = arguments[0];
-  Value one = a.constant(1.0, gate.getType());
-  Value sigmoid = a.div(one, a.add(one, a.exp(a.neg(gate))));
+  Value sigmoid =
+      RowSigmoidOp::create(builder, getLoc(), gate.getType(), gate);
   return {a.mul(a.mul(gate, sigmoid), arguments[1])};
 }
 
@@ -309,6 +304,80 @@ LogicalResult qlora::model::verifyRowOp(Operation *op) {
              << columns << " do not read all of it as " << map;
   }
   return success();
+}
+
+SmallVector<Value> qlora::model::simplifyRows(RowsOp rows) {
+  Block &block = rows.getBody().front();
+  Operation *yield = block.getTerminator();
+  SmallVector<Value> replacements(rows.getResults());
+  SmallVector<unsigned> kept;
+  for (auto [i, value] : llvm::enumerate(yield->getOperands())) {
+    auto argument = dyn_cast<BlockArgument>(value);
+    if (argument && argument.getOwner() == &block &&
+        rows.getRowMaps()[argument.getArgNumber()].getKind() ==
+            MapKind::Full &&
+        rows.getInputs()[argument.getArgNumber()].getType() ==
+            rows.getResult(i).getType())
+      replacements[i] = rows.getInputs()[argument.getArgNumber()];
+    else
+      kept.push_back(i);
+  }
+  SmallVector<Value> used;
+  SmallVector<MapAttr> maps;
+  SmallVector<unsigned> positions;
+  for (BlockArgument argument : block.getArguments()) {
+    bool isRead = llvm::any_of(argument.getUses(), [&](OpOperand &use) {
+      return use.getOwner() != yield ||
+             llvm::is_contained(kept, use.getOperandNumber());
+    });
+    if (!isRead)
+      continue;
+    used.push_back(rows.getInputs()[argument.getArgNumber()]);
+    maps.push_back(rows.getRowMaps()[argument.getArgNumber()]);
+    positions.push_back(argument.getArgNumber());
+  }
+  if (kept.size() == rows.getNumResults() &&
+      used.size() == rows.getInputs().size())
+    return replacements;
+  if (kept.empty()) {
+    rows.erase();
+    return replacements;
+  }
+  SmallVector<Type> types = llvm::map_to_vector(
+      kept, [&](unsigned i) { return rows.getResult(i).getType(); });
+  OpBuilder builder(rows);
+  Operation *smaller = buildRows(
+      builder, rows.getLoc(), types, used, rows.getColumns(), maps,
+      rows.getLabel().value_or("rows"),
+      [&](OpBuilder &inner, ValueRange arguments) {
+        // An argument that is not read has nothing to be replaced by.
+        SmallVector<Value> all(block.getNumArguments(), Value());
+        for (auto [value, position] : llvm::zip_equal(arguments, positions))
+          all[position] = value;
+        IRMapping mapping;
+        for (BlockArgument argument : block.getArguments())
+          if (all[argument.getArgNumber()])
+            mapping.map(argument, all[argument.getArgNumber()]);
+        for (Operation &op : block.without_terminator())
+          inner.clone(op, mapping);
+        return llvm::map_to_vector(kept, [&](unsigned i) {
+          return mapping.lookup(yield->getOperand(i));
+        });
+      });
+  smaller->setDiscardableAttrs(rows->getDiscardableAttrDictionary());
+  for (auto [i, number] : llvm::enumerate(kept))
+    replacements[number] = smaller->getResult(i);
+  rows.erase();
+  return replacements;
+}
+
+void qlora::model::eraseDeadArithmetic(RowsOp rows) {
+  SmallVector<Operation *> ops;
+  for (Operation &op : rows.getBody().front().without_terminator())
+    ops.push_back(&op);
+  for (Operation *op : llvm::reverse(ops))
+    if (op->use_empty())
+      op->erase();
 }
 
 Operation *qlora::model::buildRows(

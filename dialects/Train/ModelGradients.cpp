@@ -178,8 +178,9 @@ struct RowGradient : Differentiable::template ExternalModel<RowGradient<Op>, Op>
         });
     if (failed(outcome))
       return failure();
-    for (auto [i, operand] : llvm::enumerate(wanted)) {
-      Value gradient = grad->getResult(i);
+    eraseDeadArithmetic(cast<RowsOp>(grad));
+    SmallVector<Value> gradients = simplifyRows(cast<RowsOp>(grad));
+    for (auto [operand, gradient] : llvm::zip_equal(wanted, gradients)) {
       if (maps[operand].getKind() == MapKind::Column)
         gradient = ColumnSumOp::create(
             b, op->getLoc(), asF32(tensorOf(op->getOperand(operand))),

@@ -87,6 +87,9 @@ static Status checkLaunchCommand(const qlora_module &m,
     return damaged("launch {} of {}", command.target, m.launch_count);
   const qlora_launch &launch = m.launches[command.target];
   const qlora_kernel &kernel = m.kernels[launch.kernel];
+  // That queue may be a thread that no kernel is prepared for.
+  if (command.queue == QLORA_QUEUE_COMMUNICATION)
+    return damaged("kernel '{}' on the communication queue", kernel.name);
   if (command.operand_count != kernel.operand_count)
     return damaged("{} operands, but kernel '{}' has {}",
                    command.operand_count, kernel.name, kernel.operand_count);

@@ -5,6 +5,8 @@
 
 #include "runtime/Kernels/Cpu/QuantizeNF4.h"
 
+#include "runtime/Kernels/Math/NF4Scales.h"
+
 #include <algorithm>
 #include <bit>
 #include <cassert>
@@ -261,14 +263,20 @@ void decodeNF4Scales(const NF4Layout &layout, const uint8_t *tensor,
 }
 
 void decodeNF4(const NF4Layout &layout, const uint8_t *tensor,
-               const float *scales, int64_t first, int64_t count, float *out) {
-  assert(first % layout.block == 0 && "starts inside a block");
+               const float *scales, int64_t columns, int64_t first,
+               int64_t count, float *out) {
   const auto *book = reinterpret_cast<const float *>(tensor + layout.codeBook);
-  for (int64_t i = 0; i < count; ++i) {
-    const int64_t element = first + i;
-    const uint8_t byte = tensor[element / 2];
-    const unsigned code = element % 2 == 0 ? byte >> 4 : byte & 15;
-    out[i] = book[code] * scales[element / layout.block];
+  int64_t element = first;
+  while (element < first + count) {
+    const float scale = scales[nf4ScaleIndex(columns, layout.block, element)];
+    const int64_t end =
+        std::min(nf4ScaleRunEnd(columns, layout.block, element),
+                 first + count);
+    for (; element < end; ++element) {
+      const uint8_t byte = tensor[element / 2];
+      const unsigned code = element % 2 == 0 ? byte >> 4 : byte & 15;
+      out[element - first] = book[code] * scale;
+    }
   }
 }
 

@@ -78,7 +78,7 @@ Reason head_loss::chunked::reject(const KernelRequest &r) {
 }
 
 uint64_t head_loss::chunked::workspaceBytes(const KernelRequest &r) {
-  return headWorkspace(r, false).bytes();
+  return HeadPlan::of(r).total().bytes();
 }
 
 Reason head_loss_grad::reference::reject(const KernelRequest &r) {
@@ -102,7 +102,7 @@ Reason head_loss_grad::chunked::reject(const KernelRequest &r) {
 }
 
 uint64_t head_loss_grad::chunked::workspaceBytes(const KernelRequest &r) {
-  return headWorkspace(r, true).bytes();
+  return HeadPlan::of(r).total().bytes();
 }
 
 } // namespace qlora::requests

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: MIT
+
+// bucket-gradients: the order of the flat gradient arena and its all-reduces.
+//
+//   train.accumulate @b, %db : tensor<8192x64xf32>
+//   ...                                              // more of the backward
+//   train.accumulate @a, %da : tensor<64x64xf32>
+//
+// becomes, with 1024 elements of statistics before the parameters,
+//
+//   train.accumulate @b, %db : tensor<8192x64xf32>
+//   train.all_reduce 0 offset 0 elements 525312      // 1024 + 8192 * 64
+//   ...
+//   train.accumulate @a, %da : tensor<64x64xf32>
+//   train.all_reduce 1 offset 525312 elements 4096   // 64 * 64
+//
+// A bucket can be sent while the rest of the backward runs, but what is left
+// when the backward ends is waited for. So buckets get smaller: of four the
+// sizes are near 4 : 3 : 2 : 1.
+
+#include "compiler/Passes.h"
+#include "dialects/Train/Train.h"
+
+#include "llvm/ADT/MapVector.h"
+
+using namespace mlir;
+using namespace qlora::model;
+using namespace qlora::train;
+
+namespace qlora {
+#define GEN_PASS_DEF_BUCKETGRADIENTS
+#include "compiler/Passes.h.inc"
+} // namespace qlora
+
+namespace {
+
+/// A range of the gradient arena, and the parameters whose gradients are in
+/// it.
+struct Bucket {
+  int64_t offset = 0;   ///< elements
+  int64_t elements = 0;
+  SmallVector<StringRef> parameters;
+};
+
+class BucketGradientsPass
+    : public qlora::impl::BucketGradientsBase<BucketGradientsPass> {
+public:
+  using BucketGradientsBase::BucketGradientsBase;
+
+private:
+  void runOnOperation() override;
+  LogicalResult findOrder(ArrayRef<StepOp> steps);
+  void writeLayout();
+  int64_t bucketCount() const;
+  SmallVector<Bucket> makeBuckets() const;
+
+  /// Trainable parameters as the backward finishes them, with their elements
+  /// rounded up to the alignment.
+  llvm::MapVector<StringRef, int64_t> order;
+  int64_t flat = 0; ///< elements of the arena
+};
+
+} // namespace
+
+/// The op after which the gradient of each parameter is complete.
+static llvm::MapVector<StringRef, Operation *> findLastWrites(StepOp step) {
+  llvm::MapVector<StringRef, Operation *> last;
+  for (auto op : step.getBody().getOps<AccumulateOp>()) {
+    last.erase(op.getParameter());
+    last[op.getParameter()] = op;
+  }
+  return last;
+}
+
+LogicalResult BucketGradientsPass::findOrder(ArrayRef<StepOp> steps) {
+  llvm::StringMap<int64_t> trainable;
+  for (auto parameter : getOperation().getOps<ParameterOp>())
+    if (parameter.getTrainable())
+      trainable[parameter.getSymName()] =
+          llvm::alignTo(parameter.getTensorType().getNumElements(),
+                        kFlatAlignment);
+  for (StepOp step : steps) {
+    auto lastWrites = findLastWrites(step);
+    for (auto [name, op] : lastWrites) {
+      auto known = trainable.find(name);
+      if (known == trainable.end())
+        return op->emitOpError("accumulates a gradient of '")
+               << name << "', which is not trainable";
+      // All steps have one layout: that of the first.
+      if (step == steps.front())
+        order[name] = known->second;
+    }
+    for (auto parameter : getOperation().getOps<ParameterOp>())
+      if (parameter.getTrainable() &&
+          !lastWrites.contains(parameter.getSymName())) {
+        InFlightDiagnostic error =
+            parameter.emitOpError("is trainable but gets no gradient");
+        error.attachNote(step.getLoc()) << "in this step";
+        return error;
+      }
+  }
+  return success();
+}
+
+void BucketGradientsPass::writeLayout() {
+  SmallVector<Attribute> names;
+  SmallVector<int64_t> offsets;
+  int64_t offset = kFlatColumns;
+  for (auto [name, elements] : order) {
+    names.push_back(FlatSymbolRefAttr::get(&getContext(), name));
+    offsets.push_back(offset);
+    offset += elements;
+  }
+  flat = flatElements(getOperation());
+  Builder builder(&getContext());
+  getOperation()->setAttr("train.layout", builder.getArrayAttr(names));
+  getOperation()->setAttr("train.offsets",
+                          builder.getDenseI64ArrayAttr(offsets));
+  getOperation()->setAttr("train.flat_elements",
+                          builder.getI64IntegerAttr(flat));
+}
+
+/// As many buckets as leave the smallest but one, which has 2 parts of
+/// 1 + 2 + ... + count, above the minimum; but two where possible, so that
+/// something overlaps.
+int64_t BucketGradientsPass::bucketCount() const {
+  int64_t most = std::min<int64_t>(maxBuckets, order.size());
+  int64_t count = std::min<int64_t>(2, most);
+  while (count < most &&
+         2 * 4 * flat / ((count + 1) * (count + 2) / 2) >= minBytes)
+    ++count;
+  return count;
+}
+
+SmallVector<Bucket> BucketGradientsPass::makeBuckets() const {
+  int64_t count = bucketCount(), parts = count * (count + 1) / 2;
+  SmallVector<Bucket> buckets(1);
+  buckets[0].elements = kFlatColumns;
+  int64_t left = order.size();
+  // What all buckets up to the current one should hold.
+  int64_t target = flat * count / parts;
+  for (auto [name, elements] : order) {
+    int64_t later = count - buckets.size();
+    Bucket &current = buckets.back();
+    int64_t end = current.offset + current.elements;
+    // A parameter goes where more than half of it belongs; each later bucket
+    // needs at least one.
+    bool full = end + elements / 2 > target || left <= later;
+    if (later && full && !current.parameters.empty()) {
+      target += flat * later / parts;
+      buckets.push_back({end, 0, {}});
+    }
+    buckets.back().parameters.push_back(name);
+    buckets.back().elements += elements;
+    --left;
+  }
+  buckets.back().elements = flat - buckets.back().offset;
+  return buckets;
+}
+
+/// Puts each bucket's collective after its last gradient, in bucket order.
+static void insertCollectives(StepOp step, ArrayRef<Bucket> buckets) {
+  auto lastWrites = findLastWrites(step);
+  Operation *after = nullptr;
+  auto advance = [&](Operation *op) {
+    if (!after || after->isBeforeInBlock(op))
+      after = op;
+  };
+  // The statistics are in the first bucket.
+  for (auto result : step.getBody().getOps<ResultOp>())
+    if (result.getAccumulate())
+      advance(result);
+  for (auto [number, bucket] : llvm::enumerate(buckets)) {
+    for (StringRef parameter : bucket.parameters)
+      advance(lastWrites[parameter]);
+    OpBuilder builder(step.getContext());
+    builder.setInsertionPointAfter(after);
+    after = AllReduceOp::create(builder, after->getLoc(), number,
+                                bucket.offset, bucket.elements);
+    after->setAttr(kBackwardAttr, builder.getUnitAttr());
+  }
+}
+
+void BucketGradientsPass::runOnOperation() {
+  order.clear();
+  if (maxBuckets < 1) {
+    getOperation().emitError("expects at least one bucket, but got ")
+        << maxBuckets;
+    return signalPassFailure();
+  }
+  SmallVector<StepOp> steps;
+  for (auto step : getOperation().getOps<StepOp>())
+    if (step.getKind() == StepKind::Accumulate)
+      steps.push_back(step);
+  if (steps.empty() || failed(findOrder(steps))) {
+    if (steps.empty())
+      getOperation().emitError("expects a train.step accumulate");
+    return signalPassFailure();
+  }
+  writeLayout();
+  SmallVector<Bucket> buckets = makeBuckets();
+  for (StepOp step : steps)
+    insertCollectives(step, buckets);
+}

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: MIT
+
+// Work of MLIR ops (OpCost.h).
+
+#include "compiler/Graph/OpCost.h"
+
+using namespace mlir;
+using namespace qlora;
+using namespace qlora::model;
+
+static RankedTensorType tensorOf(Value value) {
+  return cast<RankedTensorType>(value.getType());
+}
+
+/// Functions of `math` per row of the op's arithmetic.
+static int64_t transcendentalsPerRow(Block &arithmetic) {
+  int64_t count = 0;
+  for (Operation &inner : arithmetic) {
+    if (!isa_and_nonnull<math::MathDialect>(inner.getDialect()))
+      continue;
+    auto row = dyn_cast<RankedTensorType>(inner.getResult(0).getType());
+    count += row ? row.getNumElements() : 1;
+  }
+  return count;
+}
+
+/// Writes the arithmetic of a row op into a region of its own to look at it.
+static int64_t transcendentalsPerRow(RowOp op) {
+  Region region(op);
+  Block &block = region.emplaceBlock();
+  Type number = Float32Type::get(op.getContext());
+  Type row = RankedTensorType::get({op.getRowColumns()}, number);
+  for (MapAttr map : op.getRowMaps()) {
+    bool isNumber =
+        map.getKind() == MapKind::Scalar || map.getKind() == MapKind::Global;
+    block.addArgument(isNumber ? number : row, op.getLoc());
+  }
+  OpBuilder builder = OpBuilder::atBlockEnd(&block);
+  op.buildRow(builder, block.getArguments());
+  return transcendentalsPerRow(block);
+}
+
+static Work rowOpWork(RowOp op) {
+  double bytes = 0;
+  for (Type type : op->getOperandTypes())
+    bytes += tensorBytes(cast<RankedTensorType>(type));
+  for (Type type : op->getResultTypes())
+    bytes += tensorBytes(cast<RankedTensorType>(type));
+  double rows = double(tensorOf(op->getResult(0)).getNumElements()) /
+                op.getRowColumns();
+  return rowWork(bytes, rows * transcendentalsPerRow(op));
+}
+
+KernelRequest qlora::kernelRequestOf(LibraryOp op) {
+  KernelCall call = op.getKernelCall();
+  KernelRequest request;
+  request.op = findKernelOp(call.op.str());
+  assert(request.op && "a kernel call names an op of Kernels.def");
+  request.constants.assign(call.constants.begin(), call.constants.end());
+  for (const KernelArgument &argument : call.arguments) {
+    Value value;
+    if (argument.kind == KernelArgument::Operand)
+      value = op->getOperand(argument.index);
+    if (argument.kind == KernelArgument::Result)
+      value = op->getResult(argument.index);
+    request.dtypes.push_back(
+        value ? elementDtype(tensorOf(value).getElementType())
+              : std::nullopt);
+  }
+  return request;
+}
+
+Work qlora::workOf(Operation *op) {
+  if (auto row = dyn_cast<RowOp>(op))
+    return rowOpWork(row);
+  if (auto library = dyn_cast<LibraryOp>(op))
+    return kernelWork(kernelRequestOf(library));
+  return Work();
+}
+
+std::string qlora::labelOf(Operation *op) {
+  if (auto name = op->getLoc()->findInstanceOf<NameLoc>())
+    return name.getName().str();
+  return op->getName().getStringRef().str();
+}
+
+int64_t qlora::blockOf(Operation *op) {
+  auto block = op->getAttrOfType<IntegerAttr>(kBlockAttr);
+  return block ? block.getInt() : -1;
+}

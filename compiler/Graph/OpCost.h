@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: MIT
+
+// What an op of a train.step does, for the cost model: by interface, never by
+// name.
+
+#ifndef QLORA_COMPILER_GRAPH_OPCOST_H
+#define QLORA_COMPILER_GRAPH_OPCOST_H
+
+#include "compiler/Support/CostModel.h"
+#include "dialects/Model/Model.h"
+
+namespace qlora {
+
+/// A row op reads its operands and writes its results once; a library op is
+/// asked for its kernel call. Everything else (weights, views, structure) is
+/// free. All shapes have to be static.
+Work workOf(mlir::Operation *op);
+
+/// The request of a library op's kernel call, with the dtypes of its tensors.
+KernelRequest kernelRequestOf(model::LibraryOp op);
+
+/// The op's place in the model, as in the reports: the name in its location,
+/// or else the op's own.
+std::string labelOf(mlir::Operation *op);
+
+/// The block that a forward op belongs to (or whose gradient it is part of);
+/// -1 where there is none.
+int64_t blockOf(mlir::Operation *op);
+
+} // namespace qlora
+
+#endif // QLORA_COMPILER_GRAPH_OPCOST_H

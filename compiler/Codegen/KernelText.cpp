@@ -78,7 +78,7 @@ FailureOr<std::string> KernelText::table(RowConstantOp op) {
   if (static_cast<int64_t>(op.getValues().size()) != columns)
     return op.emitOpError("expects ")
            << columns << " values, but got " << op.getValues().size();
-  std::string &name = names[op];
+  std::string &name = tableNames[op];
   if (!name.empty())
     return name;
   name = fmt::format("{}_table{}", function, counters["table"]++);
@@ -187,7 +187,7 @@ static constexpr size_t kWidth = 80;
 
 /// Where to break a line that is too long: after a comma if one is near.
 static size_t breakAt(StringRef line, size_t width) {
-  size_t comma = line.rfind(", ", width);
+  size_t comma = line.take_front(width + 1).rfind(StringRef(", "));
   if (comma != StringRef::npos && comma + 1 > width / 2)
     return comma + 1;
   return line.rfind(' ', width + 1);

@@ -218,7 +218,10 @@ void Supervisor::readReport(int rank) {
   std::string text(kMaxMessageBytes, '\0');
   ssize_t bytes = recv(children[rank].channel.get(), text.data(), text.size(),
                        MSG_DONTWAIT);
-  if (bytes < 0 && (errno == EAGAIN || errno == EINTR))
+  // A rank that ended without reading our hello resets the connection; what
+  // it sent is still there.
+  if (bytes < 0 &&
+      (errno == EAGAIN || errno == EINTR || errno == ECONNRESET))
     return;
   if (bytes <= 0) {
     children[rank].channel = FileDescriptor();

@@ -76,14 +76,13 @@ Status GemmPrimitive::execute(const void *a, const void *b, void *c,
   return Status::ok();
 }
 
-/// Rows of a stored bf16 matrix without the gaps.
-void copyDense(const void *from, int64_t rows, int64_t columns, int64_t ld,
-               uint8_t *to) {
-  const auto *source = static_cast<const uint8_t *>(from);
+/// Rows of a stored matrix as bf16 and without gaps.
+void copyDense(qlora_dtype dtype, const void *from, int64_t rows,
+               int64_t columns, int64_t ld, uint8_t *to) {
   parallelRanges(rows, 1 + 65536 / columns, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row)
-      std::memcpy(to + row * columns * 2, source + row * ld * 2,
-                  static_cast<size_t>(columns) * 2);
+      convertRun(dtype, elementAt(from, dtype, row * ld), QLORA_DTYPE_BF16,
+                 elementAt(to, QLORA_DTYPE_BF16, row * columns), columns);
   });
 }
 
@@ -94,12 +93,12 @@ Status GemmPrimitive::run(const void *a, const void *b, void *c,
   uint8_t *const cCopy = bCopy + copies.b.bytes();
   uint8_t *const rest = cCopy + copies.c.bytes();
   if (copies.a.bytes() > 0) {
-    copyDense(a, p.transposeA ? p.k : p.m, p.transposeA ? p.m : p.k, p.lda,
+    copyDense(p.a, a, p.transposeA ? p.k : p.m, p.transposeA ? p.m : p.k, p.lda,
               aCopy);
     a = aCopy;
   }
   if (copies.b.bytes() > 0) {
-    copyDense(b, p.transposeB ? p.n : p.k, p.transposeB ? p.k : p.n, p.ldb,
+    copyDense(p.b, b, p.transposeB ? p.n : p.k, p.transposeB ? p.k : p.n, p.ldb,
               bCopy);
     b = bCopy;
   }
@@ -130,8 +129,8 @@ dnnl::matmul::primitive_desc describe(const GemmProblem &p,
     attributes.set_post_ops(sum);
   }
   const dnnl::matmul::desc product(
-      denseDesc(p.a, p.m, p.k, p.transposeA),
-      denseDesc(p.b, p.k, p.n, p.transposeB),
+      denseDesc(p.isBF16() ? QLORA_DTYPE_BF16 : p.a, p.m, p.k, p.transposeA),
+      denseDesc(p.isBF16() ? QLORA_DTYPE_BF16 : p.b, p.k, p.n, p.transposeB),
       denseDesc(hasCopy ? QLORA_DTYPE_F32 : p.c, p.m, p.n, false));
   return {product, attributes, engine};
 }
@@ -165,17 +164,18 @@ namespace {
 /// Two products whose depths add up to one: c := first, then c += second.
 class GemmPair final : public Gemm {
 public:
-  GemmPair(std::unique_ptr<Gemm> first, std::unique_ptr<Gemm> second,
-           int64_t aOffset, int64_t bOffset)
-      : first(std::move(first)), second(std::move(second)), aOffset(aOffset),
-        bOffset(bOffset) {}
+  GemmPair(const GemmProblem &problem, std::unique_ptr<Gemm> first,
+           std::unique_ptr<Gemm> second, int64_t aOffset, int64_t bOffset)
+      : p(problem), first(std::move(first)), second(std::move(second)),
+        aOffset(aOffset), bOffset(bOffset) {}
   Status run(const void *a, const void *b, void *c, uint8_t *scratch) override {
     QLORA_RETURN_IF_ERROR(first->run(a, b, c, scratch));
-    return second->run(elementAt(a, QLORA_DTYPE_BF16, aOffset),
-                       elementAt(b, QLORA_DTYPE_BF16, bOffset), c, scratch);
+    return second->run(elementAt(a, p.a, aOffset), elementAt(b, p.b, bOffset),
+                       c, scratch);
   }
 
 private:
+  GemmProblem p;
   std::unique_ptr<Gemm> first, second;
   int64_t aOffset, bOffset;
 };
@@ -209,7 +209,7 @@ static StatusOr<std::unique_ptr<Gemm>> createPair(const GemmProblem &p,
   QLORA_ASSIGN_OR_RETURN(std::unique_ptr<Gemm> secondGemm,
                          createUnsplit(second, scratchBytes));
   return std::unique_ptr<Gemm>(std::make_unique<GemmPair>(
-      std::move(firstGemm), std::move(secondGemm), first.k * p.lda,
+      p, std::move(firstGemm), std::move(secondGemm), first.k * p.lda,
       first.k * (p.transposeB ? 1 : p.ldb)));
 }
 
@@ -217,10 +217,8 @@ StatusOr<std::unique_ptr<Gemm>> createGemmPrimitive(const GemmProblem &p,
                                                     uint64_t scratchBytes) {
   const bool isF32 = p.a == QLORA_DTYPE_F32 && p.b == QLORA_DTYPE_F32 &&
                      p.c == QLORA_DTYPE_F32;
-  const bool isBF16 = p.a == QLORA_DTYPE_BF16 && p.b == QLORA_DTYPE_BF16 &&
-                      p.c != QLORA_DTYPE_F16;
   const bool isDense = p.isDenseA() && p.isDenseB() && p.isDenseC();
-  if (!isBF16 && !(isF32 && isDense))
+  if (!p.isBF16() && !(isF32 && isDense))
     return Status::error(StatusCode::kUnavailable,
                          "types or strides are not oneDNN's");
   // Tiles are as fast for f32, and do not share the depth among threads.

@@ -14,11 +14,19 @@ namespace qlora {
 
 static constexpr int64_t kLanes = 16;
 
-static inline float sumLanes(const float (&lanes)[kLanes]) {
-  float sum = 0;
-  for (float lane : lanes)
-    sum += lane;
-  return sum;
+/// As a tree: four dependent additions, not sixteen.
+static inline float sumLanes(float (&lanes)[kLanes]) {
+  for (int64_t half = kLanes / 2; half > 0; half /= 2)
+    for (int64_t lane = 0; lane < half; ++lane)
+      lanes[lane] += lanes[lane + half];
+  return lanes[0];
+}
+
+static inline float maximumOfLanes(float (&lanes)[kLanes]) {
+  for (int64_t half = kLanes / 2; half > 0; half /= 2)
+    for (int64_t lane = 0; lane < half; ++lane)
+      lanes[lane] = qlora_max(lanes[lane], lanes[lane + half]);
+  return lanes[0];
 }
 
 QLORA_VECTOR float maximumOf(const float *values, int64_t count) {
@@ -31,10 +39,7 @@ QLORA_VECTOR float maximumOf(const float *values, int64_t count) {
       lanes[lane] = qlora_max(values[i + lane], lanes[lane]);
   for (int64_t lane = 0; i < count; ++i, ++lane)
     lanes[lane] = qlora_max(values[i], lanes[lane]);
-  float largest = lanes[0];
-  for (float lane : lanes)
-    largest = qlora_max(lane, largest);
-  return largest;
+  return maximumOfLanes(lanes);
 }
 
 QLORA_VECTOR float exponentiate(float *values, int64_t count, float shift) {

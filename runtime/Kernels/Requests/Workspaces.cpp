@@ -27,6 +27,13 @@ bool GemmProblem::isDenseB() const {
   return transposeB ? n == 1 || ldb == k : k == 1 || ldb == n;
 }
 
+bool GemmProblem::isBF16() const {
+  const bool hasBF16 = a == kBF16 || b == kBF16;
+  const bool isA = a == kBF16 || (mayRound && a == kF32);
+  const bool isB = b == kBF16 || (mayRound && b == kF32);
+  return hasBF16 && isA && isB && (c == kBF16 || c == kF32);
+}
+
 static int64_t ceilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /// Half of `extent`, at a multiple of `unit`.
@@ -74,11 +81,11 @@ GemmTile GemmTile::of(const GemmProblem &p) {
 
 GemmCopies GemmCopies::of(const GemmProblem &p) {
   GemmCopies copies;
-  if (p.a != kBF16 || p.b != kBF16)
+  if (!p.isBF16())
     return copies;
-  if (!p.isDenseA())
+  if (!p.isDenseA() || p.a != kBF16)
     copies.a = packed(kBF16, p.m, p.k);
-  if (!p.isDenseB())
+  if (!p.isDenseB() || p.b != kBF16)
     copies.b = packed(kBF16, p.k, p.n);
   if (!p.isDenseC())
     copies.c = packed(kF32, p.m, p.n);
@@ -98,7 +105,8 @@ static Size libraryScratch(const GemmProblem &p) {
 
 Size gemmWorkspace(const GemmProblem &p) {
   const Size tiles = Size(int64_t(GemmTile::of(p).bytes())) * Size(kGemmSlots);
-  if (p.a != p.b || (p.a == kF32 && p.c != kF32))
+  const bool isF32 = p.a == kF32 && p.b == kF32 && p.c == kF32;
+  if (!isF32 && !p.isBF16())
     return tiles;
   const GemmCopies copies = GemmCopies::of(p);
   return largest(tiles, copies.a + copies.b + copies.c + libraryScratch(p));
@@ -117,7 +125,8 @@ GemmProblem matmulProblem(const KernelRequest &r) {
           typeOf(r, "b"),
           typeOf(r, "c"),
           static_cast<float>(r.constantAsDouble("alpha")),
-          static_cast<float>(r.constantAsDouble("beta"))};
+          static_cast<float>(r.constantAsDouble("beta")),
+          /*mayRound=*/true};
 }
 
 PanelPlan PanelPlan::of(const KernelRequest &r) {

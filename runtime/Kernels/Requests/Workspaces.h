@@ -25,11 +25,15 @@ struct GemmProblem {
   bool transposeA, transposeB;
   qlora_dtype a, b, c;
   float alpha = 1, beta = 0;
+  /// An f32 operand beside a bf16 one may be rounded to bf16.
+  bool mayRound = false;
 
   /// No gaps between rows; a single row has none.
   bool isDenseA() const;
   bool isDenseB() const;
   bool isDenseC() const { return m == 1 || ldc == n; }
+  /// Whether bf16 arithmetic does it.
+  bool isBF16() const;
 };
 
 /// Tasks of a tiled product that run at the same time, at most.
@@ -44,7 +48,8 @@ struct GemmTile {
   uint64_t bytes() const { return aBytes + bBytes + cBytes; }
 };
 
-/// Dense copies of a bf16 product, then the library's own scratch.
+/// Dense bf16 copies for a bf16 product (of operands with gaps, and of f32
+/// operands that may be rounded), then the library's own scratch.
 struct GemmCopies {
   Size a = 0, b = 0, c = 0;
   static GemmCopies of(const GemmProblem &problem);

@@ -40,7 +40,7 @@ LogicalResult SpecializeShapesPass::checkOptions() {
            << computeType << "'";
   if (batch < 1)
     return getOperation().emitError("expects a batch of at least 1, but got ")
-           << batch;
+           << int64_t(batch);
   if (lengths.empty())
     return getOperation().emitError("expects at least one length");
   for (int64_t length : lengths)

@@ -234,4 +234,12 @@ def VerifyPhase : Pass<"verify-phase", "::mlir::ModuleOp"> {
   ];
 }
 
+//===----------------------------------------------------------------------===//
+// testing
+//===----------------------------------------------------------------------===//
+
+def PrintKernels : Pass<"print-kernels", "::mlir::ModuleOp"> {
+  let summary = "write the generated kernels as host C++ to stdout";
+}
+
 #endif // QLORA_COMPILER_PASSES_TD

@@ -191,12 +191,7 @@ static void cleanUp(RowsOp rows) {
   IRRewriter rewriter(rows.getContext());
   DominanceInfo dominance(rows);
   eliminateCommonSubExpressions(rewriter, dominance, rows);
-  SmallVector<Operation *> ops;
-  for (Operation &op : rows.getBody().front().without_terminator())
-    ops.push_back(&op);
-  for (Operation *op : llvm::reverse(ops))
-    if (op->use_empty())
-      op->erase();
+  eraseDeadArithmetic(rows);
 }
 
 void FuseRowsPass::runOnOperation() {

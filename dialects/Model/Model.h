@@ -68,6 +68,14 @@ int64_t tensorBytes(mlir::RankedTensorType type);
 /// The ABI's name of an element type; nullopt if it has none.
 std::optional<qlora_dtype> elementDtype(mlir::Type type);
 
+/// The constraints of ModelTensors.td on operands and results.
+bool isStorable(mlir::Type type);
+bool isFloatStorable(mlir::Type type);
+bool isWeightStorable(mlir::Type type);
+
+/// Checks (R1) of RowOp.
+llvm::LogicalResult verifyRowOp(mlir::Operation *op);
+
 /// True for [B, T, ...] tensors: activations, ids, masks.
 inline bool isTokenShaped(mlir::RankedTensorType type) {
   return type.getRank() >= 2 && type.isDynamicDim(0) && type.isDynamicDim(1);
@@ -101,5 +109,17 @@ buildRows(mlir::OpBuilder &builder, mlir::Location loc,
 #include "dialects/Model/ModelInterfaces.h.inc"
 #define GET_OP_CLASSES
 #include "dialects/Model/ModelOps.h.inc"
+
+namespace qlora::model {
+
+/// Erases arithmetic of the region that nothing uses.
+void eraseDeadArithmetic(RowsOp rows);
+
+/// Drops inputs that the region does not read and results that are an input
+/// unchanged. Returns what stands for each result; `rows`, which nothing may
+/// use yet, is gone if anything was dropped.
+llvm::SmallVector<mlir::Value> simplifyRows(RowsOp rows);
+
+} // namespace qlora::model
 
 #endif // QLORA_DIALECTS_MODEL_MODEL_H

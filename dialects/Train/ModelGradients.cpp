@@ -118,64 +118,6 @@ struct HeadLossGradient
   }
 };
 
-/// The results of `rows` without what they do not depend on: inputs that no
-/// arithmetic is left for are not read, so need not be saved, and a row that
-/// is yielded as it came (both sides of an addition) is that input itself.
-static SmallVector<Value> simplifyRows(OpBuilder &b, RowsOp rows) {
-  Block &block = rows.getBody().front();
-  SmallVector<Operation *> arithmetic = llvm::map_to_vector(
-      block.without_terminator(), [](Operation &op) { return &op; });
-  for (Operation *inner : llvm::reverse(arithmetic))
-    if (inner->use_empty())
-      inner->erase();
-  SmallVector<Value> values(rows.getNumResults());
-  SmallVector<unsigned> computed;
-  SmallVector<Value> computedRows;
-  SmallVector<Type> types;
-  Operation *yield = block.getTerminator();
-  for (auto [i, yielded] : llvm::enumerate(yield->getOperands())) {
-    auto argument = dyn_cast<BlockArgument>(yielded);
-    Value input =
-        argument ? rows.getInputs()[argument.getArgNumber()] : Value();
-    if (input && input.getType() == rows.getResult(i).getType()) {
-      values[i] = input;
-      continue;
-    }
-    computed.push_back(i);
-    computedRows.push_back(yielded);
-    types.push_back(rows.getResult(i).getType());
-  }
-  yield->setOperands(computedRows);
-  SmallVector<Value> inputs;
-  SmallVector<MapAttr> maps;
-  for (auto [argument, input, map] : llvm::zip_equal(
-           block.getArguments(), rows.getInputs(), rows.getRowMaps()))
-    if (!argument.use_empty()) {
-      inputs.push_back(input);
-      maps.push_back(map);
-    }
-  if (!computed.empty()) {
-    Operation *smaller = buildRows(
-        b, rows.getLoc(), types, inputs, rows.getColumns(), maps,
-        *rows.getLabel(), [&](OpBuilder &inner, ValueRange arguments) {
-          IRMapping mapping;
-          unsigned next = 0;
-          for (BlockArgument argument : block.getArguments())
-            if (!argument.use_empty())
-              mapping.map(argument, arguments[next++]);
-          for (Operation &op : block.without_terminator())
-            inner.clone(op, mapping);
-          return llvm::map_to_vector(computedRows, [&](Value row) -> Value {
-            return mapping.lookup(row);
-          });
-        });
-    for (auto [i, result] : llvm::enumerate(computed))
-      values[result] = smaller->getResult(i);
-  }
-  rows.erase();
-  return values;
-}
-
 /// Differentiates the row region and keeps the operands that need it. The
 /// gradient of a `column` operand is formed for every row and then summed.
 template <typename Op>
@@ -236,9 +178,9 @@ struct RowGradient : Differentiable::template ExternalModel<RowGradient<Op>, Op>
         });
     if (failed(outcome))
       return failure();
-    SmallVector<Value> gradients = simplifyRows(b, cast<RowsOp>(grad));
-    for (auto [i, operand] : llvm::enumerate(wanted)) {
-      Value gradient = gradients[i];
+    eraseDeadArithmetic(cast<RowsOp>(grad));
+    SmallVector<Value> gradients = simplifyRows(cast<RowsOp>(grad));
+    for (auto [operand, gradient] : llvm::zip_equal(wanted, gradients)) {
       if (maps[operand].getKind() == MapKind::Column)
         gradient = ColumnSumOp::create(
             b, op->getLoc(), asF32(tensorOf(op->getOperand(operand))),

@@ -103,6 +103,11 @@ bool RowTape::reverse(Operation *op) {
         add(x(0), times(mul(dy, mul(y, mul(y, y))), -0.5));
         return true;
       })
+      .Case<RowSigmoidOp>([&](auto) { // s (1 - s)
+        Value g = mul(dy, y);
+        add(x(0), arith::SubFOp::create(b, loc, g, mul(g, y)));
+        return true;
+      })
       .Case<math::SinOp>([&](auto) {
         add(x(0), mul(dy, math::CosOp::create(b, loc, x(0))));
         return true;

@@ -70,18 +70,6 @@ static Meaning lookUp(const Flag &flag, Tables tables) {
   return meaning;
 }
 
-/// A choice such as completion_only_loss may be written like a boolean.
-static bool takesBareTrue(const Meaning &meaning) {
-  if (meaning.isBoolean())
-    return true;
-  if (meaning.row->type != OptionType::kChoice)
-    return false;
-  for (std::string_view choice : splitWords(meaning.row->choices))
-    if (choice == "true")
-      return true;
-  return false;
-}
-
 static StatusOr<std::string> valueOf(const Flag &flag, const Meaning &meaning,
                                      std::span<const std::string> words,
                                      size_t &next) {
@@ -93,7 +81,7 @@ static StatusOr<std::string> valueOf(const Flag &flag, const Meaning &meaning,
   if (flag.value)
     return *flag.value;
   bool hasNext = next < words.size();
-  if (takesBareTrue(meaning)) {
+  if (meaning.isBoolean()) {
     if (hasNext && (words[next] == "true" || words[next] == "false" ||
                     words[next] == "True" || words[next] == "False"))
       return words[next++];

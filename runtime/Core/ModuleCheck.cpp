@@ -180,6 +180,8 @@ static Status checkQuantization(const qlora_parameter &p) {
                      p.dtype, p.block, p.double_quant);
     return Status::ok();
   }
+  if (p.rank < 1)
+    return damaged("quantised, but a scalar");
   if (p.role != QLORA_ROLE_FROZEN)
     return damaged("quantised, but its role is {}", p.role);
   if (!std::has_single_bit(p.block) || p.block < kMinBlock ||
@@ -312,8 +314,7 @@ Status checkKernels(const qlora_module &m, const AddressRanges &ranges) {
   }
   for (uint32_t i = 0; i < m.launch_count; ++i)
     if (!ranges.containsString(m.launches[i].label))
-      return damaged("the label of launch {} is not a string of the module",
-                     i);
+      return damaged("the label of launch {} is not a string of the module", i);
   return Status::ok();
 }
 

@@ -49,14 +49,7 @@ Status fillFrozen(const LoadedModule &module, const ParameterSources &sources,
 /// Fills the TRAINABLE arena. Random values depend on the seed and the
 /// parameter's name only, so every rank gets the same bits.
 Status fillTrainable(const LoadedModule &module,
-                     const ParameterSources &sources,
-                     std::span<uint8_t> arena);
-
-/// Uniform in [0, 1): element `index` of the stream of (seed, name). The
-/// randomness behind QLORA_INIT_*; counter-based, so order does not matter.
-double initUniform(uint64_t seed, uint64_t nameHash, uint64_t index);
-/// FNV-1a of a name.
-uint64_t hashName(std::string_view name);
+                     const ParameterSources &sources, std::span<uint8_t> arena);
 
 } // namespace qlora
 

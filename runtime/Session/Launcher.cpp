@@ -129,6 +129,9 @@ Status Supervisor::startRank(int rank) {
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
     return systemError("socketpair");
   FileDescriptor ours(ends[0]), theirs(ends[1]);
+  children[rank].channel = std::move(ours);
+  // Before the fork: a rank that ends at once would make it fail.
+  QLORA_RETURN_IF_ERROR(sendHello(rank));
   pid_t parent = getpid();
   pid_t pid = fork();
   if (pid < 0)
@@ -142,8 +145,7 @@ Status Supervisor::startRank(int rank) {
     becomeRank(rank, theirs.get());
   }
   children[rank].pid = pid;
-  children[rank].channel = std::move(ours);
-  return sendHello(rank);
+  return Status::ok();
 }
 
 void Supervisor::becomeRank(int rank, int channel) {
@@ -216,7 +218,10 @@ void Supervisor::readReport(int rank) {
   std::string text(kMaxMessageBytes, '\0');
   ssize_t bytes = recv(children[rank].channel.get(), text.data(), text.size(),
                        MSG_DONTWAIT);
-  if (bytes < 0 && (errno == EAGAIN || errno == EINTR))
+  // A rank that ended without reading our hello resets the connection; what
+  // it sent is still there.
+  if (bytes < 0 &&
+      (errno == EAGAIN || errno == EINTR || errno == ECONNRESET))
     return;
   if (bytes <= 0) {
     children[rank].channel = FileDescriptor();

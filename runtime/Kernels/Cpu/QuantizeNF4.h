@@ -60,10 +60,12 @@ void quantizeNF4Scales(const NF4Layout &layout, std::span<const float> scales,
 /// The scales f32 [layout.blocks] that a quantised tensor stands for.
 void decodeNF4Scales(const NF4Layout &layout, const uint8_t *tensor,
                      float *scales);
-/// Elements [first, first + count) as f32; `first` is a multiple of
-/// layout.block. `scales` as decodeNF4Scales gives them.
+/// Elements [first, first + count) as f32, `columns` of them in a row (which
+/// scale an element has depends on it: NF4Scales.h). `scales` as
+/// decodeNF4Scales gives them.
 void decodeNF4(const NF4Layout &layout, const uint8_t *tensor,
-               const float *scales, int64_t first, int64_t count, float *out);
+               const float *scales, int64_t columns, int64_t first,
+               int64_t count, float *out);
 
 } // namespace qlora
 

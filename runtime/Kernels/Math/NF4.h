@@ -63,6 +63,52 @@ struct NF4Layout {
   }
 };
 
+/// The parts of one quantised tensor, and what its numbers are. A kernel that
+/// decodes faster must give the same bits.
+struct NF4Tensor {
+  int64_t block;
+  bool doubleQuant;
+  const uint8_t *packed;
+  const void *scales;
+  const float *nestedAbsmax;
+  const float *nestedMap;
+  const float *codeBook;
+  const float *nestedOffset;
+
+  /// `bytes` is aligned to 4.
+  static NF4Tensor of(const NF4Layout &layout, const void *bytes) {
+    const auto *base = static_cast<const uint8_t *>(bytes);
+    const auto floats = [&](int64_t offset) {
+      return reinterpret_cast<const float *>(base + offset);
+    };
+    return {layout.block,
+            layout.doubleQuant,
+            base + layout.packed,
+            base + layout.scales,
+            floats(layout.nestedAbsmax),
+            floats(layout.nestedMap),
+            floats(layout.codeBook),
+            floats(layout.offset)};
+  }
+
+  /// Compile callers with -ffp-contract=off: product and sum are rounded one
+  /// by one.
+  float absmax(int64_t blockIndex) const {
+    if (!doubleQuant)
+      return static_cast<const float *>(scales)[blockIndex];
+    const uint8_t code = static_cast<const uint8_t *>(scales)[blockIndex];
+    const float product =
+        nestedMap[code] * nestedAbsmax[blockIndex / kNF4NestedBlock];
+    return product + *nestedOffset;
+  }
+
+  float element(int64_t index) const {
+    const uint8_t byte = packed[index / 2];
+    const int nibble = index % 2 == 0 ? byte >> 4 : byte & 15;
+    return codeBook[nibble] * absmax(index / block);
+  }
+};
+
 } // namespace qlora
 
 #endif // QLORA_RUNTIME_KERNELS_MATH_NF4_H

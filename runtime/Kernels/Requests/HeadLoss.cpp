@@ -45,12 +45,22 @@ std::vector<uint64_t> head_loss_grad::operandBytes(const KernelRequest &r) {
   return bytes;
 }
 
+/// Row numbers and words are i32.
+static Reason needCountable(const KernelRequest &r) {
+  for (std::string_view name : {"rows", "vocab"})
+    if (r.constant(name) > int64_t(1) << 31)
+      return std::string(name) + " must be at most 2^31, got " +
+             std::to_string(r.constant(name));
+  return std::nullopt;
+}
+
 static Reason needHead(const KernelRequest &r) {
   return firstOf(
       [&] { return needShape(r); },
       [&] {
         return needPositive(r, {"rows", "hidden_size", "vocab", "chunk_rows"});
       },
+      [&] { return needCountable(r); },
       [&] { return needStride(r, "ldh", r.constant("hidden_size")); },
       [&] {
         return needType(r, "hidden", {kF32, kBF16});
@@ -78,7 +88,7 @@ Reason head_loss::chunked::reject(const KernelRequest &r) {
 }
 
 uint64_t head_loss::chunked::workspaceBytes(const KernelRequest &r) {
-  return headWorkspace(r, false).bytes();
+  return HeadPlan::of(r).total().bytes();
 }
 
 Reason head_loss_grad::reference::reject(const KernelRequest &r) {
@@ -102,7 +112,7 @@ Reason head_loss_grad::chunked::reject(const KernelRequest &r) {
 }
 
 uint64_t head_loss_grad::chunked::workspaceBytes(const KernelRequest &r) {
-  return headWorkspace(r, true).bytes();
+  return HeadPlan::of(r).total().bytes();
 }
 
 } // namespace qlora::requests

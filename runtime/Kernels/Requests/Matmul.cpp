@@ -72,9 +72,7 @@ Reason matmul::onednn::reject(const KernelRequest &r) {
 }
 
 uint64_t matmul::onednn::workspaceBytes(const KernelRequest &r) {
-  return gemmWorkspace(typeOf(r, "a"), typeOf(r, "b"), typeOf(r, "c"),
-                       r.constant("m"), r.constant("n"), r.constant("k"))
-      .bytes();
+  return gemmWorkspace(matmulProblem(r)).bytes();
 }
 
 // panel_matmul --------------------------------------------------------------
@@ -129,16 +127,10 @@ Reason panel_matmul::onednn::reject(const KernelRequest &r) {
 }
 
 uint64_t panel_matmul::onednn::workspaceBytes(const KernelRequest &r) {
-  const int64_t m = r.constant("m"), columns = r.constant("columns");
-  const int64_t panel = std::min(r.constant("panel_rows"), r.constant("rows"));
-  const qlora_dtype a = typeOf(r, "a"), c = typeOf(r, "c");
-  const Size decoded = matrixBytes(a, panel, columns, columns).aligned();
-  if (r.constant("transpose_w"))
-    return (decoded + gemmWorkspace(a, a, c, m, panel, columns)).bytes();
-  // The sum over panels is kept in f32 until the last one.
-  const Size sum =
-      c == kF32 ? Size(0) : matrixBytes(kF32, m, columns, columns).aligned();
-  return (decoded + sum + gemmWorkspace(a, a, kF32, m, columns, panel)).bytes();
+  const PanelPlan plan = PanelPlan::of(r);
+  return (plan.decoded + plan.sum +
+          gemmWorkspace(plan.product(r, plan.panelRows)))
+      .bytes();
 }
 
 // decode ----------------------------------------------------------------------

@@ -157,14 +157,24 @@ uint64_t copy_rows::reference::workspaceBytes(const KernelRequest &) {
 // ---------------------------------------------------------------------------
 
 std::vector<uint64_t> clip_norm::operandBytes(const KernelRequest &r) {
-  return {(Size(r.constant("elements")) * Size(4)).bytes(), 4, 4, 4, 0};
+  return {(Size(r.constant("elements")) * Size(4)).bytes(), 4, 4, 0};
+}
+
+/// The label count is element 1, and `skip` leaves an end of the range.
+static Reason needCount(const KernelRequest &r) {
+  const int64_t elements = r.constant("elements"), skip = r.constant("skip");
+  if (elements < 2)
+    return "elements must be at least 2, got " + std::to_string(elements);
+  if (skip < 0 || skip > elements)
+    return "skip must be in [0, elements], got " + std::to_string(skip);
+  return std::nullopt;
 }
 
 Reason clip_norm::reference::reject(const KernelRequest &r) {
   return firstOf([&] { return needShape(r); },
                  [&] { return needPositive(r, {"elements"}); },
+                 [&] { return needCount(r); },
                  [&] { return needType(r, "gradient", {kF32}); },
-                 [&] { return needType(r, "count", {kF32}); },
                  [&] { return needType(r, "norm", {kF32}); },
                  [&] { return needType(r, "scale", {kF32}); });
 }

@@ -15,36 +15,223 @@ static Size packed(qlora_dtype dtype, int64_t rows, int64_t columns) {
   return matrixBytes(dtype, rows, columns, columns).aligned();
 }
 
-Size gemmWorkspace(qlora_dtype a, qlora_dtype b, qlora_dtype c, int64_t m,
-                   int64_t n, int64_t k) {
-  Size bytes = 0;
-  if (a != b)
-    bytes = bytes + (a == kF32 ? packed(kBF16, m, k) : packed(kBF16, k, n));
-  if (a == kF32 && b == kF32 && c != kF32)
-    bytes = bytes + packed(kF32, m, n);
-  return bytes + Size(4 << 20);
+static Size largest(Size a, Size b) { return a.bytes() < b.bytes() ? b : a; }
+
+// Matrix products ---------------------------------------------------------
+
+bool GemmProblem::isDenseA() const {
+  return transposeA ? k == 1 || lda == m : m == 1 || lda == k;
 }
 
-Size attentionSlot(int64_t length, int64_t dim) {
-  const int64_t block = std::min<int64_t>(length, 128);
-  return Size(4) * (Size(block) * Size(block) + Size(4 * block) * Size(dim) +
-                    Size(4 * block));
+bool GemmProblem::isDenseB() const {
+  return transposeB ? n == 1 || ldb == k : k == 1 || ldb == n;
 }
 
-Size attentionGradSlot(int64_t length, int64_t dim) {
-  return attentionSlot(length, dim) * Size(2) +
-         Size(8) * Size(length) * Size(dim);
+static int64_t ceilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/// Half of `extent`, at a multiple of `unit`.
+static int64_t halve(int64_t extent, int64_t unit) {
+  return ceilDivide(extent, 2 * unit) * unit;
 }
 
-Size headWorkspace(const KernelRequest &r, bool hasGradient) {
-  const int64_t hidden = r.constant("hidden_size");
-  const int64_t vocab = r.constant("vocab");
-  const int64_t chunk = std::min(r.constant("chunk_rows"), r.constant("rows"));
-  Size bytes = packed(kF32, chunk, vocab) + packed(kF32, chunk, hidden) +
-               packed(kF32, 512, hidden) + Size(4 << 20);
-  if (hasGradient)
-    bytes = bytes + packed(kF32, chunk, hidden) + packed(kBF16, chunk, vocab);
-  return bytes;
+/// Large enough that packing is cheap, small enough for 16 tasks.
+static GemmTile wholeDepthTile(const GemmProblem &p) {
+  static constexpr int64_t kTasks = 16, kRowUnit = 48, kColumnUnit = 48;
+  GemmTile tile = {std::min<int64_t>(p.m, 6 * kRowUnit),
+                   std::min<int64_t>(p.n, 8 * kColumnUnit),
+                   p.k,
+                   0,
+                   0,
+                   0};
+  while (ceilDivide(p.m, tile.rows) * ceilDivide(p.n, tile.columns) < kTasks) {
+    if (tile.rows <= kRowUnit && tile.columns <= kColumnUnit)
+      break;
+    if (tile.rows > tile.columns)
+      tile.rows = halve(tile.rows, kRowUnit);
+    else
+      tile.columns = halve(tile.columns, kColumnUnit);
+  }
+  return tile;
+}
+
+GemmTile GemmTile::of(const GemmProblem &p) {
+  if (p.a == kF32 && p.b == kF32 && p.c == kF32)
+    return wholeDepthTile(p);
+  GemmTile tile = {std::min<int64_t>(p.m, 128),
+                   std::min<int64_t>(p.n, 144),
+                   std::min<int64_t>(p.k, 256),
+                   0,
+                   0,
+                   0};
+  if (p.a != kF32)
+    tile.aBytes = packed(kF32, tile.rows, tile.depth).bytes();
+  if (p.b != kF32)
+    tile.bBytes = packed(kF32, tile.depth, tile.columns).bytes();
+  if (p.c != kF32)
+    tile.cBytes = packed(kF32, tile.rows, tile.columns).bytes();
+  return tile;
+}
+
+GemmCopies GemmCopies::of(const GemmProblem &p) {
+  GemmCopies copies;
+  if (p.a != kBF16 || p.b != kBF16)
+    return copies;
+  if (!p.isDenseA())
+    copies.a = packed(kBF16, p.m, p.k);
+  if (!p.isDenseB())
+    copies.b = packed(kBF16, p.k, p.n);
+  if (!p.isDenseC())
+    copies.c = packed(kF32, p.m, p.n);
+  return copies;
+}
+
+/// oneDNN 2.6 wants at most this much per thread in 9 of 10 shapes; with
+/// more, fewer threads take part, or the product is tiled.
+static Size libraryScratch(const GemmProblem &p) {
+  const auto padded = [](int64_t extent) { return Size(extent) + Size(63); };
+  const Size shape = (padded(p.m) * padded(p.k) + padded(p.k) * padded(p.n) +
+                      padded(p.m) * padded(p.n)) *
+                     Size(4);
+  const uint64_t perThread = std::min<uint64_t>(shape.bytes(), 512 * 1024);
+  return Size(static_cast<int64_t>(perThread)) * Size(8);
+}
+
+Size gemmWorkspace(const GemmProblem &p) {
+  const Size tiles = Size(int64_t(GemmTile::of(p).bytes())) * Size(kGemmSlots);
+  if (p.a != p.b || (p.a == kF32 && p.c != kF32))
+    return tiles;
+  const GemmCopies copies = GemmCopies::of(p);
+  return largest(tiles, copies.a + copies.b + copies.c + libraryScratch(p));
+}
+
+GemmProblem matmulProblem(const KernelRequest &r) {
+  return {r.constant("m"),
+          r.constant("n"),
+          r.constant("k"),
+          r.constant("lda"),
+          r.constant("ldb"),
+          r.constant("ldc"),
+          r.constant("transpose_a") != 0,
+          r.constant("transpose_b") != 0,
+          typeOf(r, "a"),
+          typeOf(r, "b"),
+          typeOf(r, "c"),
+          static_cast<float>(r.constantAsDouble("alpha")),
+          static_cast<float>(r.constantAsDouble("beta"))};
+}
+
+PanelPlan PanelPlan::of(const KernelRequest &r) {
+  const int64_t columns = r.constant("columns");
+  PanelPlan plan;
+  plan.panelRows = std::min(r.constant("panel_rows"), r.constant("rows"));
+  plan.isForward = r.constant("transpose_w") != 0;
+  plan.decodedType = typeOf(r, "a");
+  plan.decoded = packed(plan.decodedType, plan.panelRows, columns);
+  if (!plan.isForward && typeOf(r, "c") != kF32)
+    plan.sum = packed(kF32, r.constant("m"), columns);
+  return plan;
+}
+
+GemmProblem PanelPlan::product(const KernelRequest &r, int64_t rows) const {
+  const int64_t m = r.constant("m"), columns = r.constant("columns");
+  GemmProblem p = {};
+  p.m = m;
+  p.lda = r.constant("lda");
+  p.ldb = columns;
+  p.ldc = r.constant("ldc");
+  p.transposeB = isForward;
+  p.n = isForward ? rows : columns;
+  p.k = isForward ? columns : rows;
+  p.a = p.b = decodedType;
+  p.c = typeOf(r, "c");
+  p.alpha = static_cast<float>(r.constantAsDouble("alpha"));
+  p.beta = static_cast<float>(r.constantAsDouble("beta"));
+  if (sum.bytes() > 0) {
+    p.c = kF32;
+    p.ldc = columns;
+    p.beta = 0;
+  }
+  return p;
+}
+
+// Head and loss ------------------------------------------------------------
+
+HeadPlan HeadPlan::of(const KernelRequest &r) {
+  HeadPlan plan;
+  plan.chunkRows = std::min(r.constant("chunk_rows"), r.constant("rows"));
+  plan.hidden = r.constant("hidden_size");
+  plan.vocab = r.constant("vocab");
+  plan.hiddenType = typeOf(r, "hidden");
+  plan.weightType = typeOf(r, "w");
+  plan.gradientType = plan.hiddenType;
+  plan.hasGradient = r.op->name == "head_loss_grad";
+  plan.rowNumbers = (Size(plan.chunkRows) * Size(4)).aligned();
+  plan.rowLosses = (Size(plan.chunkRows) * Size(8)).aligned();
+  plan.gathered = packed(plan.hiddenType, plan.chunkRows, plan.hidden);
+  plan.logits = packed(kF32, plan.chunkRows, plan.vocab);
+  if (!plan.hasGradient)
+    return plan;
+  plan.gradient = packed(kF32, plan.chunkRows, plan.hidden);
+  if (plan.gradientType != kF32)
+    plan.narrowLogits = packed(plan.gradientType, plan.chunkRows, plan.vocab);
+  return plan;
+}
+
+GemmProblem HeadPlan::logitsProduct(int64_t rows) const {
+  return {rows, vocab,      hidden,     hidden, hidden, vocab, false,
+          true, hiddenType, weightType, kF32,   1,      0};
+}
+
+GemmProblem HeadPlan::hiddenGradientProduct(int64_t rows) const {
+  return {rows,  hidden,       vocab,      vocab, hidden, hidden, false,
+          false, gradientType, weightType, kF32,  1,      0};
+}
+
+GemmProblem HeadPlan::weightGradientProduct(int64_t rows) const {
+  return {vocab, hidden,       rows,       vocab, hidden, hidden, true,
+          false, gradientType, hiddenType, kF32,  1,      1};
+}
+
+Size HeadPlan::scratch() const {
+  const Size forward = gemmWorkspace(logitsProduct(chunkRows));
+  if (!hasGradient)
+    return forward;
+  return largest(forward,
+                 largest(gemmWorkspace(hiddenGradientProduct(chunkRows)),
+                         gemmWorkspace(weightGradientProduct(chunkRows))));
+}
+
+Size HeadPlan::total() const {
+  return rowNumbers + rowLosses + gathered + logits + narrowLogits + gradient +
+         scratch();
+}
+
+// Attention ------------------------------------------------------------------
+
+AttentionScratch AttentionScratch::of(const KernelRequest &r) {
+  const int64_t length = r.constant("length"), dim = r.constant("dim");
+  const bool isNarrow = typeOf(r, "q") != kF32;
+  AttentionScratch s;
+  s.block = std::min(length, kAttentionBlock);
+  const auto take = [&](int64_t elements) {
+    const int64_t offset = s.elements;
+    s.elements += ceilDivide(elements, 16) * 16;
+    return offset;
+  };
+  s.scores = take(s.block * s.block);
+  s.rowStates = take(2 * s.block);
+  s.sum = take(s.block * dim);
+  s.queries = take(isNarrow ? s.block * dim : 0);
+  s.keys = take(isNarrow ? s.block * dim : 0);
+  s.values = take(isNarrow ? s.block * dim : 0);
+  if (r.op->name != "attention_grad")
+    return s;
+  s.scoreGradients = take(s.block * s.block);
+  s.outGradients = take(isNarrow ? s.block * dim : 0);
+  s.outputs = take(isNarrow ? s.block * dim : 0);
+  s.keyGradients = take(isNarrow ? length * dim : 0);
+  s.valueGradients = take(isNarrow ? length * dim : 0);
+  return s;
 }
 
 } // namespace qlora::requests

@@ -16,16 +16,98 @@ namespace qlora::requests {
 inline constexpr int64_t kColumnSumPartials = 16;
 inline constexpr int64_t kClipNormPartials = 256;
 
-/// Scratch of one matrix product c[m,n] = a[m,k] . b[k,n].
-Size gemmWorkspace(qlora_dtype a, qlora_dtype b, qlora_dtype c, int64_t m,
-                   int64_t n, int64_t k);
+// Matrix products -----------------------------------------------------------
 
-/// Scratch of one concurrent task of attention.
-Size attentionSlot(int64_t length, int64_t dim);
-Size attentionGradSlot(int64_t length, int64_t dim);
+/// c[m,n] := alpha * op(a)[m,k] . op(b)[k,n] + beta * c, as in Kernels.def.
+struct GemmProblem {
+  int64_t m, n, k;
+  int64_t lda, ldb, ldc;
+  bool transposeA, transposeB;
+  qlora_dtype a, b, c;
+  float alpha = 1, beta = 0;
 
-/// Workspace of head_loss and head_loss_grad.
-Size headWorkspace(const KernelRequest &request, bool hasGradient);
+  /// No gaps between rows; a single row has none.
+  bool isDenseA() const;
+  bool isDenseB() const;
+  bool isDenseC() const { return m == 1 || ldc == n; }
+};
+
+/// Tasks of a tiled product that run at the same time, at most.
+inline constexpr int64_t kGemmSlots = 16;
+
+/// The shape of a tile of c, the depth of one step, and the f32 scratch of a
+/// task: pieces of a, b and c, each only where the type is not f32.
+struct GemmTile {
+  int64_t rows, columns, depth;
+  uint64_t aBytes, bBytes, cBytes;
+  static GemmTile of(const GemmProblem &problem);
+  uint64_t bytes() const { return aBytes + bBytes + cBytes; }
+};
+
+/// Dense copies of a bf16 product, then the library's own scratch.
+struct GemmCopies {
+  Size a = 0, b = 0, c = 0;
+  static GemmCopies of(const GemmProblem &problem);
+};
+
+/// Scratch that is enough for either way of computing it.
+Size gemmWorkspace(const GemmProblem &problem);
+
+GemmProblem matmulProblem(const KernelRequest &request);
+
+/// panel_matmul: the workspace is the decoded panel, then (backward into a
+/// narrow c) the f32 sum over the panels, then the scratch of the product.
+struct PanelPlan {
+  int64_t panelRows; ///< of all panels but the last
+  bool isForward;
+  qlora_dtype decodedType; ///< of the panel: a's
+  Size decoded = 0, sum = 0;
+  static PanelPlan of(const KernelRequest &request);
+  /// The product of `rows` rows of W. Backward: c is `sum` where there is one.
+  GemmProblem product(const KernelRequest &request, int64_t rows) const;
+};
+
+// Attention -------------------------------------------------------------------
+
+/// Queries or keys that are looked at together.
+inline constexpr int64_t kAttentionBlock = 128;
+
+/// Scratch of one concurrent task: offsets in f32 elements, each part of whole
+/// cache lines. Parts of other types than f32 exist to be widened into.
+struct AttentionScratch {
+  int64_t block;                              ///< min(length, kAttentionBlock)
+  int64_t scores = 0, rowStates = 0, sum = 0; ///< scores, max and sum, output
+  int64_t queries = 0, keys = 0, values = 0;  ///< widened
+  // Of the gradient only.
+  int64_t scoreGradients = 0, outGradients = 0, outputs = 0;
+  int64_t keyGradients = 0, valueGradients = 0; ///< of all keys of a head
+  int64_t elements = 0;
+
+  static AttentionScratch of(const KernelRequest &request);
+  Size bytes(int64_t slots) const { return Size(4) * Size(slots) * elements; }
+};
+
+// Head and loss ---------------------------------------------------------------
+
+/// Workspace of head_loss and head_loss_grad: rows of a chunk whose labels
+/// count, their hidden rows, their logits, and with a gradient the narrow
+/// copy of the logits' gradient and the f32 gradient of the hidden rows.
+struct HeadPlan {
+  int64_t chunkRows, hidden, vocab;
+  qlora_dtype hiddenType, weightType;
+  bool hasGradient;
+  qlora_dtype gradientType; ///< of dlogits in the products: hidden's
+  Size rowNumbers = 0, rowLosses = 0, gathered = 0, logits = 0,
+       narrowLogits = 0, gradient = 0;
+  static HeadPlan of(const KernelRequest &request);
+
+  GemmProblem logitsProduct(int64_t rows) const;
+  GemmProblem hiddenGradientProduct(int64_t rows) const;
+  GemmProblem weightGradientProduct(int64_t rows) const;
+  /// Of the products, the largest.
+  Size scratch() const;
+  Size total() const;
+};
 
 } // namespace qlora::requests
 

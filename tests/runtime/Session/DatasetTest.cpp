@@ -92,8 +92,9 @@ TEST(TokenFile, TargetsStayInTheirSegment) {
 }
 
 TEST(TokenFile, Errors) {
-  auto ids = item("input_ids", {1, 2, 3, 4}, {1, 2, 2});
-  Ints good = {1, 2, 3, 4}, far = {1, 2, 3, 10}, none(4, -100);
+  Ints good = {1, 2, 3, 4};
+  auto ids = item("input_ids", good, {1, 2, 2});
+  Ints far = {1, 2, 3, 10}, none(4, -100);
   auto path = write("t", {ids, item("labels", good, {1, 2, 2})});
   EXPECT_EQ(errorOf(path, {2, {3, 4}, 10}),
             "'' has micro-batches of 2 x 2 tokens, but the program was "

@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: MIT
+
+# cmake -DOUTPUT=x.cpp -DNAME=kText "-DFILES=a.h;b.h" -P QLoRAEmbedText.cmake
+#
+# Writes the files one after the other as one C++ string. Their includes of
+# each other ("runtime/...") are left out, so list them in include order.
+set(text "")
+foreach(file ${FILES})
+  file(READ ${file} content)
+  string(REGEX REPLACE "#include \"runtime/[^\n]*\n" "" content "${content}")
+  string(APPEND text "${content}")
+endforeach()
+file(WRITE ${OUTPUT}
+  "extern const char ${NAME}[];\nconst char ${NAME}[] = R\"QLORA(${text})QLORA\";\n")

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: MIT
+
+// Constant tables as assembler text: one line per row. Numbers are packed
+// into 64-bit words, little endian, so that a table of 60,000 rows assembles
+// in a fraction of a second.
+
+#ifndef QLORA_COMPILER_CODEGEN_ASSEMBLYTEXT_H
+#define QLORA_COMPILER_CODEGEN_ASSEMBLYTEXT_H
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace qlora {
+
+/// Two 32-bit numbers as the word that has `low` first in memory.
+inline uint64_t wordOf(uint32_t low, uint32_t high) {
+  return uint64_t(high) << 32 | low;
+}
+
+/// Strings, each once, in the order of first use.
+class StringTable {
+public:
+  /// The label of a NUL-terminated copy of `text`.
+  std::string label(std::string_view text);
+  std::string str() const { return lines; }
+
+private:
+  std::map<std::string, size_t, std::less<>> labels;
+  std::string lines;
+};
+
+/// A labelled table.
+class WordTable {
+public:
+  explicit WordTable(std::string label) : label(std::move(label)) {}
+
+  /// Adds a row of 64-bit words; a word is a number or the text of an
+  /// expression of labels.
+  void row(std::initializer_list<uint64_t> words);
+  void row(const std::vector<std::string> &words);
+
+  uint32_t size() const { return count; }
+  const std::string &getLabel() const { return label; }
+  std::string str() const;
+
+private:
+  std::string label;
+  std::string lines;
+  uint32_t count = 0;
+};
+
+} // namespace qlora
+
+#endif // QLORA_COMPILER_CODEGEN_ASSEMBLYTEXT_H

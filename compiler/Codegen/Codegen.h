@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: MIT
+
+// From a planned program to files: the kernels as text, and train.so.
+
+#ifndef QLORA_COMPILER_CODEGEN_CODEGEN_H
+#define QLORA_COMPILER_CODEGEN_CODEGEN_H
+
+#include <string>
+
+#include "mlir/IR/BuiltinOps.h"
+
+namespace qlora {
+
+struct CodegenOptions {
+  /// `--march`: x86-64-v2, x86-64-v3, x86-64-v4, or native for the highest
+  /// of them that this machine has.
+  std::string march = "native";
+  /// Compiled kernels are kept here; empty for $XDG_CACHE_HOME/qlora/kernels
+  /// (~/.cache without it).
+  std::string cacheFolder;
+  bool useCache = true;
+};
+
+/// Writes every generated kernel, in the order of the module, as one C++
+/// source that includes runtime/Kernels/Rows.h. The same module gives the
+/// same text. Errors are diagnostics of the kernel.
+llvm::LogicalResult printKernels(mlir::ModuleOp module,
+                                 llvm::raw_ostream &stream);
+
+/// Compiles the kernels, writes the tables and links both to `outputPath`.
+/// The file is replaced as a whole or left as it was. The same module, flags
+/// and compiler give the same bytes. Errors are diagnostics of the module.
+///
+/// Discardable attributes of the module: `program.config` and `program.plan`
+/// (strings, JSON objects; "{}" without) become config_json and plan_json.
+llvm::LogicalResult emitTrainSo(mlir::ModuleOp module,
+                                const CodegenOptions &options,
+                                llvm::StringRef outputPath);
+
+} // namespace qlora
+
+#endif // QLORA_COMPILER_CODEGEN_CODEGEN_H

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: MIT
+
+// The x86-64 microarchitecture levels (x86-64 psABI, section 3.1.1): kernels
+// are compiled for one of them, so that train.so runs on any machine of that
+// level and the loader can say what a lesser one lacks.
+
+#ifndef QLORA_COMPILER_CODEGEN_CPULEVEL_H
+#define QLORA_COMPILER_CODEGEN_CPULEVEL_H
+
+#include <string>
+
+#include "runtime/Core/Status.h"
+
+namespace qlora {
+
+struct CpuLevel {
+  std::string march;    ///< clang's name: "x86-64-v3"
+  std::string features; ///< "avx,avx2,...", as /proc/cpuinfo names them
+};
+
+/// The level called `march`; for "native" the highest that this machine has.
+StatusOr<CpuLevel> cpuLevel(const std::string &march);
+
+} // namespace qlora
+
+#endif // QLORA_COMPILER_CODEGEN_CPULEVEL_H

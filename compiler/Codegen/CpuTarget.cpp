@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: MIT
+
+// Groups the kernels into units, and compiles those that are not cached.
+
+#include "compiler/Codegen/CpuTarget.h"
+
+#include "runtime/ABI/module.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+using namespace qlora;
+
+/// runtime/Kernels/Rows.h and what it includes, as one text.
+extern const char qloraKernelPrelude[];
+
+/// Units compiled at the same time.
+static constexpr size_t kParallel = 2;
+/// A unit is not split below this: starting clang costs as much.
+static constexpr size_t kMinUnitBytes = 16 << 10;
+
+uint32_t CpuTarget::kind() const { return QLORA_TARGET_CPU; }
+
+StatusOr<std::string> CpuTarget::findClang() {
+  return findTool({"clang-22"}, "clang-22");
+}
+
+std::vector<std::string> CpuTarget::flags() const {
+  return {"-x", "c++", "-std=c++20", "-O3", "-march=" + level.march,
+          // The text decides every rounding.
+          "-ffp-contract=off", "-fno-math-errno",
+          // One exported symbol, no imports, nothing of this machine.
+          "-fPIC", "-fvisibility=hidden", "-ffreestanding", "-fno-exceptions",
+          "-fno-rtti", "-fno-asynchronous-unwind-tables", "-fno-ident",
+          "-fno-stack-protector", "-w", "-c"};
+}
+
+/// The functions as up to kParallel units of about the same length, each with
+/// the prelude.
+static std::vector<std::string>
+makeUnits(const std::vector<std::string> &functions) {
+  size_t bytes = 0;
+  for (const std::string &function : functions)
+    bytes += function.size();
+  size_t count = std::clamp<size_t>(bytes / kMinUnitBytes, 1, kParallel);
+  std::vector<std::string> units(count);
+  for (const std::string &function : functions)
+    *std::ranges::min_element(units, {}, &std::string::size) +=
+        "\n" + function;
+  for (std::string &unit : units)
+    unit.insert(0, qloraKernelPrelude);
+  return units;
+}
+
+StatusOr<std::vector<std::string>>
+CpuTarget::compile(const std::vector<std::string> &functions,
+                   const ScratchFolder &folder) {
+  QLORA_ASSIGN_OR_RETURN(std::string version,
+                         readCommand({clang, "--version"}));
+  std::vector<std::string> objects, keys;
+  std::vector<Command> commands;
+  std::vector<size_t> compiled;
+  for (const std::string &unit : makeUnits(functions)) {
+    size_t number = objects.size();
+    objects.push_back(folder.file(fmt::format("kernels{}.o", number)));
+    keys.push_back(KernelCache::key(
+        fmt::format("{}\n{}\n{}", version, fmt::join(flags(), " "), unit)));
+    if (std::optional<std::string> object = cache.find(keys.back())) {
+      QLORA_RETURN_IF_ERROR(writeFile(objects.back(), *object));
+      continue;
+    }
+    std::string source = folder.file(fmt::format("kernels{}.cpp", number));
+    QLORA_RETURN_IF_ERROR(writeFile(source, unit));
+    Command command = {clang};
+    for (const std::string &flag : flags())
+      command.push_back(flag);
+    command.insert(command.end(), {"-o", objects.back(), source});
+    commands.push_back(std::move(command));
+    compiled.push_back(number);
+  }
+  QLORA_RETURN_IF_ERROR(runCommands(commands, kParallel));
+  for (size_t number : compiled) {
+    QLORA_ASSIGN_OR_RETURN(std::string object, readFile(objects[number]));
+    cache.store(keys[number], object);
+  }
+  return objects;
+}

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: MIT
+
+// `--target cpu`: kernels as host C++, compiled by clang 22.
+//
+// clang and not the compiler that built us: the kernels' text relies on its
+// vectorisers, and its version is part of what decides the bytes.
+
+#ifndef QLORA_COMPILER_CODEGEN_CPUTARGET_H
+#define QLORA_COMPILER_CODEGEN_CPUTARGET_H
+
+#include "compiler/Codegen/CpuLevel.h"
+#include "compiler/Codegen/KernelCache.h"
+#include "compiler/Codegen/Target.h"
+
+namespace qlora {
+
+class CpuTarget : public Target {
+public:
+  CpuTarget(CpuLevel level, KernelCache cache, std::string clang)
+      : level(std::move(level)), cache(std::move(cache)),
+        clang(std::move(clang)) {}
+
+  uint32_t kind() const override;
+  std::string cpuFeatures() const override { return level.features; }
+  const KernelDialect &dialect() const override { return hostDialect(); }
+  StatusOr<std::vector<std::string>>
+  compile(const std::vector<std::string> &functions,
+          const ScratchFolder &folder) override;
+
+  const std::string &getClang() const { return clang; }
+  /// clang 22, or an error naming the Debian package.
+  static StatusOr<std::string> findClang();
+
+private:
+  std::vector<std::string> flags() const;
+
+  CpuLevel level;
+  KernelCache cache;
+  std::string clang;
+};
+
+} // namespace qlora
+
+#endif // QLORA_COMPILER_CODEGEN_CPUTARGET_H

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: MIT
+
+// Expressions of one column loop.
+
+#include "compiler/Codegen/LoopPrinter.h"
+
+#include <fmt/format.h>
+
+using namespace mlir;
+using namespace qlora;
+using namespace qlora::model;
+
+/// Longer expressions get a name.
+static constexpr size_t kMaxInline = 48;
+
+ArrayRef<LoopPrinter::Half> LoopPrinter::halves() const {
+  static constexpr Half kAll[] = {kWhole};
+  static constexpr Half kPair[] = {kLow, kHigh};
+  if (plan.loops[number].isPaired)
+    return kPair;
+  return kAll;
+}
+
+std::string LoopPrinter::column(Half half) const {
+  return half == kHigh ? fmt::format("c + {}", text.getColumns() / 2) : "c";
+}
+
+bool LoopPrinter::isKeptEarlier(Value value) const {
+  auto kept = plan.kept.find(value);
+  return kept != plan.kept.end() && kept->second < number;
+}
+
+void LoopPrinter::countUses(Value value, Half half) {
+  if (!isRow(value) || uses[{value, half}]++ || isKeptEarlier(value))
+    return;
+  Operation *op = value.getDefiningOp();
+  if (!op)
+    return;
+  if (isa<RowRotateOp>(op))
+    half = half == kLow ? kHigh : kLow;
+  unsigned times = repeatsOperands(op) ? 2 : 1;
+  for (unsigned i = 0; i < times; ++i)
+    for (Value operand : op->getOperands())
+      countUses(operand, half);
+}
+
+//===----------------------------------------------------------------------===//
+// Expressions
+//===----------------------------------------------------------------------===//
+
+FailureOr<Expression> LoopPrinter::opExpression(Operation *op, Half half) {
+  if (auto splat = dyn_cast<RowSplatOp>(op)) {
+    FailureOr<std::string> number = text.scalar(splat.getValue());
+    if (failed(number))
+      return failure();
+    return Expression{*number, true};
+  }
+  if (isa<arith::ConstantOp>(op)) {
+    FailureOr<std::string> number = text.scalar(op->getResult(0));
+    if (failed(number))
+      return failure();
+    return Expression{*number, true};
+  }
+  if (auto constant = dyn_cast<RowConstantOp>(op)) {
+    FailureOr<std::string> table = text.table(constant);
+    if (failed(table))
+      return failure();
+    return Expression{fmt::format("{}[{}]", *table, column(half)), true};
+  }
+  if (auto random = dyn_cast<RowRandomOp>(op)) {
+    std::string seed = text.stepField("uint64_t", "seed");
+    std::string microBatch = text.stepField("uint64_t", "micro_batch");
+    return Expression{fmt::format("qlora_uniform({}, {}, {}, row, {})", seed,
+                                  microBatch, random.getId(), column(half)),
+                      true};
+  }
+  if (auto rotate = dyn_cast<RowRotateOp>(op)) {
+    FailureOr<std::string> other =
+        row(rotate.getRow(), half == kLow ? kHigh : kLow);
+    if (failed(other))
+      return failure();
+    return half == kLow ? Expression{"-" + *other} : Expression{*other, true};
+  }
+  SmallVector<std::string> operands;
+  for (Value operand : op->getOperands()) {
+    FailureOr<std::string> operandText = row(operand, half);
+    if (failed(operandText))
+      return failure();
+    operands.push_back(*operandText);
+  }
+  return elementwiseExpression(op, operands);
+}
+
+FailureOr<Expression> LoopPrinter::expression(Value value, Half half) {
+  if (isKeptEarlier(value))
+    return Expression{
+        fmt::format("{}_row[{}]", text.nameOf(value), column(half)), true};
+  if (Operation *op = value.getDefiningOp())
+    return opExpression(op, half);
+  unsigned argument = cast<BlockArgument>(value).getArgNumber();
+  return Expression{text.getDialect().load(text.getOperand(argument).dtype,
+                                           text.rowPointer(argument),
+                                           column(half)),
+                    true};
+}
+
+/// Loads are named: a load inside a conditional would be a branch.
+bool LoopPrinter::needsName(Value value, Half half,
+                            const Expression &expression) const {
+  Operation *op = value.getDefiningOp();
+  if (op && isa<RowSplatOp, arith::ConstantOp>(op))
+    return false;
+  if (!op || isa<RowConstantOp>(op) || plan.kept.contains(value))
+    return true;
+  return uses.lookup({value, half}) > 1 || expression.text.size() > kMaxInline;
+}
+
+/// The name of a variable with this value; an equal one is used again.
+std::string LoopPrinter::bind(Value value, Half half,
+                              const std::string &equal) {
+  std::string &name = bound[equal];
+  if (!name.empty())
+    return name;
+  static constexpr const char *kSuffix[] = {"", "_low", "_high"};
+  name = text.nameOf(value) + kSuffix[half];
+  bool isBool = cast<RankedTensorType>(value.getType())
+                    .getElementType()
+                    .isInteger(1);
+  loop.body.push_back(fmt::format("const {} {} = {};",
+                                  isBool ? "bool" : "float", name, equal));
+  return name;
+}
+
+/// `value` in column `half` as text that can stand inside an expression.
+FailureOr<std::string> LoopPrinter::row(Value value, Half half) {
+  if (!isRow(value))
+    return text.scalar(value);
+  Key key{value, half};
+  if (auto it = known.find(key); it != known.end())
+    return it->second;
+  FailureOr<Expression> equal = expression(value, half);
+  if (failed(equal))
+    return failure();
+  if (!needsName(value, half, *equal))
+    return equal->asOperand();
+  std::string name = bind(value, half, equal->text);
+  auto kept = plan.kept.find(value);
+  if (kept != plan.kept.end() && kept->second == number)
+    loop.body.push_back(fmt::format("{}_row[{}] = {};", text.nameOf(value),
+                                    column(half), name));
+  return known[key] = name;
+}
+
+//===----------------------------------------------------------------------===//
+// Loops
+//===----------------------------------------------------------------------===//
+
+void LoopPrinter::print() {
+  loop.columns =
+      text.getColumns() / static_cast<int64_t>(halves().size());
+  Statements lines;
+  for (const auto &[value, first] : plan.kept)
+    if (first == number)
+      lines.push_back(text.getDialect().rowArray(text.nameOf(value) + "_row",
+                                                 text.getColumns()));
+  text.add(lines);
+  text.add(text.getDialect().loop(loop));
+}
+
+/// The text of an expression that stands alone.
+static std::string withoutParentheses(const std::string &operand) {
+  return operand.front() == '(' ? operand.substr(1, operand.size() - 2)
+                                : operand;
+}
+
+LogicalResult LoopPrinter::printSums() {
+  ArrayRef<RowSumOp> sums = plan.loops[number].sums;
+  for (RowSumOp sum : sums)
+    for (Half half : halves())
+      countUses(sum.getRow(), half);
+  for (RowSumOp sum : sums) {
+    std::string name = text.nameOf(sum.getResult());
+    loop.sums.push_back(name);
+    for (Half half : halves()) {
+      FailureOr<std::string> term = row(sum.getRow(), half);
+      if (failed(term))
+        return failure();
+      loop.terms.emplace_back(name, withoutParentheses(*term));
+    }
+  }
+  return print(), success();
+}
+
+LogicalResult LoopPrinter::printStores(OperandRange results,
+                                       unsigned firstResult) {
+  for (Value result : results)
+    for (Half half : halves())
+      countUses(result, half);
+  Statements stores;
+  for (auto [i, result] : llvm::enumerate(results))
+    for (Half half : halves()) {
+      FailureOr<std::string> value = row(result, half);
+      if (failed(value))
+        return failure();
+      unsigned operand = firstResult + i;
+      stores.push_back(text.getDialect().store(
+          text.getOperand(operand).dtype, text.rowPointer(operand),
+          column(half), withoutParentheses(*value)));
+    }
+  loop.body.insert(loop.body.end(), stores.begin(), stores.end());
+  return print(), success();
+}

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: MIT
+
+// One column loop of a printed kernel: the expressions of the values that it
+// sums or stores. A value that is used once stands inside the expression that
+// uses it; one that is used more often, or is long, gets a name.
+
+#ifndef QLORA_COMPILER_CODEGEN_LOOPPRINTER_H
+#define QLORA_COMPILER_CODEGEN_LOOPPRINTER_H
+
+#include "compiler/Codegen/KernelText.h"
+#include "compiler/Codegen/RowPlan.h"
+
+namespace qlora {
+
+class LoopPrinter {
+public:
+  LoopPrinter(KernelText &text, const RowPlan &plan, unsigned number)
+      : text(text), plan(plan), number(number) {}
+
+  /// A loop that sums (`sums` of the plan are not empty).
+  llvm::LogicalResult printSums();
+  /// The loop that stores; operand `firstResult + i` is results[i].
+  llvm::LogicalResult printStores(mlir::OperandRange results,
+                                  unsigned firstResult);
+
+private:
+  /// Which column a text is about: `c`, or in a paired loop the one in the
+  /// first or in the second half of the row.
+  enum Half : unsigned { kWhole, kLow, kHigh };
+  using Key = std::pair<mlir::Value, unsigned>;
+
+  llvm::ArrayRef<Half> halves() const;
+  std::string column(Half half) const;
+  bool isKeptEarlier(mlir::Value value) const;
+  void countUses(mlir::Value value, Half half);
+  void print();
+
+  llvm::FailureOr<std::string> row(mlir::Value value, Half half);
+  llvm::FailureOr<Expression> expression(mlir::Value value, Half half);
+  llvm::FailureOr<Expression> opExpression(mlir::Operation *op, Half half);
+  std::string bind(mlir::Value value, Half half, const std::string &equal);
+  bool needsName(mlir::Value value, Half half, const Expression &) const;
+
+  KernelText &text;
+  const RowPlan &plan;
+  unsigned number;
+
+  ColumnLoop loop;
+  llvm::DenseMap<Key, unsigned> uses;
+  llvm::DenseMap<Key, std::string> known;
+  llvm::StringMap<std::string> bound; ///< names by what they are equal to
+};
+
+} // namespace qlora
+
+#endif // QLORA_COMPILER_CODEGEN_LOOPPRINTER_H

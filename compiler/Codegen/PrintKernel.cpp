@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: MIT
+
+// Prints one program.kernel: plans its loops, then prints one after the other.
+
+#include "compiler/Codegen/PrintKernel.h"
+
+#include "compiler/Codegen/LoopPrinter.h"
+
+#include <fmt/format.h>
+
+using namespace mlir;
+using namespace qlora;
+using namespace qlora::model;
+using program::KernelOp;
+
+std::string qlora::functionName(KernelOp kernel) {
+  std::string name;
+  for (unsigned char c : kernel.getSymName())
+    name += llvm::isAlnum(c) || c == '_' ? std::string(1, c)
+                                         : fmt::format("_x{:02x}", c);
+  if (llvm::isDigit(name.front()))
+    name = "_" + name;
+  return name + "_kernel";
+}
+
+/// What can be refused before anything is printed.
+static LogicalResult checkBody(KernelOp kernel) {
+  Block &body = kernel.getBody().front();
+  int64_t columns = *kernel.getColumns();
+  WalkResult result = kernel.walk([&](Operation *op) {
+    for (Value value : op->getResults()) {
+      auto row = dyn_cast<RankedTensorType>(value.getType());
+      if (row && row.getShape() != ArrayRef<int64_t>(columns)) {
+        op->emitOpError("cannot be printed in a kernel: it has type ")
+            << row << " where rows have " << columns << " columns";
+        return WalkResult::interrupt();
+      }
+    }
+    if (isa<RowRotateOp>(op) && columns % 2) {
+      op->emitOpError("expects an even number of columns, but got ")
+          << columns;
+      return WalkResult::interrupt();
+    }
+    return WalkResult::advance();
+  });
+  if (result.wasInterrupted())
+    return failure();
+  for (Value value : body.getTerminator()->getOperands())
+    if (!isRow(value))
+      return kernel.emitOpError("expects rows as results, but got ")
+             << value.getType();
+  return success();
+}
+
+FailureOr<std::string> qlora::printKernel(KernelOp kernel,
+                                          const KernelDialect &dialect) {
+  FailureOr<SmallVector<RowOperand>> operands = rowOperands(kernel);
+  if (failed(operands) || failed(checkBody(kernel)))
+    return failure();
+  Block &body = kernel.getBody().front();
+  RowPlan plan = planRows(body, *kernel.getColumns());
+  KernelText text(kernel, functionName(kernel), dialect, *operands);
+  unsigned last = plan.loops.size() - 1;
+  for (unsigned i = 0; i < last; ++i)
+    if (failed(LoopPrinter(text, plan, i).printSums()))
+      return failure();
+  if (failed(LoopPrinter(text, plan, last)
+                 .printStores(body.getTerminator()->getOperands(),
+                              body.getNumArguments())))
+    return failure();
+  return fmt::format("// {}: rows of {} columns.\n", kernel.getSymName().str(),
+                     *kernel.getColumns()) +
+         text.str();
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: MIT
+
+// One row per arithmetic op.
+
+#include "compiler/Codegen/RowExpressions.h"
+
+#include "dialects/Model/Model.h"
+#include "llvm/ADT/TypeSwitch.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+using namespace mlir;
+using namespace qlora;
+
+std::string qlora::floatLiteral(float value) {
+  if (std::isnan(value))
+    return "__builtin_nanf(\"\")";
+  if (std::isinf(value))
+    return value > 0 ? "__builtin_inff()" : "-__builtin_inff()";
+  std::string text = fmt::format("{}", value);
+  if (text.find_first_of(".e") == std::string::npos)
+    text += ".0";
+  return text + "f";
+}
+
+static std::optional<std::string> comparison(arith::CmpFPredicate predicate,
+                                             StringRef a, StringRef b) {
+  using P = arith::CmpFPredicate;
+  auto text = [&](const char *format) {
+    return fmt::format(fmt::runtime(format), a.str(), b.str());
+  };
+  switch (predicate) {
+  case P::OEQ: return text("{} == {}");
+  case P::OGT: return text("{} > {}");
+  case P::OGE: return text("{} >= {}");
+  case P::OLT: return text("{} < {}");
+  case P::OLE: return text("{} <= {}");
+  case P::UNE: return text("{} != {}");
+  case P::UGT: return text("!({} <= {})");
+  case P::UGE: return text("!({} < {})");
+  case P::ULT: return text("!({} >= {})");
+  case P::ULE: return text("!({} > {})");
+  default: return std::nullopt;
+  }
+}
+
+bool qlora::repeatsOperands(Operation *op) {
+  return isa<arith::MaximumFOp, arith::MinimumFOp>(op);
+}
+
+FailureOr<Expression>
+qlora::elementwiseExpression(Operation *op, ArrayRef<std::string> x) {
+  auto binary = [&](const char *symbol) {
+    return Expression{fmt::format("{} {} {}", x[0], symbol, x[1])};
+  };
+  auto call = [&](const char *function) {
+    return Expression{fmt::format("{}({})", function, x[0]), true};
+  };
+  // NaN where an operand is one, as arith has it: x != x is true for NaN.
+  auto extremum = [&](const char *symbol) {
+    return Expression{fmt::format("{0} {2} {1} || {0} != {0} ? {0} : {1}",
+                                  x[0], x[1], symbol)};
+  };
+  return llvm::TypeSwitch<Operation *, FailureOr<Expression>>(op)
+      .Case<arith::AddFOp>([&](auto) { return binary("+"); })
+      .Case<arith::SubFOp>([&](auto) { return binary("-"); })
+      .Case<arith::MulFOp>([&](auto) { return binary("*"); })
+      .Case<arith::DivFOp>([&](auto) { return binary("/"); })
+      .Case<arith::NegFOp>([&](auto) { return Expression{"-" + x[0]}; })
+      .Case<arith::MaximumFOp>([&](auto) { return extremum(">"); })
+      .Case<arith::MinimumFOp>([&](auto) { return extremum("<"); })
+      .Case<math::ExpOp>([&](auto) { return call("qlora_exp"); })
+      .Case<math::SqrtOp>([&](auto) { return call("qlora_sqrt"); })
+      .Case<math::RsqrtOp>([&](auto) { return call("qlora_rsqrt"); })
+      .Case<math::SinOp>([&](auto) { return call("qlora_sin"); })
+      .Case<math::CosOp>([&](auto) { return call("qlora_cos"); })
+      .Case<arith::SelectOp>([&](auto) {
+        return Expression{fmt::format("{} ? {} : {}", x[0], x[1], x[2])};
+      })
+      .Case<arith::CmpFOp>([&](arith::CmpFOp compare) {
+        std::optional<std::string> text =
+            comparison(compare.getPredicate(), x[0], x[1]);
+        if (text)
+          return FailureOr<Expression>(Expression{*text});
+        return FailureOr<Expression>(
+            compare.emitOpError("cannot be printed in a kernel: predicate ")
+            << arith::stringifyCmpFPredicate(compare.getPredicate()));
+      })
+      .Default([](Operation *other) {
+        return FailureOr<Expression>(
+            other->emitOpError("cannot be printed in a kernel"));
+      });
+}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: MIT
+
+// Checks a generated kernel's attributes and spells its addresses.
+
+#include "compiler/Codegen/RowOperands.h"
+
+#include <fmt/format.h>
+
+using namespace mlir;
+using namespace qlora;
+using namespace qlora::model;
+
+static std::string times(const std::string &row, int64_t factor) {
+  return factor == 1 ? row : fmt::format("{} * {}", row, factor);
+}
+
+static std::string dividedRow(int64_t divisor) {
+  return divisor == 1 ? "row" : fmt::format("row / {}", divisor);
+}
+
+std::string RowOperand::offset(int64_t columns) const {
+  switch (kind) {
+  case MapKind::Column:
+  case MapKind::Global:
+    return "";
+  case MapKind::Scalar:
+    return dividedRow(group);
+  case MapKind::Group:
+    return times(dividedRow(group), stride);
+  case MapKind::Full:
+    break;
+  }
+  if (stride == groups * columns)
+    return times("row", columns);
+  if (groups == 1)
+    return times("row", stride);
+  return fmt::format("{} + {}", times(dividedRow(groups), stride),
+                     times(fmt::format("row % {}", groups), columns));
+}
+
+static LogicalResult checkOperand(program::KernelOp kernel, unsigned number,
+                                  const RowOperand &operand) {
+  int64_t columns = *kernel.getColumns();
+  auto error = [&] {
+    return kernel.emitOpError("operand ") << number << " ";
+  };
+  int64_t last = operand.isResult ? QLORA_DTYPE_F16 : QLORA_DTYPE_I32;
+  if (operand.dtype < 0 || operand.dtype > last)
+    return error() << "has dtype " << static_cast<int64_t>(operand.dtype)
+                   << ", which a row cannot "
+                   << (operand.isResult ? "write" : "read");
+  if (operand.group < 1 || operand.groups < 1)
+    return error() << "has groups of " << operand.group << " and "
+                   << operand.groups << " rows";
+  bool isFull = operand.kind == MapKind::Full;
+  int64_t width = isFull ? operand.groups * columns : columns;
+  if ((isFull || operand.kind == MapKind::Group) && operand.stride < width)
+    return error() << "has rows of " << width << " elements, but stride "
+                   << operand.stride;
+  return success();
+}
+
+FailureOr<SmallVector<RowOperand>>
+qlora::rowOperands(program::KernelOp kernel) {
+  if (!kernel.getColumns() || !kernel.getMaps() || !kernel.getDtypes() ||
+      !kernel.getStrides() || !kernel.getGroups())
+    return kernel.emitOpError("expects columns, maps, dtypes, strides and "
+                              "groups with a body");
+  Block &body = kernel.getBody().front();
+  size_t inputs = body.getNumArguments();
+  if (!body.mightHaveTerminator() || !isa<RowYieldOp>(body.getTerminator()))
+    return kernel.emitOpError("expects a body that ends in model.row_yield");
+  size_t count = inputs + body.getTerminator()->getNumOperands();
+  if (kernel.getMaps()->size() != inputs ||
+      kernel.getDtypes()->size() != count ||
+      kernel.getStrides()->size() != count ||
+      kernel.getGroups()->size() != count)
+    return kernel.emitOpError("expects ")
+           << inputs << " maps and " << count
+           << " dtypes, strides and groups";
+  if (static_cast<int64_t>(*kernel.getColumns()) < 1)
+    return kernel.emitOpError("expects a positive number of columns");
+  SmallVector<RowOperand> operands(count);
+  for (auto [i, operand] : llvm::enumerate(operands)) {
+    operand.isResult = i >= inputs;
+    if (!operand.isResult) {
+      auto map = cast<MapAttr>((*kernel.getMaps())[i]);
+      operand.kind = map.getKind();
+      operand.group = map.getGroup();
+    }
+    operand.dtype = static_cast<qlora_dtype>((*kernel.getDtypes())[i]);
+    operand.stride = (*kernel.getStrides())[i];
+    operand.groups = (*kernel.getGroups())[i];
+    if (failed(checkOperand(kernel, i, operand)))
+      return failure();
+  }
+  return operands;
+}

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: MIT
+
+// What the attributes of a generated program.kernel say of its buffers.
+
+#ifndef QLORA_COMPILER_CODEGEN_ROWOPERANDS_H
+#define QLORA_COMPILER_CODEGEN_ROWOPERANDS_H
+
+#include "dialects/Program/Program.h"
+
+namespace qlora {
+
+/// One buffer of a generated kernel: inputs first, then results.
+struct RowOperand {
+  model::MapKind kind = model::MapKind::Full;
+  int64_t group = 1;  ///< of the map: rows that share a scalar or a group
+  qlora_dtype dtype = QLORA_DTYPE_F32;
+  int64_t stride = 0; ///< elements from one row of the tensor to the next
+  int64_t groups = 1; ///< kernel rows in one row of the tensor
+  bool isResult = false;
+
+  /// The element at which kernel row `row` starts, as C++; empty for 0.
+  std::string offset(int64_t columns) const;
+};
+
+/// Reads and checks the attributes; emits an error for a kernel that lacks
+/// some or whose numbers do not fit together.
+llvm::FailureOr<llvm::SmallVector<RowOperand>>
+rowOperands(program::KernelOp kernel);
+
+} // namespace qlora
+
+#endif // QLORA_COMPILER_CODEGEN_ROWOPERANDS_H

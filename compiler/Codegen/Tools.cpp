@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: MIT
+
+// Programs and files, on top of LLVM's portable layer.
+
+#include "compiler/Codegen/Tools.h"
+
+#include "llvm/Support/FileSystem.h"
+#include "llvm/Support/MemoryBuffer.h"
+#include "llvm/Support/Path.h"
+#include "llvm/Support/Program.h"
+#include "llvm/Support/raw_ostream.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <optional>
+
+using namespace qlora;
+using llvm::StringRef;
+
+static constexpr const char *kLlvmFolder = "/usr/lib/llvm-22/bin";
+
+//===----------------------------------------------------------------------===//
+// Files
+//===----------------------------------------------------------------------===//
+
+StatusOr<ScratchFolder> ScratchFolder::create() {
+  llvm::SmallString<128> path;
+  if (std::error_code error =
+          llvm::sys::fs::createUniqueDirectory("qloracc", path))
+    return Status::error(StatusCode::kResourceExhausted,
+                         "cannot make a temporary folder: {}; set TMPDIR to a "
+                         "folder with free space", error.message());
+  return ScratchFolder(path.str().str());
+}
+
+ScratchFolder::~ScratchFolder() {
+  if (!path.empty())
+    llvm::sys::fs::remove_directories(path);
+}
+
+static Status writeError(const std::string &path, std::error_code error) {
+  return Status::error(StatusCode::kResourceExhausted, "cannot write '{}': {}",
+                       path, error.message());
+}
+
+static std::error_code writeTo(int descriptor, std::string_view bytes) {
+  llvm::raw_fd_ostream stream(descriptor, /*shouldClose=*/true);
+  stream << StringRef(bytes.data(), bytes.size());
+  stream.close();
+  std::error_code error = stream.error();
+  stream.clear_error();
+  return error;
+}
+
+Status qlora::writeFile(const std::string &path, std::string_view bytes) {
+  int descriptor;
+  std::error_code error = llvm::sys::fs::openFileForWrite(path, descriptor);
+  if (!error)
+    error = writeTo(descriptor, bytes);
+  return error ? writeError(path, error) : Status::ok();
+}
+
+StatusOr<std::string> qlora::readFile(const std::string &path) {
+  auto buffer = llvm::MemoryBuffer::getFile(path);
+  if (!buffer)
+    return Status::error(StatusCode::kNotFound, "cannot read '{}': {}", path,
+                         buffer.getError().message());
+  return (*buffer)->getBuffer().str();
+}
+
+Status qlora::replaceFile(const std::string &path, std::string_view bytes) {
+  llvm::sys::fs::file_status status;
+  bool exists = !llvm::sys::fs::status(path, status);
+  if (exists && !llvm::sys::fs::is_regular_file(status))
+    return writeFile(path, bytes);
+  // Through a link, so that the link stays.
+  llvm::SmallString<128> target(path);
+  if (exists)
+    llvm::sys::fs::real_path(path, target);
+  int descriptor;
+  llvm::SmallString<128> beside;
+  std::error_code error = llvm::sys::fs::createUniqueFile(
+      llvm::Twine(target) + ".%%%%%%", descriptor, beside,
+      llvm::sys::fs::OF_None,
+      llvm::sys::fs::all_read | llvm::sys::fs::owner_write |
+          llvm::sys::fs::group_write);
+  if (error)
+    return writeError(path, error);
+  error = writeTo(descriptor, bytes);
+  if (!error)
+    error = llvm::sys::fs::rename(beside, target);
+  if (!error)
+    return Status::ok();
+  llvm::sys::fs::remove(beside);
+  return writeError(path, error);
+}
+
+//===----------------------------------------------------------------------===//
+// Programs
+//===----------------------------------------------------------------------===//
+
+StatusOr<std::string> qlora::findTool(const std::vector<std::string> &names,
+                                      std::string_view package) {
+  for (const std::string &name : names) {
+    if (auto path = llvm::sys::findProgramByName(name))
+      return *path;
+    if (auto path = llvm::sys::findProgramByName(name, {kLlvmFolder}))
+      return *path;
+  }
+  return Status::error(StatusCode::kUnavailable,
+                       "no {} on PATH or in {}; install the Debian package {}",
+                       fmt::join(names, " or "), kLlvmFolder, package);
+}
+
+namespace {
+
+/// A command that runs, with its output in files.
+struct Running {
+  const Command *command;
+  llvm::sys::ProcessInfo process;
+  std::string output;
+};
+
+} // namespace
+
+static Status commandError(const Command &command, int code,
+                           const std::string &reason,
+                           const std::string &outputPath) {
+  StatusOr<std::string> output = readFile(outputPath);
+  StringRef text = output.isOk() ? StringRef(*output) : StringRef();
+  // The first lines say what is wrong; the rest follows from it.
+  size_t end = text.find('\n', std::min<size_t>(text.size(), 400));
+  return Status::error(
+      StatusCode::kInternal, "{} failed ({}): {}", command.front(),
+      reason.empty() ? fmt::format("exit code {}", code) : reason,
+      text.take_front(end).rtrim().str());
+}
+
+static StatusOr<Running> start(const Command &command,
+                               const std::string &output) {
+  llvm::SmallVector<StringRef> arguments(command.begin(), command.end());
+  std::optional<StringRef> redirects[] = {StringRef(""), StringRef(output),
+                                          StringRef(output)};
+  std::string reason;
+  bool failed = false;
+  Running running{&command, {}, output};
+  running.process =
+      llvm::sys::ExecuteNoWait(command.front(), arguments, std::nullopt,
+                               redirects, 0, &reason, &failed);
+  if (failed)
+    return Status::error(StatusCode::kUnavailable, "cannot run {}: {}",
+                         command.front(), reason);
+  return running;
+}
+
+static Status finish(const Running &running) {
+  std::string reason;
+  llvm::sys::ProcessInfo end =
+      llvm::sys::Wait(running.process, std::nullopt, &reason);
+  if (end.ReturnCode == 0)
+    return Status::ok();
+  return commandError(*running.command, end.ReturnCode, reason,
+                      running.output);
+}
+
+Status qlora::runCommands(const std::vector<Command> &commands,
+                          unsigned parallel) {
+  QLORA_ASSIGN_OR_RETURN(ScratchFolder folder, ScratchFolder::create());
+  Status first;
+  std::vector<Running> running;
+  size_t finished = 0;
+  auto finishOne = [&] {
+    Status status = finish(running[finished++]);
+    if (first.isOk())
+      first = status;
+  };
+  for (const Command &command : commands) {
+    if (running.size() - finished == parallel)
+      finishOne();
+    StatusOr<Running> next =
+        start(command, folder.file(fmt::format("{}", running.size())));
+    if (!next.isOk()) {
+      first = next.status();
+      break;
+    }
+    running.push_back(std::move(*next));
+  }
+  while (finished < running.size())
+    finishOne();
+  return first;
+}
+
+StatusOr<std::string> qlora::readCommand(const Command &command) {
+  QLORA_ASSIGN_OR_RETURN(ScratchFolder folder, ScratchFolder::create());
+  QLORA_ASSIGN_OR_RETURN(Running running,
+                         start(command, folder.file("output")));
+  QLORA_RETURN_IF_ERROR(finish(running));
+  return readFile(running.output);
+}

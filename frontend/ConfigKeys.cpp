@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: MIT
+
+// The tables of config.json's keys.
+
+#include "frontend/ConfigKeys.h"
+
+#include <algorithm>
+#include <set>
+#include <string_view>
+
+#include "frontend/JsonFields.h"
+
+using nlohmann::json;
+
+namespace qlora {
+
+// clang-format off
+/// HfConfig.cpp and Rope.cpp read these.
+static const std::set<std::string_view> kReadKeys = {
+    "architectures", "attention_bias", "head_dim", "hidden_act",
+    "hidden_size", "intermediate_size", "layer_types",
+    "max_position_embeddings", "max_window_layers", "mlp_bias", "model_type",
+    "num_attention_heads", "num_hidden_layers", "num_key_value_heads",
+    "original_max_position_embeddings", "quantization_config", "rms_norm_eps",
+    "rope_parameters", "rope_scaling", "rope_theta", "sliding_window",
+    "tie_word_embeddings", "use_sliding_window", "vocab_size",
+};
+
+/// Names, tokens, generation, labels, initialisation, and how (not what) a
+/// framework computes. `dtype` and `torch_dtype` are among them: each tensor
+/// is taken in the type it is stored in.
+static const std::set<std::string_view> kHarmlessKeys = {
+    "_attn_implementation", "_attn_implementation_autoset", "_commit_hash",
+    "_flash_attn_2_enabled", "_name_or_path", "attn_implementation",
+    "auto_map", "bad_words_ids", "begin_suppress_tokens", "bos_token_id",
+    "cls_token_id", "decoder_start_token_id", "diversity_penalty",
+    "do_sample", "dtype", "early_stopping", "encoder_no_repeat_ngram_size",
+    "eos_token_id", "exponential_decay_length_penalty", "finetuning_task",
+    "forced_bos_token_id", "forced_eos_token_id", "gradient_checkpointing",
+    "id2label", "initializer_range", "is_decoder", "is_llama_config",
+    "label2id", "length_penalty", "max_length", "max_sequence_length",
+    "mask_token_id", "min_length", "model_max_length", "name_or_path",
+    "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_labels",
+    "num_return_sequences", "output_attentions", "output_hidden_states",
+    "output_scores", "pad_token", "pad_token_id", "prefix", "problem_type",
+    "remove_invalid_values", "repetition_penalty", "return_dict",
+    "return_dict_in_generate", "sep_token_id", "suppress_tokens",
+    "task_specific_params", "temperature", "tokenizer_class", "top_k",
+    "top_p", "torch_dtype", "torchscript", "transformers.js_config", "transformers_version",
+    "typical_p", "unk_token_id", "unsloth_fixed", "unsloth_version",
+    "use_bfloat16", "use_cache", "use_flash_attention",
+};
+// clang-format on
+
+namespace {
+/// A key and the JSON value at which it changes nothing.
+struct NeutralKey {
+  std::string_view name;
+  std::string_view neutral;
+};
+} // namespace
+
+static constexpr NeutralKey kNeutralKeys[] = {
+    {"add_cross_attention", "false"},
+    {"alibi", "false"},
+    {"attention_chunk_size", "null"},
+    {"attention_dropout", "0"},
+    {"attention_multiplier", "null"},
+    {"attention_out_bias", "false"},
+    {"attn_logit_softcapping", "null"},
+    {"chunk_size_feed_forward", "0"},
+    {"clip_qkv", "null"},
+    {"cross_attention_hidden_size", "null"},
+    {"dim_model_base", "null"},
+    {"embd_pdrop", "0"},
+    {"embedding_multiplier", "1"},
+    {"final_logit_softcapping", "null"},
+    {"hidden_dropout", "0"},
+    {"is_causal", "true"},
+    {"is_encoder_decoder", "false"},
+    {"logit_scale", "1"},
+    {"logits_scaling", "1"},
+    {"mup_multiplier", "1"},
+    {"no_rope_layers", "[]"},
+    {"num_experts", "0"},
+    {"num_experts_per_tok", "0"},
+    {"num_local_experts", "0"},
+    {"partial_rotary_factor", "1"},
+    {"per_layer_config", "{}"},
+    {"pretraining_tp", "1"},
+    {"pruned_heads", "{}"},
+    {"qk_layernorm", "false"},
+    {"query_pre_attn_scalar", "null"},
+    {"resid_pdrop", "0"},
+    {"residual_dropout", "0"},
+    {"residual_multiplier", "1"},
+    {"rope_interleaved", "false"},
+    {"scale_depth", "null"},
+    {"scale_emb", "1"},
+    {"swiglu_limit", "null"},
+    {"text_config", "null"},
+    {"tie_encoder_decoder", "false"},
+    {"use_bidirectional_attention", "false"},
+    {"use_qk_norm", "false"},
+};
+
+// clang-format off
+/// Parts of names that mean arithmetic.
+static constexpr std::string_view kTellingParts[] = {
+    "act_fn",  "activation", "alibi",    "attention", "attn", "bias",
+    "causal",  "drop",       "embed",    "expert",    "head", "layer",
+    "logit",   "mlp",        "moe",      "mup",       "multiplier",
+    "norm",    "parallel",   "position", "residual",  "rope", "rotary",
+    "scal",    "softcap",    "window",
+};
+// clang-format on
+
+/// null, {}, [] and "" are off for every key.
+static bool isEmpty(const json &value) {
+  return value.is_null() ||
+         ((value.is_structured() || value.is_string()) && value.empty());
+}
+
+static Status refuseKey(const std::string &name, const json &value,
+                        std::string_view neutral) {
+  return Status::invalid(
+      "config key '{}' is {}, which changes the model's "
+      "arithmetic in a way that is not supported{}",
+      name, shortDump(value),
+      neutral.empty() ? std::string() : fmt::format("; only {} is", neutral));
+}
+
+static Status checkUnknownKey(const std::string &name, const json &value,
+                              std::vector<std::string> &warnings) {
+  if (value == false)
+    return Status::ok();
+  const bool telling =
+      std::any_of(std::begin(kTellingParts), std::end(kTellingParts),
+                  [&](std::string_view part) {
+                    return name.find(part) != std::string::npos;
+                  });
+  if (telling)
+    return refuseKey(name, value, "");
+  warnings.push_back(fmt::format("config key '{}' ({}) is not known and was "
+                                 "ignored",
+                                 name, shortDump(value)));
+  return Status::ok();
+}
+
+Status checkConfigKeys(const json &config, std::vector<std::string> &warnings) {
+  for (const auto &[name, value] : config.items()) {
+    if (kReadKeys.contains(name) || kHarmlessKeys.contains(name) ||
+        isEmpty(value))
+      continue;
+    const auto rule =
+        std::find_if(std::begin(kNeutralKeys), std::end(kNeutralKeys),
+                     [&](const NeutralKey &key) { return key.name == name; });
+    if (rule == std::end(kNeutralKeys)) {
+      QLORA_RETURN_IF_ERROR(checkUnknownKey(name, value, warnings));
+      continue;
+    }
+    if (value != json::parse(rule->neutral))
+      return refuseKey(name, value, rule->neutral);
+  }
+  return Status::ok();
+}
+
+} // namespace qlora

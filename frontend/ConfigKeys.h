@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: MIT
+
+// What to do with every key of config.json: read it, ignore it because it is
+// known to be harmless, or refuse it because it changes the arithmetic.
+//
+// A harmless-looking key that is ignored may mean a wrong model, and a
+// refused key that meant nothing is a model that cannot be used. So:
+//
+//   known to be read or harmless   ignored here
+//   known to change the maths      must have its neutral value, or is refused
+//   unknown, null/false/empty      ignored: it is off
+//   unknown, with a telling name   refused ("softcap", "expert", ...)
+//   unknown otherwise              a warning
+
+#ifndef QLORA_FRONTEND_CONFIGKEYS_H
+#define QLORA_FRONTEND_CONFIGKEYS_H
+
+#include <nlohmann/json.hpp>
+
+#include <string>
+#include <vector>
+
+#include "runtime/Core/Status.h"
+
+namespace qlora {
+
+/// Checks every key of the object in config.json; appends to `warnings`.
+Status checkConfigKeys(const nlohmann::json &config,
+                       std::vector<std::string> &warnings);
+
+} // namespace qlora
+
+#endif // QLORA_FRONTEND_CONFIGKEYS_H

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: MIT
+
+// Which tensor of the files is which weight of a decoder, checked: that it is
+// there, with the shape that config.json implies, in a type that is read.
+// Only headers are read, and the quant_state (a few bytes of JSON) of weights
+// that bitsandbytes quantised.
+
+#ifndef QLORA_FRONTEND_DECODERWEIGHTS_H
+#define QLORA_FRONTEND_DECODERWEIGHTS_H
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "frontend/HfConfig.h"
+#include "runtime/Core/ModelFiles.h"
+
+namespace qlora {
+
+/// One stored weight. `shape` is that of the numbers, also where they are
+/// packed in 4 bits.
+struct Weight {
+  std::string name;
+  std::string file; ///< base name
+  SafetensorsDtype dtype = SafetensorsDtype::kF32;
+  std::vector<int64_t> shape;
+  int64_t nf4Block = 0; ///< 0: not quantised
+  bool doubleQuant = false;
+};
+
+struct LinearWeight {
+  std::string module; ///< "model.layers.0.self_attn.q_proj"
+  Weight weight;      ///< [out, in]
+  std::optional<Weight> bias;
+};
+
+struct LayerWeights {
+  Weight inputNorm;
+  LinearWeight q, k, v, o;
+  std::optional<Weight> qNorm, kNorm;
+  Weight postAttentionNorm;
+  LinearWeight gate, up, down;
+};
+
+struct DecoderWeights {
+  Weight embedding;
+  std::vector<LayerWeights> layers;
+  Weight norm;
+  std::optional<Weight> head; ///< none: the embedding
+};
+
+/// Finds every weight. Missing, misshapen or oddly typed tensors, and
+/// tensors that contradict config.json, are errors with file, name and both
+/// shapes; tensors that no family uses are counted in `warnings`.
+StatusOr<DecoderWeights> findWeights(const ModelConfig &config,
+                                     const ModelFiles &files,
+                                     std::vector<std::string> &warnings);
+
+} // namespace qlora
+
+#endif // QLORA_FRONTEND_DECODERWEIGHTS_H

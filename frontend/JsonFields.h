@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MIT
+
+// Typed access to the keys of a JSON object. A key with value null counts as
+// missing, as it does in config.json; a value of the wrong type is an error
+// that names the key and the value.
+
+#ifndef QLORA_FRONTEND_JSONFIELDS_H
+#define QLORA_FRONTEND_JSONFIELDS_H
+
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/Core/Status.h"
+
+namespace qlora {
+
+/// A view of an object that outlives it.
+class JsonFields {
+public:
+  explicit JsonFields(const nlohmann::json &object) : object(object) {}
+
+  /// nullptr if missing or null.
+  const nlohmann::json *find(const char *key) const;
+  /// There, if only as null.
+  bool mentions(const char *key) const { return object.contains(key); }
+
+  /// An integer from `least` to 2^31 - 1; an error if missing and there is
+  /// no default.
+  StatusOr<int64_t> integer(const char *key, int64_t least,
+                            std::optional<int64_t> missing = {}) const;
+  /// A finite number above 0.
+  StatusOr<double> positive(const char *key,
+                            std::optional<double> missing = {}) const;
+  StatusOr<bool> boolean(const char *key, bool missing) const;
+  StatusOr<std::string> string(const char *key, std::string missing) const;
+  /// Empty if missing.
+  StatusOr<std::vector<std::string>> strings(const char *key) const;
+
+private:
+  const nlohmann::json &object;
+};
+
+/// A value as one line of at most about 60 characters, for messages.
+std::string shortDump(const nlohmann::json &value);
+
+} // namespace qlora
+
+#endif // QLORA_FRONTEND_JSONFIELDS_H

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: MIT
+
+// Filling of the frozen and trainable arenas.
+
+#include "runtime/Core/Parameters.h"
+
+#include "runtime/Core/ConvertWeights.h"
+#include "runtime/Core/ParameterInit.h"
+#include "runtime/Core/StoredNF4.h"
+#include "runtime/Kernels/Cpu/QuantizeNF4.h"
+#include "runtime/Kernels/KernelTable.h"
+
+#include <algorithm>
+#include <set>
+#include <vector>
+
+namespace qlora {
+
+/// Elements read before their pages are given back.
+static constexpr int64_t kWindow = int64_t{1} << 22;
+
+/// How PEFT names a weight of the model in an adapter.
+static constexpr std::string_view kPeftPrefix = "base_model.model.";
+
+namespace {
+/// A tensor of a file as numbers.
+struct Weight {
+  const SafetensorsFile *file;
+  const SafetensorsTensor *tensor;
+  qlora_dtype dtype;
+
+  const uint8_t *at(int64_t element) const {
+    return file->bytes(*tensor).data() + element * weightBytes(dtype);
+  }
+  void release(int64_t first, int64_t count) const {
+    const uint64_t size = weightBytes(dtype);
+    file->release(*tensor, static_cast<uint64_t>(first) * size,
+                  static_cast<uint64_t>(count) * size);
+  }
+};
+} // namespace
+
+static std::span<const int64_t> shapeOf(const qlora_parameter &parameter) {
+  return {parameter.shape, parameter.rank};
+}
+
+static int64_t elementsOf(const qlora_parameter &parameter) {
+  int64_t elements = 1;
+  for (int64_t extent : shapeOf(parameter))
+    elements *= extent;
+  return elements;
+}
+
+static StatusOr<Weight> asWeight(const SafetensorsFile &file,
+                                 const SafetensorsTensor &tensor,
+                                 const qlora_parameter &parameter) {
+  const auto shape = shapeOf(parameter);
+  if (!std::equal(shape.begin(), shape.end(), tensor.shape.begin(),
+                  tensor.shape.end()))
+    return Status::invalid("'{}': tensor '{}' has shape {}, train.so was "
+                           "compiled for {}",
+                           file.path(), tensor.name, formatShape(tensor.shape),
+                           formatShape(shape));
+  const auto dtype = toAbiDtype(tensor.dtype);
+  if (!dtype || weightBytes(*dtype) == 0)
+    return Status::invalid("'{}': tensor '{}' is {}; weights must be F32, "
+                           "BF16 or F16",
+                           file.path(), tensor.name,
+                           safetensorsDtypeName(tensor.dtype));
+  return Weight{&file, &tensor, *dtype};
+}
+
+/// The weight of the model folder that a parameter names.
+static StatusOr<Weight> findWeight(const ParameterSources &sources,
+                                   const qlora_parameter &parameter) {
+  if (!sources.model)
+    return Status::error(StatusCode::kNotFound,
+                         "parameter '{}' needs a model folder, and none is "
+                         "given",
+                         parameter.name);
+  QLORA_ASSIGN_OR_RETURN(ModelFiles::Entry entry,
+                         sources.model->get(parameter.name));
+  QLORA_ASSIGN_OR_RETURN(Weight weight,
+                         asWeight(*entry.file, *entry.tensor, parameter));
+  const auto expected = static_cast<qlora_dtype>(parameter.file_dtype);
+  if (weight.dtype != expected)
+    return Status::invalid(
+        "'{}': tensor '{}' is {}, train.so was compiled for {}; compile it "
+        "again for this model",
+        entry.file->path(), entry.tensor->name,
+        safetensorsDtypeName(entry.tensor->dtype), dtypeName(expected));
+  return weight;
+}
+
+static void copyWeight(const Weight &weight, qlora_dtype to, int64_t elements,
+                       uint8_t *out) {
+  for (int64_t first = 0; first < elements; first += kWindow) {
+    const int64_t count = std::min(kWindow, elements - first);
+    convertWeights(weight.dtype, weight.at(first), to,
+                   out + first * weightBytes(to), count);
+    weight.release(first, count);
+  }
+}
+
+static void quantizeWeight(const Weight &weight, const NF4Layout &layout,
+                           uint8_t *out) {
+  quantizeNF4(
+      layout,
+      {[&](int64_t first, int64_t count, float *values) {
+         weightsToFloat(weight.dtype, weight.at(first), count, values);
+       },
+       [&](int64_t first, int64_t count) { weight.release(first, count); }},
+      out);
+}
+
+/// The packed bytes of a quantised parameter, from either kind of file.
+static Status packWeight(const ParameterSources &sources,
+                         const qlora_parameter &parameter,
+                         const NF4Layout &layout, uint8_t *out) {
+  if (parameter.quantization == QLORA_QUANTIZATION_NF4) {
+    QLORA_ASSIGN_OR_RETURN(Weight weight, findWeight(sources, parameter));
+    quantizeWeight(weight, layout, out);
+    return Status::ok();
+  }
+  if (!sources.model)
+    return Status::error(StatusCode::kNotFound,
+                         "parameter '{}' needs a model folder, and none is "
+                         "given",
+                         parameter.name);
+  return copyStoredNF4(*sources.model, parameter.name, shapeOf(parameter),
+                       layout, out);
+}
+
+/// Decodes a packed tensor into full-width elements.
+static void unpackWeight(const NF4Layout &layout, const uint8_t *packed,
+                         int64_t columns, qlora_dtype dtype, uint8_t *out) {
+  std::vector<float> scales(static_cast<size_t>(layout.blocks));
+  decodeNF4Scales(layout, packed, scales.data());
+#pragma omp parallel
+  {
+    std::vector<float> values(static_cast<size_t>(layout.block));
+#pragma omp for schedule(static)
+    for (int64_t first = 0; first < layout.elements; first += layout.block) {
+      const int64_t count = std::min(layout.block, layout.elements - first);
+      decodeNF4(layout, packed, scales.data(), columns, first, count,
+                values.data());
+      weightsFromFloat(dtype, values.data(), count,
+                       out + first * weightBytes(dtype));
+    }
+  }
+}
+
+static Status fillFrozenParameter(const ParameterSources &sources,
+                                  const qlora_parameter &parameter,
+                                  uint8_t *out) {
+  const int64_t elements = elementsOf(parameter);
+  const auto dtype = static_cast<qlora_dtype>(parameter.dtype);
+  if (parameter.quantization == QLORA_QUANTIZATION_NONE) {
+    QLORA_ASSIGN_OR_RETURN(Weight weight, findWeight(sources, parameter));
+    copyWeight(weight, dtype, elements, out);
+    return Status::ok();
+  }
+  const NF4Layout layout =
+      NF4Layout::of(elements, parameter.block, parameter.double_quant != 0);
+  if (dtype == QLORA_DTYPE_NF4)
+    return packWeight(sources, parameter, layout, out);
+  std::vector<uint8_t> packed(static_cast<size_t>(layout.bytes));
+  QLORA_RETURN_IF_ERROR(packWeight(sources, parameter, layout, packed.data()));
+  unpackWeight(layout, packed.data(), shapeOf(parameter).back(), dtype, out);
+  return Status::ok();
+}
+
+Status fillFrozen(const LoadedModule &module, const ParameterSources &sources,
+                  FillShare share, std::span<uint8_t> arena) {
+  if (arena.size() != module.arenaBytes(QLORA_ARENA_FROZEN))
+    return Status::error(StatusCode::kInternal,
+                         "the frozen arena has {} bytes instead of {}",
+                         arena.size(), module.arenaBytes(QLORA_ARENA_FROZEN));
+  const auto parameters = module.parameters();
+  for (size_t i = share.rank; i < parameters.size(); i += share.size)
+    if (parameters[i].role == QLORA_ROLE_FROZEN)
+      QLORA_RETURN_IF_ERROR(fillFrozenParameter(
+          sources, parameters[i], arena.data() + parameters[i].offset));
+  return Status::ok();
+}
+
+/// The tensor of the adapter to start from, or null where a model's own
+/// weight is not in it.
+static StatusOr<const SafetensorsTensor *>
+findInAdapter(const SafetensorsFile &adapter,
+              const qlora_parameter &parameter) {
+  if (const SafetensorsTensor *tensor = adapter.find(parameter.name))
+    return tensor;
+  if (parameter.role == QLORA_ROLE_ADAPTER)
+    return adapter.get(parameter.name);
+  return adapter.find(fmt::format("{}{}", kPeftPrefix, parameter.name));
+}
+
+/// An adapter tensor that no parameter takes would be lost without a word.
+static Status checkAdapterUsed(const LoadedModule &module,
+                               const SafetensorsFile &adapter) {
+  std::set<std::string, std::less<>> taken;
+  for (const qlora_parameter &parameter : module.parameters()) {
+    if (parameter.role == QLORA_ROLE_FROZEN)
+      continue;
+    taken.insert(parameter.name);
+    taken.insert(fmt::format("{}{}", kPeftPrefix, parameter.name));
+  }
+  for (const SafetensorsTensor &tensor : adapter.tensors())
+    if (!taken.contains(tensor.name))
+      return Status::invalid("'{}': tensor '{}' is no trained parameter of "
+                             "train.so; compile it for this adapter's "
+                             "targets",
+                             adapter.path(), tensor.name);
+  return Status::ok();
+}
+
+static Status fillTrainableParameter(const ParameterSources &sources,
+                                     const qlora_parameter &parameter,
+                                     uint8_t *out) {
+  const SafetensorsTensor *tensor = nullptr;
+  if (sources.adapter) {
+    QLORA_ASSIGN_OR_RETURN(tensor, findInAdapter(*sources.adapter, parameter));
+  }
+  if (!tensor && parameter.init != QLORA_INIT_FILE) {
+    initParameter(parameter, sources.seed, reinterpret_cast<float *>(out));
+    return Status::ok();
+  }
+  QLORA_ASSIGN_OR_RETURN(Weight weight,
+                         tensor ? asWeight(*sources.adapter, *tensor, parameter)
+                                : findWeight(sources, parameter));
+  copyWeight(weight, QLORA_DTYPE_F32, elementsOf(parameter), out);
+  return Status::ok();
+}
+
+Status fillTrainable(const LoadedModule &module,
+                     const ParameterSources &sources,
+                     std::span<uint8_t> arena) {
+  if (arena.size() != module.arenaBytes(QLORA_ARENA_TRAINABLE))
+    return Status::error(
+        StatusCode::kInternal, "the trainable arena has {} bytes instead of {}",
+        arena.size(), module.arenaBytes(QLORA_ARENA_TRAINABLE));
+  if (sources.adapter)
+    QLORA_RETURN_IF_ERROR(checkAdapterUsed(module, *sources.adapter));
+  for (const qlora_parameter &parameter : module.parameters())
+    if (parameter.role != QLORA_ROLE_FROZEN)
+      QLORA_RETURN_IF_ERROR(fillTrainableParameter(
+          sources, parameter, arena.data() + parameter.offset));
+  return Status::ok();
+}
+
+} // namespace qlora

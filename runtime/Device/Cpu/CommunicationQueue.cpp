@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: MIT
+
+// One mutex, one condition, one thread.
+
+#include "runtime/Device/Cpu/CommunicationQueue.h"
+
+#include <cassert>
+#include <chrono>
+#include <csignal>
+
+namespace qlora {
+
+using Clock = std::chrono::steady_clock;
+
+static double secondsSince(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+CommunicationQueue::CommunicationQueue(
+    std::function<Status(const qlora_command &)> run, size_t maxCommands,
+    size_t maxEvents)
+    : run(std::move(run)), commands(maxCommands), happened(maxEvents) {
+  // Signals are for the main thread: the new one inherits a full mask.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread = std::thread([this] { loop(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+CommunicationQueue::~CommunicationQueue() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    ending = true;
+  }
+  changed.notify_all();
+  thread.join();
+}
+
+void CommunicationQueue::begin() {
+  const std::lock_guard<std::mutex> lock(mutex);
+  assert(done == pushed && "the entry before has not finished");
+  pushed = done = 0;
+  std::fill(happened.begin(), happened.end(), uint8_t{0});
+}
+
+void CommunicationQueue::push(const qlora_command &command) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    assert(pushed < commands.size() && "more commands than announced");
+    commands[pushed++] = &command;
+  }
+  changed.notify_all();
+}
+
+void CommunicationQueue::record(uint32_t event) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    happened[event] = 1;
+  }
+  changed.notify_all();
+}
+
+void CommunicationQueue::wait(uint32_t event) {
+  const Clock::time_point start = Clock::now();
+  std::unique_lock<std::mutex> lock(mutex);
+  changed.wait(lock, [&] { return happened[event] || skipping; });
+  waited += secondsSince(start);
+}
+
+Status CommunicationQueue::finish() {
+  const Clock::time_point start = Clock::now();
+  std::unique_lock<std::mutex> lock(mutex);
+  changed.wait(lock, [&] { return done == pushed; });
+  waited += secondsSince(start);
+  return failure;
+}
+
+void CommunicationQueue::cancel() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    skipping = true;
+  }
+  changed.notify_all();
+}
+
+void CommunicationQueue::execute(const qlora_command &command,
+                                 std::unique_lock<std::mutex> &lock) {
+  if (skipping)
+    return;
+  if (command.kind == QLORA_COMMAND_RECORD) {
+    happened[command.target] = 1;
+    return;
+  }
+  if (command.kind == QLORA_COMMAND_WAIT) {
+    changed.wait(
+        lock, [&] { return happened[command.target] || skipping || ending; });
+    return;
+  }
+  lock.unlock();
+  const Clock::time_point start = Clock::now();
+  Status status = run(command);
+  const double seconds = secondsSince(start);
+  lock.lock();
+  busy += seconds;
+  if (status.isOk())
+    return;
+  skipping = true;
+  if (failure.isOk())
+    failure = std::move(status);
+}
+
+void CommunicationQueue::loop() {
+  std::unique_lock<std::mutex> lock(mutex);
+  while (true) {
+    changed.wait(lock, [&] { return done < pushed || ending; });
+    if (ending)
+      return;
+    execute(*commands[done], lock);
+    ++done;
+    changed.notify_all();
+  }
+}
+
+} // namespace qlora

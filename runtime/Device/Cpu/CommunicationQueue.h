@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: MIT
+
+// The communication queue of a CPU rank: one thread that runs its commands
+// in order while the compute queue goes on, because collectives block.
+//
+// Ownership: the caller's thread calls every public method; the queue's
+// thread calls `run` only. All that both touch is behind one mutex. Nothing
+// between begin() and finish() allocates.
+
+#ifndef QLORA_RUNTIME_DEVICE_CPU_COMMUNICATIONQUEUE_H
+#define QLORA_RUNTIME_DEVICE_CPU_COMMUNICATIONQUEUE_H
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "runtime/ABI/module.h"
+#include "runtime/Core/Status.h"
+
+namespace qlora {
+
+class CommunicationQueue {
+public:
+  /// `run` executes one command that is neither RECORD nor WAIT. There are
+  /// never more than `maxCommands` and `maxEvents` in an entry.
+  CommunicationQueue(std::function<Status(const qlora_command &)> run,
+                     size_t maxCommands, size_t maxEvents);
+  /// Ends the thread; commands that have not started are dropped.
+  ~CommunicationQueue();
+
+  /// A new entry: no event has happened. The queue is idle.
+  void begin();
+  /// Puts a command, which outlives the entry, on the queue.
+  void push(const qlora_command &command);
+  /// For the compute queue: an event happens; wait until one has (or the
+  /// queue has failed, which finish() will say).
+  void record(uint32_t event);
+  void wait(uint32_t event);
+  /// Waits until the queue is idle. After an error (its first is returned)
+  /// or cancel() the commands that follow are skipped.
+  Status finish();
+  /// Makes the queue skip what has not started, for good.
+  void cancel();
+
+  /// Seconds that the thread has spent in `run`, and the compute queue in
+  /// wait() and finish(). Between entries only.
+  double busySeconds() const { return busy; }
+  double waitedSeconds() const { return waited; }
+
+private:
+  void loop();
+  void execute(const qlora_command &command,
+               std::unique_lock<std::mutex> &lock);
+
+  const std::function<Status(const qlora_command &)> run;
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<const qlora_command *> commands; ///< of this entry
+  size_t pushed = 0;
+  size_t done = 0;
+  std::vector<uint8_t> happened; ///< per event
+  Status failure;
+  bool skipping = false;
+  bool ending = false;
+  double busy = 0;
+  double waited = 0;
+  std::thread thread; ///< last: it uses all of the above
+};
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_DEVICE_CPU_COMMUNICATIONQUEUE_H

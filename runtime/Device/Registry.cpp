@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: MIT
+
+// Names to devices.
+
+#include "runtime/Device/Cpu/CpuDevice.h"
+#include "runtime/Device/Device.h"
+#include "runtime/Device/Null/NullDevice.h"
+
+namespace qlora {
+
+StatusOr<std::unique_ptr<Device>> createDevice(std::string_view name,
+                                               const DeviceOptions &options) {
+  if (name == "cpu")
+    return createCpuDevice(options);
+  if (name == "null")
+    return createNullDevice(options);
+  if (name == "cuda" || name.starts_with("cuda:"))
+    return Status::error(StatusCode::kUnavailable,
+                         "device '{}': this qlora-run has no CUDA device; use "
+                         "--device cpu",
+                         name);
+  return Status::invalid("unknown device '{}'; there are cpu and null", name);
+}
+
+} // namespace qlora

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: MIT
+
+// Conversions, one vectorised loop per pair of types.
+
+#include "runtime/Kernels/Cpu/Convert.h"
+
+#include <cassert>
+#include <cstring>
+
+#include "runtime/Kernels/Cpu/Parallel.h"
+#include "runtime/Kernels/KernelTable.h"
+#include "runtime/Kernels/Rows.h"
+
+namespace qlora {
+
+const void *elementAt(const void *base, qlora_dtype dtype, int64_t index) {
+  return static_cast<const uint8_t *>(base) + index * (dtypeBits(dtype) / 8);
+}
+
+void *elementAt(void *base, qlora_dtype dtype, int64_t index) {
+  return static_cast<uint8_t *>(base) + index * (dtypeBits(dtype) / 8);
+}
+
+QLORA_VECTOR static void widenBF16(const uint16_t *__restrict from,
+                                   float *__restrict to, int64_t count) {
+  for (int64_t i = 0; i < count; ++i)
+    to[i] = qlora_bf16_to_f32(from[i]);
+}
+
+QLORA_VECTOR static void widenF16(const uint16_t *__restrict from,
+                                  float *__restrict to, int64_t count) {
+  for (int64_t i = 0; i < count; ++i)
+    to[i] = qlora_f16_to_f32(from[i]);
+}
+
+QLORA_VECTOR static void narrowBF16(const float *__restrict from,
+                                    uint16_t *__restrict to, int64_t count) {
+  for (int64_t i = 0; i < count; ++i)
+    to[i] = qlora_f32_to_bf16(from[i]);
+}
+
+QLORA_VECTOR static void narrowF16(const float *__restrict from,
+                                   uint16_t *__restrict to, int64_t count) {
+  for (int64_t i = 0; i < count; ++i)
+    to[i] = qlora_f32_to_f16(from[i]);
+}
+
+QLORA_VECTOR static void sumF32(const float *__restrict from, float beta,
+                                float *__restrict to, int64_t count) {
+  for (int64_t i = 0; i < count; ++i)
+    to[i] = from[i] + beta * to[i];
+}
+
+QLORA_VECTOR static void sumBF16(const float *__restrict from, float beta,
+                                 uint16_t *__restrict to, int64_t count) {
+  for (int64_t i = 0; i < count; ++i)
+    to[i] = qlora_f32_to_bf16(from[i] + beta * qlora_bf16_to_f32(to[i]));
+}
+
+QLORA_VECTOR static void sumF16(const float *__restrict from, float beta,
+                                uint16_t *__restrict to, int64_t count) {
+  for (int64_t i = 0; i < count; ++i)
+    to[i] = qlora_f32_to_f16(from[i] + beta * qlora_f16_to_f32(to[i]));
+}
+
+void widen(qlora_dtype dtype, const void *from, float *to, int64_t count) {
+  if (dtype == QLORA_DTYPE_BF16)
+    return widenBF16(static_cast<const uint16_t *>(from), to, count);
+  if (dtype == QLORA_DTYPE_F16)
+    return widenF16(static_cast<const uint16_t *>(from), to, count);
+  assert(dtype == QLORA_DTYPE_F32);
+  std::memcpy(to, from, static_cast<size_t>(count) * sizeof(float));
+}
+
+void narrow(const float *from, qlora_dtype dtype, void *to, int64_t count) {
+  if (dtype == QLORA_DTYPE_BF16)
+    return narrowBF16(from, static_cast<uint16_t *>(to), count);
+  if (dtype == QLORA_DTYPE_F16)
+    return narrowF16(from, static_cast<uint16_t *>(to), count);
+  assert(dtype == QLORA_DTYPE_F32);
+  std::memcpy(to, from, static_cast<size_t>(count) * sizeof(float));
+}
+
+void narrowSum(const float *from, float beta, qlora_dtype dtype, void *to,
+               int64_t count) {
+  if (beta == 0.0f)
+    return narrow(from, dtype, to, count);
+  if (dtype == QLORA_DTYPE_BF16)
+    return sumBF16(from, beta, static_cast<uint16_t *>(to), count);
+  if (dtype == QLORA_DTYPE_F16)
+    return sumF16(from, beta, static_cast<uint16_t *>(to), count);
+  assert(dtype == QLORA_DTYPE_F32);
+  sumF32(from, beta, static_cast<float *>(to), count);
+}
+
+/// Numbers in f32 on the way from one type to another.
+static constexpr int64_t kWindow = 1024;
+
+void convertRun(qlora_dtype fromType, const void *from, qlora_dtype toType,
+                void *to, int64_t count) {
+  if (fromType == toType) {
+    std::memcpy(to, from, static_cast<size_t>(count) * (dtypeBits(toType) / 8));
+    return;
+  }
+  if (toType == QLORA_DTYPE_F32)
+    return widen(fromType, from, static_cast<float *>(to), count);
+  if (fromType == QLORA_DTYPE_F32)
+    return narrow(static_cast<const float *>(from), toType, to, count);
+  float window[kWindow];
+  for (int64_t done = 0; done < count; done += kWindow) {
+    const int64_t run = std::min(kWindow, count - done);
+    widen(fromType, elementAt(from, fromType, done), window, run);
+    narrow(window, toType, elementAt(to, toType, done), run);
+  }
+}
+
+void addRun(qlora_dtype fromType, const void *from, qlora_dtype toType,
+            void *to, int64_t count) {
+  if (fromType == QLORA_DTYPE_F32)
+    return narrowSum(static_cast<const float *>(from), 1.0f, toType, to, count);
+  float window[kWindow];
+  for (int64_t done = 0; done < count; done += kWindow) {
+    const int64_t run = std::min(kWindow, count - done);
+    widen(fromType, elementAt(from, fromType, done), window, run);
+    narrowSum(window, 1.0f, toType, elementAt(to, toType, done), run);
+  }
+}
+
+float loadElement(qlora_dtype dtype, const void *base, int64_t index) {
+  if (dtype == QLORA_DTYPE_BF16)
+    return qlora_load_bf16(base, index);
+  if (dtype == QLORA_DTYPE_F16)
+    return qlora_load_f16(base, index);
+  assert(dtype == QLORA_DTYPE_F32);
+  return qlora_load_f32(base, index);
+}
+
+void storeElement(qlora_dtype dtype, void *base, int64_t index, float value) {
+  if (dtype == QLORA_DTYPE_BF16)
+    return qlora_store_bf16(base, index, value);
+  if (dtype == QLORA_DTYPE_F16)
+    return qlora_store_f16(base, index, value);
+  assert(dtype == QLORA_DTYPE_F32);
+  qlora_store_f32(base, index, value);
+}
+
+} // namespace qlora

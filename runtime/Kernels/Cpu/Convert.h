@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: MIT
+
+// Runs of numbers from one floating-point type to another. Stores round to
+// nearest even (runtime/Kernels/Rows.h).
+
+#ifndef QLORA_RUNTIME_KERNELS_CPU_CONVERT_H
+#define QLORA_RUNTIME_KERNELS_CPU_CONVERT_H
+
+#include <cstdint>
+
+#include "runtime/ABI/kernel.h"
+
+namespace qlora {
+
+/// Address of element `index` of an array of `dtype` (not NF4).
+const void *elementAt(const void *base, qlora_dtype dtype, int64_t index);
+void *elementAt(void *base, qlora_dtype dtype, int64_t index);
+
+/// to[i] := from[i]; `from` is f32, bf16 or f16.
+void widen(qlora_dtype dtype, const void *from, float *to, int64_t count);
+/// to[i] := from[i]; `to` is f32, bf16 or f16.
+void narrow(const float *from, qlora_dtype dtype, void *to, int64_t count);
+/// to[i] := from[i] + beta * to[i], rounded once; beta 0 does not read `to`.
+void narrowSum(const float *from, float beta, qlora_dtype dtype, void *to,
+               int64_t count);
+
+/// to[i] := from[i] between any two of f32, bf16 and f16.
+void convertRun(qlora_dtype fromType, const void *from, qlora_dtype toType,
+                void *to, int64_t count);
+/// to[i] := from[i] + to[i], in f32, rounded once.
+void addRun(qlora_dtype fromType, const void *from, qlora_dtype toType,
+            void *to, int64_t count);
+
+/// One number.
+float loadElement(qlora_dtype dtype, const void *base, int64_t index);
+void storeElement(qlora_dtype dtype, void *base, int64_t index, float value);
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_KERNELS_CPU_CONVERT_H

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: MIT
+
+// Ranges of a stored weight as numbers: what decode and panel_matmul share.
+
+#ifndef QLORA_RUNTIME_KERNELS_CPU_DECODE_H
+#define QLORA_RUNTIME_KERNELS_CPU_DECODE_H
+
+#include "runtime/Kernels/KernelTable.h"
+#include "runtime/Kernels/Math/NF4.h"
+
+namespace qlora {
+
+/// A weight [rows, columns], flattened; NF4 or a floating-point type.
+struct StoredWeight {
+  qlora_dtype dtype;
+  NF4Layout layout; ///< of an NF4 weight
+
+  /// From the constants rows, columns, block and double_quant and the
+  /// operand w.
+  static StoredWeight of(const KernelRequest &request);
+
+  /// Elements [first, first + count) of `weight` as `outType` (f32, bf16 or
+  /// f16), on all threads. Any range: it may begin and end within a block or
+  /// a byte.
+  void decode(const void *weight, int64_t first, int64_t count,
+              qlora_dtype outType, void *out) const;
+
+private:
+  void decodeSerial(const void *weight, int64_t first, int64_t count,
+                    qlora_dtype outType, void *out) const;
+};
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_KERNELS_CPU_DECODE_H

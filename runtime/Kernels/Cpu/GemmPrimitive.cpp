@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: MIT
+
+// A matrix product by oneDNN's matmul primitive.
+
+#include <oneapi/dnnl/dnnl.hpp>
+
+#include <cstring>
+#include <string_view>
+
+#include "runtime/Kernels/Cpu/Convert.h"
+#include "runtime/Kernels/Cpu/Gemm.h"
+#include "runtime/Kernels/Cpu/Parallel.h"
+
+namespace qlora {
+
+using requests::GemmCopies;
+
+namespace {
+
+using Dims = dnnl::memory::dims;
+
+dnnl::memory::data_type dataType(qlora_dtype dtype) {
+  return dtype == QLORA_DTYPE_BF16 ? dnnl::memory::data_type::bf16
+                                   : dnnl::memory::data_type::f32;
+}
+
+/// A dense [rows, columns] matrix, or its transposed.
+dnnl::memory::desc denseDesc(qlora_dtype dtype, int64_t rows, int64_t columns,
+                             bool isTransposed) {
+  return {Dims{rows, columns}, dataType(dtype),
+          isTransposed ? Dims{1, rows} : Dims{columns, 1}};
+}
+
+class GemmPrimitive final : public Gemm {
+public:
+  GemmPrimitive(const GemmProblem &problem, const dnnl::engine &engine,
+                const dnnl::matmul::primitive_desc &desc);
+  Status run(const void *a, const void *b, void *c, uint8_t *scratch) override;
+
+private:
+  Status execute(const void *a, const void *b, void *c, uint8_t *scratch);
+
+  GemmProblem p;
+  GemmCopies copies;
+  dnnl::stream stream;
+  dnnl::matmul primitive;
+  dnnl::memory aMemory, bMemory, cMemory, scratchMemory;
+};
+
+GemmPrimitive::GemmPrimitive(const GemmProblem &problem,
+                             const dnnl::engine &engine,
+                             const dnnl::matmul::primitive_desc &desc)
+    : p(problem), copies(GemmCopies::of(problem)), stream(engine),
+      primitive(desc), aMemory(desc.src_desc(), engine, DNNL_MEMORY_NONE),
+      bMemory(desc.weights_desc(), engine, DNNL_MEMORY_NONE),
+      cMemory(desc.dst_desc(), engine, DNNL_MEMORY_NONE),
+      scratchMemory(desc.scratchpad_desc(), engine, DNNL_MEMORY_NONE) {}
+
+Status GemmPrimitive::execute(const void *a, const void *b, void *c,
+                              uint8_t *scratch) {
+  // The C interface: the C++ one allocates a map for every execution.
+  dnnl_memory_set_data_handle(aMemory.get(), const_cast<void *>(a));
+  dnnl_memory_set_data_handle(bMemory.get(), const_cast<void *>(b));
+  dnnl_memory_set_data_handle(cMemory.get(), c);
+  dnnl_memory_set_data_handle(scratchMemory.get(), scratch);
+  const dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, aMemory.get()},
+                                  {DNNL_ARG_WEIGHTS, bMemory.get()},
+                                  {DNNL_ARG_DST, cMemory.get()},
+                                  {DNNL_ARG_SCRATCHPAD, scratchMemory.get()}};
+  const dnnl_status_t status =
+      dnnl_primitive_execute(primitive.get(), stream.get(), 4, args);
+  if (status != dnnl_success)
+    return Status::error(StatusCode::kInternal,
+                         "oneDNN matmul {} x {} x {} failed with status {}",
+                         p.m, p.n, p.k, static_cast<int>(status));
+  return Status::ok();
+}
+
+/// Rows of a stored bf16 matrix without the gaps.
+void copyDense(const void *from, int64_t rows, int64_t columns, int64_t ld,
+               uint8_t *to) {
+  const auto *source = static_cast<const uint8_t *>(from);
+  parallelRanges(rows, 1 + 65536 / columns, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row)
+      std::memcpy(to + row * columns * 2, source + row * ld * 2,
+                  static_cast<size_t>(columns) * 2);
+  });
+}
+
+Status GemmPrimitive::run(const void *a, const void *b, void *c,
+                          uint8_t *scratch) {
+  uint8_t *const aCopy = scratch;
+  uint8_t *const bCopy = aCopy + copies.a.bytes();
+  uint8_t *const cCopy = bCopy + copies.b.bytes();
+  uint8_t *const rest = cCopy + copies.c.bytes();
+  if (copies.a.bytes() > 0) {
+    copyDense(a, p.transposeA ? p.k : p.m, p.transposeA ? p.m : p.k, p.lda,
+              aCopy);
+    a = aCopy;
+  }
+  if (copies.b.bytes() > 0) {
+    copyDense(b, p.transposeB ? p.n : p.k, p.transposeB ? p.k : p.n, p.ldb,
+              bCopy);
+    b = bCopy;
+  }
+  if (copies.c.bytes() == 0)
+    return execute(a, b, c, rest);
+
+  QLORA_RETURN_IF_ERROR(execute(a, b, cCopy, rest));
+  const auto *sum = reinterpret_cast<const float *>(cCopy);
+  parallelRanges(p.m, 1 + 65536 / p.n, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row)
+      narrowSum(sum + row * p.n, p.beta, p.c, elementAt(c, p.c, row * p.ldc),
+                p.n);
+  });
+  return Status::ok();
+}
+
+/// With `threads` threads, the number it will always run with.
+dnnl::matmul::primitive_desc describe(const GemmProblem &p,
+                                      const dnnl::engine &engine) {
+  const bool hasCopy = GemmCopies::of(p).c.bytes() > 0;
+  dnnl::primitive_attr attributes;
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  if (p.alpha != 1.0f)
+    attributes.set_output_scales(0, {p.alpha});
+  if (p.beta != 0.0f && !hasCopy) {
+    dnnl::post_ops sum;
+    sum.append_sum(p.beta);
+    attributes.set_post_ops(sum);
+  }
+  const dnnl::matmul::desc product(
+      denseDesc(p.a, p.m, p.k, p.transposeA),
+      denseDesc(p.b, p.k, p.n, p.transposeB),
+      denseDesc(hasCopy ? QLORA_DTYPE_F32 : p.c, p.m, p.n, false));
+  return {product, attributes, engine};
+}
+
+} // namespace
+
+static StatusOr<std::unique_ptr<Gemm>> createFitting(const GemmProblem &p,
+                                                     uint64_t scratchBytes) {
+  const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  const GemmCopies copies = GemmCopies::of(p);
+  const uint64_t copied = (copies.a + copies.b + copies.c).bytes();
+  const int64_t available = threadCount();
+  for (int64_t threads = available; threads > 0; threads /= 2) {
+    const ScopedThreads scoped(threads);
+    const dnnl::matmul::primitive_desc desc = describe(p, engine);
+    if (!std::string_view(desc.impl_info_str()).starts_with("brg:"))
+      return Status::error(StatusCode::kUnavailable,
+                           "oneDNN has no blocked product for this CPU");
+    const uint64_t wanted = desc.scratchpad_desc().get_size();
+    if (wanted <= scratchBytes && copied <= scratchBytes - wanted)
+      return std::unique_ptr<Gemm>(
+          std::make_unique<GemmPrimitive>(p, engine, desc));
+  }
+  return Status::error(StatusCode::kUnavailable,
+                       "oneDNN wants more than {} bytes of scratch",
+                       scratchBytes);
+}
+
+namespace {
+
+/// Two products whose depths add up to one: c := first, then c += second.
+class GemmPair final : public Gemm {
+public:
+  GemmPair(std::unique_ptr<Gemm> first, std::unique_ptr<Gemm> second,
+           int64_t aOffset, int64_t bOffset)
+      : first(std::move(first)), second(std::move(second)), aOffset(aOffset),
+        bOffset(bOffset) {}
+  Status run(const void *a, const void *b, void *c, uint8_t *scratch) override {
+    QLORA_RETURN_IF_ERROR(first->run(a, b, c, scratch));
+    return second->run(elementAt(a, QLORA_DTYPE_BF16, aOffset),
+                       elementAt(b, QLORA_DTYPE_BF16, bOffset), c, scratch);
+  }
+
+private:
+  std::unique_ptr<Gemm> first, second;
+  int64_t aOffset, bOffset;
+};
+
+} // namespace
+
+static StatusOr<std::unique_ptr<Gemm>> createUnsplit(const GemmProblem &p,
+                                                     uint64_t scratchBytes) {
+  try {
+    return createFitting(p, scratchBytes);
+  } catch (const dnnl::error &error) {
+    return Status::error(StatusCode::kUnavailable, "oneDNN: {}", error.what());
+  }
+}
+
+/// oneDNN 2.6 (brgemm_matmul_utils.cpp, bwd_w_par_k_blk) shares the depth of
+/// a product with a transposed bf16 `a` among threads when it is a power of
+/// two from 2048 on, and then the sum depends on their number. 1024 less is
+/// no such depth.
+static StatusOr<std::unique_ptr<Gemm>> createPair(const GemmProblem &p,
+                                                  uint64_t scratchBytes) {
+  if (p.c != QLORA_DTYPE_F32)
+    return Status::error(StatusCode::kUnavailable,
+                         "a sum of two products in bf16 is rounded twice");
+  GemmProblem first = p, second = p;
+  second.k = 1024;
+  second.beta = 1;
+  first.k = p.k - second.k;
+  QLORA_ASSIGN_OR_RETURN(std::unique_ptr<Gemm> firstGemm,
+                         createUnsplit(first, scratchBytes));
+  QLORA_ASSIGN_OR_RETURN(std::unique_ptr<Gemm> secondGemm,
+                         createUnsplit(second, scratchBytes));
+  return std::unique_ptr<Gemm>(std::make_unique<GemmPair>(
+      std::move(firstGemm), std::move(secondGemm), first.k * p.lda,
+      first.k * (p.transposeB ? 1 : p.ldb)));
+}
+
+StatusOr<std::unique_ptr<Gemm>> createGemmPrimitive(const GemmProblem &p,
+                                                    uint64_t scratchBytes) {
+  const bool isF32 = p.a == QLORA_DTYPE_F32 && p.b == QLORA_DTYPE_F32 &&
+                     p.c == QLORA_DTYPE_F32;
+  const bool isBF16 = p.a == QLORA_DTYPE_BF16 && p.b == QLORA_DTYPE_BF16 &&
+                      p.c != QLORA_DTYPE_F16;
+  const bool isDense = p.isDenseA() && p.isDenseB() && p.isDenseC();
+  if (!isBF16 && !(isF32 && isDense))
+    return Status::error(StatusCode::kUnavailable,
+                         "types or strides are not oneDNN's");
+  // Tiles are as fast for f32, and do not share the depth among threads.
+  if (isF32 && (p.transposeA || p.k >= 16384))
+    return Status::error(StatusCode::kUnavailable,
+                         "oneDNN may share the depth among threads");
+  if (p.transposeA && p.k >= 2048 && (p.k & (p.k - 1)) == 0)
+    return createPair(p, scratchBytes);
+  return createUnsplit(p, scratchBytes);
+}
+
+} // namespace qlora

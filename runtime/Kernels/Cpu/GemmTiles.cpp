@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: MIT
+
+// A matrix product by tiles of a fixed shape: any types, strides and CPU.
+
+#include <oneapi/dnnl/dnnl.h>
+
+#include <algorithm>
+#include <atomic>
+
+#include "runtime/Kernels/Cpu/Convert.h"
+#include "runtime/Kernels/Cpu/Gemm.h"
+#include "runtime/Kernels/Cpu/Parallel.h"
+
+namespace qlora {
+
+using requests::GemmTile;
+using requests::kGemmSlots;
+
+namespace {
+
+class GemmTiles final : public Gemm {
+public:
+  GemmTiles(const GemmProblem &problem, int64_t slots)
+      : p(problem), tile(GemmTile::of(problem)), slots(slots) {}
+  Status run(const void *a, const void *b, void *c, uint8_t *scratch) override;
+
+private:
+  /// A piece of a stored matrix as f32.
+  struct Piece {
+    const float *data;
+    int64_t ld;
+  };
+  Piece piece(const void *matrix, qlora_dtype dtype, int64_t ld, int64_t row,
+              int64_t column, int64_t rows, int64_t columns,
+              float *scratch) const;
+  dnnl_status_t runTile(int64_t row, int64_t column, const void *a,
+                        const void *b, void *c, uint8_t *scratch) const;
+
+  GemmProblem p;
+  GemmTile tile;
+  int64_t slots;
+};
+
+} // namespace
+
+GemmTiles::Piece GemmTiles::piece(const void *matrix, qlora_dtype dtype,
+                                  int64_t ld, int64_t row, int64_t column,
+                                  int64_t rows, int64_t columns,
+                                  float *scratch) const {
+  if (dtype == QLORA_DTYPE_F32)
+    return {static_cast<const float *>(matrix) + row * ld + column, ld};
+  for (int64_t i = 0; i < rows; ++i)
+    widen(dtype, elementAt(matrix, dtype, (row + i) * ld + column),
+          scratch + i * columns, columns);
+  return {scratch, columns};
+}
+
+dnnl_status_t GemmTiles::runTile(int64_t row, int64_t column, const void *a,
+                                 const void *b, void *c,
+                                 uint8_t *scratch) const {
+  const int64_t rows = std::min(tile.rows, p.m - row);
+  const int64_t columns = std::min(tile.columns, p.n - column);
+  auto *aScratch = reinterpret_cast<float *>(scratch);
+  auto *bScratch = reinterpret_cast<float *>(scratch + tile.aBytes);
+  const bool isDirect = p.c == QLORA_DTYPE_F32;
+  float *sum =
+      isDirect ? static_cast<float *>(c) + row * p.ldc + column
+               : reinterpret_cast<float *>(scratch + tile.aBytes + tile.bBytes);
+  const int64_t sumStride = isDirect ? p.ldc : columns;
+
+  for (int64_t from = 0; from < p.k; from += tile.depth) {
+    const int64_t depth = std::min(tile.depth, p.k - from);
+    const Piece left =
+        p.transposeA ? piece(a, p.a, p.lda, from, row, depth, rows, aScratch)
+                     : piece(a, p.a, p.lda, row, from, rows, depth, aScratch);
+    const Piece right =
+        p.transposeB
+            ? piece(b, p.b, p.ldb, column, from, columns, depth, bScratch)
+            : piece(b, p.b, p.ldb, from, column, depth, columns, bScratch);
+    const float beta = from > 0 ? 1.0f : isDirect ? p.beta : 0.0f;
+    const dnnl_status_t status =
+        dnnl_sgemm(p.transposeA ? 'T' : 'N', p.transposeB ? 'T' : 'N', rows,
+                   columns, depth, p.alpha, left.data, left.ld, right.data,
+                   right.ld, beta, sum, sumStride);
+    if (status != dnnl_success)
+      return status;
+  }
+  for (int64_t i = 0; !isDirect && i < rows; ++i)
+    narrowSum(sum + i * columns, p.beta, p.c,
+              elementAt(c, p.c, (row + i) * p.ldc + column), columns);
+  return dnnl_success;
+}
+
+Status GemmTiles::run(const void *a, const void *b, void *c, uint8_t *scratch) {
+  const int64_t down = (p.m + tile.rows - 1) / tile.rows;
+  const int64_t across = (p.n + tile.columns - 1) / tile.columns;
+  std::atomic<int> failure = dnnl_success;
+  parallelFor(down * across, slots, [&](int64_t index, int64_t slot) {
+    const dnnl_status_t status =
+        runTile(index / across * tile.rows, index % across * tile.columns, a, b,
+                c, scratch + slot * static_cast<int64_t>(tile.bytes()));
+    if (status != dnnl_success)
+      failure = status;
+  });
+  if (failure != dnnl_success)
+    return Status::error(StatusCode::kResourceExhausted,
+                         "dnnl_sgemm failed with status {} for {} x {} x {}",
+                         failure.load(), p.m, p.n, p.k);
+  return Status::ok();
+}
+
+StatusOr<std::unique_ptr<Gemm>> createGemmTiles(const GemmProblem &problem,
+                                                uint64_t scratchBytes) {
+  const uint64_t bytes = GemmTile::of(problem).bytes();
+  int64_t slots = kGemmSlots;
+  if (bytes > 0)
+    slots =
+        std::min<int64_t>(slots, static_cast<int64_t>(scratchBytes / bytes));
+  if (slots < 1)
+    return Status::error(StatusCode::kUnavailable,
+                         "a tile needs {} bytes of scratch, got {}", bytes,
+                         scratchBytes);
+  return std::unique_ptr<Gemm>(std::make_unique<GemmTiles>(problem, slots));
+}
+
+StatusOr<std::unique_ptr<Gemm>> Gemm::create(const GemmProblem &problem,
+                                             uint64_t scratchBytes) {
+  auto primitive = createGemmPrimitive(problem, scratchBytes);
+  if (primitive.isOk() || primitive.status().code() != StatusCode::kUnavailable)
+    return primitive;
+  return createGemmTiles(problem, scratchBytes);
+}
+
+} // namespace qlora

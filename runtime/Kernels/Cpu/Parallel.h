@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: MIT
+
+// Loops over independent tasks on the one OpenMP pool, serial where OpenMP is
+// off (under ThreadSanitizer).
+
+#ifndef QLORA_RUNTIME_KERNELS_CPU_PARALLEL_H
+#define QLORA_RUNTIME_KERNELS_CPU_PARALLEL_H
+
+#include <algorithm>
+#include <cstdint>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+// Compiles a loop for several instruction sets and picks one when loaded.
+// Not under ThreadSanitizer, whose runtime is not up yet at that time.
+#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
+#define QLORA_VECTOR                                                           \
+  __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define QLORA_VECTOR
+#endif
+
+namespace qlora {
+
+/// Threads that a parallel loop of this thread may use.
+inline int64_t threadCount() {
+#ifdef _OPENMP
+  return omp_get_max_threads();
+#else
+  return 1;
+#endif
+}
+
+/// Sets the number of threads that this thread's next loops use; restores it.
+class ScopedThreads {
+public:
+  explicit ScopedThreads(int64_t threads) : before(threadCount()) {
+    set(threads);
+  }
+  ~ScopedThreads() { set(before); }
+  ScopedThreads(const ScopedThreads &) = delete;
+  ScopedThreads &operator=(const ScopedThreads &) = delete;
+
+private:
+  static void set([[maybe_unused]] int64_t threads) {
+#ifdef _OPENMP
+    omp_set_num_threads(static_cast<int>(threads));
+#endif
+  }
+  int64_t before;
+};
+
+/// Calls task(index, slot) once for each index in [0, count). At any time at
+/// most one task has a given slot, and slots are in [0, min(slots, threads)):
+/// the number of a task's scratch. Results must not depend on the slot.
+/// Library calls inside of a task run on its own thread only.
+template <typename Task>
+void parallelFor(int64_t count, int64_t slots, Task task) {
+#ifdef _OPENMP
+  const int64_t threads = std::min({slots, threadCount(), count});
+  if (threads > 1) {
+#pragma omp parallel for schedule(dynamic, 1) num_threads(int(threads))
+    for (int64_t index = 0; index < count; ++index)
+      task(index, int64_t(omp_get_thread_num()));
+    return;
+  }
+#endif
+  const ScopedThreads sequential(1);
+  for (int64_t index = 0; index < count; ++index)
+    task(index, int64_t(0));
+}
+
+/// Calls task(begin, end) for ranges that cover [0, count), each of at least
+/// `grain` (but the last), one range per thread.
+template <typename Task>
+void parallelRanges(int64_t count, int64_t grain, Task task) {
+  const int64_t most =
+      std::max<int64_t>(1, count / std::max<int64_t>(1, grain));
+  const int64_t ranges = std::min(threadCount(), most);
+  parallelFor(ranges, ranges, [&](int64_t index, int64_t) {
+    task(count * index / ranges, count * (index + 1) / ranges);
+  });
+}
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_KERNELS_CPU_PARALLEL_H

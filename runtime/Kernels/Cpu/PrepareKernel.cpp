@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: MIT
+
+// From a row of Kernels.def to its CPU code.
+
+#include "runtime/Kernels/Cpu/CpuKernels.h"
+
+namespace qlora {
+
+using Prepare = PreparedKernel (*)(const KernelRequest &, uint64_t);
+
+static Prepare findPrepare(std::string_view name) {
+#define QLORA_KERNEL_OP(Op, Operands, Constants)
+#define QLORA_KERNEL(Op, Implementation, Target)                               \
+  if (name == #Op "." #Implementation)                                         \
+    return cpu::Op::Implementation::prepare;
+#include "runtime/Kernels/Kernels.def"
+  return nullptr;
+}
+
+PreparedKernel prepareCpuKernel(const KernelRow &row,
+                                const KernelRequest &request,
+                                uint64_t workspaceBytes) {
+  const Prepare prepare = findPrepare(row.fullName());
+  if (!prepare)
+    return Status::error(StatusCode::kUnavailable, "{} has no CPU version",
+                         row.fullName());
+  if (const std::optional<std::string> reason = row.reject(request))
+    return Status::error(StatusCode::kUnavailable, "{}: {}", row.fullName(),
+                         *reason);
+  const uint64_t needed = row.workspaceBytes(request);
+  if (workspaceBytes < needed)
+    return Status::error(StatusCode::kUnavailable,
+                         "{} needs a workspace of {} bytes, got {}",
+                         row.fullName(), needed, workspaceBytes);
+  return prepare(request, workspaceBytes);
+}
+
+} // namespace qlora

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: MIT
+
+// The ops that walk over rows once: embedding, column_sum, accumulate,
+// copy_rows, clip_norm.
+
+#include <cmath>
+#include <cstring>
+
+#include "runtime/Kernels/Cpu/Convert.h"
+#include "runtime/Kernels/Cpu/CpuKernels.h"
+#include "runtime/Kernels/Cpu/Parallel.h"
+#include "runtime/Kernels/Requests/Workspaces.h"
+
+namespace qlora::cpu {
+
+/// Rows of `columns` elements that one thread should at least have.
+static int64_t rowGrain(int64_t columns) { return 1 + 16384 / columns; }
+
+static Status checkIds(const int32_t *ids, int64_t rows, int64_t vocab) {
+  for (int64_t row = 0; row < rows; ++row)
+    if (ids[row] < 0 || ids[row] >= vocab)
+      return Status::error(StatusCode::kInternal,
+                           "embedding: row {} has token id {}, outside of "
+                           "the vocabulary of {}",
+                           row, ids[row], vocab);
+  return Status::ok();
+}
+
+PreparedKernel embedding::reference::prepare(const KernelRequest &request,
+                                             uint64_t) {
+  const int64_t rows = request.constant("rows");
+  const int64_t columns = request.constant("columns");
+  const int64_t vocab = request.constant("vocab");
+  const int64_t ldo = request.constant("ldo");
+  const qlora_dtype w = dtypeOf(request, "w"), out = dtypeOf(request, "out");
+  return makeKernel([=](const LibraryKernelArgs &args) {
+    const auto *ids = bufferOf<const int32_t>(args, 0);
+    QLORA_RETURN_IF_ERROR(checkIds(ids, rows, vocab));
+    parallelRanges(rows, rowGrain(columns), [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row)
+        convertRun(w, elementAt(args.buffers[1], w, ids[row] * columns), out,
+                   elementAt(args.buffers[2], out, row * ldo), columns);
+    });
+    return Status::ok();
+  });
+}
+
+PreparedKernel embedding_grad::reference::prepare(const KernelRequest &request,
+                                                  uint64_t) {
+  const int64_t rows = request.constant("rows");
+  const int64_t columns = request.constant("columns");
+  const int64_t vocab = request.constant("vocab");
+  const int64_t lddo = request.constant("lddo");
+  const qlora_dtype dout = dtypeOf(request, "dout");
+  return makeKernel([=](const LibraryKernelArgs &args) {
+    const auto *ids = bufferOf<const int32_t>(args, 0);
+    QLORA_RETURN_IF_ERROR(checkIds(ids, rows, vocab));
+    // Threads own columns, so that each sum is in row order.
+    parallelRanges(columns, 64, [&](int64_t begin, int64_t end) {
+      for (int64_t row = 0; row < rows; ++row)
+        addRun(dout, elementAt(args.buffers[1], dout, row * lddo + begin),
+               QLORA_DTYPE_F32,
+               bufferOf<float>(args, 2) + ids[row] * columns + begin,
+               end - begin);
+    });
+    return Status::ok();
+  });
+}
+
+PreparedKernel column_sum::reference::prepare(const KernelRequest &request,
+                                              uint64_t) {
+  const int64_t rows = request.constant("rows");
+  const int64_t columns = request.constant("columns");
+  const int64_t ldx = request.constant("ldx");
+  const qlora_dtype x = dtypeOf(request, "x");
+  static constexpr int64_t kPartials = requests::kColumnSumPartials;
+  return makeKernel([=](const LibraryKernelArgs &args) {
+    auto *partials = bufferOf<float>(args, 2);
+    parallelFor(kPartials, threadCount(), [&](int64_t index, int64_t) {
+      float *sum = partials + index * columns;
+      std::memset(sum, 0, static_cast<size_t>(columns) * sizeof(float));
+      const int64_t end = rows * (index + 1) / kPartials;
+      for (int64_t row = rows * index / kPartials; row < end; ++row)
+        addRun(x, elementAt(args.buffers[0], x, row * ldx), QLORA_DTYPE_F32,
+               sum, columns);
+    });
+    for (int64_t index = 0; index < kPartials; ++index)
+      addRun(QLORA_DTYPE_F32, partials + index * columns, QLORA_DTYPE_F32,
+             args.buffers[1], columns);
+    return Status::ok();
+  });
+}
+
+PreparedKernel accumulate::reference::prepare(const KernelRequest &request,
+                                              uint64_t) {
+  const int64_t rows = request.constant("rows");
+  const int64_t columns = request.constant("columns");
+  const int64_t ldx = request.constant("ldx"), ldy = request.constant("ldy");
+  const qlora_dtype x = dtypeOf(request, "x"), y = dtypeOf(request, "y");
+  return makeKernel([=](const LibraryKernelArgs &args) {
+    parallelRanges(rows, rowGrain(columns), [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row)
+        addRun(x, elementAt(args.buffers[0], x, row * ldx), y,
+               elementAt(args.buffers[1], y, row * ldy), columns);
+    });
+    return Status::ok();
+  });
+}
+
+PreparedKernel copy_rows::reference::prepare(const KernelRequest &request,
+                                             uint64_t) {
+  const int64_t rows = request.constant("rows");
+  const int64_t bytes = dtypeBits(dtypeOf(request, "x")) / 8;
+  const int64_t columns = request.constant("columns");
+  const int64_t ldx = request.constant("ldx"), ldo = request.constant("ldo");
+  return makeKernel([=](const LibraryKernelArgs &args) {
+    const auto *x = bufferOf<const uint8_t>(args, 0);
+    auto *out = bufferOf<uint8_t>(args, 1);
+    parallelRanges(rows, rowGrain(columns), [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row)
+        std::memcpy(out + row * ldo * bytes, x + row * ldx * bytes,
+                    static_cast<size_t>(columns * bytes));
+    });
+    return Status::ok();
+  });
+}
+
+/// In eight lanes, whatever the vector width, so that all machines agree.
+QLORA_VECTOR static double sumOfSquares(const float *values, int64_t count) {
+  double lanes[8] = {};
+  int64_t i = 0;
+  for (; i + 8 <= count; i += 8)
+    for (int lane = 0; lane < 8; ++lane)
+      lanes[lane] += double(values[i + lane]) * values[i + lane];
+  for (; i < count; ++i)
+    lanes[i % 8] += double(values[i]) * values[i];
+  double sum = 0;
+  for (double lane : lanes)
+    sum += lane;
+  return sum;
+}
+
+/// What AdamW multiplies with; see Kernels.def.
+static float clipScale(double norm, float count, float maxNorm) {
+  if (count <= 0)
+    return 0;
+  if (maxNorm <= 0)
+    return float(1.0 / count);
+  return float(std::min(1.0, maxNorm / (norm + 1e-6)) / count);
+}
+
+PreparedKernel clip_norm::reference::prepare(const KernelRequest &request,
+                                             uint64_t) {
+  static constexpr int64_t kPartials = requests::kClipNormPartials;
+  const int64_t skip = request.constant("skip");
+  const int64_t count = request.constant("elements") - skip;
+  return makeKernel([=](const LibraryKernelArgs &args) {
+    const auto *gradient = bufferOf<const float>(args, 0);
+    auto *partials = bufferOf<double>(args, 3);
+    parallelFor(kPartials, threadCount(), [&](int64_t index, int64_t) {
+      const int64_t begin = count * index / kPartials;
+      const int64_t end = count * (index + 1) / kPartials;
+      partials[index] = sumOfSquares(gradient + skip + begin, end - begin);
+    });
+    double sum = 0;
+    for (int64_t index = 0; index < kPartials; ++index)
+      sum += partials[index];
+    const float labels = gradient[1];
+    const double norm = labels > 0 ? std::sqrt(sum) / labels : 0.0;
+    *bufferOf<float>(args, 1) = float(norm);
+    *bufferOf<float>(args, 2) =
+        clipScale(norm, labels, args.step->max_grad_norm);
+    return Status::ok();
+  });
+}
+
+} // namespace qlora::cpu

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: MIT
+
+// Philox4x32-10: random numbers as a pure function of a counter and a key
+// (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011). No
+// state: a recomputed value is the same value, and a row may be drawn by any
+// thread in any order. One text for host and device: depends on nothing but
+// <stdint.h>, branch-free, so that loops over columns vectorise.
+
+#ifndef QLORA_RUNTIME_KERNELS_MATH_PHILOX_H
+#define QLORA_RUNTIME_KERNELS_MATH_PHILOX_H
+
+#include <stdint.h>
+
+#ifndef QLORA_INLINE
+#ifdef __CUDACC__
+#define QLORA_INLINE static inline __host__ __device__
+#else
+#define QLORA_INLINE static inline __attribute__((always_inline))
+#endif
+#endif
+
+struct qlora_philox_words {
+  uint32_t word0, word1, word2, word3;
+};
+
+/// Ten rounds over `counter` with a key of two words.
+QLORA_INLINE qlora_philox_words qlora_philox(qlora_philox_words counter,
+                                             uint32_t key0, uint32_t key1) {
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t product0 = uint64_t(0xD2511F53u) * counter.word0;
+    const uint64_t product1 = uint64_t(0xCD9E8D57u) * counter.word2;
+    counter = {
+        uint32_t(product1 >> 32) ^ counter.word1 ^ key0, uint32_t(product1),
+        uint32_t(product0 >> 32) ^ counter.word3 ^ key1, uint32_t(product0)};
+    key0 += 0x9E3779B9u;
+    key1 += 0xBB67AE85u;
+  }
+  return counter;
+}
+
+/// A number in [0, 1), a multiple of 2^-24, for one element of a matrix.
+/// `micro_batch` is the global number of the micro-batch (it contains the
+/// step), `op` tells apart the draws of one program.
+///
+///   key     = seed
+///   counter = {column / 4, row, op, micro_batch}, each mod 2^32
+///   result  = word[column % 4] >> 8, times 2^-24
+///
+/// Four neighbours share a counter: a device may draw them at once.
+QLORA_INLINE float qlora_uniform(uint64_t seed, uint64_t micro_batch,
+                                 uint64_t op, int64_t row, int64_t column) {
+  const qlora_philox_words words =
+      qlora_philox({uint32_t(uint64_t(column) / 4), uint32_t(row), uint32_t(op),
+                    uint32_t(micro_batch)},
+                   uint32_t(seed), uint32_t(seed >> 32));
+  const uint32_t lane = uint32_t(column) % 4;
+  const uint32_t low = lane == 0 ? words.word0 : words.word1;
+  const uint32_t high = lane == 2 ? words.word2 : words.word3;
+  const uint32_t bits = lane < 2 ? low : high;
+  return float(int32_t(bits >> 8)) * 0x1p-24f;
+}
+
+#endif // QLORA_RUNTIME_KERNELS_MATH_PHILOX_H

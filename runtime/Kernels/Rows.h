@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: MIT
+
+// What generated kernels are written with: element load and store, and the
+// functions of one number that a row region may name. Every function is
+// branch-free and calls nothing, so a loop over columns vectorises, and a
+// module of such kernels imports no symbol.
+//
+// Standalone: <stdint.h>, runtime/ABI/kernel.h and Math/Philox.h, which are
+// standalone too. C++20 for g++ and clang; compile with -ffp-contract=off and
+// without -ffast-math (rounding to an integer is done by adding 1.5 * 2^23).
+//
+// Errors are against the exact value, in units in the last place of f32, over
+// all finite arguments unless a range is given; tests/conformance/RowsTest.cpp
+// measures them.
+
+#ifndef QLORA_RUNTIME_KERNELS_ROWS_H
+#define QLORA_RUNTIME_KERNELS_ROWS_H
+
+#include <stdint.h>
+
+#include "runtime/ABI/kernel.h"
+#include "runtime/Kernels/Math/Philox.h"
+
+QLORA_INLINE float qlora_from_bits(uint32_t bits) {
+  return __builtin_bit_cast(float, bits);
+}
+QLORA_INLINE uint32_t qlora_to_bits(float value) {
+  return __builtin_bit_cast(uint32_t, value);
+}
+
+// Load and store ------------------------------------------------------------
+//
+// bf16 and f16 are stored as uint16_t. Stores round to nearest, ties to even;
+// a NaN stays a (quiet) NaN.
+
+QLORA_INLINE float qlora_load_f32(const void *p, int64_t i) {
+  return static_cast<const float *>(p)[i];
+}
+QLORA_INLINE void qlora_store_f32(void *p, int64_t i, float value) {
+  static_cast<float *>(p)[i] = value;
+}
+QLORA_INLINE int32_t qlora_load_i32(const void *p, int64_t i) {
+  return static_cast<const int32_t *>(p)[i];
+}
+QLORA_INLINE void qlora_store_i32(void *p, int64_t i, int32_t value) {
+  static_cast<int32_t *>(p)[i] = value;
+}
+
+QLORA_INLINE float qlora_bf16_to_f32(uint16_t half) {
+  return qlora_from_bits(uint32_t(half) << 16);
+}
+QLORA_INLINE uint16_t qlora_f32_to_bf16(float value) {
+  const uint32_t bits = qlora_to_bits(value);
+  const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1)) >> 16;
+  const uint32_t quiet = (bits >> 16) | 0x40u;
+  return uint16_t((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
+}
+QLORA_INLINE float qlora_load_bf16(const void *p, int64_t i) {
+  return qlora_bf16_to_f32(static_cast<const uint16_t *>(p)[i]);
+}
+QLORA_INLINE void qlora_store_bf16(void *p, int64_t i, float value) {
+  static_cast<uint16_t *>(p)[i] = qlora_f32_to_bf16(value);
+}
+
+QLORA_INLINE float qlora_f16_to_f32(uint16_t half) {
+  // The exponent is rebiased by a multiplication, exact also for subnormals.
+  const uint32_t shifted = uint32_t(half & 0x7fffu) << 13;
+  const uint32_t finite = qlora_to_bits(qlora_from_bits(shifted) * 0x1p112f);
+  const uint32_t special = shifted | 0x7f800000u;
+  const uint32_t magnitude = shifted >= 0x0f800000u ? special : finite;
+  return qlora_from_bits(magnitude | uint32_t(half & 0x8000u) << 16);
+}
+QLORA_INLINE uint16_t qlora_f32_to_f16(float value) {
+  const uint32_t bits = qlora_to_bits(value);
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  const uint32_t odd = (magnitude >> 13) & 1;
+  const uint32_t normal = (magnitude - 0x38000000u + 0xfffu + odd) >> 13;
+  // Adding 0.5 leaves a subnormal's 10 bits, rounded, at the low end.
+  const uint32_t subnormal =
+      qlora_to_bits(qlora_from_bits(magnitude) + 0.5f) - 0x3f000000u;
+  const uint32_t special = magnitude > 0x7f800000u ? 0x7e00u : 0x7c00u;
+  const uint32_t finite = magnitude < 0x38800000u ? subnormal : normal;
+  const uint32_t half = magnitude >= 0x477ff000u ? special : finite;
+  return uint16_t(half | (bits >> 16 & 0x8000u));
+}
+QLORA_INLINE float qlora_load_f16(const void *p, int64_t i) {
+  return qlora_f16_to_f32(static_cast<const uint16_t *>(p)[i]);
+}
+QLORA_INLINE void qlora_store_f16(void *p, int64_t i, float value) {
+  static_cast<uint16_t *>(p)[i] = qlora_f32_to_f16(value);
+}
+
+// Functions of one number -----------------------------------------------------
+
+QLORA_INLINE float qlora_max(float a, float b) { return a > b ? a : b; }
+QLORA_INLINE float qlora_min(float a, float b) { return a < b ? a : b; }
+QLORA_INLINE float qlora_abs(float x) {
+  return qlora_from_bits(qlora_to_bits(x) & 0x7fffffffu);
+}
+
+/// Correctly rounded; NaN below zero. The libm function would set errno,
+/// which costs a call and the vectorisation.
+QLORA_INLINE float qlora_sqrt(float x) {
+#ifdef __clang__
+  return __builtin_elementwise_sqrt(x);
+#else
+  return __builtin_sqrtf(x);
+#endif
+}
+/// Within 1.5 ulp: two correctly rounded steps.
+QLORA_INLINE float qlora_rsqrt(float x) { return 1.0f / qlora_sqrt(x); }
+
+/// e^x within 1 ulp (subnormal results: within one unit of 2^-149); infinity
+/// above 88.73, 0 below -103.98, NaN for NaN.
+QLORA_INLINE float qlora_exp(float x) {
+  const float above = x > 89.0f ? 89.0f : x;
+  const float clamped = above < -104.0f ? -104.0f : above;
+  // n = round(x / ln 2); r = x - n ln 2 in two exact pieces; |r| <= 0.3466.
+  const float shifted = clamped * 1.44269504f + 12582912.0f;
+  const float n = shifted - 12582912.0f;
+  const float r = (clamped - n * 0.693359375f) - n * -2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * (r * r) + r + 1.0f;
+  // 2^n in two factors, since n is in [-150, 128].
+  const int32_t exponent = int32_t(qlora_to_bits(shifted) - 0x4b400000u);
+  const int32_t half = exponent >> 1;
+  const float scale1 = qlora_from_bits(uint32_t(half + 127) << 23);
+  const float scale2 = qlora_from_bits(uint32_t(exponent - half + 127) << 23);
+  return p * scale1 * scale2;
+}
+
+/// 1 / (1 + e^-x) within 2.5 ulp.
+QLORA_INLINE float qlora_sigmoid(float x) {
+  const float e = qlora_exp(-qlora_abs(x));
+  const float numerator = x < 0.0f ? e : 1.0f;
+  return numerator / (1.0f + e);
+}
+
+/// The polynomials of sine and cosine on [-pi/4, pi/4], and the quadrant.
+/// Reduced in f64 by pi/2 in three pieces of 33 bits: exact while the
+/// quadrant number is below 2^20, that is for |x| up to 1.6e6.
+struct qlora_sine_parts {
+  double sine, cosine;
+  uint32_t quadrant;
+};
+QLORA_INLINE qlora_sine_parts qlora_reduce_sine(float x) {
+  const double shifted = double(x) * 0.63661977236758134 + 0x1.8p52;
+  const double n = shifted - 0x1.8p52;
+  const double r = ((double(x) - n * 1.57079632673412561417e+00) -
+                    n * 6.07710050630396597660e-11) -
+                   n * 2.02226624871116645580e-21;
+  const double z = r * r;
+  double s = 2.7557313707070068e-06;
+  s = s * z - 1.9841269829857950e-04;
+  s = s * z + 8.3333333333224896e-03;
+  s = s * z - 1.6666666666666632e-01;
+  double c = -2.7557314351390663e-07;
+  c = c * z + 2.4801587289476729e-05;
+  c = c * z - 1.3888888888874110e-03;
+  c = c * z + 4.1666666666666602e-02;
+  c = c * z - 0.5;
+  const uint64_t bits = __builtin_bit_cast(uint64_t, shifted);
+  return {s * z * r + r, c * z + 1.0, uint32_t(bits)};
+}
+
+/// Within 1 ulp for |x| <= 1.6e6.
+QLORA_INLINE float qlora_sin(float x) {
+  const qlora_sine_parts parts = qlora_reduce_sine(x);
+  const double value = parts.quadrant & 1 ? parts.cosine : parts.sine;
+  return float(parts.quadrant & 2 ? -value : value);
+}
+/// Within 1 ulp for |x| <= 1.6e6.
+QLORA_INLINE float qlora_cos(float x) {
+  const qlora_sine_parts parts = qlora_reduce_sine(x);
+  const double value = parts.quadrant & 1 ? parts.sine : parts.cosine;
+  return float((parts.quadrant + 1) & 2 ? -value : value);
+}
+
+// Sums over a row -------------------------------------------------------------
+
+/// The sum of the 16 partial sums of a row, pairwise: column c was added to
+/// lane c mod 16. The order is fixed by this text.
+QLORA_INLINE float qlora_sum_lanes(const float (&lanes)[16]) {
+  float sums[8];
+  for (int i = 0; i < 8; ++i)
+    sums[i] = lanes[i] + lanes[i + 8];
+  for (int i = 0; i < 4; ++i)
+    sums[i] += sums[i + 4];
+  return (sums[0] + sums[2]) + (sums[1] + sums[3]);
+}
+
+#endif // QLORA_RUNTIME_KERNELS_ROWS_H

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: MIT
+
+// Collecting and writing of a dump.
+
+#include "runtime/Session/Dump.h"
+
+#include <cstring>
+
+#include "runtime/Kernels/Math/NF4.h"
+#include "runtime/Session/Adapter.h"
+
+namespace qlora {
+
+template <typename T>
+static std::span<const uint8_t> asBytes(const std::vector<T> &values) {
+  return {reinterpret_cast<const uint8_t *>(values.data()),
+          values.size() * sizeof(T)};
+}
+
+void Dump::add(std::string name, SafetensorsDtype dtype,
+               std::vector<int64_t> shape, std::span<const uint8_t> bytes) {
+  storage.emplace_back(bytes.begin(), bytes.end());
+  items.push_back({std::move(name), dtype, std::move(shape), storage.back()});
+}
+
+Status Dump::takeLogits(Run &run) {
+  MicroBatch batch;
+  run.train->read(0, 0, run.perStep(), batch);
+  // Every position gets a target, so that the head computes every row.
+  std::fill(batch.targets.begin(), batch.targets.end(), 0);
+  std::vector<float> logits;
+  int64_t vocabulary = 0;
+  run.observer.onLogits = [&](std::span<const int32_t> rows,
+                              const float *block, int64_t vocab) {
+    vocabulary = vocab;
+    logits.resize(batch.ids.size() * vocab);
+    for (size_t i = 0; i < rows.size(); ++i)
+      std::copy_n(block + i * vocab, vocab, logits.data() + rows[i] * vocab);
+  };
+  LossSums sums;
+  std::vector<int32_t> correct;
+  Status status = run.program.evaluate(batch, {}, sums, correct);
+  run.observer.onLogits = nullptr;
+  QLORA_RETURN_IF_ERROR(status);
+  add("logits", SafetensorsDtype::kF32,
+      {batch.batch, batch.length, vocabulary}, asBytes(logits));
+  return Status::ok();
+}
+
+Status Dump::takeGradients(Run &run, double labels) {
+  auto arena = run.module.arena(QLORA_ARENA_GRADIENT);
+  for (const qlora_parameter *parameter : trainedParameters(run.module)) {
+    std::vector<float> gradient(parameter->bytes / sizeof(float));
+    QLORA_RETURN_IF_ERROR(run.device.read(
+        *arena, parameter->offset,
+        {reinterpret_cast<uint8_t *>(gradient.data()), parameter->bytes}));
+    for (float &value : gradient)
+      value = static_cast<float>(value / labels);
+    add("grad." + peftName(*parameter), SafetensorsDtype::kF32,
+        {parameter->shape, parameter->shape + parameter->rank},
+        asBytes(gradient));
+  }
+  return Status::ok();
+}
+
+/// One 4-bit weight in memory, by the parts of its layout.
+struct Dump::Weight {
+  NF4Layout layout;
+  std::span<const uint8_t> bytes;
+
+  std::span<const uint8_t> part(int64_t offset, int64_t count) const {
+    return bytes.subspan(offset, count);
+  }
+  float number(int64_t offset, int64_t index) const {
+    float value;
+    std::memcpy(&value, bytes.data() + offset + 4 * index, sizeof value);
+    return value;
+  }
+  float scale(int64_t block) const {
+    if (!layout.doubleQuant)
+      return number(layout.scales, block);
+    uint8_t code = bytes[layout.scales + block];
+    // Rounded twice, as bitsandbytes does: no fused multiply-add.
+    volatile float product =
+        number(layout.nestedMap, code) *
+        number(layout.nestedAbsmax, block / kNF4NestedBlock);
+    return product + number(layout.offset, 0);
+  }
+  std::vector<float> decoded() const {
+    std::vector<float> values(layout.elements);
+    for (int64_t i = 0; i < layout.elements; ++i) {
+      uint8_t pair = bytes[layout.packed + i / 2];
+      int code = i % 2 == 0 ? pair >> 4 : pair & 15;
+      values[i] = number(layout.codeBook, code) * scale(i / layout.block);
+    }
+    return values;
+  }
+};
+
+void Dump::addWeight(const qlora_parameter &parameter,
+                     std::span<const uint8_t> bytes) {
+  std::vector<int64_t> shape(parameter.shape,
+                             parameter.shape + parameter.rank);
+  int64_t elements = 1;
+  for (int64_t size : shape)
+    elements *= size;
+  Weight weight{NF4Layout::of(elements, parameter.block,
+                              parameter.double_quant != 0),
+                bytes};
+  const NF4Layout &l = weight.layout;
+  std::string name = parameter.name;
+  int64_t packedBytes = (elements + 1) / 2;
+  add(name + ".packed", SafetensorsDtype::kU8, {packedBytes, 1},
+      weight.part(l.packed, packedBytes));
+  add(name + ".quant_map", SafetensorsDtype::kF32, {16},
+      weight.part(l.codeBook, 64));
+  if (l.doubleQuant) {
+    add(name + ".absmax", SafetensorsDtype::kU8, {l.blocks},
+        weight.part(l.scales, l.blocks));
+    add(name + ".nested_absmax", SafetensorsDtype::kF32, {l.nestedBlocks},
+        weight.part(l.nestedAbsmax, 4 * l.nestedBlocks));
+    add(name + ".nested_quant_map", SafetensorsDtype::kF32, {256},
+        weight.part(l.nestedMap, 4 * 256));
+    add(name + ".nested_offset", SafetensorsDtype::kF32, {1},
+        weight.part(l.offset, 4));
+  } else {
+    add(name + ".absmax", SafetensorsDtype::kF32, {l.blocks},
+        weight.part(l.scales, 4 * l.blocks));
+  }
+  add(name + ".dequantized", SafetensorsDtype::kF32, shape,
+      asBytes(weight.decoded()));
+}
+
+Status Dump::takeWeights(Run &run) {
+  for (const qlora_parameter &parameter : run.module.parameters()) {
+    if (parameter.quantization == QLORA_QUANTIZATION_NONE)
+      continue;
+    std::vector<uint8_t> bytes(parameter.bytes);
+    QLORA_RETURN_IF_ERROR(
+        run.device.read(parameter.arena, parameter.offset, bytes));
+    if (parameter.dtype == QLORA_DTYPE_NF4) {
+      addWeight(parameter, bytes);
+      continue;
+    }
+    // Kept decoded: only the numbers are there.
+    add(std::string(parameter.name) + ".dequantized",
+        *fromAbiDtype(static_cast<qlora_dtype>(parameter.dtype)),
+        {parameter.shape, parameter.shape + parameter.rank}, bytes);
+  }
+  return Status::ok();
+}
+
+Status Dump::write() { return writeSafetensors(path, items, {}); }
+
+} // namespace qlora

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: MIT
+
+// `--dump FILE`: what a step computes on the way, for comparison with other
+// implementations. One safetensors file with
+//
+//   logits                f32 [batch, length, vocabulary] of micro-batch 0
+//                         before step 1
+//   grad.<PEFT's name>    f32, gradient of the mean loss of step 1, after the
+//                         sum over ranks and before clipping
+//   <weight>.packed, .absmax, .quant_map [, .nested_absmax,
+//   .nested_quant_map, .nested_offset], .dequantized
+//                         of each weight kept in 4 bits, named as
+//                         bitsandbytes names them
+//
+// It holds all of this in memory: it is for small models.
+
+#ifndef QLORA_RUNTIME_SESSION_DUMP_H
+#define QLORA_RUNTIME_SESSION_DUMP_H
+
+#include <list>
+#include <string>
+#include <vector>
+
+#include "runtime/Core/Safetensors.h"
+#include "runtime/Core/Status.h"
+#include "runtime/Session/Run.h"
+
+namespace qlora {
+
+/// Only rank 0 has one.
+class Dump {
+public:
+  explicit Dump(std::string path) : path(std::move(path)) {}
+
+  /// Before step 1.
+  Status takeLogits(Run &run);
+  Status takeWeights(Run &run);
+  /// After ACCUMULATE_LAST of step 1; `labels`: of the whole step.
+  Status takeGradients(Run &run, double labels);
+  Status write();
+
+private:
+  struct Weight;
+  void add(std::string name, SafetensorsDtype dtype,
+           std::vector<int64_t> shape, std::span<const uint8_t> bytes);
+  void addWeight(const qlora_parameter &parameter,
+                 std::span<const uint8_t> bytes);
+
+  const std::string path;
+  std::list<std::vector<uint8_t>> storage; ///< what the items point to
+  std::vector<SafetensorsItem> items;
+};
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_SESSION_DUMP_H

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: MIT
+
+// The evaluation loop.
+
+#include "runtime/Session/Evaluation.h"
+
+#include <chrono>
+#include <cmath>
+#include <numeric>
+
+namespace qlora {
+
+StatusOr<EvaluationResult> evaluate(Run &run) {
+  double loss = 0;
+  int64_t counts[4] = {}; // labels, correct, rows, matched rows
+  MicroBatch batch;
+  std::vector<int32_t> correct;
+  qlora_step_block step = {};
+  for (int64_t number = run.group.rank(); number < run.validation->count();
+       number += run.group.size()) {
+    run.validation->readInOrder(number, batch);
+    LossSums sums;
+    QLORA_RETURN_IF_ERROR(run.program.evaluate(batch, step, sums, correct));
+    loss += sums.loss;
+    counts[0] += batch.labelCount();
+    counts[1] += std::accumulate(correct.begin(), correct.end(), int64_t(0));
+    RowMatches matches = countRowMatches(batch, correct);
+    counts[2] += matches.rows;
+    counts[3] += matches.matched;
+  }
+  QLORA_RETURN_IF_ERROR(run.group.sum(std::span(&loss, 1)));
+  QLORA_RETURN_IF_ERROR(run.group.sum(std::span(counts)));
+  // The file was checked to have at least one label.
+  EvaluationResult result;
+  result.loss = loss / static_cast<double>(counts[0]);
+  result.perplexity = std::exp(result.loss);
+  result.tokenAccuracy =
+      static_cast<double>(counts[1]) / static_cast<double>(counts[0]);
+  result.rows = counts[2];
+  result.argmaxMatch =
+      static_cast<double>(counts[3]) / static_cast<double>(counts[2]);
+  return result;
+}
+
+StatusOr<EvaluationResult> evaluateAndLog(Run &run, int64_t step, double epoch,
+                                          const std::string &title) {
+  auto start = std::chrono::steady_clock::now();
+  QLORA_ASSIGN_OR_RETURN(EvaluationResult result, evaluate(run));
+  double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
+          .count();
+  if (!run.metrics)
+    return result;
+  nlohmann::ordered_json values = {
+      {"step", step},
+      {"epoch", epoch},
+      {"eval_loss", result.loss},
+      {"eval_perplexity", result.perplexity},
+      {"eval_token_accuracy", result.tokenAccuracy},
+      {"eval_argmax_match", result.argmaxMatch},
+      {"eval_rows", result.rows},
+      {"eval_runtime", seconds}};
+  QLORA_RETURN_IF_ERROR(run.metrics->log(
+      values,
+      fmt::format("{}: loss {:.4f} | perplexity {} | token accuracy {:.1f}% | "
+                  "argmax match {:.1f}% of {} rows | {:.1f} s",
+                  title, result.loss, formatShort(result.perplexity),
+                  100 * result.tokenAccuracy, 100 * result.argmaxMatch,
+                  result.rows, seconds)));
+  return result;
+}
+
+} // namespace qlora

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: MIT
+
+// Evaluation of the validation file: every row once, shared among the ranks.
+
+#ifndef QLORA_RUNTIME_SESSION_EVALUATION_H
+#define QLORA_RUNTIME_SESSION_EVALUATION_H
+
+#include "runtime/Core/Status.h"
+#include "runtime/Session/Run.h"
+
+namespace qlora {
+
+struct EvaluationResult {
+  double loss = 0;          ///< mean over labelled tokens
+  double perplexity = 0;    ///< exp(loss)
+  double tokenAccuracy = 0; ///< share of labelled tokens that are the argmax
+  double argmaxMatch = 0;   ///< share of rows whose labelled tokens all are
+  int64_t rows = 0;         ///< with a labelled token
+};
+
+/// All ranks call it; all get the same result.
+StatusOr<EvaluationResult> evaluate(Run &run);
+
+/// Evaluates and logs under `step` and `epoch`, with `title` on the terminal.
+StatusOr<EvaluationResult> evaluateAndLog(Run &run, int64_t step, double epoch,
+                                          const std::string &title);
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_SESSION_EVALUATION_H

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: MIT
+
+// Arenas in words.
+
+#include "runtime/Session/MemoryPlan.h"
+
+#include "runtime/Session/ProcessMemory.h"
+#include "runtime/Session/ReportText.h"
+
+namespace qlora {
+
+static const char *arenaTitle(qlora_arena_kind kind) {
+  switch (kind) {
+  case QLORA_ARENA_FROZEN:
+    return "frozen base";
+  case QLORA_ARENA_TRAINABLE:
+    return "adapters";
+  case QLORA_ARENA_GRADIENT:
+    return "gradients";
+  case QLORA_ARENA_MOMENT1:
+    return "optimizer, first moment";
+  case QLORA_ARENA_MOMENT2:
+    return "optimizer, second moment";
+  case QLORA_ARENA_ACTIVATION:
+    return "activations and scratch";
+  case QLORA_ARENA_WORKSPACE:
+    return "library workspace";
+  case QLORA_ARENA_INPUT:
+    return "inputs";
+  case QLORA_ARENA_RESULT:
+    return "results";
+  case QLORA_ARENA_KIND_COUNT:
+    break;
+  }
+  return "unknown";
+}
+
+static std::vector<PlanRow> arenaRows(const Device &device) {
+  std::vector<PlanRow> rows;
+  for (const ArenaUse &use : device.memory())
+    rows.push_back({arenaTitle(use.kind), use.plannedBytes,
+                    use.allocatedBytes,
+                    use.shared ? "one copy for the ranks of this machine"
+                               : ""});
+  return rows;
+}
+
+std::string planText(const LoadedModule &module, const Device &device,
+                     int ranks) {
+  std::string title = ranks == 1
+                          ? std::string("memory")
+                          : fmt::format("memory of each of {} ranks", ranks);
+  return planTable(title, arenaRows(device), /*withMeasured=*/false);
+}
+
+std::string measuredText(const LoadedModule &module, const Device &device) {
+  std::string table =
+      planTable("memory", arenaRows(device), /*withMeasured=*/true);
+  return table + fmt::format("  {:<24} {:>10} {:>10}  arenas, code, libraries "
+                             "and the reading of weights",
+                             "peak of the process", "",
+                             formatBytes(readProcessMemory().peakBytes));
+}
+
+} // namespace qlora

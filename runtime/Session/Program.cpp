@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: MIT
+
+// Inputs, entries, results.
+
+#include "runtime/Session/Program.h"
+
+#include <algorithm>
+
+#include "runtime/Core/Executor.h"
+
+namespace qlora {
+
+StatusOr<CompiledVariants> CompiledVariants::of(const LoadedModule &module) {
+  CompiledVariants variants;
+  for (const qlora_entry &entry : module.entries()) {
+    if (entry.kind != QLORA_ENTRY_ACCUMULATE_LAST)
+      continue;
+    variants.batch = entry.batch;
+    variants.lengths.push_back(entry.length);
+  }
+  std::sort(variants.lengths.begin(), variants.lengths.end());
+  bool isWhole = !variants.lengths.empty() && module.entry(QLORA_ENTRY_UPDATE);
+  for (int64_t length : variants.lengths)
+    for (qlora_entry_kind kind :
+         {QLORA_ENTRY_ACCUMULATE, QLORA_ENTRY_ACCUMULATE_LAST,
+          QLORA_ENTRY_EVALUATE})
+      isWhole = isWhole && module.entry(kind, variants.batch, length);
+  if (!isWhole)
+    return Status::error(StatusCode::kDataLoss,
+                         "'{}' lacks an entry of a training program; compile "
+                         "it again",
+                         module.path());
+  return variants;
+}
+
+StatusOr<const qlora_entry *> Program::find(qlora_entry_kind kind,
+                                            const MicroBatch &batch) const {
+  if (const qlora_entry *entry =
+          module.entry(kind, batch.batch, batch.length))
+    return entry;
+  return Status::error(StatusCode::kInternal,
+                       "no variant of {} for {} x {} tokens",
+                       entryKindName(kind), batch.batch, batch.length);
+}
+
+static std::span<const uint8_t> bytesOf(const std::vector<int32_t> &values) {
+  return {reinterpret_cast<const uint8_t *>(values.data()),
+          values.size() * sizeof(int32_t)};
+}
+
+/// What a program without the inputs for positions and segments computes.
+static bool isPlain(const MicroBatch &batch) {
+  for (int64_t i = 0; i < batch.batch * batch.length; ++i)
+    if (batch.segments[i] > 1 ||
+        (batch.segments[i] == 1 && batch.positions[i] != i % batch.length))
+      return false;
+  return true;
+}
+
+Status Program::writeInputs(const qlora_entry &entry,
+                            const MicroBatch &batch) {
+  const std::pair<qlora_binding_kind, const std::vector<int32_t> *> inputs[] =
+      {{QLORA_INPUT_IDS, &batch.ids},
+       {QLORA_INPUT_TARGETS, &batch.targets},
+       {QLORA_INPUT_POSITIONS, &batch.positions},
+       {QLORA_INPUT_SEGMENTS, &batch.segments}};
+  for (const auto &[kind, values] : inputs) {
+    const qlora_binding *binding = module.binding(entry, kind);
+    if (binding) {
+      QLORA_RETURN_IF_ERROR(
+          device.write(binding->arena, binding->offset, bytesOf(*values)));
+      continue;
+    }
+    bool isPacking =
+        kind == QLORA_INPUT_POSITIONS || kind == QLORA_INPUT_SEGMENTS;
+    if (isPacking && !isPlain(batch))
+      return Status::invalid("the data has several segments in a row, but "
+                             "'{}' was compiled without packing",
+                             module.path());
+  }
+  return Status::ok();
+}
+
+StatusOr<float> Program::readFloat(const qlora_entry &entry,
+                                   qlora_binding_kind kind) {
+  const qlora_binding *binding = module.binding(entry, kind);
+  if (!binding)
+    return Status::error(StatusCode::kDataLoss,
+                         "'{}': the entry {} lacks result {}", module.path(),
+                         entryKindName(entry.kind), static_cast<int>(kind));
+  float value = 0;
+  QLORA_RETURN_IF_ERROR(
+      device.read(binding->arena, binding->offset,
+                  {reinterpret_cast<uint8_t *>(&value), sizeof value}));
+  return value;
+}
+
+Status Program::readSums(const qlora_entry &entry, LossSums &sums) {
+  QLORA_ASSIGN_OR_RETURN(float loss, readFloat(entry, QLORA_RESULT_LOSS_SUM));
+  QLORA_ASSIGN_OR_RETURN(float labels,
+                         readFloat(entry, QLORA_RESULT_LABEL_COUNT));
+  sums.loss += loss;
+  sums.labels += labels;
+  return Status::ok();
+}
+
+Status Program::accumulate(const MicroBatch &batch, bool last,
+                           const qlora_step_block &step, LossSums &sums) {
+  QLORA_ASSIGN_OR_RETURN(
+      const qlora_entry *entry,
+      find(last ? QLORA_ENTRY_ACCUMULATE_LAST : QLORA_ENTRY_ACCUMULATE,
+           batch));
+  QLORA_RETURN_IF_ERROR(writeInputs(*entry, batch));
+  QLORA_RETURN_IF_ERROR(runEntry(device, module, *entry, step));
+  return last ? readSums(*entry, sums) : Status::ok();
+}
+
+StatusOr<double> Program::update(const qlora_step_block &step) {
+  const qlora_entry *entry = module.entry(QLORA_ENTRY_UPDATE);
+  QLORA_RETURN_IF_ERROR(runEntry(device, module, *entry, step));
+  QLORA_ASSIGN_OR_RETURN(float norm,
+                         readFloat(*entry, QLORA_RESULT_GRAD_NORM));
+  return static_cast<double>(norm);
+}
+
+Status Program::evaluate(const MicroBatch &batch,
+                         const qlora_step_block &step, LossSums &sums,
+                         std::vector<int32_t> &correct) {
+  QLORA_ASSIGN_OR_RETURN(const qlora_entry *entry,
+                         find(QLORA_ENTRY_EVALUATE, batch));
+  QLORA_RETURN_IF_ERROR(writeInputs(*entry, batch));
+  QLORA_RETURN_IF_ERROR(runEntry(device, module, *entry, step));
+  correct.assign(batch.ids.size(), 0);
+  if (const qlora_binding *binding =
+          module.binding(*entry, QLORA_RESULT_CORRECT))
+    QLORA_RETURN_IF_ERROR(
+        device.read(binding->arena, binding->offset,
+                    {reinterpret_cast<uint8_t *>(correct.data()),
+                     correct.size() * sizeof(int32_t)}));
+  return readSums(*entry, sums);
+}
+
+} // namespace qlora

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: MIT
+
+// The entries of a module as the four things a session does: accumulate a
+// micro-batch, update, evaluate, read results. Chooses the compiled variant
+// by the micro-batch's length and knows where inputs and results live.
+
+#ifndef QLORA_RUNTIME_SESSION_PROGRAM_H
+#define QLORA_RUNTIME_SESSION_PROGRAM_H
+
+#include <cstdint>
+#include <vector>
+
+#include "runtime/Core/ModuleLoader.h"
+#include "runtime/Core/Status.h"
+#include "runtime/Device/Device.h"
+#include "runtime/Session/Dataset.h"
+
+namespace qlora {
+
+/// Sums over the labelled tokens of micro-batches.
+struct LossSums {
+  double loss = 0;
+  double labels = 0;
+};
+
+/// The batch and lengths that a module was compiled for. kDataLoss when an
+/// entry of a variant is missing.
+struct CompiledVariants {
+  int64_t batch = 0;
+  std::vector<int64_t> lengths; ///< ascending
+
+  static StatusOr<CompiledVariants> of(const LoadedModule &module);
+};
+
+/// Used by the session's thread. `module` and `device`, which has loaded it,
+/// outlive this.
+class Program {
+public:
+  Program(const LoadedModule &module, Device &device)
+      : module(module), device(device) {}
+
+  /// Forward and backward of one micro-batch into the gradient arena. `last`
+  /// of a step: with the collectives, after which `sums` has the loss and
+  /// labels of the whole step over all ranks.
+  Status accumulate(const MicroBatch &batch, bool last,
+                    const qlora_step_block &step, LossSums &sums);
+
+  /// One optimizer step; the norm of the gradient before clipping.
+  StatusOr<double> update(const qlora_step_block &step);
+
+  /// Forward only. `correct`: 1 where the target is the argmax.
+  Status evaluate(const MicroBatch &batch, const qlora_step_block &step,
+                  LossSums &sums, std::vector<int32_t> &correct);
+
+private:
+  StatusOr<const qlora_entry *> find(qlora_entry_kind kind,
+                                     const MicroBatch &batch) const;
+  Status writeInputs(const qlora_entry &entry, const MicroBatch &batch);
+  StatusOr<float> readFloat(const qlora_entry &entry, qlora_binding_kind kind);
+  Status readSums(const qlora_entry &entry, LossSums &sums);
+
+  const LoadedModule &module;
+  Device &device;
+};
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_SESSION_PROGRAM_H

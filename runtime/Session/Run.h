@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: MIT
+
+// What the parts of a training run share, once everything is loaded.
+
+#ifndef QLORA_RUNTIME_SESSION_RUN_H
+#define QLORA_RUNTIME_SESSION_RUN_H
+
+#include <string>
+
+#include "runtime/Core/ModuleLoader.h"
+#include "runtime/Core/Options.h"
+#include "runtime/Device/Device.h"
+#include "runtime/Session/Dataset.h"
+#include "runtime/Session/Metrics.h"
+#include "runtime/Session/Program.h"
+#include "runtime/Session/RankGroup.h"
+
+namespace qlora {
+
+/// References to what the session owns.
+struct Run {
+  const LoadedModule &module;
+  const Options &options;
+  RankGroup &group;
+  Device &device;
+  Program &program;
+  Dataset *train;      ///< null: only evaluate
+  Dataset *validation; ///< null: no evaluation
+  Metrics *metrics;    ///< null on ranks other than 0
+  std::string outputFolder;
+  KernelObserver &observer;
+
+  /// Micro-batches of a step over all ranks: K N.
+  int64_t perStep() const {
+    return options.integer("gradient_accumulation_steps") * group.size();
+  }
+  /// Bytes of all arenas of this rank.
+  uint64_t plannedBytes() const;
+  /// The TRAINABLE arena as it is now.
+  StatusOr<std::vector<uint8_t>> trainedBytes() const;
+};
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_SESSION_RUN_H

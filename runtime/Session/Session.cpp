@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: MIT
+
+// The order of a run.
+
+#include "runtime/Session/Session.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+
+#include "runtime/Core/ModelFiles.h"
+#include "runtime/Core/Parameters.h"
+#include "runtime/Session/Adapter.h"
+#include "runtime/Session/DataFiles.h"
+#include "runtime/Session/Dump.h"
+#include "runtime/Session/Evaluation.h"
+#include "runtime/Session/MemoryPlan.h"
+#include "runtime/Session/ProcessMemory.h"
+#include "runtime/Session/StopSignal.h"
+#include "runtime/Session/Training.h"
+
+namespace qlora {
+
+namespace fs = std::filesystem;
+
+StatusOr<LoadedRequest> loadRequest(const SessionRequest &request) {
+  QLORA_ASSIGN_OR_RETURN(LoadedModule module,
+                         LoadedModule::open(request.modulePath));
+  Options options;
+  Status recorded = options.applyRecorded(module.table().config_json);
+  if (!recorded.isOk())
+    return recorded.withContext(fmt::format("'{}'", request.modulePath));
+  if (!request.configFile.empty())
+    QLORA_RETURN_IF_ERROR(options.applyYaml(request.configFile));
+  QLORA_RETURN_IF_ERROR(options.applySettings(request.settings));
+  QLORA_RETURN_IF_ERROR(options.validate());
+  return LoadedRequest{std::move(module), std::move(options)};
+}
+
+namespace {
+
+/// Owns what a run is made of; destroyed in reverse order.
+class Session {
+public:
+  Session(LoadedRequest loaded, RankGroup group, RankEnvironment env)
+      : module(std::move(loaded.module)), options(std::move(loaded.options)),
+        group(std::move(group)), env(std::move(env)) {}
+
+  StatusOr<int> run(const std::string &dumpFile);
+
+private:
+  Status openOutput();
+  Status openData();
+  Status bind();
+  Status fill(const ParameterSources &sources, FillShare share);
+  Status announce();
+  StatusOr<int> work(Run &run, Dump *dump);
+  Status finish(Run &run, const TrainingResult &result);
+  int threads() const;
+
+  LoadedModule module;
+  Options options;
+  RankGroup group;
+  RankEnvironment env;
+
+  std::string outputFolder;
+  std::unique_ptr<Metrics> metrics; ///< on rank 0
+  std::unique_ptr<Dataset> trainData, validationData;
+  KernelObserver observer;
+  FrozenArena frozen;
+  std::unique_ptr<Device> device;
+};
+
+} // namespace
+
+/// The CPUs this process may use, divided among the ranks of this machine.
+int Session::threads() const {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  int count = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+  return std::max(1, count / env.localWorldSize);
+}
+
+Status Session::openOutput() {
+  outputFolder = options.text("output_dir");
+  if (group.rank() != 0)
+    return Status::ok();
+  std::error_code error;
+  fs::create_directories(outputFolder, error);
+  if (error)
+    return Status::error(StatusCode::kUnavailable, "cannot create '{}': {}",
+                         outputFolder, error.message());
+  std::string path = outputFolder + "/config.resolved.yaml";
+  std::ofstream resolved(path);
+  resolved << options.resolvedYaml();
+  resolved.close();
+  if (!resolved)
+    return Status::error(StatusCode::kResourceExhausted,
+                         "cannot write '{}': is the disk full?", path);
+  QLORA_ASSIGN_OR_RETURN(
+      metrics, Metrics::open(outputFolder,
+                             options.text("log_format") == "json", stdout,
+                             stderr));
+  return Status::ok();
+}
+
+Status Session::openData() {
+  QLORA_ASSIGN_OR_RETURN(CompiledVariants variants,
+                         CompiledVariants::of(module));
+  DataRequest request{options, variants, outputFolder,
+                      options.recordedFact("vocab_size")};
+  bool trains = options.integer("max_steps") > 0 ||
+                options.number("num_train_epochs") > 0;
+  if (trains) {
+    QLORA_ASSIGN_OR_RETURN(
+        trainData, openDataFile(request, "train_file", group, metrics.get()));
+  }
+  if (options.text("validation_file").empty())
+    return Status::ok();
+  QLORA_ASSIGN_OR_RETURN(validationData,
+                         openDataFile(request, "validation_file", group,
+                                      metrics.get()));
+  return Status::ok();
+}
+
+Status Session::fill(const ParameterSources &sources, FillShare share) {
+  // Filling fails on one rank alone; the others must not wait for it, and
+  // they do not: its connections close when it ends.
+  QLORA_RETURN_IF_ERROR(
+      fillFrozen(module, sources, share, frozen.bytes()));
+  QLORA_RETURN_IF_ERROR(group.collectives().barrier());
+  QLORA_RETURN_IF_ERROR(frozen.protect());
+  auto trainable = module.arena(QLORA_ARENA_TRAINABLE);
+  if (!trainable)
+    return Status::invalid("'{}' trains nothing: it has no adapter and no "
+                           "module to save",
+                           module.path());
+  return fillTrainable(module, sources, device->hostArena(*trainable));
+}
+
+Status Session::bind() {
+  std::string folder = options.text("model_name_or_path");
+  if (folder.empty())
+    return Status::invalid("no model_name_or_path: say where the model folder "
+                           "is with --model_name_or_path DIR");
+  QLORA_ASSIGN_OR_RETURN(ModelFiles model, ModelFiles::open(folder));
+  ParameterSources sources;
+  sources.model = &model;
+  sources.seed = static_cast<uint64_t>(options.integer("seed"));
+  std::optional<SafetensorsFile> adapter;
+  if (std::string start = options.text("adapter_name_or_path");
+      !start.empty()) {
+    QLORA_RETURN_IF_ERROR(checkAdapterConfig(start, options));
+    QLORA_ASSIGN_OR_RETURN(
+        adapter,
+        SafetensorsFile::open(start + "/adapter_model.safetensors"));
+    sources.adapter = &*adapter;
+  }
+  DeviceOptions deviceOptions;
+  deviceOptions.collectives = &group.collectives();
+  deviceOptions.observer = &observer;
+  deviceOptions.threads = threads();
+  deviceOptions.ranks = group.size();
+  QLORA_ASSIGN_OR_RETURN(device, createDevice("cpu", deviceOptions));
+  FillShare share;
+  QLORA_ASSIGN_OR_RETURN(
+      frozen, group.shareFrozenArena(module.arenaBytes(QLORA_ARENA_FROZEN),
+                                     share));
+  QLORA_RETURN_IF_ERROR(device->load(module, &frozen));
+  return fill(sources, share);
+}
+
+Status Session::announce() {
+  if (!metrics)
+    return Status::ok();
+  metrics->say(fmt::format("{}\n", planText(module, *device, group.size())));
+  for (const std::string &remark : device->remarks())
+    metrics->warn(remark);
+  return Status::ok();
+}
+
+Status Session::finish(Run &run, const TrainingResult &result) {
+  QLORA_RETURN_IF_ERROR(saveAdapter(run, outputFolder));
+  if (!metrics)
+    return Status::ok();
+  uint64_t peak = readProcessMemory().peakBytes;
+  double seconds = std::max(result.seconds, 1e-9);
+  nlohmann::ordered_json values = {
+      {"step", result.steps},
+      {"epoch", result.epoch},
+      {"train_loss", result.meanLoss},
+      {"train_runtime", result.seconds},
+      {"train_steps_per_second", static_cast<double>(result.steps) / seconds},
+      {"train_tokens_per_second",
+       static_cast<double>(result.tokens) / seconds},
+      {"planned_bytes", run.plannedBytes()},
+      {"peak_memory_bytes", peak}};
+  std::string text = fmt::format(
+      "\n{}\n{} steps in {}: mean loss {:.4f}, {} tok/s\nadapter written to "
+      "{}",
+      measuredText(module, *device), result.steps,
+      formatDuration(result.seconds), result.meanLoss,
+      formatRate(static_cast<double>(result.tokens) / seconds), outputFolder);
+  return metrics->log(values, text);
+}
+
+StatusOr<int> Session::work(Run &run, Dump *dump) {
+  if (run.validation)
+    QLORA_RETURN_IF_ERROR(
+        evaluateAndLog(run, 0, 0, "evaluation before training").status());
+  if (!run.train)
+    return 0;
+  QLORA_ASSIGN_OR_RETURN(TrainingResult result, train(run, dump));
+  bool evaluates =
+      run.validation && result.stopSignal == 0 && !result.justEvaluated;
+  if (evaluates)
+    QLORA_RETURN_IF_ERROR(evaluateAndLog(run, result.steps, result.epoch,
+                                         "evaluation after training")
+                              .status());
+  QLORA_RETURN_IF_ERROR(finish(run, result));
+  return result.stopSignal == 0 ? 0 : 128 + result.stopSignal;
+}
+
+StatusOr<int> Session::run(const std::string &dumpFile) {
+  QLORA_RETURN_IF_ERROR(openOutput());
+  QLORA_RETURN_IF_ERROR(openData());
+  QLORA_RETURN_IF_ERROR(bind());
+  QLORA_RETURN_IF_ERROR(announce());
+  Program program(module, *device);
+  Run run{module,   options,          group,
+          *device,  program,          trainData.get(),
+          validationData.get(), metrics.get(), outputFolder,
+          observer};
+  std::optional<Dump> dump;
+  if (!dumpFile.empty() && !run.train)
+    return Status::invalid("--dump needs a step to train");
+  if (!dumpFile.empty() && group.rank() == 0) {
+    dump.emplace(dumpFile);
+    QLORA_RETURN_IF_ERROR(dump->takeWeights(run));
+    QLORA_RETURN_IF_ERROR(dump->takeLogits(run));
+  }
+  installStopSignals();
+  return work(run, dump ? &*dump : nullptr);
+}
+
+StatusOr<int> runSession(const SessionRequest &request,
+                         const RankEnvironment &env,
+                         FileDescriptor listening) {
+  QLORA_ASSIGN_OR_RETURN(LoadedRequest loaded, loadRequest(request));
+  QLORA_ASSIGN_OR_RETURN(RankGroup group,
+                         RankGroup::join(env, std::move(listening)));
+  return Session(std::move(loaded), std::move(group), env)
+      .run(request.dumpFile);
+}
+
+} // namespace qlora

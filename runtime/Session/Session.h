@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: MIT
+
+// One rank of a training run, from a train.so and the user's words to an
+// adapter. In this order:
+//
+//   load and check the module, resolve the options (Options.h)
+//   meet the other ranks (RankGroup.h)
+//   read the data; JSONL is tokenised by rank 0 (TokenCache.h)
+//   bind the weights, allocate every arena
+//   print the plan; dump; evaluate; train; evaluate; write the adapter
+//
+// Rank 0 alone writes files and standard output.
+
+#ifndef QLORA_RUNTIME_SESSION_SESSION_H
+#define QLORA_RUNTIME_SESSION_SESSION_H
+
+#include <string>
+#include <vector>
+
+#include "runtime/Core/ModuleLoader.h"
+#include "runtime/Core/Options.h"
+#include "runtime/Core/Status.h"
+#include "runtime/Device/Socket.h"
+#include "runtime/Session/RankEnvironment.h"
+
+namespace qlora {
+
+/// What the command line said.
+struct SessionRequest {
+  std::string modulePath;
+  std::string configFile;              ///< YAML, or empty
+  std::vector<OptionSetting> settings; ///< flags
+  std::string dumpFile;                ///< or empty
+};
+
+/// A module and the options that hold for it.
+struct LoadedRequest {
+  LoadedModule module;
+  Options options;
+};
+
+/// Loads the module and resolves defaults, recorded options, YAML and flags.
+StatusOr<LoadedRequest> loadRequest(const SessionRequest &request);
+
+/// Runs this rank to its end. The exit code: 0, or 128 + the signal that
+/// stopped the run after a step. `listening`: RankChannel's, or closed.
+StatusOr<int> runSession(const SessionRequest &request,
+                         const RankEnvironment &env,
+                         FileDescriptor listening);
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_SESSION_SESSION_H

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: MIT
+
+// Runs another program to its end and takes what it wrote.
+
+#ifndef QLORA_RUNTIME_SESSION_SUBPROCESS_H
+#define QLORA_RUNTIME_SESSION_SUBPROCESS_H
+
+#include <string>
+#include <vector>
+
+#include "runtime/Core/Status.h"
+
+namespace qlora {
+
+struct ProcessOutput {
+  int exitCode = 0; ///< 128 + the signal when one ended it
+  std::string out;
+  std::string errors;
+};
+
+/// `arguments[0]` is a path. Standard input is empty; the program ends when
+/// this process does. kUnavailable when it cannot be executed.
+StatusOr<ProcessOutput> runProgram(const std::vector<std::string> &arguments);
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_SESSION_SUBPROCESS_H

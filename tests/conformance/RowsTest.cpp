@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: MIT
+
+// The functions of generated kernels against libm in f64, and the 16-bit
+// conversions bit by bit.
+
+#include "runtime/Kernels/Rows.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+namespace {
+
+/// Distance in units of the last place of f32 at `exact`, which is 2^-149
+/// for subnormals.
+double ulps(float got, double exact) {
+  if (std::isinf(got) && std::abs(exact) > 3.4028235e38)
+    return 0;
+  const int exponent = std::max(std::ilogb(exact), -126);
+  return std::abs(double(got) - exact) / std::ldexp(1.0, exponent - 23);
+}
+
+/// Worst error over every `stride`-th bit pattern whose magnitude is at most
+/// `limit`.
+template <typename Function, typename Exact>
+double worstOver(float limit, uint32_t stride, Function function, Exact exact) {
+  double worst = 0;
+  for (uint64_t bits = 0; bits < uint64_t(1) << 32; bits += stride) {
+    const float x = qlora_from_bits(uint32_t(bits));
+    if (std::abs(x) <= limit)
+      worst = std::max(worst, ulps(function(x), exact(double(x))));
+  }
+  return worst;
+}
+
+constexpr uint32_t kStride = 1237;
+
+TEST(Rows, ExpIsWithinOneUlp) {
+  const double worst = worstOver(200.0f, kStride, qlora_exp,
+                                 [](double x) { return std::exp(x); });
+  RecordProperty("worst_ulp", std::to_string(worst));
+  EXPECT_LE(worst, 1.0);
+}
+
+TEST(Rows, ExpAtTheEnds) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(qlora_exp(infinity), infinity);
+  EXPECT_EQ(qlora_exp(-infinity), 0.0f);
+  EXPECT_EQ(qlora_exp(0.0f), 1.0f);
+  EXPECT_TRUE(std::isnan(qlora_exp(NAN)));
+}
+
+TEST(Rows, SigmoidIsWithinTwoAndAHalfUlp) {
+  const double worst = worstOver(80.0f, kStride, qlora_sigmoid, [](double x) {
+    return 1.0 / (1.0 + std::exp(-x));
+  });
+  RecordProperty("worst_ulp", std::to_string(worst));
+  EXPECT_LE(worst, 2.5);
+}
+
+TEST(Rows, SineAndCosineAreWithinOneUlp) {
+  const double sine = worstOver(1.6e6f, kStride, qlora_sin,
+                                [](double x) { return std::sin(x); });
+  const double cosine = worstOver(1.6e6f, kStride, qlora_cos,
+                                  [](double x) { return std::cos(x); });
+  RecordProperty("worst_ulp", std::to_string(std::max(sine, cosine)));
+  EXPECT_LE(sine, 1.0);
+  EXPECT_LE(cosine, 1.0);
+}
+
+TEST(Rows, RsqrtIsWithinOneAndAHalfUlp) {
+  double worst = 0;
+  for (uint32_t bits = 1; bits < 0x7f800000u; bits += kStride) {
+    const float x = qlora_from_bits(bits);
+    worst = std::max(worst, ulps(qlora_rsqrt(x), 1.0 / std::sqrt(double(x))));
+  }
+  EXPECT_LE(worst, 1.5);
+}
+
+TEST(Rows, Bf16RoundsToNearestEven) {
+  for (uint32_t half = 0; half < 65536; ++half) {
+    const float x = qlora_bf16_to_f32(uint16_t(half));
+    if (std::isnan(x)) {
+      EXPECT_TRUE(std::isnan(qlora_bf16_to_f32(qlora_f32_to_bf16(x))));
+      continue;
+    }
+    ASSERT_EQ(qlora_f32_to_bf16(x), half);
+    const uint32_t bits = half << 16;
+    if (std::isinf(x))
+      continue;
+    ASSERT_EQ(qlora_f32_to_bf16(qlora_from_bits(bits | 0x7fff)), half);
+    ASSERT_EQ(qlora_f32_to_bf16(qlora_from_bits(bits | 0x8000)),
+              half + (half & 1));
+    ASSERT_EQ(qlora_f32_to_bf16(qlora_from_bits(bits | 0x8001)), half + 1);
+  }
+  // All mantissa bits set would carry into the sign.
+  EXPECT_TRUE(std::isnan(
+      qlora_bf16_to_f32(qlora_f32_to_bf16(qlora_from_bits(0x7fffffffu)))));
+}
+
+double exactF16(uint32_t half) {
+  const int exponent = half >> 10 & 31;
+  const int mantissa = half & 1023;
+  const double magnitude = exponent == 0
+                               ? std::ldexp(mantissa, -24)
+                               : std::ldexp(1024 + mantissa, exponent - 25);
+  return half & 0x8000 ? -magnitude : magnitude;
+}
+
+TEST(Rows, F16RoundsToNearestEven) {
+  for (uint32_t half = 0; half < 0x7c00; ++half) {
+    ASSERT_EQ(double(qlora_f16_to_f32(uint16_t(half))), exactF16(half));
+    ASSERT_EQ(double(qlora_f16_to_f32(uint16_t(half | 0x8000))),
+              exactF16(half | 0x8000));
+    const float x = float(exactF16(half));
+    const float middle = float((exactF16(half) + exactF16(half + 1)) / 2);
+    ASSERT_EQ(qlora_f32_to_f16(x), half);
+    ASSERT_EQ(qlora_f32_to_f16(-x), half | 0x8000);
+    ASSERT_EQ(qlora_f32_to_f16(middle), half + (half & 1)) << half;
+    ASSERT_EQ(qlora_f32_to_f16(std::nextafter(middle, 1e9f)), half + 1);
+    ASSERT_EQ(qlora_f32_to_f16(std::nextafter(middle, -1.0f)), half);
+  }
+  EXPECT_EQ(qlora_f32_to_f16(INFINITY), 0x7c00);
+  EXPECT_EQ(qlora_f32_to_f16(1e30f), 0x7c00);
+  EXPECT_EQ(qlora_f16_to_f32(0xfc00), -INFINITY);
+  EXPECT_TRUE(std::isnan(qlora_f16_to_f32(qlora_f32_to_f16(NAN))));
+}
+
+TEST(Rows, PhiloxGivesThePublishedNumbers) {
+  // kat_vectors of Random123: philox4x32 10.
+  const qlora_philox_words zero = qlora_philox({0, 0, 0, 0}, 0, 0);
+  EXPECT_EQ(zero.word0, 0x6627e8d5u);
+  EXPECT_EQ(zero.word1, 0xe169c58du);
+  EXPECT_EQ(zero.word2, 0xbc57ac4cu);
+  EXPECT_EQ(zero.word3, 0x9b00dbd8u);
+  const qlora_philox_words pi =
+      qlora_philox({0x243f6a88u, 0x85a308d3u, 0x13198a2eu, 0x03707344u},
+                   0xa4093822u, 0x299f31d0u);
+  EXPECT_EQ(pi.word0, 0xd16cfe09u);
+  EXPECT_EQ(pi.word1, 0x94fdccebu);
+  EXPECT_EQ(pi.word2, 0x5001e420u);
+  EXPECT_EQ(pi.word3, 0x24126ea1u);
+}
+
+TEST(Rows, UniformIsUniformAndDistinct) {
+  constexpr int64_t kRows = 64, kColumns = 1000;
+  double sum = 0;
+  std::vector<float> drawn;
+  for (int64_t row = 0; row < kRows; ++row)
+    for (int64_t column = 0; column < kColumns; ++column) {
+      const float u = qlora_uniform(42, 3, 7, row, column);
+      ASSERT_TRUE(u >= 0.0f && u < 1.0f);
+      sum += u;
+      drawn.push_back(u);
+    }
+  // The deviation of the mean is 1 / sqrt(12 n).
+  const double n = kRows * kColumns;
+  EXPECT_NEAR(sum / n, 0.5, 5 / std::sqrt(12 * n));
+  std::sort(drawn.begin(), drawn.end());
+  const auto distinct = std::unique(drawn.begin(), drawn.end());
+  EXPECT_GT(distinct - drawn.begin(), 63000);
+}
+
+} // namespace

@@ -1,0 +1,227 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+
+"""Finite differences for the derivative rule of every model op.
+
+    gradients.py --tools build/bin
+
+For each op a small forward graph is compiled with all its weights trainable
+(modules_to_save) and the gradient of one micro-batch is dumped. For each
+parameter the loss is then evaluated at W + h D and W - h D for a random
+direction D: (loss+ - loss-) / 2h has to equal <gradient, D>.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import safetensors_io  # noqa: E402
+
+B, T, H, V = 2, 7, 16, 24
+X = f"tensor<?x?x{H}xf32>"
+
+# Name of the op: parameters beyond the embedding and the head, and the lines
+# that turn %x into %y (both [B, T, H]).
+CASES = {
+    "embedding, head_loss": ({}, "%y = model.add %x, %x : XX"),
+    "linear": ({"w": (H, H)}, """
+      %w = model.weight @w.weight : tensor<16x16xf32>
+      %y = model.linear %x, %w init %x {module = "m.extra", scale = 0.7 : f64}
+          : (XX, tensor<16x16xf32>, XX) -> XX"""),
+    "rms_norm": ({"n": (H,)}, """
+      %n = model.weight @n.weight : tensor<16xf32>
+      %y = model.rms_norm %x, %n {epsilon = 1.0e-5 : f64}
+          : (XX, tensor<16xf32>) -> XX"""),
+    "rms_norm by head": ({"n": (4,)}, """
+      %n = model.weight @n.weight : tensor<4xf32>
+      %y = model.rms_norm %x, %n {epsilon = 1.0e-5 : f64}
+          : (XX, tensor<4xf32>) -> XX"""),
+    "rope": ({}, """
+      %cos, %sin = model.rope_table %positions
+          {frequencies = array<f32: 1.0, 0.1, 1.0, 0.1>,
+           attention_factor = 1.0 : f64}
+          : (tensor<?x?xi32>) -> (tensor<?x?x4xf32>, tensor<?x?x4xf32>)
+      %y = model.rope %x, %cos, %sin
+          : (XX, tensor<?x?x4xf32>, tensor<?x?x4xf32>) -> XX"""),
+    "swiglu": ({"w": (H, H)}, """
+      %w = model.weight @w.weight : tensor<16x16xf32>
+      %g = model.linear %x, %w {module = "m.extra"}
+          : (XX, tensor<16x16xf32>) -> XX
+      %y = model.swiglu %g, %x : XX"""),
+    "add_bias": ({"b": (H,)}, """
+      %b = model.weight @b.weight : tensor<16xf32>
+      %y = model.add_bias %x, %b : (XX, tensor<16xf32>) -> XX"""),
+    "dropout": ({}, """
+      %y = model.dropout %x {probability = 0.3 : f64, id = 5 : i64} : XX"""),
+    "attention": ({"k": (8, H), "v": (8, H)}, """
+      %wk = model.weight @k.weight : tensor<8x16xf32>
+      %wv = model.weight @v.weight : tensor<8x16xf32>
+      %k = model.linear %x, %wk {module = "m.k"}
+          : (XX, tensor<8x16xf32>) -> tensor<?x?x8xf32>
+      %v = model.linear %x, %wv {module = "m.v"}
+          : (XX, tensor<8x16xf32>) -> tensor<?x?x8xf32>
+      %y, %lse = model.attention %x, %k, %v, %segments
+          {heads = 4 : i64, kv_heads = 2 : i64, head_dim = 4 : i64,
+           window = 4 : i64, scale = 0.5 : f64}
+          : (XX, tensor<?x?x8xf32>, tensor<?x?x8xf32>, tensor<?x?xi32>)
+            -> (XX, tensor<?x?x4xf32>)"""),
+    "split, concat": ({}, """
+      %a, %b = model.split %x : (XX) -> (tensor<?x?x4xf32>, tensor<?x?x12xf32>)
+      %c = model.add %b, %b : tensor<?x?x12xf32>
+      %y = model.concat %c, %a
+          : (tensor<?x?x12xf32>, tensor<?x?x4xf32>) -> XX"""),
+    "rows": ({}, """
+      %y = model.rows(%x, %x)
+          attributes {columns = 16 : i64,
+                      maps = [#model.map<full>, #model.map<full>]}
+          : (XX, XX) -> XX {
+      ^bb0(%p: tensor<16xf32>, %q: tensor<16xf32>):
+        %one = arith.constant 1.0 : f32
+        %ones = model.row_splat %one : tensor<16xf32>
+        %e = math.exp %p : tensor<16xf32>
+        %s = arith.addf %e, %ones : tensor<16xf32>
+        %r = math.sqrt %s : tensor<16xf32>
+        %d = arith.divf %q, %r : tensor<16xf32>
+        %i = math.sin %d : tensor<16xf32>
+        %j = math.cos %q : tensor<16xf32>
+        %m = arith.subf %i, %j : tensor<16xf32>
+        %n = arith.negf %m : tensor<16xf32>
+        model.row_yield %n : tensor<16xf32>
+      }"""),
+}
+
+
+def write_model(folder, extra, body, random):
+    shapes = {"embed": (V, H), "head": (V, H), "out": (H, H), **extra}
+    tensors = {f"{name}.weight":
+               random.standard_normal(shape).astype(np.float32) * 0.5
+               for name, shape in shapes.items()}
+    safetensors_io.save(os.path.join(folder, "model.safetensors"), tensors)
+    lines = "\n".join(
+        f'model.parameter @{name}.weight : tensor<'
+        f'{"x".join(map(str, shape))}xf32> {{file = "model.safetensors"}}'
+        for name, shape in shapes.items())
+    mask = "tensor<?x?xi32>"
+    text = f"""module attributes {{model.folder = "{folder}",
+    model.config = {{vocab_size = {V} : i64}}}} {{
+{lines}
+func.func @forward(%ids: {mask} {{model.input = "ids"}},
+    %targets: {mask} {{model.input = "targets"}},
+    %positions: {mask} {{model.input = "positions"}},
+    %segments: {mask} {{model.input = "segments"}})
+    -> (tensor<1xf32>, tensor<1xf32>, {mask}) {{
+  %e = model.weight @embed.weight : tensor<{V}x{H}xf32>
+  %x = model.embedding %ids, %e : ({mask}, tensor<{V}x{H}xf32>) -> XX
+  {body}
+  %wo = model.weight @out.weight : tensor<{H}x{H}xf32>
+  %z = model.linear %y, %wo {{module = "m.out"}}
+      : (XX, tensor<{H}x{H}xf32>) -> XX
+  %h = model.weight @head.weight : tensor<{V}x{H}xf32>
+  %loss, %count, %correct = model.head_loss %z, %h, %targets
+      : (XX, tensor<{V}x{H}xf32>, {mask})
+        -> (tensor<1xf32>, tensor<1xf32>, {mask})
+  return %loss, %count, %correct : tensor<1xf32>, tensor<1xf32>, {mask}
+}}
+}}
+""".replace("XX", X)
+    with open(os.path.join(folder, "m.mlir"), "w") as file:
+        file.write(text)
+    return tensors
+
+
+def write_batch(folder, random):
+    ids = random.integers(0, V, (1, B, T)).astype(np.int32)
+    segments = np.ones((1, B, T), np.int32)
+    segments[0, 1, :3] = 2  # two examples in the second row, then padding
+    segments[0, 1, -1] = 0
+    segments[0, 1, 3:-1] = 3
+    labels = ids.copy()
+    labels[segments == 0] = -100
+    labels[0, 1, 3] = labels[0, :, 0] = -100
+    positions = np.broadcast_to(np.arange(T, dtype=np.int32), (1, B, T))
+    safetensors_io.save(os.path.join(folder, "batches.safetensors"),
+                        {"input_ids": ids, "labels": labels,
+                         "position_ids": np.ascontiguousarray(positions),
+                         "segment_ids": segments})
+
+
+def call(command):
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
+
+
+def loss_of(tools, folder):
+    """Loss of the one micro-batch, in f32 with all digits, and the dump."""
+    out, dump = f"{folder}/out", f"{folder}/dump.safetensors"
+    call([f"{tools}/qlora-run", f"{folder}/t.so", "--output-dir", out,
+          "--dump", dump])
+    with open(f"{out}/metrics.jsonl") as lines:
+        step = next(row for row in map(json.loads, lines) if "loss" in row)
+    return step["loss"], safetensors_io.load(dump)
+
+
+def check(tools, name, extra, body, random):
+    with tempfile.TemporaryDirectory() as folder:
+        weights = write_model(folder, extra, body, random)
+        write_batch(folder, random)
+        saved = [key.rsplit(".", 1)[0] for key in weights]
+        call([f"{tools}/qloracc", f"{folder}/m.mlir", "-o", f"{folder}/t.so",
+              "--per-device-train-batch-size", str(B), "--max-length", str(T),
+              "--compute-dtype", "float32", "--lora-target-modules",
+              '["out"]', "--lora-r", "2",
+              "--modules-to-save", json.dumps(saved), "--max-steps", "1",
+              "--learning-rate", "0", "--max-grad-norm", "0",
+              "--lr-scheduler-type", "constant", "--logging-steps", "1",
+              "--train-file", f"{folder}/batches.safetensors"])
+        _, dump = loss_of(tools, folder)
+        worst = 0.0
+        for key in weights:
+            gradient = next(value for entry, value in dump.items()
+                            if entry.startswith("grad.")
+                            and entry.endswith(key)).astype(np.float64)
+            # Along the gradient the difference is largest against rounding.
+            direction = (gradient / np.linalg.norm(gradient) + 0.5 *
+                         random.standard_normal(gradient.shape)
+                         / np.sqrt(gradient.size))
+            losses = []
+            h = 2e-2
+            for sign in (1, -1):
+                moved = dict(weights)
+                moved[key] = (weights[key]
+                              + sign * h * direction).astype(np.float32)
+                safetensors_io.save(f"{folder}/model.safetensors", moved)
+                losses.append(loss_of(tools, folder)[0])
+            measured = (losses[0] - losses[1]) / (2 * h)
+            expected = float((gradient * direction).sum())
+            error = abs(measured - expected) / abs(expected)
+            worst = max(worst, error)
+            if not error < 1e-2:
+                print(f"FAIL {name}: {key}: finite difference {measured:.6g}, "
+                      f"gradient {expected:.6g}")
+                return False
+        print(f"ok   {name}: {len(weights)} parameters, worst {worst:.1e}",
+              flush=True)
+    return True
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tools", required=True)
+    options = parser.parse_args()
+    random = np.random.default_rng(1)
+    results = [check(options.tools, name, extra, body, random)
+               for name, (extra, body) in CASES.items()]
+    print(f"gradients: {sum(results)} passed, "
+          f"{len(results) - sum(results)} failed")
+    return 0 if all(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

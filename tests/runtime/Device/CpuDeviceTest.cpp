@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: MIT
+
+// The demo module on the CPU device: numbers, order across queues, errors of
+// collectives, and no allocation during a step.
+
+#include "runtime/Core/Executor.h"
+#include "runtime/Device/Device.h"
+#include "tests/runtime/DemoTables.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+#include <numeric>
+#include <thread>
+
+static std::atomic<int64_t> allocations{0};
+
+void *operator new(size_t bytes) {
+  ++allocations;
+  void *memory = std::malloc(bytes);
+  if (!memory)
+    throw std::bad_alloc();
+  return memory;
+}
+void operator delete(void *memory) noexcept { std::free(memory); }
+void operator delete(void *memory, size_t) noexcept { std::free(memory); }
+
+namespace qlora {
+namespace {
+
+#define EXPECT_HAS(text, part)                                                 \
+  EXPECT_NE((text).find(part), std::string::npos) << "in: " << (text)
+
+/// Two ranks with the same data; slow, so that order matters.
+class Doubling final : public Collectives {
+public:
+  int rank() const override { return 0; }
+  int size() const override { return 2; }
+  Status allReduceSum(float *data, int64_t count) override {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    if (fail)
+      return Status::error(StatusCode::kAborted, "rank 1 has died");
+    for (int64_t i = 0; i < count; ++i)
+      data[i] *= 2;
+    return Status::ok();
+  }
+  void abort() override { aborted = true; }
+
+  bool fail = false;
+  bool aborted = false;
+};
+
+/// The demo on a device, with w[i] = i, a[i] = 1, ids[i] = i + 1.
+class CpuDeviceTest : public testing::Test {
+protected:
+  void start(const DeviceOptions &options) {
+    auto loaded = tables.load();
+    ASSERT_TRUE(loaded.isOk()) << loaded.status().message();
+    module.emplace(std::move(loaded).value());
+    device = std::move(createDevice("cpu", options)).value();
+    const Status status = device->load(*module, nullptr);
+    ASSERT_TRUE(status.isOk()) << status.message();
+    std::iota(floats(kDemoFrozen).begin(), floats(kDemoFrozen).end(), 0.0f);
+    std::fill_n(floats(kDemoTrainable).begin(), 16, 1.0f);
+    std::vector<int32_t> ids(16);
+    std::iota(ids.begin(), ids.end(), 1);
+    ASSERT_TRUE(device
+                    ->write(kDemoInput, 0,
+                            {reinterpret_cast<uint8_t *>(ids.data()), 64})
+                    .isOk());
+  }
+
+  std::span<float> floats(uint32_t arena) {
+    const auto bytes = device->hostArena(arena);
+    return {reinterpret_cast<float *>(bytes.data()), bytes.size() / 4};
+  }
+
+  Status run(DemoEntry entry) {
+    qlora_step_block step{};
+    step.learning_rate = 0.5f;
+    return runEntry(*device, *module, module->entries()[entry], step);
+  }
+
+  DemoTables tables;
+  std::optional<LoadedModule> module;
+  std::unique_ptr<Device> device;
+};
+
+TEST_F(CpuDeviceTest, RunsGeneratedKernelsAndCopies) {
+  for (const int threads : {1, 2, 5}) {
+    DeviceOptions options;
+    options.threads = threads;
+    start(options);
+    ASSERT_TRUE(run(kDemoEvaluate).isOk());
+    std::vector<float> result(16);
+    ASSERT_TRUE(device
+                    ->read(kDemoResult, 0,
+                           {reinterpret_cast<uint8_t *>(result.data()), 64})
+                    .isOk());
+    for (size_t i = 0; i < 16; ++i)
+      EXPECT_EQ(result[i], 2 * static_cast<float>(i) + 1);
+  }
+}
+
+TEST_F(CpuDeviceTest, TrainsAcrossQueues) {
+  Doubling group;
+  DeviceOptions options;
+  options.collectives = &group;
+  start(options);
+  for (int step = 0; step < 3; ++step) {
+    ASSERT_TRUE(run(kDemoAccumulate).isOk());
+    for (size_t i = 0; i < 16; ++i)
+      EXPECT_EQ(floats(kDemoGradient)[i], 2 * static_cast<float>(i + 1));
+    ASSERT_TRUE(run(kDemoUpdate).isOk());
+  }
+  for (size_t i = 0; i < 16; ++i) {
+    EXPECT_EQ(floats(kDemoTrainable)[i], 1 - 3 * static_cast<float>(i + 1));
+    EXPECT_EQ(floats(kDemoGradient)[i], 0);
+  }
+  const auto times = device->launchTimes();
+  EXPECT_EQ(times.front().kernel, "all_reduce");
+  EXPECT_GT(times.front().seconds, 0.05);
+}
+
+TEST_F(CpuDeviceTest, AllocatesNothingInAStep) {
+  start({});
+  ASSERT_TRUE(run(kDemoAccumulate).isOk()); // starts the threads
+  const int64_t before = allocations;
+  const Status accumulate = run(kDemoAccumulate);
+  const Status update = run(kDemoUpdate);
+  EXPECT_EQ(allocations, before);
+  EXPECT_TRUE(accumulate.isOk() && update.isOk());
+}
+
+TEST_F(CpuDeviceTest, SaysWhenACollectiveFails) {
+  Doubling group;
+  group.fail = true;
+  DeviceOptions options;
+  options.collectives = &group;
+  start(options);
+  const Status status = run(kDemoAccumulate);
+  EXPECT_EQ(status.code(), StatusCode::kAborted);
+  EXPECT_HAS(status.message(), "rank 1 has died");
+  EXPECT_HAS(run(kDemoUpdate).message(), "rank 1 has died");
+}
+
+TEST_F(CpuDeviceTest, RefusesMisuse) {
+  start({});
+  uint8_t byte = 0;
+  EXPECT_HAS(device->write(kDemoInput, 64, {&byte, 1}).message(),
+             "bytes 64+1 of the input arena of 64");
+  EXPECT_HAS(device->read(9, 0, {&byte, 1}).message(), "arena 9 of 6");
+  EXPECT_HAS(device->enqueue(module->commands()[0]).message(),
+             "outside an entry");
+  ASSERT_TRUE(device->begin(module->entries()[0], {}).isOk());
+  EXPECT_HAS(device->enqueue(module->commands()[9]).message(),
+             "of another entry");
+  EXPECT_HAS(device->read(kDemoInput, 0, {&byte, 1}).message(), "between");
+  EXPECT_TRUE(device->synchronize().isOk());
+  EXPECT_HAS(device->load(*module, nullptr).message(), "has a module");
+}
+
+TEST_F(CpuDeviceTest, UsesASharedFrozenArena) {
+  auto loaded = tables.load();
+  ASSERT_TRUE(loaded.isOk());
+  device = std::move(createDevice("cpu", {})).value();
+  auto arena = std::move(FrozenArena::anonymous(64)).value();
+  ASSERT_TRUE(device->load(*loaded, &arena).isOk());
+  EXPECT_EQ(device->hostArena(kDemoFrozen).data(), arena.bytes().data());
+  for (const ArenaUse &use : device->memory())
+    EXPECT_EQ(use.allocatedBytes, use.plannedBytes);
+  auto wrong = std::move(FrozenArena::anonymous(128)).value();
+  auto second = std::move(createDevice("cpu", {})).value();
+  EXPECT_HAS(second->load(*loaded, &wrong).message(),
+             "has 128 bytes, the module needs 64");
+}
+
+TEST_F(CpuDeviceTest, NamesAnArenaThatDoesNotFit) {
+  tables.arenas[kDemoActivation].bytes = uint64_t{1} << 47;
+  auto loaded = tables.load();
+  ASSERT_TRUE(loaded.isOk());
+  device = std::move(createDevice("cpu", {})).value();
+  const Status status = device->load(*loaded, nullptr);
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
+  EXPECT_HAS(status.message(), "activation arena: cannot get 140737488355328");
+}
+
+TEST_F(CpuDeviceTest, RunsLibraryKernels) {
+  // gather as accumulate.reference: gradient += w.
+  tables.kernels[1] = {"accumulate.reference", nullptr, 2, 4};
+  tables.constants.insert(tables.constants.end(), {1, 16, 16, 16});
+  tables.launches[1] = {"demo/accumulate", 1, 1, 4, 0, 0};
+  tables.operands[5] = tables.operands[0];
+  start({});
+  const Status status = run(kDemoAccumulate);
+  ASSERT_TRUE(status.isOk()) << status.message();
+  for (size_t i = 0; i < 16; ++i)
+    EXPECT_EQ(floats(kDemoGradient)[i], static_cast<float>(i));
+}
+
+TEST_F(CpuDeviceTest, RefusesOperandsThatAKernelWouldOverrun) {
+  tables.kernels[1] = {"accumulate.reference", nullptr, 2, 4};
+  tables.constants.insert(tables.constants.end(), {1, 17, 17, 17});
+  tables.launches[1] = {"demo/accumulate", 1, 1, 4, 0, 0};
+  tables.operands[5] = tables.operands[0];
+  auto loaded = tables.load();
+  ASSERT_TRUE(loaded.isOk());
+  device = std::move(createDevice("cpu", {})).value();
+  EXPECT_HAS(device->load(*loaded, nullptr).message(),
+             "operand 'x' has 64 bytes, the kernel touches 68");
+}
+
+} // namespace
+} // namespace qlora

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: MIT
+
+// The null device counts the demo's commands and refuses programs that read
+// what nobody wrote or race across queues.
+
+#include "runtime/Core/Executor.h"
+#include "runtime/Device/Device.h"
+#include "tests/runtime/DemoTables.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+
+namespace qlora {
+namespace {
+
+#define EXPECT_HAS(text, part)                                                 \
+  EXPECT_NE((text).find(part), std::string::npos) << "in: " << (text)
+
+/// Runs one entry of changed tables on the null device.
+Status runNull(DemoTables &tables, DemoEntry entry) {
+  QLORA_ASSIGN_OR_RETURN(LoadedModule module, tables.load());
+  QLORA_ASSIGN_OR_RETURN(std::unique_ptr<Device> device,
+                         createDevice("null", {}));
+  QLORA_RETURN_IF_ERROR(device->load(module, nullptr));
+  return runEntry(*device, module, module.entries()[entry], {});
+}
+
+TEST(NullDevice, CountsAStep) {
+  DemoTables tables;
+  auto module = tables.load();
+  auto device = std::move(createDevice("null", {})).value();
+  ASSERT_TRUE(device->load(*module, nullptr).isOk());
+  for (const qlora_entry &entry : module->entries()) {
+    const Status status = runEntry(*device, *module, entry, {});
+    ASSERT_TRUE(status.isOk()) << status.message();
+  }
+  const DeviceCounters &counters = device->counters();
+  EXPECT_EQ(counters.launches, 4u);
+  EXPECT_EQ(counters.copies, 1u);
+  EXPECT_EQ(counters.fills, 1u);
+  EXPECT_EQ(counters.collectives, 1u);
+  EXPECT_EQ(counters.records, 2u);
+  EXPECT_EQ(counters.waits, 2u);
+  EXPECT_EQ(counters.collectiveBytes, 72u);
+  // Twice scale_add: 2 * 64; gather 64; copy 64; descend 64; fill and
+  // all-reduce 72 each.
+  EXPECT_EQ(counters.bytesWritten, 128u + 64 + 64 + 64 + 72 + 72);
+  for (const ArenaUse &use : device->memory())
+    EXPECT_EQ(use.allocatedBytes, 0u);
+}
+
+TEST(NullDevice, FindsReadsBeforeWrites) {
+  DemoTables tables;
+  std::swap(tables.commands[0], tables.commands[1]);
+  const Status status = runNull(tables, kDemoEvaluate);
+  EXPECT_HAS(status.message(), "evaluate, command 0 (copy): operand 1 in the "
+                               "activation arena: reads bytes 0+64, but byte "
+                               "0 was not written before");
+}
+
+TEST(NullDevice, FindsReadsOfHalfWrittenRanges) {
+  DemoTables tables;
+  tables.operands[2].bytes = 32;
+  EXPECT_HAS(runNull(tables, kDemoEvaluate).message(), "byte 32 was not");
+}
+
+TEST(NullDevice, FindsRaces) {
+  // The first: all_reduce does not wait for gather.
+  DemoTables noWait;
+  std::swap(noWait.commands[4], noWait.commands[5]);
+  EXPECT_HAS(runNull(noWait, kDemoAccumulate).message(),
+             "race: reads bytes 0+72 while the compute queue writes 0+64");
+  // The second: a fill of the gradient after, without waiting for it.
+  DemoTables noJoin;
+  noJoin.operands.push_back(noJoin.operands[10]);
+  noJoin.commands[8] = {QLORA_COMMAND_FILL, QLORA_QUEUE_COMPUTE, 1, 0, 11, 0};
+  EXPECT_HAS(runNull(noJoin, kDemoAccumulate).message(),
+             "race: writes bytes 0+72 while the communication queue writes");
+}
+
+TEST(NullDevice, AcceptsOrderThroughAThirdQueue) {
+  DemoTables tables;
+  ASSERT_TRUE(runNull(tables, kDemoAccumulate).isOk());
+}
+
+/// evaluate as one library launch: result := 1 * w . a^T + beta * result.
+DemoTables matmulTables(double beta) {
+  DemoTables tables;
+  tables.kernels[0] = {"matmul.reference", nullptr, 4, 10};
+  tables.constants = {
+      4, 4, 4, 4, 4, 4, 0, 1, 0x3ff0000000000000, std::bit_cast<int64_t>(beta)};
+  tables.launches[0] = {"demo/matmul", 0, 0, 10, 0, 0};
+  tables.operands.push_back({kDemoFrozen, 0, QLORA_READ, 0, 0, 64});
+  tables.operands.push_back({kDemoTrainable, 0, QLORA_READ, 0, 0, 64});
+  tables.operands.push_back({kDemoActivation, 0, QLORA_READ_WRITE, 0, 0, 64});
+  tables.operands.push_back({0, 0, 0, 0, 0, 0}); // no workspace
+  tables.commands[0] = {QLORA_COMMAND_LAUNCH, QLORA_QUEUE_COMPUTE, 4, 0, 11, 0};
+  tables.commands[7] = {QLORA_COMMAND_FILL, QLORA_QUEUE_COMPUTE, 1, 0, 10, 0};
+  return tables;
+}
+
+TEST(NullDevice, KnowsThatBetaZeroReadsNothing) {
+  DemoTables zero = matmulTables(0.0);
+  EXPECT_EQ(runNull(zero, kDemoEvaluate).message(), "");
+  DemoTables one = matmulTables(1.0);
+  EXPECT_HAS(runNull(one, kDemoEvaluate).message(), "not written before");
+}
+
+TEST(NullDevice, ChecksLibraryLaunches) {
+  DemoTables tooSmall = matmulTables(0.0);
+  tooSmall.constants[2] = 8; // k: a and b would be 4 x 8
+  tooSmall.constants[3] = tooSmall.constants[4] = 8;
+  EXPECT_HAS(runNull(tooSmall, kDemoEvaluate).message(),
+             "operand 'a' has 64 bytes, the kernel touches 128");
+  DemoTables badStride = matmulTables(0.0);
+  badStride.constants[3] = 2;
+  EXPECT_HAS(runNull(badStride, kDemoEvaluate).message(), "matmul.reference");
+}
+
+TEST(Registry, NamesDevices) {
+  EXPECT_EQ((*createDevice("cpu", {}))->name(), "cpu");
+  EXPECT_EQ((*createDevice("null", {}))->name(), "null");
+  EXPECT_HAS(createDevice("cuda", {}).status().message(), "no CUDA device");
+  EXPECT_HAS(createDevice("tpu", {}).status().message(), "there are cpu and");
+}
+
+} // namespace
+} // namespace qlora

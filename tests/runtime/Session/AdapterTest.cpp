@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: MIT
+
+// Adapter folders: what is written, what survives a full disk, and which
+// configurations are refused.
+
+#include "runtime/Session/Adapter.h"
+
+#include <gtest/gtest.h>
+
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "runtime/Core/Safetensors.h"
+
+using namespace qlora;
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+namespace {
+
+class Adapter : public testing::Test {
+protected:
+  void SetUp() override {
+    folder = fs::path(testing::TempDir()) /
+             ("adapter" + std::to_string(getpid()));
+    fs::remove_all(folder);
+    fs::create_directories(folder / "model");
+    std::ofstream(folder / "model/tokenizer.json") << "{}";
+    ASSERT_TRUE(options.applyRecorded(module.table().config_json).isOk());
+    set("model_name_or_path", (folder / "model").string());
+  }
+  void TearDown() override { fs::remove_all(folder); }
+
+  void set(const char *name, const std::string &text) {
+    OptionSetting setting[] = {{findOption(optionTable(), name), text, name}};
+    Status status = options.applySettings(setting);
+    ASSERT_TRUE(status.isOk()) << status.message();
+  }
+  Status write() {
+    return writeAdapter(module, options, trained, (folder / "out").string());
+  }
+  /// The message for a configuration with these keys changed.
+  std::string check(json changes) {
+    json config = adapterConfig(module, options);
+    config.update(changes);
+    fs::create_directories(folder / "start");
+    std::ofstream(folder / "start/adapter_config.json") << config.dump();
+    std::string start = (folder / "start").string();
+    std::string message = checkAdapterConfig(start, options).message();
+    size_t at = message.find(start);
+    return at == message.npos ? message : message.erase(at, start.size());
+  }
+
+  LoadedModule module =
+      std::move(LoadedModule::open(QLORA_UNIGRAM_MODULE)).value();
+  Options options;
+  std::vector<uint8_t> trained = std::vector<uint8_t>(128, 0);
+  fs::path folder;
+};
+
+} // namespace
+
+static std::string contents(const fs::path &path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+TEST_F(Adapter, HasPeftsFilesNamesAndShapes) {
+  Status status = write();
+  ASSERT_TRUE(status.isOk()) << status.message();
+  auto file = SafetensorsFile::open(
+      (folder / "out/adapter_model.safetensors").string());
+  ASSERT_TRUE(file.isOk());
+  ASSERT_EQ(file->tensors().size(), 2u);
+  auto *b = file->find("base_model.model.model.scores.lora_B.weight");
+  ASSERT_TRUE(b);
+  EXPECT_EQ(b->shape, (std::vector<int64_t>{16, 1}));
+  EXPECT_EQ(file->metadata().at("format"), "pt");
+  EXPECT_TRUE(fs::exists(folder / "out/tokenizer.json"));
+  EXPECT_FALSE(fs::exists(folder / "out/.staging"));
+  json config = json::parse(contents(folder / "out/adapter_config.json"));
+  EXPECT_EQ(config["base_model_name_or_path"], (folder / "model").string());
+  EXPECT_EQ(config["target_modules"], json({"scores"}));
+  EXPECT_EQ(config["lora_alpha"].dump(), "1");
+  EXPECT_EQ(config["init_lora_weights"], true);
+  EXPECT_EQ(config["modules_to_save"], nullptr);
+}
+
+TEST_F(Adapter, TargetsAreSpelledForEveryReader) {
+  Options all;
+  ASSERT_TRUE(
+      all.applyRecorded(R"({"lora_target_modules": "all-linear"})").isOk());
+  EXPECT_EQ(adapterConfig(module, all)["target_modules"], json({"scores"}));
+  Options regex;
+  ASSERT_TRUE(
+      regex.applyRecorded(R"({"lora_target_modules": ".*scores"})").isOk());
+  EXPECT_EQ(adapterConfig(module, regex)["target_modules"],
+            json({"model.scores"}));
+}
+
+TEST_F(Adapter, AFullDiskLeavesTheEarlierAdapter) {
+  ASSERT_TRUE(write().isOk());
+  std::string before = contents(folder / "out/adapter_model.safetensors");
+  pid_t child = fork();
+  if (child == 0) {
+    // The system then refuses to write past 100 bytes of any file.
+    signal(SIGXFSZ, SIG_IGN);
+    rlimit limit = {100, 100};
+    setrlimit(RLIMIT_FSIZE, &limit);
+    trained.assign(128, 1);
+    _exit(write().isOk() ? 1 : 0);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(contents(folder / "out/adapter_model.safetensors"), before);
+  EXPECT_FALSE(fs::exists(folder / "out/.staging"));
+}
+
+TEST_F(Adapter, AFileInTheWayIsAnError) {
+  std::ofstream(folder / "out") << "a file";
+  EXPECT_FALSE(write().isOk());
+  EXPECT_EQ(contents(folder / "out"), "a file");
+}
+
+TEST_F(Adapter, OurOwnConfigurationCanContinue) {
+  EXPECT_EQ(check(json::object()), "");
+  EXPECT_EQ(check({{"lora_alpha", 1.0}, {"loftq_config", json::object()},
+                   {"megatron_core", "megatron.core"}, {"use_dora", false}}),
+            "");
+}
+
+TEST_F(Adapter, ContradictionsAreRefused) {
+  EXPECT_EQ(check({{"r", 4}}), "'/adapter_config.json': r is 4, but this "
+                               "program was compiled for 1");
+  EXPECT_EQ(check({{"use_dora", true}}),
+            "'/adapter_config.json': use_dora is true, which is not "
+            "supported");
+  EXPECT_EQ(check({{"rank_pattern", {{"q", 2}}}}),
+            "'/adapter_config.json': rank_pattern is {\"q\":2}, but this "
+            "program was compiled for {}");
+  EXPECT_NE(check({{"peft_type", "IA3"}}), "");
+  EXPECT_NE(check({{"bias", "all"}}), "");
+  EXPECT_NE(check({{"fan_in_fan_out", true}}), "");
+  EXPECT_NE(check({{"lora_bias", true}}), "");
+  EXPECT_NE(check({{"r", "four"}}), "");
+  EXPECT_FALSE(
+      checkAdapterConfig((folder / "none").string(), options).isOk());
+}

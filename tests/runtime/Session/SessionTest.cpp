@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: MIT
+
+// qlora-run from the command line to the adapter, with a program written by
+// hand (UnigramModule.c): its model knows 16 tokens' scores, so every number
+// can be checked.
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "runtime/Core/Safetensors.h"
+#include "runtime/Session/Subprocess.h"
+
+using namespace qlora;
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+static std::string contents(const fs::path &path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+template <typename T>
+static SafetensorsItem item(const char *name, SafetensorsDtype dtype,
+                            const std::vector<T> &values,
+                            std::vector<int64_t> shape) {
+  return {name, dtype, std::move(shape),
+          {reinterpret_cast<const uint8_t *>(values.data()),
+           values.size() * sizeof(T)}};
+}
+
+namespace {
+
+class Session : public testing::Test {
+protected:
+  void SetUp() override {
+    fs::remove_all(folder);
+    fs::create_directories(folder / "model");
+    std::vector<float> scores(16, 0.25f);
+    save("model/model.safetensors",
+         {item("model.scores.weight", SafetensorsDtype::kF32, scores,
+               {1, 16})});
+    std::ofstream(folder / "model/tokenizer.json") << "{}";
+    writeTokens();
+    writeRows();
+  }
+  void TearDown() override { fs::remove_all(folder); }
+
+  void save(const char *name, std::vector<SafetensorsItem> items) {
+    Status status =
+        writeSafetensors((folder / name).string(), std::move(items), {});
+    ASSERT_TRUE(status.isOk()) << status.message();
+  }
+  void writeTokens() {
+    std::vector<int32_t> ids;
+    for (int i = 0; i < 8 * 2 * 8; ++i)
+      ids.push_back(i * i * 7 % 13);
+    save("tokens.safetensors",
+         {item("input_ids", SafetensorsDtype::kI32, ids, {8, 2, 8}),
+          item("labels", SafetensorsDtype::kI32, ids, {8, 2, 8})});
+  }
+  void writeRows() {
+    std::vector<int32_t> ids;
+    std::vector<int64_t> offsets = {0};
+    for (int64_t size : {3, 8, 5, 2, 7}) {
+      for (int64_t t = 0; t < size; ++t)
+        ids.push_back(static_cast<int32_t>(size + t) % 13);
+      offsets.push_back(static_cast<int64_t>(ids.size()));
+    }
+    int64_t tokens = offsets.back();
+    save("rows.safetensors",
+         {item("input_ids", SafetensorsDtype::kI32, ids, {tokens}),
+          item("labels", SafetensorsDtype::kI32, ids, {tokens}),
+          item("row_offsets", SafetensorsDtype::kI64, offsets, {6})});
+  }
+
+  std::vector<std::string> command(std::vector<std::string> flags) {
+    std::vector<std::string> words = {QLORA_RUN, QLORA_UNIGRAM_MODULE,
+                                      "--model",
+                                      (folder / "model").string()};
+    words.insert(words.end(), flags.begin(), flags.end());
+    return words;
+  }
+  ProcessOutput run(std::vector<std::string> flags) {
+    return std::move(runProgram(command(std::move(flags)))).value();
+  }
+  std::string at(const char *name) { return (folder / name).string(); }
+  /// Trains on the token file into `out`; its metrics.
+  std::vector<json> train(const char *out, std::vector<std::string> flags) {
+    flags.insert(flags.end(), {"--train-file", at("tokens.safetensors"),
+                               "--output-dir", at(out), "--lr", "0.05"});
+    ProcessOutput output = run(std::move(flags));
+    EXPECT_EQ(output.exitCode, 0) << output.errors;
+    return metrics(out);
+  }
+  std::vector<json> metrics(const char *out) {
+    std::vector<json> lines;
+    std::ifstream file(folder / out / "metrics.jsonl");
+    for (std::string line; std::getline(file, line);)
+      lines.push_back(json::parse(line));
+    return lines;
+  }
+  std::string adapter(const char *out) {
+    return contents(folder / out / "adapter_model.safetensors");
+  }
+
+  fs::path folder =
+      fs::path(testing::TempDir()) / ("session" + std::to_string(getpid()));
+};
+
+} // namespace
+
+TEST_F(Session, TrainsEvaluatesAndWritesEverything) {
+  auto lines = train("out", {"--max-steps", "40", "--validation-file",
+                             at("rows.safetensors"), "--eval-steps", "20"});
+  ASSERT_EQ(lines.size(), 40u + 3 + 1); // before, at 20, at 40, the end
+  EXPECT_EQ(lines[0]["step"], 0);
+  EXPECT_EQ(lines[0]["eval_argmax_match"], 0.0);
+  EXPECT_EQ(lines[0]["eval_rows"], 5);
+  EXPECT_DOUBLE_EQ(lines[0]["eval_perplexity"].get<double>(),
+                   std::exp(lines[0]["eval_loss"].get<double>()));
+  EXPECT_EQ(lines[1]["learning_rate"], 0.05);
+  EXPECT_DOUBLE_EQ(lines[1]["epoch"], 1 / 8.0);
+  EXPECT_EQ(lines[1]["num_input_tokens_seen"], 16);
+  EXPECT_LT(lines[40]["loss"], 0.1 * lines[1]["loss"].get<double>());
+  EXPECT_GT(lines[42]["eval_token_accuracy"],
+            lines[0]["eval_token_accuracy"]);
+  EXPECT_EQ(lines[43]["planned_bytes"], 64 + 4 * 128 + 8 + 256 + 76);
+  for (const char *name : {"adapter_config.json", "tokenizer.json",
+                           "config.resolved.yaml"})
+    EXPECT_TRUE(fs::exists(folder / "out" / name)) << name;
+}
+
+TEST_F(Session, TheSameRunGivesTheSameBytes) {
+  for (const char *out : {"a", "b"})
+    train(out, {"--max-steps", "5", "--gpus", "2"});
+  EXPECT_EQ(adapter("a"), adapter("b"));
+  for (const char *out : {"c", "d"})
+    train(out, {"--max-steps", "5", "--seed", "1"});
+  EXPECT_EQ(adapter("c"), adapter("d"));
+  EXPECT_NE(adapter("a"), adapter("c"));
+}
+
+TEST_F(Session, RanksAndAccumulationAreTheSameStep) {
+  auto one = train("one", {"--max-steps", "6",
+                           "--gradient-accumulation-steps", "4"});
+  auto two = train("two", {"--max-steps", "6", "--gpus", "2",
+                           "--gradient-accumulation-steps", "2"});
+  auto four = train("four", {"--max-steps", "6", "--gpus", "4"});
+  for (size_t i = 0; i < 6; ++i)
+    for (const auto &other : {two, four}) {
+      EXPECT_NEAR(one[i]["loss"], other[i]["loss"], 1e-6);
+      EXPECT_NEAR(one[i]["grad_norm"], other[i]["grad_norm"], 1e-6);
+      EXPECT_EQ(one[i]["epoch"], other[i]["epoch"]);
+    }
+}
+
+TEST_F(Session, EvaluationDoesNotDependOnTheRanks) {
+  std::vector<std::string> flags = {"--num-train-epochs", "0",
+                                    "--validation-file",
+                                    at("rows.safetensors")};
+  train("one", flags);
+  flags.insert(flags.end(), {"--gpus", "3"});
+  train("three", flags);
+  json one = metrics("one").at(0), three = metrics("three").at(0);
+  EXPECT_NEAR(one["eval_loss"], three["eval_loss"], 1e-7);
+  for (const char *key : {"eval_rows", "eval_token_accuracy"})
+    EXPECT_EQ(one[key], three[key]);
+  EXPECT_FALSE(fs::exists(folder / "one/adapter_model.safetensors"));
+}
+
+TEST_F(Session, APartialStepEndsAnEpoch) {
+  ProcessOutput output =
+      run({"--train-file", at("rows.safetensors"), "--output-dir", at("out"),
+           "--num-train-epochs", "2", "--gradient-accumulation-steps", "2"});
+  EXPECT_EQ(output.exitCode, 0) << output.errors;
+  auto lines = metrics("out");
+  // 5 rows are 3 micro-batches of 2: 2 steps an epoch, the second with one.
+  ASSERT_EQ(lines.size(), 5u);
+  EXPECT_NEAR(lines[0]["epoch"], 2 / 3.0, 1e-12);
+  EXPECT_EQ(lines[1]["epoch"], 1.0);
+  EXPECT_EQ(lines[3]["epoch"], 2.0);
+  EXPECT_EQ(lines[3]["num_input_tokens_seen"], 2 * (3 + 8 + 5 + 2 + 7));
+}
+
+TEST_F(Session, AnAdapterCanBeContinued) {
+  auto first = train("first", {"--max-steps", "20"});
+  auto second = train("second", {"--max-steps", "1", "--adapter_name_or_path",
+                                 at("first")});
+  EXPECT_LT(second[0]["loss"], 0.2 * first[0]["loss"].get<double>());
+}
+
+TEST_F(Session, DumpHasTheFirstGradients) {
+  train("out", {"--max-steps", "1", "--dump", at("dump.safetensors")});
+  auto file = SafetensorsFile::open(at("dump.safetensors"));
+  ASSERT_TRUE(file.isOk()) << file.status().message();
+  auto *gradient =
+      file->find("grad.base_model.model.model.scores.lora_A.weight");
+  ASSERT_TRUE(gradient);
+  EXPECT_EQ(gradient->shape, (std::vector<int64_t>{1, 16}));
+  double squares = 0; // b has the same gradient as a
+  for (size_t i = 0; i < 16; ++i) {
+    float value;
+    std::memcpy(&value, file->bytes(*gradient).data() + 4 * i, 4);
+    squares += 2.0 * value * value;
+  }
+  EXPECT_NEAR(std::sqrt(squares), metrics("out")[0]["grad_norm"], 1e-6);
+}
+
+TEST_F(Session, SavesOnTheWay) {
+  train("out", {"--max-steps", "5", "--save-steps", "2"});
+  EXPECT_TRUE(
+      fs::exists(folder / "out/checkpoint-2/adapter_model.safetensors"));
+  EXPECT_TRUE(fs::exists(folder / "out/checkpoint-4/adapter_config.json"));
+  EXPECT_FALSE(fs::exists(folder / "out/checkpoint-5"));
+}
+
+TEST_F(Session, AnInfiniteLossWritesNothing) {
+  train("out", {"--max-steps", "2"});
+  std::string before = adapter("out");
+  ProcessOutput output =
+      run({"--train-file", at("tokens.safetensors"), "--output-dir",
+           at("out"), "--max-steps", "9", "--lr", "1e38"});
+  EXPECT_EQ(output.exitCode, 1);
+  EXPECT_NE(output.errors.find("error: the loss of step "),
+            std::string::npos) << output.errors;
+  EXPECT_EQ(adapter("out"), before);
+}
+
+TEST_F(Session, AFirstSignalEndsAfterTheStep) {
+  for (const char *gpus : {"1", "2"}) {
+    auto words = command({"--train-file", at("tokens.safetensors"),
+                          "--output-dir", at(gpus), "--max-steps",
+                          "1000000000", "--gpus", gpus});
+    std::vector<char *> arguments;
+    for (std::string &word : words)
+      arguments.push_back(word.data());
+    arguments.push_back(nullptr);
+    pid_t pid = fork();
+    if (pid == 0) {
+      freopen("/dev/null", "w", stdout);
+      execv(arguments[0], arguments.data());
+      _exit(99);
+    }
+    for (int i = 0; i < 1000 && metrics(gpus).size() < 3; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    kill(pid, SIGTERM);
+    int status = 0;
+    waitpid(pid, &status, 0);
+    EXPECT_TRUE(WIFEXITED(status));
+    EXPECT_EQ(WEXITSTATUS(status), 128 + SIGTERM);
+    EXPECT_FALSE(adapter(gpus).empty());
+  }
+}
+
+TEST_F(Session, PrintsAndCountsWithoutWeights) {
+  ProcessOutput print =
+      std::move(runProgram({QLORA_RUN, QLORA_UNIGRAM_MODULE, "--print"}))
+          .value();
+  EXPECT_NE(print.out.find("entry accumulate_last 2 x 8: 6 commands\n"),
+            std::string::npos);
+  EXPECT_NE(print.out.find("all_reduce bucket 0  update gradient+0x0 [136 "
+                           "f32]"),
+            std::string::npos);
+  ProcessOutput count =
+      std::move(runProgram({QLORA_RUN, QLORA_UNIGRAM_MODULE, "--device",
+                            "null", "--gpus", "8"}))
+          .value();
+  EXPECT_NE(count.out.find("a step of 8 ranks: 8 micro-batches, 1 collectives"),
+            std::string::npos) << count.out << count.errors;
+}
+
+TEST_F(Session, MistakesAreOneLine) {
+  struct {
+    std::vector<std::string> flags;
+    const char *message;
+  } cases[] = {
+      {{"--trainfile", "x"},
+       "unknown option '--trainfile'; did you mean '--train_file'?"},
+      {{}, "no train_file: name the data with --train_file FILE"},
+      {{"--train-file", "/nonexistent"},
+       "train_file: there is no file '/nonexistent'"},
+      {{"--lora-r", "8"},
+       "--lora-r: is 1 in the compiled program and cannot become 8 when it "
+       "runs; compile again with --lora_r 8"},
+      {{"--gpus", "0"}, "--gpus: expects a number from 1 to 4096, but got 0"},
+      {{"--optim", "sgd"},
+       "--optim: 'sgd' is not supported; choose from: adamw_torch"},
+      {{"second.so"}, "expects one TRAIN.so, but got 2; see --help"},
+  };
+  for (auto &c : cases) {
+    auto flags = c.flags;
+    flags.insert(flags.end(), {"--output-dir", at("out")});
+    ProcessOutput output = run(flags);
+    EXPECT_EQ(output.exitCode, 1);
+    EXPECT_EQ(output.errors,
+              std::string("qlora-run: error: ") + c.message + "\n");
+  }
+}
+
+TEST_F(Session, ARanksMistakeIsShownOnce) {
+  ProcessOutput output = run({"--train-file", at("model/tokenizer.json"),
+                              "--gpus", "3", "--output-dir", at("out"),
+                              "--model", at("none")});
+  EXPECT_EQ(output.exitCode, 1);
+  EXPECT_EQ(std::count(output.errors.begin(), output.errors.end(), '\n'), 1)
+      << output.errors;
+}

@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: MIT */
+
+/* A whole training program by hand, for tests of the session: a "model" that
+ * knows how likely each of 16 tokens is, and nothing else.
+ *
+ *   p[t] = w[t] + a[t] + b[t]          w frozen, a and b the "adapter"
+ *   loss = sum over targets t of (1 - p[t])^2 / 2
+ *
+ * Two variants (length 4 and 8), batch 2, AdamW with clipping. Read it beside
+ * runtime/ABI/module.h, from the bottom up. */
+
+#include "runtime/ABI/module.h"
+
+#define COUNT(table) ((uint32_t)(sizeof(table) / sizeof((table)[0])))
+
+enum { kVocab = 16, kBatch = 2, kTrained = 2 * kVocab };
+
+/* What qloracc would print ------------------------------------------------ */
+
+static float errorOf(const qlora_kernel_args *args, int32_t token) {
+  float p = 0;
+  for (int i = 1; i < 4; ++i)
+    p += ((const float *)args->buffers[i])[token];
+  return 1 - p;
+}
+
+/* targets, w, a, b, gradient a, gradient b, loss, count; all of it in row 0,
+ * since it adds up over rows. */
+static void accumulate(const qlora_kernel_args *args, int64_t begin,
+                       int64_t end) {
+  const int32_t *targets = (const int32_t *)args->buffers[0];
+  float *const *out = (float *const *)args->buffers;
+  for (int64_t i = 0; begin == 0 && end > 0 && i < args->constants[0]; ++i) {
+    if (targets[i] < 0)
+      continue;
+    float error = errorOf(args, targets[i]);
+    out[4][targets[i]] -= error;
+    out[5][targets[i]] -= error;
+    out[6][0] += error * error / 2;
+    out[7][0] += 1;
+  }
+}
+
+/* targets, w, a, b, loss, count, correct */
+static void evaluate(const qlora_kernel_args *args, int64_t begin,
+                     int64_t end) {
+  const int32_t *targets = (const int32_t *)args->buffers[0];
+  float loss = 0, count = 0;
+  for (int64_t i = 0; begin == 0 && end > 0 && i < args->constants[0]; ++i) {
+    float error = targets[i] < 0 ? 1 : errorOf(args, targets[i]);
+    ((int32_t *)args->buffers[6])[i] = error < 0.1f && error > -0.1f;
+    loss += targets[i] < 0 ? 0 : error * error / 2;
+    count += targets[i] >= 0;
+  }
+  *(float *)args->buffers[4] = loss;
+  *(float *)args->buffers[5] = count;
+}
+
+/* a and b, gradient, m, v, count, norm */
+static void adamw(const qlora_kernel_args *args, int64_t begin, int64_t end) {
+  float *const *data = (float *const *)args->buffers;
+  const qlora_step_block *s = args->step;
+  double squares = 0;
+  for (int i = 0; i < kTrained; ++i)
+    squares += (double)data[1][i] * data[1][i];
+  float norm = (float)__builtin_sqrt(squares) / data[4][0];
+  float clip = s->max_grad_norm > 0 && norm > s->max_grad_norm
+                   ? s->max_grad_norm / (norm + 1e-6f)
+                   : 1;
+  for (int i = 0; begin == 0 && end > 0 && i < kTrained; ++i) {
+    float g = data[1][i] / data[4][0] * clip;
+    data[2][i] = s->beta1 * data[2][i] + (1 - s->beta1) * g;
+    data[3][i] = s->beta2 * data[3][i] + (1 - s->beta2) * g * g;
+    float denominator =
+        __builtin_sqrtf(data[3][i]) / s->bias_correction2_sqrt + s->epsilon;
+    data[0][i] -= s->learning_rate * s->weight_decay * data[0][i];
+    data[0][i] -=
+        s->learning_rate / s->bias_correction1 * data[2][i] / denominator;
+  }
+  data[5][0] = norm;
+}
+
+static const qlora_kernel kernels[] = {
+    {"accumulate", accumulate, 8, 1},
+    {"evaluate", evaluate, 7, 1},
+    {"adamw", adamw, 6, 0},
+};
+
+/* Tables ------------------------------------------------------------------ */
+
+enum { kFrozen, kAdapter, kGradient, kMoment1, kMoment2, kInput, kResult };
+
+static const qlora_arena arenas[] = {
+    {QLORA_ARENA_FROZEN, 64, 64},     {QLORA_ARENA_TRAINABLE, 64, 128},
+    {QLORA_ARENA_GRADIENT, 64, 136},  {QLORA_ARENA_MOMENT1, 64, 128},
+    {QLORA_ARENA_MOMENT2, 64, 128},   {QLORA_ARENA_INPUT, 64, 256},
+    {QLORA_ARENA_RESULT, 64, 64 + 12},
+};
+
+#define ADAPTER(which, rows, columns, at, kind)                                \
+  {.name = "base_model.model.model.scores.lora_" which ".weight",              \
+   .role = QLORA_ROLE_ADAPTER,                                                 \
+   .dtype = QLORA_DTYPE_F32,                                                   \
+   .init = kind,                                                               \
+   .arena = kAdapter,                                                          \
+   .rank = 2,                                                                  \
+   .shape = {rows, columns},                                                   \
+   .offset = at,                                                               \
+   .bytes = 64,                                                                \
+   .file_dtype = QLORA_DTYPE_F32}
+
+static const qlora_parameter parameters[] = {
+    {.name = "model.scores.weight",
+     .file = "model.safetensors",
+     .role = QLORA_ROLE_FROZEN,
+     .dtype = QLORA_DTYPE_F32,
+     .init = QLORA_INIT_FILE,
+     .arena = kFrozen,
+     .rank = 2,
+     .shape = {1, kVocab},
+     .bytes = 64,
+     .file_dtype = QLORA_DTYPE_F32},
+    ADAPTER("A", 1, kVocab, 0, QLORA_INIT_KAIMING),
+    ADAPTER("B", kVocab, 1, 64, QLORA_INIT_ZERO),
+};
+
+static const int64_t constants[] = {kBatch * 4, kBatch * 8};
+
+static const qlora_launch launches[] = {
+    {"accumulate 4", 0, 0, 1, 0, 1}, {"accumulate 8", 0, 1, 1, 0, 1},
+    {"evaluate 4", 1, 0, 1, 0, 1},   {"evaluate 8", 1, 1, 1, 0, 1},
+    {"adamw", 2, 0, 0, 0, 1},
+};
+
+#define F32 QLORA_DTYPE_F32
+#define I32 QLORA_DTYPE_I32
+/* ids at 0, targets at 64, positions at 128, segments at 192 */
+#define MODEL_INPUTS(tokens)                                                   \
+  {kInput, I32, QLORA_READ, 0, 64, 4 * (tokens)},                              \
+      {kFrozen, F32, QLORA_READ, 0, 0, 64},                                    \
+      {kAdapter, F32, QLORA_READ, 0, 0, 64},                                   \
+      {kAdapter, F32, QLORA_READ, 0, 64, 64}
+#define ACCUMULATE_OPERANDS(tokens)                                            \
+  MODEL_INPUTS(tokens), {kGradient, F32, QLORA_READ_WRITE, 0, 0, 64},          \
+      {kGradient, F32, QLORA_READ_WRITE, 0, 64, 64},                           \
+      {kGradient, F32, QLORA_READ_WRITE, 0, 128, 4},                           \
+      {kGradient, F32, QLORA_READ_WRITE, 0, 132, 4}
+/* correct at 0, loss at 64, count at 68, norm at 72 */
+#define EVALUATE_OPERANDS(tokens)                                              \
+  MODEL_INPUTS(tokens), {kResult, F32, QLORA_WRITE, 0, 64, 4},                 \
+      {kResult, F32, QLORA_WRITE, 0, 68, 4},                                   \
+      {kResult, I32, QLORA_WRITE, 0, 0, 4 * (tokens)}
+
+static const qlora_operand operands[] = {
+    ACCUMULATE_OPERANDS(kBatch * 4), /* 0 */
+    ACCUMULATE_OPERANDS(kBatch * 8), /* 8 */
+    EVALUATE_OPERANDS(kBatch * 4),   /* 16 */
+    EVALUATE_OPERANDS(kBatch * 8),   /* 23 */
+    {kGradient, F32, QLORA_READ_WRITE, 0, 0, 136}, /* 30: all-reduce */
+    {kAdapter, F32, QLORA_READ_WRITE, 0, 0, 128},  /* 31: adamw */
+    {kGradient, F32, QLORA_READ, 0, 0, 128},
+    {kMoment1, F32, QLORA_READ_WRITE, 0, 0, 128},
+    {kMoment2, F32, QLORA_READ_WRITE, 0, 0, 128},
+    {kGradient, F32, QLORA_READ, 0, 132, 4},
+    {kResult, F32, QLORA_WRITE, 0, 72, 4},
+    {kGradient, F32, QLORA_WRITE, 0, 0, 136}, /* 37: clear */
+};
+
+#define COMPUTE QLORA_QUEUE_COMPUTE
+#define SEND QLORA_QUEUE_COMMUNICATION
+#define ACCUMULATE_LAST_COMMANDS(launch, operands)                             \
+  {QLORA_COMMAND_LAUNCH, COMPUTE, 8, launch, operands, 0},                     \
+      {QLORA_COMMAND_RECORD, COMPUTE, 0, 0, 0, 0},                             \
+      {QLORA_COMMAND_WAIT, SEND, 0, 0, 0, 0},                                  \
+      {QLORA_COMMAND_ALL_REDUCE, SEND, 1, 0, 30, 0},                           \
+      {QLORA_COMMAND_RECORD, SEND, 0, 1, 0, 0},                                \
+      {QLORA_COMMAND_WAIT, COMPUTE, 0, 1, 0, 0}
+
+static const qlora_command commands[] = {
+    {QLORA_COMMAND_LAUNCH, COMPUTE, 8, 0, 0, 0},  /* 0: accumulate 4 */
+    {QLORA_COMMAND_LAUNCH, COMPUTE, 8, 1, 8, 0},  /* 1: accumulate 8 */
+    ACCUMULATE_LAST_COMMANDS(0, 0),               /* 2 */
+    ACCUMULATE_LAST_COMMANDS(1, 8),               /* 8 */
+    {QLORA_COMMAND_LAUNCH, COMPUTE, 7, 2, 16, 0}, /* 14: evaluate 4 */
+    {QLORA_COMMAND_LAUNCH, COMPUTE, 7, 3, 23, 0}, /* 15: evaluate 8 */
+    {QLORA_COMMAND_LAUNCH, COMPUTE, 6, 4, 31, 0}, /* 16: update */
+    {QLORA_COMMAND_FILL, COMPUTE, 1, 0, 37, 0},
+};
+
+#define INPUTS(tokens)                                                         \
+  {QLORA_INPUT_IDS, kInput, 0, 4 * (tokens)},                                  \
+      {QLORA_INPUT_TARGETS, kInput, 64, 4 * (tokens)},                         \
+      {QLORA_INPUT_POSITIONS, kInput, 128, 4 * (tokens)},                      \
+      {QLORA_INPUT_SEGMENTS, kInput, 192, 4 * (tokens)}
+#define TRAIN_BINDINGS(tokens)                                                 \
+  INPUTS(tokens), {QLORA_RESULT_LOSS_SUM, kGradient, 128, 4},                  \
+      {QLORA_RESULT_LABEL_COUNT, kGradient, 132, 4}
+#define EVALUATE_BINDINGS(tokens)                                              \
+  INPUTS(tokens), {QLORA_RESULT_LOSS_SUM, kResult, 64, 4},                     \
+      {QLORA_RESULT_LABEL_COUNT, kResult, 68, 4},                              \
+      {QLORA_RESULT_CORRECT, kResult, 0, 4 * (tokens)}
+
+static const qlora_binding bindings[] = {
+    TRAIN_BINDINGS(kBatch * 4),    /* 0 */
+    TRAIN_BINDINGS(kBatch * 8),    /* 6 */
+    EVALUATE_BINDINGS(kBatch * 4), /* 12 */
+    EVALUATE_BINDINGS(kBatch * 8), /* 19 */
+    {QLORA_RESULT_GRAD_NORM, kResult, 72, 4}, /* 26 */
+};
+
+static const qlora_entry entries[] = {
+    {QLORA_ENTRY_ACCUMULATE, 0, 1, 0, 0, 6, kBatch, 4},
+    {QLORA_ENTRY_ACCUMULATE, 1, 1, 0, 6, 6, kBatch, 8},
+    {QLORA_ENTRY_ACCUMULATE_LAST, 2, 6, 2, 0, 6, kBatch, 4},
+    {QLORA_ENTRY_ACCUMULATE_LAST, 8, 6, 2, 6, 6, kBatch, 8},
+    {QLORA_ENTRY_EVALUATE, 14, 1, 0, 12, 7, kBatch, 4},
+    {QLORA_ENTRY_EVALUATE, 15, 1, 0, 19, 7, kBatch, 8},
+    {QLORA_ENTRY_UPDATE, 16, 2, 0, 26, 1, 0, 0},
+};
+
+static const qlora_module module = {
+    .magic = QLORA_MODULE_MAGIC,
+    .abi_version = QLORA_ABI_VERSION,
+    .module_bytes = sizeof(qlora_module),
+    .target = QLORA_TARGET_CPU,
+    .producer = "written by hand",
+    .cpu_features = "",
+    .config_json =
+        "{\"vocab_size\": 16, \"lora_r\": 1, \"lora_alpha\": 1,"
+        " \"lora_target_modules\": [\"scores\"], \"max_length\": [4, 8],"
+        " \"per_device_train_batch_size\": 2,"
+        " \"compute_dtype\": \"float32\", \"logging_steps\": 1}",
+    .plan_json = "{}",
+    .arena_count = COUNT(arenas),
+    .parameter_count = COUNT(parameters),
+    .kernel_count = COUNT(kernels),
+    .launch_count = COUNT(launches),
+    .operand_count = COUNT(operands),
+    .constant_count = COUNT(constants),
+    .command_count = COUNT(commands),
+    .entry_count = COUNT(entries),
+    .binding_count = COUNT(bindings),
+    .arenas = arenas,
+    .parameters = parameters,
+    .kernels = kernels,
+    .launches = launches,
+    .operands = operands,
+    .constants = constants,
+    .commands = commands,
+    .entries = entries,
+    .bindings = bindings,
+};
+
+__attribute__((visibility("default"))) const qlora_module *
+qlora_module_query(uint32_t max_version) {
+  return max_version >= QLORA_ABI_VERSION ? &module : NULL;
+}

@@ -65,7 +65,7 @@ private:
   Statements tables, hoisted, perRow;
   std::map<unsigned, std::string> pointers; ///< in the order of operands
   llvm::DenseMap<unsigned, std::string> rowPointers;
-  llvm::DenseMap<mlir::Value, std::string> names, scalars;
+  llvm::DenseMap<mlir::Value, std::string> names, tableNames, scalars;
   llvm::DenseMap<mlir::Value, bool> invariant;
   llvm::StringMap<unsigned> counters;
   llvm::StringMap<std::string> stepFields;

@@ -76,6 +76,7 @@ qlora::elementwiseExpression(Operation *op, ArrayRef<std::string> x) {
       .Case<math::RsqrtOp>([&](auto) { return call("qlora_rsqrt"); })
       .Case<math::SinOp>([&](auto) { return call("qlora_sin"); })
       .Case<math::CosOp>([&](auto) { return call("qlora_cos"); })
+      .Case<model::RowSigmoidOp>([&](auto) { return call("qlora_sigmoid"); })
       .Case<arith::SelectOp>([&](auto) {
         return Expression{fmt::format("{} ? {} : {}", x[0], x[1], x[2])};
       })

@@ -33,7 +33,7 @@ private:
 /// Worth an array: costs more than a store and a load.
 static bool isExpensive(Operation *op) {
   return isa<math::ExpOp, math::SqrtOp, math::RsqrtOp, math::SinOp,
-             math::CosOp, arith::DivFOp, RowRandomOp>(op);
+             math::CosOp, arith::DivFOp, RowRandomOp, RowSigmoidOp>(op);
 }
 
 /// The number of reductions that follow each other up to `value`.

@@ -77,7 +77,7 @@ LogicalResult AttachAdaptersPass::parseOptions() {
   }
   if (rank < 1)
     return getOperation().emitError("lora_r: expects at least 1, but got ")
-           << rank;
+           << int64_t(rank);
   if (dropout < 0 || dropout >= 1)
     return getOperation().emitError("lora_dropout: expects 0 <= p < 1, but "
                                     "got ")

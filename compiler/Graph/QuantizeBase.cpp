@@ -67,7 +67,7 @@ void QuantizeBasePass::runOnOperation() {
   if (block < 64 || block > 4096 || (block & (block - 1))) {
     module.emitError("expects a power of two from 64 to 4096 as block, but "
                      "got ")
-        << block;
+        << int64_t(block);
     return signalPassFailure();
   }
   DenseMap<Attribute, SmallVector<WeightOp>> uses;

@@ -42,7 +42,7 @@ LogicalResult SpecializeShapesPass::checkOptions() {
            << computeType << "'";
   if (batch < 1)
     return getOperation().emitError("expects a batch of at least 1, but got ")
-           << batch;
+           << int64_t(batch);
   if (lengths.empty())
     return getOperation().emitError("expects at least one length");
   std::set<int64_t> seen;

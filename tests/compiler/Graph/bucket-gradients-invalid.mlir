@@ -1,4 +1,7 @@
 // RUN: qlora-opt %s --split-input-file --verify-diagnostics --bucket-gradients
+// RUN: not qlora-opt %s --split-input-file --bucket-gradients=max-buckets=0 2>&1 | FileCheck %s
+
+// CHECK: error: expects at least one bucket, but got 0
 
 // expected-error @below {{'model.parameter' op is trainable but gets no gradient}}
 model.parameter @a : tensor<16xf32> {init = "zero", trainable}

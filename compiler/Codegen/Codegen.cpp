@@ -41,16 +41,15 @@ LogicalResult qlora::printKernels(ModuleOp module, raw_ostream &stream) {
 /// Everything after the texts: what can fail is the machine, not the module.
 static Status buildLibrary(const std::vector<std::string> &functions,
                            const std::string &tables, Target &target,
-                           const std::string &clang, bool printCommands,
+                           const std::string &clang,
                            const std::string &outputPath) {
   QLORA_ASSIGN_OR_RETURN(ScratchFolder folder, ScratchFolder::create());
   QLORA_ASSIGN_OR_RETURN(std::vector<std::string> objects,
                          target.compile(functions, folder));
   objects.push_back(folder.file("module.o"));
-  QLORA_RETURN_IF_ERROR(
-      assemble(clang, tables, objects.back(), folder, printCommands));
+  QLORA_RETURN_IF_ERROR(assemble(clang, tables, objects.back(), folder));
   QLORA_ASSIGN_OR_RETURN(std::string library,
-                         linkLibrary(objects, folder, printCommands));
+                         linkLibrary(objects, folder));
   return replaceFile(outputPath, library);
 }
 
@@ -61,8 +60,7 @@ static StatusOr<CpuTarget> makeTarget(const CodegenOptions &options) {
                            ? KernelCache::defaultFolder()
                            : options.cacheFolder;
   KernelCache cache(options.useCache ? folder : std::string());
-  return CpuTarget(std::move(level), std::move(cache), std::move(clang),
-                   options.printCommands);
+  return CpuTarget(std::move(level), std::move(cache), std::move(clang));
 }
 
 LogicalResult qlora::emitTrainSo(ModuleOp module,
@@ -78,9 +76,8 @@ LogicalResult qlora::emitTrainSo(ModuleOp module,
   FailureOr<std::string> tables = emitModule(module, *target);
   if (failed(tables))
     return failure();
-  Status status =
-      buildLibrary(*functions, *tables, *target, target->getClang(),
-                   options.printCommands, outputPath.str());
+  Status status = buildLibrary(*functions, *tables, *target,
+                               target->getClang(), outputPath.str());
   if (!status.isOk())
     return emitError(module.getLoc()) << status.message();
   return success();

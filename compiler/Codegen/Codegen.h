@@ -19,8 +19,6 @@ struct CodegenOptions {
   /// (~/.cache without it).
   std::string cacheFolder;
   bool useCache = true;
-  /// Writes each command to stderr before it runs, as `-v` of a compiler.
-  bool printCommands = false;
 };
 
 /// Writes every generated kernel, in the order of the module, as one C++

@@ -16,10 +16,9 @@ namespace qlora {
 
 class CpuTarget : public Target {
 public:
-  CpuTarget(CpuLevel level, KernelCache cache, std::string clang,
-            bool printCommands)
+  CpuTarget(CpuLevel level, KernelCache cache, std::string clang)
       : level(std::move(level)), cache(std::move(cache)),
-        clang(std::move(clang)), printCommands(printCommands) {}
+        clang(std::move(clang)) {}
 
   uint32_t kind() const override;
   std::string cpuFeatures() const override { return level.features; }
@@ -38,7 +37,6 @@ private:
   CpuLevel level;
   KernelCache cache;
   std::string clang;
-  bool printCommands;
 };
 
 } // namespace qlora

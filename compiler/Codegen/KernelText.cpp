@@ -78,7 +78,7 @@ FailureOr<std::string> KernelText::table(RowConstantOp op) {
   if (static_cast<int64_t>(op.getValues().size()) != columns)
     return op.emitOpError("expects ")
            << columns << " values, but got " << op.getValues().size();
-  std::string &name = names[op];
+  std::string &name = tableNames[op];
   if (!name.empty())
     return name;
   name = fmt::format("{}_table{}", function, counters["table"]++);
@@ -185,13 +185,21 @@ FailureOr<std::string> KernelText::scalar(Value value) {
 
 static constexpr size_t kWidth = 80;
 
+/// Where to break a line that is too long: after a comma if one is near.
+static size_t breakAt(StringRef line, size_t width) {
+  size_t comma = line.take_front(width + 1).rfind(StringRef(", "));
+  if (comma != StringRef::npos && comma + 1 > width / 2)
+    return comma + 1;
+  return line.rfind(' ', width + 1);
+}
+
 /// Adds a line, broken at spaces where it is too long.
 static void appendLine(std::string &text, int indent, StringRef line) {
   StringRef rest = line.ltrim(' ');
   indent += line.size() - rest.size();
   int hang = indent + 4;
   while (indent + rest.size() > kWidth && !rest.starts_with("#")) {
-    size_t space = rest.rfind(' ', kWidth - indent + 1);
+    size_t space = breakAt(rest, kWidth - indent);
     if (space == StringRef::npos)
       break;
     text += fmt::format("{:{}}{}\n", "", indent, rest.take_front(space).str());

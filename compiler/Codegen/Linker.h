@@ -11,14 +11,12 @@ namespace qlora {
 
 /// Assembles `text` (x86-64) with clang to `object`.
 Status assemble(const std::string &clang, const std::string &text,
-                const std::string &object, const ScratchFolder &folder,
-                bool printCommands);
+                const std::string &object, const ScratchFolder &folder);
 
 /// The bytes of a library with these objects and nothing else: it imports
 /// nothing, and the same objects give the same bytes.
 StatusOr<std::string> linkLibrary(const std::vector<std::string> &objects,
-                                  const ScratchFolder &folder,
-                                  bool printCommands);
+                                  const ScratchFolder &folder);
 
 } // namespace qlora
 

@@ -165,7 +165,7 @@ static Status finish(const Running &running) {
 }
 
 Status qlora::runCommands(const std::vector<Command> &commands,
-                          unsigned parallel, bool print) {
+                          unsigned parallel) {
   QLORA_ASSIGN_OR_RETURN(ScratchFolder folder, ScratchFolder::create());
   Status first;
   std::vector<Running> running;
@@ -178,8 +178,6 @@ Status qlora::runCommands(const std::vector<Command> &commands,
   for (const Command &command : commands) {
     if (running.size() - finished == parallel)
       finishOne();
-    if (print)
-      llvm::errs() << fmt::format("{}\n", fmt::join(command, " "));
     StatusOr<Running> next =
         start(command, folder.file(fmt::format("{}", running.size())));
     if (!next.isOk()) {

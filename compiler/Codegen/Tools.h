@@ -45,8 +45,7 @@ StatusOr<std::string> readCommand(const Command &command);
 
 /// Runs the commands, at most `parallel` at a time, and waits for all. The
 /// error is that of the first command, in order, that failed.
-Status runCommands(const std::vector<Command> &commands, unsigned parallel,
-                   bool print);
+Status runCommands(const std::vector<Command> &commands, unsigned parallel);
 
 /// Writes or reads a whole file.
 Status writeFile(const std::string &path, std::string_view bytes);

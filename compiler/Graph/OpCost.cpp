@@ -24,9 +24,10 @@ static int64_t transcendentalsPerRow(Block &arithmetic) {
   return count;
 }
 
-/// Writes the arithmetic of a row op into a block of its own to look at it.
+/// Writes the arithmetic of a row op into a region of its own to look at it.
 static int64_t transcendentalsPerRow(RowOp op) {
-  Block block;
+  Region region(op);
+  Block &block = region.emplaceBlock();
   Type number = Float32Type::get(op.getContext());
   Type row = RankedTensorType::get({op.getRowColumns()}, number);
   for (MapAttr map : op.getRowMaps()) {

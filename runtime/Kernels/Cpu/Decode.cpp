@@ -12,6 +12,7 @@
 #include "runtime/Kernels/Cpu/Convert.h"
 #include "runtime/Kernels/Cpu/CpuKernels.h"
 #include "runtime/Kernels/Cpu/Parallel.h"
+#include "runtime/Kernels/Cpu/Softmax.h"
 
 namespace qlora {
 
@@ -40,11 +41,6 @@ void lookUp(const PairTable &table, const uint8_t *packed, int64_t bytes,
 }
 
 } // namespace
-
-QLORA_VECTOR static void scaleRun(float *values, int64_t count, float scale) {
-  for (int64_t i = 0; i < count; ++i)
-    values[i] *= scale;
-}
 
 /// Multiplies elements [first, first + count), now at `values`, with the
 /// scales of their blocks.
@@ -126,8 +122,7 @@ PreparedKernel reference::prepare(const KernelRequest &request, uint64_t) {
     const NF4Tensor tensor = NF4Tensor::of(weight.layout, w);
     for (int64_t i = 0; i < count; ++i)
       storeElement(outType, args.buffers[kOut], i,
-                   isNF4 ? tensor.element(i)
-                         : loadElement(weight.dtype, w, i));
+                   isNF4 ? tensor.element(i) : loadElement(weight.dtype, w, i));
     return Status::ok();
   });
 }

@@ -69,9 +69,23 @@ struct PanelPlan {
 
 // Attention -------------------------------------------------------------------
 
-/// Scratch of one concurrent task of attention.
-Size attentionSlot(int64_t length, int64_t dim);
-Size attentionGradSlot(int64_t length, int64_t dim);
+/// Queries or keys that are looked at together.
+inline constexpr int64_t kAttentionBlock = 128;
+
+/// Scratch of one concurrent task: offsets in f32 elements, each part of whole
+/// cache lines. Parts of other types than f32 exist to be widened into.
+struct AttentionScratch {
+  int64_t block;                              ///< min(length, kAttentionBlock)
+  int64_t scores = 0, rowStates = 0, sum = 0; ///< scores, max and sum, output
+  int64_t queries = 0, keys = 0, values = 0;  ///< widened
+  // Of the gradient only.
+  int64_t scoreGradients = 0, outGradients = 0, outputs = 0;
+  int64_t keyGradients = 0, valueGradients = 0; ///< of all keys of a head
+  int64_t elements = 0;
+
+  static AttentionScratch of(const KernelRequest &request);
+  Size bytes(int64_t slots) const { return Size(4) * Size(slots) * elements; }
+};
 
 // Head and loss ---------------------------------------------------------------
 
@@ -83,8 +97,8 @@ struct HeadPlan {
   qlora_dtype hiddenType, weightType;
   bool hasGradient;
   qlora_dtype gradientType; ///< of dlogits in the products: hidden's
-  Size rowNumbers = 0, gathered = 0, logits = 0, narrowLogits = 0,
-       gradient = 0;
+  Size rowNumbers = 0, rowLosses = 0, gathered = 0, logits = 0,
+       narrowLogits = 0, gradient = 0;
   static HeadPlan of(const KernelRequest &request);
 
   GemmProblem logitsProduct(int64_t rows) const;

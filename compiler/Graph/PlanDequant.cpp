@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: MIT
+
+// plan-dequant: where stored weights become numbers.
+//
+//   %y  = model.linear %x, %w                  // forward
+//   ...
+//   %y2 = model.linear %x, %w                  // recomputed
+//   %dx = train.linear_input_grad %dy, %w
+//
+// with %w in 4 bits stays as it is (`panel`: each GEMM decodes W a few rows at
+// a time, in cache), or becomes (`scratch`)
+//
+//   %y  = model.linear %x, %w
+//   ...
+//   %n  = train.decode %w                      // shared by what is near
+//   %y2 = model.linear %x, %n
+//   %dx = train.linear_input_grad %dy, %n
+//
+// or the parameter itself changes type (`resident`): quantised when loaded
+// and decoded again, once and for all.
+//
+// Panels decode once per use and need no memory. Scratch decodes once per
+// group of uses, writes and reads the numbers through memory, and lives as
+// long as the group; it has to gain 1 %. Resident decodes nothing and costs
+// the full width: what `resident-bytes` allows goes to the weights that save
+// most seconds per byte.
+
+#include "compiler/Graph/OpCost.h"
+#include "compiler/Passes.h"
+#include "dialects/Train/Train.h"
+
+#include "llvm/ADT/MapVector.h"
+#include "llvm/Support/FormatVariadic.h"
+#include "llvm/Support/JSON.h"
+
+using namespace mlir;
+using namespace qlora;
+using namespace qlora::model;
+using namespace qlora::train;
+
+namespace qlora {
+#define GEN_PASS_DEF_PLANDEQUANT
+#include "compiler/Passes.h.inc"
+} // namespace qlora
+
+namespace {
+
+enum class Form { Panel, Scratch, Resident };
+
+/// Uses of one weight that are near each other: in the forward of a step, or
+/// in the backward (recomputed ops included) of one block.
+struct UseGroup {
+  StepOp step;
+  bool isBackward = false;
+  SmallVector<OpOperand *> uses;
+  Type compute; ///< element type of what is multiplied with it
+  double panelSeconds = 0, scratchSeconds = 0, residentSeconds = 0;
+  Form form = Form::Panel;
+
+  double seconds() const {
+    return form == Form::Panel ? panelSeconds : scratchSeconds;
+  }
+};
+
+/// A parameter that is stored in another type than it is used in.
+struct StoredWeight {
+  model::ParameterOp parameter;
+  SmallVector<UseGroup> groups;
+  bool canBeResident = true;
+  bool isResident = false;
+
+  int64_t residentBytes() const;
+  /// Per micro-batch, against the chosen one of panel and scratch.
+  double savedByResidence() const;
+};
+
+class PlanDequantPass : public qlora::impl::PlanDequantBase<PlanDequantPass> {
+public:
+  using PlanDequantBase::PlanDequantBase;
+
+private:
+  void runOnOperation() override;
+  void collect();
+  void collectUse(OpOperand &use);
+  void choose(const DeviceProfile &device);
+  void chooseResident();
+  void apply(StoredWeight &weight);
+  void report();
+
+  llvm::MapVector<Attribute, StoredWeight> weights;
+};
+
+} // namespace
+
+/// What scratch has to gain for its memory.
+static constexpr double kScratchGain = 0.01;
+
+int64_t StoredWeight::residentBytes() const {
+  RankedTensorType stored = model::ParameterOp(parameter).getTensorType();
+  return tensorBytes(stored.clone(groups.front().compute)) -
+         tensorBytes(stored);
+}
+
+double StoredWeight::savedByResidence() const {
+  double saved = 0;
+  for (const UseGroup &group : groups)
+    if (StepOp(group.step).getKind() == StepKind::Accumulate)
+      saved += group.seconds() - group.residentSeconds;
+  return saved;
+}
+
+static StringRef nameOf(Form form) {
+  static constexpr StringLiteral kNames[] = {"panel", "scratch", "resident"};
+  return kNames[static_cast<int>(form)];
+}
+
+//===----------------------------------------------------------------------===//
+// Which weights, and which uses share
+//===----------------------------------------------------------------------===//
+
+/// The type that a decoding GEMM computes in, if `use` is its stored weight;
+/// null otherwise. Op and operand are known by their kernel call.
+static Type computeTypeAt(OpOperand &use) {
+  auto library = dyn_cast<LibraryOp>(use.getOwner());
+  if (!library)
+    return {};
+  KernelCall call = library.getKernelCall();
+  if (call.op != "panel_matmul")
+    return {};
+  const KernelOp *kernel = findKernelOp("panel_matmul");
+  const KernelArgument &weight = call.arguments[kernel->operandIndex("w")];
+  const KernelArgument &other = call.arguments[kernel->operandIndex("a")];
+  if (weight.index != use.getOperandNumber())
+    return {};
+  return cast<RankedTensorType>(
+             use.getOwner()->getOperand(other.index).getType())
+      .getElementType();
+}
+
+void PlanDequantPass::collectUse(OpOperand &use) {
+  Operation *op = use.getOwner();
+  auto weightOp = use.get().getDefiningOp<WeightOp>();
+  StoredWeight &weight = weights[weightOp.getParameterAttr()];
+  weight.parameter = SymbolTable::lookupNearestSymbolFrom<model::ParameterOp>(
+      weightOp, weightOp.getParameterAttr());
+  Type compute = computeTypeAt(use);
+  if (!compute) {
+    weight.canBeResident = false;
+    return;
+  }
+  auto step = cast<StepOp>(op->getParentOp());
+  bool isBackward = op->hasAttr(kBackwardAttr);
+  for (UseGroup &group : weight.groups) {
+    if (group.step == step && group.isBackward == isBackward &&
+        group.compute == compute &&
+        blockOf(group.uses.front()->getOwner()) == blockOf(op)) {
+      group.uses.push_back(&use);
+      return;
+    }
+    weight.canBeResident &= group.compute == compute;
+  }
+  UseGroup group;
+  group.step = step;
+  group.isBackward = isBackward;
+  group.uses.push_back(&use);
+  group.compute = compute;
+  weight.groups.push_back(std::move(group));
+}
+
+/// In program order: a group's first use comes first.
+void PlanDequantPass::collect() {
+  for (auto step : getOperation().getOps<StepOp>())
+    for (Operation &op : step.getBody().front())
+      for (OpOperand &operand : op.getOpOperands())
+        if (operand.get().getDefiningOp<WeightOp>())
+          collectUse(operand);
+  weights.remove_if([](auto &entry) { return entry.second.groups.empty(); });
+}
+
+//===----------------------------------------------------------------------===//
+// Choice
+//===----------------------------------------------------------------------===//
+
+/// Seconds of the group's GEMMs in each form.
+static void estimate(UseGroup &group, const DeviceProfile &device) {
+  Value stored = group.uses.front()->get();
+  auto type = cast<RankedTensorType>(stored.getType());
+  for (OpOperand *use : group.uses)
+    group.panelSeconds += secondsOf(workOf(use->getOwner()), device);
+  // Ask the ops themselves, with a stand-in that has the type of the numbers.
+  OpBuilder builder(group.uses.front()->getOwner());
+  auto decode = DecodeOp::create(builder, stored.getLoc(),
+                                 type.clone(group.compute), stored);
+  for (OpOperand *use : group.uses) {
+    use->set(decode.getResult());
+    group.residentSeconds += secondsOf(workOf(use->getOwner()), device);
+    use->set(stored);
+  }
+  group.scratchSeconds =
+      group.residentSeconds + secondsOf(workOf(decode), device);
+  decode.erase();
+}
+
+void PlanDequantPass::choose(const DeviceProfile &device) {
+  for (auto &[name, weight] : weights) {
+    for (UseGroup &group : weight.groups) {
+      estimate(group, device);
+      bool isFaster =
+          group.scratchSeconds < (1 - kScratchGain) * group.panelSeconds;
+      if (form == "scratch" || (form == "auto" && isFaster))
+        group.form = Form::Scratch;
+    }
+    weight.isResident = form == "resident" && weight.canBeResident;
+  }
+}
+
+/// The most seconds saved per byte first; the module's order among equals.
+void PlanDequantPass::chooseResident() {
+  SmallVector<std::pair<double, StoredWeight *>> candidates;
+  for (auto &[name, weight] : weights)
+    if (weight.canBeResident && weight.savedByResidence() > 0)
+      candidates.push_back(
+          {weight.savedByResidence() / weight.residentBytes(), &weight});
+  llvm::stable_sort(candidates, [](auto &a, auto &b) {
+    return a.first > b.first;
+  });
+  int64_t left = residentBytes;
+  for (auto &[value, weight] : candidates) {
+    if (weight->residentBytes() > left)
+      continue;
+    left -= weight->residentBytes();
+    weight->isResident = true;
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// Rewriting and report
+//===----------------------------------------------------------------------===//
+
+static void insertDecode(UseGroup &group) {
+  Operation *first = group.uses.front()->getOwner();
+  Value stored = group.uses.front()->get();
+  auto type = cast<RankedTensorType>(stored.getType());
+  OpBuilder builder(first);
+  auto decode = DecodeOp::create(builder, stored.getLoc(),
+                                 type.clone(group.compute), stored);
+  for (StringRef attribute : {StringRef(kBackwardAttr), StringRef(kBlockAttr)})
+    if (Attribute value = first->getAttr(attribute))
+      decode->setAttr(attribute, value);
+  for (OpOperand *use : group.uses)
+    use->set(decode.getResult());
+}
+
+/// Decoded when loaded: the file and the 4-bit values stay what they were.
+static void makeResident(StoredWeight &weight) {
+  model::ParameterOp parameter = weight.parameter;
+  Type element = parameter.getTensorType().getElementType();
+  if (!parameter.getFileType())
+    parameter.setFileTypeAttr(TypeAttr::get(element));
+  if (isa<NF4Type>(element) && !parameter.getQuantized())
+    parameter.setQuantizedAttr(TypeAttr::get(element));
+  Type compute = weight.groups.front().compute;
+  RankedTensorType numbers = parameter.getTensorType().clone(compute);
+  parameter.setType(numbers);
+  for (UseGroup &group : weight.groups)
+    for (OpOperand *use : group.uses)
+      use->get().setType(numbers);
+}
+
+void PlanDequantPass::apply(StoredWeight &weight) {
+  if (weight.isResident)
+    return makeResident(weight);
+  for (UseGroup &group : weight.groups)
+    if (group.form == Form::Scratch)
+      insertDecode(group);
+}
+
+/// `train.dequant`: every decision with its numbers, for the report.
+void PlanDequantPass::report() {
+  std::string text;
+  llvm::raw_string_ostream stream(text);
+  llvm::json::OStream json(stream);
+  auto writeGroup = [&](const StoredWeight &weight, const UseGroup &group) {
+    json.attribute("step", stringifyStepKind(StepOp(group.step).getKind()));
+    json.attribute("length", int64_t(StepOp(group.step).getLength()));
+    json.attribute("backward", group.isBackward);
+    json.attribute("uses", int64_t(group.uses.size()));
+    json.attribute("form",
+                   nameOf(weight.isResident ? Form::Resident : group.form));
+    json.attribute("panel_seconds", group.panelSeconds);
+    json.attribute("scratch_seconds", group.scratchSeconds);
+    json.attribute("resident_seconds", group.residentSeconds);
+  };
+  json.array([&] {
+    for (auto &[name, weight] : weights)
+      json.object([&] {
+        json.attribute("weight", cast<FlatSymbolRefAttr>(name).getValue());
+        json.attribute("resident_bytes", weight.residentBytes());
+        json.attributeArray("groups", [&] {
+          for (const UseGroup &group : weight.groups)
+            json.object([&] { writeGroup(weight, group); });
+        });
+      });
+  });
+  getOperation()->setAttr("train.dequant",
+                          StringAttr::get(&getContext(), text));
+}
+
+static void remarkOn(const StoredWeight &weight, const UseGroup &group) {
+  StepOp step = group.step;
+  model::ParameterOp parameter = weight.parameter;
+  Form form = weight.isResident ? Form::Resident : group.form;
+  parameter.emitRemark("plan-dequant: ")
+      << llvm::formatv("{0} {1}, {2}, {3} uses: {4} (us: panel {5:F1}, "
+                       "scratch {6:F1}, resident {7:F1} for {8} bytes more)",
+                       stringifyStepKind(step.getKind()), step.getLength(),
+                       group.isBackward ? "backward" : "forward",
+                       group.uses.size(), nameOf(form),
+                       group.panelSeconds * 1e6, group.scratchSeconds * 1e6,
+                       group.residentSeconds * 1e6, weight.residentBytes())
+             .str();
+}
+
+void PlanDequantPass::runOnOperation() {
+  weights.clear();
+  if (form != "auto" && form != "panel" && form != "scratch" &&
+      form != "resident") {
+    getOperation().emitError("expects auto, panel, scratch or resident as "
+                             "form, but got '")
+        << form << "'";
+    return signalPassFailure();
+  }
+  StatusOr<DeviceProfile> device = deviceProfileOrDefault(profile);
+  if (!device.isOk()) {
+    getOperation().emitError(device.status().message());
+    return signalPassFailure();
+  }
+  collect();
+  choose(*device);
+  if (form == "auto")
+    chooseResident();
+  // While the types still are the stored ones.
+  report();
+  if (remarks)
+    for (auto &[name, weight] : weights)
+      for (const UseGroup &group : weight.groups)
+        remarkOn(weight, group);
+  for (auto &[name, weight] : weights)
+    apply(weight);
+}

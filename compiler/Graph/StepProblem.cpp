@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: MIT
+
+// Describes a train.step to the recompute planner (StepProblem.h).
+
+#include "compiler/Graph/StepProblem.h"
+
+#include "compiler/Graph/OpCost.h"
+
+using namespace mlir;
+using namespace qlora;
+using namespace qlora::model;
+using namespace qlora::train;
+
+namespace {
+
+class ProblemBuilder {
+public:
+  explicit ProblemBuilder(const DeviceProfile &device) : device(device) {}
+
+  StepProblem run(StepOp step);
+
+private:
+  void addOp(Operation *op, bool isBackward);
+  void addViews(Operation *op);
+  uint32_t lookup(Value value) const {
+    auto known = numbers.find(value);
+    return known == numbers.end() ? kNoValue : known->second;
+  }
+
+  const DeviceProfile &device;
+  StepProblem result;
+  DenseMap<Value, uint32_t> numbers;
+};
+
+} // namespace
+
+/// True where the gradient is written straight into the gradient arena: its
+/// op can add to what is there.
+static bool addsIntoArena(Value value) {
+  auto library = value.getDefiningOp<LibraryOp>();
+  if (!library || !value.hasOneUse() ||
+      !isa<AccumulateOp>(*value.user_begin()))
+    return false;
+  if (auto op = dyn_cast<AccumulatingOp>(library.getOperation()))
+    return !op.getAccumulator();
+  KernelCall call = library.getKernelCall();
+  const KernelOp *kernel = findKernelOp(call.op.str());
+  unsigned number = cast<OpResult>(value).getResultNumber();
+  for (auto [operand, argument] :
+       llvm::zip_equal(kernel->operands, call.arguments))
+    if (argument.kind == KernelArgument::Result && argument.index == number)
+      return operand.isRead && operand.isWritten;
+  return false;
+}
+
+/// The operand whose memory the op's result may take over, or null. A part of
+/// something larger cannot be handed over.
+static Value continuedOperand(Operation *op) {
+  auto library = dyn_cast<LibraryOp>(op);
+  if (!library || op->getNumResults() != 1)
+    return {};
+  OpOperand *tied = library.getTiedOperand(0);
+  if (!tied)
+    return {};
+  Operation *maker = tied->get().getDefiningOp();
+  bool isShared =
+      !maker || isa<ViewOp>(maker) ||
+      llvm::any_of(tied->get().getUsers(), llvm::IsaPred<ViewOp>) ||
+      llvm::any_of(op->getResult(0).getUsers(), [](Operation *user) {
+        auto view = dyn_cast<ViewOp>(user);
+        return view && view.getWhole().getDefiningOp() == user;
+      });
+  return isShared ? Value() : tied->get();
+}
+
+/// Parts share the memory of their whole. A concat in the forward copies, so
+/// that what it reads can be dropped by itself.
+void ProblemBuilder::addViews(Operation *op) {
+  auto view = dyn_cast<ViewOp>(op);
+  if (!view)
+    return;
+  RecomputeOp &entry = result.problem.ops.back();
+  uint32_t whole = lookup(view.getWhole());
+  bool isSplit = view.getWhole().getDefiningOp() != op;
+  entry.isView = isSplit && whole != kNoValue;
+  if (!isSplit && !entry.isBackward) {
+    double bytes =
+        tensorBytes(cast<RankedTensorType>(view.getWhole().getType()));
+    entry.seconds = secondsOf(rowWork(2 * bytes, 0), device);
+    return;
+  }
+  for (Value part : view.getViewParts()) {
+    uint32_t number = lookup(part);
+    Operation *maker = part.getDefiningOp();
+    bool isPlaced = isSplit || (part.hasOneUse() && maker &&
+                                isa<LibraryOp, RowOp>(maker) &&
+                                maker->hasAttr(kBackwardAttr));
+    if (number != kNoValue && whole != kNoValue && isPlaced)
+      result.problem.values[number].partOf = whole;
+  }
+}
+
+void ProblemBuilder::addOp(Operation *op, bool isBackward) {
+  RecomputeOp entry;
+  entry.isBackward = isBackward;
+  entry.block = blockOf(op);
+  for (Value operand : op->getOperands())
+    if (uint32_t number = lookup(operand); number != kNoValue)
+      entry.inputs.push_back(number);
+  if (isa<RowOp, LibraryOp, ViewOp>(op))
+    for (Value value : op->getResults()) {
+      RecomputeValue described;
+      if (!addsIntoArena(value))
+        described.bytes =
+            tensorBytes(cast<RankedTensorType>(value.getType()));
+      numbers[value] = result.problem.values.size();
+      entry.outputs.push_back(result.problem.values.size());
+      result.problem.values.push_back(described);
+    }
+  if (!isBackward)
+    entry.seconds = secondsOf(workOf(op), device);
+  if (Value tied = continuedOperand(op))
+    entry.tied = lookup(tied);
+  result.problem.ops.push_back(std::move(entry));
+  result.ops.push_back(op);
+  addViews(op);
+}
+
+StepProblem ProblemBuilder::run(StepOp step) {
+  bool isBackward = false;
+  for (Operation &op : step.getBody().front()) {
+    if (isa<WeightOp>(op))
+      continue;
+    isBackward |= op.hasAttr(kBackwardAttr);
+    addOp(&op, isBackward);
+    result.forwardOps += !isBackward;
+  }
+  return std::move(result);
+}
+
+StepProblem qlora::buildStepProblem(StepOp step,
+                                    const DeviceProfile &device) {
+  return ProblemBuilder(device).run(step);
+}

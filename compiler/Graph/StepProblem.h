@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: MIT
+
+// A train.step as the recompute planner sees it: ops with seconds, values with
+// bytes, and who shares memory with whom once it is lowered.
+
+#ifndef QLORA_COMPILER_GRAPH_STEPPROBLEM_H
+#define QLORA_COMPILER_GRAPH_STEPPROBLEM_H
+
+#include "compiler/Support/DeviceProfile.h"
+#include "compiler/Support/RecomputePlanner.h"
+#include "dialects/Train/Train.h"
+
+namespace qlora {
+
+struct StepProblem {
+  RecomputeProblem problem;
+  /// The MLIR op of each entry of problem.ops.
+  llvm::SmallVector<mlir::Operation *> ops;
+  /// Entries before this one are the forward.
+  unsigned forwardOps = 0;
+};
+
+/// Everything in `step` but weights and inputs, which are in memory anyway.
+/// The backward begins at the first op that reverse mode created. Memory is
+/// shared as lower-to-program does it: the parts of a split with the whole,
+/// the results that a concat puts side by side with theirs, `init` with the
+/// result that continues it, and gradients with the gradient arena.
+StepProblem buildStepProblem(train::StepOp step, const DeviceProfile &device);
+
+} // namespace qlora
+
+#endif // QLORA_COMPILER_GRAPH_STEPPROBLEM_H

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: MIT
+
+// Which forward values to keep for the backward, and which to compute again.
+//
+// The problem. A training step is a straight line: forward ops, then backward
+// ops that read some of the forward's values. Each value read there is either
+// kept from where it is made, or its op is done again just before its first
+// reader in the backward. What that op reads must then be there too: kept, or
+// computed again in its turn, and so on. We look for the choice with the least
+// extra time whose peak of live bytes is within a budget.
+//
+//   forward                      backward
+//   x ──► n ──► g ──► s ──►  ...  ds(s)  dg(g)  dn(x)
+//
+//   keep n, g, s:   they live from the forward to their readers
+//   drop s:         s' = f(g) before ds; g lives on anyway: cheap
+//   drop s and g:   n' g' s' before ds, if n is dropped too; x lives on
+//
+// It is the checkpointing problem of Chen et al. (2016) on a general graph
+// with costs (Checkmate, Jain et al., 2020, solves it as an integer program,
+// in minutes to hours). Ours has to be done in a second, so it is greedy, but
+// on exact numbers: after each choice the whole step is laid out again and its
+// live bytes counted.
+//
+//   1. Start with everything kept. Find the op where most is alive. Among the
+//      values that only wait there for the backward, drop the one whose chain
+//      costs least time per byte freed; repeat until the peak fits. A choice
+//      that does not lower the peak is taken back.
+//   2. In the other direction, the fixed policies: keep only what crosses from
+//      one segment to the next, with segments of 1, 2, 3, 4, 6 and 8 blocks.
+//      One of one block is what others call gradient checkpointing. Where
+//      none fits, the lowest goes through step 1.
+//   3. In the best of those that fit, keep again whatever fits again, the most
+//      expensive first.
+//
+// So the result is never slower than whole-block checkpointing with the same
+// peak. Limits: a value is recomputed once, even where its readers are far
+// apart; workspaces of kernels are not counted; the greedy choice is not
+// optimal (within a few percent on small cases, see the test).
+
+#ifndef QLORA_COMPILER_SUPPORT_RECOMPUTEPLANNER_H
+#define QLORA_COMPILER_SUPPORT_RECOMPUTEPLANNER_H
+
+#include <cstdint>
+#include <vector>
+
+namespace qlora {
+
+inline constexpr uint32_t kNoValue = 0xffffffffu;
+
+/// Memory that an op makes. What costs nothing to keep (weights, inputs) is
+/// not a value.
+struct RecomputeValue {
+  uint64_t bytes = 0;
+  /// The value that this one is a part of, or kNoValue. Parts share memory
+  /// and life with it.
+  uint32_t partOf = kNoValue;
+};
+
+struct RecomputeOp {
+  std::vector<uint32_t> inputs;  ///< values that it reads
+  std::vector<uint32_t> outputs; ///< values that it makes; each has one maker
+  double seconds = 0;
+  int64_t block = -1; ///< decoder block; -1: none
+  bool isBackward = false;
+  /// The outputs are parts of the only input: costs nothing, and goes with
+  /// the op that makes the input.
+  bool isView = false;
+  /// The input that output 0 takes over the memory of if it is not read
+  /// later, or kNoValue.
+  uint32_t tied = kNoValue;
+};
+
+/// Forward ops first, then backward ops, in program order.
+struct RecomputeProblem {
+  std::vector<RecomputeValue> values;
+  std::vector<RecomputeOp> ops;
+};
+
+struct RecomputePlan {
+  /// Per op: the backward op that it is computed again before, or -1. Those
+  /// with the same one come in their own order.
+  std::vector<int64_t> before;
+  uint64_t peakBytes = 0;
+  double seconds = 0; ///< of all that is computed again
+};
+
+/// Everything kept.
+RecomputePlan planWithoutRecompute(const RecomputeProblem &problem);
+
+/// Only what crosses from one segment of `blocksPerSegment` blocks to another,
+/// and what has no block, is kept.
+RecomputePlan planSegments(const RecomputeProblem &problem,
+                           int64_t blocksPerSegment);
+
+/// The least time within `budget` bytes; the lowest peak found if none is.
+/// Deterministic.
+RecomputePlan planRecompute(const RecomputeProblem &problem, uint64_t budget);
+
+/// The segments of one block, and more where that alone is over the budget
+/// (0: no budget).
+RecomputePlan planBlocks(const RecomputeProblem &problem, uint64_t budget);
+
+} // namespace qlora
+
+#endif // QLORA_COMPILER_SUPPORT_RECOMPUTEPLANNER_H

@@ -30,8 +30,8 @@ Status Dump::takeLogits(Run &run) {
   std::fill(batch.targets.begin(), batch.targets.end(), 0);
   std::vector<float> logits;
   int64_t vocabulary = 0;
-  run.observer.onLogits = [&](std::span<const int32_t> rows,
-                              const float *block, int64_t vocab) {
+  run.observer.onLogits = [&](std::span<const int32_t> rows, const float *block,
+                              int64_t vocab) {
     vocabulary = vocab;
     logits.resize(batch.ids.size() * vocab);
     for (size_t i = 0; i < rows.size(); ++i)
@@ -42,8 +42,8 @@ Status Dump::takeLogits(Run &run) {
   Status status = run.program.evaluate(batch, {}, sums, correct);
   run.observer.onLogits = nullptr;
   QLORA_RETURN_IF_ERROR(status);
-  add("logits", SafetensorsDtype::kF32,
-      {batch.batch, batch.length, vocabulary}, asBytes(logits));
+  add("logits", SafetensorsDtype::kF32, {batch.batch, batch.length, vocabulary},
+      asBytes(logits));
   return Status::ok();
 }
 
@@ -99,14 +99,13 @@ struct Dump::Weight {
 
 void Dump::addWeight(const qlora_parameter &parameter,
                      std::span<const uint8_t> bytes) {
-  std::vector<int64_t> shape(parameter.shape,
-                             parameter.shape + parameter.rank);
+  std::vector<int64_t> shape(parameter.shape, parameter.shape + parameter.rank);
   int64_t elements = 1;
   for (int64_t size : shape)
     elements *= size;
-  Weight weight{NF4Layout::of(elements, parameter.block,
-                              parameter.double_quant != 0),
-                bytes};
+  Weight weight{
+      NF4Layout::of(elements, parameter.block, parameter.double_quant != 0),
+      bytes};
   const NF4Layout &l = weight.layout;
   std::string name = parameter.name;
   int64_t packedBytes = (elements + 1) / 2;

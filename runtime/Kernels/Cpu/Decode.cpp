@@ -77,10 +77,11 @@ QLORA_INLINE void decodeWindow(const NF4Tensor &tensor, int64_t first,
   const auto *codes =
       reinterpret_cast<const uint8_t *>(window) + 4 * (first % 2);
   for (int64_t done = 0; done < count;) {
-    const int64_t blockIndex = (first + done) / tensor.block;
-    const int64_t end =
-        std::min(count, (blockIndex + 1) * tensor.block - first);
-    const float absmax = tensor.absmax(blockIndex);
+    const int64_t element = first + done;
+    const int64_t end = std::min(
+        count, nf4ScaleRunEnd(tensor.columns, tensor.block, element) - first);
+    const float absmax = tensor.absmax(
+        nf4ScaleIndex(tensor.columns, tensor.block, element));
     CodeTable table;
     for (int code = 0; code < 16; ++code)
       table.values[code] = tensor.codeBook[code] * absmax;
@@ -109,7 +110,8 @@ static void decodeNF4Range(const NF4Tensor &tensor, int64_t first,
 }
 
 StoredWeight StoredWeight::of(const KernelRequest &request) {
-  StoredWeight weight = {dtypeOf(request, "w"), {}};
+  StoredWeight weight = {dtypeOf(request, "w"), request.constant("columns"),
+                         {}};
   if (weight.dtype == QLORA_DTYPE_NF4)
     weight.layout = NF4Layout::of(
         request.constant("rows") * request.constant("columns"),
@@ -121,8 +123,8 @@ void StoredWeight::decodeSerial(const void *weight, int64_t first,
                                 int64_t count, qlora_dtype outType,
                                 void *out) const {
   if (dtype == QLORA_DTYPE_NF4)
-    return decodeNF4Range(NF4Tensor::of(layout, weight), first, count, outType,
-                          out);
+    return decodeNF4Range(NF4Tensor::of(layout, columns, weight), first, count,
+                          outType, out);
   convertRun(dtype, elementAt(weight, dtype, first), outType, out, count);
 }
 
@@ -155,7 +157,7 @@ PreparedKernel reference::prepare(const KernelRequest &request, uint64_t) {
   return makeKernel([=](const LibraryKernelArgs &args) {
     const void *w = args.buffers[kW];
     const bool isNF4 = weight.dtype == QLORA_DTYPE_NF4;
-    const NF4Tensor tensor = NF4Tensor::of(weight.layout, w);
+    const NF4Tensor tensor = NF4Tensor::of(weight.layout, weight.columns, w);
     for (int64_t i = 0; i < count; ++i)
       storeElement(outType, args.buffers[kOut], i,
                    isNF4 ? tensor.element(i) : loadElement(weight.dtype, w, i));

@@ -125,7 +125,8 @@ PreparedKernel onednn::prepare(const KernelRequest &request,
 static double weightElement(const StoredWeight &weight, const void *w,
                             int64_t index, qlora_dtype type) {
   const float value = weight.dtype == QLORA_DTYPE_NF4
-                          ? NF4Tensor::of(weight.layout, w).element(index)
+                          ? NF4Tensor::of(weight.layout, weight.columns, w)
+                                .element(index)
                           : loadElement(weight.dtype, w, index);
   uint32_t rounded = 0;
   storeElement(type, &rounded, 0, value);

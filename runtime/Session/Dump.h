@@ -40,7 +40,6 @@ public:
   Status write();
 
 private:
-  struct Weight;
   void add(std::string name, SafetensorsDtype dtype, std::vector<int64_t> shape,
            std::span<const uint8_t> bytes);
   void addWeight(const qlora_parameter &parameter,

@@ -72,6 +72,7 @@ std::optional<qlora_dtype> elementDtype(mlir::Type type);
 bool isStorable(mlir::Type type);
 bool isFloatStorable(mlir::Type type);
 bool isWeightStorable(mlir::Type type);
+bool isRow(mlir::Type type);
 
 /// Checks (R1) of RowOp.
 llvm::LogicalResult verifyRowOp(mlir::Operation *op);

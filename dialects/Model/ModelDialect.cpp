@@ -81,6 +81,12 @@ bool qlora::model::isWeightStorable(Type type) {
          isa<FloatType, NF4Type>(cast<RankedTensorType>(type).getElementType());
 }
 
+bool qlora::model::isRow(Type type) {
+  auto row = dyn_cast<RankedTensorType>(type);
+  return row && row.getRank() == 1 && row.hasStaticShape() &&
+         row.getElementType().isF32();
+}
+
 int64_t qlora::model::doubleBits(double value) {
   return llvm::bit_cast<int64_t>(value);
 }

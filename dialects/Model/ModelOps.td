@@ -288,8 +288,8 @@ def Model_RowsOp : Model_Op<"rows",
 // Inside a row region
 //===----------------------------------------------------------------------===//
 
-def Model_Row1D : Type<CPred<"::llvm::isa<::mlir::RankedTensorType>($_self)">,
-                       "a row, tensor<Cxf32>">;
+def Model_Row1D : Type<CPred<"::qlora::model::isRow($_self)">,
+                       "a row, tensor<Cxf32>", "::mlir::RankedTensorType">;
 
 def Model_RowYieldOp : Model_Op<"row_yield", [Pure, Terminator]> {
   let summary = "the rows of the results";
@@ -300,7 +300,7 @@ def Model_RowYieldOp : Model_Op<"row_yield", [Pure, Terminator]> {
 
 def Model_RowSumOp : Model_Op<"row_sum", [Pure]> {
   let summary = "sum of the elements of a row";
-  let arguments = (ins AnyRankedTensor:$row);
+  let arguments = (ins Model_Row1D:$row);
   let results = (outs F32:$result);
   let assemblyFormat = "$row attr-dict `:` type($row)";
 }
@@ -308,16 +308,18 @@ def Model_RowSumOp : Model_Op<"row_sum", [Pure]> {
 def Model_RowSplatOp : Model_Op<"row_splat", [Pure]> {
   let summary = "a row of one number";
   let arguments = (ins F32:$value);
-  let results = (outs AnyRankedTensor:$result);
+  let results = (outs Model_Row1D:$result);
   let assemblyFormat = "$value attr-dict `:` type($result)";
 }
 
 def Model_RowRotateOp : Model_Op<"row_rotate",
     [Pure, SameOperandsAndResultType]> {
   let summary = "rotate_half: (-second half, first half)";
-  let arguments = (ins AnyRankedTensor:$row);
-  let results = (outs AnyRankedTensor:$result);
+  let description = "(C1) the row has an even number of elements.";
+  let arguments = (ins Model_Row1D:$row);
+  let results = (outs Model_Row1D:$result);
   let assemblyFormat = "$row attr-dict `:` type($result)";
+  let hasVerifier = 1;
 }
 
 def Model_RowSigmoidOp : Model_Op<"row_sigmoid",
@@ -327,30 +329,34 @@ def Model_RowSigmoidOp : Model_Op<"row_sigmoid",
     An op of its own, because its derivative s (1 - s) is finite where that of
     the quotient is 0 * inf.
   }];
-  let arguments = (ins AnyRankedTensor:$row);
-  let results = (outs AnyRankedTensor:$result);
+  let arguments = (ins Model_Row1D:$row);
+  let results = (outs Model_Row1D:$result);
   let assemblyFormat = "$row attr-dict `:` type($result)";
 }
 
 def Model_RowConstantOp : Model_Op<"row_constant", [Pure]> {
   let summary = "a row of given numbers";
+  let description = "(C1) there are as many numbers as elements.";
   let arguments = (ins DenseF32ArrayAttr:$values);
-  let results = (outs AnyRankedTensor:$result);
+  let results = (outs Model_Row1D:$result);
   let assemblyFormat = "$values attr-dict `:` type($result)";
+  let hasVerifier = 1;
 }
 
 def Model_RowRandomOp : Model_Op<"row_random", [Pure]> {
   let summary = "uniform numbers in [0, 1) from (seed, micro-batch, id, row)";
   let arguments = (ins I64Attr:$id);
-  let results = (outs AnyRankedTensor:$result);
+  let results = (outs Model_Row1D:$result);
   let assemblyFormat = "attr-dict `:` type($result)";
 }
 
 def Model_RowStepOp : Model_Op<"row_step", [Pure]> {
   let summary = "a scalar of qlora_step_block, by the name of its field";
+  let description = "(C1) the field is one of the f32 fields.";
   let arguments = (ins StrAttr:$field);
   let results = (outs F32:$result);
   let assemblyFormat = "$field attr-dict";
+  let hasVerifier = 1;
 }
 
 //===----------------------------------------------------------------------===//

@@ -249,6 +249,31 @@ LogicalResult RowsOp::verify() {
   return verifyRowLengths(*this);
 }
 
+LogicalResult RowRotateOp::verify() {
+  if (getRow().getType().getDimSize(0) % 2)
+    return emitOpError("(C1) expects an even number of elements, but got ")
+           << getRow().getType();
+  return success();
+}
+
+LogicalResult RowConstantOp::verify() {
+  int64_t count = getValues().size();
+  if (getResult().getType().getDimSize(0) != count)
+    return emitOpError("(C1) expects as many numbers as elements, but got ")
+           << count << " for " << getResult().getType();
+  return success();
+}
+
+LogicalResult RowStepOp::verify() {
+  static constexpr StringLiteral fields[] = {
+      "learning_rate", "beta1",         "beta2",
+      "epsilon",       "weight_decay",  "max_grad_norm",
+      "bias_correction1", "bias_correction2_sqrt"};
+  if (!llvm::is_contained(fields, getField()))
+    return emitOpError("(C1) does not know the field '") << getField() << "'";
+  return success();
+}
+
 /// Elements of `operand` that `rows` rows of `columns` read through `map`;
 /// nullopt where rows or groups do not come out even.
 static std::optional<int64_t> elementsRead(RankedTensorType operand,

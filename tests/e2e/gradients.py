@@ -84,8 +84,8 @@ CASES = {
       ^bb0(%p: tensor<16xf32>, %q: tensor<16xf32>):
         %one = arith.constant 1.0 : f32
         %ones = model.row_splat %one : tensor<16xf32>
-        %e = math.exp %p : tensor<16xf32>
-        %s = arith.addf %e, %ones : tensor<16xf32>
+        %ex = math.exp %p : tensor<16xf32>
+        %s = arith.addf %ex, %ones : tensor<16xf32>
         %r = math.sqrt %s : tensor<16xf32>
         %d = arith.divf %q, %r : tensor<16xf32>
         %i = math.sin %d : tensor<16xf32>

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: MIT
 
-// Lowering of one train.step: buffers for values, commands for ops.
+// Lowering of one train.step: one command or a few for each op.
 
-#include "compiler/Schedule/StepLowering.h"
+#include "compiler/Schedule/StepLoweringState.h"
 
 #include "llvm/ADT/TypeSwitch.h"
 
-#include "runtime/ABI/module.h"
 #include "runtime/Kernels/KernelTable.h"
 
 using namespace mlir;
@@ -22,258 +21,6 @@ int64_t qlora::inputBytes(int64_t tokens) {
 }
 int64_t qlora::resultBytes(int64_t tokens) {
   return 3 * kAlign + llvm::alignTo(4 * tokens, kAlign);
-}
-
-namespace {
-
-/// A value in memory: part of a buffer, with a row stride in elements.
-struct Place {
-  Value buffer;        ///< of a program.buffer
-  int64_t offset = 0;  ///< bytes into it
-  int64_t stride = 0;  ///< elements from one matrix row to the next
-};
-
-class StepLowering {
-public:
-  StepLowering(StepOp step, const ParameterLayout &layout,
-               KernelSymbols &kernels, int64_t tokens)
-      : step(step), layout(layout), kernels(kernels), tokens(tokens) {}
-
-  FailureOr<program::EntryOp> run(OpBuilder &outer);
-
-private:
-  // Before: what decides where a result is written.
-  void countUses();
-  void placeResults();
-  void placeGradient(train::AccumulateOp op);
-  void placeParts(ConcatOp op);
-
-  // Ops.
-  LogicalResult lower(Operation &op);
-  LogicalResult lowerRows(RowsOp op);
-  LogicalResult lowerLibrary(LibraryOp op);
-  void lowerSplit(SplitOp op);
-  void lowerConcat(ConcatOp op);
-  void lowerAccumulate(train::AccumulateOp op);
-  void lowerResult(ResultOp op);
-  void lowerAllReduce(AllReduceOp op);
-
-  // Buffers.
-  Place allocate(Value value);
-  Place placeOf(Value value);
-  Place resultPlace(Value value);
-  Place tiedPlace(OpOperand &operand, Value result, bool &continues);
-  Value arenaBuffer(Arena arena, int64_t offset, int64_t bytes, qlora_dtype);
-  Value view(const Place &place, Value value);
-  int64_t spanBytes(const Place &place, RankedTensorType type) const;
-  Place flatPlace(FlatKind kind, bool statistics);
-  Place statisticPlace(int64_t element);
-  void bind(qlora_binding_kind kind, Value buffer);
-
-  // Commands.
-  void launch(FlatSymbolRefAttr kernel, ArrayRef<Value> buffers,
-              ArrayRef<int64_t> access, ArrayRef<int64_t> dtypes,
-              ArrayRef<int64_t> absent, ArrayRef<int64_t> constants,
-              int64_t rows, StringRef label);
-  void launchCopy(StringRef kernel, Value value, const Place &from,
-                  const Place &to, qlora_dtype toType, StringRef label);
-
-  StepOp step;
-  const ParameterLayout &layout;
-  KernelSymbols &kernels;
-  int64_t tokens;
-  OpBuilder b{step.getContext()};
-  DenseMap<Value, Place> places;
-  DenseMap<Value, Place> planned; ///< where a result has to be written
-  DenseSet<Value> adds;           ///< gradients that their op adds itself
-  DenseMap<Value, unsigned> usesLeft;
-};
-
-} // namespace
-
-static RankedTensorType tensorOf(Value value) {
-  return cast<RankedTensorType>(value.getType());
-}
-
-/// The op's place in the model, for traces and errors.
-static std::string labelOf(Operation *op) {
-  if (auto name = op->getLoc()->findInstanceOf<NameLoc>())
-    return name.getName().str();
-  return op->getName().getStringRef().str();
-}
-
-//===----------------------------------------------------------------------===//
-// Buffers
-//===----------------------------------------------------------------------===//
-
-Value StepLowering::arenaBuffer(Arena arena, int64_t offset, int64_t bytes,
-                                qlora_dtype dtype) {
-  return program::BufferOp::create(b, step.getLoc(), arena, offset, bytes,
-                                   dtype);
-}
-
-/// A new buffer of the activation arena for `value`.
-Place StepLowering::allocate(Value value) {
-  RankedTensorType type = tensorOf(value);
-  Operation *def = value.getDefiningOp();
-  bool saved = !def->hasAttr(kBackwardAttr) &&
-               llvm::any_of(value.getUsers(), [](Operation *user) {
-                 return user->hasAttr(kBackwardAttr) && !isa<ResultOp>(user);
-               });
-  Value buffer = program::BufferOp::create(
-      b, def->getLoc(), Arena::Activation, std::nullopt, tensorBytes(type),
-      *elementDtype(type.getElementType()), labelOf(def), saved);
-  return {buffer, 0, matrixColumns(type)};
-}
-
-/// Where a value is. Weights get their buffer on first use.
-Place StepLowering::placeOf(Value value) {
-  if (auto known = places.find(value); known != places.end())
-    return known->second;
-  auto weight = cast<WeightOp>(value.getDefiningOp());
-  const ParameterPlace &place = layout.lookup(weight.getParameter());
-  RankedTensorType type = tensorOf(value);
-  Value buffer = arenaBuffer(place.arena, place.offset, place.bytes,
-                             *elementDtype(type.getElementType()));
-  return places[value] = {buffer, 0, matrixColumns(type)};
-}
-
-/// Where a result is to be written.
-Place StepLowering::resultPlace(Value value) {
-  auto it = planned.find(value);
-  return places[value] = it != planned.end() ? it->second : allocate(value);
-}
-
-/// Bytes from a place's start to the end of its last row.
-int64_t StepLowering::spanBytes(const Place &place,
-                                RankedTensorType type) const {
-  int64_t columns = matrixColumns(type);
-  if (place.stride == columns || type.getRank() < 2)
-    return tensorBytes(type);
-  int64_t width = type.getElementTypeBitWidth() / 8;
-  return ((matrixRows(type) - 1) * place.stride + columns) * width;
-}
-
-Value StepLowering::view(const Place &place, Value value) {
-  int64_t bytes = spanBytes(place, tensorOf(value));
-  auto buffer = place.buffer.getDefiningOp<program::BufferOp>();
-  if (!place.offset && bytes == static_cast<int64_t>(buffer.getBytes()))
-    return place.buffer;
-  return program::ViewOp::create(b, value.getLoc(), place.buffer, place.offset,
-                                 bytes);
-}
-
-Place StepLowering::flatPlace(FlatKind kind, bool statistics) {
-  static constexpr Arena arenas[] = {Arena::Trainable, Arena::Gradient,
-                                     Arena::Moment1, Arena::Moment2};
-  int64_t skip = statistics ? 0 : 4 * kFlatColumns;
-  return {arenaBuffer(arenas[static_cast<int>(kind)], skip,
-                      layout.getFlatBytes() - skip, QLORA_DTYPE_F32),
-          0, kFlatColumns};
-}
-
-Place StepLowering::statisticPlace(int64_t element) {
-  return {arenaBuffer(Arena::Gradient, 4 * element, 4, QLORA_DTYPE_F32), 0, 1};
-}
-
-void StepLowering::bind(qlora_binding_kind kind, Value buffer) {
-  program::BindOp::create(b, step.getLoc(), kind, buffer);
-}
-
-//===----------------------------------------------------------------------===//
-// Placement before lowering
-//===----------------------------------------------------------------------===//
-
-void StepLowering::countUses() {
-  for (Operation &op : step.getBody().front())
-    for (Value operand : op.getOperands())
-      ++usesLeft[operand];
-}
-
-/// True where the op that makes `value` can write it into memory of our
-/// choice: it writes every element itself and nothing else shares the buffer.
-static bool isPlaceable(Value value) {
-  Operation *def = value.getDefiningOp();
-  return def && isa<LibraryOp, RowsOp>(def);
-}
-
-/// Kernels.def's operand for result `number`.
-static unsigned kernelOperand(const KernelCall &call, unsigned number) {
-  for (auto [i, argument] : llvm::enumerate(call.arguments))
-    if (argument.kind == KernelArgument::Result && argument.index == number)
-      return i;
-  llvm_unreachable("a library op's results are in its kernel call");
-}
-
-/// True where the op can add `value` to what is there: it has a beta, or its
-/// kernel always adds.
-static bool canAdd(Value value) {
-  auto library = value.getDefiningOp<LibraryOp>();
-  if (!library)
-    return false;
-  if (auto accumulating = dyn_cast<AccumulatingOp>(library.getOperation()))
-    return !accumulating.getAccumulator();
-  KernelCall call = library.getKernelCall();
-  const KernelOp *kernel = findKernelOp(call.op);
-  unsigned operand =
-      kernelOperand(call, cast<OpResult>(value).getResultNumber());
-  return kernel->operands[operand].isRead && kernel->operands[operand].isWritten;
-}
-
-void StepLowering::placeGradient(train::AccumulateOp op) {
-  Value gradient = op.getGradient();
-  if (!gradient.hasOneUse() || !canAdd(gradient))
-    return;
-  const ParameterPlace &place = layout.lookup(op.getParameter());
-  Value buffer = arenaBuffer(Arena::Gradient, place.offset, place.bytes,
-                             QLORA_DTYPE_F32);
-  planned[gradient] = {buffer, 0, matrixColumns(tensorOf(gradient))};
-  adds.insert(gradient);
-}
-
-void StepLowering::placeParts(ConcatOp op) {
-  Place whole = allocate(op.getWhole());
-  planned[op.getWhole()] = whole;
-  int64_t offset = 0;
-  int64_t width =
-      tensorOf(op.getWhole()).getElementTypeBitWidth() / 8;
-  for (Value part : op.getParts()) {
-    if (part.hasOneUse() && isPlaceable(part) && !planned.contains(part))
-      planned[part] = {whole.buffer, offset, whole.stride};
-    offset += matrixColumns(tensorOf(part)) * width;
-  }
-}
-
-void StepLowering::placeResults() {
-  int64_t resultOffset[] = {0, kAlign, 2 * kAlign, 3 * kAlign};
-  for (Operation &op : step.getBody().front()) {
-    TypeSwitch<Operation *>(&op)
-        .Case<train::AccumulateOp>([&](auto op) { placeGradient(op); })
-        .Case<ConcatOp>([&](auto op) { placeParts(op); })
-        .Case<StoreFlatOp>([&](StoreFlatOp op) {
-          planned[op.getValue()] = flatPlace(op.getFlat(), false);
-        })
-        .Case<ResultOp>([&](ResultOp op) {
-          auto kind = llvm::StringSwitch<qlora_binding_kind>(op.getName())
-                          .Case("loss_sum", QLORA_RESULT_LOSS_SUM)
-                          .Case("label_count", QLORA_RESULT_LABEL_COUNT)
-                          .Case("correct", QLORA_RESULT_CORRECT)
-                          .Default(QLORA_RESULT_GRAD_NORM);
-          if (op.getAccumulate()) {
-            int64_t element = kind == QLORA_RESULT_LOSS_SUM
-                                  ? kLossSumElement
-                                  : kLabelCountElement;
-            return bind(kind, statisticPlace(element).buffer);
-          }
-          static constexpr int order[] = {0, 1, 3, 2};
-          RankedTensorType type = tensorOf(op.getValue());
-          Value buffer = arenaBuffer(
-              Arena::Result, resultOffset[order[kind - QLORA_RESULT_LOSS_SUM]],
-              tensorBytes(type), *elementDtype(type.getElementType()));
-          planned[op.getValue()] = {buffer, 0, matrixColumns(type)};
-          bind(kind, buffer);
-        });
-  }
 }
 
 //===----------------------------------------------------------------------===//
@@ -296,7 +43,7 @@ void StepLowering::launch(FlatSymbolRefAttr kernel, ArrayRef<Value> buffers,
 void StepLowering::launchCopy(StringRef kernel, Value value, const Place &from,
                               const Place &to, qlora_dtype toType,
                               StringRef label) {
-  RankedTensorType type = tensorOf(value);
+  RankedTensorType type = tensorTypeOf(value);
   int64_t columns = matrixColumns(type);
   Value target = program::ViewOp::create(
       b, value.getLoc(), to.buffer, to.offset,
@@ -316,7 +63,7 @@ LogicalResult StepLowering::lowerRows(RowsOp op) {
   SmallVector<int64_t> access, dtypes, strides, groups;
   auto add = [&](Value value, const Place &place, qlora_access mode,
                  MapKind kind) {
-    RankedTensorType type = tensorOf(value);
+    RankedTensorType type = tensorTypeOf(value);
     buffers.push_back(view(place, value));
     access.push_back(mode);
     dtypes.push_back(*elementDtype(type.getElementType()));
@@ -330,7 +77,7 @@ LogicalResult StepLowering::lowerRows(RowsOp op) {
   for (Value output : op.getOutputs())
     add(output, resultPlace(output), QLORA_WRITE, MapKind::Full);
   int64_t rows =
-      tensorOf(op.getResult(0)).getNumElements() / op.getColumns();
+      tensorTypeOf(op.getResult(0)).getNumElements() / op.getColumns();
   launch(kernels.generated(op, dtypes, strides, groups), buffers, access,
          dtypes, {}, {}, rows, labelOf(op));
   return success();
@@ -350,7 +97,7 @@ Place StepLowering::tiedPlace(OpOperand &operand, Value result,
     return places[result] = from;
   Place to = resultPlace(result);
   launchCopy("copy_rows", init, from, to,
-             *elementDtype(tensorOf(result).getElementType()), "copy");
+             *elementDtype(tensorTypeOf(result).getElementType()), "copy");
   return to;
 }
 
@@ -390,7 +137,7 @@ LogicalResult StepLowering::lowerLibrary(LibraryOp library) {
     buffers.push_back(view(place, value));
     access.push_back(!isResult ? QLORA_READ
                                : (continues ? QLORA_READ_WRITE : QLORA_WRITE));
-    dtypes.push_back(*elementDtype(tensorOf(value).getElementType()));
+    dtypes.push_back(*elementDtype(tensorTypeOf(value).getElementType()));
     strides[i] = place.stride;
   }
   for (auto [constant, operand] : call.strides)
@@ -407,8 +154,8 @@ void StepLowering::lowerSplit(SplitOp op) {
   int64_t offset = whole.offset;
   for (Value part : op.getParts()) {
     places[part] = {whole.buffer, offset, whole.stride};
-    offset += matrixColumns(tensorOf(part)) *
-              tensorOf(part).getElementTypeBitWidth() / 8;
+    offset += matrixColumns(tensorTypeOf(part)) *
+              tensorTypeOf(part).getElementTypeBitWidth() / 8;
   }
 }
 
@@ -419,9 +166,9 @@ void StepLowering::lowerConcat(ConcatOp op) {
     Place place = placeOf(part);
     if (place.buffer != whole.buffer)
       launchCopy("copy_rows", part, place, target,
-                 *elementDtype(tensorOf(part).getElementType()), labelOf(op));
-    target.offset += matrixColumns(tensorOf(part)) *
-                     tensorOf(part).getElementTypeBitWidth() / 8;
+                 *elementDtype(tensorTypeOf(part).getElementType()), labelOf(op));
+    target.offset += matrixColumns(tensorTypeOf(part)) *
+                     tensorTypeOf(part).getElementTypeBitWidth() / 8;
   }
 }
 
@@ -432,7 +179,7 @@ void StepLowering::lowerAccumulate(train::AccumulateOp op) {
   const ParameterPlace &place = layout.lookup(op.getParameter());
   Place slot = {arenaBuffer(Arena::Gradient, place.offset, place.bytes,
                             QLORA_DTYPE_F32),
-                0, matrixColumns(tensorOf(gradient))};
+                0, matrixColumns(tensorTypeOf(gradient))};
   launchCopy("accumulate", gradient, placeOf(gradient), slot, QLORA_DTYPE_F32,
              labelOf(op));
 }
@@ -497,7 +244,7 @@ FailureOr<program::EntryOp> StepLowering::run(OpBuilder &outer) {
                     .Case("targets", QLORA_INPUT_TARGETS)
                     .Case("positions", QLORA_INPUT_POSITIONS)
                     .Default(QLORA_INPUT_SEGMENTS);
-    RankedTensorType type = tensorOf(argument);
+    RankedTensorType type = tensorTypeOf(argument);
     Value buffer = arenaBuffer(Arena::Input, kind * inputStride,
                                tensorBytes(type), QLORA_DTYPE_I32);
     places[argument] = {buffer, 0, matrixColumns(type)};

@@ -86,7 +86,8 @@ static LogicalResult verifyStorage(ParameterOp op) {
     return op.emitOpError("(C5) expects a 4-bit type or quantized beside "
                           "stored_quantized");
   if (std::optional<Type> type = op.getFileType();
-      type && !type->isF32() && !type->isBF16() && !type->isF16())
+      type && !type->isF32() && !type->isBF16() && !type->isF16() &&
+      !(op.getStoredQuantized() && isa<NF4Type>(*type)))
     return op.emitOpError("(C5) expects f32, bf16 or f16 as file_type, but "
                           "got ")
            << *type;

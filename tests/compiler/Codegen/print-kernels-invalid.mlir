@@ -13,7 +13,7 @@ program.kernel @unknown attributes {columns = 2 : i64,
 
 program.kernel @field attributes {columns = 2 : i64, maps = [],
     dtypes = array<i64: 0>, strides = array<i64: 2>, groups = array<i64: 1>} {
-  // expected-error@+1 {{names no scalar of qlora_step_block: 'momentum'}}
+  // expected-error@+1 {{(C1) does not know the field 'momentum'}}
   %m = model.row_step "momentum"
   %y = model.row_splat %m : tensor<2xf32>
   model.row_yield %y : tensor<2xf32>
@@ -53,7 +53,7 @@ program.kernel @odd attributes {columns = 3 : i64,
     maps = [#model.map<full>], dtypes = array<i64: 0, 0>,
     strides = array<i64: 3, 3>, groups = array<i64: 1, 1>} {
 ^bb0(%x: tensor<3xf32>):
-  // expected-error@+1 {{expects an even number of columns, but got 3}}
+  // expected-error@+1 {{(C1) expects an even number of elements}}
   %y = model.row_rotate %x : tensor<3xf32>
   model.row_yield %y : tensor<3xf32>
 }

@@ -16,7 +16,7 @@ model.parameter @a : tensor<16xf32> {file = "m.safetensors"}
 train.step accumulate batch 1 length 4 ["ids"] {
 ^bb0(%ids: tensor<1x4xi32>):
   %g = model.weight @a : tensor<16xf32>
-  // expected-error @below {{accumulates a gradient of 'a', which is not trainable}}
+  // expected-error @below {{(C2) expects a trainable parameter}}
   train.accumulate @a, %g : tensor<16xf32>
 }
 

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: MIT
+
+// Where the values of a step live: buffers of the arenas, and the places that
+// are decided before anything is lowered.
+
+#include "compiler/Schedule/StepLoweringState.h"
+
+#include "llvm/ADT/TypeSwitch.h"
+
+#include "runtime/Kernels/KernelTable.h"
+
+using namespace mlir;
+using namespace qlora;
+using namespace qlora::model;
+using namespace qlora::train;
+using program::Arena;
+
+static constexpr int64_t kAlign = kArenaAlignment;
+
+//===----------------------------------------------------------------------===//
+// Buffers
+//===----------------------------------------------------------------------===//
+
+Value StepLowering::arenaBuffer(Arena arena, int64_t offset, int64_t bytes,
+                                qlora_dtype dtype) {
+  return program::BufferOp::create(b, step.getLoc(), arena, offset, bytes,
+                                   dtype);
+}
+
+/// A new buffer of the activation arena for `value`.
+Place StepLowering::allocate(Value value) {
+  RankedTensorType type = tensorTypeOf(value);
+  Operation *def = value.getDefiningOp();
+  bool saved = !def->hasAttr(kBackwardAttr) &&
+               llvm::any_of(value.getUsers(), [](Operation *user) {
+                 return user->hasAttr(kBackwardAttr) && !isa<ResultOp>(user);
+               });
+  Value buffer = program::BufferOp::create(
+      b, def->getLoc(), Arena::Activation, std::nullopt, tensorBytes(type),
+      *elementDtype(type.getElementType()), labelOf(def), saved);
+  return {buffer, 0, matrixColumns(type)};
+}
+
+/// Where a value is. Weights get their buffer on first use.
+Place StepLowering::placeOf(Value value) {
+  if (auto known = places.find(value); known != places.end())
+    return known->second;
+  auto weight = cast<WeightOp>(value.getDefiningOp());
+  const ParameterPlace &place = layout.lookup(weight.getParameter());
+  RankedTensorType type = tensorTypeOf(value);
+  Value buffer = arenaBuffer(place.arena, place.offset, place.bytes,
+                             *elementDtype(type.getElementType()));
+  return places[value] = {buffer, 0, matrixColumns(type)};
+}
+
+/// Where a result is to be written.
+Place StepLowering::resultPlace(Value value) {
+  auto it = planned.find(value);
+  return places[value] = it != planned.end() ? it->second : allocate(value);
+}
+
+/// Bytes from a place's start to the end of its last row.
+int64_t StepLowering::spanBytes(const Place &place,
+                                RankedTensorType type) const {
+  int64_t columns = matrixColumns(type);
+  if (place.stride == columns || type.getRank() < 2)
+    return tensorBytes(type);
+  int64_t width = type.getElementTypeBitWidth() / 8;
+  return ((matrixRows(type) - 1) * place.stride + columns) * width;
+}
+
+Value StepLowering::view(const Place &place, Value value) {
+  int64_t bytes = spanBytes(place, tensorTypeOf(value));
+  auto buffer = place.buffer.getDefiningOp<program::BufferOp>();
+  if (!place.offset && bytes == static_cast<int64_t>(buffer.getBytes()))
+    return place.buffer;
+  return program::ViewOp::create(b, value.getLoc(), place.buffer, place.offset,
+                                 bytes);
+}
+
+Place StepLowering::flatPlace(FlatKind kind, bool statistics) {
+  static constexpr Arena arenas[] = {Arena::Trainable, Arena::Gradient,
+                                     Arena::Moment1, Arena::Moment2};
+  int64_t skip = statistics ? 0 : 4 * kFlatColumns;
+  return {arenaBuffer(arenas[static_cast<int>(kind)], skip,
+                      layout.getFlatBytes() - skip, QLORA_DTYPE_F32),
+          0, kFlatColumns};
+}
+
+Place StepLowering::statisticPlace(int64_t element) {
+  return {arenaBuffer(Arena::Gradient, 4 * element, 4, QLORA_DTYPE_F32), 0, 1};
+}
+
+void StepLowering::bind(qlora_binding_kind kind, Value buffer) {
+  program::BindOp::create(b, step.getLoc(), kind, buffer);
+}
+
+//===----------------------------------------------------------------------===//
+// Placement before lowering
+//===----------------------------------------------------------------------===//
+
+void StepLowering::countUses() {
+  for (Operation &op : step.getBody().front())
+    for (Value operand : op.getOperands())
+      ++usesLeft[operand];
+}
+
+/// True where the op that makes `value` can write it into memory of our
+/// choice: it writes every element itself and nothing else shares the buffer.
+static bool isPlaceable(Value value) {
+  Operation *def = value.getDefiningOp();
+  return def && isa<LibraryOp, RowsOp>(def);
+}
+
+/// Kernels.def's operand for result `number`.
+static unsigned kernelOperand(const KernelCall &call, unsigned number) {
+  for (auto [i, argument] : llvm::enumerate(call.arguments))
+    if (argument.kind == KernelArgument::Result && argument.index == number)
+      return i;
+  llvm_unreachable("a library op's results are in its kernel call");
+}
+
+/// True where the op can add `value` to what is there: it has a beta, or its
+/// kernel always adds.
+static bool canAdd(Value value) {
+  auto library = value.getDefiningOp<LibraryOp>();
+  if (!library)
+    return false;
+  if (auto accumulating = dyn_cast<AccumulatingOp>(library.getOperation()))
+    return !accumulating.getAccumulator();
+  KernelCall call = library.getKernelCall();
+  const KernelOp *kernel = findKernelOp(call.op);
+  unsigned operand =
+      kernelOperand(call, cast<OpResult>(value).getResultNumber());
+  return kernel->operands[operand].isRead && kernel->operands[operand].isWritten;
+}
+
+void StepLowering::placeGradient(train::AccumulateOp op) {
+  Value gradient = op.getGradient();
+  if (!gradient.hasOneUse() || !canAdd(gradient))
+    return;
+  const ParameterPlace &place = layout.lookup(op.getParameter());
+  Value buffer = arenaBuffer(Arena::Gradient, place.offset, place.bytes,
+                             QLORA_DTYPE_F32);
+  planned[gradient] = {buffer, 0, matrixColumns(tensorTypeOf(gradient))};
+  adds.insert(gradient);
+}
+
+void StepLowering::placeParts(ConcatOp op) {
+  Place whole = allocate(op.getWhole());
+  planned[op.getWhole()] = whole;
+  int64_t offset = 0;
+  int64_t width =
+      tensorTypeOf(op.getWhole()).getElementTypeBitWidth() / 8;
+  for (Value part : op.getParts()) {
+    if (part.hasOneUse() && isPlaceable(part) && !planned.contains(part))
+      planned[part] = {whole.buffer, offset, whole.stride};
+    offset += matrixColumns(tensorTypeOf(part)) * width;
+  }
+}
+
+void StepLowering::placeResults() {
+  int64_t resultOffset[] = {0, kAlign, 2 * kAlign, 3 * kAlign};
+  for (Operation &op : step.getBody().front()) {
+    TypeSwitch<Operation *>(&op)
+        .Case<train::AccumulateOp>([&](auto op) { placeGradient(op); })
+        .Case<ConcatOp>([&](auto op) { placeParts(op); })
+        .Case<StoreFlatOp>([&](StoreFlatOp op) {
+          planned[op.getValue()] = flatPlace(op.getFlat(), false);
+        })
+        .Case<ResultOp>([&](ResultOp op) {
+          auto kind = llvm::StringSwitch<qlora_binding_kind>(op.getName())
+                          .Case("loss_sum", QLORA_RESULT_LOSS_SUM)
+                          .Case("label_count", QLORA_RESULT_LABEL_COUNT)
+                          .Case("correct", QLORA_RESULT_CORRECT)
+                          .Default(QLORA_RESULT_GRAD_NORM);
+          if (op.getAccumulate()) {
+            int64_t element = kind == QLORA_RESULT_LOSS_SUM
+                                  ? kLossSumElement
+                                  : kLabelCountElement;
+            return bind(kind, statisticPlace(element).buffer);
+          }
+          static constexpr int order[] = {0, 1, 3, 2};
+          RankedTensorType type = tensorTypeOf(op.getValue());
+          Value buffer = arenaBuffer(
+              Arena::Result, resultOffset[order[kind - QLORA_RESULT_LOSS_SUM]],
+              tensorBytes(type), *elementDtype(type.getElementType()));
+          planned[op.getValue()] = {buffer, 0, matrixColumns(type)};
+          bind(kind, buffer);
+        });
+  }
+}

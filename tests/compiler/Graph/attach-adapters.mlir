@@ -1,0 +1,30 @@
+// RUN: qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=4 alpha=8 targets=["q_proj"]' | FileCheck %s
+// RUN: qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=4 alpha=8 rslora=true rank-pattern={{"v_proj":16}}' | FileCheck %s --check-prefix=ALL
+// RUN: qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=4 dropout=0.1 targets=["q_proj","k_proj"]' | FileCheck %s --check-prefix=DROP
+// RUN: not qlora-opt %S/../Inputs/layer.mlir --attach-adapters='targets=["query"]' 2>&1 | FileCheck %s --check-prefix=NONE
+
+// CHECK: %[[Y0:.*]] = model.linear %[[X:.*]], %{{.*}} {module = "l.0.q_proj"}
+// CHECK: %[[A:.*]] = model.weight @base_model.model.l.0.q_proj.lora_A.weight
+// CHECK: %[[XA:.*]] = model.linear %[[X]], %[[A]] :
+// CHECK: %[[B:.*]] = model.weight @base_model.model.l.0.q_proj.lora_B.weight
+// The scale is alpha / r = 8 / 4.
+// CHECK: %[[YB:.*]] = model.linear %[[XA]], %[[B]] {scale = 2.000000e+00 : f64}
+// CHECK: %[[Y:.*]] = model.add %[[Y0]], %[[YB]]
+// CHECK: model.rope %[[Y]],
+// CHECK-DAG: model.parameter @base_model.model.l.0.q_proj.lora_A.weight : tensor<4x64xf32> {init = "kaiming", trainable}
+// CHECK-DAG: model.parameter @base_model.model.l.0.q_proj.lora_B.weight : tensor<64x4xf32> {init = "zero", trainable}
+// CHECK-NOT: k_proj.lora_A
+
+// alpha / sqrt(r): 8 / sqrt(4) = 4, and 8 / sqrt(16) = 2 for v_proj.
+// ALL: model.linear {{.*}} {scale = 4.000000e+00 : f64}
+// ALL-DAG: model.parameter @base_model.model.l.0.v_proj.lora_A.weight : tensor<16x64xf32>
+// ALL-DAG: model.parameter @base_model.model.l.0.down.lora_B.weight : tensor<64x4xf32>
+
+// Siblings share one mask.
+// DROP: %[[D:.*]] = model.dropout
+// DROP: model.linear %[[D]],
+// DROP-NOT: model.dropout
+// DROP: model.linear %[[D]],
+
+// NONE: lora_target_modules
+// NONE-SAME: query

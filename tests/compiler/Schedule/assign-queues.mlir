@@ -1,0 +1,15 @@
+// RUN: qlora-opt %S/../Inputs/layer.mlir --specialize-shapes="batch=2 lengths=32" --quantize-base --attach-adapters='r=4' --fuse-lora --build-train-step --fuse-accumulate --fuse-rows --bucket-gradients --lower-to-program --assign-queues | FileCheck %s
+
+// The entry without collectives has no events.
+// CHECK: program.entry accumulate batch
+// CHECK-NOT: program.record
+// CHECK: program.entry accumulate_last
+// CHECK: program.record 0 on 0
+// CHECK-NEXT: program.wait 0 on 1
+// CHECK-NEXT: program.all_reduce 0 %{{.*}}
+// The backward goes on beside it.
+// CHECK: program.launch
+// One event is enough for the end: a queue runs in order.
+// CHECK: program.record [[#E:]] on 1
+// CHECK-NEXT: program.wait [[#E]] on 0
+// CHECK: program.entry evaluate

@@ -128,8 +128,9 @@ TEST_F(CpuDeviceTest, TrainsAcrossQueues) {
   }
   for (const LaunchTime &time : device->launchTimes()) {
     EXPECT_EQ(time.count, time.kernel == "waited for" ? 6u : 3u);
-    if (time.kernel == "all_reduce")
+    if (time.kernel == "all_reduce") {
       EXPECT_GT(time.seconds, 0.05);
+    }
   }
   EXPECT_EQ(device->launchTimes().size(), 5u);
 }

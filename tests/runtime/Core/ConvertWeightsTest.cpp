@@ -32,10 +32,10 @@ TEST(ConvertWeights, EveryNarrowValueSurvives) {
     for (uint32_t bits = 0; bits < 65536; ++bits) {
       const auto narrowBits = static_cast<uint16_t>(bits);
       const float value = widen(dtype, narrowBits);
-      if (std::isnan(value))
-        EXPECT_TRUE(std::isnan(widen(dtype, narrow(dtype, value))));
-      else
-        EXPECT_EQ(narrow(dtype, value), narrowBits);
+      const float again = widen(dtype, narrow(dtype, value));
+      EXPECT_TRUE(std::isnan(value) ? std::isnan(again)
+                                    : narrow(dtype, value) == narrowBits)
+          << bits;
     }
 }
 

@@ -29,6 +29,8 @@ StatusOr<std::string> CpuTarget::findClang() {
 
 std::vector<std::string> CpuTarget::flags() const {
   return {"-x", "c++", "-std=c++20", "-O3", "-march=" + level.march,
+          // Twice as fast as the default of 256 where there are 512 bits.
+          "-mprefer-vector-width=512",
           // The text decides every rounding.
           "-ffp-contract=off", "-fno-math-errno",
           // One exported symbol, no imports, nothing of this machine.

@@ -18,7 +18,7 @@ int main(int argc, char **argv) {
                   qlora::train::TrainDialect, qlora::program::ProgramDialect>();
   qlora::train::registerModelGradients(registry);
   mlir::registerTransformsPasses();
-  qlora::registerPrintKernels();
+  qlora::registerQLoRAPasses();
   return mlir::asMainReturnCode(
       mlir::MlirOptMain(argc, argv, "qlora optimizer driver\n", registry));
 }

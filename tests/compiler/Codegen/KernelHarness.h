@@ -68,7 +68,7 @@ public:
   /// kernel's: operands, with gradient also the results' gradients, then the
   /// results: one per yielded row.
   RowKernel(const std::string &function, std::vector<Buffer> buffers,
-            bool gradient = false);
+            bool gradient = false, const std::string &march = "native");
   ~RowKernel() {
     if (library)
       dlclose(library);
@@ -116,6 +116,7 @@ private:
   int64_t columns = 0;
   size_t inPlaceFrom = SIZE_MAX, inPlaceBack = 0;
   TemporaryFolder folder;
+  std::string march;
   void *library = nullptr;
   qlora_kernel_function kernel = nullptr;
 };
@@ -135,8 +136,9 @@ inline mlir::MLIRContext &context() {
 }
 
 inline RowKernel::RowKernel(const std::string &function,
-                            std::vector<Buffer> buffers_, bool gradient)
-    : buffers(std::move(buffers_)) {
+                            std::vector<Buffer> buffers_, bool gradient,
+                            const std::string &march)
+    : buffers(std::move(buffers_)), march(march) {
   for (size_t i = 0; i < buffers.size(); ++i)
     buffers[i].fill(i + 1);
   auto source =
@@ -199,6 +201,7 @@ inline void RowKernel::load(mlir::ModuleOp program) {
   std::string path = folder.path("tested.so");
   CodegenOptions options;
   options.useCache = false;
+  options.march = march;
   ASSERT_TRUE(succeeded(emitTrainSo(program, options, path)));
   library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   ASSERT_NE(library, nullptr) << dlerror();

@@ -94,6 +94,19 @@ TEST(KernelRun, RmsNormGradient) {
   }
 }
 
+TEST(KernelRun, EveryLevelOfCpuGivesTheSameBits) {
+  constexpr int64_t kColumns = 77, kRows = 3;
+  Buffer row = {QLORA_DTYPE_F32, kColumns, 1, kRows * kColumns};
+  Buffer weight = {QLORA_DTYPE_F32, kColumns, 1, kColumns};
+  std::vector<Buffer> buffers = {row, weight, row, row, row};
+  RowKernel native(rmsNorm(kColumns), buffers, true);
+  RowKernel least(rmsNorm(kColumns), buffers, true, "x86-64-v2");
+  native.run(0, kRows);
+  least.run(0, kRows);
+  EXPECT_EQ(native[3].memory, least[3].memory);
+  EXPECT_EQ(native[4].memory, least[4].memory);
+}
+
 //===----------------------------------------------------------------------===//
 // rope
 //===----------------------------------------------------------------------===//

@@ -14,6 +14,7 @@ using nlohmann::json;
 
 namespace qlora {
 
+// clang-format off
 /// HfConfig.cpp and Rope.cpp read these.
 static const std::set<std::string_view> kReadKeys = {
     "architectures", "attention_bias", "head_dim", "hidden_act",
@@ -49,6 +50,7 @@ static const std::set<std::string_view> kHarmlessKeys = {
     "typical_p", "unk_token_id", "unsloth_fixed", "unsloth_version",
     "use_bfloat16", "use_cache", "use_flash_attention",
 };
+// clang-format on
 
 namespace {
 /// A key and the JSON value at which it changes nothing.
@@ -102,6 +104,7 @@ static constexpr NeutralKey kNeutralKeys[] = {
     {"use_qk_norm", "false"},
 };
 
+// clang-format off
 /// Parts of names that mean arithmetic.
 static constexpr std::string_view kTellingParts[] = {
     "act_fn",  "activation", "alibi",    "attention", "attn", "bias",
@@ -110,32 +113,32 @@ static constexpr std::string_view kTellingParts[] = {
     "norm",    "parallel",   "position", "residual",  "rope", "rotary",
     "scal",    "softcap",    "window",
 };
+// clang-format on
 
 /// null, {}, [] and "" are off for every key.
 static bool isEmpty(const json &value) {
-  return value.is_null() || ((value.is_structured() || value.is_string()) &&
-                             value.empty());
+  return value.is_null() ||
+         ((value.is_structured() || value.is_string()) && value.empty());
 }
 
 static Status refuseKey(const std::string &name, const json &value,
                         std::string_view neutral) {
-  return Status::invalid("config key '{}' is {}, which changes the model's "
-                         "arithmetic in a way that is not supported{}",
-                         name, shortDump(value),
-                         neutral.empty()
-                             ? std::string()
-                             : fmt::format("; only {} is", neutral));
+  return Status::invalid(
+      "config key '{}' is {}, which changes the model's "
+      "arithmetic in a way that is not supported{}",
+      name, shortDump(value),
+      neutral.empty() ? std::string() : fmt::format("; only {} is", neutral));
 }
 
 static Status checkUnknownKey(const std::string &name, const json &value,
                               std::vector<std::string> &warnings) {
   if (value == false)
     return Status::ok();
-  const bool telling = std::any_of(
-      std::begin(kTellingParts), std::end(kTellingParts),
-      [&](std::string_view part) {
-        return name.find(part) != std::string::npos;
-      });
+  const bool telling =
+      std::any_of(std::begin(kTellingParts), std::end(kTellingParts),
+                  [&](std::string_view part) {
+                    return name.find(part) != std::string::npos;
+                  });
   if (telling)
     return refuseKey(name, value, "");
   warnings.push_back(fmt::format("config key '{}' ({}) is not known and was "
@@ -144,8 +147,7 @@ static Status checkUnknownKey(const std::string &name, const json &value,
   return Status::ok();
 }
 
-Status checkConfigKeys(const json &config,
-                       std::vector<std::string> &warnings) {
+Status checkConfigKeys(const json &config, std::vector<std::string> &warnings) {
   for (const auto &[name, value] : config.items()) {
     if (kReadKeys.contains(name) || kHarmlessKeys.contains(name) ||
         isEmpty(value))

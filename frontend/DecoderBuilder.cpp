@@ -39,8 +39,7 @@ private:
   Value parameter(const Weight &weight);
   Value linear(const LinearWeight &linear, Value x);
   Value norm(const Weight &weight, Value x);
-  Value rotate(const std::optional<Weight> &headNorm, Value x,
-               StringRef path);
+  Value rotate(const std::optional<Weight> &headNorm, Value x, StringRef path);
 
   /// [B, T, width] f32.
   RankedTensorType activation(int64_t width);
@@ -59,13 +58,12 @@ private:
 
 } // namespace
 
-DecoderBuilder::DecoderBuilder(MLIRContext &context,
-                               const ModelConfig &config,
+DecoderBuilder::DecoderBuilder(MLIRContext &context, const ModelConfig &config,
                                const DecoderWeights &weights,
                                const std::string &folder)
     : context(context), config(config), weights(weights), folder(folder),
-      module(ModuleOp::create(UnknownLoc::get(&context))),
-      parameters(&context), body(UnknownLoc::get(&context), &context) {}
+      module(ModuleOp::create(UnknownLoc::get(&context))), parameters(&context),
+      body(UnknownLoc::get(&context), &context) {}
 
 void DecoderBuilder::enter(StringRef path) {
   body.setLoc(NameLoc::get(StringAttr::get(&context, path)));
@@ -86,8 +84,7 @@ RankedTensorType DecoderBuilder::activation(int64_t width) {
 
 Type DecoderBuilder::elementType(const Weight &weight) {
   if (weight.nf4Block)
-    return model::NF4Type::get(&context, weight.nf4Block,
-                               weight.doubleQuant);
+    return model::NF4Type::get(&context, weight.nf4Block, weight.doubleQuant);
   if (weight.dtype == SafetensorsDtype::kBF16)
     return body.getBF16Type();
   return weight.dtype == SafetensorsDtype::kF16 ? Type(body.getF16Type())
@@ -116,9 +113,9 @@ Value DecoderBuilder::linear(const LinearWeight &linear, Value x) {
   enter(linear.module);
   Value weight = parameter(linear.weight);
   RankedTensorType type = activation(linear.weight.shape[0]);
-  Value y = emit<model::LinearOp>(type, x, weight, /*init=*/Value(),
-                                  APFloat(1.0),
-                                  body.getStringAttr(linear.module));
+  Value y =
+      emit<model::LinearOp>(type, x, weight, /*init=*/Value(), APFloat(1.0),
+                            body.getStringAttr(linear.module));
   if (!linear.bias)
     return y;
   return emit<model::AddBiasOp>(type, y, parameter(*linear.bias));
@@ -160,8 +157,7 @@ Value DecoderBuilder::buildMlp(const LayerWeights &layer, Value x) {
   Value gate = linear(layer.gate, x);
   Value up = linear(layer.up, x);
   enter(StringRef(layer.gate.module).rsplit('.').first);
-  return linear(layer.down,
-                emit<model::SwigluOp>(gate.getType(), gate, up));
+  return linear(layer.down, emit<model::SwigluOp>(gate.getType(), gate, up));
 }
 
 Value DecoderBuilder::buildLayer(const LayerWeights &layer, Value x) {
@@ -175,8 +171,8 @@ Value DecoderBuilder::buildLayer(const LayerWeights &layer, Value x) {
 }
 
 void DecoderBuilder::buildForward() {
-  Type ids = RankedTensorType::get(
-      {ShapedType::kDynamic, ShapedType::kDynamic}, body.getI32Type());
+  Type ids = RankedTensorType::get({ShapedType::kDynamic, ShapedType::kDynamic},
+                                   body.getI32Type());
   Type number = RankedTensorType::get({1}, body.getF32Type());
   constexpr StringLiteral kInputs[] = {"ids", "targets", "positions",
                                        "segments"};

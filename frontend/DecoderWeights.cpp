@@ -60,18 +60,18 @@ Status LayerFinder::findAttention(LayerWeights &layer) {
   const int64_t hidden = config.hiddenSize;
   const int64_t width = config.heads * config.headDim;
   const int64_t kvWidth = config.kvHeads * config.headDim;
-  QLORA_RETURN_IF_ERROR(findLinear("self_attn.q_proj", width, hidden,
-                                   config.qkvBias, layer.q));
-  QLORA_RETURN_IF_ERROR(findLinear("self_attn.k_proj", kvWidth, hidden,
-                                   config.qkvBias, layer.k));
-  QLORA_RETURN_IF_ERROR(findLinear("self_attn.v_proj", kvWidth, hidden,
-                                   config.qkvBias, layer.v));
+  QLORA_RETURN_IF_ERROR(
+      findLinear("self_attn.q_proj", width, hidden, config.qkvBias, layer.q));
+  QLORA_RETURN_IF_ERROR(
+      findLinear("self_attn.k_proj", kvWidth, hidden, config.qkvBias, layer.k));
+  QLORA_RETURN_IF_ERROR(
+      findLinear("self_attn.v_proj", kvWidth, hidden, config.qkvBias, layer.v));
   QLORA_RETURN_IF_ERROR(findLinear("self_attn.o_proj", hidden, width,
                                    config.outputBias, layer.o));
   if (!config.family->qkNorm)
     return Status::ok();
-  QLORA_RETURN_IF_ERROR(findNorm("self_attn.q_norm", config.headDim,
-                                 layer.qNorm.emplace()));
+  QLORA_RETURN_IF_ERROR(
+      findNorm("self_attn.q_norm", config.headDim, layer.qNorm.emplace()));
   return findNorm("self_attn.k_norm", config.headDim, layer.kNorm.emplace());
 }
 
@@ -90,8 +90,8 @@ StatusOr<LayerWeights> LayerFinder::find() {
   QLORA_RETURN_IF_ERROR(
       findNorm("input_layernorm", config.hiddenSize, layer.inputNorm));
   QLORA_RETURN_IF_ERROR(findAttention(layer));
-  QLORA_RETURN_IF_ERROR(findNorm("post_attention_layernorm",
-                                 config.hiddenSize, layer.postAttentionNorm));
+  QLORA_RETURN_IF_ERROR(findNorm("post_attention_layernorm", config.hiddenSize,
+                                 layer.postAttentionNorm));
   QLORA_RETURN_IF_ERROR(findMlp(layer));
   return layer;
 }
@@ -120,7 +120,8 @@ static Status findEnds(const ModelConfig &config, const ModelFiles &files,
     return Status::error(StatusCode::kNotFound,
                          "model '{}' has no '{}' but tie_word_embeddings is "
                          "false; set it to true in config.json if the "
-                         "embedding is the head", files.folder(), kHead);
+                         "embedding is the head",
+                         files.folder(), kHead);
   QLORA_ASSIGN_OR_RETURN(weights.head, tensors.dense(kHead, shape));
   return Status::ok();
 }
@@ -141,9 +142,10 @@ static int64_t layerOf(std::string_view name) {
 /// them the model computes something else than without.
 static bool isOptionalWeight(std::string_view name) {
   constexpr std::string_view kOptional[] = {
-      "self_attn.q_proj.bias", "self_attn.k_proj.bias",
-      "self_attn.v_proj.bias", "self_attn.o_proj.bias", "mlp.gate_proj.bias",
-      "mlp.up_proj.bias", "mlp.down_proj.bias", "self_attn.q_norm.weight",
+      "self_attn.q_proj.bias",  "self_attn.k_proj.bias",
+      "self_attn.v_proj.bias",  "self_attn.o_proj.bias",
+      "mlp.gate_proj.bias",     "mlp.up_proj.bias",
+      "mlp.down_proj.bias",     "self_attn.q_norm.weight",
       "self_attn.k_norm.weight"};
   return layerOf(name) >= 0 &&
          std::any_of(std::begin(kOptional), std::end(kOptional),
@@ -165,14 +167,15 @@ static Status checkLeftOver(const ModelConfig &config, const ModelFiles &files,
                              path, name, layerOf(name), config.layers);
     if (isOptionalWeight(name))
       return Status::invalid("'{}': tensor '{}' has no place in a {} with "
-                             "this config.json", path, name,
-                             config.family->architecture);
+                             "this config.json",
+                             path, name, config.family->architecture);
     if (!count++)
       example = name;
   }
   if (count)
     warnings.push_back(fmt::format("{} of the files' tensors not used, such "
-                                   "as '{}'", count, example));
+                                   "as '{}'",
+                                   count, example));
   return Status::ok();
 }
 
@@ -181,8 +184,7 @@ StatusOr<DecoderWeights> findWeights(const ModelConfig &config,
                                      std::vector<std::string> &warnings) {
   TensorFinder tensors(config, files);
   DecoderWeights weights;
-  QLORA_RETURN_IF_ERROR(
-      findEnds(config, files, tensors, weights, warnings));
+  QLORA_RETURN_IF_ERROR(findEnds(config, files, tensors, weights, warnings));
   for (int64_t i = 0; i < config.layers; ++i) {
     QLORA_ASSIGN_OR_RETURN(LayerWeights layer,
                            LayerFinder(config, tensors, i).find());

@@ -31,12 +31,14 @@ static StatusOr<const Family *> findFamily(const JsonFields &fields) {
     if (const Family *family = findModelType(type))
       return family;
     return Status::invalid("model type '{}' is not supported; supported are "
-                           "{}", type, familyNames());
+                           "{}",
+                           type, familyNames());
   }
   const Family *family = findArchitecture(architectures.front());
   if (!family)
     return Status::invalid("architecture '{}' is not supported; supported "
-                           "are {}", architectures.front(), familyNames());
+                           "are {}",
+                           architectures.front(), familyNames());
   if (!type.empty() && type != family->modelType)
     return Status::invalid("architecture '{}' and model_type '{}' contradict "
                            "each other; expected model_type '{}'",
@@ -49,8 +51,7 @@ static Status readSizes(const JsonFields &fields, ModelConfig &config) {
   QLORA_ASSIGN_OR_RETURN(config.hiddenSize, fields.integer("hidden_size", 1));
   QLORA_ASSIGN_OR_RETURN(config.intermediateSize,
                          fields.integer("intermediate_size", 1));
-  QLORA_ASSIGN_OR_RETURN(config.layers,
-                         fields.integer("num_hidden_layers", 1));
+  QLORA_ASSIGN_OR_RETURN(config.layers, fields.integer("num_hidden_layers", 1));
   QLORA_ASSIGN_OR_RETURN(config.maxPositions,
                          fields.integer("max_position_embeddings", 1, 0));
   QLORA_ASSIGN_OR_RETURN(
@@ -58,7 +59,8 @@ static Status readSizes(const JsonFields &fields, ModelConfig &config) {
       fields.positive("rms_norm_eps", config.family->defaultRmsNormEpsilon));
   if (config.layers > kMaxLayers)
     return Status::invalid("'num_hidden_layers' is {}; at most {} are "
-                           "supported", config.layers, kMaxLayers);
+                           "supported",
+                           config.layers, kMaxLayers);
   return Status::ok();
 }
 
@@ -89,7 +91,8 @@ static Status readHeads(const JsonFields &fields, ModelConfig &config) {
                          fields.integer("head_dim", 1, headDim));
   if (config.headDim % 2)
     return Status::invalid("the width of a head is {}; RoPE needs an even "
-                           "one", config.headDim);
+                           "one",
+                           config.headDim);
   return Status::ok();
 }
 
@@ -136,8 +139,7 @@ static StatusOr<int64_t> readWindow(const JsonFields &fields,
   const bool missing = !fields.mentions("sliding_window");
   QLORA_ASSIGN_OR_RETURN(
       const int64_t window,
-      fields.integer("sliding_window", 1,
-                     missing ? family.defaultWindow : 0));
+      fields.integer("sliding_window", 1, missing ? family.defaultWindow : 0));
   if (!window || (family.window == WindowRule::kNone && !wanted))
     return 0;
   if (family.window == WindowRule::kNone)
@@ -159,7 +161,8 @@ static Status checkLayerTypes(const std::vector<std::string> &types,
   for (const std::string &type : types)
     if (type != "full_attention" && type != "sliding_attention")
       return Status::invalid("layer type '{}' is not supported; supported "
-                             "are full_attention, sliding_attention", type);
+                             "are full_attention, sliding_attention",
+                             type);
   return Status::ok();
 }
 
@@ -173,16 +176,18 @@ static Status readWindows(const JsonFields &fields, ModelConfig &config) {
   if (fields.find("layer_types"))
     QLORA_RETURN_IF_ERROR(checkLayerTypes(types, config.layers));
   for (int64_t layer = 0; layer < config.layers; ++layer) {
-    bool sliding = window && (family.window == WindowRule::kAll ||
-                              layer >= fullLayers);
+    bool sliding =
+        window && (family.window == WindowRule::kAll || layer >= fullLayers);
     if (!types.empty()) {
       const bool named = types[layer] == "sliding_attention";
       if (named && !window)
         return Status::invalid("layer {} is sliding_attention, but no "
-                               "sliding window is set", layer);
+                               "sliding window is set",
+                               layer);
       if (sliding != named && family.window == WindowRule::kAll)
         return Status::invalid("layer {} is full_attention, but {} slides in "
-                               "every layer", layer, family.architecture);
+                               "every layer",
+                               layer, family.architecture);
       sliding = named;
     }
     config.windows.push_back(sliding ? window : 0);
@@ -192,8 +197,7 @@ static Status readWindows(const JsonFields &fields, ModelConfig &config) {
 
 /// bitsandbytes' NF4 is the one method read. What is stored how, block and
 /// double quantisation included, is for each weight's quant_state to say.
-static Status readQuantization(const JsonFields &fields,
-                               ModelConfig &config) {
+static Status readQuantization(const JsonFields &fields, ModelConfig &config) {
   const json *object = fields.find("quantization_config");
   if (!object)
     return Status::ok();
@@ -205,7 +209,8 @@ static Status readQuantization(const JsonFields &fields,
                          quantization.string("quant_method", "bitsandbytes"));
   if (method != "bitsandbytes")
     return Status::invalid("quantization method '{}' is not supported; "
-                           "supported is bitsandbytes (NF4)", method);
+                           "supported is bitsandbytes (NF4)",
+                           method);
   QLORA_ASSIGN_OR_RETURN(const bool eightBit,
                          quantization.boolean("load_in_8bit", false));
   QLORA_ASSIGN_OR_RETURN(const bool fourBit,
@@ -218,7 +223,8 @@ static Status readQuantization(const JsonFields &fields,
                          quantization.string("bnb_4bit_quant_type", "fp4"));
   if (type != "nf4")
     return Status::invalid("bnb_4bit_quant_type '{}' is not supported; only "
-                           "nf4 is", type);
+                           "nf4 is",
+                           type);
   QLORA_ASSIGN_OR_RETURN(config.unquantizedModules,
                          quantization.strings("llm_int8_skip_modules"));
   config.quantized = true;
@@ -232,8 +238,7 @@ static Status readRope(const json &root, ModelConfig &config) {
     if (!std::isfinite(frequency))
       return Status::invalid("RoPE with rope_theta {} and factor {} has a "
                              "frequency of {}",
-                             config.rope.theta, config.rope.factor,
-                             frequency);
+                             config.rope.theta, config.rope.factor, frequency);
   return Status::ok();
 }
 
@@ -252,9 +257,9 @@ StatusOr<ModelConfig> parseHfConfig(std::string_view text) {
   QLORA_RETURN_IF_ERROR(readWindows(fields, config));
   QLORA_RETURN_IF_ERROR(readQuantization(fields, config));
   QLORA_RETURN_IF_ERROR(readRope(root, config));
-  QLORA_ASSIGN_OR_RETURN(config.tied,
-                         fields.boolean("tie_word_embeddings",
-                                        config.family->defaultTied));
+  QLORA_ASSIGN_OR_RETURN(
+      config.tied,
+      fields.boolean("tie_word_embeddings", config.family->defaultTied));
   return config;
 }
 
@@ -266,7 +271,8 @@ StatusOr<ModelConfig> readHfConfig(const std::string &folder) {
   if (!stream.is_open() || stream.bad())
     return Status::error(StatusCode::kNotFound,
                          "cannot read '{}'; is it a Hugging Face model "
-                         "folder?", path);
+                         "folder?",
+                         path);
   StatusOr<ModelConfig> config = parseHfConfig(text);
   if (!config.isOk())
     return config.status().withContext(fmt::format("'{}'", path));

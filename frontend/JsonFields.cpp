@@ -13,8 +13,8 @@ namespace qlora {
 
 std::string shortDump(const json &value) {
   constexpr size_t kMaxLength = 60;
-  std::string text =
-      value.dump(-1, ' ', /*ensure_ascii=*/true, json::error_handler_t::replace);
+  std::string text = value.dump(-1, ' ', /*ensure_ascii=*/true,
+                                json::error_handler_t::replace);
   if (text.size() > kMaxLength)
     text.replace(kMaxLength, std::string::npos, "...");
   return text;
@@ -46,8 +46,8 @@ StatusOr<int64_t> JsonFields::integer(const char *key, int64_t least,
                         ? value->get<uint64_t>() <= uint64_t{kMost}
                         : value->is_number_integer();
   if (!fits || value->get<int64_t>() < least || value->get<int64_t>() > kMost)
-    return wrongType(key, *value, fmt::format("an integer from {} to {}",
-                                              least, kMost));
+    return wrongType(key, *value,
+                     fmt::format("an integer from {} to {}", least, kMost));
   return value->get<int64_t>();
 }
 
@@ -81,8 +81,7 @@ StatusOr<std::string> JsonFields::string(const char *key,
   return value->get<std::string>();
 }
 
-StatusOr<std::vector<std::string>>
-JsonFields::strings(const char *key) const {
+StatusOr<std::vector<std::string>> JsonFields::strings(const char *key) const {
   std::vector<std::string> list;
   const json *value = find(key);
   if (!value)

@@ -27,8 +27,7 @@ static float divideNumber(double number, float x) {
 static float stretchLlama3(const RopeConfig &rope, float frequency) {
   const double context = static_cast<double>(rope.originalMaxPositions);
   const auto lowWavelength = static_cast<float>(context / rope.lowFreqFactor);
-  const auto highWavelength =
-      static_cast<float>(context / rope.highFreqFactor);
+  const auto highWavelength = static_cast<float>(context / rope.highFreqFactor);
   const auto factor = static_cast<float>(rope.factor);
   const float wavelength = divideNumber(2 * std::numbers::pi, frequency);
   if (wavelength > lowWavelength)
@@ -42,14 +41,11 @@ static float stretchLlama3(const RopeConfig &rope, float frequency) {
   return (1.0f - smooth) * frequency / factor + smooth * frequency;
 }
 
-std::vector<float> inverseFrequencies(const RopeConfig &rope,
-                                      int64_t headDim) {
+std::vector<float> inverseFrequencies(const RopeConfig &rope, int64_t headDim) {
   std::vector<float> frequencies;
   for (int64_t i = 0; i < headDim; i += 2) {
-    const float exponent =
-        static_cast<float>(i) / static_cast<float>(headDim);
-    float frequency =
-        1.0f / std::pow(static_cast<float>(rope.theta), exponent);
+    const float exponent = static_cast<float>(i) / static_cast<float>(headDim);
+    float frequency = 1.0f / std::pow(static_cast<float>(rope.theta), exponent);
     if (rope.kind == RopeKind::kLinear)
       frequency /= static_cast<float>(rope.factor);
     if (rope.kind == RopeKind::kLlama3)
@@ -67,7 +63,8 @@ static StatusOr<json> findParameters(const JsonFields &fields) {
   for (const json *value : {scaling, parameters})
     if (value && !value->is_object())
       return Status::invalid("'rope_scaling' or 'rope_parameters' is {}; "
-                             "expected an object", shortDump(*value));
+                             "expected an object",
+                             shortDump(*value));
   if (scaling && parameters && *scaling != *parameters)
     return Status::invalid("'rope_scaling' {} and 'rope_parameters' {} "
                            "contradict each other; remove one",
@@ -85,7 +82,8 @@ static StatusOr<RopeKind> parseKind(const std::string &name) {
   if (name == "llama3")
     return RopeKind::kLlama3;
   return Status::invalid("RoPE type '{}' is not supported; supported are "
-                         "default, linear, llama3", name);
+                         "default, linear, llama3",
+                         name);
 }
 
 static Status checkParameterKeys(const json &parameters, RopeKind kind,
@@ -100,7 +98,8 @@ static Status checkParameterKeys(const json &parameters, RopeKind kind,
   for (const auto &[name, value] : parameters.items()) {
     if (value.is_object())
       return Status::invalid("RoPE parameters per layer type ('{}') are not "
-                             "supported", name);
+                             "supported",
+                             name);
     if (name.find("mrope") != std::string::npos && !value.is_null())
       return Status::invalid("RoPE parameter '{}' is not supported", name);
     if (!used.contains(name) && !value.is_null())
@@ -123,8 +122,8 @@ static StatusOr<int64_t> originalPositions(const JsonFields &fields,
   return fields.integer("max_position_embeddings", 1);
 }
 
-static Status readLlama3(const JsonFields &fields,
-                         const JsonFields &parameters, RopeConfig &rope) {
+static Status readLlama3(const JsonFields &fields, const JsonFields &parameters,
+                         RopeConfig &rope) {
   QLORA_ASSIGN_OR_RETURN(rope.lowFreqFactor,
                          parameters.positive("low_freq_factor"));
   QLORA_ASSIGN_OR_RETURN(rope.highFreqFactor,
@@ -133,7 +132,8 @@ static Status readLlama3(const JsonFields &fields,
                          originalPositions(fields, parameters));
   if (rope.highFreqFactor <= rope.lowFreqFactor)
     return Status::invalid("high_freq_factor {} is not above low_freq_factor "
-                           "{}", rope.highFreqFactor, rope.lowFreqFactor);
+                           "{}",
+                           rope.highFreqFactor, rope.lowFreqFactor);
   return Status::ok();
 }
 
@@ -142,7 +142,8 @@ StatusOr<RopeConfig> readRopeConfig(const json &config,
   const JsonFields fields(config);
   QLORA_ASSIGN_OR_RETURN(const json object, findParameters(fields));
   const JsonFields parameters(object);
-  QLORA_ASSIGN_OR_RETURN(std::string type, parameters.string("type", "default"));
+  QLORA_ASSIGN_OR_RETURN(std::string type,
+                         parameters.string("type", "default"));
   QLORA_ASSIGN_OR_RETURN(type, parameters.string("rope_type", type));
   RopeConfig rope;
   QLORA_ASSIGN_OR_RETURN(rope.kind, parseKind(type));
@@ -155,7 +156,8 @@ StatusOr<RopeConfig> readRopeConfig(const json &config,
                          parameters.positive("partial_rotary_factor", 1.0));
   if (rotated != 1.0)
     return Status::invalid("'partial_rotary_factor' is {}; only 1 is "
-                           "supported", rotated);
+                           "supported",
+                           rotated);
   if (rope.kind != RopeKind::kDefault) {
     QLORA_ASSIGN_OR_RETURN(rope.factor, parameters.positive("factor"));
   }

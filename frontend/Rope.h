@@ -32,8 +32,7 @@ struct RopeConfig {
 /// the order in which transformers does it, so that they differ from
 /// PyTorch's by no more than its `pow` does from the C library's: 1 ulp.
 /// headDim is even.
-std::vector<float> inverseFrequencies(const RopeConfig &rope,
-                                      int64_t headDim);
+std::vector<float> inverseFrequencies(const RopeConfig &rope, int64_t headDim);
 
 /// From config.json, in either spelling: `rope_theta` and `rope_scaling`, or
 /// `rope_parameters`. Kinds other than those above, partial rotation and

@@ -15,8 +15,9 @@ static Status wrongShape(const ModelFiles &files, const std::string &name,
                          const std::vector<int64_t> &expected) {
   return Status::error(StatusCode::kDataLoss,
                        "'{}': tensor '{}' has shape {}; config.json implies "
-                       "{}", files.find(name).file->path(), name,
-                       formatShape(found), formatShape(expected));
+                       "{}",
+                       files.find(name).file->path(), name, formatShape(found),
+                       formatShape(expected));
 }
 
 StatusOr<Weight> TensorFinder::take(const std::string &name) {
@@ -41,7 +42,8 @@ StatusOr<Weight> TensorFinder::dense(const std::string &name,
   if (isStoredQuantized(name))
     return Status::error(StatusCode::kUnavailable,
                          "'{}': tensor '{}' is quantised; only the linears "
-                         "of the layers may be", entry.file->path(), name);
+                         "of the layers may be",
+                         entry.file->path(), name);
   QLORA_ASSIGN_OR_RETURN(Weight weight, take(name));
   if (weight.shape != shape)
     return wrongShape(files, name, weight.shape, shape);
@@ -58,12 +60,11 @@ StatusOr<Weight> TensorFinder::dense(const std::string &name,
 
 /// transformers' rule: an entry is the start or the end of a module's path.
 bool TensorFinder::isLeftUnquantized(const std::string &module) const {
-  return std::any_of(config.unquantizedModules.begin(),
-                     config.unquantizedModules.end(),
-                     [&](const std::string &entry) {
-                       return module.starts_with(entry) ||
-                              module.ends_with(entry);
-                     });
+  return std::any_of(
+      config.unquantizedModules.begin(), config.unquantizedModules.end(),
+      [&](const std::string &entry) {
+        return module.starts_with(entry) || module.ends_with(entry);
+      });
 }
 
 StatusOr<Weight> TensorFinder::linear(const std::string &module,
@@ -92,17 +93,14 @@ Status TensorFinder::takePart(const std::string &name, SafetensorsDtype dtype,
   QLORA_ASSIGN_OR_RETURN(const Weight part, take(name));
   if (part.dtype == dtype && files.find(name).tensor->elementCount() == count)
     return Status::ok();
-  return Status::error(StatusCode::kDataLoss,
-                       "'{}': tensor '{}' is {} {}; expected {} [{}]",
-                       files.find(name).file->path(), name,
-                       safetensorsDtypeName(part.dtype),
-                       formatShape(part.shape), safetensorsDtypeName(dtype),
-                       count);
+  return Status::error(
+      StatusCode::kDataLoss, "'{}': tensor '{}' is {} {}; expected {} [{}]",
+      files.find(name).file->path(), name, safetensorsDtypeName(part.dtype),
+      formatShape(part.shape), safetensorsDtypeName(dtype), count);
 }
 
-StatusOr<Weight>
-TensorFinder::quantized(const std::string &name,
-                        const std::vector<int64_t> &shape) {
+StatusOr<Weight> TensorFinder::quantized(const std::string &name,
+                                         const std::vector<int64_t> &shape) {
   QLORA_ASSIGN_OR_RETURN(Weight weight, take(name));
   QLORA_ASSIGN_OR_RETURN(const StoredNF4 stored, readStoredNF4(files, name));
   taken.insert(name + ".quant_state.bitsandbytes__nf4");
@@ -113,8 +111,8 @@ TensorFinder::quantized(const std::string &name,
       (stored.block & (stored.block - 1)))
     return Status::error(StatusCode::kUnavailable,
                          "'{}': tensor '{}' has blocks of {}; supported are "
-                         "powers of two from 64 to 4096", path, name,
-                         stored.block);
+                         "powers of two from 64 to 4096",
+                         path, name, stored.block);
   // The packed codes may be stored as a view in another dtype, for FSDP.
   const NF4Layout layout =
       NF4Layout::of(shape[0] * shape[1], stored.block, stored.doubleQuant);
@@ -122,18 +120,17 @@ TensorFinder::quantized(const std::string &name,
   if (bytes != static_cast<uint64_t>(layout.elements + 1) / 2)
     return Status::error(StatusCode::kDataLoss,
                          "'{}': tensor '{}' has {} bytes; {} in 4 bits are "
-                         "{}", path, name, bytes, formatShape(shape),
+                         "{}",
+                         path, name, bytes, formatShape(shape),
                          (layout.elements + 1) / 2);
-  const auto scaleType = stored.doubleQuant ? SafetensorsDtype::kU8
-                                            : SafetensorsDtype::kF32;
-  QLORA_RETURN_IF_ERROR(
-      takePart(name + ".absmax", scaleType, layout.blocks));
+  const auto scaleType =
+      stored.doubleQuant ? SafetensorsDtype::kU8 : SafetensorsDtype::kF32;
+  QLORA_RETURN_IF_ERROR(takePart(name + ".absmax", scaleType, layout.blocks));
   QLORA_RETURN_IF_ERROR(
       takePart(name + ".quant_map", SafetensorsDtype::kF32, 16));
   if (stored.doubleQuant) {
-    QLORA_RETURN_IF_ERROR(takePart(name + ".nested_absmax",
-                                   SafetensorsDtype::kF32,
-                                   layout.nestedBlocks));
+    QLORA_RETURN_IF_ERROR(takePart(
+        name + ".nested_absmax", SafetensorsDtype::kF32, layout.nestedBlocks));
     QLORA_RETURN_IF_ERROR(
         takePart(name + ".nested_quant_map", SafetensorsDtype::kF32, 256));
   }

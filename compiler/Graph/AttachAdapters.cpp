@@ -8,6 +8,7 @@
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "llvm/ADT/SetVector.h"
+#include "llvm/ADT/StringSet.h"
 
 #include <nlohmann/json.hpp>
 
@@ -31,6 +32,7 @@ private:
   void runOnOperation() override;
   LogicalResult parseOptions();
   LogicalResult attachTo(func::FuncOp function);
+  LogicalResult checkNames(func::FuncOp function);
   void attach(LinearOp linear, DenseMap<Value, Value> &dropped);
   Value dropoutOf(LinearOp linear, DenseMap<Value, Value> &dropped);
   Value adapterWeight(OpBuilder &builder, LinearOp linear, StringRef name,
@@ -46,6 +48,9 @@ private:
 } // namespace
 
 LogicalResult AttachAdaptersPass::parseOptions() {
+  matcher = Targets();
+  ranks = alphas = ValuePatterns();
+  saved.clear();
   std::string error;
   auto fail = [&](StringRef option) {
     return getOperation().emitError(option) << ": " << error;
@@ -56,6 +61,10 @@ LogicalResult AttachAdaptersPass::parseOptions() {
     return fail("lora_rank_pattern");
   if (!alphas.parse(alphaPattern, error))
     return fail("lora_alpha_pattern");
+  if (auto wrong = ranks.findNoRank())
+    return getOperation().emitError("lora_rank_pattern: expects a whole number "
+                                    "of at least 1 for '")
+           << wrong->first << "', but got " << wrong->second;
   auto list = nlohmann::json::parse(modulesToSave, nullptr, false);
   if (!list.is_array())
     return getOperation().emitError("modules_to_save: expects a list, but "
@@ -68,7 +77,7 @@ LogicalResult AttachAdaptersPass::parseOptions() {
   }
   if (rank < 1)
     return getOperation().emitError("lora_r: expects at least 1, but got ")
-           << rank;
+           << int64_t(rank);
   if (dropout < 0 || dropout >= 1)
     return getOperation().emitError("lora_dropout: expects 0 <= p < 1, but "
                                     "got ")
@@ -155,14 +164,45 @@ void AttachAdaptersPass::attach(LinearOp linear,
       op->setAttr(kBlockAttr, linear->getAttr(kBlockAttr));
 }
 
+/// PEFT puts adapters on other modules too (embeddings, the head), or refuses
+/// them (norms): neither may pass unseen. A name without a match is a slip.
+LogicalResult AttachAdaptersPass::checkNames(func::FuncOp function) {
+  if (matcher.isAllLinear())
+    return success();
+  llvm::StringSet<> linears;
+  for (auto linear : function.getOps<LinearOp>())
+    if (linear.getModule())
+      linears.insert(*linear.getModule());
+  for (auto parameter : getOperation().getOps<model::ParameterOp>()) {
+    auto [module, name] = parameter.getSymName().rsplit('.');
+    if (parameter.getInit() || name != "weight" || linears.contains(module) ||
+        isSavedModule(module.str(), saved) || !matcher.matches(module.str()))
+      continue;
+    return getOperation().emitError("lora_target_modules: ")
+           << targets << " matches '" << module
+           << "', which is no linear of the model; adapters are for linears "
+              "only";
+  }
+  for (const std::string &name : matcher.getNames()) {
+    StringRef text = name;
+    if (llvm::none_of(linears.keys(), [&](StringRef module) {
+          return module == text || module.ends_with(("." + text).str());
+        }))
+      getOperation().emitWarning("lora_target_modules: '")
+          << name << "' matches no linear";
+  }
+  return success();
+}
+
 LogicalResult AttachAdaptersPass::attachTo(func::FuncOp function) {
   SmallVector<LinearOp> linears;
   llvm::SetVector<StringRef> names;
   for (auto linear : function.getOps<LinearOp>())
     if (linear.getModule()) {
+      std::string module = linear.getModule()->str();
       names.insert(linear.getModule()->substr(
           linear.getModule()->rfind('.') + 1));
-      if (matcher.matches(linear.getModule()->str()))
+      if (!isSavedModule(module, saved) && matcher.matches(module))
         linears.push_back(linear);
     }
   if (linears.empty())
@@ -175,9 +215,25 @@ LogicalResult AttachAdaptersPass::attachTo(func::FuncOp function) {
   return success();
 }
 
+/// True where two ops of one function read the parameter: tied weights.
+static bool isShared(model::ParameterOp parameter) {
+  llvm::DenseMap<Operation *, unsigned> readers;
+  parameter->getParentOp()->walk([&](WeightOp weight) {
+    if (weight.getParameter() == parameter.getSymName())
+      readers[weight->getParentOp()] +=
+          llvm::range_size(weight.getResult().getUses());
+  });
+  return llvm::any_of(readers, [](auto &of) { return of.second > 1; });
+}
+
 /// Makes an ordinary weight trainable: f32 in memory, as stored in the file.
 LogicalResult AttachAdaptersPass::train(model::ParameterOp parameter) {
   RankedTensorType type = parameter.getTensorType();
+  if (isShared(parameter))
+    return parameter.emitError("modules_to_save: '")
+           << parameter.getSymName()
+           << "' is shared by two modules (tied weights), and PEFT would train "
+              "a copy for one of them only; leave it out";
   if (isa<NF4Type>(type.getElementType()))
     return parameter.emitError("modules_to_save: '")
            << parameter.getSymName()
@@ -194,16 +250,24 @@ LogicalResult AttachAdaptersPass::train(model::ParameterOp parameter) {
   return success();
 }
 
+/// PEFT wraps every module whose path ends so, with all that is inside.
+static bool isInside(StringRef module, StringRef name) {
+  for (size_t dot = module.find('.'); dot != StringRef::npos;
+       dot = module.find('.', dot + 1))
+    if (module.take_front(dot).ends_with(name))
+      return true;
+  return module.ends_with(name);
+}
+
 LogicalResult AttachAdaptersPass::trainModules() {
   for (const std::string &name : saved) {
     bool found = false;
     for (auto parameter : getOperation().getOps<model::ParameterOp>()) {
-      StringRef module = parameter.getSymName().rsplit('.').first;
       if (parameter.getInit() ||
-          (module != name && !module.ends_with("." + name)))
+          !isInside(parameter.getSymName().rsplit('.').first, name))
         continue;
       found = true;
-      if (failed(train(parameter)))
+      if (!parameter.getTrainable() && failed(train(parameter)))
         return failure();
     }
     if (!found)
@@ -216,9 +280,15 @@ LogicalResult AttachAdaptersPass::trainModules() {
 void AttachAdaptersPass::runOnOperation() {
   if (failed(parseOptions()))
     return signalPassFailure();
-  for (auto function : getOperation().getOps<func::FuncOp>())
+  bool isFirst = true;
+  for (auto function : getOperation().getOps<func::FuncOp>()) {
+    // The functions are one model at several lengths.
+    if (isFirst && failed(checkNames(function)))
+      return signalPassFailure();
+    isFirst = false;
     if (failed(attachTo(function)))
       return signalPassFailure();
+  }
   if (failed(trainModules()))
     signalPassFailure();
 }

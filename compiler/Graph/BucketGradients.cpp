@@ -185,7 +185,7 @@ void BucketGradientsPass::runOnOperation() {
   order.clear();
   if (maxBuckets < 1) {
     getOperation().emitError("expects at least one bucket, but got ")
-        << maxBuckets;
+        << int64_t(maxBuckets);
     return signalPassFailure();
   }
   SmallVector<StepOp> steps;

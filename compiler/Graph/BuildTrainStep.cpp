@@ -15,6 +15,7 @@
 #include "dialects/Train/Train.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "llvm/ADT/StringSet.h"
 
 using namespace mlir;
 using namespace qlora::model;
@@ -24,6 +25,10 @@ namespace qlora {
 #define GEN_PASS_DEF_BUILDTRAINSTEP
 #include "compiler/Passes.h.inc"
 } // namespace qlora
+
+/// What the runtime can write: enum qlora_binding_kind, in its order.
+static constexpr StringLiteral kInputs[] = {"ids", "targets", "positions",
+                                            "segments"};
 
 namespace {
 
@@ -60,6 +65,37 @@ class BuildTrainStepPass
 };
 
 } // namespace
+
+/// The function is one that the runtime can feed: each argument is a known
+/// input, and the results are those of a head_loss.
+static LogicalResult checkForward(func::FuncOp function) {
+  if (!function->hasAttr("model.batch") || !function->hasAttr("model.length"))
+    return function.emitOpError("has no model.batch and model.length, which "
+                                "specialize-shapes writes");
+  StringSet<> seen;
+  for (unsigned i = 0; i < function.getNumArguments(); ++i) {
+    auto input = function.getArgAttrOfType<StringAttr>(i, "model.input");
+    if (!input || !llvm::is_contained(kInputs, input.getValue()))
+      return function.emitOpError("argument ")
+             << i << " expects one of " << llvm::join(ArrayRef(kInputs), ", ")
+             << " as model.input";
+    if (!seen.insert(input.getValue()).second)
+      return function.emitOpError("has two arguments for the input '")
+             << input.getValue() << "'";
+    auto type = dyn_cast<RankedTensorType>(function.getArgument(i).getType());
+    if (!type || type.getRank() != 2 || !type.getElementType().isInteger(32))
+      return function.emitOpError("argument ")
+             << i << " expects a type of [B, T] i32, but got "
+             << function.getArgument(i).getType();
+  }
+  Operation *end = function.front().getTerminator();
+  auto head = end->getNumOperands()
+                  ? end->getOperand(0).getDefiningOp<HeadLossOp>()
+                  : HeadLossOp();
+  if (!head || !llvm::equal(end->getOperands(), head->getResults()))
+    return end->emitOpError("expects the three results of a model.head_loss");
+  return success();
+}
 
 Forward BuildTrainStepPass::cloneForward(OpBuilder &builder,
                                          func::FuncOp function,
@@ -100,16 +136,18 @@ static bool isTrainable(Operation *op) {
 }
 
 /// Marks every value that a trainable parameter flows into.
-static void findWanted(ArrayRef<Operation *> ops, Tape &tape) {
+static LogicalResult findWanted(ArrayRef<Operation *> ops, Tape &tape) {
   for (Operation *op : ops) {
-    bool wanted = isTrainable(op) ||
-                  (isa<Differentiable>(op) &&
-                   llvm::any_of(op->getOperands(),
-                                [&](Value v) { return tape.needs(v); }));
-    if (wanted)
+    bool reads = llvm::any_of(op->getOperands(),
+                              [&](Value v) { return tape.needs(v); });
+    if (reads && !isa<Differentiable>(op))
+      return op->emitOpError("has no derivative, but a trainable parameter "
+                             "flows into it");
+    if (reads || isTrainable(op))
       for (Value result : op->getResults())
         tape.want(result);
   }
+  return success();
 }
 
 /// For each trainable weight, the first op that reads it: once the reverse
@@ -145,7 +183,8 @@ LogicalResult BuildTrainStepPass::buildAccumulate(OpBuilder &builder,
   OpBuilder backward = OpBuilder::atBlockEnd(&forward.step.getBody().front());
   backward.setListener(&marker);
   Tape tape(backward);
-  findWanted(forward.ops, tape);
+  if (failed(findWanted(forward.ops, tape)))
+    return failure();
   auto firstUses = findFirstUses(forward.ops);
   SmallVector<Operation *> results =
       emitResults(backward, function.getLoc(), forward.results, true);
@@ -231,7 +270,8 @@ void BuildTrainStepPass::runOnOperation() {
   OpBuilder builder = OpBuilder::atBlockEnd(module.getBody());
   SmallVector<func::FuncOp> functions(module.getOps<func::FuncOp>());
   for (func::FuncOp function : functions) {
-    if (failed(buildAccumulate(builder, function)))
+    if (failed(checkForward(function)) ||
+        failed(buildAccumulate(builder, function)))
       return signalPassFailure();
     buildEvaluate(builder, function);
     function.erase();

@@ -20,10 +20,10 @@
 // and decoded again, once and for all.
 //
 // Panels decode once per use and need no memory. Scratch decodes once per
-// group of uses, but writes and reads the numbers through memory, and lives
-// as long as the group. Resident decodes nothing and costs the full width.
-// Panel or scratch is decided per group by time; what `resident-bytes` allows
-// goes to the weights that save most seconds per byte.
+// group of uses, writes and reads the numbers through memory, and lives as
+// long as the group; it has to gain 1 %. Resident decodes nothing and costs
+// the full width: what `resident-bytes` allows goes to the weights that save
+// most seconds per byte.
 
 #include "compiler/Graph/OpCost.h"
 #include "compiler/Passes.h"
@@ -70,7 +70,7 @@ struct StoredWeight {
   bool isResident = false;
 
   int64_t residentBytes() const;
-  /// Of one micro-batch: against the better of panel and scratch.
+  /// Per micro-batch, against the chosen one of panel and scratch.
   double savedByResidence() const;
 };
 
@@ -92,13 +92,12 @@ private:
 
 } // namespace
 
-static RankedTensorType numbersOf(RankedTensorType stored, Type compute) {
-  return stored.clone(compute);
-}
+/// What scratch has to gain for its memory.
+static constexpr double kScratchGain = 0.01;
 
 int64_t StoredWeight::residentBytes() const {
   RankedTensorType stored = model::ParameterOp(parameter).getTensorType();
-  return tensorBytes(numbersOf(stored, groups.front().compute)) -
+  return tensorBytes(stored.clone(groups.front().compute)) -
          tensorBytes(stored);
 }
 
@@ -119,8 +118,8 @@ static StringRef nameOf(Form form) {
 // Which weights, and which uses share
 //===----------------------------------------------------------------------===//
 
-/// The operand of a decoding GEMM that is `use`'s, or null: the op and the
-/// operand are known by their kernel call.
+/// The type that a decoding GEMM computes in, if `use` is its stored weight;
+/// null otherwise. Op and operand are known by their kernel call.
 static Type computeTypeAt(OpOperand &use) {
   auto library = dyn_cast<LibraryOp>(use.getOwner());
   if (!library)
@@ -168,8 +167,7 @@ void PlanDequantPass::collectUse(OpOperand &use) {
   weight.groups.push_back(std::move(group));
 }
 
-/// In the order of the program, so that the first use of a group is the first
-/// op of it.
+/// In program order: a group's first use comes first.
 void PlanDequantPass::collect() {
   for (auto step : getOperation().getOps<StepOp>())
     for (Operation &op : step.getBody().front())
@@ -183,18 +181,16 @@ void PlanDequantPass::collect() {
 // Choice
 //===----------------------------------------------------------------------===//
 
-/// Seconds of the group's GEMMs as they are, and with the weight as numbers;
-/// of the decode in between.
+/// Seconds of the group's GEMMs in each form.
 static void estimate(UseGroup &group, const DeviceProfile &device) {
   Value stored = group.uses.front()->get();
-  auto storedType = cast<RankedTensorType>(stored.getType());
+  auto type = cast<RankedTensorType>(stored.getType());
   for (OpOperand *use : group.uses)
     group.panelSeconds += secondsOf(workOf(use->getOwner()), device);
   // Ask the ops themselves, with a stand-in that has the type of the numbers.
   OpBuilder builder(group.uses.front()->getOwner());
-  auto decode =
-      DecodeOp::create(builder, stored.getLoc(),
-                       numbersOf(storedType, group.compute), stored);
+  auto decode = DecodeOp::create(builder, stored.getLoc(),
+                                 type.clone(group.compute), stored);
   for (OpOperand *use : group.uses) {
     use->set(decode.getResult());
     group.residentSeconds += secondsOf(workOf(use->getOwner()), device);
@@ -209,14 +205,13 @@ void PlanDequantPass::choose(const DeviceProfile &device) {
   for (auto &[name, weight] : weights) {
     for (UseGroup &group : weight.groups) {
       estimate(group, device);
-      bool isFaster = group.scratchSeconds < group.panelSeconds;
+      bool isFaster =
+          group.scratchSeconds < (1 - kScratchGain) * group.panelSeconds;
       if (form == "scratch" || (form == "auto" && isFaster))
         group.form = Form::Scratch;
     }
     weight.isResident = form == "resident" && weight.canBeResident;
   }
-  if (form == "auto")
-    chooseResident();
 }
 
 /// The most seconds saved per byte first; the module's order among equals.
@@ -239,17 +234,16 @@ void PlanDequantPass::chooseResident() {
 }
 
 //===----------------------------------------------------------------------===//
-// Rewriting
+// Rewriting and report
 //===----------------------------------------------------------------------===//
 
 static void insertDecode(UseGroup &group) {
   Operation *first = group.uses.front()->getOwner();
   Value stored = group.uses.front()->get();
+  auto type = cast<RankedTensorType>(stored.getType());
   OpBuilder builder(first);
-  auto decode = DecodeOp::create(
-      builder, stored.getLoc(),
-      numbersOf(cast<RankedTensorType>(stored.getType()), group.compute),
-      stored);
+  auto decode = DecodeOp::create(builder, stored.getLoc(),
+                                 type.clone(group.compute), stored);
   for (StringRef attribute : {StringRef(kBackwardAttr), StringRef(kBlockAttr)})
     if (Attribute value = first->getAttr(attribute))
       decode->setAttr(attribute, value);
@@ -257,17 +251,16 @@ static void insertDecode(UseGroup &group) {
     use->set(decode.getResult());
 }
 
-/// The parameter is decoded when loaded: the file and the 4-bit values stay
-/// what they were.
+/// Decoded when loaded: the file and the 4-bit values stay what they were.
 static void makeResident(StoredWeight &weight) {
   model::ParameterOp parameter = weight.parameter;
-  RankedTensorType stored = parameter.getTensorType();
-  Type element = stored.getElementType();
+  Type element = parameter.getTensorType().getElementType();
   if (!parameter.getFileType())
     parameter.setFileTypeAttr(TypeAttr::get(element));
   if (isa<NF4Type>(element) && !parameter.getQuantized())
     parameter.setQuantizedAttr(TypeAttr::get(element));
-  RankedTensorType numbers = numbersOf(stored, weight.groups.front().compute);
+  Type compute = weight.groups.front().compute;
+  RankedTensorType numbers = parameter.getTensorType().clone(compute);
   parameter.setType(numbers);
   for (UseGroup &group : weight.groups)
     for (OpOperand *use : group.uses)
@@ -288,11 +281,10 @@ void PlanDequantPass::report() {
   llvm::raw_string_ostream stream(text);
   llvm::json::OStream json(stream);
   auto writeGroup = [&](const StoredWeight &weight, const UseGroup &group) {
-    StepOp step = group.step;
-    json.attribute("step", stringifyStepKind(step.getKind()));
-    json.attribute("length", static_cast<int64_t>(step.getLength()));
+    json.attribute("step", stringifyStepKind(StepOp(group.step).getKind()));
+    json.attribute("length", int64_t(StepOp(group.step).getLength()));
     json.attribute("backward", group.isBackward);
-    json.attribute("uses", static_cast<int64_t>(group.uses.size()));
+    json.attribute("uses", int64_t(group.uses.size()));
     json.attribute("form",
                    nameOf(weight.isResident ? Form::Resident : group.form));
     json.attribute("panel_seconds", group.panelSeconds);
@@ -312,23 +304,21 @@ void PlanDequantPass::report() {
   });
   getOperation()->setAttr("train.dequant",
                           StringAttr::get(&getContext(), text));
-  if (!remarks)
-    return;
-  for (auto &[name, weight] : weights)
-    for (const UseGroup &group : weight.groups)
-      weight.parameter->emitRemark("plan-dequant: ")
-          << stringifyStepKind(StepOp(group.step).getKind()) << " "
-          << StepOp(group.step).getLength()
-          << (group.isBackward ? ", backward" : ", forward") << ", "
-          << group.uses.size() << " uses: "
-          << nameOf(weight.isResident ? Form::Resident : group.form)
-          << llvm::formatv(" (us: panel {0:F1}, scratch {1:F1}, resident "
-                           "{2:F1} for {3} bytes more)",
-                           group.panelSeconds * 1e6,
-                           group.scratchSeconds * 1e6,
-                           group.residentSeconds * 1e6,
-                           weight.residentBytes())
-                 .str();
+}
+
+static void remarkOn(const StoredWeight &weight, const UseGroup &group) {
+  StepOp step = group.step;
+  model::ParameterOp parameter = weight.parameter;
+  Form form = weight.isResident ? Form::Resident : group.form;
+  parameter.emitRemark("plan-dequant: ")
+      << llvm::formatv("{0} {1}, {2}, {3} uses: {4} (us: panel {5:F1}, "
+                       "scratch {6:F1}, resident {7:F1} for {8} bytes more)",
+                       stringifyStepKind(step.getKind()), step.getLength(),
+                       group.isBackward ? "backward" : "forward",
+                       group.uses.size(), nameOf(form),
+                       group.panelSeconds * 1e6, group.scratchSeconds * 1e6,
+                       group.residentSeconds * 1e6, weight.residentBytes())
+             .str();
 }
 
 void PlanDequantPass::runOnOperation() {
@@ -347,8 +337,14 @@ void PlanDequantPass::runOnOperation() {
   }
   collect();
   choose(*device);
+  if (form == "auto")
+    chooseResident();
   // While the types still are the stored ones.
   report();
+  if (remarks)
+    for (auto &[name, weight] : weights)
+      for (const UseGroup &group : weight.groups)
+        remarkOn(weight, group);
   for (auto &[name, weight] : weights)
     apply(weight);
 }

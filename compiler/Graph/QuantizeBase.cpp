@@ -32,16 +32,34 @@ private:
 };
 } // namespace
 
-/// True where every reader multiplies with it: a linear of a module.
-static bool onlyLinearsRead(ArrayRef<WeightOp> weights) {
+/// A linear of a module multiplies with the weight.
+static bool isWeightOfLinear(OpOperand &use) {
+  auto linear = dyn_cast<LinearOp>(use.getOwner());
+  return linear && linear.getModule() &&
+         &use == &linear.getWeightMutable();
+}
+
+/// True where all readers are linears of modules; a remark where only some
+/// are.
+static bool canQuantize(ArrayRef<WeightOp> weights) {
+  unsigned linears = 0;
+  Operation *other = nullptr;
   for (WeightOp weight : weights)
     for (OpOperand &use : weight.getResult().getUses()) {
-      auto linear = dyn_cast<LinearOp>(use.getOwner());
-      if (!linear || !linear.getModule() ||
-          use.get() != linear.getWeight())
-        return false;
+      if (isWeightOfLinear(use))
+        ++linears;
+      else
+        other = use.getOwner();
     }
-  return !weights.empty();
+  if (linears && other) {
+    WeightOp weight = weights.front();
+    InFlightDiagnostic remark = weight.emitRemark("'")
+                                << weight.getParameter()
+                                << "' is not quantised: it is not only the "
+                                   "weight of linears";
+    remark.attachNote(other->getLoc()) << "another reader";
+  }
+  return linears && !other;
 }
 
 void QuantizeBasePass::runOnOperation() {
@@ -49,7 +67,7 @@ void QuantizeBasePass::runOnOperation() {
   if (block < 64 || block > 4096 || (block & (block - 1))) {
     module.emitError("expects a power of two from 64 to 4096 as block, but "
                      "got ")
-        << block;
+        << int64_t(block);
     return signalPassFailure();
   }
   DenseMap<Attribute, SmallVector<WeightOp>> uses;
@@ -61,7 +79,7 @@ void QuantizeBasePass::runOnOperation() {
     RankedTensorType type = parameter.getTensorType();
     ArrayRef<WeightOp> weights = uses[FlatSymbolRefAttr::get(parameter)];
     if (parameter.getTrainable() || parameter.getInit() ||
-        isa<NF4Type>(type.getElementType()) || !onlyLinearsRead(weights))
+        isa<NF4Type>(type.getElementType()) || !canQuantize(weights))
       continue;
     parameter.setFileTypeAttr(TypeAttr::get(type.getElementType()));
     parameter.setQuantizedAttr(TypeAttr::get(nf4));

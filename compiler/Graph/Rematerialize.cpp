@@ -188,7 +188,7 @@ void RematerializePass::report(ArrayRef<Decision> decisions) {
 void RematerializePass::runOnOperation() {
   if (budget < 0) {
     getOperation().emitError("expects a budget of 0 or more bytes, but got ")
-        << budget;
+        << int64_t(budget);
     return signalPassFailure();
   }
   StatusOr<DeviceProfile> device = deviceProfileOrDefault(profile);

@@ -7,6 +7,8 @@
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 
+#include <set>
+
 using namespace mlir;
 using namespace qlora::model;
 
@@ -40,14 +42,19 @@ LogicalResult SpecializeShapesPass::checkOptions() {
            << computeType << "'";
   if (batch < 1)
     return getOperation().emitError("expects a batch of at least 1, but got ")
-           << batch;
+           << int64_t(batch);
   if (lengths.empty())
     return getOperation().emitError("expects at least one length");
-  for (int64_t length : lengths)
+  std::set<int64_t> seen;
+  for (int64_t length : lengths) {
     if (length < 2)
       return getOperation().emitError("expects a length of at least 2, since "
                                       "a token predicts the next, but got ")
              << length;
+    if (!seen.insert(length).second)
+      return getOperation().emitError("expects each length once, but got ")
+             << length << " twice";
+  }
   return success();
 }
 
@@ -96,6 +103,10 @@ void SpecializeShapesPass::runOnOperation() {
                                       : Type(Float32Type::get(&getContext()));
   SmallVector<func::FuncOp> functions(getOperation().getOps<func::FuncOp>());
   for (func::FuncOp function : functions) {
+    if (function.isDeclaration()) {
+      function.emitOpError("has no body; expects the forward function");
+      return signalPassFailure();
+    }
     for (int64_t length : lengths)
       specialize(function, length);
     function.erase();

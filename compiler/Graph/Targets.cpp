@@ -6,13 +6,46 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <string_view>
+
 using namespace qlora;
 using nlohmann::ordered_json;
 
-static bool compile(const std::string &text, std::regex &out,
+/// More than any matrix has.
+static constexpr double kMaxRank = 1 << 20;
+
+/// True for what ECMAScript would accept but read in another way than Python:
+/// escapes of other letters (\A is 'A' there) and classes like [[:alpha:]].
+static bool isReadDifferently(const std::string &text) {
+  static constexpr std::string_view shared = "bBdDfnrsStvwWxu";
+  for (size_t i = 0; i + 1 < text.size(); ++i) {
+    char next = text[i + 1];
+    if (text[i] == '[' && next == '[' && i + 2 < text.size() &&
+        std::string_view(":.=").find(text[i + 2]) != std::string_view::npos)
+      return true;
+    if (text[i] != '\\')
+      continue;
+    if (std::isalpha(static_cast<unsigned char>(next)) &&
+        shared.find(next) == std::string_view::npos)
+      return true;
+    ++i; // an escaped backslash escapes nothing
+  }
+  return false;
+}
+
+/// Compiles `prefix` + `text` + `suffix`; errors speak of `text` only.
+static bool compile(const std::string &prefix, const std::string &text,
+                    const std::string &suffix, std::regex &out,
                     std::string &error) {
   try {
-    out = std::regex(text, std::regex::ECMAScript);
+    if (isReadDifferently(text)) {
+      error = "'" + text + "' uses Python syntax that is not supported here";
+      return false;
+    }
+    out = std::regex(prefix + text + suffix, std::regex::ECMAScript);
     return true;
   } catch (const std::regex_error &exception) {
     error = "'" + text + "' is not a regular expression: " + exception.what();
@@ -28,12 +61,16 @@ bool Targets::parse(const std::string &json, std::string &error) {
   ordered_json value = parseJson(json);
   if (value.is_string()) {
     auto text = value.get<std::string>();
-    all = text == "all-linear";
+    std::string lower = text;
+    std::transform(lower.begin(), lower.end(), lower.begin(),
+                   [](unsigned char c) { return std::tolower(c); });
+    all = lower == "all-linear";
+    if (all)
+      return true;
     std::regex regex;
-    if (!all && !compile(text, regex, error))
+    if (!compile("", text, "", regex, error))
       return false;
-    if (!all)
-      pattern = std::move(regex);
+    pattern = std::move(regex);
     return true;
   }
   if (!value.is_array() || value.empty()) {
@@ -64,6 +101,16 @@ bool Targets::matches(const std::string &path) const {
   return false;
 }
 
+bool qlora::isSavedModule(const std::string &path,
+                          const std::vector<std::string> &names) {
+  // PEFT: re.match(rf"(^|.*\.){name}($|\..*)", path). Names are plain ones, so
+  // this is a whole component, or several, of the path.
+  const std::string dotted = "." + path + ".";
+  return std::any_of(names.begin(), names.end(), [&](const std::string &name) {
+    return dotted.find("." + name + ".") != std::string::npos;
+  });
+}
+
 bool ValuePatterns::parse(const std::string &json, std::string &error) {
   ordered_json value = parseJson(json);
   if (!value.is_object()) {
@@ -76,16 +123,28 @@ bool ValuePatterns::parse(const std::string &json, std::string &error) {
       error = "expects a number for '" + key + "', but got " + number.dump();
       return false;
     }
-    if (!compile("(.*\\.)?(" + key + ")", regex, error))
+    if (!compile("(.*\\.)?(", key, ")", regex, error))
       return false;
-    patterns.emplace_back(std::move(regex), number.get<double>());
+    patterns.push_back({key, std::move(regex), number.get<double>()});
   }
   return true;
 }
 
 std::optional<double> ValuePatterns::lookup(const std::string &path) const {
-  for (const auto &[regex, value] : patterns)
-    if (std::regex_match(path, regex))
-      return value;
+  for (const Pattern &pattern : patterns)
+    if (std::regex_match(path, pattern.regex))
+      return pattern.value;
+  for (const Pattern &pattern : patterns)
+    if (pattern.key == path)
+      return pattern.value;
+  return std::nullopt;
+}
+
+std::optional<std::pair<std::string, double>>
+ValuePatterns::findNoRank() const {
+  for (const Pattern &pattern : patterns)
+    if (!(pattern.value >= 1 && pattern.value <= kMaxRank) ||
+        pattern.value != std::floor(pattern.value))
+      return std::pair(pattern.key, pattern.value);
   return std::nullopt;
 }

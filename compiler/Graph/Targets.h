@@ -17,12 +17,20 @@ namespace qlora {
 
 class Targets {
 public:
-  /// `json` is a list of suffixes, a regular expression, or "all-linear".
+  /// `json` is a list of suffixes, a regular expression that matches the
+  /// whole path, or "all-linear" (in any case). The syntax is ECMAScript's,
+  /// which is Python's but for look-behind, named groups and inline flags:
+  /// those are an error, never read as something else.
   /// On a mistake returns false and says what in `error`.
   bool parse(const std::string &json, std::string &error);
 
   /// True where the module at `path` gets an adapter.
   bool matches(const std::string &path) const;
+
+  /// True for "all-linear".
+  bool isAllLinear() const { return all; }
+  /// The names of a list, in its order; empty for the other forms.
+  const std::vector<std::string> &getNames() const { return suffixes; }
 
 private:
   bool all = false;
@@ -30,17 +38,32 @@ private:
   std::optional<std::regex> pattern;
 };
 
+/// True where `path` is a module of PEFT's `modules_to_save`, or inside one:
+/// such a module gets no adapter.
+bool isSavedModule(const std::string &path,
+                   const std::vector<std::string> &names);
+
 /// Rank or alpha patterns: {"q_proj": 4, "layers.0.*down": 16}.
 class ValuePatterns {
 public:
   bool parse(const std::string &json, std::string &error);
 
-  /// The value of the first key that matches the end of `path` after a dot
-  /// (or the whole path), else nullopt.
+  /// The value of the first key, in the order of the text, that matches the
+  /// end of `path` after a dot (or the whole path), else that of the key
+  /// spelled like `path`, else nullopt.
   std::optional<double> lookup(const std::string &path) const;
 
+  /// The first value that cannot be a rank, which is a whole number from 1 to
+  /// 2^20: (pattern, value).
+  std::optional<std::pair<std::string, double>> findNoRank() const;
+
 private:
-  std::vector<std::pair<std::regex, double>> patterns;
+  struct Pattern {
+    std::string key;
+    std::regex regex;
+    double value;
+  };
+  std::vector<Pattern> patterns;
 };
 
 } // namespace qlora

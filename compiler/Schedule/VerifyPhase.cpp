@@ -36,15 +36,25 @@ private:
 };
 } // namespace
 
+/// The first tensor type with a dynamic dimension, or null.
+static Type findDynamic(TypeRange types) {
+  for (Type type : types)
+    if (auto tensor = dyn_cast<RankedTensorType>(type);
+        tensor && !tensor.hasStaticShape())
+      return type;
+  return Type();
+}
+
 static LogicalResult verifyAdapt(ModuleOp module) {
   WalkResult walk = module.walk([](Operation *op) {
-    for (Type type : op->getResultTypes())
-      if (auto tensor = dyn_cast<RankedTensorType>(type);
-          tensor && !tensor.hasStaticShape()) {
-        op->emitOpError("has the dynamic shape ") << tensor << " after adapt";
-        return WalkResult::interrupt();
-      }
-    return WalkResult::advance();
+    Type dynamic = findDynamic(op->getResultTypes());
+    for (Region &region : op->getRegions())
+      if (!dynamic)
+        dynamic = findDynamic(region.getArgumentTypes());
+    if (!dynamic)
+      return WalkResult::advance();
+    op->emitOpError("has the dynamic shape ") << dynamic << " after adapt";
+    return WalkResult::interrupt();
   });
   return failure(walk.wasInterrupted());
 }
@@ -91,6 +101,11 @@ static LogicalResult verifyWrites(program::EntryOp entry) {
   for (Operation &op : entry.getBody().front()) {
     if (auto fill = dyn_cast<program::FillOp>(op))
       written.insert(root(fill.getBuffer()));
+    if (auto copy = dyn_cast<program::CopyOp>(op)) {
+      if (isScratch(copy.getSource()) && !written.contains(root(copy.getSource())))
+        return copy.emitOpError("reads a buffer that nothing has written");
+      written.insert(root(copy.getTarget()));
+    }
     auto launch = dyn_cast<program::LaunchOp>(op);
     if (!launch)
       continue;

@@ -61,6 +61,11 @@ static double bytesOf(double elements, qlora_dtype dtype) {
   return elements * dtypeBits(dtype) / 8;
 }
 
+/// bf16 and f16 only change width, as fast as they are read.
+static double decodedNumbers(double elements, qlora_dtype stored) {
+  return stored == QLORA_DTYPE_NF4 ? elements : 0;
+}
+
 Work qlora::gemmWork(int64_t m, int64_t n, int64_t k, qlora_dtype a,
                      qlora_dtype b, qlora_dtype c, bool accumulates) {
   Work work;
@@ -113,7 +118,7 @@ static Work panelMatmulWork(const KernelRequest &r) {
   // W comes from memory as it is stored; its numbers stay in cache.
   double weights = double(rows) * columns;
   work.bytes += bytesOf(weights, *r.dtype("w")) - bytesOf(weights, compute);
-  work.decodedNumbers = weights;
+  work.decodedNumbers = decodedNumbers(weights, *r.dtype("w"));
   // Without the transpose every panel adds to the whole of c.
   if (!transpose) {
     double panels = std::max<double>(1, rows / double(std::max<int64_t>(
@@ -129,8 +134,7 @@ static Work decodeWork(const KernelRequest &r) {
   Work work = rowWork(bytesOf(elements, *r.dtype("w")) +
                           bytesOf(elements, *r.dtype("out")),
                       0);
-  // bf16 and f16 only change width: that is the copy.
-  work.decodedNumbers = *r.dtype("w") == QLORA_DTYPE_NF4 ? elements : 0;
+  work.decodedNumbers = decodedNumbers(elements, *r.dtype("w"));
   return work;
 }
 

@@ -28,7 +28,7 @@ struct Work {
   /// Of attention's small products, which run far below a GEMM's rate.
   double attentionFlops = 0;
   double bytes = 0;           ///< read and written in memory
-  double decodedNumbers = 0;  ///< made from 4-bit, bf16 or f16 in cache
+  double decodedNumbers = 0;  ///< made from 4 bits each, in cache
   double transcendentals = 0; ///< exp, sin, sqrt, ...
   int64_t launches = 0;
 

@@ -68,6 +68,15 @@ int64_t tensorBytes(mlir::RankedTensorType type);
 /// The ABI's name of an element type; nullopt if it has none.
 std::optional<qlora_dtype> elementDtype(mlir::Type type);
 
+/// The constraints of ModelTensors.td on operands and results.
+bool isStorable(mlir::Type type);
+bool isFloatStorable(mlir::Type type);
+bool isWeightStorable(mlir::Type type);
+bool isRow(mlir::Type type);
+
+/// Checks (R1) of RowOp.
+llvm::LogicalResult verifyRowOp(mlir::Operation *op);
+
 /// True for [B, T, ...] tensors: activations, ids, masks.
 inline bool isTokenShaped(mlir::RankedTensorType type) {
   return type.getRank() >= 2 && type.isDynamicDim(0) && type.isDynamicDim(1);

@@ -45,6 +45,48 @@ LogicalResult NF4Type::verify(function_ref<InFlightDiagnostic()> emitError,
   return success();
 }
 
+LogicalResult MapAttr::verify(function_ref<InFlightDiagnostic()> emitError,
+                              MapKind kind, int64_t group) {
+  if (group < 1)
+    return emitError() << "expects a group of at least 1 row, but got "
+                       << group;
+  return success();
+}
+
+/// Elements that an index and a byte count of any type can still express.
+static constexpr int64_t kMaxElements = int64_t(1) << 48;
+
+bool qlora::model::isStorable(Type type) {
+  auto tensor = dyn_cast<RankedTensorType>(type);
+  if (!tensor || !tensor.getRank() || !elementDtype(tensor.getElementType()))
+    return false;
+  int64_t room = kMaxElements;
+  for (int64_t dim : tensor.getShape()) {
+    if (ShapedType::isDynamic(dim))
+      continue;
+    if (dim < 1 || dim > room)
+      return false;
+    room /= dim;
+  }
+  return true;
+}
+
+bool qlora::model::isFloatStorable(Type type) {
+  return isStorable(type) &&
+         isa<FloatType>(cast<RankedTensorType>(type).getElementType());
+}
+
+bool qlora::model::isWeightStorable(Type type) {
+  return isStorable(type) &&
+         isa<FloatType, NF4Type>(cast<RankedTensorType>(type).getElementType());
+}
+
+bool qlora::model::isRow(Type type) {
+  auto row = dyn_cast<RankedTensorType>(type);
+  return row && row.getRank() == 1 && row.hasStaticShape() &&
+         row.getElementType().isF32();
+}
+
 int64_t qlora::model::doubleBits(double value) {
   return llvm::bit_cast<int64_t>(value);
 }

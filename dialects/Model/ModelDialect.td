@@ -91,6 +91,7 @@ def Model_MapAttr : AttrDef<Model_Dialect, "Map"> {
   let parameters = (ins EnumParameter<Model_MapKind>:$kind,
                         DefaultValuedParameter<"int64_t", "1">:$group);
   let assemblyFormat = "`<` $kind (`,` $group^)? `>`";
+  let genVerifyDecl = 1;
 }
 def Model_MapArrayAttr : TypedArrayAttrBase<Model_MapAttr, "operand maps">;
 

@@ -13,7 +13,13 @@ def Model_RowOp : OpInterface<"RowOp"> {
     An op whose arithmetic is a region over one row. The region's arguments
     are the operands in order: `tensor<Cxf32>` for `full`, `column` and
     `group`, `f32` for `scalar` and `global`. Every result is `full`.
+
+    (R1) every operand has as many elements as its map reads, and every result
+    as many as the rows have.
   }];
+  // With the regions: after the op's own constraints.
+  let verifyWithRegions = 1;
+  let verify = [{ return ::qlora::model::verifyRowOp($_op); }];
   let methods = [
     InterfaceMethod<"C: elements of a row.", "int64_t", "getRowColumns">,
     InterfaceMethod<"One map per operand.",

@@ -15,6 +15,9 @@ using namespace qlora::model;
 #define GET_OP_CLASSES
 #include "dialects/Model/ModelOps.cpp.inc"
 
+/// Dimensions of a parameter in train.so (QLORA_MAX_RANK).
+static constexpr int64_t kMaxParameterRank = 4;
+
 static RankedTensorType tensorOf(Value value) {
   return cast<RankedTensorType>(value.getType());
 }
@@ -36,14 +39,65 @@ static bool isTokenMask(Value value, Value like) {
          agree(type.getDimSize(1), other.getDimSize(1));
 }
 
+/// All dimensions but the last agree: the same tokens.
+static bool sameTokens(Value a, Value b) {
+  ArrayRef<int64_t> x = tensorOf(a).getShape(), y = tensorOf(b).getShape();
+  return x.size() == y.size() &&
+         llvm::all_of(llvm::zip_equal(x.drop_back(), y.drop_back()),
+                      [](auto pair) {
+                        return agree(std::get<0>(pair), std::get<1>(pair));
+                      });
+}
+
 //===----------------------------------------------------------------------===//
 // Parameters
 //===----------------------------------------------------------------------===//
 
+static LogicalResult verifyParts(ParameterOp op) {
+  if (op.getPartNames().has_value() != op.getPartRows().has_value())
+    return op.emitOpError("(C3) expects part_names and part_rows together");
+  if (!op.getPartNames())
+    return success();
+  RankedTensorType type = op.getTensorType();
+  ArrayRef<int64_t> parts = *op.getPartRows();
+  if (llvm::any_of(parts, [&](int64_t rows) {
+        return rows < 1 || rows > type.getDimSize(0);
+      }))
+    return op.emitOpError("(C3) expects each part to have from 1 to ")
+           << type.getDimSize(0) << " rows";
+  int64_t rows = std::accumulate(parts.begin(), parts.end(), int64_t(0));
+  if (op.getPartNames()->size() != parts.size() || rows != type.getDimSize(0))
+    return op.emitOpError("(C3) expects parts that add up to ")
+           << type.getDimSize(0) << " rows, but got " << rows << " in "
+           << parts.size() << " for " << op.getPartNames()->size()
+           << " names";
+  if (isa<NF4Type>(type.getElementType()))
+    return op.emitOpError("(C3) expects no parts of a 4-bit tensor");
+  return success();
+}
+
+static LogicalResult verifyStorage(ParameterOp op) {
+  if (op.getQuantized() && !isa<NF4Type>(*op.getQuantized()))
+    return op.emitOpError("(C5) expects a 4-bit type as quantized, but got ")
+           << *op.getQuantized();
+  bool isQuantized =
+      op.getQuantized() || isa<NF4Type>(op.getTensorType().getElementType());
+  if (op.getStoredQuantized() && !isQuantized)
+    return op.emitOpError("(C5) expects a 4-bit type or quantized beside "
+                          "stored_quantized");
+  if (std::optional<Type> type = op.getFileType();
+      type && !type->isF32() && !type->isBF16() && !type->isF16())
+    return op.emitOpError("(C5) expects f32, bf16 or f16 as file_type, but "
+                          "got ")
+           << *type;
+  return success();
+}
+
 LogicalResult ParameterOp::verify() {
   RankedTensorType type = getTensorType();
-  if (!type.hasStaticShape() || !type.getRank())
-    return emitOpError("(C1) expects a static shape, but got ") << type;
+  if (!type.hasStaticShape() || type.getRank() > kMaxParameterRank)
+    return emitOpError("(C1) expects a static shape of at most ")
+           << kMaxParameterRank << " dimensions, but got " << type;
   if (getFile().has_value() == getInit().has_value())
     return emitOpError("(C2) expects either a file or an init");
   if (getInit() && *getInit() != "zero" && *getInit() != "kaiming" &&
@@ -51,20 +105,12 @@ LogicalResult ParameterOp::verify() {
     return emitOpError("(C2) expects zero, kaiming or gaussian as init, but "
                        "got '")
            << *getInit() << "'";
-  if (getPartNames().has_value() != getPartRows().has_value())
-    return emitOpError("(C3) expects part_names and part_rows together");
-  if (getPartNames()) {
-    ArrayRef<int64_t> parts = *getPartRows();
-    int64_t rows = std::accumulate(parts.begin(), parts.end(), int64_t(0));
-    if (getPartNames()->size() != parts.size() ||
-        rows != type.getDimSize(0))
-      return emitOpError("(C3) expects parts that add up to ")
-             << type.getDimSize(0) << " rows, but got " << rows;
-  }
   if (getTrainable() && !type.getElementType().isF32())
     return emitOpError("(C4) expects a trainable parameter in f32, but got ")
            << type.getElementType();
-  return success();
+  if (failed(verifyParts(*this)))
+    return failure();
+  return verifyStorage(*this);
 }
 
 LogicalResult
@@ -120,6 +166,9 @@ LogicalResult LinearOp::verify() {
     return emitOpError("(C2) expects a result as wide as the weight's first "
                        "dimension, but got ")
            << columnsOf(getResult()) << " and " << weight;
+  if (!sameTokens(getX(), getResult()))
+    return emitOpError("(C2) expects a result for the tokens of x, but got ")
+           << getResult().getType() << " for " << getX().getType();
   if (getInit() && getInit().getType() != getResult().getType())
     return emitOpError("(C3) expects init of type ") << getResult().getType();
   return success();
@@ -174,17 +223,27 @@ void LinearOp::setAccumulator(Value init) { getInitMutable().assign(init); }
 
 LogicalResult AttentionOp::verify() {
   int64_t heads = getHeads(), kvHeads = getKvHeads(), dim = getHeadDim();
-  if (kvHeads <= 0 || heads % kvHeads)
+  if (kvHeads <= 0 || heads <= 0 || dim <= 0 || heads % kvHeads)
     return emitOpError("(C1) expects heads to be a multiple of kv_heads, but "
                        "got ")
-           << heads << " and " << kvHeads;
+           << heads << " and " << kvHeads << ", of " << dim;
   if (columnsOf(getQ()) != heads * dim || columnsOf(getK()) != kvHeads * dim ||
       columnsOf(getV()) != kvHeads * dim ||
       columnsOf(getResult()) != heads * dim || columnsOf(getLse()) != heads)
     return emitOpError("(C2) expects widths of ")
            << heads << " and " << kvHeads << " heads of " << dim;
+  for (Value value : {getK(), getV(), getResult(), getLse()})
+    if (!sameTokens(value, getQ()))
+      return emitOpError("(C2) expects the tokens of q, ")
+             << getQ().getType() << ", but got " << value.getType();
   if (!isTokenMask(getSegments(), getQ()))
     return emitOpError("(C3) expects segments of type [B, T] i32");
+  if (!tensorOf(getLse()).getElementType().isF32())
+    return emitOpError("(C4) expects the log-sum-exp in f32, but got ")
+           << getLse().getType();
+  if (static_cast<int64_t>(getWindow()) < 0)
+    return emitOpError("(C5) expects a window of at least 0, but got ")
+           << static_cast<int64_t>(getWindow());
   return success();
 }
 
@@ -214,6 +273,11 @@ LogicalResult HeadLossOp::verify() {
     return emitOpError("(C2) expects targets of type [B, T] i32");
   if (isa<NF4Type>(weight.getElementType()))
     return emitOpError("(C3) expects a weight that is not 4-bit");
+  auto one = RankedTensorType::get({1}, Float32Type::get(getContext()));
+  if (getLoss().getType() != one || getCount().getType() != one ||
+      !isTokenMask(getCorrect(), getHidden()))
+    return emitOpError("(C4) expects results of type ")
+           << one << " twice and [B, T] i32";
   return success();
 }
 
@@ -242,7 +306,8 @@ KernelCall HeadLossOp::getKernelCall() {
 
 LogicalResult RmsNormOp::verify() {
   int64_t width = columnsOf(getWeight());
-  if (tensorOf(getWeight()).getRank() != 1 || columnsOf(getX()) % width)
+  if (tensorOf(getWeight()).getRank() != 1 || width < 1 ||
+      columnsOf(getX()) % width)
     return emitOpError("(C1) expects a width that is a multiple of the "
                        "weight's ")
            << width << ", but got " << columnsOf(getX());
@@ -255,20 +320,20 @@ LogicalResult RopeTableOp::verify() {
   if (!isTokenMask(getPositions(), getCos()))
     return emitOpError("(C1) expects positions of type [B, T] i32");
   int64_t dim = getFrequencies().size();
-  if (columnsOf(getCos()) != dim || columnsOf(getSin()) != dim)
-    return emitOpError("(C2) expects cos and sin as wide as the ")
+  if (columnsOf(getCos()) != dim || getSin().getType() != getCos().getType())
+    return emitOpError("(C2) expects cos and sin of one type, as wide as the ")
            << dim << " frequencies";
   return success();
 }
 
 LogicalResult RopeOp::verify() {
   int64_t dim = columnsOf(getCos());
+  if (dim < 1 || dim % 2 || getCos().getType() != getSin().getType())
+    return emitOpError("(C2) expects cos and sin of one even width, but got ")
+           << dim;
   if (columnsOf(getX()) % dim)
     return emitOpError("(C1) expects a width that is a multiple of ")
            << dim << ", but got " << columnsOf(getX());
-  if (dim % 2 || getCos().getType() != getSin().getType())
-    return emitOpError("(C2) expects cos and sin of one even width, but got ")
-           << dim;
   if (getX().getType() != getResult().getType())
     return emitOpError("(C3) expects a result of type ") << getX().getType();
   return success();
@@ -299,8 +364,14 @@ LogicalResult DropoutOp::verify() {
 
 template <typename Op> static LogicalResult verifyView(Op op) {
   int64_t width = 0;
-  for (Value part : op.getViewParts())
+  Type element = tensorOf(op.getWhole()).getElementType();
+  for (Value part : op.getViewParts()) {
     width += columnsOf(part);
+    if (!sameTokens(part, op.getWhole()) || isa<NF4Type>(element) ||
+        tensorOf(part).getElementType() != element)
+      return op.emitOpError("(C2) expects column ranges of ")
+             << op.getWhole().getType() << ", but got " << part.getType();
+  }
   if (width != columnsOf(op.getWhole()))
     return op.emitOpError("(C1) expects parts that add up to ")
            << columnsOf(op.getWhole()) << " columns, but got " << width;

@@ -9,6 +9,7 @@
 
 include "dialects/Model/ModelDialect.td"
 include "dialects/Model/ModelInterfaces.td"
+include "dialects/Model/ModelTensors.td"
 include "mlir/IR/RegionKindInterface.td"
 include "mlir/IR/SymbolInterfaces.td"
 include "mlir/Interfaces/InferTypeOpInterface.td"
@@ -33,9 +34,12 @@ class Model_Library<string mnemonic, list<Trait> traits = []>
 def Model_ParameterOp : Model_Op<"parameter", [Symbol]> {
   let summary = "a named weight and where its values come from";
   let description = [{
-    (C1) `type` has a static shape. (C2) exactly one of `file` and `init` is
-    there. (C3) with parts, `part_names` and `part_rows` have equal length and
-    the rows add up to the first dimension. (C4) a trainable parameter is f32.
+    (C1) `type` has a static shape of at most 4 dimensions. (C2) exactly one of
+    `file` and `init` is there. (C3) with parts, `part_names` and `part_rows`
+    have equal length, the rows are positive and add up to the first dimension,
+    and the type is not 4-bit. (C4) a trainable parameter is f32.
+    (C5) `quantized` is 4-bit, `file_type` is f32, bf16 or f16, and
+    `stored_quantized` goes with a 4-bit `type` or `quantized`.
 
     `file` is a safetensors file inside the folder that the module attribute
     `model.folder` names; its tensor has the symbol's name, element type
@@ -49,7 +53,7 @@ def Model_ParameterOp : Model_Op<"parameter", [Symbol]> {
     that are read and written under their own names (`part_names`).
   }];
   let arguments = (ins SymbolNameAttr:$sym_name,
-    TypeAttrOf<AnyRankedTensor>:$type, OptionalAttr<StrAttr>:$file,
+    TypeAttrOf<Model_Tensor>:$type, OptionalAttr<StrAttr>:$file,
     OptionalAttr<TypeAttr>:$file_type, OptionalAttr<StrAttr>:$init,
     UnitAttr:$trainable, UnitAttr:$stored_quantized,
     OptionalAttr<TypeAttr>:$quantized,
@@ -69,7 +73,7 @@ def Model_WeightOp : Model_Op<"weight",
   let summary = "the value of a parameter";
   let description = "(C1) the type is that of the parameter.";
   let arguments = (ins FlatSymbolRefAttr:$parameter);
-  let results = (outs AnyRankedTensor:$result);
+  let results = (outs Model_Tensor:$result);
   let assemblyFormat = "$parameter attr-dict `:` type($result)";
 }
 
@@ -84,8 +88,8 @@ def Model_EmbeddingOp : Model_Library<"embedding"> {
     dimension of the result is the table's. (C3) the table is [V, H] and not
     4-bit.
   }];
-  let arguments = (ins AnyRankedTensor:$ids, AnyRankedTensor:$table);
-  let results = (outs AnyRankedTensor:$result);
+  let arguments = (ins Model_Tensor:$ids, Model_WeightTensor:$table);
+  let results = (outs Model_FloatTensor:$result);
   let assemblyFormat =
       "$ids `,` $table attr-dict `:` functional-type(operands, results)";
   let hasVerifier = 1;
@@ -97,15 +101,16 @@ def Model_LinearOp : Model_Library<"linear",
   let summary = "y = init + scale * x . W^T";
   let description = [{
     x [B, T, in], W [out, in], y and init [B, T, out]. (C1) the last dimension
-    of x is W's second. (C2) the last dimension of y is W's first. (C3) init
-    has y's type. `module` is the path of the Hugging Face module, which
-    adapter targets are matched against; LoRA's own linears have none.
+    of x is W's second. (C2) the last dimension of y is W's first, the others
+    are x's. (C3) init has y's type. `module` is the path of the Hugging Face
+    module, which adapter targets are matched against; LoRA's own linears have
+    none.
   }];
-  let arguments = (ins AnyRankedTensor:$x, AnyRankedTensor:$weight,
-    Optional<AnyRankedTensor>:$init,
+  let arguments = (ins Model_FloatTensor:$x, Model_WeightTensor:$weight,
+    Optional<Model_FloatTensor>:$init,
     DefaultValuedAttr<F64Attr, "1.0">:$scale,
     OptionalAttr<StrAttr>:$module);
-  let results = (outs AnyRankedTensor:$result);
+  let results = (outs Model_FloatTensor:$result);
   let assemblyFormat = [{
     $x `,` $weight (`init` $init^)? attr-dict
     `:` functional-type(operands, results)
@@ -122,13 +127,14 @@ def Model_AttentionOp : Model_Library<"attention",
     stored [B, heads, T]. A query sees keys of its own segment, not after
     itself, and with `window` > 0 only the last `window` positions. Segment 0
     is padding and gives 0. (C1) heads is a multiple of kv_heads. (C2) the
-    last dimensions agree with heads, kv_heads and head_dim. (C3) segments is
-    [B, T] i32.
+    last dimensions agree with heads, kv_heads and head_dim, the others with
+    q's. (C3) segments is [B, T] i32. (C4) the log-sum-exp is f32. (C5) window
+    is not negative.
   }];
-  let arguments = (ins AnyRankedTensor:$q, AnyRankedTensor:$k,
-    AnyRankedTensor:$v, AnyRankedTensor:$segments, I64Attr:$heads,
+  let arguments = (ins Model_FloatTensor:$q, Model_FloatTensor:$k,
+    Model_FloatTensor:$v, Model_Tensor:$segments, I64Attr:$heads,
     I64Attr:$kv_heads, I64Attr:$head_dim, I64Attr:$window, F64Attr:$scale);
-  let results = (outs AnyRankedTensor:$result, AnyRankedTensor:$lse);
+  let results = (outs Model_FloatTensor:$result, Model_FloatTensor:$lse);
   let assemblyFormat = [{
     $q `,` $k `,` $v `,` $segments attr-dict
     `:` functional-type(operands, results)
@@ -142,12 +148,13 @@ def Model_HeadLossOp : Model_Library<"head_loss"> {
     hidden [B, T, H], W [V, H], targets [B, T] i32 (the label of the next
     token; -100: none). Results: loss sum and label count, f32 [1]; correct
     i32 [B, T], 1 where the target is the argmax. (C1) W's second dimension
-    is H. (C2) targets is [B, T] i32. (C3) W is not 4-bit.
+    is H. (C2) targets is [B, T] i32. (C3) W is not 4-bit. (C4) the results
+    have these types.
   }];
-  let arguments = (ins AnyRankedTensor:$hidden, AnyRankedTensor:$weight,
-    AnyRankedTensor:$targets);
-  let results = (outs AnyRankedTensor:$loss, AnyRankedTensor:$count,
-    AnyRankedTensor:$correct);
+  let arguments = (ins Model_FloatTensor:$hidden, Model_WeightTensor:$weight,
+    Model_Tensor:$targets);
+  let results = (outs Model_FloatTensor:$loss, Model_FloatTensor:$count,
+    Model_Tensor:$correct);
   let assemblyFormat = [{
     $hidden `,` $weight `,` $targets attr-dict
     `:` functional-type(operands, results)
@@ -167,9 +174,9 @@ def Model_RmsNormOp : Model_Row<"rms_norm"> {
     (Qwen3's q and k norm). (C1) the last dimension of x is a multiple of C.
     (C2) y has x's type. Zhang and Sennrich, 2019.
   }];
-  let arguments = (ins AnyRankedTensor:$x, AnyRankedTensor:$weight,
+  let arguments = (ins Model_FloatTensor:$x, Model_FloatTensor:$weight,
     F64Attr:$epsilon);
-  let results = (outs AnyRankedTensor:$result);
+  let results = (outs Model_FloatTensor:$result);
   let assemblyFormat =
       "$x `,` $weight attr-dict `:` functional-type(operands, results)";
   let hasVerifier = 1;
@@ -181,11 +188,11 @@ def Model_RopeTableOp : Model_Row<"rope_table"> {
     positions [B, T] i32, frequencies f32 [dim] (the dim/2 inverse
     frequencies twice, as rotate-half wants them): cos and sin [B, T, dim],
     times `attention_factor`. (C1) positions is i32 [B, T]. (C2) frequencies
-    has dim elements.
+    has dim elements, and sin has cos's type.
   }];
-  let arguments = (ins AnyRankedTensor:$positions,
+  let arguments = (ins Model_Tensor:$positions,
     DenseF32ArrayAttr:$frequencies, F64Attr:$attention_factor);
-  let results = (outs AnyRankedTensor:$cos, AnyRankedTensor:$sin);
+  let results = (outs Model_FloatTensor:$cos, Model_FloatTensor:$sin);
   let assemblyFormat =
       "$positions attr-dict `:` functional-type(operands, results)";
   let hasVerifier = 1;
@@ -198,9 +205,9 @@ def Model_RopeOp : Model_Row<"rope"> {
     dimension of x is a multiple of dim. (C2) dim is even. (C3) y has x's
     type. Su et al., 2021, with the halves as Hugging Face has them.
   }];
-  let arguments = (ins AnyRankedTensor:$x, AnyRankedTensor:$cos,
-    AnyRankedTensor:$sin);
-  let results = (outs AnyRankedTensor:$result);
+  let arguments = (ins Model_FloatTensor:$x, Model_FloatTensor:$cos,
+    Model_FloatTensor:$sin);
+  let results = (outs Model_FloatTensor:$result);
   let assemblyFormat = [{
     $x `,` $cos `,` $sin attr-dict `:` functional-type(operands, results)
   }];
@@ -209,16 +216,16 @@ def Model_RopeOp : Model_Row<"rope"> {
 
 def Model_SwigluOp : Model_Row<"swiglu", [SameOperandsAndResultType]> {
   let summary = "y = gate * sigmoid(gate) * up";
-  let arguments = (ins AnyRankedTensor:$gate, AnyRankedTensor:$up);
-  let results = (outs AnyRankedTensor:$result);
+  let arguments = (ins Model_FloatTensor:$gate, Model_FloatTensor:$up);
+  let results = (outs Model_FloatTensor:$result);
   let assemblyFormat = "$gate `,` $up attr-dict `:` type($result)";
 }
 
 def Model_AddOp : Model_Row<"add",
     [SameOperandsAndResultType, Commutative]> {
   let summary = "y = a + b";
-  let arguments = (ins AnyRankedTensor:$a, AnyRankedTensor:$b);
-  let results = (outs AnyRankedTensor:$result);
+  let arguments = (ins Model_FloatTensor:$a, Model_FloatTensor:$b);
+  let results = (outs Model_FloatTensor:$result);
   let assemblyFormat = "$a `,` $b attr-dict `:` type($result)";
 }
 
@@ -227,8 +234,8 @@ def Model_AddBiasOp : Model_Row<"add_bias"> {
   let description = [{
     (C1) the last dimension of x is |bias|. (C2) y has x's type.
   }];
-  let arguments = (ins AnyRankedTensor:$x, AnyRankedTensor:$bias);
-  let results = (outs AnyRankedTensor:$result);
+  let arguments = (ins Model_FloatTensor:$x, Model_FloatTensor:$bias);
+  let results = (outs Model_FloatTensor:$result);
   let assemblyFormat =
       "$x `,` $bias attr-dict `:` functional-type(operands, results)";
   let hasVerifier = 1;
@@ -248,8 +255,8 @@ def Model_DropoutOp : Model_Row<"dropout",
     (runtime/Kernels/Math/Philox.h). Not there in evaluation.
     (C1) 0 < probability < 1.
   }];
-  let arguments = (ins AnyRankedTensor:$x, F64Attr:$probability, I64Attr:$id);
-  let results = (outs AnyRankedTensor:$result);
+  let arguments = (ins Model_FloatTensor:$x, F64Attr:$probability, I64Attr:$id);
+  let results = (outs Model_FloatTensor:$result);
   let assemblyFormat = "$x attr-dict `:` type($result)";
   let hasVerifier = 1;
 }
@@ -261,12 +268,14 @@ def Model_RowsOp : Model_Op<"rows",
   let description = [{
     What row ops become: by their gradients and by `fuse-rows`. (C1) one map
     per operand, one argument per operand of the type RowOp says. (C2) one
-    yielded `tensor<Cxf32>` per result. (C3) `columns` divides every result's
-    number of elements.
+    yielded `tensor<Cxf32>` per result, of which there is at least one. (C3)
+    `columns` is positive and divides the last dimension of every result.
+    (C4) every row in the region has C elements. (C5) `label` is an identifier:
+    the kernel is called so.
   }];
-  let arguments = (ins Variadic<AnyRankedTensor>:$inputs, I64Attr:$columns,
+  let arguments = (ins Variadic<Model_Tensor>:$inputs, I64Attr:$columns,
     Model_MapArrayAttr:$maps, OptionalAttr<StrAttr>:$label);
-  let results = (outs Variadic<AnyRankedTensor>:$outputs);
+  let results = (outs Variadic<Model_FloatTensor>:$outputs);
   let regions = (region SizedRegion<1>:$body);
   let assemblyFormat = [{
     `(` $inputs `)` attr-dict-with-keyword
@@ -279,8 +288,8 @@ def Model_RowsOp : Model_Op<"rows",
 // Inside a row region
 //===----------------------------------------------------------------------===//
 
-def Model_Row1D : Type<CPred<"::llvm::isa<::mlir::RankedTensorType>($_self)">,
-                       "a row, tensor<Cxf32>">;
+def Model_Row1D : Type<CPred<"::qlora::model::isRow($_self)">,
+                       "a row, tensor<Cxf32>", "::mlir::RankedTensorType">;
 
 def Model_RowYieldOp : Model_Op<"row_yield", [Pure, Terminator]> {
   let summary = "the rows of the results";
@@ -291,7 +300,7 @@ def Model_RowYieldOp : Model_Op<"row_yield", [Pure, Terminator]> {
 
 def Model_RowSumOp : Model_Op<"row_sum", [Pure]> {
   let summary = "sum of the elements of a row";
-  let arguments = (ins AnyRankedTensor:$row);
+  let arguments = (ins Model_Row1D:$row);
   let results = (outs F32:$result);
   let assemblyFormat = "$row attr-dict `:` type($row)";
 }
@@ -299,16 +308,18 @@ def Model_RowSumOp : Model_Op<"row_sum", [Pure]> {
 def Model_RowSplatOp : Model_Op<"row_splat", [Pure]> {
   let summary = "a row of one number";
   let arguments = (ins F32:$value);
-  let results = (outs AnyRankedTensor:$result);
+  let results = (outs Model_Row1D:$result);
   let assemblyFormat = "$value attr-dict `:` type($result)";
 }
 
 def Model_RowRotateOp : Model_Op<"row_rotate",
     [Pure, SameOperandsAndResultType]> {
   let summary = "rotate_half: (-second half, first half)";
-  let arguments = (ins AnyRankedTensor:$row);
-  let results = (outs AnyRankedTensor:$result);
+  let description = "(C1) the row has an even number of elements.";
+  let arguments = (ins Model_Row1D:$row);
+  let results = (outs Model_Row1D:$result);
   let assemblyFormat = "$row attr-dict `:` type($result)";
+  let hasVerifier = 1;
 }
 
 def Model_RowSigmoidOp : Model_Op<"row_sigmoid",
@@ -318,30 +329,34 @@ def Model_RowSigmoidOp : Model_Op<"row_sigmoid",
     An op of its own, because its derivative s (1 - s) is finite where that of
     the quotient is 0 * inf.
   }];
-  let arguments = (ins AnyRankedTensor:$row);
-  let results = (outs AnyRankedTensor:$result);
+  let arguments = (ins Model_Row1D:$row);
+  let results = (outs Model_Row1D:$result);
   let assemblyFormat = "$row attr-dict `:` type($result)";
 }
 
 def Model_RowConstantOp : Model_Op<"row_constant", [Pure]> {
   let summary = "a row of given numbers";
+  let description = "(C1) there are as many numbers as elements.";
   let arguments = (ins DenseF32ArrayAttr:$values);
-  let results = (outs AnyRankedTensor:$result);
+  let results = (outs Model_Row1D:$result);
   let assemblyFormat = "$values attr-dict `:` type($result)";
+  let hasVerifier = 1;
 }
 
 def Model_RowRandomOp : Model_Op<"row_random", [Pure]> {
   let summary = "uniform numbers in [0, 1) from (seed, micro-batch, id, row)";
   let arguments = (ins I64Attr:$id);
-  let results = (outs AnyRankedTensor:$result);
+  let results = (outs Model_Row1D:$result);
   let assemblyFormat = "attr-dict `:` type($result)";
 }
 
 def Model_RowStepOp : Model_Op<"row_step", [Pure]> {
   let summary = "a scalar of qlora_step_block, by the name of its field";
+  let description = "(C1) the field is one of the f32 fields.";
   let arguments = (ins StrAttr:$field);
   let results = (outs F32:$result);
   let assemblyFormat = "$field attr-dict";
+  let hasVerifier = 1;
 }
 
 //===----------------------------------------------------------------------===//
@@ -352,10 +367,11 @@ def Model_SplitOp : Model_Op<"split",
     [Pure, DeclareOpInterfaceMethods<Model_ViewOp>]> {
   let summary = "column ranges of a tensor";
   let description = [{
-    (C1) the last dimensions of the results add up to that of x.
+    (C1) the last dimensions of the results add up to that of x. (C2) the
+    other dimensions and the element type, which is not 4-bit, are x's.
   }];
-  let arguments = (ins AnyRankedTensor:$whole);
-  let results = (outs Variadic<AnyRankedTensor>:$parts);
+  let arguments = (ins Model_Tensor:$whole);
+  let results = (outs Variadic<Model_Tensor>:$parts);
   let assemblyFormat =
       "$whole attr-dict `:` functional-type(operands, results)";
   let hasVerifier = 1;
@@ -366,9 +382,11 @@ def Model_ConcatOp : Model_Op<"concat",
   let summary = "tensors side by side";
   let description = [{
     (C1) the last dimensions of the operands add up to that of the result.
+    (C2) the other dimensions and the element type, which is not 4-bit, are
+    the result's.
   }];
-  let arguments = (ins Variadic<AnyRankedTensor>:$parts);
-  let results = (outs AnyRankedTensor:$whole);
+  let arguments = (ins Variadic<Model_Tensor>:$parts);
+  let results = (outs Model_Tensor:$whole);
   let assemblyFormat =
       "$parts attr-dict `:` functional-type(operands, results)";
   let hasVerifier = 1;

@@ -199,27 +199,135 @@ static Type argumentType(MLIRContext *context, MapKind kind, int64_t columns) {
   return RankedTensorType::get({columns}, number);
 }
 
+/// A kernel is called so, in C++.
+static bool isIdentifier(StringRef text) {
+  return !text.empty() && !llvm::isDigit(text.front()) &&
+         llvm::all_of(text,
+                      [](char c) { return llvm::isAlnum(c) || c == '_'; });
+}
+
+/// Checks (C4): a row is as long as every other.
+static LogicalResult verifyRowLengths(RowsOp rows) {
+  for (Operation &op : rows.getBody().front())
+    for (Type type : op.getResultTypes())
+      if (auto row = dyn_cast<RankedTensorType>(type);
+          row && (row.getRank() != 1 ||
+                  row.getDimSize(0) != static_cast<int64_t>(rows.getColumns())))
+        return op.emitOpError("(C4) expects a row of ")
+               << rows.getColumns() << " elements, but got " << row;
+  return success();
+}
+
 LogicalResult RowsOp::verify() {
   Block &block = getBody().front();
+  int64_t columns = getColumns();
+  if (columns < 1)
+    return emitOpError("(C3) expects at least 1 column, but got ") << columns;
   if (getMaps().size() != getInputs().size() ||
       block.getNumArguments() != getInputs().size())
     return emitOpError("(C1) expects one map and one argument per operand");
   for (auto [argument, attr] :
        llvm::zip_equal(block.getArguments(), getRowMaps()))
     if (argument.getType() !=
-        argumentType(getContext(), attr.getKind(), getColumns()))
+        argumentType(getContext(), attr.getKind(), columns))
       return emitOpError("(C1) argument ")
              << argument.getArgNumber() << " has type " << argument.getType();
-  Type row = argumentType(getContext(), MapKind::Full, getColumns());
+  Type row = argumentType(getContext(), MapKind::Full, columns);
   Operation *yield = block.getTerminator();
-  if (yield->getNumOperands() != getNumResults() ||
+  if (!getNumResults() || yield->getNumOperands() != getNumResults() ||
       llvm::any_of(yield->getOperandTypes(),
                    [&](Type type) { return type != row; }))
-    return emitOpError("(C2) expects one yielded ") << row << " per result";
+    return emitOpError("(C2) expects one yielded ")
+           << row << " per result, and a result";
   for (Value result : getResults())
-    if (columnsOf(result) % static_cast<int64_t>(getColumns()))
+    if (columnsOf(result) % columns)
       return emitOpError("(C3) expects widths that are multiples of ")
-             << getColumns() << ", but got " << columnsOf(result);
+             << columns << ", but got " << columnsOf(result);
+  if (getLabel() && !isIdentifier(*getLabel()))
+    return emitOpError("(C5) expects an identifier as label, but got '")
+           << *getLabel() << "'";
+  return verifyRowLengths(*this);
+}
+
+LogicalResult RowRotateOp::verify() {
+  if (getRow().getType().getDimSize(0) % 2)
+    return emitOpError("(C1) expects an even number of elements, but got ")
+           << getRow().getType();
+  return success();
+}
+
+LogicalResult RowConstantOp::verify() {
+  int64_t count = getValues().size();
+  if (getResult().getType().getDimSize(0) != count)
+    return emitOpError("(C1) expects as many numbers as elements, but got ")
+           << count << " for " << getResult().getType();
+  return success();
+}
+
+LogicalResult RowStepOp::verify() {
+  static constexpr StringLiteral fields[] = {
+      "learning_rate", "beta1",         "beta2",
+      "epsilon",       "weight_decay",  "max_grad_norm",
+      "bias_correction1", "bias_correction2_sqrt"};
+  if (!llvm::is_contained(fields, getField()))
+    return emitOpError("(C1) does not know the field '") << getField() << "'";
+  return success();
+}
+
+/// Elements of `operand` that `rows` rows of `columns` read through `map`;
+/// nullopt where rows or groups do not come out even.
+static std::optional<int64_t> elementsRead(RankedTensorType operand,
+                                           MapAttr map, int64_t rows,
+                                           int64_t columns) {
+  MapKind kind = map.getKind();
+  int64_t width = matrixColumns(operand);
+  if ((kind == MapKind::Full && width % columns) ||
+      (kind == MapKind::Group && width != columns) ||
+      (kind == MapKind::Column && operand.getRank() != 1))
+    return std::nullopt;
+  bool isGrouped = kind == MapKind::Scalar || kind == MapKind::Group;
+  if (isGrouped && rows % map.getGroup())
+    return std::nullopt;
+  switch (kind) {
+  case MapKind::Full:
+    return rows * columns;
+  case MapKind::Column:
+    return columns;
+  case MapKind::Scalar:
+    return rows / map.getGroup();
+  case MapKind::Group:
+    return rows / map.getGroup() * columns;
+  case MapKind::Global:
+    return 1;
+  }
+  llvm_unreachable("all kinds are handled");
+}
+
+LogicalResult qlora::model::verifyRowOp(Operation *op) {
+  auto rowOp = cast<RowOp>(op);
+  int64_t columns = rowOp.getRowColumns();
+  auto first = cast<RankedTensorType>(op->getResult(0).getType());
+  for (Type type : op->getResultTypes()) {
+    auto tensor = cast<RankedTensorType>(type);
+    if (tensor.hasStaticShape() && first.hasStaticShape() &&
+        tensor.getNumElements() != first.getNumElements())
+      return op->emitOpError("(R1) expects results of one size, but got ")
+             << first << " and " << tensor;
+  }
+  if (!first.hasStaticShape())
+    return success();
+  int64_t rows = first.getNumElements() / columns;
+  for (auto [i, map] : llvm::enumerate(rowOp.getRowMaps())) {
+    auto tensor = cast<RankedTensorType>(op->getOperand(i).getType());
+    if (isa<NF4Type>(tensor.getElementType()))
+      return op->emitOpError("(R1) cannot read operand ")
+             << i << ", which is 4-bit";
+    if (tensor.hasStaticShape() &&
+        elementsRead(tensor, map, rows, columns) != tensor.getNumElements())
+      return op->emitOpError("(R1) operand ")
+             << i << " is " << tensor << ", but " << rows << " rows of "
+             << columns << " do not read all of it as " << map;
+  }
   return success();
 }
 

@@ -64,17 +64,22 @@ void ViewOp::build(OpBuilder &builder, OperationState &state, Value source,
 }
 
 LogicalResult BufferOp::verify() {
-  if (getBytes() == 0)
-    return emitOpError("(C1) expects a positive number of bytes");
+  int64_t bytes = getBytes(), offset = getOffset().value_or(0);
+  if (bytes < 1 || offset < 0)
+    return emitOpError("(C1) expects a positive number of bytes at an offset "
+                       "of at least 0, but got ")
+           << bytes << " at " << offset;
   return success();
 }
 
 LogicalResult ViewOp::verify() {
   auto buffer = getSource().getDefiningOp<BufferOp>();
-  if (!buffer || getOffset() + getBytes() > buffer.getBytes())
-    return emitOpError("(C1) expects a part of a program.buffer, but got "
-                       "bytes ")
-           << getOffset() << " to " << getOffset() + getBytes();
+  int64_t offset = getOffset(), bytes = getBytes();
+  int64_t room = buffer ? static_cast<int64_t>(buffer.getBytes()) : 0;
+  if (!buffer || offset < 0 || bytes < 1 || offset > room ||
+      bytes > room - offset)
+    return emitOpError("(C1) expects a part of a program.buffer, but got ")
+           << bytes << " bytes at " << offset << " of " << room;
   return success();
 }
 

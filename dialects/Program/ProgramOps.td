@@ -158,7 +158,7 @@ def Program_BindOp : Program_Op<"bind"> {
 def Program_BufferOp : Program_Op<"buffer"> {
   let summary = "a range of an arena";
   let description = [{
-    (C1) bytes is positive. `saved` marks a forward value that the backward
+    (C1) bytes is positive, and an offset is not negative. `saved` marks a forward value that the backward
     reads, for the report. `label` says what it holds.
   }];
   let arguments = (ins Program_ArenaAttr:$arena,

@@ -64,10 +64,13 @@ LogicalResult AccumulateOp::verify() {
     return emitOpError("refers to ") << getParameterAttr()
                                      << ", which is not a model.parameter";
   RankedTensorType type = tensorOf(getGradient());
-  if (!type.getElementType().isF32() ||
+  if (!type.getElementType().isF32() || !type.hasStaticShape() ||
       type.getNumElements() != parameter.getTensorType().getNumElements())
     return emitOpError("(C1) expects an f32 gradient for ")
            << parameter.getType() << ", but got " << type;
+  if (!parameter.getTrainable())
+    return emitOpError("(C2) expects a trainable parameter, but ")
+           << getParameterAttr() << " is not";
   return success();
 }
 
@@ -89,6 +92,8 @@ LogicalResult DecodeOp::verify() {
   if (tensorOf(getWeight()).getShape() != tensorOf(getResult()).getShape())
     return emitOpError("(C1) expects one shape, but got ")
            << getWeight().getType() << " and " << getResult().getType();
+  if (isa<NF4Type>(tensorOf(getResult()).getElementType()))
+    return emitOpError("(C2) expects a result that is not 4-bit");
   return success();
 }
 
@@ -194,10 +199,14 @@ KernelCall EmbeddingGradOp::getKernelCall() {
 KernelCall ColumnSumOp::getKernelCall() {
   RankedTensorType x = tensorOf(getX());
   int64_t width = columnsOf(getResult());
+  // Rows narrower than x's (a norm over heads) follow each other closely.
+  SmallVector<std::pair<unsigned, unsigned>> strides;
+  if (width == columnsOf(getX()))
+    strides.push_back({2, 0});
   return {"column_sum",
           {{A::Operand, 0}, {A::Result, 0}, {A::Workspace}},
           {x.getNumElements() / width, width, width},
-          {}};
+          strides};
 }
 
 KernelCall ClipNormOp::getKernelCall() {

@@ -6,6 +6,7 @@
 #define QLORA_DIALECTS_TRAIN_TRAINOPS_TD
 
 include "dialects/Model/ModelInterfaces.td"
+include "dialects/Model/ModelTensors.td"
 include "mlir/IR/EnumAttr.td"
 include "mlir/IR/OpBase.td"
 include "mlir/IR/SymbolInterfaces.td"
@@ -103,9 +104,10 @@ def Train_AccumulateOp : Train_Op<"accumulate"> {
   let summary = "adds a gradient to that of a parameter";
   let description = [{
     (C1) the gradient is f32 and has as many elements as the parameter.
+    (C2) the parameter is trainable.
   }];
   let arguments = (ins FlatSymbolRefAttr:$parameter,
-                       AnyRankedTensor:$gradient);
+                       Model_Tensor:$gradient);
   let assemblyFormat = "$parameter `,` $gradient attr-dict `:` type($gradient)";
   let hasVerifier = 1;
 }
@@ -117,7 +119,7 @@ def Train_ResultOp : Train_Op<"result"> {
     value is added to a statistics element of the gradient arena.
     (C1) the name is one of these.
   }];
-  let arguments = (ins StrAttr:$name, AnyRankedTensor:$value,
+  let arguments = (ins StrAttr:$name, Model_Tensor:$value,
                        UnitAttr:$accumulate);
   let assemblyFormat = "$name `,` $value attr-dict `:` type($value)";
   let hasVerifier = 1;
@@ -142,10 +144,10 @@ def Train_DecodeOp : Train_Library<"decode"> {
   let summary = "the numbers that a stored weight stands for";
   let description = [{
     From NF4, bf16 or f16 to the compute type, once, into scratch.
-    (C1) same shape.
+    (C1) same shape. (C2) the result is not 4-bit.
   }];
-  let arguments = (ins AnyRankedTensor:$weight);
-  let results = (outs AnyRankedTensor:$result);
+  let arguments = (ins Model_Tensor:$weight);
+  let results = (outs Model_Tensor:$result);
   let assemblyFormat =
       "$weight attr-dict `:` functional-type(operands, results)";
   let hasVerifier = 1;
@@ -160,9 +162,9 @@ def Train_LinearInputGradOp : Train_AccumulatingLibrary<"linear_input_grad"> {
   let description = [{
     dy [B, T, out], W [out, in], dx and init [B, T, in]. (C1) widths agree.
   }];
-  let arguments = (ins AnyRankedTensor:$dy, AnyRankedTensor:$weight,
-    Optional<AnyRankedTensor>:$init, F64Attr:$scale);
-  let results = (outs AnyRankedTensor:$result);
+  let arguments = (ins Model_Tensor:$dy, Model_Tensor:$weight,
+    Optional<Model_Tensor>:$init, F64Attr:$scale);
+  let results = (outs Model_Tensor:$result);
   let assemblyFormat = [{
     $dy `,` $weight (`init` $init^)? attr-dict
     `:` functional-type(operands, results)
@@ -177,9 +179,9 @@ def Train_LinearWeightGradOp
     dy [B, T, out], x [B, T, in], dW and init f32 [out, in].
     (C1) shapes agree and dW is f32.
   }];
-  let arguments = (ins AnyRankedTensor:$dy, AnyRankedTensor:$x,
-    Optional<AnyRankedTensor>:$init, F64Attr:$scale);
-  let results = (outs AnyRankedTensor:$result);
+  let arguments = (ins Model_Tensor:$dy, Model_Tensor:$x,
+    Optional<Model_Tensor>:$init, F64Attr:$scale);
+  let results = (outs Model_Tensor:$result);
   let assemblyFormat = [{
     $dy `,` $x (`init` $init^)? attr-dict
     `:` functional-type(operands, results)
@@ -189,12 +191,12 @@ def Train_LinearWeightGradOp
 
 def Train_AttentionGradOp : Train_Library<"attention_grad"> {
   let summary = "gradients of model.attention";
-  let arguments = (ins AnyRankedTensor:$q, AnyRankedTensor:$k,
-    AnyRankedTensor:$v, AnyRankedTensor:$segments, AnyRankedTensor:$result,
-    AnyRankedTensor:$lse, AnyRankedTensor:$dresult, I64Attr:$heads,
+  let arguments = (ins Model_Tensor:$q, Model_Tensor:$k,
+    Model_Tensor:$v, Model_Tensor:$segments, Model_Tensor:$result,
+    Model_Tensor:$lse, Model_Tensor:$dresult, I64Attr:$heads,
     I64Attr:$kv_heads, I64Attr:$head_dim, I64Attr:$window, F64Attr:$scale);
-  let results = (outs AnyRankedTensor:$dq, AnyRankedTensor:$dk,
-    AnyRankedTensor:$dv);
+  let results = (outs Model_Tensor:$dq, Model_Tensor:$dk,
+    Model_Tensor:$dv);
   let assemblyFormat = "operands attr-dict `:` functional-type(operands, results)";
 }
 
@@ -204,25 +206,25 @@ def Train_HeadLossGradOp : Train_Library<"head_loss_grad"> {
     dhidden is that of the loss sum. With two more operands than that, dW too:
     `dweight` is there when the head is trained, f32 like W's shape.
   }];
-  let arguments = (ins AnyRankedTensor:$hidden, AnyRankedTensor:$weight,
-    AnyRankedTensor:$targets);
-  let results = (outs AnyRankedTensor:$loss, AnyRankedTensor:$count,
-    AnyRankedTensor:$correct, AnyRankedTensor:$dhidden,
-    Optional<AnyRankedTensor>:$dweight);
+  let arguments = (ins Model_Tensor:$hidden, Model_Tensor:$weight,
+    Model_Tensor:$targets);
+  let results = (outs Model_Tensor:$loss, Model_Tensor:$count,
+    Model_Tensor:$correct, Model_Tensor:$dhidden,
+    Optional<Model_Tensor>:$dweight);
   let assemblyFormat = "operands attr-dict `:` functional-type(operands, results)";
 }
 
 def Train_EmbeddingGradOp : Train_Library<"embedding_grad"> {
   let summary = "dtable[ids] += dy";
-  let arguments = (ins AnyRankedTensor:$ids, AnyRankedTensor:$dy);
-  let results = (outs AnyRankedTensor:$result);
+  let arguments = (ins Model_Tensor:$ids, Model_Tensor:$dy);
+  let results = (outs Model_Tensor:$result);
   let assemblyFormat = "operands attr-dict `:` functional-type(operands, results)";
 }
 
 def Train_ColumnSumOp : Train_Library<"column_sum"> {
   let summary = "sum over all rows, in a fixed order";
-  let arguments = (ins AnyRankedTensor:$x);
-  let results = (outs AnyRankedTensor:$result);
+  let arguments = (ins Model_Tensor:$x);
+  let results = (outs Model_Tensor:$result);
   let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
 }
 
@@ -236,13 +238,13 @@ def Train_FlatOp : Train_Op<"flat"> {
     All parameters; with `statistics` also the row before them.
   }];
   let arguments = (ins Train_FlatKindAttr:$flat, UnitAttr:$statistics);
-  let results = (outs AnyRankedTensor:$result);
+  let results = (outs Model_Tensor:$result);
   let assemblyFormat = "$flat attr-dict `:` type($result)";
 }
 
 def Train_StoreFlatOp : Train_Op<"store_flat"> {
   let summary = "the new contents of a flat arena";
-  let arguments = (ins Train_FlatKindAttr:$flat, AnyRankedTensor:$value);
+  let arguments = (ins Train_FlatKindAttr:$flat, Model_Tensor:$value);
   let assemblyFormat = "$flat `,` $value attr-dict `:` type($value)";
 }
 
@@ -259,8 +261,8 @@ def Train_ClipNormOp : Train_Library<"clip_norm"> {
     (no limit where max_grad_norm is 0). f32 [1] each. The gradient is the whole
     arena; its statistics row has the count and is not part of the norm.
   }];
-  let arguments = (ins AnyRankedTensor:$gradient);
-  let results = (outs AnyRankedTensor:$norm, AnyRankedTensor:$scale);
+  let arguments = (ins Model_Tensor:$gradient);
+  let results = (outs Model_Tensor:$norm, Model_Tensor:$scale);
   let assemblyFormat =
       "$gradient attr-dict `:` functional-type(operands, results)";
 }
@@ -272,10 +274,10 @@ def Train_AdamWOp : Train_Op<"adamw",
     p, m, v, g [R, kFlatColumns]; scale [1] multiplies g. Rates, betas and
     bias corrections come from the step block.
   }];
-  let arguments = (ins AnyRankedTensor:$p, AnyRankedTensor:$m,
-    AnyRankedTensor:$v, AnyRankedTensor:$g, AnyRankedTensor:$scale);
-  let results = (outs AnyRankedTensor:$new_p, AnyRankedTensor:$new_m,
-    AnyRankedTensor:$new_v);
+  let arguments = (ins Model_Tensor:$p, Model_Tensor:$m,
+    Model_Tensor:$v, Model_Tensor:$g, Model_Tensor:$scale);
+  let results = (outs Model_Tensor:$new_p, Model_Tensor:$new_m,
+    Model_Tensor:$new_v);
   let assemblyFormat = "operands attr-dict `:` functional-type(operands, results)";
 }
 

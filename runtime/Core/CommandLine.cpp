@@ -17,8 +17,8 @@ namespace {
 
 /// One word that starts with a dash, before it is looked up.
 struct Flag {
-  std::string written; ///< "--lora-r"
-  std::string name;    ///< "lora_r"
+  std::string written;              ///< "--lora-r"
+  std::string name;                 ///< "lora_r"
   std::optional<std::string> value; ///< of --name=value
 };
 
@@ -39,8 +39,8 @@ static Flag splitFlag(const std::string &word) {
   size_t equals = word.find('=');
   Flag flag;
   flag.written = word.substr(0, equals);
-  size_t start = std::min(flag.written.find_first_not_of('-'),
-                          flag.written.size());
+  size_t start =
+      std::min(flag.written.find_first_not_of('-'), flag.written.size());
   flag.name = canonicalSpelling(flag.written.substr(start));
   if (equals != word.npos)
     flag.value = word.substr(equals + 1);

@@ -26,13 +26,14 @@ static bool isWithin(uint64_t offset, uint64_t bytes, uint64_t fileBytes) {
 
 template <typename Row>
 static StatusOr<std::vector<Row>> readTable(std::ifstream &file,
-                                            uint64_t fileBytes,
-                                            uint64_t offset, uint64_t count) {
+                                            uint64_t fileBytes, uint64_t offset,
+                                            uint64_t count) {
   std::vector<Row> rows(count);
   const uint64_t bytes = count * sizeof(Row);
   if (!isWithin(offset, bytes, fileBytes))
     return damaged("it is truncated: a table of {} bytes at {}, but the file "
-                   "has {} bytes", bytes, offset, fileBytes);
+                   "has {} bytes",
+                   bytes, offset, fileBytes);
   file.seekg(static_cast<std::streamoff>(offset));
   if (!file.read(reinterpret_cast<char *>(rows.data()),
                  static_cast<std::streamsize>(bytes)))
@@ -63,8 +64,8 @@ static Status checkRanges(std::ifstream &file, uint64_t fileBytes) {
   for (const Elf64_Phdr &segment : segments)
     if (!isWithin(segment.p_offset, segment.p_filesz, fileBytes))
       return damaged("it is truncated: a segment of {} bytes at {}, but the "
-                     "file has {} bytes", segment.p_filesz, segment.p_offset,
-                     fileBytes);
+                     "file has {} bytes",
+                     segment.p_filesz, segment.p_offset, fileBytes);
   QLORA_ASSIGN_OR_RETURN(
       std::vector<Elf64_Shdr> sections,
       readTable<Elf64_Shdr>(file, fileBytes, header.e_shoff, header.e_shnum));
@@ -72,8 +73,8 @@ static Status checkRanges(std::ifstream &file, uint64_t fileBytes) {
     if (section.sh_type != SHT_NOBITS &&
         !isWithin(section.sh_offset, section.sh_size, fileBytes))
       return damaged("it is truncated: a section of {} bytes at {}, but the "
-                     "file has {} bytes", section.sh_size, section.sh_offset,
-                     fileBytes);
+                     "file has {} bytes",
+                     section.sh_size, section.sh_offset, fileBytes);
   return Status::ok();
 }
 

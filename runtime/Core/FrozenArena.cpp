@@ -24,10 +24,9 @@ StatusOr<int> FrozenArena::createShared(uint64_t bytes) {
                          "cannot create shared memory: {}",
                          std::strerror(errno));
   if (ftruncate(descriptor, static_cast<off_t>(bytes)) != 0) {
-    Status status = Status::error(
-        StatusCode::kResourceExhausted,
-        "cannot get {} bytes of shared memory: {}", bytes,
-        std::strerror(errno));
+    Status status = Status::error(StatusCode::kResourceExhausted,
+                                  "cannot get {} bytes of shared memory: {}",
+                                  bytes, std::strerror(errno));
     close(descriptor);
     return status;
   }

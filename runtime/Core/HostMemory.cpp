@@ -16,8 +16,8 @@ StatusOr<HostMemory> HostMemory::map(uint64_t bytes, int flags,
                                      int descriptor) {
   if (bytes == 0)
     return HostMemory();
-  void *base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, descriptor,
-                    0);
+  void *base =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, descriptor, 0);
   if (base == MAP_FAILED)
     return Status::error(StatusCode::kResourceExhausted,
                          "cannot get {} bytes ({:.1f} MiB) of memory: {}",
@@ -41,7 +41,8 @@ StatusOr<HostMemory> HostMemory::shared(int descriptor, uint64_t bytes) {
   if (static_cast<uint64_t>(info.st_size) != bytes)
     return Status::error(StatusCode::kInternal,
                          "the shared memory of the job has {} bytes, but the "
-                         "frozen weights need {}", info.st_size, bytes);
+                         "frozen weights need {}",
+                         info.st_size, bytes);
   return map(bytes, MAP_SHARED, descriptor);
 }
 

@@ -23,8 +23,7 @@ StatusOr<ModelFiles> ModelFiles::open(const std::string &folder) {
   files.root = folder;
   const fs::path root(folder);
   if (!fs::is_directory(root, ignored))
-    return Status::error(StatusCode::kNotFound, "no model folder '{}'",
-                         folder);
+    return Status::error(StatusCode::kNotFound, "no model folder '{}'", folder);
   const bool hasSingle = fs::exists(root / kSingleFile, ignored);
   const bool hasIndex = fs::exists(root / kIndexFile, ignored);
   // transformers takes the single file where both are there.
@@ -35,7 +34,8 @@ StatusOr<ModelFiles> ModelFiles::open(const std::string &folder) {
   else
     return Status::error(StatusCode::kNotFound,
                          "'{}' has neither {} nor {}; only safetensors "
-                         "weights are read", folder, kSingleFile, kIndexFile);
+                         "weights are read",
+                         folder, kSingleFile, kIndexFile);
   return files;
 }
 
@@ -110,8 +110,8 @@ StatusOr<ModelFiles::Entry> ModelFiles::get(std::string_view name) const {
                          name);
   return Status::error(StatusCode::kNotFound,
                        "model '{}' has no tensor '{}'; it holds {}, such as "
-                       "'{}'", root, name, owner.size(),
-                       owner.begin()->first);
+                       "'{}'",
+                       root, name, owner.size(), owner.begin()->first);
 }
 
 std::vector<std::string> ModelFiles::fileNames() const {

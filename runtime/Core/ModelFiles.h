@@ -49,7 +49,7 @@ private:
 
   std::string root;
   std::map<std::string, SafetensorsFile, std::less<>> files; ///< by base name
-  std::map<std::string, std::string, std::less<>> owner; ///< tensor -> file
+  std::map<std::string, std::string, std::less<>> owner;     ///< tensor -> file
 };
 
 } // namespace qlora

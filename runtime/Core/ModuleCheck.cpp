@@ -314,8 +314,7 @@ Status checkKernels(const qlora_module &m, const AddressRanges &ranges) {
   }
   for (uint32_t i = 0; i < m.launch_count; ++i)
     if (!ranges.containsString(m.launches[i].label))
-      return damaged("the label of launch {} is not a string of the module",
-                     i);
+      return damaged("the label of launch {} is not a string of the module", i);
   return Status::ok();
 }
 

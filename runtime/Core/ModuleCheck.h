@@ -44,8 +44,7 @@ Status checkModule(const qlora_module &module, const AddressRanges &ranges);
 Status checkModuleHeader(const qlora_module &module,
                          const AddressRanges &ranges);
 Status checkArenas(const qlora_module &module);
-Status checkParameters(const qlora_module &module,
-                       const AddressRanges &ranges);
+Status checkParameters(const qlora_module &module, const AddressRanges &ranges);
 Status checkKernels(const qlora_module &module, const AddressRanges &ranges);
 Status checkCommands(const qlora_module &module);
 Status checkEntries(const qlora_module &module);

@@ -35,8 +35,7 @@ static Status checkLaunch(const qlora_module &m, const qlora_launch &launch) {
   if (launch.constant_count != kernel.constant_count)
     return damaged("{} constants, but kernel '{}' has {}",
                    launch.constant_count, kernel.name, kernel.constant_count);
-  if (!isRange(launch.first_constant, launch.constant_count,
-               m.constant_count))
+  if (!isRange(launch.first_constant, launch.constant_count, m.constant_count))
     return damaged("constants {}+{} of {}", launch.first_constant,
                    launch.constant_count, m.constant_count);
   if (launch.rows < 0 || (launch.rows != 0 && !kernel.function))
@@ -48,6 +47,8 @@ static Status checkOperand(const qlora_module &m, const qlora_operand &o) {
   if (o.arena >= m.arena_count)
     return damaged("arena {} of {}", o.arena, m.arena_count);
   const qlora_arena &arena = m.arenas[o.arena];
+  if (o.bytes == 0) // absent: nothing of it is looked at
+    return Status::ok();
   if (o.dtype >= QLORA_DTYPE_COUNT)
     return damaged("unknown dtype {}", o.dtype);
   if (o.access < QLORA_READ || o.access > QLORA_READ_WRITE)
@@ -55,8 +56,7 @@ static Status checkOperand(const qlora_module &m, const qlora_operand &o) {
   if (!isRange(o.offset, o.bytes, arena.bytes))
     return damaged("bytes {}+{} of the {} arena of {}", o.offset, o.bytes,
                    arenaKindName(arena.kind), arena.bytes);
-  if ((o.access & QLORA_WRITE) && o.bytes > 0 &&
-      arena.kind == QLORA_ARENA_FROZEN)
+  if ((o.access & QLORA_WRITE) && arena.kind == QLORA_ARENA_FROZEN)
     return damaged("writes the frozen arena");
   const uint64_t bytes = dtypeBits(static_cast<qlora_dtype>(o.dtype)) / 8;
   // A decoder reads the scales of an NF4 tensor in place.
@@ -72,9 +72,11 @@ static Status checkLibraryOperand(const KernelOperand &mark,
   // A workspace of no bytes is one that the kernel does not need.
   if (operand.bytes == 0 && !mark.isOptional && mark.name != "workspace")
     return damaged("operand '{}' is absent", mark.name);
+  if (operand.bytes == 0)
+    return Status::ok();
   if (!mark.isWritten && operand.access != QLORA_READ)
-    return damaged("operand '{}' is read only, but its access is {}",
-                   mark.name, operand.access);
+    return damaged("operand '{}' is read only, but its access is {}", mark.name,
+                   operand.access);
   if (mark.isWritten && !(operand.access & QLORA_WRITE))
     return damaged("operand '{}' is written, but its access is {}", mark.name,
                    operand.access);
@@ -91,8 +93,8 @@ static Status checkLaunchCommand(const qlora_module &m,
   if (command.queue == QLORA_QUEUE_COMMUNICATION)
     return damaged("kernel '{}' on the communication queue", kernel.name);
   if (command.operand_count != kernel.operand_count)
-    return damaged("{} operands, but kernel '{}' has {}",
-                   command.operand_count, kernel.name, kernel.operand_count);
+    return damaged("{} operands, but kernel '{}' has {}", command.operand_count,
+                   kernel.name, kernel.operand_count);
   if (kernel.function)
     return Status::ok();
   const KernelOp &op = *findKernelRow(kernel.name)->op;
@@ -156,8 +158,7 @@ static Status checkCommand(const qlora_module &m,
     return damaged("unknown kind {}", command.kind);
   if (command.queue >= QLORA_QUEUE_COUNT)
     return damaged("unknown queue {}", command.queue);
-  if (!isRange(command.first_operand, command.operand_count,
-               m.operand_count))
+  if (!isRange(command.first_operand, command.operand_count, m.operand_count))
     return damaged("operands {}+{} of {}", command.first_operand,
                    command.operand_count, m.operand_count);
   const qlora_operand *operands = m.operands + command.first_operand;
@@ -185,9 +186,8 @@ Status checkCommands(const qlora_module &m) {
       return status.withContext(fmt::format("operand {}", i));
   for (uint32_t i = 0; i < m.command_count; ++i)
     if (Status status = checkCommand(m, m.commands[i]); !status.isOk())
-      return status.withContext(
-          fmt::format("command {} ({})", i,
-                      commandKindName(m.commands[i].kind)));
+      return status.withContext(fmt::format(
+          "command {} ({})", i, commandKindName(m.commands[i].kind)));
   return Status::ok();
 }
 
@@ -240,8 +240,7 @@ static Status checkBindings(const qlora_module &m, const qlora_entry &entry) {
 /// for, so that walking the commands in order can never block for good.
 static Status checkEvents(const qlora_module &m, const qlora_entry &entry) {
   if (entry.event_count > kMaxEvents)
-    return damaged("{} events are more than {}", entry.event_count,
-                   kMaxEvents);
+    return damaged("{} events are more than {}", entry.event_count, kMaxEvents);
   std::vector<bool> recorded(entry.event_count);
   for (uint32_t i = 0; i < entry.command_count; ++i) {
     const qlora_command &command = m.commands[entry.first_command + i];

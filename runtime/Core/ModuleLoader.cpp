@@ -100,9 +100,8 @@ StatusOr<LoadedModule> LoadedModule::open(const std::string &path) {
                          dlerror());
   std::shared_ptr<void> library(handle, [](void *h) { dlclose(h); });
   auto module = queryModule(handle);
-  Status status = module.isOk()
-                      ? checkModule(**module, mappedRanges(handle))
-                      : module.status();
+  Status status = module.isOk() ? checkModule(**module, mappedRanges(handle))
+                                : module.status();
   if (!status.isOk())
     return status.withContext(fmt::format("'{}'", path));
   return LoadedModule(*module, path, std::move(library));
@@ -174,9 +173,8 @@ const qlora_entry *LoadedModule::entry(qlora_entry_kind kind, int64_t batch,
   return nullptr;
 }
 
-const qlora_binding *
-LoadedModule::binding(const qlora_entry &entry,
-                      qlora_binding_kind kind) const {
+const qlora_binding *LoadedModule::binding(const qlora_entry &entry,
+                                           qlora_binding_kind kind) const {
   for (const qlora_binding &binding : bindings(entry))
     if (binding.kind == kind)
       return &binding;

@@ -99,8 +99,7 @@ StatusOr<int64_t> parseByteSize(std::string_view text) {
   return static_cast<int64_t>(std::llround(*number * factor));
 }
 
-static StatusOr<json> parseChoice(const OptionRow &row,
-                                  std::string_view text) {
+static StatusOr<json> parseChoice(const OptionRow &row, std::string_view text) {
   std::string lower = lowerCase(text);
   std::string list;
   for (std::string_view choice : splitWords(row.choices)) {
@@ -257,15 +256,13 @@ StatusOr<json> parseOptionValue(const OptionRow &row, const json &value) {
 }
 
 StatusOr<json> parseOptionText(const OptionRow &row, std::string_view text) {
-  bool isStructured = row.type == OptionType::kNames ||
-                      row.type == OptionType::kTargets ||
-                      row.type == OptionType::kLengths ||
-                      row.type == OptionType::kNumberMap;
+  bool isStructured =
+      row.type == OptionType::kNames || row.type == OptionType::kTargets ||
+      row.type == OptionType::kLengths || row.type == OptionType::kNumberMap;
   // `[qv]_proj` is a regular expression and `[q_proj, v_proj]` a list.
-  bool looksStructured =
-      isStructured && !text.empty() &&
-      ((text.front() == '[' && text.back() == ']') ||
-       (text.front() == '{' && text.back() == '}'));
+  bool looksStructured = isStructured && !text.empty() &&
+                         ((text.front() == '[' && text.back() == ']') ||
+                          (text.front() == '{' && text.back() == '}'));
   if (!looksStructured)
     return parseOptionValue(row, json(text));
   QLORA_ASSIGN_OR_RETURN(json raw, yamlTextToJson(text));

@@ -185,8 +185,7 @@ std::vector<std::string> Options::names(std::string_view name) const {
 std::vector<int64_t> Options::lengths(std::string_view name) const {
   return value(name).get<std::vector<int64_t>>();
 }
-std::map<std::string, double>
-Options::numberMap(std::string_view name) const {
+std::map<std::string, double> Options::numberMap(std::string_view name) const {
   return value(name).get<std::map<std::string, double>>();
 }
 
@@ -194,8 +193,8 @@ json Options::recorded(const json &facts) const {
   json object = facts.is_object() ? facts : json::object();
   for (const OptionRow &row : table) {
     const Value &option = find(row.name);
-    bool isUnsetPath = row.type == OptionType::kPath &&
-                       option.source == Source::kDefault;
+    bool isUnsetPath =
+        row.type == OptionType::kPath && option.source == Source::kDefault;
     if (!isUnsetPath)
       object[row.name] = option.value;
   }

@@ -44,8 +44,8 @@ void initParameter(const qlora_parameter &parameter, uint64_t seed,
   const uint64_t count = parameter.bytes / sizeof(float);
   switch (parameter.init) {
   case QLORA_INIT_KAIMING: {
-    const double bound = 1.0 / std::sqrt(static_cast<double>(
-                                   parameter.shape[1]));
+    const double bound =
+        1.0 / std::sqrt(static_cast<double>(parameter.shape[1]));
     for (uint64_t i = 0; i < count; ++i)
       out[i] = static_cast<float>((2 * initUniform(stream, i) - 1) * bound);
     return;

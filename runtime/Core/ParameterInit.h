@@ -15,8 +15,7 @@ namespace qlora {
 
 /// Fills `out` (the parameter's elements, f32) by its init kind: ZERO,
 /// KAIMING or GAUSSIAN.
-void initParameter(const qlora_parameter &parameter, uint64_t seed,
-                   float *out);
+void initParameter(const qlora_parameter &parameter, uint64_t seed, float *out);
 
 /// Uniform in [0, 1) with 53 bits: element `index` of a stream.
 double initUniform(uint64_t stream, uint64_t index);

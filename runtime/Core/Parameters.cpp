@@ -58,12 +58,14 @@ static StatusOr<Weight> asWeight(const SafetensorsFile &file,
   if (!std::equal(shape.begin(), shape.end(), tensor.shape.begin(),
                   tensor.shape.end()))
     return Status::invalid("'{}': tensor '{}' has shape {}, train.so was "
-                           "compiled for {}", file.path(), tensor.name,
-                           formatShape(tensor.shape), formatShape(shape));
+                           "compiled for {}",
+                           file.path(), tensor.name, formatShape(tensor.shape),
+                           formatShape(shape));
   const auto dtype = toAbiDtype(tensor.dtype);
   if (!dtype || weightBytes(*dtype) == 0)
     return Status::invalid("'{}': tensor '{}' is {}; weights must be F32, "
-                           "BF16 or F16", file.path(), tensor.name,
+                           "BF16 or F16",
+                           file.path(), tensor.name,
                            safetensorsDtypeName(tensor.dtype));
   return Weight{&file, &tensor, *dtype};
 }
@@ -74,7 +76,8 @@ static StatusOr<Weight> findWeight(const ParameterSources &sources,
   if (!sources.model)
     return Status::error(StatusCode::kNotFound,
                          "parameter '{}' needs a model folder, and none is "
-                         "given", parameter.name);
+                         "given",
+                         parameter.name);
   QLORA_ASSIGN_OR_RETURN(ModelFiles::Entry entry,
                          sources.model->get(parameter.name));
   QLORA_ASSIGN_OR_RETURN(Weight weight,
@@ -83,7 +86,8 @@ static StatusOr<Weight> findWeight(const ParameterSources &sources,
   if (weight.dtype != expected)
     return Status::invalid(
         "'{}': tensor '{}' is {}, train.so was compiled for {}; compile it "
-        "again for this model", entry.file->path(), entry.tensor->name,
+        "again for this model",
+        entry.file->path(), entry.tensor->name,
         safetensorsDtypeName(entry.tensor->dtype), dtypeName(expected));
   return weight;
 }
@@ -100,14 +104,13 @@ static void copyWeight(const Weight &weight, qlora_dtype to, int64_t elements,
 
 static void quantizeWeight(const Weight &weight, const NF4Layout &layout,
                            uint8_t *out) {
-  quantizeNF4(layout,
-              {[&](int64_t first, int64_t count, float *values) {
-                 weightsToFloat(weight.dtype, weight.at(first), count, values);
-               },
-               [&](int64_t first, int64_t count) {
-                 weight.release(first, count);
-               }},
-              out);
+  quantizeNF4(
+      layout,
+      {[&](int64_t first, int64_t count, float *values) {
+         weightsToFloat(weight.dtype, weight.at(first), count, values);
+       },
+       [&](int64_t first, int64_t count) { weight.release(first, count); }},
+      out);
 }
 
 /// The packed bytes of a quantised parameter, from either kind of file.
@@ -122,7 +125,8 @@ static Status packWeight(const ParameterSources &sources,
   if (!sources.model)
     return Status::error(StatusCode::kNotFound,
                          "parameter '{}' needs a model folder, and none is "
-                         "given", parameter.name);
+                         "given",
+                         parameter.name);
   return copyStoredNF4(*sources.model, parameter.name, shapeOf(parameter),
                        layout, out);
 }
@@ -156,13 +160,12 @@ static Status fillFrozenParameter(const ParameterSources &sources,
     copyWeight(weight, dtype, elements, out);
     return Status::ok();
   }
-  const NF4Layout layout = NF4Layout::of(elements, parameter.block,
-                                         parameter.double_quant != 0);
+  const NF4Layout layout =
+      NF4Layout::of(elements, parameter.block, parameter.double_quant != 0);
   if (dtype == QLORA_DTYPE_NF4)
     return packWeight(sources, parameter, layout, out);
   std::vector<uint8_t> packed(static_cast<size_t>(layout.bytes));
-  QLORA_RETURN_IF_ERROR(
-      packWeight(sources, parameter, layout, packed.data()));
+  QLORA_RETURN_IF_ERROR(packWeight(sources, parameter, layout, packed.data()));
   unpackWeight(layout, packed.data(), shapeOf(parameter).back(), dtype, out);
   return Status::ok();
 }
@@ -207,7 +210,8 @@ static Status checkAdapterUsed(const LoadedModule &module,
     if (!taken.contains(tensor.name))
       return Status::invalid("'{}': tensor '{}' is no trained parameter of "
                              "train.so; compile it for this adapter's "
-                             "targets", adapter.path(), tensor.name);
+                             "targets",
+                             adapter.path(), tensor.name);
   return Status::ok();
 }
 
@@ -216,16 +220,14 @@ static Status fillTrainableParameter(const ParameterSources &sources,
                                      uint8_t *out) {
   const SafetensorsTensor *tensor = nullptr;
   if (sources.adapter) {
-    QLORA_ASSIGN_OR_RETURN(tensor,
-                           findInAdapter(*sources.adapter, parameter));
+    QLORA_ASSIGN_OR_RETURN(tensor, findInAdapter(*sources.adapter, parameter));
   }
   if (!tensor && parameter.init != QLORA_INIT_FILE) {
     initParameter(parameter, sources.seed, reinterpret_cast<float *>(out));
     return Status::ok();
   }
   QLORA_ASSIGN_OR_RETURN(Weight weight,
-                         tensor ? asWeight(*sources.adapter, *tensor,
-                                           parameter)
+                         tensor ? asWeight(*sources.adapter, *tensor, parameter)
                                 : findWeight(sources, parameter));
   copyWeight(weight, QLORA_DTYPE_F32, elementsOf(parameter), out);
   return Status::ok();
@@ -235,10 +237,9 @@ Status fillTrainable(const LoadedModule &module,
                      const ParameterSources &sources,
                      std::span<uint8_t> arena) {
   if (arena.size() != module.arenaBytes(QLORA_ARENA_TRAINABLE))
-    return Status::error(StatusCode::kInternal,
-                         "the trainable arena has {} bytes instead of {}",
-                         arena.size(),
-                         module.arenaBytes(QLORA_ARENA_TRAINABLE));
+    return Status::error(
+        StatusCode::kInternal, "the trainable arena has {} bytes instead of {}",
+        arena.size(), module.arenaBytes(QLORA_ARENA_TRAINABLE));
   if (sources.adapter)
     QLORA_RETURN_IF_ERROR(checkAdapterUsed(module, *sources.adapter));
   for (const qlora_parameter &parameter : module.parameters())

@@ -49,8 +49,7 @@ Status fillFrozen(const LoadedModule &module, const ParameterSources &sources,
 /// Fills the TRAINABLE arena. Random values depend on the seed and the
 /// parameter's name only, so every rank gets the same bits.
 Status fillTrainable(const LoadedModule &module,
-                     const ParameterSources &sources,
-                     std::span<uint8_t> arena);
+                     const ParameterSources &sources, std::span<uint8_t> arena);
 
 } // namespace qlora
 

@@ -57,8 +57,7 @@ static Status readFully(int fd, uint64_t offset, void *out, size_t bytes) {
       return Status::error(StatusCode::kDataLoss, "cannot read it: {}",
                            std::strerror(errno));
     if (got == 0)
-      return Status::error(StatusCode::kDataLoss, "it ends at byte {}",
-                           offset);
+      return Status::error(StatusCode::kDataLoss, "it ends at byte {}", offset);
     cursor += got;
     offset += static_cast<uint64_t>(got);
     bytes -= static_cast<size_t>(got);
@@ -112,8 +111,7 @@ StatusOr<SafetensorsFile> SafetensorsFile::open(const std::string &path) {
     QLORA_ASSIGN_OR_RETURN(
         mapping->header,
         parseSafetensorsHeader(text, fileBytes - mapping->dataStart));
-    void *base =
-        mmap(nullptr, fileBytes, PROT_READ, MAP_PRIVATE, file.fd, 0);
+    void *base = mmap(nullptr, fileBytes, PROT_READ, MAP_PRIVATE, file.fd, 0);
     if (base == MAP_FAILED)
       return Status::error(StatusCode::kResourceExhausted,
                            "cannot map {} bytes: {}", fileBytes,
@@ -148,8 +146,7 @@ const std::map<std::string, std::string> &SafetensorsFile::metadata() const {
 
 const SafetensorsTensor *SafetensorsFile::find(std::string_view name) const {
   const auto found = mapping->index.find(name);
-  return found == mapping->index.end() ? nullptr
-                                       : &tensors()[found->second];
+  return found == mapping->index.end() ? nullptr : &tensors()[found->second];
 }
 
 StatusOr<const SafetensorsTensor *>
@@ -184,8 +181,8 @@ void SafetensorsFile::release(const SafetensorsTensor &tensor,
   // A page that is shared with a neighbour goes too: it is clean, and comes
   // back from the file if the neighbour is read.
   const uint64_t first = begin / page * page;
-  const uint64_t last = std::min<uint64_t>((end + page - 1) / page * page,
-                                           mapping->fileBytes);
+  const uint64_t last =
+      std::min<uint64_t>((end + page - 1) / page * page, mapping->fileBytes);
   if (first < last)
     madvise(const_cast<uint8_t *>(mapping->base) + first, last - first,
             MADV_DONTNEED);

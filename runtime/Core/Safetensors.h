@@ -32,9 +32,28 @@ namespace qlora {
 /// The format's dtypes, in the order of the reference implementation, which
 /// is by alignment; the writer sorts by it.
 enum class SafetensorsDtype : uint8_t {
-  kBool, kF4, kF6E2M3, kF6E3M2, kU8, kI8, kF8E5M2, kF8E4M3, kF8E8M0,
-  kF8E4M3FNUZ, kF8E5M2FNUZ, kI16, kU16, kF16, kBF16, kI32, kU32, kF32, kC64,
-  kF64, kI64, kU64,
+  kBool,
+  kF4,
+  kF6E2M3,
+  kF6E3M2,
+  kU8,
+  kI8,
+  kF8E5M2,
+  kF8E4M3,
+  kF8E8M0,
+  kF8E4M3FNUZ,
+  kF8E5M2FNUZ,
+  kI16,
+  kU16,
+  kF16,
+  kBF16,
+  kI32,
+  kU32,
+  kF32,
+  kC64,
+  kF64,
+  kI64,
+  kU64,
 };
 
 /// "BF16" and so on, as files spell it.

@@ -24,12 +24,12 @@ struct DtypeInfo {
 };
 /// Indexed by SafetensorsDtype.
 constexpr std::array<DtypeInfo, 22> kDtypes = {{
-    {"BOOL", 8},        {"F4", 4},          {"F6_E2M3", 6}, {"F6_E3M2", 6},
-    {"U8", 8},          {"I8", 8},          {"F8_E5M2", 8}, {"F8_E4M3", 8},
-    {"F8_E8M0", 8},     {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8},
-    {"I16", 16},        {"U16", 16},        {"F16", 16},    {"BF16", 16},
-    {"I32", 32},        {"U32", 32},        {"F32", 32},    {"C64", 64},
-    {"F64", 64},        {"I64", 64},        {"U64", 64},
+    {"BOOL", 8},    {"F4", 4},          {"F6_E2M3", 6},     {"F6_E3M2", 6},
+    {"U8", 8},      {"I8", 8},          {"F8_E5M2", 8},     {"F8_E4M3", 8},
+    {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"I16", 16},
+    {"U16", 16},    {"F16", 16},        {"BF16", 16},       {"I32", 32},
+    {"U32", 32},    {"F32", 32},        {"C64", 64},        {"F64", 64},
+    {"I64", 64},    {"U64", 64},
 }};
 
 /// Deepest JSON level that a sound header has: root, tensor, shape.
@@ -98,8 +98,8 @@ static StatusOr<json> parseStrictJson(std::string_view text) {
   std::string problem;
   auto check = [&](int depth, json::parse_event_t event, json &parsed) {
     if (depth > kMaxDepth && problem.empty())
-      problem = fmt::format("the header nests deeper than {} levels",
-                            kMaxDepth);
+      problem =
+          fmt::format("the header nests deeper than {} levels", kMaxDepth);
     if (!problem.empty())
       return false;
     if (event == json::parse_event_t::object_start)
@@ -116,8 +116,7 @@ static StatusOr<json> parseStrictJson(std::string_view text) {
   if (!problem.empty())
     return Status::error(StatusCode::kDataLoss, "{}", problem);
   if (root.is_discarded())
-    return Status::error(StatusCode::kDataLoss,
-                         "the header is not UTF-8 JSON");
+    return Status::error(StatusCode::kDataLoss, "the header is not UTF-8 JSON");
   if (!root.is_object())
     return Status::error(StatusCode::kDataLoss,
                          "the header is not a JSON object");
@@ -169,9 +168,8 @@ static Status checkByteCount(const SafetensorsTensor &tensor) {
                                        &elements);
   overflow |= __builtin_mul_overflow(
       elements, uint64_t{safetensorsDtypeBits(tensor.dtype)}, &bits);
-  const std::string what =
-      fmt::format("{} {}", safetensorsDtypeName(tensor.dtype),
-                  formatShape(tensor.shape));
+  const std::string what = fmt::format(
+      "{} {}", safetensorsDtypeName(tensor.dtype), formatShape(tensor.shape));
   if (overflow)
     return Status::error(StatusCode::kDataLoss, "the size of {} overflows",
                          what);
@@ -223,10 +221,12 @@ static Status checkCoverage(const std::vector<SafetensorsTensor> &tensors,
   uint64_t end = 0;
   for (const SafetensorsTensor &tensor : tensors) {
     if (tensor.begin != end)
-      return Status::error(
-          StatusCode::kDataLoss, "tensor '{}' starts at byte {}, but the data "
-          "before it {} at {}", tensor.name, tensor.begin,
-          tensor.begin < end ? "goes on and ends" : "ends", end);
+      return Status::error(StatusCode::kDataLoss,
+                           "tensor '{}' starts at byte {}, but the data "
+                           "before it {} at {}",
+                           tensor.name, tensor.begin,
+                           tensor.begin < end ? "goes on and ends" : "ends",
+                           end);
     end = tensor.end;
   }
   if (end != bufferBytes)
@@ -273,8 +273,9 @@ formatSafetensorsHeader(const std::vector<SafetensorsTensor> &tensors,
     entry["shape"] = tensor.shape;
     entry["data_offsets"] = {tensor.begin, tensor.end};
   }
-  std::string text = root.dump(-1, ' ', /*ensure_ascii=*/false,
-                               nlohmann::ordered_json::error_handler_t::replace);
+  std::string text =
+      root.dump(-1, ' ', /*ensure_ascii=*/false,
+                nlohmann::ordered_json::error_handler_t::replace);
   text.resize((text.size() + 7) / 8 * 8, ' ');
   return text;
 }

@@ -24,9 +24,9 @@ public:
     // One writer per process and path; a remnant of a killed process with
     // our number is overwritten.
     std::string name = fmt::format("{}.{}.tmp", path, getpid());
-    const int fd = open(name.c_str(),
-                        O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC,
-                        0666);
+    const int fd =
+        open(name.c_str(),
+             O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (fd < 0)
       return Status::error(StatusCode::kUnavailable,
                            "cannot write beside '{}': {}", path,
@@ -84,7 +84,8 @@ private:
     return Status::error(full ? StatusCode::kResourceExhausted
                               : StatusCode::kUnavailable,
                          "cannot {} '{}': {}; what was there before is "
-                         "unchanged", what, path, std::strerror(code));
+                         "unchanged",
+                         what, path, std::strerror(code));
   }
 
   int fd;

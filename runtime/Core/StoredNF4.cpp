@@ -108,12 +108,11 @@ static Status copyPart(const ModelFiles &model, const std::string &name,
   const SafetensorsTensor &tensor = *entry.tensor;
   if ((dtype && tensor.dtype != *dtype) ||
       tensor.byteCount() != static_cast<uint64_t>(bytes))
-    return damaged("'{}': tensor '{}' is {} {}, {} bytes; expected {}{} bytes",
-                   entry.file->path(), name, safetensorsDtypeName(tensor.dtype),
-                   formatShape(tensor.shape), tensor.byteCount(),
-                   dtype ? std::string(safetensorsDtypeName(*dtype)) + ", "
-                         : "",
-                   bytes);
+    return damaged(
+        "'{}': tensor '{}' is {} {}, {} bytes; expected {}{} bytes",
+        entry.file->path(), name, safetensorsDtypeName(tensor.dtype),
+        formatShape(tensor.shape), tensor.byteCount(),
+        dtype ? std::string(safetensorsDtypeName(*dtype)) + ", " : "", bytes);
   const auto data = entry.file->bytes(tensor);
   std::copy(data.begin(), data.end(), out);
   entry.file->release(tensor);
@@ -127,12 +126,11 @@ static Status checkState(const StoredNF4 &weight,
                   weight.shape.end()))
     return damaged("it has shape {}, train.so was compiled for {}",
                    formatShape(weight.shape), formatShape(shape));
-  if (weight.block != layout.block ||
-      weight.doubleQuant != layout.doubleQuant)
+  if (weight.block != layout.block || weight.doubleQuant != layout.doubleQuant)
     return damaged("it has block {} with{} double quantisation, train.so was "
                    "compiled for block {} with{}",
-                   weight.block, weight.doubleQuant ? "" : "out",
-                   layout.block, layout.doubleQuant ? "" : "out");
+                   weight.block, weight.doubleQuant ? "" : "out", layout.block,
+                   layout.doubleQuant ? "" : "out");
   return Status::ok();
 }
 
@@ -141,29 +139,25 @@ Status copyStoredNF4(const ModelFiles &model, std::string_view name,
                      uint8_t *out) {
   const std::string weight(name);
   QLORA_ASSIGN_OR_RETURN(QuantState state, readState(model, name));
-  QLORA_RETURN_IF_ERROR(
-      checkState(state.weight, shape, layout)
-          .withContext(fmt::format("weight '{}' in '{}'", name,
-                                   model.folder())));
+  QLORA_RETURN_IF_ERROR(checkState(state.weight, shape, layout)
+                            .withContext(fmt::format("weight '{}' in '{}'",
+                                                     name, model.folder())));
   std::memset(out, 0, static_cast<size_t>(layout.bytes));
   QLORA_RETURN_IF_ERROR(copyPart(model, weight, std::nullopt,
                                  (layout.elements + 1) / 2,
                                  out + layout.packed));
-  QLORA_RETURN_IF_ERROR(
-      copyPart(model, weight + ".absmax",
-               layout.doubleQuant ? SafetensorsDtype::kU8
-                                  : SafetensorsDtype::kF32,
-               layout.blocks * (layout.doubleQuant ? 1 : 4),
-               out + layout.scales));
+  QLORA_RETURN_IF_ERROR(copyPart(
+      model, weight + ".absmax",
+      layout.doubleQuant ? SafetensorsDtype::kU8 : SafetensorsDtype::kF32,
+      layout.blocks * (layout.doubleQuant ? 1 : 4), out + layout.scales));
   QLORA_RETURN_IF_ERROR(copyPart(model, weight + ".quant_map",
                                  SafetensorsDtype::kF32, 16 * 4,
                                  out + layout.codeBook));
   if (!layout.doubleQuant)
     return Status::ok();
-  QLORA_RETURN_IF_ERROR(copyPart(model, weight + ".nested_absmax",
-                                 SafetensorsDtype::kF32,
-                                 layout.nestedBlocks * 4,
-                                 out + layout.nestedAbsmax));
+  QLORA_RETURN_IF_ERROR(
+      copyPart(model, weight + ".nested_absmax", SafetensorsDtype::kF32,
+               layout.nestedBlocks * 4, out + layout.nestedAbsmax));
   QLORA_RETURN_IF_ERROR(copyPart(model, weight + ".nested_quant_map",
                                  SafetensorsDtype::kF32, 256 * 4,
                                  out + layout.nestedMap));

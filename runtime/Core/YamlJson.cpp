@@ -37,8 +37,7 @@ static StatusOr<json> nodeToJson(const YAML::Node &node, int depth) {
         return Status::invalid("has a key that is not a name");
       QLORA_ASSIGN_OR_RETURN(json value, nodeToJson(entry.second, depth + 1));
       if (!object.emplace(entry.first.Scalar(), std::move(value)).second)
-        return Status::invalid("has the key '{}' twice",
-                               entry.first.Scalar());
+        return Status::invalid("has the key '{}' twice", entry.first.Scalar());
     }
     return object;
   }

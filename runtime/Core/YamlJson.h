@@ -32,8 +32,8 @@ StatusOr<std::vector<YamlEntry>> readYamlMap(const std::string &path);
 
 /// {a: 1, b: [x]} as YAML text, one line per key; texts that would read back
 /// as another type are quoted.
-std::string jsonToYaml(
-    const std::vector<std::pair<std::string, nlohmann::json>> &entries);
+std::string
+jsonToYaml(const std::vector<std::pair<std::string, nlohmann::json>> &entries);
 
 } // namespace qlora
 

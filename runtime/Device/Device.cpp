@@ -106,8 +106,7 @@ Status Device::timedLaunch(const qlora_command &command) {
   Status status = launch(command);
   const auto elapsed = std::chrono::nanoseconds(Clock::now() - start);
   launchCount[command.target] += 1;
-  launchNanoseconds[command.target] +=
-      static_cast<uint64_t>(elapsed.count());
+  launchNanoseconds[command.target] += static_cast<uint64_t>(elapsed.count());
   return status;
 }
 

@@ -51,7 +51,7 @@ struct DeviceCounters {
   uint64_t collectives = 0;
   uint64_t records = 0;
   uint64_t waits = 0;
-  uint64_t bytesRead = 0;       ///< operands, at operand granularity
+  uint64_t bytesRead = 0; ///< operands, at operand granularity
   uint64_t bytesWritten = 0;
   uint64_t collectiveBytes = 0; ///< of the operands, on one rank
 };

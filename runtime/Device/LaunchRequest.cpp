@@ -25,8 +25,7 @@ KernelRequest makeRequest(const LoadedModule &module,
         operand.bytes == 0
             ? std::nullopt
             : std::optional(static_cast<qlora_dtype>(operand.dtype)));
-  const auto constants =
-      module.constants(module.launches()[command.target]);
+  const auto constants = module.constants(module.launches()[command.target]);
   request.constants.assign(constants.begin(), constants.end());
   return request;
 }
@@ -56,7 +55,8 @@ Status checkLaunchRow(const LoadedModule &module, const qlora_command &command,
     if (operands[i].bytes < bytes[i])
       return Status::error(StatusCode::kDataLoss,
                            "{}: operand '{}' has {} bytes, the kernel touches "
-                           "{}", row.fullName(), row.op->operands[i].name,
+                           "{}",
+                           row.fullName(), row.op->operands[i].name,
                            operands[i].bytes, bytes[i]);
   return Status::ok();
 }

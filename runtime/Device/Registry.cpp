@@ -17,7 +17,8 @@ StatusOr<std::unique_ptr<Device>> createDevice(std::string_view name,
   if (name == "cuda" || name.starts_with("cuda:"))
     return Status::error(StatusCode::kUnavailable,
                          "device '{}': this qlora-run has no CUDA device; use "
-                         "--device cpu", name);
+                         "--device cpu",
+                         name);
   return Status::invalid("unknown device '{}'; there are cpu and null", name);
 }
 

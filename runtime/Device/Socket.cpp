@@ -59,8 +59,8 @@ StatusOr<FileDescriptor> listenOn(const std::string &host, int port) {
   QLORA_ASSIGN_OR_RETURN(Addresses addresses, resolve(host, port, true));
   int error = 0;
   for (addrinfo *a = addresses.get(); a; a = a->ai_next) {
-    FileDescriptor socket(::socket(
-        a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol));
+    FileDescriptor socket(
+        ::socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol));
     int on = 1;
     if (socket.isOpen() &&
         setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) ==
@@ -132,8 +132,7 @@ Status setTimeout(const FileDescriptor &socket,
   value.tv_sec = timeout.count() / 1000;
   value.tv_usec = timeout.count() % 1000 * 1000;
   for (int option : {SO_RCVTIMEO, SO_SNDTIMEO})
-    if (setsockopt(socket.get(), SOL_SOCKET, option, &value, sizeof value) !=
-        0)
+    if (setsockopt(socket.get(), SOL_SOCKET, option, &value, sizeof value) != 0)
       return systemError("setsockopt", errno);
   return Status::ok();
 }

@@ -57,9 +57,8 @@ TcpStoreServer::start(FileDescriptor listening, std::string secret) {
                          std::strerror(errno));
   server->wakeReader = FileDescriptor(ends[0]);
   server->wakeWriter = FileDescriptor(ends[1]);
-  server->acceptor = std::thread([s = server.get()] {
-    s->acceptConnections();
-  });
+  server->acceptor =
+      std::thread([s = server.get()] { s->acceptConnections(); });
   return server;
 }
 
@@ -158,8 +157,8 @@ Status TcpStoreServer::answerOne(const FileDescriptor &socket) {
 static StatusOr<std::string> receiveText(const FileDescriptor &socket,
                                          uint32_t bytes, uint32_t limit) {
   if (bytes > limit)
-    return Status::invalid("a text of {} bytes is over the limit of {}",
-                           bytes, limit);
+    return Status::invalid("a text of {} bytes is over the limit of {}", bytes,
+                           limit);
   std::string text(bytes, '\0');
   QLORA_RETURN_IF_ERROR(receiveAll(socket, text.data(), bytes));
   return text;
@@ -204,8 +203,7 @@ static Status answerChallenge(const FileDescriptor &socket,
                               std::string_view secret) {
   QLORA_RETURN_IF_ERROR(setTimeout(socket, kHandshakeTimeout));
   Digest challenge;
-  QLORA_RETURN_IF_ERROR(
-      receiveAll(socket, challenge.data(), challenge.size()));
+  QLORA_RETURN_IF_ERROR(receiveAll(socket, challenge.data(), challenge.size()));
   Digest answer = hmac(secret, challenge);
   QLORA_RETURN_IF_ERROR(sendAll(socket, answer.data(), answer.size()));
   char accepted = 1;
@@ -215,8 +213,7 @@ static Status answerChallenge(const FileDescriptor &socket,
 StatusOr<std::unique_ptr<TcpStore>>
 TcpStore::connect(const std::string &host, int port, std::string_view secret,
                   std::chrono::milliseconds timeout) {
-  QLORA_ASSIGN_OR_RETURN(FileDescriptor socket,
-                         connectTo(host, port, timeout));
+  QLORA_ASSIGN_OR_RETURN(FileDescriptor socket, connectTo(host, port, timeout));
   Status status = answerChallenge(socket, secret);
   if (!status.isOk())
     return Status::error(StatusCode::kUnavailable,
@@ -239,8 +236,8 @@ static std::string request(char kind, std::string_view key, uint32_t second,
 
 Status TcpStore::set(std::string_view key, std::string_view value) {
   if (key.size() > kMaxKeyBytes || value.size() > kMaxValueBytes)
-    return Status::invalid("'{}' with {} bytes is too large for the store",
-                           key, value.size());
+    return Status::invalid("'{}' with {} bytes is too large for the store", key,
+                           value.size());
   std::lock_guard lock(mutex);
   QLORA_RETURN_IF_ERROR(setTimeout(socket, kAnswerSlack));
   std::string bytes =

@@ -22,11 +22,14 @@ constexpr std::string_view kBasePrefix = "base_model.model.";
 /// The version of PEFT whose adapter_config.json we write.
 constexpr const char *kPeftVersion = "0.19.0";
 
-constexpr const char *kTokenizerFiles[] = {
-    "tokenizer.json",      "tokenizer.model",
-    "tokenizer_config.json", "chat_template.jinja",
-    "special_tokens_map.json", "added_tokens.json",
-    "vocab.json",          "merges.txt"};
+constexpr const char *kTokenizerFiles[] = {"tokenizer.json",
+                                           "tokenizer.model",
+                                           "tokenizer_config.json",
+                                           "chat_template.jinja",
+                                           "special_tokens_map.json",
+                                           "added_tokens.json",
+                                           "vocab.json",
+                                           "merges.txt"};
 
 /// Files that appear in `folder` together. Removed when not committed.
 class Staging {
@@ -37,8 +40,9 @@ public:
     fs::remove_all(path, error); // what a killed run left
     fs::create_directories(path, error);
     if (error)
-      return Status::error(StatusCode::kUnavailable, "cannot write to '{}': "
-                                                     "{}",
+      return Status::error(StatusCode::kUnavailable,
+                           "cannot write to '{}': "
+                           "{}",
                            folder, error.message());
     return Staging(folder, std::move(path));
   }
@@ -107,8 +111,7 @@ static std::vector<std::string> adaptedModules(const LoadedModule &module) {
   return modules;
 }
 
-static json targetModules(const LoadedModule &module,
-                          const Options &options) {
+static json targetModules(const LoadedModule &module, const Options &options) {
   const json &given = options.value("lora_target_modules");
   if (given.is_array())
     return given;
@@ -170,8 +173,7 @@ static Status writeText(const std::string &path, const std::string &text) {
                        "cannot write '{}': is the disk full?", path);
 }
 
-static Status copyTokenizer(const std::string &model,
-                            const Staging &staging) {
+static Status copyTokenizer(const std::string &model, const Staging &staging) {
   for (const char *name : kTokenizerFiles) {
     fs::path source = fs::path(model) / name;
     std::error_code error;

@@ -17,10 +17,12 @@ using nlohmann::json;
 
 /// Keys without a meaning for the numbers, whatever their value.
 static const std::set<std::string, std::less<>> kIgnored = {
-    "auto_mapping",      "base_model_name_or_path", "ensure_weight_tying",
-    "inference_mode",    "init_lora_weights",       "lora_dropout",
-    "megatron_core",     "peft_version",            "qalora_group_size",
-    "revision",          "target_modules",          "task_type",
+    "auto_mapping",        "base_model_name_or_path",
+    "ensure_weight_tying", "inference_mode",
+    "init_lora_weights",   "lora_dropout",
+    "megatron_core",       "peft_version",
+    "qalora_group_size",   "revision",
+    "target_modules",      "task_type",
     "modules_to_save"};
 
 static bool isOff(const json &value) {
@@ -42,8 +44,7 @@ static StatusOr<json> readConfig(const std::string &path) {
   return config;
 }
 
-Status checkAdapterConfig(const std::string &folder,
-                          const Options &options) {
+Status checkAdapterConfig(const std::string &folder, const Options &options) {
   std::string path = folder + "/adapter_config.json";
   QLORA_ASSIGN_OR_RETURN(json config, readConfig(path));
   // What PEFT takes when a key is missing.
@@ -55,8 +56,7 @@ Status checkAdapterConfig(const std::string &folder,
       {"lora_alpha", {options.value("lora_alpha"), 8}},
       {"use_rslora", {options.value("use_rslora"), false}},
       {"rank_pattern", {options.value("lora_rank_pattern"), json::object()}},
-      {"alpha_pattern",
-       {options.value("lora_alpha_pattern"), json::object()}},
+      {"alpha_pattern", {options.value("lora_alpha_pattern"), json::object()}},
   };
   std::set<std::string, std::less<>> compared;
   for (const auto &[key, values] : expected) {

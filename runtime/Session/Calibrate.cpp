@@ -98,12 +98,11 @@ static StatusOr<double> measureGemm(qlora_dtype dtype) {
   uint64_t element = dtypeBits(dtype) / 8;
   QLORA_ASSIGN_OR_RETURN(
       Measured gemm,
-      Measured::prepare(
-          "matmul.onednn", {dtype, dtype, dtype, QLORA_DTYPE_U8},
-          {kRows, kColumns, kDepth, kDepth, kDepth, kColumns, 0, 1,
-           bitsOf(1), bitsOf(0)},
-          {kRows * kDepth * element, kColumns * kDepth * element,
-           kRows * kColumns * element, 0}));
+      Measured::prepare("matmul.onednn", {dtype, dtype, dtype, QLORA_DTYPE_U8},
+                        {kRows, kColumns, kDepth, kDepth, kDepth, kColumns, 0,
+                         1, bitsOf(1), bitsOf(0)},
+                        {kRows * kDepth * element, kColumns * kDepth * element,
+                         kRows * kColumns * element, 0}));
   QLORA_ASSIGN_OR_RETURN(double seconds,
                          bestSeconds([&] { return gemm.run(); }));
   return 2e-9 * kRows * kColumns * kDepth / seconds;
@@ -111,13 +110,12 @@ static StatusOr<double> measureGemm(qlora_dtype dtype) {
 
 static StatusOr<double> measureDecode() {
   NF4Layout layout = NF4Layout::of(kColumns * kDepth, 64, true);
-  QLORA_ASSIGN_OR_RETURN(
-      Measured decode,
-      Measured::prepare("decode.vector",
-                        {QLORA_DTYPE_NF4, QLORA_DTYPE_BF16},
-                        {kColumns, kDepth, 64, 1},
-                        {static_cast<uint64_t>(layout.bytes),
-                         2 * kColumns * kDepth}));
+  QLORA_ASSIGN_OR_RETURN(Measured decode,
+                         Measured::prepare("decode.vector",
+                                           {QLORA_DTYPE_NF4, QLORA_DTYPE_BF16},
+                                           {kColumns, kDepth, 64, 1},
+                                           {static_cast<uint64_t>(layout.bytes),
+                                            2 * kColumns * kDepth}));
   QLORA_ASSIGN_OR_RETURN(double seconds,
                          bestSeconds([&] { return decode.run(); }));
   return 2e-9 * kColumns * kDepth / seconds;
@@ -158,8 +156,7 @@ static int coreCount() {
 }
 
 StatusOr<std::string> calibrate(const std::string &path) {
-  nlohmann::ordered_json profile = {{"cpu", cpuName()},
-                                    {"cores", coreCount()}};
+  nlohmann::ordered_json profile = {{"cpu", cpuName()}, {"cores", coreCount()}};
   QLORA_ASSIGN_OR_RETURN(profile["gemm_f32_gflops"],
                          measureGemm(QLORA_DTYPE_F32));
   QLORA_ASSIGN_OR_RETURN(profile["gemm_bf16_gflops"],

@@ -114,8 +114,7 @@ void placeRow(const TokenRow &row, int64_t b, int64_t offset, int32_t segment,
               MicroBatch &out);
 
 /// A permutation of [0, count) that depends on the arguments only.
-std::vector<int64_t> shuffledOrder(int64_t count, uint64_t seed,
-                                   int64_t epoch);
+std::vector<int64_t> shuffledOrder(int64_t count, uint64_t seed, int64_t epoch);
 
 /// First-fit packing in order: bin of each row, such that the lengths in a
 /// bin add up to at most `capacity`. Bins are numbered in order of their

@@ -4,9 +4,10 @@
 
 #include "runtime/Session/Dump.h"
 
-#include <cstring>
+#include <algorithm>
+#include <limits>
 
-#include "runtime/Kernels/Math/NF4.h"
+#include "runtime/Kernels/Cpu/QuantizeNF4.h"
 #include "runtime/Session/Adapter.h"
 
 namespace qlora {
@@ -28,10 +29,14 @@ Status Dump::takeLogits(Run &run) {
   run.train->read(0, 0, run.perStep(), batch);
   // Every position gets a target, so that the head computes every row.
   std::fill(batch.targets.begin(), batch.targets.end(), 0);
+  // Attention skips padding; here it is a segment of its own, so that its
+  // logits are numbers too, the same as PyTorch's.
+  std::replace(batch.segments.begin(), batch.segments.end(), 0,
+               std::numeric_limits<int32_t>::max());
   std::vector<float> logits;
   int64_t vocabulary = 0;
-  run.observer.onLogits = [&](std::span<const int32_t> rows,
-                              const float *block, int64_t vocab) {
+  run.observer.onLogits = [&](std::span<const int32_t> rows, const float *block,
+                              int64_t vocab) {
     vocabulary = vocab;
     logits.resize(batch.ids.size() * vocab);
     for (size_t i = 0; i < rows.size(); ++i)
@@ -42,8 +47,8 @@ Status Dump::takeLogits(Run &run) {
   Status status = run.program.evaluate(batch, {}, sums, correct);
   run.observer.onLogits = nullptr;
   QLORA_RETURN_IF_ERROR(status);
-  add("logits", SafetensorsDtype::kF32,
-      {batch.batch, batch.length, vocabulary}, asBytes(logits));
+  add("logits", SafetensorsDtype::kF32, {batch.batch, batch.length, vocabulary},
+      asBytes(logits));
   return Status::ok();
 }
 
@@ -63,72 +68,48 @@ Status Dump::takeGradients(Run &run, double labels) {
   return Status::ok();
 }
 
-/// One 4-bit weight in memory, by the parts of its layout.
-struct Dump::Weight {
-  NF4Layout layout;
-  std::span<const uint8_t> bytes;
-
-  std::span<const uint8_t> part(int64_t offset, int64_t count) const {
-    return bytes.subspan(offset, count);
-  }
-  float number(int64_t offset, int64_t index) const {
-    float value;
-    std::memcpy(&value, bytes.data() + offset + 4 * index, sizeof value);
-    return value;
-  }
-  float scale(int64_t block) const {
-    if (!layout.doubleQuant)
-      return number(layout.scales, block);
-    uint8_t code = bytes[layout.scales + block];
-    // Rounded twice, as bitsandbytes does: no fused multiply-add.
-    volatile float product =
-        number(layout.nestedMap, code) *
-        number(layout.nestedAbsmax, block / kNF4NestedBlock);
-    return product + number(layout.offset, 0);
-  }
-  std::vector<float> decoded() const {
-    std::vector<float> values(layout.elements);
-    for (int64_t i = 0; i < layout.elements; ++i) {
-      uint8_t pair = bytes[layout.packed + i / 2];
-      int code = i % 2 == 0 ? pair >> 4 : pair & 15;
-      values[i] = number(layout.codeBook, code) * scale(i / layout.block);
-    }
-    return values;
-  }
-};
+/// The numbers that a 4-bit weight in memory stands for.
+static std::vector<float> decoded(const NF4Layout &layout, int64_t columns,
+                                  std::span<const uint8_t> bytes) {
+  std::vector<float> scales(layout.blocks), values(layout.elements);
+  decodeNF4Scales(layout, bytes.data(), scales.data());
+  decodeNF4(layout, bytes.data(), scales.data(), columns, 0, layout.elements,
+            values.data());
+  return values;
+}
 
 void Dump::addWeight(const qlora_parameter &parameter,
                      std::span<const uint8_t> bytes) {
-  std::vector<int64_t> shape(parameter.shape,
-                             parameter.shape + parameter.rank);
+  std::vector<int64_t> shape(parameter.shape, parameter.shape + parameter.rank);
   int64_t elements = 1;
   for (int64_t size : shape)
     elements *= size;
-  Weight weight{NF4Layout::of(elements, parameter.block,
-                              parameter.double_quant != 0),
-                bytes};
-  const NF4Layout &l = weight.layout;
+  const NF4Layout l =
+      NF4Layout::of(elements, parameter.block, parameter.double_quant != 0);
+  auto part = [&](int64_t offset, int64_t count) {
+    return bytes.subspan(offset, count);
+  };
   std::string name = parameter.name;
   int64_t packedBytes = (elements + 1) / 2;
   add(name + ".packed", SafetensorsDtype::kU8, {packedBytes, 1},
-      weight.part(l.packed, packedBytes));
+      part(l.packed, packedBytes));
   add(name + ".quant_map", SafetensorsDtype::kF32, {16},
-      weight.part(l.codeBook, 64));
+      part(l.codeBook, 64));
   if (l.doubleQuant) {
     add(name + ".absmax", SafetensorsDtype::kU8, {l.blocks},
-        weight.part(l.scales, l.blocks));
+        part(l.scales, l.blocks));
     add(name + ".nested_absmax", SafetensorsDtype::kF32, {l.nestedBlocks},
-        weight.part(l.nestedAbsmax, 4 * l.nestedBlocks));
+        part(l.nestedAbsmax, 4 * l.nestedBlocks));
     add(name + ".nested_quant_map", SafetensorsDtype::kF32, {256},
-        weight.part(l.nestedMap, 4 * 256));
+        part(l.nestedMap, 4 * 256));
     add(name + ".nested_offset", SafetensorsDtype::kF32, {1},
-        weight.part(l.offset, 4));
+        part(l.offset, 4));
   } else {
     add(name + ".absmax", SafetensorsDtype::kF32, {l.blocks},
-        weight.part(l.scales, 4 * l.blocks));
+        part(l.scales, 4 * l.blocks));
   }
   add(name + ".dequantized", SafetensorsDtype::kF32, shape,
-      asBytes(weight.decoded()));
+      asBytes(decoded(l, shape.back(), bytes)));
 }
 
 Status Dump::takeWeights(Run &run) {

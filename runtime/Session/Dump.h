@@ -40,9 +40,8 @@ public:
   Status write();
 
 private:
-  struct Weight;
-  void add(std::string name, SafetensorsDtype dtype,
-           std::vector<int64_t> shape, std::span<const uint8_t> bytes);
+  void add(std::string name, SafetensorsDtype dtype, std::vector<int64_t> shape,
+           std::span<const uint8_t> bytes);
   void addWeight(const qlora_parameter &parameter,
                  std::span<const uint8_t> bytes);
 

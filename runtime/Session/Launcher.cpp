@@ -3,6 +3,7 @@
 // Starting, watching and ending ranks.
 
 #include "runtime/Session/Launcher.h"
+#include "runtime/Session/RankChannel.h"
 
 #include <fcntl.h>
 #include <openssl/rand.h>
@@ -31,10 +32,7 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-constexpr const char *kChannelVariable = "QLORA_RANK_CHANNEL";
 constexpr auto kGrace = std::chrono::seconds(2);
-/// A message of the channel is one packet.
-constexpr size_t kMaxMessageBytes = 64 << 10;
 
 struct Child {
   pid_t pid = -1;
@@ -94,8 +92,9 @@ static std::string randomSecret() {
 }
 
 static Status systemError(const char *what) {
-  return Status::error(StatusCode::kUnavailable, "cannot start the ranks: {}: "
-                                                 "{}",
+  return Status::error(StatusCode::kUnavailable,
+                       "cannot start the ranks: {}: "
+                       "{}",
                        what, std::strerror(errno));
 }
 
@@ -160,7 +159,7 @@ void Supervisor::becomeRank(int rank, int channel) {
       {"LOCAL_WORLD_SIZE", std::to_string(request.ranks)},
       {"MASTER_ADDR", "127.0.0.1"},
       {"MASTER_PORT", std::to_string(port)},
-      {kChannelVariable, std::to_string(channel)},
+      {kRankChannelVariable, std::to_string(channel)},
   };
   for (const auto &[name, value] : variables)
     setenv(name, value.c_str(), 1);
@@ -171,11 +170,11 @@ void Supervisor::becomeRank(int rank, int channel) {
   arguments.push_back(nullptr);
   sigprocmask(SIG_SETMASK, &oldMask, nullptr);
   execv(request.executable.c_str(), arguments.data());
-  std::string message = json{{"code", int(StatusCode::kUnavailable)},
-                             {"message", fmt::format("cannot execute {}: {}",
-                                                     request.executable,
-                                                     std::strerror(errno))}}
-                            .dump();
+  std::string message =
+      json{{"code", int(StatusCode::kUnavailable)},
+           {"message", fmt::format("cannot execute {}: {}", request.executable,
+                                   std::strerror(errno))}}
+          .dump();
   send(channel, message.data(), message.size(), MSG_NOSIGNAL);
   _exit(127);
 }
@@ -215,13 +214,12 @@ void Supervisor::noteFailure(int rank, StatusCode code,
 }
 
 void Supervisor::readReport(int rank) {
-  std::string text(kMaxMessageBytes, '\0');
+  std::string text(kMaxChannelBytes, '\0');
   ssize_t bytes = recv(children[rank].channel.get(), text.data(), text.size(),
                        MSG_DONTWAIT);
   // A rank that ended without reading our hello resets the connection; what
   // it sent is still there.
-  if (bytes < 0 &&
-      (errno == EAGAIN || errno == EINTR || errno == ECONNRESET))
+  if (bytes < 0 && (errno == EAGAIN || errno == EINTR || errno == ECONNRESET))
     return;
   if (bytes <= 0) {
     children[rank].channel = FileDescriptor();
@@ -254,12 +252,14 @@ void Supervisor::noteEnd(int rank, int status) {
   }
   int signal = WTERMSIG(status);
   exitCode = exitCode == 0 ? 128 + signal : exitCode;
-  if (!isKilling)
-    noteFailure(rank, StatusCode::kUnavailable,
-                fmt::format("was killed by signal {} ({}){}", signal,
-                            strsignal(signal),
-                            signal == SIGKILL ? "; was memory exhausted?"
-                                              : ""));
+  // Before the first step a rank has nothing to save and just ends.
+  bool wasStopped =
+      interruptions > 0 && (signal == SIGINT || signal == SIGTERM);
+  if (!isKilling && !wasStopped)
+    noteFailure(
+        rank, StatusCode::kUnavailable,
+        fmt::format("was killed by signal {} ({}){}", signal, strsignal(signal),
+                    signal == SIGKILL ? "; was memory exhausted?" : ""));
 }
 
 void Supervisor::reap() {
@@ -324,40 +324,6 @@ LaunchResult launchRanks(const LaunchRequest &request) {
     return {1, status};
   }
   return supervisor.watch();
-}
-
-StatusOr<std::optional<RankChannel>> RankChannel::open(RankEnvironment &env) {
-  const char *number = getenv(kChannelVariable);
-  if (!number)
-    return std::optional<RankChannel>();
-  RankChannel channel;
-  channel.socket = FileDescriptor(std::atoi(number));
-  unsetenv(kChannelVariable);
-  fcntl(channel.socket.get(), F_SETFD, FD_CLOEXEC);
-  std::string text(kMaxMessageBytes, '\0');
-  ssize_t bytes = recv(channel.socket.get(), text.data(), text.size(), 0);
-  text.resize(static_cast<size_t>(std::max<ssize_t>(0, bytes)));
-  json hello = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!hello.is_object())
-    return Status::error(StatusCode::kAborted,
-                         "{} is set but leads to no launcher; unset it",
-                         kChannelVariable);
-  env.secret = hello.value("secret", "");
-  env.launcher = "qlora-run";
-  if (int listening = hello.value("listening", -1); listening >= 0) {
-    fcntl(listening, F_SETFD, FD_CLOEXEC);
-    channel.listening = FileDescriptor(listening);
-  }
-  return std::optional<RankChannel>(std::move(channel));
-}
-
-void RankChannel::reportError(const Status &status) {
-  std::string text = json{{"code", static_cast<int>(status.code())},
-                          {"message", status.message().substr(0, 4096)}}
-                         .dump(-1, ' ', false, json::error_handler_t::replace);
-  // A launcher that is gone cannot be told; it will also not be waiting.
-  if (send(socket.get(), text.data(), text.size(), MSG_NOSIGNAL) < 0)
-    return;
 }
 
 } // namespace qlora

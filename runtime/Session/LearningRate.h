@@ -49,8 +49,8 @@ private:
              static_cast<double>(std::max<int64_t>(1, warmupSteps));
     if (scheduler == "constant_with_warmup")
       return 1;
-    double rest = static_cast<double>(
-        std::max<int64_t>(1, totalSteps - warmupSteps));
+    double rest =
+        static_cast<double>(std::max<int64_t>(1, totalSteps - warmupSteps));
     if (scheduler == "linear")
       return std::max(0.0, static_cast<double>(totalSteps - step) / rest);
     assert(scheduler == "cosine" && "not a row of the option table");

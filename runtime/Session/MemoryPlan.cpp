@@ -38,10 +38,9 @@ static const char *arenaTitle(qlora_arena_kind kind) {
 static std::vector<PlanRow> arenaRows(const Device &device) {
   std::vector<PlanRow> rows;
   for (const ArenaUse &use : device.memory())
-    rows.push_back({arenaTitle(use.kind), use.plannedBytes,
-                    use.allocatedBytes,
-                    use.shared ? "one copy for the ranks of this machine"
-                               : ""});
+    rows.push_back(
+        {arenaTitle(use.kind), use.plannedBytes, use.allocatedBytes,
+         use.shared ? "one copy for the ranks of this machine" : ""});
   return rows;
 }
 

@@ -8,35 +8,34 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cerrno>
 #include <cstring>
 
 namespace qlora {
 
-Metrics::Metrics(FILE *file, std::string path, bool asJson, FILE *out,
-                 FILE *errors)
-    : file(file), path(std::move(path)), asJson(asJson), out(out),
-      errors(errors), isTerminal(!asJson && isatty(fileno(out))) {}
+Metrics::Metrics(bool asJson, FILE *out, FILE *errors)
+    : asJson(asJson), out(out), errors(errors),
+      isTerminal(!asJson && isatty(fileno(out))) {}
 
-StatusOr<std::unique_ptr<Metrics>> Metrics::open(const std::string &folder,
-                                                 bool asJson, FILE *out,
-                                                 FILE *errors) {
-  std::string path = folder + "/metrics.jsonl";
-  FILE *file = std::fopen(path.c_str(), "we");
+Status Metrics::open(const std::string &folder) {
+  path = folder + "/metrics.jsonl";
+  file = std::fopen(path.c_str(), "we");
   if (!file)
     return Status::error(StatusCode::kUnavailable, "cannot write '{}': {}",
                          path, std::strerror(errno));
-  return std::unique_ptr<Metrics>(
-      new Metrics(file, std::move(path), asJson, out, errors));
+  return Status::ok();
 }
 
 Metrics::~Metrics() {
   clearBar();
-  std::fclose(file);
+  if (file)
+    std::fclose(file);
 }
 
 Status Metrics::log(const nlohmann::ordered_json &values,
                     const std::string &text) {
+  assert(file && "open() comes first");
   clearBar();
   std::string line = values.dump() + "\n";
   // Flushed at once: a run that dies has its metrics up to then.

@@ -24,7 +24,6 @@
 #define QLORA_RUNTIME_SESSION_METRICS_H
 
 #include <cstdio>
-#include <memory>
 #include <string>
 #include <string_view>
 
@@ -37,14 +36,16 @@ namespace qlora {
 
 class Metrics {
 public:
-  /// Starts a new metrics.jsonl in `folder`, which must exist. `out` and
-  /// `errors` outlive this object.
-  static StatusOr<std::unique_ptr<Metrics>> open(const std::string &folder,
-                                                 bool asJson, FILE *out,
-                                                 FILE *errors);
+  /// `out` and `errors` outlive this object.
+  Metrics(bool asJson, FILE *out, FILE *errors);
   ~Metrics();
 
-  /// Appends `values` to the file; prints them or `text`.
+  /// Starts a new metrics.jsonl in `folder`, which must exist. Not before the
+  /// run is known to be able to start: a mistake leaves the file of an
+  /// earlier run alone.
+  Status open(const std::string &folder);
+
+  /// Appends `values` to the file, which is open; prints them or `text`.
   Status log(const nlohmann::ordered_json &values, const std::string &text);
 
   /// Text for people; nothing when the format is JSON.
@@ -54,11 +55,10 @@ public:
   void showBar(int64_t step, int64_t totalSteps, double etaSeconds);
 
 private:
-  Metrics(FILE *file, std::string path, bool asJson, FILE *out, FILE *errors);
   void clearBar();
 
-  FILE *file;
-  const std::string path;
+  FILE *file = nullptr;
+  std::string path;
   const bool asJson;
   FILE *const out;
   FILE *const errors;

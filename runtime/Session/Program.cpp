@@ -35,8 +35,7 @@ StatusOr<CompiledVariants> CompiledVariants::of(const LoadedModule &module) {
 
 StatusOr<const qlora_entry *> Program::find(qlora_entry_kind kind,
                                             const MicroBatch &batch) const {
-  if (const qlora_entry *entry =
-          module.entry(kind, batch.batch, batch.length))
+  if (const qlora_entry *entry = module.entry(kind, batch.batch, batch.length))
     return entry;
   return Status::error(StatusCode::kInternal,
                        "no variant of {} for {} x {} tokens",
@@ -57,13 +56,12 @@ static bool isPlain(const MicroBatch &batch) {
   return true;
 }
 
-Status Program::writeInputs(const qlora_entry &entry,
-                            const MicroBatch &batch) {
-  const std::pair<qlora_binding_kind, const std::vector<int32_t> *> inputs[] =
-      {{QLORA_INPUT_IDS, &batch.ids},
-       {QLORA_INPUT_TARGETS, &batch.targets},
-       {QLORA_INPUT_POSITIONS, &batch.positions},
-       {QLORA_INPUT_SEGMENTS, &batch.segments}};
+Status Program::writeInputs(const qlora_entry &entry, const MicroBatch &batch) {
+  const std::pair<qlora_binding_kind, const std::vector<int32_t> *> inputs[] = {
+      {QLORA_INPUT_IDS, &batch.ids},
+      {QLORA_INPUT_TARGETS, &batch.targets},
+      {QLORA_INPUT_POSITIONS, &batch.positions},
+      {QLORA_INPUT_SEGMENTS, &batch.segments}};
   for (const auto &[kind, values] : inputs) {
     const qlora_binding *binding = module.binding(entry, kind);
     if (binding) {
@@ -108,8 +106,7 @@ Status Program::accumulate(const MicroBatch &batch, bool last,
                            const qlora_step_block &step, LossSums &sums) {
   QLORA_ASSIGN_OR_RETURN(
       const qlora_entry *entry,
-      find(last ? QLORA_ENTRY_ACCUMULATE_LAST : QLORA_ENTRY_ACCUMULATE,
-           batch));
+      find(last ? QLORA_ENTRY_ACCUMULATE_LAST : QLORA_ENTRY_ACCUMULATE, batch));
   QLORA_RETURN_IF_ERROR(writeInputs(*entry, batch));
   QLORA_RETURN_IF_ERROR(runEntry(device, module, *entry, step));
   return last ? readSums(*entry, sums) : Status::ok();
@@ -118,14 +115,12 @@ Status Program::accumulate(const MicroBatch &batch, bool last,
 StatusOr<double> Program::update(const qlora_step_block &step) {
   const qlora_entry *entry = module.entry(QLORA_ENTRY_UPDATE);
   QLORA_RETURN_IF_ERROR(runEntry(device, module, *entry, step));
-  QLORA_ASSIGN_OR_RETURN(float norm,
-                         readFloat(*entry, QLORA_RESULT_GRAD_NORM));
+  QLORA_ASSIGN_OR_RETURN(float norm, readFloat(*entry, QLORA_RESULT_GRAD_NORM));
   return static_cast<double>(norm);
 }
 
-Status Program::evaluate(const MicroBatch &batch,
-                         const qlora_step_block &step, LossSums &sums,
-                         std::vector<int32_t> &correct) {
+Status Program::evaluate(const MicroBatch &batch, const qlora_step_block &step,
+                         LossSums &sums, std::vector<int32_t> &correct) {
   QLORA_ASSIGN_OR_RETURN(const qlora_entry *entry,
                          find(QLORA_ENTRY_EVALUATE, batch));
   QLORA_RETURN_IF_ERROR(writeInputs(*entry, batch));

@@ -17,10 +17,10 @@ static std::string operandText(const LoadedModule &module,
   const char *access = operand.access == QLORA_READ    ? "read"
                        : operand.access == QLORA_WRITE ? "write"
                                                        : "update";
-  return fmt::format(
-      "{} {}+{:#x} [{} {}]", access,
-      arenaKindName(module.arenas()[operand.arena].kind), operand.offset,
-      operand.bytes, dtypeName(static_cast<qlora_dtype>(operand.dtype)));
+  return fmt::format("{} {}+{:#x} [{} {}]", access,
+                     arenaKindName(module.arenas()[operand.arena].kind),
+                     operand.offset, operand.bytes,
+                     dtypeName(static_cast<qlora_dtype>(operand.dtype)));
 }
 
 static std::string targetText(const LoadedModule &module,
@@ -63,8 +63,7 @@ std::string programText(const LoadedModule &module) {
     text += fmt::format(": {} commands\n", entry.command_count);
     size_t number = 0;
     for (const qlora_command &command : module.commands(entry))
-      text +=
-          fmt::format("{:>5} {}\n", number++, commandText(module, command));
+      text += fmt::format("{:>5} {}\n", number++, commandText(module, command));
   }
   return text;
 }

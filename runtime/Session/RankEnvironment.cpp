@@ -93,8 +93,7 @@ static Status readMaster(const GetVariable &get, RankEnvironment &env) {
   env.masterPort = kDefaultPort;
   if (isSlurm) {
     int job = 0;
-    QLORA_RETURN_IF_ERROR(
-        readNumber(get, "SLURM_JOB_ID", 0, 1 << 30, job));
+    QLORA_RETURN_IF_ERROR(readNumber(get, "SLURM_JOB_ID", 0, 1 << 30, job));
     env.masterPort = 20000 + job % 10000;
   }
   QLORA_RETURN_IF_ERROR(

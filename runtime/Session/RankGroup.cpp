@@ -47,16 +47,14 @@ StatusOr<RankGroup> RankGroup::join(const RankEnvironment &env,
       listening = std::move(*socket);
     }
     QLORA_ASSIGN_OR_RETURN(
-        joined.server,
-        TcpStoreServer::start(std::move(listening), env.secret));
+        joined.server, TcpStoreServer::start(std::move(listening), env.secret));
   }
   QLORA_ASSIGN_OR_RETURN(joined.store,
                          TcpStore::connect(env.masterAddress, env.masterPort,
                                            env.secret, kJoinTimeout));
-  QLORA_ASSIGN_OR_RETURN(
-      joined.group, GlooCollectives::connect(*joined.store, env.rank,
-                                             env.worldSize,
-                                             kCollectiveTimeout));
+  QLORA_ASSIGN_OR_RETURN(joined.group, GlooCollectives::connect(
+                                           *joined.store, env.rank,
+                                           env.worldSize, kCollectiveTimeout));
   return joined;
 }
 
@@ -107,8 +105,7 @@ StatusOr<FrozenArena> RankGroup::shareFrozenArena(uint64_t bytes,
   if (size() == 1)
     return FrozenArena::anonymous(bytes);
   QLORA_ASSIGN_OR_RETURN(std::string machine, machineName());
-  QLORA_RETURN_IF_ERROR(
-      store->set(fmt::format("machine/{}", rank()), machine));
+  QLORA_RETURN_IF_ERROR(store->set(fmt::format("machine/{}", rank()), machine));
   unsigned before = 0, together = 0;
   for (int other = 0; other < size(); ++other) {
     QLORA_ASSIGN_OR_RETURN(

@@ -21,8 +21,7 @@ std::string formatBytes(uint64_t bytes) {
   }
   if (unit == 0)
     return fmt::format("{} B", bytes);
-  return fmt::format("{:.{}f} {}", value, value < 99.95 ? 1 : 0,
-                     kUnits[unit]);
+  return fmt::format("{:.{}f} {}", value, value < 99.95 ? 1 : 0, kUnits[unit]);
 }
 
 std::string formatDuration(double seconds) {
@@ -40,8 +39,8 @@ std::string formatRate(double perSecond) {
 }
 
 std::string formatShort(double value) {
-  bool isPlain = value == 0 || (std::abs(value) >= 1e-2 &&
-                                std::abs(value) < 1e4);
+  bool isPlain =
+      value == 0 || (std::abs(value) >= 1e-2 && std::abs(value) < 1e4);
   if (isPlain)
     return fmt::format("{:.3g}", value);
   int exponent = static_cast<int>(std::floor(std::log10(std::abs(value))));
@@ -86,8 +85,8 @@ std::string planTable(const std::string &title, std::span<const PlanRow> rows,
     total.measured += row.measured;
   }
   auto line = [&](const PlanRow &row) {
-    std::string text = fmt::format("  {:<24} {:>10}", row.name,
-                                   formatBytes(row.planned));
+    std::string text =
+        fmt::format("  {:<24} {:>10}", row.name, formatBytes(row.planned));
     if (withMeasured)
       text += fmt::format(" {:>10}", formatBytes(row.measured));
     return text + (row.note.empty() ? "\n" : "  " + row.note + "\n");

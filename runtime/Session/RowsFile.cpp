@@ -22,8 +22,7 @@ RowsFile::open(SafetensorsFile file, const DatasetShape &shape,
 }
 
 Status RowsFile::load(const SafetensorsFile &file) {
-  QLORA_ASSIGN_OR_RETURN(const SafetensorsTensor *first,
-                         file.get("input_ids"));
+  QLORA_ASSIGN_OR_RETURN(const SafetensorsTensor *first, file.get("input_ids"));
   if (first->shape.size() != 1)
     return Status::invalid("'{}': input_ids has the shape {}, but expects "
                            "[tokens]",
@@ -113,8 +112,8 @@ int64_t RowsFile::count() const {
 
 void RowsFile::fill(int64_t epoch, int64_t number, MicroBatch &out) {
   if (epoch >= 0 && epoch != orderedEpoch) {
-    order = shuffledOrder(static_cast<int64_t>(units.size()), options.seed,
-                          epoch);
+    order =
+        shuffledOrder(static_cast<int64_t>(units.size()), options.seed, epoch);
     orderedEpoch = epoch;
   }
   int64_t first = number * shape.batch;

@@ -12,9 +12,9 @@ namespace qlora {
 
 class RowsFile final : public Dataset {
 public:
-  static StatusOr<std::unique_ptr<Dataset>>
-  open(SafetensorsFile file, const DatasetShape &shape,
-       const DatasetOptions &options);
+  static StatusOr<std::unique_ptr<Dataset>> open(SafetensorsFile file,
+                                                 const DatasetShape &shape,
+                                                 const DatasetOptions &options);
 
   int64_t count() const override;
   int64_t rows() const override {

@@ -52,7 +52,7 @@ public:
   StatusOr<int> run(const std::string &dumpFile);
 
 private:
-  Status openOutput();
+  Status createOutput();
   Status openData();
   Status bind();
   Status fill(const ParameterSources &sources, FillShare share);
@@ -60,6 +60,7 @@ private:
   StatusOr<int> work(Run &run, Dump *dump);
   Status finish(Run &run, const TrainingResult &result);
   int threads() const;
+  Metrics *listener() { return metrics ? &*metrics : nullptr; }
 
   LoadedModule module;
   Options options;
@@ -67,7 +68,7 @@ private:
   RankEnvironment env;
 
   std::string outputFolder;
-  std::unique_ptr<Metrics> metrics; ///< on rank 0
+  std::optional<Metrics> metrics; ///< on rank 0
   std::unique_ptr<Dataset> trainData, validationData;
   KernelObserver observer;
   FrozenArena frozen;
@@ -84,15 +85,24 @@ int Session::threads() const {
   return std::max(1, count / env.localWorldSize);
 }
 
-Status Session::openOutput() {
+Status Session::createOutput() {
   outputFolder = options.text("output_dir");
   if (group.rank() != 0)
     return Status::ok();
+  metrics.emplace(options.text("log_format") == "json", stdout, stderr);
   std::error_code error;
   fs::create_directories(outputFolder, error);
   if (error)
     return Status::error(StatusCode::kUnavailable, "cannot create '{}': {}",
                          outputFolder, error.message());
+  return Status::ok();
+}
+
+/// Everything is loaded and checked: from here on files of an earlier run are
+/// replaced.
+Status Session::announce() {
+  if (!metrics)
+    return Status::ok();
   std::string path = outputFolder + "/config.resolved.yaml";
   std::ofstream resolved(path);
   resolved << options.resolvedYaml();
@@ -100,10 +110,10 @@ Status Session::openOutput() {
   if (!resolved)
     return Status::error(StatusCode::kResourceExhausted,
                          "cannot write '{}': is the disk full?", path);
-  QLORA_ASSIGN_OR_RETURN(
-      metrics, Metrics::open(outputFolder,
-                             options.text("log_format") == "json", stdout,
-                             stderr));
+  QLORA_RETURN_IF_ERROR(metrics->open(outputFolder));
+  metrics->say(planText(module, *device, group.size()));
+  for (const std::string &remark : device->remarks())
+    metrics->warn(remark);
   return Status::ok();
 }
 
@@ -116,21 +126,20 @@ Status Session::openData() {
                 options.number("num_train_epochs") > 0;
   if (trains) {
     QLORA_ASSIGN_OR_RETURN(
-        trainData, openDataFile(request, "train_file", group, metrics.get()));
+        trainData, openDataFile(request, "train_file", group, listener()));
   }
   if (options.text("validation_file").empty())
     return Status::ok();
-  QLORA_ASSIGN_OR_RETURN(validationData,
-                         openDataFile(request, "validation_file", group,
-                                      metrics.get()));
+  QLORA_ASSIGN_OR_RETURN(
+      validationData,
+      openDataFile(request, "validation_file", group, listener()));
   return Status::ok();
 }
 
 Status Session::fill(const ParameterSources &sources, FillShare share) {
   // Filling fails on one rank alone; the others must not wait for it, and
   // they do not: its connections close when it ends.
-  QLORA_RETURN_IF_ERROR(
-      fillFrozen(module, sources, share, frozen.bytes()));
+  QLORA_RETURN_IF_ERROR(fillFrozen(module, sources, share, frozen.bytes()));
   QLORA_RETURN_IF_ERROR(group.collectives().barrier());
   QLORA_RETURN_IF_ERROR(frozen.protect());
   auto trainable = module.arena(QLORA_ARENA_TRAINABLE);
@@ -155,8 +164,7 @@ Status Session::bind() {
       !start.empty()) {
     QLORA_RETURN_IF_ERROR(checkAdapterConfig(start, options));
     QLORA_ASSIGN_OR_RETURN(
-        adapter,
-        SafetensorsFile::open(start + "/adapter_model.safetensors"));
+        adapter, SafetensorsFile::open(start + "/adapter_model.safetensors"));
     sources.adapter = &*adapter;
   }
   DeviceOptions deviceOptions;
@@ -167,19 +175,10 @@ Status Session::bind() {
   QLORA_ASSIGN_OR_RETURN(device, createDevice("cpu", deviceOptions));
   FillShare share;
   QLORA_ASSIGN_OR_RETURN(
-      frozen, group.shareFrozenArena(module.arenaBytes(QLORA_ARENA_FROZEN),
-                                     share));
+      frozen,
+      group.shareFrozenArena(module.arenaBytes(QLORA_ARENA_FROZEN), share));
   QLORA_RETURN_IF_ERROR(device->load(module, &frozen));
   return fill(sources, share);
-}
-
-Status Session::announce() {
-  if (!metrics)
-    return Status::ok();
-  metrics->say(fmt::format("{}\n", planText(module, *device, group.size())));
-  for (const std::string &remark : device->remarks())
-    metrics->warn(remark);
-  return Status::ok();
 }
 
 Status Session::finish(Run &run, const TrainingResult &result) {
@@ -194,8 +193,7 @@ Status Session::finish(Run &run, const TrainingResult &result) {
       {"train_loss", result.meanLoss},
       {"train_runtime", result.seconds},
       {"train_steps_per_second", static_cast<double>(result.steps) / seconds},
-      {"train_tokens_per_second",
-       static_cast<double>(result.tokens) / seconds},
+      {"train_tokens_per_second", static_cast<double>(result.tokens) / seconds},
       {"planned_bytes", run.plannedBytes()},
       {"peak_memory_bytes", peak}};
   std::string text = fmt::format(
@@ -225,14 +223,20 @@ StatusOr<int> Session::work(Run &run, Dump *dump) {
 }
 
 StatusOr<int> Session::run(const std::string &dumpFile) {
-  QLORA_RETURN_IF_ERROR(openOutput());
+  QLORA_RETURN_IF_ERROR(createOutput());
   QLORA_RETURN_IF_ERROR(openData());
   QLORA_RETURN_IF_ERROR(bind());
   QLORA_RETURN_IF_ERROR(announce());
   Program program(module, *device);
-  Run run{module,   options,          group,
-          *device,  program,          trainData.get(),
-          validationData.get(), metrics.get(), outputFolder,
+  Run run{module,
+          options,
+          group,
+          *device,
+          program,
+          trainData.get(),
+          validationData.get(),
+          listener(),
+          outputFolder,
           observer};
   std::optional<Dump> dump;
   if (!dumpFile.empty() && !run.train)
@@ -247,8 +251,7 @@ StatusOr<int> Session::run(const std::string &dumpFile) {
 }
 
 StatusOr<int> runSession(const SessionRequest &request,
-                         const RankEnvironment &env,
-                         FileDescriptor listening) {
+                         const RankEnvironment &env, FileDescriptor listening) {
   QLORA_ASSIGN_OR_RETURN(LoadedRequest loaded, loadRequest(request));
   QLORA_ASSIGN_OR_RETURN(RankGroup group,
                          RankGroup::join(env, std::move(listening)));

@@ -45,8 +45,7 @@ StatusOr<LoadedRequest> loadRequest(const SessionRequest &request);
 /// Runs this rank to its end. The exit code: 0, or 128 + the signal that
 /// stopped the run after a step. `listening`: RankChannel's, or closed.
 StatusOr<int> runSession(const SessionRequest &request,
-                         const RankEnvironment &env,
-                         FileDescriptor listening);
+                         const RankEnvironment &env, FileDescriptor listening);
 
 } // namespace qlora
 

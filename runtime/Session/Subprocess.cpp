@@ -57,8 +57,7 @@ static bool readSome(const FileDescriptor &pipe, std::string &text) {
   return bytes > 0 || (bytes < 0 && errno == EINTR);
 }
 
-StatusOr<ProcessOutput>
-runProgram(const std::vector<std::string> &arguments) {
+StatusOr<ProcessOutput> runProgram(const std::vector<std::string> &arguments) {
   if (access(arguments[0].c_str(), X_OK) != 0)
     return Status::error(StatusCode::kUnavailable, "cannot execute '{}': {}",
                          arguments[0], std::strerror(errno));
@@ -91,8 +90,8 @@ runProgram(const std::vector<std::string> &arguments) {
   int status = 0;
   while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
   }
-  result.exitCode = WIFEXITED(status) ? WEXITSTATUS(status)
-                                      : 128 + WTERMSIG(status);
+  result.exitCode =
+      WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   return result;
 }
 

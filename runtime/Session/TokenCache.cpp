@@ -67,13 +67,21 @@ Status makeCachedRows(const TokenRequest &request, const std::string &path,
     return Status::error(StatusCode::kUnavailable, "cannot create '{}': {}",
                          request.cacheFolder, error.message());
   auto truth = [](bool value) { return value ? "true" : "false"; };
-  std::vector<std::string> arguments = {
-      converter, "--tokenizer", request.modelFolder, "--input",
-      request.dataFile, "--output", path, "--max-length",
-      std::to_string(request.maxLength), "--vocab-size",
-      std::to_string(request.vocabSize), "--completion-only-loss",
-      truth(request.completionOnlyLoss), "--assistant-only-loss",
-      truth(request.assistantOnlyLoss)};
+  std::vector<std::string> arguments = {converter,
+                                        "--tokenizer",
+                                        request.modelFolder,
+                                        "--input",
+                                        request.dataFile,
+                                        "--output",
+                                        path,
+                                        "--max-length",
+                                        std::to_string(request.maxLength),
+                                        "--vocab-size",
+                                        std::to_string(request.vocabSize),
+                                        "--completion-only-loss",
+                                        truth(request.completionOnlyLoss),
+                                        "--assistant-only-loss",
+                                        truth(request.assistantOnlyLoss)};
   if (!request.chatTemplate.empty()) {
     arguments.push_back("--chat-template");
     arguments.push_back(request.chatTemplate);
@@ -110,8 +118,7 @@ StatusOr<std::string> findConverter() {
 }
 
 StatusOr<std::string> conversionNote(const std::string &rowsPath) {
-  QLORA_ASSIGN_OR_RETURN(SafetensorsFile file,
-                         SafetensorsFile::open(rowsPath));
+  QLORA_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::open(rowsPath));
   auto value = [&](const char *key) {
     auto found = file.metadata().find(key);
     return found == file.metadata().end() ? std::string("0") : found->second;

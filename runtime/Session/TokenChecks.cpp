@@ -15,8 +15,8 @@ StatusOr<std::vector<int32_t>> readInt32(const SafetensorsFile &file,
                                          const std::vector<int64_t> &shape) {
   QLORA_ASSIGN_OR_RETURN(const SafetensorsTensor *tensor, file.get(name));
   if (tensor->dtype != SafetensorsDtype::kI32)
-    return Status::invalid("'{}': {} expects I32, but is {}", file.path(),
-                           name, safetensorsDtypeName(tensor->dtype));
+    return Status::invalid("'{}': {} expects I32, but is {}", file.path(), name,
+                           safetensorsDtypeName(tensor->dtype));
   if (tensor->shape != shape)
     return Status::invalid("'{}': {} has the shape {}, but input_ids has {}",
                            file.path(), name, formatShape(tensor->shape),

@@ -18,10 +18,8 @@ StatusOr<std::unique_ptr<Dataset>> TokenFile::open(SafetensorsFile file,
   return std::unique_ptr<Dataset>(std::move(tokens));
 }
 
-Status TokenFile::load(const SafetensorsFile &file,
-                       const DatasetShape &shape) {
-  QLORA_ASSIGN_OR_RETURN(const SafetensorsTensor *first,
-                         file.get("input_ids"));
+Status TokenFile::load(const SafetensorsFile &file, const DatasetShape &shape) {
+  QLORA_ASSIGN_OR_RETURN(const SafetensorsTensor *first, file.get("input_ids"));
   if (first->shape.size() != 3)
     return Status::invalid("'{}': input_ids has the shape {}, but expects "
                            "[micro_batches, batch, length]",
@@ -31,9 +29,9 @@ Status TokenFile::load(const SafetensorsFile &file,
   length = first->shape[2];
   if (microBatches == 0)
     return Status::invalid("'{}' has no micro-batches", file.path());
-  bool isCompiled = batch == shape.batch &&
-                    std::binary_search(shape.lengths.begin(),
-                                       shape.lengths.end(), length);
+  bool isCompiled =
+      batch == shape.batch &&
+      std::binary_search(shape.lengths.begin(), shape.lengths.end(), length);
   if (!isCompiled)
     return Status::invalid(
         "'{}' has micro-batches of {} x {} tokens, but the program was "
@@ -73,8 +71,8 @@ Status TokenFile::check(const std::string &path, int64_t vocabSize) const {
       return Status::invalid("{}: segment_ids has {}, which is below 0",
                              where(), segments[i]);
     bool isTarget = t > 0 && labels[i] != kNoLabel &&
-                    (segments.empty() || (segments[i] != 0 &&
-                                          segments[i] == segments[i - 1]));
+                    (segments.empty() ||
+                     (segments[i] != 0 && segments[i] == segments[i - 1]));
     labelled += isTarget;
   }
   return labelled > 0 ? Status::ok() : noLabels(path);

@@ -39,20 +39,19 @@ public:
   Trainer(Run &run, Dump *dump)
       : run(run), dump(dump), options(run.options),
         accumulation(options.integer("gradient_accumulation_steps")),
-        total(totalSteps(run)),
-        rate{options.number("learning_rate"),
-             options.text("lr_scheduler_type"),
-             LearningRate::warmupOf(options.integer("warmup_steps"),
-                                    options.number("warmup_ratio"), total),
-             total} {}
+        total(totalSteps(run)), rate{options.number("learning_rate"),
+                                     options.text("lr_scheduler_type"),
+                                     LearningRate::warmupOf(
+                                         options.integer("warmup_steps"),
+                                         options.number("warmup_ratio"), total),
+                                     total} {}
 
   StatusOr<TrainingResult> train();
 
 private:
   qlora_step_block stepBlock(int64_t step) const;
   Status runStep(int64_t step);
-  Status accumulateStep(int64_t step, qlora_step_block &block,
-                        LossSums &sums);
+  Status accumulateStep(int64_t step, qlora_step_block &block, LossSums &sums);
   Status checkFinite(double value, const char *what, int64_t step) const;
   Status agree();
   Status logStep(int64_t step);
@@ -67,8 +66,8 @@ private:
   const LearningRate rate;
 
   MicroBatch batch;
-  int64_t updates = 0;     ///< AdamW's own count: skipped steps do not count
-  int64_t stepTokens = 0;  ///< of this rank, then of all
+  int64_t updates = 0;    ///< AdamW's own count: skipped steps do not count
+  int64_t stepTokens = 0; ///< of this rank, then of all
   double gradNorm = 0;
   double lossOfAllSteps = 0;
   Clock::time_point start = Clock::now();
@@ -229,8 +228,7 @@ Status Trainer::afterStep(int64_t done) {
   result.justEvaluated = shouldEvaluate(done) && result.stopSignal == 0;
   if (result.justEvaluated)
     QLORA_RETURN_IF_ERROR(
-        evaluateAndLog(run, done,
-                       run.train->epochAfter(done, run.perStep()),
+        evaluateAndLog(run, done, run.train->epochAfter(done, run.perStep()),
                        fmt::format("evaluation after step {}", done))
             .status());
   int64_t every = options.integer("save_steps");

@@ -16,8 +16,8 @@ struct TrainingResult {
   double epoch = 0;
   double seconds = 0;
   double meanLoss = 0;
-  int64_t tokens = 0; ///< of all ranks, without padding
-  int stopSignal = 0; ///< that ended it early, on any rank; or 0
+  int64_t tokens = 0;         ///< of all ranks, without padding
+  int stopSignal = 0;         ///< that ended it early, on any rank; or 0
   bool justEvaluated = false; ///< after the last step
 };
 

@@ -61,20 +61,21 @@ TEST(HfConfigTest, RopeDefault) {
   expectFrequencies(parse(""), expected);
   expectFrequencies(parse(R"(, "rope_theta": 10000)"), expected);
   expectFrequencies(parse(R"(, "rope_theta": 500.0, "rope_parameters":
-      {"rope_type": "default", "rope_theta": 10000.0})"), expected);
+      {"rope_type": "default", "rope_theta": 10000.0})"),
+                    expected);
 }
 
 TEST(HfConfigTest, RopeDefaultOfOddWidth) {
-  expectFrequencies(parse(R"(, "head_dim": 10, "rope_theta": 1000000.0)"),
-                    {1.0f, 0.0630957335f, 0.00398107152f, 0.000251188554f,
-                     1.58489293e-05f});
+  expectFrequencies(
+      parse(R"(, "head_dim": 10, "rope_theta": 1000000.0)"),
+      {1.0f, 0.0630957335f, 0.00398107152f, 0.000251188554f, 1.58489293e-05f});
 }
 
 TEST(HfConfigTest, RopeLinear) {
   expectFrequencies(
       parse(R"(, "rope_scaling": {"type": "linear", "factor": 3.0})"),
-      {0.333333343f, 0.105409257f, 0.0333333351f, 0.0105409259f,
-       0.00333333318f, 0.00105409266f, 0.000333333359f, 0.000105409265f});
+      {0.333333343f, 0.105409257f, 0.0333333351f, 0.0105409259f, 0.00333333318f,
+       0.00105409266f, 0.000333333359f, 0.000105409265f});
 }
 
 TEST(HfConfigTest, RopeLlama3) {

@@ -43,8 +43,7 @@ static void gather(const qlora_kernel_args *args, int64_t begin, int64_t end) {
 }
 
 /* a[rows] -= learning_rate * gradient[rows] */
-static void descend(const qlora_kernel_args *args, int64_t begin,
-                    int64_t end) {
+static void descend(const qlora_kernel_args *args, int64_t begin, int64_t end) {
   float *a = (float *)args->buffers[0];
   const float *gradient = (const float *)args->buffers[1];
   for (int64_t i = begin; i < end; ++i)
@@ -62,12 +61,9 @@ static const qlora_kernel kernels[] = {
 enum { kFrozen, kTrainable, kGradient, kActivation, kInput, kResult };
 
 static const qlora_arena arenas[] = {
-    {QLORA_ARENA_FROZEN, 64, 64},
-    {QLORA_ARENA_TRAINABLE, 64, 64},
-    {QLORA_ARENA_GRADIENT, 64, 64 + 8},
-    {QLORA_ARENA_ACTIVATION, 64, 64},
-    {QLORA_ARENA_INPUT, 64, 64},
-    {QLORA_ARENA_RESULT, 64, 64},
+    {QLORA_ARENA_FROZEN, 64, 64},       {QLORA_ARENA_TRAINABLE, 64, 64},
+    {QLORA_ARENA_GRADIENT, 64, 64 + 8}, {QLORA_ARENA_ACTIVATION, 64, 64},
+    {QLORA_ARENA_INPUT, 64, 64},        {QLORA_ARENA_RESULT, 64, 64},
 };
 
 static const qlora_parameter parameters[] = {

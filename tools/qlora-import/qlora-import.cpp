@@ -64,13 +64,12 @@ static Status writeOutput(const std::string &path, const std::string &text) {
   const bool inPlace =
       path == "-" || (std::filesystem::exists(path, ignored) &&
                       !std::filesystem::is_regular_file(path, ignored));
-  llvm::Error error = inPlace ? writeInPlace(path, text)
-                              : writeWhole(path, text);
+  llvm::Error error =
+      inPlace ? writeInPlace(path, text) : writeWhole(path, text);
   if (!error)
     return Status::ok();
-  return Status::error(StatusCode::kResourceExhausted,
-                       "cannot write '{}': {}", path,
-                       llvm::toString(std::move(error)));
+  return Status::error(StatusCode::kResourceExhausted, "cannot write '{}': {}",
+                       path, llvm::toString(std::move(error)));
 }
 
 static Status import(const std::string &folder, const std::string &output) {
@@ -98,8 +97,7 @@ int main(int argc, char **argv) {
                "qlora-import");
   std::string folder, output = "-";
   app.set_version_flag("--version", "qlora-import " QLORA_VERSION " (MLIR 22)");
-  app.add_option("MODEL_DIR", folder, "Hugging Face model folder")
-      ->required();
+  app.add_option("MODEL_DIR", folder, "Hugging Face model folder")->required();
   app.add_option("-o,--output", output, "file to write, - for standard output")
       ->capture_default_str();
   try {
@@ -111,8 +109,8 @@ int main(int argc, char **argv) {
   const std::filesystem::path absolute =
       std::filesystem::absolute(folder, ignored).lexically_normal();
   // "x/" and "x" are one folder.
-  folder = (absolute.has_filename() ? absolute : absolute.parent_path())
-               .string();
+  folder =
+      (absolute.has_filename() ? absolute : absolute.parent_path()).string();
   const Status status = import(folder, output);
   return status.isOk() ? 0 : fail(status.message());
 }

@@ -14,6 +14,7 @@
 #include "runtime/Session/Launcher.h"
 #include "runtime/Session/NullRun.h"
 #include "runtime/Session/ProgramText.h"
+#include "runtime/Session/RankChannel.h"
 #include "runtime/Session/Session.h"
 
 using namespace qlora;

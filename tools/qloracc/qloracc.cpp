@@ -85,8 +85,6 @@ private:
 /// What the runtime has to know of the model, next to the options.
 void Compile::recordOptions(ModuleOp module) {
   nlohmann::json facts = nlohmann::json::object();
-  if (auto folder = module->getAttrOfType<StringAttr>("model.folder"))
-    facts["model_folder"] = folder.getValue().str();
   if (auto model = module->getAttrOfType<DictionaryAttr>("model.config"))
     for (NamedAttribute attr : model) {
       std::string key = attr.getName().str();
@@ -95,7 +93,12 @@ void Compile::recordOptions(ModuleOp module) {
       else if (auto text = dyn_cast<StringAttr>(attr.getValue()))
         facts[key] = text.getValue().str();
     }
-  config = settings.options.recorded(facts).dump();
+  nlohmann::json recorded = settings.options.recorded(facts);
+  // The model is where it was imported from, unless the user said otherwise.
+  auto folder = module->getAttrOfType<StringAttr>("model.folder");
+  if (folder && !recorded.contains("model_name_or_path"))
+    recorded["model_name_or_path"] = folder.getValue().str();
+  config = recorded.dump();
 }
 
 bool Compile::afterPhase(StringRef phase, ModuleOp module) {
@@ -175,6 +178,8 @@ int main(int argc, char **argv) {
                   arith::ArithDialect, math::MathDialect>();
   train::registerModelGradients(registry);
   MLIRContext context(registry);
+  // A diagnostic is for the user of the model: place, what, what to do.
+  context.printOpOnDiagnostic(false);
   std::string error;
   auto file = openInputFile(settings.input, &error);
   if (!file)

@@ -94,9 +94,8 @@ void CommunicationQueue::execute(const qlora_command &command,
     return;
   }
   if (command.kind == QLORA_COMMAND_WAIT) {
-    changed.wait(lock, [&] {
-      return happened[command.target] || skipping || ending;
-    });
+    changed.wait(
+        lock, [&] { return happened[command.target] || skipping || ending; });
     return;
   }
   lock.unlock();

@@ -162,8 +162,7 @@ void CpuDevice::runGenerated(const qlora_command &command) {
 }
 
 Status CpuDevice::launch(const qlora_command &command) {
-  const auto index =
-      static_cast<size_t>(&command - module->commands().data());
+  const auto index = static_cast<size_t>(&command - module->commands().data());
   LibraryKernel *kernel = launches.kernel(index);
   if (!kernel) {
     runGenerated(command);

@@ -23,8 +23,8 @@ public:
       : store(store), timeout(timeout) {}
 
   void set(const std::string &key, const std::vector<char> &data) override {
-    require(store.set("gloo/" + key,
-                      std::string_view(data.data(), data.size())));
+    require(
+        store.set("gloo/" + key, std::string_view(data.data(), data.size())));
   }
   std::vector<char> get(const std::string &key) override {
     auto value = store.get("gloo/" + key, timeout);
@@ -70,8 +70,8 @@ GlooCollectives::connect(TcpStore &store, int rank, int size,
     return std::unique_ptr<Collectives>(new GlooCollectives(context));
   } catch (const std::exception &error) {
     return Status::error(StatusCode::kAborted,
-                         "rank {} of {} cannot connect to the others: {}",
-                         rank, size, error.what());
+                         "rank {} of {} cannot connect to the others: {}", rank,
+                         size, error.what());
   }
 }
 
@@ -128,8 +128,7 @@ void GlooCollectives::sumOwnPart(float *data, int64_t count) {
       part[i] += scratch[rank * size + i];
 }
 
-void GlooCollectives::collectParts(Buffer &data, Buffer &parts,
-                                   int64_t count) {
+void GlooCollectives::collectParts(Buffer &data, Buffer &parts, int64_t count) {
   size_t ownBytes = partSize(context->rank, count) * sizeof(float);
   int64_t sent = 0, received = 0;
   for (int rank = 0; rank < context->size; ++rank) {

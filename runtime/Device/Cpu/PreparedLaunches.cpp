@@ -9,9 +9,8 @@
 namespace qlora {
 
 /// What makes two launches the same kernel.
-static std::vector<int64_t> makeKey(uint32_t kernel,
-                                    const KernelRequest &request,
-                                    uint64_t workspace) {
+static std::vector<int64_t>
+makeKey(uint32_t kernel, const KernelRequest &request, uint64_t workspace) {
   std::vector<int64_t> key = {kernel, static_cast<int64_t>(workspace)};
   for (const auto &dtype : request.dtypes)
     key.push_back(dtype ? *dtype : -1);
@@ -31,10 +30,11 @@ static std::vector<const KernelRow *> candidates(const KernelRow &planned) {
   return rows;
 }
 
-StatusOr<ChosenKernel> PreparedLaunches::choose(
-    const LoadedModule &module, const qlora_command &command,
-    const KernelRow &planned, const KernelRequest &request,
-    std::vector<std::string> &remarks) {
+StatusOr<ChosenKernel>
+PreparedLaunches::choose(const LoadedModule &module,
+                         const qlora_command &command, const KernelRow &planned,
+                         const KernelRequest &request,
+                         std::vector<std::string> &remarks) {
   const std::string label = module.launches()[command.target].label;
   const uint64_t workspace = givenWorkspace(module, command, *planned.op);
   Status last;
@@ -57,9 +57,9 @@ Status PreparedLaunches::prepare(const LoadedModule &module,
                                  std::span<uint8_t *const> arenaBases,
                                  std::vector<std::string> &remarks) {
   for (const qlora_operand &operand : module.operands())
-    addresses.push_back(
-        operand.bytes == 0 ? nullptr
-                           : arenaBases[operand.arena] + operand.offset);
+    addresses.push_back(operand.bytes == 0
+                            ? nullptr
+                            : arenaBases[operand.arena] + operand.offset);
   byCommand.assign(module.commands().size(), nullptr);
   rowOfLaunch.assign(module.launches().size(), nullptr);
   for (size_t i = 0; i < module.commands().size(); ++i) {

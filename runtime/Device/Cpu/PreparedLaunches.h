@@ -50,10 +50,10 @@ public:
 private:
   using Key = std::vector<int64_t>;
   StatusOr<ChosenKernel> choose(const LoadedModule &module,
-                                  const qlora_command &command,
-                                  const KernelRow &planned,
-                                  const KernelRequest &request,
-                                  std::vector<std::string> &remarks);
+                                const qlora_command &command,
+                                const KernelRow &planned,
+                                const KernelRequest &request,
+                                std::vector<std::string> &remarks);
 
   std::map<Key, ChosenKernel> kernels;
   std::vector<const ChosenKernel *> byCommand; ///< per command

@@ -69,19 +69,20 @@ Status AccessCheck::read(unsigned queue, uint32_t arenaIndex, uint64_t offset,
   Arena &arena = arenas[arenaIndex];
   const Access access{offset, offset + bytes, ++clocks[queue][queue], false};
   QLORA_RETURN_IF_ERROR(checkRace(queue, arena, access));
-  const uint64_t hole =
-      arena.mustBeWritten ? firstUnwritten(arena, access.begin, access.end)
-                          : access.end;
+  const uint64_t hole = arena.mustBeWritten
+                            ? firstUnwritten(arena, access.begin, access.end)
+                            : access.end;
   if (hole < access.end)
     return Status::error(StatusCode::kDataLoss,
                          "reads bytes {}+{}, but byte {} was not written "
-                         "before", offset, bytes, hole);
+                         "before",
+                         offset, bytes, hole);
   arena.accesses[queue].push_back(access);
   return Status::ok();
 }
 
-Status AccessCheck::write(unsigned queue, uint32_t arenaIndex,
-                          uint64_t offset, uint64_t bytes) {
+Status AccessCheck::write(unsigned queue, uint32_t arenaIndex, uint64_t offset,
+                          uint64_t bytes) {
   if (bytes == 0)
     return Status::ok();
   Arena &arena = arenas[arenaIndex];
@@ -99,8 +100,7 @@ void AccessCheck::record(unsigned queue, uint32_t event) {
 
 void AccessCheck::wait(unsigned queue, uint32_t event) {
   for (unsigned other = 0; other < QLORA_QUEUE_COUNT; ++other)
-    clocks[queue][other] =
-        std::max(clocks[queue][other], events[event][other]);
+    clocks[queue][other] = std::max(clocks[queue][other], events[event][other]);
 }
 
 } // namespace qlora

@@ -31,10 +31,8 @@ public:
 
   /// The next command of `queue` touches these bytes. A command makes all
   /// its reads before all its writes, so report them in that order.
-  Status read(unsigned queue, uint32_t arena, uint64_t offset,
-              uint64_t bytes);
-  Status write(unsigned queue, uint32_t arena, uint64_t offset,
-               uint64_t bytes);
+  Status read(unsigned queue, uint32_t arena, uint64_t offset, uint64_t bytes);
+  Status write(unsigned queue, uint32_t arena, uint64_t offset, uint64_t bytes);
   void record(unsigned queue, uint32_t event);
   void wait(unsigned queue, uint32_t event);
 

@@ -31,12 +31,8 @@ protected:
   Status launch(const qlora_command &command) override {
     return access(command);
   }
-  Status fill(const qlora_command &command) override {
-    return access(command);
-  }
-  Status copy(const qlora_command &command) override {
-    return access(command);
-  }
+  Status fill(const qlora_command &command) override { return access(command); }
+  Status copy(const qlora_command &command) override { return access(command); }
   Status allReduce(const qlora_command &command) override {
     return access(command);
   }
@@ -66,9 +62,8 @@ Status NullDevice::allocate(FrozenArena *) {
     const KernelRow *row = findLaunchRow(*module, launch);
     if (!row)
       continue;
-    Status status =
-        checkLaunchRow(*module, command, *row,
-                       makeRequest(*module, command, *row->op));
+    Status status = checkLaunchRow(*module, command, *row,
+                                   makeRequest(*module, command, *row->op));
     if (!status.isOk())
       return status.withContext(fmt::format("launch '{}'", launch.label));
   }
@@ -91,16 +86,15 @@ Status NullDevice::accessOperands(const qlora_command &command,
     const qlora_operand &operand = operands[i];
     if (!(effectiveAccess(*module, command, i) & kind))
       continue;
-    Status status =
-        kind == QLORA_READ
-            ? check.read(command.queue, operand.arena, operand.offset,
-                         operand.bytes)
-            : check.write(command.queue, operand.arena, operand.offset,
-                          operand.bytes);
+    Status status = kind == QLORA_READ
+                        ? check.read(command.queue, operand.arena,
+                                     operand.offset, operand.bytes)
+                        : check.write(command.queue, operand.arena,
+                                      operand.offset, operand.bytes);
     if (!status.isOk())
-      return status.withContext(fmt::format(
-          "operand {} in the {} arena", i,
-          arenaKindName(module->arenas()[operand.arena].kind)));
+      return status.withContext(
+          fmt::format("operand {} in the {} arena", i,
+                      arenaKindName(module->arenas()[operand.arena].kind)));
   }
   return Status::ok();
 }

@@ -99,8 +99,7 @@ static constexpr int64_t kWindow = 1024;
 void convertRun(qlora_dtype fromType, const void *from, qlora_dtype toType,
                 void *to, int64_t count) {
   if (fromType == toType) {
-    std::memcpy(to, from,
-                static_cast<size_t>(count) * (dtypeBits(toType) / 8));
+    std::memcpy(to, from, static_cast<size_t>(count) * (dtypeBits(toType) / 8));
     return;
   }
   if (toType == QLORA_DTYPE_F32)
@@ -118,8 +117,7 @@ void convertRun(qlora_dtype fromType, const void *from, qlora_dtype toType,
 void addRun(qlora_dtype fromType, const void *from, qlora_dtype toType,
             void *to, int64_t count) {
   if (fromType == QLORA_DTYPE_F32)
-    return narrowSum(static_cast<const float *>(from), 1.0f, toType, to,
-                     count);
+    return narrowSum(static_cast<const float *>(from), 1.0f, toType, to, count);
   float window[kWindow];
   for (int64_t done = 0; done < count; done += kWindow) {
     const int64_t run = std::min(kWindow, count - done);

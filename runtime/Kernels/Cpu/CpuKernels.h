@@ -28,8 +28,7 @@ namespace cpu {
 /// A kernel that is one function of its buffers.
 template <typename Function> class FunctionKernel : public LibraryKernel {
 public:
-  explicit FunctionKernel(Function function)
-      : function(std::move(function)) {}
+  explicit FunctionKernel(Function function) : function(std::move(function)) {}
   Status run(const LibraryKernelArgs &args) override { return function(args); }
 
 private:

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// decode: NF4 by a table of 256 pairs, a byte at a time, then one product per
-// element with the scale of its block. The products are those of
-// NF4Tensor::element, so the bits are too.
+// decode: the 16 numbers of a block are made once, each code-book value times
+// the scale, rounded to the result's type; an element is then one lane of a
+// table look-up. The products are those of NF4Tensor::element, so the bits
+// are too.
 
 #include "runtime/Kernels/Cpu/Decode.h"
 
@@ -12,72 +13,105 @@
 #include "runtime/Kernels/Cpu/Convert.h"
 #include "runtime/Kernels/Cpu/CpuKernels.h"
 #include "runtime/Kernels/Cpu/Parallel.h"
+#include "runtime/Kernels/Rows.h"
 
 namespace qlora {
 
 namespace {
 
-/// Elements decoded at a time: far enough apart from their scaling for the
-/// stores to have left the store buffer, small enough for the first cache.
+/// Elements decoded at a time.
 constexpr int64_t kWindow = 1024;
 
-/// The two code-book values of every byte.
-struct PairTable {
-  float pairs[256][2];
+using EightFloats = float __attribute__((vector_size(32)));
+using EightInts = int32_t __attribute__((vector_size(32)));
 
-  explicit PairTable(const float *codeBook) {
-    for (int byte = 0; byte < 256; ++byte) {
-      pairs[byte][0] = codeBook[byte >> 4];
-      pairs[byte][1] = codeBook[byte & 15];
-    }
-  }
+/// The numbers that the 16 codes of a block stand for.
+struct CodeTable {
+  float values[16];
 };
 
-void lookUp(const PairTable &table, const uint8_t *packed, int64_t bytes,
-            float *out) {
-  for (int64_t i = 0; i < bytes; ++i)
-    std::memcpy(out + 2 * i, table.pairs[packed[i]], 2 * sizeof(float));
-}
+/// Two neighbouring codes as i32, the first one lower.
+using CodePair = uint64_t;
 
 } // namespace
 
-QLORA_VECTOR static void scaleRun(float *values, int64_t count, float scale) {
-  for (int64_t i = 0; i < count; ++i)
-    values[i] *= scale;
+/// Bytes to pairs of codes: high half first.
+QLORA_INLINE void unpack(const uint8_t *__restrict packed, int64_t bytes,
+                         CodePair *__restrict codes) {
+  for (int64_t i = 0; i < bytes; ++i)
+    codes[i] = CodePair(packed[i] >> 4) | CodePair(packed[i] & 15) << 32;
 }
 
-/// Multiplies elements [first, first + count), now at `values`, with the
-/// scales of their blocks.
-static void scaleBlocks(const NF4Tensor &tensor, int64_t first, int64_t count,
-                        float *values) {
-  for (int64_t done = 0; done < count;) {
-    const int64_t blockIndex = (first + done) / tensor.block;
-    const int64_t end = (blockIndex + 1) * tensor.block - first;
-    const int64_t run = std::min(end, count) - done;
-    scaleRun(values + done, run, tensor.absmax(blockIndex));
-    done += run;
+QLORA_INLINE float lookUpOne(const CodeTable &table, const uint8_t *codes,
+                             int64_t index) {
+  int32_t code;
+  std::memcpy(&code, codes + 4 * index, sizeof(code));
+  return table.values[code];
+}
+
+/// out[i] := table[codes[i]]. Two registers hold the table; a shuffle of
+/// eight lanes picks from both (vpermt2ps where there is AVX-512).
+QLORA_INLINE void lookUp(const CodeTable &table, const uint8_t *codes,
+                         int64_t count, float *out) {
+  EightFloats low, high;
+  std::memcpy(&low, table.values, sizeof(low));
+  std::memcpy(&high, table.values + 8, sizeof(high));
+  int64_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    EightInts eight;
+    std::memcpy(&eight, codes + 4 * i, sizeof(eight));
+    const EightFloats value = __builtin_shuffle(low, high, eight);
+    std::memcpy(out + i, &value, sizeof(value));
   }
+  for (; i < count; ++i)
+    out[i] = lookUpOne(table, codes, i);
+}
+
+/// Elements [first, first + count), at most kWindow.
+QLORA_INLINE void decodeWindow(const NF4Tensor &tensor, int64_t first,
+                               int64_t count, float *out) {
+  // Whole bytes; an odd first element leaves its neighbour in front.
+  CodePair window[kWindow / 2 + 1];
+  unpack(tensor.packed + first / 2, (first + count + 1) / 2 - first / 2,
+         window);
+  const auto *codes =
+      reinterpret_cast<const uint8_t *>(window) + 4 * (first % 2);
+  for (int64_t done = 0; done < count;) {
+    const int64_t element = first + done;
+    const int64_t end = std::min(
+        count, nf4ScaleRunEnd(tensor.columns, tensor.block, element) - first);
+    const float absmax = tensor.absmax(
+        nf4ScaleIndex(tensor.columns, tensor.block, element));
+    CodeTable table;
+    for (int code = 0; code < 16; ++code)
+      table.values[code] = tensor.codeBook[code] * absmax;
+    lookUp(table, codes + 4 * done, end - done, out + done);
+    done = end;
+  }
+}
+
+QLORA_VECTOR static void decodeF32(const NF4Tensor &tensor, int64_t first,
+                                   int64_t count, float *out) {
+  for (int64_t done = 0; done < count; done += kWindow)
+    decodeWindow(tensor, first + done, std::min(kWindow, count - done),
+                 out + done);
 }
 
 static void decodeNF4Range(const NF4Tensor &tensor, int64_t first,
                            int64_t count, qlora_dtype outType, void *out) {
-  const PairTable table(tensor.codeBook);
-  float window[kWindow + 2];
+  if (outType == QLORA_DTYPE_F32)
+    return decodeF32(tensor, first, count, static_cast<float *>(out));
+  float window[kWindow];
   for (int64_t done = 0; done < count; done += kWindow) {
-    const int64_t begin = first + done;
     const int64_t run = std::min(kWindow, count - done);
-    // Whole bytes; an odd first element leaves its neighbour in front.
-    const int64_t firstByte = begin / 2;
-    const int64_t bytes = (begin + run + 1) / 2 - firstByte;
-    lookUp(table, tensor.packed + firstByte, bytes, window);
-    float *values = window + begin % 2;
-    scaleBlocks(tensor, begin, run, values);
-    narrow(values, outType, elementAt(out, outType, done), run);
+    decodeF32(tensor, first + done, run, window);
+    narrow(window, outType, elementAt(out, outType, done), run);
   }
 }
 
 StoredWeight StoredWeight::of(const KernelRequest &request) {
-  StoredWeight weight = {dtypeOf(request, "w"), {}};
+  StoredWeight weight = {dtypeOf(request, "w"), request.constant("columns"),
+                         {}};
   if (weight.dtype == QLORA_DTYPE_NF4)
     weight.layout = NF4Layout::of(
         request.constant("rows") * request.constant("columns"),
@@ -89,8 +123,8 @@ void StoredWeight::decodeSerial(const void *weight, int64_t first,
                                 int64_t count, qlora_dtype outType,
                                 void *out) const {
   if (dtype == QLORA_DTYPE_NF4)
-    return decodeNF4Range(NF4Tensor::of(layout, weight), first, count, outType,
-                          out);
+    return decodeNF4Range(NF4Tensor::of(layout, columns, weight), first, count,
+                          outType, out);
   convertRun(dtype, elementAt(weight, dtype, first), outType, out, count);
 }
 
@@ -123,11 +157,10 @@ PreparedKernel reference::prepare(const KernelRequest &request, uint64_t) {
   return makeKernel([=](const LibraryKernelArgs &args) {
     const void *w = args.buffers[kW];
     const bool isNF4 = weight.dtype == QLORA_DTYPE_NF4;
-    const NF4Tensor tensor = NF4Tensor::of(weight.layout, w);
+    const NF4Tensor tensor = NF4Tensor::of(weight.layout, weight.columns, w);
     for (int64_t i = 0; i < count; ++i)
       storeElement(outType, args.buffers[kOut], i,
-                   isNF4 ? tensor.element(i)
-                         : loadElement(weight.dtype, w, i));
+                   isNF4 ? tensor.element(i) : loadElement(weight.dtype, w, i));
     return Status::ok();
   });
 }

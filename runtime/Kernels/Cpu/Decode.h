@@ -13,6 +13,7 @@ namespace qlora {
 /// A weight [rows, columns], flattened; NF4 or a floating-point type.
 struct StoredWeight {
   qlora_dtype dtype;
+  int64_t columns;
   NF4Layout layout; ///< of an NF4 weight
 
   /// From the constants rows, columns, block and double_quant and the

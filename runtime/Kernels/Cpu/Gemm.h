@@ -13,8 +13,9 @@
 //              by a sequential sgemm; narrow operands are widened piece by
 //              piece into the task's scratch.
 //
-// Both give bits that do not depend on the number of threads: brgemm never
-// splits k, and a tile is computed by one thread. Sums are in f32.
+// Both give bits that do not depend on the number of threads: a tile is
+// computed by one thread, and the shapes for which brgemm shares the depth k
+// among threads are avoided. Sums are in f32.
 
 #ifndef QLORA_RUNTIME_KERNELS_CPU_GEMM_H
 #define QLORA_RUNTIME_KERNELS_CPU_GEMM_H

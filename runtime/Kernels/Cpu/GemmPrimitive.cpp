@@ -76,14 +76,13 @@ Status GemmPrimitive::execute(const void *a, const void *b, void *c,
   return Status::ok();
 }
 
-/// Rows of a stored bf16 matrix without the gaps.
-void copyDense(const void *from, int64_t rows, int64_t columns, int64_t ld,
-               uint8_t *to) {
-  const auto *source = static_cast<const uint8_t *>(from);
+/// Rows of a stored matrix as bf16 and without gaps.
+void copyDense(qlora_dtype dtype, const void *from, int64_t rows,
+               int64_t columns, int64_t ld, uint8_t *to) {
   parallelRanges(rows, 1 + 65536 / columns, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row)
-      std::memcpy(to + row * columns * 2, source + row * ld * 2,
-                  static_cast<size_t>(columns) * 2);
+      convertRun(dtype, elementAt(from, dtype, row * ld), QLORA_DTYPE_BF16,
+                 elementAt(to, QLORA_DTYPE_BF16, row * columns), columns);
   });
 }
 
@@ -94,12 +93,12 @@ Status GemmPrimitive::run(const void *a, const void *b, void *c,
   uint8_t *const cCopy = bCopy + copies.b.bytes();
   uint8_t *const rest = cCopy + copies.c.bytes();
   if (copies.a.bytes() > 0) {
-    copyDense(a, p.transposeA ? p.k : p.m, p.transposeA ? p.m : p.k, p.lda,
+    copyDense(p.a, a, p.transposeA ? p.k : p.m, p.transposeA ? p.m : p.k, p.lda,
               aCopy);
     a = aCopy;
   }
   if (copies.b.bytes() > 0) {
-    copyDense(b, p.transposeB ? p.n : p.k, p.transposeB ? p.k : p.n, p.ldb,
+    copyDense(p.b, b, p.transposeB ? p.n : p.k, p.transposeB ? p.k : p.n, p.ldb,
               bCopy);
     b = bCopy;
   }
@@ -110,8 +109,8 @@ Status GemmPrimitive::run(const void *a, const void *b, void *c,
   const auto *sum = reinterpret_cast<const float *>(cCopy);
   parallelRanges(p.m, 1 + 65536 / p.n, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row)
-      narrowSum(sum + row * p.n, p.beta, p.c,
-                elementAt(c, p.c, row * p.ldc), p.n);
+      narrowSum(sum + row * p.n, p.beta, p.c, elementAt(c, p.c, row * p.ldc),
+                p.n);
   });
   return Status::ok();
 }
@@ -130,26 +129,11 @@ dnnl::matmul::primitive_desc describe(const GemmProblem &p,
     attributes.set_post_ops(sum);
   }
   const dnnl::matmul::desc product(
-      denseDesc(p.a, p.m, p.k, p.transposeA),
-      denseDesc(p.b, p.k, p.n, p.transposeB),
+      denseDesc(p.isBF16() ? QLORA_DTYPE_BF16 : p.a, p.m, p.k, p.transposeA),
+      denseDesc(p.isBF16() ? QLORA_DTYPE_BF16 : p.b, p.k, p.n, p.transposeB),
       denseDesc(hasCopy ? QLORA_DTYPE_F32 : p.c, p.m, p.n, false));
   return {product, attributes, engine};
 }
-
-/// Sets the number of OpenMP threads of this thread, and back.
-class ScopedThreads {
-public:
-  ScopedThreads() : before(threadCount()) {}
-  ~ScopedThreads() { set(before); }
-  void set(int64_t threads) {
-#ifdef _OPENMP
-    omp_set_num_threads(static_cast<int>(threads));
-#endif
-  }
-
-private:
-  int64_t before;
-};
 
 } // namespace
 
@@ -158,9 +142,9 @@ static StatusOr<std::unique_ptr<Gemm>> createFitting(const GemmProblem &p,
   const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
   const GemmCopies copies = GemmCopies::of(p);
   const uint64_t copied = (copies.a + copies.b + copies.c).bytes();
-  ScopedThreads scoped;
-  for (int64_t threads = threadCount(); threads > 0; threads /= 2) {
-    scoped.set(threads);
+  const int64_t available = threadCount();
+  for (int64_t threads = available; threads > 0; threads /= 2) {
+    const ScopedThreads scoped(threads);
     const dnnl::matmul::primitive_desc desc = describe(p, engine);
     if (!std::string_view(desc.impl_info_str()).starts_with("brg:"))
       return Status::error(StatusCode::kUnavailable,
@@ -175,21 +159,75 @@ static StatusOr<std::unique_ptr<Gemm>> createFitting(const GemmProblem &p,
                        scratchBytes);
 }
 
-StatusOr<std::unique_ptr<Gemm>> createGemmPrimitive(const GemmProblem &p,
-                                                    uint64_t scratchBytes) {
-  const bool isF32 = p.a == QLORA_DTYPE_F32 && p.b == QLORA_DTYPE_F32 &&
-                     p.c == QLORA_DTYPE_F32;
-  const bool isBF16 = p.a == QLORA_DTYPE_BF16 && p.b == QLORA_DTYPE_BF16 &&
-                      p.c != QLORA_DTYPE_F16;
-  const bool isDense = p.isDenseA() && p.isDenseB() && p.isDenseC();
-  if (!isBF16 && !(isF32 && isDense))
-    return Status::error(StatusCode::kUnavailable,
-                         "types or strides are not oneDNN's");
+namespace {
+
+/// Two products whose depths add up to one: c := first, then c += second.
+class GemmPair final : public Gemm {
+public:
+  GemmPair(const GemmProblem &problem, std::unique_ptr<Gemm> first,
+           std::unique_ptr<Gemm> second, int64_t aOffset, int64_t bOffset)
+      : p(problem), first(std::move(first)), second(std::move(second)),
+        aOffset(aOffset), bOffset(bOffset) {}
+  Status run(const void *a, const void *b, void *c, uint8_t *scratch) override {
+    QLORA_RETURN_IF_ERROR(first->run(a, b, c, scratch));
+    return second->run(elementAt(a, p.a, aOffset), elementAt(b, p.b, bOffset),
+                       c, scratch);
+  }
+
+private:
+  GemmProblem p;
+  std::unique_ptr<Gemm> first, second;
+  int64_t aOffset, bOffset;
+};
+
+} // namespace
+
+static StatusOr<std::unique_ptr<Gemm>> createUnsplit(const GemmProblem &p,
+                                                     uint64_t scratchBytes) {
   try {
     return createFitting(p, scratchBytes);
   } catch (const dnnl::error &error) {
     return Status::error(StatusCode::kUnavailable, "oneDNN: {}", error.what());
   }
+}
+
+/// oneDNN 2.6 (brgemm_matmul_utils.cpp, bwd_w_par_k_blk) shares the depth of
+/// a product with a transposed bf16 `a` among threads when it is a power of
+/// two from 2048 on, and then the sum depends on their number. 1024 less is
+/// no such depth.
+static StatusOr<std::unique_ptr<Gemm>> createPair(const GemmProblem &p,
+                                                  uint64_t scratchBytes) {
+  if (p.c != QLORA_DTYPE_F32)
+    return Status::error(StatusCode::kUnavailable,
+                         "a sum of two products in bf16 is rounded twice");
+  GemmProblem first = p, second = p;
+  second.k = 1024;
+  second.beta = 1;
+  first.k = p.k - second.k;
+  QLORA_ASSIGN_OR_RETURN(std::unique_ptr<Gemm> firstGemm,
+                         createUnsplit(first, scratchBytes));
+  QLORA_ASSIGN_OR_RETURN(std::unique_ptr<Gemm> secondGemm,
+                         createUnsplit(second, scratchBytes));
+  return std::unique_ptr<Gemm>(std::make_unique<GemmPair>(
+      p, std::move(firstGemm), std::move(secondGemm), first.k * p.lda,
+      first.k * (p.transposeB ? 1 : p.ldb)));
+}
+
+StatusOr<std::unique_ptr<Gemm>> createGemmPrimitive(const GemmProblem &p,
+                                                    uint64_t scratchBytes) {
+  const bool isF32 = p.a == QLORA_DTYPE_F32 && p.b == QLORA_DTYPE_F32 &&
+                     p.c == QLORA_DTYPE_F32;
+  const bool isDense = p.isDenseA() && p.isDenseB() && p.isDenseC();
+  if (!p.isBF16() && !(isF32 && isDense))
+    return Status::error(StatusCode::kUnavailable,
+                         "types or strides are not oneDNN's");
+  // Tiles are as fast for f32, and do not share the depth among threads.
+  if (isF32 && (p.transposeA || p.k >= 16384))
+    return Status::error(StatusCode::kUnavailable,
+                         "oneDNN may share the depth among threads");
+  if (p.transposeA && p.k >= 2048 && (p.k & (p.k - 1)) == 0)
+    return createPair(p, scratchBytes);
+  return createUnsplit(p, scratchBytes);
 }
 
 } // namespace qlora

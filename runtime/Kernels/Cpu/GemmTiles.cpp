@@ -63,10 +63,9 @@ dnnl_status_t GemmTiles::runTile(int64_t row, int64_t column, const void *a,
   auto *aScratch = reinterpret_cast<float *>(scratch);
   auto *bScratch = reinterpret_cast<float *>(scratch + tile.aBytes);
   const bool isDirect = p.c == QLORA_DTYPE_F32;
-  float *sum = isDirect
-                   ? static_cast<float *>(c) + row * p.ldc + column
-                   : reinterpret_cast<float *>(scratch + tile.aBytes +
-                                               tile.bBytes);
+  float *sum =
+      isDirect ? static_cast<float *>(c) + row * p.ldc + column
+               : reinterpret_cast<float *>(scratch + tile.aBytes + tile.bBytes);
   const int64_t sumStride = isDirect ? p.ldc : columns;
 
   for (int64_t from = 0; from < p.k; from += tile.depth) {
@@ -79,10 +78,10 @@ dnnl_status_t GemmTiles::runTile(int64_t row, int64_t column, const void *a,
             ? piece(b, p.b, p.ldb, column, from, columns, depth, bScratch)
             : piece(b, p.b, p.ldb, from, column, depth, columns, bScratch);
     const float beta = from > 0 ? 1.0f : isDirect ? p.beta : 0.0f;
-    const dnnl_status_t status = dnnl_sgemm(
-        p.transposeA ? 'T' : 'N', p.transposeB ? 'T' : 'N', rows, columns,
-        depth, p.alpha, left.data, left.ld, right.data, right.ld, beta, sum,
-        sumStride);
+    const dnnl_status_t status =
+        dnnl_sgemm(p.transposeA ? 'T' : 'N', p.transposeB ? 'T' : 'N', rows,
+                   columns, depth, p.alpha, left.data, left.ld, right.data,
+                   right.ld, beta, sum, sumStride);
     if (status != dnnl_success)
       return status;
   }
@@ -92,15 +91,14 @@ dnnl_status_t GemmTiles::runTile(int64_t row, int64_t column, const void *a,
   return dnnl_success;
 }
 
-Status GemmTiles::run(const void *a, const void *b, void *c,
-                      uint8_t *scratch) {
+Status GemmTiles::run(const void *a, const void *b, void *c, uint8_t *scratch) {
   const int64_t down = (p.m + tile.rows - 1) / tile.rows;
   const int64_t across = (p.n + tile.columns - 1) / tile.columns;
   std::atomic<int> failure = dnnl_success;
   parallelFor(down * across, slots, [&](int64_t index, int64_t slot) {
     const dnnl_status_t status =
-        runTile(index / across * tile.rows, index % across * tile.columns, a,
-                b, c, scratch + slot * static_cast<int64_t>(tile.bytes()));
+        runTile(index / across * tile.rows, index % across * tile.columns, a, b,
+                c, scratch + slot * static_cast<int64_t>(tile.bytes()));
     if (status != dnnl_success)
       failure = status;
   });
@@ -116,7 +114,8 @@ StatusOr<std::unique_ptr<Gemm>> createGemmTiles(const GemmProblem &problem,
   const uint64_t bytes = GemmTile::of(problem).bytes();
   int64_t slots = kGemmSlots;
   if (bytes > 0)
-    slots = std::min<int64_t>(slots, static_cast<int64_t>(scratchBytes / bytes));
+    slots =
+        std::min<int64_t>(slots, static_cast<int64_t>(scratchBytes / bytes));
   if (slots < 1)
     return Status::error(StatusCode::kUnavailable,
                          "a tile needs {} bytes of scratch, got {}", bytes,
@@ -127,8 +126,7 @@ StatusOr<std::unique_ptr<Gemm>> createGemmTiles(const GemmProblem &problem,
 StatusOr<std::unique_ptr<Gemm>> Gemm::create(const GemmProblem &problem,
                                              uint64_t scratchBytes) {
   auto primitive = createGemmPrimitive(problem, scratchBytes);
-  if (primitive.isOk() ||
-      primitive.status().code() != StatusCode::kUnavailable)
+  if (primitive.isOk() || primitive.status().code() != StatusCode::kUnavailable)
     return primitive;
   return createGemmTiles(problem, scratchBytes);
 }

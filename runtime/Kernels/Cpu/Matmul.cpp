@@ -40,8 +40,8 @@ PreparedKernel reference::prepare(const KernelRequest &request, uint64_t) {
     parallelFor(p.m, threadCount(), [&](int64_t row, int64_t) {
       for (int64_t column = 0; column < p.n; ++column) {
         const int64_t index = row * p.ldc + column;
-        double value = p.alpha * dot(p, args.buffers[kA], args.buffers[kB],
-                                     row, column);
+        double value =
+            p.alpha * dot(p, args.buffers[kA], args.buffers[kB], row, column);
         if (p.beta != 0)
           value += double(p.beta) * loadElement(p.c, args.buffers[kC], index);
         storeElement(p.c, args.buffers[kC], index, float(value));

@@ -41,8 +41,7 @@ private:
         beta(static_cast<float>(request.constantAsDouble("beta"))) {}
 
   Status addPanels(const KernelRequest &request, uint64_t scratchBytes);
-  StatusOr<Gemm *> productFor(const GemmProblem &wanted,
-                              uint64_t scratchBytes);
+  StatusOr<Gemm *> productFor(const GemmProblem &wanted, uint64_t scratchBytes);
 
   PanelPlan plan;
   StoredWeight weight;
@@ -60,8 +59,7 @@ private:
 StatusOr<Gemm *> PanelMatmul::productFor(const GemmProblem &wanted,
                                          uint64_t scratchBytes) {
   for (const auto &[shape, gemm] : products)
-    if (shape.n == wanted.n && shape.k == wanted.k &&
-        shape.beta == wanted.beta)
+    if (shape.n == wanted.n && shape.k == wanted.k && shape.beta == wanted.beta)
       return gemm.get();
   QLORA_ASSIGN_OR_RETURN(std::unique_ptr<Gemm> gemm,
                          Gemm::create(wanted, scratchBytes));
@@ -86,8 +84,7 @@ Status PanelMatmul::addPanels(const KernelRequest &request,
 PreparedKernel PanelMatmul::prepare(const KernelRequest &request,
                                     uint64_t workspaceBytes) {
   std::unique_ptr<PanelMatmul> kernel(new PanelMatmul(request));
-  const uint64_t used =
-      kernel->plan.decoded.bytes() + kernel->plan.sum.bytes();
+  const uint64_t used = kernel->plan.decoded.bytes() + kernel->plan.sum.bytes();
   QLORA_RETURN_IF_ERROR(kernel->addPanels(request, workspaceBytes - used));
   return std::unique_ptr<LibraryKernel>(std::move(kernel));
 }
@@ -99,14 +96,14 @@ Status PanelMatmul::run(const LibraryKernelArgs &args) {
   const bool hasSum = plan.sum.bytes() > 0;
   void *const c = hasSum ? sum : args.buffers[kC];
   for (const Panel &panel : panels) {
-    weight.decode(args.buffers[kW], panel.first * columns,
-                  panel.rows * columns, plan.decodedType, decoded);
+    weight.decode(args.buffers[kW], panel.first * columns, panel.rows * columns,
+                  plan.decodedType, decoded);
     // Forward, a panel is columns of c; backward, columns of a.
     const int64_t aOffset = plan.isForward ? 0 : panel.first;
     const int64_t cOffset = plan.isForward ? panel.first : 0;
-    QLORA_RETURN_IF_ERROR(panel.gemm->run(
-        elementAt(args.buffers[kA], problem.a, aOffset), decoded,
-        elementAt(c, problem.c, cOffset), scratch));
+    QLORA_RETURN_IF_ERROR(
+        panel.gemm->run(elementAt(args.buffers[kA], problem.a, aOffset),
+                        decoded, elementAt(c, problem.c, cOffset), scratch));
   }
   if (!hasSum)
     return Status::ok();
@@ -127,10 +124,10 @@ PreparedKernel onednn::prepare(const KernelRequest &request,
 /// Element (row, column) of W in a's type, as a panel would hold it.
 static double weightElement(const StoredWeight &weight, const void *w,
                             int64_t index, qlora_dtype type) {
-  const float value =
-      weight.dtype == QLORA_DTYPE_NF4
-          ? NF4Tensor::of(weight.layout, w).element(index)
-          : loadElement(weight.dtype, w, index);
+  const float value = weight.dtype == QLORA_DTYPE_NF4
+                          ? NF4Tensor::of(weight.layout, weight.columns, w)
+                                .element(index)
+                          : loadElement(weight.dtype, w, index);
   uint32_t rounded = 0;
   storeElement(type, &rounded, 0, value);
   return loadElement(type, &rounded, 0);

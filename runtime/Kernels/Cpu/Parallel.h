@@ -33,9 +33,29 @@ inline int64_t threadCount() {
 #endif
 }
 
+/// Sets the number of threads that this thread's next loops use; restores it.
+class ScopedThreads {
+public:
+  explicit ScopedThreads(int64_t threads) : before(threadCount()) {
+    set(threads);
+  }
+  ~ScopedThreads() { set(before); }
+  ScopedThreads(const ScopedThreads &) = delete;
+  ScopedThreads &operator=(const ScopedThreads &) = delete;
+
+private:
+  static void set([[maybe_unused]] int64_t threads) {
+#ifdef _OPENMP
+    omp_set_num_threads(static_cast<int>(threads));
+#endif
+  }
+  int64_t before;
+};
+
 /// Calls task(index, slot) once for each index in [0, count). At any time at
 /// most one task has a given slot, and slots are in [0, min(slots, threads)):
 /// the number of a task's scratch. Results must not depend on the slot.
+/// Library calls inside of a task run on its own thread only.
 template <typename Task>
 void parallelFor(int64_t count, int64_t slots, Task task) {
 #ifdef _OPENMP
@@ -47,6 +67,7 @@ void parallelFor(int64_t count, int64_t slots, Task task) {
     return;
   }
 #endif
+  const ScopedThreads sequential(1);
   for (int64_t index = 0; index < count; ++index)
     task(index, int64_t(0));
 }
@@ -55,7 +76,8 @@ void parallelFor(int64_t count, int64_t slots, Task task) {
 /// `grain` (but the last), one range per thread.
 template <typename Task>
 void parallelRanges(int64_t count, int64_t grain, Task task) {
-  const int64_t most = std::max<int64_t>(1, count / std::max<int64_t>(1, grain));
+  const int64_t most =
+      std::max<int64_t>(1, count / std::max<int64_t>(1, grain));
   const int64_t ranges = std::min(threadCount(), most);
   parallelFor(ranges, ranges, [&](int64_t index, int64_t) {
     task(count * index / ranges, count * (index + 1) / ranges);

@@ -88,9 +88,8 @@ static const std::array<uint8_t, 65536> &nestedCodes() {
     size_t nearest = 0;
     for (size_t i = 0; i < table->size(); ++i) {
       const double value = static_cast<double>(i) / 65535.0 * 2.0 - 1.0;
-      while (nearest + 1 < map.size() &&
-             std::abs(map[nearest + 1] - value) <
-                 std::abs(map[nearest] - value))
+      while (nearest + 1 < map.size() && std::abs(map[nearest + 1] - value) <
+                                             std::abs(map[nearest] - value))
         ++nearest;
       (*table)[i] = static_cast<uint8_t>(nearest);
     }
@@ -104,14 +103,12 @@ static const std::array<uint8_t, 65536> &nestedCodes() {
 static float absmaxOf(const float *values, int64_t count) {
   int32_t largest = 0;
   for (int64_t i = 0; i < count; ++i)
-    largest =
-        std::max(largest, std::bit_cast<int32_t>(values[i]) & 0x7fffffff);
+    largest = std::max(largest, std::bit_cast<int32_t>(values[i]) & 0x7fffffff);
   return std::bit_cast<float>(largest);
 }
 
 /// codes[i] := number of midpoints below values[i].
-static void countMidpoints(const float *values, int64_t count,
-                           int32_t *codes) {
+static void countMidpoints(const float *values, int64_t count, int32_t *codes) {
   const std::array<float, 16> &book = nf4CodeBook();
   std::fill_n(codes, count, 0);
   for (size_t m = 0; m + 1 < book.size(); ++m) {
@@ -157,8 +154,8 @@ static void quantizeBlocks(const NF4Layout &layout, const NF4Source &source,
       const int64_t first = block * layout.block;
       const int64_t count = std::min(layout.block, layout.elements - first);
       source.read(first, count, values.data());
-      scales[block] = quantizeBlock(layout, count, values.data(),
-                                    codes.data(), packed + first / 2);
+      scales[block] = quantizeBlock(layout, count, values.data(), codes.data(),
+                                    packed + first / 2);
     }
   }
 }
@@ -172,8 +169,7 @@ static void quantizeElements(const NF4Layout &layout, const NF4Source &source,
     quantizeBlocks(layout, source, begin, end, packed, scales);
     const int64_t first = begin * layout.block;
     if (source.done)
-      source.done(first, std::min(end * layout.block, layout.elements) -
-                             first);
+      source.done(first, std::min(end * layout.block, layout.elements) - first);
   }
 }
 
@@ -233,16 +229,14 @@ void quantizeNF4(const NF4Layout &layout, const NF4Source &source,
   quantizeNF4Scales(layout, scales, static_cast<float>(mean), out);
 }
 
-void quantizeNF4(const NF4Layout &layout, const float *elements,
-                 uint8_t *out) {
-  quantizeNF4(
-      layout,
-      {[elements](int64_t first, int64_t count, float *values) {
-         std::memcpy(values, elements + first,
-                     static_cast<size_t>(count) * sizeof(float));
-       },
-       nullptr},
-      out);
+void quantizeNF4(const NF4Layout &layout, const float *elements, uint8_t *out) {
+  quantizeNF4(layout,
+              {[elements](int64_t first, int64_t count, float *values) {
+                 std::memcpy(values, elements + first,
+                             static_cast<size_t>(count) * sizeof(float));
+               },
+               nullptr},
+              out);
 }
 
 void decodeNF4Scales(const NF4Layout &layout, const uint8_t *tensor,
@@ -270,8 +264,7 @@ void decodeNF4(const NF4Layout &layout, const uint8_t *tensor,
   while (element < first + count) {
     const float scale = scales[nf4ScaleIndex(columns, layout.block, element)];
     const int64_t end =
-        std::min(nf4ScaleRunEnd(columns, layout.block, element),
-                 first + count);
+        std::min(nf4ScaleRunEnd(columns, layout.block, element), first + count);
     for (; element < end; ++element) {
       const uint8_t byte = tensor[element / 2];
       const unsigned code = element % 2 == 0 ? byte >> 4 : byte & 15;

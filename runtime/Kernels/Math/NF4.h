@@ -23,6 +23,8 @@
 
 #include <cstdint>
 
+#include "runtime/Kernels/Math/NF4Scales.h"
+
 namespace qlora {
 
 inline constexpr int64_t kNF4NestedBlock = 256;
@@ -74,9 +76,11 @@ struct NF4Tensor {
   const float *nestedMap;
   const float *codeBook;
   const float *nestedOffset;
+  int64_t columns; ///< of the matrix: decides which scale (NF4Scales.h)
 
   /// `bytes` is aligned to 4.
-  static NF4Tensor of(const NF4Layout &layout, const void *bytes) {
+  static NF4Tensor of(const NF4Layout &layout, int64_t columns,
+                      const void *bytes) {
     const auto *base = static_cast<const uint8_t *>(bytes);
     const auto floats = [&](int64_t offset) {
       return reinterpret_cast<const float *>(base + offset);
@@ -88,7 +92,8 @@ struct NF4Tensor {
             floats(layout.nestedAbsmax),
             floats(layout.nestedMap),
             floats(layout.codeBook),
-            floats(layout.offset)};
+            floats(layout.offset),
+            columns};
   }
 
   /// Compile callers with -ffp-contract=off: product and sum are rounded one
@@ -105,7 +110,7 @@ struct NF4Tensor {
   float element(int64_t index) const {
     const uint8_t byte = packed[index / 2];
     const int nibble = index % 2 == 0 ? byte >> 4 : byte & 15;
-    return codeBook[nibble] * absmax(index / block);
+    return codeBook[nibble] * absmax(nf4ScaleIndex(columns, block, index));
   }
 };
 

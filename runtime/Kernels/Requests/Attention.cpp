@@ -112,14 +112,9 @@ Reason attention::reference::reject(const KernelRequest &r) {
 }
 
 /// The scores of one query per slot, in f64.
-static uint64_t referenceWorkspace(const KernelRequest &r, int64_t vectors) {
-  return (Size(r.constant("slots")) * Size(vectors) *
-          (Size(8) * Size(r.constant("length"))).aligned())
-      .bytes();
-}
-
 uint64_t attention::reference::workspaceBytes(const KernelRequest &r) {
-  return referenceWorkspace(r, 1);
+  return (Size(r.constant("slots")) * Size(8) * Size(r.constant("length")))
+      .bytes();
 }
 
 Reason attention::blocked::reject(const KernelRequest &r) {
@@ -127,9 +122,7 @@ Reason attention::blocked::reject(const KernelRequest &r) {
 }
 
 uint64_t attention::blocked::workspaceBytes(const KernelRequest &r) {
-  return (Size(r.constant("slots")) *
-          attentionSlot(r.constant("length"), r.constant("dim")))
-      .bytes();
+  return AttentionScratch::of(r).bytes(r.constant("slots")).bytes();
 }
 
 Reason attention_grad::reference::reject(const KernelRequest &r) {
@@ -144,8 +137,10 @@ Reason attention_grad::reference::reject(const KernelRequest &r) {
                  [&] { return needAddressable(r); });
 }
 
+/// Two gradients of one row per slot, in f64.
 uint64_t attention_grad::reference::workspaceBytes(const KernelRequest &r) {
-  return referenceWorkspace(r, 2);
+  return (Size(r.constant("slots")) * Size(16) * Size(r.constant("dim")))
+      .bytes();
 }
 
 Reason attention_grad::blocked::reject(const KernelRequest &r) {
@@ -153,9 +148,7 @@ Reason attention_grad::blocked::reject(const KernelRequest &r) {
 }
 
 uint64_t attention_grad::blocked::workspaceBytes(const KernelRequest &r) {
-  return (Size(r.constant("slots")) *
-          attentionGradSlot(r.constant("length"), r.constant("dim")))
-      .bytes();
+  return AttentionScratch::of(r).bytes(r.constant("slots")).bytes();
 }
 
 } // namespace qlora::requests

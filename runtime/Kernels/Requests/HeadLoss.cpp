@@ -45,12 +45,22 @@ std::vector<uint64_t> head_loss_grad::operandBytes(const KernelRequest &r) {
   return bytes;
 }
 
+/// Row numbers and words are i32.
+static Reason needCountable(const KernelRequest &r) {
+  for (std::string_view name : {"rows", "vocab"})
+    if (r.constant(name) > int64_t(1) << 31)
+      return std::string(name) + " must be at most 2^31, got " +
+             std::to_string(r.constant(name));
+  return std::nullopt;
+}
+
 static Reason needHead(const KernelRequest &r) {
   return firstOf(
       [&] { return needShape(r); },
       [&] {
         return needPositive(r, {"rows", "hidden_size", "vocab", "chunk_rows"});
       },
+      [&] { return needCountable(r); },
       [&] { return needStride(r, "ldh", r.constant("hidden_size")); },
       [&] {
         return needType(r, "hidden", {kF32, kBF16});

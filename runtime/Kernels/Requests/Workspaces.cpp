@@ -27,6 +27,13 @@ bool GemmProblem::isDenseB() const {
   return transposeB ? n == 1 || ldb == k : k == 1 || ldb == n;
 }
 
+bool GemmProblem::isBF16() const {
+  const bool hasBF16 = a == kBF16 || b == kBF16;
+  const bool isA = a == kBF16 || (mayRound && a == kF32);
+  const bool isB = b == kBF16 || (mayRound && b == kF32);
+  return hasBF16 && isA && isB && (c == kBF16 || c == kF32);
+}
+
 static int64_t ceilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /// Half of `extent`, at a multiple of `unit`.
@@ -38,7 +45,11 @@ static int64_t halve(int64_t extent, int64_t unit) {
 static GemmTile wholeDepthTile(const GemmProblem &p) {
   static constexpr int64_t kTasks = 16, kRowUnit = 48, kColumnUnit = 48;
   GemmTile tile = {std::min<int64_t>(p.m, 6 * kRowUnit),
-                   std::min<int64_t>(p.n, 8 * kColumnUnit), p.k, 0, 0, 0};
+                   std::min<int64_t>(p.n, 8 * kColumnUnit),
+                   p.k,
+                   0,
+                   0,
+                   0};
   while (ceilDivide(p.m, tile.rows) * ceilDivide(p.n, tile.columns) < kTasks) {
     if (tile.rows <= kRowUnit && tile.columns <= kColumnUnit)
       break;
@@ -53,8 +64,12 @@ static GemmTile wholeDepthTile(const GemmProblem &p) {
 GemmTile GemmTile::of(const GemmProblem &p) {
   if (p.a == kF32 && p.b == kF32 && p.c == kF32)
     return wholeDepthTile(p);
-  GemmTile tile = {std::min<int64_t>(p.m, 128), std::min<int64_t>(p.n, 144),
-                   std::min<int64_t>(p.k, 256), 0, 0, 0};
+  GemmTile tile = {std::min<int64_t>(p.m, 128),
+                   std::min<int64_t>(p.n, 144),
+                   std::min<int64_t>(p.k, 256),
+                   0,
+                   0,
+                   0};
   if (p.a != kF32)
     tile.aBytes = packed(kF32, tile.rows, tile.depth).bytes();
   if (p.b != kF32)
@@ -66,11 +81,11 @@ GemmTile GemmTile::of(const GemmProblem &p) {
 
 GemmCopies GemmCopies::of(const GemmProblem &p) {
   GemmCopies copies;
-  if (p.a != kBF16 || p.b != kBF16)
+  if (!p.isBF16())
     return copies;
-  if (!p.isDenseA())
+  if (!p.isDenseA() || p.a != kBF16)
     copies.a = packed(kBF16, p.m, p.k);
-  if (!p.isDenseB())
+  if (!p.isDenseB() || p.b != kBF16)
     copies.b = packed(kBF16, p.k, p.n);
   if (!p.isDenseC())
     copies.c = packed(kF32, p.m, p.n);
@@ -90,7 +105,8 @@ static Size libraryScratch(const GemmProblem &p) {
 
 Size gemmWorkspace(const GemmProblem &p) {
   const Size tiles = Size(int64_t(GemmTile::of(p).bytes())) * Size(kGemmSlots);
-  if (p.a != p.b || (p.a == kF32 && p.c != kF32))
+  const bool isF32 = p.a == kF32 && p.b == kF32 && p.c == kF32;
+  if (!isF32 && !p.isBF16())
     return tiles;
   const GemmCopies copies = GemmCopies::of(p);
   return largest(tiles, copies.a + copies.b + copies.c + libraryScratch(p));
@@ -109,7 +125,8 @@ GemmProblem matmulProblem(const KernelRequest &r) {
           typeOf(r, "b"),
           typeOf(r, "c"),
           static_cast<float>(r.constantAsDouble("alpha")),
-          static_cast<float>(r.constantAsDouble("beta"))};
+          static_cast<float>(r.constantAsDouble("beta")),
+          /*mayRound=*/true};
 }
 
 PanelPlan PanelPlan::of(const KernelRequest &r) {
@@ -158,6 +175,7 @@ HeadPlan HeadPlan::of(const KernelRequest &r) {
   plan.gradientType = plan.hiddenType;
   plan.hasGradient = r.op->name == "head_loss_grad";
   plan.rowNumbers = (Size(plan.chunkRows) * Size(4)).aligned();
+  plan.rowLosses = (Size(plan.chunkRows) * Size(8)).aligned();
   plan.gathered = packed(plan.hiddenType, plan.chunkRows, plan.hidden);
   plan.logits = packed(kF32, plan.chunkRows, plan.vocab);
   if (!plan.hasGradient)
@@ -169,8 +187,8 @@ HeadPlan HeadPlan::of(const KernelRequest &r) {
 }
 
 GemmProblem HeadPlan::logitsProduct(int64_t rows) const {
-  return {rows,  vocab,      hidden,     hidden, hidden, vocab, false,
-          true,  hiddenType, weightType, kF32,   1,      0};
+  return {rows, vocab,      hidden,     hidden, hidden, vocab, false,
+          true, hiddenType, weightType, kF32,   1,      0};
 }
 
 GemmProblem HeadPlan::hiddenGradientProduct(int64_t rows) const {
@@ -193,20 +211,36 @@ Size HeadPlan::scratch() const {
 }
 
 Size HeadPlan::total() const {
-  return rowNumbers + gathered + logits + narrowLogits + gradient + scratch();
+  return rowNumbers + rowLosses + gathered + logits + narrowLogits + gradient +
+         scratch();
 }
 
 // Attention ------------------------------------------------------------------
 
-Size attentionSlot(int64_t length, int64_t dim) {
-  const int64_t block = std::min<int64_t>(length, 128);
-  return Size(4) * (Size(block) * Size(block) + Size(4 * block) * Size(dim) +
-                    Size(4 * block));
-}
-
-Size attentionGradSlot(int64_t length, int64_t dim) {
-  return attentionSlot(length, dim) * Size(2) +
-         Size(8) * Size(length) * Size(dim);
+AttentionScratch AttentionScratch::of(const KernelRequest &r) {
+  const int64_t length = r.constant("length"), dim = r.constant("dim");
+  const bool isNarrow = typeOf(r, "q") != kF32;
+  AttentionScratch s;
+  s.block = std::min(length, kAttentionBlock);
+  const auto take = [&](int64_t elements) {
+    const int64_t offset = s.elements;
+    s.elements += ceilDivide(elements, 16) * 16;
+    return offset;
+  };
+  s.scores = take(s.block * s.block);
+  s.rowStates = take(2 * s.block);
+  s.sum = take(s.block * dim);
+  s.queries = take(isNarrow ? s.block * dim : 0);
+  s.keys = take(isNarrow ? s.block * dim : 0);
+  s.values = take(isNarrow ? s.block * dim : 0);
+  if (r.op->name != "attention_grad")
+    return s;
+  s.scoreGradients = take(s.block * s.block);
+  s.outGradients = take(isNarrow ? s.block * dim : 0);
+  s.outputs = take(isNarrow ? s.block * dim : 0);
+  s.keyGradients = take(isNarrow ? length * dim : 0);
+  s.valueGradients = take(isNarrow ? length * dim : 0);
+  return s;
 }
 
 } // namespace qlora::requests

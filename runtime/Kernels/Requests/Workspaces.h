@@ -25,11 +25,15 @@ struct GemmProblem {
   bool transposeA, transposeB;
   qlora_dtype a, b, c;
   float alpha = 1, beta = 0;
+  /// An f32 operand beside a bf16 one may be rounded to bf16.
+  bool mayRound = false;
 
   /// No gaps between rows; a single row has none.
   bool isDenseA() const;
   bool isDenseB() const;
   bool isDenseC() const { return m == 1 || ldc == n; }
+  /// Whether bf16 arithmetic does it.
+  bool isBF16() const;
 };
 
 /// Tasks of a tiled product that run at the same time, at most.
@@ -44,7 +48,8 @@ struct GemmTile {
   uint64_t bytes() const { return aBytes + bBytes + cBytes; }
 };
 
-/// Dense copies of a bf16 product, then the library's own scratch.
+/// Dense bf16 copies for a bf16 product (of operands with gaps, and of f32
+/// operands that may be rounded), then the library's own scratch.
 struct GemmCopies {
   Size a = 0, b = 0, c = 0;
   static GemmCopies of(const GemmProblem &problem);
@@ -69,9 +74,23 @@ struct PanelPlan {
 
 // Attention -------------------------------------------------------------------
 
-/// Scratch of one concurrent task of attention.
-Size attentionSlot(int64_t length, int64_t dim);
-Size attentionGradSlot(int64_t length, int64_t dim);
+/// Queries or keys that are looked at together.
+inline constexpr int64_t kAttentionBlock = 128;
+
+/// Scratch of one concurrent task: offsets in f32 elements, each part of whole
+/// cache lines. Parts of other types than f32 exist to be widened into.
+struct AttentionScratch {
+  int64_t block;                              ///< min(length, kAttentionBlock)
+  int64_t scores = 0, rowStates = 0, sum = 0; ///< scores, max and sum, output
+  int64_t queries = 0, keys = 0, values = 0;  ///< widened
+  // Of the gradient only.
+  int64_t scoreGradients = 0, outGradients = 0, outputs = 0;
+  int64_t keyGradients = 0, valueGradients = 0; ///< of all keys of a head
+  int64_t elements = 0;
+
+  static AttentionScratch of(const KernelRequest &request);
+  Size bytes(int64_t slots) const { return Size(4) * Size(slots) * elements; }
+};
 
 // Head and loss ---------------------------------------------------------------
 
@@ -83,8 +102,8 @@ struct HeadPlan {
   qlora_dtype hiddenType, weightType;
   bool hasGradient;
   qlora_dtype gradientType; ///< of dlogits in the products: hidden's
-  Size rowNumbers = 0, gathered = 0, logits = 0, narrowLogits = 0,
-       gradient = 0;
+  Size rowNumbers = 0, rowLosses = 0, gathered = 0, logits = 0,
+       narrowLogits = 0, gradient = 0;
   static HeadPlan of(const KernelRequest &request);
 
   GemmProblem logitsProduct(int64_t rows) const;

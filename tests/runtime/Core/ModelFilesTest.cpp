@@ -19,9 +19,9 @@ const std::string kInputs = QLORA_TEST_INPUTS;
 void writeShard(const TemporaryFolder &folder, const std::string &file,
                 const std::string &tensor) {
   const uint8_t byte = 1;
-  const Status status = writeSafetensors(
-      folder.path(file), {{tensor, SafetensorsDtype::kU8, {1}, {&byte, 1}}},
-      {});
+  const Status status =
+      writeSafetensors(folder.path(file),
+                       {{tensor, SafetensorsDtype::kU8, {1}, {&byte, 1}}}, {});
   ASSERT_TRUE(status.isOk()) << status.message();
 }
 

@@ -121,8 +121,8 @@ TEST(ModuleLoader, RefusesParameters) {
   EXPECT_REFUSED(t.parameters[0].bytes = 60, "60 bytes instead of 64");
   EXPECT_REFUSED(t.parameters[0].offset = 4, "bytes 4+64 of an arena of 64");
   EXPECT_REFUSED(t.parameters[0].offset = ~uint64_t{0}, "of an arena of 64");
-  EXPECT_REFUSED(t.parameters[1].rank = 1; t.parameters[1].shape[0] = 16,
-                 "kaiming");
+  EXPECT_REFUSED(t.parameters[1].rank = 1;
+                 t.parameters[1].shape[0] = 16, "kaiming");
 }
 
 TEST(ModuleLoader, RefusesOverlappingParameters) {
@@ -136,8 +136,8 @@ TEST(ModuleLoader, RefusesQuantizations) {
   EXPECT_REFUSED(t.parameters[0].block = 64, "not quantised, but");
   EXPECT_REFUSED(t.parameters[0].double_quant = 2, "double_quant is 2");
   EXPECT_REFUSED(t.parameters[0].quantization = 1, "block 0");
-  EXPECT_REFUSED(t.parameters[0].quantization = 1; t.parameters[0].block = 96,
-                 "block 96");
+  EXPECT_REFUSED(t.parameters[0].quantization = 1;
+                 t.parameters[0].block = 96, "block 96");
   EXPECT_REFUSED(t.parameters[0].quantization = 1;
                  t.parameters[0].block = 8192, "block 8192");
   EXPECT_REFUSED(t.parameters[0].quantization = 1; t.parameters[0].block = 64;
@@ -167,8 +167,8 @@ TEST(ModuleLoader, RefusesOperands) {
   EXPECT_REFUSED(t.operands[0].offset = 4, "bytes 4+64");
   EXPECT_REFUSED(t.operands[0].bytes = ~uint64_t{0}, "of the frozen arena");
   EXPECT_REFUSED(t.operands[0].bytes = 62, "not a range of");
-  EXPECT_REFUSED(t.operands[0].offset = 2; t.operands[0].bytes = 60,
-                 "not a range of");
+  EXPECT_REFUSED(t.operands[0].offset = 2;
+                 t.operands[0].bytes = 60, "not a range of");
   EXPECT_REFUSED(t.operands[0].access = QLORA_WRITE, "writes the frozen");
 }
 
@@ -183,8 +183,8 @@ TEST(ModuleLoader, RefusesCommands) {
                  "on the communication queue");
   EXPECT_REFUSED(t.commands[1].operand_count = 1, "1 operands instead of 2");
   EXPECT_REFUSED(t.operands[3].bytes = 32, "32 bytes of dtype 0 from 64");
-  EXPECT_REFUSED(t.operands[3] = t.operands[4]; t.operands[3].access = 2,
-                 "overlap");
+  EXPECT_REFUSED(t.operands[3] = t.operands[4];
+                 t.operands[3].access = 2, "overlap");
   EXPECT_REFUSED(t.operands[3].access = QLORA_READ, "access 1 and 1");
   EXPECT_REFUSED(t.commands[3].operand_count = 1, "1 operands instead of 0");
   EXPECT_REFUSED(t.commands[5].queue = QLORA_QUEUE_COMPUTE,

@@ -13,8 +13,7 @@
 
 using namespace qlora;
 
-static std::string writeFile(const std::string &name,
-                             const std::string &text) {
+static std::string writeFile(const std::string &name, const std::string &text) {
   std::string path = testing::TempDir() + name;
   std::ofstream(path) << text;
   return path;
@@ -115,8 +114,7 @@ TEST(Options, ListsAndMaps) {
   ASSERT_TRUE(options.applyYaml(yaml).isOk());
   EXPECT_EQ(options.numberMap("lora_rank_pattern").at("q_proj"), 4);
   EXPECT_EQ(options.names("lora_target_modules").size(), 2u);
-  EXPECT_EQ(options.lengths("max_length"),
-            (std::vector<int64_t>{512, 1024}));
+  EXPECT_EQ(options.lengths("max_length"), (std::vector<int64_t>{512, 1024}));
   EXPECT_EQ(options.integer("memory_limit"), 3ll << 29);
 }
 

@@ -181,8 +181,10 @@ Status fillWithState(const std::string &state, SafetensorsDtype storage) {
       {{"w", storage, {units, 1}, packed},
        {"w.absmax", SafetensorsDtype::kF32, {1}, bytesOf(absmax)},
        {"w.quant_map", SafetensorsDtype::kF32, {16}, bytesOf(map)},
-       {"w.quant_state.bitsandbytes__nf4", SafetensorsDtype::kU8,
-        {static_cast<int64_t>(state.size())}, text}},
+       {"w.quant_state.bitsandbytes__nf4",
+        SafetensorsDtype::kU8,
+        {static_cast<int64_t>(state.size())},
+        text}},
       {}));
   OneParameter parameter("w", {1, 64}, QLORA_QUANTIZATION_NF4_STORED,
                          QLORA_DTYPE_F32, false);
@@ -211,9 +213,8 @@ TEST(Parameters, ReadsStoredStatesAndRefusesBadOnes) {
              "shape [-1]");
   EXPECT_HAS(refusal(R"({"quant_type":"nf4","blocksize":64,"shape":[64]})"),
              "it has shape [64], train.so was compiled for [1, 64]");
-  EXPECT_HAS(
-      refusal(R"({"quant_type":"nf4","blocksize":128,"shape":[1,64]})"),
-      "block 128");
+  EXPECT_HAS(refusal(R"({"quant_type":"nf4","blocksize":128,"shape":[1,64]})"),
+             "block 128");
   EXPECT_HAS(refusal(R"({"quant_type":"nf4","blocksize":64,"shape":[1,64],)"
                      R"("nested_blocksize":128})"),
              "nested_blocksize 128");
@@ -240,9 +241,9 @@ TEST(Parameters, RanksOfAHostFillOneArena) {
   for (unsigned rank : {0u, 1u}) {
     auto arena = FrozenArena::fromDescriptor(descriptor, 256);
     ASSERT_TRUE(arena.isOk()) << arena.status().message();
-    ASSERT_TRUE(fillFrozen(*module, {&*model, nullptr, 0}, {rank, 2},
-                           arena->bytes())
-                    .isOk());
+    ASSERT_TRUE(
+        fillFrozen(*module, {&*model, nullptr, 0}, {rank, 2}, arena->bytes())
+            .isOk());
     ASSERT_TRUE(arena->protect().isOk());
     const std::string file = folder + "/model.safetensors";
     EXPECT_TRUE(equals(file, first.name, arena->bytes().data()));
@@ -257,9 +258,9 @@ std::vector<float> initial(DemoTables &tables, uint64_t seed) {
   auto module = tables.load();
   EXPECT_TRUE(module.isOk()) << module.status().message();
   std::vector<float> values(16, NAN);
-  const Status status = fillTrainable(
-      *module, {nullptr, nullptr, seed},
-      {reinterpret_cast<uint8_t *>(values.data()), 64});
+  const Status status =
+      fillTrainable(*module, {nullptr, nullptr, seed},
+                    {reinterpret_cast<uint8_t *>(values.data()), 64});
   EXPECT_TRUE(status.isOk()) << status.message();
   return values;
 }
@@ -286,7 +287,9 @@ Status fillFromAdapter(const std::string &name, std::vector<int64_t> shape,
     values[i] = static_cast<float>(i);
   QLORA_RETURN_IF_ERROR(writeSafetensors(
       folder.path("a"),
-      {{name, SafetensorsDtype::kF32, std::move(shape),
+      {{name,
+        SafetensorsDtype::kF32,
+        std::move(shape),
         {reinterpret_cast<const uint8_t *>(values.data()), 64}}},
       {}));
   QLORA_ASSIGN_OR_RETURN(SafetensorsFile adapter,

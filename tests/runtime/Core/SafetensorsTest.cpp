@@ -113,30 +113,29 @@ TEST(SafetensorsReader, RefusesBadEntries) {
              "unknown dtype \"F7\"");
   EXPECT_HAS(headerError(R"({"a":{"dtype":"U8","data_offsets":[0,1]}})", 1),
              "no shape");
-  EXPECT_HAS(headerError(
-                 R"({"a":{"dtype":"U8","shape":[-1],"data_offsets":[0,1]}})",
-                 1),
-             "not a count");
-  EXPECT_HAS(headerError(
-                 R"({"a":{"dtype":"U8","shape":[1.0],"data_offsets":[0,1]}})",
-                 1),
-             "not a count");
+  EXPECT_HAS(
+      headerError(R"({"a":{"dtype":"U8","shape":[-1],"data_offsets":[0,1]}})",
+                  1),
+      "not a count");
+  EXPECT_HAS(
+      headerError(R"({"a":{"dtype":"U8","shape":[1.0],"data_offsets":[0,1]}})",
+                  1),
+      "not a count");
   EXPECT_HAS(headerError(R"({"a":{"dtype":"U8","shape":[1]}})", 1),
              "no pair of data_offsets");
+  EXPECT_HAS(
+      headerError(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0]}})", 1),
+      "no pair of data_offsets");
   EXPECT_HAS(headerError(
-                 R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0]}})", 1),
-             "no pair of data_offsets");
-  EXPECT_HAS(headerError(
-                 R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[1,0]}})",
-                 1),
+                 R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[1,0]}})", 1),
              "end at 0, before their start 1");
 }
 
 TEST(SafetensorsReader, RefusesShapeAgainstBytes) {
-  EXPECT_HAS(headerError(
-                 R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}})",
-                 4),
-             "needs 8 bytes, but its data_offsets span 4");
+  EXPECT_HAS(
+      headerError(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}})",
+                  4),
+      "needs 8 bytes, but its data_offsets span 4");
   EXPECT_HAS(
       headerError(R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],)"
                   R"("data_offsets":[0,0]}})",
@@ -148,8 +147,7 @@ TEST(SafetensorsReader, RefusesShapeAgainstBytes) {
                   0),
       "overflows");
   EXPECT_HAS(headerError(
-                 R"({"a":{"dtype":"F4","shape":[3],"data_offsets":[0,2]}})",
-                 2),
+                 R"({"a":{"dtype":"F4","shape":[3],"data_offsets":[0,2]}})", 2),
              "12 bits, not a whole number of bytes");
 }
 
@@ -159,24 +157,21 @@ TEST(SafetensorsReader, RefusesHolesOverlapsMissingAndExtraBytes) {
   EXPECT_HAS(headerError("{" + a + "}", 3), "the file is truncated");
   EXPECT_HAS(headerError("{" + a + "}", 5), "end at byte 4 of 5");
   EXPECT_HAS(headerError("{}", 1), "end at byte 0 of 1");
-  EXPECT_HAS(
-      headerError("{" + a +
-                      R"(,"b":{"dtype":"U8","shape":[4],)"
-                      R"("data_offsets":[2,6]}})",
-                  6),
-      "starts at byte 2");
-  EXPECT_HAS(
-      headerError("{" + a +
-                      R"(,"b":{"dtype":"U8","shape":[4],)"
-                      R"("data_offsets":[0,4]}})",
-                  4),
-      "starts at byte 0");
-  EXPECT_HAS(
-      headerError("{" + a +
-                      R"(,"b":{"dtype":"U8","shape":[1],)"
-                      R"("data_offsets":[5,6]}})",
-                  6),
-      "starts at byte 5");
+  EXPECT_HAS(headerError("{" + a +
+                             R"(,"b":{"dtype":"U8","shape":[4],)"
+                             R"("data_offsets":[2,6]}})",
+                         6),
+             "starts at byte 2");
+  EXPECT_HAS(headerError("{" + a +
+                             R"(,"b":{"dtype":"U8","shape":[4],)"
+                             R"("data_offsets":[0,4]}})",
+                         4),
+             "starts at byte 0");
+  EXPECT_HAS(headerError("{" + a +
+                             R"(,"b":{"dtype":"U8","shape":[1],)"
+                             R"("data_offsets":[5,6]}})",
+                         6),
+             "starts at byte 5");
 }
 
 TEST(SafetensorsReader, RefusesWhatIsNoFile) {
@@ -190,8 +185,8 @@ TEST(SafetensorsReader, RefusesWhatIsNoFile) {
 std::vector<SafetensorsItem> itemsOf(const SafetensorsFile &file) {
   std::vector<SafetensorsItem> items;
   for (const SafetensorsTensor &tensor : file.tensors())
-    items.insert(items.begin(), {tensor.name, tensor.dtype, tensor.shape,
-                                 file.bytes(tensor)});
+    items.insert(items.begin(),
+                 {tensor.name, tensor.dtype, tensor.shape, file.bytes(tensor)});
   return items;
 }
 
@@ -204,8 +199,8 @@ TEST(SafetensorsWriter, WritesTheReferencesBytes) {
     const std::string path = std::string(QLORA_TEST_INPUTS) + name;
     auto file = SafetensorsFile::open(path);
     ASSERT_TRUE(file.isOk()) << file.status().message();
-    const Status status = writeSafetensors(folder.path("out"), itemsOf(*file),
-                                           file->metadata());
+    const Status status =
+        writeSafetensors(folder.path("out"), itemsOf(*file), file->metadata());
     ASSERT_TRUE(status.isOk()) << status.message();
     std::ostringstream expected;
     expected << std::ifstream(path, std::ios::binary).rdbuf();
@@ -233,8 +228,7 @@ TEST(SafetensorsWriter, KeepsTheOldFileWhenThereIsNoSpace) {
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);
   setrlimit(RLIMIT_FSIZE, &small);
   const Status status = writeSafetensors(
-      folder.path("x"),
-      {{"a", SafetensorsDtype::kU8, {1 << 16}, data}}, {});
+      folder.path("x"), {{"a", SafetensorsDtype::kU8, {1 << 16}, data}}, {});
   setrlimit(RLIMIT_FSIZE, &before);
   std::signal(SIGXFSZ, handler);
   EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);

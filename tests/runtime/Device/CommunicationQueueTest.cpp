@@ -12,8 +12,8 @@ namespace qlora {
 namespace {
 
 qlora_command command(qlora_command_kind kind, uint32_t target = 0) {
-  return {static_cast<uint8_t>(kind), QLORA_QUEUE_COMMUNICATION, 0, target, 0,
-          0};
+  return {
+      static_cast<uint8_t>(kind), QLORA_QUEUE_COMMUNICATION, 0, target, 0, 0};
 }
 
 TEST(CommunicationQueue, RunsInOrderAfterEvents) {
@@ -61,8 +61,8 @@ TEST(CommunicationQueue, KeepsTheFirstErrorAndSkipsTheRest) {
 }
 
 TEST(CommunicationQueue, EndsWhenCancelled) {
-  CommunicationQueue queue(
-      [](const qlora_command &) { return Status::ok(); }, 8, 1);
+  CommunicationQueue queue([](const qlora_command &) { return Status::ok(); },
+                           8, 1);
   const qlora_command wait = command(QLORA_COMMAND_WAIT);
   queue.begin();
   queue.push(wait);
@@ -71,8 +71,8 @@ TEST(CommunicationQueue, EndsWhenCancelled) {
 }
 
 TEST(CommunicationQueue, EndsWithACommandStillWaiting) {
-  CommunicationQueue queue(
-      [](const qlora_command &) { return Status::ok(); }, 8, 1);
+  CommunicationQueue queue([](const qlora_command &) { return Status::ok(); },
+                           8, 1);
   const qlora_command wait = command(QLORA_COMMAND_WAIT);
   queue.begin();
   queue.push(wait);

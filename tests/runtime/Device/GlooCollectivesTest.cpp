@@ -15,8 +15,8 @@ using namespace qlora;
 using namespace std::chrono_literals;
 
 /// Runs `body(collectives)` as `size` ranks.
-static void
-runRanks(int size, const std::function<void(Collectives &, int)> &body) {
+static void runRanks(int size,
+                     const std::function<void(Collectives &, int)> &body) {
   FileDescriptor socket = std::move(listenOn("127.0.0.1", 0)).value();
   int port = portOf(socket).value();
   auto server = TcpStoreServer::start(std::move(socket), "s").value().release();
@@ -53,8 +53,7 @@ TEST(GlooCollectives, SumsHaveTheSameBitsEverywhereAndEveryTime) {
       });
     for (auto &result : results)
       for (auto &rank : result)
-        EXPECT_EQ(std::memcmp(rank.data(), results[0][0].data(), 4 * count),
-                  0);
+        EXPECT_EQ(std::memcmp(rank.data(), results[0][0].data(), 4 * count), 0);
     // The order is that of the ranks.
     for (size_t i = 0; i < count; i += 1 + count / 50)
       EXPECT_EQ(results[0][0][i], dataOf(0, count)[i] + dataOf(1, count)[i] +

@@ -57,8 +57,8 @@ void compare(const SafetensorsFile &reference, const std::string &name,
              const std::string &offset, const std::vector<float> &weight,
              int64_t block, bool doubleQuant) {
   SCOPED_TRACE(name);
-  const auto layout = NF4Layout::of(static_cast<int64_t>(weight.size()), block,
-                                    doubleQuant);
+  const auto layout =
+      NF4Layout::of(static_cast<int64_t>(weight.size()), block, doubleQuant);
   std::vector<uint32_t> storage(static_cast<size_t>(layout.bytes) / 4,
                                 0xa5a5a5a5);
   auto *bytes = reinterpret_cast<uint8_t *>(storage.data());
@@ -101,8 +101,8 @@ TEST(QuantizeNF4, GivesBitsandbytesBytesForModels) {
       if (!tensor.name.ends_with(".packed"))
         continue;
       const std::string weight = tensor.name.substr(0, tensor.name.size() - 7);
-      compare(*reference, weight, ".nested_offset",
-              readFloats(*model, weight), 64, doubleQuant);
+      compare(*reference, weight, ".nested_offset", readFloats(*model, weight),
+              64, doubleQuant);
       ++weights;
     }
     EXPECT_EQ(weights, 14);
@@ -112,16 +112,15 @@ TEST(QuantizeNF4, GivesBitsandbytesBytesForModels) {
 TEST(QuantizeNF4, GivesBitsandbytesBytesForOddTensors) {
   auto reference = SafetensorsFile::open(kInputs + "/nf4_odd.safetensors");
   ASSERT_TRUE(reference.isOk()) << reference.status().message();
-  for (const char *name : {"wide", "odd", "tiny", "zeros", "partial_zeros",
-                           "all_zeros", "half", "narrow_rows", "long_rows",
-                           "odd_rows", "even_rows"})
+  for (const char *name :
+       {"wide", "odd", "tiny", "zeros", "partial_zeros", "all_zeros", "half",
+        "narrow_rows", "long_rows", "odd_rows", "even_rows"})
     for (const int64_t block : {64, 4096})
       for (const bool doubleQuant : {false, true}) {
         const std::string prefix =
             fmt::format("{}.{}.{}", name, block, doubleQuant ? 1 : 0);
         compare(*reference, prefix, ".nested_offset",
-                readFloats(*reference, prefix + ".input"), block,
-                doubleQuant);
+                readFloats(*reference, prefix + ".input"), block, doubleQuant);
       }
 }
 

@@ -27,8 +27,8 @@ namespace {
 class Adapter : public testing::Test {
 protected:
   void SetUp() override {
-    folder = fs::path(testing::TempDir()) /
-             ("adapter" + std::to_string(getpid()));
+    folder =
+        fs::path(testing::TempDir()) / ("adapter" + std::to_string(getpid()));
     fs::remove_all(folder);
     fs::create_directories(folder / "model");
     std::ofstream(folder / "model/tokenizer.json") << "{}";
@@ -132,8 +132,10 @@ TEST_F(Adapter, AFileInTheWayIsAnError) {
 
 TEST_F(Adapter, OurOwnConfigurationCanContinue) {
   EXPECT_EQ(check(json::object()), "");
-  EXPECT_EQ(check({{"lora_alpha", 1.0}, {"loftq_config", json::object()},
-                   {"megatron_core", "megatron.core"}, {"use_dora", false}}),
+  EXPECT_EQ(check({{"lora_alpha", 1.0},
+                   {"loftq_config", json::object()},
+                   {"megatron_core", "megatron.core"},
+                   {"use_dora", false}}),
             "");
 }
 
@@ -151,6 +153,5 @@ TEST_F(Adapter, ContradictionsAreRefused) {
   EXPECT_NE(check({{"fan_in_fan_out", true}}), "");
   EXPECT_NE(check({{"lora_bias", true}}), "");
   EXPECT_NE(check({{"r", "four"}}), "");
-  EXPECT_FALSE(
-      checkAdapterConfig((folder / "none").string(), options).isOk());
+  EXPECT_FALSE(checkAdapterConfig((folder / "none").string(), options).isOk());
 }

@@ -18,13 +18,14 @@ using Ints = std::vector<int32_t>;
 
 static SafetensorsItem item(const char *name, const Ints &values,
                             std::vector<int64_t> shape) {
-  return {name, SafetensorsDtype::kI32, std::move(shape),
-          {reinterpret_cast<const uint8_t *>(values.data()),
-           values.size() * 4}};
+  return {
+      name,
+      SafetensorsDtype::kI32,
+      std::move(shape),
+      {reinterpret_cast<const uint8_t *>(values.data()), values.size() * 4}};
 }
 
-static std::string write(const char *name,
-                         std::vector<SafetensorsItem> items) {
+static std::string write(const char *name, std::vector<SafetensorsItem> items) {
   std::string path = testing::TempDir() + name;
   Status status = writeSafetensors(path, std::move(items), {});
   EXPECT_TRUE(status.isOk()) << status.message();
@@ -35,19 +36,17 @@ static std::string writeRows(const char *name, const Ints &ids,
                              const Ints &labels,
                              const std::vector<int64_t> &offsets) {
   int64_t tokens = static_cast<int64_t>(ids.size());
-  return write(name,
-               {item("input_ids", ids, {tokens}),
-                item("labels", labels, {tokens}),
-                {"row_offsets",
-                 SafetensorsDtype::kI64,
-                 {static_cast<int64_t>(offsets.size())},
-                 {reinterpret_cast<const uint8_t *>(offsets.data()),
-                  offsets.size() * 8}}});
+  return write(name, {item("input_ids", ids, {tokens}),
+                      item("labels", labels, {tokens}),
+                      {"row_offsets",
+                       SafetensorsDtype::kI64,
+                       {static_cast<int64_t>(offsets.size())},
+                       {reinterpret_cast<const uint8_t *>(offsets.data()),
+                        offsets.size() * 8}}});
 }
 
-static std::unique_ptr<Dataset> open(const std::string &path,
-                                     DatasetShape shape,
-                                     DatasetOptions options = {}) {
+static std::unique_ptr<Dataset>
+open(const std::string &path, DatasetShape shape, DatasetOptions options = {}) {
   auto data = openDataset(path, shape, options);
   EXPECT_TRUE(data.isOk()) << data.status().message();
   return std::move(data).value();
@@ -79,10 +78,10 @@ TEST(TokenFile, IsReadInOrderAndStartsOver) {
 }
 
 TEST(TokenFile, TargetsStayInTheirSegment) {
-  auto path = write(
-      "packed", {item("input_ids", {1, 2, 3, 4, 5, 0}, {1, 1, 6}),
-                 item("labels", {-100, 2, 9, 4, 5, 8}, {1, 1, 6}),
-                 item("segment_ids", {1, 1, 2, 2, 2, 0}, {1, 1, 6})});
+  auto path =
+      write("packed", {item("input_ids", {1, 2, 3, 4, 5, 0}, {1, 1, 6}),
+                       item("labels", {-100, 2, 9, 4, 5, 8}, {1, 1, 6}),
+                       item("segment_ids", {1, 1, 2, 2, 2, 0}, {1, 1, 6})});
   auto data = open(path, {1, {6}, 10});
   MicroBatch batch;
   data->read(0, 0, 1, batch);

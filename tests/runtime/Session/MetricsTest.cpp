@@ -31,8 +31,8 @@ TEST(ReportText, Numbers) {
 }
 
 TEST(ReportText, ProgressLine) {
-  StepReport report{120, 1000,  1.2345, 0.87, 1.9e-4, 0.812,
-                    40300, 19541919334, 19434545152, 730};
+  StepReport report{120,   1000,  1.2345,      0.87,        1.9e-4,
+                    0.812, 40300, 19541919334, 19434545152, 730};
   EXPECT_EQ(progressLine(report),
             "step 120/1000 12% | loss 1.2345 | gnorm 0.87 | lr 1.9e-4 | 812 "
             "ms | 40.3k tok/s | mem 18.2 GiB (plan 18.1 GiB) | eta 0:12:10");
@@ -49,7 +49,8 @@ TEST(ReportText, BarFillsItsWidth) {
 }
 
 TEST(ReportText, PlanTableAddsUp) {
-  PlanRow rows[] = {{"frozen base", 1024, 1024, "shared"}, {"adapters", 512, 0, ""}};
+  PlanRow rows[] = {{"frozen base", 1024, 1024, "shared"},
+                    {"adapters", 512, 0, ""}};
   EXPECT_EQ(planTable("memory", rows, false),
             "memory                           plan\n"
             "  frozen base                 1.0 KiB  shared\n"
@@ -62,12 +63,12 @@ TEST(Metrics, LinesAreJsonWithAllDigits) {
   std::filesystem::create_directories(folder);
   FILE *out = std::tmpfile();
   {
-    auto metrics = Metrics::open(folder, false, out, out);
-    ASSERT_TRUE(metrics.isOk());
+    Metrics metrics(false, out, out);
+    ASSERT_TRUE(metrics.open(folder).isOk());
     double loss = 0.1 + 0.2;
-    EXPECT_TRUE((*metrics)->log({{"step", 1}, {"loss", loss}}, "one").isOk());
-    (*metrics)->showBar(1, 2, 0); // no terminal: nothing
-    EXPECT_TRUE((*metrics)->log({{"step", 2}}, "two").isOk());
+    EXPECT_TRUE(metrics.log({{"step", 1}, {"loss", loss}}, "one").isOk());
+    metrics.showBar(1, 2, 0); // no terminal: nothing
+    EXPECT_TRUE(metrics.log({{"step", 2}}, "two").isOk());
   }
   std::ostringstream text;
   text << std::ifstream(folder + "/metrics.jsonl").rdbuf();
@@ -81,7 +82,7 @@ TEST(Metrics, LinesAreJsonWithAllDigits) {
 }
 
 TEST(Metrics, AMissingFolderIsAnError) {
-  EXPECT_FALSE(Metrics::open("/nonexistent", false, stdout, stderr).isOk());
+  EXPECT_FALSE(Metrics(false, stdout, stderr).open("/nonexistent").isOk());
 }
 
 TEST(ProcessMemory, PeakIsAtLeastResident) {

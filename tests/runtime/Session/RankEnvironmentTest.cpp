@@ -25,9 +25,13 @@ TEST(RankEnvironment, OneRankWithoutALauncher) {
 }
 
 TEST(RankEnvironment, Torchrun) {
-  auto env = read({{"RANK", "5"}, {"WORLD_SIZE", "8"}, {"LOCAL_RANK", "1"},
-                   {"LOCAL_WORLD_SIZE", "4"}, {"MASTER_ADDR", "node0"},
-                   {"MASTER_PORT", "1234"}, {"TORCHELASTIC_RUN_ID", "abc"}});
+  auto env = read({{"RANK", "5"},
+                   {"WORLD_SIZE", "8"},
+                   {"LOCAL_RANK", "1"},
+                   {"LOCAL_WORLD_SIZE", "4"},
+                   {"MASTER_ADDR", "node0"},
+                   {"MASTER_PORT", "1234"},
+                   {"TORCHELASTIC_RUN_ID", "abc"}});
   ASSERT_TRUE(env.isOk()) << env.status().message();
   EXPECT_EQ(env->rank, 5);
   EXPECT_EQ(env->localRank, 1);
@@ -56,8 +60,10 @@ TEST(RankEnvironment, PmiOnSeveralMachinesNeedsAnAddress) {
 }
 
 TEST(RankEnvironment, Slurm) {
-  auto env = read({{"SLURM_PROCID", "3"}, {"SLURM_NTASKS", "4"},
-                   {"SLURM_LOCALID", "1"}, {"SLURM_STEP_ID", "0"},
+  auto env = read({{"SLURM_PROCID", "3"},
+                   {"SLURM_NTASKS", "4"},
+                   {"SLURM_LOCALID", "1"},
+                   {"SLURM_STEP_ID", "0"},
                    {"SLURM_STEP_TASKS_PER_NODE", "2(x2)"},
                    {"SLURM_JOB_NODELIST", "gpu[07-09,12],x"},
                    {"SLURM_JOB_ID", "123456"}});
@@ -73,8 +79,10 @@ TEST(RankEnvironment, ContradictionsNameTheVariable) {
             "the variable RANK expects a number from 0 to 1, but is '2'");
   EXPECT_FALSE(read({{"RANK", "x"}, {"WORLD_SIZE", "2"}}).isOk());
   EXPECT_FALSE(read({{"RANK", "0"}, {"WORLD_SIZE", "0"}}).isOk());
-  EXPECT_FALSE(read({{"RANK", "0"}, {"WORLD_SIZE", "2"},
-                     {"MASTER_PORT", "99999"}, {"MASTER_ADDR", "a"}})
+  EXPECT_FALSE(read({{"RANK", "0"},
+                     {"WORLD_SIZE", "2"},
+                     {"MASTER_PORT", "99999"},
+                     {"MASTER_ADDR", "a"}})
                    .isOk());
 }
 

@@ -11,7 +11,7 @@
 #include <fstream>
 #include <string>
 
-#include "runtime/Session/Launcher.h"
+#include "runtime/Session/RankChannel.h"
 #include "runtime/Session/RankGroup.h"
 
 using namespace qlora;
@@ -29,9 +29,9 @@ static Status play(const std::string &scene, const std::string &file,
     QLORA_RETURN_IF_ERROR(group.collectives().barrier());
     QLORA_RETURN_IF_ERROR(arena.protect());
     if (rank == 0)
-      std::ofstream(file) << counts[0] << " " << counts[1] << " "
-                          << share.size << " " << int(arena.bytes()[1])
-                          << " " << getenv("MASTER_ADDR");
+      std::ofstream(file) << counts[0] << " " << counts[1] << " " << share.size
+                          << " " << int(arena.bytes()[1]) << " "
+                          << getenv("MASTER_ADDR");
     return group.collectives().barrier();
   }
   if (scene == "fail" && rank == 1)

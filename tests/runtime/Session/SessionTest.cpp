@@ -37,7 +37,9 @@ template <typename T>
 static SafetensorsItem item(const char *name, SafetensorsDtype dtype,
                             const std::vector<T> &values,
                             std::vector<int64_t> shape) {
-  return {name, dtype, std::move(shape),
+  return {name,
+          dtype,
+          std::move(shape),
           {reinterpret_cast<const uint8_t *>(values.data()),
            values.size() * sizeof(T)}};
 }
@@ -50,9 +52,9 @@ protected:
     fs::remove_all(folder);
     fs::create_directories(folder / "model");
     std::vector<float> scores(16, 0.25f);
-    save("model/model.safetensors",
-         {item("model.scores.weight", SafetensorsDtype::kF32, scores,
-               {1, 16})});
+    save(
+        "model/model.safetensors",
+        {item("model.scores.weight", SafetensorsDtype::kF32, scores, {1, 16})});
     std::ofstream(folder / "model/tokenizer.json") << "{}";
     writeTokens();
     writeRows();
@@ -89,8 +91,7 @@ protected:
 
   std::vector<std::string> command(std::vector<std::string> flags) {
     std::vector<std::string> words = {QLORA_RUN, QLORA_UNIGRAM_MODULE,
-                                      "--model",
-                                      (folder / "model").string()};
+                                      "--model", (folder / "model").string()};
     words.insert(words.end(), flags.begin(), flags.end());
     return words;
   }
@@ -136,11 +137,10 @@ TEST_F(Session, TrainsEvaluatesAndWritesEverything) {
   EXPECT_DOUBLE_EQ(lines[1]["epoch"], 1 / 8.0);
   EXPECT_EQ(lines[1]["num_input_tokens_seen"], 16);
   EXPECT_LT(lines[40]["loss"], 0.1 * lines[1]["loss"].get<double>());
-  EXPECT_GT(lines[42]["eval_token_accuracy"],
-            lines[0]["eval_token_accuracy"]);
+  EXPECT_GT(lines[42]["eval_token_accuracy"], lines[0]["eval_token_accuracy"]);
   EXPECT_EQ(lines[43]["planned_bytes"], 64 + 4 * 128 + 8 + 256 + 76);
-  for (const char *name : {"adapter_config.json", "tokenizer.json",
-                           "config.resolved.yaml"})
+  for (const char *name :
+       {"adapter_config.json", "tokenizer.json", "config.resolved.yaml"})
     EXPECT_TRUE(fs::exists(folder / "out" / name)) << name;
 }
 
@@ -155,8 +155,8 @@ TEST_F(Session, TheSameRunGivesTheSameBytes) {
 }
 
 TEST_F(Session, RanksAndAccumulationAreTheSameStep) {
-  auto one = train("one", {"--max-steps", "6",
-                           "--gradient-accumulation-steps", "4"});
+  auto one =
+      train("one", {"--max-steps", "6", "--gradient-accumulation-steps", "4"});
   auto two = train("two", {"--max-steps", "6", "--gpus", "2",
                            "--gradient-accumulation-steps", "2"});
   auto four = train("four", {"--max-steps", "6", "--gpus", "4"});
@@ -169,9 +169,8 @@ TEST_F(Session, RanksAndAccumulationAreTheSameStep) {
 }
 
 TEST_F(Session, EvaluationDoesNotDependOnTheRanks) {
-  std::vector<std::string> flags = {"--num-train-epochs", "0",
-                                    "--validation-file",
-                                    at("rows.safetensors")};
+  std::vector<std::string> flags = {
+      "--num-train-epochs", "0", "--validation-file", at("rows.safetensors")};
   train("one", flags);
   flags.insert(flags.end(), {"--gpus", "3"});
   train("three", flags);
@@ -198,8 +197,8 @@ TEST_F(Session, APartialStepEndsAnEpoch) {
 
 TEST_F(Session, AnAdapterCanBeContinued) {
   auto first = train("first", {"--max-steps", "20"});
-  auto second = train("second", {"--max-steps", "1", "--adapter_name_or_path",
-                                 at("first")});
+  auto second = train(
+      "second", {"--max-steps", "1", "--adapter_name_or_path", at("first")});
   EXPECT_LT(second[0]["loss"], 0.2 * first[0]["loss"].get<double>());
 }
 
@@ -232,19 +231,19 @@ TEST_F(Session, AnInfiniteLossWritesNothing) {
   train("out", {"--max-steps", "2"});
   std::string before = adapter("out");
   ProcessOutput output =
-      run({"--train-file", at("tokens.safetensors"), "--output-dir",
-           at("out"), "--max-steps", "9", "--lr", "1e38"});
+      run({"--train-file", at("tokens.safetensors"), "--output-dir", at("out"),
+           "--max-steps", "9", "--lr", "1e38"});
   EXPECT_EQ(output.exitCode, 1);
-  EXPECT_NE(output.errors.find("error: the loss of step "),
-            std::string::npos) << output.errors;
+  EXPECT_NE(output.errors.find("error: the loss of step "), std::string::npos)
+      << output.errors;
   EXPECT_EQ(adapter("out"), before);
 }
 
 TEST_F(Session, AFirstSignalEndsAfterTheStep) {
   for (const char *gpus : {"1", "2"}) {
-    auto words = command({"--train-file", at("tokens.safetensors"),
-                          "--output-dir", at(gpus), "--max-steps",
-                          "1000000000", "--gpus", gpus});
+    auto words =
+        command({"--train-file", at("tokens.safetensors"), "--output-dir",
+                 at(gpus), "--max-steps", "1000000000", "--gpus", gpus});
     std::vector<char *> arguments;
     for (std::string &word : words)
       arguments.push_back(word.data());
@@ -276,11 +275,12 @@ TEST_F(Session, PrintsAndCountsWithoutWeights) {
                            "f32]"),
             std::string::npos);
   ProcessOutput count =
-      std::move(runProgram({QLORA_RUN, QLORA_UNIGRAM_MODULE, "--device",
-                            "null", "--gpus", "8"}))
+      std::move(runProgram({QLORA_RUN, QLORA_UNIGRAM_MODULE, "--device", "null",
+                            "--gpus", "8"}))
           .value();
   EXPECT_NE(count.out.find("a step of 8 ranks: 8 micro-batches, 1 collectives"),
-            std::string::npos) << count.out << count.errors;
+            std::string::npos)
+      << count.out << count.errors;
 }
 
 TEST_F(Session, MistakesAreOneLine) {
@@ -311,10 +311,20 @@ TEST_F(Session, MistakesAreOneLine) {
   }
 }
 
+TEST_F(Session, AMistakeLeavesAnEarlierRunAlone) {
+  train("out", {"--max-steps", "2"});
+  std::string before = contents(folder / "out/metrics.jsonl");
+  ProcessOutput output =
+      run({"--train-file", at("rows.safetensors"), "--output-dir", at("out"),
+           "--adapter_name_or_path", at("none")});
+  EXPECT_EQ(output.exitCode, 1);
+  EXPECT_EQ(contents(folder / "out/metrics.jsonl"), before);
+}
+
 TEST_F(Session, ARanksMistakeIsShownOnce) {
-  ProcessOutput output = run({"--train-file", at("model/tokenizer.json"),
-                              "--gpus", "3", "--output-dir", at("out"),
-                              "--model", at("none")});
+  ProcessOutput output =
+      run({"--train-file", at("model/tokenizer.json"), "--gpus", "3",
+           "--output-dir", at("out"), "--model", at("none")});
   EXPECT_EQ(output.exitCode, 1);
   EXPECT_EQ(std::count(output.errors.begin(), output.errors.end(), '\n'), 1)
       << output.errors;

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: MIT
+
+// The tensors that operands and results may be; shared by model and train.
+
+#ifndef QLORA_DIALECTS_MODEL_MODELTENSORS_TD
+#define QLORA_DIALECTS_MODEL_MODELTENSORS_TD
+
+include "mlir/IR/OpBase.td"
+
+/// What memory can hold: at least one dimension, each positive or not known
+/// yet, and an element type that the ABI has a name for.
+class Model_TensorOf<string predicate, string what>
+    : Type<CPred<"::qlora::model::" # predicate # "($_self)">,
+           "a ranked tensor of " # what # " with positive dimensions",
+           "::mlir::RankedTensorType">;
+def Model_Tensor
+    : Model_TensorOf<"isStorable", "f32, bf16, f16, i32, i8 or 4-bit numbers">;
+def Model_FloatTensor
+    : Model_TensorOf<"isFloatStorable", "f32, bf16 or f16">;
+def Model_WeightTensor
+    : Model_TensorOf<"isWeightStorable", "f32, bf16, f16 or 4-bit numbers">;
+
+#endif // QLORA_DIALECTS_MODEL_MODELTENSORS_TD

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: MIT
+
+// attention, blocked: a task is one block of queries of one head. It goes
+// over the blocks of keys with the online softmax (Milakov and Gimelshein,
+// 2018; FlashAttention): a running maximum, sum and output per query, rescaled
+// when the maximum grows.
+
+#include <oneapi/dnnl/dnnl.h>
+
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "runtime/Kernels/Cpu/AttentionShape.h"
+#include "runtime/Kernels/Cpu/Parallel.h"
+#include "runtime/Kernels/Cpu/Softmax.h"
+#include "runtime/Kernels/Requests/Workspaces.h"
+
+namespace qlora::cpu::attention {
+
+enum Operand { kQ, kK, kV, kSegments, kOut, kLse, kWorkspace };
+
+using requests::AttentionScratch;
+
+namespace {
+
+constexpr float kNone = -std::numeric_limits<float>::infinity();
+
+struct Forward {
+  AttentionShape shape;
+  AttentionScratch scratch;
+  int64_t ldq, ldk, ldv, ldo;
+
+  dnnl_status_t runBlock(const LibraryKernelArgs &args, int64_t batchRow,
+                         int64_t head, AttentionBlock queries,
+                         float *slot) const;
+  dnnl_status_t addKeys(const LibraryKernelArgs &args, int64_t batchRow,
+                        int64_t head, AttentionBlock queries,
+                        AttentionBlock keys, RowView q, float *slot) const;
+  void finish(const LibraryKernelArgs &args, int64_t batchRow, int64_t head,
+              AttentionBlock queries, float *slot) const;
+  const int32_t *segmentsOf(const LibraryKernelArgs &args,
+                            int64_t batchRow) const {
+    const auto *segments = bufferOf<const int32_t>(args, kSegments);
+    return segments ? segments + batchRow * shape.length : nullptr;
+  }
+};
+
+} // namespace
+
+dnnl_status_t Forward::addKeys(const LibraryKernelArgs &args, int64_t batchRow,
+                               int64_t head, AttentionBlock queries,
+                               AttentionBlock keys, RowView q,
+                               float *slot) const {
+  const int32_t *segments = segmentsOf(args, batchRow);
+  float *scores = slot + scratch.scores;
+  float *maxima = slot + scratch.rowStates, *sums = maxima + scratch.block;
+  float *output = slot + scratch.sum;
+  const int64_t keyHead = head / shape.group(), dim = shape.dim;
+  const RowView k = shape.rows(args.buffers[kK], ldk, batchRow, keyHead, keys,
+                               slot + scratch.keys);
+  dnnl_status_t status =
+      dnnl_sgemm('N', 'T', queries.count, keys.count, dim, shape.scale, q.data,
+                 q.ld, k.data, k.ld, 0.0f, scores, keys.count);
+  if (status != dnnl_success)
+    return status;
+  if (!shape.allMeet(segments, queries, keys))
+    maskScores(shape, segments, queries, keys, scores);
+  for (int64_t row = 0; row < queries.count; ++row) {
+    float *line = scores + row * keys.count;
+    const float maximum = std::max(maxima[row], maximumOf(line, keys.count));
+    if (maximum == kNone) {
+      std::fill(line, line + keys.count, 0.0f);
+      continue;
+    }
+    const float sum = exponentiate(line, keys.count, maximum);
+    const float rescale = std::exp(maxima[row] - maximum);
+    sums[row] = sums[row] * rescale + sum;
+    maxima[row] = maximum;
+    if (rescale != 1.0f)
+      scaleRun(output + row * dim, dim, rescale);
+  }
+  const RowView v = shape.rows(args.buffers[kV], ldv, batchRow, keyHead, keys,
+                               slot + scratch.values);
+  return dnnl_sgemm('N', 'N', queries.count, dim, keys.count, 1.0f, scores,
+                    keys.count, v.data, v.ld, 1.0f, output, dim);
+}
+
+void Forward::finish(const LibraryKernelArgs &args, int64_t batchRow,
+                     int64_t head, AttentionBlock queries, float *slot) const {
+  const float *maxima = slot + scratch.rowStates;
+  const float *sums = maxima + scratch.block;
+  float *lse = bufferOf<float>(args, kLse) +
+               (batchRow * shape.heads + head) * shape.length;
+  for (int64_t row = 0; row < queries.count; ++row) {
+    const int64_t query = queries.first + row;
+    float *output = slot + scratch.sum + row * shape.dim;
+    // A query that sees nothing is padding.
+    const bool isEmpty = maxima[row] == kNone;
+    scaleRun(output, shape.dim, isEmpty ? 0.0f : 1.0f / sums[row]);
+    lse[query] = isEmpty ? 0.0f : maxima[row] + std::log(sums[row]);
+    narrow(output, shape.dtype,
+           elementAt(args.buffers[kOut], shape.dtype,
+                     shape.rowOffset(ldo, batchRow, head, query)),
+           shape.dim);
+  }
+}
+
+dnnl_status_t Forward::runBlock(const LibraryKernelArgs &args, int64_t batchRow,
+                                int64_t head, AttentionBlock queries,
+                                float *slot) const {
+  const int32_t *segments = segmentsOf(args, batchRow);
+  float *maxima = slot + scratch.rowStates;
+  std::fill(maxima, maxima + scratch.block, kNone);
+  std::fill(maxima + scratch.block, maxima + 2 * scratch.block, 0.0f);
+  std::fill(slot + scratch.sum, slot + scratch.sum + queries.count * shape.dim,
+            0.0f);
+  const RowView q = shape.rows(args.buffers[kQ], ldq, batchRow, head, queries,
+                               slot + scratch.queries);
+  for (int64_t first = 0; first <= queries.last(); first += scratch.block) {
+    const AttentionBlock keys =
+        shape.blockAt(first / scratch.block, scratch.block);
+    if (!shape.mayMeet(segments, queries, keys))
+      continue;
+    const dnnl_status_t status =
+        addKeys(args, batchRow, head, queries, keys, q, slot);
+    if (status != dnnl_success)
+      return status;
+  }
+  finish(args, batchRow, head, queries, slot);
+  return dnnl_success;
+}
+
+PreparedKernel blocked::prepare(const KernelRequest &r, uint64_t) {
+  const Forward forward = {AttentionShape::of(r), AttentionScratch::of(r),
+                           r.constant("ldq"),     r.constant("ldk"),
+                           r.constant("ldv"),     r.constant("ldo")};
+  return makeKernel([forward](const LibraryKernelArgs &args) {
+    const AttentionShape &shape = forward.shape;
+    const int64_t block = forward.scratch.block;
+    const int64_t blocks = (shape.length + block - 1) / block;
+    const int64_t lines = shape.batch * shape.heads;
+    std::atomic<int> failure = dnnl_success;
+    // The last blocks see most keys: they go first.
+    parallelFor(lines * blocks, shape.slots, [&](int64_t index, int64_t slot) {
+      const AttentionBlock queries =
+          shape.blockAt(blocks - 1 - index / lines, block);
+      const int64_t line = index % lines;
+      const dnnl_status_t status = forward.runBlock(
+          args, line / shape.heads, line % shape.heads, queries,
+          bufferOf<float>(args, kWorkspace) + slot * forward.scratch.elements);
+      if (status != dnnl_success)
+        failure = status;
+    });
+    if (failure != dnnl_success)
+      return Status::error(StatusCode::kResourceExhausted,
+                           "dnnl_sgemm failed with status {} in attention",
+                           failure.load());
+    return Status::ok();
+  });
+}
+
+/// One query of the reference, in f64.
+static void referenceQuery(const AttentionShape &shape, const KernelRequest &r,
+                           const LibraryKernelArgs &args, int64_t batchRow,
+                           int64_t head, int64_t query, double *scores) {
+  const auto at = [&](Operand operand, std::string_view ld, int64_t headIndex,
+                      int64_t token, int64_t i) -> double {
+    return loadElement(
+        shape.dtype, args.buffers[operand],
+        shape.rowOffset(r.constant(ld), batchRow, headIndex, token) + i);
+  };
+  const auto *segments = bufferOf<const int32_t>(args, kSegments);
+  if (segments)
+    segments += batchRow * shape.length;
+  const int64_t keyHead = head / shape.group();
+  double maximum = -INFINITY;
+  for (int64_t key = 0; key < shape.length; ++key) {
+    scores[key] = -INFINITY;
+    if (!shape.sees(segments, query, key))
+      continue;
+    double score = 0;
+    for (int64_t i = 0; i < shape.dim; ++i)
+      score += at(kQ, "ldq", head, query, i) * at(kK, "ldk", keyHead, key, i);
+    scores[key] = shape.scale * score;
+    maximum = std::max(maximum, scores[key]);
+  }
+  double sum = 0;
+  for (int64_t key = 0; key < shape.length; ++key)
+    sum += std::isinf(scores[key]) ? 0 : std::exp(scores[key] - maximum);
+  const double lse = sum > 0 ? maximum + std::log(sum) : 0;
+  bufferOf<float>(
+      args, kLse)[(batchRow * shape.heads + head) * shape.length + query] =
+      float(lse);
+  for (int64_t i = 0; i < shape.dim; ++i) {
+    double value = 0;
+    for (int64_t key = 0; key < shape.length; ++key)
+      if (!std::isinf(scores[key]))
+        value += std::exp(scores[key] - lse) * at(kV, "ldv", keyHead, key, i);
+    storeElement(shape.dtype, args.buffers[kOut],
+                 shape.rowOffset(r.constant("ldo"), batchRow, head, query) + i,
+                 float(value));
+  }
+}
+
+PreparedKernel reference::prepare(const KernelRequest &request, uint64_t) {
+  const AttentionShape shape = AttentionShape::of(request);
+  return makeKernel([shape, request](const LibraryKernelArgs &args) {
+    const int64_t lines = shape.batch * shape.heads;
+    parallelFor(lines * shape.length, shape.slots,
+                [&](int64_t index, int64_t slot) {
+                  const int64_t line = index / shape.length;
+                  referenceQuery(shape, request, args, line / shape.heads,
+                                 line % shape.heads, index % shape.length,
+                                 bufferOf<double>(args, kWorkspace) +
+                                     slot * shape.length);
+                });
+    return Status::ok();
+  });
+}
+
+} // namespace qlora::cpu::attention

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: MIT
+
+// What both attentions know of a launch: extents, which key a query sees, and
+// where its rows are.
+
+#ifndef QLORA_RUNTIME_KERNELS_CPU_ATTENTIONSHAPE_H
+#define QLORA_RUNTIME_KERNELS_CPU_ATTENTIONSHAPE_H
+
+#include <algorithm>
+
+#include "runtime/Kernels/Cpu/Convert.h"
+#include "runtime/Kernels/Cpu/CpuKernels.h"
+
+namespace qlora {
+
+/// Queries or keys [first, first + count) of one row of the batch.
+struct AttentionBlock {
+  int64_t first, count;
+  int64_t last() const { return first + count - 1; }
+};
+
+/// A run of f32 rows.
+struct RowView {
+  const float *data;
+  int64_t ld;
+};
+
+struct AttentionShape {
+  int64_t batch, length, heads, keyHeads, dim, window, slots;
+  float scale;
+  qlora_dtype dtype;
+
+  static AttentionShape of(const KernelRequest &r) {
+    return {
+        r.constant("batch"), r.constant("length"),
+        r.constant("heads"), r.constant("kv_heads"),
+        r.constant("dim"),   r.constant("window"),
+        r.constant("slots"), static_cast<float>(r.constantAsDouble("scale")),
+        dtypeOf(r, "q")};
+  }
+
+  int64_t group() const { return heads / keyHeads; }
+
+  /// The first key that a query's window reaches.
+  int64_t firstKey(int64_t query) const {
+    return window == 0 ? 0 : std::max<int64_t>(0, query - window + 1);
+  }
+  /// Whether `query` sees `key`; `segments` of this row of the batch, or null.
+  bool sees(const int32_t *segments, int64_t query, int64_t key) const {
+    if (key > query || key < firstKey(query))
+      return false;
+    return !segments ||
+           (segments[query] != 0 && segments[query] == segments[key]);
+  }
+  /// Whether some query of a block may see some key of another.
+  bool mayMeet(const int32_t *segments, AttentionBlock queries,
+               AttentionBlock keys) const;
+  /// Whether every query of a block sees every key of another.
+  bool allMeet(const int32_t *segments, AttentionBlock queries,
+               AttentionBlock keys) const;
+
+  AttentionBlock blockAt(int64_t index, int64_t block) const {
+    return {index * block, std::min(block, length - index * block)};
+  }
+
+  /// Rows of head `head` of a [B, T, heads * dim] matrix with stride ld, as
+  /// f32: in place, or widened into `scratch`.
+  RowView rows(const void *matrix, int64_t ld, int64_t batchRow, int64_t head,
+               AttentionBlock block, float *scratch) const;
+
+  /// The address of such a row.
+  int64_t rowOffset(int64_t ld, int64_t batchRow, int64_t head,
+                    int64_t token) const {
+    return (batchRow * length + token) * ld + head * dim;
+  }
+};
+
+/// Sets the scores [queries.count, keys.count] of pairs that do not meet to
+/// -infinity.
+void maskScores(const AttentionShape &shape, const int32_t *segments,
+                AttentionBlock queries, AttentionBlock keys, float *scores);
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_KERNELS_CPU_ATTENTIONSHAPE_H

@@ -1,0 +1,81 @@
+// RUN: qlora-opt %s --plan-dequant="form=panel" | FileCheck %s --check-prefix=PANEL
+// RUN: qlora-opt %s --plan-dequant="form=scratch" | FileCheck %s --check-prefix=SCRATCH
+// RUN: qlora-opt %s --plan-dequant="form=resident" | FileCheck %s --check-prefix=RESIDENT
+// RUN: qlora-opt %s --plan-dequant="device-profile=%S/Inputs/slow-decode.json" | FileCheck %s --check-prefix=SLOW
+// RUN: qlora-opt %s --plan-dequant="device-profile=%S/Inputs/slow-copy.json" | FileCheck %s --check-prefix=PANEL
+// RUN: qlora-opt %s --plan-dequant="device-profile=%S/Inputs/slow-decode.json resident-bytes=60000" | FileCheck %s --check-prefix=ROOM
+// RUN: qlora-opt %s --plan-dequant="remarks device-profile=%S/Inputs/slow-decode.json" 2>&1 -o /dev/null | FileCheck %s --check-prefix=REMARK
+
+// @w is used in the forward, and twice near each other in the backward of
+// block 0; @b is stored in bf16; @a is f32 already. @shared is an embedding
+// too, so it has to stay what it is.
+
+// PANEL-NOT: train.decode
+// PANEL: model.parameter @w : tensor<128x128x!model.nf4<64, true>>
+// PANEL-NOT: train.decode
+
+// One decode per group, shared by the recomputed forward and the gradient,
+// marked as the op it is for.
+// SCRATCH-LABEL: train.step accumulate
+// SCRATCH: %[[W:.*]] = model.weight @w
+// SCRATCH: %[[N1:.*]] = train.decode %[[W]] {model.block = 0 : i64} : {{.*}} -> tensor<128x128xf32>
+// SCRATCH-NEXT: model.linear %{{.*}}, %[[N1]]
+// SCRATCH: %[[B:.*]] = train.decode %{{.*}} : (tensor<128x128xbf16>) -> tensor<128x128xf32>
+// SCRATCH-NEXT: model.linear %{{.*}}, %[[B]]
+// SCRATCH: %[[N2:.*]] = train.decode %[[W]] {model.block = 0 : i64, train.backward}
+// SCRATCH-NEXT: model.linear %{{.*}}, %[[N2]]
+// SCRATCH-NOT: train.decode
+// SCRATCH: train.linear_input_grad %{{.*}}, %[[N2]]
+
+// The parameter changes type; its 4 bits and the type in the file are kept.
+// RESIDENT-DAG: model.parameter @w : tensor<128x128xf32> {file = "m.safetensors", file_type = bf16, quantized = !model.nf4<64, true>}
+// RESIDENT-DAG: model.parameter @b : tensor<128x128xf32> {file = "m.safetensors", file_type = bf16}
+// RESIDENT-DAG: model.parameter @stored : tensor<128x128xf32> {file = "m.safetensors", file_type = !model.nf4<64, false>, quantized = !model.nf4<64, false>, stored_quantized}
+// RESIDENT-DAG: model.parameter @shared : tensor<128x128xbf16>
+// RESIDENT: model.weight @w : tensor<128x128xf32>
+// RESIDENT-NOT: train.decode
+
+// Where decoding is slow against copying, two uses share one; a single use
+// stays a panel.
+// SLOW-LABEL: train.step accumulate
+// SLOW: %[[W:.*]] = model.weight @w
+// SLOW-NOT: train.decode
+// SLOW: %[[N:.*]] = train.decode %[[W]] {model.block = 0 : i64, train.backward}
+// SLOW-NOT: train.decode
+// SLOW: train.linear_input_grad %{{.*}}, %[[N]]
+
+// In f32 a weight of 128 * 128 needs 65536 bytes. In NF4 it has 8192 bytes of
+// codes; @w, with double quantisation, 256 of scales and more, @stored 1024 of
+// scales. So 57 thousand bytes more make @w resident, which is used three
+// times, and nothing is left for @stored, which is used once.
+// ROOM-DAG: model.parameter @w : tensor<128x128xf32>
+// ROOM-DAG: model.parameter @stored : tensor<128x128x!model.nf4<64, false>>
+// ROOM-NOT: train.decode
+
+// REMARK: remark: plan-dequant: accumulate 64, forward, 1 uses: panel (us: panel
+// REMARK: remark: plan-dequant: accumulate 64, backward, 2 uses: scratch (us: panel {{.*}}, scratch {{.*}}, resident {{.*}} bytes more)
+
+model.parameter @w : tensor<128x128x!model.nf4<64, true>> {file = "m.safetensors", file_type = bf16, quantized = !model.nf4<64, true>}
+model.parameter @b : tensor<128x128xbf16> {file = "m.safetensors"}
+model.parameter @stored : tensor<128x128x!model.nf4<64, false>> {file = "m.safetensors", stored_quantized}
+model.parameter @shared : tensor<128x128xbf16> {file = "m.safetensors"}
+model.parameter @a : tensor<8x128xf32> {init = "zero", trainable}
+
+train.step accumulate batch 1 length 64 ["ids"] {
+^bb0(%ids: tensor<1x64xi32>):
+  %w = model.weight @w : tensor<128x128x!model.nf4<64, true>>
+  %b = model.weight @b : tensor<128x128xbf16>
+  %stored = model.weight @stored : tensor<128x128x!model.nf4<64, false>>
+  %shared = model.weight @shared : tensor<128x128xbf16>
+  %a = model.weight @a : tensor<8x128xf32>
+  %x = model.embedding %ids, %shared : (tensor<1x64xi32>, tensor<128x128xbf16>) -> tensor<1x64x128xf32>
+  %y = model.linear %x, %w {model.block = 0 : i64} : (tensor<1x64x128xf32>, tensor<128x128x!model.nf4<64, true>>) -> tensor<1x64x128xf32>
+  %z = model.linear %y, %b : (tensor<1x64x128xf32>, tensor<128x128xbf16>) -> tensor<1x64x128xf32>
+  %s = model.linear %z, %stored : (tensor<1x64x128xf32>, tensor<128x128x!model.nf4<64, false>>) -> tensor<1x64x128xf32>
+  %t = model.linear %s, %shared : (tensor<1x64x128xf32>, tensor<128x128xbf16>) -> tensor<1x64x128xf32>
+  %xa = model.linear %t, %a : (tensor<1x64x128xf32>, tensor<8x128xf32>) -> tensor<1x64x8xf32>
+  %y2 = model.linear %x, %w {model.block = 0 : i64, train.backward} : (tensor<1x64x128xf32>, tensor<128x128x!model.nf4<64, true>>) -> tensor<1x64x128xf32>
+  %dx = train.linear_input_grad %y2, %w {model.block = 0 : i64, scale = 1.0 : f64, train.backward} : (tensor<1x64x128xf32>, tensor<128x128x!model.nf4<64, true>>) -> tensor<1x64x128xf32>
+  %da = train.linear_weight_grad %xa, %dx {scale = 1.0 : f64, train.backward} : (tensor<1x64x8xf32>, tensor<1x64x128xf32>) -> tensor<8x128xf32>
+  train.accumulate @a, %da : tensor<8x128xf32>
+}

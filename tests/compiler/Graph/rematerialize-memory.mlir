@@ -1,0 +1,68 @@
+// RUN: qlora-opt %s --split-input-file --rematerialize | FileCheck %s
+
+// What shares memory is counted once. U = 65536 bytes.
+
+// `init` is continued: x and a are alive at a, then b takes a's place, and c
+// b's. The most is 2 U.
+// CHECK: \22estimated_peak\22:131072,
+model.parameter @w : tensor<256x256xf32> {init = "zero", trainable}
+train.step accumulate batch 1 length 64 ["ids"] {
+^bb0(%ids: tensor<1x64xi32>):
+  %w = model.weight @w : tensor<256x256xf32>
+  %x = model.embedding %ids, %w : (tensor<1x64xi32>, tensor<256x256xf32>) -> tensor<1x64x256xf32>
+  %a = model.linear %x, %w : (tensor<1x64x256xf32>, tensor<256x256xf32>) -> tensor<1x64x256xf32>
+  %b = model.linear %x, %w init %a : (tensor<1x64x256xf32>, tensor<256x256xf32>, tensor<1x64x256xf32>) -> tensor<1x64x256xf32>
+  %c = model.linear %x, %w init %b : (tensor<1x64x256xf32>, tensor<256x256xf32>, tensor<1x64x256xf32>) -> tensor<1x64x256xf32>
+}
+
+// -----
+
+// But not where the operand is read again: x, a and b are alive. 3 U.
+// CHECK: \22estimated_peak\22:196608,
+model.parameter @w : tensor<256x256xf32> {init = "zero", trainable}
+train.step accumulate batch 1 length 64 ["ids"] {
+^bb0(%ids: tensor<1x64xi32>):
+  %w = model.weight @w : tensor<256x256xf32>
+  %x = model.embedding %ids, %w : (tensor<1x64xi32>, tensor<256x256xf32>) -> tensor<1x64x256xf32>
+  %a = model.linear %x, %w : (tensor<1x64x256xf32>, tensor<256x256xf32>) -> tensor<1x64x256xf32>
+  %b = model.linear %x, %w init %a : (tensor<1x64x256xf32>, tensor<256x256xf32>, tensor<1x64x256xf32>) -> tensor<1x64x256xf32>
+  %c = model.add %a, %b : tensor<1x64x256xf32>
+}
+
+// -----
+
+// The parts of a split are the whole, and the parts of a concat are written
+// where the concat is: x, then x and its sums, of 1 U together. 2 U.
+// CHECK: \22estimated_peak\22:131072,
+model.parameter @w : tensor<256x256xf32> {init = "zero", trainable}
+train.step accumulate batch 1 length 64 ["ids"] {
+^bb0(%ids: tensor<1x64xi32>):
+  %w = model.weight @w : tensor<256x256xf32>
+  %x = model.embedding %ids, %w : (tensor<1x64xi32>, tensor<256x256xf32>) -> tensor<1x64x256xf32>
+  %l, %r = model.split %x : (tensor<1x64x256xf32>) -> (tensor<1x64x128xf32>, tensor<1x64x128xf32>)
+  %dl = model.add %l, %r {train.backward} : tensor<1x64x128xf32>
+  %dr = model.add %r, %r {train.backward} : tensor<1x64x128xf32>
+  %dx = model.concat %dl, %dr {train.backward} : (tensor<1x64x128xf32>, tensor<1x64x128xf32>) -> tensor<1x64x256xf32>
+}
+
+// -----
+
+// A gradient that its op adds to the gradient arena has no bytes here, nor has
+// one whose kernel always adds; one that is made before has. x alone, then x
+// and 256 * 256 * 4 bytes: 1 U + 4 U.
+// CHECK: \22estimated_peak\22:327680,
+model.parameter @w : tensor<256x256xf32> {init = "zero", trainable}
+model.parameter @e : tensor<256x256xf32> {init = "zero", trainable}
+model.parameter @b : tensor<256xf32> {init = "zero", trainable}
+train.step accumulate batch 1 length 64 ["ids"] {
+^bb0(%ids: tensor<1x64xi32>):
+  %w = model.weight @w : tensor<256x256xf32>
+  %x = model.embedding %ids, %w : (tensor<1x64xi32>, tensor<256x256xf32>) -> tensor<1x64x256xf32>
+  %de = train.embedding_grad %ids, %x {train.backward} : (tensor<1x64xi32>, tensor<1x64x256xf32>) -> tensor<256x256xf32>
+  train.accumulate @e, %de {train.backward} : tensor<256x256xf32>
+  %db = train.column_sum %x {train.backward} : (tensor<1x64x256xf32>) -> tensor<256xf32>
+  train.accumulate @b, %db {train.backward} : tensor<256xf32>
+  %dw = train.linear_weight_grad %x, %x {scale = 1.0 : f64, train.backward} : (tensor<1x64x256xf32>, tensor<1x64x256xf32>) -> tensor<256x256xf32>
+  %dw2 = train.linear_weight_grad %x, %x init %dw {scale = 1.0 : f64, train.backward} : (tensor<1x64x256xf32>, tensor<1x64x256xf32>, tensor<256x256xf32>) -> tensor<256x256xf32>
+  train.accumulate @w, %dw2 {train.backward} : tensor<256x256xf32>
+}

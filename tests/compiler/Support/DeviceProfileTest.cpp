@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: MIT
+
+// device.json: what is accepted, and the error for everything else.
+
+#include "compiler/Support/DeviceProfile.h"
+
+#include <filesystem>
+#include <fstream>
+
+#include <gtest/gtest.h>
+
+using namespace qlora;
+
+namespace {
+
+class DeviceProfileTest : public testing::Test {
+protected:
+  void SetUp() override {
+    path = std::filesystem::path(testing::TempDir()) /
+           (std::string(
+                testing::UnitTest::GetInstance()->current_test_info()->name()) +
+            "_device.json");
+  }
+  void TearDown() override { std::filesystem::remove(path); }
+
+  StatusOr<DeviceProfile> read(const std::string &text) {
+    std::ofstream(path) << text;
+    return readDeviceProfile(path);
+  }
+  std::string errorOf(const std::string &text) {
+    StatusOr<DeviceProfile> profile = read(text);
+    EXPECT_FALSE(profile.isOk()) << text;
+    std::string message = profile.status().message();
+    EXPECT_NE(message.find(path), std::string::npos) << message;
+    return message;
+  }
+
+  std::string path;
+};
+
+/// A valid profile with one key replaced by `text`.
+std::string profileWith(const std::string &key, const std::string &text) {
+  std::vector<std::pair<std::string, std::string>> keys = {
+      {"cpu", "\"x\""},           {"cores", "8"},
+      {"gemm_f32_gflops", "620.5"}, {"gemm_bf16_gflops", "1100"},
+      {"copy_gbps", "41"},        {"decode_gbps", "22"}};
+  std::string json;
+  for (auto &[name, value] : keys) {
+    std::string found = name == key ? text : value;
+    if (!found.empty())
+      json += (json.empty() ? "" : ", ") + ("\"" + name + "\": " + found);
+  }
+  return "{" + json + "}";
+}
+
+TEST_F(DeviceProfileTest, ReadsEveryKey) {
+  StatusOr<DeviceProfile> profile = read(profileWith("", ""));
+  ASSERT_TRUE(profile.isOk()) << profile.status().message();
+  EXPECT_EQ(profile->cpu, "x");
+  EXPECT_EQ(profile->cores, 8);
+  EXPECT_EQ(profile->gemmF32Gflops, 620.5);
+  EXPECT_EQ(profile->gemmBf16Gflops, 1100);
+  EXPECT_EQ(profile->copyGbps, 41);
+  EXPECT_EQ(profile->decodeGbps, 22);
+}
+
+TEST_F(DeviceProfileTest, AnEmptyPathIsTheDefault) {
+  StatusOr<DeviceProfile> profile = deviceProfileOrDefault("");
+  ASSERT_TRUE(profile.isOk());
+  EXPECT_EQ(profile->cpu, "default");
+}
+
+TEST_F(DeviceProfileTest, RefusesWhatItDoesNotKnow) {
+  EXPECT_NE(errorOf("").find("not a JSON object"), std::string::npos);
+  EXPECT_NE(errorOf("[1]").find("not a JSON object"), std::string::npos);
+  EXPECT_NE(errorOf("{\"cpu\": ").find("not a JSON object"),
+            std::string::npos);
+  EXPECT_NE(errorOf(profileWith("copy_gbps", "")).find("'copy_gbps' is missing"),
+            std::string::npos);
+  for (const char *bad : {"0", "-1", "\"41\"", "null", "1e999"})
+    errorOf(profileWith("copy_gbps", bad));
+  EXPECT_NE(errorOf(profileWith("copy_gbps", "-1"))
+                .find("'copy_gbps' is -1, but has to be a positive number"),
+            std::string::npos);
+  for (const char *bad : {"0", "1.5", "\"8\""})
+    errorOf(profileWith("cores", bad));
+  errorOf(profileWith("cpu", "1"));
+  EXPECT_NE(errorOf(profileWith("cores", "8, \"cache\": 1"))
+                .find("unknown key 'cache'"),
+            std::string::npos);
+}
+
+TEST_F(DeviceProfileTest, AMissingFileSaysHowToMakeIt) {
+  StatusOr<DeviceProfile> profile = readDeviceProfile("/no/such/device.json");
+  ASSERT_FALSE(profile.isOk());
+  EXPECT_EQ(profile.status().code(), StatusCode::kNotFound);
+  EXPECT_NE(profile.status().message().find("--calibrate"),
+            std::string::npos);
+}
+
+} // namespace

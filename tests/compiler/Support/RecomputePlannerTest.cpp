@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: MIT
+
+// planRecompute: known cases, the peak against a plain count, random cases
+// against every choice there is, and whole-block checkpointing.
+
+#include "compiler/Support/RecomputePlanner.h"
+
+#include <algorithm>
+#include <chrono>
+#include <random>
+
+#include <gtest/gtest.h>
+
+#include "compiler/Support/RecomputeLayout.h"
+
+using namespace qlora;
+
+namespace {
+
+class ProblemBuilder {
+public:
+  uint32_t forward(std::vector<uint32_t> inputs, uint64_t bytes,
+                   double seconds, int64_t block = -1) {
+    return add({inputs, {}, seconds, block, false, false, kNoValue}, bytes);
+  }
+  uint32_t backward(std::vector<uint32_t> inputs, uint64_t bytes) {
+    return add({inputs, {}, 0, -1, true, false, kNoValue}, bytes);
+  }
+  uint32_t view(uint32_t whole, uint64_t bytes) {
+    uint32_t part = add({{whole}, {}, 0, -1, false, true, kNoValue}, bytes);
+    problem.values[part].partOf = whole;
+    return part;
+  }
+  /// The last op takes over the memory of `value` if it can.
+  void tie(uint32_t value) { problem.ops.back().tied = value; }
+
+  RecomputeProblem problem;
+
+private:
+  uint32_t add(RecomputeOp op, uint64_t bytes) {
+    uint32_t value = problem.values.size();
+    problem.values.push_back({bytes, kNoValue});
+    op.outputs.push_back(value);
+    problem.ops.push_back(std::move(op));
+    return value;
+  }
+};
+
+/// Live bytes of a plan, counted as plainly as possible: the program is
+/// written out, and every value looked up in it. Without ties.
+uint64_t plainPeak(const RecomputeProblem &problem,
+                   const RecomputePlan &plan) {
+  struct Line {
+    std::vector<std::pair<uint32_t, bool>> reads, writes; ///< (root, again)
+  };
+  auto root = [&](uint32_t value) {
+    while (problem.values[value].partOf != kNoValue)
+      value = problem.values[value].partOf;
+    return value;
+  };
+  auto makerOf = [&](uint32_t value) {
+    for (uint32_t i = 0; i < problem.ops.size(); ++i)
+      for (uint32_t output : problem.ops[i].outputs)
+        if (output == value)
+          return i;
+    return kNoValue;
+  };
+  std::vector<Line> lines;
+  auto write = [&](uint32_t i, bool again, bool late) {
+    Line line;
+    for (uint32_t value : problem.ops[i].inputs)
+      line.reads.push_back(
+          {root(value), late && plan.before[makerOf(root(value))] >= 0});
+    for (uint32_t value : problem.ops[i].outputs)
+      line.writes.push_back({root(value), again});
+    lines.push_back(line);
+  };
+  for (uint32_t i = 0; i < problem.ops.size(); ++i) {
+    for (uint32_t j = 0; problem.ops[i].isBackward && j < i; ++j)
+      if (plan.before[j] == int64_t(i))
+        write(j, true, true);
+    write(i, false, problem.ops[i].isBackward);
+  }
+  std::vector<uint64_t> live(lines.size(), 0);
+  for (uint32_t value = 0; value < problem.values.size(); ++value)
+    for (bool again : {false, true}) {
+      int64_t first = -1, last = -1;
+      for (size_t m = 0; m < lines.size(); ++m)
+        for (auto &list : {lines[m].writes, lines[m].reads})
+          for (auto touched : list)
+            if (touched == std::pair(value, again)) {
+              first = first < 0 ? m : first;
+              last = m;
+            }
+      for (int64_t m = first; m >= 0 && m <= last; ++m)
+        live[m] += (problem.values[value].bytes + 63) / 64 * 64;
+    }
+  return *std::max_element(live.begin(), live.end());
+}
+
+/// What is computed again is there when it is read.
+void expectOrdered(const RecomputeProblem &problem,
+                   const RecomputePlan &plan) {
+  std::vector<uint32_t> makers(problem.values.size());
+  for (uint32_t i = 0; i < problem.ops.size(); ++i)
+    for (uint32_t value : problem.ops[i].outputs)
+      makers[value] = i;
+  for (uint32_t i = 0; i < problem.ops.size(); ++i) {
+    int64_t at = problem.ops[i].isBackward ? int64_t(i) : plan.before[i];
+    for (uint32_t value : problem.ops[i].inputs)
+      EXPECT_TRUE(at < 0 || plan.before[makers[value]] <= at);
+  }
+}
+
+/// `layers` blocks of a linear (dear), a norm and an activation (cheap).
+RecomputeProblem layered(int64_t layers, uint64_t bytes) {
+  ProblemBuilder builder;
+  uint32_t x = builder.forward({}, bytes, 1e-6);
+  std::vector<std::vector<uint32_t>> saved;
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    uint32_t norm = builder.forward({x}, bytes, 1e-6, layer);
+    uint32_t up = builder.forward({norm}, 4 * bytes, 1e-3, layer);
+    uint32_t act = builder.forward({up}, 4 * bytes, 2e-6, layer);
+    uint32_t down = builder.forward({act}, bytes, 1e-3, layer);
+    saved.push_back({x, norm, up, act});
+    x = builder.forward({x, down}, bytes, 1e-6, layer);
+  }
+  uint32_t gradient = builder.backward({x}, bytes);
+  for (int64_t layer = layers; layer-- > 0;) {
+    auto &s = saved[layer];
+    uint32_t dact = builder.backward({gradient, s[3]}, 4 * bytes);
+    uint32_t dup = builder.backward({dact, s[2]}, 4 * bytes);
+    uint32_t dnorm = builder.backward({dup, s[1]}, bytes);
+    gradient = builder.backward({gradient, dnorm, s[0]}, bytes);
+  }
+  return builder.problem;
+}
+
+RecomputeProblem randomProblem(std::mt19937 &random, int64_t forwardOps,
+                               bool ties) {
+  ProblemBuilder builder;
+  std::vector<uint32_t> values;
+  for (int64_t i = 0; i < forwardOps; ++i) {
+    std::vector<uint32_t> inputs;
+    for (size_t k = 0; k < std::min<size_t>(values.size(), 1 + random() % 2);
+         ++k)
+      inputs.push_back(
+          values[values.size() - 1 - random() % std::min<size_t>(
+                                                    values.size(), 3)]);
+    if (!inputs.empty() && random() % 6 == 0) {
+      values.push_back(builder.view(inputs[0], 0));
+      continue;
+    }
+    values.push_back(builder.forward(inputs, 64 * (1 + random() % 8),
+                                     1 + random() % 20, i / 3));
+    if (ties && !inputs.empty() && random() % 3 == 0)
+      builder.tie(inputs[0]);
+  }
+  uint32_t gradient = builder.backward({values.back()}, 64);
+  for (int64_t i = forwardOps; i-- > 0;) {
+    std::vector<uint32_t> inputs = {gradient};
+    if (random() % 3)
+      inputs.push_back(values[i]);
+    gradient = builder.backward(inputs, 64 * (1 + random() % 4));
+  }
+  return builder.problem;
+}
+
+TEST(RecomputePlanner, NothingToDoWithinTheBudget) {
+  RecomputeProblem problem = layered(4, 640);
+  RecomputePlan all = planWithoutRecompute(problem);
+  RecomputePlan plan = planRecompute(problem, all.peakBytes);
+  EXPECT_EQ(plan.seconds, 0);
+  for (int64_t before : plan.before)
+    EXPECT_EQ(before, -1);
+}
+
+TEST(RecomputePlanner, TheEssaysExample) {
+  // n, g, s of 100 lines of 64 bytes each, over an input; read by the backward
+  // in the order s, g, n.
+  ProblemBuilder b;
+  uint32_t n = b.forward({}, 6400, 1);
+  uint32_t g = b.forward({n}, 6400, 10);
+  uint32_t s = b.forward({g}, 6400, 2);
+  uint32_t y = b.forward({s}, 64, 10);
+  uint32_t d = b.backward({y}, 64);
+  d = b.backward({d, s}, 64);
+  d = b.backward({d, g}, 64);
+  b.backward({d, n}, 64);
+  // All three wait at once, beside y and a gradient.
+  EXPECT_EQ(planWithoutRecompute(b.problem).peakBytes, 3u * 6400 + 128);
+  // Dropping s frees nothing, as g and n still wait when it is back. Without
+  // n only g and s wait, for 1 s.
+  RecomputePlan plan = planRecompute(b.problem, 3 * 6400);
+  EXPECT_EQ(plan.peakBytes, 2u * 6400 + 128);
+  EXPECT_EQ(plan.seconds, 1);
+  EXPECT_EQ(plan.before[0], 7);
+  // s is made from g, so two of them are alive at once in every plan.
+  EXPECT_EQ(planRecompute(b.problem, 6400).peakBytes, 2u * 6400 + 128);
+}
+
+TEST(RecomputePlanner, CheapestChainPerByte) {
+  // Two saved values, 640 bytes each, with costs 5 and 1, and a large
+  // temporary at the start of the backward: one has to go, the cheap one.
+  ProblemBuilder b;
+  uint32_t x = b.forward({}, 64, 100);
+  uint32_t dear = b.forward({x}, 640, 5);
+  uint32_t cheap = b.forward({x}, 640, 1);
+  uint32_t y = b.forward({dear, cheap}, 64, 1);
+  uint32_t d = b.backward({y}, 6400);
+  d = b.backward({d}, 64);
+  d = b.backward({d, cheap, x}, 64);
+  b.backward({d, dear}, 64);
+  // y, x, dear, cheap, d: 64 + 64 + 640 + 640 + 6400.
+  EXPECT_EQ(planWithoutRecompute(b.problem).peakBytes, 7808u);
+  RecomputePlan plan = planRecompute(b.problem, 7168);
+  EXPECT_EQ(plan.peakBytes, 7168u); // 7808 - 640
+  EXPECT_EQ(plan.seconds, 1);
+  EXPECT_EQ(plan.before[2], 6); // before the op that reads it
+  EXPECT_EQ(plan.before[1], -1);
+}
+
+TEST(RecomputePlanner, ViewsGoWithTheirSource) {
+  ProblemBuilder b;
+  uint32_t x = b.forward({}, 64, 100);
+  uint32_t whole = b.forward({x}, 640, 1);
+  uint32_t part = b.view(whole, 320);
+  uint32_t y = b.forward({part}, 64, 1);
+  uint32_t d = b.backward({y}, 6400);
+  d = b.backward({d}, 64);
+  b.backward({d, part, x}, 64);
+  // y, x, whole, d: 64 + 64 + 640 + 6400; the part has no bytes of its own.
+  EXPECT_EQ(planWithoutRecompute(b.problem).peakBytes, 7168u);
+  RecomputePlan plan = planRecompute(b.problem, 6528);
+  EXPECT_EQ(plan.peakBytes, 6528u); // 7168 - 640
+  EXPECT_EQ(plan.before[1], 6);
+  EXPECT_EQ(plan.before[2], 6);
+}
+
+TEST(RecomputePlanner, ATiedResultTakesOverItsOperand) {
+  ProblemBuilder b;
+  uint32_t x = b.forward({}, 640, 0);
+  b.forward({x}, 640, 1);
+  b.tie(x);
+  EXPECT_EQ(planWithoutRecompute(b.problem).peakBytes, 640u);
+  // Read again later: a copy.
+  b.forward({x}, 64, 1);
+  EXPECT_EQ(planWithoutRecompute(b.problem).peakBytes, 1280u);
+}
+
+TEST(RecomputePlanner, PeakIsWhatAPlainCountSays) {
+  std::mt19937 random(3);
+  for (int round = 0; round < 300; ++round) {
+    RecomputeProblem problem =
+        randomProblem(random, 1 + random() % 14, false);
+    RecomputePlan all = planWithoutRecompute(problem);
+    EXPECT_EQ(all.peakBytes, plainPeak(problem, all));
+    RecomputePlan plan = planRecompute(problem, all.peakBytes * 2 / 3);
+    EXPECT_EQ(plan.peakBytes, plainPeak(problem, plan));
+    EXPECT_LE(plan.peakBytes, all.peakBytes);
+    expectOrdered(problem, plan);
+    RecomputePlan blocks = planBlocks(problem, 0);
+    EXPECT_EQ(blocks.peakBytes, plainPeak(problem, blocks));
+    expectOrdered(problem, blocks);
+  }
+}
+
+TEST(RecomputePlanner, CloseToTheBestOfAllChoices) {
+  std::mt19937 random(5);
+  int feasible = 0, found = 0;
+  double ours = 0, best = 0;
+  for (int round = 0; round < 200; ++round) {
+    RecomputeProblem problem = randomProblem(random, 10, true);
+    uint64_t budget = planWithoutRecompute(problem).peakBytes * 4 / 5;
+    RecomputeLayout layout(problem);
+    double least = -1;
+    for (uint32_t choice = 0; choice < 1u << 10; ++choice) {
+      RecomputeLayout::Keep keep(problem.ops.size());
+      for (uint32_t i = 0; i < 10; ++i)
+        keep[i] = choice >> i & 1;
+      layout.evaluate(keep);
+      if (layout.peakBytes() <= budget &&
+          (least < 0 || layout.seconds() < least))
+        least = layout.seconds();
+    }
+    if (least < 0)
+      continue;
+    ++feasible;
+    RecomputePlan plan = planRecompute(problem, budget);
+    if (plan.peakBytes > budget)
+      continue;
+    ++found;
+    ours += plan.seconds;
+    best += least;
+  }
+  EXPECT_GE(found, feasible * 0.95);
+  EXPECT_LE(ours, best * 1.15);
+  RecordProperty("found", found);
+  RecordProperty("feasible", feasible);
+  RecordProperty("seconds_over_best", std::to_string(ours / best));
+}
+
+TEST(RecomputePlanner, NeverSlowerThanWholeBlocksAtTheirPeak) {
+  std::mt19937 random(9);
+  for (int round = 0; round < 200; ++round) {
+    RecomputeProblem problem = randomProblem(random, 24, true);
+    RecomputePlan blocks = planSegments(problem, 1);
+    RecomputePlan plan = planRecompute(problem, blocks.peakBytes);
+    EXPECT_LE(plan.peakBytes, blocks.peakBytes);
+    EXPECT_LE(plan.seconds, blocks.seconds);
+  }
+}
+
+TEST(RecomputePlanner, CheapOpsFirstOnALayeredModel) {
+  RecomputeProblem problem = layered(16, 64000);
+  RecomputePlan all = planWithoutRecompute(problem);
+  // Per layer the norm and the activation are 5 of 10 parts that wait: a
+  // quarter less is possible without a single linear.
+  RecomputePlan plan = planRecompute(problem, all.peakBytes * 3 / 4);
+  EXPECT_LE(plan.peakBytes, all.peakBytes * 3 / 4);
+  EXPECT_LT(plan.seconds, 1e-3);
+}
+
+TEST(RecomputePlanner, ManyLayersQuickly) {
+  RecomputeProblem problem = layered(400, 4096);
+  uint64_t peak = planWithoutRecompute(problem).peakBytes;
+  auto start = std::chrono::steady_clock::now();
+  RecomputePlan plan = planRecompute(problem, peak / 8);
+  std::chrono::duration<double> seconds =
+      std::chrono::steady_clock::now() - start;
+  RecordProperty("seconds", std::to_string(seconds.count()));
+  EXPECT_LE(plan.peakBytes, peak / 8);
+  EXPECT_LT(seconds.count(), 5.0);
+}
+
+} // namespace

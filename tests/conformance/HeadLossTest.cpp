@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: MIT
+
+// head_loss and head_loss_grad: the reference against finite differences, and
+// the chunked rows against the reference.
+
+#include "tests/conformance/KernelCase.h"
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+namespace qlora {
+namespace {
+
+constexpr qlora_dtype F32 = QLORA_DTYPE_F32;
+constexpr qlora_dtype BF16 = QLORA_DTYPE_BF16;
+constexpr qlora_dtype F16 = QLORA_DTYPE_F16;
+
+struct Head {
+  int64_t rows, hidden, vocab, chunk, gap;
+  qlora_dtype dtype, weight, dhidden;
+  bool hasWeightGradient;
+};
+
+std::ostream &operator<<(std::ostream &out, const Head &h) {
+  return out << h.rows << "x" << h.hidden << "x" << h.vocab << " chunk "
+             << h.chunk << " " << dtypeName(h.dtype) << ","
+             << dtypeName(h.weight) << "->" << dtypeName(h.dhidden);
+}
+
+KernelCase makeCase(const Head &h, bool isGradient) {
+  KernelCase::Types types = {
+      {"hidden", h.dtype}, {"w", h.weight}, {"targets", QLORA_DTYPE_I32},
+      {"loss", F32},       {"count", F32},  {"correct", QLORA_DTYPE_I32}};
+  if (isGradient)
+    types["dhidden"] = h.dhidden;
+  if (isGradient && h.hasWeightGradient)
+    types["dw"] = F32;
+  KernelCase test(isGradient ? "head_loss_grad" : "head_loss", types,
+                  {{"rows", h.rows},
+                   {"hidden_size", h.hidden},
+                   {"vocab", h.vocab},
+                   {"ldh", h.hidden + h.gap},
+                   {"lddh", h.hidden + h.gap},
+                   {"chunk_rows", h.chunk}});
+  test.fill("hidden", h.rows, h.hidden, h.hidden + h.gap, 1);
+  test.fill("w", h.vocab, h.hidden, h.hidden, 2);
+  if (isGradient && h.hasWeightGradient)
+    test.fill("dw", h.vocab, h.hidden, h.hidden, 3);
+  std::mt19937 generator(4);
+  for (int64_t row = 0; row < h.rows; ++row)
+    test.set("targets", row,
+             row % 3 == 1 ? -100 : double(generator() % uint64_t(h.vocab)));
+  return test;
+}
+
+const Head kCases[] = {
+    {1, 1, 1, 1, 0, F32, F32, F32, true},
+    {5, 7, 11, 2, 3, F32, F32, F32, true},
+    {70, 33, 130, 16, 0, F32, BF16, F32, false},
+    {100, 64, 257, 37, 1, F32, F16, F32, true},
+    {90, 48, 200, 64, 0, BF16, BF16, BF16, true},
+    {61, 50, 99, 100, 2, BF16, F32, BF16, true},
+    {40, 16, 75, 8, 0, BF16, F16, F32, false},
+};
+
+/// bf16 operands of the gradients' products: the logits' gradients are
+/// rounded to bf16 before them.
+double rounding(const Head &h) {
+  return h.dtype == BF16 ? unitRoundoff(BF16) : 0;
+}
+
+TEST(HeadLoss, AgreesWithTheReference) {
+  for (const Head &h : kCases)
+    for (bool isGradient : {false, true}) {
+      SCOPED_TRACE(h);
+      KernelCase expected = makeCase(h, isGradient);
+      KernelCase got = makeCase(h, isGradient);
+      expectOk(expected.run("reference"));
+      expectOk(got.run("chunked"));
+      EXPECT_EQ(got.at("count", 0), expected.at("count", 0));
+      EXPECT_NEAR(got.at("loss", 0), expected.at("loss", 0),
+                  tolerance(F32, expected.at("loss", 0), h.hidden * h.rows));
+      for (int64_t row = 0; row < h.rows; ++row)
+        EXPECT_EQ(got.at("correct", row), expected.at("correct", row));
+      if (!isGradient)
+        continue;
+      // |dlogits| of a row sum to at most 2, |w| <= 1.
+      for (int64_t row = 0; row < h.rows; ++row)
+        for (int64_t i = 0; i < h.hidden; ++i) {
+          const int64_t at = row * (h.hidden + h.gap) + i;
+          const double exact = expected.at("dhidden", at);
+          ASSERT_NEAR(got.at("dhidden", at), exact,
+                      tolerance(h.dhidden, exact, h.hidden + h.vocab) +
+                          2 * rounding(h))
+              << row;
+        }
+      EXPECT_TRUE(got.gapsHold("dhidden", h.rows, h.hidden, h.hidden + h.gap));
+      for (int64_t i = 0; h.hasWeightGradient && i < h.vocab * h.hidden; ++i) {
+        const double exact = expected.at("dw", i);
+        ASSERT_NEAR(got.at("dw", i), exact,
+                    tolerance(F32, exact, h.hidden + h.rows) +
+                        double(h.rows) * rounding(h));
+      }
+    }
+}
+
+double lossWith(const Head &h, const char *operand, int64_t index,
+                double change) {
+  KernelCase test = makeCase(h, false);
+  test.set(operand, index, test.at(operand, index) + change);
+  expectOk(test.run("reference"));
+  return test.at("loss", 0);
+}
+
+TEST(HeadLoss, ReferenceGradientIsTheDerivative) {
+  const Head h = {6, 5, 9, 3, 0, F32, F32, F32, true};
+  KernelCase before = makeCase(h, true), after = makeCase(h, true);
+  expectOk(after.run("reference"));
+  // Step^2 times a third derivative of about rows, and the f32 rounding of a
+  // loss below 16 over the step.
+  const double step = 0x1p-6;
+  const double limit = 6 * step * step / 6 + 16 * 0x1p-24 / step;
+  const auto slope = [&](const char *operand, int64_t i) {
+    return (lossWith(h, operand, i, step) - lossWith(h, operand, i, -step)) /
+           (2 * step);
+  };
+  for (int64_t i = 0; i < h.rows * h.hidden; ++i)
+    EXPECT_NEAR(after.at("dhidden", i), slope("hidden", i), limit);
+  for (int64_t i = 0; i < h.vocab * h.hidden; ++i)
+    EXPECT_NEAR(after.at("dw", i) - before.at("dw", i), slope("w", i), limit);
+}
+
+TEST(HeadLoss, FirstOfEqualMaximaIsTheAnswer) {
+  const Head h = {2, 3, 40, 2, 0, F32, F32, F32, false};
+  for (const char *implementation : {"reference", "chunked"}) {
+    KernelCase test = makeCase(h, false);
+    for (int64_t i = 0; i < h.vocab * h.hidden; ++i)
+      test.set("w", i, 0.5);
+    test.set("targets", 0, 0);
+    test.set("targets", 1, 1);
+    expectOk(test.run(implementation));
+    EXPECT_EQ(test.at("correct", 0), 1);
+    EXPECT_EQ(test.at("correct", 1), 0);
+    EXPECT_NEAR(test.at("loss", 0), 2 * std::log(40.0), 1e-5);
+  }
+}
+
+TEST(HeadLoss, NamesTheRowOfAnImpossibleTarget) {
+  const Head h = {4, 3, 10, 2, 0, F32, F32, F32, false};
+  for (const char *implementation : {"reference", "chunked"})
+    for (int target : {10, -1, -101}) {
+      KernelCase test = makeCase(h, false);
+      test.set("targets", 2, target);
+      const Status status = test.run(implementation);
+      EXPECT_EQ(status.code(), StatusCode::kInternal);
+      EXPECT_NE(
+          status.message().find("row 2 has target " + std::to_string(target)),
+          std::string::npos)
+          << status.message();
+    }
+}
+
+TEST(HeadLoss, NoLabelAtAllIsZero) {
+  const Head h = {5, 4, 10, 2, 0, F32, F32, F32, true};
+  for (const char *implementation : {"reference", "chunked"}) {
+    KernelCase test = makeCase(h, true);
+    for (int64_t row = 0; row < h.rows; ++row)
+      test.set("targets", row, -100);
+    expectOk(test.run(implementation));
+    EXPECT_EQ(test.at("loss", 0), 0);
+    EXPECT_EQ(test.at("count", 0), 0);
+    for (int64_t i = 0; i < h.rows * h.hidden; ++i)
+      EXPECT_EQ(test.at("dhidden", i), 0);
+  }
+}
+
+TEST(HeadLoss, ObserverSeesTheLogitsOfLabelledRows) {
+  const Head h = {10, 6, 20, 3, 0, F32, BF16, F32, false};
+  for (const char *implementation : {"reference", "chunked"}) {
+    KernelCase test = makeCase(h, true);
+    std::vector<int32_t> seen;
+    KernelObserver observer;
+    observer.onLogits = [&](std::span<const int32_t> rows, const float *logits,
+                            int64_t vocab) {
+      ASSERT_EQ(vocab, h.vocab);
+      for (size_t r = 0; r < rows.size(); ++r) {
+        seen.push_back(rows[r]);
+        double exact = 0;
+        for (int64_t i = 0; i < h.hidden; ++i)
+          exact += test.at("hidden", rows[r] * h.hidden + i) * test.at("w", i);
+        EXPECT_NEAR(logits[int64_t(r) * vocab], exact,
+                    tolerance(F32, exact, h.hidden));
+      }
+    };
+    expectOk(test.run(implementation, &observer));
+    EXPECT_EQ(seen, (std::vector<int32_t>{0, 2, 3, 5, 6, 8, 9}));
+  }
+}
+
+#ifdef _OPENMP
+TEST(HeadLoss, BitsDoNotDependOnThreads) {
+  const Head h = {150, 96, 700, 64, 0, BF16, BF16, BF16, true};
+  const int before = omp_get_max_threads();
+  std::vector<std::vector<uint8_t>> results;
+  for (int threads : {1, 2, 5}) {
+    omp_set_num_threads(threads);
+    KernelCase test = makeCase(h, true);
+    expectOk(test.run("chunked"));
+    std::vector<uint8_t> bytes;
+    for (const char *name : {"loss", "dhidden", "dw"})
+      bytes.insert(bytes.end(), test.data(name),
+                   test.data(name) + test.bytes(name));
+    results.push_back(bytes);
+  }
+  omp_set_num_threads(before);
+  EXPECT_TRUE(results[0] == results[1]);
+  EXPECT_TRUE(results[0] == results[2]);
+}
+#endif
+
+} // namespace
+} // namespace qlora

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: MIT
+
+// One launch of a library kernel under test: a request made by name, buffers
+// of exactly the bytes that the op asks for, and checks that nothing else was
+// touched.
+//
+// Around every buffer are guard bytes of 0xff: a read of them is a NaN in any
+// floating-point type, a write is found by checkGuards. Gaps between rows of
+// a strided matrix are NaN too.
+
+#ifndef QLORA_TESTS_CONFORMANCE_KERNELCASE_H
+#define QLORA_TESTS_CONFORMANCE_KERNELCASE_H
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "runtime/Kernels/LibraryKernel.h"
+#include "runtime/Kernels/Math/NF4.h"
+#include "runtime/Kernels/Rows.h"
+
+namespace qlora {
+
+inline double unitRoundoff(qlora_dtype dtype) {
+  switch (dtype) {
+  case QLORA_DTYPE_BF16:
+    return 0x1p-8;
+  case QLORA_DTYPE_F16:
+    return 0x1p-11;
+  default:
+    return 0x1p-24;
+  }
+}
+
+/// How far a result may be from the exact one: one rounding to its type (and
+/// one more for the reference's), and an f32 sum of `terms` products of at
+/// most `magnitude` each. The errors of a sum grow like the number of terms
+/// times those of the partial sums, which grow like its root: together, like
+/// the number of terms.
+inline double tolerance(qlora_dtype result, double exact, int64_t terms,
+                        double magnitude = 1.0) {
+  return 2 * unitRoundoff(result) * std::abs(exact) +
+         4 * 0x1p-24 * double(terms) * magnitude;
+}
+
+inline double loadNumber(qlora_dtype dtype, const void *base, int64_t i) {
+  switch (dtype) {
+  case QLORA_DTYPE_BF16:
+    return qlora_load_bf16(base, i);
+  case QLORA_DTYPE_F16:
+    return qlora_load_f16(base, i);
+  case QLORA_DTYPE_I32:
+    return qlora_load_i32(base, i);
+  default:
+    return qlora_load_f32(base, i);
+  }
+}
+
+inline void storeNumber(qlora_dtype dtype, void *base, int64_t i, double x) {
+  switch (dtype) {
+  case QLORA_DTYPE_BF16:
+    return qlora_store_bf16(base, i, float(x));
+  case QLORA_DTYPE_F16:
+    return qlora_store_f16(base, i, float(x));
+  case QLORA_DTYPE_I32:
+    return qlora_store_i32(base, i, int32_t(x));
+  default:
+    return qlora_store_f32(base, i, float(x));
+  }
+}
+
+class GuardedBuffer {
+public:
+  explicit GuardedBuffer(uint64_t bytes = 0)
+      : size(bytes), memory(bytes + 2 * kGuard + 64, 0xff) {}
+  /// Aligned to 64.
+  uint8_t *data() {
+    const auto address = reinterpret_cast<uintptr_t>(memory.data()) + kGuard;
+    return reinterpret_cast<uint8_t *>((address + 63) / 64 * 64);
+  }
+  uint64_t bytes() const { return size; }
+  bool guardsHold() {
+    const uint8_t *begin = data(), *end = begin + size;
+    for (const uint8_t *p = memory.data(); p < begin; ++p)
+      if (*p != 0xff)
+        return false;
+    for (const uint8_t *p = end; p < memory.data() + memory.size(); ++p)
+      if (*p != 0xff)
+        return false;
+    return true;
+  }
+
+private:
+  static constexpr uint64_t kGuard = 256;
+  uint64_t size;
+  std::vector<uint8_t> memory;
+};
+
+class KernelCase {
+public:
+  using Types = std::map<std::string, qlora_dtype>;
+  using Constants = std::map<std::string, int64_t>;
+
+  /// An operand without a type is absent.
+  KernelCase(const std::string &op, const Types &types,
+             const Constants &constants) {
+    request.op = findKernelOp(op);
+    for (const KernelOperand &operand : request.op->operands) {
+      const auto found = types.find(operand.name);
+      request.dtypes.push_back(
+          operand.name == "workspace" ? std::optional(QLORA_DTYPE_U8)
+          : found == types.end()      ? std::nullopt
+                                      : std::optional(found->second));
+    }
+    for (const std::string &constant : request.op->constants)
+      request.constants.push_back(constants.at(constant));
+    for (uint64_t bytes : request.op->operandBytes(request))
+      buffers.emplace_back(bytes);
+  }
+
+  uint8_t *data(const std::string &operand) {
+    return buffers[request.op->operandIndex(operand)].data();
+  }
+  uint64_t bytes(const std::string &operand) {
+    return buffers[request.op->operandIndex(operand)].bytes();
+  }
+  qlora_dtype dtype(const std::string &operand) const {
+    return *request.dtype(operand);
+  }
+  double at(const std::string &operand, int64_t i) {
+    return loadNumber(dtype(operand), data(operand), i);
+  }
+  void set(const std::string &operand, int64_t i, double x) {
+    storeNumber(dtype(operand), data(operand), i, x);
+  }
+  int64_t constant(const std::string &name) const {
+    return request.constant(name);
+  }
+
+  /// Uniform numbers in [-limit, limit] in a matrix; its gaps stay NaN.
+  void fill(const std::string &operand, int64_t rows, int64_t columns,
+            int64_t ld, unsigned seed, double limit = 1.0) {
+    std::mt19937 generator(seed);
+    std::uniform_real_distribution<double> uniform(-limit, limit);
+    for (int64_t row = 0; row < rows; ++row)
+      for (int64_t column = 0; column < columns; ++column)
+        set(operand, row * ld + column, uniform(generator));
+  }
+
+  /// Runs a row of the op, with exactly its workspace.
+  Status run(const std::string &implementation,
+             KernelObserver *observer = nullptr,
+             const qlora_step_block *step = nullptr) {
+    const KernelRow *row =
+        findKernelRow(request.op->name + "." + implementation);
+    GuardedBuffer workspace(row->workspaceBytes(request));
+    QLORA_ASSIGN_OR_RETURN(std::unique_ptr<LibraryKernel> kernel,
+                           prepareCpuKernel(*row, request, workspace.bytes()));
+    std::vector<void *> pointers;
+    for (size_t i = 0; i < buffers.size(); ++i) {
+      const bool isWorkspace = request.op->operands[i].name == "workspace";
+      pointers.push_back(isWorkspace         ? workspace.data()
+                         : request.dtypes[i] ? buffers[i].data()
+                                             : nullptr);
+    }
+    QLORA_RETURN_IF_ERROR(kernel->run({pointers, step, observer}));
+    EXPECT_TRUE(workspace.guardsHold()) << row->fullName() << ": workspace";
+    checkGuards(row->fullName());
+    return Status::ok();
+  }
+
+  void checkGuards(const std::string &name) {
+    for (size_t i = 0; i < buffers.size(); ++i)
+      EXPECT_TRUE(buffers[i].guardsHold())
+          << name << ": " << request.op->operands[i].name;
+  }
+
+  /// Whether gaps of a matrix still hold NaN.
+  bool gapsHold(const std::string &operand, int64_t rows, int64_t columns,
+                int64_t ld) {
+    for (int64_t row = 0; row + 1 < rows; ++row)
+      for (int64_t column = columns; column < ld; ++column)
+        if (!std::isnan(at(operand, row * ld + column)))
+          return false;
+    return true;
+  }
+
+  KernelRequest request;
+
+private:
+  std::vector<GuardedBuffer> buffers;
+};
+
+inline int64_t bits(double value) { return std::bit_cast<int64_t>(value); }
+
+inline void expectOk(const Status &status) {
+  EXPECT_TRUE(status.isOk()) << status.message();
+}
+
+/// Writes an NF4 tensor of random bytes and scales.
+inline void fillNF4(uint8_t *bytes, const NF4Layout &layout, unsigned seed) {
+  std::mt19937 generator(seed);
+  for (int64_t i = 0; i < layout.bytes; ++i)
+    bytes[i] = uint8_t(generator());
+  std::uniform_real_distribution<float> scale(0.01f, 0.2f);
+  const auto floats = [&](int64_t offset) {
+    return reinterpret_cast<float *>(bytes + offset);
+  };
+  for (int64_t i = 0; !layout.doubleQuant && i < layout.blocks; ++i)
+    floats(layout.scales)[i] = scale(generator);
+  for (int64_t i = 0; i < layout.nestedBlocks; ++i)
+    floats(layout.nestedAbsmax)[i] = scale(generator);
+  for (int64_t i = 0; layout.doubleQuant && i < 256; ++i)
+    floats(layout.nestedMap)[i] = float(i - 128) / 127;
+  for (int64_t i = 0; i < 16; ++i)
+    floats(layout.codeBook)[i] = float(i * i - 100) / 157;
+  floats(layout.offset)[0] = 0.3f;
+}
+
+} // namespace qlora
+
+#endif // QLORA_TESTS_CONFORMANCE_KERNELCASE_H

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: MIT
+
+// Kernels.def as data, and what rows say to requests that are wrong.
+
+#include "runtime/Kernels/KernelTable.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+
+#include "runtime/Kernels/LibraryKernel.h"
+
+namespace qlora {
+namespace {
+
+KernelRequest matmulRequest(int64_t m, int64_t n, int64_t k) {
+  const int64_t one = std::bit_cast<int64_t>(1.0);
+  return {findKernelOp("matmul"),
+          {QLORA_DTYPE_F32, QLORA_DTYPE_F32, QLORA_DTYPE_F32, QLORA_DTYPE_U8},
+          {m, n, k, k, n, n, 0, 0, one, 0}};
+}
+
+TEST(KernelTable, ReadsMarksOfOperandsAndConstants) {
+  const KernelOp *op = findKernelOp("head_loss_grad");
+  ASSERT_NE(op, nullptr);
+  const KernelOperand &dw = op->operands[op->operandIndex("dw")];
+  EXPECT_TRUE(dw.isRead && dw.isWritten && dw.isOptional);
+  const KernelOperand &loss = op->operands[op->operandIndex("loss")];
+  EXPECT_TRUE(!loss.isRead && loss.isWritten && !loss.isOptional);
+  const KernelOperand &hidden = op->operands[op->operandIndex("hidden")];
+  EXPECT_TRUE(hidden.isRead && !hidden.isWritten && !hidden.isOptional);
+  const KernelOp *matmul = findKernelOp("matmul");
+  EXPECT_TRUE(matmul->isDouble[matmul->constantIndex("alpha")]);
+  EXPECT_FALSE(matmul->isDouble[matmul->constantIndex("lda")]);
+}
+
+TEST(KernelTable, LastRowOfEachOpIsTheReference) {
+  for (const KernelOp &op : kernelOps()) {
+    const KernelRow *last = nullptr;
+    for (const KernelRow &row : kernelRows())
+      if (row.op == &op)
+        last = &row;
+    ASSERT_NE(last, nullptr) << op.name;
+    EXPECT_EQ(last->implementation, "reference") << op.name;
+    EXPECT_EQ(findKernelRow(last->fullName()), last);
+  }
+  EXPECT_EQ(findKernelRow("matmul.unknown"), nullptr);
+  EXPECT_EQ(findKernelOp("unknown"), nullptr);
+}
+
+TEST(KernelTable, SaysWhyARequestIsRefused) {
+  const KernelRow *row = findKernelRow("matmul.onednn");
+  EXPECT_EQ(row->reject(matmulRequest(3, 4, 5)), std::nullopt);
+
+  KernelRequest request = matmulRequest(3, 4, 5);
+  request.dtypes[1] = QLORA_DTYPE_NF4;
+  EXPECT_EQ(row->reject(request), "b must be f32 or bf16 or f16, got nf4");
+  request = matmulRequest(3, 4, 5);
+  request.constants[3] = 4;
+  EXPECT_EQ(row->reject(request), "lda must hold 5 columns, got 4");
+  request = matmulRequest(3, 0, 5);
+  EXPECT_EQ(row->reject(request), "n must be in [1, 2^40], got 0");
+  request = matmulRequest(3, 4, 5);
+  request.constants.pop_back();
+  EXPECT_EQ(row->reject(request), "matmul takes 10 constants, got 9");
+  request = matmulRequest(3, 4, 5);
+  request.dtypes[0] = std::nullopt;
+  EXPECT_EQ(row->reject(request), "operand a is absent");
+  EXPECT_TRUE(row->reject(matmulRequest(int64_t(1) << 40, 4, 1 << 30)));
+}
+
+TEST(KernelTable, NoRowAcceptsARequestOfNothing) {
+  for (const KernelRow &row : kernelRows()) {
+    KernelRequest request = {row.op, {}, {}};
+    EXPECT_TRUE(row.reject(request).has_value()) << row.fullName();
+    request.dtypes.assign(row.op->operands.size(), QLORA_DTYPE_F32);
+    request.constants.assign(row.op->constants.size(), -1);
+    EXPECT_TRUE(row.reject(request).has_value()) << row.fullName();
+  }
+}
+
+TEST(KernelTable, PrepareRefusesASmallWorkspace) {
+  const KernelRow *row = findKernelRow("matmul.onednn");
+  KernelRequest request = matmulRequest(300, 400, 500);
+  const uint64_t needed = row->workspaceBytes(request);
+  EXPECT_TRUE(prepareCpuKernel(*row, request, needed).isOk());
+  const Status refused = prepareCpuKernel(*row, request, needed - 1).status();
+  EXPECT_EQ(refused.code(), StatusCode::kUnavailable);
+}
+
+} // namespace
+} // namespace qlora

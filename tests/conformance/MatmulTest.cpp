@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: MIT
+
+// matmul, panel_matmul and decode against their references.
+
+#include "tests/conformance/KernelCase.h"
+
+#include <cstring>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+namespace qlora {
+namespace {
+
+constexpr qlora_dtype F32 = QLORA_DTYPE_F32;
+constexpr qlora_dtype BF16 = QLORA_DTYPE_BF16;
+constexpr qlora_dtype F16 = QLORA_DTYPE_F16;
+constexpr qlora_dtype NF4 = QLORA_DTYPE_NF4;
+
+struct Product {
+  int64_t m, n, k;
+  qlora_dtype a, b, c;
+  bool transposeA, transposeB;
+  double alpha, beta;
+  int64_t gap; ///< of all three matrices
+};
+
+std::ostream &operator<<(std::ostream &out, const Product &p) {
+  return out << p.m << "x" << p.n << "x" << p.k << " " << dtypeName(p.a) << ","
+             << dtypeName(p.b) << "->" << dtypeName(p.c) << " t" << p.transposeA
+             << p.transposeB << " alpha " << p.alpha << " beta " << p.beta
+             << " gap " << p.gap;
+}
+
+KernelCase makeCase(const Product &p) {
+  const int64_t aColumns = p.transposeA ? p.m : p.k;
+  const int64_t bColumns = p.transposeB ? p.k : p.n;
+  KernelCase test("matmul", {{"a", p.a}, {"b", p.b}, {"c", p.c}},
+                  {{"m", p.m},
+                   {"n", p.n},
+                   {"k", p.k},
+                   {"lda", aColumns + p.gap},
+                   {"ldb", bColumns + p.gap},
+                   {"ldc", p.n + p.gap},
+                   {"transpose_a", p.transposeA},
+                   {"transpose_b", p.transposeB},
+                   {"alpha", bits(p.alpha)},
+                   {"beta", bits(p.beta)}});
+  test.fill("a", p.transposeA ? p.k : p.m, aColumns, aColumns + p.gap, 1);
+  test.fill("b", p.transposeB ? p.n : p.k, bColumns, bColumns + p.gap, 2);
+  if (p.beta != 0) // otherwise c holds NaN, and must not be read
+    test.fill("c", p.m, p.n, p.n + p.gap, 3);
+  return test;
+}
+
+/// An f32 operand beside a bf16 one is rounded to bf16: one more error per
+/// product, independent of each other.
+double roundingError(const Product &p) {
+  const bool isMixed = p.a != p.b;
+  return isMixed ? 4 * unitRoundoff(BF16) * std::sqrt(double(p.k)) : 0;
+}
+
+void checkProduct(const Product &p) {
+  SCOPED_TRACE(p);
+  KernelCase expected = makeCase(p), got = makeCase(p);
+  expectOk(expected.run("reference"));
+  expectOk(got.run("onednn"));
+  EXPECT_TRUE(got.gapsHold("c", p.m, p.n, p.n + p.gap));
+  double worst = 0;
+  for (int64_t row = 0; row < p.m; ++row)
+    for (int64_t column = 0; column < p.n; ++column) {
+      const int64_t i = row * (p.n + p.gap) + column;
+      const double exact = expected.at("c", i);
+      const double error = std::abs(got.at("c", i) - exact);
+      const double limit = tolerance(p.c, exact, p.k, std::abs(p.alpha)) +
+                           tolerance(F32, p.beta, 1) + roundingError(p);
+      worst = std::max(worst, std::isnan(error) ? 1e30 : error / limit);
+    }
+  EXPECT_LE(worst, 1.0);
+}
+
+TEST(Matmul, AgreesWithTheReferenceOnOddShapes) {
+  const int64_t shapes[][3] = {{1, 1, 1},    {1, 7, 3},    {5, 1, 9},
+                               {3, 4, 1},    {17, 33, 65}, {128, 24, 97},
+                               {64, 8, 130}, {8, 96, 300}, {150, 151, 257},
+                               {1, 200, 64}, {200, 1, 64}};
+  const qlora_dtype types[][3] = {{F32, F32, F32},   {BF16, BF16, BF16},
+                                  {BF16, BF16, F32}, {BF16, F32, BF16},
+                                  {BF16, F32, F32},  {F32, BF16, F32},
+                                  {F32, F32, BF16},  {F32, BF16, BF16}};
+  int number = 0;
+  for (const auto &shape : shapes)
+    for (const auto &type : types)
+      for (int flags = 0; flags < 4; ++flags) {
+        ++number;
+        checkProduct({shape[0], shape[1], shape[2], type[0], type[1], type[2],
+                      (flags & 1) != 0, (flags & 2) != 0,
+                      number % 3 == 0 ? 0.5 : 1.0,
+                      number % 5 == 0   ? 0.25
+                      : number % 2 == 0 ? 1.0
+                                        : 0.0,
+                      number % 7 < 3 ? 5 : 0});
+      }
+}
+
+struct Panels {
+  int64_t m, rows, columns, panelRows, block;
+  bool doubleQuant, isForward;
+  qlora_dtype a, w, c;
+  double alpha, beta;
+  int64_t gap;
+};
+
+std::ostream &operator<<(std::ostream &out, const Panels &p) {
+  return out << p.m << "x" << p.rows << "x" << p.columns << " panel "
+             << p.panelRows << " block " << p.block << " " << dtypeName(p.a)
+             << "," << dtypeName(p.w) << "->" << dtypeName(p.c)
+             << (p.isForward ? " forward" : " backward") << " beta " << p.beta;
+}
+
+void fillWeight(KernelCase &test, int64_t rows, int64_t columns, int64_t block,
+                bool doubleQuant) {
+  if (test.dtype("w") == NF4)
+    return fillNF4(test.data("w"),
+                   NF4Layout::of(rows * columns, block, doubleQuant), 5);
+  test.fill("w", rows, columns, columns, 5, 0.2);
+}
+
+KernelCase makeCase(const Panels &p) {
+  const int64_t aColumns = p.isForward ? p.columns : p.rows;
+  const int64_t cColumns = p.isForward ? p.rows : p.columns;
+  KernelCase test("panel_matmul", {{"a", p.a}, {"w", p.w}, {"c", p.c}},
+                  {{"m", p.m},
+                   {"rows", p.rows},
+                   {"columns", p.columns},
+                   {"lda", aColumns + p.gap},
+                   {"ldc", cColumns + p.gap},
+                   {"transpose_w", p.isForward},
+                   {"block", p.block},
+                   {"double_quant", p.doubleQuant},
+                   {"panel_rows", p.panelRows},
+                   {"alpha", bits(p.alpha)},
+                   {"beta", bits(p.beta)}});
+  fillWeight(test, p.rows, p.columns, p.block, p.doubleQuant);
+  test.fill("a", p.m, aColumns, aColumns + p.gap, 1);
+  if (p.beta != 0)
+    test.fill("c", p.m, cColumns, cColumns + p.gap, 3);
+  return test;
+}
+
+void checkPanels(const Panels &p) {
+  SCOPED_TRACE(p);
+  KernelCase expected = makeCase(p), got = makeCase(p);
+  expectOk(expected.run("reference"));
+  expectOk(got.run("onednn"));
+  const int64_t n = p.isForward ? p.rows : p.columns;
+  const int64_t k = p.isForward ? p.columns : p.rows;
+  EXPECT_TRUE(got.gapsHold("c", p.m, n, n + p.gap));
+  double worst = 0;
+  for (int64_t row = 0; row < p.m; ++row)
+    for (int64_t column = 0; column < n; ++column) {
+      const int64_t i = row * (n + p.gap) + column;
+      const double exact = expected.at("c", i);
+      const double error = std::abs(got.at("c", i) - exact);
+      // Forward panels of bf16 are rounded before c is added.
+      const double limit =
+          tolerance(p.c, exact, k, p.alpha) + tolerance(F32, p.beta, 1);
+      worst = std::max(worst, std::isnan(error) ? 1e30 : error / limit);
+    }
+  EXPECT_LE(worst, 1.0);
+}
+
+TEST(PanelMatmul, AgreesWithTheReferenceOnOddShapes) {
+  // columns % block != 0 in most: blocks straddle rows.
+  const int64_t shapes[][5] = {{1, 1, 1, 1, 64},      {3, 5, 7, 2, 16},
+                               {17, 100, 61, 33, 64}, {65, 96, 128, 32, 64},
+                               {9, 70, 257, 70, 128}, {12, 31, 300, 100, 64}};
+  const qlora_dtype types[][3] = {{F32, NF4, F32},    {BF16, NF4, BF16},
+                                  {BF16, NF4, F32},   {F32, BF16, F32},
+                                  {BF16, BF16, BF16}, {BF16, F16, BF16},
+                                  {F32, F16, F32},    {BF16, F32, BF16}};
+  int number = 0;
+  for (const auto &s : shapes)
+    for (const auto &type : types)
+      for (int flags = 0; flags < 2; ++flags) {
+        ++number;
+        checkPanels({s[0], s[1], s[2], s[3], s[4], number % 3 == 0, flags != 0,
+                     type[0], type[1], type[2], number % 4 == 0 ? 0.5 : 1.0,
+                     number % 5 == 0   ? 0.25
+                     : number % 3 == 1 ? 1.0
+                                       : 0.0,
+                     number % 7 < 3 ? 3 : 0});
+      }
+}
+
+TEST(Decode, HasTheBitsOfTheReference) {
+  const int64_t shapes[][3] = {
+      {1, 1, 64}, {3, 7, 16}, {33, 61, 64}, {129, 257, 128}, {7, 4099, 4096}};
+  for (const auto &s : shapes)
+    for (qlora_dtype w : {NF4, BF16, F16, F32})
+      for (qlora_dtype out : {F32, BF16, F16})
+        for (int64_t doubleQuant : {0, 1}) {
+          SCOPED_TRACE(testing::Message()
+                       << s[0] << "x" << s[1] << " " << dtypeName(w) << "->"
+                       << dtypeName(out));
+          const auto make = [&] {
+            KernelCase test("decode", {{"w", w}, {"out", out}},
+                            {{"rows", s[0]},
+                             {"columns", s[1]},
+                             {"block", s[2]},
+                             {"double_quant", doubleQuant}});
+            fillWeight(test, s[0], s[1], s[2], doubleQuant != 0);
+            return test;
+          };
+          KernelCase expected = make(), got = make();
+          expectOk(expected.run("reference"));
+          expectOk(got.run("vector"));
+          EXPECT_EQ(std::memcmp(expected.data("out"), got.data("out"),
+                                got.bytes("out")),
+                    0);
+        }
+}
+
+TEST(Decode, RoundsProductAndSumOneByOne) {
+  // map * absmax + offset with a product that a fused operation would keep:
+  // (1 + 2^-12)^2 = 1 + 2^-11 + 2^-24, which rounds to 1 + 2^-11; minus 1
+  // that is 2^-11, where a fused operation gives 2^-11 + 2^-24.
+  KernelCase test(
+      "decode", {{"w", NF4}, {"out", F32}},
+      {{"rows", 1}, {"columns", 64}, {"block", 64}, {"double_quant", 1}});
+  const NF4Layout layout = NF4Layout::of(64, 64, true);
+  uint8_t *bytes = test.data("w");
+  std::memset(bytes, 0, static_cast<size_t>(layout.bytes));
+  const auto floats = [&](int64_t offset) {
+    return reinterpret_cast<float *>(bytes + offset);
+  };
+  floats(layout.nestedAbsmax)[0] = 1 + 0x1p-12f;
+  floats(layout.nestedMap)[0] = 1 + 0x1p-12f;
+  floats(layout.offset)[0] = -1;
+  floats(layout.codeBook)[0] = 1;
+  expectOk(test.run("vector"));
+  EXPECT_EQ(test.at("out", 0), 0x1p-11);
+}
+
+#ifdef _OPENMP
+/// The bytes of c with some number of threads.
+template <typename Shape>
+std::vector<uint8_t> resultWith(int threads, const Shape &shape) {
+  const int before = omp_get_max_threads();
+  omp_set_num_threads(threads);
+  KernelCase test = makeCase(shape);
+  expectOk(test.run("onednn"));
+  omp_set_num_threads(before);
+  return {test.data("c"), test.data("c") + test.bytes("c")};
+}
+
+TEST(Matmul, BitsDoNotDependOnThreads) {
+  const int64_t shapes[][3] = {{512, 96, 576},  {24, 576, 1000}, {576, 8, 700},
+                               {67, 131, 400},  {300, 24, 64},   {8, 8, 3000},
+                               {24, 100, 2048}, {40, 8, 4096}};
+  const qlora_dtype types[][3] = {{F32, F32, F32},
+                                  {BF16, BF16, BF16},
+                                  {BF16, F32, BF16},
+                                  {BF16, BF16, F32}};
+  for (const auto &s : shapes)
+    for (const auto &type : types)
+      for (int flags = 0; flags < 8; ++flags) {
+        const Product p = {s[0],
+                           s[1],
+                           s[2],
+                           type[0],
+                           type[1],
+                           type[2],
+                           (flags & 1) != 0,
+                           (flags & 2) != 0,
+                           1.0,
+                           1.0,
+                           flags & 4};
+        SCOPED_TRACE(p);
+        const std::vector<uint8_t> one = resultWith(1, p);
+        EXPECT_TRUE(one == resultWith(2, p));
+        EXPECT_TRUE(one == resultWith(5, p));
+      }
+}
+
+TEST(PanelMatmul, BitsDoNotDependOnThreads) {
+  for (qlora_dtype type : {F32, BF16})
+    for (bool isForward : {false, true}) {
+      const Panels p = {70,   200, 192,  64,  64,  true, isForward,
+                        type, NF4, type, 1.0, 1.0, 0};
+      SCOPED_TRACE(p);
+      const std::vector<uint8_t> one = resultWith(1, p);
+      EXPECT_TRUE(one == resultWith(2, p));
+      EXPECT_TRUE(one == resultWith(5, p));
+    }
+}
+#endif
+
+} // namespace
+} // namespace qlora

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: MIT
+
+// embedding, column_sum, accumulate, copy_rows and clip_norm: rows that are
+// their own reference, against sums in f64.
+
+#include "tests/conformance/KernelCase.h"
+
+namespace qlora {
+namespace {
+
+constexpr qlora_dtype F32 = QLORA_DTYPE_F32;
+constexpr qlora_dtype BF16 = QLORA_DTYPE_BF16;
+constexpr qlora_dtype F16 = QLORA_DTYPE_F16;
+constexpr qlora_dtype I32 = QLORA_DTYPE_I32;
+
+double rounded(qlora_dtype dtype, double value) {
+  uint32_t storage = 0;
+  storeNumber(dtype, &storage, 0, value);
+  return loadNumber(dtype, &storage, 0);
+}
+
+KernelCase makeEmbedding(qlora_dtype w, qlora_dtype out) {
+  KernelCase test("embedding", {{"ids", I32}, {"w", w}, {"out", out}},
+                  {{"rows", 9}, {"columns", 37}, {"vocab", 11}, {"ldo", 40}});
+  test.fill("w", 11, 37, 37, 1);
+  for (int64_t row = 0; row < 9; ++row)
+    test.set("ids", row, double(row * 7 % 11));
+  return test;
+}
+
+TEST(Embedding, GathersRows) {
+  for (qlora_dtype w : {F32, BF16, F16})
+    for (qlora_dtype out : {F32, BF16}) {
+      KernelCase test = makeEmbedding(w, out);
+      expectOk(test.run("reference"));
+      EXPECT_TRUE(test.gapsHold("out", 9, 37, 40));
+      for (int64_t row = 0; row < 9; ++row)
+        for (int64_t i = 0; i < 37; ++i)
+          ASSERT_EQ(test.at("out", row * 40 + i),
+                    rounded(out, test.at("w", row * 7 % 11 * 37 + i)));
+    }
+}
+
+TEST(Embedding, NamesTheRowOfAnImpossibleId) {
+  KernelCase test = makeEmbedding(F32, F32);
+  test.set("ids", 5, 11);
+  const Status status = test.run("reference");
+  EXPECT_EQ(status.code(), StatusCode::kInternal);
+  EXPECT_EQ(status.message(), "embedding: row 5 has token id 11, outside of "
+                              "the vocabulary of 11");
+}
+
+TEST(EmbeddingGrad, AddsRowsThatShareAnId) {
+  for (qlora_dtype dout : {F32, BF16}) {
+    KernelCase test(
+        "embedding_grad", {{"ids", I32}, {"dout", dout}, {"dw", F32}},
+        {{"rows", 50}, {"columns", 133}, {"vocab", 3}, {"lddo", 135}});
+    test.fill("dout", 50, 133, 135, 1);
+    test.fill("dw", 3, 133, 133, 2);
+    for (int64_t row = 0; row < 50; ++row)
+      test.set("ids", row, row % 2 ? 1 : 2);
+    std::vector<double> exact;
+    for (int64_t i = 0; i < 3 * 133; ++i)
+      exact.push_back(test.at("dw", i));
+    for (int64_t row = 0; row < 50; ++row)
+      for (int64_t i = 0; i < 133; ++i)
+        exact[(row % 2 ? 1 : 2) * 133 + i] += test.at("dout", row * 135 + i);
+    expectOk(test.run("reference"));
+    for (int64_t i = 0; i < 3 * 133; ++i)
+      ASSERT_NEAR(test.at("dw", i), exact[i], tolerance(F32, exact[i], 26));
+  }
+}
+
+TEST(ColumnSum, AddsToTheOldSum) {
+  for (qlora_dtype x : {F32, BF16})
+    for (int64_t rows : {1, 5, 1000}) {
+      KernelCase test("column_sum", {{"x", x}, {"out", F32}},
+                      {{"rows", rows}, {"columns", 77}, {"ldx", 80}});
+      test.fill("x", rows, 77, 80, 1);
+      test.fill("out", 1, 77, 77, 2);
+      std::vector<double> exact;
+      for (int64_t i = 0; i < 77; ++i) {
+        exact.push_back(test.at("out", i));
+        for (int64_t row = 0; row < rows; ++row)
+          exact[i] += test.at("x", row * 80 + i);
+      }
+      expectOk(test.run("reference"));
+      for (int64_t i = 0; i < 77; ++i)
+        ASSERT_NEAR(test.at("out", i), exact[i],
+                    tolerance(F32, exact[i], rows));
+    }
+}
+
+TEST(Accumulate, RoundsOnce) {
+  for (qlora_dtype x : {F32, BF16})
+    for (qlora_dtype y : {F32, BF16}) {
+      KernelCase test("accumulate", {{"x", x}, {"y", y}},
+                      {{"rows", 6}, {"columns", 41}, {"ldx", 41}, {"ldy", 50}});
+      test.fill("x", 6, 41, 41, 1);
+      test.fill("y", 6, 41, 50, 2);
+      std::vector<double> exact;
+      for (int64_t row = 0; row < 6; ++row)
+        for (int64_t i = 0; i < 41; ++i)
+          exact.push_back(rounded(y, float(test.at("x", row * 41 + i)) +
+                                         float(test.at("y", row * 50 + i))));
+      expectOk(test.run("reference"));
+      EXPECT_TRUE(test.gapsHold("y", 6, 41, 50));
+      for (int64_t row = 0; row < 6; ++row)
+        for (int64_t i = 0; i < 41; ++i)
+          ASSERT_EQ(test.at("y", row * 50 + i), exact[row * 41 + i]);
+    }
+}
+
+TEST(CopyRows, ChangesTheStride) {
+  for (qlora_dtype dtype : {F32, BF16, F16, I32}) {
+    KernelCase test("copy_rows", {{"x", dtype}, {"out", dtype}},
+                    {{"rows", 7}, {"columns", 13}, {"ldx", 20}, {"ldo", 15}});
+    test.fill("x", 7, 13, 20, 1, 100);
+    expectOk(test.run("reference"));
+    for (int64_t row = 0; row < 7; ++row)
+      for (int64_t i = 0; i < 13; ++i)
+        ASSERT_EQ(test.at("out", row * 15 + i), test.at("x", row * 20 + i));
+  }
+}
+
+/// norm and scale of a gradient (0, count, 3, 4, 12, 0 ...): |gradient| = 13.
+std::pair<double, double> clip(double count, float maxNorm) {
+  KernelCase test("clip_norm",
+                  {{"gradient", F32}, {"norm", F32}, {"scale", F32}},
+                  {{"elements", 1000}, {"skip", 2}});
+  for (int64_t i = 0; i < 1000; ++i)
+    test.set("gradient", i, i == 2 ? 3 : i == 3 ? 4 : i == 999 ? 12 : 0);
+  test.set("gradient", 0, 1e9);
+  test.set("gradient", 1, count);
+  qlora_step_block step = {};
+  step.max_grad_norm = maxNorm;
+  expectOk(test.run("reference", nullptr, &step));
+  return {test.at("norm", 0), test.at("scale", 0)};
+}
+
+TEST(ClipNorm, DividesThenClips) {
+  EXPECT_EQ(clip(2, 100), std::pair(6.5, 0.5));
+  EXPECT_EQ(clip(2, 0), std::pair(6.5, 0.5));
+  EXPECT_EQ(clip(2, 1).first, 6.5);
+  EXPECT_NEAR(clip(2, 1).second, 1 / (6.5 + 1e-6) / 2, 1e-8);
+  EXPECT_EQ(clip(0, 1), std::pair(0.0, 0.0));
+}
+
+} // namespace
+} // namespace qlora

@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: MIT
+
+# How lit runs the text tests: .mlir files through qlora-opt and FileCheck,
+# .test files through the tools of a build.
+
+import lit.formats
+
+config.name = "qlora"
+config.test_format = lit.formats.ShTest(execute_external=False)
+config.suffixes = [".mlir", ".test"]
+config.excludes = ["Inputs"]
+config.test_source_root = config.source_tests
+config.test_exec_root = config.build_tests
+
+# The tools of this build first, then FileCheck, not and split-file.
+config.environment["PATH"] = ":".join(
+    [config.tools_folder, config.llvm_tools_folder, config.environment["PATH"]]
+)
+config.substitutions += [
+    ("%inputs", config.source_tests + "/Inputs"),
+    ("%python", config.python),
+]

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: MIT
+
+// One command per op, and the rows that it refers to.
+
+#include "compiler/Codegen/CommandTables.h"
+
+#include "runtime/Kernels/KernelTable.h"
+
+#include "llvm/ADT/TypeSwitch.h"
+
+using namespace mlir;
+using namespace qlora;
+using namespace qlora::program;
+
+//===----------------------------------------------------------------------===//
+// Operands
+//===----------------------------------------------------------------------===//
+
+FailureOr<uint32_t> CommandTables::arenaOf(Operation *op, Arena arena) {
+  auto it = arenaIndex.find(arena);
+  if (it == arenaIndex.end())
+    return op->emitOpError("is in the arena ")
+           << stringifyArena(arena) << ", which the module does not have";
+  return it->second;
+}
+
+FailureOr<BufferRange> CommandTables::rangeOf(Value buffer) {
+  if (auto known = ranges.find(buffer); known != ranges.end())
+    return known->second;
+  if (auto view = buffer.getDefiningOp<ViewOp>()) {
+    FailureOr<BufferRange> range = rangeOf(view.getSource());
+    if (failed(range))
+      return failure();
+    range->offset += view.getOffset();
+    range->bytes = view.getBytes();
+    return ranges[buffer] = *range;
+  }
+  auto op = buffer.getDefiningOp<BufferOp>();
+  if (!op.getOffset())
+    return op.emitOpError("has no offset (did plan-memory run?)");
+  FailureOr<uint32_t> arena = arenaOf(op, op.getArena());
+  if (failed(arena))
+    return failure();
+  return ranges[buffer] = {*arena, *op.getOffset(), op.getBytes(),
+                           static_cast<uint32_t>(op.getDtype())};
+}
+
+static uint64_t operandWord(uint32_t arena, uint32_t dtype,
+                            qlora_access access) {
+  return arena | uint64_t(dtype) << 16 | uint64_t(access) << 24;
+}
+
+LogicalResult CommandTables::addOperand(Value buffer, qlora_access access,
+                                        uint32_t dtype) {
+  FailureOr<BufferRange> range = rangeOf(buffer);
+  if (failed(range))
+    return failure();
+  operands.row({operandWord(range->arena, dtype, access), range->offset,
+                range->bytes});
+  return success();
+}
+
+uint32_t CommandTables::constantsOf(ArrayRef<int64_t> values) {
+  if (values.empty())
+    return 0;
+  auto [it, isNew] = constantIndex.try_emplace(values.vec(), constants.size());
+  if (isNew)
+    for (int64_t value : values)
+      constants.row({static_cast<uint64_t>(value)});
+  return it->second;
+}
+
+//===----------------------------------------------------------------------===//
+// Commands
+//===----------------------------------------------------------------------===//
+
+void CommandTables::command(qlora_command_kind kind, uint64_t queue,
+                            uint32_t target, uint32_t firstOperand) {
+  uint32_t count = operands.size() - firstOperand;
+  commands.row({kind | queue << 8 | uint64_t(count) << 16 |
+                    uint64_t(target) << 32,
+                firstOperand});
+}
+
+uint32_t CommandTables::launchOf(LaunchOp op, uint32_t kernel) {
+  uint32_t first = constantsOf(op.getConstants());
+  auto [it, isNew] = launchIndex.try_emplace(
+      {op.getLabel().str(), kernel, first, op.getRows()}, launches.size());
+  if (isNew)
+    launches.row({strings.label(op.getLabel().str()), std::to_string(wordOf(kernel, first)),
+                  std::to_string(op.getConstants().size()),
+                  std::to_string(op.getRows())});
+  return it->second;
+}
+
+/// A row of no bytes, with the access that the library op has to it.
+LogicalResult CommandTables::addAbsent(LaunchOp op, unsigned position) {
+  auto kernel = SymbolTable::lookupNearestSymbolFrom<program::KernelOp>(
+      op, op.getKernelAttr());
+  const qlora::KernelOp *library =
+      kernel.getOp() ? findKernelOp(*kernel.getOp()) : nullptr;
+  if (!library || position >= library->operands.size())
+    return op.emitOpError("has no operand ") << position << " to be absent";
+  const KernelOperand &mark = library->operands[position];
+  auto access = static_cast<qlora_access>(
+      (mark.isRead ? QLORA_READ : 0) | (mark.isWritten ? QLORA_WRITE : 0));
+  operands.row({operandWord(0, QLORA_DTYPE_U8, access), 0, 0});
+  return success();
+}
+
+/// The operands that the launch has, with the absent ones between them.
+LogicalResult CommandTables::addLaunch(LaunchOp op) {
+  uint32_t first = operands.size();
+  unsigned next = 0;
+  unsigned count = op.getOperands().size() + op.getAbsent().size();
+  for (unsigned i = 0; i < count; ++i) {
+    if (llvm::is_contained(op.getAbsent(), static_cast<int64_t>(i))) {
+      if (failed(addAbsent(op, i)))
+        return failure();
+      continue;
+    }
+    if (next == op.getOperands().size())
+      return op.emitOpError("names absent operands out of range");
+    if (failed(addOperand(op.getOperands()[next],
+                          static_cast<qlora_access>(op.getAccess()[next]),
+                          op.getDtypes()[next])))
+      return failure();
+    ++next;
+  }
+  uint32_t index = kernelIndex.lookup(op.getKernel());
+  command(QLORA_COMMAND_LAUNCH, op.getQueue(), launchOf(op, index), first);
+  return success();
+}
+
+/// A command whose operands are those of the op.
+LogicalResult CommandTables::addTransfer(Operation &op, qlora_command_kind kind,
+                                         ArrayRef<qlora_access> access,
+                                         uint32_t target, uint64_t queue) {
+  uint32_t first = operands.size();
+  for (auto [buffer, mode] : llvm::zip_equal(op.getOperands(), access)) {
+    FailureOr<BufferRange> range = rangeOf(buffer);
+    if (failed(range) || failed(addOperand(buffer, mode, range->dtype)))
+      return failure();
+  }
+  return command(kind, queue, target, first), success();
+}
+
+LogicalResult CommandTables::addCommand(Operation &op) {
+  return llvm::TypeSwitch<Operation &, LogicalResult>(op)
+      .Case<BufferOp, ViewOp, BindOp>([](auto) { return success(); })
+      .Case<LaunchOp>([&](auto launch) { return addLaunch(launch); })
+      .Case<FillOp>([&](auto fill) {
+        return addTransfer(op, QLORA_COMMAND_FILL, QLORA_WRITE, 0,
+                           fill.getQueue());
+      })
+      .Case<CopyOp>([&](auto copy) {
+        return addTransfer(op, QLORA_COMMAND_COPY, {QLORA_WRITE, QLORA_READ},
+                           0, copy.getQueue());
+      })
+      .Case<AllReduceOp>([&](auto reduce) {
+        return addTransfer(op, QLORA_COMMAND_ALL_REDUCE, QLORA_READ_WRITE,
+                           reduce.getBucket(), reduce.getQueue());
+      })
+      .Case<RecordOp>([&](auto record) {
+        return addTransfer(op, QLORA_COMMAND_RECORD, {}, record.getEvent(),
+                           record.getQueue());
+      })
+      .Case<WaitOp>([&](auto wait) {
+        return addTransfer(op, QLORA_COMMAND_WAIT, {}, wait.getEvent(),
+                           wait.getQueue());
+      })
+      .Default([](Operation &other) {
+        return other.emitOpError("is not a command of a module");
+      });
+}
+

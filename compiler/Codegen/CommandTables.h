@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: MIT
+
+// The tables that commands need: operands, constants, launches, commands.
+
+#ifndef QLORA_COMPILER_CODEGEN_COMMANDTABLES_H
+#define QLORA_COMPILER_CODEGEN_COMMANDTABLES_H
+
+#include <map>
+
+#include "compiler/Codegen/AssemblyText.h"
+#include "dialects/Program/Program.h"
+#include "runtime/ABI/module.h"
+
+namespace qlora {
+
+/// Where a buffer or view is.
+struct BufferRange {
+  uint32_t arena = 0; ///< index into the table of arenas
+  uint64_t offset = 0, bytes = 0;
+  uint32_t dtype = 0;
+};
+
+class CommandTables {
+public:
+  explicit CommandTables(StringTable &strings) : strings(strings) {}
+
+  /// Number of the arenas and kernels, in the order of their tables.
+  std::map<program::Arena, uint32_t> arenaIndex;
+  llvm::StringMap<uint32_t> kernelIndex;
+
+  WordTable launches{".Llaunches"}, operands{".Loperands"},
+      constants{".Lconstants"}, commands{".Lcommands"};
+
+  /// Forgets the buffers of the entry before.
+  void beginEntry() { ranges.clear(); }
+  /// Adds the command that `op` is; nothing for what is none (a buffer).
+  llvm::LogicalResult addCommand(mlir::Operation &op);
+
+  llvm::FailureOr<uint32_t> arenaOf(mlir::Operation *op, program::Arena arena);
+  llvm::FailureOr<BufferRange> rangeOf(mlir::Value buffer);
+
+private:
+  llvm::LogicalResult addLaunch(program::LaunchOp op);
+  llvm::LogicalResult addAbsent(program::LaunchOp op, unsigned position);
+  llvm::LogicalResult addOperand(mlir::Value buffer, qlora_access access,
+                                 uint32_t dtype);
+  llvm::LogicalResult addTransfer(mlir::Operation &op, qlora_command_kind kind,
+                                  llvm::ArrayRef<qlora_access> access,
+                                  uint32_t target, uint64_t queue);
+  void command(qlora_command_kind kind, uint64_t queue, uint32_t target,
+               uint32_t firstOperand);
+  uint32_t launchOf(program::LaunchOp op, uint32_t kernel);
+  uint32_t constantsOf(llvm::ArrayRef<int64_t> values);
+
+  StringTable &strings;
+  llvm::DenseMap<mlir::Value, BufferRange> ranges;
+  std::map<std::vector<int64_t>, uint32_t> constantIndex;
+  /// By label, kernel, first constant and rows.
+  std::map<std::tuple<std::string, uint32_t, uint32_t, uint64_t>, uint32_t>
+      launchIndex;
+};
+
+} // namespace qlora
+
+#endif // QLORA_COMPILER_CODEGEN_COMMANDTABLES_H

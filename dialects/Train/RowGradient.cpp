@@ -36,14 +36,16 @@ private:
     return arith::DivFOp::create(b, x.getLoc(), x, y);
   }
   Value neg(Value x) { return arith::NegFOp::create(b, x.getLoc(), x); }
-  /// `value` times a number.
+  /// A number as a value of the type of `like`: a row of it or itself.
+  Value constant(double number, Value like) {
+    Location loc = like.getLoc();
+    Value value = arith::ConstantOp::create(b, loc, b.getF32FloatAttr(number));
+    if (isa<RankedTensorType>(like.getType()))
+      value = RowSplatOp::create(b, loc, like.getType(), value);
+    return value;
+  }
   Value times(Value value, double factor) {
-    Location loc = value.getLoc();
-    Value number =
-        arith::ConstantOp::create(b, loc, b.getF32FloatAttr(factor));
-    if (isa<RankedTensorType>(value.getType()))
-      number = RowSplatOp::create(b, loc, value.getType(), number);
-    return mul(value, number);
+    return mul(value, constant(factor, value));
   }
 
   OpBuilder &b;
@@ -86,7 +88,8 @@ bool RowTape::reverse(Operation *op) {
         return true;
       })
       .Case<arith::SelectOp>([&](auto) {
-        Value zero = times(dy, 0.0);
+        // Not dy * 0, which is no number where dy is infinite.
+        Value zero = constant(0.0, dy);
         add(x(1), arith::SelectOp::create(b, loc, x(0), dy, zero));
         add(x(2), arith::SelectOp::create(b, loc, x(0), zero, dy));
         return true;

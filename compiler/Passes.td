@@ -192,6 +192,18 @@ def BucketGradients : Pass<"bucket-gradients", "::mlir::ModuleOp"> {
 
 def LowerToProgram : Pass<"lower-to-program", "::mlir::ModuleOp"> {
   let summary = "values get buffers, ops become commands";
+  let description = [{
+    One buffer per value, but: the parts of a split or concat are ranges of the
+    whole, a result that continues an operand which dies takes over its buffer,
+    and a gradient is written straight into the gradient arena where its op can
+    add. An accumulate step becomes two entries, with and without collectives.
+    Places in the activation arena are left to plan-memory.
+
+    ```mlir
+    // before: %y = model.linear %x, %w init %y0 : ...
+    // after:  program.launch @matmul(%x, %w, %y0) access [1, 1, 3] ...
+    ```
+  }];
   let dependentDialects = ["::qlora::program::ProgramDialect"];
 }
 
@@ -228,6 +240,12 @@ def PlanMemory : Pass<"plan-memory", "::mlir::ModuleOp"> {
 
 def VerifyPhase : Pass<"verify-phase", "::mlir::ModuleOp"> {
   let summary = "nothing of an earlier phase is left";
+  let description = [{
+    After `adapt` shapes are static; after `step` there are no functions and one
+    update; after `optimize` every row op is a `model.rows` and the layout is
+    known; after `program` only the program dialect is left, every buffer has a
+    place, and nothing reads what nothing has written. Runs in every build.
+  }];
   let options = [
     Option<"phase", "phase", "std::string", "\"\"",
            "adapt, step, optimize or program">,

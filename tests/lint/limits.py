@@ -3,9 +3,10 @@
 
 """limits.py REPOSITORY: what a reader can rely on.
 
-No file over 500 lines (over 350 is printed); line 1 is the licence, and one of
-the next lines says what the file is for; every pass has a file and a test of
-its own name; layers include only what is below them; no TODO without a number.
+No file over 500 lines (over 350 is printed) and no function over 80; line 1 is
+the licence, and one of the next lines says what the file is for; every pass has
+a description, a file and a test of its own name; layers include only what is
+below them; no TODO without a number and no path of one machine.
 """
 
 import os
@@ -13,6 +14,7 @@ import re
 import sys
 
 SOURCES = (".h", ".cpp", ".td", ".py", ".def", ".c")
+MAX_LINES, AIM_LINES, MAX_FUNCTION = 500, 350, 80
 FOLDERS = ("compiler", "dialects", "frontend", "runtime", "tools", "tests",
            "bench")
 ALLOWED_BELOW = {
@@ -37,14 +39,41 @@ def check_file(root, path, errors):
         errors.append(f"{path}: line 1 is not the licence")
     if not any(len(line.strip("/*# \"'")) > 15 for line in lines[1:8]):
         errors.append(f"{path}: does not say what it is for")
-    if len(lines) > 500:
-        errors.append(f"{path}: {len(lines)} lines, at most 500")
-    elif len(lines) > 350:
-        print(f"note: {path} has {len(lines)} lines; 350 is the aim")
+    if len(lines) > MAX_LINES:
+        errors.append(f"{path}: {len(lines)} lines, at most {MAX_LINES}")
+    elif len(lines) > AIM_LINES:
+        print(f"note: {path} has {len(lines)} lines; {AIM_LINES} is the aim")
+    check_functions(path, lines, errors)
     check_includes(path, lines, errors)
     for number, line in enumerate(lines, 1):
         if re.search(r"\bTODO\b(?!\(#\d+\))", line) and "lint" not in path:
             errors.append(f"{path}:{number}: a TODO without a number")
+        if re.search(r"(?<![\w./])/(work|root|tmp/w)/", line) and "lint" not in path:
+            errors.append(f"{path}:{number}: a path of one machine")
+
+
+def check_functions(path, lines, errors):
+    """Functions at the left margin, from their first line to their '}'."""
+    if not path.endswith((".h", ".cpp", ".c")):
+        return
+    start, is_open = None, False
+    for number, line in enumerate(lines, 1):
+        if start is None:
+            if "(" in line and re.match(
+                    r"(?!class|struct|namespace|INSTANTIATE)[A-Za-z]", line):
+                start, is_open = number, False
+            else:
+                continue
+        if line.startswith("}"):
+            if number - start + 1 > MAX_FUNCTION:
+                errors.append(f"{path}:{start}: a function of "
+                              f"{number - start + 1} lines, at most "
+                              f"{MAX_FUNCTION}")
+            start = None
+        elif line.endswith("{"):
+            is_open = True
+        elif not is_open and line.endswith((";", "}")):
+            start = None  # a declaration, or all on one line
 
 
 def check_includes(path, lines, errors):
@@ -68,6 +97,9 @@ def check_passes(root, errors):
         text = file.read()
     for name, mnemonic in re.findall(r'def (\w+) *: *Pass<"([a-z0-9-]+)"',
                                      text):
+        body = text[text.index(f"Pass<\"{mnemonic}\""):]
+        if "let description" not in body[:body.index("\n}\n")]:
+            errors.append(f"pass {mnemonic}: no description")
         wanted = {f"{name}.cpp": "compiler", f"{mnemonic}.mlir": "tests"}
         for file, folder in wanted.items():
             found = any(file in names for _, _, names in

@@ -4,8 +4,8 @@
 # run.sh TOOLS: the end-to-end tests beside the golden cases on their own
 # ranks: derivative rules, promises, other ranks, bf16, each optimisation off.
 set -euo pipefail
-cd "$(dirname "$0")"
 tools=$(realpath "$1")
+cd "$(dirname "$0")"
 
 ./gradients.py --tools "$tools"
 ./promises.py --tools "$tools"

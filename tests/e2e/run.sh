@@ -28,3 +28,5 @@ done
 echo "-- gradient checkpointing"
 ./goldens.py --tools "$tools" --compile-flag=--gradient-checkpointing \
   llama-nf4 qwen2-nf4 llama-packed
+echo "-- adapters in PEFT"
+./peft_load.py --tools "$tools"

@@ -134,8 +134,8 @@ def run_ours(folder, compute, steps):
     with open(f"{out}/metrics.jsonl") as lines:
         rows = [json.loads(line) for line in lines]
     rates = [row["tokens_per_second"] for row in rows if "loss" in row][1:]
-    peak = max(row["memory_peak_bytes"] for row in rows
-               if "memory_peak_bytes" in row)
+    peak = max(row["memory_bytes"] for row in rows
+               if "memory_bytes" in row)
     return rates, peak / 2**30
 
 

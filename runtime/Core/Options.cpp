@@ -81,6 +81,7 @@ Status Options::applyRecorded(std::string_view text) {
 }
 
 Status Options::applyYamlEntry(YamlEntry entry, const std::string &folder,
+                               const std::string &where,
                                std::map<std::string, std::string> &given) {
   const OptionSynonym *synonym = findSynonym(entry.key);
   const OptionRow *row =
@@ -98,7 +99,11 @@ Status Options::applyYamlEntry(YamlEntry entry, const std::string &folder,
   QLORA_ASSIGN_OR_RETURN(json value, parseOptionValue(*row, entry.value));
   if (row->type == OptionType::kPath && !entry.value.is_null())
     value = absolutePath(value.get<std::string>(), folder);
-  return set(*row, std::move(value), Source::kYaml);
+  // A flag may still agree with the program, and flags win.
+  if (Status status = set(*row, std::move(value), Source::kYaml);
+      !status.isOk())
+    contradictions[row->name] = status.withContext(where);
+  return Status::ok();
 }
 
 Status Options::applyYaml(const std::string &path) {
@@ -106,10 +111,10 @@ Status Options::applyYaml(const std::string &path) {
   std::string folder = fs::path(path).parent_path().string();
   std::map<std::string, std::string> given;
   for (const YamlEntry &entry : entries) {
-    Status status = applyYamlEntry(entry, folder, given);
+    std::string where = fmt::format("{}:{}: '{}'", path, entry.line, entry.key);
+    Status status = applyYamlEntry(entry, folder, where, given);
     if (!status.isOk())
-      return status.withContext(
-          fmt::format("{}:{}: '{}'", path, entry.line, entry.key));
+      return status.withContext(where);
   }
   return Status::ok();
 }
@@ -128,11 +133,14 @@ Status Options::applySettings(std::span<const OptionSetting> settings) {
     Status status = set(*setting.row, std::move(*value), Source::kCommandLine);
     if (!status.isOk())
       return status.withContext(setting.written);
+    contradictions.erase(setting.row->name);
   }
   return Status::ok();
 }
 
 Status Options::validate() const {
+  if (!contradictions.empty())
+    return contradictions.begin()->second;
   int64_t evalBatch = integer("per_device_eval_batch_size");
   int64_t trainBatch = integer("per_device_train_batch_size");
   if (evalBatch != 0 && evalBatch != trainBatch)

@@ -93,6 +93,7 @@ private:
   Status set(const OptionRow &row, nlohmann::json value, Source source);
   /// `given`: the key that set each option of this file so far.
   Status applyYamlEntry(YamlEntry entry, const std::string &folder,
+                        const std::string &where,
                         std::map<std::string, std::string> &given);
   const Value &find(std::string_view name) const;
 
@@ -100,6 +101,9 @@ private:
   std::map<std::string, Value, std::less<>> values;
   nlohmann::json facts = nlohmann::json::object();
   bool isCompiled = false;
+  /// Values of the YAML file that the program was not compiled for, by option,
+  /// until a flag overrides them; validate() returns the first.
+  std::map<std::string, Status> contradictions;
 };
 
 } // namespace qlora

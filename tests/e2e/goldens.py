@@ -106,6 +106,9 @@ def check_nf4(errors, dump, case):
     if not os.path.exists(path):
         return
     for name, want in safetensors_io.load(path).items():
+        if (f"{name.rsplit('.', 1)[0]}.packed" not in dump
+                and not name.endswith(".dequantized")):
+            continue  # kept decoded: only the numbers are there
         if name not in dump:
             raise Failure(f"the dump has no {name}")
         got = dump[name].reshape(want.shape)

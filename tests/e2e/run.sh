@@ -4,8 +4,8 @@
 # run.sh TOOLS: the end-to-end tests beside the golden cases on their own
 # ranks: derivative rules, promises, other ranks, bf16, each optimisation off.
 set -euo pipefail
-cd "$(dirname "$0")"
 tools=$(realpath "$1")
+cd "$(dirname "$0")"
 
 ./gradients.py --tools "$tools"
 ./promises.py --tools "$tools"
@@ -28,3 +28,5 @@ done
 echo "-- gradient checkpointing"
 ./goldens.py --tools "$tools" --compile-flag=--gradient-checkpointing \
   llama-nf4 qwen2-nf4 llama-packed
+echo "-- adapters in PEFT"
+./peft_load.py --tools "$tools"

@@ -5,6 +5,7 @@
 #include "tools/qloracc/Settings.h"
 
 #include "llvm/ADT/StringExtras.h"
+#include "llvm/Support/CommandLine.h"
 
 #include "runtime/Core/CommandLine.h"
 
@@ -92,11 +93,30 @@ Status fillCompile(const Options &own, CompilerSettings &settings) {
   return Status::ok();
 }
 
-/// The input file, and what looks like a flag of MLIR.
+/// `--name=value` -> `name`.
+std::string flagName(const std::string &word) {
+  std::string name = word.substr(word.find_first_not_of('-'));
+  return name.substr(0, name.find('='));
+}
+
+Status unknownFlag(const std::string &word) {
+  const std::span<const OptionRow> tables[] = {kOwn, optionTable()};
+  std::string near = nearestName(canonicalSpelling(flagName(word)),
+                                 allOptionNames(tables));
+  if (near.empty())
+    return Status::invalid("unknown option '{}'; --help lists them", word);
+  return Status::invalid("unknown option '{}'; did you mean '--{}'?", word,
+                         near);
+}
+
+/// The input file, and the flags of MLIR, which are registered by now.
 Status splitRest(const std::vector<std::string> &rest,
                  CompilerSettings &settings) {
   for (const std::string &word : rest) {
-    if (word.size() > 1 && word.front() == '-') {
+    if (word.size() > 1 && word.front() == '-' &&
+        word.find_first_not_of('-') != std::string::npos) {
+      if (!llvm::cl::getRegisteredOptions().count(flagName(word)))
+        return unknownFlag(word);
       settings.mlirFlags.push_back(word);
       continue;
     }

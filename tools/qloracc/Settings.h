@@ -28,7 +28,8 @@ struct CompilerSettings {
   CompileOptions compile;
 };
 
-/// Parses `words` (argv without the program's name).
+/// Parses `words` (argv without the program's name). MLIR's own options are
+/// registered with llvm::cl before, so that they are told from mistakes.
 StatusOr<CompilerSettings>
 parseSettings(std::span<const std::string> words);
 

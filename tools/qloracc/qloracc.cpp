@@ -30,10 +30,6 @@ static int fail(const Twine &message) {
 
 /// MLIR's own flags, by MLIR's own parser.
 static bool parseMlirFlags(const CompilerSettings &settings) {
-  registerAsmPrinterCLOptions();
-  registerMLIRContextCLOptions();
-  registerPassManagerCLOptions();
-  registerDefaultTimingManagerCLOptions();
   std::vector<const char *> words = {"qloracc"};
   for (const std::string &flag : settings.mlirFlags)
     words.push_back(flag.c_str());
@@ -161,6 +157,10 @@ LogicalResult Compile::run(OwningOpRef<ModuleOp> &module) {
 }
 
 int main(int argc, char **argv) {
+  registerAsmPrinterCLOptions();
+  registerMLIRContextCLOptions();
+  registerPassManagerCLOptions();
+  registerDefaultTimingManagerCLOptions();
   std::vector<std::string> words(argv + 1, argv + argc);
   StatusOr<CompilerSettings> parsed = parseSettings(words);
   if (!parsed.isOk())

@@ -41,7 +41,7 @@ class TextTokenizer:
         self.added_tokens = tuple(
             token.content for token in
             self._tokenizer.get_added_tokens_decoder().values())
-        self._affixes = self._configured_affixes(files)
+        self._affixes: tuple[list[int], list[int]] | None = None
 
     def _add_tokens(self, files: ModelFiles) -> None:
         """Tokens the folder's other files name but tokenizer.json does not
@@ -66,20 +66,6 @@ class TextTokenizer:
                  for text in self.special_tokens.values() if text not in known]
         if named:
             self._tokenizer.add_special_tokens(named)
-
-    def _configured_affixes(self, files: ModelFiles
-                            ) -> tuple[list[int], list[int]] | None:
-        """add_bos_token and add_eos_token, where given, replace what the
-        post-processor adds, as in transformers."""
-        if not {"add_bos_token", "add_eos_token"} & set(files.config):
-            return None
-        ids = []
-        for switch, name in (("add_bos_token", "bos_token"),
-                             ("add_eos_token", "eos_token")):
-            text = self.special_tokens.get(name)
-            wanted = files.config.get(switch) and text
-            ids.append([self._tokenizer.token_to_id(text)] if wanted else [])
-        return ids[0], ids[1]
 
     def affixes(self, encoding: Encoding) -> tuple[list[int], list[int]]:
         """The ids the tokenizer puts before and after a plain text, read off

@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+
+"""The adapter that a golden case writes loads in PEFT, with our logits.
+
+    peft_load.py --tools build/bin [CASE ...]
+
+Needs torch, transformers, peft and safetensors; without them it says so and
+exits 0. The trained adapter is loaded by PEFT on the Hugging Face model (4-bit
+weights replaced by the values they stand for) and its logits for the first
+micro-batch are compared with those of qlora-run started from that adapter.
+"""
+
+import argparse
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+CASES = os.path.join(HERE, "..", "Inputs", "goldens")
+LIMIT = 1e-3
+
+
+def peft_logits(case, adapter, batch):
+    import torch
+    from peft import PeftModel
+    from safetensors.torch import load_file
+    from transformers import AutoModelForCausalLM
+    model = AutoModelForCausalLM.from_pretrained(
+        os.path.join(case, "model"), dtype=torch.float32,
+        attn_implementation="eager")
+    stored = os.path.join(case, "nf4.safetensors")
+    if os.path.exists(stored):
+        parameters = dict(model.named_parameters())
+        with torch.no_grad():
+            for name, value in load_file(stored).items():
+                if name.endswith(".dequantized"):
+                    parameters[name[:-len(".dequantized")]].copy_(value)
+    model = PeftModel.from_pretrained(model, adapter)
+    ids = torch.tensor(batch["input_ids"][0].astype("int64"))
+    with torch.no_grad():
+        return model(input_ids=ids).logits.numpy()
+
+
+def check(tools, name, folder):
+    import safetensors_io
+    case = os.path.join(CASES, name)
+    yaml = os.path.join(case, "train.yaml")
+
+    def call(*command):
+        subprocess.run(command, check=True, capture_output=True, text=True)
+
+    model, module = f"{folder}/m.mlir", f"{folder}/t.so"
+    call(f"{tools}/qlora-import", f"{case}/model", "-o", model)
+    call(f"{tools}/qloracc", model, "-o", module, "--config", yaml)
+    call(f"{tools}/qlora-run", module, "--config", yaml, "--output-dir",
+         f"{folder}/out")
+    call(f"{tools}/qlora-run", module, "--config", yaml, "--output-dir",
+         f"{folder}/again", "--adapter-name-or-path", f"{folder}/out",
+         "--max-steps", "1", "--dump", f"{folder}/dump.safetensors")
+    ours = safetensors_io.load(f"{folder}/dump.safetensors")["logits"]
+    batch = safetensors_io.load(f"{case}/batches.safetensors")
+    theirs = peft_logits(case, f"{folder}/out", batch)
+    error = abs(ours.reshape(theirs.shape) - theirs).max()
+    print(f"{'ok  ' if error <= LIMIT else 'FAIL'} {name}: logits within "
+          f"{error:.1e}", flush=True)
+    return error <= LIMIT
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tools", required=True)
+    parser.add_argument("names", nargs="*")
+    options = parser.parse_args()
+    missing = [name for name in ("torch", "transformers", "peft")
+               if importlib.util.find_spec(name) is None]
+    if missing:
+        print(f"skipped: no {', '.join(missing)} in this python")
+        return 0
+    sys.path.insert(0, HERE)
+    # Packed rows need a mask of their own, stored 4-bit a CUDA-free loader.
+    names = options.names or ["llama-lora", "llama-nf4", "llama-patterns",
+                              "llama3-tied", "mistral-window", "qwen2-nf4",
+                              "qwen3-ranks"]
+    results = []
+    for name in names:
+        with tempfile.TemporaryDirectory() as folder:
+            results.append(check(os.path.abspath(options.tools), name, folder))
+    print(f"peft: {sum(results)} passed, {len(results) - sum(results)} failed")
+    return 0 if all(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

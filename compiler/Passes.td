@@ -258,6 +258,10 @@ def VerifyPhase : Pass<"verify-phase", "::mlir::ModuleOp"> {
 
 def PrintKernels : Pass<"print-kernels", "::mlir::ModuleOp"> {
   let summary = "write the generated kernels as host C++ to stdout";
+  let description = [{
+    Writes what `qloracc --emit=cpp` writes to standard output, so that a text
+    test can look at it.
+  }];
 }
 
 #endif // QLORA_COMPILER_PASSES_TD

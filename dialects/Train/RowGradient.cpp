@@ -55,11 +55,11 @@ private:
 } // namespace
 
 bool RowTape::reverse(Operation *op) {
-  Value dy = op->getNumResults() ? lookup(op->getResult(0)) : Value();
+  Value y = op->getNumResults() ? Value(op->getResult(0)) : Value();
+  Value dy = y ? lookup(y) : y;
   if (!dy)
     return true;
   Location loc = op->getLoc();
-  Value y = op->getResult(0);
   auto x = [&](unsigned i) { return op->getOperand(i); };
   return TypeSwitch<Operation *, bool>(op)
       .Case<arith::AddFOp>([&](auto) {
@@ -83,10 +83,7 @@ bool RowTape::reverse(Operation *op) {
         add(x(1), neg(mul(q, y)));
         return true;
       })
-      .Case<arith::NegFOp>([&](auto) {
-        add(x(0), neg(dy));
-        return true;
-      })
+      .Case<arith::NegFOp>([&](auto) { return add(x(0), neg(dy)), true; })
       .Case<arith::SelectOp>([&](auto) {
         // Not dy * 0, which is no number where dy is infinite.
         Value zero = constant(0.0, dy);

@@ -1,6 +1,57 @@
-// RUN: qlora-opt %S/../Inputs/layer.mlir --specialize-shapes="batch=2 lengths=32" --attach-adapters='r=4 targets=["q_proj","o_proj"]' --fuse-lora --build-train-step --fuse-accumulate | FileCheck %s
+// SPDX-License-Identifier: MIT
 
-// dX of o_proj is dY . W plus that of the adapter, summed inside the GEMM.
-// CHECK: train.step accumulate
-// CHECK: %[[DXA:.*]] = train.linear_input_grad {{.*}} : (tensor<2x32x4xf32>, tensor<4x64xf32>) -> tensor<2x32x64xf32>
-// CHECK: train.linear_input_grad {{.*}} init %[[DXA]]
+// Sums of gradients move into the op that makes one of the terms.
+
+// RUN: qlora-opt %s --fuse-accumulate | FileCheck %s
+
+model.parameter @w : tensor<8x8xf32> {init = "zero", trainable}
+
+// CHECK-LABEL: train.step accumulate
+train.step accumulate batch 1 length 3 ["ids"] {
+^bb0(%ids: tensor<1x3xi32>):
+  %w = model.weight @w : tensor<8x8xf32>
+  %x = model.embedding %ids, %w : (tensor<1x3xi32>, tensor<8x8xf32>) -> tensor<1x3x8xf32>
+
+  // Both terms are read once: the second continues the first.
+  // CHECK: %[[G0:.*]] = train.linear_input_grad %[[X:.*]], %{{.*}} {scale
+  // CHECK: %[[G1:.*]] = train.linear_input_grad %[[X]], %{{.*}} init %[[G0]] {scale
+  // CHECK-NOT: model.add
+  // CHECK: %[[H:.*]] = train.linear_input_grad %[[G1]]
+  %0 = train.linear_input_grad %x, %w {scale = 1.0 : f64, train.backward} : (tensor<1x3x8xf32>, tensor<8x8xf32>) -> tensor<1x3x8xf32>
+  %1 = train.linear_input_grad %x, %w {scale = 1.0 : f64, train.backward} : (tensor<1x3x8xf32>, tensor<8x8xf32>) -> tensor<1x3x8xf32>
+  %2 = model.add %0, %1 {train.backward} : tensor<1x3x8xf32>
+  %3 = train.linear_input_grad %2, %w {scale = 1.0 : f64, train.backward} : (tensor<1x3x8xf32>, tensor<8x8xf32>) -> tensor<1x3x8xf32>
+
+  // A term that is read again is not overwritten: the other way around.
+  // CHECK: %[[T:.*]] = train.linear_input_grad %[[X]]
+  // CHECK: model.add %[[H]], %[[T]]
+  // CHECK: model.add %{{.*}}, %[[H]]
+  %4 = train.linear_input_grad %x, %w {scale = 1.0 : f64, train.backward} : (tensor<1x3x8xf32>, tensor<8x8xf32>) -> tensor<1x3x8xf32>
+  %5 = model.add %3, %4 {train.backward} : tensor<1x3x8xf32>
+  %6 = model.add %5, %3 {train.backward} : tensor<1x3x8xf32>
+
+  // The base may come after the term; the term moves down to it.
+  // CHECK: %[[DY:.*]] = model.swiglu
+  // CHECK: %[[V:.*]] = train.linear_weight_grad %{{.*}}, %{{.*}} {scale = 1.000000e+00 : f64, train.backward}
+  // CHECK: %[[U:.*]] = train.linear_weight_grad %{{.*}}, %[[DY]] init %[[V]]
+  // CHECK: train.accumulate @w, %[[U]]
+  %dy = model.swiglu %6, %x {train.backward} : tensor<1x3x8xf32>
+  %7 = train.linear_weight_grad %x, %dy {scale = 1.0 : f64, train.backward} : (tensor<1x3x8xf32>, tensor<1x3x8xf32>) -> tensor<8x8xf32>
+  %8 = train.linear_weight_grad %dy, %x {scale = 1.0 : f64, train.backward} : (tensor<1x3x8xf32>, tensor<1x3x8xf32>) -> tensor<8x8xf32>
+  %9 = model.add %8, %7 {train.backward} : tensor<8x8xf32>
+  train.accumulate @w, %9 : tensor<8x8xf32>
+}
+
+// A sum of the forward is left alone: the residual is saved.
+// CHECK-LABEL: train.step evaluate
+// CHECK: model.add
+train.step evaluate batch 1 length 3 ["ids"] {
+^bb0(%ids: tensor<1x3xi32>):
+  %w = model.weight @w : tensor<8x8xf32>
+  %x = model.embedding %ids, %w : (tensor<1x3xi32>, tensor<8x8xf32>) -> tensor<1x3x8xf32>
+  %y = model.linear %x, %w : (tensor<1x3x8xf32>, tensor<8x8xf32>) -> tensor<1x3x8xf32>
+  %z = model.linear %y, %w : (tensor<1x3x8xf32>, tensor<8x8xf32>) -> tensor<1x3x8xf32>
+  %s = model.linear %x, %w : (tensor<1x3x8xf32>, tensor<8x8xf32>) -> tensor<1x3x8xf32>
+  %h = model.add %z, %s : tensor<1x3x8xf32>
+  %t = model.linear %h, %w : (tensor<1x3x8xf32>, tensor<8x8xf32>) -> tensor<1x3x8xf32>
+}

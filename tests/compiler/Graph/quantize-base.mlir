@@ -1,14 +1,58 @@
-// RUN: qlora-opt %S/../Inputs/layer.mlir --quantize-base="block=128 double-quant=false" | FileCheck %s
-// RUN: not qlora-opt %S/../Inputs/layer.mlir --quantize-base="block=100" 2>&1 | FileCheck %s --check-prefix=BLOCK
+// SPDX-License-Identifier: MIT
 
-// The weights of linears only: not the embedding (which is the head), not the
-// norm.
-// CHECK: model.parameter @embed : tensor<128x64xbf16>
-// CHECK: model.parameter @n1 : tensor<64xbf16>
-// CHECK: model.parameter @wq : tensor<64x64x!model.nf4<128, false>>
-// CHECK-SAME: file_type = bf16
-// CHECK-SAME: quantized = !model.nf4<128, false>
-// CHECK: %[[W:.*]] = model.weight @wq : tensor<64x64x!model.nf4<128, false>>
-// CHECK: model.linear %{{.*}}, %[[W]]
+// Weights of linears with a module become 4-bit; all others stay.
 
-// BLOCK: expects a power of two from 64 to 4096 as block, but got 100
+// RUN: qlora-opt %s --quantize-base="block=128 double-quant=false" 2>&1 | FileCheck %s
+// RUN: qlora-opt %s --quantize-base 2>&1 | FileCheck %s --check-prefix=DEFAULT
+// RUN: not qlora-opt %s --quantize-base=block=96 2>&1 | FileCheck %s --check-prefix=BLOCK
+
+// BLOCK: error: expects a power of two from 64 to 4096 as block, but got 96
+
+// Two readers, one of which is no linear: left, and said.
+// CHECK: remark: 'tied.weight' is not quantised: it is not only the weight of linears
+// CHECK: note: another reader
+
+// CHECK: model.parameter @q.weight : tensor<32x64x!model.nf4<128, false>> {file = "a", file_type = bf16, quantized = !model.nf4<128, false>}
+// DEFAULT: model.parameter @q.weight : tensor<32x64x!model.nf4<64, true>> {file = "a", file_type = bf16, quantized = !model.nf4<64, true>}
+model.parameter @q.weight : tensor<32x64xbf16> {file = "a"}
+
+// Stored as 4-bit already, with blocks of its own.
+// CHECK: model.parameter @k.weight : tensor<32x64x!model.nf4<64, true>> {file = "a", stored_quantized}
+model.parameter @k.weight : tensor<32x64x!model.nf4<64, true>> {file = "a", stored_quantized}
+
+// A linear without a module is not the base's.
+// CHECK: model.parameter @a.weight : tensor<32x64xf32> {init = "kaiming", trainable}
+model.parameter @a.weight : tensor<32x64xf32> {init = "kaiming", trainable}
+
+// CHECK: model.parameter @tied.weight : tensor<32x64xbf16> {file = "a"}
+model.parameter @tied.weight : tensor<32x64xbf16> {file = "a"}
+
+// CHECK: model.parameter @norm.weight : tensor<64xbf16> {file = "a"}
+model.parameter @norm.weight : tensor<64xbf16> {file = "a"}
+
+// CHECK-LABEL: func.func @forward_8
+func.func @forward_8(%x: tensor<1x8x64xf32>, %ids: tensor<1x8xi32>) {
+  %n = model.weight @norm.weight : tensor<64xbf16>
+  %h = model.rms_norm %x, %n {epsilon = 1.0e-5 : f64} : (tensor<1x8x64xf32>, tensor<64xbf16>) -> tensor<1x8x64xf32>
+  // CHECK: %[[Q:.*]] = model.weight @q.weight : tensor<32x64x!model.nf4<128, false>>
+  // CHECK: model.linear %{{.*}}, %[[Q]] {module = "q"} : (tensor<1x8x64xf32>, tensor<32x64x!model.nf4<128, false>>) -> tensor<1x8x32xf32>
+  %q = model.weight @q.weight : tensor<32x64xbf16>
+  %0 = model.linear %h, %q {module = "q"} : (tensor<1x8x64xf32>, tensor<32x64xbf16>) -> tensor<1x8x32xf32>
+  %k = model.weight @k.weight : tensor<32x64x!model.nf4<64, true>>
+  %1 = model.linear %h, %k {module = "k"} : (tensor<1x8x64xf32>, tensor<32x64x!model.nf4<64, true>>) -> tensor<1x8x32xf32>
+  %a = model.weight @a.weight : tensor<32x64xf32>
+  %2 = model.linear %h, %a : (tensor<1x8x64xf32>, tensor<32x64xf32>) -> tensor<1x8x32xf32>
+  %t = model.weight @tied.weight : tensor<32x64xbf16>
+  %3 = model.linear %h, %t {module = "t"} : (tensor<1x8x64xf32>, tensor<32x64xbf16>) -> tensor<1x8x32xf32>
+  %4 = model.embedding %ids, %t : (tensor<1x8xi32>, tensor<32x64xbf16>) -> tensor<1x8x64xf32>
+  return
+}
+
+// Every copy of the function sees the new type.
+// CHECK-LABEL: func.func @forward_16
+func.func @forward_16(%x: tensor<1x16x64xf32>) {
+  // CHECK: model.weight @q.weight : tensor<32x64x!model.nf4<128, false>>
+  %q = model.weight @q.weight : tensor<32x64xbf16>
+  %0 = model.linear %x, %q {module = "q"} : (tensor<1x16x64xf32>, tensor<32x64xbf16>) -> tensor<1x16x32xf32>
+  return
+}

@@ -1,18 +1,43 @@
-// RUN: qlora-opt %S/../Inputs/layer.mlir --specialize-shapes="batch=2 lengths=32,48 compute-type=bfloat16" | FileCheck %s
-// RUN: not qlora-opt %S/../Inputs/layer.mlir --specialize-shapes="batch=2 lengths=1" 2>&1 | FileCheck %s --check-prefix=SHORT
-// RUN: not qlora-opt %S/../Inputs/layer.mlir --specialize-shapes="batch=2 lengths=8 compute-type=f8" 2>&1 | FileCheck %s --check-prefix=TYPE
+// SPDX-License-Identifier: MIT
 
-// One function per length. Activations become bf16; the log-sum-exp and the
-// loss stay f32, weights and ids keep their types.
+// One copy per length; batch, length and compute type fixed where a value is
+// [B, T, ...], everything else as it was.
+
+// RUN: qlora-opt %s --specialize-shapes="batch=2 lengths=16,32 compute-type=bfloat16" | FileCheck %s
+// RUN: qlora-opt %s --specialize-shapes="batch=1 lengths=8" | FileCheck %s --check-prefix=F32
+
+model.parameter @embed : tensor<96x32xf16> {file = "a.safetensors"}
+
+// CHECK-LABEL: func.func @forward_16(
+// CHECK-SAME: %[[IDS:.*]]: tensor<2x16xi32> {model.input = "ids"}
+// CHECK-SAME: -> (tensor<1xf32>, tensor<1xf32>, tensor<2x16xi32>)
+// CHECK-SAME: model.batch = 2 : i64, model.length = 16 : i64
+// Weights keep their type, the loss its own.
+// CHECK: %[[E:.*]] = model.weight @embed : tensor<96x32xf16>
+// CHECK: %[[X:.*]] = model.embedding %[[IDS]], %[[E]] : {{.*}} -> tensor<2x16x32xbf16>
+// Exponentials of the log-sum-exp need all its digits: it stays f32.
+// CHECK: model.attention {{.*}} -> (tensor<2x16x32xbf16>, tensor<2x16x4xf32>)
+// CHECK: model.rows({{.*}} : (tensor<2x16x32xbf16>) -> tensor<2x16x32xbf16>
+// CHECK-NEXT: ^bb0(%{{.*}}: tensor<8xf32>):
+// CHECK: model.head_loss {{.*}} -> (tensor<1xf32>, tensor<1xf32>, tensor<2x16xi32>)
+
 // CHECK-LABEL: func.func @forward_32(
-// CHECK-SAME: tensor<2x32xi32>
-// CHECK-SAME: model.batch = 2 : i64, model.length = 32 : i64
-// CHECK: model.embedding {{.*}} (tensor<2x32xi32>, tensor<128x64xbf16>) -> tensor<2x32x64xbf16>
-// CHECK: model.attention {{.*}} -> (tensor<2x32x64xbf16>, tensor<2x32x8xf32>)
-// CHECK: model.head_loss {{.*}} -> (tensor<1xf32>, tensor<1xf32>, tensor<2x32xi32>)
-// CHECK-LABEL: func.func @forward_48(
-// CHECK: tensor<2x48x64xbf16>
-// CHECK-NOT: func.func @forward(
+// CHECK: model.embedding {{.*}} -> tensor<2x32x32xbf16>
 
-// SHORT: expects a length of at least 2, since a token predicts the next, but got 1
-// TYPE: expects float32 or bfloat16 as compute type, but got 'f8'
+// The function without sizes is gone.
+// CHECK-NOT: func.func
+
+// F32-LABEL: func.func @forward_8(
+// F32: model.embedding {{.*}} -> tensor<1x8x32xf32>
+func.func @forward(%ids: tensor<?x?xi32> {model.input = "ids"}) -> (tensor<1xf32>, tensor<1xf32>, tensor<?x?xi32>) {
+  %e = model.weight @embed : tensor<96x32xf16>
+  %x = model.embedding %ids, %e : (tensor<?x?xi32>, tensor<96x32xf16>) -> tensor<?x?x32xf32>
+  %a, %lse = model.attention %x, %x, %x, %ids {heads = 4, kv_heads = 4, head_dim = 8, window = 0, scale = 1.0 : f64} : (tensor<?x?x32xf32>, tensor<?x?x32xf32>, tensor<?x?x32xf32>, tensor<?x?xi32>) -> (tensor<?x?x32xf32>, tensor<?x?x4xf32>)
+  %y = model.rows(%a) attributes {columns = 8, maps = [#model.map<full>]} : (tensor<?x?x32xf32>) -> tensor<?x?x32xf32> {
+  ^bb0(%0: tensor<8xf32>):
+    %1 = arith.addf %0, %0 : tensor<8xf32>
+    model.row_yield %1 : tensor<8xf32>
+  }
+  %loss, %count, %correct = model.head_loss %y, %e, %ids : (tensor<?x?x32xf32>, tensor<96x32xf16>, tensor<?x?xi32>) -> (tensor<1xf32>, tensor<1xf32>, tensor<?x?xi32>)
+  return %loss, %count, %correct : tensor<1xf32>, tensor<1xf32>, tensor<?x?xi32>
+}

@@ -1,7 +1,12 @@
-// RUN: qlora-opt %s --plan-memory | FileCheck %s
+// SPDX-License-Identifier: MIT
+
+// Lifetimes become offsets; arenas are as large as the largest entry needs.
+
+// RUN: qlora-opt %s --split-input-file --plan-memory | FileCheck %s
 
 // %a lives in commands 0 and 1, %b in 1 and 2, %c in 2 and 3: %a and %c share
 // memory, so 128 + 64 bytes are enough for 3 buffers.
+module {
 program.arena activation bytes 0 alignment 64
 program.arena workspace bytes 0 alignment 64
 // CHECK: program.arena activation bytes 192 alignment 64
@@ -20,3 +25,55 @@ program.entry evaluate batch 1 length 8 {
 // CHECK: program.buffer activation offset {{[0-9]+}} bytes 64
 // CHECK: program.buffer activation offset [[#PLACE]] bytes 128
 // CHECK-NOT: 999936
+}
+
+// -----
+
+// Offsets are multiples of 64: 100 bytes take 128, so 128 + 8 = 136 bytes. A
+// view keeps the whole buffer alive. Workspace is planned on its own.
+module {
+// CHECK: program.arena frozen bytes 4096 alignment 64
+program.arena frozen bytes 4096 alignment 64
+// CHECK: program.arena activation bytes 136 alignment 64
+program.arena activation bytes 0 alignment 64
+// CHECK: program.arena workspace bytes 512 alignment 64
+program.arena workspace bytes 0 alignment 64
+program.entry evaluate batch 1 length 8 {
+  // CHECK: program.buffer activation offset 0 bytes 100
+  %a = program.buffer activation bytes 100 dtype 0
+  %v = program.view %a offset 92 bytes 8
+  // CHECK: program.buffer activation offset 128 bytes 8
+  %b = program.buffer activation bytes 8 dtype 0
+  // CHECK: program.buffer workspace offset 0 bytes 512
+  %w = program.buffer workspace bytes 512 dtype 5
+  // CHECK: program.buffer frozen offset 1024 bytes 8
+  %f = program.buffer frozen offset 1024 bytes 8 dtype 0
+  program.fill %a
+  program.copy %b from %f
+  program.fill %w
+  program.copy %v from %b
+}
+}
+
+// -----
+
+// Entries do not run at the same time: the arena holds the larger. The report
+// has every arena, and for each entry what is saved and its largest buffers.
+// CHECK: program.plan = "{\22arenas\22:{\22activation\22:256,\22workspace\22:0},\22total_bytes\22:256,
+// CHECK-SAME: {\22kind\22:\22accumulate\22,\22batch\22:1,\22length\22:8,\22activation_bytes\22:256,\22saved_bytes\22:64,\22workspace_bytes\22:0,\22largest\22:[{\22of\22:\22hidden\22,\22bytes\22:192,\22saved\22:false},{\22of\22:\22attention\22,\22bytes\22:64,\22saved\22:true}]}
+// CHECK-SAME: {\22kind\22:\22evaluate\22,\22batch\22:1,\22length\22:8,\22activation_bytes\22:128,
+module {
+program.arena activation bytes 0 alignment 64
+program.arena workspace bytes 0 alignment 64
+program.entry accumulate batch 1 length 8 {
+  %a = program.buffer activation bytes 64 dtype 0 {label = "attention", saved}
+  %b = program.buffer activation bytes 192 dtype 0 {label = "hidden"}
+  program.fill %a
+  program.fill %b
+  program.fill %a
+}
+program.entry evaluate batch 1 length 8 {
+  %a = program.buffer activation bytes 128 dtype 0
+  program.fill %a
+}
+}

@@ -1,8 +1,45 @@
-// RUN: qlora-opt %S/../Inputs/layer.mlir --specialize-shapes="batch=2 lengths=32" --quantize-base --attach-adapters='r=4' --fuse-lora --build-train-step --fuse-accumulate --fuse-rows --bucket-gradients --lower-to-program --select-kernels | FileCheck %s
+// SPDX-License-Identifier: MIT
 
-// The first row that accepts, with the workspace it promises to stay within.
+// The first row that accepts, with the workspace it promises to stay within;
+// every refusal says why.
+
+// RUN: qlora-opt %S/../Inputs/layer.mlir --specialize-shapes="batch=2 lengths=32" --quantize-base --attach-adapters='r=4' --fuse-lora --build-train-step --fuse-accumulate --fuse-rows --bucket-gradients --lower-to-program --select-kernels | FileCheck %s
+// RUN: qlora-opt %s --select-kernels=remarks=true 2>&1 | FileCheck %s --check-prefix=SMALL
+// RUN: not qlora-opt %s --select-kernels=target=abacus 2>&1 | FileCheck %s --check-prefix=TARGET
+
 // CHECK: %[[W:.*]] = program.buffer workspace bytes
 // CHECK: program.launch @panel_matmul.onednn(%{{.*}}, %{{.*}}, %{{.*}}, %[[W]]) access [1, 1, 2, 2]
 // CHECK: program.launch @attention.blocked
 // CHECK: program.launch @head_loss_grad.chunked
 // CHECK: program.kernel @panel_matmul.onednn
+
+// TARGET: error: 'program.launch' op no kernel of 'matmul' for target 'abacus' accepts it
+
+program.kernel @matmul attributes {op = "matmul"} {
+}
+program.kernel @accumulate attributes {op = "accumulate"} {
+}
+program.kernel @generated attributes {columns = 8, maps = [], dtypes = array<i64: 0>, strides = array<i64: 8>, groups = array<i64: 1>} {
+  %0 = model.row_random {id = 0} : tensor<8xf32>
+  model.row_yield %0 : tensor<8xf32>
+}
+
+// SMALL-LABEL: program.entry evaluate
+program.entry evaluate batch 1 length 4 {
+  %a = program.buffer activation bytes 128 dtype 0
+  %b = program.buffer activation bytes 128 dtype 0
+  %c = program.buffer activation bytes 64 dtype 0
+  // 4x8 . 8x4: operands m n k lda ldb ldc ta tb alpha beta. The workspace takes
+  // the place of the operand that was absent.
+  // SMALL: program.launch @matmul.onednn(%{{.*}}) access [1, 1, 2{{.*}}
+  program.launch @matmul(%a, %b, %c) access [1, 1, 2] constants [4, 4, 8, 8, 8, 4, 0, 1, 4607182418800017408, 0] rows 0 label "y" {absent = array<i64: 3>, dtypes = array<i64: 0, 0, 0>}
+  // SMALL: program.launch @accumulate.reference(
+  program.launch @accumulate(%a, %b) access [1, 3] constants [4, 8, 8, 8] rows 0 label "sum" {absent = array<i64>, dtypes = array<i64: 0, 0>}
+  // A generated kernel needs no choice.
+  // SMALL: program.launch @generated(
+  program.launch @generated(%a) access [2] constants [] rows 4 label "generated" {absent = array<i64>, dtypes = array<i64: 0>}
+}
+
+// What the chosen rows replace is gone.
+// SMALL-NOT: program.kernel @matmul attributes
+// SMALL: program.kernel @matmul.onednn attributes {implementation = "onednn", op = "matmul"}

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Constraints of row ops, row regions and views, by their labels. What their
-// arithmetic is: tests/compiler/Graph/fuse-rows.mlir.
+// Constraints of row ops, row regions and views, by their labels.
 
 // RUN: qlora-opt %s --split-input-file --verify-diagnostics
 

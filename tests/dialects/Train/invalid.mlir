@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: MIT
+
+// Every labelled constraint of the train dialect, by its label.
+
+// RUN: qlora-opt %s --split-input-file --verify-diagnostics
+
+// expected-error @+1 {{(C1) expects one argument per input, but got 1 and 2}}
+train.step accumulate batch 2 length 4 ["ids", "targets"] {
+^bb0(%ids: tensor<2x4xi32>):
+}
+
+// -----
+
+// expected-error @+1 {{(C2) expects an update without arguments}}
+train.step update batch 0 length 0 ["ids"] {
+^bb0(%ids: tensor<2x4xi32>):
+}
+
+// -----
+
+model.parameter @a : tensor<8x64xf32> {init = "zero", trainable}
+func.func @accumulate_c1(%g: tensor<8x32xf32>) {
+  // expected-error @+1 {{(C1) expects an f32 gradient for 'tensor<8x64xf32>', but got 'tensor<8x32xf32>'}}
+  train.accumulate @a, %g : tensor<8x32xf32>
+  return
+}
+
+// -----
+
+model.parameter @a : tensor<8x64xf32> {init = "zero", trainable}
+func.func @accumulate_c1_dynamic(%g: tensor<?x64xf32>) {
+  // expected-error @+1 {{(C1) expects an f32 gradient for 'tensor<8x64xf32>', but got 'tensor<?x64xf32>'}}
+  train.accumulate @a, %g : tensor<?x64xf32>
+  return
+}
+
+// -----
+
+model.parameter @w : tensor<8x64xf32> {file = "a"}
+func.func @accumulate_c2(%g: tensor<8x64xf32>) {
+  // expected-error @+1 {{(C2) expects a trainable parameter, but @w is not}}
+  train.accumulate @w, %g : tensor<8x64xf32>
+  return
+}
+
+// -----
+
+func.func @accumulate_of_what(%g: tensor<8x64xf32>) {
+  // expected-error @+1 {{refers to @a, which is not a model.parameter}}
+  train.accumulate @a, %g : tensor<8x64xf32>
+  return
+}
+
+// -----
+
+func.func @result_c1(%x: tensor<1xf32>) {
+  // expected-error @+1 {{(C1) does not know the result 'accuracy'}}
+  train.result "accuracy", %x : tensor<1xf32>
+  return
+}
+
+// -----
+
+func.func @decode_c1(%w: tensor<8x64x!model.nf4<64, true>>) {
+  // expected-error @+1 {{(C1) expects one shape, but got 'tensor<8x64x!model.nf4<64, true>>' and 'tensor<64x8xf32>'}}
+  %0 = train.decode %w : (tensor<8x64x!model.nf4<64, true>>) -> tensor<64x8xf32>
+  return
+}
+
+// -----
+
+func.func @decode_c2(%w: tensor<8x64x!model.nf4<64, true>>) {
+  // expected-error @+1 {{(C2) expects a result that is not 4-bit}}
+  %0 = train.decode %w : (tensor<8x64x!model.nf4<64, true>>) -> tensor<8x64x!model.nf4<64, true>>
+  return
+}
+
+// -----
+
+func.func @linear_input_grad_c1(%dy: tensor<2x4x8xf32>, %w: tensor<8x64xf32>) {
+  // expected-error @+1 {{(C1) expects widths of 'tensor<8x64xf32>', but got 8 and 32}}
+  %0 = train.linear_input_grad %dy, %w {scale = 1.0 : f64} : (tensor<2x4x8xf32>, tensor<8x64xf32>) -> tensor<2x4x32xf32>
+  return
+}
+
+// -----
+
+func.func @linear_weight_grad_c1(%dy: tensor<2x4x8xf32>, %x: tensor<2x4x64xf32>) {
+  // expected-error @+1 {{(C1) expects an f32 result of 8x64, but got 'tensor<8x64xbf16>'}}
+  %0 = train.linear_weight_grad %dy, %x {scale = 1.0 : f64} : (tensor<2x4x8xf32>, tensor<2x4x64xf32>) -> tensor<8x64xbf16>
+  return
+}
+
+// -----
+
+// AdamW is a row op: its operands hold what their maps read.
+func.func @adamw_r1(%x: tensor<2x1024xf32>, %y: tensor<1x1024xf32>, %s: tensor<1xf32>) {
+  // expected-error @+1 {{(R1) operand 1 is 'tensor<1x1024xf32>', but 2 rows of 1024 do not read all of it as #model.map<full>}}
+  %0, %1, %2 = train.adamw %x, %y, %x, %x, %s : (tensor<2x1024xf32>, tensor<1x1024xf32>, tensor<2x1024xf32>, tensor<2x1024xf32>, tensor<1xf32>) -> (tensor<2x1024xf32>, tensor<2x1024xf32>, tensor<2x1024xf32>)
+  return
+}

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: MIT
+
+// Every op of the train dialect is printed as it was read.
+
+// RUN: qlora-opt %s | qlora-opt | FileCheck %s
+// RUN: qlora-opt %s --mlir-print-op-generic | qlora-opt | FileCheck %s
+
+model.parameter @w : tensor<8x64x!model.nf4<64, true>> {file = "a.safetensors"}
+model.parameter @a : tensor<8x64xf32> {init = "zero", trainable}
+
+// CHECK: train.step accumulate batch 2 length 4 ["ids"] {
+// CHECK-NEXT: ^bb0(%[[IDS:.*]]: tensor<2x4xi32>):
+train.step accumulate batch 2 length 4 ["ids"] {
+^bb0(%ids: tensor<2x4xi32>):
+  %w = model.weight @w : tensor<8x64x!model.nf4<64, true>>
+  %a = model.weight @a : tensor<8x64xf32>
+  // CHECK: %[[W:.*]] = train.decode %{{.*}} : (tensor<8x64x!model.nf4<64, true>>) -> tensor<8x64xf32>
+  %d = train.decode %w : (tensor<8x64x!model.nf4<64, true>>) -> tensor<8x64xf32>
+  %x = model.embedding %ids, %a : (tensor<2x4xi32>, tensor<8x64xf32>) -> tensor<2x4x64xf32>
+  // CHECK: %[[LOSS:.*]], %[[COUNT:.*]], %[[CORRECT:.*]], %[[DX:.*]], %[[DW:.*]] = train.head_loss_grad %{{.*}}, %[[W]], %[[IDS]] : (tensor<2x4x64xf32>, tensor<8x64xf32>, tensor<2x4xi32>) -> (tensor<1xf32>, tensor<1xf32>, tensor<2x4xi32>, tensor<2x4x64xf32>, tensor<8x64xf32>)
+  %loss, %count, %correct, %dx, %dw = train.head_loss_grad %x, %d, %ids : (tensor<2x4x64xf32>, tensor<8x64xf32>, tensor<2x4xi32>) -> (tensor<1xf32>, tensor<1xf32>, tensor<2x4xi32>, tensor<2x4x64xf32>, tensor<8x64xf32>)
+  // CHECK: train.result "loss_sum", %[[LOSS]] {accumulate} : tensor<1xf32>
+  train.result "loss_sum", %loss {accumulate} : tensor<1xf32>
+  // CHECK: train.result "correct", %[[CORRECT]] : tensor<2x4xi32>
+  train.result "correct", %correct : tensor<2x4xi32>
+  %y = model.linear %dx, %d : (tensor<2x4x64xf32>, tensor<8x64xf32>) -> tensor<2x4x8xf32>
+  // CHECK: %[[G:.*]] = train.linear_input_grad %{{.*}}, %{{.*}} {scale = 2.000000e+00 : f64} : (tensor<2x4x8xf32>, tensor<8x64xf32>) -> tensor<2x4x64xf32>
+  %g = train.linear_input_grad %y, %a {scale = 2.0 : f64} : (tensor<2x4x8xf32>, tensor<8x64xf32>) -> tensor<2x4x64xf32>
+  // CHECK: train.linear_input_grad %{{.*}}, %{{.*}} init %[[G]] {scale = 1.000000e+00 : f64} : (tensor<2x4x8xf32>, tensor<8x64xf32>, tensor<2x4x64xf32>) -> tensor<2x4x64xf32>
+  %h = train.linear_input_grad %y, %a init %g {scale = 1.0 : f64} : (tensor<2x4x8xf32>, tensor<8x64xf32>, tensor<2x4x64xf32>) -> tensor<2x4x64xf32>
+  // CHECK: %[[V:.*]] = train.linear_weight_grad %{{.*}}, %{{.*}} init %[[DW]] {scale = 1.000000e+00 : f64} : (tensor<2x4x8xf32>, tensor<2x4x64xf32>, tensor<8x64xf32>) -> tensor<8x64xf32>
+  %v = train.linear_weight_grad %y, %x init %dw {scale = 1.0 : f64} : (tensor<2x4x8xf32>, tensor<2x4x64xf32>, tensor<8x64xf32>) -> tensor<8x64xf32>
+  // CHECK: train.embedding_grad %[[IDS]], %{{.*}} : (tensor<2x4xi32>, tensor<2x4x64xf32>) -> tensor<8x64xf32>
+  %e = train.embedding_grad %ids, %h : (tensor<2x4xi32>, tensor<2x4x64xf32>) -> tensor<8x64xf32>
+  // CHECK: train.column_sum %{{.*}} : (tensor<2x4x64xf32>) -> tensor<64xf32>
+  %c = train.column_sum %h : (tensor<2x4x64xf32>) -> tensor<64xf32>
+  %o, %lse = model.attention %x, %x, %x, %ids {heads = 8, kv_heads = 8, head_dim = 8, window = 0, scale = 1.0 : f64} : (tensor<2x4x64xf32>, tensor<2x4x64xf32>, tensor<2x4x64xf32>, tensor<2x4xi32>) -> (tensor<2x4x64xf32>, tensor<2x4x8xf32>)
+  // CHECK: train.attention_grad %{{.*}}, %{{.*}}, %{{.*}}, %[[IDS]], %{{.*}}, %{{.*}}, %{{.*}} {head_dim = 8 : i64, heads = 8 : i64, kv_heads = 8 : i64, scale = 1.000000e+00 : f64, window = 0 : i64}
+  %dq, %dk, %dv = train.attention_grad %x, %x, %x, %ids, %o, %lse, %h {heads = 8, kv_heads = 8, head_dim = 8, window = 0, scale = 1.0 : f64} : (tensor<2x4x64xf32>, tensor<2x4x64xf32>, tensor<2x4x64xf32>, tensor<2x4xi32>, tensor<2x4x64xf32>, tensor<2x4x8xf32>, tensor<2x4x64xf32>) -> (tensor<2x4x64xf32>, tensor<2x4x64xf32>, tensor<2x4x64xf32>)
+  // CHECK: train.accumulate @a, %[[V]] : tensor<8x64xf32>
+  train.accumulate @a, %v : tensor<8x64xf32>
+  // CHECK: train.all_reduce 0 offset 1024 elements 512
+  train.all_reduce 0 offset 1024 elements 512
+}
+
+// CHECK: train.step evaluate batch 2 length 4 [] {
+train.step evaluate batch 2 length 4 [] {
+}
+
+// 512 elements and the row of statistics are two rows of 1024.
+// CHECK: train.step update batch 0 length 0 [] {
+train.step update batch 0 length 0 [] {
+  // CHECK: %[[ALL:.*]] = train.flat gradient {statistics} : tensor<2x1024xf32>
+  %all = train.flat gradient {statistics} : tensor<2x1024xf32>
+  // CHECK: %[[NORM:.*]], %[[SCALE:.*]] = train.clip_norm %[[ALL]] : (tensor<2x1024xf32>) -> (tensor<1xf32>, tensor<1xf32>)
+  %norm, %scale = train.clip_norm %all : (tensor<2x1024xf32>) -> (tensor<1xf32>, tensor<1xf32>)
+  // CHECK: %[[P:.*]] = train.flat trainable : tensor<1x1024xf32>
+  %p = train.flat trainable : tensor<1x1024xf32>
+  // CHECK: %[[M:.*]] = train.flat moment1 : tensor<1x1024xf32>
+  %m = train.flat moment1 : tensor<1x1024xf32>
+  // CHECK: %[[V2:.*]] = train.flat moment2 : tensor<1x1024xf32>
+  %v = train.flat moment2 : tensor<1x1024xf32>
+  %g = train.flat gradient : tensor<1x1024xf32>
+  // CHECK: %[[NEW:.*]], %{{.*}}, %{{.*}} = train.adamw %[[P]], %[[M]], %[[V2]], %{{.*}}, %[[SCALE]]
+  %q, %m1, %v1 = train.adamw %p, %m, %v, %g, %scale : (tensor<1x1024xf32>, tensor<1x1024xf32>, tensor<1x1024xf32>, tensor<1x1024xf32>, tensor<1xf32>) -> (tensor<1x1024xf32>, tensor<1x1024xf32>, tensor<1x1024xf32>)
+  // CHECK: train.store_flat trainable, %[[NEW]] : tensor<1x1024xf32>
+  train.store_flat trainable, %q : tensor<1x1024xf32>
+  // CHECK: train.clear gradient
+  train.clear gradient
+}

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: MIT
+
+// The reverse of every row op and of every arithmetic op in a row: what is
+// computed from the forward row again, and what is not read at all.
+
+// RUN: qlora-opt %s --split-input-file --build-train-step | FileCheck %s
+
+// rms_norm: with s = rsqrt(mean(x^2) + eps) and t = x s,
+//   dx = dy w s - x / 4 * s^3 * sum(dy w x),  dw = sum over rows of dy t.
+// CHECK: train.step accumulate
+// CHECK: %[[X:.*]] = model.embedding
+// CHECK: %{{.*}}, %{{.*}}, %{{.*}}, %[[DY:.*]] = train.head_loss_grad
+// CHECK: %[[G:.*]]:2 = model.rows(%[[X]], %{{.*}}, %[[DY]]) attributes {columns = 4 : i64, label = "rms_norm_grad", maps = [#model.map<full>, #model.map<column>, #model.map<full>], train.backward} : (tensor<1x3x4xf32>, tensor<4xf32>, tensor<1x3x4xf32>) -> (tensor<1x3x4xf32>, tensor<1x3x4xf32>)
+// CHECK-NEXT: ^bb0(%[[x:.*]]: tensor<4xf32>, %[[w:.*]]: tensor<4xf32>, %[[dy:.*]]: tensor<4xf32>):
+// CHECK: %[[s:.*]] = math.rsqrt
+// CHECK: %[[S:.*]] = model.row_splat %[[s]]
+// CHECK: %[[t:.*]] = arith.mulf %[[x]], %[[S]]
+// CHECK-NOT: arith.mulf %[[t]], %[[w]]
+// CHECK: %[[dt:.*]] = arith.mulf %[[dy]], %[[w]]
+// CHECK: %[[dw:.*]] = arith.mulf %[[dy]], %[[t]]
+// CHECK: %[[dx0:.*]] = arith.mulf %[[dt]], %[[S]]
+// CHECK: %[[dS:.*]] = arith.mulf %[[dt]], %[[x]]
+// CHECK: %[[ds:.*]] = model.row_sum %[[dS]]
+// CHECK: %[[s2:.*]] = arith.mulf %[[s]], %[[s]]
+// CHECK: %[[s3:.*]] = arith.mulf %[[s]], %[[s2]]
+// CHECK: %[[p:.*]] = arith.mulf %[[ds]], %[[s3]]
+// CHECK: %[[half:.*]] = arith.constant -5.000000e-01 : f32
+// CHECK: %[[dv:.*]] = arith.mulf %[[p]], %[[half]]
+// CHECK: %[[dsum:.*]] = arith.mulf %[[dv]], %{{.*}} : f32
+// CHECK: %[[d2:.*]] = model.row_splat %[[dsum]]
+// CHECK: %[[a:.*]] = arith.mulf %[[d2]], %[[x]]
+// CHECK: %[[dx1:.*]] = arith.addf %[[dx0]], %[[a]]
+// CHECK: %[[b:.*]] = arith.mulf %[[d2]], %[[x]]
+// CHECK: %[[dx:.*]] = arith.addf %[[dx1]], %[[b]]
+// CHECK: model.row_yield %[[dx]], %[[dw]]
+// CHECK: %[[DW:.*]] = train.column_sum %[[G]]#1 {{.*}} : (tensor<1x3x4xf32>) -> tensor<4xf32>
+// CHECK: train.accumulate @w, %[[DW]]
+// CHECK: train.embedding_grad %{{.*}}, %[[G]]#0
+model.parameter @embed : tensor<16x4xf32> {file = "a", trainable}
+model.parameter @head : tensor<16x4xf32> {file = "a"}
+model.parameter @w : tensor<4xf32> {file = "a", trainable}
+func.func @rms_norm(%ids: tensor<1x3xi32> {model.input = "ids"}) -> (tensor<1xf32>, tensor<1xf32>, tensor<1x3xi32>) attributes {model.batch = 1, model.length = 3} {
+  %e = model.weight @embed : tensor<16x4xf32>
+  %h = model.weight @head : tensor<16x4xf32>
+  %x = model.embedding %ids, %e : (tensor<1x3xi32>, tensor<16x4xf32>) -> tensor<1x3x4xf32>
+  %w = model.weight @w : tensor<4xf32>
+  %y = model.rms_norm %x, %w {epsilon = 1.0e-5 : f64} : (tensor<1x3x4xf32>, tensor<4xf32>) -> tensor<1x3x4xf32>
+  %loss, %count, %correct = model.head_loss %y, %h, %ids : (tensor<1x3x4xf32>, tensor<16x4xf32>, tensor<1x3xi32>) -> (tensor<1xf32>, tensor<1xf32>, tensor<1x3xi32>)
+  return %loss, %count, %correct : tensor<1xf32>, tensor<1xf32>, tensor<1x3xi32>
+}
+
+// -----
+
+// rope: the transpose of a rotation is the rotation back. x itself is not read.
+// CHECK: train.step accumulate
+// CHECK: %[[COS:.*]], %[[SIN:.*]] = model.rope_table
+// CHECK: %{{.*}}, %{{.*}}, %{{.*}}, %[[DY:.*]] = train.head_loss_grad
+// CHECK: %[[G:.*]] = model.rows(%[[COS]], %[[SIN]], %[[DY]]) attributes {columns = 4 : i64, label = "rope_grad", maps = [#model.map<group>, #model.map<group>, #model.map<full>], train.backward}
+// CHECK-NEXT: ^bb0(%[[c:.*]]: tensor<4xf32>, %[[s:.*]]: tensor<4xf32>, %[[dy:.*]]: tensor<4xf32>):
+// CHECK-NEXT: %[[a:.*]] = arith.mulf %[[dy]], %[[c]]
+// CHECK-NEXT: %[[b:.*]] = arith.mulf %[[dy]], %[[s]]
+// CHECK-NEXT: %[[r:.*]] = model.row_rotate %[[b]]
+// CHECK-NEXT: %[[n:.*]] = arith.negf %[[r]]
+// CHECK-NEXT: %[[dx:.*]] = arith.addf %[[a]], %[[n]]
+// CHECK-NEXT: model.row_yield %[[dx]]
+// CHECK: train.embedding_grad %{{.*}}, %[[G]]
+model.parameter @embed : tensor<16x4xf32> {file = "a", trainable}
+model.parameter @head : tensor<16x4xf32> {file = "a"}
+func.func @rope(%ids: tensor<1x3xi32> {model.input = "ids"}) -> (tensor<1xf32>, tensor<1xf32>, tensor<1x3xi32>) attributes {model.batch = 1, model.length = 3} {
+  %e = model.weight @embed : tensor<16x4xf32>
+  %h = model.weight @head : tensor<16x4xf32>
+  %x = model.embedding %ids, %e : (tensor<1x3xi32>, tensor<16x4xf32>) -> tensor<1x3x4xf32>
+  %cos, %sin = model.rope_table %ids {frequencies = array<f32: 1.0, 0.5, 1.0, 0.5>, attention_factor = 1.0 : f64} : (tensor<1x3xi32>) -> (tensor<1x3x4xf32>, tensor<1x3x4xf32>)
+  %y = model.rope %x, %cos, %sin : (tensor<1x3x4xf32>, tensor<1x3x4xf32>, tensor<1x3x4xf32>) -> tensor<1x3x4xf32>
+  %loss, %count, %correct = model.head_loss %y, %h, %ids : (tensor<1x3x4xf32>, tensor<16x4xf32>, tensor<1x3xi32>) -> (tensor<1xf32>, tensor<1xf32>, tensor<1x3xi32>)
+  return %loss, %count, %correct : tensor<1xf32>, tensor<1xf32>, tensor<1x3xi32>
+}
+
+// -----
+
+// swiglu: with s = sigmoid(g), dg = dy u (s + g s (1 - s)), du = dy g s.
+// CHECK: train.step accumulate
+// CHECK: %[[X:.*]] = model.embedding
+// CHECK: %{{.*}}, %{{.*}}, %{{.*}}, %[[DY:.*]] = train.head_loss_grad
+// CHECK: %[[G:.*]]:2 = model.rows(%[[X]], %[[X]], %[[DY]]) attributes {columns = 4 : i64, label = "swiglu_grad"
+// CHECK-NEXT: ^bb0(%[[g:.*]]: tensor<4xf32>, %[[u:.*]]: tensor<4xf32>, %[[dy:.*]]: tensor<4xf32>):
+// CHECK-NEXT: %[[s:.*]] = model.row_sigmoid %[[g]]
+// CHECK-NEXT: %[[t:.*]] = arith.mulf %[[g]], %[[s]]
+// CHECK-NEXT: %[[dt:.*]] = arith.mulf %[[dy]], %[[u]]
+// CHECK-NEXT: %[[du:.*]] = arith.mulf %[[dy]], %[[t]]
+// CHECK-NEXT: %[[dg0:.*]] = arith.mulf %[[dt]], %[[s]]
+// CHECK-NEXT: %[[ds:.*]] = arith.mulf %[[dt]], %[[g]]
+// CHECK-NEXT: %[[q:.*]] = arith.mulf %[[ds]], %[[s]]
+// CHECK-NEXT: %[[qs:.*]] = arith.mulf %[[q]], %[[s]]
+// CHECK-NEXT: %[[r:.*]] = arith.subf %[[q]], %[[qs]]
+// CHECK-NEXT: %[[dg:.*]] = arith.addf %[[dg0]], %[[r]]
+// CHECK-NEXT: model.row_yield %[[dg]], %[[du]]
+// x is both: its gradient is the sum.
+// CHECK: %[[SUM:.*]] = model.add %[[G]]#0, %[[G]]#1 {train.backward}
+// CHECK: train.embedding_grad %{{.*}}, %[[SUM]]
+model.parameter @embed : tensor<16x4xf32> {file = "a", trainable}
+model.parameter @head : tensor<16x4xf32> {file = "a"}
+func.func @swiglu(%ids: tensor<1x3xi32> {model.input = "ids"}) -> (tensor<1xf32>, tensor<1xf32>, tensor<1x3xi32>) attributes {model.batch = 1, model.length = 3} {
+  %e = model.weight @embed : tensor<16x4xf32>
+  %h = model.weight @head : tensor<16x4xf32>
+  %x = model.embedding %ids, %e : (tensor<1x3xi32>, tensor<16x4xf32>) -> tensor<1x3x4xf32>
+  %y = model.swiglu %x, %x : tensor<1x3x4xf32>
+  %loss, %count, %correct = model.head_loss %y, %h, %ids : (tensor<1x3x4xf32>, tensor<16x4xf32>, tensor<1x3xi32>) -> (tensor<1xf32>, tensor<1xf32>, tensor<1x3xi32>)
+  return %loss, %count, %correct : tensor<1xf32>, tensor<1xf32>, tensor<1x3xi32>
+}
+
+// -----
+
+// add_bias and add pass the gradient on as it is; the bias's is its sum over
+// all rows.
+// CHECK: train.step accumulate
+// CHECK: %{{.*}}, %{{.*}}, %{{.*}}, %[[DY:.*]] = train.head_loss_grad
+// CHECK-NOT: model.rows
+// CHECK: %[[DB:.*]] = train.column_sum %[[DY]]
+// CHECK: train.accumulate @b, %[[DB]]
+// CHECK: train.embedding_grad %{{.*}}, %[[DY]]
+model.parameter @embed : tensor<16x4xf32> {file = "a", trainable}
+model.parameter @head : tensor<16x4xf32> {file = "a"}
+model.parameter @b : tensor<4xf32> {file = "a", trainable}
+func.func @add_bias(%ids: tensor<1x3xi32> {model.input = "ids"}) -> (tensor<1xf32>, tensor<1xf32>, tensor<1x3xi32>) attributes {model.batch = 1, model.length = 3} {
+  %e = model.weight @embed : tensor<16x4xf32>
+  %h = model.weight @head : tensor<16x4xf32>
+  %x = model.embedding %ids, %e : (tensor<1x3xi32>, tensor<16x4xf32>) -> tensor<1x3x4xf32>
+  %b = model.weight @b : tensor<4xf32>
+  %z = model.embedding %ids, %h : (tensor<1x3xi32>, tensor<16x4xf32>) -> tensor<1x3x4xf32>
+  %s = model.add %x, %z : tensor<1x3x4xf32>
+  %y = model.add_bias %s, %b : (tensor<1x3x4xf32>, tensor<4xf32>) -> tensor<1x3x4xf32>
+  %loss, %count, %correct = model.head_loss %y, %h, %ids : (tensor<1x3x4xf32>, tensor<16x4xf32>, tensor<1x3xi32>) -> (tensor<1xf32>, tensor<1xf32>, tensor<1x3xi32>)
+  return %loss, %count, %correct : tensor<1xf32>, tensor<1xf32>, tensor<1x3xi32>
+}
+
+// -----
+
+// dropout: the mask is drawn again from its number; x is not read.
+// CHECK: train.step accumulate
+// CHECK: %{{.*}}, %{{.*}}, %{{.*}}, %[[DY:.*]] = train.head_loss_grad
+// CHECK: model.rows(%[[DY]]) attributes {columns = 4 : i64, label = "dropout_grad", maps = [#model.map<full>], train.backward}
+// CHECK-NEXT: ^bb0(%[[dy:.*]]: tensor<4xf32>):
+// CHECK: %[[u:.*]] = model.row_random {id = 9 : i64}
+// CHECK: %[[keep:.*]] = arith.cmpf oge, %[[u]]
+// CHECK: %[[mask:.*]] = arith.select %[[keep]]
+// CHECK-NEXT: %[[dx:.*]] = arith.mulf %[[dy]], %[[mask]]
+// CHECK-NEXT: model.row_yield %[[dx]]
+model.parameter @embed : tensor<16x4xf32> {file = "a", trainable}
+model.parameter @head : tensor<16x4xf32> {file = "a"}
+func.func @dropout(%ids: tensor<1x3xi32> {model.input = "ids"}) -> (tensor<1xf32>, tensor<1xf32>, tensor<1x3xi32>) attributes {model.batch = 1, model.length = 3} {
+  %e = model.weight @embed : tensor<16x4xf32>
+  %h = model.weight @head : tensor<16x4xf32>
+  %x = model.embedding %ids, %e : (tensor<1x3xi32>, tensor<16x4xf32>) -> tensor<1x3x4xf32>
+  %y = model.dropout %x {probability = 0.5 : f64, id = 9} : tensor<1x3x4xf32>
+  %loss, %count, %correct = model.head_loss %y, %h, %ids : (tensor<1x3x4xf32>, tensor<16x4xf32>, tensor<1x3xi32>) -> (tensor<1xf32>, tensor<1xf32>, tensor<1x3xi32>)
+  return %loss, %count, %correct : tensor<1xf32>, tensor<1xf32>, tensor<1x3xi32>
+}
+
+// -----
+
+// Division, square root and exponential: y = exp(x) / sqrt(x).
+//   d(a / b) = dy / b, -(dy / b) y;  d sqrt = d / (2 sqrt);  d exp = d exp.
+// CHECK: train.step accumulate
+// CHECK: label = "rows_grad"
+// CHECK-NEXT: ^bb0(%[[x:.*]]: tensor<4xf32>, %[[dy:.*]]: tensor<4xf32>):
+// CHECK-NEXT: %[[e:.*]] = math.exp %[[x]]
+// CHECK-NEXT: %[[q:.*]] = math.sqrt %[[x]]
+// CHECK-NEXT: %[[y:.*]] = arith.divf %[[e]], %[[q]]
+// CHECK-NEXT: %[[de:.*]] = arith.divf %[[dy]], %[[q]]
+// CHECK-NEXT: %[[m:.*]] = arith.mulf %[[de]], %[[y]]
+// CHECK-NEXT: %[[dq:.*]] = arith.negf %[[m]]
+// CHECK-NEXT: %[[r:.*]] = arith.divf %[[dq]], %[[q]]
+// CHECK-NEXT: %[[half:.*]] = arith.constant 5.000000e-01 : f32
+// CHECK-NEXT: %[[halves:.*]] = model.row_splat %[[half]]
+// CHECK-NEXT: %[[a:.*]] = arith.mulf %[[r]], %[[halves]]
+// CHECK-NEXT: %[[b:.*]] = arith.mulf %[[de]], %[[e]]
+// CHECK-NEXT: %[[dx:.*]] = arith.addf %[[a]], %[[b]]
+// CHECK-NEXT: model.row_yield %[[dx]]
+model.parameter @embed : tensor<16x4xf32> {file = "a", trainable}
+model.parameter @head : tensor<16x4xf32> {file = "a"}
+func.func @division(%ids: tensor<1x3xi32> {model.input = "ids"}) -> (tensor<1xf32>, tensor<1xf32>, tensor<1x3xi32>) attributes {model.batch = 1, model.length = 3} {
+  %e = model.weight @embed : tensor<16x4xf32>
+  %h = model.weight @head : tensor<16x4xf32>
+  %x = model.embedding %ids, %e : (tensor<1x3xi32>, tensor<16x4xf32>) -> tensor<1x3x4xf32>
+  %y = model.rows(%x) attributes {columns = 4, maps = [#model.map<full>]} : (tensor<1x3x4xf32>) -> tensor<1x3x4xf32> {
+  ^bb0(%0: tensor<4xf32>):
+    %1 = math.exp %0 : tensor<4xf32>
+    %2 = math.sqrt %0 : tensor<4xf32>
+    %3 = arith.divf %1, %2 : tensor<4xf32>
+    model.row_yield %3 : tensor<4xf32>
+  }
+  %loss, %count, %correct = model.head_loss %y, %h, %ids : (tensor<1x3x4xf32>, tensor<16x4xf32>, tensor<1x3xi32>) -> (tensor<1xf32>, tensor<1xf32>, tensor<1x3xi32>)
+  return %loss, %count, %correct : tensor<1xf32>, tensor<1xf32>, tensor<1x3xi32>
+}
+
+// -----
+
+// Sine, cosine, difference, negation: y = sin(x) - (-cos(x)).
+// CHECK: train.step accumulate
+// CHECK: label = "rows_grad"
+// CHECK-NEXT: ^bb0(%[[x:.*]]: tensor<4xf32>, %[[dy:.*]]: tensor<4xf32>):
+// CHECK-NEXT: %[[n:.*]] = arith.negf %[[dy]]
+// CHECK-NEXT: %[[dc:.*]] = arith.negf %[[n]]
+// CHECK-NEXT: %[[s:.*]] = math.sin %[[x]]
+// CHECK-NEXT: %[[m:.*]] = arith.mulf %[[dc]], %[[s]]
+// CHECK-NEXT: %[[a:.*]] = arith.negf %[[m]]
+// CHECK-NEXT: %[[c:.*]] = math.cos %[[x]]
+// CHECK-NEXT: %[[b:.*]] = arith.mulf %[[dy]], %[[c]]
+// CHECK-NEXT: %[[dx:.*]] = arith.addf %[[a]], %[[b]]
+// CHECK-NEXT: model.row_yield %[[dx]]
+model.parameter @embed : tensor<16x4xf32> {file = "a", trainable}
+model.parameter @head : tensor<16x4xf32> {file = "a"}
+func.func @sine(%ids: tensor<1x3xi32> {model.input = "ids"}) -> (tensor<1xf32>, tensor<1xf32>, tensor<1x3xi32>) attributes {model.batch = 1, model.length = 3} {
+  %e = model.weight @embed : tensor<16x4xf32>
+  %h = model.weight @head : tensor<16x4xf32>
+  %x = model.embedding %ids, %e : (tensor<1x3xi32>, tensor<16x4xf32>) -> tensor<1x3x4xf32>
+  %y = model.rows(%x) attributes {columns = 4, maps = [#model.map<full>]} : (tensor<1x3x4xf32>) -> tensor<1x3x4xf32> {
+  ^bb0(%0: tensor<4xf32>):
+    %1 = math.sin %0 : tensor<4xf32>
+    %2 = math.cos %0 : tensor<4xf32>
+    %3 = arith.negf %2 : tensor<4xf32>
+    %4 = arith.subf %1, %3 : tensor<4xf32>
+    model.row_yield %4 : tensor<4xf32>
+  }
+  %loss, %count, %correct = model.head_loss %y, %h, %ids : (tensor<1x3x4xf32>, tensor<16x4xf32>, tensor<1x3xi32>) -> (tensor<1xf32>, tensor<1xf32>, tensor<1x3xi32>)
+  return %loss, %count, %correct : tensor<1xf32>, tensor<1xf32>, tensor<1x3xi32>
+}
+
+// -----
+
+// A choice: the other side gets zero, even where dy is not finite.
+// CHECK: train.step accumulate
+// CHECK: label = "rows_grad"
+// CHECK-NEXT: ^bb0(%[[x:.*]]: tensor<4xf32>, %[[dy:.*]]: tensor<4xf32>):
+// CHECK: %[[test:.*]] = arith.cmpf ogt, %[[x]]
+// CHECK-NEXT: %[[number:.*]] = arith.constant 0.000000e+00 : f32
+// CHECK-NEXT: %[[zero:.*]] = model.row_splat %[[number]]
+// CHECK-NEXT: %[[dx:.*]] = arith.select %[[test]], %[[dy]], %[[zero]]
+// CHECK-NEXT: model.row_yield %[[dx]]
+model.parameter @embed : tensor<16x4xf32> {file = "a", trainable}
+model.parameter @head : tensor<16x4xf32> {file = "a"}
+func.func @choice(%ids: tensor<1x3xi32> {model.input = "ids"}) -> (tensor<1xf32>, tensor<1xf32>, tensor<1x3xi32>) attributes {model.batch = 1, model.length = 3} {
+  %e = model.weight @embed : tensor<16x4xf32>
+  %h = model.weight @head : tensor<16x4xf32>
+  %x = model.embedding %ids, %e : (tensor<1x3xi32>, tensor<16x4xf32>) -> tensor<1x3x4xf32>
+  %y = model.rows(%x) attributes {columns = 4, maps = [#model.map<full>]} : (tensor<1x3x4xf32>) -> tensor<1x3x4xf32> {
+  ^bb0(%0: tensor<4xf32>):
+    %1 = model.row_constant [1.0, 1.0, 1.0, 1.0] : tensor<4xf32>
+    %2 = arith.cmpf ogt, %0, %1 : tensor<4xf32>
+    %3 = arith.select %2, %0, %1 : tensor<4xi1>, tensor<4xf32>
+    model.row_yield %3 : tensor<4xf32>
+  }
+  %loss, %count, %correct = model.head_loss %y, %h, %ids : (tensor<1x3x4xf32>, tensor<16x4xf32>, tensor<1x3xi32>) -> (tensor<1xf32>, tensor<1xf32>, tensor<1x3xi32>)
+  return %loss, %count, %correct : tensor<1xf32>, tensor<1xf32>, tensor<1x3xi32>
+}
+
+// -----
+
+// A result that is an operand passes its gradient on; an operand that does not
+// matter gets zero.
+// CHECK: train.step accumulate
+// CHECK: %{{.*}}, %{{.*}}, %{{.*}}, %[[DY:.*]] = train.head_loss_grad
+// CHECK: %[[ZERO:.*]] = model.rows() attributes {columns = 4 : i64, label = "rows_grad", maps = [], train.backward}
+// CHECK: %[[SUM:.*]] = model.add %[[DY]], %[[ZERO]]
+// CHECK: train.embedding_grad %{{.*}}, %[[SUM]]
+model.parameter @embed : tensor<16x4xf32> {file = "a", trainable}
+model.parameter @head : tensor<16x4xf32> {file = "a"}
+func.func @identity(%ids: tensor<1x3xi32> {model.input = "ids"}) -> (tensor<1xf32>, tensor<1xf32>, tensor<1x3xi32>) attributes {model.batch = 1, model.length = 3} {
+  %e = model.weight @embed : tensor<16x4xf32>
+  %h = model.weight @head : tensor<16x4xf32>
+  %x = model.embedding %ids, %e : (tensor<1x3xi32>, tensor<16x4xf32>) -> tensor<1x3x4xf32>
+  %y = model.rows(%x, %x) attributes {columns = 4, maps = [#model.map<full>, #model.map<full>]} : (tensor<1x3x4xf32>, tensor<1x3x4xf32>) -> tensor<1x3x4xf32> {
+  ^bb0(%0: tensor<4xf32>, %1: tensor<4xf32>):
+    model.row_yield %0 : tensor<4xf32>
+  }
+  %loss, %count, %correct = model.head_loss %y, %h, %ids : (tensor<1x3x4xf32>, tensor<16x4xf32>, tensor<1x3xi32>) -> (tensor<1xf32>, tensor<1xf32>, tensor<1x3xi32>)
+  return %loss, %count, %correct : tensor<1xf32>, tensor<1xf32>, tensor<1x3xi32>
+}

@@ -57,9 +57,27 @@ typedef struct qlora_kernel_args {
 typedef void (*qlora_kernel_function)(const qlora_kernel_args *args,
                                       int64_t row_begin, int64_t row_end);
 
+/* The one parameter of every CUDA kernel, generated or written by hand:
+ *
+ *   extern "C" __global__ void name(const __grid_constant__ qlora_cuda_args)
+ *
+ * By value, so that a captured graph holds all of it but the step block,
+ * which is read through a pointer. Which rows a block computes follows from
+ * blockIdx.x and `rows`; each row is written by one block only. */
+#define QLORA_CUDA_MAX_OPERANDS 32
+#define QLORA_CUDA_MAX_CONSTANTS 24
+
+typedef struct qlora_cuda_args {
+  void *buffers[QLORA_CUDA_MAX_OPERANDS]; /* device addresses; NULL: absent */
+  int64_t constants[QLORA_CUDA_MAX_CONSTANTS];
+  const qlora_step_block *step; /* in device memory */
+  int64_t rows;
+} qlora_cuda_args;
+
 #ifdef __cplusplus
 } /* extern "C" */
 static_assert(sizeof(qlora_step_block) == 64, "one cache line");
+static_assert(sizeof(qlora_cuda_args) == 464, "below the 4 KiB of a launch");
 #endif
 
 #endif /* QLORA_RUNTIME_ABI_KERNEL_H */

@@ -47,7 +47,7 @@ extern "C" {
 #endif
 
 #define QLORA_MODULE_MAGIC 0x41524c51u /* "QLRA", little endian */
-#define QLORA_ABI_VERSION 1u
+#define QLORA_ABI_VERSION 2u
 #define QLORA_MAX_RANK 4
 
 /* Index that refers to nothing. */
@@ -123,13 +123,34 @@ typedef struct qlora_parameter {
 
 /* Kernels and launches ---------------------------------------------------- */
 
-/* A generated kernel has `function`; a library kernel has NULL there and is
- * found by name in the runtime's Kernels.def. */
+/* Device code for one kind of card. A program has one or more units, whose
+ * functions do not call each other; of each unit the runtime loads the image
+ * that fits the card best: a CUBIN of the same major version and at most its
+ * minor version, else PTX of at most its version, else it refuses the card. */
+enum qlora_image_kind { QLORA_IMAGE_CUBIN = 0, QLORA_IMAGE_PTX = 1 };
+
+typedef struct qlora_image {
+  const uint8_t *bytes;
+  uint64_t size;
+  uint32_t unit; /* 0, 1, ... without gaps */
+  uint32_t kind; /* enum qlora_image_kind */
+  uint32_t arch; /* 10 * major + minor: 90 for sm_90 */
+  uint32_t reserved;
+} qlora_image;
+
+/* A generated kernel has a `function` (CPU) or a `symbol` (CUDA); a library
+ * kernel has neither and is found by name in the runtime's Kernels.def. A
+ * symbol is a __global__ function of exactly one unit; it takes one
+ * qlora_cuda_args, and is launched with `threads` threads a block and one
+ * block for `rows_per_block` rows. */
 typedef struct qlora_kernel {
   const char *name;
   qlora_kernel_function function;
+  const char *symbol;
   uint32_t operand_count;
   uint32_t constant_count;
+  uint32_t threads;        /* a multiple of 32, at most 1024; 0 on a CPU */
+  uint32_t rows_per_block; /* 0 on a CPU */
 } qlora_kernel;
 
 /* What a LAUNCH command runs. `rows` is the range that a generated kernel is
@@ -259,7 +280,8 @@ typedef struct qlora_module {
   uint32_t command_count;
   uint32_t entry_count;
   uint32_t binding_count;
-  uint32_t reserved[7];
+  uint32_t image_count; /* 0 on a CPU */
+  uint32_t reserved[6];
 
   const qlora_arena *arenas;
   const qlora_parameter *parameters;
@@ -270,6 +292,7 @@ typedef struct qlora_module {
   const qlora_command *commands;
   const qlora_entry *entries;
   const qlora_binding *bindings;
+  const qlora_image *images;
 } qlora_module;
 
 /* The one exported symbol. Returns NULL when the module cannot speak
@@ -283,13 +306,14 @@ typedef const qlora_module *(*qlora_module_query_function)(
 
 static_assert(sizeof(qlora_arena) == 16, "qlora_arena is part of the format");
 static_assert(sizeof(qlora_parameter) == 104, "part of the format");
-static_assert(sizeof(qlora_kernel) == 24, "part of the format");
+static_assert(sizeof(qlora_image) == 32, "part of the format");
+static_assert(sizeof(qlora_kernel) == 40, "part of the format");
 static_assert(sizeof(qlora_launch) == 32, "part of the format");
 static_assert(sizeof(qlora_operand) == 24, "part of the format");
 static_assert(sizeof(qlora_command) == 16, "four are one cache line");
 static_assert(sizeof(qlora_entry) == 40, "part of the format");
 static_assert(sizeof(qlora_binding) == 24, "part of the format");
-static_assert(sizeof(qlora_module) == 184, "part of the format");
+static_assert(sizeof(qlora_module) == 192, "part of the format");
 #endif
 
 #endif /* QLORA_RUNTIME_ABI_MODULE_H */

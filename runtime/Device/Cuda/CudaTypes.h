@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: MIT
+
+// The types and constants of NVIDIA's binary interfaces that CudaSymbols.inc
+// names, so that the runtime builds where no CUDA toolkit is. Names and values
+// are those of cuda.h and cublasLt.h (CUDA 12 and 13).
+
+#ifndef QLORA_RUNTIME_DEVICE_CUDA_CUDATYPES_H
+#define QLORA_RUNTIME_DEVICE_CUDA_CUDATYPES_H
+
+#include <cstddef>
+#include <cstdint>
+
+namespace qlora {
+
+using CUresult = int; ///< 0: success
+using CUdevice = int;
+using CUdeviceptr = unsigned long long;
+using CUcontext = struct CUctx_st *;
+using CUmodule = struct CUmod_st *;
+using CUfunction = struct CUfunc_st *;
+using CUstream = struct CUstream_st *;
+using CUevent = struct CUevent_st *;
+using CUgraph = struct CUgraph_st *;
+using CUgraphExec = struct CUgraphExec_st *;
+
+inline constexpr int kCudaAttributeMultiprocessors = 16;
+inline constexpr int kCudaAttributeMajor = 75;
+inline constexpr int kCudaAttributeMinor = 76;
+inline constexpr int kCudaFuncMaxDynamicShared = 8;
+inline constexpr unsigned kCudaStreamNonBlocking = 1;
+inline constexpr unsigned kCudaEventDisableTiming = 2;
+inline constexpr int kCudaCaptureThreadLocal = 1;
+
+using cublasStatus_t = int; ///< 0: success
+using cublasLtHandle_t = struct cublasLtContext *;
+using cublasLtMatmulDesc_t = struct cublasLtMatmulDescOpaque *;
+using cublasLtMatrixLayout_t = struct cublasLtMatrixLayoutOpaque *;
+using cublasLtMatmulPreference_t = struct cublasLtMatmulPreferenceOpaque *;
+
+struct cublasLtMatmulAlgo_t {
+  uint64_t data[8];
+};
+struct cublasLtMatmulHeuristicResult_t {
+  cublasLtMatmulAlgo_t algo;
+  size_t workspaceSize;
+  cublasStatus_t state;
+  float wavesCount;
+  int reserved[4];
+};
+
+inline constexpr int kCudaR32F = 0;   ///< cudaDataType_t
+inline constexpr int kCudaR16BF = 14; ///< cudaDataType_t
+inline constexpr int kCublasCompute32F = 68;
+inline constexpr int kCublasDescTransposeA = 3;
+inline constexpr int kCublasDescTransposeB = 4;
+inline constexpr int32_t kCublasOpN = 0;
+inline constexpr int32_t kCublasOpT = 1;
+inline constexpr int kCublasPreferenceMaxWorkspace = 1;
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_DEVICE_CUDA_CUDATYPES_H

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Checks of a module's header, arenas, parameters and kernels.
+// Checks of a module's header, arenas and parameters.
 
 #include "runtime/Core/ModuleCheck.h"
 
@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstddef>
 #include <cstring>
 #include <set>
 #include <string_view>
@@ -91,9 +92,12 @@ static Status checkJsonText(const AddressRanges &ranges, std::string_view name,
 }
 
 Status checkModuleHeader(const qlora_module &m, const AddressRanges &ranges) {
-  if (!ranges.contains(&m, sizeof(m)))
+  // An older version's table may be shorter.
+  if (!ranges.contains(&m, offsetof(qlora_module, producer)))
     return damaged("the module table is not inside the file");
   QLORA_RETURN_IF_ERROR(checkVersion(m));
+  if (!ranges.contains(&m, sizeof(m)))
+    return damaged("the module table is not inside the file");
   if (m.target != QLORA_TARGET_CPU && m.target != QLORA_TARGET_CUDA)
     return damaged("unknown target {}", m.target);
   if (!ranges.containsString(m.producer))
@@ -117,7 +121,9 @@ Status checkModuleHeader(const qlora_module &m, const AddressRanges &ranges) {
       checkTable(ranges, "commands", m.commands, m.command_count));
   QLORA_RETURN_IF_ERROR(
       checkTable(ranges, "entries", m.entries, m.entry_count));
-  return checkTable(ranges, "bindings", m.bindings, m.binding_count);
+  QLORA_RETURN_IF_ERROR(
+      checkTable(ranges, "bindings", m.bindings, m.binding_count));
+  return checkTable(ranges, "images", m.images, m.image_count);
 }
 
 static Status checkArena(const qlora_arena &arena, std::set<uint32_t> &kinds) {
@@ -284,44 +290,11 @@ Status checkParameters(const qlora_module &m, const AddressRanges &ranges) {
   return checkOverlap(m);
 }
 
-static Status checkLibraryKernel(const qlora_kernel &kernel) {
-  const KernelRow *row = findKernelRow(kernel.name);
-  if (!row)
-    return Status::error(StatusCode::kUnavailable,
-                         "this qlora-run has no library kernel of that name; "
-                         "compile the model again with its own qloracc");
-  if (kernel.operand_count != row->op->operands.size() ||
-      kernel.constant_count != row->op->constants.size())
-    return damaged("{} operands and {} constants instead of {} and {}",
-                   kernel.operand_count, kernel.constant_count,
-                   row->op->operands.size(), row->op->constants.size());
-  return Status::ok();
-}
-
-Status checkKernels(const qlora_module &m, const AddressRanges &ranges) {
-  for (uint32_t i = 0; i < m.kernel_count; ++i) {
-    const qlora_kernel &kernel = m.kernels[i];
-    if (!ranges.containsString(kernel.name) || kernel.name[0] == '\0')
-      return damaged("kernel {} has no name", i);
-    if (kernel.function) {
-      if (!ranges.contains(reinterpret_cast<const void *>(kernel.function), 1))
-        return damaged("the code of kernel '{}' is not inside the module",
-                       kernel.name);
-      continue;
-    }
-    if (Status status = checkLibraryKernel(kernel); !status.isOk())
-      return status.withContext(fmt::format("kernel '{}'", kernel.name));
-  }
-  for (uint32_t i = 0; i < m.launch_count; ++i)
-    if (!ranges.containsString(m.launches[i].label))
-      return damaged("the label of launch {} is not a string of the module", i);
-  return Status::ok();
-}
-
 Status checkModule(const qlora_module &m, const AddressRanges &ranges) {
   QLORA_RETURN_IF_ERROR(checkModuleHeader(m, ranges));
   QLORA_RETURN_IF_ERROR(checkArenas(m));
   QLORA_RETURN_IF_ERROR(checkParameters(m, ranges));
+  QLORA_RETURN_IF_ERROR(checkImages(m, ranges));
   QLORA_RETURN_IF_ERROR(checkKernels(m, ranges));
   QLORA_RETURN_IF_ERROR(checkCommands(m));
   QLORA_RETURN_IF_ERROR(checkEntries(m));

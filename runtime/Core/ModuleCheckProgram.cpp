@@ -16,6 +16,8 @@ namespace qlora {
 /// More events than commands of a step make no sense; bounds what a device
 /// sets aside.
 static constexpr uint32_t kMaxEvents = 1u << 16;
+/// The x dimension of a CUDA grid.
+static constexpr int64_t kMaxBlocks = 0x7fffffff;
 
 template <typename... Args>
 static Status damaged(fmt::format_string<Args...> format, Args &&...args) {
@@ -38,8 +40,12 @@ static Status checkLaunch(const qlora_module &m, const qlora_launch &launch) {
   if (!isRange(launch.first_constant, launch.constant_count, m.constant_count))
     return damaged("constants {}+{} of {}", launch.first_constant,
                    launch.constant_count, m.constant_count);
-  if (launch.rows < 0 || (launch.rows != 0 && !kernel.function))
+  if (launch.rows < 0 || (launch.rows != 0 && !isGenerated(kernel)))
     return damaged("{} rows for kernel '{}'", launch.rows, kernel.name);
+  if (kernel.symbol && blocksOf(kernel, launch) > kMaxBlocks)
+    return damaged("{} rows of kernel '{}' are {} blocks, more than {}",
+                   launch.rows, kernel.name, blocksOf(kernel, launch),
+                   kMaxBlocks);
   return Status::ok();
 }
 
@@ -95,7 +101,7 @@ static Status checkLaunchCommand(const qlora_module &m,
   if (command.operand_count != kernel.operand_count)
     return damaged("{} operands, but kernel '{}' has {}", command.operand_count,
                    kernel.name, kernel.operand_count);
-  if (kernel.function)
+  if (isGenerated(kernel))
     return Status::ok();
   const KernelOp &op = *findKernelRow(kernel.name)->op;
   for (size_t i = 0; i < op.operands.size(); ++i)

@@ -135,6 +135,9 @@ std::span<const qlora_command> LoadedModule::commands() const {
 std::span<const qlora_operand> LoadedModule::operands() const {
   return {module->operands, module->operand_count};
 }
+std::span<const qlora_image> LoadedModule::images() const {
+  return {module->images, module->image_count};
+}
 
 std::span<const qlora_command>
 LoadedModule::commands(const qlora_entry &entry) const {

@@ -8,7 +8,8 @@
 // kernels lie inside the mapped file; all rules of runtime/ABI/module.h,
 // which ModuleCheck.h lists; that library kernels exist in Kernels.def with
 // the same operands and constants; that this CPU has the instructions the
-// generated kernels use.
+// generated kernels use. Whether a card can run the device images is found
+// out by the device that loads them.
 //
 // A train.so holds code, and loading it is running it: the checks find
 // damage and version skew, not malice.
@@ -51,6 +52,7 @@ public:
   std::span<const qlora_entry> entries() const;
   std::span<const qlora_command> commands() const;
   std::span<const qlora_operand> operands() const;
+  std::span<const qlora_image> images() const;
 
   std::span<const qlora_command> commands(const qlora_entry &entry) const;
   std::span<const qlora_binding> bindings(const qlora_entry &entry) const;
@@ -77,6 +79,18 @@ private:
   std::string name;
   std::shared_ptr<void> library; ///< closes the dlopen handle
 };
+
+/// Whether a kernel is code of the module, not a row of Kernels.def.
+inline bool isGenerated(const qlora_kernel &kernel) {
+  return kernel.function || kernel.symbol;
+}
+
+/// Blocks that a launch of a generated CUDA kernel has.
+inline int64_t blocksOf(const qlora_kernel &kernel,
+                        const qlora_launch &launch) {
+  const int64_t rows = kernel.rows_per_block;
+  return launch.rows / rows + (launch.rows % rows != 0);
+}
 
 /// "launch", "fill", ... and the other enums of the ABI, for messages and
 /// `--print`.

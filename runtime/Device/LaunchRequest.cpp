@@ -14,7 +14,7 @@ static constexpr std::string_view kWorkspace = "workspace";
 const KernelRow *findLaunchRow(const LoadedModule &module,
                                const qlora_launch &launch) {
   const qlora_kernel &kernel = module.kernels()[launch.kernel];
-  return kernel.function ? nullptr : findKernelRow(kernel.name);
+  return isGenerated(kernel) ? nullptr : findKernelRow(kernel.name);
 }
 
 KernelRequest makeRequest(const LoadedModule &module,

@@ -85,7 +85,6 @@ static std::vector<KernelOp> buildOps() {
   std::vector<KernelOp> ops;
 #define QLORA_KERNEL_OP(Op, Operands, Constants)                               \
   ops.push_back(parseOp(#Op, Operands, Constants, requests::Op::operandBytes));
-#define QLORA_KERNEL(Op, Implementation, Target)
 #include "runtime/Kernels/Kernels.def"
   return ops;
 }
@@ -104,7 +103,6 @@ const KernelOp *findKernelOp(std::string_view name) {
 
 static std::vector<KernelRow> buildRows() {
   std::vector<KernelRow> rows;
-#define QLORA_KERNEL_OP(Op, Operands, Constants)
 #define QLORA_KERNEL(Op, Implementation, Target)                               \
   rows.push_back({findKernelOp(#Op), #Implementation, #Target,                 \
                   requests::Op::Implementation::reject,                        \

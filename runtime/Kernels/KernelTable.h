@@ -69,7 +69,7 @@ struct KernelRequest {
 struct KernelRow {
   const KernelOp *op;
   std::string implementation; ///< "onednn", "reference", ...
-  std::string target;         ///< "cpu"
+  std::string target;         ///< "cpu", "cuda"
   /// nullopt if this row can do it, otherwise why not.
   std::optional<std::string> (*reject)(const KernelRequest &);
   /// Bytes of the `workspace` operand; a promise that the runtime keeps: a

@@ -36,10 +36,12 @@ TEST(KernelTable, ReadsMarksOfOperandsAndConstants) {
 
 TEST(KernelTable, LastRowOfEachOpIsTheReference) {
   for (const KernelOp &op : kernelOps()) {
-    const KernelRow *last = nullptr;
+    const KernelRow *last = nullptr, *cuda = nullptr;
     for (const KernelRow &row : kernelRows())
       if (row.op == &op)
-        last = &row;
+        (row.target == "cpu" ? last : cuda) = &row;
+    ASSERT_NE(cuda, nullptr) << op.name;
+    EXPECT_EQ(cuda->target, "cuda") << op.name;
     ASSERT_NE(last, nullptr) << op.name;
     EXPECT_EQ(last->implementation, "reference") << op.name;
     EXPECT_EQ(findKernelRow(last->fullName()), last);

@@ -51,9 +51,9 @@ static void descend(const qlora_kernel_args *args, int64_t begin, int64_t end) {
 }
 
 static const qlora_kernel kernels[] = {
-    {"scale_add", scaleAdd, 3, 1},
-    {"gather", gather, 2, 0},
-    {"descend", descend, 2, 0},
+    {.name = "scale_add", .function = scaleAdd, .operand_count = 3, .constant_count = 1},
+    {.name = "gather", .function = gather, .operand_count = 2, .constant_count = 0},
+    {.name = "descend", .function = descend, .operand_count = 2, .constant_count = 0},
 };
 
 /* Tables ------------------------------------------------------------------ */

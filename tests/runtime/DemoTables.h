@@ -25,6 +25,16 @@ enum DemoArena {
   kDemoResult
 };
 
+/// A row of Kernels.def in the kernel table.
+inline qlora_kernel libraryKernel(const char *name, uint32_t operands,
+                                  uint32_t constants) {
+  qlora_kernel kernel{};
+  kernel.name = name;
+  kernel.operand_count = operands;
+  kernel.constant_count = constants;
+  return kernel;
+}
+
 class DemoTables {
 public:
   DemoTables() {
@@ -44,6 +54,25 @@ public:
     copy(commands, header.commands, header.command_count);
     copy(entries, header.entries, header.entry_count);
     copy(bindings, header.bindings, header.binding_count);
+    copy(images, header.images, header.image_count);
+  }
+
+  /// Makes it a module for CUDA: every kernel a symbol of its name, 32 threads
+  /// and 4 rows a block, in two units for sm_80 and sm_90 and as PTX.
+  void retarget() {
+    static const uint8_t code[] = "code of a unit";
+    header.target = QLORA_TARGET_CUDA;
+    for (qlora_kernel &kernel : kernels) {
+      kernel.function = nullptr;
+      kernel.symbol = kernel.name;
+      kernel.threads = 32;
+      kernel.rows_per_block = 4;
+    }
+    for (uint32_t unit : {0u, 1u}) {
+      images.push_back({code, sizeof code, unit, QLORA_IMAGE_CUBIN, 80, 0});
+      images.push_back({code, sizeof code, unit, QLORA_IMAGE_CUBIN, 90, 0});
+      images.push_back({code, sizeof code, unit, QLORA_IMAGE_PTX, 80, 0});
+    }
   }
 
   /// Checks the tables as they are now; they must outlive the result.
@@ -57,6 +86,7 @@ public:
     header.commands = commands.data();
     header.entries = entries.data();
     header.bindings = bindings.data();
+    header.images = images.data();
     header.arena_count = static_cast<uint32_t>(arenas.size());
     header.parameter_count = static_cast<uint32_t>(parameters.size());
     header.kernel_count = static_cast<uint32_t>(kernels.size());
@@ -66,6 +96,7 @@ public:
     header.command_count = static_cast<uint32_t>(commands.size());
     header.entry_count = static_cast<uint32_t>(entries.size());
     header.binding_count = static_cast<uint32_t>(bindings.size());
+    header.image_count = static_cast<uint32_t>(images.size());
     return LoadedModule::fromTable(header, "demo");
   }
 
@@ -79,6 +110,7 @@ public:
   std::vector<qlora_command> commands;
   std::vector<qlora_entry> entries;
   std::vector<qlora_binding> bindings;
+  std::vector<qlora_image> images;
 
 private:
   std::optional<LoadedModule> source; ///< keeps strings and code mapped

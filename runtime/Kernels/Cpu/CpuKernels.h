@@ -16,8 +16,7 @@ namespace qlora {
 using PreparedKernel = StatusOr<std::unique_ptr<LibraryKernel>>;
 
 namespace cpu {
-#define QLORA_KERNEL_OP(Op, Operands, Constants)
-#define QLORA_KERNEL(Op, Implementation, Target)                               \
+#define QLORA_KERNEL_cpu(Op, Implementation)                                   \
   namespace Op::Implementation {                                               \
   PreparedKernel prepare(const KernelRequest &request,                         \
                          uint64_t workspaceBytes);                             \

@@ -9,8 +9,7 @@ namespace qlora {
 using Prepare = PreparedKernel (*)(const KernelRequest &, uint64_t);
 
 static Prepare findPrepare(std::string_view name) {
-#define QLORA_KERNEL_OP(Op, Operands, Constants)
-#define QLORA_KERNEL(Op, Implementation, Target)                               \
+#define QLORA_KERNEL_cpu(Op, Implementation)                                   \
   if (name == #Op "." #Implementation)                                         \
     return cpu::Op::Implementation::prepare;
 #include "runtime/Kernels/Kernels.def"

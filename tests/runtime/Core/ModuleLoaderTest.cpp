@@ -48,9 +48,9 @@ TEST(ModuleLoader, LoadsTheDemo) {
 TEST(ModuleLoader, RefusesHeaders) {
   EXPECT_REFUSED((void)t, "");
   EXPECT_REFUSED(t.header.magic ^= 1, "not a module of qloracc");
-  EXPECT_REFUSED(t.header.abi_version = 2, "format version 2");
-  EXPECT_REFUSED(t.header.abi_version = 0, "format version 0");
-  EXPECT_REFUSED(t.header.module_bytes -= 8, "176 bytes instead of 184");
+  EXPECT_REFUSED(t.header.abi_version = 3, "format version 3");
+  EXPECT_REFUSED(t.header.abi_version = 1, "format version 1");
+  EXPECT_REFUSED(t.header.module_bytes -= 8, "184 bytes instead of 192");
   EXPECT_REFUSED(t.header.target = 7, "unknown target 7");
   EXPECT_REFUSED(t.header.producer = nullptr, "producer");
   EXPECT_REFUSED(t.header.cpu_features = nullptr, "cpu_features");
@@ -85,6 +85,11 @@ TEST(ModuleLoader, RefusesMissingTables) {
   EXPECT_TRUE(refused(&qlora_module::commands));
   EXPECT_TRUE(refused(&qlora_module::entries));
   EXPECT_TRUE(refused(&qlora_module::bindings));
+  tables.retarget();
+  ASSERT_TRUE(tables.load().isOk());
+  qlora_module module = tables.header;
+  module.images = nullptr;
+  EXPECT_FALSE(LoadedModule::fromTable(module, "x").isOk());
 }
 
 TEST(ModuleLoader, RefusesArenas) {
@@ -157,6 +162,50 @@ TEST(ModuleLoader, RefusesKernelsAndLaunches) {
   EXPECT_REFUSED(t.launches[0].first_constant = 1, "constants 1+1 of 1");
   EXPECT_REFUSED(t.launches[0].first_constant = ~0u, "constants");
   EXPECT_REFUSED(t.launches[0].rows = -1, "-1 rows");
+}
+
+#define EXPECT_CUDA_REFUSED(change, part)                                      \
+  EXPECT_HAS(errorAfter([](DemoTables &t) {                                    \
+               t.retarget();                                                   \
+               change;                                                         \
+             }),                                                               \
+             part)
+
+TEST(ModuleLoader, RefusesImages) {
+  EXPECT_CUDA_REFUSED((void)t, "");
+  EXPECT_CUDA_REFUSED(t.header.target = QLORA_TARGET_CPU, "for the CPU");
+  EXPECT_CUDA_REFUSED(t.images[0].bytes = nullptr, "image 0: its 15 bytes");
+  EXPECT_CUDA_REFUSED(t.images[1].size = 0, "image 1: its 0 bytes");
+  EXPECT_CUDA_REFUSED(t.images[2].kind = 2, "image 2: unknown kind 2");
+  EXPECT_CUDA_REFUSED(t.images[0].arch = 9, "unknown architecture 9");
+  EXPECT_CUDA_REFUSED(t.images[1].arch = 80,
+                      "a second CUBIN of unit 0 for architecture 80");
+  EXPECT_CUDA_REFUSED(t.images[5].unit = 3, "3 units, but one is number 3");
+  EXPECT_CUDA_REFUSED(t.images[5].unit = ~0u, "one is number 4294967295");
+}
+
+TEST(ModuleLoader, RefusesDeviceKernels) {
+  EXPECT_CUDA_REFUSED(t.images.clear(), "the module has no device image");
+  EXPECT_CUDA_REFUSED(t.kernels[0].symbol = "", "its symbol is not a C name");
+  EXPECT_CUDA_REFUSED(t.kernels[0].symbol = "a-b", "not a C name");
+  EXPECT_CUDA_REFUSED(t.kernels[0].symbol = "1a", "not a C name");
+  EXPECT_CUDA_REFUSED(t.kernels[0].threads = 0, "0 threads");
+  EXPECT_CUDA_REFUSED(t.kernels[0].threads = 48, "48 threads");
+  EXPECT_CUDA_REFUSED(t.kernels[0].threads = 1056, "1056 threads");
+  EXPECT_CUDA_REFUSED(t.kernels[0].rows_per_block = 0, "0 rows per block");
+  EXPECT_CUDA_REFUSED(t.kernels[0].operand_count = 33, "33 operands");
+  EXPECT_CUDA_REFUSED(t.kernels[0].constant_count = 25, "25 constants");
+  EXPECT_CUDA_REFUSED(t.launches[0].rows = int64_t{1} << 40,
+                      "274877906944 blocks, more than 2147483647");
+  EXPECT_CUDA_REFUSED(t.kernels[1] = libraryKernel("clip_norm.reference", 4, 2),
+                      "a kernel of target cpu in a module for cuda");
+  EXPECT_REFUSED(t.kernels[0].symbol = "scale_add", "also a symbol");
+  EXPECT_REFUSED(t.kernels[0].threads = 32, "also a symbol, threads");
+  EXPECT_REFUSED(t.kernels[0].function = nullptr;
+                 t.kernels[0].symbol = "scale_add", "a symbol in a module for");
+  EXPECT_REFUSED(t.header.target = QLORA_TARGET_CUDA, "code for the CPU in a");
+  EXPECT_REFUSED(t.kernels[0] = libraryKernel("accumulate.reference", 2, 4);
+                 t.kernels[0].threads = 32, "library kernel with 32 threads");
 }
 
 TEST(ModuleLoader, RefusesOperands) {

@@ -202,7 +202,7 @@ TEST_F(CpuDeviceTest, NamesAnArenaThatDoesNotFit) {
 
 TEST_F(CpuDeviceTest, RunsLibraryKernels) {
   // gather as accumulate.reference: gradient += w.
-  tables.kernels[1] = {"accumulate.reference", nullptr, 2, 4};
+  tables.kernels[1] = libraryKernel("accumulate.reference", 2, 4);
   tables.constants.insert(tables.constants.end(), {1, 16, 16, 16});
   tables.launches[1] = {"demo/accumulate", 1, 1, 4, 0, 0};
   tables.operands[5] = tables.operands[0];
@@ -214,7 +214,7 @@ TEST_F(CpuDeviceTest, RunsLibraryKernels) {
 }
 
 TEST_F(CpuDeviceTest, RefusesOperandsThatAKernelWouldOverrun) {
-  tables.kernels[1] = {"accumulate.reference", nullptr, 2, 4};
+  tables.kernels[1] = libraryKernel("accumulate.reference", 2, 4);
   tables.constants.insert(tables.constants.end(), {1, 17, 17, 17});
   tables.launches[1] = {"demo/accumulate", 1, 1, 4, 0, 0};
   tables.operands[5] = tables.operands[0];

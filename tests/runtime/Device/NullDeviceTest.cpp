@@ -87,7 +87,7 @@ TEST(NullDevice, AcceptsOrderThroughAThirdQueue) {
 /// evaluate as one library launch: result := 1 * w . a^T + beta * result.
 DemoTables matmulTables(double beta) {
   DemoTables tables;
-  tables.kernels[0] = {"matmul.reference", nullptr, 4, 10};
+  tables.kernels[0] = libraryKernel("matmul.reference", 4, 10);
   tables.constants = {
       4, 4, 4, 4, 4, 4, 0, 1, 0x3ff0000000000000, std::bit_cast<int64_t>(beta)};
   tables.launches[0] = {"demo/matmul", 0, 0, 10, 0, 0};

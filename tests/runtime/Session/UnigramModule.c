@@ -81,9 +81,9 @@ static void adamw(const qlora_kernel_args *args, int64_t begin, int64_t end) {
 }
 
 static const qlora_kernel kernels[] = {
-    {"accumulate", accumulate, 8, 1},
-    {"evaluate", evaluate, 7, 1},
-    {"adamw", adamw, 6, 0},
+    {.name = "accumulate", .function = accumulate, .operand_count = 8, .constant_count = 1},
+    {.name = "evaluate", .function = evaluate, .operand_count = 7, .constant_count = 1},
+    {.name = "adamw", .function = adamw, .operand_count = 6, .constant_count = 0},
 };
 
 /* Tables ------------------------------------------------------------------ */

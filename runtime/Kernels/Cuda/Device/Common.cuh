@@ -1,7 +1,14 @@
 // SPDX-License-Identifier: MIT
 
-// What generated and hand-written CUDA kernels share: sums over a warp and
-// over a block, in an order that depends on nothing but the number of threads.
+// What every CUDA kernel of ours begins with, generated or written by hand:
+// element types, sums over a warp and over a block, and the rows of a block.
+//
+// A text for nvcc, and for the compiler of the host that the tests use in its
+// place; it includes nothing of CUDA. Only these are used of CUDA's language:
+// __global__, __device__, __shared__, __launch_bounds__, __restrict__,
+// __grid_constant__, threadIdx.x, blockIdx.x, blockDim.x, gridDim.x,
+// __syncthreads, __shfl_xor_sync, __fmul_rn, __fadd_rn, and vectors of 8 and
+// 16 bytes that this file defines itself.
 
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_DEVICE_COMMON_CUH
 #define QLORA_RUNTIME_KERNELS_CUDA_DEVICE_COMMON_CUH
@@ -9,25 +16,101 @@
 #include "runtime/ABI/kernel.h"
 #include "runtime/Kernels/Rows.h"
 
-/// The sum over the 32 lanes of a warp, in every lane. All lanes must call.
-static __device__ inline float qlora_warp_sum(float value) {
-  for (int distance = 16; distance > 0; distance /= 2)
-    value += __shfl_xor_sync(0xffffffffu, value, distance);
+#define QLORA_DEVICE static inline __device__
+#define QLORA_CUDA_KERNEL(Threads)                                             \
+  extern "C" __global__ void __launch_bounds__(Threads)
+
+constexpr int kQloraWarp = 32;
+
+// Element types ---------------------------------------------------------------
+//
+// A kernel is a template over these; its symbols end in their names.
+
+struct qlora_f32 {
+  using storage = float;
+  QLORA_INLINE float load(const void *p, int64_t i) {
+    return qlora_load_f32(p, i);
+  }
+  QLORA_INLINE void store(void *p, int64_t i, float value) {
+    qlora_store_f32(p, i, value);
+  }
+};
+
+struct qlora_bf16 {
+  using storage = uint16_t;
+  QLORA_INLINE float load(const void *p, int64_t i) {
+    return qlora_load_bf16(p, i);
+  }
+  QLORA_INLINE void store(void *p, int64_t i, float value) {
+    qlora_store_bf16(p, i, value);
+  }
+};
+
+struct qlora_f16 {
+  using storage = uint16_t;
+  QLORA_INLINE float load(const void *p, int64_t i) {
+    return qlora_load_f16(p, i);
+  }
+  QLORA_INLINE void store(void *p, int64_t i, float value) {
+    qlora_store_f16(p, i, value);
+  }
+};
+
+/// 16 bytes that are loaded or stored at once.
+struct alignas(16) qlora_words {
+  uint32_t word[4];
+};
+
+template <typename T> QLORA_DEVICE T *qlora_at(void *p, int64_t i) {
+  return static_cast<T *>(p) + i;
+}
+template <typename T> QLORA_DEVICE const T *qlora_at(const void *p, int64_t i) {
+  return static_cast<const T *>(p) + i;
+}
+
+// Sums --------------------------------------------------------------------------
+//
+// The order of additions is fixed by the text and the number of threads, so a
+// sum has the same bits in every run.
+
+/// The sum over the 32 lanes of a warp, in every lane.
+QLORA_DEVICE float qlora_warp_sum(float value) {
+  for (int offset = kQloraWarp / 2; offset > 0; offset /= 2)
+    value += __shfl_xor_sync(0xffffffffu, value, offset);
+  return value;
+}
+QLORA_DEVICE double qlora_warp_sum(double value) {
+  for (int offset = kQloraWarp / 2; offset > 0; offset /= 2)
+    value += __shfl_xor_sync(0xffffffffu, value, offset);
   return value;
 }
 
-/// The sum over the threads of a block (32, 64, ... 1024), in every thread.
-/// All threads must call. Ends with a barrier.
-static __device__ inline float qlora_block_sum(float value) {
-  __shared__ float sums[32];
+/// The sum over all threads of the block, in every thread. For 32 to 1024
+/// threads, a multiple of 32; all of them must call it. It ends with a
+/// __syncthreads, so that it can be called again at once.
+QLORA_DEVICE float qlora_block_sum(float value) {
+  __shared__ float partials[32];
   value = qlora_warp_sum(value);
-  if (threadIdx.x % 32 == 0)
-    sums[threadIdx.x / 32] = value;
+  if (threadIdx.x % kQloraWarp == 0)
+    partials[threadIdx.x / kQloraWarp] = value;
   __syncthreads();
-  const bool isWarp = threadIdx.x % 32 < blockDim.x / 32;
-  const float total = qlora_warp_sum(isWarp ? sums[threadIdx.x % 32] : 0.0f);
+  float sum = 0;
+  for (unsigned warp = 0; warp < blockDim.x / kQloraWarp; ++warp)
+    sum += partials[warp];
   __syncthreads();
-  return total;
+  return sum;
+}
+QLORA_DEVICE double qlora_block_sum(double value) {
+  __shared__ double partials[32];
+  value = qlora_warp_sum(value);
+  if (threadIdx.x % kQloraWarp == 0)
+    partials[threadIdx.x / kQloraWarp] = value;
+  __syncthreads();
+  double sum = 0;
+  for (unsigned warp = 0; warp < blockDim.x / kQloraWarp; ++warp)
+    sum += partials[warp];
+  __syncthreads();
+  return sum;
 }
 
 #endif // QLORA_RUNTIME_KERNELS_CUDA_DEVICE_COMMON_CUH

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: MIT
+
+// Requests of the CUDA rows. What an op accepts does not depend on the
+// target, so reject is that of its reference.
+
+#include "runtime/Kernels/Requests/CudaWorkspaces.h"
+
+#include <algorithm>
+
+namespace qlora::requests {
+
+static constexpr qlora_dtype kF32 = QLORA_DTYPE_F32;
+static constexpr qlora_dtype kBF16 = QLORA_DTYPE_BF16;
+
+static Size packed(qlora_dtype dtype, int64_t rows, int64_t columns) {
+  return matrixBytes(dtype, rows, columns, columns).aligned();
+}
+
+static Size largest(Size a, Size b) { return a.bytes() < b.bytes() ? b : a; }
+
+// Matrix products -------------------------------------------------------------
+
+/// Room for a depth that is split into 16 partial results.
+static Size cublasScratch(const GemmProblem &p) {
+  const Size wanted = (Size(p.m) * Size(p.n) * Size(64)).aligned();
+  return static_cast<int64_t>(
+      std::min<uint64_t>(wanted.bytes(), kCublasScratch));
+}
+
+CudaGemmPlan CudaGemmPlan::of(const GemmProblem &p) {
+  const qlora_dtype type =
+      (p.a == kBF16 && p.b == kBF16) || p.isBF16() ? kBF16 : kF32;
+  CudaGemmPlan plan;
+  plan.product = p;
+  plan.product.a = plan.product.b = type;
+  if (p.a != type) {
+    plan.a = packed(type, p.m, p.k);
+    plan.product.lda = p.transposeA ? p.m : p.k;
+  }
+  if (p.b != type) {
+    plan.b = packed(type, p.k, p.n);
+    plan.product.ldb = p.transposeB ? p.k : p.n;
+  }
+  if (p.c != kF32 && p.c != type) {
+    plan.c = packed(kF32, p.m, p.n);
+    plan.product.c = kF32;
+    plan.product.ldc = p.n;
+  }
+  plan.scratch = cublasScratch(p);
+  return plan;
+}
+
+Reason matmul::cublaslt::reject(const KernelRequest &r) {
+  return reference::reject(r);
+}
+
+uint64_t matmul::cublaslt::workspaceBytes(const KernelRequest &r) {
+  return CudaGemmPlan::of(matmulProblem(r)).total().bytes();
+}
+
+CudaPanelPlan CudaPanelPlan::of(const KernelRequest &r) {
+  const int64_t rows = r.constant("rows"), columns = r.constant("columns");
+  const bool isForward = r.constant("transpose_w") != 0;
+  const qlora_dtype type = typeOf(r, "a");
+  CudaPanelPlan plan;
+  if (typeOf(r, "w") != type)
+    plan.decoded = packed(type, rows, columns);
+  plan.gemm = CudaGemmPlan::of(
+      {r.constant("m"), isForward ? rows : columns, isForward ? columns : rows,
+       r.constant("lda"), columns, r.constant("ldc"), false, isForward, type,
+       type, typeOf(r, "c"), static_cast<float>(r.constantAsDouble("alpha")),
+       static_cast<float>(r.constantAsDouble("beta"))});
+  return plan;
+}
+
+Reason panel_matmul::decoded::reject(const KernelRequest &r) {
+  return reference::reject(r);
+}
+
+uint64_t panel_matmul::decoded::workspaceBytes(const KernelRequest &r) {
+  const CudaPanelPlan plan = CudaPanelPlan::of(r);
+  return (plan.decoded + plan.gemm.total()).bytes();
+}
+
+Reason decode::cuda::reject(const KernelRequest &r) {
+  return reference::reject(r);
+}
+
+uint64_t decode::cuda::workspaceBytes(const KernelRequest &) { return 0; }
+
+// Attention ---------------------------------------------------------------------
+
+Reason attention::cuda::reject(const KernelRequest &r) {
+  return reference::reject(r);
+}
+
+uint64_t attention::cuda::workspaceBytes(const KernelRequest &) { return 0; }
+
+Size cudaAttentionDelta(const KernelRequest &r) {
+  return (Size(r.constant("batch")) * Size(r.constant("heads")) *
+          Size(r.constant("length")) * Size(4))
+      .aligned();
+}
+
+Reason attention_grad::cuda::reject(const KernelRequest &r) {
+  return reference::reject(r);
+}
+
+uint64_t attention_grad::cuda::workspaceBytes(const KernelRequest &r) {
+  return cudaAttentionDelta(r).bytes();
+}
+
+// Head and loss -----------------------------------------------------------------
+
+int64_t CudaHeadPlan::gradientStride() const {
+  return productType == kBF16 ? 2 * vocab : vocab;
+}
+
+GemmProblem CudaHeadPlan::logitsProduct(int64_t chunk, int64_t words) const {
+  const int64_t lda = hiddenType == productType ? ldh : hidden;
+  return {chunk, words, hidden,      lda,         hidden, vocab, false,
+          true,  productType, productType, kF32, 1,      0};
+}
+
+GemmProblem CudaHeadPlan::hiddenGradientProduct(int64_t chunk, int64_t words,
+                                                bool adds, qlora_dtype type,
+                                                int64_t ld) const {
+  return {chunk, hidden,      words,       gradientStride(), hidden, ld, false,
+          false, productType, productType, type, 1, adds ? 1.0f : 0.0f};
+}
+
+GemmProblem CudaHeadPlan::weightGradientProduct(int64_t chunk) const {
+  const int64_t ldb = hiddenType == productType ? ldh : hidden;
+  return {vocab, hidden,      chunk,       gradientStride(), ldb, hidden, true,
+          false, productType, productType, kF32, 1, 1};
+}
+
+CudaHeadPlan CudaHeadPlan::of(const KernelRequest &r) {
+  CudaHeadPlan plan;
+  plan.rows = r.constant("rows");
+  plan.chunkRows = std::min(r.constant("chunk_rows"), plan.rows);
+  plan.hidden = r.constant("hidden_size");
+  plan.vocab = r.constant("vocab");
+  plan.ldh = r.constant("ldh");
+  plan.hiddenType = typeOf(r, "hidden");
+  plan.weightType = typeOf(r, "w");
+  plan.productType =
+      plan.hiddenType == plan.weightType ? plan.hiddenType : kF32;
+  plan.hasGradient = r.op->name == "head_loss_grad";
+  plan.panelRows = plan.vocab;
+  plan.rowLosses = (Size(plan.rows) * Size(8)).aligned();
+  plan.logits = packed(kF32, plan.chunkRows, plan.vocab);
+  if (plan.hiddenType != plan.productType)
+    plan.widened = packed(kF32, plan.chunkRows, plan.hidden);
+  if (plan.hasPanels()) {
+    plan.panelRows = std::clamp<int64_t>(kHeadPanelBytes / 4 / plan.hidden, 1,
+                                         plan.vocab);
+    plan.panel = packed(kF32, plan.panelRows, plan.hidden);
+  }
+  plan.scratch = cublasScratch(plan.logitsProduct(plan.chunkRows, plan.vocab));
+  if (!plan.hasGradient)
+    return plan;
+  if (plan.productType == kF32 && typeOf(r, "dhidden") != kF32)
+    plan.gradient = packed(kF32, plan.chunkRows, plan.hidden);
+  plan.scratch = largest(
+      plan.scratch, cublasScratch(plan.weightGradientProduct(plan.chunkRows)));
+  return plan;
+}
+
+Reason head_loss::cuda::reject(const KernelRequest &r) {
+  return reference::reject(r);
+}
+
+uint64_t head_loss::cuda::workspaceBytes(const KernelRequest &r) {
+  return CudaHeadPlan::of(r).total().bytes();
+}
+
+Reason head_loss_grad::cuda::reject(const KernelRequest &r) {
+  return reference::reject(r);
+}
+
+uint64_t head_loss_grad::cuda::workspaceBytes(const KernelRequest &r) {
+  return CudaHeadPlan::of(r).total().bytes();
+}
+
+// Walks over rows -----------------------------------------------------------------
+
+Reason embedding::cuda::reject(const KernelRequest &r) {
+  return reference::reject(r);
+}
+
+uint64_t embedding::cuda::workspaceBytes(const KernelRequest &) { return 0; }
+
+Reason embedding_grad::cuda::reject(const KernelRequest &r) {
+  return reference::reject(r);
+}
+
+uint64_t embedding_grad::cuda::workspaceBytes(const KernelRequest &) {
+  return 0;
+}
+
+Reason column_sum::cuda::reject(const KernelRequest &r) {
+  return reference::reject(r);
+}
+
+uint64_t column_sum::cuda::workspaceBytes(const KernelRequest &r) {
+  return (Size(kCudaColumnSumPartials) * Size(r.constant("columns")) * Size(4))
+      .bytes();
+}
+
+Reason accumulate::cuda::reject(const KernelRequest &r) {
+  return reference::reject(r);
+}
+
+uint64_t accumulate::cuda::workspaceBytes(const KernelRequest &) { return 0; }
+
+Reason copy_rows::cuda::reject(const KernelRequest &r) {
+  return reference::reject(r);
+}
+
+uint64_t copy_rows::cuda::workspaceBytes(const KernelRequest &) { return 0; }
+
+Reason clip_norm::cuda::reject(const KernelRequest &r) {
+  return reference::reject(r);
+}
+
+uint64_t clip_norm::cuda::workspaceBytes(const KernelRequest &r) {
+  return reference::workspaceBytes(r);
+}
+
+} // namespace qlora::requests

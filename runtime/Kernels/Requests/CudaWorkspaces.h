@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: MIT
+
+// How the CUDA kernels lay out their workspaces: the counterpart of
+// Workspaces.h, whose GemmProblem it shares. Parts follow each other in the
+// order in which a plan lists them, each at a multiple of 64 bytes.
+
+#ifndef QLORA_RUNTIME_KERNELS_REQUESTS_CUDAWORKSPACES_H
+#define QLORA_RUNTIME_KERNELS_REQUESTS_CUDAWORKSPACES_H
+
+#include "runtime/Kernels/Requests/Workspaces.h"
+
+namespace qlora::requests {
+
+/// At most this much is given to cuBLASLt, in bytes.
+inline constexpr int64_t kCublasScratch = int64_t(32) << 20;
+
+/// Partial sums of column_sum on CUDA, whatever the card.
+inline constexpr int64_t kCudaColumnSumPartials = 64;
+
+/// Bytes of a converted panel of the head's weight, about.
+inline constexpr int64_t kHeadPanelBytes = int64_t(64) << 20;
+
+/// A product as cuBLASLt does it. Its operands have one type: bf16 where both
+/// are bf16, or one is and the other may be rounded; f32 otherwise. Operands
+/// of another type are converted into dense copies; a result that cuBLASLt
+/// does not write is made in an f32 copy of c first.
+struct CudaGemmPlan {
+  GemmProblem product; ///< with the types and strides of the copies
+  Size a = 0, b = 0, c = 0;
+  Size scratch = 0; ///< cuBLASLt's
+  static CudaGemmPlan of(const GemmProblem &problem);
+  Size total() const { return a + b + c + scratch; }
+};
+
+/// panel_matmul.decoded: the whole weight in a's type, if it is stored in
+/// another, then what the product needs.
+struct CudaPanelPlan {
+  Size decoded = 0;
+  CudaGemmPlan gemm;
+  static CudaPanelPlan of(const KernelRequest &request);
+};
+
+/// attention_grad: rowsum(dout * out), f32 [batch, heads, length].
+Size cudaAttentionDelta(const KernelRequest &request);
+
+/// head_loss and head_loss_grad over chunks of rows, labelled or not. The
+/// products are bf16 where hidden and w are, and f32 otherwise: then the rows
+/// of hidden and panels of rows of w are widened. The gradient of the logits
+/// replaces them in place; a bf16 row takes the first half of its f32 row.
+struct CudaHeadPlan {
+  int64_t rows, chunkRows, panelRows, hidden, vocab, ldh;
+  qlora_dtype hiddenType, weightType, productType;
+  bool hasGradient;
+  Size rowLosses = 0; ///< f64 [rows]
+  Size logits = 0;    ///< f32 [chunkRows, vocab]
+  Size widened = 0;   ///< f32 [chunkRows, hidden]
+  Size panel = 0;     ///< f32 [panelRows, hidden]
+  Size gradient = 0;  ///< f32 [chunkRows, hidden], where dhidden is not f32
+  Size scratch = 0;
+  static CudaHeadPlan of(const KernelRequest &request);
+
+  bool hasPanels() const { return weightType != productType; }
+  /// Elements from one row of the logits' gradient to the next.
+  int64_t gradientStride() const;
+  GemmProblem logitsProduct(int64_t rows, int64_t words) const;
+  /// Panels but the first add to dhidden.
+  GemmProblem hiddenGradientProduct(int64_t rows, int64_t words, bool adds,
+                                    qlora_dtype type, int64_t ld) const;
+  GemmProblem weightGradientProduct(int64_t rows) const;
+  Size total() const {
+    return rowLosses + logits + widened + panel + gradient + scratch;
+  }
+};
+
+} // namespace qlora::requests
+
+#endif // QLORA_RUNTIME_KERNELS_REQUESTS_CUDAWORKSPACES_H

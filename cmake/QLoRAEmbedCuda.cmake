@@ -5,6 +5,7 @@
 # Writes device code as C++ strings: qloraCudaUnits, one per unit in the order
 # of their paths, and qloraCudaPrelude, what generated kernels include. Each is
 # complete: an #include "runtime/..." becomes the file, once per text.
+cmake_minimum_required(VERSION 3.25)
 
 # Appends the file to the property TEXT.
 function(append_file path)

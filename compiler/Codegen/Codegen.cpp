@@ -57,12 +57,12 @@ makeTarget(const CodegenOptions &options, const std::string &clang) {
                            CudaTarget::parseArchs(options.cudaArchs));
     QLORA_ASSIGN_OR_RETURN(std::string compiler,
                            CudaTarget::findCompiler(options.cudaCompiler));
-    return std::make_unique<CudaTarget>(std::move(archs), std::move(cache),
-                                        std::move(compiler));
+    return std::unique_ptr<Target>(std::make_unique<CudaTarget>(
+        std::move(archs), std::move(cache), std::move(compiler)));
   }
   QLORA_ASSIGN_OR_RETURN(CpuLevel level, cpuLevel(options.march));
-  return std::make_unique<CpuTarget>(std::move(level), std::move(cache),
-                                     clang);
+  return std::unique_ptr<Target>(std::make_unique<CpuTarget>(
+      std::move(level), std::move(cache), clang));
 }
 
 static LogicalResult report(ModuleOp module, const Status &status) {

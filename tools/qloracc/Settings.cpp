@@ -99,7 +99,7 @@ Status fillCompile(const Options &own, CompilerSettings &settings) {
   return Status::ok();
 }
 
-void fillCodegen(const Options &own, CompilerSettings &settings) {
+Status fillCodegen(const Options &own, CompilerSettings &settings) {
   CodegenOptions &codegen = settings.codegen;
   codegen.target = own.text("target");
   codegen.march = own.text("march");
@@ -107,9 +107,14 @@ void fillCodegen(const Options &own, CompilerSettings &settings) {
   codegen.useCache = own.boolean("cache");
   codegen.cudaArchs = own.names("cuda_arch");
   codegen.cudaCompiler = own.text("cuda_compiler");
-  // The kernels of a target are shown in its dialect.
+  // The kernels of a target are shown in its own C++.
   if (settings.emit == "cuda")
     settings.compile.target = codegen.target = "cuda";
+  if (settings.emit == "cpp" && codegen.target != "cpu")
+    return Status::invalid("--emit=cpp shows the kernels of --target cpu; "
+                           "write --emit={}",
+                           codegen.target);
+  return Status::ok();
 }
 
 /// `--name=value` -> `name`.
@@ -170,7 +175,7 @@ parseSettings(std::span<const std::string> words) {
   settings.help = own.boolean("help");
   settings.version = own.boolean("version");
   QLORA_RETURN_IF_ERROR(fillCompile(own, settings));
-  fillCodegen(own, settings);
+  QLORA_RETURN_IF_ERROR(fillCodegen(own, settings));
   if (settings.help || settings.version)
     return settings;
   if (settings.input.empty())

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: MIT
+
+// What the handles of the cuBLASLt look-alike point to, and the numbers of
+// cublasLt.h that it knows.
+
+#ifndef QLORA_TESTS_CUDA_CUBLASLT_OBJECTS_H
+#define QLORA_TESTS_CUDA_CUBLASLT_OBJECTS_H
+
+#include "runtime/Device/Cuda/CudaTypes.h"
+
+namespace qlora {
+extern "C" {
+#define QLORA_CUBLASLT(Name, Symbol, Parameters)                               \
+  cublasStatus_t Symbol Parameters;
+#include "runtime/Device/Cuda/CudaSymbols.inc"
+}
+
+struct cublasLtContext {
+  int device;
+};
+
+struct cublasLtMatmulDescOpaque {
+  int32_t transposeA = kCublasOpN;
+  int32_t transposeB = kCublasOpN;
+};
+
+/// Column-major: element (r, c) is at c * leading + r.
+struct cublasLtMatrixLayoutOpaque {
+  int type;
+  uint64_t rows, columns;
+  int64_t leading;
+};
+
+struct cublasLtMatmulPreferenceOpaque {
+  uint64_t maxWorkspace = 0;
+};
+
+namespace platform {
+
+enum BlasStatus : int {
+  kBlasSuccess = 0,
+  kBlasNotInitialized = 1,
+  kBlasInvalidValue = 7,
+  kBlasExecutionFailed = 13,
+  kBlasNotSupported = 15
+};
+
+/// A product that was checked: D = alpha op(A) op(B) + beta C, with op(A)
+/// m x k and op(B) k x n.
+struct Product {
+  cublasLtMatmulDescOpaque description;
+  cublasLtMatrixLayoutOpaque a, b, c, d;
+  int64_t m = 0, n = 0, k = 0;
+};
+
+/// Computes in float32: A, B and C are read as they are stored, the sum is
+/// rounded once to D's type.
+void multiply(const Product &product, float alpha, const void *a,
+              const void *b, float beta, const void *c, void *d);
+
+/// Bytes from the first to the last element.
+uint64_t bytesOf(const cublasLtMatrixLayoutOpaque &layout);
+
+} // namespace platform
+} // namespace qlora
+
+#endif // QLORA_TESTS_CUDA_CUBLASLT_OBJECTS_H

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: MIT
+
+// Device memory, pinned memory and copies. Copies run on their stream, late;
+// both ends must be inside of one live allocation. A host end that is not
+// pinned makes the call wait for the stream, as a driver does, and is refused
+// in a capture.
+
+#include "tests/cuda/Driver/Api.h"
+
+#include "tests/cuda/Driver/Codes.h"
+#include "tests/cuda/Driver/Hook.h"
+#include "tests/cuda/Driver/Memory.h"
+#include "tests/cuda/Driver/Objects.h"
+#include "tests/cuda/Driver/Settings.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+namespace qlora {
+namespace platform {
+
+std::string checkDeviceRange(const void *address, size_t bytes, int device) {
+  const Allocation *found = findMemory(address, bytes);
+  if (!found)
+    return fmt::format("{} bytes at {}", bytes, describeAddress(address));
+  if (found->device != kPinned && found->device != device)
+    return fmt::format("{} is memory of card {}, not of {}", address,
+                       found->device, device);
+  return "";
+}
+
+} // namespace platform
+
+using namespace platform;
+
+static void *pointer(CUdeviceptr address) {
+  return reinterpret_cast<void *>(address);
+}
+
+CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes) {
+  Call call("cuMemAlloc_v2");
+  if (call.notWhileCapturing().refused())
+    return call.refused();
+  if (!bytes)
+    return call.fail(kInvalidValue, "no bytes");
+  const int device = currentContext()->device;
+  if (allocatedBytes(device) + bytes > settings().cards[device].bytes)
+    return kOutOfMemory;
+  const Allocation *made = allocateMemory(bytes, device);
+  if (!made)
+    return kOutOfMemory;
+  countEvent("device bytes", bytes);
+  *address = reinterpret_cast<CUdeviceptr>(made->base);
+  return kSuccess;
+}
+
+/// Waits for all work first, as the driver does.
+static CUresult release(Call &call, const void *base, bool isPinned) {
+  if (!base)
+    return kSuccess;
+  runAll();
+  if (!freeMemory(base, isPinned))
+    return call.fail(kInvalidValue, describeAddress(base));
+  return stickyCode();
+}
+
+CUresult cuMemFree_v2(CUdeviceptr address) {
+  Call call("cuMemFree_v2");
+  if (call.notWhileCapturing().refused())
+    return call.refused();
+  return release(call, pointer(address), false);
+}
+
+CUresult cuMemHostAlloc(void **address, size_t bytes, unsigned flags) {
+  Call call("cuMemHostAlloc");
+  if (call.notWhileCapturing().refused())
+    return call.refused();
+  if (!bytes || flags & ~7u)
+    return call.fail(kInvalidValue, "no bytes, or unknown flags");
+  const Allocation *made = allocateMemory(bytes, kPinned);
+  if (!made)
+    return kOutOfMemory;
+  *address = made->base;
+  return kSuccess;
+}
+
+CUresult cuMemFreeHost(void *address) {
+  Call call("cuMemFreeHost");
+  if (call.notWhileCapturing().refused())
+    return call.refused();
+  return release(call, address, true);
+}
+
+/// A copy or a fill on a stream. `host` is an end in host memory, or null.
+static CUresult enqueueCopy(Call &call, CUstream stream, CUdeviceptr device,
+                            size_t bytes, const void *host, Work work,
+                            const char *what) {
+  CUstream_st *const target = streamOf(stream);
+  if (!target)
+    return call.fail(kInvalidHandle, "no live stream of this context");
+  if (!bytes)
+    return kSuccess;
+  const std::string wrong =
+      checkDeviceRange(pointer(device), bytes, currentContext()->device);
+  if (!wrong.empty())
+    return call.fail(kInvalidValue, wrong);
+  const Allocation *pinned = host ? findMemory(host) : nullptr;
+  if (pinned && pinned->device != kPinned)
+    return call.fail(kInvalidValue, "the host end is device memory");
+  if (pinned && !findMemory(host, bytes))
+    return call.fail(kInvalidValue, fmt::format("{} bytes at {}", bytes,
+                                                describeAddress(host)));
+  const bool isPageable = host && !pinned;
+  if (isPageable && call.notWhileCapturing().refused())
+    return call.refused();
+  const int code = enqueue(*target, what, std::move(work));
+  if (code || !isPageable)
+    return code;
+  countEvent("host waits");
+  countEvent("pageable copies");
+  runUntil(target->last);
+  return stickyCode();
+}
+
+/// Both ends are checked again when the copy runs: a free in between shows.
+static Work copyWork(void *to, const void *from, size_t bytes,
+                     const void *device) {
+  return [=] {
+    const void *const other = to == device ? from : to;
+    const bool isLive = findMemory(device, bytes) != nullptr;
+    const bool isFreed =
+        describeAddress(other).find("freed") != std::string::npos;
+    if (!isLive || isFreed) {
+      explain(fmt::format("a copy runs after its memory was freed: {}",
+                          describeAddress(isLive ? other : device)));
+      return int(kIllegalAddress);
+    }
+    std::memmove(to, from, bytes);
+    return int(kSuccess);
+  };
+}
+
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes,
+                              CUstream stream) {
+  Call call("cuMemcpyHtoDAsync_v2");
+  if (call.refused())
+    return call.refused();
+  return enqueueCopy(call, stream, to, bytes, from,
+                     copyWork(pointer(to), from, bytes, pointer(to)),
+                     "copy to the device");
+}
+
+CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes,
+                              CUstream stream) {
+  Call call("cuMemcpyDtoHAsync_v2");
+  if (call.refused())
+    return call.refused();
+  return enqueueCopy(call, stream, from, bytes, to,
+                     copyWork(to, pointer(from), bytes, pointer(from)),
+                     "copy to the host");
+}
+
+CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes,
+                              CUstream stream) {
+  Call call("cuMemcpyDtoDAsync_v2");
+  if (call.refused())
+    return call.refused();
+  const std::string wrong =
+      bytes ? checkDeviceRange(pointer(from), bytes, currentContext()->device)
+            : "";
+  if (!wrong.empty())
+    return call.fail(kInvalidValue, wrong);
+  return enqueueCopy(call, stream, to, bytes, nullptr,
+                     copyWork(pointer(to), pointer(from), bytes, pointer(to)),
+                     "copy on the device");
+}
+
+CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes,
+                         CUstream stream) {
+  Call call("cuMemsetD8Async");
+  if (call.refused())
+    return call.refused();
+  const auto work = [=] {
+    if (!findMemory(pointer(to), bytes)) {
+      explain("a fill runs after its memory was freed");
+      return int(kIllegalAddress);
+    }
+    std::memset(pointer(to), value, bytes);
+    return int(kSuccess);
+  };
+  return enqueueCopy(call, stream, to, bytes, nullptr, work, "fill");
+}
+
+} // namespace qlora

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: MIT
+
+// What the look-alikes of NVIDIA's libraries ask of the software driver.
+
+#ifndef QLORA_TESTS_CUDA_DRIVER_HOOK_H
+#define QLORA_TESTS_CUDA_DRIVER_HOOK_H
+
+#include "runtime/Device/Cuda/CudaTypes.h"
+
+#include <functional>
+#include <string>
+
+namespace qlora::platform {
+
+/// Empty where [address, address + bytes) is inside of one live allocation
+/// that the card reads; else what is wrong.
+std::string checkDeviceRange(const void *address, size_t bytes, int device);
+
+/// Puts a library's work on a stream of the current context, or into its
+/// capture. A CUresult.
+int enqueueLibraryWork(CUstream stream, const char *what,
+                       std::function<int()> work);
+
+/// The card of the calling thread's context, or -1.
+int currentDevice();
+
+} // namespace qlora::platform
+
+#endif // QLORA_TESTS_CUDA_DRIVER_HOOK_H

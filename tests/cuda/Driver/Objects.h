@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: MIT
+
+// What the driver's handles point to: streams, events, graphs, modules and
+// functions. A handle is live between its create and destroy call; a call with
+// another one returns CUDA_ERROR_INVALID_HANDLE.
+
+#ifndef QLORA_TESTS_CUDA_DRIVER_OBJECTS_H
+#define QLORA_TESTS_CUDA_DRIVER_OBJECTS_H
+
+#include "runtime/Device/Cuda/CudaTypes.h"
+#include "tests/cuda/Driver/BlockRunner.h"
+#include "tests/cuda/Driver/Schedule.h"
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace qlora {
+
+/// A node of a captured graph; it depends on earlier ones.
+struct GraphNode {
+  std::string what;
+  platform::Work work;
+  std::vector<size_t> dependencies;
+  const CUstream_st *stream; ///< that it was captured on: one priority
+};
+
+struct CUgraph_st {
+  std::vector<GraphNode> nodes;
+};
+
+struct CUgraphExec_st {
+  std::vector<GraphNode> nodes;
+  platform::OperationRef last; ///< launches of one graph do not overlap
+};
+
+namespace platform {
+/// A capture in progress, shared by the streams that take part.
+struct Capture {
+  CUgraph_st graph;
+  CUstream_st *origin = nullptr;
+  std::vector<CUstream_st *> streams; ///< the origin first
+  bool isInvalid = false;
+};
+} // namespace platform
+
+struct CUctx_st {
+  int device = 0;
+  int retained = 0;
+  std::unique_ptr<CUstream_st> defaultStream;
+};
+
+struct CUstream_st {
+  CUctx_st *context = nullptr;
+  bool isBlocking = false; ///< in order with the default stream
+  uint64_t priority = 0;
+  platform::OperationRef last;
+  std::vector<platform::OperationRef> waits; ///< for the next operation
+  std::shared_ptr<platform::Capture> capture; ///< null: not capturing
+  std::vector<size_t> captured; ///< nodes that the next one depends on
+};
+
+struct CUevent_st {
+  bool hasTiming = false;
+  platform::OperationRef recorded;
+  std::shared_ptr<platform::Capture> capture; ///< of the last record
+  std::vector<size_t> captured;
+};
+
+struct CUmod_st {
+  void *library = nullptr;
+  platform::ImageSymbols image = {};
+  std::vector<std::unique_ptr<CUfunc_st>> functions;
+};
+
+struct CUfunc_st {
+  const CUmod_st *module = nullptr;
+  const qlora_host_kernel *kernel = nullptr;
+  unsigned maxDynamicShared = 48 << 10;
+  CUctx_st *context = nullptr;
+};
+
+namespace platform {
+
+/// Live handles of one kind.
+template <typename T> class Handles {
+public:
+  T *add(std::unique_ptr<T> object) {
+    T *handle = object.get();
+    live[handle] = std::move(object);
+    return handle;
+  }
+  bool has(T *handle) const { return live.count(handle) != 0; }
+  template <typename Visit> void forEach(Visit visit) {
+    for (auto &[handle, object] : live)
+      visit(*object);
+  }
+  bool remove(T *handle) { return live.erase(handle) != 0; }
+
+private:
+  std::map<T *, std::unique_ptr<T>> live;
+};
+
+struct Objects {
+  Handles<CUstream_st> streams;
+  Handles<CUevent_st> events;
+  Handles<CUgraph_st> graphs;
+  Handles<CUgraphExec_st> graphExecs;
+  Handles<CUmod_st> modules;
+  std::vector<std::unique_ptr<CUctx_st>> contexts; ///< one per card
+};
+Objects &objects();
+
+/// The context of the calling thread, or null.
+CUctx_st *&currentContext();
+
+/// The stream of a handle, null being the context's default one; null where
+/// the handle is not of a live stream of the current context.
+CUstream_st *streamOf(CUstream handle);
+
+/// Puts work on a stream, or into the graph that it captures.
+int enqueue(CUstream_st &stream, std::string what, Work work);
+
+/// Whether any stream captures: then calls that wait or allocate are refused
+/// (CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) and spoil the capture.
+bool spoilCaptures();
+
+} // namespace platform
+} // namespace qlora
+
+#endif // QLORA_TESTS_CUDA_DRIVER_OBJECTS_H

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: MIT
+
+// The environment is read once, at the first call.
+
+#include "tests/cuda/Driver/Settings.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+#include <charconv>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <string>
+
+namespace qlora::platform {
+
+namespace {
+struct Injection {
+  uint64_t call;
+  int code;
+};
+
+/// Counters; written when the process ends.
+struct Counters {
+  std::map<std::string, uint64_t, std::less<>> counts;
+  std::multimap<std::string, Injection, std::less<>> injections;
+  Counters();
+  ~Counters();
+};
+} // namespace
+
+[[noreturn]] static void reject(std::string_view variable,
+                                std::string_view value) {
+  fmt::print(stderr, "cuda-platform: cannot read {}={}\n", variable, value);
+  std::_Exit(2);
+}
+
+static std::string_view environment(const char *variable,
+                                    std::string_view otherwise) {
+  const char *value = std::getenv(variable);
+  return value ? value : otherwise;
+}
+
+static std::vector<std::string_view> split(std::string_view text,
+                                           char separator) {
+  std::vector<std::string_view> parts;
+  for (;;) {
+    const size_t end = text.find(separator);
+    parts.push_back(text.substr(0, end));
+    if (end == std::string_view::npos)
+      return parts;
+    text.remove_prefix(end + 1);
+  }
+}
+
+static uint64_t number(const char *variable, std::string_view text) {
+  uint64_t value = 0;
+  const char *end = text.data() + text.size();
+  const auto [last, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || last != end)
+    reject(variable, text);
+  return value;
+}
+
+static std::vector<Card> readCards() {
+  constexpr const char *kVariable = "QLORA_TEST_CUDA_DEVICES";
+  const std::string_view text = environment(kVariable, "sm_90:4096");
+  std::vector<Card> cards;
+  if (text == "none")
+    return cards;
+  for (const std::string_view part : split(text, ',')) {
+    const auto fields = split(part, ':');
+    if (fields.size() != 2 || !fields[0].starts_with("sm_"))
+      reject(kVariable, text);
+    cards.push_back({int(number(kVariable, fields[0].substr(3))),
+                     size_t(number(kVariable, fields[1])) << 20});
+  }
+  return cards;
+}
+
+const Settings &settings() {
+  static const Settings settings = {
+      readCards(),
+      number("QLORA_TEST_CUDA_SEED", environment("QLORA_TEST_CUDA_SEED", "1")),
+      int(number("QLORA_TEST_CUDA_VERSION",
+                 environment("QLORA_TEST_CUDA_VERSION", "13000")))};
+  return settings;
+}
+
+Counters::Counters() {
+  constexpr const char *kVariable = "QLORA_TEST_CUDA_FAIL";
+  const std::string_view text = environment(kVariable, "");
+  if (text.empty())
+    return;
+  for (const std::string_view part : split(text, ',')) {
+    const auto fields = split(part, ':');
+    if (fields.size() != 3)
+      reject(kVariable, text);
+    injections.insert({std::string(fields[0]),
+                       {number(kVariable, fields[1]),
+                        int(number(kVariable, fields[2]))}});
+  }
+}
+
+Counters::~Counters() {
+  std::string path(environment("QLORA_TEST_CUDA_REPORT", ""));
+  if (path.empty())
+    return;
+  if (const size_t at = path.find("{pid}"); at != std::string::npos)
+    path.replace(at, 5, std::to_string(getpid()));
+  std::ofstream(path) << nlohmann::json(counts).dump(1) << '\n';
+}
+
+static Counters &counters() {
+  static Counters counters;
+  return counters;
+}
+
+int countAndInject(std::string_view name) {
+  Counters &all = counters();
+  auto found = all.counts.find(name);
+  if (found == all.counts.end())
+    found = all.counts.emplace(std::string(name), 0).first;
+  const uint64_t call = ++found->second;
+  const auto [begin, end] = all.injections.equal_range(name);
+  for (auto it = begin; it != end; ++it)
+    if (it->second.call == call)
+      return it->second.code;
+  return 0;
+}
+
+void countEvent(std::string_view name, uint64_t by) {
+  auto &counts = counters().counts;
+  const auto found = counts.find(name);
+  if (found == counts.end())
+    counts.emplace(std::string(name), by);
+  else
+    found->second += by;
+}
+
+void explain(std::string_view message) {
+  fmt::print(stderr, "cuda-platform: {}\n", message);
+}
+
+uint64_t nextRandom() {
+  static uint64_t state = settings().seed;
+  uint64_t z = (state += 0x9e3779b97f4a7c15u); // splitmix64
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return z ^ (z >> 31);
+}
+
+} // namespace qlora::platform

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: MIT
+
+// What a test asks of the software platform, by environment variables, and
+// what the platform tells it.
+//
+//   QLORA_TEST_CUDA_DEVICES   "sm_90:4096,sm_80:1024": the cards and their
+//                             memory in MiB; "none" is no card. Default:
+//                             one sm_90 with 4096.
+//   QLORA_TEST_CUDA_SEED      of the order of work across streams and of the
+//                             direction that blocks run in. Default 1.
+//   QLORA_TEST_CUDA_FAIL      "cuMemAlloc_v2:3:2,run:7:700": the third call of
+//                             cuMemAlloc_v2 returns 2 and does nothing; the
+//                             7th operation that a stream runs fails with 700.
+//   QLORA_TEST_CUDA_VERSION   of the driver, default 13000.
+//   QLORA_TEST_CUDA_REPORT    a file for the counters, written at exit as one
+//                             JSON object; {pid} in it is the process.
+//
+// A value that cannot be read ends the process with status 2.
+
+#ifndef QLORA_TESTS_CUDA_DRIVER_SETTINGS_H
+#define QLORA_TESTS_CUDA_DRIVER_SETTINGS_H
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+namespace qlora::platform {
+
+struct Card {
+  int arch; ///< 10 * major + minor
+  size_t bytes;
+};
+
+struct Settings {
+  std::vector<Card> cards;
+  uint64_t seed;
+  int version;
+};
+const Settings &settings();
+
+/// Counts a call or an event of that name; the code that it is to fail with,
+/// or 0.
+int countAndInject(std::string_view name);
+
+/// Counts, without a failure.
+void countEvent(std::string_view name, uint64_t by = 1);
+
+/// A line on stderr, "cuda-platform: ...": why a call or a kernel failed.
+void explain(std::string_view message);
+
+/// A number from the seed; the same sequence in every run.
+uint64_t nextRandom();
+
+} // namespace qlora::platform
+
+#endif // QLORA_TESTS_CUDA_DRIVER_SETTINGS_H

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: MIT
+
+// Kernels for the tests of the software platform: some right, some wrong in
+// one way each.
+
+#include "runtime/ABI/kernel.h"
+
+#define KERNEL extern "C" __global__ void __launch_bounds__(256)
+
+static __device__ float *floats(const qlora_cuda_args &args, int operand) {
+  return static_cast<float *>(args.buffers[operand]);
+}
+static __device__ int64_t place() {
+  return int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
+}
+
+/// out[i] = constant 0.
+KERNEL fill(const __grid_constant__ qlora_cuda_args args) {
+  if (place() < args.rows)
+    floats(args, 0)[place()] = float(args.constants[0]);
+}
+
+/// out[i] = in[i] + 1.
+KERNEL add_one(const __grid_constant__ qlora_cuda_args args) {
+  if (place() < args.rows)
+    floats(args, 0)[place()] = floats(args, 1)[place()] + 1.0f;
+}
+
+/// out[block] = the sum of the block's inputs: shuffles, then shared memory.
+KERNEL block_sum(const __grid_constant__ qlora_cuda_args args) {
+  __shared__ float partials[32];
+  float sum = floats(args, 1)[place()];
+  for (int offset = 16; offset > 0; offset /= 2)
+    sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+  if (threadIdx.x % 32 == 0)
+    partials[threadIdx.x / 32] = sum;
+  __syncthreads();
+  sum = 0;
+  for (unsigned warp = 0; warp < blockDim.x / 32; ++warp)
+    sum += partials[warp];
+  if (threadIdx.x == 0)
+    floats(args, 0)[blockIdx.x] = sum;
+}
+
+/// Reverses each block's inputs in dynamic shared memory.
+KERNEL reverse(const __grid_constant__ qlora_cuda_args args) {
+  extern __shared__ float values[];
+  values[threadIdx.x] = floats(args, 1)[place()];
+  __syncthreads();
+  floats(args, 0)[place()] = values[blockDim.x - 1 - threadIdx.x];
+}
+
+/// As above, without the barrier.
+KERNEL reverse_without_barrier(const __grid_constant__ qlora_cuda_args args) {
+  extern __shared__ float values[];
+  values[threadIdx.x] = floats(args, 1)[place()];
+  floats(args, 0)[place()] = values[blockDim.x - 1 - threadIdx.x];
+}
+
+/// Half of the threads do not come to the barrier.
+KERNEL divergent_barrier(const __grid_constant__ qlora_cuda_args args) {
+  if (threadIdx.x >= blockDim.x / 2)
+    return;
+  __syncthreads();
+  floats(args, 0)[place()] = 1.0f;
+}
+
+/// Threads come to two different barriers.
+KERNEL two_barriers(const __grid_constant__ qlora_cuda_args args) {
+  if (threadIdx.x % 2)
+    __syncthreads();
+  else
+    __syncthreads();
+  floats(args, 0)[place()] = 1.0f;
+}
+
+/// Lane 3 does not come to the shuffle.
+KERNEL missing_lane(const __grid_constant__ qlora_cuda_args args) {
+  float value = 1.0f;
+  if (threadIdx.x != 3)
+    value = __shfl_xor_sync(0xffffffffu, value, 1);
+  floats(args, 0)[place()] = value;
+}
+
+/// Every kind of warp operation; out[i] is 1 where all are as CUDA says.
+KERNEL warp_operations(const __grid_constant__ qlora_cuda_args args) {
+  const int lane = int(threadIdx.x % 32);
+  const unsigned all = 0xffffffffu;
+  bool isRight = __shfl_sync(all, lane, 5) == 5;
+  isRight &= __shfl_sync(all, lane, 5, 8) == (lane & ~7) + 5;
+  isRight &= __shfl_down_sync(all, lane, 4) == (lane < 28 ? lane + 4 : lane);
+  isRight &= __shfl_up_sync(all, lane, 4) == (lane < 4 ? lane : lane - 4);
+  isRight &= __shfl_xor_sync(all, double(lane), 3) == double(lane ^ 3);
+  isRight &= __ballot_sync(all, lane % 2) == 0xaaaaaaaau;
+  isRight &= __any_sync(all, lane == 7) && !__all_sync(all, lane == 7);
+  __syncwarp();
+  isRight &= __syncthreads_count(lane == 0) == int(blockDim.x / 32);
+  isRight &= __syncthreads_or(place() == 0) == (blockIdx.x == 0);
+  floats(args, 0)[place()] = isRight ? 1.0f : 0.0f;
+}
+
+/// Writes `constants[0]` floats past what it was given.
+KERNEL write_past_end(const __grid_constant__ qlora_cuda_args args) {
+  if (place() == 0)
+    floats(args, 0)[args.rows + args.constants[0]] = 1.0f;
+}
+
+/// Loads 16 bytes at an address of 4.
+KERNEL misaligned(const __grid_constant__ qlora_cuda_args args) {
+  struct alignas(16) Four {
+    float value[4];
+  };
+  const auto *four = reinterpret_cast<const Four *>(floats(args, 1) + 1);
+  floats(args, 0)[place()] = four->value[0];
+}
+
+/// An index past the end of an array in shared memory.
+KERNEL past_shared(const __grid_constant__ qlora_cuda_args args) {
+  __shared__ float values[32];
+  values[threadIdx.x + args.constants[0]] = 1.0f;
+  __syncthreads();
+  floats(args, 0)[place()] = values[threadIdx.x];
+}
+
+/// Calls itself until its stack is full.
+static __device__ float deep(float value, int64_t depth) {
+  volatile float kept[16];
+  kept[depth % 16] = value;
+  return depth ? deep(value + 1, depth - 1) + kept[depth % 16] : value;
+}
+KERNEL overflow_stack(const __grid_constant__ qlora_cuda_args args) {
+  floats(args, 0)[place()] = deep(1.0f, args.constants[0]);
+}
+
+/// The learning rate of the step block.
+KERNEL read_step(const __grid_constant__ qlora_cuda_args args) {
+  if (place() == 0)
+    floats(args, 0)[0] = args.step->learning_rate;
+}

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: MIT
+
+// A process for each case of the platform's tests, since the platform reads
+// its environment once, and a small client of the driver in it.
+//
+//   EXPECT_TRUE(inProcess({{"QLORA_TEST_CUDA_SEED", "3"}}, [] {
+//     Client client;
+//     ...
+//     return values[0] == 1.0f;
+//   }));
+
+#ifndef QLORA_TESTS_CUDA_PLATFORM_PLATFORM_H
+#define QLORA_TESTS_CUDA_PLATFORM_PLATFORM_H
+
+#include "runtime/ABI/kernel.h"
+#include "tests/cuda/CublasLt/Objects.h"
+#include "tests/cuda/Driver/Api.h"
+#include "tests/cuda/Driver/Codes.h"
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace qlora::platform {
+
+using Environment = std::vector<std::pair<std::string, std::string>>;
+
+/// Runs the body in a child with these variables; its result, and false where
+/// it does not end by itself. What it wrote on stderr goes to `errors`.
+bool inProcess(const Environment &environment,
+               const std::function<bool()> &body,
+               std::string *errors = nullptr);
+
+/// The counters of a process, from its QLORA_TEST_CUDA_REPORT.
+class Report {
+public:
+  Report();
+  ~Report();
+  std::pair<std::string, std::string> variable() const;
+  uint64_t operator[](const std::string &name) const;
+
+private:
+  std::string path;
+};
+
+/// A context of card 0, the kernels of Kernels.cu and one stream. A failing
+/// call of the set-up ends the process.
+class Client {
+public:
+  explicit Client(int card = 0);
+
+  CUdeviceptr allocate(size_t floats);
+  CUstream newStream();
+  CUevent newEvent();
+  CUfunction function(const char *name);
+  /// `blocks` of `threads`, rows being their product.
+  CUresult launch(const char *name, std::vector<CUdeviceptr> buffers,
+                  CUstream on, int64_t constant = 0, unsigned blocks = 1,
+                  unsigned threads = 64, unsigned sharedBytes = 0);
+  /// Waits, then copies.
+  std::vector<float> read(CUdeviceptr from, size_t floats);
+  void write(CUdeviceptr to, const std::vector<float> &values);
+  /// The image of Kernels.cu for sm_90, in the current context.
+  static CUresult load(CUmodule *loaded = nullptr);
+  /// Ends the process with a message where the code is not 0.
+  static void require(CUresult code, const char *what);
+
+  CUstream stream = nullptr;
+  CUmodule module = nullptr;
+};
+
+} // namespace qlora::platform
+
+#endif // QLORA_TESTS_CUDA_PLATFORM_PLATFORM_H

@@ -20,8 +20,6 @@ extern const char qloraCudaPrelude[];
 extern const char *const qloraCudaUnits[];
 extern const size_t qloraCudaUnitCount;
 
-static constexpr const char *kToolkitFolder = "/usr/local/cuda/bin";
-
 std::string CudaArch::name() const {
   return fmt::format("{}_{}", kind == QLORA_IMAGE_PTX ? "compute" : "sm",
                      number);
@@ -69,9 +67,11 @@ CudaTarget::parseArchs(const std::vector<std::string> &names) {
   return archs;
 }
 
-StatusOr<std::string> CudaTarget::findCompiler(const std::string &given) {
+StatusOr<std::string>
+CudaTarget::findCompiler(const std::string &given,
+                         const std::string &toolkit) {
   std::string name = given.empty() ? "nvcc" : given;
-  if (std::optional<std::string> path = findProgram(name, kToolkitFolder))
+  if (std::optional<std::string> path = findProgram(name, toolkit))
     return *path;
   if (!given.empty())
     return Status::error(StatusCode::kUnavailable,
@@ -81,7 +81,7 @@ StatusOr<std::string> CudaTarget::findCompiler(const std::string &given) {
       StatusCode::kUnavailable,
       "no nvcc on PATH or in {}; install NVIDIA's package cuda-nvcc-13-0 (or "
       "Debian's nvidia-cuda-toolkit), or name one with --cuda-compiler",
-      kToolkitFolder);
+      toolkit);
 }
 
 //===----------------------------------------------------------------------===//

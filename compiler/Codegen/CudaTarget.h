@@ -44,9 +44,11 @@ public:
   static StatusOr<std::vector<CudaArch>>
   parseArchs(const std::vector<std::string> &names);
   /// The CUDA compiler: `given` (a path, or a name on PATH), or if that is
-  /// empty nvcc on PATH or where the toolkit is installed. kUnavailable,
-  /// naming the packages, when there is none.
-  static StatusOr<std::string> findCompiler(const std::string &given);
+  /// empty nvcc on PATH or in the toolkit's folder. kUnavailable, naming the
+  /// packages, when there is none.
+  static StatusOr<std::string>
+  findCompiler(const std::string &given,
+               const std::string &toolkit = "/usr/local/cuda/bin");
 
 private:
   std::vector<CudaArch> archs;

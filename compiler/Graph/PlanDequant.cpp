@@ -21,10 +21,9 @@
 //
 // Panels decode once per use and need no memory. Scratch decodes once per
 // group of uses, writes and reads the numbers through memory, and lives as
-// long as the group; it has to gain 1 %. A GPU has no panels: a GEMM there
-// decodes all of W first, so scratch is never worse. Resident decodes nothing and costs
-// the full width: what `resident-bytes` allows goes to the weights that save
-// most seconds per byte.
+// long as the group; it has to gain 1 %, but on a GPU, whose GEMM decodes all
+// of W first. Resident decodes nothing and costs the full width: what
+// `resident-bytes` allows goes to the weights that save most seconds per byte.
 
 #include "compiler/Graph/OpCost.h"
 #include "compiler/Passes.h"

@@ -14,7 +14,7 @@
 using namespace qlora;
 using namespace qlora::test;
 
-static std::string namesOf(const StatusOr<std::vector<CudaArch>> &archs) {
+static std::string namesOf(StatusOr<std::vector<CudaArch>> archs) {
   if (!archs.isOk())
     return archs.status().message();
   std::string names;
@@ -47,6 +47,18 @@ TEST(CudaCompilerTest, MustBeThere) {
   EXPECT_EQ(found.status().message(),
             "--cuda-compiler: '/no/such/nvcc' is no program that can be run");
   EXPECT_FALSE(CudaTarget::findCompiler("no-such-nvcc").isOk());
+}
+
+TEST(CudaCompilerTest, WithoutOneNamesThePackage) {
+  std::string path = getenv("PATH");
+  setenv("PATH", "/no/such/folder", 1);
+  StatusOr<std::string> found = CudaTarget::findCompiler("", "/no/toolkit");
+  setenv("PATH", path.c_str(), 1);
+  ASSERT_FALSE(found.isOk());
+  EXPECT_EQ(found.status().message(),
+            "no nvcc on PATH or in /no/toolkit; install NVIDIA's package "
+            "cuda-nvcc-13-0 (or Debian's nvidia-cuda-toolkit), or name one "
+            "with --cuda-compiler");
 }
 
 namespace {

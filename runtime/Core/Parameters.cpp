@@ -92,14 +92,28 @@ static StatusOr<Weight> findWeight(const ParameterSources &sources,
   return weight;
 }
 
-static void copyWeight(const Weight &weight, qlora_dtype to, int64_t elements,
-                       uint8_t *out) {
+/// Room for `count` elements of a parameter, from `first` on.
+static uint8_t *mapElements(ArenaSink &arena, const qlora_parameter &parameter,
+                            int64_t first, int64_t count) {
+  const uint64_t size = weightBytes(static_cast<qlora_dtype>(parameter.dtype));
+  return arena
+      .map(parameter.offset + static_cast<uint64_t>(first) * size,
+           static_cast<uint64_t>(count) * size)
+      .data();
+}
+
+static Status copyWeight(const Weight &weight, const qlora_parameter &parameter,
+                         ArenaSink &arena) {
+  const int64_t elements = elementsOf(parameter);
   for (int64_t first = 0; first < elements; first += kWindow) {
     const int64_t count = std::min(kWindow, elements - first);
-    convertWeights(weight.dtype, weight.at(first), to,
-                   out + first * weightBytes(to), count);
+    convertWeights(weight.dtype, weight.at(first),
+                   static_cast<qlora_dtype>(parameter.dtype),
+                   mapElements(arena, parameter, first, count), count);
     weight.release(first, count);
+    QLORA_RETURN_IF_ERROR(arena.commit());
   }
+  return Status::ok();
 }
 
 static void quantizeWeight(const Weight &weight, const NF4Layout &layout,
@@ -131,56 +145,71 @@ static Status packWeight(const ParameterSources &sources,
                        layout, out);
 }
 
-/// Decodes a packed tensor into full-width elements.
-static void unpackWeight(const NF4Layout &layout, const uint8_t *packed,
-                         int64_t columns, qlora_dtype dtype, uint8_t *out) {
-  std::vector<float> scales(static_cast<size_t>(layout.blocks));
-  decodeNF4Scales(layout, packed, scales.data());
+/// Decodes elements [first, first + count), which start a block.
+static void decodeElements(const NF4Layout &layout, const uint8_t *packed,
+                           std::span<const float> scales, int64_t columns,
+                           int64_t first, int64_t count, qlora_dtype dtype,
+                           uint8_t *out) {
 #pragma omp parallel
   {
     std::vector<float> values(static_cast<size_t>(layout.block));
 #pragma omp for schedule(static)
-    for (int64_t first = 0; first < layout.elements; first += layout.block) {
-      const int64_t count = std::min(layout.block, layout.elements - first);
-      decodeNF4(layout, packed, scales.data(), columns, first, count,
+    for (int64_t begin = 0; begin < count; begin += layout.block) {
+      const int64_t part = std::min(layout.block, count - begin);
+      decodeNF4(layout, packed, scales.data(), columns, first + begin, part,
                 values.data());
-      weightsFromFloat(dtype, values.data(), count,
-                       out + first * weightBytes(dtype));
+      weightsFromFloat(dtype, values.data(), part,
+                       out + begin * weightBytes(dtype));
     }
   }
 }
 
-static Status fillFrozenParameter(const ParameterSources &sources,
-                                  const qlora_parameter &parameter,
-                                  uint8_t *out) {
-  const int64_t elements = elementsOf(parameter);
-  const auto dtype = static_cast<qlora_dtype>(parameter.dtype);
-  if (parameter.quantization == QLORA_QUANTIZATION_NONE) {
-    QLORA_ASSIGN_OR_RETURN(Weight weight, findWeight(sources, parameter));
-    copyWeight(weight, dtype, elements, out);
-    return Status::ok();
+/// Decodes a packed tensor into the arena's full-width elements.
+static Status unpackWeight(const NF4Layout &layout, const uint8_t *packed,
+                           const qlora_parameter &parameter, ArenaSink &arena) {
+  std::vector<float> scales(static_cast<size_t>(layout.blocks));
+  decodeNF4Scales(layout, packed, scales.data());
+  static_assert(kWindow % 4096 == 0, "a window is whole blocks");
+  for (int64_t first = 0; first < layout.elements; first += kWindow) {
+    const int64_t count = std::min(kWindow, layout.elements - first);
+    decodeElements(layout, packed, scales, shapeOf(parameter).back(), first,
+                   count, static_cast<qlora_dtype>(parameter.dtype),
+                   mapElements(arena, parameter, first, count));
+    QLORA_RETURN_IF_ERROR(arena.commit());
   }
-  const NF4Layout layout =
-      NF4Layout::of(elements, parameter.block, parameter.double_quant != 0);
-  if (dtype == QLORA_DTYPE_NF4)
-    return packWeight(sources, parameter, layout, out);
-  std::vector<uint8_t> packed(static_cast<size_t>(layout.bytes));
-  QLORA_RETURN_IF_ERROR(packWeight(sources, parameter, layout, packed.data()));
-  unpackWeight(layout, packed.data(), shapeOf(parameter).back(), dtype, out);
   return Status::ok();
 }
 
+static Status fillFrozenParameter(const ParameterSources &sources,
+                                  const qlora_parameter &parameter,
+                                  ArenaSink &arena) {
+  if (parameter.quantization == QLORA_QUANTIZATION_NONE) {
+    QLORA_ASSIGN_OR_RETURN(Weight weight, findWeight(sources, parameter));
+    return copyWeight(weight, parameter, arena);
+  }
+  const NF4Layout layout = NF4Layout::of(elementsOf(parameter), parameter.block,
+                                         parameter.double_quant != 0);
+  if (parameter.dtype == QLORA_DTYPE_NF4) {
+    QLORA_RETURN_IF_ERROR(
+        packWeight(sources, parameter, layout,
+                   arena.map(parameter.offset, parameter.bytes).data()));
+    return arena.commit();
+  }
+  std::vector<uint8_t> packed(static_cast<size_t>(layout.bytes));
+  QLORA_RETURN_IF_ERROR(packWeight(sources, parameter, layout, packed.data()));
+  return unpackWeight(layout, packed.data(), parameter, arena);
+}
+
 Status fillFrozen(const LoadedModule &module, const ParameterSources &sources,
-                  FillShare share, std::span<uint8_t> arena) {
-  if (arena.size() != module.arenaBytes(QLORA_ARENA_FROZEN))
+                  FillShare share, ArenaSink &arena) {
+  if (arena.bytes() != module.arenaBytes(QLORA_ARENA_FROZEN))
     return Status::error(StatusCode::kInternal,
                          "the frozen arena has {} bytes instead of {}",
-                         arena.size(), module.arenaBytes(QLORA_ARENA_FROZEN));
+                         arena.bytes(), module.arenaBytes(QLORA_ARENA_FROZEN));
   const auto parameters = module.parameters();
   for (size_t i = share.rank; i < parameters.size(); i += share.size)
     if (parameters[i].role == QLORA_ROLE_FROZEN)
-      QLORA_RETURN_IF_ERROR(fillFrozenParameter(
-          sources, parameters[i], arena.data() + parameters[i].offset));
+      QLORA_RETURN_IF_ERROR(fillFrozenParameter(sources, parameters[i], arena));
   return Status::ok();
 }
 
@@ -217,35 +246,33 @@ static Status checkAdapterUsed(const LoadedModule &module,
 
 static Status fillTrainableParameter(const ParameterSources &sources,
                                      const qlora_parameter &parameter,
-                                     uint8_t *out) {
+                                     ArenaSink &arena) {
   const SafetensorsTensor *tensor = nullptr;
   if (sources.adapter) {
     QLORA_ASSIGN_OR_RETURN(tensor, findInAdapter(*sources.adapter, parameter));
   }
   if (!tensor && parameter.init != QLORA_INIT_FILE) {
+    uint8_t *out = arena.map(parameter.offset, parameter.bytes).data();
     initParameter(parameter, sources.seed, reinterpret_cast<float *>(out));
-    return Status::ok();
+    return arena.commit();
   }
   QLORA_ASSIGN_OR_RETURN(Weight weight,
                          tensor ? asWeight(*sources.adapter, *tensor, parameter)
                                 : findWeight(sources, parameter));
-  copyWeight(weight, QLORA_DTYPE_F32, elementsOf(parameter), out);
-  return Status::ok();
+  return copyWeight(weight, parameter, arena);
 }
 
 Status fillTrainable(const LoadedModule &module,
-                     const ParameterSources &sources,
-                     std::span<uint8_t> arena) {
-  if (arena.size() != module.arenaBytes(QLORA_ARENA_TRAINABLE))
+                     const ParameterSources &sources, ArenaSink &arena) {
+  if (arena.bytes() != module.arenaBytes(QLORA_ARENA_TRAINABLE))
     return Status::error(
         StatusCode::kInternal, "the trainable arena has {} bytes instead of {}",
-        arena.size(), module.arenaBytes(QLORA_ARENA_TRAINABLE));
+        arena.bytes(), module.arenaBytes(QLORA_ARENA_TRAINABLE));
   if (sources.adapter)
     QLORA_RETURN_IF_ERROR(checkAdapterUsed(module, *sources.adapter));
   for (const qlora_parameter &parameter : module.parameters())
     if (parameter.role != QLORA_ROLE_FROZEN)
-      QLORA_RETURN_IF_ERROR(fillTrainableParameter(
-          sources, parameter, arena.data() + parameter.offset));
+      QLORA_RETURN_IF_ERROR(fillTrainableParameter(sources, parameter, arena));
   return Status::ok();
 }
 

@@ -2,8 +2,9 @@
 
 // Names to bytes: fills the FROZEN and TRAINABLE arenas from the parameter
 // table. Tensors are read through the mmap one after the other and their
-// pages given back, so that resident memory grows by the arena and one
-// window of a tensor, not by the file.
+// pages given back, so that resident memory grows by the arena (where it is
+// on the host) and one window of a tensor, not by the file. Into an arena
+// elsewhere they go window by window too, a quantised tensor whole.
 //
 // Frozen weights are copied, converted (bf16, f16, f32 to the arena's dtype,
 // to nearest even), quantised to NF4 as bitsandbytes does, or taken as
@@ -17,6 +18,7 @@
 #include <cstdint>
 #include <span>
 
+#include "runtime/Core/ArenaSink.h"
 #include "runtime/Core/ModelFiles.h"
 #include "runtime/Core/ModuleLoader.h"
 #include "runtime/Core/Safetensors.h"
@@ -40,16 +42,16 @@ struct FillShare {
   unsigned size = 1;
 };
 
-/// Fills this rank's share of the FROZEN arena, which is `arena` (its whole
-/// bytes). kInvalidArgument when a tensor has another shape or dtype than the
-/// module was compiled for, kNotFound when it is missing; both name it.
+/// Fills this rank's share of the FROZEN arena. kInvalidArgument when a tensor
+/// has another shape or dtype than the module was compiled for, kNotFound when
+/// it is missing; both name it.
 Status fillFrozen(const LoadedModule &module, const ParameterSources &sources,
-                  FillShare share, std::span<uint8_t> arena);
+                  FillShare share, ArenaSink &arena);
 
 /// Fills the TRAINABLE arena. Random values depend on the seed and the
 /// parameter's name only, so every rank gets the same bits.
 Status fillTrainable(const LoadedModule &module,
-                     const ParameterSources &sources, std::span<uint8_t> arena);
+                     const ParameterSources &sources, ArenaSink &arena);
 
 } // namespace qlora
 

@@ -64,7 +64,10 @@ Status Device::begin(const qlora_entry &entry,
   QLORA_RETURN_IF_ERROR(failure);
   step = stepBlock;
   current = &entry;
-  return beginEntry(entry);
+  failure = beginEntry(entry);
+  if (!failure.isOk())
+    current = nullptr;
+  return failure;
 }
 
 Status Device::enqueue(const qlora_command &command) {
@@ -102,6 +105,8 @@ Status Device::dispatch(const qlora_command &command) {
 
 Status Device::timedLaunch(const qlora_command &command) {
   using Clock = std::chrono::steady_clock;
+  if (!timesLaunches())
+    return launch(command);
   const Clock::time_point start = Clock::now();
   Status status = launch(command);
   const auto elapsed = std::chrono::nanoseconds(Clock::now() - start);

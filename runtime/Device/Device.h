@@ -10,9 +10,10 @@
 //   each entry: device->write(inputs); Executor::run; device->read(results)
 //
 // Queues. Commands of one queue run in order; across queues only RECORD and
-// WAIT order them. begin() starts with idle queues, synchronize() ends with
-// them. An error on any queue surfaces at the latest in synchronize(), and
-// the device runs nothing more after it.
+// WAIT order them. Whatever follows synchronize() sees the entry done; a
+// device whose queues are elsewhere may still be working, and the host then
+// waits in read(). An error on any queue surfaces at the latest where the
+// host has waited, and the device runs nothing more after it.
 //
 // Threads. All methods are called from one thread per device. Nothing
 // between begin() and synchronize() allocates.
@@ -39,8 +40,10 @@ namespace qlora {
 struct DeviceOptions {
   Collectives *collectives = nullptr; ///< null: a group of one
   KernelObserver *observer = nullptr; ///< null: nothing is observed
-  int threads = 0; ///< compute threads of this rank; 0: all of this process
-  int ranks = 1;   ///< for devices that only count; others ask `collectives`
+  int threads = 0;    ///< compute threads of this rank; 0: all of this process
+  int ranks = 1;      ///< for devices that only count; others ask `collectives`
+  int ordinal = 0;    ///< which GPU of this machine
+  bool graphs = true; ///< GPU: an entry is one launch of a captured graph
 };
 
 /// What commands asked for since load(), whatever the driver.
@@ -62,6 +65,12 @@ struct ArenaUse {
   uint64_t plannedBytes = 0;
   uint64_t allocatedBytes = 0; ///< 0 on devices that only count
   bool shared = false;         ///< one copy for all ranks of this host
+};
+
+/// Memory of the device that is in no arena.
+struct ReserveUse {
+  std::string name;
+  uint64_t bytes = 0;
 };
 
 /// Time in one launch label and kernel ("op.implementation" or the generated
@@ -91,17 +100,23 @@ public:
   /// The arena as memory of this process, for filling parameters in place;
   /// empty on devices whose arenas are elsewhere or do not exist.
   virtual std::span<uint8_t> hostArena(uint32_t arena) = 0;
+  /// Whether hostArena is not empty; known before load().
+  virtual bool hasHostArenas() const = 0;
 
   /// Starts an entry; kernels see `step` until synchronize().
   Status begin(const qlora_entry &entry, const qlora_step_block &step);
   /// Puts one command of that entry on its queue.
   Status enqueue(const qlora_command &command);
-  /// Waits for all queues; the entry is then done.
+  /// Ends the entry.
   Status synchronize();
 
   const DeviceCounters &counters() const { return count; }
   std::vector<ArenaUse> memory() const;
-  /// Per label, longest first. Empty before the first entry.
+  /// What the device's own memory holds beside the arenas, as measured now.
+  /// Empty where arenas are this process's memory.
+  virtual std::vector<ReserveUse> reserve() const { return {}; }
+  /// Per label, longest first. Empty before the first entry, and on devices
+  /// that do not run a launch while the host waits.
   std::vector<LaunchTime> launchTimes() const;
   /// Why a kernel is not the one the compiler chose, and the like; one line
   /// each.
@@ -122,7 +137,7 @@ protected:
   virtual Status allReduce(const qlora_command &command) = 0;
   virtual Status record(const qlora_command &command) = 0;
   virtual Status wait(const qlora_command &command) = 0;
-  /// Waits for all queues; returns the first error of any.
+  /// All commands are on their queues; returns the first error known of any.
   virtual Status finishEntry() = 0;
   /// A command has failed: makes the other queues end soon, and blocked
   /// collectives return. finishEntry() follows.
@@ -130,6 +145,8 @@ protected:
   /// Name of the kernel that runs a launch, where the driver knows better
   /// than the module.
   virtual std::string kernelName(uint32_t launch) const;
+  /// Whether launch() returns when the kernel has run.
+  virtual bool timesLaunches() const { return true; }
   /// Appends times of work that is not a launch.
   virtual void addTimes(std::vector<LaunchTime> &times) const {}
 
@@ -151,7 +168,7 @@ private:
   std::vector<uint64_t> launchNanoseconds;
 };
 
-/// "cpu" and "null"; "cuda" and unknown names are refused by name.
+/// "cpu", "cuda" (kUnavailable where there is no GPU) or "null".
 StatusOr<std::unique_ptr<Device>> createDevice(std::string_view name,
                                                const DeviceOptions &options);
 

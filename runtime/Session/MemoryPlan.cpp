@@ -44,21 +44,33 @@ static std::vector<PlanRow> arenaRows(const Device &device) {
   return rows;
 }
 
+/// What the arenas do not hold, beside their total.
+static std::string reserveLines(const Device &device, bool withMeasured) {
+  std::string lines;
+  for (const ReserveUse &use : device.reserve())
+    lines += fmt::format("  {:<24} {:>{}}  beside the plan\n", use.name,
+                         formatBytes(use.bytes), withMeasured ? 21 : 10);
+  return lines;
+}
+
 std::string planText(const LoadedModule &module, const Device &device,
                      int ranks) {
   std::string title = ranks == 1
                           ? std::string("memory")
                           : fmt::format("memory of each of {} ranks", ranks);
-  return planTable(title, arenaRows(device), /*withMeasured=*/false);
+  return planTable(title, arenaRows(device), /*withMeasured=*/false) +
+         reserveLines(device, /*withMeasured=*/false);
 }
 
 std::string measuredText(const LoadedModule &module, const Device &device) {
   std::string table =
       planTable("memory", arenaRows(device), /*withMeasured=*/true);
-  return table + fmt::format("  {:<24} {:>10} {:>10}  arenas, code, libraries "
-                             "and the reading of weights",
-                             "peak of the process", "",
-                             formatBytes(readProcessMemory().peakBytes));
+  return table + reserveLines(device, /*withMeasured=*/true) +
+         fmt::format("  {:<24} {:>10} {:>10}  {}code, libraries and the "
+                     "reading of weights",
+                     "peak of the process", "",
+                     formatBytes(readProcessMemory().peakBytes),
+                     device.hasHostArenas() ? "arenas, " : "");
 }
 
 } // namespace qlora

@@ -4,6 +4,10 @@
 
 #include "runtime/Session/Run.h"
 
+#include "runtime/Session/ProcessMemory.h"
+
+#include <optional>
+
 namespace qlora {
 
 uint64_t Run::plannedBytes() const {
@@ -11,6 +15,29 @@ uint64_t Run::plannedBytes() const {
   for (const qlora_arena &arena : module.arenas())
     bytes += arena.bytes;
   return bytes;
+}
+
+/// Of arenas and reserve; nothing where arenas are this process's memory.
+static std::optional<uint64_t> deviceBytes(const Device &device) {
+  const std::vector<ReserveUse> reserve = device.reserve();
+  if (reserve.empty())
+    return std::nullopt;
+  uint64_t bytes = 0;
+  for (const ReserveUse &use : reserve)
+    bytes += use.bytes;
+  for (const ArenaUse &use : device.memory())
+    bytes += use.allocatedBytes;
+  return bytes;
+}
+
+uint64_t Run::memoryBytes() const {
+  const auto bytes = deviceBytes(device);
+  return bytes ? *bytes : readProcessMemory().residentBytes;
+}
+
+uint64_t Run::peakMemoryBytes() const {
+  const auto bytes = deviceBytes(device);
+  return bytes ? *bytes : readProcessMemory().peakBytes;
 }
 
 StatusOr<std::vector<uint8_t>> Run::trainedBytes() const {

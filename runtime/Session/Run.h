@@ -36,6 +36,11 @@ struct Run {
   }
   /// Bytes of all arenas of this rank.
   uint64_t plannedBytes() const;
+  /// Memory that this rank uses now, and at most so far: of its device where
+  /// that has memory of its own (its arenas are allocated once, so both are
+  /// one number), else of its process.
+  uint64_t memoryBytes() const;
+  uint64_t peakMemoryBytes() const;
   /// The TRAINABLE arena as it is now.
   StatusOr<std::vector<uint8_t>> trainedBytes() const;
 };

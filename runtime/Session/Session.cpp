@@ -11,6 +11,7 @@
 #include <fstream>
 #include <optional>
 
+#include "runtime/Core/ArenaSink.h"
 #include "runtime/Core/ModelFiles.h"
 #include "runtime/Core/Parameters.h"
 #include "runtime/Session/Adapter.h"
@@ -18,7 +19,6 @@
 #include "runtime/Session/Dump.h"
 #include "runtime/Session/Evaluation.h"
 #include "runtime/Session/MemoryPlan.h"
-#include "runtime/Session/ProcessMemory.h"
 #include "runtime/Session/StopSignal.h"
 #include "runtime/Session/Training.h"
 
@@ -45,13 +45,16 @@ namespace {
 /// Owns what a run is made of; destroyed in reverse order.
 class Session {
 public:
-  Session(LoadedRequest loaded, RankGroup group, RankEnvironment env)
-      : module(std::move(loaded.module)), options(std::move(loaded.options)),
-        group(std::move(group)), env(std::move(env)) {}
+  Session(const SessionRequest &request, LoadedRequest loaded, RankGroup group,
+          RankEnvironment env)
+      : request(request), module(std::move(loaded.module)),
+        options(std::move(loaded.options)), group(std::move(group)),
+        env(std::move(env)) {}
 
-  StatusOr<int> run(const std::string &dumpFile);
+  StatusOr<int> run();
 
 private:
+  Status openDevice();
   Status createOutput();
   Status openData();
   Status bind();
@@ -62,6 +65,7 @@ private:
   int threads() const;
   Metrics *listener() { return metrics ? &*metrics : nullptr; }
 
+  const SessionRequest &request;
   LoadedModule module;
   Options options;
   RankGroup group;
@@ -83,6 +87,26 @@ int Session::threads() const {
   CPU_ZERO(&set);
   int count = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
   return std::max(1, count / env.localWorldSize);
+}
+
+/// Before anything that takes long: a machine without the device says so now.
+Status Session::openDevice() {
+  const char *target =
+      module.table().target == QLORA_TARGET_CUDA ? "cuda" : "cpu";
+  if (request.device != "auto" && request.device != target)
+    return Status::invalid("--device {}: '{}' was compiled for {}; compile it "
+                           "with --target {}",
+                           request.device, module.path(), target,
+                           request.device);
+  DeviceOptions deviceOptions;
+  deviceOptions.collectives = &group.collectives();
+  deviceOptions.observer = &observer;
+  deviceOptions.threads = threads();
+  deviceOptions.ranks = group.size();
+  deviceOptions.ordinal = env.localRank;
+  deviceOptions.graphs = request.cudaGraphs;
+  QLORA_ASSIGN_OR_RETURN(device, createDevice(target, deviceOptions));
+  return Status::ok();
 }
 
 Status Session::createOutput() {
@@ -139,15 +163,16 @@ Status Session::openData() {
 Status Session::fill(const ParameterSources &sources, FillShare share) {
   // Filling fails on one rank alone; the others must not wait for it, and
   // they do not: its connections close when it ends.
-  QLORA_RETURN_IF_ERROR(fillFrozen(module, sources, share, frozen.bytes()));
+  const auto base = openArena(*device, module, QLORA_ARENA_FROZEN);
+  QLORA_RETURN_IF_ERROR(fillFrozen(module, sources, share, *base));
   QLORA_RETURN_IF_ERROR(group.collectives().barrier());
   QLORA_RETURN_IF_ERROR(frozen.protect());
-  auto trainable = module.arena(QLORA_ARENA_TRAINABLE);
-  if (!trainable)
+  if (!module.arena(QLORA_ARENA_TRAINABLE))
     return Status::invalid("'{}' trains nothing: it has no adapter and no "
                            "module to save",
                            module.path());
-  return fillTrainable(module, sources, device->hostArena(*trainable));
+  const auto adapter = openArena(*device, module, QLORA_ARENA_TRAINABLE);
+  return fillTrainable(module, sources, *adapter);
 }
 
 Status Session::bind() {
@@ -167,17 +192,14 @@ Status Session::bind() {
         adapter, SafetensorsFile::open(start + "/adapter_model.safetensors"));
     sources.adapter = &*adapter;
   }
-  DeviceOptions deviceOptions;
-  deviceOptions.collectives = &group.collectives();
-  deviceOptions.observer = &observer;
-  deviceOptions.threads = threads();
-  deviceOptions.ranks = group.size();
-  QLORA_ASSIGN_OR_RETURN(device, createDevice("cpu", deviceOptions));
   FillShare share;
-  QLORA_ASSIGN_OR_RETURN(
-      frozen,
-      group.shareFrozenArena(module.arenaBytes(QLORA_ARENA_FROZEN), share));
-  QLORA_RETURN_IF_ERROR(device->load(module, &frozen));
+  if (device->hasHostArenas()) {
+    QLORA_ASSIGN_OR_RETURN(
+        frozen,
+        group.shareFrozenArena(module.arenaBytes(QLORA_ARENA_FROZEN), share));
+  }
+  QLORA_RETURN_IF_ERROR(
+      device->load(module, device->hasHostArenas() ? &frozen : nullptr));
   return fill(sources, share);
 }
 
@@ -185,7 +207,6 @@ Status Session::finish(Run &run, const TrainingResult &result) {
   QLORA_RETURN_IF_ERROR(saveAdapter(run, outputFolder));
   if (!metrics)
     return Status::ok();
-  uint64_t peak = readProcessMemory().peakBytes;
   double seconds = std::max(result.seconds, 1e-9);
   nlohmann::ordered_json values = {
       {"step", result.steps},
@@ -195,7 +216,7 @@ Status Session::finish(Run &run, const TrainingResult &result) {
       {"train_steps_per_second", static_cast<double>(result.steps) / seconds},
       {"train_tokens_per_second", static_cast<double>(result.tokens) / seconds},
       {"planned_bytes", run.plannedBytes()},
-      {"peak_memory_bytes", peak}};
+      {"peak_memory_bytes", run.peakMemoryBytes()}};
   std::string text = fmt::format(
       "\n{}\n{} steps in {}: mean loss {:.4f}, {} tok/s\nadapter written to "
       "{}",
@@ -222,7 +243,8 @@ StatusOr<int> Session::work(Run &run, Dump *dump) {
   return result.stopSignal == 0 ? 0 : 128 + result.stopSignal;
 }
 
-StatusOr<int> Session::run(const std::string &dumpFile) {
+StatusOr<int> Session::run() {
+  QLORA_RETURN_IF_ERROR(openDevice());
   QLORA_RETURN_IF_ERROR(createOutput());
   QLORA_RETURN_IF_ERROR(openData());
   QLORA_RETURN_IF_ERROR(bind());
@@ -239,10 +261,10 @@ StatusOr<int> Session::run(const std::string &dumpFile) {
           outputFolder,
           observer};
   std::optional<Dump> dump;
-  if (!dumpFile.empty() && !run.train)
+  if (!request.dumpFile.empty() && !run.train)
     return Status::invalid("--dump needs a step to train");
-  if (!dumpFile.empty() && group.rank() == 0) {
-    dump.emplace(dumpFile);
+  if (!request.dumpFile.empty() && group.rank() == 0) {
+    dump.emplace(request.dumpFile);
     QLORA_RETURN_IF_ERROR(dump->takeWeights(run));
     QLORA_RETURN_IF_ERROR(dump->takeLogits(run));
   }
@@ -255,8 +277,7 @@ StatusOr<int> runSession(const SessionRequest &request,
   QLORA_ASSIGN_OR_RETURN(LoadedRequest loaded, loadRequest(request));
   QLORA_ASSIGN_OR_RETURN(RankGroup group,
                          RankGroup::join(env, std::move(listening)));
-  return Session(std::move(loaded), std::move(group), env)
-      .run(request.dumpFile);
+  return Session(request, std::move(loaded), std::move(group), env).run();
 }
 
 } // namespace qlora

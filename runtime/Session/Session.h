@@ -5,6 +5,7 @@
 //
 //   load and check the module, resolve the options (Options.h)
 //   meet the other ranks (RankGroup.h)
+//   open the device that the module is for
 //   read the data; JSONL is tokenised by rank 0 (TokenCache.h)
 //   bind the weights, allocate every arena
 //   print the plan; dump; evaluate; train; evaluate; write the adapter
@@ -31,6 +32,8 @@ struct SessionRequest {
   std::string configFile;              ///< YAML, or empty
   std::vector<OptionSetting> settings; ///< flags
   std::string dumpFile;                ///< or empty
+  std::string device = "auto"; ///< or "cpu", "cuda": must be the module's
+  bool cudaGraphs = true;
 };
 
 /// A module and the options that hold for it.

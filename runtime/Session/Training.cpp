@@ -12,7 +12,6 @@
 #include "runtime/Session/Adapter.h"
 #include "runtime/Session/Evaluation.h"
 #include "runtime/Session/LearningRate.h"
-#include "runtime/Session/ProcessMemory.h"
 #include "runtime/Session/StopSignal.h"
 
 namespace qlora {
@@ -188,7 +187,7 @@ Status Trainer::logStep(int64_t step) {
   report.learningRate = rate.at(step);
   report.stepSeconds = perStep;
   report.tokensPerSecond = static_cast<double>(last.tokens) / seconds;
-  report.memoryBytes = readProcessMemory().residentBytes;
+  report.memoryBytes = run.memoryBytes();
   report.plannedBytes = run.plannedBytes();
   report.etaSeconds = eta;
   nlohmann::ordered_json values = {

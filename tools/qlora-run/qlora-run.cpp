@@ -32,11 +32,15 @@ static constexpr OptionScope kRun = OptionScope::kRun;
 static const OptionRow kToolOptions[] = {
     {"config", OptionType::kPath, "", kRun, kGroup, "YAML file with options"},
     {"gpus", OptionType::kInt, "1", kRun, kGroup,
-     "ranks to start on this machine; without a GPU each is a CPU rank",
+     "ranks to start on this machine: one per GPU for a program for cuda, "
+     "else CPU ranks",
      "nproc_per_node", "", 1, 4096},
-    {"device", OptionType::kChoice, "cpu", kRun, kGroup,
-     "null: check and count the program for --gpus N ranks, run nothing", "",
-     "cpu null"},
+    {"device", OptionType::kChoice, "auto", kRun, kGroup,
+     "auto: what TRAIN.so is for; null: check and count the program for "
+     "--gpus N ranks, run nothing",
+     "", "auto cpu cuda null"},
+    {"cuda_graphs", OptionType::kBool, "true", kRun, kGroup,
+     "launch an entry as one captured graph; false: kernel by kernel"},
     {"print", OptionType::kBool, "false", kRun, kGroup,
      "list the commands of the program"},
     {"dump", OptionType::kPath, "", kRun, kGroup,
@@ -137,7 +141,8 @@ int main(int argc, char **argv) {
   if (line->rest.size() != 1)
     return fail(Status::invalid("expects one TRAIN.so, but got {}; see --help",
                                 line->rest.size()));
-  SessionRequest request{line->rest[0], tool.text("config"), line->settings,
-                         tool.text("dump")};
+  SessionRequest request{line->rest[0],       tool.text("config"),
+                         line->settings,      tool.text("dump"),
+                         tool.text("device"), tool.boolean("cuda_graphs")};
   return dispatch(request, tool, argv, argc);
 }

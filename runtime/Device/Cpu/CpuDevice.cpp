@@ -6,7 +6,8 @@
 
 #include "runtime/Core/HostMemory.h"
 #include "runtime/Device/Cpu/CommunicationQueue.h"
-#include "runtime/Device/Cpu/PreparedLaunches.h"
+#include "runtime/Device/PreparedLaunches.h"
+#include "runtime/Kernels/LibraryKernel.h"
 
 #include <algorithm>
 #include <cstring>
@@ -26,6 +27,7 @@ public:
   std::span<uint8_t> hostArena(uint32_t arena) override {
     return {bases[arena], module->arenas()[arena].bytes};
   }
+  bool hasHostArenas() const override { return true; }
 
 protected:
   Status allocate(FrozenArena *frozen) override;
@@ -68,7 +70,7 @@ private:
   std::vector<HostMemory> memory; ///< per arena; empty where shared
   std::vector<uint8_t *> bases;
   std::vector<uint64_t> sizes;
-  PreparedLaunches launches;
+  PreparedLaunches<LibraryKernel> launches;
   std::unique_ptr<CommunicationQueue> communication;
 };
 } // namespace
@@ -109,7 +111,8 @@ Status CpuDevice::allocate(FrozenArena *frozen) {
                            module->path());
   for (uint32_t i = 0; i < module->arenas().size(); ++i)
     QLORA_RETURN_IF_ERROR(allocateArena(i, frozen));
-  QLORA_RETURN_IF_ERROR(launches.prepare(*module, bases, notes));
+  QLORA_RETURN_IF_ERROR(
+      launches.prepare(*module, bases, prepareCpuKernel, notes));
   return prepareQueue();
 }
 

@@ -11,6 +11,8 @@
 #ifndef QLORA_RUNTIME_DEVICE_CUDA_CUDAAPI_H
 #define QLORA_RUNTIME_DEVICE_CUDA_CUDAAPI_H
 
+#include <span>
+
 #include "runtime/Core/Status.h"
 #include "runtime/Device/Cuda/CudaTypes.h"
 
@@ -18,10 +20,15 @@ namespace qlora {
 
 /// libcuda.so.1, of CUDA 12.0 or later.
 struct CudaDriver {
+  /// kUnavailable, in one line, where there is none, where it is too old, and
+  /// where it lacks a function.
   static StatusOr<const CudaDriver *> open();
+  /// The same of another file, which stays open too. For tests.
+  static StatusOr<CudaDriver> openFile(const char *file);
 
-  /// "cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY: out of memory" where `result`
-  /// is an error. Out of memory is kResourceExhausted.
+  /// "cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY (2): out of memory" where
+  /// `result` is an error. Out of memory is kResourceExhausted, all else
+  /// kInternal.
   Status check(CUresult result, const char *what) const;
 
 #define QLORA_DRIVER(Name, Symbol, Parameters) CUresult(*Name) Parameters;
@@ -31,7 +38,10 @@ struct CudaDriver {
 /// libcublasLt.so.13 or libcublasLt.so.12.
 struct CublasLt {
   static StatusOr<const CublasLt *> open();
+  /// The first of these files that there is, which stays open. For tests.
+  static StatusOr<CublasLt> openFirst(std::span<const char *const> files);
 
+  /// What cuBLASLt does not support is kUnavailable; no memory as above.
   Status check(cublasStatus_t status, const char *what) const;
 
 #define QLORA_CUBLASLT(Name, Symbol, Parameters)                               \

@@ -16,6 +16,7 @@ class NullDevice final : public Device {
 public:
   std::string_view name() const override { return "null"; }
   std::span<uint8_t> hostArena(uint32_t) override { return {}; }
+  bool hasHostArenas() const override { return false; }
 
 protected:
   Status allocate(FrozenArena *) override;

@@ -112,7 +112,7 @@ CUresult cuModuleUnload(CUmodule module) {
   if (!objects().modules.has(module))
     return call.fail(kInvalidHandle, "no live module");
   runAll();
-  dlclose(module->library);
+  // The library stays open: what is kept about its kernels goes by address.
   objects().modules.remove(module);
   return stickyCode();
 }

@@ -9,9 +9,9 @@
 #include "tests/cuda/Driver/Faults.h"
 #include "tests/cuda/Driver/Fiber.h"
 #include "tests/cuda/Driver/Memory.h"
+#include "tests/cuda/Driver/SharedMemory.h"
 
 #include <bit>
-#include <cstring>
 #include <fmt/format.h>
 
 namespace qlora::platform {
@@ -43,7 +43,7 @@ public:
   int meetBlock(qlora_host_block_operation operation, int predicate, int line);
   uint64_t meetWarp(qlora_host_warp_operation operation, uint32_t mask,
                     uint64_t value, int source, int line);
-  void *dynamicShared() { return shared.data(); }
+  void *dynamicShared() { return shared.dynamic(); }
   [[noreturn]] void fail(std::string what);
   /// The body of every stack: threads, one after the other.
   [[noreturn]] void loop();
@@ -64,7 +64,7 @@ private:
   const Launch *launch = nullptr;
   std::vector<Thread> threads;
   std::vector<Warp> warps;
-  std::vector<char> shared;
+  SharedMemory shared;
   FiberStacks stacks;
   void *mainStack = nullptr;
   unsigned current = 0; ///< the running thread
@@ -236,10 +236,7 @@ uint64_t Runner::meetWarp(qlora_host_warp_operation operation, uint32_t mask,
 
 void Runner::beginBlock(const qlora_host_dim &block) {
   launch->image->place->block = block;
-  const qlora_host_image &image = *launch->image->table;
-  std::memset(image.sharedBegin, 0xff,
-              size_t(image.sharedEnd - image.sharedBegin));
-  std::memset(shared.data(), 0xff, shared.size());
+  shared.beginBlock();
   for (unsigned i = 0; i < count; ++i)
     threads[i].stackPointer = nullptr;
   for (unsigned i = 0; i < warps.size(); ++i) {
@@ -287,6 +284,7 @@ void Runner::runAll() {
         }
         if (!failure.empty())
           return;
+        shared.endBlock();
       }
 }
 
@@ -315,7 +313,8 @@ LaunchResult Runner::run(const Launch &toRun) {
   count = volume(toRun.threads);
   threads.resize(std::max<size_t>(threads.size(), (count + 31) / 32 * 32));
   warps.resize((count + 31) / 32);
-  shared.resize(toRun.dynamicSharedBytes);
+  shared.beginLaunch(*toRun.image->table, *toRun.kernel,
+                     toRun.dynamicSharedBytes);
   for (unsigned i = 0; i < count; ++i)
     threads[i].at = {i % toRun.threads.x, i / toRun.threads.x % toRun.threads.y,
                      i / toRun.threads.x / toRun.threads.y};

@@ -60,7 +60,8 @@ public:
     QLORA_RETURN_IF_ERROR(module.status());
     QLORA_ASSIGN_OR_RETURN(ModelFiles model, ModelFiles::open(folder));
     words.assign((tables.parameters[0].bytes + 3) / 4, 0xa5a5a5a5);
-    return fillFrozen(*module, {&model, nullptr, 0}, {}, bytes());
+    HostArena arena(bytes());
+    return fillFrozen(*module, {&model, nullptr, 0}, {}, arena);
   }
 
   std::span<uint8_t> bytes() {
@@ -241,9 +242,9 @@ TEST(Parameters, RanksOfAHostFillOneArena) {
   for (unsigned rank : {0u, 1u}) {
     auto arena = FrozenArena::fromDescriptor(descriptor, 256);
     ASSERT_TRUE(arena.isOk()) << arena.status().message();
+    HostArena sink(arena->bytes());
     ASSERT_TRUE(
-        fillFrozen(*module, {&*model, nullptr, 0}, {rank, 2}, arena->bytes())
-            .isOk());
+        fillFrozen(*module, {&*model, nullptr, 0}, {rank, 2}, sink).isOk());
     ASSERT_TRUE(arena->protect().isOk());
     const std::string file = folder + "/model.safetensors";
     EXPECT_TRUE(equals(file, first.name, arena->bytes().data()));
@@ -258,9 +259,8 @@ std::vector<float> initial(DemoTables &tables, uint64_t seed) {
   auto module = tables.load();
   EXPECT_TRUE(module.isOk()) << module.status().message();
   std::vector<float> values(16, NAN);
-  const Status status =
-      fillTrainable(*module, {nullptr, nullptr, seed},
-                    {reinterpret_cast<uint8_t *>(values.data()), 64});
+  HostArena arena({reinterpret_cast<uint8_t *>(values.data()), 64});
+  const Status status = fillTrainable(*module, {nullptr, nullptr, seed}, arena);
   EXPECT_TRUE(status.isOk()) << status.message();
   return values;
 }
@@ -297,9 +297,8 @@ Status fillFromAdapter(const std::string &name, std::vector<int64_t> shape,
   DemoTables tables;
   QLORA_ASSIGN_OR_RETURN(LoadedModule module, tables.load());
   out.assign(16, NAN);
-  QLORA_RETURN_IF_ERROR(
-      fillTrainable(module, {nullptr, &adapter, 0},
-                    {reinterpret_cast<uint8_t *>(out.data()), 64}));
+  HostArena arena({reinterpret_cast<uint8_t *>(out.data()), 64});
+  QLORA_RETURN_IF_ERROR(fillTrainable(module, {nullptr, &adapter, 0}, arena));
   EXPECT_EQ(out, values);
   return Status::ok();
 }

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: MIT
+
+// Allocation, once.
+
+#include "runtime/Device/Cuda/CudaArenas.h"
+
+#include "runtime/Core/ModuleLoader.h"
+
+#include <numeric>
+
+namespace qlora {
+
+/// What cuMemAlloc aligns to without being asked.
+static constexpr uint64_t kNaturalAlignment = 256;
+
+static double asMiB(uint64_t bytes) {
+  return static_cast<double>(bytes) / (1 << 20);
+}
+
+static StatusOr<CudaMemory> allocateMemory(const CudaDriver &driver,
+                                           uint64_t bytes) {
+  CUdeviceptr address = 0;
+  QLORA_RETURN_IF_ERROR(
+      driver.check(driver.memAlloc(&address, bytes), "cuMemAlloc"));
+  return CudaMemory(driver, address);
+}
+
+/// The error with what was asked for and what there is.
+static Status explain(const Status &status, const qlora_arena &arena,
+                      const CudaCard &card) {
+  const auto memory = card.memory();
+  if (status.code() != StatusCode::kResourceExhausted || !memory.isOk())
+    return status.withContext(
+        fmt::format("{} arena", arenaKindName(arena.kind)));
+  return Status::error(
+      StatusCode::kResourceExhausted,
+      "{} arena: cannot get {} bytes ({:.1f} MiB): {} has {:.1f} of {:.1f} MiB "
+      "free; compile the model with a smaller --memory-limit ({})",
+      arenaKindName(arena.kind), arena.bytes, asMiB(arena.bytes), card.name,
+      asMiB(memory->free), asMiB(memory->total), status.message());
+}
+
+Status CudaArenas::allocateArena(const CudaDriver &driver,
+                                 const qlora_arena &arena, const CudaCard &card,
+                                 CUstream stream) {
+  memory.emplace_back();
+  addresses.push_back(0);
+  sizes.push_back(arena.bytes);
+  if (arena.bytes == 0)
+    return Status::ok();
+  const uint64_t spare =
+      arena.alignment > kNaturalAlignment ? arena.alignment : 0;
+  auto allocated = allocateMemory(driver, arena.bytes + spare);
+  if (!allocated.isOk())
+    return explain(allocated.status(), arena, card);
+  memory.back() = std::move(*allocated);
+  const CUdeviceptr base = memory.back().get();
+  addresses.back() =
+      spare == 0 ? base
+                 : (base + spare - 1) / arena.alignment * arena.alignment;
+  return driver.check(
+      driver.memsetD8Async(addresses.back(), 0, arena.bytes, stream),
+      "cuMemsetD8Async");
+}
+
+Status CudaArenas::allocate(const CudaDriver &driver,
+                            std::span<const qlora_arena> arenas,
+                            const CudaCard &card, CUstream stream) {
+  for (const qlora_arena &arena : arenas)
+    QLORA_RETURN_IF_ERROR(allocateArena(driver, arena, card, stream));
+  QLORA_ASSIGN_OR_RETURN(stepMemory,
+                         allocateMemory(driver, sizeof(qlora_step_block)));
+  return Status::ok();
+}
+
+uint64_t CudaArenas::totalBytes() const {
+  return std::accumulate(sizes.begin(), sizes.end(), uint64_t{0});
+}
+
+std::vector<uint8_t *> CudaArenas::bases() const {
+  std::vector<uint8_t *> result;
+  for (const CUdeviceptr address : addresses)
+    result.push_back(reinterpret_cast<uint8_t *>(address));
+  return result;
+}
+
+} // namespace qlora

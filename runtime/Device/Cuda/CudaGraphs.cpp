@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: MIT
+
+// Capture, instantiation, launch.
+
+#include "runtime/Device/Cuda/CudaGraphs.h"
+
+namespace qlora {
+
+void CudaGraphs::create(const CudaDriver &theDriver, CUstream theStream,
+                        size_t entries) {
+  driver = &theDriver;
+  stream = theStream;
+  graphs.resize(entries);
+}
+
+Status CudaGraphs::launch(size_t entry) {
+  return driver->check(driver->graphLaunch(graphs[entry].get(), stream),
+                       "cuGraphLaunch");
+}
+
+Status CudaGraphs::beginCapture() {
+  return driver->check(
+      driver->streamBeginCapture(stream, kCudaCaptureThreadLocal),
+      "cuStreamBeginCapture");
+}
+
+Status CudaGraphs::endCapture(size_t entry) {
+  CUgraph captured = nullptr;
+  QLORA_RETURN_IF_ERROR(driver->check(
+      driver->streamEndCapture(stream, &captured), "cuStreamEndCapture"));
+  const CudaGraph graph(*driver, captured);
+  CUgraphExec executable = nullptr;
+  QLORA_RETURN_IF_ERROR(
+      driver->check(driver->graphInstantiate(&executable, graph.get(), 0),
+                    "cuGraphInstantiate"));
+  graphs[entry] = CudaGraphExec(*driver, executable);
+  return Status::ok();
+}
+
+void CudaGraphs::abandonCapture() {
+  CUgraph captured = nullptr;
+  // Its error is that of the command that spoiled the capture.
+  (void)driver->streamEndCapture(stream, &captured);
+  const CudaGraph dropped(*driver, captured);
+}
+
+} // namespace qlora

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MIT
+
+// Owners of the driver's objects: a stream, event, module or executable graph
+// is given back when its owner ends. An error on that way has no one left to
+// hear it: whatever caused it has been said before.
+
+#ifndef QLORA_RUNTIME_DEVICE_CUDA_CUDAHANDLE_H
+#define QLORA_RUNTIME_DEVICE_CUDA_CUDAHANDLE_H
+
+#include <utility>
+
+#include "runtime/Device/Cuda/CudaApi.h"
+
+namespace qlora {
+
+/// Movable; an empty one owns nothing. `Destroy` is a member of CudaDriver.
+template <typename Handle, auto Destroy> class CudaHandle {
+public:
+  CudaHandle() = default;
+  CudaHandle(const CudaDriver &driver, Handle handle)
+      : driver(&driver), handle(handle) {}
+  CudaHandle(CudaHandle &&other) noexcept
+      : driver(other.driver), handle(std::exchange(other.handle, Handle{})) {}
+  CudaHandle &operator=(CudaHandle &&other) noexcept {
+    std::swap(driver, other.driver);
+    std::swap(handle, other.handle);
+    return *this;
+  }
+  ~CudaHandle() {
+    if (handle)
+      (void)(driver->*Destroy)(handle);
+  }
+
+  Handle get() const { return handle; }
+  explicit operator bool() const { return handle != Handle{}; }
+
+private:
+  const CudaDriver *driver = nullptr;
+  Handle handle{};
+};
+
+using CudaStream = CudaHandle<CUstream, &CudaDriver::streamDestroy>;
+using CudaEvent = CudaHandle<CUevent, &CudaDriver::eventDestroy>;
+using CudaModule = CudaHandle<CUmodule, &CudaDriver::moduleUnload>;
+using CudaGraph = CudaHandle<CUgraph, &CudaDriver::graphDestroy>;
+using CudaGraphExec = CudaHandle<CUgraphExec, &CudaDriver::graphExecDestroy>;
+using CudaMemory = CudaHandle<CUdeviceptr, &CudaDriver::memFree>;
+using CudaHostMemory = CudaHandle<void *, &CudaDriver::memFreeHost>;
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_DEVICE_CUDA_CUDAHANDLE_H

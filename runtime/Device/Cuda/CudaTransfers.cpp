@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: MIT
+
+// The pinned buffer.
+
+#include "runtime/Device/Cuda/CudaTransfers.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace qlora {
+
+/// Parts start at multiples of this.
+static constexpr uint64_t kAlignment = 64;
+
+Status CudaTransfers::create(const CudaDriver &theDriver, CudaQueues &theQueues,
+                             uint64_t bufferBytes) {
+  driver = &theDriver;
+  queues = &theQueues;
+  void *memory = nullptr;
+  QLORA_RETURN_IF_ERROR(
+      driver
+          ->check(driver->memHostAlloc(&memory, bufferBytes, 0),
+                  "cuMemHostAlloc")
+          .withContext(
+              fmt::format("{} bytes of pinned host memory", bufferBytes)));
+  buffer = CudaHostMemory(*driver, memory);
+  size = bufferBytes;
+  return Status::ok();
+}
+
+StatusOr<std::span<uint8_t>> CudaTransfers::reserve(uint64_t bytes) {
+  if (used == size) {
+    QLORA_RETURN_IF_ERROR(queues->synchronize());
+    used = 0;
+  }
+  const uint64_t count = std::min(bytes, size - used);
+  const std::span part(static_cast<uint8_t *>(buffer.get()) + used, count);
+  used =
+      std::min(size, (used + count + kAlignment - 1) / kAlignment * kAlignment);
+  return part;
+}
+
+Status CudaTransfers::write(CUdeviceptr to, std::span<const uint8_t> data) {
+  while (!data.empty()) {
+    QLORA_ASSIGN_OR_RETURN(std::span<uint8_t> part, reserve(data.size()));
+    std::memcpy(part.data(), data.data(), part.size());
+    QLORA_RETURN_IF_ERROR(
+        driver->check(driver->memcpyHtoDAsync(to, part.data(), part.size(),
+                                              queues->compute()),
+                      "cuMemcpyHtoDAsync"));
+    to += part.size();
+    data = data.subspan(part.size());
+  }
+  return Status::ok();
+}
+
+Status CudaTransfers::read(CUdeviceptr from, std::span<uint8_t> data) {
+  while (!data.empty()) {
+    QLORA_ASSIGN_OR_RETURN(std::span<uint8_t> part, reserve(data.size()));
+    QLORA_RETURN_IF_ERROR(
+        driver->check(driver->memcpyDtoHAsync(part.data(), from, part.size(),
+                                              queues->compute()),
+                      "cuMemcpyDtoHAsync"));
+    QLORA_RETURN_IF_ERROR(queues->synchronize());
+    used = 0;
+    std::memcpy(data.data(), part.data(), part.size());
+    from += part.size();
+    data = data.subspan(part.size());
+  }
+  return Status::ok();
+}
+
+} // namespace qlora

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: MIT
+
+// Every launch command of a module, ready to run: addresses resolved, library
+// kernels chosen and prepared. Layers share kernels: commands of the same op,
+// types, constants and workspace have one. `Kernel` is what the device runs:
+// LibraryKernel on a CPU, CudaKernel on a GPU.
+
+#ifndef QLORA_RUNTIME_DEVICE_PREPAREDLAUNCHES_H
+#define QLORA_RUNTIME_DEVICE_PREPAREDLAUNCHES_H
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/Core/ModuleLoader.h"
+#include "runtime/Device/LaunchRequest.h"
+#include "runtime/Kernels/KernelTable.h"
+
+namespace qlora {
+
+/// What makes two launches the same kernel.
+using LaunchKey = std::vector<int64_t>;
+LaunchKey launchKey(const LoadedModule &module, const qlora_command &command,
+                    const KernelRequest &request);
+
+/// The planned row, then those after it of the same op and target.
+std::vector<const KernelRow *> candidateRows(const KernelRow &planned);
+
+template <typename Kernel> class PreparedLaunches {
+public:
+  /// Prepares a row for a request, with so many bytes of workspace;
+  /// kUnavailable: try the next row.
+  using Prepare = std::function<StatusOr<std::unique_ptr<Kernel>>(
+      const KernelRow &, const KernelRequest &, uint64_t)>;
+
+  /// Prepares all launches of `module`. `arenaBases` are the arenas'
+  /// addresses, on the device. A row that is unavailable is passed over for
+  /// the op's next one, with a line in `remarks`; a launch that no row can do
+  /// is an error.
+  Status prepare(const LoadedModule &module,
+                 std::span<uint8_t *const> arenaBases, const Prepare &prepare,
+                 std::vector<std::string> &remarks);
+
+  /// The library kernel of a command; nullptr for a generated one.
+  Kernel *kernel(size_t commandIndex) const {
+    return byCommand[commandIndex] ? byCommand[commandIndex]->kernel.get()
+                                   : nullptr;
+  }
+  /// The row that runs a launch of the table; nullptr for a generated one.
+  const KernelRow *row(uint32_t launch) const { return rowOfLaunch[launch]; }
+  /// Addresses of a command's operands; null where absent.
+  std::span<void *const> buffers(const qlora_command &command) const {
+    return std::span(addresses).subspan(command.first_operand,
+                                        command.operand_count);
+  }
+
+private:
+  /// One library kernel and the row of Kernels.def that it is.
+  struct Chosen {
+    std::unique_ptr<Kernel> kernel;
+    const KernelRow *row = nullptr;
+  };
+
+  StatusOr<const Chosen *> find(const LoadedModule &module,
+                                const qlora_command &command,
+                                const KernelRow &planned,
+                                const Prepare &prepare,
+                                std::vector<std::string> &remarks);
+  StatusOr<Chosen> choose(const LoadedModule &module,
+                          const qlora_command &command,
+                          const KernelRow &planned,
+                          const KernelRequest &request, const Prepare &prepare,
+                          std::vector<std::string> &remarks);
+
+  std::map<LaunchKey, Chosen> kernels;
+  std::vector<const Chosen *> byCommand; ///< per command
+  std::vector<const KernelRow *> rowOfLaunch;
+  std::vector<void *> addresses; ///< per operand of the module
+};
+
+template <typename Kernel>
+auto PreparedLaunches<Kernel>::choose(const LoadedModule &module,
+                                      const qlora_command &command,
+                                      const KernelRow &planned,
+                                      const KernelRequest &request,
+                                      const Prepare &prepare,
+                                      std::vector<std::string> &remarks)
+    -> StatusOr<Chosen> {
+  const std::string label = module.launches()[command.target].label;
+  const uint64_t workspace = givenWorkspace(module, command, *planned.op);
+  Status last;
+  for (const KernelRow *row : candidateRows(planned)) {
+    last = checkLaunchRow(module, command, *row, request);
+    if (last.isOk()) {
+      auto kernel = prepare(*row, request, workspace);
+      if (kernel.isOk())
+        return Chosen{std::move(kernel).value(), row};
+      last = kernel.status().withContext(row->fullName());
+    }
+    if (last.code() != StatusCode::kUnavailable)
+      break;
+    remarks.push_back(fmt::format("launch '{}': {}", label, last.message()));
+  }
+  return last.withContext(fmt::format("launch '{}'", label));
+}
+
+template <typename Kernel>
+auto PreparedLaunches<Kernel>::find(const LoadedModule &module,
+                                    const qlora_command &command,
+                                    const KernelRow &planned,
+                                    const Prepare &prepare,
+                                    std::vector<std::string> &remarks)
+    -> StatusOr<const Chosen *> {
+  const KernelRequest request = makeRequest(module, command, *planned.op);
+  LaunchKey key = launchKey(module, command, request);
+  const auto found = kernels.find(key);
+  if (found == kernels.end()) {
+    QLORA_ASSIGN_OR_RETURN(Chosen kernel, choose(module, command, planned,
+                                                 request, prepare, remarks));
+    return &kernels.emplace(std::move(key), std::move(kernel)).first->second;
+  }
+  // The kernel is shared, the operands' sizes are this command's own.
+  const char *label = module.launches()[command.target].label;
+  QLORA_RETURN_IF_ERROR(
+      checkLaunchRow(module, command, *found->second.row, request)
+          .withContext(fmt::format("launch '{}'", label)));
+  return &found->second;
+}
+
+template <typename Kernel>
+Status PreparedLaunches<Kernel>::prepare(const LoadedModule &module,
+                                         std::span<uint8_t *const> arenaBases,
+                                         const Prepare &prepare,
+                                         std::vector<std::string> &remarks) {
+  for (const qlora_operand &operand : module.operands())
+    addresses.push_back(operand.bytes == 0
+                            ? nullptr
+                            : arenaBases[operand.arena] + operand.offset);
+  byCommand.assign(module.commands().size(), nullptr);
+  rowOfLaunch.assign(module.launches().size(), nullptr);
+  for (size_t i = 0; i < module.commands().size(); ++i) {
+    const qlora_command &command = module.commands()[i];
+    if (command.kind != QLORA_COMMAND_LAUNCH)
+      continue;
+    const KernelRow *planned =
+        findLaunchRow(module, module.launches()[command.target]);
+    if (!planned)
+      continue;
+    QLORA_ASSIGN_OR_RETURN(byCommand[i],
+                           find(module, command, *planned, prepare, remarks));
+    rowOfLaunch[command.target] = byCommand[i]->row;
+  }
+  return Status::ok();
+}
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_DEVICE_PREPAREDLAUNCHES_H

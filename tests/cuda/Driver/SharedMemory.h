@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: MIT
+
+// The shared memory of the running block: full of 0xff when the block begins,
+// so that a read of what the block has not written gives NaN. A unit's kernels
+// may have half a megabyte of it together; so the first blocks of a kernel
+// show which bytes it writes, and from then on only those are filled again.
+
+#ifndef QLORA_TESTS_CUDA_DRIVER_SHAREDMEMORY_H
+#define QLORA_TESTS_CUDA_DRIVER_SHAREDMEMORY_H
+
+#include "tests/cuda/HostImage.h"
+
+#include <cstddef>
+#include <map>
+#include <vector>
+
+namespace qlora::platform {
+
+class SharedMemory {
+public:
+  void beginLaunch(const qlora_host_image &image,
+                   const qlora_host_kernel &kernel, size_t dynamicBytes);
+  void beginBlock();
+  void endBlock();
+  void *dynamic() { return dynamicBytes.data(); }
+
+private:
+  struct Range {
+    char *begin;
+    size_t bytes;
+  };
+  /// What the blocks of a kernel have written so far.
+  struct Written {
+    std::vector<Range> ranges;
+    int blocksSeen = 0;
+  };
+  void findWritten();
+
+  const qlora_host_image *image = nullptr;
+  Written *written = nullptr;
+  std::map<const qlora_host_kernel *, Written> known;
+  std::vector<char> dynamicBytes;
+};
+
+} // namespace qlora::platform
+
+#endif // QLORA_TESTS_CUDA_DRIVER_SHAREDMEMORY_H

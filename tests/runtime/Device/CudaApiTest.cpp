@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT
+
+// What a machine without a usable NVIDIA library is told.
+
+#include "runtime/Device/Cuda/CudaApi.h"
+
+#include <gtest/gtest.h>
+
+namespace qlora {
+namespace {
+
+#define EXPECT_HAS(text, part)                                                 \
+  EXPECT_NE((text).find(part), std::string::npos) << "in: " << (text)
+
+/// The refusal of a driver; one line.
+std::string refusal(const char *file) {
+  const Status status = CudaDriver::openFile(file).status();
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable);
+  EXPECT_EQ(status.message().find('\n'), std::string::npos);
+  return status.message();
+}
+
+TEST(CudaApi, SaysWhatIsMissing) {
+  EXPECT_HAS(refusal("libqlora-no-driver.so.1"),
+             "no CUDA driver here: libqlora-no-driver.so.1");
+  EXPECT_HAS(refusal("libqlora-no-driver.so.1"), "--target cpu");
+  EXPECT_HAS(refusal(QLORA_OLD_DRIVER),
+             "NVIDIA's driver is for CUDA 11.8, but 12.0 is needed");
+  EXPECT_HAS(refusal(QLORA_BARE_DRIVER), "has no cuGetErrorName; update it");
+}
+
+TEST(CudaApi, SaysThatCublasIsMissing) {
+  const char *none[] = {"libqlora-no-blas.so.2", "libqlora-no-blas.so.1"};
+  const Status missing = CublasLt::openFirst(none).status();
+  EXPECT_EQ(missing.code(), StatusCode::kUnavailable);
+  EXPECT_HAS(missing.message(), "no cuBLAS here: libqlora-no-blas.so.2");
+  EXPECT_HAS(missing.message(), "libqlora-no-blas.so.1");
+  const char *bare[] = {"libqlora-no-blas.so.2", QLORA_BARE_DRIVER};
+  EXPECT_HAS(CublasLt::openFirst(bare).status().message(),
+             "has no cublasLtCreate; update it");
+}
+
+TEST(CudaApi, NamesStatusesOfCublas) {
+  const CublasLt blas{};
+  EXPECT_TRUE(blas.check(0, "cublasLtMatmul").isOk());
+  const Status refused = blas.check(15, "cublasLtMatmul");
+  EXPECT_EQ(refused.code(), StatusCode::kUnavailable);
+  EXPECT_EQ(refused.message(),
+            "cublasLtMatmul: CUBLAS_STATUS_NOT_SUPPORTED (15)");
+  EXPECT_EQ(blas.check(3, "x").code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(blas.check(13, "x").code(), StatusCode::kInternal);
+}
+
+} // namespace
+} // namespace qlora

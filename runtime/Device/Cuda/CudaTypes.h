@@ -56,6 +56,8 @@ inline constexpr int kCublasDescTransposeB = 4;
 inline constexpr int32_t kCublasOpN = 0;
 inline constexpr int32_t kCublasOpT = 1;
 inline constexpr int kCublasPreferenceMaxWorkspace = 1;
+/// The least alignment of A, in bytes (uint32_t); B, C and D follow it.
+inline constexpr int kCublasPreferenceMinAlignmentA = 5;
 
 } // namespace qlora
 

@@ -16,15 +16,21 @@
 
 #include <cstdint>
 
+#ifdef __CUDACC__
+#define QLORA_HOST_DEVICE __host__ __device__
+#else
+#define QLORA_HOST_DEVICE
+#endif
+
 namespace qlora {
 
 /// Whether rows start at a scale of their own.
-constexpr bool nf4HasRowScales(int64_t columns, int64_t block) {
+QLORA_HOST_DEVICE constexpr bool nf4HasRowScales(int64_t columns, int64_t block) {
   return columns % block != 0 && columns % 16 == 0 && block < 2048;
 }
 
 /// Index of the scale of flattened element `element`.
-constexpr int64_t nf4ScaleIndex(int64_t columns, int64_t block,
+QLORA_HOST_DEVICE constexpr int64_t nf4ScaleIndex(int64_t columns, int64_t block,
                                 int64_t element) {
   if (!nf4HasRowScales(columns, block))
     return element / block;
@@ -32,7 +38,7 @@ constexpr int64_t nf4ScaleIndex(int64_t columns, int64_t block,
 }
 
 /// The first element after `element` that may have another scale.
-constexpr int64_t nf4ScaleRunEnd(int64_t columns, int64_t block,
+QLORA_HOST_DEVICE constexpr int64_t nf4ScaleRunEnd(int64_t columns, int64_t block,
                                  int64_t element) {
   if (!nf4HasRowScales(columns, block))
     return (element / block + 1) * block;

@@ -65,11 +65,19 @@ CudaPanelPlan CudaPanelPlan::of(const KernelRequest &r) {
   CudaPanelPlan plan;
   if (typeOf(r, "w") != type)
     plan.decoded = packed(type, rows, columns);
-  plan.gemm = CudaGemmPlan::of(
-      {r.constant("m"), isForward ? rows : columns, isForward ? columns : rows,
-       r.constant("lda"), columns, r.constant("ldc"), false, isForward, type,
-       type, typeOf(r, "c"), static_cast<float>(r.constantAsDouble("alpha")),
-       static_cast<float>(r.constantAsDouble("beta"))});
+  plan.problem = {r.constant("m"),
+                  isForward ? rows : columns,
+                  isForward ? columns : rows,
+                  r.constant("lda"),
+                  columns,
+                  r.constant("ldc"),
+                  false,
+                  isForward,
+                  type,
+                  type,
+                  typeOf(r, "c"),
+                  static_cast<float>(r.constantAsDouble("alpha")),
+                  static_cast<float>(r.constantAsDouble("beta"))};
   return plan;
 }
 
@@ -79,7 +87,7 @@ Reason panel_matmul::decoded::reject(const KernelRequest &r) {
 
 uint64_t panel_matmul::decoded::workspaceBytes(const KernelRequest &r) {
   const CudaPanelPlan plan = CudaPanelPlan::of(r);
-  return (plan.decoded + plan.gemm.total()).bytes();
+  return (plan.decoded + CudaGemmPlan::of(plan.problem).total()).bytes();
 }
 
 Reason decode::cuda::reject(const KernelRequest &r) {
@@ -153,8 +161,9 @@ CudaHeadPlan CudaHeadPlan::of(const KernelRequest &r) {
   if (plan.hiddenType != plan.productType)
     plan.widened = packed(kF32, plan.chunkRows, plan.hidden);
   if (plan.hasPanels()) {
-    plan.panelRows = std::clamp<int64_t>(kHeadPanelBytes / 4 / plan.hidden, 1,
-                                         plan.vocab);
+    // Whole 16 bytes of logits, so that a panel's part of them is aligned.
+    const int64_t rows = kHeadPanelBytes / 4 / plan.hidden / 4 * 4;
+    plan.panelRows = std::min(std::max<int64_t>(rows, 4), plan.vocab);
     plan.panel = packed(kF32, plan.panelRows, plan.hidden);
   }
   plan.scratch = cublasScratch(plan.logitsProduct(plan.chunkRows, plan.vocab));
@@ -162,8 +171,11 @@ CudaHeadPlan CudaHeadPlan::of(const KernelRequest &r) {
     return plan;
   if (plan.productType == kF32 && typeOf(r, "dhidden") != kF32)
     plan.gradient = packed(kF32, plan.chunkRows, plan.hidden);
+  const GemmProblem ofHidden = plan.hiddenGradientProduct(
+      plan.chunkRows, plan.panelRows, false, kF32, plan.hidden);
   plan.scratch = largest(
-      plan.scratch, cublasScratch(plan.weightGradientProduct(plan.chunkRows)));
+      largest(plan.scratch, cublasScratch(ofHidden)),
+      cublasScratch(plan.weightGradientProduct(plan.chunkRows)));
   return plan;
 }
 

@@ -36,7 +36,7 @@ struct CudaGemmPlan {
 /// another, then what the product needs.
 struct CudaPanelPlan {
   Size decoded = 0;
-  CudaGemmPlan gemm;
+  GemmProblem problem; ///< with the decoded weight
   static CudaPanelPlan of(const KernelRequest &request);
 };
 

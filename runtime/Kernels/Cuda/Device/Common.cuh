@@ -20,6 +20,13 @@
 #define QLORA_CUDA_KERNEL(Threads)                                             \
   extern "C" __global__ void __launch_bounds__(Threads)
 
+/// Before a loop over an array that has to stay in registers.
+#ifdef __NVCC__
+#define QLORA_UNROLL _Pragma("unroll")
+#else
+#define QLORA_UNROLL
+#endif
+
 constexpr int kQloraWarp = 32;
 
 // Element types ---------------------------------------------------------------

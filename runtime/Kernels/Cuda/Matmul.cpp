@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: MIT
+
+// matmul, panel_matmul and decode.
+
+#include <fmt/format.h>
+
+#include "runtime/Kernels/Cuda/Gemm.h"
+#include "runtime/Kernels/Math/NF4.h"
+
+namespace qlora::cuda {
+
+PreparedCudaKernel matmul::cublaslt::prepare(const KernelRequest &r,
+                                             CudaContext &context) {
+  QLORA_ASSIGN_OR_RETURN(
+      std::shared_ptr<CudaProduct> product,
+      CudaProduct::create(context, requests::matmulProblem(r)));
+  return makeCudaKernel([product](const CudaKernelArgs &args) {
+    return product->enqueue(args.buffers[0], args.buffers[1], args.buffers[2],
+                            args.buffers[3], args);
+  });
+}
+
+// decode ------------------------------------------------------------------------
+
+/// Groups of 16 bytes that a block of Device/Decode.cu stores.
+static constexpr int64_t kDecodeGroups = 1024;
+
+/// A stored weight to numbers of `out`: a launch with the buffers (w, out).
+static StatusOr<CudaLaunch> prepareDecode(const KernelRequest &r,
+                                          qlora_dtype out,
+                                          CudaContext &context) {
+  const int64_t rows = r.constant("rows"), columns = r.constant("columns");
+  const int64_t block = r.constant("block");
+  const bool isDouble = r.constant("double_quant") != 0;
+  const NF4Layout layout = NF4Layout::of(rows * columns, block, isDouble);
+  const int64_t constants[] = {rows,
+                               columns,
+                               block,
+                               isDouble,
+                               layout.scales,
+                               layout.nestedAbsmax,
+                               layout.nestedMap,
+                               layout.codeBook,
+                               layout.offset};
+  const int64_t each = kDecodeGroups * (128 / dtypeBits(out));
+  return CudaLaunch::prepare(
+      context, fmt::format("qlora_decode_nf4_{}", dtypeName(out)),
+      {blocksOf(rows * columns, each)}, constants);
+}
+
+/// NF4 is decoded, the other types are converted.
+using Decode = std::function<Status(const void *w, void *out,
+                                    const CudaKernelArgs &args)>;
+
+static StatusOr<Decode> makeDecode(const KernelRequest &r, qlora_dtype out,
+                                   CudaContext &context) {
+  const qlora_dtype stored = cudaDtypeOf(r, "w");
+  if (stored == QLORA_DTYPE_NF4) {
+    QLORA_ASSIGN_OR_RETURN(CudaLaunch launch, prepareDecode(r, out, context));
+    return Decode([launch](const void *w, void *to, const CudaKernelArgs &args) {
+      void *const buffers[] = {const_cast<void *>(w), to};
+      return launch.enqueue(buffers, args);
+    });
+  }
+  const int64_t columns = r.constant("columns");
+  QLORA_ASSIGN_OR_RETURN(
+      CudaConversion conversion,
+      CudaConversion::prepare(context, stored, out,
+                              {r.constant("rows"), columns, columns, columns}));
+  return Decode(
+      [conversion](const void *w, void *to, const CudaKernelArgs &args) {
+        return conversion.enqueue(w, to, args);
+      });
+}
+
+PreparedCudaKernel decode::cuda::prepare(const KernelRequest &r,
+                                         CudaContext &context) {
+  QLORA_ASSIGN_OR_RETURN(Decode decode,
+                         makeDecode(r, cudaDtypeOf(r, "out"), context));
+  return makeCudaKernel([decode](const CudaKernelArgs &args) {
+    return decode(args.buffers[0], args.buffers[1], args);
+  });
+}
+
+PreparedCudaKernel panel_matmul::decoded::prepare(const KernelRequest &r,
+                                                  CudaContext &context) {
+  const requests::CudaPanelPlan plan = requests::CudaPanelPlan::of(r);
+  const uint64_t decodedBytes = plan.decoded.bytes();
+  QLORA_ASSIGN_OR_RETURN(std::shared_ptr<CudaProduct> product,
+                         CudaProduct::create(context, plan.problem));
+  if (decodedBytes == 0)
+    return makeCudaKernel([product](const CudaKernelArgs &args) {
+      return product->enqueue(args.buffers[0], args.buffers[1],
+                              args.buffers[2], args.buffers[3], args);
+    });
+  QLORA_ASSIGN_OR_RETURN(Decode decode,
+                         makeDecode(r, cudaDtypeOf(r, "a"), context));
+  return makeCudaKernel([=](const CudaKernelArgs &args) {
+    void *decoded = args.buffers[3];
+    QLORA_RETURN_IF_ERROR(decode(args.buffers[1], decoded, args));
+    return product->enqueue(args.buffers[0], decoded, args.buffers[2],
+                            movedBy(decoded, decodedBytes), args);
+  });
+}
+
+} // namespace qlora::cuda

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: MIT
+
+// The ops that walk over rows once: conversion, embedding, column_sum,
+// accumulate, copy_rows, clip_norm. Device/{Rows,Embedding,ClipNorm}.cu.
+
+#include <fmt/format.h>
+
+#include "runtime/Kernels/Cuda/CudaKernels.h"
+#include "runtime/Kernels/Requests/CudaWorkspaces.h"
+
+namespace qlora {
+
+/// One row where there are no gaps.
+static CudaConversion::Shape collapsed(CudaConversion::Shape shape) {
+  if (shape.rows > 1 &&
+      (shape.ldx != shape.columns || shape.ldo != shape.columns))
+    return shape;
+  const int64_t count = shape.rows * shape.columns;
+  return {1, count, count, count};
+}
+
+static CudaGrid elementGrid(CudaConversion::Shape shape) {
+  return {blocksOf(shape.rows * shape.columns, kCudaRowElements)};
+}
+
+StatusOr<CudaConversion> CudaConversion::prepare(CudaContext &context,
+                                                 qlora_dtype from,
+                                                 qlora_dtype to, Shape shape) {
+  const Shape walk = collapsed(shape);
+  const std::string symbol =
+      from == to ? fmt::format("qlora_copy_rows_b{}", dtypeBits(from))
+                 : fmt::format("qlora_convert_{}_{}", dtypeName(from),
+                               dtypeName(to));
+  const int64_t constants[] = {walk.rows, walk.columns, walk.ldx, walk.ldo};
+  QLORA_ASSIGN_OR_RETURN(
+      CudaLaunch launch,
+      CudaLaunch::prepare(context, symbol, elementGrid(walk), constants));
+  return CudaConversion(launch);
+}
+
+Status CudaConversion::enqueue(const void *x, void *out,
+                               const CudaKernelArgs &args) const {
+  void *const buffers[] = {const_cast<void *>(x), out};
+  return launch.enqueue(buffers, args);
+}
+
+namespace cuda {
+
+PreparedCudaKernel embedding::cuda::prepare(const KernelRequest &r,
+                                            CudaContext &context) {
+  const std::string symbol =
+      fmt::format("qlora_embedding_{}_{}", dtypeName(cudaDtypeOf(r, "w")),
+                  dtypeName(cudaDtypeOf(r, "out")));
+  return makeLaunchKernel(context, symbol, {r.constant("rows")}, r.constants);
+}
+
+PreparedCudaKernel embedding_grad::cuda::prepare(const KernelRequest &r,
+                                                 CudaContext &context) {
+  const std::string symbol = fmt::format("qlora_embedding_grad_{}",
+                                         dtypeName(cudaDtypeOf(r, "dout")));
+  return makeLaunchKernel(context, symbol, {r.constant("rows")}, r.constants);
+}
+
+PreparedCudaKernel column_sum::cuda::prepare(const KernelRequest &r,
+                                             CudaContext &context) {
+  static constexpr int64_t kPartials = requests::kCudaColumnSumPartials;
+  const int64_t tiles = blocksOf(r.constant("columns"), 256);
+  std::vector<int64_t> constants = r.constants;
+  constants.push_back(kPartials);
+  const std::string symbol =
+      fmt::format("qlora_column_sum_{}", dtypeName(cudaDtypeOf(r, "x")));
+  QLORA_ASSIGN_OR_RETURN(
+      CudaLaunch sum,
+      CudaLaunch::prepare(context, symbol, {tiles * kPartials}, constants));
+  QLORA_ASSIGN_OR_RETURN(
+      CudaLaunch add,
+      CudaLaunch::prepare(context, "qlora_column_sum_add", {tiles}, constants));
+  return makeCudaKernel([sum, add](const CudaKernelArgs &args) {
+    QLORA_RETURN_IF_ERROR(sum.enqueue(args.buffers, args));
+    return add.enqueue(args.buffers, args);
+  });
+}
+
+PreparedCudaKernel accumulate::cuda::prepare(const KernelRequest &r,
+                                             CudaContext &context) {
+  const CudaConversion::Shape walk =
+      collapsed({r.constant("rows"), r.constant("columns"), r.constant("ldx"),
+                 r.constant("ldy")});
+  const std::string symbol =
+      fmt::format("qlora_accumulate_{}_{}", dtypeName(cudaDtypeOf(r, "x")),
+                  dtypeName(cudaDtypeOf(r, "y")));
+  const int64_t constants[] = {walk.rows, walk.columns, walk.ldx, walk.ldo};
+  return makeLaunchKernel(context, symbol, elementGrid(walk), constants);
+}
+
+/// Whole 16 bytes where strides and addresses allow it.
+PreparedCudaKernel copy_rows::cuda::prepare(const KernelRequest &r,
+                                            CudaContext &context) {
+  const qlora_dtype dtype = cudaDtypeOf(r, "x");
+  const CudaConversion::Shape shape = {r.constant("rows"),
+                                       r.constant("columns"),
+                                       r.constant("ldx"), r.constant("ldo")};
+  QLORA_ASSIGN_OR_RETURN(
+      CudaConversion narrow,
+      CudaConversion::prepare(context, dtype, dtype, shape));
+  const int64_t each = 128 / dtypeBits(dtype);
+  const CudaConversion::Shape whole = collapsed(shape);
+  if (whole.columns % each || whole.ldx % each || whole.ldo % each)
+    return makeCudaKernel([narrow](const CudaKernelArgs &args) {
+      return narrow.enqueue(args.buffers[0], args.buffers[1], args);
+    });
+  const int64_t constants[] = {whole.rows, whole.columns / each,
+                               whole.ldx / each, whole.ldo / each};
+  const CudaGrid grid = {
+      blocksOf(whole.rows * whole.columns / each, kCudaRowElements)};
+  QLORA_ASSIGN_OR_RETURN(
+      CudaLaunch wide,
+      CudaLaunch::prepare(context, "qlora_copy_rows_b128", grid, constants));
+  return makeCudaKernel([narrow, wide](const CudaKernelArgs &args) {
+    const auto x = reinterpret_cast<uintptr_t>(args.buffers[0]);
+    const auto out = reinterpret_cast<uintptr_t>(args.buffers[1]);
+    return (x | out) % 16 == 0
+               ? wide.enqueue(args.buffers, args)
+               : narrow.enqueue(args.buffers[0], args.buffers[1], args);
+  });
+}
+
+PreparedCudaKernel clip_norm::cuda::prepare(const KernelRequest &r,
+                                            CudaContext &context) {
+  static constexpr int64_t kPartials = requests::kClipNormPartials;
+  std::vector<int64_t> constants = r.constants;
+  constants.push_back(kPartials);
+  QLORA_ASSIGN_OR_RETURN(
+      CudaLaunch partials,
+      CudaLaunch::prepare(context, "qlora_clip_norm_partials", {kPartials},
+                          constants));
+  QLORA_ASSIGN_OR_RETURN(
+      CudaLaunch finish,
+      CudaLaunch::prepare(context, "qlora_clip_norm_finish", {1}, constants));
+  return makeCudaKernel([partials, finish](const CudaKernelArgs &args) {
+    QLORA_RETURN_IF_ERROR(partials.enqueue(args.buffers, args));
+    return finish.enqueue(args.buffers, args);
+  });
+}
+
+} // namespace cuda
+} // namespace qlora

@@ -70,6 +70,7 @@ static void buildOptimize(OpPassManager &pm, const CompileOptions &options,
   RematerializeOptions remat;
   remat.budget = budget.activationBytes;
   remat.blocks = options.checkpointing;
+  remat.target = options.target;
   remat.profile = options.deviceProfile;
   remat.remarks = options.remarks;
   if (options.isEnabled("rematerialize"))
@@ -79,6 +80,7 @@ static void buildOptimize(OpPassManager &pm, const CompileOptions &options,
   dequant.form = options.isEnabled("plan-dequant") ? options.dequantForm
                                                    : std::string("panel");
   dequant.residentBytes = budget.residentBytes;
+  dequant.target = options.target;
   dequant.profile = options.deviceProfile;
   dequant.remarks = options.remarks;
   pm.addPass(createPlanDequant(dequant));
@@ -103,6 +105,7 @@ static void buildProgram(OpPassManager &pm, const CompileOptions &options,
   pm.addPass(createLowerToProgram());
   // Brings the workspaces, which the plan has to include.
   SelectKernelsOptions select;
+  select.target = options.target;
   select.remarks = options.remarks;
   pm.addPass(createSelectKernels(select));
   // Before the plan: what runs at the same time must not share memory.

@@ -18,6 +18,7 @@ namespace qlora {
 /// What a compile needs to know, already checked for contradictions. The
 /// LoRA texts are JSON, as the passes take them.
 struct CompileOptions {
+  std::string target = "cpu"; ///< cpu or cuda
   int64_t batch = 1;
   std::vector<int64_t> lengths;
   std::string computeType = "bfloat16";

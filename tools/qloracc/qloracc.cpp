@@ -119,21 +119,19 @@ LogicalResult Compile::finish(ModuleOp program) {
         })))
       return failure();
   }
+  const KernelDialect *dialect = dialectOf(settings.codegen.target);
   if (!settings.dumpPhases.empty()) {
     SmallString<128> path(settings.dumpPhases);
-    llvm::sys::path::append(path, "kernels.cpp");
+    llvm::sys::path::append(
+        path, settings.codegen.target == "cuda" ? "kernels.cu" : "kernels.cpp");
     if (failed(writeFile(path, [&](raw_ostream &os) {
-          (void)printKernels(program, os);
+          (void)printKernels(program, *dialect, os);
         })))
       return failure();
   }
-  if (settings.emit == "cpp")
-    return printKernels(program, llvm::outs());
-  CodegenOptions codegen;
-  codegen.march = settings.march;
-  codegen.cacheFolder = settings.cacheFolder;
-  codegen.useCache = settings.useCache;
-  return emitTrainSo(program, codegen, settings.output);
+  if (settings.emit == "cpp" || settings.emit == "cuda")
+    return printKernels(program, *dialect, llvm::outs());
+  return emitTrainSo(program, settings.codegen, settings.output);
 }
 
 LogicalResult Compile::run(OwningOpRef<ModuleOp> &module) {

@@ -3,6 +3,7 @@
 // Names to devices.
 
 #include "runtime/Device/Cpu/CpuDevice.h"
+#include "runtime/Device/Cuda/CudaDevice.h"
 #include "runtime/Device/Device.h"
 #include "runtime/Device/Null/NullDevice.h"
 
@@ -14,12 +15,10 @@ StatusOr<std::unique_ptr<Device>> createDevice(std::string_view name,
     return createCpuDevice(options);
   if (name == "null")
     return createNullDevice(options);
-  if (name == "cuda" || name.starts_with("cuda:"))
-    return Status::error(StatusCode::kUnavailable,
-                         "device '{}': this qlora-run has no CUDA device; use "
-                         "--device cpu",
+  if (name == "cuda")
+    return createCudaDevice(options);
+  return Status::invalid("unknown device '{}'; there are cpu, cuda and null",
                          name);
-  return Status::invalid("unknown device '{}'; there are cpu and null", name);
 }
 
 } // namespace qlora

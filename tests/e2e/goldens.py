@@ -5,10 +5,12 @@
 
     goldens.py --tools build/bin [--cases DIR] [--work DIR] [CASE ...]
                [--compile-flag F]... [--run-flag F]... [--bf16] [--ranks N]
+               [--target cuda]
 
 Each case is imported, compiled and trained as a user would, on its own number
 of ranks, and held against expected.safetensors: float32 within the tolerances
-below; with --bf16, only losses, within 2 %.
+below; with --bf16, only losses, within 2 %. With --target cuda the programs
+are CUDA's and run on the software platform (tests/cuda).
 """
 
 import argparse
@@ -32,18 +34,31 @@ class Failure(Exception):
     pass
 
 
-def run(command, log):
+def run(command, log, environment=None):
     with open(log, "a") as out:
         out.write("$ " + " ".join(command) + "\n")
         out.flush()
-        code = subprocess.run(command, stdout=out, stderr=out).returncode
+        code = subprocess.run(command, stdout=out, stderr=out,
+                              env=environment).returncode
     if code:
         with open(log) as text:
             tail = text.read()[-2000:]
         raise Failure(f"{os.path.basename(command[0])} exited {code}\n{tail}")
 
 
-def train(tools, case, work, compile_flags, run_flags, ranks):
+def software_cuda(tools, ranks):
+    """Flags of the compiler and the environment of the runtime."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    platform = os.path.join(tools, "..", "cuda-platform")
+    flags = ["--target", "cuda", "--cuda-arch", "90", "--cuda-compiler",
+             os.path.join(here, "..", "cuda", "host-nvcc")]
+    return flags, {**os.environ,
+                   "LD_LIBRARY_PATH": os.path.abspath(platform),
+                   "QLORA_TEST_CUDA_DEVICES": ",".join(["sm_90:4096"] * ranks)}
+
+
+def train(tools, case, work, compile_flags, run_flags, ranks,
+          environment=None):
     """Runs the three commands; returns metrics, dump and adapter."""
     log = os.path.join(work, "log.txt")
     yaml = os.path.join(case, "train.yaml")
@@ -54,7 +69,7 @@ def train(tools, case, work, compile_flags, run_flags, ranks):
     run([f"{tools}/qloracc", model, "-o", module, "--config", yaml,
          *compile_flags], log)
     run([f"{tools}/qlora-run", module, "--config", yaml, "--gpus", str(ranks),
-         "--output_dir", out, "--dump", dump, *run_flags], log)
+         "--output_dir", out, "--dump", dump, *run_flags], log, environment)
     with open(os.path.join(out, "metrics.jsonl")) as lines:
         metrics = [json.loads(line) for line in lines]
     return ([m for m in metrics if "loss" in m],
@@ -146,10 +161,15 @@ def run_case(options, case):
     if options.bf16:
         compile_flags += ["--compute-dtype", "bfloat16"]
         run_flags += ["--compute-dtype", "bfloat16"]
+    environment = None
+    if options.target == "cuda":
+        flags, environment = software_cuda(options.tools, ranks)
+        compile_flags += flags
     errors = {}
     with tempfile.TemporaryDirectory(dir=options.work) as work:
         metrics, dump, adapter = train(options.tools, case, work,
-                                       compile_flags, run_flags, ranks)
+                                       compile_flags, run_flags, ranks,
+                                       environment)
     if options.bf16:
         for i, step in enumerate(metrics):
             want = expected["loss"][i]
@@ -172,6 +192,7 @@ def main():
     parser.add_argument("--run-flag", action="append", default=[])
     parser.add_argument("--bf16", action="store_true")
     parser.add_argument("--ranks", type=int, default=0)
+    parser.add_argument("--target", choices=["cpu", "cuda"], default="cpu")
     options = parser.parse_args()
     names = options.names or sorted(
         name for name in os.listdir(options.cases)

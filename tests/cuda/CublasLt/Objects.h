@@ -8,6 +8,8 @@
 
 #include "runtime/Device/Cuda/CudaTypes.h"
 
+#include <string_view>
+
 namespace qlora {
 extern "C" {
 #define QLORA_CUBLASLT(Name, Symbol, Parameters)                               \
@@ -33,6 +35,7 @@ struct cublasLtMatrixLayoutOpaque {
 
 struct cublasLtMatmulPreferenceOpaque {
   uint64_t maxWorkspace = 0;
+  uint32_t alignments[4] = {256, 256, 256, 256}; ///< at least, of A, B, C, D
 };
 
 namespace platform {
@@ -57,6 +60,10 @@ struct Product {
 /// rounded once to D's type.
 void multiply(const Product &product, float alpha, const void *a,
               const void *b, float beta, const void *c, void *d);
+
+/// Explains on stderr and gives the status back.
+cublasStatus_t refuse(const char *symbol, cublasStatus_t status,
+                      std::string_view why);
 
 /// Bytes from the first to the last element.
 uint64_t bytesOf(const cublasLtMatrixLayoutOpaque &layout);

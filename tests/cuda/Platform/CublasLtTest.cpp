@@ -162,6 +162,8 @@ TEST(CublasLt, RefusesWrongArguments) {
     cublasLtHandle_t handle = nullptr;
     Client::require(cublasLtCreate(&handle), "handle");
     const Matrix a(client, kCudaR32F, 8, 8, 8, 1);
+    const Matrix b(client, kCudaR32F, 8, 8, 8, 1);
+    const Matrix d(client, kCudaR32F, 8, 8, 8, 1);
     const Matrix wide(client, kCudaR32F, 8, 9, 8, 1);
     const Matrix half(client, kCudaR16BF, 8, 8, 8, 1);
     const auto description = describe({0, 0, false, false, 1, 0});
@@ -183,14 +185,15 @@ TEST(CublasLt, RefusesWrongArguments) {
     const auto found = findAlgorithm(handle, description, a, a, a, 1 << 20);
     const auto other = findAlgorithm(handle, description, a, wide, wide, 0);
     cublasLtMatrixLayout_t layout = nullptr;
-    return multiply(a, a, wide, 0, nullptr, 0) == kBlasInvalidValue &&
-           multiply(a, a, half, 0, nullptr, 0) == kBlasInvalidValue &&
-           multiply(a, a, a, 4, nullptr, 0) == kBlasInvalidValue &&
-           multiply(a, a, a, 16, nullptr, 0) == kBlasInvalidValue &&
-           multiply(a, a, a, 0, &other.algo, 0) == kBlasInvalidValue &&
-           multiply(a, a, a, 0, &found.algo, 0) == kBlasInvalidValue &&
+    return multiply(a, b, wide, 0, nullptr, 0) == kBlasInvalidValue &&
+           multiply(a, b, half, 0, nullptr, 0) == kBlasInvalidValue &&
+           multiply(a, b, d, 4, nullptr, 0) == kBlasInvalidValue &&
+           multiply(a, b, d, 16, nullptr, 0) == kBlasInvalidValue &&
+           multiply(a, b, d, 0, &other.algo, 0) == kBlasInvalidValue &&
+           multiply(a, b, d, 0, &found.algo, 0) == kBlasInvalidValue &&
            cublasLtMatrixLayoutCreate(&layout, kCudaR32F, 8, 8, 7) ==
                kBlasInvalidValue &&
-           multiply(a, a, a, 0, nullptr, 0) == kBlasSuccess;
+           multiply(a, a, a, 0, nullptr, 0) == kBlasInvalidValue &&
+           multiply(a, b, d, 0, nullptr, 0) == kBlasSuccess;
   }));
 }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
 
-// The functions of libcublasLt.so.13: every argument is checked, more strictly
+// The products of libcublasLt.so.13: every argument is checked, more strictly
 // than NVIDIA documents where a looser caller would depend on luck:
 //
-//   pointers are aligned to 16 bytes and their matrices inside of one live
-//   allocation; an algorithm is used for the very product that it was found
-//   for, with at least its workspace; the workspace is filled with NaN when
-//   the product runs, so that another use at the same time shows.
-//
-// Known: float32 and bf16, float32 sums, host scalars, no epilogue.
+//   matrices are inside of one live allocation, and aligned as the preference
+//   said when the algorithm was found (256 bytes if it said nothing; 16 where
+//   no algorithm is given); D overlaps neither A nor B; an algorithm is used
+//   for the very product that it was found for, with at least its workspace;
+//   the workspace is filled with NaN when the product runs, so that another
+//   use at the same time shows.
 
 #include "tests/cuda/CublasLt/Objects.h"
 
@@ -17,6 +17,7 @@
 
 #include <fmt/format.h>
 
+#include <bit>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -24,118 +25,6 @@
 namespace qlora {
 
 using namespace platform;
-
-static cublasStatus_t refuse(const char *symbol, cublasStatus_t status,
-                             std::string_view why) {
-  explain(fmt::format("{}: {}", symbol, why));
-  return status;
-}
-
-cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle) {
-  if (const int code = countAndInject("cublasLtCreate"))
-    return code;
-  const int device = currentDevice();
-  if (device < 0)
-    return refuse("cublasLtCreate", kBlasNotInitialized,
-                  "no context is current");
-  *handle = new cublasLtContext{device};
-  return kBlasSuccess;
-}
-
-cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
-  if (const int code = countAndInject("cublasLtDestroy"))
-    return code;
-  delete handle;
-  return kBlasSuccess;
-}
-
-cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *description,
-                                        int compute, int scale) {
-  if (const int code = countAndInject("cublasLtMatmulDescCreate"))
-    return code;
-  if (compute != kCublasCompute32F || scale != kCudaR32F)
-    return refuse("cublasLtMatmulDescCreate", kBlasNotSupported,
-                  "only float32 sums and scalars");
-  *description = new cublasLtMatmulDescOpaque;
-  return kBlasSuccess;
-}
-
-cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t description) {
-  delete description;
-  return kBlasSuccess;
-}
-
-cublasStatus_t
-cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t description, int attribute,
-                               const void *value, size_t bytes) {
-  constexpr const char *kSymbol = "cublasLtMatmulDescSetAttribute";
-  if (const int code = countAndInject(kSymbol))
-    return code;
-  if (attribute != kCublasDescTransposeA && attribute != kCublasDescTransposeB)
-    return refuse(kSymbol, kBlasNotSupported,
-                  fmt::format("attribute {}", attribute));
-  int32_t operation = -1;
-  if (bytes != sizeof(operation))
-    return refuse(kSymbol, kBlasInvalidValue, "the value is an int32");
-  std::memcpy(&operation, value, bytes);
-  if (operation != kCublasOpN && operation != kCublasOpT)
-    return refuse(kSymbol, kBlasInvalidValue,
-                  fmt::format("operation {}", operation));
-  (attribute == kCublasDescTransposeA ? description->transposeA
-                                      : description->transposeB) = operation;
-  return kBlasSuccess;
-}
-
-cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout,
-                                          int type, uint64_t rows,
-                                          uint64_t columns, int64_t leading) {
-  constexpr const char *kSymbol = "cublasLtMatrixLayoutCreate";
-  if (const int code = countAndInject(kSymbol))
-    return code;
-  if (type != kCudaR32F && type != kCudaR16BF)
-    return refuse(kSymbol, kBlasNotSupported, fmt::format("type {}", type));
-  if (!rows || !columns || leading < 0 || uint64_t(leading) < rows)
-    return refuse(kSymbol, kBlasInvalidValue,
-                  fmt::format("{} x {} with leading dimension {}", rows,
-                              columns, leading));
-  *layout = new cublasLtMatrixLayoutOpaque{type, rows, columns, leading};
-  return kBlasSuccess;
-}
-
-cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
-  delete layout;
-  return kBlasSuccess;
-}
-
-cublasStatus_t
-cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *preference) {
-  if (const int code = countAndInject("cublasLtMatmulPreferenceCreate"))
-    return code;
-  *preference = new cublasLtMatmulPreferenceOpaque;
-  return kBlasSuccess;
-}
-
-cublasStatus_t
-cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
-  delete preference;
-  return kBlasSuccess;
-}
-
-cublasStatus_t
-cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
-                                     int attribute, const void *value,
-                                     size_t bytes) {
-  constexpr const char *kSymbol = "cublasLtMatmulPreferenceSetAttribute";
-  if (const int code = countAndInject(kSymbol))
-    return code;
-  if (attribute != kCublasPreferenceMaxWorkspace)
-    return refuse(kSymbol, kBlasNotSupported,
-                  fmt::format("attribute {}", attribute));
-  if (bytes != sizeof(uint64_t))
-    return refuse(kSymbol, kBlasInvalidValue, "the value is a uint64");
-  std::memcpy(&preference->maxWorkspace, value, bytes);
-  return kBlasSuccess;
-}
 
 /// The product of these layouts, or why there is none.
 static std::optional<Product>
@@ -169,8 +58,10 @@ makeProduct(const char *symbol, cublasLtMatmulDesc_t description,
   return std::nullopt;
 }
 
-/// An algorithm's words: a mark, the product's shape, its workspace.
+/// An algorithm's words: a mark, the product's shape, types with alignments,
+/// its workspace.
 static cublasLtMatmulAlgo_t algorithmOf(const Product &product,
+                                        uint64_t alignments,
                                         uint64_t workspace) {
   const auto pair = [](uint64_t high, uint64_t low) {
     return high << 32 ^ low;
@@ -182,8 +73,17 @@ static cublasLtMatmulAlgo_t algorithmOf(const Product &product,
            uint64_t(product.k), flags,
            pair(uint64_t(product.a.leading), uint64_t(product.b.leading)),
            pair(uint64_t(product.c.leading), uint64_t(product.d.leading)),
-           pair(uint64_t(product.a.type), uint64_t(product.d.type)),
+           pair(alignments, uint64_t(product.a.type) << 8 |
+                                uint64_t(product.d.type)),
            workspace}};
+}
+
+/// Four logarithms in a byte each, A's the lowest; the high half of word 6.
+static uint64_t packAlignments(const uint32_t (&alignments)[4]) {
+  uint64_t packed = 0;
+  for (int i = 0; i < 4; ++i)
+    packed |= uint64_t(std::countr_zero(alignments[i])) << (8 * i);
+  return packed;
 }
 
 /// What the found algorithm asks for: a split sum where the caller allows it.
@@ -215,7 +115,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
   const int count = workspace ? 2 : 1;
   for (int i = 0; i < count && i < wanted; ++i) {
     results[i] = {};
-    results[i].algo = algorithmOf(*product, sizes[i]);
+    results[i].algo =
+        algorithmOf(*product, packAlignments(preference->alignments), sizes[i]);
     results[i].workspaceSize = sizes[i];
     results[i].wavesCount = 1.0f;
     ++*found;
@@ -226,9 +127,9 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
 /// What is wrong with a matrix in memory, or empty.
 static std::string checkMatrix(const char *name, const void *data,
                                const cublasLtMatrixLayoutOpaque &layout,
-                               int device) {
-  if (reinterpret_cast<uintptr_t>(data) % 16)
-    return fmt::format("{} is not aligned to 16 bytes", name);
+                               uint64_t alignment, int device) {
+  if (reinterpret_cast<uintptr_t>(data) % alignment)
+    return fmt::format("{} is not aligned to {} bytes", name, alignment);
   const std::string wrong = checkDeviceRange(data, bytesOf(layout), device);
   return wrong.empty() ? "" : fmt::format("{}: {}", name, wrong);
 }
@@ -240,18 +141,34 @@ struct Operands {
   void *d, *workspace;
   float alpha, beta;
   uint64_t workspaceBytes; ///< that the algorithm uses
+  uint64_t alignments;     ///< packed
+
+  uint64_t alignment(int matrix) const {
+    return uint64_t{1} << (alignments >> (8 * matrix) & 0xff);
+  }
 };
 } // namespace
 
+static bool overlap(const void *a, const cublasLtMatrixLayoutOpaque &layoutA,
+                    const void *b, const cublasLtMatrixLayoutOpaque &layoutB) {
+  const auto beginA = reinterpret_cast<uintptr_t>(a);
+  const auto beginB = reinterpret_cast<uintptr_t>(b);
+  return beginA < beginB + bytesOf(layoutB) &&
+         beginB < beginA + bytesOf(layoutA);
+}
+
 static std::string checkOperands(const Product &product, const Operands &of,
                                  int device) {
-  std::string wrong = checkMatrix("A", of.a, product.a, device);
+  std::string wrong = checkMatrix("A", of.a, product.a, of.alignment(0), device);
   if (wrong.empty())
-    wrong = checkMatrix("B", of.b, product.b, device);
+    wrong = checkMatrix("B", of.b, product.b, of.alignment(1), device);
   if (wrong.empty() && of.beta != 0)
-    wrong = checkMatrix("C", of.c, product.c, device);
+    wrong = checkMatrix("C", of.c, product.c, of.alignment(2), device);
   if (wrong.empty())
-    wrong = checkMatrix("D", of.d, product.d, device);
+    wrong = checkMatrix("D", of.d, product.d, of.alignment(3), device);
+  if (wrong.empty() && (overlap(of.d, product.d, of.a, product.a) ||
+                        overlap(of.d, product.d, of.b, product.b)))
+    wrong = "D overlaps A or B";
   if (!wrong.empty() || !of.workspaceBytes)
     return wrong;
   if (reinterpret_cast<uintptr_t>(of.workspace) % 16)
@@ -292,8 +209,11 @@ cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t description,
   if (!product || !alpha || !beta)
     return refuse(kSymbol, kBlasInvalidValue, "no product or no scalars");
   const uint64_t used = algorithm ? algorithm->data[7] : 0;
+  const uint64_t alignments =
+      algorithm ? algorithm->data[6] >> 32 : packAlignments({16, 16, 16, 16});
   if (algorithm) {
-    const cublasLtMatmulAlgo_t expected = algorithmOf(*product, used);
+    const cublasLtMatmulAlgo_t expected =
+        algorithmOf(*product, alignments, used);
     if (std::memcmp(&expected, algorithm, sizeof(expected)) != 0)
       return refuse(kSymbol, kBlasInvalidValue,
                     "the algorithm was found for another product");
@@ -303,7 +223,7 @@ cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t description,
                   fmt::format("the algorithm needs {} bytes of workspace, got "
                               "{}",
                               used, workspaceBytes));
-  Operands of = {a, b, c, d, workspace, 0, 0, used};
+  Operands of = {a, b, c, d, workspace, 0, 0, used, alignments};
   std::memcpy(&of.alpha, alpha, sizeof(float));
   std::memcpy(&of.beta, beta, sizeof(float));
   const int device = handle->device;

@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: MIT
+
+// The demo module on the CUDA device over a driver that is a table of ours:
+// the numbers of the CPU, graphs, errors of every call, memory.
+
+#include "runtime/Device/Cuda/CudaDevice.h"
+
+#include "runtime/Core/ArenaSink.h"
+#include "runtime/Core/Executor.h"
+#include "runtime/Device/Cuda/CudaImages.h"
+#include "tests/runtime/DemoTables.h"
+#include "tests/runtime/Device/FakeCudaDriver.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <numeric>
+
+namespace qlora {
+namespace {
+
+#define EXPECT_HAS(text, part)                                                 \
+  EXPECT_NE((text).find(part), std::string::npos) << "in: " << (text)
+
+constexpr DemoEntry kAllEntries[] = {kDemoEvaluate, kDemoAccumulate,
+                                     kDemoUpdate};
+
+class TwoRanks final : public Collectives {
+public:
+  int rank() const override { return 0; }
+  int size() const override { return 2; }
+  Status allReduceSum(float *, int64_t) override { return Status::ok(); }
+  void abort() override {}
+};
+
+template <typename T> const T *at(void *address) {
+  return static_cast<const T *>(address);
+}
+
+/// The demo's kernels, as DemoModule.c has them.
+void addKernels() {
+  auto &kernels = fake::machine.kernels;
+  kernels["scale_add"] = [](const qlora_cuda_args &args, unsigned blocks,
+                            unsigned threads) {
+    EXPECT_EQ(blocks, 4u);
+    EXPECT_EQ(threads, 32u);
+    for (int64_t i = 0; i < args.rows; ++i)
+      static_cast<float *>(args.buffers[2])[i] =
+          static_cast<float>(std::bit_cast<double>(args.constants[0])) *
+              at<float>(args.buffers[0])[i] +
+          at<float>(args.buffers[1])[i];
+  };
+  kernels["gather"] = [](const qlora_cuda_args &args, unsigned, unsigned) {
+    for (int64_t i = 0; i < args.rows; ++i)
+      static_cast<float *>(args.buffers[1])[i] +=
+          static_cast<float>(at<int32_t>(args.buffers[0])[i]);
+  };
+  kernels["descend"] = [](const qlora_cuda_args &args, unsigned, unsigned) {
+    for (int64_t i = 0; i < args.rows; ++i)
+      static_cast<float *>(args.buffers[0])[i] -=
+          args.step->learning_rate * at<float>(args.buffers[1])[i];
+  };
+}
+
+class CudaDeviceTest : public testing::Test {
+protected:
+  CudaDeviceTest() : driver(fake::newDriver()) {
+    addKernels();
+    tables.retarget();
+  }
+  ~CudaDeviceTest() override { device.reset(); }
+
+  Status create(const DeviceOptions &options) {
+    device.reset();
+    QLORA_ASSIGN_OR_RETURN(LoadedModule loaded, tables.load());
+    module.emplace(std::move(loaded));
+    QLORA_ASSIGN_OR_RETURN(device, createCudaDevice(options, driver));
+    return device->load(*module, nullptr);
+  }
+
+  /// w[i] = i, a[i] = 1, ids[i] = i + 1.
+  Status start(const DeviceOptions &options) {
+    QLORA_RETURN_IF_ERROR(create(options));
+    std::vector<float> weights(16);
+    std::iota(weights.begin(), weights.end(), 0.0f);
+    QLORA_RETURN_IF_ERROR(write(kDemoFrozen, weights));
+    QLORA_RETURN_IF_ERROR(write(kDemoTrainable, std::vector<float>(16, 1.0f)));
+    std::vector<int32_t> ids(16);
+    std::iota(ids.begin(), ids.end(), 1);
+    return write(kDemoInput, ids);
+  }
+
+  template <typename T>
+  Status write(uint32_t arena, const std::vector<T> &values) {
+    return device->write(arena, 0,
+                         {reinterpret_cast<const uint8_t *>(values.data()),
+                          values.size() * sizeof(T)});
+  }
+
+  StatusOr<std::vector<float>> read(uint32_t arena) {
+    std::vector<float> values(16);
+    QLORA_RETURN_IF_ERROR(device->read(
+        arena, 0, {reinterpret_cast<uint8_t *>(values.data()), 64}));
+    return values;
+  }
+
+  Status run(DemoEntry entry, float rate = 0.5f) {
+    qlora_step_block step{};
+    step.learning_rate = rate;
+    return runEntry(*device, *module, module->entries()[entry], step);
+  }
+
+  /// All that a run does, so that each call of the driver has its turn.
+  Status runAll(const DeviceOptions &options) {
+    QLORA_RETURN_IF_ERROR(start(options));
+    for (const DemoEntry entry : kAllEntries)
+      QLORA_RETURN_IF_ERROR(run(entry));
+    for (const DemoEntry entry : kAllEntries)
+      QLORA_RETURN_IF_ERROR(run(entry));
+    return read(kDemoResult).status();
+  }
+
+  CudaDriver &driver;
+  DemoTables tables;
+  std::optional<LoadedModule> module;
+  std::unique_ptr<Device> device;
+};
+
+TEST_F(CudaDeviceTest, TrainsAsTheCpuDoes) {
+  for (const bool graphs : {true, false}) {
+    DeviceOptions options;
+    options.graphs = graphs;
+    Status status = start(options);
+    ASSERT_TRUE(status.isOk()) << status.message();
+    // The step block is read anew in every replay.
+    for (const float rate : {0.5f, 1.0f, 2.0f}) {
+      ASSERT_TRUE(run(kDemoAccumulate).isOk());
+      ASSERT_TRUE(run(kDemoUpdate, rate).isOk());
+    }
+    ASSERT_TRUE(run(kDemoEvaluate).isOk());
+    for (size_t i = 0; i < 16; ++i) {
+      const auto x = static_cast<float>(i);
+      EXPECT_EQ((*read(kDemoTrainable))[i], 1 - 3.5f * (x + 1));
+      EXPECT_EQ((*read(kDemoGradient))[i], 0);
+      EXPECT_EQ((*read(kDemoResult))[i], 2 * x + 1 - 3.5f * (x + 1));
+    }
+    EXPECT_EQ(device->counters().launches, 3 * 2 + 3 * 1 + 1u);
+    EXPECT_TRUE(device->launchTimes().empty());
+  }
+}
+
+TEST_F(CudaDeviceTest, CapturesAnEntryOnceAndNeverWaits) {
+  ASSERT_TRUE(start({}).isOk());
+  auto &calls = fake::machine.calls;
+  for (int step = 0; step < 3; ++step) {
+    ASSERT_TRUE(run(kDemoAccumulate).isOk());
+    ASSERT_TRUE(run(kDemoUpdate).isOk());
+    EXPECT_EQ(calls["graphLaunch"], 2 * (step + 1));
+  }
+  EXPECT_EQ(calls["streamBeginCapture"], 2);
+  EXPECT_EQ(calls["graphInstantiate"], 2);
+  EXPECT_EQ(calls["launchKernel"], 3);
+  EXPECT_EQ(calls["streamSynchronize"], 0);
+  // The communication queue is in the graph: it branches off and comes back,
+  // beside the two events of the entry itself.
+  EXPECT_EQ(calls["eventRecord"], 4);
+  EXPECT_EQ(calls["streamWaitEvent"], 4);
+}
+
+TEST_F(CudaDeviceTest, RunsWithoutGraphsWhenAskedToOrObserved) {
+  DeviceOptions options;
+  options.graphs = false;
+  ASSERT_TRUE(start(options).isOk());
+  ASSERT_TRUE(run(kDemoUpdate).isOk() && run(kDemoUpdate).isOk());
+  EXPECT_EQ(fake::machine.calls["launchKernel"], 2);
+  KernelObserver observer;
+  options.graphs = true;
+  options.observer = &observer;
+  ASSERT_TRUE(start(options).isOk());
+  observer.onLogits = [](std::span<const int32_t>, const float *, int64_t) {};
+  ASSERT_TRUE(run(kDemoEvaluate).isOk());
+  EXPECT_EQ(fake::machine.calls["streamBeginCapture"], 0);
+  observer.onLogits = nullptr;
+  ASSERT_TRUE(run(kDemoEvaluate).isOk());
+  EXPECT_EQ(fake::machine.calls["streamBeginCapture"], 1);
+}
+
+/// Calls whose failure has no one to hear it, or only means less to report.
+bool isQuiet(std::string_view name) {
+  return name.ends_with("Destroy") || name.ends_with("Unload") ||
+         name.ends_with("Release") || name.starts_with("memFree") ||
+         name.starts_with("getError");
+}
+
+TEST_F(CudaDeviceTest, EveryFailingCallIsAnError) {
+  for (const bool graphs : {true, false}) {
+    DeviceOptions options;
+    options.graphs = graphs;
+    fake::machine.calls.clear();
+    ASSERT_TRUE(runAll(options).isOk());
+    const auto calls = fake::machine.calls;
+    for (const auto &[name, count] : calls) {
+      for (int number = 1; number <= count && !isQuiet(name); ++number) {
+        device.reset();
+        EXPECT_EQ(fake::machine.live, 0) << name << " call " << number - 1;
+        EXPECT_TRUE(fake::machine.allocations.empty()) << name;
+        fake::machine.isCapturing = false;
+        fake::machine.calls.clear();
+        fake::machine.failing = name;
+        fake::machine.failingFrom = number;
+        const Status status = runAll(options);
+        ASSERT_FALSE(status.isOk()) << name << " call " << number;
+        EXPECT_HAS(status.message(), "CUDA_ERROR_FAKE (700): as the test");
+        EXPECT_HAS(status.message(), "cu");
+        EXPECT_TRUE(!fake::machine.isCapturing || name == "streamEndCapture");
+      }
+    }
+    device.reset();
+    fake::machine.failing.clear();
+  }
+}
+
+TEST_F(CudaDeviceTest, RunsNothingAfterAnError) {
+  ASSERT_TRUE(start({}).isOk());
+  fake::machine.failing = "launchKernel";
+  const Status status = run(kDemoUpdate);
+  EXPECT_HAS(status.message(), "update, command 0 (launch 'demo/descend'): "
+                               "cuLaunchKernel: CUDA_ERROR_FAKE (700)");
+  fake::machine.failing.clear();
+  EXPECT_EQ(run(kDemoEvaluate).message(), "cuLaunchKernel: CUDA_ERROR_FAKE "
+                                          "(700): as the test wants it");
+}
+
+TEST_F(CudaDeviceTest, NamesTheArenaThatDoesNotFit) {
+  tables.arenas[kDemoActivation].bytes = uint64_t{3} << 30;
+  const Status status = create({});
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
+  EXPECT_HAS(status.message(), "activation arena: cannot get 3221225472 bytes "
+                               "(3072.0 MiB): Fake GPU 0 has ");
+  EXPECT_HAS(status.message(), "of 1024.0 MiB free; compile the model with a "
+                               "smaller --memory-limit");
+}
+
+TEST_F(CudaDeviceTest, ChoosesTheImageThatFitsBest) {
+  const uint8_t code = 0;
+  auto image = [&](qlora_image_kind kind, uint32_t arch) {
+    return qlora_image{&code, 1, 0, kind, arch, 0};
+  };
+  const qlora_image images[] = {
+      image(QLORA_IMAGE_CUBIN, 80), image(QLORA_IMAGE_CUBIN, 89),
+      image(QLORA_IMAGE_CUBIN, 90), image(QLORA_IMAGE_PTX, 75),
+      image(QLORA_IMAGE_PTX, 80)};
+  EXPECT_EQ(bestImage(images, 0, 80), &images[0]);
+  EXPECT_EQ(bestImage(images, 0, 86), &images[0]);
+  EXPECT_EQ(bestImage(images, 0, 89), &images[1]);
+  EXPECT_EQ(bestImage(images, 0, 90), &images[2]);
+  EXPECT_EQ(bestImage(images, 0, 120), &images[4]);
+  EXPECT_EQ(bestImage(images, 0, 75), &images[3]);
+  EXPECT_EQ(bestImage(images, 0, 70), nullptr);
+  EXPECT_EQ(bestImage(images, 1, 90), nullptr);
+}
+
+TEST_F(CudaDeviceTest, SaysWhatAnUnknownCardNeeds) {
+  fake::machine.arch = 100;
+  ASSERT_TRUE(create({}).isOk()); // by PTX
+  ASSERT_EQ(device->remarks().size(), 1u);
+  EXPECT_HAS(device->remarks()[0], "Fake GPU 0 is sm_100: the driver compiled");
+  fake::machine.arch = 75;
+  const Status status = create({});
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable);
+  EXPECT_HAS(status.message(),
+             "Fake GPU 0 is sm_75, but the module has code for PTX of "
+             "compute_80, sm_80, sm_90 only; compile it with sm_75 in "
+             "--cuda-arch");
+}
+
+TEST_F(CudaDeviceTest, EndsPtxWithAZero) {
+  static const uint8_t text[] = {'p', 't', 'x', '!'};
+  for (qlora_image &image : tables.images)
+    image = {text, 3, image.unit, image.kind, image.arch, 0};
+  fake::machine.arch = 100;
+  ASSERT_TRUE(create({}).isOk());
+  EXPECT_EQ(fake::machine.loadedImages,
+            std::vector<std::string>(2, std::string("ptx")));
+}
+
+TEST_F(CudaDeviceTest, SaysWhichCardIsMissing) {
+  DeviceOptions options;
+  options.ordinal = 1;
+  EXPECT_HAS(create(options).message(), "no GPU 1 for this rank: the machine "
+                                        "shows 1 to it");
+  fake::machine.cards = 2;
+  EXPECT_TRUE(create(options).isOk());
+  fake::machine.cards = 0;
+  EXPECT_HAS(create({}).message(), "NVIDIA's driver sees no GPU");
+  fake::machine.failing = "init";
+  fake::machine.error = 100;
+  const Status status = create({});
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable);
+  EXPECT_HAS(status.message(), "NVIDIA's driver sees no GPU");
+}
+
+TEST_F(CudaDeviceTest, RefusesWhatItCannotDo) {
+  TwoRanks group;
+  DeviceOptions options;
+  options.collectives = &group;
+  const Status status = create(options);
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable);
+  EXPECT_HAS(status.message(), "all_reduce over 2 GPUs needs NCCL");
+  fake::machine.kernels.erase("gather");
+  EXPECT_HAS(create({}).message(), "kernel 'gather': the module's device code "
+                                   "has no function 'gather'");
+  DemoTables cpu;
+  std::swap(tables.kernels, cpu.kernels);
+  tables.images.clear();
+  tables.header.target = QLORA_TARGET_CPU;
+  EXPECT_HAS(create({}).message(), "was compiled for the cpu, not for cuda");
+}
+
+TEST_F(CudaDeviceTest, MovesMoreThanItsBufferHolds) {
+  constexpr uint64_t kBytes = (uint64_t{80} << 20) + 5;
+  tables.arenas[kDemoActivation].bytes = kBytes;
+  ASSERT_TRUE(create({}).isOk());
+  std::vector<uint8_t> zero(kBytes, 1);
+  ASSERT_TRUE(device->read(kDemoActivation, 0, zero).isOk());
+  EXPECT_EQ(zero, std::vector<uint8_t>(kBytes, 0));
+  std::vector<uint8_t> bytes(kBytes);
+  for (uint64_t i = 0; i < kBytes; ++i)
+    bytes[i] = static_cast<uint8_t>(i * 7 + (i >> 20));
+  ASSERT_TRUE(device->write(kDemoActivation, 0, bytes).isOk());
+  ASSERT_TRUE(device->read(kDemoActivation, 0, zero).isOk());
+  EXPECT_EQ(zero, bytes);
+  DeviceArena sink(*device, kDemoActivation, kBytes);
+  const auto part = sink.map(kBytes - 3, 3);
+  std::fill(part.begin(), part.end(), uint8_t{42});
+  ASSERT_TRUE(sink.commit().isOk());
+  std::fill_n(bytes.end() - 3, 3, uint8_t{42});
+  ASSERT_TRUE(device->read(kDemoActivation, 0, zero).isOk());
+  EXPECT_EQ(zero, bytes);
+}
+
+TEST_F(CudaDeviceTest, MeasuresWhatIsBesideTheArenas) {
+  ASSERT_TRUE(create({}).isOk());
+  uint64_t arenas = 0;
+  for (const ArenaUse &use : device->memory()) {
+    EXPECT_EQ(use.allocatedBytes, use.plannedBytes);
+    EXPECT_FALSE(use.shared);
+    arenas += use.allocatedBytes;
+  }
+  const std::vector<ReserveUse> reserve = device->reserve();
+  ASSERT_EQ(reserve.size(), 2u);
+  EXPECT_EQ(reserve[0].bytes, 100u << 20);
+  EXPECT_EQ(reserve[1].bytes, fake::usedBytes() - arenas);
+}
+
+TEST_F(CudaDeviceTest, AlignsArenas) {
+  tables.arenas[kDemoActivation].alignment = 4096;
+  ASSERT_TRUE(start({}).isOk());
+  fake::machine.kernels["scale_add"] = [](const qlora_cuda_args &args, unsigned,
+                                          unsigned) {
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(args.buffers[2]) % 4096, 0u);
+  };
+  EXPECT_TRUE(run(kDemoEvaluate).isOk());
+}
+
+} // namespace
+} // namespace qlora

@@ -4,14 +4,14 @@
 
 #include "compiler/Codegen/Codegen.h"
 #include "compiler/Driver.h"
+#include "compiler/Report.h"
 #include "dialects/Program/Program.h"
 #include "dialects/Train/Train.h"
+#include "tools/qloracc/ReadModel.h"
 #include "tools/qloracc/Settings.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/AsmState.h"
-#include "mlir/IR/Verifier.h"
-#include "mlir/Parser/Parser.h"
 #include "mlir/Support/FileUtilities.h"
 #include "mlir/Support/Timing.h"
 #include "llvm/Support/CommandLine.h"
@@ -112,13 +112,10 @@ bool Compile::afterPhase(StringRef phase, ModuleOp module) {
 
 LogicalResult Compile::finish(ModuleOp program) {
   program->setAttr("program.config", StringAttr::get(&context, config));
-  if (!settings.report.empty()) {
-    auto plan = program->getAttrOfType<StringAttr>("program.plan");
-    if (failed(writeFile(settings.report, [&](raw_ostream &os) {
-          os << plan.getValue() << "\n";
-        })))
-      return failure();
-  }
+  if (!settings.report.empty() &&
+      failed(writeFile(settings.report,
+                       [&](raw_ostream &os) { writeReport(program, os); })))
+    return failure();
   if (!settings.dumpPhases.empty()) {
     SmallString<128> path(settings.dumpPhases);
     llvm::sys::path::append(path, "kernels.cpp");
@@ -187,7 +184,7 @@ int main(int argc, char **argv) {
   llvm::SourceMgr sources;
   sources.AddNewSourceBuffer(std::move(file), llvm::SMLoc());
   SourceMgrDiagnosticHandler diagnostics(sources, &context);
-  OwningOpRef<ModuleOp> module = parseSourceFile<ModuleOp>(sources, &context);
+  OwningOpRef<ModuleOp> module = readModel(sources, context);
   if (!module)
     return 1;
   return failed(Compile(context, settings).run(module));

@@ -78,6 +78,19 @@ private:
 
 } // namespace
 
+/// As runtime/Session/DropoutMasks.h reads it.
+static nlohmann::json dropoutFacts(DictionaryAttr adapters) {
+  nlohmann::json facts = nlohmann::json::object();
+  for (NamedAttribute adapter : adapters) {
+    auto entry = cast<DictionaryAttr>(adapter.getValue());
+    facts[adapter.getName().str()] = {
+        {"op", entry.getAs<IntegerAttr>("op").getInt()},
+        {"probability",
+         entry.getAs<FloatAttr>("probability").getValueAsDouble()}};
+  }
+  return facts;
+}
+
 /// What the runtime has to know of the model, next to the options.
 void Compile::recordOptions(ModuleOp module) {
   nlohmann::json facts = nlohmann::json::object();
@@ -89,6 +102,9 @@ void Compile::recordOptions(ModuleOp module) {
       else if (auto text = dyn_cast<StringAttr>(attr.getValue()))
         facts[key] = text.getValue().str();
     }
+  if (auto adapters =
+          module->getAttrOfType<DictionaryAttr>(model::kAdapterDropoutAttr))
+    facts["adapter_dropout"] = dropoutFacts(adapters);
   nlohmann::json recorded = settings.options.recorded(facts);
   // The model is where it was imported from, unless the user said otherwise.
   auto folder = module->getAttrOfType<StringAttr>("model.folder");
@@ -111,6 +127,7 @@ bool Compile::afterPhase(StringRef phase, ModuleOp module) {
 }
 
 LogicalResult Compile::finish(ModuleOp program) {
+  recordOptions(program);
   program->setAttr("program.config", StringAttr::get(&context, config));
   if (!settings.report.empty() &&
       failed(writeFile(settings.report,
@@ -140,7 +157,6 @@ LogicalResult Compile::run(OwningOpRef<ModuleOp> &module) {
       return fail("cannot create " + settings.dumpPhases + ": " +
                   error.message()),
              failure();
-  recordOptions(*module);
   bool finished = true;
   auto hook = [&](StringRef phase, ModuleOp current) {
     finished = afterPhase(phase, current);

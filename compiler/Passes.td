@@ -68,8 +68,9 @@ def AttachAdapters : Pass<"attach-adapters", "::mlir::ModuleOp"> {
     ```
 
     With dropout, x goes through one `model.dropout` per distinct x, so that
-    siblings share a mask (PEFT draws one per module). `modulesToSave` (JSON
-    list) makes ordinary weights trainable.
+    siblings share a mask (PEFT draws one per module); the module attribute
+    `model.adapter_dropout` keeps which. `modulesToSave` (JSON list) makes
+    ordinary weights trainable.
   }];
   let options = [
     Option<"rank", "r", "int64_t", "8", "">,

@@ -77,8 +77,9 @@ static void buildOptimize(OpPassManager &pm, const CompileOptions &options,
     pm.addPass(createRematerialize(remat));
   // After recomputation, so that a recomputed use can share a decode.
   PlanDequantOptions dequant;
-  dequant.form = options.isEnabled("plan-dequant") ? options.dequantForm
-                                                   : std::string("panel");
+  dequant.form = options.isEnabled("plan-dequant") && !budget.onlyPanels
+                     ? options.dequantForm
+                     : std::string("panel");
   dequant.residentBytes = budget.residentBytes;
   dequant.target = options.target;
   dequant.profile = options.deviceProfile;

@@ -117,6 +117,7 @@ private:
 
   std::vector<CUfunction> generated; ///< per kernel; null for library ones
   std::vector<QueueUse> queuesOfEntry;
+  std::vector<bool> hasRun; ///< per entry
   size_t entryIndex = 0;
   Mode mode = Mode::kDirect;
   bool isCancelled = false;
@@ -161,6 +162,7 @@ Status CudaDevice::prepareQueues() {
   }
   QLORA_RETURN_IF_ERROR(queues.create(api, mostEvents));
   graphs.create(api, queues.compute(), module->entries().size());
+  hasRun.assign(module->entries().size(), false);
   return transfers.create(api, queues, kTransferBytes);
 }
 
@@ -204,7 +206,7 @@ Status CudaDevice::beginEntry(const qlora_entry &entry) {
   QLORA_RETURN_IF_ERROR(transfers.write(
       arenas.step(), {reinterpret_cast<const uint8_t *>(&step), sizeof step}));
   mode = Mode::kDirect;
-  if (usesGraphs && !isObserved())
+  if (usesGraphs && !isObserved() && hasRun[entryIndex])
     mode = graphs.has(entryIndex) ? Mode::kReplay : Mode::kCapture;
   Status status = startEntry();
   if (!status.isOk() && mode == Mode::kCapture)
@@ -226,6 +228,7 @@ Status CudaDevice::finishEntry() {
   Status status;
   if (!isCancelled)
     status = queues.join(queuesOfEntry[entryIndex]);
+  hasRun[entryIndex] = true;
   if (mode == Mode::kDirect)
     return status;
   if (isCancelled || !status.isOk()) {

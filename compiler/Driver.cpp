@@ -90,20 +90,16 @@ LogicalResult Driver::refuseLimit(ModuleOp smallest, int64_t bytes) {
 }
 
 /// Optimises and plans copies of `step` with smaller and smaller budgets
-/// until the plan fits; then gives what is left to resident weights.
-FailureOr<OwningOpRef<ModuleOp>> Driver::fitMemory(ModuleOp step) {
-  OwningOpRef<ModuleOp> best;
-  int64_t smallest = 0;
+/// until the plan fits; the smallest one is left in `best`.
+LogicalResult Driver::shrink(ModuleOp step, OwningOpRef<ModuleOp> &best) {
   for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
     OwningOpRef<ModuleOp> plan = step.clone();
     if (failed(optimizeAndPlan(*plan, chosen)))
       return failure();
     int64_t bytes = plannedBytes(*plan);
     int64_t activations = activationBytes(*plan);
-    if (!best || bytes < smallest) {
+    if (!best || bytes < plannedBytes(*best))
       best = std::move(plan);
-      smallest = bytes;
-    }
     int64_t overshoot = bytes - options.memoryLimit;
     if (overshoot <= 0 || !options.isEnabled("rematerialize"))
       break;
@@ -111,11 +107,29 @@ FailureOr<OwningOpRef<ModuleOp>> Driver::fitMemory(ModuleOp step) {
         chosen.activationBytes ? chosen.activationBytes : activations;
     chosen.activationBytes = std::max<int64_t>(before - overshoot, 1);
   }
+  return success();
+}
+
+/// A plan within the limit; what is left of it goes to resident weights.
+FailureOr<OwningOpRef<ModuleOp>> Driver::fitMemory(ModuleOp step) {
+  OwningOpRef<ModuleOp> best;
+  if (failed(shrink(step, best)))
+    return failure();
+  // Whole decoded weights are faster, but the largest of them is scratch.
+  if (plannedBytes(*best) > options.memoryLimit &&
+      options.dequantForm == "auto") {
+    chosen = MemoryBudget();
+    chosen.onlyPanels = true;
+    if (failed(shrink(step, best)))
+      return failure();
+  }
+  int64_t smallest = plannedBytes(*best);
   if (smallest > options.memoryLimit)
     return refuseLimit(*best, smallest);
   MemoryBudget roomy = chosen;
   roomy.residentBytes = options.memoryLimit - smallest;
-  if (roomy.residentBytes > 0 && options.dequantForm == "auto") {
+  if (roomy.residentBytes > 0 && !roomy.onlyPanels &&
+      options.dequantForm == "auto") {
     OwningOpRef<ModuleOp> plan = step.clone();
     if (failed(optimizeAndPlan(*plan, roomy)))
       return failure();

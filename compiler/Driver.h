@@ -33,6 +33,8 @@ private:
                                const MemoryBudget &budget);
   mlir::LogicalResult optimizeAndPlan(mlir::ModuleOp module,
                                       const MemoryBudget &budget);
+  mlir::LogicalResult shrink(mlir::ModuleOp step,
+                             mlir::OwningOpRef<mlir::ModuleOp> &best);
   mlir::FailureOr<mlir::OwningOpRef<mlir::ModuleOp>>
   fitMemory(mlir::ModuleOp step);
   mlir::LogicalResult refuseLimit(mlir::ModuleOp smallest, int64_t bytes);

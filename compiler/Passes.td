@@ -68,8 +68,9 @@ def AttachAdapters : Pass<"attach-adapters", "::mlir::ModuleOp"> {
     ```
 
     With dropout, x goes through one `model.dropout` per distinct x, so that
-    siblings share a mask (PEFT draws one per module). `modulesToSave` (JSON
-    list) makes ordinary weights trainable.
+    siblings share a mask (PEFT draws one per module); the module attribute
+    `model.adapter_dropout` keeps which. `modulesToSave` (JSON list) makes
+    ordinary weights trainable.
   }];
   let options = [
     Option<"rank", "r", "int64_t", "8", "">,
@@ -135,6 +136,7 @@ def Rematerialize : Pass<"rematerialize", "::mlir::ModuleOp"> {
   let options = [
     Option<"budget", "budget", "int64_t", "0", "bytes of activations">,
     Option<"blocks", "blocks", "bool", "false", "whole-block policy">,
+    Option<"target", "target", "std::string", "\"cpu\"", "cpu or cuda">,
     Option<"profile", "device-profile", "std::string", "\"\"",
            "device.json of qlora-run --calibrate">,
     Option<"remarks", "remarks", "bool", "false", "say why, with numbers">,
@@ -158,13 +160,16 @@ def PlanDequant : Pass<"plan-dequant", "::mlir::ModuleOp"> {
     For every weight that is not stored in the compute type, by cost: decoded
     in panels inside each GEMM (`panel`), once into scratch before it, shared
     by the recompute and backward of the same block (`scratch`), or kept as
-    numbers (`resident`) where memory allows. Each choice is a remark.
+    numbers (`resident`) where memory allows. Each choice is a remark. A GPU
+    has no panels: `panel` is a decode of all of W inside each GEMM there, so
+    the choice is between the other two.
   }];
   let options = [
     Option<"form", "form", "std::string", "\"auto\"",
            "auto, panel, scratch or resident">,
     Option<"residentBytes", "resident-bytes", "int64_t", "0",
            "memory left for resident weights">,
+    Option<"target", "target", "std::string", "\"cpu\"", "cpu or cuda">,
     Option<"profile", "device-profile", "std::string", "\"\"",
            "device.json of qlora-run --calibrate">,
     Option<"remarks", "remarks", "bool", "false", "say why, with numbers">,
@@ -214,7 +219,7 @@ def SelectKernels : Pass<"select-kernels", "::mlir::ModuleOp"> {
     the implementation promises to stay within.
   }];
   let options = [
-    Option<"target", "target", "std::string", "\"cpu\"", "cpu">,
+    Option<"target", "target", "std::string", "\"cpu\"", "cpu or cuda">,
     Option<"remarks", "remarks", "bool", "false", "say why a row was refused">,
   ];
 }
@@ -257,11 +262,14 @@ def VerifyPhase : Pass<"verify-phase", "::mlir::ModuleOp"> {
 //===----------------------------------------------------------------------===//
 
 def PrintKernels : Pass<"print-kernels", "::mlir::ModuleOp"> {
-  let summary = "write the generated kernels as host C++ to stdout";
+  let summary = "write the generated kernels as C++ to stdout";
   let description = [{
-    Writes what `qloracc --emit=cpp` writes to standard output, so that a text
-    test can look at it.
+    Writes what `qloracc --emit=cpp` (or `--emit=cuda`) writes to standard
+    output, so that a text test can look at it.
   }];
+  let options = [
+    Option<"target", "target", "std::string", "\"cpu\"", "cpu or cuda">,
+  ];
 }
 
 #endif // QLORA_COMPILER_PASSES_TD

@@ -70,15 +70,18 @@ static void buildOptimize(OpPassManager &pm, const CompileOptions &options,
   RematerializeOptions remat;
   remat.budget = budget.activationBytes;
   remat.blocks = options.checkpointing;
+  remat.target = options.target;
   remat.profile = options.deviceProfile;
   remat.remarks = options.remarks;
   if (options.isEnabled("rematerialize"))
     pm.addPass(createRematerialize(remat));
   // After recomputation, so that a recomputed use can share a decode.
   PlanDequantOptions dequant;
-  dequant.form = options.isEnabled("plan-dequant") ? options.dequantForm
-                                                   : std::string("panel");
+  dequant.form = options.isEnabled("plan-dequant") && !budget.onlyPanels
+                     ? options.dequantForm
+                     : std::string("panel");
   dequant.residentBytes = budget.residentBytes;
+  dequant.target = options.target;
   dequant.profile = options.deviceProfile;
   dequant.remarks = options.remarks;
   pm.addPass(createPlanDequant(dequant));
@@ -103,6 +106,7 @@ static void buildProgram(OpPassManager &pm, const CompileOptions &options,
   pm.addPass(createLowerToProgram());
   // Brings the workspaces, which the plan has to include.
   SelectKernelsOptions select;
+  select.target = options.target;
   select.remarks = options.remarks;
   pm.addPass(createSelectKernels(select));
   // Before the plan: what runs at the same time must not share memory.

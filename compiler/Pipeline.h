@@ -18,6 +18,7 @@ namespace qlora {
 /// What a compile needs to know, already checked for contradictions. The
 /// LoRA texts are JSON, as the passes take them.
 struct CompileOptions {
+  std::string target = "cpu"; ///< cpu or cuda
   int64_t batch = 1;
   std::vector<int64_t> lengths;
   std::string computeType = "bfloat16";
@@ -50,6 +51,7 @@ struct CompileOptions {
 struct MemoryBudget {
   int64_t activationBytes = 0; ///< 0: no limit
   int64_t residentBytes = 0;
+  bool onlyPanels = false; ///< no scratch for whole decoded weights
 };
 
 struct Phase {

@@ -3,6 +3,9 @@
 # How lit runs the text tests: .mlir files through qlora-opt and FileCheck,
 # .test files through the tools of a build.
 
+import os
+import shutil
+
 import lit.formats
 
 config.name = "qlora"
@@ -16,7 +19,14 @@ config.test_exec_root = config.build_tests
 config.environment["PATH"] = ":".join(
     [config.tools_folder, config.llvm_tools_folder, config.environment["PATH"]]
 )
+# Tests of device code are left out where there is no CUDA compiler.
+nvcc = shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
+if nvcc:
+    config.available_features.add("nvcc")
+
 config.substitutions += [
+    ("%nvcc", nvcc or "nvcc"),
+    ("%source", os.path.dirname(config.source_tests)),
     ("%inputs", config.source_tests + "/Inputs"),
     ("%python", config.python),
 ]

@@ -5,6 +5,7 @@
 #include "compiler/Codegen/Codegen.h"
 
 #include "compiler/Codegen/CpuTarget.h"
+#include "compiler/Codegen/CudaTarget.h"
 #include "compiler/Codegen/EmitModule.h"
 #include "compiler/Codegen/Linker.h"
 #include "compiler/Codegen/PrintKernel.h"
@@ -27,58 +28,83 @@ printAll(ModuleOp module, const KernelDialect &dialect) {
   return functions;
 }
 
-LogicalResult qlora::printKernels(ModuleOp module, raw_ostream &stream) {
-  FailureOr<std::vector<std::string>> functions =
-      printAll(module, hostDialect());
+const KernelDialect *qlora::dialectOf(StringRef target) {
+  if (target == "cpu")
+    return &hostDialect();
+  return target == "cuda" ? &cudaDialect() : nullptr;
+}
+
+LogicalResult qlora::printKernels(ModuleOp module,
+                                  const KernelDialect &dialect,
+                                  raw_ostream &stream) {
+  FailureOr<std::vector<std::string>> functions = printAll(module, dialect);
   if (failed(functions))
     return failure();
-  stream << "#include \"runtime/Kernels/Rows.h\"\n";
+  stream << "#include \"" << dialect.include() << "\"\n";
   for (const std::string &function : *functions)
     stream << '\n' << function;
   return success();
 }
 
-/// Everything after the texts: what can fail is the machine, not the module.
-static Status buildLibrary(const std::vector<std::string> &functions,
-                           const std::string &tables, Target &target,
-                           const std::string &clang,
-                           const std::string &outputPath) {
-  QLORA_ASSIGN_OR_RETURN(ScratchFolder folder, ScratchFolder::create());
-  QLORA_ASSIGN_OR_RETURN(std::vector<std::string> objects,
-                         target.compile(functions, folder));
-  objects.push_back(folder.file("module.o"));
-  QLORA_RETURN_IF_ERROR(assemble(clang, tables, objects.back(), folder));
-  QLORA_ASSIGN_OR_RETURN(std::string library,
-                         linkLibrary(objects, folder));
-  return replaceFile(outputPath, library);
-}
-
-static StatusOr<CpuTarget> makeTarget(const CodegenOptions &options) {
-  QLORA_ASSIGN_OR_RETURN(CpuLevel level, cpuLevel(options.march));
-  QLORA_ASSIGN_OR_RETURN(std::string clang, CpuTarget::findClang());
+static StatusOr<std::unique_ptr<Target>>
+makeTarget(const CodegenOptions &options, const std::string &clang) {
   std::string folder = options.cacheFolder.empty()
                            ? KernelCache::defaultFolder()
                            : options.cacheFolder;
   KernelCache cache(options.useCache ? folder : std::string());
-  return CpuTarget(std::move(level), std::move(cache), std::move(clang));
+  if (options.target == "cuda") {
+    QLORA_ASSIGN_OR_RETURN(std::vector<CudaArch> archs,
+                           CudaTarget::parseArchs(options.cudaArchs));
+    QLORA_ASSIGN_OR_RETURN(std::string compiler,
+                           CudaTarget::findCompiler(options.cudaCompiler));
+    return std::unique_ptr<Target>(std::make_unique<CudaTarget>(
+        std::move(archs), std::move(cache), std::move(compiler)));
+  }
+  QLORA_ASSIGN_OR_RETURN(CpuLevel level, cpuLevel(options.march));
+  return std::unique_ptr<Target>(std::make_unique<CpuTarget>(
+      std::move(level), std::move(cache), clang));
+}
+
+static LogicalResult report(ModuleOp module, const Status &status) {
+  if (status.isOk())
+    return success();
+  return emitError(module.getLoc()) << status.message();
+}
+
+/// The tables and what is compiled, as one library.
+static Status link(const std::string &tables, CompiledKernels kernels,
+                   const std::string &clang, const ScratchFolder &folder,
+                   const std::string &outputPath) {
+  kernels.objects.push_back(folder.file("module.o"));
+  QLORA_RETURN_IF_ERROR(
+      assemble(clang, tables, kernels.objects.back(), folder));
+  QLORA_ASSIGN_OR_RETURN(std::string library,
+                         linkLibrary(kernels.objects, folder));
+  return replaceFile(outputPath, library);
 }
 
 LogicalResult qlora::emitTrainSo(ModuleOp module,
                                  const CodegenOptions &options,
                                  StringRef outputPath) {
-  StatusOr<CpuTarget> target = makeTarget(options);
+  StatusOr<std::string> clang = findTool({"clang-22"}, "clang-22");
+  if (!clang.isOk())
+    return report(module, clang.status());
+  StatusOr<std::unique_ptr<Target>> target = makeTarget(options, *clang);
   if (!target.isOk())
-    return emitError(module.getLoc()) << target.status().message();
+    return report(module, target.status());
+  StatusOr<ScratchFolder> folder = ScratchFolder::create();
+  if (!folder.isOk())
+    return report(module, folder.status());
   FailureOr<std::vector<std::string>> functions =
-      printAll(module, target->dialect());
+      printAll(module, (*target)->dialect());
   if (failed(functions))
     return failure();
-  FailureOr<std::string> tables = emitModule(module, *target);
+  StatusOr<CompiledKernels> kernels = (*target)->compile(*functions, *folder);
+  if (!kernels.isOk())
+    return report(module, kernels.status());
+  FailureOr<std::string> tables = emitModule(module, **target, kernels->images);
   if (failed(tables))
     return failure();
-  Status status = buildLibrary(*functions, *tables, *target,
-                               target->getClang(), outputPath.str());
-  if (!status.isOk())
-    return emitError(module.getLoc()) << status.message();
-  return success();
+  return report(module, link(*tables, std::move(*kernels), *clang, *folder,
+                             outputPath.str()));
 }

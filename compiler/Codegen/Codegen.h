@@ -6,12 +6,16 @@
 #define QLORA_COMPILER_CODEGEN_CODEGEN_H
 
 #include <string>
+#include <vector>
 
+#include "compiler/Codegen/KernelDialect.h"
 #include "mlir/IR/BuiltinOps.h"
 
 namespace qlora {
 
 struct CodegenOptions {
+  /// cpu or cuda.
+  std::string target = "cpu";
   /// `--march`: x86-64-v2, x86-64-v3, x86-64-v4, or native for the highest
   /// of them that this machine has.
   std::string march = "native";
@@ -19,12 +23,22 @@ struct CodegenOptions {
   /// (~/.cache without it).
   std::string cacheFolder;
   bool useCache = true;
+  /// `--cuda-arch` (CudaTarget::parseArchs).
+  std::vector<std::string> cudaArchs = {"80",  "89",  "90",
+                                        "100", "120", "compute_80"};
+  /// A path or a name; empty for nvcc.
+  std::string cudaCompiler;
 };
 
-/// Writes every generated kernel, in the order of the module, as one C++
-/// source that includes runtime/Kernels/Rows.h. The same module gives the
-/// same text. Errors are diagnostics of the kernel.
+/// The dialect of C++ that a target's kernels are printed in; null where there
+/// is no target of that name.
+const KernelDialect *dialectOf(llvm::StringRef target);
+
+/// Writes every generated kernel, in the order of the module, as one source
+/// that includes what they need. The same module gives the same text. Errors
+/// are diagnostics of the kernel.
 llvm::LogicalResult printKernels(mlir::ModuleOp module,
+                                 const KernelDialect &dialect,
                                  llvm::raw_ostream &stream);
 
 /// Compiles the kernels, writes the tables and links both to `outputPath`.

@@ -4,8 +4,6 @@
 
 #include "compiler/Codegen/CpuTarget.h"
 
-#include "runtime/ABI/module.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -22,10 +20,6 @@ static constexpr size_t kParallel = 2;
 static constexpr size_t kMinUnitBytes = 16 << 10;
 
 uint32_t CpuTarget::kind() const { return QLORA_TARGET_CPU; }
-
-StatusOr<std::string> CpuTarget::findClang() {
-  return findTool({"clang-22"}, "clang-22");
-}
 
 std::vector<std::string> CpuTarget::flags() const {
   return {"-x", "c++", "-std=c++20", "-O3", "-march=" + level.march,
@@ -56,7 +50,7 @@ makeUnits(const std::vector<std::string> &functions) {
   return units;
 }
 
-StatusOr<std::vector<std::string>>
+StatusOr<CompiledKernels>
 CpuTarget::compile(const std::vector<std::string> &functions,
                    const ScratchFolder &folder) {
   QLORA_ASSIGN_OR_RETURN(std::string version,
@@ -87,5 +81,5 @@ CpuTarget::compile(const std::vector<std::string> &functions,
     QLORA_ASSIGN_OR_RETURN(std::string object, readFile(objects[number]));
     cache.store(keys[number], object);
   }
-  return objects;
+  return CompiledKernels{std::move(objects), {}};
 }

@@ -23,13 +23,9 @@ public:
   uint32_t kind() const override;
   std::string cpuFeatures() const override { return level.features; }
   const KernelDialect &dialect() const override { return hostDialect(); }
-  StatusOr<std::vector<std::string>>
+  StatusOr<CompiledKernels>
   compile(const std::vector<std::string> &functions,
           const ScratchFolder &folder) override;
-
-  const std::string &getClang() const { return clang; }
-  /// clang 22, or an error naming the Debian package.
-  static StatusOr<std::string> findClang();
 
 private:
   std::vector<std::string> flags() const;

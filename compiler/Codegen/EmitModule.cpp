@@ -19,8 +19,12 @@ namespace {
 
 class ModuleEmitter {
 public:
-  ModuleEmitter(ModuleOp module, const Target &target)
-      : module(module), target(target) {}
+  ModuleEmitter(ModuleOp module, const Target &target,
+                ArrayRef<DeviceImage> images)
+      : module(module), target(target) {
+    for (const DeviceImage &image : images)
+      addImage(image);
+  }
 
   FailureOr<std::string> run();
 
@@ -31,6 +35,7 @@ private:
   LogicalResult addKernel(program::KernelOp op);
   LogicalResult addEntry(EntryOp op);
   LogicalResult addBinding(BindOp op);
+  void addImage(const DeviceImage &image);
 
   std::string string(StringRef text) { return strings.label(text.str()); }
   std::string moduleString(StringRef attribute);
@@ -42,7 +47,9 @@ private:
   StringTable strings;
   CommandTables commands{strings};
   WordTable arenas{".Larenas"}, parameters{".Lparameters"},
-      kernels{".Lkernels"}, entries{".Lentries"}, bindings{".Lbindings"};
+      kernels{".Lkernels"}, entries{".Lentries"}, bindings{".Lbindings"},
+      images{".Limages"};
+  std::string imageBytes;
 };
 
 } // namespace
@@ -95,18 +102,35 @@ LogicalResult ModuleEmitter::addKernel(program::KernelOp op) {
     Block &body = op.getBody().front();
     uint32_t count =
         body.getNumArguments() + body.getTerminator()->getNumOperands();
-    kernels.row({string(op.getSymName()), functionName(op),
-                 std::to_string(wordOf(count, 0))});
+    std::string function = functionName(op);
+    bool isDevice = target.kind() == QLORA_TARGET_CUDA;
+    KernelGeometry geometry = target.dialect().geometry(*op.getColumns());
+    kernels.row({string(op.getSymName()), isDevice ? "0" : function,
+                 isDevice ? string(function) : "0",
+                 std::to_string(wordOf(count, 0)),
+                 std::to_string(
+                     wordOf(geometry.threads, geometry.rowsPerBlock))});
     return success();
   }
   if (!op.getImplementation())
     return op.emitOpError("has no implementation (did select-kernels run?)");
   const qlora::KernelOp *library = findKernelOp(*op.getOp());
   std::string name = (*op.getOp() + "." + *op.getImplementation()).str();
-  kernels.row({string(name), "0",
+  kernels.row({string(name), "0", "0",
                std::to_string(wordOf(library->operands.size(),
-                                     library->constants.size()))});
+                                     library->constants.size())),
+               "0"});
   return success();
+}
+
+/// The assembler reads the file, whose bytes need not become text first.
+void ModuleEmitter::addImage(const DeviceImage &image) {
+  std::string label = fmt::format(".Limage{}", images.size());
+  imageBytes += fmt::format(".balign 16\n{0}: .incbin \"{1}\"\n{0}_end: "
+                            ".byte 0\n", label, image.file);
+  images.row({label, fmt::format("{0}_end - {0}", label),
+              std::to_string(wordOf(image.unit, image.kind)),
+              std::to_string(image.arch)});
 }
 
 //===----------------------------------------------------------------------===//
@@ -159,7 +183,8 @@ std::string ModuleEmitter::moduleRow() {
   const WordTable *tables[] = {
       &arenas,            &parameters,        &kernels,
       &commands.launches, &commands.operands, &commands.constants,
-      &commands.commands, &entries,           &bindings};
+      &commands.commands, &entries,           &bindings,
+      &images};
   std::string row = fmt::format(
       ".balign 16\n.Lmodule:\n.long {}, {}, {}, {}\n.quad {}, {}, {}, {}\n",
       QLORA_MODULE_MAGIC, QLORA_ABI_VERSION, sizeof(qlora_module),
@@ -193,14 +218,15 @@ std::string ModuleEmitter::text() {
   std::string result =
       fmt::format(fmt::runtime(kQuery), QLORA_MODULE_QUERY, QLORA_ABI_VERSION);
   result += ".section .data.rel.ro, \"aw\"\n" + module;
-  for (const WordTable *table : {&parameters, &kernels, &commands.launches})
+  for (const WordTable *table :
+       {&parameters, &kernels, &commands.launches, &images})
     result += table->str();
   result += ".section .rodata, \"a\"\n";
   for (const WordTable *table :
        {&arenas, &commands.operands, &commands.constants, &commands.commands,
         &entries, &bindings})
     result += table->str();
-  return result + strings.str() +
+  return result + strings.str() + imageBytes +
          ".section .note.GNU-stack, \"\", @progbits\n";
 }
 
@@ -220,6 +246,7 @@ FailureOr<std::string> ModuleEmitter::run() {
 }
 
 FailureOr<std::string> qlora::emitModule(ModuleOp module,
-                                         const Target &target) {
-  return ModuleEmitter(module, target).run();
+                                         const Target &target,
+                                         ArrayRef<DeviceImage> images) {
+  return ModuleEmitter(module, target, images).run();
 }

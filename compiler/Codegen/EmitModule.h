@@ -17,10 +17,12 @@
 namespace qlora {
 
 /// The text for `module`, whose buffers all have an offset and whose library
-/// kernels an implementation. Refers to generated kernels by functionName.
-/// Emits an error for what a table cannot say.
+/// kernels an implementation. Refers to generated kernels by functionName, and
+/// includes the bytes of the images, a NUL after each (which PTX needs). Emits
+/// an error for what a table cannot say.
 llvm::FailureOr<std::string> emitModule(mlir::ModuleOp module,
-                                        const Target &target);
+                                        const Target &target,
+                                        llvm::ArrayRef<DeviceImage> images);
 
 } // namespace qlora
 

@@ -22,9 +22,20 @@ namespace qlora {
 
 using Statements = std::vector<std::string>;
 
+/// How a launch is cut, as qlora_kernel has it: a block of `threads` computes
+/// `rowsPerBlock` rows. Zeros on a CPU, whose device splits the rows itself.
+struct KernelGeometry {
+  uint32_t threads = 0;
+  uint32_t rowsPerBlock = 0;
+};
+
 /// A loop over the columns [0, columns) of a row.
 struct ColumnLoop {
   int64_t columns = 0;
+  /// Of the kernel's rows: twice `columns` where the loop takes c and c + C/2.
+  int64_t rowColumns = 0;
+  /// The body fills an array of the row that a later loop reads.
+  bool fillsArray = false;
   Statements body;
   /// (name, term): `name` becomes the sum of the terms over all columns. A
   /// name may come twice; its terms are added one after the other.
@@ -36,31 +47,55 @@ struct ColumnLoop {
 struct KernelDialect {
   virtual ~KernelDialect() = default;
 
+  // What a launch of rows of `columns` elements looks like.
+  virtual KernelGeometry geometry(int64_t columns) const = 0;
+  /// Ends the sentence "rows of 64 columns": empty, or starts with a comma.
+  virtual std::string geometryText(int64_t columns) const = 0;
+  /// How many arrays of one row (rowArray) a kernel may have.
+  virtual int64_t maxRowArrays(int64_t columns) const = 0;
+
+  // The function.
+  /// What a source with kernels includes.
+  virtual std::string include() const = 0;
+  /// The type of a file-scope array of constants, without the `*`.
+  virtual std::string tableType() const = 0;
   /// The function up to its opening brace.
-  virtual std::string signature(std::string_view name) const = 0;
-  /// Declares `name` as the start of operand `index`.
-  virtual std::string pointer(std::string_view name, size_t index,
-                              qlora_dtype dtype, bool isResult) const = 0;
-  /// The type of such a pointer to elements that a row reads or writes.
-  virtual std::string pointerType(qlora_dtype dtype, bool isResult) const = 0;
-  virtual std::string beginRows() const = 0;
-  virtual std::string endRows() const = 0;
-  /// An array of one row that outlives a column loop.
-  virtual std::string rowArray(std::string_view name,
+  virtual Statements signature(std::string_view name,
                                int64_t columns) const = 0;
-  /// Element `index` of a pointer as float, and the way back.
-  virtual std::string load(qlora_dtype dtype, std::string_view pointer,
-                           std::string_view index) const = 0;
-  virtual std::string store(qlora_dtype dtype, std::string_view pointer,
-                            std::string_view index,
-                            std::string_view value) const = 0;
+  /// A field of the function's argument: "args->step" for "step".
+  virtual std::string argument(std::string_view field) const = 0;
+  /// Between these two lists `row` is a row. Without an end, the function
+  /// computes one row.
+  virtual Statements beginRows(int64_t columns) const = 0;
+  virtual Statements endRows() const = 0;
+  /// An array of one row that outlives a column loop.
+  virtual Statements rowArray(std::string_view name,
+                              int64_t columns) const = 0;
   /// A whole column loop, its reductions included, as lines with the
   /// indentation of the loop's own nesting.
   virtual Statements loop(const ColumnLoop &loop) const = 0;
+
+  // The same in every C++.
+  /// Declares `name` as the start of operand `index`.
+  std::string pointer(std::string_view name, size_t index, qlora_dtype dtype,
+                      bool isResult) const;
+  /// The type of such a pointer to elements that a row reads or writes.
+  std::string pointerType(qlora_dtype dtype, bool isResult) const;
+  /// Element `index` of a pointer as float, and the way back.
+  std::string load(qlora_dtype dtype, std::string_view pointer,
+                   std::string_view index) const;
+  std::string store(qlora_dtype dtype, std::string_view pointer,
+                    std::string_view index, std::string_view value) const;
 };
 
 /// Host C++ for `--target cpu`.
 const KernelDialect &hostDialect();
+/// CUDA C++ for `--target cuda`: a wide row is computed by a block of
+/// threads, a narrow one by a warp.
+const KernelDialect &cudaDialect();
+
+/// `text` after `indent` spaces, as one more line.
+void appendStatement(Statements &lines, int indent, std::string_view text);
 
 } // namespace qlora
 

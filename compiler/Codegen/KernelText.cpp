@@ -83,7 +83,7 @@ FailureOr<std::string> KernelText::table(RowConstantOp op) {
     return name;
   name = fmt::format("{}_table{}", function, counters["table"]++);
   tables.push_back(fmt::format(
-      "static const float {}[{}] = {{{}}};", name, columns,
+      "{} {}[{}] = {{{}}};", dialect.tableType(), name, columns,
       fmt::join(llvm::map_range(op.getValues(), floatLiteral), ", ")));
   return name;
 }
@@ -93,7 +93,8 @@ std::string KernelText::stepField(const char *type, StringRef field) {
   if (name.empty()) {
     name = field.str();
     hoisted.push_back(
-        fmt::format("const {} {} = args->step->{};", type, name, name));
+        fmt::format("const {} {} = {};", type, name,
+                    dialect.argument("step->" + name)));
   }
   return name;
 }
@@ -211,17 +212,18 @@ static void appendLine(std::string &text, int indent, StringRef line) {
 
 std::string KernelText::str() const {
   std::string text;
-  for (const std::string &table : tables)
-    appendLine(text, 0, table);
-  appendLine(text, 0, dialect.signature(function));
+  auto append = [&](int indent, const Statements &lines) {
+    for (const std::string &line : lines)
+      appendLine(text, indent, line);
+  };
+  append(0, tables);
+  append(0, dialect.signature(function, columns));
   for (const auto &[operand, declaration] : pointers)
     appendLine(text, 2, declaration);
-  for (const std::string &line : hoisted)
-    appendLine(text, 2, line);
-  appendLine(text, 2, dialect.beginRows());
-  for (const std::string &line : perRow)
-    appendLine(text, 4, line);
-  appendLine(text, 2, dialect.endRows());
+  append(2, hoisted);
+  append(2, dialect.beginRows(columns));
+  append(dialect.endRows().empty() ? 2 : 4, perRow);
+  append(2, dialect.endRows());
   appendLine(text, 0, "}");
   return text;
 }

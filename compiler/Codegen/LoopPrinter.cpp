@@ -158,12 +158,14 @@ FailureOr<std::string> LoopPrinter::row(Value value, Half half) {
 void LoopPrinter::print() {
   loop.columns =
       text.getColumns() / static_cast<int64_t>(halves().size());
-  Statements lines;
-  for (const auto &[value, first] : plan.kept)
-    if (first == number)
-      lines.push_back(text.getDialect().rowArray(text.nameOf(value) + "_row",
-                                                 text.getColumns()));
-  text.add(lines);
+  loop.rowColumns = text.getColumns();
+  for (const auto &[value, first] : plan.kept) {
+    if (first != number)
+      continue;
+    text.add(text.getDialect().rowArray(text.nameOf(value) + "_row",
+                                        text.getColumns()));
+    loop.fillsArray = true;
+  }
   text.add(text.getDialect().loop(loop));
 }
 

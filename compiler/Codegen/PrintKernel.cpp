@@ -58,7 +58,8 @@ FailureOr<std::string> qlora::printKernel(KernelOp kernel,
   if (failed(operands) || failed(checkBody(kernel)))
     return failure();
   Block &body = kernel.getBody().front();
-  RowPlan plan = planRows(body, *kernel.getColumns());
+  int64_t columns = *kernel.getColumns();
+  RowPlan plan = planRows(body, dialect.maxRowArrays(columns));
   KernelText text(kernel, functionName(kernel), dialect, *operands);
   unsigned last = plan.loops.size() - 1;
   for (unsigned i = 0; i < last; ++i)
@@ -68,7 +69,8 @@ FailureOr<std::string> qlora::printKernel(KernelOp kernel,
                  .printStores(body.getTerminator()->getOperands(),
                               body.getNumArguments())))
     return failure();
-  return fmt::format("// {}: rows of {} columns.\n", kernel.getSymName().str(),
-                     *kernel.getColumns()) +
+  return fmt::format("// {}: rows of {} columns{}.\n",
+                     kernel.getSymName().str(), columns,
+                     dialect.geometryText(columns)) +
          text.str();
 }

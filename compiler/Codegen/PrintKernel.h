@@ -25,7 +25,7 @@ std::string functionName(program::KernelOp kernel);
 /// attributes that cannot be printed.
 llvm::FailureOr<std::string>
 printKernel(program::KernelOp kernel,
-            const KernelDialect &dialect = hostDialect());
+            const KernelDialect &dialect);
 
 } // namespace qlora
 

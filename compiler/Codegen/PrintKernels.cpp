@@ -13,8 +13,18 @@ namespace qlora {
 namespace {
 class PrintKernelsPass
     : public qlora::impl::PrintKernelsBase<PrintKernelsPass> {
+public:
+  using PrintKernelsBase::PrintKernelsBase;
+
+private:
   void runOnOperation() override {
-    if (failed(qlora::printKernels(getOperation(), llvm::outs())))
+    const qlora::KernelDialect *dialect = qlora::dialectOf(target);
+    if (!dialect) {
+      getOperation().emitError("expects cpu or cuda as target, but got '")
+          << target << "'";
+      return signalPassFailure();
+    }
+    if (failed(qlora::printKernels(getOperation(), *dialect, llvm::outs())))
       signalPassFailure();
   }
 };

@@ -12,7 +12,8 @@ namespace {
 
 class RowPlanner {
 public:
-  RowPlanner(Block &body, int64_t columns) : body(body), columns(columns) {}
+  RowPlanner(Block &body, int64_t maxArrays)
+      : body(body), maxArrays(maxArrays) {}
 
   RowPlan run();
 
@@ -20,9 +21,10 @@ private:
   unsigned levelOf(Value value);
   void collectSums(Value value, DenseSet<Value> &seen);
   void evaluate(Value value, unsigned loop, DenseSet<Value> &seen);
+  bool keep(Value value, unsigned loop);
 
   Block &body;
-  int64_t columns;
+  int64_t maxArrays;
   RowPlan plan;
   DenseMap<Value, unsigned> levels;
   DenseMap<Value, unsigned> firstLoop; ///< that evaluates an expensive value
@@ -64,19 +66,26 @@ void RowPlanner::collectSums(Value value, DenseSet<Value> &seen) {
   }
 }
 
+/// True where an earlier loop has evaluated `value` too, and keeps it.
+bool RowPlanner::keep(Value value, unsigned loop) {
+  unsigned first = firstLoop.try_emplace(value, loop).first->second;
+  if (first == loop)
+    return false;
+  if (plan.kept.contains(value))
+    return true;
+  if (static_cast<int64_t>(plan.kept.size()) >= maxArrays)
+    return false;
+  return plan.kept.insert({value, first}), true;
+}
+
 /// Walks what loop number `loop` computes for `value`, up to arrays that an
 /// earlier loop has filled.
 void RowPlanner::evaluate(Value value, unsigned loop, DenseSet<Value> &seen) {
   Operation *op = value.getDefiningOp();
   if (!op || !isRow(value) || !seen.insert(value).second)
     return;
-  if (isExpensive(op) && columns <= kMaxKeptColumns) {
-    unsigned first = firstLoop.try_emplace(value, loop).first->second;
-    if (first < loop) {
-      plan.kept.insert({value, first});
-      return;
-    }
-  }
+  if (isExpensive(op) && keep(value, loop))
+    return;
   if (isa<RowRotateOp>(op))
     plan.loops[loop].isPaired = true;
   for (Value operand : op->getOperands())
@@ -100,6 +109,6 @@ RowPlan RowPlanner::run() {
   return std::move(plan);
 }
 
-RowPlan qlora::planRows(Block &body, int64_t columns) {
-  return RowPlanner(body, columns).run();
+RowPlan qlora::planRows(Block &body, int64_t maxArrays) {
+  return RowPlanner(body, maxArrays).run();
 }

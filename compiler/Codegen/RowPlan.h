@@ -23,9 +23,6 @@
 
 namespace qlora {
 
-/// Widest row that is kept: 32 KiB of stack per value.
-inline constexpr int64_t kMaxKeptColumns = 8192;
-
 struct RowLoop {
   llvm::SmallVector<model::RowSumOp> sums; ///< empty: the loop that stores
   bool isPaired = false; ///< columns c and c + C/2 together
@@ -42,9 +39,9 @@ inline bool isRow(mlir::Value value) {
   return llvm::isa<mlir::RankedTensorType>(value.getType());
 }
 
-/// Plans the body of a kernel with rows of `columns` elements. Only what the
+/// Plans the body of a kernel that may keep `maxArrays` values. Only what the
 /// yielded values depend on is planned.
-RowPlan planRows(mlir::Block &body, int64_t columns);
+RowPlan planRows(mlir::Block &body, int64_t maxArrays);
 
 } // namespace qlora
 

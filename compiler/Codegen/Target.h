@@ -10,9 +10,24 @@
 
 #include "compiler/Codegen/KernelDialect.h"
 #include "compiler/Codegen/Tools.h"
+#include "runtime/ABI/module.h"
 #include "runtime/Core/Status.h"
 
 namespace qlora {
+
+/// A row of qlora_image whose bytes are a file.
+struct DeviceImage {
+  std::string file;
+  uint32_t unit = 0;
+  qlora_image_kind kind = QLORA_IMAGE_CUBIN;
+  uint32_t arch = 0;
+};
+
+/// Files of compiled kernels.
+struct CompiledKernels {
+  std::vector<std::string> objects; ///< to be linked into train.so
+  std::vector<DeviceImage> images;  ///< to be data of train.so
+};
 
 class Target {
 public:
@@ -22,9 +37,9 @@ public:
   /// What the loader has to find in /proc/cpuinfo, comma-separated.
   virtual std::string cpuFeatures() const = 0;
   virtual const KernelDialect &dialect() const = 0;
-  /// Compiles printed functions to objects in `folder`; returns their paths.
-  /// The same functions give the same bytes.
-  virtual StatusOr<std::vector<std::string>>
+  /// Compiles printed functions to files in `folder`. The same functions give
+  /// the same bytes.
+  virtual StatusOr<CompiledKernels>
   compile(const std::vector<std::string> &functions,
           const ScratchFolder &folder) = 0;
 };

@@ -13,8 +13,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <optional>
-
 using namespace qlora;
 using llvm::StringRef;
 
@@ -100,14 +98,25 @@ Status qlora::replaceFile(const std::string &path, std::string_view bytes) {
 // Programs
 //===----------------------------------------------------------------------===//
 
+std::optional<std::string> qlora::findProgram(const std::string &name,
+                                              const std::string &folder) {
+  if (name.find('/') != std::string::npos) {
+    if (llvm::sys::fs::can_execute(name))
+      return name;
+    return std::nullopt;
+  }
+  if (auto path = llvm::sys::findProgramByName(name))
+    return *path;
+  if (auto path = llvm::sys::findProgramByName(name, {folder}))
+    return *path;
+  return std::nullopt;
+}
+
 StatusOr<std::string> qlora::findTool(const std::vector<std::string> &names,
                                       std::string_view package) {
-  for (const std::string &name : names) {
-    if (auto path = llvm::sys::findProgramByName(name))
+  for (const std::string &name : names)
+    if (std::optional<std::string> path = findProgram(name, kLlvmFolder))
       return *path;
-    if (auto path = llvm::sys::findProgramByName(name, {kLlvmFolder}))
-      return *path;
-  }
   return Status::error(StatusCode::kUnavailable,
                        "no {} on PATH or in {}; install the Debian package {}",
                        fmt::join(names, " or "), kLlvmFolder, package);

@@ -35,14 +35,17 @@ private:
   LogicalResult checkNames(func::FuncOp function);
   void attach(LinearOp linear, DenseMap<Value, Value> &dropped);
   Value dropoutOf(LinearOp linear, DenseMap<Value, Value> &dropped);
-  Value adapterWeight(OpBuilder &builder, LinearOp linear, StringRef name,
-                      ArrayRef<int64_t> shape, StringRef init);
+  void recordDropout(WeightOp weightA, DropoutOp dropoutOp);
+  WeightOp adapterWeight(OpBuilder &builder, LinearOp linear, StringRef name,
+                         ArrayRef<int64_t> shape, StringRef init);
   LogicalResult trainModules();
   LogicalResult train(model::ParameterOp parameter);
 
   Targets matcher;
   ValuePatterns ranks, alphas;
   std::vector<std::string> saved;
+  /// The entries of kAdapterDropoutAttr.
+  NamedAttrList recorded;
 };
 
 } // namespace
@@ -51,6 +54,7 @@ LogicalResult AttachAdaptersPass::parseOptions() {
   matcher = Targets();
   ranks = alphas = ValuePatterns();
   saved.clear();
+  recorded.clear();
   std::string error;
   auto fail = [&](StringRef option) {
     return getOperation().emitError(option) << ": " << error;
@@ -104,12 +108,22 @@ Value AttachAdaptersPass::dropoutOf(LinearOp linear,
   return value;
 }
 
+/// The same for every length: the functions are one model.
+void AttachAdaptersPass::recordDropout(WeightOp weightA, DropoutOp dropoutOp) {
+  Builder builder(&getContext());
+  recorded.set(weightA.getParameter(),
+               builder.getDictionaryAttr(
+                   {builder.getNamedAttr("op", dropoutOp.getIdAttr()),
+                    builder.getNamedAttr("probability",
+                                         dropoutOp.getProbabilityAttr())}));
+}
+
 /// The value of A or B; its parameter is made on first use (several lengths
 /// share one).
-Value AttachAdaptersPass::adapterWeight(OpBuilder &builder, LinearOp linear,
-                                        StringRef name,
-                                        ArrayRef<int64_t> shape,
-                                        StringRef initial) {
+WeightOp AttachAdaptersPass::adapterWeight(OpBuilder &builder, LinearOp linear,
+                                           StringRef name,
+                                           ArrayRef<int64_t> shape,
+                                           StringRef initial) {
   auto type = RankedTensorType::get(shape, builder.getF32Type());
   std::string path =
       ("base_model.model." + *linear.getModule() + "." + name + ".weight")
@@ -147,11 +161,13 @@ void AttachAdaptersPass::attach(LinearOp linear,
     return LinearOp::create(builder, loc, result, input, weight, Value(),
                             llvm::APFloat(factor), StringAttr());
   };
-  Value weightA = adapterWeight(builder, linear, "lora_A",
-                                {r, matrixColumns(xType)}, initA);
+  WeightOp weightA = adapterWeight(builder, linear, "lora_A",
+                                   {r, matrixColumns(xType)}, initA);
+  if (dropout != 0)
+    recordDropout(weightA, x.getDefiningOp<DropoutOp>());
   LinearOp xa = makeLinear(type.clone(narrow), x, weightA, 1.0);
-  Value weightB = adapterWeight(builder, linear, "lora_B",
-                                {matrixColumns(type), r}, initB);
+  WeightOp weightB = adapterWeight(builder, linear, "lora_B",
+                                   {matrixColumns(type), r}, initB);
   LinearOp branch = makeLinear(type, xa, weightB, scale);
   auto sum = model::AddOp::create(builder, loc, type, linear.getResult(),
                                   branch);
@@ -289,6 +305,11 @@ void AttachAdaptersPass::runOnOperation() {
     if (failed(attachTo(function)))
       return signalPassFailure();
   }
+  // Whatever the module came with described other adapters.
+  getOperation()->removeAttr(kAdapterDropoutAttr);
+  if (!recorded.empty())
+    getOperation()->setAttr(kAdapterDropoutAttr,
+                            recorded.getDictionary(&getContext()));
   if (failed(trainModules()))
     signalPassFailure();
 }

@@ -22,6 +22,7 @@
 #include "dialects/Train/Train.h"
 
 #include "llvm/ADT/MapVector.h"
+#include "llvm/Support/JSON.h"
 
 using namespace mlir;
 using namespace qlora::model;
@@ -53,6 +54,7 @@ private:
   void writeLayout();
   int64_t bucketCount() const;
   SmallVector<Bucket> makeBuckets() const;
+  void report(ArrayRef<Bucket> buckets);
 
   /// Trainable parameters as the backward finishes them, with their elements
   /// rounded up to the alignment.
@@ -181,6 +183,24 @@ static void insertCollectives(StepOp step, ArrayRef<Bucket> buckets) {
   }
 }
 
+/// `train.buckets`: what each all-reduce holds, for the report.
+void BucketGradientsPass::report(ArrayRef<Bucket> buckets) {
+  std::string text;
+  llvm::raw_string_ostream stream(text);
+  llvm::json::OStream json(stream);
+  json.array([&] {
+    for (const Bucket &bucket : buckets)
+      json.object([&] {
+        json.attribute("offset_bytes", 4 * bucket.offset);
+        json.attribute("bytes", 4 * bucket.elements);
+        json.attribute("parameters", int64_t(bucket.parameters.size()));
+        json.attribute("starts_after", bucket.parameters.back());
+      });
+  });
+  getOperation()->setAttr("train.buckets",
+                          StringAttr::get(&getContext(), text));
+}
+
 void BucketGradientsPass::runOnOperation() {
   order.clear();
   if (maxBuckets < 1) {
@@ -201,4 +221,5 @@ void BucketGradientsPass::runOnOperation() {
   SmallVector<Bucket> buckets = makeBuckets();
   for (StepOp step : steps)
     insertCollectives(step, buckets);
+  report(buckets);
 }

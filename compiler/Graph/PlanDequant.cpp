@@ -21,9 +21,9 @@
 //
 // Panels decode once per use and need no memory. Scratch decodes once per
 // group of uses, writes and reads the numbers through memory, and lives as
-// long as the group; it has to gain 1 %. Resident decodes nothing and costs
-// the full width: what `resident-bytes` allows goes to the weights that save
-// most seconds per byte.
+// long as the group; it has to gain 1 %, but on a GPU, whose GEMM decodes all
+// of W first. Resident decodes nothing and costs the full width: what
+// `resident-bytes` allows goes to the weights that save most seconds per byte.
 
 #include "compiler/Graph/OpCost.h"
 #include "compiler/Passes.h"
@@ -206,6 +206,7 @@ void PlanDequantPass::choose(const DeviceProfile &device) {
     for (UseGroup &group : weight.groups) {
       estimate(group, device);
       bool isFaster =
+          target == "cuda" ||
           group.scratchSeconds < (1 - kScratchGain) * group.panelSeconds;
       if (form == "scratch" || (form == "auto" && isFaster))
         group.form = Form::Scratch;
@@ -330,7 +331,7 @@ void PlanDequantPass::runOnOperation() {
         << form << "'";
     return signalPassFailure();
   }
-  StatusOr<DeviceProfile> device = deviceProfileOrDefault(profile);
+  StatusOr<DeviceProfile> device = deviceProfileOrDefault(profile, target);
   if (!device.isOk()) {
     getOperation().emitError(device.status().message());
     return signalPassFailure();

@@ -191,7 +191,7 @@ void RematerializePass::runOnOperation() {
         << int64_t(budget);
     return signalPassFailure();
   }
-  StatusOr<DeviceProfile> device = deviceProfileOrDefault(profile);
+  StatusOr<DeviceProfile> device = deviceProfileOrDefault(profile, target);
   if (!device.isOk()) {
     getOperation().emitError(device.status().message());
     return signalPassFailure();

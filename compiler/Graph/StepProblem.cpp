@@ -4,6 +4,7 @@
 
 #include "compiler/Graph/StepProblem.h"
 
+#include "compiler/Graph/Accumulate.h"
 #include "compiler/Graph/OpCost.h"
 
 using namespace mlir;
@@ -33,25 +34,6 @@ private:
 };
 
 } // namespace
-
-/// True where the gradient is written straight into the gradient arena: its
-/// op can add to what is there.
-static bool addsIntoArena(Value value) {
-  auto library = value.getDefiningOp<LibraryOp>();
-  if (!library || !value.hasOneUse() ||
-      !isa<AccumulateOp>(*value.user_begin()))
-    return false;
-  if (auto op = dyn_cast<AccumulatingOp>(library.getOperation()))
-    return !op.getAccumulator();
-  KernelCall call = library.getKernelCall();
-  const KernelOp *kernel = findKernelOp(call.op.str());
-  unsigned number = cast<OpResult>(value).getResultNumber();
-  for (auto [operand, argument] :
-       llvm::zip_equal(kernel->operands, call.arguments))
-    if (argument.kind == KernelArgument::Result && argument.index == number)
-      return operand.isRead && operand.isWritten;
-  return false;
-}
 
 /// The operand whose memory the op's result may take over, or null. A part of
 /// something larger cannot be handed over.
@@ -110,7 +92,7 @@ void ProblemBuilder::addOp(Operation *op, bool isBackward) {
   if (isa<RowOp, LibraryOp, ViewOp>(op))
     for (Value value : op->getResults()) {
       RecomputeValue described;
-      if (!addsIntoArena(value))
+      if (!isAddedInPlace(value))
         described.bytes =
             tensorBytes(cast<RankedTensorType>(value.getType()));
       numbers[value] = result.problem.values.size();

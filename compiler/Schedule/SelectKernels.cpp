@@ -15,6 +15,10 @@
 
 #include "runtime/Kernels/KernelTable.h"
 
+#include "llvm/Support/JSON.h"
+
+#include <map>
+
 using namespace mlir;
 using namespace qlora;
 using namespace qlora::program;
@@ -34,8 +38,11 @@ private:
   void runOnOperation() override;
   LogicalResult select(LaunchOp launch, program::KernelOp kernel);
   FlatSymbolRefAttr symbolFor(const KernelRow &row);
+  void report();
 
   llvm::StringMap<FlatSymbolRefAttr> symbols;
+  /// Launches per choice: the row, then each refused row with its reason.
+  std::map<std::vector<std::string>, int64_t> choices;
 };
 } // namespace
 
@@ -93,14 +100,18 @@ LogicalResult SelectKernelsPass::select(LaunchOp launch,
                                         program::KernelOp kernel) {
   const qlora::KernelOp *op = findKernelOp(*kernel.getOp());
   KernelRequest request = requestOf(launch, op);
+  std::vector<std::string> choice(1);
   for (const KernelRow &row : kernelRows()) {
     if (row.op != op || row.target != target)
       continue;
     if (std::optional<std::string> reason = row.reject(request)) {
+      choice.push_back(row.fullName() + ": " + *reason);
       if (remarks)
-        launch.emitRemark() << row.fullName() << ": " << *reason;
+        launch.emitRemark() << choice.back();
       continue;
     }
+    choice.front() = row.fullName();
+    ++choices[choice];
     if (int64_t bytes = row.workspaceBytes(request))
       addWorkspace(launch, op->operandIndex("workspace"), bytes);
     launch.setKernelAttr(symbolFor(row));
@@ -110,8 +121,30 @@ LogicalResult SelectKernelsPass::select(LaunchOp launch,
          << op->name << "' for target '" << target << "' accepts it";
 }
 
+/// `program.selection`: which rows were taken how often, and why the rows
+/// before them were not, for the report.
+void SelectKernelsPass::report() {
+  std::string text;
+  llvm::raw_string_ostream stream(text);
+  llvm::json::OStream json(stream);
+  json.array([&] {
+    for (const auto &[choice, launches] : choices)
+      json.object([&] {
+        json.attribute("kernel", choice.front());
+        json.attribute("launches", launches);
+        json.attributeArray("refused", [&] {
+          for (const std::string &reason : llvm::drop_begin(choice))
+            json.value(reason);
+        });
+      });
+  });
+  getOperation()->setAttr("program.selection",
+                          StringAttr::get(&getContext(), text));
+}
+
 void SelectKernelsPass::runOnOperation() {
   symbols.clear();
+  choices.clear();
   SymbolTable table(getOperation());
   SmallVector<LaunchOp> launches;
   getOperation().walk([&](LaunchOp launch) { launches.push_back(launch); });
@@ -126,4 +159,5 @@ void SelectKernelsPass::runOnOperation() {
   }
   for (Operation *kernel : unselected)
     kernel->erase();
+  report();
 }

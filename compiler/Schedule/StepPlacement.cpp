@@ -3,11 +3,10 @@
 // Where the values of a step live: buffers of the arenas, and the places that
 // are decided before anything is lowered.
 
+#include "compiler/Graph/Accumulate.h"
 #include "compiler/Schedule/StepLoweringState.h"
 
 #include "llvm/ADT/TypeSwitch.h"
-
-#include "runtime/Kernels/KernelTable.h"
 
 using namespace mlir;
 using namespace qlora;
@@ -112,32 +111,9 @@ static bool isPlaceable(Value value) {
   return def && isa<LibraryOp, RowsOp>(def);
 }
 
-/// Kernels.def's operand for result `number`.
-static unsigned kernelOperand(const KernelCall &call, unsigned number) {
-  for (auto [i, argument] : llvm::enumerate(call.arguments))
-    if (argument.kind == KernelArgument::Result && argument.index == number)
-      return i;
-  llvm_unreachable("a library op's results are in its kernel call");
-}
-
-/// True where the op can add `value` to what is there: it has a beta, or its
-/// kernel always adds.
-static bool canAdd(Value value) {
-  auto library = value.getDefiningOp<LibraryOp>();
-  if (!library)
-    return false;
-  if (auto accumulating = dyn_cast<AccumulatingOp>(library.getOperation()))
-    return !accumulating.getAccumulator();
-  KernelCall call = library.getKernelCall();
-  const KernelOp *kernel = findKernelOp(call.op);
-  unsigned operand =
-      kernelOperand(call, cast<OpResult>(value).getResultNumber());
-  return kernel->operands[operand].isRead && kernel->operands[operand].isWritten;
-}
-
 void StepLowering::placeGradient(train::AccumulateOp op) {
   Value gradient = op.getGradient();
-  if (!gradient.hasOneUse() || !canAdd(gradient))
+  if (!isAddedInPlace(gradient))
     return;
   const ParameterPlace &place = layout.lookup(op.getParameter());
   Value buffer = arenaBuffer(Arena::Gradient, place.offset, place.bytes,

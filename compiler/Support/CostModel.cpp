@@ -13,6 +13,9 @@ using namespace qlora;
 static constexpr double kLaunchSeconds = 5e-6;
 /// Share of the f32 GEMM rate that the attention kernels reach.
 static constexpr double kAttentionEfficiency = 0.35;
+/// Share of the GEMM rate that the products of panels reach: 0.55 to 1
+/// measured, less the wider W is and in f32 (each is thin, and packs anew).
+static constexpr double kPanelEfficiency = 0.8;
 /// exp and its like, vectorised, per core and second.
 static constexpr double kTranscendentalRate = 4e8;
 /// A matrix that is read and written once per panel stays in a cache, which
@@ -115,6 +118,8 @@ static Work panelMatmulWork(const KernelRequest &r) {
                                    *r.dtype("c"), r.constant("beta") != 0)
                         : gemmWork(m, columns, rows, compute, compute,
                                    *r.dtype("c"), r.constant("beta") != 0);
+  work.f32Flops /= kPanelEfficiency;
+  work.bf16Flops /= kPanelEfficiency;
   // W comes from memory as it is stored; its numbers stay in cache.
   double weights = double(rows) * columns;
   work.bytes += bytesOf(weights, *r.dtype("w")) - bytesOf(weights, compute);

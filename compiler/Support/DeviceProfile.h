@@ -37,8 +37,10 @@ struct DeviceProfile {
 /// refused.
 StatusOr<DeviceProfile> readDeviceProfile(const std::string &path);
 
-/// The profile at `path`, or the default for an empty path.
-StatusOr<DeviceProfile> deviceProfileOrDefault(const std::string &path);
+/// The profile at `path`; for an empty path the default of the target (cpu, or
+/// cuda: a card of the H100's kind).
+StatusOr<DeviceProfile> deviceProfileOrDefault(const std::string &path,
+                                               const std::string &target);
 
 } // namespace qlora
 

@@ -36,6 +36,15 @@ class TrainingOnly : public mlir::OpTrait::TraitBase<Op, TrainingOnly> {};
 /// Discardable attribute of forward ops, i64: number of the decoder block.
 inline constexpr llvm::StringLiteral kBlockAttr = "model.block";
 
+/// Discardable attribute of a module whose adapters have dropout: what
+/// model.dropout the input of each adapter goes through. Ops are fused and
+/// renamed; this stays, so that the runtime can draw the masks again.
+///
+///   {"base_model.model.….q_proj.lora_A.weight" =
+///      {op = 1 : i64, probability = 1.0e-01 : f64}, ...}
+inline constexpr llvm::StringLiteral kAdapterDropoutAttr =
+    "model.adapter_dropout";
+
 /// One operand of a Kernels.def op in a call: an operand or result of the
 /// MLIR op, the same memory as a result (for `c+` operands with a tied
 /// operand), the planned workspace, or nothing.

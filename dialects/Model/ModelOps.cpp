@@ -175,11 +175,14 @@ LogicalResult LinearOp::verify() {
   return success();
 }
 
-/// Rows of W that a panel decode keeps in cache: about 256 KiB of numbers.
+/// Rows of W that are decoded at a time: about 1 MiB of numbers, but never so
+/// few that the product of a panel is a thin one, which costs more than a
+/// panel that leaves the innermost cache.
 static int64_t panelRows(RankedTensorType weight, Type compute) {
+  constexpr int64_t kBytes = 1 << 20, kThinRows = 256;
   int64_t bytes = weight.getDimSize(1) * compute.getIntOrFloatBitWidth() / 8;
-  int64_t rows = (256 * 1024 / bytes) / 16 * 16;
-  return std::min(weight.getDimSize(0), std::max<int64_t>(rows, 16));
+  int64_t rows = std::max(kBytes / bytes / 16 * 16, kThinRows);
+  return std::min(weight.getDimSize(0), rows);
 }
 
 KernelCall qlora::model::weightMatmulCall(Value x, Value weight, Value out,

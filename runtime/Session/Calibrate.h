@@ -7,8 +7,8 @@
 //    "gemm_bf16_gflops": 170.2, "copy_gbps": 21.0, "decode_gbps": 9.8}
 //
 // GEMM: 512 x 2048 x 2048. copy: bytes read and written per second, over more
-// than a cache holds. decode: NF4 with double quantisation to bf16, bytes
-// written per second. A gigabyte has 10^9 bytes.
+// than a cache holds. decode: NF4 with double quantisation to f32, a panel
+// that stays in cache, bytes written per second. A gigabyte has 10^9 bytes.
 
 #ifndef QLORA_RUNTIME_SESSION_CALIBRATE_H
 #define QLORA_RUNTIME_SESSION_CALIBRATE_H

@@ -9,6 +9,7 @@
 
 #include "runtime/Kernels/Cpu/QuantizeNF4.h"
 #include "runtime/Session/Adapter.h"
+#include "runtime/Session/DropoutMasks.h"
 
 namespace qlora {
 
@@ -64,6 +65,38 @@ Status Dump::takeGradients(Run &run, double labels) {
     add("grad." + peftName(*parameter), SafetensorsDtype::kF32,
         {parameter->shape, parameter->shape + parameter->rank},
         asBytes(gradient));
+  }
+  return Status::ok();
+}
+
+/// Rows of the longest micro-batch of a step.
+static int64_t longestRows(Run &run, int64_t step) {
+  int64_t rows = 0;
+  MicroBatch batch;
+  for (int64_t index = 0; index < run.perStep(); ++index) {
+    run.train->read(step, index, run.perStep(), batch);
+    rows = std::max(rows, batch.batch * batch.length);
+  }
+  return rows;
+}
+
+Status Dump::takeDropout(Run &run, int64_t step) {
+  QLORA_ASSIGN_OR_RETURN(std::vector<AdapterDropout> dropouts,
+                         recordedDropout(run.module, run.options));
+  if (dropouts.empty())
+    return Status::ok();
+  const auto seed = static_cast<uint64_t>(run.options.integer("seed"));
+  const int64_t count = run.perStep(), rows = longestRows(run, step);
+  for (const AdapterDropout &dropout : dropouts) {
+    const int64_t bytes = rows * dropout.columns;
+    std::vector<uint8_t> masks(count * bytes);
+    for (int64_t index = 0; index < count; ++index)
+      drawMask(dropout, seed, static_cast<uint64_t>(step * count + index), rows,
+               std::span(masks).subspan(index * bytes, bytes));
+    add("dropout." + dropout.module, SafetensorsDtype::kU8,
+        {count, rows, dropout.columns}, masks);
+    add("dropout." + dropout.module + ".op", SafetensorsDtype::kI64, {1},
+        asBytes(std::vector<int64_t>{dropout.op}));
   }
   return Status::ok();
 }

@@ -7,10 +7,22 @@
 //                         before step 1
 //   grad.<PEFT's name>    f32, gradient of the mean loss of step 1, after the
 //                         sum over ranks and before clipping
+//   dropout.<PEFT's path of an adapted module>
+//                         u8 [micro-batches, rows, columns of its input], 1
+//                         where its adapter's input is kept in step 1. In the
+//                         global order of micro-batches, over all ranks and
+//                         accumulations; rows are those of the step's longest
+//                         micro-batch, B T, and a shorter one has the first
+//   dropout.<path>.op     i64 [1], with which Kernels/Math/Philox.h draws the
+//                         masks of any other micro-batch
 //   <weight>.packed, .absmax, .quant_map [, .nested_absmax,
 //   .nested_quant_map, .nested_offset], .dequantized
 //                         of each weight kept in 4 bits, named as
 //                         bitsandbytes names them
+//
+// Step 1 is the first that has a labelled token. dropout.* are there where the
+// adapters have dropout (DropoutMasks.h); logits are those of evaluation, which
+// has none.
 //
 // It holds all of this in memory: it is for small models.
 
@@ -37,6 +49,8 @@ public:
   Status takeWeights(Run &run);
   /// After ACCUMULATE_LAST of step 1; `labels`: of the whole step.
   Status takeGradients(Run &run, double labels);
+  /// `step`: from 0, the one whose gradients are taken.
+  Status takeDropout(Run &run, int64_t step);
   Status write();
 
 private:

@@ -146,6 +146,7 @@ Status Trainer::runStep(int64_t step) {
   QLORA_RETURN_IF_ERROR(checkFinite(loss, "loss", step));
   if (dump && updates == 0) {
     QLORA_RETURN_IF_ERROR(dump->takeGradients(run, sums.labels));
+    QLORA_RETURN_IF_ERROR(dump->takeDropout(run, step));
     QLORA_RETURN_IF_ERROR(dump->write());
   }
   QLORA_ASSIGN_OR_RETURN(gradNorm, run.program.update(block));

@@ -9,8 +9,12 @@
 
 Each case is imported, compiled and trained as a user would, on its own number
 of ranks, and held against expected.safetensors: float32 within the tolerances
-below; with --bf16, only losses, within 2 %. With --target cuda the programs
-are CUDA's and run on the software platform (tests/cuda).
+below, dropout masks exactly; with --bf16, only losses, within 2 %. With
+--target cuda the programs are CUDA's and run on the software platform
+(tests/cuda).
+
+Model, data and first adapter are where train.yaml says: a case may share those
+of another.
 """
 
 import argparse
@@ -46,6 +50,18 @@ def run(command, log, environment=None):
         raise Failure(f"{os.path.basename(command[0])} exited {code}\n{tail}")
 
 
+def settings(case):
+    """train.yaml, which has JSON values; paths are relative to it."""
+    found = {}
+    with open(os.path.join(case, "train.yaml")) as lines:
+        for line in lines:
+            name, value = line.split(":", 1)
+            found[name] = json.loads(value)
+    for name in ("model_name_or_path", "train_file", "adapter_name_or_path"):
+        found[name] = os.path.normpath(os.path.join(case, found[name]))
+    return found
+
+
 def software_cuda(tools, ranks):
     """Flags of the compiler and the environment of the runtime."""
     here = os.path.dirname(os.path.abspath(__file__))
@@ -65,7 +81,8 @@ def train(tools, case, work, compile_flags, run_flags, ranks,
     out = os.path.join(work, "out")
     dump = os.path.join(work, "dump.safetensors")
     model, module = os.path.join(work, "m.mlir"), os.path.join(work, "t.so")
-    run([f"{tools}/qlora-import", f"{case}/model", "-o", model], log)
+    run([f"{tools}/qlora-import", settings(case)["model_name_or_path"], "-o",
+         model], log)
     run([f"{tools}/qloracc", model, "-o", module, "--config", yaml,
          *compile_flags], log)
     run([f"{tools}/qlora-run", module, "--config", yaml, "--gpus", str(ranks),
@@ -102,8 +119,8 @@ def check_tensors(errors, dump, adapter, case, expected):
     check(errors, "logits",
           np.abs(dump["logits"].reshape(expected["logits"].shape)
                  - expected["logits"]).max(), LOGITS)
-    start = safetensors_io.load(
-        os.path.join(case, "adapter_init", "adapter_model.safetensors"))
+    start = safetensors_io.load(os.path.join(
+        settings(case)["adapter_name_or_path"], "adapter_model.safetensors"))
     for name, want in expected.items():
         if name.startswith("grad."):
             check(errors, "gradient", np.linalg.norm(dump[name] - want)
@@ -113,11 +130,26 @@ def check_tensors(errors, dump, adapter, case, expected):
             moved = np.linalg.norm(want - start[key])
             check(errors, "final adapter",
                   np.linalg.norm(adapter[key] - want) / moved, FINAL)
+        elif name.startswith("dropout."):
+            check(errors, "dropout masks", wrong_bytes(dump, name, want), 0.5)
+    if extra := {name for name in dump if name.startswith("dropout.")
+                 and name not in expected}:
+        raise Failure(f"the dump has {min(extra)}, PyTorch has no dropout")
+
+
+def wrong_bytes(dump, name, want):
+    """Elements that differ; masks and numbers of ops are exact."""
+    if name not in dump:
+        raise Failure(f"the dump has no {name}")
+    if dump[name].shape != want.shape:
+        raise Failure(f"{name} is {dump[name].shape}, expected {want.shape}")
+    return float(np.count_nonzero(dump[name] != want))
 
 
 def check_nf4(errors, dump, case):
     """Bits of the quantised base; the offset is a mean, within 2 ulp."""
-    path = os.path.join(case, "nf4.safetensors")
+    path = os.path.join(settings(case)["model_name_or_path"], "..",
+                        "nf4.safetensors")
     if not os.path.exists(path):
         return
     for name, want in safetensors_io.load(path).items():

@@ -12,13 +12,16 @@ micro-batch are compared with those of qlora-run started from that adapter.
 """
 
 import argparse
-import importlib.util
 import os
 import subprocess
 import sys
 import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE)
+import peft_model  # noqa: E402
+import safetensors_io  # noqa: E402
+
 CASES = os.path.join(HERE, "..", "Inputs", "goldens")
 LIMIT = 1e-3
 
@@ -26,26 +29,13 @@ LIMIT = 1e-3
 def peft_logits(case, adapter, batch):
     import torch
     from peft import PeftModel
-    from safetensors.torch import load_file
-    from transformers import AutoModelForCausalLM
-    model = AutoModelForCausalLM.from_pretrained(
-        os.path.join(case, "model"), dtype=torch.float32,
-        attn_implementation="eager")
-    stored = os.path.join(case, "nf4.safetensors")
-    if os.path.exists(stored):
-        parameters = dict(model.named_parameters())
-        with torch.no_grad():
-            for name, value in load_file(stored).items():
-                if name.endswith(".dequantized"):
-                    parameters[name[:-len(".dequantized")]].copy_(value)
-    model = PeftModel.from_pretrained(model, adapter)
+    model = PeftModel.from_pretrained(peft_model.load_base(case), adapter)
     ids = torch.tensor(batch["input_ids"][0].astype("int64"))
     with torch.no_grad():
         return model(input_ids=ids).logits.numpy()
 
 
 def check(tools, name, folder):
-    import safetensors_io
     case = os.path.join(CASES, name)
     yaml = os.path.join(case, "train.yaml")
 
@@ -74,12 +64,9 @@ def main():
     parser.add_argument("--tools", required=True)
     parser.add_argument("names", nargs="*")
     options = parser.parse_args()
-    missing = [name for name in ("torch", "transformers", "peft")
-               if importlib.util.find_spec(name) is None]
-    if missing:
-        print(f"skipped: no {', '.join(missing)} in this python")
+    if peft_model.missing():
+        print(f"skipped: no {', '.join(peft_model.missing())} in this python")
         return 0
-    sys.path.insert(0, HERE)
     # Packed rows need a mask of their own, stored 4-bit a CUDA-free loader.
     names = options.names or ["llama-lora", "llama-nf4", "llama-patterns",
                               "llama3-tied", "mistral-window", "qwen2-nf4",

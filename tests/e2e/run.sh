@@ -18,7 +18,7 @@ for pass in fuse-lora fuse-accumulate rematerialize plan-dequant fuse-rows \
   bucket-gradients; do
   echo "-- without $pass"
   ./goldens.py --tools "$tools" --compile-flag=--disable-pass=$pass \
-    llama-nf4 qwen3-ranks
+    llama-nf4 qwen3-ranks llama-dropout
 done
 for form in panel scratch resident; do
   echo "-- weights decoded: $form"
@@ -27,6 +27,8 @@ for form in panel scratch resident; do
 done
 echo "-- gradient checkpointing"
 ./goldens.py --tools "$tools" --compile-flag=--gradient-checkpointing \
-  llama-nf4 qwen2-nf4 llama-packed
+  llama-nf4 qwen2-nf4 llama-packed llama-dropout
 echo "-- adapters in PEFT"
 ./peft_load.py --tools "$tools"
+echo "-- dropout with the same masks in PyTorch"
+./dropout_replay.py --tools "$tools"

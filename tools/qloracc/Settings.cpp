@@ -21,11 +21,11 @@ const OptionRow kOwn[] = {
      "YAML file with any of the options below"},
     {"output", kPath, "", OptionScope::kProgram, kGroup, "the module to write",
      "o"},
-    {"target", kChoice, "cpu", OptionScope::kProgram, kGroup, "cpu", "",
-     "cpu"},
+    {"target", kChoice, "cpu", OptionScope::kProgram, kGroup,
+     "what runs the program", "", "cpu cuda"},
     {"emit", kChoice, "so", OptionScope::kProgram, kGroup,
-     "print the IR after a phase, or the generated kernels (cpp)", "",
-     "adapt step optimize program cpp so"},
+     "print the IR after a phase, or the generated kernels (cpp, cuda)", "",
+     "adapt step optimize program cpp cuda so"},
     {"dump_phases", kPath, "", OptionScope::kProgram, kGroup,
      "folder for the IR after every phase and the kernels"},
     {"report", kPath, "", OptionScope::kProgram, kGroup,
@@ -41,6 +41,11 @@ const OptionRow kOwn[] = {
      "all-reduces of a step at most", "", "", 1, 4},
     {"march", kString, "native", OptionScope::kProgram, kGroup,
      "instructions of the kernels: native, x86-64-v2, x86-64-v3, x86-64-v4"},
+    {"cuda_arch", kNames, "[80, 89, 90, 100, 120, compute_80]",
+     OptionScope::kProgram, kGroup,
+     "kinds of cards: 90 or sm_90; compute_80 is PTX for all from there on"},
+    {"cuda_compiler", kString, "", OptionScope::kProgram, kGroup,
+     "the CUDA compiler: a path, or a name on PATH; default: nvcc"},
     {"cache_dir", kPath, "", OptionScope::kProgram, kGroup,
      "folder of compiled kernels; default: the user's cache"},
     {"cache", kBool, "true", OptionScope::kProgram, kGroup,
@@ -61,6 +66,7 @@ std::string initName(const std::string &choice, bool isB) {
 Status fillCompile(const Options &own, CompilerSettings &settings) {
   const Options &o = settings.options;
   CompileOptions &c = settings.compile;
+  c.target = own.text("target");
   c.batch = o.integer("per_device_train_batch_size");
   c.lengths = o.lengths("max_length");
   c.computeType = o.text("compute_dtype");
@@ -90,6 +96,24 @@ Status fillCompile(const Options &own, CompilerSettings &settings) {
                              name, llvm::join(optionalPasses(), ", "));
     c.disabled.insert(name);
   }
+  return Status::ok();
+}
+
+Status fillCodegen(const Options &own, CompilerSettings &settings) {
+  CodegenOptions &codegen = settings.codegen;
+  codegen.target = own.text("target");
+  codegen.march = own.text("march");
+  codegen.cacheFolder = own.text("cache_dir");
+  codegen.useCache = own.boolean("cache");
+  codegen.cudaArchs = own.names("cuda_arch");
+  codegen.cudaCompiler = own.text("cuda_compiler");
+  // The kernels of a target are shown in its own C++.
+  if (settings.emit == "cuda")
+    settings.compile.target = codegen.target = "cuda";
+  if (settings.emit == "cpp" && codegen.target != "cpu")
+    return Status::invalid("--emit=cpp shows the kernels of --target cpu; "
+                           "write --emit={}",
+                           codegen.target);
   return Status::ok();
 }
 
@@ -148,12 +172,10 @@ parseSettings(std::span<const std::string> words) {
   settings.emit = own.text("emit");
   settings.dumpPhases = own.text("dump_phases");
   settings.report = own.text("report");
-  settings.march = own.text("march");
-  settings.cacheFolder = own.text("cache_dir");
-  settings.useCache = own.boolean("cache");
   settings.help = own.boolean("help");
   settings.version = own.boolean("version");
   QLORA_RETURN_IF_ERROR(fillCompile(own, settings));
+  QLORA_RETURN_IF_ERROR(fillCodegen(own, settings));
   if (settings.help || settings.version)
     return settings;
   if (settings.input.empty())

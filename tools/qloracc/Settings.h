@@ -6,6 +6,7 @@
 #ifndef QLORA_TOOLS_QLORACC_SETTINGS_H
 #define QLORA_TOOLS_QLORACC_SETTINGS_H
 
+#include "compiler/Codegen/Codegen.h"
 #include "compiler/Pipeline.h"
 #include "runtime/Core/Options.h"
 
@@ -15,12 +16,10 @@ namespace qlora {
 struct CompilerSettings {
   std::string input;       ///< `-`: standard input
   std::string output;      ///< -o; empty: nothing is linked (--emit)
-  std::string emit;        ///< a phase, `cpp`, or `so`
+  std::string emit;        ///< a phase, `cpp`, `cuda`, or `so`
   std::string dumpPhases;  ///< folder, or empty
   std::string report;      ///< file, or empty
-  std::string march;       ///< native, x86-64-v2, -v3 or -v4
-  std::string cacheFolder; ///< empty: the user's cache folder
-  bool useCache = true;
+  CodegenOptions codegen;
   bool help = false;
   bool version = false;
   std::vector<std::string> mlirFlags; ///< for MLIR's own parser

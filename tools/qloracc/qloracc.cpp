@@ -4,14 +4,14 @@
 
 #include "compiler/Codegen/Codegen.h"
 #include "compiler/Driver.h"
+#include "compiler/Report.h"
 #include "dialects/Program/Program.h"
 #include "dialects/Train/Train.h"
+#include "tools/qloracc/ReadModel.h"
 #include "tools/qloracc/Settings.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/AsmState.h"
-#include "mlir/IR/Verifier.h"
-#include "mlir/Parser/Parser.h"
 #include "mlir/Support/FileUtilities.h"
 #include "mlir/Support/Timing.h"
 #include "llvm/Support/CommandLine.h"
@@ -78,6 +78,19 @@ private:
 
 } // namespace
 
+/// As runtime/Session/DropoutMasks.h reads it.
+static nlohmann::json dropoutFacts(DictionaryAttr adapters) {
+  nlohmann::json facts = nlohmann::json::object();
+  for (NamedAttribute adapter : adapters) {
+    auto entry = cast<DictionaryAttr>(adapter.getValue());
+    facts[adapter.getName().str()] = {
+        {"op", entry.getAs<IntegerAttr>("op").getInt()},
+        {"probability",
+         entry.getAs<FloatAttr>("probability").getValueAsDouble()}};
+  }
+  return facts;
+}
+
 /// What the runtime has to know of the model, next to the options.
 void Compile::recordOptions(ModuleOp module) {
   nlohmann::json facts = nlohmann::json::object();
@@ -89,6 +102,9 @@ void Compile::recordOptions(ModuleOp module) {
       else if (auto text = dyn_cast<StringAttr>(attr.getValue()))
         facts[key] = text.getValue().str();
     }
+  if (auto adapters =
+          module->getAttrOfType<DictionaryAttr>(model::kAdapterDropoutAttr))
+    facts["adapter_dropout"] = dropoutFacts(adapters);
   nlohmann::json recorded = settings.options.recorded(facts);
   // The model is where it was imported from, unless the user said otherwise.
   auto folder = module->getAttrOfType<StringAttr>("model.folder");
@@ -111,29 +127,25 @@ bool Compile::afterPhase(StringRef phase, ModuleOp module) {
 }
 
 LogicalResult Compile::finish(ModuleOp program) {
+  recordOptions(program);
   program->setAttr("program.config", StringAttr::get(&context, config));
-  if (!settings.report.empty()) {
-    auto plan = program->getAttrOfType<StringAttr>("program.plan");
-    if (failed(writeFile(settings.report, [&](raw_ostream &os) {
-          os << plan.getValue() << "\n";
-        })))
-      return failure();
-  }
+  if (!settings.report.empty() &&
+      failed(writeFile(settings.report,
+                       [&](raw_ostream &os) { writeReport(program, os); })))
+    return failure();
+  const KernelDialect *dialect = dialectOf(settings.codegen.target);
   if (!settings.dumpPhases.empty()) {
     SmallString<128> path(settings.dumpPhases);
-    llvm::sys::path::append(path, "kernels.cpp");
+    llvm::sys::path::append(
+        path, settings.codegen.target == "cuda" ? "kernels.cu" : "kernels.cpp");
     if (failed(writeFile(path, [&](raw_ostream &os) {
-          (void)printKernels(program, os);
+          (void)printKernels(program, *dialect, os);
         })))
       return failure();
   }
-  if (settings.emit == "cpp")
-    return printKernels(program, llvm::outs());
-  CodegenOptions codegen;
-  codegen.march = settings.march;
-  codegen.cacheFolder = settings.cacheFolder;
-  codegen.useCache = settings.useCache;
-  return emitTrainSo(program, codegen, settings.output);
+  if (settings.emit == "cpp" || settings.emit == "cuda")
+    return printKernels(program, *dialect, llvm::outs());
+  return emitTrainSo(program, settings.codegen, settings.output);
 }
 
 LogicalResult Compile::run(OwningOpRef<ModuleOp> &module) {
@@ -143,7 +155,6 @@ LogicalResult Compile::run(OwningOpRef<ModuleOp> &module) {
       return fail("cannot create " + settings.dumpPhases + ": " +
                   error.message()),
              failure();
-  recordOptions(*module);
   bool finished = true;
   auto hook = [&](StringRef phase, ModuleOp current) {
     finished = afterPhase(phase, current);
@@ -187,7 +198,7 @@ int main(int argc, char **argv) {
   llvm::SourceMgr sources;
   sources.AddNewSourceBuffer(std::move(file), llvm::SMLoc());
   SourceMgrDiagnosticHandler diagnostics(sources, &context);
-  OwningOpRef<ModuleOp> module = parseSourceFile<ModuleOp>(sources, &context);
+  OwningOpRef<ModuleOp> module = readModel(sources, context);
   if (!module)
     return 1;
   return failed(Compile(context, settings).run(module));

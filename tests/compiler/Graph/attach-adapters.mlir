@@ -1,8 +1,10 @@
 // RUN: qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=4 alpha=8 targets=["q_proj"]' | FileCheck %s
 // RUN: qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=4 alpha=8 rslora=true rank-pattern={{"v_proj":16}}' | FileCheck %s --check-prefix=ALL
 // RUN: qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=4 dropout=0.1 targets=["q_proj","k_proj"]' | FileCheck %s --check-prefix=DROP
+// RUN: qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=4 dropout=0.1 targets=["q_proj","down"]' | FileCheck %s --check-prefix=TWO
 // RUN: not qlora-opt %S/../Inputs/layer.mlir --attach-adapters='targets=["query"]' 2>&1 | FileCheck %s --check-prefix=NONE
 
+// CHECK-NOT: model.adapter_dropout
 // CHECK: %[[Y0:.*]] = model.linear %[[X:.*]], %{{.*}} {module = "l.0.q_proj"}
 // CHECK: %[[A:.*]] = model.weight @base_model.model.l.0.q_proj.lora_A.weight
 // CHECK: %[[XA:.*]] = model.linear %[[X]], %[[A]] :
@@ -20,11 +22,18 @@
 // ALL-DAG: model.parameter @base_model.model.l.0.v_proj.lora_A.weight : tensor<16x64xf32>
 // ALL-DAG: model.parameter @base_model.model.l.0.down.lora_B.weight : tensor<64x4xf32>
 
-// Siblings share one mask.
+// Siblings share one mask, and the module says which.
+// DROP: module attributes {{.*}}model.adapter_dropout = {
+// DROP-SAME: base_model.model.l.0.k_proj.lora_A.weight = {op = 1 : i64, probability = 1.000000e-01 : f64},
+// DROP-SAME: base_model.model.l.0.q_proj.lora_A.weight = {op = 1 : i64, probability = 1.000000e-01 : f64}}
 // DROP: %[[D:.*]] = model.dropout
 // DROP: model.linear %[[D]],
 // DROP-NOT: model.dropout
 // DROP: model.linear %[[D]],
+
+// Another x, another mask.
+// TWO: base_model.model.l.0.down.lora_A.weight = {op = 2 : i64,
+// TWO-SAME: base_model.model.l.0.q_proj.lora_A.weight = {op = 1 : i64,
 
 // NONE: lora_target_modules
 // NONE-SAME: query

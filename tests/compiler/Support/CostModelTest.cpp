@@ -75,9 +75,10 @@ TEST(CostModel, ADecodeIsPaidPerPanelUseAndOncePerScratch) {
       "panel_matmul",
       {{"m", 1000}, {"rows", 1000}, {"columns", 1000}, {"transpose_w", 1}},
       {QLORA_DTYPE_F32, QLORA_DTYPE_NF4, QLORA_DTYPE_F32, std::nullopt});
-  // 1e6 numbers are 4e6 bytes at 4 GB/s: 1 ms more than the GEMM.
+  // 1e6 numbers are 4e6 bytes at 4 GB/s: 1 ms more than the GEMM, which runs
+  // at 0.8 of the rate of a large one.
   EXPECT_DOUBLE_EQ(secondsOf(kernelWork(panel), roundDevice()),
-                   kLaunch + 20e-3 + 1e-3);
+                   kLaunch + 20e-3 / 0.8 + 1e-3);
   KernelRequest decode =
       request("decode", {{"rows", 1000}, {"columns", 1000}},
               {QLORA_DTYPE_NF4, QLORA_DTYPE_F32});

@@ -65,9 +65,12 @@ TEST_F(DeviceProfileTest, ReadsEveryKey) {
 }
 
 TEST_F(DeviceProfileTest, AnEmptyPathIsTheDefault) {
-  StatusOr<DeviceProfile> profile = deviceProfileOrDefault("");
+  StatusOr<DeviceProfile> profile = deviceProfileOrDefault("", "cpu");
   ASSERT_TRUE(profile.isOk());
   EXPECT_EQ(profile->cpu, "default");
+  StatusOr<DeviceProfile> card = deviceProfileOrDefault("", "cuda");
+  ASSERT_TRUE(card.isOk());
+  EXPECT_GT(card->gemmBf16Gflops, 100 * profile->gemmBf16Gflops);
 }
 
 TEST_F(DeviceProfileTest, RefusesWhatItDoesNotKnow) {

@@ -79,10 +79,8 @@ private:
 };
 } // namespace
 
-static Runner &runner() {
-  static Runner runner;
-  return runner;
-}
+static Runner theRunner;
+static Runner &runner() { return theRunner; }
 
 static unsigned volume(const qlora_host_dim &size) {
   return size.x * size.y * size.z;

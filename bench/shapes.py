@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: MIT
+
+"""Models of real shapes with random weights, and data for them."""
+
+import json
+import os
+import struct
+import sys
+
+import numpy as np
+
+REPOSITORY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.join(REPOSITORY, "tests", "e2e"))
+import safetensors_io  # noqa: E402
+
+LENGTH = 512
+
+SHAPES = {
+    "smollm2-135m": dict(
+        family="llama", hidden_size=576, intermediate_size=1536,
+        num_hidden_layers=30, num_attention_heads=9, num_key_value_heads=3,
+        vocab_size=49152, rope_theta=1e5),
+    "qwen2.5-0.5b": dict(
+        family="qwen2", hidden_size=896, intermediate_size=4864,
+        num_hidden_layers=24, num_attention_heads=14, num_key_value_heads=2,
+        vocab_size=151936, rope_theta=1e6),
+    "llama3.2-1b": dict(
+        family="llama", hidden_size=2048, intermediate_size=8192,
+        num_hidden_layers=16, num_attention_heads=32, num_key_value_heads=8,
+        vocab_size=128256, rope_theta=5e5),
+}
+CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}
+
+
+def tensor_shapes(shape):
+    """Names and shapes of the model's tensors, as Hugging Face has them."""
+    hidden, inner = shape["hidden_size"], shape["intermediate_size"]
+    dim = hidden // shape["num_attention_heads"]
+    narrow = shape["num_key_value_heads"] * dim
+    tensors = {"model.embed_tokens.weight": (shape["vocab_size"], hidden),
+               "model.norm.weight": (hidden,)}
+    for layer in range(shape["num_hidden_layers"]):
+        prefix = f"model.layers.{layer}."
+        linears = {"self_attn.q_proj": (hidden, hidden),
+                   "self_attn.k_proj": (narrow, hidden),
+                   "self_attn.v_proj": (narrow, hidden),
+                   "self_attn.o_proj": (hidden, hidden),
+                   "mlp.gate_proj": (inner, hidden),
+                   "mlp.up_proj": (inner, hidden),
+                   "mlp.down_proj": (hidden, inner)}
+        for name, size in linears.items():
+            tensors[f"{prefix}{name}.weight"] = size
+            if shape["family"] == "qwen2" and name.split(".")[1][0] in "qkv":
+                tensors[f"{prefix}{name}.bias"] = size[:1]
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            tensors[f"{prefix}{name}.weight"] = (hidden,)
+    return tensors
+
+
+def write_model(folder, shape):
+    """A Hugging Face folder with random bf16 weights, written once."""
+    path = os.path.join(folder, "model.safetensors")
+    os.makedirs(folder, exist_ok=True)
+    config = {key: value for key, value in shape.items() if key != "family"}
+    config.update(architectures=[CLASSES[shape["family"]]],
+                  model_type=shape["family"], tie_word_embeddings=True,
+                  hidden_act="silu", rms_norm_eps=1e-6,
+                  max_position_embeddings=4096, torch_dtype="bfloat16")
+    with open(os.path.join(folder, "config.json"), "w") as file:
+        json.dump(config, file, indent=2)
+    if os.path.exists(path):
+        return
+    random = np.random.default_rng(0)
+    header, offset = {}, 0
+    shapes = tensor_shapes(shape)
+    for name, size in shapes.items():
+        end = offset + 2 * int(np.prod(size))
+        header[name] = {"dtype": "BF16", "shape": list(size),
+                        "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path + ".part", "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for name, size in shapes.items():
+            if name.endswith("norm.weight"):
+                values = np.ones(size, np.float32)
+            else:
+                values = 0.02 * random.standard_normal(size, np.float32)
+            file.write((values.view(np.uint32) >> 16).astype(np.uint16)
+                       .tobytes())
+    os.rename(path + ".part", path)
+
+
+def write_batch(path, vocabulary):
+    """One micro-batch [1, 1, LENGTH]; every token has a label."""
+    ids = np.random.default_rng(1).integers(
+        0, vocabulary, (1, 1, LENGTH)).astype(np.int32)
+    safetensors_io.save(path, {"input_ids": ids, "labels": ids})
+
+
+def write_rows(path, vocabulary, count=512):
+    """A fine-tuning set: rows of 40 to 512 tokens, about 170 on average, the
+    first 60 % of each without a label (the distribution of peer_cpu.py).
+    Returns the labelled share of all tokens."""
+    random = np.random.default_rng(1)
+    lengths = np.clip(np.exp(4.95 + 0.6 * random.standard_normal(count)), 40,
+                      LENGTH).astype(np.int64)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    ids = random.integers(0, vocabulary, offsets[-1]).astype(np.int32)
+    place = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
+    labels = np.where(place >= 0.6 * np.repeat(lengths, lengths), ids,
+                      -100).astype(np.int32)
+    safetensors_io.save(path, {"input_ids": ids, "labels": labels,
+                               "row_offsets": offsets})
+    return float(np.mean(labels >= 0))

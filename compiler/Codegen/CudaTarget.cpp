@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: MIT
+
+// Compiles the units that are not cached, all architectures together.
+
+#include "compiler/Codegen/CudaTarget.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <thread>
+#include <tuple>
+
+using namespace qlora;
+
+// Written at build time from runtime/Kernels/Cuda/Device, with the headers of
+// ours that they include in place.
+extern const char qloraCudaPrelude[];
+extern const char *const qloraCudaUnits[];
+extern const size_t qloraCudaUnitCount;
+
+std::string CudaArch::name() const {
+  return fmt::format("{}_{}", kind == QLORA_IMAGE_PTX ? "compute" : "sm",
+                     number);
+}
+
+//===----------------------------------------------------------------------===//
+// Options
+//===----------------------------------------------------------------------===//
+
+static StatusOr<CudaArch> parseArch(std::string_view name) {
+  CudaArch arch;
+  std::string_view digits = name;
+  if (digits.starts_with("compute_")) {
+    arch.kind = QLORA_IMAGE_PTX;
+    digits.remove_prefix(8);
+  } else if (digits.starts_with("sm_")) {
+    digits.remove_prefix(3);
+  }
+  const char *end = digits.data() + digits.size();
+  auto [rest, error] = std::from_chars(digits.data(), end, arch.number);
+  if (error != std::errc() || rest != end || arch.number < 80 ||
+      arch.number > 999)
+    return Status::invalid("--cuda-arch: '{}' is not an architecture from 80 "
+                           "on; write for example 80,90 for cubins and "
+                           "compute_80 for PTX",
+                           name);
+  return arch;
+}
+
+StatusOr<std::vector<CudaArch>>
+CudaTarget::parseArchs(const std::vector<std::string> &names) {
+  std::vector<CudaArch> archs;
+  for (const std::string &name : names) {
+    QLORA_ASSIGN_OR_RETURN(CudaArch arch, parseArch(name));
+    archs.push_back(arch);
+  }
+  if (archs.empty())
+    return Status::invalid("--cuda-arch: names no architecture");
+  auto key = [](const CudaArch &arch) {
+    return std::tuple(arch.kind, arch.number);
+  };
+  std::ranges::sort(archs, {}, key);
+  auto repeated = std::ranges::unique(archs, {}, key);
+  archs.erase(repeated.begin(), repeated.end());
+  return archs;
+}
+
+StatusOr<std::string>
+CudaTarget::findCompiler(const std::string &given,
+                         const std::string &toolkit) {
+  std::string name = given.empty() ? "nvcc" : given;
+  if (std::optional<std::string> path = findProgram(name, toolkit))
+    return *path;
+  if (!given.empty())
+    return Status::error(StatusCode::kUnavailable,
+                         "--cuda-compiler: '{}' is no program that can be run",
+                         given);
+  return Status::error(
+      StatusCode::kUnavailable,
+      "no nvcc on PATH or in {}; install NVIDIA's package cuda-nvcc-13-0 (or "
+      "Debian's nvidia-cuda-toolkit), or name one with --cuda-compiler",
+      toolkit);
+}
+
+//===----------------------------------------------------------------------===//
+// Compiling
+//===----------------------------------------------------------------------===//
+
+namespace {
+
+/// One source, which becomes an image for every architecture.
+struct Unit {
+  std::string text;
+  std::vector<std::string> flags;
+};
+
+} // namespace
+
+/// Generated kernels say every rounding, like those of the CPU: a value that
+/// is computed again in another kernel is the same value. What is written by
+/// hand says it where it matters.
+static std::vector<Unit> makeUnits(const std::vector<std::string> &functions) {
+  std::vector<Unit> units;
+  std::vector<std::string> flags = {"-std=c++20", "-O3"};
+  if (!functions.empty()) {
+    units.push_back({qloraCudaPrelude, flags});
+    units.back().flags.push_back("-fmad=false");
+    for (const std::string &function : functions)
+      units.back().text += "\n" + function;
+  }
+  for (size_t i = 0; i < qloraCudaUnitCount; ++i)
+    units.push_back({qloraCudaUnits[i], flags});
+  return units;
+}
+
+static std::vector<std::string> flagsFor(const Unit &unit,
+                                         const CudaArch &arch) {
+  std::vector<std::string> flags = unit.flags;
+  flags.push_back("-arch=" + arch.name());
+  flags.push_back(arch.kind == QLORA_IMAGE_PTX ? "-ptx" : "-cubin");
+  return flags;
+}
+
+namespace {
+
+/// Collects the images, and the commands for those that are not cached.
+class ImageBuilder {
+public:
+  ImageBuilder(const KernelCache &cache, const std::string &compiler,
+               const std::string &version, const ScratchFolder &folder)
+      : cache(cache), compiler(compiler), version(version), folder(folder) {}
+
+  Status add(const Unit &unit, uint32_t number, const CudaArch &arch);
+  StatusOr<std::vector<DeviceImage>> run();
+
+private:
+  const KernelCache &cache;
+  const std::string &compiler, &version;
+  const ScratchFolder &folder;
+  std::vector<DeviceImage> images;
+  std::vector<Command> commands;
+  /// Of the images that are compiled: file and key.
+  std::vector<std::pair<std::string, std::string>> compiled;
+};
+
+} // namespace
+
+Status ImageBuilder::add(const Unit &unit, uint32_t number,
+                         const CudaArch &arch) {
+  std::string file =
+      folder.file(fmt::format("unit{}.{}", number, arch.name()));
+  images.push_back({file, number, arch.kind, arch.number});
+  std::vector<std::string> flags = flagsFor(unit, arch);
+  std::string key = KernelCache::key(
+      fmt::format("{}\n{}\n{}", version, fmt::join(flags, " "), unit.text));
+  if (std::optional<std::string> bytes = cache.find(key))
+    return writeFile(file, *bytes);
+  Command command = {compiler};
+  command.insert(command.end(), flags.begin(), flags.end());
+  command.insert(command.end(),
+                 {"-o", file, folder.file(fmt::format("unit{}.cu", number))});
+  commands.push_back(std::move(command));
+  compiled.emplace_back(file, key);
+  return Status::ok();
+}
+
+StatusOr<std::vector<DeviceImage>> ImageBuilder::run() {
+  unsigned parallel = std::max(2u, std::thread::hardware_concurrency());
+  QLORA_RETURN_IF_ERROR(runCommands(commands, parallel));
+  for (const auto &[file, key] : compiled) {
+    QLORA_ASSIGN_OR_RETURN(std::string bytes, readFile(file));
+    cache.store(key, bytes);
+  }
+  return std::move(images);
+}
+
+StatusOr<CompiledKernels>
+CudaTarget::compile(const std::vector<std::string> &functions,
+                    const ScratchFolder &folder) {
+  QLORA_ASSIGN_OR_RETURN(std::string version,
+                         readCommand({compiler, "--version"}));
+  ImageBuilder builder(cache, compiler, version, folder);
+  std::vector<Unit> units = makeUnits(functions);
+  for (uint32_t number = 0; number < units.size(); ++number) {
+    QLORA_RETURN_IF_ERROR(writeFile(
+        folder.file(fmt::format("unit{}.cu", number)), units[number].text));
+    for (const CudaArch &arch : archs)
+      QLORA_RETURN_IF_ERROR(builder.add(units[number], number, arch));
+  }
+  CompiledKernels kernels;
+  QLORA_ASSIGN_OR_RETURN(kernels.images, builder.run());
+  return kernels;
+}

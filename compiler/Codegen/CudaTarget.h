@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: MIT
+
+// `--target cuda`: units of CUDA C++, compiled by nvcc for every architecture.
+//
+// Unit 0 has the generated kernels; each hand-written file of
+// runtime/Kernels/Cuda/Device is one more. A unit is compiled once for each
+// architecture, with at most one process per core, and cached by its text, the
+// flags and the compiler's version. Texts include no header of CUDA, so most
+// of a compile is ptxas.
+
+#ifndef QLORA_COMPILER_CODEGEN_CUDATARGET_H
+#define QLORA_COMPILER_CODEGEN_CUDATARGET_H
+
+#include "compiler/Codegen/KernelCache.h"
+#include "compiler/Codegen/Target.h"
+
+namespace qlora {
+
+/// One kind of card, or PTX for all later ones.
+struct CudaArch {
+  uint32_t number = 0; ///< 10 * major + minor
+  qlora_image_kind kind = QLORA_IMAGE_CUBIN;
+
+  /// As nvcc calls it: sm_90, or compute_80 for PTX.
+  std::string name() const;
+};
+
+class CudaTarget : public Target {
+public:
+  CudaTarget(std::vector<CudaArch> archs, KernelCache cache,
+             std::string compiler)
+      : archs(std::move(archs)), cache(std::move(cache)),
+        compiler(std::move(compiler)) {}
+
+  uint32_t kind() const override { return QLORA_TARGET_CUDA; }
+  std::string cpuFeatures() const override { return ""; }
+  const KernelDialect &dialect() const override { return cudaDialect(); }
+  StatusOr<CompiledKernels>
+  compile(const std::vector<std::string> &functions,
+          const ScratchFolder &folder) override;
+
+  /// Parses `--cuda-arch`: 90 and sm_90 are a cubin, compute_80 is PTX. The
+  /// result is sorted; a name given twice is there once.
+  static StatusOr<std::vector<CudaArch>>
+  parseArchs(const std::vector<std::string> &names);
+  /// The CUDA compiler: `given` (a path, or a name on PATH), or if that is
+  /// empty nvcc on PATH or in the toolkit's folder. kUnavailable, naming the
+  /// packages, when there is none.
+  static StatusOr<std::string>
+  findCompiler(const std::string &given,
+               const std::string &toolkit = "/usr/local/cuda/bin");
+
+private:
+  std::vector<CudaArch> archs;
+  KernelCache cache;
+  std::string compiler;
+};
+
+} // namespace qlora
+
+#endif // QLORA_COMPILER_CODEGEN_CUDATARGET_H

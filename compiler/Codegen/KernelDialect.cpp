@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: MIT
+
+// What every dialect of C++ spells in the same way.
+
+#include "compiler/Codegen/KernelDialect.h"
+
+#include <fmt/format.h>
+
+using namespace qlora;
+
+std::string KernelDialect::pointer(std::string_view name, size_t index,
+                                   qlora_dtype dtype, bool isResult) const {
+  std::string type = pointerType(dtype, isResult);
+  return fmt::format("{}const {} = static_cast<{}>({});", type, name, type,
+                     argument(fmt::format("buffers[{}]", index)));
+}
+
+std::string KernelDialect::pointerType(qlora_dtype dtype,
+                                       bool isResult) const {
+  const char *element = dtype == QLORA_DTYPE_F32   ? "float"
+                        : dtype == QLORA_DTYPE_I32 ? "int32_t"
+                                                   : "uint16_t";
+  return fmt::format("{}{} *", isResult ? "" : "const ", element);
+}
+
+/// The suffix of Rows.h's load and store.
+static const char *suffix(qlora_dtype dtype) {
+  switch (dtype) {
+  case QLORA_DTYPE_BF16:
+    return "bf16";
+  case QLORA_DTYPE_F16:
+    return "f16";
+  case QLORA_DTYPE_I32:
+    return "i32";
+  default:
+    return "f32";
+  }
+}
+
+std::string KernelDialect::load(qlora_dtype dtype, std::string_view pointer,
+                                std::string_view index) const {
+  if (dtype == QLORA_DTYPE_F32)
+    return fmt::format("{}[{}]", pointer, index);
+  std::string value =
+      fmt::format("qlora_load_{}({}, {})", suffix(dtype), pointer, index);
+  return dtype == QLORA_DTYPE_I32 ? fmt::format("float({})", value) : value;
+}
+
+std::string KernelDialect::store(qlora_dtype dtype, std::string_view pointer,
+                                 std::string_view index,
+                                 std::string_view value) const {
+  if (dtype == QLORA_DTYPE_F32)
+    return fmt::format("{}[{}] = {};", pointer, index, value);
+  return fmt::format("qlora_store_{}({}, {}, {});", suffix(dtype), pointer,
+                     index, value);
+}
+
+void qlora::appendStatement(Statements &lines, int indent,
+                            std::string_view text) {
+  lines.push_back(fmt::format("{:{}}{}", "", indent, text));
+}

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: MIT
+
+// Reading of recorded dropouts, and their masks.
+
+#include "runtime/Session/DropoutMasks.h"
+
+#include "runtime/Kernels/Math/Philox.h"
+#include "runtime/Session/Adapter.h"
+
+namespace qlora {
+
+using nlohmann::json;
+
+static constexpr std::string_view kSuffix = ".lora_A.weight";
+
+/// The entry of one adapter as the compiler writes it.
+static bool isComplete(const json &entry) {
+  return entry.is_object() && entry.contains("op") &&
+         entry["op"].is_number_integer() && entry.contains("probability") &&
+         entry["probability"].is_number();
+}
+
+StatusOr<std::vector<AdapterDropout>>
+recordedDropout(const LoadedModule &module, const Options &options) {
+  std::vector<AdapterDropout> dropouts;
+  const json &recorded = options.recordedFact("adapter_dropout");
+  if (recorded.is_null())
+    return dropouts;
+  auto damaged = [&](const std::string &what) {
+    return Status::error(StatusCode::kDataLoss,
+                         "'{}': adapter_dropout {}; compile it again",
+                         module.path(), what);
+  };
+  if (!recorded.is_object())
+    return damaged("is no object");
+  for (const qlora_parameter *parameter : trainedParameters(module)) {
+    std::string name = parameter->name;
+    if (!name.ends_with(kSuffix))
+      continue;
+    auto entry = recorded.find(name);
+    if (entry == recorded.end() || !isComplete(*entry))
+      return damaged("has no op and probability of '" + name + "'");
+    dropouts.push_back({name.substr(0, name.size() - kSuffix.size()),
+                        parameter->shape[parameter->rank - 1],
+                        (*entry)["op"].get<int64_t>(),
+                        (*entry)["probability"].get<float>()});
+  }
+  if (dropouts.size() != recorded.size())
+    return damaged("names adapters that the module does not have");
+  return dropouts;
+}
+
+void drawMask(const AdapterDropout &dropout, uint64_t seed, uint64_t microBatch,
+              int64_t rows, std::span<uint8_t> mask) {
+  const uint64_t op = static_cast<uint64_t>(dropout.op);
+  uint8_t *kept = mask.data();
+  for (int64_t row = 0; row < rows; ++row)
+    for (int64_t column = 0; column < dropout.columns; ++column)
+      *kept++ = qlora_uniform(seed, microBatch, op, row, column) >=
+                dropout.probability;
+}
+
+} // namespace qlora

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: MIT
+
+// The dropout of adapters, drawn again on the host. Kernels never store a
+// mask: an element is kept where
+//
+//   qlora_uniform(seed, micro-batch, op, row, column) >= probability
+//
+// with the row's number in the micro-batch (b T + t), the column of the
+// adapter's input, and both sides in float32 (Kernels/Math/Philox.h). What is
+// kept is divided by 1 - probability. Adapters of linears that read the same
+// x have the same op.
+//
+// The compiler records the ops in train.so, by the parameter of each lora_A:
+//
+//   "adapter_dropout": {
+//     "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight":
+//       {"op": 1, "probability": 0.1}, ...}
+
+#ifndef QLORA_RUNTIME_SESSION_DROPOUTMASKS_H
+#define QLORA_RUNTIME_SESSION_DROPOUTMASKS_H
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/Core/ModuleLoader.h"
+#include "runtime/Core/Options.h"
+#include "runtime/Core/Status.h"
+
+namespace qlora {
+
+/// The dropout in front of one adapter.
+struct AdapterDropout {
+  std::string module;  ///< PEFT's path: base_model.model.….q_proj
+  int64_t columns = 0; ///< of the adapter's input
+  int64_t op = 0;
+  float probability = 0;
+};
+
+/// In the order of `module`'s parameters; empty without dropout. kDataLoss if
+/// what is recorded does not describe the adapters of `module`. `options`:
+/// recorded options applied.
+StatusOr<std::vector<AdapterDropout>>
+recordedDropout(const LoadedModule &module, const Options &options);
+
+/// Writes the mask [rows, columns] of one micro-batch, 1 where kept. `mask`
+/// has as many bytes.
+void drawMask(const AdapterDropout &dropout, uint64_t seed, uint64_t microBatch,
+              int64_t rows, std::span<uint8_t> mask);
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_SESSION_DROPOUTMASKS_H

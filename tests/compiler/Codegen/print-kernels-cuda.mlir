@@ -1,0 +1,129 @@
+// RUN: qlora-opt %s --print-kernels=target=cuda -o /dev/null | FileCheck %s
+// RUN: not qlora-opt %s --print-kernels=target=tpu 2>&1 | FileCheck %s --check-prefix=TARGET
+
+// TARGET: expects cpu or cuda as target, but got 'tpu'
+
+// A wide row is a block's: its threads stride over the columns, and a sum is
+// the same number in all of them.
+
+// CHECK: #include "runtime/Kernels/Cuda/Device/Common.cuh"
+// CHECK-LABEL: // softmax: rows of 2048 columns, a block of 256 threads each.
+// CHECK-NEXT: extern "C" __global__ void __launch_bounds__(256)
+// CHECK-NEXT: softmax_kernel(const __grid_constant__ qlora_cuda_args args) {
+// CHECK-NEXT:   const float *const in0 = static_cast<const float *>(args.buffers[0]);
+// CHECK-NEXT:   float *const out0 = static_cast<float *>(args.buffers[1]);
+// CHECK-NEXT:   const int64_t row = blockIdx.x;
+// CHECK-NEXT:   const float *const in0_row = in0 + row * 2048;
+// CHECK-NEXT:   __shared__ float exp0_row[2048];
+// CHECK-NEXT:   float sum0_part = 0.0f;
+// CHECK-NEXT:   for (int c = threadIdx.x; c < 2048; c += 256) {
+// CHECK-NEXT:     const float x0 = in0_row[c];
+// CHECK-NEXT:     const float exp0 = qlora_exp(x0);
+// CHECK-NEXT:     exp0_row[c] = exp0;
+// CHECK-NEXT:     sum0_part += exp0;
+// CHECK-NEXT:   }
+// CHECK-NEXT:   const float sum0 = qlora_block_sum(sum0_part);
+// CHECK-NEXT:   float *const out0_row = out0 + row * 2048;
+// CHECK-NEXT:   for (int c = threadIdx.x; c < 2048; c += 256) {
+// CHECK-NEXT:     const float exp0 = exp0_row[c];
+// CHECK-NEXT:     out0_row[c] = exp0 / sum0;
+// CHECK-NEXT:   }
+// CHECK-NEXT: }
+program.kernel @softmax attributes {columns = 2048 : i64,
+    maps = [#model.map<full>], dtypes = array<i64: 0, 0>,
+    strides = array<i64: 2048, 2048>, groups = array<i64: 1, 1>} {
+^bb0(%x: tensor<2048xf32>):
+  %e = math.exp %x : tensor<2048xf32>
+  %sum = model.row_sum %e : tensor<2048xf32>
+  %sums = model.row_splat %sum : tensor<2048xf32>
+  %y = arith.divf %e, %sums : tensor<2048xf32>
+  model.row_yield %y : tensor<2048xf32>
+}
+
+// A narrow row is a warp's. Its array is its own part of the block's, and is
+// complete behind a barrier of the warp: the next loop takes both halves of
+// the row, so that another lane reads what this one wrote. A number for all
+// rows is read before the row; rows beyond the last have no work.
+
+// CHECK-LABEL: // turned: rows of 96 columns, a warp each, 8 a block.
+// CHECK: __launch_bounds__(256)
+// CHECK: const float x1 = in1[0];
+// CHECK-NEXT: const float learning_rate = args.step->learning_rate;
+// CHECK-NEXT: const float mul0 = x1 * learning_rate;
+// CHECK-NEXT: const int64_t row = int64_t(blockIdx.x) * 8 + threadIdx.x / 32;
+// CHECK-NEXT: if (row >= args.rows)
+// CHECK-NEXT:   return;
+// CHECK: __shared__ float exp0_rows[8][96];
+// CHECK-NEXT: float *const exp0_row = exp0_rows[threadIdx.x / 32];
+// CHECK-NEXT: float sum0_part = 0.0f;
+// CHECK-NEXT: for (int c = threadIdx.x % 32; c < 96; c += 32) {
+// CHECK: const float sum0 = qlora_warp_sum(sum0_part);
+// CHECK-NEXT: __syncwarp();
+// CHECK: for (int c = threadIdx.x % 32; c < 48; c += 32) {
+// CHECK-NEXT: const float exp0_high = exp0_row[c + 48];
+// CHECK: const float exp0_low = exp0_row[c];
+// CHECK: qlora_store_bf16(out0_row, c,
+// CHECK-NEXT: qlora_store_bf16(out0_row, c + 48,
+program.kernel @turned attributes {columns = 96 : i64,
+    maps = [#model.map<full>, #model.map<global>],
+    dtypes = array<i64: 1, 0, 1>, strides = array<i64: 96, 1, 96>,
+    groups = array<i64: 1, 1, 1>} {
+^bb0(%x: tensor<96xf32>, %s: f32):
+  %rate = model.row_step "learning_rate"
+  %scaled = arith.mulf %s, %rate : f32
+  %e = math.exp %x : tensor<96xf32>
+  %sum = model.row_sum %e : tensor<96xf32>
+  %factor = arith.addf %sum, %scaled : f32
+  %factors = model.row_splat %factor : tensor<96xf32>
+  %turned = model.row_rotate %e : tensor<96xf32>
+  %y = arith.mulf %turned, %factors : tensor<96xf32>
+  model.row_yield %y : tensor<96xf32>
+}
+
+// A row that shared memory cannot hold is computed twice.
+
+// CHECK-LABEL: // wide_softmax: rows of 12288 columns, a block of 1024 threads each.
+// CHECK-NOT: __shared__
+// CHECK: sum0_part += qlora_exp(x0);
+// CHECK: out0_row[c] = qlora_exp(x0) / sum0;
+program.kernel @wide_softmax attributes {columns = 12288 : i64,
+    maps = [#model.map<full>], dtypes = array<i64: 0, 0>,
+    strides = array<i64: 12288, 12288>, groups = array<i64: 1, 1>} {
+^bb0(%x: tensor<12288xf32>):
+  %e = math.exp %x : tensor<12288xf32>
+  %sum = model.row_sum %e : tensor<12288xf32>
+  %sums = model.row_splat %sum : tensor<12288xf32>
+  %y = arith.divf %e, %sums : tensor<12288xf32>
+  model.row_yield %y : tensor<12288xf32>
+}
+
+// Two arrays of 8192 columns would be 64 KiB: one is kept, one computed again.
+
+// CHECK-LABEL: // one_of_two: rows of 8192 columns
+// CHECK: __shared__ float exp0_row[8192];
+// CHECK-NOT: __shared__
+// CHECK: sum0_part += exp0 * qlora_sigmoid(x0);
+// CHECK: out0_row[c] = (exp0 / sum0) + qlora_sigmoid(x0);
+program.kernel @one_of_two attributes {columns = 8192 : i64,
+    maps = [#model.map<full>], dtypes = array<i64: 0, 0>,
+    strides = array<i64: 8192, 8192>, groups = array<i64: 1, 1>} {
+^bb0(%x: tensor<8192xf32>):
+  %e = math.exp %x : tensor<8192xf32>
+  %s = model.row_sigmoid %x : tensor<8192xf32>
+  %product = arith.mulf %e, %s : tensor<8192xf32>
+  %sum = model.row_sum %product : tensor<8192xf32>
+  %sums = model.row_splat %sum : tensor<8192xf32>
+  %scaled = arith.divf %e, %sums : tensor<8192xf32>
+  %y = arith.addf %scaled, %s : tensor<8192xf32>
+  model.row_yield %y : tensor<8192xf32>
+}
+
+// CHECK-LABEL: static __device__ const float numbers_kernel_table0[4] = {1.0f,
+program.kernel @numbers attributes {columns = 4 : i64,
+    maps = [#model.map<full>], dtypes = array<i64: 0, 0>,
+    strides = array<i64: 4, 4>, groups = array<i64: 1, 1>} {
+^bb0(%x: tensor<4xf32>):
+  %numbers = model.row_constant [1.0, 2.0, 3.0, 4.0] : tensor<4xf32>
+  %y = arith.addf %x, %numbers : tensor<4xf32>
+  model.row_yield %y : tensor<4xf32>
+}

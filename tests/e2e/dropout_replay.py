@@ -1,0 +1,330 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+
+"""Trains with LoRA dropout and replays the same masks in PyTorch.
+
+    dropout_replay.py --tools build/bin [RUN ...]
+    dropout_replay.py --tools build/bin RUN --write CASE_DIR
+
+A run is a golden case with dropout, accumulation and ranks of its own. The
+masks of step 1 that qlora-run exports (--dump) must equal, bit for bit, those
+of a second Philox (philox.py), be kept as often as 1 - p says, and differ
+between micro-batches. Then PEFT's dropout modules multiply by these masks (in
+later steps by those of philox.py) instead of drawing their own, and
+transformers + PEFT have to compute the same: logits (in evaluation, without
+dropout), loss, grad_norm, gradients of step 1 and the last adapter, within the
+tolerances of goldens.py; once more with every block recomputed.
+
+--write makes a golden case of what PyTorch computed, which goldens.py checks
+without torch. Without torch, transformers or peft, only the masks are checked,
+and a line says so.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import sys
+import tempfile
+from dataclasses import dataclass
+
+import numpy as np
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import goldens  # noqa: E402
+import peft_model  # noqa: E402
+import philox  # noqa: E402
+import safetensors_io  # noqa: E402
+from goldens import Failure  # noqa: E402
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+CASES = os.path.join(HERE, "..", "Inputs", "goldens")
+
+
+@dataclass
+class Run:
+    """A golden case with what is different here."""
+    case: str
+    dropout: float
+    accumulation: int
+    ranks: int
+    steps: int
+
+    def changes(self):
+        return {"lora_dropout": self.dropout,
+                "gradient_accumulation_steps": self.accumulation,
+                "max_steps": self.steps}
+
+    def per_step(self):
+        return self.accumulation * self.ranks
+
+
+RUNS = {
+    "llama": Run("llama-lora", 0.1, 2, 1, 10),
+    "llama-nf4-ranks": Run("llama-nf4", 0.1, 2, 2, 10),
+    "llama3-targets": Run("llama3-tied", 0.5, 4, 1, 5),
+    "qwen2-nf4-ranks": Run("qwen2-nf4", 0.25, 2, 2, 10),
+    "qwen3-nf4-ranks": Run("qwen3-ranks", 0.05, 1, 2, 20),
+}
+
+
+def draw_mask(run, seed, micro_batch, op, shape):
+    """u8, 1 where kept; `shape`: rows, columns."""
+    random = philox.uniform(seed, micro_batch, op, *shape)
+    return (random >= np.float32(run.dropout)).astype(np.uint8)
+
+
+def expect_share(what, hits, share):
+    """`hits`: booleans that are true with probability `share`, apart from six
+    standard deviations."""
+    limit = 6 * np.sqrt(share * (1 - share) / hits.size)
+    if not abs(hits.mean() - share) <= limit:
+        raise Failure(f"{what}: {hits.mean():.4f}, expected {share:.4f} within "
+                      f"{limit:.1g}")
+
+
+def check_masks(run, settings, dump):
+    """The exported masks: of every adapter, those of philox.py, and random
+    enough; returns the number of the op of each adapted module."""
+    masks = {name[len("dropout."):]: array for name, array in dump.items()
+             if name.startswith("dropout.") and not name.endswith(".op")}
+    ops = {path: int(dump[f"dropout.{path}.op"][0]) for path in masks}
+    inputs = {name[len("grad."):-len(".lora_A.weight")]: array.shape[1]
+              for name, array in dump.items()
+              if name.endswith(".lora_A.weight")}
+    rows = settings["per_device_train_batch_size"] * settings["max_length"]
+    for path, columns in inputs.items():
+        if path not in masks:
+            raise Failure(f"the dump has no mask of {path}")
+        if masks[path].shape != (run.per_step(), rows, columns):
+            raise Failure(f"the mask of {path} is {masks[path].shape}")
+    by_op = {ops[path]: masks[path] for path in inputs}
+    for op, mask in by_op.items():
+        for i, exported in enumerate(mask):
+            drawn = draw_mask(run, settings["seed"], i, op, mask.shape[1:])
+            if exported.tobytes() != drawn.tobytes():
+                raise Failure(f"op {op}, micro-batch {i}: "
+                              f"{(exported != drawn).sum()} elements are not "
+                              "those of Philox")
+        expect_share(f"op {op}: share kept", mask != 0, 1 - run.dropout)
+    apart = 2 * run.dropout * (1 - run.dropout)
+    for op, mask in by_op.items():
+        for a, b in itertools.combinations(mask, 2):
+            expect_share(f"op {op}: difference of two micro-batches", a != b,
+                         apart)
+    for (a, one), (b, other) in itertools.combinations(by_op.items(), 2):
+        if one.shape == other.shape:
+            expect_share(f"difference of ops {a} and {b}", one != other, apart)
+    check_siblings(ops)
+    return ops
+
+
+def check_siblings(ops):
+    """Linears that read the same x share an op; others do not."""
+    groups = {}
+    for path, op in ops.items():
+        block, name = path.rsplit(".", 1)
+        together = {"k_proj": "q_proj", "v_proj": "q_proj",
+                    "up_proj": "gate_proj"}.get(name, name)
+        groups.setdefault((block, together), set()).add(op)
+    if any(len(of) != 1 for of in groups.values()) or \
+            len(set().union(*groups.values())) != len(groups):
+        raise Failure(f"ops are not one for each x: {ops}")
+
+
+def peft_replay(case, run, settings, masks):
+    """What transformers + PEFT compute, named as in expected.safetensors.
+    masks(path, micro-batch) is u8 [rows, columns]."""
+    import torch
+    from peft import PeftConfig, PeftModel
+
+    class Replay(torch.nn.Module):
+        """Dropout with a mask from outside."""
+
+        def __init__(self, path):
+            super().__init__()
+            self.path, self.micro_batch = path, 0
+
+        def forward(self, x):
+            if not self.training:
+                return x
+            mask = torch.from_numpy(masks(self.path, self.micro_batch))
+            return x * mask.view(x.shape) / (1 - run.dropout)
+
+    adapter = settings["adapter_name_or_path"]
+    config = PeftConfig.from_pretrained(adapter)
+    config.lora_dropout = run.dropout
+    model = PeftModel.from_pretrained(peft_model.load_base(case), adapter,
+                                      is_trainable=True, config=config)
+    replays = []
+    for path, module in model.named_modules():
+        if isinstance(getattr(module, "lora_dropout", None),
+                      torch.nn.ModuleDict):
+            assert module.lora_dropout["default"].p == run.dropout
+            replays.append(Replay(path))
+            module.lora_dropout["default"] = replays[-1]
+    data = {name: torch.from_numpy(array.astype(np.int64)) for name, array
+            in safetensors_io.load(settings["train_file"]).items()}
+
+    def logits(micro_batch):
+        for replay in replays:
+            replay.micro_batch = micro_batch
+        return model(input_ids=data["input_ids"][micro_batch]).logits
+
+    with torch.no_grad():
+        model.eval()
+        expected = {"logits": logits(0).numpy()}
+        model.train()
+        change = np.abs(logits(0).numpy() - expected["logits"]).max()
+    if not change > 10 * goldens.LOGITS:
+        raise Failure(f"dropout changes the logits only by {change:.1g}: they "
+                      "would not show it in evaluation")
+    expected.update(peft_train(run, settings, model, data["labels"], logits))
+    return expected
+
+
+def peft_train(run, settings, model, labels, logits):
+    """A step as golden cases have it: one mean over its labelled tokens."""
+    import torch
+    from torch.nn.functional import cross_entropy
+    from transformers import get_scheduler
+    trained = {name.replace(".default", ""): parameter for name, parameter
+               in model.named_parameters() if parameter.requires_grad}
+    optimizer = torch.optim.AdamW(
+        trained.values(), lr=settings["learning_rate"],
+        betas=(settings["adam_beta1"], settings["adam_beta2"]),
+        eps=settings["adam_epsilon"], weight_decay=settings["weight_decay"])
+    rates = get_scheduler(settings["lr_scheduler_type"], optimizer,
+                          settings["warmup_steps"], run.steps)
+    steps = {"loss": [], "grad_norm": [], "learning_rate": []}
+    tensors = {}
+    for step in range(run.steps):
+        numbers = range(step * run.per_step(), (step + 1) * run.per_step())
+        count = sum((labels[i][:, 1:] != -100).sum() for i in numbers)
+        total = 0.0
+        for i in numbers:
+            loss = cross_entropy(logits(i)[:, :-1].flatten(0, 1),
+                                 labels[i][:, 1:].flatten(),
+                                 reduction="sum") / count
+            loss.backward()
+            total += loss.item()
+        if step == 0:
+            tensors.update({f"grad.{name}": parameter.grad.numpy().copy()
+                            for name, parameter in trained.items()})
+        norm = torch.nn.utils.clip_grad_norm_(
+            trained.values(), settings["max_grad_norm"] or float("inf"))
+        steps["loss"].append(total)
+        steps["grad_norm"].append(float(norm))
+        steps["learning_rate"].append(rates.get_last_lr()[0])
+        optimizer.step()
+        optimizer.zero_grad()
+        rates.step()
+    tensors.update({f"final.{name}": parameter.detach().numpy()
+                    for name, parameter in trained.items()})
+    return tensors | {name: np.array(values, np.float32)
+                      for name, values in steps.items()}
+
+
+def compare(name, case, trained, expected):
+    metrics, dump, adapter = trained
+    errors = {}
+    goldens.check_metrics(errors, metrics, expected)
+    goldens.check_tensors(errors, dump, adapter, case, expected)
+    text = ", ".join(f"{what} {value:.2g}"
+                     for what, (_, value) in errors.items())
+    good = all(ratio <= 1 for ratio, _ in errors.values())
+    print(f"{'ok  ' if good else 'FAIL'} {name}: {text}", flush=True)
+    return good
+
+
+def write_case(folder, case, run, expected):
+    """A golden case that shares model, data and first adapter with `case`."""
+    import peft
+    import torch
+    import transformers
+    os.makedirs(folder, exist_ok=True)
+    safetensors_io.save(os.path.join(folder, "expected.safetensors"), expected)
+    with open(os.path.join(case, "train.yaml")) as file:
+        lines = dict(line.rstrip("\n").split(": ", 1) for line in file)
+    lines.update({key: json.dumps(value)
+                  for key, value in run.changes().items()})
+    for key in ("model_name_or_path", "train_file", "adapter_name_or_path"):
+        lines[key] = json.dumps(os.path.relpath(
+            os.path.join(case, json.loads(lines[key])), folder))
+    with open(os.path.join(folder, "train.yaml"), "w") as file:
+        file.writelines(f"{key}: {value}\n" for key, value in lines.items())
+    described = {"shares": os.path.basename(case), "ranks": run.ranks,
+                 **run.changes(),
+                 "reference": {"torch": torch.__version__.split("+")[0],
+                               "transformers": transformers.__version__,
+                               "peft": peft.__version__}}
+    with open(os.path.join(folder, "case.json"), "w") as file:
+        file.write(json.dumps(described, indent=2) + "\n")
+
+
+def check_run(tools, name, run, write):
+    """False, or Failure, where something differs."""
+    case = os.path.join(CASES, run.case)
+    settings = goldens.settings(case)
+    flags = [word for key, value in run.changes().items()
+             for word in (f"--{key}", str(value))]
+
+    def train(*compile_flags):
+        with tempfile.TemporaryDirectory() as work:
+            return goldens.train(tools, case, work, [*flags, *compile_flags],
+                                 flags, run.ranks)
+
+    trained = train()
+    dump = trained[1]
+    ops = check_masks(run, settings, dump)
+    if peft_model.missing():
+        print(f"ok   {name}: masks of {len(ops)} adapters", flush=True)
+        return True
+
+    def masks(path, micro_batch):
+        exported = dump[f"dropout.{path}"]
+        if micro_batch < run.per_step():
+            return exported[micro_batch].copy()
+        return draw_mask(run, settings["seed"], micro_batch, ops[path],
+                         exported.shape[1:])
+
+    expected = peft_replay(case, run, settings, masks)
+    expected.update({key: value for key, value in dump.items()
+                     if key.startswith("dropout.")})
+    good = compare(name, case, trained, expected)
+    good &= compare(f"{name}, recomputed", case,
+                    train("--gradient-checkpointing"), expected)
+    if good and write:
+        write_case(write, case, run, expected)
+    return good
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("names", nargs="*", metavar="RUN", default=[])
+    parser.add_argument("--tools", required=True)
+    parser.add_argument("--write", metavar="CASE_DIR")
+    options = parser.parse_args()
+    names = options.names or list(RUNS)
+    if unknown := [name for name in names if name not in RUNS]:
+        parser.error(f"no run '{unknown[0]}'; there are: {', '.join(RUNS)}")
+    missing = ", ".join(peft_model.missing())
+    if options.write and (len(names) != 1 or missing):
+        parser.error("--write needs one RUN, torch, transformers and peft")
+    results = []
+    for name in names:
+        try:
+            results.append(check_run(os.path.abspath(options.tools), name,
+                                     RUNS[name], options.write))
+        except Failure as failure:
+            print(f"FAIL {name}: {failure}", flush=True)
+            results.append(False)
+    if missing:
+        print(f"replay skipped: no {missing} in this python")
+    print(f"dropout: {sum(results)} passed, "
+          f"{len(results) - sum(results)} failed")
+    return 0 if all(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

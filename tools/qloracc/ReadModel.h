@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: MIT
+
+// Reading of model.mlir, so that every diagnostic has a place in it.
+
+#ifndef QLORA_TOOLS_QLORACC_READMODEL_H
+#define QLORA_TOOLS_QLORACC_READMODEL_H
+
+#include "mlir/IR/BuiltinOps.h"
+#include "mlir/IR/OwningOpRef.h"
+#include "llvm/Support/SourceMgr.h"
+
+namespace qlora {
+
+/// Parses and verifies the main buffer of `sources`, text or bytecode. Where
+/// the text names an op (`loc("model.layers.0.mlp")`) the op keeps its name
+/// and gets file, line and column too. Null after errors, which are
+/// diagnostics of the context.
+mlir::OwningOpRef<mlir::ModuleOp> readModel(const llvm::SourceMgr &sources,
+                                            mlir::MLIRContext &context);
+
+} // namespace qlora
+
+#endif // QLORA_TOOLS_QLORACC_READMODEL_H

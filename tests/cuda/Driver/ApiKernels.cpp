@@ -45,15 +45,14 @@ static size_t elfBytes(const void *image) {
   return header.e_shoff + size_t(header.e_shnum) * header.e_shentsize;
 }
 
-/// Opens an image that is in memory; null with dlerror() set, or no ELF.
+/// Opens an image that is in memory; null where it cannot. The file stays open:
+/// its path must be no other image's, since dlopen knows libraries by path.
 static void *openImage(const void *image, size_t bytes) {
   const int file = memfd_create("cuda-image", MFD_CLOEXEC);
   if (file < 0 || write(file, image, bytes) != ssize_t(bytes))
     return nullptr;
-  void *library = dlopen(fmt::format("/proc/self/fd/{}", file).c_str(),
-                         RTLD_NOW | RTLD_LOCAL);
-  close(file);
-  return library;
+  return dlopen(fmt::format("/proc/self/fd/{}", file).c_str(),
+                RTLD_NOW | RTLD_LOCAL);
 }
 
 /// Whether the card runs the image: CUDA's rule for cubins and for PTX.

@@ -81,8 +81,9 @@ Client::Client(int card) {
   stream = newStream();
 }
 
-CUresult Client::load(CUmodule *loaded) {
-  const std::string image = readFile(QLORA_PLATFORM_KERNELS);
+CUresult Client::load(CUmodule *loaded, bool isPtx) {
+  const std::string image =
+      readFile(isPtx ? QLORA_PLATFORM_PTX : QLORA_PLATFORM_KERNELS);
   CUmodule unused;
   return cuModuleLoadData(loaded ? loaded : &unused, image.data());
 }

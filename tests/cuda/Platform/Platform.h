@@ -61,8 +61,9 @@ public:
   /// Waits, then copies.
   std::vector<float> read(CUdeviceptr from, size_t floats);
   void write(CUdeviceptr to, const std::vector<float> &values);
-  /// The image of Kernels.cu for sm_90, in the current context.
-  static CUresult load(CUmodule *loaded = nullptr);
+  /// The image of Kernels.cu for sm_90, or its PTX for compute_80, in the
+  /// current context.
+  static CUresult load(CUmodule *loaded = nullptr, bool isPtx = false);
   /// Ends the process with a message where the code is not 0.
   static void require(CUresult code, const char *what);
 

@@ -13,6 +13,10 @@
 
 #include <algorithm>
 
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
 namespace qlora {
 
 /// Enough that a copy of it takes far longer than the wait for it.
@@ -128,7 +132,13 @@ CudaDevice::CudaDevice(const DeviceOptions &options, const CudaDriver &driver,
                        CudaCard card)
     : api(driver), ranks(options.collectives ? options.collectives->size() : 1),
       observer(options.observer), usesGraphs(options.graphs),
-      card(std::move(card)) {}
+      card(std::move(card)) {
+#ifdef _OPENMP
+  // Weights are converted and quantised on the CPU.
+  if (options.threads > 0)
+    omp_set_num_threads(options.threads);
+#endif
+}
 
 CudaDevice::~CudaDevice() {
   // Nothing may be freed under work that still runs.

@@ -19,8 +19,8 @@ static int64_t dimensionsOf(const KernelRequest &r) {
 }
 
 static std::string symbolOf(std::string_view kernel, const KernelRequest &r) {
-  return fmt::format("qlora_{}_{}_d{}", kernel,
-                     dtypeName(cudaDtypeOf(r, "q")), dimensionsOf(r));
+  return fmt::format("qlora_{}_{}_d{}", kernel, dtypeName(cudaDtypeOf(r, "q")),
+                     dimensionsOf(r));
 }
 
 /// Blocks of 64 rows of the heads that the constant `heads` counts. No
@@ -29,8 +29,7 @@ static int64_t tilesOf(const KernelRequest &r, std::string_view heads) {
   const int64_t parts = blocksOf(r.constant("dim"), dimensionsOf(r));
   const __int128 blocks = __int128(blocksOf(r.constant("length"), kTile)) *
                           r.constant("batch") * r.constant(heads) * parts;
-  return static_cast<int64_t>(
-      std::min<__int128>(blocks, __int128(1) << 62));
+  return static_cast<int64_t>(std::min<__int128>(blocks, __int128(1) << 62));
 }
 
 PreparedCudaKernel attention::cuda::prepare(const KernelRequest &r,
@@ -47,10 +46,10 @@ PreparedCudaKernel attention_grad::cuda::prepare(const KernelRequest &r,
   constants.push_back(rows);
   const std::string deltaSymbol =
       fmt::format("qlora_attention_delta_{}", dtypeName(cudaDtypeOf(r, "q")));
-  QLORA_ASSIGN_OR_RETURN(
-      CudaLaunch delta,
-      CudaLaunch::prepare(context, deltaSymbol, {blocksOf(rows, kDeltaRows)},
-                          constants));
+  QLORA_ASSIGN_OR_RETURN(CudaLaunch delta,
+                         CudaLaunch::prepare(context, deltaSymbol,
+                                             {blocksOf(rows, kDeltaRows)},
+                                             constants));
   QLORA_ASSIGN_OR_RETURN(
       CudaLaunch keys,
       CudaLaunch::prepare(context, symbolOf("attention_grad_keys", r),

@@ -106,6 +106,7 @@ QLORA_DEVICE void multiplyRows(AttentionTiles &tiles,
     stage<T>(tiles.left, shape, left, dimension);
     stage<T>(tiles.right, shape, right, dimension);
     __syncthreads();
+    QLORA_UNROLL_8
     for (int d = 0; d < kDepth; ++d) {
       float a[kSide], b[kSide];
       QLORA_UNROLL
@@ -161,6 +162,7 @@ QLORA_DEVICE void addProduct(AttentionTiles &tiles, const AttentionShape &shape,
       break;
     stage<T>(tiles.right, shape, rows, dimension);
     __syncthreads();
+    QLORA_UNROLL_8
     for (int k = 0; k < kTile; ++k) {
       const float b0 = tiles.right[k][threadColumn()];
       const float b1 = tiles.right[k][threadColumn() + 16];
@@ -554,18 +556,19 @@ QLORA_DEVICE void attentionGradQueries(const qlora_cuda_args &args,
 
 // Symbols: the type, and the most dimensions of one block. --------------------
 
-#define QLORA_ATTENTION_KERNEL(Symbol, Function, T, Dimensions)                \
-  QLORA_CUDA_KERNEL(kAttentionThreads)                                         \
+#define QLORA_ATTENTION_KERNEL(Symbol, Function, T, Dimensions, ...)           \
+  QLORA_CUDA_KERNEL(kAttentionThreads __VA_OPT__(, ) __VA_ARGS__)              \
   Symbol##_##T##_d##Dimensions(const __grid_constant__ qlora_cuda_args args) { \
     __shared__ AttentionTiles tiles;                                           \
     Function<qlora_##T, Dimensions / kDepth>(args, tiles);                     \
   }
+// The gradients of narrow heads would spill some bytes to have two blocks.
 #define QLORA_ATTENTION(T, Dimensions)                                         \
   QLORA_ATTENTION_KERNEL(qlora_attention, attention, T, Dimensions)            \
   QLORA_ATTENTION_KERNEL(qlora_attention_grad_keys, attentionGradKeys, T,      \
-                         Dimensions)                                           \
+                         Dimensions, 1)                                        \
   QLORA_ATTENTION_KERNEL(qlora_attention_grad_queries, attentionGradQueries,   \
-                         T, Dimensions)
+                         T, Dimensions, 1)
 QLORA_ATTENTION(f32, 64)
 QLORA_ATTENTION(f32, 128)
 QLORA_ATTENTION(bf16, 64)

@@ -17,14 +17,19 @@
 #include "runtime/Kernels/Rows.h"
 
 #define QLORA_DEVICE static inline __device__
-#define QLORA_CUDA_KERNEL(Threads)                                             \
-  extern "C" __global__ void __launch_bounds__(Threads)
+/// Most threads of a block, then, if given, the fewest blocks of a processor:
+/// 1 lets a thread have all its registers.
+#define QLORA_CUDA_KERNEL(...)                                                 \
+  extern "C" __global__ void __launch_bounds__(__VA_ARGS__)
 
-/// Before a loop over an array that has to stay in registers.
+/// Before a loop over an array that has to stay in registers, and before a
+/// long one whose loads would otherwise take too many.
 #ifdef __NVCC__
 #define QLORA_UNROLL _Pragma("unroll")
+#define QLORA_UNROLL_8 _Pragma("unroll 8")
 #else
 #define QLORA_UNROLL
+#define QLORA_UNROLL_8
 #endif
 
 constexpr int kQloraWarp = 32;

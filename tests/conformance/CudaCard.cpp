@@ -69,13 +69,17 @@ StatusOr<CUfunction> CudaCard::function(std::string_view symbol) {
   return driverTable->check(result, "cuModuleGetFunction").withContext(name);
 }
 
-StatusOr<CUdeviceptr> CudaCard::upload(std::span<const uint8_t> bytes) {
-  QLORA_ASSIGN_OR_RETURN(const CUdeviceptr address,
-                         allocate(*driverTable, bytes.size()));
-  QLORA_RETURN_IF_ERROR(driverTable->check(
-      driverTable->memcpyHtoDAsync(address, bytes.data(), bytes.size(), stream),
-      "cuMemcpyHtoDAsync_v2"));
-  return address;
+StatusOr<CUdeviceptr> CudaCard::upload(std::span<const uint8_t> bytes,
+                                       uint64_t shift,
+                                       std::vector<CUdeviceptr> &owned) {
+  QLORA_ASSIGN_OR_RETURN(const CUdeviceptr base,
+                         allocate(*driverTable, bytes.size() + shift));
+  owned.push_back(base);
+  QLORA_RETURN_IF_ERROR(
+      driverTable->check(driverTable->memcpyHtoDAsync(
+                             base + shift, bytes.data(), bytes.size(), stream),
+                         "cuMemcpyHtoDAsync_v2"));
+  return base + shift;
 }
 
 Status CudaCard::launch(CudaKernel &kernel, const CudaKernelArgs &args) {
@@ -106,10 +110,11 @@ Status CudaCard::launch(CudaKernel &kernel, const CudaKernelArgs &args) {
 Status CudaCard::run(CudaKernel &kernel, std::span<const CudaOperand> operands,
                      const qlora_step_block *step, KernelObserver *observer) {
   const CudaDriver &cuda = *driverTable;
-  std::vector<CUdeviceptr> addresses;
+  std::vector<CUdeviceptr> addresses, owned;
   std::vector<void *> pointers;
   for (const CudaOperand &operand : operands) {
-    QLORA_ASSIGN_OR_RETURN(const CUdeviceptr address, upload(operand.bytes));
+    QLORA_ASSIGN_OR_RETURN(const CUdeviceptr address,
+                           upload(operand.bytes, operand.shift, owned));
     addresses.push_back(address);
     pointers.push_back(
         operand.isAbsent ? nullptr
@@ -118,9 +123,9 @@ Status CudaCard::run(CudaKernel &kernel, std::span<const CudaOperand> operands,
   const qlora_step_block none = {};
   const auto *stepBytes =
       reinterpret_cast<const uint8_t *>(step ? step : &none);
-  QLORA_ASSIGN_OR_RETURN(const CUdeviceptr stepAddress,
-                         upload({stepBytes, sizeof(qlora_step_block)}));
-  addresses.push_back(stepAddress);
+  QLORA_ASSIGN_OR_RETURN(
+      const CUdeviceptr stepAddress,
+      upload({stepBytes, sizeof(qlora_step_block)}, 0, owned));
   QLORA_RETURN_IF_ERROR(
       launch(kernel,
              {pointers, reinterpret_cast<const qlora_step_block *>(stepAddress),
@@ -132,7 +137,7 @@ Status CudaCard::run(CudaKernel &kernel, std::span<const CudaOperand> operands,
                    "cuMemcpyDtoHAsync_v2"));
   QLORA_RETURN_IF_ERROR(
       cuda.check(cuda.streamSynchronize(stream), "cuStreamSynchronize"));
-  for (CUdeviceptr address : addresses)
+  for (CUdeviceptr address : owned)
     QLORA_RETURN_IF_ERROR(cuda.check(cuda.memFree(address), "cuMemFree_v2"));
   return Status::ok();
 }

@@ -16,10 +16,11 @@
 namespace qlora {
 
 /// A range of host memory that a launch sees on the device: copied there
-/// before it and back after it. The operand begins `offset` bytes inside.
+/// before it and back after it, `shift` bytes behind an aligned address. The
+/// operand begins `offset` bytes inside.
 struct CudaOperand {
   std::span<uint8_t> bytes;
-  uint64_t offset = 0;
+  uint64_t offset = 0, shift = 0;
   bool isAbsent = false;
 };
 
@@ -46,7 +47,9 @@ public:
 private:
   Status open();
   Status loadImages();
-  StatusOr<CUdeviceptr> upload(std::span<const uint8_t> bytes);
+  /// Copies to memory of its own, which `owned` is told of.
+  StatusOr<CUdeviceptr> upload(std::span<const uint8_t> bytes, uint64_t shift,
+                               std::vector<CUdeviceptr> &owned);
   Status launch(CudaKernel &kernel, const CudaKernelArgs &args);
 
   const CudaDriver *driverTable = nullptr;

@@ -191,7 +191,20 @@ public:
 
   KernelRequest request;
 
+  /// On CUDA, every operand begins one element behind an aligned address.
+  bool isShifted = false;
+
 private:
+  /// Bytes of an element; NF4 is aligned to 4, a workspace to 64.
+  uint64_t shiftOf(size_t i) const {
+    if (!isShifted || !request.dtypes[i] ||
+        request.op->operands[i].name == "workspace")
+      return 0;
+    return *request.dtypes[i] == QLORA_DTYPE_NF4
+               ? 4
+               : dtypeBits(*request.dtypes[i]) / 8;
+  }
+
   GuardedBuffer &bufferOf(size_t i, GuardedBuffer &workspace) {
     return request.op->operands[i].name == "workspace" ? workspace : buffers[i];
   }
@@ -202,8 +215,8 @@ private:
                            prepareCpuKernel(row, request, workspace.bytes()));
     std::vector<void *> pointers;
     for (size_t i = 0; i < buffers.size(); ++i)
-      pointers.push_back(
-          request.dtypes[i] ? bufferOf(i, workspace).data() : nullptr);
+      pointers.push_back(request.dtypes[i] ? bufferOf(i, workspace).data()
+                                           : nullptr);
     return kernel->run({pointers, step, observer});
   }
 
@@ -216,7 +229,8 @@ private:
     std::vector<CudaOperand> operands;
     for (size_t i = 0; i < buffers.size(); ++i)
       operands.push_back({bufferOf(i, workspace).guarded(),
-                          GuardedBuffer::kGuard, !request.dtypes[i]});
+                          GuardedBuffer::kGuard, shiftOf(i),
+                          !request.dtypes[i]});
     return card.run(*kernel, operands, step, observer);
   }
 

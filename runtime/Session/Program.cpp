@@ -79,26 +79,37 @@ Status Program::writeInputs(const qlora_entry &entry, const MicroBatch &batch) {
   return Status::ok();
 }
 
-StatusOr<float> Program::readFloat(const qlora_entry &entry,
-                                   qlora_binding_kind kind) {
-  const qlora_binding *binding = module.binding(entry, kind);
-  if (!binding)
-    return Status::error(StatusCode::kDataLoss,
-                         "'{}': the entry {} lacks result {}", module.path(),
-                         entryKindName(entry.kind), static_cast<int>(kind));
-  float value = 0;
-  QLORA_RETURN_IF_ERROR(
-      device.read(binding->arena, binding->offset,
-                  {reinterpret_cast<uint8_t *>(&value), sizeof value}));
-  return value;
+StatusOr<const qlora_binding *> Program::result(const qlora_entry &entry,
+                                                qlora_binding_kind kind) const {
+  if (const qlora_binding *binding = module.binding(entry, kind))
+    return binding;
+  return Status::error(StatusCode::kDataLoss,
+                       "'{}': the entry {} lacks result {}", module.path(),
+                       entryKindName(entry.kind), static_cast<int>(kind));
+}
+
+Status Program::readFloats(const qlora_binding &first,
+                           std::span<float> values) {
+  return device.read(
+      first.arena, first.offset,
+      {reinterpret_cast<uint8_t *>(values.data()), values.size_bytes()});
 }
 
 Status Program::readSums(const qlora_entry &entry, LossSums &sums) {
-  QLORA_ASSIGN_OR_RETURN(float loss, readFloat(entry, QLORA_RESULT_LOSS_SUM));
-  QLORA_ASSIGN_OR_RETURN(float labels,
-                         readFloat(entry, QLORA_RESULT_LABEL_COUNT));
-  sums.loss += loss;
-  sums.labels += labels;
+  QLORA_ASSIGN_OR_RETURN(const qlora_binding *loss,
+                         result(entry, QLORA_RESULT_LOSS_SUM));
+  QLORA_ASSIGN_OR_RETURN(const qlora_binding *labels,
+                         result(entry, QLORA_RESULT_LABEL_COUNT));
+  float values[2] = {};
+  const bool areTogether = labels->arena == loss->arena &&
+                           labels->offset == loss->offset + sizeof(float);
+  // A read may be a wait for a device: one for both where that is possible.
+  QLORA_RETURN_IF_ERROR(
+      readFloats(*loss, std::span(values).first(areTogether ? 2 : 1)));
+  if (!areTogether)
+    QLORA_RETURN_IF_ERROR(readFloats(*labels, std::span(values).last(1)));
+  sums.loss += values[0];
+  sums.labels += values[1];
   return Status::ok();
 }
 
@@ -115,7 +126,10 @@ Status Program::accumulate(const MicroBatch &batch, bool last,
 StatusOr<double> Program::update(const qlora_step_block &step) {
   const qlora_entry *entry = module.entry(QLORA_ENTRY_UPDATE);
   QLORA_RETURN_IF_ERROR(runEntry(device, module, *entry, step));
-  QLORA_ASSIGN_OR_RETURN(float norm, readFloat(*entry, QLORA_RESULT_GRAD_NORM));
+  QLORA_ASSIGN_OR_RETURN(const qlora_binding *binding,
+                         result(*entry, QLORA_RESULT_GRAD_NORM));
+  float norm = 0;
+  QLORA_RETURN_IF_ERROR(readFloats(*binding, std::span(&norm, 1)));
   return static_cast<double>(norm);
 }
 

@@ -8,6 +8,7 @@
 #define QLORA_RUNTIME_SESSION_PROGRAM_H
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "runtime/Core/ModuleLoader.h"
@@ -56,7 +57,9 @@ private:
   StatusOr<const qlora_entry *> find(qlora_entry_kind kind,
                                      const MicroBatch &batch) const;
   Status writeInputs(const qlora_entry &entry, const MicroBatch &batch);
-  StatusOr<float> readFloat(const qlora_entry &entry, qlora_binding_kind kind);
+  StatusOr<const qlora_binding *> result(const qlora_entry &entry,
+                                         qlora_binding_kind kind) const;
+  Status readFloats(const qlora_binding &first, std::span<float> values);
   Status readSums(const qlora_entry &entry, LossSums &sums);
 
   const LoadedModule &module;

@@ -62,6 +62,9 @@ const Head kCases[] = {
     {90, 48, 200, 64, 0, BF16, BF16, BF16, true},
     {61, 50, 99, 100, 2, BF16, F32, BF16, true},
     {40, 16, 75, 8, 0, BF16, F16, F32, false},
+    {4, 200, 6, 3, 0, BF16, F32, F32, true},
+    // Words beyond one panel of a weight that CUDA widens.
+    {3, 4096, 4200, 2, 0, BF16, F16, BF16, false},
 };
 
 /// bf16 operands of the gradients' products: the logits' gradients are
@@ -70,38 +73,49 @@ double rounding(const Head &h) {
   return h.dtype == BF16 ? unitRoundoff(BF16) : 0;
 }
 
+void checkGradients(const Head &h, KernelCase &expected, KernelCase &got) {
+  // |dlogits| of a row sum to at most 2, |w| <= 1.
+  for (int64_t row = 0; row < h.rows; ++row)
+    for (int64_t i = 0; i < h.hidden; ++i) {
+      const int64_t at = row * (h.hidden + h.gap) + i;
+      const double exact = expected.at("dhidden", at);
+      ASSERT_NEAR(got.at("dhidden", at), exact,
+                  tolerance(h.dhidden, exact, h.hidden + h.vocab) +
+                      2 * rounding(h))
+          << row;
+    }
+  EXPECT_TRUE(got.gapsHold("dhidden", h.rows, h.hidden, h.hidden + h.gap));
+  for (int64_t i = 0; h.hasWeightGradient && i < h.vocab * h.hidden; ++i) {
+    const double exact = expected.at("dw", i);
+    ASSERT_NEAR(got.at("dw", i), exact,
+                tolerance(F32, exact, h.hidden + h.rows) +
+                    double(h.rows) * rounding(h));
+  }
+}
+
+void checkRow(const Head &h, bool isGradient, KernelCase &expected,
+              const std::string &implementation) {
+  SCOPED_TRACE(implementation);
+  KernelCase got = makeCase(h, isGradient);
+  expectOk(got.run(implementation));
+  EXPECT_EQ(got.at("count", 0), expected.at("count", 0));
+  EXPECT_NEAR(got.at("loss", 0), expected.at("loss", 0),
+              tolerance(F32, expected.at("loss", 0), h.hidden * h.rows));
+  for (int64_t row = 0; row < h.rows; ++row)
+    EXPECT_EQ(got.at("correct", row), expected.at("correct", row));
+  if (isGradient)
+    checkGradients(h, expected, got);
+}
+
 TEST(HeadLoss, AgreesWithTheReference) {
   for (const Head &h : kCases)
     for (bool isGradient : {false, true}) {
       SCOPED_TRACE(h);
       KernelCase expected = makeCase(h, isGradient);
-      KernelCase got = makeCase(h, isGradient);
       expectOk(expected.run("reference"));
-      expectOk(got.run("chunked"));
-      EXPECT_EQ(got.at("count", 0), expected.at("count", 0));
-      EXPECT_NEAR(got.at("loss", 0), expected.at("loss", 0),
-                  tolerance(F32, expected.at("loss", 0), h.hidden * h.rows));
-      for (int64_t row = 0; row < h.rows; ++row)
-        EXPECT_EQ(got.at("correct", row), expected.at("correct", row));
-      if (!isGradient)
-        continue;
-      // |dlogits| of a row sum to at most 2, |w| <= 1.
-      for (int64_t row = 0; row < h.rows; ++row)
-        for (int64_t i = 0; i < h.hidden; ++i) {
-          const int64_t at = row * (h.hidden + h.gap) + i;
-          const double exact = expected.at("dhidden", at);
-          ASSERT_NEAR(got.at("dhidden", at), exact,
-                      tolerance(h.dhidden, exact, h.hidden + h.vocab) +
-                          2 * rounding(h))
-              << row;
-        }
-      EXPECT_TRUE(got.gapsHold("dhidden", h.rows, h.hidden, h.hidden + h.gap));
-      for (int64_t i = 0; h.hasWeightGradient && i < h.vocab * h.hidden; ++i) {
-        const double exact = expected.at("dw", i);
-        ASSERT_NEAR(got.at("dw", i), exact,
-                    tolerance(F32, exact, h.hidden + h.rows) +
-                        double(h.rows) * rounding(h));
-      }
+      for (const std::string &row :
+           rowsToTest(isGradient ? "head_loss_grad" : "head_loss"))
+        checkRow(h, isGradient, expected, row);
     }
 }
 
@@ -133,7 +147,7 @@ TEST(HeadLoss, ReferenceGradientIsTheDerivative) {
 
 TEST(HeadLoss, FirstOfEqualMaximaIsTheAnswer) {
   const Head h = {2, 3, 40, 2, 0, F32, F32, F32, false};
-  for (const char *implementation : {"reference", "chunked"}) {
+  for (const std::string &implementation : allRowsToTest("head_loss")) {
     KernelCase test = makeCase(h, false);
     for (int64_t i = 0; i < h.vocab * h.hidden; ++i)
       test.set("w", i, 0.5);
@@ -161,9 +175,23 @@ TEST(HeadLoss, NamesTheRowOfAnImpossibleTarget) {
     }
 }
 
+TEST(HeadLoss, ImpossibleTargetsAreNaNOnCuda) {
+  if (!CudaCard::get())
+    GTEST_SKIP() << CudaCard::reason();
+  const Head h = {4, 3, 10, 2, 0, F32, F32, F32, false};
+  for (int target : {10, -1, -101}) {
+    KernelCase test = makeCase(h, true);
+    test.set("targets", 2, target);
+    expectOk(test.run("cuda"));
+    EXPECT_TRUE(std::isnan(test.at("loss", 0)));
+    for (int64_t i = 0; i < h.hidden; ++i)
+      EXPECT_EQ(test.at("dhidden", 2 * h.hidden + i), 0);
+  }
+}
+
 TEST(HeadLoss, NoLabelAtAllIsZero) {
   const Head h = {5, 4, 10, 2, 0, F32, F32, F32, true};
-  for (const char *implementation : {"reference", "chunked"}) {
+  for (const std::string &implementation : allRowsToTest("head_loss")) {
     KernelCase test = makeCase(h, true);
     for (int64_t row = 0; row < h.rows; ++row)
       test.set("targets", row, -100);
@@ -177,7 +205,7 @@ TEST(HeadLoss, NoLabelAtAllIsZero) {
 
 TEST(HeadLoss, ObserverSeesTheLogitsOfLabelledRows) {
   const Head h = {10, 6, 20, 3, 0, F32, BF16, F32, false};
-  for (const char *implementation : {"reference", "chunked"}) {
+  for (const std::string &implementation : allRowsToTest("head_loss")) {
     KernelCase test = makeCase(h, true);
     std::vector<int32_t> seen;
     KernelObserver observer;

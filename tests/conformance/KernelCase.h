@@ -24,6 +24,7 @@
 #include "runtime/Kernels/LibraryKernel.h"
 #include "runtime/Kernels/Math/NF4.h"
 #include "runtime/Kernels/Rows.h"
+#include "tests/conformance/CudaCard.h"
 
 namespace qlora {
 
@@ -85,6 +86,11 @@ public:
     return reinterpret_cast<uint8_t *>((address + 63) / 64 * 64);
   }
   uint64_t bytes() const { return size; }
+  /// With the guards on both sides.
+  std::span<uint8_t> guarded() {
+    return {data() - kGuard, data() + size + kGuard};
+  }
+  static constexpr uint64_t kGuard = 256;
   bool guardsHold() {
     const uint8_t *begin = data(), *end = begin + size;
     for (const uint8_t *p = memory.data(); p < begin; ++p)
@@ -97,7 +103,6 @@ public:
   }
 
 private:
-  static constexpr uint64_t kGuard = 256;
   uint64_t size;
   std::vector<uint8_t> memory;
 };
@@ -160,16 +165,9 @@ public:
     const KernelRow *row =
         findKernelRow(request.op->name + "." + implementation);
     GuardedBuffer workspace(row->workspaceBytes(request));
-    QLORA_ASSIGN_OR_RETURN(std::unique_ptr<LibraryKernel> kernel,
-                           prepareCpuKernel(*row, request, workspace.bytes()));
-    std::vector<void *> pointers;
-    for (size_t i = 0; i < buffers.size(); ++i) {
-      const bool isWorkspace = request.op->operands[i].name == "workspace";
-      pointers.push_back(isWorkspace         ? workspace.data()
-                         : request.dtypes[i] ? buffers[i].data()
-                                             : nullptr);
-    }
-    QLORA_RETURN_IF_ERROR(kernel->run({pointers, step, observer}));
+    QLORA_RETURN_IF_ERROR(row->target == "cuda"
+                              ? runOnCuda(*row, workspace, observer, step)
+                              : runOnCpu(*row, workspace, observer, step));
     EXPECT_TRUE(workspace.guardsHold()) << row->fullName() << ": workspace";
     checkGuards(row->fullName());
     return Status::ok();
@@ -193,9 +191,67 @@ public:
 
   KernelRequest request;
 
+  /// On CUDA, every operand begins one element behind an aligned address.
+  bool isShifted = false;
+
 private:
+  /// Bytes of an element; NF4 is aligned to 4, a workspace to 64.
+  uint64_t shiftOf(size_t i) const {
+    if (!isShifted || !request.dtypes[i] ||
+        request.op->operands[i].name == "workspace")
+      return 0;
+    return *request.dtypes[i] == QLORA_DTYPE_NF4
+               ? 4
+               : dtypeBits(*request.dtypes[i]) / 8;
+  }
+
+  GuardedBuffer &bufferOf(size_t i, GuardedBuffer &workspace) {
+    return request.op->operands[i].name == "workspace" ? workspace : buffers[i];
+  }
+
+  Status runOnCpu(const KernelRow &row, GuardedBuffer &workspace,
+                  KernelObserver *observer, const qlora_step_block *step) {
+    QLORA_ASSIGN_OR_RETURN(std::unique_ptr<LibraryKernel> kernel,
+                           prepareCpuKernel(row, request, workspace.bytes()));
+    std::vector<void *> pointers;
+    for (size_t i = 0; i < buffers.size(); ++i)
+      pointers.push_back(request.dtypes[i] ? bufferOf(i, workspace).data()
+                                           : nullptr);
+    return kernel->run({pointers, step, observer});
+  }
+
+  Status runOnCuda(const KernelRow &row, GuardedBuffer &workspace,
+                   KernelObserver *observer, const qlora_step_block *step) {
+    CudaCard &card = *CudaCard::get();
+    QLORA_ASSIGN_OR_RETURN(
+        std::unique_ptr<CudaKernel> kernel,
+        prepareCudaKernel(row, request, workspace.bytes(), card));
+    std::vector<CudaOperand> operands;
+    for (size_t i = 0; i < buffers.size(); ++i)
+      operands.push_back({bufferOf(i, workspace).guarded(),
+                          GuardedBuffer::kGuard, shiftOf(i),
+                          !request.dtypes[i]});
+    return card.run(*kernel, operands, step, observer);
+  }
+
   std::vector<GuardedBuffer> buffers;
 };
+
+/// The rows of an op that can run here, the plain reference left out.
+inline std::vector<std::string> rowsToTest(const std::string &op) {
+  std::vector<std::string> implementations;
+  for (const KernelRow &row : kernelRows())
+    if (row.op->name == op && row.implementation != "reference" &&
+        (row.target != "cuda" || CudaCard::get()))
+      implementations.push_back(row.implementation);
+  return implementations;
+}
+/// The same with the reference, for ops whose results are checked without it.
+inline std::vector<std::string> allRowsToTest(const std::string &op) {
+  std::vector<std::string> implementations = rowsToTest(op);
+  implementations.emplace_back("reference");
+  return implementations;
+}
 
 inline int64_t bits(double value) { return std::bit_cast<int64_t>(value); }
 

@@ -61,11 +61,11 @@ double roundingError(const Product &p) {
   return isMixed ? 4 * unitRoundoff(BF16) * std::sqrt(double(p.k)) : 0;
 }
 
-void checkProduct(const Product &p) {
+void checkProduct(const Product &p, const std::string &implementation) {
   SCOPED_TRACE(p);
   KernelCase expected = makeCase(p), got = makeCase(p);
   expectOk(expected.run("reference"));
-  expectOk(got.run("onednn"));
+  expectOk(got.run(implementation));
   EXPECT_TRUE(got.gapsHold("c", p.m, p.n, p.n + p.gap));
   double worst = 0;
   for (int64_t row = 0; row < p.m; ++row)
@@ -94,13 +94,21 @@ TEST(Matmul, AgreesWithTheReferenceOnOddShapes) {
     for (const auto &type : types)
       for (int flags = 0; flags < 4; ++flags) {
         ++number;
-        checkProduct({shape[0], shape[1], shape[2], type[0], type[1], type[2],
-                      (flags & 1) != 0, (flags & 2) != 0,
-                      number % 3 == 0 ? 0.5 : 1.0,
-                      number % 5 == 0   ? 0.25
-                      : number % 2 == 0 ? 1.0
-                                        : 0.0,
-                      number % 7 < 3 ? 5 : 0});
+        const Product p = {shape[0],
+                           shape[1],
+                           shape[2],
+                           type[0],
+                           type[1],
+                           type[2],
+                           (flags & 1) != 0,
+                           (flags & 2) != 0,
+                           number % 3 == 0 ? 0.5 : 1.0,
+                           number % 5 == 0   ? 0.25
+                           : number % 2 == 0 ? 1.0
+                                             : 0.0,
+                           number % 7 < 3 ? 5 : 0};
+        for (const std::string &row : rowsToTest("matmul"))
+          checkProduct(p, row);
       }
 }
 
@@ -149,11 +157,11 @@ KernelCase makeCase(const Panels &p) {
   return test;
 }
 
-void checkPanels(const Panels &p) {
+void checkPanels(const Panels &p, const std::string &implementation) {
   SCOPED_TRACE(p);
   KernelCase expected = makeCase(p), got = makeCase(p);
   expectOk(expected.run("reference"));
-  expectOk(got.run("onednn"));
+  expectOk(got.run(implementation));
   const int64_t n = p.isForward ? p.rows : p.columns;
   const int64_t k = p.isForward ? p.columns : p.rows;
   EXPECT_TRUE(got.gapsHold("c", p.m, n, n + p.gap));
@@ -185,18 +193,30 @@ TEST(PanelMatmul, AgreesWithTheReferenceOnOddShapes) {
     for (const auto &type : types)
       for (int flags = 0; flags < 2; ++flags) {
         ++number;
-        checkPanels({s[0], s[1], s[2], s[3], s[4], number % 3 == 0, flags != 0,
-                     type[0], type[1], type[2], number % 4 == 0 ? 0.5 : 1.0,
-                     number % 5 == 0   ? 0.25
-                     : number % 3 == 1 ? 1.0
-                                       : 0.0,
-                     number % 7 < 3 ? 3 : 0});
+        const Panels p = {s[0],
+                          s[1],
+                          s[2],
+                          s[3],
+                          s[4],
+                          number % 3 == 0,
+                          flags != 0,
+                          type[0],
+                          type[1],
+                          type[2],
+                          number % 4 == 0 ? 0.5 : 1.0,
+                          number % 5 == 0   ? 0.25
+                          : number % 3 == 1 ? 1.0
+                                            : 0.0,
+                          number % 7 < 3 ? 3 : 0};
+        for (const std::string &row : rowsToTest("panel_matmul"))
+          checkPanels(p, row);
       }
 }
 
 TEST(Decode, HasTheBitsOfTheReference) {
   const int64_t shapes[][3] = {
-      {1, 1, 64}, {3, 7, 16}, {33, 61, 64}, {129, 257, 128}, {7, 4099, 4096}};
+      {1, 1, 64}, {3, 7, 16}, {33, 61, 64}, {129, 257, 128}, {7, 4099, 4096},
+      {20, 80, 64}, {6, 48, 32}};
   for (const auto &s : shapes)
     for (qlora_dtype w : {NF4, BF16, F16, F32})
       for (qlora_dtype out : {F32, BF16, F16})
@@ -213,12 +233,16 @@ TEST(Decode, HasTheBitsOfTheReference) {
             fillWeight(test, s[0], s[1], s[2], doubleQuant != 0);
             return test;
           };
-          KernelCase expected = make(), got = make();
+          KernelCase expected = make();
           expectOk(expected.run("reference"));
-          expectOk(got.run("vector"));
-          EXPECT_EQ(std::memcmp(expected.data("out"), got.data("out"),
-                                got.bytes("out")),
-                    0);
+          for (const std::string &row : rowsToTest("decode")) {
+            KernelCase got = make();
+            expectOk(got.run(row));
+            EXPECT_EQ(std::memcmp(expected.data("out"), got.data("out"),
+                                  got.bytes("out")),
+                      0)
+                << row;
+          }
         }
 }
 
@@ -239,8 +263,10 @@ TEST(Decode, RoundsProductAndSumOneByOne) {
   floats(layout.nestedMap)[0] = 1 + 0x1p-12f;
   floats(layout.offset)[0] = -1;
   floats(layout.codeBook)[0] = 1;
-  expectOk(test.run("vector"));
-  EXPECT_EQ(test.at("out", 0), 0x1p-11);
+  for (const std::string &row : allRowsToTest("decode")) {
+    expectOk(test.run(row));
+    EXPECT_EQ(test.at("out", 0), 0x1p-11) << row;
+  }
 }
 
 #ifdef _OPENMP

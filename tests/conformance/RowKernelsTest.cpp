@@ -29,16 +29,17 @@ KernelCase makeEmbedding(qlora_dtype w, qlora_dtype out) {
 }
 
 TEST(Embedding, GathersRows) {
-  for (qlora_dtype w : {F32, BF16, F16})
-    for (qlora_dtype out : {F32, BF16}) {
-      KernelCase test = makeEmbedding(w, out);
-      expectOk(test.run("reference"));
-      EXPECT_TRUE(test.gapsHold("out", 9, 37, 40));
-      for (int64_t row = 0; row < 9; ++row)
-        for (int64_t i = 0; i < 37; ++i)
-          ASSERT_EQ(test.at("out", row * 40 + i),
-                    rounded(out, test.at("w", row * 7 % 11 * 37 + i)));
-    }
+  for (const std::string &implementation : allRowsToTest("embedding"))
+    for (qlora_dtype w : {F32, BF16, F16})
+      for (qlora_dtype out : {F32, BF16}) {
+        KernelCase test = makeEmbedding(w, out);
+        expectOk(test.run(implementation));
+        EXPECT_TRUE(test.gapsHold("out", 9, 37, 40));
+        for (int64_t row = 0; row < 9; ++row)
+          for (int64_t i = 0; i < 37; ++i)
+            ASSERT_EQ(test.at("out", row * 40 + i),
+                      rounded(out, test.at("w", row * 7 % 11 * 37 + i)));
+      }
 }
 
 TEST(Embedding, NamesTheRowOfAnImpossibleId) {
@@ -51,80 +52,98 @@ TEST(Embedding, NamesTheRowOfAnImpossibleId) {
 }
 
 TEST(EmbeddingGrad, AddsRowsThatShareAnId) {
-  for (qlora_dtype dout : {F32, BF16}) {
-    KernelCase test(
-        "embedding_grad", {{"ids", I32}, {"dout", dout}, {"dw", F32}},
-        {{"rows", 50}, {"columns", 133}, {"vocab", 3}, {"lddo", 135}});
-    test.fill("dout", 50, 133, 135, 1);
-    test.fill("dw", 3, 133, 133, 2);
-    for (int64_t row = 0; row < 50; ++row)
-      test.set("ids", row, row % 2 ? 1 : 2);
-    std::vector<double> exact;
-    for (int64_t i = 0; i < 3 * 133; ++i)
-      exact.push_back(test.at("dw", i));
-    for (int64_t row = 0; row < 50; ++row)
-      for (int64_t i = 0; i < 133; ++i)
-        exact[(row % 2 ? 1 : 2) * 133 + i] += test.at("dout", row * 135 + i);
-    expectOk(test.run("reference"));
-    for (int64_t i = 0; i < 3 * 133; ++i)
-      ASSERT_NEAR(test.at("dw", i), exact[i], tolerance(F32, exact[i], 26));
-  }
+  for (const std::string &implementation : allRowsToTest("embedding_grad"))
+    for (qlora_dtype dout : {F32, BF16}) {
+      KernelCase test(
+          "embedding_grad", {{"ids", I32}, {"dout", dout}, {"dw", F32}},
+          {{"rows", 50}, {"columns", 133}, {"vocab", 3}, {"lddo", 135}});
+      test.fill("dout", 50, 133, 135, 1);
+      test.fill("dw", 3, 133, 133, 2);
+      for (int64_t row = 0; row < 50; ++row)
+        test.set("ids", row, row % 2 ? 1 : 2);
+      std::vector<double> exact;
+      for (int64_t i = 0; i < 3 * 133; ++i)
+        exact.push_back(test.at("dw", i));
+      for (int64_t row = 0; row < 50; ++row)
+        for (int64_t i = 0; i < 133; ++i)
+          exact[(row % 2 ? 1 : 2) * 133 + i] += test.at("dout", row * 135 + i);
+      expectOk(test.run(implementation));
+      for (int64_t i = 0; i < 3 * 133; ++i)
+        ASSERT_NEAR(test.at("dw", i), exact[i], tolerance(F32, exact[i], 26));
+    }
 }
 
 TEST(ColumnSum, AddsToTheOldSum) {
-  for (qlora_dtype x : {F32, BF16})
-    for (int64_t rows : {1, 5, 1000}) {
-      KernelCase test("column_sum", {{"x", x}, {"out", F32}},
-                      {{"rows", rows}, {"columns", 77}, {"ldx", 80}});
-      test.fill("x", rows, 77, 80, 1);
-      test.fill("out", 1, 77, 77, 2);
-      std::vector<double> exact;
-      for (int64_t i = 0; i < 77; ++i) {
-        exact.push_back(test.at("out", i));
-        for (int64_t row = 0; row < rows; ++row)
-          exact[i] += test.at("x", row * 80 + i);
+  for (const std::string &implementation : allRowsToTest("column_sum"))
+    for (qlora_dtype x : {F32, BF16})
+      for (int64_t rows : {1, 5, 1000}) {
+        KernelCase test("column_sum", {{"x", x}, {"out", F32}},
+                        {{"rows", rows}, {"columns", 77}, {"ldx", 80}});
+        test.fill("x", rows, 77, 80, 1);
+        test.fill("out", 1, 77, 77, 2);
+        std::vector<double> exact;
+        for (int64_t i = 0; i < 77; ++i) {
+          exact.push_back(test.at("out", i));
+          for (int64_t row = 0; row < rows; ++row)
+            exact[i] += test.at("x", row * 80 + i);
+        }
+        expectOk(test.run(implementation));
+        for (int64_t i = 0; i < 77; ++i)
+          ASSERT_NEAR(test.at("out", i), exact[i],
+                      tolerance(F32, exact[i], rows));
       }
-      expectOk(test.run("reference"));
-      for (int64_t i = 0; i < 77; ++i)
-        ASSERT_NEAR(test.at("out", i), exact[i],
-                    tolerance(F32, exact[i], rows));
-    }
 }
 
 TEST(Accumulate, RoundsOnce) {
-  for (qlora_dtype x : {F32, BF16})
-    for (qlora_dtype y : {F32, BF16}) {
-      KernelCase test("accumulate", {{"x", x}, {"y", y}},
-                      {{"rows", 6}, {"columns", 41}, {"ldx", 41}, {"ldy", 50}});
-      test.fill("x", 6, 41, 41, 1);
-      test.fill("y", 6, 41, 50, 2);
-      std::vector<double> exact;
-      for (int64_t row = 0; row < 6; ++row)
-        for (int64_t i = 0; i < 41; ++i)
-          exact.push_back(rounded(y, float(test.at("x", row * 41 + i)) +
-                                         float(test.at("y", row * 50 + i))));
-      expectOk(test.run("reference"));
-      EXPECT_TRUE(test.gapsHold("y", 6, 41, 50));
-      for (int64_t row = 0; row < 6; ++row)
-        for (int64_t i = 0; i < 41; ++i)
-          ASSERT_EQ(test.at("y", row * 50 + i), exact[row * 41 + i]);
-    }
+  for (const std::string &implementation : allRowsToTest("accumulate"))
+    for (qlora_dtype x : {F32, BF16})
+      for (qlora_dtype y : {F32, BF16}) {
+        KernelCase test(
+            "accumulate", {{"x", x}, {"y", y}},
+            {{"rows", 6}, {"columns", 41}, {"ldx", 41}, {"ldy", 50}});
+        test.fill("x", 6, 41, 41, 1);
+        test.fill("y", 6, 41, 50, 2);
+        std::vector<double> exact;
+        for (int64_t row = 0; row < 6; ++row)
+          for (int64_t i = 0; i < 41; ++i)
+            exact.push_back(rounded(y, float(test.at("x", row * 41 + i)) +
+                                           float(test.at("y", row * 50 + i))));
+        expectOk(test.run(implementation));
+        EXPECT_TRUE(test.gapsHold("y", 6, 41, 50));
+        for (int64_t row = 0; row < 6; ++row)
+          for (int64_t i = 0; i < 41; ++i)
+            ASSERT_EQ(test.at("y", row * 50 + i), exact[row * 41 + i]);
+      }
 }
 
-TEST(CopyRows, ChangesTheStride) {
-  for (qlora_dtype dtype : {F32, BF16, F16, I32}) {
-    KernelCase test("copy_rows", {{"x", dtype}, {"out", dtype}},
-                    {{"rows", 7}, {"columns", 13}, {"ldx", 20}, {"ldo", 15}});
-    test.fill("x", 7, 13, 20, 1, 100);
-    expectOk(test.run("reference"));
-    for (int64_t row = 0; row < 7; ++row)
-      for (int64_t i = 0; i < 13; ++i)
-        ASSERT_EQ(test.at("out", row * 15 + i), test.at("x", row * 20 + i));
+TEST(CopyRows, CopiesWholeVectors) {
+  for (const std::string &implementation : allRowsToTest("copy_rows")) {
+    KernelCase test("copy_rows", {{"x", BF16}, {"out", BF16}},
+                    {{"rows", 5}, {"columns", 24}, {"ldx", 32}, {"ldo", 24}});
+    test.fill("x", 5, 24, 32, 1);
+    expectOk(test.run(implementation));
+    for (int64_t row = 0; row < 5; ++row)
+      for (int64_t i = 0; i < 24; ++i)
+        ASSERT_EQ(test.at("out", row * 24 + i), test.at("x", row * 32 + i));
   }
 }
 
+TEST(CopyRows, ChangesTheStride) {
+  for (const std::string &implementation : allRowsToTest("copy_rows"))
+    for (qlora_dtype dtype : {F32, BF16, F16, I32}) {
+      KernelCase test("copy_rows", {{"x", dtype}, {"out", dtype}},
+                      {{"rows", 7}, {"columns", 13}, {"ldx", 20}, {"ldo", 15}});
+      test.fill("x", 7, 13, 20, 1, 100);
+      expectOk(test.run(implementation));
+      for (int64_t row = 0; row < 7; ++row)
+        for (int64_t i = 0; i < 13; ++i)
+          ASSERT_EQ(test.at("out", row * 15 + i), test.at("x", row * 20 + i));
+    }
+}
+
 /// norm and scale of a gradient (0, count, 3, 4, 12, 0 ...): |gradient| = 13.
-std::pair<double, double> clip(double count, float maxNorm) {
+std::pair<double, double> clip(const std::string &implementation, double count,
+                               float maxNorm) {
   KernelCase test("clip_norm",
                   {{"gradient", F32}, {"norm", F32}, {"scale", F32}},
                   {{"elements", 1000}, {"skip", 2}});
@@ -134,16 +153,18 @@ std::pair<double, double> clip(double count, float maxNorm) {
   test.set("gradient", 1, count);
   qlora_step_block step = {};
   step.max_grad_norm = maxNorm;
-  expectOk(test.run("reference", nullptr, &step));
+  expectOk(test.run(implementation, nullptr, &step));
   return {test.at("norm", 0), test.at("scale", 0)};
 }
 
 TEST(ClipNorm, DividesThenClips) {
-  EXPECT_EQ(clip(2, 100), std::pair(6.5, 0.5));
-  EXPECT_EQ(clip(2, 0), std::pair(6.5, 0.5));
-  EXPECT_EQ(clip(2, 1).first, 6.5);
-  EXPECT_NEAR(clip(2, 1).second, 1 / (6.5 + 1e-6) / 2, 1e-8);
-  EXPECT_EQ(clip(0, 1), std::pair(0.0, 0.0));
+  for (const std::string &row : allRowsToTest("clip_norm")) {
+    EXPECT_EQ(clip(row, 2, 100), std::pair(6.5, 0.5));
+    EXPECT_EQ(clip(row, 2, 0), std::pair(6.5, 0.5));
+    EXPECT_EQ(clip(row, 2, 1).first, 6.5);
+    EXPECT_NEAR(clip(row, 2, 1).second, 1 / (6.5 + 1e-6) / 2, 1e-8);
+    EXPECT_EQ(clip(row, 0, 1), std::pair(0.0, 0.0));
+  }
 }
 
 } // namespace

@@ -13,6 +13,10 @@
 
 #include <algorithm>
 
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
 namespace qlora {
 
 /// Enough that a copy of it takes far longer than the wait for it.
@@ -117,6 +121,7 @@ private:
 
   std::vector<CUfunction> generated; ///< per kernel; null for library ones
   std::vector<QueueUse> queuesOfEntry;
+  std::vector<bool> hasRun; ///< per entry
   size_t entryIndex = 0;
   Mode mode = Mode::kDirect;
   bool isCancelled = false;
@@ -127,7 +132,13 @@ CudaDevice::CudaDevice(const DeviceOptions &options, const CudaDriver &driver,
                        CudaCard card)
     : api(driver), ranks(options.collectives ? options.collectives->size() : 1),
       observer(options.observer), usesGraphs(options.graphs),
-      card(std::move(card)) {}
+      card(std::move(card)) {
+#ifdef _OPENMP
+  // Weights are converted and quantised on the CPU.
+  if (options.threads > 0)
+    omp_set_num_threads(options.threads);
+#endif
+}
 
 CudaDevice::~CudaDevice() {
   // Nothing may be freed under work that still runs.
@@ -161,6 +172,7 @@ Status CudaDevice::prepareQueues() {
   }
   QLORA_RETURN_IF_ERROR(queues.create(api, mostEvents));
   graphs.create(api, queues.compute(), module->entries().size());
+  hasRun.assign(module->entries().size(), false);
   return transfers.create(api, queues, kTransferBytes);
 }
 
@@ -204,7 +216,7 @@ Status CudaDevice::beginEntry(const qlora_entry &entry) {
   QLORA_RETURN_IF_ERROR(transfers.write(
       arenas.step(), {reinterpret_cast<const uint8_t *>(&step), sizeof step}));
   mode = Mode::kDirect;
-  if (usesGraphs && !isObserved())
+  if (usesGraphs && !isObserved() && hasRun[entryIndex])
     mode = graphs.has(entryIndex) ? Mode::kReplay : Mode::kCapture;
   Status status = startEntry();
   if (!status.isOk() && mode == Mode::kCapture)
@@ -226,6 +238,7 @@ Status CudaDevice::finishEntry() {
   Status status;
   if (!isCancelled)
     status = queues.join(queuesOfEntry[entryIndex]);
+  hasRun[entryIndex] = true;
   if (mode == Mode::kDirect)
     return status;
   if (isCancelled || !status.isOk()) {

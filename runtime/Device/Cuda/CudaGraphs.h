@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// One CUDA graph for each entry: captured when it runs first, launched whole
-// from then on. A graph holds addresses and constants; what changes from step
+// One CUDA graph for each entry: captured in one of its runs and launched
+// whole from then on. A graph holds addresses and constants; what changes from step
 // to step is read through the step block (ABI/kernel.h).
 
 #ifndef QLORA_RUNTIME_DEVICE_CUDA_CUDAGRAPHS_H

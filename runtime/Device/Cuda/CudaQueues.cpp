@@ -82,8 +82,11 @@ Status CudaQueues::join(const QueueUse &use) {
 }
 
 Status CudaQueues::synchronize() {
-  return driver->check(driver->streamSynchronize(compute()),
-                       "cuStreamSynchronize");
+  return driver
+      ->check(driver->streamSynchronize(compute()), "cuStreamSynchronize")
+      .withContext("a command before this failed on the GPU (--cuda-graphs "
+                   "false with CUDA_LAUNCH_BLOCKING=1 in the environment shows "
+                   "which)");
 }
 
 } // namespace qlora

@@ -14,23 +14,19 @@ static constexpr int64_t kTile = 64;
 static constexpr int64_t kDeltaRows = 8;
 
 /// Dimensions that one block computes.
-static int64_t dimensionsOf(const KernelRequest &r) {
-  return r.constant("dim") <= 64 ? 64 : 128;
-}
+static constexpr int64_t kDimensions = 128;
 
 static std::string symbolOf(std::string_view kernel, const KernelRequest &r) {
-  return fmt::format("qlora_{}_{}_d{}", kernel,
-                     dtypeName(cudaDtypeOf(r, "q")), dimensionsOf(r));
+  return fmt::format("qlora_{}_{}", kernel, dtypeName(cudaDtypeOf(r, "q")));
 }
 
 /// Blocks of 64 rows of the heads that the constant `heads` counts. No
 /// product overflows: extents are at most 2^24, and 2^62 blocks are refused.
 static int64_t tilesOf(const KernelRequest &r, std::string_view heads) {
-  const int64_t parts = blocksOf(r.constant("dim"), dimensionsOf(r));
+  const int64_t parts = blocksOf(r.constant("dim"), kDimensions);
   const __int128 blocks = __int128(blocksOf(r.constant("length"), kTile)) *
                           r.constant("batch") * r.constant(heads) * parts;
-  return static_cast<int64_t>(
-      std::min<__int128>(blocks, __int128(1) << 62));
+  return static_cast<int64_t>(std::min<__int128>(blocks, __int128(1) << 62));
 }
 
 PreparedCudaKernel attention::cuda::prepare(const KernelRequest &r,
@@ -45,12 +41,10 @@ PreparedCudaKernel attention_grad::cuda::prepare(const KernelRequest &r,
       r.constant("batch") * r.constant("length") * r.constant("heads");
   std::vector<int64_t> constants = r.constants;
   constants.push_back(rows);
-  const std::string deltaSymbol =
-      fmt::format("qlora_attention_delta_{}", dtypeName(cudaDtypeOf(r, "q")));
   QLORA_ASSIGN_OR_RETURN(
       CudaLaunch delta,
-      CudaLaunch::prepare(context, deltaSymbol, {blocksOf(rows, kDeltaRows)},
-                          constants));
+      CudaLaunch::prepare(context, symbolOf("attention_delta", r),
+                          {blocksOf(rows, kDeltaRows)}, constants));
   QLORA_ASSIGN_OR_RETURN(
       CudaLaunch keys,
       CudaLaunch::prepare(context, symbolOf("attention_grad_keys", r),

@@ -58,9 +58,8 @@ public:
   struct Shape {
     int64_t rows, columns, ldx, ldo; ///< strides in elements
   };
-  static StatusOr<CudaConversion> prepare(CudaContext &context,
-                                          qlora_dtype from, qlora_dtype to,
-                                          Shape shape);
+  static StatusOr<CudaConversion>
+  prepare(CudaContext &context, qlora_dtype from, qlora_dtype to, Shape shape);
   Status enqueue(const void *x, void *out, const CudaKernelArgs &args) const;
 
 private:

@@ -3,7 +3,8 @@
 // A launch of one of our device functions (Device/*.cu), prepared once:
 //
 //   QLORA_ASSIGN_OR_RETURN(
-//       CudaLaunch sum, CudaLaunch::prepare(context, "qlora_clip_norm_partials",
+//       CudaLaunch sum, CudaLaunch::prepare(context,
+//       "qlora_clip_norm_partials",
 //                                           {.blocks = 256}, constants));
 //   QLORA_RETURN_IF_ERROR(sum.enqueue(buffers, args));
 

@@ -37,10 +37,10 @@ Status CudaGemm::describe(const GemmProblem &p) {
                                         {kCublasDescTransposeB, p.transposeA}};
   for (const auto &[attribute, isTransposed] : sides) {
     const int32_t operation = isTransposed ? kCublasOpT : kCublasOpN;
-    QLORA_RETURN_IF_ERROR(blas.check(
-        blas.matmulDescSetAttribute(description.get(), attribute, &operation,
-                                    sizeof(operation)),
-        "cublasLtMatmulDescSetAttribute"));
+    QLORA_RETURN_IF_ERROR(
+        blas.check(blas.matmulDescSetAttribute(description.get(), attribute,
+                                               &operation, sizeof(operation)),
+                   "cublasLtMatmulDescSetAttribute"));
   }
   QLORA_RETURN_IF_ERROR(describeMatrix(blas, p.b, p.transposeB ? p.n : p.k,
                                        p.transposeB ? p.k : p.n, p.ldb,
@@ -80,9 +80,9 @@ Status CudaGemm::find(uint32_t alignment, uint64_t scratchBytes,
   return Status::ok();
 }
 
-StatusOr<std::unique_ptr<CudaGemm>>
-CudaGemm::create(CudaContext &context, const GemmProblem &problem,
-                 uint64_t scratchBytes) {
+StatusOr<std::unique_ptr<CudaGemm>> CudaGemm::create(CudaContext &context,
+                                                     const GemmProblem &problem,
+                                                     uint64_t scratchBytes) {
   std::unique_ptr<CudaGemm> gemm(new CudaGemm(context));
   gemm->problem = problem;
   QLORA_RETURN_IF_ERROR(gemm->describe(problem));
@@ -110,15 +110,16 @@ Status CudaGemm::enqueue(const void *a, const void *b, void *c, void *scratch,
                          "of operands that are not at multiples of {} bytes",
                          problem.m, problem.n, problem.k, kAlignment);
   const CublasLt &blas = context.blas();
-  return blas.check(
-      blas.matmul(context.blasHandle(), description.get(), &problem.alpha, b,
-                  layoutA.get(), a, layoutB.get(), &problem.beta, c,
-                  layoutC.get(), c, layoutC.get(), &algorithm.choice, scratch,
-                  algorithm.scratchBytes, stream),
-      "cublasLtMatmul");
+  return blas.check(blas.matmul(context.blasHandle(), description.get(),
+                                &problem.alpha, b, layoutA.get(), a,
+                                layoutB.get(), &problem.beta, c, layoutC.get(),
+                                c, layoutC.get(), &algorithm.choice, scratch,
+                                algorithm.scratchBytes, stream),
+                    "cublasLtMatmul");
 }
 
-// Products of operands of any types ---------------------------------------------
+// Products of operands of any types
+// ---------------------------------------------
 
 StatusOr<std::unique_ptr<CudaProduct>>
 CudaProduct::create(CudaContext &context, const GemmProblem &p) {
@@ -147,14 +148,13 @@ CudaProduct::create(CudaContext &context, const GemmProblem &p) {
   if (p.c == inner.c)
     return product;
   if (p.beta != 0) {
-    QLORA_ASSIGN_OR_RETURN(product->readC,
-                           CudaConversion::prepare(context, p.c, inner.c,
-                                                   {p.m, p.n, p.ldc,
-                                                    inner.ldc}));
+    QLORA_ASSIGN_OR_RETURN(
+        product->readC, CudaConversion::prepare(context, p.c, inner.c,
+                                                {p.m, p.n, p.ldc, inner.ldc}));
   }
-  QLORA_ASSIGN_OR_RETURN(
-      product->writeC, CudaConversion::prepare(context, inner.c, p.c,
-                                               {p.m, p.n, inner.ldc, p.ldc}));
+  QLORA_ASSIGN_OR_RETURN(product->writeC,
+                         CudaConversion::prepare(context, inner.c, p.c,
+                                                 {p.m, p.n, inner.ldc, p.ldc}));
   return product;
 }
 
@@ -171,9 +171,8 @@ Status CudaProduct::enqueue(const void *a, const void *b, void *c,
   if (readC)
     QLORA_RETURN_IF_ERROR(readC->enqueue(c, copyC, args));
   QLORA_RETURN_IF_ERROR(gemm->enqueue(convertA ? copyA : a,
-                                      convertB ? copyB : b,
-                                      writeC ? copyC : c, scratch,
-                                      args.stream));
+                                      convertB ? copyB : b, writeC ? copyC : c,
+                                      scratch, args.stream));
   return writeC ? writeC->enqueue(copyC, c, args) : Status::ok();
 }
 

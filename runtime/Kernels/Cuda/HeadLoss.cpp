@@ -51,7 +51,12 @@ public:
   Status enqueue(const CudaKernelArgs &args) override;
 
 private:
-  enum class Product { kLogits, kHiddenGradient, kAddedHiddenGradient, kWeight };
+  enum class Product {
+    kLogits,
+    kHiddenGradient,
+    kAddedHiddenGradient,
+    kWeight
+  };
   /// Which product, of how many rows and words.
   using Key = std::tuple<Product, int64_t, int64_t>;
 
@@ -115,23 +120,22 @@ Status HeadLoss::addChunks() {
     chunk.first = first;
     chunk.rows = std::min(plan.chunkRows, plan.rows - first);
     const int64_t constants[] = {first, plan.vocab};
-    QLORA_ASSIGN_OR_RETURN(
-        chunk.softmax,
-        CudaLaunch::prepare(context, symbol, {chunk.rows, kHeadThreads},
-                            constants));
+    QLORA_ASSIGN_OR_RETURN(chunk.softmax,
+                           CudaLaunch::prepare(context, symbol,
+                                               {chunk.rows, kHeadThreads},
+                                               constants));
     if (plan.widened.bytes() > 0) {
-      QLORA_ASSIGN_OR_RETURN(
-          chunk.widenHidden,
-          CudaConversion::prepare(
-              context, plan.hiddenType, QLORA_DTYPE_F32,
-              {chunk.rows, plan.hidden, plan.ldh, plan.hidden}));
+      QLORA_ASSIGN_OR_RETURN(chunk.widenHidden,
+                             CudaConversion::prepare(context, plan.hiddenType,
+                                                     QLORA_DTYPE_F32,
+                                                     {chunk.rows, plan.hidden,
+                                                      plan.ldh, plan.hidden}));
     }
     if (plan.gradient.bytes() > 0) {
-      QLORA_ASSIGN_OR_RETURN(
-          chunk.storeGradient,
-          CudaConversion::prepare(
-              context, QLORA_DTYPE_F32, dhiddenType,
-              {chunk.rows, plan.hidden, plan.hidden, lddh}));
+      QLORA_ASSIGN_OR_RETURN(chunk.storeGradient,
+                             CudaConversion::prepare(
+                                 context, QLORA_DTYPE_F32, dhiddenType,
+                                 {chunk.rows, plan.hidden, plan.hidden, lddh}));
     }
     chunks.push_back(std::move(chunk));
   }
@@ -171,10 +175,9 @@ Status HeadLoss::addProduct(Product product, int64_t rows, int64_t words) {
   std::unique_ptr<CudaGemm> &entry = products[{product, rows, words}];
   if (entry)
     return Status::ok();
-  QLORA_ASSIGN_OR_RETURN(entry,
-                         CudaGemm::create(context,
-                                          problemOf(product, rows, words),
-                                          plan.scratch.bytes()));
+  QLORA_ASSIGN_OR_RETURN(
+      entry, CudaGemm::create(context, problemOf(product, rows, words),
+                              plan.scratch.bytes()));
   return Status::ok();
 }
 
@@ -316,8 +319,7 @@ Status HeadLoss::observe(const Chunk &chunk, const Operands &operands,
   };
   QLORA_RETURN_IF_ERROR(read(logits.data(), parts.logits, logits.size() * 4));
   QLORA_RETURN_IF_ERROR(
-      read(targets.data(),
-           movedBy(operands.targets, uint64_t(chunk.first) * 4),
+      read(targets.data(), movedBy(operands.targets, uint64_t(chunk.first) * 4),
            targets.size() * 4));
   QLORA_RETURN_IF_ERROR(driver.check(driver.streamSynchronize(args.stream),
                                      "cuStreamSynchronize"));

@@ -20,15 +20,15 @@ PreparedCudaKernel matmul::cublaslt::prepare(const KernelRequest &r,
   });
 }
 
-// decode ------------------------------------------------------------------------
+// decode
+// ------------------------------------------------------------------------
 
 /// Groups of 16 bytes that a block of Device/Decode.cu stores.
 static constexpr int64_t kDecodeGroups = 1024;
 
 /// A stored weight to numbers of `out`: a launch with the buffers (w, out).
-static StatusOr<CudaLaunch> prepareDecode(const KernelRequest &r,
-                                          qlora_dtype out,
-                                          CudaContext &context) {
+static StatusOr<CudaLaunch>
+prepareDecode(const KernelRequest &r, qlora_dtype out, CudaContext &context) {
   const int64_t rows = r.constant("rows"), columns = r.constant("columns");
   const int64_t block = r.constant("block");
   const bool isDouble = r.constant("double_quant") != 0;
@@ -43,24 +43,25 @@ static StatusOr<CudaLaunch> prepareDecode(const KernelRequest &r,
                                layout.codeBook,
                                layout.offset};
   const int64_t each = kDecodeGroups * (128 / dtypeBits(out));
-  return CudaLaunch::prepare(
-      context, fmt::format("qlora_decode_nf4_{}", dtypeName(out)),
-      {blocksOf(rows * columns, each)}, constants);
+  return CudaLaunch::prepare(context,
+                             fmt::format("qlora_decode_nf4_{}", dtypeName(out)),
+                             {blocksOf(rows * columns, each)}, constants);
 }
 
 /// NF4 is decoded, the other types are converted.
-using Decode = std::function<Status(const void *w, void *out,
-                                    const CudaKernelArgs &args)>;
+using Decode =
+    std::function<Status(const void *w, void *out, const CudaKernelArgs &args)>;
 
 static StatusOr<Decode> makeDecode(const KernelRequest &r, qlora_dtype out,
                                    CudaContext &context) {
   const qlora_dtype stored = cudaDtypeOf(r, "w");
   if (stored == QLORA_DTYPE_NF4) {
     QLORA_ASSIGN_OR_RETURN(CudaLaunch launch, prepareDecode(r, out, context));
-    return Decode([launch](const void *w, void *to, const CudaKernelArgs &args) {
-      void *const buffers[] = {const_cast<void *>(w), to};
-      return launch.enqueue(buffers, args);
-    });
+    return Decode(
+        [launch](const void *w, void *to, const CudaKernelArgs &args) {
+          void *const buffers[] = {const_cast<void *>(w), to};
+          return launch.enqueue(buffers, args);
+        });
   }
   const int64_t columns = r.constant("columns");
   QLORA_ASSIGN_OR_RETURN(
@@ -90,8 +91,8 @@ PreparedCudaKernel panel_matmul::decoded::prepare(const KernelRequest &r,
                          CudaProduct::create(context, plan.problem));
   if (decodedBytes == 0)
     return makeCudaKernel([product](const CudaKernelArgs &args) {
-      return product->enqueue(args.buffers[0], args.buffers[1],
-                              args.buffers[2], args.buffers[3], args);
+      return product->enqueue(args.buffers[0], args.buffers[1], args.buffers[2],
+                              args.buffers[3], args);
     });
   QLORA_ASSIGN_OR_RETURN(Decode decode,
                          makeDecode(r, cudaDtypeOf(r, "a"), context));

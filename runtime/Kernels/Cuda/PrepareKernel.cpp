@@ -38,9 +38,8 @@ PreparedCudaKernel prepareCudaKernel(const KernelRow &row,
 PreparedCudaKernel makeLaunchKernel(CudaContext &context,
                                     std::string_view symbol, CudaGrid grid,
                                     std::span<const int64_t> constants) {
-  QLORA_ASSIGN_OR_RETURN(CudaLaunch launch, CudaLaunch::prepare(
-                                                context, symbol, grid,
-                                                constants));
+  QLORA_ASSIGN_OR_RETURN(CudaLaunch launch,
+                         CudaLaunch::prepare(context, symbol, grid, constants));
   return makeCudaKernel([launch](const CudaKernelArgs &args) {
     return launch.enqueue(args.buffers, args);
   });

@@ -28,9 +28,9 @@ StatusOr<CudaConversion> CudaConversion::prepare(CudaContext &context,
                                                  qlora_dtype to, Shape shape) {
   const Shape walk = collapsed(shape);
   const std::string symbol =
-      from == to ? fmt::format("qlora_copy_rows_b{}", dtypeBits(from))
-                 : fmt::format("qlora_convert_{}_{}", dtypeName(from),
-                               dtypeName(to));
+      from == to
+          ? fmt::format("qlora_copy_rows_b{}", dtypeBits(from))
+          : fmt::format("qlora_convert_{}_{}", dtypeName(from), dtypeName(to));
   const int64_t constants[] = {walk.rows, walk.columns, walk.ldx, walk.ldo};
   QLORA_ASSIGN_OR_RETURN(
       CudaLaunch launch,
@@ -56,8 +56,8 @@ PreparedCudaKernel embedding::cuda::prepare(const KernelRequest &r,
 
 PreparedCudaKernel embedding_grad::cuda::prepare(const KernelRequest &r,
                                                  CudaContext &context) {
-  const std::string symbol = fmt::format("qlora_embedding_grad_{}",
-                                         dtypeName(cudaDtypeOf(r, "dout")));
+  const std::string symbol =
+      fmt::format("qlora_embedding_grad_{}", dtypeName(cudaDtypeOf(r, "dout")));
   return makeLaunchKernel(context, symbol, {r.constant("rows")}, r.constants);
 }
 
@@ -98,11 +98,10 @@ PreparedCudaKernel copy_rows::cuda::prepare(const KernelRequest &r,
                                             CudaContext &context) {
   const qlora_dtype dtype = cudaDtypeOf(r, "x");
   const CudaConversion::Shape shape = {r.constant("rows"),
-                                       r.constant("columns"),
-                                       r.constant("ldx"), r.constant("ldo")};
-  QLORA_ASSIGN_OR_RETURN(
-      CudaConversion narrow,
-      CudaConversion::prepare(context, dtype, dtype, shape));
+                                       r.constant("columns"), r.constant("ldx"),
+                                       r.constant("ldo")};
+  QLORA_ASSIGN_OR_RETURN(CudaConversion narrow,
+                         CudaConversion::prepare(context, dtype, dtype, shape));
   const int64_t each = 128 / dtypeBits(dtype);
   const CudaConversion::Shape whole = collapsed(shape);
   if (whole.columns % each || whole.ldx % each || whole.ldo % each)
@@ -130,10 +129,10 @@ PreparedCudaKernel clip_norm::cuda::prepare(const KernelRequest &r,
   static constexpr int64_t kPartials = requests::kClipNormPartials;
   std::vector<int64_t> constants = r.constants;
   constants.push_back(kPartials);
-  QLORA_ASSIGN_OR_RETURN(
-      CudaLaunch partials,
-      CudaLaunch::prepare(context, "qlora_clip_norm_partials", {kPartials},
-                          constants));
+  QLORA_ASSIGN_OR_RETURN(CudaLaunch partials,
+                         CudaLaunch::prepare(context,
+                                             "qlora_clip_norm_partials",
+                                             {kPartials}, constants));
   QLORA_ASSIGN_OR_RETURN(
       CudaLaunch finish,
       CudaLaunch::prepare(context, "qlora_clip_norm_finish", {1}, constants));

@@ -96,7 +96,8 @@ Reason decode::cuda::reject(const KernelRequest &r) {
 
 uint64_t decode::cuda::workspaceBytes(const KernelRequest &) { return 0; }
 
-// Attention ---------------------------------------------------------------------
+// Attention
+// ---------------------------------------------------------------------
 
 Reason attention::cuda::reject(const KernelRequest &r) {
   return reference::reject(r);
@@ -118,7 +119,8 @@ uint64_t attention_grad::cuda::workspaceBytes(const KernelRequest &r) {
   return cudaAttentionDelta(r).bytes();
 }
 
-// Head and loss -----------------------------------------------------------------
+// Head and loss
+// -----------------------------------------------------------------
 
 int64_t CudaHeadPlan::gradientStride() const {
   return productType == kBF16 ? 2 * vocab : vocab;
@@ -126,21 +128,33 @@ int64_t CudaHeadPlan::gradientStride() const {
 
 GemmProblem CudaHeadPlan::logitsProduct(int64_t chunk, int64_t words) const {
   const int64_t lda = hiddenType == productType ? ldh : hidden;
-  return {chunk, words, hidden,      lda,         hidden, vocab, false,
+  return {chunk, words,       hidden,      lda,  hidden, vocab, false,
           true,  productType, productType, kF32, 1,      0};
 }
 
 GemmProblem CudaHeadPlan::hiddenGradientProduct(int64_t chunk, int64_t words,
                                                 bool adds, qlora_dtype type,
                                                 int64_t ld) const {
-  return {chunk, hidden,      words,       gradientStride(), hidden, ld, false,
-          false, productType, productType, type, 1, adds ? 1.0f : 0.0f};
+  return {chunk,
+          hidden,
+          words,
+          gradientStride(),
+          hidden,
+          ld,
+          false,
+          false,
+          productType,
+          productType,
+          type,
+          1,
+          adds ? 1.0f : 0.0f};
 }
 
 GemmProblem CudaHeadPlan::weightGradientProduct(int64_t chunk) const {
   const int64_t ldb = hiddenType == productType ? ldh : hidden;
-  return {vocab, hidden,      chunk,       gradientStride(), ldb, hidden, true,
-          false, productType, productType, kF32, 1, 1};
+  return {vocab,  hidden, chunk, gradientStride(), ldb,
+          hidden, true,   false, productType,      productType,
+          kF32,   1,      1};
 }
 
 CudaHeadPlan CudaHeadPlan::of(const KernelRequest &r) {
@@ -173,9 +187,9 @@ CudaHeadPlan CudaHeadPlan::of(const KernelRequest &r) {
     plan.gradient = packed(kF32, plan.chunkRows, plan.hidden);
   const GemmProblem ofHidden = plan.hiddenGradientProduct(
       plan.chunkRows, plan.panelRows, false, kF32, plan.hidden);
-  plan.scratch = largest(
-      largest(plan.scratch, cublasScratch(ofHidden)),
-      cublasScratch(plan.weightGradientProduct(plan.chunkRows)));
+  plan.scratch =
+      largest(largest(plan.scratch, cublasScratch(ofHidden)),
+              cublasScratch(plan.weightGradientProduct(plan.chunkRows)));
   return plan;
 }
 
@@ -195,7 +209,8 @@ uint64_t head_loss_grad::cuda::workspaceBytes(const KernelRequest &r) {
   return CudaHeadPlan::of(r).total().bytes();
 }
 
-// Walks over rows -----------------------------------------------------------------
+// Walks over rows
+// -----------------------------------------------------------------
 
 Reason embedding::cuda::reject(const KernelRequest &r) {
   return reference::reject(r);

@@ -4,6 +4,7 @@
 // every refusal says why.
 
 // RUN: qlora-opt %S/../Inputs/layer.mlir --specialize-shapes="batch=2 lengths=32" --quantize-base --attach-adapters='r=4' --fuse-lora --build-train-step --fuse-accumulate --fuse-rows --bucket-gradients --lower-to-program --select-kernels | FileCheck %s
+// RUN: qlora-opt %S/../Inputs/layer.mlir --specialize-shapes="batch=2 lengths=32" --quantize-base --attach-adapters='r=4' --fuse-lora --build-train-step --fuse-accumulate --fuse-rows --bucket-gradients --lower-to-program --select-kernels=target=cuda | FileCheck %s --check-prefix=CUDA
 // RUN: qlora-opt %s --select-kernels=remarks=true 2>&1 | FileCheck %s --check-prefix=SMALL
 // RUN: not qlora-opt %s --select-kernels=target=abacus 2>&1 | FileCheck %s --check-prefix=TARGET
 
@@ -12,6 +13,12 @@
 // CHECK: program.launch @attention.blocked
 // CHECK: program.launch @head_loss_grad.chunked
 // CHECK: program.kernel @panel_matmul.onednn
+
+// CUDA-NOT: program.launch @{{.*}}.{{onednn|reference|blocked|chunked}}(
+// CUDA: program.launch @panel_matmul.decoded(
+// CUDA: program.launch @attention.cuda(
+// CUDA: program.launch @head_loss_grad.cuda(
+// CUDA: program.launch @clip_norm.cuda(
 
 // TARGET: error: 'program.launch' op no kernel of 'matmul' for target 'abacus' accepts it
 

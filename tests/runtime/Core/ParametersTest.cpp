@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -253,6 +254,62 @@ TEST(Parameters, RanksOfAHostFillOneArena) {
   }
   EXPECT_FALSE(FrozenArena::fromDescriptor(descriptor, 512).isOk());
   close(descriptor);
+}
+
+/// An arena elsewhere: parts are kept when they are committed.
+class PartedArena final : public ArenaSink {
+public:
+  explicit PartedArena(uint64_t size) : whole(size, 0xa5) {}
+  uint64_t bytes() const override { return whole.size(); }
+  std::span<uint8_t> map(uint64_t first, uint64_t count) override {
+    offset = first;
+    part.assign(count, 0x5a);
+    most = std::max(most, count);
+    return part;
+  }
+  Status commit() override {
+    std::copy(part.begin(), part.end(),
+              whole.begin() + static_cast<ptrdiff_t>(offset));
+    return Status::ok();
+  }
+
+  std::vector<uint8_t> whole, part;
+  uint64_t offset = 0;
+  uint64_t most = 0;
+};
+
+TEST(Parameters, NeedAWindowOnTheHost) {
+  constexpr int64_t kRows = 2100;
+  constexpr int64_t kColumns = 2048;
+  const TemporaryFolder folder;
+  std::vector<uint16_t> values(kRows * kColumns);
+  for (size_t i = 0; i < values.size(); ++i)
+    values[i] = static_cast<uint16_t>(0x3c00 + i * 37 % 0x800);
+  ASSERT_TRUE(
+      writeSafetensors(folder.path("model.safetensors"),
+                       {{"w",
+                         SafetensorsDtype::kBF16,
+                         {kRows, kColumns},
+                         {reinterpret_cast<const uint8_t *>(values.data()),
+                          values.size() * sizeof(uint16_t)}}},
+                       {})
+          .isOk());
+  for (const auto quantization :
+       {QLORA_QUANTIZATION_NONE, QLORA_QUANTIZATION_NF4})
+    for (const auto dtype : {QLORA_DTYPE_F32, QLORA_DTYPE_NF4}) {
+      if (quantization == QLORA_QUANTIZATION_NONE && dtype == QLORA_DTYPE_NF4)
+        continue;
+      OneParameter inPlace("w", {kRows, kColumns}, quantization, dtype);
+      ASSERT_TRUE(inPlace.fill(folder.path()).isOk());
+      auto module = inPlace.tables.load();
+      auto model = ModelFiles::open(folder.path());
+      PartedArena parted(inPlace.bytes().size());
+      ASSERT_TRUE(
+          fillFrozen(*module, {&*model, nullptr, 0}, {}, parted).isOk());
+      EXPECT_TRUE(std::equal(parted.whole.begin(), parted.whole.end(),
+                             inPlace.bytes().begin()));
+      EXPECT_LE(parted.most, uint64_t{16} << 20);
+    }
 }
 
 std::vector<float> initial(DemoTables &tables, uint64_t seed) {

@@ -22,107 +22,12 @@
 
 #include "runtime/Core/Safetensors.h"
 #include "runtime/Session/Subprocess.h"
+#include "tests/runtime/Session/SessionFixture.h"
 
 using namespace qlora;
 using nlohmann::json;
 namespace fs = std::filesystem;
-
-static std::string contents(const fs::path &path) {
-  std::ostringstream text;
-  text << std::ifstream(path, std::ios::binary).rdbuf();
-  return text.str();
-}
-
-template <typename T>
-static SafetensorsItem item(const char *name, SafetensorsDtype dtype,
-                            const std::vector<T> &values,
-                            std::vector<int64_t> shape) {
-  return {name,
-          dtype,
-          std::move(shape),
-          {reinterpret_cast<const uint8_t *>(values.data()),
-           values.size() * sizeof(T)}};
-}
-
-namespace {
-
-class Session : public testing::Test {
-protected:
-  void SetUp() override {
-    fs::remove_all(folder);
-    fs::create_directories(folder / "model");
-    std::vector<float> scores(16, 0.25f);
-    save(
-        "model/model.safetensors",
-        {item("model.scores.weight", SafetensorsDtype::kF32, scores, {1, 16})});
-    std::ofstream(folder / "model/tokenizer.json") << "{}";
-    writeTokens();
-    writeRows();
-  }
-  void TearDown() override { fs::remove_all(folder); }
-
-  void save(const char *name, std::vector<SafetensorsItem> items) {
-    Status status =
-        writeSafetensors((folder / name).string(), std::move(items), {});
-    ASSERT_TRUE(status.isOk()) << status.message();
-  }
-  void writeTokens() {
-    std::vector<int32_t> ids;
-    for (int i = 0; i < 8 * 2 * 8; ++i)
-      ids.push_back(i * i * 7 % 13);
-    save("tokens.safetensors",
-         {item("input_ids", SafetensorsDtype::kI32, ids, {8, 2, 8}),
-          item("labels", SafetensorsDtype::kI32, ids, {8, 2, 8})});
-  }
-  void writeRows() {
-    std::vector<int32_t> ids;
-    std::vector<int64_t> offsets = {0};
-    for (int64_t size : {3, 8, 5, 2, 7}) {
-      for (int64_t t = 0; t < size; ++t)
-        ids.push_back(static_cast<int32_t>(size + t) % 13);
-      offsets.push_back(static_cast<int64_t>(ids.size()));
-    }
-    int64_t tokens = offsets.back();
-    save("rows.safetensors",
-         {item("input_ids", SafetensorsDtype::kI32, ids, {tokens}),
-          item("labels", SafetensorsDtype::kI32, ids, {tokens}),
-          item("row_offsets", SafetensorsDtype::kI64, offsets, {6})});
-  }
-
-  std::vector<std::string> command(std::vector<std::string> flags) {
-    std::vector<std::string> words = {QLORA_RUN, QLORA_UNIGRAM_MODULE,
-                                      "--model", (folder / "model").string()};
-    words.insert(words.end(), flags.begin(), flags.end());
-    return words;
-  }
-  ProcessOutput run(std::vector<std::string> flags) {
-    return std::move(runProgram(command(std::move(flags)))).value();
-  }
-  std::string at(const char *name) { return (folder / name).string(); }
-  /// Trains on the token file into `out`; its metrics.
-  std::vector<json> train(const char *out, std::vector<std::string> flags) {
-    flags.insert(flags.end(), {"--train-file", at("tokens.safetensors"),
-                               "--output-dir", at(out), "--lr", "0.05"});
-    ProcessOutput output = run(std::move(flags));
-    EXPECT_EQ(output.exitCode, 0) << output.errors;
-    return metrics(out);
-  }
-  std::vector<json> metrics(const char *out) {
-    std::vector<json> lines;
-    std::ifstream file(folder / out / "metrics.jsonl");
-    for (std::string line; std::getline(file, line);)
-      lines.push_back(json::parse(line));
-    return lines;
-  }
-  std::string adapter(const char *out) {
-    return contents(folder / out / "adapter_model.safetensors");
-  }
-
-  fs::path folder =
-      fs::path(testing::TempDir()) / ("session" + std::to_string(getpid()));
-};
-
-} // namespace
+using Session = SessionFixture;
 
 TEST_F(Session, TrainsEvaluatesAndWritesEverything) {
   auto lines = train("out", {"--max-steps", "40", "--validation-file",

@@ -13,77 +13,23 @@
 
 #define COUNT(table) ((uint32_t)(sizeof(table) / sizeof((table)[0])))
 
-enum { kVocab = 16, kBatch = 2, kTrained = 2 * kVocab };
-
-/* What qloracc would print ------------------------------------------------ */
-
-static float errorOf(const qlora_kernel_args *args, int32_t token) {
-  float p = 0;
-  for (int i = 1; i < 4; ++i)
-    p += ((const float *)args->buffers[i])[token];
-  return 1 - p;
-}
-
-/* targets, w, a, b, gradient a, gradient b, loss, count; all of it in row 0,
- * since it adds up over rows. */
-static void accumulate(const qlora_kernel_args *args, int64_t begin,
-                       int64_t end) {
-  const int32_t *targets = (const int32_t *)args->buffers[0];
-  float *const *out = (float *const *)args->buffers;
-  for (int64_t i = 0; begin == 0 && end > 0 && i < args->constants[0]; ++i) {
-    if (targets[i] < 0)
-      continue;
-    float error = errorOf(args, targets[i]);
-    out[4][targets[i]] -= error;
-    out[5][targets[i]] -= error;
-    out[6][0] += error * error / 2;
-    out[7][0] += 1;
-  }
-}
-
-/* targets, w, a, b, loss, count, correct */
-static void evaluate(const qlora_kernel_args *args, int64_t begin,
-                     int64_t end) {
-  const int32_t *targets = (const int32_t *)args->buffers[0];
-  float loss = 0, count = 0;
-  for (int64_t i = 0; begin == 0 && end > 0 && i < args->constants[0]; ++i) {
-    float error = targets[i] < 0 ? 1 : errorOf(args, targets[i]);
-    ((int32_t *)args->buffers[6])[i] = error < 0.1f && error > -0.1f;
-    loss += targets[i] < 0 ? 0 : error * error / 2;
-    count += targets[i] >= 0;
-  }
-  *(float *)args->buffers[4] = loss;
-  *(float *)args->buffers[5] = count;
-}
-
-/* a and b, gradient, m, v, count, norm */
-static void adamw(const qlora_kernel_args *args, int64_t begin, int64_t end) {
-  float *const *data = (float *const *)args->buffers;
-  const qlora_step_block *s = args->step;
-  double squares = 0;
-  for (int i = 0; i < kTrained; ++i)
-    squares += (double)data[1][i] * data[1][i];
-  float norm = (float)__builtin_sqrt(squares) / data[4][0];
-  float clip = s->max_grad_norm > 0 && norm > s->max_grad_norm
-                   ? s->max_grad_norm / (norm + 1e-6f)
-                   : 1;
-  for (int i = 0; begin == 0 && end > 0 && i < kTrained; ++i) {
-    float g = data[1][i] / data[4][0] * clip;
-    data[2][i] = s->beta1 * data[2][i] + (1 - s->beta1) * g;
-    data[3][i] = s->beta2 * data[3][i] + (1 - s->beta2) * g * g;
-    float denominator =
-        __builtin_sqrtf(data[3][i]) / s->bias_correction2_sqrt + s->epsilon;
-    data[0][i] -= s->learning_rate * s->weight_decay * data[0][i];
-    data[0][i] -=
-        s->learning_rate / s->bias_correction1 * data[2][i] / denominator;
-  }
-  data[5][0] = norm;
-}
+#define UNIGRAM_ARGS qlora_kernel_args
+#define UNIGRAM_FUNCTION static
+#include "tests/runtime/Session/UnigramKernels.h"
 
 static const qlora_kernel kernels[] = {
-    {.name = "accumulate", .function = accumulate, .operand_count = 8, .constant_count = 1},
-    {.name = "evaluate", .function = evaluate, .operand_count = 7, .constant_count = 1},
-    {.name = "adamw", .function = adamw, .operand_count = 6, .constant_count = 0},
+    {.name = "accumulate",
+     .function = accumulate,
+     .operand_count = 8,
+     .constant_count = 1},
+    {.name = "evaluate",
+     .function = evaluate,
+     .operand_count = 7,
+     .constant_count = 1},
+    {.name = "adamw",
+     .function = adamw,
+     .operand_count = 6,
+     .constant_count = 0},
 };
 
 /* Tables ------------------------------------------------------------------ */
@@ -91,23 +37,19 @@ static const qlora_kernel kernels[] = {
 enum { kFrozen, kAdapter, kGradient, kMoment1, kMoment2, kInput, kResult };
 
 static const qlora_arena arenas[] = {
-    {QLORA_ARENA_FROZEN, 64, 64},     {QLORA_ARENA_TRAINABLE, 64, 128},
-    {QLORA_ARENA_GRADIENT, 64, 136},  {QLORA_ARENA_MOMENT1, 64, 128},
-    {QLORA_ARENA_MOMENT2, 64, 128},   {QLORA_ARENA_INPUT, 64, 256},
+    {QLORA_ARENA_FROZEN, 64, 64},      {QLORA_ARENA_TRAINABLE, 64, 128},
+    {QLORA_ARENA_GRADIENT, 64, 136},   {QLORA_ARENA_MOMENT1, 64, 128},
+    {QLORA_ARENA_MOMENT2, 64, 128},    {QLORA_ARENA_INPUT, 64, 256},
     {QLORA_ARENA_RESULT, 64, 64 + 12},
 };
 
 #define ADAPTER(which, rows, columns, at, kind)                                \
-  {.name = "base_model.model.model.scores.lora_" which ".weight",              \
-   .role = QLORA_ROLE_ADAPTER,                                                 \
-   .dtype = QLORA_DTYPE_F32,                                                   \
-   .init = kind,                                                               \
-   .arena = kAdapter,                                                          \
-   .rank = 2,                                                                  \
-   .shape = {rows, columns},                                                   \
-   .offset = at,                                                               \
-   .bytes = 64,                                                                \
-   .file_dtype = QLORA_DTYPE_F32}
+  {                                                                            \
+    .name = "base_model.model.model.scores.lora_" which ".weight",             \
+    .role = QLORA_ROLE_ADAPTER, .dtype = QLORA_DTYPE_F32, .init = kind,        \
+    .arena = kAdapter, .rank = 2, .shape = {rows, columns}, .offset = at,      \
+    .bytes = 64, .file_dtype = QLORA_DTYPE_F32                                 \
+  }
 
 static const qlora_parameter parameters[] = {
     {.name = "model.scores.weight",
@@ -138,24 +80,27 @@ static const qlora_launch launches[] = {
 #define MODEL_INPUTS(tokens)                                                   \
   {kInput, I32, QLORA_READ, 0, 64, 4 * (tokens)},                              \
       {kFrozen, F32, QLORA_READ, 0, 0, 64},                                    \
-      {kAdapter, F32, QLORA_READ, 0, 0, 64},                                   \
-      {kAdapter, F32, QLORA_READ, 0, 64, 64}
+      {kAdapter, F32, QLORA_READ, 0, 0, 64}, {                                 \
+    kAdapter, F32, QLORA_READ, 0, 64, 64                                       \
+  }
 #define ACCUMULATE_OPERANDS(tokens)                                            \
   MODEL_INPUTS(tokens), {kGradient, F32, QLORA_READ_WRITE, 0, 0, 64},          \
       {kGradient, F32, QLORA_READ_WRITE, 0, 64, 64},                           \
-      {kGradient, F32, QLORA_READ_WRITE, 0, 128, 4},                           \
-      {kGradient, F32, QLORA_READ_WRITE, 0, 132, 4}
+      {kGradient, F32, QLORA_READ_WRITE, 0, 128, 4}, {                         \
+    kGradient, F32, QLORA_READ_WRITE, 0, 132, 4                                \
+  }
 /* correct at 0, loss at 64, count at 68, norm at 72 */
 #define EVALUATE_OPERANDS(tokens)                                              \
   MODEL_INPUTS(tokens), {kResult, F32, QLORA_WRITE, 0, 64, 4},                 \
-      {kResult, F32, QLORA_WRITE, 0, 68, 4},                                   \
-      {kResult, I32, QLORA_WRITE, 0, 0, 4 * (tokens)}
+      {kResult, F32, QLORA_WRITE, 0, 68, 4}, {                                 \
+    kResult, I32, QLORA_WRITE, 0, 0, 4 * (tokens)                              \
+  }
 
 static const qlora_operand operands[] = {
-    ACCUMULATE_OPERANDS(kBatch * 4), /* 0 */
-    ACCUMULATE_OPERANDS(kBatch * 8), /* 8 */
-    EVALUATE_OPERANDS(kBatch * 4),   /* 16 */
-    EVALUATE_OPERANDS(kBatch * 8),   /* 23 */
+    ACCUMULATE_OPERANDS(kBatch * 4),               /* 0 */
+    ACCUMULATE_OPERANDS(kBatch * 8),               /* 8 */
+    EVALUATE_OPERANDS(kBatch * 4),                 /* 16 */
+    EVALUATE_OPERANDS(kBatch * 8),                 /* 23 */
     {kGradient, F32, QLORA_READ_WRITE, 0, 0, 136}, /* 30: all-reduce */
     {kAdapter, F32, QLORA_READ_WRITE, 0, 0, 128},  /* 31: adamw */
     {kGradient, F32, QLORA_READ, 0, 0, 128},
@@ -173,8 +118,9 @@ static const qlora_operand operands[] = {
       {QLORA_COMMAND_RECORD, COMPUTE, 0, 0, 0, 0},                             \
       {QLORA_COMMAND_WAIT, SEND, 0, 0, 0, 0},                                  \
       {QLORA_COMMAND_ALL_REDUCE, SEND, 1, 0, 30, 0},                           \
-      {QLORA_COMMAND_RECORD, SEND, 0, 1, 0, 0},                                \
-      {QLORA_COMMAND_WAIT, COMPUTE, 0, 1, 0, 0}
+      {QLORA_COMMAND_RECORD, SEND, 0, 1, 0, 0}, {                              \
+    QLORA_COMMAND_WAIT, COMPUTE, 0, 1, 0, 0                                    \
+  }
 
 static const qlora_command commands[] = {
     {QLORA_COMMAND_LAUNCH, COMPUTE, 8, 0, 0, 0},  /* 0: accumulate 4 */
@@ -190,21 +136,24 @@ static const qlora_command commands[] = {
 #define INPUTS(tokens)                                                         \
   {QLORA_INPUT_IDS, kInput, 0, 4 * (tokens)},                                  \
       {QLORA_INPUT_TARGETS, kInput, 64, 4 * (tokens)},                         \
-      {QLORA_INPUT_POSITIONS, kInput, 128, 4 * (tokens)},                      \
-      {QLORA_INPUT_SEGMENTS, kInput, 192, 4 * (tokens)}
+      {QLORA_INPUT_POSITIONS, kInput, 128, 4 * (tokens)}, {                    \
+    QLORA_INPUT_SEGMENTS, kInput, 192, 4 * (tokens)                            \
+  }
 #define TRAIN_BINDINGS(tokens)                                                 \
-  INPUTS(tokens), {QLORA_RESULT_LOSS_SUM, kGradient, 128, 4},                  \
-      {QLORA_RESULT_LABEL_COUNT, kGradient, 132, 4}
+  INPUTS(tokens), {QLORA_RESULT_LOSS_SUM, kGradient, 128, 4}, {                \
+    QLORA_RESULT_LABEL_COUNT, kGradient, 132, 4                                \
+  }
 #define EVALUATE_BINDINGS(tokens)                                              \
   INPUTS(tokens), {QLORA_RESULT_LOSS_SUM, kResult, 64, 4},                     \
-      {QLORA_RESULT_LABEL_COUNT, kResult, 68, 4},                              \
-      {QLORA_RESULT_CORRECT, kResult, 0, 4 * (tokens)}
+      {QLORA_RESULT_LABEL_COUNT, kResult, 68, 4}, {                            \
+    QLORA_RESULT_CORRECT, kResult, 0, 4 * (tokens)                             \
+  }
 
 static const qlora_binding bindings[] = {
-    TRAIN_BINDINGS(kBatch * 4),    /* 0 */
-    TRAIN_BINDINGS(kBatch * 8),    /* 6 */
-    EVALUATE_BINDINGS(kBatch * 4), /* 12 */
-    EVALUATE_BINDINGS(kBatch * 8), /* 19 */
+    TRAIN_BINDINGS(kBatch * 4),               /* 0 */
+    TRAIN_BINDINGS(kBatch * 8),               /* 6 */
+    EVALUATE_BINDINGS(kBatch * 4),            /* 12 */
+    EVALUATE_BINDINGS(kBatch * 8),            /* 19 */
     {QLORA_RESULT_GRAD_NORM, kResult, 72, 4}, /* 26 */
 };
 

@@ -3,7 +3,7 @@
 // attention and attention_grad with the online softmax (Milakov and
 // Gimelshein, 2018; FlashAttention): tiles of 64 queries by 64 keys, whose
 // scores exist in registers only. A block computes 64 rows of one result for
-// one head and up to 128 (or 64) of its dimensions; a wider head has several
+// one head and up to 128 of its dimensions; a wider head has several
 // blocks that make the same scores. No atomics: each sum is made by one thread
 // in one order.
 //
@@ -20,6 +20,7 @@ constexpr int kAttentionThreads = 256; // 16 by 16
 constexpr int kTile = 64;              // rows and columns of a tile of scores
 constexpr int kDepth = 32;             // dimensions that are staged at once
 constexpr int kSide = 4;               // kTile / 16: rows of a thread
+constexpr int kChunks = 4;             // kDepth dimensions each: of one block
 
 /// What lies in shared memory. Odd strides keep columns in different banks.
 struct AttentionTiles {
@@ -106,6 +107,7 @@ QLORA_DEVICE void multiplyRows(AttentionTiles &tiles,
     stage<T>(tiles.left, shape, left, dimension);
     stage<T>(tiles.right, shape, right, dimension);
     __syncthreads();
+    QLORA_UNROLL_8
     for (int d = 0; d < kDepth; ++d) {
       float a[kSide], b[kSide];
       QLORA_UNROLL
@@ -136,12 +138,11 @@ QLORA_DEVICE void shareScores(AttentionTiles &tiles,
 }
 
 /// A thread's 4 rows of the result: dimensions tx + 16 j of the block's part.
-template <int kChunks> struct AttentionSum {
+struct AttentionSum {
   float value[kSide][2 * kChunks];
 };
 
-template <int kChunks>
-QLORA_DEVICE void clearSum(AttentionSum<kChunks> &sum) {
+QLORA_DEVICE void clearSum(AttentionSum &sum) {
   QLORA_UNROLL
   for (int i = 0; i < kSide; ++i)
     QLORA_UNROLL
@@ -150,10 +151,10 @@ QLORA_DEVICE void clearSum(AttentionSum<kChunks> &sum) {
 }
 
 /// sum += the shared scores [64, 64] . rows [64, dimensions of the part].
-template <typename T, int kChunks>
+template <typename T>
 QLORA_DEVICE void addProduct(AttentionTiles &tiles, const AttentionShape &shape,
                              const AttentionRows &rows, int64_t part,
-                             AttentionSum<kChunks> &sum) {
+                             AttentionSum &sum) {
   QLORA_UNROLL
   for (int chunk = 0; chunk < kChunks; ++chunk) {
     const int64_t dimension = (part * kChunks + chunk) * kDepth;
@@ -161,6 +162,7 @@ QLORA_DEVICE void addProduct(AttentionTiles &tiles, const AttentionShape &shape,
       break;
     stage<T>(tiles.right, shape, rows, dimension);
     __syncthreads();
+    QLORA_UNROLL_8
     for (int k = 0; k < kTile; ++k) {
       const float b0 = tiles.right[k][threadColumn()];
       const float b1 = tiles.right[k][threadColumn() + 16];
@@ -176,8 +178,8 @@ QLORA_DEVICE void addProduct(AttentionTiles &tiles, const AttentionShape &shape,
 }
 
 /// Stores factor[i] * sum of the rows that exist.
-template <typename T, int kChunks>
-QLORA_DEVICE void storeSum(const AttentionSum<kChunks> &sum,
+template <typename T>
+QLORA_DEVICE void storeSum(const AttentionSum &sum,
                            const AttentionShape &shape, void *out,
                            const AttentionRows &rows, int64_t part,
                            const float (&factor)[kSide]) {
@@ -266,12 +268,11 @@ struct SoftmaxState {
 };
 
 /// Scores to e^(score - maximum), with the sums so far rescaled.
-template <int kChunks>
 QLORA_DEVICE void softmaxStep(const AttentionTiles &tiles,
                               const AttentionShape &shape, int64_t firstQuery,
                               int64_t firstKey, float (&scores)[kSide][kSide],
                               SoftmaxState &state,
-                              AttentionSum<kChunks> &output) {
+                              AttentionSum &output) {
   const float none = qlora_from_bits(0xff800000u);
   QLORA_UNROLL
   for (int i = 0; i < kSide; ++i) {
@@ -304,7 +305,7 @@ QLORA_DEVICE void softmaxStep(const AttentionTiles &tiles,
   }
 }
 
-template <typename T, int kChunks>
+template <typename T>
 QLORA_DEVICE void attention(const qlora_cuda_args &args,
                             AttentionTiles &tiles) {
   AttentionShape shape = AttentionShape::of(args, 9);
@@ -317,7 +318,7 @@ QLORA_DEVICE void attention(const qlora_cuda_args &args,
   const AttentionRows queries = rowsOf(shape, args.buffers[0],
                                        args.constants[5], at.batch, at.head,
                                        firstQuery);
-  AttentionSum<kChunks> output;
+  AttentionSum output;
   clearSum(output);
   SoftmaxState state;
   QLORA_UNROLL
@@ -425,11 +426,11 @@ QLORA_DEVICE float scoreGradient(const AttentionShape &shape,
 }
 
 /// One tile of queries for a block of keys: the left side are the keys.
-template <typename T, int kChunks>
+template <typename T>
 QLORA_DEVICE void addQueries(AttentionTiles &tiles, const AttentionShape &shape,
                              const GradientRows &rows, int64_t part,
-                             AttentionSum<kChunks> &dk,
-                             AttentionSum<kChunks> &dv) {
+                             AttentionSum &dk,
+                             AttentionSum &dv) {
   float p[kSide][kSide], ds[kSide][kSide];
   multiplyRows<T>(tiles, shape, rows.k, rows.q, p);
   QLORA_UNROLL
@@ -457,7 +458,7 @@ QLORA_DEVICE void addQueries(AttentionTiles &tiles, const AttentionShape &shape,
 }
 
 /// A block is 64 keys of one head of keys, with all heads that share it.
-template <typename T, int kChunks>
+template <typename T>
 QLORA_DEVICE void attentionGradKeys(const qlora_cuda_args &args,
                                     AttentionTiles &tiles) {
   AttentionShape shape = AttentionShape::of(args, 13);
@@ -472,7 +473,7 @@ QLORA_DEVICE void attentionGradKeys(const qlora_cuda_args &args,
     const int64_t reached = (firstKey + kTile + shape.window - 2) / kTile + 1;
     endTile = reached < endTile ? reached : endTile;
   }
-  AttentionSum<kChunks> dk, dv;
+  AttentionSum dk, dv;
   clearSum(dk);
   clearSum(dv);
   stageSegments(tiles.leftSegments, shape, firstKey);
@@ -500,10 +501,10 @@ QLORA_DEVICE void attentionGradKeys(const qlora_cuda_args &args,
 }
 
 /// One tile of keys for a block of queries: the left side are the queries.
-template <typename T, int kChunks>
+template <typename T>
 QLORA_DEVICE void addKeys(AttentionTiles &tiles, const AttentionShape &shape,
                           const GradientRows &rows, int64_t part,
-                          AttentionSum<kChunks> &dq) {
+                          AttentionSum &dq) {
   float p[kSide][kSide], ds[kSide][kSide];
   multiplyRows<T>(tiles, shape, rows.q, rows.k, p);
   multiplyRows<T>(tiles, shape, rows.dout, rows.v, ds);
@@ -523,7 +524,7 @@ QLORA_DEVICE void addKeys(AttentionTiles &tiles, const AttentionShape &shape,
   addProduct<T>(tiles, shape, rows.k, part, dq);
 }
 
-template <typename T, int kChunks>
+template <typename T>
 QLORA_DEVICE void attentionGradQueries(const qlora_cuda_args &args,
                                        AttentionTiles &tiles) {
   AttentionShape shape = AttentionShape::of(args, 13);
@@ -532,7 +533,7 @@ QLORA_DEVICE void attentionGradQueries(const qlora_cuda_args &args,
   if (shape.segments)
     shape.segments += at.batch * shape.length;
   const int64_t firstQuery = at.tile * kTile;
-  AttentionSum<kChunks> dq;
+  AttentionSum dq;
   clearSum(dq);
   stageSegments(tiles.leftSegments, shape, firstQuery);
   for (int64_t tile = firstKeyTile(shape, at.tile); tile <= at.tile; ++tile) {
@@ -552,24 +553,20 @@ QLORA_DEVICE void attentionGradQueries(const qlora_cuda_args &args,
               at.part, ones);
 }
 
-// Symbols: the type, and the most dimensions of one block. --------------------
+// Symbols ---------------------------------------------------------------------
 
-#define QLORA_ATTENTION_KERNEL(Symbol, Function, T, Dimensions)                \
+#define QLORA_ATTENTION_KERNEL(Symbol, Function, T)                            \
   QLORA_CUDA_KERNEL(kAttentionThreads)                                         \
-  Symbol##_##T##_d##Dimensions(const __grid_constant__ qlora_cuda_args args) { \
+  Symbol##_##T(const __grid_constant__ qlora_cuda_args args) {                 \
     __shared__ AttentionTiles tiles;                                           \
-    Function<qlora_##T, Dimensions / kDepth>(args, tiles);                     \
+    Function<qlora_##T>(args, tiles);                                          \
   }
-#define QLORA_ATTENTION(T, Dimensions)                                         \
-  QLORA_ATTENTION_KERNEL(qlora_attention, attention, T, Dimensions)            \
-  QLORA_ATTENTION_KERNEL(qlora_attention_grad_keys, attentionGradKeys, T,      \
-                         Dimensions)                                           \
-  QLORA_ATTENTION_KERNEL(qlora_attention_grad_queries, attentionGradQueries,   \
-                         T, Dimensions)
-QLORA_ATTENTION(f32, 64)
-QLORA_ATTENTION(f32, 128)
-QLORA_ATTENTION(bf16, 64)
-QLORA_ATTENTION(bf16, 128)
+#define QLORA_ATTENTION(T)                                                     \
+  QLORA_ATTENTION_KERNEL(qlora_attention, attention, T)                        \
+  QLORA_ATTENTION_KERNEL(qlora_attention_grad_keys, attentionGradKeys, T)      \
+  QLORA_ATTENTION_KERNEL(qlora_attention_grad_queries, attentionGradQueries, T)
+QLORA_ATTENTION(f32)
+QLORA_ATTENTION(bf16)
 
 QLORA_CUDA_KERNEL(kAttentionThreads)
 qlora_attention_delta_f32(const __grid_constant__ qlora_cuda_args args) {

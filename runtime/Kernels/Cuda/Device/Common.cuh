@@ -20,11 +20,14 @@
 #define QLORA_CUDA_KERNEL(Threads)                                             \
   extern "C" __global__ void __launch_bounds__(Threads)
 
-/// Before a loop over an array that has to stay in registers.
+/// Before a loop over an array that has to stay in registers, and before a
+/// long one whose loads would otherwise take too many.
 #ifdef __NVCC__
 #define QLORA_UNROLL _Pragma("unroll")
+#define QLORA_UNROLL_8 _Pragma("unroll 8")
 #else
 #define QLORA_UNROLL
+#define QLORA_UNROLL_8
 #endif
 
 constexpr int kQloraWarp = 32;

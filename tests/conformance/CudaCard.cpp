@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: MIT
+
+// A context, a stream, and copies there and back.
+
+#include "tests/conformance/CudaCard.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <vector>
+
+namespace qlora {
+
+static StatusOr<CUdeviceptr> allocate(const CudaDriver &driver, size_t bytes) {
+  CUdeviceptr address = 0;
+  QLORA_RETURN_IF_ERROR(
+      driver.check(driver.memAlloc(&address, bytes), "cuMemAlloc_v2"));
+  return address;
+}
+
+Status CudaCard::open() {
+  QLORA_ASSIGN_OR_RETURN(driverTable, CudaDriver::open());
+  QLORA_ASSIGN_OR_RETURN(blasTable, CublasLt::open());
+  const CudaDriver &cuda = *driverTable;
+  CUdevice device = 0;
+  CUcontext context = nullptr;
+  QLORA_RETURN_IF_ERROR(cuda.check(cuda.init(0), "cuInit"));
+  QLORA_RETURN_IF_ERROR(cuda.check(cuda.deviceGet(&device, 0), "cuDeviceGet"));
+  QLORA_RETURN_IF_ERROR(cuda.check(cuda.primaryCtxRetain(&context, device),
+                                   "cuDevicePrimaryCtxRetain"));
+  QLORA_RETURN_IF_ERROR(
+      cuda.check(cuda.ctxSetCurrent(context), "cuCtxSetCurrent"));
+  QLORA_RETURN_IF_ERROR(cuda.check(
+      cuda.streamCreate(&stream, kCudaStreamNonBlocking), "cuStreamCreate"));
+  QLORA_RETURN_IF_ERROR(
+      blasTable->check(blasTable->create(&handle), "cublasLtCreate"));
+  return loadImages();
+}
+
+Status CudaCard::loadImages() {
+  const char *chosen = std::getenv("QLORA_CUDA_IMAGES");
+  const std::string folder = chosen ? chosen : QLORA_HOST_IMAGES;
+  for (const auto &entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().extension() != ".cubin")
+      continue;
+    std::ifstream file(entry.path(), std::ios::binary);
+    const std::vector<char> image{std::istreambuf_iterator<char>(file), {}};
+    CUmodule module = nullptr;
+    QLORA_RETURN_IF_ERROR(
+        driverTable
+            ->check(driverTable->moduleLoadData(&module, image.data()),
+                    "cuModuleLoadData")
+            .withContext(entry.path().string()));
+    modules.push_back(module);
+  }
+  return Status::ok();
+}
+
+StatusOr<CUfunction> CudaCard::function(std::string_view symbol) {
+  const std::string name(symbol);
+  CUresult result = 0;
+  for (CUmodule module : modules) {
+    CUfunction found = nullptr;
+    result = driverTable->moduleGetFunction(&found, module, name.c_str());
+    if (result == 0)
+      return found;
+  }
+  return driverTable->check(result, "cuModuleGetFunction").withContext(name);
+}
+
+StatusOr<CUdeviceptr> CudaCard::upload(std::span<const uint8_t> bytes,
+                                       uint64_t shift,
+                                       std::vector<CUdeviceptr> &owned) {
+  QLORA_ASSIGN_OR_RETURN(const CUdeviceptr base,
+                         allocate(*driverTable, bytes.size() + shift));
+  owned.push_back(base);
+  QLORA_RETURN_IF_ERROR(
+      driverTable->check(driverTable->memcpyHtoDAsync(
+                             base + shift, bytes.data(), bytes.size(), stream),
+                         "cuMemcpyHtoDAsync_v2"));
+  return base + shift;
+}
+
+Status CudaCard::launch(CudaKernel &kernel, const CudaKernelArgs &args) {
+  const CudaDriver &cuda = *driverTable;
+  if (args.observer)
+    return kernel.enqueue(args);
+  CUgraph graph = nullptr;
+  CUgraphExec executable = nullptr;
+  QLORA_RETURN_IF_ERROR(
+      cuda.check(cuda.streamBeginCapture(stream, kCudaCaptureThreadLocal),
+                 "cuStreamBeginCapture_v2"));
+  const Status enqueued = kernel.enqueue(args);
+  const Status ended =
+      cuda.check(cuda.streamEndCapture(stream, &graph), "cuStreamEndCapture");
+  QLORA_RETURN_IF_ERROR(enqueued);
+  QLORA_RETURN_IF_ERROR(ended);
+  QLORA_RETURN_IF_ERROR(cuda.check(cuda.graphInstantiate(&executable, graph, 0),
+                                   "cuGraphInstantiateWithFlags"));
+  QLORA_RETURN_IF_ERROR(
+      cuda.check(cuda.graphLaunch(executable, stream), "cuGraphLaunch"));
+  QLORA_RETURN_IF_ERROR(
+      cuda.check(cuda.streamSynchronize(stream), "cuStreamSynchronize"));
+  QLORA_RETURN_IF_ERROR(
+      cuda.check(cuda.graphExecDestroy(executable), "cuGraphExecDestroy"));
+  return cuda.check(cuda.graphDestroy(graph), "cuGraphDestroy");
+}
+
+Status CudaCard::run(CudaKernel &kernel, std::span<const CudaOperand> operands,
+                     const qlora_step_block *step, KernelObserver *observer) {
+  const CudaDriver &cuda = *driverTable;
+  std::vector<CUdeviceptr> addresses, owned;
+  std::vector<void *> pointers;
+  for (const CudaOperand &operand : operands) {
+    QLORA_ASSIGN_OR_RETURN(const CUdeviceptr address,
+                           upload(operand.bytes, operand.shift, owned));
+    addresses.push_back(address);
+    pointers.push_back(
+        operand.isAbsent ? nullptr
+                         : reinterpret_cast<void *>(address + operand.offset));
+  }
+  const qlora_step_block none = {};
+  const auto *stepBytes =
+      reinterpret_cast<const uint8_t *>(step ? step : &none);
+  QLORA_ASSIGN_OR_RETURN(
+      const CUdeviceptr stepAddress,
+      upload({stepBytes, sizeof(qlora_step_block)}, 0, owned));
+  QLORA_RETURN_IF_ERROR(
+      launch(kernel,
+             {pointers, reinterpret_cast<const qlora_step_block *>(stepAddress),
+              stream, observer}));
+  for (size_t i = 0; i < operands.size(); ++i)
+    QLORA_RETURN_IF_ERROR(
+        cuda.check(cuda.memcpyDtoHAsync(operands[i].bytes.data(), addresses[i],
+                                        operands[i].bytes.size(), stream),
+                   "cuMemcpyDtoHAsync_v2"));
+  QLORA_RETURN_IF_ERROR(
+      cuda.check(cuda.streamSynchronize(stream), "cuStreamSynchronize"));
+  for (CUdeviceptr address : owned)
+    QLORA_RETURN_IF_ERROR(cuda.check(cuda.memFree(address), "cuMemFree_v2"));
+  return Status::ok();
+}
+
+namespace {
+struct OpenedCard {
+  CudaCard card;
+  std::string reason;
+};
+} // namespace
+
+static OpenedCard &openedCard() {
+  static OpenedCard *opened = [] {
+    auto *card = new OpenedCard;
+    const Status status = CudaCard::openInto(card->card);
+    card->reason = status.isOk() ? "" : status.message();
+    return card;
+  }();
+  return *opened;
+}
+
+Status CudaCard::openInto(CudaCard &card) { return card.open(); }
+
+CudaCard *CudaCard::get() {
+  return openedCard().reason.empty() ? &openedCard().card : nullptr;
+}
+
+const std::string &CudaCard::reason() { return openedCard().reason; }
+
+} // namespace qlora

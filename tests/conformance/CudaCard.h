@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: MIT
+
+// The card on which the conformance tests run CUDA kernels: the software
+// platform of tests/cuda, whose folder is in the run path of the tests, or a
+// real one, with LD_LIBRARY_PATH before it and QLORA_CUDA_IMAGES naming a
+// folder of cubins (one per file of Kernels/Cuda/Device) for it.
+
+#ifndef QLORA_TESTS_CONFORMANCE_CUDACARD_H
+#define QLORA_TESTS_CONFORMANCE_CUDACARD_H
+
+#include <string>
+#include <vector>
+
+#include "runtime/Kernels/Cuda/CudaKernel.h"
+
+namespace qlora {
+
+/// A range of host memory that a launch sees on the device: copied there
+/// before it and back after it, `shift` bytes behind an aligned address. The
+/// operand begins `offset` bytes inside.
+struct CudaOperand {
+  std::span<uint8_t> bytes;
+  uint64_t offset = 0, shift = 0;
+  bool isAbsent = false;
+};
+
+/// One per process; used from one thread.
+class CudaCard final : public CudaContext {
+public:
+  /// nullptr where there is none; `reason` then says why.
+  static CudaCard *get();
+  static const std::string &reason();
+
+  const CudaDriver &driver() const override { return *driverTable; }
+  const CublasLt &blas() const override { return *blasTable; }
+  cublasLtHandle_t blasHandle() const override { return handle; }
+  int multiprocessors() const override { return 1; }
+  StatusOr<CUfunction> function(std::string_view symbol) override;
+
+  /// Enqueues the kernel once and waits: as a captured graph, or directly
+  /// where there is an observer.
+  Status run(CudaKernel &kernel, std::span<const CudaOperand> operands,
+             const qlora_step_block *step, KernelObserver *observer);
+
+  static Status openInto(CudaCard &card);
+
+private:
+  Status open();
+  Status loadImages();
+  /// Copies to memory of its own, which `owned` is told of.
+  StatusOr<CUdeviceptr> upload(std::span<const uint8_t> bytes, uint64_t shift,
+                               std::vector<CUdeviceptr> &owned);
+  Status launch(CudaKernel &kernel, const CudaKernelArgs &args);
+
+  const CudaDriver *driverTable = nullptr;
+  const CublasLt *blasTable = nullptr;
+  cublasLtHandle_t handle = nullptr;
+  CUstream stream = nullptr;
+  std::vector<CUmodule> modules;
+};
+
+} // namespace qlora
+
+#endif // QLORA_TESTS_CONFORMANCE_CUDACARD_H

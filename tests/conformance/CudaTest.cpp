@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: MIT
+
+// What only the CUDA rows have: vector accesses, whose operands may begin at
+// any element, and a card that may be absent.
+
+#include "tests/conformance/KernelCase.h"
+
+#include <cstring>
+
+namespace qlora {
+namespace {
+
+constexpr qlora_dtype F32 = QLORA_DTYPE_F32;
+constexpr qlora_dtype BF16 = QLORA_DTYPE_BF16;
+constexpr qlora_dtype NF4 = QLORA_DTYPE_NF4;
+
+class Cuda : public testing::Test {
+protected:
+  void SetUp() override {
+    if (!CudaCard::get())
+      GTEST_SKIP() << CudaCard::reason();
+  }
+};
+
+/// The bytes of a result with operands where allocations begin, and with each
+/// one element behind.
+template <typename Make>
+void expectSameShifted(const Make &make, const char *implementation,
+                       const char *result) {
+  KernelCase aligned = make(), shifted = make();
+  shifted.isShifted = true;
+  expectOk(aligned.run(implementation));
+  expectOk(shifted.run(implementation));
+  EXPECT_EQ(std::memcmp(aligned.data(result), shifted.data(result),
+                        aligned.bytes(result)),
+            0);
+}
+
+TEST_F(Cuda, DecodesToAnyElement) {
+  for (qlora_dtype out : {F32, BF16})
+    for (int64_t isDouble : {0, 1})
+      expectSameShifted(
+          [&] {
+            KernelCase test("decode", {{"w", NF4}, {"out", out}},
+                            {{"rows", 9},
+                             {"columns", 64},
+                             {"block", 32},
+                             {"double_quant", isDouble}});
+            fillNF4(test.data("w"), NF4Layout::of(9 * 64, 32, isDouble != 0),
+                    5);
+            return test;
+          },
+          "cuda", "out");
+}
+
+TEST_F(Cuda, CopiesFromAnyElement) {
+  expectSameShifted(
+      [] {
+        KernelCase test(
+            "copy_rows", {{"x", BF16}, {"out", BF16}},
+            {{"rows", 5}, {"columns", 24}, {"ldx", 32}, {"ldo", 24}});
+        test.fill("x", 5, 24, 32, 1);
+        return test;
+      },
+      "cuda", "out");
+}
+
+/// A sum may be split in another way where operands are not aligned.
+TEST_F(Cuda, MultipliesFromAnyElement) {
+  for (qlora_dtype type : {F32, BF16}) {
+    const auto make = [&] {
+      KernelCase test("matmul", {{"a", type}, {"b", type}, {"c", F32}},
+                      {{"m", 24},
+                       {"n", 40},
+                       {"k", 64},
+                       {"lda", 64},
+                       {"ldb", 40},
+                       {"ldc", 40},
+                       {"transpose_a", 0},
+                       {"transpose_b", 0},
+                       {"alpha", bits(1)},
+                       {"beta", bits(0)}});
+      test.fill("a", 24, 64, 64, 1);
+      test.fill("b", 64, 40, 40, 2);
+      return test;
+    };
+    KernelCase expected = make(), shifted = make();
+    shifted.isShifted = true;
+    expectOk(expected.run("reference"));
+    expectOk(shifted.run("cublaslt"));
+    for (int64_t i = 0; i < 24 * 40; ++i)
+      ASSERT_NEAR(shifted.at("c", i), expected.at("c", i),
+                  tolerance(F32, expected.at("c", i), 64));
+  }
+}
+
+TEST_F(Cuda, RefusesAnUnknownRowAndASmallWorkspace) {
+  CudaCard &card = *CudaCard::get();
+  KernelCase test("column_sum", {{"x", F32}, {"out", F32}},
+                  {{"rows", 3}, {"columns", 7}, {"ldx", 7}});
+  const KernelRow *row = findKernelRow("column_sum.cuda");
+  const uint64_t bytes = row->workspaceBytes(test.request);
+  EXPECT_TRUE(prepareCudaKernel(*row, test.request, bytes, card).isOk());
+  EXPECT_EQ(
+      prepareCudaKernel(*row, test.request, bytes - 1, card).status().code(),
+      StatusCode::kUnavailable);
+  const KernelRow *other = findKernelRow("column_sum.reference");
+  EXPECT_EQ(
+      prepareCudaKernel(*other, test.request, bytes, card).status().code(),
+      StatusCode::kUnavailable);
+}
+
+} // namespace
+} // namespace qlora

@@ -1,0 +1,116 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+
+"""cuda_units.py REPOSITORY CACHE: what nvcc says to our device code.
+
+Every file of runtime/Kernels/Cuda/Device compiles for each architecture of the
+default of --cuda-arch without a warning, and ptxas reports neither spills nor
+a stack frame. In the PTX of Decode.cu no product and sum are fused: nvcc
+contracts by default, and a decoded number must have the CPU's bits.
+
+What was compiled once is remembered in the folder CACHE by the hash of all
+texts, the compiler and the flags. Exits with 77 where nvcc is missing.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ARCHS = ("80", "89", "90", "100", "120")
+FLAGS = ("-std=c++20", "-O3", "-Werror", "all-warnings", "-Xptxas", "-v")
+DEVICE = "runtime/Kernels/Cuda/Device"
+SKIPPED = 77
+
+
+def find_nvcc():
+    return shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
+
+
+def texts_hash(root, nvcc):
+    digest = hashlib.sha256(" ".join(FLAGS).encode())
+    digest.update(subprocess.run([nvcc, "--version"], check=True,
+                                 capture_output=True).stdout)
+    for folder in (DEVICE, "runtime/Kernels/Math", "runtime/ABI",
+                   "runtime/Kernels"):
+        for name in sorted(os.listdir(os.path.join(root, folder))):
+            if name.endswith((".cu", ".cuh", ".h")):
+                with open(os.path.join(root, folder, name), "rb") as file:
+                    digest.update(file.read())
+    return digest.hexdigest()[:16]
+
+
+def compile_unit(nvcc, root, unit, output, *target):
+    """What nvcc and ptxas wrote; a failure ends the test."""
+    command = [nvcc, *FLAGS, *target, "-I" + root, "-o", output,
+               os.path.join(root, DEVICE, unit)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{unit} {' '.join(target)}:\n{done.stdout}{done.stderr}")
+    return done.stderr
+
+
+def check_registers(unit, arch, report):
+    """One line of ptxas for each function, after the function's name."""
+    name, errors, functions = "", [], 0
+    for line in report.splitlines():
+        found = re.search(r"Compiling entry function '(\w+)'", line)
+        if found:
+            name = found.group(1)
+        found = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores,"
+                          r" (\d+) bytes spill loads", line)
+        if found:
+            functions += 1
+            if found.groups() != ("0", "0", "0"):
+                errors.append(f"{unit} sm_{arch} {name}: {line.strip()}")
+    if not functions:
+        errors.append(f"{unit} sm_{arch}: ptxas reported no function")
+    return errors
+
+
+def check_roundings(ptx):
+    """Decode.cu: the scale's product and sum, the number's product."""
+    errors = []
+    if re.search(r"\bfma\.\w+(\.ftz)?\.f32", ptx):
+        errors.append("Decode.cu: a product and a sum of f32 are fused")
+    for operation in ("mul.rn.f32", "add.rn.f32"):
+        if operation not in ptx:
+            errors.append(f"Decode.cu: no {operation} in its PTX")
+    return errors
+
+
+def main():
+    root, cache = os.path.abspath(sys.argv[1]), sys.argv[2]
+    nvcc = find_nvcc()
+    if not nvcc:
+        print("skipped: no nvcc; Debian's package is nvidia-cuda-toolkit")
+        sys.exit(SKIPPED)
+    stamp = os.path.join(cache, texts_hash(root, nvcc))
+    if os.path.exists(stamp):
+        return
+    units = sorted(name for name in os.listdir(os.path.join(root, DEVICE))
+                   if name.endswith(".cu"))
+    errors = [] if units else ["no device code found"]
+    with tempfile.TemporaryDirectory() as folder:
+        output = os.path.join(folder, "out")
+        for unit in units:
+            for arch in ARCHS:
+                report = compile_unit(nvcc, root, unit, output, "-cubin",
+                                      "-arch=sm_" + arch)
+                errors += check_registers(unit, arch, report)
+        compile_unit(nvcc, root, "Decode.cu", output, "-ptx",
+                     "-arch=compute_80")
+        with open(output, encoding="utf-8") as file:
+            errors += check_roundings(file.read())
+    if errors:
+        sys.exit("\n".join(errors))
+    os.makedirs(cache, exist_ok=True)
+    with open(stamp, "w", encoding="utf-8"):
+        pass
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: MIT
+
+// qlora-run with a program for CUDA on the software platform (tests/cuda): the
+// numbers of the CPU, what a step asks of the driver, and what a user is told
+// where there is no card for it.
+
+#include "tests/runtime/Session/SessionFixture.h"
+
+#include <cstdlib>
+#include <map>
+
+namespace qlora {
+namespace {
+
+#define EXPECT_HAS(text, part)                                                 \
+  do {                                                                         \
+    const std::string whole = (text);                                          \
+    EXPECT_NE(whole.find(part), std::string::npos) << "in: " << whole;         \
+  } while (false)
+
+class CudaSession : public SessionFixture {
+protected:
+  CudaSession() { onPlatform({}); }
+  ~CudaSession() override {
+    for (const auto &[name, value] : variables)
+      unsetenv(name.c_str());
+  }
+
+  /// From here on programs find the platform, with these variables.
+  void onPlatform(const std::map<std::string, std::string> &more) {
+    module = QLORA_UNIGRAM_CUDA_MODULE;
+    set("LD_LIBRARY_PATH", QLORA_CUDA_PLATFORM);
+    for (const auto &[name, value] : more)
+      set(name, value);
+  }
+  void set(const std::string &name, const std::string &value) {
+    variables[name] = value;
+    setenv(name.c_str(), value.c_str(), 1);
+  }
+
+  std::vector<nlohmann::json> trainOnCpu(const char *out,
+                                         std::vector<std::string> flags) {
+    const std::string cuda = std::exchange(module, QLORA_UNIGRAM_MODULE);
+    auto lines = train(out, std::move(flags));
+    module = cuda;
+    return lines;
+  }
+  /// What a run that fails says: one line, beside those of the platform.
+  std::string refusal(std::vector<std::string> flags) {
+    flags.insert(flags.end(), {"--train-file", at("tokens.safetensors"),
+                               "--output-dir", at("refused")});
+    const ProcessOutput output = run(std::move(flags));
+    EXPECT_EQ(output.exitCode, 1) << output.out;
+    std::istringstream text(output.errors);
+    std::vector<std::string> lines;
+    for (std::string line; std::getline(text, line);)
+      if (!line.starts_with("cuda-platform: "))
+        lines.push_back(line);
+    EXPECT_EQ(lines.size(), 1u) << output.errors;
+    return lines.empty() ? "" : lines[0];
+  }
+
+  std::map<std::string, std::string> variables;
+};
+
+/// A folder in which the driver's library is another file.
+std::string withDriver(const std::filesystem::path &folder, const char *file) {
+  std::filesystem::create_directories(folder);
+  std::filesystem::create_symlink(file, folder / "libcuda.so.1");
+  return folder.string();
+}
+
+TEST_F(CudaSession, TrainsAsOnTheCpu) {
+  const std::vector<std::string> flags = {"--max-steps",
+                                          "20",
+                                          "--validation-file",
+                                          at("rows.safetensors"),
+                                          "--eval-steps",
+                                          "10",
+                                          "--gradient-accumulation-steps",
+                                          "2"};
+  const auto expected = trainOnCpu("cpu", flags);
+  for (const char *graphs : {"true", "false"}) {
+    auto options = flags;
+    options.insert(options.end(), {"--cuda-graphs", graphs});
+    const auto lines = train(graphs, options);
+    ASSERT_EQ(lines.size(), expected.size());
+    for (size_t i = 0; i < lines.size(); ++i)
+      for (const char *key : {"loss", "grad_norm", "eval_loss",
+                              "eval_token_accuracy", "train_loss"}) {
+        if (!expected[i].contains(key))
+          continue;
+        EXPECT_NEAR(lines[i][key].get<double>(), expected[i][key].get<double>(),
+                    1e-6)
+            << key << " of line " << i;
+      }
+  }
+  EXPECT_EQ(adapter("true"), adapter("false"));
+}
+
+TEST_F(CudaSession, LaunchesOneGraphForEachMicroBatch) {
+  auto calls = [&](const char *steps) {
+    set("QLORA_TEST_CUDA_REPORT", at(steps));
+    train("out", {"--max-steps", steps, "--gradient-accumulation-steps", "3",
+                  "--logging-steps", "100"});
+    return nlohmann::json::parse(contents(at(steps)));
+  };
+  const auto few = calls("10");
+  const auto many = calls("30");
+  auto more = [&](const char *name) {
+    return many.value(name, 0) - few.value(name, 0);
+  };
+  EXPECT_EQ(more("cuGraphLaunch"), 20 * (3 + 1));
+  EXPECT_EQ(more("cuGraphInstantiateWithFlags"), 0);
+  EXPECT_EQ(more("cuLaunchKernel"), 0);
+  EXPECT_EQ(more("cuMemAlloc_v2"), 0);
+  // For the loss with the number of labels, and for the norm.
+  EXPECT_EQ(more("cuStreamSynchronize"), 20 * 2);
+  EXPECT_GT(few["cuGraphLaunch"].get<int>(), 0);
+}
+
+TEST_F(CudaSession, ReportsTheMemoryOfTheCard) {
+  const ProcessOutput output =
+      run({"--train-file", at("tokens.safetensors"), "--output-dir", at("out"),
+           "--max-steps", "2"});
+  EXPECT_EQ(output.exitCode, 0) << output.errors;
+  EXPECT_HAS(output.out, "CUDA context and others");
+  EXPECT_HAS(output.out, "code, graphs, libraries");
+  EXPECT_HAS(output.out, "beside the plan");
+}
+
+TEST_F(CudaSession, SaysWhatIsWrongWithTheMachine) {
+  EXPECT_HAS(refusal({"--device", "cpu"}),
+             "was compiled for cuda; compile it with --target cpu");
+  set("QLORA_TEST_CUDA_DEVICES", "none");
+  EXPECT_HAS(refusal({}), "NVIDIA's driver sees no GPU");
+  set("QLORA_TEST_CUDA_DEVICES", "sm_75:64");
+  EXPECT_HAS(refusal({}), "is sm_75, but the module has code for sm_90 only; "
+                          "compile it with sm_75 in --cuda-arch");
+  set("QLORA_TEST_CUDA_DEVICES", "sm_90:64,sm_90:64");
+  EXPECT_HAS(refusal({"--gpus", "2"}), "all_reduce over 2 GPUs needs NCCL");
+  set("QLORA_TEST_CUDA_VERSION", "11080");
+  EXPECT_HAS(refusal({}), "NVIDIA's driver is for CUDA 11.8, but 12.0 is");
+  set("LD_LIBRARY_PATH", withDriver(folder / "bare", QLORA_BARE_DRIVER));
+  EXPECT_HAS(refusal({}), "has no cuGetErrorName; update it");
+  set("LD_LIBRARY_PATH", withDriver(folder / "none", "/dev/null"));
+  EXPECT_HAS(refusal({}), "no CUDA driver here");
+}
+
+TEST_F(CudaSession, AFailingCallEndsTheRunWithItsName) {
+  set("QLORA_TEST_CUDA_FAIL", "cuMemAlloc_v2:2:2");
+  EXPECT_HAS(refusal({}), "trainable arena: cannot get 128 bytes");
+  set("QLORA_TEST_CUDA_FAIL", "cuGraphLaunch:5:719");
+  EXPECT_HAS(refusal({"--max-steps", "4"}), "cuGraphLaunch: CUDA_ERROR_");
+  set("QLORA_TEST_CUDA_FAIL", "run:20:700");
+  EXPECT_HAS(refusal({"--max-steps", "4"}), "CUDA_ERROR_ILLEGAL_ADDRESS");
+}
+
+TEST_F(CudaSession, EachFailingCallIsNamed) {
+  set("QLORA_TEST_CUDA_REPORT", at("report"));
+  train("out", {"--max-steps", "3"});
+  const auto report = nlohmann::json::parse(contents(at("report")));
+  int calls = 0;
+  for (const auto &[name, count] : report.items()) {
+    // What ends something, or is only asked for a report, fails unheard.
+    const bool isHeard =
+        name.starts_with("cu") && name.find("Destroy") == std::string::npos &&
+        name.find("Free") == std::string::npos && name != "cuModuleUnload" &&
+        name != "cuDevicePrimaryCtxRelease_v2" && name != "cuMemGetInfo_v2";
+    if (!isHeard)
+      continue;
+    // Names with a version are spelled without it.
+    const std::string plain = name.substr(0, name.find("_v"));
+    set("QLORA_TEST_CUDA_FAIL", name + ":1:999");
+    EXPECT_HAS(refusal({"--max-steps", "3"}),
+               plain == "cuGraphInstantiateWithFlags" ? "cuGraphInstantiate"
+                                                      : plain);
+    ++calls;
+  }
+  EXPECT_GE(calls, 20);
+}
+
+TEST_F(CudaSession, AModuleForTheCpuNeedsNoDriver) {
+  set("LD_LIBRARY_PATH", withDriver(folder / "none", "/dev/null"));
+  trainOnCpu("cpu", {"--max-steps", "2"});
+  module = QLORA_UNIGRAM_MODULE;
+  EXPECT_HAS(refusal({"--device", "cuda"}),
+             "was compiled for cpu; compile it with --target cuda");
+}
+
+} // namespace
+} // namespace qlora

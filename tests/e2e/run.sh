@@ -32,3 +32,8 @@ echo "-- adapters in PEFT"
 ./peft_load.py --tools "$tools"
 echo "-- dropout with the same masks in PyTorch"
 ./dropout_replay.py --tools "$tools"
+
+echo "-- CUDA on the software platform"
+./goldens.py --tools "$tools" --target cuda --ranks 1
+./goldens.py --tools "$tools" --target cuda --ranks 1 --bf16
+./cuda_platform.py --tools "$tools"

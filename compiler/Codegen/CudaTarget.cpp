@@ -88,6 +88,9 @@ CudaTarget::findCompiler(const std::string &given,
 // Compiling
 //===----------------------------------------------------------------------===//
 
+/// Processes at the same time: each takes up to half a GiB.
+static constexpr unsigned kMaxParallel = 16;
+
 namespace {
 
 /// One source, which becomes an image for every architecture.
@@ -167,7 +170,8 @@ Status ImageBuilder::add(const Unit &unit, uint32_t number,
 }
 
 StatusOr<std::vector<DeviceImage>> ImageBuilder::run() {
-  unsigned parallel = std::max(2u, std::thread::hardware_concurrency());
+  unsigned parallel =
+      std::clamp(std::thread::hardware_concurrency(), 2u, kMaxParallel);
   QLORA_RETURN_IF_ERROR(runCommands(commands, parallel));
   for (const auto &[file, key] : compiled) {
     QLORA_ASSIGN_OR_RETURN(std::string bytes, readFile(file));

@@ -13,6 +13,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <atomic>
+#include <thread>
+
 using namespace qlora;
 using llvm::StringRef;
 
@@ -176,28 +179,24 @@ static Status finish(const Running &running) {
 Status qlora::runCommands(const std::vector<Command> &commands,
                           unsigned parallel) {
   QLORA_ASSIGN_OR_RETURN(ScratchFolder folder, ScratchFolder::create());
-  Status first;
-  std::vector<Running> running;
-  size_t finished = 0;
-  auto finishOne = [&] {
-    Status status = finish(running[finished++]);
-    if (first.isOk())
-      first = status;
-  };
-  for (const Command &command : commands) {
-    if (running.size() - finished == parallel)
-      finishOne();
-    StatusOr<Running> next =
-        start(command, folder.file(fmt::format("{}", running.size())));
-    if (!next.isOk()) {
-      first = next.status();
-      break;
+  std::vector<Status> results(commands.size());
+  std::atomic<size_t> next = 0;
+  auto work = [&] {
+    for (size_t i = next++; i < commands.size(); i = next++) {
+      StatusOr<Running> running =
+          start(commands[i], folder.file(fmt::format("{}", i)));
+      results[i] = running.isOk() ? finish(*running) : running.status();
     }
-    running.push_back(std::move(*next));
+  };
+  {
+    std::vector<std::jthread> workers;
+    for (size_t i = 1; i < std::min<size_t>(parallel, commands.size()); ++i)
+      workers.emplace_back(work);
+    work();
   }
-  while (finished < running.size())
-    finishOne();
-  return first;
+  for (const Status &result : results)
+    QLORA_RETURN_IF_ERROR(result);
+  return Status::ok();
 }
 
 StatusOr<std::string> qlora::readCommand(const Command &command) {

@@ -205,8 +205,7 @@ void PlanDequantPass::choose(const DeviceProfile &device) {
   for (auto &[name, weight] : weights) {
     for (UseGroup &group : weight.groups) {
       estimate(group, device);
-      bool isFaster =
-          target == "cuda" ||
+      bool isFaster = target == "cuda" ||
           group.scratchSeconds < (1 - kScratchGain) * group.panelSeconds;
       if (form == "scratch" || (form == "auto" && isFaster))
         group.form = Form::Scratch;

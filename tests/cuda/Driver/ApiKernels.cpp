@@ -10,6 +10,7 @@
 #include "tests/cuda/Driver/Hook.h"
 #include "tests/cuda/Driver/Memory.h"
 #include "tests/cuda/Driver/Objects.h"
+#include "tests/cuda/Driver/OperandGuard.h"
 #include "tests/cuda/Driver/Settings.h"
 
 #include <dlfcn.h>
@@ -204,13 +205,21 @@ static std::string checkAround(const qlora_cuda_args &args) {
   return "";
 }
 
-static int runKernel(Launch launch, const qlora_cuda_args &args, int device) {
+/// Why the kernel's memory was wrong, before or after it ran.
+static int failMemory(const char *name, std::string_view wrong) {
+  explain(fmt::format("{}: {}", name, wrong));
+  return kIllegalAddress;
+}
+
+static int runKernel(Launch launch, const qlora_cuda_args &asked, int device) {
   const char *name = launch.kernel->name;
-  std::string wrong = checkArguments(args, device);
-  if (!wrong.empty()) {
-    explain(fmt::format("{}: {}", name, wrong));
-    return kIllegalAddress;
-  }
+  std::string wrong = checkArguments(asked, device);
+  qlora_cuda_args args = asked;
+  if (!wrong.empty())
+    return failMemory(name, wrong);
+  OperandGuard guard(name, args, device, wrong);
+  if (!wrong.empty())
+    return failMemory(name, wrong);
   launch.args = &args;
   launch.seed = nextRandom();
   const LaunchResult result = runBlocks(launch);
@@ -220,9 +229,8 @@ static int runKernel(Launch launch, const qlora_cuda_args &args, int device) {
   }
   wrong = checkAround(args);
   if (wrong.empty())
-    return kSuccess;
-  explain(fmt::format("{}: {}", name, wrong));
-  return kIllegalAddress;
+    wrong = guard.finish();
+  return wrong.empty() ? int(kSuccess) : failMemory(name, wrong);
 }
 
 CUresult cuLaunchKernel(CUfunction function, unsigned blocksX, unsigned blocksY,

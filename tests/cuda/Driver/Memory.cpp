@@ -15,7 +15,6 @@ namespace qlora::platform {
 
 static constexpr size_t kPageBytes = 4096;
 static constexpr size_t kGuardBytes = 1 << 20;
-static constexpr size_t kAlignment = 256;
 static constexpr unsigned char kFresh = 0xff;
 static constexpr unsigned char kAround = 0xcb;
 
@@ -46,8 +45,8 @@ static Record *recordAt(const void *address) {
   return nullptr;
 }
 
-const Allocation *allocateMemory(size_t bytes, int device) {
-  const size_t whole = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+const Allocation *allocateMemory(size_t bytes, int device, size_t alignment) {
+  const size_t whole = (bytes + alignment - 1) / alignment * alignment;
   const size_t body = (whole + kPageBytes - 1) / kPageBytes * kPageBytes;
   const size_t mappedBytes = body + 2 * kGuardBytes;
   void *mapped = mmap(nullptr, mappedBytes, PROT_NONE,

@@ -25,8 +25,9 @@ struct Allocation {
 };
 inline constexpr int kPinned = -1;
 
-/// Null where the system has no memory. At least 256 bytes aligned.
-const Allocation *allocateMemory(size_t bytes, int device);
+/// Null where the system has no memory. The alignment is a power of two.
+const Allocation *allocateMemory(size_t bytes, int device,
+                                 size_t alignment = 256);
 
 /// False where `base` is not the begin of a live allocation of that kind.
 bool freeMemory(const void *base, bool isPinned);

@@ -12,6 +12,8 @@
 //                             cuMemAlloc_v2 returns 2 and does nothing; the
 //                             7th operation that a stream runs fails with 700.
 //   QLORA_TEST_CUDA_VERSION   of the driver, default 13000.
+//   QLORA_TEST_CUDA_MODULE    a train.so: its kernels get their operands one by
+//                             one (OperandGuard.h).
 //   QLORA_TEST_CUDA_REPORT    a file for the counters, written at exit as one
 //                             JSON object; {pid} in it is the process.
 //

@@ -1,0 +1,192 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+
+"""Trains one golden case on the software CUDA platform and asks more of it.
+
+    cuda_platform.py --tools build/bin [--case llama-lora] [--faults N]
+                     [--only-faults]
+
+  counts   a micro-batch and an update are one graph launch each, and a step
+           waits on the host for its loss only
+  seeds    the same losses, bit for bit, in every order that streams may run
+  direct   the same losses without graphs
+  guarded  the same losses when every kernel gets its operands one by one, with
+           nothing around them
+  faults   each call that fails ends the run with one line that names it
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+# Calls of the end, which may be ignored but must not crash.
+ENDING = re.compile(r"Destroy|Free|Unload|Release")
+# Their last call: the device's destructor, and the memory that is printed.
+LAST_IS_IGNORED = {"cuStreamSynchronize", "cuMemGetInfo_v2"}
+SHORT = ("--max-steps", "2")
+COUNTED = {"run", "host waits", "pageable copies", "device bytes",
+           "guarded launches"}
+
+
+class Failure(Exception):
+    pass
+
+
+class Case:
+    """A compiled case; runs of it are processes with their own environment."""
+
+    def __init__(self, tools, name, work):
+        self.tools, self.work = os.path.abspath(tools), work
+        folder = os.path.join(HERE, "..", "Inputs", "goldens", name)
+        self.yaml = os.path.join(folder, "train.yaml")
+        self.module = os.path.join(work, "t.so")
+        model = os.path.join(work, "m.mlir")
+        self.check([f"{self.tools}/qlora-import", f"{folder}/model", "-o",
+                    model])
+        self.check([f"{self.tools}/qloracc", model, "-o", self.module,
+                    "--config", self.yaml, "--target", "cuda", "--cuda-arch",
+                    "90", "--cuda-compiler",
+                    os.path.join(HERE, "..", "cuda", "host-nvcc")])
+
+    @staticmethod
+    def check(command):
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise Failure(f"{command[0]}: {done.stderr[-500:]}")
+
+    def run(self, flags=(), **variables):
+        """Exit code, stderr, losses and counters."""
+        out = tempfile.mkdtemp(dir=self.work)
+        report = os.path.join(out, "report.json")
+        environment = {
+            **os.environ,
+            "LD_LIBRARY_PATH": os.path.join(self.tools, "..", "cuda-platform"),
+            "QLORA_TEST_CUDA_REPORT": report,
+            **{f"QLORA_TEST_CUDA_{k.upper()}": str(v)
+               for k, v in variables.items()}}
+        done = subprocess.run(
+            [f"{self.tools}/qlora-run", self.module, "--config", self.yaml,
+             "--gpus", "1", "--output_dir", out, *flags],
+            capture_output=True, text=True, env=environment, timeout=300)
+        losses, metrics = [], os.path.join(out, "metrics.jsonl")
+        if os.path.exists(metrics):
+            with open(metrics) as lines:
+                losses = [(m["loss"], m["grad_norm"])
+                          for m in map(json.loads, lines) if "loss" in m]
+        counts = {}
+        if os.path.exists(report):
+            with open(report) as file:
+                counts = json.load(file)
+        return done.returncode, done.stderr, losses, counts
+
+    def train(self, *flags, **variables):
+        code, errors, losses, counts = self.run(flags, **variables)
+        if code or not losses:
+            raise Failure(f"qlora-run {' '.join(flags)} {variables} exited "
+                          f"{code}: {errors[-800:]}")
+        return losses, counts
+
+
+def expect(name, condition, text):
+    print(f"{'ok  ' if condition else 'FAIL'} {name}: {text}", flush=True)
+    return 0 if condition else 1
+
+
+def check_counts(case):
+    _, few = case.train("--max-steps", "4")
+    _, many = case.train("--max-steps", "14")
+
+    def per_step(name):
+        return (many.get(name, 0) - few.get(name, 0)) / 10
+    graphs, waits = per_step("cuGraphLaunch"), per_step("host waits")
+    launches = per_step("cuLaunchKernel")
+    allocations = per_step("cuMemAlloc_v2") + per_step("cuMemHostAlloc")
+    failed = expect("counts", graphs == 2 and launches == allocations == 0,
+                    f"{graphs:g} graphs, {launches:g} launches and "
+                    f"{allocations:g} allocations a step of one micro-batch")
+    return failed + expect("counts", waits <= 1,
+                           f"{waits:g} waits of the host a step")
+
+
+def check_same(case, want):
+    failed = 0
+    for seed in (2, 3, 4, 5):
+        losses, _ = case.train(seed=seed)
+        failed += expect("seeds", losses == want, f"seed {seed}")
+    losses, _ = case.train("--cuda-graphs", "false")
+    failed += expect("direct", losses == want, "without graphs")
+    losses, counts = case.train(module=case.module)
+    guarded = counts.get("guarded launches", 0)
+    return failed + expect("guarded", losses == want and guarded > 0,
+                           f"{guarded} launches")
+
+
+def check_fault(case, function, call, code):
+    """Whether the failing call is reported as it should be."""
+    result, errors, _, _ = case.run(SHORT, fail=f"{function}:{call}:{code}")
+    ours = [line for line in errors.splitlines()
+            if not line.startswith("cuda-platform:")]
+    if result < 0:
+        return f"ended by signal {-result}"
+    if ENDING.search(function):
+        return None
+    if result == 0:
+        return "succeeded"
+    named = re.sub(r"_v\d$|WithFlags$", "", function)
+    said = [line for line in ours if "error:" in line]
+    if len(said) != 1:
+        return f"{len(said)} errors: {said}"
+    if function != "run" and named not in said[0]:
+        return f"does not name the call: {said[0]}"
+    return None
+
+
+def check_faults(case, most):
+    _, counts = case.train(*SHORT)
+    failed = checked = 0
+    for function in sorted(set(counts) - COUNTED) + ["run"]:
+        code = (13 if function.startswith("cublas")
+                else 700 if function == "run" else 999)
+        last = counts[function] - (function in LAST_IS_IGNORED)
+        calls = {1, last}
+        if most > 2:
+            calls.add((last + 1) // 2)
+        for call in sorted(calls):
+            wrong = check_fault(case, function, call, code)
+            checked += 1
+            if wrong:
+                failed += expect("faults", False,
+                                 f"{function}, call {call}: {wrong}")
+    print(f"{'FAIL' if failed else 'ok  '} faults: {checked} checked")
+    return failed
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tools", required=True)
+    parser.add_argument("--case", default="llama-lora")
+    parser.add_argument("--faults", type=int, default=3,
+                        help="calls of each function that fail, at most")
+    parser.add_argument("--only-faults", action="store_true")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as work:
+        try:
+            case = Case(options.tools, options.case, work)
+            want, _ = case.train()
+            failed = 0 if options.only_faults else (
+                check_counts(case) + check_same(case, want))
+            if options.faults:
+                failed += check_faults(case, options.faults)
+        except Failure as failure:
+            print(f"FAIL {failure}")
+            failed = 1
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -555,16 +555,18 @@ QLORA_DEVICE void attentionGradQueries(const qlora_cuda_args &args,
 
 // Symbols ---------------------------------------------------------------------
 
-#define QLORA_ATTENTION_KERNEL(Symbol, Function, T)                            \
-  QLORA_CUDA_KERNEL(kAttentionThreads)                                         \
+#define QLORA_ATTENTION_KERNEL(Symbol, Function, T, ...)                       \
+  QLORA_CUDA_KERNEL(kAttentionThreads __VA_OPT__(, ) __VA_ARGS__)              \
   Symbol##_##T(const __grid_constant__ qlora_cuda_args args) {                 \
     __shared__ AttentionTiles tiles;                                           \
     Function<qlora_##T>(args, tiles);                                          \
   }
+// The gradients need more registers than two blocks a processor leave.
 #define QLORA_ATTENTION(T)                                                     \
   QLORA_ATTENTION_KERNEL(qlora_attention, attention, T)                        \
-  QLORA_ATTENTION_KERNEL(qlora_attention_grad_keys, attentionGradKeys, T)      \
-  QLORA_ATTENTION_KERNEL(qlora_attention_grad_queries, attentionGradQueries, T)
+  QLORA_ATTENTION_KERNEL(qlora_attention_grad_keys, attentionGradKeys, T, 1)   \
+  QLORA_ATTENTION_KERNEL(qlora_attention_grad_queries, attentionGradQueries,   \
+                         T, 1)
 QLORA_ATTENTION(f32)
 QLORA_ATTENTION(bf16)
 

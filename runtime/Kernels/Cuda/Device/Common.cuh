@@ -17,8 +17,10 @@
 #include "runtime/Kernels/Rows.h"
 
 #define QLORA_DEVICE static inline __device__
-#define QLORA_CUDA_KERNEL(Threads)                                             \
-  extern "C" __global__ void __launch_bounds__(Threads)
+/// Most threads of a block, then, if given, the fewest blocks of a processor:
+/// 1 lets a thread have all its registers.
+#define QLORA_CUDA_KERNEL(...)                                                 \
+  extern "C" __global__ void __launch_bounds__(__VA_ARGS__)
 
 /// Before a loop over an array that has to stay in registers, and before a
 /// long one whose loads would otherwise take too many.

@@ -5,7 +5,7 @@
 
     peft_load.py --tools build/bin [CASE ...]
 
-Needs torch, transformers, peft and safetensors; without them it says so and
+Needs torch, transformers, peft and bitsandbytes; without them it says so and
 exits 0. The trained adapter is loaded by PEFT on the Hugging Face model (4-bit
 weights replaced by the values they stand for) and its logits for the first
 micro-batch are compared with those of qlora-run started from that adapter.
@@ -21,6 +21,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 import peft_model  # noqa: E402
 import safetensors_io  # noqa: E402
+from goldens import settings  # noqa: E402
 
 CASES = os.path.join(HERE, "..", "Inputs", "goldens")
 LIMIT = 1e-3
@@ -30,9 +31,15 @@ def peft_logits(case, adapter, batch):
     import torch
     from peft import PeftModel
     model = PeftModel.from_pretrained(peft_model.load_base(case), adapter)
-    ids = torch.tensor(batch["input_ids"][0].astype("int64"))
+    inputs = {"input_ids": torch.tensor(batch["input_ids"][0]).long()}
+    if "segment_ids" in batch:  # a token sees its own segment, causally
+        segments = torch.tensor(batch["segment_ids"][0])
+        seen = (segments[:, :, None] == segments[:, None, :]).tril()
+        inputs["attention_mask"] = torch.where(
+            seen, 0.0, torch.finfo(torch.float32).min)[:, None]
+        inputs["position_ids"] = torch.tensor(batch["position_ids"][0]).long()
     with torch.no_grad():
-        return model(input_ids=ids).logits.numpy()
+        return model(**inputs).logits.numpy()
 
 
 def check(tools, name, folder):
@@ -43,7 +50,8 @@ def check(tools, name, folder):
         subprocess.run(command, check=True, capture_output=True, text=True)
 
     model, module = f"{folder}/m.mlir", f"{folder}/t.so"
-    call(f"{tools}/qlora-import", f"{case}/model", "-o", model)
+    paths = settings(case)
+    call(f"{tools}/qlora-import", paths["model_name_or_path"], "-o", model)
     call(f"{tools}/qloracc", model, "-o", module, "--config", yaml)
     call(f"{tools}/qlora-run", module, "--config", yaml, "--output-dir",
          f"{folder}/out")
@@ -51,7 +59,7 @@ def check(tools, name, folder):
          f"{folder}/again", "--adapter-name-or-path", f"{folder}/out",
          "--max-steps", "1", "--dump", f"{folder}/dump.safetensors")
     ours = safetensors_io.load(f"{folder}/dump.safetensors")["logits"]
-    batch = safetensors_io.load(f"{case}/batches.safetensors")
+    batch = safetensors_io.load(paths["train_file"])
     theirs = peft_logits(case, f"{folder}/out", batch)
     error = abs(ours.reshape(theirs.shape) - theirs).max()
     print(f"{'ok  ' if error <= LIMIT else 'FAIL'} {name}: logits within "
@@ -67,10 +75,7 @@ def main():
     if peft_model.missing():
         print(f"skipped: no {', '.join(peft_model.missing())} in this python")
         return 0
-    # Packed rows need a mask of their own, stored 4-bit a CUDA-free loader.
-    names = options.names or ["llama-lora", "llama-nf4", "llama-patterns",
-                              "llama3-tied", "mistral-window", "qwen2-nf4",
-                              "qwen3-ranks"]
+    names = options.names or sorted(os.listdir(CASES))
     results = []
     for name in names:
         with tempfile.TemporaryDirectory() as folder:

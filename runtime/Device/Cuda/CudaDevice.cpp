@@ -111,6 +111,7 @@ private:
   // Destroyed from the last to the first.
   CudaCard card;
   CudaMemoryInfo before; ///< once the context exists
+  mutable CudaMemoryInfo measured; ///< last
   CudaImages images;
   CudaArenas arenas;
   CudaQueues queues;
@@ -203,6 +204,7 @@ Status CudaDevice::prepareKernels() {
 Status CudaDevice::allocate(FrozenArena *) {
   QLORA_RETURN_IF_ERROR(checkModule());
   QLORA_ASSIGN_OR_RETURN(before, card.memory());
+  measured = before;
   QLORA_RETURN_IF_ERROR(images.load(api, module->images(), card, notes)
                             .withContext(fmt::format("'{}'", module->path())));
   QLORA_RETURN_IF_ERROR(prepareQueues());
@@ -319,10 +321,13 @@ std::string CudaDevice::kernelName(uint32_t launch) const {
 }
 
 std::vector<ReserveUse> CudaDevice::reserve() const {
-  const auto now = card.memory();
-  if (!module || !now.isOk())
+  if (!module)
     return {};
-  const uint64_t taken = before.free - std::min(before.free, now->free);
+  // A card that no longer answers says why at the next entry; until then what
+  // was measured last holds.
+  if (auto now = card.memory(); now.isOk())
+    measured = *now;
+  const uint64_t taken = before.free - std::min(before.free, measured.free);
   return {{"CUDA context and others", before.total - before.free},
           {"code, graphs, libraries",
            taken - std::min(taken, arenas.totalBytes())}};

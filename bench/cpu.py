@@ -76,7 +76,7 @@ def plain(options, name):
     def prepare(folder, module):
         data = os.path.join(folder, "batch.safetensors")
         write_batch(data, SHAPES[name]["vocab_size"])
-        return lambda: train(module, data, options.steps)[:2]
+        return lambda: train(module, data, options.steps)
     return prepare
 
 
@@ -86,7 +86,7 @@ def fine_tuning(options, name):
         labelled = write_rows(data, SHAPES[name]["vocab_size"])
 
         def run():
-            rates, peak, _ = train(module, data, options.steps, "--packing",
+            rates, peak = train(module, data, options.steps, "--packing",
                                    "--gradient-accumulation-steps", "3")
             return [rate * labelled for rate in rates], peak
         return run

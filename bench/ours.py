@@ -30,15 +30,13 @@ def compile_module(folder, module, compute, *flags):
 
 
 def train(module, data, steps, *flags):
-    """tokens/s of each step after the first, peak resident GiB (VmHWM from
-    the start of the process), and the last loss."""
+    """tokens/s of each step after the first, and peak resident GiB (VmHWM
+    from the start of the process)."""
     out = module + ".out"
     call(f"{TOOLS}/qlora-run", module, "--train-file", data, "--max-steps",
          str(steps), "--logging-steps", "1", "--learning-rate", "1e-4",
          "--output-dir", out, *flags)
     with open(f"{out}/metrics.jsonl") as lines:
         rows = [json.loads(line) for line in lines]
-    logged = [row for row in rows if "loss" in row]
-    peak = max(row.get("peak_memory_bytes", 0) for row in rows)
-    return ([row["tokens_per_second"] for row in logged][1:], peak / 2**30,
-            logged[-1]["loss"])
+    rates = [row["tokens_per_second"] for row in rows if "loss" in row][1:]
+    return rates, max(row.get("peak_memory_bytes", 0) for row in rows) / 2**30

@@ -27,12 +27,6 @@ static constexpr uint32_t kMaxAlignment = 4096;
 static constexpr uint32_t kMinBlock = 32;
 static constexpr uint32_t kMaxBlock = 4096;
 
-template <typename... Args>
-static Status damaged(fmt::format_string<Args...> format, Args &&...args) {
-  return Status::error(StatusCode::kDataLoss, format,
-                       std::forward<Args>(args)...);
-}
-
 bool AddressRanges::contains(const void *address, uint64_t bytes) const {
   if (!address)
     return false;

@@ -39,6 +39,13 @@ private:
   std::vector<std::pair<uintptr_t, uintptr_t>> ranges;
 };
 
+/// What all checks refuse with.
+template <typename... Args>
+Status damaged(fmt::format_string<Args...> format, Args &&...args) {
+  return Status::error(StatusCode::kDataLoss, format,
+                       std::forward<Args>(args)...);
+}
+
 /// The header (magic, version, sizes), then every table.
 Status checkModule(const qlora_module &module, const AddressRanges &ranges);
 

@@ -20,12 +20,6 @@ static constexpr uint32_t kMaxArch = 999;
 static constexpr uint32_t kWarp = 32;
 static constexpr uint32_t kMaxThreads = 1024;
 
-template <typename... Args>
-static Status damaged(fmt::format_string<Args...> format, Args &&...args) {
-  return Status::error(StatusCode::kDataLoss, format,
-                       std::forward<Args>(args)...);
-}
-
 static Status checkImage(const qlora_image &image,
                          const AddressRanges &ranges) {
   if (image.size == 0 || !ranges.contains(image.bytes, image.size))

@@ -19,12 +19,6 @@ static constexpr uint32_t kMaxEvents = 1u << 16;
 /// The x dimension of a CUDA grid.
 static constexpr int64_t kMaxBlocks = 0x7fffffff;
 
-template <typename... Args>
-static Status damaged(fmt::format_string<Args...> format, Args &&...args) {
-  return Status::error(StatusCode::kDataLoss, format,
-                       std::forward<Args>(args)...);
-}
-
 /// Whether [first, first + count) lies within [0, limit).
 static bool isRange(uint64_t first, uint64_t count, uint64_t limit) {
   return first <= limit && count <= limit - first;

@@ -41,6 +41,21 @@ public:
   virtual Status run(const LibraryKernelArgs &args) = 0;
 };
 
+/// Whether `row` can do `request` with so much workspace, on any target;
+/// kUnavailable where not.
+inline Status checkPrepared(const KernelRow &row, const KernelRequest &request,
+                            uint64_t workspaceBytes) {
+  if (const std::optional<std::string> reason = row.reject(request))
+    return Status::error(StatusCode::kUnavailable, "{}: {}", row.fullName(),
+                         *reason);
+  const uint64_t needed = row.workspaceBytes(request);
+  if (workspaceBytes < needed)
+    return Status::error(StatusCode::kUnavailable,
+                         "{} needs a workspace of {} bytes, got {}",
+                         row.fullName(), needed, workspaceBytes);
+  return Status::ok();
+}
+
 /// Prepares `row` for `request`, with at most `workspaceBytes` of workspace
 /// for whatever the library needs. A refusal (kUnavailable) makes the caller
 /// try the op's next row.

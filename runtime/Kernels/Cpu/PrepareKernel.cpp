@@ -23,14 +23,7 @@ PreparedKernel prepareCpuKernel(const KernelRow &row,
   if (!prepare)
     return Status::error(StatusCode::kUnavailable, "{} has no CPU version",
                          row.fullName());
-  if (const std::optional<std::string> reason = row.reject(request))
-    return Status::error(StatusCode::kUnavailable, "{}: {}", row.fullName(),
-                         *reason);
-  const uint64_t needed = row.workspaceBytes(request);
-  if (workspaceBytes < needed)
-    return Status::error(StatusCode::kUnavailable,
-                         "{} needs a workspace of {} bytes, got {}",
-                         row.fullName(), needed, workspaceBytes);
+  QLORA_RETURN_IF_ERROR(checkPrepared(row, request, workspaceBytes));
   return prepare(request, workspaceBytes);
 }
 

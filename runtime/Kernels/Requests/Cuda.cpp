@@ -12,12 +12,6 @@ namespace qlora::requests {
 static constexpr qlora_dtype kF32 = QLORA_DTYPE_F32;
 static constexpr qlora_dtype kBF16 = QLORA_DTYPE_BF16;
 
-static Size packed(qlora_dtype dtype, int64_t rows, int64_t columns) {
-  return matrixBytes(dtype, rows, columns, columns).aligned();
-}
-
-static Size largest(Size a, Size b) { return a.bytes() < b.bytes() ? b : a; }
-
 // Matrix products -------------------------------------------------------------
 
 /// Room for a depth that is split into 16 partial results.

@@ -16,6 +16,12 @@ namespace qlora::requests {
 inline constexpr int64_t kColumnSumPartials = 16;
 inline constexpr int64_t kClipNormPartials = 256;
 
+/// A part that holds a matrix without gaps.
+inline Size packed(qlora_dtype dtype, int64_t rows, int64_t columns) {
+  return matrixBytes(dtype, rows, columns, columns).aligned();
+}
+inline Size largest(Size a, Size b) { return a.bytes() < b.bytes() ? b : a; }
+
 // Matrix products -----------------------------------------------------------
 
 /// c[m,n] := alpha * op(a)[m,k] . op(b)[k,n] + beta * c, as in Kernels.def.

@@ -33,7 +33,7 @@ struct AttentionTiles {
 struct AttentionShape {
   int64_t length, heads, keyHeads, dim, window;
   float scale;
-  const int32_t *segments; ///< of this row of the batch, or null
+  const int32_t *segments; ///< of the batch, then of a row of it; or null
 
   /// `window` is the position of that constant; scale follows it.
   QLORA_DEVICE AttentionShape of(const qlora_cuda_args &args, int window) {
@@ -230,10 +230,12 @@ QLORA_DEVICE int64_t tileCount(const AttentionShape &shape) {
   return (shape.length + kTile - 1) / kTile;
 }
 
-/// Blocks with the most work first: the last queries, the first keys.
-QLORA_DEVICE AttentionPlace placeOf(const AttentionShape &shape, int64_t heads,
-                                    int64_t dimensions, bool isReversed) {
-  const int64_t parts = (shape.dim + dimensions - 1) / dimensions;
+/// Blocks with the most work first: the last queries, the first keys. Moves
+/// the segments to the block's row of the batch.
+QLORA_DEVICE AttentionPlace placeOf(AttentionShape &shape, int64_t heads,
+                                    bool isReversed) {
+  constexpr int64_t kPart = kChunks * kDepth;
+  const int64_t parts = (shape.dim + kPart - 1) / kPart;
   const int64_t batches = gridDim.x / (tileCount(shape) * heads * parts);
   int64_t index = blockIdx.x;
   AttentionPlace place;
@@ -245,6 +247,8 @@ QLORA_DEVICE AttentionPlace placeOf(const AttentionShape &shape, int64_t heads,
   place.tile = index / batches;
   if (isReversed)
     place.tile = tileCount(shape) - 1 - place.tile;
+  if (shape.segments)
+    shape.segments += place.batch * shape.length;
   return place;
 }
 
@@ -310,9 +314,7 @@ QLORA_DEVICE void attention(const qlora_cuda_args &args,
                             AttentionTiles &tiles) {
   AttentionShape shape = AttentionShape::of(args, 9);
   const AttentionPlace at =
-      placeOf(shape, shape.heads, kChunks * kDepth, /*isReversed=*/true);
-  if (shape.segments)
-    shape.segments += at.batch * shape.length;
+      placeOf(shape, shape.heads, /*isReversed=*/true);
   const int64_t keyHead = at.head / (shape.heads / shape.keyHeads);
   const int64_t firstQuery = at.tile * kTile;
   const AttentionRows queries = rowsOf(shape, args.buffers[0],
@@ -463,9 +465,7 @@ QLORA_DEVICE void attentionGradKeys(const qlora_cuda_args &args,
                                     AttentionTiles &tiles) {
   AttentionShape shape = AttentionShape::of(args, 13);
   const AttentionPlace at =
-      placeOf(shape, shape.keyHeads, kChunks * kDepth, /*isReversed=*/false);
-  if (shape.segments)
-    shape.segments += at.batch * shape.length;
+      placeOf(shape, shape.keyHeads, /*isReversed=*/false);
   const int64_t group = shape.heads / shape.keyHeads;
   const int64_t firstKey = at.tile * kTile;
   int64_t endTile = tileCount(shape);
@@ -529,9 +529,7 @@ QLORA_DEVICE void attentionGradQueries(const qlora_cuda_args &args,
                                        AttentionTiles &tiles) {
   AttentionShape shape = AttentionShape::of(args, 13);
   const AttentionPlace at =
-      placeOf(shape, shape.heads, kChunks * kDepth, /*isReversed=*/true);
-  if (shape.segments)
-    shape.segments += at.batch * shape.length;
+      placeOf(shape, shape.heads, /*isReversed=*/true);
   const int64_t firstQuery = at.tile * kTile;
   AttentionSum dq;
   clearSum(dq);

@@ -86,15 +86,24 @@ template <typename T> QLORA_DEVICE const T *qlora_at(const void *p, int64_t i) {
 // sum has the same bits in every run.
 
 /// The sum over the 32 lanes of a warp, in every lane.
-QLORA_DEVICE float qlora_warp_sum(float value) {
+template <typename T> QLORA_DEVICE T qlora_warp_sum(T value) {
   for (int offset = kQloraWarp / 2; offset > 0; offset /= 2)
     value += __shfl_xor_sync(0xffffffffu, value, offset);
   return value;
 }
-QLORA_DEVICE double qlora_warp_sum(double value) {
-  for (int offset = kQloraWarp / 2; offset > 0; offset /= 2)
-    value += __shfl_xor_sync(0xffffffffu, value, offset);
-  return value;
+
+/// qlora_block_sum, with its shared memory: one value of each warp.
+template <typename T>
+QLORA_DEVICE T qlora_block_sum_in(T (&partials)[32], T value) {
+  value = qlora_warp_sum(value);
+  if (threadIdx.x % kQloraWarp == 0)
+    partials[threadIdx.x / kQloraWarp] = value;
+  __syncthreads();
+  T sum = 0;
+  for (unsigned warp = 0; warp < blockDim.x / kQloraWarp; ++warp)
+    sum += partials[warp];
+  __syncthreads();
+  return sum;
 }
 
 /// The sum over all threads of the block, in every thread. For 32 to 1024
@@ -102,27 +111,11 @@ QLORA_DEVICE double qlora_warp_sum(double value) {
 /// __syncthreads, so that it can be called again at once.
 QLORA_DEVICE float qlora_block_sum(float value) {
   __shared__ float partials[32];
-  value = qlora_warp_sum(value);
-  if (threadIdx.x % kQloraWarp == 0)
-    partials[threadIdx.x / kQloraWarp] = value;
-  __syncthreads();
-  float sum = 0;
-  for (unsigned warp = 0; warp < blockDim.x / kQloraWarp; ++warp)
-    sum += partials[warp];
-  __syncthreads();
-  return sum;
+  return qlora_block_sum_in(partials, value);
 }
 QLORA_DEVICE double qlora_block_sum(double value) {
   __shared__ double partials[32];
-  value = qlora_warp_sum(value);
-  if (threadIdx.x % kQloraWarp == 0)
-    partials[threadIdx.x / kQloraWarp] = value;
-  __syncthreads();
-  double sum = 0;
-  for (unsigned warp = 0; warp < blockDim.x / kQloraWarp; ++warp)
-    sum += partials[warp];
-  __syncthreads();
-  return sum;
+  return qlora_block_sum_in(partials, value);
 }
 
 #endif // QLORA_RUNTIME_KERNELS_CUDA_DEVICE_COMMON_CUH

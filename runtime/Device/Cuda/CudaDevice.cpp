@@ -4,9 +4,11 @@
 
 #include "runtime/Device/Cuda/CudaDevice.h"
 
+#include "runtime/Device/Cuda/CublasHandle.h"
 #include "runtime/Device/Cuda/CudaArenas.h"
 #include "runtime/Device/Cuda/CudaGraphs.h"
 #include "runtime/Device/Cuda/CudaImages.h"
+#include "runtime/Device/Cuda/CudaReads.h"
 #include "runtime/Device/Cuda/CudaTransfers.h"
 #include "runtime/Device/PreparedLaunches.h"
 #include "runtime/Kernels/Cuda/CudaKernel.h"
@@ -23,22 +25,6 @@ namespace qlora {
 static constexpr uint64_t kTransferBytes = uint64_t{32} << 20;
 
 namespace {
-/// A handle of cuBLASLt, made where a module has library kernels.
-class BlasHandle {
-public:
-  Status create() {
-    QLORA_ASSIGN_OR_RETURN(library, CublasLt::open());
-    return library->check(library->create(&handle), "cublasLtCreate");
-  }
-  ~BlasHandle() {
-    if (handle)
-      (void)library->destroy(handle);
-  }
-
-  const CublasLt *library = nullptr;
-  cublasLtHandle_t handle = nullptr;
-};
-
 class CudaDevice final : public Device, public CudaContext {
 public:
   CudaDevice(const DeviceOptions &options, const CudaDriver &driver,
@@ -48,6 +34,7 @@ public:
   std::string_view name() const override { return "cuda"; }
   std::span<uint8_t> hostArena(uint32_t) override { return {}; }
   bool hasHostArenas() const override { return false; }
+  int64_t lead() const override { return 1; }
   std::vector<ReserveUse> reserve() const override;
 
   // What library kernels ask for.
@@ -70,6 +57,13 @@ protected:
   Status readArena(uint32_t arena, uint64_t offset,
                    std::span<uint8_t> data) override {
     return transfers.read(arenas.address(arena) + offset, data);
+  }
+  Status startReadArena(uint32_t arena, uint64_t offset,
+                        uint64_t bytes) override {
+    return reads.start(arenas.address(arena) + offset, bytes);
+  }
+  Status finishReadArena(std::span<uint8_t> data) override {
+    return reads.finish(data);
   }
   uint64_t allocatedBytes(uint32_t arena) const override {
     return arenas.bytes(arena);
@@ -116,7 +110,8 @@ private:
   CudaArenas arenas;
   CudaQueues queues;
   CudaTransfers transfers;
-  BlasHandle blasHandleOwner;
+  CudaReads reads;
+  CublasHandle blasHandleOwner;
   PreparedLaunches<CudaKernel> launches;
   CudaGraphs graphs;
 
@@ -174,6 +169,7 @@ Status CudaDevice::prepareQueues() {
   QLORA_RETURN_IF_ERROR(queues.create(api, mostEvents));
   graphs.create(api, queues.compute(), module->entries().size());
   hasRun.assign(module->entries().size(), false);
+  QLORA_RETURN_IF_ERROR(reads.create(api, queues));
   return transfers.create(api, queues, kTransferBytes);
 }
 

@@ -13,11 +13,11 @@ QueueUse queuesOf(std::span<const qlora_command> commands) {
   return use;
 }
 
-static StatusOr<CudaEvent> createEvent(const CudaDriver &driver) {
+StatusOr<CudaEvent> CudaQueues::newEvent() const {
   CUevent event = nullptr;
-  QLORA_RETURN_IF_ERROR(driver.check(
-      driver.eventCreate(&event, kCudaEventDisableTiming), "cuEventCreate"));
-  return CudaEvent(driver, event);
+  QLORA_RETURN_IF_ERROR(driver->check(
+      driver->eventCreate(&event, kCudaEventDisableTiming), "cuEventCreate"));
+  return CudaEvent(*driver, event);
 }
 
 Status CudaQueues::create(const CudaDriver &theDriver, size_t eventCount) {
@@ -29,13 +29,13 @@ Status CudaQueues::create(const CudaDriver &theDriver, size_t eventCount) {
                       "cuStreamCreate"));
     stream = CudaStream(*driver, created);
   }
-  QLORA_ASSIGN_OR_RETURN(started, createEvent(*driver));
+  QLORA_ASSIGN_OR_RETURN(started, newEvent());
   for (CudaEvent &event : ended) {
-    QLORA_ASSIGN_OR_RETURN(event, createEvent(*driver));
+    QLORA_ASSIGN_OR_RETURN(event, newEvent());
   }
   events.resize(eventCount);
   for (CudaEvent &event : events) {
-    QLORA_ASSIGN_OR_RETURN(event, createEvent(*driver));
+    QLORA_ASSIGN_OR_RETURN(event, newEvent());
   }
   return Status::ok();
 }
@@ -81,12 +81,21 @@ Status CudaQueues::join(const QueueUse &use) {
   return Status::ok();
 }
 
-Status CudaQueues::synchronize() {
-  return driver
-      ->check(driver->streamSynchronize(compute()), "cuStreamSynchronize")
-      .withContext("a command before this failed on the GPU (--cuda-graphs "
-                   "false with CUDA_LAUNCH_BLOCKING=1 in the environment shows "
-                   "which)");
+/// Work fails where the host next looks, whatever the host then asked for.
+static Status explain(const Status &status) {
+  return status.withContext(
+      "a command before this failed on the GPU (--cuda-graphs false with "
+      "CUDA_LAUNCH_BLOCKING=1 in the environment shows which)");
+}
+
+Status CudaQueues::waitOnHost(const CudaEvent &event) const {
+  return explain(driver->check(driver->eventSynchronize(event.get()),
+                               "cuEventSynchronize"));
+}
+
+Status CudaQueues::synchronize() const {
+  return explain(driver->check(driver->streamSynchronize(compute()),
+                               "cuStreamSynchronize"));
 }
 
 } // namespace qlora

@@ -38,8 +38,14 @@ public:
   Status record(uint32_t event, uint8_t queue);
   Status wait(uint32_t event, uint8_t queue);
 
+  /// An event that the host can wait for: record() puts it behind all work of
+  /// the compute stream so far.
+  StatusOr<CudaEvent> newEvent() const;
+  Status record(const CudaEvent &event) { return record(event, compute()); }
+  Status waitOnHost(const CudaEvent &event) const;
+
   /// The host waits for all work up to now.
-  Status synchronize();
+  Status synchronize() const;
 
 private:
   Status record(const CudaEvent &event, CUstream stream);

@@ -218,6 +218,9 @@ inline CUresult streamEndCapture(CUstream, CUgraph *graph) {
 inline CUresult eventCreate(CUevent *event, unsigned) { return make(event); }
 inline CUresult eventDestroy(CUevent event) { return drop(event); }
 inline CUresult eventRecord(CUevent, CUstream) { return 0; }
+inline CUresult eventSynchronize(CUevent) {
+  return machine.isCapturing ? 900 : 0;
+}
 inline CUresult eventElapsedTime(float *, CUevent, CUevent) { return 0; }
 inline CUresult graphInstantiate(CUgraphExec *executable, CUgraph graph,
                                  unsigned long long) {

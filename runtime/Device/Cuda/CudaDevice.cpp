@@ -10,6 +10,7 @@
 #include "runtime/Device/Cuda/CudaImages.h"
 #include "runtime/Device/Cuda/CudaReads.h"
 #include "runtime/Device/Cuda/CudaTransfers.h"
+#include "runtime/Device/Cuda/LabelShare.h"
 #include "runtime/Device/PreparedLaunches.h"
 #include "runtime/Kernels/Cuda/CudaKernel.h"
 
@@ -89,6 +90,7 @@ private:
   Status prepareKernels();
   Status startEntry();
   Status launchGenerated(const qlora_command &command);
+  size_t graphIndex() const { return entryIndex * kLabelShares + share.index; }
   const qlora_step_block *deviceStep() const {
     return reinterpret_cast<const qlora_step_block *>(arenas.step());
   }
@@ -119,6 +121,7 @@ private:
   std::vector<QueueUse> queuesOfEntry;
   std::vector<bool> hasRun; ///< per entry
   size_t entryIndex = 0;
+  LabelShare share; ///< of the current entry
   Mode mode = Mode::kDirect;
   bool isCancelled = false;
 };
@@ -167,7 +170,8 @@ Status CudaDevice::prepareQueues() {
     queuesOfEntry.push_back(queuesOf(module->commands(entry)));
   }
   QLORA_RETURN_IF_ERROR(queues.create(api, mostEvents));
-  graphs.create(api, queues.compute(), module->entries().size());
+  graphs.create(api, queues.compute(),
+                module->entries().size() * kLabelShares);
   hasRun.assign(module->entries().size(), false);
   QLORA_RETURN_IF_ERROR(reads.create(api, queues));
   return transfers.create(api, queues, kTransferBytes);
@@ -211,11 +215,12 @@ Status CudaDevice::allocate(FrozenArena *) {
 
 Status CudaDevice::beginEntry(const qlora_entry &entry) {
   entryIndex = static_cast<size_t>(&entry - module->entries().data());
+  share = LabelShare::of(entry, step);
   QLORA_RETURN_IF_ERROR(transfers.write(
       arenas.step(), {reinterpret_cast<const uint8_t *>(&step), sizeof step}));
   mode = Mode::kDirect;
   if (usesGraphs && !isObserved() && hasRun[entryIndex])
-    mode = graphs.has(entryIndex) ? Mode::kReplay : Mode::kCapture;
+    mode = graphs.has(graphIndex()) ? Mode::kReplay : Mode::kCapture;
   Status status = startEntry();
   if (!status.isOk() && mode == Mode::kCapture)
     graphs.abandonCapture();
@@ -224,7 +229,7 @@ Status CudaDevice::beginEntry(const qlora_entry &entry) {
 
 Status CudaDevice::startEntry() {
   if (mode == Mode::kReplay)
-    return graphs.launch(entryIndex);
+    return graphs.launch(graphIndex());
   if (mode == Mode::kCapture)
     QLORA_RETURN_IF_ERROR(graphs.beginCapture());
   return queues.fork(queuesOfEntry[entryIndex]);
@@ -243,8 +248,8 @@ Status CudaDevice::finishEntry() {
     graphs.abandonCapture();
     return status;
   }
-  QLORA_RETURN_IF_ERROR(graphs.endCapture(entryIndex));
-  return graphs.launch(entryIndex);
+  QLORA_RETURN_IF_ERROR(graphs.endCapture(graphIndex()));
+  return graphs.launch(graphIndex());
 }
 
 Status CudaDevice::launchGenerated(const qlora_command &command) {
@@ -277,7 +282,8 @@ Status CudaDevice::launch(const qlora_command &command) {
     return launchGenerated(command);
   return kernel->enqueue({launches.buffers(command), deviceStep(),
                           queues.stream(command.queue),
-                          isObserved() ? observer : nullptr});
+                          isObserved() ? observer : nullptr,
+                          share.labelledRows});
 }
 
 Status CudaDevice::fill(const qlora_command &command) {

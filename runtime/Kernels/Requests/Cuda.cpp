@@ -121,53 +121,60 @@ int64_t CudaHeadPlan::gradientStride() const {
 }
 
 GemmProblem CudaHeadPlan::logitsProduct(int64_t chunk, int64_t words) const {
-  const int64_t lda = hiddenType == productType ? ldh : hidden;
-  return {chunk, words,       hidden,      lda,  hidden, vocab, false,
-          true,  productType, productType, kF32, 1,      0};
+  return {chunk, words,       hidden,      hidden, hidden, vocab, false,
+          true,  productType, productType, kF32,   1,      0};
 }
 
 GemmProblem CudaHeadPlan::hiddenGradientProduct(int64_t chunk, int64_t words,
-                                                bool adds, qlora_dtype type,
-                                                int64_t ld) const {
+                                                bool adds) const {
   return {chunk,
           hidden,
           words,
           gradientStride(),
           hidden,
-          ld,
+          hidden,
           false,
           false,
           productType,
           productType,
-          type,
+          gradientType,
           1,
           adds ? 1.0f : 0.0f};
 }
 
 GemmProblem CudaHeadPlan::weightGradientProduct(int64_t chunk) const {
-  const int64_t ldb = hiddenType == productType ? ldh : hidden;
-  return {vocab,  hidden, chunk, gradientStride(), ldb,
+  return {vocab,  hidden, chunk, gradientStride(), hidden,
           hidden, true,   false, productType,      productType,
           kF32,   1,      1};
+}
+
+/// At least as many as asked for; whole tiles of a product otherwise.
+static int64_t headChunkRows(int64_t asked, int64_t rows, int64_t vocab) {
+  constexpr int64_t kTile = 128;
+  const int64_t fitting = kHeadChunkBytes / 4 / vocab / kTile * kTile;
+  const int64_t wanted = std::min(std::max(fitting, kTile), kHeadChunkRows);
+  return std::min(rows, std::max(asked, wanted));
 }
 
 CudaHeadPlan CudaHeadPlan::of(const KernelRequest &r) {
   CudaHeadPlan plan;
   plan.rows = r.constant("rows");
-  plan.chunkRows = std::min(r.constant("chunk_rows"), plan.rows);
   plan.hidden = r.constant("hidden_size");
   plan.vocab = r.constant("vocab");
-  plan.ldh = r.constant("ldh");
+  plan.chunkRows = headChunkRows(r.constant("chunk_rows"), plan.rows,
+                                 plan.vocab);
   plan.hiddenType = typeOf(r, "hidden");
   plan.weightType = typeOf(r, "w");
   plan.productType =
       plan.hiddenType == plan.weightType ? plan.hiddenType : kF32;
   plan.hasGradient = r.op->name == "head_loss_grad";
+  plan.dhiddenType = plan.hasGradient ? typeOf(r, "dhidden") : kF32;
+  plan.gradientType = plan.productType == kBF16 ? plan.dhiddenType : kF32;
   plan.panelRows = plan.vocab;
   plan.rowLosses = (Size(plan.rows) * Size(8)).aligned();
+  plan.labelled = (Size(plan.rows) * Size(4)).aligned();
   plan.logits = packed(kF32, plan.chunkRows, plan.vocab);
-  if (plan.hiddenType != plan.productType)
-    plan.widened = packed(kF32, plan.chunkRows, plan.hidden);
+  plan.gathered = packed(plan.productType, plan.chunkRows, plan.hidden);
   if (plan.hasPanels()) {
     // Whole 16 bytes of logits, so that a panel's part of them is aligned.
     const int64_t rows = kHeadPanelBytes / 4 / plan.hidden / 4 * 4;
@@ -177,10 +184,9 @@ CudaHeadPlan CudaHeadPlan::of(const KernelRequest &r) {
   plan.scratch = cublasScratch(plan.logitsProduct(plan.chunkRows, plan.vocab));
   if (!plan.hasGradient)
     return plan;
-  if (plan.productType == kF32 && typeOf(r, "dhidden") != kF32)
-    plan.gradient = packed(kF32, plan.chunkRows, plan.hidden);
-  const GemmProblem ofHidden = plan.hiddenGradientProduct(
-      plan.chunkRows, plan.panelRows, false, kF32, plan.hidden);
+  plan.gradient = packed(plan.gradientType, plan.chunkRows, plan.hidden);
+  const GemmProblem ofHidden =
+      plan.hiddenGradientProduct(plan.chunkRows, plan.panelRows, false);
   plan.scratch =
       largest(largest(plan.scratch, cublasScratch(ofHidden)),
               cublasScratch(plan.weightGradientProduct(plan.chunkRows)));

@@ -52,8 +52,18 @@ private:
 
 } // namespace
 
+/// A number that no round gets to.
+static constexpr uint64_t kSlotOfOthers = uint64_t{1} << 48;
+
 GlooCollectives::GlooCollectives(std::shared_ptr<gloo::Context> context)
     : context(std::move(context)) {}
+
+void GlooCollectives::watchOthers() {
+  others = context->createUnboundBuffer(&neverSent, sizeof neverSent);
+  for (int rank = 0; rank < context->size; ++rank)
+    if (rank != context->rank)
+      others->recv(rank, kSlotOfOthers);
+}
 
 GlooCollectives::~GlooCollectives() = default;
 
@@ -67,7 +77,9 @@ GlooCollectives::connect(TcpStore &store, int rank, int size,
     context->setTimeout(timeout);
     StoreForGloo forGloo(store, timeout);
     context->connectFullMesh(forGloo, device);
-    return std::unique_ptr<Collectives>(new GlooCollectives(context));
+    std::unique_ptr<GlooCollectives> group(new GlooCollectives(context));
+    group->watchOthers();
+    return std::unique_ptr<Collectives>(std::move(group));
   } catch (const std::exception &error) {
     return Status::error(StatusCode::kAborted,
                          "rank {} of {} cannot connect to the others: {}", rank,
@@ -91,8 +103,29 @@ struct GlooCollectives::ActiveCall {
   GlooCollectives &owner;
 };
 
+Status GlooCollectives::lost(const std::exception &error) const {
+  return Status::error(StatusCode::kAborted,
+                       "rank {} lost the other ranks: {}", context->rank,
+                       error.what());
+}
+
 int GlooCollectives::rank() const { return context->rank; }
 int GlooCollectives::size() const { return context->size; }
+
+std::chrono::milliseconds GlooCollectives::timeout() const {
+  return context->getTimeout();
+}
+
+Status GlooCollectives::checkOthers() {
+  try {
+    // A wait that is over at once: it throws where a connection has ended.
+    others->abortWaitRecv();
+    others->waitRecv();
+    return Status::ok();
+  } catch (const std::exception &error) {
+    return lost(error);
+  }
+}
 
 int64_t GlooCollectives::partBegin(int rank, int64_t count) const {
   int64_t size = context->size;
@@ -182,9 +215,7 @@ Status GlooCollectives::allReduceSum(float *data, int64_t count) {
     spreadSums(*whole, count);
     return Status::ok();
   } catch (const std::exception &error) {
-    return Status::error(StatusCode::kAborted,
-                         "rank {} lost the other ranks: {}", context->rank,
-                         error.what());
+    return lost(error);
   }
 }
 

@@ -108,9 +108,10 @@ ncclResult_t ncclAllReduce(const void *from, void *to, size_t count, int type,
   Call call(kSymbol, Call::kNothing);
   if (call.refused())
     return call.refused();
-  const Communicator communicator = usable(kSymbol, handle);
+  ncclResult_t result = kNcclSuccess;
+  const Communicator communicator = usable(kSymbol, handle, result);
   if (!communicator)
-    return kNcclInvalidUsage;
+    return result;
   if (communicator->isFinalized)
     return refuse(kSymbol, kNcclInvalidUsage, "it was finalised");
   if (currentDevice() != communicator->device)

@@ -45,20 +45,23 @@ ncclResult_t begin(ncclComm &communicator, std::function<ncclResult_t()> call) {
   return kNcclInProgress;
 }
 
-Communicator usable(const char *symbol, ncclComm_t handle) {
+Communicator usable(const char *symbol, ncclComm_t handle,
+                    ncclResult_t &result) {
   const auto found = live().find(handle);
   if (found == live().end()) {
-    refuse(symbol, kNcclInvalidArgument, "no live communicator");
+    result = refuse(symbol, kNcclInvalidArgument, "no live communicator");
     return nullptr;
   }
   const Communicator &communicator = found->second;
+  result = kNcclSuccess;
   if (communicator->inProgress)
-    refuse(symbol, kNcclInvalidUsage, "another call is still in progress");
-  else if (communicator->isAborted || communicator->state)
-    refuse(symbol, kNcclInvalidUsage, "the communicator has failed");
-  else
-    return communicator;
-  return nullptr;
+    result = refuse(symbol, kNcclInvalidUsage,
+                    "another call is still in progress");
+  else if (communicator->isAborted)
+    result = refuse(symbol, kNcclInvalidUsage, "the communicator was aborted");
+  else if (communicator->state)
+    result = refuse(symbol, communicator->state, "it has failed before");
+  return result ? nullptr : communicator;
 }
 
 /// A group whose ranks are all there and have a card each.
@@ -164,9 +167,10 @@ ncclResult_t ncclCommFinalize(ncclComm_t handle) {
   Call call(kSymbol, Call::kNothing);
   if (call.refused())
     return call.refused();
-  const Communicator communicator = usable(kSymbol, handle);
+  ncclResult_t result = kNcclSuccess;
+  const Communicator communicator = usable(kSymbol, handle, result);
   if (!communicator)
-    return kNcclInvalidUsage;
+    return result;
   if (communicator->isFinalized)
     return refuse(kSymbol, kNcclInvalidUsage, "it was finalised");
   communicator->isFinalized = true;
@@ -184,9 +188,10 @@ ncclResult_t ncclCommDestroy(ncclComm_t handle) {
   Call call(kSymbol, Call::kNothing);
   if (call.refused())
     return call.refused();
-  const Communicator communicator = usable(kSymbol, handle);
+  ncclResult_t result = kNcclSuccess;
+  const Communicator communicator = usable(kSymbol, handle, result);
   if (!communicator)
-    return kNcclInvalidUsage;
+    return result;
   if (!communicator->isFinalized)
     return refuse(kSymbol, kNcclInvalidUsage, "it was not finalised");
   live().erase(handle);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 
 // What a communicator of the NCCL look-alike is, and its rules: it must not
-// block; a call of it while another is in progress is an error, and so is one
-// after an error; collectives of a communicator run one after the other;
-// finalising ends when all ranks finalise and nothing, graphs included, holds
-// a collective; an abort ends when nothing does.
+// block; a call of it while another is in progress is an error; after an error
+// every call gives that error; collectives of a communicator run one after the
+// other; finalising ends when all ranks finalise and nothing, graphs included,
+// holds a collective; an abort ends when nothing does.
 
 #ifndef QLORA_TESTS_CUDA_NCCL_COMMUNICATOR_H
 #define QLORA_TESTS_CUDA_NCCL_COMMUNICATOR_H
@@ -53,9 +53,11 @@ namespace platform {
 
 using Communicator = std::shared_ptr<ncclComm>;
 
-/// The live communicator of a handle, between two calls and without error; or
-/// null, having explained why not.
-Communicator usable(const char *symbol, ncclComm_t handle);
+/// The live communicator of a handle, between two calls; or null, having
+/// explained why not, with what the call gives back. After an error that is
+/// this error.
+Communicator usable(const char *symbol, ncclComm_t handle,
+                    ncclResult_t &result);
 
 /// Explains on stderr and as the last error, and gives the result back.
 ncclResult_t refuse(const char *symbol, ncclResult_t result,

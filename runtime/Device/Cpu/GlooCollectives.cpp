@@ -10,6 +10,7 @@
 #include <gloo/transport/unbound_buffer.h>
 
 #include <algorithm>
+#include <csignal>
 
 namespace qlora {
 
@@ -50,6 +51,28 @@ private:
   std::chrono::milliseconds timeout;
 };
 
+/// Gloo writes to connections that others may have closed; that is an error of
+/// the call and not the end of the process. For the calling thread, and for
+/// ever in the threads that are started meanwhile: Gloo's.
+class NoPipeSignal {
+public:
+  NoPipeSignal() {
+    sigemptyset(&pipe);
+    sigaddset(&pipe, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &pipe, &before);
+  }
+  ~NoPipeSignal() {
+    constexpr timespec kNoTime{};
+    while (sigtimedwait(&pipe, nullptr, &kNoTime) > 0) {
+    }
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+
+private:
+  sigset_t pipe;
+  sigset_t before;
+};
+
 } // namespace
 
 /// A number that no round gets to.
@@ -70,6 +93,7 @@ GlooCollectives::~GlooCollectives() = default;
 StatusOr<std::unique_ptr<Collectives>>
 GlooCollectives::connect(TcpStore &store, int rank, int size,
                          std::chrono::milliseconds timeout) {
+  const NoPipeSignal noSignal;
   try {
     gloo::transport::tcp::attr attributes(store.localAddress().c_str());
     auto device = gloo::transport::tcp::CreateDevice(attributes);
@@ -203,6 +227,7 @@ void GlooCollectives::spreadSums(Buffer &data, int64_t count) {
 }
 
 Status GlooCollectives::allReduceSum(float *data, int64_t count) {
+  const NoPipeSignal noSignal;
   size_t ownCount = partSize(context->rank, count);
   scratch.resize(std::max(scratch.size(), ownCount * context->size));
   try {

@@ -57,6 +57,34 @@ Status Device::read(uint32_t arena, uint64_t offset, std::span<uint8_t> data) {
   return readArena(arena, offset, data);
 }
 
+Status Device::startRead(uint32_t arena, uint64_t offset, uint64_t bytes) {
+  QLORA_RETURN_IF_ERROR(checkTransfer(arena, offset, bytes));
+  if (bytes > kMaxStartedBytes || startedReads.size() == kMaxStartedReads)
+    return misuse("a started read of {} bytes after {} others", bytes,
+                  startedReads.size());
+  startedReads.push_back(bytes);
+  return startReadArena(arena, offset, bytes);
+}
+
+Status Device::finishRead(std::span<uint8_t> data) {
+  if (startedReads.empty() || startedReads.front() != data.size())
+    return misuse("{} bytes of another read than the oldest", data.size());
+  startedReads.pop_front();
+  QLORA_RETURN_IF_ERROR(failure);
+  return finishReadArena(data);
+}
+
+Status Device::startReadArena(uint32_t arena, uint64_t offset,
+                              uint64_t bytes) {
+  return readArena(arena, offset, readAhead.emplace_back(bytes));
+}
+
+Status Device::finishReadArena(std::span<uint8_t> data) {
+  std::copy(readAhead.front().begin(), readAhead.front().end(), data.begin());
+  readAhead.pop_front();
+  return Status::ok();
+}
+
 Status Device::begin(const qlora_entry &entry,
                      const qlora_step_block &stepBlock) {
   if (!module || current)

@@ -7,13 +7,14 @@
 //   QLORA_ASSIGN_OR_RETURN(auto device, createDevice("cpu", options));
 //   QLORA_RETURN_IF_ERROR(device->load(module, nullptr)); // all allocation
 //   fill the FROZEN and TRAINABLE arenas
-//   each entry: device->write(inputs); Executor::run; device->read(results)
+//   each entry: device->write(inputs); Executor::run; device->read(results),
+//               or device->startRead(results) and, entries later, finishRead
 //
 // Queues. Commands of one queue run in order; across queues only RECORD and
 // WAIT order them. Whatever follows synchronize() sees the entry done; a
 // device whose queues are elsewhere may still be working, and the host then
-// waits in read(). An error on any queue surfaces at the latest where the
-// host has waited, and the device runs nothing more after it.
+// waits in read() and finishRead(). An error on any queue surfaces at the
+// latest where the host has waited, and the device runs nothing more after it.
 //
 // Threads. All methods are called from one thread per device. Nothing
 // between begin() and synchronize() allocates.
@@ -22,6 +23,7 @@
 #define QLORA_RUNTIME_DEVICE_DEVICE_H
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <span>
 #include <string>
@@ -102,6 +104,17 @@ public:
   /// Copies between the caller and an arena, between entries only.
   Status write(uint32_t arena, uint64_t offset, std::span<const uint8_t> data);
   Status read(uint32_t arena, uint64_t offset, std::span<uint8_t> data);
+  /// A read of a result that does not wait: its bytes (kMaxStartedBytes at
+  /// most, of kMaxStartedReads reads) are those after the entries so far,
+  /// whatever runs later. finishRead() waits for the oldest one alone, and
+  /// `data` has its size.
+  Status startRead(uint32_t arena, uint64_t offset, uint64_t bytes);
+  Status finishRead(std::span<uint8_t> data);
+  static constexpr uint64_t kMaxStartedBytes = 64;
+  static constexpr size_t kMaxStartedReads = 32;
+  /// Steps that the host should be ahead of the results that it reads, so that
+  /// the device never waits for the host.
+  virtual int64_t lead() const { return 0; }
   /// The arena as memory of this process, for filling parameters in place;
   /// empty on devices whose arenas are elsewhere or do not exist.
   virtual std::span<uint8_t> hostArena(uint32_t arena) = 0;
@@ -134,6 +147,10 @@ protected:
                             std::span<const uint8_t> data) = 0;
   virtual Status readArena(uint32_t arena, uint64_t offset,
                            std::span<uint8_t> data) = 0;
+  /// The oldest of the started reads. By default the bytes were read at once.
+  virtual Status startReadArena(uint32_t arena, uint64_t offset,
+                                uint64_t bytes);
+  virtual Status finishReadArena(std::span<uint8_t> data);
   virtual uint64_t allocatedBytes(uint32_t arena) const = 0;
   virtual Status beginEntry(const qlora_entry &entry) = 0;
   virtual Status launch(const qlora_command &command) = 0;
@@ -168,6 +185,8 @@ private:
 
   const qlora_entry *current = nullptr;
   Status failure; ///< the first error; everything after it is refused
+  std::deque<uint64_t> startedReads; ///< their bytes
+  std::deque<std::vector<uint8_t>> readAhead; ///< where they were read at once
   DeviceCounters count;
   std::vector<uint64_t> launchCount; ///< per launch of the module
   std::vector<uint64_t> launchNanoseconds;

@@ -88,49 +88,44 @@ StatusOr<const qlora_binding *> Program::result(const qlora_entry &entry,
                        entryKindName(entry.kind), static_cast<int>(kind));
 }
 
-Status Program::readFloats(const qlora_binding &first,
-                           std::span<float> values) {
-  return device.read(
-      first.arena, first.offset,
-      {reinterpret_cast<uint8_t *>(values.data()), values.size_bytes()});
+Status Program::startFloat(const qlora_entry &entry, qlora_binding_kind kind) {
+  QLORA_ASSIGN_OR_RETURN(const qlora_binding *binding, result(entry, kind));
+  return device.startRead(binding->arena, binding->offset, sizeof(float));
 }
 
-Status Program::readSums(const qlora_entry &entry, LossSums &sums) {
-  QLORA_ASSIGN_OR_RETURN(const qlora_binding *loss,
-                         result(entry, QLORA_RESULT_LOSS_SUM));
-  QLORA_ASSIGN_OR_RETURN(const qlora_binding *labels,
-                         result(entry, QLORA_RESULT_LABEL_COUNT));
-  float values[2] = {};
-  const bool areTogether = labels->arena == loss->arena &&
-                           labels->offset == loss->offset + sizeof(float);
-  // A read may be a wait for a device: one for both where that is possible.
-  QLORA_RETURN_IF_ERROR(
-      readFloats(*loss, std::span(values).first(areTogether ? 2 : 1)));
-  if (!areTogether)
-    QLORA_RETURN_IF_ERROR(readFloats(*labels, std::span(values).last(1)));
-  sums.loss += values[0];
-  sums.labels += values[1];
-  return Status::ok();
+StatusOr<double> Program::finishFloat() {
+  float value = 0;
+  QLORA_RETURN_IF_ERROR(device.finishRead(
+      {reinterpret_cast<uint8_t *>(&value), sizeof value}));
+  return static_cast<double>(value);
+}
+
+Status Program::startSums(const qlora_entry &entry) {
+  QLORA_RETURN_IF_ERROR(startFloat(entry, QLORA_RESULT_LOSS_SUM));
+  return startFloat(entry, QLORA_RESULT_LABEL_COUNT);
+}
+
+StatusOr<LossSums> Program::finishSums() {
+  LossSums sums;
+  QLORA_ASSIGN_OR_RETURN(sums.loss, finishFloat());
+  QLORA_ASSIGN_OR_RETURN(sums.labels, finishFloat());
+  return sums;
 }
 
 Status Program::accumulate(const MicroBatch &batch, bool last,
-                           const qlora_step_block &step, LossSums &sums) {
+                           const qlora_step_block &step) {
   QLORA_ASSIGN_OR_RETURN(
       const qlora_entry *entry,
       find(last ? QLORA_ENTRY_ACCUMULATE_LAST : QLORA_ENTRY_ACCUMULATE, batch));
   QLORA_RETURN_IF_ERROR(writeInputs(*entry, batch));
   QLORA_RETURN_IF_ERROR(runEntry(device, module, *entry, step));
-  return last ? readSums(*entry, sums) : Status::ok();
+  return last ? startSums(*entry) : Status::ok();
 }
 
-StatusOr<double> Program::update(const qlora_step_block &step) {
+Status Program::update(const qlora_step_block &step) {
   const qlora_entry *entry = module.entry(QLORA_ENTRY_UPDATE);
   QLORA_RETURN_IF_ERROR(runEntry(device, module, *entry, step));
-  QLORA_ASSIGN_OR_RETURN(const qlora_binding *binding,
-                         result(*entry, QLORA_RESULT_GRAD_NORM));
-  float norm = 0;
-  QLORA_RETURN_IF_ERROR(readFloats(*binding, std::span(&norm, 1)));
-  return static_cast<double>(norm);
+  return startFloat(*entry, QLORA_RESULT_GRAD_NORM);
 }
 
 Status Program::evaluate(const MicroBatch &batch, const qlora_step_block &step,
@@ -146,7 +141,11 @@ Status Program::evaluate(const MicroBatch &batch, const qlora_step_block &step,
         device.read(binding->arena, binding->offset,
                     {reinterpret_cast<uint8_t *>(correct.data()),
                      correct.size() * sizeof(int32_t)}));
-  return readSums(*entry, sums);
+  QLORA_RETURN_IF_ERROR(startSums(*entry));
+  QLORA_ASSIGN_OR_RETURN(const LossSums own, finishSums());
+  sums.loss += own.loss;
+  sums.labels += own.labels;
+  return Status::ok();
 }
 
 } // namespace qlora

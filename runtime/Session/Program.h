@@ -41,13 +41,17 @@ public:
       : module(module), device(device) {}
 
   /// Forward and backward of one micro-batch into the gradient arena. `last`
-  /// of a step: with the collectives, after which `sums` has the loss and
-  /// labels of the whole step over all ranks.
+  /// of a step: with the collectives, and with a read of the step's sums.
   Status accumulate(const MicroBatch &batch, bool last,
-                    const qlora_step_block &step, LossSums &sums);
+                    const qlora_step_block &step);
+  /// One optimizer step, with a read of its norm.
+  Status update(const qlora_step_block &step);
 
-  /// One optimizer step; the norm of the gradient before clipping.
-  StatusOr<double> update(const qlora_step_block &step);
+  /// The reads that were started, which have to be finished in their order:
+  /// loss and labels of a step, over all its micro-batches and ranks; the norm
+  /// of its gradient before clipping.
+  StatusOr<LossSums> finishSums();
+  StatusOr<double> finishNorm() { return finishFloat(); }
 
   /// Forward only. `correct`: 1 where the target is the argmax.
   Status evaluate(const MicroBatch &batch, const qlora_step_block &step,
@@ -59,8 +63,9 @@ private:
   Status writeInputs(const qlora_entry &entry, const MicroBatch &batch);
   StatusOr<const qlora_binding *> result(const qlora_entry &entry,
                                          qlora_binding_kind kind) const;
-  Status readFloats(const qlora_binding &first, std::span<float> values);
-  Status readSums(const qlora_entry &entry, LossSums &sums);
+  Status startFloat(const qlora_entry &entry, qlora_binding_kind kind);
+  StatusOr<double> finishFloat();
+  Status startSums(const qlora_entry &entry);
 
   const LoadedModule &module;
   Device &device;

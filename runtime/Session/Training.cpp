@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// The training loop.
+// The training loop. The host submits a step whole and reads the results of an
+// earlier one (Device::lead), so that a device with queues of its own is never
+// without work. What decides about a step is known to the host before: labels
+// are counted in the data.
 
 #include "runtime/Session/Training.h"
 
@@ -8,6 +11,7 @@
 #include <chrono>
 #include <cmath>
 #include <csignal>
+#include <deque>
 
 #include "runtime/Session/Adapter.h"
 #include "runtime/Session/Evaluation.h"
@@ -33,6 +37,13 @@ struct Window {
   double lossSum = 0;
 };
 
+/// A step that the device may still be working on.
+struct SubmittedStep {
+  int64_t step = 0;
+  int64_t tokens = 0; ///< of all ranks
+  int64_t labels = 0; ///< of all ranks; none: there was no update
+};
+
 class Trainer {
 public:
   Trainer(Run &run, Dump *dump)
@@ -49,13 +60,21 @@ public:
 
 private:
   qlora_step_block stepBlock(int64_t step) const;
-  Status runStep(int64_t step);
-  Status accumulateStep(int64_t step, qlora_step_block &block, LossSums &sums);
+  Status submitStep(int64_t step);
+  Status accumulateStep(qlora_step_block &block, SubmittedStep &own);
+  Status agree(SubmittedStep &submitted);
+  Status dumpFirst(const SubmittedStep &submitted);
+  Status settleStep();
+  Status settleResults(const SubmittedStep &settled);
   Status checkFinite(double value, const char *what, int64_t step) const;
-  Status agree();
+  void showProgress(int64_t done);
   Status logStep(int64_t step);
-  Status afterStep(int64_t done);
+  Status pauseAfter(int64_t done);
   bool shouldEvaluate(int64_t done) const;
+  bool shouldSave(int64_t done) const;
+  bool isLast(int64_t done) const {
+    return done == total || result.stopSignal != 0;
+  }
 
   Run &run;
   Dump *dump;
@@ -65,8 +84,8 @@ private:
   const LearningRate rate;
 
   MicroBatch batch;
-  int64_t updates = 0;    ///< AdamW's own count: skipped steps do not count
-  int64_t stepTokens = 0; ///< of this rank, then of all
+  std::deque<SubmittedStep> submitted; ///< not settled, oldest first
+  int64_t updates = 0; ///< AdamW's own count: skipped steps do not count
   double gradNorm = 0;
   double lossOfAllSteps = 0;
   Clock::time_point start = Clock::now();
@@ -106,18 +125,17 @@ qlora_step_block Trainer::stepBlock(int64_t step) const {
   return block;
 }
 
-Status Trainer::accumulateStep(int64_t step, qlora_step_block &block,
-                               LossSums &sums) {
+Status Trainer::accumulateStep(qlora_step_block &block, SubmittedStep &own) {
   int64_t ranks = run.group.size();
-  stepTokens = 0;
   for (int64_t k = 0; k < accumulation; ++k) {
     int64_t index = k * ranks + run.group.rank();
-    run.train->read(step, index, run.perStep(), batch);
-    block.micro_batch = static_cast<uint64_t>(step * run.perStep() + index);
-    stepTokens += static_cast<int64_t>(batch.segments.size()) -
+    run.train->read(own.step, index, run.perStep(), batch);
+    block.micro_batch = static_cast<uint64_t>(own.step * run.perStep() + index);
+    own.tokens += static_cast<int64_t>(batch.segments.size()) -
                   std::count(batch.segments.begin(), batch.segments.end(), 0);
+    own.labels += batch.labelCount();
     QLORA_RETURN_IF_ERROR(
-        run.program.accumulate(batch, k + 1 == accumulation, block, sums));
+        run.program.accumulate(batch, k + 1 == accumulation, block));
   }
   return Status::ok();
 }
@@ -132,44 +150,85 @@ Status Trainer::checkFinite(double value, const char *what,
       what, step + 1, value, rate.at(step));
 }
 
-Status Trainer::runStep(int64_t step) {
+/// Sums over ranks. Signals reach ranks at different steps; all have to stop
+/// at the same one.
+Status Trainer::agree(SubmittedStep &step) {
+  int signal = stopSignal();
+  int64_t values[] = {signal == SIGINT, signal == SIGTERM, step.tokens,
+                      step.labels};
+  QLORA_RETURN_IF_ERROR(run.group.sum(std::span(values)));
+  if (values[0] > 0)
+    result.stopSignal = SIGINT;
+  if (values[1] > 0)
+    result.stopSignal = SIGTERM;
+  step.tokens = values[2];
+  step.labels = values[3];
+  return Status::ok();
+}
+
+Status Trainer::dumpFirst(const SubmittedStep &first) {
+  QLORA_RETURN_IF_ERROR(
+      dump->takeGradients(run, static_cast<double>(first.labels)));
+  QLORA_RETURN_IF_ERROR(dump->takeDropout(run, first.step));
+  return dump->write();
+}
+
+Status Trainer::submitStep(int64_t step) {
   qlora_step_block block = stepBlock(step);
-  LossSums sums;
-  QLORA_RETURN_IF_ERROR(accumulateStep(step, block, sums));
-  if (sums.labels == 0) {
+  SubmittedStep submitting{step};
+  QLORA_RETURN_IF_ERROR(accumulateStep(block, submitting));
+  QLORA_RETURN_IF_ERROR(agree(submitting));
+  submitted.push_back(submitting);
+  result.steps = step + 1;
+  if (submitting.labels == 0)
+    return Status::ok();
+  if (dump && updates == 0)
+    QLORA_RETURN_IF_ERROR(dumpFirst(submitting));
+  ++updates;
+  return run.program.update(block);
+}
+
+Status Trainer::settleResults(const SubmittedStep &settled) {
+  QLORA_ASSIGN_OR_RETURN(const LossSums sums, run.program.finishSums());
+  if (settled.labels == 0) {
     if (run.metrics)
-      run.metrics->warn(fmt::format(
-          "step {} has no labelled token and is skipped", step + 1));
+      run.metrics->warn(
+          fmt::format("step {} has no labelled token and is skipped",
+                      settled.step + 1));
     return Status::ok();
   }
   double loss = sums.loss / sums.labels;
-  QLORA_RETURN_IF_ERROR(checkFinite(loss, "loss", step));
-  if (dump && updates == 0) {
-    QLORA_RETURN_IF_ERROR(dump->takeGradients(run, sums.labels));
-    QLORA_RETURN_IF_ERROR(dump->takeDropout(run, step));
-    QLORA_RETURN_IF_ERROR(dump->write());
-  }
-  QLORA_ASSIGN_OR_RETURN(gradNorm, run.program.update(block));
-  QLORA_RETURN_IF_ERROR(checkFinite(gradNorm, "gradient norm", step));
-  ++updates;
+  QLORA_ASSIGN_OR_RETURN(gradNorm, run.program.finishNorm());
+  QLORA_RETURN_IF_ERROR(checkFinite(loss, "loss", settled.step));
+  QLORA_RETURN_IF_ERROR(checkFinite(gradNorm, "gradient norm", settled.step));
   ++window.steps;
   window.lossSum += loss;
   lossOfAllSteps += loss;
   return Status::ok();
 }
 
-/// Signals reach ranks at different steps; all have to stop at the same one.
-Status Trainer::agree() {
-  int signal = stopSignal();
-  int64_t values[] = {signal == SIGINT, signal == SIGTERM, stepTokens};
-  QLORA_RETURN_IF_ERROR(run.group.sum(std::span(values)));
-  if (values[0] > 0)
-    result.stopSignal = SIGINT;
-  if (values[1] > 0)
-    result.stopSignal = SIGTERM;
-  window.tokens += values[2];
-  result.tokens += values[2];
+/// The results of the oldest submitted step.
+Status Trainer::settleStep() {
+  const SubmittedStep settled = submitted.front();
+  submitted.pop_front();
+  QLORA_RETURN_IF_ERROR(settleResults(settled));
+  ++window.allSteps;
+  window.tokens += settled.tokens;
+  result.tokens += settled.tokens;
+  int64_t done = settled.step + 1;
+  bool isEnd = submitted.empty() && isLast(done);
+  if (done % options.integer("logging_steps") == 0 || isEnd)
+    QLORA_RETURN_IF_ERROR(logStep(settled.step));
+  if (!isEnd)
+    showProgress(done);
   return Status::ok();
+}
+
+void Trainer::showProgress(int64_t done) {
+  if (run.metrics)
+    run.metrics->showBar(done, total,
+                         secondsSince(start) / static_cast<double>(done) *
+                             static_cast<double>(total - done));
 }
 
 Status Trainer::logStep(int64_t step) {
@@ -205,7 +264,7 @@ Status Trainer::logStep(int64_t step) {
 }
 
 bool Trainer::shouldEvaluate(int64_t done) const {
-  if (!run.validation)
+  if (!run.validation || result.stopSignal != 0)
     return false;
   std::string strategy = options.text("eval_strategy");
   int64_t every = options.integer("eval_steps");
@@ -216,26 +275,23 @@ bool Trainer::shouldEvaluate(int64_t done) const {
   return every > 0 && done % every == 0;
 }
 
-Status Trainer::afterStep(int64_t done) {
-  bool isLast = done == total || result.stopSignal != 0;
-  if (done % options.integer("logging_steps") == 0 || isLast)
-    QLORA_RETURN_IF_ERROR(logStep(done - 1));
-  if (run.metrics && !isLast)
-    run.metrics->showBar(done, total,
-                         secondsSince(start) / static_cast<double>(done) *
-                             static_cast<double>(total - done));
+bool Trainer::shouldSave(int64_t done) const {
+  int64_t every = options.integer("save_steps");
+  return every > 0 && done % every == 0 && !isLast(done);
+}
+
+/// Evaluates and saves; neither is training time. No step is submitted.
+Status Trainer::pauseAfter(int64_t done) {
   Clock::time_point pause = Clock::now();
-  result.justEvaluated = shouldEvaluate(done) && result.stopSignal == 0;
+  result.justEvaluated = shouldEvaluate(done);
   if (result.justEvaluated)
     QLORA_RETURN_IF_ERROR(
         evaluateAndLog(run, done, run.train->epochAfter(done, run.perStep()),
                        fmt::format("evaluation after step {}", done))
             .status());
-  int64_t every = options.integer("save_steps");
-  if (every > 0 && done % every == 0 && !isLast)
+  if (shouldSave(done))
     QLORA_RETURN_IF_ERROR(saveAdapter(
         run, fmt::format("{}/checkpoint-{}", run.outputFolder, done)));
-  // Evaluating and saving are not training time.
   Clock::duration paused = Clock::now() - pause;
   start += paused;
   window.start += paused;
@@ -243,12 +299,15 @@ Status Trainer::afterStep(int64_t done) {
 }
 
 StatusOr<TrainingResult> Trainer::train() {
-  for (int64_t step = 0; step < total && result.stopSignal == 0; ++step) {
-    QLORA_RETURN_IF_ERROR(runStep(step));
-    QLORA_RETURN_IF_ERROR(agree());
-    ++window.allSteps;
-    result.steps = step + 1;
-    QLORA_RETURN_IF_ERROR(afterStep(step + 1));
+  const size_t lead = static_cast<size_t>(run.device.lead());
+  for (int64_t done = 1; done <= total && result.stopSignal == 0; ++done) {
+    QLORA_RETURN_IF_ERROR(submitStep(done - 1));
+    result.justEvaluated = false;
+    bool pauses = shouldEvaluate(done) || shouldSave(done) || isLast(done);
+    while (submitted.size() > (pauses ? 0 : lead))
+      QLORA_RETURN_IF_ERROR(settleStep());
+    if (pauses)
+      QLORA_RETURN_IF_ERROR(pauseAfter(done));
   }
   result.seconds = secondsSince(start);
   result.epoch = run.train->epochAfter(result.steps, run.perStep());

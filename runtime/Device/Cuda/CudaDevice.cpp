@@ -8,6 +8,7 @@
 #include "runtime/Device/Cuda/CudaArenas.h"
 #include "runtime/Device/Cuda/CudaGraphs.h"
 #include "runtime/Device/Cuda/CudaImages.h"
+#include "runtime/Device/Cuda/CudaReads.h"
 #include "runtime/Device/Cuda/CudaTransfers.h"
 #include "runtime/Device/Cuda/GeneratedKernels.h"
 #include "runtime/Device/Cuda/NcclCollectives.h"
@@ -38,6 +39,7 @@ public:
   std::string_view name() const override { return "cuda"; }
   std::span<uint8_t> hostArena(uint32_t) override { return {}; }
   bool hasHostArenas() const override { return false; }
+  int64_t lead() const override { return 1; }
   std::vector<ReserveUse> reserve() const override;
   bool settle() override;
 
@@ -61,6 +63,13 @@ protected:
   Status readArena(uint32_t arena, uint64_t offset,
                    std::span<uint8_t> data) override {
     return transfers.read(arenas.address(arena) + offset, data);
+  }
+  Status startReadArena(uint32_t arena, uint64_t offset,
+                        uint64_t bytes) override {
+    return reads.start(arenas.address(arena) + offset, bytes);
+  }
+  Status finishReadArena(std::span<uint8_t> data) override {
+    return reads.finish(data);
   }
   uint64_t allocatedBytes(uint32_t arena) const override {
     return arenas.bytes(arena);
@@ -109,6 +118,7 @@ private:
   CudaQueues queues;
   std::unique_ptr<NcclCollectives> ranks; ///< null: nothing to add up
   CudaTransfers transfers;
+  CudaReads reads;
   CublasHandle blasHandleOwner;
   PreparedLaunches<CudaKernel> launches;
   CudaGraphs graphs;
@@ -155,6 +165,7 @@ Status CudaDevice::prepareQueues() {
   QLORA_RETURN_IF_ERROR(queues.create(api, mostEvents));
   graphs.create(api, queues.compute(), module->entries().size());
   hasRun.assign(module->entries().size(), false);
+  QLORA_RETURN_IF_ERROR(reads.create(api, queues));
   return transfers.create(api, queues, kTransferBytes);
 }
 

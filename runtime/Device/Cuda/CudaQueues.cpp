@@ -34,11 +34,11 @@ QueueUse queuesOf(std::span<const qlora_command> commands) {
   return use;
 }
 
-static StatusOr<CudaEvent> createEvent(const CudaDriver &driver) {
+StatusOr<CudaEvent> CudaQueues::newEvent() const {
   CUevent event = nullptr;
-  QLORA_RETURN_IF_ERROR(driver.check(
-      driver.eventCreate(&event, kCudaEventDisableTiming), "cuEventCreate"));
-  return CudaEvent(driver, event);
+  QLORA_RETURN_IF_ERROR(driver->check(
+      driver->eventCreate(&event, kCudaEventDisableTiming), "cuEventCreate"));
+  return CudaEvent(*driver, event);
 }
 
 Status CudaQueues::create(const CudaDriver &theDriver, size_t eventCount) {
@@ -50,19 +50,19 @@ Status CudaQueues::create(const CudaDriver &theDriver, size_t eventCount) {
                       "cuStreamCreate"));
     stream = CudaStream(*driver, created);
   }
-  QLORA_ASSIGN_OR_RETURN(started, createEvent(*driver));
-  QLORA_ASSIGN_OR_RETURN(reached, createEvent(*driver));
+  QLORA_ASSIGN_OR_RETURN(started, newEvent());
+  QLORA_ASSIGN_OR_RETURN(reached, newEvent());
   for (CudaEvent &event : ended) {
-    QLORA_ASSIGN_OR_RETURN(event, createEvent(*driver));
+    QLORA_ASSIGN_OR_RETURN(event, newEvent());
   }
   events.resize(eventCount);
   for (CudaEvent &event : events) {
-    QLORA_ASSIGN_OR_RETURN(event, createEvent(*driver));
+    QLORA_ASSIGN_OR_RETURN(event, newEvent());
   }
   return Status::ok();
 }
 
-Status CudaQueues::record(const CudaEvent &event, CUstream stream) {
+Status CudaQueues::record(const CudaEvent &event, CUstream stream) const {
   return driver->check(driver->eventRecord(event.get(), stream),
                        "cuEventRecord");
 }
@@ -103,26 +103,33 @@ Status CudaQueues::join(const QueueUse &use) {
   return Status::ok();
 }
 
+/// Work fails where the host next looks, whatever the host then asked for.
 static Status explain(const Status &status) {
   return status.withContext(
       "a command before this failed on the GPU (--cuda-graphs false with "
       "CUDA_LAUNCH_BLOCKING=1 in the environment shows which)");
 }
 
-Status CudaQueues::poll(const CudaEvent &event) {
+Status CudaQueues::poll(const CudaEvent &event) const {
   const Clock::time_point start = Clock::now();
   for (BackOff backOff;; backOff.pause()) {
     const CUresult result = driver->eventQuery(event.get());
     if (result == 0)
       return Status::ok();
     if (result != kCudaNotReady)
-      return hostWatch->judge(
-          explain(driver->check(result, "cuEventQuery")));
+      return hostWatch->judge(explain(driver->check(result, "cuEventQuery")));
     QLORA_RETURN_IF_ERROR(hostWatch->look(Clock::now() - start));
   }
 }
 
-Status CudaQueues::synchronize() {
+Status CudaQueues::waitOnHost(const CudaEvent &event) const {
+  if (hostWatch)
+    return poll(event);
+  return explain(driver->check(driver->eventSynchronize(event.get()),
+                               "cuEventSynchronize"));
+}
+
+Status CudaQueues::synchronize() const {
   if (!hostWatch)
     return explain(driver->check(driver->streamSynchronize(compute()),
                                  "cuStreamSynchronize"));
@@ -130,7 +137,7 @@ Status CudaQueues::synchronize() {
   return poll(reached);
 }
 
-bool CudaQueues::endWithin(std::chrono::nanoseconds bound) {
+bool CudaQueues::endWithin(std::chrono::nanoseconds bound) const {
   const Clock::time_point start = Clock::now();
   if (!record(reached, compute()).isOk())
     return true; // a card with an error runs nothing more

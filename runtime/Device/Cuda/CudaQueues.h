@@ -50,19 +50,25 @@ public:
   Status record(uint32_t event, uint8_t queue);
   Status wait(uint32_t event, uint8_t queue);
 
-  /// The host waits for all work up to now: blocked in the driver, or, where
-  /// there is a watch, by asking and sleeping in turns, so that no wait is
-  /// longer than the watch allows.
-  Status synchronize();
+  /// An event that the host can wait for: record() puts it behind all work of
+  /// the compute stream so far.
+  StatusOr<CudaEvent> newEvent() const;
+  Status record(const CudaEvent &event) { return record(event, compute()); }
+
+  /// The host waits for an event, or for all work up to now: blocked in the
+  /// driver, or, where there is a watch, by asking and sleeping in turns, so
+  /// that no wait is longer than the watch allows.
+  Status waitOnHost(const CudaEvent &event) const;
+  Status synchronize() const;
   /// Whether all work up to now ends in that time, with or without an error.
   /// Asks no watch.
-  bool endWithin(std::chrono::nanoseconds bound);
+  bool endWithin(std::chrono::nanoseconds bound) const;
   /// `watch` outlives the waits; null: none.
   void setWatch(HostWatch *watch) { hostWatch = watch; }
 
 private:
-  Status poll(const CudaEvent &event);
-  Status record(const CudaEvent &event, CUstream stream);
+  Status poll(const CudaEvent &event) const;
+  Status record(const CudaEvent &event, CUstream stream) const;
   Status wait(const CudaEvent &event, CUstream stream);
 
   const CudaDriver *driver = nullptr;

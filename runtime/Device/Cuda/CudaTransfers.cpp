@@ -24,19 +24,26 @@ Status CudaTransfers::create(const CudaDriver &theDriver, CudaQueues &theQueues,
           .withContext(
               fmt::format("{} bytes of pinned host memory", bufferBytes)));
   buffer = CudaHostMemory(*driver, memory);
-  size = bufferBytes;
+  halfBytes = bufferBytes / taken.size() / kAlignment * kAlignment;
+  for (CudaEvent &event : taken) {
+    QLORA_ASSIGN_OR_RETURN(event, queues->newEvent());
+  }
   return Status::ok();
 }
 
 StatusOr<std::span<uint8_t>> CudaTransfers::reserve(uint64_t bytes) {
-  if (used == size) {
-    QLORA_RETURN_IF_ERROR(queues->synchronize());
+  if (used == halfBytes) {
+    QLORA_RETURN_IF_ERROR(queues->record(taken[half]));
+    half = 1 - half;
     used = 0;
+    QLORA_RETURN_IF_ERROR(queues->waitOnHost(taken[half]));
   }
-  const uint64_t count = std::min(bytes, size - used);
-  const std::span part(static_cast<uint8_t *>(buffer.get()) + used, count);
-  used =
-      std::min(size, (used + count + kAlignment - 1) / kAlignment * kAlignment);
+  const uint64_t count = std::min(bytes, halfBytes - used);
+  const std::span part(static_cast<uint8_t *>(buffer.get()) +
+                           half * halfBytes + used,
+                       count);
+  used = std::min(halfBytes,
+                  (used + count + kAlignment - 1) / kAlignment * kAlignment);
   return part;
 }
 
@@ -62,7 +69,6 @@ Status CudaTransfers::read(CUdeviceptr from, std::span<uint8_t> data) {
                                               queues->compute()),
                       "cuMemcpyDtoHAsync"));
     QLORA_RETURN_IF_ERROR(queues->synchronize());
-    used = 0;
     std::memcpy(data.data(), part.data(), part.size());
     from += part.size();
     data = data.subspan(part.size());

@@ -4,12 +4,14 @@
 // stream, through one pinned buffer.
 //
 // Writing does not wait: the bytes are copied into the next free part of the
-// buffer, and the device takes them when it gets there. Only when the buffer
-// is full does the host wait, for all of it. Reading waits by its nature.
+// buffer, and the device takes them when it gets there. The buffer has two
+// halves; when one is full the host goes on with the other, and waits for the
+// device only as far as that half was used. Reading waits by its nature.
 
 #ifndef QLORA_RUNTIME_DEVICE_CUDA_CUDATRANSFERS_H
 #define QLORA_RUNTIME_DEVICE_CUDA_CUDATRANSFERS_H
 
+#include <array>
 #include <cstdint>
 #include <span>
 
@@ -34,8 +36,10 @@ private:
   const CudaDriver *driver = nullptr;
   CudaQueues *queues = nullptr;
   CudaHostMemory buffer;
-  uint64_t size = 0;
-  uint64_t used = 0;
+  uint64_t halfBytes = 0;
+  uint64_t used = 0; ///< of the half in use
+  size_t half = 0;
+  std::array<CudaEvent, 2> taken; ///< all copies of a half have been made
 };
 
 } // namespace qlora

@@ -93,9 +93,12 @@ CUresult cuStreamDestroy_v2(CUstream stream) {
   return kSuccess;
 }
 
-/// Waits on the host: what a step must not do.
-static CUresult waitFor(const OperationRef &operation) {
+/// Waits on the host. A wait for the newest work of a stream leaves the card
+/// without any: a synchronisation, which a step must not do.
+static CUresult waitFor(const OperationRef &operation, bool isNewest) {
   countEvent("host waits");
+  if (isNewest)
+    countEvent("synchronisations");
   runUntil(operation);
   return stickyCode();
 }
@@ -109,7 +112,7 @@ CUresult cuStreamSynchronize(CUstream stream) {
     return call.fail(kInvalidHandle, kNoStream);
   for (const OperationRef &operation : waited->waits)
     runUntil(operation);
-  return waitFor(waited->last);
+  return waitFor(waited->last, true);
 }
 
 /// An event that was recorded in a capture makes the stream join it.
@@ -194,6 +197,14 @@ CUresult cuEventRecord(CUevent event, CUstream stream) {
   return code;
 }
 
+static bool isNewestOfItsStream(const CUevent_st &event) {
+  bool isNewest = false;
+  objects().streams.forEach([&](const CUstream_st &stream) {
+    isNewest |= event.recorded && stream.last == event.recorded;
+  });
+  return isNewest;
+}
+
 CUresult cuEventSynchronize(CUevent event) {
   Call call("cuEventSynchronize");
   if (call.notWhileCapturing().refused())
@@ -202,7 +213,7 @@ CUresult cuEventSynchronize(CUevent event) {
     return call.fail(kInvalidHandle, "no live event");
   if (event->capture)
     return call.fail(kCapturedEvent, "the event is of a capture");
-  return waitFor(event->recorded);
+  return waitFor(event->recorded, isNewestOfItsStream(*event));
 }
 
 CUresult cuEventQuery(CUevent event) {
@@ -228,6 +239,7 @@ CUresult cuCtxSynchronize() {
   if (call.notWhileCapturing().refused())
     return call.refused();
   countEvent("host waits");
+  countEvent("synchronisations");
   runAll();
   return stickyCode();
 }

@@ -175,6 +175,27 @@ TEST_F(CpuDeviceTest, RefusesMisuse) {
   EXPECT_HAS(device->load(*module, nullptr).message(), "has a module");
 }
 
+TEST_F(CpuDeviceTest, StartedReadsAreTakenInTheirOrder) {
+  start({});
+  float first = 0, second = 0;
+  auto bytes = [](float &value) {
+    return std::span(reinterpret_cast<uint8_t *>(&value), sizeof value);
+  };
+  EXPECT_EQ(device->lead(), 0);
+  ASSERT_TRUE(device->startRead(kDemoFrozen, 12, 4).isOk());
+  floats(kDemoFrozen)[3] = -1; // what runs later does not change it
+  ASSERT_TRUE(device->startRead(kDemoFrozen, 12, 4).isOk());
+  ASSERT_TRUE(device->finishRead(bytes(first)).isOk());
+  ASSERT_TRUE(device->finishRead(bytes(second)).isOk());
+  EXPECT_EQ(first, 3);
+  EXPECT_EQ(second, -1);
+  EXPECT_HAS(device->finishRead(bytes(first)).message(), "than the oldest");
+  EXPECT_HAS(device->startRead(kDemoInput, 0, 65).message(), "arena of 64");
+  for (size_t i = 0; i < Device::kMaxStartedReads; ++i)
+    ASSERT_TRUE(device->startRead(kDemoInput, 0, 4).isOk());
+  EXPECT_HAS(device->startRead(kDemoInput, 0, 4).message(), "after 32 others");
+}
+
 TEST_F(CpuDeviceTest, UsesASharedFrozenArena) {
   auto loaded = tables.load();
   ASSERT_TRUE(loaded.isOk());

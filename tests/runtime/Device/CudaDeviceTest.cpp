@@ -108,6 +108,9 @@ protected:
     for (int times = 0; times < 3; ++times)
       for (const DemoEntry entry : kAllEntries)
         QLORA_RETURN_IF_ERROR(run(entry));
+    std::array<uint8_t, 4> result;
+    QLORA_RETURN_IF_ERROR(device->startRead(kDemoResult, 0, result.size()));
+    QLORA_RETURN_IF_ERROR(device->finishRead(result));
     return read(kDemoResult).status();
   }
 
@@ -199,6 +202,25 @@ TEST_F(CudaDeviceTest, NoWaitIsLongerThanTheTimeout) {
   EXPECT_TRUE(fake::group.isAborted);
   fake::machine.unfinished = 0;
   EXPECT_TRUE(device->settle());
+}
+
+TEST_F(CudaDeviceTest, ReadsResultsOfStepsThatAreOver) {
+  ASSERT_TRUE(start({}).isOk());
+  EXPECT_GT(device->lead(), 0);
+  // Twice around the ring, always one read behind.
+  constexpr int kReads = 2 * Device::kMaxStartedReads;
+  float value = 0;
+  auto finish = [&] {
+    return device->finishRead({reinterpret_cast<uint8_t *>(&value), 4}).isOk();
+  };
+  for (int i = 0; i < kReads; ++i) {
+    ASSERT_TRUE(write(kDemoTrainable, std::vector<float>(16, i)).isOk());
+    ASSERT_TRUE(device->startRead(kDemoTrainable, 0, 4).isOk());
+    ASSERT_TRUE(i == 0 || finish());
+    EXPECT_EQ(value, std::max(0, i - 1));
+  }
+  EXPECT_EQ(fake::machine.calls["streamSynchronize"], 0);
+  EXPECT_EQ(fake::machine.calls["eventSynchronize"], kReads - 1);
 }
 
 TEST_F(CudaDeviceTest, RunsWithoutGraphsWhenAskedToOrObserved) {

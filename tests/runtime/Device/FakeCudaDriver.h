@@ -223,6 +223,9 @@ inline CUresult eventRecord(CUevent, CUstream) { return 0; }
 inline CUresult eventQuery(CUevent) {
   return machine.unfinished > 0 && machine.unfinished-- ? kCudaNotReady : 0;
 }
+inline CUresult eventSynchronize(CUevent) {
+  return machine.isCapturing ? 900 : 0;
+}
 inline CUresult eventElapsedTime(float *, CUevent, CUevent) { return 0; }
 inline CUresult graphInstantiate(CUgraphExec *executable, CUgraph graph,
                                  unsigned long long) {

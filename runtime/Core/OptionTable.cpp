@@ -120,6 +120,10 @@ const OptionRow kRows[] = {
     {"seed", kInt, "42", kRun, kSchedule,
      "seed of shuffling, dropout and new adapters", "", "", 0, 9e15},
 
+    {"ddp_timeout", kInt, "3600", kRun, kSchedule,
+     "seconds that a rank waits for the slowest one before the run is given up",
+     "", "", 1, 1e6},
+
     {"packing", kBool, "false", kRun, kData,
      "put several short rows of a JSONL file into one", "sample_packing"},
     {"completion_only_loss", kBool, "true", kRun, kData,

@@ -50,6 +50,7 @@ public:
       : request(request), module(std::move(loaded.module)),
         options(std::move(loaded.options)), group(std::move(group)),
         env(std::move(env)) {}
+  ~Session();
 
   StatusOr<int> run();
 
@@ -80,6 +81,12 @@ private:
 };
 
 } // namespace
+
+Session::~Session() {
+  // What a card does not let go is left to the end of the process.
+  if (device && !device->settle())
+    (void)device.release();
+}
 
 /// The CPUs this process may use, divided among the ranks of this machine.
 int Session::threads() const {
@@ -240,6 +247,8 @@ StatusOr<int> Session::work(Run &run, Dump *dump) {
                                          "evaluation after training")
                               .status());
   QLORA_RETURN_IF_ERROR(finish(run, result));
+  // No rank ends before all is written: the others would take it for lost.
+  QLORA_RETURN_IF_ERROR(group.collectives().barrier());
   return result.stopSignal == 0 ? 0 : 128 + result.stopSignal;
 }
 
@@ -275,8 +284,9 @@ StatusOr<int> Session::run() {
 StatusOr<int> runSession(const SessionRequest &request,
                          const RankEnvironment &env, FileDescriptor listening) {
   QLORA_ASSIGN_OR_RETURN(LoadedRequest loaded, loadRequest(request));
+  const std::chrono::seconds timeout(loaded.options.integer("ddp_timeout"));
   QLORA_ASSIGN_OR_RETURN(RankGroup group,
-                         RankGroup::join(env, std::move(listening)));
+                         RankGroup::join(env, std::move(listening), timeout));
   return Session(request, std::move(loaded), std::move(group), env).run();
 }
 

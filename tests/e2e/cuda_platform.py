@@ -42,7 +42,7 @@ class Failure(Exception):
 class Case:
     """A compiled case; runs of it are processes with their own environment."""
 
-    def __init__(self, tools, name, work):
+    def __init__(self, tools, name, work, archs="90", flags=()):
         self.tools, self.work = os.path.abspath(tools), work
         folder = os.path.join(HERE, "..", "Inputs", "goldens", name)
         self.yaml = os.path.join(folder, "train.yaml")
@@ -52,8 +52,8 @@ class Case:
                     model])
         self.check([f"{self.tools}/qloracc", model, "-o", self.module,
                     "--config", self.yaml, "--target", "cuda", "--cuda-arch",
-                    "90", "--cuda-compiler",
-                    os.path.join(HERE, "..", "cuda", "host-nvcc")])
+                    archs, "--cuda-compiler",
+                    os.path.join(HERE, "..", "cuda", "host-nvcc"), *flags])
 
     @staticmethod
     def check(command):
@@ -61,8 +61,8 @@ class Case:
         if done.returncode:
             raise Failure(f"{command[0]}: {done.stderr[-500:]}")
 
-    def run(self, flags=(), **variables):
-        """Exit code, stderr, losses and counters."""
+    def run(self, flags=(), ranks=1, **variables):
+        """Exit code, stderr, losses and counters (of one rank)."""
         out = tempfile.mkdtemp(dir=self.work)
         report = os.path.join(out, "report.json")
         environment = {
@@ -73,7 +73,7 @@ class Case:
                for k, v in variables.items()}}
         done = subprocess.run(
             [f"{self.tools}/qlora-run", self.module, "--config", self.yaml,
-             "--gpus", "1", "--output_dir", out, *flags],
+             "--gpus", str(ranks), "--output_dir", out, *flags],
             capture_output=True, text=True, env=environment, timeout=300)
         losses, metrics = [], os.path.join(out, "metrics.jsonl")
         if os.path.exists(metrics):
@@ -86,8 +86,8 @@ class Case:
                 counts = json.load(file)
         return done.returncode, done.stderr, losses, counts
 
-    def train(self, *flags, **variables):
-        code, errors, losses, counts = self.run(flags, **variables)
+    def train(self, *flags, ranks=1, **variables):
+        code, errors, losses, counts = self.run(flags, ranks, **variables)
         if code or not losses:
             raise Failure(f"qlora-run {' '.join(flags)} {variables} exited "
                           f"{code}: {errors[-800:]}")

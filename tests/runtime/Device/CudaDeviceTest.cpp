@@ -9,7 +9,7 @@
 #include "runtime/Core/Executor.h"
 #include "runtime/Device/Cuda/CudaImages.h"
 #include "tests/runtime/DemoTables.h"
-#include "tests/runtime/Device/FakeCudaDriver.h"
+#include "tests/runtime/Device/FakeNccl.h"
 
 #include <gtest/gtest.h>
 
@@ -24,14 +24,6 @@ namespace {
 
 constexpr DemoEntry kAllEntries[] = {kDemoEvaluate, kDemoAccumulate,
                                      kDemoUpdate};
-
-class TwoRanks final : public Collectives {
-public:
-  int rank() const override { return 0; }
-  int size() const override { return 2; }
-  Status allReduceSum(float *, int64_t) override { return Status::ok(); }
-  void abort() override {}
-};
 
 template <typename T> const T *at(void *address) {
   return static_cast<const T *>(address);
@@ -64,7 +56,7 @@ void addKernels() {
 
 class CudaDeviceTest : public testing::Test {
 protected:
-  CudaDeviceTest() : driver(fake::newDriver()) {
+  CudaDeviceTest() : driver(fake::newDriver()), nccl(fake::newNccl()) {
     addKernels();
     tables.retarget();
   }
@@ -74,7 +66,7 @@ protected:
     device.reset();
     QLORA_ASSIGN_OR_RETURN(LoadedModule loaded, tables.load());
     module.emplace(std::move(loaded));
-    QLORA_ASSIGN_OR_RETURN(device, createCudaDevice(options, driver));
+    QLORA_ASSIGN_OR_RETURN(device, createCudaDevice(options, driver, &nccl));
     return device->load(*module, nullptr);
   }
 
@@ -123,6 +115,7 @@ protected:
   }
 
   CudaDriver &driver;
+  const Nccl &nccl;
   DemoTables tables;
   std::optional<LoadedModule> module;
   std::unique_ptr<Device> device;
@@ -167,6 +160,48 @@ TEST_F(CudaDeviceTest, CapturesAnEntryOnceAndNeverWaits) {
   // beside the two events of the entry itself.
   EXPECT_EQ(calls["eventRecord"], 2 * 4);
   EXPECT_EQ(calls["streamWaitEvent"], 2 * 4);
+}
+
+TEST_F(CudaDeviceTest, AddsUpOverRanksInItsGraphs) {
+  fake::TwoRanks host;
+  DeviceOptions options;
+  options.collectives = &host;
+  for (const bool graphs : {true, false}) {
+    options.graphs = graphs;
+    const Status status = start(options);
+    ASSERT_TRUE(status.isOk()) << status.message();
+    fake::group.calls.clear();
+    fake::machine.calls.clear();
+    for (int step = 0; step < 4; ++step) {
+      ASSERT_TRUE(run(kDemoAccumulate).isOk());
+      ASSERT_TRUE(run(kDemoUpdate, 1).isOk());
+    }
+    // The other rank has the same gradients.
+    for (size_t i = 0; i < 16; ++i)
+      EXPECT_EQ((*read(kDemoTrainable))[i],
+                1 - 4 * 2 * (static_cast<float>(i) + 1));
+    // Once direct, once into the graph.
+    EXPECT_EQ(fake::group.calls["allReduce"], graphs ? 2 : 4);
+    EXPECT_EQ(fake::machine.calls["streamSynchronize"], 0);
+  }
+  device.reset();
+  EXPECT_EQ(fake::group.calls["commDestroy"], 1);
+}
+
+TEST_F(CudaDeviceTest, NoWaitIsLongerThanTheTimeout) {
+  fake::TwoRanks host;
+  host.limit = std::chrono::milliseconds(50);
+  DeviceOptions options;
+  options.collectives = &host;
+  ASSERT_TRUE(start(options).isOk());
+  fake::machine.unfinished = 1 << 30;
+  const Status status = read(kDemoResult).status();
+  EXPECT_HAS(status.message(), "all_reduce on the GPU has not ended after "
+                               "0.05 s");
+  EXPECT_FALSE(device->settle());
+  EXPECT_TRUE(fake::group.isAborted);
+  fake::machine.unfinished = 0;
+  EXPECT_TRUE(device->settle());
 }
 
 TEST_F(CudaDeviceTest, ReadsResultsOfStepsThatAreOver) {
@@ -308,8 +343,8 @@ TEST_F(CudaDeviceTest, EndsPtxWithAZero) {
 TEST_F(CudaDeviceTest, SaysWhichCardIsMissing) {
   DeviceOptions options;
   options.ordinal = 1;
-  EXPECT_HAS(create(options).message(), "no GPU 1 for this rank: the machine "
-                                        "shows 1 to it");
+  EXPECT_HAS(create(options).message(), "no GPU 1 for this rank: LOCAL_RANK "
+                                        "is 1 and the machine shows 1 to it");
   fake::machine.cards = 2;
   EXPECT_TRUE(create(options).isOk());
   fake::machine.cards = 0;
@@ -322,12 +357,6 @@ TEST_F(CudaDeviceTest, SaysWhichCardIsMissing) {
 }
 
 TEST_F(CudaDeviceTest, RefusesWhatItCannotDo) {
-  TwoRanks group;
-  DeviceOptions options;
-  options.collectives = &group;
-  const Status status = create(options);
-  EXPECT_EQ(status.code(), StatusCode::kUnavailable);
-  EXPECT_HAS(status.message(), "all_reduce over 2 GPUs needs NCCL");
   fake::machine.kernels.erase("gather");
   EXPECT_HAS(create({}).message(), "kernel 'gather': the module's device code "
                                    "has no function 'gather'");

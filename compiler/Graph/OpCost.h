@@ -6,7 +6,7 @@
 #ifndef QLORA_COMPILER_GRAPH_OPCOST_H
 #define QLORA_COMPILER_GRAPH_OPCOST_H
 
-#include "compiler/Support/CostModel.h"
+#include "runtime/Kernels/CostModel.h"
 #include "dialects/Model/Model.h"
 
 namespace qlora {

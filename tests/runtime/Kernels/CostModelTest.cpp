@@ -3,7 +3,7 @@
 // The cost model: every op of Kernels.def has a cost, and the costs are the
 // sums written beside them.
 
-#include "compiler/Support/CostModel.h"
+#include "runtime/Kernels/CostModel.h"
 
 #include <bit>
 

@@ -2,7 +2,7 @@
 
 // device.json: what is accepted, and the error for everything else.
 
-#include "compiler/Support/DeviceProfile.h"
+#include "runtime/Kernels/DeviceProfile.h"
 
 #include <filesystem>
 #include <fstream>

@@ -2,7 +2,7 @@
 
 // Reads device.json (DeviceProfile.h).
 
-#include "compiler/Support/DeviceProfile.h"
+#include "runtime/Kernels/DeviceProfile.h"
 
 #include <fstream>
 

@@ -13,10 +13,10 @@
 // (DeviceProfile.h). Good to a factor of about 1.5, which is enough: a GEMM
 // costs a hundred times a norm, and equal ops get equal times.
 
-#ifndef QLORA_COMPILER_SUPPORT_COSTMODEL_H
-#define QLORA_COMPILER_SUPPORT_COSTMODEL_H
+#ifndef QLORA_RUNTIME_KERNELS_COSTMODEL_H
+#define QLORA_RUNTIME_KERNELS_COSTMODEL_H
 
-#include "compiler/Support/DeviceProfile.h"
+#include "runtime/Kernels/DeviceProfile.h"
 #include "runtime/Kernels/KernelTable.h"
 
 namespace qlora {
@@ -62,4 +62,4 @@ bool hasKernelWork(std::string_view op);
 
 } // namespace qlora
 
-#endif // QLORA_COMPILER_SUPPORT_COSTMODEL_H
+#endif // QLORA_RUNTIME_KERNELS_COSTMODEL_H

@@ -7,8 +7,8 @@
 //   {"cpu": "AMD EPYC 9B14", "cores": 8, "gemm_f32_gflops": 620.0,
 //    "gemm_bf16_gflops": 1100.0, "copy_gbps": 41.0, "decode_gbps": 22.0}
 
-#ifndef QLORA_COMPILER_SUPPORT_DEVICEPROFILE_H
-#define QLORA_COMPILER_SUPPORT_DEVICEPROFILE_H
+#ifndef QLORA_RUNTIME_KERNELS_DEVICEPROFILE_H
+#define QLORA_RUNTIME_KERNELS_DEVICEPROFILE_H
 
 #include <string>
 
@@ -44,4 +44,4 @@ StatusOr<DeviceProfile> deviceProfileOrDefault(const std::string &path,
 
 } // namespace qlora
 
-#endif // QLORA_COMPILER_SUPPORT_DEVICEPROFILE_H
+#endif // QLORA_RUNTIME_KERNELS_DEVICEPROFILE_H

@@ -2,7 +2,7 @@
 
 // The cost model: counts per op of Kernels.def, and rates (CostModel.h).
 
-#include "compiler/Support/CostModel.h"
+#include "runtime/Kernels/CostModel.h"
 
 #include <algorithm>
 #include <cassert>

@@ -11,10 +11,10 @@
 
 namespace qlora {
 
-/// A row op reads its operands and writes its results once; a library op is
-/// asked for its kernel call. Everything else (weights, views, structure) is
-/// free. All shapes have to be static.
-Work workOf(mlir::Operation *op);
+/// Seconds of an op on `device`. A row op reads its operands and writes its
+/// results once; a library op is asked for its kernel call. Everything else
+/// (weights, views, structure) is free. All shapes have to be static.
+double secondsOf(mlir::Operation *op, const DeviceProfile &device);
 
 /// The request of a library op's kernel call, with the dtypes of its tensors.
 KernelRequest kernelRequestOf(model::LibraryOp op);

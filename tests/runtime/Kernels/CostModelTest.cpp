@@ -80,20 +80,114 @@ TEST(CostModel, ADecodeIsPaidPerPanelUseAndOncePerScratch) {
   EXPECT_DOUBLE_EQ(secondsOf(kernelWork(panel), roundDevice()),
                    kLaunch + 20e-3 / 0.8 + 1e-3);
   KernelRequest decode =
-      request("decode", {{"rows", 1000}, {"columns", 1000}},
+      request("decode", {{"rows", 1000}, {"columns", 1000}, {"block", 64}},
               {QLORA_DTYPE_NF4, QLORA_DTYPE_F32});
-  // The same, and 0.53 + 4 bytes of each number through memory.
+  // The same, and through memory 4 bytes of each number and what is stored:
+  // 500032 packed, 15680 scales, 62 scales of scales in 256, tables of 1024
+  // and 64, an offset, in all a multiple of 64.
   EXPECT_DOUBLE_EQ(secondsOf(kernelWork(decode), roundDevice()),
-                   kLaunch + 1e-3 + 4.53e6 / 10e9);
+                   kLaunch + 1e-3 + (4e6 + 517120) / 10e9);
 }
 
 TEST(CostModel, AttentionIsCausalAndWindowed) {
   // 4 queries see 1 + 2 + 3 + 4 = 10 keys; with a window of 2, 1 + 2 + 2 + 2.
   Work full = attentionWork({1, 4, 2, 1, 8, 0}, QLORA_DTYPE_F32, false);
   EXPECT_DOUBLE_EQ(full.transcendentals, 2 * 10);
-  EXPECT_DOUBLE_EQ(full.attentionFlops, 2 * 10 * 4 * 8);
+  EXPECT_DOUBLE_EQ(full.attentionFlops(), 2 * 10 * 4 * 8);
   Work windowed = attentionWork({1, 4, 2, 1, 8, 2}, QLORA_DTYPE_F32, true);
-  EXPECT_DOUBLE_EQ(windowed.attentionFlops, 2.5 * 2 * 7 * 4 * 8);
+  EXPECT_DOUBLE_EQ(windowed.attentionFlops(), 2.5 * 2 * 7 * 4 * 8);
+}
+
+/// Round numbers too: 1000 GFLOP/s of attention forward, 500 backward.
+DeviceProfile roundCard() {
+  DeviceProfile device = roundDevice();
+  GpuRates &gpu = device.gpu.emplace();
+  gpu.attentionForwardGflops = 1000;
+  gpu.attentionBackwardGflops = 500;
+  gpu.functionGops = 100;
+  gpu.launchMicroseconds = 2;
+  return device;
+}
+
+TEST(CostModel, AGpuHidesAllButTheLongest) {
+  // 1e6 bytes are 100 us; 4e6 functions 40 us, 2e7 of them 200 us.
+  EXPECT_DOUBLE_EQ(secondsOf(rowWork(1e6, 4e6), roundCard()), 2e-6 + 100e-6);
+  EXPECT_DOUBLE_EQ(secondsOf(rowWork(1e6, 2e7), roundCard()), 2e-6 + 200e-6);
+  Work decode = rowWork(1e6, 0);
+  decode.decodedNumbers = 4e5; // 1.6e6 bytes of them at 4 GB/s
+  EXPECT_DOUBLE_EQ(secondsOf(decode, roundCard()), 2e-6 + 400e-6);
+}
+
+TEST(CostModel, AttentionOfAGpuHasRatesOfItsOwn) {
+  // 1e3 queries see 5.005e5 keys: 4 * 64 FLOPs each, and 2.5 times backward.
+  const AttentionShape shape = {1, 1000, 1, 1, 64, 0};
+  const double flops = 5.005e5 * 4 * 64;
+  Work forward = attentionWork(shape, QLORA_DTYPE_BF16, false);
+  EXPECT_DOUBLE_EQ(secondsOf(forward, roundCard()), 2e-6 + flops / 1e12);
+  Work backward = attentionWork(shape, QLORA_DTYPE_BF16, true);
+  EXPECT_DOUBLE_EQ(secondsOf(backward, roundCard()),
+                   2e-6 + 2.5 * flops / 0.5e12);
+  // In f32 there are no tensor cores: 0.35 of the f32 GEMM rate.
+  Work exact = attentionWork(shape, QLORA_DTYPE_F32, false);
+  EXPECT_DOUBLE_EQ(secondsOf(exact, roundCard()), 2e-6 + flops / 0.35e11);
+}
+
+TEST(CostModel, OnCudaAMixedProductConvertsFirst) {
+  KernelRequest mixed = request(
+      "matmul", {{"m", 100}, {"n", 16}, {"k", 200}, {"lda", 200}, {"ldb", 16},
+                 {"ldc", 16}, {"transpose_a", 0}, {"transpose_b", 0}},
+      {QLORA_DTYPE_BF16, QLORA_DTYPE_F32, QLORA_DTYPE_BF16, std::nullopt});
+  std::vector<Work> kernels = cudaKernelWork(mixed);
+  ASSERT_EQ(kernels.size(), 2u);
+  EXPECT_DOUBLE_EQ(kernels[0].bytes, 200 * 16 * (4 + 2));
+  EXPECT_DOUBLE_EQ(kernels[1].bf16Flops, 2.0 * 100 * 16 * 200);
+  EXPECT_DOUBLE_EQ(kernels[1].bytes, 2.0 * (100 * 200 + 200 * 16 + 100 * 16));
+}
+
+TEST(CostModel, OnCudaTheHeadIsChunksOfProducts) {
+  std::vector<std::optional<qlora_dtype>> dtypes(9, QLORA_DTYPE_BF16);
+  dtypes[findKernelOp("head_loss_grad")->operandIndex("dw")] = std::nullopt;
+  KernelRequest head = request("head_loss_grad",
+                               {{"rows", 10},
+                                {"hidden_size", 20},
+                                {"vocab", 30},
+                                {"ldh", 20},
+                                {"lddh", 20},
+                                {"chunk_rows", 4}},
+                               dtypes);
+  // Chunks of 4, 4 and 2 rows: logits, softmax, gradient; then the sum.
+  std::vector<Work> kernels = cudaKernelWork(head);
+  ASSERT_EQ(kernels.size(), 3 * 3 + 1u);
+  Work all;
+  for (const Work &work : kernels)
+    all += work;
+  EXPECT_DOUBLE_EQ(all.bf16Flops, 2 * 2.0 * 10 * 20 * 30);
+  // Every chunk reads W twice; the logits are written, read three times,
+  // written in bf16 and read again.
+  const double weights = 3 * 2 * 30 * 20 * 2, logits = 10 * 30,
+               rows = 10 * 20 * 2 * 2;
+  EXPECT_DOUBLE_EQ(all.bytes,
+                   weights + rows + logits * (4 + 12 + 2 + 2) + 12 * 10);
+}
+
+TEST(CostModel, OnCudaAPanelIsADecodeAndAProduct) {
+  KernelRequest panel = request("panel_matmul",
+                                {{"m", 64},
+                                 {"rows", 128},
+                                 {"columns", 256},
+                                 {"lda", 256},
+                                 {"ldc", 128},
+                                 {"transpose_w", 1},
+                                 {"block", 64}},
+                                {QLORA_DTYPE_BF16, QLORA_DTYPE_NF4,
+                                 QLORA_DTYPE_BF16, std::nullopt});
+  std::vector<Work> kernels = cudaKernelWork(panel);
+  ASSERT_EQ(kernels.size(), 2u);
+  EXPECT_DOUBLE_EQ(kernels[0].decodedNumbers, 128 * 256);
+  EXPECT_DOUBLE_EQ(kernels[1].bf16Flops, 2.0 * 64 * 128 * 256);
+  EXPECT_DOUBLE_EQ(secondsOf(panel, roundCard()),
+                   secondsOf(kernels[0], roundCard()) +
+                       secondsOf(kernels[1], roundCard()));
 }
 
 TEST(CostModel, TheHeadOfATrainedModelHasOneProductMore) {

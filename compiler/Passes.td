@@ -138,7 +138,7 @@ def Rematerialize : Pass<"rematerialize", "::mlir::ModuleOp"> {
     Option<"blocks", "blocks", "bool", "false", "whole-block policy">,
     Option<"target", "target", "std::string", "\"cpu\"", "cpu or cuda">,
     Option<"profile", "device-profile", "std::string", "\"\"",
-           "device.json of qlora-run --calibrate">,
+           "a known card, or device.json of qlora-run --calibrate">,
     Option<"remarks", "remarks", "bool", "false", "say why, with numbers">,
   ];
 }
@@ -171,7 +171,7 @@ def PlanDequant : Pass<"plan-dequant", "::mlir::ModuleOp"> {
            "memory left for resident weights">,
     Option<"target", "target", "std::string", "\"cpu\"", "cpu or cuda">,
     Option<"profile", "device-profile", "std::string", "\"\"",
-           "device.json of qlora-run --calibrate">,
+           "a known card, or device.json of qlora-run --calibrate">,
     Option<"remarks", "remarks", "bool", "false", "say why, with numbers">,
   ];
 }

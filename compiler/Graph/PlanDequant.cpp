@@ -186,18 +186,18 @@ static void estimate(UseGroup &group, const DeviceProfile &device) {
   Value stored = group.uses.front()->get();
   auto type = cast<RankedTensorType>(stored.getType());
   for (OpOperand *use : group.uses)
-    group.panelSeconds += secondsOf(workOf(use->getOwner()), device);
+    group.panelSeconds += secondsOf(use->getOwner(), device);
   // Ask the ops themselves, with a stand-in that has the type of the numbers.
   OpBuilder builder(group.uses.front()->getOwner());
   auto decode = DecodeOp::create(builder, stored.getLoc(),
                                  type.clone(group.compute), stored);
   for (OpOperand *use : group.uses) {
     use->set(decode.getResult());
-    group.residentSeconds += secondsOf(workOf(use->getOwner()), device);
+    group.residentSeconds += secondsOf(use->getOwner(), device);
     use->set(stored);
   }
   group.scratchSeconds =
-      group.residentSeconds + secondsOf(workOf(decode), device);
+      group.residentSeconds + secondsOf(decode.getOperation(), device);
   decode.erase();
 }
 

@@ -100,7 +100,7 @@ void ProblemBuilder::addOp(Operation *op, bool isBackward) {
       result.problem.values.push_back(described);
     }
   if (!isBackward)
-    entry.seconds = secondsOf(workOf(op), device);
+    entry.seconds = secondsOf(op, device);
   if (Value tied = continuedOperand(op))
     entry.tied = lookup(tied);
   result.problem.ops.push_back(std::move(entry));

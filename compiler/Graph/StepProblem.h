@@ -6,7 +6,7 @@
 #ifndef QLORA_COMPILER_GRAPH_STEPPROBLEM_H
 #define QLORA_COMPILER_GRAPH_STEPPROBLEM_H
 
-#include "compiler/Support/DeviceProfile.h"
+#include "runtime/Kernels/DeviceProfile.h"
 #include "compiler/Support/RecomputePlanner.h"
 #include "dialects/Train/Train.h"
 

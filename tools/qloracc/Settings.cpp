@@ -30,8 +30,9 @@ const OptionRow kOwn[] = {
      "folder for the IR after every phase and the kernels"},
     {"report", kPath, "", OptionScope::kProgram, kGroup,
      "JSON file for the memory plan and every decision"},
-    {"device_profile", kPath, "", OptionScope::kProgram, kGroup,
-     "device.json of qlora-run --calibrate"},
+    {"device_profile", kString, "", OptionScope::kProgram, kGroup,
+     "a known card (h100, h200, ...), or a file: device.json of qlora-run "
+     "--calibrate"},
     {"dequant", kChoice, "auto", OptionScope::kProgram, kGroup,
      "where stored weights become numbers", "",
      "auto panel scratch resident"},

@@ -124,3 +124,23 @@ StepProblem qlora::buildStepProblem(StepOp step,
                                     const DeviceProfile &device) {
   return ProblemBuilder(device).run(step);
 }
+
+DenseMap<Operation *, unsigned> qlora::zonesOf(StepOp step) {
+  DenseMap<Operation *, unsigned> zones;
+  SmallVector<Operation *> recomputed;
+  unsigned zone = 0;
+  int64_t block = -1;
+  for (Operation &op : step.getBody().front()) {
+    recomputed.push_back(&op);
+    if (op.hasAttr(kRecomputedAttr))
+      continue;
+    bool isInBlock = op.hasAttr(kBackwardAttr) && blockOf(&op) >= 0;
+    if (isInBlock && blockOf(&op) != block) {
+      block = blockOf(&op);
+      ++zone;
+    }
+    while (!recomputed.empty())
+      zones[recomputed.pop_back_val()] = zone;
+  }
+  return zones;
+}

@@ -27,6 +27,10 @@ struct StepProblem {
 /// result that continues it, and gradients with the gradient arena.
 StepProblem buildStepProblem(train::StepOp step, const DeviceProfile &device);
 
+/// Per op of `step`, the zone it is in (RecomputePlanner.h); a recomputed op is
+/// in that of the op which it was recomputed for.
+llvm::DenseMap<mlir::Operation *, unsigned> zonesOf(train::StepOp step);
+
 } // namespace qlora
 
 #endif // QLORA_COMPILER_GRAPH_STEPPROBLEM_H

@@ -10,8 +10,9 @@
 //       constants [64, 64, 8, ...] rows 0 label "model.layers.0.q_proj"
 //
 // One buffer per value, but: the parts of a split or concat are ranges of the
-// whole; a result that continues an operand which dies takes over its buffer;
-// a gradient is written straight into the gradient arena where its op can add.
+// whole; a result that may overwrite an operand which dies takes over its
+// buffer (Graph/Overwrite.h); a gradient is written straight into the gradient
+// arena where its op can add.
 
 #include "compiler/Passes.h"
 #include "compiler/Schedule/ParameterLayout.h"

@@ -74,6 +74,8 @@ void RecomputeLayout::describeOps() {
     }
     for (uint32_t value : problem.ops[i].outputs)
       add(op.writes, value);
+    for (RecomputeOp::Tie tie : problem.ops[i].ties)
+      op.ties.push_back({touchOf(tie.input), touchOf(tie.output)});
   }
 }
 
@@ -193,24 +195,28 @@ void RecomputeLayout::findLives() {
   }
 }
 
+/// Operands that end here and are continued hand their memory over.
+void RecomputeLayout::handOver(uint32_t m) {
+  for (const auto &[read, write] : touches[moments[m].op].ties) {
+    uint32_t from = instance(read, moments[m].before);
+    uint32_t to = instance(write, moments[m].before);
+    if (lastMoment[from] != int64_t(m) || !held[from] || held[to])
+      continue;
+    held[from] = false;
+    held[to] = true;
+  }
+}
+
 void RecomputeLayout::countBytes() {
   held.assign(bytes.size(), false);
   peak = 0, peakMoment = 0, peakCount = 0;
   uint64_t live = 0;
   for (size_t m = 0; m < moments.size(); ++m) {
     const Moment &moment = moments[m];
-    const RecomputeOp &op = problem.ops[moment.op];
     const uint32_t *first = touched.data() + moment.firstTouched;
     const uint32_t *writes = first + touches[moment.op].reads.size();
     const uint32_t *end = writes + touches[moment.op].writes.size();
-    // An operand that ends here and is continued hands its memory over.
-    if (op.tied != kNoValue) {
-      uint32_t from = instance(touchOf(op.tied), moment.before), to = *writes;
-      if (lastMoment[from] == int64_t(m) && held[from] && !held[to]) {
-        held[from] = false;
-        held[to] = true;
-      }
-    }
+    handOver(m);
     for (const uint32_t *memory = writes; memory != end; ++memory)
       if (!held[*memory]) {
         held[*memory] = true;

@@ -62,6 +62,7 @@ private:
   };
   struct OpTouches {
     std::vector<Touch> reads, writes;
+    std::vector<std::pair<Touch, Touch>> ties; ///< read, write
     std::vector<uint32_t> inputMakers;
     /// Its first backward reader, and the first of each zone.
     std::vector<uint32_t> first, firstPerZone;
@@ -87,6 +88,7 @@ private:
   void addMoment(uint32_t op, uint32_t before);
   void findLives();
   void countBytes();
+  void handOver(uint32_t moment);
   /// The copy that a reader before or at op `before` sees: the latest clone's,
   /// or the forward's. Clones' are numbered after all values.
   uint32_t instance(const Touch &touch, uint32_t before) const;

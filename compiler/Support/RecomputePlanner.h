@@ -84,9 +84,12 @@ struct RecomputeOp {
   /// The outputs are parts of the only input: costs nothing, and goes with
   /// the op that makes the input.
   bool isView = false;
-  /// The input that output 0 takes over the memory of if it is not read
-  /// later, or kNoValue.
-  uint32_t tied = kNoValue;
+  /// The output takes over the memory of the input, which has as many bytes,
+  /// if that is not read later. The first such pair of each counts.
+  struct Tie {
+    uint32_t input, output;
+  };
+  std::vector<Tie> ties;
 };
 
 /// Forward ops first, then backward ops, in program order.

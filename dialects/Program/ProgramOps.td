@@ -186,7 +186,8 @@ def Program_ViewOp : Program_Op<"view", [Pure]> {
                                  "int64_t":$bytes)>];
 }
 
-def Program_LaunchOp : Program_Op<"launch"> {
+def Program_LaunchOp : Program_Op<"launch",
+    [DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
   let summary = "runs a kernel";
   let description = [{
     (C1) the kernel exists. (C2) one access (enum qlora_access) and dtype

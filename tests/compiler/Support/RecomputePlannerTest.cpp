@@ -24,19 +24,22 @@ class ProblemBuilder {
 public:
   uint32_t forward(std::vector<uint32_t> inputs, uint64_t bytes,
                    double seconds, int64_t block = -1) {
-    return add({inputs, {}, seconds, block, false, false, kNoValue}, bytes);
+    return add({inputs, {}, seconds, block, false, false, {}}, bytes);
   }
   uint32_t backward(std::vector<uint32_t> inputs, uint64_t bytes,
                     int64_t block = -1) {
-    return add({inputs, {}, 0, block, true, false, kNoValue}, bytes);
+    return add({inputs, {}, 0, block, true, false, {}}, bytes);
   }
   uint32_t view(uint32_t whole, uint64_t bytes) {
-    uint32_t part = add({{whole}, {}, 0, -1, false, true, kNoValue}, bytes);
+    uint32_t part = add({{whole}, {}, 0, -1, false, true, {}}, bytes);
     problem.values[part].partOf = whole;
     return part;
   }
   /// The last op takes over the memory of `value` if it can.
-  void tie(uint32_t value) { problem.ops.back().tied = value; }
+  void tie(uint32_t value) {
+    RecomputeOp &op = problem.ops.back();
+    op.ties.push_back({value, op.outputs.front()});
+  }
 
   RecomputeProblem problem;
 

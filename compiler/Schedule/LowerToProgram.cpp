@@ -31,6 +31,10 @@ namespace qlora {
 namespace {
 class LowerToProgramPass
     : public qlora::impl::LowerToProgramBase<LowerToProgramPass> {
+public:
+  using LowerToProgramBase::LowerToProgramBase;
+
+private:
   void runOnOperation() override;
 };
 } // namespace
@@ -69,11 +73,13 @@ static void emitArenas(OpBuilder &builder, Location loc,
   arena(program::Arena::Workspace, 0);
   arena(program::Arena::Input, inputBytes);
   arena(program::Arena::Result, resultBytes);
+  if (layout.getHostBytes() > 0)
+    arena(program::Arena::Host, layout.getHostBytes());
 }
 
 void LowerToProgramPass::runOnOperation() {
   ModuleOp module = getOperation();
-  FailureOr<ParameterLayout> layout = ParameterLayout::of(module);
+  FailureOr<ParameterLayout> layout = ParameterLayout::of(module, offloadTables);
   if (failed(layout))
     return signalPassFailure();
   OpBuilder builder = OpBuilder::atBlockEnd(module.getBody());

@@ -45,6 +45,7 @@ RecomputeLayout::RecomputeLayout(const RecomputeProblem &problem)
   }
   describeOps();
   describeReaders();
+  describeForward();
 }
 
 RecomputeLayout::Touch RecomputeLayout::touchOf(uint32_t value) const {
@@ -93,6 +94,21 @@ void RecomputeLayout::describeReaders() {
         op.firstPerZone.push_back(i);
     }
   }
+}
+
+/// The forward's moments, whatever is computed again later.
+void RecomputeLayout::describeForward() {
+  firstForward.assign(problem.values.size(), -1);
+  lastForward.assign(problem.values.size(), -1);
+  for (uint32_t i = 0; i < forwardCount; ++i) {
+    addMoment(i, 0);
+    for (size_t t = moments[i].firstTouched; t < touched.size(); ++t) {
+      if (firstForward[touched[t]] < 0)
+        firstForward[touched[t]] = i;
+      lastForward[touched[t]] = i;
+    }
+  }
+  forwardTouched = touched.size();
 }
 
 /// An op `before` which some clone reads what `op` makes.
@@ -160,36 +176,27 @@ void RecomputeLayout::addMoment(uint32_t op, uint32_t before) {
 
 void RecomputeLayout::findLives() {
   size_t values = problem.values.size();
-  moments.clear();
-  touched.clear();
   bytes = valueBytes;
   for (const Clone &clone : clones)
     for (uint32_t value : problem.ops[clone.op].outputs)
       bytes.push_back(valueBytes[value]);
-  for (uint32_t i = 0; i < forwardCount; ++i)
-    addMoment(i, 0);
+  moments.resize(forwardCount);
+  touched.resize(forwardTouched);
   for (uint32_t i = forwardCount; i < problem.ops.size(); ++i) {
     for (uint32_t c = clonesBefore[i]; c != kEnd; c = clones[c].next)
       addMoment(clones[c].op, i);
     addMoment(i, i);
   }
-  firstForward.assign(values, -1);
-  lastForward.assign(values, -1);
   firstBackward.assign(values, kNever);
-  lastMoment.assign(bytes.size(), -1);
-  for (size_t m = 0, t = 0; m < moments.size(); ++m) {
+  lastMoment = lastForward;
+  lastMoment.resize(bytes.size(), -1);
+  for (size_t m = forwardCount, t = forwardTouched; m < moments.size(); ++m) {
     size_t end = m + 1 < moments.size() ? moments[m + 1].firstTouched
                                         : touched.size();
     for (; t < end; ++t) {
       uint32_t memory = touched[t];
       lastMoment[memory] = m;
-      if (memory >= values)
-        continue;
-      if (firstForward[memory] < 0)
-        firstForward[memory] = m;
-      if (m < forwardCount)
-        lastForward[memory] = m;
-      else if (firstBackward[memory] == kNever)
+      if (memory < values && firstBackward[memory] == kNever)
         firstBackward[memory] = m;
     }
   }
@@ -208,7 +215,7 @@ void RecomputeLayout::handOver(uint32_t m) {
 }
 
 void RecomputeLayout::countBytes() {
-  held.assign(bytes.size(), false);
+  held.assign(bytes.size(), 0);
   peak = 0, peakMoment = 0, peakCount = 0;
   uint64_t live = 0;
   for (size_t m = 0; m < moments.size(); ++m) {

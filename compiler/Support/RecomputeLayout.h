@@ -82,6 +82,7 @@ private:
 
   void describeOps();
   void describeReaders();
+  void describeForward();
   Touch touchOf(uint32_t value) const;
   void askFor(uint32_t op, uint32_t reader, const Choice &choice);
   void placeClones(const Choice &choice);
@@ -99,19 +100,22 @@ private:
   std::vector<bool> isReadByBackward;
   std::vector<OpTouches> touches;
   std::vector<uint64_t> valueBytes; ///< padded
+  uint32_t forwardTouched = 0;      ///< entries of `touched` of the forward
+  /// Per value: the first and last moment of the forward that touches it.
+  std::vector<int64_t> firstForward, lastForward;
 
   std::vector<std::vector<uint32_t>> readers; ///< per op, one per clone
   std::vector<Clone> clones; ///< of one op side by side, the latest first
   std::vector<uint32_t> firstClones, cloneCounts;
   std::vector<uint32_t> clonesBefore; ///< first of a list, per op
-  std::vector<Moment> moments;
+  std::vector<Moment> moments;   ///< those of the forward are always the same
   std::vector<uint32_t> touched; ///< instances
   /// Per instance.
   std::vector<uint64_t> bytes;
   std::vector<int64_t> lastMoment;
-  std::vector<bool> held;
-  /// Per value: the forward's first and last moment, the first after those.
-  std::vector<int64_t> firstForward, lastForward, firstBackward;
+  std::vector<uint8_t> held;
+  /// Per value: the first moment after the forward that touches it.
+  std::vector<int64_t> firstBackward;
   uint64_t peak = 0;
   int64_t peakMoment = 0, peakCount = 0;
   double extraSeconds = 0;

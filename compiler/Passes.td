@@ -199,7 +199,7 @@ def LowerToProgram : Pass<"lower-to-program", "::mlir::ModuleOp"> {
   let summary = "values get buffers, ops become commands";
   let description = [{
     One buffer per value, but: the parts of a split or concat are ranges of the
-    whole, a result that continues an operand which dies takes over its buffer,
+    whole, a result that may overwrite an operand which dies takes over its buffer,
     and a gradient is written straight into the gradient arena where its op can
     add. An accumulate step becomes two entries, with and without collectives.
     Places in the activation arena are left to plan-memory.
@@ -210,6 +210,10 @@ def LowerToProgram : Pass<"lower-to-program", "::mlir::ModuleOp"> {
     ```
   }];
   let dependentDialects = ["::qlora::program::ProgramDialect"];
+  let options = [
+    Option<"offloadTables", "offload-tables", "bool", "false",
+           "frozen weights that are read by rows go to the host arena">,
+  ];
 }
 
 def SelectKernels : Pass<"select-kernels", "::mlir::ModuleOp"> {

@@ -102,8 +102,10 @@ static void buildOptimize(OpPassManager &pm, const CompileOptions &options,
 //===----------------------------------------------------------------------===//
 
 static void buildProgram(OpPassManager &pm, const CompileOptions &options,
-                         const MemoryBudget &) {
-  pm.addPass(createLowerToProgram());
+                         const MemoryBudget &budget) {
+  LowerToProgramOptions lower;
+  lower.offloadTables = budget.offloadTables;
+  pm.addPass(createLowerToProgram(lower));
   // Brings the workspaces, which the plan has to include.
   SelectKernelsOptions select;
   select.target = options.target;

@@ -125,7 +125,8 @@ void PlanMemoryPass::writeReport(
       for (auto arena : getOperation().getOps<ArenaOp>()) {
         json.attribute(stringifyArena(arena.getKind()),
                        static_cast<int64_t>(arena.getBytes()));
-        total += arena.getBytes();
+        if (arena.getKind() != Arena::Host)
+          total += arena.getBytes();
       }
     });
     json.attribute("total_bytes", total);

@@ -35,6 +35,8 @@ static KernelOperand parseOperand(std::string_view word) {
       operand.isWritten = true;
     } else if (mark == '?') {
       operand.isOptional = true;
+    } else if (mark == '@') {
+      operand.isReadByRows = true;
     } else {
       break;
     }

@@ -24,6 +24,7 @@ struct KernelOperand {
   bool isRead = false;
   bool isWritten = false;
   bool isOptional = false;
+  bool isReadByRows = false; ///< of all its rows only a few are read
 };
 
 struct KernelRequest;

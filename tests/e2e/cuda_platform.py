@@ -6,6 +6,8 @@
     cuda_platform.py --tools build/bin [--case llama-lora] [--faults N]
                      [--only-faults]
 
+  The embedding is in pinned host memory.
+
   counts   a micro-batch and an update are one graph launch each; the host
            never waits for the newest work, only for the step before
   seeds    the same losses, bit for bit, in every order that streams may run
@@ -32,7 +34,7 @@ LAST_IS_IGNORED = {"cuStreamSynchronize"}
 ONLY_FIRST = {"cuMemGetInfo_v2"}
 SHORT = ("--max-steps", "2")
 COUNTED = {"run", "host waits", "synchronisations", "pageable copies",
-           "device bytes", "guarded launches"}
+           "device bytes", "guarded launches", "mapped host bytes"}
 
 
 class Failure(Exception):
@@ -53,7 +55,8 @@ class Case:
         self.check([f"{self.tools}/qloracc", model, "-o", self.module,
                     "--config", self.yaml, "--target", "cuda", "--cuda-arch",
                     archs, "--cuda-compiler",
-                    os.path.join(HERE, "..", "cuda", "host-nvcc"), *flags])
+                    os.path.join(HERE, "..", "cuda", "host-nvcc"),
+                    "--offload-embedding", "true", *flags])
 
     @staticmethod
     def check(command):
@@ -111,6 +114,9 @@ def check_counts(case):
     failed = expect("counts", graphs == 2 and launches == allocations == 0,
                     f"{graphs:g} graphs, {launches:g} launches and "
                     f"{allocations:g} allocations a step of one micro-batch")
+    hosted = few.get("mapped host bytes", 0)
+    failed += expect("counts", hosted > 0, f"{hosted} bytes of the embedding "
+                     "are read where they are, in host memory")
     return failed + expect("counts", waits == 0,
                            f"{waits:g} synchronisations a step")
 

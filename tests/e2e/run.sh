@@ -37,4 +37,9 @@ echo "-- dropout with the same masks in PyTorch"
 echo "-- CUDA on the software platform"
 ./goldens.py --tools "$tools" --target cuda --ranks 1
 ./goldens.py --tools "$tools" --target cuda --ranks 1 --bf16
+echo "-- the embedding in host memory"
+./goldens.py --tools "$tools" --target cuda --ranks 1 \
+  --compile-flag=--offload-embedding=true llama-nf4
 ./cuda_platform.py --tools "$tools"
+echo "-- plans of large models"
+./plans.py --tools "$tools"

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <random>
 
 #include <gtest/gtest.h>
@@ -17,22 +18,28 @@ using namespace qlora;
 
 namespace {
 
+using Ops = std::vector<uint32_t>;
+
 class ProblemBuilder {
 public:
   uint32_t forward(std::vector<uint32_t> inputs, uint64_t bytes,
                    double seconds, int64_t block = -1) {
-    return add({inputs, {}, seconds, block, false, false, kNoValue}, bytes);
+    return add({inputs, {}, seconds, block, false, false, {}}, bytes);
   }
-  uint32_t backward(std::vector<uint32_t> inputs, uint64_t bytes) {
-    return add({inputs, {}, 0, -1, true, false, kNoValue}, bytes);
+  uint32_t backward(std::vector<uint32_t> inputs, uint64_t bytes,
+                    int64_t block = -1) {
+    return add({inputs, {}, 0, block, true, false, {}}, bytes);
   }
   uint32_t view(uint32_t whole, uint64_t bytes) {
-    uint32_t part = add({{whole}, {}, 0, -1, false, true, kNoValue}, bytes);
+    uint32_t part = add({{whole}, {}, 0, -1, false, true, {}}, bytes);
     problem.values[part].partOf = whole;
     return part;
   }
   /// The last op takes over the memory of `value` if it can.
-  void tie(uint32_t value) { problem.ops.back().tied = value; }
+  void tie(uint32_t value) {
+    RecomputeOp &op = problem.ops.back();
+    op.ties.push_back({value, op.outputs.front()});
+  }
 
   RecomputeProblem problem;
 
@@ -47,12 +54,11 @@ private:
 };
 
 /// Live bytes of a plan, counted as plainly as possible: the program is
-/// written out, and every value looked up in it. Without ties.
+/// written out with its clones, each memory named by its value and by who made
+/// it, and looked up. Without ties.
 uint64_t plainPeak(const RecomputeProblem &problem,
                    const RecomputePlan &plan) {
-  struct Line {
-    std::vector<std::pair<uint32_t, bool>> reads, writes; ///< (root, again)
-  };
+  using Memory = std::pair<uint32_t, int64_t>; ///< root, clone before (-1: no)
   auto root = [&](uint32_t value) {
     while (problem.values[value].partOf != kNoValue)
       value = problem.values[value].partOf;
@@ -65,36 +71,36 @@ uint64_t plainPeak(const RecomputeProblem &problem,
           return i;
     return kNoValue;
   };
-  std::vector<Line> lines;
-  auto write = [&](uint32_t i, bool again, bool late) {
-    Line line;
+  auto latest = [&](uint32_t value, int64_t at) {
+    int64_t clone = -1;
+    for (uint32_t before : plan.before[makerOf(root(value))])
+      if (int64_t(before) <= at)
+        clone = std::max<int64_t>(clone, before);
+    return Memory(root(value), clone);
+  };
+  std::vector<std::vector<Memory>> lines;
+  auto write = [&](uint32_t i, int64_t at) {
+    std::vector<Memory> line;
     for (uint32_t value : problem.ops[i].inputs)
-      line.reads.push_back(
-          {root(value), late && plan.before[makerOf(root(value))] >= 0});
+      line.push_back(latest(value, at));
     for (uint32_t value : problem.ops[i].outputs)
-      line.writes.push_back({root(value), again});
+      line.push_back(latest(value, at));
     lines.push_back(line);
   };
   for (uint32_t i = 0; i < problem.ops.size(); ++i) {
     for (uint32_t j = 0; problem.ops[i].isBackward && j < i; ++j)
-      if (plan.before[j] == int64_t(i))
-        write(j, true, true);
-    write(i, false, problem.ops[i].isBackward);
+      if (std::count(plan.before[j].begin(), plan.before[j].end(), i))
+        write(j, i);
+    write(i, problem.ops[i].isBackward ? int64_t(i) : -1);
   }
+  std::map<Memory, std::pair<size_t, size_t>> lives;
+  for (size_t m = 0; m < lines.size(); ++m)
+    for (Memory memory : lines[m])
+      lives.try_emplace(memory, m, m).first->second.second = m;
   std::vector<uint64_t> live(lines.size(), 0);
-  for (uint32_t value = 0; value < problem.values.size(); ++value)
-    for (bool again : {false, true}) {
-      int64_t first = -1, last = -1;
-      for (size_t m = 0; m < lines.size(); ++m)
-        for (auto &list : {lines[m].writes, lines[m].reads})
-          for (auto touched : list)
-            if (touched == std::pair(value, again)) {
-              first = first < 0 ? m : first;
-              last = m;
-            }
-      for (int64_t m = first; m >= 0 && m <= last; ++m)
-        live[m] += (problem.values[value].bytes + 63) / 64 * 64;
-    }
+  for (auto [memory, life] : lives)
+    for (size_t m = life.first; m <= life.second; ++m)
+      live[m] += (problem.values[memory.first].bytes + 63) / 64 * 64;
   return *std::max_element(live.begin(), live.end());
 }
 
@@ -106,9 +112,14 @@ void expectOrdered(const RecomputeProblem &problem,
     for (uint32_t value : problem.ops[i].outputs)
       makers[value] = i;
   for (uint32_t i = 0; i < problem.ops.size(); ++i) {
-    int64_t at = problem.ops[i].isBackward ? int64_t(i) : plan.before[i];
-    for (uint32_t value : problem.ops[i].inputs)
-      EXPECT_TRUE(at < 0 || plan.before[makers[value]] <= at);
+    std::vector<uint32_t> readers = plan.before[i];
+    if (problem.ops[i].isBackward)
+      readers.push_back(i);
+    for (uint32_t at : readers)
+      for (uint32_t value : problem.ops[i].inputs) {
+        const std::vector<uint32_t> &clones = plan.before[makers[value]];
+        EXPECT_TRUE(clones.empty() || clones.front() <= at);
+      }
   }
 }
 
@@ -125,13 +136,14 @@ RecomputeProblem layered(int64_t layers, uint64_t bytes) {
     saved.push_back({x, norm, up, act});
     x = builder.forward({x, down}, bytes, 1e-6, layer);
   }
+  x = builder.forward({x}, bytes, 1e-6);
   uint32_t gradient = builder.backward({x}, bytes);
   for (int64_t layer = layers; layer-- > 0;) {
     auto &s = saved[layer];
-    uint32_t dact = builder.backward({gradient, s[3]}, 4 * bytes);
-    uint32_t dup = builder.backward({dact, s[2]}, 4 * bytes);
-    uint32_t dnorm = builder.backward({dup, s[1]}, bytes);
-    gradient = builder.backward({gradient, dnorm, s[0]}, bytes);
+    uint32_t dact = builder.backward({gradient, s[3]}, 4 * bytes, layer);
+    uint32_t dup = builder.backward({dact, s[2]}, 4 * bytes, layer);
+    uint32_t dnorm = builder.backward({dup, s[1]}, bytes, layer);
+    gradient = builder.backward({gradient, dnorm, s[0]}, bytes, layer);
   }
   return builder.problem;
 }
@@ -161,7 +173,7 @@ RecomputeProblem randomProblem(std::mt19937 &random, int64_t forwardOps,
     std::vector<uint32_t> inputs = {gradient};
     if (random() % 3)
       inputs.push_back(values[i]);
-    gradient = builder.backward(inputs, 64 * (1 + random() % 4));
+    gradient = builder.backward(inputs, 64 * (1 + random() % 4), i / 3);
   }
   return builder.problem;
 }
@@ -171,8 +183,8 @@ TEST(RecomputePlanner, NothingToDoWithinTheBudget) {
   RecomputePlan all = planWithoutRecompute(problem);
   RecomputePlan plan = planRecompute(problem, all.peakBytes);
   EXPECT_EQ(plan.seconds, 0);
-  for (int64_t before : plan.before)
-    EXPECT_EQ(before, -1);
+  for (const std::vector<uint32_t> &before : plan.before)
+    EXPECT_TRUE(before.empty());
 }
 
 TEST(RecomputePlanner, TheEssaysExample) {
@@ -194,7 +206,7 @@ TEST(RecomputePlanner, TheEssaysExample) {
   RecomputePlan plan = planRecompute(b.problem, 3 * 6400);
   EXPECT_EQ(plan.peakBytes, 2u * 6400 + 128);
   EXPECT_EQ(plan.seconds, 1);
-  EXPECT_EQ(plan.before[0], 7);
+  EXPECT_EQ(plan.before[0], Ops{7});
   // s is made from g, so two of them are alive at once in every plan.
   EXPECT_EQ(planRecompute(b.problem, 6400).peakBytes, 2u * 6400 + 128);
 }
@@ -216,8 +228,8 @@ TEST(RecomputePlanner, CheapestChainPerByte) {
   RecomputePlan plan = planRecompute(b.problem, 7168);
   EXPECT_EQ(plan.peakBytes, 7168u); // 7808 - 640
   EXPECT_EQ(plan.seconds, 1);
-  EXPECT_EQ(plan.before[2], 6); // before the op that reads it
-  EXPECT_EQ(plan.before[1], -1);
+  EXPECT_EQ(plan.before[2], Ops{6}); // before the op that reads it
+  EXPECT_TRUE(plan.before[1].empty());
 }
 
 TEST(RecomputePlanner, ViewsGoWithTheirSource) {
@@ -233,8 +245,8 @@ TEST(RecomputePlanner, ViewsGoWithTheirSource) {
   EXPECT_EQ(planWithoutRecompute(b.problem).peakBytes, 7168u);
   RecomputePlan plan = planRecompute(b.problem, 6528);
   EXPECT_EQ(plan.peakBytes, 6528u); // 7168 - 640
-  EXPECT_EQ(plan.before[1], 6);
-  EXPECT_EQ(plan.before[2], 6);
+  EXPECT_EQ(plan.before[1], Ops{6});
+  EXPECT_EQ(plan.before[2], Ops{6});
 }
 
 TEST(RecomputePlanner, ATiedResultTakesOverItsOperand) {
@@ -259,9 +271,12 @@ TEST(RecomputePlanner, PeakIsWhatAPlainCountSays) {
     EXPECT_EQ(plan.peakBytes, plainPeak(problem, plan));
     EXPECT_LE(plan.peakBytes, all.peakBytes);
     expectOrdered(problem, plan);
-    RecomputePlan blocks = planBlocks(problem, 0);
-    EXPECT_EQ(blocks.peakBytes, plainPeak(problem, blocks));
-    expectOrdered(problem, blocks);
+    for (const RecomputePlan &fixed :
+         {planBlocks(problem, 0), planNested(problem, 2),
+          planNested(problem, 3), planRecompute(problem, 1)}) {
+      EXPECT_EQ(fixed.peakBytes, plainPeak(problem, fixed));
+      expectOrdered(problem, fixed);
+    }
   }
 }
 
@@ -275,9 +290,10 @@ TEST(RecomputePlanner, CloseToTheBestOfAllChoices) {
     RecomputeLayout layout(problem);
     double least = -1;
     for (uint32_t choice = 0; choice < 1u << 10; ++choice) {
-      RecomputeLayout::Keep keep(problem.ops.size());
+      RecomputeLayout::Choice keep(problem.ops.size(), Recompute::Once);
       for (uint32_t i = 0; i < 10; ++i)
-        keep[i] = choice >> i & 1;
+        if (choice >> i & 1)
+          keep[i] = Recompute::Never;
       layout.evaluate(keep);
       if (layout.peakBytes() <= budget &&
           (least < 0 || layout.seconds() < least))
@@ -319,6 +335,48 @@ TEST(RecomputePlanner, CheapOpsFirstOnALayeredModel) {
   RecomputePlan plan = planRecompute(problem, all.peakBytes * 3 / 4);
   EXPECT_LE(plan.peakBytes, all.peakBytes * 3 / 4);
   EXPECT_LT(plan.seconds, 1e-3);
+}
+
+TEST(RecomputePlanner, ASegmentTwiceHoldsOneInside) {
+  // 6 blocks, U = 64, with x0 to x6 between them. Of a segment of 3, x0, x3
+  // and x6 are kept, but x6 is only there for the head.
+  RecomputeProblem problem = layered(6, 64);
+  RecomputePlan nested = planNested(problem, 3);
+  EXPECT_EQ(nested.peakBytes, plainPeak(problem, nested));
+  // Op 0 makes x0, ops 5 b + 1 to 5 b + 5 are block b, and its last one makes
+  // x(b + 1). The gradients of block b begin at 33 + 4 (5 - b).
+  EXPECT_TRUE(nested.before[15].empty());
+  EXPECT_EQ(nested.before[20], Ops{33});
+  EXPECT_EQ(nested.before[25], Ops{33});
+  // The norm of block 4: for x5, and for its own gradients.
+  EXPECT_EQ(nested.before[21], (Ops{33, 37}));
+  EXPECT_EQ(nested.before[26], Ops{33}); // of block 5: only its own
+  // x0 x3 x4' x5' d, then norm, up, act and dact: 1 + 4 + 4 + 4.
+  EXPECT_EQ(nested.peakBytes, (5u + 13) * 64);
+  // At once, the segment would hold that of three blocks.
+  EXPECT_GT(planSegments(problem, 3).peakBytes, nested.peakBytes);
+}
+
+TEST(RecomputePlanner, TwiceOnlyWhereOnceIsNotEnough) {
+  RecomputeProblem problem = layered(36, 64000);
+  uint64_t once = planRecompute(problem, 1).peakBytes;
+  uint64_t least = UINT64_MAX;
+  for (int64_t blocks : {1, 2, 3, 4, 6, 8})
+    least = std::min(least, planSegments(problem, blocks).peakBytes);
+  EXPECT_LT(once, least * 3 / 5);
+  auto most = [](const RecomputePlan &plan) {
+    size_t times = 0;
+    for (const std::vector<uint32_t> &before : plan.before)
+      times = std::max(times, before.size());
+    return times;
+  };
+  RecomputePlan roomy = planRecompute(problem, least);
+  EXPECT_LE(roomy.peakBytes, least);
+  EXPECT_EQ(most(roomy), 1u);
+  RecomputePlan tight = planRecompute(problem, least * 3 / 5);
+  EXPECT_LE(tight.peakBytes, least * 3 / 5);
+  EXPECT_EQ(most(tight), 2u);
+  EXPECT_EQ(tight.peakBytes, plainPeak(problem, tight));
 }
 
 TEST(RecomputePlanner, ManyLayersQuickly) {

@@ -93,8 +93,9 @@ TEST(ModuleLoader, RefusesMissingTables) {
 }
 
 TEST(ModuleLoader, RefusesArenas) {
-  EXPECT_REFUSED(t.arenas[0].kind = 9, "arena 0: unknown kind 9");
+  EXPECT_REFUSED(t.arenas[0].kind = 10, "arena 0: unknown kind 10");
   EXPECT_REFUSED(t.arenas[1].kind = QLORA_ARENA_FROZEN, "second frozen arena");
+  EXPECT_REFUSED(t.arenas[0].kind = QLORA_ARENA_RESULT, "second result arena");
   EXPECT_REFUSED(t.arenas[0].alignment = 0, "alignment 0");
   EXPECT_REFUSED(t.arenas[0].alignment = 48, "alignment 48");
   EXPECT_REFUSED(t.arenas[0].alignment = 1 << 20, "alignment 1048576");

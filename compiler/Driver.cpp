@@ -8,6 +8,9 @@
 #include "llvm/Support/JSON.h"
 
 #include "compiler/Passes.h"
+#include "compiler/Schedule/Commands.h"
+
+#include "runtime/ABI/module.h"
 
 using namespace mlir;
 using namespace qlora;
@@ -27,6 +30,19 @@ static int64_t activationBytes(ModuleOp module) {
     if (arena.getKind() == program::Arena::Activation)
       return arena.getBytes();
   return 0;
+}
+
+/// What a plan may save at most by running everything in order: the largest
+/// buffer that is written beside the compute queue.
+static int64_t mostBytesAhead(ModuleOp module) {
+  int64_t bytes = 0;
+  module.walk([&](program::LaunchOp launch) {
+    if (launch.getQueue() == QLORA_QUEUE_COMPUTE)
+      return;
+    for (Value buffer : buffersWritten(launch))
+      bytes = std::max<int64_t>(bytes, rootOf(buffer).getBytes());
+  });
+  return bytes;
 }
 
 LogicalResult Driver::runPhase(const Phase &phase, ModuleOp module,
@@ -115,6 +131,13 @@ FailureOr<OwningOpRef<ModuleOp>> Driver::fitMemory(ModuleOp step) {
   OwningOpRef<ModuleOp> best;
   if (failed(shrink(step, best)))
     return failure();
+  // The smallest budget so far is near the one that fits in order.
+  int64_t overshoot = plannedBytes(*best) - options.memoryLimit;
+  if (overshoot > 0 && overshoot <= mostBytesAhead(*best)) {
+    chosen.inOrder = true;
+    if (failed(shrink(step, best)))
+      return failure();
+  }
   // Whole decoded weights are faster, but the largest of them is scratch.
   if (plannedBytes(*best) > options.memoryLimit &&
       options.dequantForm == "auto") {

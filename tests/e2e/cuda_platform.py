@@ -3,11 +3,12 @@
 
 """Trains one golden case on the software CUDA platform and asks more of it.
 
-    cuda_platform.py --tools build/bin [--case llama-lora] [--faults N]
-                     [--only-faults]
+    cuda_platform.py --tools build/bin [--case llama-lora] [--bf16]
+                     [--faults N] [--only-faults]
 
   counts   a micro-batch and an update are one graph launch each, and a step
            waits twice on the host: for its loss and for its norm
+  null     the null device finds no race between queues
   seeds    the same losses, bit for bit, in every order that streams may run
   direct   the same losses without graphs
   guarded  the same losses when every kernel gets its operands one by one, with
@@ -42,8 +43,8 @@ class Failure(Exception):
 class Case:
     """A compiled case; runs of it are processes with their own environment."""
 
-    def __init__(self, tools, name, work):
-        self.tools, self.work = os.path.abspath(tools), work
+    def __init__(self, tools, name, work, *flags):
+        self.tools, self.work, self.flags = os.path.abspath(tools), work, flags
         folder = os.path.join(HERE, "..", "Inputs", "goldens", name)
         self.yaml = os.path.join(folder, "train.yaml")
         self.module = os.path.join(work, "t.so")
@@ -53,7 +54,11 @@ class Case:
         self.check([f"{self.tools}/qloracc", model, "-o", self.module,
                     "--config", self.yaml, "--target", "cuda", "--cuda-arch",
                     "90", "--cuda-compiler",
-                    os.path.join(HERE, "..", "cuda", "host-nvcc")])
+                    os.path.join(HERE, "..", "cuda", "host-nvcc"), *flags])
+        with open(self.yaml) as lines:
+            self.micro_batches = next(
+                (int(line.split(":")[1]) for line in lines
+                 if line.startswith("gradient_accumulation_steps")), 1)
 
     @staticmethod
     def check(command):
@@ -73,7 +78,7 @@ class Case:
                for k, v in variables.items()}}
         done = subprocess.run(
             [f"{self.tools}/qlora-run", self.module, "--config", self.yaml,
-             "--gpus", "1", "--output_dir", out, *flags],
+             "--gpus", "1", "--output_dir", out, *self.flags, *flags],
             capture_output=True, text=True, env=environment, timeout=300)
         losses, metrics = [], os.path.join(out, "metrics.jsonl")
         if os.path.exists(metrics):
@@ -108,15 +113,18 @@ def check_counts(case):
     graphs, waits = per_step("cuGraphLaunch"), per_step("host waits")
     launches = per_step("cuLaunchKernel")
     allocations = per_step("cuMemAlloc_v2") + per_step("cuMemHostAlloc")
-    failed = expect("counts", graphs == 2 and launches == allocations == 0,
+    failed = expect("counts", graphs == case.micro_batches + 1 and
+                    launches == allocations == 0,
                     f"{graphs:g} graphs, {launches:g} launches and "
-                    f"{allocations:g} allocations a step of one micro-batch")
+                    f"{allocations:g} allocations a step of "
+                    f"{case.micro_batches} micro-batches")
     return failed + expect("counts", waits <= 2,
                            f"{waits:g} waits of the host a step")
 
 
 def check_same(case, want):
-    failed = 0
+    code, errors, _, _ = case.run(("--device", "null"))
+    failed = expect("null", code == 0, errors[-300:] or "no race")
     for seed in (2, 3, 4, 5):
         losses, _ = case.train(seed=seed)
         failed += expect("seeds", losses == want, f"seed {seed}")
@@ -174,13 +182,15 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--tools", required=True)
     parser.add_argument("--case", default="llama-lora")
+    parser.add_argument("--bf16", action="store_true")
     parser.add_argument("--faults", type=int, default=3,
                         help="calls of each function that fail, at most")
     parser.add_argument("--only-faults", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as work:
         try:
-            case = Case(options.tools, options.case, work)
+            flags = ["--compute-dtype", "bfloat16"] if options.bf16 else []
+            case = Case(options.tools, options.case, work, *flags)
             want, _ = case.train()
             failed = 0 if options.only_faults else (
                 check_counts(case) + check_same(case, want))

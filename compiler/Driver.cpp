@@ -8,6 +8,9 @@
 #include "llvm/Support/JSON.h"
 
 #include "compiler/Passes.h"
+#include "compiler/Schedule/Commands.h"
+
+#include "runtime/ABI/module.h"
 
 using namespace mlir;
 using namespace qlora;
@@ -40,6 +43,19 @@ static bool isBudgetMet(ModuleOp module) {
                              "a pass writes JSON");
   int64_t budget = *json.getAsObject()->getInteger("budget");
   return !budget || *json.getAsObject()->getInteger("estimated_peak") <= budget;
+}
+
+/// What a plan may save at most by running everything in order: the largest
+/// buffer that is written beside the compute queue.
+static int64_t mostBytesAhead(ModuleOp module) {
+  int64_t bytes = 0;
+  module.walk([&](program::LaunchOp launch) {
+    if (launch.getQueue() == QLORA_QUEUE_COMPUTE)
+      return;
+    for (Value buffer : buffersWritten(launch))
+      bytes = std::max<int64_t>(bytes, rootOf(buffer).getBytes());
+  });
+  return bytes;
 }
 
 LogicalResult Driver::runPhase(const Phase &phase, ModuleOp module,
@@ -147,6 +163,15 @@ FailureOr<OwningOpRef<ModuleOp>> Driver::fitMemory(ModuleOp step) {
   OwningOpRef<ModuleOp> best;
   for (const MemoryBudget &budget : concessions()) {
     chosen = budget;
+    if (failed(shrink(step, best)))
+      return failure();
+    // The smallest budget so far is near the one that fits in order.
+    int64_t overshoot = plannedBytes(*best) - options.memoryLimit;
+    if (overshoot <= 0)
+      break;
+    if (overshoot > mostBytesAhead(*best))
+      continue;
+    chosen.inOrder = true;
     if (failed(shrink(step, best)))
       return failure();
     if (plannedBytes(*best) <= options.memoryLimit)

@@ -229,19 +229,35 @@ def SelectKernels : Pass<"select-kernels", "::mlir::ModuleOp"> {
 }
 
 def AssignQueues : Pass<"assign-queues", "::mlir::ModuleOp"> {
-  let summary = "compute and communication queues, with events between";
+  let summary = "which queue runs a command, with events between queues";
   let description = [{
     Collectives go to the communication queue, after an event that the compute
     queue records when their buffer is complete; the compute queue waits for
     all of them at the end of the entry.
+
+    On a target that runs kernels of the copy queue beside the compute queue,
+    launches that read frozen parameters only and write one scratch buffer go
+    there, ahead of the buffer's first reader by as much arithmetic as hides
+    them, and at most to the first reader of the buffer before. A wait that
+    another one implies is left out.
   }];
+  let options = [
+    Option<"target", "target", "std::string", "\"cpu\"", "cpu or cuda">,
+    Option<"profile", "device-profile", "std::string", "\"\"",
+           "device.json of qlora-run --calibrate">,
+    Option<"inOrder", "in-order", "bool", "false",
+           "kernels stay on the compute queue">,
+    Option<"remarks", "remarks", "bool", "false", "say how many, per entry">,
+  ];
 }
 
 def PlanMemory : Pass<"plan-memory", "::mlir::ModuleOp"> {
   let summary = "lifetimes become offsets in the arenas";
   let description = [{
     Buffers of the activation and workspace arenas live from their first to
-    their last command; those that do not live together may overlap. The
+    their last command, or, where one of another queue uses them, from where
+    its events let that one start to where the compute queue has waited for
+    it; those that do not live together may overlap. The
     arenas are as large as the largest entry needs. Writes the plan for people
     (bytes per arena, largest buffers at the peak) to `program.plan`.
   }];

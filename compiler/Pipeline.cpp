@@ -112,7 +112,12 @@ static void buildProgram(OpPassManager &pm, const CompileOptions &options,
   select.remarks = options.remarks;
   pm.addPass(createSelectKernels(select));
   // Before the plan: what runs at the same time must not share memory.
-  pm.addPass(createAssignQueues());
+  AssignQueuesOptions queues;
+  queues.target = options.target;
+  queues.profile = options.deviceProfile;
+  queues.inOrder = budget.inOrder || !options.isEnabled("assign-queues");
+  queues.remarks = options.remarks;
+  pm.addPass(createAssignQueues(queues));
   pm.addPass(createPlanMemory());
 }
 
@@ -128,6 +133,7 @@ ArrayRef<Phase> qlora::phases() { return kPhases; }
 ArrayRef<StringLiteral> qlora::optionalPasses() {
   static constexpr StringLiteral kOptional[] = {
       "fuse-lora",    "fuse-accumulate", "rematerialize",
-      "plan-dequant", "fuse-rows",       "bucket-gradients"};
+      "plan-dequant", "fuse-rows",       "bucket-gradients",
+      "assign-queues"};
   return kOptional;
 }

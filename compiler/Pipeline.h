@@ -52,6 +52,7 @@ struct CompileOptions {
 struct MemoryBudget {
   int64_t activationBytes = 0; ///< 0: no limit
   int64_t residentBytes = 0;
+  bool inOrder = false;    ///< no scratch for a weight ahead of its GEMM
   bool onlyPanels = false; ///< no scratch for whole decoded weights
   bool offloadTables = false; ///< weights that are read by rows: host memory
 };

@@ -12,6 +12,7 @@
 //   program.launch @matmul.onednn(%a, %b, %c, %w) ...
 
 #include "compiler/Passes.h"
+#include "compiler/Schedule/Commands.h"
 
 #include "runtime/Kernels/KernelTable.h"
 
@@ -57,22 +58,6 @@ FlatSymbolRefAttr SelectKernelsPass::symbolFor(const KernelRow &row) {
       builder.getStringAttr(row.implementation), IntegerAttr(), ArrayAttr(),
       DenseI64ArrayAttr(), DenseI64ArrayAttr(), DenseI64ArrayAttr());
   return symbol = FlatSymbolRefAttr::get(kernel);
-}
-
-/// The launch as Kernels.def sees it; absent operands have no dtype.
-static qlora::KernelRequest requestOf(LaunchOp launch,
-                                      const qlora::KernelOp *op) {
-  qlora::KernelRequest request{op, {}, {}};
-  auto dtype = launch.getDtypes().begin();
-  for (unsigned i = 0; i < op->operands.size(); ++i) {
-    if (llvm::is_contained(launch.getAbsent(), static_cast<int64_t>(i)))
-      request.dtypes.push_back(std::nullopt);
-    else
-      request.dtypes.push_back(static_cast<qlora_dtype>(*dtype++));
-  }
-  request.constants.assign(launch.getConstants().begin(),
-                           launch.getConstants().end());
-  return request;
 }
 
 /// Gives the launch a workspace buffer in place of the absent operand.

@@ -6,7 +6,7 @@
 #ifndef QLORA_COMPILER_SCHEDULE_ISSUEAHEAD_H
 #define QLORA_COMPILER_SCHEDULE_ISSUEAHEAD_H
 
-#include "compiler/Support/DeviceProfile.h"
+#include "runtime/Kernels/DeviceProfile.h"
 #include "dialects/Program/Program.h"
 
 #include "mlir/IR/SymbolTable.h"

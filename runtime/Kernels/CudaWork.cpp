@@ -78,17 +78,11 @@ class HeadChunk {
 public:
   HeadChunk(const KernelRequest &r, const CudaHeadPlan &plan, int64_t rows,
             Kernels &kernels)
-      : plan(plan), rows(rows), kernels(kernels) {
-    if (plan.hasGradient) {
-      gradientType = *r.dtype("dhidden");
-      hasWeightGradient = r.dtype("dw").has_value();
-    }
-  }
+      : plan(plan), rows(rows), kernels(kernels),
+        hasWeightGradient(plan.hasGradient && r.dtype("dw").has_value()) {}
 
   void add() {
-    if (plan.widened.bytes() > 0)
-      kernels.push_back(conversionWork(double(rows) * plan.hidden,
-                                       plan.hiddenType, QLORA_DTYPE_F32));
+    moveRows(plan.hiddenType, plan.productType);
     addPanels([&](int64_t words, bool) {
       return plan.logitsProduct(rows, words);
     });
@@ -98,6 +92,11 @@ public:
   }
 
 private:
+  /// Gathers or scatters.
+  void moveRows(qlora_dtype from, qlora_dtype to) {
+    kernels.push_back(conversionWork(double(rows) * plan.hidden, from, to));
+  }
+
   template <typename Product> void addPanels(Product product) {
     for (int64_t first = 0; first < plan.vocab; first += plan.panelRows) {
       const int64_t words = std::min(plan.panelRows, plan.vocab - first);
@@ -109,14 +108,10 @@ private:
   }
 
   void addGradients() {
-    const bool isStored = plan.gradient.bytes() > 0;
-    const qlora_dtype type = isStored ? QLORA_DTYPE_F32 : gradientType;
     addPanels([&](int64_t words, bool adds) {
-      return plan.hiddenGradientProduct(rows, words, adds, type, plan.hidden);
+      return plan.hiddenGradientProduct(rows, words, adds);
     });
-    if (isStored)
-      kernels.push_back(conversionWork(double(rows) * plan.hidden, type,
-                                       gradientType));
+    moveRows(plan.gradientType, plan.dhiddenType);
     if (hasWeightGradient)
       append(kernels, productWork(plan.weightGradientProduct(rows)));
   }
@@ -124,19 +119,18 @@ private:
   const CudaHeadPlan &plan;
   int64_t rows;
   Kernels &kernels;
-  qlora_dtype gradientType = QLORA_DTYPE_F32;
-  bool hasWeightGradient = false;
+  bool hasWeightGradient;
 };
 } // namespace
 
-/// All rows take part, labelled or not (Cuda/HeadLoss.cpp).
+/// How many rows have a label is not known here: as if all had one.
 static Kernels headWork(const KernelRequest &r) {
   const CudaHeadPlan plan = CudaHeadPlan::of(r);
   Kernels kernels;
-  // Without a choice yet, which comes with the workspaces: one chunk.
-  const int64_t chunk = plan.chunkRows > 0 ? plan.chunkRows : plan.rows;
-  for (int64_t first = 0; first < plan.rows; first += chunk)
-    HeadChunk(r, plan, std::min(chunk, plan.rows - first), kernels).add();
+  kernels.push_back(rowWork(12.0 * plan.rows, 0)); // the list of the rows
+  for (int64_t first = 0; first < plan.rows; first += plan.chunkRows)
+    HeadChunk(r, plan, std::min(plan.chunkRows, plan.rows - first), kernels)
+        .add();
   kernels.push_back(rowWork(12.0 * plan.rows, 0)); // the sum of the losses
   return kernels;
 }

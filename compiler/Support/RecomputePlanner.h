@@ -44,12 +44,12 @@
 //
 // A zone is a run of backward ops of one block; an op that is computed again
 // per zone has a clone in each that needs it, which dies with it. L blocks then
-// hold L/k + k-1 boundaries and the inside of one block, for at most two
-// forwards more: at k = sqrt(L) Chen's bound with the memory of 2 sqrt(L)
-// blocks' boundaries and of no more than one inside. It is one level of the
-// recursion whose optimum over time is Griewank and Walther's treeverse (2000);
-// a third level would save less than one block's inside at 32 blocks. These
-// policies are tried where no other fits, and go through steps 1 and 3.
+// hold L/k + k - 1 boundaries and the inside of one block, for at most two
+// forwards more: the sqrt(L) of Chen et al. without the inside of a whole
+// segment. It is one level of the recursion of Griewank's treeverse (1992;
+// revolve, Griewank and Walther, 2000); one more would save a boundary or two
+// of 32 blocks for a third forward. These policies are tried where no other
+// fits, and go through steps 1 and 3.
 //
 // So the result is never slower than whole-block checkpointing with the same
 // peak. Limits: within a zone a value is recomputed once, even where its

@@ -48,8 +48,8 @@ TEST(ModuleLoader, LoadsTheDemo) {
 TEST(ModuleLoader, RefusesHeaders) {
   EXPECT_REFUSED((void)t, "");
   EXPECT_REFUSED(t.header.magic ^= 1, "not a module of qloracc");
-  EXPECT_REFUSED(t.header.abi_version = 3, "format version 3");
-  EXPECT_REFUSED(t.header.abi_version = 1, "format version 1");
+  EXPECT_REFUSED(t.header.abi_version = 4, "format version 4");
+  EXPECT_REFUSED(t.header.abi_version = 2, "format version 2");
   EXPECT_REFUSED(t.header.module_bytes -= 8, "184 bytes instead of 192");
   EXPECT_REFUSED(t.header.target = 7, "unknown target 7");
   EXPECT_REFUSED(t.header.producer = nullptr, "producer");

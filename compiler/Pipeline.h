@@ -51,7 +51,8 @@ struct CompileOptions {
 struct MemoryBudget {
   int64_t activationBytes = 0; ///< 0: no limit
   int64_t residentBytes = 0;
-  bool onlyPanels = false; ///< no scratch for whole decoded weights
+  /// No scratch for whole decoded weights, and small workspaces.
+  bool onlyPanels = false;
 };
 
 struct Phase {

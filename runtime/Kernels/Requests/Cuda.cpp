@@ -187,6 +187,16 @@ CudaHeadPlan CudaHeadPlan::of(const KernelRequest &r) {
   return plan;
 }
 
+/// A chunk reads the whole weight once for each product: below 140 to 250 rows
+/// that takes longer than the arithmetic, by the rates of DeviceProfiles.cpp.
+void head_loss::cuda::tune(KernelRequest &r) {
+  const int64_t fit = kHeadLogitsBytes / 4 / r.constant("vocab") / 64 * 64;
+  r.constants[r.op->constantIndex("chunk_rows")] =
+      std::min(r.constant("rows"), std::max<int64_t>(fit, 256));
+}
+
+void head_loss_grad::cuda::tune(KernelRequest &r) { head_loss::cuda::tune(r); }
+
 Reason head_loss::cuda::reject(const KernelRequest &r) {
   return reference::reject(r);
 }

@@ -20,6 +20,10 @@ inline constexpr int64_t kCudaColumnSumPartials = 64;
 /// Bytes of a converted panel of the head's weight, about.
 inline constexpr int64_t kHeadPanelBytes = int64_t(64) << 20;
 
+/// Bytes of the logits of a chunk of the head's rows, about, where there is
+/// room for them.
+inline constexpr int64_t kHeadLogitsBytes = int64_t(128) << 20;
+
 /// A product as cuBLASLt does it. Its operands have one type: bf16 where both
 /// are bf16, or one is and the other may be rounded; f32 otherwise. Operands
 /// of another type are converted into dense copies; a result that cuBLASLt

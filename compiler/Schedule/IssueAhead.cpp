@@ -5,7 +5,7 @@
 #include "compiler/Schedule/IssueAhead.h"
 
 #include "compiler/Schedule/Commands.h"
-#include "compiler/Support/CostModel.h"
+#include "runtime/Kernels/CostModel.h"
 
 #include "llvm/ADT/MapVector.h"
 

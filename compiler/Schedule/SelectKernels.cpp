@@ -95,6 +95,10 @@ LogicalResult SelectKernelsPass::select(LaunchOp launch,
         launch.emitRemark() << choice.back();
       continue;
     }
+    if (row.tune && !small) {
+      row.tune(request);
+      launch.setConstants(request.constants);
+    }
     choice.front() = row.fullName();
     ++choices[choice];
     if (int64_t bytes = row.workspaceBytes(request))

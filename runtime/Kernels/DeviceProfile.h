@@ -14,8 +14,8 @@
 //              "network_gbps": 48, "all_reduce_us": 20}
 //   the table of known cards (DeviceProfiles.cpp), by name.
 //
-// Rates are what large kernels reach, not data-sheet peaks. A gigabyte has
-// 10^9 bytes.
+// Rates are what large kernels reach, measured or assumed, not data-sheet
+// peaks. A gigabyte has 10^9 bytes.
 
 #ifndef QLORA_RUNTIME_KERNELS_DEVICEPROFILE_H
 #define QLORA_RUNTIME_KERNELS_DEVICEPROFILE_H

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT
 
-// The cards that have a name. Every rate is one that large kernels reach; what
-// a row takes from a data sheet is scaled by the share of the data sheet that
-// an H200 reaches: 0.80 of the dense bf16 peak in GEMMs, 0.62 and 0.52 of it
-// in attention forward and backward, 0.90 of the memory's bandwidth, 0.82 of a
-// link's.
+// The cards that have a name. None of these rates was measured by us. Peaks are
+// of data sheets; what large kernels reach of them is assumed, and is the same
+// share for all cards unless a row says otherwise: an H200's 0.80 of the dense
+// bf16 peak in GEMMs, 0.62 and 0.52 of it in attention forward and backward,
+// 0.90 of the memory's bandwidth. Of a link, 0.82: a ring's bus bandwidth is
+// 370 of NVLink 4's 450 GB/s (NVIDIA/nccl-tests, issue 212).
 //
-// Alike in all rows: f32 GEMMs (no tensor cores) at 0.75 of the data sheet;
-// functions at 16 per multiprocessor and clock (CUDA programming guide,
-// arithmetic throughput, compute capability 8.0 to 10.0) at the boost clock;
-// 1.5 us from one kernel of a graph to the next one that waits for it; 20 us
-// for a small all-reduce of a node, and as much for each doubling of nodes.
-// NF4 is decoded at copy speed: 2.516 bytes move for the 4 of an f32 number.
+// Assumed alike in all rows: f32 GEMMs (no tensor cores) at 0.75 of the peak;
+// functions at 16 per multiprocessor and clock; 1.5 us from one kernel of a
+// graph to the next one that waits for it; 20 us for a small all-reduce of a
+// node, and as much for each doubling of nodes. NF4 is decoded at copy speed:
+// 2.516 bytes move for the 4 of an f32 number.
 
 #include "runtime/Kernels/DeviceProfile.h"
 
@@ -35,25 +35,24 @@ struct Card {
 };
 
 constexpr Card kCards[] = {
-    // Data sheet: 312 bf16, 2.04 TB/s, 400 Gb/s of HDR for two cards.
-    // Attention: FlashAttention-2 (Dao, 2023), head 128, causal, 2k to 4k.
-    // nccl-tests on a DGX A100: 230 GB/s.
+    // Peaks: 312 bf16, 2.04 TB/s, NVLink 300 GB/s each way, 200 Gb/s for each
+    // card. Attention: within the 50 to 73 % of the peak that
+    // FlashAttention-2 (Dao, 2023) gives for it.
     {"a100", "NVIDIA A100 SXM 80 GB", 108, 80, 250, 15, 190, 165, 1830, 2400,
-     230, 23, 8},
-    // Data sheet: 989 bf16, 3.35 TB/s. cuBLAS and copies as published for it;
-    // attention as an H200's, by the ratio of the GEMM rates.
+     246, 23, 8},
+    // Peaks: 989 bf16, 3.35 TB/s, as an H200 otherwise; GEMMs assumed slower
+    // than its (700), attention by the same ratio.
     {"h100", "NVIDIA H100 SXM", 132, 80, 700, 50, 540, 450, 2900, 3700, 370,
      48, 8},
-    // Data sheet: 989 bf16, 4.8 TB/s, NVLink 450 GB/s each way, 400 Gb/s of
-    // NDR for each card. cuBLAS 8192^3 790; cuDNN's attention at 4k; copies
-    // 4.3 TB/s; nccl-tests 370 GB/s.
+    // Peaks: 989 bf16, 4.8 TB/s, NVLink 450 GB/s each way, 400 Gb/s for each
+    // card. The rates of the design's estimates.
     {"h200", "NVIDIA H200 SXM", 132, 141, 790, 50, 610, 510, 4300, 3700, 370,
      48, 8},
-    // Data sheet: 2250 bf16, 8 TB/s, NVLink 900 GB/s each way; shares as above.
-    {"b200", "NVIDIA B200", 148, 180, 1800, 60, 1390, 1160, 7200, 4300, 740,
+    // Peaks (HGX): 2250 bf16, 75 f32, 7.7 TB/s, NVLink 900 GB/s each way.
+    {"b200", "NVIDIA B200", 148, 180, 1800, 56, 1390, 1160, 6930, 4300, 740,
      48, 8},
-    // Data sheet: 165 bf16 with f32 sums, 1.008 TB/s; shares as above. No
-    // links but PCIe 4.0 through the host, and 25 Gb/s Ethernet: assumed.
+    // Peaks: 165 bf16 with f32 sums, 82.6 f32, 1.008 TB/s. No links but PCIe
+    // 4.0 through the host, and 25 Gb/s Ethernet.
     {"rtx4090", "NVIDIA GeForce RTX 4090", 128, 24, 132, 62, 102, 86, 907,
      5100, 10, 3, 8},
 };

@@ -148,21 +148,12 @@ GemmProblem CudaHeadPlan::weightGradientProduct(int64_t chunk) const {
           kF32,   1,      1};
 }
 
-/// At least as many as asked for; whole tiles of a product otherwise.
-static int64_t headChunkRows(int64_t asked, int64_t rows, int64_t vocab) {
-  constexpr int64_t kTile = 128;
-  const int64_t fitting = kHeadChunkBytes / 4 / vocab / kTile * kTile;
-  const int64_t wanted = std::min(std::max(fitting, kTile), kHeadChunkRows);
-  return std::min(rows, std::max(asked, wanted));
-}
-
 CudaHeadPlan CudaHeadPlan::of(const KernelRequest &r) {
   CudaHeadPlan plan;
   plan.rows = r.constant("rows");
   plan.hidden = r.constant("hidden_size");
   plan.vocab = r.constant("vocab");
-  plan.chunkRows = headChunkRows(r.constant("chunk_rows"), plan.rows,
-                                 plan.vocab);
+  plan.chunkRows = std::min(r.constant("chunk_rows"), plan.rows);
   plan.hiddenType = typeOf(r, "hidden");
   plan.weightType = typeOf(r, "w");
   plan.productType =
@@ -192,6 +183,16 @@ CudaHeadPlan CudaHeadPlan::of(const KernelRequest &r) {
               cublasScratch(plan.weightGradientProduct(plan.chunkRows)));
   return plan;
 }
+
+/// A chunk reads the whole weight once for each product: below 140 to 250 rows
+/// that takes longer than the arithmetic, by the rates of DeviceProfiles.cpp.
+void head_loss::cuda::tune(KernelRequest &r) {
+  const int64_t fit = kHeadLogitsBytes / 4 / r.constant("vocab") / 64 * 64;
+  r.constants[r.op->constantIndex("chunk_rows")] =
+      std::min(r.constant("rows"), std::max<int64_t>(fit, 256));
+}
+
+void head_loss_grad::cuda::tune(KernelRequest &r) { head_loss::cuda::tune(r); }
 
 Reason head_loss::cuda::reject(const KernelRequest &r) {
   return reference::reject(r);

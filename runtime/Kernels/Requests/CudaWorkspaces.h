@@ -17,13 +17,12 @@ inline constexpr int64_t kCublasScratch = int64_t(32) << 20;
 /// Partial sums of column_sum on CUDA, whatever the card.
 inline constexpr int64_t kCudaColumnSumPartials = 64;
 
-/// Rows of a chunk of the head: with fewer, its products wait for the weight
-/// to be read. Logits that take more than the bytes get fewer rows.
-inline constexpr int64_t kHeadChunkRows = 512;
-inline constexpr int64_t kHeadChunkBytes = int64_t(256) << 20;
-
 /// Bytes of a converted panel of the head's weight, about.
 inline constexpr int64_t kHeadPanelBytes = int64_t(64) << 20;
+
+/// Bytes of the logits of a chunk of the head's rows, about, where there is
+/// room for them.
+inline constexpr int64_t kHeadLogitsBytes = int64_t(128) << 20;
 
 /// A product as cuBLASLt does it. Its operands have one type: bf16 where both
 /// are bf16, or one is and the other may be rounded; f32 otherwise. Operands

@@ -155,19 +155,21 @@ TEST(CostModel, OnCudaTheHeadIsChunksOfProducts) {
                                 {"lddh", 20},
                                 {"chunk_rows", 4}},
                                dtypes);
-  // Chunks of 4, 4 and 2 rows: logits, softmax, gradient; then the sum.
+  // The list of rows; chunks of 4, 4 and 2 rows: gather, logits, softmax,
+  // gradient, scatter; then the sum.
   std::vector<Work> kernels = cudaKernelWork(head);
-  ASSERT_EQ(kernels.size(), 3 * 3 + 1u);
+  ASSERT_EQ(kernels.size(), 1 + 3 * 5 + 1u);
   Work all;
   for (const Work &work : kernels)
     all += work;
   EXPECT_DOUBLE_EQ(all.bf16Flops, 2 * 2.0 * 10 * 20 * 30);
   // Every chunk reads W twice; the logits are written, read three times,
-  // written in bf16 and read again.
+  // written in bf16 and read again; hidden is read, written and read again,
+  // and so is its gradient, the other way round.
   const double weights = 3 * 2 * 30 * 20 * 2, logits = 10 * 30,
-               rows = 10 * 20 * 2 * 2;
+               rows = 10 * 20 * 2 * 6;
   EXPECT_DOUBLE_EQ(all.bytes,
-                   weights + rows + logits * (4 + 12 + 2 + 2) + 12 * 10);
+                   weights + rows + logits * (4 + 12 + 2 + 2) + 2 * 12 * 10);
 }
 
 TEST(CostModel, OnCudaAPanelIsADecodeAndAProduct) {

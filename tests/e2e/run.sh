@@ -37,3 +37,8 @@ echo "-- CUDA on the software platform"
 ./goldens.py --tools "$tools" --target cuda --ranks 1
 ./goldens.py --tools "$tools" --target cuda --ranks 1 --bf16
 ./cuda_platform.py --tools "$tools"
+echo "-- CUDA on several ranks"
+./goldens.py --tools "$tools" --target cuda qwen3-ranks llama-dropout
+./goldens.py --tools "$tools" --target cuda --ranks 4 \
+  --run-flag=--cuda-graphs --run-flag=false llama-packed
+./cuda_ranks.py --tools "$tools"

@@ -84,7 +84,13 @@ const OptionRow kRows[] = {
      "keep only the inputs of blocks and compute the rest again",
      "grad_checkpoint enable_activation_checkpointing"},
     {"memory_limit", kSize, "0", kProgram, kShape,
-     "bytes a rank may use, such as 20GiB; 0: no limit", "", "", 0},
+     "bytes a rank may use, such as 20GiB; auto: what is free on this machine; "
+     "0: no limit",
+     "", "auto", 0},
+    {"offload_embedding", kChoice, "auto", kProgram, kShape,
+     "an input embedding that is only read by rows lives in pinned host memory; "
+     "auto: where the memory limit asks for it",
+     "", "auto true false"},
 
     {"max_steps", kInt, "-1", kRun, kSchedule,
      "optimizer steps; overrides num_train_epochs when positive", "iters", "",

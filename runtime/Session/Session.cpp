@@ -171,7 +171,14 @@ Status Session::fill(const ParameterSources &sources, FillShare share) {
   // Filling fails on one rank alone; the others must not wait for it, and
   // they do not: its connections close when it ends.
   const auto base = openArena(*device, module, QLORA_ARENA_FROZEN);
-  QLORA_RETURN_IF_ERROR(fillFrozen(module, sources, share, *base));
+  QLORA_RETURN_IF_ERROR(
+      fillFrozen(module, sources, share, QLORA_ARENA_FROZEN, *base));
+  if (module.arena(QLORA_ARENA_HOST)) {
+    // Never shared, so every rank fills its own.
+    const auto host = openArena(*device, module, QLORA_ARENA_HOST);
+    QLORA_RETURN_IF_ERROR(
+        fillFrozen(module, sources, FillShare(), QLORA_ARENA_HOST, *host));
+  }
   QLORA_RETURN_IF_ERROR(group.collectives().barrier());
   QLORA_RETURN_IF_ERROR(frozen.protect());
   if (!module.arena(QLORA_ARENA_TRAINABLE))

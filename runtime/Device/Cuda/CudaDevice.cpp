@@ -11,6 +11,7 @@
 #include "runtime/Device/Cuda/CudaReads.h"
 #include "runtime/Device/Cuda/CudaTransfers.h"
 #include "runtime/Device/Cuda/GeneratedKernels.h"
+#include "runtime/Device/Cuda/LabelShare.h"
 #include "runtime/Device/Cuda/NcclCollectives.h"
 #include "runtime/Device/PreparedLaunches.h"
 #include "runtime/Kernels/Cuda/CudaKernel.h"
@@ -94,6 +95,7 @@ private:
   Status prepareKernels();
   Status connectRanks();
   Status startEntry();
+  size_t graphIndex() const { return entryIndex * kLabelShares + share.index; }
   const qlora_step_block *deviceStep() const {
     return reinterpret_cast<const qlora_step_block *>(arenas.step());
   }
@@ -126,6 +128,7 @@ private:
   std::vector<QueueUse> queuesOfEntry;
   std::vector<bool> hasRun; ///< per entry
   size_t entryIndex = 0;
+  LabelShare share; ///< of the current entry
   Mode mode = Mode::kDirect;
   bool isCancelled = false;
 };
@@ -166,7 +169,8 @@ Status CudaDevice::prepareQueues() {
     queuesOfEntry.push_back(queuesOf(module->commands(entry)));
   }
   QLORA_RETURN_IF_ERROR(queues.create(api, mostEvents));
-  graphs.create(api, queues.compute(), module->entries().size());
+  graphs.create(api, queues.compute(),
+                module->entries().size() * kLabelShares);
   hasRun.assign(module->entries().size(), false);
   QLORA_RETURN_IF_ERROR(reads.create(api, queues));
   return transfers.create(api, queues, kTransferBytes);
@@ -226,11 +230,12 @@ Status CudaDevice::allocate(FrozenArena *) {
 
 Status CudaDevice::beginEntry(const qlora_entry &entry) {
   entryIndex = static_cast<size_t>(&entry - module->entries().data());
+  share = LabelShare::of(entry, step);
   QLORA_RETURN_IF_ERROR(transfers.write(
       arenas.step(), {reinterpret_cast<const uint8_t *>(&step), sizeof step}));
   mode = Mode::kDirect;
   if (usesGraphs && !isObserved() && hasRun[entryIndex])
-    mode = graphs.has(entryIndex) ? Mode::kReplay : Mode::kCapture;
+    mode = graphs.has(graphIndex()) ? Mode::kReplay : Mode::kCapture;
   Status status = startEntry();
   if (!status.isOk() && mode == Mode::kCapture)
     graphs.abandonCapture();
@@ -239,7 +244,7 @@ Status CudaDevice::beginEntry(const qlora_entry &entry) {
 
 Status CudaDevice::startEntry() {
   if (mode == Mode::kReplay)
-    return graphs.launch(entryIndex);
+    return graphs.launch(graphIndex());
   if (mode == Mode::kCapture)
     QLORA_RETURN_IF_ERROR(graphs.beginCapture());
   return queues.fork(queuesOfEntry[entryIndex]);
@@ -258,8 +263,8 @@ Status CudaDevice::finishEntry() {
     graphs.abandonCapture();
     return status;
   }
-  QLORA_RETURN_IF_ERROR(graphs.endCapture(entryIndex));
-  return graphs.launch(entryIndex);
+  QLORA_RETURN_IF_ERROR(graphs.endCapture(graphIndex()));
+  return graphs.launch(graphIndex());
 }
 
 Status CudaDevice::launch(const qlora_command &command) {
@@ -272,7 +277,8 @@ Status CudaDevice::launch(const qlora_command &command) {
                             deviceStep(), queues.stream(command.queue));
   return kernel->enqueue({launches.buffers(command), deviceStep(),
                           queues.stream(command.queue),
-                          isObserved() ? observer : nullptr});
+                          isObserved() ? observer : nullptr,
+                          share.labelledRows});
 }
 
 Status CudaDevice::fill(const qlora_command &command) {

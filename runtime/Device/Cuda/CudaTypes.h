@@ -27,6 +27,7 @@ inline constexpr int kCudaAttributeMultiprocessors = 16;
 inline constexpr int kCudaAttributeMajor = 75;
 inline constexpr int kCudaAttributeMinor = 76;
 inline constexpr int kCudaFuncMaxDynamicShared = 8;
+inline constexpr unsigned kCudaHostMapped = 2; ///< CU_MEMHOSTALLOC_DEVICEMAP
 inline constexpr unsigned kCudaStreamNonBlocking = 1;
 inline constexpr unsigned kCudaEventDisableTiming = 2;
 inline constexpr int kCudaCaptureThreadLocal = 1;

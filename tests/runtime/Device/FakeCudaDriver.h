@@ -169,6 +169,11 @@ inline CUresult memHostAlloc(void **memory, size_t bytes, unsigned) {
   ++machine.live;
   return 0;
 }
+inline CUresult memHostGetDevicePointer(CUdeviceptr *address, void *memory,
+                                        unsigned) {
+  *address = reinterpret_cast<CUdeviceptr>(memory);
+  return 0;
+}
 inline CUresult memFreeHost(void *memory) {
   ::operator delete(memory);
   --machine.live;

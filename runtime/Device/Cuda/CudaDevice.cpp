@@ -35,7 +35,7 @@ class CudaDevice final : public Device, public CudaContext {
 public:
   CudaDevice(const DeviceOptions &options, const CudaDriver &driver,
              const Nccl *nccl, CudaCard card);
-  ~CudaDevice() override { (void)settle(); }
+  ~CudaDevice() override;
 
   std::string_view name() const override { return "cuda"; }
   std::span<uint8_t> hostArena(uint32_t) override { return {}; }
@@ -146,17 +146,20 @@ CudaDevice::CudaDevice(const DeviceOptions &options, const CudaDriver &driver,
 #endif
 }
 
-/// Nothing may be freed under work that still runs.
-bool CudaDevice::settle() {
-  if (!queues.compute())
-    return true;
-  if (ranks && !queues.endWithin(kEndBound)) {
-    ranks->abort();
-    return queues.endWithin(kEndBound);
-  }
-  if (!ranks)
+CudaDevice::~CudaDevice() {
+  // Nothing may be freed under work that still runs.
+  if (ranks)
+    (void)settle();
+  else if (queues.compute())
     (void)queues.synchronize();
-  return true;
+}
+
+/// Only a collective may not end by itself.
+bool CudaDevice::settle() {
+  if (!ranks || queues.endWithin(kEndBound))
+    return true;
+  ranks->abort();
+  return queues.endWithin(kEndBound);
 }
 
 Status CudaDevice::prepareQueues() {

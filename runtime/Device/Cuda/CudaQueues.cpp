@@ -115,7 +115,7 @@ Status CudaQueues::poll(const CudaEvent &event) const {
   for (BackOff backOff;; backOff.pause()) {
     const CUresult result = driver->eventQuery(event.get());
     if (result == 0)
-      return Status::ok();
+      return hostWatch->confirm();
     if (result != kCudaNotReady)
       return hostWatch->judge(explain(driver->check(result, "cuEventQuery")));
     QLORA_RETURN_IF_ERROR(hostWatch->look(Clock::now() - start));

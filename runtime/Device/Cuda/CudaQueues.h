@@ -32,6 +32,9 @@ public:
   virtual ~HostWatch() = default;
   /// Called again and again while a wait lasts; an error ends the wait.
   virtual Status look(std::chrono::nanoseconds waited) = 0;
+  /// The work has ended without an error of the card: whether its results
+  /// hold.
+  virtual Status confirm() = 0;
   /// The work has failed: the error to report, which may be of another rank.
   virtual Status judge(Status failure) = 0;
 };

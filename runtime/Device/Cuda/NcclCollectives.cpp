@@ -91,7 +91,16 @@ Status NcclCollectives::checkOthersNowAndThen() {
   return host.checkOthers();
 }
 
+/// The communicator belongs to the abort from its start on.
+Status NcclCollectives::checkUse() const {
+  if (!aborting.valid())
+    return Status::ok();
+  return Status::error(StatusCode::kAborted,
+                       "the GPUs of the other ranks were given up before");
+}
+
 Status NcclCollectives::checkState(const char *what, ncclResult_t &state) {
+  QLORA_RETURN_IF_ERROR(checkUse());
   QLORA_RETURN_IF_ERROR(
       nccl.check(nccl.commGetAsyncError(communicator, &state),
                  "ncclCommGetAsyncError"));
@@ -134,6 +143,7 @@ Status NcclCollectives::finish(const char *what, ncclResult_t result,
 
 Status NcclCollectives::allReduceSum(CUdeviceptr data, uint64_t count,
                                      CUstream stream) {
+  QLORA_RETURN_IF_ERROR(checkUse());
   auto *values = reinterpret_cast<float *>(data);
   return finish("ncclAllReduce",
                 nccl.allReduce(values, values, count, kNcclFloat32, kNcclSum,
@@ -141,9 +151,18 @@ Status NcclCollectives::allReduceSum(CUdeviceptr data, uint64_t count,
                 host.timeout());
 }
 
+static constexpr const char *kOnTheCard = "all_reduce on the GPU";
+
 Status NcclCollectives::look(std::chrono::nanoseconds waited) {
   ncclResult_t state = 0;
-  return progress("all_reduce on the GPU", state, waited, host.timeout());
+  return progress(kOnTheCard, state, waited, host.timeout());
+}
+
+/// NCCL ends a collective that fails as it ends any: only its state tells.
+Status NcclCollectives::confirm() {
+  ncclResult_t state = 0;
+  Status status = checkState(kOnTheCard, state);
+  return status.isOk() ? status : judge(status);
 }
 
 /// Where another rank's end may be the cause, that one reports it.

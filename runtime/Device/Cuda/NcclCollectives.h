@@ -47,6 +47,7 @@ public:
   Status allReduceSum(CUdeviceptr data, uint64_t count, CUstream stream);
 
   Status look(std::chrono::nanoseconds waited) override;
+  Status confirm() override;
   Status judge(Status failure) override;
 
   /// Makes collectives that are running end, with whatever they have. Does
@@ -66,6 +67,7 @@ private:
   Status progress(const char *what, ncclResult_t &state,
                   std::chrono::nanoseconds waited,
                   std::chrono::nanoseconds bound);
+  Status checkUse() const;
   Status checkState(const char *what, ncclResult_t &state);
   Status checkOthersNowAndThen();
   bool leave();

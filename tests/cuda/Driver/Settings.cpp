@@ -174,6 +174,8 @@ int countAndInject(std::string_view name) {
   return 0;
 }
 
+bool wantsReport() { return !environment("QLORA_TEST_CUDA_REPORT", "").empty(); }
+
 void countEvent(std::string_view name, uint64_t by) {
   auto &counts = counters().counts;
   const auto found = counts.find(name);

@@ -22,7 +22,9 @@
 //   QLORA_TEST_CUDA_MODULE    a train.so: its kernels get their operands one by
 //                             one (OperandGuard.h).
 //   QLORA_TEST_CUDA_REPORT    a file for the counters, written at exit as one
-//                             JSON object; {pid} in it is the process.
+//                             JSON object; {pid} in it is the process. Beside
+//                             calls: "bits of 128 bytes", a hash of memory of
+//                             that size when it was freed.
 //
 // A value that cannot be read ends the process with status 2.
 
@@ -55,6 +57,9 @@ const Settings &settings();
 /// Counts a call or an event of that name; the code that it is to fail with,
 /// or 0.
 int countAndInject(std::string_view name);
+
+/// Whether counters are written at the end.
+bool wantsReport();
 
 /// Counts, without a failure.
 void countEvent(std::string_view name, uint64_t by = 1);

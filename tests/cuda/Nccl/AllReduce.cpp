@@ -75,7 +75,7 @@ int Sum::run() const {
     return kLaunchFailedCode;
   }
   if (group.done == settings().failingCollective)
-    group.state = refuse("ncclAllReduce", settings().asyncError,
+    group.error = refuse("ncclAllReduce", settings().asyncError,
                          "made to fail after it has run");
   return 0;
 }

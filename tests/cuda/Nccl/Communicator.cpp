@@ -59,8 +59,8 @@ Communicator usable(const char *symbol, ncclComm_t handle,
                     "another call is still in progress");
   else if (communicator->isAborted)
     result = refuse(symbol, kNcclInvalidUsage, "the communicator was aborted");
-  else if (communicator->state)
-    result = refuse(symbol, communicator->state, "it has failed before");
+  else if (communicator->error)
+    result = refuse(symbol, communicator->error, "it has failed before");
   return result ? nullptr : communicator;
 }
 
@@ -151,14 +151,16 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t handle, ncclResult_t *error) {
     return refuse("ncclCommGetAsyncError", kNcclInvalidArgument,
                   "no live communicator");
   ncclComm &communicator = *found->second;
+  ncclResult_t state = kNcclSuccess;
   if (communicator.inProgress) {
-    communicator.state = kNcclInProgress;
-    if (--communicator.questions < 0)
-      communicator.state = communicator.inProgress();
-    if (communicator.state != kNcclInProgress)
+    state = --communicator.questions < 0 ? communicator.inProgress()
+                                         : kNcclInProgress;
+    if (state != kNcclInProgress)
       communicator.inProgress = nullptr;
   }
-  *error = communicator.state;
+  if (state && state != kNcclInProgress)
+    communicator.error = state;
+  *error = communicator.error ? communicator.error : state;
   return kNcclSuccess;
 }
 

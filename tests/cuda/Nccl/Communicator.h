@@ -38,7 +38,7 @@ enum NcclResult : int {
 struct ncclComm {
   std::shared_ptr<platform::Exchange> exchange;
   int rank = 0, size = 0, device = 0;
-  ncclResult_t state = platform::kNcclSuccess; ///< what is told of it
+  ncclResult_t error = platform::kNcclSuccess; ///< told from then on
   /// The call in progress: asked until it says something else than
   /// kNcclInProgress. Empty: none.
   std::function<ncclResult_t()> inProgress;

@@ -3,123 +3,15 @@
 // The demo module on the CUDA device over a driver that is a table of ours:
 // the numbers of the CPU, graphs, errors of every call, memory.
 
-#include "runtime/Device/Cuda/CudaDevice.h"
+#include "tests/runtime/Device/CudaDeviceFixture.h"
 
 #include "runtime/Core/ArenaSink.h"
-#include "runtime/Core/Executor.h"
 #include "runtime/Device/Cuda/CudaImages.h"
-#include "tests/runtime/DemoTables.h"
-#include "tests/runtime/Device/FakeNccl.h"
-
-#include <gtest/gtest.h>
-
-#include <bit>
-#include <numeric>
 
 namespace qlora {
 namespace {
 
-#define EXPECT_HAS(text, part)                                                 \
-  EXPECT_NE((text).find(part), std::string::npos) << "in: " << (text)
-
-constexpr DemoEntry kAllEntries[] = {kDemoEvaluate, kDemoAccumulate,
-                                     kDemoUpdate};
-
-template <typename T> const T *at(void *address) {
-  return static_cast<const T *>(address);
-}
-
-/// The demo's kernels, as DemoModule.c has them.
-void addKernels() {
-  auto &kernels = fake::machine.kernels;
-  kernels["scale_add"] = [](const qlora_cuda_args &args, unsigned blocks,
-                            unsigned threads) {
-    EXPECT_EQ(blocks, 4u);
-    EXPECT_EQ(threads, 32u);
-    for (int64_t i = 0; i < args.rows; ++i)
-      static_cast<float *>(args.buffers[2])[i] =
-          static_cast<float>(std::bit_cast<double>(args.constants[0])) *
-              at<float>(args.buffers[0])[i] +
-          at<float>(args.buffers[1])[i];
-  };
-  kernels["gather"] = [](const qlora_cuda_args &args, unsigned, unsigned) {
-    for (int64_t i = 0; i < args.rows; ++i)
-      static_cast<float *>(args.buffers[1])[i] +=
-          static_cast<float>(at<int32_t>(args.buffers[0])[i]);
-  };
-  kernels["descend"] = [](const qlora_cuda_args &args, unsigned, unsigned) {
-    for (int64_t i = 0; i < args.rows; ++i)
-      static_cast<float *>(args.buffers[0])[i] -=
-          args.step->learning_rate * at<float>(args.buffers[1])[i];
-  };
-}
-
-class CudaDeviceTest : public testing::Test {
-protected:
-  CudaDeviceTest() : driver(fake::newDriver()), nccl(fake::newNccl()) {
-    addKernels();
-    tables.retarget();
-  }
-  ~CudaDeviceTest() override { device.reset(); }
-
-  Status create(const DeviceOptions &options) {
-    device.reset();
-    QLORA_ASSIGN_OR_RETURN(LoadedModule loaded, tables.load());
-    module.emplace(std::move(loaded));
-    QLORA_ASSIGN_OR_RETURN(device, createCudaDevice(options, driver, &nccl));
-    return device->load(*module, nullptr);
-  }
-
-  /// w[i] = i, a[i] = 1, ids[i] = i + 1.
-  Status start(const DeviceOptions &options) {
-    QLORA_RETURN_IF_ERROR(create(options));
-    std::vector<float> weights(16);
-    std::iota(weights.begin(), weights.end(), 0.0f);
-    QLORA_RETURN_IF_ERROR(write(kDemoFrozen, weights));
-    QLORA_RETURN_IF_ERROR(write(kDemoTrainable, std::vector<float>(16, 1.0f)));
-    std::vector<int32_t> ids(16);
-    std::iota(ids.begin(), ids.end(), 1);
-    return write(kDemoInput, ids);
-  }
-
-  template <typename T>
-  Status write(uint32_t arena, const std::vector<T> &values) {
-    return device->write(arena, 0,
-                         {reinterpret_cast<const uint8_t *>(values.data()),
-                          values.size() * sizeof(T)});
-  }
-
-  StatusOr<std::vector<float>> read(uint32_t arena) {
-    std::vector<float> values(16);
-    QLORA_RETURN_IF_ERROR(device->read(
-        arena, 0, {reinterpret_cast<uint8_t *>(values.data()), 64}));
-    return values;
-  }
-
-  Status run(DemoEntry entry, float rate = 0.5f) {
-    qlora_step_block step{};
-    step.learning_rate = rate;
-    return runEntry(*device, *module, module->entries()[entry], step);
-  }
-
-  /// All that a run does, so that each call of the driver has its turn.
-  Status runAll(const DeviceOptions &options) {
-    QLORA_RETURN_IF_ERROR(start(options));
-    for (int times = 0; times < 3; ++times)
-      for (const DemoEntry entry : kAllEntries)
-        QLORA_RETURN_IF_ERROR(run(entry));
-    std::array<uint8_t, 4> result;
-    QLORA_RETURN_IF_ERROR(device->startRead(kDemoResult, 0, result.size()));
-    QLORA_RETURN_IF_ERROR(device->finishRead(result));
-    return read(kDemoResult).status();
-  }
-
-  CudaDriver &driver;
-  const Nccl &nccl;
-  DemoTables tables;
-  std::optional<LoadedModule> module;
-  std::unique_ptr<Device> device;
-};
+class CudaDeviceTest : public CudaDeviceFixture {};
 
 TEST_F(CudaDeviceTest, TrainsAsTheCpuDoes) {
   for (const bool graphs : {true, false}) {
@@ -160,48 +52,6 @@ TEST_F(CudaDeviceTest, CapturesAnEntryOnceAndNeverWaits) {
   // beside the two events of the entry itself.
   EXPECT_EQ(calls["eventRecord"], 2 * 4);
   EXPECT_EQ(calls["streamWaitEvent"], 2 * 4);
-}
-
-TEST_F(CudaDeviceTest, AddsUpOverRanksInItsGraphs) {
-  fake::TwoRanks host;
-  DeviceOptions options;
-  options.collectives = &host;
-  for (const bool graphs : {true, false}) {
-    options.graphs = graphs;
-    const Status status = start(options);
-    ASSERT_TRUE(status.isOk()) << status.message();
-    fake::group.calls.clear();
-    fake::machine.calls.clear();
-    for (int step = 0; step < 4; ++step) {
-      ASSERT_TRUE(run(kDemoAccumulate).isOk());
-      ASSERT_TRUE(run(kDemoUpdate, 1).isOk());
-    }
-    // The other rank has the same gradients.
-    for (size_t i = 0; i < 16; ++i)
-      EXPECT_EQ((*read(kDemoTrainable))[i],
-                1 - 4 * 2 * (static_cast<float>(i) + 1));
-    // Once direct, once into the graph.
-    EXPECT_EQ(fake::group.calls["allReduce"], graphs ? 2 : 4);
-    EXPECT_EQ(fake::machine.calls["streamSynchronize"], 0);
-  }
-  device.reset();
-  EXPECT_EQ(fake::group.calls["commDestroy"], 1);
-}
-
-TEST_F(CudaDeviceTest, NoWaitIsLongerThanTheTimeout) {
-  fake::TwoRanks host;
-  host.limit = std::chrono::milliseconds(50);
-  DeviceOptions options;
-  options.collectives = &host;
-  ASSERT_TRUE(start(options).isOk());
-  fake::machine.unfinished = 1 << 30;
-  const Status status = read(kDemoResult).status();
-  EXPECT_HAS(status.message(), "all_reduce on the GPU has not ended after "
-                               "0.05 s");
-  EXPECT_FALSE(device->settle());
-  EXPECT_TRUE(fake::group.isAborted);
-  fake::machine.unfinished = 0;
-  EXPECT_TRUE(device->settle());
 }
 
 TEST_F(CudaDeviceTest, ReadsResultsOfStepsThatAreOver) {

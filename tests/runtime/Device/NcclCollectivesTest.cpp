@@ -76,6 +76,7 @@ TEST_F(NcclCollectivesTest, AsksUntilACallHasTakenEffect) {
   EXPECT_EQ(group.calls["commGetAsyncError"], 6);
   EXPECT_EQ(values, (std::vector<float>{2, 4, 6}));
   EXPECT_TRUE(gpus->look(1s).isOk());
+  EXPECT_TRUE(gpus->confirm().isOk());
   EXPECT_FALSE(isAborted());
   EXPECT_EQ(group.calls["commFinalize"], 1);
   EXPECT_EQ(group.calls["commDestroy"], 1);
@@ -129,12 +130,19 @@ TEST_F(NcclCollectivesTest, WaitsForTheCardWithinItsBound) {
 }
 
 TEST_F(NcclCollectivesTest, TellsAnErrorThatComesLater) {
-  ASSERT_TRUE(connect().isOk());
-  group.asyncError = 3;
-  const Status status = gpus->look(1ms);
-  EXPECT_EQ(status.message(), "all_reduce on the GPU: ncclInternalError (3): "
-                              "as the test wants it");
-  EXPECT_TRUE(isAborted());
+  for (const bool hasEnded : {true, false}) {
+    fake::newNccl();
+    ASSERT_TRUE(connect().isOk());
+    group.asyncError = 3;
+    const Status status = hasEnded ? gpus->confirm() : gpus->look(1ms);
+    EXPECT_EQ(status.message(), "all_reduce on the GPU: ncclInternalError (3): "
+                                "as the test wants it");
+    const int calls = group.calls["commGetAsyncError"];
+    EXPECT_HAS(gpus->look(1ms).message(), "were given up before");
+    EXPECT_HAS(sum().message(), "were given up before");
+    EXPECT_EQ(group.calls["commGetAsyncError"], calls);
+    EXPECT_TRUE(isAborted());
+  }
 }
 
 TEST_F(NcclCollectivesTest, BlamesARankThatIsGone) {
@@ -145,8 +153,14 @@ TEST_F(NcclCollectivesTest, BlamesARankThatIsGone) {
   const Status status = gpus->judge(own);
   EXPECT_EQ(status.code(), StatusCode::kAborted);
   EXPECT_EQ(status.message(), "rank 1 is gone (the card failed)");
+  EXPECT_TRUE(isAborted());
+}
+
+TEST_F(NcclCollectivesTest, NoticesARankThatIsGoneWhileItWaits) {
+  ASSERT_TRUE(connect().isOk());
+  host.isAlone = true;
   std::this_thread::sleep_for(60ms);
-  EXPECT_EQ(gpus->look(1ms).code(), StatusCode::kAborted);
+  EXPECT_EQ(gpus->look(1ms).message(), "rank 1 is gone");
   EXPECT_TRUE(isAborted());
 }
 

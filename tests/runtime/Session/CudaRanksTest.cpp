@@ -93,7 +93,7 @@ TEST_F(CudaRanks, HaveTheSameBitsInEveryOrder) {
   }
 }
 
-TEST_F(CudaRanks, AddUpInsideOfTheGraph) {
+TEST_F(CudaRanks, AddUpInsideOfTheGraphToTheSameBits) {
   const auto few = calls("4");
   const auto many = calls("14");
   ASSERT_EQ(few.size(), 2u);
@@ -109,6 +109,10 @@ TEST_F(CudaRanks, AddUpInsideOfTheGraph) {
     EXPECT_EQ(many[rank].value("ncclCommDestroy", 0), 1);
     EXPECT_EQ(many[rank].value("ncclCommAbort", 0), 0);
   }
+  // The adapter and its moments are in 128 bytes each, the tokens in 256.
+  ASSERT_TRUE(many[0].contains("bits of 128 bytes"));
+  EXPECT_EQ(many[0]["bits of 128 bytes"], many[1]["bits of 128 bytes"]);
+  EXPECT_NE(many[0]["bits of 256 bytes"], many[1]["bits of 256 bytes"]);
 }
 
 TEST_F(CudaRanks, EveryFailingCallOfNcclIsNamed) {

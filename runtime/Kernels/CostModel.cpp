@@ -78,7 +78,9 @@ Demand qlora::demandOf(const Work &work, const DeviceProfile &device) {
       work.attentionFlops() > 0
           ? 0
           : work.transcendentals / (device.gpu->functionGops * 1e9);
-  demand.arithmetic = std::max({demand.arithmetic, decode, functions});
+  demand.arithmetic = std::max(demand.arithmetic, functions);
+  // Decoding keeps the memory busy, and not what GEMMs multiply with.
+  demand.memory = std::max(demand.memory, decode);
   return demand;
 }
 

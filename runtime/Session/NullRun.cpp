@@ -91,7 +91,8 @@ static std::string countersText(const EntryCount &entry) {
 static std::string cardMemoryText(const Device &device, const GpuRates &gpu) {
   double planned = 0;
   for (const ArenaUse &use : device.memory())
-    planned += double(use.plannedBytes);
+    if (use.kind != QLORA_ARENA_HOST)
+      planned += double(use.plannedBytes);
   const double share = planned / (gpu.memoryGb * 1e9);
   return fmt::format("  {:.1f} of the card's {:.0f} GB{}\n", planned / 1e9,
                      gpu.memoryGb,

@@ -46,15 +46,15 @@ class Failure(Exception):
 class Case:
     """A compiled case; runs of it are processes with their own environment."""
 
-    def __init__(self, tools, name, work, archs="90", flags=()):
+    def __init__(self, tools, name, work, archs="90", flags=(), model=None):
         self.tools, self.work, self.flags = os.path.abspath(tools), work, flags
         folder = os.path.join(HERE, "..", "Inputs", "goldens", name)
         self.yaml = os.path.join(folder, "train.yaml")
         self.module = os.path.join(work, "t.so")
-        model = os.path.join(work, "m.mlir")
-        self.check([f"{self.tools}/qlora-import", f"{folder}/model", "-o",
-                    model])
-        self.check([f"{self.tools}/qloracc", model, "-o", self.module,
+        graph = os.path.join(work, "m.mlir")
+        self.check([f"{self.tools}/qlora-import", model or f"{folder}/model",
+                    "-o", graph])
+        self.check([f"{self.tools}/qloracc", graph, "-o", self.module,
                     "--config", self.yaml, "--target", "cuda", "--cuda-arch",
                     archs, "--cuda-compiler",
                     os.path.join(HERE, "..", "cuda", "host-nvcc"),

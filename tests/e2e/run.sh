@@ -43,6 +43,8 @@ echo "-- the embedding in host memory"
 ./goldens.py --tools "$tools" --target cuda --ranks 1 \
   --compile-flag=--offload-embedding=true llama-nf4
 ./cuda_platform.py --tools "$tools"
+echo "-- what a step of 32 layers asks of the driver"
+./cuda_step.py --tools "$tools"
 echo "-- weights decoded ahead, in any order of the queues"
 ./cuda_platform.py --tools "$tools" --case prequantized-bnb --faults 0
 ./cuda_platform.py --tools "$tools" --case llama-nf4 --bf16 --faults 0

@@ -17,6 +17,8 @@ static constexpr const char *kBlasFiles[] = {"libcublasLt.so.13",
                                              "libcublasLt.so.12"};
 /// 1000 * major + 10 * minor.
 static constexpr int kMinDriverVersion = 12000;
+/// 10000 * major + 100 * minor.
+static constexpr size_t kMinBlasVersion = 120000;
 
 static constexpr CUresult kOutOfMemory = 2;
 static constexpr cublasStatus_t kBlasAllocationFailed = 3;
@@ -90,6 +92,15 @@ StatusOr<CublasLt> CublasLt::openFirst(std::span<const char *const> files) {
                        "LD_LIBRARY_PATH",
                        reasons);
   CublasLt blas{};
+  // It returns no status, so it is in no table.
+  size_t (*getVersion)() = nullptr;
+  QLORA_RETURN_IF_ERROR(
+      findSymbol(library, file, "cublasLtGetVersion", getVersion));
+  if (const size_t version = getVersion(); version < kMinBlasVersion)
+    return unavailable("{} is cuBLAS {}.{}, but {}.{} is needed; install "
+                       "cuBLAS 12 or 13 (a part of the CUDA toolkit)",
+                       file, version / 10000, version % 10000 / 100,
+                       kMinBlasVersion / 10000, kMinBlasVersion % 10000 / 100);
 #define QLORA_CUBLASLT(Name, Symbol, Parameters)                               \
   QLORA_RETURN_IF_ERROR(findSymbol(library, file, #Symbol, blas.Name));
 #include "runtime/Device/Cuda/CudaSymbols.inc"

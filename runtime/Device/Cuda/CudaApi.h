@@ -35,7 +35,7 @@ struct CudaDriver {
 #include "runtime/Device/Cuda/CudaSymbols.inc"
 };
 
-/// libcublasLt.so.13 or libcublasLt.so.12.
+/// libcublasLt.so.13 or libcublasLt.so.12, of cuBLAS 12.0 or later.
 struct CublasLt {
   static StatusOr<const CublasLt *> open();
   /// The first of these files that there is, which stays open. For tests.

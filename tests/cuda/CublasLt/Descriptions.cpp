@@ -25,6 +25,8 @@ cublasStatus_t platform::refuse(const char *symbol, cublasStatus_t status,
   return status;
 }
 
+extern "C" size_t cublasLtGetVersion() { return 130000; }
+
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle) {
   if (const int code = countAndInject("cublasLtCreate"))
     return code;

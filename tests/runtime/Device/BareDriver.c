@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 
-/* A driver that knows its version and nothing else. */
+/* A driver, and a cuBLASLt, that knows its version and nothing else. */
+
+#include <stddef.h>
+
+size_t cublasLtGetVersion(void) { return 10 * QLORA_DRIVER_VERSION; }
 
 int cuDriverGetVersion(int *version) {
   *version = QLORA_DRIVER_VERSION;

@@ -38,6 +38,9 @@ TEST(CudaApi, SaysThatCublasIsMissing) {
   const char *bare[] = {"libqlora-no-blas.so.2", QLORA_BARE_DRIVER};
   EXPECT_HAS(CublasLt::openFirst(bare).status().message(),
              "has no cublasLtCreate; update it");
+  const char *old[] = {QLORA_OLD_DRIVER};
+  EXPECT_HAS(CublasLt::openFirst(old).status().message(),
+             "is cuBLAS 11.8, but 12.0 is needed; install cuBLAS 12 or 13");
 }
 
 TEST(CudaApi, NamesStatusesOfCublas) {

@@ -4,7 +4,6 @@
 
 import json
 import os
-import struct
 import sys
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(REPOSITORY, "tests", "e2e"))
 import safetensors_io  # noqa: E402
+from tensors import file_head, tensor_shapes  # noqa: E402
 
 LENGTH = 512
 
@@ -32,31 +32,6 @@ SHAPES = {
 CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}
 
 
-def tensor_shapes(shape):
-    """Names and shapes of the model's tensors, as Hugging Face has them."""
-    hidden, inner = shape["hidden_size"], shape["intermediate_size"]
-    dim = hidden // shape["num_attention_heads"]
-    narrow = shape["num_key_value_heads"] * dim
-    tensors = {"model.embed_tokens.weight": (shape["vocab_size"], hidden),
-               "model.norm.weight": (hidden,)}
-    for layer in range(shape["num_hidden_layers"]):
-        prefix = f"model.layers.{layer}."
-        linears = {"self_attn.q_proj": (hidden, hidden),
-                   "self_attn.k_proj": (narrow, hidden),
-                   "self_attn.v_proj": (narrow, hidden),
-                   "self_attn.o_proj": (hidden, hidden),
-                   "mlp.gate_proj": (inner, hidden),
-                   "mlp.up_proj": (inner, hidden),
-                   "mlp.down_proj": (hidden, inner)}
-        for name, size in linears.items():
-            tensors[f"{prefix}{name}.weight"] = size
-            if shape["family"] == "qwen2" and name.split(".")[1][0] in "qkv":
-                tensors[f"{prefix}{name}.bias"] = size[:1]
-        for name in ("input_layernorm", "post_attention_layernorm"):
-            tensors[f"{prefix}{name}.weight"] = (hidden,)
-    return tensors
-
-
 def write_model(folder, shape):
     """A Hugging Face folder with random bf16 weights, written once."""
     path = os.path.join(folder, "model.safetensors")
@@ -71,17 +46,10 @@ def write_model(folder, shape):
     if os.path.exists(path):
         return
     random = np.random.default_rng(0)
-    header, offset = {}, 0
-    shapes = tensor_shapes(shape)
-    for name, size in shapes.items():
-        end = offset + 2 * int(np.prod(size))
-        header[name] = {"dtype": "BF16", "shape": list(size),
-                        "data_offsets": [offset, end]}
-        offset = end
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
+    shapes = tensor_shapes(config)
+    head, _ = file_head(shapes, "BF16", 2)
     with open(path + ".part", "wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text)
+        file.write(head)
         for name, size in shapes.items():
             if name.endswith("norm.weight"):
                 values = np.ones(size, np.float32)

@@ -37,3 +37,5 @@ echo "-- CUDA on the software platform"
 ./goldens.py --tools "$tools" --target cuda --ranks 1
 ./goldens.py --tools "$tools" --target cuda --ranks 1 --bf16
 ./cuda_platform.py --tools "$tools"
+echo "-- the GPU script on the software platform"
+./gpu_script.py --tools "$tools"

@@ -190,7 +190,7 @@ def compile_run(builder, folder, module, flags, work, is_timed):
         record["cached_compile_seconds"] = builder.compile(folder, module,
                                                            flags, own_cache)
     with open(report) as file:
-        record["planned_bytes"] = sum(json.load(file)["arenas"].values())
+        record["planned_bytes"] = json.load(file)["total_bytes"]
     return record
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 
-"""Models of real shapes with random weights, and data for them."""
+"""Models of real shapes with random weights or none, and data for them."""
 
 import json
 import os
@@ -28,21 +28,54 @@ SHAPES = {
         family="llama", hidden_size=2048, intermediate_size=8192,
         num_hidden_layers=16, num_attention_heads=32, num_key_value_heads=8,
         vocab_size=128256, rope_theta=5e5),
+    "llama3.1-8b": dict(
+        family="llama", hidden_size=4096, intermediate_size=14336,
+        num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8,
+        vocab_size=128256, rope_theta=5e5, tie_word_embeddings=False),
+    "llama3.1-70b": dict(
+        family="llama", hidden_size=8192, intermediate_size=28672,
+        num_hidden_layers=80, num_attention_heads=64, num_key_value_heads=8,
+        vocab_size=128256, rope_theta=5e5, tie_word_embeddings=False),
+    "qwen3-0.6b": dict(
+        family="qwen3", hidden_size=1024, intermediate_size=3072,
+        num_hidden_layers=28, num_attention_heads=16, num_key_value_heads=8,
+        head_dim=128, vocab_size=151936, rope_theta=1e6),
+    "qwen3-8b": dict(
+        family="qwen3", hidden_size=4096, intermediate_size=12288,
+        num_hidden_layers=36, num_attention_heads=32, num_key_value_heads=8,
+        head_dim=128, vocab_size=151936, rope_theta=1e6,
+        tie_word_embeddings=False),
 }
-CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}
+CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM",
+           "qwen3": "Qwen3ForCausalLM"}
+
+
+def write_config(folder, shape, positions=4096):
+    """Writes config.json, and returns it."""
+    os.makedirs(folder, exist_ok=True)
+    config = {"tie_word_embeddings": True}
+    config.update((key, value) for key, value in shape.items()
+                  if key != "family")
+    config.update(architectures=[CLASSES[shape["family"]]],
+                  model_type=shape["family"], hidden_act="silu",
+                  rms_norm_eps=1e-6, max_position_embeddings=positions,
+                  torch_dtype="bfloat16")
+    with open(os.path.join(folder, "config.json"), "w") as file:
+        json.dump(config, file, indent=2)
+    return config
+
+
+def write_shape(folder, shape, positions=4096):
+    """A Hugging Face folder to compile: names and shapes, no weights."""
+    config = write_config(folder, shape, positions)
+    safetensors_io.save_sparse(os.path.join(folder, "model.safetensors"),
+                               tensor_shapes(config))
 
 
 def write_model(folder, shape):
     """A Hugging Face folder with random bf16 weights, written once."""
     path = os.path.join(folder, "model.safetensors")
-    os.makedirs(folder, exist_ok=True)
-    config = {key: value for key, value in shape.items() if key != "family"}
-    config.update(architectures=[CLASSES[shape["family"]]],
-                  model_type=shape["family"], tie_word_embeddings=True,
-                  hidden_act="silu", rms_norm_eps=1e-6,
-                  max_position_embeddings=4096, torch_dtype="bfloat16")
-    with open(os.path.join(folder, "config.json"), "w") as file:
-        json.dump(config, file, indent=2)
+    config = write_config(folder, shape)
     if os.path.exists(path):
         return
     random = np.random.default_rng(0)

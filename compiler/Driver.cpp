@@ -8,6 +8,9 @@
 #include "llvm/Support/JSON.h"
 
 #include "compiler/Passes.h"
+#include "compiler/Schedule/Commands.h"
+
+#include "runtime/ABI/module.h"
 
 using namespace mlir;
 using namespace qlora;
@@ -18,7 +21,8 @@ static constexpr int kMaxAttempts = 5;
 int64_t qlora::plannedBytes(ModuleOp module) {
   int64_t bytes = 0;
   for (auto arena : module.getOps<program::ArenaOp>())
-    bytes += arena.getBytes();
+    if (arena.getKind() != program::Arena::Host)
+      bytes += arena.getBytes();
   return bytes;
 }
 
@@ -27,6 +31,31 @@ static int64_t activationBytes(ModuleOp module) {
     if (arena.getKind() == program::Arena::Activation)
       return arena.getBytes();
   return 0;
+}
+
+/// False where no choice of rematerialize had so small a peak; a smaller
+/// budget would change nothing.
+static bool isBudgetMet(ModuleOp module) {
+  auto decision = module->getAttrOfType<StringAttr>("train.remat");
+  if (!decision)
+    return true;
+  auto json = llvm::cantFail(llvm::json::parse(decision.getValue()),
+                             "a pass writes JSON");
+  int64_t budget = *json.getAsObject()->getInteger("budget");
+  return !budget || *json.getAsObject()->getInteger("estimated_peak") <= budget;
+}
+
+/// What a plan may save at most by running everything in order: the largest
+/// buffer that is written beside the compute queue.
+static int64_t mostBytesAhead(ModuleOp module) {
+  int64_t bytes = 0;
+  module.walk([&](program::LaunchOp launch) {
+    if (launch.getQueue() == QLORA_QUEUE_COMPUTE)
+      return;
+    for (Value buffer : buffersWritten(launch))
+      bytes = std::max<int64_t>(bytes, rootOf(buffer).getBytes());
+  });
+  return bytes;
 }
 
 LogicalResult Driver::runPhase(const Phase &phase, ModuleOp module,
@@ -98,10 +127,11 @@ LogicalResult Driver::shrink(ModuleOp step, OwningOpRef<ModuleOp> &best) {
       return failure();
     int64_t bytes = plannedBytes(*plan);
     int64_t activations = activationBytes(*plan);
+    int64_t overshoot = bytes - options.memoryLimit;
+    bool isMet = isBudgetMet(*plan);
     if (!best || bytes < plannedBytes(*best))
       best = std::move(plan);
-    int64_t overshoot = bytes - options.memoryLimit;
-    if (overshoot <= 0 || !options.isEnabled("rematerialize"))
+    if (overshoot <= 0 || !isMet || !options.isEnabled("rematerialize"))
       break;
     int64_t before =
         chosen.activationBytes ? chosen.activationBytes : activations;
@@ -110,18 +140,42 @@ LogicalResult Driver::shrink(ModuleOp step, OwningOpRef<ModuleOp> &best) {
   return success();
 }
 
+/// What a plan may give up, the cheapest first: whole decoded weights are
+/// faster, but the largest of them is scratch; tables on the card are.
+SmallVector<MemoryBudget> Driver::concessions() const {
+  SmallVector<MemoryBudget> list;
+  bool mayOffload =
+      options.target == "cuda" && options.offloadEmbedding == "auto";
+  for (bool offloadTables : {false, true})
+    for (bool onlyPanels : {false, true}) {
+      MemoryBudget budget = chosen;
+      budget.offloadTables |= offloadTables;
+      budget.onlyPanels = onlyPanels;
+      if ((!offloadTables || mayOffload) &&
+          (!onlyPanels || options.dequantForm == "auto"))
+        list.push_back(budget);
+    }
+  return list;
+}
+
 /// A plan within the limit; what is left of it goes to resident weights.
 FailureOr<OwningOpRef<ModuleOp>> Driver::fitMemory(ModuleOp step) {
   OwningOpRef<ModuleOp> best;
-  if (failed(shrink(step, best)))
-    return failure();
-  // Whole decoded weights are faster, but the largest of them is scratch.
-  if (plannedBytes(*best) > options.memoryLimit &&
-      options.dequantForm == "auto") {
-    chosen = MemoryBudget();
-    chosen.onlyPanels = true;
+  for (const MemoryBudget &budget : concessions()) {
+    chosen = budget;
     if (failed(shrink(step, best)))
       return failure();
+    // The smallest budget so far is near the one that fits in order.
+    int64_t overshoot = plannedBytes(*best) - options.memoryLimit;
+    if (overshoot <= 0)
+      break;
+    if (overshoot > mostBytesAhead(*best))
+      continue;
+    chosen.inOrder = true;
+    if (failed(shrink(step, best)))
+      return failure();
+    if (plannedBytes(*best) <= options.memoryLimit)
+      break;
   }
   int64_t smallest = plannedBytes(*best);
   if (smallest > options.memoryLimit)
@@ -149,6 +203,7 @@ LogicalResult Driver::run(OwningOpRef<ModuleOp> &module,
     if (!afterPhase(phase.name, *module))
       return success();
   }
+  chosen.offloadTables = options.offloadEmbedding == "true";
   if (options.memoryLimit > 0) {
     FailureOr<OwningOpRef<ModuleOp>> fitted = fitMemory(*module);
     if (failed(fitted))

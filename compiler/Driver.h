@@ -33,6 +33,7 @@ private:
                                const MemoryBudget &budget);
   mlir::LogicalResult optimizeAndPlan(mlir::ModuleOp module,
                                       const MemoryBudget &budget);
+  llvm::SmallVector<MemoryBudget> concessions() const;
   mlir::LogicalResult shrink(mlir::ModuleOp step,
                              mlir::OwningOpRef<mlir::ModuleOp> &best);
   mlir::FailureOr<mlir::OwningOpRef<mlir::ModuleOp>>
@@ -44,7 +45,8 @@ private:
   MemoryBudget chosen;
 };
 
-/// Bytes of all arenas of a planned program: what a rank allocates.
+/// Bytes of all arenas of a planned program: what a rank allocates. Host memory
+/// of a card's rank is not counted.
 int64_t plannedBytes(mlir::ModuleOp program);
 
 } // namespace qlora

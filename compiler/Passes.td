@@ -138,7 +138,7 @@ def Rematerialize : Pass<"rematerialize", "::mlir::ModuleOp"> {
     Option<"blocks", "blocks", "bool", "false", "whole-block policy">,
     Option<"target", "target", "std::string", "\"cpu\"", "cpu or cuda">,
     Option<"profile", "device-profile", "std::string", "\"\"",
-           "device.json of qlora-run --calibrate">,
+           "a known card, or device.json of qlora-run --calibrate">,
     Option<"remarks", "remarks", "bool", "false", "say why, with numbers">,
   ];
 }
@@ -171,7 +171,7 @@ def PlanDequant : Pass<"plan-dequant", "::mlir::ModuleOp"> {
            "memory left for resident weights">,
     Option<"target", "target", "std::string", "\"cpu\"", "cpu or cuda">,
     Option<"profile", "device-profile", "std::string", "\"\"",
-           "device.json of qlora-run --calibrate">,
+           "a known card, or device.json of qlora-run --calibrate">,
     Option<"remarks", "remarks", "bool", "false", "say why, with numbers">,
   ];
 }
@@ -199,7 +199,7 @@ def LowerToProgram : Pass<"lower-to-program", "::mlir::ModuleOp"> {
   let summary = "values get buffers, ops become commands";
   let description = [{
     One buffer per value, but: the parts of a split or concat are ranges of the
-    whole, a result that continues an operand which dies takes over its buffer,
+    whole, a result that may overwrite an operand which dies takes over its buffer,
     and a gradient is written straight into the gradient arena where its op can
     add. An accumulate step becomes two entries, with and without collectives.
     Places in the activation arena are left to plan-memory.
@@ -210,34 +210,56 @@ def LowerToProgram : Pass<"lower-to-program", "::mlir::ModuleOp"> {
     ```
   }];
   let dependentDialects = ["::qlora::program::ProgramDialect"];
+  let options = [
+    Option<"offloadTables", "offload-tables", "bool", "false",
+           "frozen weights that are read by rows go to the host arena">,
+  ];
 }
 
 def SelectKernels : Pass<"select-kernels", "::mlir::ModuleOp"> {
   let summary = "the first row of Kernels.def that can do it";
   let description = [{
     Each launch of a library op gets an implementation and the workspace that
-    the implementation promises to stay within.
+    the implementation promises to stay within. It may cut the work as it likes
+    (KernelRow::tune), unless workspaces are to be small.
   }];
   let options = [
     Option<"target", "target", "std::string", "\"cpu\"", "cpu or cuda">,
+    Option<"small", "small", "bool", "false", "small workspaces">,
     Option<"remarks", "remarks", "bool", "false", "say why a row was refused">,
   ];
 }
 
 def AssignQueues : Pass<"assign-queues", "::mlir::ModuleOp"> {
-  let summary = "compute and communication queues, with events between";
+  let summary = "which queue runs a command, with events between queues";
   let description = [{
     Collectives go to the communication queue, after an event that the compute
     queue records when their buffer is complete; the compute queue waits for
     all of them at the end of the entry.
+
+    On a target that runs kernels of the copy queue beside the compute queue,
+    launches that read frozen parameters only and write one scratch buffer go
+    there, ahead of the buffer's first reader by as much arithmetic as hides
+    them, and at most to the first reader of the buffer before. A wait that
+    another one implies is left out.
   }];
+  let options = [
+    Option<"target", "target", "std::string", "\"cpu\"", "cpu or cuda">,
+    Option<"profile", "device-profile", "std::string", "\"\"",
+           "device.json of qlora-run --calibrate">,
+    Option<"inOrder", "in-order", "bool", "false",
+           "kernels stay on the compute queue">,
+    Option<"remarks", "remarks", "bool", "false", "say how many, per entry">,
+  ];
 }
 
 def PlanMemory : Pass<"plan-memory", "::mlir::ModuleOp"> {
   let summary = "lifetimes become offsets in the arenas";
   let description = [{
     Buffers of the activation and workspace arenas live from their first to
-    their last command; those that do not live together may overlap. The
+    their last command, or, where one of another queue uses them, from where
+    its events let that one start to where the compute queue has waited for
+    it; those that do not live together may overlap. The
     arenas are as large as the largest entry needs. Writes the plan for people
     (bytes per arena, largest buffers at the peak) to `program.plan`.
   }];

@@ -102,15 +102,23 @@ static void buildOptimize(OpPassManager &pm, const CompileOptions &options,
 //===----------------------------------------------------------------------===//
 
 static void buildProgram(OpPassManager &pm, const CompileOptions &options,
-                         const MemoryBudget &) {
-  pm.addPass(createLowerToProgram());
+                         const MemoryBudget &budget) {
+  LowerToProgramOptions lower;
+  lower.offloadTables = budget.offloadTables;
+  pm.addPass(createLowerToProgram(lower));
   // Brings the workspaces, which the plan has to include.
   SelectKernelsOptions select;
   select.target = options.target;
+  select.small = budget.onlyPanels;
   select.remarks = options.remarks;
   pm.addPass(createSelectKernels(select));
   // Before the plan: what runs at the same time must not share memory.
-  pm.addPass(createAssignQueues());
+  AssignQueuesOptions queues;
+  queues.target = options.target;
+  queues.profile = options.deviceProfile;
+  queues.inOrder = budget.inOrder || !options.isEnabled("assign-queues");
+  queues.remarks = options.remarks;
+  pm.addPass(createAssignQueues(queues));
   pm.addPass(createPlanMemory());
 }
 
@@ -126,6 +134,7 @@ ArrayRef<Phase> qlora::phases() { return kPhases; }
 ArrayRef<StringLiteral> qlora::optionalPasses() {
   static constexpr StringLiteral kOptional[] = {
       "fuse-lora",    "fuse-accumulate", "rematerialize",
-      "plan-dequant", "fuse-rows",       "bucket-gradients"};
+      "plan-dequant", "fuse-rows",       "bucket-gradients",
+      "assign-queues"};
   return kOptional;
 }

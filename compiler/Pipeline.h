@@ -36,6 +36,7 @@ struct CompileOptions {
   std::string initA = "kaiming";
   std::string initB = "zero";
   int64_t memoryLimit = 0; ///< bytes per rank; 0: none
+  std::string offloadEmbedding = "auto"; ///< auto, true or false
   bool checkpointing = false;
   std::string deviceProfile; ///< path; empty: the shipped default
   std::string dequantForm = "auto";
@@ -51,7 +52,9 @@ struct CompileOptions {
 struct MemoryBudget {
   int64_t activationBytes = 0; ///< 0: no limit
   int64_t residentBytes = 0;
-  bool onlyPanels = false; ///< no scratch for whole decoded weights
+  bool inOrder = false;    ///< no scratch for a weight ahead of its GEMM
+  bool onlyPanels = false; ///< no scratch for whole weights; small workspaces
+  bool offloadTables = false; ///< weights that are read by rows: host memory
 };
 
 struct Phase {

@@ -70,12 +70,12 @@ KernelRequest qlora::kernelRequestOf(LibraryOp op) {
   return request;
 }
 
-Work qlora::workOf(Operation *op) {
+double qlora::secondsOf(Operation *op, const DeviceProfile &device) {
   if (auto row = dyn_cast<RowOp>(op))
-    return rowOpWork(row);
+    return secondsOf(rowOpWork(row), device);
   if (auto library = dyn_cast<LibraryOp>(op))
-    return kernelWork(kernelRequestOf(library));
-  return Work();
+    return secondsOf(kernelRequestOf(library), device);
+  return 0;
 }
 
 std::string qlora::labelOf(Operation *op) {

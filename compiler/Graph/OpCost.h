@@ -6,15 +6,15 @@
 #ifndef QLORA_COMPILER_GRAPH_OPCOST_H
 #define QLORA_COMPILER_GRAPH_OPCOST_H
 
-#include "compiler/Support/CostModel.h"
+#include "runtime/Kernels/CostModel.h"
 #include "dialects/Model/Model.h"
 
 namespace qlora {
 
-/// A row op reads its operands and writes its results once; a library op is
-/// asked for its kernel call. Everything else (weights, views, structure) is
-/// free. All shapes have to be static.
-Work workOf(mlir::Operation *op);
+/// Seconds of an op on `device`. A row op reads its operands and writes its
+/// results once; a library op is asked for its kernel call. Everything else
+/// (weights, views, structure) is free. All shapes have to be static.
+double secondsOf(mlir::Operation *op, const DeviceProfile &device);
 
 /// The request of a library op's kernel call, with the dtypes of its tensors.
 KernelRequest kernelRequestOf(model::LibraryOp op);

@@ -26,8 +26,8 @@
 // `resident-bytes` allows goes to the weights that save most seconds per byte.
 
 #include "compiler/Graph/OpCost.h"
+#include "compiler/Graph/StepProblem.h"
 #include "compiler/Passes.h"
-#include "dialects/Train/Train.h"
 
 #include "llvm/ADT/MapVector.h"
 #include "llvm/Support/FormatVariadic.h"
@@ -48,10 +48,11 @@ namespace {
 enum class Form { Panel, Scratch, Resident };
 
 /// Uses of one weight that are near each other: in the forward of a step, or
-/// in the backward (recomputed ops included) of one block.
+/// in one zone of its backward (StepProblem.h), recomputed ops included.
 struct UseGroup {
   StepOp step;
   bool isBackward = false;
+  unsigned zone = 0;
   SmallVector<OpOperand *> uses;
   Type compute; ///< element type of what is multiplied with it
   double panelSeconds = 0, scratchSeconds = 0, residentSeconds = 0;
@@ -88,6 +89,7 @@ private:
   void report();
 
   llvm::MapVector<Attribute, StoredWeight> weights;
+  DenseMap<Operation *, unsigned> zones;
 };
 
 } // namespace
@@ -152,28 +154,25 @@ void PlanDequantPass::collectUse(OpOperand &use) {
   bool isBackward = op->hasAttr(kBackwardAttr);
   for (UseGroup &group : weight.groups) {
     if (group.step == step && group.isBackward == isBackward &&
-        group.compute == compute &&
+        group.zone == zones[op] && group.compute == compute &&
         blockOf(group.uses.front()->getOwner()) == blockOf(op)) {
       group.uses.push_back(&use);
       return;
     }
     weight.canBeResident &= group.compute == compute;
   }
-  UseGroup group;
-  group.step = step;
-  group.isBackward = isBackward;
-  group.uses.push_back(&use);
-  group.compute = compute;
-  weight.groups.push_back(std::move(group));
+  weight.groups.push_back({step, isBackward, zones[op], {&use}, compute});
 }
 
 /// In program order: a group's first use comes first.
 void PlanDequantPass::collect() {
-  for (auto step : getOperation().getOps<StepOp>())
+  for (auto step : getOperation().getOps<StepOp>()) {
+    zones = zonesOf(step);
     for (Operation &op : step.getBody().front())
       for (OpOperand &operand : op.getOpOperands())
         if (operand.get().getDefiningOp<WeightOp>())
           collectUse(operand);
+  }
   weights.remove_if([](auto &entry) { return entry.second.groups.empty(); });
 }
 
@@ -186,18 +185,18 @@ static void estimate(UseGroup &group, const DeviceProfile &device) {
   Value stored = group.uses.front()->get();
   auto type = cast<RankedTensorType>(stored.getType());
   for (OpOperand *use : group.uses)
-    group.panelSeconds += secondsOf(workOf(use->getOwner()), device);
+    group.panelSeconds += secondsOf(use->getOwner(), device);
   // Ask the ops themselves, with a stand-in that has the type of the numbers.
   OpBuilder builder(group.uses.front()->getOwner());
   auto decode = DecodeOp::create(builder, stored.getLoc(),
                                  type.clone(group.compute), stored);
   for (OpOperand *use : group.uses) {
     use->set(decode.getResult());
-    group.residentSeconds += secondsOf(workOf(use->getOwner()), device);
+    group.residentSeconds += secondsOf(use->getOwner(), device);
     use->set(stored);
   }
   group.scratchSeconds =
-      group.residentSeconds + secondsOf(workOf(decode), device);
+      group.residentSeconds + secondsOf(decode.getOperation(), device);
   decode.erase();
 }
 

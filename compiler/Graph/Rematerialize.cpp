@@ -15,8 +15,10 @@
 //                                                train.recomputed}
 //   %da = train.linear_weight_grad %dy, %n2     {train.backward}
 //
-// Which ones is decided by Support/RecomputePlanner.h. A recomputed op gives
-// the same bits: dropout's random numbers are a function of their position.
+// Which ones is decided by Support/RecomputePlanner.h; where memory is short,
+// an op may be computed again for several blocks, each with a clone of its own.
+// A recomputed op gives the same bits: dropout's random numbers are a function
+// of their position.
 
 #include "compiler/Graph/OpCost.h"
 #include "compiler/Graph/StepProblem.h"
@@ -86,32 +88,31 @@ static int64_t resultBytes(Operation *op) {
   return bytes;
 }
 
-/// Clones what is recomputed before its first reader, and lets the backward
-/// read the clones.
+/// Lets `op` read the latest clones.
+static void readClones(Operation *op, const IRMapping &clones) {
+  for (OpOperand &operand : op->getOpOperands())
+    operand.set(clones.lookupOrDefault(operand.get()));
+}
+
+/// Clones what is recomputed before its readers, and lets the backward read
+/// the clones.
 static void apply(const Decision &decision) {
   ArrayRef<Operation *> ops = decision.described.ops;
   unsigned forwardOps = decision.described.forwardOps;
   std::vector<SmallVector<unsigned>> clonesBefore(ops.size());
   for (unsigned i = 0; i < forwardOps; ++i)
-    if (decision.plan.before[i] >= 0)
-      clonesBefore[decision.plan.before[i]].push_back(i);
-  IRMapping mapping;
-  DenseSet<Operation *> backward;
+    for (unsigned before : decision.plan.before[i])
+      clonesBefore[before].push_back(i);
+  IRMapping latest;
   for (unsigned reader = forwardOps; reader < ops.size(); ++reader) {
     OpBuilder builder(ops[reader]);
-    backward.insert(ops[reader]);
     for (unsigned i : clonesBefore[reader]) {
-      Operation *clone = builder.clone(*ops[i], mapping);
+      Operation *clone = builder.clone(*ops[i], latest);
       clone->setAttr(kBackwardAttr, builder.getUnitAttr());
       clone->setAttr(kRecomputedAttr, builder.getUnitAttr());
     }
+    readClones(ops[reader], latest);
   }
-  for (unsigned i = 0; i < forwardOps; ++i)
-    if (decision.plan.before[i] >= 0)
-      for (Value value : ops[i]->getResults())
-        value.replaceUsesWithIf(mapping.lookup(value), [&](OpOperand &use) {
-          return backward.contains(use.getOwner());
-        });
   // What only the backward read is now computed there alone.
   for (Operation *op : llvm::reverse(ops.take_front(forwardOps)))
     if (isOpTriviallyDead(op))
@@ -126,10 +127,11 @@ void RematerializePass::remark(const Decision &decision) const {
   StepOp step = decision.step;
   for (auto [op, before] :
        llvm::zip(decision.described.ops, decision.plan.before))
-    if (before >= 0 && !isa<ViewOp>(op))
-      op->emitRemark("rematerialize: recomputed before the backward of ")
-          << labelOf(decision.described.ops[before]) << ", "
-          << resultBytes(op) << " bytes are not kept";
+    for (unsigned reader : before)
+      if (!isa<ViewOp>(op))
+        op->emitRemark("rematerialize: recomputed before the backward of ")
+            << labelOf(decision.described.ops[reader]) << ", "
+            << resultBytes(op) << " bytes are not kept";
   bool fits = !budget || int64_t(decision.plan.peakBytes) <= budget;
   step.emitRemark("rematerialize: estimated peak of ")
       << decision.plan.peakBytes << " bytes, "
@@ -166,9 +168,11 @@ void RematerializePass::report(ArrayRef<Decision> decisions) {
     json.attribute("recompute_seconds", decision.plan.seconds);
     json.attributeArray("recomputed", [&] {
       for (auto [i, op] : llvm::enumerate(decision.described.ops))
-        if (decision.plan.before[i] >= 0 && !isa<ViewOp>(op))
+        if (size_t times = decision.plan.before[i].size();
+            times && !isa<ViewOp>(op))
           json.object([&] {
             writeOp(op, decision.described.problem.ops[i].seconds);
+            json.attribute("times", static_cast<int64_t>(times));
           });
     });
   };

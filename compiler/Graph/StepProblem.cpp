@@ -6,6 +6,7 @@
 
 #include "compiler/Graph/Accumulate.h"
 #include "compiler/Graph/OpCost.h"
+#include "compiler/Graph/Overwrite.h"
 
 using namespace mlir;
 using namespace qlora;
@@ -34,26 +35,6 @@ private:
 };
 
 } // namespace
-
-/// The operand whose memory the op's result may take over, or null. A part of
-/// something larger cannot be handed over.
-static Value continuedOperand(Operation *op) {
-  auto library = dyn_cast<LibraryOp>(op);
-  if (!library || op->getNumResults() != 1)
-    return {};
-  OpOperand *tied = library.getTiedOperand(0);
-  if (!tied)
-    return {};
-  Operation *maker = tied->get().getDefiningOp();
-  bool isShared =
-      !maker || isa<ViewOp>(maker) ||
-      llvm::any_of(tied->get().getUsers(), llvm::IsaPred<ViewOp>) ||
-      llvm::any_of(op->getResult(0).getUsers(), [](Operation *user) {
-        auto view = dyn_cast<ViewOp>(user);
-        return view && view.getWhole().getDefiningOp() == user;
-      });
-  return isShared ? Value() : tied->get();
-}
 
 /// Parts share the memory of their whole. A concat in the forward copies, so
 /// that what it reads can be dropped by itself.
@@ -100,9 +81,10 @@ void ProblemBuilder::addOp(Operation *op, bool isBackward) {
       result.problem.values.push_back(described);
     }
   if (!isBackward)
-    entry.seconds = secondsOf(workOf(op), device);
-  if (Value tied = continuedOperand(op))
-    entry.tied = lookup(tied);
+    entry.seconds = secondsOf(op, device);
+  for (auto [operand, result] : overwritesOf(op))
+    if (lookup(operand) != kNoValue && lookup(result) != kNoValue)
+      entry.ties.push_back({lookup(operand), lookup(result)});
   result.problem.ops.push_back(std::move(entry));
   result.ops.push_back(op);
   addViews(op);
@@ -123,4 +105,24 @@ StepProblem ProblemBuilder::run(StepOp step) {
 StepProblem qlora::buildStepProblem(StepOp step,
                                     const DeviceProfile &device) {
   return ProblemBuilder(device).run(step);
+}
+
+DenseMap<Operation *, unsigned> qlora::zonesOf(StepOp step) {
+  DenseMap<Operation *, unsigned> zones;
+  SmallVector<Operation *> recomputed;
+  unsigned zone = 0;
+  int64_t block = -1;
+  for (Operation &op : step.getBody().front()) {
+    recomputed.push_back(&op);
+    if (op.hasAttr(kRecomputedAttr))
+      continue;
+    bool isInBlock = op.hasAttr(kBackwardAttr) && blockOf(&op) >= 0;
+    if (isInBlock && blockOf(&op) != block) {
+      block = blockOf(&op);
+      ++zone;
+    }
+    while (!recomputed.empty())
+      zones[recomputed.pop_back_val()] = zone;
+  }
+  return zones;
 }

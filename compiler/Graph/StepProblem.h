@@ -6,7 +6,7 @@
 #ifndef QLORA_COMPILER_GRAPH_STEPPROBLEM_H
 #define QLORA_COMPILER_GRAPH_STEPPROBLEM_H
 
-#include "compiler/Support/DeviceProfile.h"
+#include "runtime/Kernels/DeviceProfile.h"
 #include "compiler/Support/RecomputePlanner.h"
 #include "dialects/Train/Train.h"
 
@@ -23,9 +23,13 @@ struct StepProblem {
 /// Everything in `step` but weights and inputs, which are in memory anyway.
 /// The backward begins at the first op that reverse mode created. Memory is
 /// shared as lower-to-program does it: the parts of a split with the whole,
-/// the results that a concat puts side by side with theirs, `init` with the
-/// result that continues it, and gradients with the gradient arena.
+/// the results that a concat puts side by side with theirs, an operand that dies
+/// with the result that may overwrite it, and gradients with the gradient arena.
 StepProblem buildStepProblem(train::StepOp step, const DeviceProfile &device);
+
+/// Per op of `step`, the zone it is in (RecomputePlanner.h); a recomputed op is
+/// in that of the op which it was recomputed for.
+llvm::DenseMap<mlir::Operation *, unsigned> zonesOf(train::StepOp step);
 
 } // namespace qlora
 

@@ -15,12 +15,37 @@
 //   program.launch ...
 //   program.record 1 on 1
 //   program.wait 1 on 0                              // at the end
+//
+// and where kernels of the copy queue run beside those of the compute queue
+// (TargetQueues.h), a frozen weight is decoded while the GEMM before its own
+// runs (IssueAhead.h):
+//
+//   program.launch @matmul...(..., %numbers0, ...)
+//   program.launch @decode...(%w1, %numbers1)
+//   program.launch @matmul...(..., %numbers1, ...)
+//
+// becomes
+//
+//   program.record 0 on 0                            // what used the memory
+//   program.wait 0 on 2                              // of %numbers1 is done
+//   program.launch @decode...(%w1, %numbers1) {queue = 2}
+//   program.launch @matmul...(..., %numbers0, ...)
+//   program.record 1 on 2
+//   program.wait 1 on 0
+//   program.launch @matmul...(..., %numbers1, ...)
 
 #include "compiler/Passes.h"
+#include "compiler/Schedule/Commands.h"
+#include "compiler/Schedule/IssueAhead.h"
+#include "compiler/Schedule/TargetQueues.h"
+#include "compiler/Support/QueueOrder.h"
 
 #include "runtime/ABI/module.h"
 
+#include <array>
+
 using namespace mlir;
+using namespace qlora;
 using namespace qlora::program;
 
 namespace qlora {
@@ -31,32 +56,93 @@ namespace qlora {
 namespace {
 class AssignQueuesPass
     : public qlora::impl::AssignQueuesBase<AssignQueuesPass> {
+public:
+  using AssignQueuesBase::AssignQueuesBase;
+
+private:
   void runOnOperation() override;
 };
 } // namespace
 
-/// Puts the collectives of one entry on the communication queue.
-static void overlapCollectives(EntryOp entry) {
-  SmallVector<AllReduceOp> collectives(entry.getBody().getOps<AllReduceOp>());
-  if (collectives.empty())
-    return;
-  int64_t event = 0;
+/// What each command comes after, beside the order of its queue:
+/// - off the compute queue, every command of that queue before it: the memory
+///   it writes is free then, wherever plan-memory puts it;
+/// - whoever wrote what it touches;
+/// - the end of the entry, a command of its own, after all.
+static std::vector<QueuedWork> orderOf(ArrayRef<Operation *> commands) {
+  std::vector<QueuedWork> order(commands.size() + 1);
+  DenseMap<Operation *, size_t> writers;
+  std::array<std::optional<size_t>, QLORA_QUEUE_COUNT> newest;
+  for (auto [i, command] : llvm::enumerate(commands)) {
+    QueuedWork &work = order[i];
+    work.queue = queueOf(command);
+    if (work.queue != QLORA_QUEUE_COMPUTE && newest[QLORA_QUEUE_COMPUTE])
+      work.after.push_back(*newest[QLORA_QUEUE_COMPUTE]);
+    for (Value operand : command->getOperands())
+      if (auto it = writers.find(rootOf(operand)); it != writers.end())
+        work.after.push_back(it->second);
+    for (Value operand : buffersWritten(command))
+      writers[rootOf(operand)] = i;
+    newest[work.queue] = i;
+  }
+  order.back().queue = QLORA_QUEUE_COMPUTE;
+  for (std::optional<size_t> last : newest)
+    if (last)
+      order.back().after.push_back(*last);
+  return order;
+}
+
+/// Adds the events that keep the order between queues; how many.
+static int64_t addEvents(EntryOp entry) {
+  SmallVector<Operation *> commands = commandsOf(entry);
+  std::vector<QueuedWork> order = orderOf(commands);
+  std::vector<QueueWait> waits = placeWaits(order);
+  DenseSet<size_t> producers;
+  for (const QueueWait &wait : waits)
+    producers.insert(wait.producer);
+  DenseMap<size_t, int64_t> events;
   OpBuilder builder(entry.getContext());
   Location loc = entry.getLoc();
-  for (AllReduceOp collective : collectives) {
-    builder.setInsertionPoint(collective);
-    RecordOp::create(builder, loc, event, QLORA_QUEUE_COMPUTE);
-    WaitOp::create(builder, loc, event, QLORA_QUEUE_COMMUNICATION);
-    collective.setQueue(QLORA_QUEUE_COMMUNICATION);
-    ++event;
+  const QueueWait *next = waits.data(), *end = next + waits.size();
+  for (size_t i = 0; i < order.size(); ++i) {
+    if (i < commands.size())
+      builder.setInsertionPoint(commands[i]);
+    else
+      builder.setInsertionPointToEnd(&entry.getBody().front());
+    if (i > 0 && producers.contains(i - 1)) {
+      int64_t event = events.size();
+      events[i - 1] = event;
+      RecordOp::create(builder, loc, event, order[i - 1].queue);
+    }
+    for (; next != end && next->consumer == i; ++next)
+      WaitOp::create(builder, loc, events.at(next->producer), order[i].queue);
   }
-  // One event is enough: the queue runs its commands in order.
-  builder.setInsertionPointToEnd(&entry.getBody().front());
-  RecordOp::create(builder, loc, event, QLORA_QUEUE_COMMUNICATION);
-  WaitOp::create(builder, loc, event, QLORA_QUEUE_COMPUTE);
+  return events.size();
 }
 
 void AssignQueuesPass::runOnOperation() {
-  for (auto entry : getOperation().getOps<EntryOp>())
-    overlapCollectives(entry);
+  std::optional<TargetQueues> queues = targetQueues(target);
+  if (!queues) {
+    getOperation().emitError("assign-queues does not know the target '")
+        << target << "'";
+    return signalPassFailure();
+  }
+  StatusOr<DeviceProfile> device = deviceProfileOrDefault(profile, target);
+  if (!device.isOk()) {
+    getOperation().emitError(device.status().message());
+    return signalPassFailure();
+  }
+  SymbolTable symbols(getOperation());
+  for (auto entry : getOperation().getOps<EntryOp>()) {
+    for (auto collective : entry.getBody().getOps<AllReduceOp>())
+      collective.setQueue(QLORA_QUEUE_COMMUNICATION);
+    unsigned ahead = 0;
+    if (queues->kernelsBesideCompute && !inOrder)
+      ahead = issueAhead(entry, symbols, *device);
+    int64_t events = addEvents(entry);
+    if (remarks)
+      entry.emitRemark("assign-queues: ")
+          << stringifyEntryKind(entry.getKind()) << " " << entry.getLength()
+          << ": " << ahead << " launches ahead, " << events << " events";
+  }
 }

@@ -10,8 +10,9 @@
 //       constants [64, 64, 8, ...] rows 0 label "model.layers.0.q_proj"
 //
 // One buffer per value, but: the parts of a split or concat are ranges of the
-// whole; a result that continues an operand which dies takes over its buffer;
-// a gradient is written straight into the gradient arena where its op can add.
+// whole; a result that may overwrite an operand which dies takes over its
+// buffer (Graph/Overwrite.h); a gradient is written straight into the gradient
+// arena where its op can add.
 
 #include "compiler/Passes.h"
 #include "compiler/Schedule/ParameterLayout.h"
@@ -30,6 +31,10 @@ namespace qlora {
 namespace {
 class LowerToProgramPass
     : public qlora::impl::LowerToProgramBase<LowerToProgramPass> {
+public:
+  using LowerToProgramBase::LowerToProgramBase;
+
+private:
   void runOnOperation() override;
 };
 } // namespace
@@ -68,11 +73,13 @@ static void emitArenas(OpBuilder &builder, Location loc,
   arena(program::Arena::Workspace, 0);
   arena(program::Arena::Input, inputBytes);
   arena(program::Arena::Result, resultBytes);
+  if (layout.getHostBytes() > 0)
+    arena(program::Arena::Host, layout.getHostBytes());
 }
 
 void LowerToProgramPass::runOnOperation() {
   ModuleOp module = getOperation();
-  FailureOr<ParameterLayout> layout = ParameterLayout::of(module);
+  FailureOr<ParameterLayout> layout = ParameterLayout::of(module, offloadTables);
   if (failed(layout))
     return signalPassFailure();
   OpBuilder builder = OpBuilder::atBlockEnd(module.getBody());

@@ -4,7 +4,10 @@
 
 #include "compiler/Schedule/ParameterLayout.h"
 
+#include "llvm/ADT/StringSet.h"
+
 #include "runtime/ABI/module.h"
+#include "runtime/Kernels/KernelTable.h"
 
 using namespace mlir;
 using namespace qlora;
@@ -13,7 +16,35 @@ using namespace qlora::model;
 /// A cache line, and what every vector load may ask for.
 static constexpr int64_t kParameterAlignment = 64;
 
-FailureOr<ParameterLayout> ParameterLayout::of(ModuleOp module) {
+/// True where `use` is the operand of a kernel that reads single rows of it.
+static bool isReadByRows(OpOperand &use) {
+  auto library = dyn_cast<LibraryOp>(use.getOwner());
+  if (!library)
+    return false;
+  KernelCall call = library.getKernelCall();
+  const KernelOp *kernel = findKernelOp(call.op.str());
+  for (auto [operand, argument] :
+       llvm::zip(kernel->operands, call.arguments))
+    if (argument.kind == KernelArgument::Operand &&
+        argument.index == use.getOperandNumber())
+      return operand.isReadByRows;
+  return false;
+}
+
+/// Parameters of which nothing reads more than single rows.
+static llvm::StringSet<> tablesOf(ModuleOp module) {
+  llvm::StringSet<> tables, others;
+  for (auto step : module.getOps<train::StepOp>())
+    for (auto weight : step.getBody().getOps<WeightOp>())
+      for (OpOperand &use : weight->getUses())
+        (isReadByRows(use) ? tables : others).insert(weight.getParameter());
+  for (const auto &other : others)
+    tables.erase(other.getKey());
+  return tables;
+}
+
+FailureOr<ParameterLayout> ParameterLayout::of(ModuleOp module,
+                                               bool offloadTables) {
   auto names = module->getAttrOfType<ArrayAttr>("train.layout");
   auto offsets = module->getAttrOfType<DenseI64ArrayAttr>("train.offsets");
   if (!names || !offsets || names.size() != static_cast<size_t>(offsets.size()))
@@ -24,6 +55,9 @@ FailureOr<ParameterLayout> ParameterLayout::of(ModuleOp module) {
   llvm::StringMap<int64_t> flat;
   for (auto [name, offset] : llvm::zip_equal(names, offsets.asArrayRef()))
     flat[cast<FlatSymbolRefAttr>(name).getValue()] = 4 * offset;
+  llvm::StringSet<> hostTables;
+  if (offloadTables)
+    hostTables = tablesOf(module);
   for (auto parameter : module.getOps<ParameterOp>()) {
     int64_t bytes = tensorBytes(parameter.getTensorType());
     if (parameter.getTrainable()) {
@@ -34,10 +68,11 @@ FailureOr<ParameterLayout> ParameterLayout::of(ModuleOp module) {
                                                known->second, bytes};
       continue;
     }
-    layout.places[parameter.getSymName()] = {program::Arena::Frozen,
-                                             layout.frozenBytes, bytes};
-    layout.frozenBytes =
-        llvm::alignTo(layout.frozenBytes + bytes, kParameterAlignment);
+    bool isOnHost = hostTables.contains(parameter.getSymName());
+    int64_t &end = isOnHost ? layout.hostBytes : layout.frozenBytes;
+    layout.places[parameter.getSymName()] = {
+        isOnHost ? program::Arena::Host : program::Arena::Frozen, end, bytes};
+    end = llvm::alignTo(end + bytes, kParameterAlignment);
   }
   return layout;
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 
 // Where every parameter lives: frozen ones in the frozen arena in the order of
-// the module, trainable ones at the element offsets that bucket-gradients
+// the module, or in the host arena where they may be and are wanted there;
+// trainable ones at the element offsets that bucket-gradients
 // gave them.
 
 #ifndef QLORA_COMPILER_SCHEDULE_PARAMETERLAYOUT_H
@@ -23,12 +24,16 @@ struct ParameterPlace {
 class ParameterLayout {
 public:
   /// Reads `train.layout` and `train.offsets`; an error if they are missing.
-  static llvm::FailureOr<ParameterLayout> of(mlir::ModuleOp module);
+  /// `offloadTables`: frozen weights of which kernels read single rows only
+  /// (`@` in Kernels.def) go to the host arena.
+  static llvm::FailureOr<ParameterLayout> of(mlir::ModuleOp module,
+                                             bool offloadTables);
 
   const ParameterPlace &lookup(mlir::StringRef parameter) const {
     return places.find(parameter)->second;
   }
   int64_t getFrozenBytes() const { return frozenBytes; }
+  int64_t getHostBytes() const { return hostBytes; }
   /// Bytes of each of the flat arenas.
   int64_t getFlatBytes() const { return flatBytes; }
 
@@ -38,6 +43,7 @@ public:
 private:
   llvm::StringMap<ParameterPlace> places;
   int64_t frozenBytes = 0;
+  int64_t hostBytes = 0;
   int64_t flatBytes = 0;
 };
 

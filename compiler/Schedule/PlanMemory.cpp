@@ -13,10 +13,14 @@
 // The packing itself is compiler/Support/ArenaPacker.h.
 
 #include "compiler/Passes.h"
+#include "compiler/Schedule/Commands.h"
 #include "compiler/Schedule/StepLowering.h"
 #include "compiler/Support/ArenaPacker.h"
+#include "compiler/Support/Liveness.h"
 
 #include "llvm/Support/JSON.h"
+
+#include "runtime/ABI/module.h"
 
 using namespace mlir;
 using namespace qlora;
@@ -29,10 +33,10 @@ namespace qlora {
 
 namespace {
 
-/// The buffers of one arena in one entry, with their lifetimes.
+/// The buffers of one entry, with their lives.
 struct EntryBuffers {
   SmallVector<BufferOp> ops;
-  std::vector<PackedBuffer> lifetimes;
+  std::vector<BufferLife> lives;
 };
 
 /// What the report says of one entry.
@@ -54,58 +58,71 @@ static constexpr Arena kPlanned[] = {Arena::Activation, Arena::Workspace};
 /// Buffers named in the report and in the error of a limit.
 static constexpr size_t kLargest = 8;
 
-static Value rootOf(Value buffer) {
-  while (auto view = buffer.getDefiningOp<ViewOp>())
-    buffer = view.getSource();
-  return buffer;
+static QueueCommand queueCommandOf(Operation *command) {
+  unsigned queue = queueOf(command);
+  if (auto record = dyn_cast<RecordOp>(command))
+    return {QueueAction::Record, queue, unsigned(record.getEvent())};
+  if (auto wait = dyn_cast<WaitOp>(command))
+    return {QueueAction::Wait, queue, unsigned(wait.getEvent())};
+  return {QueueAction::Work, queue, 0};
 }
 
-/// First and last command that touches each buffer of `arena`.
-static EntryBuffers collect(EntryOp entry, Arena arena) {
+static EntryBuffers collect(EntryOp entry) {
   EntryBuffers buffers;
-  DenseMap<Value, unsigned> index;
-  int64_t command = 0;
-  for (Operation &op : entry.getBody().front()) {
-    if (isa<BufferOp, ViewOp, BindOp>(op))
-      continue;
-    for (Value operand : op.getOperands()) {
-      auto buffer = rootOf(operand).getDefiningOp<BufferOp>();
-      if (buffer.getArena() != arena)
-        continue;
+  DenseMap<Operation *, uint32_t> index;
+  std::vector<std::vector<BufferUse>> uses;
+  std::vector<QueueCommand> order;
+  for (Operation *command : commandsOf(entry)) {
+    order.push_back(queueCommandOf(command));
+    std::vector<BufferUse> &used = uses.emplace_back();
+    for (Value operand : command->getOperands()) {
+      BufferOp buffer = rootOf(operand);
       auto [it, added] = index.try_emplace(buffer, buffers.ops.size());
-      if (added) {
+      if (added)
         buffers.ops.push_back(buffer);
-        PackedBuffer packed;
-        packed.first = command;
-        packed.bytes = buffer.getBytes();
-        packed.alignment = kArenaAlignment;
-        buffers.lifetimes.push_back(packed);
-      }
-      buffers.lifetimes[it->second].last = command;
+      used.push_back({it->second});
     }
-    ++command;
   }
+  std::vector<uint32_t> views(buffers.ops.size(), kNotAView);
+  buffers.lives = computeLiveness(uses, views,
+                                  spansBeside(order, QLORA_QUEUE_COMPUTE));
   return buffers;
+}
+
+/// Gives the buffers of one arena their offsets.
+static SmallVector<BufferOp> place(const EntryBuffers &buffers, Arena arena,
+                                   int64_t &bytes) {
+  SmallVector<BufferOp> ops;
+  std::vector<PackedBuffer> lifetimes;
+  for (auto [op, life] : llvm::zip_equal(buffers.ops, buffers.lives)) {
+    if (BufferOp(op).getArena() != arena)
+      continue;
+    ops.push_back(op);
+    lifetimes.push_back({life.first, life.last, BufferOp(op).getBytes(),
+                         kArenaAlignment});
+  }
+  PackResult packed = packArena(lifetimes);
+  bytes = packed.bytes;
+  for (auto [op, offset] : llvm::zip_equal(ops, packed.offsets))
+    op.setOffset(offset);
+  return ops;
 }
 
 EntryPlan PlanMemoryPass::planEntry(EntryOp entry) {
   EntryPlan plan;
+  EntryBuffers buffers = collect(entry);
   for (auto [i, arena] : llvm::enumerate(kPlanned)) {
-    EntryBuffers buffers = collect(entry, arena);
-    PackResult packed = packArena(buffers.lifetimes);
-    plan.bytes[i] = packed.bytes;
-    for (auto [op, offset] : llvm::zip_equal(buffers.ops, packed.offsets)) {
-      op.setOffset(offset);
+    SmallVector<BufferOp> placed = place(buffers, arena, plan.bytes[i]);
+    for (BufferOp op : placed)
       if (op.getSaved())
         plan.savedBytes += op.getBytes();
-    }
     if (arena != Arena::Activation)
       continue;
-    plan.largest = buffers.ops;
-    llvm::stable_sort(plan.largest, [](BufferOp a, BufferOp b) {
+    llvm::stable_sort(placed, [](BufferOp a, BufferOp b) {
       return a.getBytes() > b.getBytes();
     });
-    plan.largest.resize(std::min(plan.largest.size(), kLargest));
+    placed.resize(std::min(placed.size(), kLargest));
+    plan.largest = std::move(placed);
   }
   for (auto buffer :
        llvm::make_early_inc_range(entry.getBody().getOps<BufferOp>()))
@@ -125,7 +142,8 @@ void PlanMemoryPass::writeReport(
       for (auto arena : getOperation().getOps<ArenaOp>()) {
         json.attribute(stringifyArena(arena.getKind()),
                        static_cast<int64_t>(arena.getBytes()));
-        total += arena.getBytes();
+        if (arena.getKind() != Arena::Host)
+          total += arena.getBytes();
       }
     });
     json.attribute("total_bytes", total);

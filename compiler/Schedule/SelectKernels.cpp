@@ -12,6 +12,7 @@
 //   program.launch @matmul.onednn(%a, %b, %c, %w) ...
 
 #include "compiler/Passes.h"
+#include "compiler/Schedule/Commands.h"
 
 #include "runtime/Kernels/KernelTable.h"
 
@@ -59,22 +60,6 @@ FlatSymbolRefAttr SelectKernelsPass::symbolFor(const KernelRow &row) {
   return symbol = FlatSymbolRefAttr::get(kernel);
 }
 
-/// The launch as Kernels.def sees it; absent operands have no dtype.
-static qlora::KernelRequest requestOf(LaunchOp launch,
-                                      const qlora::KernelOp *op) {
-  qlora::KernelRequest request{op, {}, {}};
-  auto dtype = launch.getDtypes().begin();
-  for (unsigned i = 0; i < op->operands.size(); ++i) {
-    if (llvm::is_contained(launch.getAbsent(), static_cast<int64_t>(i)))
-      request.dtypes.push_back(std::nullopt);
-    else
-      request.dtypes.push_back(static_cast<qlora_dtype>(*dtype++));
-  }
-  request.constants.assign(launch.getConstants().begin(),
-                           launch.getConstants().end());
-  return request;
-}
-
 /// Gives the launch a workspace buffer in place of the absent operand.
 static void addWorkspace(LaunchOp launch, unsigned position, int64_t bytes) {
   OpBuilder builder(launch);
@@ -109,6 +94,10 @@ LogicalResult SelectKernelsPass::select(LaunchOp launch,
       if (remarks)
         launch.emitRemark() << choice.back();
       continue;
+    }
+    if (row.tune && !small) {
+      row.tune(request);
+      launch.setConstants(request.constants);
     }
     choice.front() = row.fullName();
     ++choices[choice];

@@ -2,6 +2,7 @@
 
 // Lowering of one train.step: one command or a few for each op.
 
+#include "compiler/Graph/Overwrite.h"
 #include "compiler/Schedule/StepLoweringState.h"
 
 #include "llvm/ADT/TypeSwitch.h"
@@ -58,6 +59,21 @@ void StepLowering::launchCopy(StringRef kernel, Value value, const Place &from,
          label);
 }
 
+/// Results that are written over an operand which nothing reads afterwards.
+void StepLowering::placeOverOperands(RowsOp op) {
+  DenseSet<Value> taken;
+  for (auto [operand, result] : overwritesOf(op)) {
+    Place from = placeOf(operand);
+    auto buffer = from.buffer.getDefiningOp<program::BufferOp>();
+    if (planned.contains(result) || places.contains(result) ||
+        usesLeft[operand] != llvm::count(op.getInputs(), operand) ||
+        buffer.getArena() != Arena::Activation ||
+        !taken.insert(operand).second)
+      continue;
+    places[result] = from;
+  }
+}
+
 LogicalResult StepLowering::lowerRows(RowsOp op) {
   SmallVector<Value> buffers;
   SmallVector<int64_t> access, dtypes, strides, groups;
@@ -74,8 +90,11 @@ LogicalResult StepLowering::lowerRows(RowsOp op) {
   };
   for (auto [input, map] : llvm::zip_equal(op.getInputs(), op.getRowMaps()))
     add(input, placeOf(input), QLORA_READ, map.getKind());
+  placeOverOperands(op);
   for (Value output : op.getOutputs())
-    add(output, resultPlace(output), QLORA_WRITE, MapKind::Full);
+    add(output, places.contains(output) ? placeOf(output)
+                                        : resultPlace(output),
+        QLORA_WRITE, MapKind::Full);
   int64_t rows =
       tensorTypeOf(op.getResult(0)).getNumElements() / op.getColumns();
   launch(kernels.generated(op, dtypes, strides, groups), buffers, access,

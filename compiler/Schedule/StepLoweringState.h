@@ -43,6 +43,7 @@ private:
   // Ops.
   mlir::LogicalResult lower(mlir::Operation &op);
   mlir::LogicalResult lowerRows(RowsOp op);
+  void placeOverOperands(RowsOp op);
   mlir::LogicalResult lowerLibrary(LibraryOp op);
   void lowerSplit(SplitOp op);
   void lowerConcat(ConcatOp op);

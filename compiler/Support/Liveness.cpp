@@ -4,6 +4,7 @@
 
 #include "compiler/Support/Liveness.h"
 
+#include <algorithm>
 #include <cassert>
 
 using namespace qlora;
@@ -24,19 +25,25 @@ static std::vector<uint32_t> findSources(std::span<const uint32_t> viewOf) {
 
 std::vector<BufferLife>
 qlora::computeLiveness(std::span<const std::vector<BufferUse>> commands,
-                       std::span<const uint32_t> viewOf) {
+                       std::span<const uint32_t> viewOf,
+                       std::span<const CommandSpan> spans) {
+  assert((spans.empty() || spans.size() == commands.size()) &&
+         "one span per command");
   std::vector<uint32_t> sources = findSources(viewOf);
   std::vector<BufferLife> lives(viewOf.size());
   std::vector<bool> written(viewOf.size(), false);
   for (size_t command = 0; command < commands.size(); ++command) {
+    const int64_t position = command;
+    const CommandSpan span =
+        spans.empty() ? CommandSpan{position, position} : spans[command];
     // Reads first: a command that reads one part and writes another still
     // reads what was there before it.
     for (const BufferUse &use : commands[command]) {
       uint32_t source = sources[use.buffer];
       BufferLife &life = lives[source];
-      if (!life.isUsed())
-        life.first = command;
-      life.last = command;
+      life.first =
+          life.isUsed() ? std::min(life.first, span.first) : span.first;
+      life.last = std::max(life.last, span.last);
       if (use.access != BufferAccess::Write && !written[source] &&
           life.readBeforeWrite < 0)
         life.readBeforeWrite = command;

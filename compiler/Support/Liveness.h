@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// First and last command of each buffer of a straight line of commands.
+// First and last command of each buffer of a straight line of commands, on one
+// queue or on several.
 
 #ifndef QLORA_COMPILER_SUPPORT_LIVENESS_H
 #define QLORA_COMPILER_SUPPORT_LIVENESS_H
@@ -8,6 +9,8 @@
 #include <cstdint>
 #include <span>
 #include <vector>
+
+#include "compiler/Support/QueueOrder.h"
 
 namespace qlora {
 
@@ -19,7 +22,7 @@ struct BufferUse {
   BufferAccess access = BufferAccess::Read;
 };
 
-/// Commands from `first` to `last`, both included; -1 where none uses it.
+/// Positions from `first` to `last`, both included; -1 where none uses it.
 struct BufferLife {
   int64_t first = -1;
   int64_t last = -1;
@@ -36,10 +39,13 @@ inline constexpr uint32_t kNotAView = 0xffffffffu;
 /// uses. `viewOf[b]` is the buffer that b is a part of (itself perhaps a
 /// view), or kNotAView. Parts are not told apart: a use of a view is a use of
 /// its source and of every other view of it, so all of them have one life,
-/// and a write of one part counts as written for all.
+/// and a write of one part counts as written for all. With several queues
+/// `spans[i]` is when command i may run (spansBeside), and lives are in its
+/// positions: buffers whose lives share none may share memory.
 std::vector<BufferLife>
 computeLiveness(std::span<const std::vector<BufferUse>> commands,
-                std::span<const uint32_t> viewOf);
+                std::span<const uint32_t> viewOf,
+                std::span<const CommandSpan> spans = {});
 
 } // namespace qlora
 

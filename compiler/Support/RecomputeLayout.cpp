@@ -12,6 +12,9 @@ using namespace qlora;
 
 /// Buffers start at multiples of this.
 static constexpr uint64_t kAlignment = 64;
+static constexpr int64_t kNever = INT64_MAX;
+/// No clone: the end of a list.
+static constexpr uint32_t kEnd = UINT32_MAX;
 
 static uint64_t paddedBytes(uint64_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -20,16 +23,16 @@ static uint64_t paddedBytes(uint64_t bytes) {
 RecomputeLayout::RecomputeLayout(const RecomputeProblem &problem)
     : problem(problem), heads(problem.ops.size()),
       makers(problem.values.size(), kNoValue), roots(problem.values.size()),
-      firstReader(problem.values.size(), kNever) {
+      zones(zonesOf(problem)), isReadByBackward(problem.values.size(), false),
+      touches(problem.ops.size()), readers(problem.ops.size()),
+      firstClones(problem.ops.size()), cloneCounts(problem.ops.size()),
+      clonesBefore(problem.ops.size()) {
   for (uint32_t i = 0; i < problem.ops.size(); ++i) {
     const RecomputeOp &op = problem.ops[i];
     assert((op.isBackward || forwardCount == i) && "forward after backward");
     forwardCount += !op.isBackward;
     for (uint32_t value : op.outputs)
       makers[value] = i;
-    for (uint32_t value : op.inputs)
-      if (op.isBackward && firstReader[value] == kNever)
-        firstReader[value] = i;
     heads[i] = op.isView && !op.inputs.empty()
                    ? heads[makers[op.inputs.front()]]
                    : i;
@@ -38,142 +41,224 @@ RecomputeLayout::RecomputeLayout(const RecomputeProblem &problem)
     roots[value] = value;
     while (problem.values[roots[value]].partOf != kNoValue)
       roots[value] = problem.values[roots[value]].partOf;
+    valueBytes.push_back(paddedBytes(problem.values[value].bytes));
   }
+  describeOps();
+  describeReaders();
+  describeForward();
+}
+
+RecomputeLayout::Touch RecomputeLayout::touchOf(uint32_t value) const {
+  uint32_t root = roots[value], maker = makers[root];
+  const std::vector<uint32_t> &outputs = problem.ops[maker].outputs;
+  uint32_t output =
+      std::find(outputs.begin(), outputs.end(), root) - outputs.begin();
+  return {root, maker, output};
+}
+
+/// What each op reads and writes, each memory once.
+void RecomputeLayout::describeOps() {
+  auto add = [&](std::vector<Touch> &list, uint32_t value) {
+    Touch touch = touchOf(value);
+    for (const Touch &known : list)
+      if (known.root == touch.root)
+        return;
+    list.push_back(touch);
+  };
+  for (uint32_t i = 0; i < problem.ops.size(); ++i) {
+    OpTouches &op = touches[i];
+    for (uint32_t value : problem.ops[i].inputs) {
+      add(op.reads, value);
+      if (std::find(op.inputMakers.begin(), op.inputMakers.end(),
+                    makers[value]) == op.inputMakers.end())
+        op.inputMakers.push_back(makers[value]);
+    }
+    for (uint32_t value : problem.ops[i].outputs)
+      add(op.writes, value);
+    for (RecomputeOp::Tie tie : problem.ops[i].ties)
+      op.ties.push_back({touchOf(tie.input), touchOf(tie.output)});
+  }
+}
+
+/// Where the backward first reads what each op of the forward makes.
+void RecomputeLayout::describeReaders() {
+  for (uint32_t i = forwardCount; i < problem.ops.size(); ++i) {
+    for (uint32_t value : problem.ops[i].inputs)
+      isReadByBackward[value] = true;
+    for (uint32_t maker : touches[i].inputMakers) {
+      OpTouches &op = touches[maker];
+      if (op.first.empty())
+        op.first.push_back(i);
+      if (op.firstPerZone.empty() ||
+          zones[op.firstPerZone.back()] != zones[i])
+        op.firstPerZone.push_back(i);
+    }
+  }
+}
+
+/// The forward's moments, whatever is computed again later.
+void RecomputeLayout::describeForward() {
+  firstForward.assign(problem.values.size(), -1);
+  lastForward.assign(problem.values.size(), -1);
+  for (uint32_t i = 0; i < forwardCount; ++i) {
+    addMoment(i, 0);
+    for (size_t t = moments[i].firstTouched; t < touched.size(); ++t) {
+      if (firstForward[touched[t]] < 0)
+        firstForward[touched[t]] = i;
+      lastForward[touched[t]] = i;
+    }
+  }
+  forwardTouched = touched.size();
+}
+
+/// An op `before` which some clone reads what `op` makes.
+void RecomputeLayout::askFor(uint32_t op, uint32_t before,
+                             const Choice &choice) {
+  Recompute when = choice[heads[op]];
+  if (when == Recompute::Never)
+    return;
+  for (uint32_t &known : readers[op])
+    if (when == Recompute::Once || zones[known] == zones[before]) {
+      known = std::min(known, before);
+      return;
+    }
+  readers[op].push_back(before);
 }
 
 /// Where each op is computed again: before the first reader of what it makes.
-/// Last op first, since a recomputed op is a reader too.
-void RecomputeLayout::placeRecomputed(const Keep &keep) {
-  before.assign(problem.ops.size(), -1);
-  need = firstReader;
+/// Last op first, since a clone is a reader too.
+void RecomputeLayout::placeClones(const Choice &choice) {
+  clones.clear();
+  std::fill(clonesBefore.begin(), clonesBefore.end(), kEnd);
+  std::fill(cloneCounts.begin(), cloneCounts.end(), 0);
   extraSeconds = 0;
-  for (uint32_t i = forwardCount; i-- > 0;) {
-    if (keep[heads[i]])
-      continue;
-    const RecomputeOp &op = problem.ops[i];
-    int64_t first = kNever;
-    for (uint32_t value : op.outputs)
-      first = std::min(first, need[value]);
-    if (first == kNever)
-      continue;
-    before[i] = first;
-    extraSeconds += op.seconds;
-    for (uint32_t value : op.inputs)
-      need[value] = std::min(need[value], first);
-  }
-}
-
-void RecomputeLayout::schedule() {
-  moments.clear();
-  std::vector<std::vector<uint32_t>> repeated(problem.ops.size());
   for (uint32_t i = 0; i < forwardCount; ++i) {
-    moments.push_back({i, true, false});
-    if (before[i] >= 0)
-      repeated[before[i]].push_back(i);
+    Recompute when = choice[heads[i]];
+    readers[i].clear();
+    if (when != Recompute::Never)
+      readers[i] = when == Recompute::Once ? touches[i].first
+                                           : touches[i].firstPerZone;
   }
-  for (uint32_t i = forwardCount; i < problem.ops.size(); ++i) {
-    for (uint32_t op : repeated[i])
-      moments.push_back({op, false, true});
-    moments.push_back({i, false, false});
+  uint32_t instances = problem.values.size();
+  for (uint32_t i = forwardCount; i-- > 0;) {
+    std::sort(readers[i].rbegin(), readers[i].rend());
+    firstClones[i] = clones.size();
+    cloneCounts[i] = readers[i].size();
+    for (uint32_t before : readers[i]) {
+      extraSeconds += problem.ops[i].seconds;
+      clones.push_back({i, before, instances, clonesBefore[before]});
+      clonesBefore[before] = clones.size() - 1;
+      instances += problem.ops[i].outputs.size();
+      for (uint32_t maker : touches[i].inputMakers)
+        askFor(maker, before, choice);
+    }
   }
 }
 
-uint32_t RecomputeLayout::instance(uint32_t value, bool isForward) const {
-  bool isRepeated = !isForward && before[makers[value]] >= 0;
-  return isRepeated ? value + problem.values.size() : value;
+uint32_t RecomputeLayout::instance(const Touch &touch,
+                                   uint32_t before) const {
+  const Clone *clone = clones.data() + firstClones[touch.maker];
+  for (uint32_t i = 0; i < cloneCounts[touch.maker]; ++i)
+    if (clone[i].before <= before)
+      return clone[i].firstInstance + touch.output;
+  return touch.root;
 }
 
-uint32_t RecomputeLayout::rootInstance(uint32_t value, bool isForward) const {
-  return instance(roots[value], isForward);
+/// Resolves what an op touches there. Nothing is cloned before op 0, so that
+/// one reads what the forward made.
+void RecomputeLayout::addMoment(uint32_t op, uint32_t before) {
+  moments.push_back({op, before, uint32_t(touched.size())});
+  for (const Touch &touch : touches[op].reads)
+    touched.push_back(instance(touch, before));
+  for (const Touch &touch : touches[op].writes)
+    touched.push_back(instance(touch, before));
 }
 
 void RecomputeLayout::findLives() {
   size_t values = problem.values.size();
-  firstMoment.assign(2 * values, -1);
-  lastMoment.assign(2 * values, -1);
-  lastForward.assign(values, -1);
+  bytes = valueBytes;
+  for (const Clone &clone : clones)
+    for (uint32_t value : problem.ops[clone.op].outputs)
+      bytes.push_back(valueBytes[value]);
+  moments.resize(forwardCount);
+  touched.resize(forwardTouched);
+  for (uint32_t i = forwardCount; i < problem.ops.size(); ++i) {
+    for (uint32_t c = clonesBefore[i]; c != kEnd; c = clones[c].next)
+      addMoment(clones[c].op, i);
+    addMoment(i, i);
+  }
   firstBackward.assign(values, kNever);
-  auto touch = [&](uint32_t root, int64_t moment) {
-    if (firstMoment[root] < 0)
-      firstMoment[root] = moment;
-    lastMoment[root] = moment;
-  };
-  for (size_t m = 0; m < moments.size(); ++m) {
-    const Moment &moment = moments[m];
-    const RecomputeOp &op = problem.ops[moment.op];
-    for (uint32_t value : op.inputs) {
-      uint32_t root = rootInstance(value, moment.isForward);
-      touch(root, m);
-      if (root >= values)
-        continue;
-      if (moment.isForward)
-        lastForward[root] = m;
-      else
-        firstBackward[root] = std::min<int64_t>(firstBackward[root], m);
+  lastMoment = lastForward;
+  lastMoment.resize(bytes.size(), -1);
+  for (size_t m = forwardCount, t = forwardTouched; m < moments.size(); ++m) {
+    size_t end = m + 1 < moments.size() ? moments[m + 1].firstTouched
+                                        : touched.size();
+    for (; t < end; ++t) {
+      uint32_t memory = touched[t];
+      lastMoment[memory] = m;
+      if (memory < values && firstBackward[memory] == kNever)
+        firstBackward[memory] = m;
     }
-    for (uint32_t value : op.outputs) {
-      uint32_t root = rootInstance(value, moment.isForward);
-      touch(root, m);
-      if (moment.isForward)
-        lastForward[root] = m;
-    }
+  }
+}
+
+/// Operands that end here and are continued hand their memory over.
+void RecomputeLayout::handOver(uint32_t m) {
+  for (const auto &[read, write] : touches[moments[m].op].ties) {
+    uint32_t from = instance(read, moments[m].before);
+    uint32_t to = instance(write, moments[m].before);
+    if (lastMoment[from] != int64_t(m) || !held[from] || held[to])
+      continue;
+    held[from] = false;
+    held[to] = true;
   }
 }
 
 void RecomputeLayout::countBytes() {
-  size_t values = problem.values.size();
-  held.assign(2 * values, false);
+  held.assign(bytes.size(), 0);
   peak = 0, peakMoment = 0, peakCount = 0;
   uint64_t live = 0;
   for (size_t m = 0; m < moments.size(); ++m) {
     const Moment &moment = moments[m];
-    const RecomputeOp &op = problem.ops[moment.op];
-    auto bytesOf = [&](uint32_t root) {
-      return paddedBytes(problem.values[root % values].bytes);
-    };
-    // An operand that ends here and is continued hands its memory over.
-    if (op.tied != kNoValue) {
-      uint32_t from = rootInstance(op.tied, moment.isForward);
-      uint32_t to = rootInstance(op.outputs.front(), moment.isForward);
-      if (lastMoment[from] == int64_t(m) && held[from] && !held[to]) {
-        held[from] = false;
-        held[to] = true;
+    const uint32_t *first = touched.data() + moment.firstTouched;
+    const uint32_t *writes = first + touches[moment.op].reads.size();
+    const uint32_t *end = writes + touches[moment.op].writes.size();
+    handOver(m);
+    for (const uint32_t *memory = writes; memory != end; ++memory)
+      if (!held[*memory]) {
+        held[*memory] = true;
+        live += bytes[*memory];
       }
-    }
-    for (uint32_t value : op.outputs) {
-      uint32_t root = rootInstance(value, moment.isForward);
-      if (held[root])
-        continue;
-      held[root] = true;
-      live += bytesOf(root);
-    }
     if (live > peak)
       peak = live, peakMoment = m, peakCount = 0;
     peakCount += live == peak;
-    auto release = [&](uint32_t value) {
-      uint32_t root = rootInstance(value, moment.isForward);
-      if (!held[root] || lastMoment[root] != int64_t(m))
-        return;
-      held[root] = false;
-      live -= bytesOf(root);
-    };
-    for (uint32_t value : op.inputs)
-      release(value);
-    for (uint32_t value : op.outputs)
-      release(value);
+    for (const uint32_t *memory = first; memory != end; ++memory)
+      if (held[*memory] && lastMoment[*memory] == int64_t(m)) {
+        held[*memory] = false;
+        live -= bytes[*memory];
+      }
   }
 }
 
-void RecomputeLayout::evaluate(const Keep &keep) {
-  placeRecomputed(keep);
-  schedule();
+void RecomputeLayout::evaluate(const Choice &choice) {
+  placeClones(choice);
   findLives();
   countBytes();
 }
 
+RecomputePlan RecomputeLayout::plan() const {
+  RecomputePlan plan;
+  plan.before.resize(problem.ops.size());
+  for (auto clone = clones.rbegin(); clone != clones.rend(); ++clone)
+    plan.before[clone->op].push_back(clone->before);
+  plan.peakBytes = peak;
+  plan.seconds = extraSeconds;
+  return plan;
+}
+
 bool RecomputeLayout::livesAtPeak(uint32_t value) const {
   uint32_t root = roots[value];
-  return firstMoment[root] <= peakMoment && peakMoment <= lastMoment[root];
+  return firstForward[root] <= peakMoment && peakMoment <= lastMoment[root];
 }
 
 bool RecomputeLayout::waitsAtPeak(uint32_t value) const {

@@ -11,23 +11,32 @@
 
 namespace qlora {
 
+/// When an op is computed again, if the backward needs what it makes.
+enum class Recompute : uint8_t {
+  Never,  ///< its values are kept
+  Once,   ///< before the first reader; the values stay for all others
+  PerZone ///< before the first reader in each zone that has one
+};
+
 class RecomputeLayout {
 public:
   explicit RecomputeLayout(const RecomputeProblem &problem);
 
-  /// What is kept; one entry per op, of which only those of `head`s count.
-  /// An op whose outputs nothing asks for is never computed again.
-  using Keep = std::vector<bool>;
+  /// One entry per op, of which only those of `head`s count. An op whose
+  /// outputs nothing asks for is never computed again.
+  using Choice = std::vector<Recompute>;
 
   /// Lays the step out; all that follows speaks of the last call.
-  void evaluate(const Keep &keep);
+  void evaluate(const Choice &choice);
 
   uint64_t peakBytes() const { return peak; }
   /// Moments with that many bytes alive.
   int64_t momentsAtPeak() const { return peakCount; }
   double seconds() const { return extraSeconds; }
-  RecomputePlan plan() const { return {before, peak, extraSeconds}; }
-  bool isRecomputed(uint32_t op) const { return before[op] >= 0; }
+  RecomputePlan plan() const;
+  /// How often an op is computed again.
+  uint32_t cloneCount(uint32_t op) const { return cloneCounts[op]; }
+  bool isRecomputed(uint32_t op) const { return cloneCounts[op] > 0; }
   /// True where the memory of a forward value is alive at the peak.
   bool livesAtPeak(uint32_t value) const;
   /// True where it is alive there only because the backward reads it later.
@@ -40,40 +49,73 @@ public:
   /// The op that makes a value.
   uint32_t makerOf(uint32_t value) const { return makers[value]; }
   /// True where the backward reads it (not where recomputing would).
-  bool isRead(uint32_t value) const { return firstReader[value] != kNever; }
+  bool isRead(uint32_t value) const { return isReadByBackward[value]; }
   /// The value whose memory it is part of.
   uint32_t rootOf(uint32_t value) const { return roots[value]; }
 
 private:
-  static constexpr int64_t kNever = INT64_MAX;
-
-  void placeRecomputed(const Keep &keep);
-  void schedule();
-  void findLives();
-  void countBytes();
-  /// The copy of a value that an op reads: that of the forward, or the
-  /// recomputed one, which is numbered after all of the forward's.
-  uint32_t instance(uint32_t value, bool isForward) const;
-  uint32_t rootInstance(uint32_t value, bool isForward) const;
-
+  /// Memory that an op touches: of a value, or of a clone of its maker.
+  struct Touch {
+    uint32_t root;   ///< a value that is no part
+    uint32_t maker;  ///< of root
+    uint32_t output; ///< root's place among its maker's outputs
+  };
+  struct OpTouches {
+    std::vector<Touch> reads, writes;
+    std::vector<std::pair<Touch, Touch>> ties; ///< read, write
+    std::vector<uint32_t> inputMakers;
+    /// Its first backward reader, and the first of each zone.
+    std::vector<uint32_t> first, firstPerZone;
+  };
+  struct Clone {
+    uint32_t op;
+    uint32_t before;        ///< a backward op
+    uint32_t firstInstance; ///< of its outputs
+    uint32_t next;          ///< the next one before the same op
+  };
+  /// An op of the step: in its place, or a clone `before` some other.
   struct Moment {
     uint32_t op;
-    bool isForward;  ///< reads the forward's values
-    bool isRepeated; ///< writes recomputed ones
+    uint32_t before;
+    uint32_t firstTouched; ///< index of its reads, then its writes
   };
+
+  void describeOps();
+  void describeReaders();
+  void describeForward();
+  Touch touchOf(uint32_t value) const;
+  void askFor(uint32_t op, uint32_t reader, const Choice &choice);
+  void placeClones(const Choice &choice);
+  void addMoment(uint32_t op, uint32_t before);
+  void findLives();
+  void countBytes();
+  void handOver(uint32_t moment);
+  /// The copy that a reader before or at op `before` sees: the latest clone's,
+  /// or the forward's. Clones' are numbered after all values.
+  uint32_t instance(const Touch &touch, uint32_t before) const;
 
   const RecomputeProblem &problem;
   uint32_t forwardCount = 0;
-  std::vector<uint32_t> heads, makers, roots;
-  std::vector<int64_t> firstReader; ///< op of the backward, per value
+  std::vector<uint32_t> heads, makers, roots, zones;
+  std::vector<bool> isReadByBackward;
+  std::vector<OpTouches> touches;
+  std::vector<uint64_t> valueBytes; ///< padded
+  uint32_t forwardTouched = 0;      ///< entries of `touched` of the forward
+  /// Per value: the first and last moment of the forward that touches it.
+  std::vector<int64_t> firstForward, lastForward;
 
-  std::vector<int64_t> before, need;
-  std::vector<Moment> moments;
-  /// Per instance: first and last moment of its memory.
-  std::vector<int64_t> firstMoment, lastMoment;
-  /// Per value: last read by the forward, first by anything later.
-  std::vector<int64_t> lastForward, firstBackward;
-  std::vector<bool> held;
+  std::vector<std::vector<uint32_t>> readers; ///< per op, one per clone
+  std::vector<Clone> clones; ///< of one op side by side, the latest first
+  std::vector<uint32_t> firstClones, cloneCounts;
+  std::vector<uint32_t> clonesBefore; ///< first of a list, per op
+  std::vector<Moment> moments;   ///< those of the forward are always the same
+  std::vector<uint32_t> touched; ///< instances
+  /// Per instance.
+  std::vector<uint64_t> bytes;
+  std::vector<int64_t> lastMoment;
+  std::vector<uint8_t> held;
+  /// Per value: the first moment after the forward that touches it.
+  std::vector<int64_t> firstBackward;
   uint64_t peak = 0;
   int64_t peakMoment = 0, peakCount = 0;
   double extraSeconds = 0;

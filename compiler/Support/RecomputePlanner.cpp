@@ -11,7 +11,7 @@
 
 using namespace qlora;
 
-using Keep = RecomputeLayout::Keep;
+using Choice = RecomputeLayout::Choice;
 
 namespace {
 
@@ -23,23 +23,25 @@ public:
   explicit Search(const RecomputeProblem &problem)
       : problem(problem), layout(problem) {}
 
-  Keep keepAll() const;
-  Keep keepSegments(int64_t blocksPerSegment) const;
+  Choice keepAll() const;
+  Choice keepSegments(int64_t blocksPerSegment, bool isNested) const;
   /// Drops values until the peak is within the budget or nothing helps.
-  void lower(Keep &keep, uint64_t budget);
+  void lower(Choice &choice, uint64_t budget);
   /// Keeps values again as long as the budget allows (or the peak, where that
   /// is over it).
-  void relax(Keep &keep, uint64_t budget);
-  const RecomputeLayout &evaluate(const Keep &keep) {
-    layout.evaluate(keep);
+  void relax(Choice &choice, uint64_t budget);
+  /// The best of the fixed policies, lowered and relaxed.
+  RecomputePlan bestSegments(uint64_t budget, bool isNested);
+  const RecomputeLayout &evaluate(const Choice &choice) {
+    layout.evaluate(choice);
     return layout;
   }
 
 private:
   /// Seconds per byte that dropping an op's values costs; nullopt where it
   /// frees nothing at the peak.
-  std::optional<double> price(uint32_t head, const Keep &keep);
-  std::optional<uint32_t> cheapest(const Keep &keep,
+  std::optional<double> price(uint32_t head, const Choice &choice);
+  std::optional<uint32_t> cheapest(const Choice &choice,
                                    const std::vector<bool> &useless);
 
   const RecomputeProblem &problem;
@@ -58,36 +60,54 @@ private:
 
 } // namespace
 
+std::vector<uint32_t> qlora::zonesOf(const RecomputeProblem &problem) {
+  std::vector<uint32_t> zones;
+  uint32_t zone = 0;
+  int64_t block = -1;
+  for (const RecomputeOp &op : problem.ops) {
+    if (op.isBackward && op.block >= 0 && op.block != block) {
+      block = op.block;
+      ++zone;
+    }
+    zones.push_back(zone);
+  }
+  return zones;
+}
+
 /// What the backward reads is kept. The rest is not: it is only there for a
 /// moment, and if a recomputed op needs it, it is recomputed too.
-Keep Search::keepAll() const {
-  Keep keep(problem.ops.size(), false);
+Choice Search::keepAll() const {
+  Choice choice(problem.ops.size(), Recompute::Once);
   for (uint32_t op = 0; op < layout.forwardOps(); ++op)
     for (uint32_t value : problem.ops[op].outputs)
       if (layout.isRead(value))
-        keep[layout.headOf(op)] = true;
-  return keep;
+        choice[layout.headOf(op)] = Recompute::Never;
+  return choice;
 }
 
-Keep Search::keepSegments(int64_t blocksPerSegment) const {
+Choice Search::keepSegments(int64_t blocksPerSegment, bool isNested) const {
+  auto blockOf = [&](uint32_t op) { return problem.ops[op].block; };
   auto segmentOf = [&](uint32_t op) {
-    int64_t block = problem.ops[op].block;
-    return block < 0 ? -1 : block / blocksPerSegment;
+    return blockOf(op) < 0 ? -1 : blockOf(op) / blocksPerSegment;
   };
-  Keep keep(problem.ops.size(), false);
+  Choice choice(problem.ops.size(),
+                isNested ? Recompute::PerZone : Recompute::Once);
   for (uint32_t op = 0; op < layout.forwardOps(); ++op) {
     if (segmentOf(op) < 0)
-      keep[layout.headOf(op)] = true;
+      choice[layout.headOf(op)] = Recompute::Never;
     for (uint32_t value : problem.ops[op].inputs) {
       uint32_t maker = layout.makerOf(value);
+      Recompute &ofMaker = choice[layout.headOf(maker)];
       if (segmentOf(maker) != segmentOf(op))
-        keep[layout.headOf(maker)] = true;
+        ofMaker = Recompute::Never;
+      else if (blockOf(maker) != blockOf(op) && ofMaker != Recompute::Never)
+        ofMaker = Recompute::Once;
     }
   }
-  return keep;
+  return choice;
 }
 
-std::optional<double> Search::price(uint32_t head, const Keep &keep) {
+std::optional<double> Search::price(uint32_t head, const Choice &choice) {
   int64_t freed = 0;
   for (uint32_t op : groups[head])
     for (uint32_t value : problem.ops[op].outputs)
@@ -111,7 +131,7 @@ std::optional<double> Search::price(uint32_t head, const Keep &keep) {
       if (seen[maker] == walk || layout.isRecomputed(maker))
         continue;
       seen[maker] = walk;
-      if (!keep[layout.headOf(maker)])
+      if (choice[layout.headOf(maker)] != Recompute::Never)
         stack.push_back(maker);
       else if (!layout.livesAtPeak(value))
         freed -= problem.values[layout.rootOf(value)].bytes;
@@ -122,26 +142,26 @@ std::optional<double> Search::price(uint32_t head, const Keep &keep) {
   return seconds / freed;
 }
 
-std::optional<uint32_t> Search::cheapest(const Keep &keep,
+std::optional<uint32_t> Search::cheapest(const Choice &choice,
                                          const std::vector<bool> &useless) {
   std::optional<uint32_t> best;
   double bestPrice = 0;
   for (uint32_t op = 0; op < layout.forwardOps(); ++op) {
-    if (layout.headOf(op) != op || !keep[op] || useless[op])
+    if (layout.headOf(op) != op || choice[op] != Recompute::Never || useless[op])
       continue;
-    std::optional<double> candidate = price(op, keep);
+    std::optional<double> candidate = price(op, choice);
     if (candidate && (!best || *candidate < bestPrice))
       best = op, bestPrice = *candidate;
   }
   return best;
 }
 
-void Search::lower(Keep &keep, uint64_t budget) {
-  layout.evaluate(keep);
+void Search::lower(Choice &choice, uint64_t budget) {
+  layout.evaluate(choice);
   std::vector<bool> useless(problem.ops.size(), false);
   bool isChanged = false;
   while (layout.peakBytes() > budget) {
-    std::optional<uint32_t> op = cheapest(keep, useless);
+    std::optional<uint32_t> op = cheapest(choice, useless);
     if (!op) {
       // What did not help before may help now.
       if (!isChanged)
@@ -152,48 +172,41 @@ void Search::lower(Keep &keep, uint64_t budget) {
     }
     uint64_t peak = layout.peakBytes();
     int64_t moments = layout.momentsAtPeak();
-    keep[*op] = false;
-    layout.evaluate(keep);
+    choice[*op] = Recompute::Once;
+    layout.evaluate(choice);
     if (layout.peakBytes() < peak ||
         (layout.peakBytes() == peak && layout.momentsAtPeak() < moments)) {
       isChanged = true;
       continue;
     }
-    keep[*op] = true;
+    choice[*op] = Recompute::Never;
     useless[*op] = true;
-    layout.evaluate(keep);
+    layout.evaluate(choice);
   }
 }
 
-void Search::relax(Keep &keep, uint64_t budget) {
-  layout.evaluate(keep);
+void Search::relax(Choice &choice, uint64_t budget) {
+  layout.evaluate(choice);
   budget = std::max(budget, layout.peakBytes());
   std::vector<std::pair<double, uint32_t>> dropped;
   for (uint32_t op = 0; op < layout.forwardOps(); ++op)
     if (layout.headOf(op) == op && layout.isRecomputed(op))
-      dropped.push_back({-problem.ops[op].seconds, op});
+      dropped.push_back(
+          {-problem.ops[op].seconds * layout.cloneCount(op), op});
   std::sort(dropped.begin(), dropped.end());
   double seconds = layout.seconds();
-  for (auto [negative, op] : dropped) {
-    keep[op] = true;
-    layout.evaluate(keep);
-    if (layout.peakBytes() <= budget && layout.seconds() < seconds)
-      seconds = layout.seconds();
-    else
-      keep[op] = false;
-  }
-}
-
-RecomputePlan
-qlora::planWithoutRecompute(const RecomputeProblem &problem) {
-  Search search(problem);
-  return search.evaluate(search.keepAll()).plan();
-}
-
-RecomputePlan qlora::planSegments(const RecomputeProblem &problem,
-                                  int64_t blocksPerSegment) {
-  Search search(problem);
-  return search.evaluate(search.keepSegments(blocksPerSegment)).plan();
+  for (auto [negative, op] : dropped)
+    for (Recompute when : {Recompute::Never, Recompute::Once}) {
+      Recompute was = choice[op];
+      if (was <= when)
+        break;
+      choice[op] = when;
+      layout.evaluate(choice);
+      if (layout.peakBytes() <= budget && layout.seconds() < seconds)
+        seconds = layout.seconds();
+      else
+        choice[op] = was;
+    }
 }
 
 /// Within the budget before over it; then the faster one, or among those over
@@ -208,30 +221,56 @@ static bool isBetter(const RecomputePlan &a, const RecomputePlan &b,
   return a.peakBytes < b.peakBytes;
 }
 
+RecomputePlan Search::bestSegments(uint64_t budget, bool isNested) {
+  Choice best;
+  RecomputePlan bestPlan;
+  for (int64_t blocks : kSegments) {
+    Choice choice = keepSegments(blocks, isNested);
+    RecomputePlan plan = evaluate(choice).plan();
+    if (best.empty() || isBetter(plan, bestPlan, budget))
+      best = std::move(choice), bestPlan = std::move(plan);
+  }
+  lower(best, budget);
+  relax(best, budget);
+  return evaluate(best).plan();
+}
+
+RecomputePlan
+qlora::planWithoutRecompute(const RecomputeProblem &problem) {
+  Search search(problem);
+  return search.evaluate(search.keepAll()).plan();
+}
+
+RecomputePlan qlora::planSegments(const RecomputeProblem &problem,
+                                  int64_t blocksPerSegment) {
+  Search search(problem);
+  return search.evaluate(search.keepSegments(blocksPerSegment, false)).plan();
+}
+
+RecomputePlan qlora::planNested(const RecomputeProblem &problem,
+                                int64_t blocksPerSegment) {
+  Search search(problem);
+  return search.evaluate(search.keepSegments(blocksPerSegment, true)).plan();
+}
+
 RecomputePlan qlora::planRecompute(const RecomputeProblem &problem,
                                    uint64_t budget) {
   Search search(problem);
-  Keep start = search.keepAll();
-  RecomputePlan unlimited = search.evaluate(start).plan();
-  if (unlimited.peakBytes <= budget)
-    return unlimited;
-  Keep greedy = start;
+  Choice greedy = search.keepAll();
+  RecomputePlan best = search.evaluate(greedy).plan();
+  if (best.peakBytes <= budget)
+    return best;
   search.lower(greedy, budget);
   search.relax(greedy, budget);
-  RecomputePlan best = search.evaluate(greedy).plan();
-
-  Keep segments;
-  RecomputePlan bestSegments;
-  for (int64_t blocks : kSegments) {
-    Keep keep = search.keepSegments(blocks);
-    RecomputePlan plan = search.evaluate(keep).plan();
-    if (segments.empty() || isBetter(plan, bestSegments, budget))
-      segments = std::move(keep), bestSegments = std::move(plan);
+  best = search.evaluate(greedy).plan();
+  for (bool isNested : {false, true}) {
+    if (isNested && best.peakBytes <= budget)
+      break;
+    RecomputePlan plan = search.bestSegments(budget, isNested);
+    if (isBetter(plan, best, budget))
+      best = std::move(plan);
   }
-  search.lower(segments, budget);
-  search.relax(segments, budget);
-  bestSegments = search.evaluate(segments).plan();
-  return isBetter(bestSegments, best, budget) ? bestSegments : best;
+  return best;
 }
 
 RecomputePlan qlora::planBlocks(const RecomputeProblem &problem,

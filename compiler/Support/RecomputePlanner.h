@@ -33,10 +33,28 @@
 //   3. In the best of those that fit, keep again whatever fits again, the most
 //      expensive first.
 //
+// Twice. A segment of k blocks that is computed again as a whole holds all
+// that k blocks make. Where memory is that short, its policy has two levels:
+//
+//   kept      x0                  before the segment
+//   once      x1 x2               between its blocks, when its backward begins
+//   per zone  all inside a block  for x1 and x2, and again for its gradients
+//
+//   ... x1' x2'  [3' d3]  [2'' d2]  [1'' d1]  ...
+//
+// A zone is a run of backward ops of one block; an op that is computed again
+// per zone has a clone in each that needs it, which dies with it. L blocks then
+// hold L/k + k - 1 boundaries and the inside of one block, for at most two
+// forwards more: the sqrt(L) of Chen et al. without the inside of a whole
+// segment. It is one level of the recursion of Griewank's treeverse (1992;
+// revolve, Griewank and Walther, 2000); one more would save a boundary or two
+// of 32 blocks for a third forward. These policies are tried where no other
+// fits, and go through steps 1 and 3.
+//
 // So the result is never slower than whole-block checkpointing with the same
-// peak. Limits: a value is recomputed once, even where its readers are far
-// apart; workspaces of kernels are not counted; the greedy choice is not
-// optimal (within a few percent on small cases, see the test).
+// peak. Limits: within a zone a value is recomputed once, even where its
+// readers are far apart; workspaces of kernels are not counted; the greedy
+// choice is not optimal (within a few percent on small cases, see the test).
 
 #ifndef QLORA_COMPILER_SUPPORT_RECOMPUTEPLANNER_H
 #define QLORA_COMPILER_SUPPORT_RECOMPUTEPLANNER_H
@@ -66,9 +84,12 @@ struct RecomputeOp {
   /// The outputs are parts of the only input: costs nothing, and goes with
   /// the op that makes the input.
   bool isView = false;
-  /// The input that output 0 takes over the memory of if it is not read
-  /// later, or kNoValue.
-  uint32_t tied = kNoValue;
+  /// The output takes over the memory of the input, which has as many bytes,
+  /// if that is not read later. The first such pair of each counts.
+  struct Tie {
+    uint32_t input, output;
+  };
+  std::vector<Tie> ties;
 };
 
 /// Forward ops first, then backward ops, in program order.
@@ -78,12 +99,17 @@ struct RecomputeProblem {
 };
 
 struct RecomputePlan {
-  /// Per op: the backward op that it is computed again before, or -1. Those
-  /// with the same one come in their own order.
-  std::vector<int64_t> before;
+  /// Per op: the backward ops that it is computed again before, in order.
+  /// Clones before the same one come in their ops' order, and whoever reads
+  /// what an op makes takes the latest of its clones.
+  std::vector<std::vector<uint32_t>> before;
   uint64_t peakBytes = 0;
   double seconds = 0; ///< of all that is computed again
 };
+
+/// Per op, the zone of a backward op: a new one begins where the block changes.
+/// What has no block belongs to the zone that it is in.
+std::vector<uint32_t> zonesOf(const RecomputeProblem &problem);
 
 /// Everything kept.
 RecomputePlan planWithoutRecompute(const RecomputeProblem &problem);
@@ -92,6 +118,11 @@ RecomputePlan planWithoutRecompute(const RecomputeProblem &problem);
 /// and what has no block, is kept.
 RecomputePlan planSegments(const RecomputeProblem &problem,
                            int64_t blocksPerSegment);
+
+/// The same in two levels: inside a segment, what crosses from one block to
+/// another is recomputed once, the rest per zone.
+RecomputePlan planNested(const RecomputeProblem &problem,
+                         int64_t blocksPerSegment);
 
 /// The least time within `budget` bytes; the lowest peak found if none is.
 /// Deterministic.

@@ -83,10 +83,15 @@ LogicalResult ViewOp::verify() {
   return success();
 }
 
-LogicalResult LaunchOp::verify() {
-  if (!SymbolTable::lookupNearestSymbolFrom<KernelOp>(*this, getKernelAttr()))
+LogicalResult
+LaunchOp::verifySymbolUses(SymbolTableCollection &symbols) {
+  if (!symbols.lookupNearestSymbolFrom<KernelOp>(*this, getKernelAttr()))
     return emitOpError("(C1) refers to ")
            << getKernelAttr() << ", which is not a program.kernel";
+  return success();
+}
+
+LogicalResult LaunchOp::verify() {
   if (getAccess().size() != getNumOperands() ||
       getDtypes().size() != getNumOperands())
     return emitOpError("(C2) expects one access and dtype for each of ")

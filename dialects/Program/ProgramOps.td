@@ -68,7 +68,8 @@ def Program_Arena : I32EnumAttr<"Arena", "as enum qlora_arena_kind", [
     I32EnumAttrCase<"Activation", 5, "activation">,
     I32EnumAttrCase<"Workspace", 6, "workspace">,
     I32EnumAttrCase<"Input", 7, "input">,
-    I32EnumAttrCase<"Result", 8, "result">]> {
+    I32EnumAttrCase<"Result", 8, "result">,
+    I32EnumAttrCase<"Host", 9, "host">]> {
   let cppNamespace = "::qlora::program";
   let genSpecializedAttr = 0;
 }
@@ -186,7 +187,8 @@ def Program_ViewOp : Program_Op<"view", [Pure]> {
                                  "int64_t":$bytes)>];
 }
 
-def Program_LaunchOp : Program_Op<"launch"> {
+def Program_LaunchOp : Program_Op<"launch",
+    [DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
   let summary = "runs a kernel";
   let description = [{
     (C1) the kernel exists. (C2) one access (enum qlora_access) and dtype

@@ -57,8 +57,9 @@ LogicalResult StepOp::verify() {
   return success();
 }
 
-LogicalResult AccumulateOp::verify() {
-  auto parameter = SymbolTable::lookupNearestSymbolFrom<ParameterOp>(
+LogicalResult
+AccumulateOp::verifySymbolUses(SymbolTableCollection &symbols) {
+  auto parameter = symbols.lookupNearestSymbolFrom<ParameterOp>(
       *this, getParameterAttr());
   if (!parameter)
     return emitOpError("refers to ") << getParameterAttr()

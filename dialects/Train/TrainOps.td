@@ -100,7 +100,8 @@ def Train_StepOp : Train_Op<"step", [IsolatedFromAbove, NoTerminator,
   let hasVerifier = 1;
 }
 
-def Train_AccumulateOp : Train_Op<"accumulate"> {
+def Train_AccumulateOp : Train_Op<"accumulate",
+    [DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
   let summary = "adds a gradient to that of a parameter";
   let description = [{
     (C1) the gradient is f32 and has as many elements as the parameter.
@@ -109,7 +110,6 @@ def Train_AccumulateOp : Train_Op<"accumulate"> {
   let arguments = (ins FlatSymbolRefAttr:$parameter,
                        Model_Tensor:$gradient);
   let assemblyFormat = "$parameter `,` $gradient attr-dict `:` type($gradient)";
-  let hasVerifier = 1;
 }
 
 def Train_ResultOp : Train_Op<"result"> {

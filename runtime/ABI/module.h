@@ -17,7 +17,7 @@
  *
  * The life of a step
  * ------------------
- * The runtime allocates each arena once and fills the frozen and trainable
+ * The runtime allocates each arena once and fills the frozen, host and trainable
  * ones from the parameter table. An optimizer step of K micro-batches is then
  *
  *     K-1 times   write the inputs, run the entry ACCUMULATE
@@ -47,7 +47,7 @@ extern "C" {
 #endif
 
 #define QLORA_MODULE_MAGIC 0x41524c51u /* "QLRA", little endian */
-#define QLORA_ABI_VERSION 2u
+#define QLORA_ABI_VERSION 3u
 #define QLORA_MAX_RANK 4
 
 /* Index that refers to nothing. */
@@ -67,7 +67,11 @@ enum qlora_arena_kind {
   QLORA_ARENA_WORKSPACE = 6, /* scratch of library kernels */
   QLORA_ARENA_INPUT = 7,     /* what the runtime writes before each entry */
   QLORA_ARENA_RESULT = 8,    /* what the runtime reads after an entry */
-  QLORA_ARENA_KIND_COUNT = 9
+  QLORA_ARENA_HOST = 9,      /* frozen weights too, of which kernels read single
+                                rows: on a card pinned host memory that its
+                                kernels read over the bus, elsewhere ordinary
+                                memory. Not part of a memory limit */
+  QLORA_ARENA_KIND_COUNT = 10
 };
 
 typedef struct qlora_arena {
@@ -79,7 +83,7 @@ typedef struct qlora_arena {
 /* Parameters -------------------------------------------------------------- */
 
 enum qlora_role {
-  QLORA_ROLE_FROZEN = 0,
+  QLORA_ROLE_FROZEN = 0,   /* in FROZEN or HOST */
   QLORA_ROLE_ADAPTER = 1,  /* LoRA A or B; has no file */
   QLORA_ROLE_TRAINABLE = 2 /* a weight of the model that is trained
                               (PEFT's modules_to_save) */

@@ -151,7 +151,7 @@ static std::string valueHint(const OptionRow &row) {
   case OptionType::kPath:
     return " PATH";
   case OptionType::kSize:
-    return " SIZE";
+    return *row.choices ? fmt::format(" SIZE|{}", row.choices) : " SIZE";
   case OptionType::kNames:
   case OptionType::kTargets:
     return " A,B";

@@ -198,8 +198,8 @@ static Status checkRole(const qlora_module &m, const qlora_parameter &p) {
   if (p.init > QLORA_INIT_GAUSSIAN)
     return damaged("unknown init {}", p.init);
   const bool isFrozen = p.role == QLORA_ROLE_FROZEN;
-  if (m.arenas[p.arena].kind !=
-      (isFrozen ? QLORA_ARENA_FROZEN : QLORA_ARENA_TRAINABLE))
+  const uint32_t kind = m.arenas[p.arena].kind;
+  if (isFrozen ? !isFrozenArena(kind) : kind != QLORA_ARENA_TRAINABLE)
     return damaged("role {} in the {} arena", p.role,
                    arenaKindName(m.arenas[p.arena].kind));
   if (p.dtype > QLORA_DTYPE_F16 && !(isFrozen && p.dtype == QLORA_DTYPE_NF4))

@@ -56,8 +56,8 @@ static Status checkOperand(const qlora_module &m, const qlora_operand &o) {
   if (!isRange(o.offset, o.bytes, arena.bytes))
     return damaged("bytes {}+{} of the {} arena of {}", o.offset, o.bytes,
                    arenaKindName(arena.kind), arena.bytes);
-  if ((o.access & QLORA_WRITE) && arena.kind == QLORA_ARENA_FROZEN)
-    return damaged("writes the frozen arena");
+  if ((o.access & QLORA_WRITE) && isFrozenArena(arena.kind))
+    return damaged("writes the {} arena", arenaKindName(arena.kind));
   const uint64_t bytes = dtypeBits(static_cast<qlora_dtype>(o.dtype)) / 8;
   // A decoder reads the scales of an NF4 tensor in place.
   const uint64_t unit = o.dtype == QLORA_DTYPE_NF4 ? 64 : bytes;

@@ -36,7 +36,7 @@ std::string_view queueName(unsigned queue) {
 std::string_view arenaKindName(unsigned kind) {
   static constexpr std::array<std::string_view, QLORA_ARENA_KIND_COUNT> names =
       {"frozen",     "trainable", "gradient", "moment1", "moment2",
-       "activation", "workspace", "input",    "result"};
+       "activation", "workspace", "input",    "result", "host"};
   return nameOf(names, kind);
 }
 

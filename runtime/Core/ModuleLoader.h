@@ -98,6 +98,10 @@ std::string_view commandKindName(unsigned kind);
 std::string_view queueName(unsigned queue);
 std::string_view arenaKindName(unsigned kind);
 std::string_view entryKindName(unsigned kind);
+/// True for the arenas of frozen weights, which no command writes.
+inline bool isFrozenArena(unsigned kind) {
+  return kind == QLORA_ARENA_FROZEN || kind == QLORA_ARENA_HOST;
+}
 
 } // namespace qlora
 

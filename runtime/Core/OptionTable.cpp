@@ -84,7 +84,13 @@ const OptionRow kRows[] = {
      "keep only the inputs of blocks and compute the rest again",
      "grad_checkpoint enable_activation_checkpointing"},
     {"memory_limit", kSize, "0", kProgram, kShape,
-     "bytes a rank may use, such as 20GiB; 0: no limit", "", "", 0},
+     "bytes a rank may use, such as 20GiB; auto: what is free on this machine; "
+     "0: no limit",
+     "", "auto", 0},
+    {"offload_embedding", kChoice, "auto", kProgram, kShape,
+     "an input embedding that is only read by rows lives in pinned host memory; "
+     "auto: where the memory limit asks for it",
+     "", "auto true false"},
 
     {"max_steps", kInt, "-1", kRun, kSchedule,
      "optimizer steps; overrides num_train_epochs when positive", "iters", "",
@@ -119,6 +125,10 @@ const OptionRow kRows[] = {
      "gradient_clipping clip_grad_norm", "", 0},
     {"seed", kInt, "42", kRun, kSchedule,
      "seed of shuffling, dropout and new adapters", "", "", 0, 9e15},
+
+    {"ddp_timeout", kInt, "3600", kRun, kSchedule,
+     "seconds that a rank waits for the slowest one before the run is given up",
+     "", "", 1, 1e6},
 
     {"packing", kBool, "false", kRun, kData,
      "put several short rows of a JSONL file into one", "sample_packing"},

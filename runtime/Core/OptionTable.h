@@ -25,7 +25,8 @@ enum class OptionType {
   kPath,      ///< file or folder; relative to the YAML file that names it, or
               ///< to the current folder; empty: none
   kChoice,    ///< one of `choices`
-  kSize,      ///< bytes: 20GiB, 512MB, 1000 -> integer
+  kSize,      ///< bytes: 20GiB, 512MB, 1000 -> integer; a word of `choices`
+              ///< is kAutoSize
   kNames,     ///< list of names: [a, b] or a,b -> array
   kTargets,   ///< PEFT's target_modules: "all-linear" or a regular expression
               ///< -> string; a list of names -> array
@@ -38,6 +39,9 @@ enum class OptionScope {
   kRun,     ///< may be overridden at every run
 };
 
+/// A size that is asked of the machine.
+inline constexpr int64_t kAutoSize = -1;
+
 struct OptionRow {
   const char *name; ///< canonical, with underscores
   OptionType type;
@@ -46,7 +50,7 @@ struct OptionRow {
   const char *group; ///< heading in --help
   const char *help;
   const char *aliases = ""; ///< separated by spaces
-  const char *choices = ""; ///< kChoice: separated by spaces; "a=b": a means b
+  const char *choices = ""; ///< separated by spaces; "a=b": a means b
   double minimum = -std::numeric_limits<double>::infinity();
   double maximum = std::numeric_limits<double>::infinity();
 };

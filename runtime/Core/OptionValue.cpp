@@ -211,6 +211,8 @@ static StatusOr<json> parseScalar(const OptionRow &row,
     return json(value);
   }
   case OptionType::kSize: {
+    if (*row.choices && lowerCase(text) == row.choices)
+      return json(kAutoSize);
     QLORA_ASSIGN_OR_RETURN(int64_t value, parseByteSize(text));
     return json(value);
   }

@@ -49,6 +49,9 @@ Options::Options(std::span<const OptionRow> table) : table(table) {
 
 Status Options::set(const OptionRow &row, json value, Source source) {
   Value &slot = values.find(std::string_view(row.name))->second;
+  // What the machine said when the program was compiled.
+  if (isCompiled && row.type == OptionType::kSize && value == kAutoSize)
+    return Status::ok();
   if (isCompiled && row.scope == OptionScope::kProgram && value != slot.value)
     return Status::invalid("is {} in the compiled program and cannot become {} "
                            "when it runs; compile again with --{} {}",

@@ -201,14 +201,15 @@ static Status fillFrozenParameter(const ParameterSources &sources,
 }
 
 Status fillFrozen(const LoadedModule &module, const ParameterSources &sources,
-                  FillShare share, ArenaSink &arena) {
-  if (arena.bytes() != module.arenaBytes(QLORA_ARENA_FROZEN))
+                  FillShare share, qlora_arena_kind kind, ArenaSink &arena) {
+  if (arena.bytes() != module.arenaBytes(kind))
     return Status::error(StatusCode::kInternal,
-                         "the frozen arena has {} bytes instead of {}",
-                         arena.bytes(), module.arenaBytes(QLORA_ARENA_FROZEN));
+                         "the {} arena has {} bytes instead of {}",
+                         arenaKindName(kind), arena.bytes(),
+                         module.arenaBytes(kind));
   const auto parameters = module.parameters();
   for (size_t i = share.rank; i < parameters.size(); i += share.size)
-    if (parameters[i].role == QLORA_ROLE_FROZEN)
+    if (module.arenas()[parameters[i].arena].kind == kind)
       QLORA_RETURN_IF_ERROR(fillFrozenParameter(sources, parameters[i], arena));
   return Status::ok();
 }

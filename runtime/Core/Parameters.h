@@ -42,11 +42,11 @@ struct FillShare {
   unsigned size = 1;
 };
 
-/// Fills this rank's share of the FROZEN arena. kInvalidArgument when a tensor
-/// has another shape or dtype than the module was compiled for, kNotFound when
-/// it is missing; both name it.
+/// Fills this rank's share of the FROZEN or the HOST arena. kInvalidArgument
+/// when a tensor has another shape or dtype than the module was compiled for,
+/// kNotFound when it is missing; both name it.
 Status fillFrozen(const LoadedModule &module, const ParameterSources &sources,
-                  FillShare share, ArenaSink &arena);
+                  FillShare share, qlora_arena_kind kind, ArenaSink &arena);
 
 /// Fills the TRAINABLE arena. Random values depend on the seed and the
 /// parameter's name only, so every rank gets the same bits.

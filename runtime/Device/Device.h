@@ -88,6 +88,11 @@ class Device {
 public:
   virtual ~Device() = default;
 
+  /// Before the end, also after an error: waits, but not for long, until
+  /// nothing runs any more. False where work does not end: the device is then
+  /// not destroyed, since its memory is in use.
+  virtual bool settle() { return true; }
+
   virtual std::string_view name() const = 0;
 
   /// Allocates every arena once (zeroed) and prepares every kernel. `frozen`,

@@ -35,6 +35,8 @@ static KernelOperand parseOperand(std::string_view word) {
       operand.isWritten = true;
     } else if (mark == '?') {
       operand.isOptional = true;
+    } else if (mark == '@') {
+      operand.isReadByRows = true;
     } else {
       break;
     }
@@ -107,6 +109,10 @@ static std::vector<KernelRow> buildRows() {
   rows.push_back({findKernelOp(#Op), #Implementation, #Target,                 \
                   requests::Op::Implementation::reject,                        \
                   requests::Op::Implementation::workspaceBytes});
+#define QLORA_KERNEL_TUNE(Op, Implementation)                                  \
+  for (KernelRow &row : rows)                                                  \
+    if (row.fullName() == #Op "." #Implementation)                             \
+      row.tune = requests::Op::Implementation::tune;
 #include "runtime/Kernels/Kernels.def"
   return rows;
 }

@@ -24,6 +24,7 @@ struct KernelOperand {
   bool isRead = false;
   bool isWritten = false;
   bool isOptional = false;
+  bool isReadByRows = false; ///< of all its rows only a few are read
 };
 
 struct KernelRequest;
@@ -75,6 +76,9 @@ struct KernelRow {
   /// Bytes of the `workspace` operand; a promise that the runtime keeps: a
   /// row whose library asks for more at load is passed over.
   uint64_t (*workspaceBytes)(const KernelRequest &);
+  /// Chooses the constants that only say how the work is cut, for speed, and
+  /// at the price of workspace; nullptr: the op's own choice stands.
+  void (*tune)(KernelRequest &) = nullptr;
 
   std::string fullName() const { return op->name + "." + implementation; }
 };

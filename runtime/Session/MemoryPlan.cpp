@@ -29,6 +29,8 @@ static const char *arenaTitle(qlora_arena_kind kind) {
     return "inputs";
   case QLORA_ARENA_RESULT:
     return "results";
+  case QLORA_ARENA_HOST:
+    return "host (pinned)";
   case QLORA_ARENA_KIND_COUNT:
     break;
   }
@@ -40,7 +42,8 @@ static std::vector<PlanRow> arenaRows(const Device &device) {
   for (const ArenaUse &use : device.memory())
     rows.push_back(
         {arenaTitle(use.kind), use.plannedBytes, use.allocatedBytes,
-         use.shared ? "one copy for the ranks of this machine" : ""});
+         use.shared ? "one copy for the ranks of this machine" : "",
+         use.kind != QLORA_ARENA_HOST});
   return rows;
 }
 

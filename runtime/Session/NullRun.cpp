@@ -4,13 +4,34 @@
 
 #include "runtime/Session/NullRun.h"
 
+#include <nlohmann/json.hpp>
+
 #include "runtime/Core/Executor.h"
 #include "runtime/Device/Device.h"
 #include "runtime/Session/MemoryPlan.h"
+#include "runtime/Session/PredictionText.h"
 #include "runtime/Session/Program.h"
 #include "runtime/Session/ReportText.h"
 
 namespace qlora {
+
+using json = nlohmann::ordered_json;
+
+StatusOr<DeviceChoice> parseDevice(const std::string &text) {
+  constexpr std::string_view kNull = "null:";
+  if (text == "auto" || text == "cpu" || text == "cuda")
+    return DeviceChoice();
+  if (text == "null")
+    return DeviceChoice{true, std::nullopt};
+  if (!text.starts_with(kNull) || text.size() == kNull.size())
+    return Status::invalid("--device {}: there are auto, cpu, cuda, null, and "
+                           "null:CARD with a card of {} or a device.json",
+                           text, fmt::join(deviceProfileNames(), ", "));
+  auto card = findDeviceProfile(text.substr(kNull.size()));
+  if (!card.isOk())
+    return card.status().withContext("--device " + text);
+  return DeviceChoice{true, std::move(card).value()};
+}
 
 static DeviceCounters operator-(const DeviceCounters &a,
                                 const DeviceCounters &b) {
@@ -25,53 +46,146 @@ static DeviceCounters operator-(const DeviceCounters &a,
           a.collectiveBytes - b.collectiveBytes};
 }
 
-static std::string countersText(const std::string &name,
-                                const DeviceCounters &c) {
+namespace {
+/// One entry, walked once.
+struct EntryCount {
+  const qlora_entry *entry;
+  std::string name;
+  DeviceCounters counters;
+};
+
+/// Everything that a null run finds.
+struct NullReport {
+  const LoadedModule &module;
+  const Device &device;
+  int ranks;
+  int64_t microBatches; ///< of a rank in a step
+  std::vector<EntryCount> entries;
+  std::optional<DeviceProfile> card;
+  std::vector<StepPrediction> predictions; ///< with a card
+
+  uint64_t collectives() const;
+  std::string text() const;
+  std::string toJson() const;
+};
+} // namespace
+
+uint64_t NullReport::collectives() const {
+  uint64_t most = 0;
+  for (const EntryCount &count : entries)
+    if (count.entry->kind == QLORA_ENTRY_ACCUMULATE_LAST)
+      most = std::max(most, count.counters.collectives);
+  return most;
+}
+
+static std::string countersText(const EntryCount &entry) {
+  const DeviceCounters &c = entry.counters;
   return fmt::format("  {:<28} {:>8} {:>6} {:>7} {:>11} {:>10} {:>10} {:>10}"
                      "\n",
-                     name, c.launches, c.fills, c.copies, c.collectives,
+                     entry.name, c.launches, c.fills, c.copies, c.collectives,
                      formatBytes(c.collectiveBytes), formatBytes(c.bytesRead),
                      formatBytes(c.bytesWritten));
 }
 
-static StatusOr<DeviceCounters> countEntry(Device &device,
-                                           const LoadedModule &module,
-                                           const qlora_entry &entry) {
-  DeviceCounters before = device.counters();
-  QLORA_RETURN_IF_ERROR(runEntry(device, module, entry, {}));
-  return device.counters() - before;
+/// What the card's memory says to the plan.
+static std::string cardMemoryText(const Device &device, const GpuRates &gpu) {
+  double planned = 0;
+  for (const ArenaUse &use : device.memory())
+    planned += double(use.plannedBytes);
+  const double share = planned / (gpu.memoryGb * 1e9);
+  return fmt::format("  {:.1f} of the card's {:.0f} GB{}\n", planned / 1e9,
+                     gpu.memoryGb,
+                     share > 1 ? ": does not fit; compile it with a "
+                                 "--memory-limit"
+                               : "");
 }
 
-StatusOr<std::string> checkOnNullDevice(const LoadedModule &module,
-                                        const Options &options, int ranks) {
+std::string NullReport::text() const {
+  std::string text = planText(module, device, ranks);
+  if (card && card->gpu)
+    text += cardMemoryText(device, *card->gpu);
+  text += "\n";
+  text += fmt::format("  {:<28} {:>8} {:>6} {:>7} {:>11} {:>10} {:>10} {:>10}"
+                      "\n",
+                      "entry", "launches", "fills", "copies", "collectives",
+                      "sent", "read", "written");
+  for (const EntryCount &count : entries)
+    text += countersText(count);
+  text += fmt::format("\na step of {} ranks: {} micro-batches, {} collectives "
+                      "on each rank; every command and address is inside its "
+                      "arena\n",
+                      ranks, microBatches * ranks, collectives());
+  for (const StepPrediction &step : predictions)
+    text += "\n" + predictionText(step, *card);
+  return card ? text + "\n" + assumptionText(*card) : text;
+}
+
+static json countersJson(const EntryCount &count) {
+  const DeviceCounters &c = count.counters;
+  return {{"kind", entryKindName(count.entry->kind)},
+          {"batch", count.entry->batch},
+          {"length", count.entry->length},
+          {"launches", c.launches},
+          {"fills", c.fills},
+          {"copies", c.copies},
+          {"collectives", c.collectives},
+          {"collective_bytes", c.collectiveBytes},
+          {"bytes_read", c.bytesRead},
+          {"bytes_written", c.bytesWritten}};
+}
+
+std::string NullReport::toJson() const {
+  json memory = json::object();
+  for (const ArenaUse &use : device.memory())
+    memory[std::string(arenaKindName(use.kind))] = use.plannedBytes;
+  json report = {{"ranks", ranks},
+                 {"micro_batches", microBatches},
+                 {"collectives", collectives()},
+                 {"memory_bytes", std::move(memory)}};
+  for (const EntryCount &count : entries)
+    report["entries"].push_back(countersJson(count));
+  for (const StepPrediction &step : predictions)
+    report["predictions"].push_back(predictionJson(step, *card));
+  if (card)
+    report["assumed"] = profileJson(*card);
+  return report.dump(2) + "\n";
+}
+
+static StatusOr<EntryCount> countEntry(Device &device,
+                                       const LoadedModule &module,
+                                       const qlora_entry &entry) {
+  DeviceCounters before = device.counters();
+  QLORA_RETURN_IF_ERROR(runEntry(device, module, entry, {}));
+  std::string name(entryKindName(entry.kind));
+  if (entry.batch > 0)
+    name += fmt::format(" {} x {}", entry.batch, entry.length);
+  return EntryCount{&entry, name, device.counters() - before};
+}
+
+StatusOr<std::string>
+checkOnNullDevice(const LoadedModule &module, const Options &options, int ranks,
+                  const std::optional<DeviceProfile> &card) {
   QLORA_RETURN_IF_ERROR(CompiledVariants::of(module).status());
   DeviceOptions deviceOptions;
   deviceOptions.ranks = ranks;
   QLORA_ASSIGN_OR_RETURN(std::unique_ptr<Device> device,
                          createDevice("null", deviceOptions));
   QLORA_RETURN_IF_ERROR(device->load(module, nullptr));
-  std::string text = planText(module, *device, ranks) + "\n";
-  text += fmt::format("  {:<28} {:>8} {:>6} {:>7} {:>11} {:>10} {:>10} {:>10}"
-                      "\n",
-                      "entry", "launches", "fills", "copies", "collectives",
-                      "sent", "read", "written");
-  uint64_t collectives = 0;
+  NullReport report{module, *device, ranks,
+                    options.integer("gradient_accumulation_steps"),
+                    {},     card,    {}};
   for (const qlora_entry &entry : module.entries()) {
-    QLORA_ASSIGN_OR_RETURN(DeviceCounters counters,
+    QLORA_ASSIGN_OR_RETURN(EntryCount count,
                            countEntry(*device, module, entry));
-    std::string name(entryKindName(entry.kind));
-    if (entry.batch > 0)
-      name += fmt::format(" {} x {}", entry.batch, entry.length);
-    text += countersText(name, counters);
-    if (entry.kind == QLORA_ENTRY_ACCUMULATE_LAST)
-      collectives = std::max(collectives, counters.collectives);
+    report.entries.push_back(std::move(count));
   }
-  int64_t accumulation = options.integer("gradient_accumulation_steps");
-  text += fmt::format("\na step of {} ranks: {} micro-batches, {} collectives "
-                      "on each rank; every command and address is inside its "
-                      "arena\n",
-                      ranks, accumulation * ranks, collectives);
-  return text;
+  if (card) {
+    QLORA_ASSIGN_OR_RETURN(
+        report.predictions,
+        predictSteps(module, {*card, ranks, report.microBatches}));
+  }
+  return options.text("log_format") == "json" ? report.toJson()
+                                              : report.text();
 }
 
 } // namespace qlora

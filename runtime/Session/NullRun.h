@@ -2,22 +2,36 @@
 
 // `--device null`: walks every entry on a device that checks each command and
 // address and computes nothing, and counts what a step of N ranks would do.
-// Needs no weights and no data.
+// Needs no weights and no data. `--device null:CARD` also predicts how long a
+// step would take on that card (Device/Null/StepPrediction.h).
 
 #ifndef QLORA_RUNTIME_SESSION_NULLRUN_H
 #define QLORA_RUNTIME_SESSION_NULLRUN_H
 
+#include <optional>
 #include <string>
 
 #include "runtime/Core/ModuleLoader.h"
 #include "runtime/Core/Options.h"
 #include "runtime/Core/Status.h"
+#include "runtime/Kernels/DeviceProfile.h"
 
 namespace qlora {
 
-/// A table: commands and bytes of each entry, and of a step on `ranks` ranks.
-StatusOr<std::string> checkOnNullDevice(const LoadedModule &module,
-                                        const Options &options, int ranks);
+/// What `--device` says: whether it is the null device, and of which card. The
+/// error for anything but auto, cpu, cuda, null and null:CARD lists the cards.
+struct DeviceChoice {
+  bool isNull = false;
+  std::optional<DeviceProfile> card;
+};
+StatusOr<DeviceChoice> parseDevice(const std::string &text);
+
+/// The plan, the commands and bytes of each entry, and a step on `ranks`
+/// ranks, predicted where there is a card: tables, or with log_format json one
+/// object.
+StatusOr<std::string>
+checkOnNullDevice(const LoadedModule &module, const Options &options, int ranks,
+                  const std::optional<DeviceProfile> &card);
 
 } // namespace qlora
 

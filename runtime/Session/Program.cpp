@@ -112,13 +112,22 @@ StatusOr<LossSums> Program::finishSums() {
   return sums;
 }
 
+/// The step block of one micro-batch.
+static qlora_step_block blockOf(const qlora_step_block &step,
+                                const MicroBatch &batch) {
+  qlora_step_block block = step;
+  block.labelled_rows = static_cast<uint64_t>(batch.labelCount());
+  return block;
+}
+
 Status Program::accumulate(const MicroBatch &batch, bool last,
                            const qlora_step_block &step) {
   QLORA_ASSIGN_OR_RETURN(
       const qlora_entry *entry,
       find(last ? QLORA_ENTRY_ACCUMULATE_LAST : QLORA_ENTRY_ACCUMULATE, batch));
   QLORA_RETURN_IF_ERROR(writeInputs(*entry, batch));
-  QLORA_RETURN_IF_ERROR(runEntry(device, module, *entry, step));
+  QLORA_RETURN_IF_ERROR(
+      runEntry(device, module, *entry, blockOf(step, batch)));
   return last ? startSums(*entry) : Status::ok();
 }
 
@@ -133,7 +142,8 @@ Status Program::evaluate(const MicroBatch &batch, const qlora_step_block &step,
   QLORA_ASSIGN_OR_RETURN(const qlora_entry *entry,
                          find(QLORA_ENTRY_EVALUATE, batch));
   QLORA_RETURN_IF_ERROR(writeInputs(*entry, batch));
-  QLORA_RETURN_IF_ERROR(runEntry(device, module, *entry, step));
+  QLORA_RETURN_IF_ERROR(
+      runEntry(device, module, *entry, blockOf(step, batch)));
   correct.assign(batch.ids.size(), 0);
   if (const qlora_binding *binding =
           module.binding(*entry, QLORA_RESULT_CORRECT))

@@ -21,8 +21,6 @@ namespace qlora {
 namespace {
 
 constexpr auto kJoinTimeout = std::chrono::minutes(5);
-/// A collective waits for the slowest rank, which may be in an evaluation.
-constexpr auto kCollectiveTimeout = std::chrono::minutes(60);
 
 /// Integers travel as f32 digits of 12 bits, so that 4,096 of them add up
 /// without rounding.
@@ -32,7 +30,8 @@ constexpr int kDigits = 5;
 } // namespace
 
 StatusOr<RankGroup> RankGroup::join(const RankEnvironment &env,
-                                    FileDescriptor listening) {
+                                    FileDescriptor listening,
+                                    std::chrono::milliseconds timeout) {
   RankGroup joined;
   if (env.worldSize == 1) {
     joined.group = std::make_unique<SingleRank>();
@@ -52,9 +51,9 @@ StatusOr<RankGroup> RankGroup::join(const RankEnvironment &env,
   QLORA_ASSIGN_OR_RETURN(joined.store,
                          TcpStore::connect(env.masterAddress, env.masterPort,
                                            env.secret, kJoinTimeout));
-  QLORA_ASSIGN_OR_RETURN(joined.group, GlooCollectives::connect(
-                                           *joined.store, env.rank,
-                                           env.worldSize, kCollectiveTimeout));
+  QLORA_ASSIGN_OR_RETURN(joined.group,
+                         GlooCollectives::connect(*joined.store, env.rank,
+                                                  env.worldSize, timeout));
   return joined;
 }
 

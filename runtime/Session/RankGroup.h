@@ -6,6 +6,7 @@
 #ifndef QLORA_RUNTIME_SESSION_RANKGROUP_H
 #define QLORA_RUNTIME_SESSION_RANKGROUP_H
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -25,9 +26,11 @@ public:
   /// Meets the other ranks; blocks until all are there. `listening`: the
   /// inherited socket of rank 0, or closed: rank 0 then opens its own, on
   /// loopback unless env.masterAddress is another host's or interface's.
-  /// A group of one needs no network.
+  /// A group of one needs no network. `timeout`: of every later call, which
+  /// waits for the slowest rank; that may be in an evaluation.
   static StatusOr<RankGroup> join(const RankEnvironment &env,
-                                  FileDescriptor listening);
+                                  FileDescriptor listening,
+                                  std::chrono::milliseconds timeout);
 
   Collectives &collectives() { return *group; }
   int rank() const { return group->rank(); }

@@ -80,10 +80,11 @@ std::string progressBar(int64_t step, int64_t totalSteps, double etaSeconds,
 std::string planTable(const std::string &title, std::span<const PlanRow> rows,
                       bool withMeasured) {
   PlanRow total{"total", 0, 0, ""};
-  for (const PlanRow &row : rows) {
-    total.planned += row.planned;
-    total.measured += row.measured;
-  }
+  for (const PlanRow &row : rows)
+    if (row.isCounted) {
+      total.planned += row.planned;
+      total.measured += row.measured;
+    }
   auto line = [&](const PlanRow &row) {
     std::string text =
         fmt::format("  {:<24} {:>10}", row.name, formatBytes(row.planned));
@@ -93,9 +94,10 @@ std::string planTable(const std::string &title, std::span<const PlanRow> rows,
   };
   std::string table = fmt::format("{:<26} {:>10}{}\n", title, "plan",
                                   withMeasured ? "   measured" : "");
+  std::string beside;
   for (const PlanRow &row : rows)
-    table += line(row);
-  return table + line(total);
+    (row.isCounted ? table : beside) += line(row);
+  return table + line(total) + beside;
 }
 
 } // namespace qlora

@@ -40,12 +40,14 @@ std::string progressLine(const StepReport &report);
 std::string progressBar(int64_t step, int64_t totalSteps, double etaSeconds,
                         int columns);
 
-/// A row of the memory table; measured 0: not yet.
+/// A row of the memory table; measured 0: not yet. What is not counted comes
+/// after the total.
 struct PlanRow {
   std::string name;
   uint64_t planned = 0;
   uint64_t measured = 0;
   std::string note;
+  bool isCounted = true;
 };
 
 /// The rows, aligned, with a total of the planned (and measured) bytes.

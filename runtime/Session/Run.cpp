@@ -13,7 +13,8 @@ namespace qlora {
 uint64_t Run::plannedBytes() const {
   uint64_t bytes = 0;
   for (const qlora_arena &arena : module.arenas())
-    bytes += arena.bytes;
+    if (arena.kind != QLORA_ARENA_HOST)
+      bytes += arena.bytes;
   return bytes;
 }
 
@@ -26,7 +27,8 @@ static std::optional<uint64_t> deviceBytes(const Device &device) {
   for (const ReserveUse &use : reserve)
     bytes += use.bytes;
   for (const ArenaUse &use : device.memory())
-    bytes += use.allocatedBytes;
+    if (use.kind != QLORA_ARENA_HOST)
+      bytes += use.allocatedBytes;
   return bytes;
 }
 

@@ -50,6 +50,7 @@ public:
       : request(request), module(std::move(loaded.module)),
         options(std::move(loaded.options)), group(std::move(group)),
         env(std::move(env)) {}
+  ~Session();
 
   StatusOr<int> run();
 
@@ -80,6 +81,12 @@ private:
 };
 
 } // namespace
+
+Session::~Session() {
+  // What a card does not let go is left to the end of the process.
+  if (device && !device->settle())
+    (void)device.release();
+}
 
 /// The CPUs this process may use, divided among the ranks of this machine.
 int Session::threads() const {
@@ -164,7 +171,14 @@ Status Session::fill(const ParameterSources &sources, FillShare share) {
   // Filling fails on one rank alone; the others must not wait for it, and
   // they do not: its connections close when it ends.
   const auto base = openArena(*device, module, QLORA_ARENA_FROZEN);
-  QLORA_RETURN_IF_ERROR(fillFrozen(module, sources, share, *base));
+  QLORA_RETURN_IF_ERROR(
+      fillFrozen(module, sources, share, QLORA_ARENA_FROZEN, *base));
+  if (module.arena(QLORA_ARENA_HOST)) {
+    // Never shared, so every rank fills its own.
+    const auto host = openArena(*device, module, QLORA_ARENA_HOST);
+    QLORA_RETURN_IF_ERROR(
+        fillFrozen(module, sources, FillShare(), QLORA_ARENA_HOST, *host));
+  }
   QLORA_RETURN_IF_ERROR(group.collectives().barrier());
   QLORA_RETURN_IF_ERROR(frozen.protect());
   if (!module.arena(QLORA_ARENA_TRAINABLE))
@@ -240,6 +254,8 @@ StatusOr<int> Session::work(Run &run, Dump *dump) {
                                          "evaluation after training")
                               .status());
   QLORA_RETURN_IF_ERROR(finish(run, result));
+  // No rank ends before all is written: the others would take it for lost.
+  QLORA_RETURN_IF_ERROR(group.collectives().barrier());
   return result.stopSignal == 0 ? 0 : 128 + result.stopSignal;
 }
 
@@ -275,8 +291,9 @@ StatusOr<int> Session::run() {
 StatusOr<int> runSession(const SessionRequest &request,
                          const RankEnvironment &env, FileDescriptor listening) {
   QLORA_ASSIGN_OR_RETURN(LoadedRequest loaded, loadRequest(request));
+  const std::chrono::seconds timeout(loaded.options.integer("ddp_timeout"));
   QLORA_ASSIGN_OR_RETURN(RankGroup group,
-                         RankGroup::join(env, std::move(listening)));
+                         RankGroup::join(env, std::move(listening), timeout));
   return Session(request, std::move(loaded), std::move(group), env).run();
 }
 

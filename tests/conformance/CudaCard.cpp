@@ -129,7 +129,8 @@ Status CudaCard::run(CudaKernel &kernel, std::span<const CudaOperand> operands,
   QLORA_RETURN_IF_ERROR(
       launch(kernel,
              {pointers, reinterpret_cast<const qlora_step_block *>(stepAddress),
-              stream, observer}));
+              stream, observer,
+              step ? static_cast<int64_t>(step->labelled_rows) : INT64_MAX}));
   for (size_t i = 0; i < operands.size(); ++i)
     QLORA_RETURN_IF_ERROR(
         cuda.check(cuda.memcpyDtoHAsync(operands[i].bytes.data(), addresses[i],

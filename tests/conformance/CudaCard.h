@@ -38,7 +38,7 @@ public:
   StatusOr<CUfunction> function(std::string_view symbol) override;
 
   /// Enqueues the kernel once and waits: as a captured graph, or directly
-  /// where there is an observer.
+  /// where there is an observer. Without a step all rows may have labels.
   Status run(CudaKernel &kernel, std::span<const CudaOperand> operands,
              const qlora_step_block *step, KernelObserver *observer);
 

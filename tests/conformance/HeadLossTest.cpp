@@ -63,6 +63,8 @@ const Head kCases[] = {
     {61, 50, 99, 100, 2, BF16, F32, BF16, true},
     {40, 16, 75, 8, 0, BF16, F16, F32, false},
     {4, 200, 6, 3, 0, BF16, F32, F32, true},
+    // More rows than a thread of the block that lists those with a label.
+    {1100, 12, 40, 400, 1, F32, F32, BF16, true},
     // Words beyond one panel of a weight that CUDA widens.
     {3, 4096, 4200, 2, 0, BF16, F16, BF16, false},
 };
@@ -117,6 +119,30 @@ TEST(HeadLoss, AgreesWithTheReference) {
            rowsToTest(isGradient ? "head_loss_grad" : "head_loss"))
         checkRow(h, isGradient, expected, row);
     }
+}
+
+/// The device leaves out chunks that the host says have no label.
+TEST(HeadLoss, CudaComputesAsManyRowsAsHaveLabels) {
+  if (!CudaCard::get())
+    GTEST_SKIP() << CudaCard::reason();
+  const Head h = {70, 20, 90, 16, 1, F32, F32, F32, true};
+  KernelCase whole = makeCase(h, true), exact = makeCase(h, true);
+  expectOk(whole.run("cuda"));
+  qlora_step_block step = {};
+  step.labelled_rows = uint64_t(whole.at("count", 0));
+  ASSERT_LE(step.labelled_rows, 48u); // three of five chunks
+  expectOk(exact.run("cuda", nullptr, &step));
+  for (const char *name : {"loss", "count"})
+    EXPECT_EQ(exact.at(name, 0), whole.at(name, 0));
+  for (int64_t i = 0; i < h.rows * (h.hidden + h.gap); ++i)
+    if (i % (h.hidden + h.gap) < h.hidden)
+      ASSERT_EQ(exact.at("dhidden", i), whole.at("dhidden", i)) << i;
+  // Fewer than there are is not a wrong number but none.
+  step.labelled_rows = 32;
+  KernelCase tooFew = makeCase(h, true);
+  expectOk(tooFew.run("cuda", nullptr, &step));
+  EXPECT_TRUE(std::isnan(tooFew.at("loss", 0)));
+  EXPECT_EQ(tooFew.at("count", 0), whole.at("count", 0));
 }
 
 double lossWith(const Head &h, const char *operand, int64_t index,

@@ -50,6 +50,38 @@ TEST(KernelTable, LastRowOfEachOpIsTheReference) {
   EXPECT_EQ(findKernelOp("unknown"), nullptr);
 }
 
+TEST(KernelTable, ARowThatTunesTakesWhatItTunes) {
+  for (const char *name : {"head_loss.cuda", "head_loss_grad.cuda"}) {
+    const KernelRow *row = findKernelRow(name);
+    ASSERT_NE(row->tune, nullptr) << name;
+    KernelRequest request{row->op, {}, {}};
+    for (const KernelOperand &operand : row->op->operands)
+      request.dtypes.push_back(
+          operand.isOptional ? std::nullopt
+                             : std::optional(QLORA_DTYPE_BF16));
+    for (const char *f32 : {"loss", "count"})
+      request.dtypes[row->op->operandIndex(f32)] = QLORA_DTYPE_F32;
+    for (const char *i32 : {"targets", "correct"})
+      request.dtypes[row->op->operandIndex(i32)] = QLORA_DTYPE_I32;
+    request.dtypes[row->op->operandIndex("workspace")] = QLORA_DTYPE_U8;
+    request.constants.assign(row->op->constants.size(), 64);
+    const auto chunkOf = [&](int64_t rows, int64_t vocab) {
+      request.constants[row->op->constantIndex("rows")] = rows;
+      request.constants[row->op->constantIndex("vocab")] = vocab;
+      row->tune(request);
+      EXPECT_EQ(row->reject(request), std::nullopt);
+      return request.constant("chunk_rows");
+    };
+    // 2^25 logits are 1024 rows of 2^15 words, and never less than 256 rows,
+    // of multiples of 64, unless there are no more.
+    EXPECT_EQ(chunkOf(4096, 1 << 15), 1024);
+    EXPECT_EQ(chunkOf(4096, 50000), 640);
+    EXPECT_EQ(chunkOf(4096, 1 << 20), 256);
+    EXPECT_EQ(chunkOf(100, 1 << 15), 100);
+  }
+  EXPECT_EQ(findKernelRow("head_loss.chunked")->tune, nullptr);
+}
+
 TEST(KernelTable, SaysWhyARequestIsRefused) {
   const KernelRow *row = findKernelRow("matmul.onednn");
   EXPECT_EQ(row->reject(matmulRequest(3, 4, 5)), std::nullopt);

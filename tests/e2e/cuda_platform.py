@@ -3,11 +3,14 @@
 
 """Trains one golden case on the software CUDA platform and asks more of it.
 
-    cuda_platform.py --tools build/bin [--case llama-lora] [--faults N]
-                     [--only-faults]
+    cuda_platform.py --tools build/bin [--case llama-lora] [--bf16]
+                     [--faults N] [--only-faults]
+
+  The embedding is in pinned host memory.
 
   counts   a micro-batch and an update are one graph launch each; the host
            never waits for the newest work, only for the step before
+  null     the null device finds no race between queues
   seeds    the same losses, bit for bit, in every order that streams may run
   direct   the same losses without graphs
   guarded  the same losses when every kernel gets its operands one by one, with
@@ -16,6 +19,7 @@
 """
 
 import argparse
+import glob
 import json
 import os
 import re
@@ -32,7 +36,7 @@ LAST_IS_IGNORED = {"cuStreamSynchronize"}
 ONLY_FIRST = {"cuMemGetInfo_v2"}
 SHORT = ("--max-steps", "2")
 COUNTED = {"run", "host waits", "synchronisations", "pageable copies",
-           "device bytes", "guarded launches"}
+           "device bytes", "guarded launches", "mapped host bytes"}
 
 
 class Failure(Exception):
@@ -42,8 +46,8 @@ class Failure(Exception):
 class Case:
     """A compiled case; runs of it are processes with their own environment."""
 
-    def __init__(self, tools, name, work):
-        self.tools, self.work = os.path.abspath(tools), work
+    def __init__(self, tools, name, work, archs="90", flags=()):
+        self.tools, self.work, self.flags = os.path.abspath(tools), work, flags
         folder = os.path.join(HERE, "..", "Inputs", "goldens", name)
         self.yaml = os.path.join(folder, "train.yaml")
         self.module = os.path.join(work, "t.so")
@@ -52,8 +56,13 @@ class Case:
                     model])
         self.check([f"{self.tools}/qloracc", model, "-o", self.module,
                     "--config", self.yaml, "--target", "cuda", "--cuda-arch",
-                    "90", "--cuda-compiler",
-                    os.path.join(HERE, "..", "cuda", "host-nvcc")])
+                    archs, "--cuda-compiler",
+                    os.path.join(HERE, "..", "cuda", "host-nvcc"),
+                    "--offload-embedding", "true", *flags])
+        with open(self.yaml) as lines:
+            self.micro_batches = next(
+                (int(line.split(":")[1]) for line in lines
+                 if line.startswith("gradient_accumulation_steps")), 1)
 
     @staticmethod
     def check(command):
@@ -61,10 +70,10 @@ class Case:
         if done.returncode:
             raise Failure(f"{command[0]}: {done.stderr[-500:]}")
 
-    def run(self, flags=(), **variables):
-        """Exit code, stderr, losses and counters."""
+    def run(self, flags=(), ranks=1, **variables):
+        """Exit code, stderr, losses and counters (of one rank)."""
         out = tempfile.mkdtemp(dir=self.work)
-        report = os.path.join(out, "report.json")
+        report = os.path.join(out, "report-{pid}.json")
         environment = {
             **os.environ,
             "LD_LIBRARY_PATH": os.path.join(self.tools, "..", "cuda-platform"),
@@ -73,7 +82,7 @@ class Case:
                for k, v in variables.items()}}
         done = subprocess.run(
             [f"{self.tools}/qlora-run", self.module, "--config", self.yaml,
-             "--gpus", "1", "--output_dir", out, *flags],
+             "--gpus", str(ranks), "--output_dir", out, *self.flags, *flags],
             capture_output=True, text=True, env=environment, timeout=300)
         losses, metrics = [], os.path.join(out, "metrics.jsonl")
         if os.path.exists(metrics):
@@ -81,13 +90,13 @@ class Case:
                 losses = [(m["loss"], m["grad_norm"])
                           for m in map(json.loads, lines) if "loss" in m]
         counts = {}
-        if os.path.exists(report):
+        for report in glob.glob(os.path.join(out, "report-*.json")):
             with open(report) as file:
                 counts = json.load(file)
         return done.returncode, done.stderr, losses, counts
 
-    def train(self, *flags, **variables):
-        code, errors, losses, counts = self.run(flags, **variables)
+    def train(self, *flags, ranks=1, **variables):
+        code, errors, losses, counts = self.run(flags, ranks, **variables)
         if code or not losses:
             raise Failure(f"qlora-run {' '.join(flags)} {variables} exited "
                           f"{code}: {errors[-800:]}")
@@ -108,15 +117,21 @@ def check_counts(case):
     graphs, waits = per_step("cuGraphLaunch"), per_step("synchronisations")
     launches = per_step("cuLaunchKernel")
     allocations = per_step("cuMemAlloc_v2") + per_step("cuMemHostAlloc")
-    failed = expect("counts", graphs == 2 and launches == allocations == 0,
+    failed = expect("counts", graphs == case.micro_batches + 1 and
+                    launches == allocations == 0,
                     f"{graphs:g} graphs, {launches:g} launches and "
-                    f"{allocations:g} allocations a step of one micro-batch")
+                    f"{allocations:g} allocations a step of "
+                    f"{case.micro_batches} micro-batches")
+    hosted = few.get("mapped host bytes", 0)
+    failed += expect("counts", hosted > 0, f"{hosted} bytes of the embedding "
+                     "are read where they are, in host memory")
     return failed + expect("counts", waits == 0,
                            f"{waits:g} synchronisations a step")
 
 
 def check_same(case, want):
-    failed = 0
+    code, errors, _, _ = case.run(("--device", "null"))
+    failed = expect("null", code == 0, errors[-300:] or "no race")
     for seed in (2, 3, 4, 5):
         losses, _ = case.train(seed=seed)
         failed += expect("seeds", losses == want, f"seed {seed}")
@@ -151,7 +166,8 @@ def check_fault(case, function, call, code):
 def check_faults(case, most):
     _, counts = case.train(*SHORT)
     failed = checked = 0
-    for function in sorted(set(counts) - COUNTED) + ["run"]:
+    functions = {name for name in counts if not name.startswith("bits of ")}
+    for function in sorted(functions - COUNTED) + ["run"]:
         code = (13 if function.startswith("cublas")
                 else 700 if function == "run" else 999)
         last = counts[function] - (function in LAST_IS_IGNORED)
@@ -174,13 +190,15 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--tools", required=True)
     parser.add_argument("--case", default="llama-lora")
+    parser.add_argument("--bf16", action="store_true")
     parser.add_argument("--faults", type=int, default=3,
                         help="calls of each function that fail, at most")
     parser.add_argument("--only-faults", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as work:
         try:
-            case = Case(options.tools, options.case, work)
+            flags = ["--compute-dtype", "bfloat16"] if options.bf16 else []
+            case = Case(options.tools, options.case, work, flags=flags)
             want, _ = case.train()
             failed = 0 if options.only_faults else (
                 check_counts(case) + check_same(case, want))

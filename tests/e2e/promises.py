@@ -9,6 +9,8 @@
 * one rank with K accumulations and K ranks with one give the same losses;
 * --memory-limit is kept or refused, and a plan within it trains to the same
   losses, and the whole-block policy recomputes no less than the budgeted one;
+* the tightest limit of a deep model computes ops again for several blocks,
+  and trains to the same losses;
 * a step has at most four collectives, the first before the backward ends.
 """
 
@@ -16,11 +18,14 @@ import argparse
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 
 import numpy as np
+
+from safetensors_io import load, save
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CASES = os.path.join(HERE, "..", "Inputs", "goldens")
@@ -42,12 +47,12 @@ def read(path):
 class Case:
     """One golden case, imported once."""
 
-    def __init__(self, tools, name, folder):
+    def __init__(self, tools, name, folder, model=None):
         self.tools, self.folder = tools, folder
+        model = model or os.path.join(CASES, name, "model")
         self.yaml = os.path.join(CASES, name, "train.yaml")
         self.model = os.path.join(folder, "m.mlir")
-        call(f"{tools}/qlora-import", os.path.join(CASES, name, "model"),
-             "-o", self.model)
+        call(f"{tools}/qlora-import", model, "-o", self.model)
 
     def compile(self, *flags, code=0):
         self.module = os.path.join(self.folder, "t.so")
@@ -116,6 +121,46 @@ def memory_limit(tools, folder):
     case.compile("--memory-limit", str(needed // 2), code=1)
 
 
+def deepen(name, layers, folder):
+    """A golden case's model with its two blocks over and over."""
+    source = os.path.join(CASES, name)
+    model = os.path.join(folder, "model")
+    shutil.copytree(os.path.join(source, "model"), model)
+    path = os.path.join(model, "config.json")
+    with open(path) as file:
+        config = json.load(file)
+    few, config["num_hidden_layers"] = config["num_hidden_layers"], layers
+    with open(path, "w") as file:
+        json.dump(config, file)
+    weights = os.path.join(model, "model.safetensors")
+    tensors = load(weights)
+    for key, tensor in list(tensors.items()):
+        match = re.match(r"model\.layers\.(\d+)\.(.*)", key)
+        for layer in range(few, layers if match else 0):
+            if layer % few == int(match.group(1)):
+                tensors[f"model.layers.{layer}.{match.group(2)}"] = tensor
+    save(weights, tensors)
+    return model
+
+
+def two_levels(tools, folder):
+    case = Case(tools, "llama-nf4", folder,
+                deepen("llama-nf4", 12, folder))
+    flags = ("--model-name-or-path", os.path.join(folder, "model"),
+             "--adapter-name-or-path", "", "--max-steps", "4")
+    case.compile()
+    want, _ = case.train(*flags)
+    text = case.compile("--memory-limit", "1", code=1)
+    needed = int(re.search(r"\((\d+) bytes\)", text).group(1))
+    plan = report(case, "--memory-limit", str(needed))
+    assert plan["total_bytes"] <= needed
+    times = [op["times"]
+             for op in plan["rematerialize"]["steps"][0]["recomputed"]]
+    assert max(times) > 1, "nothing is computed again twice"
+    losses, _ = case.train(*flags)
+    assert np.abs(losses - want).max() < 2e-5, "limited run differs"
+
+
 def collectives(tools, folder):
     case = Case(tools, "qwen3-ranks", folder)
     case.compile()
@@ -134,7 +179,8 @@ def main():
     parser.add_argument("--tools", required=True)
     tools = os.path.abspath(parser.parse_args().tools)
     failures = 0
-    checks = (same_bytes, ranks_and_accumulation, memory_limit, collectives)
+    checks = (same_bytes, ranks_and_accumulation, memory_limit, two_levels,
+              collectives)
     for check in checks:
         with tempfile.TemporaryDirectory() as folder:
             try:

@@ -2,20 +2,21 @@
 # SPDX-License-Identifier: MIT
 
 # run.sh TOOLS: the end-to-end tests beside the golden cases on their own
-# ranks: derivative rules, promises, other ranks, bf16, each optimisation off.
+# ranks: derivative rules, promises, predictions, other ranks, bf16, each optimisation off.
 set -euo pipefail
 tools=$(realpath "$1")
 cd "$(dirname "$0")"
 
 ./gradients.py --tools "$tools"
 ./promises.py --tools "$tools"
+./predict.py --tools "$tools"
 
 echo "-- on one rank"
 ./goldens.py --tools "$tools" --ranks 1
 echo "-- bf16 compute"
 ./goldens.py --tools "$tools" --bf16
 for pass in fuse-lora fuse-accumulate rematerialize plan-dequant fuse-rows \
-  bucket-gradients; do
+  bucket-gradients assign-queues; do
   echo "-- without $pass"
   ./goldens.py --tools "$tools" --compile-flag=--disable-pass=$pass \
     llama-nf4 qwen3-ranks llama-dropout
@@ -36,6 +37,21 @@ echo "-- dropout with the same masks in PyTorch"
 echo "-- CUDA on the software platform"
 ./goldens.py --tools "$tools" --target cuda --ranks 1
 ./goldens.py --tools "$tools" --target cuda --ranks 1 --bf16
+./goldens.py --tools "$tools" --target cuda --ranks 1 \
+  --compile-flag=--disable-pass=assign-queues llama-nf4
+echo "-- the embedding in host memory"
+./goldens.py --tools "$tools" --target cuda --ranks 1 \
+  --compile-flag=--offload-embedding=true llama-nf4
 ./cuda_platform.py --tools "$tools"
+echo "-- weights decoded ahead, in any order of the queues"
+./cuda_platform.py --tools "$tools" --case prequantized-bnb --faults 0
+./cuda_platform.py --tools "$tools" --case llama-nf4 --bf16 --faults 0
+echo "-- plans of large models"
+./plans.py --tools "$tools"
+echo "-- CUDA on several ranks"
+./goldens.py --tools "$tools" --target cuda qwen3-ranks llama-dropout
+./goldens.py --tools "$tools" --target cuda --ranks 4 \
+  --run-flag=--cuda-graphs --run-flag=false llama-packed
+./cuda_ranks.py --tools "$tools"
 echo "-- the GPU script on the software platform"
 ./gpu_script.py --tools "$tools"

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: MIT
 
-"""Reads safetensors with numpy only: what the end-to-end tests compare."""
+"""Reads and writes safetensors with numpy only: what the end-to-end tests
+compare."""
 
 import json
+import math
 import struct
 
 import numpy as np
@@ -46,3 +48,19 @@ def save(path, tensors):
     text += b" " * (-len(text) % 8)
     with open(path, "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text + b"".join(blobs))
+
+
+def save_sparse(path, shapes):
+    """A file of bf16 tensors that takes no space on the disk: a header, and
+    zeros that are not there."""
+    header, offset = {}, 0
+    for name, shape in shapes.items():
+        end = offset + 2 * math.prod(shape)
+        header[name] = {"dtype": "BF16", "shape": list(shape),
+                        "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        file.truncate(8 + len(text) + offset)

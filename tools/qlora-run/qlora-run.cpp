@@ -35,10 +35,10 @@ static const OptionRow kToolOptions[] = {
      "ranks to start on this machine: one per GPU for a program for cuda, "
      "else CPU ranks",
      "nproc_per_node", "", 1, 4096},
-    {"device", OptionType::kChoice, "auto", kRun, kGroup,
-     "auto: what TRAIN.so is for; null: check and count the program for "
-     "--gpus N ranks, run nothing",
-     "", "auto cpu cuda null"},
+    {"device", OptionType::kString, "auto", kRun, kGroup,
+     "auto (what TRAIN.so is for), cpu or cuda; null: check and count the "
+     "program for --gpus N ranks, run nothing; null:CARD, with a known card "
+     "(null:h200) or a device.json: predict a step's time too"},
     {"cuda_graphs", OptionType::kBool, "true", kRun, kGroup,
      "launch an entry as one captured graph; false: kernel by kernel"},
     {"print", OptionType::kBool, "false", kRun, kGroup,
@@ -105,13 +105,17 @@ static Status checkRanks(const Options &tool, const RankEnvironment &env) {
 static int dispatch(const SessionRequest &request, const Options &tool,
                     char **argv, int argc) {
   int ranks = static_cast<int>(tool.integer("gpus"));
-  if (tool.boolean("print") || tool.text("device") == "null") {
+  auto device = parseDevice(tool.text("device"));
+  if (!device.isOk())
+    return fail(device.status());
+  if (tool.boolean("print") || device->isNull) {
     auto loaded = loadRequest(request);
     if (!loaded.isOk())
       return fail(loaded.status());
     if (tool.boolean("print"))
       return print(programText(loaded->module));
-    return print(checkOnNullDevice(loaded->module, loaded->options, ranks));
+    return print(checkOnNullDevice(loaded->module, loaded->options, ranks,
+                                   device->card));
   }
   auto env = readRankEnvironment(std::getenv);
   if (!env.isOk())

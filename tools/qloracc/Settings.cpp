@@ -8,6 +8,7 @@
 #include "llvm/Support/CommandLine.h"
 
 #include "runtime/Core/CommandLine.h"
+#include "tools/qloracc/MemoryLimit.h"
 
 namespace qlora {
 
@@ -30,8 +31,9 @@ const OptionRow kOwn[] = {
      "folder for the IR after every phase and the kernels"},
     {"report", kPath, "", OptionScope::kProgram, kGroup,
      "JSON file for the memory plan and every decision"},
-    {"device_profile", kPath, "", OptionScope::kProgram, kGroup,
-     "device.json of qlora-run --calibrate"},
+    {"device_profile", kString, "", OptionScope::kProgram, kGroup,
+     "a known card (h100, h200, ...), or a file: device.json of qlora-run "
+     "--calibrate"},
     {"dequant", kChoice, "auto", OptionScope::kProgram, kGroup,
      "where stored weights become numbers", "",
      "auto panel scratch resident"},
@@ -84,6 +86,7 @@ Status fillCompile(const Options &own, CompilerSettings &settings) {
   c.initA = initName(o.text("init_lora_weights"), false);
   c.initB = initName(o.text("init_lora_weights"), true);
   c.memoryLimit = o.integer("memory_limit");
+  c.offloadEmbedding = o.text("offload_embedding");
   c.checkpointing = o.boolean("gradient_checkpointing");
   c.deviceProfile = own.text("device_profile");
   c.dequantForm = own.text("dequant");
@@ -114,7 +117,24 @@ Status fillCodegen(const Options &own, CompilerSettings &settings) {
     return Status::invalid("--emit=cpp shows the kernels of --target cpu; "
                            "write --emit={}",
                            codegen.target);
+  if (settings.compile.offloadEmbedding == "true" && codegen.target != "cuda")
+    return Status::invalid("--offload-embedding true needs --target cuda: a "
+                           "CPU has one memory");
   return Status::ok();
+}
+
+/// `auto` becomes the number that is recorded.
+Status resolveMemoryLimit(CompilerSettings &settings) {
+  if (settings.compile.memoryLimit != kAutoSize)
+    return Status::ok();
+  QLORA_ASSIGN_OR_RETURN(MemoryLimit limit,
+                         machineMemoryLimit(settings.compile.target));
+  llvm::errs() << limit.reason << "\n";
+  settings.compile.memoryLimit = limit.bytes;
+  const OptionSetting setting = {findOption(optionTable(), "memory_limit"),
+                                 std::to_string(limit.bytes),
+                                 "--memory-limit"};
+  return settings.options.applySettings({&setting, 1});
 }
 
 /// `--name=value` -> `name`.
@@ -182,6 +202,7 @@ parseSettings(std::span<const std::string> words) {
     return Status::invalid("no input; usage: qloracc model.mlir -o train.so");
   if (settings.emit == "so" && settings.output.empty())
     return Status::invalid("no output; give -o train.so, or --emit a phase");
+  QLORA_RETURN_IF_ERROR(resolveMemoryLimit(settings));
   return settings;
 }
 

@@ -10,6 +10,7 @@
 #include <gloo/transport/unbound_buffer.h>
 
 #include <algorithm>
+#include <csignal>
 
 namespace qlora {
 
@@ -50,16 +51,49 @@ private:
   std::chrono::milliseconds timeout;
 };
 
+/// Gloo writes to connections that others may have closed; that is an error of
+/// the call and not the end of the process. For the calling thread, and for
+/// ever in the threads that are started meanwhile: Gloo's.
+class NoPipeSignal {
+public:
+  NoPipeSignal() {
+    sigemptyset(&pipe);
+    sigaddset(&pipe, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &pipe, &before);
+  }
+  ~NoPipeSignal() {
+    constexpr timespec kNoTime{};
+    while (sigtimedwait(&pipe, nullptr, &kNoTime) > 0) {
+    }
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+
+private:
+  sigset_t pipe;
+  sigset_t before;
+};
+
 } // namespace
+
+/// A number that no round gets to.
+static constexpr uint64_t kSlotOfOthers = uint64_t{1} << 48;
 
 GlooCollectives::GlooCollectives(std::shared_ptr<gloo::Context> context)
     : context(std::move(context)) {}
+
+void GlooCollectives::watchOthers() {
+  others = context->createUnboundBuffer(&neverSent, sizeof neverSent);
+  for (int rank = 0; rank < context->size; ++rank)
+    if (rank != context->rank)
+      others->recv(rank, kSlotOfOthers);
+}
 
 GlooCollectives::~GlooCollectives() = default;
 
 StatusOr<std::unique_ptr<Collectives>>
 GlooCollectives::connect(TcpStore &store, int rank, int size,
                          std::chrono::milliseconds timeout) {
+  const NoPipeSignal noSignal;
   try {
     gloo::transport::tcp::attr attributes(store.localAddress().c_str());
     auto device = gloo::transport::tcp::CreateDevice(attributes);
@@ -67,7 +101,9 @@ GlooCollectives::connect(TcpStore &store, int rank, int size,
     context->setTimeout(timeout);
     StoreForGloo forGloo(store, timeout);
     context->connectFullMesh(forGloo, device);
-    return std::unique_ptr<Collectives>(new GlooCollectives(context));
+    std::unique_ptr<GlooCollectives> group(new GlooCollectives(context));
+    group->watchOthers();
+    return std::unique_ptr<Collectives>(std::move(group));
   } catch (const std::exception &error) {
     return Status::error(StatusCode::kAborted,
                          "rank {} of {} cannot connect to the others: {}", rank,
@@ -91,8 +127,29 @@ struct GlooCollectives::ActiveCall {
   GlooCollectives &owner;
 };
 
+Status GlooCollectives::lost(const std::exception &error) const {
+  return Status::error(StatusCode::kAborted,
+                       "rank {} lost the other ranks: {}", context->rank,
+                       error.what());
+}
+
 int GlooCollectives::rank() const { return context->rank; }
 int GlooCollectives::size() const { return context->size; }
+
+std::chrono::milliseconds GlooCollectives::timeout() const {
+  return context->getTimeout();
+}
+
+Status GlooCollectives::checkOthers() {
+  try {
+    // A wait that is over at once: it throws where a connection has ended.
+    others->abortWaitRecv();
+    others->waitRecv();
+    return Status::ok();
+  } catch (const std::exception &error) {
+    return lost(error);
+  }
+}
 
 int64_t GlooCollectives::partBegin(int rank, int64_t count) const {
   int64_t size = context->size;
@@ -170,6 +227,7 @@ void GlooCollectives::spreadSums(Buffer &data, int64_t count) {
 }
 
 Status GlooCollectives::allReduceSum(float *data, int64_t count) {
+  const NoPipeSignal noSignal;
   size_t ownCount = partSize(context->rank, count);
   scratch.resize(std::max(scratch.size(), ownCount * context->size));
   try {
@@ -182,9 +240,7 @@ Status GlooCollectives::allReduceSum(float *data, int64_t count) {
     spreadSums(*whole, count);
     return Status::ok();
   } catch (const std::exception &error) {
-    return Status::error(StatusCode::kAborted,
-                         "rank {} lost the other ranks: {}", context->rank,
-                         error.what());
+    return lost(error);
   }
 }
 

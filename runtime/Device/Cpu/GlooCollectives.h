@@ -13,6 +13,7 @@
 #define QLORA_RUNTIME_DEVICE_CPU_GLOOCOLLECTIVES_H
 
 #include <chrono>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -45,6 +46,8 @@ public:
   int rank() const override;
   int size() const override;
   Status allReduceSum(float *data, int64_t count) override;
+  Status checkOthers() override;
+  std::chrono::milliseconds timeout() const override;
   void abort() override;
 
 private:
@@ -52,6 +55,8 @@ private:
   struct ActiveCall;
 
   explicit GlooCollectives(std::shared_ptr<gloo::Context> context);
+  void watchOthers();
+  Status lost(const std::exception &error) const;
   void collectParts(Buffer &data, Buffer &parts, int64_t count);
   void sumOwnPart(float *data, int64_t count);
   void spreadSums(Buffer &data, int64_t count);
@@ -62,6 +67,10 @@ private:
   std::shared_ptr<gloo::Context> context;
   std::vector<float> scratch; ///< other ranks' versions of our part
   uint64_t slot = 0; ///< numbers the rounds, so that messages find theirs
+  char neverSent = 0;
+  /// Waits for a byte from every other rank, which none sends: only the end
+  /// of a connection reaches it.
+  std::unique_ptr<Buffer> others;
 
   std::mutex mutex; ///< guards what follows
   bool isAborted = false;

@@ -9,15 +9,20 @@
 
 namespace qlora {
 
+/// Empty until create(), of the context that is current then.
 class CublasHandle {
 public:
-  Status create() {
-    QLORA_ASSIGN_OR_RETURN(library, CublasLt::open());
-    return library->check(library->create(&handle), "cublasLtCreate");
-  }
+  CublasHandle() = default;
+  CublasHandle(const CublasHandle &) = delete;
+  CublasHandle &operator=(const CublasHandle &) = delete;
   ~CublasHandle() {
     if (handle)
       (void)library->destroy(handle);
+  }
+
+  Status create() {
+    QLORA_ASSIGN_OR_RETURN(library, CublasLt::open());
+    return library->check(library->create(&handle), "cublasLtCreate");
   }
 
   const CublasLt *library = nullptr;

@@ -4,6 +4,8 @@
 
 #include "runtime/Device/Cuda/CudaApi.h"
 
+#include "runtime/Device/Cuda/FindSymbol.h"
+
 #include <dlfcn.h>
 
 #include <string_view>
@@ -25,15 +27,6 @@ template <typename... Args>
 static Status unavailable(fmt::format_string<Args...> format, Args &&...args) {
   return Status::error(StatusCode::kUnavailable, format,
                        std::forward<Args>(args)...);
-}
-
-template <typename Function>
-static Status findSymbol(void *library, const char *file, const char *symbol,
-                         Function &function) {
-  function = reinterpret_cast<Function>(dlsym(library, symbol));
-  if (!function)
-    return unavailable("{} has no {}; update it", file, symbol);
-  return Status::ok();
 }
 
 StatusOr<CudaDriver> CudaDriver::openFile(const char *file) {

@@ -40,6 +40,27 @@ static Status explain(const Status &status, const qlora_arena &arena,
       asMiB(memory->free), asMiB(memory->total), status.message());
 }
 
+/// Kernels read it over the bus. It begins at a page, which is more than any
+/// alignment asks for.
+Status CudaArenas::allocateHost(const CudaDriver &driver,
+                                const qlora_arena &arena) {
+  void *mapped = nullptr;
+  const Status status = driver.check(
+      driver.memHostAlloc(&mapped, arena.bytes, kCudaHostMapped),
+      "cuMemHostAlloc");
+  if (!status.isOk())
+    return Status::error(
+        status.code(),
+        "host arena: cannot get {} bytes ({:.1f} MiB) of pinned host memory; "
+        "compile the model with --offload-embedding false ({})",
+        arena.bytes, asMiB(arena.bytes), status.message());
+  hostMemory = CudaHostMemory(driver, mapped);
+  hostBytes = arena.bytes;
+  return driver.check(
+      driver.memHostGetDevicePointer(&addresses.back(), mapped, 0),
+      "cuMemHostGetDevicePointer");
+}
+
 Status CudaArenas::allocateArena(const CudaDriver &driver,
                                  const qlora_arena &arena, const CudaCard &card,
                                  CUstream stream) {
@@ -48,6 +69,8 @@ Status CudaArenas::allocateArena(const CudaDriver &driver,
   sizes.push_back(arena.bytes);
   if (arena.bytes == 0)
     return Status::ok();
+  if (arena.kind == QLORA_ARENA_HOST)
+    return allocateHost(driver, arena);
   const uint64_t spare =
       arena.alignment > kNaturalAlignment ? arena.alignment : 0;
   auto allocated = allocateMemory(driver, arena.bytes + spare);
@@ -74,7 +97,7 @@ Status CudaArenas::allocate(const CudaDriver &driver,
 }
 
 uint64_t CudaArenas::totalBytes() const {
-  return std::accumulate(sizes.begin(), sizes.end(), uint64_t{0});
+  return std::accumulate(sizes.begin(), sizes.end(), uint64_t{0}) - hostBytes;
 }
 
 std::vector<uint8_t *> CudaArenas::bases() const {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The arenas of a module, and the step block, in a card's memory.
+// The arenas of a module, and the step block, in a card's memory; the host
+// arena in pinned memory of this machine that the card's kernels can read.
 
 #ifndef QLORA_RUNTIME_DEVICE_CUDA_CUDAARENAS_H
 #define QLORA_RUNTIME_DEVICE_CUDA_CUDAARENAS_H
@@ -17,13 +18,15 @@ namespace qlora {
 
 class CudaArenas {
 public:
-  /// Allocates each arena once, and zeroes it on `stream`.
-  /// kResourceExhausted names the arena, its bytes and what the card has.
+  /// Allocates each arena once, and zeroes it on `stream` (not the host arena,
+  /// which is filled as a whole). kResourceExhausted names the arena, its bytes
+  /// and what the card, or pinned memory, has.
   Status allocate(const CudaDriver &driver, std::span<const qlora_arena> arenas,
                   const CudaCard &card, CUstream stream);
 
   CUdeviceptr address(uint32_t arena) const { return addresses[arena]; }
   uint64_t bytes(uint32_t arena) const { return sizes[arena]; }
+  /// Of those in the card's memory.
   uint64_t totalBytes() const;
   /// Of a qlora_step_block.
   CUdeviceptr step() const { return stepMemory.get(); }
@@ -33,8 +36,11 @@ public:
 private:
   Status allocateArena(const CudaDriver &driver, const qlora_arena &arena,
                        const CudaCard &card, CUstream stream);
+  Status allocateHost(const CudaDriver &driver, const qlora_arena &arena);
 
   std::vector<CudaMemory> memory;
+  CudaHostMemory hostMemory;
+  uint64_t hostBytes = 0;
   std::vector<CUdeviceptr> addresses;
   std::vector<uint64_t> sizes;
   CudaMemory stepMemory;

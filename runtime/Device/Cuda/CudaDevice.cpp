@@ -10,6 +10,9 @@
 #include "runtime/Device/Cuda/CudaImages.h"
 #include "runtime/Device/Cuda/CudaReads.h"
 #include "runtime/Device/Cuda/CudaTransfers.h"
+#include "runtime/Device/Cuda/GeneratedKernels.h"
+#include "runtime/Device/Cuda/LabelShare.h"
+#include "runtime/Device/Cuda/NcclCollectives.h"
 #include "runtime/Device/PreparedLaunches.h"
 #include "runtime/Kernels/Cuda/CudaKernel.h"
 
@@ -24,11 +27,14 @@ namespace qlora {
 /// Enough that a copy of it takes far longer than the wait for it.
 static constexpr uint64_t kTransferBytes = uint64_t{32} << 20;
 
+/// How long work that was given up may take to end.
+static constexpr auto kEndBound = std::chrono::seconds(1);
+
 namespace {
 class CudaDevice final : public Device, public CudaContext {
 public:
   CudaDevice(const DeviceOptions &options, const CudaDriver &driver,
-             CudaCard card);
+             const Nccl *nccl, CudaCard card);
   ~CudaDevice() override;
 
   std::string_view name() const override { return "cuda"; }
@@ -36,6 +42,7 @@ public:
   bool hasHostArenas() const override { return false; }
   int64_t lead() const override { return 1; }
   std::vector<ReserveUse> reserve() const override;
+  bool settle() override;
 
   // What library kernels ask for.
   const CudaDriver &driver() const override { return api; }
@@ -72,7 +79,7 @@ protected:
   Status launch(const qlora_command &command) override;
   Status fill(const qlora_command &command) override;
   Status copy(const qlora_command &command) override;
-  Status allReduce(const qlora_command &) override { return Status::ok(); }
+  Status allReduce(const qlora_command &command) override;
   Status record(const qlora_command &command) override;
   Status wait(const qlora_command &command) override;
   Status finishEntry() override;
@@ -84,11 +91,11 @@ private:
   /// How the commands of the current entry reach the card.
   enum class Mode { kDirect, kCapture, kReplay };
 
-  Status checkModule() const;
   Status prepareQueues();
   Status prepareKernels();
+  Status connectRanks();
   Status startEntry();
-  Status launchGenerated(const qlora_command &command);
+  size_t graphIndex() const { return entryIndex * kLabelShares + share.index; }
   const qlora_step_block *deviceStep() const {
     return reinterpret_cast<const qlora_step_block *>(arenas.step());
   }
@@ -98,7 +105,8 @@ private:
   }
 
   const CudaDriver &api;
-  const int ranks;
+  const Nccl *nccl; ///< null: opened where it is needed
+  Collectives *const host;
   KernelObserver *observer;
   const bool usesGraphs;
 
@@ -107,26 +115,28 @@ private:
   CudaMemoryInfo before; ///< once the context exists
   mutable CudaMemoryInfo measured; ///< last
   CudaImages images;
+  GeneratedKernels generated;
   CudaArenas arenas;
   CudaQueues queues;
+  std::unique_ptr<NcclCollectives> ranks; ///< null: nothing to add up
   CudaTransfers transfers;
   CudaReads reads;
   CublasHandle blasHandleOwner;
   PreparedLaunches<CudaKernel> launches;
   CudaGraphs graphs;
 
-  std::vector<CUfunction> generated; ///< per kernel; null for library ones
   std::vector<QueueUse> queuesOfEntry;
   std::vector<bool> hasRun; ///< per entry
   size_t entryIndex = 0;
+  LabelShare share; ///< of the current entry
   Mode mode = Mode::kDirect;
   bool isCancelled = false;
 };
 } // namespace
 
 CudaDevice::CudaDevice(const DeviceOptions &options, const CudaDriver &driver,
-                       CudaCard card)
-    : api(driver), ranks(options.collectives ? options.collectives->size() : 1),
+                       const Nccl *nccl, CudaCard card)
+    : api(driver), nccl(nccl), host(options.collectives),
       observer(options.observer), usesGraphs(options.graphs),
       card(std::move(card)) {
 #ifdef _OPENMP
@@ -138,26 +148,18 @@ CudaDevice::CudaDevice(const DeviceOptions &options, const CudaDriver &driver,
 
 CudaDevice::~CudaDevice() {
   // Nothing may be freed under work that still runs.
-  if (queues.compute())
+  if (ranks)
+    (void)settle();
+  else if (queues.compute())
     (void)queues.synchronize();
 }
 
-Status CudaDevice::checkModule() const {
-  if (module->table().target != QLORA_TARGET_CUDA)
-    return Status::invalid("'{}' was compiled for the cpu, not for cuda; "
-                           "compile it with --target cuda",
-                           module->path());
-  const auto commands = module->commands();
-  const bool hasCollectives = std::any_of(
-      commands.begin(), commands.end(), [](const qlora_command &command) {
-        return command.kind == QLORA_COMMAND_ALL_REDUCE;
-      });
-  if (ranks > 1 && hasCollectives)
-    return Status::error(StatusCode::kUnavailable,
-                         "all_reduce over {} GPUs needs NCCL, which this "
-                         "qlora-run does not use yet; run it with --gpus 1",
-                         ranks);
-  return Status::ok();
+/// Only a collective may not end by itself.
+bool CudaDevice::settle() {
+  if (!ranks || queues.endWithin(kEndBound))
+    return true;
+  ranks->abort();
+  return queues.endWithin(kEndBound);
 }
 
 Status CudaDevice::prepareQueues() {
@@ -167,26 +169,16 @@ Status CudaDevice::prepareQueues() {
     queuesOfEntry.push_back(queuesOf(module->commands(entry)));
   }
   QLORA_RETURN_IF_ERROR(queues.create(api, mostEvents));
-  graphs.create(api, queues.compute(), module->entries().size());
+  graphs.create(api, queues.compute(),
+                module->entries().size() * kLabelShares);
   hasRun.assign(module->entries().size(), false);
   QLORA_RETURN_IF_ERROR(reads.create(api, queues));
   return transfers.create(api, queues, kTransferBytes);
 }
 
 Status CudaDevice::prepareKernels() {
-  bool hasLibraryKernels = false;
-  for (const qlora_kernel &kernel : module->kernels()) {
-    hasLibraryKernels |= !isGenerated(kernel);
-    generated.push_back(nullptr);
-    if (!isGenerated(kernel))
-      continue;
-    auto found = images.function(kernel.symbol);
-    if (!found.isOk())
-      return found.status().withContext(
-          fmt::format("kernel '{}'", kernel.name));
-    generated.back() = *found;
-  }
-  if (hasLibraryKernels)
+  QLORA_RETURN_IF_ERROR(generated.prepare(*module, images));
+  if (generated.count() < module->kernels().size())
     QLORA_RETURN_IF_ERROR(blasHandleOwner.create());
   return launches.prepare(
       *module, arenas.bases(),
@@ -197,8 +189,34 @@ Status CudaDevice::prepareKernels() {
       notes);
 }
 
+/// Adds up what is there once, all zeros: NCCL makes its connections and
+/// buffers at the first collective of a size, which a capture does not allow.
+Status CudaDevice::connectRanks() {
+  const auto commands = module->commands();
+  const auto isCollective = [](const qlora_command &command) {
+    return command.kind == QLORA_COMMAND_ALL_REDUCE;
+  };
+  if (!host || host->size() == 1 ||
+      std::none_of(commands.begin(), commands.end(), isCollective))
+    return Status::ok();
+  if (!nccl) {
+    QLORA_ASSIGN_OR_RETURN(nccl, Nccl::open());
+  }
+  QLORA_RETURN_IF_ERROR(queues.synchronize());
+  QLORA_ASSIGN_OR_RETURN(ranks, NcclCollectives::connect(*nccl, *host));
+  queues.setWatch(ranks.get());
+  for (const qlora_command &command : commands)
+    if (isCollective(command))
+      QLORA_RETURN_IF_ERROR(allReduce(command));
+  QLORA_RETURN_IF_ERROR(queues.join(queuesOf(commands)));
+  return queues.synchronize();
+}
+
 Status CudaDevice::allocate(FrozenArena *) {
-  QLORA_RETURN_IF_ERROR(checkModule());
+  if (module->table().target != QLORA_TARGET_CUDA)
+    return Status::invalid("'{}' was compiled for the cpu, not for cuda; "
+                           "compile it with --target cuda",
+                           module->path());
   QLORA_ASSIGN_OR_RETURN(before, card.memory());
   measured = before;
   QLORA_RETURN_IF_ERROR(images.load(api, module->images(), card, notes)
@@ -206,16 +224,18 @@ Status CudaDevice::allocate(FrozenArena *) {
   QLORA_RETURN_IF_ERROR(prepareQueues());
   QLORA_RETURN_IF_ERROR(
       arenas.allocate(api, module->arenas(), card, queues.compute()));
-  return prepareKernels();
+  QLORA_RETURN_IF_ERROR(prepareKernels());
+  return connectRanks();
 }
 
 Status CudaDevice::beginEntry(const qlora_entry &entry) {
   entryIndex = static_cast<size_t>(&entry - module->entries().data());
+  share = LabelShare::of(entry, step);
   QLORA_RETURN_IF_ERROR(transfers.write(
       arenas.step(), {reinterpret_cast<const uint8_t *>(&step), sizeof step}));
   mode = Mode::kDirect;
   if (usesGraphs && !isObserved() && hasRun[entryIndex])
-    mode = graphs.has(entryIndex) ? Mode::kReplay : Mode::kCapture;
+    mode = graphs.has(graphIndex()) ? Mode::kReplay : Mode::kCapture;
   Status status = startEntry();
   if (!status.isOk() && mode == Mode::kCapture)
     graphs.abandonCapture();
@@ -224,7 +244,7 @@ Status CudaDevice::beginEntry(const qlora_entry &entry) {
 
 Status CudaDevice::startEntry() {
   if (mode == Mode::kReplay)
-    return graphs.launch(entryIndex);
+    return graphs.launch(graphIndex());
   if (mode == Mode::kCapture)
     QLORA_RETURN_IF_ERROR(graphs.beginCapture());
   return queues.fork(queuesOfEntry[entryIndex]);
@@ -243,29 +263,8 @@ Status CudaDevice::finishEntry() {
     graphs.abandonCapture();
     return status;
   }
-  QLORA_RETURN_IF_ERROR(graphs.endCapture(entryIndex));
-  return graphs.launch(entryIndex);
-}
-
-Status CudaDevice::launchGenerated(const qlora_command &command) {
-  const qlora_launch &launch = module->launches()[command.target];
-  const qlora_kernel &kernel = module->kernels()[launch.kernel];
-  if (launch.rows == 0)
-    return Status::ok();
-  qlora_cuda_args args{};
-  const auto buffers = launches.buffers(command);
-  std::copy(buffers.begin(), buffers.end(), args.buffers);
-  const auto constants = module->constants(launch);
-  std::copy(constants.begin(), constants.end(), args.constants);
-  args.step = deviceStep();
-  args.rows = launch.rows;
-  void *parameters[] = {&args};
-  return api.check(
-      api.launchKernel(generated[launch.kernel],
-                       static_cast<unsigned>(blocksOf(kernel, launch)), 1, 1,
-                       kernel.threads, 1, 1, 0, queues.stream(command.queue),
-                       parameters, nullptr),
-      "cuLaunchKernel");
+  QLORA_RETURN_IF_ERROR(graphs.endCapture(graphIndex()));
+  return graphs.launch(graphIndex());
 }
 
 Status CudaDevice::launch(const qlora_command &command) {
@@ -274,10 +273,12 @@ Status CudaDevice::launch(const qlora_command &command) {
   const auto index = static_cast<size_t>(&command - module->commands().data());
   CudaKernel *kernel = launches.kernel(index);
   if (!kernel)
-    return launchGenerated(command);
+    return generated.launch(api, command, launches.buffers(command),
+                            deviceStep(), queues.stream(command.queue));
   return kernel->enqueue({launches.buffers(command), deviceStep(),
                           queues.stream(command.queue),
-                          isObserved() ? observer : nullptr});
+                          isObserved() ? observer : nullptr,
+                          share.labelledRows});
 }
 
 Status CudaDevice::fill(const qlora_command &command) {
@@ -297,6 +298,14 @@ Status CudaDevice::copy(const qlora_command &command) {
                                        address(operands[1]), operands[0].bytes,
                                        queues.stream(command.queue)),
                    "cuMemcpyDtoDAsync");
+}
+
+Status CudaDevice::allReduce(const qlora_command &command) {
+  const qlora_operand &sum = module->operands(command)[0];
+  if (!ranks || mode == Mode::kReplay || sum.bytes == 0)
+    return Status::ok();
+  return ranks->allReduceSum(address(sum), sum.bytes / sizeof(float),
+                             queues.stream(command.queue));
 }
 
 Status CudaDevice::record(const qlora_command &command) {
@@ -330,17 +339,18 @@ std::vector<ReserveUse> CudaDevice::reserve() const {
 }
 
 StatusOr<std::unique_ptr<Device>> createCudaDevice(const DeviceOptions &options,
-                                                   const CudaDriver &driver) {
+                                                   const CudaDriver &driver,
+                                                   const Nccl *nccl) {
   QLORA_ASSIGN_OR_RETURN(CudaCard card,
                          CudaCard::open(driver, options.ordinal));
   return std::unique_ptr<Device>(
-      std::make_unique<CudaDevice>(options, driver, std::move(card)));
+      std::make_unique<CudaDevice>(options, driver, nccl, std::move(card)));
 }
 
 StatusOr<std::unique_ptr<Device>>
 createCudaDevice(const DeviceOptions &options) {
   QLORA_ASSIGN_OR_RETURN(const CudaDriver *driver, CudaDriver::open());
-  return createCudaDevice(options, *driver);
+  return createCudaDevice(options, *driver, nullptr);
 }
 
 } // namespace qlora

@@ -9,9 +9,11 @@
 // NVIDIA's libraries are opened here, at run time (CudaApi.h): the driver
 // always, cuBLASLt where the module has library kernels.
 //
-// Ranks. One process drives one card, number DeviceOptions.ordinal. Sums over
-// several ranks need NCCL, which is not used yet: a module with collectives is
-// refused in a group of more than one.
+// Ranks. One process drives one card, number DeviceOptions.ordinal. Where a
+// module with collectives is loaded in a group of more than one, the cards of
+// the group add up by NCCL (NcclCollectives.h) on the communication stream, as
+// a part of the captured graph; from then on no wait of the host is longer
+// than the group's timeout.
 
 #ifndef QLORA_RUNTIME_DEVICE_CUDA_CUDADEVICE_H
 #define QLORA_RUNTIME_DEVICE_CUDA_CUDADEVICE_H
@@ -19,6 +21,7 @@
 #include <memory>
 
 #include "runtime/Device/Cuda/CudaApi.h"
+#include "runtime/Device/Cuda/NcclApi.h"
 #include "runtime/Device/Device.h"
 
 namespace qlora {
@@ -26,9 +29,11 @@ namespace qlora {
 /// kUnavailable where there is no driver or no such card.
 StatusOr<std::unique_ptr<Device>> createCudaDevice(const DeviceOptions &);
 
-/// The same on a driver that is open already and outlives the device.
+/// The same on libraries that are open already and outlive the device; without
+/// `nccl`, it is opened where it is needed.
 StatusOr<std::unique_ptr<Device>> createCudaDevice(const DeviceOptions &options,
-                                                   const CudaDriver &driver);
+                                                   const CudaDriver &driver,
+                                                   const Nccl *nccl = nullptr);
 
 } // namespace qlora
 

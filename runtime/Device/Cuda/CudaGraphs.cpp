@@ -7,14 +7,14 @@
 namespace qlora {
 
 void CudaGraphs::create(const CudaDriver &theDriver, CUstream theStream,
-                        size_t entries) {
+                        size_t count) {
   driver = &theDriver;
   stream = theStream;
-  graphs.resize(entries);
+  graphs.resize(count);
 }
 
-Status CudaGraphs::launch(size_t entry) {
-  return driver->check(driver->graphLaunch(graphs[entry].get(), stream),
+Status CudaGraphs::launch(size_t graph) {
+  return driver->check(driver->graphLaunch(graphs[graph].get(), stream),
                        "cuGraphLaunch");
 }
 
@@ -24,16 +24,16 @@ Status CudaGraphs::beginCapture() {
       "cuStreamBeginCapture");
 }
 
-Status CudaGraphs::endCapture(size_t entry) {
+Status CudaGraphs::endCapture(size_t graph) {
   CUgraph captured = nullptr;
   QLORA_RETURN_IF_ERROR(driver->check(
       driver->streamEndCapture(stream, &captured), "cuStreamEndCapture"));
-  const CudaGraph graph(*driver, captured);
+  const CudaGraph recorded(*driver, captured);
   CUgraphExec executable = nullptr;
   QLORA_RETURN_IF_ERROR(
-      driver->check(driver->graphInstantiate(&executable, graph.get(), 0),
+      driver->check(driver->graphInstantiate(&executable, recorded.get(), 0),
                     "cuGraphInstantiate"));
-  graphs[entry] = CudaGraphExec(*driver, executable);
+  graphs[graph] = CudaGraphExec(*driver, executable);
   return Status::ok();
 }
 

@@ -4,7 +4,28 @@
 
 #include "runtime/Device/Cuda/CudaQueues.h"
 
+#include <algorithm>
+#include <thread>
+
 namespace qlora {
+
+using Clock = std::chrono::steady_clock;
+
+namespace {
+/// Sleeps between two questions: short at first, for short waits, and never
+/// long beside a step.
+class BackOff {
+public:
+  void pause() {
+    std::this_thread::sleep_for(next);
+    next = std::min(2 * next, kLongest);
+  }
+
+private:
+  static constexpr std::chrono::microseconds kLongest{500};
+  std::chrono::microseconds next{5};
+};
+} // namespace
 
 QueueUse queuesOf(std::span<const qlora_command> commands) {
   QueueUse use{};
@@ -30,6 +51,7 @@ Status CudaQueues::create(const CudaDriver &theDriver, size_t eventCount) {
     stream = CudaStream(*driver, created);
   }
   QLORA_ASSIGN_OR_RETURN(started, newEvent());
+  QLORA_ASSIGN_OR_RETURN(reached, newEvent());
   for (CudaEvent &event : ended) {
     QLORA_ASSIGN_OR_RETURN(event, newEvent());
   }
@@ -40,7 +62,7 @@ Status CudaQueues::create(const CudaDriver &theDriver, size_t eventCount) {
   return Status::ok();
 }
 
-Status CudaQueues::record(const CudaEvent &event, CUstream stream) {
+Status CudaQueues::record(const CudaEvent &event, CUstream stream) const {
   return driver->check(driver->eventRecord(event.get(), stream),
                        "cuEventRecord");
 }
@@ -88,14 +110,42 @@ static Status explain(const Status &status) {
       "CUDA_LAUNCH_BLOCKING=1 in the environment shows which)");
 }
 
+Status CudaQueues::poll(const CudaEvent &event) const {
+  const Clock::time_point start = Clock::now();
+  for (BackOff backOff;; backOff.pause()) {
+    const CUresult result = driver->eventQuery(event.get());
+    if (result == 0)
+      return hostWatch->confirm();
+    if (result != kCudaNotReady)
+      return hostWatch->judge(explain(driver->check(result, "cuEventQuery")));
+    QLORA_RETURN_IF_ERROR(hostWatch->look(Clock::now() - start));
+  }
+}
+
 Status CudaQueues::waitOnHost(const CudaEvent &event) const {
+  if (hostWatch)
+    return poll(event);
   return explain(driver->check(driver->eventSynchronize(event.get()),
                                "cuEventSynchronize"));
 }
 
 Status CudaQueues::synchronize() const {
-  return explain(driver->check(driver->streamSynchronize(compute()),
-                               "cuStreamSynchronize"));
+  if (!hostWatch)
+    return explain(driver->check(driver->streamSynchronize(compute()),
+                                 "cuStreamSynchronize"));
+  QLORA_RETURN_IF_ERROR(record(reached, compute()));
+  return poll(reached);
+}
+
+bool CudaQueues::endWithin(std::chrono::nanoseconds bound) const {
+  const Clock::time_point start = Clock::now();
+  if (!record(reached, compute()).isOk())
+    return true; // a card with an error runs nothing more
+  for (BackOff backOff; driver->eventQuery(reached.get()) == kCudaNotReady;
+       backOff.pause())
+    if (Clock::now() - start > bound)
+      return false;
+  return true;
 }
 
 } // namespace qlora

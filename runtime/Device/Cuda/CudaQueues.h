@@ -12,6 +12,7 @@
 #define QLORA_RUNTIME_DEVICE_CUDA_CUDAQUEUES_H
 
 #include <array>
+#include <chrono>
 #include <span>
 #include <vector>
 
@@ -23,6 +24,20 @@ namespace qlora {
 /// Which queues have a command.
 using QueueUse = std::array<bool, QLORA_QUEUE_COUNT>;
 QueueUse queuesOf(std::span<const qlora_command> commands);
+
+/// Looks after work that the host waits for and that may never end by itself:
+/// a collective whose other ranks are gone.
+class HostWatch {
+public:
+  virtual ~HostWatch() = default;
+  /// Called again and again while a wait lasts; an error ends the wait.
+  virtual Status look(std::chrono::nanoseconds waited) = 0;
+  /// The work has ended without an error of the card: whether its results
+  /// hold.
+  virtual Status confirm() = 0;
+  /// The work has failed: the error to report, which may be of another rank.
+  virtual Status judge(Status failure) = 0;
+};
 
 class CudaQueues {
 public:
@@ -42,19 +57,29 @@ public:
   /// the compute stream so far.
   StatusOr<CudaEvent> newEvent() const;
   Status record(const CudaEvent &event) { return record(event, compute()); }
-  Status waitOnHost(const CudaEvent &event) const;
 
-  /// The host waits for all work up to now.
+  /// The host waits for an event, or for all work up to now: blocked in the
+  /// driver, or, where there is a watch, by asking and sleeping in turns, so
+  /// that no wait is longer than the watch allows.
+  Status waitOnHost(const CudaEvent &event) const;
   Status synchronize() const;
+  /// Whether all work up to now ends in that time, with or without an error.
+  /// Asks no watch.
+  bool endWithin(std::chrono::nanoseconds bound) const;
+  /// `watch` outlives the waits; null: none.
+  void setWatch(HostWatch *watch) { hostWatch = watch; }
 
 private:
-  Status record(const CudaEvent &event, CUstream stream);
+  Status poll(const CudaEvent &event) const;
+  Status record(const CudaEvent &event, CUstream stream) const;
   Status wait(const CudaEvent &event, CUstream stream);
 
   const CudaDriver *driver = nullptr;
   std::array<CudaStream, QLORA_QUEUE_COUNT> streams;
   std::vector<CudaEvent> events; ///< of commands
   CudaEvent started;
+  CudaEvent reached; ///< what the host waits for
+  HostWatch *hostWatch = nullptr;
   std::array<CudaEvent, QLORA_QUEUE_COUNT> ended;
 };
 

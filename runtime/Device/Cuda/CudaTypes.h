@@ -2,7 +2,7 @@
 
 // The types and constants of NVIDIA's binary interfaces that CudaSymbols.inc
 // names, so that the runtime builds where no CUDA toolkit is. Names and values
-// are those of cuda.h and cublasLt.h (CUDA 12 and 13).
+// are those of cuda.h and cublasLt.h (CUDA 12 and 13) and of nccl.h (2.14).
 
 #ifndef QLORA_RUNTIME_DEVICE_CUDA_CUDATYPES_H
 #define QLORA_RUNTIME_DEVICE_CUDA_CUDATYPES_H
@@ -27,9 +27,11 @@ inline constexpr int kCudaAttributeMultiprocessors = 16;
 inline constexpr int kCudaAttributeMajor = 75;
 inline constexpr int kCudaAttributeMinor = 76;
 inline constexpr int kCudaFuncMaxDynamicShared = 8;
+inline constexpr unsigned kCudaHostMapped = 2; ///< CU_MEMHOSTALLOC_DEVICEMAP
 inline constexpr unsigned kCudaStreamNonBlocking = 1;
 inline constexpr unsigned kCudaEventDisableTiming = 2;
 inline constexpr int kCudaCaptureThreadLocal = 1;
+inline constexpr CUresult kCudaNotReady = 600; ///< CUDA_ERROR_NOT_READY
 
 using cublasStatus_t = int; ///< 0: success
 using cublasLtHandle_t = struct cublasLtContext *;
@@ -58,6 +60,28 @@ inline constexpr int32_t kCublasOpT = 1;
 inline constexpr int kCublasPreferenceMaxWorkspace = 1;
 /// The least alignment of A, in bytes (uint32_t); B, C and D follow it.
 inline constexpr int kCublasPreferenceMinAlignmentA = 5;
+
+using ncclResult_t = int; ///< 0: success
+using ncclComm_t = struct ncclComm *;
+
+struct ncclUniqueId {
+  char internal[128];
+};
+/// As of 2.14: later libraries see by `size` and `version` that the rest is
+/// left to them.
+struct ncclConfig_t {
+  size_t size = sizeof(ncclConfig_t);
+  unsigned magic = 0xcafebeef;
+  unsigned version = 21400;
+  int blocking = 1;
+  int padding = 0;
+};
+static_assert(sizeof(ncclConfig_t) == 24);
+
+inline constexpr ncclResult_t kNcclRemoteError = 6;
+inline constexpr ncclResult_t kNcclInProgress = 7;
+inline constexpr int kNcclFloat32 = 7; ///< ncclDataType_t
+inline constexpr int kNcclSum = 0;     ///< ncclRedOp_t
 
 } // namespace qlora
 

@@ -37,6 +37,8 @@ struct CudaKernelArgs {
   const qlora_step_block *step = nullptr; ///< in device memory
   CUstream stream = nullptr;
   KernelObserver *observer = nullptr; ///< set only outside of a capture
+  /// At most so many rows of the micro-batch have a label.
+  int64_t labelledRows = INT64_MAX;
 };
 
 /// A prepared launch; used from the one thread of its device.

@@ -121,32 +121,29 @@ int64_t CudaHeadPlan::gradientStride() const {
 }
 
 GemmProblem CudaHeadPlan::logitsProduct(int64_t chunk, int64_t words) const {
-  const int64_t lda = hiddenType == productType ? ldh : hidden;
-  return {chunk, words,       hidden,      lda,  hidden, vocab, false,
-          true,  productType, productType, kF32, 1,      0};
+  return {chunk, words,       hidden,      hidden, hidden, vocab, false,
+          true,  productType, productType, kF32,   1,      0};
 }
 
 GemmProblem CudaHeadPlan::hiddenGradientProduct(int64_t chunk, int64_t words,
-                                                bool adds, qlora_dtype type,
-                                                int64_t ld) const {
+                                                bool adds) const {
   return {chunk,
           hidden,
           words,
           gradientStride(),
           hidden,
-          ld,
+          hidden,
           false,
           false,
           productType,
           productType,
-          type,
+          gradientType,
           1,
           adds ? 1.0f : 0.0f};
 }
 
 GemmProblem CudaHeadPlan::weightGradientProduct(int64_t chunk) const {
-  const int64_t ldb = hiddenType == productType ? ldh : hidden;
-  return {vocab,  hidden, chunk, gradientStride(), ldb,
+  return {vocab,  hidden, chunk, gradientStride(), hidden,
           hidden, true,   false, productType,      productType,
           kF32,   1,      1};
 }
@@ -154,20 +151,21 @@ GemmProblem CudaHeadPlan::weightGradientProduct(int64_t chunk) const {
 CudaHeadPlan CudaHeadPlan::of(const KernelRequest &r) {
   CudaHeadPlan plan;
   plan.rows = r.constant("rows");
-  plan.chunkRows = std::min(r.constant("chunk_rows"), plan.rows);
   plan.hidden = r.constant("hidden_size");
   plan.vocab = r.constant("vocab");
-  plan.ldh = r.constant("ldh");
+  plan.chunkRows = std::min(r.constant("chunk_rows"), plan.rows);
   plan.hiddenType = typeOf(r, "hidden");
   plan.weightType = typeOf(r, "w");
   plan.productType =
       plan.hiddenType == plan.weightType ? plan.hiddenType : kF32;
   plan.hasGradient = r.op->name == "head_loss_grad";
+  plan.dhiddenType = plan.hasGradient ? typeOf(r, "dhidden") : kF32;
+  plan.gradientType = plan.productType == kBF16 ? plan.dhiddenType : kF32;
   plan.panelRows = plan.vocab;
   plan.rowLosses = (Size(plan.rows) * Size(8)).aligned();
+  plan.labelled = (Size(plan.rows) * Size(4)).aligned();
   plan.logits = packed(kF32, plan.chunkRows, plan.vocab);
-  if (plan.hiddenType != plan.productType)
-    plan.widened = packed(kF32, plan.chunkRows, plan.hidden);
+  plan.gathered = packed(plan.productType, plan.chunkRows, plan.hidden);
   if (plan.hasPanels()) {
     // Whole 16 bytes of logits, so that a panel's part of them is aligned.
     const int64_t rows = kHeadPanelBytes / 4 / plan.hidden / 4 * 4;
@@ -177,15 +175,24 @@ CudaHeadPlan CudaHeadPlan::of(const KernelRequest &r) {
   plan.scratch = cublasScratch(plan.logitsProduct(plan.chunkRows, plan.vocab));
   if (!plan.hasGradient)
     return plan;
-  if (plan.productType == kF32 && typeOf(r, "dhidden") != kF32)
-    plan.gradient = packed(kF32, plan.chunkRows, plan.hidden);
-  const GemmProblem ofHidden = plan.hiddenGradientProduct(
-      plan.chunkRows, plan.panelRows, false, kF32, plan.hidden);
+  plan.gradient = packed(plan.gradientType, plan.chunkRows, plan.hidden);
+  const GemmProblem ofHidden =
+      plan.hiddenGradientProduct(plan.chunkRows, plan.panelRows, false);
   plan.scratch =
       largest(largest(plan.scratch, cublasScratch(ofHidden)),
               cublasScratch(plan.weightGradientProduct(plan.chunkRows)));
   return plan;
 }
+
+/// A chunk reads the whole weight once for each product: below 140 to 250 rows
+/// that takes longer than the arithmetic, by the rates of DeviceProfiles.cpp.
+void head_loss::cuda::tune(KernelRequest &r) {
+  const int64_t fit = kHeadLogitsBytes / 4 / r.constant("vocab") / 64 * 64;
+  r.constants[r.op->constantIndex("chunk_rows")] =
+      std::min(r.constant("rows"), std::max<int64_t>(fit, 256));
+}
+
+void head_loss_grad::cuda::tune(KernelRequest &r) { head_loss::cuda::tune(r); }
 
 Reason head_loss::cuda::reject(const KernelRequest &r) {
   return reference::reject(r);

@@ -20,6 +20,10 @@ inline constexpr int64_t kCudaColumnSumPartials = 64;
 /// Bytes of a converted panel of the head's weight, about.
 inline constexpr int64_t kHeadPanelBytes = int64_t(64) << 20;
 
+/// Bytes of the logits of a chunk of the head's rows, about, where there is
+/// room for them.
+inline constexpr int64_t kHeadLogitsBytes = int64_t(128) << 20;
+
 /// A product as cuBLASLt does it. Its operands have one type: bf16 where both
 /// are bf16, or one is and the other may be rounded; f32 otherwise. Operands
 /// of another type are converted into dense copies; a result that cuBLASLt
@@ -43,19 +47,22 @@ struct CudaPanelPlan {
 /// attention_grad: rowsum(dout * out), f32 [batch, heads, length].
 Size cudaAttentionDelta(const KernelRequest &request);
 
-/// head_loss and head_loss_grad over chunks of rows, labelled or not. The
-/// products are bf16 where hidden and w are, and f32 otherwise: then the rows
-/// of hidden and panels of rows of w are widened. The gradient of the logits
-/// replaces them in place; a bf16 row takes the first half of its f32 row.
+/// head_loss and head_loss_grad over chunks of labelled rows, which are
+/// gathered. The products are bf16 where hidden and w are, and f32 otherwise:
+/// then panels of rows of w are widened. The gradient of the logits replaces
+/// them in place; a bf16 row takes the first half of its f32 row.
 struct CudaHeadPlan {
-  int64_t rows, chunkRows, panelRows, hidden, vocab, ldh;
+  int64_t rows, chunkRows, panelRows, hidden, vocab;
   qlora_dtype hiddenType, weightType, productType;
   bool hasGradient;
+  qlora_dtype dhiddenType;  ///< of the operand
+  qlora_dtype gradientType; ///< of the gathered gradient; panels add up in f32
   Size rowLosses = 0; ///< f64 [rows]
+  Size labelled = 0;  ///< i32 [rows]: the rows with a label, then -1
   Size logits = 0;    ///< f32 [chunkRows, vocab]
-  Size widened = 0;   ///< f32 [chunkRows, hidden]
+  Size gathered = 0;  ///< productType [chunkRows, hidden]
   Size panel = 0;     ///< f32 [panelRows, hidden]
-  Size gradient = 0;  ///< f32 [chunkRows, hidden], where dhidden is not f32
+  Size gradient = 0;  ///< gradientType [chunkRows, hidden]
   Size scratch = 0;
   static CudaHeadPlan of(const KernelRequest &request);
 
@@ -63,12 +70,13 @@ struct CudaHeadPlan {
   /// Elements from one row of the logits' gradient to the next.
   int64_t gradientStride() const;
   GemmProblem logitsProduct(int64_t rows, int64_t words) const;
-  /// Panels but the first add to dhidden.
-  GemmProblem hiddenGradientProduct(int64_t rows, int64_t words, bool adds,
-                                    qlora_dtype type, int64_t ld) const;
+  /// Panels but the first add to the gradient.
+  GemmProblem hiddenGradientProduct(int64_t rows, int64_t words,
+                                    bool adds) const;
   GemmProblem weightGradientProduct(int64_t rows) const;
   Size total() const {
-    return rowLosses + logits + widened + panel + gradient + scratch;
+    return rowLosses + labelled + logits + gathered + panel + gradient +
+           scratch;
   }
 };
 

@@ -9,6 +9,7 @@
 // and every row
 //   requests::<op>::<implementation>::reject          see KernelRow
 //   requests::<op>::<implementation>::workspaceBytes
+//   requests::<op>::<implementation>::tune            where the table says so
 //
 // A request may come from a hostile train.so: reject must say no to every
 // request for which the kernel would read or write outside of buffers of
@@ -31,6 +32,10 @@ namespace qlora::requests {
   namespace Op::Implementation {                                               \
   std::optional<std::string> reject(const KernelRequest &);                    \
   uint64_t workspaceBytes(const KernelRequest &);                              \
+  }
+#define QLORA_KERNEL_TUNE(Op, Implementation)                                  \
+  namespace Op::Implementation {                                               \
+  void tune(KernelRequest &);                                                  \
   }
 #include "runtime/Kernels/Kernels.def"
 

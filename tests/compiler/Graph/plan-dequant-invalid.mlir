@@ -1,8 +1,10 @@
 // RUN: not qlora-opt %s --plan-dequant="form=fast" 2>&1 | FileCheck %s --check-prefix=FORM
 // RUN: not qlora-opt %s --plan-dequant="device-profile=%S/no-such.json" 2>&1 | FileCheck %s --check-prefix=FILE
+// RUN: not qlora-opt %s --plan-dequant="device-profile=h200" 2>&1 | FileCheck %s --check-prefix=KIND
 
 // FORM: error: expects auto, panel, scratch or resident as form, but got 'fast'
-// FILE: error: {{.*}}no-such.json: cannot be read; make it with qlora-run --calibrate
+// FILE: error: '{{.*}}no-such.json' is neither a known card ({{.*}}h200{{.*}}) nor a file that can be read
+// KIND: error: the device profile 'h200' is of a GPU, but the program is for cpu
 
 module {
 }

@@ -1,6 +1,6 @@
 // RUN: qlora-opt %s --plan-dequant="form=panel" | FileCheck %s --check-prefix=PANEL
 // RUN: qlora-opt %s --plan-dequant="form=scratch" | FileCheck %s --check-prefix=SCRATCH
-// RUN: qlora-opt %s --plan-dequant="target=cuda device-profile=%S/Inputs/slow-copy.json" | FileCheck %s --check-prefix=SCRATCH
+// RUN: qlora-opt %s --plan-dequant="target=cuda device-profile=%S/Inputs/slow-copy-gpu.json" | FileCheck %s --check-prefix=SCRATCH
 // RUN: qlora-opt %s --plan-dequant="form=panel target=cuda" | FileCheck %s --check-prefix=PANEL
 // RUN: qlora-opt %s --plan-dequant="form=resident" | FileCheck %s --check-prefix=RESIDENT
 // RUN: qlora-opt %s --plan-dequant="device-profile=%S/Inputs/slow-decode.json" | FileCheck %s --check-prefix=SLOW

@@ -1,8 +1,10 @@
 // RUN: not qlora-opt %s --rematerialize="budget=-1" 2>&1 | FileCheck %s --check-prefix=BUDGET
 // RUN: not qlora-opt %s --rematerialize="device-profile=%S/no-such.json" 2>&1 | FileCheck %s --check-prefix=FILE
+// RUN: not qlora-opt %s --rematerialize="device-profile=h200" 2>&1 | FileCheck %s --check-prefix=KIND
 
 // BUDGET: error: expects a budget of 0 or more bytes, but got -1
-// FILE: error: {{.*}}no-such.json: cannot be read; make it with qlora-run --calibrate
+// FILE: error: '{{.*}}no-such.json' is neither a known card ({{.*}}h200{{.*}}) nor a file that can be read
+// KIND: error: the device profile 'h200' is of a GPU, but the program is for cpu
 
 module {
 }

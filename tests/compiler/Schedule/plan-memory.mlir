@@ -77,3 +77,49 @@ program.entry evaluate batch 1 length 8 {
   program.fill %a
 }
 }
+
+// -----
+
+// Two queues. %n is written on queue 2 from after the first launch until
+// command 5 waits for it, and read by the last: so it may lie over %a, which
+// that record vouches for, but not over %b, which is in use beside it, though
+// %b ends before the command that writes %n in the order of the table.
+module {
+program.arena activation bytes 0 alignment 64
+program.arena workspace bytes 0 alignment 64
+// CHECK: program.arena activation bytes 192 alignment 64
+program.entry evaluate batch 1 length 8 {
+  // CHECK: program.buffer activation offset [[#N:]] bytes 128 dtype 0 {label = "a"}
+  %a = program.buffer activation bytes 128 dtype 0 {label = "a"}
+  // CHECK: program.buffer activation offset [[#B:]] bytes 64 dtype 0 {label = "b"}
+  %b = program.buffer activation bytes 64 dtype 0 {label = "b"}
+  // CHECK: program.buffer activation offset [[#N]] bytes 128 dtype 0 {label = "n"}
+  %n = program.buffer activation bytes 128 dtype 0 {label = "n"}
+  program.fill %a
+  program.record 0 on 0
+  program.fill %b
+  program.wait 0 on 2
+  program.fill %n {queue = 2 : i64}
+  program.record 1 on 2
+  program.wait 1 on 0
+  program.fill %n
+}
+}
+
+// -----
+
+// Without the events %n may be written at any time: beside %a and beside %b,
+// which still share.
+module {
+program.arena activation bytes 0 alignment 64
+program.arena workspace bytes 0 alignment 64
+// CHECK: program.arena activation bytes 256 alignment 64
+program.entry evaluate batch 1 length 8 {
+  %a = program.buffer activation bytes 128 dtype 0
+  %b = program.buffer activation bytes 64 dtype 0
+  %n = program.buffer activation bytes 128 dtype 0
+  program.fill %a
+  program.fill %b
+  program.fill %n {queue = 2 : i64}
+}
+}

@@ -6,6 +6,8 @@
 // RUN: qlora-opt %S/../Inputs/layer.mlir --specialize-shapes="batch=2 lengths=32" --quantize-base --attach-adapters='r=4' --fuse-lora --build-train-step --fuse-accumulate --fuse-rows --bucket-gradients --lower-to-program --select-kernels | FileCheck %s
 // RUN: qlora-opt %S/../Inputs/layer.mlir --specialize-shapes="batch=2 lengths=32" --quantize-base --attach-adapters='r=4' --fuse-lora --build-train-step --fuse-accumulate --fuse-rows --bucket-gradients --lower-to-program --select-kernels=target=cuda | FileCheck %s --check-prefix=CUDA
 // RUN: qlora-opt %s --select-kernels=remarks=true 2>&1 | FileCheck %s --check-prefix=SMALL
+// RUN: qlora-opt %s --select-kernels=target=cuda | FileCheck %s --check-prefix=TUNED
+// RUN: qlora-opt %s --select-kernels="target=cuda small" | FileCheck %s --check-prefix=ROOMLESS
 // RUN: not qlora-opt %s --select-kernels=target=abacus 2>&1 | FileCheck %s --check-prefix=TARGET
 
 // CHECK: %[[W:.*]] = program.buffer workspace bytes
@@ -45,6 +47,22 @@ program.entry evaluate batch 1 length 4 {
   // A generated kernel needs no choice.
   // SMALL: program.launch @generated(
   program.launch @generated(%a) access [2] constants [] rows 4 label "generated" {absent = array<i64>, dtypes = array<i64: 0>}
+}
+
+// CUDA's head takes the rows of a chunk that it likes (here: all 300, for 128
+// MiB of logits are more than that), where its workspace need not be small.
+// TUNED: program.launch @head_loss.cuda({{.*}} constants [300, 8, 1000, 8, 300]
+// ROOMLESS: program.launch @head_loss.cuda({{.*}} constants [300, 8, 1000, 8, 64]
+program.kernel @head_loss attributes {op = "head_loss"} {
+}
+program.entry evaluate batch 1 length 300 {
+  %hidden = program.buffer activation bytes 9600 dtype 0
+  %w = program.buffer activation bytes 32000 dtype 0
+  %targets = program.buffer activation bytes 1200 dtype 3
+  %loss = program.buffer activation bytes 4 dtype 0
+  %count = program.buffer activation bytes 4 dtype 0
+  %correct = program.buffer activation bytes 1200 dtype 3
+  program.launch @head_loss(%hidden, %w, %targets, %loss, %count, %correct) access [1, 1, 1, 2, 2, 2] constants [300, 8, 1000, 8, 64] rows 0 label "head" {absent = array<i64: 6>, dtypes = array<i64: 0, 0, 3, 0, 0, 3>}
 }
 
 // What the chosen rows replace is gone.

@@ -51,6 +51,24 @@ TEST(Liveness, ViewsShareOneLife) {
   }
 }
 
+TEST(Liveness, LivesWhereTheQueuesLetIt) {
+  // Commands 0, 2 and 4 run one after the other; 1 beside 0 to 2.
+  Commands commands = {{{0, kWrite}},
+                       {{1, kWrite}},
+                       {{0, kRead}, {2, kWrite}},
+                       {},
+                       {{1, kRead}, {2, kRead}}};
+  std::vector<uint32_t> views(3, kNotAView);
+  std::vector<CommandSpan> spans = {{0, 0}, {0, 3}, {2, 2}, {3, 3}, {4, 4}};
+  std::vector<BufferLife> lives = computeLiveness(commands, views, spans);
+  EXPECT_EQ(lives[0].first, 0);
+  EXPECT_EQ(lives[0].last, 2);
+  EXPECT_EQ(lives[1].first, 0);
+  EXPECT_EQ(lives[1].last, 4);
+  EXPECT_EQ(lives[2].first, 2);
+  EXPECT_EQ(lives[2].last, 4);
+}
+
 TEST(Liveness, RandomAgainstSearch) {
   std::mt19937 random(5);
   for (int round = 0; round < 100; ++round) {

@@ -5,174 +5,26 @@
 
 #include "compiler/Support/RecomputePlanner.h"
 
-#include <algorithm>
 #include <chrono>
-#include <random>
 
 #include <gtest/gtest.h>
 
 #include "compiler/Support/RecomputeLayout.h"
+#include "tests/compiler/Support/RecomputeProblems.h"
 
 using namespace qlora;
 
 namespace {
 
-class ProblemBuilder {
-public:
-  uint32_t forward(std::vector<uint32_t> inputs, uint64_t bytes,
-                   double seconds, int64_t block = -1) {
-    return add({inputs, {}, seconds, block, false, false, kNoValue}, bytes);
-  }
-  uint32_t backward(std::vector<uint32_t> inputs, uint64_t bytes) {
-    return add({inputs, {}, 0, -1, true, false, kNoValue}, bytes);
-  }
-  uint32_t view(uint32_t whole, uint64_t bytes) {
-    uint32_t part = add({{whole}, {}, 0, -1, false, true, kNoValue}, bytes);
-    problem.values[part].partOf = whole;
-    return part;
-  }
-  /// The last op takes over the memory of `value` if it can.
-  void tie(uint32_t value) { problem.ops.back().tied = value; }
-
-  RecomputeProblem problem;
-
-private:
-  uint32_t add(RecomputeOp op, uint64_t bytes) {
-    uint32_t value = problem.values.size();
-    problem.values.push_back({bytes, kNoValue});
-    op.outputs.push_back(value);
-    problem.ops.push_back(std::move(op));
-    return value;
-  }
-};
-
-/// Live bytes of a plan, counted as plainly as possible: the program is
-/// written out, and every value looked up in it. Without ties.
-uint64_t plainPeak(const RecomputeProblem &problem,
-                   const RecomputePlan &plan) {
-  struct Line {
-    std::vector<std::pair<uint32_t, bool>> reads, writes; ///< (root, again)
-  };
-  auto root = [&](uint32_t value) {
-    while (problem.values[value].partOf != kNoValue)
-      value = problem.values[value].partOf;
-    return value;
-  };
-  auto makerOf = [&](uint32_t value) {
-    for (uint32_t i = 0; i < problem.ops.size(); ++i)
-      for (uint32_t output : problem.ops[i].outputs)
-        if (output == value)
-          return i;
-    return kNoValue;
-  };
-  std::vector<Line> lines;
-  auto write = [&](uint32_t i, bool again, bool late) {
-    Line line;
-    for (uint32_t value : problem.ops[i].inputs)
-      line.reads.push_back(
-          {root(value), late && plan.before[makerOf(root(value))] >= 0});
-    for (uint32_t value : problem.ops[i].outputs)
-      line.writes.push_back({root(value), again});
-    lines.push_back(line);
-  };
-  for (uint32_t i = 0; i < problem.ops.size(); ++i) {
-    for (uint32_t j = 0; problem.ops[i].isBackward && j < i; ++j)
-      if (plan.before[j] == int64_t(i))
-        write(j, true, true);
-    write(i, false, problem.ops[i].isBackward);
-  }
-  std::vector<uint64_t> live(lines.size(), 0);
-  for (uint32_t value = 0; value < problem.values.size(); ++value)
-    for (bool again : {false, true}) {
-      int64_t first = -1, last = -1;
-      for (size_t m = 0; m < lines.size(); ++m)
-        for (auto &list : {lines[m].writes, lines[m].reads})
-          for (auto touched : list)
-            if (touched == std::pair(value, again)) {
-              first = first < 0 ? m : first;
-              last = m;
-            }
-      for (int64_t m = first; m >= 0 && m <= last; ++m)
-        live[m] += (problem.values[value].bytes + 63) / 64 * 64;
-    }
-  return *std::max_element(live.begin(), live.end());
-}
-
-/// What is computed again is there when it is read.
-void expectOrdered(const RecomputeProblem &problem,
-                   const RecomputePlan &plan) {
-  std::vector<uint32_t> makers(problem.values.size());
-  for (uint32_t i = 0; i < problem.ops.size(); ++i)
-    for (uint32_t value : problem.ops[i].outputs)
-      makers[value] = i;
-  for (uint32_t i = 0; i < problem.ops.size(); ++i) {
-    int64_t at = problem.ops[i].isBackward ? int64_t(i) : plan.before[i];
-    for (uint32_t value : problem.ops[i].inputs)
-      EXPECT_TRUE(at < 0 || plan.before[makers[value]] <= at);
-  }
-}
-
-/// `layers` blocks of a linear (dear), a norm and an activation (cheap).
-RecomputeProblem layered(int64_t layers, uint64_t bytes) {
-  ProblemBuilder builder;
-  uint32_t x = builder.forward({}, bytes, 1e-6);
-  std::vector<std::vector<uint32_t>> saved;
-  for (int64_t layer = 0; layer < layers; ++layer) {
-    uint32_t norm = builder.forward({x}, bytes, 1e-6, layer);
-    uint32_t up = builder.forward({norm}, 4 * bytes, 1e-3, layer);
-    uint32_t act = builder.forward({up}, 4 * bytes, 2e-6, layer);
-    uint32_t down = builder.forward({act}, bytes, 1e-3, layer);
-    saved.push_back({x, norm, up, act});
-    x = builder.forward({x, down}, bytes, 1e-6, layer);
-  }
-  uint32_t gradient = builder.backward({x}, bytes);
-  for (int64_t layer = layers; layer-- > 0;) {
-    auto &s = saved[layer];
-    uint32_t dact = builder.backward({gradient, s[3]}, 4 * bytes);
-    uint32_t dup = builder.backward({dact, s[2]}, 4 * bytes);
-    uint32_t dnorm = builder.backward({dup, s[1]}, bytes);
-    gradient = builder.backward({gradient, dnorm, s[0]}, bytes);
-  }
-  return builder.problem;
-}
-
-RecomputeProblem randomProblem(std::mt19937 &random, int64_t forwardOps,
-                               bool ties) {
-  ProblemBuilder builder;
-  std::vector<uint32_t> values;
-  for (int64_t i = 0; i < forwardOps; ++i) {
-    std::vector<uint32_t> inputs;
-    for (size_t k = 0; k < std::min<size_t>(values.size(), 1 + random() % 2);
-         ++k)
-      inputs.push_back(
-          values[values.size() - 1 - random() % std::min<size_t>(
-                                                    values.size(), 3)]);
-    if (!inputs.empty() && random() % 6 == 0) {
-      values.push_back(builder.view(inputs[0], 0));
-      continue;
-    }
-    values.push_back(builder.forward(inputs, 64 * (1 + random() % 8),
-                                     1 + random() % 20, i / 3));
-    if (ties && !inputs.empty() && random() % 3 == 0)
-      builder.tie(inputs[0]);
-  }
-  uint32_t gradient = builder.backward({values.back()}, 64);
-  for (int64_t i = forwardOps; i-- > 0;) {
-    std::vector<uint32_t> inputs = {gradient};
-    if (random() % 3)
-      inputs.push_back(values[i]);
-    gradient = builder.backward(inputs, 64 * (1 + random() % 4));
-  }
-  return builder.problem;
-}
+using Ops = std::vector<uint32_t>;
 
 TEST(RecomputePlanner, NothingToDoWithinTheBudget) {
   RecomputeProblem problem = layered(4, 640);
   RecomputePlan all = planWithoutRecompute(problem);
   RecomputePlan plan = planRecompute(problem, all.peakBytes);
   EXPECT_EQ(plan.seconds, 0);
-  for (int64_t before : plan.before)
-    EXPECT_EQ(before, -1);
+  for (const std::vector<uint32_t> &before : plan.before)
+    EXPECT_TRUE(before.empty());
 }
 
 TEST(RecomputePlanner, TheEssaysExample) {
@@ -194,7 +46,7 @@ TEST(RecomputePlanner, TheEssaysExample) {
   RecomputePlan plan = planRecompute(b.problem, 3 * 6400);
   EXPECT_EQ(plan.peakBytes, 2u * 6400 + 128);
   EXPECT_EQ(plan.seconds, 1);
-  EXPECT_EQ(plan.before[0], 7);
+  EXPECT_EQ(plan.before[0], Ops{7});
   // s is made from g, so two of them are alive at once in every plan.
   EXPECT_EQ(planRecompute(b.problem, 6400).peakBytes, 2u * 6400 + 128);
 }
@@ -216,8 +68,8 @@ TEST(RecomputePlanner, CheapestChainPerByte) {
   RecomputePlan plan = planRecompute(b.problem, 7168);
   EXPECT_EQ(plan.peakBytes, 7168u); // 7808 - 640
   EXPECT_EQ(plan.seconds, 1);
-  EXPECT_EQ(plan.before[2], 6); // before the op that reads it
-  EXPECT_EQ(plan.before[1], -1);
+  EXPECT_EQ(plan.before[2], Ops{6}); // before the op that reads it
+  EXPECT_TRUE(plan.before[1].empty());
 }
 
 TEST(RecomputePlanner, ViewsGoWithTheirSource) {
@@ -233,8 +85,8 @@ TEST(RecomputePlanner, ViewsGoWithTheirSource) {
   EXPECT_EQ(planWithoutRecompute(b.problem).peakBytes, 7168u);
   RecomputePlan plan = planRecompute(b.problem, 6528);
   EXPECT_EQ(plan.peakBytes, 6528u); // 7168 - 640
-  EXPECT_EQ(plan.before[1], 6);
-  EXPECT_EQ(plan.before[2], 6);
+  EXPECT_EQ(plan.before[1], Ops{6});
+  EXPECT_EQ(plan.before[2], Ops{6});
 }
 
 TEST(RecomputePlanner, ATiedResultTakesOverItsOperand) {
@@ -259,9 +111,12 @@ TEST(RecomputePlanner, PeakIsWhatAPlainCountSays) {
     EXPECT_EQ(plan.peakBytes, plainPeak(problem, plan));
     EXPECT_LE(plan.peakBytes, all.peakBytes);
     expectOrdered(problem, plan);
-    RecomputePlan blocks = planBlocks(problem, 0);
-    EXPECT_EQ(blocks.peakBytes, plainPeak(problem, blocks));
-    expectOrdered(problem, blocks);
+    for (const RecomputePlan &fixed :
+         {planBlocks(problem, 0), planNested(problem, 2),
+          planNested(problem, 3), planRecompute(problem, 1)}) {
+      EXPECT_EQ(fixed.peakBytes, plainPeak(problem, fixed));
+      expectOrdered(problem, fixed);
+    }
   }
 }
 
@@ -275,9 +130,10 @@ TEST(RecomputePlanner, CloseToTheBestOfAllChoices) {
     RecomputeLayout layout(problem);
     double least = -1;
     for (uint32_t choice = 0; choice < 1u << 10; ++choice) {
-      RecomputeLayout::Keep keep(problem.ops.size());
+      RecomputeLayout::Choice keep(problem.ops.size(), Recompute::Once);
       for (uint32_t i = 0; i < 10; ++i)
-        keep[i] = choice >> i & 1;
+        if (choice >> i & 1)
+          keep[i] = Recompute::Never;
       layout.evaluate(keep);
       if (layout.peakBytes() <= budget &&
           (least < 0 || layout.seconds() < least))
@@ -319,6 +175,48 @@ TEST(RecomputePlanner, CheapOpsFirstOnALayeredModel) {
   RecomputePlan plan = planRecompute(problem, all.peakBytes * 3 / 4);
   EXPECT_LE(plan.peakBytes, all.peakBytes * 3 / 4);
   EXPECT_LT(plan.seconds, 1e-3);
+}
+
+TEST(RecomputePlanner, ASegmentTwiceHoldsOneInside) {
+  // 6 blocks, U = 64, with x0 to x6 between them. Of a segment of 3, x0, x3
+  // and x6 are kept, but x6 is only there for the head.
+  RecomputeProblem problem = layered(6, 64);
+  RecomputePlan nested = planNested(problem, 3);
+  EXPECT_EQ(nested.peakBytes, plainPeak(problem, nested));
+  // Op 0 makes x0, ops 5 b + 1 to 5 b + 5 are block b, and its last one makes
+  // x(b + 1). The gradients of block b begin at 33 + 4 (5 - b).
+  EXPECT_TRUE(nested.before[15].empty());
+  EXPECT_EQ(nested.before[20], Ops{33});
+  EXPECT_EQ(nested.before[25], Ops{33});
+  // The norm of block 4: for x5, and for its own gradients.
+  EXPECT_EQ(nested.before[21], (Ops{33, 37}));
+  EXPECT_EQ(nested.before[26], Ops{33}); // of block 5: only its own
+  // x0 x3 x4' x5' d, then norm, up, act and dact: 1 + 4 + 4 + 4.
+  EXPECT_EQ(nested.peakBytes, (5u + 13) * 64);
+  // At once, the segment would hold that of three blocks.
+  EXPECT_GT(planSegments(problem, 3).peakBytes, nested.peakBytes);
+}
+
+TEST(RecomputePlanner, TwiceOnlyWhereOnceIsNotEnough) {
+  RecomputeProblem problem = layered(36, 64000);
+  uint64_t once = planRecompute(problem, 1).peakBytes;
+  uint64_t least = UINT64_MAX;
+  for (int64_t blocks : {1, 2, 3, 4, 6, 8})
+    least = std::min(least, planSegments(problem, blocks).peakBytes);
+  EXPECT_LT(once, least * 3 / 5);
+  auto most = [](const RecomputePlan &plan) {
+    size_t times = 0;
+    for (const std::vector<uint32_t> &before : plan.before)
+      times = std::max(times, before.size());
+    return times;
+  };
+  RecomputePlan roomy = planRecompute(problem, least);
+  EXPECT_LE(roomy.peakBytes, least);
+  EXPECT_EQ(most(roomy), 1u);
+  RecomputePlan tight = planRecompute(problem, least * 3 / 5);
+  EXPECT_LE(tight.peakBytes, least * 3 / 5);
+  EXPECT_EQ(most(tight), 2u);
+  EXPECT_EQ(tight.peakBytes, plainPeak(problem, tight));
 }
 
 TEST(RecomputePlanner, ManyLayersQuickly) {

@@ -17,13 +17,17 @@ namespace platform {
 static bool isInitialized = false;
 void markInitialized() { isInitialized = true; }
 
-static std::recursive_mutex &mutex() {
+std::recursive_mutex &platformMutex() {
   static std::recursive_mutex mutex;
   return mutex;
 }
 
+static std::chrono::steady_clock::time_point calledAt;
+std::chrono::steady_clock::time_point lastCall() { return calledAt; }
+
 Call::Call(const char *symbol, Needs needs)
-    : lock(mutex()), symbol(symbol), code(countAndInject(symbol)) {
+    : lock(platformMutex()), symbol(symbol), code(countAndInject(symbol)) {
+  calledAt = std::chrono::steady_clock::now();
   if (code)
     explain(fmt::format("{}: made to fail with {}", symbol, code));
   if (!code && needs != kNothing)

@@ -9,6 +9,7 @@
 
 #include "runtime/Device/Cuda/CudaTypes.h"
 
+#include <chrono>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -19,7 +20,6 @@ extern "C" {
 #include "runtime/Device/Cuda/CudaSymbols.inc"
 // More of the driver, for what the runtime may call next.
 CUresult cuEventSynchronize(CUevent);
-CUresult cuEventQuery(CUevent);
 CUresult cuCtxSynchronize();
 }
 
@@ -49,6 +49,11 @@ private:
 };
 
 void markInitialized();
+
+/// Held by every call, and by whoever runs operations.
+std::recursive_mutex &platformMutex();
+/// When the last call began.
+std::chrono::steady_clock::time_point lastCall();
 
 } // namespace platform
 } // namespace qlora

@@ -134,7 +134,8 @@ static void scheduleGraph(CUgraphExec_st &exec, CUstream_st &stream) {
     if (isNew || nextRandom() % 16 == 0)
       priority->second = nextRandom();
     operations.push_back(
-        schedule(node.what, priority->second, dependencies, node.work));
+        schedule(node.what, priority->second, dependencies, node.work,
+                 node.mayRun));
   }
   operations.push_back(begin);
   exec.last = schedule("end of a graph", stream.priority, operations,

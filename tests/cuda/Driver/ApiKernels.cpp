@@ -25,11 +25,12 @@ namespace qlora {
 namespace platform {
 
 int enqueueLibraryWork(CUstream stream, const char *what,
-                       std::function<int()> work) {
+                       std::function<int()> work,
+                       std::function<bool()> mayRun) {
   CUstream_st *const target = currentContext() ? streamOf(stream) : nullptr;
   if (!target)
     return kInvalidHandle;
-  return enqueue(*target, what, std::move(work));
+  return enqueue(*target, what, std::move(work), std::move(mayRun));
 }
 
 int currentDevice() {

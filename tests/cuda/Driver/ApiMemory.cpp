@@ -20,10 +20,17 @@
 namespace qlora {
 namespace platform {
 
+/// CU_MEMHOSTALLOC_DEVICEMAP
+static constexpr unsigned kHostMapped = 2;
+/// Pinned memory begins at a page.
+static constexpr size_t kPinnedAlignment = 4096;
+
 std::string checkDeviceRange(const void *address, size_t bytes, int device) {
   const Allocation *found = findMemory(address, bytes);
   if (!found)
     return fmt::format("{} bytes at {}", bytes, describeAddress(address));
+  if (found->device == kPinned && !found->isMapped)
+    return fmt::format("{} is pinned memory that no card reads", address);
   if (found->device != kPinned && found->device != device)
     return fmt::format("{} is memory of card {}, not of {}", address,
                        found->device, device);
@@ -55,11 +62,23 @@ CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes) {
   return kSuccess;
 }
 
+/// Counts a hash of what device memory holds at its end, by its size, so that
+/// a test can compare the ranks of a job.
+static void countBits(const Allocation &memory) {
+  uint32_t hash = 2166136261u; // FNV-1a
+  for (size_t i = 0; i < memory.bytes; ++i)
+    hash = (hash ^ static_cast<unsigned char>(memory.base[i])) * 16777619u;
+  countEvent(fmt::format("bits of {} bytes", memory.bytes), hash);
+}
+
 /// Waits for all work first, as the driver does.
 static CUresult release(Call &call, const void *base, bool isPinned) {
   if (!base)
     return kSuccess;
   runAll();
+  const Allocation *memory = findMemory(base);
+  if (memory && !isPinned && memory->base == base && wantsReport())
+    countBits(*memory);
   if (!freeMemory(base, isPinned))
     return call.fail(kInvalidValue, describeAddress(base));
   return stickyCode();
@@ -78,10 +97,27 @@ CUresult cuMemHostAlloc(void **address, size_t bytes, unsigned flags) {
     return call.refused();
   if (!bytes || flags & ~7u)
     return call.fail(kInvalidValue, "no bytes, or unknown flags");
-  const Allocation *made = allocateMemory(bytes, kPinned);
+  const Allocation *made = allocateMemory(bytes, kPinned, kPinnedAlignment,
+                                          flags & kHostMapped);
   if (!made)
     return kOutOfMemory;
+  if (made->isMapped)
+    countEvent("mapped host bytes", bytes);
   *address = made->base;
+  return kSuccess;
+}
+
+CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *address, void *host,
+                                      unsigned flags) {
+  Call call("cuMemHostGetDevicePointer_v2");
+  if (call.refused())
+    return call.refused();
+  const Allocation *found = findMemory(host);
+  if (!found || !found->isMapped || flags)
+    return call.fail(kInvalidValue,
+                     "flags, or no pinned memory that is mapped: " +
+                         describeAddress(host));
+  *address = reinterpret_cast<CUdeviceptr>(host);
   return kSuccess;
 }
 

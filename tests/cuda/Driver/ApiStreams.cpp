@@ -37,13 +37,13 @@ static void addDefaultStreamOrder(const CUstream_st &stream,
   });
 }
 
-int enqueue(CUstream_st &stream, std::string what, Work work) {
+int enqueue(CUstream_st &stream, std::string what, Work work, MayRun mayRun) {
   if (stream.capture) {
     if (stream.capture->isInvalid)
       return kCaptureInvalidated;
     std::vector<GraphNode> &nodes = stream.capture->graph.nodes;
     nodes.push_back({std::move(what), std::move(work), stream.captured,
-                     &stream});
+                     &stream, std::move(mayRun)});
     stream.captured = {nodes.size() - 1};
     return kSuccess;
   }
@@ -54,7 +54,7 @@ int enqueue(CUstream_st &stream, std::string what, Work work) {
   if (nextRandom() % 16 == 0)
     stream.priority = nextRandom();
   stream.last = schedule(std::move(what), stream.priority, dependencies,
-                         std::move(work));
+                         std::move(work), std::move(mayRun));
   runSome();
   return kSuccess;
 }
@@ -64,6 +64,8 @@ int enqueue(CUstream_st &stream, std::string what, Work work) {
 using namespace platform;
 
 static constexpr const char *kNoStream = "no live stream of this context";
+/// Operations that a query runs, at most: a card works while its host sleeps.
+static constexpr uint64_t kMostPerQuery = 64;
 
 CUresult cuStreamCreate(CUstream *stream, unsigned flags) {
   Call call("cuStreamCreate");
@@ -222,7 +224,10 @@ CUresult cuEventQuery(CUevent event) {
     return call.fail(kInvalidHandle, "no live event");
   if (event->capture)
     return call.fail(kCapturedEvent, "the event is of a capture");
-  runOne(); // a caller that polls gets on
+  // A caller that polls gets on.
+  const uint64_t most = 1 + nextRandom() % kMostPerQuery;
+  for (uint64_t i = 0; i < most && runOne(); ++i) {
+  }
   if (stickyCode())
     return stickyCode();
   const bool isDone = !event->recorded || event->recorded->isDone;

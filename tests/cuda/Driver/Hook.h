@@ -18,8 +18,11 @@ std::string checkDeviceRange(const void *address, size_t bytes, int device);
 
 /// Puts a library's work on a stream of the current context, or into its
 /// capture. A CUresult.
+/// `mayRun`: whether other processes are where this work needs them, asked
+/// again and again from its turn on; empty: it needs none.
 int enqueueLibraryWork(CUstream stream, const char *what,
-                       std::function<int()> work);
+                       std::function<int()> work,
+                       std::function<bool()> mayRun = {});
 
 /// The card of the calling thread's context, or -1.
 int currentDevice();

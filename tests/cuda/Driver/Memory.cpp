@@ -45,7 +45,8 @@ static Record *recordAt(const void *address) {
   return nullptr;
 }
 
-const Allocation *allocateMemory(size_t bytes, int device, size_t alignment) {
+const Allocation *allocateMemory(size_t bytes, int device, size_t alignment,
+                                 bool isMapped) {
   const size_t whole = (bytes + alignment - 1) / alignment * alignment;
   const size_t body = (whole + kPageBytes - 1) / kPageBytes * kPageBytes;
   const size_t mappedBytes = body + 2 * kGuardBytes;
@@ -63,7 +64,10 @@ const Allocation *allocateMemory(size_t bytes, int device, size_t alignment) {
   std::memset(base, kFresh, bytes);
   std::memset(base + bytes, kAround, whole - bytes);
   Record record;
-  static_cast<Allocation &>(record) = {base, bytes, device,
+  static_cast<Allocation &>(record) = {base,
+                                       bytes,
+                                       device,
+                                       isMapped,
                                        static_cast<char *>(mapped),
                                        mappedBytes};
   return &(records()[base] = record);

@@ -19,7 +19,8 @@ namespace qlora::platform {
 struct Allocation {
   char *base;
   size_t bytes;
-  int device; ///< kPinned: host memory, which every device reads
+  int device;    ///< kPinned: host memory
+  bool isMapped; ///< pinned memory that every device reads
   char *mapped;
   size_t mappedBytes;
 };
@@ -27,7 +28,7 @@ inline constexpr int kPinned = -1;
 
 /// Null where the system has no memory. The alignment is a power of two.
 const Allocation *allocateMemory(size_t bytes, int device,
-                                 size_t alignment = 256);
+                                 size_t alignment = 256, bool isMapped = false);
 
 /// False where `base` is not the begin of a live allocation of that kind.
 bool freeMemory(const void *base, bool isPinned);

@@ -24,6 +24,7 @@ struct GraphNode {
   platform::Work work;
   std::vector<size_t> dependencies;
   const CUstream_st *stream; ///< that it was captured on: one priority
+  platform::MayRun mayRun;
 };
 
 struct CUgraph_st {
@@ -120,7 +121,8 @@ CUctx_st *&currentContext();
 CUstream_st *streamOf(CUstream handle);
 
 /// Puts work on a stream, or into the graph that it captures.
-int enqueue(CUstream_st &stream, std::string what, Work work);
+int enqueue(CUstream_st &stream, std::string what, Work work,
+            MayRun mayRun = {});
 
 /// Whether any stream captures: then calls that wait or allocate are refused
 /// (CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) and spoil the capture.

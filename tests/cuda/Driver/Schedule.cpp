@@ -4,12 +4,17 @@
 
 #include "tests/cuda/Driver/Schedule.h"
 
+#include "tests/cuda/Driver/Api.h"
 #include "tests/cuda/Driver/Settings.h"
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cassert>
+#include <csignal>
 #include <set>
+#include <thread>
 
 namespace qlora::platform {
 
@@ -25,22 +30,69 @@ struct Schedule {
   std::set<OperationRef, Earlier> ready;
   uint64_t added = 0;
   int sticky = 0;
+  size_t shared = 0; ///< operations that wait, or will, for another process
+};
+
+/// The thread that goes on while the host is elsewhere; ends with the process.
+class Progress {
+public:
+  Progress();
+  ~Progress() {
+    isEnding = true;
+    thread.join();
+  }
+
+private:
+  void loop();
+
+  std::atomic<bool> isEnding = false;
+  std::thread thread;
 };
 } // namespace
+
+static constexpr auto kPause = std::chrono::microseconds(100);
+static constexpr auto kQuiet = std::chrono::milliseconds(5);
+static constexpr int kTurn = 64;
 
 static Schedule &all() {
   static Schedule schedule;
   return schedule;
 }
 
+Progress::Progress() {
+  // Signals are for the program's own threads.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread = std::thread([this] { loop(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+void Progress::loop() {
+  for (; !isEnding; std::this_thread::sleep_for(kQuiet)) {
+    const std::lock_guard lock(platformMutex());
+    const auto quiet = std::chrono::steady_clock::now() - lastCall();
+    for (int i = 0; i < kTurn && all().shared && quiet > kQuiet; ++i)
+      if (!runOne())
+        break;
+  }
+}
+
 int stickyCode() { return all().sticky; }
 void setStickyCode(int code) { all().sticky = code; }
 
 OperationRef schedule(std::string what, uint64_t priority,
-                      std::span<const OperationRef> dependencies, Work work) {
+                      std::span<const OperationRef> dependencies, Work work,
+                      MayRun mayRun) {
   auto operation = std::make_shared<Operation>();
   operation->what = std::move(what);
   operation->work = std::move(work);
+  if (mayRun) {
+    static Progress progress;
+    operation->mayRun = std::move(mayRun);
+    ++all().shared;
+  }
   operation->priority = priority;
   operation->number = ++all().added;
   for (const OperationRef &dependency : dependencies) {
@@ -56,10 +108,15 @@ OperationRef schedule(std::string what, uint64_t priority,
 
 bool runOne() {
   Schedule &schedule = all();
-  if (schedule.ready.empty())
+  const auto found = std::find_if(
+      schedule.ready.begin(), schedule.ready.end(),
+      [&](const OperationRef &ready) {
+        return schedule.sticky || !ready->mayRun || ready->mayRun();
+      });
+  if (found == schedule.ready.end())
     return false;
-  const OperationRef operation = *schedule.ready.begin();
-  schedule.ready.erase(schedule.ready.begin());
+  const OperationRef operation = *found;
+  schedule.ready.erase(found);
   if (schedule.sticky == 0) {
     int code = countAndInject("run");
     if (code)
@@ -69,6 +126,8 @@ bool runOne() {
     schedule.sticky = code;
   }
   operation->work = nullptr;
+  schedule.shared -= bool(operation->mayRun);
+  operation->mayRun = nullptr;
   operation->isDone = true;
   operation->doneAt = std::chrono::steady_clock::now();
   for (const OperationRef &follower : operation->followers)
@@ -83,17 +142,21 @@ void runSome() {
     runOne();
 }
 
+/// Runs one, or waits a moment for another process.
+static void runOrWait() {
+  assert(!all().ready.empty() && "operations depend on earlier ones only");
+  if (!runOne())
+    std::this_thread::sleep_for(kPause);
+}
+
 void runUntil(const OperationRef &operation) {
-  while (operation && !operation->isDone) {
-    const bool hasRun = runOne();
-    assert(hasRun && "operations depend on earlier ones only");
-    (void)hasRun;
-  }
+  while (operation && !operation->isDone)
+    runOrWait();
 }
 
 void runAll() {
-  while (runOne()) {
-  }
+  while (!all().ready.empty())
+    runOrWait();
 }
 
 } // namespace qlora::platform

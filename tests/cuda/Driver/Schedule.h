@@ -11,6 +11,11 @@
 // ready operation of the highest runs. So one stream may be far ahead of or
 // far behind another, and a missing wait shows under some seed.
 //
+// An operation may also wait for another process (MayRun): it is passed over
+// until that is there. A card goes on while its host does something else, which
+// another process may depend on; so, while there is such an operation, a thread
+// runs what is ready whenever the host has not called for a while.
+//
 // After an operation fails, what is left is dropped and every later call
 // returns its code, as a CUDA context does.
 
@@ -29,10 +34,13 @@ namespace qlora::platform {
 
 /// Does the work; a CUresult.
 using Work = std::function<int()>;
+/// Asked again and again once all dependencies are done; empty: it may.
+using MayRun = std::function<bool()>;
 
 struct Operation {
   std::string what;
   Work work;
+  MayRun mayRun;
   uint64_t priority = 0;
   uint64_t number = 0; ///< in the order of the calls
   size_t unmet = 0;    ///< dependencies that have not run
@@ -44,14 +52,15 @@ using OperationRef = std::shared_ptr<Operation>;
 
 /// Adds an operation; dependencies may be null or done.
 OperationRef schedule(std::string what, uint64_t priority,
-                      std::span<const OperationRef> dependencies, Work work);
+                      std::span<const OperationRef> dependencies, Work work,
+                      MayRun mayRun = {});
 
 /// Runs a ready operation now and then.
 void runSome();
 /// Runs until it is done; null is done.
 void runUntil(const OperationRef &operation);
 void runAll();
-/// Runs one ready operation, if there is one.
+/// Runs one ready operation, if there is one that may run.
 bool runOne();
 
 /// What a failed operation left, or 0.

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <charconv>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -18,6 +19,7 @@
 namespace qlora::platform {
 
 namespace {
+constexpr int kKill = -1; ///< as a code: the process is killed
 struct Injection {
   uint64_t call;
   int code;
@@ -65,6 +67,29 @@ static uint64_t number(const char *variable, std::string_view text) {
   return value;
 }
 
+/// Takes "@1" off the end; whether it is for this process.
+static bool isForThisRank(std::string_view &text) {
+  const size_t at = text.find('@');
+  if (at == std::string_view::npos)
+    return true;
+  const std::string_view rank = text.substr(at + 1);
+  text = text.substr(0, at);
+  return rank == environment("RANK", "0");
+}
+
+/// The numbers of "3:2@1", zeros where there is none for this process.
+static std::vector<uint64_t> readNumbers(const char *variable, size_t count) {
+  std::string_view text = environment(variable, "");
+  std::vector<uint64_t> numbers;
+  if (text.empty() || !isForThisRank(text))
+    return std::vector<uint64_t>(count);
+  for (const std::string_view part : split(text, ':'))
+    numbers.push_back(number(variable, part));
+  if (numbers.size() != count)
+    reject(variable, text);
+  return numbers;
+}
+
 static std::vector<Card> readCards() {
   constexpr const char *kVariable = "QLORA_TEST_CUDA_DEVICES";
   const std::string_view text = environment(kVariable, "sm_90:4096");
@@ -81,12 +106,22 @@ static std::vector<Card> readCards() {
   return cards;
 }
 
+static int readVersion(const char *variable, const char *otherwise) {
+  return int(number(variable, environment(variable, otherwise)));
+}
+
 const Settings &settings() {
-  static const Settings settings = {
-      readCards(),
-      number("QLORA_TEST_CUDA_SEED", environment("QLORA_TEST_CUDA_SEED", "1")),
-      int(number("QLORA_TEST_CUDA_VERSION",
-                 environment("QLORA_TEST_CUDA_VERSION", "13000")))};
+  static const Settings settings = [] {
+    const auto async = readNumbers("QLORA_TEST_CUDA_ASYNC", 2);
+    return Settings{
+        readCards(),
+        number("QLORA_TEST_CUDA_SEED", environment("QLORA_TEST_CUDA_SEED", "1")),
+        readVersion("QLORA_TEST_CUDA_VERSION", "13000"),
+        readVersion("QLORA_TEST_CUDA_NCCL", "22809"),
+        async[0],
+        int(async[1]),
+        readNumbers("QLORA_TEST_CUDA_HANG", 1)[0]};
+  }();
   return settings;
 }
 
@@ -95,13 +130,16 @@ Counters::Counters() {
   const std::string_view text = environment(kVariable, "");
   if (text.empty())
     return;
-  for (const std::string_view part : split(text, ',')) {
+  for (std::string_view part : split(text, ',')) {
+    const bool isOurs = isForThisRank(part);
     const auto fields = split(part, ':');
     if (fields.size() != 3)
       reject(kVariable, text);
-    injections.insert({std::string(fields[0]),
-                       {number(kVariable, fields[1]),
-                        int(number(kVariable, fields[2]))}});
+    const int code =
+        fields[2] == "kill" ? kKill : int(number(kVariable, fields[2]));
+    if (isOurs)
+      injections.insert(
+          {std::string(fields[0]), {number(kVariable, fields[1]), code}});
   }
 }
 
@@ -126,11 +164,17 @@ int countAndInject(std::string_view name) {
     found = all.counts.emplace(std::string(name), 0).first;
   const uint64_t call = ++found->second;
   const auto [begin, end] = all.injections.equal_range(name);
-  for (auto it = begin; it != end; ++it)
-    if (it->second.call == call)
-      return it->second.code;
+  for (auto it = begin; it != end; ++it) {
+    if (it->second.call != call)
+      continue;
+    if (it->second.code == kKill)
+      raise(SIGKILL);
+    return it->second.code;
+  }
   return 0;
 }
+
+bool wantsReport() { return !environment("QLORA_TEST_CUDA_REPORT", "").empty(); }
 
 void countEvent(std::string_view name, uint64_t by) {
   auto &counts = counters().counts;

@@ -11,11 +11,20 @@
 //   QLORA_TEST_CUDA_FAIL      "cuMemAlloc_v2:3:2,run:7:700": the third call of
 //                             cuMemAlloc_v2 returns 2 and does nothing; the
 //                             7th operation that a stream runs fails with 700.
+//                             "run:7:kill" kills the process there;
+//                             "run:7:700@1" is for the rank with RANK=1 only.
+//   QLORA_TEST_CUDA_ASYNC     "3:2" or "3:2@1": when its third collective has
+//                             run, NCCL tells error 2 of the communicator.
+//   QLORA_TEST_CUDA_HANG      "3" or "3@1": the third collective never gets
+//                             to the other ranks.
+//   QLORA_TEST_CUDA_NCCL      version of NCCL, default 22809.
 //   QLORA_TEST_CUDA_VERSION   of the driver, default 13000.
 //   QLORA_TEST_CUDA_MODULE    a train.so: its kernels get their operands one by
 //                             one (OperandGuard.h).
 //   QLORA_TEST_CUDA_REPORT    a file for the counters, written at exit as one
-//                             JSON object; {pid} in it is the process.
+//                             JSON object; {pid} in it is the process. Beside
+//                             calls: "bits of 128 bytes", a hash of memory of
+//                             that size when it was freed.
 //
 // A value that cannot be read ends the process with status 2.
 
@@ -38,12 +47,19 @@ struct Settings {
   std::vector<Card> cards;
   uint64_t seed;
   int version;
+  int ncclVersion;
+  uint64_t failingCollective; ///< from 1; 0: none
+  int asyncError;             ///< of NCCL, when that one has run
+  uint64_t hangingCollective; ///< from 1; 0: none
 };
 const Settings &settings();
 
 /// Counts a call or an event of that name; the code that it is to fail with,
 /// or 0.
 int countAndInject(std::string_view name);
+
+/// Whether counters are written at the end.
+bool wantsReport();
 
 /// Counts, without a failure.
 void countEvent(std::string_view name, uint64_t by = 1);

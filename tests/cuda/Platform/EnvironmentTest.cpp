@@ -18,6 +18,8 @@ TEST(Environment, EveryFunctionOfTheTableIsThere) {
   EXPECT_NE(dlsym(self, #Symbol), nullptr) << #Symbol;
 #define QLORA_CUBLASLT(Name, Symbol, Parameters)                               \
   EXPECT_NE(dlsym(self, #Symbol), nullptr) << #Symbol;
+#define QLORA_NCCL(Name, Symbol, Parameters)                                   \
+  EXPECT_NE(dlsym(self, #Symbol), nullptr) << #Symbol;
 #include "runtime/Device/Cuda/CudaSymbols.inc"
 }
 

@@ -48,8 +48,8 @@ TEST(ModuleLoader, LoadsTheDemo) {
 TEST(ModuleLoader, RefusesHeaders) {
   EXPECT_REFUSED((void)t, "");
   EXPECT_REFUSED(t.header.magic ^= 1, "not a module of qloracc");
-  EXPECT_REFUSED(t.header.abi_version = 3, "format version 3");
-  EXPECT_REFUSED(t.header.abi_version = 1, "format version 1");
+  EXPECT_REFUSED(t.header.abi_version = 4, "format version 4");
+  EXPECT_REFUSED(t.header.abi_version = 2, "format version 2");
   EXPECT_REFUSED(t.header.module_bytes -= 8, "184 bytes instead of 192");
   EXPECT_REFUSED(t.header.target = 7, "unknown target 7");
   EXPECT_REFUSED(t.header.producer = nullptr, "producer");
@@ -93,8 +93,9 @@ TEST(ModuleLoader, RefusesMissingTables) {
 }
 
 TEST(ModuleLoader, RefusesArenas) {
-  EXPECT_REFUSED(t.arenas[0].kind = 9, "arena 0: unknown kind 9");
+  EXPECT_REFUSED(t.arenas[0].kind = 10, "arena 0: unknown kind 10");
   EXPECT_REFUSED(t.arenas[1].kind = QLORA_ARENA_FROZEN, "second frozen arena");
+  EXPECT_REFUSED(t.arenas[0].kind = QLORA_ARENA_RESULT, "second result arena");
   EXPECT_REFUSED(t.arenas[0].alignment = 0, "alignment 0");
   EXPECT_REFUSED(t.arenas[0].alignment = 48, "alignment 48");
   EXPECT_REFUSED(t.arenas[0].alignment = 1 << 20, "alignment 1048576");

@@ -118,6 +118,21 @@ TEST(Options, ListsAndMaps) {
   EXPECT_EQ(options.integer("memory_limit"), 3ll << 29);
 }
 
+TEST(Options, AMemoryLimitOfTheMachine) {
+  Options options;
+  auto yaml = writeFile("a.yaml", "memory_limit: auto\n");
+  ASSERT_TRUE(options.applyYaml(yaml).isOk());
+  EXPECT_EQ(options.integer("memory_limit"), kAutoSize);
+  // The compiler records a number, and the same file may be given again.
+  Options atRunTime;
+  ASSERT_TRUE(atRunTime.applyRecorded(R"({"memory_limit": 4096})").isOk());
+  ASSERT_TRUE(atRunTime.applyYaml(yaml).isOk());
+  EXPECT_TRUE(atRunTime.validate().isOk());
+  EXPECT_EQ(atRunTime.integer("memory_limit"), 4096);
+  auto wrong = writeFile("w.yaml", "memory_limit: most\n");
+  EXPECT_FALSE(Options().applyYaml(wrong).isOk());
+}
+
 TEST(Options, TargetModulesText) {
   const OptionRow *row = findOption(optionTable(), "target_modules");
   auto parse = [&](const char *text) {

@@ -62,7 +62,8 @@ public:
     QLORA_ASSIGN_OR_RETURN(ModelFiles model, ModelFiles::open(folder));
     words.assign((tables.parameters[0].bytes + 3) / 4, 0xa5a5a5a5);
     HostArena arena(bytes());
-    return fillFrozen(*module, {&model, nullptr, 0}, {}, arena);
+    return fillFrozen(*module, {&model, nullptr, 0}, {},
+                      QLORA_ARENA_FROZEN, arena);
   }
 
   std::span<uint8_t> bytes() {
@@ -245,7 +246,9 @@ TEST(Parameters, RanksOfAHostFillOneArena) {
     ASSERT_TRUE(arena.isOk()) << arena.status().message();
     HostArena sink(arena->bytes());
     ASSERT_TRUE(
-        fillFrozen(*module, {&*model, nullptr, 0}, {rank, 2}, sink).isOk());
+        fillFrozen(*module, {&*model, nullptr, 0}, {rank, 2},
+                   QLORA_ARENA_FROZEN, sink)
+            .isOk());
     ASSERT_TRUE(arena->protect().isOk());
     const std::string file = folder + "/model.safetensors";
     EXPECT_TRUE(equals(file, first.name, arena->bytes().data()));
@@ -305,7 +308,9 @@ TEST(Parameters, NeedAWindowOnTheHost) {
       auto model = ModelFiles::open(folder.path());
       PartedArena parted(inPlace.bytes().size());
       ASSERT_TRUE(
-          fillFrozen(*module, {&*model, nullptr, 0}, {}, parted).isOk());
+          fillFrozen(*module, {&*model, nullptr, 0}, {}, QLORA_ARENA_FROZEN,
+                     parted)
+              .isOk());
       EXPECT_TRUE(std::equal(parted.whole.begin(), parted.whole.end(),
                              inPlace.bytes().begin()));
       EXPECT_LE(parted.most, uint64_t{16} << 20);

@@ -3,130 +3,15 @@
 // The demo module on the CUDA device over a driver that is a table of ours:
 // the numbers of the CPU, graphs, errors of every call, memory.
 
-#include "runtime/Device/Cuda/CudaDevice.h"
+#include "tests/runtime/Device/CudaDeviceFixture.h"
 
 #include "runtime/Core/ArenaSink.h"
-#include "runtime/Core/Executor.h"
 #include "runtime/Device/Cuda/CudaImages.h"
-#include "tests/runtime/DemoTables.h"
-#include "tests/runtime/Device/FakeCudaDriver.h"
-
-#include <gtest/gtest.h>
-
-#include <bit>
-#include <numeric>
 
 namespace qlora {
 namespace {
 
-#define EXPECT_HAS(text, part)                                                 \
-  EXPECT_NE((text).find(part), std::string::npos) << "in: " << (text)
-
-constexpr DemoEntry kAllEntries[] = {kDemoEvaluate, kDemoAccumulate,
-                                     kDemoUpdate};
-
-class TwoRanks final : public Collectives {
-public:
-  int rank() const override { return 0; }
-  int size() const override { return 2; }
-  Status allReduceSum(float *, int64_t) override { return Status::ok(); }
-  void abort() override {}
-};
-
-template <typename T> const T *at(void *address) {
-  return static_cast<const T *>(address);
-}
-
-/// The demo's kernels, as DemoModule.c has them.
-void addKernels() {
-  auto &kernels = fake::machine.kernels;
-  kernels["scale_add"] = [](const qlora_cuda_args &args, unsigned blocks,
-                            unsigned threads) {
-    EXPECT_EQ(blocks, 4u);
-    EXPECT_EQ(threads, 32u);
-    for (int64_t i = 0; i < args.rows; ++i)
-      static_cast<float *>(args.buffers[2])[i] =
-          static_cast<float>(std::bit_cast<double>(args.constants[0])) *
-              at<float>(args.buffers[0])[i] +
-          at<float>(args.buffers[1])[i];
-  };
-  kernels["gather"] = [](const qlora_cuda_args &args, unsigned, unsigned) {
-    for (int64_t i = 0; i < args.rows; ++i)
-      static_cast<float *>(args.buffers[1])[i] +=
-          static_cast<float>(at<int32_t>(args.buffers[0])[i]);
-  };
-  kernels["descend"] = [](const qlora_cuda_args &args, unsigned, unsigned) {
-    for (int64_t i = 0; i < args.rows; ++i)
-      static_cast<float *>(args.buffers[0])[i] -=
-          args.step->learning_rate * at<float>(args.buffers[1])[i];
-  };
-}
-
-class CudaDeviceTest : public testing::Test {
-protected:
-  CudaDeviceTest() : driver(fake::newDriver()) {
-    addKernels();
-    tables.retarget();
-  }
-  ~CudaDeviceTest() override { device.reset(); }
-
-  Status create(const DeviceOptions &options) {
-    device.reset();
-    QLORA_ASSIGN_OR_RETURN(LoadedModule loaded, tables.load());
-    module.emplace(std::move(loaded));
-    QLORA_ASSIGN_OR_RETURN(device, createCudaDevice(options, driver));
-    return device->load(*module, nullptr);
-  }
-
-  /// w[i] = i, a[i] = 1, ids[i] = i + 1.
-  Status start(const DeviceOptions &options) {
-    QLORA_RETURN_IF_ERROR(create(options));
-    std::vector<float> weights(16);
-    std::iota(weights.begin(), weights.end(), 0.0f);
-    QLORA_RETURN_IF_ERROR(write(kDemoFrozen, weights));
-    QLORA_RETURN_IF_ERROR(write(kDemoTrainable, std::vector<float>(16, 1.0f)));
-    std::vector<int32_t> ids(16);
-    std::iota(ids.begin(), ids.end(), 1);
-    return write(kDemoInput, ids);
-  }
-
-  template <typename T>
-  Status write(uint32_t arena, const std::vector<T> &values) {
-    return device->write(arena, 0,
-                         {reinterpret_cast<const uint8_t *>(values.data()),
-                          values.size() * sizeof(T)});
-  }
-
-  StatusOr<std::vector<float>> read(uint32_t arena) {
-    std::vector<float> values(16);
-    QLORA_RETURN_IF_ERROR(device->read(
-        arena, 0, {reinterpret_cast<uint8_t *>(values.data()), 64}));
-    return values;
-  }
-
-  Status run(DemoEntry entry, float rate = 0.5f) {
-    qlora_step_block step{};
-    step.learning_rate = rate;
-    return runEntry(*device, *module, module->entries()[entry], step);
-  }
-
-  /// All that a run does, so that each call of the driver has its turn.
-  Status runAll(const DeviceOptions &options) {
-    QLORA_RETURN_IF_ERROR(start(options));
-    for (int times = 0; times < 3; ++times)
-      for (const DemoEntry entry : kAllEntries)
-        QLORA_RETURN_IF_ERROR(run(entry));
-    std::array<uint8_t, 4> result;
-    QLORA_RETURN_IF_ERROR(device->startRead(kDemoResult, 0, result.size()));
-    QLORA_RETURN_IF_ERROR(device->finishRead(result));
-    return read(kDemoResult).status();
-  }
-
-  CudaDriver &driver;
-  DemoTables tables;
-  std::optional<LoadedModule> module;
-  std::unique_ptr<Device> device;
-};
+class CudaDeviceTest : public CudaDeviceFixture {};
 
 TEST_F(CudaDeviceTest, TrainsAsTheCpuDoes) {
   for (const bool graphs : {true, false}) {
@@ -308,8 +193,8 @@ TEST_F(CudaDeviceTest, EndsPtxWithAZero) {
 TEST_F(CudaDeviceTest, SaysWhichCardIsMissing) {
   DeviceOptions options;
   options.ordinal = 1;
-  EXPECT_HAS(create(options).message(), "no GPU 1 for this rank: the machine "
-                                        "shows 1 to it");
+  EXPECT_HAS(create(options).message(), "no GPU 1 for this rank: LOCAL_RANK "
+                                        "is 1 and the machine shows 1 to it");
   fake::machine.cards = 2;
   EXPECT_TRUE(create(options).isOk());
   fake::machine.cards = 0;
@@ -322,12 +207,6 @@ TEST_F(CudaDeviceTest, SaysWhichCardIsMissing) {
 }
 
 TEST_F(CudaDeviceTest, RefusesWhatItCannotDo) {
-  TwoRanks group;
-  DeviceOptions options;
-  options.collectives = &group;
-  const Status status = create(options);
-  EXPECT_EQ(status.code(), StatusCode::kUnavailable);
-  EXPECT_HAS(status.message(), "all_reduce over 2 GPUs needs NCCL");
   fake::machine.kernels.erase("gather");
   EXPECT_HAS(create({}).message(), "kernel 'gather': the module's device code "
                                    "has no function 'gather'");

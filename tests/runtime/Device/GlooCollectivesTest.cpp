@@ -83,6 +83,23 @@ TEST(GlooCollectives, ALostRankEndsTheOthers) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, 5s);
 }
 
+TEST(GlooCollectives, NoticesALostRankBetweenCalls) {
+  runRanks(3, [](Collectives &group, int rank) {
+    EXPECT_TRUE(group.barrier().isOk());
+    EXPECT_TRUE(group.checkOthers().isOk());
+    EXPECT_EQ(group.timeout(), 20s);
+    EXPECT_TRUE(group.barrier().isOk());
+    if (rank == 1)
+      return; // its connections close
+    auto start = std::chrono::steady_clock::now();
+    while (group.checkOthers().isOk() &&
+           std::chrono::steady_clock::now() - start < 5s)
+      std::this_thread::sleep_for(1ms);
+    EXPECT_EQ(group.checkOthers().code(), StatusCode::kAborted);
+    std::this_thread::sleep_for(200ms); // the other one looks too
+  });
+}
+
 TEST(GlooCollectives, AbortWakesABlockedRank) {
   auto start = std::chrono::steady_clock::now();
   runRanks(2, [](Collectives &group, int rank) {

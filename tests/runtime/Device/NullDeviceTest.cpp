@@ -84,6 +84,65 @@ TEST(NullDevice, AcceptsOrderThroughAThirdQueue) {
   ASSERT_TRUE(runNull(tables, kDemoAccumulate).isOk());
 }
 
+/// evaluate as three weights made on the copy queue, one ahead of who reads
+/// it, in two buffers in turn. Event 4 is recorded before anything else.
+DemoTables aheadTables() {
+  DemoTables tables;
+  tables.arenas[kDemoActivation].bytes = 128;
+  // scale_add to buffer 0 (of the demo) and to buffer 1; copies of them.
+  const uint32_t make1 = tables.operands.size();
+  tables.operands.insert(tables.operands.end(), &tables.operands[0],
+                         &tables.operands[0] + 5);
+  tables.operands[make1 + 2].offset = tables.operands[make1 + 4].offset = 64;
+  const uint32_t make[] = {0, make1}, use[] = {3, make1 + 3};
+  std::vector<qlora_command> commands;
+  auto add = [&](uint32_t kind, uint32_t queue, uint32_t target,
+                 uint32_t count = 0, uint32_t first = 0) {
+    commands.push_back({uint8_t(kind), uint8_t(queue), uint16_t(count), target,
+                        first, 0});
+  };
+  const uint32_t compute = QLORA_QUEUE_COMPUTE, copy = QLORA_QUEUE_COPY;
+  add(QLORA_COMMAND_RECORD, compute, 4);
+  add(QLORA_COMMAND_LAUNCH, copy, 0, 3, make[0]);
+  add(QLORA_COMMAND_RECORD, copy, 0);
+  add(QLORA_COMMAND_LAUNCH, copy, 0, 3, make[1]);
+  add(QLORA_COMMAND_RECORD, copy, 1);
+  add(QLORA_COMMAND_WAIT, compute, 0);
+  add(QLORA_COMMAND_COPY, compute, 0, 2, use[0]);
+  add(QLORA_COMMAND_RECORD, compute, 2);
+  add(QLORA_COMMAND_WAIT, copy, 2);
+  add(QLORA_COMMAND_LAUNCH, copy, 0, 3, make[0]);
+  add(QLORA_COMMAND_RECORD, copy, 3);
+  add(QLORA_COMMAND_WAIT, compute, 1);
+  add(QLORA_COMMAND_COPY, compute, 0, 2, use[1]);
+  add(QLORA_COMMAND_WAIT, compute, 3);
+  add(QLORA_COMMAND_COPY, compute, 0, 2, use[0]);
+  qlora_entry &entry = tables.entries[kDemoEvaluate];
+  entry.first_command = tables.commands.size();
+  entry.command_count = commands.size();
+  entry.event_count = 5;
+  tables.commands.insert(tables.commands.end(), commands.begin(),
+                         commands.end());
+  return tables;
+}
+
+TEST(NullDevice, FindsEveryMissingWait) {
+  DemoTables ahead = aheadTables();
+  EXPECT_EQ(runNull(ahead, kDemoEvaluate).message(), "");
+  const qlora_entry entry = ahead.entries[kDemoEvaluate];
+  int found = 0;
+  for (uint32_t i = 0; i < entry.command_count; ++i) {
+    DemoTables tables = aheadTables();
+    qlora_command &command = tables.commands[entry.first_command + i];
+    if (command.kind != QLORA_COMMAND_WAIT)
+      continue;
+    command.target = 4; // nothing comes before that
+    EXPECT_HAS(runNull(tables, kDemoEvaluate).message(), "race: ");
+    ++found;
+  }
+  EXPECT_EQ(found, 4);
+}
+
 /// evaluate as one library launch: result := 1 * w . a^T + beta * result.
 DemoTables matmulTables(double beta) {
   DemoTables tables;

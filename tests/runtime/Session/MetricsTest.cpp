@@ -58,6 +58,16 @@ TEST(ReportText, PlanTableAddsUp) {
             "  total                       1.5 KiB\n");
 }
 
+TEST(ReportText, WhatIsNotCountedComesAfterTheTotal) {
+  PlanRow rows[] = {{"host (pinned)", 4096, 0, "", false},
+                    {"adapters", 512, 0, ""}};
+  EXPECT_EQ(planTable("memory", rows, false),
+            "memory                           plan\n"
+            "  adapters                      512 B\n"
+            "  total                         512 B\n"
+            "  host (pinned)               4.0 KiB\n");
+}
+
 TEST(Metrics, LinesAreJsonWithAllDigits) {
   std::string folder = testing::TempDir() + "metrics";
   std::filesystem::create_directories(folder);

@@ -69,7 +69,8 @@ int main(int argc, char **argv) {
   Status status = [&]() -> Status {
     QLORA_ASSIGN_OR_RETURN(
         RankGroup group,
-        RankGroup::join(*env, (*channel)->takeListeningSocket()));
+        RankGroup::join(*env, (*channel)->takeListeningSocket(),
+                        std::chrono::minutes(1)));
     return play(argv[1], argv[2], group);
   }();
   if (status.isOk())

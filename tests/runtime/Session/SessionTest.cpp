@@ -188,6 +188,50 @@ TEST_F(Session, PrintsAndCountsWithoutWeights) {
       << count.out << count.errors;
 }
 
+TEST_F(Session, PredictsAStepOfACard) {
+  std::vector<std::string> words = {QLORA_RUN,
+                                    QLORA_UNIGRAM_CUDA_MODULE,
+                                    "--device",
+                                    "null:h200",
+                                    "--gpus",
+                                    "64",
+                                    "--gradient-accumulation-steps",
+                                    "4"};
+  ProcessOutput text = std::move(runProgram(words)).value();
+  ASSERT_EQ(text.exitCode, 0) << text.errors;
+  // One for each length, then the rates.
+  for (const char *part :
+       {"a step of 64 x 4 micro-batches of 2 x 4 on NVIDIA H200 SXM",
+        "a step of 64 x 4 micro-batches of 2 x 8 on NVIDIA H200 SXM",
+        "tokens per second on 64 ranks", "all-reduce of bucket 0: 136 B",
+        "GEMM 790 TFLOP/s in bf16, 50 in f32; memory 4300 GB/s",
+        "attention in bf16 610 TFLOP/s forward, 510 backward",
+        "370 GB/s inside a node of 8, 48 GB/s per GPU between nodes"})
+    EXPECT_NE(text.out.find(part), std::string::npos) << part << text.out;
+  words.insert(words.end(), {"--log-format", "json"});
+  ProcessOutput first = std::move(runProgram(words)).value();
+  const auto report = nlohmann::json::parse(first.out);
+  ASSERT_EQ(report["predictions"].size(), 2u);
+  EXPECT_EQ(report["assumed"]["gpu"]["gpus_per_node"], 8);
+  EXPECT_EQ(report["memory_bytes"]["gradient"], 136);
+  const auto &step = report["predictions"][1];
+  // Four kernels and the update's two, for 512 tokens of each rank.
+  EXPECT_EQ(step["total"]["kernels"], 6);
+  EXPECT_DOUBLE_EQ(step["tokens_per_second"].get<double>() *
+                       step["step_seconds"].get<double>(),
+                   64 * 4 * 2 * 8);
+  EXPECT_GT(step["exposed_communication_seconds"], 0);
+  EXPECT_EQ(first.out, std::move(runProgram(words)).value().out);
+  // A program for the CPU is not one for this card.
+  words[1] = QLORA_UNIGRAM_MODULE;
+  ProcessOutput cpu = std::move(runProgram(words)).value();
+  EXPECT_EQ(cpu.exitCode, 1);
+  EXPECT_EQ(cpu.errors,
+            std::string("qlora-run: error: '") + QLORA_UNIGRAM_MODULE +
+                "' was compiled for cpu, but NVIDIA H200 SXM is a GPU; compile "
+                "it with --target cuda\n");
+}
+
 TEST_F(Session, MistakesAreOneLine) {
   struct {
     std::vector<std::string> flags;
@@ -204,6 +248,13 @@ TEST_F(Session, MistakesAreOneLine) {
       {{"--gpus", "0"}, "--gpus: expects a number from 1 to 4096, but got 0"},
       {{"--optim", "sgd"},
        "--optim: 'sgd' is not supported; choose from: adamw_torch"},
+      {{"--device", "gpu"},
+       "--device gpu: there are auto, cpu, cuda, null, and null:CARD with a "
+       "card of a100, h100, h200, b200, rtx4090 or a device.json"},
+      {{"--device", "null:h201"},
+       "--device null:h201: 'h201' is neither a known card (a100, h100, h200, "
+       "b200, rtx4090) nor a file that can be read; qlora-run --calibrate "
+       "makes one of this machine"},
       {{"second.so"}, "expects one TRAIN.so, but got 2; see --help"},
   };
   for (auto &c : cases) {

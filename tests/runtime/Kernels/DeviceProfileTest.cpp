@@ -2,7 +2,7 @@
 
 // device.json: what is accepted, and the error for everything else.
 
-#include "compiler/Support/DeviceProfile.h"
+#include "runtime/Kernels/DeviceProfile.h"
 
 #include <filesystem>
 #include <fstream>
@@ -71,6 +71,73 @@ TEST_F(DeviceProfileTest, AnEmptyPathIsTheDefault) {
   StatusOr<DeviceProfile> card = deviceProfileOrDefault("", "cuda");
   ASSERT_TRUE(card.isOk());
   EXPECT_GT(card->gemmBf16Gflops, 100 * profile->gemmBf16Gflops);
+}
+
+/// The keys of a GPU with one replaced by `text`, or left out.
+std::string gpuWith(const std::string &key, const std::string &text) {
+  std::string json;
+  for (const char *name :
+       {"memory_gb", "attention_forward_gflops", "attention_backward_gflops",
+        "function_gops", "launch_us", "gpus_per_node", "node_link_gbps",
+        "network_gbps", "all_reduce_us"}) {
+    const std::string value = key == name ? text : "4";
+    if (!value.empty())
+      json += (json.empty() ? "\"" : ", \"") + (name + ("\": " + value));
+  }
+  return profileWith("cores", "8, \"gpu\": {" + json + "}");
+}
+
+TEST_F(DeviceProfileTest, ReadsAGpu) {
+  EXPECT_FALSE(read(profileWith("", ""))->gpu.has_value());
+  StatusOr<DeviceProfile> profile = read(gpuWith("launch_us", "1.5"));
+  ASSERT_TRUE(profile.isOk()) << profile.status().message();
+  ASSERT_TRUE(profile->gpu.has_value());
+  EXPECT_EQ(profile->gpu->launchMicroseconds, 1.5);
+  EXPECT_EQ(profile->gpu->gpusPerNode, 4);
+  EXPECT_EQ(profile->gpu->networkGbps, 4);
+  EXPECT_NE(errorOf(gpuWith("network_gbps", ""))
+                .find("key 'gpu.network_gbps' is missing"),
+            std::string::npos);
+  EXPECT_NE(errorOf(gpuWith("launch_us", "0"))
+                .find("key 'gpu.launch_us' is 0, but has to be a positive"),
+            std::string::npos);
+  EXPECT_NE(errorOf(gpuWith("launch_us", "1, \"warps\": 4"))
+                .find("unknown key 'gpu.warps'"),
+            std::string::npos);
+  EXPECT_NE(errorOf(profileWith("cores", "8, \"gpu\": true"))
+                .find("key 'gpu' is true, but has to be an object"),
+            std::string::npos);
+}
+
+TEST_F(DeviceProfileTest, KnownCardsHaveNames) {
+  for (std::string_view name : deviceProfileNames()) {
+    StatusOr<DeviceProfile> card = findDeviceProfile(std::string(name));
+    ASSERT_TRUE(card.isOk()) << name;
+    ASSERT_TRUE(card->gpu.has_value()) << name;
+    // NF4 is decoded at copy speed, attention below a GEMM's.
+    EXPECT_GE(card->decodeGbps / 4 * 2.516, card->copyGbps) << name;
+    EXPECT_LT(card->gpu->attentionForwardGflops, card->gemmBf16Gflops) << name;
+    EXPECT_LT(card->gpu->attentionBackwardGflops,
+              card->gpu->attentionForwardGflops)
+        << name;
+  }
+  StatusOr<DeviceProfile> unknown = findDeviceProfile("h201");
+  ASSERT_FALSE(unknown.isOk());
+  EXPECT_EQ(unknown.status().message(),
+            "'h201' is neither a known card (a100, h100, h200, b200, rtx4090) "
+            "nor a file that can be read; qlora-run --calibrate makes one of "
+            "this machine");
+}
+
+TEST_F(DeviceProfileTest, AProfileOfTheOtherKindIsRefused) {
+  StatusOr<DeviceProfile> card = deviceProfileOrDefault("h200", "cpu");
+  ASSERT_FALSE(card.isOk());
+  EXPECT_EQ(card.status().message(),
+            "the device profile 'h200' is of a GPU, but the program is for "
+            "cpu");
+  ASSERT_TRUE(read(profileWith("", "")).isOk());
+  EXPECT_FALSE(deviceProfileOrDefault(path, "cuda").isOk());
+  EXPECT_TRUE(deviceProfileOrDefault(path, "cpu").isOk());
 }
 
 TEST_F(DeviceProfileTest, RefusesWhatItDoesNotKnow) {

@@ -2,7 +2,7 @@
 
 // Reads device.json (DeviceProfile.h).
 
-#include "compiler/Support/DeviceProfile.h"
+#include "runtime/Kernels/DeviceProfile.h"
 
 #include <fstream>
 
@@ -18,12 +18,26 @@ public:
   ProfileReader(const std::string &path, nlohmann::json json)
       : path(path), json(std::move(json)) {}
 
+  /// The object of an optional key, taken out of this one.
+  std::optional<ProfileReader> takeObject(const char *key) {
+    if (!status.isOk() || !json.contains(key))
+      return std::nullopt;
+    if (!json[key].is_object()) {
+      fail("key '{}' is {}, but has to be an object", key, json[key].dump());
+      return std::nullopt;
+    }
+    ProfileReader inner(path, json[key]);
+    inner.prefix = std::string(key) + ".";
+    json.erase(key);
+    return inner;
+  }
+
   void readRate(const char *key, double &value) {
     if (!has(key))
       return;
     const nlohmann::json &found = json[key];
     if (!found.is_number() || !(found.get<double>() > 0))
-      return fail("key '{}' is {}, but has to be a positive number", key,
+      return fail("key '{}{}' is {}, but has to be a positive number", prefix, key,
                   found.dump());
     value = found.get<double>();
     json.erase(key);
@@ -34,7 +48,7 @@ public:
       return;
     const nlohmann::json &found = json[key];
     if (!found.is_number_integer() || found.get<int64_t>() < 1)
-      return fail("key '{}' is {}, but has to be a positive integer", key,
+      return fail("key '{}{}' is {}, but has to be a positive integer", prefix, key,
                   found.dump());
     value = found.get<int64_t>();
     json.erase(key);
@@ -44,7 +58,7 @@ public:
     if (!has(key))
       return;
     if (!json[key].is_string())
-      return fail("key '{}' is {}, but has to be a string", key,
+      return fail("key '{}{}' is {}, but has to be a string", prefix, key,
                   json[key].dump());
     value = json[key].get<std::string>();
     json.erase(key);
@@ -52,16 +66,16 @@ public:
 
   Status finish() {
     if (status.isOk() && !json.empty())
-      fail("unknown key '{}'", json.begin().key());
+      fail("unknown key '{}{}'", prefix, json.begin().key());
     return status;
   }
 
 private:
   bool has(const char *key) {
     if (status.isOk() && !json.contains(key))
-      fail("key '{}' is missing; write the file again with qlora-run "
-           "--calibrate",
-           key);
+      fail("key '{}{}' is missing; {}", prefix, key,
+           prefix.empty() ? "write the file again with qlora-run --calibrate"
+                          : "a GPU's profile has all keys of 'gpu'");
     return status.isOk();
   }
   template <typename... Args>
@@ -73,11 +87,27 @@ private:
   }
 
   std::string path;
+  std::string prefix; ///< of the keys, for messages
   nlohmann::json json;
   Status status;
 };
 
 } // namespace
+
+static StatusOr<GpuRates> readGpuRates(ProfileReader reader) {
+  GpuRates gpu;
+  reader.readRate("memory_gb", gpu.memoryGb);
+  reader.readRate("attention_forward_gflops", gpu.attentionForwardGflops);
+  reader.readRate("attention_backward_gflops", gpu.attentionBackwardGflops);
+  reader.readRate("function_gops", gpu.functionGops);
+  reader.readRate("launch_us", gpu.launchMicroseconds);
+  reader.readCount("gpus_per_node", gpu.gpusPerNode);
+  reader.readRate("node_link_gbps", gpu.nodeLinkGbps);
+  reader.readRate("network_gbps", gpu.networkGbps);
+  reader.readRate("all_reduce_us", gpu.allReduceMicroseconds);
+  QLORA_RETURN_IF_ERROR(reader.finish());
+  return gpu;
+}
 
 StatusOr<DeviceProfile> qlora::readDeviceProfile(const std::string &path) {
   std::ifstream file(path);
@@ -98,27 +128,10 @@ StatusOr<DeviceProfile> qlora::readDeviceProfile(const std::string &path) {
   reader.readRate("gemm_bf16_gflops", profile.gemmBf16Gflops);
   reader.readRate("copy_gbps", profile.copyGbps);
   reader.readRate("decode_gbps", profile.decodeGbps);
+  std::optional<ProfileReader> gpu = reader.takeObject("gpu");
   QLORA_RETURN_IF_ERROR(reader.finish());
+  if (gpu) {
+    QLORA_ASSIGN_OR_RETURN(profile.gpu, readGpuRates(std::move(*gpu)));
+  }
   return profile;
-}
-
-/// What large GEMMs and copies reach of an H100 SXM's published rates; decoding
-/// runs at copy speed, 4.5 bytes moved for each number of 4.
-static DeviceProfile defaultCudaProfile() {
-  DeviceProfile profile;
-  profile.cpu = "H100 SXM";
-  profile.cores = 132;
-  profile.gemmF32Gflops = 50e3;
-  profile.gemmBf16Gflops = 650e3;
-  profile.copyGbps = 2800.0;
-  profile.decodeGbps = 2500.0;
-  return profile;
-}
-
-StatusOr<DeviceProfile>
-qlora::deviceProfileOrDefault(const std::string &path,
-                              const std::string &target) {
-  if (!path.empty())
-    return readDeviceProfile(path);
-  return target == "cuda" ? defaultCudaProfile() : DeviceProfile();
 }

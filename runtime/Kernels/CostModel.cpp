@@ -2,7 +2,9 @@
 
 // The cost model: counts per op of Kernels.def, and rates (CostModel.h).
 
-#include "compiler/Support/CostModel.h"
+#include "runtime/Kernels/CostModel.h"
+
+#include "runtime/Kernels/Math/NF4.h"
 
 #include <algorithm>
 #include <cassert>
@@ -25,7 +27,9 @@ static constexpr double kCacheSpeed = 4.0;
 Work &Work::operator+=(const Work &other) {
   f32Flops += other.f32Flops;
   bf16Flops += other.bf16Flops;
-  attentionFlops += other.attentionFlops;
+  attentionF32Flops += other.attentionF32Flops;
+  attentionForwardFlops += other.attentionForwardFlops;
+  attentionBackwardFlops += other.attentionBackwardFlops;
   bytes += other.bytes;
   decodedNumbers += other.decodedNumbers;
   transcendentals += other.transcendentals;
@@ -33,20 +37,63 @@ Work &Work::operator+=(const Work &other) {
   return *this;
 }
 
+Work &Work::operator*=(double times) {
+  for (double *count :
+       {&f32Flops, &bf16Flops, &attentionF32Flops, &attentionForwardFlops,
+        &attentionBackwardFlops, &bytes, &decodedNumbers, &transcendentals,
+        &launches})
+    *count *= times;
+  return *this;
+}
+
 Work qlora::operator+(Work left, const Work &right) { return left += right; }
 
+static double attentionSeconds(const Work &work, const DeviceProfile &device) {
+  const double slow = device.gemmF32Gflops * 1e9 * kAttentionEfficiency;
+  if (!device.gpu)
+    return work.attentionFlops() / slow;
+  return work.attentionF32Flops / slow +
+         work.attentionForwardFlops /
+             (device.gpu->attentionForwardGflops * 1e9) +
+         work.attentionBackwardFlops /
+             (device.gpu->attentionBackwardGflops * 1e9);
+}
+
+Demand qlora::demandOf(const Work &work, const DeviceProfile &device) {
+  const double decode = 4 * work.decodedNumbers / (device.decodeGbps * 1e9);
+  Demand demand;
+  demand.arithmetic = work.f32Flops / (device.gemmF32Gflops * 1e9) +
+                      work.bf16Flops / (device.gemmBf16Gflops * 1e9) +
+                      attentionSeconds(work, device);
+  demand.memory = work.bytes / (device.copyGbps * 1e9);
+  if (!device.gpu) {
+    demand.launch = work.launches * kLaunchSeconds;
+    demand.serial =
+        decode + work.transcendentals / (kTranscendentalRate * device.cores);
+    return demand;
+  }
+  demand.launch = work.launches * device.gpu->launchMicroseconds * 1e-6;
+  // An attention kernel's rate is that of the kernel, exponentials included.
+  const double functions =
+      work.attentionFlops() > 0
+          ? 0
+          : work.transcendentals / (device.gpu->functionGops * 1e9);
+  demand.arithmetic = std::max({demand.arithmetic, decode, functions});
+  return demand;
+}
+
 double qlora::secondsOf(const Work &work, const DeviceProfile &device) {
-  double arithmetic =
-      work.f32Flops / (device.gemmF32Gflops * 1e9) +
-      work.bf16Flops / (device.gemmBf16Gflops * 1e9) +
-      work.attentionFlops /
-          (device.gemmF32Gflops * 1e9 * kAttentionEfficiency);
-  double memory = work.bytes / (device.copyGbps * 1e9);
-  double decode = 4 * work.decodedNumbers / (device.decodeGbps * 1e9);
-  double functions =
-      work.transcendentals / (kTranscendentalRate * device.cores);
-  return work.launches * kLaunchSeconds + std::max(arithmetic, memory) +
-         decode + functions;
+  return demandOf(work, device).seconds();
+}
+
+double qlora::secondsOf(const KernelRequest &request,
+                        const DeviceProfile &device) {
+  if (!device.gpu)
+    return secondsOf(kernelWork(request), device);
+  double seconds = 0;
+  for (const Work &work : cudaKernelWork(request))
+    seconds += secondsOf(work, device);
+  return seconds;
 }
 
 Work qlora::rowWork(double bytes, double transcendentals) {
@@ -58,10 +105,18 @@ Work qlora::rowWork(double bytes, double transcendentals) {
 }
 
 static double bytesOf(double elements, qlora_dtype dtype) {
-  // Four bits and the scales of blocks of 64, quantised themselves.
-  if (dtype == QLORA_DTYPE_NF4)
-    return elements * 0.53;
   return elements * dtypeBits(dtype) / 8;
+}
+
+/// A weight as it is stored: `w` of panel_matmul and decode.
+static double storedBytes(const KernelRequest &r) {
+  const int64_t elements = r.constant("rows") * r.constant("columns");
+  const qlora_dtype dtype = *r.dtype("w");
+  if (dtype != QLORA_DTYPE_NF4)
+    return bytesOf(double(elements), dtype);
+  return double(NF4Layout::of(elements, r.constant("block"),
+                              r.constant("double_quant") != 0)
+                    .bytes);
 }
 
 /// bf16 and f16 only change width, as fast as they are read.
@@ -90,7 +145,10 @@ Work qlora::attentionWork(const AttentionShape &shape, qlora_dtype dtype,
   double pairs = window * (length - window) + window * (window + 1) / 2;
   pairs *= double(shape.batch) * shape.heads;
   Work work;
-  work.attentionFlops = (backward ? 2.5 : 1.0) * 4 * pairs * shape.dim;
+  const double flops = (backward ? 2.5 : 1.0) * 4 * pairs * shape.dim;
+  (dtype == QLORA_DTYPE_F32 ? work.attentionF32Flops
+   : backward               ? work.attentionBackwardFlops
+                            : work.attentionForwardFlops) = flops;
   work.transcendentals = pairs;
   double tokens = double(shape.batch) * shape.length;
   double elements = tokens * shape.dim * (2 * shape.heads + 2 * shape.kvHeads);
@@ -122,7 +180,7 @@ static Work panelMatmulWork(const KernelRequest &r) {
   work.bf16Flops /= kPanelEfficiency;
   // W comes from memory as it is stored; its numbers stay in cache.
   double weights = double(rows) * columns;
-  work.bytes += bytesOf(weights, *r.dtype("w")) - bytesOf(weights, compute);
+  work.bytes += storedBytes(r) - bytesOf(weights, compute);
   work.decodedNumbers = decodedNumbers(weights, *r.dtype("w"));
   // Without the transpose every panel adds to the whole of c.
   if (!transpose) {
@@ -136,9 +194,7 @@ static Work panelMatmulWork(const KernelRequest &r) {
 
 static Work decodeWork(const KernelRequest &r) {
   double elements = double(r.constant("rows")) * r.constant("columns");
-  Work work = rowWork(bytesOf(elements, *r.dtype("w")) +
-                          bytesOf(elements, *r.dtype("out")),
-                      0);
+  Work work = rowWork(storedBytes(r) + bytesOf(elements, *r.dtype("out")), 0);
   work.decodedNumbers = decodedNumbers(elements, *r.dtype("w"));
   return work;
 }
@@ -214,24 +270,25 @@ static Work clipNormWork(const KernelRequest &r) {
 namespace {
 struct KernelWorkRow {
   std::string_view op;
+  WorkCategory category;
   Work (*work)(const KernelRequest &);
 };
 } // namespace
 
 static constexpr KernelWorkRow kRows[] = {
-    {"matmul", matmulWork},
-    {"panel_matmul", panelMatmulWork},
-    {"decode", decodeWork},
-    {"attention", attentionForwardWork},
-    {"attention_grad", attentionBackwardWork},
-    {"head_loss", headLossWork},
-    {"head_loss_grad", headLossGradWork},
-    {"embedding", embeddingWork},
-    {"embedding_grad", embeddingGradWork},
-    {"column_sum", columnSumWork},
-    {"accumulate", accumulateWork},
-    {"copy_rows", copyRowsWork},
-    {"clip_norm", clipNormWork},
+    {"matmul", WorkCategory::kGemm, matmulWork},
+    {"panel_matmul", WorkCategory::kGemm, panelMatmulWork},
+    {"decode", WorkCategory::kDecode, decodeWork},
+    {"attention", WorkCategory::kAttention, attentionForwardWork},
+    {"attention_grad", WorkCategory::kAttention, attentionBackwardWork},
+    {"head_loss", WorkCategory::kHead, headLossWork},
+    {"head_loss_grad", WorkCategory::kHead, headLossGradWork},
+    {"embedding", WorkCategory::kRows, embeddingWork},
+    {"embedding_grad", WorkCategory::kRows, embeddingGradWork},
+    {"column_sum", WorkCategory::kRows, columnSumWork},
+    {"accumulate", WorkCategory::kRows, accumulateWork},
+    {"copy_rows", WorkCategory::kRows, copyRowsWork},
+    {"clip_norm", WorkCategory::kRows, clipNormWork},
 };
 
 static const KernelWorkRow *findRow(std::string_view op) {
@@ -247,4 +304,10 @@ Work qlora::kernelWork(const KernelRequest &request) {
   const KernelWorkRow *row = findRow(request.op->name);
   assert(row && "an op of Kernels.def without a row in CostModel.cpp");
   return row->work(request);
+}
+
+WorkCategory qlora::categoryOf(const KernelOp &op) {
+  const KernelWorkRow *row = findRow(op.name);
+  assert(row && "an op of Kernels.def without a row in CostModel.cpp");
+  return row->category;
 }

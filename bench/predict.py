@@ -1,0 +1,169 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+
+"""Predicted steps of 8B, 70B and 0.6B shapes on GPUs that are not there.
+
+    bench/predict.py [--card h200] [--memory-limit 130GiB] [--work DIR]
+                     [CASE...]
+
+Compiles each case for one architecture (nvcc is needed, a GPU is not) within
+the card's memory, runs `qlora-run --device null:CARD` and prints Markdown: the
+predicted tokens per second and milliseconds beside what others publish and
+what a roofline with the same rates gives, the parts of a step, the memory plan
+and the seconds of compiling. Nothing is measured on a GPU.
+"""
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+from dataclasses import dataclass
+
+from ours import TOOLS, call
+from shapes import REPOSITORY, SHAPES, write_shape
+
+QLORA = ("--load-in-4bit", "--bnb-4bit-use-double-quant")
+
+
+@dataclass
+class Case:
+    """One row; `roofline` is the design's estimate for one GPU, tokens per
+    second: fused LoRA, two decodes of each 4-bit weight, element-wise ops
+    recomputed, nothing overlapped."""
+    name: str
+    shape: str
+    length: int
+    batch: int = 2
+    accumulation: int = 4
+    flags: tuple = QLORA
+    gpus: tuple = (1,)
+    published: str = ""
+    roofline: int = 0
+    limit: str = ""
+
+
+CASES = (
+    Case("G1 Llama-3.1-8B QLoRA", "llama3.1-8b", 2048, gpus=(1, 2, 4, 8, 64),
+         published="Unsloth 8,400 (H200)", roofline=20313),
+    Case("G1 Llama-3.1-8B QLoRA, 24 GiB", "llama3.1-8b", 2048, limit="24GiB",
+         roofline=20313),
+    Case("G1 Qwen3-8B QLoRA", "qwen3-8b", 2048,
+         published="Surogate 9,400 (H100)", roofline=19921),
+    Case("G2 Llama-3.1-8B bf16 LoRA", "llama3.1-8b", 4096, flags=(),
+         published="NeMo AutoModel 12,473 (H100)", roofline=19718),
+    Case("G2 Llama-3.1-8B QLoRA", "llama3.1-8b", 4096, roofline=19338),
+    Case("G2 Llama-3.1-8B QLoRA", "llama3.1-8b", 8192, batch=1,
+         roofline=17025),
+    Case("G3 Qwen3-0.6B QLoRA", "qwen3-0.6b", 2048,
+         published="Unsloth 18,300 (H200)", roofline=139000),
+    Case("G4 Llama-3.1-8B QLoRA, 8 GiB", "llama3.1-8b", 2048, limit="8GiB"),
+    Case("G4 Llama-3.1-8B QLoRA, 6.6 GiB", "llama3.1-8b", 2048, limit="6.6GiB",
+         published="torchtune 7.4 GiB"),
+    Case("G5 Llama-3.1-70B QLoRA", "llama3.1-70b", 2048, gpus=(1, 4),
+         published="FSDP-QLoRA 3,144 (4 x H100)", roofline=2400),
+)
+
+
+def cpu_seconds():
+    """Of the programs that have ended: other load does not count."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def compile_case(case, options):
+    """The module; the CPU seconds that qloracc took, kernels cached or not."""
+    folder = os.path.join(options.work, f"{case.shape}-{case.length}")
+    write_shape(folder, SHAPES[case.shape], max(4096, case.length))
+    model, module = f"{folder}/m.mlir", f"{folder}/t.so"
+    call(f"{TOOLS}/qlora-import", folder, "-o", model)
+    start = cpu_seconds()
+    done = subprocess.run(
+        [f"{TOOLS}/qloracc", model, "-o", module, "--target", "cuda",
+         "--cuda-arch", options.cuda_arch, "--device-profile", options.card,
+         "--compute-dtype", "bfloat16", "--lora-r", "16", "--lora-alpha", "32",
+         "--per-device-train-batch-size", str(case.batch), "--max-length",
+         str(case.length), "--memory-limit", case.limit or options.memory_limit,
+         *case.flags], capture_output=True, text=True)
+    seconds = cpu_seconds() - start
+    if done.returncode:
+        return None, done.stderr.strip().splitlines()[0]
+    return module, seconds
+
+
+def predict(case, module, gpus, options):
+    done = subprocess.run(
+        [f"{TOOLS}/qlora-run", module, "--device", f"null:{options.card}",
+         "--gpus", str(gpus), "--gradient-accumulation-steps",
+         str(case.accumulation), "--log-format", "json"],
+        capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    report = json.loads(done.stdout)
+    return report["predictions"][0], sum(report["memory_bytes"].values())
+
+
+def milliseconds(prediction):
+    """Of one micro-batch, so that steps compare."""
+    each = 1e3 / prediction["micro_batches"]
+    parts = {name: part["seconds"] * each
+             for name, part in prediction["parts"].items()}
+    parts["starts"] = prediction["launch_seconds"] * each
+    parts["overlapped"] = 0 - prediction["overlapped_seconds"] * each
+    parts["exposed"] = prediction["exposed_communication_seconds"] * each
+    return parts
+
+
+def print_rates(rows, card):
+    print(f"| case | T x B x GA | GPUs | predicted tok/s ({card}) | step, ms | "
+          "share of GEMM rate | roofline | published | plan | compile, CPU |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
+    for case, gpus, prediction, plan, seconds in rows:
+        roofline = f"{case.roofline * gpus:,}" if case.roofline else ""
+        print(f"| {case.name} | {case.length} x {case.batch} x "
+              f"{case.accumulation} | {gpus} | "
+              f"{prediction['tokens_per_second']:,.0f} | "
+              f"{prediction['step_seconds'] * 1e3:,.1f} | "
+              f"{prediction['share_of_gemm_rate']:.0%} | {roofline} | "
+              f"{case.published if gpus == case.gpus[0] else ''} | "
+              f"{plan / 2**30:.1f} GiB | {seconds:.1f} s |")
+
+
+def print_parts(rows):
+    names = list(milliseconds(rows[0][2]))
+    print("\n| ms of a micro-batch | GPUs | " + " | ".join(names) + " |")
+    print("|---" * (len(names) + 2) + "|")
+    for case, gpus, prediction, _, _ in rows:
+        parts = milliseconds(prediction)
+        print(f"| {case.name}, T = {case.length} | {gpus} | " +
+              " | ".join(f"{parts[name]:.1f}" for name in names) + " |")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("cases", nargs="*", help="words of a case's name")
+    parser.add_argument("--card", default="h200")
+    parser.add_argument("--cuda-arch", default="sm_90")
+    parser.add_argument("--memory-limit", default="130GiB")
+    parser.add_argument("--work", default=os.path.join(REPOSITORY, "out",
+                                                       "predict"))
+    options = parser.parse_args()
+    rows = []
+    for case in CASES:
+        if options.cases and not any(word in case.name
+                                     for word in options.cases):
+            continue
+        module, seconds = compile_case(case, options)
+        if module is None:
+            print(f"{case.name}, T = {case.length}: {seconds}\n")
+            continue
+        for gpus in case.gpus:
+            prediction, plan = predict(case, module, gpus, options)
+            rows.append((case, gpus, prediction, plan, seconds))
+    if rows:
+        print_rates(rows, options.card)
+        print_parts(rows)
+
+
+if __name__ == "__main__":
+    main()

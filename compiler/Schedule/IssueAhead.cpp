@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: MIT
+
+// Which launches can go ahead, and how far (IssueAhead.h).
+
+#include "compiler/Schedule/IssueAhead.h"
+
+#include "compiler/Schedule/Commands.h"
+#include "runtime/Kernels/CostModel.h"
+
+#include "llvm/ADT/MapVector.h"
+
+#include "runtime/ABI/module.h"
+
+using namespace mlir;
+using namespace qlora;
+using namespace qlora::program;
+
+/// Arithmetic beside a launch, in its own seconds: the cost model is right to
+/// a factor of 1.5, and two kernels side by side are slower than each alone.
+static constexpr double kCover = 2.0;
+
+namespace {
+
+/// Launches whose buffers have the same first reader.
+struct Prepared {
+  size_t reader = 0; ///< position
+  SmallVector<LaunchOp> launches;
+};
+
+class AheadIssuer {
+public:
+  AheadIssuer(EntryOp entry, SymbolTable &symbols, const DeviceProfile &device)
+      : commands(commandsOf(entry)), symbols(symbols), device(device) {}
+
+  unsigned run();
+
+private:
+  std::vector<Prepared> collect();
+  size_t placeFor(const Prepared &prepared, size_t earliest);
+  Work workOf(LaunchOp launch);
+  double coverOf(Operation *command);
+
+  SmallVector<Operation *> commands;
+  SymbolTable &symbols;
+  const DeviceProfile &device;
+  DenseSet<Operation *> ahead;
+};
+
+} // namespace
+
+//===----------------------------------------------------------------------===//
+// Which
+//===----------------------------------------------------------------------===//
+
+/// The buffer that a launch prepares from frozen parameters alone; null if it
+/// does anything else.
+static BufferOp preparedBy(Operation *command) {
+  auto launch = dyn_cast<LaunchOp>(command);
+  if (!launch)
+    return {};
+  bool readsFrozen = false;
+  BufferOp made;
+  for (auto [operand, access] :
+       llvm::zip_equal(launch.getOperands(), launch.getAccess())) {
+    BufferOp buffer = rootOf(operand);
+    if (access == QLORA_READ && buffer.getArena() == Arena::Frozen)
+      readsFrozen = true;
+    else if (access == QLORA_WRITE && !made &&
+             buffer.getArena() == Arena::Activation)
+      made = buffer;
+    else
+      return {};
+  }
+  return readsFrozen ? made : BufferOp();
+}
+
+/// By reader, in their order.
+std::vector<Prepared> AheadIssuer::collect() {
+  llvm::MapVector<Operation *, SmallVector<LaunchOp>> waiting;
+  DenseSet<Operation *> touched; // by others
+  std::vector<Prepared> found;
+  for (auto [position, command] : llvm::enumerate(commands)) {
+    BufferOp made = preparedBy(command);
+    if (made && !touched.contains(made)) {
+      waiting[made].push_back(cast<LaunchOp>(command));
+      continue;
+    }
+    Prepared prepared{position, {}};
+    for (Value operand : command->getOperands()) {
+      Operation *buffer = rootOf(operand);
+      if (touched.insert(buffer).second)
+        if (auto it = waiting.find(buffer); it != waiting.end())
+          llvm::append_range(prepared.launches, it->second);
+    }
+    if (prepared.launches.empty())
+      continue;
+    ahead.insert_range(prepared.launches);
+    found.push_back(std::move(prepared));
+  }
+  return found;
+}
+
+//===----------------------------------------------------------------------===//
+// When
+//===----------------------------------------------------------------------===//
+
+Work AheadIssuer::workOf(LaunchOp launch) {
+  auto kernel = symbols.lookup<program::KernelOp>(launch.getKernel());
+  if (kernel.getOp())
+    return kernelWork(requestOf(launch, findKernelOp(*kernel.getOp())));
+  double bytes = 0;
+  for (Value operand : launch.getOperands()) {
+    auto view = operand.getDefiningOp<ViewOp>();
+    bytes += view ? view.getBytes() : rootOf(operand).getBytes();
+  }
+  return rowWork(bytes, 0);
+}
+
+/// Seconds in which a command leaves the memory to others.
+double AheadIssuer::coverOf(Operation *command) {
+  auto launch = dyn_cast<LaunchOp>(command);
+  if (!launch || ahead.contains(launch))
+    return 0;
+  Work work = workOf(launch), memory;
+  work.launches = 0;
+  memory.bytes = work.bytes;
+  return secondsOf(work, device) - secondsOf(memory, device);
+}
+
+/// The position that the launches go before.
+size_t AheadIssuer::placeFor(const Prepared &prepared, size_t earliest) {
+  double needed = 0;
+  for (LaunchOp launch : prepared.launches)
+    needed += kCover * secondsOf(workOf(launch), device);
+  size_t place = prepared.reader;
+  for (double cover = 0; place > earliest && cover < needed;)
+    cover += coverOf(commands[--place]);
+  // Those that move themselves mark no place.
+  while (ahead.contains(commands[place]))
+    ++place;
+  return place;
+}
+
+/// Moves what makes `buffer` before `user`, if it comes after it.
+static void hoist(Value buffer, Operation *user) {
+  Operation *maker = buffer.getDefiningOp();
+  if (maker->isBeforeInBlock(user))
+    return;
+  maker->moveBefore(user);
+  for (Value source : maker->getOperands())
+    hoist(source, maker);
+}
+
+unsigned AheadIssuer::run() {
+  unsigned moved = 0;
+  size_t earliest = 0;
+  for (const Prepared &prepared : collect()) {
+    Operation *place = commands[placeFor(prepared, earliest)];
+    for (LaunchOp launch : prepared.launches) {
+      launch->moveBefore(place);
+      for (Value operand : launch.getOperands())
+        hoist(operand, launch);
+      launch.setQueue(QLORA_QUEUE_COPY);
+    }
+    moved += prepared.launches.size();
+    earliest = prepared.reader;
+  }
+  return moved;
+}
+
+unsigned qlora::issueAhead(EntryOp entry, SymbolTable &symbols,
+                           const DeviceProfile &device) {
+  return AheadIssuer(entry, symbols, device).run();
+}

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: MIT
+
+// dlopen, the version, and NCCL's error codes in words.
+
+#include "runtime/Device/Cuda/NcclApi.h"
+
+#include "runtime/Device/Cuda/FindSymbol.h"
+
+#include <string_view>
+
+namespace qlora {
+
+static constexpr const char *kFile = "libnccl.so.2";
+/// 10000 * major + 100 * minor + patch; until 2.8, 1000 * major + ...
+static constexpr int kMinVersion = 21400;
+static constexpr int kFirstLongVersion = 10000;
+
+static Status tooOld(const char *file, int version) {
+  const int unit = version < kFirstLongVersion ? 1000 : 10000;
+  return Status::error(StatusCode::kUnavailable,
+                       "{} is NCCL {}.{}.{}, but {}.{} or later is needed; "
+                       "update it, or use --gpus 1",
+                       file, version / unit, version % unit / 100,
+                       version % 100, kMinVersion / 10000,
+                       kMinVersion % 10000 / 100);
+}
+
+StatusOr<Nccl> Nccl::openFile(const char *file) {
+  void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+  if (!library)
+    return Status::error(StatusCode::kUnavailable,
+                         "more than one GPU needs NCCL, but {} cannot be "
+                         "opened ({}); install libnccl2 2.14 or later and "
+                         "name its folder in LD_LIBRARY_PATH, or use --gpus 1",
+                         file, dlerror());
+  Nccl nccl{};
+  QLORA_RETURN_IF_ERROR(
+      findSymbol(library, file, "ncclGetVersion", nccl.getVersion));
+  int version = 0;
+  if (ncclResult_t result = nccl.getVersion(&version))
+    return Status::error(StatusCode::kUnavailable,
+                         "{}: ncclGetVersion fails with error {}", file,
+                         result);
+  // Before the other symbols: an old library lacks some of them.
+  if (version < kMinVersion)
+    return tooOld(file, version);
+  QLORA_RETURN_IF_ERROR(
+      findSymbol(library, file, "ncclGetLastError", nccl.getLastError));
+#define QLORA_NCCL(Name, Symbol, Parameters)                                   \
+  QLORA_RETURN_IF_ERROR(findSymbol(library, file, #Symbol, nccl.Name));
+#include "runtime/Device/Cuda/CudaSymbols.inc"
+  return nccl;
+}
+
+StatusOr<const Nccl *> Nccl::open() {
+  static const StatusOr<Nccl> nccl = openFile(kFile);
+  QLORA_RETURN_IF_ERROR(nccl.status());
+  return &nccl.value();
+}
+
+static std::string_view resultName(ncclResult_t result) {
+  switch (result) {
+  case 1:
+    return "ncclUnhandledCudaError";
+  case 2:
+    return "ncclSystemError";
+  case 3:
+    return "ncclInternalError";
+  case 4:
+    return "ncclInvalidArgument";
+  case 5:
+    return "ncclInvalidUsage";
+  case kNcclRemoteError:
+    return "ncclRemoteError";
+  default:
+    return "unknown error";
+  }
+}
+
+/// What the library says, as the end of a line; it may say several.
+static std::string lastError(const Nccl &nccl) {
+  const char *words = nccl.getLastError(nullptr);
+  std::string text = words ? words : "";
+  text.resize(text.find_last_not_of(" \n") + 1);
+  for (char &letter : text)
+    if (letter == '\n')
+      letter = ' ';
+  return text.empty() ? "; NCCL_DEBUG=WARN in the environment tells more"
+                      : ": " + text;
+}
+
+Status Nccl::check(ncclResult_t result, const char *what) const {
+  if (result == 0 || result == kNcclInProgress)
+    return Status::ok();
+  return Status::error(result == kNcclRemoteError ? StatusCode::kAborted
+                                                  : StatusCode::kUnavailable,
+                       "{}: {} ({}){}", what, resultName(result), result,
+                       lastError(*this));
+}
+
+} // namespace qlora

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: MIT
+
+// NCCL as a table of functions, opened when a program with collectives starts
+// on more than one GPU; a run on one GPU needs no NCCL.
+//
+// A table lives as long as the process. Thread-safe after open().
+
+#ifndef QLORA_RUNTIME_DEVICE_CUDA_NCCLAPI_H
+#define QLORA_RUNTIME_DEVICE_CUDA_NCCLAPI_H
+
+#include "runtime/Core/Status.h"
+#include "runtime/Device/Cuda/CudaTypes.h"
+
+namespace qlora {
+
+/// libnccl.so.2, of 2.14 or later: the first with communicators that do not
+/// block.
+struct Nccl {
+  /// kUnavailable, in one line, where there is none, where it is too old, and
+  /// where it lacks a function.
+  static StatusOr<const Nccl *> open();
+  /// The same of another file, which stays open too. For tests.
+  static StatusOr<Nccl> openFile(const char *file);
+
+  /// "ncclAllReduce: ncclSystemError (2)" with what the library says of its
+  /// last error, where `result` is an error; kNcclInProgress is none. An error
+  /// of another rank is kAborted, all else kUnavailable.
+  Status check(ncclResult_t result, const char *what) const;
+
+#define QLORA_NCCL(Name, Symbol, Parameters) ncclResult_t(*Name) Parameters;
+#include "runtime/Device/Cuda/CudaSymbols.inc"
+  /// Words for the last error of this process. May be null.
+  const char *(*getLastError)(ncclComm_t);
+};
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_DEVICE_CUDA_NCCLAPI_H

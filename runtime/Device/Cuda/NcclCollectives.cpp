@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: MIT
+
+// A communicator from its id to its end, and what the host does while it
+// waits.
+
+#include "runtime/Device/Cuda/NcclCollectives.h"
+
+#include <algorithm>
+#include <array>
+#include <thread>
+
+namespace qlora {
+
+using Clock = std::chrono::steady_clock;
+using namespace std::chrono_literals;
+
+/// Of an abort, and of leaving the group. Below the time that a launcher gives
+/// ranks to end, so that the cause is heard.
+static constexpr auto kEndBound = 1s;
+/// Other ranks are asked for so often while the host waits.
+static constexpr auto kCheckInterval = 50ms;
+/// A rank whose end made work fail here is known to be gone after this.
+static constexpr auto kFarewell = 100ms;
+static constexpr auto kPause = 100us;
+
+/// The id of rank 0. A byte travels as a float, to which all others add 0.
+StatusOr<ncclUniqueId> NcclCollectives::shareUniqueId() {
+  ncclUniqueId id{};
+  if (host.rank() == 0)
+    QLORA_RETURN_IF_ERROR(nccl.check(nccl.getUniqueId(&id), "ncclGetUniqueId"));
+  std::array<float, sizeof id.internal> bytes;
+  std::transform(
+      std::begin(id.internal), std::end(id.internal), bytes.begin(),
+      [](char byte) { return static_cast<float>(static_cast<uint8_t>(byte)); });
+  QLORA_RETURN_IF_ERROR(host.allReduceSum(bytes.data(), bytes.size()));
+  std::transform(
+      bytes.begin(), bytes.end(), std::begin(id.internal), [](float byte) {
+        return static_cast<char>(static_cast<uint8_t>(byte));
+      });
+  return id;
+}
+
+Status NcclCollectives::initialise() {
+  constexpr const char *kCall = "ncclCommInitRankConfig";
+  QLORA_ASSIGN_OR_RETURN(ncclUniqueId id, shareUniqueId());
+  ncclConfig_t config;
+  config.blocking = 0;
+  Status status =
+      finish(kCall,
+             nccl.commInitRankConfig(&communicator, host.size(), id,
+                                     host.rank(), &config),
+             host.timeout());
+  if (status.isOk() || status.code() == StatusCode::kAborted)
+    return status;
+  return status.withContext("the GPUs cannot connect (each rank needs a card "
+                            "of its own, the one of its LOCAL_RANK)");
+}
+
+StatusOr<std::unique_ptr<NcclCollectives>>
+NcclCollectives::connect(const Nccl &nccl, Collectives &host) {
+  std::unique_ptr<NcclCollectives> gpus(new NcclCollectives(nccl, host));
+  QLORA_RETURN_IF_ERROR(gpus->initialise());
+  return gpus;
+}
+
+NcclCollectives::~NcclCollectives() {
+  if (!leave())
+    abort();
+  if (aborting.valid())
+    aborting.wait_for(kEndBound);
+}
+
+/// Finalising waits until no rank works on another's memory any more.
+bool NcclCollectives::leave() {
+  if (!communicator || aborting.valid())
+    return false;
+  Status status = finish("ncclCommFinalize", nccl.commFinalize(communicator),
+                         kEndBound);
+  if (status.isOk())
+    status = nccl.check(nccl.commDestroy(communicator), "ncclCommDestroy");
+  if (status.isOk())
+    communicator = nullptr;
+  return status.isOk();
+}
+
+Status NcclCollectives::checkOthersNowAndThen() {
+  const Clock::time_point now = Clock::now();
+  if (now - lastChecked < kCheckInterval)
+    return Status::ok();
+  lastChecked = now;
+  return host.checkOthers();
+}
+
+/// The communicator belongs to the abort from its start on.
+Status NcclCollectives::checkUse() const {
+  if (!aborting.valid())
+    return Status::ok();
+  return Status::error(StatusCode::kAborted,
+                       "the GPUs of the other ranks were given up before");
+}
+
+Status NcclCollectives::checkState(const char *what, ncclResult_t &state) {
+  QLORA_RETURN_IF_ERROR(checkUse());
+  QLORA_RETURN_IF_ERROR(
+      nccl.check(nccl.commGetAsyncError(communicator, &state),
+                 "ncclCommGetAsyncError"));
+  return nccl.check(state, what);
+}
+
+static Status takesTooLong(const char *what, std::chrono::nanoseconds bound) {
+  return Status::error(StatusCode::kUnavailable,
+                       "{} has not ended after {} s: another rank hangs, or is "
+                       "slower than --ddp-timeout allows",
+                       what,
+                       std::chrono::duration<double>(bound).count());
+}
+
+Status NcclCollectives::progress(const char *what, ncclResult_t &state,
+                                 std::chrono::nanoseconds waited,
+                                 std::chrono::nanoseconds bound) {
+  state = 0;
+  if (Status status = checkState(what, state); !status.isOk())
+    return judge(status);
+  Status status = checkOthersNowAndThen();
+  if (status.isOk() && waited > bound)
+    status = takesTooLong(what, bound);
+  if (!status.isOk())
+    abort();
+  return status;
+}
+
+Status NcclCollectives::finish(const char *what, ncclResult_t result,
+                               std::chrono::nanoseconds bound) {
+  const Clock::time_point start = Clock::now();
+  if (Status status = nccl.check(result, what); !status.isOk())
+    return judge(status);
+  while (result == kNcclInProgress) {
+    std::this_thread::sleep_for(kPause);
+    QLORA_RETURN_IF_ERROR(progress(what, result, Clock::now() - start, bound));
+  }
+  return Status::ok();
+}
+
+Status NcclCollectives::allReduceSum(CUdeviceptr data, uint64_t count,
+                                     CUstream stream) {
+  QLORA_RETURN_IF_ERROR(checkUse());
+  auto *values = reinterpret_cast<float *>(data);
+  return finish("ncclAllReduce",
+                nccl.allReduce(values, values, count, kNcclFloat32, kNcclSum,
+                               communicator, stream),
+                host.timeout());
+}
+
+static constexpr const char *kOnTheCard = "all_reduce on the GPU";
+
+Status NcclCollectives::look(std::chrono::nanoseconds waited) {
+  ncclResult_t state = 0;
+  return progress(kOnTheCard, state, waited, host.timeout());
+}
+
+/// NCCL ends a collective that fails as it ends any: only its state tells.
+Status NcclCollectives::confirm() {
+  ncclResult_t state = 0;
+  Status status = checkState(kOnTheCard, state);
+  return status.isOk() ? status : judge(status);
+}
+
+/// Where another rank's end may be the cause, that one reports it.
+Status NcclCollectives::judge(Status failure) {
+  abort();
+  const Clock::time_point start = Clock::now();
+  do {
+    if (Status gone = host.checkOthers(); !gone.isOk())
+      return Status::error(StatusCode::kAborted, "{} ({})", gone.message(),
+                           failure.message());
+    std::this_thread::sleep_for(kPause);
+  } while (Clock::now() - start < kFarewell);
+  return failure;
+}
+
+void NcclCollectives::abort() {
+  if (!communicator || aborting.valid())
+    return;
+  std::promise<void> done;
+  aborting = done.get_future();
+  std::thread([abort = nccl.commAbort, communicator = communicator,
+               done = std::move(done)]() mutable {
+    (void)abort(communicator); // what led here is the error
+    done.set_value();
+  }).detach();
+}
+
+} // namespace qlora

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: MIT
+
+// Sums over the GPUs of a job, one rank each, by NCCL.
+//
+//   QLORA_ASSIGN_OR_RETURN(auto gpus, NcclCollectives::connect(nccl, host));
+//   QLORA_RETURN_IF_ERROR(gpus->allReduceSum(gradients, count, stream));
+//   queues.setWatch(gpus.get());
+//   QLORA_RETURN_IF_ERROR(queues.synchronize());
+//
+// Bits. NCCL adds an element up on one rank, or in the switch, and sends the
+// result to all: every rank has the same bits. K ranks and one rank with K
+// accumulations agree to rounding only.
+//
+// Bounds. The communicator does not block: a call that NCCL has not finished
+// is asked for until it is, and the host's waits for the card go through
+// look(). Each ends with an error when NCCL reports one, when another rank is
+// gone, or after host.timeout(); running collectives are then aborted, by a
+// thread of its own, since NCCL may take long for it: the end of this object
+// waits for a second. The cause is what the rank that failed first reports: an
+// error that comes of another rank's end is kAborted.
+
+#ifndef QLORA_RUNTIME_DEVICE_CUDA_NCCLCOLLECTIVES_H
+#define QLORA_RUNTIME_DEVICE_CUDA_NCCLCOLLECTIVES_H
+
+#include <cstdint>
+#include <future>
+#include <memory>
+
+#include "runtime/Device/Collectives.h"
+#include "runtime/Device/Cuda/CudaQueues.h"
+#include "runtime/Device/Cuda/NcclApi.h"
+
+namespace qlora {
+
+class NcclCollectives final : public HostWatch {
+public:
+  /// Meets the other ranks of `host`, which outlives this, as does `nccl`.
+  /// The context of this rank's card is current.
+  static StatusOr<std::unique_ptr<NcclCollectives>>
+  connect(const Nccl &nccl, Collectives &host);
+  /// Leaves the group together with the other ranks, or aborts where they do
+  /// not come. Graphs that hold collectives have to be gone.
+  ~NcclCollectives() override;
+
+  /// data[0, count) := its sum over all ranks, in the order of the stream, or
+  /// in its capture. The same calls in the same order on every rank.
+  Status allReduceSum(CUdeviceptr data, uint64_t count, CUstream stream);
+
+  Status look(std::chrono::nanoseconds waited) override;
+  Status confirm() override;
+  Status judge(Status failure) override;
+
+  /// Makes collectives that are running end, with whatever they have. Does
+  /// not wait for it: NCCL itself waits until graphs that hold collectives
+  /// are gone.
+  void abort();
+
+private:
+  NcclCollectives(const Nccl &nccl, Collectives &host)
+      : nccl(nccl), host(host) {}
+  Status initialise();
+  StatusOr<ncclUniqueId> shareUniqueId();
+  /// Waits until the call that returned `result` has taken effect.
+  Status finish(const char *what, ncclResult_t result,
+                std::chrono::nanoseconds bound);
+  /// One look at what NCCL is at; `state` tells whether it is done.
+  Status progress(const char *what, ncclResult_t &state,
+                  std::chrono::nanoseconds waited,
+                  std::chrono::nanoseconds bound);
+  Status checkUse() const;
+  Status checkState(const char *what, ncclResult_t &state);
+  Status checkOthersNowAndThen();
+  bool leave();
+
+  const Nccl &nccl;
+  Collectives &host;
+  ncclComm_t communicator = nullptr;
+  std::future<void> aborting; ///< valid once aborted
+  std::chrono::steady_clock::time_point lastChecked;
+};
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_DEVICE_CUDA_NCCLCOLLECTIVES_H

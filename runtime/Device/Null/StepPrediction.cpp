@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: MIT
+
+// Commands to kernels to a timeline to a step.
+
+#include "runtime/Device/Null/StepPrediction.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <tuple>
+
+#include "runtime/Device/LaunchRequest.h"
+#include "runtime/Device/Null/Timeline.h"
+
+namespace qlora {
+
+std::string_view stepPartName(StepPart part) {
+  static constexpr std::string_view kNames[] = {
+      "GEMM",         "thin GEMM",     "attention", "decode",
+      "element-wise", "head and loss", "optimizer"};
+  return kNames[size_t(part)];
+}
+
+Work StepPrediction::work() const {
+  Work sum;
+  for (const PartTotal &part : parts)
+    sum += part.work;
+  return sum;
+}
+
+double allReduceSeconds(double bytes, int64_t ranks, const GpuRates &gpu) {
+  if (ranks <= 1)
+    return 0;
+  const double local = double(std::min(ranks, gpu.gpusPerNode));
+  const double nodes = std::ceil(double(ranks) / double(gpu.gpusPerNode));
+  // A ring of n sends 2 (n - 1) / n of the bytes.
+  const double inside = 2 * (local - 1) / local * bytes;
+  const double between = 2 * (nodes - 1) / nodes * bytes / local;
+  return gpu.allReduceMicroseconds * 1e-6 * (1 + std::log2(nodes)) +
+         inside / (gpu.nodeLinkGbps * 1e9) + between / (gpu.networkGbps * 1e9);
+}
+
+namespace {
+
+StepPart partOf(WorkCategory category) {
+  switch (category) {
+  case WorkCategory::kGemm:
+    return StepPart::kGemm;
+  case WorkCategory::kAttention:
+    return StepPart::kAttention;
+  case WorkCategory::kDecode:
+    return StepPart::kDecode;
+  case WorkCategory::kRows:
+    return StepPart::kRows;
+  case WorkCategory::kHead:
+    return StepPart::kHead;
+  }
+  return StepPart::kRows;
+}
+
+/// Walks the entries of one step into a prediction.
+class StepWalk {
+public:
+  StepWalk(const LoadedModule &module, const PredictionRequest &request,
+           StepPrediction &step)
+      : module(module), request(request), step(step) {}
+
+  /// Adds `times` runs of an entry.
+  void add(const qlora_entry &entry, int64_t times);
+
+private:
+  void addCommand(const qlora_command &command);
+  void addLaunch(const qlora_command &command);
+  void addKernel(const qlora_command &command, WorkCategory category,
+                 const Work &work);
+  void addToGroup(const qlora_command &command, StepPart part,
+                  const Work &work, const Demand &demand);
+  void addCollective(const qlora_command &command);
+  double operandBytes(const qlora_command &command) const;
+
+  const LoadedModule &module;
+  const PredictionRequest &request;
+  StepPrediction &step;
+  bool isUpdate = false;
+  double times = 0; ///< of the entry
+  std::vector<TimelineItem> items;
+  /// Position in step.groups by kernel, part, FLOPs and bytes.
+  std::map<std::tuple<std::string, StepPart, double, double>, size_t> groupOf;
+};
+
+} // namespace
+
+/// Each operand read or written once; one that is updated, both.
+double StepWalk::operandBytes(const qlora_command &command) const {
+  double bytes = 0;
+  const auto operands = module.operands(command);
+  for (size_t i = 0; i < operands.size(); ++i) {
+    const qlora_access access = effectiveAccess(module, command, i);
+    bytes += double(operands[i].bytes) * (access == QLORA_READ_WRITE ? 2 : 1);
+  }
+  return bytes;
+}
+
+static StepPart refinedPart(StepPart part, const Work &work,
+                            const Demand &demand) {
+  if (part != StepPart::kGemm)
+    return part;
+  // Of a product with a narrow weight: the decode in front of it.
+  if (work.gemmFlops() == 0 && work.decodedNumbers > 0)
+    return StepPart::kDecode;
+  return demand.isMemoryBound() ? StepPart::kThinGemm : part;
+}
+
+void StepWalk::addKernel(const qlora_command &command, WorkCategory category,
+                         const Work &work) {
+  const Demand demand = demandOf(work, request.device);
+  const StepPart part = isUpdate ? StepPart::kOptimizer
+                                 : refinedPart(partOf(category), work, demand);
+  PartTotal &total = step.parts[size_t(part)];
+  Work all = work;
+  all *= times;
+  total.work += all;
+  total.seconds += times * demand.busy();
+  step.launchSeconds += times * demand.launch;
+  TimelineItem item;
+  item.queue = command.queue;
+  item.demand = demand;
+  items.push_back(item);
+  addToGroup(command, part, work, demand);
+}
+
+void StepWalk::addToGroup(const qlora_command &command, StepPart part,
+                          const Work &work, const Demand &demand) {
+  std::string kernel(commandKindName(command.kind)), label;
+  if (command.kind == QLORA_COMMAND_LAUNCH) {
+    const qlora_launch &launch = module.launches()[command.target];
+    kernel = module.kernels()[launch.kernel].name;
+    label = launch.label;
+  }
+  const auto [found, isNew] = groupOf.try_emplace(
+      {kernel, part, work.gemmFlops() + work.attentionFlops(), work.bytes},
+      step.groups.size());
+  if (isNew)
+    step.groups.push_back({kernel, label, part, work, demand});
+  step.groups[found->second].count += times;
+}
+
+void StepWalk::addLaunch(const qlora_command &command) {
+  const qlora_launch &launch = module.launches()[command.target];
+  const KernelRow *row = findLaunchRow(module, launch);
+  if (!row)
+    return addKernel(command, WorkCategory::kRows,
+                     rowWork(operandBytes(command), 0));
+  const KernelRequest kernel = makeRequest(module, command, *row->op);
+  const WorkCategory category = categoryOf(*row->op);
+  if (!request.device.gpu)
+    return addKernel(command, category, kernelWork(kernel));
+  for (const Work &work : cudaKernelWork(kernel))
+    addKernel(command, category, work);
+}
+
+void StepWalk::addCollective(const qlora_command &command) {
+  const uint64_t bytes = module.operands(command)[0].bytes;
+  // A group of one sends nothing.
+  const double seconds =
+      request.ranks == 1 ? 0
+                         : allReduceSeconds(double(bytes), request.ranks,
+                                            *request.device.gpu);
+  TimelineItem item;
+  item.kind = TimelineItem::Kind::kCollective;
+  item.queue = command.queue;
+  item.demand.serial = seconds;
+  items.push_back(item);
+  step.collectives.push_back({command.target, bytes, seconds});
+}
+
+void StepWalk::addCommand(const qlora_command &command) {
+  TimelineItem item;
+  item.queue = command.queue;
+  item.event = command.target;
+  switch (command.kind) {
+  case QLORA_COMMAND_LAUNCH:
+    return addLaunch(command);
+  case QLORA_COMMAND_FILL:
+  case QLORA_COMMAND_COPY:
+    return addKernel(command, WorkCategory::kRows,
+                     rowWork(operandBytes(command), 0));
+  case QLORA_COMMAND_ALL_REDUCE:
+    return addCollective(command);
+  case QLORA_COMMAND_RECORD:
+    item.kind = TimelineItem::Kind::kRecord;
+    return items.push_back(item);
+  case QLORA_COMMAND_WAIT:
+    item.kind = TimelineItem::Kind::kWait;
+    return items.push_back(item);
+  }
+}
+
+void StepWalk::add(const qlora_entry &entry, int64_t runs) {
+  if (runs == 0)
+    return;
+  isUpdate = entry.kind == QLORA_ENTRY_UPDATE;
+  times = double(runs);
+  items.clear();
+  for (const qlora_command &command : module.commands(entry))
+    addCommand(command);
+  const Timeline timeline = simulate(items);
+  step.seconds += times * timeline.seconds;
+  step.overlapped += times * timeline.overlapped;
+  step.exposedCommunication += times * timeline.exposedCommunication;
+}
+
+static Status checkRequest(const LoadedModule &module,
+                           const PredictionRequest &request) {
+  const bool isCuda = module.table().target == QLORA_TARGET_CUDA;
+  if (isCuda != request.device.gpu.has_value())
+    return Status::invalid("'{}' was compiled for {}, but {} is a {}; compile "
+                           "it with --target {}",
+                           module.path(), isCuda ? "cuda" : "cpu",
+                           request.device.cpu, isCuda ? "CPU" : "GPU",
+                           isCuda ? "cpu" : "cuda");
+  if (!isCuda && request.ranks > 1)
+    return Status::invalid("the profile of {} knows no links between ranks; "
+                           "predict --gpus 1",
+                           request.device.cpu);
+  return Status::ok();
+}
+
+static StatusOr<StepPrediction> predictStep(const LoadedModule &module,
+                                            const PredictionRequest &request,
+                                            const qlora_entry &last) {
+  const qlora_entry *update = module.entry(QLORA_ENTRY_UPDATE);
+  const qlora_entry *accumulate =
+      request.microBatches > 1
+          ? module.entry(QLORA_ENTRY_ACCUMULATE, last.batch, last.length)
+          : &last;
+  if (!accumulate || !update)
+    return Status::error(StatusCode::kDataLoss,
+                         "'{}' has no entry {}: there is no step to predict",
+                         module.path(), update ? "accumulate" : "update");
+  StepPrediction step;
+  step.ranks = request.ranks;
+  step.microBatches = request.microBatches;
+  step.batch = last.batch;
+  step.length = last.length;
+  StepWalk walk(module, request, step);
+  walk.add(*accumulate, request.microBatches - 1);
+  walk.add(last, 1);
+  walk.add(*update, 1);
+  std::stable_sort(step.groups.begin(), step.groups.end(),
+                   [](const KernelGroup &a, const KernelGroup &b) {
+                     return a.count * a.demand.seconds() >
+                            b.count * b.demand.seconds();
+                   });
+  return step;
+}
+
+StatusOr<std::vector<StepPrediction>>
+predictSteps(const LoadedModule &module, const PredictionRequest &request) {
+  QLORA_RETURN_IF_ERROR(checkRequest(module, request));
+  std::vector<StepPrediction> steps;
+  for (const qlora_entry &entry : module.entries()) {
+    if (entry.kind != QLORA_ENTRY_ACCUMULATE_LAST)
+      continue;
+    QLORA_ASSIGN_OR_RETURN(StepPrediction step,
+                           predictStep(module, request, entry));
+    steps.push_back(std::move(step));
+  }
+  std::sort(steps.begin(), steps.end(),
+            [](const StepPrediction &a, const StepPrediction &b) {
+              return a.length < b.length;
+            });
+  return steps;
+}
+
+} // namespace qlora

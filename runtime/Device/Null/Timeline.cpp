@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: MIT
+
+// From one end of a kernel to the next (Timeline.h).
+
+#include "runtime/Device/Null/Timeline.h"
+
+#include <algorithm>
+#include <array>
+#include <cassert>
+#include <vector>
+
+#include "runtime/ABI/module.h"
+
+namespace qlora {
+
+namespace {
+
+using Kind = TimelineItem::Kind;
+
+/// The items of one queue, and how much is left of the one that runs.
+struct Queue {
+  std::vector<const TimelineItem *> items;
+  size_t next = 0;
+  const TimelineItem *running = nullptr;
+  double left = 0; ///< seconds, were it alone
+};
+
+class Simulation {
+public:
+  explicit Simulation(std::span<const TimelineItem> items);
+  Timeline run();
+
+private:
+  bool advance(Queue &queue);
+  double slowdown() const;
+  void step();
+
+  std::array<Queue, QLORA_QUEUE_COUNT> queues;
+  std::vector<bool> happened; ///< by event
+  Timeline result;
+};
+
+} // namespace
+
+Simulation::Simulation(std::span<const TimelineItem> items) {
+  for (const TimelineItem &item : items) {
+    queues[item.queue].items.push_back(&item);
+    if (item.event >= happened.size())
+      happened.resize(item.event + 1);
+  }
+}
+
+/// Starts the queue's next kernel, past events; whether anything changed.
+bool Simulation::advance(Queue &queue) {
+  bool changed = false;
+  while (!queue.running && queue.next < queue.items.size()) {
+    const TimelineItem &item = *queue.items[queue.next];
+    if (item.kind == Kind::kWait && !happened[item.event])
+      return changed;
+    changed = true;
+    ++queue.next;
+    if (item.kind == Kind::kRecord)
+      happened[item.event] = true;
+    if (item.kind != Kind::kKernel && item.kind != Kind::kCollective)
+      continue;
+    queue.running = &item;
+    queue.left = item.demand.seconds();
+    if (item.kind == Kind::kKernel)
+      result.overlapped += queue.left;
+  }
+  return changed;
+}
+
+/// By how much the kernels that run now are slower than alone.
+double Simulation::slowdown() const {
+  double arithmetic = 0, memory = 0;
+  for (const Queue &queue : queues) {
+    if (!queue.running || queue.running->kind != Kind::kKernel)
+      continue;
+    const Demand &demand = queue.running->demand;
+    const double alone = demand.seconds();
+    if (alone <= 0)
+      continue;
+    arithmetic += demand.arithmetic / alone;
+    memory += demand.memory / alone;
+  }
+  return std::max({1.0, arithmetic, memory});
+}
+
+/// Until the first of those that run has ended.
+void Simulation::step() {
+  const double slow = slowdown();
+  const auto factor = [&](const Queue &queue) {
+    return queue.running->kind == Kind::kKernel ? slow : 1.0;
+  };
+  const Queue *first = nullptr;
+  bool hasKernel = false;
+  for (const Queue &queue : queues) {
+    if (!queue.running)
+      continue;
+    hasKernel |= queue.running->kind == Kind::kKernel;
+    if (!first || queue.left * factor(queue) < first->left * factor(*first))
+      first = &queue;
+  }
+  assert(first && "an event that is waited for before it is recorded");
+  const double passed = first->left * factor(*first);
+  for (Queue &queue : queues) {
+    if (!queue.running)
+      continue;
+    queue.left = &queue == first
+                     ? 0
+                     : std::max(0.0, queue.left - passed / factor(queue));
+    if (queue.left == 0)
+      queue.running = nullptr;
+  }
+  result.seconds += passed;
+  (hasKernel ? result.overlapped : result.exposedCommunication) +=
+      hasKernel ? -passed : passed;
+}
+
+Timeline Simulation::run() {
+  const auto isBusy = [](const Queue &queue) {
+    return queue.running || queue.next < queue.items.size();
+  };
+  for (;;) {
+    for (bool changed = true; changed;) {
+      changed = false;
+      for (Queue &queue : queues)
+        changed |= advance(queue);
+    }
+    if (std::none_of(queues.begin(), queues.end(), isBusy))
+      break;
+    step();
+  }
+  // Rounding of sums.
+  result.overlapped = std::max(0.0, result.overlapped);
+  return result;
+}
+
+Timeline simulate(std::span<const TimelineItem> items) {
+  return Simulation(items).run();
+}
+
+} // namespace qlora

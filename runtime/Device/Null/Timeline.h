@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: MIT
+
+// When the commands of an entry would run: one clock, as many queues as the
+// ABI has, RECORD and WAIT between them.
+//
+// Kernels of different queues that run at once share the card. Each alone
+// would use a part of its arithmetic and of its bandwidth (demand over
+// seconds); where the parts of one of the two add up to more than the whole,
+// all that run are slowed by the excess. So a decode beside a GEMM takes
+// bandwidth from it, and nothing else. Collectives share with nobody: they
+// are assumed to need neither.
+
+#ifndef QLORA_RUNTIME_DEVICE_NULL_TIMELINE_H
+#define QLORA_RUNTIME_DEVICE_NULL_TIMELINE_H
+
+#include <cstdint>
+#include <span>
+
+#include "runtime/Kernels/CostModel.h"
+
+namespace qlora {
+
+/// One kernel, collective or event, on its queue.
+struct TimelineItem {
+  enum class Kind { kKernel, kCollective, kRecord, kWait };
+  Kind kind = Kind::kKernel;
+  uint32_t queue = 0; ///< below QLORA_QUEUE_COUNT
+  uint32_t event = 0; ///< of kRecord and kWait
+  Demand demand;      ///< of kKernel; a collective has `serial` only
+};
+
+struct Timeline {
+  double seconds = 0; ///< until all queues have ended
+  /// While a collective ran and no kernel did.
+  double exposedCommunication = 0;
+  /// What kernels saved by running at once: their seconds alone, less those in
+  /// which any ran.
+  double overlapped = 0;
+};
+
+/// Walks the items, all queues from zero. Every event is recorded once, and
+/// before (in item order) it is waited for, as a loaded module's are.
+Timeline simulate(std::span<const TimelineItem> items);
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_DEVICE_NULL_TIMELINE_H

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: MIT
+
+// Seconds of a kernel on a device, from what it does: one model for what to
+// recompute, where to decode and the null device's predictions.
+//
+// A kernel's Work is a handful of counts. Its time on a CPU is
+//
+//   launch + max(arithmetic, memory) + decode + functions
+//
+// because a GEMM hides its memory traffic behind its arithmetic or the other
+// way round (the roofline), while decoding and exponentials keep the same
+// cores busy that would do either. On a GPU other warps go on meanwhile:
+//
+//   launch + max(arithmetic, decode, functions, memory)
+//
+// The rates are the device's (DeviceProfile.h). Good to a factor of about
+// 1.5 on a CPU, which is enough to decide: a GEMM costs a hundred times a
+// norm, and equal ops get equal times. Not modelled: products that are too
+// small to fill the cores, and caches (what a kernel reads comes from memory).
+
+#ifndef QLORA_RUNTIME_KERNELS_COSTMODEL_H
+#define QLORA_RUNTIME_KERNELS_COSTMODEL_H
+
+#include "runtime/Kernels/DeviceProfile.h"
+#include "runtime/Kernels/KernelTable.h"
+
+namespace qlora {
+
+/// What a kernel does, in units of no device. Adds up.
+struct Work {
+  double f32Flops = 0;  ///< of GEMMs with f32 inputs
+  double bf16Flops = 0; ///< of GEMMs with bf16 inputs
+  /// Of attention's products, which run below a GEMM's rate.
+  double attentionF32Flops = 0;
+  double attentionForwardFlops = 0;  ///< bf16
+  double attentionBackwardFlops = 0; ///< bf16
+  double bytes = 0;                  ///< read and written in memory
+  double decodedNumbers = 0;         ///< made from 4 bits each, in cache
+  double transcendentals = 0;        ///< exp, sin, sqrt, ...
+  double launches = 0;
+
+  Work &operator+=(const Work &other);
+  Work &operator*=(double times);
+  double gemmFlops() const { return f32Flops + bf16Flops; }
+  double attentionFlops() const {
+    return attentionF32Flops + attentionForwardFlops + attentionBackwardFlops;
+  }
+};
+Work operator+(Work left, const Work &right);
+
+/// What work asks of a device, in seconds of it. `arithmetic` and `memory`
+/// run at the same time; kernels that run at once share each of the two.
+struct Demand {
+  double launch = 0, arithmetic = 0, memory = 0;
+  double serial = 0; ///< that nothing hides
+
+  bool isMemoryBound() const { return memory > arithmetic; }
+  /// Without the launch, where nothing else runs.
+  double busy() const {
+    return serial + (isMemoryBound() ? memory : arithmetic);
+  }
+  double seconds() const { return launch + busy(); }
+};
+Demand demandOf(const Work &work, const DeviceProfile &device);
+
+/// demandOf(...).seconds(): of `work` on all cores of `device`.
+double secondsOf(const Work &work, const DeviceProfile &device);
+
+/// A generated kernel.
+Work rowWork(double bytes, double transcendentals);
+
+/// c = a . b, or c += a . b: m x n, inner dimension k.
+Work gemmWork(int64_t m, int64_t n, int64_t k, qlora_dtype a, qlora_dtype b,
+              qlora_dtype c, bool accumulates);
+
+/// Causal attention of one layer; the backward does 2.5 times the products.
+struct AttentionShape {
+  int64_t batch, length, heads, kvHeads, dim, window; ///< window 0: none
+};
+Work attentionWork(const AttentionShape &shape, qlora_dtype dtype,
+                   bool backward);
+
+/// A launch of a library op, from its Kernels.def constants and dtypes, where
+/// one kernel does all of it, as on the CPU. Every op of Kernels.def has an
+/// entry; asserts on a request of another.
+Work kernelWork(const KernelRequest &request);
+
+/// The kernels that do a launch on CUDA, one after another: conversions,
+/// decodes and products are launches of their own there, so that none hides
+/// behind another. In CudaWork.cpp.
+std::vector<Work> cudaKernelWork(const KernelRequest &request);
+
+/// Seconds of a launch on `device`: on a GPU as its CUDA kernels.
+double secondsOf(const KernelRequest &request, const DeviceProfile &device);
+
+/// What a launch is for, in reports.
+enum class WorkCategory { kGemm, kAttention, kDecode, kRows, kHead };
+WorkCategory categoryOf(const KernelOp &op);
+
+/// True where kernelWork knows the op: for the test that all are known.
+bool hasKernelWork(std::string_view op);
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_KERNELS_COSTMODEL_H

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: MIT
+
+// What the CUDA rows launch, kernel by kernel (CostModel.h): the counterpart
+// of their host code in Cuda/, from the same plans (Requests/CudaWorkspaces.h).
+
+#include "runtime/Kernels/CostModel.h"
+
+#include "runtime/Kernels/Requests/CudaWorkspaces.h"
+
+#include <algorithm>
+
+using namespace qlora;
+using namespace qlora::requests;
+
+using Kernels = std::vector<Work>;
+
+/// Elements read in one type and written in another.
+static Work conversionWork(double elements, qlora_dtype from, qlora_dtype to) {
+  return rowWork(elements * (dtypeBits(from) + dtypeBits(to)) / 8, 0);
+}
+
+/// A product, and the conversions that its types need (CudaGemmPlan).
+static Kernels productWork(const GemmProblem &p) {
+  const GemmProblem inner = CudaGemmPlan::of(p).product;
+  const bool adds = p.beta != 0;
+  Kernels kernels;
+  if (p.a != inner.a)
+    kernels.push_back(conversionWork(double(p.m) * p.k, p.a, inner.a));
+  if (p.b != inner.b)
+    kernels.push_back(conversionWork(double(p.k) * p.n, p.b, inner.b));
+  if (p.c != inner.c && adds)
+    kernels.push_back(conversionWork(double(p.m) * p.n, p.c, inner.c));
+  kernels.push_back(gemmWork(p.m, p.n, p.k, inner.a, inner.b, inner.c, adds));
+  if (p.c != inner.c)
+    kernels.push_back(conversionWork(double(p.m) * p.n, inner.c, p.c));
+  return kernels;
+}
+
+static Kernels matmulWork(const KernelRequest &r) {
+  return productWork(matmulProblem(r));
+}
+
+static void append(Kernels &to, const Kernels &more) {
+  to.insert(to.end(), more.begin(), more.end());
+}
+
+/// The decode of the whole weight as the op decode would be asked for it.
+static Work panelDecodeWork(const KernelRequest &r) {
+  KernelRequest decode{findKernelOp("decode"), {}, {}};
+  decode.dtypes = {r.dtype("w"), r.dtype("a")};
+  for (const std::string &name : decode.op->constants)
+    decode.constants.push_back(r.constant(name));
+  return kernelWork(decode);
+}
+
+static Kernels panelMatmulWork(const KernelRequest &r) {
+  const CudaPanelPlan plan = CudaPanelPlan::of(r);
+  Kernels kernels;
+  if (plan.decoded.bytes() > 0)
+    kernels.push_back(panelDecodeWork(r));
+  append(kernels, productWork(plan.problem));
+  return kernels;
+}
+
+/// Walks a chunk's logits: for the largest, for the sum, and for the gradient,
+/// which takes their place. A chunk is larger than a cache.
+static Work softmaxWork(const CudaHeadPlan &plan, double rows) {
+  const double logits = rows * plan.vocab;
+  double bytes = 2 * 4 * logits;
+  if (plan.hasGradient)
+    bytes += (4 + dtypeBits(plan.productType) / 8) * logits;
+  return rowWork(bytes, (plan.hasGradient ? 2 : 1) * logits);
+}
+
+namespace {
+/// Appends what the head launches for one chunk of rows.
+class HeadChunk {
+public:
+  HeadChunk(const KernelRequest &r, const CudaHeadPlan &plan, int64_t rows,
+            Kernels &kernels)
+      : plan(plan), rows(rows), kernels(kernels),
+        hasWeightGradient(plan.hasGradient && r.dtype("dw").has_value()) {}
+
+  void add() {
+    moveRows(plan.hiddenType, plan.productType);
+    addPanels([&](int64_t words, bool) {
+      return plan.logitsProduct(rows, words);
+    });
+    kernels.push_back(softmaxWork(plan, double(rows)));
+    if (plan.hasGradient)
+      addGradients();
+  }
+
+private:
+  /// Gathers or scatters.
+  void moveRows(qlora_dtype from, qlora_dtype to) {
+    kernels.push_back(conversionWork(double(rows) * plan.hidden, from, to));
+  }
+
+  template <typename Product> void addPanels(Product product) {
+    for (int64_t first = 0; first < plan.vocab; first += plan.panelRows) {
+      const int64_t words = std::min(plan.panelRows, plan.vocab - first);
+      if (plan.hasPanels())
+        kernels.push_back(conversionWork(double(words) * plan.hidden,
+                                         plan.weightType, plan.productType));
+      append(kernels, productWork(product(words, first > 0)));
+    }
+  }
+
+  void addGradients() {
+    addPanels([&](int64_t words, bool adds) {
+      return plan.hiddenGradientProduct(rows, words, adds);
+    });
+    moveRows(plan.gradientType, plan.dhiddenType);
+    if (hasWeightGradient)
+      append(kernels, productWork(plan.weightGradientProduct(rows)));
+  }
+
+  const CudaHeadPlan &plan;
+  int64_t rows;
+  Kernels &kernels;
+  bool hasWeightGradient;
+};
+} // namespace
+
+/// How many rows have a label is not known here: as if all had one.
+static Kernels headWork(const KernelRequest &r) {
+  const CudaHeadPlan plan = CudaHeadPlan::of(r);
+  Kernels kernels;
+  kernels.push_back(rowWork(12.0 * plan.rows, 0)); // the list of the rows
+  for (int64_t first = 0; first < plan.rows; first += plan.chunkRows)
+    HeadChunk(r, plan, std::min(plan.chunkRows, plan.rows - first), kernels)
+        .add();
+  kernels.push_back(rowWork(12.0 * plan.rows, 0)); // the sum of the losses
+  return kernels;
+}
+
+namespace {
+struct CudaWorkRow {
+  std::string_view op;
+  Kernels (*work)(const KernelRequest &);
+};
+} // namespace
+
+/// The other ops are one kernel, or one and another that takes no time.
+static constexpr CudaWorkRow kRows[] = {
+    {"matmul", matmulWork},
+    {"panel_matmul", panelMatmulWork},
+    {"head_loss", headWork},
+    {"head_loss_grad", headWork},
+};
+
+Kernels qlora::cudaKernelWork(const KernelRequest &request) {
+  for (const CudaWorkRow &row : kRows)
+    if (row.op == request.op->name)
+      return row.work(request);
+  return {kernelWork(request)};
+}

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: MIT
+
+// What a machine is able to do: an input of the compile like any other (the
+// same profile gives the same train.so), and of predictions. It comes from
+//
+//   `qlora-run --calibrate`, which measures a CPU and writes device.json:
+//     {"cpu": "AMD EPYC 9B14", "cores": 8, "gemm_f32_gflops": 620.0,
+//      "gemm_bf16_gflops": 1100.0, "copy_gbps": 41.0, "decode_gbps": 22.0}
+//   a file written by hand for a GPU: the same keys (cpu is the card's name,
+//     cores its multiprocessors) and
+//      "gpu": {"memory_gb": 141, "attention_forward_gflops": 610e3,
+//              "attention_backward_gflops": 510e3, "function_gops": 3700,
+//              "launch_us": 1.5, "gpus_per_node": 8, "node_link_gbps": 370,
+//              "network_gbps": 48, "all_reduce_us": 20}
+//   the table of known cards (DeviceProfiles.cpp), by name.
+//
+// Rates are what large kernels reach, measured or assumed, not data-sheet
+// peaks. A gigabyte has 10^9 bytes.
+
+#ifndef QLORA_RUNTIME_KERNELS_DEVICEPROFILE_H
+#define QLORA_RUNTIME_KERNELS_DEVICEPROFILE_H
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "runtime/Core/Status.h"
+
+namespace qlora {
+
+/// What only a GPU's profile says.
+struct GpuRates {
+  double memoryGb = 0; ///< of the card
+  /// bf16, causal, heads of 128: of the products that are needed.
+  double attentionForwardGflops = 0;
+  double attentionBackwardGflops = 0;
+  double functionGops = 0; ///< exp and its like, 10^9 per second
+  /// From one kernel of a graph to the next, when one waits for the other.
+  double launchMicroseconds = 0;
+  int64_t gpusPerNode = 1;
+  /// Bus bandwidth of a ring all-reduce inside a node, and between nodes for
+  /// each GPU, 10^9 bytes per second.
+  double nodeLinkGbps = 0;
+  double networkGbps = 0;
+  /// A small all-reduce inside a node; each doubling of nodes adds as much.
+  double allReduceMicroseconds = 0;
+};
+
+/// Rates of all cores of one rank together. The default is an AVX-512 server
+/// with two cores; only ratios matter for most decisions.
+struct DeviceProfile {
+  std::string cpu = "default"; ///< or the card
+  int64_t cores = 2;
+  /// Of a large GEMM, 10^9 multiplications and additions per second, with f32
+  /// and with bf16 inputs (f32 sums).
+  double gemmF32Gflops = 170.0;
+  double gemmBf16Gflops = 170.0;
+  /// Of a large copy, 10^9 bytes per second, read and written ones both
+  /// counted.
+  double copyGbps = 20.0;
+  /// Of decoding NF4 in cache, 10^9 bytes of f32 numbers made per second.
+  double decodeGbps = 12.0;
+  std::optional<GpuRates> gpu;
+};
+
+/// The cards that have a name here, in the order of the table.
+std::span<const std::string_view> deviceProfileNames();
+
+/// Reads device.json. Every key has to be there, of the right type, and the
+/// rates positive; errors name the file and the key. Unknown keys are
+/// refused.
+StatusOr<DeviceProfile> readDeviceProfile(const std::string &path);
+
+/// A card of the table, or else the file of that path; the error for neither
+/// lists the cards.
+StatusOr<DeviceProfile> findDeviceProfile(const std::string &nameOrPath);
+
+/// findDeviceProfile; for an empty text the default of the target (cpu, or
+/// cuda: the card h100). A profile of the other kind than the target is
+/// refused.
+StatusOr<DeviceProfile> deviceProfileOrDefault(const std::string &nameOrPath,
+                                               const std::string &target);
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_KERNELS_DEVICEPROFILE_H

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: MIT
+
+// A predicted step for people and for programs, with every rate that it
+// assumes.
+
+#ifndef QLORA_RUNTIME_SESSION_PREDICTIONTEXT_H
+#define QLORA_RUNTIME_SESSION_PREDICTIONTEXT_H
+
+#include <string>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "runtime/Device/Null/StepPrediction.h"
+
+namespace qlora {
+
+/// The parts of a step as a table, then tokens per second and the buckets.
+std::string predictionText(const StepPrediction &step,
+                           const DeviceProfile &device);
+
+/// The rates, one line for each, and what the prediction leaves out.
+std::string assumptionText(const DeviceProfile &device);
+
+/// Seconds, bytes and FLOPs, unrounded.
+nlohmann::ordered_json predictionJson(const StepPrediction &step,
+                                      const DeviceProfile &device);
+
+/// With the keys of device.json.
+nlohmann::ordered_json profileJson(const DeviceProfile &device);
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_SESSION_PREDICTIONTEXT_H

@@ -1,0 +1,33 @@
+// RUN: qlora-opt %s --bucket-gradients --lower-to-program="offload-tables" | FileCheck %s
+// RUN: qlora-opt %s --bucket-gradients --lower-to-program | FileCheck %s --check-prefix=CARD
+
+// Of @table only rows are read, so it may live in host memory; @tied is read as
+// a whole too, and @trained is no frozen weight.
+// CHECK-DAG: program.parameter "table" host offset 0 bytes 16384 [32, 256]
+// CHECK-DAG: program.parameter "tied" frozen offset 0 bytes 32768 [32, 256]
+// CHECK-DAG: program.parameter "trained" trainable
+// CHECK-DAG: program.arena frozen bytes 32768
+// CHECK-DAG: program.arena host bytes 16384
+// CHECK: %[[TABLE:.*]] = program.buffer host offset 0 bytes 16384
+// CHECK: program.launch @embedding(%{{.*}}, %[[TABLE]], %{{.*}})
+
+// CARD-NOT: host
+// CARD: program.parameter "table" frozen
+// CARD-NOT: program.arena host
+
+model.parameter @table : tensor<32x256xbf16> {file = "m.safetensors"}
+model.parameter @tied : tensor<32x256xf32> {file = "m.safetensors"}
+model.parameter @trained : tensor<32x256xf32> {init = "zero", trainable}
+
+train.step accumulate batch 1 length 64 ["ids"] {
+^bb0(%ids: tensor<1x64xi32>):
+  %table = model.weight @table : tensor<32x256xbf16>
+  %tied = model.weight @tied : tensor<32x256xf32>
+  %trained = model.weight @trained : tensor<32x256xf32>
+  %x = model.embedding %ids, %table : (tensor<1x64xi32>, tensor<32x256xbf16>) -> tensor<1x64x256xf32>
+  %y = model.embedding %ids, %tied : (tensor<1x64xi32>, tensor<32x256xf32>) -> tensor<1x64x256xf32>
+  %z = model.embedding %ids, %trained : (tensor<1x64xi32>, tensor<32x256xf32>) -> tensor<1x64x256xf32>
+  %h = model.linear %y, %tied : (tensor<1x64x256xf32>, tensor<32x256xf32>) -> tensor<1x64x32xf32>
+  %de = train.embedding_grad %ids, %x {train.backward} : (tensor<1x64xi32>, tensor<1x64x256xf32>) -> tensor<32x256xf32>
+  train.accumulate @trained, %de {train.backward} : tensor<32x256xf32>
+}

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: MIT
+
+// Communicators from their id to their end.
+
+#include "tests/cuda/Nccl/Communicator.h"
+
+#include "tests/cuda/Driver/Api.h"
+#include "tests/cuda/Driver/Hook.h"
+#include "tests/cuda/Driver/Objects.h"
+#include "tests/cuda/Driver/Settings.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <thread>
+
+namespace qlora {
+namespace platform {
+
+static constexpr unsigned kMagic = 0xcafebeef;
+static constexpr unsigned kFirstVersion = 21400;
+/// Questions that any call takes, so that a caller has to ask.
+static constexpr int kQuestions = 3;
+
+static std::map<ncclComm_t, Communicator> &live() {
+  static std::map<ncclComm_t, Communicator> live;
+  return live;
+}
+
+static std::string &lastError() {
+  static std::string text;
+  return text;
+}
+
+ncclResult_t refuse(const char *symbol, ncclResult_t result,
+                    std::string_view why) {
+  lastError() = why;
+  explain(fmt::format("{}: {}", symbol, why));
+  return result;
+}
+
+ncclResult_t begin(ncclComm &communicator, std::function<ncclResult_t()> call) {
+  communicator.inProgress = std::move(call);
+  communicator.questions = kQuestions;
+  return kNcclInProgress;
+}
+
+Communicator usable(const char *symbol, ncclComm_t handle,
+                    ncclResult_t &result) {
+  const auto found = live().find(handle);
+  if (found == live().end()) {
+    result = refuse(symbol, kNcclInvalidArgument, "no live communicator");
+    return nullptr;
+  }
+  const Communicator &communicator = found->second;
+  result = kNcclSuccess;
+  if (communicator->inProgress)
+    result = refuse(symbol, kNcclInvalidUsage,
+                    "another call is still in progress");
+  else if (communicator->isAborted)
+    result = refuse(symbol, kNcclInvalidUsage, "the communicator was aborted");
+  else if (communicator->error)
+    result = refuse(symbol, communicator->error, "it has failed before");
+  return result ? nullptr : communicator;
+}
+
+/// A group whose ranks are all there and have a card each.
+static ncclResult_t checkGroup(ncclComm &communicator) {
+  if (!communicator.exchange->haveAllJoined())
+    return kNcclInProgress;
+  const int other = communicator.exchange->rankOnSameCard();
+  if (other < 0)
+    return kNcclSuccess;
+  return refuse("ncclCommInitRankConfig", kNcclInvalidUsage,
+                fmt::format("Duplicate GPU detected : rank {} and rank {} both "
+                            "on CUDA device {}",
+                            communicator.rank, other, communicator.device));
+}
+
+static std::string checkConfig(const ncclConfig_t *config) {
+  if (!config || config->magic != kMagic ||
+      config->size < sizeof(ncclConfig_t) || config->version < kFirstVersion)
+    return "the configuration was not initialised";
+  return config->blocking == 0 ? "" : "only communicators that do not block";
+}
+
+/// Nothing but the table of live ones holds it: no collective, no graph.
+static bool isFree(ncclComm_t handle) {
+  const auto found = live().find(handle);
+  return found == live().end() || found->second.use_count() == 1;
+}
+
+} // namespace platform
+
+using namespace platform;
+
+ncclResult_t ncclGetVersion(int *version) {
+  Call call("ncclGetVersion", Call::kNothing);
+  if (call.refused())
+    return call.refused();
+  *version = settings().ncclVersion;
+  return kNcclSuccess;
+}
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
+  Call call("ncclGetUniqueId", Call::kNothing);
+  if (call.refused())
+    return call.refused();
+  return Exchange::create(*id) ? ncclResult_t(kNcclSuccess)
+                               : refuse("ncclGetUniqueId", kNcclSystemError,
+                                        "no memory to share");
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *handle, int size,
+                                    ncclUniqueId id, int rank,
+                                    ncclConfig_t *config) {
+  constexpr const char *kSymbol = "ncclCommInitRankConfig";
+  Call call(kSymbol, Call::kNothing);
+  *handle = nullptr;
+  if (call.refused())
+    return call.refused();
+  if (const std::string wrong = checkConfig(config); !wrong.empty())
+    return refuse(kSymbol, kNcclInvalidArgument, wrong);
+  if (size < 1 || size > Exchange::kMostRanks || rank < 0 || rank >= size)
+    return refuse(kSymbol, kNcclInvalidArgument,
+                  fmt::format("rank {} of {}", rank, size));
+  if (currentDevice() < 0 || spoilCaptures())
+    return refuse(kSymbol, kNcclUnhandledCudaError,
+                  "no context is current, or a stream is captured");
+  auto communicator = std::make_shared<ncclComm>();
+  communicator->exchange = Exchange::open(id, rank, size);
+  if (!communicator->exchange)
+    return refuse(kSymbol, kNcclSystemError, "the id's owner is not there");
+  communicator->rank = rank;
+  communicator->size = size;
+  communicator->device = currentDevice();
+  const std::string wrong = communicator->exchange->join(communicator->device);
+  if (!wrong.empty())
+    return refuse(kSymbol, kNcclInvalidUsage, wrong);
+  *handle = communicator.get();
+  live()[*handle] = communicator;
+  return begin(*communicator, [c = *handle] { return checkGroup(*c); });
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t handle, ncclResult_t *error) {
+  Call call("ncclCommGetAsyncError", Call::kNothing);
+  if (call.refused())
+    return call.refused();
+  const auto found = live().find(handle);
+  if (found == live().end())
+    return refuse("ncclCommGetAsyncError", kNcclInvalidArgument,
+                  "no live communicator");
+  ncclComm &communicator = *found->second;
+  ncclResult_t state = kNcclSuccess;
+  if (communicator.inProgress) {
+    state = --communicator.questions < 0 ? communicator.inProgress()
+                                         : kNcclInProgress;
+    if (state != kNcclInProgress)
+      communicator.inProgress = nullptr;
+  }
+  if (state && state != kNcclInProgress)
+    communicator.error = state;
+  *error = communicator.error ? communicator.error : state;
+  return kNcclSuccess;
+}
+
+ncclResult_t ncclCommFinalize(ncclComm_t handle) {
+  constexpr const char *kSymbol = "ncclCommFinalize";
+  Call call(kSymbol, Call::kNothing);
+  if (call.refused())
+    return call.refused();
+  ncclResult_t result = kNcclSuccess;
+  const Communicator communicator = usable(kSymbol, handle, result);
+  if (!communicator)
+    return result;
+  if (communicator->isFinalized)
+    return refuse(kSymbol, kNcclInvalidUsage, "it was finalised");
+  communicator->isFinalized = true;
+  return begin(*communicator, [handle]() -> ncclResult_t {
+    if (!isFree(handle))
+      return kNcclInProgress;
+    handle->exchange->finish();
+    return handle->exchange->haveAllFinished() ? int(kNcclSuccess)
+                                               : kNcclInProgress;
+  });
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t handle) {
+  constexpr const char *kSymbol = "ncclCommDestroy";
+  Call call(kSymbol, Call::kNothing);
+  if (call.refused())
+    return call.refused();
+  ncclResult_t result = kNcclSuccess;
+  const Communicator communicator = usable(kSymbol, handle, result);
+  if (!communicator)
+    return result;
+  if (!communicator->isFinalized)
+    return refuse(kSymbol, kNcclInvalidUsage, "it was not finalised");
+  live().erase(handle);
+  return kNcclSuccess;
+}
+
+/// Waits without the platform's mutex, so that the holders can go.
+ncclResult_t ncclCommAbort(ncclComm_t handle) {
+  for (bool isFirst = true;; isFirst = false) {
+    {
+      std::unique_lock lock(platformMutex());
+      if (isFirst) {
+        Call call("ncclCommAbort", Call::kNothing);
+        if (call.refused())
+          return call.refused();
+        if (!live().count(handle))
+          return refuse("ncclCommAbort", kNcclInvalidArgument,
+                        "no live communicator");
+        handle->isAborted = true;
+        handle->inProgress = nullptr;
+      }
+      if (isFree(handle)) {
+        live().erase(handle);
+        return kNcclSuccess;
+      }
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+const char *ncclGetLastError(ncclComm_t) { return lastError().c_str(); }
+
+const char *ncclGetErrorString(ncclResult_t result) {
+  return result == kNcclSuccess ? "no error" : "an error of the platform";
+}
+
+} // namespace qlora

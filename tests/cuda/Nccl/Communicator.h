@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: MIT
+
+// What a communicator of the NCCL look-alike is, and its rules: it must not
+// block; a call of it while another is in progress is an error; after an error
+// every call gives that error; collectives of a communicator run one after the
+// other; finalising ends when all ranks finalise and nothing, graphs included,
+// holds a collective; an abort ends when nothing does.
+
+#ifndef QLORA_TESTS_CUDA_NCCL_COMMUNICATOR_H
+#define QLORA_TESTS_CUDA_NCCL_COMMUNICATOR_H
+
+#include "runtime/Device/Cuda/CudaTypes.h"
+#include "tests/cuda/Nccl/Exchange.h"
+
+#include <atomic>
+#include <functional>
+#include <string_view>
+
+namespace qlora {
+extern "C" {
+#define QLORA_NCCL(Name, Symbol, Parameters) ncclResult_t Symbol Parameters;
+#include "runtime/Device/Cuda/CudaSymbols.inc"
+const char *ncclGetLastError(ncclComm_t);
+const char *ncclGetErrorString(ncclResult_t);
+}
+
+namespace platform {
+enum NcclResult : int {
+  kNcclSuccess = 0,
+  kNcclUnhandledCudaError = 1,
+  kNcclSystemError = 2,
+  kNcclInvalidArgument = 4,
+  kNcclInvalidUsage = 5
+};
+} // namespace platform
+
+/// Guarded by the platform's mutex, but for isAborted.
+struct ncclComm {
+  std::shared_ptr<platform::Exchange> exchange;
+  int rank = 0, size = 0, device = 0;
+  ncclResult_t error = platform::kNcclSuccess; ///< told from then on
+  /// The call in progress: asked until it says something else than
+  /// kNcclInProgress. Empty: none.
+  std::function<ncclResult_t()> inProgress;
+  int questions = 0; ///< before inProgress is asked at all
+  std::atomic<bool> isAborted = false;
+  bool isFinalized = false;
+  uint64_t done = 0;             ///< collectives
+  const void *running = nullptr; ///< the one that is published
+};
+
+namespace platform {
+
+using Communicator = std::shared_ptr<ncclComm>;
+
+/// The live communicator of a handle, between two calls; or null, having
+/// explained why not, with what the call gives back. After an error that is
+/// this error.
+Communicator usable(const char *symbol, ncclComm_t handle,
+                    ncclResult_t &result);
+
+/// Explains on stderr and as the last error, and gives the result back.
+ncclResult_t refuse(const char *symbol, ncclResult_t result,
+                    std::string_view why);
+
+/// Leaves a call to the questions that follow.
+ncclResult_t begin(ncclComm &communicator, std::function<ncclResult_t()> call);
+
+} // namespace platform
+} // namespace qlora
+
+#endif // QLORA_TESTS_CUDA_NCCL_COMMUNICATOR_H

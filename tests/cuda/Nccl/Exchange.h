@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: MIT
+
+// Memory that the ranks of a communicator share, which are processes of one
+// machine. The one that makes the unique id owns it without a name; the id
+// says where the others find it, so nothing is left when all are killed.
+//
+// Every rank has two places for the operands of a collective, since the next
+// one may begin before the slowest rank has read this one. A rank that is gone
+// is not noticed: what waits for it waits for ever, as on a card.
+
+#ifndef QLORA_TESTS_CUDA_NCCL_EXCHANGE_H
+#define QLORA_TESTS_CUDA_NCCL_EXCHANGE_H
+
+#include "runtime/Device/Cuda/CudaTypes.h"
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+namespace qlora::platform {
+
+class Exchange {
+public:
+  static constexpr int kMostRanks = 16;
+  static constexpr size_t kMostFloats = size_t{64} << 20;
+
+  /// The id of a new group, or false.
+  static bool create(ncclUniqueId &id);
+  /// The group of an id; null where its owner is not there.
+  static std::shared_ptr<Exchange> open(const ncclUniqueId &id, int rank,
+                                        int size);
+  ~Exchange();
+
+  /// Tells the others that this rank is there, with its card; why not, or "".
+  std::string join(int device);
+  bool haveAllJoined() const;
+  /// Another rank on the same card, or -1.
+  int rankOnSameCard() const;
+
+  /// Puts operands of the collective with that number in place; false while
+  /// the place is in use by a rank that is two behind.
+  bool publish(uint64_t number, const float *data, size_t count);
+  bool haveAllPublished(uint64_t number) const;
+  /// Sums in the order of the ranks; false where counts differ.
+  bool sum(uint64_t number, float *data, size_t count);
+
+  /// This rank adds nothing up any more; whether that is so for all.
+  void finish();
+  bool haveAllFinished() const;
+
+private:
+  struct Rank {
+    std::atomic<int> joined; ///< its card + 1
+    std::atomic<int> size;   ///< of the group, as it was told
+    std::atomic<bool> hasFinished;
+    std::atomic<uint64_t> published, summed; ///< collectives
+    size_t counts[2];
+  };
+  struct Shared {
+    Rank ranks[kMostRanks];
+  };
+  Exchange(void *memory, int rank, int size);
+  float *place(int rank, uint64_t number) const;
+  Rank &own() const { return shared->ranks[rank]; }
+  template <typename Predicate> bool isEach(Predicate predicate) const;
+
+  Shared *shared;
+  int rank, size;
+};
+
+} // namespace qlora::platform
+
+#endif // QLORA_TESTS_CUDA_NCCL_EXCHANGE_H

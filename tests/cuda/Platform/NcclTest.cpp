@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: MIT
+
+// The NCCL look-alike: two ranks as two processes.
+
+#include "tests/cuda/Nccl/Communicator.h"
+#include "tests/cuda/Platform/Platform.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <thread>
+
+using namespace qlora;
+using namespace qlora::platform;
+
+namespace {
+
+using Values = std::vector<float>;
+
+/// A rank's card and communicator, which is still being made.
+struct RankClient {
+  RankClient(const ncclUniqueId &id, int rank, int card)
+      : rank(rank), client(card), data(client.allocate(64)) {
+    ncclConfig_t config;
+    config.blocking = 0;
+    Client::require(ncclCommInitRankConfig(&group, 2, id, rank, &config) -
+                        kNcclInProgress,
+                    "init");
+  }
+
+  /// Asks until the call in progress is over; the communicator's state.
+  ncclResult_t ask() {
+    for (;;) {
+      ncclResult_t state = 0;
+      Client::require(ncclCommGetAsyncError(group, &state), "ask");
+      if (state != kNcclInProgress)
+        return state;
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+  }
+  ncclResult_t call(size_t count = 64, int type = kNcclFloat32,
+                    int operation = kNcclSum) {
+    auto *at = reinterpret_cast<void *>(data);
+    return ncclAllReduce(at, at, count, type, operation, group, client.stream);
+  }
+  bool sum() { return call() == kNcclInProgress && ask() == kNcclSuccess; }
+  bool leave() {
+    return ncclCommFinalize(group) == kNcclInProgress &&
+           ask() == kNcclSuccess && ncclCommDestroy(group) == kNcclSuccess;
+  }
+
+  int rank;
+  Client client;
+  CUdeviceptr data;
+  ncclComm_t group = nullptr;
+};
+
+/// Runs the body on both ranks; whether both succeed.
+bool onTwoRanks(const std::function<bool(RankClient &)> &body,
+                Environment environment = {}, std::string *errors = nullptr,
+                bool haveOneCard = false) {
+  environment.push_back({"QLORA_TEST_CUDA_DEVICES", "sm_90:64,sm_90:64"});
+  return inProcess(
+      environment,
+      [&] {
+        ncclUniqueId id;
+        Client::require(ncclGetUniqueId(&id), "id");
+        const pid_t other = fork();
+        const int rank = other == 0;
+        RankClient client(id, rank, haveOneCard ? 0 : rank);
+        const bool isFine = body(client);
+        if (rank == 1)
+          std::exit(isFine ? 0 : 1);
+        int status = -1;
+        waitpid(other, &status, 0);
+        return isFine && status == 0;
+      },
+      errors);
+}
+
+TEST(Nccl, AddsUpDirectlyAndInGraphs) {
+  EXPECT_TRUE(onTwoRanks([](RankClient &self) {
+    Client &client = self.client;
+    if (self.ask() != kNcclSuccess)
+      return false;
+    client.write(self.data, Values(64, self.rank ? 0.1f : 0.7f));
+    if (!self.sum() || client.read(self.data, 64) != Values(64, 0.7f + 0.1f))
+      return false;
+    client.require(cuStreamBeginCapture_v2(client.stream, 1), "capture");
+    CUgraph graph = nullptr;
+    CUgraphExec exec = nullptr;
+    if (!self.sum())
+      return false;
+    client.require(cuStreamEndCapture(client.stream, &graph), "end");
+    client.require(cuGraphInstantiateWithFlags(&exec, graph, 0), "graph");
+    for (int i = 0; i < 5; ++i)
+      client.require(cuGraphLaunch(exec, client.stream), "launch");
+    if (client.read(self.data, 64) != Values(64, (0.7f + 0.1f) * 32))
+      return false;
+    // Nobody leaves before the graphs are gone.
+    ncclResult_t state = 0;
+    if (ncclCommFinalize(self.group) != kNcclInProgress)
+      return false;
+    for (int i = 0; i < 100; ++i)
+      client.require(ncclCommGetAsyncError(self.group, &state), "ask");
+    if (state != kNcclInProgress)
+      return false;
+    client.require(cuGraphExecDestroy(exec), "destroy");
+    client.require(cuGraphDestroy(graph), "destroy");
+    return self.ask() == kNcclSuccess && ncclCommDestroy(self.group) == 0;
+  }));
+}
+
+TEST(Nccl, ACallWhileAnotherIsInProgressIsRefused) {
+  std::string errors;
+  EXPECT_TRUE(onTwoRanks(
+      [](RankClient &self) {
+        if (self.call() != kNcclInvalidUsage || self.ask() != kNcclSuccess)
+          return false;
+        return self.call() == kNcclInProgress &&
+               self.call() == kNcclInvalidUsage && self.ask() == kNcclSuccess &&
+               cuStreamSynchronize(self.client.stream) == 0 && self.leave();
+      },
+      {}, &errors));
+  EXPECT_NE(errors.find("another call is still in progress"), errors.npos);
+}
+
+TEST(Nccl, ACallThatNobodyAskedForDoesNothing) {
+  EXPECT_TRUE(onTwoRanks([](RankClient &self) {
+    if (self.ask() != kNcclSuccess)
+      return false;
+    self.client.write(self.data, Values(64, 1));
+    return self.call() == kNcclInProgress &&
+           self.client.read(self.data, 64) == Values(64, 1) &&
+           self.ask() == kNcclSuccess &&
+           self.client.read(self.data, 64) == Values(64, 2);
+  }));
+}
+
+TEST(Nccl, RefusesWrongArguments) {
+  EXPECT_TRUE(onTwoRanks(
+      [](RankClient &self) {
+        if (self.ask() != kNcclSuccess)
+          return false;
+        auto *at = reinterpret_cast<float *>(self.data);
+        auto with = [&](const void *from, void *to, CUstream stream) {
+          return ncclAllReduce(from, to, 16, kNcclFloat32, kNcclSum,
+                               self.group, stream);
+        };
+        float host[16] = {};
+        ncclConfig_t config;
+        ncclComm_t none = nullptr;
+        auto initialise = [&](int rank) {
+          return ncclCommInitRankConfig(&none, 2, ncclUniqueId{}, rank,
+                                        &config);
+        };
+        if (initialise(0) != kNcclInvalidArgument) // it blocks
+          return false;
+        config.blocking = 0;
+        if (initialise(2) != kNcclInvalidArgument ||
+            initialise(0) != kNcclSystemError) // an id of nobody
+          return false;
+        config.magic = 1;
+        return initialise(0) == kNcclInvalidArgument &&
+               self.call(0) == kNcclInvalidArgument &&
+               self.call(65) == kNcclInvalidArgument &&
+               self.call(64, 9) == kNcclInvalidArgument &&
+               self.call(64, kNcclFloat32, 2) == kNcclInvalidArgument &&
+               with(host, at, nullptr) == kNcclInvalidArgument &&
+               with(at, at + 8, nullptr) == kNcclInvalidArgument &&
+               with(at, at, reinterpret_cast<CUstream>(host)) ==
+                   kNcclInProgress &&
+               self.ask() == kNcclUnhandledCudaError &&
+               self.call() == kNcclUnhandledCudaError &&
+               ncclCommDestroy(nullptr) == kNcclInvalidArgument;
+      },
+      {}, nullptr));
+}
+
+TEST(Nccl, GoesOnWhileTheHostIsElsewhere) {
+  int toZero[2];
+  ASSERT_EQ(pipe(toZero), 0);
+  EXPECT_TRUE(onTwoRanks([&](RankClient &self) {
+    if (self.ask() != kNcclSuccess || !self.sum())
+      return false;
+    // Rank 1 does not wait for its card; it waits for rank 0, which does.
+    char word = 0;
+    if (self.rank == 1)
+      return read(toZero[0], &word, 1) == 1;
+    return cuStreamSynchronize(self.client.stream) == 0 &&
+           write(toZero[1], "x", 1) == 1;
+  }));
+}
+
+TEST(Nccl, DifferentCountsFail) {
+  std::string errors;
+  EXPECT_TRUE(onTwoRanks(
+      [](RankClient &self) {
+        return self.ask() == kNcclSuccess &&
+               self.call(self.rank ? 32 : 64) == kNcclInProgress &&
+               self.ask() == kNcclSuccess &&
+               cuStreamSynchronize(self.client.stream) == kLaunchFailed;
+      },
+      {}, &errors));
+  EXPECT_NE(errors.find("adds 32 values up, others another number"),
+            errors.npos);
+}
+
+TEST(Nccl, TwoRanksDoNotShareACard) {
+  std::string errors;
+  EXPECT_TRUE(onTwoRanks(
+      [](RankClient &self) { return self.ask() == kNcclInvalidUsage; }, {},
+      &errors, /*haveOneCard=*/true));
+  EXPECT_NE(errors.find("Duplicate GPU detected : rank 0 and rank 1"),
+            errors.npos);
+}
+
+TEST(Nccl, AnAbortEndsACollectiveThatHangs) {
+  EXPECT_TRUE(onTwoRanks(
+      [](RankClient &self) {
+        const CUevent event = self.client.newEvent();
+        if (self.ask() != kNcclSuccess || !self.sum() || !self.sum())
+          return false;
+        self.client.require(cuEventRecord(event, self.client.stream), "record");
+        for (int i = 0; i < 200; ++i)
+          if (cuEventQuery(event) != kNotReady)
+            return false;
+        return ncclCommAbort(self.group) == kNcclSuccess &&
+               cuEventSynchronize(event) == 0 &&
+               ncclCommAbort(self.group) == kNcclInvalidArgument;
+      },
+      {{"QLORA_TEST_CUDA_HANG", "2"}}));
+}
+
+TEST(Nccl, TellsAnErrorLater) {
+  EXPECT_TRUE(onTwoRanks(
+      [](RankClient &self) {
+        return self.ask() == kNcclSuccess && self.sum() &&
+               cuStreamSynchronize(self.client.stream) == 0 &&
+               self.ask() == kNcclRemoteError &&
+               self.call() == kNcclRemoteError;
+      },
+      {{"QLORA_TEST_CUDA_ASYNC", "1:6"}}));
+}
+
+} // namespace

@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+
+"""Trains a golden case on several ranks of the software CUDA platform.
+
+    cuda_ranks.py --tools build/bin [--case qwen3-ranks]
+
+  split    1, 2 and 4 ranks have the same losses, with graphs and without
+  seeds    2 ranks have the same losses, bit for bit, in every order that
+           streams may run, and with graphs and without
+  kinds    a card of 8.0 and one of 9.0 train together
+  killed   a rank that is killed in the middle is named, soon, and no process
+           is left
+  hangs    a collective that never ends is given up after --ddp-timeout
+
+What every failing call of NCCL says is in tests/runtime/Session.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+
+from cuda_platform import Case, Failure, expect
+
+TOLERANCE = 2e-5
+BOUND = 60  # seconds that a job takes to end, with room for a busy machine
+CARDS = ",".join(["sm_90:4096"] * 4)
+
+
+class Ranks:
+    """A case whose steps have four micro-batches."""
+
+    def __init__(self, case, cards=CARDS):
+        self.case, self.cards = case, cards
+
+    def flags(self, ranks, steps):
+        return ("--gradient-accumulation-steps", str(4 // ranks),
+                "--max-steps", str(steps), "--logging-steps", "1")
+
+    def losses(self, ranks, *flags, steps=3, **variables):
+        return self.case.train(*self.flags(ranks, steps), *flags, ranks=ranks,
+                               devices=self.cards, **variables)[0]
+
+    def error(self, *flags, **variables):
+        """The one line of a job that fails, its exit code and its seconds."""
+        start = time.monotonic()
+        code, errors, _, _ = self.case.run(
+            [*self.flags(2, 3), *flags], ranks=2, devices=self.cards,
+            **variables)
+        lines = [line for line in errors.splitlines() if "error:" in line]
+        if code == 0 or len(lines) != 1:
+            raise Failure(f"{variables}: exit {code}, {len(lines)} errors: "
+                          f"{errors[-500:]}")
+        return lines[0], code, time.monotonic() - start
+
+
+def running(module):
+    """Processes that have this program open."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                if module.encode() in file.read().split(b"\0"):
+                    found.append(pid)
+        except OSError:
+            continue  # it has ended meanwhile
+    return found
+
+
+def worst(losses, want):
+    return max(abs(a - b) / max(1, abs(b))
+               for got, expected in zip(losses, want, strict=True)
+               for a, b in zip(got, expected))
+
+
+def check_splits(ranks):
+    failed, want = 0, ranks.losses(1)
+    for count in (2, 4):
+        for graphs in ("true", "false"):
+            error = worst(ranks.losses(count, "--cuda-graphs", graphs), want)
+            failed += expect("split", error <= TOLERANCE,
+                             f"{count} ranks, graphs {graphs}: {error:.2g}")
+    return failed
+
+
+def check_seeds(ranks):
+    failed, want = 0, ranks.losses(2)
+    for seed in (2, 3, 4):
+        graphs = "false" if seed == 4 else "true"
+        losses = ranks.losses(2, "--cuda-graphs", graphs, seed=seed)
+        failed += expect("seeds", losses == want,
+                         f"seed {seed}, graphs {graphs}")
+    return failed
+
+
+def check_kinds(case, want):
+    mixed = Ranks(case, "sm_80:4096,sm_90:4096")
+    error = worst(mixed.losses(2), want)
+    return expect("kinds", error <= TOLERANCE,
+                  f"sm_80 and sm_90: {error:.2g}")
+
+
+def check_ends(ranks):
+    failed = 0
+    for name, part, settings, flags in (
+            ("killed", "rank 1: was killed by signal 9",
+             {"fail": "run:700:kill@1"}, ()),
+            ("killed", "rank 1: was killed by signal 9",
+             {"fail": "cuGraphLaunch:2:kill@1"}, ()),
+            ("hangs", "has not ended after 5 s", {"hang": "4@1"},
+             ("--ddp-timeout", "5"))):
+        line, code, seconds = ranks.error(*flags, **settings)
+        left = running(ranks.case.module)
+        failed += expect(
+            name, part in line and seconds < BOUND and not left,
+            f"{settings}: exit {code} in {seconds:.1f} s, {len(left)} "
+            f"processes left: {line}")
+    return failed
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tools", required=True)
+    parser.add_argument("--case", default="qwen3-ranks")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as work:
+        try:
+            case = Case(options.tools, options.case, work, archs="80,90")
+            ranks = Ranks(case)
+            failed = check_splits(ranks) + check_seeds(ranks)
+            failed += check_kinds(case, ranks.losses(2))
+            failed += check_ends(ranks)
+        except Failure as failure:
+            print(f"FAIL {failure}")
+            failed = 1
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

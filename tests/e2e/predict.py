@@ -1,0 +1,212 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+
+"""A predicted step does what the formulas of a roofline say, within 2 %.
+
+    predict.py --tools build/bin
+
+Compiles a Llama of random shape for a GPU, which needs no GPU, no weights and
+no CUDA compiler (the device code is never looked at), and compares the counts
+of `qlora-run --device null:h200` with sums over the shape: FLOPs of GEMMs and
+of attention, bytes of decodes, and bytes of the thin GEMMs, which are LoRA's.
+
+What the program does less than the usual formulas (2 P forward, 2 P backward):
+nothing is needed of the first layer's input gradient, so that its q, k and v
+have no backward product, and LoRA's A there adds to none.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+from safetensors_io import save_sparse
+
+BATCH, LENGTH, RANK, MICRO_BATCHES = 2, 1024, 16, 2
+LAYERS, HIDDEN, INNER, HEADS, KV_HEADS, DIM, VOCAB = (
+    6, 1536, 4096, 12, 4, 128, 16384)
+TOKENS = BATCH * LENGTH
+WIDE, NARROW = HEADS * DIM, KV_HEADS * DIM
+# Groups of linears that read the same input: its width, and their outputs.
+QKV = (HIDDEN, (WIDE, NARROW, NARROW))
+GROUPS = (QKV, (WIDE, (HIDDEN,)), (HIDDEN, (INNER, INNER)), (INNER, (HIDDEN,)))
+WEIGHTS = LAYERS * sum(width * sum(outputs) for width, outputs in GROUPS)
+FIRST = HIDDEN * sum(QKV[1])
+TOLERANCE = 0.02
+
+
+def tensors():
+    shapes = {"model.embed_tokens.weight": (VOCAB, HIDDEN),
+              "model.norm.weight": (HIDDEN,),
+              "lm_head.weight": (VOCAB, HIDDEN)}
+    for layer in range(LAYERS):
+        linears = {"self_attn.q_proj": (WIDE, HIDDEN),
+                   "self_attn.k_proj": (NARROW, HIDDEN),
+                   "self_attn.v_proj": (NARROW, HIDDEN),
+                   "self_attn.o_proj": (HIDDEN, WIDE),
+                   "mlp.gate_proj": (INNER, HIDDEN),
+                   "mlp.up_proj": (INNER, HIDDEN),
+                   "mlp.down_proj": (HIDDEN, INNER),
+                   "input_layernorm": (HIDDEN,),
+                   "post_attention_layernorm": (HIDDEN,)}
+        for name, shape in linears.items():
+            shapes[f"model.layers.{layer}.{name}.weight"] = shape
+    return shapes
+
+
+def write_model(folder):
+    os.makedirs(folder)
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama",
+              "hidden_size": HIDDEN, "intermediate_size": INNER,
+              "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
+              "num_key_value_heads": KV_HEADS, "vocab_size": VOCAB,
+              "rope_theta": 5e5, "tie_word_embeddings": False,
+              "hidden_act": "silu", "rms_norm_eps": 1e-5,
+              "max_position_embeddings": 4096, "torch_dtype": "bfloat16"}
+    with open(f"{folder}/config.json", "w") as file:
+        json.dump(config, file)
+    save_sparse(f"{folder}/model.safetensors", tensors())
+
+
+def call(*command):
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, (
+        f"{' '.join(command)}\n{done.stderr[-1500:]}")
+    return done.stdout
+
+
+def compile_model(tools, folder):
+    """For one card, by a compiler whose device code is one line."""
+    write_model(f"{folder}/model")
+    compiler = f"{folder}/no-nvcc"
+    with open(compiler, "w") as file:
+        file.write('#!/bin/sh\n'
+                   'test "$1" = --version && echo "release 13.0, V13.0.0"\n'
+                   'while test $# -gt 0; do\n'
+                   '  test "$1" = -o && echo "no code" > "$2"\n'
+                   '  shift\n'
+                   'done\n'
+                   'exit 0\n')
+    os.chmod(compiler, 0o755)
+    call(f"{tools}/qlora-import", f"{folder}/model", "-o", f"{folder}/m.mlir")
+    call(f"{tools}/qloracc", f"{folder}/m.mlir", "-o", f"{folder}/t.so",
+         "--target", "cuda", "--cuda-arch", "90", "--cuda-compiler", compiler,
+         "--no-cache", "--device-profile", "h200", "--load-in-4bit",
+         "--bnb-4bit-use-double-quant", "--lora-r", str(RANK),
+         "--per-device-train-batch-size", str(BATCH), "--max-length",
+         str(LENGTH))
+    return f"{folder}/t.so"
+
+
+def predict(tools, module, gpus):
+    text = call(f"{tools}/qlora-run", module, "--device", "null:h200",
+                "--gpus", str(gpus), "--gradient-accumulation-steps",
+                str(MICRO_BATCHES), "--log-format", "json")
+    report = json.loads(text)
+    return report["predictions"][0], report["assumed"]
+
+
+def lora_flops():
+    """XA and (XA)B forward; dY B, dB, dA and dX backward, but the first dX."""
+    sides = LAYERS * sum(width * len(outputs) + sum(outputs)
+                         for width, outputs in GROUPS)
+    return 2 * TOKENS * RANK * (3 * sides - QKV[0] * len(QKV[1]))
+
+
+def gemm_flops():
+    base = 2 * TOKENS * (2 * WEIGHTS - FIRST)
+    head = 2 * 2 * TOKENS * VOCAB * HIDDEN
+    return base + head + lora_flops()
+
+
+def attention_flops():
+    """Two products forward and five backward, of half of T x T pairs."""
+    forward = 4 * TOKENS * HEADS * DIM * (LENGTH + 1) / 2
+    return LAYERS * 3.5 * forward
+
+
+def decode_bytes():
+    """Each weight forward and backward: 4 bits and an eighth of scales, with
+    double quantisation, to 2 bytes."""
+    stored = 1 / 2 + (1 + 4 / 256) / 64
+    return (2 * WEIGHTS - FIRST) * (stored + 2)
+
+
+def lora_bytes():
+    """Activations in bf16 once for each product that reads or writes them (a
+    sum is read and written), adapters and their gradients in f32."""
+    total = 0
+    for layer in range(LAYERS):
+        for width, outputs in GROUPS:
+            count, out = len(outputs), sum(outputs)
+            is_first = layer == 0 and (width, outputs) == QKV
+            # XA reads X, (XA)B adds to Y; dY is read for dXA and for dB; X for
+            # dA; the term of dX is added to what siblings have written, or
+            # written, if the linear has none.
+            wide = 2 * TOKENS * (width + 2 * out + 2 * out + width)
+            if not is_first:
+                wide += 2 * TOKENS * width * (2 if count > 1 else 1)
+            # XA written, read twice (B, dB); dXA written, read twice (A, dA).
+            thin = 2 * TOKENS * RANK * count * 6
+            # A and B are converted for each of two products: read in f32,
+            # written and read in bf16. dA and dB are added to.
+            sides = RANK * (width * count + out)
+            weights = sides * 2 * (4 + 2 + 2) + sides * 8
+            total += wide + thin + weights
+    return total
+
+
+def check(name, found, wanted):
+    error = found / wanted - 1
+    print(f"{'ok  ' if abs(error) <= TOLERANCE else 'FAIL'} {name}: "
+          f"{found:.4g}, by formula {wanted:.4g}, {error:+.2%}")
+    return abs(error) <= TOLERANCE
+
+
+def check_counts(one):
+    parts, total = one["parts"], one["total"]
+    return all([
+        check("GEMM FLOPs", total["gemm_flops"],
+              MICRO_BATCHES * gemm_flops()),
+        check("attention FLOPs", total["attention_flops"],
+              MICRO_BATCHES * attention_flops()),
+        check("decode bytes", parts["decode"]["bytes"],
+              MICRO_BATCHES * decode_bytes()),
+        check("LoRA bytes", parts["thin GEMM"]["bytes"],
+              MICRO_BATCHES * lora_bytes())])
+
+
+def check_seconds(one, many, rates):
+    """The parts add up, and a GEMM takes its FLOPs at the assumed rate."""
+    parts = one["parts"]
+    summed = sum(part["seconds"] for part in parts.values())
+    gemm = parts["GEMM"]
+    sent = sum(c["bytes"] for c in many["collectives"])
+    adapters = LAYERS * RANK * 4 * sum(
+        width * len(outputs) + sum(outputs) for width, outputs in GROUPS)
+    return all([
+        check("seconds", one["step_seconds"],
+              summed + one["launch_seconds"] - one["overlapped_seconds"]),
+        check("GEMM seconds", gemm["seconds"],
+              gemm["gemm_flops"] / (rates["gemm_bf16_gflops"] * 1e9)),
+        check("64 ranks", many["step_seconds"],
+              one["step_seconds"] + many["exposed_communication_seconds"]),
+        check("bytes sent", sent, adapters)])
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tools", required=True)
+    tools = os.path.abspath(parser.parse_args().tools)
+    with tempfile.TemporaryDirectory() as folder:
+        module = compile_model(tools, folder)
+        one, rates = predict(tools, module, 1)
+        many, _ = predict(tools, module, 64)
+        passed = [check_counts(one), check_seconds(one, many, rates)]
+    return 0 if all(passed) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT
+
+// The CUDA device in a group of two, over tables of ours.
+
+#include "tests/runtime/Device/CudaDeviceFixture.h"
+
+namespace qlora {
+namespace {
+
+class CudaDeviceRanksTest : public CudaDeviceFixture {};
+
+TEST_F(CudaDeviceRanksTest, AddsUpOverRanksInItsGraphs) {
+  fake::TwoRanks host;
+  DeviceOptions options;
+  options.collectives = &host;
+  for (const bool graphs : {true, false}) {
+    options.graphs = graphs;
+    const Status status = start(options);
+    ASSERT_TRUE(status.isOk()) << status.message();
+    fake::group.calls.clear();
+    fake::machine.calls.clear();
+    for (int step = 0; step < 4; ++step) {
+      ASSERT_TRUE(run(kDemoAccumulate).isOk());
+      ASSERT_TRUE(run(kDemoUpdate, 1).isOk());
+    }
+    // The other rank has the same gradients.
+    for (size_t i = 0; i < 16; ++i)
+      EXPECT_EQ((*read(kDemoTrainable))[i],
+                1 - 4 * 2 * (static_cast<float>(i) + 1));
+    // Once direct, once into the graph.
+    EXPECT_EQ(fake::group.calls["allReduce"], graphs ? 2 : 4);
+    EXPECT_EQ(fake::machine.calls["streamSynchronize"], 0);
+  }
+  device.reset();
+  EXPECT_EQ(fake::group.calls["commDestroy"], 1);
+}
+
+TEST_F(CudaDeviceRanksTest, NoWaitIsLongerThanTheTimeout) {
+  fake::TwoRanks host;
+  host.limit = std::chrono::milliseconds(50);
+  DeviceOptions options;
+  options.collectives = &host;
+  ASSERT_TRUE(start(options).isOk());
+  fake::machine.unfinished = 1 << 30;
+  const Status status = read(kDemoResult).status();
+  EXPECT_HAS(status.message(), "all_reduce on the GPU has not ended after "
+                               "0.05 s");
+  EXPECT_FALSE(device->settle());
+  EXPECT_TRUE(fake::group.isAborted);
+  fake::machine.unfinished = 0;
+  EXPECT_TRUE(device->settle());
+}
+
+} // namespace
+} // namespace qlora

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: MIT
+
+// A table of NCCL's functions without NCCL, for tests of our own logic: one
+// communicator, whose sums double. Every call takes a few questions; any of
+// them can fail, and any can stay in progress for ever. What ranks do together
+// is the business of tests/cuda/, not of this.
+
+#ifndef QLORA_TESTS_RUNTIME_DEVICE_FAKENCCL_H
+#define QLORA_TESTS_RUNTIME_DEVICE_FAKENCCL_H
+
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <string>
+
+#include "runtime/Device/Collectives.h"
+#include "runtime/Device/Cuda/NcclApi.h"
+#include "tests/runtime/Device/FakeCudaDriver.h"
+
+namespace qlora::fake {
+
+struct Group {
+  std::map<std::string, int, std::less<>> calls; ///< by member of Nccl
+  std::string failing;          ///< whose calls fail with `error`
+  ncclResult_t error = 2;
+  std::string hanging;          ///< whose calls stay in progress
+  ncclResult_t asyncError = 0;  ///< once no call is in progress
+  int questions = 0;            ///< that the call in progress still takes
+  bool isHanging = false;
+  std::atomic<bool> isAborted = false;
+  std::atomic<bool> isAbortHeld = false; ///< an abort does not end
+  ncclConfig_t config;
+};
+/// The one of the running test.
+inline Group group;
+
+inline ncclComm_t communicator() {
+  static char one;
+  return reinterpret_cast<ncclComm_t>(&one);
+}
+
+inline ncclResult_t start(const char *member) {
+  ++group.calls[member];
+  if (group.failing == member)
+    return group.error;
+  group.questions = 2;
+  group.isHanging = group.hanging == member;
+  return kNcclInProgress;
+}
+
+inline ncclResult_t getUniqueId(ncclUniqueId *id) {
+  for (size_t i = 0; i < sizeof id->internal; ++i)
+    id->internal[i] = static_cast<char>(i * 2 + 1);
+  ++group.calls["getUniqueId"];
+  return group.failing == "getUniqueId" ? group.error : 0;
+}
+inline ncclResult_t commInitRankConfig(ncclComm_t *comm, int, ncclUniqueId id,
+                                       int, ncclConfig_t *config) {
+  // The id has gone through floats; the second rank of the host is its twin.
+  if (static_cast<uint8_t>(id.internal[100]) != 201)
+    return 4;
+  group.config = *config;
+  *comm = communicator();
+  return start("commInitRankConfig");
+}
+inline ncclResult_t commGetAsyncError(ncclComm_t, ncclResult_t *state) {
+  ++group.calls["commGetAsyncError"];
+  if (group.failing == "commGetAsyncError")
+    return group.error;
+  const bool isBusy = group.isHanging || group.questions > 0;
+  group.questions -= group.questions > 0;
+  *state = isBusy ? kNcclInProgress : group.asyncError;
+  return 0;
+}
+inline ncclResult_t allReduce(const void *from, void *to, size_t count, int, int,
+                              ncclComm_t, CUstream) {
+  if (const ncclResult_t result = start("allReduce"); result != kNcclInProgress)
+    return result;
+  run([=] {
+    for (size_t i = 0; i < count; ++i)
+      static_cast<float *>(to)[i] = 2 * static_cast<const float *>(from)[i];
+  });
+  return kNcclInProgress;
+}
+inline ncclResult_t commFinalize(ncclComm_t) { return start("commFinalize"); }
+inline ncclResult_t commDestroy(ncclComm_t) {
+  ++group.calls["commDestroy"];
+  return group.failing == "commDestroy" ? group.error : 0;
+}
+inline ncclResult_t commAbort(ncclComm_t) {
+  group.isAborted = true;
+  group.isAborted.notify_all();
+  group.isAbortHeld.wait(true);
+  return 0;
+}
+
+/// The library of a fresh group.
+inline const Nccl &newNccl() {
+  static Nccl nccl;
+  group.calls.clear();
+  group.failing.clear();
+  group.hanging.clear();
+  group.error = 2;
+  group.asyncError = group.questions = 0;
+  group.isHanging = group.isAborted = group.isAbortHeld = false;
+  nccl.getLastError = [](ncclComm_t) { return "as the test wants it\n"; };
+  nccl.getUniqueId = getUniqueId;
+  nccl.commInitRankConfig = commInitRankConfig;
+  nccl.commGetAsyncError = commGetAsyncError;
+  nccl.allReduce = allReduce;
+  nccl.commFinalize = commFinalize;
+  nccl.commDestroy = commDestroy;
+  nccl.commAbort = commAbort;
+  return nccl;
+}
+
+/// The host's side: rank 0 of two. The other adds nothing.
+class TwoRanks final : public Collectives {
+public:
+  int rank() const override { return 0; }
+  int size() const override { return 2; }
+  Status allReduceSum(float *, int64_t) override { return Status::ok(); }
+  Status checkOthers() override {
+    return isAlone ? Status::error(StatusCode::kAborted, "rank 1 is gone")
+                   : Status::ok();
+  }
+  std::chrono::milliseconds timeout() const override { return limit; }
+  void abort() override {}
+
+  bool isAlone = false;
+  std::chrono::milliseconds limit = std::chrono::minutes(1);
+};
+
+} // namespace qlora::fake
+
+#endif // QLORA_TESTS_RUNTIME_DEVICE_FAKENCCL_H

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: MIT
+
+// NCCL's errors, delays and silences, and that no wait is longer than its
+// bound; over a table of ours.
+
+#include "runtime/Device/Cuda/NcclCollectives.h"
+
+#include "tests/runtime/Device/FakeNccl.h"
+
+#include <gtest/gtest.h>
+
+namespace qlora {
+namespace {
+
+using namespace std::chrono_literals;
+using fake::group;
+
+#define EXPECT_HAS(text, part)                                                 \
+  EXPECT_NE((text).find(part), std::string::npos) << "in: " << (text)
+
+std::string refusal(const char *file) {
+  const Status status = Nccl::openFile(file).status();
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable);
+  EXPECT_EQ(status.message().find('\n'), std::string::npos);
+  return status.message();
+}
+
+TEST(NcclApi, SaysWhatIsMissing) {
+  EXPECT_HAS(refusal("libqlora-no-nccl.so.2"),
+             "more than one GPU needs NCCL, but libqlora-no-nccl.so.2 cannot "
+             "be opened (libqlora-no-nccl.so.2");
+  EXPECT_HAS(refusal("libqlora-no-nccl.so.2"), "install libnccl2 2.14 or later");
+  EXPECT_HAS(refusal(QLORA_BARE_DRIVER), "has no ncclGetVersion; update it");
+}
+
+TEST(NcclApi, NamesErrors) {
+  const Nccl &nccl = fake::newNccl();
+  EXPECT_TRUE(nccl.check(0, "x").isOk());
+  EXPECT_TRUE(nccl.check(kNcclInProgress, "x").isOk());
+  const Status status = nccl.check(2, "ncclAllReduce");
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable);
+  EXPECT_EQ(status.message(),
+            "ncclAllReduce: ncclSystemError (2): as the test wants it");
+  EXPECT_EQ(nccl.check(6, "x").code(), StatusCode::kAborted);
+}
+
+class NcclCollectivesTest : public testing::Test {
+protected:
+  NcclCollectivesTest() : nccl(fake::newNccl()) { fake::newDriver(); }
+
+  Status connect() {
+    QLORA_ASSIGN_OR_RETURN(gpus, NcclCollectives::connect(nccl, host));
+    return Status::ok();
+  }
+  Status sum() {
+    return gpus->allReduceSum(reinterpret_cast<CUdeviceptr>(values.data()),
+                              values.size(), nullptr);
+  }
+  bool isAborted() {
+    gpus.reset();
+    return group.isAborted;
+  }
+
+  const Nccl &nccl;
+  fake::TwoRanks host;
+  std::unique_ptr<NcclCollectives> gpus;
+  std::vector<float> values = {1, 2, 3};
+};
+
+TEST_F(NcclCollectivesTest, AsksUntilACallHasTakenEffect) {
+  ASSERT_TRUE(connect().isOk());
+  EXPECT_EQ(group.config.blocking, 0);
+  EXPECT_EQ(group.config.size, 24u);
+  EXPECT_EQ(group.calls["commGetAsyncError"], 3);
+  ASSERT_TRUE(sum().isOk());
+  EXPECT_EQ(group.calls["commGetAsyncError"], 6);
+  EXPECT_EQ(values, (std::vector<float>{2, 4, 6}));
+  EXPECT_TRUE(gpus->look(1s).isOk());
+  EXPECT_TRUE(gpus->confirm().isOk());
+  EXPECT_FALSE(isAborted());
+  EXPECT_EQ(group.calls["commFinalize"], 1);
+  EXPECT_EQ(group.calls["commDestroy"], 1);
+}
+
+TEST_F(NcclCollectivesTest, EveryFailingCallIsNamedAndAborts) {
+  const std::pair<const char *, const char *> calls[] = {
+      {"getUniqueId", "ncclGetUniqueId"},
+      {"commInitRankConfig", "ncclCommInitRankConfig"},
+      {"commGetAsyncError", "ncclCommGetAsyncError"},
+      {"allReduce", "ncclAllReduce"}};
+  for (const auto &[member, symbol] : calls) {
+    fake::newNccl();
+    group.failing = member;
+    Status status = connect();
+    if (status.isOk())
+      status = sum();
+    EXPECT_EQ(status.code(), StatusCode::kUnavailable);
+    EXPECT_HAS(status.message(), symbol);
+    EXPECT_HAS(status.message(), ": ncclSystemError (2): as the test wants it");
+    // Without an id there is nothing to abort.
+    if (member != std::string("getUniqueId"))
+      group.isAborted.wait(false);
+    gpus.reset();
+    EXPECT_EQ(group.calls["commFinalize"], 0);
+  }
+}
+
+TEST_F(NcclCollectivesTest, AHangingCallEndsAtTheTimeout) {
+  host.limit = 100ms;
+  for (const char *member : {"commInitRankConfig", "allReduce"}) {
+    fake::newNccl();
+    group.hanging = member;
+    Status status = connect();
+    if (status.isOk())
+      status = sum();
+    EXPECT_HAS(status.message(), "has not ended after 0.1 s: another rank "
+                                 "hangs, or is slower than --ddp-timeout");
+    gpus.reset();
+    EXPECT_TRUE(group.isAborted);
+  }
+}
+
+TEST_F(NcclCollectivesTest, WaitsForTheCardWithinItsBound) {
+  ASSERT_TRUE(connect().isOk());
+  EXPECT_TRUE(gpus->look(59s).isOk());
+  const Status status = gpus->look(61s);
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable);
+  EXPECT_HAS(status.message(), "all_reduce on the GPU has not ended after 60 s");
+  EXPECT_TRUE(isAborted());
+}
+
+TEST_F(NcclCollectivesTest, TellsAnErrorThatComesLater) {
+  for (const bool hasEnded : {true, false}) {
+    fake::newNccl();
+    ASSERT_TRUE(connect().isOk());
+    group.asyncError = 3;
+    const Status status = hasEnded ? gpus->confirm() : gpus->look(1ms);
+    EXPECT_EQ(status.message(), "all_reduce on the GPU: ncclInternalError (3): "
+                                "as the test wants it");
+    const int calls = group.calls["commGetAsyncError"];
+    EXPECT_HAS(gpus->look(1ms).message(), "were given up before");
+    EXPECT_HAS(sum().message(), "were given up before");
+    EXPECT_EQ(group.calls["commGetAsyncError"], calls);
+    EXPECT_TRUE(isAborted());
+  }
+}
+
+TEST_F(NcclCollectivesTest, BlamesARankThatIsGone) {
+  ASSERT_TRUE(connect().isOk());
+  const Status own = Status::error(StatusCode::kInternal, "the card failed");
+  EXPECT_EQ(gpus->judge(own).message(), "the card failed");
+  host.isAlone = true;
+  const Status status = gpus->judge(own);
+  EXPECT_EQ(status.code(), StatusCode::kAborted);
+  EXPECT_EQ(status.message(), "rank 1 is gone (the card failed)");
+  EXPECT_TRUE(isAborted());
+}
+
+TEST_F(NcclCollectivesTest, NoticesARankThatIsGoneWhileItWaits) {
+  ASSERT_TRUE(connect().isOk());
+  host.isAlone = true;
+  std::this_thread::sleep_for(60ms);
+  EXPECT_EQ(gpus->look(1ms).message(), "rank 1 is gone");
+  EXPECT_TRUE(isAborted());
+}
+
+TEST_F(NcclCollectivesTest, DoesNotWaitForAnAbortThatHangs) {
+  for (const char *member : {"allReduce", "commFinalize"}) {
+    fake::newNccl();
+    group.isAbortHeld = true;
+    group.failing = member;
+    ASSERT_TRUE(connect().isOk());
+    EXPECT_EQ(sum().isOk(), member == std::string("commFinalize"));
+    const auto start = std::chrono::steady_clock::now();
+    EXPECT_TRUE(isAborted());
+    const auto waited = std::chrono::steady_clock::now() - start;
+    EXPECT_GT(waited, 900ms);
+    EXPECT_LT(waited, 10s);
+    group.isAbortHeld = false;
+    group.isAbortHeld.notify_all();
+  }
+}
+
+} // namespace
+} // namespace qlora

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: MIT
+
+// The cost model: every op of Kernels.def has a cost, and the costs are the
+// sums written beside them.
+
+#include "runtime/Kernels/CostModel.h"
+
+#include <bit>
+
+#include <gtest/gtest.h>
+
+using namespace qlora;
+
+namespace {
+
+/// Round numbers: 100 GFLOP/s (bf16 200), 10 GB/s, 4 GB/s of numbers.
+DeviceProfile roundDevice() {
+  DeviceProfile device;
+  device.cores = 1;
+  device.gemmF32Gflops = 100;
+  device.gemmBf16Gflops = 200;
+  device.copyGbps = 10;
+  device.decodeGbps = 4;
+  return device;
+}
+
+constexpr double kLaunch = 5e-6;
+
+/// A request with the given constants by name; the others are 1.
+KernelRequest request(const char *op,
+                      std::vector<std::pair<const char *, int64_t>> constants,
+                      std::vector<std::optional<qlora_dtype>> dtypes) {
+  KernelRequest result;
+  result.op = findKernelOp(op);
+  result.dtypes = std::move(dtypes);
+  for (bool isDouble : result.op->isDouble)
+    result.constants.push_back(isDouble ? 0 : 1);
+  for (auto [name, value] : constants)
+    result.constants[result.op->constantIndex(name)] = value;
+  return result;
+}
+
+TEST(CostModel, EveryOpOfTheTableHasACost) {
+  for (const KernelOp &op : kernelOps())
+    EXPECT_TRUE(hasKernelWork(op.name)) << op.name;
+}
+
+TEST(CostModel, AGemmIsArithmeticOrMemory) {
+  // 2 * 1000^3 = 2e9 at 100 GFLOP/s: 20 ms; 3 * 4e6 bytes are 1.2 ms.
+  Work large = gemmWork(1000, 1000, 1000, QLORA_DTYPE_F32, QLORA_DTYPE_F32,
+                        QLORA_DTYPE_F32, false);
+  EXPECT_DOUBLE_EQ(secondsOf(large, roundDevice()), kLaunch + 20e-3);
+  // bf16 is twice as fast here; mixed types are computed in f32.
+  Work narrow = gemmWork(1000, 1000, 1000, QLORA_DTYPE_BF16,
+                         QLORA_DTYPE_BF16, QLORA_DTYPE_BF16, false);
+  EXPECT_DOUBLE_EQ(secondsOf(narrow, roundDevice()), kLaunch + 10e-3);
+  Work mixed = gemmWork(1000, 1000, 1000, QLORA_DTYPE_BF16, QLORA_DTYPE_F32,
+                        QLORA_DTYPE_BF16, false);
+  EXPECT_DOUBLE_EQ(secondsOf(mixed, roundDevice()), kLaunch + 20e-3);
+  // Rank 1: 2e6 flops are 20 us, but c, read and written, is 8e6 bytes.
+  Work skinny = gemmWork(1000, 1000, 1, QLORA_DTYPE_F32, QLORA_DTYPE_F32,
+                         QLORA_DTYPE_F32, true);
+  EXPECT_DOUBLE_EQ(secondsOf(skinny, roundDevice()),
+                   kLaunch + (8e6 + 8e3) / 10e9);
+}
+
+TEST(CostModel, RowsAreMemoryAndFunctions) {
+  // 1e6 bytes at 10 GB/s, 4e5 functions at 4e8 per second and core.
+  EXPECT_DOUBLE_EQ(secondsOf(rowWork(1e6, 4e5), roundDevice()),
+                   kLaunch + 1e-4 + 1e-3);
+}
+
+TEST(CostModel, ADecodeIsPaidPerPanelUseAndOncePerScratch) {
+  KernelRequest panel = request(
+      "panel_matmul",
+      {{"m", 1000}, {"rows", 1000}, {"columns", 1000}, {"transpose_w", 1}},
+      {QLORA_DTYPE_F32, QLORA_DTYPE_NF4, QLORA_DTYPE_F32, std::nullopt});
+  // 1e6 numbers are 4e6 bytes at 4 GB/s: 1 ms more than the GEMM, which runs
+  // at 0.8 of the rate of a large one.
+  EXPECT_DOUBLE_EQ(secondsOf(kernelWork(panel), roundDevice()),
+                   kLaunch + 20e-3 / 0.8 + 1e-3);
+  KernelRequest decode =
+      request("decode", {{"rows", 1000}, {"columns", 1000}, {"block", 64}},
+              {QLORA_DTYPE_NF4, QLORA_DTYPE_F32});
+  // The same, and through memory 4 bytes of each number and what is stored:
+  // 500032 packed, 15680 scales, 62 scales of scales in 256, tables of 1024
+  // and 64, an offset, in all a multiple of 64.
+  EXPECT_DOUBLE_EQ(secondsOf(kernelWork(decode), roundDevice()),
+                   kLaunch + 1e-3 + (4e6 + 517120) / 10e9);
+}
+
+TEST(CostModel, AttentionIsCausalAndWindowed) {
+  // 4 queries see 1 + 2 + 3 + 4 = 10 keys; with a window of 2, 1 + 2 + 2 + 2.
+  Work full = attentionWork({1, 4, 2, 1, 8, 0}, QLORA_DTYPE_F32, false);
+  EXPECT_DOUBLE_EQ(full.transcendentals, 2 * 10);
+  EXPECT_DOUBLE_EQ(full.attentionFlops(), 2 * 10 * 4 * 8);
+  Work windowed = attentionWork({1, 4, 2, 1, 8, 2}, QLORA_DTYPE_F32, true);
+  EXPECT_DOUBLE_EQ(windowed.attentionFlops(), 2.5 * 2 * 7 * 4 * 8);
+}
+
+/// Round numbers too: 1000 GFLOP/s of attention forward, 500 backward.
+DeviceProfile roundCard() {
+  DeviceProfile device = roundDevice();
+  GpuRates &gpu = device.gpu.emplace();
+  gpu.attentionForwardGflops = 1000;
+  gpu.attentionBackwardGflops = 500;
+  gpu.functionGops = 100;
+  gpu.launchMicroseconds = 2;
+  return device;
+}
+
+TEST(CostModel, AGpuHidesAllButTheLongest) {
+  // 1e6 bytes are 100 us; 4e6 functions 40 us, 2e7 of them 200 us.
+  EXPECT_DOUBLE_EQ(secondsOf(rowWork(1e6, 4e6), roundCard()), 2e-6 + 100e-6);
+  EXPECT_DOUBLE_EQ(secondsOf(rowWork(1e6, 2e7), roundCard()), 2e-6 + 200e-6);
+  Work decode = rowWork(1e6, 0);
+  decode.decodedNumbers = 4e5; // 1.6e6 bytes of them at 4 GB/s
+  EXPECT_DOUBLE_EQ(secondsOf(decode, roundCard()), 2e-6 + 400e-6);
+}
+
+TEST(CostModel, AttentionOfAGpuHasRatesOfItsOwn) {
+  // 1e3 queries see 5.005e5 keys: 4 * 64 FLOPs each, and 2.5 times backward.
+  const AttentionShape shape = {1, 1000, 1, 1, 64, 0};
+  const double flops = 5.005e5 * 4 * 64;
+  Work forward = attentionWork(shape, QLORA_DTYPE_BF16, false);
+  EXPECT_DOUBLE_EQ(secondsOf(forward, roundCard()), 2e-6 + flops / 1e12);
+  Work backward = attentionWork(shape, QLORA_DTYPE_BF16, true);
+  EXPECT_DOUBLE_EQ(secondsOf(backward, roundCard()),
+                   2e-6 + 2.5 * flops / 0.5e12);
+  // In f32 there are no tensor cores: 0.35 of the f32 GEMM rate.
+  Work exact = attentionWork(shape, QLORA_DTYPE_F32, false);
+  EXPECT_DOUBLE_EQ(secondsOf(exact, roundCard()), 2e-6 + flops / 0.35e11);
+}
+
+TEST(CostModel, OnCudaAMixedProductConvertsFirst) {
+  KernelRequest mixed = request(
+      "matmul", {{"m", 100}, {"n", 16}, {"k", 200}, {"lda", 200}, {"ldb", 16},
+                 {"ldc", 16}, {"transpose_a", 0}, {"transpose_b", 0}},
+      {QLORA_DTYPE_BF16, QLORA_DTYPE_F32, QLORA_DTYPE_BF16, std::nullopt});
+  std::vector<Work> kernels = cudaKernelWork(mixed);
+  ASSERT_EQ(kernels.size(), 2u);
+  EXPECT_DOUBLE_EQ(kernels[0].bytes, 200 * 16 * (4 + 2));
+  EXPECT_DOUBLE_EQ(kernels[1].bf16Flops, 2.0 * 100 * 16 * 200);
+  EXPECT_DOUBLE_EQ(kernels[1].bytes, 2.0 * (100 * 200 + 200 * 16 + 100 * 16));
+}
+
+TEST(CostModel, OnCudaTheHeadIsChunksOfProducts) {
+  std::vector<std::optional<qlora_dtype>> dtypes(9, QLORA_DTYPE_BF16);
+  dtypes[findKernelOp("head_loss_grad")->operandIndex("dw")] = std::nullopt;
+  KernelRequest head = request("head_loss_grad",
+                               {{"rows", 10},
+                                {"hidden_size", 20},
+                                {"vocab", 30},
+                                {"ldh", 20},
+                                {"lddh", 20},
+                                {"chunk_rows", 4}},
+                               dtypes);
+  // The list of rows; chunks of 4, 4 and 2 rows: gather, logits, softmax,
+  // gradient, scatter; then the sum.
+  std::vector<Work> kernels = cudaKernelWork(head);
+  ASSERT_EQ(kernels.size(), 1 + 3 * 5 + 1u);
+  Work all;
+  for (const Work &work : kernels)
+    all += work;
+  EXPECT_DOUBLE_EQ(all.bf16Flops, 2 * 2.0 * 10 * 20 * 30);
+  // Every chunk reads W twice; the logits are written, read three times,
+  // written in bf16 and read again; hidden is read, written and read again,
+  // and so is its gradient, the other way round.
+  const double weights = 3 * 2 * 30 * 20 * 2, logits = 10 * 30,
+               rows = 10 * 20 * 2 * 6;
+  EXPECT_DOUBLE_EQ(all.bytes,
+                   weights + rows + logits * (4 + 12 + 2 + 2) + 2 * 12 * 10);
+}
+
+TEST(CostModel, OnCudaAPanelIsADecodeAndAProduct) {
+  KernelRequest panel = request("panel_matmul",
+                                {{"m", 64},
+                                 {"rows", 128},
+                                 {"columns", 256},
+                                 {"lda", 256},
+                                 {"ldc", 128},
+                                 {"transpose_w", 1},
+                                 {"block", 64}},
+                                {QLORA_DTYPE_BF16, QLORA_DTYPE_NF4,
+                                 QLORA_DTYPE_BF16, std::nullopt});
+  std::vector<Work> kernels = cudaKernelWork(panel);
+  ASSERT_EQ(kernels.size(), 2u);
+  EXPECT_DOUBLE_EQ(kernels[0].decodedNumbers, 128 * 256);
+  EXPECT_DOUBLE_EQ(kernels[1].bf16Flops, 2.0 * 64 * 128 * 256);
+  EXPECT_DOUBLE_EQ(secondsOf(panel, roundCard()),
+                   secondsOf(kernels[0], roundCard()) +
+                       secondsOf(kernels[1], roundCard()));
+}
+
+TEST(CostModel, TheHeadOfATrainedModelHasOneProductMore) {
+  std::vector<std::optional<qlora_dtype>> dtypes(9, QLORA_DTYPE_F32);
+  std::vector<std::pair<const char *, int64_t>> constants = {
+      {"rows", 10}, {"hidden_size", 20}, {"vocab", 30}};
+  EXPECT_DOUBLE_EQ(
+      kernelWork(request("head_loss_grad", constants, dtypes)).f32Flops,
+      3 * 2.0 * 10 * 20 * 30);
+  dtypes[findKernelOp("head_loss_grad")->operandIndex("dw")] = std::nullopt;
+  EXPECT_DOUBLE_EQ(
+      kernelWork(request("head_loss_grad", constants, dtypes)).f32Flops,
+      2 * 2.0 * 10 * 20 * 30);
+}
+
+} // namespace

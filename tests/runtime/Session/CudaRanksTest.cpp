@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: MIT
+
+// Several ranks with a card each on the software platform: the numbers of the
+// CPU's ranks, and what happens when NCCL, a card or a rank fails. Whatever
+// fails, the job ends soon, with one line that says what, and nothing is left.
+
+#include "tests/runtime/Session/CudaSessionFixture.h"
+
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+#include <chrono>
+#include <thread>
+
+namespace qlora {
+namespace {
+
+class CudaRanks : public CudaSession {
+protected:
+  CudaRanks() {
+    set("QLORA_TEST_CUDA_DEVICES", "sm_90:64,sm_90:64,sm_90:64,sm_90:64");
+    // Whom a launcher leaves behind becomes ours.
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+  }
+  ~CudaRanks() override { EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1); }
+
+  /// What a run on two ranks says that has to fail, within a few seconds.
+  std::string failure(std::vector<std::string> flags = {}, int exitCode = 1) {
+    const auto start = std::chrono::steady_clock::now();
+    flags.insert(flags.end(), {"--gpus", "2", "--max-steps", "4"});
+    const std::string line = refusal(std::move(flags), exitCode);
+    EXPECT_LT(std::chrono::steady_clock::now() - start,
+              std::chrono::seconds(20))
+        << line;
+    EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1) << line;
+    return line;
+  }
+  /// The same with this variable only.
+  std::string failureWith(const char *name, const std::string &value,
+                          std::vector<std::string> flags = {},
+                          int exitCode = 1) {
+    set(name, value);
+    const std::string line = failure(std::move(flags), exitCode);
+    unsetenv(name);
+    return name + ("=" + value) + ": " + line;
+  }
+
+  /// The calls of a run of so many steps on two ranks, by rank's process.
+  std::vector<nlohmann::json> calls(const char *steps) {
+    const std::filesystem::path reports = folder / "reports" / steps;
+    std::filesystem::create_directories(reports);
+    set("QLORA_TEST_CUDA_REPORT", reports / "{pid}");
+    train("out", {"--gpus", "2", "--max-steps", steps});
+    unsetenv("QLORA_TEST_CUDA_REPORT");
+    std::vector<nlohmann::json> found;
+    for (const auto &entry : std::filesystem::directory_iterator(reports))
+      found.push_back(nlohmann::json::parse(contents(entry.path())));
+    return found;
+  }
+};
+
+TEST_F(CudaRanks, TrainAsOnTheCpuAndAsOneRankThatAccumulates) {
+  const char *const splits[][2] = {{"1", "4"}, {"2", "2"}, {"4", "1"}};
+  std::vector<std::string> flags = {"--max-steps", "6", "--logging-steps", "1"};
+  auto onCpu = flags;
+  onCpu.insert(onCpu.end(), {"--gradient-accumulation-steps", "4"});
+  const auto expected = trainOnCpu("cpu", onCpu);
+  for (const auto &[ranks, accumulation] : splits)
+    for (const char *graphs : {"true", "false"}) {
+      auto split = flags;
+      split.insert(split.end(),
+                   {"--gpus", ranks, "--gradient-accumulation-steps",
+                    accumulation, "--cuda-graphs", graphs});
+      const auto lines = train("cuda", split);
+      ASSERT_EQ(lines.size(), expected.size());
+      for (size_t i = 0; i < lines.size(); ++i)
+        for (const char *key : {"loss", "grad_norm"}) {
+          if (!expected[i].contains(key))
+            continue;
+          EXPECT_NEAR(lines[i][key].get<double>(),
+                      expected[i][key].get<double>(), 1e-6)
+              << key << " of line " << i << " on " << ranks << " ranks";
+        }
+    }
+}
+
+TEST_F(CudaRanks, HaveTheSameBitsInEveryOrder) {
+  train("first", {"--gpus", "2", "--max-steps", "8"});
+  for (const char *seed : {"2", "3", "4", "5"}) {
+    set("QLORA_TEST_CUDA_SEED", seed);
+    train("again", {"--gpus", "2", "--max-steps", "8"});
+    EXPECT_EQ(adapter("again"), adapter("first")) << "seed " << seed;
+  }
+}
+
+TEST_F(CudaRanks, AddUpInsideOfTheGraphToTheSameBits) {
+  const auto few = calls("4");
+  const auto many = calls("14");
+  ASSERT_EQ(few.size(), 2u);
+  ASSERT_EQ(many.size(), 2u);
+  for (size_t rank = 0; rank < 2; ++rank) {
+    auto more = [&](const char *name) {
+      return many[rank].value(name, 0) - few[rank].value(name, 0);
+    };
+    EXPECT_EQ(more("cuGraphLaunch"), 10 * 2);
+    EXPECT_EQ(more("cuLaunchKernel"), 0);
+    EXPECT_EQ(more("ncclAllReduce"), 0);
+    EXPECT_EQ(more("host waits"), 0); // they poll
+    EXPECT_EQ(many[rank].value("ncclCommDestroy", 0), 1);
+    EXPECT_EQ(many[rank].value("ncclCommAbort", 0), 0);
+  }
+  // The adapter and its moments are in 128 bytes each, the tokens in 256.
+  ASSERT_TRUE(many[0].contains("bits of 128 bytes"));
+  EXPECT_EQ(many[0]["bits of 128 bytes"], many[1]["bits of 128 bytes"]);
+  EXPECT_NE(many[0]["bits of 256 bytes"], many[1]["bits of 256 bytes"]);
+}
+
+TEST_F(CudaRanks, EveryFailingCallOfNcclIsNamed) {
+  const std::pair<const char *, std::vector<int>> functions[] = {
+      {"ncclGetVersion", {1}},
+      {"ncclGetUniqueId", {1}},
+      {"ncclCommInitRankConfig", {1}},
+      {"ncclCommGetAsyncError", {1, 5, 10}},
+      {"ncclAllReduce", {1, 2, 3}}};
+  for (const auto &[function, numbers] : functions)
+    for (const int number : numbers)
+      for (const int code : {1, 2, 3, 4, 5, 6})
+        for (const char *rank : {"", "@0", "@1"}) {
+          const bool isRankZeros = std::string(function) == "ncclGetUniqueId";
+          // That another rank is gone is no cause to show.
+          const bool isRemote = code == 6 && *rank;
+          if (isRemote || (isRankZeros && *rank == '@' && rank[1] == '1'))
+            continue;
+          // Codes differ in their name only: all of them once.
+          if (code != 2 && (number != 1 || *rank))
+            continue;
+          EXPECT_HAS(failureWith("QLORA_TEST_CUDA_FAIL",
+                                 fmt::format("{}:{}:{}{}", function, number,
+                                             code, rank)),
+                     function);
+        }
+}
+
+TEST_F(CudaRanks, FailingToLeaveTheGroupIsNoFailure) {
+  for (const char *call : {"ncclCommFinalize", "ncclCommDestroy"}) {
+    set("QLORA_TEST_CUDA_FAIL", std::string(call) + ":1:2@1");
+    train("out", {"--gpus", "2", "--max-steps", "2"});
+  }
+}
+
+TEST_F(CudaRanks, AnErrorThatNcclTellsLaterEndsTheJob) {
+  for (const char *graphs : {"true", "false"})
+    for (const auto &[value, name] :
+         {std::pair{"2:1@1", "ncclUnhandledCudaError (1)"},
+          std::pair{"5:2@1", "ncclSystemError (2)"},
+          std::pair{"3:3", "ncclInternalError (3)"},
+          std::pair{"1:6", "ncclRemoteError (6)"}})
+      EXPECT_HAS(failureWith("QLORA_TEST_CUDA_ASYNC", value,
+                             {"--cuda-graphs", graphs}),
+                 name);
+}
+
+TEST_F(CudaRanks, AHangingCollectiveEndsAtTheTimeout) {
+  for (const char *value : {"1", "3@1", "5@0"})
+    EXPECT_HAS(failureWith("QLORA_TEST_CUDA_HANG", value,
+                           {"--ddp-timeout", "1"}),
+               "all_reduce on the GPU has not ended after 1 s: another rank "
+               "hangs, or is slower than --ddp-timeout allows");
+}
+
+TEST_F(CudaRanks, ARankThatDiesEndsTheOthers) {
+  for (const char *where : {"run:1", "run:20", "run:40", "cuGraphLaunch:3",
+                            "ncclAllReduce:1", "ncclCommInitRankConfig:1"})
+    for (const char *rank : {"@0", "@1"})
+      EXPECT_HAS(failureWith("QLORA_TEST_CUDA_FAIL",
+                             std::string(where) + ":kill" + rank, {}, 137),
+                 fmt::format("rank {}: was killed by signal 9", rank + 1));
+}
+
+TEST_F(CudaRanks, ACardThatFailsEndsTheOthers) {
+  for (const char *graphs : {"true", "false"})
+    for (const char *number : {"10", "30", "40"})
+      EXPECT_HAS(failureWith("QLORA_TEST_CUDA_FAIL",
+                             fmt::format("run:{}:700@1", number),
+                             {"--cuda-graphs", graphs}),
+                 "CUDA_ERROR_ILLEGAL_ADDRESS");
+}
+
+TEST_F(CudaRanks, SayWhatIsWrongWithTheMachine) {
+  set("QLORA_TEST_CUDA_NCCL", "2804");
+  EXPECT_HAS(failure(), "libnccl.so.2 is NCCL 2.8.4, but 2.14 or later is "
+                        "needed; update it, or use --gpus 1");
+  set("QLORA_TEST_CUDA_NCCL", "21304");
+  EXPECT_HAS(failure(), "libnccl.so.2 is NCCL 2.13.4, but 2.14");
+  unsetenv("QLORA_TEST_CUDA_NCCL");
+  set("QLORA_TEST_CUDA_DEVICES", "sm_90:64");
+  EXPECT_HAS(failure(), "rank 1: no GPU 1 for this rank: LOCAL_RANK is 1 and "
+                        "the machine shows 1 to it, numbered from 0; show all");
+  set("QLORA_TEST_CUDA_DEVICES", "sm_90:64,sm_90:64");
+  set("LD_LIBRARY_PATH",
+      withLibrary(folder / "none", "libnccl.so.2", "/dev/null") + ":" +
+          QLORA_CUDA_PLATFORM);
+  EXPECT_HAS(failure(), "more than one GPU needs NCCL, but libnccl.so.2 "
+                        "cannot be opened (");
+  EXPECT_HAS(failure(), "install libnccl2 2.14 or later");
+  train("out", {"--max-steps", "2"}); // one GPU needs none
+}
+
+TEST_F(CudaRanks, OnOneCardAreRefused) {
+  std::vector<ProcessOutput> outputs(2);
+  std::vector<std::thread> threads;
+  const std::string port =
+      "MASTER_PORT=" + std::to_string(20000 + getpid() % 20000);
+  for (int rank = 0; rank < 2; ++rank)
+    threads.emplace_back([&, rank] {
+      auto words = command({"--train-file", at("tokens.safetensors"),
+                            "--output-dir", at("out"), "--max-steps", "2"});
+      words.insert(words.begin(),
+                   {"/usr/bin/env", "RANK=" + std::to_string(rank),
+                    "WORLD_SIZE=2", "LOCAL_RANK=0", "LOCAL_WORLD_SIZE=2",
+                    "MASTER_ADDR=127.0.0.1", port});
+      outputs[rank] = std::move(runProgram(words)).value();
+    });
+  for (std::thread &thread : threads)
+    thread.join();
+  for (const ProcessOutput &output : outputs) {
+    EXPECT_EQ(output.exitCode, 1);
+    EXPECT_HAS(output.errors, "Duplicate GPU detected");
+    EXPECT_HAS(output.errors, "each rank needs a card of its own");
+  }
+}
+
+} // namespace
+} // namespace qlora

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: MIT
+
+// Asks the card, or /proc/meminfo.
+
+#include "tools/qloracc/MemoryLimit.h"
+
+#include <algorithm>
+#include <fstream>
+
+#include "runtime/Device/Cuda/CudaCard.h"
+
+namespace qlora {
+
+/// Kept back: of a card for code, graphs and libraries, whose own context is
+/// open already; of a machine for the process and the pages of the weights.
+static constexpr uint64_t kReserve = uint64_t{1} << 30;
+static constexpr uint64_t kCardReserveShare = 50, kMachineReserveShare = 8;
+
+static double asGiB(uint64_t bytes) {
+  return static_cast<double>(bytes) / (1 << 30);
+}
+
+static StatusOr<MemoryLimit> limitOf(const std::string &what, uint64_t free,
+                                     uint64_t total, uint64_t share,
+                                     const char *reservedFor) {
+  const uint64_t reserve = std::max(kReserve, total / share);
+  if (free <= reserve)
+    return Status::error(StatusCode::kUnavailable,
+                         "{} has {:.2f} of {:.2f} GiB free, and {:.2f} GiB are "
+                         "kept back for {}; give --memory-limit a number",
+                         what, asGiB(free), asGiB(total), asGiB(reserve),
+                         reservedFor);
+  const uint64_t limit = free - reserve;
+  return MemoryLimit{
+      static_cast<int64_t>(limit),
+      fmt::format("memory limit: {:.2f} GiB: {} has {:.2f} of {:.2f} GiB free, "
+                  "less {:.2f} GiB for {}",
+                  asGiB(limit), what, asGiB(free), asGiB(total),
+                  asGiB(reserve), reservedFor)};
+}
+
+static StatusOr<MemoryLimit> cardLimit() {
+  QLORA_ASSIGN_OR_RETURN(const CudaDriver *driver, CudaDriver::open());
+  QLORA_ASSIGN_OR_RETURN(CudaCard card, CudaCard::open(*driver, 0));
+  QLORA_ASSIGN_OR_RETURN(CudaMemoryInfo memory, card.memory());
+  return limitOf(card.name, memory.free, memory.total, kCardReserveShare,
+                 "code, graphs and libraries");
+}
+
+/// Bytes of a line "Name:   123 kB"; 0 without it.
+static uint64_t memoryInfo(const std::string &name) {
+  std::ifstream file("/proc/meminfo");
+  std::string word;
+  while (file >> word)
+    if (uint64_t kilobytes = 0; word == name + ":" && file >> kilobytes)
+      return kilobytes << 10;
+  return 0;
+}
+
+static StatusOr<MemoryLimit> machineLimit() {
+  const uint64_t free = memoryInfo("MemAvailable");
+  const uint64_t total = memoryInfo("MemTotal");
+  if (!free || !total)
+    return Status::error(StatusCode::kUnavailable,
+                         "/proc/meminfo does not say how much memory is free; "
+                         "give --memory-limit a number");
+  return limitOf("this machine", free, total, kMachineReserveShare,
+                 "the process and the pages of weights (one rank)");
+}
+
+StatusOr<MemoryLimit> machineMemoryLimit(const std::string &target) {
+  if (target != "cuda")
+    return machineLimit();
+  auto limit = cardLimit();
+  if (limit.isOk())
+    return limit;
+  return limit.status().withContext(
+      "--memory-limit auto asks this machine's card; where there is none, give "
+      "the bytes of the card that will run it, such as 24GiB");
+}
+
+} // namespace qlora

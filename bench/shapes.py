@@ -4,7 +4,6 @@
 
 import json
 import os
-import struct
 import sys
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(REPOSITORY, "tests", "e2e"))
 import safetensors_io  # noqa: E402
+from tensors import file_head, tensor_shapes  # noqa: E402
 
 LENGTH = 512
 
@@ -50,38 +50,8 @@ CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM",
            "qwen3": "Qwen3ForCausalLM"}
 
 
-def tensor_shapes(shape):
-    """Names and shapes of the model's tensors, as Hugging Face has them."""
-    hidden, inner = shape["hidden_size"], shape["intermediate_size"]
-    heads = shape["num_attention_heads"]
-    dim = shape.get("head_dim", hidden // heads)
-    wide, narrow = heads * dim, shape["num_key_value_heads"] * dim
-    tensors = {"model.embed_tokens.weight": (shape["vocab_size"], hidden),
-               "model.norm.weight": (hidden,)}
-    if not shape.get("tie_word_embeddings", True):
-        tensors["lm_head.weight"] = (shape["vocab_size"], hidden)
-    for layer in range(shape["num_hidden_layers"]):
-        prefix = f"model.layers.{layer}."
-        linears = {"self_attn.q_proj": (wide, hidden),
-                   "self_attn.k_proj": (narrow, hidden),
-                   "self_attn.v_proj": (narrow, hidden),
-                   "self_attn.o_proj": (hidden, wide),
-                   "mlp.gate_proj": (inner, hidden),
-                   "mlp.up_proj": (inner, hidden),
-                   "mlp.down_proj": (hidden, inner)}
-        for name, size in linears.items():
-            tensors[f"{prefix}{name}.weight"] = size
-            if shape["family"] == "qwen2" and name.split(".")[1][0] in "qkv":
-                tensors[f"{prefix}{name}.bias"] = size[:1]
-        for name in ("input_layernorm", "post_attention_layernorm"):
-            tensors[f"{prefix}{name}.weight"] = (hidden,)
-        if shape["family"] == "qwen3":
-            for name in ("self_attn.q_norm", "self_attn.k_norm"):
-                tensors[f"{prefix}{name}.weight"] = (dim,)
-    return tensors
-
-
 def write_config(folder, shape, positions=4096):
+    """Writes config.json, and returns it."""
     os.makedirs(folder, exist_ok=True)
     config = {"tie_word_embeddings": True}
     config.update((key, value) for key, value in shape.items()
@@ -92,33 +62,27 @@ def write_config(folder, shape, positions=4096):
                   torch_dtype="bfloat16")
     with open(os.path.join(folder, "config.json"), "w") as file:
         json.dump(config, file, indent=2)
+    return config
 
 
 def write_shape(folder, shape, positions=4096):
     """A Hugging Face folder to compile: names and shapes, no weights."""
-    write_config(folder, shape, positions)
+    config = write_config(folder, shape, positions)
     safetensors_io.save_sparse(os.path.join(folder, "model.safetensors"),
-                               tensor_shapes(shape))
+                               tensor_shapes(config))
 
 
 def write_model(folder, shape):
     """A Hugging Face folder with random bf16 weights, written once."""
     path = os.path.join(folder, "model.safetensors")
-    write_config(folder, shape)
+    config = write_config(folder, shape)
     if os.path.exists(path):
         return
     random = np.random.default_rng(0)
-    header, offset = {}, 0
-    shapes = tensor_shapes(shape)
-    for name, size in shapes.items():
-        end = offset + 2 * int(np.prod(size))
-        header[name] = {"dtype": "BF16", "shape": list(size),
-                        "data_offsets": [offset, end]}
-        offset = end
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
+    shapes = tensor_shapes(config)
+    head, _ = file_head(shapes, "BF16", 2)
     with open(path + ".part", "wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text)
+        file.write(head)
         for name, size in shapes.items():
             if name.endswith("norm.weight"):
                 values = np.ones(size, np.float32)

@@ -271,8 +271,9 @@ def check_run(tools, name, run, write):
 
     def train(*compile_flags):
         with tempfile.TemporaryDirectory() as work:
-            return goldens.train(tools, case, work, [*flags, *compile_flags],
-                                 flags, run.ranks)
+            module = goldens.build(tools, case, work,
+                                   [*flags, *compile_flags])
+            return goldens.train(tools, case, work, module, flags, run.ranks)
 
     trained = train()
     dump = trained[1]

@@ -5,13 +5,14 @@
 
     goldens.py --tools build/bin [--cases DIR] [--work DIR] [CASE ...]
                [--compile-flag F]... [--run-flag F]... [--bf16] [--ranks N]
-               [--target cuda]
+               [--target cuda] [--modules DIR] [--library-path DIRS]
 
 Each case is imported, compiled and trained as a user would, on its own number
 of ranks, and held against expected.safetensors: float32 within the tolerances
 below, dropout masks exactly; with --bf16, only losses, within 2 %. With
 --target cuda the programs are CUDA's and run on the software platform
-(tests/cuda).
+(tests/cuda), or with --library-path on NVIDIA's libraries: LD_LIBRARY_PATH of
+qlora-run. With --modules they were compiled before: NAME.so, or NAME-bf16.so.
 
 Model, data and first adapter are where train.yaml says: a case may share those
 of another.
@@ -62,29 +63,39 @@ def settings(case):
     return found
 
 
-def software_cuda(tools, ranks):
-    """Flags of the compiler and the environment of the runtime."""
+def cuda_flags():
+    """Of a compiler whose programs run on the software platform."""
     here = os.path.dirname(os.path.abspath(__file__))
-    platform = os.path.join(tools, "..", "cuda-platform")
-    flags = ["--target", "cuda", "--cuda-arch", "90", "--cuda-compiler",
-             os.path.join(here, "..", "cuda", "host-nvcc")]
-    return flags, {**os.environ,
-                   "LD_LIBRARY_PATH": os.path.abspath(platform),
-                   "QLORA_TEST_CUDA_DEVICES": ",".join(["sm_90:4096"] * ranks)}
+    return ["--target", "cuda", "--cuda-arch", "90", "--cuda-compiler",
+            os.path.join(here, "..", "cuda", "host-nvcc")]
 
 
-def train(tools, case, work, compile_flags, run_flags, ranks,
-          environment=None):
-    """Runs the three commands; returns metrics, dump and adapter."""
+def cuda_environment(options, ranks):
+    """Where qlora-run finds its CUDA libraries."""
+    if options.library_path:
+        return {**os.environ, "LD_LIBRARY_PATH": options.library_path}
+    platform = os.path.join(options.tools, "..", "cuda-platform")
+    return {**os.environ, "LD_LIBRARY_PATH": os.path.abspath(platform),
+            "QLORA_TEST_CUDA_DEVICES": ",".join(["sm_90:4096"] * ranks)}
+
+
+def build(tools, case, work, compile_flags):
+    """Imports and compiles; returns the module."""
+    log = os.path.join(work, "log.txt")
+    model, module = os.path.join(work, "m.mlir"), os.path.join(work, "t.so")
+    run([f"{tools}/qlora-import", settings(case)["model_name_or_path"], "-o",
+         model], log)
+    run([f"{tools}/qloracc", model, "-o", module, "--config",
+         os.path.join(case, "train.yaml"), *compile_flags], log)
+    return module
+
+
+def train(tools, case, work, module, run_flags, ranks, environment=None):
+    """Returns metrics, dump and adapter."""
     log = os.path.join(work, "log.txt")
     yaml = os.path.join(case, "train.yaml")
     out = os.path.join(work, "out")
     dump = os.path.join(work, "dump.safetensors")
-    model, module = os.path.join(work, "m.mlir"), os.path.join(work, "t.so")
-    run([f"{tools}/qlora-import", settings(case)["model_name_or_path"], "-o",
-         model], log)
-    run([f"{tools}/qloracc", model, "-o", module, "--config", yaml,
-         *compile_flags], log)
     run([f"{tools}/qlora-run", module, "--config", yaml, "--gpus", str(ranks),
          "--output_dir", out, "--dump", dump, *run_flags], log, environment)
     with open(os.path.join(out, "metrics.jsonl")) as lines:
@@ -195,13 +206,17 @@ def run_case(options, case):
         run_flags += ["--compute-dtype", "bfloat16"]
     environment = None
     if options.target == "cuda":
-        flags, environment = software_cuda(options.tools, ranks)
-        compile_flags += flags
+        compile_flags += cuda_flags()
+        environment = cuda_environment(options, ranks)
     errors = {}
     with tempfile.TemporaryDirectory(dir=options.work) as work:
-        metrics, dump, adapter = train(options.tools, case, work,
-                                       compile_flags, run_flags, ranks,
-                                       environment)
+        if options.modules:
+            name = os.path.basename(case) + ("-bf16" if options.bf16 else "")
+            module = os.path.join(options.modules, name + ".so")
+        else:
+            module = build(options.tools, case, work, compile_flags)
+        metrics, dump, adapter = train(options.tools, case, work, module,
+                                       run_flags, ranks, environment)
     if options.bf16:
         for i, step in enumerate(metrics):
             want = expected["loss"][i]
@@ -225,7 +240,14 @@ def main():
     parser.add_argument("--bf16", action="store_true")
     parser.add_argument("--ranks", type=int, default=0)
     parser.add_argument("--target", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--modules", default=None)
+    parser.add_argument("--library-path", default=None)
     options = parser.parse_args()
+    if options.modules and options.compile_flag:
+        parser.error("--compile-flag is for cases that are compiled here, not "
+                     "for --modules")
+    if options.target == "cpu" and (options.modules or options.library_path):
+        parser.error("--modules and --library-path need --target cuda")
     names = options.names or sorted(
         name for name in os.listdir(options.cases)
         if os.path.exists(os.path.join(options.cases, name, "case.json")))

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: MIT
+
+"""gpu.sh --prepare: what a machine with a GPU needs, made on one that has
+LLVM and a CUDA compiler. The folder gets two files:
+
+  bundle.json     what is inside, and what compiling it took
+  bundle.tar.xz   bin/       qlora-run, KernelTests, gpu-peak
+                  lib/       their shared libraries, but not the C library's
+                  cubins/    the device units, for KernelTests
+                  goldens/   NAME.so and NAME-bf16.so
+                  modules/   NUMBER.so, one for each entry of `runs`
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+import tempfile
+import time
+
+from tensors import write_sparse_model
+
+REPOSITORY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+GOLDENS = os.path.join(REPOSITORY, "tests", "Inputs", "goldens")
+UNITS = os.path.join(REPOSITORY, "runtime", "Kernels", "Cuda", "Device")
+CARRIED = ("qlora-run", "KernelTests", "gpu-peak")
+NEEDED = CARRIED + ("qlora-import", "qloracc")
+# What belongs to the C library of a machine and must stay its own.
+C_LIBRARY = re.compile(r"ld-linux|lib(c|m|dl|rt|pthread|resolv|util)\.so")
+LIMIT_BYTES = 60 << 20
+SMALLEST = re.compile(r"the smallest plan needs .*\((\d+) bytes\)")
+
+
+class Failure(Exception):
+    """One line for the user."""
+
+
+def reason(code, text):
+    """One line of why a program failed: its first error, or its last words."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    for line in lines:
+        if match := re.search(r"\berror: (.*)", line, re.I):
+            return match.group(1)[:400]
+    return f"exit code {code}: {lines[-1][:300] if lines else 'no output'}"
+
+
+def call(*words):
+    """Its seconds."""
+    start = time.perf_counter()
+    done = subprocess.run(words, capture_output=True, text=True)
+    if done.returncode:
+        raise Failure(f"{os.path.basename(words[0])}: "
+                      + reason(done.returncode, done.stdout + done.stderr))
+    return time.perf_counter() - start
+
+
+def find_compiler(name):
+    found = shutil.which(name) or shutil.which(f"/usr/local/cuda/bin/{name}")
+    if not found:
+        raise Failure(f"no CUDA compiler '{name}' here; Debian's package is "
+                      "nvidia-cuda-toolkit, or name one with --cuda-compiler")
+    return os.path.abspath(found)
+
+
+def check_tools(tools):
+    missing = [name for name in NEEDED
+               if not os.access(os.path.join(tools, name), os.X_OK)]
+    if missing:
+        raise Failure(f"{tools} has no {', '.join(missing)}; run "
+                      "scripts/build.sh, or name a folder with --tools")
+
+
+def drop_run_path(path):
+    """Libraries are found where the program runs. The tests' run path is the
+    software CUDA platform of this build, which would hide a real card."""
+    listed = subprocess.run(["readelf", "-d", path], check=True, text=True,
+                            capture_output=True).stdout
+    if found := re.search(r"R(?:UN)?PATH\).*\[(.+)\]", listed):
+        text = found.group(1).encode() + b"\0"
+        with open(path, "rb+") as file:
+            data = file.read()
+            file.seek(data.index(text))
+            file.write(bytes(len(text)))
+
+
+def copy_programs(tools, folder):
+    os.makedirs(os.path.join(folder, "bin"))
+    os.makedirs(os.path.join(folder, "lib"))
+    for name in CARRIED:
+        path = os.path.join(tools, name)
+        copied = os.path.join(folder, "bin", name)
+        call("strip", "-o", copied, path)
+        drop_run_path(copied)
+        listed = subprocess.run(["ldd", path], check=True, text=True,
+                                capture_output=True).stdout
+        if missing := re.search(r"(\S+) => not found", listed):
+            raise Failure(f"{path} needs {missing.group(1)}, which is not "
+                          "here")
+        for library, place in re.findall(r"(\S+) => (/\S+)", listed):
+            if not C_LIBRARY.match(library):
+                shutil.copy(place, os.path.join(folder, "lib", library))
+
+
+class Builder:
+    """Compiles into a folder; keeps kernels that several modules share."""
+
+    def __init__(self, tools, compiler, arch, work):
+        self.tools, self.compiler, self.arch = tools, compiler, arch
+        self.work, self.imported = work, {}
+        self.cache = os.path.join(work, "cache")
+
+    def units(self, folder):
+        os.makedirs(folder)
+        for name in sorted(os.listdir(UNITS)):
+            if name.endswith(".cu"):
+                call(self.compiler, "-std=c++20", "-O3",
+                     f"-arch=sm_{self.arch}", "-cubin", f"-I{REPOSITORY}",
+                     "-o", os.path.join(folder, name[:-3] + ".cubin"),
+                     os.path.join(UNITS, name))
+
+    def import_model(self, folder):
+        if folder not in self.imported:
+            path = os.path.join(self.work, f"m{len(self.imported)}.mlir")
+            call(f"{self.tools}/qlora-import", folder, "-o", path)
+            self.imported[folder] = path
+        return self.imported[folder]
+
+    def compile(self, folder, module, flags, cache=None):
+        """Seconds; `flags` are options as a dictionary."""
+        words = [f"--{key.replace('_', '-')}={text(value)}"
+                 for key, value in flags.items()]
+        return call(f"{self.tools}/qloracc", self.import_model(folder), "-o",
+                    module, "--target", "cuda", "--cuda-arch", self.arch,
+                    "--cuda-compiler", self.compiler, "--cache-dir",
+                    cache or self.cache, *words)
+
+
+def text(value):
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def prepare_goldens(builder, shapes, folder):
+    os.makedirs(folder)
+    for name in shapes["goldens"]:
+        yaml = os.path.join(GOLDENS, name, "train.yaml")
+        with open(yaml) as lines:
+            model = json.loads(next(
+                line.split(":", 1)[1] for line in lines
+                if line.startswith("model_name_or_path:")))
+        model = os.path.normpath(os.path.join(GOLDENS, name, model))
+        for suffix, compute in (("", {}),
+                                ("-bf16", {"compute_dtype": "bfloat16"})):
+            seconds = builder.compile(
+                model, os.path.join(folder, f"{name}{suffix}.so"),
+                {"config": yaml, **compute})
+            print(f"golden {name}{suffix}: {seconds:.1f} s", flush=True)
+
+
+def settings(shapes, run):
+    """The options that qloracc gets for a run."""
+    return {**shapes["compile"], "max_length": run["length"],
+            "per_device_train_batch_size": run["batch"],
+            **run.get("compile", {})}
+
+
+def smallest_plan(builder, folder, flags, work):
+    """The bytes that the compiler says are the fewest."""
+    try:
+        builder.compile(folder, os.path.join(work, "none.so"),
+                        {**flags, "memory_limit": 1})
+    except Failure as failure:
+        if found := SMALLEST.search(str(failure)):
+            return int(found.group(1))
+        raise
+    raise Failure("a plan of one byte was accepted")
+
+
+def compile_run(builder, folder, module, flags, work, is_timed):
+    """What is kept in bundle.json of a run."""
+    report = os.path.join(work, "report.json")
+    if flags.get("memory_limit") == "smallest":
+        flags["memory_limit"] = smallest_plan(builder, folder, flags, work)
+    flags["report"] = report
+    own_cache = tempfile.mkdtemp(dir=work) if is_timed else None
+    record = {"compile_seconds": builder.compile(folder, module, flags,
+                                                 own_cache)}
+    if is_timed:
+        record["cached_compile_seconds"] = builder.compile(folder, module,
+                                                           flags, own_cache)
+    with open(report) as file:
+        record["planned_bytes"] = json.load(file)["total_bytes"]
+    return record
+
+
+def prepare_runs(builder, shapes, folder, work):
+    """One record for each run; one that does not compile says why."""
+    os.makedirs(folder)
+    records = []
+    for number, run in enumerate(shapes["runs"]):
+        model = os.path.join(work, "models", run["model"])
+        if not os.path.exists(model):
+            write_sparse_model(model, shapes["models"][run["model"]])
+        title = f"{run['part']} {run['name']}"
+        try:
+            record = compile_run(
+                builder, model, os.path.join(folder, f"{number}.so"),
+                settings(shapes, run), work, run["part"] == "g7")
+            print(f"{title}: {record['compile_seconds']:.1f} s, plan "
+                  f"{record['planned_bytes'] / 2**30:.2f} GiB", flush=True)
+        except Failure as failure:
+            record = {"not_planned": str(failure)}
+            print(f"{title}: not planned: {failure}", flush=True)
+        records.append(record)
+    return records
+
+
+def commit():
+    done = subprocess.run(["git", "-C", REPOSITORY, "describe", "--always",
+                           "--dirty"], capture_output=True, text=True)
+    return done.stdout.strip() if done.returncode == 0 else "unknown"
+
+
+def write_archive(folder, path):
+    """Small members first; the same bytes for the same files."""
+    def plain(member):
+        member.mtime = member.uid = member.gid = 0
+        member.uname = member.gname = ""
+        return member
+    with tarfile.open(path, "w:xz", preset=1) as archive:
+        for name in sorted(os.listdir(folder)):
+            archive.add(os.path.join(folder, name), name, filter=plain)
+
+
+def prepare(target, tools, compiler, arch, shapes):
+    """Fills the folder `target`; `shapes` is gpu_shapes.json or like it."""
+    check_tools(tools)
+    compiler = find_compiler(compiler)
+    load = round(os.getloadavg()[0], 1)
+    os.makedirs(target, exist_ok=True)
+    with tempfile.TemporaryDirectory() as work:
+        staged = os.path.join(work, "bundle")
+        os.makedirs(staged)
+        builder = Builder(tools, compiler, arch, work)
+        copy_programs(tools, staged)
+        builder.units(os.path.join(staged, "cubins"))
+        records = prepare_runs(builder, shapes,
+                               os.path.join(staged, "modules"), work)
+        prepare_goldens(builder, shapes, os.path.join(staged, "goldens"))
+        write_archive(staged, os.path.join(target, "bundle.tar.xz"))
+    described = {"arch": arch, "commit": commit(), "shapes": shapes,
+                 "prepared": time.strftime("%Y-%m-%d"),
+                 "build_cores": os.cpu_count(), "build_load": load,
+                 "runs": records}
+    with open(os.path.join(target, "bundle.json"), "w") as file:
+        json.dump(described, file, indent=1)
+    size = sum(os.path.getsize(os.path.join(target, name))
+               for name in ("bundle.json", "bundle.tar.xz"))
+    print(f"{target}: {size / 2**20:.1f} MiB for sm_{arch}")
+    if size > LIMIT_BYTES:
+        raise Failure(f"that is more than {LIMIT_BYTES >> 20} MiB")

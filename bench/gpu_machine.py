@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: MIT
+
+"""The machine that gpu.sh measures: its card and libraries, the unpacked
+bundle, weights in scratch space, and programs with a deadline.
+"""
+
+import glob
+import hashlib
+import json
+import os
+import shutil
+import signal
+import site
+import subprocess
+import tarfile
+import tempfile
+import threading
+import time
+
+from gpu_bundle import Failure, reason
+from tensors import model_bytes, write_random_model, write_tokens
+
+# Where CUDA's libraries lie on machines whose loader does not know them.
+LIBRARY_FOLDERS = ("/usr/local/nvidia/lib64", "/usr/local/cuda/lib64",
+                   "/usr/local/cuda-*/lib64", "/usr/lib/wsl/lib")
+WHEEL_FOLDERS = ("nvidia/cu*/lib", "nvidia/cublas/lib")
+TOOL_FOLDERS = ("/usr/local/cuda/bin", "/usr/local/cuda-*/bin",
+                "/usr/local/cuda/compute-sanitizer")
+# An interrupted run ends with the step that it is in.
+GRACE_SECONDS = 20
+
+
+def cuda_folders():
+    patterns = list(LIBRARY_FOLDERS)
+    for packages in [*site.getsitepackages(), site.getusersitepackages()]:
+        patterns += [os.path.join(packages, name) for name in WHEEL_FOLDERS]
+    return [folder for pattern in patterns
+            for folder in sorted(glob.glob(pattern)) if os.path.isdir(folder)]
+
+
+class Finished:
+    """A program that ended: `lines` are (seconds since its start, text)."""
+
+    def __init__(self, code, lines, seconds, is_late):
+        self.code, self.lines = code, lines
+        self.seconds, self.is_late = seconds, is_late
+
+    @property
+    def text(self):
+        return "\n".join(line for _, line in self.lines)
+
+    def result(self):
+        """The JSON object that it printed last; libraries talk around it."""
+        objects = [line for _, line in self.lines if line.startswith("{")]
+        if not objects:
+            raise Failure("it printed no result: "
+                          + reason(self.code, self.text))
+        return json.loads(objects[-1])
+
+    def failure(self):
+        """One line, or None where it ended well and in time."""
+        if self.is_late:
+            return f"not done after {self.seconds:.0f} s"
+        if self.code:
+            return reason(self.code, self.text)
+        return None
+
+
+def stop(process):
+    """Ctrl-C, and after a while the end, for all of the program."""
+    for number, seconds in ((signal.SIGINT, GRACE_SECONDS),
+                            (signal.SIGKILL, None)):
+        try:
+            os.killpg(process.pid, number)
+            process.wait(seconds)
+            return
+        except ProcessLookupError:
+            return
+        except subprocess.TimeoutExpired:
+            continue
+
+
+class Machine:
+    """`limit`: seconds for everything, from now."""
+
+    def __init__(self, bundle, limit):
+        self.end = time.monotonic() + limit
+        described = os.path.join(bundle, "bundle.json")
+        if not os.path.exists(described):
+            raise Failure(f"{bundle} is no bundle (it has no bundle.json); "
+                          "make one with gpu.sh --prepare")
+        with open(described) as file:
+            self.bundle = json.load(file)
+        self.shapes, self.arch = self.bundle["shapes"], self.bundle["arch"]
+        self.work = os.path.join(tempfile.gettempdir(),
+                                 f"qlora-gpu-{os.getuid()}")
+        os.makedirs(self.work, mode=0o700, exist_ok=True)
+        self.folder = self.unpack(os.path.join(bundle, "bundle.tar.xz"))
+        self.environment = {**os.environ,
+                            "LD_LIBRARY_PATH": self.library_path()}
+        self.card = self.measure_card()
+
+    def left(self):
+        return self.end - time.monotonic()
+
+    def unpack(self, archive):
+        """Once for each archive."""
+        if not os.path.exists(archive):
+            raise Failure(f"{archive} is missing; make the bundle again with "
+                          "gpu.sh --prepare")
+        with open(archive, "rb") as file:
+            name = hashlib.sha256(file.read()).hexdigest()[:12]
+        folder = os.path.join(self.work, f"bundle-{name}")
+        if not os.path.exists(folder):
+            shutil.rmtree(folder + ".part", ignore_errors=True)
+            with tarfile.open(archive) as file:
+                file.extractall(folder + ".part")
+            os.rename(folder + ".part", folder)
+        return folder
+
+    def library_path(self):
+        given = os.environ.get("LD_LIBRARY_PATH", "").split(":")
+        return ":".join(filter(None, [os.path.join(self.folder, "lib"),
+                                      *given, *cuda_folders()]))
+
+    def program(self, name):
+        return os.path.join(self.folder, "bin", name)
+
+    def module(self, number):
+        return os.path.join(self.folder, "modules", f"{number}.so")
+
+    def find_tool(self, name):
+        places = [place for pattern in TOOL_FOLDERS
+                  for place in sorted(glob.glob(pattern))]
+        return shutil.which(name) or shutil.which(name,
+                                                  path=":".join(places))
+
+    def measure_card(self):
+        """Its name and own rates; no card, driver or cuBLASLt end here."""
+        flags = [f"--{key.replace('_', '-')}={value}"
+                 for key, value in self.shapes["peak"].items()]
+        done = self.run([self.program("gpu-peak"), *flags], 120)
+        if failure := done.failure():
+            raise Failure(failure)
+        card = done.result()
+        same_kind = card["arch"] // 10 == int(self.arch) // 10
+        if not same_kind or card["arch"] < int(self.arch):
+            raise Failure(f"the bundle is for sm_{self.arch}, but the "
+                          f"{card['name']} is sm_{card['arch']}: make one "
+                          f"with --cuda-arch {card['arch']}")
+        return card
+
+    def run(self, command, seconds, environment=None):
+        """Finished. The program is stopped at its deadline."""
+        start = time.monotonic()
+        seconds = max(1.0, min(seconds, self.left()))
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, errors="replace", start_new_session=True,
+            env=environment or self.environment)
+        lines = []
+
+        def read():
+            for line in process.stdout:
+                lines.append((time.monotonic() - start, line.rstrip("\n")))
+        reader = threading.Thread(target=read, daemon=True)
+        reader.start()
+        is_late = False
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            is_late = True
+        finally:
+            if process.poll() is None:
+                stop(process)
+        reader.join(5)
+        return Finished(process.returncode, lines, time.monotonic() - start,
+                        is_late)
+
+    def model(self, name, seconds):
+        """A folder with random weights, and the seconds of writing them, of
+        which there are `seconds`. The weights of other models make room where
+        there is none."""
+        config = self.shapes["models"][name]
+        folder = os.path.join(self.work, "models", name)
+        needed = model_bytes(config)
+        path = os.path.join(folder, "model.safetensors")
+        if os.path.exists(path) and os.path.getsize(path) == needed:
+            return folder, 0.0
+        os.makedirs(folder, exist_ok=True)
+        for other in glob.glob(os.path.join(self.work, "models", "*")):
+            if other != folder and self.free() < needed + (1 << 28):
+                shutil.rmtree(other)
+        if self.free() < needed + (1 << 28):
+            raise Failure(f"{self.work} has {self.free() / 1e9:.1f} GB free, "
+                          f"{name} takes {needed / 1e9:.1f}: set TMPDIR to "
+                          "a larger disk")
+        start = time.monotonic()
+        try:
+            write_random_model(folder, config, seconds)
+        except TimeoutError as error:
+            raise Failure(f"{folder} takes too long to write ({error}): set "
+                          "TMPDIR to a faster disk") from error
+        return folder, time.monotonic() - start
+
+    def free(self):
+        return shutil.disk_usage(self.work).free
+
+    def tokens(self, run):
+        """A file of one step's micro-batches."""
+        path = os.path.join(self.work, "tokens.safetensors")
+        config = self.shapes["models"][run["model"]]
+        write_tokens(path, config["vocab_size"], run["accumulation"],
+                     run["batch"], run["length"])
+        return path

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: MIT
+
+"""What a user would run today on a GPU: transformers + PEFT, random weights of
+a real shape, and NF4 with double quantisation where bitsandbytes is installed;
+else a LoRA on bf16 weights, which its output says.
+
+    peer_gpu.py CONFIG.json --batch B --length T --accumulation N --rank R
+                --warm-up N --steps N [--checkpointing] [--device cuda]
+
+Prints one JSON object: what ran, the median tokens per second of the steps
+after the warm-up, and the peak GiB that PyTorch allocated.
+"""
+
+import argparse
+import importlib.util
+import json
+import statistics
+import time
+
+import peft
+import torch
+import transformers
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("config")
+    for name in ("batch", "length", "accumulation", "rank", "warm-up",
+                 "steps"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    parser.add_argument("--checkpointing", action="store_true")
+    parser.add_argument("--device", default="cuda")
+    options = parser.parse_args()
+    if options.device == "cuda" and not torch.cuda.is_available():
+        raise SystemExit("error: torch sees no CUDA device")
+    return options
+
+
+def quantise(model, device):
+    """Linear layers but the head, as load_in_4bit makes them."""
+    import bitsandbytes
+    for name, module in list(model.named_modules()):
+        if not isinstance(module, torch.nn.Linear) or name == "lm_head":
+            continue
+        layer = bitsandbytes.nn.Linear4bit(
+            module.in_features, module.out_features,
+            bias=module.bias is not None, compute_dtype=torch.bfloat16,
+            compress_statistics=True, quant_type="nf4", device="meta")
+        layer.weight = bitsandbytes.nn.Params4bit(
+            module.weight.data, requires_grad=False, quant_type="nf4",
+            compress_statistics=True).to(device)
+        layer.bias = module.bias
+        parent, _, child = name.rpartition(".")
+        setattr(model.get_submodule(parent), child, layer)
+
+
+def build(options):
+    """The adapted model, and what it is."""
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.from_pretrained(options.config)
+    with torch.device(options.device):
+        model = transformers.AutoModelForCausalLM.from_config(
+            config, dtype=torch.bfloat16, attn_implementation="sdpa")
+    weights = "bf16 LoRA, not quantised (no bitsandbytes here)"
+    if importlib.util.find_spec("bitsandbytes"):
+        quantise(model, options.device)
+        weights = "bitsandbytes NF4 with double quantisation"
+    model = peft.get_peft_model(model, peft.LoraConfig(
+        r=options.rank, lora_alpha=2 * options.rank,
+        target_modules="all-linear", task_type="CAUSAL_LM"))
+    if options.checkpointing:
+        model.enable_input_require_grads()
+        model.gradient_checkpointing_enable(
+            gradient_checkpointing_kwargs={"use_reentrant": False})
+    model.config.use_cache = False
+    return model.train(), (f"transformers {transformers.__version__} + PEFT "
+                           f"{peft.__version__}, {weights}")
+
+
+def synchronize(options):
+    if options.device == "cuda":
+        torch.cuda.synchronize()
+
+
+def step(model, optimizer, batches, options):
+    """Seconds of one optimizer step, and its loss."""
+    synchronize(options)
+    start, total = time.perf_counter(), 0.0
+    for ids in batches:
+        with torch.autocast(options.device, torch.bfloat16):
+            loss = model(input_ids=ids, labels=ids).loss / len(batches)
+        loss.backward()
+        total += loss.detach()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+    synchronize(options)
+    return time.perf_counter() - start, float(total)
+
+
+def main():
+    options = parse_arguments()
+    transformers.logging.set_verbosity_error()
+    model, what = build(options)
+    if options.device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    optimizer = torch.optim.AdamW(
+        [p for p in model.parameters() if p.requires_grad], lr=1e-4)
+    generator = torch.Generator().manual_seed(1)
+    batches = [torch.randint(0, model.config.vocab_size,
+                             (options.batch, options.length),
+                             generator=generator).to(options.device)
+               for _ in range(options.accumulation)]
+    done = [step(model, optimizer, batches, options)
+            for _ in range(options.warm_up + options.steps)]
+    seconds = [taken for taken, _ in done[options.warm_up:]]
+    tokens = options.batch * options.length * options.accumulation
+    peak = (torch.cuda.max_memory_allocated() / 2**30
+            if options.device == "cuda" else None)
+    print(json.dumps({
+        "what": f"{what}, {options.device}", "step_times": seconds,
+        "losses": [loss for _, loss in done], "peak_gib": peak,
+        "tokens_per_second": tokens / statistics.median(seconds)}))
+
+
+if __name__ == "__main__":
+    main()

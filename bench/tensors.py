@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: MIT
+
+"""The tensors of a Hugging Face model as its config.json implies them, and
+safetensors files of them: sparse ones for a compiler, which reads headers
+only, and random ones for a run. Needs nothing but the standard library.
+"""
+
+import array
+import json
+import os
+import random
+import struct
+import time
+
+# bf16 numbers of magnitude 2^-7 to 2^-5 (root mean square 0.019), of either
+# sign: the upper byte is the sign and seven bits of the exponent.
+POSITIVE, NEGATIVE, ONE = 0x3C, 0xBC, b"\x80\x3f"
+# Numbers in the block that is repeated: not a multiple of any row, so that no
+# two rows of a matrix are equal.
+BLOCK_NUMBERS = (1 << 25) + 39
+WRITE_BYTES = 1 << 26
+
+
+def head_size(config):
+    return config.get("head_dim") or (config["hidden_size"]
+                                      // config["num_attention_heads"])
+
+
+def layer_tensors(config):
+    """Names inside a layer, and shapes."""
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    wide = config["num_attention_heads"] * head_size(config)
+    narrow = config["num_key_value_heads"] * head_size(config)
+    linears = {"self_attn.q_proj": (wide, hidden),
+               "self_attn.k_proj": (narrow, hidden),
+               "self_attn.v_proj": (narrow, hidden),
+               "self_attn.o_proj": (hidden, wide),
+               "mlp.gate_proj": (inner, hidden),
+               "mlp.up_proj": (inner, hidden),
+               "mlp.down_proj": (hidden, inner)}
+    tensors = {}
+    for name, size in linears.items():
+        tensors[f"{name}.weight"] = size
+        if config["model_type"] == "qwen2" and name.split(".")[1][0] in "qkv":
+            tensors[f"{name}.bias"] = size[:1]
+    if config["model_type"] == "qwen3":
+        for name in ("q_norm", "k_norm"):
+            tensors[f"self_attn.{name}.weight"] = (head_size(config),)
+    for name in ("input_layernorm", "post_attention_layernorm"):
+        tensors[f"{name}.weight"] = (hidden,)
+    return tensors
+
+
+def tensor_shapes(config):
+    """Names and shapes of the model's tensors, as Hugging Face has them."""
+    vocabulary = (config["vocab_size"], config["hidden_size"])
+    tensors = {"model.embed_tokens.weight": vocabulary,
+               "model.norm.weight": (config["hidden_size"],)}
+    for layer in range(config["num_hidden_layers"]):
+        for name, size in layer_tensors(config).items():
+            tensors[f"model.layers.{layer}.{name}"] = size
+    if not config["tie_word_embeddings"]:
+        tensors["lm_head.weight"] = vocabulary
+    return tensors
+
+
+def count(size):
+    product = 1
+    for length in size:
+        product *= length
+    return product
+
+
+def file_head(shapes, dtype, width):
+    """The length and header of a safetensors file, and the bytes of data."""
+    header, offset = {}, 0
+    for name, size in shapes.items():
+        end = offset + width * count(size)
+        header[name] = {"dtype": dtype, "shape": list(size),
+                        "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text, offset
+
+
+def model_bytes(config):
+    head, data = file_head(tensor_shapes(config), "BF16", 2)
+    return len(head) + data
+
+
+def write_config(folder, config):
+    os.makedirs(folder, exist_ok=True)
+    with open(os.path.join(folder, "config.json"), "w") as file:
+        json.dump(config, file, indent=2)
+
+
+def write_sparse_model(folder, config):
+    """A folder whose weights are a hole: all that qlora-import reads."""
+    write_config(folder, config)
+    head, data = file_head(tensor_shapes(config), "BF16", 2)
+    with open(os.path.join(folder, "model.safetensors"), "wb") as file:
+        file.write(head)
+        file.truncate(len(head) + data)
+
+
+def random_block(numbers, seed):
+    """bf16 numbers: a random lower byte, and a random sign above."""
+    generator = random.Random(seed)
+    signs = bytes([POSITIVE] * 128 + [NEGATIVE] * 128)
+    block = bytearray(2 * numbers)
+    block[0::2] = generator.randbytes(numbers)
+    block[1::2] = generator.randbytes(numbers).translate(signs)
+    return bytes(block)
+
+
+class RepeatedBlock:
+    """An endless file of one block."""
+
+    def __init__(self, block):
+        self.size, self.place = len(block), 0
+        self.part = min(self.size, WRITE_BYTES)
+        # So that a part is one slice wherever it begins.
+        self.bytes = memoryview(block + block[:self.part])
+
+    def write_to(self, file, size):
+        while size:
+            part = min(size, self.part)
+            file.write(self.bytes[self.place:self.place + part])
+            self.place = (self.place + part) % self.size
+            size -= part
+
+
+def write_random_model(folder, config, seconds):
+    """Random bf16 weights in a folder, norms 1. The file has its name only
+    when it is whole. TimeoutError where the disk takes longer."""
+    end = time.monotonic() + seconds
+    write_config(folder, config)
+    shapes = tensor_shapes(config)
+    head, data = file_head(shapes, "BF16", 2)
+    source = RepeatedBlock(random_block(min(BLOCK_NUMBERS, data), seed=0))
+    path = os.path.join(folder, "model.safetensors")
+    with open(path + ".part", "wb") as file:
+        file.write(head)
+        for name, size in shapes.items():
+            if time.monotonic() > end:
+                raise TimeoutError(f"{file.tell()} of {data} bytes in "
+                                   f"{seconds:.0f} s")
+            if name.endswith("norm.weight"):
+                file.write(ONE * count(size))
+            else:
+                source.write_to(file, 2 * count(size))
+    os.rename(path + ".part", path)
+
+
+def write_tokens(path, vocabulary, micro_batches, batch, length):
+    """A token file [micro_batches, batch, length]; every token has a label."""
+    generator = random.Random(1)
+    ids = array.array("i", (generator.randrange(vocabulary) for _ in
+                            range(micro_batches * batch * length)))
+    shape = (micro_batches, batch, length)
+    head, _ = file_head({"input_ids": shape, "labels": shape}, "I32", 4)
+    with open(path, "wb") as file:
+        file.write(head + ids.tobytes() + ids.tobytes())

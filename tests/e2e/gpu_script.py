@@ -1,0 +1,193 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+
+"""Runs bench/gpu.sh on the software CUDA platform, with tiny shapes.
+
+    gpu_script.py --tools build/bin
+
+  prepare  a bundle by the platform's compiler; a plan that is refused is said
+  parts    conformance, goldens, g1, g3, g4, g7 give the rows they should, and
+           a target is met or missed as the figures say
+  kept     another part adds its rows to those of the file (compute-sanitizer
+           is a script that runs its program)
+  faults   a call that fails makes its part fail, and the script's exit code
+  errors   no bundle, no driver, another kind of card: one line each
+"""
+
+import argparse
+import glob
+import json
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+SCRIPT = os.path.join(HERE, "..", "..", "bench", "gpu.sh")
+SHAPES = os.path.join(HERE, "..", "Inputs", "gpu_shapes.json")
+HOST_NVCC = os.path.join(HERE, "..", "cuda", "host-nvcc")
+PARTS = "conformance,goldens,g1,g3,g4,g7"
+SANITIZER = """#!/bin/sh
+while [ "${1#--}" != "$1" ]; do shift 2; done
+"$@" && echo "========= ERROR SUMMARY: 0 errors"
+"""
+failed = 0
+
+
+def expect(name, condition, text):
+    global failed
+    failed += not condition
+    print(f"{'ok  ' if condition else 'FAIL'} {name}: {text}", flush=True)
+
+
+class Script:
+    """gpu.sh with scratch space of its own."""
+
+    def __init__(self, tools, work):
+        self.work = work
+        self.bundle = os.path.join(work, "bundle")
+        self.out = os.path.join(work, "results.json")
+        self.platform = os.path.join(tools, "..", "cuda-platform")
+        self.tools = tools
+
+    def run(self, *words, **variables):
+        """Exit code and all that was printed."""
+        environment = {**os.environ, "TMPDIR": self.work,
+                       "LD_LIBRARY_PATH": os.path.abspath(self.platform),
+                       **variables}
+        done = subprocess.run([SCRIPT, *words], env=environment, text=True,
+                              stdout=subprocess.PIPE, timeout=300,
+                              stderr=subprocess.STDOUT)
+        return done.returncode, done.stdout
+
+    def prepare(self):
+        return self.run("--prepare", self.bundle, "--tools", self.tools,
+                        "--cuda-compiler", HOST_NVCC, "--shapes", SHAPES)
+
+    def measure(self, parts, **variables):
+        return self.run("--bundle", self.bundle, "--out", self.out, "--part",
+                        parts, **variables)
+
+    def rows(self):
+        with open(self.out) as file:
+            return json.load(file)["rows"]
+
+
+def verdicts(rows, part, case=None, what=None):
+    return [row["verdict"] for row in rows if row["part"] == part
+            and case in (None, row["case"]) and what in (None, row["what"])]
+
+
+def check_prepare(script):
+    code, text = script.prepare()
+    expect("prepare", code == 0, text.splitlines()[-1])
+    refused = [line for line in text.splitlines() if "not planned" in line]
+    expect("prepare", len(refused) == 1 and "smallest plan" in refused[0],
+           "; ".join(refused)[:100])
+
+
+def check_figures(rows):
+    expect("parts", verdicts(rows, "g1", what="tokens/s") == ["missed"]
+           and verdicts(rows, "g3", what="tokens/s") == ["met"],
+           "10^12 tokens/s are missed, 10^-9 are met")
+    speeds = [row["value"] for row in rows if row["what"] == "tokens/s"]
+    expect("parts", len(speeds) == 3 and all(rate > 0 for rate in speeds),
+           "three runs have a speed")
+    expect("parts", verdicts(rows, "g4", "smallest", "measured / plan")
+           == ["met"], "the smallest plan is kept")
+    bad = [row["note"] for row in rows if row["part"] == "g4"
+           and row["verdict"] == "failed"]
+    expect("parts", len(bad) == 1 and "not planned" in bad[0],
+           "a run without a plan fails alone")
+    times = {row["what"]: row["value"] for row in rows
+             if row["part"] == "g7"}
+    expect("parts", times["compile, cold, s"] > times["compile, cached, s"]
+           and times["start to first loss, s"] > 0, f"g7: {sorted(times)}")
+
+
+def check_parts(script):
+    code, text = script.measure(PARTS)
+    rows = script.rows()
+    expect("parts", code == 1 and "1 failed" in text, text.splitlines()[-1])
+    tests = [row for row in rows if row["part"] == "conformance"]
+    expect("parts", len(tests) == 1 and tests[0]["verdict"] == "passed"
+           and tests[0]["what"] == f"passed, of {tests[0]['value']}"
+           and tests[0]["value"] > 5, f"conformance: {tests}")
+    program = glob.glob(os.path.join(script.work, "qlora-gpu-*", "bundle-*",
+                                     "bin", "KernelTests"))
+    with open(program[0], "rb") as file:
+        expect("parts", b"cuda-platform" not in file.read(),
+               "no run path leads to the software platform")
+    cases = [(row["verdict"], row["what"], row["value"]) for row in rows
+             if row["part"] == "goldens"]
+    expect("parts", cases == 4 * [("passed", "passed, of 1", 1)],
+           f"goldens: {cases}")
+    check_figures(rows)
+
+
+def check_kept(script):
+    folder = os.path.join(script.work, "programs")
+    os.makedirs(folder)
+    path = os.path.join(folder, "compute-sanitizer")
+    with open(path, "w") as file:
+        file.write(SANITIZER)
+    os.chmod(path, stat.S_IRWXU)
+    before = [row for row in script.rows() if row["part"] != "card"]
+    code, text = script.measure(
+        "sanitizer", PATH=f"{folder}:{os.environ['PATH']}")
+    rows = script.rows()
+    seen = verdicts(rows, "sanitizer", what="summary")
+    expect("kept", code == 0 and seen == 7 * ["passed"],
+           f"{len(seen)} summaries; {text.splitlines()[-1]}")
+    expect("kept", [row for row in rows
+                    if row["part"] not in ("card", "sanitizer")] == before,
+           f"{len(before)} rows of other parts")
+
+
+def check_faults(script):
+    code, _ = script.measure("g3,conformance",
+                             QLORA_TEST_CUDA_FAIL="cuGraphLaunch:1:999")
+    rows = script.rows()
+    notes = [row["note"] for row in rows if row["part"] == "g3"]
+    expect("faults", code == 1 and len(notes) == 1
+           and "cuGraphLaunch" in notes[0], f"g3: {notes}"[:200])
+    expect("faults", verdicts(rows, "conformance") == ["failed"],
+           "conformance fails")
+
+
+def check_errors(script):
+    for name, words, variables, said in (
+            ("no bundle", ("--bundle", "/nowhere"), {}, "is no bundle"),
+            ("no driver", ("--bundle", script.bundle),
+             {"LD_LIBRARY_PATH": ""}, "no CUDA driver here"),
+            ("no card", ("--bundle", script.bundle),
+             {"QLORA_TEST_CUDA_DEVICES": "none"}, "sees no GPU"),
+            ("another card", ("--bundle", script.bundle),
+             {"QLORA_TEST_CUDA_DEVICES": "sm_80:1024"}, "--cuda-arch 80"),
+            ("no compiler", ("--prepare", script.bundle, "--tools",
+                             script.tools, "--cuda-compiler", "no-nvcc"),
+             {}, "no CUDA compiler 'no-nvcc'")):
+        code, text = script.run(*words, **variables)
+        lines = text.splitlines()
+        expect("errors", code == 1 and len(lines) == 1 and said in lines[0],
+               f"{name}: {lines[-1:]}"[:200])
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tools", required=True)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as work:
+        script = Script(os.path.abspath(options.tools), work)
+        check_prepare(script)
+        if not failed:
+            check_parts(script)
+            check_kept(script)
+            check_faults(script)
+            check_errors(script)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

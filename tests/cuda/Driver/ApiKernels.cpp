@@ -27,6 +27,7 @@ namespace platform {
 int enqueueLibraryWork(CUstream stream, const char *what,
                        std::function<int()> work,
                        std::function<bool()> mayRun) {
+  const std::lock_guard lock(platformMutex());
   CUstream_st *const target = currentContext() ? streamOf(stream) : nullptr;
   if (!target)
     return kInvalidHandle;

@@ -26,6 +26,7 @@ static constexpr unsigned kHostMapped = 2;
 static constexpr size_t kPinnedAlignment = 4096;
 
 std::string checkDeviceRange(const void *address, size_t bytes, int device) {
+  const std::lock_guard lock(platformMutex());
   const Allocation *found = findMemory(address, bytes);
   if (!found)
     return fmt::format("{} bytes at {}", bytes, describeAddress(address));

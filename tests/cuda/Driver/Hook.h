@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// What the look-alikes of NVIDIA's libraries ask of the software driver.
+// What the look-alikes of NVIDIA's libraries ask of the software driver. Each
+// function takes the platform's mutex, since a thread of the driver may run
+// operations at any time (Schedule.h).
 
 #ifndef QLORA_TESTS_CUDA_DRIVER_HOOK_H
 #define QLORA_TESTS_CUDA_DRIVER_HOOK_H
@@ -24,7 +26,7 @@ int enqueueLibraryWork(CUstream stream, const char *what,
                        std::function<int()> work,
                        std::function<bool()> mayRun = {});
 
-/// The card of the calling thread's context, or -1.
+/// The card of the calling thread's context, or -1. Needs no mutex.
 int currentDevice();
 
 } // namespace qlora::platform

@@ -4,6 +4,8 @@
 
 #include "tests/cuda/Driver/Settings.h"
 
+#include "tests/cuda/Driver/Api.h"
+
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <unistd.h>
@@ -158,6 +160,7 @@ static Counters &counters() {
 }
 
 int countAndInject(std::string_view name) {
+  const std::lock_guard lock(platformMutex());
   Counters &all = counters();
   auto found = all.counts.find(name);
   if (found == all.counts.end())
@@ -177,6 +180,7 @@ int countAndInject(std::string_view name) {
 bool wantsReport() { return !environment("QLORA_TEST_CUDA_REPORT", "").empty(); }
 
 void countEvent(std::string_view name, uint64_t by) {
+  const std::lock_guard lock(platformMutex());
   auto &counts = counters().counts;
   const auto found = counts.find(name);
   if (found == counts.end())
@@ -190,6 +194,7 @@ void explain(std::string_view message) {
 }
 
 uint64_t nextRandom() {
+  const std::lock_guard lock(platformMutex());
   static uint64_t state = settings().seed;
   uint64_t z = (state += 0x9e3779b97f4a7c15u); // splitmix64
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;

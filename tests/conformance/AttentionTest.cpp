@@ -3,7 +3,7 @@
 // attention and attention_grad: the reference gradient against finite
 // differences of the reference, and the blocked rows against both.
 
-#include "tests/conformance/KernelCase.h"
+#include "tests/conformance/AttentionCase.h"
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -15,91 +15,20 @@ namespace {
 constexpr qlora_dtype F32 = QLORA_DTYPE_F32;
 constexpr qlora_dtype BF16 = QLORA_DTYPE_BF16;
 
-enum class Segments { kNone, kPacked, kPadded };
-
-struct Attention {
-  int64_t batch, length, heads, keyHeads, dim, window, gap;
-  Segments segments;
-  qlora_dtype dtype;
-
-  double scale() const { return 1 / std::sqrt(double(dim)); }
-  int64_t tokens() const { return batch * length; }
-  int64_t width() const { return heads * dim; }
-  int64_t keyWidth() const { return keyHeads * dim; }
-};
-
-std::ostream &operator<<(std::ostream &out, const Attention &a) {
-  return out << "B" << a.batch << " T" << a.length << " H" << a.heads << "/"
-             << a.keyHeads << " D" << a.dim << " window " << a.window
-             << " segments " << int(a.segments) << " " << dtypeName(a.dtype);
-}
-
-/// Three segments of odd lengths, and padding at the end where asked.
-int32_t segmentOf(const Attention &a, int64_t batch, int64_t token) {
-  const int64_t position = token + 3 * batch;
-  if (a.segments == Segments::kPadded && token >= a.length - a.length / 5 - 1)
-    return 0;
-  return position < a.length / 3 ? 1 : position < a.length * 3 / 4 ? 2 : 3;
-}
-
-KernelCase makeCase(const Attention &a, bool isGradient) {
-  KernelCase::Types types = {{"q", a.dtype},
-                             {"k", a.dtype},
-                             {"v", a.dtype},
-                             {"out", a.dtype},
-                             {"lse", F32}};
-  if (a.segments != Segments::kNone)
-    types["segments"] = QLORA_DTYPE_I32;
-  if (isGradient)
-    for (const char *name : {"dout", "dq", "dk", "dv"})
-      types[name] = a.dtype;
-  KernelCase test(isGradient ? "attention_grad" : "attention", types,
-                  {{"batch", a.batch},
-                   {"length", a.length},
-                   {"heads", a.heads},
-                   {"kv_heads", a.keyHeads},
-                   {"dim", a.dim},
-                   {"ldq", a.width() + a.gap},
-                   {"ldk", a.keyWidth() + a.gap},
-                   {"ldv", a.keyWidth() + a.gap},
-                   {"ldo", a.width() + a.gap},
-                   {"lddo", a.width() + a.gap},
-                   {"lddq", a.width() + a.gap},
-                   {"lddk", a.keyWidth() + a.gap},
-                   {"lddv", a.keyWidth() + a.gap},
-                   {"window", a.window},
-                   {"scale", bits(a.scale())},
-                   {"slots", 3}});
-  test.fill("q", a.tokens(), a.width(), a.width() + a.gap, 1);
-  test.fill("k", a.tokens(), a.keyWidth(), a.keyWidth() + a.gap, 2);
-  test.fill("v", a.tokens(), a.keyWidth(), a.keyWidth() + a.gap, 3);
-  if (isGradient)
-    test.fill("dout", a.tokens(), a.width(), a.width() + a.gap, 4);
-  for (int64_t i = 0; a.segments != Segments::kNone && i < a.tokens(); ++i)
-    test.set("segments", i, segmentOf(a, i / a.length, i % a.length));
-  return test;
-}
-
-/// Runs the reference forward and hands out and lse to the gradient.
-KernelCase makeGradient(const Attention &a) {
-  KernelCase forward = makeCase(a, false), gradient = makeCase(a, true);
-  expectOk(forward.run("reference"));
-  for (const char *name : {"out", "lse"})
-    std::copy_n(forward.data(name), forward.bytes(name), gradient.data(name));
-  return gradient;
-}
-
 /// Worst error of a strided result, in tolerances.
 double worstError(KernelCase &expected, KernelCase &got, const char *operand,
                   int64_t rows, int64_t columns, int64_t ld, int64_t terms,
-                  double magnitude) {
+                  double magnitude, const Magnitudes &rounded = {}) {
+  const auto sums = rounded.find(operand);
   double worst = 0;
   for (int64_t row = 0; row < rows; ++row)
     for (int64_t column = 0; column < columns; ++column) {
-      const double exact = expected.at(operand, row * ld + column);
-      const double error =
-          std::abs(got.at(operand, row * ld + column) - exact) /
-          tolerance(got.dtype(operand), exact, terms, magnitude);
+      const int64_t i = row * ld + column;
+      const double exact = expected.at(operand, i);
+      double allowed = tolerance(got.dtype(operand), exact, terms, magnitude);
+      if (sums != rounded.end())
+        allowed += unitRoundoff(BF16) * sums->second[i];
+      const double error = std::abs(got.at(operand, i) - exact) / allowed;
       worst = std::max(worst, std::isnan(error) ? 1e30 : error);
     }
   EXPECT_TRUE(got.gapsHold(operand, rows, columns, ld)) << operand;
@@ -118,6 +47,11 @@ const Attention kCases[] = {
     {1, 129, 2, 2, 8, 1, 0, Segments::kNone, BF16},
     {1, 70, 2, 1, 130, 0, 1, Segments::kPacked, F32},
     {1, 65, 2, 2, 256, 20, 0, Segments::kNone, BF16},
+    {1, 200, 4, 2, 128, 0, 0, Segments::kNone, BF16},
+    {2, 150, 2, 1, 128, 70, 8, Segments::kPacked, BF16},
+    {1, 140, 2, 2, 80, 0, 16, Segments::kPadded, BF16},
+    {1, 131, 3, 3, 64, 0, 3, Segments::kNone, BF16},
+    {1, 260, 2, 1, 40, 100, 0, Segments::kPacked, BF16},
 };
 
 TEST(Attention, AgreesWithTheReference) {
@@ -125,6 +59,8 @@ TEST(Attention, AgreesWithTheReference) {
     SCOPED_TRACE(a);
     KernelCase expected = makeCase(a, false);
     expectOk(expected.run("reference"));
+    const Magnitudes sums =
+        a.dtype == BF16 ? forwardMagnitudes(a) : Magnitudes();
     for (const std::string &row : rowsToTest("attention")) {
       SCOPED_TRACE(row);
       KernelCase got = makeCase(a, false);
@@ -132,7 +68,8 @@ TEST(Attention, AgreesWithTheReference) {
       // Errors of the scores, sums of dim products, pass to the output.
       const int64_t terms = a.dim + a.length;
       EXPECT_LE(worstError(expected, got, "out", a.tokens(), a.width(),
-                           a.width() + a.gap, terms, 1),
+                           a.width() + a.gap, terms, 1,
+                           roundsScores(a, row) ? sums : Magnitudes()),
                 1);
       EXPECT_LE(worstError(expected, got, "lse", a.batch * a.heads, a.length,
                            a.length, terms, 1),
@@ -141,25 +78,31 @@ TEST(Attention, AgreesWithTheReference) {
   }
 }
 
-TEST(Attention, PaddingGivesZeroAndNoGradient) {
-  const Attention a = {1, 50, 2, 1, 8, 0, 0, Segments::kPadded, F32};
-  for (const std::string &row : rowsToTest("attention")) {
-    SCOPED_TRACE(row);
-    KernelCase forward = makeCase(a, false);
-    expectOk(forward.run(row));
-    KernelCase gradient = makeGradient(a);
-    expectOk(gradient.run(row));
-    const int64_t token = a.length - 1;
-    EXPECT_EQ(forward.at("lse", token), 0);
-    for (int64_t i = 0; i < a.width(); ++i) {
-      EXPECT_EQ(forward.at("out", token * a.width() + i), 0);
-      EXPECT_EQ(gradient.at("dq", token * a.width() + i), 0);
-    }
-    for (int64_t i = 0; i < a.keyWidth(); ++i) {
-      EXPECT_EQ(gradient.at("dk", token * a.keyWidth() + i), 0);
-      EXPECT_EQ(gradient.at("dv", token * a.keyWidth() + i), 0);
-    }
+void expectZeroInPadding(const Attention &a, const std::string &row) {
+  KernelCase forward = makeCase(a, false), gradient = makeGradient(a);
+  expectOk(forward.run(row));
+  expectOk(gradient.run(row));
+  const int64_t token = a.length - 1;
+  EXPECT_EQ(forward.at("lse", token), 0);
+  for (int64_t i = 0; i < a.width(); ++i) {
+    EXPECT_EQ(forward.at("out", token * a.width() + i), 0);
+    EXPECT_EQ(gradient.at("dq", token * a.width() + i), 0);
   }
+  for (int64_t i = 0; i < a.keyWidth(); ++i) {
+    EXPECT_EQ(gradient.at("dk", token * a.keyWidth() + i), 0);
+    EXPECT_EQ(gradient.at("dv", token * a.keyWidth() + i), 0);
+  }
+}
+
+TEST(Attention, PaddingGivesZeroAndNoGradient) {
+  for (const std::string &row : rowsToTest("attention"))
+    for (qlora_dtype type : {F32, BF16}) {
+      SCOPED_TRACE(row);
+      expectZeroInPadding({1, 50, 2, 1, 8, 0, 0, Segments::kPadded, type}, row);
+      // Blocks of padding only.
+      expectZeroInPadding({1, 600, 1, 1, 8, 0, 0, Segments::kPadded, type},
+                          row);
+    }
 }
 
 TEST(Attention, WindowOfOneCopiesTheValues) {
@@ -180,17 +123,20 @@ TEST(AttentionGrad, AgreesWithTheReference) {
     SCOPED_TRACE(a);
     KernelCase expected = makeGradient(a);
     expectOk(expected.run("reference"));
+    const Magnitudes sums =
+        a.dtype == BF16 ? RoundedGradient(a).magnitudes() : Magnitudes();
     for (const std::string &row : rowsToTest("attention_grad")) {
       SCOPED_TRACE(row);
       KernelCase got = makeGradient(a);
       expectOk(got.run(row));
       const int64_t terms = 2 * a.dim + a.length * a.heads / a.keyHeads;
+      const Magnitudes rounded = roundsScores(a, row) ? sums : Magnitudes();
       EXPECT_LE(worstError(expected, got, "dq", a.tokens(), a.width(),
-                           a.width() + a.gap, terms, 2),
+                           a.width() + a.gap, terms, 2, rounded),
                 1);
       for (const char *name : {"dk", "dv"})
         EXPECT_LE(worstError(expected, got, name, a.tokens(), a.keyWidth(),
-                             a.keyWidth() + a.gap, terms, 2),
+                             a.keyWidth() + a.gap, terms, 2, rounded),
                   1)
             << name;
     }

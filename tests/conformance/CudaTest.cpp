@@ -3,7 +3,7 @@
 // What only the CUDA rows have: vector accesses, whose operands may begin at
 // any element, and a card that may be absent.
 
-#include "tests/conformance/KernelCase.h"
+#include "tests/conformance/AttentionCase.h"
 
 #include <cstring>
 
@@ -63,6 +63,15 @@ TEST_F(Cuda, CopiesFromAnyElement) {
         return test;
       },
       "cuda", "out");
+}
+
+/// Operands that words of 16 bytes cannot be loaded from have kernels of
+/// their own, which add in the same order.
+TEST_F(Cuda, AttendsFromAnyElement) {
+  const Attention a = {1, 130, 2, 1, 64, 0, 0, Segments::kPadded, BF16};
+  expectSameShifted([&] { return makeCase(a, false); }, "cuda", "out");
+  for (const char *name : {"dq", "dk", "dv"})
+    expectSameShifted([&] { return makeGradient(a); }, "cuda", name);
 }
 
 /// A sum may be split in another way where operands are not aligned.

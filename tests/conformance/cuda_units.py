@@ -4,8 +4,8 @@
 """cuda_units.py REPOSITORY CACHE: what nvcc says to our device code.
 
 Every file of runtime/Kernels/Cuda/Device compiles for each architecture of the
-default of --cuda-arch without a warning, and ptxas reports neither spills nor
-a stack frame. In the PTX of Decode.cu no product and sum are fused: nvcc
+default of --cuda-arch, and to PTX for the lowest, without a warning, and ptxas
+reports neither spills nor a stack frame. In the PTX of Decode.cu no product and sum are fused: nvcc
 contracts by default, and a decoded number must have the CPU's bits.
 
 What was compiled once is remembered in the folder CACHE by the hash of all
@@ -101,10 +101,10 @@ def main():
                 report = compile_unit(nvcc, root, unit, output, "-cubin",
                                       "-arch=sm_" + arch)
                 errors += check_registers(unit, arch, report)
-        compile_unit(nvcc, root, "Decode.cu", output, "-ptx",
-                     "-arch=compute_80")
-        with open(output, encoding="utf-8") as file:
-            errors += check_roundings(file.read())
+            compile_unit(nvcc, root, unit, output, "-ptx", "-arch=compute_80")
+            if unit == "Decode.cu":
+                with open(output, encoding="utf-8") as file:
+                    errors += check_roundings(file.read())
     if errors:
         sys.exit("\n".join(errors))
     os.makedirs(cache, exist_ok=True)

@@ -243,4 +243,6 @@ constexpr auto max(T a, U b) -> decltype(a + b) {
 
 #undef QLORA_HOST_LINE
 
+#include "HostTensorCore.h"
+
 #endif // QLORA_TESTS_CUDA_HOSTCUDA_H

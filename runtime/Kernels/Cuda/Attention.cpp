@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: MIT
 
-// attention and attention_grad: the launches of Device/Attention.cu.
+// attention and attention_grad: which kernels of Device/Attention*.cu, and
+// their launches. In f32 there is one of each kind. In bf16 there are three,
+// on tensor cores: for heads of up to 64 and of up to 128 dimensions where
+// all rows that are read are aligned to 16 bytes, and for any others.
+
+#include <algorithm>
 
 #include <fmt/format.h>
 
@@ -8,55 +13,138 @@
 
 namespace qlora::cuda {
 
-/// Rows of a tile, as in Device/Attention.cu.
+/// Rows of a block, as in Device/Attention.cuh.
 static constexpr int64_t kTile = 64;
 /// Rows of one block of the delta kernel: one a warp.
 static constexpr int64_t kDeltaRows = 8;
+/// Bytes that rows are aligned to, and numbers in them, for all but `any`.
+static constexpr int64_t kAlignment = 16, kAlignedHalves = 8;
 
-/// Dimensions that one block computes.
-static constexpr int64_t kDimensions = 128;
+namespace {
 
-static std::string symbolOf(std::string_view kernel, const KernelRequest &r) {
-  return fmt::format("qlora_{}_{}", kernel, dtypeName(cudaDtypeOf(r, "q")));
+/// What a symbol of Device/Attention*.cu ends in, the dimensions that a block
+/// of it computes, and its threads.
+struct Variant {
+  std::string_view suffix;
+  int64_t width;
+  unsigned threads;
+};
+
+/// The matrices that a kernel loads in words of 16 bytes.
+struct Matrix {
+  std::string_view operand, ld;
+};
+
+/// A launch for operands that begin at multiples of 16 bytes, and one for
+/// others.
+class AttentionLaunch {
+public:
+  /// Blocks of 64 rows of the heads that the constant `heads` counts.
+  static StatusOr<AttentionLaunch>
+  prepare(CudaContext &context, std::string_view kernel, const KernelRequest &r,
+          std::span<const Matrix> matrices, std::string_view heads,
+          std::span<const int64_t> constants);
+  Status enqueue(const CudaKernelArgs &args) const;
+
+private:
+  CudaLaunch aligned, any;
+  std::vector<unsigned> operands; ///< of the matrices
+};
+
+} // namespace
+
+static constexpr Variant kF32 = {"f32", 128, 256};
+static constexpr Variant kBF16Any = {"bf16_any", 64, 128};
+static constexpr Variant kBF16By64 = {"bf16_64", 64, 128};
+static constexpr Variant kBF16By128 = {"bf16_128", 128, 128};
+
+/// For operands that begin at multiples of 16 bytes.
+static Variant alignedVariant(const KernelRequest &r,
+                              std::span<const Matrix> matrices) {
+  const int64_t dim = r.constant("dim");
+  if (dim % kAlignedHalves != 0 || dim > kBF16By128.width)
+    return kBF16Any;
+  for (const Matrix &matrix : matrices)
+    if (r.constant(matrix.ld) % kAlignedHalves != 0)
+      return kBF16Any;
+  return dim <= kBF16By64.width ? kBF16By64 : kBF16By128;
 }
 
-/// Blocks of 64 rows of the heads that the constant `heads` counts. No
-/// product overflows: extents are at most 2^24, and 2^62 blocks are refused.
-static int64_t tilesOf(const KernelRequest &r, std::string_view heads) {
-  const int64_t parts = blocksOf(r.constant("dim"), kDimensions);
+/// No product overflows: extents are at most 2^24, and 2^62 blocks are
+/// refused.
+static CudaGrid gridOf(const KernelRequest &r, std::string_view heads,
+                       const Variant &variant) {
+  const int64_t parts = blocksOf(r.constant("dim"), variant.width);
   const __int128 blocks = __int128(blocksOf(r.constant("length"), kTile)) *
                           r.constant("batch") * r.constant(heads) * parts;
-  return static_cast<int64_t>(std::min<__int128>(blocks, __int128(1) << 62));
+  return {static_cast<int64_t>(std::min<__int128>(blocks, __int128(1) << 62)),
+          variant.threads};
+}
+
+StatusOr<AttentionLaunch> AttentionLaunch::prepare(
+    CudaContext &context, std::string_view kernel, const KernelRequest &r,
+    std::span<const Matrix> matrices, std::string_view heads,
+    std::span<const int64_t> constants) {
+  const bool isF32 = cudaDtypeOf(r, "q") == QLORA_DTYPE_F32;
+  const auto launchOf = [&](const Variant &variant) {
+    return CudaLaunch::prepare(
+        context, fmt::format("qlora_{}_{}", kernel, variant.suffix),
+        gridOf(r, heads, variant), constants);
+  };
+  AttentionLaunch launch;
+  QLORA_ASSIGN_OR_RETURN(launch.aligned,
+                         launchOf(isF32 ? kF32 : alignedVariant(r, matrices)));
+  QLORA_ASSIGN_OR_RETURN(launch.any, launchOf(isF32 ? kF32 : kBF16Any));
+  for (const Matrix &matrix : matrices)
+    launch.operands.push_back(r.op->operandIndex(matrix.operand));
+  return launch;
+}
+
+Status AttentionLaunch::enqueue(const CudaKernelArgs &args) const {
+  const bool isAligned = std::ranges::all_of(operands, [&](unsigned operand) {
+    return reinterpret_cast<uintptr_t>(args.buffers[operand]) % kAlignment == 0;
+  });
+  return (isAligned ? aligned : any).enqueue(args.buffers, args);
 }
 
 PreparedCudaKernel attention::cuda::prepare(const KernelRequest &r,
                                             CudaContext &context) {
-  return makeLaunchKernel(context, symbolOf("attention", r),
-                          {tilesOf(r, "heads")}, r.constants);
+  static constexpr Matrix kMatrices[] = {
+      {"q", "ldq"}, {"k", "ldk"}, {"v", "ldv"}};
+  QLORA_ASSIGN_OR_RETURN(AttentionLaunch launch,
+                         AttentionLaunch::prepare(context, "attention", r,
+                                                  kMatrices, "heads",
+                                                  r.constants));
+  return makeCudaKernel(
+      [=](const CudaKernelArgs &args) { return launch.enqueue(args); });
 }
 
 PreparedCudaKernel attention_grad::cuda::prepare(const KernelRequest &r,
                                                  CudaContext &context) {
+  static constexpr Matrix kMatrices[] = {
+      {"q", "ldq"}, {"k", "ldk"}, {"v", "ldv"}, {"dout", "lddo"}};
   const int64_t rows =
       r.constant("batch") * r.constant("length") * r.constant("heads");
   std::vector<int64_t> constants = r.constants;
   constants.push_back(rows);
   QLORA_ASSIGN_OR_RETURN(
       CudaLaunch delta,
-      CudaLaunch::prepare(context, symbolOf("attention_delta", r),
+      CudaLaunch::prepare(context,
+                          fmt::format("qlora_attention_delta_{}",
+                                      dtypeName(cudaDtypeOf(r, "q"))),
                           {blocksOf(rows, kDeltaRows)}, constants));
   QLORA_ASSIGN_OR_RETURN(
-      CudaLaunch keys,
-      CudaLaunch::prepare(context, symbolOf("attention_grad_keys", r),
-                          {tilesOf(r, "kv_heads")}, constants));
+      AttentionLaunch keys,
+      AttentionLaunch::prepare(context, "attention_grad_keys", r, kMatrices,
+                               "kv_heads", constants));
   QLORA_ASSIGN_OR_RETURN(
-      CudaLaunch queries,
-      CudaLaunch::prepare(context, symbolOf("attention_grad_queries", r),
-                          {tilesOf(r, "heads")}, constants));
+      AttentionLaunch queries,
+      AttentionLaunch::prepare(context, "attention_grad_queries", r, kMatrices,
+                               "heads", constants));
   return makeCudaKernel([=](const CudaKernelArgs &args) {
     QLORA_RETURN_IF_ERROR(delta.enqueue(args.buffers, args));
-    QLORA_RETURN_IF_ERROR(keys.enqueue(args.buffers, args));
-    return queries.enqueue(args.buffers, args);
+    QLORA_RETURN_IF_ERROR(keys.enqueue(args));
+    return queries.enqueue(args);
   });
 }
 

@@ -3,7 +3,7 @@
 // Kernels for the tests of the software platform: some right, some wrong in
 // one way each.
 
-#include "runtime/ABI/kernel.h"
+#include "runtime/Kernels/Cuda/Device/TensorCore.cuh"
 
 #define KERNEL extern "C" __global__ void __launch_bounds__(256)
 
@@ -136,4 +136,70 @@ KERNEL overflow_stack(const __grid_constant__ qlora_cuda_args args) {
 KERNEL read_step(const __grid_constant__ qlora_cuda_args args) {
   if (place() == 0)
     floats(args, 0)[0] = args.step->learning_rate;
+}
+
+/// 16 rows of 16 bf16, from row 16 * `matrix` of buffer 1 on; zeros where
+/// there are none.
+static __device__ void copyMatrix(qlora_words (&to)[16][2],
+                                  const qlora_cuda_args &args, int64_t matrix) {
+  const auto *from = static_cast<const uint16_t *>(args.buffers[1]);
+  const int row = int(threadIdx.x % 32) / 2, word = int(threadIdx.x % 2);
+  const int64_t at = matrix * 16 + row;
+  const bool exists = at < args.constants[0];
+  qlora_copy_async(qlora_shared_address(&to[row][word]),
+                   exists ? from + at * 16 + word * 8 : from, exists);
+  qlora_commit_copies();
+}
+
+/// out[i] is c.value[i % 4] of lane i / 4 and so on, 256 a product and warp:
+/// c := A B^T, then A B, with A and B the 16 by 16 bf16 of two groups of
+/// copies. Constant 0: how many rows exist.
+KERNEL tensor_products(const __grid_constant__ qlora_cuda_args args) {
+  __shared__ qlora_words matrices[2][2][16][2];
+  auto &own = matrices[threadIdx.x / 32];
+  const int64_t warp = int64_t(threadIdx.x / 32);
+  copyMatrix(own[0], args, 2 * warp);
+  copyMatrix(own[1], args, 2 * warp + 1);
+  const int lane = int(threadIdx.x % 32);
+  qlora_wait_copies<1>();
+  __syncthreads();
+  const qlora_words a = qlora_load_matrices(
+      qlora_shared_address(&own[0][lane % 16][lane / 16]));
+  qlora_wait_copies<0>();
+  __syncthreads();
+  const qlora_shared row =
+      qlora_shared_address(&own[1][lane % 16][lane / 16]);
+  const qlora_words b = qlora_load_matrices(row);
+  const qlora_words transposed = qlora_load_transposed(row);
+  qlora_sums products[4] = {};
+  qlora_multiply(products[0], a, b.word[0], b.word[2]);
+  qlora_multiply(products[1], a, b.word[1], b.word[3]);
+  qlora_multiply(products[2], a, transposed.word[0], transposed.word[1]);
+  qlora_multiply(products[3], a, transposed.word[2], transposed.word[3]);
+  for (int product = 0; product < 4; ++product)
+    for (int i = 0; i < 4; ++i)
+      floats(args, 0)[((warp * 4 + product) * 32 + lane) * 4 + i] =
+          products[product].value[i];
+}
+
+/// As a thread that reads what it has begun to copy, before waiting for it.
+KERNEL copy_without_wait(const __grid_constant__ qlora_cuda_args args) {
+  __shared__ qlora_words words[64];
+  qlora_copy_async(qlora_shared_address(&words[threadIdx.x]),
+                   floats(args, 1) + threadIdx.x / 4 * 4, true);
+  qlora_commit_copies();
+  qlora_wait_copies<1>();
+  floats(args, 0)[threadIdx.x] =
+      __builtin_bit_cast(float, words[threadIdx.x].word[0]);
+  qlora_wait_copies<0>();
+}
+
+/// Rounded, then as f32 again: the low half of a pair in out[2 i], the high
+/// half behind; out[128 + i] = 2^in[i].
+KERNEL tensor_conversions(const __grid_constant__ qlora_cuda_args args) {
+  const float x = floats(args, 1)[threadIdx.x];
+  const uint32_t pair = qlora_round_pair(x, -x);
+  floats(args, 0)[2 * threadIdx.x] = qlora_bf16_to_f32(uint16_t(pair));
+  floats(args, 0)[2 * threadIdx.x + 1] = qlora_bf16_to_f32(uint16_t(pair >> 16));
+  floats(args, 0)[128 + threadIdx.x] = qlora_exp2(x);
 }

@@ -8,7 +8,7 @@
 // __global__, __device__, __shared__, __launch_bounds__, __restrict__,
 // __grid_constant__, threadIdx.x, blockIdx.x, blockDim.x, gridDim.x,
 // __syncthreads, __shfl_xor_sync, __fmul_rn, __fadd_rn, and vectors of 8 and
-// 16 bytes that this file defines itself.
+// 16 bytes that this file defines itself; TensorCore.cuh adds instructions.
 
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_DEVICE_COMMON_CUH
 #define QLORA_RUNTIME_KERNELS_CUDA_DEVICE_COMMON_CUH
@@ -22,14 +22,18 @@
 #define QLORA_CUDA_KERNEL(...)                                                 \
   extern "C" __global__ void __launch_bounds__(__VA_ARGS__)
 
-/// Before a loop over an array that has to stay in registers, and before a
-/// long one whose loads would otherwise take too many.
+/// Before a loop over an array that has to stay in registers, before a long
+/// one whose loads would otherwise take too many, and before a rare one.
 #ifdef __NVCC__
 #define QLORA_UNROLL _Pragma("unroll")
+#define QLORA_UNROLL_2 _Pragma("unroll 2")
 #define QLORA_UNROLL_8 _Pragma("unroll 8")
+#define QLORA_ROLL _Pragma("unroll 1")
 #else
 #define QLORA_UNROLL
+#define QLORA_UNROLL_2
 #define QLORA_UNROLL_8
+#define QLORA_ROLL
 #endif
 
 constexpr int kQloraWarp = 32;

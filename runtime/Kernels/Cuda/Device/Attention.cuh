@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: MIT
+
+// What the kernels of attention and attention_grad have in common: which
+// query sees which key, which rows a block computes, and where they begin.
+// Buffers and constants are those of the op.
+//
+// All use the online softmax (Milakov and Gimelshein, 2018; FlashAttention-2,
+// Dao, 2023): the scores S of a tile exist in registers only, and from
+//
+//   P = e^(S - lse)      dV = P^T dO         dP = dO V^T
+//   dS = P (dP - delta)  dQ = scale dS K     delta = rowsum(dO O)
+//                        dK = scale dS^T Q
+//
+// the gradient is three kernels: delta, then dK and dV by blocks of keys, then
+// dQ by blocks of queries. No atomics: each sum is made by one thread in one
+// order. A block computes 64 rows of one head of a result, and as many of its
+// dimensions as the kernel is wide; a wider head has several blocks that make
+// the same scores, its parts. Tiles that nobody sees are skipped.
+
+#ifndef QLORA_RUNTIME_KERNELS_CUDA_DEVICE_ATTENTION_CUH
+#define QLORA_RUNTIME_KERNELS_CUDA_DEVICE_ATTENTION_CUH
+
+#include "runtime/Kernels/Cuda/Device/Common.cuh"
+
+constexpr int kTile = 64; ///< rows that a block computes
+
+/// Extents are at most 2^24, and products of two are made in 64 bits.
+struct AttentionShape {
+  int length, heads, keyHeads, dim;
+  int window; ///< 0 where it hides nothing
+  float scale;
+  const int32_t *segments; ///< of the batch, then of a row of it; or null
+
+  /// `window` is the position of that constant; scale follows it.
+  QLORA_DEVICE AttentionShape of(const qlora_cuda_args &args, int window) {
+    const int64_t *c = args.constants;
+    return {int(c[1]),
+            int(c[2]),
+            int(c[3]),
+            int(c[4]),
+            c[window] < c[1] ? int(c[window]) : 0,
+            float(__builtin_bit_cast(double, c[window + 1])),
+            static_cast<const int32_t *>(args.buffers[3])};
+  }
+
+  __device__ bool sees(int query, int key, int32_t querySegment,
+                       int32_t keySegment) const {
+    if (key > query || query >= length)
+      return false;
+    if (window != 0 && query - key >= window)
+      return false;
+    return !segments || (querySegment != 0 && querySegment == keySegment);
+  }
+};
+
+/// Rows from `first` on of one head of a [B, T, heads * dim] matrix.
+struct AttentionRows {
+  const void *data;
+  int64_t offset, ld;
+  int first;
+  __device__ AttentionRows from(int token) const {
+    return {data, offset, ld, token};
+  }
+};
+
+QLORA_DEVICE AttentionRows rowsOf(const AttentionShape &shape, const void *data,
+                                  int64_t ld, int64_t batch, int64_t head,
+                                  int first) {
+  return {data, batch * shape.length * ld + head * shape.dim, ld, first};
+}
+
+/// Which 64 rows of which head a block computes, and which dimensions.
+struct AttentionPlace {
+  int head, batch, part;
+  int first; ///< row
+};
+
+/// For parts of `width` dimensions. Blocks with the most work come first: the
+/// last queries, the first keys. Moves the segments to the block's row of the
+/// batch.
+QLORA_DEVICE AttentionPlace placeOf(AttentionShape &shape, int heads, int width,
+                                    bool isReversed) {
+  const int parts = (shape.dim + width - 1) / width;
+  const int tiles = (shape.length + kTile - 1) / kTile;
+  const int batches = int(gridDim.x) / (tiles * heads * parts);
+  int index = int(blockIdx.x);
+  AttentionPlace place;
+  place.part = index % parts;
+  index /= parts;
+  place.head = index % heads;
+  index /= heads;
+  place.batch = index % batches;
+  const int tile = index / batches;
+  place.first = (isReversed ? tiles - 1 - tile : tile) * kTile;
+  if (shape.segments)
+    shape.segments += int64_t(place.batch) * shape.length;
+  return place;
+}
+
+/// Tiles [begin, end) that a block goes through.
+struct TileRange {
+  int begin, end;
+};
+
+/// Those of `columns` keys that a block's queries may see.
+QLORA_DEVICE TileRange keyTiles(const AttentionShape &shape, int firstQuery,
+                                int columns) {
+  const int last = firstQuery + kTile - 1;
+  const int first = shape.window == 0 ? 0 : firstQuery - shape.window + 1;
+  return {first < 0 ? 0 : first / columns,
+          (last < shape.length ? last : shape.length - 1) / columns + 1};
+}
+
+/// Those of `columns` queries that may see a block's keys.
+QLORA_DEVICE TileRange queryTiles(const AttentionShape &shape, int firstKey,
+                                  int columns) {
+  const int last = firstKey + kTile - 1 + shape.window - 1;
+  const bool isCut = shape.window != 0 && last < shape.length;
+  return {firstKey / columns, (isCut ? last : shape.length - 1) / columns + 1};
+}
+
+/// The head of keys of a head of queries.
+QLORA_DEVICE int keyHeadOf(const AttentionShape &shape, int head) {
+  return head / (shape.heads / shape.keyHeads);
+}
+
+/// What the gradient's kernels know of one head of queries.
+struct GradientRows {
+  AttentionRows q, k, v, dout;
+  const float *lse, *delta; ///< of this head and row of the batch
+};
+
+QLORA_DEVICE GradientRows gradientRows(const qlora_cuda_args &args,
+                                       const AttentionShape &shape,
+                                       int64_t batch, int64_t head,
+                                       int64_t keyHead, int firstQuery,
+                                       int firstKey) {
+  const int64_t line = (batch * shape.heads + head) * shape.length;
+  const int64_t *c = args.constants;
+  return {rowsOf(shape, args.buffers[0], c[5], batch, head, firstQuery),
+          rowsOf(shape, args.buffers[1], c[6], batch, keyHead, firstKey),
+          rowsOf(shape, args.buffers[2], c[7], batch, keyHead, firstKey),
+          rowsOf(shape, args.buffers[6], c[9], batch, head, firstQuery),
+          static_cast<const float *>(args.buffers[5]) + line,
+          static_cast<const float *>(args.buffers[10]) + line};
+}
+
+#endif // QLORA_RUNTIME_KERNELS_CUDA_DEVICE_ATTENTION_CUH

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: MIT
+
+// attention in bf16: a block computes 64 queries of one head, 64 keys at a
+// time. K and V have one buffer each: the next K comes while P V is computed,
+// V while Q K^T is.
+//
+// Width 128: 48 KiB of shared memory and under 200 registers a thread, 64 of
+// them for the output and 32 for scores: two blocks of 4 warps on a processor.
+// Width 64: half of that memory, 168 registers at most: three.
+
+#include "runtime/Kernels/Cuda/Device/AttentionWarps.cuh"
+
+template <int Width> struct ForwardTiles {
+  HalfTile<kTile, Width> queries, keys, values;
+};
+
+/// Of rows g and g + 8; scores count in powers of two. `sum` is the lane's own
+/// part until the end.
+struct SoftmaxState {
+  float maximum[2], sum[2];
+};
+
+/// Over the four lanes that share rows.
+QLORA_DEVICE float quadMaximum(float value) {
+  value = qlora_max(value, __shfl_xor_sync(0xffffffffu, value, 1));
+  return qlora_max(value, __shfl_xor_sync(0xffffffffu, value, 2));
+}
+QLORA_DEVICE float quadSum(float value) {
+  value += __shfl_xor_sync(0xffffffffu, value, 1);
+  return value + __shfl_xor_sync(0xffffffffu, value, 2);
+}
+
+/// Scores to 2^(score - maximum), with the sums so far rescaled.
+template <int Width>
+QLORA_DEVICE void softmaxStep(WarpSums<kTile> &scores, SoftmaxState &state,
+                              WarpSums<Width> &output) {
+  QLORA_UNROLL
+  for (int r = 0; r < 2; ++r) {
+    float most = state.maximum[r];
+    QLORA_UNROLL
+    for (int j = 0; j < WarpSums<kTile>::kCount; ++j)
+      QLORA_UNROLL
+      for (int i = 2 * r; i < 2 * r + 2; ++i)
+        most = qlora_max(most, scores.tile[j].value[i]);
+    most = quadMaximum(most);
+    // A row that has seen nothing yet: 2^(none - 0) is 0.
+    const float shift = most == attentionNone() ? 0.0f : most;
+    const float rescale = qlora_exp2(state.maximum[r] - shift);
+    state.maximum[r] = most;
+    state.sum[r] *= rescale;
+    QLORA_UNROLL
+    for (int j = 0; j < WarpSums<kTile>::kCount; ++j)
+      QLORA_UNROLL
+      for (int i = 2 * r; i < 2 * r + 2; ++i) {
+        scores.tile[j].value[i] = qlora_exp2(scores.tile[j].value[i] - shift);
+        state.sum[r] += scores.tile[j].value[i];
+      }
+    QLORA_UNROLL
+    for (int j = 0; j < WarpSums<Width>::kCount; ++j)
+      QLORA_UNROLL
+      for (int i = 2 * r; i < 2 * r + 2; ++i)
+        output.tile[j].value[i] *= rescale;
+  }
+}
+
+/// Writes the log-sum-exp; returns what the output is multiplied with.
+QLORA_DEVICE float finishRow(const AttentionShape &shape, float *lse, int query,
+                             float maximum, float ownSum) {
+  const float sum = quadSum(ownSum);
+  if (warpLane() % 4 == 0 && query < shape.length)
+    lse[query] = sum > 0 ? (maximum + log2f(sum)) * kLn2 : 0.0f;
+  return sum > 0 ? 1.0f / sum : 0.0f;
+}
+
+/// Where a block's operands begin.
+struct ForwardRows {
+  AttentionRows q, k, v, out;
+  float *lse; ///< of this head and row of the batch
+};
+
+QLORA_DEVICE ForwardRows forwardRows(const qlora_cuda_args &args,
+                                     const AttentionShape &shape,
+                                     const AttentionPlace &at) {
+  const int keyHead = keyHeadOf(shape, at.head);
+  const int64_t *c = args.constants;
+  void *const *buffers = args.buffers;
+  return {rowsOf(shape, buffers[0], c[5], at.batch, at.head, at.first),
+          rowsOf(shape, buffers[1], c[6], at.batch, keyHead, 0),
+          rowsOf(shape, buffers[2], c[7], at.batch, keyHead, 0),
+          rowsOf(shape, buffers[4], c[8], at.batch, at.head, at.first),
+          static_cast<float *>(buffers[5]) +
+              (int64_t(at.batch) * shape.heads + at.head) * shape.length};
+}
+
+/// One tile of keys, which are on their way; brings those of the next.
+template <AttentionKind Kind, int Width>
+QLORA_DEVICE void addKeys(ForwardTiles<Width> &tiles,
+                          const AttentionShape &shape, const ForwardRows &rows,
+                          const ScorePlace<kTile, true> &place, int firstKey,
+                          int nextKey, int dimension, SoftmaxState &state,
+                          WarpSums<Width> &output) {
+  const AttentionRows keys = rows.k.from(firstKey);
+  WarpSums<kTile> scores = {};
+  const int depth = Kind == kFast ? Width : shape.dim;
+  for (int piece = 0; piece < depth; piece += Width) {
+    if (Kind == kAny) {
+      __syncthreads();
+      stage<Kind>(tiles.queries, shape, rows.q, piece);
+      stage<Kind>(tiles.keys, shape, keys, piece);
+    }
+    qlora_wait_copies<0>();
+    __syncthreads();
+    if (piece + Width >= depth) {
+      stage<Kind>(tiles.values, shape, rows.v.from(firstKey), dimension);
+      qlora_commit_copies();
+    }
+    multiplyRows(tiles.queries, tiles.keys, scores);
+  }
+  __syncthreads();
+  if (Kind == kFast && nextKey < shape.length)
+    stage<Kind>(tiles.keys, shape, rows.k.from(nextKey), 0);
+  qlora_commit_copies();
+  scaleAndHide(shape, place, scores);
+  softmaxStep(scores, state, output);
+  qlora_wait_copies<1>();
+  __syncthreads();
+  addProduct(rounded(scores), tiles.values, output);
+}
+
+template <AttentionKind Kind, int Width>
+QLORA_DEVICE void attention(const qlora_cuda_args &args,
+                            ForwardTiles<Width> &tiles) {
+  AttentionShape shape = AttentionShape::of(args, 9);
+  const AttentionPlace at =
+      placeOf(shape, shape.heads, Width, /*isReversed=*/true);
+  const ForwardRows rows = forwardRows(args, shape, at);
+  const TileRange range = keyTiles(shape, at.first, kTile);
+  const SegmentRange segments = segmentRange(shape, at.first, kTile);
+  TileStep tile = nextTile<kTile>(shape, segments, range.begin, range.end);
+  if (Kind == kFast && tile.index < range.end) {
+    stage<Kind>(tiles.queries, shape, rows.q, 0);
+    stage<Kind>(tiles.keys, shape, rows.k.from(tile.index * kTile), 0);
+  }
+  qlora_commit_copies();
+  WarpSums<Width> output = {};
+  SoftmaxState state = {{attentionNone(), attentionNone()}, {0, 0}};
+  while (tile.index < range.end) {
+    const TileStep next =
+        nextTile<kTile>(shape, segments, tile.index + 1, range.end);
+    const int nextKey =
+        next.index < range.end ? next.index * kTile : shape.length;
+    addKeys<Kind>(tiles, shape, rows,
+                  ScorePlace<kTile, true>::of(shape, at.first, segments,
+                                              tile.index * kTile, tile),
+                  tile.index * kTile, nextKey, at.part * Width, state, output);
+    tile = next;
+  }
+  float factor[2];
+  QLORA_UNROLL
+  for (int r = 0; r < 2; ++r)
+    factor[r] = finishRow(shape, rows.lse,
+                          at.first + warpFirstRow() + warpLane() / 4 + 8 * r,
+                          state.maximum[r], state.sum[r]);
+  storeSums(output, shape, args.buffers[4], rows.out, at.part * Width, factor);
+}
+
+#define QLORA_ATTENTION(Name, Kind, Width)                                     \
+  QLORA_CUDA_KERNEL(kWarpThreads, Width == 128 ? 2 : 3)                        \
+  qlora_attention_bf16_##Name(const __grid_constant__ qlora_cuda_args args) {  \
+    __shared__ ForwardTiles<Width> tiles;                                      \
+    attention<Kind>(args, tiles);                                              \
+  }
+QLORA_ATTENTION(64, kFast, 64)
+QLORA_ATTENTION(128, kFast, 128)
+QLORA_ATTENTION(any, kAny, 64)

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: MIT
+
+// attention_grad in f32, and rowsum(dO O) for every type.
+
+#include "runtime/Kernels/Cuda/Device/AttentionTiles.cuh"
+
+/// A warp sums one row of one head. Constant 16: batch * length * heads.
+template <typename T>
+QLORA_DEVICE void attentionDelta(const qlora_cuda_args &args) {
+  const int64_t heads = args.constants[2], length = args.constants[1];
+  const int64_t dim = args.constants[4];
+  const int64_t index = int64_t(blockIdx.x) * (kAttentionThreads / kQloraWarp) +
+                        threadIdx.x / kQloraWarp;
+  if (index >= args.constants[16])
+    return;
+  const int64_t head = index % heads, token = index / heads;
+  const int64_t out = token * args.constants[8] + head * dim;
+  const int64_t dout = token * args.constants[9] + head * dim;
+  float sum = 0;
+  for (int64_t d = threadIdx.x % kQloraWarp; d < dim; d += kQloraWarp)
+    sum +=
+        T::load(args.buffers[4], out + d) * T::load(args.buffers[6], dout + d);
+  sum = qlora_warp_sum(sum);
+  if (threadIdx.x % kQloraWarp == 0)
+    qlora_store_f32(args.buffers[10],
+                    (token / length * heads + head) * length + token % length,
+                    sum);
+}
+
+/// P of one pair from its product, 0 where the query does not see the key.
+QLORA_DEVICE float probability(const AttentionShape &shape,
+                               const GradientRows &rows, int query, int key,
+                               int32_t querySegment, int32_t keySegment,
+                               float product) {
+  if (!shape.sees(query, key, querySegment, keySegment))
+    return 0;
+  return qlora_exp(product * shape.scale - rows.lse[query]);
+}
+
+QLORA_DEVICE float scoreGradient(const AttentionShape &shape,
+                                 const GradientRows &rows, int query, float p,
+                                 float dp) {
+  return p == 0.0f ? 0.0f : shape.scale * p * (dp - rows.delta[query]);
+}
+
+/// One tile of queries for a block of keys: the left side are the keys.
+QLORA_DEVICE void addQueries(AttentionTiles &tiles, const AttentionShape &shape,
+                             const GradientRows &rows, int64_t part,
+                             AttentionSum &dk, AttentionSum &dv) {
+  float p[kSide][kSide], ds[kSide][kSide];
+  multiplyRows(tiles, shape, rows.k, rows.q, p);
+  QLORA_UNROLL
+  for (int i = 0; i < kSide; ++i)
+    QLORA_UNROLL
+    for (int j = 0; j < kSide; ++j) {
+      const int row = threadRow() * kSide + i;
+      const int column = threadColumn() + 16 * j;
+      p[i][j] = probability(shape, rows, rows.q.first + column,
+                            rows.k.first + row, tiles.rightSegments[column],
+                            tiles.leftSegments[row], p[i][j]);
+    }
+  shareScores(tiles, p);
+  addProduct(tiles, shape, rows.dout, part, dv);
+  multiplyRows(tiles, shape, rows.v, rows.dout, ds);
+  QLORA_UNROLL
+  for (int i = 0; i < kSide; ++i)
+    QLORA_UNROLL
+    for (int j = 0; j < kSide; ++j)
+      ds[i][j] =
+          scoreGradient(shape, rows, rows.q.first + threadColumn() + 16 * j,
+                        p[i][j], ds[i][j]);
+  shareScores(tiles, ds);
+  addProduct(tiles, shape, rows.q, part, dk);
+}
+
+/// A block is 64 keys of one head of keys, with all heads that share it.
+QLORA_DEVICE void attentionGradKeys(const qlora_cuda_args &args,
+                                    AttentionTiles &tiles) {
+  AttentionShape shape = AttentionShape::of(args, 13);
+  const AttentionPlace at =
+      placeOf(shape, shape.keyHeads, kWidth, /*isReversed=*/false);
+  const int group = shape.heads / shape.keyHeads;
+  const int firstKey = at.first;
+  const TileRange range = queryTiles(shape, firstKey, kTile);
+  AttentionSum dk, dv;
+  clearSum(dk);
+  clearSum(dv);
+  stageSegments(tiles.leftSegments, shape, firstKey);
+  for (int member = 0; member < group; ++member)
+    for (int tile = range.begin; tile < range.end; ++tile) {
+      stageSegments(tiles.rightSegments, shape, tile * kTile);
+      __syncthreads();
+      if (mayMeet(tiles, shape))
+        addQueries(tiles, shape,
+                   gradientRows(args, shape, at.batch, at.head * group + member,
+                                at.head, tile * kTile, firstKey),
+                   at.part, dk, dv);
+      __syncthreads();
+    }
+  const float ones[kSide] = {1, 1, 1, 1};
+  storeSum(dk, shape, args.buffers[8],
+           rowsOf(shape, args.buffers[8], args.constants[11], at.batch, at.head,
+                  firstKey),
+           at.part, ones);
+  storeSum(dv, shape, args.buffers[9],
+           rowsOf(shape, args.buffers[9], args.constants[12], at.batch, at.head,
+                  firstKey),
+           at.part, ones);
+}
+
+/// One tile of keys for a block of queries: the left side are the queries.
+QLORA_DEVICE void addKeys(AttentionTiles &tiles, const AttentionShape &shape,
+                          const GradientRows &rows, int64_t part,
+                          AttentionSum &dq) {
+  float p[kSide][kSide], ds[kSide][kSide];
+  multiplyRows(tiles, shape, rows.q, rows.k, p);
+  multiplyRows(tiles, shape, rows.dout, rows.v, ds);
+  QLORA_UNROLL
+  for (int i = 0; i < kSide; ++i)
+    QLORA_UNROLL
+    for (int j = 0; j < kSide; ++j) {
+      const int row = threadRow() * kSide + i;
+      const int column = threadColumn() + 16 * j;
+      const int query = rows.q.first + row;
+      const float probable = probability(
+          shape, rows, query, rows.k.first + column, tiles.leftSegments[row],
+          tiles.rightSegments[column], p[i][j]);
+      ds[i][j] = scoreGradient(shape, rows, query, probable, ds[i][j]);
+    }
+  shareScores(tiles, ds);
+  addProduct(tiles, shape, rows.k, part, dq);
+}
+
+QLORA_DEVICE void attentionGradQueries(const qlora_cuda_args &args,
+                                       AttentionTiles &tiles) {
+  AttentionShape shape = AttentionShape::of(args, 13);
+  const AttentionPlace at =
+      placeOf(shape, shape.heads, kWidth, /*isReversed=*/true);
+  const int firstQuery = at.first, keyHead = keyHeadOf(shape, at.head);
+  const TileRange range = keyTiles(shape, firstQuery, kTile);
+  AttentionSum dq;
+  clearSum(dq);
+  stageSegments(tiles.leftSegments, shape, firstQuery);
+  for (int tile = range.begin; tile < range.end; ++tile) {
+    stageSegments(tiles.rightSegments, shape, tile * kTile);
+    __syncthreads();
+    if (mayMeet(tiles, shape))
+      addKeys(tiles, shape,
+              gradientRows(args, shape, at.batch, at.head, keyHead, firstQuery,
+                           tile * kTile),
+              at.part, dq);
+    __syncthreads();
+  }
+  const float ones[kSide] = {1, 1, 1, 1};
+  storeSum(dq, shape, args.buffers[7],
+           rowsOf(shape, args.buffers[7], args.constants[10], at.batch, at.head,
+                  firstQuery),
+           at.part, ones);
+}
+
+// Symbols --------------------------------------------------------------------
+
+// The gradients need more registers than two blocks a processor leave.
+QLORA_CUDA_KERNEL(kAttentionThreads, 1)
+qlora_attention_grad_keys_f32(const __grid_constant__ qlora_cuda_args args) {
+  __shared__ AttentionTiles tiles;
+  attentionGradKeys(args, tiles);
+}
+QLORA_CUDA_KERNEL(kAttentionThreads, 1)
+qlora_attention_grad_queries_f32(const __grid_constant__ qlora_cuda_args args) {
+  __shared__ AttentionTiles tiles;
+  attentionGradQueries(args, tiles);
+}
+
+QLORA_CUDA_KERNEL(kAttentionThreads)
+qlora_attention_delta_f32(const __grid_constant__ qlora_cuda_args args) {
+  attentionDelta<qlora_f32>(args);
+}
+QLORA_CUDA_KERNEL(kAttentionThreads)
+qlora_attention_delta_bf16(const __grid_constant__ qlora_cuda_args args) {
+  attentionDelta<qlora_bf16>(args);
+}

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: MIT
+
+// attention_grad in bf16: blocks of 64 keys for dK and dV, then blocks of 64
+// queries for dQ. Scores and their gradients are made again from the operands
+// and lse, with the block's rows on the left; so P and dS come out of one
+// product as the next one takes them, and warps exchange nothing.
+//
+// Width 128: 48 KiB of shared memory, and 128 registers a thread for the sums
+// of dK and dV: two blocks of 4 warps on a processor. Width 64: three. Tiles of
+// the right side have 32 rows: with 64, scores and their gradients would take
+// 32 registers more.
+
+#include "runtime/Kernels/Cuda/Device/AttentionWarps.cuh"
+
+/// Which pair of operands: q with k, whose products are the scores, or dout
+/// with v, whose products are the gradients of P.
+enum GradientPair { kScores, kSlopes };
+
+constexpr int kColumns = 32; ///< rows of the right side
+
+template <int Width> struct GradientTiles {
+  HalfTile<kTile, Width> left[2];
+  HalfTile<kColumns, Width> right[2];
+};
+
+/// Products to P and dS, both without the scale.
+template <bool AreRowsQueries>
+QLORA_DEVICE void
+differentiate(const AttentionShape &shape, const GradientRows &rows,
+              const ScorePlace<kColumns, AreRowsQueries> &place,
+              WarpSums<kColumns> &p, WarpSums<kColumns> &ds) {
+  scaleAndHide(shape, place, p);
+  QLORA_UNROLL
+  for (int j = 0; j < WarpSums<kColumns>::kCount; ++j)
+    QLORA_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const int query = place.query(j, i);
+      const bool exists = place.isFull || query < shape.length;
+      const float lse = exists ? rows.lse[query] : 0.0f;
+      const float delta = exists ? rows.delta[query] : 0.0f;
+      float &probable = p.tile[j].value[i];
+      float &slope = ds.tile[j].value[i];
+      probable = qlora_exp2(probable - lse * kLog2E);
+      slope = probable == 0.0f ? 0.0f : probable * (slope - delta);
+    }
+}
+
+// dK and dV ------------------------------------------------------------------
+
+/// A block of keys and the tiles of queries that it goes through: tile by tile
+/// for every head that shares the keys.
+struct KeyBlock {
+  AttentionPlace at;
+  TileRange range;
+  SegmentRange segments;
+  int group; ///< heads
+};
+
+struct QueryTile {
+  int member; ///< of the group; its end where there is none
+  TileStep tile;
+};
+
+QLORA_DEVICE QueryTile nextQueries(const AttentionShape &shape,
+                                   const KeyBlock &block, int member,
+                                   int index) {
+  const TileStep tile =
+      nextTile<kColumns>(shape, block.segments, index, block.range.end);
+  if (tile.index < block.range.end)
+    return {member, tile};
+  const TileStep first = nextTile<kColumns>(shape, block.segments,
+                                            block.range.begin, block.range.end);
+  const bool isEmpty = first.index == block.range.end;
+  return {isEmpty ? block.group : member + 1, first};
+}
+
+QLORA_DEVICE GradientRows rowsOfTile(const qlora_cuda_args &args,
+                                     const AttentionShape &shape,
+                                     const KeyBlock &block,
+                                     const QueryTile &queries) {
+  return gradientRows(
+      args, shape, block.at.batch, block.at.head * block.group + queries.member,
+      block.at.head, queries.tile.index * kColumns, block.at.first);
+}
+
+/// Brings both left sides and q, then dout: two groups of copies.
+template <AttentionKind Kind, int Width>
+QLORA_DEVICE void stageKeys(GradientTiles<Width> &tiles,
+                            const AttentionShape &shape,
+                            const GradientRows &rows, int dimension) {
+  stage<Kind>(tiles.left[kScores], shape, rows.k, dimension);
+  stage<Kind>(tiles.left[kSlopes], shape, rows.v, dimension);
+  stage<Kind>(tiles.right[kScores], shape, rows.q, dimension);
+  qlora_commit_copies();
+  stage<Kind>(tiles.right[kSlopes], shape, rows.dout, dimension);
+  qlora_commit_copies();
+}
+
+/// One tile of queries, which are on their way; brings those of `next`, if
+/// there are some. Of a wide head the block's own part is staged last, for the
+/// products that follow.
+template <AttentionKind Kind, int Width>
+QLORA_DEVICE void addQueries(GradientTiles<Width> &tiles,
+                             const qlora_cuda_args &args,
+                             const AttentionShape &shape, const KeyBlock &block,
+                             const QueryTile &queries, const QueryTile &next,
+                             WarpSums<Width> &dk, WarpSums<Width> &dv) {
+  const int parts = Kind == kFast ? 1 : (shape.dim + Width - 1) / Width;
+  const bool staysAhead = Kind == kFast && next.member < block.group;
+  WarpSums<kColumns> p = {}, ds = {};
+  for (int step = 1; step <= parts; ++step) {
+    if (Kind == kAny) {
+      __syncthreads();
+      stageKeys<Kind>(tiles, shape, rowsOfTile(args, shape, block, queries),
+                      (block.at.part + step) % parts * Width);
+    }
+    qlora_wait_copies<1>();
+    __syncthreads();
+    multiplyRows(tiles.left[kScores], tiles.right[kScores], p);
+    qlora_wait_copies<0>();
+    __syncthreads();
+    multiplyRows(tiles.left[kSlopes], tiles.right[kSlopes], ds);
+  }
+  differentiate(shape, rowsOfTile(args, shape, block, queries),
+                ScorePlace<kColumns, false>::of(
+                    shape, block.at.first, block.segments,
+                    queries.tile.index * kColumns, queries.tile),
+                p, ds);
+  addProduct(rounded(ds), tiles.right[kScores], dk);
+  __syncthreads();
+  if (staysAhead)
+    stage<Kind>(tiles.right[kScores], shape,
+                rowsOfTile(args, shape, block, next).q, 0);
+  qlora_commit_copies();
+  addProduct(rounded(p), tiles.right[kSlopes], dv);
+  __syncthreads();
+  if (staysAhead)
+    stage<Kind>(tiles.right[kSlopes], shape,
+                rowsOfTile(args, shape, block, next).dout, 0);
+  qlora_commit_copies();
+}
+
+/// A block is 64 keys of one head of keys, with all heads that share it.
+template <AttentionKind Kind, int Width>
+QLORA_DEVICE void attentionGradKeys(const qlora_cuda_args &args,
+                                    GradientTiles<Width> &tiles) {
+  AttentionShape shape = AttentionShape::of(args, 13);
+  KeyBlock block;
+  block.at = placeOf(shape, shape.keyHeads, Width, /*isReversed=*/false);
+  block.range = queryTiles(shape, block.at.first, kColumns);
+  block.segments = segmentRange(shape, block.at.first, kTile);
+  block.group = shape.heads / shape.keyHeads;
+  QueryTile queries = nextQueries(shape, block, -1, block.range.end);
+  if (Kind == kFast && queries.member < block.group)
+    stageKeys<Kind>(tiles, shape, rowsOfTile(args, shape, block, queries), 0);
+  WarpSums<Width> dk = {}, dv = {};
+  while (queries.member < block.group) {
+    const QueryTile next =
+        nextQueries(shape, block, queries.member, queries.tile.index + 1);
+    addQueries<Kind>(tiles, args, shape, block, queries, next, dk, dv);
+    queries = next;
+  }
+  const int dimension = block.at.part * Width;
+  const float scale[2] = {shape.scale, shape.scale}, ones[2] = {1, 1};
+  const auto rows = [&](int operand, int ld) {
+    return rowsOf(shape, args.buffers[operand], args.constants[ld],
+                  block.at.batch, block.at.head, block.at.first);
+  };
+  storeSums(dk, shape, args.buffers[8], rows(8, 11), dimension, scale);
+  storeSums(dv, shape, args.buffers[9], rows(9, 12), dimension, ones);
+}
+
+// dQ -------------------------------------------------------------------------
+
+/// Brings both left sides and v, then k: two groups of copies.
+template <AttentionKind Kind, int Width>
+QLORA_DEVICE void stageQueries(GradientTiles<Width> &tiles,
+                               const AttentionShape &shape,
+                               const GradientRows &rows, int dimension) {
+  stage<Kind>(tiles.left[kScores], shape, rows.q, dimension);
+  stage<Kind>(tiles.left[kSlopes], shape, rows.dout, dimension);
+  stage<Kind>(tiles.right[kSlopes], shape, rows.v, dimension);
+  qlora_commit_copies();
+  stage<Kind>(tiles.right[kScores], shape, rows.k, dimension);
+  qlora_commit_copies();
+}
+
+/// One tile of keys, as addQueries: v is read once and goes first.
+template <AttentionKind Kind, int Width>
+QLORA_DEVICE void addKeys(GradientTiles<Width> &tiles,
+                          const AttentionShape &shape, const GradientRows &rows,
+                          const ScorePlace<kColumns, true> &place, int nextKey,
+                          int part, WarpSums<Width> &dq) {
+  const int parts = Kind == kFast ? 1 : (shape.dim + Width - 1) / Width;
+  const bool staysAhead = Kind == kFast && nextKey < shape.length;
+  WarpSums<kColumns> p = {}, ds = {};
+  for (int step = 1; step <= parts; ++step) {
+    if (Kind == kAny) {
+      __syncthreads();
+      stageQueries<Kind>(tiles, shape, rows, (part + step) % parts * Width);
+    }
+    qlora_wait_copies<1>();
+    __syncthreads();
+    multiplyRows(tiles.left[kSlopes], tiles.right[kSlopes], ds);
+    qlora_wait_copies<0>();
+    __syncthreads();
+    if (staysAhead)
+      stage<Kind>(tiles.right[kSlopes], shape, rows.v.from(nextKey), 0);
+    qlora_commit_copies();
+    multiplyRows(tiles.left[kScores], tiles.right[kScores], p);
+  }
+  differentiate(shape, rows, place, p, ds);
+  addProduct(rounded(ds), tiles.right[kScores], dq);
+  __syncthreads();
+  if (staysAhead)
+    stage<Kind>(tiles.right[kScores], shape, rows.k.from(nextKey), 0);
+  qlora_commit_copies();
+}
+
+/// A block is 64 queries of one head.
+template <AttentionKind Kind, int Width>
+QLORA_DEVICE void attentionGradQueries(const qlora_cuda_args &args,
+                                       GradientTiles<Width> &tiles) {
+  AttentionShape shape = AttentionShape::of(args, 13);
+  const AttentionPlace at =
+      placeOf(shape, shape.heads, Width, /*isReversed=*/true);
+  const TileRange range = keyTiles(shape, at.first, kColumns);
+  const SegmentRange segments = segmentRange(shape, at.first, kTile);
+  TileStep tile = nextTile<kColumns>(shape, segments, range.begin, range.end);
+  GradientRows rows =
+      gradientRows(args, shape, at.batch, at.head, keyHeadOf(shape, at.head),
+                   at.first, tile.index * kColumns);
+  if (Kind == kFast && tile.index < range.end)
+    stageQueries<Kind>(tiles, shape, rows, 0);
+  WarpSums<Width> dq = {};
+  while (tile.index < range.end) {
+    const TileStep next =
+        nextTile<kColumns>(shape, segments, tile.index + 1, range.end);
+    const int nextKey =
+        next.index < range.end ? next.index * kColumns : shape.length;
+    addKeys<Kind>(tiles, shape, rows,
+                  ScorePlace<kColumns, true>::of(shape, at.first, segments,
+                                                 tile.index * kColumns, tile),
+                  nextKey, at.part, dq);
+    tile = next;
+    rows.k = rows.k.from(nextKey);
+    rows.v = rows.v.from(nextKey);
+  }
+  const float scale[2] = {shape.scale, shape.scale};
+  storeSums(dq, shape, args.buffers[7],
+            rowsOf(shape, args.buffers[7], args.constants[10], at.batch,
+                   at.head, at.first),
+            at.part * Width, scale);
+}
+
+// Symbols --------------------------------------------------------------------
+
+#define QLORA_ATTENTION_KERNEL(Symbol, Function, Name, Kind, Width)            \
+  QLORA_CUDA_KERNEL(kWarpThreads, Width == 128 ? 2 : 3)                        \
+  Symbol##_bf16_##Name(const __grid_constant__ qlora_cuda_args args) {         \
+    __shared__ GradientTiles<Width> tiles;                                     \
+    Function<Kind>(args, tiles);                                               \
+  }
+#define QLORA_ATTENTION(Name, Kind, Width)                                     \
+  QLORA_ATTENTION_KERNEL(qlora_attention_grad_keys, attentionGradKeys, Name,   \
+                         Kind, Width)                                          \
+  QLORA_ATTENTION_KERNEL(qlora_attention_grad_queries, attentionGradQueries,   \
+                         Name, Kind, Width)
+QLORA_ATTENTION(64, kFast, 64)
+QLORA_ATTENTION(128, kFast, 128)
+QLORA_ATTENTION(any, kAny, 64)

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: MIT
+
+// What a warp does with tensor cores: products of bf16 matrices with f32 sums,
+// the loads of their operands from shared memory, copies that go on while a
+// kernel computes, and the conversions between the two. From sm_80 on.
+//
+// Each function is one instruction of PTX; products and loads of matrices are
+// done by all 32 lanes of the warp together. Layouts are those of the PTX ISA,
+// "Matrix Fragments for mma.m16n8k16 with floating point type" and "ldmatrix";
+// with g = lane / 4 and t = lane % 4 a lane has
+//
+//   A [16, 16]   word 0: (g, 2t), (g, 2t + 1)      word 1: row g + 8
+//                word 2: (g, 2t + 8), (g, 2t + 9)  word 3: row g + 8
+//   B [16, 8]    word 0: (2t, g), (2t + 1, g)      word 1: rows 2t + 8, 2t + 9
+//   C [16, 8]    value 0, 1: (g, 2t), (g, 2t + 1)  value 2, 3: row g + 8
+//
+// the first of two bf16 in the low half of a word. So C is A where its columns
+// become the depth of the next product: two C's beside each other, rounded.
+//
+// Where the text is compiled for the host, the tests' platform defines the
+// instructions (tests/cuda/HostTensorCore.h).
+
+#ifndef QLORA_RUNTIME_KERNELS_CUDA_DEVICE_TENSORCORE_CUH
+#define QLORA_RUNTIME_KERNELS_CUDA_DEVICE_TENSORCORE_CUH
+
+#include "runtime/Kernels/Cuda/Device/Common.cuh"
+
+/// A lane's part of a C.
+struct qlora_sums {
+  float value[4];
+};
+
+#ifdef __NVCC__
+
+/// The same number, but the compiler does not know it: what is computed from
+/// it stays where it is written. Otherwise each address of an unrolled loop is
+/// computed before the loop around it, and keeps a register.
+QLORA_DEVICE uint32_t qlora_here(uint32_t value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
+/// An address in shared memory: a number, to be computed with.
+using qlora_shared = uint32_t;
+QLORA_DEVICE qlora_shared qlora_shared_address(const void *p) {
+  return qlora_here(uint32_t(__cvta_generic_to_shared(p)));
+}
+
+/// c += A B. The order in which the card adds is its own; it is the same in
+/// every run.
+QLORA_DEVICE void qlora_multiply(qlora_sums &c, const qlora_words &a,
+                                 uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c.value[0]), "+f"(c.value[1]), "+f"(c.value[2]), "+f"(c.value[3])
+      : "r"(a.word[0]), "r"(a.word[1]), "r"(a.word[2]), "r"(a.word[3]), "r"(b0),
+        "r"(b1));
+}
+
+/// Four matrices of 8 by 8 bf16 in shared memory. Lane l gives row l % 8 of
+/// matrix l / 8, 16 bytes; word m becomes (g, 2t), (g, 2t + 1) of matrix m.
+QLORA_DEVICE qlora_words qlora_load_matrices(qlora_shared row) {
+  qlora_words m;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, "
+               "[%4];"
+               : "=r"(m.word[0]), "=r"(m.word[1]), "=r"(m.word[2]),
+                 "=r"(m.word[3])
+               : "r"(row)
+               : "memory");
+  return m;
+}
+
+/// The same of the transposes: (2t, g), (2t + 1, g) of matrix m.
+QLORA_DEVICE qlora_words qlora_load_transposed(qlora_shared row) {
+  qlora_words m;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 "
+               "{%0, %1, %2, %3}, [%4];"
+               : "=r"(m.word[0]), "=r"(m.word[1]), "=r"(m.word[2]),
+                 "=r"(m.word[3])
+               : "r"(row)
+               : "memory");
+  return m;
+}
+
+/// Begins to copy 16 bytes of global memory, aligned to 16, to shared memory;
+/// zeros if `exists` is false: then nothing is read.
+QLORA_DEVICE void qlora_copy_async(qlora_shared to, const void *from,
+                                   bool exists) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to),
+               "l"(__cvta_generic_to_global(from)), "r"(exists ? 16 : 0)
+               : "memory");
+}
+
+/// The copies that this thread began since the last call are a group.
+QLORA_DEVICE void qlora_commit_copies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/// Waits for this thread's groups, all but the last `Pending`. A barrier then
+/// makes the copies of all threads visible.
+template <int Pending> QLORA_DEVICE void qlora_wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
+}
+
+/// Both rounded to nearest, ties to even: `low` in the low half.
+QLORA_DEVICE uint32_t qlora_round_pair(float low, float high) {
+  uint32_t pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+
+/// 2^x within 2^-22 of itself, 0 below -126; one instruction.
+QLORA_DEVICE float qlora_exp2(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+  return power;
+}
+
+#else
+
+QLORA_DEVICE uint32_t qlora_here(uint32_t value) { return value; }
+using qlora_shared = uintptr_t;
+QLORA_DEVICE qlora_shared qlora_shared_address(const void *p) {
+  return qlora_shared(p);
+}
+QLORA_DEVICE void qlora_multiply(qlora_sums &c, const qlora_words &a,
+                                 uint32_t b0, uint32_t b1) {
+  qlora_host_mma(c.value, a.word, {b0, b1});
+}
+QLORA_DEVICE qlora_words qlora_load_matrices(qlora_shared row) {
+  qlora_words m;
+  qlora_host_ldmatrix(m.word, row, /*transposes=*/false);
+  return m;
+}
+QLORA_DEVICE qlora_words qlora_load_transposed(qlora_shared row) {
+  qlora_words m;
+  qlora_host_ldmatrix(m.word, row, /*transposes=*/true);
+  return m;
+}
+QLORA_DEVICE void qlora_copy_async(qlora_shared to, const void *from,
+                                   bool exists) {
+  qlora_host_copy(to, from, exists ? 16 : 0);
+}
+QLORA_DEVICE void qlora_commit_copies() { qlora_host_commit(); }
+template <int Pending> QLORA_DEVICE void qlora_wait_copies() {
+  qlora_host_wait(Pending);
+}
+QLORA_DEVICE uint32_t qlora_round_pair(float low, float high) {
+  return uint32_t(qlora_f32_to_bf16(high)) << 16 | qlora_f32_to_bf16(low);
+}
+QLORA_DEVICE float qlora_exp2(float x) { return exp2f(x); }
+
+#endif // __NVCC__
+
+#endif // QLORA_RUNTIME_KERNELS_CUDA_DEVICE_TENSORCORE_CUH

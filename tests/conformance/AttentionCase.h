@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: MIT
+
+// Cases of attention and attention_grad, and how much the rows that round
+// their scores may differ.
+
+#ifndef QLORA_TESTS_CONFORMANCE_ATTENTIONCASE_H
+#define QLORA_TESTS_CONFORMANCE_ATTENTIONCASE_H
+
+#include "tests/conformance/KernelCase.h"
+
+#include <numeric>
+
+namespace qlora {
+
+enum class Segments { kNone, kPacked, kPadded };
+
+struct Attention {
+  int64_t batch, length, heads, keyHeads, dim, window, gap;
+  Segments segments;
+  qlora_dtype dtype;
+
+  double scale() const { return 1 / std::sqrt(double(dim)); }
+  int64_t tokens() const { return batch * length; }
+  int64_t width() const { return heads * dim; }
+  int64_t keyWidth() const { return keyHeads * dim; }
+};
+
+inline std::ostream &operator<<(std::ostream &out, const Attention &a) {
+  return out << "B" << a.batch << " T" << a.length << " H" << a.heads << "/"
+             << a.keyHeads << " D" << a.dim << " window " << a.window
+             << " segments " << int(a.segments) << " " << dtypeName(a.dtype);
+}
+
+/// Three segments of odd lengths, and padding at the end where asked.
+inline int32_t segmentOf(const Attention &a, int64_t batch, int64_t token) {
+  const int64_t position = token + 3 * batch;
+  if (a.segments == Segments::kPadded && token >= a.length - a.length / 5 - 1)
+    return 0;
+  return position < a.length / 3 ? 1 : position < a.length * 3 / 4 ? 2 : 3;
+}
+
+inline KernelCase makeCase(const Attention &a, bool isGradient) {
+  KernelCase::Types types = {{"q", a.dtype},
+                             {"k", a.dtype},
+                             {"v", a.dtype},
+                             {"out", a.dtype},
+                             {"lse", QLORA_DTYPE_F32}};
+  if (a.segments != Segments::kNone)
+    types["segments"] = QLORA_DTYPE_I32;
+  if (isGradient)
+    for (const char *name : {"dout", "dq", "dk", "dv"})
+      types[name] = a.dtype;
+  KernelCase test(isGradient ? "attention_grad" : "attention", types,
+                  {{"batch", a.batch},
+                   {"length", a.length},
+                   {"heads", a.heads},
+                   {"kv_heads", a.keyHeads},
+                   {"dim", a.dim},
+                   {"ldq", a.width() + a.gap},
+                   {"ldk", a.keyWidth() + a.gap},
+                   {"ldv", a.keyWidth() + a.gap},
+                   {"ldo", a.width() + a.gap},
+                   {"lddo", a.width() + a.gap},
+                   {"lddq", a.width() + a.gap},
+                   {"lddk", a.keyWidth() + a.gap},
+                   {"lddv", a.keyWidth() + a.gap},
+                   {"window", a.window},
+                   {"scale", bits(a.scale())},
+                   {"slots", 3}});
+  test.fill("q", a.tokens(), a.width(), a.width() + a.gap, 1);
+  test.fill("k", a.tokens(), a.keyWidth(), a.keyWidth() + a.gap, 2);
+  test.fill("v", a.tokens(), a.keyWidth(), a.keyWidth() + a.gap, 3);
+  if (isGradient)
+    test.fill("dout", a.tokens(), a.width(), a.width() + a.gap, 4);
+  for (int64_t i = 0; a.segments != Segments::kNone && i < a.tokens(); ++i)
+    test.set("segments", i, segmentOf(a, i / a.length, i % a.length));
+  return test;
+}
+
+/// Runs the reference forward and hands out and lse to the gradient.
+inline KernelCase makeGradient(const Attention &a) {
+  KernelCase forward = makeCase(a, false), gradient = makeCase(a, true);
+  expectOk(forward.run("reference"));
+  for (const char *name : {"out", "lse"})
+    std::copy_n(forward.data(name), forward.bytes(name), gradient.data(name));
+  return gradient;
+}
+
+// Tensor cores take bf16: the bf16 rows of CUDA round P, and in the gradient
+// dS, before the product that sums over them. Each factor is then off by at
+// most u = 2^-8 of itself, and a result by u times the same sum of magnitudes:
+//
+//   out  u sum_j P_ij |v_j|         dv  u sum_i P_ij |dout_i|
+//   dq   u sum_j |dS_ij| |k_j|      dk  u sum_i |dS_ij| |q_i|
+//
+// These sums are computed for each element: one bound for all would have to
+// hold where they are largest, and let a wrong small result pass.
+
+inline bool roundsScores(const Attention &a, const std::string &row) {
+  return row == "cuda" && a.dtype == QLORA_DTYPE_BF16;
+}
+
+/// Sums of magnitudes by operand and element; none where nothing is rounded.
+using Magnitudes = std::map<std::string, std::vector<double>>;
+
+inline Magnitudes forwardMagnitudes(const Attention &a) {
+  KernelCase test = makeCase(a, false);
+  const int64_t ld = a.keyWidth() + a.gap;
+  for (int64_t token = 0; token < a.tokens(); ++token)
+    for (int64_t i = token * ld; i < token * ld + a.keyWidth(); ++i)
+      test.set("v", i, std::abs(test.at("v", i)));
+  expectOk(test.run("reference"));
+  Magnitudes sums;
+  for (uint64_t i = 0; i < test.bytes("out") / 2; ++i)
+    sums["out"].push_back(test.at("out", int64_t(i)));
+  return sums;
+}
+
+inline bool sees(const Attention &a, int64_t batch, int64_t query,
+                 int64_t key) {
+  if (key > query || (a.window != 0 && key + a.window <= query))
+    return false;
+  return a.segments == Segments::kNone ||
+         (segmentOf(a, batch, query) != 0 &&
+          segmentOf(a, batch, query) == segmentOf(a, batch, key));
+}
+
+/// Operands as numbers, by name; rows of them by their first element.
+class RoundedGradient {
+public:
+  explicit RoundedGradient(const Attention &a) : a(a) {
+    KernelCase test = makeGradient(a);
+    for (const char *name : {"q", "k", "v", "out", "dout"})
+      for (uint64_t i = 0; i < test.bytes(name) / 2; ++i)
+        numbers[name].push_back(test.at(name, int64_t(i)));
+    for (uint64_t i = 0; i < test.bytes("lse") / 4; ++i)
+      lse.push_back(test.at("lse", int64_t(i)));
+    for (const char *name : {"dq", "dk", "dv"})
+      sums[name].resize(test.bytes(name) / 2);
+  }
+
+  Magnitudes magnitudes() {
+    for (int64_t batch = 0; batch < a.batch; ++batch)
+      for (int64_t head = 0; head < a.heads; ++head)
+        for (int64_t query = 0; query < a.length; ++query)
+          for (int64_t key = 0; key <= query; ++key)
+            if (sees(a, batch, query, key))
+              addPair(batch, head, query, key);
+    return sums;
+  }
+
+private:
+  const double *row(const char *operand, int64_t begin) const {
+    return numbers.at(operand).data() + begin;
+  }
+  double product(const double *left, const double *right) const {
+    return std::inner_product(left, left + a.dim, right, 0.0);
+  }
+  /// Adds |weight * from| to the sums of `to`.
+  void add(double weight, const double *from, const char *to, int64_t begin) {
+    double *out = sums.at(to).data() + begin;
+    for (int64_t d = 0; d < a.dim; ++d)
+      out[d] += std::abs(weight * from[d]);
+  }
+  void addPair(int64_t batch, int64_t head, int64_t query, int64_t key) {
+    const int64_t i =
+        (batch * a.length + query) * (a.width() + a.gap) + head * a.dim;
+    const int64_t j = (batch * a.length + key) * (a.keyWidth() + a.gap) +
+                      head / (a.heads / a.keyHeads) * a.dim;
+    const double *q = row("q", i), *k = row("k", j), *dout = row("dout", i);
+    const double p = std::exp(a.scale() * product(q, k) -
+                              lse[(batch * a.heads + head) * a.length + query]);
+    const double ds =
+        a.scale() * p *
+        (product(dout, row("v", j)) - product(dout, row("out", i)));
+    add(ds, k, "dq", i);
+    add(ds, q, "dk", j);
+    add(p, dout, "dv", j);
+  }
+
+  const Attention a;
+  Magnitudes numbers, sums;
+  std::vector<double> lse;
+};
+
+} // namespace qlora
+
+#endif // QLORA_TESTS_CONFORMANCE_ATTENTIONCASE_H

@@ -88,7 +88,14 @@ void GlooCollectives::watchOthers() {
       others->recv(rank, kSlotOfOthers);
 }
 
-GlooCollectives::~GlooCollectives() = default;
+/// Gloo's thread may be telling `others` of an end: it stops first.
+GlooCollectives::~GlooCollectives() {
+  try {
+    context->closeConnections();
+  } catch (const std::exception &) {
+    // They are ended already.
+  }
+}
 
 StatusOr<std::unique_ptr<Collectives>>
 GlooCollectives::connect(TcpStore &store, int rank, int size,

@@ -50,13 +50,28 @@ static uint64_t operandWord(uint32_t arena, uint32_t dtype,
   return arena | uint64_t(dtype) << 16 | uint64_t(access) << 24;
 }
 
+FailureOr<ArrayRef<RowOperand>> CommandTables::rowsOf(LaunchOp op) {
+  auto [known, isNew] = rowOperandsOf.try_emplace(op.getKernel());
+  if (!isNew)
+    return ArrayRef<RowOperand>(known->second);
+  auto kernel = SymbolTable::lookupNearestSymbolFrom<program::KernelOp>(
+      op, op.getKernelAttr());
+  if (!kernel.getOp()) {
+    FailureOr<SmallVector<RowOperand>> rows = rowOperands(kernel);
+    if (failed(rows))
+      return failure();
+    known->second = *rows;
+  }
+  return ArrayRef<RowOperand>(known->second);
+}
+
 LogicalResult CommandTables::addOperand(Value buffer, qlora_access access,
-                                        uint32_t dtype) {
+                                        uint32_t dtype, uint64_t skipped) {
   FailureOr<BufferRange> range = rangeOf(buffer);
   if (failed(range))
     return failure();
   operands.row({operandWord(range->arena, dtype, access), range->offset,
-                range->bytes});
+                range->bytes, skipped});
   return success();
 }
 
@@ -77,9 +92,9 @@ uint32_t CommandTables::constantsOf(ArrayRef<int64_t> values) {
 void CommandTables::command(qlora_command_kind kind, uint64_t queue,
                             uint32_t target, uint32_t firstOperand) {
   uint32_t count = operands.size() - firstOperand;
-  commands.row({kind | queue << 8 | uint64_t(count) << 16 |
-                    uint64_t(target) << 32,
-                firstOperand});
+  commands.row(
+      {kind | queue << 8 | uint64_t(count) << 16 | uint64_t(target) << 32,
+       firstOperand});
 }
 
 uint32_t CommandTables::launchOf(LaunchOp op, uint32_t kernel) {
@@ -87,7 +102,8 @@ uint32_t CommandTables::launchOf(LaunchOp op, uint32_t kernel) {
   auto [it, isNew] = launchIndex.try_emplace(
       {op.getLabel().str(), kernel, first, op.getRows()}, launches.size());
   if (isNew)
-    launches.row({strings.label(op.getLabel().str()), std::to_string(wordOf(kernel, first)),
+    launches.row({strings.label(op.getLabel().str()),
+                  std::to_string(wordOf(kernel, first)),
                   std::to_string(op.getConstants().size()),
                   std::to_string(op.getRows())});
   return it->second;
@@ -102,9 +118,9 @@ LogicalResult CommandTables::addAbsent(LaunchOp op, unsigned position) {
   if (!library || position >= library->operands.size())
     return op.emitOpError("has no operand ") << position << " to be absent";
   const KernelOperand &mark = library->operands[position];
-  auto access = static_cast<qlora_access>(
-      (mark.isRead ? QLORA_READ : 0) | (mark.isWritten ? QLORA_WRITE : 0));
-  operands.row({operandWord(0, QLORA_DTYPE_U8, access), 0, 0});
+  auto access = static_cast<qlora_access>((mark.isRead ? QLORA_READ : 0) |
+                                          (mark.isWritten ? QLORA_WRITE : 0));
+  operands.row({operandWord(0, QLORA_DTYPE_U8, access), 0, 0, 0});
   return success();
 }
 
@@ -113,6 +129,9 @@ LogicalResult CommandTables::addLaunch(LaunchOp op) {
   uint32_t first = operands.size();
   unsigned next = 0;
   unsigned count = op.getOperands().size() + op.getAbsent().size();
+  FailureOr<ArrayRef<RowOperand>> rows = rowsOf(op);
+  if (failed(rows))
+    return failure();
   for (unsigned i = 0; i < count; ++i) {
     if (llvm::is_contained(op.getAbsent(), static_cast<int64_t>(i))) {
       if (failed(addAbsent(op, i)))
@@ -121,9 +140,14 @@ LogicalResult CommandTables::addLaunch(LaunchOp op) {
     }
     if (next == op.getOperands().size())
       return op.emitOpError("names absent operands out of range");
-    if (failed(addOperand(op.getOperands()[next],
+    Value buffer = op.getOperands()[next];
+    FailureOr<BufferRange> range = rangeOf(buffer);
+    uint64_t skipped = 0;
+    if (succeeded(range) && i < rows->size())
+      skipped = (*rows)[i].skippedBytes(range->bytes);
+    if (failed(addOperand(buffer,
                           static_cast<qlora_access>(op.getAccess()[next]),
-                          op.getDtypes()[next])))
+                          op.getDtypes()[next], skipped)))
       return failure();
     ++next;
   }
@@ -154,8 +178,8 @@ LogicalResult CommandTables::addCommand(Operation &op) {
                            fill.getQueue());
       })
       .Case<CopyOp>([&](auto copy) {
-        return addTransfer(op, QLORA_COMMAND_COPY, {QLORA_WRITE, QLORA_READ},
-                           0, copy.getQueue());
+        return addTransfer(op, QLORA_COMMAND_COPY, {QLORA_WRITE, QLORA_READ}, 0,
+                           copy.getQueue());
       })
       .Case<AllReduceOp>([&](auto reduce) {
         return addTransfer(op, QLORA_COMMAND_ALL_REDUCE, QLORA_READ_WRITE,
@@ -173,4 +197,3 @@ LogicalResult CommandTables::addCommand(Operation &op) {
         return other.emitOpError("is not a command of a module");
       });
 }
-

@@ -8,6 +8,7 @@
 #include <map>
 
 #include "compiler/Codegen/AssemblyText.h"
+#include "compiler/Codegen/RowOperands.h"
 #include "dialects/Program/Program.h"
 #include "runtime/ABI/module.h"
 
@@ -41,9 +42,11 @@ public:
 
 private:
   llvm::LogicalResult addLaunch(program::LaunchOp op);
+  /// The operands of its kernel; none, if that is of a library.
+  llvm::FailureOr<llvm::ArrayRef<RowOperand>> rowsOf(program::LaunchOp op);
   llvm::LogicalResult addAbsent(program::LaunchOp op, unsigned position);
   llvm::LogicalResult addOperand(mlir::Value buffer, qlora_access access,
-                                 uint32_t dtype);
+                                 uint32_t dtype, uint64_t skipped = 0);
   llvm::LogicalResult addTransfer(mlir::Operation &op, qlora_command_kind kind,
                                   llvm::ArrayRef<qlora_access> access,
                                   uint32_t target, uint64_t queue);
@@ -55,6 +58,7 @@ private:
   StringTable &strings;
   llvm::DenseMap<mlir::Value, BufferRange> ranges;
   std::map<std::vector<int64_t>, uint32_t> constantIndex;
+  llvm::StringMap<llvm::SmallVector<RowOperand>> rowOperandsOf; ///< of kernels
   /// By label, kernel, first constant and rows.
   std::map<std::tuple<std::string, uint32_t, uint32_t, uint64_t>, uint32_t>
       launchIndex;

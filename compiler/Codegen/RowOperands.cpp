@@ -4,6 +4,8 @@
 
 #include "compiler/Codegen/RowOperands.h"
 
+#include "runtime/Kernels/KernelTable.h"
+
 #include <fmt/format.h>
 
 using namespace mlir;
@@ -38,12 +40,18 @@ std::string RowOperand::offset(int64_t columns) const {
                      times(fmt::format("row % {}", groups), columns));
 }
 
+uint64_t RowOperand::skippedBytes(uint64_t bytes) const {
+  if (kind != MapKind::Full)
+    return 0;
+  uint64_t size = dtypeBits(dtype) / 8;
+  // A range ends with its last row, not with what follows that.
+  return bytes / (stride * size) * (stride - width) * size;
+}
+
 static LogicalResult checkOperand(program::KernelOp kernel, unsigned number,
                                   const RowOperand &operand) {
   int64_t columns = *kernel.getColumns();
-  auto error = [&] {
-    return kernel.emitOpError("operand ") << number << " ";
-  };
+  auto error = [&] { return kernel.emitOpError("operand ") << number << " "; };
   int64_t last = operand.isResult ? QLORA_DTYPE_F16 : QLORA_DTYPE_I32;
   if (operand.dtype < 0 || operand.dtype > last)
     return error() << "has dtype " << static_cast<int64_t>(operand.dtype)
@@ -76,8 +84,7 @@ qlora::rowOperands(program::KernelOp kernel) {
       kernel.getStrides()->size() != count ||
       kernel.getGroups()->size() != count)
     return kernel.emitOpError("expects ")
-           << inputs << " maps and " << count
-           << " dtypes, strides and groups";
+           << inputs << " maps and " << count << " dtypes, strides and groups";
   if (static_cast<int64_t>(*kernel.getColumns()) < 1)
     return kernel.emitOpError("expects a positive number of columns");
   SmallVector<RowOperand> operands(count);
@@ -91,6 +98,7 @@ qlora::rowOperands(program::KernelOp kernel) {
     operand.dtype = static_cast<qlora_dtype>((*kernel.getDtypes())[i]);
     operand.stride = (*kernel.getStrides())[i];
     operand.groups = (*kernel.getGroups())[i];
+    operand.width = operand.groups * static_cast<int64_t>(*kernel.getColumns());
     if (failed(checkOperand(kernel, i, operand)))
       return failure();
   }

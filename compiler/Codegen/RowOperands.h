@@ -12,12 +12,15 @@ namespace qlora {
 /// One buffer of a generated kernel: inputs first, then results.
 struct RowOperand {
   model::MapKind kind = model::MapKind::Full;
-  int64_t group = 1;  ///< of the map: rows that share a scalar or a group
+  int64_t group = 1; ///< of the map: rows that share a scalar or a group
   qlora_dtype dtype = QLORA_DTYPE_F32;
   int64_t stride = 0; ///< elements from one row of the tensor to the next
   int64_t groups = 1; ///< kernel rows in one row of the tensor
+  int64_t width = 0;  ///< elements of a row of the tensor
   bool isResult = false;
 
+  /// Of a buffer of `bytes`, those between its rows.
+  uint64_t skippedBytes(uint64_t bytes) const;
   /// The element at which kernel row `row` starts, as C++; empty for 0.
   std::string offset(int64_t columns) const;
 };

@@ -47,7 +47,7 @@ extern "C" {
 #endif
 
 #define QLORA_MODULE_MAGIC 0x41524c51u /* "QLRA", little endian */
-#define QLORA_ABI_VERSION 3u
+#define QLORA_ABI_VERSION 4u
 #define QLORA_MAX_RANK 4
 
 /* Index that refers to nothing. */
@@ -178,6 +178,7 @@ typedef struct qlora_operand {
   uint32_t reserved;
   uint64_t offset;
   uint64_t bytes; /* 0: an optional operand that is absent */
+  uint64_t skipped; /* of those, what lies between rows and is not touched */
 } qlora_operand;
 
 /* Commands ---------------------------------------------------------------- */
@@ -313,7 +314,7 @@ static_assert(sizeof(qlora_parameter) == 104, "part of the format");
 static_assert(sizeof(qlora_image) == 32, "part of the format");
 static_assert(sizeof(qlora_kernel) == 40, "part of the format");
 static_assert(sizeof(qlora_launch) == 32, "part of the format");
-static_assert(sizeof(qlora_operand) == 24, "part of the format");
+static_assert(sizeof(qlora_operand) == 32, "part of the format");
 static_assert(sizeof(qlora_command) == 16, "four are one cache line");
 static_assert(sizeof(qlora_entry) == 40, "part of the format");
 static_assert(sizeof(qlora_binding) == 24, "part of the format");

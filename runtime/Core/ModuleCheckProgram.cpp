@@ -58,6 +58,8 @@ static Status checkOperand(const qlora_module &m, const qlora_operand &o) {
                    arenaKindName(arena.kind), arena.bytes);
   if ((o.access & QLORA_WRITE) && isFrozenArena(arena.kind))
     return damaged("writes the {} arena", arenaKindName(arena.kind));
+  if (o.skipped >= o.bytes)
+    return damaged("{} of {} bytes skipped", o.skipped, o.bytes);
   const uint64_t bytes = dtypeBits(static_cast<qlora_dtype>(o.dtype)) / 8;
   // A decoder reads the scales of an NF4 tensor in place.
   const uint64_t unit = o.dtype == QLORA_DTYPE_NF4 ? 64 : bytes;

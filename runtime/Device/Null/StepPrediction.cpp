@@ -90,13 +90,15 @@ private:
 
 } // namespace
 
-/// Each operand read or written once; one that is updated, both.
+/// What is touched of each operand is read or written once; of one that is
+/// updated, both.
 double StepWalk::operandBytes(const qlora_command &command) const {
   double bytes = 0;
   const auto operands = module.operands(command);
   for (size_t i = 0; i < operands.size(); ++i) {
     const qlora_access access = effectiveAccess(module, command, i);
-    bytes += double(operands[i].bytes) * (access == QLORA_READ_WRITE ? 2 : 1);
+    bytes += double(operands[i].bytes - operands[i].skipped) *
+             (access == QLORA_READ_WRITE ? 2 : 1);
   }
   return bytes;
 }

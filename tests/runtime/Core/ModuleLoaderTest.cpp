@@ -48,7 +48,8 @@ TEST(ModuleLoader, LoadsTheDemo) {
 TEST(ModuleLoader, RefusesHeaders) {
   EXPECT_REFUSED((void)t, "");
   EXPECT_REFUSED(t.header.magic ^= 1, "not a module of qloracc");
-  EXPECT_REFUSED(t.header.abi_version = 4, "format version 4");
+  EXPECT_REFUSED(t.header.abi_version = QLORA_ABI_VERSION + 1,
+                 "format version " + std::to_string(QLORA_ABI_VERSION + 1));
   EXPECT_REFUSED(t.header.abi_version = 2, "format version 2");
   EXPECT_REFUSED(t.header.module_bytes -= 8, "184 bytes instead of 192");
   EXPECT_REFUSED(t.header.target = 7, "unknown target 7");
@@ -216,6 +217,7 @@ TEST(ModuleLoader, RefusesOperands) {
   EXPECT_REFUSED(t.operands[0].access = 4, "unknown access 4");
   EXPECT_REFUSED(t.operands[0].offset = 4, "bytes 4+64");
   EXPECT_REFUSED(t.operands[0].bytes = ~uint64_t{0}, "of the frozen arena");
+  EXPECT_REFUSED(t.operands[0].skipped = 64, "64 of 64 bytes skipped");
   EXPECT_REFUSED(t.operands[0].bytes = 62, "not a range of");
   EXPECT_REFUSED(t.operands[0].offset = 2;
                  t.operands[0].bytes = 60, "not a range of");

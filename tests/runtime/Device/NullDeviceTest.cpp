@@ -150,10 +150,10 @@ DemoTables matmulTables(double beta) {
   tables.constants = {
       4, 4, 4, 4, 4, 4, 0, 1, 0x3ff0000000000000, std::bit_cast<int64_t>(beta)};
   tables.launches[0] = {"demo/matmul", 0, 0, 10, 0, 0};
-  tables.operands.push_back({kDemoFrozen, 0, QLORA_READ, 0, 0, 64});
-  tables.operands.push_back({kDemoTrainable, 0, QLORA_READ, 0, 0, 64});
-  tables.operands.push_back({kDemoActivation, 0, QLORA_READ_WRITE, 0, 0, 64});
-  tables.operands.push_back({0, 0, 0, 0, 0, 0}); // no workspace
+  tables.operands.push_back({kDemoFrozen, 0, QLORA_READ, 0, 0, 64, 0});
+  tables.operands.push_back({kDemoTrainable, 0, QLORA_READ, 0, 0, 64, 0});
+  tables.operands.push_back({kDemoActivation, 0, QLORA_READ_WRITE, 0, 0, 64, 0});
+  tables.operands.push_back({0, 0, 0, 0, 0, 0, 0}); // no workspace
   tables.commands[0] = {QLORA_COMMAND_LAUNCH, QLORA_QUEUE_COMPUTE, 4, 0, 11, 0};
   tables.commands[7] = {QLORA_COMMAND_FILL, QLORA_QUEUE_COMPUTE, 1, 0, 10, 0};
   return tables;

@@ -78,22 +78,22 @@ static const qlora_launch launches[] = {
 #define I32 QLORA_DTYPE_I32
 /* ids at 0, targets at 64, positions at 128, segments at 192 */
 #define MODEL_INPUTS(tokens)                                                   \
-  {kInput, I32, QLORA_READ, 0, 64, 4 * (tokens)},                              \
-      {kFrozen, F32, QLORA_READ, 0, 0, 64},                                    \
-      {kAdapter, F32, QLORA_READ, 0, 0, 64}, {                                 \
-    kAdapter, F32, QLORA_READ, 0, 64, 64                                       \
+  {kInput, I32, QLORA_READ, 0, 64, 4 * (tokens), 0},                           \
+      {kFrozen, F32, QLORA_READ, 0, 0, 64, 0},                                 \
+      {kAdapter, F32, QLORA_READ, 0, 0, 64, 0}, {                              \
+    kAdapter, F32, QLORA_READ, 0, 64, 64, 0                                    \
   }
 #define ACCUMULATE_OPERANDS(tokens)                                            \
-  MODEL_INPUTS(tokens), {kGradient, F32, QLORA_READ_WRITE, 0, 0, 64},          \
-      {kGradient, F32, QLORA_READ_WRITE, 0, 64, 64},                           \
-      {kGradient, F32, QLORA_READ_WRITE, 0, 128, 4}, {                         \
-    kGradient, F32, QLORA_READ_WRITE, 0, 132, 4                                \
+  MODEL_INPUTS(tokens), {kGradient, F32, QLORA_READ_WRITE, 0, 0, 64, 0},       \
+      {kGradient, F32, QLORA_READ_WRITE, 0, 64, 64, 0},                        \
+      {kGradient, F32, QLORA_READ_WRITE, 0, 128, 4, 0}, {                      \
+    kGradient, F32, QLORA_READ_WRITE, 0, 132, 4, 0                             \
   }
 /* correct at 0, loss at 64, count at 68, norm at 72 */
 #define EVALUATE_OPERANDS(tokens)                                              \
-  MODEL_INPUTS(tokens), {kResult, F32, QLORA_WRITE, 0, 64, 4},                 \
-      {kResult, F32, QLORA_WRITE, 0, 68, 4}, {                                 \
-    kResult, I32, QLORA_WRITE, 0, 0, 4 * (tokens)                              \
+  MODEL_INPUTS(tokens), {kResult, F32, QLORA_WRITE, 0, 64, 4, 0},              \
+      {kResult, F32, QLORA_WRITE, 0, 68, 4, 0}, {                              \
+    kResult, I32, QLORA_WRITE, 0, 0, 4 * (tokens), 0                           \
   }
 
 static const qlora_operand operands[] = {
@@ -101,14 +101,14 @@ static const qlora_operand operands[] = {
     ACCUMULATE_OPERANDS(kBatch * 8),               /* 8 */
     EVALUATE_OPERANDS(kBatch * 4),                 /* 16 */
     EVALUATE_OPERANDS(kBatch * 8),                 /* 23 */
-    {kGradient, F32, QLORA_READ_WRITE, 0, 0, 136}, /* 30: all-reduce */
-    {kAdapter, F32, QLORA_READ_WRITE, 0, 0, 128},  /* 31: adamw */
-    {kGradient, F32, QLORA_READ, 0, 0, 128},
-    {kMoment1, F32, QLORA_READ_WRITE, 0, 0, 128},
-    {kMoment2, F32, QLORA_READ_WRITE, 0, 0, 128},
-    {kGradient, F32, QLORA_READ, 0, 132, 4},
-    {kResult, F32, QLORA_WRITE, 0, 72, 4},
-    {kGradient, F32, QLORA_WRITE, 0, 0, 136}, /* 37: clear */
+    {kGradient, F32, QLORA_READ_WRITE, 0, 0, 136, 0}, /* 30: all-reduce */
+    {kAdapter, F32, QLORA_READ_WRITE, 0, 0, 128, 0},  /* 31: adamw */
+    {kGradient, F32, QLORA_READ, 0, 0, 128, 0},
+    {kMoment1, F32, QLORA_READ_WRITE, 0, 0, 128, 0},
+    {kMoment2, F32, QLORA_READ_WRITE, 0, 0, 128, 0},
+    {kGradient, F32, QLORA_READ, 0, 132, 4, 0},
+    {kResult, F32, QLORA_WRITE, 0, 72, 4, 0},
+    {kGradient, F32, QLORA_WRITE, 0, 0, 136, 0}, /* 37: clear */
 };
 
 #define COMPUTE QLORA_QUEUE_COMPUTE

@@ -45,8 +45,7 @@ static bool isBudgetMet(ModuleOp module) {
   return !budget || *json.getAsObject()->getInteger("estimated_peak") <= budget;
 }
 
-/// What a plan may save at most by running everything in order: the largest
-/// buffer that is written beside the compute queue.
+/// The largest buffer that is written beside the compute queue.
 static int64_t mostBytesAhead(ModuleOp module) {
   int64_t bytes = 0;
   module.walk([&](program::LaunchOp launch) {
@@ -165,11 +164,12 @@ FailureOr<OwningOpRef<ModuleOp>> Driver::fitMemory(ModuleOp step) {
     chosen = budget;
     if (failed(shrink(step, best)))
       return failure();
-    // The smallest budget so far is near the one that fits in order.
+    // The smallest budget so far is near the one that fits with one weight at
+    // a time: siblings beside each other and those ahead are the rest.
     int64_t overshoot = plannedBytes(*best) - options.memoryLimit;
     if (overshoot <= 0)
       break;
-    if (overshoot > mostBytesAhead(*best))
+    if (overshoot > 2 * mostBytesAhead(*best))
       continue;
     chosen.inOrder = true;
     if (failed(shrink(step, best)))

@@ -143,6 +143,16 @@ def Rematerialize : Pass<"rematerialize", "::mlir::ModuleOp"> {
   ];
 }
 
+def ConcatSiblings : Pass<"concat-siblings", "::mlir::ModuleOp"> {
+  let summary = "one GEMM for frozen linears over the same x";
+  let description = [{
+    Linears over one x whose weights are decoded into scratch: the weights are
+    decoded into one, by rows, and one GEMM makes all outputs; so does one of
+    all their output gradients the input gradient. Only where views are
+    enough: nothing is copied, and nothing is kept longer.
+  }];
+}
+
 def FuseRows : Pass<"fuse-rows", "::mlir::ModuleOp"> {
   let summary = "chains of row ops become one row region";
   let description = [{

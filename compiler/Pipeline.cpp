@@ -8,6 +8,7 @@
 #include "mlir/Transforms/Passes.h"
 
 #include "compiler/Passes.h"
+#include "compiler/Support/TargetTraits.h"
 
 using namespace mlir;
 using namespace qlora;
@@ -85,15 +86,18 @@ static void buildOptimize(OpPassManager &pm, const CompileOptions &options,
   dequant.profile = options.deviceProfile;
   dequant.remarks = options.remarks;
   pm.addPass(createPlanDequant(dequant));
+  // Where what is decoded into scratch is known.
+  if (options.isEnabled("concat-siblings") && !budget.inOrder &&
+      targetTraits(options.target)->prefersWideGemms)
+    pm.addPass(createConcatSiblings());
   // Last of those that need single row ops; makes all of them `model.rows`.
   FuseRowsOptions rows;
   rows.fuse = options.isEnabled("fuse-rows");
   pm.addPass(createFuseRows(rows));
   // The order in which gradients finish is final now.
   BucketGradientsOptions buckets;
-  buckets.maxBuckets = options.isEnabled("bucket-gradients")
-                           ? options.maxBuckets
-                           : int64_t(1);
+  buckets.maxBuckets =
+      options.isEnabled("bucket-gradients") ? options.maxBuckets : int64_t(1);
   pm.addPass(createBucketGradients(buckets));
 }
 
@@ -133,8 +137,7 @@ ArrayRef<Phase> qlora::phases() { return kPhases; }
 
 ArrayRef<StringLiteral> qlora::optionalPasses() {
   static constexpr StringLiteral kOptional[] = {
-      "fuse-lora",    "fuse-accumulate", "rematerialize",
-      "plan-dequant", "fuse-rows",       "bucket-gradients",
-      "assign-queues"};
+      "fuse-lora", "fuse-accumulate",  "rematerialize",   "plan-dequant",
+      "fuse-rows", "bucket-gradients", "concat-siblings", "assign-queues"};
   return kOptional;
 }

@@ -17,7 +17,7 @@
 //   program.wait 1 on 0                              // at the end
 //
 // and where kernels of the copy queue run beside those of the compute queue
-// (TargetQueues.h), a frozen weight is decoded while the GEMM before its own
+// (TargetTraits.h), a frozen weight is decoded while the GEMM before its own
 // runs (IssueAhead.h):
 //
 //   program.launch @matmul...(..., %numbers0, ...)
@@ -37,8 +37,8 @@
 #include "compiler/Passes.h"
 #include "compiler/Schedule/Commands.h"
 #include "compiler/Schedule/IssueAhead.h"
-#include "compiler/Schedule/TargetQueues.h"
 #include "compiler/Support/QueueOrder.h"
+#include "compiler/Support/TargetTraits.h"
 
 #include "runtime/ABI/module.h"
 
@@ -121,8 +121,8 @@ static int64_t addEvents(EntryOp entry) {
 }
 
 void AssignQueuesPass::runOnOperation() {
-  std::optional<TargetQueues> queues = targetQueues(target);
-  if (!queues) {
+  std::optional<TargetTraits> traits = targetTraits(target);
+  if (!traits) {
     getOperation().emitError("assign-queues does not know the target '")
         << target << "'";
     return signalPassFailure();
@@ -137,7 +137,7 @@ void AssignQueuesPass::runOnOperation() {
     for (auto collective : entry.getBody().getOps<AllReduceOp>())
       collective.setQueue(QLORA_QUEUE_COMMUNICATION);
     unsigned ahead = 0;
-    if (queues->kernelsBesideCompute && !inOrder)
+    if (traits->kernelsBesideCompute && !inOrder)
       ahead = issueAhead(entry, symbols, *device);
     int64_t events = addEvents(entry);
     if (remarks)

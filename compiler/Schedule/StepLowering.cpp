@@ -102,6 +102,14 @@ LogicalResult StepLowering::lowerRows(RowsOp op) {
   return success();
 }
 
+/// True where no other value has a byte of `part`: it is a range of a whole
+/// that is split and not read otherwise.
+static bool isOnlyOwner(Value part) {
+  auto split = part.getDefiningOp<SplitOp>();
+  return split && split.getWhole().hasOneUse() &&
+         isa_and_nonnull<LibraryOp, RowsOp>(split.getWhole().getDefiningOp());
+}
+
 /// The place of a result that continues `operand`: the operand's own if
 /// nothing reads that afterwards, else a copy.
 Place StepLowering::tiedPlace(OpOperand &operand, Value result,
@@ -109,7 +117,8 @@ Place StepLowering::tiedPlace(OpOperand &operand, Value result,
   Value init = operand.get();
   Place from = placeOf(init);
   Operation *def = init.getDefiningOp();
-  bool shared = !def || isa<ViewOp, WeightOp>(def) ||
+  bool shared = !def || isa<WeightOp>(def) ||
+                (isa<ViewOp>(def) && !isOnlyOwner(init)) ||
                 llvm::any_of(init.getUsers(), llvm::IsaPred<ViewOp>);
   continues = true;
   if (!planned.contains(result) && usesLeft[init] == 1 && !shared)
@@ -186,8 +195,7 @@ void StepLowering::lowerConcat(ConcatOp op) {
     if (place.buffer != whole.buffer)
       launchCopy("copy_rows", part, place, target,
                  *elementDtype(tensorTypeOf(part).getElementType()), labelOf(op));
-    target.offset += matrixColumns(tensorTypeOf(part)) *
-                     tensorTypeOf(part).getElementTypeBitWidth() / 8;
+    target.offset += rangeBytes(op, part);
   }
 }
 

@@ -39,6 +39,7 @@ private:
   void placeResults();
   void placeGradient(train::AccumulateOp op);
   void placeParts(ConcatOp op);
+  int64_t rangeBytes(ConcatOp op, mlir::Value part) const;
 
   // Ops.
   mlir::LogicalResult lower(mlir::Operation &op);

@@ -122,16 +122,21 @@ void StepLowering::placeGradient(train::AccumulateOp op) {
   adds.insert(gradient);
 }
 
+/// From the start of a part to that of the next.
+int64_t StepLowering::rangeBytes(ConcatOp op, Value part) const {
+  RankedTensorType type = tensorTypeOf(part);
+  return op.getRows() ? tensorBytes(type)
+                      : matrixColumns(type) * type.getElementTypeBitWidth() / 8;
+}
+
 void StepLowering::placeParts(ConcatOp op) {
   Place whole = allocate(op.getWhole());
   planned[op.getWhole()] = whole;
   int64_t offset = 0;
-  int64_t width =
-      tensorTypeOf(op.getWhole()).getElementTypeBitWidth() / 8;
   for (Value part : op.getParts()) {
-    if (part.hasOneUse() && isPlaceable(part) && !planned.contains(part))
+    if (isPlaceable(part) && !planned.contains(part))
       planned[part] = {whole.buffer, offset, whole.stride};
-    offset += matrixColumns(tensorTypeOf(part)) * width;
+    offset += rangeBytes(op, part);
   }
 }
 

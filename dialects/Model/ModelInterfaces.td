@@ -68,13 +68,13 @@ def Model_AccumulatingOp : OpInterface<"AccumulatingOp"> {
 def Model_ViewOp : OpInterface<"ViewOp"> {
   let cppNamespace = "::qlora::model";
   let description = [{
-    `model.split` and `model.concat`: the parts are column ranges of the
-    whole. Lowering makes them the same memory.
+    `model.split` and `model.concat`: the parts are column (or row) ranges of
+    the whole. Lowering makes them the same memory.
   }];
   let methods = [
     InterfaceMethod<"The tensor that the parts are ranges of.",
       "::mlir::Value", "getWhole">,
-    InterfaceMethod<"The parts, in column order.",
+    InterfaceMethod<"The parts, in order.",
       "::mlir::ValueRange", "getViewParts">,
   ];
 }

@@ -382,6 +382,26 @@ template <typename Op> static LogicalResult verifyView(Op op) {
   return success();
 }
 LogicalResult SplitOp::verify() { return verifyView(*this); }
-LogicalResult ConcatOp::verify() { return verifyView(*this); }
+
+LogicalResult ConcatOp::verify() {
+  if (!getRows())
+    return verifyView(*this);
+  RankedTensorType whole = tensorOf(getWhole());
+  int64_t height = 0;
+  for (Value part : getParts()) {
+    RankedTensorType type = tensorOf(part);
+    if (whole.getRank() != 2 || type.getRank() != 2 ||
+        columnsOf(part) != columnsOf(getWhole()) ||
+        isa<NF4Type>(whole.getElementType()) ||
+        type.getElementType() != whole.getElementType())
+      return emitOpError("(C2) expects row ranges of ")
+             << whole << ", but got " << type;
+    height += type.getDimSize(0);
+  }
+  if (height != whole.getDimSize(0))
+    return emitOpError("(C1) expects parts that add up to ")
+           << whole.getDimSize(0) << " rows, but got " << height;
+  return success();
+}
 ValueRange SplitOp::getViewParts() { return getParts(); }
 ValueRange ConcatOp::getViewParts() { return getParts(); }

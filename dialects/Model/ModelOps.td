@@ -379,13 +379,13 @@ def Model_SplitOp : Model_Op<"split",
 
 def Model_ConcatOp : Model_Op<"concat",
     [Pure, DeclareOpInterfaceMethods<Model_ViewOp>]> {
-  let summary = "tensors side by side";
+  let summary = "tensors side by side, or one above the other";
   let description = [{
-    (C1) the last dimensions of the operands add up to that of the result.
-    (C2) the other dimensions and the element type, which is not 4-bit, are
-    the result's.
+    (C1) the last dimensions of the operands add up to that of the result;
+    with `rows`, the first of two. (C2) the other dimensions and the element
+    type, which is not 4-bit, are the result's.
   }];
-  let arguments = (ins Variadic<Model_Tensor>:$parts);
+  let arguments = (ins Variadic<Model_Tensor>:$parts, UnitAttr:$rows);
   let results = (outs Model_Tensor:$whole);
   let assemblyFormat =
       "$parts attr-dict `:` functional-type(operands, results)";

@@ -143,11 +143,10 @@ def lora_bytes():
             count, out = len(outputs), sum(outputs)
             is_first = layer == 0 and (width, outputs) == QKV
             # XA reads X, (XA)B adds to Y; dY is read for dXA and for dB; X for
-            # dA; the term of dX is added to what siblings have written, or
-            # written, if the linear has none.
+            # dA; the term of dX is written, and the base's GEMM adds to it.
             wide = 2 * TOKENS * (width + 2 * out + 2 * out + width)
             if not is_first:
-                wide += 2 * TOKENS * width * (2 if count > 1 else 1)
+                wide += 2 * TOKENS * width
             # XA written, read twice (B, dB); dXA written, read twice (A, dA).
             thin = 2 * TOKENS * RANK * count * 6
             # A and B are converted for each of two products: read in f32,

@@ -37,8 +37,10 @@ echo "-- dropout with the same masks in PyTorch"
 echo "-- CUDA on the software platform"
 ./goldens.py --tools "$tools" --target cuda --ranks 1
 ./goldens.py --tools "$tools" --target cuda --ranks 1 --bf16
-./goldens.py --tools "$tools" --target cuda --ranks 1 \
-  --compile-flag=--disable-pass=assign-queues llama-nf4
+for pass in assign-queues concat-siblings; do
+  ./goldens.py --tools "$tools" --target cuda --ranks 1 \
+    --compile-flag=--disable-pass=$pass llama-nf4
+done
 echo "-- the embedding in host memory"
 ./goldens.py --tools "$tools" --target cuda --ranks 1 \
   --compile-flag=--offload-embedding=true llama-nf4

@@ -276,3 +276,19 @@ func.func @head_loss_c4(%h: tensor<2x4x8xf32>, %w: tensor<16x8xf32>, %t: tensor<
   %0, %1, %2 = model.head_loss %h, %w, %t : (tensor<2x4x8xf32>, tensor<16x8xf32>, tensor<2x4xi32>) -> (tensor<2xf32>, tensor<1xf32>, tensor<2x4xi32>)
   return
 }
+
+// -----
+
+func.func @concat_c1(%a: tensor<16x8xf32>, %b: tensor<8x8xf32>) {
+  // expected-error @+1 {{(C1) expects parts that add up to 25 rows, but got 24}}
+  %0 = model.concat %a, %b {rows} : (tensor<16x8xf32>, tensor<8x8xf32>) -> tensor<25x8xf32>
+  return
+}
+
+// -----
+
+func.func @concat_c2(%a: tensor<16x8xf32>, %b: tensor<8x4xf32>) {
+  // expected-error @+1 {{(C2) expects row ranges of 'tensor<24x8xf32>', but got 'tensor<8x4xf32>'}}
+  %0 = model.concat %a, %b {rows} : (tensor<16x8xf32>, tensor<8x4xf32>) -> tensor<24x8xf32>
+  return
+}

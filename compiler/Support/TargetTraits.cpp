@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: MIT
+
+// The targets as a table (TargetTraits.h).
+
+#include "compiler/Support/TargetTraits.h"
+
+using namespace qlora;
+
+namespace {
+struct TargetRow {
+  std::string_view target;
+  TargetTraits traits;
+};
+} // namespace
+
+static constexpr TargetRow kTargets[] = {
+    // One pool of threads runs every kernel, and fills itself with any GEMM.
+    {"cpu", {/*kernelsBesideCompute=*/false, /*prefersWideGemms=*/false}},
+    // A stream each; a narrow GEMM has too few tiles for all multiprocessors.
+    {"cuda", {/*kernelsBesideCompute=*/true, /*prefersWideGemms=*/true}},
+};
+
+std::optional<TargetTraits> qlora::targetTraits(std::string_view target) {
+  for (const TargetRow &row : kTargets)
+    if (row.target == target)
+      return row.traits;
+  return std::nullopt;
+}

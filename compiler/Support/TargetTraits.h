@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: MIT
+
+// What passes know of a target without knowing which it is.
+
+#ifndef QLORA_COMPILER_SUPPORT_TARGETTRAITS_H
+#define QLORA_COMPILER_SUPPORT_TARGETTRAITS_H
+
+#include <optional>
+#include <string_view>
+
+namespace qlora {
+
+struct TargetTraits {
+  /// Kernels of the copy queue run beside those of the compute queue. If not,
+  /// the target runs both in one, in the order of the commands. (Every target
+  /// has the communication queue beside both.)
+  bool kernelsBesideCompute = false;
+  /// One wide GEMM is faster than several narrow ones over the same input.
+  bool prefersWideGemms = false;
+};
+
+/// Of the target of that name; nullopt where there is none.
+std::optional<TargetTraits> targetTraits(std::string_view target);
+
+} // namespace qlora
+
+#endif // QLORA_COMPILER_SUPPORT_TARGETTRAITS_H

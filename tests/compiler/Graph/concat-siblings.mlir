@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: MIT
+
+// Frozen linears over one x become one GEMM, where views are enough.
+
+// RUN: qlora-opt %s --concat-siblings | FileCheck %s
+// RUN: qlora-opt %s --concat-siblings --fuse-rows --bucket-gradients --lower-to-program | FileCheck %s --check-prefix=PROGRAM
+
+model.parameter @q : tensor<16x8x!model.nf4<64, false>> {file = "m.safetensors", file_type = bf16, quantized = !model.nf4<64, false>}
+model.parameter @k : tensor<8x8x!model.nf4<64, false>> {file = "m.safetensors", file_type = bf16, quantized = !model.nf4<64, false>}
+model.parameter @v : tensor<8x8x!model.nf4<64, false>> {file = "m.safetensors", file_type = bf16, quantized = !model.nf4<64, false>}
+model.parameter @e : tensor<8x8xf32> {init = "zero", trainable}
+model.parameter @b : tensor<16x8xf32> {file = "m.safetensors"}
+
+// CHECK-LABEL: train.step accumulate
+train.step accumulate batch 1 length 3 ["ids"] {
+^bb0(%ids: tensor<1x3xi32>):
+  %e = model.weight @e : tensor<8x8xf32>
+  %x = model.embedding %ids, %e : (tensor<1x3xi32>, tensor<8x8xf32>) -> tensor<1x3x8xf32>
+
+  // q and k live until they are squared; v is kept for the backward, and a
+  // range that is kept keeps the whole: it stays by itself.
+  // CHECK-DAG: %[[Q:.*]] = train.decode %{{.*}} : (tensor<16x8x
+  // CHECK-DAG: %[[K:.*]] = train.decode %{{.*}} : (tensor<8x8x
+  // CHECK: %[[QK:.*]] = model.concat %[[Q]], %[[K]] {model.block = 0 : i64, rows} : (tensor<16x8xf32>, tensor<8x8xf32>) -> tensor<24x8xf32>
+  // CHECK-NEXT: %[[Y:.*]] = model.linear %[[X:.*]], %[[QK]] {model.block = 0 : i64, module = "q"
+  // CHECK-NEXT: %[[P:.*]]:2 = model.split %[[Y]] {model.block = 0 : i64} : (tensor<1x3x24xf32>) -> (tensor<1x3x16xf32>, tensor<1x3x8xf32>)
+  // CHECK: model.linear %[[X]], %{{.*}} init %[[P]]#0
+  // CHECK: %[[V:.*]] = train.decode
+  // CHECK-NEXT: model.linear %[[X]], %[[V]] {{.*}}module = "v"
+  %wq = model.weight @q : tensor<16x8x!model.nf4<64, false>>
+  %nq = train.decode %wq {model.block = 0 : i64} : (tensor<16x8x!model.nf4<64, false>>) -> tensor<16x8xf32>
+  %q0 = model.linear %x, %nq {model.block = 0 : i64, module = "q"} : (tensor<1x3x8xf32>, tensor<16x8xf32>) -> tensor<1x3x16xf32>
+  %wb = model.weight @b : tensor<16x8xf32>
+  %q = model.linear %x, %wb init %q0 {model.block = 0 : i64} : (tensor<1x3x8xf32>, tensor<16x8xf32>, tensor<1x3x16xf32>) -> tensor<1x3x16xf32>
+  %wk = model.weight @k : tensor<8x8x!model.nf4<64, false>>
+  %nk = train.decode %wk {model.block = 0 : i64} : (tensor<8x8x!model.nf4<64, false>>) -> tensor<8x8xf32>
+  %k = model.linear %x, %nk {model.block = 0 : i64, module = "k"} : (tensor<1x3x8xf32>, tensor<8x8xf32>) -> tensor<1x3x8xf32>
+  %wv = model.weight @v : tensor<8x8x!model.nf4<64, false>>
+  %nv = train.decode %wv {model.block = 0 : i64} : (tensor<8x8x!model.nf4<64, false>>) -> tensor<8x8xf32>
+  %v = model.linear %x, %nv {model.block = 0 : i64, module = "v"} : (tensor<1x3x8xf32>, tensor<8x8xf32>) -> tensor<1x3x8xf32>
+  %qq = model.swiglu %q, %q {model.block = 0 : i64} : tensor<1x3x16xf32>
+  %kk = model.swiglu %k, %k {model.block = 0 : i64} : tensor<1x3x8xf32>
+
+  // The sum over q, k and v, and an adapter's term between them: that comes
+  // first, and then one GEMM for the three.
+  // CHECK: %[[DQ:.*]] = model.swiglu {{.*}}train.backward
+  // CHECK: %[[DK:.*]] = model.swiglu {{.*}}train.backward
+  // CHECK: %[[DV:.*]] = model.swiglu {{.*}}train.backward
+  // CHECK: %[[ADAPTER:.*]] = train.linear_input_grad %[[DQ]], %{{.*}} {model.block = 0 : i64, scale
+  // CHECK: %[[N:.*]] = model.concat %{{.*}}, %{{.*}}, %{{.*}} {model.block = 0 : i64, rows, train.backward} : {{.*}} -> tensor<32x8xf32>
+  // CHECK: %[[DY:.*]] = model.concat %[[DQ]], %[[DK]], %[[DV]] {model.block = 0 : i64, train.backward} : (tensor<1x3x16xf32>, tensor<1x3x8xf32>, tensor<1x3x8xf32>) -> tensor<1x3x32xf32>
+  // CHECK: %[[DX:.*]] = train.linear_input_grad %[[DY]], %[[N]] init %[[ADAPTER]]
+  // CHECK-NOT: train.linear_input_grad
+  // CHECK: model.swiglu %[[DX]], %[[DX]]
+  %dq = model.swiglu %qq, %qq {model.block = 0 : i64, train.backward} : tensor<1x3x16xf32>
+  %dk = model.swiglu %kk, %kk {model.block = 0 : i64, train.backward} : tensor<1x3x8xf32>
+  %dv = model.swiglu %v, %v {model.block = 0 : i64, train.backward} : tensor<1x3x8xf32>
+  %mq = train.decode %wq {model.block = 0 : i64, train.backward} : (tensor<16x8x!model.nf4<64, false>>) -> tensor<16x8xf32>
+  %0 = train.linear_input_grad %dq, %mq {model.block = 0 : i64, scale = 1.0 : f64, train.backward} : (tensor<1x3x16xf32>, tensor<16x8xf32>) -> tensor<1x3x8xf32>
+  %mk = train.decode %wk {model.block = 0 : i64, train.backward} : (tensor<8x8x!model.nf4<64, false>>) -> tensor<8x8xf32>
+  %1 = train.linear_input_grad %dk, %mk init %0 {model.block = 0 : i64, scale = 1.0 : f64, train.backward} : (tensor<1x3x8xf32>, tensor<8x8xf32>, tensor<1x3x8xf32>) -> tensor<1x3x8xf32>
+  %2 = train.linear_input_grad %dq, %wb init %1 {model.block = 0 : i64, scale = 1.0 : f64, train.backward} : (tensor<1x3x16xf32>, tensor<16x8xf32>, tensor<1x3x8xf32>) -> tensor<1x3x8xf32>
+  %mv = train.decode %wv {model.block = 0 : i64, train.backward} : (tensor<8x8x!model.nf4<64, false>>) -> tensor<8x8xf32>
+  %3 = train.linear_input_grad %dv, %mv init %2 {model.block = 0 : i64, scale = 1.0 : f64, train.backward} : (tensor<1x3x8xf32>, tensor<8x8xf32>, tensor<1x3x8xf32>) -> tensor<1x3x8xf32>
+  %dx = model.swiglu %3, %3 {model.block = 0 : i64, train.backward} : tensor<1x3x8xf32>
+  %de = train.embedding_grad %ids, %dx {train.backward} : (tensor<1x3xi32>, tensor<1x3x8xf32>) -> tensor<8x8xf32>
+  train.accumulate @e, %de {train.backward} : tensor<8x8xf32>
+}
+
+// In the program all of them are ranges: nothing is copied, the adapter adds
+// to q's columns where they are, and rows of the parts have the whole's stride.
+// PROGRAM-LABEL: program.entry accumulate_last
+// PROGRAM-NOT: copy_rows
+// PROGRAM: %[[S:.*]] = program.buffer activation bytes 768
+// PROGRAM: program.view %[[S]] offset 0 bytes 512
+// PROGRAM: program.launch @decode
+// PROGRAM: program.view %[[S]] offset 512 bytes 256
+// PROGRAM: program.launch @decode
+// PROGRAM: program.launch @matmul(%{{.*}}, %[[S]], %{{.*}}) access [1, 1, 2] constants [3, 24, 8, 8, 8, 24,
+// PROGRAM: program.launch @matmul({{.*}}) access [1, 1, 3] constants [3, 16, 8, 8, 8, 24,
+// PROGRAM-NOT: copy_rows
+// PROGRAM: program.launch @matmul({{.*}}) access [1, 1, 3] constants [3, 8, 32, 32, 8, 8,
+// PROGRAM-NOT: copy_rows

@@ -9,6 +9,7 @@
 
 #include "compiler/Passes.h"
 #include "compiler/Schedule/Commands.h"
+#include "compiler/Support/TargetTraits.h"
 
 #include "runtime/ABI/module.h"
 
@@ -45,7 +46,8 @@ static bool isBudgetMet(ModuleOp module) {
   return !budget || *json.getAsObject()->getInteger("estimated_peak") <= budget;
 }
 
-/// The largest buffer that is written beside the compute queue.
+/// What a plan may save at most by running everything in order: the largest
+/// buffer that is written beside the compute queue.
 static int64_t mostBytesAhead(ModuleOp module) {
   int64_t bytes = 0;
   module.walk([&](program::LaunchOp launch) {
@@ -157,25 +159,41 @@ SmallVector<MemoryBudget> Driver::concessions() const {
   return list;
 }
 
+/// Joined siblings are for who has the memory: if they do not fit beside all
+/// that is kept without a limit, they are apart, and `best` stays empty.
+LogicalResult Driver::joinIfRoomy(ModuleOp step, OwningOpRef<ModuleOp> &best) {
+  std::optional<TargetTraits> traits = targetTraits(options.target);
+  if (!traits || !traits->prefersWideGemms ||
+      !options.isEnabled("concat-siblings"))
+    return success();
+  OwningOpRef<ModuleOp> plan = step.clone();
+  if (failed(optimizeAndPlan(*plan, chosen)))
+    return failure();
+  if (plannedBytes(*plan) <= options.memoryLimit)
+    best = std::move(plan);
+  else
+    chosen.siblingsApart = true;
+  return success();
+}
+
 /// A plan within the limit; what is left of it goes to resident weights.
 FailureOr<OwningOpRef<ModuleOp>> Driver::fitMemory(ModuleOp step) {
   OwningOpRef<ModuleOp> best;
+  if (failed(joinIfRoomy(step, best)))
+    return failure();
   for (const MemoryBudget &budget : concessions()) {
+    if (best && plannedBytes(*best) <= options.memoryLimit)
+      break;
     chosen = budget;
     if (failed(shrink(step, best)))
       return failure();
-    // The smallest budget so far is near the one that fits with one weight at
-    // a time: siblings beside each other and those ahead are the rest.
+    // The smallest budget so far is near the one that fits in order.
     int64_t overshoot = plannedBytes(*best) - options.memoryLimit;
-    if (overshoot <= 0)
-      break;
-    if (overshoot > 2 * mostBytesAhead(*best))
+    if (overshoot <= 0 || overshoot > mostBytesAhead(*best))
       continue;
     chosen.inOrder = true;
     if (failed(shrink(step, best)))
       return failure();
-    if (plannedBytes(*best) <= options.memoryLimit)
-      break;
   }
   int64_t smallest = plannedBytes(*best);
   if (smallest > options.memoryLimit)

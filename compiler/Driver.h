@@ -34,6 +34,8 @@ private:
   mlir::LogicalResult optimizeAndPlan(mlir::ModuleOp module,
                                       const MemoryBudget &budget);
   llvm::SmallVector<MemoryBudget> concessions() const;
+  mlir::LogicalResult joinIfRoomy(mlir::ModuleOp step,
+                                  mlir::OwningOpRef<mlir::ModuleOp> &best);
   mlir::LogicalResult shrink(mlir::ModuleOp step,
                              mlir::OwningOpRef<mlir::ModuleOp> &best);
   mlir::FailureOr<mlir::OwningOpRef<mlir::ModuleOp>>

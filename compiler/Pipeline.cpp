@@ -87,7 +87,7 @@ static void buildOptimize(OpPassManager &pm, const CompileOptions &options,
   dequant.remarks = options.remarks;
   pm.addPass(createPlanDequant(dequant));
   // Where what is decoded into scratch is known.
-  if (options.isEnabled("concat-siblings") && !budget.inOrder &&
+  if (options.isEnabled("concat-siblings") && !budget.siblingsApart &&
       targetTraits(options.target)->prefersWideGemms)
     pm.addPass(createConcatSiblings());
   // Last of those that need single row ops; makes all of them `model.rows`.

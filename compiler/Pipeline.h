@@ -52,8 +52,8 @@ struct CompileOptions {
 struct MemoryBudget {
   int64_t activationBytes = 0; ///< 0: no limit
   int64_t residentBytes = 0;
-  bool inOrder = false;    ///< scratch for one weight at a time: none ahead of
-                           ///< its GEMM, none beside its siblings
+  bool siblingsApart = false; ///< no joined GEMMs: what is joined lives longer
+  bool inOrder = false;    ///< no scratch for a weight ahead of its GEMM
   bool onlyPanels = false; ///< no scratch for whole weights; small workspaces
   bool offloadTables = false; ///< weights that are read by rows: host memory
 };

@@ -37,7 +37,7 @@ function(complete_text path result)
   set(${result} "R\"QLORA(${text})QLORA\"" PARENT_SCOPE)
 endfunction()
 
-complete_text(runtime/Kernels/Cuda/Device/Common.cuh prelude)
+complete_text(runtime/Kernels/Cuda/Device/Lanes.cuh prelude)
 set(strings "")
 set(count 0)
 foreach(unit ${UNITS})

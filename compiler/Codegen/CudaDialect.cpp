@@ -4,7 +4,10 @@
 // threads stride over the columns, so that neighbours read neighbours, and a
 // thread that stores a column has loaded it: writing over an operand is safe.
 //
-//   for (int c = threadIdx.x; c < 4096; c += 512) { ... }
+//   for (int c = threadIdx.x * 8; c < 4096; c += 4096) {
+//     const qlora_lanes<8> x0s = qlora_load_bf16<8>(in0_row, c);  // 16 bytes
+//     for (int lane = 0; lane < 8; ++lane) ... x0s[lane] ...
+//   }
 //   const float sum0 = qlora_block_sum(sum0_part);
 //
 // A sum ends with a barrier of the block. Every loop but the last one sums, so
@@ -40,8 +43,10 @@ struct CudaDialect : KernelDialect {
   int64_t maxRowArrays(int64_t columns) const override {
     return kArrayBytes / (geometry(columns).rowsPerBlock * 4 * columns);
   }
+  int64_t lanes(int64_t columns, int64_t rowColumns,
+                int64_t aligned) const override;
   std::string include() const override {
-    return "runtime/Kernels/Cuda/Device/Common.cuh";
+    return "runtime/Kernels/Cuda/Device/Lanes.cuh";
   }
   std::string tableType() const override {
     return "static __device__ const float";
@@ -54,6 +59,9 @@ struct CudaDialect : KernelDialect {
   Statements endRows() const override { return {}; }
   Statements rowArray(std::string_view name, int64_t columns) const override;
   Statements loop(const ColumnLoop &loop) const override;
+
+private:
+  int64_t threadsOfRow(int64_t columns) const;
 };
 
 } // namespace
@@ -66,6 +74,11 @@ KernelGeometry CudaDialect::geometry(int64_t columns) const {
                             kColumnsPerThread));
   return {static_cast<uint32_t>(std::clamp(threads, kMinThreads, kMaxThreads)),
           1};
+}
+
+/// Threads that share a row.
+int64_t CudaDialect::threadsOfRow(int64_t columns) const {
+  return isWarps(columns) ? kWarp : geometry(columns).threads;
 }
 
 std::string CudaDialect::geometryText(int64_t columns) const {
@@ -102,22 +115,54 @@ Statements CudaDialect::rowArray(std::string_view name,
                       kWarp)};
 }
 
+/// As many as leave less than half of the threads without a column.
+int64_t CudaDialect::lanes(int64_t columns, int64_t rowColumns,
+                           int64_t aligned) const {
+  int64_t lanes = aligned;
+  while (lanes > 1 && (columns % lanes ||
+                       lanes * threadsOfRow(rowColumns) >= 2 * columns))
+    lanes /= 2;
+  return lanes;
+}
+
+/// What stands in the loop over the columns.
+static Statements loopBody(const ColumnLoop &loop) {
+  Statements lines = loop.loads;
+  const bool inLanes = loop.lanes > 1;
+  if (inLanes) {
+    lines.push_back("QLORA_UNROLL");
+    lines.push_back(
+        fmt::format("for (int lane = 0; lane < {}; ++lane) {{", loop.lanes));
+  }
+  for (const std::string &line : loop.body)
+    appendStatement(lines, inLanes ? 2 : 0, line);
+  for (const auto &[sum, term] : loop.terms)
+    appendStatement(lines, inLanes ? 2 : 0,
+                    fmt::format("{}_part += {};", sum, term));
+  if (inLanes)
+    lines.push_back("}");
+  lines.insert(lines.end(), loop.stores.begin(), loop.stores.end());
+  return lines;
+}
+
 Statements CudaDialect::loop(const ColumnLoop &loop) const {
   Statements lines;
   for (const std::string &sum : loop.sums)
     appendStatement(lines, 0, fmt::format("float {}_part = 0.0f;", sum));
   bool warps = isWarps(loop.rowColumns);
-  appendStatement(
-      lines, 0,
-      warps ? fmt::format("for (int c = threadIdx.x % {0}; c < {1}; "
-                          "c += {0}) {{",
-                          kWarp, loop.columns)
-            : fmt::format("for (int c = threadIdx.x; c < {}; c += {}) {{",
-                          loop.columns, geometry(loop.rowColumns).threads));
-  for (const std::string &line : loop.body)
+  std::string first =
+      warps ? fmt::format("threadIdx.x % {}", kWarp) : "threadIdx.x";
+  if (loop.lanes > 1)
+    first += fmt::format(" * {}", loop.lanes);
+  const int64_t step = loop.lanes * threadsOfRow(loop.rowColumns);
+  // A turn has loads enough on their way; more take registers from each other.
+  if (loop.lanes > 1 && loop.columns > step)
+    appendStatement(lines, 0, "QLORA_ROLL");
+  appendStatement(lines, 0,
+                  fmt::format("for (int c = {}; c < {}; c += {}) {{", first,
+                              loop.columns, step));
+  for (const std::string &line : loopBody(loop))
     appendStatement(lines, 2, line);
-  for (const auto &[sum, term] : loop.terms)
-    appendStatement(lines, 2, fmt::format("{}_part += {};", sum, term));
   appendStatement(lines, 0, "}");
   for (const std::string &sum : loop.sums)
     appendStatement(lines, 0,

@@ -26,6 +26,8 @@ struct HostDialect : KernelDialect {
     return columns <= kMaxArrayColumns ? std::numeric_limits<int64_t>::max()
                                        : 0;
   }
+  /// The compiler makes vectors of the loop itself.
+  int64_t lanes(int64_t, int64_t, int64_t) const override { return 1; }
   std::string include() const override { return "runtime/Kernels/Rows.h"; }
   std::string tableType() const override { return "static const float"; }
   Statements signature(std::string_view name, int64_t) const override {

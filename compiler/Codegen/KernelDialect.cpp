@@ -55,6 +55,21 @@ std::string KernelDialect::store(qlora_dtype dtype, std::string_view pointer,
                      index, value);
 }
 
+std::string KernelDialect::loadLanes(qlora_dtype dtype, std::string_view name,
+                                     std::string_view pointer,
+                                     std::string_view index,
+                                     int64_t lanes) const {
+  return fmt::format("const qlora_lanes<{}> {} = qlora_load_{}<{}>({}, {});",
+                     lanes, name, suffix(dtype), lanes, pointer, index);
+}
+
+std::string KernelDialect::storeLanes(qlora_dtype dtype, std::string_view name,
+                                      std::string_view pointer,
+                                      std::string_view index) const {
+  return fmt::format("qlora_store_{}({}, {}, {});", suffix(dtype), pointer,
+                     index, name);
+}
+
 void qlora::appendStatement(Statements &lines, int indent,
                             std::string_view text) {
   lines.push_back(fmt::format("{:{}}{}", "", indent, text));

@@ -36,6 +36,10 @@ struct ColumnLoop {
   int64_t rowColumns = 0;
   /// The body fills an array of the row that a later loop reads.
   bool fillsArray = false;
+  /// Columns that are loaded and stored at once: the body computes column
+  /// `c + lane`. 1: it computes `c`, and there is no lane.
+  int64_t lanes = 1;
+  Statements loads, stores; ///< of all lanes, around the body
   Statements body;
   /// (name, term): `name` becomes the sum of the terms over all columns. A
   /// name may come twice; its terms are added one after the other.
@@ -53,6 +57,11 @@ struct KernelDialect {
   virtual std::string geometryText(int64_t columns) const = 0;
   /// How many arrays of one row (rowArray) a kernel may have.
   virtual int64_t maxRowArrays(int64_t columns) const = 0;
+
+  /// Lanes of a loop over `columns` of a kernel's `rowColumns`, where rows are
+  /// aligned to `aligned` elements.
+  virtual int64_t lanes(int64_t columns, int64_t rowColumns,
+                        int64_t aligned) const = 0;
 
   // The function.
   /// What a source with kernels includes.
@@ -86,6 +95,17 @@ struct KernelDialect {
                    std::string_view index) const;
   std::string store(qlora_dtype dtype, std::string_view pointer,
                     std::string_view index, std::string_view value) const;
+  /// Whether elements of this type are loaded in lanes.
+  static bool hasLanes(qlora_dtype dtype) {
+    return dtype != QLORA_DTYPE_I32;
+  }
+  /// Declares `name` as the lanes from element `index` on, and the way back.
+  std::string loadLanes(qlora_dtype dtype, std::string_view name,
+                        std::string_view pointer, std::string_view index,
+                        int64_t lanes) const;
+  std::string storeLanes(qlora_dtype dtype, std::string_view name,
+                         std::string_view pointer,
+                         std::string_view index) const;
 };
 
 /// Host C++ for `--target cpu`.

@@ -48,11 +48,15 @@ std::string KernelText::nameOf(Value value) {
 // Operands
 //===----------------------------------------------------------------------===//
 
+std::string KernelText::resultName(unsigned operand) {
+  return fmt::format("out{}",
+                     operand - kernel.getBody().front().getNumArguments());
+}
+
 /// Declared once; results are numbered from 0 again.
 std::string KernelText::pointer(unsigned operand) {
   const RowOperand &info = operands[operand];
-  unsigned inputs = kernel.getBody().front().getNumArguments();
-  std::string name = info.isResult ? fmt::format("out{}", operand - inputs)
+  std::string name = info.isResult ? resultName(operand)
                                    : fmt::format("in{}", operand);
   pointers.try_emplace(operand, dialect.pointer(name, operand, info.dtype,
                                                 info.isResult));

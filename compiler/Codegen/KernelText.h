@@ -29,9 +29,13 @@ public:
     return operands[number];
   }
   int64_t getColumns() const { return columns; }
+  /// Elements at whose multiples every row starts.
+  int64_t getAligned() { return kernel.getAligned(); }
 
   /// What a value is called: its op and a number, the same in every loop.
   std::string nameOf(mlir::Value value);
+  /// "out0" for the first operand that is a result.
+  std::string resultName(unsigned operand);
   /// A variable that points to the current row of an operand.
   std::string rowPointer(unsigned operand);
   /// A file-scope array with the numbers of `op`.

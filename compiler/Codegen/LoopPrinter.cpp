@@ -5,10 +5,17 @@
 #include "compiler/Codegen/LoopPrinter.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 using namespace mlir;
 using namespace qlora;
 using namespace qlora::model;
+
+/// The text of an expression that stands alone.
+static std::string withoutParentheses(const std::string &operand) {
+  return operand.front() == '(' ? operand.substr(1, operand.size() - 2)
+                                : operand;
+}
 
 /// Longer expressions get a name.
 static constexpr size_t kMaxInline = 48;
@@ -21,8 +28,22 @@ ArrayRef<LoopPrinter::Half> LoopPrinter::halves() const {
   return kAll;
 }
 
-std::string LoopPrinter::column(Half half) const {
+std::string LoopPrinter::firstColumn(Half half) const {
   return half == kHigh ? fmt::format("c + {}", text.getColumns() / 2) : "c";
+}
+
+std::string LoopPrinter::column(Half half) const {
+  return firstColumn(half) + (loop.lanes > 1 ? " + lane" : "");
+}
+
+/// An array of the row is one column a thread: the lanes of neighbours would
+/// meet in the same banks of memory.
+void LoopPrinter::chooseLanes() {
+  loop.rowColumns = text.getColumns();
+  loop.columns = loop.rowColumns / static_cast<int64_t>(halves().size());
+  if (plan.kept.empty())
+    loop.lanes = text.getDialect().lanes(loop.columns, loop.rowColumns,
+                                         text.getAligned());
 }
 
 bool LoopPrinter::isKeptEarlier(Value value) const {
@@ -91,26 +112,63 @@ FailureOr<Expression> LoopPrinter::opExpression(Operation *op, Half half) {
   return elementwiseExpression(op, operands);
 }
 
+static constexpr const char *kSuffix[] = {"", "_low", "_high"};
+
+/// Of lanes, one: all of them are loaded ahead of the body.
+Expression LoopPrinter::loadOperand(unsigned argument, Half half) {
+  const KernelDialect &dialect = text.getDialect();
+  qlora_dtype dtype = text.getOperand(argument).dtype;
+  std::string pointer = text.rowPointer(argument);
+  if (loop.lanes == 1 || !KernelDialect::hasLanes(dtype))
+    return {dialect.load(dtype, pointer, column(half)), true};
+  std::string lanes = fmt::format("x{}s{}", argument, kSuffix[half]);
+  std::string load = dialect.loadLanes(dtype, lanes, pointer,
+                                       firstColumn(half), loop.lanes);
+  if (!llvm::is_contained(loop.loads, load))
+    loop.loads.push_back(load);
+  return {lanes + "[lane]", true};
+}
+
+LogicalResult LoopPrinter::storeResult(Value result, unsigned operand,
+                                       Half half, Statements &stores) {
+  FailureOr<std::string> value = lastUse(result, half);
+  if (failed(value))
+    return failure();
+  const KernelDialect &dialect = text.getDialect();
+  qlora_dtype dtype = text.getOperand(operand).dtype;
+  std::string pointer = text.rowPointer(operand);
+  if (loop.lanes == 1) {
+    stores.push_back(dialect.store(dtype, pointer, column(half), *value));
+    return success();
+  }
+  std::string lanes =
+      fmt::format("{}s{}", text.resultName(operand), kSuffix[half]);
+  laneResults.push_back(lanes);
+  stores.push_back(fmt::format("{}[lane] = {};", lanes, *value));
+  loop.stores.push_back(
+      dialect.storeLanes(dtype, lanes, pointer, firstColumn(half)));
+  return success();
+}
+
 FailureOr<Expression> LoopPrinter::expression(Value value, Half half) {
   if (isKeptEarlier(value))
     return Expression{
         fmt::format("{}_row[{}]", text.nameOf(value), column(half)), true};
   if (Operation *op = value.getDefiningOp())
     return opExpression(op, half);
-  unsigned argument = cast<BlockArgument>(value).getArgNumber();
-  return Expression{text.getDialect().load(text.getOperand(argument).dtype,
-                                           text.rowPointer(argument),
-                                           column(half)),
-                    true};
+  return loadOperand(cast<BlockArgument>(value).getArgNumber(), half);
 }
 
-/// Loads are named: a load inside a conditional would be a branch.
+/// Loads are named, as a load inside a conditional would be a branch; those of
+/// lanes have a name.
 bool LoopPrinter::needsName(Value value, Half half,
                             const Expression &expression) const {
   Operation *op = value.getDefiningOp();
   if (op && isa<RowSplatOp, arith::ConstantOp>(op))
     return false;
-  if (!op || isa<RowConstantOp>(op) || plan.kept.contains(value))
+  if (!op)
+    return !StringRef(expression.text).ends_with("[lane]");
+  if (isa<RowConstantOp>(op) || plan.kept.contains(value))
     return true;
   return uses.lookup({value, half}) > 1 || expression.text.size() > kMaxInline;
 }
@@ -121,7 +179,6 @@ std::string LoopPrinter::bind(Value value, Half half,
   std::string &name = bound[equal];
   if (!name.empty())
     return name;
-  static constexpr const char *kSuffix[] = {"", "_low", "_high"};
   name = text.nameOf(value) + kSuffix[half];
   bool isBool = cast<RankedTensorType>(value.getType())
                     .getElementType()
@@ -151,14 +208,27 @@ FailureOr<std::string> LoopPrinter::row(Value value, Half half) {
   return known[key] = name;
 }
 
+/// `value` as text that stands alone: without a name, if this is its only use.
+FailureOr<std::string> LoopPrinter::lastUse(Value value, Half half) {
+  Operation *op = value.getDefiningOp();
+  bool isOnlyUse = op && isRow(value) && uses.lookup({value, half}) == 1 &&
+                   !isKeptEarlier(value) && !plan.kept.contains(value);
+  if (isOnlyUse) {
+    FailureOr<Expression> equal = expression(value, half);
+    return failed(equal) ? FailureOr<std::string>() : equal->text;
+  }
+  FailureOr<std::string> name = row(value, half);
+  return failed(name) ? name : withoutParentheses(*name);
+}
+
 //===----------------------------------------------------------------------===//
 // Loops
 //===----------------------------------------------------------------------===//
 
 void LoopPrinter::print() {
-  loop.columns =
-      text.getColumns() / static_cast<int64_t>(halves().size());
-  loop.rowColumns = text.getColumns();
+  if (!laneResults.empty())
+    loop.loads.push_back(fmt::format("qlora_lanes<{}> {};", loop.lanes,
+                                     fmt::join(laneResults, ", ")));
   for (const auto &[value, first] : plan.kept) {
     if (first != number)
       continue;
@@ -169,14 +239,9 @@ void LoopPrinter::print() {
   text.add(text.getDialect().loop(loop));
 }
 
-/// The text of an expression that stands alone.
-static std::string withoutParentheses(const std::string &operand) {
-  return operand.front() == '(' ? operand.substr(1, operand.size() - 2)
-                                : operand;
-}
-
 LogicalResult LoopPrinter::printSums() {
   ArrayRef<RowSumOp> sums = plan.loops[number].sums;
+  chooseLanes();
   for (RowSumOp sum : sums)
     for (Half half : halves())
       countUses(sum.getRow(), half);
@@ -184,10 +249,10 @@ LogicalResult LoopPrinter::printSums() {
     std::string name = text.nameOf(sum.getResult());
     loop.sums.push_back(name);
     for (Half half : halves()) {
-      FailureOr<std::string> term = row(sum.getRow(), half);
+      FailureOr<std::string> term = lastUse(sum.getRow(), half);
       if (failed(term))
         return failure();
-      loop.terms.emplace_back(name, withoutParentheses(*term));
+      loop.terms.emplace_back(name, *term);
     }
   }
   return print(), success();
@@ -195,20 +260,15 @@ LogicalResult LoopPrinter::printSums() {
 
 LogicalResult LoopPrinter::printStores(OperandRange results,
                                        unsigned firstResult) {
+  chooseLanes();
   for (Value result : results)
     for (Half half : halves())
       countUses(result, half);
   Statements stores;
   for (auto [i, result] : llvm::enumerate(results))
-    for (Half half : halves()) {
-      FailureOr<std::string> value = row(result, half);
-      if (failed(value))
+    for (Half half : halves())
+      if (failed(storeResult(result, firstResult + i, half, stores)))
         return failure();
-      unsigned operand = firstResult + i;
-      stores.push_back(text.getDialect().store(
-          text.getOperand(operand).dtype, text.rowPointer(operand),
-          column(half), withoutParentheses(*value)));
-    }
   loop.body.insert(loop.body.end(), stores.begin(), stores.end());
   return print(), success();
 }

@@ -30,7 +30,9 @@ private:
   using Key = std::pair<mlir::Value, unsigned>;
 
   llvm::ArrayRef<Half> halves() const;
+  /// Of the lane, or where the lanes start.
   std::string column(Half half) const;
+  std::string firstColumn(Half half) const;
   bool isKeptEarlier(mlir::Value value) const;
   void countUses(mlir::Value value, Half half);
   void print();
@@ -38,6 +40,11 @@ private:
   llvm::FailureOr<std::string> row(mlir::Value value, Half half);
   llvm::FailureOr<Expression> expression(mlir::Value value, Half half);
   llvm::FailureOr<Expression> opExpression(mlir::Operation *op, Half half);
+  llvm::FailureOr<std::string> lastUse(mlir::Value value, Half half);
+  Expression loadOperand(unsigned argument, Half half);
+  llvm::LogicalResult storeResult(mlir::Value result, unsigned operand,
+                                  Half half, Statements &stores);
+  void chooseLanes();
   std::string bind(mlir::Value value, Half half, const std::string &equal);
   bool needsName(mlir::Value value, Half half, const Expression &) const;
 
@@ -46,6 +53,7 @@ private:
   unsigned number;
 
   ColumnLoop loop;
+  llvm::SmallVector<std::string> laneResults; ///< filled by the body
   llvm::DenseMap<Key, unsigned> uses;
   llvm::DenseMap<Key, std::string> known;
   llvm::StringMap<std::string> bound; ///< names by what they are equal to

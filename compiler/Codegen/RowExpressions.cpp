@@ -50,6 +50,36 @@ bool qlora::repeatsOperands(Operation *op) {
   return isa<arith::MaximumFOp, arith::MinimumFOp>(op);
 }
 
+/// True for a name, a call, an element or something in parentheses.
+static bool isOperand(StringRef text) {
+  int depth = 0;
+  return llvm::all_of(text, [&](char c) {
+    depth += (c == '(' || c == '[') - (c == ')' || c == ']');
+    return depth > 0 || llvm::isAlnum(c) || StringRef("_)]").contains(c);
+  });
+}
+
+/// `b` of an operand `(-b)`.
+static std::optional<std::string> negated(StringRef operand) {
+  if (operand.consume_front("(-") && operand.consume_back(")") &&
+      isOperand(operand))
+    return operand.str();
+  return std::nullopt;
+}
+
+static Expression negation(StringRef operand) {
+  if (std::optional<std::string> inner = negated(operand))
+    return {*inner, true};
+  return {"-" + operand.str()};
+}
+
+/// a + (-b) is a - b, to the bit.
+static Expression sum(StringRef a, StringRef b) {
+  if (std::optional<std::string> inner = negated(b))
+    return {fmt::format("{} - {}", a.str(), *inner)};
+  return {fmt::format("{} + {}", a.str(), b.str())};
+}
+
 FailureOr<Expression>
 qlora::elementwiseExpression(Operation *op, ArrayRef<std::string> x) {
   auto binary = [&](const char *symbol) {
@@ -64,11 +94,11 @@ qlora::elementwiseExpression(Operation *op, ArrayRef<std::string> x) {
                                   x[0], x[1], symbol)};
   };
   return llvm::TypeSwitch<Operation *, FailureOr<Expression>>(op)
-      .Case<arith::AddFOp>([&](auto) { return binary("+"); })
+      .Case<arith::AddFOp>([&](auto) { return sum(x[0], x[1]); })
       .Case<arith::SubFOp>([&](auto) { return binary("-"); })
       .Case<arith::MulFOp>([&](auto) { return binary("*"); })
       .Case<arith::DivFOp>([&](auto) { return binary("/"); })
-      .Case<arith::NegFOp>([&](auto) { return Expression{"-" + x[0]}; })
+      .Case<arith::NegFOp>([&](auto) { return negation(x[0]); })
       .Case<arith::MaximumFOp>([&](auto) { return extremum(">"); })
       .Case<arith::MinimumFOp>([&](auto) { return extremum("<"); })
       .Case<math::ExpOp>([&](auto) { return call("qlora_exp"); })

@@ -62,9 +62,15 @@ static LogicalResult checkOperand(program::KernelOp kernel, unsigned number,
                    << operand.groups << " rows";
   bool isFull = operand.kind == MapKind::Full;
   int64_t width = isFull ? operand.groups * columns : columns;
-  if ((isFull || operand.kind == MapKind::Group) && operand.stride < width)
+  if (!isFull && operand.kind != MapKind::Group)
+    return success();
+  if (operand.stride < width)
     return error() << "has rows of " << width << " elements, but stride "
                    << operand.stride;
+  if (operand.stride % static_cast<int64_t>(kernel.getAligned()))
+    return error() << "has stride " << operand.stride
+                   << ", no multiple of the " << kernel.getAligned()
+                   << " elements that its rows are aligned to";
   return success();
 }
 

@@ -16,6 +16,8 @@ using namespace qlora::train;
 using program::Arena;
 
 static constexpr int64_t kAlign = kArenaAlignment;
+/// Of one load.
+static constexpr int64_t kVectorBytes = 16;
 
 int64_t qlora::inputBytes(int64_t tokens) {
   return 4 * llvm::alignTo(4 * tokens, kAlign);
@@ -74,9 +76,41 @@ void StepLowering::placeOverOperands(RowsOp op) {
   }
 }
 
+/// At most `elements`, such that every row of `columns` at `place` starts at a
+/// multiple of them, or of a load.
+static int64_t alignedElements(int64_t elements, const Place &place,
+                               int64_t columns, int64_t elementBytes) {
+  auto buffer = place.buffer.getDefiningOp<program::BufferOp>();
+  int64_t start = buffer.getOffset().value_or(0) + place.offset;
+  while ((start % std::min(elements * elementBytes, kVectorBytes)) ||
+         place.stride % elements || columns % elements)
+    elements /= 2;
+  return elements;
+}
+
+/// True for what a row has an element of in each column.
+static bool isByColumn(MapKind kind) {
+  return kind != MapKind::Scalar && kind != MapKind::Global;
+}
+
+/// The elements of a load of the widest type that has one in each column.
+static int64_t elementsOfLoad(RowsOp op) {
+  int64_t bits = 8;
+  auto look = [&](Value value) {
+    bits = std::max<int64_t>(bits,
+                             tensorTypeOf(value).getElementTypeBitWidth());
+  };
+  for (auto [input, map] : llvm::zip_equal(op.getInputs(), op.getRowMaps()))
+    if (isByColumn(map.getKind()))
+      look(input);
+  llvm::for_each(op.getOutputs(), look);
+  return 8 * kVectorBytes / bits;
+}
+
 LogicalResult StepLowering::lowerRows(RowsOp op) {
   SmallVector<Value> buffers;
   SmallVector<int64_t> access, dtypes, strides, groups;
+  int64_t aligned = elementsOfLoad(op), columns = op.getColumns();
   auto add = [&](Value value, const Place &place, qlora_access mode,
                  MapKind kind) {
     RankedTensorType type = tensorTypeOf(value);
@@ -85,8 +119,11 @@ LogicalResult StepLowering::lowerRows(RowsOp op) {
     dtypes.push_back(*elementDtype(type.getElementType()));
     strides.push_back(place.stride);
     groups.push_back(kind == MapKind::Full
-                         ? matrixColumns(type) / op.getColumns()
+                         ? matrixColumns(type) / columns
                          : 1);
+    if (isByColumn(kind))
+      aligned = alignedElements(aligned, place, columns,
+                                type.getElementTypeBitWidth() / 8);
   };
   for (auto [input, map] : llvm::zip_equal(op.getInputs(), op.getRowMaps()))
     add(input, placeOf(input), QLORA_READ, map.getKind());
@@ -96,9 +133,9 @@ LogicalResult StepLowering::lowerRows(RowsOp op) {
                                         : resultPlace(output),
         QLORA_WRITE, MapKind::Full);
   int64_t rows =
-      tensorTypeOf(op.getResult(0)).getNumElements() / op.getColumns();
-  launch(kernels.generated(op, dtypes, strides, groups), buffers, access,
-         dtypes, {}, {}, rows, labelOf(op));
+      tensorTypeOf(op.getResult(0)).getNumElements() / columns;
+  launch(kernels.generated(op, dtypes, strides, groups, aligned), buffers,
+         access, dtypes, {}, {}, rows, labelOf(op));
   return success();
 }
 

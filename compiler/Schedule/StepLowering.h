@@ -26,11 +26,13 @@ public:
         loc(module.getLoc()) {}
 
   mlir::FlatSymbolRefAttr library(llvm::StringRef op);
-  /// `strides` and `dtypes` of the inputs, then of the results.
+  /// `strides` and `dtypes` of the inputs, then of the results; `aligned` as
+  /// program.kernel has it.
   mlir::FlatSymbolRefAttr generated(model::RowsOp rows,
                                     llvm::ArrayRef<int64_t> dtypes,
                                     llvm::ArrayRef<int64_t> strides,
-                                    llvm::ArrayRef<int64_t> groups);
+                                    llvm::ArrayRef<int64_t> groups,
+                                    int64_t aligned);
 
 private:
   mlir::OpBuilder builder;

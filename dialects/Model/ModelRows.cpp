@@ -84,10 +84,13 @@ SmallVector<Value> RopeTableOp::buildRow(OpBuilder &builder,
   Value frequencies =
       RowConstantOp::create(builder, getLoc(), row, getFrequenciesAttr());
   Value angle = a.mul(a.splat(arguments[0], row), frequencies);
-  Value factor = a.constant(getAttentionFactor().convertToDouble(), row);
   Value cos = math::CosOp::create(builder, getLoc(), angle);
   Value sin = math::SinOp::create(builder, getLoc(), angle);
-  return {a.mul(cos, factor), a.mul(sin, factor)};
+  double factor = getAttentionFactor().convertToDouble();
+  if (factor == 1)
+    return {cos, sin};
+  Value factors = a.constant(factor, row);
+  return {a.mul(cos, factors), a.mul(sin, factors)};
 }
 
 //===----------------------------------------------------------------------===//

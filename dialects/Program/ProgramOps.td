@@ -125,13 +125,15 @@ def Program_KernelOp : Program_Op<"kernel", [Symbol, IsolatedFromAbove,
     yield as in `model.rows`, whose `columns` and `maps` it carries;
     `dtypes`, `strides` and `groups` describe the buffers: inputs first, then
     results. A buffer with row stride s and g rows of C per s elements has
-    row r at (r / g) * s + (r % g) * C.
+    row r at (r / g) * s + (r % g) * C. Every row starts at a multiple of
+    `aligned` elements of its type, or of 16 bytes, whichever is less.
   }];
   let arguments = (ins SymbolNameAttr:$sym_name, OptionalAttr<StrAttr>:$op,
     OptionalAttr<StrAttr>:$implementation, OptionalAttr<I64Attr>:$columns,
     OptionalAttr<ArrayAttr>:$maps, OptionalAttr<DenseI64ArrayAttr>:$dtypes,
     OptionalAttr<DenseI64ArrayAttr>:$strides,
-    OptionalAttr<DenseI64ArrayAttr>:$groups);
+    OptionalAttr<DenseI64ArrayAttr>:$groups,
+    DefaultValuedAttr<I64Attr, "1">:$aligned);
   let regions = (region AnyRegion:$body);
   let assemblyFormat = "$sym_name attr-dict-with-keyword $body";
   let hasVerifier = 1;

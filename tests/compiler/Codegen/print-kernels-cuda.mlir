@@ -6,7 +6,7 @@
 // A wide row is a block's: its threads stride over the columns, and a sum is
 // the same number in all of them.
 
-// CHECK: #include "runtime/Kernels/Cuda/Device/Common.cuh"
+// CHECK: #include "runtime/Kernels/Cuda/Device/Lanes.cuh"
 // CHECK-LABEL: // softmax: rows of 2048 columns, a block of 256 threads each.
 // CHECK-NEXT: extern "C" __global__ void __launch_bounds__(256)
 // CHECK-NEXT: softmax_kernel(const __grid_constant__ qlora_cuda_args args) {
@@ -126,4 +126,45 @@ program.kernel @numbers attributes {columns = 4 : i64,
   %numbers = model.row_constant [1.0, 2.0, 3.0, 4.0] : tensor<4xf32>
   %y = arith.addf %x, %numbers : tensor<4xf32>
   model.row_yield %y : tensor<4xf32>
+}
+
+// Aligned rows are loaded and stored in lanes of at most 16 bytes, as many as
+// leave the threads of a row busy: a warp takes 8 x 32 columns at a time, but
+// 4 x 32 of 96 would leave a quarter of it idle, and 8 x 32 more than half. A
+// number of each row is no lane, and a negated sum is a difference.
+
+// CHECK-LABEL: // lanes: rows of 512 columns, a warp each, 8 a block.
+// CHECK: const float x1 = qlora_load_bf16(in1, row);
+// CHECK: QLORA_ROLL
+// CHECK-NEXT: for (int c = threadIdx.x % 32 * 8; c < 512; c += 256) {
+// CHECK-NEXT:   const qlora_lanes<8> x0s = qlora_load_bf16<8>(in0_row, c);
+// CHECK-NEXT:   qlora_lanes<8> out0s;
+// CHECK-NEXT:   QLORA_UNROLL
+// CHECK-NEXT:   for (int lane = 0; lane < 8; ++lane) {
+// CHECK-NEXT:     out0s[lane] = x1 - qlora_exp(x0s[lane]);
+// CHECK-NEXT:   }
+// CHECK-NEXT:   qlora_store_bf16(out0_row, c, out0s);
+// CHECK-NEXT: }
+program.kernel @lanes attributes {aligned = 8, columns = 512 : i64,
+    maps = [#model.map<full>, #model.map<scalar>],
+    dtypes = array<i64: 1, 1, 1>, strides = array<i64: 512, 1, 512>,
+    groups = array<i64: 1, 1, 1>} {
+^bb0(%x: tensor<512xf32>, %s: f32):
+  %e = math.exp %x : tensor<512xf32>
+  %n = arith.negf %e : tensor<512xf32>
+  %n1 = arith.negf %n : tensor<512xf32>
+  %n2 = arith.negf %n1 : tensor<512xf32>
+  %sums = model.row_splat %s : tensor<512xf32>
+  %y = arith.addf %sums, %n2 : tensor<512xf32>
+  model.row_yield %y : tensor<512xf32>
+}
+
+// CHECK-LABEL: // few_lanes: rows of 96 columns, a warp each, 8 a block.
+// CHECK: for (int c = threadIdx.x % 32 * 4; c < 96; c += 128) {
+program.kernel @few_lanes attributes {aligned = 8, columns = 96 : i64,
+    maps = [#model.map<full>], dtypes = array<i64: 1, 1>,
+    strides = array<i64: 96, 96>, groups = array<i64: 1, 1>} {
+^bb0(%x: tensor<96xf32>):
+  %y = arith.negf %x : tensor<96xf32>
+  model.row_yield %y : tensor<96xf32>
 }

@@ -41,6 +41,16 @@ program.kernel @stride attributes {columns = 2 : i64,
 
 // -----
 
+// expected-error@+1 {{operand 0 has stride 6, no multiple of the 4 elements that its rows are aligned to}}
+program.kernel @aligned attributes {aligned = 4, columns = 4 : i64,
+    maps = [#model.map<full>], dtypes = array<i64: 0, 0>,
+    strides = array<i64: 6, 4>, groups = array<i64: 1, 1>} {
+^bb0(%x: tensor<4xf32>):
+  model.row_yield %x : tensor<4xf32>
+}
+
+// -----
+
 // expected-error@+1 {{expects columns, maps, dtypes, strides and groups}}
 program.kernel @bare attributes {columns = 2 : i64} {
 ^bb0(%x: tensor<2xf32>):

@@ -53,7 +53,11 @@ public:
   const CudaDriver &driver() const override { return *table; }
   const CublasLt &blas() const override { return *handle.library; }
   cublasLtHandle_t blasHandle() const override { return handle.handle; }
+  StatusOr<const CudnnHandle *> cudnn() override {
+    return Status::error(StatusCode::kUnavailable, "no cuDNN here");
+  }
   int multiprocessors() const override { return card.multiprocessors; }
+  uint32_t arch() const override { return card.arch; }
   StatusOr<CUfunction> function(std::string_view symbol) override {
     return Status::error(StatusCode::kInternal, "no image has '{}'", symbol);
   }

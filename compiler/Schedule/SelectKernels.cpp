@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 
 // select-kernels: each launch of a library op gets the first row of
-// Kernels.def that can do it, and the workspace which that row promises to
-// stay within. Every "no" is a remark; the last row accepts everything.
+// Kernels.def that can do it, and a workspace for it and for the rows after
+// it, one of which is taken at load where the machine lacks a row's library.
+// Every "no" is a remark; the last row accepts everything.
 //
 //   program.launch @matmul(%a, %b, %c) ...          absent = [3]
 //
@@ -38,6 +39,8 @@ public:
 private:
   void runOnOperation() override;
   LogicalResult select(LaunchOp launch, program::KernelOp kernel);
+  void refuse(LaunchOp launch, const std::string &reason,
+              std::vector<std::string> &choice);
   FlatSymbolRefAttr symbolFor(const KernelRow &row);
   void report();
 
@@ -81,33 +84,49 @@ static void addWorkspace(LaunchOp launch, unsigned position, int64_t bytes) {
   launch.setAbsent(absent);
 }
 
+void SelectKernelsPass::refuse(LaunchOp launch, const std::string &reason,
+                               std::vector<std::string> &choice) {
+  choice.push_back(reason);
+  if (remarks)
+    launch.emitRemark() << reason;
+}
+
 LogicalResult SelectKernelsPass::select(LaunchOp launch,
                                         program::KernelOp kernel) {
   const qlora::KernelOp *op = findKernelOp(*kernel.getOp());
   KernelRequest request = requestOf(launch, op);
   std::vector<std::string> choice(1);
+  const KernelRow *chosen = nullptr;
+  uint64_t bytes = 0;
   for (const KernelRow &row : kernelRows()) {
     if (row.op != op || row.target != target)
       continue;
-    if (std::optional<std::string> reason = row.reject(request)) {
-      choice.push_back(row.fullName() + ": " + *reason);
-      if (remarks)
-        launch.emitRemark() << choice.back();
+    std::optional<std::string> reason = row.reject(request);
+    if (!reason && small && row.isRoomy)
+      reason = "workspaces are to be small";
+    if (reason) {
+      if (!chosen)
+        refuse(launch, row.fullName() + ": " + *reason, choice);
       continue;
     }
-    if (row.tune && !small) {
-      row.tune(request);
-      launch.setConstants(request.constants);
+    if (!chosen) {
+      chosen = &row;
+      if (row.tune && !small)
+        row.tune(request);
     }
-    choice.front() = row.fullName();
-    ++choices[choice];
-    if (int64_t bytes = row.workspaceBytes(request))
-      addWorkspace(launch, op->operandIndex("workspace"), bytes);
-    launch.setKernelAttr(symbolFor(row));
-    return success();
+    bytes = std::max(bytes, row.workspaceBytes(request));
   }
-  return launch.emitOpError("no kernel of '")
-         << op->name << "' for target '" << target << "' accepts it";
+  if (!chosen)
+    return launch.emitOpError("no kernel of '")
+           << op->name << "' for target '" << target << "' accepts it";
+  choice.front() = chosen->fullName();
+  ++choices[choice];
+  if (bytes != 0)
+    addWorkspace(launch, op->operandIndex("workspace"),
+                 static_cast<int64_t>(bytes));
+  launch.setConstants(request.constants);
+  launch.setKernelAttr(symbolFor(*chosen));
+  return success();
 }
 
 /// `program.selection`: which rows were taken how often, and why the rows

@@ -46,6 +46,7 @@ struct DeviceOptions {
   int ranks = 1;      ///< for devices that only count; others ask `collectives`
   int ordinal = 0;    ///< which GPU of this machine
   bool graphs = true; ///< GPU: an entry is one launch of a captured graph
+  std::vector<std::string> disabledKernels; ///< rows of Kernels.def, by name
 };
 
 /// What commands asked for since load(), whatever the driver.

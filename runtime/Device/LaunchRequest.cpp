@@ -61,6 +61,29 @@ Status checkLaunchRow(const LoadedModule &module, const qlora_command &command,
   return Status::ok();
 }
 
+Status checkEnabled(const KernelRow &row,
+                    std::span<const std::string> disabled) {
+  if (std::find(disabled.begin(), disabled.end(), row.fullName()) ==
+      disabled.end())
+    return Status::ok();
+  return Status::error(StatusCode::kUnavailable,
+                       "switched off by --disable-kernels");
+}
+
+Status checkKernelNames(std::span<const std::string> names) {
+  for (const std::string &name : names) {
+    if (findKernelRow(name))
+      continue;
+    std::string rows;
+    for (const KernelRow &row : kernelRows())
+      rows += (rows.empty() ? "" : ", ") + row.fullName();
+    return Status::invalid("--disable-kernels: there is no kernel '{}'; there "
+                           "are {}",
+                           name, rows);
+  }
+  return Status::ok();
+}
+
 qlora_access effectiveAccess(const LoadedModule &module,
                              const qlora_command &command, size_t operand) {
   const auto access =

@@ -29,6 +29,13 @@ uint64_t givenWorkspace(const LoadedModule &module,
 Status checkLaunchRow(const LoadedModule &module, const qlora_command &command,
                       const KernelRow &row, const KernelRequest &request);
 
+/// kUnavailable where `row` is among the `disabled` names.
+Status checkEnabled(const KernelRow &row,
+                    std::span<const std::string> disabled);
+
+/// Each name is that of a row ("attention.cudnn").
+Status checkKernelNames(std::span<const std::string> names);
+
 /// How a launch uses an operand: what the table says, except that the target
 /// of a matrix product with beta = 0 is not read.
 qlora_access effectiveAccess(const LoadedModule &module,

@@ -109,6 +109,10 @@ static std::vector<KernelRow> buildRows() {
   rows.push_back({findKernelOp(#Op), #Implementation, #Target,                 \
                   requests::Op::Implementation::reject,                        \
                   requests::Op::Implementation::workspaceBytes});
+#define QLORA_KERNEL_ROOMY(Op, Implementation)                                 \
+  for (KernelRow & row : rows)                                                 \
+    if (row.fullName() == #Op "." #Implementation)                             \
+      row.isRoomy = true;
 #define QLORA_KERNEL_TUNE(Op, Implementation)                                  \
   for (KernelRow &row : rows)                                                  \
     if (row.fullName() == #Op "." #Implementation)                             \

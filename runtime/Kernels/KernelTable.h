@@ -79,6 +79,8 @@ struct KernelRow {
   /// Chooses the constants that only say how the work is cut, for speed, and
   /// at the price of workspace; nullptr: the op's own choice stands.
   void (*tune)(KernelRequest &) = nullptr;
+  /// Its workspace is much larger than a later row's.
+  bool isRoomy = false;
 
   std::string fullName() const { return op->name + "." + implementation; }
 };

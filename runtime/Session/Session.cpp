@@ -14,6 +14,7 @@
 #include "runtime/Core/ArenaSink.h"
 #include "runtime/Core/ModelFiles.h"
 #include "runtime/Core/Parameters.h"
+#include "runtime/Device/LaunchRequest.h"
 #include "runtime/Session/Adapter.h"
 #include "runtime/Session/DataFiles.h"
 #include "runtime/Session/Dump.h"
@@ -112,6 +113,8 @@ Status Session::openDevice() {
   deviceOptions.ranks = group.size();
   deviceOptions.ordinal = env.localRank;
   deviceOptions.graphs = request.cudaGraphs;
+  QLORA_RETURN_IF_ERROR(checkKernelNames(request.disabledKernels));
+  deviceOptions.disabledKernels = request.disabledKernels;
   QLORA_ASSIGN_OR_RETURN(device, createDevice(target, deviceOptions));
   return Status::ok();
 }

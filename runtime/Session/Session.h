@@ -34,6 +34,7 @@ struct SessionRequest {
   std::string dumpFile;                ///< or empty
   std::string device = "auto"; ///< or "cpu", "cuda": must be the module's
   bool cudaGraphs = true;
+  std::vector<std::string> disabledKernels; ///< rows of Kernels.def
 };
 
 /// A module and the options that hold for it.

@@ -27,6 +27,14 @@ Status CudaCard::open() {
   CUcontext context = nullptr;
   QLORA_RETURN_IF_ERROR(cuda.check(cuda.init(0), "cuInit"));
   QLORA_RETURN_IF_ERROR(cuda.check(cuda.deviceGet(&device, 0), "cuDeviceGet"));
+  int major = 0, minor = 0;
+  QLORA_RETURN_IF_ERROR(
+      cuda.check(cuda.deviceGetAttribute(&major, kCudaAttributeMajor, device),
+                 "cuDeviceGetAttribute"));
+  QLORA_RETURN_IF_ERROR(
+      cuda.check(cuda.deviceGetAttribute(&minor, kCudaAttributeMinor, device),
+                 "cuDeviceGetAttribute"));
+  architecture = static_cast<uint32_t>(10 * major + minor);
   QLORA_RETURN_IF_ERROR(cuda.check(cuda.primaryCtxRetain(&context, device),
                                    "cuDevicePrimaryCtxRetain"));
   QLORA_RETURN_IF_ERROR(

@@ -34,7 +34,9 @@ public:
   const CudaDriver &driver() const override { return *driverTable; }
   const CublasLt &blas() const override { return *blasTable; }
   cublasLtHandle_t blasHandle() const override { return handle; }
+  StatusOr<const CudnnHandle *> cudnn() override { return cudnnHandle.get(); }
   int multiprocessors() const override { return 1; }
+  uint32_t arch() const override { return architecture; }
   StatusOr<CUfunction> function(std::string_view symbol) override;
 
   /// Enqueues the kernel once and waits: as a captured graph, or directly
@@ -55,6 +57,8 @@ private:
   const CudaDriver *driverTable = nullptr;
   const CublasLt *blasTable = nullptr;
   cublasLtHandle_t handle = nullptr;
+  CudnnHandle cudnnHandle;
+  uint32_t architecture = 0;
   CUstream stream = nullptr;
   std::vector<CUmodule> modules;
 };

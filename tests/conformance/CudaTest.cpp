@@ -103,6 +103,54 @@ TEST_F(Cuda, MultipliesFromAnyElement) {
   }
 }
 
+/// So that what AttentionTest compares is not nothing where cuDNN is.
+TEST_F(Cuda, TakesCudnnWhereItIs) {
+  const auto cudnn = CudaCard::get()->cudnn();
+  RecordProperty("cudnn", cudnn.isOk() ? "" : cudnn.status().message());
+  const Attention a = {1, 256, 2, 1, 64, 0, 0, Segments::kPadded, BF16};
+  EXPECT_EQ(makeCase(a, false).isTaken("cudnn"), cudnn.isOk());
+}
+
+/// Queries of segment 0 around cuDNN's attention; five tokens of two heads, the
+/// last two are padding.
+const Attention kPadded = {1, 5, 2, 2, 8, 0, 8, Segments::kPadded, BF16};
+
+TEST_F(Cuda, ClearsTheOutputOfPadding) {
+  const int64_t ld = kPadded.width() + kPadded.gap;
+  KernelCase before = makeCase(kPadded, false);
+  KernelCase test = makeCase(kPadded, false);
+  for (KernelCase *filled : {&before, &test}) {
+    filled->fill("out", 5, kPadded.width(), ld, 5);
+    filled->fill("lse", 1, 10, 10, 6);
+  }
+  GuardedBuffer workspace;
+  expectOk(test.launch("qlora_attention_padding_out", {1}, workspace));
+  for (int64_t i = 0; i < 10; ++i) {
+    const int64_t token = i % 5, head = i / 5;
+    const bool isPadding = segmentOf(kPadded, 0, token) == 0;
+    EXPECT_EQ(test.at("lse", i), isPadding ? 0 : before.at("lse", i));
+    for (int64_t d = 0; d < 8; ++d) {
+      const int64_t at = token * ld + head * 8 + d;
+      EXPECT_EQ(test.at("out", at), isPadding ? 0 : before.at("out", at));
+    }
+  }
+  EXPECT_TRUE(test.gapsHold("out", 5, kPadded.width(), ld));
+  test.checkGuards("attention");
+}
+
+TEST_F(Cuda, GivesPaddingNoProbability) {
+  KernelCase test = makeCase(kPadded, true);
+  test.fill("lse", 1, 10, 10, 6);
+  GuardedBuffer workspace(10 * sizeof(float));
+  expectOk(test.launch("qlora_attention_padding_lse", {1}, workspace));
+  for (int64_t i = 0; i < 10; ++i)
+    EXPECT_EQ(loadNumber(F32, workspace.data(), i),
+              segmentOf(kPadded, 0, i % 5) == 0 ? double(1e30f)
+                                                : test.at("lse", i));
+  EXPECT_TRUE(workspace.guardsHold());
+  test.checkGuards("attention_grad");
+}
+
 TEST_F(Cuda, RefusesAnUnknownRowAndASmallWorkspace) {
   CudaCard &card = *CudaCard::get();
   KernelCase test("column_sum", {{"x", F32}, {"out", F32}},

@@ -21,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/Kernels/Cuda/CudaKernels.h"
 #include "runtime/Kernels/LibraryKernel.h"
 #include "runtime/Kernels/Math/NF4.h"
 #include "runtime/Kernels/Rows.h"
@@ -173,6 +174,20 @@ public:
     return Status::ok();
   }
 
+  /// Whether a row of rowsToTest takes this case. Only cuDNN's may refuse one,
+  /// or be absent: the runtime then takes the next row.
+  bool isTaken(const std::string &implementation) const {
+    if (implementation != "cudnn")
+      return true;
+    const KernelRow *row =
+        findKernelRow(request.op->name + "." + implementation);
+    if (row->reject(request))
+      return false;
+    const auto kernel = prepareCudaKernel(
+        *row, request, row->workspaceBytes(request), *CudaCard::get());
+    return kernel.isOk() || kernel.status().code() != StatusCode::kUnavailable;
+  }
+
   void checkGuards(const std::string &name) {
     for (size_t i = 0; i < buffers.size(); ++i)
       EXPECT_TRUE(buffers[i].guardsHold())
@@ -187,6 +202,20 @@ public:
         if (!std::isnan(at(operand, row * ld + column)))
           return false;
     return true;
+  }
+
+  /// One launch of a device function with the op's buffers and constants.
+  Status launch(std::string_view symbol, CudaGrid grid,
+                GuardedBuffer &workspace) {
+    QLORA_ASSIGN_OR_RETURN(
+        CudaLaunch launch,
+        CudaLaunch::prepare(*CudaCard::get(), symbol, grid, request.constants));
+    QLORA_ASSIGN_OR_RETURN(std::unique_ptr<CudaKernel> kernel,
+                           makeCudaKernel([launch](const CudaKernelArgs &args) {
+                             return launch.enqueue(args.buffers, args);
+                           }));
+    return CudaCard::get()->run(*kernel, cudaOperands(workspace), nullptr,
+                                nullptr);
   }
 
   KernelRequest request;
@@ -220,18 +249,22 @@ private:
     return kernel->run({pointers, step, observer});
   }
 
+  std::vector<CudaOperand> cudaOperands(GuardedBuffer &workspace) {
+    std::vector<CudaOperand> operands;
+    for (size_t i = 0; i < buffers.size(); ++i)
+      operands.push_back({bufferOf(i, workspace).guarded(),
+                          GuardedBuffer::kGuard, shiftOf(i),
+                          !request.dtypes[i]});
+    return operands;
+  }
+
   Status runOnCuda(const KernelRow &row, GuardedBuffer &workspace,
                    KernelObserver *observer, const qlora_step_block *step) {
     CudaCard &card = *CudaCard::get();
     QLORA_ASSIGN_OR_RETURN(
         std::unique_ptr<CudaKernel> kernel,
         prepareCudaKernel(row, request, workspace.bytes(), card));
-    std::vector<CudaOperand> operands;
-    for (size_t i = 0; i < buffers.size(); ++i)
-      operands.push_back({bufferOf(i, workspace).guarded(),
-                          GuardedBuffer::kGuard, shiftOf(i),
-                          !request.dtypes[i]});
-    return card.run(*kernel, operands, step, observer);
+    return card.run(*kernel, cudaOperands(workspace), step, observer);
   }
 
   std::vector<GuardedBuffer> buffers;

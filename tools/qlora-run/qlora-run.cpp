@@ -41,6 +41,9 @@ static const OptionRow kToolOptions[] = {
      "(null:h200) or a device.json: predict a step's time too"},
     {"cuda_graphs", OptionType::kBool, "true", kRun, kGroup,
      "launch an entry as one captured graph; false: kernel by kernel"},
+    {"disable_kernels", OptionType::kNames, "[]", kRun, kGroup,
+     "library kernels not to use, such as attention.cudnn; the next one of "
+     "Kernels.def is taken"},
     {"print", OptionType::kBool, "false", kRun, kGroup,
      "list the commands of the program"},
     {"dump", OptionType::kPath, "", kRun, kGroup,
@@ -145,8 +148,12 @@ int main(int argc, char **argv) {
   if (line->rest.size() != 1)
     return fail(Status::invalid("expects one TRAIN.so, but got {}; see --help",
                                 line->rest.size()));
-  SessionRequest request{line->rest[0],       tool.text("config"),
-                         line->settings,      tool.text("dump"),
-                         tool.text("device"), tool.boolean("cuda_graphs")};
+  SessionRequest request{line->rest[0],
+                         tool.text("config"),
+                         line->settings,
+                         tool.text("dump"),
+                         tool.text("device"),
+                         tool.boolean("cuda_graphs"),
+                         tool.names("disable_kernels")};
   return dispatch(request, tool, argv, argc);
 }

@@ -66,6 +66,7 @@ private:
   SingleRank alone;
   Collectives *collectives;
   KernelObserver *observer;
+  std::vector<std::string> disabledKernels;
   int threads;
   std::vector<HostMemory> memory; ///< per arena; empty where shared
   std::vector<uint8_t *> bases;
@@ -77,7 +78,8 @@ private:
 
 CpuDevice::CpuDevice(const DeviceOptions &options)
     : collectives(options.collectives ? options.collectives : &alone),
-      observer(options.observer), threads(1) {
+      observer(options.observer), disabledKernels(options.disabledKernels),
+      threads(1) {
 #ifdef _OPENMP
   // Generated and library kernels share the pool of this thread.
   if (options.threads > 0)
@@ -111,8 +113,14 @@ Status CpuDevice::allocate(FrozenArena *frozen) {
                            module->path());
   for (uint32_t i = 0; i < module->arenas().size(); ++i)
     QLORA_RETURN_IF_ERROR(allocateArena(i, frozen));
-  QLORA_RETURN_IF_ERROR(
-      launches.prepare(*module, bases, prepareCpuKernel, notes));
+  QLORA_RETURN_IF_ERROR(launches.prepare(
+      *module, bases,
+      [this](const KernelRow &row, const KernelRequest &request,
+             uint64_t workspace) -> StatusOr<std::unique_ptr<LibraryKernel>> {
+        QLORA_RETURN_IF_ERROR(checkEnabled(row, disabledKernels));
+        return prepareCpuKernel(row, request, workspace);
+      },
+      notes));
   return prepareQueue();
 }
 

@@ -50,7 +50,9 @@ public:
   cublasLtHandle_t blasHandle() const override {
     return blasHandleOwner.handle;
   }
+  StatusOr<const CudnnHandle *> cudnn() override { return cudnnHandle.get(); }
   int multiprocessors() const override { return card.multiprocessors; }
+  uint32_t arch() const override { return card.arch; }
   StatusOr<CUfunction> function(std::string_view symbol) override {
     return images.function(symbol);
   }
@@ -109,6 +111,7 @@ private:
   Collectives *const host;
   KernelObserver *observer;
   const bool usesGraphs;
+  const std::vector<std::string> disabledKernels;
 
   // Destroyed from the last to the first.
   CudaCard card;
@@ -122,6 +125,7 @@ private:
   CudaTransfers transfers;
   CudaReads reads;
   CublasHandle blasHandleOwner;
+  CudnnHandle cudnnHandle;
   PreparedLaunches<CudaKernel> launches;
   CudaGraphs graphs;
 
@@ -138,7 +142,7 @@ CudaDevice::CudaDevice(const DeviceOptions &options, const CudaDriver &driver,
                        const Nccl *nccl, CudaCard card)
     : api(driver), nccl(nccl), host(options.collectives),
       observer(options.observer), usesGraphs(options.graphs),
-      card(std::move(card)) {
+      disabledKernels(options.disabledKernels), card(std::move(card)) {
 #ifdef _OPENMP
   // Weights are converted and quantised on the CPU.
   if (options.threads > 0)
@@ -183,7 +187,8 @@ Status CudaDevice::prepareKernels() {
   return launches.prepare(
       *module, arenas.bases(),
       [this](const KernelRow &row, const KernelRequest &request,
-             uint64_t workspace) {
+             uint64_t workspace) -> StatusOr<std::unique_ptr<CudaKernel>> {
+        QLORA_RETURN_IF_ERROR(checkEnabled(row, disabledKernels));
         return prepareCudaKernel(row, request, workspace, *this);
       },
       notes);

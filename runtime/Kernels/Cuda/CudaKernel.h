@@ -16,6 +16,7 @@
 #include <string_view>
 
 #include "runtime/Device/Cuda/CudaApi.h"
+#include "runtime/Device/Cuda/CudnnHandle.h"
 #include "runtime/Kernels/LibraryKernel.h"
 
 namespace qlora {
@@ -27,7 +28,12 @@ public:
   virtual const CudaDriver &driver() const = 0;
   virtual const CublasLt &blas() const = 0;
   virtual cublasLtHandle_t blasHandle() const = 0;
+  /// A handle of cuDNN for this device, made when it is first asked for;
+  /// kUnavailable, each time, where there is none.
+  virtual StatusOr<const CudnnHandle *> cudnn() = 0;
   virtual int multiprocessors() const = 0;
+  /// The compute capability: 90 for 9.0.
+  virtual uint32_t arch() const = 0;
   /// A __global__ function of the loaded images, by its symbol.
   virtual StatusOr<CUfunction> function(std::string_view symbol) = 0;
 };

@@ -47,6 +47,28 @@ struct CudaPanelPlan {
 /// attention_grad: rowsum(dout * out), f32 [batch, heads, length].
 Size cudaAttentionDelta(const KernelRequest &request);
 
+/// What a plan of cuDNN may need of scratch, forward, in bytes; it is a part
+/// that holds the state of its scheduler, where there is any.
+inline constexpr int64_t kCudnnForwardScratch = 4096;
+
+/// attention_grad.cudnn is not taken where it needs more than this, in bytes.
+inline constexpr int64_t kCudnnMaxGradient = int64_t(512) << 20;
+/// The scores' gradient may take so much of it.
+inline constexpr int64_t kCudnnMaxScores = int64_t(64) << 20;
+
+/// attention_grad.cudnn: scratch of ours, then cuDNN's. An engine needs either
+/// sums of dQ, dK and dV for every head of queries, or sums of dK and dV and
+/// the scores' gradient.
+struct CudnnGradientPlan {
+  Size lse = 0;     ///< f32 [batch, heads, length], where there are segments
+  Size delta = 0;   ///< f32 [batch, heads, length]
+  Size scratch = 0; ///< cuDNN's
+  Size dqSum = 0;   ///< of it, where a graph names the sum of dQ: f32 [batch,
+                    ///< heads, length, dim]
+  static CudnnGradientPlan of(const KernelRequest &request);
+  Size total() const { return lse + delta + scratch; }
+};
+
 /// head_loss and head_loss_grad over chunks of labelled rows, which are
 /// gathered. The products are bf16 where hidden and w are, and f32 otherwise:
 /// then panels of rows of w are widened. The gradient of the logits replaces

@@ -6,6 +6,7 @@
 // RUN: qlora-opt %S/../Inputs/layer.mlir --specialize-shapes="batch=2 lengths=32" --quantize-base --attach-adapters='r=4' --fuse-lora --build-train-step --fuse-accumulate --fuse-rows --bucket-gradients --lower-to-program --select-kernels | FileCheck %s
 // RUN: qlora-opt %S/../Inputs/layer.mlir --specialize-shapes="batch=2 lengths=32" --quantize-base --attach-adapters='r=4' --fuse-lora --build-train-step --fuse-accumulate --fuse-rows --bucket-gradients --lower-to-program --select-kernels=target=cuda | FileCheck %s --check-prefix=CUDA
 // RUN: qlora-opt %s --select-kernels=remarks=true 2>&1 | FileCheck %s --check-prefix=SMALL
+// RUN: qlora-opt %s --select-kernels='target=cuda remarks=true' 2>&1 | FileCheck %s --check-prefix=CUDNN
 // RUN: qlora-opt %s --select-kernels=target=cuda | FileCheck %s --check-prefix=TUNED
 // RUN: qlora-opt %s --select-kernels="target=cuda small" | FileCheck %s --check-prefix=ROOMLESS
 // RUN: not qlora-opt %s --select-kernels=target=abacus 2>&1 | FileCheck %s --check-prefix=TARGET
@@ -22,11 +23,18 @@
 // CUDA: program.launch @head_loss_grad.cuda(
 // CUDA: program.launch @clip_norm.cuda(
 
+// CUDNN: remark: attention.cudnn: q must be bf16, got f32
+// CUDNN: remark: attention.cudnn: length must be a multiple of 128, got 4
+
 // TARGET: error: 'program.launch' op no kernel of 'matmul' for target 'abacus' accepts it
 
 program.kernel @matmul attributes {op = "matmul"} {
 }
 program.kernel @accumulate attributes {op = "accumulate"} {
+}
+program.kernel @attention attributes {op = "attention"} {
+}
+program.kernel @attention_grad attributes {op = "attention_grad"} {
 }
 program.kernel @generated attributes {columns = 8, maps = [], dtypes = array<i64: 0>, strides = array<i64: 8>, groups = array<i64: 1>} {
   %0 = model.row_random {id = 0} : tensor<8xf32>
@@ -44,6 +52,20 @@ program.entry evaluate batch 1 length 4 {
   program.launch @matmul(%a, %b, %c) access [1, 1, 2] constants [4, 4, 8, 8, 8, 4, 0, 1, 4607182418800017408, 0] rows 0 label "y" {absent = array<i64: 3>, dtypes = array<i64: 0, 0, 0>}
   // SMALL: program.launch @accumulate.reference(
   program.launch @accumulate(%a, %b) access [1, 3] constants [4, 8, 8, 8] rows 0 label "sum" {absent = array<i64>, dtypes = array<i64: 0, 0>}
+  // One head of 8 in bf16: cuDNN's row, with its workspace.
+  // CUDNN: %[[W:.*]] = program.buffer workspace bytes 4096
+  // CUDNN: program.launch @attention.cudnn(%{{.*}}, %{{.*}}, %{{.*}}, %{{.*}}, %{{.*}}, %[[W]])
+  program.launch @attention(%a, %a, %a, %b, %c) access [1, 1, 1, 2, 2] constants [1, 128, 1, 1, 8, 8, 8, 8, 8, 0, 4607182418800017408, 1] rows 0 label "narrow" {absent = array<i64: 3, 6>, dtypes = array<i64: 1, 1, 1, 1, 0>}
+  // In f32 our own.
+  // CUDNN: program.launch @attention.cuda(%{{.*}}, %{{.*}}, %{{.*}}, %{{.*}}, %{{.*}})
+  program.launch @attention(%a, %a, %a, %b, %c) access [1, 1, 1, 2, 2] constants [1, 4, 1, 1, 8, 8, 8, 8, 8, 0, 4607182418800017408, 1] rows 0 label "wide" {absent = array<i64: 3, 6>, dtypes = array<i64: 0, 0, 0, 0, 0>}
+  // And for a length that cuDNN is not given.
+  // CUDNN: program.launch @attention.cuda(
+  program.launch @attention(%a, %a, %a, %b, %c) access [1, 1, 1, 2, 2] constants [1, 4, 1, 1, 8, 8, 8, 8, 8, 0, 4607182418800017408, 1] rows 0 label "short" {absent = array<i64: 3, 6>, dtypes = array<i64: 1, 1, 1, 1, 0>}
+  // cuDNN's gradient has sums of its own in the workspace.
+  // CUDNN: program.launch @attention_grad.cudnn(
+  // ROOMLESS: program.launch @attention_grad.cuda(
+  program.launch @attention_grad(%a, %a, %a, %a, %c, %a, %b, %b, %b) access [1, 1, 1, 1, 1, 1, 2, 2, 2] constants [1, 128, 1, 1, 8, 8, 8, 8, 8, 8, 8, 8, 8, 0, 4607182418800017408, 1] rows 0 label "gradient" {absent = array<i64: 3, 10>, dtypes = array<i64: 1, 1, 1, 1, 0, 1, 1, 1, 1>}
   // A generated kernel needs no choice.
   // SMALL: program.launch @generated(
   program.launch @generated(%a) access [2] constants [] rows 4 label "generated" {absent = array<i64>, dtypes = array<i64: 0>}

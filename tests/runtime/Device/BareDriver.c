@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 
-/* A driver, and a cuBLASLt, that knows its version and nothing else. */
+/* A driver, a cuBLASLt and a cuDNN that know their versions and nothing
+ * else. */
 
 #include <stddef.h>
 
 size_t cublasLtGetVersion(void) { return 10 * QLORA_DRIVER_VERSION; }
+
+size_t cudnnGetVersion(void) { return QLORA_CUDNN_VERSION; }
 
 int cuDriverGetVersion(int *version) {
   *version = QLORA_DRIVER_VERSION;

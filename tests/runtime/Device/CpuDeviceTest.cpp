@@ -30,8 +30,13 @@ void *operator new(size_t bytes) {
     throw std::bad_alloc();
   return memory;
 }
-void operator delete(void *memory) noexcept { std::free(memory); }
-void operator delete(void *memory, size_t) noexcept { std::free(memory); }
+// Not inlined: the compiler would take free for the end of another's memory.
+[[gnu::noinline]] void operator delete(void *memory) noexcept {
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete(void *memory, size_t) noexcept {
+  std::free(memory);
+}
 #endif
 
 namespace qlora {
@@ -232,6 +237,21 @@ TEST_F(CpuDeviceTest, RunsLibraryKernels) {
   ASSERT_TRUE(status.isOk()) << status.message();
   for (size_t i = 0; i < 16; ++i)
     EXPECT_EQ(floats(kDemoGradient)[i], static_cast<float>(i));
+}
+
+TEST_F(CpuDeviceTest, LeavesDisabledKernelsOut) {
+  tables.kernels[1] = libraryKernel("accumulate.reference", 2, 4);
+  tables.constants.insert(tables.constants.end(), {1, 16, 16, 16});
+  tables.launches[1] = {"demo/accumulate", 1, 1, 4, 0, 0};
+  tables.operands[5] = tables.operands[0];
+  auto loaded = tables.load();
+  ASSERT_TRUE(loaded.isOk());
+  DeviceOptions options;
+  options.disabledKernels = {"accumulate.reference"};
+  device = std::move(createDevice("cpu", options)).value();
+  // It is the op's only row.
+  EXPECT_HAS(device->load(*loaded, nullptr).message(),
+             "accumulate.reference: switched off by --disable-kernels");
 }
 
 TEST_F(CpuDeviceTest, RefusesOperandsThatAKernelWouldOverrun) {

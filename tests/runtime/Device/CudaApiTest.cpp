@@ -3,6 +3,7 @@
 // What a machine without a usable NVIDIA library is told.
 
 #include "runtime/Device/Cuda/CudaApi.h"
+#include "runtime/Device/Cuda/CudnnApi.h"
 
 #include <gtest/gtest.h>
 
@@ -41,6 +42,21 @@ TEST(CudaApi, SaysThatCublasIsMissing) {
   const char *old[] = {QLORA_OLD_DRIVER};
   EXPECT_HAS(CublasLt::openFirst(old).status().message(),
              "is cuBLAS 11.8, but 12.0 is needed; install cuBLAS 12 or 13");
+}
+
+TEST(CudaApi, SaysThatCudnnIsMissing) {
+  const auto refused = [](const char *file) {
+    const Status status = Cudnn::openFile(file).status();
+    EXPECT_EQ(status.code(), StatusCode::kUnavailable);
+    EXPECT_EQ(status.message().find('\n'), std::string::npos);
+    return std::string(status.message());
+  };
+  EXPECT_HAS(refused("libqlora-no-cudnn.so.9"),
+             "no cuDNN here: libqlora-no-cudnn.so.9");
+  EXPECT_HAS(refused(QLORA_OLD_DRIVER),
+             "is cuDNN 9.5, but 9.19 is needed; install cuDNN 9");
+  EXPECT_HAS(refused(QLORA_BARE_DRIVER),
+             "has no cudnnGetLastErrorString; update it");
 }
 
 TEST(CudaApi, NamesStatusesOfCublas) {

@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: MIT
+
+// The forward and the backward composition.
+
+#include "runtime/Kernels/Cuda/CudnnAttentionGraph.h"
+
+namespace qlora {
+
+using Tensor = CudnnGraph::Tensor;
+using Shape = CudnnGraph::Shape;
+namespace operand = cudnn_operand;
+namespace pointwise = cudnn_pointwise;
+using cudnn_data::kBFloat16;
+using cudnn_data::kBoolean;
+using cudnn_data::kFloat;
+using cudnn_data::kInt32;
+
+CudnnAttentionShape CudnnAttentionShape::of(const KernelRequest &r) {
+  CudnnAttentionShape shape = {};
+  shape.batch = r.constant("batch");
+  shape.length = r.constant("length");
+  shape.heads = r.constant("heads");
+  shape.keyHeads = r.constant("kv_heads");
+  shape.dim = r.constant("dim");
+  shape.window = r.constant("window");
+  shape.ldq = r.constant("ldq");
+  shape.ldk = r.constant("ldk");
+  shape.ldv = r.constant("ldv");
+  shape.ldo = r.constant("ldo");
+  shape.hasSegments = r.dtype("segments").has_value();
+  if (r.op->name == "attention_grad") {
+    shape.lddo = r.constant("lddo");
+    shape.lddq = r.constant("lddq");
+    shape.lddk = r.constant("lddk");
+    shape.lddv = r.constant("lddv");
+  }
+  return shape;
+}
+
+namespace {
+/// What both directions share: shapes, and the scores with their masks.
+class AttentionGraph {
+public:
+  AttentionGraph(const CudnnTarget &target, const CudnnAttentionShape &s)
+      : graph(target), s(s), scale(graph.value(operand::kScale)),
+        q(graph.operand(operand::kQ, kBFloat16, rows(s.heads, s.ldq))),
+        kTransposed(graph.operand(operand::kK, kBFloat16,
+                                  transposed(rows(s.keyHeads, s.ldk)))) {}
+
+  void forward();
+  void backward(CudnnDqSum dqSum);
+
+  CudnnGraph graph;
+
+private:
+  /// [batch, length, count * dim] with row stride `ld`, by heads.
+  Shape rows(int64_t count, int64_t ld) const {
+    return {{s.batch, count, s.length, s.dim}, {s.length * ld, s.dim, ld, 1}};
+  }
+  /// Without gaps, head by head.
+  Shape packed(int64_t width) const {
+    return {{s.batch, s.heads, s.length, width},
+            {s.heads * s.length * width, s.length * width, width, 1}};
+  }
+  Shape scores() const { return packed(s.length); }
+  static Shape transposed(Shape shape) {
+    std::swap(shape.dimensions[2], shape.dimensions[3]);
+    std::swap(shape.strides[2], shape.strides[3]);
+    return shape;
+  }
+  /// Scores by query and key, stored as by key and query.
+  Shape turned() const {
+    Shape shape = scores();
+    std::swap(shape.strides[2], shape.strides[3]);
+    return shape;
+  }
+
+  Tensor compute(int mode, std::initializer_list<Tensor> x, const Shape &shape,
+                 int type = kFloat) {
+    Tensor y = graph.intermediate(type, shape);
+    graph.pointwise(mode, x, y);
+    return y;
+  }
+  Tensor reduced(int reduction, Tensor x) {
+    Tensor y = graph.intermediate(kFloat, packed(1));
+    graph.reduce(reduction, x, y);
+    return y;
+  }
+  Tensor index(int64_t axis) {
+    Tensor y = graph.intermediate(kInt32, scores());
+    graph.pointwise(pointwise::kIndex, {y0}, y, kFloat, axis);
+    return y;
+  }
+  /// x where `left` compares to `right`, and kMasked elsewhere.
+  Tensor where(int comparison, Tensor left, Tensor right, Tensor x);
+  Tensor maskSegments(Tensor x);
+  Tensor maskBand(Tensor x);
+  Tensor scaledScores();
+  void gradientOf(Tensor turnedScores, Tensor by, int64_t id, int64_t ld);
+  void gradientOfQueries(Tensor scoreGradient, CudnnDqSum dqSum);
+  Tensor delta(Tensor dout);
+
+  const CudnnAttentionShape &s;
+  Tensor scale, q, kTransposed;
+  Tensor masked = nullptr;
+  Tensor y0 = nullptr; ///< the scores that positions are counted in
+};
+} // namespace
+
+Tensor AttentionGraph::where(int comparison, Tensor left, Tensor right,
+                             Tensor x) {
+  if (!masked)
+    masked = graph.value(operand::kMasked);
+  Tensor predicate = graph.intermediate(kBoolean, scores());
+  graph.pointwise(comparison, {left, right}, predicate, kBoolean);
+  return compute(pointwise::kSelect, {x, masked, predicate}, scores());
+}
+
+Tensor AttentionGraph::maskSegments(Tensor x) {
+  if (!s.hasSegments)
+    return x;
+  y0 = x;
+  const Shape byQuery = {{s.batch, 1, s.length, 1}, {s.length, s.length, 1, 1}};
+  const Shape byKey = {{s.batch, 1, 1, s.length},
+                       {s.length, s.length, s.length, 1}};
+  Tensor ofQuery = graph.operand(operand::kQuerySegments, kInt32, byQuery);
+  Tensor ofKey = graph.operand(operand::kKeySegments, kInt32, byKey);
+  Tensor query = index(2);
+  Tensor left = graph.intermediate(kInt32, scores());
+  Tensor right = graph.intermediate(kInt32, scores());
+  graph.pointwise(pointwise::kAdd, {query, ofQuery}, left, kInt32);
+  graph.pointwise(pointwise::kAdd, {query, ofKey}, right, kInt32);
+  return where(pointwise::kEqual, left, right, x);
+}
+
+Tensor AttentionGraph::maskBand(Tensor x) {
+  y0 = x;
+  Tensor query = index(2), key = index(3);
+  x = where(pointwise::kGreaterOrEqual, query, key, x);
+  if (s.window == 0)
+    return x;
+  y0 = x;
+  query = index(2);
+  Tensor end = compute(pointwise::kAdd,
+                       {index(3), graph.value(operand::kWindow)}, scores());
+  return where(pointwise::kGreater, end, query, x);
+}
+
+Tensor AttentionGraph::scaledScores() {
+  Tensor product = graph.intermediate(kFloat, scores());
+  graph.matmul(q, kTransposed, product);
+  return compute(pointwise::kMultiply, {product, scale}, scores());
+}
+
+void AttentionGraph::forward() {
+  Tensor v = graph.operand(operand::kV, kBFloat16, rows(s.keyHeads, s.ldv));
+  Tensor out = graph.operand(operand::kOut, kBFloat16, rows(s.heads, s.ldo));
+  Tensor lse = graph.operand(operand::kLse, kFloat, packed(1));
+  Tensor x = maskBand(maskSegments(scaledScores()));
+  Tensor maximum = reduced(cudnn_reduce::kMaximum, x);
+  x = compute(pointwise::kSubtract, {x, maximum}, scores());
+  x = compute(pointwise::kExponential, {x}, scores());
+  Tensor sum = reduced(cudnn_reduce::kSum, x);
+  Tensor logarithm = compute(pointwise::kLogarithm, {sum}, packed(1));
+  graph.pointwise(pointwise::kAdd, {maximum, logarithm}, lse);
+  x = compute(pointwise::kDivide, {x, sum}, scores(), kBFloat16);
+  graph.matmul(x, v, out);
+}
+
+/// rowsum(dout * out), as an operand in memory.
+Tensor AttentionGraph::delta(Tensor dout) {
+  Tensor out = graph.operand(operand::kOut, kBFloat16, rows(s.heads, s.ldo));
+  Tensor product = compute(pointwise::kMultiply, {dout, out}, packed(s.dim));
+  Tensor sum = reduced(cudnn_reduce::kSum, product);
+  Tensor stored = graph.operand(operand::kDelta, kFloat, packed(1));
+  graph.pointwise(pointwise::kMultiply, {sum, graph.value(operand::kOne)},
+                  stored);
+  return stored;
+}
+
+/// dK and dV: the turned scores times `by`, added up over the queries' heads.
+void AttentionGraph::gradientOf(Tensor x, Tensor by, int64_t id, int64_t ld) {
+  Tensor narrow = graph.intermediate(kBFloat16, turned());
+  graph.reshape(x, narrow);
+  Tensor result = graph.operand(id, kBFloat16, rows(s.keyHeads, ld));
+  if (s.heads == s.keyHeads)
+    return graph.matmul(narrow, by, result);
+  Tensor ofHeads = graph.intermediate(kBFloat16, packed(s.dim));
+  graph.matmul(narrow, by, ofHeads);
+  graph.reduce(cudnn_reduce::kSum, ofHeads, result);
+}
+
+void AttentionGraph::gradientOfQueries(Tensor x, CudnnDqSum dqSum) {
+  Tensor k = graph.intermediate(kBFloat16, rows(s.keyHeads, s.ldk));
+  graph.reshape(kTransposed, k);
+  Tensor dq = graph.operand(operand::kDq, kBFloat16, rows(s.heads, s.lddq));
+  if (dqSum == CudnnDqSum::kScores)
+    return graph.matmul(x, k, dq);
+  Tensor sum = graph.operand(operand::kDqSum, kFloat, packed(s.dim));
+  graph.matmul(x, k, sum);
+  graph.pointwise(pointwise::kIdentity, {sum}, dq);
+}
+
+void AttentionGraph::backward(CudnnDqSum dqSum) {
+  Tensor dout = graph.operand(operand::kDout, kBFloat16, rows(s.heads, s.lddo));
+  Tensor vTransposed = graph.operand(operand::kV, kBFloat16,
+                                     transposed(rows(s.keyHeads, s.ldv)));
+  Tensor lse = graph.operand(operand::kLse, kFloat, packed(1));
+  Tensor rowSum = delta(dout);
+  Tensor x = maskSegments(scaledScores());
+  x = maskBand(compute(pointwise::kSubtract, {x, lse}, scores()));
+  Tensor p = compute(pointwise::kExponential, {x}, scores());
+  gradientOf(p, dout, operand::kDv, s.lddv);
+  x = graph.intermediate(kFloat, scores());
+  graph.matmul(dout, vTransposed, x);
+  x = compute(pointwise::kSubtract, {x, rowSum}, scores());
+  x = compute(pointwise::kMultiply, {x, p}, scores());
+  x = compute(pointwise::kMultiply, {x, scale}, scores());
+  gradientOf(x, q, operand::kDk, s.lddk);
+  gradientOfQueries(x, dqSum);
+}
+
+CudnnGraph cudnnAttentionGraph(const CudnnTarget &target,
+                               const CudnnAttentionShape &shape) {
+  AttentionGraph attention(target, shape);
+  attention.forward();
+  return std::move(attention.graph);
+}
+
+CudnnGraph cudnnAttentionGradientGraph(const CudnnTarget &target,
+                                       const CudnnAttentionShape &shape,
+                                       CudnnDqSum dqSum) {
+  AttentionGraph attention(target, shape);
+  attention.backward(dqSum);
+  return std::move(attention.graph);
+}
+
+// Plans -----------------------------------------------------------------------
+
+namespace {
+/// An engine whose blocks add to dQ in one order, so that it needs memory in
+/// proportion to length only; and the graph that it takes. Engine and knobs
+/// are those that cudnn-frontend 1.32 asks for.
+struct OrderedEngine {
+  CudnnEngine engine;
+  CudnnDqSum dqSum;
+};
+} // namespace
+
+static CudnnEngine tiledEngine(int64_t index, int64_t tileM, int64_t tileN,
+                               int64_t stages) {
+  using namespace cudnn_engine;
+  return {index,
+          {{kTileM, tileM},
+           {kTileN, tileN},
+           {kKernelConfig, 2},
+           {kStreamK, 0},
+           {kTileCgaM, 0},
+           {kStages, stages}}};
+}
+
+static std::optional<OrderedEngine> orderedEngine(uint32_t arch,
+                                                  size_t version) {
+  using namespace cudnn_engine;
+  if (arch == 90 && version >= 92500)
+    return OrderedEngine{tiledEngine(6, 2, 1, 4), CudnnDqSum::kMemory};
+  if (arch / 10 != 10)
+    return std::nullopt;
+  if (version >= 92300)
+    return OrderedEngine{tiledEngine(5, 3, 2, 2), CudnnDqSum::kScores};
+  return OrderedEngine{{5, {{kKernelConfig, 31}, {kStages, 2}}},
+                       CudnnDqSum::kScores};
+}
+
+StatusOr<CudnnAttentionPlan>
+planCudnnAttention(const CudnnTarget &target, const CudnnAttentionShape &shape,
+                   uint64_t scratchBytes) {
+  CudnnGraph graph = cudnnAttentionGraph(target, shape);
+  QLORA_ASSIGN_OR_RETURN(CudnnPlan plan,
+                         graph.plan(std::nullopt, scratchBytes));
+  return CudnnAttentionPlan{std::move(graph), std::move(plan)};
+}
+
+StatusOr<CudnnAttentionPlan>
+planCudnnAttentionGradient(const CudnnTarget &target, uint32_t arch,
+                           const CudnnAttentionShape &shape,
+                           uint64_t scratchBytes, uint64_t dqSumBytes) {
+  const auto plan = [&](CudnnDqSum dqSum,
+                        const std::optional<CudnnEngine> &engine)
+      -> StatusOr<CudnnAttentionPlan> {
+    const bool hasSum = dqSum == CudnnDqSum::kMemory;
+    CudnnGraph graph = cudnnAttentionGradientGraph(target, shape, dqSum);
+    QLORA_ASSIGN_OR_RETURN(
+        CudnnPlan made,
+        graph.plan(engine, scratchBytes - (hasSum ? dqSumBytes : 0)));
+    return CudnnAttentionPlan{std::move(graph), std::move(made), dqSum};
+  };
+  if (auto ordered = orderedEngine(arch, target.api.getVersion())) {
+    auto made = plan(ordered->dqSum, ordered->engine);
+    // Another engine for the same graph need not add in order.
+    const bool isOnly = ordered->dqSum == CudnnDqSum::kScores;
+    if (made.isOk() || isOnly ||
+        made.status().code() != StatusCode::kUnavailable)
+      return made;
+  }
+  return plan(CudnnDqSum::kScores, std::nullopt);
+}
+
+} // namespace qlora

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: MIT
+
+// Attention as cuDNN's fused engines recognise it: the composition of
+// cudnn-frontend's SDPA, with one mask more. A query and a key of different
+// segments are told apart inside the kernel, from the ids themselves:
+//
+//   scores = scale Q K^T
+//   masked where key > query, where key + window <= query,
+//       and where query + segment(query) != query + segment(key)
+//
+// (The sums with the query's position are there because an engine compares
+// only what it has computed.) A query of segment 0 attends to its like here;
+// what the op says of padding is done around the graph (CudnnAttention.cpp).
+//
+// Plans for these graphs were built and looked at without a card
+// (tests/runtime/CudnnPlan). None has run on one yet.
+
+#ifndef QLORA_RUNTIME_KERNELS_CUDA_CUDNNATTENTIONGRAPH_H
+#define QLORA_RUNTIME_KERNELS_CUDA_CUDNNATTENTIONGRAPH_H
+
+#include "runtime/Kernels/Cuda/CudnnGraph.h"
+#include "runtime/Kernels/KernelTable.h"
+
+namespace qlora {
+
+/// The shape of attention or attention_grad; row strides in elements.
+struct CudnnAttentionShape {
+  int64_t batch, length, heads, keyHeads, dim, window;
+  int64_t ldq, ldk, ldv, ldo;
+  int64_t lddo, lddq, lddk, lddv; ///< 0 without the gradient
+  bool hasSegments;
+
+  static CudnnAttentionShape of(const KernelRequest &request);
+};
+
+/// Ids of the operands of both graphs.
+namespace cudnn_operand {
+enum : int64_t {
+  kQ = 1,
+  kK,
+  kV,
+  kOut,
+  kLse,
+  kQuerySegments, ///< both are the op's `segments`
+  kKeySegments,
+  kDout,
+  kDq,
+  kDk,
+  kDv,
+  kDelta, ///< f32 [batch, heads, length, 1], scratch
+  kDqSum, ///< f32 [batch, heads, length, dim], scratch
+  // Values, on the host.
+  kScale,
+  kMasked,
+  kWindow,
+  kOne,
+};
+} // namespace cudnn_operand
+
+/// How the graph of the gradient says dQ: as the product of the scores'
+/// gradient, or by way of kDqSum, to which blocks add that run at the same
+/// time. Engines that heuristics offer store the scores' gradient for the
+/// first (length^2 bf16 numbers a head); for the second they add as blocks
+/// come, which is not deterministic, and no note of theirs says so. The second
+/// is only asked of an engine that adds in one order.
+enum class CudnnDqSum { kScores, kMemory };
+
+CudnnGraph cudnnAttentionGraph(const CudnnTarget &target,
+                               const CudnnAttentionShape &shape);
+CudnnGraph cudnnAttentionGradientGraph(const CudnnTarget &target,
+                                       const CudnnAttentionShape &shape,
+                                       CudnnDqSum dqSum);
+
+/// A plan and the graph that it was made of.
+struct CudnnAttentionPlan {
+  CudnnGraph graph;
+  CudnnPlan plan;
+  CudnnDqSum dqSum = CudnnDqSum::kScores; ///< of a gradient
+};
+
+StatusOr<CudnnAttentionPlan>
+planCudnnAttention(const CudnnTarget &target, const CudnnAttentionShape &shape,
+                   uint64_t scratchBytes);
+
+/// For a card of compute capability `arch` (90: 9.0): by an engine whose
+/// blocks add to dQ in one order, where that card and version have one, and
+/// else by one that stores the scores' gradient. kDqSum, where the graph has
+/// it, takes `dqSumBytes` of `scratchBytes`.
+StatusOr<CudnnAttentionPlan>
+planCudnnAttentionGradient(const CudnnTarget &target, uint32_t arch,
+                           const CudnnAttentionShape &shape,
+                           uint64_t scratchBytes, uint64_t dqSumBytes);
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_KERNELS_CUDA_CUDNNATTENTIONGRAPH_H

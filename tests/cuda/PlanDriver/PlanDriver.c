@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: MIT
+
+// A libcuda.so.1 that takes any code and runs none: what cuDNN needs to
+// compile a plan for a described device where no card is. cuDNN looks the
+// functions up by name and, planning, uses the loading of code only.
+
+enum { kSuccess = 0, kNoDevice = 100 };
+
+// A loaded library, its kernel and its function are all the code itself.
+int cuLibraryLoadData(void **library, const void *code) {
+  *library = (void *)code;
+  return kSuccess;
+}
+int cuLibraryGetKernel(void **kernel, void *library) {
+  *kernel = library;
+  return kSuccess;
+}
+int cuKernelGetFunction(void **function, void *kernel) {
+  *function = kernel;
+  return kSuccess;
+}
+int cuLibraryUnload(void *library) { return library ? kSuccess : 1; }
+int cuKernelSetAttribute(void) { return kSuccess; }
+int cuKernelGetAttribute(int *value) {
+  *value = 0;
+  return kSuccess;
+}
+
+int cuDriverGetVersion(int *version) {
+  *version = 13000;
+  return kSuccess;
+}
+int cuGetErrorName(int error, const char **text) {
+  *text = error == kNoDevice ? "CUDA_ERROR_NO_DEVICE" : "an error";
+  return kSuccess;
+}
+int cuGetErrorString(int error, const char **text) {
+  return cuGetErrorName(error, text);
+}
+
+// There is no device.
+int cuInit(unsigned flags) { return flags ? 1 : kNoDevice; }
+int cuDeviceGetCount(int *count) {
+  *count = 0;
+  return kSuccess;
+}
+#define NO_DEVICE(Name)                                                        \
+  int Name(void) { return kNoDevice; }
+NO_DEVICE(cuCtxGetCurrent)
+NO_DEVICE(cuCtxGetLimit)
+NO_DEVICE(cuCtxPopCurrent)
+NO_DEVICE(cuCtxPushCurrent)
+NO_DEVICE(cuDeviceGet)
+NO_DEVICE(cuLaunchCooperativeKernel)
+NO_DEVICE(cuLaunchKernel)
+NO_DEVICE(cuLaunchKernelEx)
+NO_DEVICE(cuLibraryLoadFromFile)
+NO_DEVICE(cuLinkAddData)
+NO_DEVICE(cuLinkComplete)
+NO_DEVICE(cuLinkCreate)
+NO_DEVICE(cuLinkDestroy)
+NO_DEVICE(cuOccupancyMaxPotentialClusterSize)
+NO_DEVICE(cuStreamGetCtx)
+NO_DEVICE(cuThreadExchangeStreamCaptureMode)

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: MIT
+
+// Which plans cuDNN makes for our attention graphs, on described devices: it
+// compiles them, and no card is needed because none is run. Skipped where
+// cuDNN is absent.
+
+#include "runtime/Kernels/Cuda/CudnnAttentionGraph.h"
+#include "runtime/Kernels/Requests/CudaWorkspaces.h"
+
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <bit>
+
+#include <nlohmann/json.hpp>
+
+namespace qlora {
+namespace {
+
+struct Card {
+  uint32_t arch;
+  int multiprocessors, sharedBytes;
+};
+constexpr Card kCards[] = {
+    {80, 108, 166912}, {90, 132, 232448}, {100, 148, 232448}};
+
+/// What cuDNN asks of a device, in its own names.
+std::string describe(const Card &card) {
+  return nlohmann::json{{"deviceVer", 10 * card.arch},
+                        {"multiProcessorCount", card.multiprocessors},
+                        {"maxGridSize", {2147483647, 65535, 65535}},
+                        {"maxBlockSize", {1024, 1024, 64}},
+                        {"regsPerBlock", 65536},
+                        {"warpSize", 32},
+                        {"maxSharedMemoryPerBlock", 49152},
+                        {"maxSharedMemoryPerBlockOptin", card.sharedBytes},
+                        {"reservedSharedMemoryPerBlock", 1024},
+                        {"maxRegistersPerSM", 65536},
+                        {"maxCtasPerSM", 32},
+                        {"maxThreadsPerBlock", 1024},
+                        {"maxThreadsPerSM", 2048},
+                        {"pciDeviceId", 0},
+                        {"isTccDriver", 0},
+                        {"supportCoopLaunch", 1},
+                        {"smClockRateKHz", 1980000},
+                        {"memClockRateKHz", 2619000},
+                        {"l2CacheSize", 52428800},
+                        {"deviceName", "described"},
+                        {"totalGlobalMem", uint64_t{80} << 30},
+                        {"cudaDeviceId", 0},
+                        {"driverVer", 13000}}
+      .dump();
+}
+
+struct Case {
+  int64_t batch, length, heads, keyHeads, dim, window;
+  bool hasSegments;
+};
+
+std::ostream &operator<<(std::ostream &out, const Case &c) {
+  return out << "B" << c.batch << " T" << c.length << " H" << c.heads << "/"
+             << c.keyHeads << " D" << c.dim << " window " << c.window
+             << (c.hasSegments ? " segments" : "");
+}
+
+/// q, k and v are columns of one matrix, as the compiler makes them.
+KernelRequest requestOf(const char *op, const Case &c) {
+  KernelRequest request{findKernelOp(op), {}, {}};
+  for (const KernelOperand &operand : request.op->operands)
+    request.dtypes.push_back(
+        operand.name == "segments"
+            ? (c.hasSegments ? std::optional(QLORA_DTYPE_I32) : std::nullopt)
+        : operand.name == "lse"       ? std::optional(QLORA_DTYPE_F32)
+        : operand.name == "workspace" ? std::optional(QLORA_DTYPE_U8)
+                                      : std::optional(QLORA_DTYPE_BF16));
+  const int64_t width = (c.heads + 2 * c.keyHeads) * c.dim;
+  const std::map<std::string, int64_t> constants = {
+      {"batch", c.batch},
+      {"length", c.length},
+      {"heads", c.heads},
+      {"kv_heads", c.keyHeads},
+      {"dim", c.dim},
+      {"window", c.window},
+      {"scale", std::bit_cast<int64_t>(0.125)},
+      {"slots", 1}};
+  for (const std::string &name : request.op->constants) {
+    const auto found = constants.find(name);
+    request.constants.push_back(found == constants.end() ? width
+                                                         : found->second);
+  }
+  return request;
+}
+
+class CudnnPlans : public testing::TestWithParam<Card> {
+protected:
+  void SetUp() override {
+    // cuDNN finds this by its name when it looks for a driver.
+    ASSERT_TRUE(dlopen(QLORA_PLAN_DRIVER, RTLD_NOW | RTLD_GLOBAL)) << dlerror();
+    auto opened = Cudnn::open();
+    if (!opened.isOk())
+      GTEST_SKIP() << opened.status().message();
+    cudnn = *opened;
+    const std::string text = describe(GetParam());
+    device.emplace(*cudnn, cudnn_descriptor::kDeviceProperties, "a device");
+    device->set(cudnn_attribute::kDeviceJson, cudnn_type::kChar,
+                std::span<const char>(text));
+    const Status described = device->finish();
+    ASSERT_TRUE(described.isOk()) << described.message();
+  }
+
+  StatusOr<CudnnAttentionPlan> plan(const Case &c) {
+    const KernelRequest request = requestOf("attention", c);
+    EXPECT_EQ(findKernelRow("attention.cudnn")->reject(request), std::nullopt);
+    return planCudnnAttention({*cudnn, nullptr, device->get()},
+                              CudnnAttentionShape::of(request),
+                              requests::kCudnnForwardScratch);
+  }
+  StatusOr<CudnnAttentionPlan> planGradient(const Case &c) {
+    const KernelRequest request = requestOf("attention_grad", c);
+    EXPECT_EQ(findKernelRow("attention_grad.cudnn")->reject(request),
+              std::nullopt);
+    const auto bytes = requests::CudnnGradientPlan::of(request);
+    return planCudnnAttentionGradient(
+        {*cudnn, nullptr, device->get()}, GetParam().arch,
+        CudnnAttentionShape::of(request), bytes.scratch.bytes(),
+        bytes.dqSum.bytes());
+  }
+  void expectPlan(const StatusOr<CudnnAttentionPlan> &plan) {
+    EXPECT_TRUE(plan.isOk()) << plan.status().message();
+  }
+
+  const Cudnn *cudnn = nullptr;
+  std::optional<CudnnObject> device;
+};
+
+TEST_P(CudnnPlans, Forward) {
+  for (const Case &c : {Case{2, 2048, 32, 8, 128, 0, true},
+                        {1, 70016, 32, 8, 128, 0, true},
+                        {1, 384, 9, 3, 64, 100, true},
+                        {2, 128, 4, 2, 80, 0, false},
+                        {1, 256, 8, 8, 256, 0, true}}) {
+    SCOPED_TRACE(c);
+    expectPlan(plan(c));
+  }
+}
+
+TEST_P(CudnnPlans, GradientOfShortSequences) {
+  expectPlan(planGradient({2, 384, 9, 3, 64, 0, false}));
+  expectPlan(planGradient({1, 128, 4, 4, 80, 20, false}));
+}
+
+/// Only Hopper's engines take a mask that they do not know.
+TEST_P(CudnnPlans, GradientWithSegments) {
+  const auto made = planGradient({2, 384, 9, 3, 64, 100, true});
+  if (GetParam().arch == 90)
+    return expectPlan(made);
+  if (!made.isOk()) {
+    EXPECT_EQ(made.status().code(), StatusCode::kUnavailable)
+        << made.status().message();
+  }
+}
+
+/// Where an engine adds in order, the memory does not grow with length^2.
+TEST_P(CudnnPlans, GradientOfLongSequences) {
+  const bool isHopper = GetParam().arch == 90;
+  const Case c = {2, 2048, 32, 8, 128, 0, isHopper};
+  const auto made = planGradient(c);
+  if (GetParam().arch == 100 || (isHopper && cudnn->getVersion() >= 92500))
+    return expectPlan(made);
+  ASSERT_FALSE(made.isOk());
+  EXPECT_EQ(made.status().code(), StatusCode::kUnavailable);
+  EXPECT_NE(made.status().message().find("needs a workspace of"),
+            std::string::npos)
+      << made.status().message();
+}
+
+INSTANTIATE_TEST_SUITE_P(Cards, CudnnPlans, testing::ValuesIn(kCards),
+                         [](const auto &info) {
+                           return "sm_" + std::to_string(info.param.arch);
+                         });
+
+} // namespace
+} // namespace qlora

@@ -201,6 +201,17 @@ static Work decodeWork(const KernelRequest &r) {
   return work;
 }
 
+static Work quantizeWork(const KernelRequest &r) {
+  const double elements = double(r.constant("elements"));
+  return rowWork(bytesOf(elements, *r.dtype("x")) + elements / 2 +
+                     4 * elements / double(r.constant("block")),
+                 0);
+}
+
+static Work quantizeScalesWork(const KernelRequest &r) {
+  return rowWork(2 * 4 * double(r.constant("blocks")), 0);
+}
+
 static AttentionShape attentionShape(const KernelRequest &r) {
   return {r.constant("batch"),    r.constant("length"), r.constant("heads"),
           r.constant("kv_heads"), r.constant("dim"),    r.constant("window")};
@@ -281,6 +292,8 @@ static constexpr KernelWorkRow kRows[] = {
     {"matmul", WorkCategory::kGemm, matmulWork},
     {"panel_matmul", WorkCategory::kGemm, panelMatmulWork},
     {"decode", WorkCategory::kDecode, decodeWork},
+    {"quantize", WorkCategory::kRows, quantizeWork},
+    {"quantize_scales", WorkCategory::kRows, quantizeScalesWork},
     {"attention", WorkCategory::kAttention, attentionForwardWork},
     {"attention_grad", WorkCategory::kAttention, attentionBackwardWork},
     {"head_loss", WorkCategory::kHead, headLossWork},

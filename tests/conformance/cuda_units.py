@@ -5,8 +5,9 @@
 
 Every file of runtime/Kernels/Cuda/Device compiles for each architecture of the
 default of --cuda-arch, and to PTX for the lowest, without a warning, and ptxas
-reports neither spills nor a stack frame. In the PTX of Decode.cu no product and sum are fused: nvcc
-contracts by default, and a decoded number must have the CPU's bits.
+reports neither spills nor a stack frame. In the PTX of Decode.cu and
+Quantize.cu no product and sum are fused: nvcc contracts by default, and what is
+decoded or quantised must have the CPU's bits.
 
 What was compiled once is remembered in the folder CACHE by the hash of all
 texts, the compiler and the flags. Exits with 77 where nvcc is missing.
@@ -24,6 +25,9 @@ ARCHS = ("80", "89", "90", "100", "120")
 FLAGS = ("-std=c++20", "-O3", "-Werror", "all-warnings", "-Xptxas", "-v")
 DEVICE = "runtime/Kernels/Cuda/Device"
 SKIPPED = 77
+# Units with the CPU's bits, and the operations that give them.
+ROUNDED = {"Decode.cu": ("mul.rn.f32", "add.rn.f32"),
+           "Quantize.cu": ("mul.rn.f32", "add.rn.f32", "div.rn.f32")}
 
 
 def find_nvcc():
@@ -71,14 +75,14 @@ def check_registers(unit, arch, report):
     return errors
 
 
-def check_roundings(ptx):
-    """Decode.cu: the scale's product and sum, the number's product."""
+def check_roundings(unit, ptx):
+    """Products, sums and quotients are rounded on their own."""
     errors = []
-    if re.search(r"\bfma\.\w+(\.ftz)?\.f32", ptx):
-        errors.append("Decode.cu: a product and a sum of f32 are fused")
-    for operation in ("mul.rn.f32", "add.rn.f32"):
+    if re.search(r"\bfma\.\w+(\.ftz)?\.f(32|64)", ptx):
+        errors.append(f"{unit}: a product and a sum are fused")
+    for operation in ROUNDED[unit]:
         if operation not in ptx:
-            errors.append(f"Decode.cu: no {operation} in its PTX")
+            errors.append(f"{unit}: no {operation} in its PTX")
     return errors
 
 
@@ -102,9 +106,9 @@ def main():
                                       "-arch=sm_" + arch)
                 errors += check_registers(unit, arch, report)
             compile_unit(nvcc, root, unit, output, "-ptx", "-arch=compute_80")
-            if unit == "Decode.cu":
+            if unit in ROUNDED:
                 with open(output, encoding="utf-8") as file:
-                    errors += check_roundings(file.read())
+                    errors += check_roundings(unit, file.read())
     if errors:
         sys.exit("\n".join(errors))
     os.makedirs(cache, exist_ok=True)

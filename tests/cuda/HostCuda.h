@@ -197,13 +197,20 @@ T atomicCAS(T *p, U compare, V value) {
 }
 
 // Numbers --------------------------------------------------------------------
-// Roundings are explicit: the text is compiled with -ffp-contract=off.
+// Roundings are explicit: the text is compiled with -ffp-contract=off. A NaN
+// that f32 arithmetic makes on a card has its own bits, whatever the operands
+// were.
 
-inline float __fadd_rn(float a, float b) { return a + b; }
-inline float __fsub_rn(float a, float b) { return a - b; }
-inline float __fmul_rn(float a, float b) { return a * b; }
-inline float __fdiv_rn(float a, float b) { return a / b; }
-inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
+inline float qlora_host_result(float a) {
+  return a == a ? a : __builtin_bit_cast(float, 0x7fffffffu);
+}
+inline float __fadd_rn(float a, float b) { return qlora_host_result(a + b); }
+inline float __fsub_rn(float a, float b) { return qlora_host_result(a - b); }
+inline float __fmul_rn(float a, float b) { return qlora_host_result(a * b); }
+inline float __fdiv_rn(float a, float b) { return qlora_host_result(a / b); }
+inline float __fmaf_rn(float a, float b, float c) {
+  return qlora_host_result(fmaf(a, b, c));
+}
 inline float __fsqrt_rn(float a) { return sqrtf(a); }
 inline float __frcp_rn(float a) { return 1.0f / a; }
 inline float __frsqrt_rn(float a) { return float(1.0 / sqrt(double(a))); }

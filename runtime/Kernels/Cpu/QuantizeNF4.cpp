@@ -5,7 +5,7 @@
 
 #include "runtime/Kernels/Cpu/QuantizeNF4.h"
 
-#include "runtime/Kernels/Math/NF4Scales.h"
+#include "runtime/Kernels/Math/NF4Quantize.h"
 
 #include <algorithm>
 #include <bit>
@@ -17,33 +17,18 @@
 
 namespace qlora {
 
-/// What bitsandbytes raises a block's absmax to before it divides by it. A
-/// denormal, so that only an all-zero block changes.
-static constexpr float kSmallestAbsmax = 1e-38f;
 /// Elements between two calls of NF4Source::done: enough that starting the
 /// threads does not show, few enough that their pages do not either.
 static constexpr int64_t kWindowElements = int64_t{1} << 22;
 
 const std::array<float, 16> &nf4CodeBook() {
-  static constexpr std::array<float, 16> book = {
-      -1.0f,
-      -0.6961928009986877f,
-      -0.5250730514526367f,
-      -0.39491748809814453f,
-      -0.28444138169288635f,
-      -0.18477343022823334f,
-      -0.09105003625154495f,
-      0.0f,
-      0.07958029955625534f,
-      0.16093020141124725f,
-      0.24611230194568634f,
-      0.33791524171829224f,
-      0.44070982933044434f,
-      0.5626170039176941f,
-      0.7229568362236023f,
-      1.0f,
-  };
-  return book;
+  static constexpr auto kBook = [] {
+    std::array<float, 16> book{};
+    for (size_t code = 0; code < book.size(); ++code)
+      book[code] = nf4Value(static_cast<int>(code));
+    return book;
+  }();
+  return kBook;
 }
 
 /// Sign, 7 dynamic exponents, and for exponent e 2^e fractions: the middles
@@ -80,58 +65,50 @@ const std::array<float, 256> &nf4DynamicMap() {
   return map;
 }
 
-/// Nearest map entry of each of 65,536 evenly spaced values in [-1, 1].
+/// The code of each bucket, by the dynamic map.
 static const std::array<uint8_t, 65536> &nestedCodes() {
   static const auto codes = [] {
     auto table = std::make_unique<std::array<uint8_t, 65536>>();
-    const std::array<float, 256> &map = nf4DynamicMap();
-    size_t nearest = 0;
-    for (size_t i = 0; i < table->size(); ++i) {
-      const double value = static_cast<double>(i) / 65535.0 * 2.0 - 1.0;
-      while (nearest + 1 < map.size() && std::abs(map[nearest + 1] - value) <
-                                             std::abs(map[nearest] - value))
-        ++nearest;
-      (*table)[i] = static_cast<uint8_t>(nearest);
-    }
+    for (size_t i = 0; i < table->size(); ++i)
+      (*table)[i] =
+          nf4NearestCode(nf4DynamicMap().data(), static_cast<int32_t>(i));
     return table;
   }();
   return *codes;
 }
 
-/// Largest magnitude; a NaN wins, as in torch. Compares bits, which order
-/// like magnitudes.
+/// Largest magnitude.
 static float absmaxOf(const float *values, int64_t count) {
   int32_t largest = 0;
   for (int64_t i = 0; i < count; ++i)
-    largest = std::max(largest, std::bit_cast<int32_t>(values[i]) & 0x7fffffff);
+    largest = std::max(largest, nf4Magnitude(values[i]));
   return std::bit_cast<float>(largest);
 }
 
 /// codes[i] := number of midpoints below values[i].
 static void countMidpoints(const float *values, int64_t count, int32_t *codes) {
-  const std::array<float, 16> &book = nf4CodeBook();
   std::fill_n(codes, count, 0);
-  for (size_t m = 0; m + 1 < book.size(); ++m) {
-    const float middle = (book[m] + book[m + 1]) / 2.0f;
+  for (int m = 0; m < kNF4Midpoints; ++m) {
+    const float middle = nf4Midpoint(m);
     for (int64_t i = 0; i < count; ++i)
       codes[i] += values[i] > middle ? 1 : 0;
   }
 }
 
-/// Quantises one block in place of `values`, which has room for one more
-/// element; returns its scale.
-static float quantizeBlock(const NF4Layout &layout, int64_t count,
-                           float *values, int32_t *codes, uint8_t *packed) {
+/// Quantises one block of up to `block` elements in place of `values`, which
+/// has room for one more; returns its scale.
+static float quantizeBlock(int64_t block, int64_t count, float *values,
+                           int32_t *codes, uint8_t *packed) {
   float absmax = absmaxOf(values, count);
-  const float divisor = absmax < kSmallestAbsmax ? kSmallestAbsmax : absmax;
-  if (count == layout.block) {
+  const float divisor = nf4Divisor(absmax);
+  if (count == block) {
     const float inverse = 1.0f / divisor;
     for (int64_t i = 0; i < count; ++i)
-      values[i] = std::clamp(values[i] * inverse, -1.0f, 1.0f);
+      values[i] = nf4Scaled(values[i], inverse);
   } else {
     absmax = divisor;
     for (int64_t i = 0; i < count; ++i)
-      values[i] = std::clamp(values[i] / divisor, -1.0f, 1.0f);
+      values[i] = nf4Divided(values[i], divisor);
   }
   if (count % 2 != 0)
     values[count++] = 0.0f;
@@ -142,66 +119,96 @@ static float quantizeBlock(const NF4Layout &layout, int64_t count,
 }
 
 /// Packs blocks [begin, end) and writes their scales.
-static void quantizeBlocks(const NF4Layout &layout, const NF4Source &source,
-                           int64_t begin, int64_t end, uint8_t *packed,
-                           float *scales) {
+static void quantizeRange(int64_t block, int64_t elements,
+                          const NF4Source &source, int64_t begin, int64_t end,
+                          uint8_t *packed, float *scales) {
 #pragma omp parallel
   {
-    std::vector<float> values(static_cast<size_t>(layout.block) + 1);
+    std::vector<float> values(static_cast<size_t>(block) + 1);
     std::vector<int32_t> codes(values.size());
 #pragma omp for schedule(static)
-    for (int64_t block = begin; block < end; ++block) {
-      const int64_t first = block * layout.block;
-      const int64_t count = std::min(layout.block, layout.elements - first);
+    for (int64_t index = begin; index < end; ++index) {
+      const int64_t first = index * block;
+      const int64_t count = std::min(block, elements - first);
       source.read(first, count, values.data());
-      scales[block] = quantizeBlock(layout, count, values.data(), codes.data(),
+      scales[index] = quantizeBlock(block, count, values.data(), codes.data(),
                                     packed + first / 2);
     }
   }
 }
 
-/// Packs all elements, a window after the other; scales f32 [blocks].
-static void quantizeElements(const NF4Layout &layout, const NF4Source &source,
-                             uint8_t *packed, float *scales) {
-  const int64_t window = std::max<int64_t>(1, kWindowElements / layout.block);
-  for (int64_t begin = 0; begin < layout.blocks; begin += window) {
-    const int64_t end = std::min(begin + window, layout.blocks);
-    quantizeBlocks(layout, source, begin, end, packed, scales);
-    const int64_t first = begin * layout.block;
+void quantizeNF4Blocks(int64_t block, int64_t elements, const NF4Source &source,
+                       uint8_t *packed, float *scales) {
+  const int64_t blocks = (elements + block - 1) / block;
+  const int64_t window = std::max<int64_t>(1, kWindowElements / block);
+  for (int64_t begin = 0; begin < blocks; begin += window) {
+    const int64_t end = std::min(begin + window, blocks);
+    quantizeRange(block, elements, source, begin, end, packed, scales);
+    const int64_t first = begin * block;
     if (source.done)
-      source.done(first, std::min(end * layout.block, layout.elements) - first);
+      source.done(first, std::min(end * block, elements) - first);
   }
 }
 
-static uint8_t nestedCode(float value, float inverse) {
-  const float v = std::clamp(value * inverse, -1.0f, 1.0f);
-  // NaN has no bucket; its block decodes to NaN through its absmax.
-  if (std::isnan(v))
-    return 0;
-  const float bucket = (v + 1.0f) * 0.5f * 65535.0f + 0.5f;
-  return nestedCodes()[static_cast<size_t>(bucket)];
+float nf4ScaleOffset(std::span<const float> scales) {
+  std::array<double, kNF4MeanPartials> partials{};
+  for (size_t first = 0; first < scales.size(); first += partials.size()) {
+    const size_t count = std::min(partials.size(), scales.size() - first);
+    for (size_t p = 0; p < count; ++p)
+      partials[p] += static_cast<double>(scales[first + p]);
+  }
+  for (size_t half = partials.size() / 2; half > 0; half /= 2)
+    for (size_t p = 0; p < half; ++p)
+      partials[p] += partials[p + half];
+  return nf4Offset(partials[0], static_cast<int64_t>(scales.size()));
+}
+
+/// One run of scales; `code` gives the code of a bucket.
+template <typename Code>
+static float quantizeRun(std::span<const float> scales, float offset, Code code,
+                         uint8_t *codes) {
+  std::array<float, kNF4NestedBlock> shifted;
+  const auto count = static_cast<int64_t>(scales.size());
+  for (size_t i = 0; i < scales.size(); ++i)
+    shifted[i] = nf4Shifted(scales[i], offset);
+  const float absmax = absmaxOf(shifted.data(), count);
+  const float inverse = 1.0f / absmax;
+  for (size_t i = 0; i < scales.size(); ++i) {
+    const int32_t bucket = absmax == 0.0f ? -1 : nf4Bucket(shifted[i], inverse);
+    codes[i] = bucket < 0 ? uint8_t{0} : code(bucket);
+  }
+  return absmax;
+}
+
+template <typename Code>
+static void quantizeRuns(std::span<const float> scales, float offset, Code code,
+                         uint8_t *codes, float *absmax) {
+  for (size_t begin = 0; begin < scales.size(); begin += kNF4NestedBlock) {
+    const size_t count =
+        std::min<size_t>(kNF4NestedBlock, scales.size() - begin);
+    *absmax++ = quantizeRun(scales.subspan(begin, count), offset, code,
+                            codes + begin);
+  }
+}
+
+void quantizeNF4Scales(std::span<const float> scales, float offset,
+                       const float *map, uint8_t *codes, float *absmax) {
+  quantizeRuns(
+      scales, offset,
+      [map](int32_t bucket) { return nf4NearestCode(map, bucket); }, codes,
+      absmax);
 }
 
 void quantizeNF4Scales(const NF4Layout &layout, std::span<const float> scales,
                        float offset, uint8_t *out) {
   assert(layout.doubleQuant &&
          scales.size() == static_cast<size_t>(layout.blocks));
-  std::array<float, kNF4NestedBlock> shifted;
-  auto *absmax = reinterpret_cast<float *>(out + layout.nestedAbsmax);
-  for (int64_t n = 0; n < layout.nestedBlocks; ++n) {
-    const int64_t begin = n * kNF4NestedBlock;
-    const int64_t count = std::min(kNF4NestedBlock, layout.blocks - begin);
-    for (int64_t i = 0; i < count; ++i)
-      shifted[static_cast<size_t>(i)] =
-          scales[static_cast<size_t>(begin + i)] - offset;
-    absmax[n] = absmaxOf(shifted.data(), count);
-    const float inverse = 1.0f / absmax[n];
-    uint8_t *codes = out + layout.scales + begin;
-    for (int64_t i = 0; i < count; ++i)
-      codes[i] = absmax[n] == 0.0f
-                     ? 0
-                     : nestedCode(shifted[static_cast<size_t>(i)], inverse);
-  }
+  const auto &codes = nestedCodes();
+  quantizeRuns(
+      scales, offset,
+      [&](int32_t bucket) { return codes[static_cast<size_t>(bucket)]; },
+      out + layout.scales,
+      reinterpret_cast<float *>(out + layout.nestedAbsmax));
   std::memcpy(out + layout.nestedMap, nf4DynamicMap().data(),
               sizeof(nf4DynamicMap()));
   std::memcpy(out + layout.offset, &offset, sizeof(offset));
@@ -216,17 +223,13 @@ void quantizeNF4(const NF4Layout &layout, const NF4Source &source,
   std::memcpy(out + layout.codeBook, nf4CodeBook().data(),
               sizeof(nf4CodeBook()));
   if (!layout.doubleQuant) {
-    quantizeElements(layout, source, out,
-                     reinterpret_cast<float *>(out + layout.scales));
+    quantizeNF4Blocks(layout.block, layout.elements, source, out,
+                      reinterpret_cast<float *>(out + layout.scales));
     return;
   }
   std::vector<float> scales(static_cast<size_t>(layout.blocks));
-  quantizeElements(layout, source, out, scales.data());
-  double sum = 0;
-  for (float scale : scales)
-    sum += scale;
-  const double mean = sum / static_cast<double>(layout.blocks);
-  quantizeNF4Scales(layout, scales, static_cast<float>(mean), out);
+  quantizeNF4Blocks(layout.block, layout.elements, source, out, scales.data());
+  quantizeNF4Scales(layout, scales, nf4ScaleOffset(scales), out);
 }
 
 void quantizeNF4(const NF4Layout &layout, const float *elements, uint8_t *out) {

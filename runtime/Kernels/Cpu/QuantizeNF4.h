@@ -4,18 +4,10 @@
 // plain decoder for one tensor (kernels that decode during a step are in
 // NF4.h). The layout of the bytes: runtime/Kernels/Math/NF4.h.
 //
-// Encode: a block's scale is its absmax; an element is multiplied by
-// 1/absmax (a partial last block divides instead), and its code is the
-// number of midpoints between neighbouring code-book values that lie below
-// it. Double quantisation subtracts the mean of all scales (an f64 sum
-// rounded once), multiplies each run of 256 by 1/absmax of the run, and looks
-// the nearest entry of the dynamic map up in a table of 65,536 buckets, as
-// bitsandbytes does; a division or an exact search would differ in a few
-// codes.
-//
-// All f32 arithmetic is rounded operation by operation: the file is compiled
-// with -ffp-contract=off. Threads split blocks, so their number changes no
-// bit.
+// The arithmetic, which CUDA shares, and what a scale's offset is:
+// runtime/Kernels/Math/NF4Quantize.h. All f32 operations are rounded one by
+// one: the file is compiled with -ffp-contract=off. Threads split blocks, so
+// their number changes no bit.
 
 #ifndef QLORA_RUNTIME_KERNELS_CPU_QUANTIZENF4_H
 #define QLORA_RUNTIME_KERNELS_CPU_QUANTIZENF4_H
@@ -52,8 +44,18 @@ void quantizeNF4(const NF4Layout &layout, const NF4Source &source,
 /// The same for elements already in memory.
 void quantizeNF4(const NF4Layout &layout, const float *elements, uint8_t *out);
 
-/// The second quantisation alone, given an offset: writes codes, absmax, map
-/// and offset of a layout with double quantisation.
+/// The parts of it. Blocks of `elements` elements, of which the last may be
+/// partial: packed [ceil(elements / 2)] and scales [blocks].
+void quantizeNF4Blocks(int64_t block, int64_t elements, const NF4Source &source,
+                       uint8_t *packed, float *scales);
+/// The offset of the second quantisation.
+float nf4ScaleOffset(std::span<const float> scales);
+/// The second quantisation alone, given an offset and a map [256]: a code for
+/// each scale, and absmax [ceil(scales / 256)].
+void quantizeNF4Scales(std::span<const float> scales, float offset,
+                       const float *map, uint8_t *codes, float *absmax);
+/// The same with the dynamic map, into a layout with double quantisation, map
+/// and offset included.
 void quantizeNF4Scales(const NF4Layout &layout, std::span<const float> scales,
                        float offset, uint8_t *out);
 

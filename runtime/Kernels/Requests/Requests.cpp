@@ -104,12 +104,18 @@ Reason needType(const KernelRequest &request, std::string_view operand,
   return reason.append(", got ").append(dtypeName(*type));
 }
 
-Reason needNF4(const KernelRequest &request, std::string_view operand) {
-  if (typeOf(request, operand) != QLORA_DTYPE_NF4)
-    return std::nullopt;
+Reason needBlock(const KernelRequest &request) {
   const int64_t block = request.constant("block");
   if (block < 16 || block > 65536 || (block & (block - 1)) != 0)
     return join("block", " must be a power of two in [16, 65536], got ", block);
+  return std::nullopt;
+}
+
+Reason needNF4(const KernelRequest &request, std::string_view operand) {
+  if (typeOf(request, operand) != QLORA_DTYPE_NF4)
+    return std::nullopt;
+  if (Reason reason = needBlock(request))
+    return reason;
   return needFlag(request, {"double_quant"});
 }
 

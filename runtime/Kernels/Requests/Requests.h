@@ -103,6 +103,9 @@ Reason needStride(const KernelRequest &request, std::string_view ld,
 Reason needType(const KernelRequest &request, std::string_view operand,
                 std::initializer_list<qlora_dtype> types);
 
+/// The constant `block` is what NF4Layout can describe.
+Reason needBlock(const KernelRequest &request);
+
 /// NF4 constants are what NF4Layout can describe, when `operand` is NF4.
 Reason needNF4(const KernelRequest &request, std::string_view operand);
 

@@ -2,7 +2,8 @@
 
 // An arena that is being filled, wherever its memory is. Parameters go through
 // it a part at a time: in place where the arena is memory of this process,
-// else through one buffer that is as large as the largest part.
+// else through one buffer that is as large as the largest part. A weight that
+// is quantised on a device goes through no buffer of the sink.
 //
 //   const auto sink = openArena(device, module, QLORA_ARENA_FROZEN);
 //   std::span<uint8_t> part = sink->map(offset, bytes);
@@ -18,6 +19,7 @@
 #include <vector>
 
 #include "runtime/Core/ModuleLoader.h"
+#include "runtime/Core/QuantizeWeight.h"
 #include "runtime/Core/Status.h"
 #include "runtime/Device/Device.h"
 
@@ -33,6 +35,9 @@ public:
   virtual std::span<uint8_t> map(uint64_t offset, uint64_t count) = 0;
   /// The mapped part is written and reaches the arena.
   virtual Status commit() = 0;
+  /// Fills a weight that is not NF4 in its file; on the host unless the arena
+  /// knows better.
+  virtual Status quantize(const UnquantizedWeight &weight);
 };
 
 /// Memory of this process, which outlives the sink.
@@ -49,19 +54,25 @@ private:
   std::span<uint8_t> arena;
 };
 
-/// An arena that a device, which outlives the sink, keeps elsewhere.
+/// An arena that a device, which outlives the sink, keeps elsewhere. Weights
+/// are quantised there where `scratch` is enough, else on the host, and a
+/// remark of the device says so.
 class DeviceArena final : public ArenaSink {
 public:
-  DeviceArena(Device &device, uint32_t arena, uint64_t size)
-      : device(device), arena(arena), size(size) {}
+  DeviceArena(Device &device, uint32_t arena, uint64_t size,
+              ScratchMemory scratch)
+      : device(device), arena(arena), size(size), scratch(scratch) {}
   uint64_t bytes() const override { return size; }
   std::span<uint8_t> map(uint64_t offset, uint64_t count) override;
   Status commit() override;
+  Status quantize(const UnquantizedWeight &weight) override;
 
 private:
   Device &device;
   const uint32_t arena;
   const uint64_t size;
+  const ScratchMemory scratch;
+  bool hasRemarked = false;
   std::vector<uint8_t> buffer;
   uint64_t mappedOffset = 0;
   uint64_t mappedBytes = 0;

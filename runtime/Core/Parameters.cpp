@@ -6,8 +6,8 @@
 
 #include "runtime/Core/ConvertWeights.h"
 #include "runtime/Core/ParameterInit.h"
+#include "runtime/Core/QuantizeWeight.h"
 #include "runtime/Core/StoredNF4.h"
-#include "runtime/Kernels/Cpu/QuantizeNF4.h"
 #include "runtime/Kernels/KernelTable.h"
 
 #include <algorithm>
@@ -116,68 +116,46 @@ static Status copyWeight(const Weight &weight, const qlora_parameter &parameter,
   return Status::ok();
 }
 
-static void quantizeWeight(const Weight &weight, const NF4Layout &layout,
-                           uint8_t *out) {
-  quantizeNF4(
-      layout,
-      {[&](int64_t first, int64_t count, float *values) {
-         weightsToFloat(weight.dtype, weight.at(first), count, values);
-       },
-       [&](int64_t first, int64_t count) { weight.release(first, count); }},
-      out);
+static Status quantizeWeight(const Weight &weight,
+                             const qlora_parameter &parameter,
+                             const NF4Layout &layout, ArenaSink &arena) {
+  UnquantizedWeight source;
+  source.name = parameter.name;
+  source.fileType = weight.dtype;
+  source.inFile = weight.at(0);
+  source.done = [&](int64_t first, int64_t count) {
+    weight.release(first, count);
+  };
+  source.layout = layout;
+  source.columns = shapeOf(parameter).back();
+  source.type = static_cast<qlora_dtype>(parameter.dtype);
+  source.offset = parameter.offset;
+  return arena.quantize(source);
 }
 
-/// The packed bytes of a quantised parameter, from either kind of file.
-static Status packWeight(const ParameterSources &sources,
+/// A weight that bitsandbytes has quantised.
+static Status fillStored(const ParameterSources &sources,
                          const qlora_parameter &parameter,
-                         const NF4Layout &layout, uint8_t *out) {
-  if (parameter.quantization == QLORA_QUANTIZATION_NF4) {
-    QLORA_ASSIGN_OR_RETURN(Weight weight, findWeight(sources, parameter));
-    quantizeWeight(weight, layout, out);
-    return Status::ok();
-  }
+                         const NF4Layout &layout, ArenaSink &arena) {
   if (!sources.model)
     return Status::error(StatusCode::kNotFound,
                          "parameter '{}' needs a model folder, and none is "
                          "given",
                          parameter.name);
-  return copyStoredNF4(*sources.model, parameter.name, shapeOf(parameter),
-                       layout, out);
-}
-
-/// Decodes elements [first, first + count), which start a block.
-static void decodeElements(const NF4Layout &layout, const uint8_t *packed,
-                           std::span<const float> scales, int64_t columns,
-                           int64_t first, int64_t count, qlora_dtype dtype,
-                           uint8_t *out) {
-#pragma omp parallel
-  {
-    std::vector<float> values(static_cast<size_t>(layout.block));
-#pragma omp for schedule(static)
-    for (int64_t begin = 0; begin < count; begin += layout.block) {
-      const int64_t part = std::min(layout.block, count - begin);
-      decodeNF4(layout, packed, scales.data(), columns, first + begin, part,
-                values.data());
-      weightsFromFloat(dtype, values.data(), part,
-                       out + begin * weightBytes(dtype));
-    }
+  const auto copyTo = [&](uint8_t *out) {
+    return copyStoredNF4(*sources.model, parameter.name, shapeOf(parameter),
+                         layout, out);
+  };
+  if (parameter.dtype == QLORA_DTYPE_NF4) {
+    QLORA_RETURN_IF_ERROR(
+        copyTo(arena.map(parameter.offset, parameter.bytes).data()));
+    return arena.commit();
   }
-}
-
-/// Decodes a packed tensor into the arena's full-width elements.
-static Status unpackWeight(const NF4Layout &layout, const uint8_t *packed,
-                           const qlora_parameter &parameter, ArenaSink &arena) {
-  std::vector<float> scales(static_cast<size_t>(layout.blocks));
-  decodeNF4Scales(layout, packed, scales.data());
-  static_assert(kWindow % 4096 == 0, "a window is whole blocks");
-  for (int64_t first = 0; first < layout.elements; first += kWindow) {
-    const int64_t count = std::min(kWindow, layout.elements - first);
-    decodeElements(layout, packed, scales, shapeOf(parameter).back(), first,
-                   count, static_cast<qlora_dtype>(parameter.dtype),
-                   mapElements(arena, parameter, first, count));
-    QLORA_RETURN_IF_ERROR(arena.commit());
-  }
-  return Status::ok();
+  std::vector<uint8_t> packed(static_cast<size_t>(layout.bytes));
+  QLORA_RETURN_IF_ERROR(copyTo(packed.data()));
+  return decodeOnHost(layout, packed.data(), shapeOf(parameter).back(),
+                      static_cast<qlora_dtype>(parameter.dtype),
+                      parameter.offset, arena);
 }
 
 static Status fillFrozenParameter(const ParameterSources &sources,
@@ -189,15 +167,10 @@ static Status fillFrozenParameter(const ParameterSources &sources,
   }
   const NF4Layout layout = NF4Layout::of(elementsOf(parameter), parameter.block,
                                          parameter.double_quant != 0);
-  if (parameter.dtype == QLORA_DTYPE_NF4) {
-    QLORA_RETURN_IF_ERROR(
-        packWeight(sources, parameter, layout,
-                   arena.map(parameter.offset, parameter.bytes).data()));
-    return arena.commit();
-  }
-  std::vector<uint8_t> packed(static_cast<size_t>(layout.bytes));
-  QLORA_RETURN_IF_ERROR(packWeight(sources, parameter, layout, packed.data()));
-  return unpackWeight(layout, packed.data(), parameter, arena);
+  if (parameter.quantization == QLORA_QUANTIZATION_NF4_STORED)
+    return fillStored(sources, parameter, layout, arena);
+  QLORA_ASSIGN_OR_RETURN(Weight weight, findWeight(sources, parameter));
+  return quantizeWeight(weight, parameter, layout, arena);
 }
 
 Status fillFrozen(const LoadedModule &module, const ParameterSources &sources,

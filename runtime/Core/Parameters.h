@@ -4,7 +4,9 @@
 // table. Tensors are read through the mmap one after the other and their
 // pages given back, so that resident memory grows by the arena (where it is
 // on the host) and one window of a tensor, not by the file. Into an arena
-// elsewhere they go window by window too, a quantised tensor whole.
+// elsewhere they go window by window too, a tensor that is quantised in its
+// file whole; one that is to be quantised is quantised there
+// (QuantizeWeight.h).
 //
 // Frozen weights are copied, converted (bf16, f16, f32 to the arena's dtype,
 // to nearest even), quantised to NF4 as bitsandbytes does, or taken as

@@ -5,6 +5,8 @@
 
 #include "runtime/Device/Device.h"
 
+#include "runtime/Device/LaunchRequest.h"
+
 #include <algorithm>
 #include <chrono>
 #include <map>
@@ -72,6 +74,35 @@ Status Device::finishRead(std::span<uint8_t> data) {
   startedReads.pop_front();
   QLORA_RETURN_IF_ERROR(failure);
   return finishReadArena(data);
+}
+
+/// The first row of a target that accepts a request.
+static StatusOr<const KernelRow *> chooseRow(const KernelRequest &request,
+                                             std::string_view target) {
+  Status last = misuse("no row of {} for {}", request.op->name, target);
+  for (const KernelRow &row : kernelRows()) {
+    if (row.op != request.op || row.target != target)
+      continue;
+    last = checkPrepared(row, request, /*workspaceBytes=*/0);
+    if (last.isOk())
+      return &row;
+  }
+  return misuse("{}", last.message());
+}
+
+Status Device::run(const KernelOp &op, std::span<const qlora_operand> operands,
+                   std::span<const int64_t> constants) {
+  for (const qlora_operand &operand : operands)
+    QLORA_RETURN_IF_ERROR(
+        checkTransfer(operand.arena, operand.offset, operand.bytes));
+  const bool isCuda = module->table().target == QLORA_TARGET_CUDA;
+  const KernelRequest request{
+      &op, dtypesOf(operands), {constants.begin(), constants.end()}};
+  QLORA_ASSIGN_OR_RETURN(const KernelRow *row,
+                         chooseRow(request, isCuda ? "cuda" : "cpu"));
+  QLORA_RETURN_IF_ERROR(checkOperands(*row, request, operands));
+  failure = runRow(*row, request, operands);
+  return failure;
 }
 
 Status Device::startReadArena(uint32_t arena, uint64_t offset,

@@ -122,6 +122,13 @@ public:
   /// Whether hostArena is not empty; known before load().
   virtual bool hasHostArenas() const = 0;
 
+  /// Runs a library op of Kernels.def on ranges of arenas, once, in the order
+  /// of the writes and reads: for what is done when a model is loaded. The op
+  /// has no workspace and calls no vendor's library; its operands are in ABI
+  /// order. kInternal where no row of the device does it.
+  Status run(const KernelOp &op, std::span<const qlora_operand> operands,
+             std::span<const int64_t> constants);
+
   /// Starts an entry; kernels see `step` until synchronize().
   Status begin(const qlora_entry &entry, const qlora_step_block &step);
   /// Puts one command of that entry on its queue.
@@ -140,6 +147,7 @@ public:
   /// Why a kernel is not the one the compiler chose, and the like; one line
   /// each.
   const std::vector<std::string> &remarks() const { return notes; }
+  void addRemark(std::string line) { notes.push_back(std::move(line)); }
 
 protected:
   // The driver's half. Operands are checked and in ABI order.
@@ -152,6 +160,9 @@ protected:
   virtual Status startReadArena(uint32_t arena, uint64_t offset,
                                 uint64_t bytes);
   virtual Status finishReadArena(std::span<uint8_t> data);
+  /// A row of the module's target that accepts the request.
+  virtual Status runRow(const KernelRow &row, const KernelRequest &request,
+                        std::span<const qlora_operand> operands) = 0;
   virtual uint64_t allocatedBytes(uint32_t arena) const = 0;
   virtual Status beginEntry(const qlora_entry &entry) = 0;
   virtual Status launch(const qlora_command &command) = 0;

@@ -17,14 +17,20 @@ const KernelRow *findLaunchRow(const LoadedModule &module,
   return isGenerated(kernel) ? nullptr : findKernelRow(kernel.name);
 }
 
-KernelRequest makeRequest(const LoadedModule &module,
-                          const qlora_command &command, const KernelOp &op) {
-  KernelRequest request{&op, {}, {}};
-  for (const qlora_operand &operand : module.operands(command))
-    request.dtypes.push_back(
+std::vector<std::optional<qlora_dtype>>
+dtypesOf(std::span<const qlora_operand> operands) {
+  std::vector<std::optional<qlora_dtype>> dtypes;
+  for (const qlora_operand &operand : operands)
+    dtypes.push_back(
         operand.bytes == 0
             ? std::nullopt
             : std::optional(static_cast<qlora_dtype>(operand.dtype)));
+  return dtypes;
+}
+
+KernelRequest makeRequest(const LoadedModule &module,
+                          const qlora_command &command, const KernelOp &op) {
+  KernelRequest request{&op, dtypesOf(module.operands(command)), {}};
   const auto constants = module.constants(module.launches()[command.target]);
   request.constants.assign(constants.begin(), constants.end());
   return request;
@@ -49,8 +55,12 @@ Status checkLaunchRow(const LoadedModule &module, const qlora_command &command,
     return Status::error(StatusCode::kUnavailable,
                          "{}: needs {} bytes of workspace, the plan has {}",
                          row.fullName(), needed, given);
+  return checkOperands(row, request, module.operands(command));
+}
+
+Status checkOperands(const KernelRow &row, const KernelRequest &request,
+                     std::span<const qlora_operand> operands) {
   const std::vector<uint64_t> bytes = row.op->operandBytes(request);
-  const auto operands = module.operands(command);
   for (size_t i = 0; i < operands.size(); ++i)
     if (operands[i].bytes < bytes[i])
       return Status::error(StatusCode::kDataLoss,

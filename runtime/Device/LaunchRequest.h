@@ -36,6 +36,14 @@ Status checkEnabled(const KernelRow &row,
 /// Each name is that of a row ("attention.cudnn").
 Status checkKernelNames(std::span<const std::string> names);
 
+/// Whether each operand has the bytes that `row` touches; kDataLoss if not.
+Status checkOperands(const KernelRow &row, const KernelRequest &request,
+                     std::span<const qlora_operand> operands);
+
+/// The types of operands; an absent one has no bytes.
+std::vector<std::optional<qlora_dtype>>
+dtypesOf(std::span<const qlora_operand> operands);
+
 /// How a launch uses an operand: what the table says, except that the target
 /// of a matrix product with beta = 0 is not read.
 qlora_access effectiveAccess(const LoadedModule &module,

@@ -9,7 +9,8 @@
   The embedding is in pinned host memory.
 
   counts   a micro-batch and an update are one graph launch each; the host
-           never waits for the newest work, only for the step before
+           never waits for the newest work, only for the step before; weights
+           go through a fixed number of pinned bytes
   null     the null device finds no race between queues
   seeds    the same losses, bit for bit, in every order that streams may run
   direct   the same losses without graphs
@@ -36,7 +37,10 @@ LAST_IS_IGNORED = {"cuStreamSynchronize"}
 ONLY_FIRST = {"cuMemGetInfo_v2"}
 SHORT = ("--max-steps", "2")
 COUNTED = {"run", "host waits", "synchronisations", "pageable copies",
-           "device bytes", "guarded launches", "mapped host bytes"}
+           "device bytes", "guarded launches", "mapped host bytes",
+           "pinned host bytes"}
+# Two halves of 16 MiB, and the results that are read ahead.
+PINNED = (32 << 20) + 4096
 
 
 class Failure(Exception):
@@ -127,6 +131,9 @@ def check_counts(case):
     hosted = few.get("mapped host bytes", 0)
     failed += expect("counts", hosted > 0, f"{hosted} bytes of the embedding "
                      "are read where they are, in host memory")
+    pinned = few.get("pinned host bytes", 0)
+    failed += expect("counts", 0 < pinned <= PINNED, f"{pinned} bytes of "
+                     "pinned memory for all that is written and read")
     return failed + expect("counts", waits == 0,
                            f"{waits:g} synchronisations a step")
 

@@ -35,6 +35,8 @@ protected:
                     std::span<const uint8_t> data) override;
   Status readArena(uint32_t arena, uint64_t offset,
                    std::span<uint8_t> data) override;
+  Status runRow(const KernelRow &row, const KernelRequest &request,
+                std::span<const qlora_operand> operands) override;
   uint64_t allocatedBytes(uint32_t arena) const override {
     return sizes[arena];
   }
@@ -147,6 +149,17 @@ Status CpuDevice::readArena(uint32_t arena, uint64_t offset,
                             std::span<uint8_t> data) {
   std::copy_n(bases[arena] + offset, data.size(), data.begin());
   return Status::ok();
+}
+
+Status CpuDevice::runRow(const KernelRow &row, const KernelRequest &request,
+                         std::span<const qlora_operand> operands) {
+  QLORA_ASSIGN_OR_RETURN(std::unique_ptr<LibraryKernel> kernel,
+                         prepareCpuKernel(row, request, 0));
+  std::vector<void *> addresses;
+  for (const qlora_operand &operand : operands)
+    addresses.push_back(
+        operand.bytes == 0 ? nullptr : bases[operand.arena] + operand.offset);
+  return kernel->run({addresses, &step, nullptr});
 }
 
 Status CpuDevice::beginEntry(const qlora_entry &) {

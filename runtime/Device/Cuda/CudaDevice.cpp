@@ -74,6 +74,8 @@ protected:
   Status finishReadArena(std::span<uint8_t> data) override {
     return reads.finish(data);
   }
+  Status runRow(const KernelRow &row, const KernelRequest &request,
+                std::span<const qlora_operand> operands) override;
   uint64_t allocatedBytes(uint32_t arena) const override {
     return arenas.bytes(arena);
   }
@@ -231,6 +233,19 @@ Status CudaDevice::allocate(FrozenArena *) {
       arenas.allocate(api, module->arenas(), card, queues.compute()));
   QLORA_RETURN_IF_ERROR(prepareKernels());
   return connectRanks();
+}
+
+/// A kernel of ours needs no library, and cuLaunchKernel copies its arguments.
+Status CudaDevice::runRow(const KernelRow &row, const KernelRequest &request,
+                          std::span<const qlora_operand> operands) {
+  QLORA_ASSIGN_OR_RETURN(std::unique_ptr<CudaKernel> kernel,
+                         prepareCudaKernel(row, request, 0, *this));
+  std::vector<void *> addresses;
+  for (const qlora_operand &operand : operands)
+    addresses.push_back(operand.bytes == 0
+                            ? nullptr
+                            : reinterpret_cast<void *>(address(operand)));
+  return kernel->enqueue({addresses, deviceStep(), queues.compute()});
 }
 
 Status CudaDevice::beginEntry(const qlora_entry &entry) {

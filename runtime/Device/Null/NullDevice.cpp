@@ -27,6 +27,10 @@ protected:
     std::fill(data.begin(), data.end(), uint8_t{0});
     return Status::ok();
   }
+  Status runRow(const KernelRow &, const KernelRequest &,
+                std::span<const qlora_operand>) override {
+    return Status::ok();
+  }
   uint64_t allocatedBytes(uint32_t) const override { return 0; }
   Status beginEntry(const qlora_entry &entry) override;
   Status launch(const qlora_command &command) override {

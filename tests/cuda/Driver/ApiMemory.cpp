@@ -102,8 +102,7 @@ CUresult cuMemHostAlloc(void **address, size_t bytes, unsigned flags) {
                                           flags & kHostMapped);
   if (!made)
     return kOutOfMemory;
-  if (made->isMapped)
-    countEvent("mapped host bytes", bytes);
+  countEvent(made->isMapped ? "mapped host bytes" : "pinned host bytes", bytes);
   *address = made->base;
   return kSuccess;
 }

@@ -7,7 +7,7 @@
 
 #include "runtime/Core/FrozenArena.h"
 #include "runtime/Kernels/Math/NF4.h"
-#include "tests/runtime/DemoTables.h"
+#include "tests/runtime/Core/OneParameter.h"
 #include "tests/runtime/TemporaryFolder.h"
 
 #include <gtest/gtest.h>
@@ -19,61 +19,6 @@
 
 namespace qlora {
 namespace {
-
-const std::string kGoldens = std::string(QLORA_TEST_INPUTS) + "/goldens/";
-constexpr const char *kWeight = "model.layers.0.mlp.down_proj.weight";
-
-#define EXPECT_HAS(text, part)                                                 \
-  EXPECT_NE((text).find(part), std::string::npos) << "in: " << (text)
-
-/// A module of one frozen parameter, and what filling it gives.
-class OneParameter {
-public:
-  OneParameter(const char *name, std::vector<int64_t> shape,
-               uint32_t quantization, qlora_dtype dtype,
-               bool doubleQuant = true) {
-    qlora_parameter &p = tables.parameters[0];
-    tables.parameters.resize(1);
-    p.name = name;
-    p.rank = static_cast<uint32_t>(shape.size());
-    std::copy(shape.begin(), shape.end(), p.shape);
-    p.quantization = quantization;
-    p.dtype = dtype;
-    const bool quantized = quantization != QLORA_QUANTIZATION_NONE;
-    p.block = quantized ? 64 : 0;
-    p.double_quant = quantized && doubleQuant;
-    int64_t elements = 1;
-    for (int64_t extent : shape)
-      elements *= extent;
-    p.bytes = static_cast<uint64_t>(
-        dtype == QLORA_DTYPE_NF4
-            ? NF4Layout::of(elements, 64, doubleQuant).bytes
-            : elements * (dtype == QLORA_DTYPE_F32 ? 4 : 2));
-    p.file_dtype = QLORA_DTYPE_BF16;
-    tables.arenas[kDemoFrozen].bytes = p.bytes;
-    tables.operands.clear();
-    tables.commands.clear();
-    tables.entries.clear();
-  }
-
-  Status fill(const std::string &folder) {
-    auto module = tables.load();
-    QLORA_RETURN_IF_ERROR(module.status());
-    QLORA_ASSIGN_OR_RETURN(ModelFiles model, ModelFiles::open(folder));
-    words.assign((tables.parameters[0].bytes + 3) / 4, 0xa5a5a5a5);
-    HostArena arena(bytes());
-    return fillFrozen(*module, {&model, nullptr, 0}, {},
-                      QLORA_ARENA_FROZEN, arena);
-  }
-
-  std::span<uint8_t> bytes() {
-    return {reinterpret_cast<uint8_t *>(words.data()),
-            tables.parameters[0].bytes};
-  }
-
-  DemoTables tables;
-  std::vector<uint32_t> words;
-};
 
 bool equals(const std::string &file, const std::string &tensor,
             const uint8_t *bytes) {

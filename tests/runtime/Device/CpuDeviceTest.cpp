@@ -6,38 +6,13 @@
 #include "runtime/Core/Executor.h"
 #include "runtime/Device/Device.h"
 #include "tests/runtime/DemoTables.h"
+#include "tests/runtime/Device/AllocationCount.h"
 
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <cstdlib>
-#include <new>
 #include <numeric>
 #include <thread>
-
-// Sanitizers have an allocator of their own.
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define COUNTS_ALLOCATIONS 1
-static std::atomic<int64_t> allocations{0};
-
-void *operator new(size_t bytes, const std::nothrow_t &) noexcept {
-  ++allocations;
-  return std::malloc(bytes);
-}
-void *operator new(size_t bytes) {
-  void *memory = operator new(bytes, std::nothrow);
-  if (!memory)
-    throw std::bad_alloc();
-  return memory;
-}
-// Not inlined: the compiler would take free for the end of another's memory.
-[[gnu::noinline]] void operator delete(void *memory) noexcept {
-  std::free(memory);
-}
-[[gnu::noinline]] void operator delete(void *memory, size_t) noexcept {
-  std::free(memory);
-}
-#endif
 
 namespace qlora {
 namespace {
@@ -144,10 +119,10 @@ TEST_F(CpuDeviceTest, TrainsAcrossQueues) {
 TEST_F(CpuDeviceTest, AllocatesNothingInAStep) {
   start({});
   ASSERT_TRUE(run(kDemoAccumulate).isOk()); // starts the threads
-  const int64_t before = allocations;
+  const int64_t before = allocations.calls;
   const Status accumulate = run(kDemoAccumulate);
   const Status update = run(kDemoUpdate);
-  EXPECT_EQ(allocations, before);
+  EXPECT_EQ(allocations.calls, before);
   EXPECT_TRUE(accumulate.isOk() && update.isOk());
 }
 #endif

@@ -230,7 +230,7 @@ TEST_F(CudaDeviceTest, MovesMoreThanItsBufferHolds) {
   ASSERT_TRUE(device->write(kDemoActivation, 0, bytes).isOk());
   ASSERT_TRUE(device->read(kDemoActivation, 0, zero).isOk());
   EXPECT_EQ(zero, bytes);
-  DeviceArena sink(*device, kDemoActivation, kBytes);
+  DeviceArena sink(*device, kDemoActivation, kBytes, {});
   const auto part = sink.map(kBytes - 3, 3);
   std::fill(part.begin(), part.end(), uint8_t{42});
   ASSERT_TRUE(sink.commit().isOk());

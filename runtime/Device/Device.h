@@ -47,6 +47,12 @@ struct DeviceOptions {
   int ordinal = 0;    ///< which GPU of this machine
   bool graphs = true; ///< GPU: an entry is one launch of a captured graph
   std::vector<std::string> disabledKernels; ///< rows of Kernels.def, by name
+  /// GPU: the algorithms of matrix products (Cuda/GemmTuner.h): kMeasureGemms,
+  /// kFirstGemms or the file of a table.
+  std::string gemmTable = kFirstGemms;
+  std::string gemmCache; ///< file of what was measured before; empty: none
+  static constexpr const char *kMeasureGemms = "measure";
+  static constexpr const char *kFirstGemms = "heuristic";
 };
 
 /// What commands asked for since load(), whatever the driver.
@@ -144,6 +150,10 @@ public:
   /// Per label, longest first. Empty before the first entry, and on devices
   /// that do not run a launch while the host waits.
   std::vector<LaunchTime> launchTimes() const;
+  /// The algorithms that matrix products use, as the text of a table that can
+  /// be pinned; of every kind of card in the group. Empty where the device
+  /// chooses none. After load().
+  virtual std::string gemmTable() const { return {}; }
   /// Why a kernel is not the one the compiler chose, and the like; one line
   /// each.
   const std::vector<std::string> &remarks() const { return notes; }

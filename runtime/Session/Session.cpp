@@ -14,6 +14,7 @@
 #include "runtime/Core/ArenaSink.h"
 #include "runtime/Core/ModelFiles.h"
 #include "runtime/Core/Parameters.h"
+#include "runtime/Core/UserFiles.h"
 #include "runtime/Device/LaunchRequest.h"
 #include "runtime/Session/Adapter.h"
 #include "runtime/Session/DataFiles.h"
@@ -115,6 +116,9 @@ Status Session::openDevice() {
   deviceOptions.graphs = request.cudaGraphs;
   QLORA_RETURN_IF_ERROR(checkKernelNames(request.disabledKernels));
   deviceOptions.disabledKernels = request.disabledKernels;
+  deviceOptions.gemmTable = request.gemmTable;
+  if (const std::string cache = userCacheFolder(); !cache.empty())
+    deviceOptions.gemmCache = cache + "/gemm_table.json";
   QLORA_ASSIGN_OR_RETURN(device, createDevice(target, deviceOptions));
   return Status::ok();
 }
@@ -144,6 +148,9 @@ Status Session::announce() {
   if (!resolved)
     return Status::error(StatusCode::kResourceExhausted,
                          "cannot write '{}': is the disk full?", path);
+  if (const std::string table = device->gemmTable(); !table.empty())
+    QLORA_RETURN_IF_ERROR(
+        replaceWholeFile(outputFolder + "/gemm_table.json", table));
   QLORA_RETURN_IF_ERROR(metrics->open(outputFolder));
   metrics->say(planText(module, *device, group.size()));
   for (const std::string &remark : device->remarks())

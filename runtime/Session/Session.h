@@ -21,6 +21,7 @@
 #include "runtime/Core/ModuleLoader.h"
 #include "runtime/Core/Options.h"
 #include "runtime/Core/Status.h"
+#include "runtime/Device/Device.h"
 #include "runtime/Device/Socket.h"
 #include "runtime/Session/RankEnvironment.h"
 
@@ -35,6 +36,7 @@ struct SessionRequest {
   std::string device = "auto"; ///< or "cpu", "cuda": must be the module's
   bool cudaGraphs = true;
   std::vector<std::string> disabledKernels; ///< rows of Kernels.def
+  std::string gemmTable = DeviceOptions::kMeasureGemms; ///< as there
 };
 
 /// A module and the options that hold for it.

@@ -38,7 +38,7 @@ ONLY_FIRST = {"cuMemGetInfo_v2"}
 SHORT = ("--max-steps", "2")
 COUNTED = {"run", "host waits", "synchronisations", "pageable copies",
            "device bytes", "guarded launches", "mapped host bytes",
-           "pinned host bytes"}
+           "pinned host bytes", "nanoseconds of products"}
 # Two halves of 16 MiB, and the results that are read ahead.
 PINNED = (32 << 20) + 4096
 
@@ -52,6 +52,7 @@ class Case:
 
     def __init__(self, tools, name, work, archs="90", flags=(), model=None):
         self.tools, self.work, self.flags = os.path.abspath(tools), work, flags
+        self.cache = None  # of the user; None: a new one for each run
         folder = os.path.join(HERE, "..", "Inputs", "goldens", name)
         self.yaml = os.path.join(folder, "train.yaml")
         self.module = os.path.join(work, "t.so")
@@ -81,6 +82,7 @@ class Case:
         environment = {
             **os.environ,
             "LD_LIBRARY_PATH": os.path.join(self.tools, "..", "cuda-platform"),
+            "XDG_CACHE_HOME": self.cache or out,
             "QLORA_TEST_CUDA_REPORT": report,
             **{f"QLORA_TEST_CUDA_{k.upper()}": str(v)
                for k, v in variables.items()}}

@@ -96,6 +96,8 @@ def train(tools, case, work, module, run_flags, ranks, environment=None):
     yaml = os.path.join(case, "train.yaml")
     out = os.path.join(work, "out")
     dump = os.path.join(work, "dump.safetensors")
+    # What was measured for other tests, or is for these, stays out of it.
+    environment = {**(environment or os.environ), "XDG_CACHE_HOME": work}
     run([f"{tools}/qlora-run", module, "--config", yaml, "--gpus", str(ranks),
          "--output_dir", out, "--dump", dump, *run_flags], log, environment)
     with open(os.path.join(out, "metrics.jsonl")) as lines:

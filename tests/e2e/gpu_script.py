@@ -54,6 +54,7 @@ class Script:
     def run(self, *words, **variables):
         """Exit code and all that was printed."""
         environment = {**os.environ, "TMPDIR": self.work,
+                       "XDG_CACHE_HOME": self.work,
                        "LD_LIBRARY_PATH": os.path.abspath(self.platform),
                        **variables}
         done = subprocess.run([SCRIPT, *words], env=environment, text=True,

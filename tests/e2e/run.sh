@@ -57,5 +57,7 @@ echo "-- CUDA on several ranks"
 ./goldens.py --tools "$tools" --target cuda --ranks 4 \
   --run-flag=--cuda-graphs --run-flag=false llama-packed
 ./cuda_ranks.py --tools "$tools"
+echo "-- algorithms of matrix products"
+./gemm_table.py --tools "$tools"
 echo "-- the GPU script on the software platform"
 ./gpu_script.py --tools "$tools"

@@ -44,6 +44,11 @@ static const OptionRow kToolOptions[] = {
     {"disable_kernels", OptionType::kNames, "[]", kRun, kGroup,
      "library kernels not to use, such as attention.cudnn; the next one of "
      "Kernels.def is taken"},
+    {"gemm_table", OptionType::kString, DeviceOptions::kMeasureGemms, kRun,
+     kGroup,
+     "algorithms of matrix products on a GPU: measure (once for a card, then "
+     "kept in the user's cache), heuristic (cuBLASLt's first choice), or the "
+     "gemm_table.json of an earlier run, which is then used as it is"},
     {"print", OptionType::kBool, "false", kRun, kGroup,
      "list the commands of the program"},
     {"dump", OptionType::kPath, "", kRun, kGroup,
@@ -154,6 +159,7 @@ int main(int argc, char **argv) {
                          tool.text("dump"),
                          tool.text("device"),
                          tool.boolean("cuda_graphs"),
-                         tool.names("disable_kernels")};
+                         tool.names("disable_kernels"),
+                         tool.text("gemm_table")};
   return dispatch(request, tool, argv, argc);
 }

@@ -96,10 +96,11 @@ StatusOr<CublasLt> CublasLt::openFirst(std::span<const char *const> files) {
   size_t (*getVersion)() = nullptr;
   QLORA_RETURN_IF_ERROR(
       findSymbol(library, file, "cublasLtGetVersion", getVersion));
-  if (const size_t version = getVersion(); version < kMinBlasVersion)
+  blas.version = getVersion();
+  if (blas.version < kMinBlasVersion)
     return unavailable("{} is cuBLAS {}.{}, but {}.{} is needed; install "
                        "cuBLAS 12 or 13 (a part of the CUDA toolkit)",
-                       file, version / 10000, version % 10000 / 100,
+                       file, blas.version / 10000, blas.version % 10000 / 100,
                        kMinBlasVersion / 10000, kMinBlasVersion % 10000 / 100);
 #define QLORA_CUBLASLT(Name, Symbol, Parameters)                               \
   QLORA_RETURN_IF_ERROR(findSymbol(library, file, #Symbol, blas.Name));

@@ -44,6 +44,8 @@ struct CublasLt {
   /// What cuBLASLt does not support is kUnavailable; no memory as above.
   Status check(cublasStatus_t status, const char *what) const;
 
+  uint64_t version = 0; ///< 10000 * major + 100 * minor + patch
+
 #define QLORA_CUBLASLT(Name, Symbol, Parameters)                               \
   cublasStatus_t(*Name) Parameters;
 #include "runtime/Device/Cuda/CudaSymbols.inc"

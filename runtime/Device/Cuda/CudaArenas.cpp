@@ -107,4 +107,12 @@ std::vector<uint8_t *> CudaArenas::bases() const {
   return result;
 }
 
+std::vector<CudaSpan> CudaArenas::spans() const {
+  std::vector<CudaSpan> spans;
+  for (size_t i = 0; i < sizes.size(); ++i)
+    if (memory[i])
+      spans.push_back({addresses[i], sizes[i]});
+  return spans;
+}
+
 } // namespace qlora

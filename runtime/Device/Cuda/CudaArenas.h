@@ -32,6 +32,8 @@ public:
   CUdeviceptr step() const { return stepMemory.get(); }
   /// Device addresses in the form of the tables; not to be looked behind.
   std::vector<uint8_t *> bases() const;
+  /// The arenas in the card's memory that are not empty.
+  std::vector<CudaSpan> spans() const;
 
 private:
   Status allocateArena(const CudaDriver &driver, const qlora_arena &arena,

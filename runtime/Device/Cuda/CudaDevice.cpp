@@ -10,6 +10,7 @@
 #include "runtime/Device/Cuda/CudaImages.h"
 #include "runtime/Device/Cuda/CudaReads.h"
 #include "runtime/Device/Cuda/CudaTransfers.h"
+#include "runtime/Device/Cuda/GemmTuner.h"
 #include "runtime/Device/Cuda/GeneratedKernels.h"
 #include "runtime/Device/Cuda/LabelShare.h"
 #include "runtime/Device/Cuda/NcclCollectives.h"
@@ -43,6 +44,9 @@ public:
   int64_t lead() const override { return 1; }
   std::vector<ReserveUse> reserve() const override;
   bool settle() override;
+  std::string gemmTable() const override {
+    return tuner.table().cards.empty() ? "" : tuner.table().text();
+  }
 
   // What library kernels ask for.
   const CudaDriver &driver() const override { return api; }
@@ -97,6 +101,7 @@ private:
 
   Status prepareQueues();
   Status prepareKernels();
+  Status prepareLaunches();
   Status connectRanks();
   Status startEntry();
   size_t graphIndex() const { return entryIndex * kLabelShares + share.index; }
@@ -128,6 +133,7 @@ private:
   CudaReads reads;
   CublasHandle blasHandleOwner;
   CudnnHandle cudnnHandle;
+  GemmTuner tuner;
   PreparedLaunches<CudaKernel> launches;
   CudaGraphs graphs;
 
@@ -144,7 +150,8 @@ CudaDevice::CudaDevice(const DeviceOptions &options, const CudaDriver &driver,
                        const Nccl *nccl, CudaCard card)
     : api(driver), nccl(nccl), host(options.collectives),
       observer(options.observer), usesGraphs(options.graphs),
-      disabledKernels(options.disabledKernels), card(std::move(card)) {
+      disabledKernels(options.disabledKernels), card(std::move(card)),
+      tuner(options.gemmTable, options.gemmCache) {
 #ifdef _OPENMP
   // Weights are converted and quantised on the CPU.
   if (options.threads > 0)
@@ -184,8 +191,16 @@ Status CudaDevice::prepareQueues() {
 
 Status CudaDevice::prepareKernels() {
   QLORA_RETURN_IF_ERROR(generated.prepare(*module, images));
-  if (generated.count() < module->kernels().size())
-    QLORA_RETURN_IF_ERROR(blasHandleOwner.create());
+  if (generated.count() == module->kernels().size())
+    return prepareLaunches();
+  QLORA_RETURN_IF_ERROR(blasHandleOwner.create());
+  QLORA_RETURN_IF_ERROR(tuner.begin(card, api, blas(), gemms));
+  QLORA_RETURN_IF_ERROR(prepareLaunches());
+  return tuner.finish(gemms, api, queues, transfers, arenas.spans(), host,
+                      notes);
+}
+
+Status CudaDevice::prepareLaunches() {
   return launches.prepare(
       *module, arenas.bases(),
       [this](const KernelRow &row, const KernelRequest &request,

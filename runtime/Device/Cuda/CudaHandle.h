@@ -47,6 +47,12 @@ using CudaGraphExec = CudaHandle<CUgraphExec, &CudaDriver::graphExecDestroy>;
 using CudaMemory = CudaHandle<CUdeviceptr, &CudaDriver::memFree>;
 using CudaHostMemory = CudaHandle<void *, &CudaDriver::memFreeHost>;
 
+/// A range of a card's memory that another owns.
+struct CudaSpan {
+  CUdeviceptr address;
+  uint64_t bytes;
+};
+
 } // namespace qlora
 
 #endif // QLORA_RUNTIME_DEVICE_CUDA_CUDAHANDLE_H

@@ -58,8 +58,19 @@ inline constexpr int kCublasDescTransposeB = 4;
 inline constexpr int32_t kCublasOpN = 0;
 inline constexpr int32_t kCublasOpT = 1;
 inline constexpr int kCublasPreferenceMaxWorkspace = 1;
+/// The reduction schemes that are allowed (uint32_t), a bit each.
+inline constexpr int kCublasPreferenceReductionMask = 3;
 /// The least alignment of A, in bytes (uint32_t); B, C and D follow it.
 inline constexpr int kCublasPreferenceMinAlignmentA = 5;
+/// cublasLtMatmulAlgoConfigAttributes_t: the attribute that only
+/// cublasLtMatmulAlgoInit sets, and one that decides whether sums have the
+/// same bits in every run.
+inline constexpr int kCublasConfigId = 0;
+inline constexpr int kCublasConfigReduction = 3;
+inline constexpr uint32_t kCublasReductionNone = 0;
+inline constexpr uint32_t kCublasReductionInPlace = 1;
+inline constexpr uint32_t kCublasReductionComputeType = 2;
+inline constexpr uint32_t kCublasReductionOutputType = 4;
 
 using ncclResult_t = int; ///< 0: success
 using ncclComm_t = struct ncclComm *;

@@ -17,6 +17,7 @@
 
 #include "runtime/Device/Cuda/CudaApi.h"
 #include "runtime/Device/Cuda/CudnnHandle.h"
+#include "runtime/Kernels/Cuda/GemmSelection.h"
 #include "runtime/Kernels/LibraryKernel.h"
 
 namespace qlora {
@@ -36,6 +37,9 @@ public:
   virtual uint32_t arch() const = 0;
   /// A __global__ function of the loaded images, by its symbol.
   virtual StatusOr<CUfunction> function(std::string_view symbol) = 0;
+
+  /// The algorithms of all matrix products that are prepared here.
+  GemmSelection gemms;
 };
 
 struct CudaKernelArgs {

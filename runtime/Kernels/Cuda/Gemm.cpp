@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// cuBLASLt's descriptions of a product, and its choice of an algorithm.
+// One product, and the conversions around it.
 
 #include "runtime/Kernels/Cuda/Gemm.h"
 
@@ -9,92 +9,25 @@ namespace qlora {
 using requests::CudaGemmPlan;
 using requests::GemmProblem;
 
-static constexpr uint32_t kAlignment = 16;
-
-static int cublasType(qlora_dtype dtype) {
-  return dtype == QLORA_DTYPE_BF16 ? kCudaR16BF : kCudaR32F;
-}
-
-/// A row-major [rows, columns] is a column-major [columns, rows].
-static Status describeMatrix(const CublasLt &blas, qlora_dtype dtype,
-                             int64_t rows, int64_t columns, int64_t ld,
-                             CublasObject<cublasLtMatrixLayout_t> &layout) {
-  return blas.check(
-      blas.matrixLayoutCreate(layout.receive(blas.matrixLayoutDestroy),
-                              cublasType(dtype), uint64_t(columns),
-                              uint64_t(rows), ld),
-      "cublasLtMatrixLayoutCreate");
-}
-
-Status CudaGemm::describe(const GemmProblem &p) {
-  const CublasLt &blas = context.blas();
-  QLORA_RETURN_IF_ERROR(blas.check(
-      blas.matmulDescCreate(description.receive(blas.matmulDescDestroy),
-                            kCublasCompute32F, kCudaR32F),
-      "cublasLtMatmulDescCreate"));
-  // cuBLASLt's A is our b.
-  const std::pair<int, bool> sides[] = {{kCublasDescTransposeA, p.transposeB},
-                                        {kCublasDescTransposeB, p.transposeA}};
-  for (const auto &[attribute, isTransposed] : sides) {
-    const int32_t operation = isTransposed ? kCublasOpT : kCublasOpN;
-    QLORA_RETURN_IF_ERROR(
-        blas.check(blas.matmulDescSetAttribute(description.get(), attribute,
-                                               &operation, sizeof(operation)),
-                   "cublasLtMatmulDescSetAttribute"));
-  }
-  QLORA_RETURN_IF_ERROR(describeMatrix(blas, p.b, p.transposeB ? p.n : p.k,
-                                       p.transposeB ? p.k : p.n, p.ldb,
-                                       layoutA));
-  QLORA_RETURN_IF_ERROR(describeMatrix(blas, p.a, p.transposeA ? p.k : p.m,
-                                       p.transposeA ? p.m : p.k, p.lda,
-                                       layoutB));
-  return describeMatrix(blas, p.c, p.m, p.n, p.ldc, layoutC);
-}
-
-Status CudaGemm::find(uint32_t alignment, uint64_t scratchBytes,
-                      Algorithm &algorithm) {
-  const CublasLt &blas = context.blas();
-  CublasObject<cublasLtMatmulPreference_t> preference;
-  QLORA_RETURN_IF_ERROR(blas.check(
-      blas.preferenceCreate(preference.receive(blas.preferenceDestroy)),
-      "cublasLtMatmulPreferenceCreate"));
-  QLORA_RETURN_IF_ERROR(blas.check(
-      blas.preferenceSetAttribute(preference.get(),
-                                  kCublasPreferenceMaxWorkspace, &scratchBytes,
-                                  sizeof(scratchBytes)),
-      "cublasLtMatmulPreferenceSetAttribute"));
-  for (int matrix = 0; matrix < 4; ++matrix)
-    QLORA_RETURN_IF_ERROR(blas.check(
-        blas.preferenceSetAttribute(preference.get(),
-                                    kCublasPreferenceMinAlignmentA + matrix,
-                                    &alignment, sizeof(alignment)),
-        "cublasLtMatmulPreferenceSetAttribute"));
-  cublasLtMatmulHeuristicResult_t result = {};
-  int found = 0;
-  const cublasStatus_t status = blas.algoGetHeuristic(
-      context.blasHandle(), description.get(), layoutA.get(), layoutB.get(),
-      layoutC.get(), layoutC.get(), preference.get(), 1, &result, &found);
-  if (status != 0 || found == 0 || result.state != 0)
-    return blas.check(status, "cublasLtMatmulAlgoGetHeuristic");
-  algorithm = {result.algo, result.workspaceSize, true};
-  return Status::ok();
-}
-
 StatusOr<std::unique_ptr<CudaGemm>> CudaGemm::create(CudaContext &context,
                                                      const GemmProblem &problem,
                                                      uint64_t scratchBytes) {
-  std::unique_ptr<CudaGemm> gemm(new CudaGemm(context));
+  std::unique_ptr<CudaGemm> gemm(new CudaGemm);
   gemm->problem = problem;
-  QLORA_RETURN_IF_ERROR(gemm->describe(problem));
-  QLORA_RETURN_IF_ERROR(gemm->find(kAlignment, scratchBytes, gemm->aligned));
-  if (!gemm->aligned.exists)
+  QLORA_ASSIGN_OR_RETURN(const auto description,
+                         GemmDescription::create(context, problem));
+  const auto choose = [&](uint32_t alignment) {
+    return context.gemms.choose(
+        GemmSignature::of(problem, alignment, scratchBytes), description);
+  };
+  QLORA_ASSIGN_OR_RETURN(gemm->aligned, choose(GemmSelection::kAlignment));
+  if (!gemm->aligned->algorithm)
     return Status::error(StatusCode::kUnavailable,
                          "cuBLASLt has no algorithm for {} x {} x {} in {} to "
                          "{} within {} bytes of workspace",
                          problem.m, problem.n, problem.k, dtypeName(problem.a),
                          dtypeName(problem.c), scratchBytes);
-  QLORA_RETURN_IF_ERROR(
-      gemm->find(dtypeBits(problem.a) / 8, scratchBytes, gemm->any));
+  QLORA_ASSIGN_OR_RETURN(gemm->any, choose(dtypeBits(problem.a) / 8));
   return gemm;
 }
 
@@ -103,19 +36,16 @@ Status CudaGemm::enqueue(const void *a, const void *b, void *c, void *scratch,
   const uintptr_t addresses = reinterpret_cast<uintptr_t>(a) |
                               reinterpret_cast<uintptr_t>(b) |
                               reinterpret_cast<uintptr_t>(c);
-  const Algorithm &algorithm = addresses % kAlignment == 0 ? aligned : any;
-  if (!algorithm.exists)
+  const bool isAligned = addresses % GemmSelection::kAlignment == 0;
+  const GemmChoice &choice = isAligned ? *aligned : *any;
+  if (!choice.algorithm)
     return Status::error(StatusCode::kInternal,
                          "cuBLASLt has no algorithm for a product {} x {} x {} "
                          "of operands that are not at multiples of {} bytes",
-                         problem.m, problem.n, problem.k, kAlignment);
-  const CublasLt &blas = context.blas();
-  return blas.check(blas.matmul(context.blasHandle(), description.get(),
-                                &problem.alpha, b, layoutA.get(), a,
-                                layoutB.get(), &problem.beta, c, layoutC.get(),
-                                c, layoutC.get(), &algorithm.choice, scratch,
-                                algorithm.scratchBytes, stream),
-                    "cublasLtMatmul");
+                         problem.m, problem.n, problem.k,
+                         GemmSelection::kAlignment);
+  return choice.description->enqueue(problem, a, b, c, *choice.algorithm,
+                                     scratch, stream);
 }
 
 // Products of operands of any types

@@ -25,7 +25,9 @@ cublasStatus_t platform::refuse(const char *symbol, cublasStatus_t status,
   return status;
 }
 
-extern "C" size_t cublasLtGetVersion() { return 130000; }
+extern "C" size_t cublasLtGetVersion() {
+  return size_t(settings().blasVersion);
+}
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle) {
   if (const int code = countAndInject("cublasLtCreate"))
@@ -34,7 +36,7 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle) {
   if (device < 0)
     return refuse("cublasLtCreate", kBlasNotInitialized,
                   "no context is current");
-  *handle = new cublasLtContext{device};
+  *handle = new cublasLtContext{device, {}};
   return kBlasSuccess;
 }
 
@@ -133,6 +135,14 @@ cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
     return std::has_single_bit(alignment)
                ? int(kBlasSuccess)
                : refuse(kSymbol, kBlasInvalidValue, "not a power of two");
+  }
+  if (attribute == kCublasPreferenceReductionMask) {
+    if (bytes != sizeof(preference->reductions))
+      return refuse(kSymbol, kBlasInvalidValue, "the value is a uint32");
+    std::memcpy(&preference->reductions, value, bytes);
+    return preference->reductions <= 7
+               ? int(kBlasSuccess)
+               : refuse(kSymbol, kBlasInvalidValue, "no reduction scheme");
   }
   if (attribute != kCublasPreferenceMaxWorkspace)
     return refuse(kSymbol, kBlasNotSupported,

@@ -5,21 +5,21 @@
 //
 //   matrices are inside of one live allocation, and aligned as the preference
 //   said when the algorithm was found (256 bytes if it said nothing; 16 where
-//   no algorithm is given); D overlaps neither A nor B; an algorithm is used
-//   for the very product that it was found for, with at least its workspace;
-//   the workspace is filled with NaN when the product runs, so that another
-//   use at the same time shows.
+//   no algorithm is given; what the algorithm needs where it was made from its
+//   attributes); D overlaps neither A nor B; an algorithm is used for the very
+//   product that it was found or checked for, with at least its workspace; the
+//   workspace is filled with NaN when the product runs, so that another use at
+//   the same time shows.
 
-#include "tests/cuda/CublasLt/Objects.h"
+#include "tests/cuda/CublasLt/Algorithms.h"
 
 #include "tests/cuda/Driver/Hook.h"
 #include "tests/cuda/Driver/Settings.h"
 
 #include <fmt/format.h>
 
-#include <bit>
+#include <algorithm>
 #include <cstring>
-#include <memory>
 #include <optional>
 
 namespace qlora {
@@ -58,38 +58,15 @@ makeProduct(const char *symbol, cublasLtMatmulDesc_t description,
   return std::nullopt;
 }
 
-/// An algorithm's words: a mark, the product's shape, types with alignments,
-/// its workspace.
-static cublasLtMatmulAlgo_t algorithmOf(const Product &product,
-                                        uint64_t alignments,
-                                        uint64_t workspace) {
-  const auto pair = [](uint64_t high, uint64_t low) {
-    return high << 32 ^ low;
-  };
-  const uint64_t flags =
-      uint64_t(product.description.transposeA) << 1 |
-      uint64_t(product.description.transposeB);
-  return {{0x716c6f7261626c61u, pair(uint64_t(product.m), uint64_t(product.n)),
-           uint64_t(product.k), flags,
-           pair(uint64_t(product.a.leading), uint64_t(product.b.leading)),
-           pair(uint64_t(product.c.leading), uint64_t(product.d.leading)),
-           pair(alignments, uint64_t(product.a.type) << 8 |
-                                uint64_t(product.d.type)),
-           workspace}};
-}
-
-/// Four logarithms in a byte each, A's the lowest; the high half of word 6.
-static uint64_t packAlignments(const uint32_t (&alignments)[4]) {
-  uint64_t packed = 0;
-  for (int i = 0; i < 4; ++i)
-    packed |= uint64_t(std::countr_zero(alignments[i])) << (8 * i);
-  return packed;
-}
-
-/// What the found algorithm asks for: a split sum where the caller allows it.
-static uint64_t workspaceOf(const Product &product, uint64_t most) {
-  const uint64_t wanted = uint64_t(product.m * product.n) * 4;
-  return wanted <= most ? wanted : 0;
+/// Whether a preference allows an algorithm.
+static bool isAllowed(const Attributes &attributes, const Product &product,
+                      const cublasLtMatmulPreferenceOpaque &preference) {
+  const uint32_t *least = std::min_element(std::begin(preference.alignments),
+                                           std::end(preference.alignments));
+  const uint32_t scheme = attributes[kReduction];
+  return *least >= alignmentOf(attributes, product.a.type) &&
+         (scheme & preference.reductions) == scheme &&
+         workspaceOf(attributes, product) <= preference.maxWorkspace;
 }
 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
@@ -108,19 +85,45 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
       makeProduct(kSymbol, description, a, b, c, d);
   if (!product || !preference || wanted < 1)
     return refuse(kSymbol, kBlasInvalidValue, "no product or no preference");
-  // With a workspace first, then without, as a library that knows more than
-  // one algorithm does.
-  const uint64_t workspace = workspaceOf(*product, preference->maxWorkspace);
-  const uint64_t sizes[2] = {workspace, 0};
-  const int count = workspace ? 2 : 1;
-  for (int i = 0; i < count && i < wanted; ++i) {
-    results[i] = {};
-    results[i].algo =
-        algorithmOf(*product, packAlignments(preference->alignments), sizes[i]);
-    results[i].workspaceSize = sizes[i];
-    results[i].wavesCount = 1.0f;
-    ++*found;
+  for (const Attributes &attributes : algorithmsFor(*product)) {
+    if (*found == wanted || !isAllowed(attributes, *product, *preference))
+      continue;
+    cublasLtMatmulHeuristicResult_t &result = results[(*found)++];
+    result = {};
+    result.algo = Algorithm{attributes, a->type, d->type, hashOf(*product),
+                            packAlignments(preference->alignments)}
+                      .words();
+    result.workspaceSize = workspaceOf(attributes, *product);
+    result.wavesCount = 1.0f;
   }
+  return *found ? kBlasSuccess : kBlasNotSupported;
+}
+
+cublasStatus_t cublasLtMatmulAlgoCheck(
+    cublasLtHandle_t handle, cublasLtMatmulDesc_t description,
+    cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+    cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+    const cublasLtMatmulAlgo_t *words,
+    cublasLtMatmulHeuristicResult_t *result) {
+  constexpr const char *kSymbol = "cublasLtMatmulAlgoCheck";
+  if (const int code = countAndInject(kSymbol))
+    return code;
+  if (!handle)
+    return refuse(kSymbol, kBlasNotInitialized, "no handle");
+  const std::optional<Product> product =
+      makeProduct(kSymbol, description, a, b, c, d);
+  const auto algorithm = words ? Algorithm::read(*words) : std::nullopt;
+  if (!product || !algorithm || !result)
+    return refuse(kSymbol, kBlasInvalidValue, "no product or no algorithm");
+  if (algorithm->input != a->type || algorithm->output != d->type)
+    return refuse(kSymbol, kBlasInvalidValue,
+                  "the algorithm is for other types");
+  if (!refusalOf(algorithm->attributes, *product).empty())
+    return kBlasNotSupported;
+  handle->checked.insert({hashOf(*algorithm), hashOf(*product)});
+  result->workspaceSize = workspaceOf(algorithm->attributes, *product);
+  result->state = kBlasSuccess;
+  result->wavesCount = 1.0f;
   return kBlasSuccess;
 }
 
@@ -177,8 +180,24 @@ static std::string checkOperands(const Product &product, const Operands &of,
   return wrong.empty() ? "" : "the workspace: " + wrong;
 }
 
+/// The depth as an algorithm splits it: into its parts, each of which a tile
+/// goes through in one or two steps. The order "in place" is any.
+static std::vector<Part> partsOf(const Attributes &of, int64_t k) {
+  const int64_t steps = of[kSplit] * (of[kTile] % 2 + 1);
+  const int64_t each = (k + steps - 1) / steps;
+  std::vector<Part> parts;
+  for (int64_t begin = 0; begin < k; begin += each)
+    parts.push_back({begin, std::min(begin + each, k),
+                     of[kReduction] == kCublasReductionOutputType});
+  for (size_t i = parts.size(); i > 1; --i)
+    if (of[kReduction] == kCublasReductionInPlace)
+      std::swap(parts[i - 1], parts[nextRandom() % i]);
+  return parts;
+}
+
 /// When the stream comes to it.
-static int runProduct(const Product &product, const Operands &of, int device) {
+static int runProduct(const Product &product, const Attributes &attributes,
+                      const Operands &of, int device) {
   const std::string wrong = checkOperands(product, of, device);
   if (!wrong.empty()) {
     explain("cublasLtMatmul runs: " + wrong);
@@ -186,8 +205,42 @@ static int runProduct(const Product &product, const Operands &of, int device) {
   }
   if (of.workspaceBytes)
     std::memset(of.workspace, 0xff, of.workspaceBytes);
-  multiply(product, of.alpha, of.a, of.b, of.beta, of.c, of.d);
+  const auto time = timeOf(attributes, product);
+  spendTime(time);
+  countEvent("nanoseconds of products", uint64_t(time.count()));
+  multiply(product, partsOf(attributes, product.k), of.alpha, of.a, of.b,
+           of.beta, of.c, of.d);
   return 0;
+}
+
+/// What a call names, with the alignments that it asks for; nothing where it
+/// may not be used for this product.
+static std::optional<Algorithm>
+algorithmFor(const cublasLtContext &handle, const Product &product,
+             const cublasLtMatmulAlgo_t *words, std::string &unusable) {
+  if (!words) {
+    // The best of those that need no workspace.
+    for (const Attributes &attributes : algorithmsFor(product))
+      if (attributes[kReduction] == kCublasReductionNone)
+        return Algorithm{attributes, 0, 0, 0, packAlignments({16, 16, 16, 16})};
+  }
+  std::optional<Algorithm> algorithm;
+  if (words)
+    algorithm = Algorithm::read(*words);
+  unusable = "no algorithm";
+  if (!algorithm)
+    return std::nullopt;
+  if (algorithm->product == hashOf(product))
+    return algorithm;
+  unusable = "the algorithm was found for another product";
+  if (algorithm->product)
+    return std::nullopt;
+  unusable = "the algorithm was not checked for this product";
+  if (!handle.checked.contains({hashOf(*algorithm), hashOf(product)}))
+    return std::nullopt;
+  const uint32_t least = alignmentOf(algorithm->attributes, product.a.type);
+  algorithm->alignments = packAlignments({least, least, least, least});
+  return algorithm;
 }
 
 cublasStatus_t
@@ -208,30 +261,27 @@ cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t description,
       makeProduct(kSymbol, description, layoutA, layoutB, layoutC, layoutD);
   if (!product || !alpha || !beta)
     return refuse(kSymbol, kBlasInvalidValue, "no product or no scalars");
-  const uint64_t used = algorithm ? algorithm->data[7] : 0;
-  const uint64_t alignments =
-      algorithm ? algorithm->data[6] >> 32 : packAlignments({16, 16, 16, 16});
-  if (algorithm) {
-    const cublasLtMatmulAlgo_t expected =
-        algorithmOf(*product, alignments, used);
-    if (std::memcmp(&expected, algorithm, sizeof(expected)) != 0)
-      return refuse(kSymbol, kBlasInvalidValue,
-                    "the algorithm was found for another product");
-  }
+  std::string unusable;
+  const std::optional<Algorithm> chosen =
+      algorithmFor(*handle, *product, algorithm, unusable);
+  if (!chosen)
+    return refuse(kSymbol, kBlasInvalidValue, unusable);
+  const uint64_t used = workspaceOf(chosen->attributes, *product);
   if (used > workspaceBytes)
     return refuse(kSymbol, kBlasInvalidValue,
                   fmt::format("the algorithm needs {} bytes of workspace, got "
                               "{}",
                               used, workspaceBytes));
-  Operands of = {a, b, c, d, workspace, 0, 0, used, alignments};
+  Operands of = {a, b, c, d, workspace, 0, 0, used, chosen->alignments};
   std::memcpy(&of.alpha, alpha, sizeof(float));
   std::memcpy(&of.beta, beta, sizeof(float));
   const int device = handle->device;
   const std::string wrong = checkOperands(*product, of, device);
   if (!wrong.empty())
     return refuse(kSymbol, kBlasInvalidValue, wrong);
-  const int code = enqueueLibraryWork(
-      stream, kSymbol, [=] { return runProduct(*product, of, device); });
+  const int code = enqueueLibraryWork(stream, kSymbol, [=] {
+    return runProduct(*product, chosen->attributes, of, device);
+  });
   return code ? kBlasExecutionFailed : kBlasSuccess;
 }
 

@@ -47,19 +47,51 @@ static void narrow(const cublasLtMatrixLayoutOpaque &layout,
     }
 }
 
-void multiply(const Product &product, float alpha, const void *a,
-              const void *b, float beta, const void *c, void *d) {
+/// Rounds each number to a type and back.
+static void roundTo(int type, std::vector<float> &numbers) {
+  if (type == kCudaR32F)
+    return;
+  for (float &number : numbers) {
+    uint16_t half = 0;
+    qlora_store_bf16(&half, 0, number);
+    number = qlora_load_bf16(&half, 0);
+  }
+}
+
+/// Elements from the depth `k` on, of a matrix whose columns go along it or
+/// across it.
+static const float *from(const std::vector<float> &dense, uint64_t rows,
+                         bool isAcross, int64_t k) {
+  return dense.data() + (isAcross ? uint64_t(k) * rows : uint64_t(k));
+}
+
+void multiply(const Product &product, std::span<const Part> parts, float alpha,
+              const void *a, const void *b, float beta, const void *c,
+              void *d) {
   const std::vector<float> wideA = widen(product.a, a);
   const std::vector<float> wideB = widen(product.b, b);
+  const bool isAT = product.description.transposeA == kCublasOpT;
+  const bool isBT = product.description.transposeB == kCublasOpT;
   std::vector<float> sum(size_t(product.m * product.n));
-  if (beta != 0)
+  if (beta != 0) {
     sum = widen(product.c, c);
-  // Row-major for oneDNN: its C is our transposed D, op(B)^T op(A)^T.
-  dnnl_sgemm(product.description.transposeB == kCublasOpT ? 'T' : 'N',
-             product.description.transposeA == kCublasOpT ? 'T' : 'N',
-             product.n, product.m, product.k, alpha, wideB.data(),
-             int64_t(product.b.rows), wideA.data(), int64_t(product.a.rows),
-             beta, sum.data(), product.m);
+    for (float &number : sum)
+      number *= beta;
+  }
+  std::vector<float> partial(sum.size());
+  for (const Part &part : parts) {
+    // Row-major for oneDNN: its C is our transposed D, op(B)^T op(A)^T.
+    dnnl_sgemm(isBT ? 'T' : 'N', isAT ? 'T' : 'N', product.n, product.m,
+               part.end - part.begin, alpha,
+               from(wideB, product.b.rows, isBT, part.begin),
+               int64_t(product.b.rows),
+               from(wideA, product.a.rows, !isAT, part.begin),
+               int64_t(product.a.rows), 0, partial.data(), product.m);
+    if (part.isRounded)
+      roundTo(product.d.type, partial);
+    for (size_t i = 0; i < sum.size(); ++i)
+      sum[i] += partial[i];
+  }
   narrow(product.d, sum, d);
 }
 

@@ -8,7 +8,10 @@
 
 #include "runtime/Device/Cuda/CudaTypes.h"
 
+#include <set>
+#include <span>
 #include <string_view>
+#include <utility>
 
 namespace qlora {
 extern "C" {
@@ -19,6 +22,9 @@ extern "C" {
 
 struct cublasLtContext {
   int device;
+  /// Algorithms made from attributes, each with the product that it was
+  /// checked for: hashes.
+  std::set<std::pair<uint64_t, uint64_t>> checked;
 };
 
 struct cublasLtMatmulDescOpaque {
@@ -36,6 +42,7 @@ struct cublasLtMatrixLayoutOpaque {
 struct cublasLtMatmulPreferenceOpaque {
   uint64_t maxWorkspace = 0;
   uint32_t alignments[4] = {256, 256, 256, 256}; ///< at least, of A, B, C, D
+  uint32_t reductions = 7; ///< the schemes that are allowed, a bit each
 };
 
 namespace platform {
@@ -56,10 +63,18 @@ struct Product {
   int64_t m = 0, n = 0, k = 0;
 };
 
-/// Computes in float32: A, B and C are read as they are stored, the sum is
-/// rounded once to D's type.
-void multiply(const Product &product, float alpha, const void *a,
-              const void *b, float beta, const void *c, void *d);
+/// A part of the depth, and whether its sum is rounded to D's type.
+struct Part {
+  int64_t begin, end;
+  bool isRounded;
+};
+
+/// Computes in float32: A, B and C are read as they are stored, the products
+/// of the parts are added up in their order, and the sum is rounded once to
+/// D's type.
+void multiply(const Product &product, std::span<const Part> parts, float alpha,
+              const void *a, const void *b, float beta, const void *c,
+              void *d);
 
 /// Explains on stderr and gives the status back.
 cublasStatus_t refuse(const char *symbol, cublasStatus_t status,

@@ -9,6 +9,7 @@
 
 #include "runtime/Device/Cuda/CudaTypes.h"
 
+#include <chrono>
 #include <functional>
 #include <string>
 
@@ -25,6 +26,10 @@ std::string checkDeviceRange(const void *address, size_t bytes, int device);
 int enqueueLibraryWork(CUstream stream, const char *what,
                        std::function<int()> work,
                        std::function<bool()> mayRun = {});
+
+/// Called by a library's work as it runs: what it would take on a card, by the
+/// clock of events.
+void spendTime(std::chrono::nanoseconds time);
 
 /// The card of the calling thread's context, or -1. Needs no mutex.
 int currentDevice();

@@ -5,6 +5,7 @@
 #include "tests/cuda/Driver/Schedule.h"
 
 #include "tests/cuda/Driver/Api.h"
+#include "tests/cuda/Driver/Hook.h"
 #include "tests/cuda/Driver/Settings.h"
 
 #include <fmt/format.h>
@@ -30,6 +31,7 @@ struct Schedule {
   std::set<OperationRef, Earlier> ready;
   uint64_t added = 0;
   int sticky = 0;
+  std::chrono::nanoseconds clock = {}; ///< of events
   size_t shared = 0; ///< operations that wait, or will, for another process
 };
 
@@ -53,6 +55,7 @@ private:
 static constexpr auto kPause = std::chrono::microseconds(100);
 static constexpr auto kQuiet = std::chrono::milliseconds(5);
 static constexpr int kTurn = 64;
+static constexpr auto kOperationTime = std::chrono::microseconds(1);
 
 static Schedule &all() {
   static Schedule schedule;
@@ -77,6 +80,11 @@ void Progress::loop() {
       if (!runOne())
         break;
   }
+}
+
+void spendTime(std::chrono::nanoseconds time) {
+  const std::lock_guard lock(platformMutex());
+  all().clock += time;
 }
 
 int stickyCode() { return all().sticky; }
@@ -129,7 +137,8 @@ bool runOne() {
   schedule.shared -= bool(operation->mayRun);
   operation->mayRun = nullptr;
   operation->isDone = true;
-  operation->doneAt = std::chrono::steady_clock::now();
+  schedule.clock += kOperationTime;
+  operation->doneAt = schedule.clock;
   for (const OperationRef &follower : operation->followers)
     if (--follower->unmet == 0)
       schedule.ready.insert(follower);

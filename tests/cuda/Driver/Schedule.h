@@ -16,6 +16,10 @@
 // another process may depend on; so, while there is such an operation, a thread
 // runs what is ready whenever the host has not called for a while.
 //
+// The clock of events is simulated, so that what they measure is the same in
+// every run: an operation takes a microsecond, and a library's what it says
+// (Hook.h). Operations take their turns on it, also those of two streams.
+//
 // After an operation fails, what is left is dropped and every later call
 // returns its code, as a CUDA context does.
 
@@ -45,7 +49,7 @@ struct Operation {
   uint64_t number = 0; ///< in the order of the calls
   size_t unmet = 0;    ///< dependencies that have not run
   bool isDone = false;
-  std::chrono::steady_clock::time_point doneAt;
+  std::chrono::nanoseconds doneAt = {}; ///< by the clock of events
   std::vector<std::shared_ptr<Operation>> followers;
 };
 using OperationRef = std::shared_ptr<Operation>;

@@ -120,6 +120,8 @@ const Settings &settings() {
         number("QLORA_TEST_CUDA_SEED", environment("QLORA_TEST_CUDA_SEED", "1")),
         readVersion("QLORA_TEST_CUDA_VERSION", "13000"),
         readVersion("QLORA_TEST_CUDA_NCCL", "22809"),
+        readVersion("QLORA_TEST_CUDA_BLAS", "130000"),
+        readNumbers("QLORA_TEST_CUDA_SPEEDS", 1)[0],
         async[0],
         int(async[1]),
         readNumbers("QLORA_TEST_CUDA_HANG", 1)[0]};

@@ -17,6 +17,9 @@
 //                             run, NCCL tells error 2 of the communicator.
 //   QLORA_TEST_CUDA_HANG      "3" or "3@1": the third collective never gets
 //                             to the other ranks.
+//   QLORA_TEST_CUDA_BLAS      version of cuBLASLt, default 130000.
+//   QLORA_TEST_CUDA_SPEEDS    "3" or "3@1": another number is other times of
+//                             cuBLASLt's algorithms. Default 0.
 //   QLORA_TEST_CUDA_NCCL      version of NCCL, default 22809.
 //   QLORA_TEST_CUDA_VERSION   of the driver, default 13000.
 //   QLORA_TEST_CUDA_MODULE    a train.so: its kernels get their operands one by
@@ -48,6 +51,8 @@ struct Settings {
   uint64_t seed;
   int version;
   int ncclVersion;
+  int blasVersion;
+  uint64_t blasSpeeds;        ///< of algorithms, drawn from it
   uint64_t failingCollective; ///< from 1; 0: none
   int asyncError;             ///< of NCCL, when that one has run
   uint64_t hangingCollective; ///< from 1; 0: none

@@ -30,6 +30,7 @@ protected:
   void onPlatform(const std::map<std::string, std::string> &more) {
     module = QLORA_UNIGRAM_CUDA_MODULE;
     set("LD_LIBRARY_PATH", QLORA_CUDA_PLATFORM);
+    set("XDG_CACHE_HOME", at("cache"));
     for (const auto &[name, value] : more)
       set(name, value);
   }

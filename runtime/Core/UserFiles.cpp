@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: MIT
+
+// Reading, replacing, and finding the folder.
+
+#include "runtime/Core/UserFiles.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+namespace qlora {
+
+namespace fs = std::filesystem;
+
+std::string userCacheFolder() {
+  // The compiler's cache is in the same place (KernelCache.h).
+  if (const char *cache = std::getenv("XDG_CACHE_HOME"); cache && *cache)
+    return (fs::path(cache) / "qlora").string();
+  if (const char *home = std::getenv("HOME"); home && *home)
+    return (fs::path(home) / ".cache" / "qlora").string();
+  return "";
+}
+
+StatusOr<std::string> readWholeFile(const std::string &path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  // An empty file sets the stream's fail bit, which is no failure.
+  if (!file || (file.peek() != EOF && !(text << file.rdbuf())))
+    return Status::error(StatusCode::kNotFound, "cannot read '{}': {}", path,
+                         std::strerror(errno));
+  return text.str();
+}
+
+Status replaceWholeFile(const std::string &path, std::string_view text) {
+  std::error_code error;
+  if (const fs::path folder = fs::path(path).parent_path(); !folder.empty())
+    fs::create_directories(folder, error);
+  const std::string beside = fmt::format("{}.{}", path, getpid());
+  std::ofstream file(beside, std::ios::binary);
+  file << text;
+  file.close();
+  if (file && !error)
+    fs::rename(beside, path, error);
+  if (file && !error)
+    return Status::ok();
+  fs::remove(beside, error);
+  return Status::error(StatusCode::kUnavailable,
+                       "cannot write '{}': is its folder writable, and the "
+                       "disk not full?",
+                       path);
+}
+
+} // namespace qlora

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: MIT
+
+// Small files that are read and written as a whole, and the folder in which a
+// user's are kept from run to run.
+
+#ifndef QLORA_RUNTIME_CORE_USERFILES_H
+#define QLORA_RUNTIME_CORE_USERFILES_H
+
+#include <string>
+#include <string_view>
+
+#include "runtime/Core/Status.h"
+
+namespace qlora {
+
+/// $XDG_CACHE_HOME/qlora, or ~/.cache/qlora without that variable; empty when
+/// neither is known.
+std::string userCacheFolder();
+
+/// kNotFound, with the reason, where it cannot be read.
+StatusOr<std::string> readWholeFile(const std::string &path);
+
+/// Writes a file beside it and renames that, so that a reader finds the old
+/// text or the new one. Makes the folder.
+Status replaceWholeFile(const std::string &path, std::string_view text);
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_CORE_USERFILES_H

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: MIT
+
+// The cache, the measurement, and what ranks tell each other.
+
+#include "runtime/Device/Cuda/GemmTuner.h"
+
+#include <algorithm>
+
+#include "runtime/Core/UserFiles.h"
+
+namespace qlora {
+
+/// Beyond cuBLASLt's first few choices hardly one is faster.
+static constexpr size_t kCandidates = 8;
+
+GemmTuner::GemmTuner(std::string request, std::string cacheFile)
+    : request(std::move(request)), cacheFile(std::move(cacheFile)) {}
+
+Status GemmTuner::begin(const CudaCard &card, const CudaDriver &driver,
+                        const CublasLt &blas, GemmSelection &gemms) {
+  kind = {card.name, card.arch, card.multiprocessors, blas.version, 0};
+  QLORA_RETURN_IF_ERROR(driver.check(driver.driverGetVersion(&kind.driver),
+                                     "cuDriverGetVersion"));
+  if (measures())
+    gemms.setCandidates(kCandidates);
+  if (measures() || request == DeviceOptions::kFirstGemms)
+    return Status::ok();
+  auto table = GemmTable::read(request);
+  if (!table.isOk())
+    return Status::error(table.status().code(), "--gemm-table: {}",
+                         table.status().message());
+  return gemms.pin(std::move(*table), request, kind);
+}
+
+// The cache
+// -------------------------------------------------------------------
+
+Status GemmTuner::adoptCached(GemmSelection &gemms,
+                              std::vector<std::string> &notes) {
+  if (cacheFile.empty())
+    return Status::ok();
+  auto table = GemmTable::read(cacheFile);
+  if (table.status().code() == StatusCode::kDataLoss)
+    notes.push_back(table.status().message() + "; products are measured again");
+  const GemmTable::Products *known =
+      table.isOk() ? table->find(kind) : nullptr;
+  if (!known)
+    return Status::ok();
+  for (auto &[signature, choice] : gemms.choices)
+    if (const auto entry = known->find(signature); entry != known->end())
+      QLORA_RETURN_IF_ERROR(
+          GemmSelection::adopt(signature, entry->second, choice).status());
+  return Status::ok();
+}
+
+/// Only what was measured: the rest may be, another time.
+void GemmTuner::storeMeasured(const GemmSelection &gemms,
+                              std::vector<std::string> &notes) const {
+  if (cacheFile.empty())
+    return;
+  GemmTable mine;
+  mine.cards[kind] = gemms.entries();
+  std::erase_if(mine.cards[kind], [](const auto &entry) {
+    return entry.second.microseconds == 0;
+  });
+  GemmTable all;
+  if (auto table = GemmTable::read(cacheFile); table.isOk())
+    all = std::move(*table);
+  all.merge(mine);
+  // A cache that cannot be written costs the time of the next run.
+  if (Status status = replaceWholeFile(cacheFile, all.text()); !status.isOk())
+    notes.push_back(status.message());
+}
+
+// Ranks
+// -----------------------------------------------------------------------
+
+/// The text of every rank. A byte travels as a float, to which all others add
+/// 0.
+static StatusOr<std::vector<std::string>> gatherTexts(Collectives &ranks,
+                                                      std::string_view mine) {
+  /// The largest count that a float holds exactly.
+  constexpr size_t kMost = 1 << 24;
+  if (mine.size() > kMost)
+    return Status::error(StatusCode::kInternal, "a text of {} bytes to share",
+                         mine.size());
+  std::vector<float> sizes(size_t(ranks.size()));
+  sizes[size_t(ranks.rank())] = static_cast<float>(mine.size());
+  QLORA_RETURN_IF_ERROR(ranks.allReduceSum(sizes.data(), ranks.size()));
+  size_t total = 0, before = 0;
+  for (int rank = 0; rank < ranks.size(); ++rank) {
+    before += rank < ranks.rank() ? size_t(sizes[size_t(rank)]) : 0;
+    total += size_t(sizes[size_t(rank)]);
+  }
+  std::vector<float> bytes(total);
+  for (size_t i = 0; i < mine.size(); ++i)
+    bytes[before + i] = static_cast<float>(static_cast<uint8_t>(mine[i]));
+  if (total > 0)
+    QLORA_RETURN_IF_ERROR(ranks.allReduceSum(bytes.data(), int64_t(total)));
+  std::vector<std::string> texts;
+  auto next = bytes.begin();
+  for (const float size : sizes) {
+    std::string &text = texts.emplace_back();
+    for (const auto end = next + std::ptrdiff_t(size); next != end; ++next)
+      text += static_cast<char>(static_cast<uint8_t>(*next));
+  }
+  return texts;
+}
+
+Status GemmTuner::share(GemmSelection &gemms, Collectives &ranks,
+                        bool isFirst) {
+  QLORA_ASSIGN_OR_RETURN(
+      const std::vector<std::string> texts,
+      gatherTexts(ranks, isFirst ? used.text() : std::string()));
+  used = {};
+  for (const std::string &text : texts) {
+    if (text.empty())
+      continue;
+    QLORA_ASSIGN_OR_RETURN(const GemmTable table, GemmTable::parse(text));
+    used.merge(table);
+  }
+  const GemmTable::Products *decided = used.find(kind);
+  for (auto &[signature, choice] : gemms.choices) {
+    if (isFirst || !decided)
+      break;
+    const auto entry = decided->find(signature);
+    // The first rank could not put it into a table either: all of a kind have
+    // cuBLASLt's first choice.
+    if (entry == decided->end())
+      continue;
+    QLORA_ASSIGN_OR_RETURN(
+        const bool isTaken,
+        GemmSelection::adopt(signature, entry->second, choice));
+    if (!isTaken)
+      return Status::error(StatusCode::kUnavailable,
+                           "cuBLASLt refuses the algorithm that another rank "
+                           "with the same card and libraries has for the "
+                           "product {}; use --gemm-table heuristic",
+                           signature.text());
+  }
+  return Status::ok();
+}
+
+static StatusOr<bool> isFirstOfKind(Collectives &ranks, const CardKind &kind) {
+  const std::string mine = kind.text();
+  QLORA_ASSIGN_OR_RETURN(const std::vector<std::string> kinds,
+                         gatherTexts(ranks, mine));
+  const auto first = std::find(kinds.begin(), kinds.end(), mine);
+  return first - kinds.begin() == ranks.rank();
+}
+
+static void noteUnmeasured(const GemmTimingResult &result,
+                           std::vector<std::string> &notes) {
+  if (result.outOfTime > 0)
+    notes.push_back(fmt::format(
+        "{} matrix products use cuBLASLt's first choice: measuring the {} "
+        "others took {} s; the next run goes on",
+        result.outOfTime, result.measured,
+        std::chrono::duration_cast<std::chrono::seconds>(GemmTuner::kBound)
+            .count()));
+  if (result.outOfRoom > 0)
+    notes.push_back(fmt::format("{} matrix products use cuBLASLt's first "
+                                "choice: to measure them, their operands do "
+                                "not fit into the arenas",
+                                result.outOfRoom));
+}
+
+Status GemmTuner::finish(GemmSelection &gemms, const CudaDriver &driver,
+                         CudaQueues &queues, CudaTransfers &transfers,
+                         std::span<const CudaSpan> memory, Collectives *ranks,
+                         std::vector<std::string> &notes) {
+  const bool isAlone = !ranks || ranks->size() == 1;
+  bool isFirst = true;
+  if (!isAlone) {
+    QLORA_ASSIGN_OR_RETURN(isFirst, isFirstOfKind(*ranks, kind));
+  }
+  if (isFirst && measures()) {
+    QLORA_RETURN_IF_ERROR(adoptCached(gemms, notes));
+    QLORA_ASSIGN_OR_RETURN(
+        const GemmTimingResult result,
+        measureGemms(gemms, driver, queues, transfers, memory, kBound));
+    noteUnmeasured(result, notes);
+    if (result.measured > 0)
+      storeMeasured(gemms, notes);
+  }
+  if (!gemms.choices.empty())
+    used.cards[kind] = gemms.entries();
+  return isAlone ? Status::ok() : share(gemms, *ranks, isFirst);
+}
+
+} // namespace qlora

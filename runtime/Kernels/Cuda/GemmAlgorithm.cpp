@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: MIT
+
+// cuBLASLt's descriptions of a product, what it would choose, and algorithms
+// made from their attributes.
+
+#include "runtime/Kernels/Cuda/GemmAlgorithm.h"
+
+#include <cstring>
+
+#include "runtime/Kernels/Cuda/CudaKernel.h"
+
+namespace qlora {
+
+using requests::GemmProblem;
+
+/// Asked for beyond `most`, since not every one can be used.
+static constexpr size_t kSpare = 8;
+
+static constexpr cublasStatus_t kInvalidValue = 7;
+static constexpr cublasStatus_t kArchMismatch = 8;
+static constexpr cublasStatus_t kNotSupported = 15;
+
+static int cublasType(qlora_dtype dtype) {
+  return dtype == QLORA_DTYPE_BF16 ? kCudaR16BF : kCudaR32F;
+}
+
+GemmSignature GemmSignature::of(const GemmProblem &p, uint32_t alignment,
+                                uint64_t scratchLimit) {
+  return {p.m, p.n,         p.k,          p.lda,         p.ldb,
+          p.ldc, p.transposeA, p.transposeB, p.beta != 0,  p.a,
+          p.c, alignment,   scratchLimit};
+}
+
+std::string GemmSignature::text() const {
+  return fmt::format("{} x {} x {} (m n k), {} to {}{}{}{}, rows of {} {} {}, "
+                     "aligned to {} bytes, within {} bytes of workspace",
+                     m, n, k, dtypeName(type), dtypeName(result),
+                     transposeA ? ", a transposed" : "",
+                     transposeB ? ", b transposed" : "", adds ? ", added" : "",
+                     lda, ldb, ldc, alignment, scratchLimit);
+}
+
+bool GemmConfiguration::isReproducible() const {
+  const uint32_t scheme = values[kCublasConfigReduction];
+  return scheme == kCublasReductionNone ||
+         scheme == kCublasReductionComputeType;
+}
+
+// Descriptions
+// ----------------------------------------------------------------
+
+/// A row-major [rows, columns] is a column-major [columns, rows].
+static Status describeMatrix(const CublasLt &blas, qlora_dtype dtype,
+                             int64_t rows, int64_t columns, int64_t ld,
+                             cublasLtMatrixLayout_t &layout) {
+  return blas.check(blas.matrixLayoutCreate(&layout, cublasType(dtype),
+                                            uint64_t(columns), uint64_t(rows),
+                                            ld),
+                    "cublasLtMatrixLayoutCreate");
+}
+
+Status GemmDescription::describe(const GemmProblem &p) {
+  type = cublasType(p.a);
+  result = cublasType(p.c);
+  QLORA_RETURN_IF_ERROR(blas.check(
+      blas.matmulDescCreate(&description, kCublasCompute32F, kCudaR32F),
+      "cublasLtMatmulDescCreate"));
+  // cuBLASLt's A is our b.
+  const std::pair<int, bool> sides[] = {{kCublasDescTransposeA, p.transposeB},
+                                        {kCublasDescTransposeB, p.transposeA}};
+  for (const auto &[attribute, isTransposed] : sides) {
+    const int32_t operation = isTransposed ? kCublasOpT : kCublasOpN;
+    QLORA_RETURN_IF_ERROR(
+        blas.check(blas.matmulDescSetAttribute(description, attribute,
+                                               &operation, sizeof(operation)),
+                   "cublasLtMatmulDescSetAttribute"));
+  }
+  QLORA_RETURN_IF_ERROR(describeMatrix(blas, p.b, p.transposeB ? p.n : p.k,
+                                       p.transposeB ? p.k : p.n, p.ldb,
+                                       layoutA));
+  QLORA_RETURN_IF_ERROR(describeMatrix(blas, p.a, p.transposeA ? p.k : p.m,
+                                       p.transposeA ? p.m : p.k, p.lda,
+                                       layoutB));
+  return describeMatrix(blas, p.c, p.m, p.n, p.ldc, layoutC);
+}
+
+StatusOr<std::shared_ptr<const GemmDescription>>
+GemmDescription::create(CudaContext &context, const GemmProblem &problem) {
+  std::shared_ptr<GemmDescription> made(
+      new GemmDescription(context.blas(), context.blasHandle()));
+  QLORA_RETURN_IF_ERROR(made->describe(problem));
+  return std::shared_ptr<const GemmDescription>(std::move(made));
+}
+
+GemmDescription::~GemmDescription() {
+  for (const cublasLtMatrixLayout_t layout : {layoutA, layoutB, layoutC})
+    if (layout)
+      (void)blas.matrixLayoutDestroy(layout);
+  if (description)
+    (void)blas.matmulDescDestroy(description);
+}
+
+// Algorithms
+// ------------------------------------------------------------------
+
+namespace {
+/// What the heuristic must heed; destroyed with its block.
+class Preference {
+public:
+  explicit Preference(const CublasLt &blas) : blas(blas) {}
+  ~Preference() {
+    if (handle)
+      (void)blas.preferenceDestroy(handle);
+  }
+  Status create(const GemmSignature &wanted);
+  cublasLtMatmulPreference_t get() const { return handle; }
+
+private:
+  template <typename T> Status set(int attribute, const T &value) {
+    return blas.check(
+        blas.preferenceSetAttribute(handle, attribute, &value, sizeof(value)),
+        "cublasLtMatmulPreferenceSetAttribute");
+  }
+
+  const CublasLt &blas;
+  cublasLtMatmulPreference_t handle = nullptr;
+};
+} // namespace
+
+Status Preference::create(const GemmSignature &wanted) {
+  QLORA_RETURN_IF_ERROR(blas.check(blas.preferenceCreate(&handle),
+                                   "cublasLtMatmulPreferenceCreate"));
+  QLORA_RETURN_IF_ERROR(
+      set(kCublasPreferenceMaxWorkspace, wanted.scratchLimit));
+  QLORA_RETURN_IF_ERROR(
+      set(kCublasPreferenceReductionMask, kCublasReductionComputeType));
+  for (int matrix = 0; matrix < 4; ++matrix)
+    QLORA_RETURN_IF_ERROR(
+        set(kCublasPreferenceMinAlignmentA + matrix, wanted.alignment));
+  return Status::ok();
+}
+
+StatusOr<std::vector<cublasLtMatmulHeuristicResult_t>>
+GemmDescription::ask(const GemmSignature &wanted, size_t most) const {
+  Preference preference(blas);
+  QLORA_RETURN_IF_ERROR(preference.create(wanted));
+  std::vector<cublasLtMatmulHeuristicResult_t> results(most);
+  int found = 0;
+  const cublasStatus_t status = blas.algoGetHeuristic(
+      handle, description, layoutA, layoutB, layoutC, layoutC,
+      preference.get(), int(most), results.data(), &found);
+  if (status == kNotSupported)
+    found = 0;
+  else
+    QLORA_RETURN_IF_ERROR(
+        blas.check(status, "cublasLtMatmulAlgoGetHeuristic"));
+  results.resize(size_t(found));
+  std::erase_if(results, [&](const cublasLtMatmulHeuristicResult_t &each) {
+    return each.state != 0 || each.workspaceSize > wanted.scratchLimit;
+  });
+  return results;
+}
+
+StatusOr<GemmConfiguration>
+GemmDescription::read(const cublasLtMatmulAlgo_t &algorithm) const {
+  GemmConfiguration configuration;
+  for (size_t i = 0; i < GemmConfiguration::kCount; ++i) {
+    uint16_t narrow = 0;
+    const size_t bytes = GemmConfiguration::kBytes[i];
+    uint32_t &value = configuration.values[i];
+    size_t written = 0;
+    void *const to = bytes == sizeof(narrow) ? static_cast<void *>(&narrow)
+                                             : static_cast<void *>(&value);
+    QLORA_RETURN_IF_ERROR(blas.check(
+        blas.algoConfigGet(&algorithm, int(i), to, bytes, &written),
+        "cublasLtMatmulAlgoConfigGetAttribute"));
+    if (bytes == sizeof(narrow))
+      value = narrow;
+  }
+  return configuration;
+}
+
+StatusOr<std::vector<GemmAlgorithm>>
+GemmDescription::candidates(const GemmSignature &wanted, size_t most) const {
+  QLORA_ASSIGN_OR_RETURN(const auto results, ask(wanted, most + kSpare));
+  std::vector<GemmAlgorithm> found;
+  std::optional<GemmAlgorithm> asItIs;
+  for (const cublasLtMatmulHeuristicResult_t &each : results) {
+    if (found.size() == most)
+      break;
+    QLORA_ASSIGN_OR_RETURN(const GemmConfiguration configuration,
+                           read(each.algo));
+    if (!configuration.isReproducible())
+      continue;
+    if (!asItIs)
+      asItIs = {each.algo, each.workspaceSize, std::nullopt};
+    QLORA_ASSIGN_OR_RETURN(const auto restored,
+                           restore(configuration, wanted.scratchLimit));
+    if (restored)
+      found.push_back(*restored);
+  }
+  if (found.empty() && asItIs)
+    found.push_back(*asItIs);
+  return found;
+}
+
+/// Whether cuBLASLt says that there is no such algorithm, which is no failure.
+static bool isRefusal(cublasStatus_t status) {
+  return status == kInvalidValue || status == kArchMismatch ||
+         status == kNotSupported;
+}
+
+StatusOr<std::optional<GemmAlgorithm>>
+GemmDescription::restore(const GemmConfiguration &configuration,
+                         uint64_t scratchLimit) const {
+  std::optional<GemmAlgorithm> none;
+  if (!configuration.isReproducible())
+    return none;
+  cublasLtMatmulAlgo_t made = {};
+  cublasStatus_t status = blas.algoInit(
+      handle, kCublasCompute32F, kCudaR32F, type, type, result,
+      result, int(configuration.values[kCublasConfigId]), &made);
+  if (isRefusal(status))
+    return none;
+  QLORA_RETURN_IF_ERROR(blas.check(status, "cublasLtMatmulAlgoInit"));
+  for (size_t i = kCublasConfigId + 1; i < GemmConfiguration::kCount; ++i) {
+    const auto narrow = static_cast<uint16_t>(configuration.values[i]);
+    const size_t bytes = GemmConfiguration::kBytes[i];
+    const void *from = &configuration.values[i];
+    status = blas.algoConfigSet(
+        &made, int(i), bytes == sizeof(narrow) ? &narrow : from, bytes);
+    if (isRefusal(status))
+      return none;
+    QLORA_RETURN_IF_ERROR(
+        blas.check(status, "cublasLtMatmulAlgoConfigSetAttribute"));
+  }
+  cublasLtMatmulHeuristicResult_t checked = {};
+  status = blas.algoCheck(handle, description, layoutA, layoutB,
+                          layoutC, layoutC, &made, &checked);
+  if (isRefusal(status))
+    return none;
+  QLORA_RETURN_IF_ERROR(blas.check(status, "cublasLtMatmulAlgoCheck"));
+  if (checked.state != 0 || checked.workspaceSize > scratchLimit)
+    return none;
+  return std::optional(
+      GemmAlgorithm{made, checked.workspaceSize, configuration});
+}
+
+Status GemmDescription::enqueue(const GemmProblem &scalars, const void *a,
+                                const void *b, void *c,
+                                const GemmAlgorithm &algorithm, void *scratch,
+                                CUstream stream) const {
+  return blas.check(blas.matmul(handle, description,
+                                &scalars.alpha, b, layoutA, a, layoutB,
+                                &scalars.beta, c, layoutC, c, layoutC,
+                                &algorithm.choice, scratch,
+                                algorithm.scratchBytes, stream),
+                    "cublasLtMatmul");
+}
+
+} // namespace qlora

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: MIT
+
+// Which algorithm each matrix product uses, as a file. Choices hold for one
+// kind of card, one version of cuBLASLt and one of the driver; a file may hold
+// several kinds. JSON:
+//
+//   {"format": 1, "cards": [
+//     {"name": "NVIDIA H200", "compute_capability": 90,
+//      "multiprocessors": 132, "cublaslt": 130000, "driver": 13000,
+//      "products": [
+//        {"m": 4096, "n": 64, "k": 4096, "lda": 4096, "ldb": 4096,
+//         "ldc": 64, "transpose_a": false, "transpose_b": true,
+//         "adds": false, "type": "bf16", "result": "f32", "alignment": 16,
+//         "scratch_limit": 33554432,
+//         "algorithm": {"id": 66, "tile": 20, ..., "cluster_shape": 2},
+//         "scratch": 0, "microseconds": 21.4}]}]}
+//
+// `type` is that of both operands. `algorithm` is null where cuBLASLt has
+// none, and `microseconds` where it was not measured. Products and cards are
+// in one order, so equal tables are equal files.
+
+#ifndef QLORA_RUNTIME_KERNELS_CUDA_GEMMTABLE_H
+#define QLORA_RUNTIME_KERNELS_CUDA_GEMMTABLE_H
+
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "runtime/Kernels/Cuda/GemmAlgorithm.h"
+
+namespace qlora {
+
+/// What a measurement or a promise of equal bits holds for.
+struct CardKind {
+  std::string name;        ///< "NVIDIA H200"
+  uint32_t arch = 0;       ///< 10 * major + minor
+  int multiprocessors = 0; ///< of which a share of a card has fewer
+  uint64_t cublasLt = 0;   ///< 10000 * major + 100 * minor + patch
+  int driver = 0;          ///< 1000 * major + 10 * minor, as CUDA counts
+
+  /// "NVIDIA H200 (9.0, 132 multiprocessors, cuBLASLt 13.0.0, driver of CUDA
+  /// 13.0)".
+  std::string text() const;
+  auto operator<=>(const CardKind &) const = default;
+};
+
+struct GemmEntry {
+  std::optional<GemmConfiguration> configuration; ///< nothing: there is none
+  uint64_t scratchBytes = 0;
+  double microseconds = 0; ///< 0: not measured
+  bool operator==(const GemmEntry &) const = default;
+};
+
+struct GemmTable {
+  using Products = std::map<GemmSignature, GemmEntry>;
+
+  /// kDataLoss says in one line what is wrong and where.
+  static StatusOr<GemmTable> parse(std::string_view text);
+  /// kNotFound, or parse's error with the file's name.
+  static StatusOr<GemmTable> read(const std::string &path);
+  std::string text() const;
+
+  /// Entries of `other` replace those of the same product.
+  void merge(const GemmTable &other);
+  /// Null where the table knows nothing of such cards.
+  const Products *find(const CardKind &kind) const;
+
+  std::map<CardKind, Products> cards;
+};
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_KERNELS_CUDA_GEMMTABLE_H

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: MIT
+
+// The choice of an algorithm by its time: on the software platform, whose
+// times are simulated, exactly; on a real card as far as times repeat.
+
+#include "tests/conformance/CudaCard.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "runtime/Device/Cuda/GemmTiming.h"
+#include "runtime/Kernels/Cuda/Gemm.h"
+
+namespace qlora {
+namespace {
+
+using requests::GemmProblem;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kLong = std::chrono::minutes(5);
+constexpr uint64_t kScratch = 1 << 16;
+
+/// How far times of one algorithm are apart: on a real card, and on the
+/// software platform, where candidates within one per cent count as equal.
+double slack() { return std::getenv("QLORA_CUDA_IMAGES") ? 1.25 : 1.02; }
+
+GemmProblem problemOf(int64_t m, qlora_dtype type, float beta) {
+  return {m, 48, 80, 80, 48, 48, false, false, type, type, QLORA_DTYPE_F32,
+          1, beta};
+}
+
+class GemmTiming : public testing::Test {
+protected:
+  void SetUp() override {
+    if (!CudaCard::get())
+      GTEST_SKIP() << CudaCard::reason();
+    card = CudaCard::get();
+    card->gemms.choices.clear();
+    card->gemms.setCandidates(8);
+    ok(queues.create(card->driver(), 0));
+    ok(transfers.create(card->driver(), queues, 1 << 20));
+  }
+  void TearDown() override {
+    if (!card)
+      return;
+    products.clear();
+    card->gemms.choices.clear();
+    card->gemms.setCandidates(1);
+    for (const CudaSpan &span : memory)
+      ok(card->driver().check(card->driver().memFree(span.address), "free"));
+  }
+  static void ok(const Status &status) {
+    ASSERT_TRUE(status.isOk()) << status.message();
+  }
+
+  void allocate(uint64_t bytes) {
+    CudaSpan span = {0, bytes};
+    const CudaDriver &driver = card->driver();
+    ok(driver.check(driver.memAlloc(&span.address, bytes), "memory"));
+    ok(driver.check(
+        driver.memsetD8Async(span.address, 0, bytes, queues.compute()),
+        "zeros"));
+    memory.push_back(span);
+  }
+  void add(const GemmProblem &problem, uint64_t scratch = kScratch) {
+    auto product = CudaGemm::create(*card, problem, scratch);
+    ok(product.status());
+    products.push_back(std::move(*product));
+  }
+  /// Six products of several shapes, types and workspaces.
+  void addSome() {
+    for (const int64_t m : {16, 33, 64})
+      for (const qlora_dtype type : {QLORA_DTYPE_F32, QLORA_DTYPE_BF16})
+        add(problemOf(m, type, m == 33), m == 64 ? 0 : kScratch);
+  }
+  GemmTimingResult measure(milliseconds bound = kLong) {
+    auto result = measureGemms(card->gemms, card->driver(), queues, transfers,
+                               memory, bound);
+    EXPECT_TRUE(result.isOk()) << result.status().message();
+    return result.isOk() ? *result : GemmTimingResult();
+  }
+
+  CudaCard *card = nullptr;
+  CudaQueues queues;
+  CudaTransfers transfers;
+  std::vector<CudaSpan> memory;
+  std::vector<std::unique_ptr<CudaGemm>> products;
+};
+
+TEST_F(GemmTiming, TheFastestIsChosen) {
+  allocate(1 << 20);
+  addSome();
+  EXPECT_EQ(measure().measured, 6u);
+  int others = 0;
+  for (auto &[signature, choice] : card->gemms.choices) {
+    if (signature.alignment < GemmSelection::kAlignment) {
+      EXPECT_EQ(choice.microseconds, 0);
+      continue;
+    }
+    ASSERT_TRUE(choice.algorithm && choice.algorithm->configuration);
+    // Each candidate on its own: none is clearly faster.
+    for (const GemmAlgorithm &candidate : choice.candidates) {
+      GemmSelection alone;
+      GemmChoice only;
+      only.description = choice.description;
+      only.candidates = {candidate};
+      alone.choices.emplace(signature, std::move(only));
+      auto result = measureGemms(alone, card->driver(), queues, transfers,
+                                 memory, kLong);
+      ASSERT_TRUE(result.isOk());
+      const double time = alone.choices.begin()->second.microseconds;
+      EXPECT_LE(choice.microseconds, slack() * time) << signature.text();
+    }
+    others += !(*choice.algorithm->configuration ==
+                *choice.candidates.front().configuration);
+  }
+  EXPECT_GT(others, 0) << "cuBLASLt's first choice was always the fastest";
+}
+
+TEST_F(GemmTiming, CandidatesAreReproducibleAndWithinTheWorkspace) {
+  addSome();
+  for (const auto &[signature, choice] : card->gemms.choices)
+    for (const GemmAlgorithm &candidate : choice.candidates) {
+      EXPECT_LE(candidate.scratchBytes, signature.scratchLimit);
+      ASSERT_TRUE(candidate.configuration);
+      EXPECT_TRUE(candidate.configuration->isReproducible());
+      GemmConfiguration inPlace = *candidate.configuration;
+      inPlace.values[kCublasConfigReduction] = kCublasReductionInPlace;
+      auto refused = choice.description->restore(inPlace, ~uint64_t{0});
+      ASSERT_TRUE(refused.isOk());
+      EXPECT_FALSE(*refused);
+    }
+}
+
+TEST_F(GemmTiming, MemoryIsZeroAfterwards) {
+  // The operands do not fit into one of them.
+  for (const uint64_t bytes : {20000, 16000, 12345, 70000})
+    allocate(bytes);
+  addSome();
+  EXPECT_EQ(measure().measured, 6u);
+  for (const CudaSpan &span : memory) {
+    std::vector<uint8_t> bytes(span.bytes, 1);
+    ok(transfers.read(span.address, bytes));
+    EXPECT_EQ(std::count(bytes.begin(), bytes.end(), 0),
+              std::ptrdiff_t(span.bytes));
+  }
+}
+
+TEST_F(GemmTiming, WithoutRoomOrTimeTheFirstChoiceStays) {
+  allocate(4096);
+  addSome();
+  const GemmTimingResult small = measure();
+  EXPECT_EQ(small.outOfRoom, 6u);
+  allocate(1 << 20);
+  const GemmTimingResult late = measure(milliseconds(0));
+  EXPECT_EQ(late.outOfTime, 6u);
+  EXPECT_EQ(small.measured + late.measured, 0u);
+  for (const auto &[signature, choice] : card->gemms.choices)
+    EXPECT_EQ(*choice.algorithm->configuration,
+              *choice.candidates.front().configuration);
+  EXPECT_EQ(measure().measured, 6u);
+  EXPECT_EQ(measure().measured, 0u) << "twice";
+}
+
+} // namespace
+} // namespace qlora

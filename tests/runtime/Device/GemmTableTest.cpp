@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: MIT
+
+// Tables of GEMM algorithms as files: what is written reads back, and what is
+// wrong with a file is said in one line.
+
+#include "runtime/Kernels/Cuda/GemmTable.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "runtime/Core/UserFiles.h"
+
+namespace qlora {
+namespace {
+
+#define EXPECT_HAS(text, part)                                                 \
+  EXPECT_NE((text).find(part), std::string::npos) << "in: " << (text)
+
+CardKind kindOf(const char *name) { return {name, 90, 132, 130002, 12080}; }
+
+GemmSignature signatureOf(int64_t m) {
+  return {m,     64,   4096,  4096,           4096,           64, false,
+          true, false, QLORA_DTYPE_BF16, QLORA_DTYPE_F32, 16, 1 << 25};
+}
+
+GemmTable makeTable() {
+  GemmTable table;
+  GemmEntry measured;
+  measured.configuration =
+      GemmConfiguration{{66, 20, 1, 0, 1, 3, 36, 2, 65535}};
+  measured.scratchBytes = 4096;
+  measured.microseconds = 21.125;
+  table.cards[kindOf("GPU A")][signatureOf(512)] = measured;
+  table.cards[kindOf("GPU A")][signatureOf(1)] = {};
+  table.cards[kindOf("GPU B")][signatureOf(512)] = {
+      measured.configuration, 0, 0};
+  return table;
+}
+
+/// The table's text with one word for another.
+std::string with(std::string_view word, std::string_view other) {
+  std::string text = makeTable().text();
+  const size_t at = text.find(word);
+  EXPECT_NE(at, std::string::npos) << word;
+  return text.replace(at, word.size(), other);
+}
+
+std::string errorOf(std::string_view text) {
+  const Status status = GemmTable::parse(text).status();
+  EXPECT_EQ(status.code(), StatusCode::kDataLoss) << text;
+  EXPECT_EQ(status.message().find('\n'), std::string::npos);
+  return status.message();
+}
+
+TEST(GemmTable, ReadsBackWhatItWrites) {
+  const GemmTable table = makeTable();
+  auto read = GemmTable::parse(table.text());
+  ASSERT_TRUE(read.isOk()) << read.status().message();
+  EXPECT_EQ(read->cards, table.cards);
+  EXPECT_EQ(read->text(), table.text());
+}
+
+TEST(GemmTable, SaysWhatIsWrong) {
+  const std::string text = makeTable().text();
+  for (size_t bytes = 0; bytes + 2 < text.size(); bytes += 7)
+    EXPECT_HAS(errorOf(std::string_view(text).substr(0, bytes)),
+               "the whole expects an object");
+  EXPECT_HAS(errorOf("[1, 2]"), "the whole expects an object");
+  EXPECT_HAS(errorOf("{}"), "format expects an integer");
+  EXPECT_HAS(errorOf(with("\"format\": 1", "\"format\": 2")),
+             "format expects 1");
+  EXPECT_HAS(errorOf("{\"format\": 1, \"cards\": 3}"), "cards expects a list");
+  EXPECT_HAS(errorOf("{\"format\": 1, \"cards\": [3]}"),
+             "cards[0]. expects an object");
+  EXPECT_HAS(errorOf(with("\"m\": 512", "\"m\": -1")),
+             "cards[0].products[1].m expects an integer from 0");
+  EXPECT_HAS(errorOf(with("\"m\": 512", "\"m\": 1.5")), "m expects");
+  EXPECT_HAS(errorOf(with("\"bf16\"", "\"f64\"")), "type expects f32 or bf16");
+  EXPECT_HAS(errorOf(with("\"adds\": false", "\"adds\": 0")),
+             "adds expects true or false");
+  EXPECT_HAS(errorOf(with("65535", "65536")),
+             "algorithm.cluster_shape expects an integer from 0 to 65535");
+  EXPECT_HAS(errorOf(with("\"tile\"", "\"tail\"")),
+             "algorithm.tile expects an integer");
+  EXPECT_HAS(errorOf(with("\"algorithm\"", "\"algebra\"")),
+             "algorithm. expects an object");
+  EXPECT_HAS(errorOf(with("21.125", "-1")), "microseconds expects a time");
+}
+
+TEST(GemmTable, MergesByCardAndProduct) {
+  GemmTable table = makeTable(), other;
+  GemmEntry faster = table.cards[kindOf("GPU A")][signatureOf(512)];
+  faster.microseconds = 3;
+  other.cards[kindOf("GPU A")][signatureOf(512)] = faster;
+  other.cards[kindOf("GPU C")][signatureOf(7)] = faster;
+  table.merge(other);
+  EXPECT_EQ(table.cards.size(), 3u);
+  EXPECT_EQ(table.find(kindOf("GPU A"))->at(signatureOf(512)), faster);
+  EXPECT_EQ(table.find(kindOf("GPU A"))->size(), 2u);
+  CardKind newer = kindOf("GPU A");
+  newer.driver += 10;
+  EXPECT_EQ(table.find(newer), nullptr);
+}
+
+TEST(GemmTable, NamesTheFile) {
+  const std::string path =
+      (std::filesystem::path(testing::TempDir()) / "gemm/table.json").string();
+  EXPECT_EQ(GemmTable::read(path + ".not").status().code(),
+            StatusCode::kNotFound);
+  ASSERT_TRUE(replaceWholeFile(path, makeTable().text()).isOk());
+  auto read = GemmTable::read(path);
+  ASSERT_TRUE(read.isOk());
+  EXPECT_EQ(read->cards, makeTable().cards);
+  ASSERT_TRUE(replaceWholeFile(path, "").isOk());
+  EXPECT_HAS(GemmTable::read(path).status().message(), path);
+  const Status unwritable = replaceWholeFile(path + "/below.json", "{}");
+  EXPECT_EQ(unwritable.code(), StatusCode::kUnavailable);
+  std::filesystem::remove_all(std::filesystem::path(path).parent_path());
+}
+
+} // namespace
+} // namespace qlora

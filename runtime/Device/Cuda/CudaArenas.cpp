@@ -5,6 +5,7 @@
 #include "runtime/Device/Cuda/CudaArenas.h"
 
 #include "runtime/Core/ModuleLoader.h"
+#include "runtime/Device/Cuda/CudaRoom.h"
 
 #include <numeric>
 
@@ -89,6 +90,10 @@ Status CudaArenas::allocateArena(const CudaDriver &driver,
 Status CudaArenas::allocate(const CudaDriver &driver,
                             std::span<const qlora_arena> arenas,
                             const CudaCard &card, CUstream stream) {
+  uint64_t planned = 0;
+  for (const qlora_arena &arena : arenas)
+    planned += arena.kind == QLORA_ARENA_HOST ? 0 : arena.bytes;
+  QLORA_RETURN_IF_ERROR(checkRoom(card, planned));
   for (const qlora_arena &arena : arenas)
     QLORA_RETURN_IF_ERROR(allocateArena(driver, arena, card, stream));
   QLORA_ASSIGN_OR_RETURN(stepMemory,

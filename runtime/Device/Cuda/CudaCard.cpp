@@ -35,6 +35,7 @@ StatusOr<CudaCard> CudaCard::open(const CudaDriver &driver, int ordinal) {
                          ordinal, ordinal, count, count);
   CudaCard card;
   card.driver = &driver;
+  card.ordinal = ordinal;
   QLORA_RETURN_IF_ERROR(
       driver.check(driver.deviceGet(&card.device, ordinal), "cuDeviceGet"));
   QLORA_RETURN_IF_ERROR(card.readAttributes());
@@ -74,12 +75,20 @@ StatusOr<CudaMemoryInfo> CudaCard::memory() const {
   return CudaMemoryInfo{free, total};
 }
 
+std::string CudaCard::pciBusId() const {
+  char text[32] = {};
+  const CUresult result =
+      driver->deviceGetPciBusId(text, sizeof text - 1, device);
+  return result == 0 ? text : "";
+}
+
 CudaCard::CudaCard(CudaCard &&other) noexcept
-    : name(std::move(other.name)), arch(other.arch),
+    : ordinal(other.ordinal), name(std::move(other.name)), arch(other.arch),
       multiprocessors(other.multiprocessors), driver(other.driver),
       device(other.device), context(std::exchange(other.context, nullptr)) {}
 
 CudaCard &CudaCard::operator=(CudaCard &&other) noexcept {
+  std::swap(ordinal, other.ordinal);
   std::swap(name, other.name);
   std::swap(arch, other.arch);
   std::swap(multiprocessors, other.multiprocessors);

@@ -31,7 +31,10 @@ public:
   ~CudaCard();
 
   StatusOr<CudaMemoryInfo> memory() const;
+  /// "0000:3B:00.0": how other libraries name it. Empty where it is not known.
+  std::string pciBusId() const;
 
+  int ordinal = 0;   ///< of those that are visible
   std::string name;  ///< "NVIDIA H100 80GB HBM3"
   uint32_t arch = 0; ///< 10 * major + minor
   int multiprocessors = 0;

@@ -2,7 +2,8 @@
 
 // The types and constants of NVIDIA's binary interfaces that CudaSymbols.inc
 // names, so that the runtime builds where no CUDA toolkit is. Names and values
-// are those of cuda.h and cublasLt.h (CUDA 12 and 13) and of nccl.h (2.14).
+// are those of cuda.h and cublasLt.h (CUDA 12 and 13), of nccl.h (2.14) and of
+// nvml.h.
 
 #ifndef QLORA_RUNTIME_DEVICE_CUDA_CUDATYPES_H
 #define QLORA_RUNTIME_DEVICE_CUDA_CUDATYPES_H
@@ -93,6 +94,19 @@ inline constexpr ncclResult_t kNcclRemoteError = 6;
 inline constexpr ncclResult_t kNcclInProgress = 7;
 inline constexpr int kNcclFloat32 = 7; ///< ncclDataType_t
 inline constexpr int kNcclSum = 0;     ///< ncclRedOp_t
+
+using nvmlReturn_t = int; ///< 0: success
+using nvmlDevice_t = struct nvmlDevice_st *;
+
+struct nvmlProcessInfo_t {
+  unsigned pid;
+  unsigned long long usedGpuMemory; ///< bytes, or kNvmlUnknown
+  unsigned gpuInstanceId, computeInstanceId;
+};
+static_assert(sizeof(nvmlProcessInfo_t) == 24);
+
+inline constexpr unsigned long long kNvmlUnknown = ~0ull;
+inline constexpr nvmlReturn_t kNvmlInsufficientSize = 7;
 
 } // namespace qlora
 

@@ -11,6 +11,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace qlora {
 namespace platform {
 
@@ -175,6 +177,19 @@ CUresult cuDeviceGetName(char *name, int bytes, CUdevice device) {
   return kSuccess;
 }
 
+CUresult cuDeviceGetPCIBusId(char *text, int bytes, CUdevice device) {
+  Call call("cuDeviceGetPCIBusId", Call::kInit);
+  if (call.refused())
+    return call.refused();
+  if (!isCard(device))
+    return kInvalidDevice;
+  const std::string id = pciBusIdOf(device);
+  if (bytes <= int(id.size()))
+    return kInvalidValue;
+  text[id.copy(text, id.size())] = '\0';
+  return kSuccess;
+}
+
 CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
   Call call("cuDeviceGetAttribute", Call::kInit);
   if (call.refused())
@@ -249,7 +264,8 @@ CUresult cuMemGetInfo_v2(size_t *free, size_t *total) {
     return call.refused();
   const int device = currentContext()->device;
   *total = settings().cards[device].bytes;
-  *free = *total - allocatedBytes(device);
+  *free = *total - std::min(*total, allocatedBytes(device) +
+                                        bytesOfOthers(device));
   return kSuccess;
 }
 

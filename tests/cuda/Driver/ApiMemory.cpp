@@ -53,7 +53,8 @@ CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes) {
   if (!bytes)
     return call.fail(kInvalidValue, "no bytes");
   const int device = currentContext()->device;
-  if (allocatedBytes(device) + bytes > settings().cards[device].bytes)
+  if (allocatedBytes(device) + bytesOfOthers(device) + bytes >
+      settings().cards[device].bytes)
     return kOutOfMemory;
   const Allocation *made = allocateMemory(bytes, device);
   if (!made)

@@ -108,6 +108,35 @@ static std::vector<Card> readCards() {
   return cards;
 }
 
+static std::vector<Process> readProcesses() {
+  constexpr const char *kVariable = "QLORA_TEST_CUDA_PROCESSES";
+  const std::string_view text = environment(kVariable, "");
+  std::vector<Process> processes;
+  if (text.empty())
+    return processes;
+  for (const std::string_view part : split(text, ',')) {
+    const auto fields = split(part, ':');
+    if (fields.size() != 4)
+      reject(kVariable, text);
+    processes.push_back({int(number(kVariable, fields[0])),
+                         unsigned(number(kVariable, fields[1])),
+                         std::string(fields[2]),
+                         size_t(number(kVariable, fields[3])) << 20});
+  }
+  return processes;
+}
+
+std::string pciBusIdOf(int card) {
+  return fmt::format("0000:{:02X}:00.0", card + 1);
+}
+
+size_t bytesOfOthers(int card) {
+  size_t bytes = 0;
+  for (const Process &process : settings().processes)
+    bytes += process.card == card ? process.bytes : 0;
+  return bytes;
+}
+
 static int readVersion(const char *variable, const char *otherwise) {
   return int(number(variable, environment(variable, otherwise)));
 }
@@ -117,6 +146,7 @@ const Settings &settings() {
     const auto async = readNumbers("QLORA_TEST_CUDA_ASYNC", 2);
     return Settings{
         readCards(),
+        readProcesses(),
         number("QLORA_TEST_CUDA_SEED", environment("QLORA_TEST_CUDA_SEED", "1")),
         readVersion("QLORA_TEST_CUDA_VERSION", "13000"),
         readVersion("QLORA_TEST_CUDA_NCCL", "22809"),

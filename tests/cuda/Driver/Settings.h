@@ -20,6 +20,9 @@
 //   QLORA_TEST_CUDA_BLAS      version of cuBLASLt, default 130000.
 //   QLORA_TEST_CUDA_SPEEDS    "3" or "3@1": another number is other times of
 //                             cuBLASLt's algorithms. Default 0.
+//   QLORA_TEST_CUDA_PROCESSES "0:4711:python:2048,1:12::0": others that hold
+//                             memory: card, pid, name (empty: unreadable) and
+//                             MiB (0: NVML does not know).
 //   QLORA_TEST_CUDA_NCCL      version of NCCL, default 22809.
 //   QLORA_TEST_CUDA_VERSION   of the driver, default 13000.
 //   QLORA_TEST_CUDA_MODULE    a train.so: its kernels get their operands one by
@@ -36,6 +39,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -46,8 +50,17 @@ struct Card {
   size_t bytes;
 };
 
+/// That is not ours.
+struct Process {
+  int card;
+  unsigned pid;
+  std::string name;
+  size_t bytes;
+};
+
 struct Settings {
   std::vector<Card> cards;
+  std::vector<Process> processes;
   uint64_t seed;
   int version;
   int ncclVersion;
@@ -58,6 +71,11 @@ struct Settings {
   uint64_t hangingCollective; ///< from 1; 0: none
 };
 const Settings &settings();
+
+/// Of a card of the settings.
+std::string pciBusIdOf(int card);
+/// Of a card's memory, held by processes that are not ours.
+size_t bytesOfOthers(int card);
 
 /// Counts a call or an event of that name; the code that it is to fail with,
 /// or 0.

@@ -20,6 +20,8 @@ TEST(Environment, EveryFunctionOfTheTableIsThere) {
   EXPECT_NE(dlsym(self, #Symbol), nullptr) << #Symbol;
 #define QLORA_NCCL(Name, Symbol, Parameters)                                   \
   EXPECT_NE(dlsym(self, #Symbol), nullptr) << #Symbol;
+#define QLORA_NVML(Name, Symbol, Parameters)                                   \
+  EXPECT_NE(dlsym(self, #Symbol), nullptr) << #Symbol;
 #include "runtime/Device/Cuda/CudaSymbols.inc"
 }
 

@@ -4,6 +4,7 @@
 
 #include "runtime/Device/Cuda/CudaApi.h"
 #include "runtime/Device/Cuda/CudnnApi.h"
+#include "runtime/Device/Cuda/NvmlApi.h"
 
 #include <gtest/gtest.h>
 
@@ -57,6 +58,14 @@ TEST(CudaApi, SaysThatCudnnIsMissing) {
              "is cuDNN 9.5, but 9.19 is needed; install cuDNN 9");
   EXPECT_HAS(refused(QLORA_BARE_DRIVER),
              "has no cudnnGetLastErrorString; update it");
+}
+
+TEST(CudaApi, NvmlMayBeMissing) {
+  const Status missing = Nvml::openFile("libqlora-no-nvml.so.1").status();
+  EXPECT_EQ(missing.code(), StatusCode::kUnavailable);
+  EXPECT_HAS(missing.message(), "no NVML here: libqlora-no-nvml.so.1");
+  EXPECT_HAS(Nvml::openFile(QLORA_BARE_DRIVER).status().message(),
+             "has no nvmlInit_v2; update it");
 }
 
 TEST(CudaApi, NamesStatusesOfCublas) {

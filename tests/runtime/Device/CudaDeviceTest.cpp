@@ -137,12 +137,22 @@ TEST_F(CudaDeviceTest, RunsNothingAfterAnError) {
                                           "(700): as the test wants it");
 }
 
-TEST_F(CudaDeviceTest, NamesTheArenaThatDoesNotFit) {
+TEST_F(CudaDeviceTest, SaysThatThePlanDoesNotFit) {
   tables.arenas[kDemoActivation].bytes = uint64_t{3} << 30;
   const Status status = create({});
   EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
-  EXPECT_HAS(status.message(), "activation arena: cannot get 3221225472 bytes "
-                               "(3072.0 MiB): Fake GPU 0 has ");
+  EXPECT_HAS(status.message(), "GPU 0 (Fake GPU 0) has 924.0 MiB free of 1.0 "
+                               "GiB, the plan needs 3.0 GiB");
+  EXPECT_HAS(status.message(), "compile the model with a smaller "
+                               "--memory-limit");
+}
+
+TEST_F(CudaDeviceTest, NamesTheArenaThatIsRefused) {
+  fake::machine.failing = "memAlloc";
+  fake::machine.error = 2;
+  const Status status = create({});
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
+  EXPECT_HAS(status.message(), " arena: cannot get ");
   EXPECT_HAS(status.message(), "of 1024.0 MiB free; compile the model with a "
                                "smaller --memory-limit");
 }

@@ -104,6 +104,10 @@ inline CUresult deviceGetAttribute(int *value, int attribute, CUdevice) {
                                               : 4;
   return 0;
 }
+inline CUresult deviceGetPciBusId(char *text, int size, CUdevice) {
+  std::snprintf(text, static_cast<size_t>(size), "0000:01:00.0");
+  return 0;
+}
 inline CUresult deviceTotalMem(size_t *bytes, CUdevice) {
   *bytes = machine.bytes;
   return 0;

@@ -87,6 +87,35 @@ TEST_F(CudaSession, SaysWhatIsWrongWithTheMachine) {
   EXPECT_HAS(refusal({}), "no CUDA driver here");
 }
 
+TEST_F(CudaSession, NamesWhoHoldsTheMemory) {
+  const std::string room = "GPU 0 (Software sm_90) has 0.0 MiB free of 64.0 "
+                           "MiB, the plan needs 0.0 MiB";
+  const std::string advice = " choose another GPU (CUDA_VISIBLE_DEVICES), or "
+                             "compile the model with a smaller --memory-limit";
+  set("QLORA_TEST_CUDA_DEVICES", "sm_90:64,sm_90:64");
+  set("QLORA_TEST_CUDA_PROCESSES", "0:4711:python:64,1:12:other:64");
+  EXPECT_HAS(refusal({}), room + ": process 4711 (python) holds 64.0 MiB; "
+                                 "stop it," + advice);
+  set("QLORA_TEST_CUDA_PROCESSES", "0:7::0,0:12::30,0:4711:python:34");
+  EXPECT_HAS(refusal({}),
+             room + ": process 4711 (python) holds 34.0 MiB, process 12 holds "
+                    "30.0 MiB, process 7 holds an unknown amount; stop some," +
+                 advice);
+  // Whatever NVML fails at, the rest is said.
+  for (const char *call :
+       {"nvmlInit_v2", "nvmlDeviceGetHandleByPciBusId_v2",
+        "nvmlDeviceGetComputeRunningProcesses_v3", "cuDeviceGetPCIBusId"}) {
+    set("QLORA_TEST_CUDA_PROCESSES", "0:7::64");
+    set("QLORA_TEST_CUDA_FAIL", std::string(call) + ":1:999");
+    EXPECT_HAS(refusal({}), room);
+  }
+  set("QLORA_TEST_CUDA_FAIL", "");
+  const auto folder = this->folder / "no-nvml";
+  withLibrary(folder, "libnvidia-ml.so.1", "/dev/null");
+  set("LD_LIBRARY_PATH", folder.string() + ":" QLORA_CUDA_PLATFORM);
+  EXPECT_HAS(refusal({}), room + ";" + advice);
+}
+
 TEST_F(CudaSession, AFailingCallEndsTheRunWithItsName) {
   set("QLORA_TEST_CUDA_FAIL", "cuMemAlloc_v2:2:2");
   EXPECT_HAS(refusal({}), "trainable arena: cannot get 128 bytes");

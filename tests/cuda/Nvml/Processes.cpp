@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: MIT
+
+// libnvidia-ml.so.1: the processes that a test says are on the cards
+// (Settings.h). Lists have to be asked for with room for them, as NVML's do.
+
+#include "tests/cuda/Driver/Settings.h"
+
+#include "runtime/Device/Cuda/CudaTypes.h"
+
+#include <fmt/format.h>
+
+#include <vector>
+
+namespace qlora {
+extern "C" {
+#define QLORA_NVML(Name, Symbol, Parameters) nvmlReturn_t Symbol Parameters;
+#include "runtime/Device/Cuda/CudaSymbols.inc"
+}
+
+using namespace platform;
+
+struct nvmlDevice_st {
+  int card;
+};
+
+enum NvmlResult : int {
+  kNvmlSuccess = 0,
+  kNvmlUninitialized = 1,
+  kNvmlInvalidArgument = 2,
+  kNvmlNotFound = 6
+};
+
+static bool isInitialized = false;
+
+nvmlReturn_t nvmlInit_v2() {
+  if (const int code = countAndInject("nvmlInit_v2"))
+    return code;
+  isInitialized = true;
+  return kNvmlSuccess;
+}
+
+nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *id,
+                                              nvmlDevice_t *device) {
+  if (const int code = countAndInject("nvmlDeviceGetHandleByPciBusId_v2"))
+    return code;
+  static std::vector<nvmlDevice_st> devices = [] {
+    std::vector<nvmlDevice_st> all;
+    for (size_t i = 0; i < settings().cards.size(); ++i)
+      all.push_back({int(i)});
+    return all;
+  }();
+  if (!isInitialized)
+    return kNvmlUninitialized;
+  if (!id || !device)
+    return kNvmlInvalidArgument;
+  for (nvmlDevice_st &each : devices)
+    if (pciBusIdOf(each.card) == id) {
+      *device = &each;
+      return kNvmlSuccess;
+    }
+  return kNvmlNotFound;
+}
+
+/// The first process of a card is on both lists, as one that also draws.
+static nvmlReturn_t list(const char *symbol, nvmlDevice_t device, bool isAll,
+                         unsigned *count, nvmlProcessInfo_t *infos) {
+  if (const int code = countAndInject(symbol))
+    return code;
+  if (!isInitialized)
+    return kNvmlUninitialized;
+  if (!device || !count || (*count > 0 && !infos))
+    return kNvmlInvalidArgument;
+  std::vector<nvmlProcessInfo_t> found;
+  for (const Process &process : settings().processes)
+    if (process.card == device->card && (isAll || found.empty()))
+      found.push_back({process.pid,
+                       process.bytes ? process.bytes : kNvmlUnknown, ~0u, ~0u});
+  const unsigned room = *count;
+  *count = unsigned(found.size());
+  if (room < found.size())
+    return kNvmlInsufficientSize;
+  std::copy(found.begin(), found.end(), infos);
+  return kNvmlSuccess;
+}
+
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device,
+                                                     unsigned *count,
+                                                     nvmlProcessInfo_t *infos) {
+  return list("nvmlDeviceGetComputeRunningProcesses_v3", device, true, count,
+              infos);
+}
+
+nvmlReturn_t
+nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsigned *count,
+                                         nvmlProcessInfo_t *infos) {
+  return list("nvmlDeviceGetGraphicsRunningProcesses_v3", device, false, count,
+              infos);
+}
+
+nvmlReturn_t nvmlSystemGetProcessName(unsigned pid, char *name,
+                                      unsigned bytes) {
+  if (const int code = countAndInject("nvmlSystemGetProcessName"))
+    return code;
+  if (!isInitialized)
+    return kNvmlUninitialized;
+  if (!name || bytes == 0)
+    return kNvmlInvalidArgument;
+  for (const Process &process : settings().processes) {
+    if (process.pid != pid || process.name.empty())
+      continue;
+    const std::string text = "/usr/bin/" + process.name + " train.py";
+    name[text.copy(name, bytes - 1)] = '\0';
+    return kNvmlSuccess;
+  }
+  return kNvmlNotFound;
+}
+
+} // namespace qlora

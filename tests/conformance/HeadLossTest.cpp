@@ -135,8 +135,9 @@ TEST(HeadLoss, CudaComputesAsManyRowsAsHaveLabels) {
   for (const char *name : {"loss", "count"})
     EXPECT_EQ(exact.at(name, 0), whole.at(name, 0));
   for (int64_t i = 0; i < h.rows * (h.hidden + h.gap); ++i)
-    if (i % (h.hidden + h.gap) < h.hidden)
+    if (i % (h.hidden + h.gap) < h.hidden) {
       ASSERT_EQ(exact.at("dhidden", i), whole.at("dhidden", i)) << i;
+    }
   // Fewer than there are is not a wrong number but none.
   step.labelled_rows = 32;
   KernelCase tooFew = makeCase(h, true);

@@ -110,6 +110,10 @@ GlooCollectives::connect(TcpStore &store, int rank, int size,
     context->connectFullMesh(forGloo, device);
     std::unique_ptr<GlooCollectives> group(new GlooCollectives(context));
     group->watchOthers();
+    // Nobody leaves before all are connected: Gloo's thread throws where the
+    // other end is gone by the time it accepts a connection, and none catches.
+    float present = 1;
+    QLORA_RETURN_IF_ERROR(group->allReduceSum(&present, 1));
     return std::unique_ptr<Collectives>(std::move(group));
   } catch (const std::exception &error) {
     return Status::error(StatusCode::kAborted,

@@ -44,7 +44,7 @@ private:
   };
   /// Labelled rows [first, first + rows).
   struct Chunk {
-    int64_t first, rows;
+    int64_t first = 0, rows = 0;
     CudaLaunch gather, softmax, scatter;
   };
   /// Words [first, first + words) of the vocabulary.

@@ -51,7 +51,9 @@ Status HeadLoss::addChunks(const KernelRequest &request) {
                                {constants.begin(), constants.size()});
   };
   for (int64_t first = 0; first < plan.rows; first += plan.chunkRows) {
-    Chunk chunk = {first, std::min(plan.chunkRows, plan.rows - first)};
+    Chunk chunk;
+    chunk.first = first;
+    chunk.rows = std::min(plan.chunkRows, plan.rows - first);
     QLORA_ASSIGN_OR_RETURN(chunk.gather,
                            prepare(gather, chunk.rows,
                                    {first, plan.hidden,

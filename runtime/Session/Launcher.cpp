@@ -39,6 +39,7 @@ struct Child {
   FileDescriptor channel;
   bool hasEnded = false;
   bool hasReported = false;
+  int exitCode = 0; ///< as a shell gives it; 0 too where we killed it
 };
 
 class Supervisor {
@@ -71,9 +72,12 @@ private:
   int port = 0;
   std::string secret;
 
-  Status firstCause;   ///< the first error that is not kAborted
-  Status firstAborted; ///< the first that is
-  int exitCode = 0;
+  /// The first error of a rank that is not kAborted, and the first that is.
+  struct Failure {
+    Status error;
+    int rank = -1;
+  } firstCause, firstAborted;
+  int exitCode = 0; ///< the first that is not 0
   int interruptions = 0;
   bool isKilling = false;
   std::optional<Clock::time_point> deadline;
@@ -206,9 +210,9 @@ bool Supervisor::haveAllEnded() const {
 
 void Supervisor::noteFailure(int rank, StatusCode code,
                              const std::string &message) {
-  Status &first = code == StatusCode::kAborted ? firstAborted : firstCause;
-  if (first.isOk())
-    first = Status(code, fmt::format("rank {}: {}", rank, message));
+  Failure &first = code == StatusCode::kAborted ? firstAborted : firstCause;
+  if (first.error.isOk())
+    first = {Status(code, fmt::format("rank {}: {}", rank, message)), rank};
   if (!deadline)
     deadline = Clock::now() + kGrace;
 }
@@ -242,7 +246,7 @@ void Supervisor::noteEnd(int rank, int status) {
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
     return;
   if (WIFEXITED(status)) {
-    int code = WEXITSTATUS(status);
+    int code = children[rank].exitCode = WEXITSTATUS(status);
     bool wasStopped = interruptions > 0 && code > 128;
     exitCode = exitCode == 0 ? code : exitCode;
     if (!wasStopped && !children[rank].hasReported)
@@ -255,11 +259,13 @@ void Supervisor::noteEnd(int rank, int status) {
   // Before the first step a rank has nothing to save and just ends.
   bool wasStopped =
       interruptions > 0 && (signal == SIGINT || signal == SIGTERM);
-  if (!isKilling && !wasStopped)
-    noteFailure(
-        rank, StatusCode::kUnavailable,
-        fmt::format("was killed by signal {} ({}){}", signal, strsignal(signal),
-                    signal == SIGKILL ? "; was memory exhausted?" : ""));
+  if (isKilling || wasStopped)
+    return;
+  children[rank].exitCode = 128 + signal;
+  noteFailure(
+      rank, StatusCode::kUnavailable,
+      fmt::format("was killed by signal {} ({}){}", signal, strsignal(signal),
+                  signal == SIGKILL ? "; was memory exhausted?" : ""));
 }
 
 void Supervisor::reap() {
@@ -308,10 +314,15 @@ LaunchResult Supervisor::watch() {
     if (ready > 0 && events[0].revents)
       handleSignals();
   }
+  // Of ranks that ended at about the same time, the one that is the cause
+  // need not be the first that was seen.
+  const Failure &failure = firstCause.error.isOk() ? firstAborted : firstCause;
   LaunchResult result;
-  result.error = firstCause.isOk() ? firstAborted : firstCause;
+  result.error = failure.error;
   result.exitCode = exitCode;
-  if (!result.error.isOk() && exitCode == 0)
+  if (failure.rank >= 0 && children[failure.rank].exitCode != 0)
+    result.exitCode = children[failure.rank].exitCode;
+  if (!result.error.isOk() && result.exitCode == 0)
     result.exitCode = 1;
   return result;
 }

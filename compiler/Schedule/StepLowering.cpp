@@ -319,6 +319,7 @@ FailureOr<program::EntryOp> StepLowering::run(OpBuilder &outer) {
   for (Operation &op : step.getBody().front()) {
     if (failed(lower(op)))
       return failure();
+    markSaved(op);
     for (Value operand : op.getOperands())
       --usesLeft[operand];
   }

@@ -54,6 +54,7 @@ private:
 
   // Buffers.
   Place allocate(mlir::Value value);
+  void markSaved(mlir::Operation &op);
   Place placeOf(mlir::Value value);
   Place resultPlace(mlir::Value value);
   Place tiedPlace(mlir::OpOperand &operand, mlir::Value result, bool &continues);

@@ -30,14 +30,30 @@ Value StepLowering::arenaBuffer(Arena arena, int64_t offset, int64_t bytes,
 Place StepLowering::allocate(Value value) {
   RankedTensorType type = tensorTypeOf(value);
   Operation *def = value.getDefiningOp();
-  bool saved = !def->hasAttr(kBackwardAttr) &&
-               llvm::any_of(value.getUsers(), [](Operation *user) {
-                 return user->hasAttr(kBackwardAttr) && !isa<ResultOp>(user);
-               });
-  Value buffer = program::BufferOp::create(
+  auto buffer = program::BufferOp::create(
       b, def->getLoc(), Arena::Activation, std::nullopt, tensorBytes(type),
-      *elementDtype(type.getElementType()), labelOf(def), saved);
+      *elementDtype(type.getElementType()), labelOf(def));
+  buffer.setBackward(def->hasAttr(kBackwardAttr));
+  buffer.setRecomputed(def->hasAttr(kRecomputedAttr));
   return {buffer, 0, matrixColumns(type)};
+}
+
+/// Marks the buffers of what the backward reads of a forward op: those that
+/// were made for its results, and those that it wrote over or a part of.
+void StepLowering::markSaved(Operation &op) {
+  if (op.hasAttr(kBackwardAttr))
+    return;
+  for (Value value : op.getResults()) {
+    auto place = places.find(value);
+    bool isRead = llvm::any_of(value.getUsers(), [](Operation *user) {
+      return user->hasAttr(kBackwardAttr) && !isa<ResultOp>(user);
+    });
+    if (!isRead || place == places.end())
+      continue;
+    auto buffer = place->second.buffer.getDefiningOp<program::BufferOp>();
+    if (buffer.getArena() == Arena::Activation)
+      buffer.setSaved(true);
+  }
 }
 
 /// Where a value is. Weights get their buffer on first use.

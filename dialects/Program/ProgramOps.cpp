@@ -54,7 +54,8 @@ void BufferOp::build(OpBuilder &builder, OperationState &state, Arena arena,
         offset ? builder.getI64IntegerAttr(*offset) : IntegerAttr(),
         builder.getI64IntegerAttr(bytes), builder.getI64IntegerAttr(dtype),
         label.empty() ? StringAttr() : builder.getStringAttr(label),
-        saved ? builder.getUnitAttr() : UnitAttr());
+        saved ? builder.getUnitAttr() : UnitAttr(), /*backward=*/UnitAttr(),
+        /*recomputed=*/UnitAttr());
 }
 
 void ViewOp::build(OpBuilder &builder, OperationState &state, Value source,

@@ -161,12 +161,15 @@ def Program_BindOp : Program_Op<"bind"> {
 def Program_BufferOp : Program_Op<"buffer"> {
   let summary = "a range of an arena";
   let description = [{
-    (C1) bytes is positive, and an offset is not negative. `saved` marks a forward value that the backward
-    reads, for the report. `label` says what it holds.
+    (C1) bytes is positive, and an offset is not negative. For the report,
+    `label` says what it holds, `saved` marks a forward value that the backward
+    reads, `backward` one that the backward makes, and `recomputed` one that it
+    makes a second time.
   }];
   let arguments = (ins Program_ArenaAttr:$arena,
     OptionalAttr<I64Attr>:$offset, I64Attr:$bytes, I64Attr:$dtype,
-    OptionalAttr<StrAttr>:$label, UnitAttr:$saved);
+    OptionalAttr<StrAttr>:$label, UnitAttr:$saved, UnitAttr:$backward,
+    UnitAttr:$recomputed);
   let results = (outs Program_BufferType:$result);
   let assemblyFormat =
       "$arena (`offset` $offset^)? `bytes` $bytes `dtype` $dtype attr-dict";

@@ -57,6 +57,7 @@ struct UseGroup {
   Type compute; ///< element type of what is multiplied with it
   double panelSeconds = 0, scratchSeconds = 0, residentSeconds = 0;
   Form form = Form::Panel;
+  StringRef reason = {}; ///< of the form
 
   double seconds() const {
     return form == Form::Panel ? panelSeconds : scratchSeconds;
@@ -119,25 +120,6 @@ static StringRef nameOf(Form form) {
 //===----------------------------------------------------------------------===//
 // Which weights, and which uses share
 //===----------------------------------------------------------------------===//
-
-/// The type that a decoding GEMM computes in, if `use` is its stored weight;
-/// null otherwise. Op and operand are known by their kernel call.
-static Type computeTypeAt(OpOperand &use) {
-  auto library = dyn_cast<LibraryOp>(use.getOwner());
-  if (!library)
-    return {};
-  KernelCall call = library.getKernelCall();
-  if (call.op != "panel_matmul")
-    return {};
-  const KernelOp *kernel = findKernelOp("panel_matmul");
-  const KernelArgument &weight = call.arguments[kernel->operandIndex("w")];
-  const KernelArgument &other = call.arguments[kernel->operandIndex("a")];
-  if (weight.index != use.getOperandNumber())
-    return {};
-  return cast<RankedTensorType>(
-             use.getOwner()->getOperand(other.index).getType())
-      .getElementType();
-}
 
 void PlanDequantPass::collectUse(OpOperand &use) {
   Operation *op = use.getOwner();
@@ -208,6 +190,10 @@ void PlanDequantPass::choose(const DeviceProfile &device) {
           group.scratchSeconds < (1 - kScratchGain) * group.panelSeconds;
       if (form == "scratch" || (form == "auto" && isFaster))
         group.form = Form::Scratch;
+      group.reason = form != "auto"     ? "the only form allowed"
+                     : target == "cuda" ? "a GPU decodes all of it first anyway"
+                     : isFaster ? "one decode for all uses is faster"
+                                : "scratch would gain less than 1 %";
     }
     weight.isResident = form == "resident" && weight.canBeResident;
   }
@@ -229,6 +215,8 @@ void PlanDequantPass::chooseResident() {
       continue;
     left -= weight->residentBytes();
     weight->isResident = true;
+    for (UseGroup &group : weight->groups)
+      group.reason = "saves most seconds per byte that is left";
   }
 }
 
@@ -239,10 +227,10 @@ void PlanDequantPass::chooseResident() {
 static void insertDecode(UseGroup &group) {
   Operation *first = group.uses.front()->getOwner();
   Value stored = group.uses.front()->get();
-  auto type = cast<RankedTensorType>(stored.getType());
   OpBuilder builder(first);
-  auto decode = DecodeOp::create(builder, stored.getLoc(),
-                                 type.clone(group.compute), stored);
+  auto decode = DecodeOp::create(
+      builder, stored.getLoc(),
+      cast<RankedTensorType>(stored.getType()).clone(group.compute), stored);
   for (StringRef attribute : {StringRef(kBackwardAttr), StringRef(kBlockAttr)})
     if (Attribute value = first->getAttr(attribute))
       decode->setAttr(attribute, value);
@@ -286,6 +274,7 @@ void PlanDequantPass::report() {
     json.attribute("uses", int64_t(group.uses.size()));
     json.attribute("form",
                    nameOf(weight.isResident ? Form::Resident : group.form));
+    json.attribute("reason", group.reason);
     json.attribute("panel_seconds", group.panelSeconds);
     json.attribute("scratch_seconds", group.scratchSeconds);
     json.attribute("resident_seconds", group.residentSeconds);

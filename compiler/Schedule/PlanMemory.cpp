@@ -13,14 +13,11 @@
 // The packing itself is compiler/Support/ArenaPacker.h.
 
 #include "compiler/Passes.h"
-#include "compiler/Schedule/Commands.h"
+#include "compiler/Schedule/EntryBuffers.h"
 #include "compiler/Schedule/StepLowering.h"
 #include "compiler/Support/ArenaPacker.h"
-#include "compiler/Support/Liveness.h"
 
 #include "llvm/Support/JSON.h"
-
-#include "runtime/ABI/module.h"
 
 using namespace mlir;
 using namespace qlora;
@@ -32,12 +29,6 @@ namespace qlora {
 } // namespace qlora
 
 namespace {
-
-/// The buffers of one entry, with their lives.
-struct EntryBuffers {
-  SmallVector<BufferOp> ops;
-  std::vector<BufferLife> lives;
-};
 
 /// What the report says of one entry.
 struct EntryPlan {
@@ -57,37 +48,6 @@ class PlanMemoryPass : public qlora::impl::PlanMemoryBase<PlanMemoryPass> {
 static constexpr Arena kPlanned[] = {Arena::Activation, Arena::Workspace};
 /// Buffers named in the report and in the error of a limit.
 static constexpr size_t kLargest = 8;
-
-static QueueCommand queueCommandOf(Operation *command) {
-  unsigned queue = queueOf(command);
-  if (auto record = dyn_cast<RecordOp>(command))
-    return {QueueAction::Record, queue, unsigned(record.getEvent())};
-  if (auto wait = dyn_cast<WaitOp>(command))
-    return {QueueAction::Wait, queue, unsigned(wait.getEvent())};
-  return {QueueAction::Work, queue, 0};
-}
-
-static EntryBuffers collect(EntryOp entry) {
-  EntryBuffers buffers;
-  DenseMap<Operation *, uint32_t> index;
-  std::vector<std::vector<BufferUse>> uses;
-  std::vector<QueueCommand> order;
-  for (Operation *command : commandsOf(entry)) {
-    order.push_back(queueCommandOf(command));
-    std::vector<BufferUse> &used = uses.emplace_back();
-    for (Value operand : command->getOperands()) {
-      BufferOp buffer = rootOf(operand);
-      auto [it, added] = index.try_emplace(buffer, buffers.ops.size());
-      if (added)
-        buffers.ops.push_back(buffer);
-      used.push_back({it->second});
-    }
-  }
-  std::vector<uint32_t> views(buffers.ops.size(), kNotAView);
-  buffers.lives = computeLiveness(uses, views,
-                                  spansBeside(order, QLORA_QUEUE_COMPUTE));
-  return buffers;
-}
 
 /// Gives the buffers of one arena their offsets.
 static SmallVector<BufferOp> place(const EntryBuffers &buffers, Arena arena,
@@ -110,7 +70,7 @@ static SmallVector<BufferOp> place(const EntryBuffers &buffers, Arena arena,
 
 EntryPlan PlanMemoryPass::planEntry(EntryOp entry) {
   EntryPlan plan;
-  EntryBuffers buffers = collect(entry);
+  EntryBuffers buffers = buffersOf(entry);
   for (auto [i, arena] : llvm::enumerate(kPlanned)) {
     SmallVector<BufferOp> placed = place(buffers, arena, plan.bytes[i]);
     for (BufferOp op : placed)

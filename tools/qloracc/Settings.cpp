@@ -30,7 +30,8 @@ const OptionRow kOwn[] = {
     {"dump_phases", kPath, "", OptionScope::kProgram, kGroup,
      "folder for the IR after every phase and the kernels"},
     {"report", kPath, "", OptionScope::kProgram, kGroup,
-     "JSON file for the memory plan and every decision"},
+     "file for the memory plan and every decision: .json, .html (a picture), "
+     ".pickle (for pytorch.org/memory_viz)"},
     {"device_profile", kString, "", OptionScope::kProgram, kGroup,
      "a known card (h100, h200, ...), or a file: device.json of qlora-run "
      "--calibrate"},
@@ -192,6 +193,10 @@ parseSettings(std::span<const std::string> words) {
   settings.emit = own.text("emit");
   settings.dumpPhases = own.text("dump_phases");
   settings.report = own.text("report");
+  if (!settings.report.empty()) {
+    QLORA_ASSIGN_OR_RETURN(settings.reportFormat,
+                           reportFormatOf(settings.report));
+  }
   settings.help = own.boolean("help");
   settings.version = own.boolean("version");
   QLORA_RETURN_IF_ERROR(fillCompile(own, settings));

@@ -8,6 +8,7 @@
 
 #include "compiler/Codegen/Codegen.h"
 #include "compiler/Pipeline.h"
+#include "compiler/Report/Report.h"
 #include "runtime/Core/Options.h"
 
 namespace qlora {
@@ -19,6 +20,7 @@ struct CompilerSettings {
   std::string emit;        ///< a phase, `cpp`, `cuda`, or `so`
   std::string dumpPhases;  ///< folder, or empty
   std::string report;      ///< file, or empty
+  ReportFormat reportFormat = ReportFormat::Json;
   CodegenOptions codegen;
   bool help = false;
   bool version = false;

@@ -4,7 +4,7 @@
 
 #include "compiler/Codegen/Codegen.h"
 #include "compiler/Driver.h"
-#include "compiler/Report.h"
+#include "compiler/Report/Report.h"
 #include "dialects/Program/Program.h"
 #include "dialects/Train/Train.h"
 #include "tools/qloracc/ReadModel.h"
@@ -67,6 +67,7 @@ public:
 private:
   bool afterPhase(StringRef phase, ModuleOp module);
   LogicalResult finish(ModuleOp program);
+  LogicalResult report(ModuleOp program);
   void recordOptions(ModuleOp module);
 
   MLIRContext &context;
@@ -126,12 +127,23 @@ bool Compile::afterPhase(StringRef phase, ModuleOp module) {
   return false;
 }
 
+LogicalResult Compile::report(ModuleOp program) {
+  const CompileOptions &options = settings.compile;
+  StatusOr<DeviceProfile> device =
+      deviceProfileOrDefault(options.deviceProfile, options.target);
+  if (!device.isOk())
+    return fail(device.status().message()), failure();
+  FailureOr<std::string> text =
+      reportText(program, settings.reportFormat, *device);
+  if (failed(text))
+    return failure();
+  return writeFile(settings.report, [&](raw_ostream &os) { os << *text; });
+}
+
 LogicalResult Compile::finish(ModuleOp program) {
   recordOptions(program);
   program->setAttr("program.config", StringAttr::get(&context, config));
-  if (!settings.report.empty() &&
-      failed(writeFile(settings.report,
-                       [&](raw_ostream &os) { writeReport(program, os); })))
+  if (!settings.report.empty() && failed(report(program)))
     return failure();
   const KernelDialect *dialect = dialectOf(settings.codegen.target);
   if (!settings.dumpPhases.empty()) {

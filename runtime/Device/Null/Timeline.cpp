@@ -27,27 +27,45 @@ struct Queue {
 
 class Simulation {
 public:
-  explicit Simulation(std::span<const TimelineItem> items);
+  Simulation(std::span<const TimelineItem> items,
+             std::span<TimelineSpan> spans);
   Timeline run();
 
 private:
   bool advance(Queue &queue);
   double slowdown() const;
   void step();
+  void begin(const TimelineItem &item);
+  void finish(const TimelineItem &item);
 
   std::array<Queue, QLORA_QUEUE_COUNT> queues;
   std::vector<bool> happened; ///< by event
+  std::span<const TimelineItem> items;
+  std::span<TimelineSpan> spans; ///< of the items, or empty
   Timeline result;
 };
 
 } // namespace
 
-Simulation::Simulation(std::span<const TimelineItem> items) {
+Simulation::Simulation(std::span<const TimelineItem> items,
+                       std::span<TimelineSpan> spans)
+    : items(items), spans(spans) {
+  assert((spans.empty() || spans.size() == items.size()) && "one for each");
   for (const TimelineItem &item : items) {
     queues[item.queue].items.push_back(&item);
     if (item.event >= happened.size())
       happened.resize(item.event + 1);
   }
+}
+
+void Simulation::begin(const TimelineItem &item) {
+  if (!spans.empty())
+    spans[size_t(&item - items.data())] = {result.seconds, result.seconds};
+}
+
+void Simulation::finish(const TimelineItem &item) {
+  if (!spans.empty())
+    spans[size_t(&item - items.data())].end = result.seconds;
 }
 
 /// Starts the queue's next kernel, past events; whether anything changed.
@@ -59,6 +77,7 @@ bool Simulation::advance(Queue &queue) {
       return changed;
     changed = true;
     ++queue.next;
+    begin(item);
     if (item.kind == Kind::kRecord)
       happened[item.event] = true;
     if (item.kind != Kind::kKernel && item.kind != Kind::kCollective)
@@ -104,18 +123,20 @@ void Simulation::step() {
   }
   assert(first && "an event that is waited for before it is recorded");
   const double passed = first->left * factor(*first);
+  result.seconds += passed;
+  (hasKernel ? result.overlapped : result.exposedCommunication) +=
+      hasKernel ? -passed : passed;
   for (Queue &queue : queues) {
     if (!queue.running)
       continue;
     queue.left = &queue == first
                      ? 0
                      : std::max(0.0, queue.left - passed / factor(queue));
-    if (queue.left == 0)
-      queue.running = nullptr;
+    if (queue.left > 0)
+      continue;
+    finish(*queue.running);
+    queue.running = nullptr;
   }
-  result.seconds += passed;
-  (hasKernel ? result.overlapped : result.exposedCommunication) +=
-      hasKernel ? -passed : passed;
 }
 
 Timeline Simulation::run() {
@@ -137,8 +158,9 @@ Timeline Simulation::run() {
   return result;
 }
 
-Timeline simulate(std::span<const TimelineItem> items) {
-  return Simulation(items).run();
+Timeline simulate(std::span<const TimelineItem> items,
+                  std::span<TimelineSpan> spans) {
+  return Simulation(items, spans).run();
 }
 
 } // namespace qlora

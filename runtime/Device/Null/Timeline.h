@@ -29,6 +29,12 @@ struct TimelineItem {
   Demand demand;      ///< of kKernel; a collective has `serial` only
 };
 
+/// When an item ran, in seconds from the start; of an event both are when it
+/// happened or was over.
+struct TimelineSpan {
+  double start = 0, end = 0;
+};
+
 struct Timeline {
   double seconds = 0; ///< until all queues have ended
   /// While a collective ran and no kernel did.
@@ -40,7 +46,9 @@ struct Timeline {
 
 /// Walks the items, all queues from zero. Every event is recorded once, and
 /// before (in item order) it is waited for, as a loaded module's are.
-Timeline simulate(std::span<const TimelineItem> items);
+/// `spans`, unless empty, has an element for each item, which is written.
+Timeline simulate(std::span<const TimelineItem> items,
+                  std::span<TimelineSpan> spans = {});
 
 } // namespace qlora
 

@@ -61,6 +61,24 @@ TEST(Timeline, OneQueueIsASum) {
   EXPECT_DOUBLE_EQ(timelineOf({}).seconds, 0);
 }
 
+TEST(Timeline, SpansSayWhenEachRan) {
+  // The side waits for the first kernel, runs beside the second for a second,
+  // and the main queue waits for it: 2 + max(1, 3) + 1 seconds.
+  const std::vector<TimelineItem> items = {
+      kernel(kMain, 2, 0), event(Kind::kRecord, kMain, 0),
+      event(Kind::kWait, kSide, 0), kernel(kSide, 0, 3),
+      event(Kind::kRecord, kSide, 1), kernel(kMain, 1, 0),
+      event(Kind::kWait, kMain, 1), kernel(kMain, 1, 0)};
+  std::vector<TimelineSpan> spans(items.size());
+  EXPECT_DOUBLE_EQ(simulate(items, spans).seconds, 6);
+  const double expected[][2] = {{0, 2}, {2, 2}, {2, 2}, {2, 5},
+                                {5, 5}, {2, 3}, {5, 5}, {5, 6}};
+  for (size_t i = 0; i < items.size(); ++i) {
+    EXPECT_DOUBLE_EQ(spans[i].start, expected[i][0]) << i;
+    EXPECT_DOUBLE_EQ(spans[i].end, expected[i][1]) << i;
+  }
+}
+
 TEST(Timeline, MemoryHidesBehindArithmetic) {
   Timeline timeline = timelineOf({kernel(kMain, 2, 0), kernel(kSide, 0, 1)});
   EXPECT_DOUBLE_EQ(timeline.seconds, 2);

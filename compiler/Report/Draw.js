@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: MIT
+
+// plan.html: the charts. They share their x axis.
+'use strict';
+
+const data = JSON.parse(document.getElementById('data').textContent);
+const byId = (id) => document.getElementById(id);
+const kQueues = ['compute', 'communication', 'copy'];
+const kLeft = 76, kRight = 8, kBottom = 18; // pixels around a chart
+
+let entry; // of data.entries, with what prepare() adds
+let view;  // x0, x1 in commands or microseconds; y0, y1 in bytes
+
+//---- Words ------------------------------------------------------------------
+
+function inBytes(bytes) {
+  const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
+  let unit = 0;
+  for (; Math.abs(bytes) >= 1024 && unit < 4; ++unit) bytes /= 1024;
+  return bytes.toFixed(unit ? 2 : 0) + ' ' + units[unit];
+}
+
+function inTime(us) {
+  if (us >= 1e6) return (us / 1e6).toFixed(2) + ' s';
+  return us >= 1e3 ? (us / 1e3).toFixed(2) + ' ms' : us.toFixed(1) + ' us';
+}
+
+const colourOf = (name) =>
+    getComputedStyle(document.documentElement).getPropertyValue('--' + name)
+        .trim();
+
+//---- Data -------------------------------------------------------------------
+
+// A buffer lives for positions of the compute queue, so its time is that
+// queue's: clock[c] is when the first command of it from c on starts.
+function clockOf(commands, seconds) {
+  const clock = new Float64Array(commands.queue.length + 1);
+  let next = clock[commands.queue.length] = seconds * 1e6;
+  for (let c = commands.queue.length - 1; c >= 0; --c) {
+    if (commands.queue[c] === 0) next = commands.start[c];
+    clock[c] = next;
+  }
+  return clock;
+}
+
+// Bytes alive of each category at each command, in the chosen arena.
+function aliveOf(buffers, arena, commands) {
+  const alive = data.categories.map(() => new Float64Array(commands + 1));
+  for (let i = 0; i < buffers.bytes.length; ++i) {
+    if (buffers.arena[i] !== arena) continue;
+    alive[buffers.category[i]][buffers.first[i]] += buffers.bytes[i];
+    alive[buffers.category[i]][buffers.last[i] + 1] -= buffers.bytes[i];
+  }
+  for (const line of alive)
+    for (let c = 1; c < line.length; ++c) line[c] += line[c - 1];
+  return alive;
+}
+
+function prepare() {
+  const arena = Number(byId('arena').value);
+  entry = data.entries[Number(byId('entry').value)];
+  entry.count = entry.commands.queue.length;
+  entry.clock = clockOf(entry.commands, entry.seconds);
+  entry.alive = aliveOf(entry.buffers, arena, entry.count);
+  entry.shown = [];
+  entry.top = 1;
+  for (let i = 0; i < entry.buffers.bytes.length; ++i)
+    if (entry.buffers.arena[i] === arena) {
+      entry.shown.push(i);
+      entry.top = Math.max(entry.top,
+                           entry.buffers.offset[i] + entry.buffers.bytes[i]);
+    }
+}
+
+const isTime = () => byId('axis').value === 'time';
+const xOf = (command) => isTime() ? entry.clock[command] : command;
+const commandSpan = (c) =>
+    isTime() ? [entry.commands.start[c], entry.commands.end[c]] : [c, c + 1];
+
+// The last command that begins at or before x.
+function commandAt(x) {
+  let low = 0, high = entry.count;
+  while (high - low > 1) {
+    const middle = (low + high) >> 1;
+    if (xOf(middle) <= x) low = middle; else high = middle;
+  }
+  return low;
+}
+
+function whole() {
+  view = {x0: 0, x1: Math.max(xOf(entry.count), 1e-6), y0: 0, y1: entry.top};
+}
+
+//---- Drawing ----------------------------------------------------------------
+
+function chartOf(id) {
+  const canvas = byId(id), scale = window.devicePixelRatio || 1;
+  const width = canvas.clientWidth, height = canvas.clientHeight;
+  canvas.width = width * scale;
+  canvas.height = height * scale;
+  const pen = canvas.getContext('2d');
+  pen.scale(scale, scale);
+  pen.font = '11px system-ui, sans-serif';
+  const right = width - kRight;
+  const toX = (x) => kLeft + (x - view.x0) / (view.x1 - view.x0) *
+                                 (right - kLeft);
+  return {pen, width, height, right, toX};
+}
+
+function inside(chart, bottom, draw) {
+  chart.pen.save();
+  chart.pen.beginPath();
+  chart.pen.rect(kLeft, 0, chart.right - kLeft, bottom);
+  chart.pen.clip();
+  draw();
+  chart.pen.restore();
+}
+
+function drawScale(chart, top, y0, y1, bottom) {
+  const {pen, right} = chart;
+  pen.fillStyle = colourOf('faint');
+  pen.strokeStyle = colourOf('line');
+  pen.textAlign = 'right';
+  for (let i = 0; i <= 4; ++i) {
+    const y = bottom - i / 4 * (bottom - top);
+    pen.fillText(inBytes(y0 + i / 4 * (y1 - y0)), kLeft - 6,
+                 Math.max(9, y + 3));
+    pen.beginPath();
+    pen.moveTo(kLeft, y);
+    pen.lineTo(right, y);
+    pen.stroke();
+  }
+}
+
+function drawAddresses() {
+  const chart = chartOf('addresses'), {pen, height, toX} = chart;
+  const bottom = height - kBottom, buffers = entry.buffers;
+  const toY = (y) => bottom - (y - view.y0) / (view.y1 - view.y0) * bottom;
+  drawScale(chart, 0, view.y0, view.y1, bottom);
+  pen.textAlign = 'center';
+  for (let i = 0; i <= 6; ++i) {
+    const x = view.x0 + i / 6 * (view.x1 - view.x0);
+    pen.fillText(isTime() ? inTime(x) : Math.round(x),
+                 Math.min(toX(x), chart.right - 16), height - 4);
+  }
+  const colours = data.categories.map(colourOf), gap = 0.5;
+  const wanted = byId('find').value.toLowerCase();
+  inside(chart, bottom, () => {
+    for (const i of entry.shown) {
+      const x = toX(xOf(buffers.first[i])), end = toX(xOf(buffers.last[i] + 1));
+      const y = toY(buffers.offset[i] + buffers.bytes[i]);
+      const low = toY(buffers.offset[i]);
+      if (end < kLeft || x > chart.right || low < 0 || y > bottom) continue;
+      const name = data.texts[buffers.label[i]].toLowerCase();
+      pen.globalAlpha = name.includes(wanted) ? 1 : 0.15;
+      pen.fillStyle = colours[buffers.category[i]];
+      pen.fillRect(x, y, Math.max(end - x - gap, gap),
+                   Math.max(low - y - gap, gap));
+    }
+    pen.globalAlpha = 1;
+    drawMarks(chart, bottom);
+  });
+}
+
+// The peak, and where the collectives are issued.
+function drawMarks(chart, bottom) {
+  const {pen, toX} = chart;
+  const mark = (x, colour, dash) => {
+    pen.strokeStyle = colourOf(colour);
+    pen.setLineDash(dash);
+    pen.beginPath();
+    pen.moveTo(toX(x), 0);
+    pen.lineTo(toX(x), bottom);
+    pen.stroke();
+  };
+  mark(xOf(entry.peak.command), 'peak', [4, 3]);
+  for (const collective of entry.collectives)
+    mark(commandSpan(collective.command)[0], 'collective', [2, 2]);
+  pen.setLineDash([]);
+}
+
+// Each pixel shows the command with most bytes among those it stands for.
+function drawAlive() {
+  const chart = chartOf('alive'), {pen, height} = chart;
+  const total = (c) => entry.alive.reduce((sum, line) => sum + line[c], 0);
+  drawScale(chart, 0, 0, entry.top, height - 2);
+  const colours = data.categories.map(colourOf);
+  for (let pixel = kLeft; pixel < chart.right; ++pixel) {
+    const step = (view.x1 - view.x0) / (chart.right - kLeft);
+    const x = view.x0 + (pixel - kLeft) * step;
+    if (x < 0 || x >= xOf(entry.count)) continue;
+    let most = commandAt(x);
+    for (let c = most + 1; c < entry.count && xOf(c) < x + step; ++c)
+      if (total(c) > total(most)) most = c;
+    let y = height - 2;
+    entry.alive.forEach((line, category) => {
+      const part = line[most] / entry.top * (height - 2);
+      pen.fillStyle = colours[category];
+      pen.fillRect(pixel, y - part, 1, part);
+      y -= part;
+    });
+  }
+  inside(chart, height, () => drawMarks(chart, height));
+}
+
+const isEvent = (c) =>
+    ['record', 'wait'].includes(data.texts[entry.commands.kernel[c]]);
+const collectiveAt = (c) => entry.collectives.find((x) => x.command === c);
+
+function drawQueues() {
+  const chart = chartOf('queues'), {pen, height, toX} = chart;
+  const row = height / kQueues.length;
+  pen.textAlign = 'right';
+  pen.fillStyle = colourOf('faint');
+  kQueues.forEach((name, i) =>
+      pen.fillText(name, kLeft - 6, (i + 0.6) * row));
+  inside(chart, height, () => {
+    const grey = colourOf('kernel'), bright = colourOf('collective');
+    for (let c = 0; c < entry.count; ++c) {
+      if (isEvent(c)) continue;
+      const [from, to] = commandSpan(c).map(toX);
+      if (to < kLeft || from > chart.right) continue;
+      const sends = collectiveAt(c);
+      pen.fillStyle = sends ? bright : grey;
+      pen.fillRect(from, entry.commands.queue[c] * row + 2,
+                   Math.max(to - from - 0.3, sends ? 4 : 0.4), row - 4);
+    }
+  });
+}
+
+function draw() {
+  drawAddresses();
+  drawAlive();
+  drawQueues();
+}
+
+let isDue = false;
+function drawSoon() {
+  if (isDue) return;
+  isDue = true;
+  requestAnimationFrame(() => {
+    isDue = false;
+    draw();
+  });
+}

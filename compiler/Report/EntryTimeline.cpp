@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: MIT
+
+// Categories, lives and the peak (EntryTimeline.h).
+
+#include "compiler/Report/EntryTimeline.h"
+
+#include "compiler/Schedule/Commands.h"
+#include "compiler/Schedule/EntryBuffers.h"
+
+#include "runtime/ABI/module.h"
+
+using namespace mlir;
+using namespace qlora;
+using namespace qlora::program;
+
+StringRef qlora::nameOf(BufferCategory category) {
+  static constexpr StringLiteral kNames[] = {
+      "saved", "recomputed", "decoded", "forward", "backward", "workspace"};
+  return kNames[static_cast<size_t>(category)];
+}
+
+double EntryTimeline::seconds() const {
+  double end = 0;
+  for (const TimelineSpan &span : spans)
+    end = std::max(end, span.end);
+  return end;
+}
+
+/// True for a launch whose inputs, of which there are some, are all frozen.
+static bool readsOnlyFrozen(LaunchOp launch) {
+  bool readsAny = false;
+  for (auto [operand, access] :
+       llvm::zip_equal(launch.getOperands(), launch.getAccess())) {
+    if (!(access & QLORA_READ))
+      continue;
+    readsAny = true;
+    Arena arena = rootOf(operand).getArena();
+    if (arena != Arena::Frozen && arena != Arena::Host)
+      return false;
+  }
+  return readsAny;
+}
+
+/// The buffers whose every writer reads nothing but frozen weights.
+static DenseSet<Operation *> decodedBuffers(ArrayRef<Operation *> commands) {
+  DenseSet<Operation *> decoded, others;
+  for (Operation *command : commands) {
+    auto launch = dyn_cast<LaunchOp>(command);
+    DenseSet<Operation *> &written =
+        launch && readsOnlyFrozen(launch) ? decoded : others;
+    if (!isa<RecordOp, WaitOp>(command))
+      for (Value buffer : buffersWritten(command))
+        written.insert(rootOf(buffer));
+  }
+  for (Operation *buffer : others)
+    decoded.erase(buffer);
+  return decoded;
+}
+
+static BufferCategory purposeOf(BufferOp buffer,
+                                const DenseSet<Operation *> &decoded) {
+  if (buffer.getArena() == Arena::Workspace)
+    return BufferCategory::Workspace;
+  if (buffer.getSaved())
+    return BufferCategory::Saved;
+  if (buffer.getRecomputed())
+    return BufferCategory::Recomputed;
+  if (decoded.contains(buffer))
+    return BufferCategory::Decoded;
+  return buffer.getBackward() ? BufferCategory::Backward
+                              : BufferCategory::Forward;
+}
+
+static TimelinePeak peakOf(const EntryTimeline &timeline) {
+  std::vector<int64_t> change(timeline.commands.size() + 1);
+  auto isActivation = [](const TimelineBuffer &buffer) {
+    return buffer.category != BufferCategory::Workspace;
+  };
+  for (const TimelineBuffer &buffer :
+       llvm::make_filter_range(timeline.buffers, isActivation)) {
+    int64_t bytes = BufferOp(buffer.op).getBytes();
+    change[buffer.first] += bytes;
+    change[buffer.last + 1] -= bytes;
+  }
+  TimelinePeak peak;
+  int64_t alive = 0;
+  for (auto [command, bytes] : llvm::enumerate(change)) {
+    alive += bytes;
+    if (alive > peak.bytes) {
+      peak.bytes = alive;
+      peak.command = command;
+    }
+  }
+  for (const TimelineBuffer &buffer : timeline.buffers)
+    if (buffer.first <= peak.command && peak.command <= buffer.last)
+      peak.byCategory[size_t(buffer.category)] +=
+          BufferOp(buffer.op).getBytes();
+  return peak;
+}
+
+EntryTimeline qlora::timelineOf(EntryOp entry, const CommandTimes &times) {
+  EntryTimeline timeline;
+  timeline.entry = entry;
+  timeline.commands = commandsOf(entry);
+  timeline.spans = times.of(entry);
+  DenseSet<Operation *> decoded = decodedBuffers(timeline.commands);
+  EntryBuffers buffers = buffersOf(entry);
+  for (auto [op, life] : llvm::zip_equal(buffers.ops, buffers.lives)) {
+    Arena arena = BufferOp(op).getArena();
+    if (arena == Arena::Activation || arena == Arena::Workspace)
+      timeline.buffers.push_back(
+          {op, life.first, life.last, purposeOf(op, decoded)});
+  }
+  timeline.peak = peakOf(timeline);
+  return timeline;
+}

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: MIT
+
+// The report as a page: Page.html, with the scripts beside it, and the data as
+// JSON in one element of it:
+//
+//   {"plan": {...},                  // plan.json
+//    "device": "h100",               // of the times
+//    "categories": ["saved", ...],   // BufferCategory
+//    "texts": ["...", ...],          // labels and kernels, by index
+//    "entries": [
+//      {"kind", "batch", "length", "seconds",
+//       "commands": {"kernel": [texts...], "label": [texts...],
+//                    "queue": [...], "start": [us...], "end": [us...]},
+//       "buffers": {"arena": [0: activation, 1: workspace...],
+//                   "label": [texts...], "category": [categories...],
+//                   "offset": [...], "bytes": [...],
+//                   "first": [commands...], "last": [commands...]},
+//       "peak": {"command", "bytes", "by_category": {...}},
+//       "collectives": [{"command", "bucket", "bytes"}]}]}
+//
+// Columns, not rows: twelve thousand commands with nine thousand buffers are a
+// megabyte. The page fetches nothing, which its own policy forbids, and names
+// of the model are data: `<` is escaped in the JSON, and the script makes text
+// nodes of them, never markup.
+
+#ifndef QLORA_COMPILER_REPORT_HTMLREPORT_H
+#define QLORA_COMPILER_REPORT_HTMLREPORT_H
+
+#include "compiler/Report/EntryTimeline.h"
+
+#include "llvm/Support/JSON.h"
+
+namespace qlora {
+
+std::string htmlReport(llvm::json::Value plan,
+                       llvm::ArrayRef<EntryTimeline> timelines,
+                       const DeviceProfile &device);
+
+} // namespace qlora
+
+#endif // QLORA_COMPILER_REPORT_HTMLREPORT_H

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: MIT
+
+// `--report FILE`: the memory plan and every decision with its reason, in the
+// format that the file's name ends in.
+//
+// plan.json, for programs:
+//
+//   {"arenas": {...}, "total_bytes": ..., "entries": [...],   // plan-memory
+//    "rematerialize": {"policy", "budget", "recompute_seconds", "steps"},
+//    "plan-dequant": [{"weight", "resident_bytes", "groups": [{"form",
+//                      "reason", "panel_seconds", ...}]}],
+//    "bucket-gradients": [{"bytes", "parameters", "starts_after"}],
+//    "select-kernels": [{"kernel", "launches", "refused": [...]}]}
+//
+// A pass that was switched off has no entry. Sizes are bytes, times seconds.
+//
+// plan.html, for a browser: the same and the arenas over the commands, in one
+// file that asks for nothing from outside (HtmlReport.h).
+//
+// plan.pickle, for pytorch.org/memory_viz: the program as the snapshot of an
+// allocator (MemorySnapshot.h).
+
+#ifndef QLORA_COMPILER_REPORT_REPORT_H
+#define QLORA_COMPILER_REPORT_REPORT_H
+
+#include "mlir/IR/BuiltinOps.h"
+#include "llvm/Support/JSON.h"
+
+#include "runtime/Kernels/DeviceProfile.h"
+
+namespace qlora {
+
+enum class ReportFormat { Json, Html, Pickle };
+
+/// By the extension; an error names those that are known.
+StatusOr<ReportFormat> reportFormatOf(llvm::StringRef path);
+
+/// Of a planned program, with times as on `device`. Errors are diagnostics.
+mlir::FailureOr<std::string> reportText(mlir::ModuleOp program,
+                                        ReportFormat format,
+                                        const DeviceProfile &device);
+
+/// What plan.json has: the decisions that the passes left in attributes.
+llvm::json::Value planOf(mlir::ModuleOp program);
+
+} // namespace qlora
+
+#endif // QLORA_COMPILER_REPORT_REPORT_H

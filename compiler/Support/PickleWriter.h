@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: MIT
+
+// Python objects as a pickle of protocol 2: dictionaries, lists, texts, whole
+// numbers and truth values, which is what a memory snapshot is made of.
+//
+//   PickleWriter pickle;
+//   pickle.dict([&] {
+//     pickle.text("segments");
+//     pickle.list([&] { pickle.integer(1); });   // {"segments": [1]}
+//   });
+//   std::string bytes = std::move(pickle).finish();
+//
+// A pickle is a program for a stack machine. Only opcodes that a reader
+// without Python knows too are used: PROTO, EMPTY_DICT, EMPTY_LIST, MARK,
+// SETITEMS, APPENDS, TUPLE2, BINUNICODE, BININT1, BININT, LONG1, NEWTRUE,
+// NEWFALSE, BINPUT, LONG_BINPUT, BINGET, LONG_BINGET, STOP. At most kBatch
+// elements stand between a MARK and its SETITEMS or APPENDS: readers pass them
+// on as arguments of a call.
+//
+// A text is written once and remembered. So is what `remember` was called for.
+
+#ifndef QLORA_COMPILER_SUPPORT_PICKLEWRITER_H
+#define QLORA_COMPILER_SUPPORT_PICKLEWRITER_H
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+namespace qlora {
+
+class PickleWriter {
+public:
+  PickleWriter();
+
+  static constexpr size_t kBatch = 1000;
+  /// Of one text; a longer one is cut there and ends in "...".
+  static constexpr size_t kTextBytes = 4096;
+
+  /// `fill` writes keys and values in turn.
+  void dict(const std::function<void()> &fill);
+  void list(const std::function<void()> &fill);
+  /// A tuple of two whole numbers.
+  void pair(int64_t first, int64_t second);
+  /// Bytes that are not UTF-8 become U+FFFD.
+  void text(std::string_view value);
+  void integer(int64_t value);
+  void boolean(bool value);
+
+  /// Names the object that was written last (a list or dictionary, within the
+  /// enclosing `fill`), so that `recall` writes it again in a few bytes.
+  uint32_t remember();
+  void recall(uint32_t name);
+
+  /// The pickle, which is one object.
+  std::string finish() &&;
+
+private:
+  void container(char empty, char add, size_t batch,
+                 const std::function<void()> &fill);
+  void element();
+  void little(uint64_t value, int bytes);
+
+  /// The container that is being filled.
+  struct Level {
+    char add = 0;       ///< SETITEMS or APPENDS; 0: the pickle itself
+    size_t batch = 1;   ///< elements between MARK and `add`
+    size_t pending = 0; ///< elements since the last MARK
+  };
+  Level level;
+  std::string bytes;
+  std::unordered_map<std::string, uint32_t> texts;
+  uint32_t remembered = 0;
+};
+
+} // namespace qlora
+
+#endif // QLORA_COMPILER_SUPPORT_PICKLEWRITER_H

@@ -1,0 +1,261 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+
+"""The three formats of one report against each other.
+
+    check_report.py plan.json plan.html plan.pickle [--predicted run.json]
+                    [--name TEXT]
+
+* the page is one file that names nothing outside, and has the plan of the
+  JSON; TEXT, as a tensor's name, is data in it and nothing else;
+* in page and snapshot no two buffers share a byte at a time, and the arenas
+  are as large as the plan says;
+* the page's peak, its categories and its collectives are those of the plan;
+* a step takes as long as qlora-run predicts (run.json is its output).
+"""
+
+import argparse
+import bisect
+import html.parser
+import json
+import math
+import pickle
+import re
+
+ELEMENTS = {"script": 2, "style": 1}  # of the page, whatever the names are
+OUTSIDE = ("src", "href", "srcset", "action", "data", "poster", "background")
+
+
+class Page(html.parser.HTMLParser):
+    """What a browser would make of it."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.counts, self.texts, self.open = {}, {}, None
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        attributes = dict(attributes)
+        outside = [name for name in attributes if name in OUTSIDE]
+        assert not outside, f"<{tag}> has {outside}"
+        assert tag not in ("link", "iframe", "object", "img"), tag
+        self.counts[tag] = self.counts.get(tag, 0) + 1
+        self.open = (tag, attributes.get("id"))
+
+    def handle_endtag(self, tag):
+        self.open = None
+
+    def handle_data(self, text):
+        self.texts[self.open] = self.texts.get(self.open, "") + text
+
+
+class Arena:
+    """Ranges in use; refuses to give a byte out twice."""
+
+    def __init__(self):
+        self.starts, self.ends, self.top = [], [], 0
+
+    def take(self, offset, size):
+        at = bisect.bisect_right(self.starts, offset)
+        before = self.ends[at - 1] if at else 0
+        after = self.starts[at] if at < len(self.starts) else math.inf
+        assert before <= offset and offset + size <= after, (
+            f"{offset} to {offset + size} is in use")
+        self.starts.insert(at, offset)
+        self.ends.insert(at, offset + size)
+        self.top = max(self.top, offset + size)
+
+    def give(self, offset, size):
+        at = bisect.bisect_left(self.starts, offset)
+        assert self.starts[at] == offset and self.ends[at] == offset + size
+        del self.starts[at], self.ends[at]
+
+
+def check_arena_refuses():
+    arena = Arena()
+    arena.take(0, 64)
+    arena.take(128, 64)
+    for offset, size in ((0, 64), (63, 1), (64, 65), (32, 256), (191, 8)):
+        try:
+            arena.take(offset, size)
+        except AssertionError:
+            continue
+        raise SystemExit("an overlap was not noticed")
+    arena.take(64, 64)
+
+
+def by_command(buffers, key, commands):
+    lists = [[] for _ in range(commands)]
+    for i, command in enumerate(buffers[key]):
+        lists[command].append(i)
+    return lists
+
+
+def replay(data, entry):
+    """The arenas' heights, and the first command with most bytes alive."""
+    commands, buffers = len(entry["commands"]["queue"]), entry["buffers"]
+    first = by_command(buffers, "first", commands)
+    last = by_command(buffers, "last", commands)
+    arenas = (Arena(), Arena())
+    alive = dict.fromkeys(data["categories"], 0)
+    peak = {"command": 0, "bytes": 0, "by_category": dict(alive)}
+
+    def count(i, sign):
+        alive[data["categories"][buffers["category"][i]]] += (
+            sign * buffers["bytes"][i])
+
+    for command in range(commands):
+        for i in first[command]:
+            arenas[buffers["arena"][i]].take(buffers["offset"][i],
+                                             buffers["bytes"][i])
+            count(i, 1)
+        total = sum(alive.values()) - alive["workspace"]
+        if total > peak["bytes"]:
+            peak = {"command": command, "bytes": total,
+                    "by_category": dict(alive)}
+        for i in last[command]:
+            arenas[buffers["arena"][i]].give(buffers["offset"][i],
+                                             buffers["bytes"][i])
+            count(i, -1)
+    assert not any(alive.values())
+    return [arena.top for arena in arenas], peak
+
+
+def check_entry(data, entry, planned, buckets):
+    for key in ("kind", "batch", "length"):
+        assert entry[key] == planned[key], key
+    for columns in (entry["commands"], entry["buffers"]):
+        assert len({len(column) for column in columns.values()}) == 1
+    heights, peak = replay(data, entry)
+    assert heights == [planned["activation_bytes"],
+                       planned["workspace_bytes"]], heights
+    assert peak == entry["peak"], (peak, entry["peak"])
+    buffers = entry["buffers"]
+    saved = sum(size for size, category in
+                zip(buffers["bytes"], buffers["category"])
+                if data["categories"][category] == "saved")
+    assert saved == planned["saved_bytes"], saved
+    sent = [collective["bytes"] for collective in
+            sorted(entry["collectives"], key=lambda row: row["bucket"])]
+    expected = [bucket["bytes"] for bucket in buckets]
+    assert sent == (expected if entry["kind"] == "accumulate_last" else [])
+    times = list(zip(entry["commands"]["start"], entry["commands"]["end"]))
+    assert all(0 <= start <= end for start, end in times)
+    assert max((end for _, end in times), default=0) <= (
+        entry["seconds"] * 1e6 + 0.1)
+
+
+def read_page(path, plan):
+    with open(path, encoding="utf-8") as file:
+        text = file.read()
+    page = Page(text)
+    for tag, count in ELEMENTS.items():
+        assert page.counts[tag] == count, (tag, page.counts[tag])
+    data = json.loads(page.texts["script", "data"])
+    assert data["plan"] == plan, "the page has another plan"
+    code = page.texts["script", None] + page.texts["style", None]
+    assert not re.search(r"https?:|//[a-z]+\.|url\(|import\b|fetch\(|innerHTML",
+                         code)
+    return data
+
+
+def check_page(data, plan):
+    assert len(data["entries"]) == len(plan["entries"])
+    for entry, planned in zip(data["entries"], plan["entries"]):
+        check_entry(data, entry, planned, plan["bucket-gradients"])
+    for arena in ("activation", "workspace"):
+        largest = max(entry[f"{arena}_bytes"] for entry in plan["entries"])
+        assert plan["arenas"][arena] == largest, arena
+
+
+def check_segments(segments, plan):
+    """Blocks lie one after another and fill their segment."""
+    sizes = sorted(segment["total_size"] for segment in segments)
+    assert sizes == sorted(size for arena, size in plan["arenas"].items()
+                           if size and arena != "host")
+    places = Arena()
+    for segment in segments:
+        places.take(segment["address"], segment["total_size"])
+        end = segment["address"]
+        for block in segment["blocks"]:
+            assert block["address"] == end and block["size"] > 0
+            end += block["size"]
+        assert end == segment["address"] + segment["total_size"]
+        active = sum(block["size"] for block in segment["blocks"]
+                     if block["state"] == "active_allocated")
+        assert active == segment["active_size"]
+
+
+def check_trace(trace, segments):
+    memory, used = Arena(), set()
+    for segment in segments:
+        for block in segment["blocks"]:
+            if block["state"] == "active_allocated":
+                memory.take(block["address"], block["size"])
+    before, kept, tops = 0, len(memory.starts), {}
+    for event in trace:
+        assert event["time_us"] >= before
+        before = event["time_us"]
+        kernel, layer, _ = event["frames"]
+        assert kernel["name"] and isinstance(kernel["line"], int)
+        used.add(layer["name"])
+        place = event["addr"], event["size"]
+        if event["action"] == "alloc":
+            memory.take(*place)
+            segment = max(s["address"] for s in segments
+                          if s["address"] <= place[0])
+            tops[segment] = max(tops.get(segment, 0), sum(place))
+        elif event["action"] == "free_completed":
+            memory.give(*place)
+    assert len(memory.starts) == kept, "something was not freed"
+    for segment in segments:
+        if segment["address"] in tops:
+            assert tops[segment["address"]] == (segment["address"] +
+                                                segment["total_size"])
+    return used
+
+
+def check_snapshot(path, data, plan):
+    with open(path, "rb") as file:
+        snapshot = pickle.load(file)
+    check_segments(snapshot["segments"], plan)
+    [trace] = snapshot["device_traces"]
+    names = check_trace(trace, snapshot["segments"])
+    entries = [entry for entry in data["entries"]
+               if entry["kind"] != "accumulate"]
+    made = sum(event["action"] == "alloc" for event in trace)
+    assert made == sum(len(entry["buffers"]["bytes"]) for entry in entries)
+    return names
+
+
+def check_prediction(path, data):
+    with open(path, encoding="utf-8") as file:
+        [step] = json.load(file)["predictions"]
+    assert step["micro_batches"] == 1 and step["ranks"] == 1
+    ours = sum(entry["seconds"] for entry in data["entries"]
+               if entry["kind"] in ("accumulate_last", "update"))
+    assert abs(ours - step["step_seconds"]) < 1e-6 * ours, (
+        f"{ours} seconds, but qlora-run predicts {step['step_seconds']}")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    for name in ("json", "html", "pickle"):
+        parser.add_argument(name)
+    parser.add_argument("--predicted")
+    parser.add_argument("--name")
+    options = parser.parse_args()
+    check_arena_refuses()
+    with open(options.json, encoding="utf-8") as file:
+        plan = json.load(file)
+    data = read_page(options.html, plan)
+    check_page(data, plan)
+    names = check_snapshot(options.pickle, data, plan)
+    if options.name:
+        assert options.name in data["texts"] and options.name in names
+    if options.predicted:
+        check_prediction(options.predicted, data)
+
+
+if __name__ == "__main__":
+    main()

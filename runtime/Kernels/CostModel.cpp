@@ -178,8 +178,6 @@ static Work panelMatmulWork(const KernelRequest &r) {
                                    *r.dtype("c"), r.constant("beta") != 0)
                         : gemmWork(m, columns, rows, compute, compute,
                                    *r.dtype("c"), r.constant("beta") != 0);
-  work.f32Flops /= kPanelEfficiency;
-  work.bf16Flops /= kPanelEfficiency;
   // W comes from memory as it is stored; its numbers stay in cache.
   double weights = double(rows) * columns;
   work.bytes += storedBytes(r) - bytesOf(weights, compute);
@@ -285,12 +283,13 @@ struct KernelWorkRow {
   std::string_view op;
   WorkCategory category;
   Work (*work)(const KernelRequest &);
+  double gemmEfficiency = 1; ///< share of the GEMM rate that is reached
 };
 } // namespace
 
 static constexpr KernelWorkRow kRows[] = {
     {"matmul", WorkCategory::kGemm, matmulWork},
-    {"panel_matmul", WorkCategory::kGemm, panelMatmulWork},
+    {"panel_matmul", WorkCategory::kGemm, panelMatmulWork, kPanelEfficiency},
     {"decode", WorkCategory::kDecode, decodeWork},
     {"quantize", WorkCategory::kRows, quantizeWork},
     {"quantize_scales", WorkCategory::kRows, quantizeScalesWork},
@@ -318,7 +317,17 @@ bool qlora::hasKernelWork(std::string_view op) { return findRow(op); }
 Work qlora::kernelWork(const KernelRequest &request) {
   const KernelWorkRow *row = findRow(request.op->name);
   assert(row && "an op of Kernels.def without a row in CostModel.cpp");
-  return row->work(request);
+  Work work = row->work(request);
+  work.f32Flops /= row->gemmEfficiency;
+  work.bf16Flops /= row->gemmEfficiency;
+  return work;
+}
+
+double qlora::neededFlops(const KernelRequest &request) {
+  const KernelWorkRow *row = findRow(request.op->name);
+  assert(row && "an op of Kernels.def without a row in CostModel.cpp");
+  const Work work = row->work(request);
+  return work.gemmFlops() + work.attentionFlops();
 }
 
 WorkCategory qlora::categoryOf(const KernelOp &op) {

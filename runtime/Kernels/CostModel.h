@@ -85,6 +85,11 @@ Work attentionWork(const AttentionShape &shape, qlora_dtype dtype,
 /// entry; asserts on a request of another.
 Work kernelWork(const KernelRequest &request);
 
+/// Multiplications and additions of the products that such a launch stands
+/// for, which rates in reports are of. kernelWork counts more where a kernel
+/// does not reach the GEMM rate.
+double neededFlops(const KernelRequest &request);
+
 /// The kernels that do a launch on CUDA, one after another: conversions,
 /// decodes and products are launches of their own there, so that none hides
 /// behind another. In CudaWork.cpp.

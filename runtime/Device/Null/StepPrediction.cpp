@@ -9,17 +9,9 @@
 #include <map>
 #include <tuple>
 
-#include "runtime/Device/LaunchRequest.h"
 #include "runtime/Device/Null/Timeline.h"
 
 namespace qlora {
-
-std::string_view stepPartName(StepPart part) {
-  static constexpr std::string_view kNames[] = {
-      "GEMM",         "thin GEMM",     "attention", "decode",
-      "element-wise", "head and loss", "optimizer"};
-  return kNames[size_t(part)];
-}
 
 Work StepPrediction::work() const {
   Work sum;
@@ -42,22 +34,6 @@ double allReduceSeconds(double bytes, int64_t ranks, const GpuRates &gpu) {
 
 namespace {
 
-StepPart partOf(WorkCategory category) {
-  switch (category) {
-  case WorkCategory::kGemm:
-    return StepPart::kGemm;
-  case WorkCategory::kAttention:
-    return StepPart::kAttention;
-  case WorkCategory::kDecode:
-    return StepPart::kDecode;
-  case WorkCategory::kRows:
-    return StepPart::kRows;
-  case WorkCategory::kHead:
-    return StepPart::kHead;
-  }
-  return StepPart::kRows;
-}
-
 /// Walks the entries of one step into a prediction.
 class StepWalk {
 public:
@@ -70,13 +46,10 @@ public:
 
 private:
   void addCommand(const qlora_command &command);
-  void addLaunch(const qlora_command &command);
-  void addKernel(const qlora_command &command, WorkCategory category,
-                 const Work &work);
+  void addKernel(const qlora_command &command, const CommandKernel &kernel);
   void addToGroup(const qlora_command &command, StepPart part,
                   const Work &work, const Demand &demand);
   void addCollective(const qlora_command &command);
-  double operandBytes(const qlora_command &command) const;
 
   const LoadedModule &module;
   const PredictionRequest &request;
@@ -90,34 +63,9 @@ private:
 
 } // namespace
 
-/// What is touched of each operand is read or written once; of one that is
-/// updated, both.
-double StepWalk::operandBytes(const qlora_command &command) const {
-  double bytes = 0;
-  const auto operands = module.operands(command);
-  for (size_t i = 0; i < operands.size(); ++i) {
-    const qlora_access access = effectiveAccess(module, command, i);
-    bytes += double(operands[i].bytes - operands[i].skipped) *
-             (access == QLORA_READ_WRITE ? 2 : 1);
-  }
-  return bytes;
-}
-
-static StepPart refinedPart(StepPart part, const Work &work,
-                            const Demand &demand) {
-  if (part != StepPart::kGemm)
-    return part;
-  // Of a product with a narrow weight: the decode in front of it.
-  if (work.gemmFlops() == 0 && work.decodedNumbers > 0)
-    return StepPart::kDecode;
-  return demand.isMemoryBound() ? StepPart::kThinGemm : part;
-}
-
-void StepWalk::addKernel(const qlora_command &command, WorkCategory category,
-                         const Work &work) {
-  const Demand demand = demandOf(work, request.device);
-  const StepPart part = isUpdate ? StepPart::kOptimizer
-                                 : refinedPart(partOf(category), work, demand);
+void StepWalk::addKernel(const qlora_command &command,
+                         const CommandKernel &kernel) {
+  const auto &[part, work, demand] = kernel;
   PartTotal &total = step.parts[size_t(part)];
   Work all = work;
   all *= times;
@@ -147,20 +95,6 @@ void StepWalk::addToGroup(const qlora_command &command, StepPart part,
   step.groups[found->second].count += times;
 }
 
-void StepWalk::addLaunch(const qlora_command &command) {
-  const qlora_launch &launch = module.launches()[command.target];
-  const KernelRow *row = findLaunchRow(module, launch);
-  if (!row)
-    return addKernel(command, WorkCategory::kRows,
-                     rowWork(operandBytes(command), 0));
-  const KernelRequest kernel = makeRequest(module, command, *row->op);
-  const WorkCategory category = categoryOf(*row->op);
-  if (!request.device.gpu)
-    return addKernel(command, category, kernelWork(kernel));
-  for (const Work &work : cudaKernelWork(kernel))
-    addKernel(command, category, work);
-}
-
 void StepWalk::addCollective(const qlora_command &command) {
   const uint64_t bytes = module.operands(command)[0].bytes;
   // A group of one sends nothing.
@@ -182,11 +116,12 @@ void StepWalk::addCommand(const qlora_command &command) {
   item.event = command.target;
   switch (command.kind) {
   case QLORA_COMMAND_LAUNCH:
-    return addLaunch(command);
   case QLORA_COMMAND_FILL:
   case QLORA_COMMAND_COPY:
-    return addKernel(command, WorkCategory::kRows,
-                     rowWork(operandBytes(command), 0));
+    for (const CommandKernel &kernel :
+         kernelsOf(module, command, isUpdate, request.device))
+      addKernel(command, kernel);
+    return;
   case QLORA_COMMAND_ALL_REDUCE:
     return addCollective(command);
   case QLORA_COMMAND_RECORD:

@@ -15,28 +15,12 @@
 
 #include <array>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "runtime/Core/ModuleLoader.h"
-#include "runtime/Kernels/CostModel.h"
+#include "runtime/Device/CommandWork.h"
 
 namespace qlora {
-
-/// What a kernel of a step is counted under. A GEMM that its bytes bound, with
-/// the conversions of its operands, is thin: LoRA's are. All of UPDATE is the
-/// optimizer. Zeroing and copies are rows.
-enum class StepPart {
-  kGemm,
-  kThinGemm,
-  kAttention,
-  kDecode,
-  kRows,
-  kHead,
-  kOptimizer,
-  kCount
-};
-std::string_view stepPartName(StepPart part);
 
 /// The kernels of a part in one step of one rank.
 struct PartTotal {

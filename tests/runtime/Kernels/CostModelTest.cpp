@@ -79,6 +79,7 @@ TEST(CostModel, ADecodeIsPaidPerPanelUseAndOncePerScratch) {
   // at 0.8 of the rate of a large one.
   EXPECT_DOUBLE_EQ(secondsOf(kernelWork(panel), roundDevice()),
                    kLaunch + 20e-3 / 0.8 + 1e-3);
+  EXPECT_DOUBLE_EQ(neededFlops(panel), 2e9);
   KernelRequest decode =
       request("decode", {{"rows", 1000}, {"columns", 1000}, {"block", 64}},
               {QLORA_DTYPE_NF4, QLORA_DTYPE_F32});

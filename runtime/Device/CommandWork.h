@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT
+
+// What the commands of a module ask of a device: the kernels of each, with
+// their work (CostModel.h) and the part of a step that they count under. For
+// predictions (Null/StepPrediction.h) and profiles (Session/Profiler.h).
+//
+// A library launch does what its row's host code would launch; a generated
+// kernel reads or writes each operand once.
+
+#ifndef QLORA_RUNTIME_DEVICE_COMMANDWORK_H
+#define QLORA_RUNTIME_DEVICE_COMMANDWORK_H
+
+#include <string_view>
+#include <vector>
+
+#include "runtime/Core/ModuleLoader.h"
+#include "runtime/Kernels/CostModel.h"
+
+namespace qlora {
+
+/// What a kernel of a step is counted under. A GEMM that its bytes bound, with
+/// the conversions of its operands, is thin: LoRA's are. All of UPDATE is the
+/// optimizer. Zeroing and copies are rows.
+enum class StepPart {
+  kGemm,
+  kThinGemm,
+  kAttention,
+  kDecode,
+  kRows,
+  kHead,
+  kOptimizer,
+  kCount
+};
+std::string_view stepPartName(StepPart part);
+
+/// One of the kernels that do a command, one after another.
+struct CommandKernel {
+  StepPart part;
+  Work work;
+  Demand demand; ///< of `work` on the device asked about
+};
+
+/// Of a LAUNCH, FILL or COPY; empty for the others. `isUpdate`: the command is
+/// one of UPDATE.
+std::vector<CommandKernel> kernelsOf(const LoadedModule &module,
+                                     const qlora_command &command,
+                                     bool isUpdate,
+                                     const DeviceProfile &device);
+
+/// neededFlops of a command's launch; 0 for every other command.
+double flopsOf(const LoadedModule &module, const qlora_command &command);
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_DEVICE_COMMANDWORK_H

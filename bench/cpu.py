@@ -10,7 +10,8 @@
 For each shape: random bf16 weights, NF4 with double quantisation, r = 16 on
 all linears, B = 1, T = 512, AdamW; ours and the peer (transformers + PEFT +
 bitsandbytes, bench/peer_cpu.py) take turns. Prints the median tokens per
-second of all steps after the first, peak resident memory, and their ratio.
+second of all steps after the first, peak resident memory, their ratio, and
+the share of our step by kind of command (of a run of its own, --profile).
 
 --sft: a fine-tuning set instead, rows of 40 to 512 tokens with prompts that
 have no loss; ours packs them into micro-batches of 1 x 512, three a step, the
@@ -28,7 +29,7 @@ import re
 import statistics
 import subprocess
 
-from ours import compile_module, train
+from ours import compile_module, profile, train
 from shapes import REPOSITORY, SHAPES, write_batch, write_model, write_rows
 
 PEER_COMPUTE = {"float32": "f32", "bfloat16": "bf16"}
@@ -48,12 +49,13 @@ def run_peer(options, name, compute, *flags):
 
 
 def measure(options, name, compute, prepare, peer_flags):
-    """One row: `prepare` gives a function that runs ours once."""
+    """One row: `prepare` gives functions that run ours once and profile
+    it."""
     folder = os.path.join(options.work, name)
     write_model(folder, SHAPES[name])
     module = os.path.join(folder, f"train-{compute}.so")
     seconds = compile_module(folder, module, compute)
-    ours = prepare(folder, module)
+    ours, shares = prepare(folder, module)
     rates, peers, peak, peer_peak = [], [], 0.0, 0.0
     for _ in range(options.rounds):
         more, memory = ours()
@@ -65,7 +67,7 @@ def measure(options, name, compute, prepare, peer_flags):
             peer_peak = max(peer_peak, memory)
     row = dict(shape=name, compute=compute, sft=bool(peer_flags),
                ours=statistics.median(rates), ours_gib=peak,
-               compile_seconds=seconds)
+               compile_seconds=seconds, shares=shares())
     if peers:
         row.update(peer=statistics.median(peers), peer_gib=peer_peak)
         row["ratio"] = row["ours"] / row["peer"]
@@ -76,7 +78,8 @@ def plain(options, name):
     def prepare(folder, module):
         data = os.path.join(folder, "batch.safetensors")
         write_batch(data, SHAPES[name]["vocab_size"])
-        return lambda: train(module, data, options.steps)
+        return (lambda: train(module, data, options.steps),
+                lambda: profile(module, data))
     return prepare
 
 
@@ -85,11 +88,12 @@ def fine_tuning(options, name):
         data = os.path.join(folder, "rows.safetensors")
         labelled = write_rows(data, SHAPES[name]["vocab_size"])
 
+        flags = ("--packing", "--gradient-accumulation-steps", "3")
+
         def run():
-            rates, peak = train(module, data, options.steps, "--packing",
-                                   "--gradient-accumulation-steps", "3")
+            rates, peak = train(module, data, options.steps, *flags)
             return [rate * labelled for rate in rates], peak
-        return run
+        return run, lambda: profile(module, data, *flags)
     return prepare
 
 
@@ -101,7 +105,10 @@ def text_of(row):
     if "peer" in row:
         text += (f"; peer {row['peer']:.1f} {unit}, {row['peer_gib']:.2f} GiB;"
                  f" ratio {row['ratio']:.2f}")
-    return text
+    shares = ", ".join(f"{kind} {share:.0%}"
+                       for kind, share in row["shares"].items()
+                       if share >= 0.005)
+    return f"{text}\n  of our step: {shares}"
 
 
 def main():

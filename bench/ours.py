@@ -40,3 +40,15 @@ def train(module, data, steps, *flags):
         rows = [json.loads(line) for line in lines]
     rates = [row["tokens_per_second"] for row in rows if "loss" in row][1:]
     return rates, max(row.get("peak_memory_bytes", 0) for row in rows) / 2**30
+
+
+def profile(module, data, *flags):
+    """kind of command -> its share of a step, the largest first."""
+    trace = module + ".trace.json"
+    train(module, data, 5, "--profile", trace, "--profile-warmup", "2",
+          "--profile-active", "3", *flags)
+    with open(trace) as file:
+        rows = json.load(file)["otherData"]["rows"]
+    shares = {row["kind"]: row["share"] for row in rows
+              if row["queue"] == "compute"}
+    return dict(sorted(shares.items(), key=lambda item: -item[1]))

@@ -124,6 +124,8 @@ Status Device::begin(const qlora_entry &entry,
   step = stepBlock;
   current = &entry;
   failure = beginEntry(entry);
+  if (timer && failure.isOk())
+    failure = timer->begin(*module, entry, step.labelled_rows);
   if (!failure.isOk())
     current = nullptr;
   return failure;
@@ -138,10 +140,35 @@ Status Device::enqueue(const qlora_command &command) {
       &command >= commands.data() + commands.size())
     return misuse("a command of another entry");
   countCommand(command);
-  failure = dispatch(command);
+  failure = timer ? dispatchTimed(command) : dispatch(command);
   if (!failure.isOk())
     cancel();
   return failure;
+}
+
+Status Device::dispatchTimed(const qlora_command &command) {
+  if (command.kind == QLORA_COMMAND_RECORD)
+    return dispatch(command);
+  QLORA_RETURN_IF_ERROR(timer->before(command));
+  QLORA_RETURN_IF_ERROR(dispatch(command));
+  return timer->after(command);
+}
+
+Status Device::startTiming() {
+  if (!module || current || timer)
+    return misuse("timing starts once, between entries");
+  QLORA_RETURN_IF_ERROR(failure);
+  QLORA_ASSIGN_OR_RETURN(timer, makeTimer());
+  return timer ? Status::ok()
+               : misuse("the {} device runs nothing to time", name());
+}
+
+StatusOr<std::vector<TimedCommand>> Device::finishTiming() {
+  if (!timer || current)
+    return misuse("timing ends after it has started, between entries");
+  const std::unique_ptr<CommandTimer> ended = std::move(timer);
+  QLORA_RETURN_IF_ERROR(failure);
+  return ended->finish();
 }
 
 Status Device::dispatch(const qlora_command &command) {
@@ -211,6 +238,8 @@ Status Device::synchronize() {
   Status status = finishEntry();
   if (failure.isOk())
     failure = status;
+  if (timer && failure.isOk())
+    failure = timer->end();
   return failure;
 }
 

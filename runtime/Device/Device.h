@@ -34,6 +34,7 @@
 #include "runtime/Core/ModuleLoader.h"
 #include "runtime/Core/Status.h"
 #include "runtime/Device/Collectives.h"
+#include "runtime/Device/CommandTimer.h"
 #include "runtime/Kernels/LibraryKernel.h"
 
 namespace qlora {
@@ -142,6 +143,12 @@ public:
   /// Ends the entry.
   Status synchronize();
 
+  /// From the next entry on, every command is timed; a GPU then runs each by
+  /// itself, not as a part of a graph. Waits for the entries before.
+  Status startTiming();
+  /// Ends that, waits for all entries, and returns their commands.
+  StatusOr<std::vector<TimedCommand>> finishTiming();
+
   const DeviceCounters &counters() const { return count; }
   std::vector<ArenaUse> memory() const;
   /// What the device's own memory holds beside the arenas, as measured now.
@@ -150,6 +157,9 @@ public:
   /// Per label, longest first. Empty before the first entry, and on devices
   /// that do not run a launch while the host waits.
   std::vector<LaunchTime> launchTimes() const;
+  /// Name of the kernel that runs a launch of the module: the driver may know
+  /// better than the module.
+  virtual std::string kernelName(uint32_t launch) const;
   /// The algorithms that matrix products use, as the text of a table that can
   /// be pinned; of every kind of card in the group. Empty where the device
   /// chooses none. After load().
@@ -186,9 +196,13 @@ protected:
   /// A command has failed: makes the other queues end soon, and blocked
   /// collectives return. finishEntry() follows.
   virtual void cancel() {}
-  /// Name of the kernel that runs a launch, where the driver knows better
-  /// than the module.
-  virtual std::string kernelName(uint32_t launch) const;
+  /// All earlier entries have ended when it returns. Null where nothing runs.
+  virtual StatusOr<std::unique_ptr<CommandTimer>> makeTimer() {
+    return std::unique_ptr<CommandTimer>();
+  }
+  bool isTimed() const { return timer != nullptr; }
+  /// For the driver's destructor, where its timer needs what the driver owns.
+  void dropTimer() { timer.reset(); }
   /// Whether launch() returns when the kernel has run.
   virtual bool timesLaunches() const { return true; }
   /// Appends times of work that is not a launch.
@@ -202,10 +216,12 @@ protected:
 private:
   Status checkTransfer(uint32_t arena, uint64_t offset, uint64_t bytes) const;
   Status dispatch(const qlora_command &command);
+  Status dispatchTimed(const qlora_command &command);
   Status timedLaunch(const qlora_command &command);
   void countCommand(const qlora_command &command);
 
   const qlora_entry *current = nullptr;
+  std::unique_ptr<CommandTimer> timer; ///< null: commands are not timed
   Status failure; ///< the first error; everything after it is refused
   std::deque<uint64_t> startedReads; ///< their bytes
   std::deque<std::vector<uint8_t>> readAhead; ///< where they were read at once

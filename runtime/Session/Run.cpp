@@ -6,9 +6,20 @@
 
 #include "runtime/Session/ProcessMemory.h"
 
+#include <cmath>
 #include <optional>
 
 namespace qlora {
+
+int64_t Run::totalSteps() const {
+  if (!train)
+    return 0;
+  if (int64_t steps = options.integer("max_steps"); steps > 0)
+    return steps;
+  double perEpoch = static_cast<double>(train->stepsPerEpoch(perStep()));
+  return static_cast<int64_t>(
+      std::ceil(options.number("num_train_epochs") * perEpoch));
+}
 
 uint64_t Run::plannedBytes() const {
   uint64_t bytes = 0;

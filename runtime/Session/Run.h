@@ -17,6 +17,8 @@
 
 namespace qlora {
 
+class Profiler;
+
 /// References to what the session owns.
 struct Run {
   const LoadedModule &module;
@@ -29,11 +31,14 @@ struct Run {
   Metrics *metrics;    ///< null on ranks other than 0
   std::string outputFolder;
   KernelObserver &observer;
+  Profiler *profiler = nullptr; ///< null: no profile is asked for
 
   /// Micro-batches of a step over all ranks: K N.
   int64_t perStep() const {
     return options.integer("gradient_accumulation_steps") * group.size();
   }
+  /// Steps that the options ask for; 0 without data to train on.
+  int64_t totalSteps() const;
   /// Bytes of all arenas of this rank.
   uint64_t plannedBytes() const;
   /// Memory that this rank uses now, and at most so far: of its device where

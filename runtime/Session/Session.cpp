@@ -63,6 +63,7 @@ private:
   Status bind();
   Status fill(const ParameterSources &sources, FillShare share);
   Status announce();
+  Status openProfiler(Run &run);
   StatusOr<int> work(Run &run, Dump *dump);
   Status finish(Run &run, const TrainingResult &result);
   int threads() const;
@@ -78,6 +79,7 @@ private:
   std::optional<Metrics> metrics; ///< on rank 0
   std::unique_ptr<Dataset> trainData, validationData;
   KernelObserver observer;
+  std::unique_ptr<Profiler> profiler; ///< null: none is asked for
   FrozenArena frozen;
   std::unique_ptr<Device> device;
 };
@@ -269,12 +271,21 @@ StatusOr<int> Session::work(Run &run, Dump *dump) {
   return result.stopSignal == 0 ? 0 : 128 + result.stopSignal;
 }
 
+/// Before weights are read: a trace that cannot be written is known now.
+Status Session::openProfiler(Run &run) {
+  if (request.profile.path.empty())
+    return Status::ok();
+  if (!run.train)
+    return Status::invalid("--profile needs steps to train");
+  QLORA_ASSIGN_OR_RETURN(profiler, Profiler::open(request.profile, run));
+  run.profiler = profiler.get();
+  return Status::ok();
+}
+
 StatusOr<int> Session::run() {
   QLORA_RETURN_IF_ERROR(openDevice());
   QLORA_RETURN_IF_ERROR(createOutput());
   QLORA_RETURN_IF_ERROR(openData());
-  QLORA_RETURN_IF_ERROR(bind());
-  QLORA_RETURN_IF_ERROR(announce());
   Program program(module, *device);
   Run run{module,
           options,
@@ -286,6 +297,9 @@ StatusOr<int> Session::run() {
           listener(),
           outputFolder,
           observer};
+  QLORA_RETURN_IF_ERROR(openProfiler(run));
+  QLORA_RETURN_IF_ERROR(bind());
+  QLORA_RETURN_IF_ERROR(announce());
   std::optional<Dump> dump;
   if (!request.dumpFile.empty() && !run.train)
     return Status::invalid("--dump needs a step to train");

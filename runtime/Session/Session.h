@@ -23,6 +23,7 @@
 #include "runtime/Core/Status.h"
 #include "runtime/Device/Device.h"
 #include "runtime/Device/Socket.h"
+#include "runtime/Session/Profiler.h"
 #include "runtime/Session/RankEnvironment.h"
 
 namespace qlora {
@@ -37,6 +38,7 @@ struct SessionRequest {
   bool cudaGraphs = true;
   std::vector<std::string> disabledKernels; ///< rows of Kernels.def
   std::string gemmTable = DeviceOptions::kMeasureGemms; ///< as there
+  ProfileRequest profile;
 };
 
 /// A module and the options that hold for it.

@@ -16,6 +16,7 @@
 #include "runtime/Session/Adapter.h"
 #include "runtime/Session/Evaluation.h"
 #include "runtime/Session/LearningRate.h"
+#include "runtime/Session/Profiler.h"
 #include "runtime/Session/StopSignal.h"
 
 namespace qlora {
@@ -49,18 +50,18 @@ public:
   Trainer(Run &run, Dump *dump)
       : run(run), dump(dump), options(run.options),
         accumulation(options.integer("gradient_accumulation_steps")),
-        total(totalSteps(run)), rate{options.number("learning_rate"),
-                                     options.text("lr_scheduler_type"),
-                                     LearningRate::warmupOf(
-                                         options.integer("warmup_steps"),
-                                         options.number("warmup_ratio"), total),
-                                     total} {}
+        total(run.totalSteps()),
+        rate{options.number("learning_rate"), options.text("lr_scheduler_type"),
+             LearningRate::warmupOf(options.integer("warmup_steps"),
+                                    options.number("warmup_ratio"), total),
+             total} {}
 
   StatusOr<TrainingResult> train();
 
 private:
   qlora_step_block stepBlock(int64_t step) const;
   Status submitStep(int64_t step);
+  void readBatch(int64_t step, int64_t index);
   Status accumulateStep(qlora_step_block &block, SubmittedStep &own);
   Status agree(SubmittedStep &submitted);
   Status dumpFirst(const SubmittedStep &submitted);
@@ -69,6 +70,7 @@ private:
   Status checkFinite(double value, const char *what, int64_t step) const;
   void showProgress(int64_t done);
   Status logStep(int64_t step);
+  StatusOr<bool> advance(int64_t done);
   Status pauseAfter(int64_t done);
   bool shouldEvaluate(int64_t done) const;
   bool shouldSave(int64_t done) const;
@@ -95,17 +97,6 @@ private:
 
 } // namespace
 
-int64_t totalSteps(const Run &run) {
-  if (!run.train)
-    return 0;
-  if (int64_t steps = run.options.integer("max_steps"); steps > 0)
-    return steps;
-  double perEpoch =
-      static_cast<double>(run.train->stepsPerEpoch(run.perStep()));
-  return static_cast<int64_t>(
-      std::ceil(run.options.number("num_train_epochs") * perEpoch));
-}
-
 qlora_step_block Trainer::stepBlock(int64_t step) const {
   double beta1 = options.number("adam_beta1");
   double beta2 = options.number("adam_beta2");
@@ -125,15 +116,21 @@ qlora_step_block Trainer::stepBlock(int64_t step) const {
   return block;
 }
 
+void Trainer::readBatch(int64_t step, int64_t index) {
+  const HostSlice slice(run.profiler, HostWork::kData);
+  run.train->read(step, index, run.perStep(), batch);
+}
+
 Status Trainer::accumulateStep(qlora_step_block &block, SubmittedStep &own) {
   int64_t ranks = run.group.size();
   for (int64_t k = 0; k < accumulation; ++k) {
     int64_t index = k * ranks + run.group.rank();
-    run.train->read(own.step, index, run.perStep(), batch);
+    readBatch(own.step, index);
     block.micro_batch = static_cast<uint64_t>(own.step * run.perStep() + index);
     own.tokens += static_cast<int64_t>(batch.segments.size()) -
                   std::count(batch.segments.begin(), batch.segments.end(), 0);
     own.labels += batch.labelCount();
+    const HostSlice slice(run.profiler, HostWork::kAccumulate);
     QLORA_RETURN_IF_ERROR(
         run.program.accumulate(batch, k + 1 == accumulation, block));
   }
@@ -153,6 +150,7 @@ Status Trainer::checkFinite(double value, const char *what,
 /// Sums over ranks. Signals reach ranks at different steps; all have to stop
 /// at the same one.
 Status Trainer::agree(SubmittedStep &step) {
+  const HostSlice slice(run.profiler, HostWork::kAgree);
   int signal = stopSignal();
   int64_t values[] = {signal == SIGINT, signal == SIGTERM, step.tokens,
                       step.labels};
@@ -185,10 +183,12 @@ Status Trainer::submitStep(int64_t step) {
   if (dump && updates == 0)
     QLORA_RETURN_IF_ERROR(dumpFirst(submitting));
   ++updates;
+  const HostSlice slice(run.profiler, HostWork::kUpdate);
   return run.program.update(block);
 }
 
 Status Trainer::settleResults(const SubmittedStep &settled) {
+  const HostSlice slice(run.profiler, HostWork::kResults);
   QLORA_ASSIGN_OR_RETURN(const LossSums sums, run.program.finishSums());
   if (settled.labels == 0) {
     if (run.metrics)
@@ -232,6 +232,7 @@ void Trainer::showProgress(int64_t done) {
 }
 
 Status Trainer::logStep(int64_t step) {
+  const HostSlice slice(run.profiler, HostWork::kLog);
   double seconds = secondsSince(window.start);
   double perStep = seconds / static_cast<double>(window.allSteps);
   double eta = secondsSince(start) / static_cast<double>(step + 1) *
@@ -280,9 +281,12 @@ bool Trainer::shouldSave(int64_t done) const {
   return every > 0 && done % every == 0 && !isLast(done);
 }
 
-/// Evaluates and saves; neither is training time. No step is submitted.
+/// Evaluates, saves and ends or begins the profile; nothing of it is training
+/// time. No step is submitted.
 Status Trainer::pauseAfter(int64_t done) {
   Clock::time_point pause = Clock::now();
+  if (run.profiler)
+    QLORA_RETURN_IF_ERROR(run.profiler->finishAfter(run, done, isLast(done)));
   result.justEvaluated = shouldEvaluate(done);
   if (result.justEvaluated)
     QLORA_RETURN_IF_ERROR(
@@ -292,20 +296,35 @@ Status Trainer::pauseAfter(int64_t done) {
   if (shouldSave(done))
     QLORA_RETURN_IF_ERROR(saveAdapter(
         run, fmt::format("{}/checkpoint-{}", run.outputFolder, done)));
+  if (run.profiler && !isLast(done))
+    QLORA_RETURN_IF_ERROR(run.profiler->startAfter(run, done));
   Clock::duration paused = Clock::now() - pause;
   start += paused;
   window.start += paused;
   return Status::ok();
 }
 
-StatusOr<TrainingResult> Trainer::train() {
+/// Submits a step and settles those before it; whether a pause follows, for
+/// which none may be in flight.
+StatusOr<bool> Trainer::advance(int64_t done) {
+  const HostSlice slice(run.profiler, HostWork::kStep);
+  QLORA_RETURN_IF_ERROR(submitStep(done - 1));
+  result.justEvaluated = false;
+  const bool pauses = shouldEvaluate(done) || shouldSave(done) ||
+                      isLast(done) ||
+                      (run.profiler && run.profiler->isEdge(done));
   const size_t lead = static_cast<size_t>(run.device.lead());
+  while (submitted.size() > (pauses ? 0 : lead))
+    QLORA_RETURN_IF_ERROR(settleStep());
+  return pauses;
+}
+
+StatusOr<TrainingResult> Trainer::train() {
+  if (run.profiler)
+    QLORA_RETURN_IF_ERROR(run.profiler->startAfter(run, 0));
+  start = window.start = Clock::now();
   for (int64_t done = 1; done <= total && result.stopSignal == 0; ++done) {
-    QLORA_RETURN_IF_ERROR(submitStep(done - 1));
-    result.justEvaluated = false;
-    bool pauses = shouldEvaluate(done) || shouldSave(done) || isLast(done);
-    while (submitted.size() > (pauses ? 0 : lead))
-      QLORA_RETURN_IF_ERROR(settleStep());
+    QLORA_ASSIGN_OR_RETURN(const bool pauses, advance(done));
     if (pauses)
       QLORA_RETURN_IF_ERROR(pauseAfter(done));
   }

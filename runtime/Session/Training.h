@@ -21,12 +21,9 @@ struct TrainingResult {
   bool justEvaluated = false; ///< after the last step
 };
 
-/// Steps that the options ask for.
-int64_t totalSteps(const Run &run);
-
-/// Runs them. A step without labels is skipped with a warning; a loss or
-/// norm that is not finite is an error, before anything is written. `dump`
-/// may be null.
+/// Runs Run::totalSteps(). A step without labels is skipped with a warning; a
+/// loss or norm that is not finite is an error, before anything is written.
+/// `dump` may be null.
 StatusOr<TrainingResult> train(Run &run, Dump *dump);
 
 /// Rank 0 writes the adapter as it is now into `folder`.

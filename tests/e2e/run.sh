@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: MIT
 
 # run.sh TOOLS: the end-to-end tests beside the golden cases on their own
-# ranks: derivative rules, promises, predictions, other ranks, bf16, each optimisation off.
+# ranks: derivative rules, promises, predictions, profiles, other ranks, bf16,
+# each optimisation off.
 set -euo pipefail
 tools=$(realpath "$1")
 cd "$(dirname "$0")"
@@ -10,6 +11,7 @@ cd "$(dirname "$0")"
 ./gradients.py --tools "$tools"
 ./promises.py --tools "$tools"
 ./predict.py --tools "$tools"
+./profile.py --tools "$tools"
 
 echo "-- on one rank"
 ./goldens.py --tools "$tools" --ranks 1

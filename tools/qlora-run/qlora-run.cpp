@@ -53,6 +53,18 @@ static const OptionRow kToolOptions[] = {
      "list the commands of the program"},
     {"dump", OptionType::kPath, "", kRun, kGroup,
      "write logits, first gradients and 4-bit weights to a safetensors file"},
+    {"profile", OptionType::kPath, "", kRun, kGroup,
+     "write what every command of a few steps costs, on all queues and ranks, "
+     "as a Chrome trace (ui.perfetto.dev), and print the step's time by kind; "
+     "on a GPU these steps run kernel by kernel with events around each, so "
+     "that small kernels take longer than in a graph"},
+    {"profile_warmup", OptionType::kInt, "2", kRun, kGroup,
+     "steps before those of --profile", "", "", 0},
+    {"profile_active", OptionType::kInt, "3", kRun, kGroup,
+     "steps of --profile", "profile_steps", "", 1},
+    {"device_profile", OptionType::kString, "", kRun, kGroup,
+     "rates that --profile compares with: a known card (h200) or the "
+     "device.json of --calibrate; without it, those of qloracc's default"},
     {"calibrate", OptionType::kBool, "false", kRun, kGroup,
      "measure this machine and write device.json for qloracc"},
     {"help", OptionType::kBool, "false", kRun, kGroup, "this text", "h"},
@@ -116,6 +128,10 @@ static int dispatch(const SessionRequest &request, const Options &tool,
   auto device = parseDevice(tool.text("device"));
   if (!device.isOk())
     return fail(device.status());
+  if (!request.profile.path.empty() &&
+      (tool.boolean("print") || device->isNull))
+    return fail(Status::invalid("--profile measures a run, and --print and "
+                                "--device null run nothing"));
   if (tool.boolean("print") || device->isNull) {
     auto loaded = loadRequest(request);
     if (!loaded.isOk())
@@ -160,6 +176,9 @@ int main(int argc, char **argv) {
                          tool.text("device"),
                          tool.boolean("cuda_graphs"),
                          tool.names("disable_kernels"),
-                         tool.text("gemm_table")};
+                         tool.text("gemm_table"),
+                         {tool.text("profile"), tool.integer("profile_warmup"),
+                          tool.integer("profile_active"),
+                          tool.text("device_profile")}};
   return dispatch(request, tool, argv, argc);
 }

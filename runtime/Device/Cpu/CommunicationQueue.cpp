@@ -4,6 +4,8 @@
 
 #include "runtime/Device/Cpu/CommunicationQueue.h"
 
+#include "runtime/Device/CommandTimer.h"
+
 #include <cassert>
 #include <chrono>
 #include <csignal>
@@ -85,6 +87,12 @@ void CommunicationQueue::cancel() {
   changed.notify_all();
 }
 
+void CommunicationQueue::keepTimes(bool keep) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  assert(done == pushed && "an entry runs");
+  timesOfEntry.resize(keep ? commands.size() : 0);
+}
+
 void CommunicationQueue::execute(const qlora_command &command,
                                  std::unique_lock<std::mutex> &lock) {
   if (skipping)
@@ -117,7 +125,12 @@ void CommunicationQueue::loop() {
     changed.wait(lock, [&] { return done < pushed || ending; });
     if (ending)
       return;
+    const bool isTimed = !timesOfEntry.empty();
+    if (isTimed)
+      timesOfEntry[done] = {commands[done], steadyNanoseconds(), 0};
     execute(*commands[done], lock);
+    if (isTimed)
+      timesOfEntry[done].end = steadyNanoseconds();
     ++done;
     changed.notify_all();
   }

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -45,6 +46,18 @@ public:
   /// Makes the queue skip what has not started, for good.
   void cancel();
 
+  /// When a command of the queue ran, in nanoseconds of the steady clock.
+  struct Times {
+    const qlora_command *command = nullptr;
+    int64_t start = 0, end = 0;
+  };
+  /// Whether the times of the entries to come are kept. Between entries only.
+  void keepTimes(bool keep);
+  /// Of the entry that has ended, in order. Between entries only.
+  std::span<const Times> times() const {
+    return std::span(timesOfEntry).first(done);
+  }
+
   /// Seconds that the thread has spent in `run`, and the compute queue in
   /// wait() and finish(). Between entries only.
   double busySeconds() const { return busy; }
@@ -61,7 +74,8 @@ private:
   std::vector<const qlora_command *> commands; ///< of this entry
   size_t pushed = 0;
   size_t done = 0;
-  std::vector<uint8_t> happened; ///< per event
+  std::vector<Times> timesOfEntry; ///< per command; empty: not kept
+  std::vector<uint8_t> happened;   ///< per event
   Status failure;
   bool skipping = false;
   bool ending = false;

@@ -6,6 +6,7 @@
 
 #include "runtime/Core/HostMemory.h"
 #include "runtime/Device/Cpu/CommunicationQueue.h"
+#include "runtime/Device/Cpu/CpuTimer.h"
 #include "runtime/Device/PreparedLaunches.h"
 #include "runtime/Kernels/LibraryKernel.h"
 
@@ -28,6 +29,7 @@ public:
     return {bases[arena], module->arenas()[arena].bytes};
   }
   bool hasHostArenas() const override { return true; }
+  std::string kernelName(uint32_t launch) const override;
 
 protected:
   Status allocate(FrozenArena *frozen) override;
@@ -55,7 +57,9 @@ protected:
   Status wait(const qlora_command &command) override;
   Status finishEntry() override { return communication->finish(); }
   void cancel() override;
-  std::string kernelName(uint32_t launch) const override;
+  StatusOr<std::unique_ptr<CommandTimer>> makeTimer() override {
+    return std::unique_ptr<CommandTimer>(new CpuTimer(*communication));
+  }
   void addTimes(std::vector<LaunchTime> &times) const override;
 
 private:

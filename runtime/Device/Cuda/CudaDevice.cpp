@@ -9,6 +9,7 @@
 #include "runtime/Device/Cuda/CudaGraphs.h"
 #include "runtime/Device/Cuda/CudaImages.h"
 #include "runtime/Device/Cuda/CudaReads.h"
+#include "runtime/Device/Cuda/CudaTimer.h"
 #include "runtime/Device/Cuda/CudaTransfers.h"
 #include "runtime/Device/Cuda/GemmTuner.h"
 #include "runtime/Device/Cuda/GeneratedKernels.h"
@@ -44,6 +45,7 @@ public:
   int64_t lead() const override { return 1; }
   std::vector<ReserveUse> reserve() const override;
   bool settle() override;
+  std::string kernelName(uint32_t launch) const override;
   std::string gemmTable() const override {
     return tuner.table().cards.empty() ? "" : tuner.table().text();
   }
@@ -92,7 +94,9 @@ protected:
   Status wait(const qlora_command &command) override;
   Status finishEntry() override;
   void cancel() override { isCancelled = true; }
-  std::string kernelName(uint32_t launch) const override;
+  StatusOr<std::unique_ptr<CommandTimer>> makeTimer() override {
+    return CudaTimer::create(api, queues);
+  }
   bool timesLaunches() const override { return false; }
 
 private:
@@ -165,6 +169,7 @@ CudaDevice::~CudaDevice() {
     (void)settle();
   else if (queues.compute())
     (void)queues.synchronize();
+  dropTimer();
 }
 
 /// Only a collective may not end by itself.
@@ -269,7 +274,7 @@ Status CudaDevice::beginEntry(const qlora_entry &entry) {
   QLORA_RETURN_IF_ERROR(transfers.write(
       arenas.step(), {reinterpret_cast<const uint8_t *>(&step), sizeof step}));
   mode = Mode::kDirect;
-  if (usesGraphs && !isObserved() && hasRun[entryIndex])
+  if (usesGraphs && !isObserved() && !isTimed() && hasRun[entryIndex])
     mode = graphs.has(graphIndex()) ? Mode::kReplay : Mode::kCapture;
   Status status = startEntry();
   if (!status.isOk() && mode == Mode::kCapture)

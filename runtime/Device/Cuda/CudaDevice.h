@@ -3,8 +3,9 @@
 // An NVIDIA GPU as a device. Arenas are in device memory; queues are streams
 // (CudaQueues.h); an entry runs command by command once, which loads what
 // libraries load late, is captured when it runs again, and is one graph launch
-// from then on (CudaGraphs.h), except while a KernelObserver looks inside. Entries, inputs and the step block are ordered by the compute
-// stream; the host waits only where it reads.
+// from then on (CudaGraphs.h), except while a KernelObserver looks inside or
+// commands are timed (CudaTimer.h). Entries, inputs and the step block are
+// ordered by the compute stream; the host waits only where it reads.
 //
 // NVIDIA's libraries are opened here, at run time (CudaApi.h): the driver
 // always, cuBLASLt where the module has library kernels.

@@ -115,6 +115,43 @@ TEST_F(CpuDeviceTest, TrainsAcrossQueues) {
   EXPECT_EQ(device->launchTimes().size(), 5u);
 }
 
+TEST_F(CpuDeviceTest, TimesEveryCommandOnItsQueue) {
+  Doubling group; // of 20 ms
+  DeviceOptions options;
+  options.collectives = &group;
+  start(options);
+  ASSERT_TRUE(run(kDemoAccumulate).isOk());
+  EXPECT_FALSE(device->finishTiming().isOk());
+  ASSERT_TRUE(device->startTiming().isOk());
+  for (int step = 0; step < 2; ++step) {
+    ASSERT_TRUE(run(kDemoAccumulate).isOk());
+    ASSERT_TRUE(run(kDemoUpdate).isOk());
+  }
+  const auto timed = device->finishTiming();
+  ASSERT_TRUE(timed.isOk()) << timed.status().message();
+  std::vector<int> runs(module->commands().size());
+  int64_t ends[QLORA_QUEUE_COUNT] = {};
+  for (const TimedCommand &t : timed.value()) {
+    const qlora_command &command = module->commands()[t.command];
+    ++runs[t.command];
+    EXPECT_LE(t.start, t.end);
+    EXPECT_LE(ends[command.queue], t.start);
+    ends[command.queue] = t.end;
+    // The compute queue waits for the collective.
+    if (command.kind == QLORA_COMMAND_ALL_REDUCE ||
+        (command.kind == QLORA_COMMAND_WAIT &&
+         command.queue == QLORA_QUEUE_COMPUTE)) {
+      EXPECT_GE(t.end - t.start, 15000000);
+    }
+  }
+  for (const DemoEntry entry : {kDemoAccumulate, kDemoUpdate})
+    for (const qlora_command &command :
+         module->commands(module->entries()[entry]))
+      EXPECT_EQ(runs[size_t(&command - module->commands().data())],
+                command.kind == QLORA_COMMAND_RECORD ? 0 : 2);
+  EXPECT_FALSE(device->finishTiming().isOk());
+}
+
 #ifdef COUNTS_ALLOCATIONS
 TEST_F(CpuDeviceTest, AllocatesNothingInAStep) {
   start({});

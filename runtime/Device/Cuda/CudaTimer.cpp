@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: MIT
+
+// Events around commands, read two entries later.
+
+#include "runtime/Device/Cuda/CudaTimer.h"
+
+#include <utility>
+
+namespace qlora {
+
+StatusOr<CudaEvent> CudaTimer::newTimedEvent() const {
+  CUevent event = nullptr;
+  QLORA_RETURN_IF_ERROR(
+      driver.check(driver.eventCreate(&event, 0), "cuEventCreate"));
+  return CudaEvent(driver, event);
+}
+
+Status CudaTimer::record(const CudaEvent &event, uint8_t queue) const {
+  return driver.check(driver.eventRecord(event.get(), queues.stream(queue)),
+                      "cuEventRecord");
+}
+
+/// A float of milliseconds, as the driver gives it, has all digits of a
+/// microsecond for some seconds only: long times are added up from short ones.
+StatusOr<double> CudaTimer::nanosecondsBetween(const CudaEvent &from,
+                                               const CudaEvent &to) const {
+  float milliseconds = 0;
+  QLORA_RETURN_IF_ERROR(
+      driver.check(driver.eventElapsedTime(&milliseconds, from.get(), to.get()),
+                   "cuEventElapsedTime"));
+  return static_cast<double>(milliseconds) * 1e6;
+}
+
+StatusOr<std::unique_ptr<CommandTimer>>
+CudaTimer::create(const CudaDriver &driver, CudaQueues &queues) {
+  std::unique_ptr<CudaTimer> timer(new CudaTimer(driver, queues));
+  QLORA_RETURN_IF_ERROR(timer->createEvents());
+  return std::unique_ptr<CommandTimer>(std::move(timer));
+}
+
+Status CudaTimer::createEvents() {
+  for (Run &run : runs) {
+    QLORA_ASSIGN_OR_RETURN(run.origin, newTimedEvent());
+    QLORA_ASSIGN_OR_RETURN(run.done, newTimedEvent());
+  }
+  QLORA_ASSIGN_OR_RETURN(lastOrigin, newTimedEvent());
+  QLORA_RETURN_IF_ERROR(queues.synchronize());
+  QLORA_RETURN_IF_ERROR(record(lastOrigin, QLORA_QUEUE_COMPUTE));
+  QLORA_RETURN_IF_ERROR(queues.synchronize());
+  lastOriginTime = static_cast<double>(steadyNanoseconds());
+  return Status::ok();
+}
+
+Status CudaTimer::begin(const LoadedModule &ofDevice, const qlora_entry &entry,
+                        uint64_t labelledRows) {
+  module = &ofDevice;
+  current = 1 - current;
+  Run &run = runs[current];
+  QLORA_RETURN_IF_ERROR(collect(run));
+  TimedCommand described;
+  described.entry = static_cast<uint32_t>(&entry - module->entries().data());
+  described.labelledRows = labelledRows;
+  for (const qlora_command &command : module->commands(entry)) {
+    described.command =
+        static_cast<uint32_t>(&command - module->commands().data());
+    if (command.kind != QLORA_COMMAND_RECORD)
+      run.commands.push_back(described);
+  }
+  while (run.events.size() < 2 * run.commands.size()) {
+    QLORA_ASSIGN_OR_RETURN(run.events.emplace_back(), newTimedEvent());
+  }
+  run.next = 0;
+  return record(run.origin, QLORA_QUEUE_COMPUTE);
+}
+
+Status CudaTimer::before(const qlora_command &command) {
+  Run &run = runs[current];
+  return record(run.events[run.next++], command.queue);
+}
+
+Status CudaTimer::after(const qlora_command &command) {
+  return before(command);
+}
+
+Status CudaTimer::end() {
+  runs[current].isOpen = true;
+  return record(runs[current].done, QLORA_QUEUE_COMPUTE);
+}
+
+Status CudaTimer::collect(Run &run) {
+  if (!run.isOpen)
+    return Status::ok();
+  run.isOpen = false;
+  QLORA_RETURN_IF_ERROR(queues.waitOnHost(run.done));
+  QLORA_ASSIGN_OR_RETURN(const double passed,
+                         nanosecondsBetween(lastOrigin, run.origin));
+  lastOriginTime += passed;
+  std::swap(lastOrigin, run.origin);
+  for (size_t i = 0; i < run.commands.size(); ++i) {
+    QLORA_ASSIGN_OR_RETURN(const double start,
+                           nanosecondsBetween(lastOrigin, run.events[2 * i]));
+    QLORA_ASSIGN_OR_RETURN(
+        const double end,
+        nanosecondsBetween(lastOrigin, run.events[2 * i + 1]));
+    TimedCommand &command = timed.emplace_back(run.commands[i]);
+    command.start = static_cast<int64_t>(lastOriginTime + start);
+    command.end = static_cast<int64_t>(lastOriginTime + end);
+  }
+  run.commands.clear();
+  return Status::ok();
+}
+
+StatusOr<std::vector<TimedCommand>> CudaTimer::finish() {
+  QLORA_RETURN_IF_ERROR(collect(runs[1 - current]));
+  QLORA_RETURN_IF_ERROR(collect(runs[current]));
+  return std::move(timed);
+}
+
+} // namespace qlora

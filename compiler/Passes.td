@@ -132,10 +132,14 @@ def Rematerialize : Pass<"rematerialize", "::mlir::ModuleOp"> {
     activations at the least extra time. 0: no limit, nothing is recomputed.
     `blocks`: the whole-block policy (`--gradient-checkpointing`): only
     values that cross from one `model.block` to another are kept.
+    `train.remat` has the decision; with `problem` also what it was made from
+    (writeProblem in Graph/StepProblem.h), to be checked by another solver.
   }];
   let options = [
     Option<"budget", "budget", "int64_t", "0", "bytes of activations">,
     Option<"blocks", "blocks", "bool", "false", "whole-block policy">,
+    Option<"problem", "problem", "bool", "false",
+           "write the planner's problem into train.remat">,
     Option<"target", "target", "std::string", "\"cpu\"", "cpu or cuda">,
     Option<"profile", "device-profile", "std::string", "\"\"",
            "a known card, or device.json of qlora-run --calibrate">,

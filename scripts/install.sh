@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 
 # Installs what is missing: Debian packages, and a Python environment in .venv
-# for the data step (tokenizers, jinja2) and the tests (numpy).
+# for the data step (tokenizers, jinja2) and the tests (numpy, ortools).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -26,7 +26,7 @@ if ((${#missing[@]})); then
     apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 fi
 
-if ! .venv/bin/python -c 'import tokenizers, jinja2, numpy' 2>/dev/null; then
+if ! .venv/bin/python -c 'import tokenizers, jinja2, numpy, ortools' 2>/dev/null; then
   python3 -m venv .venv
-  .venv/bin/pip install -q tokenizers jinja2 numpy
+  .venv/bin/pip install -q tokenizers jinja2 numpy ortools
 fi

@@ -175,6 +175,8 @@ void RematerializePass::report(ArrayRef<Decision> decisions) {
             json.attribute("times", static_cast<int64_t>(times));
           });
     });
+    if (problem)
+      writeProblem(decision.described, decision.plan, json);
   };
   json.object([&] {
     json.attribute("policy", policy());

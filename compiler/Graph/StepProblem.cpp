@@ -107,6 +107,48 @@ StepProblem qlora::buildStepProblem(StepOp step,
   return ProblemBuilder(device).run(step);
 }
 
+void qlora::writeProblem(const StepProblem &described,
+                         const RecomputePlan &plan,
+                         llvm::json::OStream &json) {
+  auto writeNumbers = [&](StringRef key, const std::vector<uint32_t> &list) {
+    json.attributeArray(key, [&] {
+      for (uint32_t number : list)
+        json.value(number);
+    });
+  };
+  auto writePair = [&](int64_t first, int64_t second) {
+    json.array([&] {
+      json.value(first);
+      json.value(second);
+    });
+  };
+  json.attributeArray("values", [&] {
+    for (const RecomputeValue &value : described.problem.values)
+      writePair(value.bytes,
+                value.partOf == kNoValue ? -1 : int64_t(value.partOf));
+  });
+  auto writeOp = [&](size_t i) {
+    const RecomputeOp &op = described.problem.ops[i];
+    json.attribute("op", described.ops[i]->getName().getStringRef());
+    json.attribute("of", labelOf(described.ops[i]));
+    json.attribute("block", op.block);
+    json.attribute("backward", op.isBackward);
+    json.attribute("view", op.isView);
+    json.attribute("seconds", op.seconds);
+    writeNumbers("inputs", op.inputs);
+    writeNumbers("outputs", op.outputs);
+    json.attributeArray("ties", [&] {
+      for (RecomputeOp::Tie tie : op.ties)
+        writePair(tie.input, tie.output);
+    });
+    writeNumbers("before", plan.before[i]);
+  };
+  json.attributeArray("ops", [&] {
+    for (size_t i = 0; i < described.ops.size(); ++i)
+      json.object([&] { writeOp(i); });
+  });
+}
+
 DenseMap<Operation *, unsigned> qlora::zonesOf(StepOp step) {
   DenseMap<Operation *, unsigned> zones;
   SmallVector<Operation *> recomputed;

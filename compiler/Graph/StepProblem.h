@@ -10,6 +10,8 @@
 #include "compiler/Support/RecomputePlanner.h"
 #include "dialects/Train/Train.h"
 
+#include "llvm/Support/JSON.h"
+
 namespace qlora {
 
 struct StepProblem {
@@ -26,6 +28,17 @@ struct StepProblem {
 /// the results that a concat puts side by side with theirs, an operand that dies
 /// with the result that may overwrite it, and gradients with the gradient arena.
 StepProblem buildStepProblem(train::StepOp step, const DeviceProfile &device);
+
+/// Writes a problem and its plan into an open JSON object, as the planner has
+/// them:
+///
+///   "values": [[bytes, the value it is part of or -1]],
+///   "ops": [{"op", "of", "block", "backward", "view", "seconds",
+///            "inputs", "outputs",       // values
+///            "ties": [[input, output]],
+///            "before": [...]}]          // ops, see RecomputePlan
+void writeProblem(const StepProblem &described, const RecomputePlan &plan,
+                  llvm::json::OStream &json);
 
 /// Per op of `step`, the zone it is in (RecomputePlanner.h); a recomputed op is
 /// in that of the op which it was recomputed for.

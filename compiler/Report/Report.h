@@ -5,7 +5,8 @@
 //
 // plan.json, for programs:
 //
-//   {"arenas": {...}, "total_bytes": ..., "entries": [...],   // plan-memory
+//   {"arenas": {...}, "total_bytes": ...,                     // plan-memory
+//    "entries": [{"kind", "activation_bytes", "activation_live_bytes", ...}],
 //    "rematerialize": {"policy", "budget", "recompute_seconds", "steps"},
 //    "plan-dequant": [{"weight", "resident_bytes", "groups": [{"form",
 //                      "reason", "panel_seconds", ...}]}],
@@ -13,6 +14,9 @@
 //    "select-kernels": [{"kernel", "launches", "refused": [...]}]}
 //
 // A pass that was switched off has no entry. Sizes are bytes, times seconds.
+// An arena is as large as its live bytes, the most at one command, and what
+// the packing loses. `qlora-opt --rematerialize=problem` adds to each step of
+// "rematerialize" what was decided upon (Graph/StepProblem.h).
 //
 // plan.html, for a browser: the same and the arenas over the commands, in one
 // file that asks for nothing from outside (HtmlReport.h).

@@ -32,8 +32,9 @@ namespace {
 
 /// What the report says of one entry.
 struct EntryPlan {
-  int64_t bytes[2] = {0, 0}; ///< activation, workspace
-  int64_t savedBytes = 0;    ///< of forward values that the backward reads
+  int64_t bytes[2] = {0, 0};     ///< activation, workspace
+  int64_t liveBytes[2] = {0, 0}; ///< the most at one command, without gaps
+  int64_t savedBytes = 0;        ///< of forward values that the backward reads
   SmallVector<BufferOp> largest;
 };
 
@@ -51,7 +52,7 @@ static constexpr size_t kLargest = 8;
 
 /// Gives the buffers of one arena their offsets.
 static SmallVector<BufferOp> place(const EntryBuffers &buffers, Arena arena,
-                                   int64_t &bytes) {
+                                   int64_t &bytes, int64_t &liveBytes) {
   SmallVector<BufferOp> ops;
   std::vector<PackedBuffer> lifetimes;
   for (auto [op, life] : llvm::zip_equal(buffers.ops, buffers.lives)) {
@@ -63,6 +64,7 @@ static SmallVector<BufferOp> place(const EntryBuffers &buffers, Arena arena,
   }
   PackResult packed = packArena(lifetimes);
   bytes = packed.bytes;
+  liveBytes = packed.lowerBound;
   for (auto [op, offset] : llvm::zip_equal(ops, packed.offsets))
     op.setOffset(offset);
   return ops;
@@ -72,7 +74,8 @@ EntryPlan PlanMemoryPass::planEntry(EntryOp entry) {
   EntryPlan plan;
   EntryBuffers buffers = buffersOf(entry);
   for (auto [i, arena] : llvm::enumerate(kPlanned)) {
-    SmallVector<BufferOp> placed = place(buffers, arena, plan.bytes[i]);
+    SmallVector<BufferOp> placed =
+        place(buffers, arena, plan.bytes[i], plan.liveBytes[i]);
     for (BufferOp op : placed)
       if (op.getSaved())
         plan.savedBytes += op.getBytes();
@@ -115,6 +118,7 @@ void PlanMemoryPass::writeReport(
           json.attribute("batch", static_cast<int64_t>(op.getBatch()));
           json.attribute("length", static_cast<int64_t>(op.getLength()));
           json.attribute("activation_bytes", plan.bytes[0]);
+          json.attribute("activation_live_bytes", plan.liveBytes[0]);
           json.attribute("saved_bytes", plan.savedBytes);
           json.attribute("workspace_bytes", plan.bytes[1]);
           json.attributeArray("largest", [&] {

@@ -26,7 +26,7 @@ RecomputeLayout::RecomputeLayout(const RecomputeProblem &problem)
       zones(zonesOf(problem)), isReadByBackward(problem.values.size(), false),
       touches(problem.ops.size()), readers(problem.ops.size()),
       firstClones(problem.ops.size()), cloneCounts(problem.ops.size()),
-      clonesBefore(problem.ops.size()) {
+      clonesBefore(problem.ops.size()), latest(problem.ops.size(), kEnd) {
   for (uint32_t i = 0; i < problem.ops.size(); ++i) {
     const RecomputeOp &op = problem.ops[i];
     assert((op.isBackward || forwardCount == i) && "forward after backward");
@@ -65,6 +65,12 @@ void RecomputeLayout::describeOps() {
         return;
     list.push_back(touch);
   };
+  auto find = [&](const std::vector<Touch> &list, uint32_t value) {
+    uint32_t index = 0;
+    while (list[index].root != roots[value])
+      ++index;
+    return index;
+  };
   for (uint32_t i = 0; i < problem.ops.size(); ++i) {
     OpTouches &op = touches[i];
     for (uint32_t value : problem.ops[i].inputs) {
@@ -76,7 +82,8 @@ void RecomputeLayout::describeOps() {
     for (uint32_t value : problem.ops[i].outputs)
       add(op.writes, value);
     for (RecomputeOp::Tie tie : problem.ops[i].ties)
-      op.ties.push_back({touchOf(tie.input), touchOf(tie.output)});
+      op.ties.push_back({find(op.reads, tie.input),
+                         find(op.writes, tie.output)});
   }
 }
 
@@ -101,7 +108,7 @@ void RecomputeLayout::describeForward() {
   firstForward.assign(problem.values.size(), -1);
   lastForward.assign(problem.values.size(), -1);
   for (uint32_t i = 0; i < forwardCount; ++i) {
-    addMoment(i, 0);
+    addMoment(i);
     for (size_t t = moments[i].firstTouched; t < touched.size(); ++t) {
       if (firstForward[touched[t]] < 0)
         firstForward[touched[t]] = i;
@@ -155,23 +162,19 @@ void RecomputeLayout::placeClones(const Choice &choice) {
   }
 }
 
-uint32_t RecomputeLayout::instance(const Touch &touch,
-                                   uint32_t before) const {
-  const Clone *clone = clones.data() + firstClones[touch.maker];
-  for (uint32_t i = 0; i < cloneCounts[touch.maker]; ++i)
-    if (clone[i].before <= before)
-      return clone[i].firstInstance + touch.output;
-  return touch.root;
-}
-
-/// Resolves what an op touches there. Nothing is cloned before op 0, so that
-/// one reads what the forward made.
-void RecomputeLayout::addMoment(uint32_t op, uint32_t before) {
-  moments.push_back({op, before, uint32_t(touched.size())});
-  for (const Touch &touch : touches[op].reads)
-    touched.push_back(instance(touch, before));
-  for (const Touch &touch : touches[op].writes)
-    touched.push_back(instance(touch, before));
+/// Resolves what an op touches: the latest clone's, or the forward's.
+void RecomputeLayout::addMoment(uint32_t op) {
+  const OpTouches &of = touches[op];
+  size_t first = touched.size();
+  moments.push_back({op, uint32_t(first)});
+  touched.resize(first + of.reads.size() + of.writes.size());
+  uint32_t *next = touched.data() + first;
+  auto add = [&](const Touch &touch) {
+    uint32_t clone = latest[touch.maker];
+    *next++ = clone == kEnd ? touch.root : clone + touch.output;
+  };
+  std::for_each(of.reads.begin(), of.reads.end(), add);
+  std::for_each(of.writes.begin(), of.writes.end(), add);
 }
 
 void RecomputeLayout::findLives() {
@@ -182,10 +185,13 @@ void RecomputeLayout::findLives() {
       bytes.push_back(valueBytes[value]);
   moments.resize(forwardCount);
   touched.resize(forwardTouched);
+  std::fill(latest.begin(), latest.end(), kEnd);
   for (uint32_t i = forwardCount; i < problem.ops.size(); ++i) {
-    for (uint32_t c = clonesBefore[i]; c != kEnd; c = clones[c].next)
-      addMoment(clones[c].op, i);
-    addMoment(i, i);
+    for (uint32_t c = clonesBefore[i]; c != kEnd; c = clones[c].next) {
+      latest[clones[c].op] = clones[c].firstInstance;
+      addMoment(clones[c].op);
+    }
+    addMoment(i);
   }
   firstBackward.assign(values, kNever);
   lastMoment = lastForward;
@@ -204,9 +210,11 @@ void RecomputeLayout::findLives() {
 
 /// Operands that end here and are continued hand their memory over.
 void RecomputeLayout::handOver(uint32_t m) {
-  for (const auto &[read, write] : touches[moments[m].op].ties) {
-    uint32_t from = instance(read, moments[m].before);
-    uint32_t to = instance(write, moments[m].before);
+  const OpTouches &op = touches[moments[m].op];
+  const uint32_t *reads = touched.data() + moments[m].firstTouched;
+  const uint32_t *writes = reads + op.reads.size();
+  for (auto [read, write] : op.ties) {
+    uint32_t from = reads[read], to = writes[write];
     if (lastMoment[from] != int64_t(m) || !held[from] || held[to])
       continue;
     held[from] = false;
@@ -214,11 +222,12 @@ void RecomputeLayout::handOver(uint32_t m) {
   }
 }
 
-void RecomputeLayout::countBytes() {
+/// Stops where more than `most` are alive.
+void RecomputeLayout::countBytes(uint64_t budget, uint64_t most) {
   held.assign(bytes.size(), 0);
-  peak = 0, peakMoment = 0, peakCount = 0;
+  peak = 0, peakMoment = 0, peakCount = 0, excessBytes = 0;
   uint64_t live = 0;
-  for (size_t m = 0; m < moments.size(); ++m) {
+  for (size_t m = 0; m < moments.size() && peak <= most; ++m) {
     const Moment &moment = moments[m];
     const uint32_t *first = touched.data() + moment.firstTouched;
     const uint32_t *writes = first + touches[moment.op].reads.size();
@@ -232,6 +241,7 @@ void RecomputeLayout::countBytes() {
     if (live > peak)
       peak = live, peakMoment = m, peakCount = 0;
     peakCount += live == peak;
+    excessBytes += live > budget ? live - budget : 0;
     for (const uint32_t *memory = first; memory != end; ++memory)
       if (held[*memory] && lastMoment[*memory] == int64_t(m)) {
         held[*memory] = false;
@@ -240,10 +250,17 @@ void RecomputeLayout::countBytes() {
   }
 }
 
-void RecomputeLayout::evaluate(const Choice &choice) {
+void RecomputeLayout::evaluate(const Choice &choice, uint64_t budget) {
   placeClones(choice);
   findLives();
-  countBytes();
+  countBytes(budget, UINT64_MAX);
+}
+
+bool RecomputeLayout::evaluateWithin(const Choice &choice, uint64_t budget) {
+  placeClones(choice);
+  findLives();
+  countBytes(budget, budget);
+  return peak <= budget;
 }
 
 RecomputePlan RecomputeLayout::plan() const {
@@ -254,6 +271,17 @@ RecomputePlan RecomputeLayout::plan() const {
   plan.peakBytes = peak;
   plan.seconds = extraSeconds;
   return plan;
+}
+
+uint64_t RecomputeLayout::leastPeak() const {
+  uint64_t least = 0;
+  for (const OpTouches &op : touches) {
+    uint64_t read = 0;
+    for (const Touch &touch : op.reads)
+      read += valueBytes[touch.root];
+    least = std::max(least, read);
+  }
+  return least;
 }
 
 bool RecomputeLayout::livesAtPeak(uint32_t value) const {

@@ -27,11 +27,15 @@ public:
   using Choice = std::vector<Recompute>;
 
   /// Lays the step out; all that follows speaks of the last call.
-  void evaluate(const Choice &choice);
+  void evaluate(const Choice &choice, uint64_t budget = UINT64_MAX);
+  /// The same, but gives up, and returns false, where the peak is above.
+  bool evaluateWithin(const Choice &choice, uint64_t budget);
 
   uint64_t peakBytes() const { return peak; }
   /// Moments with that many bytes alive.
   int64_t momentsAtPeak() const { return peakCount; }
+  /// Bytes over the budget, summed over all moments.
+  uint64_t excess() const { return excessBytes; }
   double seconds() const { return extraSeconds; }
   RecomputePlan plan() const;
   /// How often an op is computed again.
@@ -43,6 +47,8 @@ public:
   bool waitsAtPeak(uint32_t value) const;
 
   // Of the problem itself.
+  /// The most bytes that one op reads: no choice has a lower peak.
+  uint64_t leastPeak() const;
   uint32_t forwardOps() const { return forwardCount; }
   /// The op that decides for this one: a view goes with its source's maker.
   uint32_t headOf(uint32_t op) const { return heads[op]; }
@@ -62,7 +68,8 @@ private:
   };
   struct OpTouches {
     std::vector<Touch> reads, writes;
-    std::vector<std::pair<Touch, Touch>> ties; ///< read, write
+    /// Indices of a read and of a write.
+    std::vector<std::pair<uint32_t, uint32_t>> ties;
     std::vector<uint32_t> inputMakers;
     /// Its first backward reader, and the first of each zone.
     std::vector<uint32_t> first, firstPerZone;
@@ -73,10 +80,9 @@ private:
     uint32_t firstInstance; ///< of its outputs
     uint32_t next;          ///< the next one before the same op
   };
-  /// An op of the step: in its place, or a clone `before` some other.
+  /// An op of the step, in its place or as a clone.
   struct Moment {
     uint32_t op;
-    uint32_t before;
     uint32_t firstTouched; ///< index of its reads, then its writes
   };
 
@@ -86,13 +92,10 @@ private:
   Touch touchOf(uint32_t value) const;
   void askFor(uint32_t op, uint32_t reader, const Choice &choice);
   void placeClones(const Choice &choice);
-  void addMoment(uint32_t op, uint32_t before);
+  void addMoment(uint32_t op);
   void findLives();
-  void countBytes();
+  void countBytes(uint64_t budget, uint64_t most);
   void handOver(uint32_t moment);
-  /// The copy that a reader before or at op `before` sees: the latest clone's,
-  /// or the forward's. Clones' are numbered after all values.
-  uint32_t instance(const Touch &touch, uint32_t before) const;
 
   const RecomputeProblem &problem;
   uint32_t forwardCount = 0;
@@ -110,13 +113,16 @@ private:
   std::vector<uint32_t> clonesBefore; ///< first of a list, per op
   std::vector<Moment> moments;   ///< those of the forward are always the same
   std::vector<uint32_t> touched; ///< instances
+  /// Per op, where the instances of its latest clone so far begin, or kEnd.
+  /// Clones' are numbered after all values.
+  std::vector<uint32_t> latest;
   /// Per instance.
   std::vector<uint64_t> bytes;
   std::vector<int64_t> lastMoment;
   std::vector<uint8_t> held;
   /// Per value: the first moment after the forward that touches it.
   std::vector<int64_t> firstBackward;
-  uint64_t peak = 0;
+  uint64_t peak = 0, excessBytes = 0;
   int64_t peakMoment = 0, peakCount = 0;
   double extraSeconds = 0;
 };

@@ -54,6 +54,8 @@ echo "-- weights decoded ahead, in any order of the queues"
 ./cuda_platform.py --tools "$tools" --case llama-nf4 --bf16 --faults 0
 echo "-- plans of large models"
 ./plans.py --tools "$tools"
+echo "-- what is recomputed, against the optimum"
+./recompute_gap.py --tools "$tools"
 echo "-- CUDA on several ranks"
 ./goldens.py --tools "$tools" --target cuda qwen3-ranks llama-dropout
 ./goldens.py --tools "$tools" --target cuda --ranks 4 \

@@ -3,6 +3,7 @@
 // RUN: qlora-opt %s --rematerialize="budget=393216" | FileCheck %s --check-prefix=DROP-X
 // RUN: qlora-opt %s --rematerialize="budget=327680" | FileCheck %s --check-prefix=DROP-XN
 // RUN: qlora-opt %s --rematerialize="budget=262144" | FileCheck %s --check-prefix=DROP-XNS
+// RUN: qlora-opt %s --rematerialize="budget=393216 problem" | FileCheck %s --check-prefix=PROBLEM
 // RUN: qlora-opt %s --rematerialize=blocks | FileCheck %s --check-prefix=BLOCKS
 // RUN: qlora-opt %s --rematerialize="budget=327680 remarks" -o /dev/null 2>&1 | FileCheck %s --check-prefix=REMARK
 // RUN: qlora-opt %s --rematerialize="budget=1 remarks" -o /dev/null 2>&1 | FileCheck %s --check-prefix=UNMET
@@ -31,6 +32,10 @@
 // DROP-X: %[[DN:.*]] = train.linear_input_grad
 // DROP-X-NEXT: %[[X2:.*]] = model.embedding %{{.*}}, %[[TABLE]] {train.backward, train.recomputed}
 // DROP-X-NEXT: model.add %[[DN]], %[[X2]]
+
+// What it was decided upon. x is op 0, and comes back before op 17.
+// PROBLEM: \22values\22:{{\[\[}}65536,-1],
+// PROBLEM-SAME: \22ops\22:[{\22op\22:\22model.embedding\22,{{.*}}\22backward\22:false,\22view\22:false,{{.*}}\22inputs\22:[],\22outputs\22:[0],\22ties\22:[],\22before\22:[17]}
 
 // 5 U: n, the cheapest again, from x, which comes back with it.
 // DROP-XN: \22estimated_peak\22:327680,

@@ -60,7 +60,7 @@ program.entry evaluate batch 1 length 8 {
 // Entries do not run at the same time: the arena holds the larger. The report
 // has every arena, and for each entry what is saved and its largest buffers.
 // CHECK: program.plan = "{\22arenas\22:{\22activation\22:256,\22workspace\22:0},\22total_bytes\22:256,
-// CHECK-SAME: {\22kind\22:\22accumulate\22,\22batch\22:1,\22length\22:8,\22activation_bytes\22:256,\22saved_bytes\22:64,\22workspace_bytes\22:0,\22largest\22:[{\22of\22:\22hidden\22,\22bytes\22:192,\22saved\22:false},{\22of\22:\22attention\22,\22bytes\22:64,\22saved\22:true}]}
+// CHECK-SAME: {\22kind\22:\22accumulate\22,\22batch\22:1,\22length\22:8,\22activation_bytes\22:256,\22activation_live_bytes\22:256,\22saved_bytes\22:64,\22workspace_bytes\22:0,\22largest\22:[{\22of\22:\22hidden\22,\22bytes\22:192,\22saved\22:false},{\22of\22:\22attention\22,\22bytes\22:64,\22saved\22:true}]}
 // CHECK-SAME: {\22kind\22:\22evaluate\22,\22batch\22:1,\22length\22:8,\22activation_bytes\22:128,
 module {
 program.arena activation bytes 0 alignment 64

@@ -114,8 +114,9 @@ def check_order(found, rank, is_cuda):
 
 def check_sums(found, times):
     """Commands and the host's own work, beside an independent clock. Another
-    process may take the processor between two commands of a step, but a
-    command that is missing is so in all steps: the best one counts."""
+    process may take the processor between two commands of a step, or while a
+    step is logged, which metrics.jsonl counts to the next one; but a command
+    that is missing is so in all steps: the best one counts."""
     shares = []
     for step in (s for s in found[0, 0] if s["name"] == "step"):
         def inside(track, names=None):
@@ -125,8 +126,7 @@ def check_sums(found, times):
         known = inside(1) + inside(0, ("read and build a batch", "log",
                                        "sums over ranks"))
         shares.append(known / 1e6 / times[step["args"]["step"] - 1])
-    return expect("sums", min(abs(share - 1) for share in shares) < CLOSE
-                  and max(shares) < 1 + CLOSE,
+    return expect("sums", min(abs(share - 1) for share in shares) < CLOSE,
                   "of the steps' seconds in metrics.jsonl " +
                   ", ".join(f"{share:.1%}" for share in shares))
 

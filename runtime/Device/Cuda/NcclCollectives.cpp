@@ -5,8 +5,13 @@
 
 #include "runtime/Device/Cuda/NcclCollectives.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
 #include <thread>
 
 namespace qlora {
@@ -178,14 +183,29 @@ Status NcclCollectives::judge(Status failure) {
   return failure;
 }
 
+/// Threads inside of ncclCommAbort.
+static std::atomic<int> aborts{0};
+
+/// The first thing that a process does which ends while an abort hangs, and
+/// then the last: destructors would take from that thread what it uses.
+static void endBesideAbort(int exitCode, void *) {
+  if (aborts == 0)
+    return;
+  std::fflush(nullptr);
+  _exit(exitCode);
+}
+
 void NcclCollectives::abort() {
   if (!communicator || aborting.valid())
     return;
+  on_exit(endBesideAbort, nullptr);
+  ++aborts;
   std::promise<void> done;
   aborting = done.get_future();
   std::thread([abort = nccl.commAbort, communicator = communicator,
                done = std::move(done)]() mutable {
     (void)abort(communicator); // what led here is the error
+    --aborts;
     done.set_value();
   }).detach();
 }

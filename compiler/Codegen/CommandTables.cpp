@@ -66,12 +66,13 @@ FailureOr<ArrayRef<RowOperand>> CommandTables::rowsOf(LaunchOp op) {
 }
 
 LogicalResult CommandTables::addOperand(Value buffer, qlora_access access,
-                                        uint32_t dtype, uint64_t skipped) {
+                                        uint32_t dtype,
+                                        const RowOperand *row) {
   FailureOr<BufferRange> range = rangeOf(buffer);
   if (failed(range))
     return failure();
   operands.row({operandWord(range->arena, dtype, access), range->offset,
-                range->bytes, skipped});
+                range->bytes, row ? row->skippedBytes(range->bytes) : 0});
   return success();
 }
 
@@ -140,14 +141,10 @@ LogicalResult CommandTables::addLaunch(LaunchOp op) {
     }
     if (next == op.getOperands().size())
       return op.emitOpError("names absent operands out of range");
-    Value buffer = op.getOperands()[next];
-    FailureOr<BufferRange> range = rangeOf(buffer);
-    uint64_t skipped = 0;
-    if (succeeded(range) && i < rows->size())
-      skipped = (*rows)[i].skippedBytes(range->bytes);
-    if (failed(addOperand(buffer,
+    if (failed(addOperand(op.getOperands()[next],
                           static_cast<qlora_access>(op.getAccess()[next]),
-                          op.getDtypes()[next], skipped)))
+                          op.getDtypes()[next],
+                          i < rows->size() ? &(*rows)[i] : nullptr)))
       return failure();
     ++next;
   }

@@ -46,7 +46,8 @@ private:
   llvm::FailureOr<llvm::ArrayRef<RowOperand>> rowsOf(program::LaunchOp op);
   llvm::LogicalResult addAbsent(program::LaunchOp op, unsigned position);
   llvm::LogicalResult addOperand(mlir::Value buffer, qlora_access access,
-                                 uint32_t dtype, uint64_t skipped = 0);
+                                 uint32_t dtype,
+                                 const RowOperand *row = nullptr);
   llvm::LogicalResult addTransfer(mlir::Operation &op, qlora_command_kind kind,
                                   llvm::ArrayRef<qlora_access> access,
                                   uint32_t target, uint64_t queue);

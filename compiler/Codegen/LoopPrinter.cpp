@@ -114,12 +114,17 @@ FailureOr<Expression> LoopPrinter::opExpression(Operation *op, Half half) {
 
 static constexpr const char *kSuffix[] = {"", "_low", "_high"};
 
+bool LoopPrinter::isInLanes(unsigned operand) const {
+  return loop.lanes > 1 &&
+         KernelDialect::hasLanes(text.getOperand(operand).dtype);
+}
+
 /// Of lanes, one: all of them are loaded ahead of the body.
 Expression LoopPrinter::loadOperand(unsigned argument, Half half) {
   const KernelDialect &dialect = text.getDialect();
   qlora_dtype dtype = text.getOperand(argument).dtype;
   std::string pointer = text.rowPointer(argument);
-  if (loop.lanes == 1 || !KernelDialect::hasLanes(dtype))
+  if (!isInLanes(argument))
     return {dialect.load(dtype, pointer, column(half)), true};
   std::string lanes = fmt::format("x{}s{}", argument, kSuffix[half]);
   std::string load = dialect.loadLanes(dtype, lanes, pointer,
@@ -167,7 +172,7 @@ bool LoopPrinter::needsName(Value value, Half half,
   if (op && isa<RowSplatOp, arith::ConstantOp>(op))
     return false;
   if (!op)
-    return !StringRef(expression.text).ends_with("[lane]");
+    return !isInLanes(cast<BlockArgument>(value).getArgNumber());
   if (isa<RowConstantOp>(op) || plan.kept.contains(value))
     return true;
   return uses.lookup({value, half}) > 1 || expression.text.size() > kMaxInline;

@@ -41,6 +41,7 @@ private:
   llvm::FailureOr<Expression> expression(mlir::Value value, Half half);
   llvm::FailureOr<Expression> opExpression(mlir::Operation *op, Half half);
   llvm::FailureOr<std::string> lastUse(mlir::Value value, Half half);
+  bool isInLanes(unsigned operand) const;
   Expression loadOperand(unsigned argument, Half half);
   llvm::LogicalResult storeResult(mlir::Value result, unsigned operand,
                                   Half half, Statements &stores);

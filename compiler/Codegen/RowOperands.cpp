@@ -32,7 +32,7 @@ std::string RowOperand::offset(int64_t columns) const {
   case MapKind::Full:
     break;
   }
-  if (stride == groups * columns)
+  if (stride == width)
     return times("row", columns);
   if (groups == 1)
     return times("row", stride);
@@ -50,7 +50,6 @@ uint64_t RowOperand::skippedBytes(uint64_t bytes) const {
 
 static LogicalResult checkOperand(program::KernelOp kernel, unsigned number,
                                   const RowOperand &operand) {
-  int64_t columns = *kernel.getColumns();
   auto error = [&] { return kernel.emitOpError("operand ") << number << " "; };
   int64_t last = operand.isResult ? QLORA_DTYPE_F16 : QLORA_DTYPE_I32;
   if (operand.dtype < 0 || operand.dtype > last)
@@ -60,12 +59,10 @@ static LogicalResult checkOperand(program::KernelOp kernel, unsigned number,
   if (operand.group < 1 || operand.groups < 1)
     return error() << "has groups of " << operand.group << " and "
                    << operand.groups << " rows";
-  bool isFull = operand.kind == MapKind::Full;
-  int64_t width = isFull ? operand.groups * columns : columns;
-  if (!isFull && operand.kind != MapKind::Group)
+  if (operand.kind != MapKind::Full && operand.kind != MapKind::Group)
     return success();
-  if (operand.stride < width)
-    return error() << "has rows of " << width << " elements, but stride "
+  if (operand.stride < operand.width)
+    return error() << "has rows of " << operand.width << " elements, but stride "
                    << operand.stride;
   if (operand.stride % static_cast<int64_t>(kernel.getAligned()))
     return error() << "has stride " << operand.stride
@@ -104,7 +101,9 @@ qlora::rowOperands(program::KernelOp kernel) {
     operand.dtype = static_cast<qlora_dtype>((*kernel.getDtypes())[i]);
     operand.stride = (*kernel.getStrides())[i];
     operand.groups = (*kernel.getGroups())[i];
-    operand.width = operand.groups * static_cast<int64_t>(*kernel.getColumns());
+    operand.width = static_cast<int64_t>(*kernel.getColumns());
+    if (operand.kind == MapKind::Full)
+      operand.width *= operand.groups;
     if (failed(checkOperand(kernel, i, operand)))
       return failure();
   }

@@ -75,7 +75,7 @@ private:
   /// Forward ops by the op that decides for them.
   std::vector<std::vector<uint32_t>> groups;
   std::vector<uint32_t> heads; ///< those that decide
-  /// Per op, true where the choice stays for now.
+  /// Per op, true while what follows from its own choice is settled.
   std::vector<bool> pinned;
   /// What lower() counts of a value: all its bytes, or only as many as are
   /// over the budget. Each is better at times.

@@ -15,7 +15,9 @@ def SpecializeShapes : Pass<"specialize-shapes", "::mlir::ModuleOp"> {
   let summary = "fix the batch, the length and the compute type";
   let description = [{
     Makes one copy of the forward function per length, named
-    `@forward_<length>`, with `model.batch` and `model.length` attributes. In
+    `@forward_<batch>x<length>`, with `model.batch` and `model.length`
+    attributes, and one of a single row per token bucket, unless a length is the
+    same. In
     every value of a copy the first two dynamic dimensions become batch and
     length, and f32 activations become the compute type. Values without
     dynamic dimensions (weights, loss) keep theirs.
@@ -28,6 +30,8 @@ def SpecializeShapes : Pass<"specialize-shapes", "::mlir::ModuleOp"> {
   let options = [
     Option<"batch", "batch", "int64_t", "1", "rows of a micro-batch">,
     ListOption<"lengths", "lengths", "int64_t", "tokens of a row">,
+    ListOption<"buckets", "buckets", "int64_t",
+               "tokens of one line that short rows share">,
     Option<"computeType", "compute-type", "std::string", "\"float32\"",
            "float32 or bfloat16">,
   ];

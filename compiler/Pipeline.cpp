@@ -23,6 +23,7 @@ static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
   SpecializeShapesOptions shapes;
   shapes.batch = options.batch;
   llvm::append_range(shapes.lengths, options.lengths);
+  llvm::append_range(shapes.buckets, options.buckets);
   shapes.computeType = options.computeType;
   pm.addPass(createSpecializeShapes(shapes));
   // Before the adapters, so that only the model's own weights are quantised.

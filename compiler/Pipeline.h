@@ -21,6 +21,7 @@ struct CompileOptions {
   std::string target = "cpu"; ///< cpu or cuda
   int64_t batch = 1;
   std::vector<int64_t> lengths;
+  std::vector<int64_t> buckets; ///< tokens of variants of one row
   std::string computeType = "bfloat16";
   bool loadIn4bit = false;
   int64_t block = 64;

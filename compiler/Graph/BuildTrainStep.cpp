@@ -2,7 +2,7 @@
 
 // build-train-step: forward functions become train.steps, by reverse mode.
 //
-//   func.func @forward_32(%ids, ...) { ... return %loss, %count, %correct }
+//   func.func @forward_2x32(%ids, ...) { ... return %loss, %count, %correct }
 //
 // becomes
 //

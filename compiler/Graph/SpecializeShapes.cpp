@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// specialize-shapes: one copy of the forward function per length, with batch,
-// length and compute type fixed. See Passes.td for a before and after.
+// specialize-shapes: one copy of the forward function per shape of a
+// micro-batch, with batch, length and compute type fixed. See Passes.td for a
+// before and after.
 
 #include "compiler/Passes.h"
 
@@ -19,6 +20,11 @@ namespace qlora {
 
 namespace {
 
+/// Of a micro-batch.
+struct Variant {
+  int64_t batch, length;
+};
+
 class SpecializeShapesPass
     : public qlora::impl::SpecializeShapesBase<SpecializeShapesPass> {
 public:
@@ -27,8 +33,10 @@ public:
 private:
   void runOnOperation() override;
   LogicalResult checkOptions();
-  void specialize(func::FuncOp function, int64_t length);
-  Type specialized(Type type, int64_t length, bool keepF32) const;
+  LogicalResult checkLengths(ArrayRef<int64_t> list);
+  SmallVector<Variant> variants() const;
+  void specialize(func::FuncOp function, Variant variant);
+  Type specialized(Type type, Variant variant, bool keepF32) const;
 
   Type compute;
 };
@@ -45,8 +53,13 @@ LogicalResult SpecializeShapesPass::checkOptions() {
            << int64_t(batch);
   if (lengths.empty())
     return getOperation().emitError("expects at least one length");
+  return success(succeeded(checkLengths(lengths)) &&
+                 succeeded(checkLengths(buckets)));
+}
+
+LogicalResult SpecializeShapesPass::checkLengths(ArrayRef<int64_t> list) {
   std::set<int64_t> seen;
-  for (int64_t length : lengths) {
+  for (int64_t length : list) {
     if (length < 2)
       return getOperation().emitError("expects a length of at least 2, since "
                                       "a token predicts the next, but got ")
@@ -58,29 +71,41 @@ LogicalResult SpecializeShapesPass::checkOptions() {
   return success();
 }
 
+SmallVector<Variant> SpecializeShapesPass::variants() const {
+  SmallVector<Variant> list;
+  for (int64_t length : lengths)
+    list.push_back({batch, length});
+  for (int64_t bucket : buckets)
+    if (batch != 1 || !llvm::is_contained(lengths, bucket))
+      list.push_back({1, bucket});
+  return list;
+}
+
 /// `type` with its dynamic dimensions fixed.
-Type SpecializeShapesPass::specialized(Type type, int64_t length,
+Type SpecializeShapesPass::specialized(Type type, Variant variant,
                                        bool keepF32) const {
   auto tensor = dyn_cast<RankedTensorType>(type);
   if (!tensor || !isTokenShaped(tensor))
     return type;
   SmallVector<int64_t> shape(tensor.getShape());
-  shape[0] = batch;
-  shape[1] = length;
+  shape[0] = variant.batch;
+  shape[1] = variant.length;
   Type element = tensor.getElementType();
   if (element.isF32() && !keepF32)
     element = compute;
   return RankedTensorType::get(shape, element);
 }
 
-void SpecializeShapesPass::specialize(func::FuncOp function, int64_t length) {
+void SpecializeShapesPass::specialize(func::FuncOp function, Variant variant) {
   OpBuilder builder(function);
   auto copy = cast<func::FuncOp>(builder.clone(*function));
-  copy.setName((function.getName() + "_" + Twine(length)).str());
-  copy->setAttr("model.batch", builder.getI64IntegerAttr(batch));
-  copy->setAttr("model.length", builder.getI64IntegerAttr(length));
+  copy.setName((function.getName() + "_" + Twine(variant.batch) + "x" +
+                Twine(variant.length))
+                   .str());
+  copy->setAttr("model.batch", builder.getI64IntegerAttr(variant.batch));
+  copy->setAttr("model.length", builder.getI64IntegerAttr(variant.length));
   for (BlockArgument argument : copy.getArguments())
-    argument.setType(specialized(argument.getType(), length, false));
+    argument.setType(specialized(argument.getType(), variant, false));
   // Rows of row regions are static already, so only the function's own ops
   // have anything to fix.
   for (Operation &op : copy.front()) {
@@ -88,7 +113,7 @@ void SpecializeShapesPass::specialize(func::FuncOp function, int64_t length) {
     for (OpResult result : op.getResults()) {
       bool keep =
           library && library.isFullPrecisionResult(result.getResultNumber());
-      result.setType(specialized(result.getType(), length, keep));
+      result.setType(specialized(result.getType(), variant, keep));
     }
   }
   copy.setFunctionType(FunctionType::get(
@@ -107,8 +132,8 @@ void SpecializeShapesPass::runOnOperation() {
       function.emitOpError("has no body; expects the forward function");
       return signalPassFailure();
     }
-    for (int64_t length : lengths)
-      specialize(function, length);
+    for (Variant variant : variants())
+      specialize(function, variant);
     function.erase();
   }
 }

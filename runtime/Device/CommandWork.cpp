@@ -95,4 +95,15 @@ double flopsOf(const LoadedModule &module, const qlora_command &command) {
   return row ? neededFlops(makeRequest(module, command, *row->op)) : 0;
 }
 
+EntryFlops flopsOf(const LoadedModule &module, const qlora_entry &entry) {
+  EntryFlops flops;
+  for (const qlora_command &command : module.commands(entry)) {
+    const KernelRow *row = rowOf(module, command);
+    const bool isAttention =
+        row && categoryOf(*row->op) == WorkCategory::kAttention;
+    (isAttention ? flops.attention : flops.others) += flopsOf(module, command);
+  }
+  return flops;
+}
+
 } // namespace qlora

@@ -50,6 +50,14 @@ std::vector<CommandKernel> kernelsOf(const LoadedModule &module,
 /// neededFlops of a command's launch; 0 for every other command.
 double flopsOf(const LoadedModule &module, const qlora_command &command);
 
+/// The same of all commands of an entry; attention's grow with the pairs of
+/// tokens, all others with tokens.
+struct EntryFlops {
+  double attention = 0;
+  double others = 0;
+};
+EntryFlops flopsOf(const LoadedModule &module, const qlora_entry &entry);
+
 } // namespace qlora
 
 #endif // QLORA_RUNTIME_DEVICE_COMMANDWORK_H

@@ -53,7 +53,8 @@ StatusOr<std::unique_ptr<Dataset>> openDataFile(const DataRequest &request,
                          "the module does not record vocab_size; compile it "
                          "again");
   DatasetShape shape{request.variants.batch, request.variants.lengths,
-                     request.vocabSize.get<int64_t>()};
+                     request.vocabSize.get<int64_t>(),
+                     request.variants.buckets, request.variants.costs};
   std::string tokens = file;
   if (!isTokenData(file)) {
     QLORA_ASSIGN_OR_RETURN(
@@ -62,10 +63,20 @@ StatusOr<std::unique_ptr<Dataset>> openDataFile(const DataRequest &request,
   DatasetOptions options;
   options.seed = static_cast<uint64_t>(request.options.integer("seed"));
   options.packing = request.options.boolean("packing");
+  if (const std::string free = request.options.text("padding_free");
+      free != "auto")
+    options.paddingFree = free == "true";
   auto data = openDataset(tokens, shape, options);
   // The user knows the JSONL file, not the cached one.
   if (!data.isOk() && tokens != file)
     return data.status().withContext(file);
+  const bool isPadded =
+      tokens != file && shape.buckets.empty() && !options.paddingFree;
+  if (isPadded && metrics)
+    metrics->warn(fmt::format(
+        "'{}': its rows are padded, because the program has no token buckets; "
+        "compile it with --padding-free true, and steps take less time",
+        file));
   return data;
 }
 

@@ -42,8 +42,9 @@ double Dataset::epochAfter(int64_t steps, int64_t perStep) const {
          static_cast<double>(inEpoch) / whole;
 }
 
-void Dataset::read(int64_t step, int64_t index, int64_t perStep,
+void Dataset::read(int64_t step, int64_t index, const StepShape &shape,
                    MicroBatch &out) {
+  const int64_t perStep = shape.count();
   if (!endsEpochs()) {
     fill(-1, (step * perStep + index) % count(), out);
     return;

@@ -9,7 +9,8 @@
 //
 // A *rows file*, which qlora-data makes from JSONL, holds rows of any length;
 // they are shuffled with the seed in each epoch, or packed first and then
-// shuffled, and padded to the shortest compiled length that fits:
+// shuffled, and padded to the shortest compiled length that fits, or, padding
+// free, dealt anew among the micro-batches of their step (StepPacking.h):
 //
 //   input_ids, labels   i32 [tokens]     row_offsets   i64 [rows + 1]
 //
@@ -27,12 +28,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "runtime/Core/Safetensors.h"
 #include "runtime/Core/Status.h"
+#include "runtime/Session/StepPacking.h"
 
 namespace qlora {
 
@@ -59,6 +62,18 @@ struct DatasetShape {
   int64_t batch = 0;
   std::vector<int64_t> lengths;
   int64_t vocabSize = 0;
+  /// Token buckets, ascending: what rows without padding are run with.
+  std::vector<int64_t> buckets = {};
+  PackingCosts costs = {};
+};
+
+/// The micro-batches of a step: K of each of N ranks.
+struct StepShape {
+  int64_t accumulation = 1;
+  int64_t ranks = 1;
+
+  int64_t count() const { return accumulation * ranks; }
+  bool operator==(const StepShape &) const = default;
 };
 
 /// Used by one thread. The same on every rank for the same file and seed.
@@ -66,8 +81,10 @@ class Dataset {
 public:
   virtual ~Dataset() = default;
 
-  /// Micro-batches of one pass over the file; at least 1.
+  /// Micro-batches of one pass over the file, as padded ones; at least 1.
   virtual int64_t count() const = 0;
+  /// Micro-batches of one pass in file order, which may need fewer.
+  virtual int64_t countInOrder() const { return count(); }
   /// Rows of text of one pass, for messages.
   virtual int64_t rows() const = 0;
 
@@ -76,10 +93,15 @@ public:
   /// Epochs done after `steps` steps, as Hugging Face's Trainer counts.
   double epochAfter(int64_t steps, int64_t perStep) const;
 
-  /// Micro-batch `index` = k N + r of `step`.
-  void read(int64_t step, int64_t index, int64_t perStep, MicroBatch &out);
-  /// Micro-batch `number` in file order; padding past the end.
-  void readInOrder(int64_t number, MicroBatch &out);
+  /// How many micro-batches each rank runs in `step`: K, or fewer.
+  virtual int64_t microBatches(int64_t, const StepShape &shape) {
+    return shape.accumulation;
+  }
+  /// Micro-batch `index` = k N + r of `step`, k below microBatches().
+  virtual void read(int64_t step, int64_t index, const StepShape &shape,
+                    MicroBatch &out);
+  /// Micro-batch `number` in file order; padding past countInOrder().
+  virtual void readInOrder(int64_t number, MicroBatch &out);
 
 protected:
   /// Epochs end with a partial step; otherwise the file starts over inside a
@@ -94,6 +116,8 @@ protected:
 struct DatasetOptions {
   uint64_t seed = 0;
   bool packing = false; ///< rows files only
+  /// Rows files only; needs buckets. Empty: where there are any.
+  std::optional<bool> paddingFree = std::nullopt;
 };
 
 /// Opens either kind, told apart by the tensors in it, and checks every token

@@ -27,7 +27,7 @@ void Dump::add(std::string name, SafetensorsDtype dtype,
 
 Status Dump::takeLogits(Run &run) {
   MicroBatch batch;
-  run.train->read(0, 0, run.perStep(), batch);
+  run.train->read(0, 0, run.stepShape(), batch);
   // Every position gets a target, so that the head computes every row.
   std::fill(batch.targets.begin(), batch.targets.end(), 0);
   // Attention skips padding; here it is a segment of its own, so that its
@@ -69,12 +69,17 @@ Status Dump::takeGradients(Run &run, double labels) {
   return Status::ok();
 }
 
+/// Micro-batches of a step over all ranks.
+static int64_t microBatchesOf(Run &run, int64_t step) {
+  return run.train->microBatches(step, run.stepShape()) * run.group.size();
+}
+
 /// Rows of the longest micro-batch of a step.
 static int64_t longestRows(Run &run, int64_t step) {
   int64_t rows = 0;
   MicroBatch batch;
-  for (int64_t index = 0; index < run.perStep(); ++index) {
-    run.train->read(step, index, run.perStep(), batch);
+  for (int64_t index = 0; index < microBatchesOf(run, step); ++index) {
+    run.train->read(step, index, run.stepShape(), batch);
     rows = std::max(rows, batch.batch * batch.length);
   }
   return rows;
@@ -86,12 +91,14 @@ Status Dump::takeDropout(Run &run, int64_t step) {
   if (dropouts.empty())
     return Status::ok();
   const auto seed = static_cast<uint64_t>(run.options.integer("seed"));
-  const int64_t count = run.perStep(), rows = longestRows(run, step);
+  const int64_t count = microBatchesOf(run, step);
+  const int64_t rows = longestRows(run, step);
   for (const AdapterDropout &dropout : dropouts) {
     const int64_t bytes = rows * dropout.columns;
     std::vector<uint8_t> masks(count * bytes);
     for (int64_t index = 0; index < count; ++index)
-      drawMask(dropout, seed, static_cast<uint64_t>(step * count + index), rows,
+      drawMask(dropout, seed,
+               static_cast<uint64_t>(step * run.perStep() + index), rows,
                std::span(masks).subspan(index * bytes, bytes));
     add("dropout." + dropout.module, SafetensorsDtype::kU8,
         {count, rows, dropout.columns}, masks);

@@ -16,7 +16,7 @@ StatusOr<EvaluationResult> evaluate(Run &run) {
   MicroBatch batch;
   std::vector<int32_t> correct;
   qlora_step_block step = {};
-  for (int64_t number = run.group.rank(); number < run.validation->count();
+  for (int64_t number = run.group.rank(); number < run.validation->countInOrder();
        number += run.group.size()) {
     run.validation->readInOrder(number, batch);
     LossSums sums;

@@ -15,6 +15,7 @@
 #include "runtime/Core/Status.h"
 #include "runtime/Device/Device.h"
 #include "runtime/Session/Dataset.h"
+#include "runtime/Session/StepPacking.h"
 
 namespace qlora {
 
@@ -24,11 +25,14 @@ struct LossSums {
   double labels = 0;
 };
 
-/// The batch and lengths that a module was compiled for. kDataLoss when an
-/// entry of a variant is missing.
+/// The shapes that a module was compiled for: rows of several lengths, and
+/// token buckets, which are lines of one row. Where rows come one by one, each
+/// is the other too. kDataLoss when an entry of a variant is missing.
 struct CompiledVariants {
   int64_t batch = 0;
-  std::vector<int64_t> lengths; ///< ascending
+  std::vector<int64_t> lengths; ///< of `batch` rows, ascending
+  std::vector<int64_t> buckets; ///< of one row, ascending; may be empty
+  PackingCosts costs;           ///< of the last bucket, in FLOPs
 
   static StatusOr<CompiledVariants> of(const LoadedModule &module);
 };

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "runtime/Session/StepPacking.h"
 #include "runtime/Session/TokenChecks.h"
 
 namespace qlora {
@@ -14,10 +15,15 @@ namespace qlora {
 StatusOr<std::unique_ptr<Dataset>>
 RowsFile::open(SafetensorsFile file, const DatasetShape &shape,
                const DatasetOptions &options) {
+  if (options.paddingFree == true && shape.buckets.empty())
+    return Status::invalid("padding_free: the program has no token buckets; "
+                           "compile it with --padding-free true");
   std::unique_ptr<RowsFile> rows(new RowsFile(shape, options));
   QLORA_RETURN_IF_ERROR(rows->load(file));
   QLORA_RETURN_IF_ERROR(rows->check(file.path()));
   rows->makeUnits();
+  if (rows->isPaddingFree())
+    rows->packInOrder();
   return std::unique_ptr<Dataset>(std::move(rows));
 }
 
@@ -105,35 +111,119 @@ int64_t RowsFile::unitLength(const std::vector<int64_t> &unit) const {
   return length;
 }
 
+/// Padding free: units one after another, as many as the last bucket holds.
+void RowsFile::packInOrder() {
+  int64_t tokens = shape.buckets.back();
+  for (int64_t number = 0; number < unitCount(); ++number) {
+    const int64_t length = unitLength(units[number]);
+    if (tokens + length > shape.buckets.back()) {
+      inOrder.emplace_back();
+      tokens = 0;
+    }
+    inOrder.back().push_back(number);
+    tokens += length;
+  }
+}
+
 int64_t RowsFile::count() const {
-  int64_t rowsInAll = static_cast<int64_t>(units.size());
-  return (rowsInAll + shape.batch - 1) / shape.batch;
+  return (unitCount() + shape.batch - 1) / shape.batch;
+}
+
+int64_t RowsFile::countInOrder() const {
+  return isPaddingFree() ? static_cast<int64_t>(inOrder.size()) : count();
+}
+
+void RowsFile::orderFor(int64_t epoch) {
+  if (epoch == orderedEpoch)
+    return;
+  order = shuffledOrder(unitCount(), options.seed, epoch);
+  orderedEpoch = epoch;
+}
+
+/// The units of the micro-batches that the step has when it is padded, dealt
+/// anew.
+const StepPlan &RowsFile::planOf(int64_t step, const StepShape &stepShape) {
+  if (step == plannedStep && stepShape == plannedShape)
+    return plan;
+  const int64_t stepsInEpoch = stepsPerEpoch(stepShape.count());
+  orderFor(step / stepsInEpoch);
+  const int64_t perStep = stepShape.count() * shape.batch;
+  const int64_t first = step % stepsInEpoch * perStep;
+  const int64_t size = std::min(perStep, unitCount() - first);
+  std::vector<int64_t> lengths;
+  for (int64_t i = 0; i < size; ++i)
+    lengths.push_back(unitLength(units[order[first + i]]));
+  plan = packStep(lengths, {shape.buckets, shape.batch, stepShape.accumulation,
+                            stepShape.ranks, shape.costs});
+  for (std::vector<int64_t> &numbers : plan)
+    for (int64_t &number : numbers)
+      number = order[first + number];
+  plannedStep = step;
+  plannedShape = stepShape;
+  return plan;
+}
+
+int64_t RowsFile::microBatches(int64_t step, const StepShape &stepShape) {
+  if (!isPaddingFree())
+    return Dataset::microBatches(step, stepShape);
+  return static_cast<int64_t>(planOf(step, stepShape).size()) / stepShape.ranks;
+}
+
+void RowsFile::read(int64_t step, int64_t index, const StepShape &stepShape,
+                    MicroBatch &out) {
+  if (isPaddingFree())
+    fillBucket(planOf(step, stepShape)[index], out);
+  else
+    Dataset::read(step, index, stepShape, out);
+}
+
+void RowsFile::readInOrder(int64_t number, MicroBatch &out) {
+  if (!isPaddingFree())
+    return Dataset::readInOrder(number, out);
+  const bool isPastEnd = number >= countInOrder();
+  fillBucket(isPastEnd ? std::span<const int64_t>() : inOrder[number], out);
+}
+
+/// Segments from `segment` on, at `offset` of line `b`.
+void RowsFile::placeUnit(const std::vector<int64_t> &unit, int64_t b,
+                         int64_t offset, int32_t segment,
+                         MicroBatch &out) const {
+  for (int64_t r : unit) {
+    placeRow(row(r), b, offset, segment++, out);
+    offset += offsets[r + 1] - offsets[r];
+  }
+}
+
+/// Units in one line, as short as its bucket allows.
+void RowsFile::fillBucket(std::span<const int64_t> unitNumbers,
+                          MicroBatch &out) const {
+  int64_t tokens = 0;
+  for (int64_t number : unitNumbers)
+    tokens += unitLength(units[number]);
+  out.clear(1, bucketFor(tokens, shape.buckets));
+  int64_t offset = 0;
+  int32_t segment = 1;
+  for (int64_t number : unitNumbers) {
+    placeUnit(units[number], 0, offset, segment, out);
+    offset += unitLength(units[number]);
+    segment += static_cast<int32_t>(units[number].size());
+  }
 }
 
 void RowsFile::fill(int64_t epoch, int64_t number, MicroBatch &out) {
-  if (epoch >= 0 && epoch != orderedEpoch) {
-    order =
-        shuffledOrder(static_cast<int64_t>(units.size()), options.seed, epoch);
-    orderedEpoch = epoch;
-  }
+  if (epoch >= 0)
+    orderFor(epoch);
   int64_t first = number * shape.batch;
-  int64_t last = std::min<int64_t>(first + shape.batch, units.size());
+  int64_t last = std::min<int64_t>(first + shape.batch, unitCount());
   auto unit = [&](int64_t i) -> const std::vector<int64_t> & {
     return units[epoch >= 0 ? order[i] : i];
   };
   int64_t longest = 0;
   for (int64_t i = first; i < last; ++i)
     longest = std::max(longest, unitLength(unit(i)));
-  out.clear(shape.batch, *std::lower_bound(shape.lengths.begin(),
-                                           shape.lengths.end(), longest));
-  for (int64_t i = first; i < last; ++i) {
-    int64_t offset = 0;
-    int32_t segment = 0;
-    for (int64_t r : unit(i)) {
-      placeRow(row(r), i - first, offset, ++segment, out);
-      offset += offsets[r + 1] - offsets[r];
-    }
-  }
+  out.clear(shape.batch, bucketFor(longest, shape.lengths));
+  for (int64_t i = first; i < last; ++i)
+    placeUnit(unit(i), i - first, 0, 1, out);
 }
 
 } // namespace qlora

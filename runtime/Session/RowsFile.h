@@ -17,9 +17,14 @@ public:
                                                  const DatasetOptions &options);
 
   int64_t count() const override;
+  int64_t countInOrder() const override;
   int64_t rows() const override {
     return static_cast<int64_t>(offsets.size()) - 1;
   }
+  int64_t microBatches(int64_t step, const StepShape &shape) override;
+  void read(int64_t step, int64_t index, const StepShape &shape,
+            MicroBatch &out) override;
+  void readInOrder(int64_t number, MicroBatch &out) override;
 
 protected:
   bool endsEpochs() const override { return true; }
@@ -34,8 +39,18 @@ private:
   Status loadOffsets(const SafetensorsFile &file);
   Status check(const std::string &path) const;
   void makeUnits();
+  void packInOrder();
+  bool isPaddingFree() const {
+    return options.paddingFree.value_or(true) && !shape.buckets.empty();
+  }
   TokenRow row(int64_t number) const;
   int64_t unitLength(const std::vector<int64_t> &unit) const;
+  int64_t unitCount() const { return static_cast<int64_t>(units.size()); }
+  void orderFor(int64_t epoch);
+  const StepPlan &planOf(int64_t step, const StepShape &stepShape);
+  void placeUnit(const std::vector<int64_t> &unit, int64_t b, int64_t offset,
+                 int32_t segment, MicroBatch &out) const;
+  void fillBucket(std::span<const int64_t> unitNumbers, MicroBatch &out) const;
 
   const DatasetShape shape;
   const DatasetOptions options;
@@ -45,6 +60,11 @@ private:
   std::vector<std::vector<int64_t>> units;
   int64_t orderedEpoch = -1; ///< the epoch that `order` is of
   std::vector<int64_t> order;
+  /// Padding free: the units of each micro-batch of a step, and of a pass in
+  /// file order.
+  StepPlan plan, inOrder;
+  int64_t plannedStep = -1; ///< the step that `plan` is of, of this shape
+  StepShape plannedShape;
 };
 
 } // namespace qlora

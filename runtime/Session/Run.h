@@ -33,10 +33,12 @@ struct Run {
   KernelObserver &observer;
   Profiler *profiler = nullptr; ///< null: no profile is asked for
 
-  /// Micro-batches of a step over all ranks: K N.
-  int64_t perStep() const {
-    return options.integer("gradient_accumulation_steps") * group.size();
+  /// K micro-batches of each of N ranks in a step.
+  StepShape stepShape() const {
+    return {options.integer("gradient_accumulation_steps"), group.size()};
   }
+  /// K N: micro-batches of a step over all ranks.
+  int64_t perStep() const { return stepShape().count(); }
   /// Steps that the options ask for; 0 without data to train on.
   int64_t totalSteps() const;
   /// Bytes of all arenas of this rank.

@@ -49,7 +49,6 @@ class Trainer {
 public:
   Trainer(Run &run, Dump *dump)
       : run(run), dump(dump), options(run.options),
-        accumulation(options.integer("gradient_accumulation_steps")),
         total(run.totalSteps()),
         rate{options.number("learning_rate"), options.text("lr_scheduler_type"),
              LearningRate::warmupOf(options.integer("warmup_steps"),
@@ -81,7 +80,6 @@ private:
   Run &run;
   Dump *dump;
   const Options &options;
-  const int64_t accumulation;
   const int64_t total;
   const LearningRate rate;
 
@@ -118,12 +116,13 @@ qlora_step_block Trainer::stepBlock(int64_t step) const {
 
 void Trainer::readBatch(int64_t step, int64_t index) {
   const HostSlice slice(run.profiler, HostWork::kData);
-  run.train->read(step, index, run.perStep(), batch);
+  run.train->read(step, index, run.stepShape(), batch);
 }
 
 Status Trainer::accumulateStep(qlora_step_block &block, SubmittedStep &own) {
   int64_t ranks = run.group.size();
-  for (int64_t k = 0; k < accumulation; ++k) {
+  const int64_t count = run.train->microBatches(own.step, run.stepShape());
+  for (int64_t k = 0; k < count; ++k) {
     int64_t index = k * ranks + run.group.rank();
     readBatch(own.step, index);
     block.micro_batch = static_cast<uint64_t>(own.step * run.perStep() + index);
@@ -132,7 +131,7 @@ Status Trainer::accumulateStep(qlora_step_block &block, SubmittedStep &own) {
     own.labels += batch.labelCount();
     const HostSlice slice(run.profiler, HostWork::kAccumulate);
     QLORA_RETURN_IF_ERROR(
-        run.program.accumulate(batch, k + 1 == accumulation, block));
+        run.program.accumulate(batch, k + 1 == count, block));
   }
   return Status::ok();
 }

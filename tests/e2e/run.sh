@@ -12,6 +12,7 @@ cd "$(dirname "$0")"
 ./promises.py --tools "$tools"
 ./predict.py --tools "$tools"
 ./profile.py --tools "$tools"
+./padding_free.py --tools "$tools"
 
 echo "-- on one rank"
 ./goldens.py --tools "$tools" --ranks 1
@@ -47,6 +48,7 @@ echo "-- the embedding in host memory"
 ./goldens.py --tools "$tools" --target cuda --ranks 1 \
   --compile-flag=--offload-embedding=true llama-nf4
 ./cuda_platform.py --tools "$tools"
+./padding_free.py --tools "$tools" --target cuda
 echo "-- what a step of 32 layers asks of the driver"
 ./cuda_step.py --tools "$tools"
 echo "-- weights decoded ahead, in any order of the queues"

@@ -9,6 +9,7 @@
 
 #include "runtime/Core/CommandLine.h"
 #include "tools/qloracc/MemoryLimit.h"
+#include "tools/qloracc/TokenBuckets.h"
 
 namespace qlora {
 
@@ -72,6 +73,10 @@ Status fillCompile(const Options &own, CompilerSettings &settings) {
   c.target = own.text("target");
   c.batch = o.integer("per_device_train_batch_size");
   c.lengths = o.lengths("max_length");
+  QLORA_ASSIGN_OR_RETURN(const bool isPaddingFree, wantsTokenBuckets(o));
+  if (isPaddingFree)
+    c.buckets = tokenBuckets(
+        c.batch * *std::max_element(c.lengths.begin(), c.lengths.end()));
   c.computeType = o.text("compute_dtype");
   c.loadIn4bit = o.boolean("load_in_4bit");
   c.block = o.integer("bnb_4bit_blocksize");

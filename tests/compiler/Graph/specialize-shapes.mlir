@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: MIT
 
-// One copy per length; batch, length and compute type fixed where a value is
+// One copy per length and token bucket; batch, length and compute type fixed where a value is
 // [B, T, ...], everything else as it was.
 
 // RUN: qlora-opt %s --specialize-shapes="batch=2 lengths=16,32 compute-type=bfloat16" | FileCheck %s
 // RUN: qlora-opt %s --specialize-shapes="batch=1 lengths=8" | FileCheck %s --check-prefix=F32
+// RUN: qlora-opt %s --specialize-shapes="batch=2 lengths=16 buckets=16,32" | FileCheck %s --check-prefix=BUCKETS
+// RUN: qlora-opt %s --specialize-shapes="batch=1 lengths=16 buckets=16,8" | FileCheck %s --check-prefix=ONE
 
 model.parameter @embed : tensor<96x32xf16> {file = "a.safetensors"}
 
-// CHECK-LABEL: func.func @forward_16(
+// CHECK-LABEL: func.func @forward_2x16(
 // CHECK-SAME: %[[IDS:.*]]: tensor<2x16xi32> {model.input = "ids"}
 // CHECK-SAME: -> (tensor<1xf32>, tensor<1xf32>, tensor<2x16xi32>)
 // CHECK-SAME: model.batch = 2 : i64, model.length = 16 : i64
@@ -21,14 +23,24 @@ model.parameter @embed : tensor<96x32xf16> {file = "a.safetensors"}
 // CHECK-NEXT: ^bb0(%{{.*}}: tensor<8xf32>):
 // CHECK: model.head_loss {{.*}} -> (tensor<1xf32>, tensor<1xf32>, tensor<2x16xi32>)
 
-// CHECK-LABEL: func.func @forward_32(
+// CHECK-LABEL: func.func @forward_2x32(
 // CHECK: model.embedding {{.*}} -> tensor<2x32x32xbf16>
 
 // The function without sizes is gone.
 // CHECK-NOT: func.func
 
-// F32-LABEL: func.func @forward_8(
+// F32-LABEL: func.func @forward_1x8(
 // F32: model.embedding {{.*}} -> tensor<1x8x32xf32>
+
+// BUCKETS: func.func @forward_2x16(
+// BUCKETS: func.func @forward_1x16(
+// BUCKETS: func.func @forward_1x32(
+// BUCKETS: model.embedding {{.*}} -> tensor<1x32x32xf32>
+
+// A bucket that is a length already is not made twice.
+// ONE: func.func @forward_1x16(
+// ONE: func.func @forward_1x8(
+// ONE-NOT: func.func
 func.func @forward(%ids: tensor<?x?xi32> {model.input = "ids"}) -> (tensor<1xf32>, tensor<1xf32>, tensor<?x?xi32>) {
   %e = model.weight @embed : tensor<96x32xf16>
   %x = model.embedding %ids, %e : (tensor<?x?xi32>, tensor<96x32xf16>) -> tensor<?x?x32xf32>

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <numeric>
 #include <set>
@@ -66,12 +67,12 @@ TEST(TokenFile, IsReadInOrderAndStartsOver) {
   auto data = open(path, {1, {2}, 10});
   MicroBatch batch;
   // Step 1 of 2 micro-batches a step: numbers 2 and 3 = 0.
-  data->read(1, 0, 2, batch);
+  data->read(1, 0, {2, 1}, batch);
   EXPECT_EQ(batch.ids, (Ints{5, 6}));
   EXPECT_EQ(batch.targets, (Ints{6, kNoLabel}));
   EXPECT_EQ(batch.positions, (Ints{0, 1}));
   EXPECT_EQ(batch.segments, (Ints{1, 1}));
-  data->read(1, 1, 2, batch);
+  data->read(1, 1, {1, 2}, batch);
   EXPECT_EQ(batch.ids, (Ints{1, 2}));
   EXPECT_EQ(data->stepsPerEpoch(2), 2);
   EXPECT_DOUBLE_EQ(data->epochAfter(3, 2), 2.0);
@@ -84,7 +85,7 @@ TEST(TokenFile, TargetsStayInTheirSegment) {
                        item("segment_ids", {1, 1, 2, 2, 2, 0}, {1, 1, 6})});
   auto data = open(path, {1, {6}, 10});
   MicroBatch batch;
-  data->read(0, 0, 1, batch);
+  data->read(0, 0, {}, batch);
   EXPECT_EQ(batch.targets, (Ints{2, -100, 4, 5, -100, -100}));
   EXPECT_EQ(batch.positions, (Ints{0, 1, 0, 1, 2, 0}));
   EXPECT_EQ(batch.labelCount(), 3);
@@ -163,7 +164,7 @@ TEST(RowsFile, EveryEpochHasEveryRowOnce) {
     for (int64_t step = 0; step < 3; ++step) // 5 rows, 2 a step
       for (int64_t index = 0; index < 2; ++index) {
         MicroBatch batch;
-        data->read(epoch * 3 + step, index, 2, batch);
+        data->read(epoch * 3 + step, index, {2, 1}, batch);
         labels += batch.labelCount();
         if (batch.segments[0])
           seen.push_back(batch.ids[0]);
@@ -188,6 +189,67 @@ TEST(RowsFile, PackingKeepsEveryRowInItsOwnSegment) {
   EXPECT_EQ(batch.segments, (Ints{1, 2, 2, 3, 3, 3}));
   EXPECT_EQ(batch.positions, (Ints{0, 0, 1, 0, 1, 2}));
   EXPECT_EQ(batch.targets, (Ints{-100, 2, -100, 3, 3, -100}));
+}
+
+/// Every row of every step: step, id of its tokens, labels.
+static std::multiset<std::array<int64_t, 3>> rowsOf(Dataset &data,
+                                                    const StepShape &shape,
+                                                    int64_t steps) {
+  std::multiset<std::array<int64_t, 3>> seen;
+  MicroBatch batch;
+  for (int64_t step = 0; step < steps; ++step)
+    for (int64_t i = 0; i < data.microBatches(step, shape) * shape.ranks; ++i) {
+      data.read(step, i, shape, batch);
+      std::map<std::pair<int64_t, int32_t>, int64_t> labels;
+      for (size_t t = 0; t < batch.ids.size(); ++t)
+        if (batch.segments[t] != 0)
+          labels[{static_cast<int64_t>(t) / batch.length * 100 +
+                      batch.segments[t],
+                  batch.ids[t]}] += batch.targets[t] != kNoLabel;
+      for (const auto &[row, count] : labels)
+        seen.insert({step, row.second, count});
+    }
+  return seen;
+}
+
+TEST(RowsFile, PaddingFreeStepsHaveTheRowsOfPaddedOnes) {
+  const DatasetShape shape = {2, {5}, 10, {4, 6, 10}, {1, 0.1}};
+  for (const StepShape step : {StepShape{1, 1}, {2, 1}, {1, 2}, {3, 2}}) {
+    auto padded = open(fiveRows(), shape, {7, false, false});
+    auto packed = open(fiveRows(), shape, {7, false, true});
+    EXPECT_EQ(rowsOf(*packed, step, 7), rowsOf(*padded, step, 7));
+    EXPECT_EQ(packed->count(), padded->count());
+    EXPECT_EQ(packed->epochAfter(3, step.count()),
+              padded->epochAfter(3, step.count()));
+  }
+}
+
+TEST(RowsFile, PaddingFreeMicroBatchesAreOneLineOfABucket) {
+  auto data = open(fiveRows(), {2, {5}, 10, {4, 8, 10}, {}}, {0, false, true});
+  MicroBatch batch;
+  EXPECT_EQ(data->countInOrder(), 2); // {1, 2, 3, 4} and {5}
+  data->readInOrder(0, batch);
+  EXPECT_EQ(batch.ids, (Ints{1, 2, 2, 3, 3, 3, 4, 4, 4, 4}));
+  EXPECT_EQ(batch.segments, (Ints{1, 2, 2, 3, 3, 3, 4, 4, 4, 4}));
+  EXPECT_EQ(batch.positions, (Ints{0, 0, 1, 0, 1, 2, 0, 1, 2, 3}));
+  data->readInOrder(1, batch);
+  EXPECT_EQ(batch.batch, 1);
+  EXPECT_EQ(batch.ids, (Ints{5, 5, 5, 5, 5, 0, 0, 0}));
+  data->readInOrder(2, batch);
+  EXPECT_EQ(batch.length, 4);
+  EXPECT_EQ(batch.labelCount(), 0);
+  // All 15 tokens of three padded micro-batches are two packed ones.
+  EXPECT_EQ(data->microBatches(0, {3, 1}), 2);
+  EXPECT_EQ(data->microBatches(0, {1, 3}), 1);
+}
+
+TEST(RowsFile, PaddingFreeIsWhatBucketsAreFor) {
+  EXPECT_EQ(open(fiveRows(), {2, {8}, 10, {4, 16}, {}})->countInOrder(), 1);
+  EXPECT_EQ(open(fiveRows(), {2, {8}, 10})->countInOrder(), 3);
+  auto data = openDataset(fiveRows(), {2, {8}, 10}, {0, false, true});
+  EXPECT_EQ(data.status().message(),
+            "padding_free: the program has no token buckets; compile it with "
+            "--padding-free true");
 }
 
 TEST(RowsFile, Errors) {

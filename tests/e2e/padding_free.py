@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+
+"""Rows without their padding train as rows with it.
+
+    padding_free.py --tools build/bin [--target cuda]
+
+Rows of many lengths, prompts without loss, an epoch that does not divide by
+the step: padded, and dealt anew among the micro-batches of each step
+(--padding-free), with one and several ranks and accumulations. The losses,
+gradient norms, learning rates, epochs and evaluations of every step agree to
+float32's rounding, and so does the adapter, by far less than it moved.
+"""
+
+import argparse
+import json
+import os
+import tempfile
+
+import numpy as np
+
+from goldens import cuda_environment, cuda_flags
+from promises import Case, call
+from safetensors_io import load, save
+
+TOLERANCE = 2e-5
+LONGEST = 48
+# Ranks and accumulations; the software platform is slow.
+STEPS = {"cpu": ((1, 1), (1, 3), (2, 1), (2, 2), (3, 2)), "cuda": ((2, 2),)}
+
+
+def write_rows(path, count, vocabulary, seed):
+    random = np.random.default_rng(seed)
+    lengths = np.clip(random.lognormal(2.3, 0.8, count).astype(int), 2, LONGEST)
+    ids = random.integers(0, vocabulary, lengths.sum()).astype(np.int32)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    labels = ids.copy()
+    for begin, length in zip(offsets, lengths):
+        labels[begin:begin + length // 2] = -100
+    save(path, {"input_ids": ids, "labels": labels, "row_offsets": offsets})
+    return lengths
+
+
+def relative(left, right):
+    return np.abs(np.subtract(left, right)).max() / np.abs(right).max()
+
+
+def train(case, choice, ranks, accumulation, *flags):
+    out = os.path.join(case.folder, f"out-{choice}")
+    call(f"{case.tools}/qlora-run", case.module, "--padding-free", choice,
+         "--gpus", str(ranks), "--gradient-accumulation-steps",
+         str(accumulation), "--logging-steps", "1", "--num-train-epochs", "2",
+         "--max-steps", "-1", "--output-dir", out, *flags)
+    with open(os.path.join(out, "metrics.jsonl")) as lines:
+        rows = [json.loads(line) for line in lines]
+    return rows, load(os.path.join(out, "adapter_model.safetensors"))
+
+
+def compare(padded, packed):
+    """The metrics of two runs, and their adapters."""
+    (rows, adapter), (others, other) = padded, packed
+    assert len(rows) == len(others), (len(rows), len(others))
+    worst = 0
+    for row, its in zip(rows, others):
+        for name in ("loss", "grad_norm", "eval_loss"):
+            if name in row:
+                worst = max(worst, relative(its[name], row[name]))
+        for name in ("step", "epoch", "learning_rate", "eval_rows",
+                     "num_input_tokens_seen"):
+            assert row.get(name) == its.get(name), (name, row, its)
+    drift = max(relative(other[name], tensor)
+                for name, tensor in adapter.items())
+    assert worst <= TOLERANCE, f"metrics differ by {worst:.1e}"
+    assert drift <= 20 * TOLERANCE, f"the adapter differs by {drift:.1e}"
+    return worst, drift
+
+
+def products(case, choice, ranks, accumulation):
+    """GFLOPs of a step's products, padding included."""
+    trace = os.path.join(case.folder, "trace.json")
+    train(case, choice, ranks, accumulation, "--profile", trace,
+          "--profile-warmup", "0", "--profile-active", "2")
+    with open(trace) as file:
+        rows = json.load(file)["otherData"]["rows"]
+    return sum(row.get("gflops", 0) * row["seconds"] for row in rows)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tools", required=True)
+    parser.add_argument("--target", default="cpu")
+    options = parser.parse_args()
+    options.library_path = None
+    if options.target == "cuda":
+        os.environ.update(cuda_environment(options, 2))
+    with tempfile.TemporaryDirectory() as folder:
+        case = Case(options.tools, "mistral-window", folder)
+        data = os.path.join(folder, "rows.safetensors")
+        lengths = write_rows(data, 43, 128, 1)
+        write_rows(os.path.join(folder, "eval.safetensors"), 13, 128, 2)
+        case.compile("--train-file", data, "--per-device-train-batch-size", "4", "--max-length",
+                     f"24,{LONGEST}", "--compute-dtype", "float32",
+                     *(cuda_flags() if options.target == "cuda" else ()))
+        evaluation = ("--validation-file",
+                      os.path.join(folder, "eval.safetensors"))
+        for ranks, accumulation in STEPS[options.target]:
+            runs = [train(case, choice, ranks, accumulation, *evaluation)
+                    for choice in ("false", "true")]
+            worst, drift = compare(*runs)
+            print(f"{ranks} ranks x {accumulation} micro-batches of 4 rows: "
+                  f"metrics within {worst:.1e}, adapter within {drift:.1e}")
+        padded, packed = (products(case, choice, 1, 2)
+                          for choice in ("false", "true"))
+        print(f"products of a step: {packed / padded:.2f} of the padded ones; "
+              f"rows of {lengths.mean():.1f} tokens on average")
+        assert packed < padded
+
+
+if __name__ == "__main__":
+    main()

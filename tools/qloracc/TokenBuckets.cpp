@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: MIT
+
+// Shares of the largest bucket, and a look at the data.
+
+#include "tools/qloracc/TokenBuckets.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "runtime/Core/Safetensors.h"
+
+namespace qlora {
+
+std::vector<int64_t> tokenBuckets(int64_t tokens) {
+  constexpr int64_t kSixteenths[] = {2, 3, 4, 6, 8, 12};
+  constexpr int64_t kTile = 64; ///< rows that kernels like
+  std::vector<int64_t> buckets;
+  for (int64_t share : kSixteenths) {
+    const int64_t size =
+        (tokens * share / 16 + kTile - 1) / kTile * kTile;
+    if (size > 0 && size < tokens && (buckets.empty() || size > buckets.back()))
+      buckets.push_back(size);
+  }
+  buckets.push_back(tokens);
+  return buckets;
+}
+
+StatusOr<bool> wantsTokenBuckets(const Options &options) {
+  const std::string choice = options.text("padding_free");
+  if (choice != "auto")
+    return choice == "true";
+  const std::string file = options.text("train_file");
+  if (file.empty() || std::filesystem::path(file).extension() != ".safetensors")
+    return !file.empty();
+  std::error_code error;
+  if (!std::filesystem::exists(file, error))
+    return false;
+  QLORA_ASSIGN_OR_RETURN(SafetensorsFile data, SafetensorsFile::open(file));
+  return data.find("row_offsets") != nullptr;
+}
+
+} // namespace qlora

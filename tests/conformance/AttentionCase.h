@@ -86,8 +86,9 @@ inline KernelCase makeGradient(const Attention &a) {
   return gradient;
 }
 
-// Tensor cores take bf16: the bf16 rows of CUDA round P, and in the gradient
-// dS, before the product that sums over them. Each factor is then off by at
+// Tensor cores take bf16, and so do CPUs that multiply it: all rows but the
+// reference round P, and in the gradient dS, before the product that sums over
+// them. Each factor is then off by at
 // most u = 2^-8 of itself, and a result by u times the same sum of magnitudes:
 //
 //   out  u sum_j P_ij |v_j|         dv  u sum_i P_ij |dout_i|
@@ -101,7 +102,7 @@ inline KernelCase makeGradient(const Attention &a) {
 inline int roundingsOf(const Attention &a, const std::string &row) {
   if (a.dtype != QLORA_DTYPE_BF16)
     return 0;
-  return row == "cudnn" ? 2 : row == "cuda" ? 1 : 0;
+  return row == "cudnn" ? 2 : row == "reference" ? 0 : 1;
 }
 
 /// Sums of magnitudes by operand and element; none where nothing is rounded.

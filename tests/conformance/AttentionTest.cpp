@@ -53,6 +53,9 @@ const Attention kCases[] = {
     {1, 140, 2, 2, 80, 0, 16, Segments::kPadded, BF16},
     {1, 131, 3, 3, 64, 0, 3, Segments::kNone, BF16},
     {1, 260, 2, 1, 40, 100, 0, Segments::kPacked, BF16},
+    // Heads of keys enough for all three slots.
+    {2, 50, 4, 2, 24, 0, 4, Segments::kPacked, BF16},
+    {3, 40, 4, 2, 12, 9, 0, Segments::kNone, F32},
     // Whole tiles, which cuDNN takes.
     {2, 128, 4, 2, 64, 0, 0, Segments::kPadded, BF16},
     {1, 256, 2, 1, 128, 100, 8, Segments::kPacked, BF16},

@@ -5,8 +5,6 @@
 // 2018; FlashAttention): a running maximum, sum and output per query, rescaled
 // when the maximum grows.
 
-#include <oneapi/dnnl/dnnl.h>
-
 #include <atomic>
 #include <cmath>
 #include <cstring>
@@ -31,13 +29,21 @@ struct Forward {
   AttentionShape shape;
   AttentionScratch scratch;
   int64_t ldq, ldk, ldv, ldo;
+  BlockForm scoreForm = {false, true, shape.scale, 0};
+  BlockForm outputForm = {false, false, 1, 1};
+  std::shared_ptr<const BlockProducts> products = prepareProducts();
 
+  std::shared_ptr<const BlockProducts> prepareProducts() const;
+  float *slotAt(const LibraryKernelArgs &args, int64_t slot) const {
+    return bufferOf<float>(args, kWorkspace) + slot * scratch.elements;
+  }
   dnnl_status_t runBlock(const LibraryKernelArgs &args, int64_t batchRow,
                          int64_t head, AttentionBlock queries,
-                         float *slot) const;
+                         int64_t slotNumber) const;
   dnnl_status_t addKeys(const LibraryKernelArgs &args, int64_t batchRow,
                         int64_t head, AttentionBlock queries,
-                        AttentionBlock keys, RowView q, float *slot) const;
+                        AttentionBlock keys, RowView q,
+                        int64_t slotNumber) const;
   void finish(const LibraryKernelArgs &args, int64_t batchRow, int64_t head,
               AttentionBlock queries, float *slot) const;
   const int32_t *segmentsOf(const LibraryKernelArgs &args,
@@ -49,20 +55,32 @@ struct Forward {
 
 } // namespace
 
+std::shared_ptr<const BlockProducts> Forward::prepareProducts() const {
+  std::vector<BlockProducts::Request> requests;
+  for (int64_t queries : shape.blockSizes(scratch.block))
+    for (int64_t keys : shape.blockSizes(scratch.block)) {
+      requests.push_back({scoreForm, {queries, keys, shape.dim}});
+      requests.push_back({outputForm, {queries, shape.dim, keys}});
+    }
+  return BlockProducts::create(requests, shape.dtype, shape.slots,
+                               4 * scratch.libraryElements);
+}
+
 dnnl_status_t Forward::addKeys(const LibraryKernelArgs &args, int64_t batchRow,
                                int64_t head, AttentionBlock queries,
                                AttentionBlock keys, RowView q,
-                               float *slot) const {
+                               int64_t slotNumber) const {
+  float *slot = slotAt(args, slotNumber);
   const int32_t *segments = segmentsOf(args, batchRow);
   float *scores = slot + scratch.scores;
   float *maxima = slot + scratch.rowStates, *sums = maxima + scratch.block;
   float *output = slot + scratch.sum;
   const int64_t keyHead = head / shape.group(), dim = shape.dim;
-  const RowView k = shape.rows(args.buffers[kK], ldk, batchRow, keyHead, keys,
-                               slot + scratch.keys);
-  dnnl_status_t status =
-      dnnl_sgemm('N', 'T', queries.count, keys.count, dim, shape.scale, q.data,
-                 q.ld, k.data, k.ld, 0.0f, scores, keys.count);
+  const RowView k = shape.rows(*products, args.buffers[kK], ldk, batchRow,
+                               keyHead, keys, slot + scratch.keys);
+  dnnl_status_t status = products->run(
+      slotNumber, scoreForm, {queries.count, keys.count, dim}, q, k, scores,
+      keys.count, slot + scratch.library);
   if (status != dnnl_success)
     return status;
   if (!shape.allMeet(segments, queries, keys))
@@ -81,10 +99,12 @@ dnnl_status_t Forward::addKeys(const LibraryKernelArgs &args, int64_t batchRow,
     if (rescale != 1.0f)
       scaleRun(output + row * dim, dim, rescale);
   }
-  const RowView v = shape.rows(args.buffers[kV], ldv, batchRow, keyHead, keys,
-                               slot + scratch.values);
-  return dnnl_sgemm('N', 'N', queries.count, dim, keys.count, 1.0f, scores,
-                    keys.count, v.data, v.ld, 1.0f, output, dim);
+  const RowView v = shape.rows(*products, args.buffers[kV], ldv, batchRow,
+                               keyHead, keys, slot + scratch.values);
+  const RowView p = narrowBlock(*products, scores, queries.count, keys.count,
+                                slot + scratch.narrowScores);
+  return products->run(slotNumber, outputForm, {queries.count, dim, keys.count},
+                       p, v, output, dim, slot + scratch.library);
 }
 
 void Forward::finish(const LibraryKernelArgs &args, int64_t batchRow,
@@ -109,22 +129,23 @@ void Forward::finish(const LibraryKernelArgs &args, int64_t batchRow,
 
 dnnl_status_t Forward::runBlock(const LibraryKernelArgs &args, int64_t batchRow,
                                 int64_t head, AttentionBlock queries,
-                                float *slot) const {
+                                int64_t slotNumber) const {
   const int32_t *segments = segmentsOf(args, batchRow);
+  float *slot = slotAt(args, slotNumber);
   float *maxima = slot + scratch.rowStates;
   std::fill(maxima, maxima + scratch.block, kNone);
   std::fill(maxima + scratch.block, maxima + 2 * scratch.block, 0.0f);
   std::fill(slot + scratch.sum, slot + scratch.sum + queries.count * shape.dim,
             0.0f);
-  const RowView q = shape.rows(args.buffers[kQ], ldq, batchRow, head, queries,
-                               slot + scratch.queries);
+  const RowView q = shape.rows(*products, args.buffers[kQ], ldq, batchRow, head,
+                               queries, slot + scratch.queries);
   for (int64_t first = 0; first <= queries.last(); first += scratch.block) {
     const AttentionBlock keys =
         shape.blockAt(first / scratch.block, scratch.block);
     if (!shape.mayMeet(segments, queries, keys))
       continue;
     const dnnl_status_t status =
-        addKeys(args, batchRow, head, queries, keys, q, slot);
+        addKeys(args, batchRow, head, queries, keys, q, slotNumber);
     if (status != dnnl_success)
       return status;
   }
@@ -148,14 +169,13 @@ PreparedKernel blocked::prepare(const KernelRequest &r, uint64_t) {
           shape.blockAt(blocks - 1 - index / lines, block);
       const int64_t line = index % lines;
       const dnnl_status_t status = forward.runBlock(
-          args, line / shape.heads, line % shape.heads, queries,
-          bufferOf<float>(args, kWorkspace) + slot * forward.scratch.elements);
+          args, line / shape.heads, line % shape.heads, queries, slot);
       if (status != dnnl_success)
         failure = status;
     });
     if (failure != dnnl_success)
       return Status::error(StatusCode::kResourceExhausted,
-                           "dnnl_sgemm failed with status {} in attention",
+                           "a product of attention failed with status {}",
                            failure.load());
     return Status::ok();
   });

@@ -2,13 +2,13 @@
 
 // attention_grad, blocked: a task is one head of keys with all the heads of
 // queries that share it, so that dk and dv are sums of one thread, in one
-// order. Probabilities are made again from the scores and lse:
+// order; or, where that is too few tasks, one head of queries, and dk and dv
+// are summed up afterwards, in the order of the heads. Probabilities are made
+// again from the scores and lse:
 //
 //   P = e^(S - lse)      dV += P^T dO         dP = dO V^T
 //   dS = scale P (dP - rowsum(dO O))
 //   dQ += dS K           dK += dS^T Q
-
-#include <oneapi/dnnl/dnnl.h>
 
 #include <atomic>
 #include <cmath>
@@ -48,39 +48,127 @@ struct Strides {
   int64_t q, k, v, out, dout, dq, dk, dv;
 };
 
+constexpr BlockForm kTransposedTimes = {true, false, 1, 1}; // dV, dK
+constexpr BlockForm kOutputTimes = {false, true, 1, 0};     // dP
+constexpr BlockForm kScoresTimes = {false, false, 1, 1};    // dQ
+
+/// What all tasks share.
+struct Gradient {
+  AttentionShape shape;
+  AttentionScratch scratch;
+  Strides ld;
+  BlockForm scoreForm = {false, true, shape.scale, 0};
+  std::shared_ptr<const BlockProducts> products = prepareProducts();
+
+  bool isSplit() const { return scratch.partialElements > 0; }
+  int64_t headsPerTask() const { return isSplit() ? 1 : shape.group(); }
+  int64_t tasks() const { return shape.batch * shape.heads / headsPerTask(); }
+  std::shared_ptr<const BlockProducts> prepareProducts() const;
+  /// Of dk (0) or dv (1), with the stride dim.
+  float *partial(const LibraryKernelArgs &args, int64_t batchRow, int64_t head,
+                 int64_t which) const {
+    return bufferOf<float>(args, kWorkspace) +
+           shape.slots * scratch.elements +
+           ((batchRow * shape.heads + head) * 2 + which) * shape.length *
+               shape.dim;
+  }
+  void addPartials(const LibraryKernelArgs &args, int64_t begin,
+                   int64_t end) const;
+};
+
 /// The blocks of queries that a task works on.
 struct QueryBlock {
   AttentionBlock at;
-  RowView q, dout, out;
+  RowView q, dout;
   const float *lse;
   float *means; ///< rowsum(dO O)
 };
 
-/// One task: a row of the batch and a head of keys.
+/// One task: a row of the batch and some heads that share a head of keys.
 struct Task {
-  const AttentionShape &shape;
-  const AttentionScratch &scratch;
-  const Strides &ld;
+  const Gradient &gradient;
   const LibraryKernelArgs &args;
-  int64_t batchRow, keyHead;
-  const int32_t *segments;
-  float *slot;
-  RowSum keySum, valueSum;
+  int64_t batchRow, firstHead, slotNumber;
+  const AttentionShape &shape = gradient.shape;
+  const AttentionScratch &scratch = gradient.scratch;
+  int64_t keyHead = firstHead / shape.group();
+  const int32_t *segments = segmentsOf();
+  float *slot = bufferOf<float>(args, kWorkspace) +
+                slotNumber * scratch.elements;
+  RowSum keySum = {}, valueSum = {};
 
   dnnl_status_t run();
   dnnl_status_t runQueries(int64_t head, AttentionBlock queries);
   dnnl_status_t addKeys(const QueryBlock &queries, AttentionBlock keys);
+  dnnl_status_t multiply(const BlockForm &form, BlockExtents extents, RowView a,
+                         RowView b, float *c, int64_t ldc) const {
+    return gradient.products->run(slotNumber, form, extents, a, b, c, ldc,
+                                  slot + scratch.library);
+  }
   void probabilities(const QueryBlock &queries, AttentionBlock keys);
+  void meanGradients(int64_t head, AttentionBlock at, float *means);
+  RowView gather(Operand operand, int64_t ld, int64_t head, AttentionBlock block,
+                 int64_t offset) const {
+    return shape.rows(*gradient.products, args.buffers[operand], ld, batchRow,
+                      head, block, slot + offset);
+  }
   RowSum startSum(Operand operand, int64_t stride, int64_t offset);
   void finishSum(Operand operand, int64_t stride, const RowSum &sum);
+  const int32_t *segmentsOf() const {
+    const auto *all = bufferOf<const int32_t>(args, kSegments);
+    return all ? all + batchRow * shape.length : nullptr;
+  }
 };
 
 } // namespace
 
-/// f32 sums are made in the result itself; others in scratch.
+std::shared_ptr<const BlockProducts> Gradient::prepareProducts() const {
+  std::vector<BlockProducts::Request> requests;
+  for (int64_t queries : shape.blockSizes(scratch.block))
+    for (int64_t keys : shape.blockSizes(scratch.block)) {
+      requests.push_back({scoreForm, {queries, keys, shape.dim}});
+      requests.push_back({kOutputTimes, {queries, keys, shape.dim}});
+      requests.push_back({kTransposedTimes, {keys, shape.dim, queries}});
+      requests.push_back({kScoresTimes, {queries, shape.dim, keys}});
+    }
+  return BlockProducts::create(requests, shape.dtype, shape.slots,
+                               4 * scratch.libraryElements);
+}
+
+/// dk and dv of tokens [begin, end) of all rows and heads of keys, the tokens
+/// innermost.
+void Gradient::addPartials(const LibraryKernelArgs &args, int64_t begin,
+                           int64_t end) const {
+  for (int64_t index = begin; index < end; ++index) {
+    const int64_t token = index % shape.length, line = index / shape.length;
+    const int64_t batchRow = line / shape.keyHeads;
+    const int64_t keyHead = line % shape.keyHeads;
+    for (int64_t which : {0, 1}) {
+      const auto row = [&](int64_t member) {
+        return partial(args, batchRow, keyHead * shape.group() + member,
+                       which) +
+               token * shape.dim;
+      };
+      for (int64_t member = 1; member < shape.group(); ++member)
+        addRun(QLORA_DTYPE_F32, row(member), QLORA_DTYPE_F32, row(0),
+               shape.dim);
+      const Operand operand = which == 0 ? kDK : kDV;
+      const int64_t stride = which == 0 ? ld.dk : ld.dv;
+      narrow(row(0), shape.dtype,
+             elementAt(args.buffers[operand], shape.dtype,
+                       shape.rowOffset(stride, batchRow, keyHead, token)),
+             shape.dim);
+    }
+  }
+}
+
+/// f32 sums are made in the result itself; others, and those of one head among
+/// several, in scratch.
 RowSum Task::startSum(Operand operand, int64_t stride, int64_t offset) {
   RowSum sum = {slot + offset, shape.dim};
-  if (shape.dtype == QLORA_DTYPE_F32)
+  if (gradient.isSplit())
+    sum.data = gradient.partial(args, batchRow, firstHead, operand == kDV);
+  else if (shape.dtype == QLORA_DTYPE_F32)
     sum = {bufferOf<float>(args, operand) +
                shape.rowOffset(stride, batchRow, keyHead, 0),
            stride};
@@ -90,7 +178,7 @@ RowSum Task::startSum(Operand operand, int64_t stride, int64_t offset) {
 }
 
 void Task::finishSum(Operand operand, int64_t stride, const RowSum &sum) {
-  if (shape.dtype == QLORA_DTYPE_F32)
+  if (gradient.isSplit() || shape.dtype == QLORA_DTYPE_F32)
     return;
   for (int64_t row = 0; row < shape.length; ++row)
     narrow(sum.data + row * sum.ld, shape.dtype,
@@ -111,55 +199,69 @@ void Task::probabilities(const QueryBlock &queries, AttentionBlock keys) {
 dnnl_status_t Task::addKeys(const QueryBlock &queries, AttentionBlock keys) {
   const int64_t rows = queries.at.count, columns = keys.count;
   const int64_t dim = shape.dim;
+  const BlockProducts &products = *gradient.products;
   float *scores = slot + scratch.scores;
   float *gradients = slot + scratch.scoreGradients;
-  const RowView k = shape.rows(args.buffers[kK], ld.k, batchRow, keyHead, keys,
-                               slot + scratch.keys);
-  const RowView v = shape.rows(args.buffers[kV], ld.v, batchRow, keyHead, keys,
-                               slot + scratch.values);
-  dnnl_status_t status =
-      dnnl_sgemm('N', 'T', rows, columns, dim, shape.scale, queries.q.data,
-                 queries.q.ld, k.data, k.ld, 0.0f, scores, columns);
+  float *narrowed = slot + scratch.narrowScores;
+  const RowView k = gather(kK, gradient.ld.k, keyHead, keys, scratch.keys);
+  const RowView v = gather(kV, gradient.ld.v, keyHead, keys, scratch.values);
+  dnnl_status_t status = multiply(gradient.scoreForm, {rows, columns, dim},
+                                  queries.q, k, scores, columns);
   if (status != dnnl_success)
     return status;
   probabilities(queries, keys);
-  status = dnnl_sgemm('T', 'N', columns, dim, rows, 1.0f, scores, columns,
-                      queries.dout.data, queries.dout.ld, 1.0f,
-                      valueSum.data + keys.first * valueSum.ld, valueSum.ld);
+  status = multiply(kTransposedTimes, {columns, dim, rows},
+                    narrowBlock(products, scores, rows, columns, narrowed),
+                    queries.dout, valueSum.data + keys.first * valueSum.ld,
+                    valueSum.ld);
   if (status != dnnl_success)
     return status;
-  status = dnnl_sgemm('N', 'T', rows, columns, dim, 1.0f, queries.dout.data,
-                      queries.dout.ld, v.data, v.ld, 0.0f, gradients, columns);
+  status = multiply(kOutputTimes, {rows, columns, dim}, queries.dout, v,
+                    gradients, columns);
   if (status != dnnl_success)
     return status;
   for (int64_t row = 0; row < rows; ++row)
     scoreGradient(scores + row * columns, queries.means[row], shape.scale,
                   gradients + row * columns, columns);
-  status = dnnl_sgemm('N', 'N', rows, dim, columns, 1.0f, gradients, columns,
-                      k.data, k.ld, 1.0f, slot + scratch.sum, dim);
+  const RowView ds = narrowBlock(products, gradients, rows, columns, narrowed);
+  status = multiply(kScoresTimes, {rows, dim, columns}, ds, k,
+                    slot + scratch.sum, dim);
   if (status != dnnl_success)
     return status;
-  return dnnl_sgemm('T', 'N', columns, dim, rows, 1.0f, gradients, columns,
-                    queries.q.data, queries.q.ld, 1.0f,
-                    keySum.data + keys.first * keySum.ld, keySum.ld);
+  return multiply(kTransposedTimes, {columns, dim, rows}, ds, queries.q,
+                  keySum.data + keys.first * keySum.ld, keySum.ld);
+}
+
+/// rowsum(dO O), of f32 numbers: in place, or widened row by row.
+void Task::meanGradients(int64_t head, AttentionBlock at, float *means) {
+  const auto row = [&](Operand operand, int64_t ld, int64_t token,
+                       float *line) -> const float * {
+    const void *data =
+        elementAt(static_cast<const void *>(args.buffers[operand]), shape.dtype,
+                  shape.rowOffset(ld, batchRow, head, token));
+    if (shape.dtype == QLORA_DTYPE_F32)
+      return static_cast<const float *>(data);
+    widen(shape.dtype, data, line, shape.dim);
+    return line;
+  };
+  for (int64_t i = 0; i < at.count; ++i)
+    means[i] = dotProduct(row(kDOut, gradient.ld.dout, at.first + i,
+                              slot + scratch.outputs),
+                          row(kOut, gradient.ld.out, at.first + i,
+                              slot + scratch.sum),
+                          shape.dim);
 }
 
 dnnl_status_t Task::runQueries(int64_t head, AttentionBlock at) {
   QueryBlock queries;
   queries.at = at;
-  queries.q = shape.rows(args.buffers[kQ], ld.q, batchRow, head, at,
-                         slot + scratch.queries);
-  queries.dout = shape.rows(args.buffers[kDOut], ld.dout, batchRow, head, at,
-                            slot + scratch.outGradients);
-  queries.out = shape.rows(args.buffers[kOut], ld.out, batchRow, head, at,
-                           slot + scratch.outputs);
+  queries.q = gather(kQ, gradient.ld.q, head, at, scratch.queries);
+  queries.dout = gather(kDOut, gradient.ld.dout, head, at,
+                        scratch.outGradients);
   queries.lse = bufferOf<const float>(args, kLse) +
                 (batchRow * shape.heads + head) * shape.length + at.first;
   queries.means = slot + scratch.rowStates;
-  for (int64_t row = 0; row < at.count; ++row)
-    queries.means[row] =
-        dotProduct(queries.dout.data + row * queries.dout.ld,
-                   queries.out.data + row * queries.out.ld, shape.dim);
+  meanGradients(head, at, queries.means);
   float *sum = slot + scratch.sum;
   std::fill_n(sum, at.count * shape.dim, 0.0f);
   for (int64_t first = 0; first <= at.last(); first += scratch.block) {
@@ -174,59 +276,54 @@ dnnl_status_t Task::runQueries(int64_t head, AttentionBlock at) {
   for (int64_t row = 0; row < at.count; ++row)
     narrow(sum + row * shape.dim, shape.dtype,
            elementAt(args.buffers[kDQ], shape.dtype,
-                     shape.rowOffset(ld.dq, batchRow, head, at.first + row)),
+                     shape.rowOffset(gradient.ld.dq, batchRow, head,
+                                     at.first + row)),
            shape.dim);
   return dnnl_success;
 }
 
 dnnl_status_t Task::run() {
-  keySum = startSum(kDK, ld.dk, scratch.keyGradients);
-  valueSum = startSum(kDV, ld.dv, scratch.valueGradients);
+  keySum = startSum(kDK, gradient.ld.dk, scratch.keyGradients);
+  valueSum = startSum(kDV, gradient.ld.dv, scratch.valueGradients);
   const int64_t blocks = (shape.length + scratch.block - 1) / scratch.block;
-  for (int64_t i = 0; i < shape.group() * blocks; ++i) {
-    const dnnl_status_t status =
-        runQueries(keyHead * shape.group() + i / blocks,
-                   shape.blockAt(i % blocks, scratch.block));
+  for (int64_t i = 0; i < gradient.headsPerTask() * blocks; ++i) {
+    const dnnl_status_t status = runQueries(
+        firstHead + i / blocks, shape.blockAt(i % blocks, scratch.block));
     if (status != dnnl_success)
       return status;
   }
-  finishSum(kDK, ld.dk, keySum);
-  finishSum(kDV, ld.dv, valueSum);
+  finishSum(kDK, gradient.ld.dk, keySum);
+  finishSum(kDV, gradient.ld.dv, valueSum);
   return dnnl_success;
 }
 
 PreparedKernel blocked::prepare(const KernelRequest &r, uint64_t) {
-  const AttentionShape shape = AttentionShape::of(r);
-  const AttentionScratch scratch = AttentionScratch::of(r);
-  const Strides ld = {r.constant("ldq"),  r.constant("ldk"),
-                      r.constant("ldv"),  r.constant("ldo"),
-                      r.constant("lddo"), r.constant("lddq"),
-                      r.constant("lddk"), r.constant("lddv")};
-  return makeKernel([=](const LibraryKernelArgs &args) {
+  const Gradient gradient = {
+      AttentionShape::of(r),
+      AttentionScratch::of(r),
+      {r.constant("ldq"), r.constant("ldk"), r.constant("ldv"),
+       r.constant("ldo"), r.constant("lddo"), r.constant("lddq"),
+       r.constant("lddk"), r.constant("lddv")}};
+  return makeKernel([gradient](const LibraryKernelArgs &args) {
+    const AttentionShape &shape = gradient.shape;
     std::atomic<int> failure = dnnl_success;
-    const int64_t tasks = shape.batch * shape.keyHeads;
-    parallelFor(tasks, shape.slots, [&](int64_t index, int64_t slot) {
-      const int64_t batchRow = index / shape.keyHeads;
-      const auto *segments = bufferOf<const int32_t>(args, kSegments);
-      Task task = {shape,
-                   scratch,
-                   ld,
-                   args,
-                   batchRow,
-                   index % shape.keyHeads,
-                   segments ? segments + batchRow * shape.length : nullptr,
-                   bufferOf<float>(args, kWorkspace) + slot * scratch.elements,
-                   {},
-                   {}};
-      const dnnl_status_t status = task.run();
+    parallelFor(gradient.tasks(), shape.slots, [&](int64_t index, int64_t slot) {
+      const int64_t head = index * gradient.headsPerTask();
+      const dnnl_status_t status =
+          Task{gradient, args, head / shape.heads, head % shape.heads, slot}
+              .run();
       if (status != dnnl_success)
         failure = status;
     });
     if (failure != dnnl_success)
       return Status::error(StatusCode::kResourceExhausted,
-                           "dnnl_sgemm failed with status {} in "
-                           "attention_grad",
+                           "a product of attention_grad failed with status {}",
                            failure.load());
+    if (gradient.isSplit())
+      parallelRanges(shape.batch * shape.keyHeads * shape.length, 64,
+                     [&](int64_t begin, int64_t end) {
+                       gradient.addPartials(args, begin, end);
+                     });
     return Status::ok();
   });
 }

@@ -40,16 +40,33 @@ bool AttentionShape::allMeet(const int32_t *segments, AttentionBlock queries,
          queryRange == segmentRange(segments, keys);
 }
 
-RowView AttentionShape::rows(const void *matrix, int64_t ld, int64_t batchRow,
-                             int64_t head, AttentionBlock block,
-                             float *scratch) const {
+RowView AttentionShape::rows(const BlockProducts &products, const void *matrix,
+                             int64_t ld, int64_t batchRow, int64_t head,
+                             AttentionBlock block, float *scratch) const {
   const void *first =
       elementAt(matrix, dtype, rowOffset(ld, batchRow, head, block.first));
   if (dtype == QLORA_DTYPE_F32)
-    return {static_cast<const float *>(first), ld};
+    return {first, ld};
+  const qlora_dtype to = products.operandType();
   for (int64_t row = 0; row < block.count; ++row)
-    widen(dtype, elementAt(first, dtype, row * ld), scratch + row * dim, dim);
+    convertRun(dtype, elementAt(first, dtype, row * ld), to,
+               elementAt(static_cast<void *>(scratch), to, row * dim), dim);
   return {scratch, dim};
+}
+
+std::vector<int64_t> AttentionShape::blockSizes(int64_t block) const {
+  std::vector<int64_t> sizes = {block};
+  if (length % block != 0)
+    sizes.push_back(length % block);
+  return sizes;
+}
+
+RowView narrowBlock(const BlockProducts &products, const float *values,
+                    int64_t rows, int64_t columns, float *scratch) {
+  if (products.operandType() == QLORA_DTYPE_F32)
+    return {values, columns};
+  narrow(values, products.operandType(), scratch, rows * columns);
+  return {scratch, columns};
 }
 
 QLORA_VECTOR static void maskOthers(const int32_t *segments, int32_t segment,

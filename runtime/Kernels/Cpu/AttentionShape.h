@@ -7,7 +7,9 @@
 #define QLORA_RUNTIME_KERNELS_CPU_ATTENTIONSHAPE_H
 
 #include <algorithm>
+#include <vector>
 
+#include "runtime/Kernels/Cpu/BlockProducts.h"
 #include "runtime/Kernels/Cpu/Convert.h"
 #include "runtime/Kernels/Cpu/CpuKernels.h"
 
@@ -17,12 +19,6 @@ namespace qlora {
 struct AttentionBlock {
   int64_t first, count;
   int64_t last() const { return first + count - 1; }
-};
-
-/// A run of f32 rows.
-struct RowView {
-  const float *data;
-  int64_t ld;
 };
 
 struct AttentionShape {
@@ -64,9 +60,13 @@ struct AttentionShape {
   }
 
   /// Rows of head `head` of a [B, T, heads * dim] matrix with stride ld, as
-  /// f32: in place, or widened into `scratch`.
-  RowView rows(const void *matrix, int64_t ld, int64_t batchRow, int64_t head,
-               AttentionBlock block, float *scratch) const;
+  /// `products` take them: in place, gathered into `scratch`, or widened.
+  RowView rows(const BlockProducts &products, const void *matrix, int64_t ld,
+               int64_t batchRow, int64_t head, AttentionBlock block,
+               float *scratch) const;
+
+  /// The numbers of queries or of keys that blocks have: one, or two.
+  std::vector<int64_t> blockSizes(int64_t block) const;
 
   /// The address of such a row.
   int64_t rowOffset(int64_t ld, int64_t batchRow, int64_t head,
@@ -74,6 +74,10 @@ struct AttentionShape {
     return (batchRow * length + token) * ld + head * dim;
   }
 };
+
+/// Dense f32 values as `products` take them: as they are, or in `scratch`.
+RowView narrowBlock(const BlockProducts &products, const float *values,
+                    int64_t rows, int64_t columns, float *scratch);
 
 /// Sets the scores [queries.count, keys.count] of pairs that do not meet to
 /// -infinity.

@@ -214,6 +214,7 @@ Size HeadPlan::total() const {
 AttentionScratch AttentionScratch::of(const KernelRequest &r) {
   const int64_t length = r.constant("length"), dim = r.constant("dim");
   const bool isNarrow = typeOf(r, "q") != kF32;
+  const bool isBF16 = typeOf(r, "q") == kBF16;
   AttentionScratch s;
   s.block = std::min(length, kAttentionBlock);
   const auto take = [&](int64_t elements) {
@@ -227,13 +228,26 @@ AttentionScratch AttentionScratch::of(const KernelRequest &r) {
   s.queries = take(isNarrow ? s.block * dim : 0);
   s.keys = take(isNarrow ? s.block * dim : 0);
   s.values = take(isNarrow ? s.block * dim : 0);
+  s.narrowScores = take(isBF16 ? ceilDivide(s.block * s.block, 2) : 0);
+  // What oneDNN 2.6 asks for at most: both operands, padded.
+  s.library =
+      take(isBF16 ? (s.block + 63) * (std::max(s.block, dim) + 63) : 0);
+  s.libraryElements = s.elements - s.library;
   if (r.op->name != "attention_grad")
     return s;
+  const Size partials = Size(r.constant("batch")) * Size(r.constant("heads")) *
+                        Size(2) * Size(length) * Size(dim);
+  const int64_t tasks = r.constant("batch") * r.constant("kv_heads");
+  if (r.constant("heads") > r.constant("kv_heads") &&
+      tasks < r.constant("slots") &&
+      (partials * Size(4)).bytes() <= kMostAttentionPartials)
+    s.partialElements = static_cast<int64_t>(partials.bytes());
   s.scoreGradients = take(s.block * s.block);
   s.outGradients = take(isNarrow ? s.block * dim : 0);
   s.outputs = take(isNarrow ? s.block * dim : 0);
-  s.keyGradients = take(isNarrow ? length * dim : 0);
-  s.valueGradients = take(isNarrow ? length * dim : 0);
+  const bool hasOwnSums = isNarrow && s.partialElements == 0;
+  s.keyGradients = take(hasOwnSums ? length * dim : 0);
+  s.valueGradients = take(hasOwnSums ? length * dim : 0);
   return s;
 }
 

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: MIT
+
+// One prepared product per shape and slot: a product's memory objects are
+// those of one thread.
+
+#include "runtime/Kernels/Cpu/BlockProducts.h"
+
+#include <oneapi/dnnl/dnnl.h>
+
+#include "runtime/Kernels/Cpu/Parallel.h"
+
+namespace qlora {
+
+static GemmProblem problemOf(const BlockProducts::Request &request) {
+  const auto &[form, extents] = request;
+  const auto [m, n, k] = extents;
+  return {m,
+          n,
+          k,
+          form.transposeA ? m : k,
+          form.transposeB ? k : n,
+          n,
+          form.transposeA,
+          form.transposeB,
+          QLORA_DTYPE_BF16,
+          QLORA_DTYPE_BF16,
+          QLORA_DTYPE_F32,
+          form.alpha,
+          form.beta};
+}
+
+Status BlockProducts::prepare(const Request &request, int64_t slots,
+                              uint64_t scratchBytes) {
+  Prepared product = {request, {}};
+  const ScopedThreads sequential(1);
+  for (int64_t slot = 0; slot < slots; ++slot) {
+    QLORA_ASSIGN_OR_RETURN(
+        std::unique_ptr<Gemm> gemm,
+        createGemmPrimitive(problemOf(request), scratchBytes));
+    product.slots.push_back(std::move(gemm));
+  }
+  prepared.push_back(std::move(product));
+  return Status::ok();
+}
+
+std::shared_ptr<const BlockProducts>
+BlockProducts::create(const std::vector<Request> &requests, qlora_dtype dtype,
+                      int64_t slots, uint64_t scratchBytes) {
+  auto products = std::make_shared<BlockProducts>();
+  if (dtype != QLORA_DTYPE_BF16)
+    return products;
+  const int64_t used = std::min(slots, threadCount());
+  for (const Request &request : requests)
+    if (!products->prepare(request, used, scratchBytes).isOk())
+      return std::make_shared<BlockProducts>();
+  products->type = QLORA_DTYPE_BF16;
+  return products;
+}
+
+dnnl_status_t BlockProducts::run(int64_t slot, const BlockForm &form,
+                                 const BlockExtents &extents, RowView a,
+                                 RowView b, float *c, int64_t ldc,
+                                 void *scratch) const {
+  if (type == QLORA_DTYPE_F32)
+    return dnnl_sgemm(form.transposeA ? 'T' : 'N', form.transposeB ? 'T' : 'N',
+                      extents.m, extents.n, extents.k, form.alpha,
+                      static_cast<const float *>(a.data), a.ld,
+                      static_cast<const float *>(b.data), b.ld, form.beta, c,
+                      ldc);
+  for (const Prepared &product : prepared)
+    if (product.request.extents == extents && product.request.form == form)
+      return product.slots[slot]
+                     ->run(a.data, b.data, c, static_cast<uint8_t *>(scratch))
+                     .isOk()
+                 ? dnnl_success
+                 : dnnl_runtime_error;
+  return dnnl_invalid_arguments;
+}
+
+} // namespace qlora

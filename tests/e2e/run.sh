@@ -12,6 +12,7 @@ cd "$(dirname "$0")"
 ./promises.py --tools "$tools"
 ./predict.py --tools "$tools"
 ./profile.py --tools "$tools"
+./base_cache.py --tools "$tools"
 
 echo "-- on one rank"
 ./goldens.py --tools "$tools" --ranks 1

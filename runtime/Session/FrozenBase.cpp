@@ -11,10 +11,8 @@
 
 namespace qlora {
 
-/// Empty: no cache.
+/// Empty: the user has no cache folder.
 static std::string folderOf(const BaseCacheRequest &request) {
-  if (request.place == BaseCacheRequest::kNone)
-    return "";
   if (request.place != BaseCacheRequest::kUserCache)
     return request.place;
   const std::string cache = userCacheFolder();
@@ -31,9 +29,15 @@ void FrozenBase::remark(const Status &status) {
 FileDescriptor FrozenBase::find(const LoadedModule &module,
                                 const ModelFiles &model,
                                 const BaseCacheRequest &request) {
-  const std::string folder = folderOf(request);
-  if (folder.empty() || !quantizesBase(module))
+  if (request.place == BaseCacheRequest::kNone || !quantizesBase(module))
     return FileDescriptor();
+  const std::string folder = folderOf(request);
+  if (folder.empty()) {
+    remark(Status::error(StatusCode::kUnavailable,
+                         "neither XDG_CACHE_HOME nor HOME is set; "
+                         "--base-cache DIR says where"));
+    return FileDescriptor();
+  }
   if (Status settled = checkSettled(model); !settled.isOk()) {
     remark(settled);
     return FileDescriptor();

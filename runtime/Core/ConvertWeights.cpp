@@ -4,9 +4,10 @@
 
 #include "runtime/Core/ConvertWeights.h"
 
-#include "runtime/Kernels/Rows.h"
+#include "runtime/Kernels/Cpu/Convert.h"
 
 #include <algorithm>
+#include <array>
 #include <cassert>
 #include <cstring>
 
@@ -31,28 +32,22 @@ void weightsToFloat(qlora_dtype dtype, const uint8_t *from, int64_t count,
     return;
   }
   assert(weightBytes(dtype) == 2 && "no dtype of weights");
-  auto *const convert =
-      dtype == QLORA_DTYPE_BF16 ? qlora_bf16_to_f32 : qlora_f16_to_f32;
-  for (int64_t i = 0; i < count; ++i) {
-    uint16_t bits = 0;
-    std::memcpy(&bits, from + 2 * i, sizeof(bits));
-    out[i] = convert(bits);
+  // A file's elements may be at odd addresses; the vectorised loop's may not.
+  std::array<uint16_t, 1024> piece;
+  for (int64_t first = 0; first < count;) {
+    const int64_t part =
+        std::min(count - first, static_cast<int64_t>(piece.size()));
+    std::memcpy(piece.data(), from + 2 * first,
+                static_cast<size_t>(part) * sizeof(uint16_t));
+    widen(dtype, piece.data(), out + first, part);
+    first += part;
   }
 }
 
 void weightsFromFloat(qlora_dtype dtype, const float *from, int64_t count,
                       uint8_t *out) {
-  if (dtype == QLORA_DTYPE_F32) {
-    std::memcpy(out, from, static_cast<size_t>(count) * sizeof(float));
-    return;
-  }
-  assert(weightBytes(dtype) == 2 && "no dtype of weights");
-  auto *const convert =
-      dtype == QLORA_DTYPE_BF16 ? qlora_f32_to_bf16 : qlora_f32_to_f16;
-  for (int64_t i = 0; i < count; ++i) {
-    const uint16_t bits = convert(from[i]);
-    std::memcpy(out + 2 * i, &bits, sizeof(bits));
-  }
+  assert(weightBytes(dtype) != 0 && "no dtype of weights");
+  narrow(from, dtype, out, count);
 }
 
 void convertWeights(qlora_dtype fromType, const uint8_t *from,

@@ -14,7 +14,7 @@ namespace qlora {
 
 StatusOr<FrozenArena> FrozenArena::anonymous(uint64_t bytes) {
   QLORA_ASSIGN_OR_RETURN(HostMemory memory, HostMemory::anonymous(bytes));
-  return FrozenArena(std::move(memory), /*shared=*/false);
+  return FrozenArena(std::move(memory), Kind::kPrivate);
 }
 
 StatusOr<int> FrozenArena::createShared(uint64_t bytes) {
@@ -37,7 +37,13 @@ StatusOr<FrozenArena> FrozenArena::fromDescriptor(int descriptor,
                                                   uint64_t bytes) {
   QLORA_ASSIGN_OR_RETURN(HostMemory memory,
                          HostMemory::shared(descriptor, bytes));
-  return FrozenArena(std::move(memory), /*shared=*/true);
+  return FrozenArena(std::move(memory), Kind::kShared);
+}
+
+StatusOr<FrozenArena> FrozenArena::filled(int descriptor, uint64_t bytes) {
+  QLORA_ASSIGN_OR_RETURN(HostMemory memory,
+                         HostMemory::readOnly(descriptor, bytes));
+  return FrozenArena(std::move(memory), Kind::kFilled);
 }
 
 } // namespace qlora

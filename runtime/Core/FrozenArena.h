@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT
 
-// The memory of the frozen weights. One rank alone uses plain anonymous
-// memory. Local CPU ranks share one copy: the launcher makes it with
-// createShared(), rank processes inherit the descriptor and map it with
-// fromDescriptor(); it has no name, so nothing is left behind when all have
-// ended, however they end.
+// The memory of the frozen weights. Where an earlier run has left them in a
+// file (Session/BaseCache.h), filled() maps that file: all ranks and runs of
+// the machine have the same pages, which the system may drop and read again.
+// Otherwise one rank alone uses plain anonymous memory, and local CPU ranks
+// share one copy: the first makes it with createShared(), the others open its
+// descriptor, and each maps it with fromDescriptor(); it has no name, so
+// nothing is left behind when all have ended, however they end.
 //
 // Filling a shared arena: rank r of n fills every n-th parameter
 // (Parameters.h), then all ranks meet in a barrier, then each calls protect():
@@ -29,24 +31,29 @@ public:
   FrozenArena() = default;
   /// Memory of this process alone.
   static StatusOr<FrozenArena> anonymous(uint64_t bytes);
-  /// For the launcher: a descriptor of shared memory of `bytes`, which the
-  /// caller closes; it is not close-on-exec, so that children inherit it.
+  /// A descriptor of shared memory of `bytes`, which the caller closes; it is
+  /// not close-on-exec, so that children inherit it.
   static StatusOr<int> createShared(uint64_t bytes);
-  /// For a rank: maps an inherited descriptor, whose size must be `bytes`.
-  /// The descriptor may be closed afterwards.
+  /// Maps such a descriptor, whose size must be `bytes`. The descriptor may
+  /// be closed afterwards.
   static StatusOr<FrozenArena> fromDescriptor(int descriptor, uint64_t bytes);
+  /// The first `bytes` of a file, which hold the weights already: nothing may
+  /// be written. The descriptor may be closed afterwards.
+  static StatusOr<FrozenArena> filled(int descriptor, uint64_t bytes);
 
   std::span<uint8_t> bytes() const { return memory.bytes(); }
-  bool isShared() const { return shared; }
+  bool isShared() const { return kind != Kind::kPrivate; }
+  bool isFilled() const { return kind == Kind::kFilled; }
   /// No write from this process any more.
   Status protect() { return memory.protect(); }
 
 private:
-  FrozenArena(HostMemory memory, bool shared)
-      : memory(std::move(memory)), shared(shared) {}
+  enum class Kind { kPrivate, kShared, kFilled };
+  FrozenArena(HostMemory memory, Kind kind)
+      : memory(std::move(memory)), kind(kind) {}
 
   HostMemory memory;
-  bool shared = false;
+  Kind kind = Kind::kPrivate;
 };
 
 } // namespace qlora

@@ -12,12 +12,13 @@
 
 namespace qlora {
 
-StatusOr<HostMemory> HostMemory::map(uint64_t bytes, int flags,
+static constexpr int kReadWrite = PROT_READ | PROT_WRITE;
+
+StatusOr<HostMemory> HostMemory::map(uint64_t bytes, int protection, int flags,
                                      int descriptor) {
   if (bytes == 0)
     return HostMemory();
-  void *base =
-      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, descriptor, 0);
+  void *base = mmap(nullptr, bytes, protection, flags, descriptor, 0);
   if (base == MAP_FAILED)
     return Status::error(StatusCode::kResourceExhausted,
                          "cannot get {} bytes ({:.1f} MiB) of memory: {}",
@@ -29,7 +30,7 @@ StatusOr<HostMemory> HostMemory::map(uint64_t bytes, int flags,
 }
 
 StatusOr<HostMemory> HostMemory::anonymous(uint64_t bytes) {
-  return map(bytes, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+  return map(bytes, kReadWrite, MAP_PRIVATE | MAP_ANONYMOUS, -1);
 }
 
 StatusOr<HostMemory> HostMemory::shared(int descriptor, uint64_t bytes) {
@@ -43,7 +44,23 @@ StatusOr<HostMemory> HostMemory::shared(int descriptor, uint64_t bytes) {
                          "the shared memory of the job has {} bytes, but the "
                          "frozen weights need {}",
                          info.st_size, bytes);
-  return map(bytes, MAP_SHARED, descriptor);
+  return map(bytes, kReadWrite, MAP_SHARED, descriptor);
+}
+
+StatusOr<HostMemory> HostMemory::readOnly(int descriptor, uint64_t bytes) {
+  struct stat info {};
+  // A page beyond the end of the file would be a SIGBUS where it is read.
+  if (fstat(descriptor, &info) != 0 ||
+      static_cast<uint64_t>(info.st_size) < bytes)
+    return Status::error(StatusCode::kDataLoss,
+                         "a file of {} bytes has no arena of {}", info.st_size,
+                         bytes);
+  QLORA_ASSIGN_OR_RETURN(HostMemory memory,
+                         map(bytes, PROT_READ, MAP_SHARED, descriptor));
+  // Now, at once, and not page by page in the first step. Advice too.
+  if (bytes > 0)
+    madvise(memory.base, bytes, MADV_POPULATE_READ);
+  return memory;
 }
 
 HostMemory::HostMemory(HostMemory &&other) noexcept

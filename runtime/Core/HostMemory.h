@@ -21,6 +21,8 @@ public:
   static StatusOr<HostMemory> anonymous(uint64_t bytes);
   /// Shared memory behind a descriptor of exactly `bytes`.
   static StatusOr<HostMemory> shared(int descriptor, uint64_t bytes);
+  /// The first `bytes` of a file that has at least so many, to read.
+  static StatusOr<HostMemory> readOnly(int descriptor, uint64_t bytes);
 
   HostMemory(HostMemory &&other) noexcept;
   HostMemory &operator=(HostMemory &&other) noexcept;
@@ -32,7 +34,8 @@ public:
 
 private:
   HostMemory(uint8_t *base, uint64_t size) : base(base), size(size) {}
-  static StatusOr<HostMemory> map(uint64_t bytes, int flags, int descriptor);
+  static StatusOr<HostMemory> map(uint64_t bytes, int protection, int flags,
+                                  int descriptor);
 
   uint8_t *base = nullptr;
   uint64_t size = 0;

@@ -37,6 +37,10 @@ public:
   /// As find(), with an error that names the folder and says what it holds.
   StatusOr<Entry> get(std::string_view name) const;
 
+  /// Every file by its base name.
+  const std::map<std::string, SafetensorsFile, std::less<>> &all() const {
+    return files;
+  }
   /// Base names of the files, sorted; and all tensor names, sorted.
   std::vector<std::string> fileNames() const;
   std::vector<std::string> tensorNames() const;

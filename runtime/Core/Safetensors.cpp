@@ -24,6 +24,7 @@ namespace qlora {
 
 struct SafetensorsFile::Mapping {
   std::string path;
+  FileIdentity identity;
   SafetensorsHeader header;
   std::map<std::string, size_t, std::less<>> index; ///< into header.tensors
   const uint8_t *base = nullptr;                    ///< of the whole file
@@ -105,6 +106,7 @@ StatusOr<SafetensorsFile> SafetensorsFile::open(const std::string &path) {
                          std::strerror(errno));
   auto load = [&]() -> Status {
     QLORA_ASSIGN_OR_RETURN(uint64_t fileBytes, regularFileBytes(file.fd));
+    QLORA_ASSIGN_OR_RETURN(mapping->identity, FileIdentity::of(file.fd));
     QLORA_ASSIGN_OR_RETURN(std::string text,
                            readHeaderText(file.fd, fileBytes));
     mapping->dataStart = sizeof(uint64_t) + text.size();
@@ -135,6 +137,10 @@ SafetensorsFile::operator=(SafetensorsFile &&) noexcept = default;
 SafetensorsFile::~SafetensorsFile() = default;
 
 const std::string &SafetensorsFile::path() const { return mapping->path; }
+
+const FileIdentity &SafetensorsFile::identity() const {
+  return mapping->identity;
+}
 
 const std::vector<SafetensorsTensor> &SafetensorsFile::tensors() const {
   return mapping->header.tensors;

@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "runtime/ABI/kernel.h"
+#include "runtime/Core/FileIdentity.h"
 #include "runtime/Core/Status.h"
 
 namespace qlora {
@@ -94,6 +95,8 @@ public:
   ~SafetensorsFile();
 
   const std::string &path() const;
+  /// As the file was when it was opened.
+  const FileIdentity &identity() const;
   /// In file order, that is by offset.
   const std::vector<SafetensorsTensor> &tensors() const;
   /// The header's `__metadata__`; empty when it has none.

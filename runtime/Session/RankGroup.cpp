@@ -22,6 +22,10 @@ namespace {
 
 constexpr auto kJoinTimeout = std::chrono::minutes(5);
 
+/// What the memory of a machine's ranks is when it is published.
+constexpr const char *kFilled = "filled";
+constexpr const char *kEmpty = "empty";
+
 /// Integers travel as f32 digits of 12 bits, so that 4,096 of them add up
 /// without rounding.
 constexpr int kDigitBits = 12;
@@ -33,6 +37,7 @@ StatusOr<RankGroup> RankGroup::join(const RankEnvironment &env,
                                     FileDescriptor listening,
                                     std::chrono::milliseconds timeout) {
   RankGroup joined;
+  joined.timeout = timeout;
   if (env.worldSize == 1) {
     joined.group = std::make_unique<SingleRank>();
     return joined;
@@ -98,47 +103,82 @@ static StatusOr<std::string> machineName() {
   return boot + " " + std::string(space, static_cast<size_t>(bytes));
 }
 
-StatusOr<FrozenArena> RankGroup::shareFrozenArena(uint64_t bytes,
-                                                  FillShare &share) {
-  share = {};
-  if (size() == 1)
-    return FrozenArena::anonymous(bytes);
-  QLORA_ASSIGN_OR_RETURN(std::string machine, machineName());
+/// Which rank this is of those on its machine.
+Status RankGroup::findShare(FillShare &share) {
+  QLORA_ASSIGN_OR_RETURN(machine, machineName());
   QLORA_RETURN_IF_ERROR(store->set(fmt::format("machine/{}", rank()), machine));
-  unsigned before = 0, together = 0;
+  share = {0, 0};
   for (int other = 0; other < size(); ++other) {
     QLORA_ASSIGN_OR_RETURN(
         std::string name,
         store->get(fmt::format("machine/{}", other), kJoinTimeout));
-    before += name == machine && other < rank();
-    together += name == machine;
+    share.rank += name == machine && other < rank();
+    share.size += name == machine;
   }
-  share = {before, together};
-  if (together == 1)
-    return FrozenArena::anonymous(bytes);
+  return Status::ok();
+}
 
-  // The memory has no name; the others find it as the first one's descriptor.
-  FileDescriptor memory;
-  std::string key = "frozen/" + machine;
-  if (before == 0) {
+/// The memory has no name, and the file may lose its: the others find both as
+/// a descriptor of this process. A word says which of the two it is.
+Status RankGroup::publish(FileDescriptor &memory, bool isFilled,
+                          uint64_t bytes) {
+  if (!isFilled) {
     QLORA_ASSIGN_OR_RETURN(int fd, FrozenArena::createShared(bytes));
     memory = FileDescriptor(fd);
     fcntl(fd, F_SETFD, FD_CLOEXEC);
-    QLORA_RETURN_IF_ERROR(
-        store->set(key, fmt::format("/proc/{}/fd/{}", getpid(), fd)));
-  } else {
-    QLORA_ASSIGN_OR_RETURN(std::string path, store->get(key, kJoinTimeout));
-    memory = FileDescriptor(open(path.c_str(), O_RDWR | O_CLOEXEC));
-    if (!memory.isOpen())
-      return Status::error(StatusCode::kUnavailable,
-                           "cannot open the base that another rank of this "
-                           "machine holds ({}): {}",
-                           path, std::strerror(errno));
   }
-  QLORA_ASSIGN_OR_RETURN(FrozenArena arena,
-                         FrozenArena::fromDescriptor(memory.get(), bytes));
-  // Nobody closes before all have opened.
-  QLORA_RETURN_IF_ERROR(group->barrier());
+  return store->set("frozen/" + machine,
+                    fmt::format("{} /proc/{}/fd/{}",
+                                isFilled ? kFilled : kEmpty, getpid(),
+                                memory.get()));
+}
+
+StatusOr<FileDescriptor> RankGroup::openPublished(bool &isFilled) {
+  // The first rank may be reading the whole of a large file.
+  QLORA_ASSIGN_OR_RETURN(std::string found,
+                         store->get("frozen/" + machine, timeout));
+  const size_t space = found.find(' ');
+  isFilled = found.substr(0, space) == kFilled;
+  const std::string path = found.substr(space + 1);
+  FileDescriptor memory(
+      open(path.c_str(), (isFilled ? O_RDONLY : O_RDWR) | O_CLOEXEC));
+  if (!memory.isOpen())
+    return Status::error(StatusCode::kUnavailable,
+                         "cannot open the base that another rank of this "
+                         "machine holds ({}): {}",
+                         path, std::strerror(errno));
+  return memory;
+}
+
+static StatusOr<FrozenArena> mapArena(const FileDescriptor &memory,
+                                      bool isFilled, uint64_t bytes) {
+  if (!memory.isOpen())
+    return FrozenArena::anonymous(bytes);
+  return isFilled ? FrozenArena::filled(memory.get(), bytes)
+                  : FrozenArena::fromDescriptor(memory.get(), bytes);
+}
+
+StatusOr<FrozenArena> RankGroup::shareFrozenArena(uint64_t bytes,
+                                                  const OpenFilled &openFilled,
+                                                  FillShare &share) {
+  share = {};
+  if (size() > 1)
+    QLORA_RETURN_IF_ERROR(findShare(share));
+  FileDescriptor memory;
+  bool isFilled = false;
+  if (share.rank > 0) {
+    QLORA_ASSIGN_OR_RETURN(memory, openPublished(isFilled));
+  } else {
+    memory = openFilled();
+    isFilled = memory.isOpen();
+    if (share.size > 1)
+      QLORA_RETURN_IF_ERROR(publish(memory, isFilled, bytes));
+  }
+  QLORA_ASSIGN_OR_RETURN(FrozenArena arena, mapArena(memory, isFilled, bytes));
+  // Nobody closes before all have opened. All ranks of the job meet here, also
+  // one that is alone on its machine.
+  if (size() > 1)
+    QLORA_RETURN_IF_ERROR(group->barrier());
   return arena;
 }
 

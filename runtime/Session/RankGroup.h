@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 
@@ -41,12 +42,24 @@ public:
   Status sum(std::span<int64_t> values);
   Status sum(std::span<double> values);
 
+  /// A file that FrozenArena::filled() takes, or a closed descriptor.
+  using OpenFilled = std::function<FileDescriptor()>;
+
   /// Memory for the frozen weights: one copy for all ranks of this machine.
-  /// `share` says which part of it this rank has to fill. All ranks call it;
-  /// afterwards they meet in a barrier and protect() it.
-  StatusOr<FrozenArena> shareFrozenArena(uint64_t bytes, FillShare &share);
+  /// The first of them asks `openFilled` for a file that has them already.
+  /// Without one, `share` says which part of the memory this rank has to fill.
+  /// All ranks call it; afterwards they meet in a barrier and protect() it.
+  StatusOr<FrozenArena> shareFrozenArena(uint64_t bytes,
+                                         const OpenFilled &openFilled,
+                                         FillShare &share);
 
 private:
+  Status findShare(FillShare &share);
+  Status publish(FileDescriptor &memory, bool isFilled, uint64_t bytes);
+  StatusOr<FileDescriptor> openPublished(bool &isFilled);
+
+  std::string machine; ///< ours, once findShare() has asked
+  std::chrono::milliseconds timeout{0};
   std::unique_ptr<TcpStoreServer> server; ///< on rank 0
   std::unique_ptr<TcpStore> store;        ///< null in a group of one
   std::unique_ptr<Collectives> group;

@@ -61,7 +61,8 @@ private:
   Status createOutput();
   Status openData();
   Status bind();
-  Status fill(const ParameterSources &sources, FillShare share);
+  Status fill(const ParameterSources &sources);
+  void warnOfBase();
   Status announce();
   Status openProfiler(Run &run);
   StatusOr<int> work(Run &run, Dump *dump);
@@ -80,7 +81,7 @@ private:
   std::unique_ptr<Dataset> trainData, validationData;
   KernelObserver observer;
   std::unique_ptr<Profiler> profiler; ///< null: none is asked for
-  FrozenArena frozen;
+  std::optional<FrozenBase> base; ///< where arenas are host memory
   std::unique_ptr<Device> device;
 };
 
@@ -157,7 +158,19 @@ Status Session::announce() {
   metrics->say(planText(module, *device, group.size()));
   for (const std::string &remark : device->remarks())
     metrics->warn(remark);
+  if (base && !base->mappedFile().empty())
+    metrics->say(fmt::format("  frozen base: mapped from '{}'",
+                             base->mappedFile()));
+  warnOfBase();
   return Status::ok();
+}
+
+/// The cache of another machine's first rank has nobody to say it to.
+void Session::warnOfBase() {
+  if (!base || !metrics)
+    return;
+  for (const std::string &remark : base->takeRemarks())
+    metrics->warn(remark);
 }
 
 Status Session::openData() {
@@ -179,12 +192,15 @@ Status Session::openData() {
   return Status::ok();
 }
 
-Status Session::fill(const ParameterSources &sources, FillShare share) {
+Status Session::fill(const ParameterSources &sources) {
   // Filling fails on one rank alone; the others must not wait for it, and
   // they do not: its connections close when it ends.
-  const auto base = openArena(*device, module, QLORA_ARENA_FROZEN);
-  QLORA_RETURN_IF_ERROR(
-      fillFrozen(module, sources, share, QLORA_ARENA_FROZEN, *base));
+  if (!base || !base->isFilled()) {
+    const auto frozen = openArena(*device, module, QLORA_ARENA_FROZEN);
+    QLORA_RETURN_IF_ERROR(fillFrozen(module, sources,
+                                     base ? base->share() : FillShare(),
+                                     QLORA_ARENA_FROZEN, *frozen));
+  }
   if (module.arena(QLORA_ARENA_HOST)) {
     // Never shared, so every rank fills its own.
     const auto host = openArena(*device, module, QLORA_ARENA_HOST);
@@ -192,7 +208,8 @@ Status Session::fill(const ParameterSources &sources, FillShare share) {
         fillFrozen(module, sources, FillShare(), QLORA_ARENA_HOST, *host));
   }
   QLORA_RETURN_IF_ERROR(group.collectives().barrier());
-  QLORA_RETURN_IF_ERROR(frozen.protect());
+  if (base)
+    QLORA_RETURN_IF_ERROR(base->seal(*sources.model));
   if (!module.arena(QLORA_ARENA_TRAINABLE))
     return Status::invalid("'{}' trains nothing: it has no adapter and no "
                            "module to save",
@@ -218,15 +235,13 @@ Status Session::bind() {
         adapter, SafetensorsFile::open(start + "/adapter_model.safetensors"));
     sources.adapter = &*adapter;
   }
-  FillShare share;
   if (device->hasHostArenas()) {
     QLORA_ASSIGN_OR_RETURN(
-        frozen,
-        group.shareFrozenArena(module.arenaBytes(QLORA_ARENA_FROZEN), share));
+        base, FrozenBase::open(module, model, group, request.baseCache));
   }
   QLORA_RETURN_IF_ERROR(
-      device->load(module, device->hasHostArenas() ? &frozen : nullptr));
-  return fill(sources, share);
+      device->load(module, base ? &base->memory() : nullptr));
+  return fill(sources);
 }
 
 Status Session::finish(Run &run, const TrainingResult &result) {
@@ -309,7 +324,11 @@ StatusOr<int> Session::run() {
     QLORA_RETURN_IF_ERROR(dump->takeLogits(run));
   }
   installStopSignals();
-  return work(run, dump ? &*dump : nullptr);
+  QLORA_ASSIGN_OR_RETURN(const int code, work(run, dump ? &*dump : nullptr));
+  if (base)
+    base->finish();
+  warnOfBase();
+  return code;
 }
 
 StatusOr<int> runSession(const SessionRequest &request,

@@ -23,6 +23,7 @@
 #include "runtime/Core/Status.h"
 #include "runtime/Device/Device.h"
 #include "runtime/Device/Socket.h"
+#include "runtime/Session/FrozenBase.h"
 #include "runtime/Session/Profiler.h"
 #include "runtime/Session/RankEnvironment.h"
 
@@ -38,6 +39,7 @@ struct SessionRequest {
   bool cudaGraphs = true;
   std::vector<std::string> disabledKernels; ///< rows of Kernels.def
   std::string gemmTable = DeviceOptions::kMeasureGemms; ///< as there
+  BaseCacheRequest baseCache;
   ProfileRequest profile;
 };
 

@@ -53,10 +53,10 @@ def check(tools, name, folder):
     paths = settings(case)
     call(f"{tools}/qlora-import", paths["model_name_or_path"], "-o", model)
     call(f"{tools}/qloracc", model, "-o", module, "--config", yaml)
-    call(f"{tools}/qlora-run", module, "--config", yaml, "--output-dir",
-         f"{folder}/out")
-    call(f"{tools}/qlora-run", module, "--config", yaml, "--output-dir",
-         f"{folder}/again", "--adapter-name-or-path", f"{folder}/out",
+    run = (f"{tools}/qlora-run", module, "--config", yaml, "--base-cache",
+           "none", "--output-dir")
+    call(*run, f"{folder}/out")
+    call(*run, f"{folder}/again", "--adapter-name-or-path", f"{folder}/out",
          "--max-steps", "1", "--dump", f"{folder}/dump.safetensors")
     ours = safetensors_io.load(f"{folder}/dump.safetensors")["logits"]
     batch = safetensors_io.load(paths["train_file"])

@@ -13,6 +13,7 @@ cd "$(dirname "$0")"
 ./predict.py --tools "$tools"
 ./profile.py --tools "$tools"
 ./padding_free.py --tools "$tools"
+./base_cache.py --tools "$tools"
 
 echo "-- on one rank"
 ./goldens.py --tools "$tools" --ranks 1

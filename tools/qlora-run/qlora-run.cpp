@@ -49,6 +49,14 @@ static const OptionRow kToolOptions[] = {
      "algorithms of matrix products on a GPU: measure (once for a card, then "
      "kept in the user's cache), heuristic (cuBLASLt's first choice), or the "
      "gemm_table.json of an earlier run, which is then used as it is"},
+    {"base_cache", OptionType::kString, BaseCacheRequest::kUserCache, kRun,
+     kGroup,
+     "where quantised bases are kept, for later runs of the same model to map "
+     "instead of reading and quantising it again: auto (bases/ in the user's "
+     "cache), a folder, or none; CPU only"},
+    {"base_cache_limit", OptionType::kSize, "40GiB", kRun, kGroup,
+     "bytes of all bases that are kept; the least recently used go first", "",
+     "", 0},
     {"print", OptionType::kBool, "false", kRun, kGroup,
      "list the commands of the program"},
     {"dump", OptionType::kPath, "", kRun, kGroup,
@@ -177,6 +185,9 @@ int main(int argc, char **argv) {
                          tool.boolean("cuda_graphs"),
                          tool.names("disable_kernels"),
                          tool.text("gemm_table"),
+                         {tool.text("base_cache"),
+                          static_cast<uint64_t>(
+                              tool.integer("base_cache_limit"))},
                          {tool.text("profile"), tool.integer("profile_warmup"),
                           tool.integer("profile_active"),
                           tool.text("device_profile")}};

@@ -5,6 +5,7 @@
 
 #include "runtime/Kernels/Cpu/QuantizeNF4.h"
 
+#include "runtime/Kernels/Cpu/Parallel.h"
 #include "runtime/Kernels/Math/NF4Quantize.h"
 
 #include <algorithm>
@@ -77,28 +78,47 @@ static const std::array<uint8_t, 65536> &nestedCodes() {
   return *codes;
 }
 
+// The loops below are compiled for each instruction set of quantizeBlock.
+#define QLORA_IN_VECTOR [[gnu::always_inline]] static inline
+
 /// Largest magnitude.
-static float absmaxOf(const float *values, int64_t count) {
+QLORA_IN_VECTOR float absmaxOf(const float *values, int64_t count) {
   int32_t largest = 0;
   for (int64_t i = 0; i < count; ++i)
     largest = std::max(largest, nf4Magnitude(values[i]));
   return std::bit_cast<float>(largest);
 }
 
-/// codes[i] := number of midpoints below values[i].
-static void countMidpoints(const float *values, int64_t count, int32_t *codes) {
-  std::fill_n(codes, count, 0);
-  for (int m = 0; m < kNF4Midpoints; ++m) {
-    const float middle = nf4Midpoint(m);
-    for (int64_t i = 0; i < count; ++i)
-      codes[i] += values[i] > middle ? 1 : 0;
+/// codes[i] := number of midpoints below values[i]. A run of elements and its
+/// counts stay in registers for all midpoints.
+QLORA_IN_VECTOR void countMidpoints(const float *__restrict values,
+                                    int64_t count, int32_t *__restrict codes) {
+  constexpr int64_t kRun = 16;
+  typedef float Values __attribute__((vector_size(kRun * sizeof(float))));
+  typedef int32_t Codes __attribute__((vector_size(kRun * sizeof(int32_t))));
+  int64_t first = 0;
+  for (; first + kRun <= count; first += kRun) {
+    Values run;
+    Codes below{};
+    std::memcpy(&run, values + first, sizeof run);
+#pragma GCC unroll 15
+    for (int m = 0; m < kNF4Midpoints; ++m)
+      below -= run > nf4Midpoint(m); // true is -1
+    std::memcpy(codes + first, &below, sizeof below);
+  }
+  for (; first < count; ++first) {
+    codes[first] = 0;
+    for (int m = 0; m < kNF4Midpoints; ++m)
+      codes[first] += values[first] > nf4Midpoint(m) ? 1 : 0;
   }
 }
 
 /// Quantises one block of up to `block` elements in place of `values`, which
 /// has room for one more; returns its scale.
-static float quantizeBlock(int64_t block, int64_t count, float *values,
-                           int32_t *codes, uint8_t *packed) {
+QLORA_VECTOR static float quantizeBlock(int64_t block, int64_t count,
+                                        float *__restrict values,
+                                        int32_t *__restrict codes,
+                                        uint8_t *__restrict packed) {
   float absmax = absmaxOf(values, count);
   const float divisor = nf4Divisor(absmax);
   if (count == block) {

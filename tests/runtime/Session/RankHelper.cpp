@@ -23,8 +23,10 @@ static Status play(const std::string &scene, const std::string &file,
     int64_t counts[] = {rank + 1, int64_t(1) << 40};
     QLORA_RETURN_IF_ERROR(group.sum(counts));
     FillShare share;
-    QLORA_ASSIGN_OR_RETURN(FrozenArena arena,
-                           group.shareFrozenArena(1 << 20, share));
+    QLORA_ASSIGN_OR_RETURN(
+        FrozenArena arena,
+        group.shareFrozenArena(
+            1 << 20, [] { return FileDescriptor(); }, share));
     arena.bytes()[share.rank] = static_cast<uint8_t>(10 + rank);
     QLORA_RETURN_IF_ERROR(group.collectives().barrier());
     QLORA_RETURN_IF_ERROR(arena.protect());

@@ -22,6 +22,8 @@ struct CompileOptions {
   int64_t batch = 1;
   std::vector<int64_t> lengths;
   std::string computeType = "bfloat16";
+  /// What serves weight gradients alone: auto (as computed) or int8.
+  std::string loraActivations = "auto";
   bool loadIn4bit = false;
   int64_t block = 64;
   bool doubleQuant = false;

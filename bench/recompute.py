@@ -4,12 +4,14 @@
 """Recomputation under the same peak: whole blocks against the byte budget.
 
     bench/recompute.py [--shape smollm2-135m] [--rounds 3] [--steps 6]
-                       [--compute float32] [--work DIR]
+                       [--compute float32] [--int8] [--work DIR]
 
 Compiles the shape with --gradient-checkpointing (whole blocks), then with the
 peak of that plan as --memory-limit, and lets both train in turns. Prints both
 plans, the predicted seconds of recomputation, and the measured tokens per
-second; with everything kept, for comparison, too.
+second; with everything kept, for comparison, too. With --int8 also what
+--activation-dtype-for-lora int8 makes of it: everything kept, and recomputation
+alone within the same bytes; and within those of the whole blocks.
 """
 
 import argparse
@@ -38,6 +40,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--compute", default="float32")
+    parser.add_argument("--int8", action="store_true")
     parser.add_argument("--work", default=os.path.join(REPOSITORY, "out",
                                                        "bench"))
     options = parser.parse_args()
@@ -51,6 +54,15 @@ def main():
              "whole blocks": blocks,
              "budget": compiled(folder, "budget", options.compute,
                                 "--memory-limit", str(blocks[1]))}
+    if options.int8:
+        int8 = ("--activation-dtype-for-lora", "int8")
+        kept = compiled(folder, "kept-int8", options.compute, *int8)
+        plans["everything kept, int8"] = kept
+        plans["budget of that"] = compiled(
+            folder, "same", options.compute, "--memory-limit", str(kept[1]))
+        plans["budget of whole blocks, int8"] = compiled(
+            folder, "budget-int8", options.compute, "--memory-limit",
+            str(blocks[1]), *int8)
     rates = {name: [] for name in plans}
     for _ in range(options.rounds):
         for name, (module, _, _) in plans.items():

@@ -129,6 +129,22 @@ def FuseAccumulate : Pass<"fuse-accumulate", "::mlir::ModuleOp"> {
 // optimize
 //===----------------------------------------------------------------------===//
 
+def EncodeActivations : Pass<"encode-activations", "::mlir::ModuleOp"> {
+  let summary = "what serves weight gradients alone waits in 8 bits";
+  let description = [{
+    A forward value made by a row op that the backward reads only in library
+    ops whose results are gradients of parameters, and nothing else, is kept
+    as `train.encode_rows` makes it, and decoded before its readers. In LoRA
+    that is the x of an adapter: x of q, k, v; of gate, up; of down; and what
+    its dropout leaves of an x. `train.encoded` has the number and the bytes.
+    `rematerialize` may still drop the codes and compute them again: the
+    gradients do not depend on that.
+  }];
+  let options = [
+    Option<"remarks", "remarks", "bool", "false", "say which, with bytes">,
+  ];
+}
+
 def Rematerialize : Pass<"rematerialize", "::mlir::ModuleOp"> {
   let summary = "what to keep for the backward and what to compute again";
   let description = [{

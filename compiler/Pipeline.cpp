@@ -68,6 +68,12 @@ static void buildStep(OpPassManager &pm, const CompileOptions &options,
 
 static void buildOptimize(OpPassManager &pm, const CompileOptions &options,
                           const MemoryBudget &budget) {
+  // First, so that rematerialize weighs what really waits.
+  if (options.loraActivations == "int8") {
+    EncodeActivationsOptions encode;
+    encode.remarks = options.remarks;
+    pm.addPass(createEncodeActivations(encode));
+  }
   // While every value still has an op of its own to compute it again.
   RematerializeOptions remat;
   remat.budget = budget.activationBytes;

@@ -23,6 +23,8 @@ struct CompileOptions {
   std::vector<int64_t> lengths;
   std::vector<int64_t> buckets; ///< tokens of variants of one row
   std::string computeType = "bfloat16";
+  /// What serves weight gradients alone: auto (as computed) or int8.
+  std::string loraActivations = "auto";
   bool loadIn4bit = false;
   int64_t block = 64;
   bool doubleQuant = false;

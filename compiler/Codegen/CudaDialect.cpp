@@ -10,7 +10,8 @@
 //   }
 //   const float sum0 = qlora_block_sum(sum0_part);
 //
-// A sum ends with a barrier of the block. Every loop but the last one sums, so
+// A sum ends with a barrier of the block, and so does the search for the
+// largest. Every loop but the last one ends with one of them, so
 // an array that one loop fills is complete before the next loop reads it,
 // whatever thread takes which column there.
 
@@ -59,6 +60,8 @@ struct CudaDialect : KernelDialect {
   Statements endRows() const override { return {}; }
   Statements rowArray(std::string_view name, int64_t columns) const override;
   Statements loop(const ColumnLoop &loop) const override;
+  Statements oncePerRow(std::string_view statement,
+                        int64_t columns) const override;
 
 private:
   int64_t threadsOfRow(int64_t columns) const;
@@ -136,9 +139,13 @@ static Statements loopBody(const ColumnLoop &loop) {
   }
   for (const std::string &line : loop.body)
     appendStatement(lines, inLanes ? 2 : 0, line);
-  for (const auto &[sum, term] : loop.terms)
-    appendStatement(lines, inLanes ? 2 : 0,
-                    fmt::format("{}_part += {};", sum, term));
+  for (const auto &[name, isMax, terms] : loop.reductions)
+    for (const std::string &term : terms)
+      appendStatement(
+          lines, inLanes ? 2 : 0,
+          isMax ? fmt::format("{0}_part = qlora_maximum({0}_part, {1});", name,
+                              term)
+                : fmt::format("{}_part += {};", name, term));
   if (inLanes)
     lines.push_back("}");
   lines.insert(lines.end(), loop.stores.begin(), loop.stores.end());
@@ -147,8 +154,10 @@ static Statements loopBody(const ColumnLoop &loop) {
 
 Statements CudaDialect::loop(const ColumnLoop &loop) const {
   Statements lines;
-  for (const std::string &sum : loop.sums)
-    appendStatement(lines, 0, fmt::format("float {}_part = 0.0f;", sum));
+  for (const Reduction &reduction : loop.reductions)
+    appendStatement(lines, 0,
+                    fmt::format("float {}_part = {};", reduction.name,
+                                reduction.isMax ? "qlora_lowest()" : "0.0f"));
   bool warps = isWarps(loop.rowColumns);
   std::string first =
       warps ? fmt::format("threadIdx.x % {}", kWarp) : "threadIdx.x";
@@ -164,13 +173,21 @@ Statements CudaDialect::loop(const ColumnLoop &loop) const {
   for (const std::string &line : loopBody(loop))
     appendStatement(lines, 2, line);
   appendStatement(lines, 0, "}");
-  for (const std::string &sum : loop.sums)
+  for (const auto &[name, isMax, terms] : loop.reductions)
     appendStatement(lines, 0,
-                    fmt::format("const float {} = qlora_{}_sum({}_part);", sum,
-                                warps ? "warp" : "block", sum));
+                    fmt::format("const float {0} = qlora_{1}_{2}({0}_part);",
+                                name, warps ? "warp" : "block",
+                                isMax ? "max" : "sum"));
   if (warps && loop.fillsArray) // a warp's sum orders no memory
     appendStatement(lines, 0, "__syncwarp();");
   return lines;
+}
+
+Statements CudaDialect::oncePerRow(std::string_view statement,
+                                   int64_t columns) const {
+  return {isWarps(columns) ? fmt::format("if (threadIdx.x % {} == 0)", kWarp)
+                           : std::string("if (threadIdx.x == 0)"),
+          fmt::format("  {}", statement)};
 }
 
 const KernelDialect &qlora::cudaDialect() {

@@ -46,6 +46,9 @@ struct HostDialect : KernelDialect {
     return {fmt::format("alignas(64) float {}[{}];", name, columns)};
   }
   Statements loop(const ColumnLoop &loop) const override;
+  Statements oncePerRow(std::string_view statement, int64_t) const override {
+    return {std::string(statement)};
+  }
 };
 
 } // namespace
@@ -64,17 +67,34 @@ static Statements elementwise(const ColumnLoop &loop) {
   return lines;
 }
 
-/// Blocks of kLanes columns, each lane with its own partial sum, then what is
-/// left over.
-static Statements reduction(const ColumnLoop &loop) {
+/// The partial results of a reduction, before any column.
+static void appendStart(Statements &lines, const Reduction &reduction) {
+  appendStatement(lines, 0, fmt::format("float {}_lanes[{}]{};",
+                                        reduction.name, kLanes,
+                                        reduction.isMax ? "" : " = {}"));
+  if (reduction.isMax)
+    appendStatement(lines, 0,
+                    fmt::format("qlora_lowest_lanes({}_lanes);",
+                                reduction.name));
+}
+
+/// Blocks of kLanes columns, each lane with its own partial result, then what
+/// is left over.
+static Statements reduced(const ColumnLoop &loop) {
   Statements lines;
-  for (const std::string &sum : loop.sums)
-    appendStatement(lines, 0, fmt::format("float {}_lanes[{}] = {{}};", sum, kLanes));
+  for (const Reduction &reduction : loop.reductions)
+    appendStart(lines, reduction);
   auto appendBody = [&](int indent) {
     for (const std::string &line : loop.body)
       appendStatement(lines, indent, line);
-    for (const auto &[sum, term] : loop.terms)
-      appendStatement(lines, indent, fmt::format("{}_lanes[lane] += {};", sum, term));
+    for (const auto &[name, isMax, terms] : loop.reductions)
+      for (const std::string &term : terms)
+        appendStatement(
+            lines, indent,
+            isMax ? fmt::format("{0}_lanes[lane] = "
+                                "qlora_maximum({0}_lanes[lane], {1});",
+                                name, term)
+                  : fmt::format("{}_lanes[lane] += {};", name, term));
   };
   const int64_t whole = loop.columns / kLanes * kLanes;
   if (whole > 0) {
@@ -93,14 +113,15 @@ static Statements reduction(const ColumnLoop &loop) {
     appendBody(2);
     appendStatement(lines, 0, "}");
   }
-  for (const std::string &sum : loop.sums)
-    appendStatement(lines, 0, fmt::format("const float {} = qlora_sum_lanes({}_lanes);",
-                                 sum, sum));
+  for (const auto &[name, isMax, terms] : loop.reductions)
+    appendStatement(lines, 0,
+                    fmt::format("const float {0} = qlora_{1}_lanes({0}_lanes);",
+                                name, isMax ? "max" : "sum"));
   return lines;
 }
 
 Statements HostDialect::loop(const ColumnLoop &loop) const {
-  return loop.sums.empty() ? elementwise(loop) : reduction(loop);
+  return loop.reductions.empty() ? elementwise(loop) : reduced(loop);
 }
 
 const KernelDialect &qlora::hostDialect() {

@@ -19,6 +19,7 @@ std::string KernelDialect::pointerType(qlora_dtype dtype,
                                        bool isResult) const {
   const char *element = dtype == QLORA_DTYPE_F32   ? "float"
                         : dtype == QLORA_DTYPE_I32 ? "int32_t"
+                        : dtype == QLORA_DTYPE_I8  ? "int8_t"
                                                    : "uint16_t";
   return fmt::format("{}{} *", isResult ? "" : "const ", element);
 }
@@ -32,6 +33,8 @@ static const char *suffix(qlora_dtype dtype) {
     return "f16";
   case QLORA_DTYPE_I32:
     return "i32";
+  case QLORA_DTYPE_I8:
+    return "i8";
   default:
     return "f32";
   }

@@ -13,7 +13,6 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "runtime/ABI/kernel.h"
@@ -29,6 +28,14 @@ struct KernelGeometry {
   uint32_t rowsPerBlock = 0;
 };
 
+/// What a loop makes of the terms of all columns: their sum, or the largest.
+struct Reduction {
+  std::string name;
+  bool isMax = false;
+  /// Of one column; two where the loop takes two.
+  std::vector<std::string> terms;
+};
+
 /// A loop over the columns [0, columns) of a row.
 struct ColumnLoop {
   int64_t columns = 0;
@@ -41,11 +48,7 @@ struct ColumnLoop {
   int64_t lanes = 1;
   Statements loads, stores; ///< of all lanes, around the body
   Statements body;
-  /// (name, term): `name` becomes the sum of the terms over all columns. A
-  /// name may come twice; its terms are added one after the other.
-  std::vector<std::pair<std::string, std::string>> terms;
-  /// The distinct names of `terms`, in order.
-  std::vector<std::string> sums;
+  std::vector<Reduction> reductions;
 };
 
 struct KernelDialect {
@@ -83,6 +86,9 @@ struct KernelDialect {
   /// A whole column loop, its reductions included, as lines with the
   /// indentation of the loop's own nesting.
   virtual Statements loop(const ColumnLoop &loop) const = 0;
+  /// A statement that is to happen once for a row, outside the loops.
+  virtual Statements oncePerRow(std::string_view statement,
+                                int64_t columns) const = 0;
 
   // The same in every C++.
   /// Declares `name` as the start of operand `index`.

@@ -17,7 +17,7 @@ using namespace qlora::model;
 // Names
 //===----------------------------------------------------------------------===//
 
-/// "mul" for arith.mulf, "sum" for model.row_sum.
+/// "mul" for arith.mulf, "sum" for model.row_sum, "round" for math.roundeven.
 static StringRef stemOf(Operation *op) {
   StringRef stem = op->getName().stripDialect();
   if (stem.consume_front("row_"))
@@ -29,6 +29,8 @@ static StringRef stemOf(Operation *op) {
       .Case("divf", "quotient")
       .Case("negf", "neg")
       .Case("cmpf", "is")
+      .Case("absf", "abs")
+      .Case("roundeven", "round")
       .Case("maximumf", "max")
       .Case("minimumf", "min")
       .Default(stem);
@@ -114,7 +116,7 @@ bool KernelText::isInvariant(Value value) {
   bool result;
   if (auto argument = dyn_cast<BlockArgument>(value))
     result = operands[argument.getArgNumber()].kind == MapKind::Global;
-  else if (isa<RowSumOp>(value.getDefiningOp()))
+  else if (value.getDefiningOp()->hasTrait<RowReduction>())
     result = false;
   else
     result = llvm::all_of(value.getDefiningOp()->getOperands(),
@@ -163,7 +165,7 @@ FailureOr<std::string> KernelText::scalar(Value value) {
   if (auto known = scalars.find(value); known != scalars.end())
     return known->second;
   Operation *op = value.getDefiningOp();
-  if (op && isa<RowSumOp>(op)) // declared by the loop that sums
+  if (op && op->hasTrait<RowReduction>()) // declared by its loop
     return nameOf(value);
   if (auto constant = dyn_cast_or_null<arith::ConstantOp>(op))
     return literal(constant);

@@ -244,23 +244,36 @@ void LoopPrinter::print() {
   text.add(text.getDialect().loop(loop));
 }
 
-LogicalResult LoopPrinter::printSums() {
-  ArrayRef<RowSumOp> sums = plan.loops[number].sums;
+LogicalResult LoopPrinter::printReductions() {
+  ArrayRef<Operation *> ops = plan.loops[number].reductions;
   chooseLanes();
-  for (RowSumOp sum : sums)
+  for (Operation *op : ops)
     for (Half half : halves())
-      countUses(sum.getRow(), half);
-  for (RowSumOp sum : sums) {
-    std::string name = text.nameOf(sum.getResult());
-    loop.sums.push_back(name);
+      countUses(op->getOperand(0), half);
+  for (Operation *op : ops) {
+    Reduction reduction = {text.nameOf(op->getResult(0)), isa<RowMaxOp>(op),
+                           {}};
     for (Half half : halves()) {
-      FailureOr<std::string> term = lastUse(sum.getRow(), half);
+      FailureOr<std::string> term = lastUse(op->getOperand(0), half);
       if (failed(term))
         return failure();
-      loop.terms.emplace_back(name, *term);
+      reduction.terms.push_back(*term);
     }
+    loop.reductions.push_back(std::move(reduction));
   }
   return print(), success();
+}
+
+LogicalResult LoopPrinter::storeNumber(Value result, unsigned operand) {
+  FailureOr<std::string> value = text.scalar(result);
+  if (failed(value))
+    return failure();
+  const KernelDialect &dialect = text.getDialect();
+  std::string store =
+      dialect.store(text.getOperand(operand).dtype, text.rowPointer(operand),
+                    "0", *value);
+  text.add(dialect.oncePerRow(store, text.getColumns()));
+  return success();
 }
 
 LogicalResult LoopPrinter::printStores(OperandRange results,
@@ -272,8 +285,13 @@ LogicalResult LoopPrinter::printStores(OperandRange results,
   Statements stores;
   for (auto [i, result] : llvm::enumerate(results))
     for (Half half : halves())
-      if (failed(storeResult(result, firstResult + i, half, stores)))
+      if (isRow(result) &&
+          failed(storeResult(result, firstResult + i, half, stores)))
         return failure();
   loop.body.insert(loop.body.end(), stores.begin(), stores.end());
-  return print(), success();
+  print();
+  for (auto [i, result] : llvm::enumerate(results))
+    if (!isRow(result) && failed(storeNumber(result, firstResult + i)))
+      return failure();
+  return success();
 }

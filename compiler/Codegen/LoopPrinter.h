@@ -17,9 +17,10 @@ public:
   LoopPrinter(KernelText &text, const RowPlan &plan, unsigned number)
       : text(text), plan(plan), number(number) {}
 
-  /// A loop that sums (`sums` of the plan are not empty).
-  llvm::LogicalResult printSums();
-  /// The loop that stores; operand `firstResult + i` is results[i].
+  /// A loop that makes numbers (`reductions` of the plan are not empty).
+  llvm::LogicalResult printReductions();
+  /// The loop that stores, and after it the results that are one number a row;
+  /// operand `firstResult + i` is results[i].
   llvm::LogicalResult printStores(mlir::OperandRange results,
                                   unsigned firstResult);
 
@@ -45,6 +46,7 @@ private:
   Expression loadOperand(unsigned argument, Half half);
   llvm::LogicalResult storeResult(mlir::Value result, unsigned operand,
                                   Half half, Statements &stores);
+  llvm::LogicalResult storeNumber(mlir::Value result, unsigned operand);
   void chooseLanes();
   std::string bind(mlir::Value value, Half half, const std::string &equal);
   bool needsName(mlir::Value value, Half half, const Expression &) const;

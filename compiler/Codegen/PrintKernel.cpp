@@ -46,8 +46,8 @@ static LogicalResult checkBody(KernelOp kernel) {
   if (result.wasInterrupted())
     return failure();
   for (Value value : body.getTerminator()->getOperands())
-    if (!isRow(value))
-      return kernel.emitOpError("expects rows as results, but got ")
+    if (!isRow(value) && !value.getType().isF32())
+      return kernel.emitOpError("expects rows or numbers as results, but got ")
              << value.getType();
   return success();
 }
@@ -63,7 +63,7 @@ FailureOr<std::string> qlora::printKernel(KernelOp kernel,
   KernelText text(kernel, functionName(kernel), dialect, *operands);
   unsigned last = plan.loops.size() - 1;
   for (unsigned i = 0; i < last; ++i)
-    if (failed(LoopPrinter(text, plan, i).printSums()))
+    if (failed(LoopPrinter(text, plan, i).printReductions()))
       return failure();
   if (failed(LoopPrinter(text, plan, last)
                  .printStores(body.getTerminator()->getOperands(),

@@ -101,6 +101,9 @@ qlora::elementwiseExpression(Operation *op, ArrayRef<std::string> x) {
       .Case<arith::NegFOp>([&](auto) { return negation(x[0]); })
       .Case<arith::MaximumFOp>([&](auto) { return extremum(">"); })
       .Case<arith::MinimumFOp>([&](auto) { return extremum("<"); })
+      .Case<math::AbsFOp>([&](auto) { return call("qlora_abs"); })
+      .Case<math::RoundEvenOp>(
+          [&](auto) { return call("qlora_round_even"); })
       .Case<math::ExpOp>([&](auto) { return call("qlora_exp"); })
       .Case<math::SqrtOp>([&](auto) { return call("qlora_sqrt"); })
       .Case<math::RsqrtOp>([&](auto) { return call("qlora_rsqrt"); })

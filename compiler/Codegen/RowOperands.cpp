@@ -52,7 +52,8 @@ static LogicalResult checkOperand(program::KernelOp kernel, unsigned number,
                                   const RowOperand &operand) {
   auto error = [&] { return kernel.emitOpError("operand ") << number << " "; };
   int64_t last = operand.isResult ? QLORA_DTYPE_F16 : QLORA_DTYPE_I32;
-  if (operand.dtype < 0 || operand.dtype > last)
+  if ((operand.dtype < 0 || operand.dtype > last) &&
+      operand.dtype != QLORA_DTYPE_I8)
     return error() << "has dtype " << static_cast<int64_t>(operand.dtype)
                    << ", which a row cannot "
                    << (operand.isResult ? "write" : "read");
@@ -97,6 +98,9 @@ qlora::rowOperands(program::KernelOp kernel) {
       auto map = cast<MapAttr>((*kernel.getMaps())[i]);
       operand.kind = map.getKind();
       operand.group = map.getGroup();
+    } else if (!isa<RankedTensorType>(
+                   body.getTerminator()->getOperand(i - inputs).getType())) {
+      operand.kind = MapKind::Scalar;
     }
     operand.dtype = static_cast<qlora_dtype>((*kernel.getDtypes())[i]);
     operand.stride = (*kernel.getStrides())[i];

@@ -19,7 +19,7 @@ public:
 
 private:
   unsigned levelOf(Value value);
-  void collectSums(Value value, DenseSet<Value> &seen);
+  void collectReductions(Value value, DenseSet<Value> &seen);
   void evaluate(Value value, unsigned loop, DenseSet<Value> &seen);
   bool keep(Value value, unsigned loop);
 
@@ -46,23 +46,23 @@ unsigned RowPlanner::levelOf(Value value) {
   if (Operation *op = value.getDefiningOp()) {
     for (Value operand : op->getOperands())
       level = std::max(level, levelOf(operand));
-    if (isa<RowSumOp>(op))
+    if (op->hasTrait<RowReduction>())
       ++level;
   }
   return levels[value] = level;
 }
 
-void RowPlanner::collectSums(Value value, DenseSet<Value> &seen) {
+void RowPlanner::collectReductions(Value value, DenseSet<Value> &seen) {
   Operation *op = value.getDefiningOp();
   if (!op || !seen.insert(value).second)
     return;
   for (Value operand : op->getOperands())
-    collectSums(operand, seen);
-  if (auto sum = dyn_cast<RowSumOp>(op)) {
-    unsigned level = levelOf(sum.getRow());
+    collectReductions(operand, seen);
+  if (op->hasTrait<RowReduction>()) {
+    unsigned level = levelOf(op->getOperand(0));
     if (plan.loops.size() <= level)
       plan.loops.resize(level + 1);
-    plan.loops[level].sums.push_back(sum);
+    plan.loops[level].reductions.push_back(op);
   }
 }
 
@@ -96,12 +96,12 @@ RowPlan RowPlanner::run() {
   OperandRange results = body.getTerminator()->getOperands();
   DenseSet<Value> seen;
   for (Value result : results)
-    collectSums(result, seen);
+    collectReductions(result, seen);
   plan.loops.emplace_back();
   for (unsigned loop = 0; loop < plan.loops.size(); ++loop) {
     DenseSet<Value> evaluated;
-    for (RowSumOp sum : plan.loops[loop].sums)
-      evaluate(sum.getRow(), loop, evaluated);
+    for (Operation *reduction : plan.loops[loop].reductions)
+      evaluate(reduction->getOperand(0), loop, evaluated);
     if (loop + 1 == plan.loops.size())
       for (Value result : results)
         evaluate(result, loop, evaluated);

@@ -24,7 +24,8 @@
 namespace qlora {
 
 struct RowLoop {
-  llvm::SmallVector<model::RowSumOp> sums; ///< empty: the loop that stores
+  /// Ops with RowReduction; none: the loop that stores.
+  llvm::SmallVector<mlir::Operation *> reductions;
   bool isPaired = false; ///< columns c and c + C/2 together
 };
 

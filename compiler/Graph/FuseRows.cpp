@@ -39,11 +39,6 @@ private:
 /// Buffers of one kernel: more would spill the printed kernel's registers.
 static constexpr unsigned kMaxBuffers = 16;
 
-static int64_t rowCount(Operation *op) {
-  auto type = cast<RankedTensorType>(op->getResult(0).getType());
-  return type.getNumElements() / cast<RowOp>(op).getRowColumns();
-}
-
 /// A row op as a `model.rows`, with the same discardable attributes.
 static RowsOp asRows(RowOp op) {
   if (auto rows = dyn_cast<RowsOp>(op.getOperation()))
@@ -79,6 +74,25 @@ static Operation *fusedPosition(RowsOp producer, RowsOp consumer) {
                                                       : nullptr;
 }
 
+/// True for an operand of a later row op that reads of `result`, in row r,
+/// what row r made.
+static bool readsSameRow(OpResult result, MapAttr map) {
+  auto producer = cast<RowsOp>(result.getOwner());
+  return producer.isScalarResult(result.getResultNumber())
+             ? map.getKind() == MapKind::Scalar && map.getGroup() == 1
+             : map.getKind() == MapKind::Full;
+}
+
+/// Results that something else than `consumer` reads.
+static SmallVector<OpResult> resultsReadBeside(RowsOp producer,
+                                               RowsOp consumer) {
+  return llvm::filter_to_vector(producer->getResults(), [&](OpResult result) {
+    return llvm::any_of(result.getUsers(), [&](Operation *user) {
+      return user != consumer;
+    });
+  });
+}
+
 static bool canFuse(RowsOp producer, RowsOp consumer) {
   if (producer->getBlock() != consumer->getBlock() ||
       producer.getColumns() != consumer.getColumns() ||
@@ -87,8 +101,13 @@ static bool canFuse(RowsOp producer, RowsOp consumer) {
     return false;
   for (auto [operand, map] :
        llvm::zip_equal(consumer.getInputs(), consumer.getRowMaps()))
-    if (operand.getDefiningOp() == producer && map.getKind() != MapKind::Full)
+    if (operand.getDefiningOp() == producer &&
+        !readsSameRow(cast<OpResult>(operand), map))
       return false;
+  // They come first, and the first result of a row op is full.
+  SmallVector<OpResult> kept = resultsReadBeside(producer, consumer);
+  if (!kept.empty() && producer.isScalarResult(kept[0].getResultNumber()))
+    return false;
   unsigned buffers = producer->getNumOperands() + producer->getNumResults() +
                      consumer->getNumOperands() + consumer->getNumResults();
   return buffers <= kMaxBuffers;
@@ -116,12 +135,10 @@ static RowsOp fuseInto(RowsOp producer, RowsOp consumer, Operation *position) {
 
   SmallVector<unsigned> kept;
   SmallVector<Type> types;
-  for (OpResult result : producer->getResults())
-    if (llvm::any_of(result.getUsers(),
-                     [&](Operation *user) { return user != consumer; })) {
-      kept.push_back(result.getResultNumber());
-      types.push_back(result.getType());
-    }
+  for (OpResult result : resultsReadBeside(producer, consumer)) {
+    kept.push_back(result.getResultNumber());
+    types.push_back(result.getType());
+  }
   llvm::append_range(types, consumer->getResultTypes());
 
   OpBuilder builder(position);

@@ -12,11 +12,13 @@ static RankedTensorType tensorOf(Value value) {
   return cast<RankedTensorType>(value.getType());
 }
 
-/// Functions of `math` per row of the op's arithmetic.
+/// Functions of `math` per row of the op's arithmetic, but for those that are
+/// a few instructions.
 static int64_t transcendentalsPerRow(Block &arithmetic) {
   int64_t count = 0;
   for (Operation &inner : arithmetic) {
-    if (!isa_and_nonnull<math::MathDialect>(inner.getDialect()))
+    if (!isa_and_nonnull<math::MathDialect>(inner.getDialect()) ||
+        isa<math::AbsFOp, math::RoundEvenOp>(inner))
       continue;
     auto row = dyn_cast<RankedTensorType>(inner.getResult(0).getType());
     count += row ? row.getNumElements() : 1;
@@ -46,9 +48,7 @@ static Work rowOpWork(RowOp op) {
     bytes += tensorBytes(cast<RankedTensorType>(type));
   for (Type type : op->getResultTypes())
     bytes += tensorBytes(cast<RankedTensorType>(type));
-  double rows = double(tensorOf(op->getResult(0)).getNumElements()) /
-                op.getRowColumns();
-  return rowWork(bytes, rows * transcendentalsPerRow(op));
+  return rowWork(bytes, double(rowCount(op)) * transcendentalsPerRow(op));
 }
 
 KernelRequest qlora::kernelRequestOf(LibraryOp op) {

@@ -15,7 +15,8 @@ using namespace qlora;
 
 /// Each pass writes its decisions, as JSON, into an attribute of the module.
 static constexpr std::pair<llvm::StringLiteral, llvm::StringLiteral>
-    kDecisions[] = {{"rematerialize", "train.remat"},
+    kDecisions[] = {{"encode-activations", "train.encoded"},
+                    {"rematerialize", "train.remat"},
                     {"plan-dequant", "train.dequant"},
                     {"bucket-gradients", "train.buckets"},
                     {"select-kernels", "program.selection"}};

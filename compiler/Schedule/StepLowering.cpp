@@ -103,7 +103,9 @@ static int64_t elementsOfLoad(RowsOp op) {
   for (auto [input, map] : llvm::zip_equal(op.getInputs(), op.getRowMaps()))
     if (isByColumn(map.getKind()))
       look(input);
-  llvm::for_each(op.getOutputs(), look);
+  for (OpResult output : op->getResults())
+    if (!op.isScalarResult(output.getResultNumber()))
+      look(output);
   return 8 * kVectorBytes / bits;
 }
 
@@ -111,6 +113,7 @@ LogicalResult StepLowering::lowerRows(RowsOp op) {
   SmallVector<Value> buffers;
   SmallVector<int64_t> access, dtypes, strides, groups;
   int64_t aligned = elementsOfLoad(op), columns = op.getColumns();
+  bool isScattered = false;
   auto add = [&](Value value, const Place &place, qlora_access mode,
                  MapKind kind) {
     RankedTensorType type = tensorTypeOf(value);
@@ -121,6 +124,8 @@ LogicalResult StepLowering::lowerRows(RowsOp op) {
     groups.push_back(kind == MapKind::Full
                          ? matrixColumns(type) / columns
                          : 1);
+    isScattered |= kind == MapKind::Scalar &&
+                   place.stride != matrixColumns(type);
     if (isByColumn(kind))
       aligned = alignedElements(aligned, place, columns,
                                 type.getElementTypeBitWidth() / 8);
@@ -128,14 +133,17 @@ LogicalResult StepLowering::lowerRows(RowsOp op) {
   for (auto [input, map] : llvm::zip_equal(op.getInputs(), op.getRowMaps()))
     add(input, placeOf(input), QLORA_READ, map.getKind());
   placeOverOperands(op);
-  for (Value output : op.getOutputs())
+  for (OpResult output : op->getResults())
     add(output, places.contains(output) ? placeOf(output)
                                         : resultPlace(output),
-        QLORA_WRITE, MapKind::Full);
-  int64_t rows =
-      tensorTypeOf(op.getResult(0)).getNumElements() / columns;
+        QLORA_WRITE,
+        op.isScalarResult(output.getResultNumber()) ? MapKind::Scalar
+                                                    : MapKind::Full);
+  if (isScattered)
+    return op.emitOpError("cannot be lowered: one number a row in a part of "
+                          "something wider");
   launch(kernels.generated(op, dtypes, strides, groups, aligned), buffers,
-         access, dtypes, {}, {}, rows, labelOf(op));
+         access, dtypes, {}, {}, rowCount(op), labelOf(op));
   return success();
 }
 

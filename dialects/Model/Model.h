@@ -33,6 +33,10 @@ namespace qlora::model {
 template <typename Op>
 class TrainingOnly : public mlir::OpTrait::TraitBase<Op, TrainingOnly> {};
 
+/// Trait of arithmetic that makes one number of all elements of a row.
+template <typename Op>
+class RowReduction : public mlir::OpTrait::TraitBase<Op, RowReduction> {};
+
 /// Discardable attribute of forward ops, i64: number of the decoder block.
 inline constexpr llvm::StringLiteral kBlockAttr = "model.block";
 
@@ -80,11 +84,14 @@ std::optional<qlora_dtype> elementDtype(mlir::Type type);
 /// The constraints of ModelTensors.td on operands and results.
 bool isStorable(mlir::Type type);
 bool isFloatStorable(mlir::Type type);
+bool isRowStorable(mlir::Type type);
 bool isWeightStorable(mlir::Type type);
 bool isRow(mlir::Type type);
 
 /// Checks (R1) of RowOp.
 llvm::LogicalResult verifyRowOp(mlir::Operation *op);
+/// Rows of a row op whose first result has a static shape.
+int64_t rowCount(mlir::Operation *rowOp);
 
 /// True for [B, T, ...] tensors: activations, ids, masks.
 inline bool isTokenShaped(mlir::RankedTensorType type) {

@@ -76,6 +76,12 @@ bool qlora::model::isFloatStorable(Type type) {
          isa<FloatType>(cast<RankedTensorType>(type).getElementType());
 }
 
+bool qlora::model::isRowStorable(Type type) {
+  return isFloatStorable(type) ||
+         (isStorable(type) &&
+          cast<RankedTensorType>(type).getElementType().isInteger(8));
+}
+
 bool qlora::model::isWeightStorable(Type type) {
   return isStorable(type) &&
          isa<FloatType, NF4Type>(cast<RankedTensorType>(type).getElementType());
@@ -121,6 +127,6 @@ std::optional<qlora_dtype> qlora::model::elementDtype(Type type) {
   if (type.isInteger(32))
     return QLORA_DTYPE_I32;
   if (type.isInteger(8))
-    return QLORA_DTYPE_U8;
+    return QLORA_DTYPE_I8;
   return std::nullopt;
 }

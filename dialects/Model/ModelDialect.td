@@ -43,7 +43,9 @@ def Model_Dialect : Dialect {
 
     In a row region a row is a `tensor<Cxf32>`, one number per row an `f32`,
     and the ops are those of `arith` and `math` plus the `model.row_*` ops,
-    whatever the storage type of the operands: loads widen, stores round.
+    whatever the storage type of the operands: loads widen, stores round. To i8
+    a store rounds and saturates; arithmetic that has rounded before gives the
+    same numbers where rows are fused and nothing is stored between them.
   }];
   let useDefaultTypePrinterParser = 1;
   let useDefaultAttributePrinterParser = 1;

@@ -12,10 +12,12 @@ def Model_RowOp : OpInterface<"RowOp"> {
   let description = [{
     An op whose arithmetic is a region over one row. The region's arguments
     are the operands in order: `tensor<Cxf32>` for `full`, `column` and
-    `group`, `f32` for `scalar` and `global`. Every result is `full`.
+    `group`, `f32` for `scalar` and `global`. A result is `full`, or one number
+    a row (`isScalarResult`).
 
     (R1) every operand has as many elements as its map reads, and every result
-    as many as the rows have.
+    as many as the rows have, or one for each of them; the first result is
+    `full`.
   }];
   // With the regions: after the op's own constraints.
   let verifyWithRegions = 1;
@@ -25,9 +27,12 @@ def Model_RowOp : OpInterface<"RowOp"> {
     InterfaceMethod<"One map per operand.",
       "::llvm::SmallVector<::qlora::model::MapAttr>", "getRowMaps">,
     InterfaceMethod<[{Writes the arithmetic at the builder's position and
-      returns one row per result.}],
+      returns one row, or one f32, per result.}],
       "::llvm::SmallVector<::mlir::Value>", "buildRow",
       (ins "::mlir::OpBuilder &":$builder, "::mlir::ValueRange":$arguments)>,
+    InterfaceMethod<"True for a result that has one number a row.",
+      "bool", "isScalarResult", (ins "unsigned":$index),
+      [{}], [{ return false; }]>,
   ];
 }
 

@@ -262,20 +262,22 @@ def Model_DropoutOp : Model_Row<"dropout",
 }
 
 def Model_RowsOp : Model_Op<"rows",
-    [Pure, IsolatedFromAbove, DeclareOpInterfaceMethods<Model_RowOp>,
+    [Pure, IsolatedFromAbove,
+     DeclareOpInterfaceMethods<Model_RowOp, ["isScalarResult"]>,
      SingleBlockImplicitTerminator<"RowYieldOp">]> {
   let summary = "arithmetic over rows, as a region";
   let description = [{
     What row ops become: by their gradients and by `fuse-rows`. (C1) one map
     per operand, one argument per operand of the type RowOp says. (C2) one
-    yielded `tensor<Cxf32>` per result, of which there is at least one. (C3)
-    `columns` is positive and divides the last dimension of every result.
+    yielded `tensor<Cxf32>` per result, or `f32` for one number a row, but not
+    for the first, which there is. (C3) `columns` is positive and divides the
+    last dimension of every result of rows.
     (C4) every row in the region has C elements. (C5) `label` is an identifier:
     the kernel is called so.
   }];
   let arguments = (ins Variadic<Model_Tensor>:$inputs, I64Attr:$columns,
     Model_MapArrayAttr:$maps, OptionalAttr<StrAttr>:$label);
-  let results = (outs Variadic<Model_FloatTensor>:$outputs);
+  let results = (outs Variadic<Model_RowTensor>:$outputs);
   let regions = (region SizedRegion<1>:$body);
   let assemblyFormat = [{
     `(` $inputs `)` attr-dict-with-keyword
@@ -298,11 +300,23 @@ def Model_RowYieldOp : Model_Op<"row_yield", [Pure, Terminator]> {
   let builders = [OpBuilder<(ins), [{ /* nothing is yielded */ }]>];
 }
 
-def Model_RowSumOp : Model_Op<"row_sum", [Pure]> {
-  let summary = "sum of the elements of a row";
+def Model_RowReduction : NativeOpTrait<"RowReduction"> {
+  let cppNamespace = "::qlora::model";
+}
+
+class Model_Reduction<string mnemonic>
+    : Model_Op<mnemonic, [Pure, Model_RowReduction]> {
   let arguments = (ins Model_Row1D:$row);
   let results = (outs F32:$result);
   let assemblyFormat = "$row attr-dict `:` type($row)";
+}
+
+def Model_RowSumOp : Model_Reduction<"row_sum"> {
+  let summary = "sum of the elements of a row";
+}
+
+def Model_RowMaxOp : Model_Reduction<"row_max"> {
+  let summary = "largest element of a row; NaN where one is NaN";
 }
 
 def Model_RowSplatOp : Model_Op<"row_splat", [Pure]> {

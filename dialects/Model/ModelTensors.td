@@ -17,6 +17,8 @@ def Model_Tensor
     : Model_TensorOf<"isStorable", "f32, bf16, f16, i32, i8 or 4-bit numbers">;
 def Model_FloatTensor
     : Model_TensorOf<"isFloatStorable", "f32, bf16 or f16">;
+def Model_RowTensor
+    : Model_TensorOf<"isRowStorable", "f32, bf16, f16 or i8">;
 def Model_WeightTensor
     : Model_TensorOf<"isWeightStorable", "f32, bf16, f16 or 4-bit numbers">;
 

@@ -124,7 +124,7 @@ def Program_KernelOp : Program_Op<"kernel", [Symbol, IsolatedFromAbove,
     `implementation` a row of it), or the body is a row region: arguments and
     yield as in `model.rows`, whose `columns` and `maps` it carries;
     `dtypes`, `strides` and `groups` describe the buffers: inputs first, then
-    results. A buffer with row stride s and g rows of C per s elements has
+    results; one that is yielded as f32 is a number per row. A buffer with row stride s and g rows of C per s elements has
     row r at (r / g) * s + (r % g) * C. Every row starts at a multiple of
     `aligned` elements of its type, or of 16 bytes, whichever is less.
   }];

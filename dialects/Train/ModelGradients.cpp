@@ -139,15 +139,24 @@ struct RowGradient : Differentiable::template ExternalModel<RowGradient<Op>, Op>
                                "operand ")
                << i << ", which every row reads as '"
                << stringifyMapKind(kind) << "'";
+      if (!isFloatStorable(operand.getType()))
+        return op->emitOpError("cannot be differentiated with respect to "
+                               "operand ")
+               << i << ", which holds integers: " << operand.getType();
       wanted.push_back(i);
       RankedTensorType full = tensorOf(op->getResult(0));
       types.push_back(kind == MapKind::Full ? tensorOf(operand) : asF32(full));
     }
     for (Value result : op->getResults()) {
       if (Value gradient = tape.lookup(result)) {
-        flowing.push_back(cast<OpResult>(result).getResultNumber());
+        unsigned number = cast<OpResult>(result).getResultNumber();
+        flowing.push_back(number);
         inputs.push_back(gradient);
-        maps.push_back(MapAttr::get(op->getContext(), MapKind::Full, 1));
+        maps.push_back(MapAttr::get(op->getContext(),
+                                    rowOp.isScalarResult(number)
+                                        ? MapKind::Scalar
+                                        : MapKind::Full,
+                                    1));
       }
     }
     if (wanted.empty() || flowing.empty())

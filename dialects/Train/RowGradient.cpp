@@ -47,12 +47,41 @@ private:
   Value times(Value value, double factor) {
     return mul(value, constant(factor, value));
   }
+  Value compare(arith::CmpFPredicate predicate, Value x, Value y) {
+    return arith::CmpFOp::create(b, x.getLoc(), predicate, x, y);
+  }
+  Value select(Value condition, Value then, Value otherwise) {
+    return arith::SelectOp::create(b, then.getLoc(), condition, then,
+                                   otherwise);
+  }
+  Value sizeGradient(Value x, Value dy);
+  Value maxGradient(Value row, Value largest, Value dy);
 
   OpBuilder &b;
   llvm::DenseMap<Value, Value> gradients;
 };
 
 } // namespace
+
+/// Of |x|: dy times the sign, which of 0 is 0.
+Value RowTape::sizeGradient(Value x, Value dy) {
+  Value zero = constant(0.0, x), minus = neg(dy);
+  Value below = select(compare(arith::CmpFPredicate::OLT, x, zero), minus,
+                       zero);
+  return select(compare(arith::CmpFPredicate::OGT, x, zero), dy, below);
+}
+
+/// Of the largest element: shared by all that are it.
+Value RowTape::maxGradient(Value row, Value largest, Value dy) {
+  Location loc = row.getLoc();
+  Value zero = constant(0.0, row), one = constant(1.0, row);
+  Value all = RowSplatOp::create(b, loc, row.getType(), largest);
+  Value is = compare(arith::CmpFPredicate::OEQ, row, all);
+  Value count =
+      RowSumOp::create(b, loc, b.getF32Type(), select(is, one, zero));
+  Value share = RowSplatOp::create(b, loc, row.getType(), div(dy, count));
+  return select(is, share, zero);
+}
 
 bool RowTape::reverse(Operation *op) {
   Value y = op->getNumResults() ? Value(op->getResult(0)) : Value();
@@ -87,14 +116,13 @@ bool RowTape::reverse(Operation *op) {
       .Case<arith::SelectOp>([&](auto) {
         // Not dy * 0, which is no number where dy is infinite.
         Value zero = constant(0.0, dy);
-        add(x(1), arith::SelectOp::create(b, loc, x(0), dy, zero));
-        add(x(2), arith::SelectOp::create(b, loc, x(0), zero, dy));
+        add(x(1), select(x(0), dy, zero));
+        add(x(2), select(x(0), zero, dy));
         return true;
       })
-      .Case<math::ExpOp>([&](auto) {
-        add(x(0), mul(dy, y));
-        return true;
-      })
+      .Case<math::AbsFOp>(
+          [&](auto) { return add(x(0), sizeGradient(x(0), dy)), true; })
+      .Case<math::ExpOp>([&](auto) { return add(x(0), mul(dy, y)), true; })
       .Case<math::SqrtOp>([&](auto) {
         add(x(0), times(div(dy, y), 0.5));
         return true;
@@ -120,6 +148,8 @@ bool RowTape::reverse(Operation *op) {
         add(x(0), RowSplatOp::create(b, loc, x(0).getType(), dy));
         return true;
       })
+      .Case<RowMaxOp>(
+          [&](auto) { return add(x(0), maxGradient(x(0), y, dy)), true; })
       .Case<RowSplatOp>([&](auto) {
         add(x(0), RowSumOp::create(b, loc, b.getF32Type(), dy));
         return true;
@@ -128,8 +158,9 @@ bool RowTape::reverse(Operation *op) {
         add(x(0), neg(RowRotateOp::create(b, loc, dy.getType(), dy)));
         return true;
       })
-      .Case<RowRandomOp, RowStepOp, RowConstantOp, arith::ConstantOp>(
-          [](auto) { return true; })
+      // The last has steps, between which its slope is 0.
+      .Case<RowRandomOp, RowStepOp, RowConstantOp, arith::ConstantOp,
+            math::RoundEvenOp>([](auto) { return true; })
       .Default([](Operation *) { return false; });
 }
 

@@ -108,6 +108,23 @@ KernelCall DecodeOp::getKernelCall() {
           {}};
 }
 
+template <typename Op> static LogicalResult verifyCoding(Op op) {
+  RankedTensorType x = tensorOf(op.getX()), codes = tensorOf(op.getCodes()),
+                   scales = tensorOf(op.getScales());
+  if (codes.getShape() != x.getShape() ||
+      !codes.getElementType().isInteger(8))
+    return op.emitOpError("(C1) expects codes in i8 of the shape of ")
+           << x << ", but got " << codes;
+  if (!scales.getElementType().isF32() ||
+      scales.getShape().drop_back() != x.getShape().drop_back() ||
+      scales.getRank() != x.getRank() || matrixColumns(scales) != 1)
+    return op.emitOpError("(C2) expects one f32 scale for each row of ")
+           << x << ", but got " << scales;
+  return success();
+}
+LogicalResult EncodeRowsOp::verify() { return verifyCoding(*this); }
+LogicalResult DecodeRowsOp::verify() { return verifyCoding(*this); }
+
 LogicalResult LinearInputGradOp::verify() {
   RankedTensorType weight = tensorOf(getWeight());
   if (weight.getRank() != 2 || weight.getDimSize(0) != columnsOf(getDy()) ||

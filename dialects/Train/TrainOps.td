@@ -154,8 +154,44 @@ def Train_DecodeOp : Train_Library<"decode"> {
 }
 
 //===----------------------------------------------------------------------===//
-// Gradients of library ops
+// Activations in 8 bits
 //===----------------------------------------------------------------------===//
+
+/// Made after reverse mode, of values that it does not go through again: so
+/// there is no derivative rule, and none is missed.
+class Train_Coding<string mnemonic, list<string> methods>
+    : Train_Op<mnemonic,
+        [Pure, DeclareOpInterfaceMethods<Model_RowOp, methods>]> {
+  let hasVerifier = 1;
+}
+
+def Train_EncodeRowsOp : Train_Coding<"encode_rows", ["isScalarResult"]> {
+  let summary = "a row as integers from -127 to 127 and their scale";
+  let description = [{
+    scale = max(|x|) / 127 of each row, codes = x / scale, rounded to nearest,
+    ties to even. Of a row below 1e-30 the codes are 0; a row with an infinity
+    or NaN has such a scale. (C1) codes are i8 of x's shape. (C2) scales are
+    f32, one per row.
+  }];
+  let arguments = (ins Model_FloatTensor:$x);
+  let results = (outs Model_RowTensor:$codes, Model_RowTensor:$scales);
+  let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
+}
+
+def Train_DecodeRowsOp : Train_Coding<"decode_rows", []> {
+  let summary = "x = codes * scale";
+  let description = [{
+    Within half a scale of what was encoded. (C1), (C2) as in encode_rows.
+  }];
+  let arguments = (ins Model_RowTensor:$codes, Model_RowTensor:$scales);
+  let results = (outs Model_FloatTensor:$x);
+  let assemblyFormat =
+      "$codes `,` $scales attr-dict `:` functional-type(operands, results)";
+}
+
+//===----------------------------------------------------------------------===//
+// Gradients of library ops
+//===--------------------------------------------------------------------------===//
 
 def Train_LinearInputGradOp : Train_AccumulatingLibrary<"linear_input_grad"> {
   let summary = "dx = init + scale * dy . W";

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The arithmetic of AdamW, as a row.
+// The arithmetic of AdamW, and of activations in 8 bits, as rows.
 
 #include "dialects/Train/Train.h"
 
@@ -57,4 +57,54 @@ SmallVector<Value> AdamWOp::buildRow(OpBuilder &b, ValueRange arguments) {
   Value newP =
       sub(mul(p, splat(decay)), mul(size, div(newM, denominator)));
   return {newP, newM, newV};
+}
+
+//===----------------------------------------------------------------------===//
+// encode_rows, decode_rows
+//===----------------------------------------------------------------------===//
+
+static MapAttr map(Operation *op, MapKind kind) {
+  return MapAttr::get(op->getContext(), kind, 1);
+}
+
+int64_t EncodeRowsOp::getRowColumns() {
+  return matrixColumns(cast<RankedTensorType>(getX().getType()));
+}
+SmallVector<MapAttr> EncodeRowsOp::getRowMaps() {
+  return {map(*this, MapKind::Full)};
+}
+bool EncodeRowsOp::isScalarResult(unsigned index) { return index == 1; }
+
+/// Rounds here and not at the store, so that rows which are decoded again in
+/// the same kernel are those that memory would have given.
+SmallVector<Value> EncodeRowsOp::buildRow(OpBuilder &b, ValueRange arguments) {
+  constexpr float kLargestCode = 127, kSmallestRow = 1e-30f;
+  Location loc = getLoc();
+  Value x = arguments[0];
+  auto number = [&](float value) -> Value {
+    return arith::ConstantOp::create(b, loc, b.getF32FloatAttr(value));
+  };
+  Value size = math::AbsFOp::create(b, loc, x);
+  Value largest = RowMaxOp::create(b, loc, b.getF32Type(), size);
+  Value limit =
+      arith::MaximumFOp::create(b, loc, largest, number(kSmallestRow));
+  Value factor = arith::DivFOp::create(b, loc, number(kLargestCode), limit);
+  Value scale = arith::DivFOp::create(b, loc, limit, number(kLargestCode));
+  Value scaled = arith::MulFOp::create(
+      b, loc, x, RowSplatOp::create(b, loc, x.getType(), factor));
+  return {math::RoundEvenOp::create(b, loc, scaled), scale};
+}
+
+int64_t DecodeRowsOp::getRowColumns() {
+  return matrixColumns(cast<RankedTensorType>(getX().getType()));
+}
+SmallVector<MapAttr> DecodeRowsOp::getRowMaps() {
+  return {map(*this, MapKind::Full), map(*this, MapKind::Scalar)};
+}
+
+SmallVector<Value> DecodeRowsOp::buildRow(OpBuilder &b, ValueRange arguments) {
+  Value codes = arguments[0];
+  Value scales =
+      RowSplatOp::create(b, getLoc(), codes.getType(), arguments[1]);
+  return {arith::MulFOp::create(b, getLoc(), codes, scales)};
 }

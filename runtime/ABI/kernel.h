@@ -27,7 +27,8 @@ enum qlora_dtype {
   QLORA_DTYPE_I32 = 3,
   QLORA_DTYPE_NF4 = 4, /* a block-quantised tensor: see Kernels/Math/NF4.h */
   QLORA_DTYPE_U8 = 5,  /* plain bytes: workspaces */
-  QLORA_DTYPE_COUNT = 6
+  QLORA_DTYPE_I8 = 6,  /* -128 to 127 */
+  QLORA_DTYPE_COUNT = 7
 };
 
 /* Every scalar that changes from step to step. The runtime writes it before

@@ -70,6 +70,10 @@ const OptionRow kRows[] = {
     {"compute_dtype", kChoice, "bfloat16", kProgram, kQuantization,
      "type of activations", "bnb_4bit_compute_dtype dtype torch_dtype",
      "bfloat16 float32 bf16=bfloat16 fp32=float32 f32=float32"},
+    {"activation_dtype_for_lora", kChoice, "auto", kProgram, kQuantization,
+     "what an adapter's input is kept in for its gradient, where nothing else "
+     "needs it; auto: as compute_dtype; int8: 8 bits and a scale per token",
+     "", "auto int8"},
 
     {"per_device_train_batch_size", kInt, "8", kProgram, kShape,
      "rows of a micro-batch, per rank", "micro_batch_size batch_size", "", 1,

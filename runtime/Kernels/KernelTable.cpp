@@ -142,6 +142,7 @@ unsigned dtypeBits(qlora_dtype dtype) {
   case QLORA_DTYPE_F16:
     return 16;
   case QLORA_DTYPE_U8:
+  case QLORA_DTYPE_I8:
     return 8;
   default:
     return 0;
@@ -149,8 +150,8 @@ unsigned dtypeBits(qlora_dtype dtype) {
 }
 
 std::string_view dtypeName(qlora_dtype dtype) {
-  static constexpr std::string_view kNames[] = {"f32", "bf16", "f16",
-                                                "i32", "nf4",  "u8"};
+  static constexpr std::string_view kNames[] = {"f32", "bf16", "f16", "i32",
+                                                "nf4", "u8",   "i8"};
   const auto index = static_cast<unsigned>(dtype);
   return index < QLORA_DTYPE_COUNT ? kNames[index] : "unknown type";
 }

@@ -31,7 +31,7 @@ QLORA_INLINE uint32_t qlora_to_bits(float value) {
 // Load and store ------------------------------------------------------------
 //
 // bf16 and f16 are stored as uint16_t. Stores round to nearest, ties to even;
-// a NaN stays a (quiet) NaN.
+// a NaN stays a (quiet) NaN. int8_t saturates, and a NaN is 0.
 
 QLORA_INLINE float qlora_load_f32(const void *p, int64_t i) {
   return static_cast<const float *>(p)[i];
@@ -90,12 +90,32 @@ QLORA_INLINE void qlora_store_f16(void *p, int64_t i, float value) {
   static_cast<uint16_t *>(p)[i] = qlora_f32_to_f16(value);
 }
 
+QLORA_INLINE float qlora_load_i8(const void *p, int64_t i) {
+  return static_cast<const int8_t *>(p)[i];
+}
+QLORA_INLINE void qlora_store_i8(void *p, int64_t i, float value) {
+  const float number = value == value ? value : 0.0f;
+  const float above = number < -128.0f ? -128.0f : number;
+  const float clamped = above > 127.0f ? 127.0f : above;
+  // Adding 1.5 * 2^23 leaves the integer, rounded, at the low end.
+  static_cast<int8_t *>(p)[i] = int8_t(qlora_to_bits(clamped + 12582912.0f));
+}
+
 // Functions of one number -----------------------------------------------------
 
 QLORA_INLINE float qlora_max(float a, float b) { return a > b ? a : b; }
 QLORA_INLINE float qlora_min(float a, float b) { return a < b ? a : b; }
 QLORA_INLINE float qlora_abs(float x) {
   return qlora_from_bits(qlora_to_bits(x) & 0x7fffffffu);
+}
+
+/// The nearest integer, of two the even one. Exact; NaN and infinity stay.
+QLORA_INLINE float qlora_round_even(float x) {
+  const float magnitude = qlora_abs(x);
+  const float rounded = (magnitude + 0x1p23f) - 0x1p23f;
+  const float result = magnitude < 0x1p23f ? rounded : magnitude;
+  return qlora_from_bits(qlora_to_bits(result) |
+                         (qlora_to_bits(x) & 0x80000000u));
 }
 
 /// Correctly rounded; NaN below zero. The libm function would set errno,
@@ -181,7 +201,7 @@ QLORA_INLINE float qlora_cos(float x) {
   return float((parts.quadrant + 1) & 2 ? -value : value);
 }
 
-// Sums over a row -------------------------------------------------------------
+// Sums and maxima over a row --------------------------------------------------
 
 /// The sum of the 16 partial sums of a row, pairwise: column c was added to
 /// lane c mod 16. The order is fixed by this text.
@@ -192,6 +212,24 @@ QLORA_INLINE float qlora_sum_lanes(const float (&lanes)[16]) {
   for (int i = 0; i < 4; ++i)
     sums[i] += sums[i + 4];
   return (sums[0] + sums[2]) + (sums[1] + sums[3]);
+}
+
+/// The larger of two numbers; NaN if one of them is.
+QLORA_INLINE float qlora_maximum(float a, float b) {
+  const float larger = a > b ? a : b;
+  return a != a ? a : larger;
+}
+/// What is not larger than any number.
+QLORA_INLINE float qlora_lowest() { return qlora_from_bits(0xff800000u); }
+QLORA_INLINE void qlora_lowest_lanes(float (&lanes)[16]) {
+  for (int i = 0; i < 16; ++i)
+    lanes[i] = qlora_lowest();
+}
+QLORA_INLINE float qlora_max_lanes(const float (&lanes)[16]) {
+  float largest = lanes[0];
+  for (int i = 1; i < 16; ++i)
+    largest = qlora_maximum(largest, lanes[i]);
+  return largest;
 }
 
 #endif // QLORA_RUNTIME_KERNELS_ROWS_H

@@ -84,6 +84,49 @@ TEST(Rows, RsqrtIsWithinOneAndAHalfUlp) {
   EXPECT_LE(worst, 1.5);
 }
 
+TEST(Rows, RoundEvenIsExact) {
+  for (uint64_t bits = 0; bits < uint64_t(1) << 32; bits += kStride) {
+    const float x = qlora_from_bits(uint32_t(bits));
+    if (!std::isnan(x)) {
+      ASSERT_EQ(qlora_to_bits(qlora_round_even(x)),
+                qlora_to_bits(std::nearbyint(x)))
+          << x;
+    }
+  }
+  for (float x = -1000.5f; x < 1000; ++x)
+    ASSERT_EQ(qlora_round_even(x), std::nearbyint(x));
+  EXPECT_TRUE(std::isnan(qlora_round_even(NAN)));
+}
+
+TEST(Rows, Int8RoundsAndSaturates) {
+  int8_t code = 0;
+  for (float x = -200; x < 200; x += 0.125f) {
+    qlora_store_i8(&code, 0, x);
+    ASSERT_EQ(code, std::clamp(std::nearbyint(x), -128.0f, 127.0f)) << x;
+    ASSERT_EQ(qlora_load_i8(&code, 0), float(code));
+  }
+  const float infinity = std::numeric_limits<float>::infinity();
+  qlora_store_i8(&code, 0, infinity);
+  EXPECT_EQ(code, 127);
+  qlora_store_i8(&code, 0, -infinity);
+  EXPECT_EQ(code, -128);
+  qlora_store_i8(&code, 0, NAN);
+  EXPECT_EQ(code, 0);
+}
+
+TEST(Rows, MaximumIsNaNWhereOneIs) {
+  EXPECT_EQ(qlora_maximum(-1.0f, 2.0f), 2.0f);
+  EXPECT_EQ(qlora_maximum(qlora_lowest(), -3e38f), -3e38f);
+  EXPECT_TRUE(std::isnan(qlora_maximum(NAN, 2.0f)));
+  EXPECT_TRUE(std::isnan(qlora_maximum(2.0f, NAN)));
+  float lanes[16];
+  qlora_lowest_lanes(lanes);
+  lanes[11] = -5;
+  EXPECT_EQ(qlora_max_lanes(lanes), -5.0f);
+  lanes[3] = NAN;
+  EXPECT_TRUE(std::isnan(qlora_max_lanes(lanes)));
+}
+
 TEST(Rows, Bf16RoundsToNearestEven) {
   for (uint32_t half = 0; half < 65536; ++half) {
     const float x = qlora_bf16_to_f32(uint16_t(half));

@@ -33,6 +33,9 @@ done
 echo "-- gradient checkpointing"
 ./goldens.py --tools "$tools" --compile-flag=--gradient-checkpointing \
   llama-nf4 qwen2-nf4 llama-packed llama-dropout
+echo "-- inputs of adapters in 8 bits"
+./lora_int8.py --tools "$tools"
+./lora_int8.py --tools "$tools" --target cuda llama-nf4
 echo "-- adapters in PEFT"
 ./peft_load.py --tools "$tools"
 echo "-- dropout with the same masks in PyTorch"

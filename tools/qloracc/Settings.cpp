@@ -78,6 +78,7 @@ Status fillCompile(const Options &own, CompilerSettings &settings) {
     c.buckets = tokenBuckets(
         c.batch * *std::max_element(c.lengths.begin(), c.lengths.end()));
   c.computeType = o.text("compute_dtype");
+  c.loraActivations = o.text("activation_dtype_for_lora");
   c.loadIn4bit = o.boolean("load_in_4bit");
   c.block = o.integer("bnb_4bit_blocksize");
   c.doubleQuant = o.boolean("bnb_4bit_use_double_quant");
@@ -98,6 +99,11 @@ Status fillCompile(const Options &own, CompilerSettings &settings) {
   c.dequantForm = own.text("dequant");
   c.maxBuckets = own.integer("max_buckets");
   c.remarks = own.boolean("remarks");
+  if (c.checkpointing && c.loraActivations == "int8")
+    return Status::invalid(
+        "--activation-dtype-for-lora int8 is about what is kept inside blocks, "
+        "and --gradient-checkpointing keeps nothing there; leave one of them "
+        "out");
   for (const std::string &name : own.names("disable_pass")) {
     if (!llvm::is_contained(optionalPasses(), name))
       return Status::invalid("--disable-pass: '{}' is not an optional pass; "

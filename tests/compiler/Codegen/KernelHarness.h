@@ -32,16 +32,22 @@ struct Buffer {
   int64_t elements = 0;
   std::vector<uint8_t> memory = {};
 
-  int64_t bytes() const { return dtype == QLORA_DTYPE_BF16 ? 2 : 4; }
+  int64_t bytes() const {
+    return dtype == QLORA_DTYPE_I8 ? 1 : dtype == QLORA_DTYPE_BF16 ? 2 : 4;
+  }
   double at(int64_t i) const {
     if (dtype == QLORA_DTYPE_I32)
       return qlora_load_i32(memory.data(), i);
+    if (dtype == QLORA_DTYPE_I8)
+      return qlora_load_i8(memory.data(), i);
     return dtype == QLORA_DTYPE_BF16 ? qlora_load_bf16(memory.data(), i)
                                      : qlora_load_f32(memory.data(), i);
   }
   void set(int64_t i, double value) {
     if (dtype == QLORA_DTYPE_I32)
       qlora_store_i32(memory.data(), i, static_cast<int32_t>(value));
+    else if (dtype == QLORA_DTYPE_I8)
+      qlora_store_i8(memory.data(), i, static_cast<float>(value));
     else if (dtype == QLORA_DTYPE_BF16)
       qlora_store_bf16(memory.data(), i, static_cast<float>(value));
     else

@@ -168,3 +168,38 @@ program.kernel @few_lanes attributes {aligned = 8, columns = 96 : i64,
   %y = arith.negf %x : tensor<96xf32>
   model.row_yield %y : tensor<96xf32>
 }
+
+// The largest of a row, integers in lanes, and a number that one thread stores.
+
+// CHECK-LABEL: // narrow: rows of 512 columns, a warp each, 8 a block.
+// CHECK: float max0_part = qlora_lowest();
+// CHECK: const qlora_lanes<8> x0s = qlora_load_i8<8>(in0_row, c);
+// CHECK: max0_part = qlora_maximum(max0_part, x0s[lane]);
+// CHECK: const float max0 = qlora_warp_max(max0_part);
+// CHECK: qlora_store_bf16(out0_row, c, out0s);
+// CHECK: float *const out1_row = out1 + row;
+// CHECK-NEXT: if (threadIdx.x % 32 == 0)
+// CHECK-NEXT:   out1_row[0] = max0;
+program.kernel @narrow attributes {columns = 512 : i64, aligned = 8,
+    maps = [#model.map<full>], dtypes = array<i64: 6, 1, 0>,
+    strides = array<i64: 512, 512, 1>, groups = array<i64: 1, 1, 1>} {
+^bb0(%x: tensor<512xf32>):
+  %max = model.row_max %x : tensor<512xf32>
+  %maxima = model.row_splat %max : tensor<512xf32>
+  %y = arith.mulf %x, %maxima : tensor<512xf32>
+  model.row_yield %y, %max : tensor<512xf32>, f32
+}
+
+// CHECK-LABEL: // wide: rows of 2048 columns, a block of 256 threads each.
+// CHECK: const float max0 = qlora_block_max(max0_part);
+// CHECK: if (threadIdx.x == 0)
+// CHECK-NEXT:   out1_row[0] = max0;
+program.kernel @wide attributes {columns = 2048 : i64, aligned = 8,
+    maps = [#model.map<full>], dtypes = array<i64: 6, 1, 0>,
+    strides = array<i64: 2048, 2048, 1>, groups = array<i64: 1, 1, 1>} {
+^bb0(%x: tensor<2048xf32>):
+  %max = model.row_max %x : tensor<2048xf32>
+  %maxima = model.row_splat %max : tensor<2048xf32>
+  %y = arith.mulf %x, %maxima : tensor<2048xf32>
+  model.row_yield %y, %max : tensor<2048xf32>, f32
+}

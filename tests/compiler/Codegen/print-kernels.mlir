@@ -121,3 +121,31 @@ program.kernel @"mask+table" attributes {columns = 2 : i64,
   %y = arith.select %keep, %x, %table : tensor<2xi1>, tensor<2xf32>
   model.row_yield %y : tensor<2xf32>
 }
+
+// The largest of a row, and integers: a loop for the one, a loop that stores
+// the others, and a number that is stored once a row.
+
+// CHECK-LABEL: // encode: rows of 24 columns.
+// CHECK: int8_t *const out0 = static_cast<int8_t *>(args->buffers[1]);
+// CHECK: float *const out1 = static_cast<float *>(args->buffers[2]);
+// CHECK: float max0_lanes[16];
+// CHECK-NEXT: qlora_lowest_lanes(max0_lanes);
+// CHECK: max0_lanes[lane] = qlora_maximum(max0_lanes[lane], qlora_abs(x0));
+// CHECK: const float max0 = qlora_max_lanes(max0_lanes);
+// CHECK-NEXT: const float quotient0 = 127.0f / max0;
+// CHECK: qlora_store_i8(out0_row, c, qlora_round_even((x0 * quotient0)));
+// CHECK: float *const out1_row = out1 + row;
+// CHECK-NEXT: out1_row[0] = max0;
+program.kernel @encode attributes {columns = 24 : i64,
+    maps = [#model.map<full>], dtypes = array<i64: 1, 6, 0>,
+    strides = array<i64: 24, 24, 1>, groups = array<i64: 1, 1, 1>} {
+^bb0(%x: tensor<24xf32>):
+  %most = arith.constant 127.0 : f32
+  %size = math.absf %x : tensor<24xf32>
+  %max = model.row_max %size : tensor<24xf32>
+  %factor = arith.divf %most, %max : f32
+  %factors = model.row_splat %factor : tensor<24xf32>
+  %scaled = arith.mulf %x, %factors : tensor<24xf32>
+  %codes = math.roundeven %scaled : tensor<24xf32>
+  model.row_yield %codes, %max : tensor<24xf32>, f32
+}

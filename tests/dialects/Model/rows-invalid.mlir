@@ -133,7 +133,7 @@ func.func @rows_c1_type(%x: tensor<2x4x8xf32>) {
 // -----
 
 func.func @rows_c2(%x: tensor<2x4x8xf32>) {
-  // expected-error @+1 {{(C2) expects one yielded 'tensor<8xf32>' per result, and a result}}
+  // expected-error @+1 {{(C2) expects one yielded 'tensor<8xf32>' per result, or f32 after the first, and a result}}
   %0 = model.rows(%x) attributes {columns = 8, maps = [#model.map<full>]} : (tensor<2x4x8xf32>) -> tensor<2x4x8xf32> {
   ^bb0(%0: tensor<8xf32>):
     %1 = model.row_sum %0 : tensor<8xf32>
@@ -145,7 +145,7 @@ func.func @rows_c2(%x: tensor<2x4x8xf32>) {
 // -----
 
 func.func @rows_c2_nothing(%x: tensor<2x4x8xf32>) {
-  // expected-error @+1 {{(C2) expects one yielded 'tensor<8xf32>' per result, and a result}}
+  // expected-error @+1 {{(C2) expects one yielded 'tensor<8xf32>' per result, or f32 after the first, and a result}}
   model.rows(%x) attributes {columns = 8, maps = [#model.map<full>]} : (tensor<2x4x8xf32>) -> () {
   ^bb0(%0: tensor<8xf32>):
     model.row_yield
@@ -229,6 +229,29 @@ func.func @rows_r1_results(%x: tensor<2x4x8xf32>) {
   %0:2 = model.rows(%x) attributes {columns = 8, maps = [#model.map<full>]} : (tensor<2x4x8xf32>) -> (tensor<2x4x8xf32>, tensor<2x4x16xf32>) {
   ^bb0(%0: tensor<8xf32>):
     model.row_yield %0, %0 : tensor<8xf32>, tensor<8xf32>
+  }
+  return
+}
+
+// -----
+
+func.func @rows_r1_scalar_result(%x: tensor<2x4x8xf32>) {
+  // expected-error @+1 {{(R1) expects results of one size, but got 'tensor<2x4x8xf32>' and 'tensor<2x8xf32>' for one number a row}}
+  %0:2 = model.rows(%x) attributes {columns = 8, maps = [#model.map<full>]} : (tensor<2x4x8xf32>) -> (tensor<2x4x8xf32>, tensor<2x8xf32>) {
+  ^bb0(%0: tensor<8xf32>):
+    %1 = model.row_max %0 : tensor<8xf32>
+    model.row_yield %0, %1 : tensor<8xf32>, f32
+  }
+  return
+}
+
+// -----
+
+func.func @rows_result_type(%x: tensor<2x4x8xf32>) {
+  // expected-error @+1 {{must be variadic of a ranked tensor of f32, bf16, f16 or i8 with positive dimensions, but got 'tensor<2x4x8xi32>'}}
+  %0 = model.rows(%x) attributes {columns = 8, maps = [#model.map<full>]} : (tensor<2x4x8xf32>) -> tensor<2x4x8xi32> {
+  ^bb0(%0: tensor<8xf32>):
+    model.row_yield %0 : tensor<8xf32>
   }
   return
 }

@@ -77,6 +77,38 @@ func.func @decode_c2(%w: tensor<8x64x!model.nf4<64, true>>) {
 
 // -----
 
+func.func @encode_rows_c1(%x: tensor<2x4x64xf32>) {
+  // expected-error @+1 {{(C1) expects codes in i8 of the shape of 'tensor<2x4x64xf32>', but got 'tensor<2x4x64xbf16>'}}
+  %0, %1 = train.encode_rows %x : (tensor<2x4x64xf32>) -> (tensor<2x4x64xbf16>, tensor<2x4x1xf32>)
+  return
+}
+
+// -----
+
+func.func @encode_rows_c2(%x: tensor<2x4x64xf32>) {
+  // expected-error @+1 {{(C2) expects one f32 scale for each row of 'tensor<2x4x64xf32>', but got 'tensor<2x64x1xf32>'}}
+  %0, %1 = train.encode_rows %x : (tensor<2x4x64xf32>) -> (tensor<2x4x64xi8>, tensor<2x64x1xf32>)
+  return
+}
+
+// -----
+
+func.func @decode_rows_c1(%c: tensor<2x4x64xi8>, %s: tensor<2x4x1xf32>) {
+  // expected-error @+1 {{(C1) expects codes in i8 of the shape of 'tensor<2x4x32xf32>', but got 'tensor<2x4x64xi8>'}}
+  %0 = train.decode_rows %c, %s : (tensor<2x4x64xi8>, tensor<2x4x1xf32>) -> tensor<2x4x32xf32>
+  return
+}
+
+// -----
+
+func.func @decode_rows_c2(%c: tensor<2x4x64xi8>, %s: tensor<2x4x1xbf16>) {
+  // expected-error @+1 {{(C2) expects one f32 scale for each row of 'tensor<2x4x64xf32>', but got 'tensor<2x4x1xbf16>'}}
+  %0 = train.decode_rows %c, %s : (tensor<2x4x64xi8>, tensor<2x4x1xbf16>) -> tensor<2x4x64xf32>
+  return
+}
+
+// -----
+
 func.func @linear_input_grad_c1(%dy: tensor<2x4x8xf32>, %w: tensor<8x64xf32>) {
   // expected-error @+1 {{(C1) expects widths of 'tensor<8x64xf32>', but got 8 and 32}}
   %0 = train.linear_input_grad %dy, %w {scale = 1.0 : f64} : (tensor<2x4x8xf32>, tensor<8x64xf32>) -> tensor<2x4x32xf32>

@@ -37,6 +37,10 @@ train.step accumulate batch 2 length 4 ["ids"] {
   %o, %lse = model.attention %x, %x, %x, %ids {heads = 8, kv_heads = 8, head_dim = 8, window = 0, scale = 1.0 : f64} : (tensor<2x4x64xf32>, tensor<2x4x64xf32>, tensor<2x4x64xf32>, tensor<2x4xi32>) -> (tensor<2x4x64xf32>, tensor<2x4x8xf32>)
   // CHECK: train.attention_grad %{{.*}}, %{{.*}}, %{{.*}}, %[[IDS]], %{{.*}}, %{{.*}}, %{{.*}} {head_dim = 8 : i64, heads = 8 : i64, kv_heads = 8 : i64, scale = 1.000000e+00 : f64, window = 0 : i64}
   %dq, %dk, %dv = train.attention_grad %x, %x, %x, %ids, %o, %lse, %h {heads = 8, kv_heads = 8, head_dim = 8, window = 0, scale = 1.0 : f64} : (tensor<2x4x64xf32>, tensor<2x4x64xf32>, tensor<2x4x64xf32>, tensor<2x4xi32>, tensor<2x4x64xf32>, tensor<2x4x8xf32>, tensor<2x4x64xf32>) -> (tensor<2x4x64xf32>, tensor<2x4x64xf32>, tensor<2x4x64xf32>)
+  // CHECK: %[[CODES:.*]], %[[SCALES:.*]] = train.encode_rows %{{.*}} : (tensor<2x4x64xf32>) -> (tensor<2x4x64xi8>, tensor<2x4x1xf32>)
+  %codes, %scales = train.encode_rows %x : (tensor<2x4x64xf32>) -> (tensor<2x4x64xi8>, tensor<2x4x1xf32>)
+  // CHECK: train.decode_rows %[[CODES]], %[[SCALES]] : (tensor<2x4x64xi8>, tensor<2x4x1xf32>) -> tensor<2x4x64xf32>
+  %again = train.decode_rows %codes, %scales : (tensor<2x4x64xi8>, tensor<2x4x1xf32>) -> tensor<2x4x64xf32>
   // CHECK: train.accumulate @a, %[[V]] : tensor<8x64xf32>
   train.accumulate @a, %v : tensor<8x64xf32>
   // CHECK: train.all_reduce 0 offset 1024 elements 512

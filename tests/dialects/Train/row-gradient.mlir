@@ -277,3 +277,45 @@ func.func @identity(%ids: tensor<1x3xi32> {model.input = "ids"}) -> (tensor<1xf3
   %loss, %count, %correct = model.head_loss %y, %h, %ids : (tensor<1x3x4xf32>, tensor<16x4xf32>, tensor<1x3xi32>) -> (tensor<1xf32>, tensor<1xf32>, tensor<1x3xi32>)
   return %loss, %count, %correct : tensor<1xf32>, tensor<1xf32>, tensor<1x3xi32>
 }
+
+// -----
+
+// The largest element: those that are it share its gradient. A size has the
+// gradient of its sign; rounding, which has steps, passes nothing on.
+// CHECK: train.step accumulate
+// CHECK: label = "rows_grad"
+// CHECK-NEXT: ^bb0(%[[x:.*]]: tensor<4xf32>, %[[dy:.*]]: tensor<4xf32>):
+// CHECK-NEXT: %[[size:.*]] = math.absf %[[x]]
+// CHECK-NEXT: %[[max:.*]] = model.row_max %[[size]]
+// CHECK-NEXT: %[[d:.*]] = model.row_sum %[[dy]]
+// CHECK: %[[L:.*]] = model.row_splat %[[max]]
+// CHECK-NEXT: %[[is:.*]] = arith.cmpf oeq, %[[size]], %[[L]]
+// CHECK-NEXT: %[[each:.*]] = arith.select %[[is]]
+// CHECK-NEXT: %[[count:.*]] = model.row_sum %[[each]]
+// CHECK-NEXT: %[[share:.*]] = arith.divf %[[d]], %[[count]] : f32
+// CHECK-NEXT: %[[S:.*]] = model.row_splat %[[share]]
+// CHECK-NEXT: %[[dsize:.*]] = arith.select %[[is]], %[[S]], %{{.*}}
+// CHECK: %[[minus:.*]] = arith.negf %[[dsize]]
+// CHECK-NEXT: %[[low:.*]] = arith.cmpf olt, %[[x]], %[[zero:.*]] : tensor<4xf32>
+// CHECK-NEXT: %[[below:.*]] = arith.select %[[low]], %[[minus]], %[[zero]]
+// CHECK-NEXT: %[[high:.*]] = arith.cmpf ogt, %[[x]], %[[zero]]
+// CHECK-NEXT: %[[dx:.*]] = arith.select %[[high]], %[[dsize]], %[[below]]
+// CHECK-NEXT: model.row_yield %[[dx]]
+model.parameter @embed : tensor<16x4xf32> {file = "a", trainable}
+model.parameter @head : tensor<16x4xf32> {file = "a"}
+func.func @largest(%ids: tensor<1x3xi32> {model.input = "ids"}) -> (tensor<1xf32>, tensor<1xf32>, tensor<1x3xi32>) attributes {model.batch = 1, model.length = 3} {
+  %e = model.weight @embed : tensor<16x4xf32>
+  %h = model.weight @head : tensor<16x4xf32>
+  %x = model.embedding %ids, %e : (tensor<1x3xi32>, tensor<16x4xf32>) -> tensor<1x3x4xf32>
+  %y = model.rows(%x) attributes {columns = 4, maps = [#model.map<full>]} : (tensor<1x3x4xf32>) -> tensor<1x3x4xf32> {
+  ^bb0(%0: tensor<4xf32>):
+    %1 = math.absf %0 : tensor<4xf32>
+    %2 = model.row_max %1 : tensor<4xf32>
+    %3 = model.row_splat %2 : tensor<4xf32>
+    %4 = math.roundeven %0 : tensor<4xf32>
+    %5 = arith.addf %3, %4 : tensor<4xf32>
+    model.row_yield %5 : tensor<4xf32>
+  }
+  %loss, %count, %correct = model.head_loss %y, %h, %ids : (tensor<1x3x4xf32>, tensor<16x4xf32>, tensor<1x3xi32>) -> (tensor<1xf32>, tensor<1xf32>, tensor<1x3xi32>)
+  return %loss, %count, %correct : tensor<1xf32>, tensor<1xf32>, tensor<1x3xi32>
+}

@@ -121,7 +121,7 @@ TEST(ModuleLoader, RefusesParameters) {
   EXPECT_REFUSED(t.parameters[1].dtype = QLORA_DTYPE_BF16, "is not f32");
   EXPECT_REFUSED(t.parameters[0].file = nullptr, "file is not a string");
   EXPECT_REFUSED(t.parameters[0].file = "../x", "not a plain file name");
-  EXPECT_REFUSED(t.parameters[0].file_dtype = 6, "unknown file_dtype 6");
+  EXPECT_REFUSED(t.parameters[0].file_dtype = 7, "unknown file_dtype 7");
   EXPECT_REFUSED(t.parameters[0].rank = 5, "rank 5");
   EXPECT_REFUSED(t.parameters[0].shape[0] = -4, "dimension 0 is -4");
   EXPECT_REFUSED(t.parameters[0].shape[0] = INT64_MAX, "too many elements");
@@ -212,7 +212,7 @@ TEST(ModuleLoader, RefusesDeviceKernels) {
 
 TEST(ModuleLoader, RefusesOperands) {
   EXPECT_REFUSED(t.operands[0].arena = 6, "operand 0: arena 6 of 6");
-  EXPECT_REFUSED(t.operands[0].dtype = 6, "unknown dtype 6");
+  EXPECT_REFUSED(t.operands[0].dtype = 7, "unknown dtype 7");
   EXPECT_REFUSED(t.operands[0].access = 0, "unknown access 0");
   EXPECT_REFUSED(t.operands[0].access = 4, "unknown access 4");
   EXPECT_REFUSED(t.operands[0].offset = 4, "bytes 4+64");

@@ -72,6 +72,16 @@ struct qlora_f16 {
   }
 };
 
+struct qlora_i8 {
+  using storage = int8_t;
+  QLORA_INLINE float load(const void *p, int64_t i) {
+    return qlora_load_i8(p, i);
+  }
+  QLORA_INLINE void store(void *p, int64_t i, float value) {
+    qlora_store_i8(p, i, value);
+  }
+};
+
 /// 16 bytes that are loaded or stored at once.
 struct alignas(16) qlora_words {
   uint32_t word[4];
@@ -120,6 +130,26 @@ QLORA_DEVICE float qlora_block_sum(float value) {
 QLORA_DEVICE double qlora_block_sum(double value) {
   __shared__ double partials[32];
   return qlora_block_sum_in(partials, value);
+}
+
+/// The same for the largest value; NaN where one is NaN.
+QLORA_DEVICE float qlora_warp_max(float value) {
+  for (int offset = kQloraWarp / 2; offset > 0; offset /= 2)
+    value =
+        qlora_maximum(value, __shfl_xor_sync(0xffffffffu, value, offset));
+  return value;
+}
+QLORA_DEVICE float qlora_block_max(float value) {
+  __shared__ float partials[32];
+  value = qlora_warp_max(value);
+  if (threadIdx.x % kQloraWarp == 0)
+    partials[threadIdx.x / kQloraWarp] = value;
+  __syncthreads();
+  float largest = partials[0];
+  for (unsigned warp = 1; warp < blockDim.x / kQloraWarp; ++warp)
+    largest = qlora_maximum(largest, partials[warp]);
+  __syncthreads();
+  return largest;
 }
 
 #endif // QLORA_RUNTIME_KERNELS_CUDA_DEVICE_COMMON_CUH

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
 // Neighbouring columns of a row that a thread loads and stores at once, as
-// generated kernels do. N is 2, 4 or 8; an address is aligned to N elements or
-// to 16 bytes, whichever is less. What is loaded is f32, whatever the type in
-// memory; a store rounds as the store of one element does (Rows.h).
+// generated kernels do. N is 2, 4, 8 or 16; an address is aligned to N elements
+// or to 16 bytes, whichever is less. What is loaded is f32, whatever the type
+// in memory; a store rounds as the store of one element does (Rows.h).
 
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_DEVICE_LANES_CUH
 #define QLORA_RUNTIME_KERNELS_CUDA_DEVICE_LANES_CUH
@@ -16,12 +16,21 @@ template <int N> struct qlora_lanes {
   __device__ float operator[](int lane) const { return value[lane]; }
 };
 
+/// The widest word of an access of so many bytes.
+template <int Bytes> struct qlora_word {
+  using type = uint32_t;
+};
+template <> struct qlora_word<2> {
+  using type = uint16_t;
+};
+
 /// N elements of type T as accesses of at most 16 bytes.
 template <typename T, int N> struct qlora_packed {
   static constexpr int kBytes = N * int(sizeof(T));
   static constexpr int kAccess = kBytes < 16 ? kBytes : 16;
+  using word_type = typename qlora_word<kAccess>::type;
   struct alignas(kAccess) access {
-    uint32_t word[kAccess / 4];
+    word_type word[kAccess / int(sizeof(word_type))];
   };
   union {
     access part[kBytes / kAccess];
@@ -73,6 +82,7 @@ QLORA_DEVICE void qlora_store_lanes(void *p, int64_t i,
 QLORA_LANES(f32)
 QLORA_LANES(bf16)
 QLORA_LANES(f16)
+QLORA_LANES(i8)
 #undef QLORA_LANES
 
 #endif // QLORA_RUNTIME_KERNELS_CUDA_DEVICE_LANES_CUH

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: MIT
+
+// encode-activations: what the backward reads for weight gradients alone waits
+// for it in 8 bits.
+//
+//   %n  = model.rms_norm %x, %w
+//   %z  = model.linear %n, %a
+//   ...
+//   %da = train.linear_weight_grad %dz, %n      {train.backward}
+//
+// becomes
+//
+//   %n  = model.rms_norm %x, %w                 // dies in the forward
+//   %codes, %scales = train.encode_rows %n
+//   %z  = model.linear %n, %a
+//   ...
+//   %m  = train.decode_rows %codes, %scales     {train.backward}
+//   %da = train.linear_weight_grad %dz, %m      {train.backward}
+//
+// An error of such a value ends in the gradient that is made of it: no other
+// gradient is computed from that one. The forward, and the gradients of all
+// activations, keep every bit. Whoever else needs the value in the backward
+// needs it exactly, and then it is kept as it is.
+
+#include "compiler/Graph/OpCost.h"
+#include "compiler/Passes.h"
+
+#include "llvm/Support/JSON.h"
+
+using namespace mlir;
+using namespace qlora;
+using namespace qlora::model;
+using namespace qlora::train;
+
+namespace qlora {
+#define GEN_PASS_DEF_ENCODEACTIVATIONS
+#include "compiler/Passes.h.inc"
+} // namespace qlora
+
+namespace {
+
+class EncodeActivationsPass
+    : public qlora::impl::EncodeActivationsBase<EncodeActivationsPass> {
+public:
+  using EncodeActivationsBase::EncodeActivationsBase;
+
+private:
+  void runOnOperation() override;
+  void encode(Value value);
+  void report();
+
+  int64_t values = 0;
+  int64_t exactBytes = 0, encodedBytes = 0; ///< of the values
+};
+
+} // namespace
+
+/// True where `gradient` flows into the gradients of parameters and nothing
+/// else: by itself, in a sum, or as what a product is added to.
+static bool isOnlyAccumulated(Value gradient) {
+  return llvm::all_of(gradient.getUses(), [](OpOperand &use) {
+    Operation *user = use.getOwner();
+    if (isa<train::AccumulateOp>(user))
+      return true;
+    auto library = dyn_cast<LibraryOp>(user);
+    if (library && !(isa<AccumulatingOp>(user) &&
+                     library.getTiedOperand(0) == &use))
+      return false;
+    return isa<LibraryOp, RowOp, ViewOp>(user) &&
+           llvm::all_of(user->getResults(), isOnlyAccumulated);
+  });
+}
+
+/// The reads of the backward, in order.
+static SmallVector<OpOperand *> backwardReads(Value value) {
+  SmallVector<OpOperand *> reads;
+  for (OpOperand &use : value.getUses())
+    if (use.getOwner()->hasAttr(kBackwardAttr))
+      reads.push_back(&use);
+  llvm::sort(reads, [](OpOperand *a, OpOperand *b) {
+    return a->getOwner() == b->getOwner()
+               ? a->getOperandNumber() < b->getOperandNumber()
+               : a->getOwner()->isBeforeInBlock(b->getOwner());
+  });
+  return reads;
+}
+
+static RankedTensorType codesOf(RankedTensorType type) {
+  return type.clone(IntegerType::get(type.getContext(), 8));
+}
+
+static RankedTensorType scalesOf(RankedTensorType type) {
+  SmallVector<int64_t> shape(type.getShape());
+  shape.back() = 1;
+  return RankedTensorType::get(shape, Float32Type::get(type.getContext()));
+}
+
+static int64_t bytesOfEncoded(RankedTensorType type) {
+  return tensorBytes(codesOf(type)) + tensorBytes(scalesOf(type));
+}
+
+/// What row ops make is encoded in their own kernel, from registers. What a
+/// product makes for weight gradients alone is an adapter's x . A^T: too
+/// narrow to pay for reading it again.
+static bool canEncode(Value value) {
+  auto type = cast<RankedTensorType>(value.getType());
+  if (!isFloatStorable(type) || bytesOfEncoded(type) >= tensorBytes(type) ||
+      llvm::any_of(value.getUsers(), llvm::IsaPred<ViewOp>))
+    return false;
+  SmallVector<OpOperand *> reads = backwardReads(value);
+  return !reads.empty() && llvm::all_of(reads, [](OpOperand *read) {
+    Operation *reader = read->getOwner();
+    return isa<LibraryOp>(reader) &&
+           llvm::all_of(reader->getResults(), isOnlyAccumulated);
+  });
+}
+
+/// Decodes once for the readers of each block, before the first of them.
+void EncodeActivationsPass::encode(Value value) {
+  Operation *maker = value.getDefiningOp();
+  auto type = cast<RankedTensorType>(value.getType());
+  SmallVector<OpOperand *> reads = backwardReads(value);
+  OpBuilder builder(maker->getContext());
+  builder.setInsertionPointAfter(maker);
+  auto encoded = EncodeRowsOp::create(builder, maker->getLoc(), codesOf(type),
+                                      scalesOf(type), value);
+  auto copyBlock = [](Operation *from, Operation *to) {
+    if (Attribute block = from->getAttr(kBlockAttr))
+      to->setAttr(kBlockAttr, block);
+  };
+  copyBlock(maker, encoded);
+  DenseMap<int64_t, Value> decoded; // by block
+  for (OpOperand *read : reads) {
+    Operation *reader = read->getOwner();
+    Value &known = decoded[blockOf(reader)];
+    if (!known) {
+      builder.setInsertionPoint(reader);
+      auto decode = DecodeRowsOp::create(builder, maker->getLoc(), type,
+                                         encoded.getCodes(),
+                                         encoded.getScales());
+      decode->setAttr(kBackwardAttr, builder.getUnitAttr());
+      copyBlock(reader, decode);
+      known = decode.getX();
+    }
+    read->set(known);
+  }
+  ++values;
+  exactBytes += tensorBytes(type);
+  encodedBytes += bytesOfEncoded(type);
+  if (remarks)
+    maker->emitRemark("encode-activations: ")
+        << bytesOfEncoded(type) << " bytes wait for " << reads.size()
+        << " weight gradients in place of " << tensorBytes(type);
+}
+
+/// `train.encoded`: what it came to, in all steps.
+void EncodeActivationsPass::report() {
+  llvm::json::Object decision{{"values", values},
+                              {"exact_bytes", exactBytes},
+                              {"encoded_bytes", encodedBytes}};
+  getOperation()->setAttr(
+      "train.encoded",
+      StringAttr::get(&getContext(),
+                      llvm::formatv("{0}", llvm::json::Value(
+                                               std::move(decision)))
+                          .str()));
+}
+
+void EncodeActivationsPass::runOnOperation() {
+  values = exactBytes = encodedBytes = 0;
+  for (auto step : getOperation().getOps<StepOp>()) {
+    SmallVector<Value> found;
+    for (Operation &op : step.getBody().front())
+      if (isa<RowOp>(op) && !op.hasAttr(kBackwardAttr))
+        llvm::copy_if(op.getResults(), std::back_inserter(found), canEncode);
+    for (Value value : found)
+      encode(value);
+  }
+  report();
+}

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: MIT
+
+// Which forward values wait for the backward in 8 bits, and where they are
+// decoded.
+
+// RUN: qlora-opt %s --encode-activations | FileCheck %s
+// RUN: qlora-opt %s --encode-activations=remarks -o /dev/null 2>&1 | FileCheck %s --check-prefix=REMARK
+// RUN: qlora-opt %s --encode-activations --fuse-rows | FileCheck %s --check-prefix=FUSED
+// RUN: qlora-opt %s --encode-activations --rematerialize="budget=21500" --fuse-rows | FileCheck %s --check-prefix=AGAIN
+
+// n and s of 8 x 64 numbers: 8 x (64 + 4) bytes each in place of 8 x 64 x 2;
+// of the second step, m of 8 x 64 f32 numbers.
+// CHECK: train.encoded = "{\22encoded_bytes\22:1632,\22exact_bytes\22:4096,\22values\22:3}"
+// REMARK: remark: encode-activations: 544 bytes wait for 2 weight gradients in place of 1024
+// REMARK: remark: encode-activations: 544 bytes wait for 1 weight gradients in place of 1024
+
+model.parameter @table : tensor<32x64xbf16> {file = "m.safetensors"}
+model.parameter @norm : tensor<64xbf16> {file = "m.safetensors"}
+model.parameter @w : tensor<64x64xbf16> {file = "m.safetensors"}
+model.parameter @a : tensor<64x64xf32> {init = "zero", trainable}
+model.parameter @b : tensor<64x64xf32> {init = "zero", trainable}
+model.parameter @c : tensor<64x64xf32> {init = "zero", trainable}
+
+// x is read by the gradient of its norm, o by that of attention, g by swiglu's:
+// those stay. z is made by a product. n serves two products whose results go
+// to parameters, one of them through a sum; s one, through init. Both readers
+// of n are in block 0: it is decoded once.
+// CHECK-LABEL: train.step accumulate batch 1 length 8
+// CHECK: %[[X:.*]] = model.embedding
+// CHECK-NEXT: %[[N:.*]] = model.rms_norm %[[X]]
+// CHECK-NEXT: %[[NC:.*]], %[[NS:.*]] = train.encode_rows %[[N]] {model.block = 0 : i64} : (tensor<1x8x64xbf16>) -> (tensor<1x8x64xi8>, tensor<1x8x1xf32>)
+// CHECK-NEXT: %[[G:.*]] = model.linear %[[N]]
+// CHECK-NEXT: %[[U:.*]] = model.linear %[[N]]
+// CHECK-NEXT: %[[S:.*]] = model.swiglu
+// CHECK-NEXT: %[[SC:.*]], %[[SS:.*]] = train.encode_rows %[[S]]
+// CHECK-NEXT: %[[Z:.*]] = model.linear %[[S]]
+// CHECK-NEXT: %[[O:.*]] = model.add
+// CHECK-NOT: encode_rows
+// CHECK: %[[DZ:.*]] = train.linear_weight_grad %{{.*}}, %[[Z]]
+// CHECK-NEXT: %[[S2:.*]] = train.decode_rows %[[SC]], %[[SS]] {model.block = 0 : i64, train.backward} : (tensor<1x8x64xi8>, tensor<1x8x1xf32>) -> tensor<1x8x64xbf16>
+// CHECK-NEXT: train.linear_weight_grad %{{.*}}, %[[S2]] init %[[DZ]]
+// CHECK: train.linear_weight_grad %{{.*}}, %[[O]]
+// CHECK: model.swiglu %{{.*}}, %[[G]]
+// CHECK: %[[N2:.*]] = train.decode_rows %[[NC]], %[[NS]]
+// CHECK-NEXT: train.linear_weight_grad %{{.*}}, %[[N2]]
+// CHECK: train.linear_weight_grad %{{.*}}, %[[N2]]
+// CHECK-NOT: decode_rows
+// CHECK: model.add %{{.*}}, %[[X]]
+
+// What makes it and what encodes it are one kernel, with a number a row.
+// FUSED-LABEL: train.step accumulate batch 1 length 8
+// FUSED: %{{.*}}:3 = model.rows(%{{.*}}, %{{.*}}) attributes {columns = 64 : i64, label = "rms_norm__encode_rows", maps = [#model.map<full>, #model.map<column>], model.block = 0 : i64} : (tensor<1x8x64xbf16>, tensor<64xbf16>) -> (tensor<1x8x64xbf16>, tensor<1x8x64xi8>, tensor<1x8x1xf32>) {
+// FUSED: %[[MAX:.*]] = model.row_max
+// FUSED: %[[LIMIT:.*]] = arith.maximumf %[[MAX]]
+// FUSED: %[[SCALE:.*]] = arith.divf %[[LIMIT]]
+// FUSED: %[[CODES:.*]] = math.roundeven
+// FUSED: model.row_yield %{{.*}}, %[[CODES]], %[[SCALE]] : tensor<64xf32>, tensor<64xf32>, f32
+// FUSED: label = "decode_rows", maps = [#model.map<full>, #model.map<scalar>]
+
+// Computed again, the codes are not stored, but still rounded: n has the bits
+// that memory would have given.
+// AGAIN-LABEL: train.step accumulate batch 1 length 8
+// AGAIN: model.rows(%{{.*}}, %{{.*}}) attributes {columns = 64 : i64, label = "rms_norm__encode_rows__decode_rows", {{.*}} -> tensor<1x8x64xbf16> {
+// AGAIN: math.roundeven
+// AGAIN: model.row_yield %{{.*}} : tensor<64xf32>
+train.step accumulate batch 1 length 8 ["ids"] {
+^bb0(%ids: tensor<1x8xi32>):
+  %table = model.weight @table : tensor<32x64xbf16>
+  %norm = model.weight @norm : tensor<64xbf16>
+  %w = model.weight @w : tensor<64x64xbf16>
+  %x = model.embedding %ids, %table : (tensor<1x8xi32>, tensor<32x64xbf16>) -> tensor<1x8x64xbf16>
+  %n = model.rms_norm %x, %norm {epsilon = 1.0e-5 : f64, model.block = 0 : i64} : (tensor<1x8x64xbf16>, tensor<64xbf16>) -> tensor<1x8x64xbf16>
+  %g = model.linear %n, %w {model.block = 0 : i64} : (tensor<1x8x64xbf16>, tensor<64x64xbf16>) -> tensor<1x8x64xbf16>
+  %u = model.linear %n, %w {model.block = 0 : i64} : (tensor<1x8x64xbf16>, tensor<64x64xbf16>) -> tensor<1x8x64xbf16>
+  %s = model.swiglu %g, %u {model.block = 0 : i64} : tensor<1x8x64xbf16>
+  %z = model.linear %s, %w {model.block = 0 : i64} : (tensor<1x8x64xbf16>, tensor<64x64xbf16>) -> tensor<1x8x64xbf16>
+  %o = model.add %z, %x {model.block = 0 : i64} : tensor<1x8x64xbf16>
+
+  %dy = model.add %z, %z {train.backward} : tensor<1x8x64xbf16>
+  %dz = train.linear_weight_grad %dy, %z {scale = 1.0 : f64, train.backward, model.block = 0 : i64} : (tensor<1x8x64xbf16>, tensor<1x8x64xbf16>) -> tensor<64x64xf32>
+  %dc = train.linear_weight_grad %dy, %s init %dz {scale = 1.0 : f64, train.backward, model.block = 0 : i64} : (tensor<1x8x64xbf16>, tensor<1x8x64xbf16>, tensor<64x64xf32>) -> tensor<64x64xf32>
+  train.accumulate @c, %dc {train.backward} : tensor<64x64xf32>
+  %do = train.linear_weight_grad %dy, %o {scale = 1.0 : f64, train.backward, model.block = 0 : i64} : (tensor<1x8x64xbf16>, tensor<1x8x64xbf16>) -> tensor<64x64xf32>
+  train.accumulate @c, %do {train.backward} : tensor<64x64xf32>
+  %dv = model.add %dy, %o {train.backward, model.block = 0 : i64} : tensor<1x8x64xbf16>
+  %ds = train.linear_input_grad %dv, %w {scale = 1.0 : f64, train.backward, model.block = 0 : i64} : (tensor<1x8x64xbf16>, tensor<64x64xbf16>) -> tensor<1x8x64xbf16>
+  %dg = model.swiglu %ds, %g {train.backward, model.block = 0 : i64} : tensor<1x8x64xbf16>
+  %da = train.linear_weight_grad %dg, %n {scale = 1.0 : f64, train.backward, model.block = 0 : i64} : (tensor<1x8x64xbf16>, tensor<1x8x64xbf16>) -> tensor<64x64xf32>
+  train.accumulate @a, %da {train.backward} : tensor<64x64xf32>
+  %db = train.linear_weight_grad %ds, %n {scale = 1.0 : f64, train.backward, model.block = 0 : i64} : (tensor<1x8x64xbf16>, tensor<1x8x64xbf16>) -> tensor<64x64xf32>
+  %sum = model.add %db, %db {train.backward} : tensor<64x64xf32>
+  train.accumulate @b, %sum {train.backward} : tensor<64x64xf32>
+  %dx = model.add %dg, %x {train.backward} : tensor<1x8x64xbf16>
+}
+
+// Readers in two blocks: decoded for each. A gradient that a product multiplies
+// on is no gradient of a parameter: k stays. A column of one number would be
+// larger encoded. The values that evaluation makes wait for nothing.
+// CHECK-LABEL: train.step accumulate batch 1 length 16
+// CHECK: %[[M:.*]] = model.add
+// CHECK-NEXT: %[[MC:.*]], %[[MS:.*]] = train.encode_rows %[[M]] : (tensor<1x8x64xf32>)
+// CHECK-NOT: encode_rows
+// CHECK: %[[M1:.*]] = train.decode_rows %[[MC]], %[[MS]] {model.block = 1 : i64, train.backward}
+// CHECK-NEXT: train.linear_weight_grad %{{.*}}, %[[M1]]
+// CHECK: %[[M0:.*]] = train.decode_rows %[[MC]], %[[MS]] {model.block = 0 : i64, train.backward}
+// CHECK-NEXT: train.linear_weight_grad %{{.*}}, %[[M0]]
+// CHECK-LABEL: train.step evaluate
+// CHECK-NOT: encode_rows
+train.step accumulate batch 1 length 16 ["ids"] {
+^bb0(%ids: tensor<1x8xi32>):
+  %a = model.weight @a : tensor<64x64xf32>
+  %x = model.embedding %ids, %a : (tensor<1x8xi32>, tensor<64x64xf32>) -> tensor<1x8x64xf32>
+  %m = model.add %x, %x : tensor<1x8x64xf32>
+  %k = model.add %m, %x : tensor<1x8x64xf32>
+  %y = model.linear %k, %a : (tensor<1x8x64xf32>, tensor<64x64xf32>) -> tensor<1x8x64xf32>
+  %thin = model.rows(%y) attributes {columns = 1 : i64, maps = [#model.map<full>]} : (tensor<1x8x64xf32>) -> tensor<512x1xf32> {
+  ^bb0(%0: tensor<1xf32>):
+    %1 = arith.addf %0, %0 : tensor<1xf32>
+    model.row_yield %1 : tensor<1xf32>
+  }
+
+  %dthin = train.linear_weight_grad %thin, %thin {scale = 1.0 : f64, train.backward} : (tensor<512x1xf32>, tensor<512x1xf32>) -> tensor<1x1xf32>
+  %more = model.rows(%dthin) attributes {columns = 1 : i64, maps = [#model.map<global>], train.backward} : (tensor<1x1xf32>) -> tensor<4096x1xf32> {
+  ^bb0(%0: f32):
+    %1 = model.row_splat %0 : tensor<1xf32>
+    model.row_yield %1 : tensor<1xf32>
+  }
+  train.accumulate @c, %more {train.backward} : tensor<4096x1xf32>
+  %d1 = train.linear_weight_grad %y, %m {scale = 1.0 : f64, train.backward, model.block = 1 : i64} : (tensor<1x8x64xf32>, tensor<1x8x64xf32>) -> tensor<64x64xf32>
+  train.accumulate @a, %d1 {train.backward} : tensor<64x64xf32>
+  %d0 = train.linear_weight_grad %y, %m {scale = 1.0 : f64, train.backward, model.block = 0 : i64} : (tensor<1x8x64xf32>, tensor<1x8x64xf32>) -> tensor<64x64xf32>
+  train.accumulate @b, %d0 {train.backward} : tensor<64x64xf32>
+  %dk = train.linear_weight_grad %y, %k {scale = 1.0 : f64, train.backward} : (tensor<1x8x64xf32>, tensor<1x8x64xf32>) -> tensor<64x64xf32>
+  %dy = train.linear_input_grad %y, %dk {scale = 1.0 : f64, train.backward} : (tensor<1x8x64xf32>, tensor<64x64xf32>) -> tensor<1x8x64xf32>
+  %dw = train.linear_weight_grad %dy, %y {scale = 1.0 : f64, train.backward} : (tensor<1x8x64xf32>, tensor<1x8x64xf32>) -> tensor<64x64xf32>
+  train.accumulate @c, %dw {train.backward} : tensor<64x64xf32>
+}
+
+train.step evaluate batch 1 length 8 ["ids"] {
+^bb0(%ids: tensor<1x8xi32>):
+  %a = model.weight @a : tensor<64x64xf32>
+  %x = model.embedding %ids, %a : (tensor<1x8xi32>, tensor<64x64xf32>) -> tensor<1x8x64xf32>
+  %m = model.add %x, %x : tensor<1x8x64xf32>
+}

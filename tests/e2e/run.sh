@@ -13,6 +13,8 @@ cd "$(dirname "$0")"
 ./predict.py --tools "$tools"
 ./profile.py --tools "$tools"
 
+echo "-- the CPU benchmarks with tiny shapes"
+../../bench/cpu.py --fast --tools "$tools"
 echo "-- on one rank"
 ./goldens.py --tools "$tools" --ranks 1
 echo "-- bf16 compute"

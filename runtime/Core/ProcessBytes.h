@@ -20,7 +20,7 @@
 namespace qlora {
 
 /// What a compile assumes of the process before its arenas.
-inline constexpr uint64_t kTypicalProcessBytes = uint64_t{48} << 20;
+inline constexpr uint64_t kTypicalProcessBytes = uint64_t{24} << 20;
 
 /// What the first step adds.
 inline constexpr uint64_t kFirstStepBytes = uint64_t{8} << 20;

@@ -343,8 +343,7 @@ Status saveAdapter(Run &run, const std::string &folder) {
   if (run.group.rank() != 0)
     return Status::ok();
   std::vector<uint8_t> copy;
-  QLORA_ASSIGN_OR_RETURN(const std::span<const uint8_t> trained,
-                         run.trainedBytes(copy));
+  QLORA_ASSIGN_OR_RETURN(const auto trained, run.trainedBytes(copy));
   return writeAdapter(run.module, run.options, trained, folder);
 }
 

@@ -17,11 +17,12 @@ LENGTH = 512
 RANK = 16
 
 SHAPES = {
-    # No real models: small enough for a test, wide enough to have blocks.
+    # No real models: small enough for a test, wide enough to have blocks, and
+    # with weights that let the loss depend on everything.
     "tiny-llama": dict(
         family="llama", hidden_size=128, intermediate_size=320,
         num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
-        vocab_size=512, rope_theta=1e4),
+        vocab_size=512, rope_theta=1e4, initializer_range=0.1),
     "deep-llama": dict(
         family="llama", hidden_size=256, intermediate_size=704,
         num_hidden_layers=8, num_attention_heads=4, num_key_value_heads=2,
@@ -29,7 +30,7 @@ SHAPES = {
     "tiny-qwen2": dict(
         family="qwen2", hidden_size=192, intermediate_size=448,
         num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2,
-        vocab_size=640, rope_theta=1e6),
+        vocab_size=640, rope_theta=1e6, initializer_range=0.1),
     "smollm2-135m": dict(
         family="llama", hidden_size=576, intermediate_size=1536,
         num_hidden_layers=30, num_attention_heads=9, num_key_value_heads=3,
@@ -95,6 +96,7 @@ def write_model(folder, shape):
     if os.path.exists(path):
         return
     random = np.random.default_rng(0)
+    deviation = config.get("initializer_range", 0.02)
     shapes = tensor_shapes(config)
     head, _ = file_head(shapes, "BF16", 2)
     with open(path + ".part", "wb") as file:
@@ -103,7 +105,8 @@ def write_model(folder, shape):
             if name.endswith("norm.weight"):
                 values = np.ones(size, np.float32)
             else:
-                values = 0.02 * random.standard_normal(size, np.float32)
+                values = random.standard_normal(size, np.float32)
+                values *= np.float32(deviation)
             file.write((values.view(np.uint32) >> 16).astype(np.uint16)
                        .tobytes())
     os.rename(path + ".part", path)

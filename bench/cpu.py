@@ -1,142 +1,182 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""The CPU table: our training step beside PyTorch's, on the same machine.
+"""Everything that is measured on a CPU, in one command.
 
-    bench/cpu.py [--shapes smollm2-135m,...] [--rounds 2] [--steps 6]
-                 [--compute float32,bfloat16] [--sft SHAPE]
-                 [--peer-python PYTHON] [--work DIR] [--json FILE]
+    bench/cpu.py --peer-python PYTHON [--rows NAME,...] [--again]
+                 [--work DIR] [--json FILE] [--markdown FILE]
+    bench/cpu.py --fast
 
-For each shape: random bf16 weights, NF4 with double quantisation, r = 16 on
-all linears, B = 1, T = 512, AdamW; ours and the peer (transformers + PEFT +
-bitsandbytes, bench/peer_cpu.py) take turns. Prints the median tokens per
-second of all steps after the first, peak resident memory, their ratio, and
-the share of our step by kind of command (of a run of its own, --profile).
+Rows of the table, each with random bf16 weights of the real shape, NF4 with
+double quantisation, r = 16 on all linears, AdamW; ours and the peer
+(transformers + PEFT + bitsandbytes, peer_cpu.py) take turns, both in float32
+and in bfloat16 compute; the ratio is that of the better modes. B = 1, T = 512.
 
---sft: a fine-tuning set instead, rows of 40 to 512 tokens with prompts that
-have no loss; ours packs them into micro-batches of 1 x 512, three a step, the
-peer pads batches of 8 (about as many tokens) to the longest row. The figures
-are labelled tokens per second.
+    smollm2-135m, qwen2.5-0.5b, llama3.2-1b
+    qwen2.5-0.5b-sft   rows of 40 to 512 tokens, prompts without loss: ours
+                       packs about as many tokens as the peer's 8 rows have
+    limits             bench/limits.py, less and less memory
+    decode             bench/decode.py, forms of decoding
+    scaling            bench/scaling.py, one rank and two
 
-The peer runs with the python that --peer-python names, which needs torch,
-transformers, peft and bitsandbytes.
+Results are in --json after each row (default DIR/cpu.json), and rows that are
+there already are not measured again without --again. --markdown (default
+DIR/cpu.md) has the tables.
+
+--fast: the same with tiny shapes and no peer, for tests: the losses are
+compared with reference.py. Times mean nothing then.
+
+Exits with 1 where losses are wrong, or a promise about memory is not kept;
+never for a time. --peer-python needs torch, transformers, peft, bitsandbytes.
 """
 
 import argparse
+import datetime
 import json
 import os
-import re
-import statistics
-import subprocess
+import sys
+import tempfile
+import time
 
-from ours import compile_module, profile, train
-from shapes import REPOSITORY, SHAPES, write_batch, write_model, write_rows
-
-PEER_COMPUTE = {"float32": "f32", "bfloat16": "bf16"}
-
-
-def run_peer(options, name, compute, *flags):
-    """Tokens (with --sft: labelled tokens) per second, and peak GiB."""
-    done = subprocess.run(
-        [options.peer_python, os.path.join(REPOSITORY, "bench", "peer_cpu.py"),
-         name, "nf4", "--compute", PEER_COMPUTE[compute], "--steps",
-         str(options.steps), *flags],
-        check=True, capture_output=True, text=True)
-    what = "labelled tok/s" if flags else "tok/s"
-    rate = float(re.search(rf"([0-9.]+) {what}", done.stdout).group(1))
-    memory = float(re.search(r"rss ([0-9.]+) GiB", done.stdout).group(1))
-    return rate, memory
+import cpu_machine
+import cpu_report
+import cpu_rows
+import decode
+import limits
+import ours
+import scaling
+from shapes import REPOSITORY
 
 
-def measure(options, name, compute, prepare, peer_flags):
-    """One row: `prepare` gives functions that run ours once and profile
-    it."""
-    folder = os.path.join(options.work, name)
-    write_model(folder, SHAPES[name])
-    module = os.path.join(folder, f"train-{compute}.so")
-    seconds = compile_module(folder, module, compute)
-    ours, shares = prepare(folder, module)
-    rates, peers, peak, peer_peak = [], [], 0.0, 0.0
-    for _ in range(options.rounds):
-        more, memory = ours()
-        rates += more
-        peak = max(peak, memory)
-        if options.peer_python:
-            rate, memory = run_peer(options, name, compute, *peer_flags)
-            peers.append(rate)
-            peer_peak = max(peer_peak, memory)
-    row = dict(shape=name, compute=compute, sft=bool(peer_flags),
-               ours=statistics.median(rates), ours_gib=peak,
-               compile_seconds=seconds, shares=shares())
-    if peers:
-        row.update(peer=statistics.median(peers), peer_gib=peer_peak)
-        row["ratio"] = row["ours"] / row["peer"]
-    return row
+# Of no machine: what is predicted in a test is the same everywhere.
+FAST_PROFILE = {"cpu": "test", "cores": 2, "gemm_f32_gflops": 170.0,
+                "gemm_bf16_gflops": 340.0, "copy_gbps": 20.0,
+                "decode_gbps": 12.0}
 
 
-def plain(options, name):
-    def prepare(folder, module):
-        data = os.path.join(folder, "batch.safetensors")
-        write_batch(data, SHAPES[name]["vocab_size"])
-        return (lambda: train(module, data, options.steps),
-                lambda: profile(module, data))
-    return prepare
+def profile_of(options):
+    """device.json for the compiler."""
+    if not options.fast:
+        return cpu_machine.calibrate(options.work)
+    path = os.path.join(options.work, "device.json")
+    with open(path, "w") as file:
+        json.dump(FAST_PROFILE, file)
+    return path
 
 
-def fine_tuning(options, name):
-    def prepare(folder, module):
-        data = os.path.join(folder, "rows.safetensors")
-        labelled = write_rows(data, SHAPES[name]["vocab_size"])
-
-        flags = ("--packing", "--gradient-accumulation-steps", "3")
-
-        def run():
-            rates, peak = train(module, data, options.steps, *flags)
-            return [rate * labelled for rate in rates], peak
-        return run, lambda: profile(module, data, *flags)
-    return prepare
+def better_type(peak):
+    """For what is measured in one type: the machine's faster one."""
+    return max(peak, key=peak.get)
 
 
-def text_of(row):
-    unit = "labelled tok/s" if row["sft"] else "tok/s"
-    text = (f"{row['shape']} {row['compute']}: ours {row['ours']:.1f} {unit}, "
-            f"{row['ours_gib']:.2f} GiB, compiled in "
-            f"{row['compile_seconds']:.2f} s")
-    if "peer" in row:
-        text += (f"; peer {row['peer']:.1f} {unit}, {row['peer_gib']:.2f} GiB;"
-                 f" ratio {row['ratio']:.2f}")
-    shares = ", ".join(f"{kind} {share:.0%}"
-                       for kind, share in row["shares"].items()
-                       if share >= 0.005)
-    return f"{text}\n  of our step: {shares}"
+def run_limits(options):
+    if options.fast:
+        return limits.measure("deep-llama", "float32", options.profile,
+                              options.work, length=256, rounds=1, steps=3)
+    return limits.measure("smollm2-135m", better_type(cpu_machine.peak()),
+                          options.profile, options.work)
+
+
+def run_decode(options):
+    if options.fast:
+        return decode.measure(("tiny-llama",), "float32", options.profile,
+                              options.work, rows=(32, 128), samples=3)
+    return decode.measure(decode.SHAPES_MEASURED,
+                          better_type(cpu_machine.peak()), options.profile,
+                          options.work)
+
+
+def run_scaling(options):
+    if options.fast:
+        return scaling.measure("tiny-qwen2", "float32", options.profile,
+                               options.work, length=128, rounds=1, steps=3)
+    return scaling.measure("smollm2-135m", better_type(cpu_machine.peak()),
+                           options.profile, options.work)
+
+
+def jobs(options):
+    """name -> what measures it."""
+    rows = cpu_rows.FAST_ROWS if options.fast else cpu_rows.ROWS
+    found = {row.name: lambda row=row: cpu_rows.measure(row, options)
+             for row in rows}
+    found["limits"] = lambda: run_limits(options)
+    found["decode"] = lambda: run_decode(options)
+    if len(scaling.cores()) > 1:
+        found["scaling"] = lambda: run_scaling(options)
+    return found
+
+
+def failures(result):
+    if "failures" in result:
+        return [f"{result['name']}: {why}" for why in result["failures"]]
+    return cpu_rows.failures(result)
+
+
+def load_results(options):
+    try:
+        return ours.read_json(options.json)["rows"]
+    except FileNotFoundError:
+        return {}
+
+
+def save_results(options, rows):
+    results = {"cpu": cpu_machine.cpu_name(), "cores": len(scaling.cores()),
+               "date": datetime.date.today().isoformat(),
+               "profile": ours.read_json(options.profile), "rows": rows}
+    with open(options.json + ".part", "w") as file:
+        json.dump(results, file, indent=1)
+    os.rename(options.json + ".part", options.json)
+    text = cpu_report.text_of(results)
+    with open(options.markdown, "w") as file:
+        file.write(text)
+    return text
+
+
+def measure_all(options):
+    known = jobs(options)
+    chosen = options.rows.split(",") if options.rows else list(known)
+    if unknown := set(chosen) - set(known):
+        raise SystemExit(f"--rows: there is no {', '.join(sorted(unknown))}; "
+                         f"there are {', '.join(known)}")
+    os.makedirs(options.work, exist_ok=True)
+    options.profile = profile_of(options)
+    rows, text = load_results(options), ""
+    for name in chosen:
+        if name in rows and not options.again:
+            continue
+        start = time.monotonic()
+        rows[name] = known[name]()
+        text = save_results(options, rows)
+        print(f"{name}: {time.monotonic() - start:.0f} s", file=sys.stderr,
+              flush=True)
+    print(text or save_results(options, rows))
+    found = [why for name in chosen for why in failures(rows[name])]
+    for why in found:
+        print(f"FAIL {why}")
+    return 1 if found else 0
 
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--shapes", default=",".join(SHAPES))
-    parser.add_argument("--sft", default="qwen2.5-0.5b")
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=6)
-    parser.add_argument("--compute", default="float32,bfloat16")
+    parser.add_argument("--rows", default="")
+    parser.add_argument("--again", action="store_true")
+    parser.add_argument("--fast", action="store_true")
     parser.add_argument("--peer-python", default="")
+    parser.add_argument("--tools", default=ours.TOOLS)
     parser.add_argument("--work", default=os.path.join(REPOSITORY, "out",
                                                        "bench"))
     parser.add_argument("--json", default="")
+    parser.add_argument("--markdown", default="")
     options = parser.parse_args()
-    jobs = [(name, plain, ()) for name in options.shapes.split(",") if name]
-    jobs += [(name, fine_tuning, ("--sft", "--batch", "8"))
-             for name in options.sft.split(",") if name]
-    table = []
-    for name, prepare, flags in jobs:
-        for compute in options.compute.split(","):
-            row = measure(options, name, compute, prepare(options, name),
-                          flags)
-            print(text_of(row), flush=True)
-            table.append(row)
-    if options.json:
-        with open(options.json, "w") as file:
-            json.dump(table, file, indent=1)
+    ours.TOOLS = os.path.abspath(options.tools)
+    with tempfile.TemporaryDirectory() as scratch:
+        if options.fast:
+            options.work = scratch
+        options.json = options.json or os.path.join(options.work, "cpu.json")
+        options.markdown = (options.markdown
+                            or os.path.join(options.work, "cpu.md"))
+        return measure_all(options)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

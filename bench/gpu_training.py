@@ -11,22 +11,9 @@ import tempfile
 
 from gpu_bundle import Failure
 from gpu_machine import GRACE_SECONDS
-from tensors import count, head_size, tensor_shapes
+from work import work_per_token
 
 RESERVE = re.compile(r"^\s*(\S.*?)\s{2,}(\S+ \S+)\s+beside the plan$")
-
-
-def work_per_token(config, lora_rank, length):
-    """FLOP of LoRA training: a frozen weight has no gradient, and what is
-    computed twice counts once. Attention is causal."""
-    linears = [size for name, size in tensor_shapes(config).items()
-               if name.endswith("proj.weight")]
-    head = config["vocab_size"] * config["hidden_size"]
-    adapters = sum(lora_rank * sum(size) for size in linears)
-    attention = (2 * config["num_attention_heads"] * head_size(config)
-                 * length * config["num_hidden_layers"])
-    return (4 * (sum(map(count, linears)) + head) + 6 * adapters
-            + 3.5 * attention)
 
 
 def lora_rank(machine, run):

@@ -4,51 +4,157 @@
 
 import json
 import os
+import statistics
 import subprocess
 import time
+from dataclasses import dataclass, field
 
-from shapes import LENGTH, REPOSITORY
+from shapes import LENGTH, RANK, REPOSITORY
 
 TOOLS = os.path.join(REPOSITORY, "build", "bin")
+# Of plain AdamW at a constant rate, as the peer has it.
+TRAINING = ("--learning-rate", "1e-4", "--lr-scheduler-type", "constant",
+            "--max-grad-norm", "0", "--logging-steps", "1")
 
 
 def call(*words):
     done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{' '.join(words)}\n{done.stderr}")
+    return done.stdout
 
 
-def compile_module(folder, module, compute, *flags):
-    """model folder -> module; the seconds that qloracc took."""
-    call(f"{TOOLS}/qlora-import", folder, "-o", f"{folder}/m.mlir")
+def read_json(path):
+    with open(path) as file:
+        return json.load(file)
+
+
+def compile_words(folder, module, compute, flags, length=LENGTH):
+    return (f"{TOOLS}/qloracc", f"{folder}/m.mlir", "-o", module,
+            "--load-in-4bit", "--bnb-4bit-use-double-quant", "--lora-r",
+            str(RANK), "--lora-alpha", str(2 * RANK),
+            "--per-device-train-batch-size", "1", "--max-length", str(length),
+            "--compute-dtype", compute, *flags)
+
+
+def compile_module(folder, module, compute, *flags, length=LENGTH):
+    """model folder -> module; the seconds that this took."""
     start = time.perf_counter()
-    call(f"{TOOLS}/qloracc", f"{folder}/m.mlir", "-o", module,
-         "--load-in-4bit", "--bnb-4bit-use-double-quant", "--lora-r", "16",
-         "--lora-alpha", "32", "--per-device-train-batch-size", "1",
-         "--max-length", str(LENGTH), "--compute-dtype", compute, *flags)
+    call(f"{TOOLS}/qlora-import", folder, "-o", f"{folder}/m.mlir")
+    call(*compile_words(folder, module, compute, flags, length))
     return time.perf_counter() - start
 
 
-def train(module, data, steps, *flags):
-    """tokens/s of each step after the first, and peak resident GiB (VmHWM
-    from the start of the process)."""
-    out = module + ".out"
-    call(f"{TOOLS}/qlora-run", module, "--train-file", data, "--max-steps",
-         str(steps), "--logging-steps", "1", "--learning-rate", "1e-4",
-         "--output-dir", out, *flags)
-    with open(f"{out}/metrics.jsonl") as lines:
-        rows = [json.loads(line) for line in lines]
-    rates = [row["tokens_per_second"] for row in rows if "loss" in row][1:]
-    return rates, max(row.get("peak_memory_bytes", 0) for row in rows) / 2**30
+def planned(folder, name, compute, *flags, length=LENGTH):
+    """A module that is compiled for a plan, and its plan.json."""
+    module = os.path.join(folder, f"{name}.so")
+    report = os.path.join(folder, f"{name}.json")
+    compile_module(folder, module, compute, "--report", report, *flags,
+                   length=length)
+    return module, read_json(report)
 
 
-def profile(module, data, *flags):
-    """kind of command -> its share of a step, the largest first."""
+def entry_seconds(plan, kind="accumulate_last"):
+    """What the compiler predicts for an entry."""
+    return next(entry["seconds"] for entry in plan["entries"]
+                if entry["kind"] == kind)
+
+
+@dataclass
+class Run:
+    """What a run of qlora-run gave, step by step."""
+    losses: list = field(default_factory=list)
+    seconds: list = field(default_factory=list)  # of each step
+    tokens: list = field(default_factory=list)
+    evaluations: list = field(default_factory=list)  # losses
+    start_seconds: float = 0  # until the first step began
+    peak: int = 0  # VmHWM from the start of the process
+    predicted_peak: int = 0
+    planned: int = 0
+
+    def add(self, row, elapsed):
+        if "loss" in row:
+            if not self.seconds:
+                self.start_seconds = elapsed - row["step_time"]
+            self.losses.append(row["loss"])
+            self.seconds.append(row["step_time"])
+            self.tokens.append(row["num_input_tokens_seen"] -
+                               sum(self.tokens))
+        elif "eval_loss" in row:
+            self.evaluations.append(row["eval_loss"])
+        elif "peak_memory_bytes" in row:
+            self.peak = row["peak_memory_bytes"]
+            self.predicted_peak = row["predicted_peak_memory_bytes"]
+            self.planned = row["planned_bytes"]
+
+    def rates(self):
+        """tokens/s of each step after the first."""
+        return [tokens / seconds for tokens, seconds in
+                zip(self.tokens[1:], self.seconds[1:])]
+
+    def keeps_memory(self):
+        """The promise: within 5 % and 64 MiB of what was predicted."""
+        return abs(self.peak - self.predicted_peak) <= (
+            0.05 * self.predicted_peak + (64 << 20))
+
+
+def train_words(module, data, steps, flags):
+    return (f"{TOOLS}/qlora-run", module, "--train-file", data, "--max-steps",
+            str(steps), "--output-dir", module + ".out", "--log-format",
+            "json", *TRAINING, *flags)
+
+
+def train(module, data, steps, *flags, prefix=(), watch=None):
+    """A Run. `prefix`: words before the command; `watch` is called with the
+    process and each line that it prints."""
+    words = (*prefix, *train_words(module, data, steps, flags))
+    run, start = Run(), time.perf_counter()
+    with open(module + ".err", "w+") as errors, subprocess.Popen(
+            words, stdout=subprocess.PIPE, stderr=errors, text=True) as child:
+        for line in child.stdout:
+            run.add(json.loads(line), time.perf_counter() - start)
+            if watch:
+                watch(child)
+        code = child.wait()
+        errors.seek(0)
+        if code:
+            raise SystemExit(f"{' '.join(words)}\n{errors.read()}")
+    return run
+
+
+def evaluate(module, data, validation, *flags):
+    """A Run that only evaluates, before any training."""
+    return train(module, data, 0, "--num-train-epochs", "0",
+                 "--validation-file", validation, *flags)
+
+
+def profile(module, data, *flags, active=3, prefix=()):
+    """The trace of `active` steps after one warm-up, as JSON."""
     trace = module + ".trace.json"
-    train(module, data, 5, "--profile", trace, "--profile-warmup", "2",
-          "--profile-active", "3", *flags)
-    with open(trace) as file:
-        rows = json.load(file)["otherData"]["rows"]
-    shares = {row["kind"]: row["share"] for row in rows
-              if row["queue"] == "compute"}
-    return dict(sorted(shares.items(), key=lambda item: -item[1]))
+    train(module, data, 1 + active, "--profile", trace, "--profile-warmup",
+          "1", "--profile-active", str(active), *flags, prefix=prefix)
+    return read_json(trace)
+
+
+def shares(trace):
+    """kind of command -> its share of a step, the largest first."""
+    found = {row["kind"]: row["share"] for row in trace["otherData"]["rows"]
+             if row["queue"] == "compute"}
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def gemm_rate(trace):
+    """FLOP/s of the products with base weights."""
+    return sum(row["gflops"] for row in trace["otherData"]["rows"]
+               if row["kind"] == "GEMM") * 1e9
+
+
+def commands(trace):
+    """Slices of rank 0's compute and copy queues, in order."""
+    return sorted((event for event in trace["traceEvents"]
+                   if event["ph"] == "X" and event["pid"] == 0
+                   and event["tid"] in (1, 3)), key=lambda event: event["ts"])
+
+
+def median_rate(runs):
+    return statistics.median(rate for run in runs for rate in run.rates())

@@ -14,8 +14,23 @@ import safetensors_io  # noqa: E402
 from tensors import file_head, tensor_shapes  # noqa: E402
 
 LENGTH = 512
+RANK = 16
 
 SHAPES = {
+    # No real models: small enough for a test, wide enough to have blocks, and
+    # with weights that let the loss depend on everything.
+    "tiny-llama": dict(
+        family="llama", hidden_size=128, intermediate_size=320,
+        num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+        vocab_size=512, rope_theta=1e4, initializer_range=0.1),
+    "deep-llama": dict(
+        family="llama", hidden_size=256, intermediate_size=704,
+        num_hidden_layers=8, num_attention_heads=4, num_key_value_heads=2,
+        vocab_size=1024, rope_theta=1e4),
+    "tiny-qwen2": dict(
+        family="qwen2", hidden_size=192, intermediate_size=448,
+        num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2,
+        vocab_size=640, rope_theta=1e6, initializer_range=0.1),
     "smollm2-135m": dict(
         family="llama", hidden_size=576, intermediate_size=1536,
         num_hidden_layers=30, num_attention_heads=9, num_key_value_heads=3,
@@ -48,6 +63,8 @@ SHAPES = {
 }
 CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM",
            "qwen3": "Qwen3ForCausalLM"}
+# Of rows that a fine-tuning step takes together.
+BATCH_ROWS = 8
 
 
 def write_config(folder, shape, positions=4096):
@@ -79,6 +96,7 @@ def write_model(folder, shape):
     if os.path.exists(path):
         return
     random = np.random.default_rng(0)
+    deviation = config.get("initializer_range", 0.02)
     shapes = tensor_shapes(config)
     head, _ = file_head(shapes, "BF16", 2)
     with open(path + ".part", "wb") as file:
@@ -87,31 +105,76 @@ def write_model(folder, shape):
             if name.endswith("norm.weight"):
                 values = np.ones(size, np.float32)
             else:
-                values = 0.02 * random.standard_normal(size, np.float32)
+                values = random.standard_normal(size, np.float32)
+                values *= np.float32(deviation)
             file.write((values.view(np.uint32) >> 16).astype(np.uint16)
                        .tobytes())
     os.rename(path + ".part", path)
 
 
-def write_batch(path, vocabulary):
-    """One micro-batch [1, 1, LENGTH]; every token has a label."""
+def write_adapter(folder, config):
+    """A PEFT adapter on all linears to start from: A as PEFT makes it, and B
+    not zero, so that the first loss depends on both."""
+    os.makedirs(folder, exist_ok=True)
+    random = np.random.default_rng(2)
+    tensors, targets = {}, set()
+    for name, size in tensor_shapes(config).items():
+        if not name.endswith("proj.weight"):
+            continue
+        module = name.removesuffix(".weight")
+        targets.add(module.rsplit(".", 1)[1])
+        bound = size[1] ** -0.5
+        tensors[f"base_model.model.{module}.lora_A.weight"] = random.uniform(
+            -bound, bound, (RANK, size[1])).astype(np.float32)
+        tensors[f"base_model.model.{module}.lora_B.weight"] = (
+            0.01 * random.standard_normal((size[0], RANK), np.float32))
+    safetensors_io.save(os.path.join(folder, "adapter_model.safetensors"),
+                        tensors)
+    with open(os.path.join(folder, "adapter_config.json"), "w") as file:
+        json.dump({"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": RANK,
+                   "lora_alpha": 2 * RANK, "lora_dropout": 0.0,
+                   "bias": "none", "target_modules": sorted(targets)}, file)
+
+
+def write_batch(path, vocabulary, length=LENGTH, count=1):
+    """Micro-batches [count, 1, length]; every token has a label."""
     ids = np.random.default_rng(1).integers(
-        0, vocabulary, (1, 1, LENGTH)).astype(np.int32)
+        0, vocabulary, (count, 1, length)).astype(np.int32)
     safetensors_io.save(path, {"input_ids": ids, "labels": ids})
 
 
-def write_rows(path, vocabulary, count=512):
-    """A fine-tuning set: rows of 40 to 512 tokens, about 170 on average, the
-    first 60 % of each without a label (the distribution of peer_cpu.py).
-    Returns the labelled share of all tokens."""
+def save_rows(path, rows):
+    """A rows file of (ids, labels)."""
+    ids, labels = (np.concatenate(column) for column in zip(*rows))
+    lengths = [len(row) for row, _ in rows]
+    safetensors_io.save(path, {
+        "input_ids": ids, "labels": labels,
+        "row_offsets": np.concatenate([[0], np.cumsum(lengths)])})
+
+
+def load_rows(path):
+    """(ids, labels) of each row."""
+    file = safetensors_io.load(path)
+    ends = file["row_offsets"][1:-1]
+    return list(zip(np.split(file["input_ids"], ends),
+                    np.split(file["labels"], ends)))
+
+
+def write_rows(path, vocabulary, length=LENGTH, count=512):
+    """A fine-tuning set: rows of 40 to `length` tokens, about 170 on average,
+    the first 60 % of each without a label."""
     random = np.random.default_rng(1)
     lengths = np.clip(np.exp(4.95 + 0.6 * random.standard_normal(count)), 40,
-                      LENGTH).astype(np.int64)
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    ids = random.integers(0, vocabulary, offsets[-1]).astype(np.int32)
-    place = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
-    labels = np.where(place >= 0.6 * np.repeat(lengths, lengths), ids,
-                      -100).astype(np.int32)
-    safetensors_io.save(path, {"input_ids": ids, "labels": labels,
-                               "row_offsets": offsets})
-    return float(np.mean(labels >= 0))
+                      length).astype(np.int64)
+    rows = []
+    for tokens in lengths:
+        ids = random.integers(0, vocabulary, tokens).astype(np.int32)
+        labels = ids.copy()
+        labels[:-(-6 * tokens // 10)] = -100
+        rows.append((ids, labels))
+    save_rows(path, rows)
+
+
+def write_first_rows(path, rows_path):
+    """The first batch of a fine-tuning set, to be evaluated."""
+    save_rows(path, load_rows(rows_path)[:BATCH_ROWS])

@@ -16,8 +16,10 @@
 using namespace mlir;
 using namespace qlora;
 
-/// Attempts to fit a plan: each lowers the budget by the last overshoot.
-static constexpr int kMaxAttempts = 5;
+/// Attempts to fit a plan: each lowers the last peak by the last overshoot.
+static constexpr int kMaxAttempts = 8;
+/// A budget that no choice meets: asks for the lowest peak.
+static constexpr int64_t kLeastBudget = 1;
 
 int64_t qlora::plannedBytes(ModuleOp module) {
   int64_t bytes = 0;
@@ -27,23 +29,13 @@ int64_t qlora::plannedBytes(ModuleOp module) {
   return bytes;
 }
 
-static int64_t activationBytes(ModuleOp module) {
-  for (auto arena : module.getOps<program::ArenaOp>())
-    if (arena.getKind() == program::Arena::Activation)
-      return arena.getBytes();
-  return 0;
-}
-
-/// False where no choice of rematerialize had so small a peak; a smaller
-/// budget would change nothing.
-static bool isBudgetMet(ModuleOp module) {
+/// Bytes alive at the peak, as rematerialize counts them: what the arena has
+/// without workspaces, joined weights and what the packing loses.
+static int64_t estimatedPeak(ModuleOp module) {
   auto decision = module->getAttrOfType<StringAttr>("train.remat");
-  if (!decision)
-    return true;
   auto json = llvm::cantFail(llvm::json::parse(decision.getValue()),
                              "a pass writes JSON");
-  int64_t budget = *json.getAsObject()->getInteger("budget");
-  return !budget || *json.getAsObject()->getInteger("estimated_peak") <= budget;
+  return *json.getAsObject()->getInteger("estimated_peak");
 }
 
 /// What a plan may save at most by running everything in order: the largest
@@ -120,23 +112,29 @@ LogicalResult Driver::refuseLimit(ModuleOp smallest, int64_t bytes) {
 }
 
 /// Optimises and plans copies of `step` with smaller and smaller budgets
-/// until the plan fits; the smallest one is left in `best`.
+/// until the plan fits; the smallest one is left in `best`. Where none fits,
+/// the lowest peak of all is tried last, so that what a refusal names as the
+/// smallest plan is found when it is asked for.
 LogicalResult Driver::shrink(ModuleOp step, OwningOpRef<ModuleOp> &best) {
-  for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
+  for (int attempt = 0; attempt <= kMaxAttempts; ++attempt) {
     OwningOpRef<ModuleOp> plan = step.clone();
     if (failed(optimizeAndPlan(*plan, chosen)))
       return failure();
     int64_t bytes = plannedBytes(*plan);
-    int64_t activations = activationBytes(*plan);
     int64_t overshoot = bytes - options.memoryLimit;
-    bool isMet = isBudgetMet(*plan);
+    bool isEnd = overshoot <= 0 || chosen.activationBytes == kLeastBudget ||
+                 !options.isEnabled("rematerialize");
+    int64_t peak = isEnd ? 0 : estimatedPeak(*plan);
     if (!best || bytes < plannedBytes(*best))
       best = std::move(plan);
-    if (overshoot <= 0 || !isMet || !options.isEnabled("rematerialize"))
+    if (isEnd)
       break;
-    int64_t before =
-        chosen.activationBytes ? chosen.activationBytes : activations;
-    chosen.activationBytes = std::max<int64_t>(before - overshoot, 1);
+    // A peak above its budget is the lowest that this budget leads to.
+    bool isMet = !chosen.activationBytes || peak <= chosen.activationBytes;
+    chosen.activationBytes =
+        isMet && attempt + 1 < kMaxAttempts
+            ? std::max<int64_t>(peak - overshoot, kLeastBudget)
+            : kLeastBudget;
   }
   return success();
 }

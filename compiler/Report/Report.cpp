@@ -7,6 +7,8 @@
 #include "compiler/Report/HtmlReport.h"
 #include "compiler/Report/MemorySnapshot.h"
 
+#include "runtime/Core/ProcessBytes.h"
+
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/Path.h"
 
@@ -41,27 +43,41 @@ static llvm::json::Value parsed(StringAttr attribute) {
                         "a pass writes JSON");
 }
 
-llvm::json::Value qlora::planOf(ModuleOp program) {
+/// What was decided, with what it is expected to cost.
+static llvm::json::Value planOf(ModuleOp program,
+                                ArrayRef<EntryTimeline> timelines,
+                                const DeviceProfile &device) {
   llvm::json::Value plan =
       parsed(program->getAttrOfType<StringAttr>("program.plan"));
+  llvm::json::Object &object = *plan.getAsObject();
+  for (auto [entry, timeline] :
+       llvm::zip_equal(*object.getArray("entries"), timelines))
+    entry.getAsObject()->try_emplace("seconds", timeline.seconds());
+  // A card's process and driver are not known here.
+  if (!device.gpu) {
+    object["process_bytes"] = kTypicalProcessBytes;
+    object["resident_bytes"] = predictedPeakBytes(
+        *object.getInteger("total_bytes"), kTypicalProcessBytes);
+  }
   for (auto [pass, name] : kDecisions)
     if (auto decision = program->getAttrOfType<StringAttr>(name))
-      plan.getAsObject()->try_emplace(pass, parsed(decision));
+      object.try_emplace(pass, parsed(decision));
   return plan;
 }
 
 FailureOr<std::string> qlora::reportText(ModuleOp program,
                                          ReportFormat format,
                                          const DeviceProfile &device) {
-  if (format == ReportFormat::Json)
-    return llvm::formatv("{0:2}\n", planOf(program)).str();
   FailureOr<CommandTimes> times = CommandTimes::create(program, device);
   if (failed(times))
     return failure();
   std::vector<EntryTimeline> timelines;
   for (auto entry : program.getOps<program::EntryOp>())
     timelines.push_back(timelineOf(entry, *times));
+  if (format == ReportFormat::Pickle)
+    return memorySnapshot(program, timelines);
+  llvm::json::Value plan = planOf(program, timelines, device);
   return format == ReportFormat::Html
-             ? htmlReport(planOf(program), timelines, device)
-             : memorySnapshot(program, timelines);
+             ? htmlReport(std::move(plan), timelines, device)
+             : llvm::formatv("{0:2}\n", plan).str();
 }

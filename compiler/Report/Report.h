@@ -6,7 +6,9 @@
 // plan.json, for programs:
 //
 //   {"arenas": {...}, "total_bytes": ...,                     // plan-memory
-//    "entries": [{"kind", "activation_bytes", "activation_live_bytes", ...}],
+//    "process_bytes", "resident_bytes",       // on a CPU: Core/ProcessBytes.h
+//    "entries": [{"kind", "activation_bytes", "activation_live_bytes", ...,
+//                 "seconds"}],                // predicted: CommandTimes.h
 //    "rematerialize": {"policy", "budget", "recompute_seconds", "steps"},
 //    "plan-dequant": [{"weight", "resident_bytes", "groups": [{"form",
 //                      "reason", "panel_seconds", ...}]}],
@@ -43,9 +45,6 @@ StatusOr<ReportFormat> reportFormatOf(llvm::StringRef path);
 mlir::FailureOr<std::string> reportText(mlir::ModuleOp program,
                                         ReportFormat format,
                                         const DeviceProfile &device);
-
-/// What plan.json has: the decisions that the passes left in attributes.
-llvm::json::Value planOf(mlir::ModuleOp program);
 
 } // namespace qlora
 

@@ -5,11 +5,13 @@
 //
 // A kernel's Work is a handful of counts. Its time on a CPU is
 //
-//   launch + max(arithmetic, memory) + decode + functions
+//   launch + max(arithmetic, memory) + packing + decode + functions
 //
 // because a GEMM hides its memory traffic behind its arithmetic or the other
 // way round (the roofline), while decoding and exponentials keep the same
-// cores busy that would do either. On a GPU other warps go on meanwhile:
+// cores busy that would do either, and so does packing: a GEMM first copies
+// its second factor into blocks, which counts where there are few rows. On a
+// GPU other warps go on meanwhile:
 //
 //   launch + max(arithmetic, decode, functions, memory)
 //
@@ -35,6 +37,7 @@ struct Work {
   double attentionForwardFlops = 0;  ///< bf16
   double attentionBackwardFlops = 0; ///< bf16
   double bytes = 0;                  ///< read and written in memory
+  double packedBytes = 0; ///< read and written to rearrange a factor, on a CPU
   double decodedNumbers = 0;         ///< made from 4 bits each, in cache
   double transcendentals = 0;        ///< exp, sin, sqrt, ...
   double launches = 0;

@@ -56,8 +56,7 @@ static std::string reserveLines(const Device &device, bool withMeasured) {
   return lines;
 }
 
-std::string planText(const LoadedModule &module, const Device &device,
-                     int ranks) {
+std::string planText(const Device &device, int ranks) {
   std::string title = ranks == 1
                           ? std::string("memory")
                           : fmt::format("memory of each of {} ranks", ranks);
@@ -65,13 +64,21 @@ std::string planText(const LoadedModule &module, const Device &device,
          reserveLines(device, /*withMeasured=*/false);
 }
 
-std::string measuredText(const LoadedModule &module, const Device &device) {
+std::string residentText(uint64_t processBytes, uint64_t predictedPeak) {
+  return fmt::format("  {:<24} {:>10}  beside the plan\n"
+                     "  {:<24} {:>10}\n",
+                     "code, libraries, data", formatBytes(processBytes),
+                     "resident at most", formatBytes(predictedPeak));
+}
+
+std::string measuredText(const Device &device, uint64_t predictedPeak) {
   std::string table =
       planTable("memory", arenaRows(device), /*withMeasured=*/true);
   return table + reserveLines(device, /*withMeasured=*/true) +
          fmt::format("  {:<24} {:>10} {:>10}  {}code, libraries and the "
                      "reading of weights",
-                     "peak of the process", "",
+                     "peak of the process",
+                     predictedPeak ? formatBytes(predictedPeak) : "",
                      formatBytes(readProcessMemory().peakBytes),
                      device.hasHostArenas() ? "arenas, " : "");
 }

@@ -8,18 +8,20 @@
 
 #include <string>
 
-#include "runtime/Core/ModuleLoader.h"
 #include "runtime/Device/Device.h"
 
 namespace qlora {
 
 /// Bytes per arena of one rank, in the order of the ABI.
-std::string planText(const LoadedModule &module, const Device &device,
-                     int ranks);
+std::string planText(const Device &device, int ranks);
 
-/// Planned and allocated bytes per arena, and the process's peak: what is
-/// above the arenas is code, libraries and the reading of weights.
-std::string measuredText(const LoadedModule &module, const Device &device);
+/// The process beside arenas that are its memory (Core/ProcessBytes.h):
+/// `processBytes` before them, and the peak that this gives.
+std::string residentText(uint64_t processBytes, uint64_t predictedPeak);
+
+/// Planned and allocated bytes per arena, and the process's peak; beside what
+/// was predicted, unless that is 0.
+std::string measuredText(const Device &device, uint64_t predictedPeak);
 
 } // namespace qlora
 

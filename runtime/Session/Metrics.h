@@ -14,7 +14,8 @@
 //                    eval_runtime (s)
 //   the end          step, epoch, train_loss, train_runtime,
 //                    train_steps_per_second, train_tokens_per_second,
-//                    planned_bytes, peak_memory_bytes
+//                    planned_bytes, peak_memory_bytes, and on a CPU
+//                    predicted_peak_memory_bytes
 //
 // With log_format json the same lines go to standard output. Otherwise
 // standard output gets lines for people, and a live bar when it is a

@@ -102,7 +102,7 @@ static std::string cardMemoryText(const Device &device, const GpuRates &gpu) {
 }
 
 std::string NullReport::text() const {
-  std::string text = planText(module, device, ranks);
+  std::string text = planText(device, ranks);
   if (card && card->gpu)
     text += cardMemoryText(device, *card->gpu);
   text += "\n";

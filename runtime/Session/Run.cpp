@@ -4,6 +4,7 @@
 
 #include "runtime/Session/Run.h"
 
+#include "runtime/Core/ProcessBytes.h"
 #include "runtime/Session/ProcessMemory.h"
 
 #include <cmath>
@@ -53,11 +54,23 @@ uint64_t Run::peakMemoryBytes() const {
   return bytes ? *bytes : readProcessMemory().peakBytes;
 }
 
-StatusOr<std::vector<uint8_t>> Run::trainedBytes() const {
-  std::vector<uint8_t> bytes(module.arenaBytes(QLORA_ARENA_TRAINABLE));
-  if (auto arena = module.arena(QLORA_ARENA_TRAINABLE))
-    QLORA_RETURN_IF_ERROR(device.read(*arena, 0, bytes));
-  return bytes;
+uint64_t Run::predictedPeakMemoryBytes() const {
+  if (processBytes == 0)
+    return 0;
+  return qlora::predictedPeakBytes(
+      plannedBytes() + module.arenaBytes(QLORA_ARENA_HOST), processBytes);
+}
+
+StatusOr<std::span<const uint8_t>>
+Run::trainedBytes(std::vector<uint8_t> &copy) const {
+  const auto arena = module.arena(QLORA_ARENA_TRAINABLE);
+  if (!arena)
+    return std::span<const uint8_t>();
+  if (device.hasHostArenas())
+    return std::span<const uint8_t>(device.hostArena(*arena));
+  copy.resize(module.arenaBytes(QLORA_ARENA_TRAINABLE));
+  QLORA_RETURN_IF_ERROR(device.read(*arena, 0, copy));
+  return std::span<const uint8_t>(copy);
 }
 
 } // namespace qlora

@@ -32,6 +32,8 @@ struct Run {
   std::string outputFolder;
   KernelObserver &observer;
   Profiler *profiler = nullptr; ///< null: no profile is asked for
+  /// Of this process before weights are read, where arenas are its memory.
+  uint64_t processBytes = 0;
 
   /// K micro-batches of each of N ranks in a step.
   StepShape stepShape() const {
@@ -48,8 +50,12 @@ struct Run {
   /// one number), else of its process.
   uint64_t memoryBytes() const;
   uint64_t peakMemoryBytes() const;
-  /// The TRAINABLE arena as it is now.
-  StatusOr<std::vector<uint8_t>> trainedBytes() const;
+  /// What peakMemoryBytes() will be (Core/ProcessBytes.h); 0 where the device
+  /// has memory of its own.
+  uint64_t predictedPeakMemoryBytes() const;
+  /// The TRAINABLE arena as it is now: itself, or else read into `copy`.
+  StatusOr<std::span<const uint8_t>>
+  trainedBytes(std::vector<uint8_t> &copy) const;
 };
 
 } // namespace qlora

@@ -21,6 +21,7 @@
 #include "runtime/Session/Dump.h"
 #include "runtime/Session/Evaluation.h"
 #include "runtime/Session/MemoryPlan.h"
+#include "runtime/Session/ProcessMemory.h"
 #include "runtime/Session/StopSignal.h"
 #include "runtime/Session/Training.h"
 
@@ -60,10 +61,10 @@ private:
   Status openDevice();
   Status createOutput();
   Status openData();
-  Status bind();
+  Status bind(Run &run);
   Status fill(const ParameterSources &sources);
   void warnOfBase();
-  Status announce();
+  Status announce(const Run &run);
   Status openProfiler(Run &run);
   StatusOr<int> work(Run &run, Dump *dump);
   Status finish(Run &run, const TrainingResult &result);
@@ -141,7 +142,7 @@ Status Session::createOutput() {
 
 /// Everything is loaded and checked: from here on files of an earlier run are
 /// replaced.
-Status Session::announce() {
+Status Session::announce(const Run &run) {
   if (!metrics)
     return Status::ok();
   std::string path = outputFolder + "/config.resolved.yaml";
@@ -155,7 +156,10 @@ Status Session::announce() {
     QLORA_RETURN_IF_ERROR(
         replaceWholeFile(outputFolder + "/gemm_table.json", table));
   QLORA_RETURN_IF_ERROR(metrics->open(outputFolder));
-  metrics->say(planText(module, *device, group.size()));
+  std::string plan = planText(*device, group.size());
+  if (const uint64_t peak = run.predictedPeakMemoryBytes())
+    plan += residentText(run.processBytes, peak);
+  metrics->say(plan);
   for (const std::string &remark : device->remarks())
     metrics->warn(remark);
   if (base && !base->mappedFile().empty())
@@ -218,7 +222,7 @@ Status Session::fill(const ParameterSources &sources) {
   return fillTrainable(module, sources, *adapter);
 }
 
-Status Session::bind() {
+Status Session::bind(Run &run) {
   std::string folder = options.text("model_name_or_path");
   if (folder.empty())
     return Status::invalid("no model_name_or_path: say where the model folder "
@@ -241,6 +245,8 @@ Status Session::bind() {
   }
   QLORA_RETURN_IF_ERROR(
       device->load(module, base ? &base->memory() : nullptr));
+  if (device->hasHostArenas())
+    run.processBytes = readProcessMemory().residentBytes;
   return fill(sources);
 }
 
@@ -258,10 +264,12 @@ Status Session::finish(Run &run, const TrainingResult &result) {
       {"train_tokens_per_second", static_cast<double>(result.tokens) / seconds},
       {"planned_bytes", run.plannedBytes()},
       {"peak_memory_bytes", run.peakMemoryBytes()}};
+  if (const uint64_t peak = run.predictedPeakMemoryBytes())
+    values["predicted_peak_memory_bytes"] = peak;
   std::string text = fmt::format(
       "\n{}\n{} steps in {}: mean loss {:.4f}, {} tok/s\nadapter written to "
       "{}",
-      measuredText(module, *device), result.steps,
+      measuredText(*device, run.predictedPeakMemoryBytes()), result.steps,
       formatDuration(result.seconds), result.meanLoss,
       formatRate(static_cast<double>(result.tokens) / seconds), outputFolder);
   return metrics->log(values, text);
@@ -313,8 +321,8 @@ StatusOr<int> Session::run() {
           outputFolder,
           observer};
   QLORA_RETURN_IF_ERROR(openProfiler(run));
-  QLORA_RETURN_IF_ERROR(bind());
-  QLORA_RETURN_IF_ERROR(announce());
+  QLORA_RETURN_IF_ERROR(bind(run));
+  QLORA_RETURN_IF_ERROR(announce(run));
   std::optional<Dump> dump;
   if (!request.dumpFile.empty() && !run.train)
     return Status::invalid("--dump needs a step to train");

@@ -341,7 +341,8 @@ StatusOr<TrainingResult> train(Run &run, Dump *dump) {
 Status saveAdapter(Run &run, const std::string &folder) {
   if (run.group.rank() != 0)
     return Status::ok();
-  QLORA_ASSIGN_OR_RETURN(std::vector<uint8_t> trained, run.trainedBytes());
+  std::vector<uint8_t> copy;
+  QLORA_ASSIGN_OR_RETURN(const auto trained, run.trainedBytes(copy));
   return writeAdapter(run.module, run.options, trained, folder);
 }
 

@@ -15,6 +15,8 @@ cd "$(dirname "$0")"
 ./padding_free.py --tools "$tools"
 ./base_cache.py --tools "$tools"
 
+echo "-- the CPU benchmarks with tiny shapes"
+../../bench/cpu.py --fast --tools "$tools"
 echo "-- on one rank"
 ./goldens.py --tools "$tools" --ranks 1
 echo "-- bf16 compute"

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: MIT
+
+"""What the machine at hand does: peak rates, calibration, memory of
+processes, how long a file takes to read."""
+
+import json
+import os
+import subprocess
+import time
+
+import ours
+
+
+def peak():
+    """The probe's rates in FLOP/s, by type of the factors."""
+    found = json.loads(ours.call(f"{ours.TOOLS}/cpu-peak"))
+    return {"float32": found["f32_gflops"] * 1e9,
+            "bfloat16": found["bf16_gflops"] * 1e9}
+
+
+def higher(left, right):
+    """Of two probes: noise only ever takes away."""
+    return {name: max(left[name], right[name]) for name in left}
+
+
+def calibrate(folder):
+    """device.json of this machine, measured once."""
+    path = os.path.join(folder, "device.json")
+    if not os.path.exists(path):
+        os.makedirs(folder, exist_ok=True)
+        subprocess.run([f"{ours.TOOLS}/qlora-run", "--calibrate"], cwd=folder,
+                       check=True, stdout=subprocess.DEVNULL)
+    return path
+
+
+def cpu_name():
+    with open("/proc/cpuinfo") as lines:
+        return next(line.split(":", 1)[1].strip() for line in lines
+                    if line.startswith("model name"))
+
+
+def read_seconds(path):
+    """To read a file once, as it is cached now."""
+    start = time.perf_counter()
+    buffer = bytearray(1 << 24)
+    with open(path, "rb", buffering=0) as file:
+        while file.readinto(buffer):
+            pass
+    return time.perf_counter() - start
+
+
+def children(pid):
+    """Processes that `pid` has started, and theirs."""
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children") as file:
+            direct = [int(word) for word in file.read().split()]
+    except FileNotFoundError:
+        return []
+    return direct + [other for child in direct for other in children(child)]
+
+
+def proportional_bytes(pid):
+    """PSS: memory that several processes share counts once in all of them."""
+    try:
+        with open(f"/proc/{pid}/smaps_rollup") as lines:
+            return next(int(line.split()[1]) << 10 for line in lines
+                        if line.startswith("Pss:"))
+    except (FileNotFoundError, ProcessLookupError, StopIteration):
+        return 0
+
+
+def tree_proportional_bytes(pid):
+    return sum(map(proportional_bytes, [pid, *children(pid)]))

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: MIT
+
+"""The peer (peer_cpu.py) as a process that stays: it loads once, and then
+takes its turns with ours."""
+
+import json
+import os
+import statistics
+import subprocess
+
+from shapes import REPOSITORY
+
+SCRIPT = os.path.join(REPOSITORY, "bench", "peer_cpu.py")
+COMPUTES = {"float32": "f32", "bfloat16": "bf16"}
+
+
+class PeerFailed(Exception):
+    pass
+
+
+class Peer:
+    """NF4 with a compute type, on a model folder, adapter and data."""
+
+    def __init__(self, python, model, adapter, data, compute):
+        self.turns = []
+        self.process = subprocess.Popen(
+            [python, SCRIPT, "--model", model, "--adapter", adapter, "--data",
+             data, "--compute", COMPUTES[compute]], text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.stdin.close()
+        self.process.stdout.close()
+        self.process.wait()
+
+    def answer(self):
+        line = self.process.stdout.readline()
+        if not line:
+            raise PeerFailed(f"it ended with {self.process.wait()}")
+        values = json.loads(line)
+        if "error" in values:
+            raise PeerFailed(values["error"])
+        return values
+
+    def wait_until_ready(self):
+        self.answer()
+
+    def take_turn(self, steps):
+        """Every turn but the first is measured whole; of the first, all but
+        the first step."""
+        self.process.stdin.write(f"steps {steps}\n")
+        self.process.stdin.flush()
+        self.turns.append(self.answer())
+
+    def column(self, name):
+        """Of all steps."""
+        return [value for turn in self.turns for value in turn[name]]
+
+    def losses(self):
+        return self.column("losses")
+
+    def rate(self, unit="tokens", of_median=True):
+        """Per second: the median of the steps, or of all of them together,
+        where they differ in size."""
+        counts, seconds = self.column(unit)[1:], self.column("seconds")[1:]
+        if not of_median:
+            return sum(counts) / sum(seconds)
+        return statistics.median(count / second for count, second in
+                                 zip(counts, seconds))
+
+    def peak(self):
+        return max(turn["peak"] for turn in self.turns)

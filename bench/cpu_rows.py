@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: MIT
+
+"""Rows of the CPU table: a training step in ours and in the peer, in turns.
+
+A row that counts has both start from the same weights, adapter and data, and
+the same losses: ours in bfloat16 within BFLOAT16_LOSS of the float32
+reference. That is the peer in float32, step by step, and ours in float32 is
+within PEER_LOSS of it; without a peer, for tiny shapes, reference.py for the
+first step, within FLOAT32_LOSS.
+"""
+
+import os
+import statistics
+from dataclasses import dataclass
+
+import cpu_machine
+import ours
+import reference
+from cpu_peer import COMPUTES, Peer, PeerFailed
+from shapes import (LENGTH, RANK, SHAPES, load_rows, write_adapter,
+                    write_batch, write_config, write_first_rows, write_model,
+                    write_rows)
+from work import work_per_label, work_per_token
+
+FLOAT32_LOSS, PEER_LOSS, BFLOAT16_LOSS = 2e-5, 1e-4, 0.02  # relative
+# A mode of the peer that is so much slower in its first turn gets no second.
+NO_BEST_MODE = 0.8
+
+
+@dataclass(frozen=True)
+class Row:
+    """Of targets: ours over the peer's best mode, and resident GiB."""
+    name: str
+    shape: str
+    ratio: float
+    resident: float = 0.0  # 0: none
+    fine_tuning: bool = False
+    turn: int = 3  # steps of a turn after a warm-up
+    length: int = LENGTH
+    is_tiny: bool = False  # few enough tokens for reference.py
+
+    @property
+    def unit(self):
+        return "labelled" if self.fine_tuning else "tokens"
+
+
+ROWS = (
+    Row("smollm2-135m", "smollm2-135m", 1.7, 0.9),
+    Row("qwen2.5-0.5b", "qwen2.5-0.5b", 1.5, 1.6),
+    Row("llama3.2-1b", "llama3.2-1b", 1.2, 2.2),
+    Row("qwen2.5-0.5b-sft", "qwen2.5-0.5b", 3.0, fine_tuning=True, turn=2),
+)
+FAST_ROWS = (
+    Row("tiny-llama", "tiny-llama", 0, length=128, is_tiny=True),
+    Row("tiny-qwen2-sft", "tiny-qwen2", 0, fine_tuning=True, turn=2,
+        length=128, is_tiny=True),
+)
+
+
+class Inputs:
+    """Files of a row, written once."""
+
+    def __init__(self, row, work):
+        self.folder = os.path.join(work, row.shape)
+        self.config = write_config(self.folder, SHAPES[row.shape])
+        write_model(self.folder, SHAPES[row.shape])
+        self.weights = os.path.join(self.folder, "model.safetensors")
+        self.adapter = os.path.join(self.folder, "adapter")
+        write_adapter(self.adapter, self.config)
+        vocabulary = self.config["vocab_size"]
+        self.data = os.path.join(self.folder, f"{row.name}.data.safetensors")
+        self.first = self.data
+        self.flags = ("--adapter-name-or-path", self.adapter)
+        self.labels_per_token = 1.0
+        if not row.fine_tuning:
+            write_batch(self.data, vocabulary, row.length)
+            self.work = work_per_token(self.config, RANK, row.length)
+            return
+        write_rows(self.data, vocabulary, row.length)
+        self.first = os.path.join(self.folder, f"{row.name}.first.safetensors")
+        write_first_rows(self.first, self.data)
+        # As many tokens a step as the peer's rows have.
+        self.flags += ("--packing", "--gradient-accumulation-steps", "3")
+        sizes = [(len(ids), int((labels[1:] >= 0).sum()))
+                 for ids, labels in load_rows(self.data)]
+        self.labels_per_token = (sum(labels for _, labels in sizes)
+                                 / sum(tokens for tokens, _ in sizes))
+        self.work = work_per_label(self.config, RANK, sizes)
+
+
+class Ours:
+    """Our modules of a row, by compute type."""
+
+    def __init__(self, row, inputs, profile, computes):
+        self.row, self.inputs, self.runs = row, inputs, {}
+        self.flags = ("--device-profile", profile)
+        self.modules = {
+            compute: os.path.join(inputs.folder, f"{row.name}-{compute}.so")
+            for compute in computes}
+
+    def compile(self):
+        """Seconds without and with cached kernels, the longest of a type."""
+        cold, cached = [], []
+        for compute, module in self.modules.items():
+            for seconds, flags in ((cold, ("--no-cache",)), (None, ()),
+                                   (cached, ())):
+                took = ours.compile_module(self.inputs.folder, module, compute,
+                                           *self.flags, *flags,
+                                           length=self.row.length)
+                if seconds is not None:
+                    seconds.append(took)
+        return max(cold), max(cached)
+
+    def take_turn(self, compute):
+        run = ours.train(self.modules[compute], self.inputs.data,
+                         1 + self.row.turn, *self.inputs.flags)
+        self.runs.setdefault(compute, []).append(run)
+
+    def rate(self, compute):
+        """As the peer's: medians, or sums where steps differ in size."""
+        runs = self.runs[compute]
+        if not self.row.fine_tuning:
+            return ours.median_rate(runs)
+        tokens = sum(sum(run.tokens[1:]) for run in runs)
+        seconds = sum(sum(run.seconds[1:]) for run in runs)
+        return self.inputs.labels_per_token * tokens / seconds
+
+    def best(self):
+        return max(self.runs, key=self.rate)
+
+    def losses(self, compute):
+        """Those that can be compared: of the steps on the same micro-batch,
+        or of the first rows before training."""
+        if not self.row.fine_tuning:
+            return self.runs[compute][0].losses
+        run = ours.evaluate(self.modules[compute], self.inputs.data,
+                            self.inputs.first, *self.inputs.flags)
+        return run.evaluations[:1]
+
+
+def take_turns(row, inputs, own, python):
+    """Each of the peer's modes between turns of ours; rates, losses and peaks
+    by mode, and why a mode did not run."""
+    rates, losses, peaks, failures = {}, {}, {}, {}
+    for compute in COMPUTES:
+        try:
+            with Peer(python, inputs.folder, inputs.adapter, inputs.data,
+                      compute) as peer:
+                peer.wait_until_ready()
+                peer.take_turn(1 + row.turn)
+                own.take_turn(own.best())
+
+                def rate():
+                    return peer.rate(row.unit, not row.fine_tuning)
+                if not rates or rate() > NO_BEST_MODE * max(rates.values()):
+                    peer.take_turn(max(1, row.turn - row.fine_tuning))
+                rates[compute], peaks[compute] = rate(), peer.peak()
+                losses[compute] = peer.losses()
+        except PeerFailed as failure:
+            failures[compute] = str(failure)
+    return rates, losses, peaks, failures
+
+
+def check_losses(row, inputs, own, peer_losses):
+    """Per compute type: the largest relative difference, and whether it is
+    within what is allowed. None where nothing was computed to compare with."""
+    expected, exact = peer_losses.get("float32"), PEER_LOSS
+    if expected is None and row.is_tiny:
+        exact = FLOAT32_LOSS
+        expected = [reference.first_loss(inputs.folder, inputs.adapter,
+                                         reference.rows_of(inputs.first))]
+    if expected is None:
+        return None
+    found = {}
+    for compute in own.runs:
+        worst = max(abs(loss / want - 1) for loss, want in
+                    zip(own.losses(compute), expected))
+        limit = exact if compute == "float32" else BFLOAT16_LOSS
+        found[compute] = {"difference": worst, "limit": limit,
+                          "is_right": worst <= limit}
+    return found
+
+
+def describe_step(trace, peak):
+    """Where the time of a step goes."""
+    shares = ours.shares(trace)
+    gemm = ours.gemm_rate(trace)
+    return {"shares": shares, "gemm_flops": gemm,
+            "gemm_of_probe": gemm / peak,
+            "outside_gemm": 1 - shares.get("GEMM", 0)}
+
+
+def measure(row, options):
+    """One row of the table, as JSON."""
+    inputs = Inputs(row, options.work)
+    own = Ours(row, inputs, options.profile, COMPUTES)
+    cold, cached = own.compile()
+    peak = cpu_machine.peak()
+    for compute in COMPUTES:
+        own.take_turn(compute)
+    rates, losses, peaks, failures = {}, {}, {}, {}
+    if options.peer_python:
+        rates, losses, peaks, failures = take_turns(row, inputs, own,
+                                                    options.peer_python)
+    best = own.best()
+    trace = ours.profile(own.modules[best], inputs.data, *inputs.flags,
+                         active=2)
+    peak = cpu_machine.higher(peak, cpu_machine.peak())
+    bound = max(peak.values()) / inputs.work
+    runs = own.runs[best]
+    # The largest of a run; memory is promised for each.
+    largest = max(runs, key=lambda run: run.peak)
+    return {
+        "name": row.name, "unit": row.unit, "compute": best,
+        "ours": {compute: own.rate(compute) for compute in own.runs},
+        "peer": rates, "peer_failures": failures, "peer_peak": peaks,
+        "ratio": own.rate(best) / max(rates.values()) if rates else None,
+        "target_ratio": row.ratio,
+        "losses": check_losses(row, inputs, own, losses),
+        "probe": peak, "bound": bound, "share_of_bound": own.rate(best) / bound,
+        "step": describe_step(trace, peak[best] or peak["float32"]),
+        "resident": {"peak": largest.peak, "predicted": largest.predicted_peak,
+                     "planned": largest.planned,
+                     "is_kept": all(run.keeps_memory() for turns in
+                                    own.runs.values() for run in turns),
+                     "target": int(row.resident * 2**30)},
+        "compile_seconds": {"cold": cold, "cached": cached},
+        "start_seconds": statistics.median(run.start_seconds for run in runs),
+        "read_seconds": cpu_machine.read_seconds(inputs.weights),
+    }
+
+
+def failures(result):
+    """What is wrong, whatever the time: reasons."""
+    found = []
+    for compute, losses in (result["losses"] or {}).items():
+        if not losses["is_right"]:
+            found.append(f"{result['name']}: losses in {compute} differ by "
+                         f"{losses['difference']:.2g} from the reference, of "
+                         f"{losses['limit']:.2g} allowed")
+    resident = result["resident"]
+    if not resident["is_kept"]:
+        found.append(f"{result['name']}: {resident['peak']} bytes resident, "
+                     f"{resident['predicted']} predicted")
+    return found

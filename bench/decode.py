@@ -1,0 +1,238 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+
+"""Where 4-bit weights are decoded: every form measured, beside the one chosen.
+
+    bench/decode.py [--shapes smollm2-135m,...] [--rows 32,128,512,2048]
+                    [--compute bfloat16] [--samples 20] [--work DIR]
+
+Layers of each shape, without its vocabulary, are compiled with each form of
+--dequant and trained on one row of that many tokens. The time of a linear is
+that of its product and its decode, forward and backward apart, the median of
+--samples. What is chosen is what qloracc takes by itself: without a memory
+limit between panel and scratch, and with room for everything, resident too.
+
+A choice is right where all linears of a layer together take at most 10 % more
+than in the fastest form of those that it is between. Fails where a choice is
+not the one that the cost model's own numbers ask for.
+"""
+
+import argparse
+import math
+import os
+import re
+import statistics
+
+import cpu_machine
+import ours
+from shapes import (REPOSITORY, SHAPES, write_batch, write_config, write_model)
+from tensors import count, tensor_shapes
+
+SHAPES_MEASURED = ("smollm2-135m", "qwen2.5-0.5b", "llama3.2-1b")
+ROWS = (32, 128, 512, 2048)
+FORMS = ("panel", "scratch", "resident")
+NEAR = 1.1  # of the fastest
+SCRATCH_GAIN = 0.01  # plan-dequant asks for it
+VOCABULARY = 512
+# Layers are measured side by side where they are small.
+LAYER_WEIGHTS = 20e6
+ROOM = "1TiB"
+
+
+def layered(shape):
+    """Few layers of a shape."""
+    config = dict(SHAPES[shape], vocab_size=VOCABULARY, num_hidden_layers=1,
+                  tie_word_embeddings=True)
+    linears = [size for name, size in tensor_shapes(
+        {"model_type": config["family"], **config}).items()
+        if name.endswith("proj.weight")]
+    layers = int(LAYER_WEIGHTS / sum(map(count, linears)))
+    config["num_hidden_layers"] = max(1, min(6, layers))
+    return config
+
+
+def without_layer(name):
+    """"model.layers.0.mlp.up_proj.weight" -> "mlp.up_proj"."""
+    return re.sub(r"^model\.layers\.\d+\.", "", name).removesuffix(".weight")
+
+
+class Case:
+    """A shape at a number of rows."""
+
+    def __init__(self, shape, compute, profile, work, rows):
+        self.folder = os.path.join(work, f"{shape}-layers")
+        config = layered(shape)
+        self.config = write_config(self.folder, config)
+        write_model(self.folder, config)
+        self.compute, self.rows = compute, rows
+        self.flags = ("--device-profile", profile)
+        self.data = os.path.join(self.folder, f"decode-{rows}.safetensors")
+        write_batch(self.data, VOCABULARY, rows)
+        self.work = {without_layer(name): 2.0 * rows * count(size)
+                     for name, size in tensor_shapes(self.config).items()
+                     if name.endswith("proj.weight")}
+
+    def compile(self, name, *flags):
+        return ours.planned(self.folder, f"decode-{name}", self.compute,
+                            *self.flags, *flags, length=self.rows)
+
+    def measure(self, form, samples):
+        """(linear, is backward) -> median seconds."""
+        module, _ = self.compile(form, "--dequant", form)
+        steps = math.ceil(samples / self.config["num_hidden_layers"])
+        trace = ours.profile(module, self.data, *self.flags, active=steps)
+        found = {}
+        for (_, *group), seconds in self.sums(trace).items():
+            found.setdefault(tuple(group), []).append(seconds)
+        return {group: statistics.median(seconds)
+                for group, seconds in found.items()}
+
+    def sums(self, trace):
+        """((step, layer), linear, is backward) -> seconds of its product and
+        decode. The backward begins after the head."""
+        found, step, is_backward = {}, 0, False
+        for event in ours.commands(trace):
+            entry = event["args"]["entry"]
+            if entry == "update":
+                step, is_backward = step + (is_backward is True), False
+                continue
+            is_backward |= event["cat"] == "head and loss"
+            linear = without_layer(event["name"])
+            is_product = event["args"].get("flops") == self.work.get(linear)
+            is_decode = event["args"].get("kernel", "").startswith("decode.")
+            if linear in self.work and (is_product or is_decode):
+                layer = re.search(r"\d+", event["name"])[0]
+                key = ((step, layer), linear, is_backward)
+                found[key] = found.get(key, 0) + event["dur"] * 1e-6
+        return found
+
+    def choices(self, name, *flags):
+        """(linear, is backward) -> the group of the plan."""
+        _, plan = self.compile(name, *flags)
+        return {(without_layer(weight["weight"]), group["backward"]): group
+                for weight in plan["plan-dequant"]
+                for group in weight["groups"]
+                if group["step"] == "accumulate"}
+
+
+def follows_model(group, has_room):
+    """Whether a form is the one that the predicted seconds ask for."""
+    gains = group["scratch_seconds"] < (
+        (1 - SCRATCH_GAIN) * group["panel_seconds"])
+    wanted = "scratch" if gains else "panel"
+    least = group[f"{wanted}_seconds"]
+    if has_room and group["resident_seconds"] < least:
+        wanted = "resident"
+    return group["form"] == wanted
+
+
+def chosen_seconds(choices, times):
+    """Of all linears in the forms chosen for them."""
+    return sum(times[choices[group]["form"]][group] for group in
+               times[FORMS[0]])
+
+
+def name_of(choices):
+    """The forms chosen: one, or how many of each."""
+    forms = [group["form"] for group in choices.values()]
+    found = {form: forms.count(form) for form in FORMS if form in forms}
+    if len(found) == 1:
+        return next(iter(found))
+    return ", ".join(f"{form} {times}" for form, times in found.items())
+
+
+def measure_case(case, samples):
+    times = {form: case.measure(form, samples) for form in FORMS}
+    missing = [form for form in FORMS if times[form].keys() !=
+               times["resident"].keys()]
+    totals = {form: sum(times[form].values()) for form in FORMS}
+    result = {"rows": case.rows, "seconds": totals, "chosen": {},
+              "linears": [{"linear": linear, "backward": is_backward,
+                           **{form: times[form][linear, is_backward]
+                              for form in FORMS}}
+                          for linear, is_backward in times["resident"]],
+              "failures": [f"{form}: other linears than resident"
+                           for form in missing]}
+    for name, has_room, flags in (("no limit", False, ()),
+                                  ("room", True, ("--memory-limit", ROOM))):
+        choices = case.choices("chosen", *flags)
+        result["failures"] += [
+            f"{name}: {linear}, backward {is_backward}, is {group['form']}, "
+            f"not as its predicted seconds say"
+            for (linear, is_backward), group in choices.items()
+            if not follows_model(group, has_room)]
+        least = sum(min(times[form][group] for form in
+                        FORMS[:3 if has_room else 2])
+                    for group in times["resident"])
+        seconds = chosen_seconds(choices, times)
+        result["chosen"][name] = {
+            "forms": name_of(choices), "seconds": seconds,
+            "over_fastest": seconds / least,
+            "predicted": {form: sum(group[f"{form}_seconds"]
+                                    for group in choices.values())
+                          for form in FORMS}}
+    return result
+
+
+def measure(shapes, compute, profile, work, rows=ROWS, samples=20):
+    """All cases, as JSON."""
+    cases = []
+    for shape in shapes:
+        for number in rows:
+            case = Case(shape, compute, profile, work, number)
+            cases.append({"shape": shape, **measure_case(case, samples)})
+    return {"name": "decode", "compute": compute, "samples": samples,
+            "cases": cases,
+            "failures": [f"{case['shape']}, {case['rows']} rows: {why}"
+                         for case in cases for why in case["failures"]],
+            "verdicts": [(f"{case['shape']}, {case['rows']} rows, {name}: "
+                          f"{of['over_fastest']:.2f}x the fastest",
+                          of["over_fastest"] <= NEAR)
+                         for case in cases
+                         for name, of in case["chosen"].items()]}
+
+
+def text_of(result):
+    """Markdown."""
+    lines = [f"{result['compute']}; ms of the linears of a layer, and in "
+             "parentheses as predicted; median of "
+             f"{result['samples']}", "",
+             "| shape | rows | " + " | ".join(FORMS)
+             + " | chosen | over the fastest | chosen with room | over the "
+             "fastest |", "|---" * (2 + len(FORMS) + 4) + "|"]
+    for case in result["cases"]:
+        free, room = case["chosen"]["no limit"], case["chosen"]["room"]
+        forms = " | ".join(
+            f"{case['seconds'][form] * 1e3:.2f} "
+            f"({free['predicted'][form] * 1e3:.2f})" for form in FORMS)
+        lines.append(
+            f"| {case['shape']} | {case['rows']} | {forms} | {free['forms']} "
+            f"| {free['over_fastest']:.2f} | {room['forms']} | "
+            f"{room['over_fastest']:.2f} |")
+    missed = [what for what, is_met in result["verdicts"] if not is_met]
+    lines += ["", f"* {'missed: ' + '; '.join(missed) if missed else 'met'}: "
+              f"within {NEAR - 1:.0%} of the fastest form"]
+    return "\n".join(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--shapes", default=",".join(SHAPES_MEASURED))
+    parser.add_argument("--rows", default=",".join(map(str, ROWS)))
+    parser.add_argument("--compute", default="bfloat16")
+    parser.add_argument("--samples", type=int, default=20)
+    parser.add_argument("--work", default=os.path.join(REPOSITORY, "out",
+                                                       "bench"))
+    options = parser.parse_args()
+    result = measure(options.shapes.split(","), options.compute,
+                     cpu_machine.calibrate(options.work), options.work,
+                     [int(rows) for rows in options.rows.split(",")],
+                     options.samples)
+    print(text_of(result))
+    for failure in result["failures"]:
+        print(f"FAIL {failure}")
+    return 1 if result["failures"] else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

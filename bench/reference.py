@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: MIT
+
+"""The loss of a Llama or Qwen2 with NF4 linears and LoRA, in float64 numpy:
+what the benchmarks check where there is no PyTorch.
+
+Written from the papers and formats, from nothing of ours: NF4 with double
+quantisation is that of QLoRA (Dettmers et al., 2023) as bitsandbytes stores
+it. Blocks have to divide a weight's columns.
+"""
+
+import json
+import os
+
+import numpy as np
+
+from shapes import load_rows, safetensors_io
+
+CODE_BOOK = np.array([
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453,
+    -0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0,
+    0.07958029955625534, 0.16093020141124725, 0.24611230194568634,
+    0.33791524171829224, 0.44070982933044434, 0.5626170039176941,
+    0.7229568362236023, 1.0], np.float32)
+BLOCK, NESTED_BLOCK = 64, 256
+SCALE = 2.0  # alpha / r
+
+
+def dynamic_map():
+    """The 256 numbers of 8-bit scales: seven decades with signs, 0 and 1."""
+    numbers = [0.0, 1.0]
+    for decade in range(7):
+        edges = np.linspace(0.1, 1, 2**decade + 1)
+        middles = 10.0 ** (decade - 6) * (edges[:-1] + edges[1:]) / 2
+        numbers += list(middles) + list(-middles)
+    return np.sort(np.array(numbers, np.float32))
+
+
+def nearest(values, table):
+    """Of each value, the number of an increasing table."""
+    places = np.searchsorted((table[1:] + table[:-1]) / 2, values)
+    return table[places]
+
+
+def through_scales(scales):
+    """Scales as double quantisation leaves them."""
+    offset = scales.mean(dtype=np.float32)
+    rest = scales - offset
+    for first in range(0, len(rest), NESTED_BLOCK):
+        part = rest[first:first + NESTED_BLOCK]
+        largest = np.abs(part).max() or 1
+        part[:] = nearest(part / largest, dynamic_map()) * largest
+    return rest + offset
+
+
+def through_nf4(weight):
+    """A weight as NF4 leaves it."""
+    assert weight.shape[1] % BLOCK == 0, weight.shape
+    blocks = weight.astype(np.float32).reshape(-1, BLOCK)
+    scales = np.abs(blocks).max(axis=1)
+    numbers = nearest(blocks / np.where(scales, scales, 1)[:, None], CODE_BOOK)
+    return (numbers * through_scales(scales)[:, None]).reshape(weight.shape)
+
+
+def rotated(x, theta):
+    """RoPE over [heads, tokens, columns], by halves."""
+    tokens, half = x.shape[1], x.shape[2] // 2
+    angles = np.outer(np.arange(tokens), theta ** (-np.arange(half) / half))
+    cos, sin = np.cos(angles), np.sin(angles)
+    a, b = x[..., :half], x[..., half:]
+    return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+
+
+class Model:
+    """A model folder and an adapter folder."""
+
+    def __init__(self, folder, adapter):
+        with open(os.path.join(folder, "config.json")) as file:
+            self.config = json.load(file)
+        self.adapter = safetensors_io.load(
+            os.path.join(adapter, "adapter_model.safetensors"))
+        self.weights = {}
+        for name, tensor in safetensors_io.load(
+                os.path.join(folder, "model.safetensors")).items():
+            is_linear = name.endswith("proj.weight")
+            self.weights[name] = (through_nf4(tensor) if is_linear
+                                  else tensor).astype(np.float64)
+
+    def linear(self, x, module):
+        names = [f"base_model.model.{module}.lora_{part}.weight"
+                 for part in "AB"]
+        a, b = (self.adapter[name].astype(np.float64) for name in names)
+        y = x @ self.weights[f"{module}.weight"].T + SCALE * (x @ a.T) @ b.T
+        bias = self.weights.get(f"{module}.bias")
+        return y if bias is None else y + bias
+
+    def norm(self, x, name):
+        square = np.mean(x * x, axis=-1, keepdims=True)
+        return (x / np.sqrt(square + self.config["rms_norm_eps"])
+                * self.weights[f"{name}.weight"])
+
+    def attention(self, x, block):
+        config, tokens = self.config, len(x)
+        heads = config["num_attention_heads"]
+        groups = heads // config["num_key_value_heads"]
+
+        def split(name):
+            y = self.linear(x, f"{block}.self_attn.{name}_proj")
+            return y.reshape(tokens, -1, config["hidden_size"]
+                             // heads).swapaxes(0, 1)
+        q, k = (rotated(split(name), config["rope_theta"]) for name in "qk")
+        k, v = (np.repeat(y, groups, axis=0) for y in (k, split("v")))
+        scores = q @ k.swapaxes(1, 2) / np.sqrt(q.shape[-1])
+        scores += np.triu(np.full((tokens, tokens), -np.inf), 1)
+        scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        y = scores / scores.sum(axis=-1, keepdims=True) @ v
+        return self.linear(y.swapaxes(0, 1).reshape(tokens, -1),
+                           f"{block}.self_attn.o_proj")
+
+    def mlp(self, x, block):
+        gate = self.linear(x, f"{block}.mlp.gate_proj")
+        up = self.linear(x, f"{block}.mlp.up_proj")
+        return self.linear(gate / (1 + np.exp(-gate)) * up,
+                           f"{block}.mlp.down_proj")
+
+    def loss_sum(self, ids, labels):
+        """Of a row, and how many of its tokens are targets."""
+        x = self.weights["model.embed_tokens.weight"][ids]
+        for layer in range(self.config["num_hidden_layers"]):
+            block = f"model.layers.{layer}"
+            x = x + self.attention(self.norm(x, f"{block}.input_layernorm"),
+                                   block)
+            x = x + self.mlp(self.norm(x, f"{block}.post_attention_layernorm"),
+                             block)
+        logits = self.norm(x, "model.norm")[:-1] @ self.weights[
+            "model.embed_tokens.weight"].T
+        logits -= logits.max(axis=-1, keepdims=True)
+        targets = labels[1:]
+        rows = np.flatnonzero(targets >= 0)
+        losses = (np.log(np.exp(logits[rows]).sum(axis=-1))
+                  - logits[rows, targets[rows]])
+        return losses.sum(), len(rows)
+
+
+def first_loss(folder, adapter, rows):
+    """The mean over the labelled tokens of `rows` of (ids, labels)."""
+    model = Model(folder, adapter)
+    sums = np.sum([model.loss_sum(*row) for row in rows], axis=0)
+    return float(sums[0] / sums[1])
+
+
+def rows_of(path):
+    """(ids, labels) of a token file or a rows file."""
+    file = safetensors_io.load(path)
+    if "row_offsets" in file:
+        return load_rows(path)
+    length = file["input_ids"].shape[-1]
+    return list(zip(file["input_ids"].reshape(-1, length),
+                    file["labels"].reshape(-1, length)))

@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+
+"""One rank on one core beside two ranks on two, a core each.
+
+    bench/scaling.py [--shape smollm2-135m] [--compute bfloat16]
+                     [--rounds 2] [--steps 4] [--work DIR]
+
+Every rank has the same micro-batch a step, so that two do twice the tokens.
+Prints tokens/s, the share of a step in which a rank waits for another, and
+the proportional resident memory of all ranks: the frozen base is there once.
+Fails where that is more than one rank's, another rank's arenas without the
+base, and 64 MiB.
+"""
+
+import argparse
+import os
+
+import cpu_machine
+import ours
+from shapes import (LENGTH, REPOSITORY, SHAPES, write_batch, write_config,
+                    write_model)
+
+TARGET, MOST_EXPOSED = 1.9, 0.01
+SLACK = 64 << 20
+# Of the host, and of the compute queue.
+COMMUNICATION = ("sums over ranks", "wait")
+
+
+def cores():
+    return sorted(os.sched_getaffinity(0))
+
+
+class Ranks:
+    """Runs of a module on the first `count` cores, one rank on each."""
+
+    def __init__(self, module, data, count):
+        self.module, self.data, self.count = module, data, count
+        self.prefix = ("taskset", "-c",
+                       ",".join(str(core) for core in cores()[:count]))
+        self.flags = ("--gpus", str(count))
+        self.runs, self.proportional = [], 0
+
+    def watch(self, child):
+        """All that a step touches is there once a step is logged."""
+        self.proportional = max(self.proportional,
+                                cpu_machine.tree_proportional_bytes(child.pid))
+
+    def take_turn(self, steps):
+        self.runs.append(ours.train(self.module, self.data, steps, *self.flags,
+                                    prefix=self.prefix, watch=self.watch))
+
+    def rate(self):
+        return ours.median_rate(self.runs)
+
+    def exposed(self):
+        trace = ours.profile(self.module, self.data, *self.flags,
+                             prefix=self.prefix)
+        return sum(row["share"] for row in trace["otherData"]["rows"]
+                   if row["kind"] in COMMUNICATION
+                   and row["queue"] in ("compute", "host"))
+
+
+def measure(shape, compute, profile, work, length=LENGTH, rounds=2, steps=4):
+    """As JSON."""
+    folder = os.path.join(work, shape)
+    config = write_config(folder, SHAPES[shape])
+    write_model(folder, SHAPES[shape])
+    data = os.path.join(folder, "scaling.data.safetensors")
+    write_batch(data, config["vocab_size"], length, count=2)
+    module, plan = ours.planned(folder, "scaling", compute,
+                                "--device-profile", profile, length=length)
+    one, two = (Ranks(module, data, count) for count in (1, 2))
+    for _ in range(rounds):
+        for ranks in (one, two):
+            ranks.take_turn(steps)
+    of_a_rank = plan["total_bytes"] - plan["arenas"]["frozen"]
+    most = one.proportional + of_a_rank + SLACK
+    result = {
+        "name": "scaling", "shape": shape, "compute": compute,
+        "rates": [one.rate(), two.rate()],
+        "ratio": two.rate() / one.rate(), "exposed": two.exposed(),
+        "proportional": [one.proportional, two.proportional],
+        "planned": plan["total_bytes"], "of_a_rank": of_a_rank,
+        "failures": []}
+    if two.proportional > most:
+        result["failures"].append(
+            f"{two.proportional} bytes in two ranks, of {most}")
+    result["verdicts"] = [
+        (f"two ranks are {TARGET}x one", result["ratio"] >= TARGET),
+        (f"exposed communication is at most {MOST_EXPOSED:.0%}",
+         result["exposed"] <= MOST_EXPOSED),
+        ("two ranks hold the base once", not result["failures"])]
+    return result
+
+
+def text_of(result):
+    """Markdown."""
+    one, two = result["rates"]
+    mib = [f"{bytes_ / 2**20:.0f}" for bytes_ in result["proportional"]]
+    lines = [
+        f"{result['shape']}, {result['compute']}, one core per rank", "",
+        "| ranks | tok/s | ratio | exposed communication | PSS of all, MiB | "
+        "planned for a rank, MiB |", "|---|---|---|---|---|---|",
+        f"| 1 | {one:.1f} | | | {mib[0]} | {result['planned'] / 2**20:.0f} |",
+        f"| 2 | {two:.1f} | {result['ratio']:.3f} | {result['exposed']:.2%} | "
+        f"{mib[1]} | of its own: {result['of_a_rank'] / 2**20:.0f} |", ""]
+    return "\n".join(lines + [f"* {'met' if met else 'missed'}: {what}"
+                              for what, met in result["verdicts"]])
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--shape", default="smollm2-135m")
+    parser.add_argument("--compute", default="bfloat16")
+    parser.add_argument("--length", type=int, default=LENGTH)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--work", default=os.path.join(REPOSITORY, "out",
+                                                       "bench"))
+    options = parser.parse_args()
+    if len(cores()) < 2:
+        print("skip scaling.py: one core")
+        return 0
+    profile = cpu_machine.calibrate(options.work)
+    result = measure(options.shape, options.compute, profile, options.work,
+                     options.length, options.rounds, options.steps)
+    print(text_of(result))
+    for failure in result["failures"]:
+        print(f"FAIL {failure}")
+    return 1 if result["failures"] else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

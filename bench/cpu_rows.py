@@ -17,7 +17,7 @@ import cpu_machine
 import ours
 import reference
 from cpu_peer import COMPUTES, Peer, PeerFailed
-from shapes import (LENGTH, RANK, SHAPES, load_rows, write_adapter,
+from shapes import (BATCH_ROWS, LENGTH, RANK, SHAPES, load_rows, write_adapter,
                     write_batch, write_config, write_first_rows, write_model,
                     write_rows)
 from work import work_per_label, work_per_token
@@ -72,6 +72,7 @@ class Inputs:
         self.first = self.data
         self.flags = ("--adapter-name-or-path", self.adapter)
         self.labels_per_token = 1.0
+        self.compile_flags = ()
         if not row.fine_tuning:
             write_batch(self.data, vocabulary, row.length)
             self.work = work_per_token(self.config, RANK, row.length)
@@ -79,8 +80,8 @@ class Inputs:
         write_rows(self.data, vocabulary, row.length)
         self.first = os.path.join(self.folder, f"{row.name}.first.safetensors")
         write_first_rows(self.first, self.data)
-        # As many tokens a step as the peer's rows have.
-        self.flags += ("--packing", "--gradient-accumulation-steps", "3")
+        self.compile_flags = ("--per-device-train-batch-size", str(BATCH_ROWS),
+                              "--padding-free", "true")
         sizes = [(len(ids), int((labels[1:] >= 0).sum()))
                  for ids, labels in load_rows(self.data)]
         self.labels_per_token = (sum(labels for _, labels in sizes)
@@ -106,6 +107,7 @@ class Ours:
                                    (cached, ())):
                 took = ours.compile_module(self.inputs.folder, module, compute,
                                            *self.flags, *flags,
+                                           *self.inputs.compile_flags,
                                            length=self.row.length)
                 if seconds is not None:
                     seconds.append(took)

@@ -62,6 +62,7 @@ private:
   Status createOutput();
   Status openData();
   Status bind(Run &run);
+  Status loadDevice(const ModelFiles &model, uint64_t &processBytes);
   Status fill(const ParameterSources &sources);
   void warnOfBase();
   Status announce(const Run &run);
@@ -239,15 +240,22 @@ Status Session::bind(Run &run) {
         adapter, SafetensorsFile::open(start + "/adapter_model.safetensors"));
     sources.adapter = &*adapter;
   }
-  if (device->hasHostArenas()) {
-    QLORA_ASSIGN_OR_RETURN(
-        base, FrozenBase::open(module, model, group, request.baseCache));
-  }
-  QLORA_RETURN_IF_ERROR(
-      device->load(module, base ? &base->memory() : nullptr));
-  if (device->hasHostArenas())
-    run.processBytes = readProcessMemory().residentBytes;
+  QLORA_RETURN_IF_ERROR(loadDevice(model, run.processBytes));
   return fill(sources);
+}
+
+/// `processBytes`: of this process beside its arenas, where it has them.
+Status Session::loadDevice(const ModelFiles &model, uint64_t &processBytes) {
+  if (!device->hasHostArenas())
+    return device->load(module, nullptr);
+  const uint64_t before = readProcessMemory().residentBytes;
+  QLORA_ASSIGN_OR_RETURN(
+      base, FrozenBase::open(module, model, group, request.baseCache));
+  // A base that is mapped is there already, and is an arena.
+  const uint64_t withBase = readProcessMemory().residentBytes;
+  QLORA_RETURN_IF_ERROR(device->load(module, &base->memory()));
+  processBytes = before + (readProcessMemory().residentBytes - withBase);
+  return Status::ok();
 }
 
 Status Session::finish(Run &run, const TrainingResult &result) {

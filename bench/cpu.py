@@ -13,8 +13,8 @@ double quantisation, r = 16 on all linears, AdamW; ours and the peer
 and in bfloat16 compute; the ratio is that of the better modes. B = 1, T = 512.
 
     smollm2-135m, qwen2.5-0.5b, llama3.2-1b
-    qwen2.5-0.5b-sft   rows of 40 to 512 tokens, prompts without loss: ours
-                       packs about as many tokens as the peer's 8 rows have
+    qwen2.5-0.5b-sft   rows of 40 to 512 tokens, prompts without loss, 8 a
+                       step: the peer pads them, ours deals them into lines
     limits             bench/limits.py, less and less memory
     decode             bench/decode.py, forms of decoding
     scaling            bench/scaling.py, one rank and two

@@ -69,29 +69,24 @@ def better_type(peak):
     return max(peak, key=peak.get)
 
 
-def run_limits(options):
+# name -> what measures it, of which shape; in a test: of which, how.
+PARTS = {
+    "limits": (limits.measure, "smollm2-135m", "deep-llama",
+               dict(length=256, rounds=1, steps=3)),
+    "decode": (decode.measure, decode.SHAPES_MEASURED, ("tiny-llama",),
+               dict(rows=(32, 128), samples=3)),
+    "scaling": (scaling.measure, "smollm2-135m", "tiny-qwen2",
+                dict(length=128, rounds=1, steps=3)),
+}
+
+
+def run_part(name, options):
+    measure, shape, fast_shape, fast = PARTS[name]
     if options.fast:
-        return limits.measure("deep-llama", "float32", options.profile,
-                              options.work, length=256, rounds=1, steps=3)
-    return limits.measure("smollm2-135m", better_type(cpu_machine.peak()),
-                          options.profile, options.work)
-
-
-def run_decode(options):
-    if options.fast:
-        return decode.measure(("tiny-llama",), "float32", options.profile,
-                              options.work, rows=(32, 128), samples=3)
-    return decode.measure(decode.SHAPES_MEASURED,
-                          better_type(cpu_machine.peak()), options.profile,
-                          options.work)
-
-
-def run_scaling(options):
-    if options.fast:
-        return scaling.measure("tiny-qwen2", "float32", options.profile,
-                               options.work, length=128, rounds=1, steps=3)
-    return scaling.measure("smollm2-135m", better_type(cpu_machine.peak()),
-                           options.profile, options.work)
+        return measure(fast_shape, "float32", options.profile, options.work,
+                       **fast)
+    return measure(shape, better_type(cpu_machine.peak()), options.profile,
+                   options.work)
 
 
 def jobs(options):
@@ -99,10 +94,10 @@ def jobs(options):
     rows = cpu_rows.FAST_ROWS if options.fast else cpu_rows.ROWS
     found = {row.name: lambda row=row: cpu_rows.measure(row, options)
              for row in rows}
-    found["limits"] = lambda: run_limits(options)
-    found["decode"] = lambda: run_decode(options)
-    if len(scaling.cores()) > 1:
-        found["scaling"] = lambda: run_scaling(options)
+    found |= {name: lambda name=name: run_part(name, options)
+              for name in PARTS}
+    if len(scaling.cores()) < 2:
+        del found["scaling"]
     return found
 
 

@@ -228,10 +228,7 @@ def main():
                      cpu_machine.calibrate(options.work), options.work,
                      [int(rows) for rows in options.rows.split(",")],
                      options.samples)
-    print(text_of(result))
-    for failure in result["failures"]:
-        print(f"FAIL {failure}")
-    return 1 if result["failures"] else 0
+    return ours.conclude(text_of(result), result["failures"])
 
 
 if __name__ == "__main__":

@@ -158,3 +158,11 @@ def commands(trace):
 
 def median_rate(runs):
     return statistics.median(rate for run in runs for rate in run.rates())
+
+
+def conclude(text, failures):
+    """Prints a result and what is wrong with it; the exit code."""
+    print(text)
+    for failure in failures:
+        print(f"FAIL {failure}")
+    return 1 if failures else 0

@@ -125,10 +125,7 @@ def main():
     profile = cpu_machine.calibrate(options.work)
     result = measure(options.shape, options.compute, profile, options.work,
                      options.length, options.rounds, options.steps)
-    print(text_of(result))
-    for failure in result["failures"]:
-        print(f"FAIL {failure}")
-    return 1 if result["failures"] else 0
+    return ours.conclude(text_of(result), result["failures"])
 
 
 if __name__ == "__main__":

@@ -12,15 +12,17 @@
 namespace qlora {
 
 std::vector<int64_t> tokenBuckets(int64_t tokens) {
-  constexpr int64_t kSixteenths[] = {2, 3, 4, 6, 8, 12};
+  constexpr int64_t kOctaves = 3, kPerOctave = 4;
   constexpr int64_t kTile = 64; ///< rows that kernels like
   std::vector<int64_t> buckets;
-  for (int64_t share : kSixteenths) {
-    const int64_t size =
-        (tokens * share / 16 + kTile - 1) / kTile * kTile;
-    if (size > 0 && size < tokens && (buckets.empty() || size > buckets.back()))
-      buckets.push_back(size);
-  }
+  for (int64_t octave = kOctaves; octave > 0; --octave)
+    for (int64_t share = kPerOctave; share < 2 * kPerOctave; ++share) {
+      const int64_t size =
+          (tokens * share / (kPerOctave << octave) + kTile - 1) / kTile * kTile;
+      if (size > 0 && size < tokens &&
+          (buckets.empty() || size > buckets.back()))
+        buckets.push_back(size);
+    }
   buckets.push_back(tokens);
   return buckets;
 }

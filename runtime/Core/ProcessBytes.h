@@ -3,9 +3,10 @@
 // Memory of a rank's process that is in no arena. A rank on a CPU has resident
 // at most
 //
-//   all arenas + what is there before them + what its first step adds
+//   its arenas + what is there before them + what its first step adds
 //
-// Every page of an arena is touched in a step. Before them there are the code
+// A plan has all bytes of the arenas; a run, whose data is known, has those
+// that it touches (Session/TouchedMemory.h). Before them there are the code
 // of the program and its libraries, what these have allocated, prepared
 // kernels, train.so and the tokens of the data: qlora-run measures that before
 // it reads weights. The first step adds the code and the generated kernels
@@ -25,7 +26,7 @@ inline constexpr uint64_t kTypicalProcessBytes = uint64_t{24} << 20;
 /// What the first step adds.
 inline constexpr uint64_t kFirstStepBytes = uint64_t{8} << 20;
 
-/// Resident bytes at most, of a rank with `arenaBytes` in its arenas and
+/// Resident bytes at most, of a rank with `arenaBytes` of its arenas and
 /// `processBytes` before them. Good to 5 % and 64 MiB.
 constexpr uint64_t predictedPeakBytes(uint64_t arenaBytes,
                                       uint64_t processBytes) {

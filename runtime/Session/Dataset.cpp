@@ -13,9 +13,9 @@
 
 namespace qlora {
 
-void MicroBatch::clear(int64_t newBatch, int64_t newLength) {
-  batch = newBatch;
-  length = newLength;
+void MicroBatch::clear(const BatchShape &shape) {
+  batch = shape.batch;
+  length = shape.length;
   size_t tokens = static_cast<size_t>(batch * length);
   ids.assign(tokens, 0);
   targets.assign(tokens, kNoLabel);
@@ -42,26 +42,40 @@ double Dataset::epochAfter(int64_t steps, int64_t perStep) const {
          static_cast<double>(inEpoch) / whole;
 }
 
+Dataset::Place Dataset::placeOf(int64_t step, int64_t index,
+                                const StepShape &shape) const {
+  const int64_t perStep = shape.count();
+  if (!endsEpochs())
+    return {-1, (step * perStep + index) % count()};
+  const int64_t stepsInEpoch = stepsPerEpoch(perStep);
+  return {step / stepsInEpoch, step % stepsInEpoch * perStep + index};
+}
+
 void Dataset::read(int64_t step, int64_t index, const StepShape &shape,
                    MicroBatch &out) {
-  const int64_t perStep = shape.count();
-  if (!endsEpochs()) {
-    fill(-1, (step * perStep + index) % count(), out);
-    return;
-  }
-  int64_t stepsInEpoch = stepsPerEpoch(perStep);
-  int64_t number = step % stepsInEpoch * perStep + index;
-  if (number < count())
-    fill(step / stepsInEpoch, number, out);
+  const Place place = placeOf(step, index, shape);
+  if (place.number < count())
+    fill(place.epoch, place.number, out);
   else
-    out.clear(batchSize(), shortestLength());
+    out.clear(smallestShape());
 }
 
 void Dataset::readInOrder(int64_t number, MicroBatch &out) {
   if (number < count())
     fill(-1, number, out);
   else
-    out.clear(batchSize(), shortestLength());
+    out.clear(smallestShape());
+}
+
+BatchShape Dataset::shapeOf(int64_t step, int64_t index,
+                            const StepShape &shape) {
+  const Place place = placeOf(step, index, shape);
+  return place.number < count() ? shapeAt(place.epoch, place.number)
+                                : smallestShape();
+}
+
+BatchShape Dataset::shapeInOrder(int64_t number) {
+  return number < count() ? shapeAt(-1, number) : smallestShape();
 }
 
 StatusOr<std::unique_ptr<Dataset>> openDataset(const std::string &path,

@@ -26,6 +26,7 @@
 #ifndef QLORA_RUNTIME_SESSION_DATASET_H
 #define QLORA_RUNTIME_SESSION_DATASET_H
 
+#include <compare>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -42,6 +43,13 @@ namespace qlora {
 /// A target without loss.
 inline constexpr int32_t kNoLabel = -100;
 
+/// Rows of a micro-batch and tokens of each: what chooses a variant.
+struct BatchShape {
+  int64_t batch = 0;
+  int64_t length = 0;
+  auto operator<=>(const BatchShape &) const = default;
+};
+
 /// The inputs of one run of an entry, [batch, length] each, row-major.
 struct MicroBatch {
   int64_t batch = 0;
@@ -52,7 +60,7 @@ struct MicroBatch {
   std::vector<int32_t> segments;  ///< 0: padding
 
   /// Makes it all padding.
-  void clear(int64_t batch, int64_t length);
+  void clear(const BatchShape &shape);
   int64_t labelCount() const;
 };
 
@@ -103,14 +111,27 @@ public:
   /// Micro-batch `number` in file order; padding past countInOrder().
   virtual void readInOrder(int64_t number, MicroBatch &out);
 
+  /// The shapes of what these two give, from lengths alone.
+  virtual BatchShape shapeOf(int64_t step, int64_t index,
+                             const StepShape &shape);
+  virtual BatchShape shapeInOrder(int64_t number);
+
 protected:
   /// Epochs end with a partial step; otherwise the file starts over inside a
   /// step.
   virtual bool endsEpochs() const = 0;
   /// `number` is below count(). epoch -1: file order.
   virtual void fill(int64_t epoch, int64_t number, MicroBatch &out) = 0;
-  virtual int64_t shortestLength() const = 0;
-  virtual int64_t batchSize() const = 0;
+  virtual BatchShape shapeAt(int64_t epoch, int64_t number) = 0;
+  /// Of padding alone.
+  virtual BatchShape smallestShape() const = 0;
+
+private:
+  /// Which of an epoch's micro-batches a step reads.
+  struct Place {
+    int64_t epoch, number;
+  };
+  Place placeOf(int64_t step, int64_t index, const StepShape &shape) const;
 };
 
 struct DatasetOptions {

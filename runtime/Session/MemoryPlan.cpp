@@ -64,11 +64,17 @@ std::string planText(const Device &device, int ranks) {
          reserveLines(device, /*withMeasured=*/false);
 }
 
-std::string residentText(uint64_t processBytes, uint64_t predictedPeak) {
-  return fmt::format("  {:<24} {:>10}  beside the plan\n"
-                     "  {:<24} {:>10}\n",
-                     "code, libraries, data", formatBytes(processBytes),
-                     "resident at most", formatBytes(predictedPeak));
+std::string residentText(uint64_t processBytes, uint64_t untouchedBytes,
+                         uint64_t predictedPeak) {
+  constexpr const char *kLine = "  {:<24} {:>10}{}\n";
+  std::string text =
+      fmt::format(kLine, "code, libraries, data", formatBytes(processBytes),
+                  "  beside the plan");
+  if (untouchedBytes > 0)
+    text += fmt::format(kLine, "never touched", formatBytes(untouchedBytes),
+                        "  of the plan, with this data");
+  return text + fmt::format(kLine, "resident at most",
+                            formatBytes(predictedPeak), "");
 }
 
 std::string measuredText(const Device &device, uint64_t predictedPeak) {

@@ -16,8 +16,10 @@ namespace qlora {
 std::string planText(const Device &device, int ranks);
 
 /// The process beside arenas that are its memory (Core/ProcessBytes.h):
-/// `processBytes` before them, and the peak that this gives.
-std::string residentText(uint64_t processBytes, uint64_t predictedPeak);
+/// `processBytes` before them, what of them is not touched (TouchedMemory.h;
+/// no line where that is nothing), and the peak that this gives.
+std::string residentText(uint64_t processBytes, uint64_t untouchedBytes,
+                         uint64_t predictedPeak);
 
 /// Planned and allocated bytes per arena, and the process's peak; beside what
 /// was predicted, unless that is 0.

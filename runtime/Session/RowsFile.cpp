@@ -178,10 +178,36 @@ void RowsFile::read(int64_t step, int64_t index, const StepShape &stepShape,
 }
 
 void RowsFile::readInOrder(int64_t number, MicroBatch &out) {
-  if (!isPaddingFree())
-    return Dataset::readInOrder(number, out);
-  const bool isPastEnd = number >= countInOrder();
-  fillBucket(isPastEnd ? std::span<const int64_t>() : inOrder[number], out);
+  if (isPaddingFree())
+    fillBucket(lineInOrder(number), out);
+  else
+    Dataset::readInOrder(number, out);
+}
+
+BatchShape RowsFile::shapeOf(int64_t step, int64_t index,
+                             const StepShape &stepShape) {
+  if (isPaddingFree())
+    return {1, bucketOf(planOf(step, stepShape)[index])};
+  return Dataset::shapeOf(step, index, stepShape);
+}
+
+BatchShape RowsFile::shapeInOrder(int64_t number) {
+  if (isPaddingFree())
+    return {1, bucketOf(lineInOrder(number))};
+  return Dataset::shapeInOrder(number);
+}
+
+std::span<const int64_t> RowsFile::lineInOrder(int64_t number) const {
+  if (number >= countInOrder())
+    return {};
+  return inOrder[number];
+}
+
+int64_t RowsFile::bucketOf(std::span<const int64_t> unitNumbers) const {
+  int64_t tokens = 0;
+  for (int64_t number : unitNumbers)
+    tokens += unitLength(units[number]);
+  return bucketFor(tokens, shape.buckets);
 }
 
 /// Segments from `segment` on, at `offset` of line `b`.
@@ -197,10 +223,7 @@ void RowsFile::placeUnit(const std::vector<int64_t> &unit, int64_t b,
 /// Units in one line, as short as its bucket allows.
 void RowsFile::fillBucket(std::span<const int64_t> unitNumbers,
                           MicroBatch &out) const {
-  int64_t tokens = 0;
-  for (int64_t number : unitNumbers)
-    tokens += unitLength(units[number]);
-  out.clear(1, bucketFor(tokens, shape.buckets));
+  out.clear({1, bucketOf(unitNumbers)});
   int64_t offset = 0;
   int32_t segment = 1;
   for (int64_t number : unitNumbers) {
@@ -210,20 +233,29 @@ void RowsFile::fillBucket(std::span<const int64_t> unitNumbers,
   }
 }
 
-void RowsFile::fill(int64_t epoch, int64_t number, MicroBatch &out) {
+std::vector<int64_t> RowsFile::unitsOf(int64_t epoch, int64_t number) {
   if (epoch >= 0)
     orderFor(epoch);
-  int64_t first = number * shape.batch;
-  int64_t last = std::min<int64_t>(first + shape.batch, unitCount());
-  auto unit = [&](int64_t i) -> const std::vector<int64_t> & {
-    return units[epoch >= 0 ? order[i] : i];
-  };
+  const int64_t first = number * shape.batch;
+  const int64_t last = std::min<int64_t>(first + shape.batch, unitCount());
+  std::vector<int64_t> numbers;
+  for (int64_t i = first; i < last; ++i)
+    numbers.push_back(epoch >= 0 ? order[i] : i);
+  return numbers;
+}
+
+BatchShape RowsFile::shapeAt(int64_t epoch, int64_t number) {
   int64_t longest = 0;
-  for (int64_t i = first; i < last; ++i)
-    longest = std::max(longest, unitLength(unit(i)));
-  out.clear(shape.batch, bucketFor(longest, shape.lengths));
-  for (int64_t i = first; i < last; ++i)
-    placeUnit(unit(i), i - first, 0, 1, out);
+  for (int64_t unit : unitsOf(epoch, number))
+    longest = std::max(longest, unitLength(units[unit]));
+  return {shape.batch, bucketFor(longest, shape.lengths)};
+}
+
+void RowsFile::fill(int64_t epoch, int64_t number, MicroBatch &out) {
+  out.clear(shapeAt(epoch, number));
+  int64_t line = 0;
+  for (int64_t unit : unitsOf(epoch, number))
+    placeUnit(units[unit], line++, 0, 1, out);
 }
 
 } // namespace qlora

@@ -25,12 +25,17 @@ public:
   void read(int64_t step, int64_t index, const StepShape &shape,
             MicroBatch &out) override;
   void readInOrder(int64_t number, MicroBatch &out) override;
+  BatchShape shapeOf(int64_t step, int64_t index,
+                     const StepShape &shape) override;
+  BatchShape shapeInOrder(int64_t number) override;
 
 protected:
   bool endsEpochs() const override { return true; }
   void fill(int64_t epoch, int64_t number, MicroBatch &out) override;
-  int64_t shortestLength() const override { return shape.lengths.front(); }
-  int64_t batchSize() const override { return shape.batch; }
+  BatchShape shapeAt(int64_t epoch, int64_t number) override;
+  BatchShape smallestShape() const override {
+    return {shape.batch, shape.lengths.front()};
+  }
 
 private:
   RowsFile(DatasetShape shape, DatasetOptions options)
@@ -45,9 +50,14 @@ private:
   }
   TokenRow row(int64_t number) const;
   int64_t unitLength(const std::vector<int64_t> &unit) const;
+  /// Of a micro-batch of an epoch, -1: in file order.
+  std::vector<int64_t> unitsOf(int64_t epoch, int64_t number);
   int64_t unitCount() const { return static_cast<int64_t>(units.size()); }
   void orderFor(int64_t epoch);
   const StepPlan &planOf(int64_t step, const StepShape &stepShape);
+  /// The units of a line of a pass in file order; none past its end.
+  std::span<const int64_t> lineInOrder(int64_t number) const;
+  int64_t bucketOf(std::span<const int64_t> unitNumbers) const;
   void placeUnit(const std::vector<int64_t> &unit, int64_t b, int64_t offset,
                  int32_t segment, MicroBatch &out) const;
   void fillBucket(std::span<const int64_t> unitNumbers, MicroBatch &out) const;

@@ -6,6 +6,7 @@
 
 #include "runtime/Core/ProcessBytes.h"
 #include "runtime/Session/ProcessMemory.h"
+#include "runtime/Session/TouchedMemory.h"
 
 #include <cmath>
 #include <optional>
@@ -54,11 +55,26 @@ uint64_t Run::peakMemoryBytes() const {
   return bytes ? *bytes : readProcessMemory().peakBytes;
 }
 
+uint64_t Run::arenaBytes() const {
+  return plannedBytes() + module.arenaBytes(QLORA_ARENA_HOST);
+}
+
+void Run::countUntouched() {
+  if (processBytes == 0)
+    return;
+  TouchedMemory touched(module, group.rank());
+  if (train)
+    touched.addTraining(*train, stepShape(), totalSteps());
+  if (validation)
+    touched.addEvaluation(*validation, group.size());
+  untouchedBytes = arenaBytes() - touched.bytes();
+}
+
 uint64_t Run::predictedPeakMemoryBytes() const {
   if (processBytes == 0)
     return 0;
-  return qlora::predictedPeakBytes(
-      plannedBytes() + module.arenaBytes(QLORA_ARENA_HOST), processBytes);
+  return qlora::predictedPeakBytes(arenaBytes() - untouchedBytes,
+                                   processBytes);
 }
 
 StatusOr<std::span<const uint8_t>>

@@ -34,6 +34,8 @@ struct Run {
   Profiler *profiler = nullptr; ///< null: no profile is asked for
   /// Of this process before weights are read, where arenas are its memory.
   uint64_t processBytes = 0;
+  /// Of the arenas, what this rank will not touch (TouchedMemory.h).
+  uint64_t untouchedBytes = 0;
 
   /// K micro-batches of each of N ranks in a step.
   StepShape stepShape() const {
@@ -50,12 +52,18 @@ struct Run {
   /// one number), else of its process.
   uint64_t memoryBytes() const;
   uint64_t peakMemoryBytes() const;
+  /// Sets `untouchedBytes`, where arenas are memory of this process.
+  void countUntouched();
   /// What peakMemoryBytes() will be (Core/ProcessBytes.h); 0 where the device
   /// has memory of its own.
   uint64_t predictedPeakMemoryBytes() const;
   /// The TRAINABLE arena as it is now: itself, or else read into `copy`.
   StatusOr<std::span<const uint8_t>>
   trainedBytes(std::vector<uint8_t> &copy) const;
+
+private:
+  /// The HOST arena too.
+  uint64_t arenaBytes() const;
 };
 
 } // namespace qlora

@@ -159,7 +159,7 @@ Status Session::announce(const Run &run) {
   QLORA_RETURN_IF_ERROR(metrics->open(outputFolder));
   std::string plan = planText(*device, group.size());
   if (const uint64_t peak = run.predictedPeakMemoryBytes())
-    plan += residentText(run.processBytes, peak);
+    plan += residentText(run.processBytes, run.untouchedBytes, peak);
   metrics->say(plan);
   for (const std::string &remark : device->remarks())
     metrics->warn(remark);
@@ -330,6 +330,7 @@ StatusOr<int> Session::run() {
           observer};
   QLORA_RETURN_IF_ERROR(openProfiler(run));
   QLORA_RETURN_IF_ERROR(bind(run));
+  run.countUntouched();
   QLORA_RETURN_IF_ERROR(announce(run));
   std::optional<Dump> dump;
   if (!request.dumpFile.empty() && !run.train)

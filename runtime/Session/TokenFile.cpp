@@ -79,7 +79,7 @@ Status TokenFile::check(const std::string &path, int64_t vocabSize) const {
 }
 
 void TokenFile::fill(int64_t, int64_t number, MicroBatch &out) {
-  out.clear(batch, length);
+  out.clear({batch, length});
   int64_t first = number * batch * length;
   int64_t tokens = batch * length;
   std::copy_n(ids.begin() + first, tokens, out.ids.begin());

@@ -20,8 +20,8 @@ public:
 protected:
   bool endsEpochs() const override { return false; }
   void fill(int64_t epoch, int64_t number, MicroBatch &out) override;
-  int64_t shortestLength() const override { return length; }
-  int64_t batchSize() const override { return batch; }
+  BatchShape shapeAt(int64_t, int64_t) override { return {batch, length}; }
+  BatchShape smallestShape() const override { return {batch, length}; }
 
 private:
   TokenFile() = default;

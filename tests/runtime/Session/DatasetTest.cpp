@@ -224,6 +224,35 @@ TEST(RowsFile, PaddingFreeStepsHaveTheRowsOfPaddedOnes) {
   }
 }
 
+/// What shapeOf and shapeInOrder foresee is what is read.
+static void expectForeseen(Dataset &data, const StepShape &shape) {
+  MicroBatch batch;
+  for (int64_t step = 0; step < 7; ++step)
+    for (int64_t i = 0; i < data.microBatches(step, shape) * shape.ranks; ++i) {
+      data.read(step, i, shape, batch);
+      EXPECT_EQ(data.shapeOf(step, i, shape),
+                (BatchShape{batch.batch, batch.length}));
+    }
+  for (int64_t number = 0; number <= data.countInOrder(); ++number) {
+    data.readInOrder(number, batch);
+    EXPECT_EQ(data.shapeInOrder(number),
+              (BatchShape{batch.batch, batch.length}));
+  }
+}
+
+TEST(Dataset, ShapesAreKnownWithoutTokens) {
+  const Ints ids(6, 1);
+  auto path = write("shapes", {item("input_ids", ids, {3, 1, 2}),
+                               item("labels", ids, {3, 1, 2})});
+  const DatasetShape shape = {2, {2, 4, 5}, 10, {4, 6, 10}, {1, 0.1}};
+  for (const StepShape step : {StepShape{1, 1}, {2, 1}, {1, 2}, {3, 2}}) {
+    expectForeseen(*open(path, {1, {2}, 10}), step);
+    for (const bool paddingFree : {false, true})
+      expectForeseen(*open(fiveRows(), shape, {7, true, paddingFree}), step);
+    expectForeseen(*open(fiveRows(), shape, {7, false, true}), step);
+  }
+}
+
 TEST(RowsFile, PaddingFreeMicroBatchesAreOneLineOfABucket) {
   auto data = open(fiveRows(), {2, {5}, 10, {4, 8, 10}, {}}, {0, false, true});
   MicroBatch batch;
@@ -311,7 +340,7 @@ TEST(Dataset, FirstFitIsWhatTheLoopWouldDo) {
 
 TEST(Dataset, RowMatchesCountSegments) {
   MicroBatch batch;
-  batch.clear(1, 6);
+  batch.clear({1, 6});
   batch.segments = {1, 1, 2, 2, 3, 0};
   batch.targets = {5, -100, 6, 7, -100, -100};
   Ints correct = {1, 0, 1, 0, 0, 0};

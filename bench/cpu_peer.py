@@ -56,6 +56,12 @@ class Peer:
         self.process.stdin.flush()
         self.turns.append(self.answer())
 
+    def evaluate(self):
+        """The loss of the first batch of rows, before training."""
+        self.process.stdin.write("evaluate\n")
+        self.process.stdin.flush()
+        return self.answer()["losses"]
+
     def column(self, name):
         """Of all steps."""
         return [value for turn in self.turns for value in turn[name]]

@@ -160,7 +160,17 @@ def take_turns(row, inputs, own, python):
                 losses[compute] = peer.losses()
         except PeerFailed as failure:
             failures[compute] = str(failure)
+    if row.fine_tuning and "float32" in failures:
+        losses["float32"] = first_loss(inputs, python)
     return rates, losses, peaks, failures
+
+
+def first_loss(inputs, python):
+    """The peer's in float32, where its step does not fit into memory."""
+    with Peer(python, inputs.folder, inputs.adapter, inputs.data,
+              "float32") as peer:
+        peer.wait_until_ready()
+        return peer.evaluate()
 
 
 def check_losses(row, inputs, own, peer_losses):

@@ -115,15 +115,31 @@ class Case:
                 if group["step"] == "accumulate"}
 
 
-def follows_model(group, has_room):
-    """Whether a form is the one that the predicted seconds ask for."""
+def least_form(group):
+    """Of panel and scratch, the one that the predicted seconds ask for."""
     gains = group["scratch_seconds"] < (
         (1 - SCRATCH_GAIN) * group["panel_seconds"])
-    wanted = "scratch" if gains else "panel"
-    least = group[f"{wanted}_seconds"]
-    if has_room and group["resident_seconds"] < least:
-        wanted = "resident"
-    return group["form"] == wanted
+    return "scratch" if gains else "panel"
+
+
+def wrong_choices(choices, has_room):
+    """Linears whose forms are not those that the predicted seconds ask for.
+    A weight is resident in all of its products or in none."""
+    wrong = []
+    for linear in dict.fromkeys(linear for linear, _ in choices):
+        groups = [choices[linear, is_backward] for is_backward in (False, True)
+                  if (linear, is_backward) in choices]
+        wanted = [least_form(group) for group in groups]
+        least = sum(group[f"{form}_seconds"]
+                    for group, form in zip(groups, wanted))
+        if has_room and sum(group["resident_seconds"]
+                            for group in groups) < least:
+            wanted = ["resident"] * len(groups)
+        forms = [group["form"] for group in groups]
+        if forms != wanted:
+            wrong.append(f"{linear} is {', '.join(forms)}, predicted seconds "
+                         f"ask for {', '.join(wanted)}")
+    return wrong
 
 
 def chosen_seconds(choices, times):
@@ -156,11 +172,8 @@ def measure_case(case, samples):
     for name, has_room, flags in (("no limit", False, ()),
                                   ("room", True, ("--memory-limit", ROOM))):
         choices = case.choices("chosen", *flags)
-        result["failures"] += [
-            f"{name}: {linear}, backward {is_backward}, is {group['form']}, "
-            f"not as its predicted seconds say"
-            for (linear, is_backward), group in choices.items()
-            if not follows_model(group, has_room)]
+        result["failures"] += [f"{name}: {why}" for why in
+                               wrong_choices(choices, has_room)]
         least = sum(min(times[form][group] for form in
                         FORMS[:3 if has_room else 2])
                     for group in times["resident"])

@@ -15,7 +15,8 @@ padded to the longest of them, as the usual collator does.
 Prints a line of JSON once everything is loaded, and for each word `steps N`
 on standard input does N steps and prints another: losses, seconds, real (not
 padding) and labelled tokens of each, and the peak of resident bytes since the
-model was loaded. With --steps N it does so once, for N steps.
+model was loaded. With --steps N it does so once, for N steps. The word
+`evaluate` asks for the loss of the next rows alone.
 """
 
 import argparse
@@ -168,6 +169,20 @@ class Trainer:
             self.step(result)
         say(**result, peak=peak_bytes())
 
+    def evaluate(self):
+        """The loss of the next batch, row by row and without a gradient: what
+        fits where a step does not."""
+        ids, mask, labels = next(self.data)
+        loss, labelled = 0.0, 0
+        for row, width in enumerate(mask.sum(dim=1).tolist()):
+            part = slice(row, row + 1), slice(width)
+            count = int((labels[part][:, 1:] != -100).sum())
+            with torch.no_grad():
+                loss += count * self.model(input_ids=ids[part],
+                                           labels=labels[part]).loss.item()
+            labelled += count
+        say(losses=[loss / labelled])
+
 
 def main():
     parser = argparse.ArgumentParser()
@@ -191,7 +206,10 @@ def main():
         if options.steps:
             return trainer.steps(options.steps)
         for line in sys.stdin:
-            trainer.steps(int(line.split()[1]))
+            if line.startswith("evaluate"):
+                trainer.evaluate()
+            else:
+                trainer.steps(int(line.split()[1]))
     except (MemoryError, RuntimeError) as error:
         say(error=str(error).splitlines()[0])
 

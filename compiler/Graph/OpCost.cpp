@@ -95,6 +95,17 @@ double qlora::secondsOf(Operation *op, const DeviceProfile &device) {
   return 0;
 }
 
+double qlora::secondsAfterWriting(Value written, LibraryOp op,
+                                  const DeviceProfile &device) {
+  const KernelRequest request = kernelRequestOf(op);
+  if (device.gpu)
+    return secondsOf(request, device);
+  const auto type = cast<RankedTensorType>(written.getType());
+  const double bytes = double(type.getNumElements()) *
+                       type.getElementType().getIntOrFloatBitWidth() / 8;
+  return secondsOf(withCached(kernelWork(request), bytes), device);
+}
+
 std::string qlora::labelOf(Operation *op) {
   if (auto name = op->getLoc()->findInstanceOf<NameLoc>())
     return name.getName().str();

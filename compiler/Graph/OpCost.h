@@ -16,6 +16,11 @@ namespace qlora {
 /// (weights, views, structure) is free. All shapes have to be static.
 double secondsOf(mlir::Operation *op, const DeviceProfile &device);
 
+/// The same for a library op of which `written`, an operand, was written just
+/// before: a CPU has it in a cache.
+double secondsAfterWriting(mlir::Value written, model::LibraryOp op,
+                           const DeviceProfile &device);
+
 /// The request of a library op's kernel call, with the dtypes of its tensors.
 KernelRequest kernelRequestOf(model::LibraryOp op);
 

@@ -175,10 +175,11 @@ static void estimate(UseGroup &group, const DeviceProfile &device) {
   for (OpOperand *use : group.uses) {
     use->set(decode.getResult());
     group.residentSeconds += secondsOf(use->getOwner(), device);
+    group.scratchSeconds += secondsAfterWriting(
+        decode.getResult(), cast<LibraryOp>(use->getOwner()), device);
     use->set(stored);
   }
-  group.scratchSeconds =
-      group.residentSeconds + secondsOf(decode.getOperation(), device);
+  group.scratchSeconds += secondsOf(decode.getOperation(), device);
   decode.erase();
 }
 

@@ -7,6 +7,7 @@
 
 #include "runtime/Kernels/KernelTable.h"
 
+#include <cmath>
 #include <numeric>
 
 using namespace mlir;
@@ -175,14 +176,18 @@ LogicalResult LinearOp::verify() {
   return success();
 }
 
-/// Rows of W that are decoded at a time: about 1 MiB of numbers, but never so
-/// few that the product of a panel is a thin one, which costs more than a
-/// panel that leaves the innermost cache.
-static int64_t panelRows(RankedTensorType weight, Type compute) {
-  constexpr int64_t kBytes = 1 << 20, kThinRows = 256;
-  int64_t bytes = weight.getDimSize(1) * compute.getIntOrFloatBitWidth() / 8;
-  int64_t rows = std::max(kBytes / bytes / 16 * 16, kThinRows);
-  return std::min(weight.getDimSize(0), rows);
+/// Columns of a product that are computed at a time: few enough that what
+/// they are multiplied with stays in the cache next to a core, whole vectors
+/// and tiles, and so many panels that threads end at about the same time.
+static int64_t panelColumns(int64_t columns) {
+  constexpr int64_t kUnit = 16;
+  for (int64_t panel : {128, 64}) {
+    const bool isEven = columns % (2 * panel) == 0;
+    if (columns >= (isEven ? 4 : 8) * panel)
+      return panel;
+  }
+  const int64_t half = (columns + 1) / 2;
+  return std::min(columns, (half + kUnit - 1) / kUnit * kUnit);
 }
 
 KernelCall qlora::model::weightMatmulCall(Value x, Value weight, Value out,
@@ -208,8 +213,7 @@ KernelCall qlora::model::weightMatmulCall(Value x, Value weight, Value out,
           arguments,
           {m, w.getDimSize(0), w.getDimSize(1), k, n, transposeWeight,
            nf4 ? nf4.getBlock() : 0, nf4 && nf4.getDoubleQuant(),
-           panelRows(w, xType.getElementType()), doubleBits(scale),
-           doubleBits(beta)},
+           panelColumns(n), doubleBits(scale), doubleBits(beta)},
           {{3, 0}, {4, 2}}};
 }
 
@@ -287,9 +291,15 @@ LogicalResult HeadLossOp::verify() {
 
 int64_t qlora::model::headChunkRows(RankedTensorType hidden, int64_t vocab) {
   // Logits of a chunk stay near 32 MiB, but enough rows to make the GEMM pay
-  // for reading the head.
-  int64_t rows = 32 * 1024 * 1024 / (4 * vocab);
-  return std::min(matrixRows(hidden), std::max<int64_t>(rows, 64));
+  // for reading the head; all chunks have as many.
+  constexpr double kBytes = 32 << 20;
+  constexpr int64_t kFewest = 64, kUnit = 16;
+  const int64_t rows = matrixRows(hidden);
+  const int64_t chunks =
+      std::max<int64_t>(1, std::llround(4.0 * double(vocab) * rows / kBytes));
+  const int64_t level = (rows + chunks - 1) / chunks;
+  return std::min(rows,
+                  std::max(kFewest, (level + kUnit - 1) / kUnit * kUnit));
 }
 
 KernelCall HeadLossOp::getKernelCall() {

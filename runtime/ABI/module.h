@@ -47,7 +47,7 @@ extern "C" {
 #endif
 
 #define QLORA_MODULE_MAGIC 0x41524c51u /* "QLRA", little endian */
-#define QLORA_ABI_VERSION 4u
+#define QLORA_ABI_VERSION 5u
 #define QLORA_MAX_RANK 4
 
 /* Index that refers to nothing. */

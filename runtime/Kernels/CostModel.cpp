@@ -13,28 +13,24 @@ using namespace qlora;
 
 /// Starting a kernel on the threads of a rank and waiting for the last.
 static constexpr double kLaunchSeconds = 5e-6;
-/// Share of the f32 GEMM rate that the attention kernels reach.
-static constexpr double kAttentionEfficiency = 0.35;
-/// Share of the GEMM rate that the products of panels reach, by what they
-/// multiply: each is thin, and where it is a range of c's columns it is not
-/// dense, which only bf16 is copied for. Measured: f32 0.35 to 1, bf16 0.83 to
-/// 0.97.
-static constexpr double kPanelEfficiencyF32 = 0.65;
-static constexpr double kPanelEfficiencyBf16 = 0.88;
 /// exp and its like, vectorised, per core and second.
 static constexpr double kTranscendentalRate = 4e8;
-/// A matrix that is read and written once per panel stays in a cache, which
-/// is this much faster than memory.
+/// How much faster than memory a cache is that all cores share.
 static constexpr double kCacheSpeed = 4.0;
+/// What is taken for the size of such a cache.
+static constexpr double kCacheBytes = 32 << 20;
 
 Work &Work::operator+=(const Work &other) {
   f32Flops += other.f32Flops;
   bf16Flops += other.bf16Flops;
+  panelF32Flops += other.panelF32Flops;
+  panelBf16Flops += other.panelBf16Flops;
   attentionF32Flops += other.attentionF32Flops;
   attentionForwardFlops += other.attentionForwardFlops;
   attentionBackwardFlops += other.attentionBackwardFlops;
   bytes += other.bytes;
   packedBytes += other.packedBytes;
+  waitedBytes += other.waitedBytes;
   decodedNumbers += other.decodedNumbers;
   transcendentals += other.transcendentals;
   launches += other.launches;
@@ -43,47 +39,62 @@ Work &Work::operator+=(const Work &other) {
 
 Work &Work::operator*=(double times) {
   for (double *count :
-       {&f32Flops, &bf16Flops, &attentionF32Flops, &attentionForwardFlops,
-        &attentionBackwardFlops, &bytes, &packedBytes, &decodedNumbers,
-        &transcendentals, &launches})
+       {&f32Flops, &bf16Flops, &panelF32Flops, &panelBf16Flops,
+        &attentionF32Flops, &attentionForwardFlops, &attentionBackwardFlops,
+        &bytes, &packedBytes, &waitedBytes, &decodedNumbers, &transcendentals,
+        &launches})
     *count *= times;
   return *this;
 }
 
 Work qlora::operator+(Work left, const Work &right) { return left += right; }
 
-static double attentionSeconds(const Work &work, const DeviceProfile &device) {
-  const double slow = device.gemmF32Gflops * 1e9 * kAttentionEfficiency;
-  if (!device.gpu)
-    return work.attentionFlops() / slow;
-  return work.attentionF32Flops / slow +
-         work.attentionForwardFlops /
-             (device.gpu->attentionForwardGflops * 1e9) +
-         work.attentionBackwardFlops /
-             (device.gpu->attentionBackwardGflops * 1e9);
+/// Products on a CPU.
+static double productSeconds(const Work &work, const DeviceProfile &device) {
+  const CpuKernelRates rates = device.cpuKernels();
+  return 1e-9 * (work.f32Flops / device.gemmF32Gflops +
+                 work.bf16Flops / device.gemmBf16Gflops +
+                 work.panelF32Flops / rates.panelF32Gflops +
+                 work.panelBf16Flops / rates.panelBf16Gflops +
+                 work.attentionF32Flops / rates.attentionF32Gflops +
+                 (work.attentionForwardFlops + work.attentionBackwardFlops) /
+                     rates.attentionBf16Gflops);
+}
+
+/// On a GPU a panel is a decoded weight.
+static double productSeconds(const Work &work, const DeviceProfile &device,
+                             const GpuRates &gpu) {
+  return 1e-9 *
+         ((work.f32Flops + work.panelF32Flops) / device.gemmF32Gflops +
+          (work.bf16Flops + work.panelBf16Flops) / device.gemmBf16Gflops +
+          work.attentionF32Flops / device.cpuKernels().attentionF32Gflops +
+          work.attentionForwardFlops / gpu.attentionForwardGflops +
+          work.attentionBackwardFlops / gpu.attentionBackwardGflops);
+}
+
+/// An attention kernel's rate is that of the kernel, exponentials included.
+static double functionsOf(const Work &work) {
+  return work.attentionFlops() > 0 ? 0 : work.transcendentals;
 }
 
 Demand qlora::demandOf(const Work &work, const DeviceProfile &device) {
   const double decode = 4 * work.decodedNumbers / (device.decodeGbps * 1e9);
   Demand demand;
-  demand.arithmetic = work.f32Flops / (device.gemmF32Gflops * 1e9) +
-                      work.bf16Flops / (device.gemmBf16Gflops * 1e9) +
-                      attentionSeconds(work, device);
   demand.memory = work.bytes / (device.copyGbps * 1e9);
   if (!device.gpu) {
+    const double waited = work.waitedBytes / (device.copyGbps * 1e9);
+    demand.memory -= waited;
     demand.launch = work.launches * kLaunchSeconds;
+    demand.arithmetic = productSeconds(work, device) + decode;
     demand.serial =
-        decode + work.packedBytes / (device.copyGbps * 1e9) +
-        work.transcendentals / (kTranscendentalRate * device.cores);
+        waited + work.packedBytes / (device.cpuKernels().packGbps * 1e9) +
+        functionsOf(work) / (kTranscendentalRate * device.cores);
     return demand;
   }
   demand.launch = work.launches * device.gpu->launchMicroseconds * 1e-6;
-  // An attention kernel's rate is that of the kernel, exponentials included.
-  const double functions =
-      work.attentionFlops() > 0
-          ? 0
-          : work.transcendentals / (device.gpu->functionGops * 1e9);
-  demand.arithmetic = std::max(demand.arithmetic, functions);
+  demand.arithmetic =
+      std::max(productSeconds(work, device, *device.gpu),
+               functionsOf(work) / (device.gpu->functionGops * 1e9));
   // Decoding keeps the memory busy, and not what GEMMs multiply with.
   demand.memory = std::max(demand.memory, decode);
   return demand;
@@ -101,6 +112,11 @@ double qlora::secondsOf(const KernelRequest &request,
   for (const Work &work : cudaKernelWork(request))
     seconds += secondsOf(work, device);
   return seconds;
+}
+
+Work qlora::withCached(Work work, double bytes) {
+  work.bytes -= std::min({bytes, work.bytes, kCacheBytes}) * (1 - 1 / kCacheSpeed);
+  return work;
 }
 
 Work qlora::rowWork(double bytes, double transcendentals) {
@@ -176,26 +192,22 @@ static Work matmulWork(const KernelRequest &r) {
 }
 
 static Work panelMatmulWork(const KernelRequest &r) {
-  int64_t m = r.constant("m"), rows = r.constant("rows"),
-          columns = r.constant("columns");
-  bool transpose = r.constant("transpose_w");
-  qlora_dtype compute = *r.dtype("a");
-  Work work = transpose ? gemmWork(m, rows, columns, compute, compute,
-                                   *r.dtype("c"), r.constant("beta") != 0)
-                        : gemmWork(m, columns, rows, compute, compute,
-                                   *r.dtype("c"), r.constant("beta") != 0);
+  const int64_t rows = r.constant("rows"), columns = r.constant("columns");
+  const bool transpose = r.constant("transpose_w");
+  const qlora_dtype compute = *r.dtype("a");
+  Work work = gemmWork(r.constant("m"), transpose ? rows : columns,
+                       transpose ? columns : rows, compute, compute,
+                       *r.dtype("c"), r.constant("beta") != 0);
+  std::swap(work.f32Flops, work.panelF32Flops);
+  std::swap(work.bf16Flops, work.panelBf16Flops);
   // W comes from memory as it is stored; its numbers stay in cache.
-  double weights = double(rows) * columns;
+  const double weights = double(rows) * columns;
   work.bytes += storedBytes(r) - bytesOf(weights, compute);
-  work.packedBytes /= kCacheSpeed;
+  // Rows of a come to the cores one by one, those of c before each is written.
+  const double stored = storedBytes(r);
+  work.waitedBytes = stored + 2 * (work.bytes - stored);
+  work.bytes = work.waitedBytes;
   work.decodedNumbers = decodedNumbers(weights, *r.dtype("w"));
-  // Without the transpose every panel adds to the whole of c.
-  if (!transpose) {
-    double panels = std::max<double>(1, rows / double(std::max<int64_t>(
-                                            1, r.constant("panel_rows"))));
-    work.bytes += (panels - 1) * 2 * bytesOf(double(m) * columns,
-                                             *r.dtype("c")) / kCacheSpeed;
-  }
   return work;
 }
 
@@ -290,15 +302,12 @@ struct KernelWorkRow {
   std::string_view op;
   WorkCategory category;
   Work (*work)(const KernelRequest &);
-  /// Share of the GEMM rate that is reached, by what is multiplied.
-  double efficiencyF32 = 1, efficiencyBf16 = 1;
 };
 } // namespace
 
 static constexpr KernelWorkRow kRows[] = {
     {"matmul", WorkCategory::kGemm, matmulWork},
-    {"panel_matmul", WorkCategory::kGemm, panelMatmulWork,
-     kPanelEfficiencyF32, kPanelEfficiencyBf16},
+    {"panel_matmul", WorkCategory::kGemm, panelMatmulWork},
     {"decode", WorkCategory::kDecode, decodeWork},
     {"quantize", WorkCategory::kRows, quantizeWork},
     {"quantize_scales", WorkCategory::kRows, quantizeScalesWork},
@@ -326,16 +335,11 @@ bool qlora::hasKernelWork(std::string_view op) { return findRow(op); }
 Work qlora::kernelWork(const KernelRequest &request) {
   const KernelWorkRow *row = findRow(request.op->name);
   assert(row && "an op of Kernels.def without a row in CostModel.cpp");
-  Work work = row->work(request);
-  work.f32Flops /= row->efficiencyF32;
-  work.bf16Flops /= row->efficiencyBf16;
-  return work;
+  return row->work(request);
 }
 
 double qlora::neededFlops(const KernelRequest &request) {
-  const KernelWorkRow *row = findRow(request.op->name);
-  assert(row && "an op of Kernels.def without a row in CostModel.cpp");
-  const Work work = row->work(request);
+  const Work work = kernelWork(request);
   return work.gemmFlops() + work.attentionFlops();
 }
 

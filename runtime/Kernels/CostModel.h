@@ -5,20 +5,23 @@
 //
 // A kernel's Work is a handful of counts. Its time on a CPU is
 //
-//   launch + max(arithmetic, memory) + packing + decode + functions
+//   launch + max(arithmetic + decode, memory) + waiting + packing + functions
 //
-// because a GEMM hides its memory traffic behind its arithmetic or the other
-// way round (the roofline), while decoding and exponentials keep the same
-// cores busy that would do either, and so does packing: a GEMM first copies
-// its second factor into blocks, which counts where there are few rows. On a
-// GPU other warps go on meanwhile:
+// because a kernel hides its memory traffic behind its arithmetic or the other
+// way round (the roofline), while exponentials keep the same cores busy that
+// would do either, and so does packing: a GEMM first copies its second factor
+// into blocks, which counts where there are few rows. Panels wait for what they
+// read and write: the stored weight is read before it is multiplied with, and
+// rows of a and c are in the caches of all cores. On a GPU other warps go on
+// meanwhile:
 //
 //   launch + max(arithmetic, decode, functions, memory)
 //
 // The rates are the device's (DeviceProfile.h). Good to a factor of about
 // 1.5 on a CPU, which is enough to decide: a GEMM costs a hundred times a
 // norm, and equal ops get equal times. Not modelled: products that are too
-// small to fill the cores, and caches (what a kernel reads comes from memory).
+// small to fill the cores, and caches (what a kernel reads comes from memory,
+// unless withCached says otherwise).
 
 #ifndef QLORA_RUNTIME_KERNELS_COSTMODEL_H
 #define QLORA_RUNTIME_KERNELS_COSTMODEL_H
@@ -32,19 +35,24 @@ namespace qlora {
 struct Work {
   double f32Flops = 0;  ///< of GEMMs with f32 inputs
   double bf16Flops = 0; ///< of GEMMs with bf16 inputs
+  /// Of panel_matmul's products, which on a CPU run at a rate of their own.
+  double panelF32Flops = 0, panelBf16Flops = 0;
   /// Of attention's products, which run below a GEMM's rate.
   double attentionF32Flops = 0;
   double attentionForwardFlops = 0;  ///< bf16
   double attentionBackwardFlops = 0; ///< bf16
   double bytes = 0;                  ///< read and written in memory
   double packedBytes = 0; ///< read and written to rearrange a factor, on a CPU
+  double waitedBytes = 0; ///< of `bytes` those that no arithmetic hides, on a CPU
   double decodedNumbers = 0;         ///< made from 4 bits each, in cache
   double transcendentals = 0;        ///< exp, sin, sqrt, ...
   double launches = 0;
 
   Work &operator+=(const Work &other);
   Work &operator*=(double times);
-  double gemmFlops() const { return f32Flops + bf16Flops; }
+  double gemmFlops() const {
+    return f32Flops + bf16Flops + panelF32Flops + panelBf16Flops;
+  }
   double attentionFlops() const {
     return attentionF32Flops + attentionForwardFlops + attentionBackwardFlops;
   }
@@ -69,6 +77,10 @@ Demand demandOf(const Work &work, const DeviceProfile &device);
 /// demandOf(...).seconds(): of `work` on all cores of `device`.
 double secondsOf(const Work &work, const DeviceProfile &device);
 
+/// `work` where `bytes` of what it reads were written just before it, on a
+/// CPU: as many of them as a cache holds come from there.
+Work withCached(Work work, double bytes);
+
 /// A generated kernel.
 Work rowWork(double bytes, double transcendentals);
 
@@ -89,8 +101,7 @@ Work attentionWork(const AttentionShape &shape, qlora_dtype dtype,
 Work kernelWork(const KernelRequest &request);
 
 /// Multiplications and additions of the products that such a launch stands
-/// for, which rates in reports are of. kernelWork counts more where a kernel
-/// does not reach the GEMM rate.
+/// for, which rates in reports are of.
 double neededFlops(const KernelRequest &request);
 
 /// The kernels that do a launch on CUDA, one after another: conversions,

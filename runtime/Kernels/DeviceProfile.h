@@ -5,7 +5,11 @@
 //
 //   `qlora-run --calibrate`, which measures a CPU and writes device.json:
 //     {"cpu": "AMD EPYC 9B14", "cores": 8, "gemm_f32_gflops": 620.0,
-//      "gemm_bf16_gflops": 1100.0, "copy_gbps": 41.0, "decode_gbps": 22.0}
+//      "gemm_bf16_gflops": 1100.0, "copy_gbps": 41.0, "decode_gbps": 22.0,
+//      "kernels": {"panel_f32_gflops": 450, "panel_bf16_gflops": 980,
+//                  "attention_f32_gflops": 210, "attention_bf16_gflops": 400,
+//                  "pack_gbps": 60}}
+//     ("kernels" may be left out: then they are assumed from the others)
 //   a file written by hand for a GPU: the same keys (cpu is the card's name,
 //     cores its multiprocessors) and
 //      "gpu": {"memory_gb": 141, "attention_forward_gflops": 610e3,
@@ -47,6 +51,17 @@ struct GpuRates {
   double allReduceMicroseconds = 0;
 };
 
+/// What our kernels reach on a CPU, beside the rates of large GEMMs.
+struct CpuKernelRates {
+  /// Of panel_matmul's products, what it decodes and packs not counted.
+  double panelF32Gflops = 0, panelBf16Gflops = 0;
+  /// Of the products that causal attention needs, forward and backward
+  /// together, exponentials included.
+  double attentionF32Gflops = 0, attentionBf16Gflops = 0;
+  /// Of the copy that a GEMM makes of its second factor, read and written.
+  double packGbps = 0;
+};
+
 /// Rates of all cores of one rank together. The default is an AVX-512 server
 /// with two cores; only ratios matter for most decisions.
 struct DeviceProfile {
@@ -61,7 +76,11 @@ struct DeviceProfile {
   double copyGbps = 20.0;
   /// Of decoding NF4 in cache, 10^9 bytes of f32 numbers made per second.
   double decodeGbps = 12.0;
+  std::optional<CpuKernelRates> kernels; ///< of a CPU, where measured
   std::optional<GpuRates> gpu;
+
+  /// `kernels`, or shares of the other rates.
+  CpuKernelRates cpuKernels() const;
 };
 
 /// The cards that have a name here, in the order of the table.

@@ -161,6 +161,13 @@ json profileJson(const DeviceProfile &device) {
                  {"gemm_bf16_gflops", device.gemmBf16Gflops},
                  {"copy_gbps", device.copyGbps},
                  {"decode_gbps", device.decodeGbps}};
+  if (device.kernels)
+    result["kernels"] = {
+        {"panel_f32_gflops", device.kernels->panelF32Gflops},
+        {"panel_bf16_gflops", device.kernels->panelBf16Gflops},
+        {"attention_f32_gflops", device.kernels->attentionF32Gflops},
+        {"attention_bf16_gflops", device.kernels->attentionBf16Gflops},
+        {"pack_gbps", device.kernels->packGbps}};
   if (!device.gpu)
     return result;
   const GpuRates &gpu = *device.gpu;

@@ -113,7 +113,7 @@ TEST(Matmul, AgreesWithTheReferenceOnOddShapes) {
 }
 
 struct Panels {
-  int64_t m, rows, columns, panelRows, block;
+  int64_t m, rows, columns, panelColumns, block;
   bool doubleQuant, isForward;
   qlora_dtype a, w, c;
   double alpha, beta;
@@ -122,7 +122,7 @@ struct Panels {
 
 std::ostream &operator<<(std::ostream &out, const Panels &p) {
   return out << p.m << "x" << p.rows << "x" << p.columns << " panel "
-             << p.panelRows << " block " << p.block << " " << dtypeName(p.a)
+             << p.panelColumns << " block " << p.block << " " << dtypeName(p.a)
              << "," << dtypeName(p.w) << "->" << dtypeName(p.c)
              << (p.isForward ? " forward" : " backward") << " beta " << p.beta;
 }
@@ -147,7 +147,7 @@ KernelCase makeCase(const Panels &p) {
                    {"transpose_w", p.isForward},
                    {"block", p.block},
                    {"double_quant", p.doubleQuant},
-                   {"panel_rows", p.panelRows},
+                   {"panel_columns", p.panelColumns},
                    {"alpha", bits(p.alpha)},
                    {"beta", bits(p.beta)}});
   fillWeight(test, p.rows, p.columns, p.block, p.doubleQuant);

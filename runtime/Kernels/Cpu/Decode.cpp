@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: MIT
 
 // decode: the 16 numbers of a block are made once, each code-book value times
-// the scale, rounded to the result's type; an element is then one lane of a
-// table look-up. The products are those of NF4Tensor::element, so the bits
-// are too.
+// the scale; an element is then one lane of a table look-up. The products are
+// those of NF4Tensor::element, so the bits are too. Where DecodeRun.h has the
+// instructions the table is in the result's type; elsewhere numbers are f32 on
+// the way.
 
 #include "runtime/Kernels/Cpu/Decode.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "runtime/Kernels/Cpu/Convert.h"
 #include "runtime/Kernels/Cpu/CpuKernels.h"
+#include "runtime/Kernels/Cpu/DecodeRun.h"
 #include "runtime/Kernels/Cpu/Parallel.h"
 #include "runtime/Kernels/Rows.h"
 
@@ -97,8 +100,53 @@ QLORA_VECTOR static void decodeF32(const NF4Tensor &tensor, int64_t first,
                  out + done);
 }
 
-static void decodeNF4Range(const NF4Tensor &tensor, int64_t first,
-                           int64_t count, qlora_dtype outType, void *out) {
+namespace {
+
+/// The scale of an element and the first element beyond it. A division takes
+/// as long as a run of 64 numbers: none where scaleShift is known.
+struct ScaleRun {
+  int64_t index, end;
+  static ScaleRun at(const NF4Tensor &tensor, int scaleShift, int64_t element) {
+    if (scaleShift < 0)
+      return {nf4ScaleIndex(tensor.columns, tensor.block, element),
+              nf4ScaleRunEnd(tensor.columns, tensor.block, element)};
+    const int64_t index = element >> scaleShift;
+    return {index, (index + 1) << scaleShift};
+  }
+};
+
+} // namespace
+
+/// By DecodeRun.h, scale by scale. Number: float, or uint16_t for bf16.
+template <typename Number>
+static void decodeRuns(const NF4Tensor &tensor, int scaleShift, int64_t first,
+                       int64_t count, Number *out) {
+  for (int64_t element = first; element < first + count;) {
+    const ScaleRun scale = ScaleRun::at(tensor, scaleShift, element);
+    const int64_t run = std::min(first + count, scale.end) - element;
+    const float absmax = tensor.absmax(scale.index);
+    const uint8_t *packed = tensor.packed + element / 2;
+    // An element in a low nibble begins no byte: alone, as the first of two.
+    const int64_t lone = element % 2;
+    if (lone) {
+      const auto shifted = static_cast<uint8_t>(*packed++ << 4);
+      decodeRun(tensor.codeBook, absmax, &shifted, 1, out);
+    }
+    decodeRun(tensor.codeBook, absmax, packed, run - lone, out + lone);
+    out += run;
+    element += run;
+  }
+}
+
+static void decodeNF4Range(const NF4Tensor &tensor, int scaleShift,
+                           int64_t first, int64_t count, qlora_dtype outType,
+                           void *out) {
+  if (hasDecodeRun() && outType == QLORA_DTYPE_F32)
+    return decodeRuns(tensor, scaleShift, first, count,
+                      static_cast<float *>(out));
+  if (hasDecodeRun() && outType == QLORA_DTYPE_BF16)
+    return decodeRuns(tensor, scaleShift, first, count,
+                      static_cast<uint16_t *>(out));
   if (outType == QLORA_DTYPE_F32)
     return decodeF32(tensor, first, count, static_cast<float *>(out));
   float window[kWindow];
@@ -110,12 +158,18 @@ static void decodeNF4Range(const NF4Tensor &tensor, int64_t first,
 }
 
 StoredWeight StoredWeight::of(const KernelRequest &request) {
-  StoredWeight weight = {dtypeOf(request, "w"), request.constant("columns"),
-                         {}};
-  if (weight.dtype == QLORA_DTYPE_NF4)
-    weight.layout = NF4Layout::of(
-        request.constant("rows") * request.constant("columns"),
-        request.constant("block"), request.constant("double_quant") != 0);
+  StoredWeight weight;
+  weight.dtype = dtypeOf(request, "w");
+  weight.columns = request.constant("columns");
+  if (weight.dtype != QLORA_DTYPE_NF4)
+    return weight;
+  const int64_t block = request.constant("block");
+  weight.layout =
+      NF4Layout::of(request.constant("rows") * weight.columns, block,
+                    request.constant("double_quant") != 0);
+  if (std::has_single_bit(static_cast<uint64_t>(block)) &&
+      !nf4HasRowScales(weight.columns, block))
+    weight.scaleShift = std::countr_zero(static_cast<uint64_t>(block));
   return weight;
 }
 
@@ -123,8 +177,8 @@ void StoredWeight::decodeSerial(const void *weight, int64_t first,
                                 int64_t count, qlora_dtype outType,
                                 void *out) const {
   if (dtype == QLORA_DTYPE_NF4)
-    return decodeNF4Range(NF4Tensor::of(layout, columns, weight), first, count,
-                          outType, out);
+    return decodeNF4Range(NF4Tensor::of(layout, columns, weight), scaleShift,
+                          first, count, outType, out);
   convertRun(dtype, elementAt(weight, dtype, first), outType, out, count);
 }
 
@@ -134,6 +188,32 @@ void StoredWeight::decode(const void *weight, int64_t first, int64_t count,
     decodeSerial(weight, first + begin, end - begin, outType,
                  elementAt(out, outType, begin));
   });
+}
+
+void StoredWeight::decodePart(const void *weight, const Part &part,
+                              qlora_dtype outType, void *out) const {
+  if (part.columnCount == columns)
+    return decodeSerial(weight, part.firstRow * columns,
+                        part.rowCount * columns, outType, out);
+  for (int64_t row = 0; row < part.rowCount; ++row) {
+    const int64_t first = (part.firstRow + row) * columns + part.firstColumn;
+    // Pieces of rows are too short for a CPU to foresee the next.
+    constexpr int64_t kRowsAhead = 16;
+    if (row + kRowsAhead < part.rowCount)
+      prefetch(weight, first + kRowsAhead * columns, part.columnCount);
+    decodeSerial(weight, first, part.columnCount, outType,
+                 elementAt(out, outType, row * part.columnCount));
+  }
+}
+
+void StoredWeight::prefetch(const void *weight, int64_t first,
+                            int64_t count) const {
+  constexpr int64_t kCacheLine = 64;
+  const int64_t bits = dtype == QLORA_DTYPE_NF4 ? 4 : dtypeBits(dtype);
+  const auto *bytes = static_cast<const uint8_t *>(weight);
+  const int64_t end = (first + count) * bits / 8;
+  for (int64_t byte = first * bits / 8; byte < end; byte += kCacheLine)
+    __builtin_prefetch(bytes + byte);
 }
 
 namespace cpu::decode {

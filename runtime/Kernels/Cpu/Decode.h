@@ -15,6 +15,8 @@ struct StoredWeight {
   qlora_dtype dtype;
   int64_t columns;
   NF4Layout layout; ///< of an NF4 weight
+  /// Element i has scale i >> scaleShift; -1: NF4Scales.h says which.
+  int scaleShift = -1;
 
   /// From the constants rows, columns, block and double_quant and the
   /// operand w.
@@ -26,9 +28,19 @@ struct StoredWeight {
   void decode(const void *weight, int64_t first, int64_t count,
               qlora_dtype outType, void *out) const;
 
+  /// Some rows' elements in some columns.
+  struct Part {
+    int64_t firstRow, rowCount, firstColumn, columnCount;
+  };
+  /// The same for a part of the matrix, which is dense in `out`, on the
+  /// calling thread.
+  void decodePart(const void *weight, const Part &part, qlora_dtype outType,
+                  void *out) const;
+
 private:
   void decodeSerial(const void *weight, int64_t first, int64_t count,
                     qlora_dtype outType, void *out) const;
+  void prefetch(const void *weight, int64_t first, int64_t count) const;
 };
 
 } // namespace qlora

@@ -31,6 +31,16 @@ dnnl::memory::desc denseDesc(qlora_dtype dtype, int64_t rows, int64_t columns,
           isTransposed ? Dims{1, rows} : Dims{columns, 1}};
 }
 
+/// A set of instructions includes those of the sets whose bits it has.
+bool hasTiles() {
+  constexpr int kTiles = static_cast<int>(dnnl::cpu_isa::avx512_core_amx);
+  return (static_cast<int>(dnnl::get_effective_cpu_isa()) & kTiles) == kTiles;
+}
+
+GemmCopies copiesOf(const GemmProblem &problem) {
+  return GemmCopies::of(problem, hasTiles());
+}
+
 class GemmPrimitive final : public Gemm {
 public:
   GemmPrimitive(const GemmProblem &problem, const dnnl::engine &engine,
@@ -50,7 +60,7 @@ private:
 GemmPrimitive::GemmPrimitive(const GemmProblem &problem,
                              const dnnl::engine &engine,
                              const dnnl::matmul::primitive_desc &desc)
-    : p(problem), copies(GemmCopies::of(problem)), stream(engine),
+    : p(problem), copies(copiesOf(problem)), stream(engine),
       primitive(desc), aMemory(desc.src_desc(), engine, DNNL_MEMORY_NONE),
       bMemory(desc.weights_desc(), engine, DNNL_MEMORY_NONE),
       cMemory(desc.dst_desc(), engine, DNNL_MEMORY_NONE),
@@ -76,13 +86,28 @@ Status GemmPrimitive::execute(const void *a, const void *b, void *c,
   return Status::ok();
 }
 
-/// Rows of a stored matrix as bf16 and without gaps.
-void copyDense(qlora_dtype dtype, const void *from, int64_t rows,
-               int64_t columns, int64_t ld, uint8_t *to) {
+/// A matrix as it is stored.
+struct Stored {
+  qlora_dtype dtype;
+  const void *data;
+  int64_t rows, columns, ld;
+};
+
+/// As bf16 without gaps, with zeros up to `rows` and `columns`.
+void copyDense(const Stored &from, int64_t rows, int64_t columns,
+               uint8_t *to) {
+  const auto copyRow = [&](int64_t row) {
+    auto *begin = elementAt(to, QLORA_DTYPE_BF16, row * columns);
+    const int64_t filled = row < from.rows ? from.columns : 0;
+    if (filled)
+      convertRun(from.dtype, elementAt(from.data, from.dtype, row * from.ld),
+                 QLORA_DTYPE_BF16, begin, filled);
+    std::memset(elementAt(begin, QLORA_DTYPE_BF16, filled), 0,
+                static_cast<size_t>(columns - filled) * 2);
+  };
   parallelRanges(rows, 1 + 65536 / columns, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row)
-      convertRun(dtype, elementAt(from, dtype, row * ld), QLORA_DTYPE_BF16,
-                 elementAt(to, QLORA_DTYPE_BF16, row * columns), columns);
+      copyRow(row);
   });
 }
 
@@ -92,14 +117,19 @@ Status GemmPrimitive::run(const void *a, const void *b, void *c,
   uint8_t *const bCopy = aCopy + copies.a.bytes();
   uint8_t *const cCopy = bCopy + copies.b.bytes();
   uint8_t *const rest = cCopy + copies.c.bytes();
+  const int64_t depth = copies.depth;
   if (copies.a.bytes() > 0) {
-    copyDense(p.a, a, p.transposeA ? p.k : p.m, p.transposeA ? p.m : p.k, p.lda,
-              aCopy);
+    if (p.transposeA)
+      copyDense({p.a, a, p.k, p.m, p.lda}, depth, p.m, aCopy);
+    else
+      copyDense({p.a, a, p.m, p.k, p.lda}, p.m, depth, aCopy);
     a = aCopy;
   }
   if (copies.b.bytes() > 0) {
-    copyDense(p.b, b, p.transposeB ? p.n : p.k, p.transposeB ? p.k : p.n, p.ldb,
-              bCopy);
+    if (p.transposeB)
+      copyDense({p.b, b, p.n, p.k, p.ldb}, p.n, depth, bCopy);
+    else
+      copyDense({p.b, b, p.k, p.n, p.ldb}, depth, p.n, bCopy);
     b = bCopy;
   }
   if (copies.c.bytes() == 0)
@@ -118,7 +148,8 @@ Status GemmPrimitive::run(const void *a, const void *b, void *c,
 /// With `threads` threads, the number it will always run with.
 dnnl::matmul::primitive_desc describe(const GemmProblem &p,
                                       const dnnl::engine &engine) {
-  const bool hasCopy = GemmCopies::of(p).c.bytes() > 0;
+  const GemmCopies copies = copiesOf(p);
+  const bool hasCopy = copies.c.bytes() > 0;
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   if (p.alpha != 1.0f)
@@ -129,8 +160,10 @@ dnnl::matmul::primitive_desc describe(const GemmProblem &p,
     attributes.set_post_ops(sum);
   }
   const dnnl::matmul::desc product(
-      denseDesc(p.isBF16() ? QLORA_DTYPE_BF16 : p.a, p.m, p.k, p.transposeA),
-      denseDesc(p.isBF16() ? QLORA_DTYPE_BF16 : p.b, p.k, p.n, p.transposeB),
+      denseDesc(p.isBF16() ? QLORA_DTYPE_BF16 : p.a, p.m, copies.depth,
+                p.transposeA),
+      denseDesc(p.isBF16() ? QLORA_DTYPE_BF16 : p.b, copies.depth, p.n,
+                p.transposeB),
       denseDesc(hasCopy ? QLORA_DTYPE_F32 : p.c, p.m, p.n, false));
   return {product, attributes, engine};
 }
@@ -140,7 +173,7 @@ dnnl::matmul::primitive_desc describe(const GemmProblem &p,
 static StatusOr<std::unique_ptr<Gemm>> createFitting(const GemmProblem &p,
                                                      uint64_t scratchBytes) {
   const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
-  const GemmCopies copies = GemmCopies::of(p);
+  const GemmCopies copies = copiesOf(p);
   const uint64_t copied = (copies.a + copies.b + copies.c).bytes();
   const int64_t available = threadCount();
   for (int64_t threads = available; threads > 0; threads /= 2) {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT
 
-// panel_matmul: decode some rows of W into the workspace, multiply with them
-// while they are in cache, go on. And the reference.
+// panel_matmul: a thread decodes what a panel of c's columns is multiplied
+// with, multiplies, and narrows the sums into c, all of it in its own cache.
+// And the reference.
 
+#include <algorithm>
 #include <vector>
 
 #include "runtime/Kernels/Cpu/Convert.h"
@@ -19,106 +21,133 @@ using requests::PanelPlan;
 
 namespace {
 
-/// One panel: rows [first, first + rows) of W and the product to run. Equal
-/// products are shared.
-struct Panel {
-  int64_t first, rows;
-  Gemm *gemm;
+/// A product of some rows of a with some columns of op(W), for each slot.
+struct PanelProduct {
+  int64_t rows, columns;
+  std::vector<std::unique_ptr<Gemm>> slots;
 };
 
 class PanelMatmul final : public LibraryKernel {
 public:
-  static PreparedKernel prepare(const KernelRequest &request,
-                                uint64_t workspaceBytes);
+  static PreparedKernel prepare(const KernelRequest &request);
   Status run(const LibraryKernelArgs &args) override;
 
 private:
   explicit PanelMatmul(const KernelRequest &request)
       : plan(PanelPlan::of(request)), weight(StoredWeight::of(request)),
-        problem(plan.product(request, plan.panelRows)),
-        rows(request.constant("rows")), columns(request.constant("columns")),
-        cType(dtypeOf(request, "c")), ldc(request.constant("ldc")),
-        beta(static_cast<float>(request.constantAsDouble("beta"))) {}
+        slots(std::min(plan.slots(), threadCount())),
+        lda(request.constant("lda")), cType(dtypeOf(request, "c")),
+        ldc(request.constant("ldc")),
+        beta(static_cast<float>(request.constantAsDouble("beta"))),
+        ends(static_cast<size_t>(slots), Status::ok()) {}
 
-  Status addPanels(const KernelRequest &request, uint64_t scratchBytes);
-  StatusOr<Gemm *> productFor(const GemmProblem &wanted, uint64_t scratchBytes);
+  Status addProduct(int64_t rows, int64_t columns);
+  Gemm &productFor(int64_t rows, int64_t columns, int64_t slot) const;
+  const void *denseA(const LibraryKernelArgs &args) const;
+  Status runPanel(const LibraryKernelArgs &args, const void *a, int64_t panel,
+                  int64_t slot) const;
 
   PanelPlan plan;
   StoredWeight weight;
-  GemmProblem problem;
-  int64_t rows, columns;
+  int64_t slots, lda;
   qlora_dtype cType;
   int64_t ldc;
   float beta;
-  std::vector<Panel> panels;
-  std::vector<std::pair<GemmProblem, std::unique_ptr<Gemm>>> products;
+  std::vector<PanelProduct> products; ///< one for each pair of extents
+  std::vector<Status> ends; ///< of each slot's panels: a run allocates nothing
 };
 
 } // namespace
 
-StatusOr<Gemm *> PanelMatmul::productFor(const GemmProblem &wanted,
-                                         uint64_t scratchBytes) {
-  for (const auto &[shape, gemm] : products)
-    if (shape.n == wanted.n && shape.k == wanted.k && shape.beta == wanted.beta)
-      return gemm.get();
-  QLORA_ASSIGN_OR_RETURN(std::unique_ptr<Gemm> gemm,
-                         Gemm::create(wanted, scratchBytes));
-  products.emplace_back(wanted, std::move(gemm));
-  return products.back().second.get();
-}
-
-Status PanelMatmul::addPanels(const KernelRequest &request,
-                              uint64_t scratchBytes) {
-  for (int64_t first = 0; first < rows; first += plan.panelRows) {
-    const int64_t count = std::min(plan.panelRows, rows - first);
-    GemmProblem wanted = plan.product(request, count);
-    // Backward, the panels are a sum: only the first meets the old c.
-    if (!plan.isForward && first > 0)
-      wanted.beta = 1;
-    QLORA_ASSIGN_OR_RETURN(Gemm * gemm, productFor(wanted, scratchBytes));
-    panels.push_back({first, count, gemm});
+/// Once for each slot: a product's memory objects are those of one thread.
+Status PanelMatmul::addProduct(int64_t rows, int64_t columns) {
+  const ScopedThreads sequential(1);
+  PanelProduct product = {rows, columns, {}};
+  for (int64_t slot = 0; slot < slots; ++slot) {
+    QLORA_ASSIGN_OR_RETURN(
+        std::unique_ptr<Gemm> gemm,
+        Gemm::create(plan.product(rows, columns), plan.scratch.bytes()));
+    product.slots.push_back(std::move(gemm));
   }
+  products.push_back(std::move(product));
   return Status::ok();
 }
 
-PreparedKernel PanelMatmul::prepare(const KernelRequest &request,
-                                    uint64_t workspaceBytes) {
+PreparedKernel PanelMatmul::prepare(const KernelRequest &request) {
   std::unique_ptr<PanelMatmul> kernel(new PanelMatmul(request));
-  const uint64_t used = kernel->plan.decoded.bytes() + kernel->plan.sum.bytes();
-  QLORA_RETURN_IF_ERROR(kernel->addPanels(request, workspaceBytes - used));
+  const PanelPlan &plan = kernel->plan;
+  const int64_t lastRows = plan.m % plan.rows;
+  const int64_t lastColumns = plan.n % plan.columns;
+  for (int64_t rows : {plan.rows, lastRows})
+    for (int64_t columns : {plan.columns, lastColumns})
+      if (rows > 0 && columns > 0)
+        QLORA_RETURN_IF_ERROR(kernel->addProduct(rows, columns));
   return std::unique_ptr<LibraryKernel>(std::move(kernel));
 }
 
-Status PanelMatmul::run(const LibraryKernelArgs &args) {
-  auto *decoded = bufferOf<uint8_t>(args, kWorkspace);
+Gemm &PanelMatmul::productFor(int64_t rows, int64_t columns,
+                              int64_t slot) const {
+  const auto fits = [&](const PanelProduct &product) {
+    return product.rows == rows && product.columns == columns;
+  };
+  return *std::find_if(products.begin(), products.end(), fits)->slots[slot];
+}
+
+/// a, or a copy of it without gaps.
+const void *PanelMatmul::denseA(const LibraryKernelArgs &args) const {
+  const void *a = args.buffers[kA];
+  if (plan.dense.bytes() == 0)
+    return a;
+  uint8_t *copy = bufferOf<uint8_t>(args, kWorkspace) +
+                  plan.slotBytes().bytes() * plan.slots();
+  parallelRanges(plan.m, 16, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row)
+      convertRun(plan.type, elementAt(a, plan.type, row * lda), plan.type,
+                 elementAt(copy, plan.type, row * plan.k), plan.k);
+  });
+  return copy;
+}
+
+Status PanelMatmul::runPanel(const LibraryKernelArgs &args, const void *a,
+                             int64_t panel, int64_t slot) const {
+  uint8_t *const decoded = bufferOf<uint8_t>(args, kWorkspace) +
+                           plan.slotBytes().bytes() * slot;
   uint8_t *const sum = decoded + plan.decoded.bytes();
   uint8_t *const scratch = sum + plan.sum.bytes();
-  const bool hasSum = plan.sum.bytes() > 0;
-  void *const c = hasSum ? sum : args.buffers[kC];
-  for (const Panel &panel : panels) {
-    weight.decode(args.buffers[kW], panel.first * columns, panel.rows * columns,
-                  plan.decodedType, decoded);
-    // Forward, a panel is columns of c; backward, columns of a.
-    const int64_t aOffset = plan.isForward ? 0 : panel.first;
-    const int64_t cOffset = plan.isForward ? panel.first : 0;
+  const int64_t first = panel * plan.columns;
+  const int64_t columns = std::min(plan.columns, plan.n - first);
+  const StoredWeight::Part part =
+      plan.isForward ? StoredWeight::Part{first, columns, 0, plan.k}
+                     : StoredWeight::Part{0, plan.k, first, columns};
+  weight.decodePart(args.buffers[kW], part, plan.type, decoded);
+  for (int64_t row = 0; row < plan.m; row += plan.rows) {
+    const int64_t rows = std::min(plan.rows, plan.m - row);
     QLORA_RETURN_IF_ERROR(
-        panel.gemm->run(elementAt(args.buffers[kA], problem.a, aOffset),
-                        decoded, elementAt(c, problem.c, cOffset), scratch));
+        productFor(rows, columns, slot)
+            .run(elementAt(a, plan.type, row * plan.k), decoded, sum, scratch));
+    for (int64_t i = 0; i < rows; ++i)
+      narrowSum(reinterpret_cast<const float *>(sum) + i * columns, beta, cType,
+                elementAt(args.buffers[kC], cType, (row + i) * ldc + first),
+                columns);
   }
-  if (!hasSum)
-    return Status::ok();
-  const auto *sums = reinterpret_cast<const float *>(sum);
-  parallelRanges(problem.m, 16, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row)
-      narrowSum(sums + row * columns, beta, cType,
-                elementAt(args.buffers[kC], cType, row * ldc), columns);
-  });
   return Status::ok();
 }
 
-PreparedKernel onednn::prepare(const KernelRequest &request,
-                               uint64_t workspaceBytes) {
-  return PanelMatmul::prepare(request, workspaceBytes);
+Status PanelMatmul::run(const LibraryKernelArgs &args) {
+  const void *a = denseA(args);
+  std::ranges::fill(ends, Status::ok());
+  parallelFor(plan.panels(), slots, [&](int64_t panel, int64_t slot) {
+    Status end = runPanel(args, a, panel, slot);
+    if (!end.isOk())
+      ends[slot] = std::move(end);
+  });
+  for (const Status &end : ends)
+    QLORA_RETURN_IF_ERROR(end);
+  return Status::ok();
+}
+
+PreparedKernel onednn::prepare(const KernelRequest &request, uint64_t) {
+  return PanelMatmul::prepare(request);
 }
 
 /// Element (row, column) of W in a's type, as a panel would hold it.

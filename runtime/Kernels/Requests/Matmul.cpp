@@ -95,7 +95,7 @@ Reason panel_matmul::reference::reject(const KernelRequest &r) {
   return firstOf(
       [&] { return needShape(r); },
       [&] {
-        return needPositive(r, {"m", "rows", "columns", "panel_rows"});
+        return needPositive(r, {"m", "rows", "columns", "panel_columns"});
       },
       [&] { return needFlag(r, {"transpose_w"}); },
       [&] {
@@ -127,10 +127,7 @@ Reason panel_matmul::onednn::reject(const KernelRequest &r) {
 }
 
 uint64_t panel_matmul::onednn::workspaceBytes(const KernelRequest &r) {
-  const PanelPlan plan = PanelPlan::of(r);
-  return (plan.decoded + plan.sum +
-          gemmWorkspace(plan.product(r, plan.panelRows)))
-      .bytes();
+  return PanelPlan::of(r).total().bytes();
 }
 
 // decode ----------------------------------------------------------------------

@@ -73,37 +73,50 @@ GemmTile GemmTile::of(const GemmProblem &p) {
   return tile;
 }
 
-GemmCopies GemmCopies::of(const GemmProblem &p) {
+GemmCopies GemmCopies::of(const GemmProblem &p, bool fillsTiles) {
   GemmCopies copies;
+  copies.depth = p.k;
   if (!p.isBF16())
     return copies;
-  if (!p.isDenseA() || p.a != kBF16)
-    copies.a = packed(kBF16, p.m, p.k);
-  if (!p.isDenseB() || p.b != kBF16)
-    copies.b = packed(kBF16, p.k, p.n);
+  if (fillsTiles)
+    copies.depth = std::max(p.k, kLeastTileDepth);
+  const bool isFilled = copies.depth > p.k;
+  if (isFilled || !p.isDenseA() || p.a != kBF16)
+    copies.a = packed(kBF16, p.m, copies.depth);
+  if (isFilled || !p.isDenseB() || p.b != kBF16)
+    copies.b = packed(kBF16, copies.depth, p.n);
   if (!p.isDenseC())
     copies.c = packed(kF32, p.m, p.n);
   return copies;
 }
 
-/// oneDNN 2.6 wants at most this much per thread in 9 of 10 shapes; with
-/// more, fewer threads take part, or the product is tiled.
-static Size libraryScratch(const GemmProblem &p) {
+/// oneDNN 2.6 wants at most `most` for a thread in 9 of 10 shapes; with more,
+/// fewer threads take part, or the product is tiled.
+static Size libraryScratch(const GemmProblem &p, uint64_t most) {
   const auto padded = [](int64_t extent) { return Size(extent) + Size(63); };
   const Size shape = (padded(p.m) * padded(p.k) + padded(p.k) * padded(p.n) +
                       padded(p.m) * padded(p.n)) *
                      Size(4);
-  const uint64_t perThread = std::min<uint64_t>(shape.bytes(), 512 * 1024);
-  return Size(static_cast<int64_t>(perThread)) * Size(8);
+  return Size(static_cast<int64_t>(std::min<uint64_t>(shape.bytes(), most)));
 }
 
-Size gemmWorkspace(const GemmProblem &p) {
-  const Size tiles = Size(int64_t(GemmTile::of(p).bytes())) * Size(kGemmSlots);
+/// `tile` for `slots` tasks, or `library` with the copies that it needs.
+static Size workspaceOf(const GemmProblem &p, int64_t slots, Size library) {
+  const Size tiles = Size(int64_t(GemmTile::of(p).bytes())) * Size(slots);
   const bool isF32 = p.a == kF32 && p.b == kF32 && p.c == kF32;
   if (!isF32 && !p.isBF16())
     return tiles;
-  const GemmCopies copies = GemmCopies::of(p);
-  return largest(tiles, copies.a + copies.b + copies.c + libraryScratch(p));
+  const GemmCopies copies = GemmCopies::of(p, /*fillsTiles=*/true);
+  return largest(tiles, copies.a + copies.b + copies.c + library);
+}
+
+Size gemmWorkspace(const GemmProblem &p) {
+  return workspaceOf(p, kGemmSlots,
+                     libraryScratch(p, 512 * 1024) * Size(8));
+}
+
+Size sequentialGemmWorkspace(const GemmProblem &p) {
+  return workspaceOf(p, 1, libraryScratch(p, 1024 * 1024)).aligned();
 }
 
 GemmProblem matmulProblem(const KernelRequest &r) {
@@ -124,36 +137,39 @@ GemmProblem matmulProblem(const KernelRequest &r) {
 }
 
 PanelPlan PanelPlan::of(const KernelRequest &r) {
-  const int64_t columns = r.constant("columns");
+  /// So many rows keep a panel of sums in the cache next to a core.
+  static constexpr int64_t kRows = 512;
   PanelPlan plan;
-  plan.panelRows = std::min(r.constant("panel_rows"), r.constant("rows"));
   plan.isForward = r.constant("transpose_w") != 0;
-  plan.decodedType = typeOf(r, "a");
-  plan.decoded = packed(plan.decodedType, plan.panelRows, columns);
-  if (!plan.isForward && typeOf(r, "c") != kF32)
-    plan.sum = packed(kF32, r.constant("m"), columns);
+  plan.m = r.constant("m");
+  plan.n = r.constant(plan.isForward ? "rows" : "columns");
+  plan.k = r.constant(plan.isForward ? "columns" : "rows");
+  plan.columns = std::min(r.constant("panel_columns"), plan.n);
+  plan.rows = std::min(plan.m, kRows);
+  plan.type = typeOf(r, "a");
+  plan.alpha = static_cast<float>(r.constantAsDouble("alpha"));
+  plan.decoded = packed(plan.type, plan.columns, plan.k);
+  plan.sum = packed(kF32, plan.rows, plan.columns);
+  plan.scratch =
+      sequentialGemmWorkspace(plan.product(plan.rows, plan.columns));
+  if (r.constant("lda") != plan.k)
+    plan.dense = packed(plan.type, plan.m, plan.k);
   return plan;
 }
 
-GemmProblem PanelPlan::product(const KernelRequest &r, int64_t rows) const {
-  const int64_t m = r.constant("m"), columns = r.constant("columns");
+GemmProblem PanelPlan::product(int64_t productRows,
+                               int64_t productColumns) const {
   GemmProblem p = {};
-  p.m = m;
-  p.lda = r.constant("lda");
-  p.ldb = columns;
-  p.ldc = r.constant("ldc");
+  p.m = productRows;
+  p.n = productColumns;
+  p.k = k;
+  p.lda = k;
+  p.ldb = isForward ? k : productColumns;
+  p.ldc = productColumns;
   p.transposeB = isForward;
-  p.n = isForward ? rows : columns;
-  p.k = isForward ? columns : rows;
-  p.a = p.b = decodedType;
-  p.c = typeOf(r, "c");
-  p.alpha = static_cast<float>(r.constantAsDouble("alpha"));
-  p.beta = static_cast<float>(r.constantAsDouble("beta"));
-  if (sum.bytes() > 0) {
-    p.c = kF32;
-    p.ldc = columns;
-    p.beta = 0;
-  }
+  p.a = p.b = type;
+  p.c = kF32;
+  p.alpha = alpha;
   return p;
 }
 

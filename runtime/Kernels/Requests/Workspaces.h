@@ -54,28 +54,46 @@ struct GemmTile {
   uint64_t bytes() const { return aBytes + bBytes + cBytes; }
 };
 
+/// oneDNN uses matrix tiles (AMX) from this depth on.
+inline constexpr int64_t kLeastTileDepth = 32;
+
 /// Dense bf16 copies for a bf16 product (of operands with gaps, and of f32
-/// operands that may be rounded), then the library's own scratch.
+/// operands that may be rounded), then the library's own scratch. With
+/// `fillsTiles`, a depth below kLeastTileDepth is one of zeros up to it; a
+/// workspace has room for that, whatever CPU it is for.
 struct GemmCopies {
   Size a = 0, b = 0, c = 0;
-  static GemmCopies of(const GemmProblem &problem);
+  int64_t depth; ///< of a and b as they are multiplied
+  static GemmCopies of(const GemmProblem &problem, bool fillsTiles);
 };
 
 /// Scratch that is enough for either way of computing it.
 Size gemmWorkspace(const GemmProblem &problem);
+/// The same for one thread.
+Size sequentialGemmWorkspace(const GemmProblem &problem);
 
 GemmProblem matmulProblem(const KernelRequest &request);
 
-/// panel_matmul: the workspace is the decoded panel, then (backward into a
-/// narrow c) the f32 sum over the panels, then the scratch of the product.
+/// panel_matmul: columns of c are cut into panels of `panel_columns`, each a
+/// task that one thread does from end to end, in a slot with its scratch:
+/// the part of W that the panel is multiplied with, decoded, then some rows of
+/// the product in f32, then the scratch of that product. After the slots, a
+/// without gaps, where it has some.
 struct PanelPlan {
-  int64_t panelRows; ///< of all panels but the last
   bool isForward;
-  qlora_dtype decodedType; ///< of the panel: a's
-  Size decoded = 0, sum = 0;
+  int64_t m, n, k;       ///< c[m,n] and the depth
+  int64_t columns, rows; ///< of a panel; rows of one product
+  qlora_dtype type;      ///< of a and of what is decoded
+  float alpha;
+  Size decoded = 0, sum = 0, scratch = 0, dense = 0;
   static PanelPlan of(const KernelRequest &request);
-  /// The product of `rows` rows of W. Backward: c is `sum` where there is one.
-  GemmProblem product(const KernelRequest &request, int64_t rows) const;
+  int64_t panels() const { return (n + columns - 1) / columns; }
+  /// Tasks at the same time, at most.
+  int64_t slots() const { return panels() < kGemmSlots ? panels() : kGemmSlots; }
+  Size slotBytes() const { return decoded + sum + scratch; }
+  Size total() const { return slotBytes() * Size(slots()) + dense; }
+  /// rows x columns of c, from dense rows of a, into dense f32.
+  GemmProblem product(int64_t rows, int64_t columns) const;
 };
 
 // Attention -------------------------------------------------------------------

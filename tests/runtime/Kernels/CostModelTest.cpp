@@ -76,22 +76,42 @@ TEST(CostModel, RowsAreMemoryAndFunctions) {
 TEST(CostModel, ADecodeIsPaidPerPanelUseAndOncePerScratch) {
   KernelRequest panel = request(
       "panel_matmul",
-      {{"m", 1000}, {"rows", 1000}, {"columns", 1000}, {"transpose_w", 1}},
+      {{"m", 1000},
+       {"rows", 1000},
+       {"columns", 1000},
+       {"transpose_w", 1},
+       {"block", 64}},
       {QLORA_DTYPE_F32, QLORA_DTYPE_NF4, QLORA_DTYPE_F32, std::nullopt});
   // 1e6 numbers are 4e6 bytes at 4 GB/s: 1 ms more than the GEMM, which runs
-  // at 0.65 of the rate of a large one, and packs 8e6 bytes at 4 times the
-  // memory's rate.
+  // at 0.65 of the rate of a large one, and packs 8e6 bytes at the memory's.
+  // It waits for the stored weight, and twice for the 8e6 bytes of a and c.
+  const double waited = (517120 + 16e6) / 10e9;
   EXPECT_DOUBLE_EQ(secondsOf(kernelWork(panel), roundDevice()),
-                   kLaunch + 20e-3 / 0.65 + 1e-3 + 8e6 / 40e9);
+                   kLaunch + 20e-3 / 0.65 + 1e-3 + 8e6 / 10e9 + waited);
   EXPECT_DOUBLE_EQ(neededFlops(panel), 2e9);
+  DeviceProfile measured = roundDevice();
+  measured.kernels = {50, 150, 30, 60, 20};
+  EXPECT_DOUBLE_EQ(secondsOf(kernelWork(panel), measured),
+                   kLaunch + 40e-3 + 1e-3 + 8e6 / 20e9 + waited);
   KernelRequest decode =
       request("decode", {{"rows", 1000}, {"columns", 1000}, {"block", 64}},
               {QLORA_DTYPE_NF4, QLORA_DTYPE_F32});
-  // The same, and through memory 4 bytes of each number and what is stored:
-  // 500032 packed, 15680 scales, 62 scales of scales in 256, tables of 1024
-  // and 64, an offset, in all a multiple of 64.
-  EXPECT_DOUBLE_EQ(secondsOf(kernelWork(decode), roundDevice()),
-                   kLaunch + 1e-3 + (4e6 + 517120) / 10e9);
+  // The same; through memory, meanwhile, 4 bytes of each number and what is
+  // stored: 500032 packed, 15680 scales, 62 scales of scales in 256, tables of
+  // 1024 and 64, an offset, in all a multiple of 64.
+  const Work work = kernelWork(decode);
+  EXPECT_DOUBLE_EQ(secondsOf(work, roundDevice()), kLaunch + 1e-3);
+  DeviceProfile quick = roundDevice();
+  quick.decodeGbps = 1000;
+  EXPECT_DOUBLE_EQ(secondsOf(work, quick), kLaunch + (4e6 + 517120) / 10e9);
+}
+
+TEST(CostModel, WhatWasJustWrittenIsInACacheOnceItFits) {
+  // Of 80 MB, 32 MiB come four times as fast.
+  const Work work = withCached(rowWork(80e6, 0), 60e6);
+  const double cached = 32 << 20;
+  EXPECT_DOUBLE_EQ(secondsOf(work, roundDevice()),
+                   kLaunch + (80e6 - 0.75 * cached) / 10e9);
 }
 
 TEST(CostModel, AttentionIsCausalAndWindowed) {
@@ -135,6 +155,19 @@ TEST(CostModel, AttentionOfAGpuHasRatesOfItsOwn) {
   // In f32 there are no tensor cores: 0.35 of the f32 GEMM rate.
   Work exact = attentionWork(shape, QLORA_DTYPE_F32, false);
   EXPECT_DOUBLE_EQ(secondsOf(exact, roundCard()), 2e-6 + flops / 0.35e11);
+}
+
+TEST(CostModel, AttentionOfACpuHasRatesOfItsOwn) {
+  // As above; exponentials are in the rate.
+  const AttentionShape shape = {1, 1000, 1, 1, 64, 0};
+  const double flops = 5.005e5 * 4 * 64;
+  DeviceProfile device = roundDevice();
+  const Work narrow = attentionWork(shape, QLORA_DTYPE_BF16, true);
+  EXPECT_DOUBLE_EQ(secondsOf(narrow, device), kLaunch + 2.5 * flops / 35e9);
+  device.kernels = {50, 150, 30, 60, 20};
+  EXPECT_DOUBLE_EQ(secondsOf(narrow, device), kLaunch + 2.5 * flops / 60e9);
+  const Work exact = attentionWork(shape, QLORA_DTYPE_F32, false);
+  EXPECT_DOUBLE_EQ(secondsOf(exact, device), kLaunch + flops / 30e9);
 }
 
 TEST(CostModel, OnCudaAMixedProductConvertsFirst) {

@@ -109,6 +109,30 @@ TEST_F(DeviceProfileTest, ReadsAGpu) {
             std::string::npos);
 }
 
+TEST_F(DeviceProfileTest, ReadsMeasuredKernels) {
+  StatusOr<DeviceProfile> plain = read(profileWith("", ""));
+  EXPECT_FALSE(plain->kernels.has_value());
+  EXPECT_EQ(plain->cpuKernels().packGbps, 41);
+  EXPECT_EQ(plain->cpuKernels().panelBf16Gflops, 0.88 * 1100);
+  const std::string rates = "\"panel_f32_gflops\": 1, "
+                            "\"panel_bf16_gflops\": 2, "
+                            "\"attention_f32_gflops\": 3, "
+                            "\"attention_bf16_gflops\": 4";
+  const auto with = [&](const std::string &more) {
+    return profileWith("cores", "8, \"kernels\": {" + rates + more + "}");
+  };
+  StatusOr<DeviceProfile> measured = read(with(", \"pack_gbps\": 5"));
+  ASSERT_TRUE(measured.isOk()) << measured.status().message();
+  EXPECT_EQ(measured->cpuKernels().panelF32Gflops, 1);
+  EXPECT_EQ(measured->cpuKernels().panelBf16Gflops, 2);
+  EXPECT_EQ(measured->cpuKernels().attentionF32Gflops, 3);
+  EXPECT_EQ(measured->cpuKernels().attentionBf16Gflops, 4);
+  EXPECT_EQ(measured->cpuKernels().packGbps, 5);
+  EXPECT_NE(errorOf(with("")).find("key 'kernels.pack_gbps' is missing; write "
+                                   "the file again with qlora-run --calibrate"),
+            std::string::npos);
+}
+
 TEST_F(DeviceProfileTest, KnownCardsHaveNames) {
   for (std::string_view name : deviceProfileNames()) {
     StatusOr<DeviceProfile> card = findDeviceProfile(std::string(name));

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: MIT
+
+// Codes are spread so that a permutation finds its index in the low bits of
+// each lane, whatever is above them: a byte b, widened, is b >> 4 in one lane
+// and b itself in the next, of which a look-up among 16 values takes four bits
+// and one among 32, the 16 twice, takes five.
+
+#include "runtime/Kernels/Cpu/DecodeRun.h"
+
+#include "runtime/Kernels/Rows.h"
+
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
+
+namespace qlora {
+
+#ifdef __x86_64__
+
+#define QLORA_AVX512                                                           \
+  __attribute__((target("avx512f,avx512bw,avx512vl,prefer-vector-width=512")))
+
+bool hasDecodeRun() {
+  return __builtin_cpu_supports("avx512f") &&
+         __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512vl");
+}
+
+QLORA_AVX512 static __m512 tableOf(const float *codeBook, float scale) {
+  return _mm512_mul_ps(_mm512_loadu_ps(codeBook), _mm512_set1_ps(scale));
+}
+
+/// The table in bf16, as qlora_f32_to_bf16 rounds it, twice.
+QLORA_AVX512 static __m512i narrowTableOf(const float *codeBook, float scale) {
+  const __m512 table = tableOf(codeBook, scale);
+  const __m512i bits = _mm512_castps_si512(table);
+  const __m512i high = _mm512_srli_epi32(bits, 16);
+  const __m512i odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
+  const __m512i up =
+      _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+  const __m512i quiet = _mm512_or_si512(high, _mm512_set1_epi32(0x40));
+  const __mmask16 isNaN = _mm512_cmp_ps_mask(table, table, _CMP_UNORD_Q);
+  const __m512i rounded =
+      _mm512_mask_mov_epi32(_mm512_srli_epi32(up, 16), isNaN, quiet);
+  return _mm512_broadcast_i64x4(_mm512_cvtepi32_epi16(rounded));
+}
+
+/// Lanes of 32 bits: the codes of eight bytes.
+QLORA_AVX512 static __m512i sixteenCodes(__m128i bytes) {
+  const __m512i wide = _mm512_cvtepu8_epi64(bytes);
+  return _mm512_or_si512(_mm512_srli_epi64(wide, 4),
+                         _mm512_slli_epi64(wide, 32));
+}
+
+/// Lanes of 16 bits: the codes of sixteen bytes.
+QLORA_AVX512 static __m512i thirtyTwoCodes(__m128i bytes) {
+  const __m512i wide = _mm512_cvtepu8_epi32(bytes);
+  return _mm512_or_si512(_mm512_srli_epi32(wide, 4),
+                         _mm512_slli_epi32(wide, 16));
+}
+
+/// The bytes of `codes` codes, at most 32; zero beyond.
+QLORA_AVX512 static __m128i someBytes(const uint8_t *packed, int64_t codes) {
+  const auto mask = static_cast<__mmask16>((1u << ((codes + 1) / 2)) - 1);
+  return _mm_maskz_loadu_epi8(mask, packed);
+}
+
+QLORA_AVX512 void decodeRun(const float *codeBook, float scale,
+                            const uint8_t *packed, int64_t count, float *out) {
+  const __m512 table = tableOf(codeBook, scale);
+  int64_t i = 0;
+  for (; i + 16 <= count; i += 16) {
+    const __m128i bytes = _mm_loadl_epi64(
+        reinterpret_cast<const __m128i *>(packed + i / 2));
+    _mm512_storeu_ps(out + i, _mm512_permutexvar_ps(sixteenCodes(bytes), table));
+  }
+  if (i == count)
+    return;
+  const __m512i codes = sixteenCodes(someBytes(packed + i / 2, count - i));
+  const auto rest = static_cast<__mmask16>((1u << (count - i)) - 1);
+  _mm512_mask_storeu_ps(out + i, rest, _mm512_permutexvar_ps(codes, table));
+}
+
+QLORA_AVX512 void decodeRun(const float *codeBook, float scale,
+                            const uint8_t *packed, int64_t count,
+                            uint16_t *out) {
+  const __m512i table = narrowTableOf(codeBook, scale);
+  int64_t i = 0;
+  for (; i + 32 <= count; i += 32) {
+    const __m128i bytes = _mm_loadu_si128(
+        reinterpret_cast<const __m128i *>(packed + i / 2));
+    _mm512_storeu_si512(out + i, _mm512_permutexvar_epi16(thirtyTwoCodes(bytes),
+                                                          table));
+  }
+  if (i == count)
+    return;
+  const __m512i codes = thirtyTwoCodes(someBytes(packed + i / 2, count - i));
+  const auto rest = static_cast<__mmask32>((uint64_t{1} << (count - i)) - 1);
+  _mm512_mask_storeu_epi16(out + i, rest,
+                           _mm512_permutexvar_epi16(codes, table));
+}
+
+#else
+
+bool hasDecodeRun() { return false; }
+
+template <typename Store>
+static void decodeEach(const float *codeBook, float scale,
+                       const uint8_t *packed, int64_t count, Store store) {
+  for (int64_t i = 0; i < count; ++i) {
+    const uint8_t byte = packed[i / 2];
+    store(i, codeBook[i % 2 == 0 ? byte >> 4 : byte & 15] * scale);
+  }
+}
+
+void decodeRun(const float *codeBook, float scale, const uint8_t *packed,
+               int64_t count, float *out) {
+  decodeEach(codeBook, scale, packed, count,
+             [&](int64_t i, float value) { out[i] = value; });
+}
+
+void decodeRun(const float *codeBook, float scale, const uint8_t *packed,
+               int64_t count, uint16_t *out) {
+  decodeEach(codeBook, scale, packed, count, [&](int64_t i, float value) {
+    out[i] = qlora_f32_to_bf16(value);
+  });
+}
+
+#endif
+
+} // namespace qlora

@@ -106,8 +106,10 @@ KernelCall weightMatmulCall(mlir::Value x, mlir::Value weight,
                             mlir::Value out, bool hasInit, double scale,
                             bool transposeWeight);
 
-/// Labelled rows whose logits exist at a time.
-int64_t headChunkRows(mlir::RankedTensorType hidden, int64_t vocab);
+/// Rows whose losses and sums exist at a time: a step of a long context does
+/// not hold an f32 gradient of all its rows. A kernel whose logits do too
+/// takes fewer when tuned.
+inline constexpr int64_t kHeadChunkRows = 4096;
 
 /// Scratch slots of the attention kernels: the most threads they use.
 inline constexpr int64_t kAttentionSlots = 16;

@@ -289,19 +289,6 @@ LogicalResult HeadLossOp::verify() {
   return success();
 }
 
-int64_t qlora::model::headChunkRows(RankedTensorType hidden, int64_t vocab) {
-  // Logits of a chunk stay near 32 MiB, but enough rows to make the GEMM pay
-  // for reading the head; all chunks have as many.
-  constexpr double kBytes = 32 << 20;
-  constexpr int64_t kFewest = 64, kUnit = 16;
-  const int64_t rows = matrixRows(hidden);
-  const int64_t chunks =
-      std::max<int64_t>(1, std::llround(4.0 * double(vocab) * rows / kBytes));
-  const int64_t level = (rows + chunks - 1) / chunks;
-  return std::min(rows,
-                  std::max(kFewest, (level + kUnit - 1) / kUnit * kUnit));
-}
-
 KernelCall HeadLossOp::getKernelCall() {
   using A = KernelArgument;
   RankedTensorType hidden = tensorOf(getHidden());
@@ -310,7 +297,7 @@ KernelCall HeadLossOp::getKernelCall() {
           {{A::Operand, 0}, {A::Operand, 1}, {A::Operand, 2}, {A::Result, 0},
            {A::Result, 1}, {A::Result, 2}, {A::Workspace}},
           {matrixRows(hidden), matrixColumns(hidden), vocab,
-           matrixColumns(hidden), headChunkRows(hidden, vocab)},
+           matrixColumns(hidden), kHeadChunkRows},
           {{3, 0}}};
 }
 

@@ -201,7 +201,7 @@ KernelCall HeadLossGradOp::getKernelCall() {
            {A::Result, 1}, {A::Result, 2}, {A::Result, 3},
            getDweight() ? A{A::Result, 4} : A{A::Absent}, {A::Workspace}},
           {matrixRows(hidden), width, vocab, width, width,
-           headChunkRows(hidden, vocab)},
+           kHeadChunkRows},
           {{3, 0}, {4, 6}}};
 }
 

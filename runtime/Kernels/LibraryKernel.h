@@ -16,14 +16,19 @@
 
 namespace qlora {
 
+/// A block of logits: of the rows `rows` (numbers b * T + t) for the words
+/// [firstWord, firstWord + words) of `vocab`; f32 [rows.size(), words].
+struct LogitsBlock {
+  std::span<const int32_t> rows;
+  const float *logits;
+  int64_t firstWord, words, vocab;
+};
+
 /// Sees what a step does not keep. Set on a rank only while `--dump` records
 /// the logits; null otherwise.
 struct KernelObserver {
-  /// Called by head_loss with each finished block of logits: `rows` are the
-  /// row numbers (b * T + t) of the block, logits f32 [rows.size(), vocab].
-  std::function<void(std::span<const int32_t> rows, const float *logits,
-                     int64_t vocab)>
-      onLogits;
+  /// Called by head_loss with each finished block, from one thread at a time.
+  std::function<void(const LogitsBlock &block)> onLogits;
 };
 
 struct LibraryKernelArgs {

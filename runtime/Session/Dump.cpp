@@ -36,12 +36,13 @@ Status Dump::takeLogits(Run &run) {
                std::numeric_limits<int32_t>::max());
   std::vector<float> logits;
   int64_t vocabulary = 0;
-  run.observer.onLogits = [&](std::span<const int32_t> rows, const float *block,
-                              int64_t vocab) {
-    vocabulary = vocab;
-    logits.resize(batch.ids.size() * vocab);
-    for (size_t i = 0; i < rows.size(); ++i)
-      std::copy_n(block + i * vocab, vocab, logits.data() + rows[i] * vocab);
+  run.observer.onLogits = [&](const LogitsBlock &block) {
+    vocabulary = block.vocab;
+    logits.resize(batch.ids.size() * block.vocab);
+    for (size_t i = 0; i < block.rows.size(); ++i)
+      std::copy_n(block.logits + i * block.words, block.words,
+                  logits.data() + block.rows[i] * block.vocab +
+                      block.firstWord);
   };
   LossSums sums;
   std::vector<int32_t> correct;

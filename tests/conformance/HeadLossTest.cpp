@@ -3,6 +3,9 @@
 // head_loss and head_loss_grad: the reference against finite differences, and
 // the chunked rows against the reference.
 
+#include <algorithm>
+#include <map>
+
 #include "tests/conformance/KernelCase.h"
 
 #ifdef _OPENMP
@@ -63,6 +66,9 @@ const Head kCases[] = {
     {61, 50, 99, 100, 2, BF16, F32, BF16, true},
     {40, 16, 75, 8, 0, BF16, F16, F32, false},
     {4, 200, 6, 3, 0, BF16, F32, F32, true},
+    // Blocks of rows beside panels of words, and ends of both.
+    {700, 40, 1500, 400, 3, BF16, BF16, BF16, true},
+    {1000, 6, 515, 1000, 0, F32, F32, F32, true},
     // More rows than a thread of the block that lists those with a label.
     {1100, 12, 40, 400, 1, F32, F32, BF16, true},
     // Words beyond one panel of a weight that CUDA widens.
@@ -231,31 +237,39 @@ TEST(HeadLoss, NoLabelAtAllIsZero) {
 }
 
 TEST(HeadLoss, ObserverSeesTheLogitsOfLabelledRows) {
-  const Head h = {10, 6, 20, 3, 0, F32, BF16, F32, false};
+  const Head h = {10, 6, 600, 3, 0, F32, BF16, F32, false};
   for (const std::string &implementation : allRowsToTest("head_loss")) {
     KernelCase test = makeCase(h, true);
-    std::vector<int32_t> seen;
+    std::map<int32_t, std::vector<bool>> seen; // row -> words
     KernelObserver observer;
-    observer.onLogits = [&](std::span<const int32_t> rows, const float *logits,
-                            int64_t vocab) {
-      ASSERT_EQ(vocab, h.vocab);
-      for (size_t r = 0; r < rows.size(); ++r) {
-        seen.push_back(rows[r]);
+    observer.onLogits = [&](const LogitsBlock &block) {
+      ASSERT_EQ(block.vocab, h.vocab);
+      for (int64_t i = 0; i < int64_t(block.rows.size()) * block.words; ++i) {
+        const int32_t row = block.rows[size_t(i / block.words)];
+        const int64_t word = block.firstWord + i % block.words;
+        auto &words = seen.try_emplace(row, h.vocab).first->second;
+        EXPECT_FALSE(words[size_t(word)]) << "twice";
+        words[size_t(word)] = true;
         double exact = 0;
-        for (int64_t i = 0; i < h.hidden; ++i)
-          exact += test.at("hidden", rows[r] * h.hidden + i) * test.at("w", i);
-        EXPECT_NEAR(logits[int64_t(r) * vocab], exact,
-                    tolerance(F32, exact, h.hidden));
+        for (int64_t k = 0; k < h.hidden; ++k)
+          exact += test.at("hidden", row * h.hidden + k) *
+                   test.at("w", word * h.hidden + k);
+        EXPECT_NEAR(block.logits[i], exact, tolerance(F32, exact, h.hidden));
       }
     };
     expectOk(test.run(implementation, &observer));
-    EXPECT_EQ(seen, (std::vector<int32_t>{0, 2, 3, 5, 6, 8, 9}));
+    std::vector<int32_t> rows;
+    for (const auto &[row, words] : seen) {
+      rows.push_back(row);
+      EXPECT_EQ(std::count(words.begin(), words.end(), true), h.vocab);
+    }
+    EXPECT_EQ(rows, (std::vector<int32_t>{0, 2, 3, 5, 6, 8, 9}));
   }
 }
 
 #ifdef _OPENMP
 TEST(HeadLoss, BitsDoNotDependOnThreads) {
-  const Head h = {150, 96, 700, 64, 0, BF16, BF16, BF16, true};
+  const Head h = {500, 96, 2000, 300, 0, BF16, BF16, BF16, true};
   const int before = omp_get_max_threads();
   std::vector<std::vector<uint8_t>> results;
   for (int threads : {1, 2, 5}) {

@@ -126,6 +126,25 @@ void addRun(qlora_dtype fromType, const void *from, qlora_dtype toType,
   }
 }
 
+QLORA_VECTOR static void addScaledF32(float factor,
+                                      const float *__restrict from,
+                                      float *__restrict to, int64_t count) {
+  for (int64_t i = 0; i < count; ++i)
+    to[i] += factor * from[i];
+}
+
+void addScaled(float factor, qlora_dtype fromType, const void *from, float *to,
+               int64_t count) {
+  if (fromType == QLORA_DTYPE_F32)
+    return addScaledF32(factor, static_cast<const float *>(from), to, count);
+  float window[kWindow];
+  for (int64_t done = 0; done < count; done += kWindow) {
+    const int64_t run = std::min(kWindow, count - done);
+    widen(fromType, elementAt(from, fromType, done), window, run);
+    addScaledF32(factor, window, to + done, run);
+  }
+}
+
 float loadElement(qlora_dtype dtype, const void *base, int64_t index) {
   if (dtype == QLORA_DTYPE_BF16)
     return qlora_load_bf16(base, index);

@@ -30,6 +30,9 @@ void convertRun(qlora_dtype fromType, const void *from, qlora_dtype toType,
 /// to[i] := from[i] + to[i], in f32, rounded once.
 void addRun(qlora_dtype fromType, const void *from, qlora_dtype toType,
             void *to, int64_t count);
+/// to[i] += factor * from[i].
+void addScaled(float factor, qlora_dtype fromType, const void *from, float *to,
+               int64_t count);
 
 /// One number.
 float loadElement(qlora_dtype dtype, const void *base, int64_t index);

@@ -1,42 +1,37 @@
 // SPDX-License-Identifier: MIT
 
-// head_loss and head_loss_grad, chunked: labelled rows are gathered, and the
-// logits of chunk_rows of them exist at a time.
+// head_loss and head_loss_grad, chunked: labelled rows are gathered, tasks
+// walk over the vocabulary with blocks of them, and what they found is merged.
 
-#include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <vector>
 
 #include "runtime/Kernels/Cpu/Convert.h"
 #include "runtime/Kernels/Cpu/CpuKernels.h"
-#include "runtime/Kernels/Cpu/Gemm.h"
-#include "runtime/Kernels/Cpu/HeadTargets.h"
+#include "runtime/Kernels/Cpu/HeadPanels.h"
 #include "runtime/Kernels/Cpu/Parallel.h"
 #include "runtime/Kernels/Cpu/Softmax.h"
 
 namespace qlora::cpu {
 
-using requests::HeadPlan;
-
 namespace {
-
-/// The products of a chunk of up to `rows` rows. Those beyond the last
-/// labelled row are zero.
-struct ChunkProducts {
-  int64_t rows;
-  std::unique_ptr<Gemm> logits, hiddenGradient, weightGradient;
-};
 
 /// The parts of the workspace.
 struct Parts {
   int32_t *rowNumbers;
-  double *rowLosses;
+  double *rowLosses, *logSums;
   uint8_t *gathered;
-  float *logits;
-  uint8_t *narrowLogits;
-  float *gradient;
-  uint8_t *scratch;
+  HeadRowState *states;
+  float *gradients;
+  uint8_t *slots;
+};
+
+/// A run with the first `rows` row numbers of its parts.
+struct Chunk {
+  const LibraryKernelArgs &args;
+  const HeadOperands &operands;
+  const Parts &parts;
+  int64_t rows, blocks, ranges;
 };
 
 class HeadLoss final : public LibraryKernel {
@@ -45,59 +40,36 @@ public:
   Status run(const LibraryKernelArgs &args) override;
 
 private:
-  explicit HeadLoss(const KernelRequest &request);
-  Status addProducts(int64_t rows, bool hasWeightGradient);
+  explicit HeadLoss(const KernelRequest &request)
+      : shape(HeadShape::of(request)), plan(HeadPlan::of(request)),
+        tasks(requests::kGemmSlots) {}
   Parts partsOf(const LibraryKernelArgs &args) const;
-  const ChunkProducts &productsFor(int64_t rows) const;
+  uint8_t *slotOf(const Chunk &chunk, int64_t slot) const {
+    return chunk.parts.slots + slot * int64_t(plan.slotBytes().bytes());
+  }
 
-  void gather(const HeadOperands &operands, const Parts &parts, int64_t count,
-              int64_t padded) const;
-  void lossOfRows(const HeadOperands &operands, const Parts &parts,
-                  int64_t count) const;
-  Status addGradients(const HeadOperands &operands, const Parts &parts,
-                      int64_t count, const ChunkProducts &products) const;
+  void gather(const Chunk &chunk) const;
+  HeadBlock blockOf(const Chunk &chunk, int64_t block) const;
+  Status walk(const Chunk &chunk);
+  void merge(const Chunk &chunk, int64_t row) const;
+  void mergeGradient(const Chunk &chunk, int64_t row, double targetGradient,
+                     double logSum) const;
+  Status addWeightGradient(const Chunk &chunk);
+  Status runChunk(const Chunk &chunk);
   void clearSkipped(const HeadOperands &operands) const;
 
   HeadShape shape;
   HeadPlan plan;
-  std::vector<ChunkProducts> ladder; ///< fewest rows first
+  FallibleTasks tasks;
+  std::unique_ptr<HeadPanels> panels;
 };
 
 } // namespace
 
-HeadLoss::HeadLoss(const KernelRequest &request)
-    : shape(HeadShape::of(request)), plan(HeadPlan::of(request)) {}
-
-Status HeadLoss::addProducts(int64_t rows, bool hasWeightGradient) {
-  const uint64_t bytes = plan.scratch().bytes();
-  ChunkProducts products = {rows, {}, {}, {}};
-  QLORA_ASSIGN_OR_RETURN(products.logits,
-                         Gemm::create(plan.logitsProduct(rows), bytes));
-  if (plan.hasGradient) {
-    QLORA_ASSIGN_OR_RETURN(
-        products.hiddenGradient,
-        Gemm::create(plan.hiddenGradientProduct(rows), bytes));
-  }
-  if (hasWeightGradient) {
-    QLORA_ASSIGN_OR_RETURN(
-        products.weightGradient,
-        Gemm::create(plan.weightGradientProduct(rows), bytes));
-  }
-  ladder.push_back(std::move(products));
-  return Status::ok();
-}
-
-/// A product's shape is fixed when prepared, but the number of labelled rows
-/// is the data's: so a few sizes, each twice the one before.
 PreparedKernel HeadLoss::prepare(const KernelRequest &request) {
-  static constexpr int64_t kFewestRows = 16;
   std::unique_ptr<HeadLoss> kernel(new HeadLoss(request));
-  const int64_t chunk = kernel->plan.chunkRows;
-  const bool hasWeightGradient =
-      kernel->plan.hasGradient && request.dtype("dw").has_value();
-  for (int64_t rows = kFewestRows; rows < chunk; rows *= 2)
-    QLORA_RETURN_IF_ERROR(kernel->addProducts(rows, hasWeightGradient));
-  QLORA_RETURN_IF_ERROR(kernel->addProducts(chunk, hasWeightGradient));
+  QLORA_ASSIGN_OR_RETURN(
+      kernel->panels, HeadPanels::create(kernel->plan, kernel->tasks.slots()));
   return std::unique_ptr<LibraryKernel>(std::move(kernel));
 }
 
@@ -111,79 +83,146 @@ Parts HeadLoss::partsOf(const LibraryKernelArgs &args) const {
   Parts parts;
   parts.rowNumbers = reinterpret_cast<int32_t *>(take(plan.rowNumbers));
   parts.rowLosses = reinterpret_cast<double *>(take(plan.rowLosses));
+  parts.logSums = reinterpret_cast<double *>(take(plan.logSums));
   parts.gathered = take(plan.gathered);
-  parts.logits = reinterpret_cast<float *>(take(plan.logits));
-  parts.narrowLogits = take(plan.narrowLogits);
-  parts.gradient = reinterpret_cast<float *>(take(plan.gradient));
-  parts.scratch = next;
+  parts.states = reinterpret_cast<HeadRowState *>(take(plan.states));
+  parts.gradients = reinterpret_cast<float *>(take(plan.gradients));
+  parts.slots = next;
   return parts;
 }
 
-const ChunkProducts &HeadLoss::productsFor(int64_t rows) const {
-  for (const ChunkProducts &products : ladder)
-    if (products.rows >= rows)
-      return products;
-  return ladder.back();
+/// Rows in the type of the products, and zeros up to the rows of the last
+/// product.
+void HeadLoss::gather(const Chunk &chunk) const {
+  const auto to = [&](int64_t row) {
+    return elementAt(chunk.parts.gathered, plan.productType,
+                     row * plan.hidden);
+  };
+  parallelRanges(chunk.rows, 64, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i)
+      convertRun(shape.hiddenType,
+                 elementAt(chunk.operands.hidden, shape.hiddenType,
+                           chunk.parts.rowNumbers[i] * shape.ldh),
+                 plan.productType, to(i), plan.hidden);
+  });
+  const HeadBlock last = blockOf(chunk, chunk.blocks - 1);
+  std::memset(to(chunk.rows), 0,
+              static_cast<size_t>((panels->paddedRows(last.count) -
+                                   last.count) *
+                                  plan.hidden) *
+                  (dtypeBits(plan.productType) / 8));
 }
 
-void HeadLoss::gather(const HeadOperands &operands, const Parts &parts,
-                      int64_t count, int64_t padded) const {
-  const int64_t bytes = shape.hidden * (dtypeBits(shape.hiddenType) / 8);
-  for (int64_t i = 0; i < count; ++i)
-    std::memcpy(parts.gathered + i * bytes,
-                elementAt(operands.hidden, shape.hiddenType,
-                          parts.rowNumbers[i] * shape.ldh),
-                static_cast<size_t>(bytes));
-  std::memset(parts.gathered + count * bytes, 0,
-              static_cast<size_t>((padded - count) * bytes));
+HeadBlock HeadLoss::blockOf(const Chunk &chunk, int64_t block) const {
+  const int64_t first = block * plan.blockRows;
+  return {elementAt(chunk.parts.gathered, plan.productType,
+                    first * plan.hidden),
+          chunk.parts.rowNumbers + first, chunk.operands.targets,
+          std::min(plan.blockRows, chunk.rows - first)};
 }
 
-/// Loss and match of each row; with a gradient, logits become those of the
-/// loss: softmax - 1 at the target.
-void HeadLoss::lossOfRows(const HeadOperands &operands, const Parts &parts,
-                          int64_t count) const {
-  parallelFor(count, threadCount(), [&](int64_t i, int64_t) {
-    const int32_t row = parts.rowNumbers[i];
-    const int32_t target = operands.targets[row];
-    float *logits = parts.logits + i * shape.vocab;
-    const float maximum = maximumOf(logits, shape.vocab);
-    const double lse =
-        maximum + std::log(sumExponentials(logits, shape.vocab, maximum));
-    parts.rowLosses[i] = lse - logits[target];
-    // torch.argmax: the first of equal maxima.
-    operands.correct[row] =
-        std::find(logits, logits + target, maximum) == logits + target &&
-        logits[target] == maximum;
-    if (!plan.hasGradient)
-      return;
-    exponentiate(logits, shape.vocab, float(lse));
-    logits[target] -= 1.0f;
-    if (plan.gradientType != QLORA_DTYPE_F32)
-      narrow(logits, plan.gradientType,
-             elementAt(parts.narrowLogits, plan.gradientType, i * shape.vocab),
-             shape.vocab);
+Status HeadLoss::walk(const Chunk &chunk) {
+  const KernelObserver *observer = chunk.args.observer;
+  // An observer is called from one thread at a time.
+  const bool isObserved = observer && observer->onLogits;
+  const ScopedThreads threads(isObserved ? 1 : threadCount());
+  return tasks.run(chunk.blocks * chunk.ranges, [&](int64_t task,
+                                                    int64_t slot) {
+    const int64_t range = task % chunk.ranges, all = plan.panels();
+    const int64_t firstRow = task * plan.blockRows;
+    float *gradient = plan.hasGradient
+                          ? chunk.parts.gradients + firstRow * plan.hidden
+                          : nullptr;
+    return panels->walk(blockOf(chunk, task / chunk.ranges), chunk.operands.w,
+                        all * range / chunk.ranges,
+                        all * (range + 1) / chunk.ranges,
+                        chunk.parts.states + firstRow, gradient, observer,
+                        slot, slotOf(chunk, slot));
   });
 }
 
-Status HeadLoss::addGradients(const HeadOperands &operands, const Parts &parts,
-                              int64_t count,
-                              const ChunkProducts &products) const {
-  const bool isNarrow = plan.gradientType != QLORA_DTYPE_F32;
-  void *logits = isNarrow ? static_cast<void *>(parts.narrowLogits)
-                          : static_cast<void *>(parts.logits);
-  const int64_t rowBytes = shape.vocab * (dtypeBits(plan.gradientType) / 8);
-  std::memset(static_cast<uint8_t *>(logits) + count * rowBytes, 0,
-              static_cast<size_t>((products.rows - count) * rowBytes));
-  QLORA_RETURN_IF_ERROR(products.hiddenGradient->run(
-      logits, operands.w, parts.gradient, parts.scratch));
-  if (products.weightGradient && operands.dw)
-    QLORA_RETURN_IF_ERROR(products.weightGradient->run(
-        logits, parts.gathered, operands.dw, parts.scratch));
-  for (int64_t i = 0; i < count; ++i)
-    narrow(parts.gradient + i * shape.hidden, shape.dhiddenType,
-           elementAt(operands.dhidden, shape.dhiddenType,
-                     parts.rowNumbers[i] * shape.lddh),
-           shape.hidden);
+/// Loss and match of a row of the chunk, and its gradient.
+void HeadLoss::merge(const Chunk &chunk, int64_t row) const {
+  const int64_t block = row / plan.blockRows;
+  const HeadRowState *const first =
+      chunk.parts.states +
+      block * chunk.ranges * plan.blockRows + row % plan.blockRows;
+  const auto stateOf = [&](int64_t range) -> const HeadRowState & {
+    return first[range * plan.blockRows];
+  };
+  HeadRowState whole = *first;
+  for (int64_t range = 1; range < chunk.ranges; ++range) {
+    const HeadRowState &state = stateOf(range);
+    whole.target += state.target;
+    // torch.argmax: the first of equal maxima.
+    if (state.maximum > whole.maximum) {
+      whole.maximum = state.maximum;
+      whole.best = state.best;
+    }
+  }
+  whole.sum = 0;
+  for (int64_t range = 0; range < chunk.ranges; ++range)
+    whole.sum += stateOf(range).sum *
+                 std::exp(double(stateOf(range).maximum) - whole.maximum);
+  const double logSum = whole.maximum + std::log(whole.sum);
+  const int32_t number = chunk.parts.rowNumbers[row];
+  chunk.parts.logSums[row] = logSum;
+  chunk.parts.rowLosses[row] = logSum - whole.target;
+  chunk.operands.correct[number] =
+      whole.best == chunk.operands.targets[number];
+  if (plan.hasGradient)
+    mergeGradient(chunk, row, std::expm1(whole.target - logSum), logSum);
+}
+
+/// The tasks' sums, each by its factor, and the target's word by softmax - 1.
+void HeadLoss::mergeGradient(const Chunk &chunk, int64_t row,
+                             double targetGradient, double logSum) const {
+  const int64_t firstRow = row / plan.blockRows * chunk.ranges * plan.blockRows +
+                           row % plan.blockRows;
+  float *const sum = chunk.parts.gradients + firstRow * plan.hidden;
+  for (int64_t range = 0; range < chunk.ranges; ++range) {
+    const int64_t taskRow = firstRow + range * plan.blockRows;
+    const auto factor =
+        float(std::exp(chunk.parts.states[taskRow].maximum - logSum));
+    if (range == 0)
+      scaleRun(sum, plan.hidden, factor);
+    else
+      addScaled(factor, QLORA_DTYPE_F32,
+                chunk.parts.gradients + taskRow * plan.hidden, sum,
+                plan.hidden);
+  }
+  const int32_t number = chunk.parts.rowNumbers[row];
+  addScaled(float(targetGradient), shape.weightType,
+            elementAt(chunk.operands.w, shape.weightType,
+                      chunk.operands.targets[number] * plan.hidden),
+            sum, plan.hidden);
+  narrow(sum, shape.dhiddenType,
+         elementAt(chunk.operands.dhidden, shape.dhiddenType,
+                   number * shape.lddh),
+         plan.hidden);
+}
+
+/// Logits are computed again: now what softmax divides by is known.
+Status HeadLoss::addWeightGradient(const Chunk &chunk) {
+  return tasks.run(plan.panels(), [&](int64_t panel, int64_t slot) -> Status {
+    for (int64_t block = 0; block < chunk.blocks; ++block)
+      QLORA_RETURN_IF_ERROR(panels->addWeightGradient(
+          blockOf(chunk, block), chunk.operands.w, panel,
+          chunk.parts.logSums + block * plan.blockRows, chunk.operands.dw,
+          slot, slotOf(chunk, slot)));
+    return Status::ok();
+  });
+}
+
+Status HeadLoss::runChunk(const Chunk &chunk) {
+  gather(chunk);
+  QLORA_RETURN_IF_ERROR(walk(chunk));
+  parallelRanges(chunk.rows, 16, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row)
+      merge(chunk, row);
+  });
+  if (plan.hasWeightGradient && chunk.operands.dw)
+    return addWeightGradient(chunk);
   return Status::ok();
 }
 
@@ -214,19 +253,12 @@ Status HeadLoss::run(const LibraryKernelArgs &args) {
         parts.rowNumbers[count++] = static_cast<int32_t>(row);
     if (count == 0)
       break;
-    const ChunkProducts &products = productsFor(count);
-    gather(operands, parts, count, products.rows);
-    QLORA_RETURN_IF_ERROR(products.logits->run(parts.gathered, operands.w,
-                                               parts.logits, parts.scratch));
-    if (args.observer && args.observer->onLogits)
-      args.observer->onLogits({parts.rowNumbers, static_cast<size_t>(count)},
-                              parts.logits, shape.vocab);
-    lossOfRows(operands, parts, count);
+    const int64_t blocks = plan.blocks(count);
+    QLORA_RETURN_IF_ERROR(runChunk(
+        {args, operands, parts, count, blocks, plan.ranges(blocks)}));
     for (int64_t i = 0; i < count; ++i)
       loss += parts.rowLosses[i];
     labels += count;
-    if (plan.hasGradient)
-      QLORA_RETURN_IF_ERROR(addGradients(operands, parts, count, products));
   }
   *operands.loss = float(loss);
   *operands.count = float(labels);

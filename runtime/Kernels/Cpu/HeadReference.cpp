@@ -128,7 +128,8 @@ static Status runReference(const HeadShape &shape,
     line.computeLogits();
     const auto number = static_cast<int32_t>(row);
     if (args.observer && args.observer->onLogits)
-      args.observer->onLogits({&number, 1}, line.logits, shape.vocab);
+      args.observer->onLogits(
+          {{&number, 1}, line.logits, 0, shape.vocab, shape.vocab});
     const double lse = line.logSumExp();
     loss += lse - line.logits[target];
     ++labels;

@@ -35,11 +35,9 @@ public:
 private:
   explicit PanelMatmul(const KernelRequest &request)
       : plan(PanelPlan::of(request)), weight(StoredWeight::of(request)),
-        slots(std::min(plan.slots(), threadCount())),
-        lda(request.constant("lda")), cType(dtypeOf(request, "c")),
+        tasks(plan.slots()), lda(request.constant("lda")), cType(dtypeOf(request, "c")),
         ldc(request.constant("ldc")),
-        beta(static_cast<float>(request.constantAsDouble("beta"))),
-        ends(static_cast<size_t>(slots), Status::ok()) {}
+        beta(static_cast<float>(request.constantAsDouble("beta"))) {}
 
   Status addProduct(int64_t rows, int64_t columns);
   Gemm &productFor(int64_t rows, int64_t columns, int64_t slot) const;
@@ -49,12 +47,12 @@ private:
 
   PanelPlan plan;
   StoredWeight weight;
-  int64_t slots, lda;
+  FallibleTasks tasks;
+  int64_t lda;
   qlora_dtype cType;
   int64_t ldc;
   float beta;
   std::vector<PanelProduct> products; ///< one for each pair of extents
-  std::vector<Status> ends; ///< of each slot's panels: a run allocates nothing
 };
 
 } // namespace
@@ -63,7 +61,7 @@ private:
 Status PanelMatmul::addProduct(int64_t rows, int64_t columns) {
   const ScopedThreads sequential(1);
   PanelProduct product = {rows, columns, {}};
-  for (int64_t slot = 0; slot < slots; ++slot) {
+  for (int64_t slot = 0; slot < tasks.slots(); ++slot) {
     QLORA_ASSIGN_OR_RETURN(
         std::unique_ptr<Gemm> gemm,
         Gemm::create(plan.product(rows, columns), plan.scratch.bytes()));
@@ -135,15 +133,9 @@ Status PanelMatmul::runPanel(const LibraryKernelArgs &args, const void *a,
 
 Status PanelMatmul::run(const LibraryKernelArgs &args) {
   const void *a = denseA(args);
-  std::ranges::fill(ends, Status::ok());
-  parallelFor(plan.panels(), slots, [&](int64_t panel, int64_t slot) {
-    Status end = runPanel(args, a, panel, slot);
-    if (!end.isOk())
-      ends[slot] = std::move(end);
+  return tasks.run(plan.panels(), [&](int64_t panel, int64_t slot) {
+    return runPanel(args, a, panel, slot);
   });
-  for (const Status &end : ends)
-    QLORA_RETURN_IF_ERROR(end);
-  return Status::ok();
 }
 
 PreparedKernel onednn::prepare(const KernelRequest &request, uint64_t) {

@@ -8,10 +8,13 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <vector>
 
 #ifdef _OPENMP
 #include <omp.h>
 #endif
+
+#include "runtime/Core/Status.h"
 
 // Compiles a loop for several instruction sets and picks one when loaded.
 // Not under ThreadSanitizer, whose runtime is not up yet at that time.
@@ -83,6 +86,34 @@ void parallelRanges(int64_t count, int64_t grain, Task task) {
     task(count * index / ranges, count * (index + 1) / ranges);
   });
 }
+
+/// parallelFor over tasks that may fail; made once, so that a run allocates
+/// nothing.
+class FallibleTasks {
+public:
+  /// With at most `slots` slots, and no more than this thread's threads.
+  explicit FallibleTasks(int64_t slots)
+      : ends(static_cast<size_t>(std::min(slots, threadCount())),
+             Status::ok()) {}
+
+  int64_t slots() const { return static_cast<int64_t>(ends.size()); }
+
+  /// The failure of the lowest slot that has one. Every task is called.
+  template <typename Task> Status run(int64_t count, Task task) {
+    std::ranges::fill(ends, Status::ok());
+    parallelFor(count, slots(), [&](int64_t index, int64_t slot) {
+      Status end = task(index, slot);
+      if (!end.isOk())
+        ends[static_cast<size_t>(slot)] = std::move(end);
+    });
+    for (const Status &end : ends)
+      QLORA_RETURN_IF_ERROR(end);
+    return Status::ok();
+  }
+
+private:
+  std::vector<Status> ends; ///< of each slot
+};
 
 } // namespace qlora
 

@@ -55,6 +55,25 @@ QLORA_VECTOR float exponentiate(float *values, int64_t count, float shift) {
   return sumLanes(lanes);
 }
 
+QLORA_VECTOR float exponentiateBF16(const float *__restrict values,
+                                    int64_t count, float shift,
+                                    uint16_t *__restrict to) {
+  float lanes[kLanes] = {};
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes)
+    for (int64_t lane = 0; lane < kLanes; ++lane) {
+      const float value = qlora_exp(values[i + lane] - shift);
+      lanes[lane] += value;
+      to[i + lane] = qlora_f32_to_bf16(value);
+    }
+  for (int64_t lane = 0; i < count; ++i, ++lane) {
+    const float value = qlora_exp(values[i] - shift);
+    lanes[lane] += value;
+    to[i] = qlora_f32_to_bf16(value);
+  }
+  return sumLanes(lanes);
+}
+
 QLORA_VECTOR static float sumRun(const float *values, int64_t count,
                                  float shift) {
   float lanes[kLanes] = {};

@@ -16,6 +16,10 @@ float maximumOf(const float *values, int64_t count);
 /// values[i] := e^(values[i] - shift); returns their sum.
 float exponentiate(float *values, int64_t count, float shift);
 
+/// to[i] := e^(values[i] - shift) in bf16; returns their sum before rounding.
+float exponentiateBF16(const float *values, int64_t count, float shift,
+                       uint16_t *to);
+
 /// Sum of e^(values[i] - shift), in f64 over runs of 1024.
 double sumExponentials(const float *values, int64_t count, float shift);
 

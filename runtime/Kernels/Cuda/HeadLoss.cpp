@@ -119,7 +119,8 @@ Status HeadLoss::observe(const Chunk &chunk, const Parts &parts,
                                      "cuStreamSynchronize"));
   std::erase(rows, -1); // they come last
   if (!rows.empty())
-    args.observer->onLogits(rows, logits.data(), plan.vocab);
+    args.observer->onLogits(
+        {rows, logits.data(), 0, plan.vocab, plan.vocab});
   return Status::ok();
 }
 

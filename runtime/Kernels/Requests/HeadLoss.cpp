@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT
 
-// Requests of head_loss and head_loss_grad.
+// Requests of head_loss and head_loss_grad, and their plan on the CPU.
 
-#include "runtime/Kernels/Requests/Workspaces.h"
+#include "runtime/Kernels/Requests/HeadPlan.h"
+
+#include <span>
 
 namespace qlora::requests {
 
@@ -113,6 +115,65 @@ Reason head_loss_grad::chunked::reject(const KernelRequest &r) {
 
 uint64_t head_loss_grad::chunked::workspaceBytes(const KernelRequest &r) {
   return HeadPlan::of(r).total().bytes();
+}
+
+// The plan on the CPU ---------------------------------------------------------
+
+HeadPlan HeadPlan::of(const KernelRequest &r) {
+  /// Twice what oneDNN wants for blocks and panels of this size.
+  static constexpr uint64_t kScratch = 384 * 1024;
+  HeadPlan plan;
+  plan.chunkRows = std::min(r.constant("chunk_rows"), r.constant("rows"));
+  plan.hidden = r.constant("hidden_size");
+  plan.vocab = r.constant("vocab");
+  plan.weightType = typeOf(r, "w");
+  const bool isBF16 = typeOf(r, "hidden") == kBF16 && plan.weightType == kBF16;
+  plan.productType = isBF16 ? kBF16 : kF32;
+  plan.hasGradient = r.op->name == "head_loss_grad";
+  plan.hasWeightGradient = plan.hasGradient && r.dtype("dw").has_value();
+  plan.blockRows = std::min(kHeadBlockRows, (plan.chunkRows + 15) / 16 * 16);
+  plan.panelWords = std::min(kHeadPanelWords, plan.vocab);
+
+  const int64_t blocks = plan.blocks(plan.chunkRows);
+  const int64_t taskRows =
+      std::max(kHeadTasks, blocks) * plan.blockRows;
+  plan.rowNumbers = (Size(plan.chunkRows) * Size(4)).aligned();
+  plan.rowLosses = plan.logSums = (Size(plan.chunkRows) * Size(8)).aligned();
+  plan.gathered =
+      packed(plan.productType, blocks * plan.blockRows, plan.hidden);
+  plan.states =
+      (Size(taskRows) * Size(int64_t(sizeof(HeadRowState)))).aligned();
+  plan.logits = packed(kF32, plan.blockRows, plan.panelWords);
+  if (plan.productType != kF32)
+    plan.narrow = packed(plan.productType, plan.blockRows, plan.panelWords);
+  if (plan.productType != plan.weightType)
+    plan.words = packed(plan.productType, plan.panelWords, plan.hidden);
+  const GemmProblem products[] = {
+      plan.logitsProduct(plan.blockRows, plan.panelWords),
+      plan.hiddenGradientProduct(plan.blockRows, plan.panelWords),
+      plan.weightGradientProduct(plan.blockRows, plan.panelWords)};
+  const int count = plan.hasWeightGradient ? 3 : plan.hasGradient ? 2 : 1;
+  for (const GemmProblem &product : std::span(products, count))
+    plan.scratch =
+        largest(plan.scratch, sequentialGemmWorkspace(product, kScratch));
+  if (plan.hasGradient)
+    plan.gradients = packed(kF32, taskRows, plan.hidden);
+  return plan;
+}
+
+GemmProblem HeadPlan::logitsProduct(int64_t rows, int64_t count) const {
+  return {rows, count,       hidden,      hidden, hidden, count, false,
+          true, productType, productType, kF32,   1,      0};
+}
+
+GemmProblem HeadPlan::hiddenGradientProduct(int64_t rows, int64_t count) const {
+  return {rows,  hidden,      count,       count, hidden, hidden, false,
+          false, productType, productType, kF32,  1,      1};
+}
+
+GemmProblem HeadPlan::weightGradientProduct(int64_t rows, int64_t count) const {
+  return {count, hidden,      rows,        count, hidden, hidden, true,
+          false, productType, productType, kF32,  1,      1};
 }
 
 } // namespace qlora::requests

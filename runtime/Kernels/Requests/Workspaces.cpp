@@ -115,8 +115,8 @@ Size gemmWorkspace(const GemmProblem &p) {
                      libraryScratch(p, 512 * 1024) * Size(8));
 }
 
-Size sequentialGemmWorkspace(const GemmProblem &p) {
-  return workspaceOf(p, 1, libraryScratch(p, 1024 * 1024)).aligned();
+Size sequentialGemmWorkspace(const GemmProblem &p, uint64_t most) {
+  return workspaceOf(p, 1, libraryScratch(p, most)).aligned();
 }
 
 GemmProblem matmulProblem(const KernelRequest &r) {
@@ -171,58 +171,6 @@ GemmProblem PanelPlan::product(int64_t productRows,
   p.c = kF32;
   p.alpha = alpha;
   return p;
-}
-
-// Head and loss ------------------------------------------------------------
-
-HeadPlan HeadPlan::of(const KernelRequest &r) {
-  HeadPlan plan;
-  plan.chunkRows = std::min(r.constant("chunk_rows"), r.constant("rows"));
-  plan.hidden = r.constant("hidden_size");
-  plan.vocab = r.constant("vocab");
-  plan.hiddenType = typeOf(r, "hidden");
-  plan.weightType = typeOf(r, "w");
-  plan.gradientType = plan.hiddenType;
-  plan.hasGradient = r.op->name == "head_loss_grad";
-  plan.rowNumbers = (Size(plan.chunkRows) * Size(4)).aligned();
-  plan.rowLosses = (Size(plan.chunkRows) * Size(8)).aligned();
-  plan.gathered = packed(plan.hiddenType, plan.chunkRows, plan.hidden);
-  plan.logits = packed(kF32, plan.chunkRows, plan.vocab);
-  if (!plan.hasGradient)
-    return plan;
-  plan.gradient = packed(kF32, plan.chunkRows, plan.hidden);
-  if (plan.gradientType != kF32)
-    plan.narrowLogits = packed(plan.gradientType, plan.chunkRows, plan.vocab);
-  return plan;
-}
-
-GemmProblem HeadPlan::logitsProduct(int64_t rows) const {
-  return {rows, vocab,      hidden,     hidden, hidden, vocab, false,
-          true, hiddenType, weightType, kF32,   1,      0};
-}
-
-GemmProblem HeadPlan::hiddenGradientProduct(int64_t rows) const {
-  return {rows,  hidden,       vocab,      vocab, hidden, hidden, false,
-          false, gradientType, weightType, kF32,  1,      0};
-}
-
-GemmProblem HeadPlan::weightGradientProduct(int64_t rows) const {
-  return {vocab, hidden,       rows,       vocab, hidden, hidden, true,
-          false, gradientType, hiddenType, kF32,  1,      1};
-}
-
-Size HeadPlan::scratch() const {
-  const Size forward = gemmWorkspace(logitsProduct(chunkRows));
-  if (!hasGradient)
-    return forward;
-  return largest(forward,
-                 largest(gemmWorkspace(hiddenGradientProduct(chunkRows)),
-                         gemmWorkspace(weightGradientProduct(chunkRows))));
-}
-
-Size HeadPlan::total() const {
-  return rowNumbers + rowLosses + gathered + logits + narrowLogits + gradient +
-         scratch();
 }
 
 // Attention ------------------------------------------------------------------

@@ -69,8 +69,9 @@ struct GemmCopies {
 
 /// Scratch that is enough for either way of computing it.
 Size gemmWorkspace(const GemmProblem &problem);
-/// The same for one thread.
-Size sequentialGemmWorkspace(const GemmProblem &problem);
+/// The same for one thread, with at most `most` bytes for the library.
+Size sequentialGemmWorkspace(const GemmProblem &problem,
+                             uint64_t most = 1024 * 1024);
 
 GemmProblem matmulProblem(const KernelRequest &request);
 
@@ -126,28 +127,6 @@ struct AttentionScratch {
   Size bytes(int64_t slots) const {
     return Size(4) * (Size(slots) * elements + Size(partialElements));
   }
-};
-
-// Head and loss ---------------------------------------------------------------
-
-/// Workspace of head_loss and head_loss_grad: rows of a chunk whose labels
-/// count, their hidden rows, their logits, and with a gradient the narrow
-/// copy of the logits' gradient and the f32 gradient of the hidden rows.
-struct HeadPlan {
-  int64_t chunkRows, hidden, vocab;
-  qlora_dtype hiddenType, weightType;
-  bool hasGradient;
-  qlora_dtype gradientType; ///< of dlogits in the products: hidden's
-  Size rowNumbers = 0, rowLosses = 0, gathered = 0, logits = 0,
-       narrowLogits = 0, gradient = 0;
-  static HeadPlan of(const KernelRequest &request);
-
-  GemmProblem logitsProduct(int64_t rows) const;
-  GemmProblem hiddenGradientProduct(int64_t rows) const;
-  GemmProblem weightGradientProduct(int64_t rows) const;
-  /// Of the products, the largest.
-  Size scratch() const;
-  Size total() const;
 };
 
 } // namespace qlora::requests

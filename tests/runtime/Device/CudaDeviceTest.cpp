@@ -83,7 +83,7 @@ TEST_F(CudaDeviceTest, RunsWithoutGraphsWhenAskedToOrObserved) {
   options.graphs = true;
   options.observer = &observer;
   ASSERT_TRUE(start(options).isOk());
-  observer.onLogits = [](std::span<const int32_t>, const float *, int64_t) {};
+  observer.onLogits = [](const LogitsBlock &) {};
   ASSERT_TRUE(run(kDemoEvaluate).isOk());
   EXPECT_EQ(fake::machine.calls["streamBeginCapture"], 0);
   observer.onLogits = nullptr;

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: MIT
+
+// What a task of head_loss does with a block of rows and a range of panels of
+// words, and one of the weight's gradient with a panel and all blocks; see
+// Requests/HeadPlan.h.
+
+#ifndef QLORA_RUNTIME_KERNELS_CPU_HEADPANELS_H
+#define QLORA_RUNTIME_KERNELS_CPU_HEADPANELS_H
+
+#include <memory>
+#include <vector>
+
+#include "runtime/Kernels/Cpu/Gemm.h"
+#include "runtime/Kernels/Cpu/HeadTargets.h"
+#include "runtime/Kernels/Requests/HeadPlan.h"
+
+namespace qlora {
+
+using requests::HeadPlan;
+using requests::HeadRowState;
+
+/// Labelled rows, gathered. `hidden` has room for the plan's blockRows; rows
+/// beyond `count` are zero, so that a product prepared for more may be used.
+struct HeadBlock {
+  const void *hidden;     ///< productType [blockRows, hidden]
+  const int32_t *numbers; ///< [count]: row numbers of the launch
+  const int32_t *targets; ///< of all rows of the launch, by number
+  int64_t count;
+};
+
+/// The products of every shape, prepared for each slot, over a workspace that
+/// has the slots' scratch.
+class HeadPanels {
+public:
+  static StatusOr<std::unique_ptr<HeadPanels>> create(const HeadPlan &plan,
+                                                      int64_t slots);
+
+  /// Walks over the panels [begin, end) of the words `w`. For each row of the
+  /// block: its state is set, and `gradient` (f32 [blockRows, hidden], null:
+  /// none) becomes the sum over the words but the row's target of
+  /// e^(logit - maximum) * word.
+  Status walk(const HeadBlock &block, const void *w, int64_t begin,
+              int64_t end, HeadRowState *states, float *gradient,
+              const KernelObserver *observer, int64_t slot,
+              uint8_t *slotScratch) const;
+
+  /// Adds the block's part of the gradient of a panel's words, in the rows of
+  /// `dw` [vocab, hidden]. `logSums`: of each row's exponentials.
+  Status addWeightGradient(const HeadBlock &block, const void *w,
+                           int64_t panel, const double *logSums, float *dw,
+                           int64_t slot, uint8_t *slotScratch) const;
+
+  /// Rows that a product for `count` rows computes.
+  int64_t paddedRows(int64_t count) const;
+
+private:
+  /// The products of `rows` rows with `words` words.
+  struct Products {
+    int64_t rows, words;
+    std::vector<std::unique_ptr<Gemm>> logits, hiddenGradient, weightGradient;
+  };
+  /// Words [first, first + count), as they are multiplied, and what a slot
+  /// has of them.
+  struct Panel {
+    int64_t first, count;
+    const void *words;
+    float *logits;
+    void *factors; ///< of the gradients' products: logits, where those are f32
+    uint8_t *scratch;
+  };
+
+  explicit HeadPanels(const HeadPlan &plan) : plan(plan) {}
+  Status addProducts(int64_t rows, int64_t words, int64_t slots);
+  const Products &productsFor(int64_t count, int64_t words) const;
+  Panel panelAt(int64_t number, const void *w, uint8_t *slotScratch) const;
+  void takeRow(const Panel &panel, int64_t row, int64_t target,
+               HeadRowState &state, float *gradient) const;
+  void clearFactors(const Panel &panel, int64_t begin, int64_t end) const;
+
+  HeadPlan plan;
+  std::vector<int64_t> ladder; ///< numbers of rows, fewest first
+  std::vector<Products> products;
+};
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_KERNELS_CPU_HEADPANELS_H

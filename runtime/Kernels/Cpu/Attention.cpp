@@ -44,6 +44,8 @@ struct Forward {
                         int64_t head, AttentionBlock queries,
                         AttentionBlock keys, RowView q,
                         int64_t slotNumber) const;
+  void softmax(int64_t rows, int64_t columns, float *slot,
+               uint16_t *narrow) const;
   void finish(const LibraryKernelArgs &args, int64_t batchRow, int64_t head,
               AttentionBlock queries, float *slot) const;
   const int32_t *segmentsOf(const LibraryKernelArgs &args,
@@ -66,6 +68,32 @@ std::shared_ptr<const BlockProducts> Forward::prepareProducts() const {
                                4 * scratch.libraryElements);
 }
 
+/// Scores become exponentials below the running maxima, f32 in place or bf16
+/// in `narrow`; sums and output are rescaled where a maximum grew.
+void Forward::softmax(int64_t rows, int64_t columns, float *slot,
+                      uint16_t *narrow) const {
+  float *scores = slot + scratch.scores;
+  float *maxima = slot + scratch.rowStates, *sums = maxima + scratch.block;
+  float *shifts = sums + scratch.block, *newSums = shifts + scratch.block;
+  float *rescales = newSums + scratch.block;
+  maximaOfRows(scores, rows, columns, shifts);
+  for (int64_t row = 0; row < rows; ++row) {
+    const float maximum = std::max(maxima[row], shifts[row]);
+    rescales[row] =
+        maximum == maxima[row] ? 1.0f : std::exp(maxima[row] - maximum);
+    maxima[row] = maximum;
+    // Of what sees nothing yet, each e^-infinity is 0.
+    shifts[row] = maximum == kNone ? 0.0f : maximum;
+  }
+  exponentiateRows({scores, rows, columns, shifts, newSums,
+                    narrow ? nullptr : scores, narrow});
+  for (int64_t row = 0; row < rows; ++row) {
+    sums[row] = sums[row] * rescales[row] + newSums[row];
+    if (rescales[row] != 1.0f)
+      scaleRun(slot + scratch.sum + row * shape.dim, shape.dim, rescales[row]);
+  }
+}
+
 dnnl_status_t Forward::addKeys(const LibraryKernelArgs &args, int64_t batchRow,
                                int64_t head, AttentionBlock queries,
                                AttentionBlock keys, RowView q,
@@ -73,7 +101,6 @@ dnnl_status_t Forward::addKeys(const LibraryKernelArgs &args, int64_t batchRow,
   float *slot = slotAt(args, slotNumber);
   const int32_t *segments = segmentsOf(args, batchRow);
   float *scores = slot + scratch.scores;
-  float *maxima = slot + scratch.rowStates, *sums = maxima + scratch.block;
   float *output = slot + scratch.sum;
   const int64_t keyHead = head / shape.group(), dim = shape.dim;
   const RowView k = shape.rows(*products, args.buffers[kK], ldk, batchRow,
@@ -85,24 +112,12 @@ dnnl_status_t Forward::addKeys(const LibraryKernelArgs &args, int64_t batchRow,
     return status;
   if (!shape.allMeet(segments, queries, keys))
     maskScores(shape, segments, queries, keys, scores);
-  for (int64_t row = 0; row < queries.count; ++row) {
-    float *line = scores + row * keys.count;
-    const float maximum = std::max(maxima[row], maximumOf(line, keys.count));
-    if (maximum == kNone) {
-      std::fill(line, line + keys.count, 0.0f);
-      continue;
-    }
-    const float sum = exponentiate(line, keys.count, maximum);
-    const float rescale = std::exp(maxima[row] - maximum);
-    sums[row] = sums[row] * rescale + sum;
-    maxima[row] = maximum;
-    if (rescale != 1.0f)
-      scaleRun(output + row * dim, dim, rescale);
-  }
+  uint16_t *narrow = narrowValues(*products, slot + scratch.narrowScores);
+  softmax(queries.count, keys.count, slot, narrow);
   const RowView v = shape.rows(*products, args.buffers[kV], ldv, batchRow,
                                keyHead, keys, slot + scratch.values);
-  const RowView p = narrowBlock(*products, scores, queries.count, keys.count,
-                                slot + scratch.narrowScores);
+  const RowView p = {narrow ? static_cast<const void *>(narrow) : scores,
+                     keys.count};
   return products->run(slotNumber, outputForm, {queries.count, dim, keys.count},
                        p, v, output, dim, slot + scratch.library);
 }

@@ -105,7 +105,8 @@ struct Task {
     return gradient.products->run(slotNumber, form, extents, a, b, c, ldc,
                                   slot + scratch.library);
   }
-  void probabilities(const QueryBlock &queries, AttentionBlock keys);
+  void probabilities(const QueryBlock &queries, AttentionBlock keys,
+                     uint16_t *narrow);
   void meanGradients(int64_t head, AttentionBlock at, float *means);
   RowView gather(Operand operand, int64_t ld, int64_t head, AttentionBlock block,
                  int64_t offset) const {
@@ -187,13 +188,14 @@ void Task::finishSum(Operand operand, int64_t stride, const RowSum &sum) {
            shape.dim);
 }
 
-/// Turns the scores in scratch into probabilities.
-void Task::probabilities(const QueryBlock &queries, AttentionBlock keys) {
+/// Turns the scores in scratch into probabilities, also in bf16 in `narrow`.
+void Task::probabilities(const QueryBlock &queries, AttentionBlock keys,
+                         uint16_t *narrow) {
   float *scores = slot + scratch.scores;
   if (!shape.allMeet(segments, queries.at, keys))
     maskScores(shape, segments, queries.at, keys, scores);
-  for (int64_t row = 0; row < queries.at.count; ++row)
-    exponentiate(scores + row * keys.count, keys.count, queries.lse[row]);
+  exponentiateRows({scores, queries.at.count, keys.count, queries.lse, nullptr,
+                    scores, narrow});
 }
 
 dnnl_status_t Task::addKeys(const QueryBlock &queries, AttentionBlock keys) {
@@ -202,16 +204,18 @@ dnnl_status_t Task::addKeys(const QueryBlock &queries, AttentionBlock keys) {
   const BlockProducts &products = *gradient.products;
   float *scores = slot + scratch.scores;
   float *gradients = slot + scratch.scoreGradients;
-  float *narrowed = slot + scratch.narrowScores;
+  uint16_t *narrow = narrowValues(products, slot + scratch.narrowScores);
+  const auto operand = [&](const float *values) -> RowView {
+    return {narrow ? static_cast<const void *>(narrow) : values, columns};
+  };
   const RowView k = gather(kK, gradient.ld.k, keyHead, keys, scratch.keys);
   const RowView v = gather(kV, gradient.ld.v, keyHead, keys, scratch.values);
   dnnl_status_t status = multiply(gradient.scoreForm, {rows, columns, dim},
                                   queries.q, k, scores, columns);
   if (status != dnnl_success)
     return status;
-  probabilities(queries, keys);
-  status = multiply(kTransposedTimes, {columns, dim, rows},
-                    narrowBlock(products, scores, rows, columns, narrowed),
+  probabilities(queries, keys, narrow);
+  status = multiply(kTransposedTimes, {columns, dim, rows}, operand(scores),
                     queries.dout, valueSum.data + keys.first * valueSum.ld,
                     valueSum.ld);
   if (status != dnnl_success)
@@ -220,10 +224,9 @@ dnnl_status_t Task::addKeys(const QueryBlock &queries, AttentionBlock keys) {
                     gradients, columns);
   if (status != dnnl_success)
     return status;
-  for (int64_t row = 0; row < rows; ++row)
-    scoreGradient(scores + row * columns, queries.means[row], shape.scale,
-                  gradients + row * columns, columns);
-  const RowView ds = narrowBlock(products, gradients, rows, columns, narrowed);
+  scoreGradients(scores, gradients, rows, columns, queries.means, shape.scale,
+                 narrow);
+  const RowView ds = operand(gradients);
   status = multiply(kScoresTimes, {rows, dim, columns}, ds, k,
                     slot + scratch.sum, dim);
   if (status != dnnl_success)

@@ -4,6 +4,7 @@
 
 #include "runtime/Kernels/Cpu/AttentionShape.h"
 
+#include <cstring>
 #include <limits>
 
 #include "runtime/Kernels/Cpu/Parallel.h"
@@ -48,6 +49,14 @@ RowView AttentionShape::rows(const BlockProducts &products, const void *matrix,
   if (dtype == QLORA_DTYPE_F32)
     return {first, ld};
   const qlora_dtype to = products.operandType();
+  if (dtype == to) {
+    const auto bytes = static_cast<size_t>(dim) * (dtypeBits(to) / 8);
+    for (int64_t row = 0; row < block.count; ++row)
+      std::memcpy(reinterpret_cast<uint8_t *>(scratch) + row * bytes,
+                  static_cast<const uint8_t *>(first) + row * ld * bytes / dim,
+                  bytes);
+    return {scratch, dim};
+  }
   for (int64_t row = 0; row < block.count; ++row)
     convertRun(dtype, elementAt(first, dtype, row * ld), to,
                elementAt(static_cast<void *>(scratch), to, row * dim), dim);
@@ -59,14 +68,6 @@ std::vector<int64_t> AttentionShape::blockSizes(int64_t block) const {
   if (length % block != 0)
     sizes.push_back(length % block);
   return sizes;
-}
-
-RowView narrowBlock(const BlockProducts &products, const float *values,
-                    int64_t rows, int64_t columns, float *scratch) {
-  if (products.operandType() == QLORA_DTYPE_F32)
-    return {values, columns};
-  narrow(values, products.operandType(), scratch, rows * columns);
-  return {scratch, columns};
 }
 
 QLORA_VECTOR static void maskOthers(const int32_t *segments, int32_t segment,

@@ -75,9 +75,13 @@ struct AttentionShape {
   }
 };
 
-/// Dense f32 values as `products` take them: as they are, or in `scratch`.
-RowView narrowBlock(const BlockProducts &products, const float *values,
-                    int64_t rows, int64_t columns, float *scratch);
+/// Where dense values go that `products` take as bf16: `scratch`; null where
+/// they take f32.
+inline uint16_t *narrowValues(const BlockProducts &products, float *scratch) {
+  return products.operandType() == QLORA_DTYPE_BF16
+             ? reinterpret_cast<uint16_t *>(scratch)
+             : nullptr;
+}
 
 /// Sets the scores [queries.count, keys.count] of pairs that do not meet to
 /// -infinity.

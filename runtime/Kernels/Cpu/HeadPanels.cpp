@@ -73,13 +73,20 @@ HeadPanels::Panel HeadPanels::panelAt(int64_t number, const void *w,
   Panel panel;
   panel.first = number * plan.panelWords;
   panel.count = std::min(plan.panelWords, plan.vocab - panel.first);
-  uint8_t *const narrow = slotScratch + plan.logits.bytes();
-  uint8_t *const words = narrow + plan.narrow.bytes();
-  panel.logits = reinterpret_cast<float *>(slotScratch);
-  panel.factors = plan.narrow.bytes() > 0 ? narrow : slotScratch;
-  panel.scratch = words + plan.words.bytes();
+  const auto take = [&](requests::Size size) {
+    uint8_t *part = slotScratch;
+    slotScratch += size.bytes();
+    return size.bytes() > 0 ? part : nullptr;
+  };
+  panel.shifts = reinterpret_cast<float *>(take(plan.rowValues));
+  panel.sums = panel.shifts + plan.blockRows;
+  panel.targets = panel.sums + plan.blockRows;
+  panel.logits = reinterpret_cast<float *>(take(plan.logits));
+  panel.narrow = reinterpret_cast<uint16_t *>(take(plan.narrow));
+  uint8_t *const words = take(plan.words);
+  panel.scratch = slotScratch;
   panel.words = elementAt(w, plan.weightType, panel.first * plan.hidden);
-  if (plan.words.bytes() > 0) {
+  if (words) {
     convertRun(plan.weightType, panel.words, plan.productType, words,
                panel.count * plan.hidden);
     panel.words = words;
@@ -87,43 +94,60 @@ HeadPanels::Panel HeadPanels::panelAt(int64_t number, const void *w,
   return panel;
 }
 
-/// Takes a panel's logits of a row into its state. With a gradient, the
-/// factors of its product become the exponentials, 0 at the target: that word
-/// is added last, by its exact factor, which cancels where it is likely.
-void HeadPanels::takeRow(const Panel &panel, int64_t row, int64_t target,
-                         HeadRowState &state, float *gradient) const {
-  float *const logits = panel.logits + row * panel.count;
-  const float maximum = maximumOf(logits, panel.count);
-  if (maximum > state.maximum) {
-    const float factor = std::exp(state.maximum - maximum);
-    state.sum *= factor;
-    if (gradient)
-      scaleRun(gradient, plan.hidden, factor);
-    state.maximum = maximum;
-    state.best = panel.first +
-                 (std::find(logits, logits + panel.count, maximum) - logits);
+/// Where a panel has a greater logit, a row's sums are scaled to it.
+void HeadPanels::raiseMaxima(const HeadBlock &block, const Panel &panel,
+                             HeadRowState *states, float *gradient) const {
+  maximaOfRows(panel.logits, block.count, panel.count, panel.shifts);
+  for (int64_t row = 0; row < block.count; ++row) {
+    HeadRowState &state = states[row];
+    const float maximum = panel.shifts[row];
+    if (maximum > state.maximum) {
+      const float factor = std::exp(state.maximum - maximum);
+      state.sum *= factor;
+      if (gradient)
+        scaleRun(gradient + row * plan.hidden, plan.hidden, factor);
+      state.maximum = maximum;
+      const float *logits = panel.logits + row * panel.count;
+      state.best = panel.first +
+                   (std::find(logits, logits + panel.count, maximum) - logits);
+    }
+    panel.shifts[row] = state.maximum;
   }
-  const int64_t at = target - panel.first;
-  const bool hasTarget = at >= 0 && at < panel.count;
-  if (hasTarget)
-    state.target = logits[at];
-  if (!gradient) {
-    state.sum += sumExponentials(logits, panel.count, state.maximum);
-    return;
-  }
-  void *const factors =
-      elementAt(panel.factors, plan.productType, row * panel.count);
-  state.sum += plan.productType == QLORA_DTYPE_BF16
-                   ? exponentiateBF16(logits, panel.count, state.maximum,
-                                      static_cast<uint16_t *>(factors))
-                   : exponentiate(logits, panel.count, state.maximum);
-  if (hasTarget)
-    storeElement(plan.productType, factors, at, 0.0f);
 }
 
+template <typename Task>
+void HeadPanels::forTargets(const HeadBlock &block, const Panel &panel,
+                            Task task) const {
+  for (int64_t row = 0; row < block.count; ++row)
+    if (panel.has(block.targetOf(row)))
+      task(row);
+}
+
+/// Logits of targets are put aside; all become factors: exponentials below the
+/// shifts, and their sums.
+void HeadPanels::exponentiate(const HeadBlock &block,
+                              const Panel &panel) const {
+  forTargets(block, panel, [&](int64_t row) {
+    panel.targets[row] = panel.logits[row * panel.count +
+                                      block.targetOf(row) - panel.first];
+  });
+  const bool isWide = plan.hasGradient && !panel.narrow;
+  exponentiateRows({panel.logits, block.count, panel.count, panel.shifts,
+                    panel.sums, isWide ? panel.logits : nullptr,
+                    plan.hasGradient ? panel.narrow : nullptr});
+}
+
+void HeadPanels::setTargetFactor(const HeadBlock &block, const Panel &panel,
+                                 int64_t row, float factor) const {
+  storeElement(plan.productType, panel.factors(),
+               row * panel.count + block.targetOf(row) - panel.first, factor);
+}
+
+/// Of rows [begin, end), which have no label.
 void HeadPanels::clearFactors(const Panel &panel, int64_t begin,
                               int64_t end) const {
-  std::memset(elementAt(panel.factors, plan.productType, begin * panel.count),
+  std::memset(elementAt(panel.factors(), plan.productType,
+                        begin * panel.count),
               0,
               static_cast<size_t>((end - begin) * panel.count *
                                   (dtypeBits(plan.productType) / 8)));
@@ -149,14 +173,22 @@ Status HeadPanels::walk(const HeadBlock &block, const void *w, int64_t begin,
                           panel.first,
                           panel.count,
                           plan.vocab});
+    raiseMaxima(block, panel, states, gradient);
+    exponentiate(block, panel);
     for (int64_t row = 0; row < block.count; ++row)
-      takeRow(panel, row, block.targets[block.numbers[row]], states[row],
-              gradient ? gradient + row * plan.hidden : nullptr);
+      states[row].sum += panel.sums[row];
+    forTargets(block, panel, [&](int64_t row) {
+      states[row].target = panel.targets[row];
+    });
     if (!gradient)
       continue;
+    // The target's word is added when softmax is known, by softmax - 1.
+    forTargets(block, panel, [&](int64_t row) {
+      setTargetFactor(block, panel, row, 0.0f);
+    });
     clearFactors(panel, block.count, rows);
     QLORA_RETURN_IF_ERROR(products.hiddenGradient[slot]->run(
-        panel.factors, panel.words, gradient, panel.scratch));
+        panel.factors(), panel.words, gradient, panel.scratch));
   }
   return Status::ok();
 }
@@ -169,19 +201,15 @@ Status HeadPanels::addWeightGradient(const HeadBlock &block, const void *w,
   const Products &products = productsFor(block.count, panel.count);
   QLORA_RETURN_IF_ERROR(products.logits[slot]->run(
       block.hidden, panel.words, panel.logits, panel.scratch));
-  for (int64_t row = 0; row < block.count; ++row) {
-    float *const logits = panel.logits + row * panel.count;
-    exponentiate(logits, panel.count, float(logSums[row]));
-    const int64_t at = block.targets[block.numbers[row]] - panel.first;
-    if (at >= 0 && at < panel.count)
-      logits[at] -= 1.0f;
-    if (plan.productType != QLORA_DTYPE_F32)
-      narrow(logits, plan.productType,
-             elementAt(panel.factors, plan.productType, row * panel.count),
-             panel.count);
-  }
+  for (int64_t row = 0; row < block.count; ++row)
+    panel.shifts[row] = float(logSums[row]);
+  exponentiate(block, panel);
+  forTargets(block, panel, [&](int64_t row) {
+    setTargetFactor(block, panel, row,
+                    std::expm1(panel.targets[row] - panel.shifts[row]));
+  });
   clearFactors(panel, block.count, products.rows);
-  return products.weightGradient[slot]->run(panel.factors, block.hidden,
+  return products.weightGradient[slot]->run(panel.factors(), block.hidden,
                                             dw + panel.first * plan.hidden,
                                             panel.scratch);
 }

@@ -26,6 +26,7 @@ struct HeadBlock {
   const int32_t *numbers; ///< [count]: row numbers of the launch
   const int32_t *targets; ///< of all rows of the launch, by number
   int64_t count;
+  int64_t targetOf(int64_t row) const { return targets[numbers[row]]; }
 };
 
 /// The products of every shape, prepared for each slot, over a workspace that
@@ -64,17 +65,28 @@ private:
   struct Panel {
     int64_t first, count;
     const void *words;
+    float *shifts, *sums, *targets; ///< of rows; targets: their logits
     float *logits;
-    void *factors; ///< of the gradients' products: logits, where those are f32
+    uint16_t *narrow; ///< factors of the gradients' products; null: logits
     uint8_t *scratch;
+    void *factors() const {
+      return narrow ? static_cast<void *>(narrow) : logits;
+    }
+    bool has(int64_t word) const { return word >= first && word < first + count; }
   };
 
   explicit HeadPanels(const HeadPlan &plan) : plan(plan) {}
   Status addProducts(int64_t rows, int64_t words, int64_t slots);
   const Products &productsFor(int64_t count, int64_t words) const;
   Panel panelAt(int64_t number, const void *w, uint8_t *slotScratch) const;
-  void takeRow(const Panel &panel, int64_t row, int64_t target,
-               HeadRowState &state, float *gradient) const;
+  void raiseMaxima(const HeadBlock &block, const Panel &panel,
+                   HeadRowState *states, float *gradient) const;
+  /// Calls task(row) for the rows whose target the panel has.
+  template <typename Task>
+  void forTargets(const HeadBlock &block, const Panel &panel, Task task) const;
+  void exponentiate(const HeadBlock &block, const Panel &panel) const;
+  void setTargetFactor(const HeadBlock &block, const Panel &panel, int64_t row,
+                       float factor) const;
   void clearFactors(const Panel &panel, int64_t begin, int64_t end) const;
 
   HeadPlan plan;

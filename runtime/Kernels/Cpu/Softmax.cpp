@@ -1,108 +1,146 @@
 // SPDX-License-Identifier: MIT
 
-// Reductions in sixteen lanes: a compiler may vectorise them without changing
-// the order of a sum.
+// Sums are made in sixteen lanes, so that no instruction set changes their
+// order.
 
 #include "runtime/Kernels/Cpu/Softmax.h"
 
 #include <limits>
 
+#include "runtime/Kernels/Cpu/Lanes.h"
 #include "runtime/Kernels/Cpu/Parallel.h"
 #include "runtime/Kernels/Rows.h"
 
 namespace qlora {
 
-static constexpr int64_t kLanes = 16;
-
-/// As a tree: four dependent additions, not sixteen.
-static inline float sumLanes(float (&lanes)[kLanes]) {
-  for (int64_t half = kLanes / 2; half > 0; half /= 2)
-    for (int64_t lane = 0; lane < half; ++lane)
-      lanes[lane] += lanes[lane + half];
-  return lanes[0];
+/// e^x as qlora_exp, but 0 below -87, where its results are subnormal: one
+/// power of two instead of two.
+QLORA_LANES_INLINE void exponentiateLanes(FloatLanes &x) {
+  const FloatLanes clamped = x > 89.0f ? FloatLanes{} + 89.0f : x;
+  const FloatLanes shifted = clamped * 1.44269504f + 12582912.0f;
+  const FloatLanes n = shifted - 12582912.0f;
+  const FloatLanes r = (clamped - n * 0.693359375f) - n * -2.12194440e-4f;
+  FloatLanes p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * (r * r) + r + 1.0f;
+  BitLanes bits;
+  std::memcpy(&bits, &shifted, sizeof(bits));
+  bits = (bits - (0x4b400000u - 127u)) << 23;
+  FloatLanes scale;
+  std::memcpy(&scale, &bits, sizeof(scale));
+  x = x < -87.0f ? FloatLanes{} : p * scale;
 }
 
-static inline float maximumOfLanes(float (&lanes)[kLanes]) {
-  for (int64_t half = kLanes / 2; half > 0; half /= 2)
-    for (int64_t lane = 0; lane < half; ++lane)
-      lanes[lane] = qlora_max(lanes[lane], lanes[lane + half]);
-  return lanes[0];
+/// What is left of a run, and `fill` in the lanes beyond.
+QLORA_LANES_INLINE void loadRest(const float *from, int64_t count, float fill,
+                                 FloatLanes &to) {
+  float rest[kLanes];
+  for (int64_t lane = 0; lane < kLanes; ++lane)
+    rest[lane] = lane < count ? from[lane] : fill;
+  loadLanes(rest, to);
 }
 
-QLORA_VECTOR float maximumOf(const float *values, int64_t count) {
-  float lanes[kLanes];
-  for (float &lane : lanes)
-    lane = -std::numeric_limits<float>::infinity();
+static constexpr float kNone = -std::numeric_limits<float>::infinity();
+
+QLORA_LANES_INLINE float maximumOfRun(const float *values, int64_t count) {
+  FloatLanes maxima = FloatLanes{} + kNone, next;
   int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes)
-    for (int64_t lane = 0; lane < kLanes; ++lane)
-      lanes[lane] = qlora_max(values[i + lane], lanes[lane]);
-  for (int64_t lane = 0; i < count; ++i, ++lane)
-    lanes[lane] = qlora_max(values[i], lanes[lane]);
-  return maximumOfLanes(lanes);
-}
-
-QLORA_VECTOR float exponentiate(float *values, int64_t count, float shift) {
-  float lanes[kLanes] = {};
-  for (int64_t i = 0; i < count; ++i)
-    values[i] = qlora_exp(values[i] - shift);
-  int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes)
-    for (int64_t lane = 0; lane < kLanes; ++lane)
-      lanes[lane] += values[i + lane];
-  for (int64_t lane = 0; i < count; ++i, ++lane)
-    lanes[lane] += values[i];
-  return sumLanes(lanes);
-}
-
-QLORA_VECTOR float exponentiateBF16(const float *__restrict values,
-                                    int64_t count, float shift,
-                                    uint16_t *__restrict to) {
-  float lanes[kLanes] = {};
-  int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes)
-    for (int64_t lane = 0; lane < kLanes; ++lane) {
-      const float value = qlora_exp(values[i + lane] - shift);
-      lanes[lane] += value;
-      to[i + lane] = qlora_f32_to_bf16(value);
-    }
-  for (int64_t lane = 0; i < count; ++i, ++lane) {
-    const float value = qlora_exp(values[i] - shift);
-    lanes[lane] += value;
-    to[i] = qlora_f32_to_bf16(value);
+  for (; i + kLanes <= count; i += kLanes) {
+    loadLanes(values + i, next);
+    raiseLanes(next, maxima);
   }
-  return sumLanes(lanes);
+  if (i < count) {
+    loadRest(values + i, count - i, kNone, next);
+    raiseLanes(next, maxima);
+  }
+  return maximumOfLanes(maxima);
 }
 
-QLORA_VECTOR static float sumRun(const float *values, int64_t count,
-                                 float shift) {
-  float lanes[kLanes] = {};
+QLORA_VECTOR void maximaOfRows(const float *values, int64_t rows,
+                               int64_t columns, float *maxima) {
+  for (int64_t row = 0; row < rows; ++row)
+    maxima[row] = maximumOfRun(values + row * columns, columns);
+}
+
+/// The first `count` lanes.
+QLORA_LANES_INLINE void storeRest(const FloatLanes &lanes, int64_t count,
+                                  float *wide, uint16_t *narrow) {
+  if (wide)
+    std::memcpy(wide, &lanes, static_cast<size_t>(count) * 4);
+  if (!narrow)
+    return;
+  uint16_t halves[kLanes];
+  storeLanesBF16(lanes, halves);
+  std::memcpy(narrow, halves, static_cast<size_t>(count) * 2);
+}
+
+/// e^(values[i] - shift) into `wide` and `narrow`, each unless null; returns
+/// their sum.
+QLORA_LANES_INLINE float exponentiateRun(const float *values, int64_t count,
+                                         float shift, float *wide,
+                                         uint16_t *narrow) {
+  FloatLanes sums = {}, next;
   int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes)
-    for (int64_t lane = 0; lane < kLanes; ++lane)
-      lanes[lane] += qlora_exp(values[i + lane] - shift);
-  for (int64_t lane = 0; i < count; ++i, ++lane)
-    lanes[lane] += qlora_exp(values[i] - shift);
-  return sumLanes(lanes);
+  for (; i + kLanes <= count; i += kLanes) {
+    loadLanes(values + i, next);
+    next -= shift;
+    exponentiateLanes(next);
+    sums += next;
+    if (wide)
+      storeLanes(next, wide + i);
+    if (narrow)
+      storeLanesBF16(next, narrow + i);
+  }
+  if (i < count) {
+    loadRest(values + i, count - i, kNone, next);
+    next -= shift;
+    exponentiateLanes(next);
+    sums += next;
+    storeRest(next, count - i, wide ? wide + i : nullptr,
+              narrow ? narrow + i : nullptr);
+  }
+  return sumOfLanes(sums);
 }
 
-double sumExponentials(const float *values, int64_t count, float shift) {
-  static constexpr int64_t kRun = 1024;
-  double sum = 0;
-  for (int64_t i = 0; i < count; i += kRun)
-    sum += sumRun(values + i, count - i < kRun ? count - i : kRun, shift);
-  return sum;
+template <bool HasWide, bool HasNarrow>
+QLORA_LANES_INLINE void exponentiateAll(const ExponentialRows &r) {
+  for (int64_t row = 0; row < r.rows; ++row) {
+    const int64_t at = row * r.columns;
+    const float sum = exponentiateRun(r.values + at, r.columns, r.shifts[row],
+                                      HasWide ? r.wide + at : nullptr,
+                                      HasNarrow ? r.narrow + at : nullptr);
+    if (r.sums)
+      r.sums[row] = sum;
+  }
+}
+
+QLORA_VECTOR void exponentiateRows(const ExponentialRows &rows) {
+  if (rows.wide && rows.narrow)
+    return exponentiateAll<true, true>(rows);
+  if (rows.narrow)
+    return exponentiateAll<false, true>(rows);
+  if (rows.wide)
+    return exponentiateAll<true, false>(rows);
+  return exponentiateAll<false, false>(rows);
 }
 
 QLORA_VECTOR float dotProduct(const float *a, const float *b, int64_t count) {
-  float lanes[kLanes] = {};
+  FloatLanes sums = {}, left, right;
   int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes)
-    for (int64_t lane = 0; lane < kLanes; ++lane)
-      lanes[lane] += a[i + lane] * b[i + lane];
-  for (int64_t lane = 0; i < count; ++i, ++lane)
-    lanes[lane] += a[i] * b[i];
-  return sumLanes(lanes);
+  for (; i + kLanes <= count; i += kLanes) {
+    loadLanes(a + i, left);
+    loadLanes(b + i, right);
+    sums += left * right;
+  }
+  if (i < count) {
+    loadRest(a + i, count - i, 0.0f, left);
+    loadRest(b + i, count - i, 0.0f, right);
+    sums += left * right;
+  }
+  return sumOfLanes(sums);
 }
 
 QLORA_VECTOR void scaleRun(float *values, int64_t count, float factor) {
@@ -110,11 +148,39 @@ QLORA_VECTOR void scaleRun(float *values, int64_t count, float factor) {
     values[i] *= factor;
 }
 
-QLORA_VECTOR void scoreGradient(const float *__restrict probabilities,
-                                float mean, float scale,
-                                float *__restrict gradients, int64_t count) {
-  for (int64_t i = 0; i < count; ++i)
-    gradients[i] = scale * probabilities[i] * (gradients[i] - mean);
+QLORA_LANES_INLINE void scoreGradientRun(const float *probabilities,
+                                         float *gradients, int64_t count,
+                                         float mean, float scale,
+                                         uint16_t *narrow) {
+  FloatLanes p, gradient;
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    loadLanes(probabilities + i, p);
+    loadLanes(gradients + i, gradient);
+    gradient = scale * p * (gradient - mean);
+    if (narrow)
+      storeLanesBF16(gradient, narrow + i);
+    else
+      storeLanes(gradient, gradients + i);
+  }
+  if (i == count)
+    return;
+  loadRest(probabilities + i, count - i, 0.0f, p);
+  loadRest(gradients + i, count - i, 0.0f, gradient);
+  gradient = scale * p * (gradient - mean);
+  storeRest(gradient, count - i, narrow ? nullptr : gradients + i,
+            narrow ? narrow + i : nullptr);
+}
+
+QLORA_VECTOR void scoreGradients(const float *probabilities, float *gradients,
+                                 int64_t rows, int64_t columns,
+                                 const float *means, float scale,
+                                 uint16_t *narrow) {
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t at = row * columns;
+    scoreGradientRun(probabilities + at, gradients + at, columns, means[row],
+                     scale, narrow ? narrow + at : nullptr);
+  }
 }
 
 } // namespace qlora

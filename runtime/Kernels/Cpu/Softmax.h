@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Runs of scores: maximum, exponentials and sums, in a fixed order whatever
-// the vector width. Shared by attention and head_loss.
+// Rows of scores: maxima, exponentials and sums, in a fixed order whatever the
+// vector width. Shared by attention and head_loss. Matrices have no gaps.
 
 #ifndef QLORA_RUNTIME_KERNELS_CPU_SOFTMAX_H
 #define QLORA_RUNTIME_KERNELS_CPU_SOFTMAX_H
@@ -10,18 +10,20 @@
 
 namespace qlora {
 
-/// The largest value; -infinity for none.
-float maximumOf(const float *values, int64_t count);
+/// maxima[row] := the largest of values [rows, columns]; -infinity for none.
+void maximaOfRows(const float *values, int64_t rows, int64_t columns,
+                  float *maxima);
 
-/// values[i] := e^(values[i] - shift); returns their sum.
-float exponentiate(float *values, int64_t count, float shift);
-
-/// to[i] := e^(values[i] - shift) in bf16; returns their sum before rounding.
-float exponentiateBF16(const float *values, int64_t count, float shift,
-                       uint16_t *to);
-
-/// Sum of e^(values[i] - shift), in f64 over runs of 1024.
-double sumExponentials(const float *values, int64_t count, float shift);
+/// e^(values - shift of its row), within 1 ulp; 0 below e^-87.
+struct ExponentialRows {
+  const float *values; ///< [rows, columns]
+  int64_t rows, columns;
+  const float *shifts;        ///< [rows]
+  float *sums = nullptr;      ///< [rows]: of the results, before rounding
+  float *wide = nullptr;      ///< results; may be `values`
+  uint16_t *narrow = nullptr; ///< results in bf16
+};
+void exponentiateRows(const ExponentialRows &rows);
 
 /// Sum of a[i] * b[i].
 float dotProduct(const float *a, const float *b, int64_t count);
@@ -29,10 +31,12 @@ float dotProduct(const float *a, const float *b, int64_t count);
 /// values[i] := values[i] * factor.
 void scaleRun(float *values, int64_t count, float factor);
 
-/// gradients[i] := scale * probabilities[i] * (gradients[i] - mean): from the
-/// gradient of probabilities to that of scores.
-void scoreGradient(const float *probabilities, float mean, float scale,
-                   float *gradients, int64_t count);
+/// gradients := scale * probabilities * (gradients - mean of the row), from
+/// the gradient of probabilities to that of scores; in bf16 to `narrow` where
+/// that is not null.
+void scoreGradients(const float *probabilities, float *gradients, int64_t rows,
+                    int64_t columns, const float *means, float scale,
+                    uint16_t *narrow);
 
 } // namespace qlora
 

@@ -143,6 +143,7 @@ HeadPlan HeadPlan::of(const KernelRequest &r) {
       packed(plan.productType, blocks * plan.blockRows, plan.hidden);
   plan.states =
       (Size(taskRows) * Size(int64_t(sizeof(HeadRowState)))).aligned();
+  plan.rowValues = packed(kF32, 3, plan.blockRows);
   plan.logits = packed(kF32, plan.blockRows, plan.panelWords);
   if (plan.productType != kF32)
     plan.narrow = packed(plan.productType, plan.blockRows, plan.panelWords);

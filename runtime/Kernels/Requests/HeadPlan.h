@@ -55,6 +55,7 @@ struct HeadPlan {
   Size states = 0;    ///< HeadRowState [tasks, blockRows]
   Size gradients = 0; ///< f32 [tasks, blockRows, hidden]
   // Of each slot.
+  Size rowValues = 0; ///< f32 [3, blockRows]
   Size logits = 0;  ///< f32 [blockRows, panelWords]
   Size narrow = 0;  ///< the same in productType, where that is not f32
   Size words = 0;   ///< a panel in productType, where w is of another type
@@ -70,7 +71,9 @@ struct HeadPlan {
   int64_t ranges(int64_t blockCount) const {
     return std::clamp<int64_t>(kHeadTasks / blockCount, 1, panels());
   }
-  Size slotBytes() const { return logits + narrow + words + scratch; }
+  Size slotBytes() const {
+    return rowValues + logits + narrow + words + scratch;
+  }
   Size total() const {
     return rowNumbers + rowLosses + logSums + gathered + states + gradients +
            slotBytes() * Size(kGemmSlots);

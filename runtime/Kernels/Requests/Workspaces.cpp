@@ -187,7 +187,7 @@ AttentionScratch AttentionScratch::of(const KernelRequest &r) {
     return offset;
   };
   s.scores = take(s.block * s.block);
-  s.rowStates = take(2 * s.block);
+  s.rowStates = take(5 * s.block);
   s.sum = take(s.block * dim);
   s.queries = take(isNarrow ? s.block * dim : 0);
   s.keys = take(isNarrow ? s.block * dim : 0);

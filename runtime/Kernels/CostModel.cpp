@@ -5,6 +5,7 @@
 #include "runtime/Kernels/CostModel.h"
 
 #include "runtime/Kernels/Math/NF4.h"
+#include "runtime/Kernels/Requests/HeadPlan.h"
 
 #include <algorithm>
 #include <cassert>
@@ -242,23 +243,32 @@ static Work attentionBackwardWork(const KernelRequest &r) {
   return attentionWork(attentionShape(r), *r.dtype("q"), true);
 }
 
-/// `products` GEMMs of rows x hidden_size x vocab. Rows without a label are
-/// skipped, but how many there are is not known here: as if none were.
-static Work headWork(const KernelRequest &r, int products) {
-  int64_t rows = r.constant("rows"), hidden = r.constant("hidden_size"),
-          vocab = r.constant("vocab");
+/// Rows without a label are skipped, but how many there are is not known here:
+/// as if none were. Logits stay in a cache; each block of rows reads the
+/// weight. Its gradient takes a walk of its own, with the logits once more.
+static Work headWork(const KernelRequest &r, bool hasGradient) {
+  const int64_t rows = r.constant("rows"), hidden = r.constant("hidden_size"),
+                vocab = r.constant("vocab");
+  const qlora_dtype type = *r.dtype("hidden"), weightType = *r.dtype("w");
+  const bool trains = hasGradient && r.dtype("dw");
   Work work;
-  for (int i = 0; i < products; ++i)
-    work += gemmWork(rows, vocab, hidden, *r.dtype("hidden"), *r.dtype("w"),
-                     QLORA_DTYPE_F32, false);
-  work.transcendentals = double(rows) * vocab;
+  for (int i = 0; i < (trains ? 4 : hasGradient ? 2 : 1); ++i)
+    work += gemmWork(rows, vocab, hidden, type, weightType, QLORA_DTYPE_F32,
+                     false);
+  const int64_t blocks =
+      (rows + requests::kHeadBlockRows - 1) / requests::kHeadBlockRows;
+  const double words = double(vocab) * hidden;
+  work.bytes = bytesOf(words * double(blocks + trains), weightType) +
+               bytesOf(double(rows) * hidden * (hasGradient ? 2 : 1), type) +
+               (trains ? bytesOf(2 * words, QLORA_DTYPE_F32) : 0);
+  work.transcendentals = double(rows) * vocab * (trains ? 2 : 1);
   return work;
 }
 
-static Work headLossWork(const KernelRequest &r) { return headWork(r, 1); }
+static Work headLossWork(const KernelRequest &r) { return headWork(r, false); }
 
 static Work headLossGradWork(const KernelRequest &r) {
-  return headWork(r, r.dtype("dw") ? 3 : 2);
+  return headWork(r, true);
 }
 
 /// Reads and writes rows of a table.

@@ -11,7 +11,7 @@ cd "$(dirname "$0")"
 ./gradients.py --tools "$tools"
 ./promises.py --tools "$tools"
 ./predict.py --tools "$tools"
-./profile.py --tools "$tools"
+./step_profile.py --tools "$tools"
 ./padding_free.py --tools "$tools"
 ./base_cache.py --tools "$tools"
 

@@ -230,17 +230,21 @@ TEST(CostModel, OnCudaAPanelIsADecodeAndAProduct) {
                        secondsOf(kernels[1], roundCard()));
 }
 
-TEST(CostModel, TheHeadOfATrainedModelHasOneProductMore) {
+TEST(CostModel, ATrainedHeadComputesItsLogitsTwice) {
   std::vector<std::optional<qlora_dtype>> dtypes(9, QLORA_DTYPE_F32);
   std::vector<std::pair<const char *, int64_t>> constants = {
       {"rows", 10}, {"hidden_size", 20}, {"vocab", 30}};
   EXPECT_DOUBLE_EQ(
       kernelWork(request("head_loss_grad", constants, dtypes)).f32Flops,
-      3 * 2.0 * 10 * 20 * 30);
+      4 * 2.0 * 10 * 20 * 30);
   dtypes[findKernelOp("head_loss_grad")->operandIndex("dw")] = std::nullopt;
   EXPECT_DOUBLE_EQ(
       kernelWork(request("head_loss_grad", constants, dtypes)).f32Flops,
       2 * 2.0 * 10 * 20 * 30);
+  constants[0].second = 300; // two blocks of rows
+  EXPECT_DOUBLE_EQ(
+      kernelWork(request("head_loss_grad", constants, dtypes)).bytes,
+      4.0 * (2 * 30 * 20 + 2 * 300 * 20));
 }
 
 } // namespace

@@ -3,7 +3,7 @@
 
 """A profile of a golden case holds every command, in order, and adds up.
 
-    profile.py --tools build/bin
+    step_profile.py --tools build/bin
 
   commands  each command of the program but RECORD (`qlora-run --print`) is in
             the trace as often as its entry ran, on its queue, with its label,

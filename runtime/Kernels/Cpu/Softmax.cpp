@@ -13,8 +13,8 @@
 
 namespace qlora {
 
-/// e^x as qlora_exp, but 0 below -87, where its results are subnormal: one
-/// power of two instead of two.
+/// e^x as qlora_exp, but with one power of two instead of two: 0 below -87,
+/// where results are subnormal, and infinity from 2^127.5 on.
 QLORA_LANES_INLINE void exponentiateLanes(FloatLanes &x) {
   const FloatLanes clamped = x > 89.0f ? FloatLanes{} + 89.0f : x;
   const FloatLanes shifted = clamped * 1.44269504f + 12582912.0f;

@@ -14,7 +14,8 @@ namespace qlora {
 void maximaOfRows(const float *values, int64_t rows, int64_t columns,
                   float *maxima);
 
-/// e^(values - shift of its row), within 1 ulp; 0 below e^-87.
+/// e^(values - shift of its row), within 1 ulp; of differences below -87 that is
+/// 0, above 88.37 infinity.
 struct ExponentialRows {
   const float *values; ///< [rows, columns]
   int64_t rows, columns;

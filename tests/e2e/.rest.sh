@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+
+# run.sh TOOLS: the end-to-end tests beside the golden cases on their own
+# ranks: derivative rules, promises, predictions, profiles, other ranks, bf16,
+# each optimisation off.
+set -euo pipefail
+tools=$(realpath "$1")
+cd "$(dirname "$0")"
+
+echo "-- CUDA on the software platform"
+./goldens.py --tools "$tools" --target cuda --ranks 1
+./goldens.py --tools "$tools" --target cuda --ranks 1 --bf16
+for pass in assign-queues concat-siblings; do
+  ./goldens.py --tools "$tools" --target cuda --ranks 1 \
+    --compile-flag=--disable-pass=$pass llama-nf4
+done
+echo "-- the embedding in host memory"
+./goldens.py --tools "$tools" --target cuda --ranks 1 \
+  --compile-flag=--offload-embedding=true llama-nf4
+./cuda_platform.py --tools "$tools"
+./padding_free.py --tools "$tools" --target cuda
+echo "-- what a step of 32 layers asks of the driver"
+./cuda_step.py --tools "$tools"
+echo "-- weights decoded ahead, in any order of the queues"
+./cuda_platform.py --tools "$tools" --case prequantized-bnb --faults 0
+./cuda_platform.py --tools "$tools" --case llama-nf4 --bf16 --faults 0
+echo "-- plans of large models"
+./plans.py --tools "$tools"
+echo "-- what is recomputed, against the optimum"
+./recompute_gap.py --tools "$tools"
+echo "-- CUDA on several ranks"
+./goldens.py --tools "$tools" --target cuda qwen3-ranks llama-dropout
+./goldens.py --tools "$tools" --target cuda --ranks 4 \
+  --run-flag=--cuda-graphs --run-flag=false llama-packed
+./cuda_ranks.py --tools "$tools"
+echo "-- algorithms of matrix products"
+./gemm_table.py --tools "$tools"
+echo "-- the GPU script on the software platform"
+./gpu_script.py --tools "$tools"

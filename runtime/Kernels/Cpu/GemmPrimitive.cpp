@@ -96,16 +96,27 @@ struct Stored {
 /// As bf16 without gaps, with zeros up to `rows` and `columns`.
 void copyDense(const Stored &from, int64_t rows, int64_t columns,
                uint8_t *to) {
+  static constexpr int64_t kGrain = 8192; // elements
+  const auto at = [&](int64_t element) {
+    return elementAt(to, QLORA_DTYPE_BF16, element);
+  };
+  // A matrix that only changes its type is one run, whatever its shape.
+  if (from.ld == columns && from.columns == columns && from.rows == rows) {
+    parallelRanges(rows * columns, kGrain, [&](int64_t begin, int64_t end) {
+      convertRun(from.dtype, elementAt(from.data, from.dtype, begin),
+                 QLORA_DTYPE_BF16, at(begin), end - begin);
+    });
+    return;
+  }
   const auto copyRow = [&](int64_t row) {
-    auto *begin = elementAt(to, QLORA_DTYPE_BF16, row * columns);
     const int64_t filled = row < from.rows ? from.columns : 0;
     if (filled)
       convertRun(from.dtype, elementAt(from.data, from.dtype, row * from.ld),
-                 QLORA_DTYPE_BF16, begin, filled);
-    std::memset(elementAt(begin, QLORA_DTYPE_BF16, filled), 0,
+                 QLORA_DTYPE_BF16, at(row * columns), filled);
+    std::memset(at(row * columns + filled), 0,
                 static_cast<size_t>(columns - filled) * 2);
   };
-  parallelRanges(rows, 1 + 65536 / columns, [&](int64_t begin, int64_t end) {
+  parallelRanges(rows, 1 + kGrain / columns, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row)
       copyRow(row);
   });

@@ -145,7 +145,7 @@ HeadPlan HeadPlan::of(const KernelRequest &r) {
       (Size(taskRows) * Size(int64_t(sizeof(HeadRowState)))).aligned();
   plan.rowValues = packed(kF32, 3, plan.blockRows);
   plan.logits = packed(kF32, plan.blockRows, plan.panelWords);
-  if (plan.productType != kF32)
+  if (plan.hasGradient && plan.productType != kF32)
     plan.narrow = packed(plan.productType, plan.blockRows, plan.panelWords);
   if (plan.productType != plan.weightType)
     plan.words = packed(plan.productType, plan.panelWords, plan.hidden);

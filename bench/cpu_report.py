@@ -83,14 +83,15 @@ def share_table(rows):
                                for kind, share in row["step"]["shares"].items()
                                if share >= 0.005))
     lines = ["| share of our step | " + " | ".join(kinds)
-             + " | GEMM of probe | outside GEMM |",
-             "|---" * (len(kinds) + 3) + "|"]
+             + " | GEMM of probe | head of probe | outside both |",
+             "|---" * (len(kinds) + 4) + "|"]
     for row in rows:
         step = row["step"]
         lines.append(
             f"| {row['name']}, {SHORT[row['compute']]} | " + " | ".join(
                 f"{step['shares'].get(kind, 0):.1%}" for kind in kinds)
-            + f" | {step['gemm_of_probe']:.0%} | {step['outside_gemm']:.0%} |")
+            + f" | {step['gemm_of_probe']:.0%} | {step['head_of_probe']:.0%}"
+            + f" | {step['outside_gemm']:.0%} |")
     return lines
 
 

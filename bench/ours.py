@@ -143,10 +143,10 @@ def shares(trace):
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
-def gemm_rate(trace):
-    """FLOP/s of the products with base weights."""
+def rate_of(trace, kind):
+    """FLOP/s of the commands of a kind."""
     return sum(row["gflops"] for row in trace["otherData"]["rows"]
-               if row["kind"] == "GEMM") * 1e9
+               if row["kind"] == kind) * 1e9
 
 
 def commands(trace):

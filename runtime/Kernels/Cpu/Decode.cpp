@@ -14,7 +14,6 @@
 
 #include "runtime/Kernels/Cpu/Convert.h"
 #include "runtime/Kernels/Cpu/CpuKernels.h"
-#include "runtime/Kernels/Cpu/DecodeRun.h"
 #include "runtime/Kernels/Cpu/Parallel.h"
 #include "runtime/Kernels/Rows.h"
 
@@ -117,9 +116,11 @@ struct ScaleRun {
 
 } // namespace
 
-/// By DecodeRun.h, scale by scale. Number: float, or uint16_t for bf16.
+/// Scale by scale. Number: float, or uint16_t for bf16.
 template <typename Number>
-static void decodeRuns(const NF4Tensor &tensor, int scaleShift, int64_t first,
+static void decodeRuns(void (*decodeRun)(const float *, float, const uint8_t *,
+                                         int64_t, Number *),
+                       const NF4Tensor &tensor, int scaleShift, int64_t first,
                        int64_t count, Number *out) {
   for (int64_t element = first; element < first + count;) {
     const ScaleRun scale = ScaleRun::at(tensor, scaleShift, element);
@@ -138,14 +139,14 @@ static void decodeRuns(const NF4Tensor &tensor, int scaleShift, int64_t first,
   }
 }
 
-static void decodeNF4Range(const NF4Tensor &tensor, int scaleShift,
-                           int64_t first, int64_t count, qlora_dtype outType,
-                           void *out) {
-  if (hasDecodeRun() && outType == QLORA_DTYPE_F32)
-    return decodeRuns(tensor, scaleShift, first, count,
+void StoredWeight::decodeNF4(const void *weight, int64_t first, int64_t count,
+                             qlora_dtype outType, void *out) const {
+  const NF4Tensor tensor = NF4Tensor::of(layout, columns, weight);
+  if (decodeRun && outType == QLORA_DTYPE_F32)
+    return decodeRuns(decodeRun->toF32, tensor, scaleShift, first, count,
                       static_cast<float *>(out));
-  if (hasDecodeRun() && outType == QLORA_DTYPE_BF16)
-    return decodeRuns(tensor, scaleShift, first, count,
+  if (decodeRun && outType == QLORA_DTYPE_BF16)
+    return decodeRuns(decodeRun->toBF16, tensor, scaleShift, first, count,
                       static_cast<uint16_t *>(out));
   if (outType == QLORA_DTYPE_F32)
     return decodeF32(tensor, first, count, static_cast<float *>(out));
@@ -170,6 +171,7 @@ StoredWeight StoredWeight::of(const KernelRequest &request) {
   if (std::has_single_bit(static_cast<uint64_t>(block)) &&
       !nf4HasRowScales(weight.columns, block))
     weight.scaleShift = std::countr_zero(static_cast<uint64_t>(block));
+  weight.decodeRun = DecodeRun::find();
   return weight;
 }
 
@@ -177,8 +179,7 @@ void StoredWeight::decodeSerial(const void *weight, int64_t first,
                                 int64_t count, qlora_dtype outType,
                                 void *out) const {
   if (dtype == QLORA_DTYPE_NF4)
-    return decodeNF4Range(NF4Tensor::of(layout, columns, weight), scaleShift,
-                          first, count, outType, out);
+    return decodeNF4(weight, first, count, outType, out);
   convertRun(dtype, elementAt(weight, dtype, first), outType, out, count);
 }
 

@@ -5,6 +5,7 @@
 #ifndef QLORA_RUNTIME_KERNELS_CPU_DECODE_H
 #define QLORA_RUNTIME_KERNELS_CPU_DECODE_H
 
+#include "runtime/Kernels/Cpu/DecodeRun.h"
 #include "runtime/Kernels/KernelTable.h"
 #include "runtime/Kernels/Math/NF4.h"
 
@@ -17,6 +18,7 @@ struct StoredWeight {
   NF4Layout layout; ///< of an NF4 weight
   /// Element i has scale i >> scaleShift; -1: NF4Scales.h says which.
   int scaleShift = -1;
+  const DecodeRun *decodeRun = nullptr; ///< of an NF4 weight, where there is one
 
   /// From the constants rows, columns, block and double_quant and the
   /// operand w.
@@ -40,6 +42,8 @@ struct StoredWeight {
 private:
   void decodeSerial(const void *weight, int64_t first, int64_t count,
                     qlora_dtype outType, void *out) const;
+  void decodeNF4(const void *weight, int64_t first, int64_t count,
+                 qlora_dtype outType, void *out) const;
   void prefetch(const void *weight, int64_t first, int64_t count) const;
 };
 

@@ -7,8 +7,6 @@
 
 #include "runtime/Kernels/Cpu/DecodeRun.h"
 
-#include "runtime/Kernels/Rows.h"
-
 #ifdef __x86_64__
 #include <immintrin.h>
 #endif
@@ -19,12 +17,6 @@ namespace qlora {
 
 #define QLORA_AVX512                                                           \
   __attribute__((target("avx512f,avx512bw,avx512vl,prefer-vector-width=512")))
-
-bool hasDecodeRun() {
-  return __builtin_cpu_supports("avx512f") &&
-         __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512vl");
-}
 
 QLORA_AVX512 static __m512 tableOf(const float *codeBook, float scale) {
   return _mm512_mul_ps(_mm512_loadu_ps(codeBook), _mm512_set1_ps(scale));
@@ -65,8 +57,9 @@ QLORA_AVX512 static __m128i someBytes(const uint8_t *packed, int64_t codes) {
   return _mm_maskz_loadu_epi8(mask, packed);
 }
 
-QLORA_AVX512 void decodeRun(const float *codeBook, float scale,
-                            const uint8_t *packed, int64_t count, float *out) {
+QLORA_AVX512 static void runToF32(const float *codeBook, float scale,
+                                  const uint8_t *packed, int64_t count,
+                                  float *out) {
   const __m512 table = tableOf(codeBook, scale);
   int64_t i = 0;
   for (; i + 16 <= count; i += 16) {
@@ -81,9 +74,9 @@ QLORA_AVX512 void decodeRun(const float *codeBook, float scale,
   _mm512_mask_storeu_ps(out + i, rest, _mm512_permutexvar_ps(codes, table));
 }
 
-QLORA_AVX512 void decodeRun(const float *codeBook, float scale,
-                            const uint8_t *packed, int64_t count,
-                            uint16_t *out) {
+QLORA_AVX512 static void runToBF16(const float *codeBook, float scale,
+                                   const uint8_t *packed, int64_t count,
+                                   uint16_t *out) {
   const __m512i table = narrowTableOf(codeBook, scale);
   int64_t i = 0;
   for (; i + 32 <= count; i += 32) {
@@ -100,31 +93,17 @@ QLORA_AVX512 void decodeRun(const float *codeBook, float scale,
                            _mm512_permutexvar_epi16(codes, table));
 }
 
+const DecodeRun *DecodeRun::find() {
+  static constexpr DecodeRun kFunctions = {runToF32, runToBF16};
+  const bool isThere = __builtin_cpu_supports("avx512f") &&
+                       __builtin_cpu_supports("avx512bw") &&
+                       __builtin_cpu_supports("avx512vl");
+  return isThere ? &kFunctions : nullptr;
+}
+
 #else
 
-bool hasDecodeRun() { return false; }
-
-template <typename Store>
-static void decodeEach(const float *codeBook, float scale,
-                       const uint8_t *packed, int64_t count, Store store) {
-  for (int64_t i = 0; i < count; ++i) {
-    const uint8_t byte = packed[i / 2];
-    store(i, codeBook[i % 2 == 0 ? byte >> 4 : byte & 15] * scale);
-  }
-}
-
-void decodeRun(const float *codeBook, float scale, const uint8_t *packed,
-               int64_t count, float *out) {
-  decodeEach(codeBook, scale, packed, count,
-             [&](int64_t i, float value) { out[i] = value; });
-}
-
-void decodeRun(const float *codeBook, float scale, const uint8_t *packed,
-               int64_t count, uint16_t *out) {
-  decodeEach(codeBook, scale, packed, count, [&](int64_t i, float value) {
-    out[i] = qlora_f32_to_bf16(value);
-  });
-}
+const DecodeRun *DecodeRun::find() { return nullptr; }
 
 #endif
 

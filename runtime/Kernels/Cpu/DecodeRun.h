@@ -11,17 +11,19 @@
 
 namespace qlora {
 
-/// Whether this CPU has what decodeRun needs.
-bool hasDecodeRun();
+/// The functions for `count` codes that share a scale, the first in the high
+/// nibble of packed[0]: out[i] := codeBook[code i] * scale, of 16 values in the
+/// code book. They read no byte beyond the last code and write no number beyond
+/// `count`.
+struct DecodeRun {
+  void (*toF32)(const float *codeBook, float scale, const uint8_t *packed,
+                int64_t count, float *out);
+  void (*toBF16)(const float *codeBook, float scale, const uint8_t *packed,
+                 int64_t count, uint16_t *out);
 
-/// out[i] := codeBook[code i] * scale for `count` codes, the first in the high
-/// nibble of packed[0]; 16 values in the code book. Reads no byte beyond the
-/// last code, writes no number beyond `count`.
-void decodeRun(const float *codeBook, float scale, const uint8_t *packed,
-               int64_t count, float *out);
-/// The same in bf16.
-void decodeRun(const float *codeBook, float scale, const uint8_t *packed,
-               int64_t count, uint16_t *out);
+  /// Null where this CPU lacks the instructions.
+  static const DecodeRun *find();
+};
 
 } // namespace qlora
 

@@ -96,8 +96,8 @@ const void *PanelMatmul::denseA(const LibraryKernelArgs &args) const {
   const void *a = args.buffers[kA];
   if (plan.dense.bytes() == 0)
     return a;
-  uint8_t *copy = bufferOf<uint8_t>(args, kWorkspace) +
-                  plan.slotBytes().bytes() * plan.slots();
+  uint8_t *copy =
+      bufferOf<uint8_t>(args, kWorkspace) + plan.allSlotsBytes().bytes();
   parallelRanges(plan.m, 16, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row)
       convertRun(plan.type, elementAt(a, plan.type, row * lda), plan.type,

@@ -92,7 +92,8 @@ struct PanelPlan {
   /// Tasks at the same time, at most.
   int64_t slots() const { return panels() < kGemmSlots ? panels() : kGemmSlots; }
   Size slotBytes() const { return decoded + sum + scratch; }
-  Size total() const { return slotBytes() * Size(slots()) + dense; }
+  Size allSlotsBytes() const { return slotBytes() * Size(slots()); }
+  Size total() const { return allSlotsBytes() + dense; }
   /// rows x columns of c, from dense rows of a, into dense f32.
   GemmProblem product(int64_t rows, int64_t columns) const;
 };

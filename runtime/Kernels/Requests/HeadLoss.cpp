@@ -119,9 +119,14 @@ uint64_t head_loss_grad::chunked::workspaceBytes(const KernelRequest &r) {
 
 // The plan on the CPU ---------------------------------------------------------
 
+/// oneDNN packs 64 columns of b over all of the depth at most, and keeps a
+/// block of sums; here is room for twice that.
+static uint64_t mostLibraryScratch(const GemmProblem &p) {
+  return (128 << 10) +
+         2 * (Size(64) * Size(p.k) * Size(dtypeBits(p.b) / 8)).bytes();
+}
+
 HeadPlan HeadPlan::of(const KernelRequest &r) {
-  /// Twice what oneDNN wants for blocks and panels of this size.
-  static constexpr uint64_t kScratch = 384 * 1024;
   HeadPlan plan;
   plan.chunkRows = std::min(r.constant("chunk_rows"), r.constant("rows"));
   plan.hidden = r.constant("hidden_size");
@@ -155,8 +160,9 @@ HeadPlan HeadPlan::of(const KernelRequest &r) {
       plan.weightGradientProduct(plan.blockRows, plan.panelWords)};
   const int count = plan.hasWeightGradient ? 3 : plan.hasGradient ? 2 : 1;
   for (const GemmProblem &product : std::span(products, count))
-    plan.scratch =
-        largest(plan.scratch, sequentialGemmWorkspace(product, kScratch));
+    plan.scratch = largest(
+        plan.scratch,
+        sequentialGemmWorkspace(product, mostLibraryScratch(product)));
   if (plan.hasGradient)
     plan.gradients = packed(kF32, taskRows, plan.hidden);
   return plan;

@@ -7,7 +7,6 @@
 
 #include "runtime/Kernels/KernelTable.h"
 
-#include <cmath>
 #include <numeric>
 
 using namespace mlir;

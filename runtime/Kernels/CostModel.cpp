@@ -116,7 +116,8 @@ double qlora::secondsOf(const KernelRequest &request,
 }
 
 Work qlora::withCached(Work work, double bytes) {
-  work.bytes -= std::min({bytes, work.bytes, kCacheBytes}) * (1 - 1 / kCacheSpeed);
+  work.bytes -=
+      std::min({bytes, work.bytes, kCacheBytes}) * (1 - 1 / kCacheSpeed);
   return work;
 }
 

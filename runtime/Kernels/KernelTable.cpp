@@ -133,22 +133,6 @@ const KernelRow *findKernelRow(std::string_view fullName) {
   return nullptr;
 }
 
-unsigned dtypeBits(qlora_dtype dtype) {
-  switch (dtype) {
-  case QLORA_DTYPE_F32:
-  case QLORA_DTYPE_I32:
-    return 32;
-  case QLORA_DTYPE_BF16:
-  case QLORA_DTYPE_F16:
-    return 16;
-  case QLORA_DTYPE_U8:
-  case QLORA_DTYPE_I8:
-    return 8;
-  default:
-    return 0;
-  }
-}
-
 std::string_view dtypeName(qlora_dtype dtype) {
   static constexpr std::string_view kNames[] = {"f32", "bf16", "f16", "i32",
                                                 "nf4", "u8",   "i8"};

@@ -94,7 +94,21 @@ const KernelOp *findKernelOp(std::string_view name);
 const KernelRow *findKernelRow(std::string_view fullName);
 
 /// Elements and bytes of dtypes; 0 bits for NF4 (its size needs a layout).
-unsigned dtypeBits(qlora_dtype dtype);
+inline unsigned dtypeBits(qlora_dtype dtype) {
+  switch (dtype) {
+  case QLORA_DTYPE_F32:
+  case QLORA_DTYPE_I32:
+    return 32;
+  case QLORA_DTYPE_BF16:
+  case QLORA_DTYPE_F16:
+    return 16;
+  case QLORA_DTYPE_U8:
+  case QLORA_DTYPE_I8:
+    return 8;
+  default:
+    return 0;
+  }
+}
 std::string_view dtypeName(qlora_dtype dtype);
 
 } // namespace qlora

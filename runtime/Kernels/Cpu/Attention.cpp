@@ -116,8 +116,7 @@ dnnl_status_t Forward::addKeys(const LibraryKernelArgs &args, int64_t batchRow,
   softmax(queries.count, keys.count, slot, narrow);
   const RowView v = shape.rows(*products, args.buffers[kV], ldv, batchRow,
                                keyHead, keys, slot + scratch.values);
-  const RowView p = {narrow ? static_cast<const void *>(narrow) : scores,
-                     keys.count};
+  const RowView p = denseRows(scores, narrow, keys.count);
   return products->run(slotNumber, outputForm, {queries.count, dim, keys.count},
                        p, v, output, dim, slot + scratch.library);
 }

@@ -205,9 +205,6 @@ dnnl_status_t Task::addKeys(const QueryBlock &queries, AttentionBlock keys) {
   float *scores = slot + scratch.scores;
   float *gradients = slot + scratch.scoreGradients;
   uint16_t *narrow = narrowValues(products, slot + scratch.narrowScores);
-  const auto operand = [&](const float *values) -> RowView {
-    return {narrow ? static_cast<const void *>(narrow) : values, columns};
-  };
   const RowView k = gather(kK, gradient.ld.k, keyHead, keys, scratch.keys);
   const RowView v = gather(kV, gradient.ld.v, keyHead, keys, scratch.values);
   dnnl_status_t status = multiply(gradient.scoreForm, {rows, columns, dim},
@@ -215,9 +212,9 @@ dnnl_status_t Task::addKeys(const QueryBlock &queries, AttentionBlock keys) {
   if (status != dnnl_success)
     return status;
   probabilities(queries, keys, narrow);
-  status = multiply(kTransposedTimes, {columns, dim, rows}, operand(scores),
-                    queries.dout, valueSum.data + keys.first * valueSum.ld,
-                    valueSum.ld);
+  status = multiply(kTransposedTimes, {columns, dim, rows},
+                    denseRows(scores, narrow, columns), queries.dout,
+                    valueSum.data + keys.first * valueSum.ld, valueSum.ld);
   if (status != dnnl_success)
     return status;
   status = multiply(kOutputTimes, {rows, columns, dim}, queries.dout, v,
@@ -226,7 +223,7 @@ dnnl_status_t Task::addKeys(const QueryBlock &queries, AttentionBlock keys) {
     return status;
   scoreGradients(scores, gradients, rows, columns, queries.means, shape.scale,
                  narrow);
-  const RowView ds = operand(gradients);
+  const RowView ds = denseRows(gradients, narrow, columns);
   status = multiply(kScoresTimes, {rows, dim, columns}, ds, k,
                     slot + scratch.sum, dim);
   if (status != dnnl_success)

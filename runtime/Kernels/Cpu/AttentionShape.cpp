@@ -4,7 +4,6 @@
 
 #include "runtime/Kernels/Cpu/AttentionShape.h"
 
-#include <cstring>
 #include <limits>
 
 #include "runtime/Kernels/Cpu/Parallel.h"
@@ -49,14 +48,6 @@ RowView AttentionShape::rows(const BlockProducts &products, const void *matrix,
   if (dtype == QLORA_DTYPE_F32)
     return {first, ld};
   const qlora_dtype to = products.operandType();
-  if (dtype == to) {
-    const auto bytes = static_cast<size_t>(dim) * (dtypeBits(to) / 8);
-    for (int64_t row = 0; row < block.count; ++row)
-      std::memcpy(reinterpret_cast<uint8_t *>(scratch) + row * bytes,
-                  static_cast<const uint8_t *>(first) + row * ld * bytes / dim,
-                  bytes);
-    return {scratch, dim};
-  }
   for (int64_t row = 0; row < block.count; ++row)
     convertRun(dtype, elementAt(first, dtype, row * ld), to,
                elementAt(static_cast<void *>(scratch), to, row * dim), dim);

@@ -83,6 +83,12 @@ inline uint16_t *narrowValues(const BlockProducts &products, float *scratch) {
              : nullptr;
 }
 
+/// Dense rows, as `products` take them: `narrow` from above, or else `values`.
+inline RowView denseRows(const float *values, const uint16_t *narrow,
+                         int64_t columns) {
+  return {narrow ? static_cast<const void *>(narrow) : values, columns};
+}
+
 /// Sets the scores [queries.count, keys.count] of pairs that do not meet to
 /// -infinity.
 void maskScores(const AttentionShape &shape, const int32_t *segments,

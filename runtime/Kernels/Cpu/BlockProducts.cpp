@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// One prepared product per shape and slot: a product's memory objects are
-// those of one thread.
+// One prepared product per shape and slot.
 
 #include "runtime/Kernels/Cpu/BlockProducts.h"
 
@@ -32,13 +31,9 @@ static GemmProblem problemOf(const BlockProducts::Request &request) {
 Status BlockProducts::prepare(const Request &request, int64_t slots,
                               uint64_t scratchBytes) {
   Prepared product = {request, {}};
-  const ScopedThreads sequential(1);
-  for (int64_t slot = 0; slot < slots; ++slot) {
-    QLORA_ASSIGN_OR_RETURN(
-        std::unique_ptr<Gemm> gemm,
-        createGemmPrimitive(problemOf(request), scratchBytes));
-    product.slots.push_back(std::move(gemm));
-  }
+  QLORA_ASSIGN_OR_RETURN(product.slots,
+                         createForSlots(createGemmPrimitive, problemOf(request),
+                                        slots, scratchBytes));
   prepared.push_back(std::move(product));
   return Status::ok();
 }

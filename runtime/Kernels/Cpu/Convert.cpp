@@ -13,14 +13,6 @@
 
 namespace qlora {
 
-const void *elementAt(const void *base, qlora_dtype dtype, int64_t index) {
-  return static_cast<const uint8_t *>(base) + index * (dtypeBits(dtype) / 8);
-}
-
-void *elementAt(void *base, qlora_dtype dtype, int64_t index) {
-  return static_cast<uint8_t *>(base) + index * (dtypeBits(dtype) / 8);
-}
-
 QLORA_VECTOR static void widenBF16(const uint16_t *__restrict from,
                                    float *__restrict to, int64_t count) {
   for (int64_t i = 0; i < count; ++i)

@@ -8,13 +8,18 @@
 
 #include <cstdint>
 
-#include "runtime/ABI/kernel.h"
+#include "runtime/Kernels/KernelTable.h"
 
 namespace qlora {
 
 /// Address of element `index` of an array of `dtype` (not NF4).
-const void *elementAt(const void *base, qlora_dtype dtype, int64_t index);
-void *elementAt(void *base, qlora_dtype dtype, int64_t index);
+inline const void *elementAt(const void *base, qlora_dtype dtype,
+                             int64_t index) {
+  return static_cast<const uint8_t *>(base) + index * (dtypeBits(dtype) / 8);
+}
+inline void *elementAt(void *base, qlora_dtype dtype, int64_t index) {
+  return static_cast<uint8_t *>(base) + index * (dtypeBits(dtype) / 8);
+}
 
 /// to[i] := from[i]; `from` is f32, bf16 or f16.
 void widen(qlora_dtype dtype, const void *from, float *to, int64_t count);

@@ -21,6 +21,7 @@
 #define QLORA_RUNTIME_KERNELS_CPU_GEMM_H
 
 #include <memory>
+#include <vector>
 
 #include "runtime/Core/Status.h"
 #include "runtime/Kernels/Requests/Workspaces.h"
@@ -48,6 +49,13 @@ StatusOr<std::unique_ptr<Gemm>> createGemmPrimitive(const GemmProblem &problem,
                                                     uint64_t scratchBytes);
 StatusOr<std::unique_ptr<Gemm>> createGemmTiles(const GemmProblem &problem,
                                                 uint64_t scratchBytes);
+
+/// `problem` once for each of `slots` tasks that run at the same time, by
+/// `create` (Gemm::create, or one way): a product's memory objects are those
+/// of one thread.
+StatusOr<std::vector<std::unique_ptr<Gemm>>>
+createForSlots(decltype(Gemm::create) &create, const GemmProblem &problem,
+               int64_t slots, uint64_t scratchBytes);
 
 } // namespace qlora
 

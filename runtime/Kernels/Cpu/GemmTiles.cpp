@@ -131,4 +131,17 @@ StatusOr<std::unique_ptr<Gemm>> Gemm::create(const GemmProblem &problem,
   return createGemmTiles(problem, scratchBytes);
 }
 
+StatusOr<std::vector<std::unique_ptr<Gemm>>>
+createForSlots(decltype(Gemm::create) &create, const GemmProblem &problem,
+               int64_t slots, uint64_t scratchBytes) {
+  const ScopedThreads sequential(1);
+  std::vector<std::unique_ptr<Gemm>> products;
+  for (int64_t slot = 0; slot < slots; ++slot) {
+    QLORA_ASSIGN_OR_RETURN(std::unique_ptr<Gemm> product,
+                           create(problem, scratchBytes));
+    products.push_back(std::move(product));
+  }
+  return products;
+}
+
 } // namespace qlora

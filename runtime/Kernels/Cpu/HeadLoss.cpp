@@ -50,6 +50,11 @@ private:
 
   void gather(const Chunk &chunk) const;
   HeadBlock blockOf(const Chunk &chunk, int64_t block) const;
+  /// Where states and gradients have a row of the chunk, of a range's task.
+  int64_t taskRow(const Chunk &chunk, int64_t row, int64_t range) const {
+    const int64_t task = row / plan.blockRows * chunk.ranges + range;
+    return task * plan.blockRows + row % plan.blockRows;
+  }
   Status walk(const Chunk &chunk);
   void merge(const Chunk &chunk, int64_t row) const;
   void mergeGradient(const Chunk &chunk, int64_t row, double targetGradient,
@@ -143,14 +148,10 @@ Status HeadLoss::walk(const Chunk &chunk) {
 
 /// Loss and match of a row of the chunk, and its gradient.
 void HeadLoss::merge(const Chunk &chunk, int64_t row) const {
-  const int64_t block = row / plan.blockRows;
-  const HeadRowState *const first =
-      chunk.parts.states +
-      block * chunk.ranges * plan.blockRows + row % plan.blockRows;
   const auto stateOf = [&](int64_t range) -> const HeadRowState & {
-    return first[range * plan.blockRows];
+    return chunk.parts.states[taskRow(chunk, row, range)];
   };
-  HeadRowState whole = *first;
+  HeadRowState whole = stateOf(0);
   for (int64_t range = 1; range < chunk.ranges; ++range) {
     const HeadRowState &state = stateOf(range);
     whole.target += state.target;
@@ -177,19 +178,17 @@ void HeadLoss::merge(const Chunk &chunk, int64_t row) const {
 /// The tasks' sums, each by its factor, and the target's word by softmax - 1.
 void HeadLoss::mergeGradient(const Chunk &chunk, int64_t row,
                              double targetGradient, double logSum) const {
-  const int64_t firstRow = row / plan.blockRows * chunk.ranges * plan.blockRows +
-                           row % plan.blockRows;
-  float *const sum = chunk.parts.gradients + firstRow * plan.hidden;
+  float *const sum =
+      chunk.parts.gradients + taskRow(chunk, row, 0) * plan.hidden;
   for (int64_t range = 0; range < chunk.ranges; ++range) {
-    const int64_t taskRow = firstRow + range * plan.blockRows;
+    const int64_t at = taskRow(chunk, row, range);
     const auto factor =
-        float(std::exp(chunk.parts.states[taskRow].maximum - logSum));
+        float(std::exp(chunk.parts.states[at].maximum - logSum));
     if (range == 0)
       scaleRun(sum, plan.hidden, factor);
     else
       addScaled(factor, QLORA_DTYPE_F32,
-                chunk.parts.gradients + taskRow * plan.hidden, sum,
-                plan.hidden);
+                chunk.parts.gradients + at * plan.hidden, sum, plan.hidden);
   }
   const int32_t number = chunk.parts.rowNumbers[row];
   addScaled(float(targetGradient), shape.weightType,

@@ -8,7 +8,6 @@
 #include <limits>
 
 #include "runtime/Kernels/Cpu/Convert.h"
-#include "runtime/Kernels/Cpu/Parallel.h"
 #include "runtime/Kernels/Cpu/Softmax.h"
 
 namespace qlora {
@@ -31,25 +30,20 @@ StatusOr<std::unique_ptr<HeadPanels>> HeadPanels::create(const HeadPlan &plan,
   return panels;
 }
 
-/// Once for each slot: a product's memory objects are those of one thread.
 Status HeadPanels::addProducts(int64_t rows, int64_t words, int64_t slots) {
-  const ScopedThreads sequential(1);
   Products added = {rows, words, {}, {}, {}};
-  const auto add = [&](std::vector<std::unique_ptr<Gemm>> &to,
-                       const GemmProblem &problem) -> Status {
-    QLORA_ASSIGN_OR_RETURN(std::unique_ptr<Gemm> gemm,
-                           Gemm::create(problem, plan.scratch.bytes()));
-    to.push_back(std::move(gemm));
-    return Status::ok();
+  const auto prepare = [&](const GemmProblem &problem) {
+    return createForSlots(Gemm::create, problem, slots, plan.scratch.bytes());
   };
-  for (int64_t slot = 0; slot < slots; ++slot) {
-    QLORA_RETURN_IF_ERROR(add(added.logits, plan.logitsProduct(rows, words)));
-    if (plan.hasGradient)
-      QLORA_RETURN_IF_ERROR(
-          add(added.hiddenGradient, plan.hiddenGradientProduct(rows, words)));
-    if (plan.hasWeightGradient)
-      QLORA_RETURN_IF_ERROR(
-          add(added.weightGradient, plan.weightGradientProduct(rows, words)));
+  QLORA_ASSIGN_OR_RETURN(added.logits,
+                         prepare(plan.logitsProduct(rows, words)));
+  if (plan.hasGradient) {
+    QLORA_ASSIGN_OR_RETURN(added.hiddenGradient,
+                           prepare(plan.hiddenGradientProduct(rows, words)));
+  }
+  if (plan.hasWeightGradient) {
+    QLORA_ASSIGN_OR_RETURN(added.weightGradient,
+                           prepare(plan.weightGradientProduct(rows, words)));
   }
   products.push_back(std::move(added));
   return Status::ok();

@@ -72,7 +72,9 @@ private:
     void *factors() const {
       return narrow ? static_cast<void *>(narrow) : logits;
     }
-    bool has(int64_t word) const { return word >= first && word < first + count; }
+    bool has(int64_t word) const {
+      return word >= first && word < first + count;
+    }
   };
 
   explicit HeadPanels(const HeadPlan &plan) : plan(plan) {}

@@ -35,7 +35,8 @@ public:
 private:
   explicit PanelMatmul(const KernelRequest &request)
       : plan(PanelPlan::of(request)), weight(StoredWeight::of(request)),
-        tasks(plan.slots()), lda(request.constant("lda")), cType(dtypeOf(request, "c")),
+        tasks(plan.slots()), lda(request.constant("lda")),
+        cType(dtypeOf(request, "c")),
         ldc(request.constant("ldc")),
         beta(static_cast<float>(request.constantAsDouble("beta"))) {}
 
@@ -57,16 +58,11 @@ private:
 
 } // namespace
 
-/// Once for each slot: a product's memory objects are those of one thread.
 Status PanelMatmul::addProduct(int64_t rows, int64_t columns) {
-  const ScopedThreads sequential(1);
   PanelProduct product = {rows, columns, {}};
-  for (int64_t slot = 0; slot < tasks.slots(); ++slot) {
-    QLORA_ASSIGN_OR_RETURN(
-        std::unique_ptr<Gemm> gemm,
-        Gemm::create(plan.product(rows, columns), plan.scratch.bytes()));
-    product.slots.push_back(std::move(gemm));
-  }
+  QLORA_ASSIGN_OR_RETURN(
+      product.slots, createForSlots(Gemm::create, plan.product(rows, columns),
+                                    tasks.slots(), plan.scratch.bytes()));
   products.push_back(std::move(product));
   return Status::ok();
 }

@@ -90,7 +90,9 @@ struct PanelPlan {
   static PanelPlan of(const KernelRequest &request);
   int64_t panels() const { return (n + columns - 1) / columns; }
   /// Tasks at the same time, at most.
-  int64_t slots() const { return panels() < kGemmSlots ? panels() : kGemmSlots; }
+  int64_t slots() const {
+    return panels() < kGemmSlots ? panels() : kGemmSlots;
+  }
   Size slotBytes() const { return decoded + sum + scratch; }
   Size allSlotsBytes() const { return slotBytes() * Size(slots()); }
   Size total() const { return allSlotsBytes() + dense; }
@@ -110,7 +112,7 @@ inline constexpr int64_t kMostAttentionPartials = 32 << 20; // bytes
 /// or widened, whichever is multiplied.
 struct AttentionScratch {
   int64_t block;                              ///< min(length, kAttentionBlock)
-  int64_t scores = 0, rowStates = 0, sum = 0; ///< scores, 5 numbers a row, output
+  int64_t scores = 0, rowStates = 0, sum = 0; ///< rowStates: 5 for a query
   int64_t queries = 0, keys = 0, values = 0;  ///< gathered rows
   int64_t narrowScores = 0; ///< bf16: the left side of a product
   int64_t library = 0, libraryElements = 0; ///< bf16: of a product

@@ -4,11 +4,14 @@
 // instructions on registers alone, one thread on each CPU this process may
 // use. No GEMM on these units is faster.
 //
-// Prints {"threads": .., "f32_gflops": .., "bf16_gflops": ..}; 0 where the CPU
-// has no such instruction (AVX2 with FMA; AVX512_BF16). bf16 is by matrix tiles
-// where the CPU has them and the kernel allows them (AMX; Intel SDM 2, chapter
-// "Intel AMX").
+// Prints {"threads": .., "f32_gflops": .., "bf16_gflops": ..,
+// "hides_tile_sizes": ..}; 0 where the CPU has no such instruction (AVX2 with
+// FMA; AVX512_BF16). bf16 is by matrix tiles where the CPU has them and says how
+// large they are, and the kernel allows them (AMX; Intel SDM 2, chapter "Intel
+// AMX"). Some hypervisors hide the sizes (CPUID leaf 1DH): no library can use
+// tiles then, and oneDNN ends with an illegal instruction where it tries.
 
+#include <cpuid.h>
 #include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -75,10 +78,16 @@ static void tileBf16(long turns) {
                : "cc");
 }
 
+static bool hidesTileSizes() {
+  unsigned maxPalette = 0, ebx, ecx, edx;
+  __get_cpuid_count(0x1d, 0, &maxPalette, &ebx, &ecx, &edx);
+  return __builtin_cpu_supports("amx-tile") && maxPalette == 0;
+}
+
 /// Linux gives a process the tiles' registers when it asks.
 static bool mayUseTiles() {
   constexpr long kRequestPermission = 0x1023, kTileData = 18;
-  return __builtin_cpu_supports("amx-bf16") &&
+  return __builtin_cpu_supports("amx-bf16") && !hidesTileSizes() &&
          syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
@@ -120,6 +129,6 @@ int main() {
     bf16 = std::max(bf16,
                     measure(tileBf16, threads, 2 * 16 * 16 * 32, kTileTurns));
   std::printf("{\"threads\": %d, \"f32_gflops\": %.1f, \"bf16_gflops\": "
-              "%.1f}\n",
-              threads, f32, bf16);
+              "%.1f, \"hides_tile_sizes\": %s}\n",
+              threads, f32, bf16, hidesTileSizes() ? "true" : "false");
 }

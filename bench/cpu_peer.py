@@ -8,6 +8,7 @@ import os
 import statistics
 import subprocess
 
+import cpu_machine
 from shapes import REPOSITORY
 
 SCRIPT = os.path.join(REPOSITORY, "bench", "peer_cpu.py")
@@ -27,7 +28,7 @@ class Peer:
             [python, SCRIPT, "--model", model, "--adapter", adapter, "--data",
              data, "--compute", COMPUTES[compute]], text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL)
+            stderr=subprocess.DEVNULL, env=cpu_machine.peer_environment())
 
     def __enter__(self):
         return self

@@ -6,6 +6,7 @@
 
 #include <oneapi/dnnl/dnnl.h>
 
+#include "runtime/Kernels/Cpu/InstructionLimit.h"
 #include "runtime/Kernels/Cpu/Parallel.h"
 
 namespace qlora {
@@ -41,6 +42,7 @@ Status BlockProducts::prepare(const Request &request, int64_t slots,
 std::shared_ptr<const BlockProducts>
 BlockProducts::create(const std::vector<Request> &requests, qlora_dtype dtype,
                       int64_t slots, uint64_t scratchBytes) {
+  limitInstructions();
   auto products = std::make_shared<BlockProducts>();
   if (dtype != QLORA_DTYPE_BF16)
     return products;

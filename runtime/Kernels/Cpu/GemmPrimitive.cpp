@@ -9,6 +9,7 @@
 
 #include "runtime/Kernels/Cpu/Convert.h"
 #include "runtime/Kernels/Cpu/Gemm.h"
+#include "runtime/Kernels/Cpu/InstructionLimit.h"
 #include "runtime/Kernels/Cpu/Parallel.h"
 
 namespace qlora {
@@ -32,13 +33,14 @@ dnnl::memory::desc denseDesc(qlora_dtype dtype, int64_t rows, int64_t columns,
 }
 
 /// A set of instructions includes those of the sets whose bits it has.
-bool hasTiles() {
+bool usesTiles() {
+  limitInstructions();
   constexpr int kTiles = static_cast<int>(dnnl::cpu_isa::avx512_core_amx);
   return (static_cast<int>(dnnl::get_effective_cpu_isa()) & kTiles) == kTiles;
 }
 
 GemmCopies copiesOf(const GemmProblem &problem) {
-  return GemmCopies::of(problem, hasTiles());
+  return GemmCopies::of(problem, usesTiles());
 }
 
 class GemmPrimitive final : public Gemm {
@@ -183,8 +185,8 @@ dnnl::matmul::primitive_desc describe(const GemmProblem &p,
 
 static StatusOr<std::unique_ptr<Gemm>> createFitting(const GemmProblem &p,
                                                      uint64_t scratchBytes) {
-  const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
   const GemmCopies copies = copiesOf(p);
+  const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
   const uint64_t copied = (copies.a + copies.b + copies.c).bytes();
   const int64_t available = threadCount();
   for (int64_t threads = available; threads > 0; threads /= 2) {

@@ -9,6 +9,7 @@
 
 #include "runtime/Kernels/Cpu/Convert.h"
 #include "runtime/Kernels/Cpu/Gemm.h"
+#include "runtime/Kernels/Cpu/InstructionLimit.h"
 #include "runtime/Kernels/Cpu/Parallel.h"
 
 namespace qlora {
@@ -111,6 +112,7 @@ Status GemmTiles::run(const void *a, const void *b, void *c, uint8_t *scratch) {
 
 StatusOr<std::unique_ptr<Gemm>> createGemmTiles(const GemmProblem &problem,
                                                 uint64_t scratchBytes) {
+  limitInstructions();
   const uint64_t bytes = GemmTile::of(problem).bytes();
   int64_t slots = kGemmSlots;
   if (bytes > 0)

@@ -4,9 +4,9 @@
 // file (Session/BaseCache.h), filled() maps that file: all ranks and runs of
 // the machine have the same pages, which the system may drop and read again.
 // Otherwise one rank alone uses plain anonymous memory, and local CPU ranks
-// share one copy: the first makes it with createShared(), the others open its
-// descriptor, and each maps it with fromDescriptor(); it has no name, so
-// nothing is left behind when all have ended, however they end.
+// share one copy: the first makes it with HostMemory::createShared(), the others
+// open its descriptor, and each maps it with fromDescriptor(); it has no name,
+// so nothing is left behind when all have ended, however they end.
 //
 // Filling a shared arena: rank r of n fills every n-th parameter
 // (Parameters.h), then all ranks meet in a barrier, then each calls protect():
@@ -31,11 +31,8 @@ public:
   FrozenArena() = default;
   /// Memory of this process alone.
   static StatusOr<FrozenArena> anonymous(uint64_t bytes);
-  /// A descriptor of shared memory of `bytes`, which the caller closes; it is
-  /// not close-on-exec, so that children inherit it.
-  static StatusOr<int> createShared(uint64_t bytes);
-  /// Maps such a descriptor, whose size must be `bytes`. The descriptor may
-  /// be closed afterwards.
+  /// Maps a descriptor of HostMemory::createShared(bytes), which may be closed
+  /// afterwards.
   static StatusOr<FrozenArena> fromDescriptor(int descriptor, uint64_t bytes);
   /// The first `bytes` of a file, which hold the weights already: nothing may
   /// be written. The descriptor may be closed afterwards.

@@ -6,6 +6,7 @@
 
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -33,6 +34,22 @@ StatusOr<HostMemory> HostMemory::anonymous(uint64_t bytes) {
   return map(bytes, kReadWrite, MAP_PRIVATE | MAP_ANONYMOUS, -1);
 }
 
+StatusOr<int> HostMemory::createShared(const char *name, uint64_t bytes) {
+  const int descriptor = memfd_create(name, MFD_CLOEXEC);
+  if (descriptor < 0)
+    return Status::error(StatusCode::kResourceExhausted,
+                         "cannot create shared memory: {}",
+                         std::strerror(errno));
+  if (ftruncate(descriptor, static_cast<off_t>(bytes)) != 0) {
+    Status status = Status::error(StatusCode::kResourceExhausted,
+                                  "cannot get {} bytes of shared memory: {}",
+                                  bytes, std::strerror(errno));
+    close(descriptor);
+    return status;
+  }
+  return descriptor;
+}
+
 StatusOr<HostMemory> HostMemory::shared(int descriptor, uint64_t bytes) {
   struct stat info {};
   if (fstat(descriptor, &info) != 0)
@@ -41,8 +58,8 @@ StatusOr<HostMemory> HostMemory::shared(int descriptor, uint64_t bytes) {
                          std::strerror(errno));
   if (static_cast<uint64_t>(info.st_size) != bytes)
     return Status::error(StatusCode::kInternal,
-                         "the shared memory of the job has {} bytes, but the "
-                         "frozen weights need {}",
+                         "the shared memory of the job has {} bytes in place "
+                         "of {}",
                          info.st_size, bytes);
   return map(bytes, kReadWrite, MAP_SHARED, descriptor);
 }

@@ -19,6 +19,9 @@ public:
   HostMemory() = default;
   /// Private memory, with huge pages where the system has them.
   static StatusOr<HostMemory> anonymous(uint64_t bytes);
+  /// A descriptor of shared memory of `bytes`, which the caller closes. It has
+  /// no path and ends with its last process. `name`: what /proc shows.
+  static StatusOr<int> createShared(const char *name, uint64_t bytes);
   /// Shared memory behind a descriptor of exactly `bytes`.
   static StatusOr<HostMemory> shared(int descriptor, uint64_t bytes);
   /// The first `bytes` of a file that has at least so many, to read.

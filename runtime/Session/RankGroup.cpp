@@ -1,17 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// Rendezvous, sums and the shared base.
+// Rendezvous, sums, and the memory that ranks of a machine share.
 
 #include "runtime/Session/RankGroup.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <array>
-#include <cerrno>
-#include <climits>
-#include <cstring>
-#include <fstream>
 #include <vector>
 
 #include "runtime/Device/Cpu/GlooCollectives.h"
@@ -22,16 +14,33 @@ namespace {
 
 constexpr auto kJoinTimeout = std::chrono::minutes(5);
 
-/// What the memory of a machine's ranks is when it is published.
-constexpr const char *kFilled = "filled";
-constexpr const char *kEmpty = "empty";
-
 /// Integers travel as f32 digits of 12 bits, so that 4,096 of them add up
 /// without rounding.
 constexpr int kDigitBits = 12;
 constexpr int kDigits = 5;
 
 } // namespace
+
+/// None where some rank is on another machine.
+static StatusOr<std::optional<SharedWindow>> openWindow(LocalRanks &local,
+                                                        int worldSize) {
+  if (local.size() != worldSize)
+    return std::optional<SharedWindow>();
+  FileDescriptor memory;
+  if (local.rank() == 0) {
+    QLORA_ASSIGN_OR_RETURN(memory, SharedWindow::create());
+    QLORA_RETURN_IF_ERROR(
+        local.publish("sums", memory, LocalRanks::Access::kReadWrite));
+  } else {
+    QLORA_ASSIGN_OR_RETURN(LocalRanks::Published published,
+                           local.open("sums", kJoinTimeout));
+    memory = std::move(published.memory);
+  }
+  QLORA_ASSIGN_OR_RETURN(
+      SharedWindow window,
+      SharedWindow::map(std::move(memory), local.rank(), local.size()));
+  return std::optional<SharedWindow>(std::move(window));
+}
 
 StatusOr<RankGroup> RankGroup::join(const RankEnvironment &env,
                                     FileDescriptor listening,
@@ -56,9 +65,15 @@ StatusOr<RankGroup> RankGroup::join(const RankEnvironment &env,
   QLORA_ASSIGN_OR_RETURN(joined.store,
                          TcpStore::connect(env.masterAddress, env.masterPort,
                                            env.secret, kJoinTimeout));
+  QLORA_ASSIGN_OR_RETURN(joined.local,
+                         LocalRanks::find(*joined.store, env.rank,
+                                          env.worldSize, kJoinTimeout));
+  QLORA_ASSIGN_OR_RETURN(std::optional<SharedWindow> window,
+                         openWindow(joined.local, env.worldSize));
   QLORA_ASSIGN_OR_RETURN(joined.group,
                          GlooCollectives::connect(*joined.store, env.rank,
-                                                  env.worldSize, timeout));
+                                                  env.worldSize, timeout,
+                                                  std::move(window)));
   return joined;
 }
 
@@ -90,64 +105,17 @@ Status RankGroup::sum(std::span<double> values) {
   return Status::ok();
 }
 
-/// The same text on all processes that see each other's /proc, and no others:
-/// the boot of the kernel and the process namespace.
-static StatusOr<std::string> machineName() {
-  std::string boot;
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  char space[PATH_MAX];
-  ssize_t bytes = readlink("/proc/self/ns/pid", space, sizeof space);
-  if (!std::getline(file, boot) || bytes < 0)
-    return Status::error(StatusCode::kUnavailable,
-                         "cannot read /proc to tell this machine from others");
-  return boot + " " + std::string(space, static_cast<size_t>(bytes));
-}
-
-/// Which rank this is of those on its machine.
-Status RankGroup::findShare(FillShare &share) {
-  QLORA_ASSIGN_OR_RETURN(machine, machineName());
-  QLORA_RETURN_IF_ERROR(store->set(fmt::format("machine/{}", rank()), machine));
-  share = {0, 0};
-  for (int other = 0; other < size(); ++other) {
-    QLORA_ASSIGN_OR_RETURN(
-        std::string name,
-        store->get(fmt::format("machine/{}", other), kJoinTimeout));
-    share.rank += name == machine && other < rank();
-    share.size += name == machine;
-  }
-  return Status::ok();
-}
-
-/// The memory has no name, and the file may lose its: the others find both as
-/// a descriptor of this process. A word says which of the two it is.
+/// The file that has the weights, or empty memory.
 Status RankGroup::publish(FileDescriptor &memory, bool isFilled,
                           uint64_t bytes) {
   if (!isFilled) {
-    QLORA_ASSIGN_OR_RETURN(int fd, FrozenArena::createShared(bytes));
+    QLORA_ASSIGN_OR_RETURN(int fd,
+                           HostMemory::createShared("qlora-frozen", bytes));
     memory = FileDescriptor(fd);
-    fcntl(fd, F_SETFD, FD_CLOEXEC);
   }
-  return store->set("frozen/" + machine,
-                    fmt::format("{} /proc/{}/fd/{}",
-                                isFilled ? kFilled : kEmpty, getpid(),
-                                memory.get()));
-}
-
-StatusOr<FileDescriptor> RankGroup::openPublished(bool &isFilled) {
-  // The first rank may be reading the whole of a large file.
-  QLORA_ASSIGN_OR_RETURN(std::string found,
-                         store->get("frozen/" + machine, timeout));
-  const size_t space = found.find(' ');
-  isFilled = found.substr(0, space) == kFilled;
-  const std::string path = found.substr(space + 1);
-  FileDescriptor memory(
-      open(path.c_str(), (isFilled ? O_RDONLY : O_RDWR) | O_CLOEXEC));
-  if (!memory.isOpen())
-    return Status::error(StatusCode::kUnavailable,
-                         "cannot open the base that another rank of this "
-                         "machine holds ({}): {}",
-                         path, std::strerror(errno));
-  return memory;
+  return local.publish("frozen", memory,
+                       isFilled ? LocalRanks::Access::kRead
+                                : LocalRanks::Access::kReadWrite);
 }
 
 static StatusOr<FrozenArena> mapArena(const FileDescriptor &memory,
@@ -161,13 +129,16 @@ static StatusOr<FrozenArena> mapArena(const FileDescriptor &memory,
 StatusOr<FrozenArena> RankGroup::shareFrozenArena(uint64_t bytes,
                                                   const OpenFilled &openFilled,
                                                   FillShare &share) {
-  share = {};
-  if (size() > 1)
-    QLORA_RETURN_IF_ERROR(findShare(share));
+  share = {static_cast<unsigned>(local.rank()),
+           static_cast<unsigned>(local.size())};
   FileDescriptor memory;
   bool isFilled = false;
   if (share.rank > 0) {
-    QLORA_ASSIGN_OR_RETURN(memory, openPublished(isFilled));
+    // The first rank may be reading the whole of a large file.
+    QLORA_ASSIGN_OR_RETURN(LocalRanks::Published published,
+                           local.open("frozen", timeout));
+    memory = std::move(published.memory);
+    isFilled = published.access == LocalRanks::Access::kRead;
   } else {
     memory = openFilled();
     isFilled = memory.isOpen();

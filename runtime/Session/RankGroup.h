@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 
 // The ranks of a job once they have found each other: collectives, sums of
-// host numbers, and the one copy of the frozen base on each machine.
+// host numbers, and what the ranks of a machine share: one copy of the frozen
+// base, and, where all are on one machine, the memory that sums go through.
 
 #ifndef QLORA_RUNTIME_SESSION_RANKGROUP_H
 #define QLORA_RUNTIME_SESSION_RANKGROUP_H
@@ -17,6 +18,7 @@
 #include "runtime/Core/Status.h"
 #include "runtime/Device/Collectives.h"
 #include "runtime/Device/TcpStore.h"
+#include "runtime/Session/LocalRanks.h"
 #include "runtime/Session/RankEnvironment.h"
 
 namespace qlora {
@@ -54,14 +56,12 @@ public:
                                          FillShare &share);
 
 private:
-  Status findShare(FillShare &share);
   Status publish(FileDescriptor &memory, bool isFilled, uint64_t bytes);
-  StatusOr<FileDescriptor> openPublished(bool &isFilled);
 
-  std::string machine; ///< ours, once findShare() has asked
   std::chrono::milliseconds timeout{0};
   std::unique_ptr<TcpStoreServer> server; ///< on rank 0
   std::unique_ptr<TcpStore> store;        ///< null in a group of one
+  LocalRanks local;
   std::unique_ptr<Collectives> group;
 };
 

@@ -78,8 +78,9 @@ private:
 /// A number that no round gets to.
 static constexpr uint64_t kSlotOfOthers = uint64_t{1} << 48;
 
-GlooCollectives::GlooCollectives(std::shared_ptr<gloo::Context> context)
-    : context(std::move(context)) {}
+GlooCollectives::GlooCollectives(std::shared_ptr<gloo::Context> context,
+                                 std::optional<SharedWindow> window)
+    : context(std::move(context)), window(std::move(window)) {}
 
 void GlooCollectives::watchOthers() {
   others = context->createUnboundBuffer(&neverSent, sizeof neverSent);
@@ -99,7 +100,8 @@ GlooCollectives::~GlooCollectives() {
 
 StatusOr<std::unique_ptr<Collectives>>
 GlooCollectives::connect(TcpStore &store, int rank, int size,
-                         std::chrono::milliseconds timeout) {
+                         std::chrono::milliseconds timeout,
+                         std::optional<SharedWindow> window) {
   const NoPipeSignal noSignal;
   try {
     gloo::transport::tcp::attr attributes(store.localAddress().c_str());
@@ -108,7 +110,8 @@ GlooCollectives::connect(TcpStore &store, int rank, int size,
     context->setTimeout(timeout);
     StoreForGloo forGloo(store, timeout);
     context->connectFullMesh(forGloo, device);
-    std::unique_ptr<GlooCollectives> group(new GlooCollectives(context));
+    std::unique_ptr<GlooCollectives> group(
+        new GlooCollectives(context, std::move(window)));
     group->watchOthers();
     // Nobody leaves before all are connected: Gloo's thread throws where the
     // other end is gone by the time it accepts a connection, and none catches.
@@ -167,8 +170,10 @@ int64_t GlooCollectives::partBegin(int rank, int64_t count) const {
   return count / size * rank + std::min<int64_t>(rank, count % size);
 }
 
-int64_t GlooCollectives::partSize(int rank, int64_t count) const {
-  return partBegin(rank + 1, count) - partBegin(rank, count);
+GlooCollectives::Piece GlooCollectives::partOf(int rank, int64_t count) const {
+  const int64_t begin = partBegin(rank, count);
+  return {begin * sizeof(float),
+          (partBegin(rank + 1, count) - begin) * sizeof(float)};
 }
 
 static void waitForSends(gloo::transport::UnboundBuffer &buffer,
@@ -185,70 +190,83 @@ static void waitForReceives(gloo::transport::UnboundBuffer &buffer,
       throw gloo::IoException("stopped while receiving");
 }
 
-void GlooCollectives::sumOwnPart(float *data, int64_t count) {
-  int self = context->rank;
-  int64_t size = partSize(self, count);
-  float *part = data + partBegin(self, count);
-  std::copy_n(part, size, scratch.data() + self * size);
-  std::copy_n(scratch.data(), size, part);
-  for (int rank = 1; rank < context->size; ++rank)
-    for (int64_t i = 0; i < size; ++i)
-      part[i] += scratch[rank * size + i];
-}
-
-void GlooCollectives::collectParts(Buffer &data, Buffer &parts, int64_t count) {
-  size_t ownBytes = partSize(context->rank, count) * sizeof(float);
-  int64_t sent = 0, received = 0;
+void GlooCollectives::exchange(Buffer &from, const PieceOfRank &sent,
+                               Buffer &into, const PieceOfRank &received) {
+  int64_t sends = 0, receives = 0;
   for (int rank = 0; rank < context->size; ++rank) {
     if (rank == context->rank)
       continue;
-    if (ownBytes > 0) {
-      parts.recv(rank, slot, rank * ownBytes, ownBytes);
-      ++received;
+    if (const Piece piece = received(rank); piece.bytes > 0) {
+      into.recv(rank, slot, piece.offset, piece.bytes);
+      ++receives;
     }
-    if (size_t bytes = partSize(rank, count) * sizeof(float)) {
-      data.send(rank, slot, partBegin(rank, count) * sizeof(float), bytes);
-      ++sent;
+    if (const Piece piece = sent(rank); piece.bytes > 0) {
+      from.send(rank, slot, piece.offset, piece.bytes);
+      ++sends;
     }
   }
-  waitForReceives(parts, received);
-  waitForSends(data, sent);
+  waitForReceives(into, receives);
+  waitForSends(from, sends);
   ++slot;
 }
 
-void GlooCollectives::spreadSums(Buffer &data, int64_t count) {
-  int self = context->rank;
-  size_t ownBytes = partSize(self, count) * sizeof(float);
-  int64_t sent = 0, received = 0;
-  for (int rank = 0; rank < context->size; ++rank) {
-    if (rank == self)
-      continue;
-    if (size_t bytes = partSize(rank, count) * sizeof(float)) {
-      data.recv(rank, slot, partBegin(rank, count) * sizeof(float), bytes);
-      ++received;
-    }
-    if (ownBytes > 0) {
-      data.send(rank, slot, partBegin(self, count) * sizeof(float), ownBytes);
-      ++sent;
-    }
+void GlooCollectives::sumOwnPart(float *data, int64_t count) {
+  const Piece own = partOf(context->rank, count);
+  const size_t size = own.bytes / sizeof(float);
+  float *part = data + own.offset / sizeof(float);
+  std::copy_n(part, size, scratch.data() + context->rank * size);
+  std::copy_n(scratch.data(), size, part);
+  for (int rank = 1; rank < context->size; ++rank)
+    for (size_t i = 0; i < size; ++i)
+      part[i] += scratch[rank * size + i];
+}
+
+std::unique_ptr<GlooCollectives::Buffer>
+GlooCollectives::bufferOf(void *data, size_t bytes) {
+  return context->createUnboundBuffer(data, bytes);
+}
+
+void GlooCollectives::sumByMessages(float *data, int64_t count) {
+  const Piece own = partOf(context->rank, count);
+  const size_t scratchBytes = own.bytes * context->size;
+  scratch.resize(std::max(scratch.size(), scratchBytes / sizeof(float)));
+  auto whole = bufferOf(data, count * sizeof(float));
+  auto parts = bufferOf(scratch.data(), scratchBytes);
+  const ActiveCall call(*this, {whole.get(), parts.get()});
+  const auto partOfRank = [&](int rank) { return partOf(rank, count); };
+  exchange(*whole, partOfRank, *parts, [&](int rank) {
+    return Piece{rank * own.bytes, own.bytes};
+  });
+  sumOwnPart(data, count);
+  exchange(*whole, [&](int) { return own; }, *whole, partOfRank);
+}
+
+void GlooCollectives::sumInWindow(float *data, int64_t count) {
+  char here = 0;
+  std::vector<char> there(context->size);
+  auto sent = bufferOf(&here, sizeof here);
+  auto received = bufferOf(there.data(), there.size());
+  const ActiveCall call(*this, {sent.get(), received.get()});
+  const auto meet = [&] {
+    exchange(*sent, [](int) { return Piece{0, 1}; }, *received,
+             [](int rank) { return Piece{static_cast<size_t>(rank), 1}; });
+  };
+  for (int64_t done = 0; done < count;) {
+    const int64_t round = std::min(count - done, window->capacity());
+    window->write(data + done, round);
+    meet();
+    window->sumPart(partBegin(context->rank, round),
+                    partBegin(context->rank + 1, round));
+    meet();
+    window->read(data + done, round);
+    done += round;
   }
-  waitForReceives(data, received);
-  waitForSends(data, sent);
-  ++slot;
 }
 
 Status GlooCollectives::allReduceSum(float *data, int64_t count) {
   const NoPipeSignal noSignal;
-  size_t ownCount = partSize(context->rank, count);
-  scratch.resize(std::max(scratch.size(), ownCount * context->size));
   try {
-    auto whole = context->createUnboundBuffer(data, count * sizeof(float));
-    auto parts = context->createUnboundBuffer(scratch.data(),
-                                              scratch.size() * sizeof(float));
-    ActiveCall call(*this, {whole.get(), parts.get()});
-    collectParts(*whole, *parts, count);
-    sumOwnPart(data, count);
-    spreadSums(*whole, count);
+    window ? sumInWindow(data, count) : sumByMessages(data, count);
     return Status::ok();
   } catch (const std::exception &error) {
     return lost(error);

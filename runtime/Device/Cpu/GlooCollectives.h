@@ -3,23 +3,29 @@
 // Collectives of CPU ranks, over Gloo's TCP transport. Its exceptions end
 // here.
 //
-// A sum has one order: rank 0 + rank 1 + ..., whatever the size. Rank r is
-// sent part r of everybody's data, adds the parts up, and sends the result to
-// all: the traffic of a ring in two rounds. (Gloo's own all-reduce has no way
-// to wake a call that waits for a rank that will not come; abort() needs it.)
-// K ranks and one rank with K accumulations agree to rounding only.
+// A sum has one order: rank 0 + rank 1 + ..., whatever the size and the way.
+// Rank r is given part r of everybody's data, adds the parts up, and gives the
+// result to all: the traffic of a ring in two rounds. (Gloo's own all-reduce
+// has no way to wake a call that waits for a rank that will not come; abort()
+// needs it.) Where all ranks are on one machine the data goes through memory
+// that they share (SharedWindow.h), and Gloo's messages, of a byte, say when;
+// else the messages are the data. K ranks and one rank with K accumulations
+// agree to rounding only.
 
 #ifndef QLORA_RUNTIME_DEVICE_CPU_GLOOCOLLECTIVES_H
 #define QLORA_RUNTIME_DEVICE_CPU_GLOOCOLLECTIVES_H
 
 #include <chrono>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "runtime/Core/Status.h"
 #include "runtime/Device/Collectives.h"
+#include "runtime/Device/Cpu/SharedWindow.h"
 #include "runtime/Device/TcpStore.h"
 
 namespace gloo {
@@ -37,10 +43,11 @@ public:
   /// Uses the network interface that rank 0 is reached by: loopback for a job
   /// on one machine. `timeout`: of connecting, and of each later call, which
   /// includes waiting for the slowest rank; a rank that has ended is noticed
-  /// at once.
+  /// at once. `window`: on all ranks or on none.
   static StatusOr<std::unique_ptr<Collectives>>
   connect(TcpStore &store, int rank, int size,
-          std::chrono::milliseconds timeout);
+          std::chrono::milliseconds timeout,
+          std::optional<SharedWindow> window = std::nullopt);
   ~GlooCollectives() override;
 
   int rank() const override;
@@ -53,19 +60,30 @@ public:
 private:
   using Buffer = gloo::transport::UnboundBuffer;
   struct ActiveCall;
+  /// Bytes of a buffer.
+  struct Piece {
+    size_t offset, bytes;
+  };
+  using PieceOfRank = std::function<Piece(int rank)>;
 
-  explicit GlooCollectives(std::shared_ptr<gloo::Context> context);
+  GlooCollectives(std::shared_ptr<gloo::Context> context,
+                  std::optional<SharedWindow> window);
   void watchOthers();
   Status lost(const std::exception &error) const;
-  void collectParts(Buffer &data, Buffer &parts, int64_t count);
+  std::unique_ptr<Buffer> bufferOf(void *data, size_t bytes);
+  /// Every rank sends each of the others a piece, and waits for theirs.
+  void exchange(Buffer &from, const PieceOfRank &sent, Buffer &into,
+                const PieceOfRank &received);
+  void sumByMessages(float *data, int64_t count);
   void sumOwnPart(float *data, int64_t count);
-  void spreadSums(Buffer &data, int64_t count);
+  void sumInWindow(float *data, int64_t count);
   /// Elements [partBegin(r), partBegin(r + 1)) are summed by rank r.
   int64_t partBegin(int rank, int64_t count) const;
-  int64_t partSize(int rank, int64_t count) const;
+  Piece partOf(int rank, int64_t count) const;
 
   std::shared_ptr<gloo::Context> context;
-  std::vector<float> scratch; ///< other ranks' versions of our part
+  std::optional<SharedWindow> window;
+  std::vector<float> scratch; ///< all ranks' versions of our part; no window
   uint64_t slot = 0; ///< numbers the rounds, so that messages find theirs
   char neverSent = 0;
   /// Waits for a byte from every other rank, which none sends: only the end

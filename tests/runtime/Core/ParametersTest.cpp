@@ -185,7 +185,7 @@ TEST(Parameters, RanksOfAHostFillOneArena) {
   ASSERT_TRUE(module.isOk()) << module.status().message();
   const std::string folder = kGoldens + "llama-nf4/model";
   auto model = ModelFiles::open(folder);
-  const int descriptor = FrozenArena::createShared(256).value();
+  const int descriptor = HostMemory::createShared("test", 256).value();
   for (unsigned rank : {0u, 1u}) {
     auto arena = FrozenArena::fromDescriptor(descriptor, 256);
     ASSERT_TRUE(arena.isOk()) << arena.status().message();

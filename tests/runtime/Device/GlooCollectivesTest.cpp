@@ -1,31 +1,63 @@
 // SPDX-License-Identifier: MIT
 
-// Sums over ranks (threads here), their bits, and what happens when one ends.
+// Sums over ranks (threads here), by messages and through shared memory: their
+// bits, and what happens when one ends.
 
 #include "runtime/Device/Cpu/GlooCollectives.h"
 
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
 #include <cstring>
 #include <functional>
+#include <optional>
 #include <thread>
 #include <vector>
 
 using namespace qlora;
 using namespace std::chrono_literals;
 
-/// Runs `body(collectives)` as `size` ranks.
-static void runRanks(int size,
-                     const std::function<void(Collectives &, int)> &body) {
+/// How the data goes from rank to rank.
+enum class Way { kMessages, kSharedWindow };
+
+class GlooCollectivesTest : public testing::TestWithParam<Way> {
+protected:
+  /// Runs `body(collectives, rank)` as `size` ranks.
+  static void runRanks(int size,
+                       const std::function<void(Collectives &, int)> &body);
+};
+
+INSTANTIATE_TEST_SUITE_P(Ways, GlooCollectivesTest,
+                         testing::Values(Way::kMessages, Way::kSharedWindow),
+                         [](const auto &way) {
+                           return way.param == Way::kMessages ? "Messages"
+                                                              : "SharedWindow";
+                         });
+
+static std::optional<SharedWindow> windowOf(const FileDescriptor &memory,
+                                            int rank, int size) {
+  if (!memory.isOpen())
+    return std::nullopt;
+  return SharedWindow::map(FileDescriptor(dup(memory.get())), rank, size)
+      .value();
+}
+
+void GlooCollectivesTest::runRanks(
+    int size, const std::function<void(Collectives &, int)> &body) {
+  FileDescriptor memory;
+  if (GetParam() == Way::kSharedWindow)
+    memory = SharedWindow::create().value();
   FileDescriptor socket = std::move(listenOn("127.0.0.1", 0)).value();
   int port = portOf(socket).value();
   auto server = TcpStoreServer::start(std::move(socket), "s").value().release();
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank)
-    threads.emplace_back([=] {
+    threads.emplace_back([&, rank] {
       auto store = TcpStore::connect("127.0.0.1", port, "s", 10s);
       ASSERT_TRUE(store.isOk()) << store.status().message();
-      auto group = GlooCollectives::connect(**store, rank, size, 20s);
+      auto group = GlooCollectives::connect(**store, rank, size, 20s,
+                                            windowOf(memory, rank, size));
       ASSERT_TRUE(group.isOk()) << group.status().message();
       body(**group, rank);
     });
@@ -41,9 +73,9 @@ static std::vector<float> dataOf(int rank, size_t count) {
   return data;
 }
 
-TEST(GlooCollectives, SumsHaveTheSameBitsEverywhereAndEveryTime) {
+TEST_P(GlooCollectivesTest, SumsHaveTheSameBitsEverywhereAndEveryTime) {
   constexpr int kRanks = 3;
-  for (size_t count : {1u, 2u, 1000u, 300001u}) {
+  for (size_t count : {1u, 2u, 1000u, 300001u, 1234567u}) {
     std::vector<float> results[2][kRanks];
     for (auto &result : results)
       runRanks(kRanks, [&](Collectives &group, int rank) {
@@ -61,7 +93,7 @@ TEST(GlooCollectives, SumsHaveTheSameBitsEverywhereAndEveryTime) {
   }
 }
 
-TEST(GlooCollectives, BarrierAndEmptySums) {
+TEST_P(GlooCollectivesTest, BarrierAndEmptySums) {
   runRanks(2, [](Collectives &group, int rank) {
     EXPECT_EQ(group.rank(), rank);
     EXPECT_EQ(group.size(), 2);
@@ -70,7 +102,7 @@ TEST(GlooCollectives, BarrierAndEmptySums) {
   });
 }
 
-TEST(GlooCollectives, ALostRankEndsTheOthers) {
+TEST_P(GlooCollectivesTest, ALostRankEndsTheOthers) {
   auto start = std::chrono::steady_clock::now();
   runRanks(3, [](Collectives &group, int rank) {
     EXPECT_TRUE(group.barrier().isOk());
@@ -83,7 +115,7 @@ TEST(GlooCollectives, ALostRankEndsTheOthers) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, 5s);
 }
 
-TEST(GlooCollectives, NoticesALostRankBetweenCalls) {
+TEST_P(GlooCollectivesTest, NoticesALostRankBetweenCalls) {
   runRanks(3, [](Collectives &group, int rank) {
     EXPECT_TRUE(group.barrier().isOk());
     EXPECT_TRUE(group.checkOthers().isOk());
@@ -100,7 +132,7 @@ TEST(GlooCollectives, NoticesALostRankBetweenCalls) {
   });
 }
 
-TEST(GlooCollectives, AbortWakesABlockedRank) {
+TEST_P(GlooCollectivesTest, AbortWakesABlockedRank) {
   auto start = std::chrono::steady_clock::now();
   runRanks(2, [](Collectives &group, int rank) {
     EXPECT_TRUE(group.barrier().isOk());

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""One rank on one core beside two ranks on two, a core each.
+"""One rank on one core beside two ranks on two, a core each, and beside two
+runs apart, which know nothing of each other: what they lose is the machine's.
 
     bench/scaling.py [--shape smollm2-135m] [--compute bfloat16]
-                     [--rounds 2] [--steps 4] [--work DIR]
+                     [--rounds 3] [--steps 4] [--work DIR]
 
 Every rank has the same micro-batch a step, so that two do twice the tokens.
 Prints tokens/s, the share of a step in which a rank waits for another, and
@@ -15,6 +16,8 @@ base, and 64 MiB.
 
 import argparse
 import os
+import shutil
+from concurrent.futures import ThreadPoolExecutor
 
 import cpu_machine
 import ours
@@ -32,13 +35,12 @@ def cores():
 
 
 class Ranks:
-    """Runs of a module on the first `count` cores, one rank on each."""
+    """Runs of a module on some cores, one rank on each."""
 
-    def __init__(self, module, data, count):
-        self.module, self.data, self.count = module, data, count
-        self.prefix = ("taskset", "-c",
-                       ",".join(str(core) for core in cores()[:count]))
-        self.flags = ("--gpus", str(count))
+    def __init__(self, module, data, on):
+        self.module, self.data = module, data
+        self.prefix = ("taskset", "-c", ",".join(map(str, on)))
+        self.flags = ("--gpus", str(len(on)))
         self.runs, self.proportional = [], 0
 
     def watch(self, child):
@@ -61,7 +63,25 @@ class Ranks:
                    and row["queue"] in ("compute", "host"))
 
 
-def measure(shape, compute, profile, work, length=LENGTH, rounds=2, steps=4):
+class Apart:
+    """A run on each of some cores, at the same time."""
+
+    def __init__(self, module, data, on):
+        self.runs = []
+        for core in on:
+            own = f"{module}.{core}.so"
+            shutil.copyfile(module, own)
+            self.runs.append(Ranks(own, data, [core]))
+
+    def take_turn(self, steps):
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(lambda run: run.take_turn(steps), self.runs))
+
+    def rate(self):
+        return sum(run.rate() for run in self.runs)
+
+
+def measure(shape, compute, profile, work, length=LENGTH, rounds=3, steps=4):
     """As JSON."""
     folder = os.path.join(work, shape)
     config = write_config(folder, SHAPES[shape])
@@ -70,15 +90,17 @@ def measure(shape, compute, profile, work, length=LENGTH, rounds=2, steps=4):
     write_batch(data, config["vocab_size"], length, count=2)
     module, plan = ours.planned(folder, "scaling", compute,
                                 "--device-profile", profile, length=length)
-    one, two = (Ranks(module, data, count) for count in (1, 2))
+    on = cores()[:2]
+    one, two = Ranks(module, data, on[:1]), Ranks(module, data, on)
+    apart = Apart(module, data, on)
     for _ in range(rounds):
-        for ranks in (one, two):
+        for ranks in (one, two, apart):
             ranks.take_turn(steps)
     of_a_rank = plan["total_bytes"] - plan["arenas"]["frozen"]
     most = one.proportional + of_a_rank + SLACK
     result = {
         "name": "scaling", "shape": shape, "compute": compute,
-        "rates": [one.rate(), two.rate()],
+        "rates": [one.rate(), two.rate(), apart.rate()],
         "ratio": two.rate() / one.rate(), "exposed": two.exposed(),
         "proportional": [one.proportional, two.proportional],
         "planned": plan["total_bytes"], "of_a_rank": of_a_rank,
@@ -96,7 +118,7 @@ def measure(shape, compute, profile, work, length=LENGTH, rounds=2, steps=4):
 
 def text_of(result):
     """Markdown."""
-    one, two = result["rates"]
+    one, two, apart = result["rates"]
     mib = [f"{bytes_ / 2**20:.0f}" for bytes_ in result["proportional"]]
     lines = [
         f"{result['shape']}, {result['compute']}, one core per rank", "",
@@ -104,7 +126,8 @@ def text_of(result):
         "planned for a rank, MiB |", "|---|---|---|---|---|---|",
         f"| 1 | {one:.1f} | | | {mib[0]} | {result['planned'] / 2**20:.0f} |",
         f"| 2 | {two:.1f} | {result['ratio']:.3f} | {result['exposed']:.2%} | "
-        f"{mib[1]} | of its own: {result['of_a_rank'] / 2**20:.0f} |", ""]
+        f"{mib[1]} | of its own: {result['of_a_rank'] / 2**20:.0f} |",
+        f"| two runs apart | {apart:.1f} | {apart / one:.3f} | | | |", ""]
     return "\n".join(lines + [f"* {'met' if met else 'missed'}: {what}"
                               for what, met in result["verdicts"]])
 
@@ -114,7 +137,7 @@ def main():
     parser.add_argument("--shape", default="smollm2-135m")
     parser.add_argument("--compute", default="bfloat16")
     parser.add_argument("--length", type=int, default=LENGTH)
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--work", default=os.path.join(REPOSITORY, "out",
                                                        "bench"))

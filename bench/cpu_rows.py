@@ -43,6 +43,14 @@ class Row:
     def unit(self):
         return "labelled" if self.fine_tuning else "tokens"
 
+    def limit(self):
+        """The target as a user would set it, less what a process may have
+        beside its plan."""
+        if not self.resident:
+            return ()
+        return ("--memory-limit",
+                str(int(self.resident * 2**30) - ours.MEMORY_SLACK))
+
 
 ROWS = (
     Row("smollm2-135m", "smollm2-135m", 1.7, 0.9),
@@ -94,7 +102,7 @@ class Ours:
 
     def __init__(self, row, inputs, profile, computes):
         self.row, self.inputs, self.runs = row, inputs, {}
-        self.flags = ("--device-profile", profile)
+        self.flags = ("--device-profile", profile, *row.limit())
         self.modules = {
             compute: os.path.join(inputs.folder, f"{row.name}-{compute}.so")
             for compute in computes}

@@ -4,7 +4,7 @@
 """Training within less and less memory, beside whole-block checkpointing.
 
     bench/limits.py [--shape smollm2-135m] [--compute bfloat16] [--limits 7]
-                    [--length 512] [--rounds 2] [--steps 4] [--work DIR]
+                    [--length 512] [--rounds 3] [--steps 4] [--work DIR]
 
 Compiles the shape with everything kept, for the smallest limit there is, for
 limits between, and with --gradient-checkpointing; then all train in turns.
@@ -144,7 +144,7 @@ def verdicts(blocks, plans):
              for plan in above))]
 
 
-def measure(shape, compute, profile, work, limits=7, length=LENGTH, rounds=2,
+def measure(shape, compute, profile, work, limits=7, length=LENGTH, rounds=3,
             steps=4):
     """The ladder of a shape, as JSON."""
     folder = os.path.join(work, shape)
@@ -191,7 +191,7 @@ def main():
     parser.add_argument("--compute", default="bfloat16")
     parser.add_argument("--limits", type=int, default=7)
     parser.add_argument("--length", type=int, default=LENGTH)
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--work", default=os.path.join(REPOSITORY, "out",
                                                        "bench"))

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from shapes import LENGTH, RANK, REPOSITORY
 
 TOOLS = os.path.join(REPOSITORY, "build", "bin")
+# What a process may have beside its plan, in bytes.
+MEMORY_SLACK = 64 << 20
 # Of plain AdamW at a constant rate, as the peer has it.
 TRAINING = ("--learning-rate", "1e-4", "--lr-scheduler-type", "constant",
             "--max-grad-norm", "0", "--logging-steps", "1")
@@ -95,7 +97,7 @@ class Run:
     def keeps_memory(self):
         """The promise: within 5 % and 64 MiB of what was predicted."""
         return abs(self.peak - self.predicted_peak) <= (
-            0.05 * self.predicted_peak + (64 << 20))
+            0.05 * self.predicted_peak + MEMORY_SLACK)
 
 
 def train_words(module, data, steps, flags):

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""One rank on one core beside two ranks on two, a core each, and beside two
-runs apart, which know nothing of each other: what they lose is the machine's.
+"""One rank on one core, two ranks on two, and two runs apart.
+
+Two runs that know nothing of each other lose what the machine loses.
 
     bench/scaling.py [--shape smollm2-135m] [--compute bfloat16]
                      [--rounds 3] [--steps 4] [--work DIR]
@@ -25,7 +26,6 @@ from shapes import (LENGTH, REPOSITORY, SHAPES, write_batch, write_config,
                     write_model)
 
 TARGET, MOST_EXPOSED = 1.9, 0.01
-SLACK = 64 << 20
 # Of the host, and of the compute queue.
 COMMUNICATION = ("sums over ranks", "wait")
 
@@ -97,7 +97,7 @@ def measure(shape, compute, profile, work, length=LENGTH, rounds=3, steps=4):
         for ranks in (one, two, apart):
             ranks.take_turn(steps)
     of_a_rank = plan["total_bytes"] - plan["arenas"]["frozen"]
-    most = one.proportional + of_a_rank + SLACK
+    most = one.proportional + of_a_rank + ours.MEMORY_SLACK
     result = {
         "name": "scaling", "shape": shape, "compute": compute,
         "rates": [one.rate(), two.rate(), apart.rate()],

@@ -97,7 +97,7 @@ Work attentionWork(const AttentionShape &shape, qlora_dtype dtype,
 
 /// A launch of a library op, from its Kernels.def constants and dtypes, where
 /// one kernel does all of it, as on the CPU. Every op of Kernels.def has an
-/// entry; asserts on a request of another.
+/// entry in KernelWork.cpp; asserts on a request of another.
 Work kernelWork(const KernelRequest &request);
 
 /// Multiplications and additions of the products that such a launch stands

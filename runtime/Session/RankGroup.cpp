@@ -28,7 +28,7 @@ static StatusOr<std::optional<SharedWindow>> openWindow(LocalRanks &local,
     return std::optional<SharedWindow>();
   FileDescriptor memory;
   if (local.rank() == 0) {
-    QLORA_ASSIGN_OR_RETURN(memory, SharedWindow::create());
+    QLORA_ASSIGN_OR_RETURN(memory, SharedWindow::create(worldSize));
     QLORA_RETURN_IF_ERROR(
         local.publish("sums", memory, LocalRanks::Access::kReadWrite));
   } else {

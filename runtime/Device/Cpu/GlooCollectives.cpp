@@ -252,7 +252,7 @@ void GlooCollectives::sumInWindow(float *data, int64_t count) {
              [](int rank) { return Piece{static_cast<size_t>(rank), 1}; });
   };
   for (int64_t done = 0; done < count;) {
-    const int64_t round = std::min(count - done, window->capacity());
+    const int64_t round = std::min(count - done, SharedWindow::kCapacity);
     window->write(data + done, round);
     meet();
     window->sumPart(partBegin(context->rank, round),

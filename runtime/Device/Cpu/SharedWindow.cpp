@@ -8,36 +8,30 @@
 
 namespace qlora {
 
-/// Resident in every rank once it has been used. Of two ranks a slot is 1 MiB,
-/// which stays in a core's cache between a write and the sum.
-static constexpr uint64_t kWindowBytes = 4 << 20;
 static constexpr int kSets = 2;
-/// Slots begin at a cache line of their own.
-static constexpr int64_t kLineFloats = 16;
 
-StatusOr<FileDescriptor> SharedWindow::create() {
-  QLORA_ASSIGN_OR_RETURN(int fd,
-                         HostMemory::createShared("qlora-sums", kWindowBytes));
+static uint64_t windowBytes(int ranks) {
+  return sizeof(float) * SharedWindow::kCapacity * kSets *
+         static_cast<uint64_t>(ranks);
+}
+
+StatusOr<FileDescriptor> SharedWindow::create(int ranks) {
+  QLORA_ASSIGN_OR_RETURN(
+      int fd, HostMemory::createShared("qlora-sums", windowBytes(ranks)));
   return FileDescriptor(fd);
 }
 
 StatusOr<SharedWindow> SharedWindow::map(FileDescriptor descriptor, int rank,
                                          int ranks) {
-  QLORA_ASSIGN_OR_RETURN(HostMemory memory,
-                         HostMemory::shared(descriptor.get(), kWindowBytes));
+  QLORA_ASSIGN_OR_RETURN(
+      HostMemory memory,
+      HostMemory::shared(descriptor.get(), windowBytes(ranks)));
   return SharedWindow(std::move(descriptor), std::move(memory), rank, ranks);
 }
 
-SharedWindow::SharedWindow(FileDescriptor descriptor, HostMemory memory,
-                           int rank, int ranks)
-    : descriptor(std::move(descriptor)), memory(std::move(memory)), rank(rank),
-      ranks(ranks),
-      slotCount(static_cast<int64_t>(kWindowBytes / sizeof(float)) /
-                (kSets * ranks) / kLineFloats * kLineFloats) {}
-
 float *SharedWindow::slot(int ofRank) const {
   auto *floats = reinterpret_cast<float *>(memory.bytes().data());
-  return floats + (set * ranks + ofRank) * slotCount;
+  return floats + (set * ranks + ofRank) * kCapacity;
 }
 
 void SharedWindow::write(const float *data, int64_t count) {

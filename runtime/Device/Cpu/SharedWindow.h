@@ -3,7 +3,7 @@
 // Memory that all ranks of a machine have mapped, through which they add up
 // data without a copy by the kernel (MPI's "shared window").
 //
-// A round takes `capacity()` numbers. Each rank has a slot:
+// A round takes `kCapacity` numbers. Each rank has a slot:
 //
 //   write        own data into the own slot
 //   (all meet)
@@ -20,6 +20,7 @@
 #define QLORA_RUNTIME_DEVICE_CPU_SHAREDWINDOW_H
 
 #include <cstdint>
+#include <utility>
 
 #include "runtime/Core/HostMemory.h"
 #include "runtime/Core/Status.h"
@@ -30,14 +31,16 @@ namespace qlora {
 /// Movable. One thread at a time.
 class SharedWindow {
 public:
-  /// The memory, for `map` here and in the other ranks' processes.
-  static StatusOr<FileDescriptor> create();
+  /// How many numbers a round takes: 1 MiB, which stays in a core's cache
+  /// between a write and the sum.
+  static constexpr int64_t kCapacity = 256 * 1024;
+
+  /// The memory, for `map` here and in the other ranks' processes: 2 MiB for
+  /// each rank. A rank touches about 6, whatever their number.
+  static StatusOr<FileDescriptor> create(int ranks);
   /// `memory` is kept open as long as the window: others may open it through
   /// this process.
   static StatusOr<SharedWindow> map(FileDescriptor memory, int rank, int ranks);
-
-  /// How many numbers a round takes.
-  int64_t capacity() const { return slotCount; }
 
   void write(const float *data, int64_t count);
   /// Elements [begin, end) of the round.
@@ -47,14 +50,15 @@ public:
 
 private:
   SharedWindow(FileDescriptor descriptor, HostMemory memory, int rank,
-               int ranks);
+               int ranks)
+      : descriptor(std::move(descriptor)), memory(std::move(memory)),
+        rank(rank), ranks(ranks) {}
   float *slot(int ofRank) const;
 
   FileDescriptor descriptor;
   HostMemory memory;
   int rank;
   int ranks;
-  int64_t slotCount;
   int set = 0; ///< of slots, 0 or 1
 };
 

@@ -47,7 +47,7 @@ void GlooCollectivesTest::runRanks(
     int size, const std::function<void(Collectives &, int)> &body) {
   FileDescriptor memory;
   if (GetParam() == Way::kSharedWindow)
-    memory = SharedWindow::create().value();
+    memory = SharedWindow::create(size).value();
   FileDescriptor socket = std::move(listenOn("127.0.0.1", 0)).value();
   int port = portOf(socket).value();
   auto server = TcpStoreServer::start(std::move(socket), "s").value().release();

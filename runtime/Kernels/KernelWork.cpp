@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: MIT
+
+// The cost model: counts per op of Kernels.def (CostModel.h).
+
+#include "runtime/Kernels/CostModel.h"
+
+#include "runtime/Kernels/Math/NF4.h"
+#include "runtime/Kernels/Requests/HeadPlan.h"
+
+#include <algorithm>
+#include <cassert>
+
+using namespace qlora;
+
+Work qlora::rowWork(double bytes, double transcendentals) {
+  Work work;
+  work.bytes = bytes;
+  work.transcendentals = transcendentals;
+  work.launches = 1;
+  return work;
+}
+
+static double bytesOf(double elements, qlora_dtype dtype) {
+  return elements * dtypeBits(dtype) / 8;
+}
+
+/// A weight as it is stored: `w` of panel_matmul and decode.
+static double storedBytes(const KernelRequest &r) {
+  const int64_t elements = r.constant("rows") * r.constant("columns");
+  const qlora_dtype dtype = *r.dtype("w");
+  if (dtype != QLORA_DTYPE_NF4)
+    return bytesOf(double(elements), dtype);
+  return double(NF4Layout::of(elements, r.constant("block"),
+                              r.constant("double_quant") != 0)
+                    .bytes);
+}
+
+/// bf16 and f16 only change width, as fast as they are read.
+static double decodedNumbers(double elements, qlora_dtype stored) {
+  return stored == QLORA_DTYPE_NF4 ? elements : 0;
+}
+
+Work qlora::gemmWork(int64_t m, int64_t n, int64_t k, qlora_dtype a,
+                     qlora_dtype b, qlora_dtype c, bool accumulates) {
+  Work work;
+  double flops = 2.0 * m * n * k;
+  bool isBf16 = a == QLORA_DTYPE_BF16 && b == QLORA_DTYPE_BF16;
+  (isBf16 ? work.bf16Flops : work.f32Flops) = flops;
+  work.bytes = bytesOf(double(m) * k, a) + bytesOf(double(n) * k, b) +
+               bytesOf(double(m) * n, c) * (accumulates ? 2 : 1);
+  work.packedBytes = 2 * bytesOf(double(n) * k, b);
+  work.launches = 1;
+  return work;
+}
+
+Work qlora::attentionWork(const AttentionShape &shape, qlora_dtype dtype,
+                          bool backward) {
+  // A query sees itself and what is before it, but no more than the window.
+  double length = shape.length;
+  double window = shape.window > 0 ? std::min<double>(shape.window, length)
+                                   : length;
+  double pairs = window * (length - window) + window * (window + 1) / 2;
+  pairs *= double(shape.batch) * shape.heads;
+  Work work;
+  const double flops = (backward ? 2.5 : 1.0) * 4 * pairs * shape.dim;
+  (dtype == QLORA_DTYPE_F32 ? work.attentionF32Flops
+   : backward               ? work.attentionBackwardFlops
+                            : work.attentionForwardFlops) = flops;
+  work.transcendentals = pairs;
+  double tokens = double(shape.batch) * shape.length;
+  double elements = tokens * shape.dim * (2 * shape.heads + 2 * shape.kvHeads);
+  work.bytes = bytesOf(elements * (backward ? 2 : 1), dtype);
+  work.launches = 1;
+  return work;
+}
+
+//===----------------------------------------------------------------------===//
+// Ops of Kernels.def
+//===----------------------------------------------------------------------===//
+
+static Work matmulWork(const KernelRequest &r) {
+  return gemmWork(r.constant("m"), r.constant("n"), r.constant("k"),
+                  *r.dtype("a"), *r.dtype("b"), *r.dtype("c"),
+                  r.constant("beta") != 0);
+}
+
+static Work panelMatmulWork(const KernelRequest &r) {
+  const int64_t rows = r.constant("rows"), columns = r.constant("columns");
+  const bool transpose = r.constant("transpose_w");
+  const qlora_dtype compute = *r.dtype("a");
+  Work work = gemmWork(r.constant("m"), transpose ? rows : columns,
+                       transpose ? columns : rows, compute, compute,
+                       *r.dtype("c"), r.constant("beta") != 0);
+  std::swap(work.f32Flops, work.panelF32Flops);
+  std::swap(work.bf16Flops, work.panelBf16Flops);
+  // W comes from memory as it is stored; its numbers stay in cache.
+  const double weights = double(rows) * columns;
+  work.bytes += storedBytes(r) - bytesOf(weights, compute);
+  // Rows of a come to the cores one by one, those of c before each is written.
+  const double stored = storedBytes(r);
+  work.waitedBytes = stored + 2 * (work.bytes - stored);
+  work.bytes = work.waitedBytes;
+  work.decodedNumbers = decodedNumbers(weights, *r.dtype("w"));
+  return work;
+}
+
+static Work decodeWork(const KernelRequest &r) {
+  double elements = double(r.constant("rows")) * r.constant("columns");
+  Work work = rowWork(storedBytes(r) + bytesOf(elements, *r.dtype("out")), 0);
+  work.decodedNumbers = decodedNumbers(elements, *r.dtype("w"));
+  return work;
+}
+
+static Work quantizeWork(const KernelRequest &r) {
+  const double elements = double(r.constant("elements"));
+  return rowWork(bytesOf(elements, *r.dtype("x")) + elements / 2 +
+                     4 * elements / double(r.constant("block")),
+                 0);
+}
+
+static Work quantizeScalesWork(const KernelRequest &r) {
+  return rowWork(2 * 4 * double(r.constant("blocks")), 0);
+}
+
+static AttentionShape attentionShape(const KernelRequest &r) {
+  return {r.constant("batch"),    r.constant("length"), r.constant("heads"),
+          r.constant("kv_heads"), r.constant("dim"),    r.constant("window")};
+}
+
+static Work attentionForwardWork(const KernelRequest &r) {
+  return attentionWork(attentionShape(r), *r.dtype("q"), false);
+}
+
+static Work attentionBackwardWork(const KernelRequest &r) {
+  return attentionWork(attentionShape(r), *r.dtype("q"), true);
+}
+
+/// Rows without a label are skipped, but how many there are is not known here:
+/// as if none were. Logits stay in a cache; each block of rows reads the
+/// weight. Its gradient takes a walk of its own, with the logits once more.
+static Work headWork(const KernelRequest &r, bool hasGradient) {
+  const int64_t rows = r.constant("rows"), hidden = r.constant("hidden_size"),
+                vocab = r.constant("vocab");
+  const qlora_dtype type = *r.dtype("hidden"), weightType = *r.dtype("w");
+  const bool trains = hasGradient && r.dtype("dw");
+  Work work;
+  for (int i = 0; i < (trains ? 4 : hasGradient ? 2 : 1); ++i)
+    work += gemmWork(rows, vocab, hidden, type, weightType, QLORA_DTYPE_F32,
+                     false);
+  const int64_t blocks =
+      (rows + requests::kHeadBlockRows - 1) / requests::kHeadBlockRows;
+  const double words = double(vocab) * hidden;
+  work.bytes = bytesOf(words * double(blocks + trains), weightType) +
+               bytesOf(double(rows) * hidden * (hasGradient ? 2 : 1), type) +
+               (trains ? bytesOf(2 * words, QLORA_DTYPE_F32) : 0);
+  work.transcendentals = double(rows) * vocab * (trains ? 2 : 1);
+  return work;
+}
+
+static Work headLossWork(const KernelRequest &r) { return headWork(r, false); }
+
+static Work headLossGradWork(const KernelRequest &r) {
+  return headWork(r, true);
+}
+
+/// Reads and writes rows of a table.
+static Work embeddingWork(const KernelRequest &r) {
+  double elements = double(r.constant("rows")) * r.constant("columns");
+  return rowWork(2 * bytesOf(elements, *r.dtype("w")), 0);
+}
+
+static Work embeddingGradWork(const KernelRequest &r) {
+  double elements = double(r.constant("rows")) * r.constant("columns");
+  return rowWork(bytesOf(elements, *r.dtype("dout")) +
+                     2 * bytesOf(elements, *r.dtype("dw")),
+                 0);
+}
+
+static Work columnSumWork(const KernelRequest &r) {
+  double elements = double(r.constant("rows")) * r.constant("columns");
+  return rowWork(bytesOf(elements, *r.dtype("x")), 0);
+}
+
+static Work accumulateWork(const KernelRequest &r) {
+  double elements = double(r.constant("rows")) * r.constant("columns");
+  return rowWork(bytesOf(elements, *r.dtype("x")) +
+                     2 * bytesOf(elements, *r.dtype("y")),
+                 0);
+}
+
+static Work copyRowsWork(const KernelRequest &r) {
+  double elements = double(r.constant("rows")) * r.constant("columns");
+  return rowWork(bytesOf(elements, *r.dtype("x")) +
+                     bytesOf(elements, *r.dtype("out")),
+                 0);
+}
+
+static Work clipNormWork(const KernelRequest &r) {
+  return rowWork(bytesOf(r.constant("elements"), *r.dtype("gradient")), 0);
+}
+
+namespace {
+struct KernelWorkRow {
+  std::string_view op;
+  WorkCategory category;
+  Work (*work)(const KernelRequest &);
+};
+} // namespace
+
+static constexpr KernelWorkRow kRows[] = {
+    {"matmul", WorkCategory::kGemm, matmulWork},
+    {"panel_matmul", WorkCategory::kGemm, panelMatmulWork},
+    {"decode", WorkCategory::kDecode, decodeWork},
+    {"quantize", WorkCategory::kRows, quantizeWork},
+    {"quantize_scales", WorkCategory::kRows, quantizeScalesWork},
+    {"attention", WorkCategory::kAttention, attentionForwardWork},
+    {"attention_grad", WorkCategory::kAttention, attentionBackwardWork},
+    {"head_loss", WorkCategory::kHead, headLossWork},
+    {"head_loss_grad", WorkCategory::kHead, headLossGradWork},
+    {"embedding", WorkCategory::kRows, embeddingWork},
+    {"embedding_grad", WorkCategory::kRows, embeddingGradWork},
+    {"column_sum", WorkCategory::kRows, columnSumWork},
+    {"accumulate", WorkCategory::kRows, accumulateWork},
+    {"copy_rows", WorkCategory::kRows, copyRowsWork},
+    {"clip_norm", WorkCategory::kRows, clipNormWork},
+};
+
+static const KernelWorkRow *findRow(std::string_view op) {
+  const KernelWorkRow *end = std::end(kRows);
+  const KernelWorkRow *row = std::find_if(
+      kRows, end, [&](const KernelWorkRow &row) { return row.op == op; });
+  return row == end ? nullptr : row;
+}
+
+bool qlora::hasKernelWork(std::string_view op) { return findRow(op); }
+
+Work qlora::kernelWork(const KernelRequest &request) {
+  const KernelWorkRow *row = findRow(request.op->name);
+  assert(row && "an op of Kernels.def without a row in KernelWork.cpp");
+  return row->work(request);
+}
+
+double qlora::neededFlops(const KernelRequest &request) {
+  const Work work = kernelWork(request);
+  return work.gemmFlops() + work.attentionFlops();
+}
+
+WorkCategory qlora::categoryOf(const KernelOp &op) {
+  const KernelWorkRow *row = findRow(op.name);
+  assert(row && "an op of Kernels.def without a row in KernelWork.cpp");
+  return row->category;
+}

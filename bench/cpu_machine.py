@@ -3,6 +3,7 @@
 """What the machine at hand does: peak rates, calibration, memory of
 processes, how long a file takes to read."""
 
+import functools
 import json
 import os
 import subprocess
@@ -16,6 +17,7 @@ def probe():
     return json.loads(ours.call(f"{ours.TOOLS}/cpu-peak"))
 
 
+@functools.cache
 def peer_environment():
     """The peer's oneDNN ends with an illegal instruction on a machine that
     hides the sizes of its matrix tiles; ours keeps away from them by itself."""

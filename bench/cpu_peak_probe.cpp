@@ -11,7 +11,6 @@
 // AMX"). Some hypervisors hide the sizes (CPUID leaf 1DH): no library can use
 // tiles then, and oneDNN ends with an illegal instruction where it tries.
 
-#include <cpuid.h>
 #include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -22,6 +21,8 @@
 #include <cstdio>
 #include <thread>
 #include <vector>
+
+#include "runtime/Kernels/Cpu/InstructionLimit.h"
 
 using Clock = std::chrono::steady_clock;
 
@@ -78,16 +79,10 @@ static void tileBf16(long turns) {
                : "cc");
 }
 
-static bool hidesTileSizes() {
-  unsigned maxPalette = 0, ebx, ecx, edx;
-  __get_cpuid_count(0x1d, 0, &maxPalette, &ebx, &ecx, &edx);
-  return __builtin_cpu_supports("amx-tile") && maxPalette == 0;
-}
-
 /// Linux gives a process the tiles' registers when it asks.
 static bool mayUseTiles() {
   constexpr long kRequestPermission = 0x1023, kTileData = 18;
-  return __builtin_cpu_supports("amx-bf16") && !hidesTileSizes() &&
+  return __builtin_cpu_supports("amx-bf16") && !qlora::hidesTileSizes() &&
          syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
@@ -130,5 +125,5 @@ int main() {
                     measure(tileBf16, threads, 2 * 16 * 16 * 32, kTileTurns));
   std::printf("{\"threads\": %d, \"f32_gflops\": %.1f, \"bf16_gflops\": "
               "%.1f, \"hides_tile_sizes\": %s}\n",
-              threads, f32, bf16, hidesTileSizes() ? "true" : "false");
+              threads, f32, bf16, qlora::hidesTileSizes() ? "true" : "false");
 }

@@ -6,25 +6,9 @@
 
 #include <oneapi/dnnl/dnnl.h>
 
-#ifdef __x86_64__
-#include <cpuid.h>
-#endif
-
 #include <cstdlib>
 
 namespace qlora {
-
-static bool hidesTileSizes() {
-#ifdef __x86_64__
-  unsigned maxPalette = 0, ebx, ecx, edx;
-  const bool areKnown =
-      __get_cpuid_count(0x1d, 0, &maxPalette, &ebx, &ecx, &edx) != 0 &&
-      maxPalette > 0;
-  return __builtin_cpu_supports("amx-tile") && !areKnown;
-#else
-  return false;
-#endif
-}
 
 void limitInstructions() {
   static const bool isDone [[maybe_unused]] = [] {

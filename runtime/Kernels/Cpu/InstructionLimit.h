@@ -9,7 +9,25 @@
 #ifndef QLORA_RUNTIME_KERNELS_CPU_INSTRUCTIONLIMIT_H
 #define QLORA_RUNTIME_KERNELS_CPU_INSTRUCTIONLIMIT_H
 
+#ifdef __x86_64__
+#include <cpuid.h>
+#endif
+
 namespace qlora {
+
+/// Whether this CPU announces tiles and hides their sizes. Here and not in the
+/// .cpp, so that the bench's probe asks the same without linking oneDNN.
+inline bool hidesTileSizes() {
+#ifdef __x86_64__
+  unsigned maxPalette = 0, ebx, ecx, edx;
+  const bool areKnown =
+      __get_cpuid_count(0x1d, 0, &maxPalette, &ebx, &ecx, &edx) != 0 &&
+      maxPalette > 0;
+  return __builtin_cpu_supports("amx-tile") && !areKnown;
+#else
+  return false;
+#endif
+}
 
 /// To be called before anything else of oneDNN is: its first use fixes the
 /// instructions. Any thread, any number of times. A limit that the user has set

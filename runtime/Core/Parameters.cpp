@@ -180,10 +180,20 @@ Status fillFrozen(const LoadedModule &module, const ParameterSources &sources,
                          "the {} arena has {} bytes instead of {}",
                          arenaKindName(kind), arena.bytes(),
                          module.arenaBytes(kind));
+  std::vector<const qlora_parameter *> mine;
+  uint64_t total = 0, done = 0;
   const auto parameters = module.parameters();
   for (size_t i = share.rank; i < parameters.size(); i += share.size)
-    if (module.arenas()[parameters[i].arena].kind == kind)
-      QLORA_RETURN_IF_ERROR(fillFrozenParameter(sources, parameters[i], arena));
+    if (module.arenas()[parameters[i].arena].kind == kind) {
+      mine.push_back(&parameters[i]);
+      total += parameters[i].bytes;
+    }
+  for (const qlora_parameter *parameter : mine) {
+    QLORA_RETURN_IF_ERROR(fillFrozenParameter(sources, *parameter, arena));
+    done += parameter->bytes;
+    if (sources.progress)
+      sources.progress(done, total);
+  }
   return Status::ok();
 }
 

@@ -23,6 +23,7 @@
 #include "runtime/Core/ArenaSink.h"
 #include "runtime/Core/ModelFiles.h"
 #include "runtime/Core/ModuleLoader.h"
+#include "runtime/Core/Progress.h"
 #include "runtime/Core/Safetensors.h"
 #include "runtime/Core/Status.h"
 
@@ -35,6 +36,8 @@ struct ParameterSources {
   /// parameter must be in it under its name, and it may hold no other.
   const SafetensorsFile *adapter = nullptr;
   uint64_t seed = 0; ///< of random inits; the same on all ranks
+  /// Hears of bytes of this rank's share that fillFrozen() has filled.
+  ProgressListener progress;
 };
 
 /// The share of the parameters that one rank of a host fills: number i of

@@ -4,6 +4,7 @@
 
 #include "runtime/Session/Evaluation.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <numeric>
@@ -16,7 +17,11 @@ StatusOr<EvaluationResult> evaluate(Run &run) {
   MicroBatch batch;
   std::vector<int32_t> correct;
   qlora_step_block step = {};
-  for (int64_t number = run.group.rank(); number < run.validation->countInOrder();
+  ProgressListener listener;
+  if (run.metrics)
+    listener = run.metrics->progress("evaluating", "batches");
+  const int64_t count = run.validation->countInOrder();
+  for (int64_t number = run.group.rank(); number < count;
        number += run.group.size()) {
     run.validation->readInOrder(number, batch);
     LossSums sums;
@@ -27,6 +32,10 @@ StatusOr<EvaluationResult> evaluate(Run &run) {
     RowMatches matches = countRowMatches(batch, correct);
     counts[2] += matches.rows;
     counts[3] += matches.matched;
+    if (listener)
+      listener(static_cast<uint64_t>(
+                   std::min(number + run.group.size(), count)),
+               static_cast<uint64_t>(count));
   }
   QLORA_RETURN_IF_ERROR(run.group.sum(std::span(&loss, 1)));
   QLORA_RETURN_IF_ERROR(run.group.sum(std::span(counts)));
@@ -60,13 +69,13 @@ StatusOr<EvaluationResult> evaluateAndLog(Run &run, int64_t step, double epoch,
       {"eval_argmax_match", result.argmaxMatch},
       {"eval_rows", result.rows},
       {"eval_runtime", seconds}};
-  QLORA_RETURN_IF_ERROR(run.metrics->log(
-      values,
-      fmt::format("{}: loss {:.4f} | perplexity {} | token accuracy {:.1f}% | "
-                  "argmax match {:.1f}% of {} rows | {:.1f} s",
-                  title, result.loss, formatShort(result.perplexity),
-                  100 * result.tokenAccuracy, 100 * result.argmaxMatch,
-                  result.rows, seconds)));
+  const std::string text = fmt::format(
+      "evaluation {}: loss {:.4f}, perplexity {}\n"
+      "  right: {:.1f} % of tokens, all tokens in {:.1f} % of {} rows ({:.1f} s)",
+      title, result.loss, formatShort(result.perplexity),
+      100 * result.tokenAccuracy, 100 * result.argmaxMatch,
+      formatCount(static_cast<uint64_t>(result.rows)), seconds);
+  QLORA_RETURN_IF_ERROR(run.metrics->log(values, text));
   return result;
 }
 

@@ -14,6 +14,11 @@
 
 namespace qlora {
 
+/// Between two drawings of a bar, and between two lines of a log; work that
+/// is over before has neither.
+static constexpr auto kBetweenBars = std::chrono::milliseconds(200);
+static constexpr auto kBetweenLines = std::chrono::seconds(10);
+
 Metrics::Metrics(bool asJson, FILE *out, FILE *errors)
     : asJson(asJson), out(out), errors(errors),
       isTerminal(!asJson && isatty(fileno(out))) {}
@@ -55,20 +60,55 @@ void Metrics::say(std::string_view text) {
   std::fflush(out);
 }
 
+void Metrics::note(std::string_view text) {
+  clearBar();
+  fmt::print(errors, "qlora-run: note: {}\n", text);
+  std::fflush(errors);
+}
+
 void Metrics::warn(std::string_view text) {
   clearBar();
   fmt::print(errors, "qlora-run: warning: {}\n", text);
   std::fflush(errors);
 }
 
-void Metrics::showBar(int64_t step, int64_t totalSteps, double etaSeconds) {
-  if (!isTerminal)
+ProgressListener Metrics::progress(const std::string &what,
+                                   const std::string &unit) {
+  shown = Clock::now();
+  return [this, start = shown,
+          view = ProgressView{what, 0, 0, 0, unit == kBytes,
+                              unit}](uint64_t done, uint64_t total) mutable {
+    view.done = done;
+    view.total = total;
+    view.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    showProgress(view);
+  };
+}
+
+void Metrics::showProgress(const ProgressView &view) {
+  if (isTerminal)
+    return showBar(view);
+  if (Clock::now() < shown + kBetweenLines || view.done == view.total)
     return;
+  shown = Clock::now();
+  say(progressLine(view));
+}
+
+void Metrics::showBar(const ProgressView &view) {
+  if (view.done == view.total)
+    return clearBar();
+  if (!isTerminal || Clock::now() < shown + kBetweenBars)
+    return;
+  shown = Clock::now();
+  drawBar(view);
+}
+
+void Metrics::drawBar(const ProgressView &view) {
   winsize size = {};
   ioctl(fileno(out), TIOCGWINSZ, &size);
-  int columns = std::clamp<int>(size.ws_col, 40, 100);
-  fmt::print(out, "\r{}",
-             progressBar(step, totalSteps, etaSeconds, columns - 1));
+  const int columns = std::clamp<int>(size.ws_col, 40, 100);
+  // Over the last bar, to the end of the line.
+  fmt::print(out, "\r{}\x1b[K", progressBar(view, columns - 1));
   std::fflush(out);
   hasBar = true;
 }
@@ -78,6 +118,7 @@ void Metrics::clearBar() {
     return;
   // Back to the start of the line, and erase to its end.
   std::fputs("\r\x1b[K", out);
+  std::fflush(out);
   hasBar = false;
 }
 

@@ -18,18 +18,21 @@
 //                    predicted_peak_memory_bytes
 //
 // With log_format json the same lines go to standard output. Otherwise
-// standard output gets lines for people, and a live bar when it is a
-// terminal. Notes and warnings go to standard error.
+// standard output gets lines for people. What takes long has a bar there when
+// it is a terminal, else a line now and then. Notes and warnings go to
+// standard error.
 
 #ifndef QLORA_RUNTIME_SESSION_METRICS_H
 #define QLORA_RUNTIME_SESSION_METRICS_H
 
+#include <chrono>
 #include <cstdio>
 #include <string>
 #include <string_view>
 
 #include <nlohmann/json.hpp>
 
+#include "runtime/Core/Progress.h"
 #include "runtime/Core/Status.h"
 #include "runtime/Session/ReportText.h"
 
@@ -51,11 +54,23 @@ public:
 
   /// Text for people; nothing when the format is JSON.
   void say(std::string_view text);
+  void note(std::string_view text);
   void warn(std::string_view text);
-  /// Draws over the last bar; nothing where there is no terminal.
-  void showBar(int64_t step, int64_t totalSteps, double etaSeconds);
+
+  /// What listens to work that has just begun: "loading the base", counted in
+  /// kBytes or in a unit such as "rows". Nothing is shown of what is over in
+  /// a moment. It refers to this object.
+  static constexpr const char *kBytes = "bytes";
+  ProgressListener progress(const std::string &what, const std::string &unit);
+
+  /// The same for work that has lines of its own: a bar on a terminal.
+  void showBar(const ProgressView &view);
 
 private:
+  using Clock = std::chrono::steady_clock;
+
+  void showProgress(const ProgressView &view);
+  void drawBar(const ProgressView &view);
   void clearBar();
 
   FILE *file = nullptr;
@@ -65,6 +80,7 @@ private:
   FILE *const errors;
   bool isTerminal = false;
   bool hasBar = false;
+  Clock::time_point shown = Clock::now(); ///< the last bar or line
 };
 
 } // namespace qlora

@@ -42,7 +42,8 @@ std::string formatShort(double value) {
   bool isPlain =
       value == 0 || (std::abs(value) >= 1e-2 && std::abs(value) < 1e4);
   if (isPlain)
-    return fmt::format("{:.3g}", value);
+    return std::abs(value) < 1e3 ? fmt::format("{:.3g}", value)
+                                 : fmt::format("{:.0f}", value);
   int exponent = static_cast<int>(std::floor(std::log10(std::abs(value))));
   double mantissa = value / std::pow(10.0, exponent);
   // 9.96 would be written 10.0.
@@ -53,28 +54,87 @@ std::string formatShort(double value) {
   return fmt::format("{:.2g}e{}", mantissa, exponent);
 }
 
-std::string progressLine(const StepReport &r) {
-  int64_t percent = r.totalSteps > 0 ? 100 * r.step / r.totalSteps : 100;
-  return fmt::format(
-      "step {}/{} {}% | loss {:.4f} | gnorm {} | lr {} | {:.0f} ms | {} tok/s "
-      "| mem {} (plan {}) | eta {}",
-      r.step, r.totalSteps, percent, r.loss, formatShort(r.gradNorm),
-      formatShort(r.learningRate), r.stepSeconds * 1e3,
-      formatRate(r.tokensPerSecond), formatBytes(r.memoryBytes),
-      formatBytes(r.plannedBytes), formatDuration(r.etaSeconds));
+std::string formatCount(uint64_t count) {
+  std::string digits = std::to_string(count);
+  for (size_t place = digits.size(); place > 3; place -= 3)
+    digits.insert(place - 3, ",");
+  return digits;
 }
 
-std::string progressBar(int64_t step, int64_t totalSteps, double etaSeconds,
-                        int columns) {
-  std::string tail = fmt::format("] {}/{} eta {}", step, totalSteps,
-                                 formatDuration(etaSeconds));
-  int width = std::max(4, columns - static_cast<int>(tail.size()) - 2);
-  int64_t done = totalSteps > 0 ? step * width / totalSteps : width;
-  std::string bar(static_cast<size_t>(done), '=');
-  if (done < width)
+std::string formatParameters(uint64_t count) {
+  const double value = static_cast<double>(count);
+  if (value < 1e5)
+    return formatCount(count);
+  return value < 999.95e6 ? fmt::format("{:.1f} M", value / 1e6)
+                          : fmt::format("{:.1f} B", value / 1e9);
+}
+
+/// "120/1000" of the last step, which is the widest.
+static size_t stepWidth(int64_t totalSteps) {
+  return std::max<size_t>(8, 2 * std::to_string(totalSteps).size() + 1);
+}
+
+static constexpr const char *kStepColumns =
+    "{:>{}} {:>7} {:>8} {:>9} {:>8} {:>7} {:>7} {:>9}";
+
+std::string stepHeading(int64_t totalSteps) {
+  return fmt::format(kStepColumns, "step", stepWidth(totalSteps), "epoch",
+                     "loss", "grad norm", "lr", "ms/step", "tok/s",
+                     "time left");
+}
+
+std::string stepLine(const StepReport &r) {
+  return fmt::format(
+      kStepColumns, fmt::format("{}/{}", r.step, r.totalSteps),
+      stepWidth(r.totalSteps), fmt::format("{:.2f}", r.epoch),
+      fmt::format("{:.4f}", r.loss), formatShort(r.gradNorm),
+      formatShort(r.learningRate), fmt::format("{:.0f}", r.stepSeconds * 1e3),
+      formatRate(r.tokensPerSecond), formatDuration(r.etaSeconds));
+}
+
+/// "1.2 GiB/s, 0:00:12 left"; empty before there is a rate.
+static std::string rateText(const ProgressView &view) {
+  if (view.done == 0 || view.seconds <= 0)
+    return "";
+  const double rate = static_cast<double>(view.done) / view.seconds;
+  std::string text =
+      view.isBytes
+          ? fmt::format(", {}/s", formatBytes(static_cast<uint64_t>(rate)))
+          : fmt::format(", {} {}/s", formatRate(rate), view.unit);
+  if (view.total >= view.done && view.total > 0)
+    text += fmt::format(", {} left",
+                        formatDuration(
+                            static_cast<double>(view.total - view.done) / rate));
+  return text;
+}
+
+std::string progressBar(const ProgressView &view, int columns) {
+  if (view.total == 0)
+    return progressLine(view).substr(0, static_cast<size_t>(columns));
+  const uint64_t done = std::min(view.done, view.total);
+  std::string head = view.what + " [";
+  std::string tail =
+      fmt::format("] {} %{}", 100 * done / view.total, rateText(view));
+  const int room = columns - static_cast<int>(head.size() + tail.size());
+  const auto width = static_cast<uint64_t>(std::max(4, room));
+  const uint64_t filled = width * done / view.total;
+  std::string bar(filled, '=');
+  if (filled < width)
     bar += '>';
-  bar.resize(static_cast<size_t>(width), ' ');
-  return "[" + bar + tail;
+  bar.resize(width, ' ');
+  return (head + bar + tail).substr(0, static_cast<size_t>(columns));
+}
+
+std::string progressLine(const ProgressView &view) {
+  const auto count = [&](uint64_t value) {
+    return view.isBytes ? formatBytes(value) : formatCount(value);
+  };
+  std::string text = fmt::format("{}: {}", view.what, count(view.done));
+  if (view.total > 0)
+    text += " of " + count(view.total);
+  if (!view.isBytes)
+    text += " " + view.unit;
+  return text + rateText(view);
 }
 
 std::string planTable(const std::string &title, std::span<const PlanRow> rows,

@@ -22,6 +22,7 @@
 #include "runtime/Session/Evaluation.h"
 #include "runtime/Session/MemoryPlan.h"
 #include "runtime/Session/ProcessMemory.h"
+#include "runtime/Session/RunSummary.h"
 #include "runtime/Session/StopSignal.h"
 #include "runtime/Session/Training.h"
 
@@ -66,6 +67,7 @@ private:
   Status fill(const ParameterSources &sources);
   void warnOfBase();
   Status announce(const Run &run);
+  std::string verbosePlan(const Run &run) const;
   Status openProfiler(Run &run);
   StatusOr<int> work(Run &run, Dump *dump);
   Status finish(Run &run, const TrainingResult &result);
@@ -157,17 +159,23 @@ Status Session::announce(const Run &run) {
     QLORA_RETURN_IF_ERROR(
         replaceWholeFile(outputFolder + "/gemm_table.json", table));
   QLORA_RETURN_IF_ERROR(metrics->open(outputFolder));
+  metrics->say(runHeader(run));
+  if (request.verbose)
+    metrics->say(verbosePlan(run));
+  for (const std::string &remark : device->remarks())
+    metrics->warn(remark);
+  warnOfBase();
+  return Status::ok();
+}
+
+/// Every arena, what is beside the plan, and where the base comes from.
+std::string Session::verbosePlan(const Run &run) const {
   std::string plan = planText(*device, group.size());
   if (const uint64_t peak = run.predictedPeakMemoryBytes())
     plan += residentText(run.processBytes, run.untouchedBytes, peak);
-  metrics->say(plan);
-  for (const std::string &remark : device->remarks())
-    metrics->warn(remark);
   if (base && !base->mappedFile().empty())
-    metrics->say(fmt::format("  frozen base: mapped from '{}'",
-                             base->mappedFile()));
-  warnOfBase();
-  return Status::ok();
+    plan += fmt::format("  frozen base mapped from {}\n", base->mappedFile());
+  return plan;
 }
 
 /// The cache of another machine's first rank has nobody to say it to.
@@ -232,6 +240,12 @@ Status Session::bind(Run &run) {
   ParameterSources sources;
   sources.model = &model;
   sources.seed = static_cast<uint64_t>(options.integer("seed"));
+  if (metrics)
+    sources.progress =
+        metrics->progress(options.boolean("load_in_4bit")
+                              ? "reading and quantising the base"
+                              : "reading the base",
+                          Metrics::kBytes);
   std::optional<SafetensorsFile> adapter;
   if (std::string start = options.text("adapter_name_or_path");
       !start.empty()) {
@@ -274,19 +288,17 @@ Status Session::finish(Run &run, const TrainingResult &result) {
       {"peak_memory_bytes", run.peakMemoryBytes()}};
   if (const uint64_t peak = run.predictedPeakMemoryBytes())
     values["predicted_peak_memory_bytes"] = peak;
-  std::string text = fmt::format(
-      "\n{}\n{} steps in {}: mean loss {:.4f}, {} tok/s\nadapter written to "
-      "{}",
-      measuredText(*device, run.predictedPeakMemoryBytes()), result.steps,
-      formatDuration(result.seconds), result.meanLoss,
-      formatRate(static_cast<double>(result.tokens) / seconds), outputFolder);
+  std::string text = "\n";
+  if (request.verbose)
+    text += measuredText(*device, run.predictedPeakMemoryBytes()) + "\n";
+  text += runEnding(run, result);
   return metrics->log(values, text);
 }
 
 StatusOr<int> Session::work(Run &run, Dump *dump) {
   if (run.validation)
     QLORA_RETURN_IF_ERROR(
-        evaluateAndLog(run, 0, 0, "evaluation before training").status());
+        evaluateAndLog(run, 0, 0, "before training").status());
   if (!run.train)
     return 0;
   QLORA_ASSIGN_OR_RETURN(TrainingResult result, train(run, dump));
@@ -294,7 +306,7 @@ StatusOr<int> Session::work(Run &run, Dump *dump) {
       run.validation && result.stopSignal == 0 && !result.justEvaluated;
   if (evaluates)
     QLORA_RETURN_IF_ERROR(evaluateAndLog(run, result.steps, result.epoch,
-                                         "evaluation after training")
+                                         "after training")
                               .status());
   QLORA_RETURN_IF_ERROR(finish(run, result));
   // No rank ends before all is written: the others would take it for lost.

@@ -41,6 +41,7 @@ struct SessionRequest {
   std::string gemmTable = DeviceOptions::kMeasureGemms; ///< as there
   BaseCacheRequest baseCache;
   ProfileRequest profile;
+  bool verbose = false; ///< the long tables of memory too
 };
 
 /// A module and the options that hold for it.

@@ -14,6 +14,7 @@
 #include <deque>
 
 #include "runtime/Session/Adapter.h"
+#include "runtime/Session/Divergence.h"
 #include "runtime/Session/Evaluation.h"
 #include "runtime/Session/LearningRate.h"
 #include "runtime/Session/Profiler.h"
@@ -53,7 +54,9 @@ public:
         rate{options.number("learning_rate"), options.text("lr_scheduler_type"),
              LearningRate::warmupOf(options.integer("warmup_steps"),
                                     options.number("warmup_ratio"), total),
-             total} {}
+             total},
+        divergence(options.recordedFact("vocab_size").get<double>(),
+                   options.number("learning_rate")) {}
 
   StatusOr<TrainingResult> train();
 
@@ -86,6 +89,8 @@ private:
   MicroBatch batch;
   std::deque<SubmittedStep> submitted; ///< not settled, oldest first
   int64_t updates = 0; ///< AdamW's own count: skipped steps do not count
+  Divergence divergence;
+  bool hasHeading = false;
   double gradNorm = 0;
   double lossOfAllSteps = 0;
   Clock::time_point start = Clock::now();
@@ -225,42 +230,44 @@ Status Trainer::settleStep() {
 
 void Trainer::showProgress(int64_t done) {
   if (run.metrics)
-    run.metrics->showBar(done, total,
-                         secondsSince(start) / static_cast<double>(done) *
-                             static_cast<double>(total - done));
+    run.metrics->showBar({"training", static_cast<uint64_t>(done),
+                          static_cast<uint64_t>(total), secondsSince(start),
+                          /*isBytes=*/false, "steps"});
 }
 
 Status Trainer::logStep(int64_t step) {
   const HostSlice slice(run.profiler, HostWork::kLog);
   double seconds = secondsSince(window.start);
-  double perStep = seconds / static_cast<double>(window.allSteps);
-  double eta = secondsSince(start) / static_cast<double>(step + 1) *
-               static_cast<double>(total - step - 1);
   Window last = std::exchange(window, Window());
   if (!run.metrics || last.steps == 0)
     return Status::ok();
   StepReport report;
   report.step = step + 1;
   report.totalSteps = total;
+  report.epoch = run.train->epochAfter(step + 1, run.perStep());
   report.loss = last.lossSum / static_cast<double>(last.steps);
   report.gradNorm = gradNorm;
   report.learningRate = rate.at(step);
-  report.stepSeconds = perStep;
+  report.stepSeconds = seconds / static_cast<double>(last.allSteps);
   report.tokensPerSecond = static_cast<double>(last.tokens) / seconds;
-  report.memoryBytes = run.memoryBytes();
-  report.plannedBytes = run.plannedBytes();
-  report.etaSeconds = eta;
+  report.etaSeconds = secondsSince(start) / static_cast<double>(step + 1) *
+                      static_cast<double>(total - step - 1);
+  if (!std::exchange(hasHeading, true))
+    run.metrics->say(stepHeading(total));
   nlohmann::ordered_json values = {
       {"step", report.step},
       {"loss", report.loss},
       {"grad_norm", report.gradNorm},
       {"learning_rate", report.learningRate},
-      {"epoch", run.train->epochAfter(step + 1, run.perStep())},
+      {"epoch", report.epoch},
       {"step_time", report.stepSeconds},
       {"tokens_per_second", report.tokensPerSecond},
       {"num_input_tokens_seen", result.tokens},
-      {"memory_bytes", report.memoryBytes}};
-  return run.metrics->log(values, progressLine(report));
+      {"memory_bytes", run.memoryBytes()}};
+  QLORA_RETURN_IF_ERROR(run.metrics->log(values, stepLine(report)));
+  if (const std::string doubt = divergence.check(report); !doubt.empty())
+    run.metrics->warn(doubt);
+  return Status::ok();
 }
 
 bool Trainer::shouldEvaluate(int64_t done) const {
@@ -290,7 +297,7 @@ Status Trainer::pauseAfter(int64_t done) {
   if (result.justEvaluated)
     QLORA_RETURN_IF_ERROR(
         evaluateAndLog(run, done, run.train->epochAfter(done, run.perStep()),
-                       fmt::format("evaluation after step {}", done))
+                       fmt::format("after step {}", done))
             .status());
   if (shouldSave(done))
     QLORA_RETURN_IF_ERROR(saveAdapter(

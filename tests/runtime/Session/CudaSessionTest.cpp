@@ -62,7 +62,7 @@ TEST_F(CudaSession, LaunchesOneGraphForEachMicroBatch) {
 TEST_F(CudaSession, ReportsTheMemoryOfTheCard) {
   const ProcessOutput output =
       run({"--train-file", at("tokens.safetensors"), "--output-dir", at("out"),
-           "--max-steps", "2"});
+           "--max-steps", "2", "--verbose"});
   EXPECT_EQ(output.exitCode, 0) << output.errors;
   EXPECT_HAS(output.out, "CUDA context and others");
   EXPECT_HAS(output.out, "code, graphs, libraries");

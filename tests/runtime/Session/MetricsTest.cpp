@@ -2,6 +2,7 @@
 
 // Texts for people, and metrics.jsonl.
 
+#include "runtime/Session/Divergence.h"
 #include "runtime/Session/Metrics.h"
 
 #include <gtest/gtest.h>
@@ -26,26 +27,86 @@ TEST(ReportText, Numbers) {
   EXPECT_EQ(formatShort(1.9e-4), "1.9e-4");
   EXPECT_EQ(formatShort(0.0099999), "1e-2");
   EXPECT_EQ(formatShort(0.87), "0.87");
+  EXPECT_EQ(formatShort(5621.3), "5621");
   EXPECT_EQ(formatShort(0), "0");
   EXPECT_EQ(formatShort(-2.5e5), "-2.5e5");
 }
 
-TEST(ReportText, ProgressLine) {
-  StepReport report{120,   1000,  1.2345,      0.87,        1.9e-4,
-                    0.812, 40300, 19541919334, 19434545152, 730};
-  EXPECT_EQ(progressLine(report),
-            "step 120/1000 12% | loss 1.2345 | gnorm 0.87 | lr 1.9e-4 | 812 "
-            "ms | 40.3k tok/s | mem 18.2 GiB (plan 18.1 GiB) | eta 0:12:10");
+TEST(ReportText, CountsOfPeople) {
+  EXPECT_EQ(formatCount(0), "0");
+  EXPECT_EQ(formatCount(999), "999");
+  EXPECT_EQ(formatCount(89088), "89,088");
+  EXPECT_EQ(formatCount(1234567), "1,234,567");
+  EXPECT_EQ(formatParameters(89088), "89,088");
+  EXPECT_EQ(formatParameters(1713792), "1.7 M");
+  EXPECT_EQ(formatParameters(999960000), "1.0 B");
+}
+
+TEST(ReportText, StepLinesStandUnderTheirHeading) {
+  StepReport report{120,   1000,  1.44,  1.2345, 0.87,
+                    1.9e-4, 0.812, 40300, 730};
+  EXPECT_EQ(stepHeading(1000),
+            "     step   epoch     loss grad norm       lr ms/step   tok/s "
+            "time left");
+  EXPECT_EQ(stepLine(report),
+            " 120/1000    1.44   1.2345      0.87   1.9e-4     812   40.3k "
+            "  0:12:10");
+  report.totalSteps = 999999;
+  report.step = 999998;
+  report.epoch = 9999.99;
+  report.loss = 123.4567;
+  report.gradNorm = -1.2e-5;
+  report.stepSeconds = 100;
+  report.etaSeconds = 99 * 3600;
+  EXPECT_LE(stepLine(report).size(), 80u);
+  EXPECT_EQ(stepLine(report).size(), stepHeading(999999).size());
 }
 
 TEST(ReportText, BarFillsItsWidth) {
-  for (int64_t step : {0, 45, 100}) {
-    std::string bar = progressBar(step, 100, 12, 60);
-    EXPECT_LE(bar.size(), 60u);
-    EXPECT_NE(bar.find("] " + std::to_string(step) + "/100 eta 0:00:12"),
-              std::string::npos);
+  for (uint64_t done : {0u, 45u, 100u}) {
+    std::string bar =
+        progressBar({"training", done, 100, 9, false, "steps"}, 60);
+    EXPECT_EQ(bar.size(), 60u) << bar;
+    EXPECT_NE(bar.find(fmt::format("] {} %", done)), std::string::npos) << bar;
   }
-  EXPECT_EQ(progressBar(0, 0, 0, 10), "[====] 0/0 eta 0:00:00");
+  EXPECT_EQ(progressBar({"tokenising train.jsonl", 4000, 100000, 2, false,
+                         "rows"},
+                        79),
+            "tokenising train.jsonl [>                      ] 4 %, 2000 "
+            "rows/s, 0:00:48 left");
+  EXPECT_LE(progressBar({std::string(90, 'x'), 1, 2, 1, false, "rows"}, 79)
+                .size(),
+            79u);
+}
+
+TEST(ReportText, ALineOfProgressKnowsBytes) {
+  EXPECT_EQ(progressLine({"loading", 1u << 30, 3u << 30, 2, true, "bytes"}),
+            "loading: 1.0 GiB of 3.0 GiB, 512 MiB/s, 0:00:04 left");
+  EXPECT_EQ(progressLine({"tokenising", 1500, 0, 1, false, "rows"}),
+            "tokenising: 1,500 rows, 1500 rows/s");
+}
+
+TEST(Divergence, IsALossThatCameBackToGuessing) {
+  Divergence divergence(1000, 0.1); // ln 1000 = 6.91
+  StepReport report;
+  report.gradNorm = 1;
+  // A model without training, a good step, a bad one and its end.
+  for (double loss : {6.9, 6.8, 6.7, 3.5, 6.8, 6.0, 6.8}) {
+    report.loss = loss;
+    EXPECT_EQ(divergence.check(report), "") << loss;
+  }
+  EXPECT_NE(divergence.check(report).find("training has diverged"),
+            std::string::npos);
+  EXPECT_EQ(divergence.check(report), "") << "it is said once";
+}
+
+TEST(Divergence, IsAGradientOfNothing) {
+  Divergence divergence(1000, 0.1);
+  StepReport report;
+  report.loss = 1;
+  EXPECT_NE(divergence.check(report).find("is 0: nothing is learned any more"),
+            std::string::npos);
+  EXPECT_EQ(divergence.check(report), "") << "it is said once";
 }
 
 TEST(ReportText, PlanTableAddsUp) {
@@ -77,7 +138,8 @@ TEST(Metrics, LinesAreJsonWithAllDigits) {
     ASSERT_TRUE(metrics.open(folder).isOk());
     double loss = 0.1 + 0.2;
     EXPECT_TRUE(metrics.log({{"step", 1}, {"loss", loss}}, "one").isOk());
-    metrics.showBar(1, 2, 0); // no terminal: nothing
+    metrics.showBar({"training", 1, 2, 1, false, "steps"}); // no terminal
+    metrics.progress("loading", "bytes")(1, 2); // over in a moment
     EXPECT_TRUE(metrics.log({{"step", 2}}, "two").isOk());
   }
   std::ostringstream text;

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: MIT
+
+// A run in words.
+
+#include "runtime/Session/RunSummary.h"
+
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+
+#include "runtime/Kernels/KernelTable.h"
+#include "runtime/Session/ReportText.h"
+
+namespace qlora {
+
+namespace fs = std::filesystem;
+
+static uint64_t elementsOf(const qlora_parameter &parameter) {
+  uint64_t elements = 1;
+  for (uint32_t i = 0; i < parameter.rank; ++i)
+    elements *= static_cast<uint64_t>(parameter.shape[i]);
+  return elements;
+}
+
+ParameterCounts countParameters(const LoadedModule &module) {
+  ParameterCounts counts;
+  for (const qlora_parameter &parameter : module.parameters()) {
+    if (parameter.role != QLORA_ROLE_FROZEN)
+      counts.trainable += elementsOf(parameter);
+    if (parameter.role != QLORA_ROLE_ADAPTER)
+      counts.base += elementsOf(parameter);
+  }
+  return counts;
+}
+
+std::string shownPath(const std::string &path) {
+  std::error_code error;
+  const fs::path here = fs::current_path(error);
+  const fs::path relative = fs::path(path).lexically_relative(here);
+  const bool isBelow =
+      !error && !relative.empty() && *relative.begin() != "..";
+  return isBelow ? relative.string() : path;
+}
+
+static std::string line(const char *name, const std::string &text) {
+  return fmt::format("{:<9}{}\n", name, text);
+}
+
+/// "NF4, double quantised", "bf16": of the quantised or else the largest.
+static std::string baseFormat(const LoadedModule &module) {
+  const qlora_parameter *largest = nullptr;
+  for (const qlora_parameter &parameter : module.parameters()) {
+    if (parameter.role != QLORA_ROLE_FROZEN)
+      continue;
+    if (parameter.quantization != QLORA_QUANTIZATION_NONE)
+      return parameter.double_quant ? "NF4, double quantised" : "NF4";
+    if (!largest || parameter.bytes > largest->bytes)
+      largest = &parameter;
+  }
+  if (!largest)
+    return "none, all of the model is trained";
+  return std::string(dtypeName(static_cast<qlora_dtype>(largest->dtype)));
+}
+
+/// "Qwen/Qwen3-0.6B" where the folder is a snapshot of Hugging Face's cache
+/// (models--Qwen--Qwen3-0.6B/snapshots/HASH), else the folder's name.
+static std::string modelName(const fs::path &folder) {
+  const fs::path snapshots = folder.parent_path();
+  std::string name = snapshots.parent_path().filename().string();
+  constexpr std::string_view kCached = "models--";
+  if (snapshots.filename() != "snapshots" || !name.starts_with(kCached))
+    return folder.filename().string();
+  name.erase(0, kCached.size());
+  const size_t owner = name.find("--");
+  return owner == name.npos ? name : name.replace(owner, 2, "/");
+}
+
+static std::string modelText(const Run &run, const ParameterCounts &counts) {
+  const nlohmann::json &family = run.options.recordedFact("family");
+  return fmt::format("{}{}, {} parameters",
+                     modelName(run.options.text("model_name_or_path")),
+                     family.is_string() ? ", " + family.get<std::string>() : "",
+                     formatParameters(counts.base));
+}
+
+/// As PEFT counts: the share of all, adapters included.
+static std::string adapterText(const Run &run, const ParameterCounts &counts) {
+  uint64_t adapters = 0;
+  for (const qlora_parameter &parameter : run.module.parameters())
+    if (parameter.role == QLORA_ROLE_ADAPTER)
+      adapters += elementsOf(parameter);
+  const auto all = static_cast<double>(counts.base + adapters);
+  return fmt::format(
+      "{} trainable parameters ({:.2f} %), LoRA r {}, alpha {}",
+      formatCount(counts.trainable),
+      100 * static_cast<double>(counts.trainable) / std::max(all, 1.0),
+      run.options.integer("lora_r"), run.options.number("lora_alpha"));
+}
+
+static std::string dataText(const Run &run) {
+  const fs::path file(run.options.text("train_file"));
+  return fmt::format("{}: {} rows", file.filename().string(),
+                     formatCount(static_cast<uint64_t>(run.train->rows())));
+}
+
+static std::string batchText(const Run &run) {
+  const int64_t rows = run.options.integer("per_device_train_batch_size");
+  const StepShape step = run.stepShape();
+  return fmt::format("{} rows x {} {} x {} accumulated = {} rows a step",
+                     rows, step.ranks, step.ranks == 1 ? "rank" : "ranks",
+                     step.accumulation, formatCount(rows * step.count()));
+}
+
+static std::string stepsText(const Run &run) {
+  const int64_t total = run.totalSteps();
+  return fmt::format("{} ({:.3g} epochs of {}), learning rate {}, {}",
+                     formatCount(total), run.train->epochAfter(
+                         total, run.perStep()),
+                     formatCount(run.train->stepsPerEpoch(run.perStep())),
+                     formatShort(run.options.number("learning_rate")),
+                     run.options.text("lr_scheduler_type"));
+}
+
+static std::string memoryText(const Run &run) {
+  const int64_t limit = run.options.integer("memory_limit");
+  std::string text = formatBytes(run.plannedBytes()) + " planned";
+  text += limit > 0 ? fmt::format(" of {}", formatBytes(limit)) : " (no limit)";
+  if (const uint64_t peak = run.predictedPeakMemoryBytes())
+    text += fmt::format(", {} resident at most", formatBytes(peak));
+  return text + (run.group.size() > 1 ? ", each rank" : "");
+}
+
+std::string runHeader(const Run &run) {
+  const ParameterCounts counts = countParameters(run.module);
+  std::string text = line("model", modelText(run, counts)) +
+                     line("base", fmt::format("{}; computed in {}",
+                                              baseFormat(run.module),
+                                              run.options.text(
+                                                  "compute_dtype"))) +
+                     line("adapter", adapterText(run, counts));
+  if (run.train)
+    text += line("data", dataText(run)) + line("batch", batchText(run)) +
+            line("steps", stepsText(run));
+  return text + line("memory", memoryText(run)) +
+         line("output", shownPath(run.outputFolder));
+}
+
+/// What PEFT, vLLM and llama.cpp ask for.
+static std::string nextText(const std::string &folder) {
+  return fmt::format("load it: peft.PeftModel.from_pretrained(base_model, "
+                     "\"{}\")",
+                     folder);
+}
+
+std::string runEnding(const Run &run, const TrainingResult &result) {
+  const std::string folder = shownPath(run.outputFolder);
+  if (result.stopSignal != 0)
+    return fmt::format(
+        "interrupted at step {} of {}; the adapter so far is in {}\n"
+        "start from it: --adapter-name-or-path {} --output-dir ANOTHER\n"
+        "(data, schedule and optimizer then begin anew)",
+        result.steps, run.totalSteps(), folder, folder);
+  const double seconds = std::max(result.seconds, 1e-9);
+  return fmt::format(
+      "{} steps in {}, mean loss {:.4f}, {} tok/s, peak memory {}\n"
+      "adapter written to {}\n{}",
+      formatCount(result.steps), formatDuration(result.seconds),
+      result.meanLoss,
+      formatRate(static_cast<double>(result.tokens) / seconds),
+      formatBytes(run.peakMemoryBytes()), folder, nextText(folder));
+}
+
+} // namespace qlora

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: MIT
+
+// What a run says of itself: what is about to be trained, before step 1, and
+// where the adapter is and what to do with it, at the end. Pure functions to
+// text of lines that fit into 80 columns, but for names of the user's.
+
+#ifndef QLORA_RUNTIME_SESSION_RUNSUMMARY_H
+#define QLORA_RUNTIME_SESSION_RUNSUMMARY_H
+
+#include <string>
+
+#include "runtime/Session/Run.h"
+#include "runtime/Session/Training.h"
+
+namespace qlora {
+
+/// Numbers of the model, over all layers; adapters are not of the base.
+struct ParameterCounts {
+  uint64_t base = 0;
+  uint64_t trainable = 0;
+};
+ParameterCounts countParameters(const LoadedModule &module);
+
+/// model, base, adapter, data, batch, steps, memory, output: a line each.
+std::string runHeader(const Run &run);
+
+/// How the run ended, and where its adapter is.
+std::string runEnding(const Run &run, const TrainingResult &result);
+
+/// `path` as short as it is unambiguous from here: below the current folder
+/// without it.
+std::string shownPath(const std::string &path);
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_SESSION_RUNSUMMARY_H

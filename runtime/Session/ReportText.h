@@ -11,9 +11,10 @@
 #include <string>
 #include <vector>
 
+#include "runtime/Core/Amounts.h"
+
 namespace qlora {
 
-std::string formatBytes(uint64_t bytes);    ///< "18.2 GiB", "512 B"
 std::string formatDuration(double seconds); ///< "0:12:10"
 std::string formatRate(double perSecond);   ///< "40.3k"
 std::string formatShort(double value);      ///< "1.9e-4", "0.87"

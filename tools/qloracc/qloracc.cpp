@@ -98,8 +98,12 @@ void Compile::recordOptions(ModuleOp module) {
   if (auto model = module->getAttrOfType<DictionaryAttr>("model.config"))
     for (NamedAttribute attr : model) {
       std::string key = attr.getName().str();
-      if (auto number = dyn_cast<IntegerAttr>(attr.getValue()))
-        facts[key] = number.getInt();
+      if (auto flag = dyn_cast<BoolAttr>(attr.getValue()))
+        facts[key] = flag.getValue();
+      else if (auto integer = dyn_cast<IntegerAttr>(attr.getValue()))
+        facts[key] = integer.getInt();
+      else if (auto number = dyn_cast<FloatAttr>(attr.getValue()))
+        facts[key] = number.getValueAsDouble();
       else if (auto text = dyn_cast<StringAttr>(attr.getValue()))
         facts[key] = text.getValue().str();
     }

@@ -5,6 +5,8 @@
 
 #include "frontend/DecoderBuilder.h"
 
+#include "frontend/ModelIdentity.h"
+
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/ImplicitLocOpBuilder.h"
 
@@ -215,23 +217,27 @@ void DecoderBuilder::buildForward() {
   emit<func::ReturnOp>(loss->getResults());
 }
 
-/// The numbers that qloracc records for the runtime.
+static Attribute asAttribute(OpBuilder &builder,
+                             const nlohmann::ordered_json &value) {
+  if (value.is_boolean())
+    return builder.getBoolAttr(value.get<bool>());
+  if (value.is_number_integer())
+    return builder.getI64IntegerAttr(value.get<int64_t>());
+  if (value.is_number())
+    return builder.getF64FloatAttr(value.get<double>());
+  return builder.getStringAttr(value.get<std::string>());
+}
+
+/// What qloracc records for the runtime.
 DictionaryAttr DecoderBuilder::describe() {
-  const std::pair<StringRef, int64_t> numbers[] = {
-      {"vocab_size", config.vocabSize},
-      {"hidden_size", config.hiddenSize},
-      {"intermediate_size", config.intermediateSize},
-      {"num_hidden_layers", config.layers},
-      {"num_attention_heads", config.heads},
-      {"num_key_value_heads", config.kvHeads},
-      {"head_dim", config.headDim},
-      {"max_position_embeddings", config.maxPositions},
-  };
   NamedAttrList list;
-  list.append("family", body.getStringAttr(config.family->architecture));
-  for (auto [name, number] : numbers)
-    if (number)
-      list.append(name, body.getI64IntegerAttr(number));
+  const nlohmann::ordered_json model = describeArithmetic(config);
+  for (const auto &[key, value] : model.items())
+    if (!value.is_null())
+      list.append(key, asAttribute(body, value));
+  if (config.maxPositions)
+    list.append("max_position_embeddings",
+                body.getI64IntegerAttr(config.maxPositions));
   return list.getDictionary(&context);
 }
 

@@ -74,13 +74,23 @@ static StatusOr<json> findParameters(const JsonFields &fields) {
   return parameters ? *parameters : json::object();
 }
 
+const char *ropeKindName(RopeKind kind) {
+  switch (kind) {
+  case RopeKind::kDefault:
+    return "default";
+  case RopeKind::kLinear:
+    return "linear";
+  case RopeKind::kLlama3:
+    return "llama3";
+  }
+  return "";
+}
+
 static StatusOr<RopeKind> parseKind(const std::string &name) {
-  if (name == "default")
-    return RopeKind::kDefault;
-  if (name == "linear")
-    return RopeKind::kLinear;
-  if (name == "llama3")
-    return RopeKind::kLlama3;
+  for (RopeKind kind :
+       {RopeKind::kDefault, RopeKind::kLinear, RopeKind::kLlama3})
+    if (name == ropeKindName(kind))
+      return kind;
   return Status::invalid("RoPE type '{}' is not supported; supported are "
                          "default, linear, llama3",
                          name);

@@ -18,6 +18,9 @@ namespace qlora {
 
 enum class RopeKind { kDefault, kLinear, kLlama3 };
 
+/// As config.json spells it.
+const char *ropeKindName(RopeKind kind);
+
 /// The fields that a kind does not use keep their defaults.
 struct RopeConfig {
   RopeKind kind = RopeKind::kDefault;

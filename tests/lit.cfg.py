@@ -28,5 +28,6 @@ config.substitutions += [
     ("%nvcc", nvcc or "nvcc"),
     ("%source", os.path.dirname(config.source_tests)),
     ("%inputs", config.source_tests + "/Inputs"),
+    ("%make_folder", config.source_tests + "/frontend/make_folder.py"),
     ("%python", config.python),
 ]

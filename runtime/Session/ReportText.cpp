@@ -11,19 +11,6 @@
 
 namespace qlora {
 
-std::string formatBytes(uint64_t bytes) {
-  constexpr const char *kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  double value = static_cast<double>(bytes);
-  size_t unit = 0;
-  while (value >= 1024 && unit + 1 < std::size(kUnits)) {
-    value /= 1024;
-    ++unit;
-  }
-  if (unit == 0)
-    return fmt::format("{} B", bytes);
-  return fmt::format("{:.{}f} {}", value, value < 99.95 ? 1 : 0, kUnits[unit]);
-}
-
 std::string formatDuration(double seconds) {
   int64_t whole = static_cast<int64_t>(std::max(0.0, seconds + 0.5));
   return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60,
@@ -52,21 +39,6 @@ std::string formatShort(double value) {
     ++exponent;
   }
   return fmt::format("{:.2g}e{}", mantissa, exponent);
-}
-
-std::string formatCount(uint64_t count) {
-  std::string digits = std::to_string(count);
-  for (size_t place = digits.size(); place > 3; place -= 3)
-    digits.insert(place - 3, ",");
-  return digits;
-}
-
-std::string formatParameters(uint64_t count) {
-  const double value = static_cast<double>(count);
-  if (value < 1e5)
-    return formatCount(count);
-  return value < 999.95e6 ? fmt::format("{:.1f} M", value / 1e6)
-                          : fmt::format("{:.1f} B", value / 1e9);
 }
 
 /// "120/1000" of the last step, which is the widest.

@@ -41,6 +41,8 @@ StatusOr<LoadedRequest> loadRequest(const SessionRequest &request) {
     QLORA_RETURN_IF_ERROR(options.applyYaml(request.configFile));
   QLORA_RETURN_IF_ERROR(options.applySettings(request.settings));
   QLORA_RETURN_IF_ERROR(options.validate());
+  if (request.checkModel)
+    QLORA_RETURN_IF_ERROR(request.checkModel(options, request.modulePath));
   return LoadedRequest{std::move(module), std::move(options)};
 }
 

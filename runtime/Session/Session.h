@@ -15,6 +15,7 @@
 #ifndef QLORA_RUNTIME_SESSION_SESSION_H
 #define QLORA_RUNTIME_SESSION_SESSION_H
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,9 @@ struct SessionRequest {
   BaseCacheRequest baseCache;
   ProfileRequest profile;
   bool verbose = false; ///< the long tables of memory too
+  /// Whether the model that the options name is the module's; or empty.
+  std::function<Status(const Options &options, const std::string &modulePath)>
+      checkModel = {};
 };
 
 /// A module and the options that hold for it.

@@ -3,6 +3,10 @@
 // qlora-import: a Hugging Face model folder -> model.mlir.
 
 #include "frontend/DecoderBuilder.h"
+#include "frontend/ModelFolder.h"
+#include "runtime/Core/Amounts.h"
+#include "runtime/Core/CommandLine.h"
+#include "runtime/Core/OutputFile.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/Verifier.h"
@@ -10,11 +14,29 @@
 #include "llvm/Support/FileUtilities.h"
 #include "llvm/Support/raw_ostream.h"
 
-#include <CLI/CLI.hpp>
-
 #include <filesystem>
 
 using namespace qlora;
+
+static constexpr const char *kUsage =
+    "usage: qlora-import MODEL_DIR [-o model.mlir]\n"
+    "\n"
+    "Turns a Hugging Face model folder (config.json and *.safetensors) into\n"
+    "the model.mlir that qloracc compiles. Of the weights only the headers\n"
+    "are read. To get a model and import it:\n"
+    "\n"
+    "  hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B\n"
+    "  qlora-import Qwen3-0.6B -o model.mlir\n"
+    "\n"
+    "  -o, --output FILE   the file to write; default: -, standard output\n"
+    "  -h, --help          this text\n"
+    "      --version       print the version\n";
+
+static const OptionRow kOptions[] = {
+    {"output", OptionType::kString, "-", OptionScope::kRun, "", "", "o"},
+    {"help", OptionType::kBool, "false", OptionScope::kRun, "", "", "h"},
+    {"version", OptionType::kBool, "false", OptionScope::kRun, "", ""},
+};
 
 static int fail(const std::string &message) {
   llvm::errs() << "qlora-import: error: " << message << "\n";
@@ -72,6 +94,32 @@ static Status writeOutput(const std::string &path, const std::string &text) {
                        path, llvm::toString(std::move(error)));
 }
 
+static std::string typeName(mlir::Type type) {
+  if (llvm::isa<model::NF4Type>(type))
+    return "nf4";
+  return type.isBF16() ? "bfloat16" : type.isF16() ? "float16" : "float32";
+}
+
+/// Qwen3ForCausalLM, 28 layers, 596.0 M parameters (bfloat16, 1.1 GiB)
+static std::string summaryOf(const ModelConfig &config, const ModelFiles &files,
+                             mlir::ModuleOp module) {
+  uint64_t count = 0, bytes = 0;
+  std::string names;
+  for (auto parameter : module.getOps<model::ParameterOp>()) {
+    mlir::RankedTensorType type = parameter.getTensorType();
+    count += type.getNumElements();
+    std::string name = typeName(type.getElementType());
+    if (names.find(name) == std::string::npos)
+      names += (names.empty() ? "" : ", ") + name;
+  }
+  for (const std::string &name : files.tensorNames())
+    bytes += files.find(name).tensor->byteCount();
+  return fmt::format("{}, {} layers, {} parameters ({}, {})",
+                     config.family->architecture, config.layers,
+                     formatParameters(count), names, formatBytes(bytes));
+}
+
+/// `folder` is absolute.
 static Status import(const std::string &folder, const std::string &output) {
   QLORA_ASSIGN_OR_RETURN(ModelConfig config, readHfConfig(folder));
   QLORA_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(folder));
@@ -88,29 +136,45 @@ static Status import(const std::string &folder, const std::string &output) {
   if (mlir::failed(mlir::verify(*module)))
     return Status::error(StatusCode::kInternal,
                          "the module made of '{}' is not valid", folder);
-  return writeOutput(output, printModule(*module));
+  QLORA_RETURN_IF_ERROR(writeOutput(output, printModule(*module)));
+  (output == "-" ? llvm::errs() : llvm::outs())
+      << summaryOf(config, files, *module) << " -> "
+      << (output == "-" ? "standard output" : output) << "\n";
+  return Status::ok();
 }
 
-int main(int argc, char **argv) {
-  CLI::App app("Turns a Hugging Face model folder (config.json and "
-               "safetensors headers) into model.mlir, for qloracc.",
-               "qlora-import");
-  std::string folder, output = "-";
-  app.set_version_flag("--version", "qlora-import " QLORA_VERSION " (MLIR 22)");
-  app.add_option("MODEL_DIR", folder, "Hugging Face model folder")->required();
-  app.add_option("-o,--output", output, "file to write, - for standard output")
-      ->capture_default_str();
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError &error) {
-    return app.exit(error);
-  }
+/// "x/" and "x" are one folder.
+static std::string absoluteFolder(const std::string &folder) {
   std::error_code ignored;
   const std::filesystem::path absolute =
       std::filesystem::absolute(folder, ignored).lexically_normal();
-  // "x/" and "x" are one folder.
-  folder =
-      (absolute.has_filename() ? absolute : absolute.parent_path()).string();
-  const Status status = import(folder, output);
+  return (absolute.has_filename() ? absolute : absolute.parent_path()).string();
+}
+
+static Status run(std::span<const std::string> words) {
+  const std::span<const OptionRow> tables[] = {kOptions};
+  QLORA_ASSIGN_OR_RETURN(
+      const CommandLine line,
+      parseCommandLine(words, tables, UnknownFlags::kReject));
+  Options options(kOptions);
+  QLORA_RETURN_IF_ERROR(options.applySettings(line.settings));
+  if (options.boolean("help"))
+    return llvm::outs() << kUsage, Status::ok();
+  if (options.boolean("version"))
+    return llvm::outs() << "qlora-import " QLORA_VERSION " (MLIR 22)\n",
+           Status::ok();
+  if (line.rest.size() != 1)
+    return Status::invalid("expects one MODEL_DIR, but got {}; see --help",
+                           line.rest.size());
+  const std::string output = options.text("output");
+  if (output != "-")
+    QLORA_RETURN_IF_ERROR(checkOutputFile(output));
+  QLORA_RETURN_IF_ERROR(checkModelFolder(line.rest[0]));
+  return import(absoluteFolder(line.rest[0]), output);
+}
+
+int main(int argc, char **argv) {
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  const Status status = run(words);
   return status.isOk() ? 0 : fail(status.message());
 }

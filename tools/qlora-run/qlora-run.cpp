@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "frontend/ModelIdentity.h"
 #include "runtime/Core/CommandLine.h"
 #include "runtime/Session/Calibrate.h"
 #include "runtime/Session/Launcher.h"
@@ -130,7 +131,7 @@ static Status checkRanks(const Options &tool, const RankEnvironment &env) {
                          gpus, env.launcher, env.localWorldSize);
 }
 
-static int dispatch(const SessionRequest &request, const Options &tool,
+static int dispatch(SessionRequest request, const Options &tool,
                     char **argv, int argc) {
   int ranks = static_cast<int>(tool.integer("gpus"));
   auto device = parseDevice(tool.text("device"));
@@ -149,6 +150,7 @@ static int dispatch(const SessionRequest &request, const Options &tool,
     return print(checkOnNullDevice(loaded->module, loaded->options, ranks,
                                    device->card));
   }
+  request.checkModel = checkModelIdentity;
   auto env = readRankEnvironment(std::getenv);
   if (!env.isOk())
     return fail(env.status());
@@ -191,5 +193,5 @@ int main(int argc, char **argv) {
                          {tool.text("profile"), tool.integer("profile_warmup"),
                           tool.integer("profile_active"),
                           tool.text("device_profile")}};
-  return dispatch(request, tool, argv, argc);
+  return dispatch(std::move(request), tool, argv, argc);
 }

@@ -1,15 +1,26 @@
 // SPDX-License-Identifier: MIT
 
-// Reading of model.mlir, so that every diagnostic has a place in it.
+// Reading of model.mlir, so that every diagnostic has a place in it; other
+// things that are given in its place are told by name.
 
 #ifndef QLORA_TOOLS_QLORACC_READMODEL_H
 #define QLORA_TOOLS_QLORACC_READMODEL_H
+
+#include <memory>
+#include <string>
 
 #include "mlir/IR/BuiltinOps.h"
 #include "mlir/IR/OwningOpRef.h"
 #include "llvm/Support/SourceMgr.h"
 
+#include "runtime/Core/Status.h"
+
 namespace qlora {
+
+/// The file, or standard input (`-`). Folders, programs, weights, JSON, YAML
+/// and empty files are errors that say what to do with them.
+StatusOr<std::unique_ptr<llvm::MemoryBuffer>>
+openModel(const std::string &path);
 
 /// Parses and verifies the main buffer of `sources`, text or bytecode. Where
 /// the text names an op (`loc("model.layers.0.mlp")`) the op keeps its name

@@ -56,6 +56,8 @@ const OptionRow kOwn[] = {
      "keep compiled kernels"},
     {"remarks", kBool, "false", OptionScope::kProgram, kGroup,
      "say why kernels, decoding and recomputation were chosen"},
+    {"verbose", kBool, "false", OptionScope::kProgram, kGroup,
+     "print the memory plan", "v"},
     {"help", kBool, "false", OptionScope::kProgram, kGroup, "this text", "h"},
     {"version", kBool, "false", OptionScope::kProgram, kGroup,
      "print the version"},
@@ -204,6 +206,7 @@ parseSettings(std::span<const std::string> words) {
   settings.emit = own.text("emit");
   settings.dumpPhases = own.text("dump_phases");
   settings.report = own.text("report");
+  settings.verbose = own.boolean("verbose");
   if (!settings.report.empty()) {
     QLORA_ASSIGN_OR_RETURN(settings.reportFormat,
                            reportFormatOf(settings.report));

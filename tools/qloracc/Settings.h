@@ -22,6 +22,7 @@ struct CompilerSettings {
   std::string report;      ///< file, or empty
   ReportFormat reportFormat = ReportFormat::Json;
   CodegenOptions codegen;
+  bool verbose = false;
   bool help = false;
   bool version = false;
   std::vector<std::string> mlirFlags; ///< for MLIR's own parser

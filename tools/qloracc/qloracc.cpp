@@ -7,7 +7,9 @@
 #include "compiler/Report/Report.h"
 #include "dialects/Program/Program.h"
 #include "dialects/Train/Train.h"
+#include "runtime/Core/OutputFile.h"
 #include "tools/qloracc/ReadModel.h"
+#include "tools/qloracc/Remarks.h"
 #include "tools/qloracc/Settings.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -19,6 +21,9 @@
 #include "llvm/Support/Path.h"
 #include "llvm/Support/SourceMgr.h"
 #include "llvm/Support/ToolOutputFile.h"
+
+#include <chrono>
+#include <filesystem>
 
 using namespace mlir;
 using namespace qlora;
@@ -35,6 +40,20 @@ static bool parseMlirFlags(const CompilerSettings &settings) {
     words.push_back(flag.c_str());
   return llvm::cl::ParseCommandLineOptions(words.size(), words.data(),
                                            "qloracc\n", &llvm::errs());
+}
+
+static const char *severityText(DiagnosticSeverity severity) {
+  switch (severity) {
+  case DiagnosticSeverity::Note:
+    return "note";
+  case DiagnosticSeverity::Warning:
+    return "warning";
+  case DiagnosticSeverity::Error:
+    return "error";
+  case DiagnosticSeverity::Remark:
+    return "remark";
+  }
+  return "";
 }
 
 static LogicalResult writeFile(StringRef path,
@@ -63,9 +82,12 @@ public:
       : context(context), settings(settings) {}
 
   LogicalResult run(OwningOpRef<ModuleOp> &module);
+  /// A program was written, and not the text of a phase.
+  bool wroteProgram() const { return isLinked; }
 
 private:
   bool afterPhase(StringRef phase, ModuleOp module);
+  LogicalResult emitText(function_ref<void(raw_ostream &)> print);
   LogicalResult finish(ModuleOp program);
   LogicalResult report(ModuleOp program);
   void recordOptions(ModuleOp module);
@@ -75,6 +97,7 @@ private:
   std::string config;
   unsigned dumped = 0;
   bool failedToWrite = false;
+  bool isLinked = false;
 };
 
 } // namespace
@@ -98,8 +121,12 @@ void Compile::recordOptions(ModuleOp module) {
   if (auto model = module->getAttrOfType<DictionaryAttr>("model.config"))
     for (NamedAttribute attr : model) {
       std::string key = attr.getName().str();
-      if (auto number = dyn_cast<IntegerAttr>(attr.getValue()))
-        facts[key] = number.getInt();
+      if (auto flag = dyn_cast<BoolAttr>(attr.getValue()))
+        facts[key] = flag.getValue();
+      else if (auto integer = dyn_cast<IntegerAttr>(attr.getValue()))
+        facts[key] = integer.getInt();
+      else if (auto number = dyn_cast<FloatAttr>(attr.getValue()))
+        facts[key] = number.getValueAsDouble();
       else if (auto text = dyn_cast<StringAttr>(attr.getValue()))
         facts[key] = text.getValue().str();
     }
@@ -114,6 +141,14 @@ void Compile::recordOptions(ModuleOp module) {
   config = recorded.dump();
 }
 
+/// As of clang -S: into the output, or for people to read.
+LogicalResult Compile::emitText(function_ref<void(raw_ostream &)> print) {
+  if (!settings.output.empty())
+    return writeFile(settings.output, print);
+  print(llvm::outs());
+  return success();
+}
+
 bool Compile::afterPhase(StringRef phase, ModuleOp module) {
   if (!settings.dumpPhases.empty()) {
     SmallString<128> path(settings.dumpPhases);
@@ -123,7 +158,8 @@ bool Compile::afterPhase(StringRef phase, ModuleOp module) {
   }
   if (phase != settings.emit)
     return !failedToWrite;
-  module.print(llvm::outs());
+  failedToWrite |=
+      failed(emitText([&](raw_ostream &os) { module.print(os); }));
   return false;
 }
 
@@ -155,8 +191,14 @@ LogicalResult Compile::finish(ModuleOp program) {
         })))
       return failure();
   }
-  if (settings.emit == "cpp" || settings.emit == "cuda")
-    return printKernels(program, *dialect, llvm::outs());
+  if (settings.emit == "cpp" || settings.emit == "cuda") {
+    LogicalResult printed = success();
+    LogicalResult written = emitText([&](raw_ostream &os) {
+      printed = printKernels(program, *dialect, os);
+    });
+    return success(succeeded(printed) && succeeded(written));
+  }
+  isLinked = true;
   return emitTrainSo(program, settings.codegen, settings.output);
 }
 
@@ -179,6 +221,55 @@ LogicalResult Compile::run(OwningOpRef<ModuleOp> &module) {
   return finished ? finish(*module) : success();
 }
 
+/// A diagnostic that has no place in the model is the tool's own.
+static LogicalResult reportPlaceless(Diagnostic &diagnostic) {
+  if (diagnostic.getLocation()->findInstanceOf<FileLineColRange>())
+    return failure();
+  const auto print = [](const Diagnostic &part) {
+    llvm::errs() << "qloracc: " << severityText(part.getSeverity()) << ": "
+                 << part.str() << "\n";
+  };
+  print(diagnostic);
+  for (const Diagnostic &note : diagnostic.getNotes())
+    print(note);
+  return success();
+}
+
+/// As the user would write it.
+static std::string fromHere(const std::string &path) {
+  std::error_code ignored;
+  std::string near = std::filesystem::proximate(path, ignored).string();
+  return near.empty() || near.starts_with("..") ? path : near;
+}
+
+/// From the model's text to the last line.
+static int compile(CompilerSettings &settings, MLIRContext &context) {
+  const auto begin = std::chrono::steady_clock::now();
+  auto file = openModel(settings.input);
+  if (!file.isOk())
+    return fail(file.status().message());
+  llvm::SourceMgr sources;
+  sources.AddNewSourceBuffer(std::move(*file), llvm::SMLoc());
+  SourceMgrDiagnosticHandler diagnostics(sources, &context);
+  ScopedDiagnosticHandler placeless(&context, reportPlaceless);
+  OwningOpRef<ModuleOp> module = readModel(sources, context);
+  if (!module)
+    return 1;
+  for (const std::string &warning : modelWarnings(*module, settings))
+    llvm::errs() << "qloracc: warning: " << warning << "\n";
+  Compile job(context, settings);
+  if (failed(job.run(module)))
+    return 1;
+  const std::chrono::duration<double> seconds =
+      std::chrono::steady_clock::now() - begin;
+  if (job.wroteProgram() && settings.verbose)
+    llvm::outs() << arenasText(*module);
+  if (job.wroteProgram())
+    llvm::outs() << compileSummary(*module, settings, seconds.count()) << " -> "
+                 << fromHere(settings.output) << "\n";
+  return 0;
+}
+
 int main(int argc, char **argv) {
   registerAsmPrinterCLOptions();
   registerMLIRContextCLOptions();
@@ -195,6 +286,8 @@ int main(int argc, char **argv) {
     return llvm::outs() << "qloracc 0.1.0 (MLIR 22)\n", 0;
   if (!parseMlirFlags(settings))
     return 1;
+  if (Status status = checkOutputFile(settings.output); !status.isOk())
+    return fail(status.message());
   DialectRegistry registry;
   registry.insert<model::ModelDialect, train::TrainDialect,
                   program::ProgramDialect, func::FuncDialect,
@@ -203,15 +296,5 @@ int main(int argc, char **argv) {
   MLIRContext context(registry);
   // A diagnostic is for the user of the model: place, what, what to do.
   context.printOpOnDiagnostic(false);
-  std::string error;
-  auto file = openInputFile(settings.input, &error);
-  if (!file)
-    return fail(error);
-  llvm::SourceMgr sources;
-  sources.AddNewSourceBuffer(std::move(file), llvm::SMLoc());
-  SourceMgrDiagnosticHandler diagnostics(sources, &context);
-  OwningOpRef<ModuleOp> module = readModel(sources, context);
-  if (!module)
-    return 1;
-  return failed(Compile(context, settings).run(module));
+  return compile(settings, context);
 }

@@ -32,16 +32,6 @@ TEST(ReportText, Numbers) {
   EXPECT_EQ(formatShort(-2.5e5), "-2.5e5");
 }
 
-TEST(ReportText, CountsOfPeople) {
-  EXPECT_EQ(formatCount(0), "0");
-  EXPECT_EQ(formatCount(999), "999");
-  EXPECT_EQ(formatCount(89088), "89,088");
-  EXPECT_EQ(formatCount(1234567), "1,234,567");
-  EXPECT_EQ(formatParameters(89088), "89,088");
-  EXPECT_EQ(formatParameters(1713792), "1.7 M");
-  EXPECT_EQ(formatParameters(999960000), "1.0 B");
-}
-
 TEST(ReportText, StepLinesStandUnderTheirHeading) {
   StepReport report{120,   1000,  1.44,  1.2345, 0.87,
                     1.9e-4, 0.812, 40300, 730};

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: MIT
+
+// One function for each kind of mistake.
+
+#include "frontend/ModelFolder.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+#include <fstream>
+#include <vector>
+
+namespace fs = std::filesystem;
+
+namespace qlora {
+
+/// "Qwen/Qwen3-0.6B": an owner and a name, in the hub's letters.
+static bool looksLikeHubName(const std::string &text) {
+  const size_t slash = text.find('/');
+  if (slash == 0 || slash == std::string::npos || slash + 1 == text.size() ||
+      text.front() == '.' || text.find('/', slash + 1) != std::string::npos)
+    return false;
+  return std::all_of(text.begin(), text.end(), [](unsigned char c) {
+    return std::isalnum(c) || c == '/' || c == '-' || c == '_' || c == '.';
+  });
+}
+
+static Status missingFolder(const std::string &folder) {
+  if (!looksLikeHubName(folder))
+    return Status::error(StatusCode::kNotFound, "no model folder '{}'", folder);
+  const std::string name = folder.substr(folder.find('/') + 1);
+  return Status::error(StatusCode::kNotFound,
+                       "no model folder '{}'; if it is a model of the Hugging "
+                       "Face hub, get it first: hf download {} --local-dir {}",
+                       folder, folder, name);
+}
+
+static Status fileInsteadOfFolder(const fs::path &path) {
+  if (path.extension() == ".gguf")
+    return Status::invalid("'{}' is a GGUF file, which is not read; give the "
+                           "model's Hugging Face folder (config.json and "
+                           "safetensors)",
+                           path.string());
+  const std::string folder =
+      path.has_parent_path() ? path.parent_path().string() : ".";
+  if (path.extension() == ".safetensors" || path.extension() == ".json")
+    return Status::invalid("'{}' is a file; give the folder that it is in: {}",
+                           path.string(), folder);
+  return Status::invalid("'{}' is a file; expected a Hugging Face model folder",
+                         path.string());
+}
+
+static Status adapterInsteadOfModel(const fs::path &folder) {
+  std::ifstream stream(folder / "adapter_config.json", std::ios::binary);
+  const auto config = nlohmann::json::parse(stream, nullptr,
+                                            /*allow_exceptions=*/false);
+  std::string base;
+  if (config.is_object() && config.contains("base_model_name_or_path") &&
+      config["base_model_name_or_path"].is_string())
+    base = fmt::format(
+        ", '{}'", config["base_model_name_or_path"].get<std::string>());
+  return Status::invalid("'{}' holds an adapter, not a model; give its base "
+                         "model{}, and the adapter to qlora-run with "
+                         "--adapter-name-or-path",
+                         folder.string(), base);
+}
+
+/// The first name of the folder, in their order, that ends so; or empty.
+static std::string nameEndingWith(const fs::path &folder,
+                                  std::string_view ending) {
+  std::vector<std::string> names;
+  std::error_code ignored;
+  for (const auto &entry : fs::directory_iterator(folder, ignored))
+    if (std::string name = entry.path().filename().string();
+        name.ends_with(ending))
+      names.push_back(std::move(name));
+  return names.empty() ? "" : *std::min_element(names.begin(), names.end());
+}
+
+static Status folderWithoutConfig(const fs::path &folder) {
+  std::error_code ignored;
+  if (fs::is_empty(folder, ignored))
+    return Status::invalid("'{}' is empty; expected a Hugging Face model "
+                           "folder",
+                           folder.string());
+  if (fs::exists(folder / "adapter_config.json", ignored))
+    return adapterInsteadOfModel(folder);
+  const fs::path snapshots = folder / "snapshots";
+  if (fs::is_directory(snapshots, ignored))
+    return Status::invalid("'{}' is a folder of the Hugging Face cache; give "
+                           "the snapshot in it: {}",
+                           folder.string(),
+                           (snapshots / nameEndingWith(snapshots, ""))
+                               .string());
+  if (const std::string name = nameEndingWith(folder, ".gguf"); !name.empty())
+    return fileInsteadOfFolder(folder / name);
+  return Status::ok(); // what is missing is for the reader of it to say
+}
+
+/// What `git clone` leaves in place of a large file without Git LFS.
+static Status checkIsNotPointer(const fs::path &file) {
+  constexpr std::string_view kPointer = "version https://git-lfs";
+  std::string start(kPointer.size(), '\0');
+  std::ifstream stream(file, std::ios::binary);
+  stream.read(start.data(), static_cast<std::streamsize>(start.size()));
+  if (!stream || start != kPointer)
+    return Status::ok();
+  return Status::invalid("'{}' is a Git LFS pointer, not the weights; get "
+                         "them with 'git lfs pull' in its folder, or with hf "
+                         "download",
+                         file.string());
+}
+
+static Status checkWeightFormat(const fs::path &folder) {
+  if (const std::string name = nameEndingWith(folder, ".safetensors");
+      !name.empty())
+    return checkIsNotPointer(folder / name);
+  for (const char *ending : {".bin", ".pth", ".pt"})
+    if (const std::string name = nameEndingWith(folder, ending); !name.empty())
+      return Status::invalid("'{0}' has its weights in {1} and none in "
+                             "safetensors; write them anew with transformers: "
+                             "AutoModelForCausalLM.from_pretrained(\"{0}\", "
+                             "dtype=\"auto\").save_pretrained(\"NEW\")",
+                             folder.string(), name);
+  return Status::ok();
+}
+
+Status checkModelFolder(const std::string &folder) {
+  std::error_code ignored;
+  const fs::path path(folder);
+  if (!fs::exists(path, ignored))
+    return missingFolder(folder);
+  if (!fs::is_directory(path, ignored))
+    return fileInsteadOfFolder(path);
+  if (!fs::exists(path / "config.json", ignored))
+    return folderWithoutConfig(path);
+  return checkWeightFormat(path);
+}
+
+} // namespace qlora

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: MIT
+
+// The description of a model, and its comparison.
+
+#include "frontend/ModelIdentity.h"
+
+#include <algorithm>
+
+#include "frontend/DecoderWeights.h"
+#include "frontend/JsonFields.h"
+#include "frontend/ModelFolder.h"
+
+using nlohmann::json, nlohmann::ordered_json;
+
+namespace qlora {
+
+/// Differences that a message names; more of them say no more.
+static constexpr size_t kMostNamed = 3;
+
+static const char *biasedLinears(const ModelConfig &config) {
+  if (config.outputBias)
+    return "q, k, v, o";
+  return config.qkvBias ? "q, k, v" : "none";
+}
+
+/// "all", or "0, 28-35".
+static std::string slidingLayers(const std::vector<int64_t> &windows) {
+  std::string text;
+  const size_t count = windows.size();
+  for (size_t first = 0, end = 0; first < count; first = end + 1) {
+    end = first;
+    while (end < count && windows[end])
+      ++end;
+    if (end - first == count)
+      return "all";
+    if (end == first)
+      continue;
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", first);
+    if (end - first > 1)
+      text += fmt::format("-{}", end - 1);
+  }
+  return text;
+}
+
+static ordered_json onlyIf(bool isThere, ordered_json value) {
+  return isThere ? value : ordered_json();
+}
+
+static void describeRope(const RopeConfig &rope, ordered_json &model) {
+  const bool scales = rope.kind != RopeKind::kDefault;
+  const bool ramps = rope.kind == RopeKind::kLlama3;
+  model["rope_type"] = ropeKindName(rope.kind);
+  model["rope_theta"] = rope.theta;
+  model["rope_factor"] = onlyIf(scales, rope.factor);
+  model["low_freq_factor"] = onlyIf(ramps, rope.lowFreqFactor);
+  model["high_freq_factor"] = onlyIf(ramps, rope.highFreqFactor);
+  model["original_max_position_embeddings"] =
+      onlyIf(ramps, rope.originalMaxPositions);
+}
+
+ordered_json describeArithmetic(const ModelConfig &config) {
+  ordered_json model = {
+      {"family", config.family->architecture},
+      {"vocab_size", config.vocabSize},
+      {"hidden_size", config.hiddenSize},
+      {"intermediate_size", config.intermediateSize},
+      {"num_hidden_layers", config.layers},
+      {"num_attention_heads", config.heads},
+      {"num_key_value_heads", config.kvHeads},
+      {"head_dim", config.headDim},
+      {"rms_norm_eps", config.rmsNormEpsilon},
+      {"tie_word_embeddings", config.tied},
+      {"attention_bias", biasedLinears(config)},
+      {"mlp_bias", config.mlpBias},
+      {"qk_norm", config.family->qkNorm},
+      {"stored_in_4bit", config.quantized},
+  };
+  describeRope(config.rope, model);
+  const int64_t window =
+      *std::max_element(config.windows.begin(), config.windows.end());
+  model["sliding_window"] = onlyIf(window, window);
+  model["sliding_layers"] = onlyIf(window, slidingLayers(config.windows));
+  return model;
+}
+
+static std::string valueText(const json &value) {
+  if (value.is_null())
+    return "none";
+  if (value.is_number_float())
+    return fmt::format("{}", value.get<double>());
+  return value.is_string() ? value.get<std::string>() : shortDump(value);
+}
+
+static std::vector<std::string> differingKeys(const Options &options,
+                                              const ordered_json &found) {
+  std::vector<std::string> keys;
+  for (const auto &[key, value] : found.items())
+    if (json(value) != options.recordedFact(key))
+      keys.push_back(key);
+  return keys;
+}
+
+static Status compare(const Options &options, const ordered_json &found,
+                      const std::string &folder,
+                      const std::string &modulePath) {
+  const std::vector<std::string> keys = differingKeys(options, found);
+  if (keys.empty())
+    return Status::ok();
+  std::string others;
+  for (size_t i = 1; i < std::min(keys.size(), kMostNamed); ++i)
+    others += fmt::format("; {} is {}, not {}", keys[i],
+                          valueText(found[keys[i]]),
+                          valueText(options.recordedFact(keys[i])));
+  if (keys.size() > kMostNamed)
+    others += fmt::format("; and {} more", keys.size() - kMostNamed);
+  return Status::invalid(
+      "'{}/config.json': {} is {}, but '{}' was compiled for {}{}; import and "
+      "compile this model, or give the folder of the other one with "
+      "--model-name-or-path",
+      folder, keys[0], valueText(found[keys[0]]), modulePath,
+      valueText(options.recordedFact(keys[0])), others);
+}
+
+Status checkModelIdentity(const Options &options,
+                          const std::string &modulePath) {
+  const std::string folder = options.text("model_name_or_path");
+  if (options.recordedFact("family").is_null() || folder.empty())
+    return Status::ok();
+  QLORA_RETURN_IF_ERROR(checkModelFolder(folder));
+  QLORA_ASSIGN_OR_RETURN(const ModelConfig config, readHfConfig(folder));
+  QLORA_RETURN_IF_ERROR(
+      compare(options, describeArithmetic(config), folder, modulePath));
+  QLORA_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(folder));
+  std::vector<std::string> saidAtImport;
+  return findWeights(config, files, saidAtImport).status();
+}
+
+} // namespace qlora

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: MIT
+
+// Warnings as Hugging Face has them, and the numbers of the last line.
+
+#include "tools/qloracc/Remarks.h"
+
+#include "compiler/Driver.h"
+#include "dialects/Model/Model.h"
+#include "dialects/Program/Program.h"
+#include "runtime/ABI/module.h"
+#include "runtime/Core/Amounts.h"
+
+using namespace mlir;
+
+namespace qlora {
+
+static bool isGiven(const Options &options, const char *name) {
+  return options.source(name) != Options::Source::kDefault;
+}
+
+/// What was asked for and the stored weight is not; or empty.
+static std::string unmetByStored(const Options &options, model::NF4Type type) {
+  if (isGiven(options, "load_in_4bit") && !options.boolean("load_in_4bit"))
+    return "--load-in-4bit false";
+  if (isGiven(options, "bnb_4bit_use_double_quant") &&
+      options.boolean("bnb_4bit_use_double_quant") != type.getDoubleQuant())
+    return fmt::format("--bnb-4bit-use-double-quant {}",
+                       !type.getDoubleQuant());
+  if (isGiven(options, "bnb_4bit_blocksize") &&
+      options.integer("bnb_4bit_blocksize") != int64_t(type.getBlock()))
+    return fmt::format("--bnb-4bit-blocksize {}",
+                       options.integer("bnb_4bit_blocksize"));
+  return "";
+}
+
+/// transformers too takes weights as they are stored, and warns.
+static std::string storedWarning(ModuleOp model, const Options &options) {
+  for (auto parameter : model.getOps<model::ParameterOp>()) {
+    auto type =
+        dyn_cast<model::NF4Type>(parameter.getTensorType().getElementType());
+    std::string unmet = type ? unmetByStored(options, type) : "";
+    if (!unmet.empty())
+      return fmt::format("{} has no effect on weights that are stored in 4 "
+                         "bits: they are used as they are, NF4 in blocks of "
+                         "{} with{} double quantisation ('{}')",
+                         unmet, int64_t(type.getBlock()),
+                         type.getDoubleQuant() ? "" : "out",
+                         parameter.getSymName().str());
+  }
+  return "";
+}
+
+static std::string positionsWarning(ModuleOp model,
+                                    const CompileOptions &compile) {
+  auto config = model->getAttrOfType<DictionaryAttr>("model.config");
+  auto positions =
+      config ? config.getAs<IntegerAttr>("max_position_embeddings") : nullptr;
+  const int64_t longest =
+      *std::max_element(compile.lengths.begin(), compile.lengths.end());
+  if (!positions || longest <= positions.getInt())
+    return "";
+  return fmt::format("--max-length {} is longer than the {} positions that "
+                     "this model was made for (max_position_embeddings in "
+                     "config.json): RoPE goes on unchanged, into positions "
+                     "that it has never seen",
+                     longest, positions.getInt());
+}
+
+std::vector<std::string> modelWarnings(ModuleOp model,
+                                       const CompilerSettings &settings) {
+  std::vector<std::string> warnings = {
+      storedWarning(model, settings.options),
+      positionsWarning(model, settings.compile)};
+  std::erase(warnings, "");
+  return warnings;
+}
+
+/// "5.9 of 6.0 GiB", or without a limit "38.1 MiB".
+static std::string planText(int64_t bytes, int64_t limit) {
+  std::string plan = formatBytes(bytes);
+  if (limit <= 0)
+    return plan;
+  const std::string most = formatBytes(limit);
+  const std::string unit = most.substr(most.find(' '));
+  if (plan.ends_with(unit))
+    plan.resize(plan.size() - unit.size());
+  return plan + " of " + most;
+}
+
+std::string arenasText(ModuleOp program) {
+  std::string text;
+  for (auto arena : program.getOps<program::ArenaOp>())
+    text += fmt::format("  {:<12} {:>10}\n",
+                        program::stringifyArena(arena.getKind()).str(),
+                        formatBytes(arena.getBytes()));
+  return text;
+}
+
+std::string compileSummary(ModuleOp program, const CompilerSettings &settings,
+                           double seconds) {
+  uint64_t all = 0, trainable = 0, adapters = 0;
+  for (auto parameter : program.getOps<program::ParameterOp>()) {
+    uint64_t count = 1;
+    for (int64_t size : parameter.getShape())
+      count *= size;
+    all += count;
+    if (parameter.getRole() != QLORA_ROLE_FROZEN)
+      trainable += count;
+    if (parameter.getRole() == QLORA_ROLE_ADAPTER)
+      adapters += count;
+  }
+  std::string text;
+  if (auto config = program->getAttrOfType<DictionaryAttr>("model.config"))
+    if (auto family = config.getAs<StringAttr>("family")) {
+      StringRef name = family.getValue();
+      name.consume_back("ForCausalLM");
+      text = name.str() + ", ";
+    }
+  // The share is PEFT's: of all, adapters included.
+  text += fmt::format(
+      "{} parameters, {} trainable ({:.2f} %), batch {} x {} tokens, plan {}, "
+      "{:.1f} s",
+      formatParameters(all - adapters), formatCount(trainable),
+      100.0 * double(trainable) / double(std::max<uint64_t>(all, 1)),
+      settings.compile.batch, fmt::join(settings.compile.lengths, ", "),
+      planText(plannedBytes(program), settings.compile.memoryLimit), seconds);
+  return text;
+}
+
+} // namespace qlora

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: MIT
+
+// What qloracc says of a compile that succeeds: warnings where the model does
+// not do what the options ask, and the line at the end.
+
+#ifndef QLORA_TOOLS_QLORACC_REMARKS_H
+#define QLORA_TOOLS_QLORACC_REMARKS_H
+
+#include "mlir/IR/BuiltinOps.h"
+
+#include <string>
+#include <vector>
+
+#include "tools/qloracc/Settings.h"
+
+namespace qlora {
+
+/// Of an imported model and what was asked for: 4-bit weights that are stored
+/// otherwise, rows that are longer than the model's positions.
+std::vector<std::string> modelWarnings(mlir::ModuleOp model,
+                                       const CompilerSettings &settings);
+
+/// A line for each arena of the plan.
+std::string arenasText(mlir::ModuleOp program);
+
+/// Llama, 1.7 M parameters, 89,088 trainable (5.2 %), batch 4 x 512 tokens,
+/// plan 38.1 MiB, 0.6 s
+std::string compileSummary(mlir::ModuleOp program,
+                           const CompilerSettings &settings, double seconds);
+
+} // namespace qlora
+
+#endif // QLORA_TOOLS_QLORACC_REMARKS_H

@@ -41,6 +41,8 @@ struct SessionRequest {
   std::string gemmTable = DeviceOptions::kMeasureGemms; ///< as there
   BaseCacheRequest baseCache;
   ProfileRequest profile;
+  bool verbose = false;
+  int threads = 0; ///< of all ranks of this machine; 0: what it may use
 };
 
 /// A module and the options that hold for it.

@@ -22,8 +22,8 @@ struct CompilerSettings {
   std::string report;      ///< file, or empty
   ReportFormat reportFormat = ReportFormat::Json;
   CodegenOptions codegen;
-  bool help = false;
-  bool version = false;
+  bool verbose = false;
+  std::string answer; ///< of --help, --help-all or --version: nothing is done
   std::vector<std::string> mlirFlags; ///< for MLIR's own parser
   Options options;
   CompileOptions compile;
@@ -33,9 +33,6 @@ struct CompilerSettings {
 /// registered with llvm::cl before, so that they are told from mistakes.
 StatusOr<CompilerSettings>
 parseSettings(std::span<const std::string> words);
-
-/// The text of --help.
-std::string settingsHelp();
 
 } // namespace qlora
 

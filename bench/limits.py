@@ -65,7 +65,7 @@ class Planner:
 
     def plan(self, name, *flags, limit=0):
         if limit:
-            flags += ("--memory-limit", str(limit))
+            flags += ("--memory-limit", f"{limit}B")
         module, plan = ours.planned(self.folder, f"limit-{name}", self.compute,
                                     *self.flags, *flags, length=self.length)
         return Plan(name, module, plan, limit)
@@ -74,7 +74,7 @@ class Planner:
         """The limit that the refusal of an impossible one names."""
         words = ours.compile_words(
             self.folder, os.path.join(self.folder, "limit-none.so"),
-            self.compute, (*self.flags, "--memory-limit", "1"), self.length)
+            self.compute, (*self.flags, "--memory-limit", "1B"), self.length)
         done = subprocess.run(words, capture_output=True, text=True)
         found = re.search(r"smallest plan needs .* \((\d+) bytes\)",
                           done.stderr)

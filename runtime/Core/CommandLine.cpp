@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: MIT
 
-// Parsing of argv, and --help.
+// Parsing of argv.
 
 #include "runtime/Core/CommandLine.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <optional>
 
 #include "runtime/Core/OptionValue.h"
 
 namespace qlora {
-
-using Tables = std::span<const std::span<const OptionRow>>;
 
 namespace {
 
@@ -31,6 +30,11 @@ struct Meaning {
   bool isBoolean() const {
     return synonym || (row && row->type == OptionType::kBool);
   }
+  bool isList() const {
+    using enum OptionType;
+    return row->type == kNames || row->type == kTargets ||
+           row->type == kLengths;
+  }
 };
 
 } // namespace
@@ -47,7 +51,7 @@ static Flag splitFlag(const std::string &word) {
   return flag;
 }
 
-static Meaning lookUpName(std::string_view name, Tables tables) {
+static Meaning lookUpName(std::string_view name, OptionTables tables) {
   Meaning meaning;
   meaning.synonym = findSynonym(name);
   std::string_view option = meaning.synonym ? meaning.synonym->option : name;
@@ -57,7 +61,7 @@ static Meaning lookUpName(std::string_view name, Tables tables) {
   return {};
 }
 
-static Meaning lookUp(const Flag &flag, Tables tables) {
+static Meaning lookUp(const Flag &flag, OptionTables tables) {
   Meaning meaning = lookUpName(flag.name, tables);
   if (!meaning.row && flag.name.starts_with("no_")) {
     Meaning positive =
@@ -68,6 +72,43 @@ static Meaning lookUp(const Flag &flag, Tables tables) {
     }
   }
   return meaning;
+}
+
+/// No name of a module or a kernel ends so.
+static bool isProgram(std::string_view word) {
+  return word.ends_with(".mlir") || word.ends_with(".mlirbc") ||
+         word.ends_with(".so");
+}
+
+/// The model or the program among the words that follow a list.
+static bool isFile(const std::string &word) {
+  std::error_code ignored;
+  return isProgram(word) || std::filesystem::exists(word, ignored);
+}
+
+/// The words of a list as one text. A shell makes several of `[a, b]`, too.
+static std::string listText(std::span<const std::string> words) {
+  if (words.size() == 1)
+    return words[0];
+  if (words.front().starts_with('[') && words.back().ends_with(']'))
+    return fmt::format("{}", fmt::join(words, " "));
+  nlohmann::json names = nlohmann::json::array();
+  for (std::string word : words) {
+    std::replace(word.begin(), word.end(), ',', ' ');
+    for (std::string_view name : splitWords(word))
+      names.push_back(name);
+  }
+  return names.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+/// From the first word of a list, before `next`, to the last.
+static std::span<const std::string> takeList(std::span<const std::string> words,
+                                             size_t &next) {
+  const size_t first = next - 1;
+  while (next < words.size() && !words[next].starts_with('-') &&
+         !isFile(words[next]))
+    ++next;
+  return words.subspan(first, next - first);
 }
 
 static StatusOr<std::string> valueOf(const Flag &flag, const Meaning &meaning,
@@ -82,27 +123,31 @@ static StatusOr<std::string> valueOf(const Flag &flag, const Meaning &meaning,
     return *flag.value;
   bool hasNext = next < words.size();
   if (meaning.isBoolean()) {
-    if (hasNext && (words[next] == "true" || words[next] == "false" ||
-                    words[next] == "True" || words[next] == "False"))
+    if (hasNext && isBoolText(words[next]))
       return words[next++];
     return std::string("true");
   }
   bool isFlag = hasNext && words[next].starts_with("--");
-  if (!hasNext || isFlag)
+  bool isInput = hasNext && meaning.isList() && isProgram(words[next]);
+  if (!hasNext || isFlag || isInput)
     return Status::invalid("{} expects a value", flag.written);
-  return words[next++];
+  ++next;
+  return meaning.isList() ? listText(takeList(words, next)) : words[next - 1];
 }
 
-static Status unknownFlag(const Flag &flag, Tables tables) {
+Status unknownFlag(const std::string &written, OptionTables tables) {
+  const Flag flag = splitFlag(written);
   std::string nearest = nearestName(flag.name, allOptionNames(tables));
   if (nearest.empty())
-    return Status::invalid("unknown option '{}'; see --help", flag.written);
-  return Status::invalid("unknown option '{}'; did you mean '--{}'?",
-                         flag.written, nearest);
+    return Status::invalid("unknown option '{}'; --help-all lists them",
+                           flag.written);
+  return Status::invalid("unknown option '{}'; did you mean '{}'?",
+                         flag.written, flagSpelling(nearest));
 }
 
 StatusOr<CommandLine> parseCommandLine(std::span<const std::string> words,
-                                       Tables tables, UnknownFlags unknown) {
+                                       OptionTables tables,
+                                       UnknownFlags unknown) {
   CommandLine line;
   for (size_t next = 0; next < words.size();) {
     const std::string &word = words[next++];
@@ -121,14 +166,15 @@ StatusOr<CommandLine> parseCommandLine(std::span<const std::string> words,
       meaning = lookUp(flag, tables);
     if (!meaning.row) {
       if (unknown == UnknownFlags::kReject)
-        return unknownFlag(flag, tables);
+        return unknownFlag(word, tables);
       line.rest.push_back(word);
       continue;
     }
     QLORA_ASSIGN_OR_RETURN(std::string text,
                            valueOf(flag, meaning, words, next));
     if (meaning.synonym) {
-      auto translated = synonymText(*meaning.synonym, text);
+      auto translated = synonymText(*meaning.synonym, text,
+                                    flagSpelling(meaning.synonym->option));
       if (!translated.isOk())
         return translated.status().withContext(flag.written);
       text = *translated;
@@ -136,56 +182,6 @@ StatusOr<CommandLine> parseCommandLine(std::span<const std::string> words,
     line.settings.push_back({meaning.row, text, flag.written});
   }
   return line;
-}
-
-static std::string valueHint(const OptionRow &row) {
-  switch (row.type) {
-  case OptionType::kBool:
-    return "";
-  case OptionType::kInt:
-    return " N";
-  case OptionType::kFloat:
-    return " X";
-  case OptionType::kString:
-    return " TEXT";
-  case OptionType::kPath:
-    return " PATH";
-  case OptionType::kSize:
-    return *row.choices ? fmt::format(" SIZE|{}", row.choices) : " SIZE";
-  case OptionType::kNames:
-  case OptionType::kTargets:
-    return " A,B";
-  case OptionType::kLengths:
-    return " N,M";
-  case OptionType::kNumberMap:
-    return " {NAME: X}";
-  case OptionType::kChoice:
-    break;
-  }
-  std::string choices;
-  for (std::string_view choice : splitWords(row.choices))
-    if (choice.find('=') == choice.npos)
-      choices += fmt::format("{}{}", choices.empty() ? " " : "|", choice);
-  return choices;
-}
-
-std::string optionHelp(Tables tables) {
-  std::string help;
-  std::string_view group;
-  for (std::span<const OptionRow> table : tables)
-    for (const OptionRow &row : table) {
-      if (group != row.group)
-        help += fmt::format("\n{}:\n", group = row.group);
-      std::string flag = fmt::format("  --{}{}", row.name, valueHint(row));
-      help += fmt::format("{}\n        {}", flag, row.help);
-      bool hasDefault = *row.initial && row.type != OptionType::kBool;
-      if (hasDefault)
-        help += fmt::format(" (default {})", row.initial);
-      if (row.scope == OptionScope::kProgram)
-        help += " [fixed when compiled]";
-      help += "\n";
-    }
-  return help;
 }
 
 } // namespace qlora

@@ -4,9 +4,13 @@
 // (OptionTable.h) and a tool's own, such as --gpus.
 //
 //   --name=value  --name value  --name  --no-name  --name true
+//   --list a b c
 //
 // with dashes or underscores. A boolean takes the next word only when that is
-// true or false. `--` ends the options. A one-letter alias takes one dash.
+// true, false, yes, no, on, off, 1 or 0. A list takes the words up to the next flag, as argparse's
+// nargs="+" does, but no file: what exists, or ends in .mlir, .mlirbc or .so,
+// so that the input may stand behind it. `--` ends the options. A one-letter
+// alias takes one dash.
 
 #ifndef QLORA_RUNTIME_CORE_COMMANDLINE_H
 #define QLORA_RUNTIME_CORE_COMMANDLINE_H
@@ -36,11 +40,10 @@ enum class UnknownFlags {
 /// Options::applySettings parses them.
 StatusOr<CommandLine>
 parseCommandLine(std::span<const std::string> words,
-                 std::span<const std::span<const OptionRow>> tables,
-                 UnknownFlags unknown);
+                 OptionTables tables, UnknownFlags unknown);
 
-/// The options of the tables as --help prints them, by group.
-std::string optionHelp(std::span<const std::span<const OptionRow>> tables);
+/// The error for a flag of no table, `--name=value` or `--name`.
+Status unknownFlag(const std::string &written, OptionTables tables);
 
 } // namespace qlora
 

@@ -13,6 +13,7 @@ namespace {
 using enum OptionType;
 constexpr OptionScope kProgram = OptionScope::kProgram;
 constexpr OptionScope kRun = OptionScope::kRun;
+constexpr OptionScope kOutput = OptionScope::kOutput;
 
 constexpr const char *kFiles = "Files";
 constexpr const char *kLora = "LoRA";
@@ -31,24 +32,24 @@ const OptionRow kRows[] = {
      "the same for evaluation before, during and after training"},
     {"adapter_name_or_path", kPath, "", kRun, kFiles,
      "PEFT adapter folder to start from"},
-    {"output_dir", kPath, "out", kRun, kFiles,
+    {"output_dir", kPath, "out", kOutput, kFiles,
      "folder for the adapter, metrics and the resolved options",
      "adapter_path out_dir"},
     {"base_model_name_or_path", kString, "", kRun, kFiles,
      "name written into adapter_config.json instead of the model folder"},
 
-    {"lora_r", kInt, "8", kProgram, kLora, "rank", "lora_rank r rank", "", 1,
-     65536},
-    {"lora_alpha", kFloat, "8", kProgram, kLora, "scale is alpha / rank", "",
-     "", 0},
+    {"lora_r", kInt, "8", kProgram, kLora, "rank of the adapter's matrices",
+     "lora_rank r rank", "", 1, 65536},
+    {"lora_alpha", kFloat, "8", kProgram, kLora,
+     "the adapter is scaled by alpha / rank", "", "", 0},
     {"lora_dropout", kFloat, "0", kProgram, kLora,
      "probability that an input of an adapter is dropped", "", "", 0, 0.999},
     {"lora_target_modules", kTargets, "all-linear", kProgram, kLora,
-     "list of name suffixes, a regular expression for the whole name, or "
-     "all-linear",
+     "modules that get an adapter: the ends of their names, a regular "
+     "expression for the whole name, or all-linear",
      "target_modules lora_target"},
     {"use_rslora", kBool, "false", kProgram, kLora,
-     "scale by alpha / sqrt(rank)"},
+     "the adapter is scaled by alpha / sqrt(rank)"},
     {"lora_rank_pattern", kNumberMap, "{}", kProgram, kLora,
      "rank of single modules, {name: rank}", "rank_pattern", "", 1, 65536},
     {"lora_alpha_pattern", kNumberMap, "{}", kProgram, kLora,
@@ -72,38 +73,39 @@ const OptionRow kRows[] = {
      "bfloat16 float32 bf16=bfloat16 fp32=float32 f32=float32"},
     {"activation_dtype_for_lora", kChoice, "auto", kProgram, kQuantization,
      "what an adapter's input is kept in for its gradient, where nothing else "
-     "needs it; auto: as compute_dtype; int8: 8 bits and a scale per token",
+     "needs it; auto: as --compute-dtype; int8: 8 bits and a scale per token",
      "", "auto int8"},
 
     {"per_device_train_batch_size", kInt, "8", kProgram, kShape,
-     "rows of a micro-batch, per rank", "micro_batch_size batch_size", "", 1,
-     1 << 20},
+     "rows of a micro-batch, on each rank", "micro_batch_size batch_size", "",
+     1, 1 << 20},
     {"per_device_eval_batch_size", kInt, "0", kProgram, kShape,
      "0, or the training batch size: evaluation runs the same program",
      "eval_batch_size", "", 0, 1 << 20},
     {"max_length", kLengths, "1024", kProgram, kShape,
-     "tokens of a row; several lengths give several variants",
+     "tokens of a row at most; with several lengths short rows take less time",
      "sequence_len cutoff_len max_seq_length max_seq_len", "", 1, 1 << 24},
     {"gradient_checkpointing", kBool, "false", kProgram, kShape,
-     "keep only the inputs of blocks and compute the rest again",
+     "keep only the inputs of blocks and compute the rest again: less memory, "
+     "more time",
      "grad_checkpoint enable_activation_checkpointing"},
     {"memory_limit", kSize, "0", kProgram, kShape,
-     "bytes a rank may use, such as 20GiB; auto: what is free on this machine; "
-     "0: no limit",
+     "memory a rank may use, such as 20GiB; auto: what is free on this "
+     "machine; 0: no limit",
      "", "auto", 0},
     {"offload_embedding", kChoice, "auto", kProgram, kShape,
-     "an input embedding that is only read by rows lives in pinned host memory; "
-     "auto: where the memory limit asks for it",
+     "an input embedding that is only read by rows lives in pinned host "
+     "memory; auto: where the memory limit asks for it",
      "", "auto true false"},
 
     {"max_steps", kInt, "-1", kRun, kSchedule,
-     "optimizer steps; overrides num_train_epochs when positive", "iters", "",
-     -1, 1e15},
+     "optimizer steps; overrides --num-train-epochs when positive", "iters",
+     "", -1, 1e15},
     {"num_train_epochs", kFloat, "3", kRun, kSchedule,
      "passes over the training file; 0: only evaluate", "epochs num_epochs", "",
      0, 1e9},
     {"gradient_accumulation_steps", kInt, "1", kRun, kSchedule,
-     "micro-batches of a step, per rank", "grad_accumulation_steps", "", 1,
+     "micro-batches of a step, on each rank", "grad_accumulation_steps", "", 1,
      1 << 20},
     {"optim", kChoice, "adamw_torch", kRun, kSchedule, "optimizer", "optimizer",
      "adamw_torch adamw=adamw_torch"},
@@ -115,7 +117,8 @@ const OptionRow kRows[] = {
     {"warmup_steps", kInt, "0", kRun, kSchedule,
      "steps from zero to the peak rate", "", "", 0, 1e15},
     {"warmup_ratio", kFloat, "0", kRun, kSchedule,
-     "the same as a share of all steps, when warmup_steps is 0", "", "", 0, 1},
+     "the same as a share of all steps, when --warmup-steps is 0", "", "", 0,
+     1},
     {"weight_decay", kFloat, "0", kRun, kSchedule, "decoupled weight decay", "",
      "", 0},
     {"adam_beta1", kFloat, "0.9", kRun, kSchedule, "AdamW beta 1", "", "", 0,
@@ -139,7 +142,7 @@ const OptionRow kRows[] = {
      "sample_packing"},
     {"padding_free", kChoice, "auto", kRun, kData,
      "deal the rows of a step without their padding, for the same losses in "
-     "less time: needs token buckets, which auto compiles where train_file "
+     "less time: needs token buckets, which auto compiles where --train-file "
      "has rows",
      "", "auto true false"},
     {"completion_only_loss", kBool, "true", kRun, kData,
@@ -147,14 +150,16 @@ const OptionRow kRows[] = {
     {"assistant_only_loss", kBool, "true", kRun, kData,
      "conversations: loss on the assistant's turns only"},
     {"chat_template", kPath, "", kRun, kData,
-     "Jinja file to use instead of the tokenizer's chat template",
-     "chat_template_path"},
+     "Jinja file to use instead of the tokenizer's chat template; "
+     "qwen3-training: Qwen3's for several turns and tools, which comes with "
+     "these tools",
+     "chat_template_path", "qwen3-training"},
 
     {"eval_strategy", kChoice, "no", kRun, kReport,
      "when to evaluate during training", "evaluation_strategy",
      "no steps epoch"},
     {"eval_steps", kInt, "0", kRun, kReport,
-     "evaluate every N steps; 0: as eval_strategy says", "", "", 0, 1e15},
+     "evaluate every N steps; 0: as --eval-strategy says", "", "", 0, 1e15},
     {"logging_steps", kInt, "10", kRun, kReport, "log every N steps",
      "log_every_n_steps steps_per_report", "", 1, 1e15},
     {"log_format", kChoice, "text", kRun, kReport, "lines on standard output",
@@ -162,6 +167,8 @@ const OptionRow kRows[] = {
     {"save_steps", kInt, "0", kRun, kReport,
      "write the adapter every N steps; 0: at the end only", "save_every", "", 0,
      1e15},
+    {"overwrite_output_dir", kBool, "false", kOutput, kReport,
+     "write into --output-dir although it is not empty"},
     {"report_to", kChoice, "none", kRun, kReport,
      "no other service is supported; metrics.jsonl is always written", "",
      "none"},
@@ -199,6 +206,12 @@ std::string canonicalSpelling(std::string_view text) {
   std::string spelling(text);
   std::replace(spelling.begin(), spelling.end(), '-', '_');
   return spelling;
+}
+
+std::string flagSpelling(std::string_view name) {
+  std::string spelling(name);
+  std::replace(spelling.begin(), spelling.end(), '_', '-');
+  return (name.size() == 1 ? "-" : "--") + spelling;
 }
 
 std::vector<std::string_view> splitWords(std::string_view words) {
@@ -251,8 +264,7 @@ std::string nearestName(std::string_view name,
   return nearest;
 }
 
-std::vector<std::string>
-allOptionNames(std::span<const std::span<const OptionRow>> tables) {
+std::vector<std::string> allOptionNames(OptionTables tables) {
   std::vector<std::string> names;
   for (std::span<const OptionRow> table : tables)
     for (const OptionRow &row : table) {

@@ -22,11 +22,11 @@ enum class OptionType {
   kInt,       ///< integer
   kFloat,     ///< number; 1e-5 and "1e-5" are both accepted
   kString,    ///< any text
-  kPath,      ///< file or folder; relative to the YAML file that names it, or
-              ///< to the current folder; empty: none
+  kPath,      ///< file or folder, relative as its scope says; empty: none; a
+              ///< word of `choices` stays that word
   kChoice,    ///< one of `choices`
-  kSize,      ///< bytes: 20GiB, 512MB, 1000 -> integer; a word of `choices`
-              ///< is kAutoSize
+  kSize,      ///< bytes: 20GiB, 512MB -> integer; a word of `choices` is
+              ///< kAutoSize
   kNames,     ///< list of names: [a, b] or a,b -> array
   kTargets,   ///< PEFT's target_modules: "all-linear" or a regular expression
               ///< -> string; a list of names -> array
@@ -34,9 +34,13 @@ enum class OptionType {
   kNumberMap, ///< {name: number} -> object
 };
 
+/// Who decides. Paths in a YAML file are relative to the file, those of
+/// kOutput to where the command runs; on a command line all are.
 enum class OptionScope {
   kProgram, ///< decides what train.so contains: fixed by qloracc
-  kRun,     ///< may be overridden at every run
+  kRun,     ///< recorded in train.so, may be overridden at every run
+  kOutput,  ///< what a run writes and where: never recorded, so that a run
+            ///< elsewhere does not write there
 };
 
 /// A size that is asked of the machine.
@@ -47,7 +51,7 @@ struct OptionRow {
   OptionType type;
   const char *initial; ///< default, as text
   OptionScope scope;
-  const char *group; ///< heading in --help
+  const char *group; ///< heading in --help-all
   const char *help;
   const char *aliases = ""; ///< separated by spaces
   const char *choices = ""; ///< separated by spaces; "a=b": a means b
@@ -63,6 +67,9 @@ struct OptionSynonym {
   const char *whenFalse; ///< nullptr: false is refused
 };
 
+/// Of one tool: its own and the options of a run.
+using OptionTables = std::span<const std::span<const OptionRow>>;
+
 std::span<const OptionRow> optionTable();
 std::span<const OptionSynonym> optionSynonyms();
 
@@ -76,6 +83,9 @@ const OptionSynonym *findSynonym(std::string_view name);
 /// `text` with dashes turned into underscores.
 std::string canonicalSpelling(std::string_view text);
 
+/// "lora_r" -> "--lora-r", "o" -> "-o".
+std::string flagSpelling(std::string_view name);
+
 /// The words of a space-separated list of a row.
 std::vector<std::string_view> splitWords(std::string_view words);
 
@@ -85,8 +95,7 @@ std::string nearestName(std::string_view name,
                         std::span<const std::string> candidates);
 
 /// Every name, alias and synonym of the tables, for nearestName.
-std::vector<std::string>
-allOptionNames(std::span<const std::span<const OptionRow>> tables);
+std::vector<std::string> allOptionNames(OptionTables tables);
 
 } // namespace qlora
 

@@ -27,6 +27,13 @@ static Status expected(std::string_view what, std::string_view text) {
   return Status::invalid("expects {}, but got '{}'", what, text);
 }
 
+/// A value with structure as people write it: [64, 64] without quotes.
+static std::string plain(const json &raw) {
+  std::string text = raw.is_string() ? raw.get<std::string>() : raw.dump();
+  std::erase(text, '"');
+  return text;
+}
+
 static Status checkRange(const OptionRow &row, double value) {
   if (value >= row.minimum && value <= row.maximum)
     return Status::ok();
@@ -67,13 +74,16 @@ static StatusOr<bool> parseBool(std::string_view text) {
   return expected("true or false", text);
 }
 
+bool isBoolText(std::string_view text) { return parseBool(text).isOk(); }
+
 StatusOr<std::string> synonymText(const OptionSynonym &synonym,
-                                  std::string_view text) {
+                                  std::string_view text,
+                                  std::string_view option) {
   QLORA_ASSIGN_OR_RETURN(bool isTrue, parseBool(text));
   const char *meaning = isTrue ? synonym.whenTrue : synonym.whenFalse;
   if (!meaning)
-    return Status::invalid("false says nothing; set {} instead",
-                           synonym.option);
+    return Status::invalid("can only be true; say what you want with {}",
+                           option);
   return std::string(meaning);
 }
 
@@ -97,6 +107,18 @@ StatusOr<int64_t> parseByteSize(std::string_view text) {
   if (!number.isOk() || *number * factor > 9e18)
     return expected("a size such as 20GiB", text);
   return static_cast<int64_t>(std::llround(*number * factor));
+}
+
+/// Nobody means 20 bytes. Large numbers are bytes: other tools print those.
+static Status checkUnit(std::string_view text, int64_t bytes) {
+  constexpr int64_t kSmall = 1 << 20;
+  const bool hasUnit =
+      text.find_first_not_of("0123456789. ") != std::string_view::npos;
+  if (hasUnit || bytes == 0 || bytes >= kSmall)
+    return Status::ok();
+  return Status::invalid("'{}' has no unit and would be bytes; did you mean "
+                         "{}{}?",
+                         text, text, bytes < 1024 ? "GiB" : "MiB");
 }
 
 static StatusOr<json> parseChoice(const OptionRow &row, std::string_view text) {
@@ -132,10 +154,10 @@ static StatusOr<json> parseNames(const json &raw) {
     return names;
   }
   if (!raw.is_array())
-    return expected("a list of names", raw.dump());
+    return expected("a list of names", plain(raw));
   for (const json &name : raw) {
     if (!name.is_string() || name.get_ref<const std::string &>().empty())
-      return expected("a list of names", raw.dump());
+      return expected("a list of names", plain(raw));
     names.push_back(name);
   }
   return names;
@@ -171,17 +193,17 @@ static StatusOr<json> parseLengths(const OptionRow &row, const json &raw) {
   std::sort(lengths.begin(), lengths.end());
   if (lengths.empty() ||
       std::adjacent_find(lengths.begin(), lengths.end()) != lengths.end())
-    return expected("different lengths", raw.dump());
+    return expected("one length, or several that differ", plain(raw));
   return json(lengths);
 }
 
 static StatusOr<json> parseNumberMap(const OptionRow &row, const json &raw) {
   if (!raw.is_object())
-    return expected("a map such as {q_proj: 16}", raw.dump());
+    return expected("a map such as {q_proj: 16}", plain(raw));
   json map = json::object();
   for (const auto &[name, text] : raw.items()) {
     if (!text.is_string())
-      return expected("a map of numbers", raw.dump());
+      return expected("a map of numbers", plain(raw));
     QLORA_ASSIGN_OR_RETURN(double value,
                            parseNumber(text.get_ref<const std::string &>()));
     QLORA_RETURN_IF_ERROR(checkRange(row, value));
@@ -253,8 +275,12 @@ StatusOr<json> parseOptionValue(const OptionRow &row, const json &value) {
     break;
   }
   if (!raw.is_string())
-    return expected("one value", raw.dump());
-  return parseScalar(row, raw.get<std::string>());
+    return expected("one value", plain(raw));
+  const std::string text = raw.get<std::string>();
+  QLORA_ASSIGN_OR_RETURN(json parsed, parseScalar(row, text));
+  if (row.type == OptionType::kSize && value.is_string())
+    QLORA_RETURN_IF_ERROR(checkUnit(text, parsed.get<int64_t>()));
+  return parsed;
 }
 
 StatusOr<json> parseOptionText(const OptionRow &row, std::string_view text) {

@@ -21,16 +21,22 @@ StatusOr<nlohmann::json> parseOptionText(const OptionRow &row,
                                          std::string_view text);
 
 /// The same for a value that already has structure: a YAML node turned into
-/// JSON with its scalars as strings, or a recorded value.
+/// JSON with its scalars as strings, or a recorded value. A size that is
+/// written, and not recorded, needs a unit unless it is large.
 StatusOr<nlohmann::json> parseOptionValue(const OptionRow &row,
                                           const nlohmann::json &raw);
 
-/// What a synonym's true or false means for the option it stands for.
-StatusOr<std::string> synonymText(const OptionSynonym &synonym,
-                                  std::string_view text);
+/// One of the words for true and false.
+bool isBoolText(std::string_view text);
 
-/// "20GiB" -> 21474836480. Units: none, K, M, G, T with B (1000) or iB (1024)
-/// or alone (1024).
+/// What a synonym's true or false means for the option it stands for, which
+/// errors call `option`.
+StatusOr<std::string> synonymText(const OptionSynonym &synonym,
+                                  std::string_view text,
+                                  std::string_view option);
+
+/// "20GiB" -> 21474836480. Units: none or B, K, M, G, T with B (1000) or iB
+/// (1024) or alone (1024).
 StatusOr<int64_t> parseByteSize(std::string_view text);
 
 } // namespace qlora

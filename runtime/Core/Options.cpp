@@ -30,9 +30,43 @@ static std::string absolutePath(const std::string &path,
   return normal.string();
 }
 
+/// What a row's path means in `folder`; other values as they are.
+static json resolvedValue(const OptionRow &row, json value,
+                          const std::string &folder) {
+  if (row.type != OptionType::kPath)
+    return value;
+  const std::string path = value.get<std::string>();
+  for (std::string_view choice : splitWords(row.choices))
+    if (path == choice)
+      return value;
+  return absolutePath(path, row.scope == OptionScope::kOutput ? "" : folder);
+}
+
+/// As a command line has it.
+static std::string plainText(const json &value) {
+  if (value.is_string())
+    return value.get<std::string>();
+  if (!value.is_array())
+    return value.dump();
+  std::string text;
+  for (const json &element : value)
+    text += (text.empty() ? "" : ",") + plainText(element);
+  return text;
+}
+
+static Status twoPaths(const std::string &first, const std::string &second) {
+  const bool areLines =
+      first.ends_with(".jsonl") && second.ends_with(".jsonl");
+  std::string remedy = "leave one out";
+  if (areLines)
+    remedy = fmt::format("join them: cat {} {} > both.jsonl", first, second);
+  return Status::invalid("takes one path, but got '{}' and '{}'; {}", first,
+                         second, remedy);
+}
+
 static Status unknownOption(std::string_view key,
                             std::span<const OptionRow> table) {
-  std::span<const OptionRow> tables[] = {table};
+  const std::span<const OptionRow> tables[] = {table};
   std::string nearest = nearestName(key, allOptionNames(tables));
   if (nearest.empty())
     return Status::invalid("is not an option");
@@ -53,10 +87,10 @@ Status Options::set(const OptionRow &row, json value, Source source) {
   if (isCompiled && row.type == OptionType::kSize && value == kAutoSize)
     return Status::ok();
   if (isCompiled && row.scope == OptionScope::kProgram && value != slot.value)
-    return Status::invalid("is {} in the compiled program and cannot become {} "
-                           "when it runs; compile again with --{} {}",
-                           slot.value.dump(), value.dump(), row.name,
-                           value.dump());
+    return Status::invalid("the program was compiled with {} and cannot run "
+                           "with {}; compile it again with {} {}",
+                           plainText(slot.value), plainText(value),
+                           flagSpelling(row.name), plainText(value));
   slot = {std::move(value), source};
   return Status::ok();
 }
@@ -73,6 +107,8 @@ Status Options::applyRecorded(std::string_view text) {
       facts[key] = raw;
       continue;
     }
+    if (row->scope == OptionScope::kOutput)
+      continue;
     auto value = parseOptionValue(*row, raw);
     if (!value.isOk())
       return value.status().withContext(
@@ -97,11 +133,12 @@ Status Options::applyYamlEntry(YamlEntry entry, const std::string &folder,
   if (synonym) {
     std::string text =
         entry.value.is_string() ? entry.value.get<std::string>() : "";
-    QLORA_ASSIGN_OR_RETURN(entry.value, synonymText(*synonym, text));
+    QLORA_ASSIGN_OR_RETURN(entry.value,
+                           synonymText(*synonym, text, row->name));
   }
   QLORA_ASSIGN_OR_RETURN(json value, parseOptionValue(*row, entry.value));
-  if (row->type == OptionType::kPath && !entry.value.is_null())
-    value = absolutePath(value.get<std::string>(), folder);
+  if (!entry.value.is_null())
+    value = resolvedValue(*row, std::move(value), folder);
   // A flag may still agree with the program, and flags win.
   if (Status status = set(*row, std::move(value), Source::kYaml);
       !status.isOk())
@@ -123,6 +160,7 @@ Status Options::applyYaml(const std::string &path) {
 }
 
 Status Options::applySettings(std::span<const OptionSetting> settings) {
+  std::map<const OptionRow *, const OptionSetting *> paths;
   for (const OptionSetting &setting : settings) {
     bool isOurs = setting.row >= table.data() &&
                   setting.row < table.data() + table.size();
@@ -131,9 +169,15 @@ Status Options::applySettings(std::span<const OptionSetting> settings) {
     auto value = parseOptionText(*setting.row, setting.text);
     if (!value.isOk())
       return value.status().withContext(setting.written);
-    if (setting.row->type == OptionType::kPath)
-      *value = absolutePath(value->get<std::string>(), "");
-    Status status = set(*setting.row, std::move(*value), Source::kCommandLine);
+    *value = resolvedValue(*setting.row, std::move(*value), "");
+    Status status;
+    if (setting.row->type == OptionType::kPath) {
+      auto [first, isNew] = paths.emplace(setting.row, &setting);
+      if (!isNew && *value != this->value(setting.row->name))
+        status = twoPaths(first->second->text, setting.text);
+    }
+    if (status.isOk())
+      status = set(*setting.row, std::move(*value), Source::kCommandLine);
     if (!status.isOk())
       return status.withContext(setting.written);
     contradictions.erase(setting.row->name);
@@ -148,21 +192,19 @@ Status Options::validate() const {
   int64_t trainBatch = integer("per_device_train_batch_size");
   if (evalBatch != 0 && evalBatch != trainBatch)
     return Status::invalid(
-        "per_device_eval_batch_size ({}) must be 0 or equal "
-        "per_device_train_batch_size ({}): evaluation runs the same program, "
+        "{} ({}) must be 0 or equal {} ({}): evaluation runs the same program, "
         "and its results do not depend on the batch size",
-        evalBatch, trainBatch);
+        spelling("per_device_eval_batch_size"), evalBatch,
+        spelling("per_device_train_batch_size"), trainBatch);
   int64_t block = integer("bnb_4bit_blocksize");
   if ((block & (block - 1)) != 0)
     return Status::invalid(
-        "bnb_4bit_blocksize expects a power of two from 64 to 4096, but got "
-        "{}",
-        block);
+        "{}: expects a power of two from 64 to 4096, but got {}",
+        spelling("bnb_4bit_blocksize"), block);
   for (const auto &[name, rank] : numberMap("lora_rank_pattern"))
     if (rank != std::floor(rank))
-      return Status::invalid("lora_rank_pattern: '{}' expects an integer, but "
-                             "got {}",
-                             name, rank);
+      return Status::invalid("{}: '{}' expects an integer, but got {}",
+                             spelling("lora_rank_pattern"), name, rank);
   return Status::ok();
 }
 
@@ -177,6 +219,9 @@ const json &Options::value(std::string_view name) const {
 }
 Options::Source Options::source(std::string_view name) const {
   return find(name).source;
+}
+std::string Options::spelling(std::string_view name) const {
+  return source(name) == Source::kYaml ? std::string(name) : flagSpelling(name);
 }
 bool Options::boolean(std::string_view name) const {
   return value(name).get<bool>();
@@ -206,7 +251,7 @@ json Options::recorded(const json &facts) const {
     const Value &option = find(row.name);
     bool isUnsetPath =
         row.type == OptionType::kPath && option.source == Source::kDefault;
-    if (!isUnsetPath)
+    if (!isUnsetPath && row.scope != OptionScope::kOutput)
       object[row.name] = option.value;
   }
   return object;

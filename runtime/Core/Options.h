@@ -50,12 +50,13 @@ public:
   /// found by recordedFact().
   Status applyRecorded(std::string_view text);
 
-  /// Paths in the file are relative to the file's folder. `~` or null sets an
-  /// option back to its default.
+  /// Paths are relative as their scope says (OptionTable.h). `~` or null sets
+  /// an option back to its default.
   Status applyYaml(const std::string &path);
 
   /// Applies the settings whose row is in this table, in order, and passes
-  /// over the others.
+  /// over the others. The last one wins, but a path given as two is an error:
+  /// one of them would not be read.
   Status applySettings(std::span<const OptionSetting> settings);
 
   /// What no single value can show: options that contradict each other.
@@ -72,10 +73,13 @@ public:
   std::map<std::string, double> numberMap(std::string_view name) const;
   const nlohmann::json &value(std::string_view name) const; ///< any type
   Source source(std::string_view name) const;
+  /// The name for an error: as in a YAML file where that set it, else as a
+  /// flag.
+  std::string spelling(std::string_view name) const;
 
   /// The options as a JSON object for train.so. Paths are absolute; a path
-  /// that nobody set is left out. `facts` are added: what the compiler knows
-  /// and the runtime needs, such as vocab_size.
+  /// that nobody set, and what is of scope kOutput, is left out. `facts` are
+  /// added: what the compiler knows and the runtime needs, such as vocab_size.
   nlohmann::json recorded(const nlohmann::json &facts = {}) const;
 
   /// A key of the recorded object that is no option, or null.

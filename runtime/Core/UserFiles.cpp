@@ -29,8 +29,9 @@ std::string userCacheFolder() {
 StatusOr<std::string> readWholeFile(const std::string &path) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
-  // An empty file sets the stream's fail bit, which is no failure.
-  if (!file || (file.peek() != EOF && !(text << file.rdbuf())))
+  // An empty file sets the stream's fail bit, which is no failure; a folder
+  // sets the bad one.
+  if (!file || (file.peek() != EOF && !(text << file.rdbuf())) || file.bad())
     return Status::error(StatusCode::kNotFound, "cannot read '{}': {}", path,
                          std::strerror(errno));
   return text.str();

@@ -6,9 +6,9 @@
 
 #include <yaml-cpp/yaml.h>
 
-#include <fstream>
 #include <set>
-#include <sstream>
+
+#include "runtime/Core/UserFiles.h"
 
 namespace qlora {
 
@@ -79,12 +79,9 @@ static StatusOr<std::vector<YamlEntry>> topLevel(const YAML::Node &root,
 }
 
 StatusOr<std::vector<YamlEntry>> readYamlMap(const std::string &path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  if (!file || !(text << file.rdbuf()))
-    return Status::error(StatusCode::kNotFound, "cannot read '{}'", path);
+  QLORA_ASSIGN_OR_RETURN(const std::string text, readWholeFile(path));
   try {
-    return topLevel(YAML::Load(text.str()), path);
+    return topLevel(YAML::Load(text), path);
   } catch (const YAML::Exception &error) {
     return Status::invalid("{}:{}: {}", path, error.mark.line + 1, error.msg);
   }

@@ -42,8 +42,8 @@ StatusOr<std::unique_ptr<Dataset>> openDataFile(const DataRequest &request,
                                                 Metrics *metrics) {
   std::string file = request.options.text(option);
   if (file.empty())
-    return Status::invalid("no {}: name the data with --{} FILE", option,
-                           option);
+    return Status::invalid("no {}: name the data with {} FILE", option,
+                           flagSpelling(option));
   std::error_code error;
   if (!std::filesystem::is_regular_file(file, error))
     return Status::error(StatusCode::kNotFound, "{}: there is no file '{}'",

@@ -237,7 +237,7 @@ Status Session::bind(Run &run) {
   std::string folder = options.text("model_name_or_path");
   if (folder.empty())
     return Status::invalid("no model_name_or_path: say where the model folder "
-                           "is with --model_name_or_path DIR");
+                           "is with --model-name-or-path DIR");
   QLORA_ASSIGN_OR_RETURN(ModelFiles model, ModelFiles::open(folder));
   ParameterSources sources;
   sources.model = &model;

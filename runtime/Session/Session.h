@@ -43,6 +43,7 @@ struct SessionRequest {
   BaseCacheRequest baseCache;
   ProfileRequest profile;
   bool verbose = false; ///< the long tables of memory too
+  int threads = 0;      ///< of each rank; 0: what it may use
   /// Whether the model that the options name is the module's; or empty.
   std::function<Status(const Options &options, const std::string &modulePath)>
       checkModel = {};

@@ -36,7 +36,7 @@ Status TokenFile::load(const SafetensorsFile &file, const DatasetShape &shape) {
     return Status::invalid(
         "'{}' has micro-batches of {} x {} tokens, but the program was "
         "compiled for {} x {}; compile again with "
-        "--per_device_train_batch_size {} --max_length {}",
+        "--per-device-train-batch-size {} --max-length {}",
         file.path(), batch, length, shape.batch,
         fmt::join(shape.lengths, " or "), batch, length);
   QLORA_ASSIGN_OR_RETURN(ids, readInt32(file, "input_ids", first->shape));

@@ -82,7 +82,7 @@ def compare(options, case):
     assert 0.5 * said < saved <= said, (saved, said)
     limit = plan["total_bytes"] - plan["arenas"]["activation"] // 5
     limited_plan, limited, _ = trained(options, case, *OPTION,
-                                       "--memory-limit", str(limit))
+                                       "--memory-limit", f"{limit}B")
     assert limited_plan["total_bytes"] <= limit
     assert np.abs(limited - losses).max() < goldens.LOSS, "the limit matters"
     return (f"{encoded['values']} values, activations "

@@ -109,16 +109,16 @@ def memory_limit(tools, folder):
     other = free["total_bytes"] - free["arenas"]["activation"]
     for share in (0.95, 0.85):
         limit = int(other + share * free["arenas"]["activation"])
-        plan = report(case, "--memory-limit", str(limit))
+        plan = report(case, "--memory-limit", f"{limit}B")
         assert plan["total_bytes"] <= limit, (plan["total_bytes"], limit)
         losses, _ = case.train()
         assert np.abs(losses - want).max() < 2e-5, "limited run differs"
-    text = case.compile("--memory-limit", str(other), code=1)
+    text = case.compile("--memory-limit", f"{other}B", code=1)
     needed = int(re.search(r"\((\d+) bytes\)", text).group(1))
     assert "large tensor" in text, text
-    plan = report(case, "--memory-limit", str(needed))
+    plan = report(case, "--memory-limit", f"{needed}B")
     assert plan["total_bytes"] <= needed
-    case.compile("--memory-limit", str(needed // 2), code=1)
+    case.compile("--memory-limit", f"{needed // 2}B", code=1)
 
 
 def deepen(name, layers, folder):
@@ -150,9 +150,9 @@ def two_levels(tools, folder):
              "--adapter-name-or-path", "", "--max-steps", "4")
     case.compile()
     want, _ = case.train(*flags)
-    text = case.compile("--memory-limit", "1", code=1)
+    text = case.compile("--memory-limit", "1B", code=1)
     needed = int(re.search(r"\((\d+) bytes\)", text).group(1))
-    plan = report(case, "--memory-limit", str(needed))
+    plan = report(case, "--memory-limit", f"{needed}B")
     assert plan["total_bytes"] <= needed
     times = [op["times"]
              for op in plan["rematerialize"]["steps"][0]["recomputed"]]

@@ -11,6 +11,7 @@
 
 #include "frontend/ModelIdentity.h"
 #include "runtime/Core/CommandLine.h"
+#include "runtime/Core/OptionHelp.h"
 #include "runtime/Session/Calibrate.h"
 #include "runtime/Session/Launcher.h"
 #include "runtime/Session/NullRun.h"
@@ -21,63 +22,92 @@
 using namespace qlora;
 
 static constexpr const char *kUsage =
-    "usage: qlora-run TRAIN.so [--config FILE.yaml] [--gpus N] [options]\n"
+    "usage: qlora-run TRAIN.so [options]\n"
     "\n"
     "Trains the program that qloracc made and writes a PEFT adapter. Options\n"
     "are spelled as Hugging Face spells them, with dashes or underscores;\n"
     "flags win over the YAML file, which wins over what TRAIN.so recorded.\n";
 
-static constexpr const char *kGroup = "qlora-run";
+static constexpr const char *kExample =
+    "\nexample:\n"
+    "  qlora-run train.so --train-file data.jsonl --output-dir adapter \\\n"
+    "      --learning-rate 2e-4 --num-train-epochs 2 --gpus 2\n"
+    "\n--help-all lists every option.\n";
+
+/// What most people need.
+static constexpr std::string_view kCommonOptions[] = {
+    "config",           "train_file",    "validation_file",
+    "output_dir",       "gpus",          "num_train_epochs",
+    "max_steps",        "learning_rate", "gradient_accumulation_steps",
+    "model_name_or_path"};
+
+static constexpr std::string_view kFixed =
+    "Fixed when TRAIN.so is compiled (give them to qloracc; a YAML file may "
+    "hold\nthem for both tools)";
+
+static constexpr const char *kGroup = "Run";
+static constexpr const char *kKernels = "Kernels and caches";
+static constexpr const char *kInside = "Looking inside";
 static constexpr OptionScope kRun = OptionScope::kRun;
+
+/// Of the options below: those that come first in --help-all.
+static constexpr size_t kRunRows = 8;
 
 static const OptionRow kToolOptions[] = {
     {"config", OptionType::kPath, "", kRun, kGroup, "YAML file with options"},
     {"gpus", OptionType::kInt, "1", kRun, kGroup,
-     "ranks to start on this machine: one per GPU for a program for cuda, "
-     "else CPU ranks",
+     "processes (ranks) to train with on this machine: one per GPU with a "
+     "program for cuda, else sharing the CPU",
      "nproc_per_node", "", 1, 4096},
     {"device", OptionType::kString, "auto", kRun, kGroup,
      "auto (what TRAIN.so is for), cpu or cuda; null: check and count the "
      "program for --gpus N ranks, run nothing; null:CARD, with a known card "
      "(null:h200) or a device.json: predict a step's time too"},
-    {"cuda_graphs", OptionType::kBool, "true", kRun, kGroup,
+    {"threads", OptionType::kInt, "0", kRun, kGroup,
+     "CPU threads of all ranks together; 0: all that this process may use", "t",
+     "", 0, 4096},
+    {"verbose", OptionType::kBool, "false", kRun, kGroup,
+     "print the tables of memory and time", "v"},
+    {"help", OptionType::kBool, "false", kRun, kGroup,
+     "the options most people need", "h"},
+    {"help_all", OptionType::kBool, "false", kRun, kGroup, "this text"},
+    {"version", OptionType::kBool, "false", kRun, kGroup, "print the version"},
+    {"cuda_graphs", OptionType::kBool, "true", kRun, kKernels,
      "launch an entry as one captured graph; false: kernel by kernel"},
-    {"disable_kernels", OptionType::kNames, "[]", kRun, kGroup,
-     "library kernels not to use, such as attention.cudnn; the next one of "
-     "Kernels.def is taken"},
+    {"disable_kernels", OptionType::kNames, "[]", kRun, kKernels,
+     "library kernels not to use, such as attention.cudnn; another one of the "
+     "same kind is taken"},
     {"gemm_table", OptionType::kString, DeviceOptions::kMeasureGemms, kRun,
-     kGroup,
+     kKernels,
      "algorithms of matrix products on a GPU: measure (once for a card, then "
      "kept in the user's cache), heuristic (cuBLASLt's first choice), or the "
      "gemm_table.json of an earlier run, which is then used as it is"},
     {"base_cache", OptionType::kString, BaseCacheRequest::kUserCache, kRun,
-     kGroup,
+     kKernels,
      "where quantised bases are kept, for later runs of the same model to map "
      "instead of reading and quantising it again: auto (bases/ in the user's "
      "cache), a folder, or none; CPU only"},
-    {"base_cache_limit", OptionType::kSize, "40GiB", kRun, kGroup,
-     "bytes of all bases that are kept; the least recently used go first", "",
+    {"base_cache_limit", OptionType::kSize, "40GiB", kRun, kKernels,
+     "size of all bases that are kept; the least recently used go first", "",
      "", 0},
-    {"print", OptionType::kBool, "false", kRun, kGroup,
+    {"print", OptionType::kBool, "false", kRun, kInside,
      "list the commands of the program"},
-    {"dump", OptionType::kPath, "", kRun, kGroup,
+    {"dump", OptionType::kPath, "", kRun, kInside,
      "write logits, first gradients and 4-bit weights to a safetensors file"},
-    {"profile", OptionType::kPath, "", kRun, kGroup,
+    {"profile", OptionType::kPath, "", kRun, kInside,
      "write what every command of a few steps costs, on all queues and ranks, "
      "as a Chrome trace (ui.perfetto.dev), and print the step's time by kind; "
      "on a GPU these steps run kernel by kernel with events around each, so "
      "that small kernels take longer than in a graph"},
-    {"profile_warmup", OptionType::kInt, "2", kRun, kGroup,
+    {"profile_warmup", OptionType::kInt, "2", kRun, kInside,
      "steps before those of --profile", "", "", 0},
-    {"profile_active", OptionType::kInt, "3", kRun, kGroup,
+    {"profile_active", OptionType::kInt, "3", kRun, kInside,
      "steps of --profile", "profile_steps", "", 1},
-    {"device_profile", OptionType::kString, "", kRun, kGroup,
+    {"device_profile", OptionType::kString, "", kRun, kInside,
      "rates that --profile compares with: a known card (h200) or the "
      "device.json of --calibrate; without it, those of qloracc's default"},
-    {"calibrate", OptionType::kBool, "false", kRun, kGroup,
+    {"calibrate", OptionType::kBool, "false", kRun, kInside,
      "measure this machine and write device.json for qloracc"},
-    {"help", OptionType::kBool, "false", kRun, kGroup, "this text", "h"},
-    {"version", OptionType::kBool, "false", kRun, kGroup, "print the version"},
 };
 
 static int fail(const Status &status) {
@@ -161,6 +191,33 @@ static int dispatch(SessionRequest request, const Options &tool,
   return runRank(request, *env);
 }
 
+static std::string helpText(OptionTables tables) {
+  return fmt::format("{}\noptions:\n{}{}", kUsage,
+                     optionHelp(tables, kCommonOptions), kExample);
+}
+
+static std::string fullHelpText() {
+  const std::vector<OptionScope> scopes = {kRun, OptionScope::kOutput};
+  const std::span<const OptionRow> own = kToolOptions;
+  const HelpSection sections[] = {
+      {own.first(kRunRows), scopes, ""},
+      {optionTable(), scopes, ""},
+      {own.subspan(kRunRows), scopes, ""},
+      {optionTable(), {OptionScope::kProgram}, kFixed}};
+  return kUsage + optionHelp(sections);
+}
+
+/// `rest`: what is no option.
+static Status checkInput(const std::vector<std::string> &rest) {
+  if (rest.empty())
+    return Status::invalid("no TRAIN.so is named; usage: qlora-run TRAIN.so "
+                           "[options]; see --help");
+  if (rest.size() > 1)
+    return Status::invalid("expects one TRAIN.so, but got '{}' and '{}'",
+                           rest[0], rest[1]);
+  return Status::ok();
+}
+
 int main(int argc, char **argv) {
   const std::span<const OptionRow> tables[] = {kToolOptions, optionTable()};
   std::vector<std::string> words(argv + 1, argv + argc);
@@ -171,14 +228,15 @@ int main(int argc, char **argv) {
   if (Status status = tool.applySettings(line->settings); !status.isOk())
     return fail(status);
   if (tool.boolean("help"))
-    return print(std::string(kUsage) + optionHelp(tables));
+    return print(helpText(tables));
+  if (tool.boolean("help_all"))
+    return print(fullHelpText());
   if (tool.boolean("version"))
     return print(std::string("qlora-run " QLORA_VERSION "\n"));
   if (tool.boolean("calibrate"))
     return print(calibrate("device.json"));
-  if (line->rest.size() != 1)
-    return fail(Status::invalid("expects one TRAIN.so, but got {}; see --help",
-                                line->rest.size()));
+  if (Status status = checkInput(line->rest); !status.isOk())
+    return fail(status);
   SessionRequest request{line->rest[0],
                          tool.text("config"),
                          line->settings,
@@ -192,6 +250,8 @@ int main(int argc, char **argv) {
                               tool.integer("base_cache_limit"))},
                          {tool.text("profile"), tool.integer("profile_warmup"),
                           tool.integer("profile_active"),
-                          tool.text("device_profile")}};
+                          tool.text("device_profile")},
+                         tool.boolean("verbose"),
+                         static_cast<int>(tool.integer("threads"))};
   return dispatch(std::move(request), tool, argv, argc);
 }

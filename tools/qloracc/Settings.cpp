@@ -7,7 +7,14 @@
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/CommandLine.h"
 
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
 #include "runtime/Core/CommandLine.h"
+#include "runtime/Core/OptionHelp.h"
 #include "tools/qloracc/MemoryLimit.h"
 #include "tools/qloracc/TokenBuckets.h"
 
@@ -16,52 +23,129 @@ namespace qlora {
 namespace {
 
 using enum OptionType;
-constexpr const char *kGroup = "Compiler";
+constexpr OptionScope kProgram = OptionScope::kProgram;
+constexpr const char *kGroup = "Compile";
+constexpr const char *kInside = "Looking inside";
+constexpr const char *kKernels = "Kernels and passes";
+
+/// Of the options below: those that come first in --help-all.
+constexpr size_t kCompileRows = 7;
 
 const OptionRow kOwn[] = {
-    {"config", kPath, "", OptionScope::kProgram, kGroup,
-     "YAML file with any of the options below"},
-    {"output", kPath, "", OptionScope::kProgram, kGroup, "the module to write",
-     "o"},
-    {"target", kChoice, "cpu", OptionScope::kProgram, kGroup,
-     "what runs the program", "", "cpu cuda"},
-    {"emit", kChoice, "so", OptionScope::kProgram, kGroup,
+    {"config", kPath, "", kProgram, kGroup,
+     "YAML file with any of the options below; qlora-run reads it too"},
+    {"output", kPath, "", kProgram, kGroup, "the program to write", "o"},
+    {"target", kChoice, "cpu", kProgram, kGroup, "what runs the program", "",
+     "cpu cuda"},
+    {"verbose", kBool, "false", kProgram, kGroup, "print the memory plan", "v"},
+    {"help", kBool, "false", kProgram, kGroup, "the options most people need",
+     "h"},
+    {"help_all", kBool, "false", kProgram, kGroup, "this text"},
+    {"version", kBool, "false", kProgram, kGroup, "print the version"},
+
+    {"emit", kChoice, "so", kProgram, kInside,
      "print the IR after a phase, or the generated kernels (cpp, cuda)", "",
      "adapt step optimize program cpp cuda so"},
-    {"dump_phases", kPath, "", OptionScope::kProgram, kGroup,
+    {"dump_phases", kPath, "", kProgram, kInside,
      "folder for the IR after every phase and the kernels"},
-    {"report", kPath, "", OptionScope::kProgram, kGroup,
+    {"report", kPath, "", kProgram, kInside,
      "file for the memory plan and every decision: .json, .html (a picture), "
      ".pickle (for pytorch.org/memory_viz)"},
-    {"device_profile", kString, "", OptionScope::kProgram, kGroup,
-     "a known card (h100, h200, ...), or a file: device.json of qlora-run "
-     "--calibrate"},
-    {"dequant", kChoice, "auto", OptionScope::kProgram, kGroup,
-     "where stored weights become numbers", "",
-     "auto panel scratch resident"},
-    {"disable_pass", kNames, "[]", OptionScope::kProgram, kGroup,
-     "optimisations to leave out, by the name of their pass"},
-    {"max_buckets", kInt, "4", OptionScope::kProgram, kGroup,
-     "all-reduces of a step at most", "", "", 1, 4},
-    {"march", kString, "native", OptionScope::kProgram, kGroup,
-     "instructions of the kernels: native, x86-64-v2, x86-64-v3, x86-64-v4"},
-    {"cuda_arch", kNames, "[80, 89, 90, 100, 120, compute_80]",
-     OptionScope::kProgram, kGroup,
-     "kinds of cards: 90 or sm_90; compute_80 is PTX for all from there on"},
-    {"cuda_compiler", kString, "", OptionScope::kProgram, kGroup,
-     "the CUDA compiler: a path, or a name on PATH; default: nvcc"},
-    {"cache_dir", kPath, "", OptionScope::kProgram, kGroup,
-     "folder of compiled kernels; default: the user's cache"},
-    {"cache", kBool, "true", OptionScope::kProgram, kGroup,
-     "keep compiled kernels"},
-    {"remarks", kBool, "false", OptionScope::kProgram, kGroup,
+    {"remarks", kBool, "false", kProgram, kInside,
      "say why kernels, decoding and recomputation were chosen"},
-    {"verbose", kBool, "false", OptionScope::kProgram, kGroup,
-     "print the memory plan", "v"},
-    {"help", kBool, "false", OptionScope::kProgram, kGroup, "this text", "h"},
-    {"version", kBool, "false", OptionScope::kProgram, kGroup,
-     "print the version"},
+
+    {"march", kString, "native", kProgram, kKernels,
+     "instructions of the kernels: native, x86-64-v2, x86-64-v3, x86-64-v4"},
+    {"cuda_arch", kNames, "[80, 89, 90, 100, 120, compute_80]", kProgram,
+     kKernels,
+     "kinds of cards: 90 or sm_90; compute_80 is PTX for all from there on"},
+    {"cuda_compiler", kString, "", kProgram, kKernels,
+     "the CUDA compiler: a path, or a name on PATH; without it: nvcc"},
+    {"device_profile", kString, "", kProgram, kKernels,
+     "whose rates to plan with: a known card (h100, h200, ...), or the "
+     "device.json of qlora-run --calibrate"},
+    {"dequant", kChoice, "auto", kProgram, kKernels,
+     "where stored weights become numbers: panel by panel, whole in each use, "
+     "or once for all steps",
+     "", "auto panel scratch resident"},
+    {"disable_pass", kNames, "[]", kProgram, kKernels,
+     "optimisations to leave out, by the name of their pass"},
+    {"max_buckets", kInt, "4", kProgram, kKernels,
+     "all-reduces of a step at most", "", "", 1, 4},
+    {"cache_dir", kPath, "", kProgram, kKernels,
+     "folder of compiled kernels; without it: the user's cache"},
+    {"cache", kBool, "true", kProgram, kKernels, "keep compiled kernels"},
 };
+
+/// What most people need.
+constexpr std::string_view kCommonOptions[] = {
+    "output",     "config",       "train_file",
+    "max_length", "per_device_train_batch_size",
+    "lora_r",     "lora_alpha",   "lora_target_modules",
+    "load_in_4bit", "memory_limit"};
+
+constexpr const char *kUsage =
+    "usage: qloracc MODEL.mlir -o TRAIN.so [options]\n"
+    "\n"
+    "Compiles a model that qlora-import made into the program that qlora-run\n"
+    "trains. Batch size and length are part of it. Options are spelled as\n"
+    "Hugging Face spells them, with dashes or underscores; flags win over the\n"
+    "YAML file.\n";
+
+constexpr const char *kExample =
+    "\nexample:\n"
+    "  qloracc model.mlir -o train.so --load-in-4bit --lora-r 16 \\\n"
+    "      --train-file data.jsonl --max-length 512 \\\n"
+    "      --per-device-train-batch-size 4\n"
+    "\n--help-all lists every option.\n";
+
+constexpr std::string_view kDefaults =
+    "Recorded in TRAIN.so, as defaults that qlora-run may override";
+
+constexpr const char *kMlirFlags =
+    "\nMLIR's own flags (--mlir-print-ir-after-all, --mlir-timing, ...) work "
+    "too.\n";
+
+/// The answer to a question that is no compile, or nothing.
+std::string answerTo(const Options &own, OptionTables tables) {
+  if (own.boolean("help"))
+    return fmt::format("{}\noptions:\n{}{}", kUsage,
+                       optionHelp(tables, kCommonOptions), kExample);
+  const std::span<const OptionRow> rows = kOwn;
+  const HelpSection sections[] = {
+      {rows.first(kCompileRows), {kProgram}, ""},
+      {optionTable(), {kProgram}, ""},
+      {optionTable(), {OptionScope::kRun}, kDefaults},
+      {rows.subspan(kCompileRows), {kProgram}, ""}};
+  if (own.boolean("help_all"))
+    return kUsage + optionHelp(sections) + kMlirFlags;
+  return own.boolean("version") ? "qloracc 0.1.0 (MLIR 22)\n" : "";
+}
+
+/// A run's files are not the program's.
+Status refuseOutputs(const CommandLine &line) {
+  for (const OptionSetting &setting : line.settings)
+    if (setting.row->scope == OptionScope::kOutput)
+      return Status::invalid("{}: a program does not record what its runs "
+                             "write; give it to qlora-run",
+                             setting.written);
+  return Status::ok();
+}
+
+/// It is recorded, and what is in it decides what is compiled.
+Status checkDataFile(const Options &options, std::string_view name) {
+  const std::string path = options.text(name);
+  if (path.empty())
+    return Status::ok();
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error))
+    return Status::invalid("{}: '{}' is a folder; name a file in it",
+                           options.spelling(name), path);
+  if (access(path.c_str(), R_OK) == 0)
+    return Status::ok();
+  return Status::invalid("{}: cannot read '{}': {}", options.spelling(name),
+                         path, std::strerror(errno));
+}
 
 std::string initName(const std::string &choice, bool isB) {
   if (choice == "false")
@@ -157,24 +241,14 @@ std::string flagName(const std::string &word) {
   return name.substr(0, name.find('='));
 }
 
-Status unknownFlag(const std::string &word) {
-  const std::span<const OptionRow> tables[] = {kOwn, optionTable()};
-  std::string near = nearestName(canonicalSpelling(flagName(word)),
-                                 allOptionNames(tables));
-  if (near.empty())
-    return Status::invalid("unknown option '{}'; --help lists them", word);
-  return Status::invalid("unknown option '{}'; did you mean '--{}'?", word,
-                         near);
-}
-
 /// The input file, and the flags of MLIR, which are registered by now.
-Status splitRest(const std::vector<std::string> &rest,
+Status splitRest(const std::vector<std::string> &rest, OptionTables tables,
                  CompilerSettings &settings) {
   for (const std::string &word : rest) {
     if (word.size() > 1 && word.front() == '-' &&
         word.find_first_not_of('-') != std::string::npos) {
       if (!llvm::cl::getRegisteredOptions().count(flagName(word)))
-        return unknownFlag(word);
+        return unknownFlag(word, tables);
       settings.mlirFlags.push_back(word);
       continue;
     }
@@ -197,11 +271,17 @@ parseSettings(std::span<const std::string> words) {
       parseCommandLine(words, tables, UnknownFlags::kKeep));
   Options own{std::span<const OptionRow>(kOwn)};
   QLORA_RETURN_IF_ERROR(own.applySettings(line.settings));
+  settings.answer = answerTo(own, tables);
+  if (!settings.answer.empty())
+    return settings;
+  QLORA_RETURN_IF_ERROR(refuseOutputs(line));
   if (!own.text("config").empty())
     QLORA_RETURN_IF_ERROR(settings.options.applyYaml(own.text("config")));
   QLORA_RETURN_IF_ERROR(settings.options.applySettings(line.settings));
   QLORA_RETURN_IF_ERROR(settings.options.validate());
-  QLORA_RETURN_IF_ERROR(splitRest(line.rest, settings));
+  QLORA_RETURN_IF_ERROR(splitRest(line.rest, tables, settings));
+  for (const char *name : {"train_file", "validation_file"})
+    QLORA_RETURN_IF_ERROR(checkDataFile(settings.options, name));
   settings.output = own.text("output");
   settings.emit = own.text("emit");
   settings.dumpPhases = own.text("dump_phases");
@@ -211,26 +291,15 @@ parseSettings(std::span<const std::string> words) {
     QLORA_ASSIGN_OR_RETURN(settings.reportFormat,
                            reportFormatOf(settings.report));
   }
-  settings.help = own.boolean("help");
-  settings.version = own.boolean("version");
   QLORA_RETURN_IF_ERROR(fillCompile(own, settings));
   QLORA_RETURN_IF_ERROR(fillCodegen(own, settings));
-  if (settings.help || settings.version)
-    return settings;
   if (settings.input.empty())
-    return Status::invalid("no input; usage: qloracc model.mlir -o train.so");
+    return Status::invalid("no MODEL.mlir is named; usage: qloracc MODEL.mlir "
+                           "-o TRAIN.so [options]; see --help");
   if (settings.emit == "so" && settings.output.empty())
-    return Status::invalid("no output; give -o train.so, or --emit a phase");
+    return Status::invalid("no output is named: add -o train.so");
   QLORA_RETURN_IF_ERROR(resolveMemoryLimit(settings));
   return settings;
-}
-
-std::string settingsHelp() {
-  const std::span<const OptionRow> tables[] = {kOwn, optionTable()};
-  return "usage: qloracc model.mlir -o train.so [options]\n\n" +
-         optionHelp(tables) +
-         "\nMLIR's own flags (--mlir-print-ir-after-all, --mlir-timing, ...) "
-         "work too.\n";
 }
 
 } // namespace qlora

@@ -23,8 +23,7 @@ struct CompilerSettings {
   ReportFormat reportFormat = ReportFormat::Json;
   CodegenOptions codegen;
   bool verbose = false;
-  bool help = false;
-  bool version = false;
+  std::string answer; ///< of --help, --help-all or --version: nothing is done
   std::vector<std::string> mlirFlags; ///< for MLIR's own parser
   Options options;
   CompileOptions compile;
@@ -34,9 +33,6 @@ struct CompilerSettings {
 /// registered with llvm::cl before, so that they are told from mistakes.
 StatusOr<CompilerSettings>
 parseSettings(std::span<const std::string> words);
-
-/// The text of --help.
-std::string settingsHelp();
 
 } // namespace qlora
 

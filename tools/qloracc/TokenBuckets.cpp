@@ -34,9 +34,6 @@ StatusOr<bool> wantsTokenBuckets(const Options &options) {
   const std::string file = options.text("train_file");
   if (file.empty() || std::filesystem::path(file).extension() != ".safetensors")
     return !file.empty();
-  std::error_code error;
-  if (!std::filesystem::exists(file, error))
-    return false;
   QLORA_ASSIGN_OR_RETURN(SafetensorsFile data, SafetensorsFile::open(file));
   return data.find("row_offsets") != nullptr;
 }

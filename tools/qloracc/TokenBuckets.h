@@ -23,7 +23,7 @@ namespace qlora {
 std::vector<int64_t> tokenBuckets(int64_t tokens);
 
 /// What padding_free asks for; auto: where train_file has rows (JSONL, or a
-/// rows file of qlora-data; a file that is not there yet counts by its name).
+/// rows file of qlora-data).
 StatusOr<bool> wantsTokenBuckets(const Options &options);
 
 } // namespace qlora

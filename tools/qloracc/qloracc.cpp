@@ -280,10 +280,8 @@ int main(int argc, char **argv) {
   if (!parsed.isOk())
     return fail(parsed.status().message());
   CompilerSettings &settings = *parsed;
-  if (settings.help)
-    return llvm::outs() << settingsHelp(), 0;
-  if (settings.version)
-    return llvm::outs() << "qloracc 0.1.0 (MLIR 22)\n", 0;
+  if (!settings.answer.empty())
+    return llvm::outs() << settings.answer, 0;
   if (!parseMlirFlags(settings))
     return 1;
   if (Status status = checkOutputFile(settings.output); !status.isOk())

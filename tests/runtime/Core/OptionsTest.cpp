@@ -56,8 +56,8 @@ TEST(Options, CompiledValuesCannotChange) {
   EXPECT_TRUE(options.applySettings(same).isOk());
   OptionSetting other[] = {setting("lora_r", "16")};
   EXPECT_EQ(options.applySettings(other).message(),
-            "--lora_r: is 4 in the compiled program and cannot become 16 when "
-            "it runs; compile again with --lora_r 16");
+            "--lora_r: the program was compiled with 4 and cannot run with 16; "
+            "compile it again with --lora-r 16");
 }
 
 TEST(Options, YamlPathsAreRelativeToTheFile) {
@@ -70,6 +70,67 @@ TEST(Options, YamlPathsAreRelativeToTheFile) {
   EXPECT_EQ(options.text("model_name_or_path"), folder / "case/model");
   EXPECT_EQ(options.text("train_file"), folder / "d.jsonl");
   EXPECT_EQ(options.text("validation_file"), "");
+}
+
+TEST(Options, OutputsAreWhereTheCommandRunsAndNotRecorded) {
+  std::filesystem::create_directories(testing::TempDir() + "outputs");
+  auto yaml = writeFile("outputs/t.yaml", "output_dir: adapters/one\n"
+                                          "overwrite_output_dir: true\n");
+  Options compiled;
+  ASSERT_TRUE(compiled.applyYaml(yaml).isOk());
+  EXPECT_EQ(compiled.text("output_dir"),
+            std::filesystem::current_path() / "adapters/one");
+  EXPECT_FALSE(compiled.recorded().contains("output_dir"));
+  EXPECT_FALSE(compiled.recorded().contains("overwrite_output_dir"));
+  // A program of an earlier compiler may have it.
+  Options atRunTime;
+  ASSERT_TRUE(atRunTime
+                  .applyRecorded(R"({"output_dir": "/elsewhere",
+                                     "overwrite_output_dir": true})")
+                  .isOk());
+  EXPECT_EQ(atRunTime.text("output_dir"), "out");
+  EXPECT_FALSE(atRunTime.boolean("overwrite_output_dir"));
+}
+
+TEST(Options, APathGivenTwiceIsRefused) {
+  auto apply = [](std::vector<OptionSetting> flags) {
+    Options options;
+    return options.applySettings(flags).message();
+  };
+  EXPECT_EQ(apply({setting("train_file", "a.jsonl"),
+                   setting("train_file", "b/c.jsonl")}),
+            "--train_file: takes one path, but got 'a.jsonl' and 'b/c.jsonl'; "
+            "join them: cat a.jsonl b/c.jsonl > both.jsonl");
+  EXPECT_EQ(apply({setting("output_dir", "a"), setting("output_dir", "b")}),
+            "--output_dir: takes one path, but got 'a' and 'b'; leave one out");
+  EXPECT_EQ(apply({setting("output_dir", "a/"), setting("output_dir", "./a")}),
+            "");
+  EXPECT_EQ(apply({setting("lora_r", "4"), setting("lora_r", "8")}), "");
+  // A flag wins over a file.
+  Options options;
+  ASSERT_TRUE(
+      options.applyYaml(writeFile("p.yaml", "train_file: a.jsonl\n")).isOk());
+  OptionSetting other[] = {setting("train_file", "b.jsonl")};
+  EXPECT_TRUE(options.applySettings(other).isOk());
+}
+
+TEST(Options, AChoiceOfAPathStaysAWord) {
+  auto yaml = writeFile("c.yaml", "chat_template: qwen3-training\n");
+  Options options;
+  ASSERT_TRUE(options.applyYaml(yaml).isOk());
+  EXPECT_EQ(options.text("chat_template"), "qwen3-training");
+  OptionSetting flags[] = {setting("chat_template", "./qwen3-training")};
+  ASSERT_TRUE(options.applySettings(flags).isOk());
+  EXPECT_EQ(options.text("chat_template"),
+            std::filesystem::current_path() / "qwen3-training");
+}
+
+TEST(Options, AnEmptyFileSetsNothing) {
+  EXPECT_EQ(Options().applyYaml(writeFile("empty.yaml", "")).message(), "");
+  EXPECT_EQ(Options().applyYaml("/nonexistent.yaml").message(),
+            "cannot read '/nonexistent.yaml': No such file or directory");
+  EXPECT_EQ(Options().applyYaml("/tmp").message(),
+            "cannot read '/tmp': Is a directory");
 }
 
 TEST(Options, YamlErrorsNameTheLine) {
@@ -88,10 +149,10 @@ TEST(Options, YamlErrorsNameTheLine) {
                        "adamw_torch"},
       {"- a\n", ": expects 'key: value' lines"},
       {"lora_target_linear: false\n",
-       ":1: 'lora_target_linear': false says nothing; set "
-       "lora_target_modules instead"},
+       ":1: 'lora_target_linear': can only be true; say what you want with "
+       "lora_target_modules"},
       {"learning_rate: [1, 2]\n",
-       ":1: 'learning_rate': expects one value, but got '[\"1\",\"2\"]'"},
+       ":1: 'learning_rate': expects one value, but got '[1,2]'"},
       {"learning_rate: nan\n",
        ":1: 'learning_rate': expects a number, but got 'nan'"},
   };
@@ -99,7 +160,6 @@ TEST(Options, YamlErrorsNameTheLine) {
     auto yaml = writeFile("bad.yaml", c.text);
     EXPECT_EQ(Options().applyYaml(yaml).message(), yaml + c.message);
   }
-  EXPECT_FALSE(Options().applyYaml("/nonexistent.yaml").isOk());
   auto broken = writeFile("broken.yaml", "seed: 1\nlr: [1\n");
   EXPECT_NE(Options().applyYaml(broken).message().find("broken.yaml:"),
             std::string::npos);
@@ -155,6 +215,28 @@ TEST(Options, ByteSizes) {
     EXPECT_FALSE(parseByteSize(bad).isOk()) << bad;
 }
 
+TEST(Options, ASmallSizeNeedsAUnit) {
+  const OptionRow *row = findOption(optionTable(), "memory_limit");
+  auto parse = [&](const char *text) {
+    auto value = parseOptionText(*row, text);
+    return value.isOk() ? value->dump() : value.status().message();
+  };
+  EXPECT_EQ(parse("20"),
+            "'20' has no unit and would be bytes; did you mean 20GiB?");
+  EXPECT_EQ(parse("8000"),
+            "'8000' has no unit and would be bytes; did you mean 8000MiB?");
+  EXPECT_EQ(parse("1.5"),
+            "'1.5' has no unit and would be bytes; did you mean 1.5GiB?");
+  EXPECT_EQ(parse("0"), "0");
+  EXPECT_EQ(parse("20B"), "20");
+  EXPECT_EQ(parse("1048576"), "1048576");
+  EXPECT_EQ(parse("21474836480"), "21474836480");
+  EXPECT_EQ(Options().applyYaml(writeFile("s.yaml", "memory_limit: 20\n"))
+                .message(),
+            testing::TempDir() + "s.yaml:1: 'memory_limit': '20' has no unit "
+                                 "and would be bytes; did you mean 20GiB?");
+}
+
 TEST(Options, RecordedRoundTrips) {
   Options compiled;
   OptionSetting flags[] = {setting("lora_r", "16"),
@@ -182,11 +264,22 @@ TEST(Options, ContradictionsAreRefused) {
   Options options;
   OptionSetting flags[] = {setting("per_device_eval_batch_size", "3")};
   ASSERT_TRUE(options.applySettings(flags).isOk());
-  EXPECT_FALSE(options.validate().isOk());
+  EXPECT_EQ(options.validate().message(),
+            "--per-device-eval-batch-size (3) must be 0 or equal "
+            "--per-device-train-batch-size (8): evaluation runs the same "
+            "program, and its results do not depend on the batch size");
   Options block;
   OptionSetting odd[] = {setting("bnb_4bit_blocksize", "96")};
   ASSERT_TRUE(block.applySettings(odd).isOk());
-  EXPECT_FALSE(block.validate().isOk());
+  EXPECT_EQ(block.validate().message(),
+            "--bnb-4bit-blocksize: expects a power of two from 64 to 4096, but "
+            "got 96");
+  Options ofYaml;
+  ASSERT_TRUE(
+      ofYaml.applyYaml(writeFile("o.yaml", "bnb_4bit_blocksize: 96\n")).isOk());
+  EXPECT_EQ(ofYaml.validate().message(),
+            "bnb_4bit_blocksize: expects a power of two from 64 to 4096, but "
+            "got 96");
 }
 
 TEST(Options, HostileRecordedOptionsAreErrors) {

@@ -99,7 +99,7 @@ TEST(TokenFile, Errors) {
   EXPECT_EQ(errorOf(path, {2, {3, 4}, 10}),
             "'' has micro-batches of 2 x 2 tokens, but the program was "
             "compiled for 2 x 3 or 4; compile again with "
-            "--per_device_train_batch_size 2 --max_length 2");
+            "--per-device-train-batch-size 2 --max-length 2");
   EXPECT_EQ(errorOf(path, {2, {2}, 4}),
             "'': micro-batch 0, row 1, position 1: token id 4 is outside the "
             "model's vocabulary [0, 4); is it another model's tokenizer?");

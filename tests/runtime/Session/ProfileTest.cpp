@@ -31,7 +31,9 @@ protected:
   std::vector<std::string> flags(std::vector<std::string> more) {
     std::vector<std::string> all = {
         "--train-file", at("tokens.safetensors"), "--output-dir", at("out"),
-        "--profile",    at("trace.json"),         "--max-steps",  "6"};
+        "--max-steps", "6"};
+    if (std::ranges::find(more, "--profile") == more.end())
+      all.insert(all.end(), {"--profile", at("trace.json")});
     all.insert(all.end(), more.begin(), more.end());
     return all;
   }

@@ -241,13 +241,13 @@ TEST_F(Session, MistakesAreOneLine) {
     const char *message;
   } cases[] = {
       {{"--trainfile", "x"},
-       "unknown option '--trainfile'; did you mean '--train_file'?"},
-      {{}, "no train_file: name the data with --train_file FILE"},
+       "unknown option '--trainfile'; did you mean '--train-file'?"},
+      {{}, "no train_file: name the data with --train-file FILE"},
       {{"--train-file", "/nonexistent"},
        "train_file: there is no file '/nonexistent'"},
       {{"--lora-r", "8"},
-       "--lora-r: is 1 in the compiled program and cannot become 8 when it "
-       "runs; compile again with --lora_r 8"},
+       "--lora-r: the program was compiled with 1 and cannot run with 8; "
+       "compile it again with --lora-r 8"},
       {{"--gpus", "0"}, "--gpus: expects a number from 1 to 4096, but got 0"},
       {{"--optim", "sgd"},
        "--optim: 'sgd' is not supported; choose from: adamw_torch"},
@@ -258,7 +258,12 @@ TEST_F(Session, MistakesAreOneLine) {
        "--device null:h201: 'h201' is neither a known card (a100, h100, h200, "
        "b200, rtx4090) nor a file that can be read; qlora-run --calibrate "
        "makes one of this machine"},
-      {{"second.so"}, "expects one TRAIN.so, but got 2; see --help"},
+      {{"--train-file", "a.jsonl", "--train-file", "b.jsonl"},
+       "--train-file: takes one path, but got 'a.jsonl' and 'b.jsonl'; join "
+       "them: cat a.jsonl b.jsonl > both.jsonl"},
+      {{"second.so"},
+       "expects one TRAIN.so, but got '" QLORA_UNIGRAM_MODULE
+       "' and 'second.so'"},
   };
   for (auto &c : cases) {
     auto flags = c.flags;

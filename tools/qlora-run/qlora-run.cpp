@@ -72,7 +72,7 @@ static const OptionRow kToolOptions[] = {
      "steps of --profile", "profile_steps", "", 1},
     {"device_profile", OptionType::kString, "", kRun, kGroup,
      "rates that --profile compares with: a known card (h200) or the "
-     "device.json of --calibrate; without it, those of qloracc's default"},
+     "device.json of --calibrate; without it, with none"},
     {"calibrate", OptionType::kBool, "false", kRun, kGroup,
      "measure this machine and write device.json for qloracc"},
     {"help", OptionType::kBool, "false", kRun, kGroup, "this text", "h"},

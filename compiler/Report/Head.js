@@ -196,10 +196,10 @@ const ratesName = () => run.rates.device === 'default'
 // Where the times come from, and how to have better ones.
 function addRates() {
   const {rates, target} = run;
-  const list = `GEMM ${inFull(rates.gemm_f32_gflops)} GFLOP/s in float32 and ${
-      inFull(rates.gemm_bf16_gflops)} in bfloat16, memory ${
-      inFull(rates.copy_gbps)} GB/s, NF4 decoded at ${
-      inFull(rates.decode_gbps)} GB/s`;
+  const rate = (key) => inFull(Number(rates[key].toPrecision(3)));
+  const list = `GEMM ${rate('gemm_f32_gflops')} GFLOP/s in float32 and ${
+      rate('gemm_bf16_gflops')} in bfloat16, memory ${
+      rate('copy_gbps')} GB/s, NF4 decoded at ${rate('decode_gbps')} GB/s`;
   byId('rates').textContent = (rates.is_assumed
       ? `Every time on this page is predicted, not measured, from rates that ` +
           `are assumed of ${ratesName()}: ${list}.`

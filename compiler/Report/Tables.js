@@ -121,9 +121,10 @@ function addDecoded() {
       (weight) => weight.groups.map((group) => ({...weight, ...group})));
   const time = (key) => (row) => row[key] * 1e6;
   addTable('Where weights are decoded',
-           'Panel: in each matrix product, a few rows at a time. Scratch: ' +
-               'whole, once for all uses that are near. Resident: when ' +
-               'loaded, and kept. The times are of each choice.',
+           rows.length ? 'Panel: in each matrix product, a few rows at a ' +
+               'time. Scratch: whole, once for all uses that are near. ' +
+               'Resident: when loaded, and kept. The times are of each choice.'
+                       : 'Nowhere: no weight is stored in 4 bits.',
            rows,
            [['Weight', (row) => row.weight],
             ['In', (row) => row.step === 'evaluate' ? 'evaluation'
@@ -158,11 +159,12 @@ function addCollectives() {
 }
 
 function addKernels() {
-  addTable('Kernels of libraries', 'And why others were not taken.',
-           (data.plan['select-kernels'] || []).slice(),
-           [['Kernel', (row) => row.kernel],
-            ['Launches', (row) => row.launches],
-            ['Not taken', (row) => row.refused.join('; ')]]);
+  const rows = data.plan['select-kernels'] || [];
+  const columns = [['Kernel', (row) => row.kernel],
+                   ['Launches', (row) => row.launches]];
+  if (rows.some((row) => row.refused.length))
+    columns.push(['Why not another', (row) => row.refused.join('; ')]);
+  addTable('Kernels of libraries', '', rows.slice(), columns);
 }
 
 // Which of them are open stays so when another program is looked at.

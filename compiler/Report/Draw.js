@@ -1,29 +1,11 @@
 // SPDX-License-Identifier: MIT
 
 // plan.html: the charts. They share their x axis.
-'use strict';
-
-const data = JSON.parse(document.getElementById('data').textContent);
-const byId = (id) => document.getElementById(id);
-const kQueues = ['compute', 'communication', 'copy'];
-const kLeft = 76, kRight = 8, kBottom = 18; // pixels around a chart
+const kRight = 8, kBottom = 18; // pixels around a chart
 
 let entry; // of data.entries, with what prepare() adds
 let view;  // x0, x1 in commands or microseconds; y0, y1 in bytes
-
-//---- Words ------------------------------------------------------------------
-
-function inBytes(bytes) {
-  const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
-  let unit = 0;
-  for (; Math.abs(bytes) >= 1024 && unit < 4; ++unit) bytes /= 1024;
-  return bytes.toFixed(unit ? 2 : 0) + ' ' + units[unit];
-}
-
-function inTime(us) {
-  if (us >= 1e6) return (us / 1e6).toFixed(2) + ' s';
-  return us >= 1e3 ? (us / 1e3).toFixed(2) + ' ms' : us.toFixed(1) + ' us';
-}
+let left;  // pixels for what is written beside a chart
 
 const colourOf = (name) =>
     getComputedStyle(document.documentElement).getPropertyValue('--' + name)
@@ -101,16 +83,17 @@ function chartOf(id) {
   const pen = canvas.getContext('2d');
   pen.scale(scale, scale);
   pen.font = '11px system-ui, sans-serif';
+  left = 10 + Math.max(...kQueues.map((name) => pen.measureText(name).width));
   const right = width - kRight;
-  const toX = (x) => kLeft + (x - view.x0) / (view.x1 - view.x0) *
-                                 (right - kLeft);
+  const toX = (x) => left + (x - view.x0) / (view.x1 - view.x0) *
+                                 (right - left);
   return {pen, width, height, right, toX};
 }
 
 function inside(chart, bottom, draw) {
   chart.pen.save();
   chart.pen.beginPath();
-  chart.pen.rect(kLeft, 0, chart.right - kLeft, bottom);
+  chart.pen.rect(left, 0, chart.right - left, bottom);
   chart.pen.clip();
   draw();
   chart.pen.restore();
@@ -123,12 +106,22 @@ function drawScale(chart, top, y0, y1, bottom) {
   pen.textAlign = 'right';
   for (let i = 0; i <= 4; ++i) {
     const y = bottom - i / 4 * (bottom - top);
-    pen.fillText(inBytes(y0 + i / 4 * (y1 - y0)), kLeft - 6,
-                 Math.max(9, y + 3));
+    pen.fillText(inBytes(y0 + i / 4 * (y1 - y0)), left - 6,
+                 Math.min(Math.max(9, y + 3), bottom));
     pen.beginPath();
-    pen.moveTo(kLeft, y);
+    pen.moveTo(left, y);
     pen.lineTo(right, y);
     pen.stroke();
+  }
+}
+
+// As many below the chart as there is room for.
+function drawNumbers({pen, right, height, toX}) {
+  const parts = Math.max(2, Math.min(6, Math.floor((right - left) / 90)));
+  for (let i = 0; i <= parts; ++i) {
+    const x = view.x0 + i / parts * (view.x1 - view.x0);
+    pen.textAlign = i === 0 ? 'left' : i === parts ? 'right' : 'center';
+    pen.fillText(isTime() ? inTime(x) : Math.round(x), toX(x), height - 4);
   }
 }
 
@@ -137,12 +130,7 @@ function drawAddresses() {
   const bottom = height - kBottom, buffers = entry.buffers;
   const toY = (y) => bottom - (y - view.y0) / (view.y1 - view.y0) * bottom;
   drawScale(chart, 0, view.y0, view.y1, bottom);
-  pen.textAlign = 'center';
-  for (let i = 0; i <= 6; ++i) {
-    const x = view.x0 + i / 6 * (view.x1 - view.x0);
-    pen.fillText(isTime() ? inTime(x) : Math.round(x),
-                 Math.min(toX(x), chart.right - 16), height - 4);
-  }
+  drawNumbers(chart);
   const colours = data.categories.map(colourOf), gap = 0.5;
   const wanted = byId('find').value.toLowerCase();
   inside(chart, bottom, () => {
@@ -150,7 +138,7 @@ function drawAddresses() {
       const x = toX(xOf(buffers.first[i])), end = toX(xOf(buffers.last[i] + 1));
       const y = toY(buffers.offset[i] + buffers.bytes[i]);
       const low = toY(buffers.offset[i]);
-      if (end < kLeft || x > chart.right || low < 0 || y > bottom) continue;
+      if (end < left || x > chart.right || low < 0 || y > bottom) continue;
       const name = data.texts[buffers.label[i]].toLowerCase();
       pen.globalAlpha = name.includes(wanted) ? 1 : 0.15;
       pen.fillStyle = colours[buffers.category[i]];
@@ -159,6 +147,7 @@ function drawAddresses() {
     }
     pen.globalAlpha = 1;
     drawMarks(chart, bottom);
+    if (isPeakShown()) drawPeak(chart);
   });
 }
 
@@ -173,10 +162,34 @@ function drawMarks(chart, bottom) {
     pen.lineTo(toX(x), bottom);
     pen.stroke();
   };
-  mark(xOf(entry.peak.command), 'peak', [4, 3]);
+  if (isPeakShown()) mark(xOf(entry.peak.command), 'peak', [4, 3]);
   for (const collective of entry.collectives)
     mark(commandSpan(collective.command)[0], 'collective', [2, 2]);
   pen.setLineDash([]);
+}
+
+// The most bytes at once are those of activations.
+const isPeakShown = () => byId('arena').value === '0' && entry.peak.bytes > 0;
+
+// What the dashed line is, beside it, where there is room.
+function drawPeak({pen, right, toX}) {
+  const at = toX(xOf(entry.peak.command)), high = 18;
+  const words = [`peak ${inBytes(entry.peak.bytes)}`,
+                 commandName(entry, entry.peak.command)].join(': ');
+  const room = Math.max(at - left, right - at) - 16;
+  const text = pen.measureText(words).width < room ? words
+                                                   : words.split(':')[0];
+  const wide = pen.measureText(text).width + 12;
+  const x = right - at > wide + 4 ? at + 4 : at - wide - 4;
+  pen.fillStyle = colourOf('card');
+  pen.strokeStyle = colourOf('peak');
+  pen.beginPath();
+  pen.roundRect(x, 3.5, wide, high, 4);
+  pen.fill();
+  pen.stroke();
+  pen.fillStyle = colourOf('peak');
+  pen.textAlign = 'left';
+  pen.fillText(text, x + 6, 16.5);
 }
 
 // Each pixel shows the command with most bytes among those it stands for.
@@ -185,9 +198,9 @@ function drawAlive() {
   const total = (c) => entry.alive.reduce((sum, line) => sum + line[c], 0);
   drawScale(chart, 0, 0, entry.top, height - 2);
   const colours = data.categories.map(colourOf);
-  for (let pixel = kLeft; pixel < chart.right; ++pixel) {
-    const step = (view.x1 - view.x0) / (chart.right - kLeft);
-    const x = view.x0 + (pixel - kLeft) * step;
+  for (let pixel = left; pixel < chart.right; ++pixel) {
+    const step = (view.x1 - view.x0) / (chart.right - left);
+    const x = view.x0 + (pixel - left) * step;
     if (x < 0 || x >= xOf(entry.count)) continue;
     let most = commandAt(x);
     for (let c = most + 1; c < entry.count && xOf(c) < x + step; ++c)
@@ -213,13 +226,13 @@ function drawQueues() {
   pen.textAlign = 'right';
   pen.fillStyle = colourOf('faint');
   kQueues.forEach((name, i) =>
-      pen.fillText(name, kLeft - 6, (i + 0.6) * row));
+      pen.fillText(name, left - 6, (i + 0.6) * row));
   inside(chart, height, () => {
     const grey = colourOf('kernel'), bright = colourOf('collective');
     for (let c = 0; c < entry.count; ++c) {
       if (isEvent(c)) continue;
       const [from, to] = commandSpan(c).map(toX);
-      if (to < kLeft || from > chart.right) continue;
+      if (to < left || from > chart.right) continue;
       const sends = collectiveAt(c);
       pen.fillStyle = sends ? bright : grey;
       pen.fillRect(from, entry.commands.queue[c] * row + 2,

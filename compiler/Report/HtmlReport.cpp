@@ -26,8 +26,8 @@ class PageData {
 public:
   explicit PageData(llvm::json::OStream &json) : json(json) {}
 
-  void write(const llvm::json::Value &plan, ArrayRef<EntryTimeline> timelines,
-             const DeviceProfile &device);
+  void write(const llvm::json::Value &plan, StringRef run,
+             ArrayRef<EntryTimeline> timelines);
 
 private:
   void writeEntry(const EntryTimeline &timeline);
@@ -150,12 +150,13 @@ void PageData::writeEntry(const EntryTimeline &timeline) {
   writeCollectives(timeline);
 }
 
-void PageData::write(const llvm::json::Value &plan,
-                     ArrayRef<EntryTimeline> timelines,
-                     const DeviceProfile &device) {
+void PageData::write(const llvm::json::Value &plan, StringRef run,
+                     ArrayRef<EntryTimeline> timelines) {
   json.object([&] {
     json.attribute("plan", plan);
-    json.attribute("device", llvm::json::fixUTF8(device.cpu));
+    json.attributeBegin("run");
+    json.rawValue(run);
+    json.attributeEnd();
     json.attributeArray("categories", [&] {
       for (size_t i = 0; i < size_t(BufferCategory::Count); ++i)
         json.value(nameOf(static_cast<BufferCategory>(i)));
@@ -184,13 +185,12 @@ static std::string embeddable(StringRef json) {
   return text;
 }
 
-std::string qlora::htmlReport(llvm::json::Value plan,
-                              ArrayRef<EntryTimeline> timelines,
-                              const DeviceProfile &device) {
+std::string qlora::htmlReport(llvm::json::Value plan, StringRef run,
+                              ArrayRef<EntryTimeline> timelines) {
   std::string data;
   llvm::raw_string_ostream stream(data);
   llvm::json::OStream json(stream);
-  PageData(json).write(plan, timelines, device);
+  PageData(json).write(plan, run, timelines);
   auto [head, afterHead] = StringRef(qloraReportPage).split(kDataMark);
   auto [middle, tail] = afterHead.split(kScriptMark);
   return (head + embeddable(data) + middle + qloraReportScript + tail).str();

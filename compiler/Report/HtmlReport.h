@@ -4,7 +4,7 @@
 // JSON in one element of it:
 //
 //   {"plan": {...},                  // plan.json
-//    "device": "h100",               // of the times
+//    "run": {...},                   // RunFacts.h
 //    "categories": ["saved", ...],   // BufferCategory
 //    "texts": ["...", ...],          // labels and kernels, by index
 //    "entries": [
@@ -32,9 +32,9 @@
 
 namespace qlora {
 
-std::string htmlReport(llvm::json::Value plan,
-                       llvm::ArrayRef<EntryTimeline> timelines,
-                       const DeviceProfile &device);
+/// `run`: JSON of runFacts.
+std::string htmlReport(llvm::json::Value plan, llvm::StringRef run,
+                       llvm::ArrayRef<EntryTimeline> timelines);
 
 } // namespace qlora
 

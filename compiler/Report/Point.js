@@ -3,11 +3,11 @@
 // plan.html: what the pointer is at, and moving about.
 
 function commandText(c) {
-  const {kernel, label, start, end, queue} = entry.commands;
+  const {start, end, queue} = entry.commands;
   const collective = collectiveAt(c);
-  const what = collective ? `bucket ${collective.bucket}, ${
-      inBytes(collective.bytes)}` : data.texts[label[c]];
-  return `command ${c}: ${data.texts[kernel[c]]} ${what}\n` +
+  const what = collective ? `${commandName(entry, c)}, bucket ${
+      collective.bucket}, ${inBytes(collective.bytes)}` : commandName(entry, c);
+  return `Command ${c}: ${what}\n` +
       `${kQueues[queue[c]]} queue, from ${inTime(start[c])}, ` +
       `${inTime(end[c] - start[c])} long`;
 }
@@ -16,15 +16,15 @@ function bufferText(i) {
   const {label, bytes, category, offset, first, last} = entry.buffers;
   const from = entry.clock[first[i]], to = entry.clock[last[i] + 1];
   return `${data.texts[label[i]] || '(no name)'}: ${inBytes(bytes[i])}, ` +
-      `${data.categories[category[i]]}\n` +
-      `address ${offset[i]} to ${offset[i] + bytes[i]}\n` +
+      `${kCategories[data.categories[category[i]]]}\n` +
       `commands ${first[i]} to ${last[i]}, ${inTime(from)} to ${inTime(to)}` +
-      ` (${inTime(to - from)})`;
+      ` (${inTime(to - from)})\n` +
+      `bytes ${inFull(offset[i])} to ${inFull(offset[i] + bytes[i])}`;
 }
 
 function pointerAt(event) {
   const box = event.currentTarget.getBoundingClientRect();
-  const x = (event.clientX - box.left - kLeft) / (box.width - kLeft - kRight);
+  const x = (event.clientX - box.left - left) / (box.width - left - kRight);
   const y = 1 - (event.clientY - box.top) / (box.height - kBottom);
   return {x: view.x0 + x * (view.x1 - view.x0),
           y: view.y0 + y * (view.y1 - view.y0),
@@ -37,16 +37,17 @@ function aboutAddress(event) {
       (i) => b.offset[i] <= y && y < b.offset[i] + b.bytes[i] &&
           xOf(b.first[i]) <= x && x < xOf(b.last[i] + 1));
   byId('about').textContent = found === undefined
-      ? `address ${Math.max(0, Math.round(y))}: free\n` +
+      ? `Byte ${inFull(Math.max(0, Math.round(y)))}: free\n` +
             commandText(commandAt(x))
       : bufferText(found);
 }
 
 function aboutAlive(event) {
   const c = commandAt(pointerAt(event).x);
-  const parts = data.categories.map(
-      (name, i) => `${name} ${inBytes(entry.alive[i][c])}`);
-  byId('about').textContent = `alive at ${commandText(c)}\n${parts.join(', ')}`;
+  const parts = data.categories.flatMap((name, i) => entry.alive[i][c]
+      ? [`${kCategories[name]} ${inBytes(entry.alive[i][c])}`] : []);
+  byId('about').textContent =
+      `${commandText(c)}\nin use: ${parts.join(', ') || 'nothing'}`;
 }
 
 function aboutQueue(event) {

@@ -6,6 +6,7 @@
 
 #include "compiler/Report/HtmlReport.h"
 #include "compiler/Report/MemorySnapshot.h"
+#include "compiler/Report/RunFacts.h"
 
 #include "runtime/Core/ProcessBytes.h"
 
@@ -77,7 +78,10 @@ FailureOr<std::string> qlora::reportText(ModuleOp program,
   if (format == ReportFormat::Pickle)
     return memorySnapshot(program, timelines);
   llvm::json::Value plan = planOf(program, timelines, device);
-  return format == ReportFormat::Html
-             ? htmlReport(std::move(plan), timelines, device)
-             : llvm::formatv("{0:2}\n", plan).str();
+  if (format == ReportFormat::Json)
+    return llvm::formatv("{0:2}\n", plan).str();
+  StatusOr<std::string> run = runFacts(program, device);
+  if (!run.isOk())
+    return emitError(program.getLoc(), run.status().message());
+  return htmlReport(std::move(plan), *run, timelines);
 }

@@ -4,35 +4,31 @@
 // text nodes, never markup.
 
 const kRowsShown = 40;
-const micro = (seconds) => Number((seconds * 1e6).toFixed(1));
 
 // A column is [title, value of a row, how a number is written].
 function cellOf(row, [, value, format]) {
-  const cell = document.createElement('td');
   const what = value(row);
-  cell.textContent = format ? format(what) : String(what);
-  if (typeof what === 'number') cell.className = 'number';
+  const text = format ? format(what) : String(what);
+  const cell = make('td', typeof what === 'number' ? 'number'
+                        : text.length > 60 ? 'long' : '', text);
+  if (format === inBytes) cell.title = exactly(what);
   return cell;
 }
 
 function fillRows(body, rows, columns, count) {
   body.replaceChildren();
-  for (const row of rows.slice(0, count)) {
-    const line = document.createElement('tr');
-    line.append(...columns.map((column) => cellOf(row, column)));
-    body.append(line);
-  }
+  for (const row of rows.slice(0, count))
+    body.append(make('tr', '',
+                     ...columns.map((column) => cellOf(row, column))));
 }
 
 // A click on a title sorts by it, the largest first, and then the other way.
 function headOf(rows, columns, refill) {
-  const line = document.createElement('tr');
+  const line = make('tr');
   for (const [title, value] of columns) {
-    const cell = document.createElement('th');
+    const isNumber = typeof value(rows[0]) === 'number';
+    const cell = make('th', isNumber ? 'number' : '', title);
     let sign = -1;
-    cell.textContent = title;
-    if (rows.length && typeof value(rows[0]) === 'number')
-      cell.className = 'number';
     cell.addEventListener('click', () => {
       const order = (a, b) => a < b ? -sign : a > b ? sign : 0;
       rows.sort((a, b) => order(value(a), value(b)));
@@ -44,62 +40,46 @@ function headOf(rows, columns, refill) {
   return line;
 }
 
-function addTable(title, note, rows, columns) {
-  const parent = byId('tables');
-  const add = (tag, text, to = parent) => {
-    const element = document.createElement(tag);
-    if (text) element.textContent = text;
-    to.append(element);
-    return element;
-  };
-  add('h2', title);
-  if (note) add('p', note);
-  if (!rows.length) return;
-  const scroll = add('div');
-  scroll.className = 'scroll';
-  const table = add('table', '', scroll);
-  const head = add('thead', '', table), body = add('tbody', '', table);
+function addRows(card, rows, columns) {
+  const head = make('thead'), body = make('tbody');
   let count = kRowsShown;
   const refill = () => fillRows(body, rows, columns, count);
   head.append(headOf(rows, columns, refill));
   refill();
+  card.append(make('div', 'scroll', make('table', '', head, body)));
   if (rows.length <= count) return;
-  const button = add('button', `All ${rows.length} rows`);
+  const button = make('button', '', `All ${inFull(rows.length)} rows`);
   button.addEventListener('click', () => {
     count = rows.length;
     refill();
     button.remove();
   });
+  card.append(button);
+}
+
+// `isOpen`: what most people look for.
+function addTable(title, note, rows, columns, isOpen = false) {
+  const card = make('details', 'card',
+                    make('summary', '', make('h2', '', title)));
+  card.open = isOpen;
+  if (note) card.append(make('p', '', note));
+  if (rows.length) addRows(card, rows, columns);
+  byId('tables').append(card);
 }
 
 //---- Which tables -----------------------------------------------------------
-
-const entryName = (e) =>
-    e.length ? `${e.kind}, batch ${e.batch}, length ${e.length}` : e.kind;
-const plannedOf = (e) => data.plan.entries.find(
-    (p) => p.kind === e.kind && p.batch === e.batch && p.length === e.length);
-
-function addMemory() {
-  addTable('Memory of a rank', 'Host memory is not part of the total.',
-           [...Object.entries(data.plan.arenas),
-            ['total', data.plan.total_bytes]],
-           [['Arena', (row) => row[0]], ['Bytes', (row) => row[1]],
-            ['', (row) => row[1], inBytes]]);
-}
 
 function addPeak() {
   const planned = plannedOf(entry);
   const lost = planned.activation_bytes - entry.peak.bytes;
   const rows = Object.entries(entry.peak.by_category)
-                   .filter(([name]) => name !== 'workspace');
-  addTable('Peak by category',
-           `At command ${entry.peak.command} of ${entryName(entry)}. ` +
-               'Its workspace is an arena of its own, of ' +
-               `${inBytes(planned.workspace_bytes)}.`,
-           [...rows, ['lost to packing', lost],
-            ['activation arena', planned.activation_bytes]],
-           [['Category', (row) => row[0]], ['Bytes', (row) => row[1]],
-            ['', (row) => row[1], inBytes]]);
+                   .filter(([name, bytes]) => name !== 'workspace' && bytes)
+                   .map(([name, bytes]) => [kCategories[name], bytes]);
+  if (lost) rows.push(['gaps between tensors', lost]);
+  addTable('What the peak is made of', entryName(entry), rows,
+           [['What', (row) => row[0]], ['Size', (row) => row[1], inBytes],
+            ['Share', (row) => 100 * row[1] / planned.activation_bytes,
+             (percent) => inShare(percent, 100)]], true);
 }
 
 function addLargest() {
@@ -107,13 +87,12 @@ function addLargest() {
   const alive = b.bytes.map((_, i) => i).filter(
       (i) => b.arena[i] === 0 && b.first[i] <= peak && peak <= b.last[i]);
   alive.sort((i, j) => b.bytes[j] - b.bytes[i]);
-  addTable('Largest tensors at the peak', '', alive,
-           [['Tensor', (i) => data.texts[b.label[i]]],
-            ['Bytes', (i) => b.bytes[i]],
-            ['', (i) => b.bytes[i], inBytes],
-            ['Category', (i) => data.categories[b.category[i]]],
-            ['First command', (i) => b.first[i]],
-            ['Last command', (i) => b.last[i]]]);
+  addTable('Largest tensors at the peak', entryName(entry), alive,
+           [['Tensor', (i) => data.texts[b.label[i]] || '(no name)'],
+            ['Size', (i) => b.bytes[i], inBytes],
+            ['What', (i) => kCategories[data.categories[b.category[i]]]],
+            ['From command', (i) => b.first[i]],
+            ['To command', (i) => b.last[i]]]);
 }
 
 function addRecomputed() {
@@ -123,102 +102,131 @@ function addRecomputed() {
   const rows = decision.steps.flatMap(
       (step) => step.recomputed.map((op) => ({...op, length: step.length})));
   addTable('Computed again',
-           `Policy ${decision.policy}` +
-               (decision.budget ? `, budget ${inBytes(decision.budget)}` : '') +
-               `: ${inTime(decision.recompute_seconds * 1e6)} a micro-batch.`,
+           rows.length ? 'To save memory, ' +
+               `${inTime(decision.recompute_seconds * 1e6)} of a micro-batch ` +
+               'compute what the forward had and did not keep' +
+               (decision.budget
+                    ? `: ${inBytes(decision.budget)} may be kept.` : '.')
+                       : 'Nothing: all that the backward reads is kept.',
            rows,
-           [['Of', (op) => op.of], ['Operation', (op) => op.op],
+           [['Of', (op) => op.of],
+            ['Operation', (op) => op.op.replace(/^model\./, '')],
             ['Length', (op) => op.length], ['Times', (op) => op.times],
-            ['Cost, us', (op) => micro(op.seconds * op.times)],
-            ['Bytes not kept', (op) => op.bytes],
-            ['', (op) => op.bytes, inBytes]]);
+            ['Costs', (op) => op.seconds * op.times * 1e6, inTime],
+            ['Saves', (op) => op.bytes, inBytes]]);
 }
 
 function addDecoded() {
-  const rows = data.plan['plan-dequant'].flatMap(
+  const rows = (data.plan['plan-dequant'] || []).flatMap(
       (weight) => weight.groups.map((group) => ({...weight, ...group})));
+  const time = (key) => (row) => row[key] * 1e6;
   addTable('Where weights are decoded',
-           'Panel: by each matrix product, a few rows at a time. Scratch: ' +
-               'once for all uses that are near. Resident: when loaded.',
+           rows.length ? 'Panel: in each matrix product, a few rows at a ' +
+               'time. Scratch: whole, once for all uses that are near. ' +
+               'Resident: when loaded, and kept. The times are of each choice.'
+                       : 'Nowhere: no weight is stored in 4 bits.',
            rows,
-           [['Weight', (row) => row.weight], ['Entry', (row) => row.step],
+           [['Weight', (row) => row.weight],
+            ['In', (row) => row.step === 'evaluate' ? 'evaluation'
+                                                     : 'training'],
             ['Length', (row) => row.length],
             ['Part', (row) => row.backward ? 'backward' : 'forward'],
-            ['Uses', (row) => row.uses], ['Form', (row) => row.form],
+            ['Uses', (row) => row.uses], ['Choice', (row) => row.form],
             ['Why', (row) => row.reason],
-            ['Panel, us', (row) => micro(row.panel_seconds)],
-            ['Scratch, us', (row) => micro(row.scratch_seconds)],
-            ['Resident, us', (row) => micro(row.resident_seconds)],
-            ['Bytes, if resident', (row) => row.resident_bytes]]);
+            ['Panel', time('panel_seconds'), inTime],
+            ['Scratch', time('scratch_seconds'), inTime],
+            ['Resident', time('resident_seconds'), inTime],
+            ['Size, if resident', (row) => row.resident_bytes, inBytes]]);
 }
 
 function addCollectives() {
   const buckets = data.plan['bucket-gradients'] || [];
   const bucketOf = (row) => buckets[row.bucket] || {};
   const start = (row) => entry.commands.start[row.command];
-  const left = (row) => Math.max(0, entry.seconds * 1e6 - start(row));
-  addTable('Collectives',
-           entry.collectives.length ? `Of ${entryName(entry)}. Times are of ` +
-               'one rank, where they wait for nobody.'
-                                    : `${entryName(entry)} has none.`,
+  const rest = (row) => Math.max(0, entry.seconds * 1e6 - start(row));
+  addTable('Sums over ranks',
+           entry.collectives.length ? 'Gradients are summed while the ' +
+               'backward goes on. Times are of one rank, where sums wait for ' +
+               'nobody.' : `None in ${entryName(entry)}.`,
            entry.collectives.slice(),
-           [['Bucket', (row) => row.bucket], ['Bytes', (row) => row.bytes],
-            ['', (row) => row.bytes, inBytes],
+           [['Bucket', (row) => row.bucket],
+            ['Size', (row) => row.bytes, inBytes],
             ['Parameters', (row) => bucketOf(row).parameters ?? ''],
             ['Starts after', (row) => bucketOf(row).starts_after ?? ''],
             ['Command', (row) => row.command],
             ['Starts at', start, inTime],
-            ['Left of the entry', left, inTime]]);
+            ['Time left to hide it', rest, inTime]]);
 }
 
 function addKernels() {
-  addTable('Kernels of libraries', 'And why those before them were not taken.',
-           (data.plan['select-kernels'] || []).slice(),
-           [['Kernel', (row) => row.kernel], ['Launches', (row) => row.launches],
-            ['Refused', (row) => row.refused.join('; ')]]);
+  const rows = data.plan['select-kernels'] || [];
+  const columns = [['Kernel', (row) => row.kernel],
+                   ['Launches', (row) => row.launches]];
+  if (rows.some((row) => row.refused.length))
+    columns.push(['Why not another', (row) => row.refused.join('; ')]);
+  addTable('Kernels of libraries', '', rows.slice(), columns);
 }
 
+// Which of them are open stays so when another program is looked at.
 function writeTables() {
+  const open = [...byId('tables').children].map((card) => card.open);
   byId('tables').replaceChildren();
-  for (const add of [addMemory, addPeak, addLargest, addRecomputed, addDecoded,
+  for (const add of [addPeak, addLargest, addRecomputed, addDecoded,
                      addCollectives, addKernels])
     add();
+  [...byId('tables').children].forEach((card, i) => {
+    card.open = open[i] ?? card.open;
+  });
 }
 
 //---- Start ------------------------------------------------------------------
 
+function writePeak() {
+  const {command, bytes} = entry.peak, planned = plannedOf(entry);
+  byId('peak').textContent = bytes
+      ? `Peak: ${inBytes(bytes)} are in use at command ${inFull(command)} of ${
+            inFull(entry.count)}, ${commandName(entry, command)}, ${
+            inTime(entry.commands.start[command])} after the start; the ` +
+            `library workspace beside it has ${
+                inBytes(planned.workspace_bytes)}.`
+      : 'Works in the arenas of adapters, gradients and optimizer alone.';
+}
+
 function show() {
   prepare();
   whole();
+  writePeak();
+  writeLegend();
   writeTables();
   drawSoon();
 }
 
-function addLegend() {
-  const names = [...data.categories, 'collective'];
-  for (const name of names) {
-    const item = document.createElement('span');
-    const box = document.createElement('i');
-    box.style.background = `var(--${name})`;
-    item.append(box, name);
-    byId('legend').append(item);
-  }
+// What is there to be seen.
+function writeLegend() {
+  const seen = new Set(entry.shown.map((i) => entry.buffers.category[i]));
+  const names = data.categories.filter((_, category) => seen.has(category))
+                    .map((key) => [key, kCategories[key]]);
+  if (entry.collectives.length) names.push(['collective', 'sum over ranks']);
+  byId('legend').replaceChildren(...names.map(
+      ([key, name]) => make('span', '', colourBox(key), name)));
+}
+
+// The one with the highest peak: of a step's end, if that is one of them.
+function highestEntry() {
+  const height = (e) => 2 * e.peak.bytes + (e.kind === 'accumulate_last');
+  return data.entries.reduce(
+      (best, e, i) => height(e) > height(data.entries[best]) ? i : best, 0);
 }
 
 function start() {
   data.entries.forEach((e, i) => {
-    const option = document.createElement('option');
+    const option = make('option', '',
+                        `${entryName(e)}: ${inTime(e.seconds * 1e6)}`);
     option.value = i;
-    option.textContent = `${entryName(e)}: ${inTime(e.seconds * 1e6)}`;
     byId('entry').append(option);
   });
-  const last = data.entries.findIndex((e) => e.kind === 'accumulate_last');
-  byId('entry').value = Math.max(last, 0);
-  byId('summary').textContent =
-      `${inBytes(data.plan.total_bytes)} for each rank; times as predicted ` +
-      `for ${data.device}. The dashed line is the peak, the dotted ones are ` +
-      'collectives.';
-  addLegend();
+  byId('entry').value = highestEntry();
+  writeHead();
   listen();
   show();
 }

@@ -304,10 +304,15 @@ static int coreCount() {
 #endif
 }
 
-static StatusOr<DeviceProfile> measureProfile() {
+DeviceProfile profileOfThisMachine() {
   DeviceProfile device;
   device.cpu = cpuName();
   device.cores = coreCount();
+  return device;
+}
+
+static StatusOr<DeviceProfile> measureProfile() {
+  DeviceProfile device = profileOfThisMachine();
   QLORA_ASSIGN_OR_RETURN(const GemmRates f32, measureGemm(QLORA_DTYPE_F32));
   QLORA_ASSIGN_OR_RETURN(const GemmRates bf16, measureGemm(QLORA_DTYPE_BF16));
   device.gemmF32Gflops = f32.gflops;

@@ -22,11 +22,16 @@
 #include <string>
 
 #include "runtime/Core/Status.h"
+#include "runtime/Kernels/DeviceProfile.h"
 
 namespace qlora {
 
 /// Measures and writes `path`; the text that was written.
 StatusOr<std::string> calibrate(const std::string &path);
+
+/// Name and threads of this machine's CPU as calibrate() writes them, the rates
+/// not measured.
+DeviceProfile profileOfThisMachine();
 
 } // namespace qlora
 

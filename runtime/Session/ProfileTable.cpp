@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "runtime/ABI/module.h"
+#include "runtime/Session/Calibrate.h"
 
 namespace qlora {
 
@@ -18,6 +19,20 @@ using json = nlohmann::ordered_json;
 static constexpr std::string_view kHost = "host";
 
 static std::string_view computeName() { return queueName(QLORA_QUEUE_COMPUTE); }
+
+/// Whether --calibrate would write such a profile here: only it has rates of
+/// single kernels.
+static bool isOfThisMachine(const DeviceProfile &rates) {
+  const DeviceProfile here = profileOfThisMachine();
+  return rates.kernels && rates.cpu == here.cpu && rates.cores == here.cores;
+}
+
+RatesOrigin originOf(const DeviceProfile &rates, std::string_view given) {
+  if (given.empty())
+    return RatesOrigin::kNobodys;
+  return isOfThisMachine(rates) ? RatesOrigin::kMeasured
+                                : RatesOrigin::kAssumed;
+}
 
 ProfileRow &ProfileTable::row(std::string_view queue, std::string_view kind) {
   for (ProfileRow &row : rows)
@@ -79,7 +94,8 @@ std::vector<ProfileRow> ProfileTable::sorted() const {
   return all;
 }
 
-json ProfileTable::toJson(const DeviceProfile &rates) const {
+json ProfileTable::toJson(const DeviceProfile &rates,
+                          RatesOrigin origin) const {
   const double steps = double(std::max<int64_t>(1, stepCount));
   json list = json::array();
   for (const ProfileRow &row : sorted()) {
@@ -99,6 +115,7 @@ json ProfileTable::toJson(const DeviceProfile &rates) const {
   return {{"steps", stepCount},
           {"step_seconds", secondsPerStep()},
           {"rates", rates.cpu},
+          {"rates_measured", origin == RatesOrigin::kMeasured},
           {"rows", std::move(list)}};
 }
 
@@ -110,31 +127,87 @@ static std::string rate(double amount, double seconds) {
   return fmt::format("{:.{}f}", giga, giga < 99.95 ? 1 : 0);
 }
 
-std::string ProfileTable::line(const ProfileRow &row) const {
+/// What the rates would allow, of what it took.
+static std::string comparison(const ProfileRow &row, RatesOrigin origin) {
+  if (row.boundSeconds <= 0 || origin == RatesOrigin::kNobodys)
+    return "";
+  const double share = row.boundSeconds / row.seconds;
+  return origin == RatesOrigin::kMeasured ? fmt::format("{:.0f}%", 100 * share)
+                                          : fmt::format("{:.2f}x", share);
+}
+
+static std::string_view comparisonTitle(RatesOrigin origin) {
+  constexpr std::string_view kTitles[] = {"", "of assumed", "of measured"};
+  return kTitles[size_t(origin)];
+}
+
+static std::string calibrateAdvice(std::string_view before = "") {
+  return fmt::format("\n  to compare: {}qlora-run --calibrate, then "
+                     "--device-profile device.json",
+                     before);
+}
+
+static std::string ratesNote(const DeviceProfile &rates, RatesOrigin origin) {
+  if (origin == RatesOrigin::kMeasured)
+    return fmt::format("  of measured: of the rates that --calibrate measured "
+                       "here with {} threads\n  (more than 100%: measured in "
+                       "a busier hour, or what a cache still has)",
+                       rates.cores);
+  if (origin == RatesOrigin::kNobodys)
+    return rates.gpu ? "  this card's rates are not known\n  to compare with "
+                       "those assumed of it: --device-profile with its name "
+                       "(h100, h200, ...)"
+                     : "  this machine's rates are not known" +
+                           calibrateAdvice();
+  const DeviceProfile here = profileOfThisMachine();
+  if (rates.kernels && rates.cpu == here.cpu)
+    return fmt::format("  of assumed: times the rates of {} threads, but a "
+                       "rank has {}",
+                       rates.cores, here.cores) +
+           calibrateAdvice(fmt::format("OMP_NUM_THREADS={} ", here.cores));
+  return fmt::format("  of assumed: times the rates of {}, which were not "
+                     "measured here",
+                     rates.cpu) +
+         (rates.gpu ? "" : calibrateAdvice());
+}
+
+/// The columns as they stand under each other, 80 wide, without blanks at the
+/// end.
+static std::string columns(std::string_view kind, std::string_view count,
+                           std::string_view milliseconds,
+                           std::string_view share, std::string_view flops,
+                           std::string_view bytes, std::string_view compared) {
+  std::string text =
+      fmt::format("  {:<29} {:>5} {:>8} {:>6} {:>7} {:>6} {:>11}", kind, count,
+                  milliseconds, share, flops, bytes, compared);
+  text.erase(text.find_last_not_of(' ') + 1);
+  return text + "\n";
+}
+
+std::string ProfileTable::line(const ProfileRow &row,
+                               RatesOrigin origin) const {
   const double steps = double(std::max<int64_t>(1, stepCount));
   std::string name = row.kind;
   if (row.queue != computeName())
     name += fmt::format(" ({})", row.queue);
-  std::string bound;
-  if (row.boundSeconds > 0)
-    bound = fmt::format("{:.0f}%", 100 * row.boundSeconds / row.seconds);
-  return fmt::format(
-      "  {:<30} {:>7} {:>9.2f} {:>6.1f}% {:>8} {:>8} {:>9}\n", name,
-      row.count ? fmt::format("{:.0f}", double(row.count) / steps) : "",
-      1e3 * row.seconds / steps, 100 * row.seconds / stepSeconds,
-      rate(row.flops, row.seconds), rate(row.bytes, row.seconds), bound);
+  return columns(
+      name, row.count ? fmt::format("{:.0f}", double(row.count) / steps) : "",
+      fmt::format("{:.2f}", 1e3 * row.seconds / steps),
+      fmt::format("{:.1f}%", 100 * row.seconds / stepSeconds),
+      rate(row.flops, row.seconds), rate(row.bytes, row.seconds),
+      comparison(row, origin));
 }
 
-std::string ProfileTable::text(const DeviceProfile &rates) const {
+std::string ProfileTable::text(const DeviceProfile &rates,
+                               RatesOrigin origin) const {
   std::string text =
-      fmt::format("profile of {} steps of {:.2f} ms\n"
-                  "  {:<30} {:>7} {:>9} {:>7} {:>8} {:>8} {:>9}\n",
-                  stepCount, 1e3 * secondsPerStep(), "kind", "count", "ms",
-                  "share", "GFLOP/s", "GB/s", "of bound");
+      fmt::format("profile of {} steps of {:.2f} ms\n", stepCount,
+                  1e3 * secondsPerStep()) +
+      columns("kind", "count", "ms", "share", "GFLOP/s", "GB/s",
+              comparisonTitle(origin));
   for (const ProfileRow &row : sorted())
-    text += line(row);
-  return text + fmt::format("  bound: the rates of '{}' (--device-profile)",
-                            rates.cpu);
+    text += line(row, origin);
+  return text + ratesNote(rates, origin);
 }
 
 } // namespace qlora

@@ -30,6 +30,17 @@ struct ProfileRow {
   double boundSeconds = 0; ///< 0: not known
 };
 
+/// What the profile's rates are worth: a run may well be several times as fast
+/// as assumed ones.
+enum class RatesOrigin {
+  kNobodys, ///< the target's default: times are compared with nothing
+  kAssumed, ///< of a card, or of another machine
+  kMeasured ///< by --calibrate on this machine, with as many threads
+};
+
+/// `given`: as --device-profile has it.
+RatesOrigin originOf(const DeviceProfile &rates, std::string_view given);
+
 class ProfileTable {
 public:
   /// Counts a command of a step, or a slice of the host.
@@ -41,17 +52,19 @@ public:
   /// Of the compute queue, over all steps.
   double idleSeconds() const;
 
-  /// {"steps", "step_seconds", "rates", "rows": [{"queue", "kind", "count",
-  /// "seconds", "share", "gflops", "gbps", "share_of_bound"}]}: counts and
-  /// seconds of one step; what is not known is left out.
-  nlohmann::ordered_json toJson(const DeviceProfile &rates) const;
-  std::string text(const DeviceProfile &rates) const;
+  /// {"steps", "step_seconds", "rates", "rates_measured", "rows": [{"queue",
+  /// "kind", "count", "seconds", "share", "gflops", "gbps",
+  /// "share_of_bound"}]}: counts and seconds of one step; what is not known is
+  /// left out.
+  nlohmann::ordered_json toJson(const DeviceProfile &rates,
+                                RatesOrigin origin) const;
+  std::string text(const DeviceProfile &rates, RatesOrigin origin) const;
 
 private:
   ProfileRow &row(std::string_view queue, std::string_view kind);
   /// The compute queue's first, then longest first.
   std::vector<ProfileRow> sorted() const;
-  std::string line(const ProfileRow &row) const;
+  std::string line(const ProfileRow &row, RatesOrigin origin) const;
 
   std::vector<ProfileRow> rows;
   int64_t stepCount = 0;

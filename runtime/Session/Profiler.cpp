@@ -97,7 +97,7 @@ static json argsOf(const CommandFacts &facts, const TimedCommand &timed,
   if (facts.flops > 0)
     args["GFLOP/s"] = facts.flops / seconds * 1e-9;
   if (facts.boundSeconds > 0)
-    args["share of bound"] = facts.boundSeconds / seconds;
+    args["share of the profile's rates"] = facts.boundSeconds / seconds;
   return args;
 }
 
@@ -136,9 +136,10 @@ Status Profiler::write(Run &run) {
   own = {};
   if (!trace)
     return Status::ok();
-  QLORA_RETURN_IF_ERROR(trace->commit(table.toJson(rates)));
+  const RatesOrigin origin = originOf(rates, request.rates);
+  QLORA_RETURN_IF_ERROR(trace->commit(table.toJson(rates, origin)));
   trace.reset();
-  run.metrics->say(table.text(rates) +
+  run.metrics->say(table.text(rates, origin) +
                    fmt::format("\n  written to '{}'", request.path));
   return Status::ok();
 }

@@ -105,7 +105,7 @@ static const OptionRow kToolOptions[] = {
      "steps of --profile", "profile_steps", "", 1},
     {"device_profile", OptionType::kString, "", kRun, kInside,
      "rates that --profile compares with: a known card (h200) or the "
-     "device.json of --calibrate; without it, those of qloracc's default"},
+     "device.json of --calibrate; without it, with none"},
     {"calibrate", OptionType::kBool, "false", kRun, kInside,
      "measure this machine and write device.json for qloracc"},
 };

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "runtime/Session/Calibrate.h"
 #include "runtime/Session/ProfileTable.h"
 #include "runtime/Session/TraceFile.h"
 #include "tests/runtime/Session/SessionFixture.h"
@@ -119,7 +120,7 @@ TEST(ProfileTable, SharesOfAStepAddUp) {
   EXPECT_DOUBLE_EQ(table.secondsPerStep(), 0.01);
   EXPECT_NEAR(table.idleSeconds(), 2e-3, 1e-12);
   DeviceProfile rates;
-  const json read = table.toJson(rates);
+  const json read = table.toJson(rates, RatesOrigin::kMeasured);
   ASSERT_EQ(read["rows"].size(), 5u);
   const json &gemm = read["rows"][0];
   EXPECT_EQ(gemm["kind"], "GEMM");
@@ -136,7 +137,73 @@ TEST(ProfileTable, SharesOfAStepAddUp) {
   EXPECT_EQ(read["rows"][3]["queue"], "copy");
   EXPECT_EQ(read["rows"][4]["queue"], "host");
   EXPECT_FALSE(read["rows"][4].contains("gbps"));
-  EXPECT_NE(table.text(rates).find("  GEMM "), std::string::npos);
+  EXPECT_EQ(read["rates_measured"], true);
+}
+
+/// A step of 10 ms whose GEMM would take 40 ms at the rates.
+static ProfileTable fasterThanItsRates() {
+  ProfileTable table;
+  table.add({HostWork::kStep, 1, 0, 10000000});
+  table.add(factsOf("GEMM", QLORA_QUEUE_COMPUTE, 8e8, 2e6, 40e-3), 8e-3);
+  return table;
+}
+
+TEST(ProfileTable, ComparesWithNothingWhereNobodyNamedRates) {
+  EXPECT_EQ(fasterThanItsRates().text({}, RatesOrigin::kNobodys),
+            "profile of 1 steps of 10.00 ms\n"
+            "  kind                          count       ms  share GFLOP/s   "
+            "GB/s\n"
+            "  GEMM                              1     8.00  80.0%     100    "
+            "0.2\n"
+            "  idle                                    2.00  20.0%\n"
+            "  this machine's rates are not known\n"
+            "  to compare: qlora-run --calibrate, then "
+            "--device-profile device.json");
+}
+
+TEST(ProfileTable, SaysWhetherRatesAreAssumedOrMeasured) {
+  DeviceProfile rates;
+  rates.cpu = "EPYC";
+  const std::string assumed =
+      fasterThanItsRates().text(rates, RatesOrigin::kAssumed);
+  EXPECT_NE(assumed.find("of assumed\n"), std::string::npos) << assumed;
+  EXPECT_NE(assumed.find(" 5.00x\n"), std::string::npos) << assumed;
+  EXPECT_NE(assumed.find("the rates of EPYC, which were not measured here\n"
+                         "  to compare: qlora-run --calibrate"),
+            std::string::npos)
+      << assumed;
+  const std::string measured =
+      fasterThanItsRates().text(rates, RatesOrigin::kMeasured);
+  EXPECT_NE(measured.find("of measured\n"), std::string::npos) << measured;
+  EXPECT_NE(measured.find(" 500%\n"), std::string::npos) << measured;
+  EXPECT_NE(measured.find("that --calibrate measured here with 2 threads"),
+            std::string::npos)
+      << measured;
+  DeviceProfile otherThreads = profileOfThisMachine();
+  const std::string wanted =
+      fmt::format("OMP_NUM_THREADS={} qlora-run", otherThreads.cores);
+  otherThreads.kernels.emplace();
+  ++otherThreads.cores;
+  const std::string threads =
+      fasterThanItsRates().text(otherThreads, RatesOrigin::kAssumed);
+  EXPECT_NE(threads.find(wanted), std::string::npos) << threads;
+  rates.gpu.emplace();
+  const std::string card =
+      fasterThanItsRates().text(rates, RatesOrigin::kAssumed);
+  EXPECT_EQ(card.find("--calibrate"), std::string::npos) << card;
+}
+
+TEST(ProfileTable, OnlyRatesOfThisMachineAreMeasured) {
+  DeviceProfile here = profileOfThisMachine();
+  EXPECT_EQ(originOf(here, "device.json"), RatesOrigin::kAssumed);
+  here.kernels.emplace(); // as --calibrate writes
+  EXPECT_EQ(originOf(here, "device.json"), RatesOrigin::kMeasured);
+  EXPECT_EQ(originOf(here, ""), RatesOrigin::kNobodys);
+  DeviceProfile fewer = here, other = here;
+  ++fewer.cores;
+  other.cpu += "?";
+  EXPECT_EQ(originOf(fewer, "device.json"), RatesOrigin::kAssumed);
+  EXPECT_EQ(originOf(other, "device.json"), RatesOrigin::kAssumed);
 }
 
 TEST_F(ProfileTest, HasTheStepsAskedFor) {
@@ -145,6 +212,8 @@ TEST_F(ProfileTest, HasTheStepsAskedFor) {
                  "--gradient-accumulation-steps", "3"}));
   ASSERT_EQ(output.exitCode, 0) << output.errors;
   EXPECT_NE(output.out.find("profile of 2 steps"), std::string::npos);
+  EXPECT_NE(output.out.find("rates are not known"), std::string::npos);
+  EXPECT_EQ(output.out.find("of assumed"), std::string::npos);
   std::vector<std::string> labels;
   for (const json &slice : slices(0, 1))
     labels.push_back(slice["name"]);

@@ -4,10 +4,12 @@
 """The three formats of one report against each other.
 
     check_report.py plan.json plan.html plan.pickle [--predicted run.json]
-                    [--name TEXT]
+                    [--name TEXT] [--run JSON]
 
 * the page is one file that names nothing outside, and has the plan of the
   JSON; TEXT, as a tensor's name, is data in it and nothing else;
+* what its head says of the run is what the options and entries say, and
+  has what JSON has; all that is drawn has a plain name and a colour;
 * in page and snapshot no two buffers share a byte at a time, and the arenas
   are as large as the plan says;
 * the page's peak, its categories and its collectives are those of the plan;
@@ -22,7 +24,8 @@ import math
 import pickle
 import re
 
-ELEMENTS = {"script": 2, "style": 1}  # of the page, whatever the names are
+# Of the page, whatever the names are.
+ELEMENTS = {"script": 2, "style": 1, "h1": 1}
 OUTSIDE = ("src", "href", "srcset", "action", "data", "poster", "background")
 
 
@@ -31,7 +34,7 @@ class Page(html.parser.HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.counts, self.texts, self.open = {}, {}, None
+        self.counts, self.texts, self.open, self.ids = {}, {}, None, []
         self.feed(text)
 
     def handle_starttag(self, tag, attributes):
@@ -40,6 +43,7 @@ class Page(html.parser.HTMLParser):
         assert not outside, f"<{tag}> has {outside}"
         assert tag not in ("link", "iframe", "object", "img"), tag
         self.counts[tag] = self.counts.get(tag, 0) + 1
+        self.ids += [attributes["id"]] if "id" in attributes else []
         self.open = (tag, attributes.get("id"))
 
     def handle_endtag(self, tag):
@@ -156,7 +160,41 @@ def read_page(path, plan):
     code = page.texts["script", None] + page.texts["style", None]
     assert not re.search(r"https?:|//[a-z]+\.|url\(|import\b|fetch\(|innerHTML",
                          code)
+    check_words(page, data)
     return data
+
+
+def check_words(page, data):
+    """Nothing is called as it is in the program, or has no colour."""
+    code, style = page.texts["script", None], page.texts["style", None]
+    arenas = [arena for arena in data["plan"]["arenas"] if arena != "host"]
+    kinds = {entry["kind"] for entry in data["entries"]}
+    for arena in arenas:
+        assert f"['{arena}', '" in code, arena
+    for key in (*data["categories"], *kinds):
+        assert f"  {key}: '" in code, key
+    for colour in (*arenas, *data["categories"]):
+        assert f"--{colour}: #" in style, colour
+    assert len(page.ids) == len(set(page.ids))
+    missing = set(re.findall(r"byId\('(\w[\w-]*)'\)", code)) - set(page.ids)
+    assert not missing, missing
+
+
+def check_run(run, data, expected):
+    options, rates = run["options"], run["rates"]
+    for name in run["set"]:
+        assert name in options, name
+    full = {("accumulate_last", options["per_device_train_batch_size"], length)
+            for length in options["max_length"]}
+    made = {(entry["kind"], entry["batch"], entry["length"])
+            for entry in data["entries"]}
+    assert full <= made, full - made
+    assert 0 < run["trainable"] < run["parameters"]
+    assert ("quantized" in run) == options["load_in_4bit"]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", run["date"]), run["date"]
+    assert all(rates[rate] > 0 for rate in rates if rate.endswith("ps"))
+    for key, value in expected.items():
+        assert run[key] == value, (key, run[key], value)
 
 
 def check_page(data, plan):
@@ -244,12 +282,14 @@ def main():
         parser.add_argument(name)
     parser.add_argument("--predicted")
     parser.add_argument("--name")
+    parser.add_argument("--run", type=json.loads, default={})
     options = parser.parse_args()
     check_arena_refuses()
     with open(options.json, encoding="utf-8") as file:
         plan = json.load(file)
     data = read_page(options.html, plan)
     check_page(data, plan)
+    check_run(data["run"], data, options.run)
     names = check_snapshot(options.pickle, data, plan)
     if options.name:
         assert options.name in data["texts"] and options.name in names

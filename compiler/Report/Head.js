@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: MIT
+
+// plan.html: the tiles, the options, and the bar of the arenas.
+
+const run = data.run;
+
+//---- Tiles ------------------------------------------------------------------
+
+function addTile(name, value, ...notes) {
+  const tile = make('div', 'tile', make('div', 'name', name),
+                    make('div', 'value', value));
+  for (const note of notes.filter(Boolean))
+    tile.append(make('div', 'note', note));
+  byId('tiles').append(tile);
+  return tile;
+}
+
+function addModel() {
+  const {shape} = run, family = (run.family || 'model').replace(
+      /ForCausalLM$/, '');
+  const parts = [['num_hidden_layers', 'layers'], ['hidden_size', 'wide'],
+                 ['vocab_size', 'tokens in the vocabulary']];
+  addTile('Model', `${family}, ${inCount(run.parameters)}`,
+          `parameters; ${inFull(run.trainable)} are trained (${
+              inShare(run.trainable, run.parameters + run.adapters)})`,
+          parts.filter(([key]) => shape[key])
+              .map(([key, word]) => `${inFull(shape[key])} ${word}`)
+              .join(', '));
+}
+
+// The longest full batch; lines that rows share have a batch of one.
+function fullBatch() {
+  const batch = run.options.per_device_train_batch_size;
+  const lengths = run.options.max_length;
+  return {batch, lengths, length: Math.max(...lengths)};
+}
+
+function addBatch() {
+  const {batch, lengths, length} = fullBatch();
+  const buckets = data.entries.filter(
+      (e) => e.kind === 'accumulate' && e.batch === 1 &&
+          !(batch === 1 && lengths.includes(e.length))).map((e) => e.length);
+  const steps = run.options.gradient_accumulation_steps;
+  addTile('Batch × length', `${batch} × ${lengths.join(', ')}`,
+          `${inFull(batch * length)} tokens in a micro-batch, ${
+              several(steps, 'micro-batch').replace('chs', 'ches')} in a step`,
+          buckets.length && `short rows share lines of ${
+              Math.min(...buckets)} to ${Math.max(...buckets)} tokens (${
+              several(buckets.length, 'bucket')})`);
+}
+
+function addLimit() {
+  const total = data.plan.total_bytes, limit = run.options.memory_limit;
+  const [number, unit] = inBytes(total).split(kSpace);
+  const isSameUnit = inBytes(limit).endsWith(kSpace + unit);
+  const value = !limit ? inBytes(total)
+      : `${isSameUnit ? number : inBytes(total)} of ${inBytes(limit)}`;
+  const tile = addTile('Plan of a rank', value,
+                       limit ? 'kept within --memory-limit'
+                             : 'no limit; --memory-limit sets one');
+  tile.title = exactly(total) + (limit ? ` of ${inFull(limit)}` : '');
+}
+
+function addResident() {
+  const resident = data.plan.resident_bytes;
+  if (!resident)
+    return addTile('Resident at most',
+                   `${inBytes(data.plan.total_bytes)} + driver`,
+                   'qlora-run prints what the driver and its libraries take ' +
+                       'of the card');
+  addTile('Resident at most', inBytes(resident),
+          `the plan, and about ${inBytes(resident - data.plan.total_bytes)} ` +
+              'of code and libraries').title = exactly(resident);
+}
+
+function addStep() {
+  const {batch, length} = fullBatch();
+  const steps = run.options.gradient_accumulation_steps;
+  const seconds = (kind) => data.entries.find((e) => e.kind === kind &&
+      (kind === 'update' || e.batch === batch && e.length === length))
+      ?.seconds ?? 0;
+  const step = (steps - 1) * seconds('accumulate') +
+      seconds('accumulate_last') + seconds('update');
+  addTile('Predicted step', inTime(step * 1e6),
+          `${inFull(Math.round(steps * batch * length / step))} tokens/s of ` +
+              'one rank',
+          'with full rows and the rates ' + (run.rates.is_assumed
+              ? 'assumed of ' : 'measured on ') + ratesName());
+}
+
+function addAdapter() {
+  const {lora_r, lora_alpha, lora_dropout, use_rslora, lora_target_modules,
+         lora_rank_pattern, modules_to_save} = run.options;
+  const targets = [lora_target_modules].flat().join(', ');
+  const more = Object.keys(lora_rank_pattern).length;
+  addTile('LoRA', `rank ${lora_r}, alpha ${lora_alpha}`,
+          `on ${targets}` + (more ? `; ${several(more, 'other rank')}` : ''),
+          [lora_dropout && `dropout ${lora_dropout}`,
+           use_rslora && 'rank-stabilised',
+           modules_to_save.length && `in full: ${modules_to_save.join(', ')}`]
+              .filter(Boolean).join('; '));
+}
+
+function addFormats() {
+  const {quantized, options, parameters} = run;
+  const offloaded = data.plan.arenas.host;
+  addTile('Base weights',
+          quantized ? 'NF4, 4 bits' : 'as in the files',
+          quantized ? (quantized.double_quant ? 'double quantisation, ' : '') +
+              `blocks of ${quantized.block}` : '',
+          quantized ? `${inShare(quantized.parameters,
+                                 parameters)} of the parameters`
+                    : '--load-in-4bit stores them in 4 bits',
+          offloaded && `${inBytes(offloaded)} of them in host memory`);
+  addTile('Computes in', options.compute_dtype,
+          run.target === 'cuda' ? 'on NVIDIA GPUs (--target cuda)'
+                                : 'on CPUs (--target cpu)',
+          options.gradient_checkpointing && 'blocks are computed again');
+}
+
+//---- Options ----------------------------------------------------------------
+
+function optionText(value) {
+  if (Array.isArray(value)) return value.join(',');
+  return value !== null && typeof value === 'object' ? JSON.stringify(value)
+                                                     : String(value);
+}
+
+// As a command line has them.
+function optionChip(name) {
+  const value = run.options[name], isSize = name === 'memory_limit';
+  const text = isSize ? inBytes(value).replace(kSpace, '') : optionText(value);
+  const chip = make('code', '', `--${name.replaceAll('_', '-')}` +
+                                    (value === true ? '' : ` ${text}`));
+  if (isSize) chip.title = exactly(value);
+  return chip;
+}
+
+function addOptions() {
+  const count = run.set.length;
+  byId('options-count').textContent = `${several(count, 'option')} that ${
+      count === 1 ? 'is' : 'are'} not the default`;
+  byId('options').append(...run.set.map(optionChip));
+}
+
+//---- Arenas -----------------------------------------------------------------
+
+const colourBox = (name) => {
+  const box = make('i');
+  box.style.background = `var(--${name})`;
+  return box;
+};
+
+function addPart(key, name, what, bytes, whole) {
+  const part = make('div');
+  part.style.flexGrow = bytes;
+  part.style.background = `var(--${key})`;
+  part.title = `${name}: ${inBytes(bytes)}`;
+  byId('bar').append(part);
+  const size = make('td', 'number', inBytes(bytes));
+  size.title = exactly(bytes);
+  byId('arenas').append(
+      make('tr', '', make('td', '', colourBox(key), name),
+           make('td', 'what', what), size,
+           make('td', 'number', inShare(bytes, whole))));
+}
+
+function addArenas() {
+  const {arenas, total_bytes: total} = data.plan;
+  const limit = run.options.memory_limit, left = limit - total;
+  for (const [key, name, what] of kArenas)
+    if (arenas[key]) addPart(key, name, what, arenas[key], total);
+  if (left > total / 200) {
+    const free = make('div', 'free');
+    free.style.flexGrow = left;
+    free.title = `left of the limit: ${inBytes(left)}`;
+    byId('bar').append(free);
+  }
+  const size = make('td', 'number', inBytes(total));
+  size.title = exactly(total);
+  byId('arenas').append(make('tr', 'total', make('td', '', 'the plan'),
+                             make('td', 'what', left > 0
+                                 ? `${inBytes(left)} of the limit are left`
+                                 : ''),
+                             size, make('td', 'number', inShare(1, 1))));
+  byId('host').textContent = arenas.host
+      ? `${inBytes(arenas.host)} more lie in pinned host memory: the input ` +
+          'embedding, which is read by rows.' : '';
+}
+
+//---- Rates ------------------------------------------------------------------
+
+const ratesName = () => run.rates.device === 'default'
+    ? `a server of ${several(run.rates.cores, 'core')}` : run.rates.device;
+
+// Where the times come from, and how to have better ones.
+function addRates() {
+  const {rates, target} = run;
+  const rate = (key) => inFull(Number(rates[key].toPrecision(3)));
+  const list = `GEMM ${rate('gemm_f32_gflops')} GFLOP/s in float32 and ${
+      rate('gemm_bf16_gflops')} in bfloat16, memory ${
+      rate('copy_gbps')} GB/s, NF4 decoded at ${rate('decode_gbps')} GB/s`;
+  byId('rates').textContent = (rates.is_assumed
+      ? `Every time on this page is predicted, not measured, from rates that ` +
+          `are assumed of ${ratesName()}: ${list}.`
+      : `Every time on this page is predicted from rates that were measured ` +
+          `on ${ratesName()}: ${list}.`);
+  const file = make('code', '', '--device-profile device.json');
+  if (rates.is_assumed && target === 'cpu')
+    byId('calibrate').append(
+        'For those of your machine run ', make('code', '',
+                                               'qlora-run --calibrate'),
+        ', which writes device.json, and compile with ', file, '.');
+  if (rates.is_assumed && target === 'cuda')
+    byId('calibrate').append(
+        'For another card compile with ',
+        make('code', '', '--device-profile'), ' and its name, or ', file,
+        ' with rates of your own.');
+}
+
+function writeHead() {
+  const folder = (run.options.model_name_or_path || '').split('/')
+      .filter(Boolean).pop();
+  byId('summary').textContent = (folder ? `${folder}, ` : '') +
+      `compiled on ${run.date}`;
+  for (const add of [addModel, addBatch, addLimit, addResident, addStep,
+                     addAdapter, addFormats, addOptions, addArenas, addRates])
+    add();
+}

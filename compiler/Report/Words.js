@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: MIT
+
+// plan.html: the data, and its names and numbers for people.
+'use strict';
+
+const data = JSON.parse(document.getElementById('data').textContent);
+const byId = (id) => document.getElementById(id);
+
+// What is drawn, in the order of a bar: the key of plan.json (and of the
+// colour), what it is called, and what it holds.
+const kArenas = [
+  ['frozen', 'frozen base', 'the weights of the model as they are stored'],
+  ['trainable', 'adapters', 'what is trained'],
+  ['gradient', 'gradients', 'of what is trained'],
+  ['moment1', 'optimizer, first moment', 'AdamW: mean of the gradients'],
+  ['moment2', 'optimizer, second moment', 'AdamW: mean of their squares'],
+  ['activation', 'activations and scratch', 'what a micro-batch computes'],
+  ['workspace', 'library workspace', 'scratch memory of single kernels'],
+  ['input', 'inputs', 'tokens and labels'],
+  ['result', 'results', 'losses and gradient norms'],
+];
+
+const kCategories = {
+  saved: 'kept for the backward',
+  recomputed: 'computed again',
+  decoded: 'decoded weights',
+  forward: 'forward, short-lived',
+  backward: 'backward',
+  workspace: 'library workspace',
+};
+
+const kEntries = {
+  accumulate: 'every micro-batch but the last of a step',
+  accumulate_last: 'last micro-batch of a step',
+  evaluate: 'evaluation',
+  update: 'optimizer update',
+};
+
+// Of commands that are no kernel.
+const kCommands = {
+  all_reduce: 'sum over ranks', copy: 'copy', fill: 'fill', wait: 'wait',
+  record: 'signal',
+};
+
+const kQueues = ['compute', 'communication', 'copy'];
+
+//---- Numbers ----------------------------------------------------------------
+
+const kSpace = '\u00a0'; // a number and its unit stay on one line
+
+// As qlora-run writes them.
+function inBytes(bytes) {
+  const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
+  let unit = 0;
+  for (; Math.abs(bytes) >= 1024 && unit < 4; ++unit) bytes /= 1024;
+  return bytes.toFixed(unit && bytes < 99.95 ? 1 : 0) + kSpace + units[unit];
+}
+
+const inFull = (number) => number.toLocaleString('en');
+const exactly = (bytes) => `${inFull(bytes)} bytes`;
+
+function inTime(us) {
+  if (us >= 1e6) return (us / 1e6).toFixed(2) + kSpace + 's';
+  return us >= 1e3 ? (us / 1e3).toFixed(2) + kSpace + 'ms'
+                   : us.toFixed(1) + kSpace + 'µs';
+}
+
+// 1.7 M, 8.0 B: as models are called.
+function inCount(number) {
+  if (number < 1e4) return inFull(number);
+  for (const [unit, size] of [['B', 1e9], ['M', 1e6]])
+    if (number >= size) return (number / size).toFixed(1) + kSpace + unit;
+  return (number / 1e3).toFixed(1) + kSpace + 'k';
+}
+
+function inShare(part, whole) {
+  const percent = whole ? 100 * part / whole : 0;
+  return (part && percent < 0.1 ? '<' + kSpace + '0.1' : percent.toFixed(1)) +
+      kSpace + '%';
+}
+
+const several = (count, what) => `${inFull(count)} ${what}${
+    count === 1 ? '' : 's'}`;
+
+//---- Names ------------------------------------------------------------------
+
+const entryName = (e) =>
+    (e.length ? `${e.batch} × ${e.length} tokens, ` : '') + kEntries[e.kind];
+const plannedOf = (e) => data.plan.entries.find(
+    (p) => p.kind === e.kind && p.batch === e.batch && p.length === e.length);
+
+// What command `c` of an entry does: "rms_norm of model.norm".
+function commandName(entry, c) {
+  const kernel = data.texts[entry.commands.kernel[c]];
+  const label = data.texts[entry.commands.label[c]];
+  const name = kCommands[kernel] ?? kernel;
+  return label ? `${name} of ${label}` : name;
+}
+
+//---- Elements ---------------------------------------------------------------
+
+// Texts become text nodes: nothing that a model is called is markup.
+function make(tag, className, ...content) {
+  const element = document.createElement(tag);
+  if (className) element.className = className;
+  element.append(...content);
+  return element;
+}

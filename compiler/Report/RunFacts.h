@@ -5,7 +5,8 @@
 //
 //   {"family": "LlamaForCausalLM", "shape": {"hidden_size": 256, ...},
 //    "parameters": 1705728,           // of the model, adapters not counted
-//    "trainable": 89088,
+//    "adapters": 89088,               // numbers of LoRA alone
+//    "trainable": 89088,              // these, and modules_to_save
 //    "quantized": {"parameters": 1245184, "block": 64, "double_quant": true},
 //    "options": {"lora_r": 8, ...},   // all that train.so records
 //    "set": ["lora_r", ...],          // those that differ from the defaults

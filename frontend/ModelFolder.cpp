@@ -67,14 +67,15 @@ static Status adapterInsteadOfModel(const fs::path &folder) {
                          folder.string(), base);
 }
 
-/// The first name of the folder, in their order, that ends so; or empty.
-static std::string nameEndingWith(const fs::path &folder,
-                                  std::string_view ending) {
+/// The first name of the folder, in their order, that starts and ends so; or
+/// empty.
+static std::string findName(const fs::path &folder, std::string_view start,
+                            std::string_view ending) {
   std::vector<std::string> names;
   std::error_code ignored;
   for (const auto &entry : fs::directory_iterator(folder, ignored))
     if (std::string name = entry.path().filename().string();
-        name.ends_with(ending))
+        name.starts_with(start) && name.ends_with(ending))
       names.push_back(std::move(name));
   return names.empty() ? "" : *std::min_element(names.begin(), names.end());
 }
@@ -92,9 +93,8 @@ static Status folderWithoutConfig(const fs::path &folder) {
     return Status::invalid("'{}' is a folder of the Hugging Face cache; give "
                            "the snapshot in it: {}",
                            folder.string(),
-                           (snapshots / nameEndingWith(snapshots, ""))
-                               .string());
-  if (const std::string name = nameEndingWith(folder, ".gguf"); !name.empty())
+                           (snapshots / findName(snapshots, "", "")).string());
+  if (const std::string name = findName(folder, "", ".gguf"); !name.empty())
     return fileInsteadOfFolder(folder / name);
   return Status::ok(); // what is missing is for the reader of it to say
 }
@@ -114,11 +114,12 @@ static Status checkIsNotPointer(const fs::path &file) {
 }
 
 static Status checkWeightFormat(const fs::path &folder) {
-  if (const std::string name = nameEndingWith(folder, ".safetensors");
+  if (const std::string name = findName(folder, "", ".safetensors");
       !name.empty())
     return checkIsNotPointer(folder / name);
-  for (const char *ending : {".bin", ".pth", ".pt"})
-    if (const std::string name = nameEndingWith(folder, ending); !name.empty())
+  for (const auto &[start, ending] :
+       {std::pair("pytorch_model", ".bin"), std::pair("consolidated", ".pth")})
+    if (const std::string name = findName(folder, start, ending); !name.empty())
       return Status::invalid("'{0}' has its weights in {1} and none in "
                              "safetensors; write them anew with transformers: "
                              "AutoModelForCausalLM.from_pretrained(\"{0}\", "

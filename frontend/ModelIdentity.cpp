@@ -5,6 +5,7 @@
 #include "frontend/ModelIdentity.h"
 
 #include <algorithm>
+#include <filesystem>
 
 #include "frontend/DecoderWeights.h"
 #include "frontend/JsonFields.h"
@@ -126,6 +127,11 @@ Status checkModelIdentity(const Options &options,
   const std::string folder = options.text("model_name_or_path");
   if (options.recordedFact("family").is_null() || folder.empty())
     return Status::ok();
+  if (std::error_code ignored; !std::filesystem::exists(folder, ignored))
+    return Status::error(StatusCode::kNotFound,
+                         "no model folder '{}'; say where it is with "
+                         "--model-name-or-path DIR",
+                         folder);
   QLORA_RETURN_IF_ERROR(checkModelFolder(folder));
   QLORA_ASSIGN_OR_RETURN(const ModelConfig config, readHfConfig(folder));
   QLORA_RETURN_IF_ERROR(

@@ -98,16 +98,14 @@ std::string arenasText(ModuleOp program) {
 
 std::string compileSummary(ModuleOp program, const CompilerSettings &settings,
                            double seconds) {
-  uint64_t all = 0, trainable = 0, adapters = 0;
+  uint64_t base = 0, adapters = 0, trainable = 0;
   for (auto parameter : program.getOps<program::ParameterOp>()) {
     uint64_t count = 1;
     for (int64_t size : parameter.getShape())
       count *= size;
-    all += count;
+    (parameter.getRole() == QLORA_ROLE_ADAPTER ? adapters : base) += count;
     if (parameter.getRole() != QLORA_ROLE_FROZEN)
       trainable += count;
-    if (parameter.getRole() == QLORA_ROLE_ADAPTER)
-      adapters += count;
   }
   std::string text;
   if (auto config = program->getAttrOfType<DictionaryAttr>("model.config"))
@@ -117,11 +115,12 @@ std::string compileSummary(ModuleOp program, const CompilerSettings &settings,
       text = name.str() + ", ";
     }
   // The share is PEFT's: of all, adapters included.
+  const double share = 100.0 * double(trainable) /
+                       double(std::max<uint64_t>(base + adapters, 1));
   text += fmt::format(
       "{} parameters, {} trainable ({:.2f} %), batch {} x {} tokens, plan {}, "
       "{:.1f} s",
-      formatParameters(all - adapters), formatCount(trainable),
-      100.0 * double(trainable) / double(std::max<uint64_t>(all, 1)),
+      formatParameters(base), formatCount(trainable), share,
       settings.compile.batch, fmt::join(settings.compile.lengths, ", "),
       planText(plannedBytes(program), settings.compile.memoryLimit), seconds);
   return text;

@@ -16,6 +16,7 @@ an earlier turn differently once later ones follow is refused.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 
 from .errors import DataError
@@ -127,12 +128,11 @@ def labels_of(ids: list[int], offsets: list[Span],
     if spans is None:
         return list(ids)
     labels = [IGNORED] * len(ids)
-    current = 0
-    for index, (start, end) in enumerate(offsets):
-        while current < len(spans) and spans[current][1] <= start:
-            current += 1
-        if current == len(spans):
-            break
-        if spans[current][0] < max(end, start + 1):
-            labels[index] = ids[index]
+    for begin, end in spans:
+        first = bisect_left(offsets, (begin,))
+        while first and max(offsets[first - 1][1],
+                            offsets[first - 1][0] + 1) > begin:
+            first -= 1
+        last = bisect_left(offsets, (end,))
+        labels[first:last] = ids[first:last]
     return labels

@@ -20,6 +20,7 @@ from .rows import TokenRows
 from .shapes import ChatRow, PlainRow, normalise
 from .template import Template
 from .tokenizer import TextTokenizer
+from .training import SHIPPED, recognised, shipped_template
 from .workers import in_order, worker_count
 
 _BATCH_ROWS = 256
@@ -51,7 +52,10 @@ class Converter:
         self.options = options
         self.files = files
         self.tokenizer = TextTokenizer(files)
-        self._sources = files.chat_templates(options.chat_template)
+        named = options.chat_template
+        self._is_shipped = named in SHIPPED
+        self._sources = files.chat_templates(
+            None if self._is_shipped else named)
         self._templates: dict[str, Template] = {}
 
     def convert(self, path: str, progress: Progress) -> TokenRows:
@@ -76,7 +80,7 @@ class Converter:
     def _part(self, path: str, lines: list[tuple[int, bytes]],
               done: int) -> tuple[TokenRows, int]:
         out = TokenRows()
-        batch = [self._rendered(f"{path}:{line}", line, raw)
+        batch = [self._rendered(f"{path}:{line}", line, raw, out)
                  for line, raw in lines]
         for row, encoding in zip(batch, self._encoded(path, batch)):
             try:
@@ -87,14 +91,15 @@ class Converter:
                 raise error.at(f"{path}:{row.line}") from None
         return out, done
 
-    def _rendered(self, place: str, line: int, raw: bytes) -> RenderedRow:
+    def _rendered(self, place: str, line: int, raw: bytes,
+                  out: TokenRows) -> RenderedRow:
         row = parse_line(raw, place)
         try:
             form = normalise(row, self.tokenizer.eos_token)
             if isinstance(form, PlainRow):
                 rendered = self._plain(line, form)
             else:
-                rendered = self._chat(line, form)
+                rendered = self._chat(line, form, out)
             rendered.text.encode("utf-8")
         except UnicodeEncodeError:
             raise DataError("holds half of a surrogate pair (\\ud800 to "
@@ -113,8 +118,11 @@ class Converter:
         everything = len(spans) == len(row.segments)
         return RenderedRow(line, text, None if everything else spans, True)
 
-    def _chat(self, line: int, chat: ChatRow) -> RenderedRow:
-        talk = Conversation(chat, self._template(chat), self.tokenizer.special_tokens,
+    def _chat(self, line: int, chat: ChatRow, out: TokenRows) -> RenderedRow:
+        template = self._template(chat)
+        if template.place in SHIPPED and not self._is_shipped:
+            out.chosen_template = template.place
+        talk = Conversation(chat, template, self.tokenizer.special_tokens,
                             self.tokenizer.added_tokens)
         text, spans = learned_spans(talk, self.options.rule)
         return RenderedRow(line, text, spans, False)
@@ -129,8 +137,16 @@ class Converter:
         return self._templates[name]
 
     def _compiled(self, name: str, chat: ChatRow) -> Template:
+        own = None
         if name in self._sources:
-            return Template(*self._sources[name])
+            own = Template(*self._sources[name])
+        # Who learns all turns needs no template that keeps them apart.
+        if own and (self._is_shipped or self.options.rule.assistant_only):
+            own = recognised(own) or own
+        if self._is_shipped and (own is None or own.place not in SHIPPED):
+            return shipped_template(self.options.chat_template)
+        if own:
+            return own
         others = ", ".join(sorted(self._sources))
         has = f"none named 'default' (only {others})" if others else "none"
         raise DataError(

@@ -50,8 +50,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="true|false", help="learn completions, not their prompts")
     add("--assistant-only-loss", type=_boolean, default=True,
         metavar="true|false", help="learn assistant turns, not the others")
-    add("--chat-template", metavar="FILE",
-        help="a Jinja chat template to use instead of the model's")
+    add("--chat-template", metavar="FILE|qwen3-training",
+        help="a Jinja chat template to use instead of the model's, or the "
+        "one for Qwen3 that comes with this tool")
     add("--progress", action="store_true", help="write 'qlora-data: progress: "
         "DONE TOTAL' lines on stderr, in bytes of the JSONL")
     return parser
@@ -67,11 +68,14 @@ def _metadata(source: str, summary: dict[str, int],
     return metadata
 
 
-def _warn(place: str, text: str) -> None:
-    print(f"qlora-data: warning: {place}: {text}", file=sys.stderr)
+def _warn(place: str, text: str, kind: str = "warning") -> None:
+    print(f"qlora-data: {kind}: {place}: {text}", file=sys.stderr)
 
 
 def _report(source: str, rows, max_length: int | None) -> None:
+    if rows.chosen_template:
+        _warn(source, f"uses the chat template {rows.chosen_template}, which "
+              "writes earlier turns as they were learned", "note")
     if rows.truncated_rows:
         _warn(f"{source}:{rows.first_truncated}",
               f"rows cut to {max_length} tokens: {rows.truncated_rows}, which "
@@ -102,6 +106,8 @@ def _run(arguments: list[str]) -> None:
         rows = converter.convert(args.input, progress)
     summary = rows.summary()
     metadata = _metadata(args.input, summary, args.max_length)
+    if rows.chosen_template:
+        metadata["chosen_template"] = rows.chosen_template
     write_safetensors(
         args.output, {"input_ids": rows.input_ids, "labels": rows.labels,
                       "row_offsets": rows.row_offsets}, metadata)

@@ -30,6 +30,8 @@ IGNORED = -100
 _ADVICE = ("mark the assistant's text in the template with {% generation %} "
            "... {% endgeneration %} (--chat-template FILE), or train on all "
            "of it with --assistant-only-loss false")
+_THINKING_ADVICE = ("if the model is a Qwen3, use --chat-template "
+                    "qwen3-training; else " + _ADVICE)
 
 
 @dataclass
@@ -114,10 +116,14 @@ def _end_of_turn(through: str, end_tokens: tuple[str, ...]) -> int:
 
 
 def _inconsistent(talk: Conversation, index: int) -> DataError:
+    source = talk.template.source
+    # Not for every ChatML: it writes a <think> block into each turn.
+    thinks = "<|im_start|>" in source and "<think>" in source
     return DataError(
         f"the chat template ({talk.template.place}) writes message "
         f"{index + 1} differently once later messages follow, so the "
-        "assistant's turns cannot be found", _ADVICE)
+        "assistant's turns cannot be found",
+        _THINKING_ADVICE if thinks else _ADVICE)
 
 
 def labels_of(ids: list[int], offsets: list[Span],

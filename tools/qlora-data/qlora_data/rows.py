@@ -26,6 +26,7 @@ class TokenRows:
     cut_off_rows: int = 0  # of the dropped: what they had to learn was cut off
     first_cut_off: int = 0
     shortest_cut_off: int = 0  # tokens it had
+    chosen_template: str = ""  # in place of the model's own
 
     @property
     def rows(self) -> int:
@@ -81,7 +82,8 @@ class TokenRows:
         for name in ("labelled_tokens", "truncated_rows", "truncated_tokens",
                      "dropped_rows", "cut_off_rows"):
             setattr(self, name, getattr(self, name) + getattr(later, name))
-        for name in ("first_truncated", "first_masked", "first_cut_off"):
+        for name in ("first_truncated", "first_masked", "first_cut_off",
+                     "chosen_template"):
             setattr(self, name, getattr(self, name) or getattr(later, name))
         self.longest = max(self.longest, later.longest)
         shortest = [count for count in (self.shortest_cut_off,

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: MIT
 
 # Installs what is missing: Debian packages, and a Python environment in .venv
-# for the data step (tokenizers, jinja2) and the tests (numpy, ortools).
+# for the data step (tokenizers, jinja2), which finds it there by itself, and
+# the tests (numpy, ortools).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -27,6 +28,7 @@ if ((${#missing[@]})); then
 fi
 
 if ! .venv/bin/python -c 'import tokenizers, jinja2, numpy, ortools' 2>/dev/null; then
+  echo "installing tokenizers jinja2 numpy ortools into .venv"
   python3 -m venv .venv
   .venv/bin/pip install -q tokenizers jinja2 numpy ortools
 fi

@@ -4,6 +4,7 @@
 
 #include "runtime/Session/DataFiles.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "runtime/Session/TokenCache.h"
@@ -18,17 +19,18 @@ static StatusOr<std::string> tokenise(const DataRequest &request,
   TokenRequest tokens;
   tokens.dataFile = file;
   tokens.modelFolder = options.text("model_name_or_path");
-  tokens.cacheFolder = request.outputFolder + "/.cache";
+  QLORA_ASSIGN_OR_RETURN(tokens.converter, findConverter());
+  QLORA_ASSIGN_OR_RETURN(tokens.cacheFolder, tokenCacheFolder());
   tokens.maxLength = request.variants.lengths.back();
   tokens.vocabSize = vocabSize;
   tokens.completionOnlyLoss = options.boolean("completion_only_loss");
   tokens.assistantOnlyLoss = options.boolean("assistant_only_loss");
   tokens.chatTemplate = options.text("chat_template");
   QLORA_ASSIGN_OR_RETURN(std::string rows, cachedRowsPath(tokens));
-  if (group.rank() == 0) {
-    QLORA_ASSIGN_OR_RETURN(std::string converter, findConverter());
-    QLORA_RETURN_IF_ERROR(makeCachedRows(tokens, rows, converter));
-  }
+  // A cache that several machines see is filled by each of them: waiting for
+  // one another would take as long.
+  if (group.isFirstOfMachine())
+    QLORA_RETURN_IF_ERROR(makeCachedRows(tokens, rows, request.progress));
   QLORA_RETURN_IF_ERROR(group.collectives().barrier());
   QLORA_ASSIGN_OR_RETURN(std::string note, conversionNote(rows));
   if (metrics && !note.empty())
@@ -36,10 +38,28 @@ static StatusOr<std::string> tokenise(const DataRequest &request,
   return rows;
 }
 
-StatusOr<std::unique_ptr<Dataset>> openDataFile(const DataRequest &request,
-                                                const std::string &option,
-                                                RankGroup &group,
-                                                Metrics *metrics) {
+/// Of qlora-data's files from what it has counted, of others by counting.
+static StatusOr<DataSummary> summaryOf(const std::string &path,
+                                       Dataset &dataset) {
+  QLORA_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::open(path));
+  const RowsNumbers numbers(file);
+  DataSummary summary{dataset.rows(), numbers.tokens, numbers.labelledTokens,
+                      numbers.truncatedRows, numbers.droppedRows};
+  if (numbers.isKnown)
+    return summary;
+  MicroBatch batch;
+  for (int64_t i = 0; i < dataset.countInOrder(); ++i) {
+    dataset.readInOrder(i, batch);
+    summary.tokens += static_cast<int64_t>(batch.segments.size()) -
+                      std::ranges::count(batch.segments, 0);
+    summary.labelledTokens += batch.labelCount();
+  }
+  return summary;
+}
+
+StatusOr<std::unique_ptr<Dataset>>
+openDataFile(const DataRequest &request, const std::string &option,
+             RankGroup &group, Metrics *metrics, DataSummary *summary) {
   std::string file = request.options.text(option);
   if (file.empty())
     return Status::invalid("no {}: name the data with {} FILE", option,
@@ -53,8 +73,8 @@ StatusOr<std::unique_ptr<Dataset>> openDataFile(const DataRequest &request,
                          "the module does not record vocab_size; compile it "
                          "again");
   DatasetShape shape{request.variants.batch, request.variants.lengths,
-                     request.vocabSize.get<int64_t>(),
-                     request.variants.buckets, request.variants.costs};
+                     request.vocabSize.get<int64_t>(), request.variants.buckets,
+                     request.variants.costs};
   std::string tokens = file;
   if (!isTokenData(file)) {
     QLORA_ASSIGN_OR_RETURN(
@@ -70,6 +90,9 @@ StatusOr<std::unique_ptr<Dataset>> openDataFile(const DataRequest &request,
   // The user knows the JSONL file, not the cached one.
   if (!data.isOk() && tokens != file)
     return data.status().withContext(file);
+  if (data.isOk() && summary) {
+    QLORA_ASSIGN_OR_RETURN(*summary, summaryOf(tokens, **data));
+  }
   const bool isPadded =
       tokens != file && shape.buckets.empty() && !options.paddingFree;
   if (isPadded && metrics)

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "runtime/Core/Options.h"
+#include "runtime/Core/Progress.h"
 #include "runtime/Core/Status.h"
 #include "runtime/Session/Dataset.h"
 #include "runtime/Session/Metrics.h"
@@ -20,18 +21,30 @@ namespace qlora {
 struct DataRequest {
   const Options &options;
   const CompiledVariants &variants;
-  const std::string &outputFolder; ///< its .cache/ keeps tokenised JSONL
   const nlohmann::json &vocabSize; ///< as recorded in the module
+  /// Bytes of JSONL that have become tokens; called on the rank that makes
+  /// them.
+  ProgressListener progress = {};
 };
 
-/// Opens the file that `option` names. All ranks call it: rank 0 tokenises
-/// JSONL while the others wait, so ranks on other machines need to see the
-/// same output folder. `metrics` (null on other ranks) hears what qlora-data
-/// cut or left out.
+/// What is in a file, for people.
+struct DataSummary {
+  int64_t rows = 0;
+  int64_t tokens = 0; ///< without padding
+  int64_t labelledTokens = 0;
+  int64_t truncatedRows = 0; ///< of JSONL, as the next
+  int64_t droppedRows = 0;   ///< not among `rows`
+};
+
+/// Opens the file that `option` names. All ranks call it: the first one of each
+/// machine tokenises JSONL, unless the user's cache has it, while the others
+/// wait. `metrics` (null on other ranks) hears what qlora-data cut or left out.
+/// `summary`, if it is not null, gets what there is.
 StatusOr<std::unique_ptr<Dataset>> openDataFile(const DataRequest &request,
                                                 const std::string &option,
                                                 RankGroup &group,
-                                                Metrics *metrics);
+                                                Metrics *metrics,
+                                                DataSummary *summary = nullptr);
 
 } // namespace qlora
 

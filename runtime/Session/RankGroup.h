@@ -38,6 +38,8 @@ public:
   Collectives &collectives() { return *group; }
   int rank() const { return group->rank(); }
   int size() const { return group->size(); }
+  /// Each machine has one such rank.
+  bool isFirstOfMachine() const { return local.rank() == 0; }
 
   /// values[i] := its sum over all ranks. Integers are exact up to 2^60 and
   /// 4,096 ranks; numbers are rounded to f32.

@@ -191,8 +191,7 @@ void Session::warnOfBase() {
 Status Session::openData() {
   QLORA_ASSIGN_OR_RETURN(CompiledVariants variants,
                          CompiledVariants::of(module));
-  DataRequest request{options, variants, outputFolder,
-                      options.recordedFact("vocab_size")};
+  DataRequest request{options, variants, options.recordedFact("vocab_size")};
   bool trains = options.integer("max_steps") > 0 ||
                 options.number("num_train_epochs") > 0;
   if (trains) {

@@ -6,7 +6,7 @@
 //   load and check the module, resolve the options (Options.h)
 //   meet the other ranks (RankGroup.h)
 //   open the device that the module is for
-//   read the data; JSONL is tokenised by rank 0 (TokenCache.h)
+//   read the data; JSONL is tokenised once a machine (TokenCache.h)
 //   bind the weights, allocate every arena
 //   print the plan; dump; evaluate; train; evaluate; write the adapter
 //

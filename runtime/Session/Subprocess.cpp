@@ -57,7 +57,22 @@ static bool readSome(const FileDescriptor &pipe, std::string &text) {
   return bytes > 0 || (bytes < 0 && errno == EINTR);
 }
 
-StatusOr<ProcessOutput> runProgram(const std::vector<std::string> &arguments) {
+/// Whole lines of `pending` go to the listener, and to `kept` those that it
+/// does not take.
+static void passLines(std::string &pending, const LineListener &listener,
+                      std::string &kept) {
+  size_t begin = 0;
+  for (size_t end; (end = pending.find('\n', begin)) != pending.npos;
+       begin = end + 1) {
+    const auto line = std::string_view(pending).substr(begin, end - begin);
+    if (!listener || !listener(line))
+      kept.append(line).append("\n");
+  }
+  pending.erase(0, begin);
+}
+
+StatusOr<ProcessOutput> runProgram(const std::vector<std::string> &arguments,
+                                   const LineListener &onErrorLine) {
   if (access(arguments[0].c_str(), X_OK) != 0)
     return Status::error(StatusCode::kUnavailable, "cannot execute '{}': {}",
                          arguments[0], std::strerror(errno));
@@ -77,6 +92,7 @@ StatusOr<ProcessOutput> runProgram(const std::vector<std::string> &arguments) {
   errors.writer = FileDescriptor();
 
   ProcessOutput result;
+  std::string pending;
   pollfd events[] = {{out.reader.get(), POLLIN, 0},
                      {errors.reader.get(), POLLIN, 0}};
   while (events[0].fd >= 0 || events[1].fd >= 0) {
@@ -84,9 +100,11 @@ StatusOr<ProcessOutput> runProgram(const std::vector<std::string> &arguments) {
       continue;
     if (events[0].revents && !readSome(out.reader, result.out))
       events[0].fd = -1;
-    if (events[1].revents && !readSome(errors.reader, result.errors))
+    if (events[1].revents && !readSome(errors.reader, pending))
       events[1].fd = -1;
+    passLines(pending, onErrorLine, result.errors);
   }
+  result.errors += pending;
   int status = 0;
   while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
   }

@@ -5,7 +5,9 @@
 #ifndef QLORA_RUNTIME_SESSION_SUBPROCESS_H
 #define QLORA_RUNTIME_SESSION_SUBPROCESS_H
 
+#include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/Core/Status.h"
@@ -18,9 +20,14 @@ struct ProcessOutput {
   std::string errors;
 };
 
+/// Hears each whole line of standard error when it comes, without its end.
+/// True: it is taken, and not kept in ProcessOutput::errors.
+using LineListener = std::function<bool(std::string_view line)>;
+
 /// `arguments[0]` is a path. Standard input is empty; the program ends when
 /// this process does. kUnavailable when it cannot be executed.
-StatusOr<ProcessOutput> runProgram(const std::vector<std::string> &arguments);
+StatusOr<ProcessOutput> runProgram(const std::vector<std::string> &arguments,
+                                   const LineListener &onErrorLine = {});
 
 } // namespace qlora
 

@@ -6,20 +6,25 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <charconv>
 #include <cstdlib>
 #include <filesystem>
 #include <sstream>
+#include <vector>
 
-#include "runtime/Core/Safetensors.h"
+#include "runtime/Core/UserFiles.h"
 #include "runtime/Session/ContentHash.h"
+#include "runtime/Session/KeptFiles.h"
 #include "runtime/Session/Subprocess.h"
 
 namespace qlora {
 
 namespace fs = std::filesystem;
 
-/// Raised when qlora-data gives other tokens for the same input.
-constexpr const char *kRowsVersion = "qlora rows 1";
+/// A chat template that comes with qlora-data, instead of a file.
+constexpr const char *kShippedTemplate = "qwen3-training";
+constexpr std::string_view kProgressPrefix = "qlora-data: progress: ";
 
 constexpr const char *kTokenizerFiles[] = {
     "config.json",           "tokenizer.json",      "tokenizer.model",
@@ -30,15 +35,43 @@ bool isTokenData(const std::string &path) {
   return fs::path(path).extension() == ".safetensors";
 }
 
+StatusOr<std::string> tokenCacheFolder() {
+  const std::string cache = userCacheFolder();
+  if (!cache.empty())
+    return cache + "/tokens";
+  return Status::error(StatusCode::kUnavailable,
+                       "tokenised JSONL is kept in the user's cache, and "
+                       "neither XDG_CACHE_HOME nor HOME says where that is; "
+                       "set XDG_CACHE_HOME to a folder");
+}
+
+/// qlora-data and the package beside it: their text is their version.
+static Status addConverter(ContentHash &hash, const std::string &converter) {
+  std::error_code error;
+  const fs::path script = fs::canonical(converter, error);
+  QLORA_RETURN_IF_ERROR(hash.addFile(converter));
+  std::vector<std::string> sources;
+  for (const char *folder : {"qlora_data", "qlora_data/chat_templates"})
+    for (const fs::directory_entry &entry :
+         fs::directory_iterator(script.parent_path() / folder, error))
+      if (entry.is_regular_file(error))
+        sources.push_back(entry.path().string());
+  std::sort(sources.begin(), sources.end());
+  for (const std::string &source : sources)
+    QLORA_RETURN_IF_ERROR(hash.addFile(source));
+  return Status::ok();
+}
+
 StatusOr<std::string> cachedRowsPath(const TokenRequest &request) {
   ContentHash hash;
-  hash.add(kRowsVersion);
+  QLORA_RETURN_IF_ERROR(addConverter(hash, request.converter));
   hash.add(fmt::format("{} {} {} {}", request.maxLength, request.vocabSize,
                        request.completionOnlyLoss, request.assistantOnlyLoss));
   // Messages name the file, so a copy elsewhere is another entry.
   hash.add(request.dataFile);
   QLORA_RETURN_IF_ERROR(hash.addFile(request.dataFile));
-  if (!request.chatTemplate.empty())
+  hash.add(request.chatTemplate);
+  if (!request.chatTemplate.empty() && request.chatTemplate != kShippedTemplate)
     QLORA_RETURN_IF_ERROR(hash.addFile(request.chatTemplate));
   for (const char *name : kTokenizerFiles) {
     std::string path = request.modelFolder + "/" + name;
@@ -57,43 +90,87 @@ static std::string lastLine(std::string text) {
   return text.substr(text.rfind('\n') + 1);
 }
 
-Status makeCachedRows(const TokenRequest &request, const std::string &path,
-                      const std::string &converter) {
-  std::error_code error;
-  if (fs::exists(path, error))
-    return Status::ok();
-  fs::create_directories(request.cacheFolder, error);
-  if (error)
-    return Status::error(StatusCode::kUnavailable, "cannot create '{}': {}",
-                         request.cacheFolder, error.message());
+static std::vector<std::string> commandOf(const TokenRequest &request,
+                                          const std::string &path) {
   auto truth = [](bool value) { return value ? "true" : "false"; };
-  std::vector<std::string> arguments = {converter,
-                                        "--tokenizer",
-                                        request.modelFolder,
-                                        "--input",
-                                        request.dataFile,
-                                        "--output",
-                                        path,
-                                        "--max-length",
-                                        std::to_string(request.maxLength),
-                                        "--vocab-size",
-                                        std::to_string(request.vocabSize),
-                                        "--completion-only-loss",
-                                        truth(request.completionOnlyLoss),
-                                        "--assistant-only-loss",
-                                        truth(request.assistantOnlyLoss)};
+  std::vector<std::string> command = {request.converter,
+                                      "--tokenizer",
+                                      request.modelFolder,
+                                      "--input",
+                                      request.dataFile,
+                                      "--output",
+                                      path,
+                                      "--max-length",
+                                      std::to_string(request.maxLength),
+                                      "--vocab-size",
+                                      std::to_string(request.vocabSize),
+                                      "--completion-only-loss",
+                                      truth(request.completionOnlyLoss),
+                                      "--assistant-only-loss",
+                                      truth(request.assistantOnlyLoss),
+                                      "--progress"};
   if (!request.chatTemplate.empty()) {
-    arguments.push_back("--chat-template");
-    arguments.push_back(request.chatTemplate);
+    command.push_back("--chat-template");
+    command.push_back(request.chatTemplate);
   }
-  QLORA_ASSIGN_OR_RETURN(ProcessOutput output, runProgram(arguments));
+  return command;
+}
+
+/// Takes the lines "qlora-data: progress: DONE TOTAL".
+static LineListener progressLines(const ProgressListener &progress) {
+  return [&progress](std::string_view line) {
+    if (!line.starts_with(kProgressPrefix))
+      return false;
+    const char *end = line.data() + line.size();
+    uint64_t done = 0, total = 0;
+    auto parsed =
+        std::from_chars(line.data() + kProgressPrefix.size(), end, done);
+    if (parsed.ptr != end)
+      std::from_chars(parsed.ptr + 1, end, total);
+    if (progress)
+      progress(done, total);
+    return true;
+  };
+}
+
+/// Of this user alone: the rows can be read back into the data.
+static Status prepareFolder(const TokenRequest &request) {
+  const std::string &folder = request.cacheFolder;
+  std::error_code error;
+  const bool isNew = fs::create_directories(folder, error);
+  if (isNew && !error)
+    fs::permissions(folder, fs::perms::owner_all, error);
+  if (error)
+    return Status::error(StatusCode::kUnavailable,
+                         "cannot create '{}': {}; set XDG_CACHE_HOME to a "
+                         "folder for caches",
+                         folder, error.message());
+  // Rows have about twice the bytes of their text.
+  const uint64_t expected = 2 * fs::file_size(request.dataFile, error);
+  keepRecentFiles(folder, ".safetensors",
+                  request.cacheLimit - std::min(request.cacheLimit, expected));
+  return Status::ok();
+}
+
+Status makeCachedRows(const TokenRequest &request, const std::string &path,
+                      const ProgressListener &progress) {
+  std::error_code error;
+  if (fs::exists(path, error)) {
+    // Where the folder is read-only, nothing is deleted from it either.
+    fs::last_write_time(path, fs::file_time_type::clock::now(), error);
+    return Status::ok();
+  }
+  QLORA_RETURN_IF_ERROR(prepareFolder(request));
+  QLORA_ASSIGN_OR_RETURN(
+      ProcessOutput output,
+      runProgram(commandOf(request, path), progressLines(progress)));
   if (output.exitCode == 0)
     return Status::ok();
   std::string message = lastLine(output.errors);
   constexpr std::string_view kPrefix = "qlora-data: error: ";
   if (message.starts_with(kPrefix))
     return Status::invalid("{}", message.substr(kPrefix.size()));
-  return Status::invalid("'{}' ended with code {}: {}", converter,
+  return Status::invalid("'{}' ended with code {}: {}", request.converter,
                          output.exitCode, message);
 }
 
@@ -117,21 +194,51 @@ StatusOr<std::string> findConverter() {
                        self.parent_path().string());
 }
 
+RowsNumbers::RowsNumbers(const SafetensorsFile &file) {
+  auto text = [&](const char *key) {
+    auto found = file.metadata().find(key);
+    return found == file.metadata().end() ? std::string() : found->second;
+  };
+  auto number = [&](const char *key) {
+    int64_t value = 0;
+    const std::string digits = text(key);
+    std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    return value;
+  };
+  isKnown = text("format") == "qlora-rows";
+  tokens = number("tokens");
+  labelledTokens = number("labelled_tokens");
+  maxLength = number("max_length");
+  truncatedRows = number("truncated_rows");
+  truncatedTokens = number("truncated_tokens");
+  droppedRows = number("dropped_rows");
+  cutOffRows = number("cut_off_rows");
+  chosenTemplate = text("chosen_template");
+}
+
 StatusOr<std::string> conversionNote(const std::string &rowsPath) {
   QLORA_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::open(rowsPath));
-  auto value = [&](const char *key) {
-    auto found = file.metadata().find(key);
-    return found == file.metadata().end() ? std::string("0") : found->second;
-  };
+  const RowsNumbers numbers(file);
   std::string note;
-  if (value("truncated_rows") != "0")
-    note += fmt::format("{} rows cut to {} tokens, which lost {} tokens",
-                        value("truncated_rows"), value("max_length"),
-                        value("truncated_tokens"));
-  if (value("dropped_rows") != "0")
-    note += fmt::format("{}{} rows left out because no token of theirs is to "
-                        "be learned",
-                        note.empty() ? "" : "; ", value("dropped_rows"));
+  auto add = [&](const std::string &text) {
+    note += (note.empty() ? "" : "; ") + text;
+  };
+  if (!numbers.chosenTemplate.empty())
+    add(fmt::format("uses the chat template {}, which writes earlier turns as "
+                    "they were learned",
+                    numbers.chosenTemplate));
+  if (numbers.truncatedRows)
+    add(fmt::format("{} rows cut to {} tokens, which lost {} tokens",
+                    numbers.truncatedRows, numbers.maxLength,
+                    numbers.truncatedTokens));
+  if (numbers.cutOffRows)
+    add(fmt::format("{} rows left out because --max-length {} cuts off their "
+                    "answer",
+                    numbers.cutOffRows, numbers.maxLength));
+  if (const int64_t masked = numbers.droppedRows - numbers.cutOffRows)
+    add(fmt::format("{} rows left out because no token of theirs is to be "
+                    "learned",
+                    masked));
   return note;
 }
 

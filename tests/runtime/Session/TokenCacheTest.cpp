@@ -6,12 +6,18 @@
 
 #include <gtest/gtest.h>
 
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <optional>
+#include <thread>
 
 #include "runtime/Session/ContentHash.h"
+#include "runtime/Session/KeptFiles.h"
 #include "runtime/Session/Subprocess.h"
 
 using namespace qlora;
@@ -24,27 +30,48 @@ protected:
   void SetUp() override {
     fs::remove_all(folder);
     fs::create_directories(folder / "model");
-    std::ofstream(folder / "data.jsonl") << "{\"text\": \"a\"}\n";
-    std::ofstream(folder / "model/tokenizer.json") << "{}";
+    fs::create_directories(folder / "tool/qlora_data/chat_templates");
+    write("data.jsonl", "{\"text\": \"a\"}\n");
+    write("model/tokenizer.json", "{}");
+    write("tool/qlora_data/convert.py", "pass\n");
     request.dataFile = (folder / "data.jsonl").string();
     request.modelFolder = (folder / "model").string();
-    request.cacheFolder = (folder / "out/.cache").string();
+    request.cacheFolder = (folder / "cache/tokens").string();
     request.maxLength = 8;
     request.vocabSize = 16;
+    converter("exit 3\n");
   }
   void TearDown() override { fs::remove_all(folder); }
 
-  std::string converter(const std::string &script) {
-    std::string path = (folder / "convert").string();
-    std::ofstream(path) << "#!/bin/sh\n" << script;
-    fs::permissions(path, fs::perms::owner_all);
-    return path;
+  void write(const char *name, const std::string &text) {
+    std::ofstream(folder / name) << text;
+  }
+  void converter(const std::string &script) {
+    request.converter = (folder / "tool/qlora-data").string();
+    write("tool/qlora-data", "#!/bin/sh\n" + script);
+    fs::permissions(request.converter, fs::perms::owner_all);
   }
   std::string path() { return cachedRowsPath(request).value(); }
+  Status make() { return makeCachedRows(request, path(), {}); }
 
   fs::path folder =
       fs::path(testing::TempDir()) / ("tokens" + std::to_string(getpid()));
   TokenRequest request;
+};
+
+/// Sets an environment variable, or takes it away, for one test.
+class Variable {
+public:
+  Variable(const char *name, const char *value) : name(name) {
+    if (const char *old = std::getenv(name))
+      before = old;
+    value ? setenv(name, value, 1) : unsetenv(name);
+  }
+  ~Variable() { before ? setenv(name, before->c_str(), 1) : unsetenv(name); }
+
+private:
+  const char *name;
+  std::optional<std::string> before;
 };
 
 } // namespace
@@ -58,7 +85,7 @@ TEST_F(TokenCache, NameFollowsEverythingThatMatters) {
   request.assistantOnlyLoss = false;
   EXPECT_NE(path(), first);
   request.assistantOnlyLoss = true;
-  std::ofstream(folder / "model/chat_template.jinja") << "x";
+  write("model/chat_template.jinja", "x");
   EXPECT_NE(path(), first);
   fs::remove(folder / "model/chat_template.jinja");
   EXPECT_EQ(path(), first);
@@ -68,12 +95,28 @@ TEST_F(TokenCache, NameFollowsEverythingThatMatters) {
   EXPECT_FALSE(cachedRowsPath(request).isOk());
 }
 
+TEST_F(TokenCache, NameFollowsTheConverterAndItsTemplates) {
+  std::string first = path();
+  write("tool/qlora_data/convert.py", "pass  # better\n");
+  std::string second = path();
+  EXPECT_NE(second, first);
+  write("tool/qlora_data/chat_templates/qwen3-training.jinja", "x");
+  EXPECT_NE(path(), second);
+  // Of which one has a name of its own; it is no file here.
+  request.chatTemplate = "qwen3-training";
+  std::string named = path();
+  EXPECT_NE(named, second);
+  write("tool/qlora_data/chat_templates/qwen3-training.jinja", "y");
+  EXPECT_NE(path(), named);
+  request.chatTemplate = (folder / "none.jinja").string();
+  EXPECT_FALSE(cachedRowsPath(request).isOk());
+}
+
 TEST_F(TokenCache, TheConverterRunsOnce) {
   std::string log = (folder / "log").string();
-  std::string script =
-      converter("echo \"$@\" >> " + log + "; echo rows > \"$6\"\n");
-  ASSERT_TRUE(makeCachedRows(request, path(), script).isOk());
-  ASSERT_TRUE(makeCachedRows(request, path(), script).isOk());
+  converter("echo \"$@\" >> " + log + "; echo rows > \"$6\"\n");
+  ASSERT_TRUE(make().isOk());
+  ASSERT_TRUE(make().isOk());
   EXPECT_TRUE(fs::exists(path()));
   std::ifstream lines(log);
   std::string line, more;
@@ -82,19 +125,119 @@ TEST_F(TokenCache, TheConverterRunsOnce) {
   EXPECT_EQ(line, "--tokenizer " + request.modelFolder + " --input " +
                       request.dataFile + " --output " + path() +
                       " --max-length 8 --vocab-size 16 --completion-only-loss "
-                      "true --assistant-only-loss true");
+                      "true --assistant-only-loss true --progress");
+  struct stat info;
+  ASSERT_EQ(stat(request.cacheFolder.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0700u);
 }
 
 TEST_F(TokenCache, ItsErrorIsOurs) {
-  auto failing = converter(
-      "echo note >&2; echo 'qlora-data: error: d:3: bad' >&2; exit 1\n");
-  EXPECT_EQ(makeCachedRows(request, path(), failing).message(), "d:3: bad");
-  auto killed = converter("kill -9 $$\n");
-  EXPECT_NE(makeCachedRows(request, path(), killed)
-                .message()
-                .find("ended with code 137"),
+  converter("echo note >&2; echo 'qlora-data: progress: 1 2' >&2\n"
+            "echo 'qlora-data: error: d:3: bad' >&2; exit 1\n");
+  EXPECT_EQ(make().message(), "d:3: bad");
+  converter("kill -9 $$\n");
+  EXPECT_NE(make().message().find("ended with code 137"), std::string::npos);
+  std::string somewhere = path();
+  request.converter = "/nonexistent";
+  EXPECT_FALSE(cachedRowsPath(request).isOk());
+  EXPECT_FALSE(makeCachedRows(request, somewhere, {}).isOk());
+}
+
+TEST_F(TokenCache, ProgressIsHeard) {
+  converter("echo 'qlora-data: progress: 0 90' >&2\n"
+            "echo 'qlora-data: warning: x' >&2\n"
+            "echo 'qlora-data: progress: 90 90' >&2; echo rows > \"$6\"\n");
+  std::vector<std::pair<uint64_t, uint64_t>> heard;
+  Status status =
+      makeCachedRows(request, path(), [&](uint64_t done, uint64_t total) {
+        heard.emplace_back(done, total);
+      });
+  ASSERT_TRUE(status.isOk()) << status.message();
+  EXPECT_EQ(heard,
+            (std::vector<std::pair<uint64_t, uint64_t>>{{0, 90}, {90, 90}}));
+}
+
+TEST_F(TokenCache, TwoAtOnceDoNotDisturbEachOther) {
+  // As qlora-data does: a file of its own, renamed when it is whole.
+  converter("for i in 1 2 3 4 5 6 7 8 9; do echo row $i; sleep 0.01; done "
+            "> \"$6.part.$$\"; mv \"$6.part.$$\" \"$6\"\n");
+  Status other;
+  std::thread second([&] { other = make(); });
+  Status status = make();
+  second.join();
+  EXPECT_TRUE(status.isOk()) << status.message();
+  EXPECT_TRUE(other.isOk()) << other.message();
+  EXPECT_EQ(fs::file_size(path()), 9 * 6u);
+  EXPECT_EQ(std::distance(fs::directory_iterator(request.cacheFolder), {}), 1);
+}
+
+TEST_F(TokenCache, TheLeastRecentlyUsedMakeRoom) {
+  fs::create_directories(request.cacheFolder);
+  const auto now = fs::file_time_type::clock::now();
+  auto add = [&](const char *name, int bytes, int hours) {
+    fs::path file = fs::path(request.cacheFolder) / name;
+    std::ofstream(file) << std::string(bytes, 'x');
+    fs::last_write_time(file, now - std::chrono::hours(hours));
+    return file;
+  };
+  fs::path oldest = add("rows-a.safetensors", 600, 9);
+  fs::path middle = add("rows-b.safetensors", 600, 8);
+  fs::path abandoned = add("rows-c.safetensors.part.12", 10, 30);
+  fs::path written = add("rows-c.safetensors.part.34", 10, 1);
+  fs::path foreign = add("notes", 5000, 99);
+  converter("echo rows > \"$6\"\n");
+  request.cacheLimit = 1000;
+  ASSERT_TRUE(make().isOk());
+  EXPECT_FALSE(fs::exists(oldest));
+  EXPECT_TRUE(fs::exists(middle));
+  EXPECT_FALSE(fs::exists(abandoned));
+  EXPECT_TRUE(fs::exists(written));
+  EXPECT_TRUE(fs::exists(foreign));
+  // What is used again is not the oldest any more.
+  fs::last_write_time(path(), now - std::chrono::hours(20));
+  ASSERT_TRUE(make().isOk());
+  keepRecentFiles(request.cacheFolder, ".safetensors", 100);
+  EXPECT_FALSE(fs::exists(middle));
+  EXPECT_TRUE(fs::exists(path()));
+}
+
+TEST(TokenCacheFolder, IsTheUsers) {
+  {
+    Variable cache("XDG_CACHE_HOME", "/somewhere");
+    EXPECT_EQ(tokenCacheFolder().value(), "/somewhere/qlora/tokens");
+  }
+  Variable cache("XDG_CACHE_HOME", nullptr);
+  {
+    Variable home("HOME", "/home/me");
+    EXPECT_EQ(tokenCacheFolder().value(), "/home/me/.cache/qlora/tokens");
+  }
+  Variable home("HOME", nullptr);
+  EXPECT_NE(tokenCacheFolder().status().message().find("set XDG_CACHE_HOME"),
             std::string::npos);
-  EXPECT_FALSE(makeCachedRows(request, path(), "/nonexistent").isOk());
+}
+
+TEST(ConversionNote, SaysWhatWasChosenCutAndLeftOut) {
+  const std::string path = testing::TempDir() + "note.safetensors";
+  auto note = [&](std::map<std::string, std::string> metadata) {
+    EXPECT_TRUE(writeSafetensors(path, {}, metadata).isOk());
+    return conversionNote(path).value();
+  };
+  EXPECT_EQ(note({}), "");
+  EXPECT_EQ(note({{"truncated_rows", "2"},
+                  {"truncated_tokens", "30"},
+                  {"max_length", "64"},
+                  {"dropped_rows", "5"},
+                  {"cut_off_rows", "4"},
+                  {"chosen_template", "qwen3-training"}}),
+            "uses the chat template qwen3-training, which writes earlier turns "
+            "as they were learned; 2 rows cut to 64 tokens, which lost 30 "
+            "tokens; 4 rows left out because --max-length 64 cuts off their "
+            "answer; 1 rows left out because no token of theirs is to be "
+            "learned");
+  EXPECT_EQ(
+      note({{"dropped_rows", "4"}, {"cut_off_rows", "4"}, {"max_length", "9"}}),
+      "4 rows left out because --max-length 9 cuts off their answer");
+  fs::remove(path);
 }
 
 TEST(Subprocess, LargeOutputsOnBothPipes) {
@@ -105,6 +248,29 @@ TEST(Subprocess, LargeOutputsOnBothPipes) {
   EXPECT_EQ(output->out.size(), 300000u);
   EXPECT_EQ(output->errors.size(), 200000u);
   EXPECT_EQ(output->exitCode, 5);
+}
+
+TEST(Subprocess, LinesAreHeardWhenTheyCome) {
+  // The program goes on only when its first line was heard.
+  const std::string heard =
+      testing::TempDir() + "heard" + std::to_string(getpid());
+  fs::remove(heard);
+  std::vector<std::string> lines;
+  auto output = runProgram(
+      {"/bin/sh", "-c",
+       "echo first >&2; i=0; until [ -e " + heard +
+           " ]; do i=$((i + 1)); [ $i -lt 500 ] || exit 1; sleep 0.01; done; "
+           "printf 'kept\\nlast' >&2"},
+      [&](std::string_view line) {
+        lines.emplace_back(line);
+        std::ofstream(heard) << line;
+        return line != "kept";
+      });
+  fs::remove(heard);
+  ASSERT_TRUE(output.isOk());
+  EXPECT_EQ(output->exitCode, 0);
+  EXPECT_EQ(lines, (std::vector<std::string>{"first", "kept"}));
+  EXPECT_EQ(output->errors, "kept\nlast");
 }
 
 TEST(ContentHash, PartsAreKeptApart) {

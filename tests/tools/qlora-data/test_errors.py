@@ -72,6 +72,26 @@ class BadDataTest(ToolTest):
         self.assertEqual(self.summary["longest"], 7)
         self.assertIn(f"warning: {self.data}:2: ", self.warnings)
 
+    def test_answers_that_are_cut_off(self):
+        length = len(self.convert(TALK).ids[0])
+        longer = {"messages": chat(("user", "a a a a"), ("assistant", "b"))}
+        error = self.refusal(longer, TALK, TALK, flags=["--max-length", "4"])
+        self.assertIn(f"{self.data}: all 3 rows lost their answer to "
+                      f"--max-length 4; the shortest needs {length} tokens; "
+                      "raise --max-length", error)
+        masked = {"messages": chat(("user", "a"))}
+        error = self.refusal(masked, longer, TALK, flags=["--max-length", "4"])
+        self.assertIn("the 2 rows lost their answer to --max-length 4, and "
+                      "the 1 others have none", error)
+        self.convert(masked, TALK, longer, {"text": "a b"},
+                     flags=["--max-length", "4"])
+        self.assertEqual(self.summary["cut_off_rows"], 2)
+        self.assertEqual(self.summary["dropped_rows"], 3)
+        self.assertIn(f"{self.data}:2: rows left out because --max-length 4 "
+                      "cuts off their answer: 2; ", self.warnings)
+        self.assertIn(f"{self.data}:1: rows left out because no token of "
+                      "theirs is to be learned: 1; ", self.warnings)
+
     def test_token_beyond_the_vocabulary(self):
         error = self.refusal({"text": "a b"}, flags=["--vocab-size", "4"])
         self.assertIn(f"{self.data}:1: token id ", error)

@@ -158,6 +158,19 @@ class DetectionTest(ToolTest):
         rows = self.convert(*rows)
         self.assertEqual(self.learned(rows), expected)
 
+    def test_other_columns_do_no_harm(self):
+        self.make_model(CHATML)
+        unlearned = {"role": "assistant", "content": "b", "weight": 0}
+        rows = self.convert(
+            {"text": "a b", "label": True}, {"text": "a b", "label": 3},
+            {"prompt": "a", "completion": "b", "label": "greeting",
+             "score": 0.5, "images": [], "rejected": None},
+            {"messages": [{"role": "user", "content": "a", "weight": 0},
+                          {"role": "assistant", "content": "b", "weight": 1}]},
+            {"prompt": [unlearned], "completion": chat(("assistant", "c"))})
+        self.assertEqual(len(rows.ids), 5)
+        self.assertEqual(self.learned(rows)[4], "c<|im_end|>")
+
     def test_refused_rows(self):
         self.make_model(CHATML)
         good = {"text": "hello world"}
@@ -165,6 +178,24 @@ class DetectionTest(ToolTest):
         image = {"role": "user", "content": [{"type": "image"}]}
         refused = [
             ({"prompt": "p", "chosen": "a", "rejected": "b"}, "preference"),
+            ({"prompt": "p", "completion": "c", "rejected": "b"},
+             "a preference row ('rejected'"),
+            ({"messages": [turn], "chosen": [turn]}, "a preference row"),
+            ({"prompt": "p", "completion": "c", "label": False},
+             "a row of desirable and undesirable answers ('label', as for "
+             "KTO)"),
+            ({"messages": [turn], "label": True}, "as for KTO"),
+            ({"instruction": "i", "output": "o", "kto_tag": True},
+             "'kto_tag', as for KTO"),
+            ({"prompt": "p", "completions": ["c"], "labels": [True]},
+             "a row of judged steps"),
+            ({"messages": [turn], "images": ["a.png"]},
+             "'images': only text can be learned"),
+            ({"messages": [{**turn, "weight": 0}, turn]},
+             "'weight' of an assistant's message"),
+            ({"conversations": [{"from": "gpt", "value": "a",
+                                 "train": False}]},
+             "'train' of an assistant's message"),
             ({"prompt": "p"}, "shape of this row is not known"),
             ({}, "it has no keys"),
             ({"text": 1}, "'text' expects a string, but got a number"),

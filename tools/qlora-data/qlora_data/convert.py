@@ -4,23 +4,29 @@ labels, rows that are too long cut, rows with nothing to learn left out."""
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
+from functools import partial
 
 from tokenizers import Encoding
 
-from .errors import DataError
-from .jsonl import read_rows
+from .errors import DataError, unreadable
+from .jsonl import parse_line, read_lines
 from .masking import (IGNORED, Conversation, LossRule, Span, labels_of,
                       learned_spans)
 from .model_files import ModelFiles
+from .rows import TokenRows
 from .shapes import ChatRow, PlainRow, normalise
 from .template import Template
 from .tokenizer import TextTokenizer
+from .training import SHIPPED, recognised, shipped_template
+from .workers import in_order, worker_count
 
 _BATCH_ROWS = 256
+
+# How many bytes of how many have become tokens.
+Progress = Callable[[int, int], None]
 
 
 @dataclass
@@ -41,68 +47,67 @@ class RenderedRow:
     plain: bool
 
 
-@dataclass
-class TokenRows:
-    """The output: flat ids and labels, and where each row begins."""
-    input_ids: array = field(default_factory=lambda: array("i"))
-    labels: array = field(default_factory=lambda: array("i"))
-    row_offsets: array = field(default_factory=lambda: array("q", [0]))
-    labelled_tokens: int = 0
-    longest: int = 0
-    truncated_rows: int = 0
-    truncated_tokens: int = 0
-    first_truncated: int = 0
-    dropped_rows: int = 0
-    first_dropped: int = 0
-
-    def summary(self) -> dict[str, int]:
-        return {"rows": len(self.row_offsets) - 1,
-                "tokens": len(self.input_ids),
-                "labelled_tokens": self.labelled_tokens,
-                "truncated_rows": self.truncated_rows,
-                "truncated_tokens": self.truncated_tokens,
-                "dropped_rows": self.dropped_rows,
-                "longest": self.longest}
-
-
 class Converter:
     def __init__(self, files: ModelFiles, options: Options):
         self.options = options
         self.files = files
         self.tokenizer = TextTokenizer(files)
-        self._sources = files.chat_templates(options.chat_template)
+        named = options.chat_template
+        self._is_shipped = named in SHIPPED
+        self._sources = files.chat_templates(
+            None if self._is_shipped else named)
         self._templates: dict[str, Template] = {}
 
-    def convert(self, path: str) -> TokenRows:
+    def convert(self, path: str, progress: Progress) -> TokenRows:
         """All rows of the file `path`."""
+        try:
+            total = os.stat(path).st_size
+        except OSError as error:
+            raise unreadable(path, error) from None
+
+        def parts() -> Iterator[Callable[[], tuple[TokenRows, int]]]:
+            for lines, done in read_lines(path, _BATCH_ROWS):
+                yield partial(self._part, path, lines, done)
+
         out = TokenRows()
-        rows = self._rendered(path)
-        while batch := list(islice(rows, _BATCH_ROWS)):
-            for row, encoding in zip(batch, self._encoded(path, batch)):
-                try:
-                    ids, labels = self._tokens(row, encoding)
-                    self._append(out, row.line, ids, labels)
-                except DataError as error:
-                    raise error.at(f"{path}:{row.line}") from None
+        progress(0, total)
+        for rows, done in in_order(parts, worker_count(total)):
+            out.extend(rows)
+            progress(done, total)
         self._check_any(path, out)
         return out
 
-    def _rendered(self, path: str) -> Iterator[RenderedRow]:
-        for line, row in read_rows(path):
+    def _part(self, path: str, lines: list[tuple[int, bytes]],
+              done: int) -> tuple[TokenRows, int]:
+        out = TokenRows()
+        batch = [self._rendered(f"{path}:{line}", line, raw, out)
+                 for line, raw in lines]
+        for row, encoding in zip(batch, self._encoded(path, batch)):
             try:
-                form = normalise(row, self.tokenizer.eos_token)
-                if isinstance(form, PlainRow):
-                    rendered = self._plain(line, form)
-                else:
-                    rendered = self._chat(line, form)
-                rendered.text.encode("utf-8")
-            except UnicodeEncodeError:
-                raise DataError("holds half of a surrogate pair (\\ud800 to "
-                                "\\udfff alone), which is no character",
-                                "fix the escape", f"{path}:{line}") from None
+                ids, labels = self._tokens(row, encoding)
+                self._check_vocabulary(ids[:self.options.max_length])
+                out.add(row.line, ids, labels, self.options.max_length)
             except DataError as error:
-                raise error.at(f"{path}:{line}") from None
-            yield rendered
+                raise error.at(f"{path}:{row.line}") from None
+        return out, done
+
+    def _rendered(self, place: str, line: int, raw: bytes,
+                  out: TokenRows) -> RenderedRow:
+        row = parse_line(raw, place)
+        try:
+            form = normalise(row, self.tokenizer.eos_token)
+            if isinstance(form, PlainRow):
+                rendered = self._plain(line, form)
+            else:
+                rendered = self._chat(line, form, out)
+            rendered.text.encode("utf-8")
+        except UnicodeEncodeError:
+            raise DataError("holds half of a surrogate pair (\\ud800 to "
+                            "\\udfff alone), which is no character",
+                            "fix the escape", place) from None
+        except DataError as error:
+            raise error.at(place) from None
+        return rendered
 
     def _plain(self, line: int, row: PlainRow) -> RenderedRow:
         text, spans = "", []
@@ -113,9 +118,11 @@ class Converter:
         everything = len(spans) == len(row.segments)
         return RenderedRow(line, text, None if everything else spans, True)
 
-    def _chat(self, line: int, chat: ChatRow) -> RenderedRow:
-        talk = Conversation(chat, self._template(chat),
-                            self.tokenizer.special_tokens,
+    def _chat(self, line: int, chat: ChatRow, out: TokenRows) -> RenderedRow:
+        template = self._template(chat)
+        if template.place in SHIPPED and not self._is_shipped:
+            out.chosen_template = template.place
+        talk = Conversation(chat, template, self.tokenizer.special_tokens,
                             self.tokenizer.added_tokens)
         text, spans = learned_spans(talk, self.options.rule)
         return RenderedRow(line, text, spans, False)
@@ -125,16 +132,27 @@ class Converter:
         the row has tools."""
         name = "tool_use" if chat.tools and "tool_use" in self._sources \
             else "default"
-        if name not in self._sources:
-            others = ", ".join(sorted(self._sources))
-            has = f"none named 'default' (only {others})" if others else "none"
-            raise DataError(
-                f"a row with '{chat.shape}' as messages needs a chat template,"
-                f" and {self.files.folder} has {has}",
-                "pass --chat-template FILE or add chat_template.jinja there")
         if name not in self._templates:
-            self._templates[name] = Template(*self._sources[name])
+            self._templates[name] = self._compiled(name, chat)
         return self._templates[name]
+
+    def _compiled(self, name: str, chat: ChatRow) -> Template:
+        own = None
+        if name in self._sources:
+            own = Template(*self._sources[name])
+        # Who learns all turns needs no template that keeps them apart.
+        if own and (self._is_shipped or self.options.rule.assistant_only):
+            own = recognised(own) or own
+        if self._is_shipped and (own is None or own.place not in SHIPPED):
+            return shipped_template(self.options.chat_template)
+        if own:
+            return own
+        others = ", ".join(sorted(self._sources))
+        has = f"none named 'default' (only {others})" if others else "none"
+        raise DataError(
+            f"a row with '{chat.shape}' as messages needs a chat template,"
+            f" and {self.files.folder} has {has}",
+            "pass --chat-template FILE or add chat_template.jinja there")
 
     def _encoded(self, path: str, batch: list[RenderedRow]) -> list[Encoding]:
         try:
@@ -166,30 +184,6 @@ class Converter:
         first = before if row.spans is None else [IGNORED] * len(before)
         return before + ids + after, first + labels + after
 
-    def _append(self, out: TokenRows, line: int, ids: list[int],
-                labels: list[int]) -> None:
-        """Adds a row. Nothing precedes its first token, so that one is never
-        a target, and every label that is left counts in the loss."""
-        lost = max(0, len(ids) - (self.options.max_length or len(ids)))
-        if lost:
-            ids, labels = ids[:-lost], labels[:-lost]
-        self._check_vocabulary(ids)
-        labels[:1] = [IGNORED] * len(labels[:1])
-        learned = len(labels) - labels.count(IGNORED)
-        if not learned:
-            out.dropped_rows += 1
-            out.first_dropped = out.first_dropped or line
-            return
-        if lost:
-            out.truncated_rows += 1
-            out.truncated_tokens += lost
-            out.first_truncated = out.first_truncated or line
-        out.input_ids.extend(ids)
-        out.labels.extend(labels)
-        out.row_offsets.append(len(out.input_ids))
-        out.labelled_tokens += learned
-        out.longest = max(out.longest, len(ids))
-
     def _check_vocabulary(self, ids: list[int]) -> None:
         size = self.options.vocab_size
         if size is None or not ids or max(ids) < size:
@@ -201,12 +195,20 @@ class Converter:
             f"use the tokenizer the model came with ({self.tokenizer.path})")
 
     def _check_any(self, path: str, out: TokenRows) -> None:
-        if len(out.row_offsets) > 1:
+        if out.rows:
             return
         if not out.dropped_rows:
             raise DataError("the file has no rows",
                             "write one JSON object a line", path)
+        place = f"{path}:{out.first_masked}"
+        masked = out.dropped_rows - out.cut_off_rows
+        if not out.cut_off_rows:
+            raise DataError(
+                f"no row has a token to learn from (all {masked} are masked)",
+                "check the roles of the messages", place)
+        others = f", and the {masked} others have none" if masked else ""
+        rows = "all" if not masked else "the"
         raise DataError(
-            f"no row has a token to learn from (all {out.dropped_rows} are "
-            "masked)", "check the roles of the messages, and --max-length",
-            f"{path}:{out.first_dropped}")
+            f"{rows} {out.cut_off_rows} rows lost their answer to --max-length"
+            f" {self.options.max_length}{others}; the shortest needs "
+            f"{out.shortest_cut_off} tokens", "raise --max-length", path)

@@ -9,10 +9,9 @@ import os
 import signal
 import sys
 
-from .convert import Converter, Options, TokenRows
+from .environment import ensure_packages
 from .errors import DataError
-from .masking import LossRule
-from .model_files import ModelFiles
+from .progress import progress_writer
 from .safetensors import write_safetensors
 
 
@@ -51,8 +50,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="true|false", help="learn completions, not their prompts")
     add("--assistant-only-loss", type=_boolean, default=True,
         metavar="true|false", help="learn assistant turns, not the others")
-    add("--chat-template", metavar="FILE",
-        help="a Jinja chat template to use instead of the model's")
+    add("--chat-template", metavar="FILE|qwen3-training",
+        help="a Jinja chat template to use instead of the model's, or the "
+        "one for Qwen3 that comes with this tool")
+    add("--progress", action="store_true", help="write 'qlora-data: progress: "
+        "DONE TOTAL' lines on stderr, in bytes of the JSONL")
     return parser
 
 
@@ -66,32 +68,49 @@ def _metadata(source: str, summary: dict[str, int],
     return metadata
 
 
-def _warn(place: str, text: str) -> None:
-    print(f"qlora-data: warning: {place}: {text}", file=sys.stderr)
+def _warn(place: str, text: str, kind: str = "warning") -> None:
+    print(f"qlora-data: {kind}: {place}: {text}", file=sys.stderr)
 
 
-def _report(source: str, rows: TokenRows, max_length: int | None) -> None:
+def _report(source: str, rows, max_length: int | None) -> None:
+    if rows.chosen_template:
+        _warn(source, f"uses the chat template {rows.chosen_template}, which "
+              "writes earlier turns as they were learned", "note")
     if rows.truncated_rows:
         _warn(f"{source}:{rows.first_truncated}",
               f"rows cut to {max_length} tokens: {rows.truncated_rows}, which "
               f"lost {rows.truncated_tokens} tokens; this is the first")
-    if rows.dropped_rows:
-        _warn(f"{source}:{rows.first_dropped}",
+    if rows.cut_off_rows:
+        _warn(f"{source}:{rows.first_cut_off}",
+              f"rows left out because --max-length {max_length} cuts off "
+              f"their answer: {rows.cut_off_rows}; this is the first, and the "
+              f"shortest has {rows.shortest_cut_off} tokens")
+    if masked := rows.dropped_rows - rows.cut_off_rows:
+        _warn(f"{source}:{rows.first_masked}",
               "rows left out because no token of theirs is to be learned: "
-              f"{rows.dropped_rows}; this is the first")
+              f"{masked}; this is the first")
 
 
 def _run(arguments: list[str]) -> None:
     args = _parser().parse_args(arguments)
+    ensure_packages(arguments)
+    # They need the packages.
+    from .convert import Converter, Options
+    from .masking import LossRule
+    from .model_files import ModelFiles
     options = Options(args.max_length, args.vocab_size, LossRule(
         args.completion_only_loss, args.assistant_only_loss),
         args.chat_template)
-    rows = Converter(ModelFiles(args.tokenizer), options).convert(args.input)
+    converter = Converter(ModelFiles(args.tokenizer), options)
+    with progress_writer(args.progress) as progress:
+        rows = converter.convert(args.input, progress)
     summary = rows.summary()
+    metadata = _metadata(args.input, summary, args.max_length)
+    if rows.chosen_template:
+        metadata["chosen_template"] = rows.chosen_template
     write_safetensors(
         args.output, {"input_ids": rows.input_ids, "labels": rows.labels,
-                      "row_offsets": rows.row_offsets},
-        _metadata(args.input, summary, args.max_length))
+                      "row_offsets": rows.row_offsets}, metadata)
     _report(args.input, rows, args.max_length)
     print(json.dumps(summary, separators=(",", ":")))
 

@@ -16,6 +16,7 @@ an earlier turn differently once later ones follow is refused.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 
 from .errors import DataError
@@ -29,6 +30,8 @@ IGNORED = -100
 _ADVICE = ("mark the assistant's text in the template with {% generation %} "
            "... {% endgeneration %} (--chat-template FILE), or train on all "
            "of it with --assistant-only-loss false")
+_THINKING_ADVICE = ("if the model is a Qwen3, use --chat-template "
+                    "qwen3-training; else " + _ADVICE)
 
 
 @dataclass
@@ -113,10 +116,14 @@ def _end_of_turn(through: str, end_tokens: tuple[str, ...]) -> int:
 
 
 def _inconsistent(talk: Conversation, index: int) -> DataError:
+    source = talk.template.source
+    # Not for every ChatML: it writes a <think> block into each turn.
+    thinks = "<|im_start|>" in source and "<think>" in source
     return DataError(
         f"the chat template ({talk.template.place}) writes message "
         f"{index + 1} differently once later messages follow, so the "
-        "assistant's turns cannot be found", _ADVICE)
+        "assistant's turns cannot be found",
+        _THINKING_ADVICE if thinks else _ADVICE)
 
 
 def labels_of(ids: list[int], offsets: list[Span],
@@ -127,12 +134,11 @@ def labels_of(ids: list[int], offsets: list[Span],
     if spans is None:
         return list(ids)
     labels = [IGNORED] * len(ids)
-    current = 0
-    for index, (start, end) in enumerate(offsets):
-        while current < len(spans) and spans[current][1] <= start:
-            current += 1
-        if current == len(spans):
-            break
-        if spans[current][0] < max(end, start + 1):
-            labels[index] = ids[index]
+    for begin, end in spans:
+        first = bisect_left(offsets, (begin,))
+        while first and max(offsets[first - 1][1],
+                            offsets[first - 1][0] + 1) > begin:
+            first -= 1
+        last = bisect_left(offsets, (end,))
+        labels[first:last] = ids[first:last]
     return labels

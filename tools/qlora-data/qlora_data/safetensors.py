@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import secrets
 import sys
 from array import array
 
@@ -39,7 +40,8 @@ def write_safetensors(path: str, tensors: dict[str, array],
     """Writes a sibling file and renames it over `path`: a reader never sees
     half a file, and a failure leaves nothing behind."""
     folder, base = os.path.split(os.path.abspath(path))
-    temporary = os.path.join(folder, f".{base}.{os.getpid()}.tmp")
+    # Not named after this process: the folder may be seen by other machines.
+    temporary = os.path.join(folder, f"{base}.part.{secrets.token_hex(4)}")
     header = header_bytes(tensors, metadata)
     size_bytes = len(header) + sum(
         len(values) * values.itemsize for values in tensors.values())
@@ -53,10 +55,10 @@ def write_safetensors(path: str, tensors: dict[str, array],
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise DataError(
                 f"cannot be written: {error.strerror} ({size_bytes} bytes are "
-                "needed)", "free some space or choose another --output",
+                "needed)", "free some space, or write to another folder",
                 path) from None
         raise DataError(f"cannot be written: {error.strerror}",
-                        "choose another --output", path) from None
+                        "write to another folder", path) from None
     finally:
         try:
             os.unlink(temporary)

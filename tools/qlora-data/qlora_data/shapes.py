@@ -41,10 +41,7 @@ def normalise(row: dict, eos_token: str = "") -> PlainRow | ChatRow:
     """The row in one of the two forms, or an error saying what is wrong.
     `eos_token` ends the earlier responses of an alpaca history."""
     row = {key: value for key, value in row.items() if value is not None}
-    if "chosen" in row and "rejected" in row:
-        raise DataError("a preference row ('chosen', 'rejected'): only "
-                        "supervised fine-tuning is done here",
-                        "keep the chosen answer as 'messages' or 'completion'")
+    _refuse_other_training(row)
     if "prompt" in row and "completion" in row:
         return _prompt_completion(row)
     if "messages" in row:
@@ -63,6 +60,30 @@ def normalise(row: dict, eos_token: str = "") -> PlainRow | ChatRow:
                     _SHAPES)
 
 
+def _refuse_other_training(row: dict) -> None:
+    """Rows of other trainers, which say more than what to answer: learning
+    the answers alone would be another thing than was meant."""
+    only = "only supervised fine-tuning is done here"
+    for key in ("chosen", "rejected"):
+        if key in row:
+            raise DataError(f"a preference row ('{key}', as for DPO or a "
+                            f"reward model): {only}", "keep the chosen answer "
+                            "as 'messages' or 'completion'")
+    for key in ("label", "kto_tag"):
+        if isinstance(row.get(key), bool) and "text" not in row:
+            raise DataError(f"a row of desirable and undesirable answers "
+                            f"('{key}', as for KTO): {only}", "keep the rows "
+                            f"in which it is true, without '{key}'")
+    if "completions" in row and "labels" in row:
+        raise DataError("a row of judged steps ('completions', 'labels', as "
+                        f"for a process reward model): {only}",
+                        "write the answer as 'completion'")
+    for key in ("image", "images", "video", "videos", "audio", "audios"):
+        if row.get(key):
+            raise DataError(f"'{key}': only text can be learned here",
+                            f"leave the row out, or remove '{key}'")
+
+
 def _prompt_completion(row: dict) -> PlainRow | ChatRow:
     prompt, completion = row["prompt"], row["completion"]
     if isinstance(prompt, str) and isinstance(completion, str):
@@ -70,20 +91,31 @@ def _prompt_completion(row: dict) -> PlainRow | ChatRow:
     if isinstance(prompt, list) and isinstance(completion, list):
         before = _messages(prompt, "prompt")
         messages = before + _messages(completion, "completion")
-        chat = _chat(row, "prompt", messages)
-        chat.prompt_count = len(before)
-        return chat
+        return _chat(row, "prompt", messages, len(before))
     raise DataError("'prompt' and 'completion' expect two strings or two "
                     f"lists of messages, but got {kind(prompt)} and "
                     f"{kind(completion)}", "fix 'prompt' or 'completion'")
 
 
-def _chat(row: dict, shape: str, messages: list[dict]) -> ChatRow:
+# OpenAI's and axolotl's way to take a turn out of the loss.
+_WEIGHTS = ("weight", "train")
+
+
+def _chat(row: dict, shape: str, messages: list[dict],
+          prompt_count: int = 0) -> ChatRow:
+    for message in messages[prompt_count:]:
+        for key in _WEIGHTS if message["role"] == "assistant" else ():
+            if message.get(key) in (0, False):
+                raise DataError(
+                    f"'{key}' of an assistant's message says not to learn it, "
+                    "which cannot be done for one message",
+                    "write the messages up to it as 'prompt', those after it "
+                    f"as 'completion', or remove '{key}'")
     options = row.get("chat_template_kwargs", {})
     if not isinstance(options, dict):
         raise DataError("'chat_template_kwargs' expects an object",
                         "fix 'chat_template_kwargs'")
-    return ChatRow(shape, messages, _tools(row), 0, options)
+    return ChatRow(shape, messages, _tools(row), prompt_count, options)
 
 
 def _tools(row: dict) -> list | None:
@@ -180,7 +212,8 @@ def _turn(turn: object, where: str) -> dict:
     if turn["from"] not in _ROLES:
         raise DataError(f"{where} has the unknown speaker '{turn['from']}'",
                         "use human, gpt, system, function_call or observation")
-    return {"role": _ROLES[turn["from"]], "content": turn["value"]}
+    weight = {key: turn[key] for key in _WEIGHTS if key in turn}
+    return {"role": _ROLES[turn["from"]], "content": turn["value"], **weight}
 
 
 def _function_call(value: str) -> dict:

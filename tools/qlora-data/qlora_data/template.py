@@ -87,8 +87,22 @@ def _strftime_now(form) -> str:
     return datetime.now().strftime(form)
 
 
+_DICT_NAMES = frozenset(dir(dict))
+
+
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """`message.role` without the search for an attribute, which takes longer
+    than all the rest of a rendering."""
+
+    def getattr(self, obj, attribute):
+        if type(obj) is dict and attribute in obj \
+                and attribute not in _DICT_NAMES:
+            return obj[attribute]
+        return super().getattr(obj, attribute)
+
+
 def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
+    environment = _Sandbox(
         trim_blocks=True, lstrip_blocks=True,
         extensions=[GenerationMarks, loopcontrols])
     environment.filters["tojson"] = _tojson
@@ -99,10 +113,13 @@ def _environment() -> ImmutableSandboxedEnvironment:
 
 
 class Template:
-    """One compiled chat template. `place` is the file it came from."""
+    """One compiled chat template. `place` is the file it came from;
+    `constants` are set in every rendering."""
 
-    def __init__(self, source: str, place: str):
-        self.place = place
+    def __init__(self, source: str, place: str,
+                 constants: dict | None = None):
+        self.source, self.place = source, place
+        self._constants = constants or {}
         environment = _environment()
         try:
             self._template = environment.from_string(source)
@@ -126,7 +143,7 @@ class Template:
                ) -> tuple[str, list[tuple[int, int]]]:
         """The text, and the marked character ranges in it."""
         self._marks.length, self._marks.marks = 0, []
-        context = {**special_tokens, **chat.template_options,
+        context = {**self._constants, **special_tokens, **chat.template_options,
                    "messages": messages, "tools": chat.tools,
                    "documents": None,
                    "add_generation_prompt": add_generation_prompt}

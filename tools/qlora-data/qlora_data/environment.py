@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: MIT
+"""Finds a Python that has the packages of the data step, and goes on in it.
+
+In this order: $QLORA_PYTHON alone, if it is set; the Python that runs this;
+that of $VIRTUAL_ENV; that of .venv in the repository, which scripts/install.sh
+makes. Without packages of its own a Python hands over to the next one.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shlex
+import shutil
+import sys
+
+from .errors import DataError
+
+PACKAGES = ("tokenizers", "jinja2")
+
+# The Pythons that were tried, from one to the next.
+_TRIED = "QLORA_DATA_TRIED"
+_REPOSITORY = os.path.abspath(os.path.join(
+    os.path.dirname(os.path.realpath(__file__)), "..", "..", ".."))
+
+
+def _candidates() -> list[str]:
+    named = os.environ.get("QLORA_PYTHON")
+    if named:
+        found = shutil.which(named)
+        if not found:
+            raise DataError(f"QLORA_PYTHON: cannot execute '{named}'",
+                            "name a Python, or unset the variable")
+        return [found]
+    folders = [os.environ.get("VIRTUAL_ENV"),
+               os.path.join(_REPOSITORY, ".venv")]
+    pythons = [os.path.join(folder, "bin", "python")
+               for folder in folders if folder]
+    return [sys.executable] + [python for python in pythons
+                               if os.access(python, os.X_OK)]
+
+
+def _missing(tried: list[str]) -> DataError:
+    packages = " ".join(PACKAGES)
+    looked = ", ".join(tried)
+    if os.environ.get("QLORA_PYTHON"):
+        todo = (f"run: {shlex.quote(tried[-1])} -m pip install {packages}, or "
+                "unset QLORA_PYTHON")
+    else:
+        install = shlex.quote(os.path.join(_REPOSITORY, "scripts/install.sh"))
+        venv = shlex.quote(os.path.join(_REPOSITORY, ".venv"))
+        todo = (f"run {install}, or: python3 -m venv {venv} && "
+                f"{venv}/bin/pip install {packages}")
+    return DataError("the Python packages " + " and ".join(PACKAGES)
+                     + f" are missing (looked in {looked})", todo)
+
+
+def ensure_packages(arguments: list[str]) -> None:
+    """Returns in a Python that has the packages: this one, or another that
+    starts from the beginning with the same arguments."""
+    # By the names they were called: an environment's Python may give itself
+    # another one.
+    tried = os.environ.pop(_TRIED, "").split(os.pathsep)
+    tried = [python for python in tried if python]
+    candidates = _candidates()
+    if not tried and candidates[0] == sys.executable:
+        tried = [sys.executable]
+    # Else nothing was handed over yet, and the user wants another Python.
+    if tried and all(importlib.util.find_spec(name) for name in PACKAGES):
+        return
+    for python in candidates:
+        if python not in tried:
+            os.environ[_TRIED] = os.pathsep.join(tried + [python])
+            os.execv(python, [python, sys.argv[0], *arguments])
+    raise _missing(tried)

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: MIT
+"""Chat templates made for training, and the models they are for.
+
+Some models' own templates write an assistant's turn differently once later
+messages follow. A template of `chat_templates/` then takes their place: named
+with --chat-template, or chosen where the model's own one is recognised. It is
+recognised by what it writes, not by its text, of which every model that was
+published has another version.
+"""
+
+from __future__ import annotations
+
+import os
+
+from .errors import DataError
+from .shapes import ChatRow
+from .template import Template
+
+QWEN3 = "qwen3-training"
+SHIPPED = (QWEN3,)
+
+_FOLDER = os.path.join(os.path.dirname(os.path.realpath(__file__)),
+                       "chat_templates")
+
+
+def _chat(*messages: dict, tools: list | None = None, **options) -> ChatRow:
+    return ChatRow("messages", list(messages), tools, 0, options)
+
+
+def _said(role: str, content: str, **more) -> dict:
+    return {"role": role, "content": content, **more}
+
+
+def _call(name: str, arguments: object) -> dict:
+    return {"type": "function",
+            "function": {"name": name, "arguments": arguments}}
+
+
+_TOOLS = [{"type": "function", "function": {
+    "name": "f", "description": "<é>", "parameters": {"type": "object"}}}]
+
+# What Qwen3 writes in the same way while a conversation goes on.
+_LASTING = (
+    _chat(_said("system", "s"), _said("user", "a"),
+          _said("assistant", "b", reasoning_content="\nr\n",
+                tool_calls=[_call("f", {"x": [1, "é"]}), _call("g", "{}")]),
+          _said("tool", "c"), _said("tool", "d"),
+          _said("assistant", "<think>\nt\n</think>\n\ne"), tools=_TOOLS),
+    _chat(_said("assistant", "hello"), _said("user", "a"),
+          _said("assistant", "\nb")),
+    _chat(_said("user", "a"), enable_thinking=False),
+    _chat(_said("user", "a"), enable_thinking=True),
+    _chat(_said("system", "s"), _said("user", "a")),
+)
+# And what it forgets.
+_FORGOTTEN = _chat(_said("user", "a"), _said("assistant", "<think>\nt\n</think>"
+                                             "\n\nb"), _said("user", "c"))
+_FORGOTTEN_TEXT = ("<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n"
+                   "b<|im_end|>\n<|im_start|>user\nc<|im_end|>\n")
+
+
+def shipped_template(name: str, opens_thinking: bool = False) -> Template:
+    with open(os.path.join(_FOLDER, name + ".jinja"),
+              encoding="utf-8") as file:
+        return Template(file.read(), name, {"opens_thinking": opens_thinking})
+
+
+def recognised(own: Template) -> Template | None:
+    """The training template for a model with the template `own`."""
+    if own.has_marks or "<think>" not in own.source:
+        return None
+    for opens_thinking in (False, True):
+        ours = shipped_template(QWEN3, opens_thinking)
+        try:
+            if _is_qwen3(own, ours):
+                return ours
+        except DataError:  # a template that cannot write such a row
+            return None
+    return None
+
+
+def _is_qwen3(own: Template, ours: Template) -> bool:
+    for chat in _LASTING:
+        asks = chat.messages[-1]["role"] == "user"
+        texts = [template.render(chat, chat.messages, {}, asks)[0]
+                 for template in (own, ours)]
+        if texts[0] != texts[1]:
+            return False
+    forgotten = own.render(_FORGOTTEN, _FORGOTTEN.messages, {})[0]
+    return forgotten == _FORGOTTEN_TEXT

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: MIT
+"""Does the parts of a job in several processes and gives their results in
+order. Worker w of n does the parts w, w + n, ...; each has its own pipe, so
+that a worker whose parent has gone ends when it writes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator
+from itertools import count, islice
+from typing import Any
+
+from .errors import DataError
+
+_MAX_WORKERS = 16
+
+
+def worker_count(file_bytes: int) -> int:
+    """A worker for each CPU, if there is enough to do."""
+    if file_bytes < 1 << 20:
+        return 1
+    return min(len(os.sched_getaffinity(0)), _MAX_WORKERS)
+
+
+def in_order(parts: Callable[[], Iterator[Any]],
+             workers: int) -> Iterator[Any]:
+    """What `parts()` yields, made by `workers` processes, of which each calls
+    `parts` and takes every n-th; what it raises is raised here. Parts are
+    functions without arguments: the work is in the call."""
+    if workers == 1:
+        yield from (part() for part in parts())
+        return
+    context = multiprocessing.get_context("fork")
+    readers, processes = [], []
+    try:
+        for index in range(workers):
+            reader, writer = context.Pipe(duplex=False)
+            readers.append(reader)
+            processes.append(context.Process(
+                target=_work, args=(parts, index, workers, readers, writer),
+                daemon=True))
+            processes[-1].start()
+            writer.close()
+        for number in count():
+            try:
+                result = readers[number % workers].recv()
+            except EOFError:
+                raise MemoryError("a worker has ended") from None
+            if isinstance(result, Exception):
+                raise result
+            if result is None:
+                return
+            yield result
+    finally:
+        for process in processes:
+            process.kill()
+        for process in processes:
+            process.join()
+
+
+def _work(parts, index: int, workers: int, readers, writer) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this one
+    # Open here, they would keep the other workers' pipes alive.
+    for reader in readers:
+        reader.close()
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    try:
+        for part in islice(parts(), index, None, workers):
+            writer.send(part())
+        writer.send(None)
+    except (DataError, MemoryError) as error:
+        writer.send(error)
+    except BrokenPipeError:
+        pass

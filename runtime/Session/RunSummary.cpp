@@ -76,10 +76,14 @@ static std::string modelName(const fs::path &folder) {
 }
 
 static std::string modelText(const Run &run, const ParameterCounts &counts) {
-  const nlohmann::json &family = run.options.recordedFact("family");
-  return fmt::format("{}{}, {} parameters",
+  std::string family = run.options.recordedFact("family").is_string()
+                           ? run.options.recordedFact("family")
+                           : "";
+  if (const size_t suffix = family.rfind("ForCausalLM"); suffix != family.npos)
+    family.resize(suffix);
+  return fmt::format("{}{}{}, {} parameters",
                      modelName(run.options.text("model_name_or_path")),
-                     family.is_string() ? ", " + family.get<std::string>() : "",
+                     family.empty() ? "" : ", ", family,
                      formatParameters(counts.base));
 }
 
@@ -97,10 +101,12 @@ static std::string adapterText(const Run &run, const ParameterCounts &counts) {
       run.options.integer("lora_r"), run.options.number("lora_alpha"));
 }
 
-static std::string dataText(const Run &run) {
+static std::string dataText(const Run &run, const DataSummary &data) {
   const fs::path file(run.options.text("train_file"));
-  return fmt::format("{}: {} rows", file.filename().string(),
-                     formatCount(static_cast<uint64_t>(run.train->rows())));
+  return fmt::format("{}: {} rows, {} tokens, {} of them learned",
+                     file.filename().string(), formatCount(data.rows),
+                     formatCount(data.tokens),
+                     formatCount(data.labelledTokens));
 }
 
 static std::string batchText(const Run &run) {
@@ -130,7 +136,7 @@ static std::string memoryText(const Run &run) {
   return text + (run.group.size() > 1 ? ", each rank" : "");
 }
 
-std::string runHeader(const Run &run) {
+std::string runHeader(const Run &run, const DataSummary &data) {
   const ParameterCounts counts = countParameters(run.module);
   std::string text = line("model", modelText(run, counts)) +
                      line("base", fmt::format("{}; computed in {}",
@@ -139,7 +145,7 @@ std::string runHeader(const Run &run) {
                                                   "compute_dtype"))) +
                      line("adapter", adapterText(run, counts));
   if (run.train)
-    text += line("data", dataText(run)) + line("batch", batchText(run)) +
+    text += line("data", dataText(run, data)) + line("batch", batchText(run)) +
             line("steps", stepsText(run));
   return text + line("memory", memoryText(run)) +
          line("output", shownPath(run.outputFolder));

@@ -9,6 +9,7 @@
 
 #include <string>
 
+#include "runtime/Session/DataFiles.h"
 #include "runtime/Session/Run.h"
 #include "runtime/Session/Training.h"
 
@@ -22,7 +23,8 @@ struct ParameterCounts {
 ParameterCounts countParameters(const LoadedModule &module);
 
 /// model, base, adapter, data, batch, steps, memory, output: a line each.
-std::string runHeader(const Run &run);
+/// `data`: of what is trained on.
+std::string runHeader(const Run &run, const DataSummary &data);
 
 /// How the run ended, and where its adapter is.
 std::string runEnding(const Run &run, const TrainingResult &result);

@@ -85,6 +85,7 @@ private:
   std::string outputFolder;
   std::optional<Metrics> metrics; ///< on rank 0
   std::unique_ptr<Dataset> trainData, validationData;
+  DataSummary trainSummary;
   KernelObserver observer;
   std::unique_ptr<Profiler> profiler; ///< null: none is asked for
   std::optional<FrozenBase> base; ///< where arenas are host memory
@@ -161,7 +162,7 @@ Status Session::announce(const Run &run) {
     QLORA_RETURN_IF_ERROR(
         replaceWholeFile(outputFolder + "/gemm_table.json", table));
   QLORA_RETURN_IF_ERROR(metrics->open(outputFolder));
-  metrics->say(runHeader(run));
+  metrics->say(runHeader(run, trainSummary));
   if (request.verbose)
     metrics->say(verbosePlan(run));
   for (const std::string &remark : device->remarks())
@@ -192,17 +193,21 @@ Status Session::openData() {
   QLORA_ASSIGN_OR_RETURN(CompiledVariants variants,
                          CompiledVariants::of(module));
   DataRequest request{options, variants, options.recordedFact("vocab_size")};
+  const auto open = [&](const char *option, DataSummary *summary) {
+    if (metrics)
+      request.progress =
+          metrics->progress("tokenising " + shownPath(options.text(option)),
+                            Metrics::kBytes);
+    return openDataFile(request, option, group, listener(), summary);
+  };
   bool trains = options.integer("max_steps") > 0 ||
                 options.number("num_train_epochs") > 0;
   if (trains) {
-    QLORA_ASSIGN_OR_RETURN(
-        trainData, openDataFile(request, "train_file", group, listener()));
+    QLORA_ASSIGN_OR_RETURN(trainData, open("train_file", &trainSummary));
   }
-  if (options.text("validation_file").empty())
-    return Status::ok();
-  QLORA_ASSIGN_OR_RETURN(
-      validationData,
-      openDataFile(request, "validation_file", group, listener()));
+  if (!options.text("validation_file").empty()) {
+    QLORA_ASSIGN_OR_RETURN(validationData, open("validation_file", nullptr));
+  }
   return Status::ok();
 }
 

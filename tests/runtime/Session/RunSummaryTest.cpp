@@ -35,7 +35,8 @@ TEST_F(RunSummary, SaysWhatIsTrainedOnWhat) {
   ASSERT_EQ(output.exitCode, 0) << output.errors;
   // A and B of [1, 16] beside the 16 scores; 5 rows are 3 micro-batches.
   EXPECT_THAT(output.out, HasSubstr("32 trainable parameters (66.67 %)"));
-  EXPECT_THAT(output.out, HasSubstr("rows.safetensors: 5 rows"));
+  EXPECT_THAT(output.out, HasSubstr("rows.safetensors: 5 rows, 25 tokens, 20 of them"
+                                    " learned"));
   EXPECT_THAT(output.out,
               HasSubstr("2 rows x 2 ranks x 1 accumulated = 4 rows a step"));
   EXPECT_THAT(output.out, HasSubstr("steps    4 (2 epochs of 2)"));

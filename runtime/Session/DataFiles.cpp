@@ -32,9 +32,11 @@ static StatusOr<std::string> tokenise(const DataRequest &request,
   if (group.isFirstOfMachine())
     QLORA_RETURN_IF_ERROR(makeCachedRows(tokens, rows, request.progress));
   QLORA_RETURN_IF_ERROR(group.collectives().barrier());
-  QLORA_ASSIGN_OR_RETURN(std::string note, conversionNote(rows));
-  if (metrics && !note.empty())
-    metrics->warn(fmt::format("'{}': {}", file, note));
+  QLORA_ASSIGN_OR_RETURN(const ConversionNotes notes, conversionNotes(rows));
+  if (metrics && !notes.note.empty())
+    metrics->note(fmt::format("'{}': {}", file, notes.note));
+  if (metrics && !notes.warning.empty())
+    metrics->warn(fmt::format("'{}': {}", file, notes.warning));
   return rows;
 }
 
@@ -67,7 +69,7 @@ openDataFile(const DataRequest &request, const std::string &option,
   std::error_code error;
   if (!std::filesystem::is_regular_file(file, error))
     return Status::error(StatusCode::kNotFound, "{}: there is no file '{}'",
-                         option, file);
+                         request.options.spelling(option), file);
   if (!request.vocabSize.is_number_integer())
     return Status::error(StatusCode::kDataLoss,
                          "the module does not record vocab_size; compile it "

@@ -216,30 +216,30 @@ RowsNumbers::RowsNumbers(const SafetensorsFile &file) {
   chosenTemplate = text("chosen_template");
 }
 
-StatusOr<std::string> conversionNote(const std::string &rowsPath) {
+StatusOr<ConversionNotes> conversionNotes(const std::string &rowsPath) {
   QLORA_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::open(rowsPath));
   const RowsNumbers numbers(file);
-  std::string note;
-  auto add = [&](const std::string &text) {
-    note += (note.empty() ? "" : "; ") + text;
-  };
+  ConversionNotes notes;
   if (!numbers.chosenTemplate.empty())
-    add(fmt::format("uses the chat template {}, which writes earlier turns as "
-                    "they were learned",
-                    numbers.chosenTemplate));
+    notes.note = fmt::format("uses the chat template {}, which writes earlier "
+                             "turns as they were learned",
+                             numbers.chosenTemplate);
+  auto warn = [&](const std::string &text) {
+    notes.warning += (notes.warning.empty() ? "" : "; ") + text;
+  };
   if (numbers.truncatedRows)
-    add(fmt::format("{} rows cut to {} tokens, which lost {} tokens",
-                    numbers.truncatedRows, numbers.maxLength,
-                    numbers.truncatedTokens));
+    warn(fmt::format("{} rows cut to {} tokens, which lost {} tokens",
+                     numbers.truncatedRows, numbers.maxLength,
+                     numbers.truncatedTokens));
   if (numbers.cutOffRows)
-    add(fmt::format("{} rows left out because --max-length {} cuts off their "
-                    "answer",
-                    numbers.cutOffRows, numbers.maxLength));
+    warn(fmt::format("{} rows left out because --max-length {} cuts off their "
+                     "answer",
+                     numbers.cutOffRows, numbers.maxLength));
   if (const int64_t masked = numbers.droppedRows - numbers.cutOffRows)
-    add(fmt::format("{} rows left out because no token of theirs is to be "
-                    "learned",
-                    masked));
-  return note;
+    warn(fmt::format("{} rows left out because no token of theirs is to be "
+                     "learned",
+                     masked));
+  return notes;
 }
 
 } // namespace qlora

@@ -66,9 +66,13 @@ struct RowsNumbers {
   std::string chosenTemplate; ///< in place of the tokenizer's
 };
 
-/// What qlora-data left out, cut or chose, from the file's metadata; empty when
-/// there is nothing to say.
-StatusOr<std::string> conversionNote(const std::string &rowsPath);
+/// What qlora-data did to the rows, from the file's metadata; either is empty
+/// when there is nothing to say.
+struct ConversionNotes {
+  std::string note;    ///< the chat template that it chose
+  std::string warning; ///< what it cut or left out
+};
+StatusOr<ConversionNotes> conversionNotes(const std::string &rowsPath);
 
 } // namespace qlora
 

@@ -244,7 +244,7 @@ TEST_F(Session, MistakesAreOneLine) {
        "unknown option '--trainfile'; did you mean '--train-file'?"},
       {{}, "no train_file: name the data with --train-file FILE"},
       {{"--train-file", "/nonexistent"},
-       "train_file: there is no file '/nonexistent'"},
+       "--train-file: there is no file '/nonexistent'"},
       {{"--lora-r", "8"},
        "--lora-r: the program was compiled with 1 and cannot run with 8; "
        "compile it again with --lora-r 8"},

@@ -218,24 +218,27 @@ TEST(TokenCacheFolder, IsTheUsers) {
 
 TEST(ConversionNote, SaysWhatWasChosenCutAndLeftOut) {
   const std::string path = testing::TempDir() + "note.safetensors";
-  auto note = [&](std::map<std::string, std::string> metadata) {
+  auto notes = [&](std::map<std::string, std::string> metadata) {
     EXPECT_TRUE(writeSafetensors(path, {}, metadata).isOk());
-    return conversionNote(path).value();
+    return conversionNotes(path).value();
   };
-  EXPECT_EQ(note({}), "");
-  EXPECT_EQ(note({{"truncated_rows", "2"},
-                  {"truncated_tokens", "30"},
-                  {"max_length", "64"},
-                  {"dropped_rows", "5"},
-                  {"cut_off_rows", "4"},
-                  {"chosen_template", "qwen3-training"}}),
+  EXPECT_EQ(notes({}).note + notes({}).warning, "");
+  const ConversionNotes all = notes({{"truncated_rows", "2"},
+                                     {"truncated_tokens", "30"},
+                                     {"max_length", "64"},
+                                     {"dropped_rows", "5"},
+                                     {"cut_off_rows", "4"},
+                                     {"chosen_template", "qwen3-training"}});
+  EXPECT_EQ(all.note,
             "uses the chat template qwen3-training, which writes earlier turns "
-            "as they were learned; 2 rows cut to 64 tokens, which lost 30 "
-            "tokens; 4 rows left out because --max-length 64 cuts off their "
-            "answer; 1 rows left out because no token of theirs is to be "
-            "learned");
+            "as they were learned");
+  EXPECT_EQ(all.warning,
+            "2 rows cut to 64 tokens, which lost 30 tokens; 4 rows left out "
+            "because --max-length 64 cuts off their answer; 1 rows left out "
+            "because no token of theirs is to be learned");
   EXPECT_EQ(
-      note({{"dropped_rows", "4"}, {"cut_off_rows", "4"}, {"max_length", "9"}}),
+      notes({{"dropped_rows", "4"}, {"cut_off_rows", "4"}, {"max_length", "9"}})
+          .warning,
       "4 rows left out because --max-length 9 cuts off their answer");
   fs::remove(path);
 }

@@ -9,6 +9,7 @@ stands before a message (the tool, a file and its line) is no part of it.
 """
 
 import ast
+import collections
 import os
 import re
 from typing import Iterator, NamedTuple
@@ -183,9 +184,15 @@ def cpp_messages(source: str,
 # --------------------------------------------------------------- Python ---
 
 def _constants(tree: ast.Module) -> dict[str, ast.expr]:
-    return {node.targets[0].id: node.value for node in tree.body
-            if isinstance(node, ast.Assign) and len(node.targets) == 1
-            and isinstance(node.targets[0], ast.Name)}
+    """Names that stand for one text in the whole file."""
+    stores = collections.Counter(
+        node.id for node in ast.walk(tree)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    return {node.targets[0].id: node.value for node in ast.walk(tree)
+            if isinstance(node, ast.Assign)
+            and isinstance(node.targets[0], ast.Name)
+            and stores[node.targets[0].id] == 1
+            and isinstance(node.value, ast.Constant)}
 
 
 def _python_text(node: ast.expr, constants: dict[str, ast.expr]) -> str:
@@ -196,6 +203,9 @@ def _python_text(node: ast.expr, constants: dict[str, ast.expr]) -> str:
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         return (_python_text(node.left, constants)
                 + _python_text(node.right, constants))
+    if isinstance(node, ast.FormattedValue) and isinstance(node.value,
+                                                           ast.Name):
+        return _python_text(node.value, constants)
     if isinstance(node, ast.Name) and node.id in constants:
         return _python_text(constants[node.id], constants)
     return FIELD

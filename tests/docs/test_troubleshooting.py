@@ -79,13 +79,17 @@ class PythonTest(unittest.TestCase):
         self.assertEqual(python('''
 _ADVICE = "mark " "it"
 def f():
-    raise DataError(f"'{key!r}' is {size:.1f} long", _ADVICE, path)
+    only = "only text"
+    raise DataError(f"'{key!r}' is {size:.1f} long, {only}", _ADVICE, path)
+    todo = "fix it"
+    todo = "or not"
+    raise DataError("no line", todo)
     raise DataError("no rows" + end, choose(a), path)
     raise argparse.ArgumentTypeError(f"expects a {kind}")
     _warn(f"{path}:1", f"rows cut: {n}")
     print(f"qlora-data: error: {path}: is {missing}", file=sys.stderr)
-'''), ["'…' is … long; mark it", "expects a …", "no rows…; …",
-            "rows cut: …", "…: is …"])
+'''), ["'…' is … long, only text; mark it", "expects a …", "no line; …",
+            "no rows…; …", "rows cut: …", "…: is …"])
 
 
 class PageTest(unittest.TestCase):

@@ -62,7 +62,7 @@ _CALLS = {
     ("warnings", ".", "push_back"): 0,
     ("remarks", ".", "push_back"): 0,
 } | _FORMATS
-_DIAGNOSTICS = ("emitError", "emitOpError")
+_DIAGNOSTICS = ("emitError", "emitOpError", "emitWarning")
 # A function that hands its format on to Status::error, and how it begins.
 _WRAPPER = re.compile(r"\b(\w+)\(fmt::format_string<([^;]*)")
 

@@ -32,11 +32,10 @@ cat <<TEXT
 adapter: $PWD/$out/adapter
 
 Next:
-  your own model   build/bin/qlora-import MODEL_DIR -o model.mlir
-                   build/bin/qloracc model.mlir -o train.so --load-in-4bit \\
-                       --train-file data.jsonl --max-length 1024
-                   build/bin/qlora-run train.so --gpus 2
+  your own model   "Your own model" in README.md: a model to download, data,
+                   train.yaml and three commands
   the memory plan  build/bin/qlora-run $out/train.so --device null --gpus 8
   the kernels      build/bin/qloracc $out/model.mlir --emit=cpp \\
                        --config $demo/train.yaml
+  an error         docs/troubleshooting.md
 TEXT

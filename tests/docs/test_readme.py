@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: MIT
+
+"""What README.md shows works as it is written: its data, its train.yaml and
+its commands, with the demo's model in the place of the one to download.
+
+QLORA_TOOLS names the folder of the tools, build/bin without it.
+"""
+
+import ast
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+ROOT = os.path.realpath(
+    os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
+TOOLS = os.path.realpath(
+    os.environ.get("QLORA_TOOLS", os.path.join(ROOT, "build", "bin")))
+MOST_LINES = 150
+PAGES = ("README.md", "docs/benchmarks.md", "docs/developing.md",
+         "docs/troubleshooting.md")
+
+
+def read(path):
+    with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+        return file.read()
+
+
+def fenced(language):
+    """The one block of README.md in this language."""
+    found = re.findall(rf"^```{language}\n(.*?)^```", read("README.md"),
+                       re.M | re.S)
+    assert len(found) == 1, f"{len(found)} blocks of {language}"
+    return found[0]
+
+
+def section(title):
+    return re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", read("README.md"),
+                     re.M | re.S)[1]
+
+
+def fresh_shell():
+    """The environment of one who has not put .venv on PATH."""
+    folders = os.environ["PATH"].split(os.pathsep)
+    path = [one for one in folders if ".venv" not in one.split(os.sep)]
+    return dict(os.environ, PATH=os.pathsep.join(path))
+
+
+def anchor(heading):
+    words = re.sub(r"[^\w\- ]", "", heading.strip("# ").lower())
+    return words.replace(" ", "-")
+
+
+class TextTest(unittest.TestCase):
+    def test_readme_is_short(self):
+        self.assertLess(len(read("README.md").splitlines()), MOST_LINES)
+
+    def test_links_lead_somewhere(self):
+        for page in PAGES:
+            for target in re.findall(r"\]\(([^)#]*)(#[^)]*)?\)", read(page)):
+                path = os.path.join(os.path.dirname(page), target[0])
+                other = os.path.normpath(path) if target[0] else page
+                with self.subTest(page=page, target="".join(target)):
+                    self.assertTrue(os.path.exists(os.path.join(ROOT, other)))
+                    if target[1]:
+                        anchors = [anchor(line) for line in
+                                   read(other).splitlines()
+                                   if line.startswith("#")]
+                        self.assertIn(target[1][1:], anchors)
+
+    def test_python_can_be_parsed(self):
+        ast.parse(fenced("python"))
+
+
+class OwnModelTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.folder)
+        os.mkdir(self.at("build"))
+        os.symlink(TOOLS, self.at("build", "bin"))
+        with open(self.at("data.jsonl"), "w", encoding="utf-8") as file:
+            file.write(fenced("jsonl"))
+        with open(self.at("train.yaml"), "w", encoding="utf-8") as file:
+            file.write(fenced("yaml"))
+        self.copy_model(self.at("Qwen3-0.6B"))
+
+    def at(self, *names):
+        return os.path.join(self.folder, *names)
+
+    def copy_model(self, folder):
+        """The demo's, which may read as many tokens as the real one."""
+        shutil.copytree(os.path.join(ROOT, "examples/demo/model"), folder)
+        path = os.path.join(folder, "config.json")
+        with open(path, encoding="utf-8") as file:
+            config = json.load(file)
+        config["max_position_embeddings"] = 40960
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(config, file)
+
+    def run_command(self, line):
+        result = subprocess.run(
+            line, shell=True, cwd=self.folder, text=True, timeout=600,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            env=dict(fresh_shell(), XDG_CACHE_HOME=self.at("cache")))
+        self.assertEqual(result.returncode, 0, f"{line}\n{result.stdout}")
+
+    def test_commands_train_an_adapter(self):
+        lines = re.findall(r"^    (build/bin/.*)$",
+                           section("Your own model"), re.M)
+        self.assertEqual(len(lines), 3)
+        for line in lines:
+            self.run_command(line)
+        written = os.listdir(self.at("adapter"))
+        for name in re.findall(r"`([\w.]+\.(?:safetensors|jsonl?|yaml))`",
+                               section("What comes out")):
+            self.assertIn(name, written)
+        with open(self.at("adapter", "adapter_config.json"),
+                  encoding="utf-8") as file:
+            self.assertEqual(json.load(file)["r"], 16)
+
+
+if __name__ == "__main__":
+    unittest.main()

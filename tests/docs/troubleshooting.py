@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+
+"""troubleshooting.py REPOSITORY: holds docs/troubleshooting.md against the
+messages of the tools.
+
+A line of the page that is a bullet of nothing but code is a message. Each
+message of the sources has to be on the page, each message of the page in the
+sources, and each run of them has to be followed by what to do. Prints what is
+missing and what is stale with its place.
+"""
+
+import fnmatch
+import os
+import re
+import sys
+from typing import NamedTuple
+
+from messages import Message, normalise, read_messages
+
+PAGE = "docs/troubleshooting.md"
+
+# Files whose messages share one entry, and the heading of that entry.
+SHARED = {
+    # What the compiler checks of its own work, phase by phase.
+    "compiler/Codegen/CommandTables.cpp": "The compiler refuses its own work",
+    "compiler/Codegen/EmitModule.cpp": "The compiler refuses its own work",
+    "compiler/Codegen/KernelText.cpp": "The compiler refuses its own work",
+    "compiler/Codegen/PrintKernel*.cpp": "The compiler refuses its own work",
+    "compiler/Codegen/Row*.cpp": "The compiler refuses its own work",
+    "compiler/Graph/BucketGradients.cpp": "The compiler refuses its own work",
+    "compiler/Graph/BuildTrainStep.cpp": "The compiler refuses its own work",
+    "compiler/Graph/PlanDequant.cpp": "The compiler refuses its own work",
+    "compiler/Graph/QuantizeBase.cpp": "The compiler refuses its own work",
+    "compiler/Graph/Rematerialize.cpp": "The compiler refuses its own work",
+    "compiler/Schedule/*.cpp": "The compiler refuses its own work",
+    # The tables of a module, field by field.
+    "runtime/Core/ElfCheck.cpp": "train.so is damaged",
+    "runtime/Core/ModuleCheck*": "train.so is damaged",
+    "runtime/Device/Null/AccessCheck.cpp": "train.so is damaged",
+    "runtime/Session/DropoutMasks.cpp": "train.so is damaged",
+    # The header of a safetensors file, field by field.
+    "runtime/Core/SafetensorsHeader.cpp": "A safetensors file is damaged",
+    "runtime/Core/StoredNF4.cpp": "A safetensors file is damaged",
+    # Why one kernel leaves a launch to the next one.
+    "runtime/Kernels/C*/*": "No kernel is left for an operation",
+    "runtime/Kernels/LibraryKernel.h": "No kernel is left for an operation",
+}
+
+
+class Page(NamedTuple):
+    messages: list[Message]
+    headings: set[str]
+    errors: list[str]
+
+
+def read_page(root: str) -> Page:
+    with open(os.path.join(root, PAGE), encoding="utf-8") as file:
+        lines = file.read().splitlines()
+    page = Page([], set(), [])
+    asked = 0  # the line of a message that has no remedy yet
+    for number, line in enumerate(lines + ["#"], 1):
+        message = re.fullmatch(r"- (`+) ?(.*?) ?\1", line)
+        if message:
+            text = normalise(message[2])
+            page.messages.append(Message(text, PAGE, number))
+            asked = number
+        elif line.startswith("#"):
+            page.headings.add(line.strip("# "))
+            if asked:
+                page.errors.append(f"{PAGE}:{asked}: no cause and remedy")
+            asked = 0
+        elif line.strip():
+            asked = 0
+    return page
+
+
+def shared_heading(path: str) -> str | None:
+    for pattern, heading in SHARED.items():
+        if fnmatch.fnmatch(path, pattern):
+            return heading
+    return None
+
+
+def shared_errors(page: Page, found: list[Message]) -> list[str]:
+    errors = [f"{PAGE}: no heading '{heading}'"
+              for heading in sorted(set(SHARED.values()) - page.headings)]
+    for pattern in SHARED:
+        if not any(fnmatch.fnmatch(one.path, pattern) for one in found):
+            errors.append(f"tests/docs/troubleshooting.py: no file with "
+                          f"messages is '{pattern}'")
+    return errors
+
+
+def compare(page: Page, found: list[Message]) -> list[str]:
+    errors = page.errors + shared_errors(page, found)
+    known = {message.text: message for message in found}
+    written: set[str] = set()
+    for message in page.messages:
+        place = f"{message.path}:{message.line}"
+        if message.text in written:
+            errors.append(f"{place}: twice: {message.text}")
+        elif message.text not in known:
+            errors.append(f"{place}: stale: {message.text}")
+        written.add(message.text)
+    for message in known.values():
+        if message.text not in written and not shared_heading(message.path):
+            errors.append(f"{message.path}:{message.line}: missing: "
+                          f"{message.text}")
+    return errors
+
+
+def main() -> int:
+    root = sys.argv[1]
+    errors = compare(read_page(root), list(read_messages(root)))
+    for error in errors:
+        print(f"error: {error}")
+    return 1 if errors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -56,4 +56,10 @@ Status replaceWholeFile(const std::string &path, std::string_view text) {
                        path);
 }
 
+std::string shownPath(const std::string &path) {
+  std::error_code ignored;
+  const std::string near = fs::proximate(path, ignored).string();
+  return near.empty() || near.starts_with("..") ? path : near;
+}
+
 } // namespace qlora

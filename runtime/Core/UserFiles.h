@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Small files that are read and written as a whole, and the folder in which a
-// user's are kept from run to run.
+// Small files that are read and written as a whole, the folder in which a
+// user's are kept from run to run, and names of files for messages.
 
 #ifndef QLORA_RUNTIME_CORE_USERFILES_H
 #define QLORA_RUNTIME_CORE_USERFILES_H
@@ -23,6 +23,10 @@ StatusOr<std::string> readWholeFile(const std::string &path);
 /// Writes a file beside it and renames that, so that a reader finds the old
 /// text or the new one. Makes the folder.
 Status replaceWholeFile(const std::string &path, std::string_view text);
+
+/// `path` as a user would write it here: relative, where it lies below the
+/// current folder.
+std::string shownPath(const std::string &path);
 
 } // namespace qlora
 

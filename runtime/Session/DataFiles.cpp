@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "runtime/Core/UserFiles.h"
 #include "runtime/Session/TokenCache.h"
 
 namespace qlora {
@@ -34,9 +35,9 @@ static StatusOr<std::string> tokenise(const DataRequest &request,
   QLORA_RETURN_IF_ERROR(group.collectives().barrier());
   QLORA_ASSIGN_OR_RETURN(const ConversionNotes notes, conversionNotes(rows));
   if (metrics && !notes.note.empty())
-    metrics->note(fmt::format("'{}': {}", file, notes.note));
+    metrics->note(fmt::format("'{}': {}", shownPath(file), notes.note));
   if (metrics && !notes.warning.empty())
-    metrics->warn(fmt::format("'{}': {}", file, notes.warning));
+    metrics->warn(fmt::format("'{}': {}", shownPath(file), notes.warning));
   return rows;
 }
 
@@ -101,7 +102,7 @@ openDataFile(const DataRequest &request, const std::string &option,
     metrics->warn(fmt::format(
         "'{}': its rows are padded, because the program has no token buckets; "
         "compile it with --padding-free true, and steps take less time",
-        file));
+        shownPath(file)));
   return data;
 }
 

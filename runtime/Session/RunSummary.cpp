@@ -8,6 +8,7 @@
 #include <csignal>
 #include <filesystem>
 
+#include "runtime/Core/UserFiles.h"
 #include "runtime/Kernels/KernelTable.h"
 #include "runtime/Session/ReportText.h"
 
@@ -31,15 +32,6 @@ ParameterCounts countParameters(const LoadedModule &module) {
       counts.base += elementsOf(parameter);
   }
   return counts;
-}
-
-std::string shownPath(const std::string &path) {
-  std::error_code error;
-  const fs::path here = fs::current_path(error);
-  const fs::path relative = fs::path(path).lexically_relative(here);
-  const bool isBelow =
-      !error && !relative.empty() && *relative.begin() != "..";
-  return isBelow ? relative.string() : path;
 }
 
 static std::string line(const char *name, const std::string &text) {

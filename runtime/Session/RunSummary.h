@@ -29,10 +29,6 @@ std::string runHeader(const Run &run, const DataSummary &data);
 /// How the run ended, and where its adapter is.
 std::string runEnding(const Run &run, const TrainingResult &result);
 
-/// `path` as short as it is unambiguous from here: below the current folder
-/// without it.
-std::string shownPath(const std::string &path);
-
 } // namespace qlora
 
 #endif // QLORA_RUNTIME_SESSION_RUNSUMMARY_H

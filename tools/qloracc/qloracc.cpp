@@ -8,6 +8,7 @@
 #include "dialects/Program/Program.h"
 #include "dialects/Train/Train.h"
 #include "runtime/Core/OutputFile.h"
+#include "runtime/Core/UserFiles.h"
 #include "tools/qloracc/ReadModel.h"
 #include "tools/qloracc/Remarks.h"
 #include "tools/qloracc/Settings.h"
@@ -23,7 +24,6 @@
 #include "llvm/Support/ToolOutputFile.h"
 
 #include <chrono>
-#include <filesystem>
 
 using namespace mlir;
 using namespace qlora;
@@ -235,13 +235,6 @@ static LogicalResult reportPlaceless(Diagnostic &diagnostic) {
   return success();
 }
 
-/// As the user would write it.
-static std::string fromHere(const std::string &path) {
-  std::error_code ignored;
-  std::string near = std::filesystem::proximate(path, ignored).string();
-  return near.empty() || near.starts_with("..") ? path : near;
-}
-
 /// From the model's text to the last line.
 static int compile(CompilerSettings &settings, MLIRContext &context) {
   const auto begin = std::chrono::steady_clock::now();
@@ -266,7 +259,7 @@ static int compile(CompilerSettings &settings, MLIRContext &context) {
     llvm::outs() << arenasText(*module);
   if (job.wroteProgram())
     llvm::outs() << compileSummary(*module, settings, seconds.count()) << " -> "
-                 << fromHere(settings.output) << "\n";
+                 << shownPath(settings.output) << "\n";
   return 0;
 }
 

@@ -5,13 +5,14 @@
 #include "compiler/Driver.h"
 
 #include "mlir/Pass/PassManager.h"
-#include "llvm/Support/JSON.h"
 
 #include "compiler/Passes.h"
 #include "compiler/Schedule/Commands.h"
 #include "compiler/Support/TargetTraits.h"
 
 #include "runtime/ABI/module.h"
+#include "runtime/Core/Amounts.h"
+#include "runtime/Core/ModuleLoader.h"
 
 using namespace mlir;
 using namespace qlora;
@@ -72,42 +73,45 @@ LogicalResult Driver::optimizeAndPlan(ModuleOp module,
   return success();
 }
 
-static std::string inMiB(int64_t bytes) {
+/// "frozen base 1.3 MiB, adapters 0.2 MiB, ...".
+static std::string arenasInWords(ModuleOp program) {
   std::string text;
-  llvm::raw_string_ostream(text)
-      << llvm::format("%.2f MiB", double(bytes) / (1 << 20));
+  for (auto arena : program.getOps<program::ArenaOp>())
+    if (arena.getBytes() > 0)
+      text += fmt::format("{}{} {}", text.empty() ? "" : "; ",
+                          arenaTitle(static_cast<unsigned>(arena.getKind())),
+                          formatBytes(arena.getBytes()));
   return text;
+}
+
+/// The first few of a step's largest tensors, "4.0 MiB of MODULE, ...".
+static std::string largestTensors(ModuleOp program) {
+  constexpr size_t kShown = 3;
+  auto plan = program->getAttrOfType<StringAttr>("program.plan");
+  auto json = nlohmann::json::parse(plan ? plan.getValue().str() : "{}");
+  std::vector<std::string> tensors;
+  for (const nlohmann::json &entry : json.value("entries", nlohmann::json::array()))
+    if (entry.value("kind", "") == "accumulate_last" && tensors.empty())
+      for (const nlohmann::json &buffer : entry["largest"])
+        tensors.push_back(fmt::format("{} of {}",
+                                      formatBytes(buffer["bytes"]),
+                                      buffer["of"].get<std::string>()));
+  tensors.resize(std::min(tensors.size(), kShown));
+  return fmt::format("{}", fmt::join(tensors, ", "));
 }
 
 LogicalResult Driver::refuseLimit(ModuleOp smallest, int64_t bytes) {
   InFlightDiagnostic error = emitError(smallest.getLoc())
-      << "memory_limit: the smallest plan needs " << inMiB(bytes) << " ("
-      << bytes << " bytes), but the limit is " << inMiB(options.memoryLimit)
-      << "; raise --memory-limit to at least that, or lower --max-length, "
+      << "--memory-limit: the smallest plan needs " << formatBytes(bytes)
+      << " (" << bytes << " bytes), but the limit is "
+      << formatBytes(options.memoryLimit)
+      << "; raise it to at least that, or lower --max-length, "
          "--per-device-train-batch-size or --lora-r"
       << (options.loadIn4bit ? "" : ", or use --load-in-4bit");
-  for (auto arena : smallest.getOps<program::ArenaOp>())
-    if (arena.getBytes() > 0)
-      error.attachNote(smallest.getLoc())
-          << stringifyArena(arena.getKind()) << ": "
-          << inMiB(arena.getBytes());
-  auto plan = smallest->getAttrOfType<StringAttr>("program.plan");
-  auto json = llvm::json::parse(plan ? plan.getValue() : "{}");
-  if (!json)
-    return llvm::consumeError(json.takeError()), error;
-  const llvm::json::Array *entries =
-      json->getAsObject()->getArray("entries");
-  for (const llvm::json::Value &entry : *entries) {
-    const llvm::json::Object *object = entry.getAsObject();
-    if (object->getString("kind") != StringRef("accumulate_last"))
-      continue;
-    for (const llvm::json::Value &buffer : *object->getArray("largest"))
-      error.attachNote(smallest.getLoc())
-          << "large tensor: "
-          << inMiB(*buffer.getAsObject()->getInteger("bytes")) << " of "
-          << *buffer.getAsObject()->getString("of");
-    break;
-  }
+  error.attachNote(smallest.getLoc())
+      << "of it: " << arenasInWords(smallest);
+  if (std::string tensors = largestTensors(smallest); !tensors.empty())
+    error.attachNote(smallest.getLoc()) << "large tensors: " << tensors;
   return error;
 }
 

@@ -33,6 +33,23 @@ std::string_view queueName(unsigned queue) {
   return nameOf(names, queue);
 }
 
+std::string_view arenaTitle(unsigned kind) {
+  constexpr std::string_view kTitles[] = {
+      "frozen base",
+      "adapters",
+      "gradients",
+      "optimizer, first moment",
+      "optimizer, second moment",
+      "activations and scratch",
+      "library workspace",
+      "inputs",
+      "results",
+      "host (pinned)",
+  };
+  static_assert(std::size(kTitles) == QLORA_ARENA_KIND_COUNT);
+  return kind < std::size(kTitles) ? kTitles[kind] : "unknown";
+}
+
 std::string_view arenaKindName(unsigned kind) {
   static constexpr std::array<std::string_view, QLORA_ARENA_KIND_COUNT> names =
       {"frozen",     "trainable", "gradient", "moment1", "moment2",

@@ -97,6 +97,8 @@ inline int64_t blocksOf(const qlora_kernel &kernel,
 std::string_view commandKindName(unsigned kind);
 std::string_view queueName(unsigned queue);
 std::string_view arenaKindName(unsigned kind);
+/// In plain words, for people: "optimizer, first moment".
+std::string_view arenaTitle(unsigned kind);
 std::string_view entryKindName(unsigned kind);
 /// True for the arenas of frozen weights, which no command writes.
 inline bool isFrozenArena(unsigned kind) {

@@ -9,39 +9,11 @@
 
 namespace qlora {
 
-static const char *arenaTitle(qlora_arena_kind kind) {
-  switch (kind) {
-  case QLORA_ARENA_FROZEN:
-    return "frozen base";
-  case QLORA_ARENA_TRAINABLE:
-    return "adapters";
-  case QLORA_ARENA_GRADIENT:
-    return "gradients";
-  case QLORA_ARENA_MOMENT1:
-    return "optimizer, first moment";
-  case QLORA_ARENA_MOMENT2:
-    return "optimizer, second moment";
-  case QLORA_ARENA_ACTIVATION:
-    return "activations and scratch";
-  case QLORA_ARENA_WORKSPACE:
-    return "library workspace";
-  case QLORA_ARENA_INPUT:
-    return "inputs";
-  case QLORA_ARENA_RESULT:
-    return "results";
-  case QLORA_ARENA_HOST:
-    return "host (pinned)";
-  case QLORA_ARENA_KIND_COUNT:
-    break;
-  }
-  return "unknown";
-}
-
 static std::vector<PlanRow> arenaRows(const Device &device) {
   std::vector<PlanRow> rows;
   for (const ArenaUse &use : device.memory())
     rows.push_back(
-        {arenaTitle(use.kind), use.plannedBytes, use.allocatedBytes,
+        {std::string(arenaTitle(use.kind)), use.plannedBytes, use.allocatedBytes,
          use.shared ? "one copy for the ranks of this machine" : "",
          use.kind != QLORA_ARENA_HOST});
   return rows;

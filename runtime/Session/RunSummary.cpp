@@ -110,10 +110,8 @@ static std::string batchText(const Run &run) {
 }
 
 static std::string stepsText(const Run &run) {
-  const int64_t total = run.totalSteps();
-  return fmt::format("{} ({:.3g} epochs of {}), learning rate {}, {}",
-                     formatCount(total), run.train->epochAfter(
-                         total, run.perStep()),
+  return fmt::format("{}, {} in an epoch; learning rate {}, {}",
+                     formatCount(run.totalSteps()),
                      formatCount(run.train->stepsPerEpoch(run.perStep())),
                      formatShort(run.options.number("learning_rate")),
                      run.options.text("lr_scheduler_type"));

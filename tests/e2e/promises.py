@@ -115,7 +115,7 @@ def memory_limit(tools, folder):
         assert np.abs(losses - want).max() < 2e-5, "limited run differs"
     text = case.compile("--memory-limit", f"{other}B", code=1)
     needed = int(re.search(r"\((\d+) bytes\)", text).group(1))
-    assert "large tensor" in text, text
+    assert "large tensors: " in text, text
     plan = report(case, "--memory-limit", f"{needed}B")
     assert plan["total_bytes"] <= needed
     case.compile("--memory-limit", f"{needed // 2}B", code=1)

@@ -9,6 +9,7 @@
 #include "dialects/Program/Program.h"
 #include "runtime/ABI/module.h"
 #include "runtime/Core/Amounts.h"
+#include "runtime/Core/ModuleLoader.h"
 
 using namespace mlir;
 
@@ -90,8 +91,8 @@ static std::string planText(int64_t bytes, int64_t limit) {
 std::string arenasText(ModuleOp program) {
   std::string text;
   for (auto arena : program.getOps<program::ArenaOp>())
-    text += fmt::format("  {:<12} {:>10}\n",
-                        program::stringifyArena(arena.getKind()).str(),
+    text += fmt::format("  {:<24} {:>10}\n",
+                        arenaTitle(static_cast<unsigned>(arena.getKind())),
                         formatBytes(arena.getBytes()));
   return text;
 }

@@ -39,7 +39,7 @@ TEST_F(RunSummary, SaysWhatIsTrainedOnWhat) {
                                     " learned"));
   EXPECT_THAT(output.out,
               HasSubstr("2 rows x 2 ranks x 1 accumulated = 4 rows a step"));
-  EXPECT_THAT(output.out, HasSubstr("steps    4 (2 epochs of 2)"));
+  EXPECT_THAT(output.out, HasSubstr("steps    4, 2 in an epoch; learning rate "));
   EXPECT_THAT(output.out, HasSubstr("planned (no limit), "));
   EXPECT_THAT(output.out, HasSubstr(stepHeading(4)));
   EXPECT_THAT(output.out, HasSubstr("evaluation before training: loss "));

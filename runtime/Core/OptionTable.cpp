@@ -162,6 +162,8 @@ const OptionRow kRows[] = {
     {"save_steps", kInt, "0", kRun, kReport,
      "write the adapter every N steps; 0: at the end only", "save_every", "", 0,
      1e15},
+    {"overwrite_output_dir", kBool, "false", kRun, kReport,
+     "write into --output-dir although it is not empty"},
     {"report_to", kChoice, "none", kRun, kReport,
      "no other service is supported; metrics.jsonl is always written", "",
      "none"},

@@ -4,6 +4,7 @@
 // adapter. In this order:
 //
 //   load and check the module, resolve the options (Options.h)
+//   claim the output folder (OutputFolder.h)
 //   meet the other ranks (RankGroup.h)
 //   open the device that the module is for
 //   read the data; JSONL is tokenised by rank 0 (TokenCache.h)
@@ -41,6 +42,7 @@ struct SessionRequest {
   std::string gemmTable = DeviceOptions::kMeasureGemms; ///< as there
   BaseCacheRequest baseCache;
   ProfileRequest profile;
+  int threads = 0; ///< of each rank; 0: not given (Core/CpuCount.h)
 };
 
 /// A module and the options that hold for it.

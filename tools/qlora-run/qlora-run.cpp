@@ -13,9 +13,11 @@
 #include "runtime/Session/Calibrate.h"
 #include "runtime/Session/Launcher.h"
 #include "runtime/Session/NullRun.h"
+#include "runtime/Session/OutputFolder.h"
 #include "runtime/Session/ProgramText.h"
 #include "runtime/Session/RankChannel.h"
 #include "runtime/Session/Session.h"
+#include "tools/qlora-run/WaitPolicy.h"
 
 using namespace qlora;
 
@@ -39,6 +41,9 @@ static const OptionRow kToolOptions[] = {
      "auto (what TRAIN.so is for), cpu or cuda; null: check and count the "
      "program for --gpus N ranks, run nothing; null:CARD, with a known card "
      "(null:h200) or a device.json: predict a step's time too"},
+    {"threads", OptionType::kInt, "0", kRun, kGroup,
+     "CPU threads of each rank; 0: OMP_NUM_THREADS, or else this rank's share "
+     "of the CPUs that this process may use", "t", "", 0, 4096},
     {"cuda_graphs", OptionType::kBool, "true", kRun, kGroup,
      "launch an entry as one captured graph; false: kernel by kernel"},
     {"disable_kernels", OptionType::kNames, "[]", kRun, kGroup,
@@ -94,8 +99,11 @@ static int print(const StatusOr<std::string> &text) {
 /// Starts the ranks, after a look at what each of them would refuse.
 static int launch(const SessionRequest &request, int ranks, char **argv,
                   int argc) {
-  if (auto loaded = loadRequest(request); !loaded.isOk())
+  auto loaded = loadRequest(request);
+  if (!loaded.isOk())
     return fail(loaded.status());
+  if (Status status = checkOutputFolder(loaded->options); !status.isOk())
+    return fail(status);
   LaunchResult result = launchRanks(
       {"/proc/self/exe", std::vector<std::string>(argv, argv + argc), ranks});
   if (!result.error.isOk())
@@ -172,6 +180,7 @@ int main(int argc, char **argv) {
     return print(std::string(kUsage) + optionHelp(tables));
   if (tool.boolean("version"))
     return print(std::string("qlora-run " QLORA_VERSION "\n"));
+  boundBusyWaiting(argv);
   if (tool.boolean("calibrate"))
     return print(calibrate("device.json"));
   if (line->rest.size() != 1)
@@ -191,5 +200,6 @@ int main(int argc, char **argv) {
                          {tool.text("profile"), tool.integer("profile_warmup"),
                           tool.integer("profile_active"),
                           tool.text("device_profile")}};
+  request.threads = static_cast<int>(tool.integer("threads"));
   return dispatch(request, tool, argv, argc);
 }

@@ -19,7 +19,7 @@ echo "== compile"
 qloracc "$out/model.mlir" -o "$out/train.so" --config "$demo/train.yaml"
 echo "== train"
 qlora-run "$out/train.so" --config "$demo/train.yaml" --gpus 2 \
-  --output-dir "$out/adapter"
+  --output-dir "$out/adapter" --overwrite-output-dir
 
 python3 - "$out/adapter/metrics.jsonl" <<'PYTHON'
 import json, sys

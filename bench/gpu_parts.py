@@ -140,7 +140,8 @@ def sanitized_programs(machine, out):
                                            "initcheck"),
                [machine.program("qlora-run"), module, "--config", case,
                 "--compute-dtype", "bfloat16" if suffix else "float32",
-                "--max-steps", str(wanted["steps"]), "--output-dir", out])
+                "--max-steps", str(wanted["steps"]), "--output-dir", out,
+                "--overwrite-output-dir"])
     yield ("KernelTests", ("memcheck",),
            [machine.program("KernelTests"),
             f"--gtest_filter={wanted['tests']}"])

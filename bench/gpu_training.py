@@ -77,7 +77,7 @@ def train(machine, run, number, seconds):
              machine.tokens(run), "--max-steps", str(wanted),
              "--gradient-accumulation-steps", str(run["accumulation"]),
              "--logging-steps", "1", "--learning-rate", "1e-4",
-             "--output-dir", out, "--verbose"],
+             "--output-dir", out, "--overwrite-output-dir", "--verbose"],
             seconds - writing - GRACE_SECONDS)
         steps, summary = read_steps(os.path.join(out, "metrics.jsonl"))
     if done.failure() and (not done.is_late or len(steps) <= run["warm_up"]):

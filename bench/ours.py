@@ -102,8 +102,8 @@ class Run:
 
 def train_words(module, data, steps, flags):
     return (f"{TOOLS}/qlora-run", module, "--train-file", data, "--max-steps",
-            str(steps), "--output-dir", module + ".out", "--log-format",
-            "json", *TRAINING, *flags)
+            str(steps), "--output-dir", module + ".out",
+            "--overwrite-output-dir", "--log-format", "json", *TRAINING, *flags)
 
 
 def train(module, data, steps, *flags, prefix=(), watch=None):

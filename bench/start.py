@@ -52,7 +52,8 @@ def read_seconds(path):
 def command(folder, module, cache, steps):
     return [f"{TOOLS}/qlora-run", module, "--train-file",
             f"{folder}/batch.safetensors", "--max-steps", str(steps),
-            "--output-dir", f"{folder}/out", "--base-cache", cache]
+            "--output-dir", f"{folder}/out", "--overwrite-output-dir",
+            "--base-cache", cache]
 
 
 def start_seconds(folder, module, cache):

@@ -5,6 +5,7 @@
 #include "compiler/Driver.h"
 
 #include "mlir/Pass/PassManager.h"
+#include "llvm/Support/JSON.h"
 
 #include "compiler/Passes.h"
 #include "compiler/Schedule/Commands.h"
@@ -88,15 +89,20 @@ static std::string arenasInWords(ModuleOp program) {
 static std::string largestTensors(ModuleOp program) {
   constexpr size_t kShown = 3;
   auto plan = program->getAttrOfType<StringAttr>("program.plan");
-  auto json = nlohmann::json::parse(plan ? plan.getValue().str() : "{}");
+  auto json = llvm::cantFail(
+      llvm::json::parse(plan ? plan.getValue() : R"({"entries": []})"));
   std::vector<std::string> tensors;
-  for (const nlohmann::json &entry : json.value("entries", nlohmann::json::array()))
-    if (entry.value("kind", "") == "accumulate_last" && tensors.empty())
-      for (const nlohmann::json &buffer : entry["largest"])
-        tensors.push_back(fmt::format("{} of {}",
-                                      formatBytes(buffer["bytes"]),
-                                      buffer["of"].get<std::string>()));
-  tensors.resize(std::min(tensors.size(), kShown));
+  for (const llvm::json::Value &value : *json.getAsObject()->getArray("entries")) {
+    const llvm::json::Object &entry = *value.getAsObject();
+    if (entry.getString("kind") != StringRef("accumulate_last"))
+      continue;
+    for (const llvm::json::Value &buffer : *entry.getArray("largest"))
+      if (tensors.size() < kShown)
+        tensors.push_back(fmt::format(
+            "{} of {}", formatBytes(*buffer.getAsObject()->getInteger("bytes")),
+            buffer.getAsObject()->getString("of")->str()));
+    break;
+  }
   return fmt::format("{}", fmt::join(tensors, ", "));
 }
 

@@ -140,6 +140,16 @@ Status writeSafetensors(const std::string &path,
                         std::vector<SafetensorsItem> tensors,
                         const std::map<std::string, std::string> &metadata);
 
+/// The bytes of that file; tensors need no data for it.
+StatusOr<uint64_t>
+safetensorsBytes(std::vector<SafetensorsItem> tensors,
+                 const std::map<std::string, std::string> &metadata);
+
+/// The same file, written into one that exists and has its size, in place.
+Status fillSafetensors(const std::string &path,
+                       std::vector<SafetensorsItem> tensors,
+                       const std::map<std::string, std::string> &metadata);
+
 } // namespace qlora
 
 #endif // QLORA_RUNTIME_CORE_SAFETENSORS_H

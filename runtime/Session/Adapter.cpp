@@ -9,6 +9,7 @@
 #include <fstream>
 #include <set>
 
+#include "runtime/Core/DiskSpace.h"
 #include "runtime/Core/Safetensors.h"
 
 namespace qlora {
@@ -31,54 +32,8 @@ constexpr const char *kTokenizerFiles[] = {"tokenizer.json",
                                            "vocab.json",
                                            "merges.txt"};
 
-/// Files that appear in `folder` together. Removed when not committed.
-class Staging {
-public:
-  static StatusOr<Staging> create(const std::string &folder) {
-    fs::path path = fs::path(folder) / ".staging";
-    std::error_code error;
-    fs::remove_all(path, error); // what a killed run left
-    fs::create_directories(path, error);
-    if (error)
-      return Status::error(StatusCode::kUnavailable,
-                           "cannot write to '{}': "
-                           "{}",
-                           folder, error.message());
-    return Staging(folder, std::move(path));
-  }
-  Staging(Staging &&other) noexcept
-      : folder(std::move(other.folder)),
-        path(std::exchange(other.path, fs::path())) {}
-  ~Staging() {
-    std::error_code ignored;
-    if (!path.empty())
-      fs::remove_all(path, ignored);
-  }
-
-  std::string file(const char *name) const { return (path / name).string(); }
-
-  Status commit() {
-    std::vector<fs::path> files;
-    std::error_code error;
-    for (const auto &entry : fs::directory_iterator(path, error))
-      files.push_back(entry.path());
-    std::sort(files.begin(), files.end());
-    for (const fs::path &file : files) {
-      fs::rename(file, fs::path(folder) / file.filename(), error);
-      if (error)
-        return Status::error(StatusCode::kUnavailable,
-                             "cannot write '{}/{}': {}", folder,
-                             file.filename().string(), error.message());
-    }
-    return Status::ok();
-  }
-
-private:
-  Staging(std::string folder, fs::path path)
-      : folder(std::move(folder)), path(std::move(path)) {}
-  std::string folder;
-  fs::path path;
-};
+constexpr const char *kWeights = "adapter_model.safetensors";
+constexpr const char *kConfig = "adapter_config.json";
 
 } // namespace
 
@@ -173,20 +128,120 @@ static Status writeText(const std::string &path, const std::string &text) {
                        "cannot write '{}': is the disk full?", path);
 }
 
-static Status copyTokenizer(const std::string &model, const Staging &staging) {
+/// Those that the model folder has, with their bytes.
+static std::vector<std::pair<fs::path, uint64_t>>
+tokenizerFiles(const std::string &model) {
+  std::vector<std::pair<fs::path, uint64_t>> files;
   for (const char *name : kTokenizerFiles) {
-    fs::path source = fs::path(model) / name;
+    const fs::path file = fs::path(model) / name;
     std::error_code error;
-    if (!fs::exists(source, error))
-      continue;
-    // Through links: Hugging Face's cache is made of them.
-    fs::copy_file(source, staging.file(name), error);
+    if (const uint64_t bytes = fs::file_size(file, error); !error)
+      files.emplace_back(file, bytes);
+  }
+  return files;
+}
+
+static Status copyInto(const std::string &folder, const fs::path &source) {
+  const fs::path copy = fs::path(folder) / source.filename();
+  std::error_code error;
+  // Through links: Hugging Face's cache is made of them.
+  fs::copy_file(source, copy, error);
+  if (error)
+    return Status::error(StatusCode::kResourceExhausted,
+                         "cannot copy '{}' to '{}': {}", source.string(),
+                         copy.string(), error.message());
+  fs::permissions(copy, fs::perms::owner_write, fs::perm_options::add, error);
+  return Status::ok();
+}
+
+/// Of an arena that may not be read yet: then the items are for their sizes.
+static std::vector<SafetensorsItem> itemsOf(const LoadedModule &module,
+                                            const uint8_t *arena) {
+  std::vector<SafetensorsItem> items;
+  for (const qlora_parameter *parameter : trainedParameters(module))
+    items.push_back(
+        {peftName(*parameter),
+         SafetensorsDtype::kF32,
+         {parameter->shape, parameter->shape + parameter->rank},
+         {arena ? arena + parameter->offset : nullptr, parameter->bytes}});
+  return items;
+}
+
+/// As save_pretrained writes it.
+static std::map<std::string, std::string> metadata() {
+  return {{"format", "pt"}};
+}
+
+StatusOr<PreparedAdapter> PreparedAdapter::prepare(const LoadedModule &module,
+                                                   const Options &options,
+                                                   const std::string &folder) {
+  const std::string staging = folder + "/.staging";
+  std::error_code error;
+  fs::remove_all(staging, error); // what a killed run left
+  fs::create_directories(staging, error);
+  if (error)
+    return Status::error(StatusCode::kUnavailable, "cannot write to '{}': {}",
+                         folder, error.message());
+  PreparedAdapter adapter(module, options, folder, staging);
+  QLORA_RETURN_IF_ERROR(adapter.fill());
+  return adapter;
+}
+
+Status PreparedAdapter::fill() {
+  QLORA_ASSIGN_OR_RETURN(
+      const uint64_t weights,
+      safetensorsBytes(itemsOf(*module, nullptr), metadata()));
+  const std::string config = adapterConfig(*module, *options).dump(2) + "\n";
+  const auto tokenizer = tokenizerFiles(options->text("model_name_or_path"));
+  uint64_t bytes = weights + config.size();
+  for (const auto &[file, size] : tokenizer)
+    bytes += size;
+  QLORA_RETURN_IF_ERROR(checkFreeSpace(folder, bytes));
+  QLORA_RETURN_IF_ERROR(reserveFile(staging + "/" + kWeights, weights));
+  QLORA_RETURN_IF_ERROR(writeText(staging + "/" + kConfig, config));
+  for (const auto &[file, size] : tokenizer)
+    QLORA_RETURN_IF_ERROR(copyInto(staging, file));
+  return Status::ok();
+}
+
+PreparedAdapter::PreparedAdapter(PreparedAdapter &&other) noexcept
+    : module(other.module), options(other.options),
+      folder(std::move(other.folder)),
+      staging(std::exchange(other.staging, std::string())) {}
+
+PreparedAdapter::~PreparedAdapter() {
+  if (staging.empty())
+    return;
+  std::error_code ignored;
+  fs::remove_all(staging, ignored);
+  fs::remove(folder, ignored); // where nothing else is in it
+}
+
+Status PreparedAdapter::write(std::span<const uint8_t> trained) {
+  // Somebody may have removed the folder while the run was on.
+  std::error_code error;
+  if (!fs::exists(staging + "/" + kWeights, error))
+    return writeAdapter(*module, *options, trained, folder);
+  QLORA_RETURN_IF_ERROR(fillSafetensors(
+      staging + "/" + kWeights, itemsOf(*module, trained.data()), metadata()));
+  return commit();
+}
+
+Status PreparedAdapter::commit() const {
+  std::error_code error;
+  std::vector<std::string> names;
+  for (const auto &entry : fs::directory_iterator(staging, error))
+    names.push_back(entry.path().filename());
+  // An earlier adapter's: two tokenizers in one folder would be a third.
+  for (const char *name : kTokenizerFiles)
+    if (std::ranges::find(names, name) == names.end())
+      fs::remove(fs::path(folder) / name, error);
+  std::ranges::sort(names);
+  for (const std::string &name : names) {
+    fs::rename(fs::path(staging) / name, fs::path(folder) / name, error);
     if (error)
-      return Status::error(StatusCode::kResourceExhausted,
-                           "cannot copy '{}': {}", source.string(),
-                           error.message());
-    fs::permissions(staging.file(name), fs::perms::owner_write,
-                    fs::perm_options::add, error);
+      return Status::error(StatusCode::kUnavailable, "cannot write '{}/{}': {}",
+                           folder, name, error.message());
   }
   return Status::ok();
 }
@@ -194,22 +249,9 @@ static Status copyTokenizer(const std::string &model, const Staging &staging) {
 Status writeAdapter(const LoadedModule &module, const Options &options,
                     std::span<const uint8_t> trained,
                     const std::string &folder) {
-  QLORA_ASSIGN_OR_RETURN(Staging staging, Staging::create(folder));
-  std::vector<SafetensorsItem> items;
-  for (const qlora_parameter *parameter : trainedParameters(module))
-    items.push_back({peftName(*parameter),
-                     SafetensorsDtype::kF32,
-                     {parameter->shape, parameter->shape + parameter->rank},
-                     trained.subspan(parameter->offset, parameter->bytes)});
-  QLORA_RETURN_IF_ERROR(
-      writeSafetensors(staging.file("adapter_model.safetensors"),
-                       std::move(items), {{"format", "pt"}}));
-  QLORA_RETURN_IF_ERROR(
-      writeText(staging.file("adapter_config.json"),
-                adapterConfig(module, options).dump(2) + "\n"));
-  QLORA_RETURN_IF_ERROR(
-      copyTokenizer(options.text("model_name_or_path"), staging));
-  return staging.commit();
+  QLORA_ASSIGN_OR_RETURN(PreparedAdapter adapter,
+                         PreparedAdapter::prepare(module, options, folder));
+  return adapter.write(trained);
 }
 
 } // namespace qlora

@@ -6,6 +6,9 @@
 // A folder is written whole or not at all: first into a staging folder inside
 // it, then each file is renamed into place. When the disk is full, or the
 // process is killed before the renames, an earlier adapter is unharmed.
+//
+// The adapter of a run's end has its space before step 1: all but the trained
+// values is written then, and the file for these is there in its full size.
 
 #ifndef QLORA_RUNTIME_SESSION_ADAPTER_H
 #define QLORA_RUNTIME_SESSION_ADAPTER_H
@@ -38,8 +41,38 @@ trainedParameters(const LoadedModule &module);
 nlohmann::json adapterConfig(const LoadedModule &module,
                              const Options &options);
 
-/// Writes the adapter whose TRAINABLE arena is `trained` into `folder`
-/// (created when missing).
+/// An adapter that waits for its values, in `folder`/.staging, with all the
+/// space on the disk that it will need. Removed when it is not written.
+class PreparedAdapter {
+public:
+  /// Creates `folder` when it is missing; the first two outlive this. An error
+  /// says how many bytes are missing.
+  static StatusOr<PreparedAdapter> prepare(const LoadedModule &module,
+                                           const Options &options,
+                                           const std::string &folder);
+  PreparedAdapter(PreparedAdapter &&other) noexcept;
+  PreparedAdapter &operator=(PreparedAdapter &&) = delete;
+  ~PreparedAdapter();
+
+  /// Puts the adapter whose TRAINABLE arena is `trained` into the folder, in
+  /// place of one that is there, its tokenizer included. Called once.
+  Status write(std::span<const uint8_t> trained);
+
+private:
+  PreparedAdapter(const LoadedModule &module, const Options &options,
+                  std::string folder, std::string staging)
+      : module(&module), options(&options), folder(std::move(folder)),
+        staging(std::move(staging)) {}
+  Status fill();
+  Status commit() const;
+
+  const LoadedModule *module;
+  const Options *options;
+  std::string folder;
+  std::string staging; ///< empty: moved from
+};
+
+/// Prepares an adapter and writes it at once.
 Status writeAdapter(const LoadedModule &module, const Options &options,
                     std::span<const uint8_t> trained,
                     const std::string &folder);

@@ -11,6 +11,7 @@
 #include <cassert>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 namespace qlora {
 
@@ -40,13 +41,17 @@ Metrics::~Metrics() {
 
 Status Metrics::log(const nlohmann::ordered_json &values,
                     const std::string &text) {
-  assert(file && "open() comes first");
+  assert(!path.empty() && "open() comes first");
   clearBar();
   std::string line = values.dump() + "\n";
   // Flushed at once: a run that dies has its metrics up to then.
-  if (std::fputs(line.c_str(), file) < 0 || std::fflush(file) != 0)
-    return Status::error(StatusCode::kResourceExhausted,
-                         "cannot write '{}': {}", path, std::strerror(errno));
+  if (file &&
+      (std::fputs(line.c_str(), file) < 0 || std::fflush(file) != 0)) {
+    // Not the end of a training whose adapter has its space.
+    warn(fmt::format("cannot write '{}': {}; the run goes on without it", path,
+                     std::strerror(errno)));
+    std::fclose(std::exchange(file, nullptr));
+  }
   std::fputs(asJson ? line.c_str() : (text + "\n").c_str(), out);
   std::fflush(out);
   return Status::ok();

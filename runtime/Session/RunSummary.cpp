@@ -141,7 +141,28 @@ std::string runHeader(const Run &run, const DataSummary &data) {
          line("output", shownPath(run.outputFolder));
 }
 
-/// What PEFT, vLLM and llama.cpp ask for.
+/// A run of no time has no rate.
+static double secondsOf(const TrainingResult &result) {
+  return std::max(result.seconds, 1e-9);
+}
+
+nlohmann::ordered_json runTotals(const Run &run, const TrainingResult &result) {
+  const double seconds = secondsOf(result);
+  nlohmann::ordered_json values = {
+      {"step", result.steps},
+      {"epoch", result.epoch},
+      {"train_loss", result.meanLoss},
+      {"train_runtime", result.seconds},
+      {"train_steps_per_second", static_cast<double>(result.steps) / seconds},
+      {"train_tokens_per_second", static_cast<double>(result.tokens) / seconds},
+      {"planned_bytes", run.plannedBytes()},
+      {"peak_memory_bytes", run.peakMemoryBytes()}};
+  if (const uint64_t peak = run.predictedPeakMemoryBytes())
+    values["predicted_peak_memory_bytes"] = peak;
+  return values;
+}
+
+/// As PEFT loads it.
 static std::string nextText(const std::string &folder) {
   return fmt::format("load it: peft.PeftModel.from_pretrained(base_model, "
                      "\"{}\")",
@@ -156,13 +177,12 @@ std::string runEnding(const Run &run, const TrainingResult &result) {
         "start from it: --adapter-name-or-path {} --output-dir ANOTHER\n"
         "(data, schedule and optimizer then begin anew)",
         result.steps, run.totalSteps(), folder, folder);
-  const double seconds = std::max(result.seconds, 1e-9);
   return fmt::format(
       "{} steps in {}, mean loss {:.4f}, {} tok/s, peak memory {}\n"
       "adapter written to {}\n{}",
       formatCount(result.steps), formatDuration(result.seconds),
       result.meanLoss,
-      formatRate(static_cast<double>(result.tokens) / seconds),
+      formatRate(static_cast<double>(result.tokens) / secondsOf(result)),
       formatBytes(run.peakMemoryBytes()), folder, nextText(folder));
 }
 

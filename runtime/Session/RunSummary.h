@@ -26,6 +26,9 @@ ParameterCounts countParameters(const LoadedModule &module);
 /// `data`: of what is trained on.
 std::string runHeader(const Run &run, const DataSummary &data);
 
+/// The last line of metrics.jsonl.
+nlohmann::ordered_json runTotals(const Run &run, const TrainingResult &result);
+
 /// How the run ended, and where its adapter is.
 std::string runEnding(const Run &run, const TrainingResult &result);
 

@@ -4,14 +4,14 @@
 
 #include "runtime/Session/Session.h"
 
-#include <sched.h>
-
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <optional>
 
 #include "runtime/Core/ArenaSink.h"
+#include "runtime/Core/CpuCount.h"
 #include "runtime/Core/ModelFiles.h"
 #include "runtime/Core/Parameters.h"
 #include "runtime/Core/UserFiles.h"
@@ -21,6 +21,7 @@
 #include "runtime/Session/Dump.h"
 #include "runtime/Session/Evaluation.h"
 #include "runtime/Session/MemoryPlan.h"
+#include "runtime/Session/OutputFolder.h"
 #include "runtime/Session/ProcessMemory.h"
 #include "runtime/Session/RunSummary.h"
 #include "runtime/Session/StopSignal.h"
@@ -51,11 +52,12 @@ namespace {
 /// Owns what a run is made of; destroyed in reverse order.
 class Session {
 public:
-  Session(const SessionRequest &request, LoadedRequest loaded, RankGroup group,
+  Session(const SessionRequest &request, LoadedRequest loaded,
+          std::optional<OutputFolder> output, RankGroup group,
           RankEnvironment env)
       : request(request), module(std::move(loaded.module)),
-        options(std::move(loaded.options)), group(std::move(group)),
-        env(std::move(env)) {}
+        options(std::move(loaded.options)), output(std::move(output)),
+        group(std::move(group)), env(std::move(env)) {}
   ~Session();
 
   StatusOr<int> run();
@@ -73,16 +75,19 @@ private:
   Status openProfiler(Run &run);
   StatusOr<int> work(Run &run, Dump *dump);
   Status finish(Run &run, const TrainingResult &result);
-  int threads() const;
+  ThreadRequest threads() const;
+  bool trains() const;
   Metrics *listener() { return metrics ? &*metrics : nullptr; }
 
   const SessionRequest &request;
   LoadedModule module;
   Options options;
+  std::optional<OutputFolder> output; ///< on rank 0
   RankGroup group;
   RankEnvironment env;
 
   std::string outputFolder;
+  std::optional<PreparedAdapter> adapter; ///< on rank 0, where one is trained
   std::optional<Metrics> metrics; ///< on rank 0
   std::unique_ptr<Dataset> trainData, validationData;
   DataSummary trainSummary;
@@ -100,12 +105,14 @@ Session::~Session() {
     (void)device.release();
 }
 
-/// The CPUs this process may use, divided among the ranks of this machine.
-int Session::threads() const {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  int count = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-  return std::max(1, count / env.localWorldSize);
+ThreadRequest Session::threads() const {
+  return {request.threads, std::getenv("OMP_NUM_THREADS"), usableCpus(),
+          env.localWorldSize};
+}
+
+bool Session::trains() const {
+  return options.integer("max_steps") > 0 ||
+         options.number("num_train_epochs") > 0;
 }
 
 /// Before anything that takes long: a machine without the device says so now.
@@ -120,7 +127,7 @@ Status Session::openDevice() {
   DeviceOptions deviceOptions;
   deviceOptions.collectives = &group.collectives();
   deviceOptions.observer = &observer;
-  deviceOptions.threads = threads();
+  deviceOptions.threads = threadsPerRank(threads());
   deviceOptions.ranks = group.size();
   deviceOptions.ordinal = env.localRank;
   deviceOptions.graphs = request.cudaGraphs;
@@ -138,11 +145,14 @@ Status Session::createOutput() {
   if (group.rank() != 0)
     return Status::ok();
   metrics.emplace(options.text("log_format") == "json", stdout, stderr);
-  std::error_code error;
-  fs::create_directories(outputFolder, error);
-  if (error)
-    return Status::error(StatusCode::kUnavailable, "cannot create '{}': {}",
-                         outputFolder, error.message());
+  for (const std::string &warning : {output->remark(), idleCpusText(threads())})
+    if (!warning.empty())
+      metrics->warn(warning);
+  if (trains()) {
+    auto prepared = PreparedAdapter::prepare(module, options, outputFolder);
+    QLORA_RETURN_IF_ERROR(prepared.status());
+    adapter.emplace(std::move(*prepared));
+  }
   return Status::ok();
 }
 
@@ -200,9 +210,7 @@ Status Session::openData() {
                             Metrics::kBytes);
     return openDataFile(request, option, group, listener(), summary);
   };
-  bool trains = options.integer("max_steps") > 0 ||
-                options.number("num_train_epochs") > 0;
-  if (trains) {
+  if (trains()) {
     QLORA_ASSIGN_OR_RETURN(trainData, open("train_file", &trainSummary));
   }
   if (!options.text("validation_file").empty()) {
@@ -279,26 +287,16 @@ Status Session::loadDevice(const ModelFiles &model, uint64_t &processBytes) {
 }
 
 Status Session::finish(Run &run, const TrainingResult &result) {
-  QLORA_RETURN_IF_ERROR(saveAdapter(run, outputFolder));
   if (!metrics)
     return Status::ok();
-  double seconds = std::max(result.seconds, 1e-9);
-  nlohmann::ordered_json values = {
-      {"step", result.steps},
-      {"epoch", result.epoch},
-      {"train_loss", result.meanLoss},
-      {"train_runtime", result.seconds},
-      {"train_steps_per_second", static_cast<double>(result.steps) / seconds},
-      {"train_tokens_per_second", static_cast<double>(result.tokens) / seconds},
-      {"planned_bytes", run.plannedBytes()},
-      {"peak_memory_bytes", run.peakMemoryBytes()}};
-  if (const uint64_t peak = run.predictedPeakMemoryBytes())
-    values["predicted_peak_memory_bytes"] = peak;
+  std::vector<uint8_t> copy;
+  QLORA_ASSIGN_OR_RETURN(const auto trained, run.trainedBytes(copy));
+  QLORA_RETURN_IF_ERROR(adapter->write(trained));
   std::string text = "\n";
   if (request.verbose)
     text += measuredText(*device, run.predictedPeakMemoryBytes()) + "\n";
   text += runEnding(run, result);
-  return metrics->log(values, text);
+  return metrics->log(runTotals(run, result), text);
 }
 
 StatusOr<int> Session::work(Run &run, Dump *dump) {
@@ -369,10 +367,19 @@ StatusOr<int> Session::run() {
 StatusOr<int> runSession(const SessionRequest &request,
                          const RankEnvironment &env, FileDescriptor listening) {
   QLORA_ASSIGN_OR_RETURN(LoadedRequest loaded, loadRequest(request));
+  // Before the others are waited for, and before anything is read.
+  std::optional<OutputFolder> output;
+  if (env.isMain()) {
+    auto claimed = OutputFolder::claim(loaded.options);
+    QLORA_RETURN_IF_ERROR(claimed.status());
+    output.emplace(std::move(*claimed));
+  }
   const std::chrono::seconds timeout(loaded.options.integer("ddp_timeout"));
   QLORA_ASSIGN_OR_RETURN(RankGroup group,
                          RankGroup::join(env, std::move(listening), timeout));
-  return Session(request, std::move(loaded), std::move(group), env).run();
+  return Session(request, std::move(loaded), std::move(output),
+                 std::move(group), env)
+      .run();
 }
 
 } // namespace qlora

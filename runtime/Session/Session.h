@@ -4,6 +4,7 @@
 // adapter. In this order:
 //
 //   load and check the module, resolve the options (Options.h)
+//   claim the output folder (OutputFolder.h)
 //   meet the other ranks (RankGroup.h)
 //   open the device that the module is for
 //   read the data; JSONL is tokenised once a machine (TokenCache.h)
@@ -43,7 +44,7 @@ struct SessionRequest {
   BaseCacheRequest baseCache;
   ProfileRequest profile;
   bool verbose = false; ///< the long tables of memory too
-  int threads = 0;      ///< of each rank; 0: what it may use
+  int threads = 0;      ///< of each rank; 0: not given (Core/CpuCount.h)
   /// Whether the model that the options name is the module's; or empty.
   std::function<Status(const Options &options, const std::string &modulePath)>
       checkModel = {};

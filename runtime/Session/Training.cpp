@@ -76,6 +76,7 @@ private:
   Status pauseAfter(int64_t done);
   bool shouldEvaluate(int64_t done) const;
   bool shouldSave(int64_t done) const;
+  void saveOnTheWay(int64_t done);
   bool isLast(int64_t done) const {
     return done == total || result.stopSignal != 0;
   }
@@ -287,6 +288,15 @@ bool Trainer::shouldSave(int64_t done) const {
   return every > 0 && done % every == 0 && !isLast(done);
 }
 
+/// The training goes on without it: the last adapter has its space.
+void Trainer::saveOnTheWay(int64_t done) {
+  const Status status = saveAdapter(
+      run, fmt::format("{}/checkpoint-{}", run.outputFolder, done));
+  if (!status.isOk())
+    run.metrics->warn(fmt::format("the adapter after step {} is not saved: {}",
+                                  done, status.message()));
+}
+
 /// Evaluates, saves and ends or begins the profile; nothing of it is training
 /// time. No step is submitted.
 Status Trainer::pauseAfter(int64_t done) {
@@ -300,8 +310,7 @@ Status Trainer::pauseAfter(int64_t done) {
                        fmt::format("after step {}", done))
             .status());
   if (shouldSave(done))
-    QLORA_RETURN_IF_ERROR(saveAdapter(
-        run, fmt::format("{}/checkpoint-{}", run.outputFolder, done)));
+    saveOnTheWay(done);
   if (run.profiler && !isLast(done))
     QLORA_RETURN_IF_ERROR(run.profiler->startAfter(run, done));
   Clock::duration paused = Clock::now() - pause;

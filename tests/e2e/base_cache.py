@@ -58,7 +58,8 @@ class Runs:
         self.out = os.path.join(work, "out")
 
     def command(self, *flags, cache=None):
-        return (f"{self.tools}/qlora-run", self.module, "--output-dir",
+        return (f"{self.tools}/qlora-run", self.module,
+                "--overwrite-output-dir", "--output-dir",
                 self.out, "--base-cache", cache or self.cache, *self.flags,
                 *flags)
 

@@ -88,7 +88,8 @@ class Case:
                for k, v in variables.items()}}
         done = subprocess.run(
             [f"{self.tools}/qlora-run", self.module, "--config", self.yaml,
-             "--gpus", str(ranks), "--output-dir", out, *self.flags, *flags],
+             "--gpus", str(ranks), "--output-dir", out,
+             "--overwrite-output-dir", *self.flags, *flags],
             capture_output=True, text=True, env=environment, timeout=300)
         losses, metrics = [], os.path.join(out, "metrics.jsonl")
         if os.path.exists(metrics):

@@ -99,7 +99,8 @@ def train(tools, case, work, module, run_flags, ranks, environment=None):
     # What was measured for other tests, or is for these, stays out of it.
     environment = {**(environment or os.environ), "XDG_CACHE_HOME": work}
     run([f"{tools}/qlora-run", module, "--config", yaml, "--gpus", str(ranks),
-         "--output-dir", out, "--dump", dump, *run_flags], log, environment)
+         "--output-dir", out, "--overwrite-output-dir", "--dump", dump,
+         *run_flags], log, environment)
     with open(os.path.join(out, "metrics.jsonl")) as lines:
         metrics = [json.loads(line) for line in lines]
     return ([m for m in metrics if "loss" in m],

@@ -165,6 +165,7 @@ def loss_of(tools, folder):
     """Loss of the one micro-batch, in f32 with all digits, and the dump."""
     out, dump = f"{folder}/out", f"{folder}/dump.safetensors"
     call([f"{tools}/qlora-run", f"{folder}/t.so", "--output-dir", out,
+          "--overwrite-output-dir",
           "--dump", dump])
     with open(f"{out}/metrics.jsonl") as lines:
         step = next(row for row in map(json.loads, lines) if "loss" in row)

@@ -50,7 +50,8 @@ def train(case, choice, ranks, accumulation, *flags):
     call(f"{case.tools}/qlora-run", case.module, "--padding-free", choice,
          "--gpus", str(ranks), "--gradient-accumulation-steps",
          str(accumulation), "--logging-steps", "1", "--num-train-epochs", "2",
-         "--max-steps", "-1", "--base-cache", "none", "--output-dir", out, *flags)
+         "--max-steps", "-1", "--base-cache", "none", "--output-dir", out,
+         "--overwrite-output-dir", *flags)
     with open(os.path.join(out, "metrics.jsonl")) as lines:
         rows = [json.loads(line) for line in lines]
     return rows, load(os.path.join(out, "adapter_model.safetensors"))

@@ -62,7 +62,8 @@ class Case:
     def train(self, *flags):
         out = os.path.join(self.folder, "out")
         call(f"{self.tools}/qlora-run", self.module, "--config", self.yaml,
-             "--base-cache", "none", "--output-dir", out, *flags)
+             "--base-cache", "none", "--output-dir", out,
+             "--overwrite-output-dir", *flags)
         with open(os.path.join(out, "metrics.jsonl")) as lines:
             rows = [json.loads(line) for line in lines]
         losses = np.array([row["loss"] for row in rows if "loss" in row])

@@ -34,7 +34,8 @@ static constexpr const char *kUsage =
 
 static const OptionRow kOptions[] = {
     {"output", OptionType::kString, "-", OptionScope::kRun, "", "", "o"},
-    {"help", OptionType::kBool, "false", OptionScope::kRun, "", "", "h"},
+    {"help", OptionType::kBool, "false", OptionScope::kRun, "", "",
+     "h help_all"},
     {"version", OptionType::kBool, "false", OptionScope::kRun, "", ""},
 };
 

@@ -15,9 +15,11 @@
 #include "runtime/Session/Calibrate.h"
 #include "runtime/Session/Launcher.h"
 #include "runtime/Session/NullRun.h"
+#include "runtime/Session/OutputFolder.h"
 #include "runtime/Session/ProgramText.h"
 #include "runtime/Session/RankChannel.h"
 #include "runtime/Session/Session.h"
+#include "tools/qlora-run/WaitPolicy.h"
 
 using namespace qlora;
 
@@ -64,8 +66,9 @@ static const OptionRow kToolOptions[] = {
      "program for --gpus N ranks, run nothing; null:CARD, with a known card "
      "(null:h200) or a device.json: predict a step's time too"},
     {"threads", OptionType::kInt, "0", kRun, kGroup,
-     "CPU threads of all ranks together; 0: all that this process may use", "t",
-     "", 0, 4096},
+     "CPU threads of each rank; 0: OMP_NUM_THREADS, or else this rank's share "
+     "of the CPUs that this process may use",
+     "t", "", 0, 4096},
     {"verbose", OptionType::kBool, "false", kRun, kGroup,
      "print the tables of memory and time", "v"},
     {"help", OptionType::kBool, "false", kRun, kGroup,
@@ -125,8 +128,11 @@ static int print(const StatusOr<std::string> &text) {
 /// Starts the ranks, after a look at what each of them would refuse.
 static int launch(const SessionRequest &request, int ranks, char **argv,
                   int argc) {
-  if (auto loaded = loadRequest(request); !loaded.isOk())
+  auto loaded = loadRequest(request);
+  if (!loaded.isOk())
     return fail(loaded.status());
+  if (Status status = checkOutputFolder(loaded->options); !status.isOk())
+    return fail(status);
   LaunchResult result = launchRanks(
       {"/proc/self/exe", std::vector<std::string>(argv, argv + argc), ranks});
   if (!result.error.isOk())
@@ -233,6 +239,7 @@ int main(int argc, char **argv) {
     return print(fullHelpText());
   if (tool.boolean("version"))
     return print(std::string("qlora-run " QLORA_VERSION "\n"));
+  boundBusyWaiting(argv);
   if (tool.boolean("calibrate"))
     return print(calibrate("device.json"));
   if (Status status = checkInput(line->rest); !status.isOk())

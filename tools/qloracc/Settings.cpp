@@ -296,8 +296,6 @@ parseSettings(std::span<const std::string> words) {
   if (settings.input.empty())
     return Status::invalid("no MODEL.mlir is named; usage: qloracc MODEL.mlir "
                            "-o TRAIN.so [options]; see --help");
-  if (settings.emit == "so" && settings.output.empty())
-    return Status::invalid("no output is named: add -o train.so");
   QLORA_RETURN_IF_ERROR(resolveMemoryLimit(settings));
   return settings;
 }

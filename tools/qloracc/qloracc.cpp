@@ -241,6 +241,9 @@ static int compile(CompilerSettings &settings, MLIRContext &context) {
   auto file = openModel(settings.input);
   if (!file.isOk())
     return fail(file.status().message());
+  // After the input: what is no model needs no output.
+  if (settings.emit == "so" && settings.output.empty())
+    return fail("no output is named: add -o train.so");
   llvm::SourceMgr sources;
   sources.AddNewSourceBuffer(std::move(*file), llvm::SMLoc());
   SourceMgrDiagnosticHandler diagnostics(sources, &context);

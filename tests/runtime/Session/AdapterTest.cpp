@@ -9,6 +9,7 @@
 
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -122,6 +123,46 @@ TEST_F(Adapter, AFullDiskLeavesTheEarlierAdapter) {
   EXPECT_EQ(status, 0);
   EXPECT_EQ(contents(folder / "out/adapter_model.safetensors"), before);
   EXPECT_FALSE(fs::exists(folder / "out/.staging"));
+}
+
+TEST_F(Adapter, IsWrittenIntoTheSpaceThatWasReserved) {
+  const fs::path weights = "adapter_model.safetensors";
+  struct stat before {
+  }, after{};
+  {
+    auto prepared = PreparedAdapter::prepare(module, options, folder / "out");
+    ASSERT_TRUE(prepared.isOk()) << prepared.status().message();
+    ASSERT_EQ(stat((folder / "out/.staging" / weights).c_str(), &before), 0);
+    EXPECT_FALSE(fs::exists(folder / "out" / weights));
+    trained.assign(128, 1);
+    // No other file may be written by now.
+    fs::remove_all(folder / "model");
+    ASSERT_TRUE(prepared->write(trained).isOk());
+  }
+  ASSERT_EQ(stat((folder / "out" / weights).c_str(), &after), 0);
+  EXPECT_EQ(before.st_ino, after.st_ino);
+  EXPECT_EQ(before.st_size, after.st_size);
+  const std::string prepared = contents(folder / "out" / weights);
+  fs::create_directories(folder / "model");
+  ASSERT_TRUE(write().isOk());
+  EXPECT_EQ(contents(folder / "out" / weights), prepared);
+}
+
+TEST_F(Adapter, IsWrittenWhereItsFolderWasRemovedMeanwhile) {
+  auto prepared = PreparedAdapter::prepare(module, options, folder / "out");
+  ASSERT_TRUE(prepared.isOk()) << prepared.status().message();
+  fs::remove_all(folder / "out");
+  ASSERT_TRUE(prepared->write(trained).isOk());
+  EXPECT_TRUE(fs::exists(folder / "out/adapter_model.safetensors"));
+}
+
+TEST_F(Adapter, ReplacesTheTokenizerOfAnother) {
+  fs::create_directories(folder / "out");
+  std::ofstream(folder / "out/vocab.json") << "of another model";
+  std::ofstream(folder / "out/notes.txt") << "mine";
+  ASSERT_TRUE(write().isOk());
+  EXPECT_FALSE(fs::exists(folder / "out/vocab.json"));
+  EXPECT_TRUE(fs::exists(folder / "out/notes.txt"));
 }
 
 TEST_F(Adapter, AFileInTheWayIsAnError) {

@@ -50,7 +50,8 @@ protected:
     const std::filesystem::path reports = folder / "reports" / steps;
     std::filesystem::create_directories(reports);
     set("QLORA_TEST_CUDA_REPORT", reports / "{pid}");
-    train("out", {"--gpus", "2", "--max-steps", steps});
+    train("out",
+          {"--gpus", "2", "--max-steps", steps, "--overwrite-output-dir"});
     unsetenv("QLORA_TEST_CUDA_REPORT");
     std::vector<nlohmann::json> found;
     for (const auto &entry : std::filesystem::directory_iterator(reports))
@@ -70,7 +71,8 @@ TEST_F(CudaRanks, TrainAsOnTheCpuAndAsOneRankThatAccumulates) {
       auto split = flags;
       split.insert(split.end(),
                    {"--gpus", ranks, "--gradient-accumulation-steps",
-                    accumulation, "--cuda-graphs", graphs});
+                    accumulation, "--cuda-graphs", graphs,
+                    "--overwrite-output-dir"});
       const auto lines = train("cuda", split);
       ASSERT_EQ(lines.size(), expected.size());
       for (size_t i = 0; i < lines.size(); ++i)
@@ -88,7 +90,8 @@ TEST_F(CudaRanks, HaveTheSameBitsInEveryOrder) {
   train("first", {"--gpus", "2", "--max-steps", "8"});
   for (const char *seed : {"2", "3", "4", "5"}) {
     set("QLORA_TEST_CUDA_SEED", seed);
-    train("again", {"--gpus", "2", "--max-steps", "8"});
+    train("again",
+          {"--gpus", "2", "--max-steps", "8", "--overwrite-output-dir"});
     EXPECT_EQ(adapter("again"), adapter("first")) << "seed " << seed;
   }
 }
@@ -144,7 +147,7 @@ TEST_F(CudaRanks, EveryFailingCallOfNcclIsNamed) {
 TEST_F(CudaRanks, FailingToLeaveTheGroupIsNoFailure) {
   for (const char *call : {"ncclCommFinalize", "ncclCommDestroy"}) {
     set("QLORA_TEST_CUDA_FAIL", std::string(call) + ":1:2@1");
-    train("out", {"--gpus", "2", "--max-steps", "2"});
+    train("out", {"--gpus", "2", "--max-steps", "2", "--overwrite-output-dir"});
   }
 }
 

@@ -41,7 +41,7 @@ TEST_F(CudaSession, LaunchesOneGraphForEachMicroBatch) {
   auto calls = [&](const char *steps) {
     set("QLORA_TEST_CUDA_REPORT", at(steps));
     train("out", {"--max-steps", steps, "--gradient-accumulation-steps", "3",
-                  "--logging-steps", "100"});
+                  "--logging-steps", "100", "--overwrite-output-dir"});
     return nlohmann::json::parse(contents(at(steps)));
   };
   const auto few = calls("10");

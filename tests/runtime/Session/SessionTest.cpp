@@ -140,7 +140,7 @@ TEST_F(Session, AnInfiniteLossWritesNothing) {
   std::string before = adapter("out");
   ProcessOutput output =
       run({"--train-file", at("tokens.safetensors"), "--output-dir", at("out"),
-           "--max-steps", "9", "--lr", "1e38"});
+           "--max-steps", "9", "--lr", "1e38", "--overwrite-output-dir"});
   EXPECT_EQ(output.exitCode, 1);
   EXPECT_NE(output.errors.find("error: the loss of step "), std::string::npos)
       << output.errors;
@@ -280,7 +280,7 @@ TEST_F(Session, AMistakeLeavesAnEarlierRunAlone) {
   std::string before = contents(folder / "out/metrics.jsonl");
   ProcessOutput output =
       run({"--train-file", at("rows.safetensors"), "--output-dir", at("out"),
-           "--adapter_name_or_path", at("none")});
+           "--adapter_name_or_path", at("none"), "--overwrite-output-dir"});
   EXPECT_EQ(output.exitCode, 1);
   EXPECT_EQ(contents(folder / "out/metrics.jsonl"), before);
 }

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: MIT
+
+// What lies in the folder, and the lock.
+
+#include "runtime/Session/OutputFolder.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <vector>
+
+namespace qlora {
+
+namespace fs = std::filesystem;
+
+static std::string lockOf(const std::string &folder) {
+  return folder + "/.lock";
+}
+
+/// What a run has written before it has an adapter.
+static bool isLeftOver(const std::string &name) {
+  constexpr std::string_view kNames[] = {"config.resolved.yaml",
+                                         "metrics.jsonl", "gemm_table.json",
+                                         ".staging", ".lock"};
+  return std::ranges::find(kNames, name) != std::end(kNames) ||
+         name.starts_with("gemm_table.json."); // was not renamed any more
+}
+
+/// "a, b, c and 2 more".
+static std::string listed(const std::vector<std::string> &names) {
+  constexpr size_t kMost = 3;
+  std::string text;
+  for (size_t i = 0; i < std::min(kMost, names.size()); ++i)
+    text += (i ? ", " : "") + names[i];
+  if (names.size() > kMost)
+    text += fmt::format(" and {} more", names.size() - kMost);
+  return text;
+}
+
+static Status checkContent(const std::string &path, bool mayOverwrite) {
+  std::error_code error;
+  std::vector<std::string> found;
+  for (fs::directory_iterator entry(path, error), end; !error && entry != end;
+       entry.increment(error))
+    if (std::string name = entry->path().filename(); !isLeftOver(name))
+      found.push_back(std::move(name));
+  if (error && error != std::errc::no_such_file_or_directory)
+    return Status::error(StatusCode::kUnavailable,
+                         "cannot use '{}' as the output folder: {}", path,
+                         error.message());
+  if (found.empty() || mayOverwrite)
+    return Status::ok();
+  std::ranges::sort(found);
+  const bool hasAdapter = std::ranges::any_of(found, [](const auto &name) {
+    return name.starts_with("adapter_") || name.starts_with("checkpoint-");
+  });
+  return Status::invalid(
+      "the output folder '{}' {} ({}); choose another --output-dir, or write "
+      "over it with --overwrite-output-dir",
+      path, hasAdapter ? "holds an adapter" : "is not empty", listed(found));
+}
+
+Status checkOutputFolder(const Options &options) {
+  return checkContent(options.text("output_dir"),
+                      options.boolean("overwrite_output_dir"));
+}
+
+/// "process 12 of HOST" of the run that has the lock, as that wrote it.
+static std::string readHolder(int descriptor) {
+  std::array<char, 300> text;
+  const ssize_t bytes = pread(descriptor, text.data(), text.size(), 0);
+  return std::string(text.data(), bytes > 0 ? static_cast<size_t>(bytes) : 0);
+}
+
+static void writeHolder(int descriptor) {
+  std::array<char, 256> host{};
+  gethostname(host.data(), host.size() - 1);
+  // Only words of a message: a full disk shows elsewhere.
+  if (ftruncate(descriptor, 0) == 0)
+    dprintf(descriptor, "process %d of %s", getpid(), host.data());
+}
+
+/// Whether the descriptor is still what the path names: the run before may
+/// have removed its file between our open and our lock.
+static bool isFileAt(int descriptor, const std::string &path) {
+  struct stat ours {
+  }, there{};
+  return fstat(descriptor, &ours) == 0 && stat(path.c_str(), &there) == 0 &&
+         ours.st_ino == there.st_ino && ours.st_dev == there.st_dev;
+}
+
+Status OutputFolder::lock() {
+  const std::string file = lockOf(path);
+  while (true) {
+    FileDescriptor opened(
+        open(file.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666));
+    if (!opened.isOpen())
+      return Status::error(StatusCode::kUnavailable,
+                           "cannot write into the output folder '{}': {}", path,
+                           std::strerror(errno));
+    const int error = flock(opened.get(), LOCK_EX | LOCK_NB) ? errno : 0;
+    if (error == EWOULDBLOCK)
+      return Status::error(
+          StatusCode::kUnavailable,
+          "another run ({}) is writing into '{}'; wait for its end, or choose "
+          "another --output-dir",
+          readHolder(opened.get()), path);
+    if (error) {
+      warning = fmt::format("cannot lock '{}' ({}): a second run into the same "
+                            "folder would not be noticed",
+                            file, std::strerror(error));
+      return Status::ok();
+    }
+    if (!isFileAt(opened.get(), file))
+      continue;
+    locked = std::move(opened);
+    writeHolder(locked.get());
+    return Status::ok();
+  }
+}
+
+StatusOr<OutputFolder> OutputFolder::claim(const Options &options) {
+  // Before anything is changed there, and again when nobody else can.
+  QLORA_RETURN_IF_ERROR(checkOutputFolder(options));
+  const std::string path = options.text("output_dir");
+  std::error_code error;
+  const bool isNew = fs::create_directories(path, error);
+  if (error)
+    return Status::error(StatusCode::kUnavailable, "cannot create '{}': {}",
+                         path, error.message());
+  OutputFolder folder(path, isNew);
+  QLORA_RETURN_IF_ERROR(folder.lock());
+  QLORA_RETURN_IF_ERROR(checkOutputFolder(options));
+  return folder;
+}
+
+OutputFolder::~OutputFolder() {
+  if (!locked.isOpen())
+    return;
+  // While it is locked: whoever has opened it meanwhile looks again.
+  unlink(lockOf(path).c_str());
+  if (isNew)
+    rmdir(path.c_str());
+}
+
+} // namespace qlora

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: MIT
+
+// The output folder of a run: nobody's work is written over, and no two runs
+// write into it at once.
+//
+// A run may use a folder that is missing, empty, or holds only what an
+// unfinished run left, which has no adapter:
+//
+//   config.resolved.yaml   metrics.jsonl   gemm_table.json[.N]
+//   .staging   the space and the parts of an adapter (Adapter.h)
+//   .lock      held while a run writes, removed at its end
+//
+// Anything else, such as an adapter, a checkpoint-N or a file of the user's,
+// wants --overwrite-output-dir. Then files of ours are replaced when this run
+// has new ones, and others stay.
+//
+// The lock is flock(2)'s: the system lets go of it when the process ends,
+// however that happens. Rank 0 has it, since it alone writes.
+
+#ifndef QLORA_RUNTIME_SESSION_OUTPUTFOLDER_H
+#define QLORA_RUNTIME_SESSION_OUTPUTFOLDER_H
+
+#include <string>
+
+#include "runtime/Core/Options.h"
+#include "runtime/Core/Status.h"
+#include "runtime/Device/Socket.h"
+
+namespace qlora {
+
+/// What claim() would refuse for the folder's content; changes nothing. For a
+/// launcher, before it starts ranks.
+Status checkOutputFolder(const Options &options);
+
+/// A folder that this process alone writes to, as long as this lives.
+class OutputFolder {
+public:
+  /// Of output_dir and overwrite_output_dir. Creates the folder.
+  static StatusOr<OutputFolder> claim(const Options &options);
+  OutputFolder(OutputFolder &&) = default;
+  OutputFolder &operator=(OutputFolder &&) = delete;
+  /// Also removes a folder that claim() made and nothing was written to.
+  ~OutputFolder();
+
+  /// A warning where the file system has no locks, or empty.
+  const std::string &remark() const { return warning; }
+
+private:
+  OutputFolder(std::string path, bool isNew)
+      : path(std::move(path)), isNew(isNew) {}
+  Status lock();
+
+  std::string path;
+  std::string warning;
+  FileDescriptor locked; ///< closed where there are no locks, or moved from
+  bool isNew;
+};
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_SESSION_OUTPUTFOLDER_H

@@ -59,10 +59,17 @@ _CALLS = {
     ("Status",): 1,
     ("fail",): 0,
     ("warn",): 0,
+    ("note",): 0,
     ("warnings", ".", "push_back"): 0,
     ("remarks", ".", "push_back"): 0,
 } | _FORMATS
 _DIAGNOSTICS = ("emitError", "emitOpError", "emitWarning")
+# Functions whose result is a message.
+_RETURNING = (
+    ("Divergence", "::", "check"),
+    ("positionsWarning",),
+    ("storedWarning",),
+)
 # A function that hands its format on to Status::error, and how it begins.
 _WRAPPER = re.compile(r"\b(\w+)\(fmt::format_string<([^;]*)")
 
@@ -157,6 +164,22 @@ def _diagnostic_text(words: list[Token], i: int) -> str:
     return (_text(arguments[0]) if is_method else "") + _text(streamed)
 
 
+def _opens_body(words: list[Token], i: int) -> bool:
+    """Whether the '(' at `i` is of a definition in _RETURNING."""
+    if not any(_named(words, i, names) for names in _RETURNING):
+        return False
+    close = _until(words, i + 1, "")
+    return [word.text for word in words[close + 1:close + 2]] == ["{"]
+
+
+def _returned(words: list[Token], i: int) -> Iterator[tuple[str, int]]:
+    """What the function whose parameters begin at `i` returns."""
+    body = _until(words, i + 1, "") + 2
+    for k in range(body, _until(words, body, "")):
+        if _named(words, k, ("return",)):
+            yield _text(words[k:_until(words, k, ";")]), words[k].line
+
+
 def wrappers_of(source: str) -> set[str]:
     return {name for name, body in _WRAPPER.findall(source)
             if name != "invalid" and "kInternal" not in body}
@@ -177,6 +200,8 @@ def cpp_messages(source: str,
             continue
         if words[i - 1].text in _DIAGNOSTICS:
             yield _diagnostic_text(words, i), words[i].line
+        elif _opens_body(words, i):
+            yield from _returned(words, i)
         else:
             yield _call_text(words, i, wrappers), words[i].line
 

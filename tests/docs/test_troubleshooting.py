@@ -68,6 +68,19 @@ class CppTest(unittest.TestCase):
             """), ["cannot write …: …", "'…' is not read",
                    "step … has no token", "'…' is unknown"])
 
+    def test_what_some_functions_return(self):
+        self.assertEqual(cpp("""
+            std::string Divergence::check(const StepReport &report) {
+              if (first(report))
+                return fmt::format("the loss of step {} is "
+                                   "high", report.step);
+              return "";
+            }
+            std::string other() { return fmt::format("{} of {}", a, b); }
+            if (text = divergence.check(report); text != "")
+              return fmt::format("a table of {}", a);
+            """), ["the loss of step … is high"])
+
     def test_raw_literals_and_quotes_in_literals(self):
         self.assertEqual(cpp('char c = \'"\'; auto r = R"(Status::invalid("a '
                              'b"))"; Status::invalid("say \\"{}\\" now", x);'),

@@ -49,7 +49,8 @@ protected:
   /// What a run that fails says: one line, beside those of the platform.
   std::string refusal(std::vector<std::string> flags, int exitCode = 1) {
     flags.insert(flags.end(), {"--train-file", at("tokens.safetensors"),
-                               "--output-dir", at("refused")});
+                               "--output-dir", at("refused"),
+                               "--overwrite-output-dir"});
     const ProcessOutput output = run(std::move(flags));
     EXPECT_EQ(output.exitCode, exitCode) << output.out;
     std::istringstream text(output.errors);

@@ -133,10 +133,10 @@ TEST_F(Runs, AFinishedAdapterIsNotWrittenOver) {
   const std::string before = adapter("out");
   const std::string numbers = contents(folder / "out/metrics.jsonl");
   // Before anything is looked at: neither the model nor the data is there.
+  fs::rename(folder / "model", folder / "gone");
   for (const char *gpus : {"1", "2"}) {
-    ProcessOutput output =
-        run({"--train-file", "/nonexistent", "--model", "/nonexistent",
-             "--output-dir", at("out"), "--gpus", gpus});
+    ProcessOutput output = run({"--train-file", "/nonexistent", "--output-dir",
+                                at("out"), "--gpus", gpus});
     EXPECT_EQ(output.exitCode, 1);
     EXPECT_EQ(output.errors,
               "qlora-run: error: the output folder '" + at("out") +
@@ -145,6 +145,7 @@ TEST_F(Runs, AFinishedAdapterIsNotWrittenOver) {
                   "--output-dir, or write over it with "
                   "--overwrite-output-dir\n");
   }
+  fs::rename(folder / "gone", folder / "model");
   EXPECT_EQ(adapter("out"), before);
   EXPECT_EQ(contents(folder / "out/metrics.jsonl"), numbers);
   std::ofstream(folder / "out/notes.txt") << "mine";

@@ -25,8 +25,8 @@ python3 - "$out/adapter/metrics.jsonl" <<'PYTHON'
 import json, sys
 rows = [json.loads(line) for line in open(sys.argv[1])]
 match = [row["eval_argmax_match"] for row in rows if "eval_argmax_match" in row]
-print(f"\nargmax match on the validation rows: "
-      f"{100 * match[0]:.1f} % -> {100 * match[-1]:.1f} %")
+print(f"\nunseen rows with every token right: "
+      f"{100 * match[0]:.1f} % before, {100 * match[-1]:.1f} % after")
 PYTHON
 cat <<TEXT
 adapter: $PWD/$out/adapter
@@ -34,6 +34,9 @@ adapter: $PWD/$out/adapter
 Next:
   your own model   "Your own model" in README.md: a model to download, data,
                    train.yaml and three commands
+  another run      build/bin/qlora-run $out/train.so --gpus 2 \\
+                       --config $demo/train.yaml \\
+                       --learning-rate 2e-3 --output-dir $out/slower
   the memory plan  build/bin/qlora-run $out/train.so --device null --gpus 8
   the kernels      build/bin/qloracc $out/model.mlir --emit=cpp \\
                        --config $demo/train.yaml

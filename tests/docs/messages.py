@@ -191,10 +191,12 @@ def cpp_messages(source: str,
     for i in range(1, len(words)):
         if words[i].is_literal:
             continue
-        # A parser hands its message out in a parameter `error`.
-        if words[i].text == "=" and _named(words, i, ("error",)):
+        # A parser hands its message out in a parameter `error`, and what is
+        # warned of later waits in a `warning`.
+        if words[i].text == "=" and (_named(words, i, ("error",))
+                                     or _named(words, i, ("warning",))):
             end = _until(words, i + 1, ";")
-            if words[i + 1].is_literal:
+            if words[i + 1].is_literal or words[i + 1].text == "fmt":
                 yield _text(words[i + 1:end]), words[i].line
         if words[i].text != "(":
             continue

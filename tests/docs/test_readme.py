@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 
 """What README.md shows works as it is written: its data, its train.yaml and
-its commands, with the demo's model in the place of the one to download.
+its commands, with the demo's model in the place of the one to download. So do
+the commands that quickstart.sh names at its end.
 
 QLORA_TOOLS names the folder of the tools, build/bin without it.
 """
@@ -75,20 +76,35 @@ class TextTest(unittest.TestCase):
         ast.parse(fenced("python"))
 
 
-class OwnModelTest(unittest.TestCase):
+class CommandTest(unittest.TestCase):
+    """Has a folder in which the tools are where a clone has them."""
+
     def setUp(self):
         self.folder = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, self.folder)
         os.mkdir(self.at("build"))
         os.symlink(TOOLS, self.at("build", "bin"))
+
+    def at(self, *names):
+        return os.path.join(self.folder, *names)
+
+    def run_command(self, line, code=0):
+        result = subprocess.run(
+            line, shell=True, cwd=self.folder, text=True, timeout=600,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            env=dict(fresh_shell(), XDG_CACHE_HOME=self.at("cache")))
+        self.assertEqual(result.returncode, code, f"{line}\n{result.stdout}")
+        return result.stdout
+
+
+class OwnModelTest(CommandTest):
+    def setUp(self):
+        super().setUp()
         with open(self.at("data.jsonl"), "w", encoding="utf-8") as file:
             file.write(fenced("jsonl"))
         with open(self.at("train.yaml"), "w", encoding="utf-8") as file:
             file.write(fenced("yaml"))
         self.copy_model(self.at("Qwen3-0.6B"))
-
-    def at(self, *names):
-        return os.path.join(self.folder, *names)
 
     def copy_model(self, folder):
         """The demo's, which may read as many tokens as the real one."""
@@ -99,13 +115,6 @@ class OwnModelTest(unittest.TestCase):
         config["max_position_embeddings"] = 40960
         with open(path, "w", encoding="utf-8") as file:
             json.dump(config, file)
-
-    def run_command(self, line):
-        result = subprocess.run(
-            line, shell=True, cwd=self.folder, text=True, timeout=600,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            env=dict(fresh_shell(), XDG_CACHE_HOME=self.at("cache")))
-        self.assertEqual(result.returncode, 0, f"{line}\n{result.stdout}")
 
     def test_commands_train_an_adapter(self):
         lines = re.findall(r"^    (build/bin/.*)$",
@@ -120,6 +129,28 @@ class OwnModelTest(unittest.TestCase):
         with open(self.at("adapter", "adapter_config.json"),
                   encoding="utf-8") as file:
             self.assertEqual(json.load(file)["r"], 16)
+        self.assertIn("--overwrite-output-dir",
+                      self.run_command(lines[-1], code=1))
+        self.run_command(lines[-1] + " --overwrite-output-dir")
+
+
+class QuickStartTest(CommandTest):
+    def test_commands_at_the_end(self):
+        os.makedirs(self.at("examples"))
+        os.symlink(os.path.join(ROOT, "examples/demo"),
+                   self.at("examples", "demo"))
+        script = read("quickstart.sh")
+        steps = re.findall(r"^qlora(?:-import|cc) .*$", script, re.M)
+        self.assertEqual(len(steps), 2)
+        begin = "demo=examples/demo out=out/demo PATH=build/bin:$PATH\n"
+        self.run_command(begin + 'mkdir -p "$out"\n' + "\n".join(steps))
+        end = self.run_command(begin + script[script.index("cat <<TEXT"):])
+        commands = re.findall(r"build/bin/(?:.*\\\n)*.*", end)
+        self.assertEqual(len(commands), 3)
+        for command in commands:
+            # Two steps of the run are enough to see that it starts.
+            few = " --max-steps 2" if "--output-dir" in command else ""
+            self.run_command(command + few)
 
 
 if __name__ == "__main__":

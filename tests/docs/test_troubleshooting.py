@@ -65,8 +65,10 @@ class CppTest(unittest.TestCase):
                                           "token", step));
             error = "'" + text + "' is unknown";
             error = other;
+            warning = fmt::format("cannot lock '{}'", file);
             """), ["cannot write …: …", "'…' is not read",
-                   "step … has no token", "'…' is unknown"])
+                   "step … has no token", "'…' is unknown",
+                   "cannot lock '…'"])
 
     def test_what_some_functions_return(self):
         self.assertEqual(cpp("""

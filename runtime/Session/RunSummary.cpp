@@ -93,20 +93,26 @@ static std::string adapterText(const Run &run, const ParameterCounts &counts) {
       run.options.integer("lora_r"), run.options.number("lora_alpha"));
 }
 
+/// "1 row", "2,000 rows".
+static std::string counted(int64_t count, const char *one) {
+  return fmt::format("{} {}{}", formatCount(static_cast<uint64_t>(count)), one,
+                     count == 1 ? "" : "s");
+}
+
 static std::string dataText(const Run &run, const DataSummary &data) {
   const fs::path file(run.options.text("train_file"));
-  return fmt::format("{}: {} rows, {} tokens, {} of them learned",
-                     file.filename().string(), formatCount(data.rows),
-                     formatCount(data.tokens),
+  return fmt::format("{}: {}, {}, {} of them learned",
+                     file.filename().string(), counted(data.rows, "row"),
+                     counted(data.tokens, "token"),
                      formatCount(data.labelledTokens));
 }
 
 static std::string batchText(const Run &run) {
   const int64_t rows = run.options.integer("per_device_train_batch_size");
   const StepShape step = run.stepShape();
-  return fmt::format("{} rows x {} {} x {} accumulated = {} rows a step",
-                     rows, step.ranks, step.ranks == 1 ? "rank" : "ranks",
-                     step.accumulation, formatCount(rows * step.count()));
+  return fmt::format("{} x {} x {} accumulated = {} a step",
+                     counted(rows, "row"), counted(step.ranks, "rank"),
+                     step.accumulation, counted(rows * step.count(), "row"));
 }
 
 static std::string stepsText(const Run &run) {

@@ -187,7 +187,7 @@ std::string Session::verbosePlan(const Run &run) const {
   if (const uint64_t peak = run.predictedPeakMemoryBytes())
     plan += residentText(run.processBytes, run.untouchedBytes, peak);
   if (base && !base->mappedFile().empty())
-    plan += fmt::format("  frozen base mapped from {}\n", base->mappedFile());
+    plan += fmt::format("  frozen base mapped from '{}'\n", base->mappedFile());
   return plan;
 }
 

@@ -59,7 +59,7 @@ class Runs:
 
     def command(self, *flags, cache=None):
         return (f"{self.tools}/qlora-run", self.module,
-                "--overwrite-output-dir", "--output-dir",
+                "--verbose", "--overwrite-output-dir", "--output-dir",
                 self.out, "--base-cache", cache or self.cache, *self.flags,
                 *flags)
 

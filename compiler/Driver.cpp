@@ -92,7 +92,8 @@ static std::string largestTensors(ModuleOp program) {
   auto json = llvm::cantFail(
       llvm::json::parse(plan ? plan.getValue() : R"({"entries": []})"));
   std::vector<std::string> tensors;
-  for (const llvm::json::Value &value : *json.getAsObject()->getArray("entries")) {
+  const llvm::json::Array &entries = *json.getAsObject()->getArray("entries");
+  for (const llvm::json::Value &value : entries) {
     const llvm::json::Object &entry = *value.getAsObject();
     if (entry.getString("kind") != StringRef("accumulate_last"))
       continue;

@@ -127,6 +127,11 @@ Status checkModelIdentity(const Options &options,
   const std::string folder = options.text("model_name_or_path");
   if (options.recordedFact("family").is_null() || folder.empty())
     return Status::ok();
+  if (options.recordedFact("rms_norm_eps").is_null())
+    return Status::invalid("'{}' does not say which model it was compiled for: "
+                           "an older qloracc made it; import and compile the "
+                           "model again",
+                           modulePath);
   if (std::error_code ignored; !std::filesystem::exists(folder, ignored))
     return Status::error(StatusCode::kNotFound,
                          "no model folder '{}'; say where it is with "

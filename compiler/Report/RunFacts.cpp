@@ -83,6 +83,8 @@ static void addOptions(const Options &options, json &facts) {
   const Options defaults;
   json all = json::object(), set = json::array();
   for (const OptionRow &row : optionTable()) {
+    if (row.scope == OptionScope::kOutput)
+      continue;
     all[row.name] = options.value(row.name);
     if (options.value(row.name) != defaults.value(row.name))
       set.push_back(row.name);

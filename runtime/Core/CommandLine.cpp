@@ -83,7 +83,9 @@ static bool isProgram(std::string_view word) {
 /// The model or the program among the words that follow a list.
 static bool isFile(const std::string &word) {
   std::error_code ignored;
-  return isProgram(word) || std::filesystem::exists(word, ignored);
+  const bool looksLikeOne = word.find_first_of("./") != word.npos;
+  return isProgram(word) ||
+         (looksLikeOne && std::filesystem::exists(word, ignored));
 }
 
 /// The words of a list as one text. A shell makes several of `[a, b]`, too.

@@ -7,10 +7,10 @@
 //   --list a b c
 //
 // with dashes or underscores. A boolean takes the next word only when that is
-// true, false, yes, no, on, off, 1 or 0. A list takes the words up to the next flag, as argparse's
-// nargs="+" does, but no file: what exists, or ends in .mlir, .mlirbc or .so,
-// so that the input may stand behind it. `--` ends the options. A one-letter
-// alias takes one dash.
+// true, false, yes, no, on, off, 1 or 0. A list takes the words up to the next
+// flag, as argparse's nargs="+" does, but no file, so that the input may stand
+// behind it: what ends in .mlir, .mlirbc or .so, or has a dot or a slash and
+// exists. `--` ends the options. A one-letter alias takes one dash.
 
 #ifndef QLORA_RUNTIME_CORE_COMMANDLINE_H
 #define QLORA_RUNTIME_CORE_COMMANDLINE_H

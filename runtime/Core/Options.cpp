@@ -54,6 +54,12 @@ static std::string plainText(const json &value) {
   return text;
 }
 
+/// Of two files to read one would be left out; of other options the last
+/// wins, as in argparse.
+static bool isInput(const OptionRow &row) {
+  return row.type == OptionType::kPath && row.scope == OptionScope::kRun;
+}
+
 static Status twoPaths(const std::string &first, const std::string &second) {
   const bool areLines =
       first.ends_with(".jsonl") && second.ends_with(".jsonl");
@@ -171,7 +177,7 @@ Status Options::applySettings(std::span<const OptionSetting> settings) {
       return value.status().withContext(setting.written);
     *value = resolvedValue(*setting.row, std::move(*value), "");
     Status status;
-    if (setting.row->type == OptionType::kPath) {
+    if (isInput(*setting.row)) {
       auto [first, isNew] = paths.emplace(setting.row, &setting);
       if (!isNew && *value != this->value(setting.row->name))
         status = twoPaths(first->second->text, setting.text);

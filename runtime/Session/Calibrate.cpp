@@ -334,7 +334,11 @@ static StatusOr<DeviceProfile> measureProfile() {
   return device;
 }
 
-StatusOr<std::string> calibrate(const std::string &path) {
+StatusOr<std::string> calibrate(const std::string &path,
+                                [[maybe_unused]] int threads) {
+#ifdef _OPENMP
+  omp_set_num_threads(threads);
+#endif
   QLORA_ASSIGN_OR_RETURN(const DeviceProfile device, measureProfile());
   const std::string text = profileJson(device).dump(2) + "\n";
   std::ofstream file(path);

@@ -26,8 +26,9 @@
 
 namespace qlora {
 
-/// Measures and writes `path`; the text that was written.
-StatusOr<std::string> calibrate(const std::string &path);
+/// Measures with `threads` threads and writes `path`; the text that was
+/// written.
+StatusOr<std::string> calibrate(const std::string &path, int threads);
 
 /// Name and threads of this machine's CPU as calibrate() writes them, the rates
 /// not measured.

@@ -71,7 +71,8 @@ StatusOr<EvaluationResult> evaluateAndLog(Run &run, int64_t step, double epoch,
       {"eval_runtime", seconds}};
   const std::string text = fmt::format(
       "evaluation {}: loss {:.4f}, perplexity {}\n"
-      "  right: {:.1f} % of tokens, all tokens in {:.1f} % of {} rows ({:.1f} s)",
+      "  right: {:.1f} % of tokens, all tokens in {:.1f} % of {} rows ({:.1f} "
+      "s)",
       title, result.loss, formatShort(result.perplexity),
       100 * result.tokenAccuracy, 100 * result.argmaxMatch,
       formatCount(static_cast<uint64_t>(result.rows)), seconds);

@@ -13,7 +13,8 @@ static std::vector<PlanRow> arenaRows(const Device &device) {
   std::vector<PlanRow> rows;
   for (const ArenaUse &use : device.memory())
     rows.push_back(
-        {std::string(arenaTitle(use.kind)), use.plannedBytes, use.allocatedBytes,
+        {std::string(arenaTitle(use.kind)), use.plannedBytes,
+         use.allocatedBytes,
          use.shared ? "one copy for the ranks of this machine" : "",
          use.kind != QLORA_ARENA_HOST});
   return rows;

@@ -141,10 +141,10 @@ static std::string_view comparisonTitle(RatesOrigin origin) {
   return kTitles[size_t(origin)];
 }
 
-static std::string calibrateAdvice(std::string_view before = "") {
-  return fmt::format("\n  to compare: {}qlora-run --calibrate, then "
+static std::string calibrateAdvice(std::string_view how = "") {
+  return fmt::format("\n  to compare: qlora-run --calibrate{}, then "
                      "--device-profile device.json",
-                     before);
+                     how);
 }
 
 static std::string ratesNote(const DeviceProfile &rates, RatesOrigin origin) {
@@ -164,7 +164,7 @@ static std::string ratesNote(const DeviceProfile &rates, RatesOrigin origin) {
     return fmt::format("  of assumed: times the rates of {} threads, but a "
                        "rank has {}",
                        rates.cores, here.cores) +
-           calibrateAdvice(fmt::format("OMP_NUM_THREADS={} ", here.cores));
+           calibrateAdvice(fmt::format(" --threads {}", here.cores));
   return fmt::format("  of assumed: times the rates of {}, which were not "
                      "measured here",
                      rates.cpu) +

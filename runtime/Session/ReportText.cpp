@@ -74,9 +74,9 @@ static std::string rateText(const ProgressView &view) {
           ? fmt::format(", {}/s", formatBytes(static_cast<uint64_t>(rate)))
           : fmt::format(", {} {}/s", formatRate(rate), view.unit);
   if (view.total >= view.done && view.total > 0)
-    text += fmt::format(", {} left",
-                        formatDuration(
-                            static_cast<double>(view.total - view.done) / rate));
+    text += ", " +
+            formatDuration(static_cast<double>(view.total - view.done) / rate) +
+            " left";
   return text;
 }
 

@@ -145,7 +145,9 @@ Status Session::createOutput() {
   if (group.rank() != 0)
     return Status::ok();
   metrics.emplace(options.text("log_format") == "json", stdout, stderr);
-  for (const std::string &warning : {output->remark(), idleCpusText(threads())})
+  const bool isCpu = device->hasHostArenas();
+  for (const std::string &warning :
+       {output->remark(), isCpu ? idleCpusText(threads()) : ""})
     if (!warning.empty())
       metrics->warn(warning);
   if (trains()) {

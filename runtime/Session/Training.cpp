@@ -147,9 +147,9 @@ Status Trainer::checkFinite(double value, const char *what,
   if (std::isfinite(value))
     return Status::ok();
   return Status::invalid(
-      "the {} of step {} is {}; try a smaller learning_rate (it was {}) or "
-      "compute_dtype float32. Nothing was written over",
-      what, step + 1, value, rate.at(step));
+      "the {} of step {} is {}; try a smaller --learning-rate (it was {}), or "
+      "compile with --compute-dtype float32. No adapter was written over",
+      what, step + 1, value, formatShort(rate.at(step)));
 }
 
 /// Sums over ranks. Signals reach ranks at different steps; all have to stop

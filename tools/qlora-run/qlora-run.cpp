@@ -11,6 +11,7 @@
 
 #include "frontend/ModelIdentity.h"
 #include "runtime/Core/CommandLine.h"
+#include "runtime/Core/CpuCount.h"
 #include "runtime/Core/OptionHelp.h"
 #include "runtime/Session/Calibrate.h"
 #include "runtime/Session/Launcher.h"
@@ -241,7 +242,10 @@ int main(int argc, char **argv) {
     return print(std::string("qlora-run " QLORA_VERSION "\n"));
   boundBusyWaiting(argv);
   if (tool.boolean("calibrate"))
-    return print(calibrate("device.json"));
+    return print(calibrate(
+        "device.json",
+        threadsPerRank({static_cast<int>(tool.integer("threads")),
+                        std::getenv("OMP_NUM_THREADS"), usableCpus(), 1})));
   if (Status status = checkInput(line->rest); !status.isOk())
     return fail(status);
   SessionRequest request{line->rest[0],

@@ -119,7 +119,7 @@ std::string answerTo(const Options &own, OptionTables tables) {
       {rows.subspan(kCompileRows), {kProgram}, ""}};
   if (own.boolean("help_all"))
     return kUsage + optionHelp(sections) + kMlirFlags;
-  return own.boolean("version") ? "qloracc 0.1.0 (MLIR 22)\n" : "";
+  return own.boolean("version") ? "qloracc " QLORA_VERSION " (MLIR 22)\n" : "";
 }
 
 /// A run's files are not the program's.

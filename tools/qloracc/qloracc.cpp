@@ -280,8 +280,9 @@ int main(int argc, char **argv) {
     return llvm::outs() << settings.answer, 0;
   if (!parseMlirFlags(settings))
     return 1;
-  if (Status status = checkOutputFile(settings.output); !status.isOk())
-    return fail(status.message());
+  for (const std::string &path : {settings.output, settings.report})
+    if (Status status = checkOutputFile(path); !status.isOk())
+      return fail(status.message());
   DialectRegistry registry;
   registry.insert<model::ModelDialect, train::TrainDialect,
                   program::ProgramDialect, func::FuncDialect,

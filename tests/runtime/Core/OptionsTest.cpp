@@ -92,7 +92,7 @@ TEST(Options, OutputsAreWhereTheCommandRunsAndNotRecorded) {
   EXPECT_FALSE(atRunTime.boolean("overwrite_output_dir"));
 }
 
-TEST(Options, APathGivenTwiceIsRefused) {
+TEST(Options, AnInputGivenTwiceIsRefusedAndOfOthersTheLastWins) {
   auto apply = [](std::vector<OptionSetting> flags) {
     Options options;
     return options.applySettings(flags).message();
@@ -101,9 +101,13 @@ TEST(Options, APathGivenTwiceIsRefused) {
                    setting("train_file", "b/c.jsonl")}),
             "--train_file: takes one path, but got 'a.jsonl' and 'b/c.jsonl'; "
             "join them: cat a.jsonl b/c.jsonl > both.jsonl");
+  EXPECT_EQ(apply({setting("model_name_or_path", "a"),
+                   setting("model_name_or_path", "b")}),
+            "--model_name_or_path: takes one path, but got 'a' and 'b'; leave "
+            "one out");
+  EXPECT_EQ(apply({setting("train_file", "a/"), setting("train_file", "./a")}),
+            "");
   EXPECT_EQ(apply({setting("output_dir", "a"), setting("output_dir", "b")}),
-            "--output_dir: takes one path, but got 'a' and 'b'; leave one out");
-  EXPECT_EQ(apply({setting("output_dir", "a/"), setting("output_dir", "./a")}),
             "");
   EXPECT_EQ(apply({setting("lora_r", "4"), setting("lora_r", "8")}), "");
   // A flag wins over a file.

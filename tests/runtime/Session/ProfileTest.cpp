@@ -181,7 +181,7 @@ TEST(ProfileTable, SaysWhetherRatesAreAssumedOrMeasured) {
       << measured;
   DeviceProfile otherThreads = profileOfThisMachine();
   const std::string wanted =
-      fmt::format("OMP_NUM_THREADS={} qlora-run", otherThreads.cores);
+      fmt::format("qlora-run --calibrate --threads {},", otherThreads.cores);
   otherThreads.kernels.emplace();
   ++otherThreads.cores;
   const std::string threads =

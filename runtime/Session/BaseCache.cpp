@@ -40,7 +40,7 @@ Status BaseCache::makeRoom(uint64_t bytes) const {
     return Status::error(StatusCode::kResourceExhausted,
                          "it has {} bytes, and --base-cache-limit is {}", bytes,
                          limit);
-  keepRecentFiles(folder, ".base", limit - bytes);
+  keepRecentFiles(folder, ".base", limit, bytes);
   return Status::ok();
 }
 

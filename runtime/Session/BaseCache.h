@@ -10,7 +10,7 @@
 // have done.
 //
 // The folder is bounded: before a base is added, those that were not used for
-// the longest time make room (a file's modification time is its last use).
+// the longest time make room (KeptFiles.h says which ones stay).
 
 #ifndef QLORA_RUNTIME_SESSION_BASECACHE_H
 #define QLORA_RUNTIME_SESSION_BASECACHE_H
@@ -28,7 +28,7 @@ namespace qlora {
 
 class BaseCache {
 public:
-  /// `limit`: bytes of all files together.
+  /// `limit`: bytes of all files together, but for those of the last hour.
   BaseCache(std::string folder, uint64_t limit)
       : folder(std::move(folder)), limit(limit) {}
 

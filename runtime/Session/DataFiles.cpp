@@ -93,7 +93,8 @@ openDataFile(const DataRequest &request, const std::string &option,
   // The user knows the JSONL file, not the cached one.
   if (!data.isOk() && tokens != file)
     return data.status().withContext(file);
-  if (data.isOk() && summary) {
+  // Of a foreign file it is a whole read, which one rank is enough for.
+  if (data.isOk() && summary && metrics) {
     QLORA_ASSIGN_OR_RETURN(*summary, summaryOf(tokens, **data));
   }
   const bool isPadded =

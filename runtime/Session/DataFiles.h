@@ -39,7 +39,8 @@ struct DataSummary {
 /// Opens the file that `option` names. All ranks call it: the first one of each
 /// machine tokenises JSONL, unless the user's cache has it, while the others
 /// wait. `metrics` (null on other ranks) hears what qlora-data cut or left out.
-/// `summary`, if it is not null, gets what there is.
+/// `summary`, if it is not null either, gets what there is, for that rank's
+/// report.
 StatusOr<std::unique_ptr<Dataset>> openDataFile(const DataRequest &request,
                                                 const std::string &option,
                                                 RankGroup &group,

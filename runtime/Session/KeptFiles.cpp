@@ -16,6 +16,8 @@ namespace fs = std::filesystem;
 
 /// After that, whoever wrote a *.part.* file is taken to be gone.
 static constexpr auto kAbandoned = std::chrono::hours(24);
+/// After that, no run is between finding a file and opening it.
+static constexpr auto kInUse = std::chrono::hours(1);
 
 namespace {
 struct KeptFile {
@@ -30,16 +32,18 @@ static std::vector<KeptFile> keptFiles(const std::string &folder,
                                        const std::string &extension) {
   std::vector<KeptFile> kept;
   std::error_code error;
-  for (const fs::directory_entry &entry :
-       fs::directory_iterator(folder, error)) {
-    const fs::path &path = entry.path();
-    const KeptFile file{path, entry.file_size(error),
-                        entry.last_write_time(error)};
-    if (error)
-      continue; // Another run has just deleted it.
+  for (fs::directory_iterator entry(folder, error);
+       entry != fs::directory_iterator(); entry.increment(error)) {
+    const fs::path &path = entry->path();
+    std::error_code gone; // Another run may just have deleted it.
+    KeptFile file{path, entry->file_size(gone), {}};
+    if (!gone)
+      file.used = entry->last_write_time(gone);
+    if (gone)
+      continue;
     const bool isPart = path.stem().extension() == ".part";
     if (isPart && file.used + kAbandoned < fs::file_time_type::clock::now())
-      fs::remove(path, error);
+      fs::remove(path, gone);
     else if (path.extension() == extension)
       kept.push_back(file);
   }
@@ -50,17 +54,19 @@ static std::vector<KeptFile> keptFiles(const std::string &folder,
 }
 
 void keepRecentFiles(const std::string &folder, const std::string &extension,
-                     uint64_t limit) {
+                     uint64_t limit, uint64_t coming) {
   const std::vector<KeptFile> kept = keptFiles(folder, extension);
-  uint64_t total = 0;
+  uint64_t total = coming <= limit ? coming : 0;
   for (const KeptFile &file : kept)
-    total += file.bytes;
+    total += file.bytes <= limit ? file.bytes : 0;
+  const auto hourAgo = fs::file_time_type::clock::now() - kInUse;
   for (const KeptFile &file : kept) {
-    if (total <= limit)
-      break;
+    const bool isTooLarge = file.bytes > limit;
+    if (file.used > hourAgo || (total <= limit && !isTooLarge))
+      continue;
     std::error_code ignored;
     fs::remove(file.path, ignored);
-    total -= file.bytes;
+    total -= isTooLarge ? 0 : file.bytes;
   }
 }
 

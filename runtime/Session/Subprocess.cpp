@@ -39,7 +39,7 @@ static StatusOr<Pipe> openPipe() {
 [[noreturn]] static void becomeProgram(char *const *arguments, int out,
                                        int errors) {
   // Only calls that are safe after a fork of a process with threads.
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
   int nothing = open("/dev/null", O_RDONLY);
   dup2(nothing, STDIN_FILENO);
   dup2(out, STDOUT_FILENO);

@@ -24,8 +24,9 @@ struct ProcessOutput {
 /// True: it is taken, and not kept in ProcessOutput::errors.
 using LineListener = std::function<bool(std::string_view line)>;
 
-/// `arguments[0]` is a path. Standard input is empty; the program ends when
-/// this process does. kUnavailable when it cannot be executed.
+/// `arguments[0]` is a path. Standard input is empty; the program gets SIGTERM
+/// when this process ends, to take its own files away. kUnavailable when it
+/// cannot be executed.
 StatusOr<ProcessOutput> runProgram(const std::vector<std::string> &arguments,
                                    const LineListener &onErrorLine = {});
 

@@ -13,6 +13,8 @@
 #include <sstream>
 #include <vector>
 
+#include "runtime/Core/CpuCount.h"
+#include "runtime/Core/OptionTable.h"
 #include "runtime/Core/UserFiles.h"
 #include "runtime/Session/ContentHash.h"
 #include "runtime/Session/KeptFiles.h"
@@ -22,8 +24,6 @@ namespace qlora {
 
 namespace fs = std::filesystem;
 
-/// A chat template that comes with qlora-data, instead of a file.
-constexpr const char *kShippedTemplate = "qwen3-training";
 constexpr std::string_view kProgressPrefix = "qlora-data: progress: ";
 
 constexpr const char *kTokenizerFiles[] = {
@@ -51,15 +51,28 @@ static Status addConverter(ContentHash &hash, const std::string &converter) {
   const fs::path script = fs::canonical(converter, error);
   QLORA_RETURN_IF_ERROR(hash.addFile(converter));
   std::vector<std::string> sources;
-  for (const char *folder : {"qlora_data", "qlora_data/chat_templates"})
-    for (const fs::directory_entry &entry :
-         fs::directory_iterator(script.parent_path() / folder, error))
-      if (entry.is_regular_file(error))
-        sources.push_back(entry.path().string());
+  for (const char *folder : {"qlora_data", "qlora_data/chat_templates"}) {
+    for (fs::directory_iterator entry(script.parent_path() / folder, error);
+         !error && entry != fs::directory_iterator(); entry.increment(error))
+      if (std::error_code gone; entry->is_regular_file(gone))
+        sources.push_back(entry->path().string());
+    // A wrapper of another place has no sources beside it.
+    if (error && error != std::errc::no_such_file_or_directory)
+      return Status::error(StatusCode::kUnavailable, "cannot read '{}': {}",
+                           (script.parent_path() / folder).string(),
+                           error.message());
+  }
   std::sort(sources.begin(), sources.end());
   for (const std::string &source : sources)
     QLORA_RETURN_IF_ERROR(hash.addFile(source));
   return Status::ok();
+}
+
+/// One that comes with qlora-data, instead of a file.
+static bool isShippedTemplate(const std::string &name) {
+  const auto shipped =
+      splitWords(findOption(optionTable(), "chat_template")->choices);
+  return std::ranges::find(shipped, name) != shipped.end();
 }
 
 StatusOr<std::string> cachedRowsPath(const TokenRequest &request) {
@@ -71,7 +84,7 @@ StatusOr<std::string> cachedRowsPath(const TokenRequest &request) {
   hash.add(request.dataFile);
   QLORA_RETURN_IF_ERROR(hash.addFile(request.dataFile));
   hash.add(request.chatTemplate);
-  if (!request.chatTemplate.empty() && request.chatTemplate != kShippedTemplate)
+  if (!request.chatTemplate.empty() && !isShippedTemplate(request.chatTemplate))
     QLORA_RETURN_IF_ERROR(hash.addFile(request.chatTemplate));
   for (const char *name : kTokenizerFiles) {
     std::string path = request.modelFolder + "/" + name;
@@ -108,6 +121,8 @@ static std::vector<std::string> commandOf(const TokenRequest &request,
                                       truth(request.completionOnlyLoss),
                                       "--assistant-only-loss",
                                       truth(request.assistantOnlyLoss),
+                                      "--workers",
+                                      std::to_string(usableCpus()),
                                       "--progress"};
   if (!request.chatTemplate.empty()) {
     command.push_back("--chat-template");
@@ -145,17 +160,18 @@ static Status prepareFolder(const TokenRequest &request) {
                          "cannot create '{}': {}; set XDG_CACHE_HOME to a "
                          "folder for caches",
                          folder, error.message());
-  // Rows have about twice the bytes of their text.
-  const uint64_t expected = 2 * fs::file_size(request.dataFile, error);
-  keepRecentFiles(folder, ".safetensors",
-                  request.cacheLimit - std::min(request.cacheLimit, expected));
+  const uint64_t bytes = fs::file_size(request.dataFile, error);
+  // Where it has just gone, qlora-data says so.
+  if (!error)
+    // Rows have about twice the bytes of their text.
+    keepRecentFiles(folder, ".safetensors", request.cacheLimit, 2 * bytes);
   return Status::ok();
 }
 
 Status makeCachedRows(const TokenRequest &request, const std::string &path,
                       const ProgressListener &progress) {
-  std::error_code error;
-  if (fs::exists(path, error)) {
+  if (SafetensorsFile::open(path).isOk()) {
+    std::error_code error;
     // Where the folder is read-only, nothing is deleted from it either.
     fs::last_write_time(path, fs::file_time_type::clock::now(), error);
     return Status::ok();
@@ -168,8 +184,14 @@ Status makeCachedRows(const TokenRequest &request, const std::string &path,
     return Status::ok();
   std::string message = lastLine(output.errors);
   constexpr std::string_view kPrefix = "qlora-data: error: ";
-  if (message.starts_with(kPrefix))
-    return Status::invalid("{}", message.substr(kPrefix.size()));
+  if (message.starts_with(kPrefix)) {
+    message.erase(0, kPrefix.size());
+    // It ends with "write to another folder", which has a name here.
+    if (message.starts_with(path + ": "))
+      return Status::error(StatusCode::kResourceExhausted,
+                           "{}: set XDG_CACHE_HOME to one with room", message);
+    return Status::invalid("{}", message);
+  }
   return Status::invalid("'{}' ended with code {}: {}", request.converter,
                          output.exitCode, message);
 }

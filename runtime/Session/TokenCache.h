@@ -30,8 +30,8 @@ struct TokenRequest {
   /// A file, or the name of one that comes with qlora-data; empty: the
   /// tokenizer's.
   std::string chatTemplate;
-  /// Bytes that other rows may have in the folder; the least recently used
-  /// make room.
+  /// Bytes of all rows in the folder; those that were not used for long make
+  /// room.
   uint64_t cacheLimit = uint64_t(10) << 30;
 };
 
@@ -44,9 +44,9 @@ bool isTokenData(const std::string &path);
 /// Where the rows of the request are, once makeCachedRows() has made them.
 StatusOr<std::string> cachedRowsPath(const TokenRequest &request);
 
-/// Makes the rows file unless it is there. Several processes may do so at once.
-/// qlora-data's errors (file:line: ...) are returned as they are. `progress`
-/// hears bytes of the data file.
+/// Makes the rows file unless it is there, and sound. Several processes may do
+/// so at once. qlora-data's errors (file:line: ...) are returned as they are.
+/// `progress` hears bytes of the data file.
 Status makeCachedRows(const TokenRequest &request, const std::string &path,
                       const ProgressListener &progress);
 

@@ -88,10 +88,15 @@ TEST_F(DataFiles, SummaryOfEachKindOfFile) {
     RankGroup group = std::move(RankGroup::join({}, FileDescriptor(),
                                                 std::chrono::minutes(1)))
                           .value();
-    DataSummary summary;
-    auto data = openDataFile({options, variants, vocabSize}, "train_file",
-                             group, nullptr, &summary);
-    EXPECT_TRUE(data.isOk()) << data.status().message();
+    DataSummary summary, unasked;
+    Metrics metrics(false, stdout, stderr);
+    for (Metrics *listener : {&metrics, static_cast<Metrics *>(nullptr)}) {
+      auto data = openDataFile({options, variants, vocabSize}, "train_file",
+                               group, listener, listener ? &summary : &unasked);
+      EXPECT_TRUE(data.isOk()) << data.status().message();
+    }
+    // Of the ranks that report nothing, none reads the whole file for it.
+    EXPECT_EQ(unasked.rows, 0);
     return summary;
   };
   // Eight micro-batches of two rows of eight tokens; the first of a row is no

@@ -16,9 +16,9 @@
 #include <optional>
 #include <thread>
 
+#include "runtime/Core/CpuCount.h"
 #include "runtime/Session/ContentHash.h"
 #include "runtime/Session/KeptFiles.h"
-#include "runtime/Session/Subprocess.h"
 
 using namespace qlora;
 namespace fs = std::filesystem;
@@ -34,6 +34,7 @@ protected:
     write("data.jsonl", "{\"text\": \"a\"}\n");
     write("model/tokenizer.json", "{}");
     write("tool/qlora_data/convert.py", "pass\n");
+    ASSERT_TRUE(writeSafetensors(rows, {}, {}).isOk());
     request.dataFile = (folder / "data.jsonl").string();
     request.modelFolder = (folder / "model").string();
     request.cacheFolder = (folder / "cache/tokens").string();
@@ -51,11 +52,26 @@ protected:
     write("tool/qlora-data", "#!/bin/sh\n" + script);
     fs::permissions(request.converter, fs::perms::owner_all);
   }
+  /// What a qlora-data does that makes rows.
+  std::string copyRows() { return "cp " + rows + " \"$6\"\n"; }
   std::string path() { return cachedRowsPath(request).value(); }
+  void setAge(const fs::path &file, int hours) {
+    fs::last_write_time(file, fs::file_time_type::clock::now() -
+                                  std::chrono::hours(hours));
+  }
+  /// To the cache.
+  fs::path add(const char *name, int bytes, int hours) {
+    fs::create_directories(request.cacheFolder);
+    const fs::path file = fs::path(request.cacheFolder) / name;
+    std::ofstream(file) << std::string(bytes, 'x');
+    setAge(file, hours);
+    return file;
+  }
   Status make() { return makeCachedRows(request, path(), {}); }
 
   fs::path folder =
       fs::path(testing::TempDir()) / ("tokens" + std::to_string(getpid()));
+  const std::string rows = (folder / "rows").string();
   TokenRequest request;
 };
 
@@ -114,7 +130,7 @@ TEST_F(TokenCache, NameFollowsTheConverterAndItsTemplates) {
 
 TEST_F(TokenCache, TheConverterRunsOnce) {
   std::string log = (folder / "log").string();
-  converter("echo \"$@\" >> " + log + "; echo rows > \"$6\"\n");
+  converter("echo \"$@\" >> " + log + "; " + copyRows());
   ASSERT_TRUE(make().isOk());
   ASSERT_TRUE(make().isOk());
   EXPECT_TRUE(fs::exists(path()));
@@ -125,10 +141,30 @@ TEST_F(TokenCache, TheConverterRunsOnce) {
   EXPECT_EQ(line, "--tokenizer " + request.modelFolder + " --input " +
                       request.dataFile + " --output " + path() +
                       " --max-length 8 --vocab-size 16 --completion-only-loss "
-                      "true --assistant-only-loss true --progress");
+                      "true --assistant-only-loss true --workers " +
+                      std::to_string(usableCpus()) + " --progress");
   struct stat info;
   ASSERT_EQ(stat(request.cacheFolder.c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777, 0700u);
+}
+
+TEST_F(TokenCache, ADamagedFileIsMadeAgain) {
+  converter(copyRows());
+  ASSERT_TRUE(make().isOk());
+  for (uintmax_t bytes : {0, 9}) {
+    fs::resize_file(path(), bytes);
+    const Status status = make();
+    EXPECT_TRUE(status.isOk()) << status.message();
+    EXPECT_EQ(fs::file_size(path()), fs::file_size(rows));
+  }
+}
+
+TEST_F(TokenCache, AFullDiskNamesTheRemedy) {
+  converter("echo \"qlora-data: error: $6: cannot be written: full; free some "
+            "space, or write to another folder\" >&2; exit 1\n");
+  EXPECT_EQ(make().message(),
+            path() + ": cannot be written: full; free some space, or write to "
+                     "another folder: set XDG_CACHE_HOME to one with room");
 }
 
 TEST_F(TokenCache, ItsErrorIsOurs) {
@@ -146,7 +182,8 @@ TEST_F(TokenCache, ItsErrorIsOurs) {
 TEST_F(TokenCache, ProgressIsHeard) {
   converter("echo 'qlora-data: progress: 0 90' >&2\n"
             "echo 'qlora-data: warning: x' >&2\n"
-            "echo 'qlora-data: progress: 90 90' >&2; echo rows > \"$6\"\n");
+            "echo 'qlora-data: progress: 90 90' >&2\n" +
+            copyRows());
   std::vector<std::pair<uint64_t, uint64_t>> heard;
   Status status =
       makeCachedRows(request, path(), [&](uint64_t done, uint64_t total) {
@@ -172,20 +209,12 @@ TEST_F(TokenCache, TwoAtOnceDoNotDisturbEachOther) {
 }
 
 TEST_F(TokenCache, TheLeastRecentlyUsedMakeRoom) {
-  fs::create_directories(request.cacheFolder);
-  const auto now = fs::file_time_type::clock::now();
-  auto add = [&](const char *name, int bytes, int hours) {
-    fs::path file = fs::path(request.cacheFolder) / name;
-    std::ofstream(file) << std::string(bytes, 'x');
-    fs::last_write_time(file, now - std::chrono::hours(hours));
-    return file;
-  };
   fs::path oldest = add("rows-a.safetensors", 600, 9);
   fs::path middle = add("rows-b.safetensors", 600, 8);
   fs::path abandoned = add("rows-c.safetensors.part.12", 10, 30);
   fs::path written = add("rows-c.safetensors.part.34", 10, 1);
   fs::path foreign = add("notes", 5000, 99);
-  converter("echo rows > \"$6\"\n");
+  converter(copyRows());
   request.cacheLimit = 1000;
   ASSERT_TRUE(make().isOk());
   EXPECT_FALSE(fs::exists(oldest));
@@ -194,11 +223,43 @@ TEST_F(TokenCache, TheLeastRecentlyUsedMakeRoom) {
   EXPECT_TRUE(fs::exists(written));
   EXPECT_TRUE(fs::exists(foreign));
   // What is used again is not the oldest any more.
-  fs::last_write_time(path(), now - std::chrono::hours(20));
+  setAge(path(), 20);
   ASSERT_TRUE(make().isOk());
-  keepRecentFiles(request.cacheFolder, ".safetensors", 100);
+  keepRecentFiles(request.cacheFolder, ".safetensors", 600, 100);
   EXPECT_FALSE(fs::exists(middle));
   EXPECT_TRUE(fs::exists(path()));
+}
+
+TEST_F(TokenCache, WhatWasUsedInTheLastHourStays) {
+  const fs::path justMade = add("rows-a.safetensors", 600, 0);
+  const fs::path old = add("rows-b.safetensors", 600, 2);
+  keepRecentFiles(request.cacheFolder, ".safetensors", 1000, 900);
+  EXPECT_TRUE(fs::exists(justMade));
+  EXPECT_FALSE(fs::exists(old));
+}
+
+TEST_F(TokenCache, OneThatIsTooLargeEmptiesNothing) {
+  const fs::path old = add("rows-a.safetensors", 600, 9);
+  const fs::path large = add("rows-b.safetensors", 2000, 0);
+  keepRecentFiles(request.cacheFolder, ".safetensors", 1000, 5000);
+  EXPECT_TRUE(fs::exists(old));
+  // Nor does it once it is there; when it is not used any more it goes first.
+  keepRecentFiles(request.cacheFolder, ".safetensors", 1000, 100);
+  EXPECT_TRUE(fs::exists(old));
+  EXPECT_TRUE(fs::exists(large));
+  setAge(large, 2);
+  keepRecentFiles(request.cacheFolder, ".safetensors", 1000, 100);
+  EXPECT_TRUE(fs::exists(old));
+  EXPECT_FALSE(fs::exists(large));
+}
+
+TEST_F(TokenCache, DataThatHasGoneEmptiesNothing) {
+  const fs::path old = add("rows-a.safetensors", 600, 9);
+  converter("exit 1\n");
+  const std::string target = path();
+  fs::remove(request.dataFile);
+  EXPECT_FALSE(makeCachedRows(request, target, {}).isOk());
+  EXPECT_TRUE(fs::exists(old));
 }
 
 TEST(TokenCacheFolder, IsTheUsers) {
@@ -241,39 +302,6 @@ TEST(ConversionNote, SaysWhatWasChosenCutAndLeftOut) {
           .warning,
       "4 rows left out because --max-length 9 cuts off their answer");
   fs::remove(path);
-}
-
-TEST(Subprocess, LargeOutputsOnBothPipes) {
-  auto output = runProgram(
-      {"/bin/sh", "-c",
-       "head -c 300000 /dev/zero; head -c 200000 /dev/zero >&2; exit 5"});
-  ASSERT_TRUE(output.isOk());
-  EXPECT_EQ(output->out.size(), 300000u);
-  EXPECT_EQ(output->errors.size(), 200000u);
-  EXPECT_EQ(output->exitCode, 5);
-}
-
-TEST(Subprocess, LinesAreHeardWhenTheyCome) {
-  // The program goes on only when its first line was heard.
-  const std::string heard =
-      testing::TempDir() + "heard" + std::to_string(getpid());
-  fs::remove(heard);
-  std::vector<std::string> lines;
-  auto output = runProgram(
-      {"/bin/sh", "-c",
-       "echo first >&2; i=0; until [ -e " + heard +
-           " ]; do i=$((i + 1)); [ $i -lt 500 ] || exit 1; sleep 0.01; done; "
-           "printf 'kept\\nlast' >&2"},
-      [&](std::string_view line) {
-        lines.emplace_back(line);
-        std::ofstream(heard) << line;
-        return line != "kept";
-      });
-  fs::remove(heard);
-  ASSERT_TRUE(output.isOk());
-  EXPECT_EQ(output->exitCode, 0);
-  EXPECT_EQ(lines, (std::vector<std::string>{"first", "kept"}));
-  EXPECT_EQ(output->errors, "kept\nlast");
 }
 
 TEST(ContentHash, PartsAreKeptApart) {

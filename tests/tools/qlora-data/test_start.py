@@ -196,26 +196,93 @@ class WorkersTest(ToolTest):
         self.assertEqual(*files)
         self.assertGreater(json.loads(files[0][1])["truncated_rows"], 100)
 
+    def start(self, *flags):
+        """The tool at work on a long file, and its workers."""
+        self.write_data(*self.rows * 10)
+        process = subprocess.Popen(
+            [sys.executable, TOOL, "--tokenizer", self.model, "--input",
+             self.data, "--output", self.output, "--progress", *flags],
+            stderr=subprocess.PIPE, text=True)
+        self.addCleanup(process.stderr.close)
+        process.stderr.readline()
+        process.stderr.readline()  # of rows that were made: all are there
+        return process, self.children(process.pid)
+
+    def test_as_many_as_are_asked_for(self):
+        for workers in (2, 3):
+            process, children = self.start("--workers", str(workers))
+            self.assertEqual(len(children), workers)
+            process.kill()
+            process.wait()
+        self.assertIn("expects a number above 0",
+                      self.refusal(flags=["--workers", "0"]))
+
+    def test_a_worker_that_ends_is_not_always_memory(self):
+        for number, message in (
+                (signal.SIGSEGV, "a worker ended with code 139; run it again"),
+                (signal.SIGKILL, "out of memory")):
+            process, children = self.start("--workers", "2")
+            os.kill(int(children[0]), number)
+            _, errors = process.communicate()
+            self.assertEqual(process.returncode, 1)
+            self.assertIn(f"error: {message}", errors.splitlines()[-1])
+            self.assertFalse(os.path.exists(self.output))
+
+    def test_a_mistake_in_a_worker_says_what_it_was(self):
+        self.write_data(*self.rows)
+        program = (
+            "import sys; from qlora_data import convert, main\n"
+            "def bad(*_): raise ValueError('a mistake')\n"
+            "convert.labels_of = bad\n"
+            "sys.exit(main.main(sys.argv[1:]))\n")
+        done = subprocess.run(
+            [sys.executable, "-c", program, "--tokenizer", self.model,
+             "--input", self.data, "--output", self.output, "--workers", "2"],
+            env={**os.environ, "PYTHONPATH": os.path.dirname(TOOL)},
+            capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(done.stderr.splitlines()[-1], "ValueError: a mistake")
+        self.assertIn("in bad", done.stderr)
+
+    def test_a_signal_leaves_nothing_behind(self):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            process, children = self.start("--workers", "2")
+            before = set(os.listdir(self.folder))
+            process.send_signal(number)
+            process.send_signal(signal.SIGTERM)
+            process.communicate()
+            self.assertGreaterEqual(process.returncode, 128)
+            self.assertFalse([pid for pid in children
+                              if not self.is_zombie(pid)])
+            self.assertEqual(set(os.listdir(self.folder)), before)
+
+    def test_a_signal_while_writing_leaves_no_part(self):
+        self.write_data(*self.rows)
+        # Where the bytes would go to the disk, the process is told to end.
+        program = (
+            "import os, signal, sys; from qlora_data import main, safetensors\n"
+            "def stop(file):\n"
+            "    for number in (signal.SIGINT, signal.SIGTERM):\n"
+            "        os.kill(os.getpid(), number)\n"
+            "safetensors.os.fsync = stop\n"
+            "sys.exit(main.main(sys.argv[1:]))\n")
+        before = set(os.listdir(self.folder))
+        done = subprocess.run(
+            [sys.executable, "-c", program, "--tokenizer", self.model,
+             "--input", self.data, "--output", self.output],
+            env={**os.environ, "PYTHONPATH": os.path.dirname(TOOL)},
+            capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 130, done.stderr)
+        self.assertEqual(set(os.listdir(self.folder)), before)
+
     def test_the_first_error_of_the_file(self):
         self.rows[1500] = self.rows[3100] = {"prompt": "x"}
         self.assertIn(f"{self.data}:1501: ", self.refusal(*self.rows))
 
     def test_nothing_goes_on_without_the_parent(self):
-        self.write_data(*self.rows * 10)
-        process = subprocess.Popen(
-            [sys.executable, TOOL, "--tokenizer", self.model, "--input",
-             self.data, "--output", self.output, "--progress"],
-            stderr=subprocess.PIPE, text=True)
-        process.stderr.readline()
-        children = self.children(process.pid)
-        for _ in range(200):
-            if children:
-                break
-            time.sleep(0.01)
-            children = self.children(process.pid)
+        process, children = self.start()
         process.send_signal(signal.SIGKILL)
         process.wait()
-        process.stderr.close()
         for _ in range(1000):
             if not any(os.path.exists(f"/proc/{pid}") and not
                        self.is_zombie(pid) for pid in children):

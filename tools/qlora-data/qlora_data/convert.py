@@ -35,6 +35,7 @@ class Options:
     vocab_size: int | None = None
     rule: LossRule = field(default_factory=LossRule)
     chat_template: str | None = None
+    workers: int | None = None
 
 
 @dataclass
@@ -71,7 +72,8 @@ class Converter:
 
         out = TokenRows()
         progress(0, total)
-        for rows, done in in_order(parts, worker_count(total)):
+        workers = worker_count(total, self.options.workers)
+        for rows, done in in_order(parts, workers):
             out.extend(rows)
             progress(done, total)
         self._check_any(path, out)

@@ -53,6 +53,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--chat-template", metavar="FILE|qwen3-training",
         help="a Jinja chat template to use instead of the model's, or the "
         "one for Qwen3 that comes with this tool")
+    add("--workers", type=_positive, metavar="N",
+        help="processes for a large file, at most 16 (default: one for each "
+        "CPU)")
     add("--progress", action="store_true", help="write 'qlora-data: progress: "
         "DONE TOTAL' lines on stderr, in bytes of the JSONL")
     return parser
@@ -100,7 +103,7 @@ def _run(arguments: list[str]) -> None:
     from .model_files import ModelFiles
     options = Options(args.max_length, args.vocab_size, LossRule(
         args.completion_only_loss, args.assistant_only_loss),
-        args.chat_template)
+        args.chat_template, args.workers)
     converter = Converter(ModelFiles(args.tokenizer), options)
     with progress_writer(args.progress) as progress:
         rows = converter.convert(args.input, progress)
@@ -116,6 +119,9 @@ def _run(arguments: list[str]) -> None:
 
 
 def _stop(number, _frame):
+    # Another one must not stop what takes the file and the workers away.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.exit(128 + number)
 
 

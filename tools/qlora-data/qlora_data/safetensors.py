@@ -50,6 +50,9 @@ def write_safetensors(path: str, tensors: dict[str, array],
             file.write(header)
             for name in file_order(tensors):
                 file.write(_little_endian(tensors[name]))
+            # Else a power cut could leave the name with half the bytes.
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):

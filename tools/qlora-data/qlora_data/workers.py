@@ -8,6 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import traceback
 from collections.abc import Callable, Iterator
 from itertools import count, islice
 from typing import Any
@@ -17,11 +18,11 @@ from .errors import DataError
 _MAX_WORKERS = 16
 
 
-def worker_count(file_bytes: int) -> int:
-    """A worker for each CPU, if there is enough to do."""
+def worker_count(file_bytes: int, wanted: int | None) -> int:
+    """As many as are wanted, or one for each CPU, if there is enough to do."""
     if file_bytes < 1 << 20:
         return 1
-    return min(len(os.sched_getaffinity(0)), _MAX_WORKERS)
+    return min(wanted or len(os.sched_getaffinity(0)), _MAX_WORKERS)
 
 
 def in_order(parts: Callable[[], Iterator[Any]],
@@ -46,8 +47,8 @@ def in_order(parts: Callable[[], Iterator[Any]],
         for number in count():
             try:
                 result = readers[number % workers].recv()
-            except EOFError:
-                raise MemoryError("a worker has ended") from None
+            except (EOFError, OSError):  # the latter within a message
+                raise _ended(processes[number % workers]) from None
             if isinstance(result, Exception):
                 raise result
             if result is None:
@@ -58,6 +59,19 @@ def in_order(parts: Callable[[], Iterator[Any]],
             process.kill()
         for process in processes:
             process.join()
+
+
+def _ended(process) -> Exception:
+    """Why a worker ended without a word."""
+    process.join()
+    if process.exitcode == -signal.SIGKILL:  # as Linux does without memory
+        return MemoryError()
+    # As a shell counts: 128 + the signal.
+    code = process.exitcode
+    if code < 0:
+        code = 128 - code
+    return DataError(f"a worker ended with code {code}",
+                     "run it again with --workers 1 to see where")
 
 
 def _work(parts, index: int, workers: int, readers, writer) -> None:
@@ -75,3 +89,6 @@ def _work(parts, index: int, workers: int, readers, writer) -> None:
         writer.send(error)
     except BrokenPipeError:
         pass
+    except Exception:  # a mistake of ours; not all of them can be sent
+        writer.send(RuntimeError("in a worker: "
+                                 + traceback.format_exc().strip()))

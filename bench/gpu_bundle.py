@@ -169,10 +169,10 @@ def smallest_plan(builder, folder, flags, work):
     """The bytes that the compiler says are the fewest."""
     try:
         builder.compile(folder, os.path.join(work, "none.so"),
-                        {**flags, "memory_limit": 1})
+                        {**flags, "memory_limit": "1B"})
     except Failure as failure:
         if found := SMALLEST.search(str(failure)):
-            return int(found.group(1))
+            return found.group(1) + "B"
         raise
     raise Failure("a plan of one byte was accepted")
 

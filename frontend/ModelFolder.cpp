@@ -10,7 +10,8 @@
 #include <cctype>
 #include <filesystem>
 #include <fstream>
-#include <vector>
+
+#include "runtime/Core/UserFiles.h"
 
 namespace fs = std::filesystem;
 
@@ -71,13 +72,14 @@ static Status adapterInsteadOfModel(const fs::path &folder) {
 /// empty.
 static std::string findName(const fs::path &folder, std::string_view start,
                             std::string_view ending) {
-  std::vector<std::string> names;
-  std::error_code ignored;
-  for (const auto &entry : fs::directory_iterator(folder, ignored))
-    if (std::string name = entry.path().filename().string();
+  const auto files = listFolder(folder.string());
+  if (!files.isOk())
+    return ""; // for the reader of what is in it to say
+  for (const fs::path &file : files.value())
+    if (std::string name = file.filename().string();
         name.starts_with(start) && name.ends_with(ending))
-      names.push_back(std::move(name));
-  return names.empty() ? "" : *std::min_element(names.begin(), names.end());
+      return name;
+  return "";
 }
 
 static Status folderWithoutConfig(const fs::path &folder) {

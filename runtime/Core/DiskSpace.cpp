@@ -13,9 +13,6 @@
 
 namespace qlora {
 
-static constexpr const char *kRemedy =
-    "make room there, or choose an --output-dir on another disk";
-
 Status checkFreeSpace(const std::string &folder, uint64_t bytes) {
   struct statvfs disk {};
   // Some file systems of users' own say nothing.
@@ -27,9 +24,9 @@ Status checkFreeSpace(const std::string &folder, uint64_t bytes) {
   if (bytes <= free)
     return Status::ok();
   return Status::error(StatusCode::kResourceExhausted,
-                       "the disk of '{}' is too full for the adapter: {} of "
-                       "{} bytes are missing; {}",
-                       folder, bytes - free, bytes, kRemedy);
+                       "the disk of '{}' is too full: {} of {} bytes are "
+                       "missing",
+                       folder, bytes - free, bytes);
 }
 
 Status reserveFile(const std::string &path, uint64_t bytes) {
@@ -43,8 +40,8 @@ Status reserveFile(const std::string &path, uint64_t bytes) {
   if (error == 0)
     return Status::ok();
   return Status::error(StatusCode::kResourceExhausted,
-                       "cannot reserve {} bytes for '{}': {}; {}", bytes, path,
-                       std::strerror(error), kRemedy);
+                       "cannot reserve {} bytes for '{}': {}", bytes, path,
+                       std::strerror(error));
 }
 
 } // namespace qlora

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Space on a disk that is there when it is needed.
+// Space on a disk that is there when it is needed. What for, and what else to
+// do than to make room, is for the caller to say.
 
 #ifndef QLORA_RUNTIME_CORE_DISKSPACE_H
 #define QLORA_RUNTIME_CORE_DISKSPACE_H

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT
 
-// Reading, replacing, and finding the folder.
+// Reading, replacing, listing, and finding the folder.
 
 #include "runtime/Core/UserFiles.h"
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -54,6 +54,22 @@ Status replaceWholeFile(const std::string &path, std::string_view text) {
                        "cannot write '{}': is its folder writable, and the "
                        "disk not full?",
                        path);
+}
+
+StatusOr<std::vector<fs::path>> listFolder(const std::string &path) {
+  std::vector<fs::path> entries;
+  std::error_code error;
+  // No range-for: the ++ that it calls throws.
+  for (fs::directory_iterator entry(path, error), end; !error && entry != end;
+       entry.increment(error))
+    entries.push_back(entry->path());
+  if (error)
+    return Status(error == std::errc::no_such_file_or_directory
+                      ? StatusCode::kNotFound
+                      : StatusCode::kUnavailable,
+                  error.message());
+  std::ranges::sort(entries);
+  return entries;
 }
 
 std::string shownPath(const std::string &path) {

@@ -5,12 +5,12 @@
 #include "runtime/Session/Adapter.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <fstream>
 #include <set>
 
 #include "runtime/Core/DiskSpace.h"
 #include "runtime/Core/Safetensors.h"
+#include "runtime/Core/UserFiles.h"
 
 namespace qlora {
 
@@ -33,9 +33,16 @@ constexpr const char *kTokenizerFiles[] = {"tokenizer.json",
                                            "merges.txt"};
 
 constexpr const char *kWeights = "adapter_model.safetensors";
+/// Its space, before it has values.
+constexpr const char *kReserve = "adapter_model.safetensors.reserve";
 constexpr const char *kConfig = "adapter_config.json";
 
 } // namespace
+
+bool holdsAdapter(const fs::path &folder) {
+  std::error_code ignored;
+  return fs::exists(folder / kWeights, ignored);
+}
 
 std::string peftName(const qlora_parameter &parameter) {
   std::string_view name = parameter.name;
@@ -175,9 +182,9 @@ static std::map<std::string, std::string> metadata() {
 StatusOr<PreparedAdapter> PreparedAdapter::prepare(const LoadedModule &module,
                                                    const Options &options,
                                                    const std::string &folder) {
-  const std::string staging = folder + "/.staging";
+  const std::string staging = folder + "/" + kStagingFolder;
   std::error_code error;
-  fs::remove_all(staging, error); // what a killed run left
+  fs::remove_all(staging, error); // an earlier run's
   fs::create_directories(staging, error);
   if (error)
     return Status::error(StatusCode::kUnavailable, "cannot write to '{}': {}",
@@ -196,8 +203,11 @@ Status PreparedAdapter::fill() {
   uint64_t bytes = weights + config.size();
   for (const auto &[file, size] : tokenizer)
     bytes += size;
-  QLORA_RETURN_IF_ERROR(checkFreeSpace(folder, bytes));
-  QLORA_RETURN_IF_ERROR(reserveFile(staging + "/" + kWeights, weights));
+  Status space = checkFreeSpace(folder, bytes);
+  if (space.isOk())
+    space = reserveFile(staging + "/" + kReserve, weights);
+  if (!space.isOk())
+    return Status::error(space.code(), "{}; make room there", space.message());
   QLORA_RETURN_IF_ERROR(writeText(staging + "/" + kConfig, config));
   for (const auto &[file, size] : tokenizer)
     QLORA_RETURN_IF_ERROR(copyInto(staging, file));
@@ -218,29 +228,71 @@ PreparedAdapter::~PreparedAdapter() {
 }
 
 Status PreparedAdapter::write(std::span<const uint8_t> trained) {
+  const std::string reserve = staging + "/" + kReserve;
   // Somebody may have removed the folder while the run was on.
   std::error_code error;
-  if (!fs::exists(staging + "/" + kWeights, error))
+  if (!fs::exists(reserve, error)) {
+    staging.clear(); // the other one's from here on
     return writeAdapter(*module, *options, trained, folder);
-  QLORA_RETURN_IF_ERROR(fillSafetensors(
-      staging + "/" + kWeights, itemsOf(*module, trained.data()), metadata()));
-  return commit();
+  }
+  QLORA_RETURN_IF_ERROR(
+      fillSafetensors(reserve, itemsOf(*module, trained.data()), metadata()));
+  const Status status = commit();
+  // There is no other copy of what was trained.
+  if (!status.isOk())
+    return Status::error(status.code(), "{}; the adapter is in '{}'",
+                         status.message(), std::exchange(staging, ""));
+  return removeOldTokenizer();
 }
 
-Status PreparedAdapter::commit() const {
+static Status renameInto(const fs::path &to, const fs::path &from) {
   std::error_code error;
-  std::vector<std::string> names;
-  for (const auto &entry : fs::directory_iterator(staging, error))
-    names.push_back(entry.path().filename());
-  // An earlier adapter's: two tokenizers in one folder would be a third.
-  for (const char *name : kTokenizerFiles)
-    if (std::ranges::find(names, name) == names.end())
+  fs::rename(from, to, error);
+  if (!error)
+    return Status::ok();
+  return Status::error(StatusCode::kUnavailable, "cannot write '{}': {}",
+                       to.string(), error.message());
+}
+
+/// All files, or none: what is there by then goes back.
+static Status renameAll(const std::vector<fs::path> &files,
+                        const fs::path &folder) {
+  for (auto file = files.begin(); file != files.end(); ++file) {
+    const Status status = renameInto(folder / file->filename(), *file);
+    if (status.isOk())
+      continue;
+    std::error_code ignored;
+    while (file != files.begin()) {
+      --file;
+      fs::rename(folder / file->filename(), *file, ignored);
+    }
+    return status;
+  }
+  return Status::ok();
+}
+
+Status PreparedAdapter::commit() {
+  const fs::path ready(staging);
+  QLORA_RETURN_IF_ERROR(renameInto(ready / kWeights, ready / kReserve));
+  const auto files = listFolder(staging);
+  if (!files.isOk())
+    return Status::error(files.status().code(), "cannot read '{}': {}", staging,
+                         files.status().message());
+  for (const fs::path &file : files.value())
+    written.push_back(file.filename());
+  return renameAll(files.value(), folder);
+}
+
+/// An earlier adapter's: two tokenizers in one folder would be a third.
+Status PreparedAdapter::removeOldTokenizer() const {
+  for (const char *name : kTokenizerFiles) {
+    std::error_code error;
+    if (std::ranges::find(written, name) == written.end())
       fs::remove(fs::path(folder) / name, error);
-  std::ranges::sort(names);
-  for (const std::string &name : names) {
-    fs::rename(fs::path(staging) / name, fs::path(folder) / name, error);
     if (error)
-      return Status::error(StatusCode::kUnavailable, "cannot write '{}/{}': {}",
+      return Status::error(StatusCode::kUnavailable,
+                           "the adapter is in '{}', but '{}' of an earlier one "
+                           "cannot be removed: {}; remove it",
                            folder, name, error.message());
   }
   return Status::ok();

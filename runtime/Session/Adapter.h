@@ -8,12 +8,15 @@
 // process is killed before the renames, an earlier adapter is unharmed.
 //
 // The adapter of a run's end has its space before step 1: all but the trained
-// values is written then, and the file for these is there in its full size.
+// values is written then, and the file for these is there in its full size,
+// under another name until it has them. An adapter that is whole but cannot be
+// renamed into place stays in the staging folder, and the error says so.
 
 #ifndef QLORA_RUNTIME_SESSION_ADAPTER_H
 #define QLORA_RUNTIME_SESSION_ADAPTER_H
 
 #include <cstdint>
+#include <filesystem>
 #include <span>
 #include <string>
 #include <vector>
@@ -25,6 +28,12 @@
 #include "runtime/Core/Status.h"
 
 namespace qlora {
+
+/// In the folder of an adapter.
+inline constexpr const char *kStagingFolder = ".staging";
+
+/// Whether a folder has an adapter's weights.
+bool holdsAdapter(const std::filesystem::path &folder);
 
 /// A trained parameter's name in a PEFT file: adapters carry it already,
 /// weights of the model get "base_model.model." in front.
@@ -42,11 +51,11 @@ nlohmann::json adapterConfig(const LoadedModule &module,
                              const Options &options);
 
 /// An adapter that waits for its values, in `folder`/.staging, with all the
-/// space on the disk that it will need. Removed when it is not written.
+/// space on the disk that it will need. Removed when it gets no values.
 class PreparedAdapter {
 public:
-  /// Creates `folder` when it is missing; the first two outlive this. An error
-  /// says how many bytes are missing.
+  /// Creates `folder` when it is missing; the first two outlive this. Without
+  /// space the error is kResourceExhausted, and ends with "make room there".
   static StatusOr<PreparedAdapter> prepare(const LoadedModule &module,
                                            const Options &options,
                                            const std::string &folder);
@@ -64,12 +73,14 @@ private:
       : module(&module), options(&options), folder(std::move(folder)),
         staging(std::move(staging)) {}
   Status fill();
-  Status commit() const;
+  Status commit();
+  Status removeOldTokenizer() const;
 
   const LoadedModule *module;
   const Options *options;
   std::string folder;
-  std::string staging; ///< empty: moved from
+  std::string staging; ///< empty: moved from, or not ours to remove
+  std::vector<std::string> written; ///< names of the files in place
 };
 
 /// Prepares an adapter and writes it at once.

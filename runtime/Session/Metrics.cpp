@@ -24,9 +24,9 @@ Metrics::Metrics(bool asJson, FILE *out, FILE *errors)
     : asJson(asJson), out(out), errors(errors),
       isTerminal(!asJson && isatty(fileno(out))) {}
 
-Status Metrics::open(const std::string &folder) {
+Status Metrics::open(const std::string &folder, Start start) {
   path = folder + "/metrics.jsonl";
-  file = std::fopen(path.c_str(), "we");
+  file = std::fopen(path.c_str(), start == Start::kNew ? "we" : "ae");
   if (!file)
     return Status::error(StatusCode::kUnavailable, "cannot write '{}': {}",
                          path, std::strerror(errno));

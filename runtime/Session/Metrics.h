@@ -44,10 +44,11 @@ public:
   Metrics(bool asJson, FILE *out, FILE *errors);
   ~Metrics();
 
-  /// Starts a new metrics.jsonl in `folder`, which must exist. Not before the
-  /// run is known to be able to start: a mistake leaves the file of an
-  /// earlier run alone.
-  Status open(const std::string &folder);
+  /// Starts a new metrics.jsonl in `folder`, which must exist, or goes on with
+  /// the one that is there. Not before the run is known to be able to start: a
+  /// mistake leaves the file of an earlier run alone.
+  enum class Start { kNew, kAppend };
+  Status open(const std::string &folder, Start start);
 
   /// Appends `values` to the file, which is open; prints them or `text`.
   Status log(const nlohmann::ordered_json &values, const std::string &text);

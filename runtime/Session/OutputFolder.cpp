@@ -16,6 +16,9 @@
 #include <filesystem>
 #include <vector>
 
+#include "runtime/Core/UserFiles.h"
+#include "runtime/Session/Adapter.h"
+
 namespace qlora {
 
 namespace fs = std::filesystem;
@@ -24,11 +27,19 @@ static std::string lockOf(const std::string &folder) {
   return folder + "/.lock";
 }
 
+bool trains(const Options &options) {
+  return options.integer("max_steps") > 0 ||
+         options.number("num_train_epochs") > 0;
+}
+
 /// What a run has written before it has an adapter.
-static bool isLeftOver(const std::string &name) {
+static bool isLeftOver(const fs::path &file) {
+  const std::string name = file.filename();
+  if (name == kStagingFolder && holdsAdapter(file))
+    return false;
   constexpr std::string_view kNames[] = {"config.resolved.yaml",
                                          "metrics.jsonl", "gemm_table.json",
-                                         ".staging", ".lock"};
+                                         kStagingFolder, ".lock"};
   return std::ranges::find(kNames, name) != std::end(kNames) ||
          name.starts_with("gemm_table.json."); // was not renamed any more
 }
@@ -45,21 +56,22 @@ static std::string listed(const std::vector<std::string> &names) {
 }
 
 static Status checkContent(const std::string &path, bool mayOverwrite) {
-  std::error_code error;
-  std::vector<std::string> found;
-  for (fs::directory_iterator entry(path, error), end; !error && entry != end;
-       entry.increment(error))
-    if (std::string name = entry->path().filename(); !isLeftOver(name))
-      found.push_back(std::move(name));
-  if (error && error != std::errc::no_such_file_or_directory)
+  const auto files = listFolder(path);
+  if (files.status().code() == StatusCode::kNotFound)
+    return Status::ok();
+  if (!files.isOk())
     return Status::error(StatusCode::kUnavailable,
                          "cannot use '{}' as the output folder: {}", path,
-                         error.message());
+                         files.status().message());
+  std::vector<std::string> found;
+  for (const fs::path &file : files.value())
+    if (!isLeftOver(file))
+      found.push_back(file.filename());
   if (found.empty() || mayOverwrite)
     return Status::ok();
-  std::ranges::sort(found);
   const bool hasAdapter = std::ranges::any_of(found, [](const auto &name) {
-    return name.starts_with("adapter_") || name.starts_with("checkpoint-");
+    return name.starts_with("adapter_") || name.starts_with("checkpoint-") ||
+           name == kStagingFolder;
   });
   return Status::invalid(
       "the output folder '{}' {} ({}); choose another --output-dir, or write "
@@ -69,7 +81,8 @@ static Status checkContent(const std::string &path, bool mayOverwrite) {
 
 Status checkOutputFolder(const Options &options) {
   return checkContent(options.text("output_dir"),
-                      options.boolean("overwrite_output_dir"));
+                      options.boolean("overwrite_output_dir") ||
+                          !trains(options));
 }
 
 /// "process 12 of HOST" of the run that has the lock, as that wrote it.
@@ -112,16 +125,14 @@ Status OutputFolder::lock() {
           "another run ({}) is writing into '{}'; wait for its end, or choose "
           "another --output-dir",
           readHolder(opened.get()), path);
-    if (error) {
+    if (error)
       warning = fmt::format("cannot lock '{}' ({}): a second run into the same "
                             "folder would not be noticed",
                             file, std::strerror(error));
-      return Status::ok();
-    }
-    if (!isFileAt(opened.get(), file))
+    else if (!isFileAt(opened.get(), file))
       continue;
-    locked = std::move(opened);
-    writeHolder(locked.get());
+    lockFile = std::move(opened);
+    writeHolder(lockFile.get());
     return Status::ok();
   }
 }
@@ -142,12 +153,33 @@ StatusOr<OutputFolder> OutputFolder::claim(const Options &options) {
 }
 
 OutputFolder::~OutputFolder() {
-  if (!locked.isOpen())
+  if (!lockFile.isOpen())
     return;
   // While it is locked: whoever has opened it meanwhile looks again.
   unlink(lockOf(path).c_str());
   if (isNew)
     rmdir(path.c_str());
+}
+
+StatusOr<std::optional<OutputFolder>> claimOutput(const Options &options,
+                                                  RankGroup &group) {
+  std::optional<OutputFolder> output;
+  Status refusal;
+  if (group.rank() == 0) {
+    auto claimed = OutputFolder::claim(options);
+    refusal = claimed.status();
+    if (claimed.isOk())
+      output.emplace(std::move(*claimed));
+  }
+  int64_t refusals[] = {refusal.isOk() ? 0 : 1};
+  const Status told = group.sum(refusals);
+  QLORA_RETURN_IF_ERROR(refusal);
+  QLORA_RETURN_IF_ERROR(told);
+  if (refusals[0] > 0)
+    return Status::error(StatusCode::kAborted,
+                         "rank 0 cannot use the output folder; its own "
+                         "message says why");
+  return output;
 }
 
 } // namespace qlora

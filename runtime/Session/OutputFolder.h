@@ -10,9 +10,13 @@
 //   .staging   the space and the parts of an adapter (Adapter.h)
 //   .lock      held while a run writes, removed at its end
 //
+// A .staging whose adapter is whole is no leftover: it could not be put in its
+// place, and nobody has another one.
+//
 // Anything else, such as an adapter, a checkpoint-N or a file of the user's,
 // wants --overwrite-output-dir. Then files of ours are replaced when this run
-// has new ones, and others stay.
+// has new ones, and others stay. An evaluation alone may use any folder: it
+// adds to metrics.jsonl, and writes nothing else.
 //
 // The lock is flock(2)'s: the system lets go of it when the process ends,
 // however that happens. Rank 0 has it, since it alone writes.
@@ -20,13 +24,18 @@
 #ifndef QLORA_RUNTIME_SESSION_OUTPUTFOLDER_H
 #define QLORA_RUNTIME_SESSION_OUTPUTFOLDER_H
 
+#include <optional>
 #include <string>
 
 #include "runtime/Core/Options.h"
 #include "runtime/Core/Status.h"
 #include "runtime/Device/Socket.h"
+#include "runtime/Session/RankGroup.h"
 
 namespace qlora {
+
+/// Whether there are steps to do, or only an evaluation.
+bool trains(const Options &options);
 
 /// What claim() would refuse for the folder's content; changes nothing. For a
 /// launcher, before it starts ranks.
@@ -52,9 +61,14 @@ private:
 
   std::string path;
   std::string warning;
-  FileDescriptor locked; ///< closed where there are no locks, or moved from
+  FileDescriptor lockFile; ///< closed: moved from
   bool isNew;
 };
+
+/// Rank 0's claim; nothing on the others. All ranks call it, and all get an
+/// error where rank 0 is refused.
+StatusOr<std::optional<OutputFolder>> claimOutput(const Options &options,
+                                                  RankGroup &group);
 
 } // namespace qlora
 

@@ -70,13 +70,13 @@ private:
   Status loadDevice(const ModelFiles &model, uint64_t &processBytes);
   Status fill(const ParameterSources &sources);
   void warnOfBase();
+  Status writeRecord();
   Status announce(const Run &run);
   std::string verbosePlan(const Run &run) const;
   Status openProfiler(Run &run);
   StatusOr<int> work(Run &run, Dump *dump);
   Status finish(Run &run, const TrainingResult &result);
   ThreadRequest threads() const;
-  bool trains() const;
   Metrics *listener() { return metrics ? &*metrics : nullptr; }
 
   const SessionRequest &request;
@@ -108,11 +108,6 @@ Session::~Session() {
 ThreadRequest Session::threads() const {
   return {request.threads, std::getenv("OMP_NUM_THREADS"), usableCpus(),
           env.localWorldSize};
-}
-
-bool Session::trains() const {
-  return options.integer("max_steps") > 0 ||
-         options.number("num_train_epochs") > 0;
 }
 
 /// Before anything that takes long: a machine without the device says so now.
@@ -150,19 +145,21 @@ Status Session::createOutput() {
        {output->remark(), isCpu ? idleCpusText(threads()) : ""})
     if (!warning.empty())
       metrics->warn(warning);
-  if (trains()) {
+  if (trains(options)) {
     auto prepared = PreparedAdapter::prepare(module, options, outputFolder);
+    if (prepared.status().code() == StatusCode::kResourceExhausted)
+      return Status::error(StatusCode::kResourceExhausted,
+                           "no room for the adapter: {}, or choose an "
+                           "--output-dir on another disk",
+                           prepared.status().message());
     QLORA_RETURN_IF_ERROR(prepared.status());
     adapter.emplace(std::move(*prepared));
   }
   return Status::ok();
 }
 
-/// Everything is loaded and checked: from here on files of an earlier run are
-/// replaced.
-Status Session::announce(const Run &run) {
-  if (!metrics)
-    return Status::ok();
+/// What of this run's settings is kept beside its adapter.
+Status Session::writeRecord() {
   std::string path = outputFolder + "/config.resolved.yaml";
   std::ofstream resolved(path);
   resolved << options.resolvedYaml();
@@ -173,7 +170,17 @@ Status Session::announce(const Run &run) {
   if (const std::string table = device->gemmTable(); !table.empty())
     QLORA_RETURN_IF_ERROR(
         replaceWholeFile(outputFolder + "/gemm_table.json", table));
-  QLORA_RETURN_IF_ERROR(metrics->open(outputFolder));
+  return metrics->open(outputFolder, Metrics::Start::kNew);
+}
+
+/// Everything is loaded and checked: from here on a training replaces files of
+/// an earlier run.
+Status Session::announce(const Run &run) {
+  if (!metrics)
+    return Status::ok();
+  QLORA_RETURN_IF_ERROR(
+      run.train ? writeRecord()
+                : metrics->open(outputFolder, Metrics::Start::kAppend));
   metrics->say(runHeader(run, trainSummary));
   if (request.verbose)
     metrics->say(verbosePlan(run));
@@ -212,7 +219,7 @@ Status Session::openData() {
                             Metrics::kBytes);
     return openDataFile(request, option, group, listener(), summary);
   };
-  if (trains()) {
+  if (trains(options)) {
     QLORA_ASSIGN_OR_RETURN(trainData, open("train_file", &trainSummary));
   }
   if (!options.text("validation_file").empty()) {
@@ -369,16 +376,12 @@ StatusOr<int> Session::run() {
 StatusOr<int> runSession(const SessionRequest &request,
                          const RankEnvironment &env, FileDescriptor listening) {
   QLORA_ASSIGN_OR_RETURN(LoadedRequest loaded, loadRequest(request));
-  // Before the others are waited for, and before anything is read.
-  std::optional<OutputFolder> output;
-  if (env.isMain()) {
-    auto claimed = OutputFolder::claim(loaded.options);
-    QLORA_RETURN_IF_ERROR(claimed.status());
-    output.emplace(std::move(*claimed));
-  }
   const std::chrono::seconds timeout(loaded.options.integer("ddp_timeout"));
   QLORA_ASSIGN_OR_RETURN(RankGroup group,
                          RankGroup::join(env, std::move(listening), timeout));
+  // Before anything is read, but after the others could be told.
+  QLORA_ASSIGN_OR_RETURN(std::optional<OutputFolder> output,
+                         claimOutput(loaded.options, group));
   return Session(request, std::move(loaded), std::move(output),
                  std::move(group), env)
       .run();

@@ -4,8 +4,8 @@
 // adapter. In this order:
 //
 //   load and check the module, resolve the options (Options.h)
-//   claim the output folder (OutputFolder.h)
 //   meet the other ranks (RankGroup.h)
+//   claim the output folder (OutputFolder.h)
 //   open the device that the module is for
 //   read the data; JSONL is tokenised once a machine (TokenCache.h)
 //   bind the weights, allocate every arena

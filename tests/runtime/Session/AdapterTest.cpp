@@ -132,7 +132,10 @@ TEST_F(Adapter, IsWrittenIntoTheSpaceThatWasReserved) {
   {
     auto prepared = PreparedAdapter::prepare(module, options, folder / "out");
     ASSERT_TRUE(prepared.isOk()) << prepared.status().message();
-    ASSERT_EQ(stat((folder / "out/.staging" / weights).c_str(), &before), 0);
+    ASSERT_EQ(
+        stat((folder / "out/.staging" / weights).concat(".reserve").c_str(),
+             &before),
+        0);
     EXPECT_FALSE(fs::exists(folder / "out" / weights));
     trained.assign(128, 1);
     // No other file may be written by now.
@@ -163,6 +166,50 @@ TEST_F(Adapter, ReplacesTheTokenizerOfAnother) {
   ASSERT_TRUE(write().isOk());
   EXPECT_FALSE(fs::exists(folder / "out/vocab.json"));
   EXPECT_TRUE(fs::exists(folder / "out/notes.txt"));
+}
+
+TEST_F(Adapter, StaysWholeWhereItCannotBePutInPlace) {
+  ASSERT_TRUE(write().isOk());
+  const std::string untrained =
+      contents(folder / "out/adapter_model.safetensors");
+  trained.assign(128, 1);
+  const fs::path out = folder / "out", staging = out / ".staging";
+  // The first file that is renamed, and the last; and a new start after both.
+  for (const char *name : {"adapter_config.json", "tokenizer.json"})
+    for (const bool isRemoved : {false, true}) {
+      fs::remove_all(out);
+      fs::create_directories(out);
+      std::ofstream(out / "vocab.json") << "an earlier one's";
+      {
+        auto prepared = PreparedAdapter::prepare(module, options, out);
+        ASSERT_TRUE(prepared.isOk()) << prepared.status().message();
+        EXPECT_FALSE(holdsAdapter(staging));
+        if (isRemoved)
+          fs::remove_all(staging);
+        fs::create_directories(out / name);
+        EXPECT_EQ(prepared->write(trained).message(),
+                  "cannot write '" + (out / name).string() +
+                      "': Is a directory; the adapter is in '" +
+                      staging.string() + "'");
+      }
+      EXPECT_TRUE(holdsAdapter(staging));
+      const std::string kept = contents(staging / "adapter_model.safetensors");
+      EXPECT_EQ(kept.size(), untrained.size());
+      EXPECT_NE(kept, untrained);
+      EXPECT_NE(contents(staging / "adapter_config.json"), "");
+      EXPECT_EQ(contents(staging / "tokenizer.json"), "{}");
+      EXPECT_EQ(contents(out / "vocab.json"), "an earlier one's");
+    }
+}
+
+TEST_F(Adapter, SaysWhatItCouldNotRemove) {
+  fs::create_directories(folder / "out/vocab.json/full");
+  EXPECT_EQ(write().message(),
+            "the adapter is in '" + (folder / "out").string() +
+                "', but 'vocab.json' of an earlier one cannot be removed: "
+                "Directory not empty; remove it");
+  EXPECT_TRUE(holdsAdapter(folder / "out"));
+  EXPECT_FALSE(fs::exists(folder / "out/.staging"));
 }
 
 TEST_F(Adapter, AFileInTheWayIsAnError) {

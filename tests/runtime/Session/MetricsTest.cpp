@@ -125,7 +125,7 @@ TEST(Metrics, LinesAreJsonWithAllDigits) {
   FILE *out = std::tmpfile();
   {
     Metrics metrics(false, out, out);
-    ASSERT_TRUE(metrics.open(folder).isOk());
+    ASSERT_TRUE(metrics.open(folder, Metrics::Start::kNew).isOk());
     double loss = 0.1 + 0.2;
     EXPECT_TRUE(metrics.log({{"step", 1}, {"loss", loss}}, "one").isOk());
     metrics.showBar({"training", 1, 2, 1, false, "steps"}); // no terminal
@@ -144,7 +144,9 @@ TEST(Metrics, LinesAreJsonWithAllDigits) {
 }
 
 TEST(Metrics, AMissingFolderIsAnError) {
-  EXPECT_FALSE(Metrics(false, stdout, stderr).open("/nonexistent").isOk());
+  EXPECT_FALSE(Metrics(false, stdout, stderr)
+                   .open("/nonexistent", Metrics::Start::kNew)
+                   .isOk());
 }
 
 TEST(ProcessMemory, PeakIsAtLeastResident) {

@@ -7,17 +7,31 @@
 #include <gtest/gtest.h>
 
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <future>
 #include <thread>
 
+#include "runtime/Device/Socket.h"
 #include "tests/runtime/Session/SessionFixture.h"
 #include "tests/runtime/TemporaryFolder.h"
 
 using namespace qlora;
 namespace fs = std::filesystem;
+
+static bool hasLocks = true;
+
+/// The C library's, on a file system that may have no locks.
+extern "C" int flock(int descriptor, int operation) noexcept {
+  if (hasLocks)
+    return static_cast<int>(syscall(SYS_flock, descriptor, operation));
+  errno = ENOLCK;
+  return -1;
+}
 
 namespace {
 
@@ -78,6 +92,48 @@ TEST_F(Output, WorkIsNotWrittenOver) {
   EXPECT_FALSE(fs::exists(out + "/.lock"));
   EXPECT_TRUE(OutputFolder::claim(options(/*mayOverwrite=*/true)).isOk());
   EXPECT_TRUE(fs::exists(out + "/notes.txt"));
+}
+
+TEST_F(Output, AnAdapterThatCouldNotBePutInPlaceIsWork) {
+  put(".staging/adapter_model.safetensors.reserve");
+  EXPECT_EQ(refusal(), "");
+  put(".staging/adapter_model.safetensors");
+  EXPECT_EQ(refusal(), "the output folder '" + out +
+                           "' holds an adapter (.staging); choose another "
+                           "--output-dir, or write over it with "
+                           "--overwrite-output-dir");
+}
+
+TEST_F(Output, AnEvaluationMayUseAnyFolder) {
+  put("adapter_model.safetensors");
+  Options evaluation = options();
+  OptionSetting none[] = {
+      {findOption(optionTable(), "num_train_epochs"), "0", "flag"}};
+  ASSERT_TRUE(evaluation.applySettings(none).isOk());
+  EXPECT_TRUE(checkOutputFolder(evaluation).isOk());
+  EXPECT_TRUE(OutputFolder::claim(evaluation).isOk());
+  OptionSetting some[] = {
+      {findOption(optionTable(), "max_steps"), "1", "flag"}};
+  ASSERT_TRUE(evaluation.applySettings(some).isOk());
+  EXPECT_FALSE(checkOutputFolder(evaluation).isOk());
+}
+
+TEST_F(Output, WithoutLocksThereIsAWarningAndNothingIsLeft) {
+  hasLocks = false;
+  for (const bool isNew : {true, false}) {
+    {
+      auto claimed = OutputFolder::claim(options());
+      ASSERT_TRUE(claimed.isOk()) << claimed.status().message();
+      EXPECT_EQ(claimed->remark(),
+                "cannot lock '" + out +
+                    "/.lock' (No locks available): a second run into the same "
+                    "folder would not be noticed");
+    }
+    EXPECT_FALSE(fs::exists(out + "/.lock"));
+    EXPECT_EQ(fs::exists(out), !isNew);
+    put("metrics.jsonl");
+  }
+  hasLocks = true;
 }
 
 TEST_F(Output, AFileIsNoFolder) {
@@ -157,6 +213,55 @@ TEST_F(Runs, AFinishedAdapterIsNotWrittenOver) {
   EXPECT_FALSE(fs::exists(folder / "out/.lock"));
 }
 
+TEST_F(Runs, AnEvaluationAddsToTheMetricsOfATraining) {
+  train("out", {"--max-steps", "2"});
+  const std::string numbers = contents(folder / "out/metrics.jsonl");
+  const std::string settings = contents(folder / "out/config.resolved.yaml");
+  const std::string before = adapter("out");
+  for (const char *gpus : {"1", "2"}) {
+    ProcessOutput output =
+        run({"--num-train-epochs", "0", "--validation-file",
+             at("rows.safetensors"), "--output-dir", at("out"),
+             "--adapter-name-or-path", at("out"), "--gpus", gpus});
+    EXPECT_EQ(output.exitCode, 0) << output.errors;
+  }
+  EXPECT_EQ(contents(folder / "out/metrics.jsonl").rfind(numbers, 0), 0u);
+  const auto lines = metrics("out");
+  ASSERT_EQ(lines.size(), 3u + 2);
+  EXPECT_NEAR(lines[3]["eval_loss"], lines[4]["eval_loss"], 1e-7);
+  EXPECT_EQ(contents(folder / "out/config.resolved.yaml"), settings);
+  EXPECT_EQ(adapter("out"), before);
+}
+
+TEST_F(Runs, ARefusedFolderEndsRanksThatWereStartedByHand) {
+  train("out", {"--max-steps", "1"});
+  auto listening = listenOn("127.0.0.1", 0);
+  ASSERT_TRUE(listening.isOk());
+  const int port = portOf(*listening).value();
+  *listening = FileDescriptor();
+  const auto start = [&](int rank) {
+    auto words = command(
+        {"--train-file", at("tokens.safetensors"), "--output-dir", at("out")});
+    words.insert(words.begin(),
+                 {"/usr/bin/env", fmt::format("RANK={}", rank),
+                  fmt::format("LOCAL_RANK={}", rank), "WORLD_SIZE=2",
+                  "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1",
+                  fmt::format("MASTER_PORT={}", port)});
+    return std::move(runProgram(words)).value();
+  };
+  const auto begin = std::chrono::steady_clock::now();
+  auto other = std::async(std::launch::async, start, 1);
+  const ProcessOutput main = start(0);
+  const ProcessOutput second = other.get();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::minutes(1));
+  EXPECT_EQ(main.exitCode, 1);
+  EXPECT_EQ(main.errors.rfind("qlora-run: error: the output folder '", 0), 0u)
+      << main.errors;
+  EXPECT_EQ(second.exitCode, 1);
+  EXPECT_EQ(second.errors, "qlora-run: error: rank 0 cannot use the output "
+                           "folder; its own message says why\n");
+}
+
 TEST_F(Runs, AKilledRunsFolderCanBeUsedAndOneRunIsAlone) {
   auto words =
       command({"--train-file", at("tokens.safetensors"), "--output-dir",
@@ -182,7 +287,8 @@ TEST_F(Runs, AKilledRunsFolderCanBeUsedAndOneRunIsAlone) {
       << second.errors;
   kill(pid, SIGKILL);
   waitpid(pid, nullptr, 0);
-  EXPECT_TRUE(fs::exists(folder / "out/.staging/adapter_model.safetensors"));
+  EXPECT_TRUE(
+      fs::exists(folder / "out/.staging/adapter_model.safetensors.reserve"));
   EXPECT_TRUE(adapter("out").empty());
   // Its ranks end with it, but not at once.
   ProcessOutput third;
@@ -207,40 +313,16 @@ TEST_F(Runs, ADiskWithoutRoomIsKnownBeforeTheFirstStep) {
       {"/bin/sh", "-c", "trap '' XFSZ; exec prlimit --fsize=300 \"$@\"", "sh"});
   ProcessOutput output = std::move(runProgram(words)).value();
   EXPECT_EQ(output.exitCode, 1);
-  EXPECT_NE(output.errors.find("error: cannot reserve "), std::string::npos)
+  EXPECT_NE(
+      output.errors.find("error: no room for the adapter: cannot reserve "),
+      std::string::npos)
       << output.errors;
-  EXPECT_NE(output.errors.find("bytes for '" + at("out") +
-                               "/.staging/"
-                               "adapter_model.safetensors': File too large"),
+  EXPECT_NE(output.errors.find(
+                "bytes for '" + at("out") +
+                "/.staging/adapter_model.safetensors.reserve': File too large; "
+                "make room there, or choose an --output-dir on another disk\n"),
             std::string::npos)
       << output.errors;
   EXPECT_FALSE(fs::exists(folder / "out/metrics.jsonl"));
   EXPECT_FALSE(fs::exists(folder / "out/.staging"));
-}
-
-TEST_F(Runs, ThreadsWaitBusilyForAMomentOnly) {
-  const auto spins = [&](const char *setting) {
-    ProcessOutput output = std::move(runProgram({"/usr/bin/env", setting,
-                                                 "OMP_DISPLAY_ENV="
-                                                 "verbose",
-                                                 QLORA_RUN, module, "--print"}))
-                               .value();
-    EXPECT_EQ(output.exitCode, 0) << output.errors;
-    // The last start is the one that counts.
-    const std::string name = "GOMP_SPINCOUNT = '";
-    const size_t at = output.errors.rfind(name);
-    return at == std::string::npos
-               ? std::string("no OpenMP")
-               : output.errors.substr(
-                     at + name.size(),
-                     output.errors.find('\'', at + name.size()) - at -
-                         name.size());
-  };
-#ifdef _OPENMP
-  EXPECT_EQ(spins("UNRELATED=1"), "1000");
-  EXPECT_EQ(spins("GOMP_SPINCOUNT=77"), "77");
-  EXPECT_EQ(spins("OMP_WAIT_POLICY=passive"), "0");
-#else
-  EXPECT_EQ(spins("UNRELATED=1"), "no OpenMP");
-#endif
 }

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: MIT
+
+// The second start of qlora-run, which bounds how long its threads spin.
+
+#include <gtest/gtest.h>
+
+#include <dlfcn.h>
+#include <sys/auxv.h>
+
+#include "tests/runtime/Session/SessionFixture.h"
+
+using namespace qlora;
+using WaitPolicy = SessionFixture;
+
+TEST_F(WaitPolicy, ALoaderMayStartTheProgram) {
+  Dl_info loader;
+  ASSERT_NE(dladdr(reinterpret_cast<void *>(getauxval(AT_BASE)), &loader), 0);
+  ProcessOutput output =
+      std::move(runProgram({loader.dli_fname, QLORA_RUN, module, "--print"}))
+          .value();
+  EXPECT_EQ(output.exitCode, 0) << output.errors;
+  EXPECT_NE(output.out, "");
+}
+
+TEST_F(WaitPolicy, ThreadsWaitBusilyForAMomentOnly) {
+  const auto spins = [&](const char *setting) {
+    ProcessOutput output = std::move(runProgram({"/usr/bin/env", setting,
+                                                 "OMP_DISPLAY_ENV="
+                                                 "verbose",
+                                                 QLORA_RUN, module, "--print"}))
+                               .value();
+    EXPECT_EQ(output.exitCode, 0) << output.errors;
+    // The last start is the one that counts.
+    const std::string name = "GOMP_SPINCOUNT = '";
+    const size_t at = output.errors.rfind(name);
+    return at == std::string::npos
+               ? std::string("no OpenMP")
+               : output.errors.substr(
+                     at + name.size(),
+                     output.errors.find('\'', at + name.size()) - at -
+                         name.size());
+  };
+#ifdef _OPENMP
+  EXPECT_EQ(spins("UNRELATED=1"), "1000");
+  EXPECT_EQ(spins("GOMP_SPINCOUNT=77"), "77");
+  EXPECT_EQ(spins("OMP_WAIT_POLICY=passive"), "0");
+#else
+  EXPECT_EQ(spins("UNRELATED=1"), "no OpenMP");
+#endif
+}

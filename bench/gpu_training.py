@@ -43,7 +43,7 @@ def summarise(machine, run, record, done, steps, summary):
                            lora_rank(machine, run), run["length"])
     peak = max([row["memory_bytes"] for row in steps]
                + [summary.get("peak_memory_bytes", 0)])
-    first = [at for at, line in done.lines if line.startswith("step 1/")]
+    first = [at for at, line in done.lines if line.lstrip().startswith("1/")]
     return {
         **{name: value for name, value in record.items()
            if name.endswith("_seconds")},

@@ -147,9 +147,13 @@ int threadsPerRank(const ThreadRequest &request) {
   return std::max(1, request.cpus / request.localRanks);
 }
 
-std::string idleCpusText(const ThreadRequest &request) {
+std::string threadsRemark(const ThreadRequest &request) {
   const int threads = threadsPerRank(request);
   const int share = std::max(1, request.cpus / request.localRanks);
+  if (threads > share)
+    return fmt::format("{} threads share {} CPUs and wait for one another; "
+                       "--threads {} is faster",
+                       threads * request.localRanks, request.cpus, share);
   if (request.asked > 0 || threads >= share)
     return "";
   return fmt::format("OMP_NUM_THREADS={} leaves {} of {} CPUs idle; --threads "

@@ -34,8 +34,8 @@ struct ThreadRequest {
 int threadsPerRank(const ThreadRequest &request);
 
 /// A line for people where OMP_NUM_THREADS, which torchrun sets to 1, leaves
-/// CPUs idle; else empty.
-std::string idleCpusText(const ThreadRequest &request);
+/// CPUs idle, or where threads are more than CPUs; else empty.
+std::string threadsRemark(const ThreadRequest &request);
 
 } // namespace qlora
 

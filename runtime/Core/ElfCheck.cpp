@@ -43,7 +43,8 @@ static StatusOr<std::vector<Row>> readTable(std::ifstream &file,
 
 static Status checkHeader(const Elf64_Ehdr &header) {
   if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0)
-    return damaged("not a shared library");
+    return damaged("not a program; give the train.so that qloracc writes "
+                   "(qloracc model.mlir -o train.so)");
   if (header.e_ident[EI_CLASS] != ELFCLASS64 ||
       header.e_ident[EI_DATA] != ELFDATA2LSB || header.e_type != ET_DYN)
     return damaged("not a 64-bit little-endian shared library");
@@ -81,6 +82,10 @@ static Status checkRanges(std::ifstream &file, uint64_t fileBytes) {
 Status checkElfFile(const std::string &path) {
   std::error_code error;
   const bool isFile = std::filesystem::is_regular_file(path, error);
+  if (std::filesystem::is_directory(path, error))
+    return Status::invalid("'{}' is a folder; give the train.so that qloracc "
+                           "writes",
+                           path);
   if (error || !isFile)
     return Status::error(StatusCode::kNotFound, "no file '{}'{}", path,
                          error ? ": " + error.message() : "");

@@ -255,7 +255,9 @@ std::string nearestName(std::string_view name,
     // One edit makes any one-letter alias out of another; that is no hint.
     if (candidate.size() < 3)
       continue;
-    size_t distance = editDistance(spelling, candidate);
+    // The first word of a name is a better hint than letters in common.
+    const bool isBegun = candidate.starts_with(spelling + "_");
+    size_t distance = isBegun ? 1 : editDistance(spelling, candidate);
     if (distance < best) {
       best = distance;
       nearest = candidate;

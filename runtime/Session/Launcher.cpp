@@ -33,6 +33,8 @@ using Clock = std::chrono::steady_clock;
 namespace {
 
 constexpr auto kGrace = std::chrono::seconds(2);
+/// Signals within it count once, as in StopSignal.h.
+constexpr auto kOneSignal = std::chrono::seconds(1);
 
 struct Child {
   pid_t pid = -1;
@@ -79,6 +81,7 @@ private:
   } firstCause, firstAborted;
   int exitCode = 0; ///< the first that is not 0
   int interruptions = 0;
+  Clock::time_point firstInterruption;
   bool isKilling = false;
   std::optional<Clock::time_point> deadline;
 };
@@ -285,10 +288,13 @@ void Supervisor::handleSignals() {
       reap();
       continue;
     }
-    if (++interruptions == 1)
+    const auto now = Clock::now();
+    if (++interruptions == 1) {
+      firstInterruption = now;
       killAll(signal == SIGHUP ? SIGTERM : signal);
-    else
+    } else if (now - firstInterruption >= kOneSignal) {
       killAll(SIGKILL);
+    }
   }
 }
 

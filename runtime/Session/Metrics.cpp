@@ -20,6 +20,12 @@ namespace qlora {
 static constexpr auto kBetweenBars = std::chrono::milliseconds(200);
 static constexpr auto kBetweenLines = std::chrono::seconds(10);
 
+/// At once, and without a word where the terminal is gone: the run goes on.
+static void print(FILE *stream, const std::string &text) {
+  (void)std::fputs(text.c_str(), stream);
+  (void)std::fflush(stream);
+}
+
 Metrics::Metrics(bool asJson, FILE *out, FILE *errors)
     : asJson(asJson), out(out), errors(errors),
       isTerminal(!asJson && isatty(fileno(out))) {}
@@ -52,8 +58,7 @@ Status Metrics::log(const nlohmann::ordered_json &values,
                      std::strerror(errno)));
     std::fclose(std::exchange(file, nullptr));
   }
-  std::fputs(asJson ? line.c_str() : (text + "\n").c_str(), out);
-  std::fflush(out);
+  print(out, asJson ? line : text + "\n");
   return Status::ok();
 }
 
@@ -61,20 +66,17 @@ void Metrics::say(std::string_view text) {
   if (asJson)
     return;
   clearBar();
-  fmt::print(out, "{}\n", text);
-  std::fflush(out);
+  print(out, fmt::format("{}\n", text));
 }
 
 void Metrics::note(std::string_view text) {
   clearBar();
-  fmt::print(errors, "qlora-run: note: {}\n", text);
-  std::fflush(errors);
+  print(errors, fmt::format("qlora-run: note: {}\n", text));
 }
 
 void Metrics::warn(std::string_view text) {
   clearBar();
-  fmt::print(errors, "qlora-run: warning: {}\n", text);
-  std::fflush(errors);
+  print(errors, fmt::format("qlora-run: warning: {}\n", text));
 }
 
 ProgressListener Metrics::progress(const std::string &what,
@@ -113,8 +115,7 @@ void Metrics::drawBar(const ProgressView &view) {
   ioctl(fileno(out), TIOCGWINSZ, &size);
   const int columns = std::clamp<int>(size.ws_col, 40, 100);
   // Over the last bar, to the end of the line.
-  fmt::print(out, "\r{}\x1b[K", progressBar(view, columns - 1));
-  std::fflush(out);
+  print(out, fmt::format("\r{}\x1b[K", progressBar(view, columns - 1)));
   hasBar = true;
 }
 
@@ -122,8 +123,7 @@ void Metrics::clearBar() {
   if (!hasBar)
     return;
   // Back to the start of the line, and erase to its end.
-  std::fputs("\r\x1b[K", out);
-  std::fflush(out);
+  print(out, "\r\x1b[K");
   hasBar = false;
 }
 

@@ -4,6 +4,7 @@
 
 #include "runtime/Session/RankGroup.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "runtime/Device/Cpu/GlooCollectives.h"
@@ -12,7 +13,8 @@ namespace qlora {
 
 namespace {
 
-constexpr auto kJoinTimeout = std::chrono::minutes(5);
+/// At most, where --ddp-timeout allows as much.
+constexpr std::chrono::milliseconds kJoinTimeout = std::chrono::minutes(5);
 
 /// Integers travel as f32 digits of 12 bits, so that 4,096 of them add up
 /// without rounding.
@@ -22,8 +24,9 @@ constexpr int kDigits = 5;
 } // namespace
 
 /// None where some rank is on another machine.
-static StatusOr<std::optional<SharedWindow>> openWindow(LocalRanks &local,
-                                                        int worldSize) {
+static StatusOr<std::optional<SharedWindow>>
+openWindow(LocalRanks &local, int worldSize,
+           std::chrono::milliseconds patience) {
   if (local.size() != worldSize)
     return std::optional<SharedWindow>();
   FileDescriptor memory;
@@ -33,7 +36,7 @@ static StatusOr<std::optional<SharedWindow>> openWindow(LocalRanks &local,
         local.publish("sums", memory, LocalRanks::Access::kReadWrite));
   } else {
     QLORA_ASSIGN_OR_RETURN(LocalRanks::Published published,
-                           local.open("sums", kJoinTimeout));
+                           local.open("sums", patience));
     memory = std::move(published.memory);
   }
   QLORA_ASSIGN_OR_RETURN(
@@ -62,14 +65,15 @@ StatusOr<RankGroup> RankGroup::join(const RankEnvironment &env,
     QLORA_ASSIGN_OR_RETURN(
         joined.server, TcpStoreServer::start(std::move(listening), env.secret));
   }
+  const auto patience = std::min(timeout, kJoinTimeout);
   QLORA_ASSIGN_OR_RETURN(joined.store,
                          TcpStore::connect(env.masterAddress, env.masterPort,
-                                           env.secret, kJoinTimeout));
+                                           env.secret, patience));
   QLORA_ASSIGN_OR_RETURN(joined.local,
                          LocalRanks::find(*joined.store, env.rank,
-                                          env.worldSize, kJoinTimeout));
+                                          env.worldSize, patience));
   QLORA_ASSIGN_OR_RETURN(std::optional<SharedWindow> window,
-                         openWindow(joined.local, env.worldSize));
+                         openWindow(joined.local, env.worldSize, patience));
   QLORA_ASSIGN_OR_RETURN(joined.group,
                          GlooCollectives::connect(*joined.store, env.rank,
                                                   env.worldSize, timeout,

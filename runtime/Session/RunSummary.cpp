@@ -189,7 +189,10 @@ std::string runEnding(const Run &run, const TrainingResult &result) {
       formatCount(result.steps), formatDuration(result.seconds),
       result.meanLoss,
       formatRate(static_cast<double>(result.tokens) / secondsOf(result)),
-      formatBytes(run.peakMemoryBytes()), folder, nextText(folder));
+      formatBytes(run.peakMemoryBytes()), folder,
+      result.hasDiverged ? "it has diverged (see the warning above): train "
+                           "again with a smaller --learning-rate"
+                         : nextText(folder));
 }
 
 } // namespace qlora

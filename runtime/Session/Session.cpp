@@ -142,7 +142,7 @@ Status Session::createOutput() {
   metrics.emplace(options.text("log_format") == "json", stdout, stderr);
   const bool isCpu = device->hasHostArenas();
   for (const std::string &warning :
-       {output->remark(), isCpu ? idleCpusText(threads()) : ""})
+       {output->remark(), isCpu ? threadsRemark(threads()) : ""})
     if (!warning.empty())
       metrics->warn(warning);
   if (trains(options)) {

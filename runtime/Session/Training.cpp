@@ -266,8 +266,10 @@ Status Trainer::logStep(int64_t step) {
       {"num_input_tokens_seen", result.tokens},
       {"memory_bytes", run.memoryBytes()}};
   QLORA_RETURN_IF_ERROR(run.metrics->log(values, stepLine(report)));
-  if (const std::string doubt = divergence.check(report); !doubt.empty())
+  if (const std::string doubt = divergence.check(report); !doubt.empty()) {
     run.metrics->warn(doubt);
+    result.hasDiverged = true;
+  }
   return Status::ok();
 }
 

@@ -19,6 +19,7 @@ struct TrainingResult {
   int64_t tokens = 0;         ///< of all ranks, without padding
   int stopSignal = 0;         ///< that ended it early, on any rank; or 0
   bool justEvaluated = false; ///< after the last step
+  bool hasDiverged = false;   ///< a warning said so (Divergence.h)
 };
 
 /// Runs Run::totalSteps(). A step without labels is skipped with a warning; a

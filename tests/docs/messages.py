@@ -69,6 +69,7 @@ _RETURNING = (
     ("Divergence", "::", "check"),
     ("positionsWarning",),
     ("storedWarning",),
+    ("threadsRemark",),
 )
 # A function that hands its format on to Status::error, and how it begins.
 _WRAPPER = re.compile(r"\b(\w+)\(fmt::format_string<([^;]*)")

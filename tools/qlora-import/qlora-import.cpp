@@ -14,6 +14,8 @@
 #include "llvm/Support/FileUtilities.h"
 #include "llvm/Support/raw_ostream.h"
 
+#include <unistd.h>
+
 #include <filesystem>
 
 using namespace qlora;
@@ -168,6 +170,10 @@ static Status run(std::span<const std::string> words) {
     return Status::invalid("expects one MODEL_DIR, but got {}; see --help",
                            line.rest.size());
   const std::string output = options.text("output");
+  const bool isNamed = options.source("output") != Options::Source::kDefault;
+  if (!isNamed && isatty(STDOUT_FILENO))
+    return Status::invalid("no output is named: add -o model.mlir, or -o - to "
+                           "see it here");
   if (output != "-")
     QLORA_RETURN_IF_ERROR(checkOutputFile(output));
   QLORA_RETURN_IF_ERROR(checkModelFolder(line.rest[0]));

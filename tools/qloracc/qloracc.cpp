@@ -250,7 +250,8 @@ static int compile(CompilerSettings &settings, MLIRContext &context) {
   ScopedDiagnosticHandler placeless(&context, reportPlaceless);
   OwningOpRef<ModuleOp> module = readModel(sources, context);
   if (!module)
-    return 1;
+    return fail("'" + settings.input + "' cannot be read as a model; import "
+                "the model again with qlora-import");
   for (const std::string &warning : modelWarnings(*module, settings))
     llvm::errs() << "qloracc: warning: " << warning << "\n";
   Compile job(context, settings);

@@ -74,6 +74,8 @@ TEST(CommandLine, Errors) {
             "unknown option '--no-lora-r'; did you mean '--lora-r'?");
   EXPECT_EQ(settings({"---"}), "unknown option '---'; --help-all lists them");
   EXPECT_EQ(settings({"--="}), "unknown option '--'; --help-all lists them");
+  EXPECT_EQ(settings({"--output", "x"}),
+            "unknown option '--output'; did you mean '--output-dir'?");
   EXPECT_EQ(settings({"-lora-r", "4"}),
             "unknown option '-lora-r'; did you mean '--lora-r'?");
   EXPECT_EQ(settings({"--no-lora-target-linear"}),

@@ -86,11 +86,15 @@ TEST(ThreadsPerRank, TheFlagThenTheVariableThenTheShare) {
   EXPECT_EQ(threadsPerRank({0, "many", 2, 4}), 1);
 }
 
-TEST(ThreadsPerRank, IdleCpusAreSaid) {
-  EXPECT_EQ(idleCpusText({0, "1", 8, 2}),
+TEST(ThreadsPerRank, TooFewAndTooManyAreSaid) {
+  EXPECT_EQ(threadsRemark({64, nullptr, 2, 1}),
+            "64 threads share 2 CPUs and wait for one another; --threads 2 is "
+            "faster");
+  EXPECT_EQ(threadsRemark({0, nullptr, 2, 64}), "");
+  EXPECT_EQ(threadsRemark({0, "1", 8, 2}),
             "OMP_NUM_THREADS=1 leaves 6 of 8 CPUs idle; --threads 4 uses "
             "them");
-  EXPECT_EQ(idleCpusText({0, "4", 8, 2}), "");
-  EXPECT_EQ(idleCpusText({2, "1", 8, 2}), "");
-  EXPECT_EQ(idleCpusText({0, nullptr, 8, 3}), "");
+  EXPECT_EQ(threadsRemark({0, "4", 8, 2}), "");
+  EXPECT_EQ(threadsRemark({2, "1", 8, 2}), "");
+  EXPECT_EQ(threadsRemark({0, nullptr, 8, 3}), "");
 }

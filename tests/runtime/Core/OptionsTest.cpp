@@ -57,7 +57,7 @@ TEST(Options, CompiledValuesCannotChange) {
   OptionSetting other[] = {setting("lora_r", "16")};
   EXPECT_EQ(options.applySettings(other).message(),
             "--lora_r: the program was compiled with 4 and cannot run with 16; "
-            "compile it again with --lora-r 16");
+            "compile it again with --lora-r 16, or run it with --lora-r 4");
 }
 
 TEST(Options, YamlPathsAreRelativeToTheFile) {

@@ -81,6 +81,26 @@ TEST_F(RunSummary, AnInterruptedRunSaysHowFarItCame) {
   EXPECT_THAT(output.out, Not(HasSubstr("adapter written to")));
 }
 
+TEST_F(RunSummary, AClosedTerminalCostsNoAdapter) {
+  // Several hangups at once, as a shell and the kernel send them, to a run
+  // whose reader is gone.
+  for (const char *gpus : {"1", "2"}) {
+    const std::string out = at(gpus);
+    const std::string script =
+        "\"$@\" > >(head -n 3 > /dev/null) & until [ \"$(wc -l < '" + out +
+        "/metrics.jsonl')\" -gt 40 ]; do sleep 0.05; done 2> /dev/null; "
+        "kill -HUP $!; kill -HUP $!; wait $!; echo \"code $?\"";
+    std::vector<std::string> words = {"/bin/bash", "-c", script, "bash"};
+    const auto flags =
+        command({"--train-file", at("tokens.safetensors"), "--output-dir", out,
+                 "--max-steps", "100000000", "--gpus", gpus});
+    words.insert(words.end(), flags.begin(), flags.end());
+    const ProcessOutput output = std::move(runProgram(words)).value();
+    EXPECT_THAT(output.out, HasSubstr("code 143")) << output.errors;
+    EXPECT_FALSE(adapter(gpus).empty());
+  }
+}
+
 TEST_F(RunSummary, AGradientOfNothingIsAWarning) {
   const ProcessOutput output =
       run({"--train-file", at("tokens.safetensors"), "--output-dir", at("out"),

@@ -247,7 +247,7 @@ TEST_F(Session, MistakesAreOneLine) {
        "--train-file: there is no file '/nonexistent'"},
       {{"--lora-r", "8"},
        "--lora-r: the program was compiled with 1 and cannot run with 8; "
-       "compile it again with --lora-r 8"},
+       "compile it again with --lora-r 8, or run it with --lora-r 1"},
       {{"--gpus", "0"}, "--gpus: expects a number from 1 to 4096, but got 0"},
       {{"--optim", "sgd"},
        "--optim: 'sgd' is not supported; choose from: adamw_torch"},

@@ -142,8 +142,10 @@ class Converter:
         own = None
         if name in self._sources:
             own = Template(*self._sources[name])
-        # Who learns all turns needs no template that keeps them apart.
-        if own and (self._is_shipped or self.options.rule.assistant_only):
+        # Who names a file gets it, and who learns all turns needs no template
+        # that keeps them apart.
+        if own and (self._is_shipped or (self.options.rule.assistant_only
+                                         and not self.options.chat_template)):
             own = recognised(own) or own
         if self._is_shipped and (own is None or own.place not in SHIPPED):
             return shipped_template(self.options.chat_template)

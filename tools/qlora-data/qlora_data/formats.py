@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import sys
 
 from .errors import DataError
 
@@ -52,12 +53,22 @@ class _Commands:
         return f'python3 -c "{code}" {self.input} > {self.output}'
 
     def table(self, reader: str) -> str:
-        return ('python3 -c "import datasets, sys; datasets.load_dataset('
-                f"'{reader}', data_files=sys.argv[1])['train'].to_json("
-                f'sys.argv[2])" {self.input} {self.output}')
+        code = (f"import datasets, sys; datasets.load_dataset('{reader}', "
+                "data_files=sys.argv[1])['train'].to_json(sys.argv[2])")
+        return self._with("datasets", code)
 
     def workbook(self) -> str:
-        return f'python3 -c "{_PANDAS}" {self.input} {self.output}'
+        return self._with("pandas openpyxl", _PANDAS)
+
+    def _with(self, packages: str, code: str) -> str:
+        """Debian lets pip write into environments only."""
+        python = shlex.quote(sys.executable)
+        install = f"{python} -m pip install {packages}"
+        if sys.prefix == sys.base_prefix:
+            python = "tables/bin/python"
+            install = ("python3 -m venv tables && tables/bin/pip install "
+                       f"{packages}")
+        return f'{install} && {python} -c "{code}" {self.input} {self.output}'
 
 
 def _recognised(path: str, head: bytes) -> tuple[str, str] | None:
@@ -69,14 +80,14 @@ def _recognised(path: str, head: bytes) -> tuple[str, str] | None:
     for magic, name, reader in _TABLES:
         if head.startswith(magic):
             return f"is {name}", \
-                commands.table(reader) + " (pip install datasets)"
+                commands.table(reader)
     for magic, name in _UTF16:
         if head.startswith(magic):
             return "is UTF-16", commands.filter(f"iconv -f {name} -t UTF-8")
     if head.startswith(b"PK\x03\x04"):
         if path.endswith(".xlsx") or b"[Content_Types].xml" in head:
             return "is an Excel workbook", \
-                commands.workbook() + " (pip install pandas openpyxl)"
+                commands.workbook()
         return "is a zip archive", f"unzip -p {commands.input} > " \
             f"{commands.output}"
     first = head.removeprefix(b"\xef\xbb\xbf").lstrip()

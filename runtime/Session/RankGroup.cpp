@@ -69,9 +69,12 @@ StatusOr<RankGroup> RankGroup::join(const RankEnvironment &env,
   QLORA_ASSIGN_OR_RETURN(joined.store,
                          TcpStore::connect(env.masterAddress, env.masterPort,
                                            env.secret, patience));
-  QLORA_ASSIGN_OR_RETURN(joined.local,
-                         LocalRanks::find(*joined.store, env.rank,
-                                          env.worldSize, patience));
+  auto local =
+      LocalRanks::find(*joined.store, env.rank, env.worldSize, patience);
+  if (!local.isOk())
+    return local.status().withContext(fmt::format(
+        "not all of the {} ranks have started", env.worldSize));
+  joined.local = std::move(*local);
   QLORA_ASSIGN_OR_RETURN(std::optional<SharedWindow> window,
                          openWindow(joined.local, env.worldSize, patience));
   QLORA_ASSIGN_OR_RETURN(joined.group,

@@ -78,13 +78,15 @@ uint64_t NullReport::collectives() const {
   return most;
 }
 
+/// 80 columns.
+static constexpr const char *kCounters =
+    "  {:<24} {:>8} {:>5} {:>6} {:>4} {:>8} {:>8} {:>8}\n";
+
 static std::string countersText(const EntryCount &entry) {
   const DeviceCounters &c = entry.counters;
-  return fmt::format("  {:<28} {:>8} {:>6} {:>7} {:>11} {:>10} {:>10} {:>10}"
-                     "\n",
-                     entry.name, c.launches, c.fills, c.copies, c.collectives,
-                     formatBytes(c.collectiveBytes), formatBytes(c.bytesRead),
-                     formatBytes(c.bytesWritten));
+  return fmt::format(kCounters, entry.name, c.launches, c.fills, c.copies,
+                     c.collectives, formatBytes(c.collectiveBytes),
+                     formatBytes(c.bytesRead), formatBytes(c.bytesWritten));
 }
 
 /// What the card's memory says to the plan.
@@ -106,14 +108,12 @@ std::string NullReport::text() const {
   if (card && card->gpu)
     text += cardMemoryText(device, *card->gpu);
   text += "\n";
-  text += fmt::format("  {:<28} {:>8} {:>6} {:>7} {:>11} {:>10} {:>10} {:>10}"
-                      "\n",
-                      "entry", "launches", "fills", "copies", "collectives",
-                      "sent", "read", "written");
+  text += fmt::format(kCounters, "program", "launches", "fills", "copies",
+                      "sums", "sent", "read", "written");
   for (const EntryCount &count : entries)
     text += countersText(count);
   text += fmt::format("\na step of {} ranks: {} micro-batches, {} collectives "
-                      "on each rank; every command and address is inside its "
+                      "on each rank\nevery command and address is inside its "
                       "arena\n",
                       ranks, microBatches * ranks, collectives());
   for (const StepPrediction &step : predictions)
@@ -152,12 +152,27 @@ std::string NullReport::toJson() const {
   return report.dump(2) + "\n";
 }
 
+static std::string_view entryTitle(unsigned kind) {
+  switch (kind) {
+  case QLORA_ENTRY_ACCUMULATE:
+    return "micro-batch";
+  case QLORA_ENTRY_ACCUMULATE_LAST:
+    return "last micro-batch";
+  case QLORA_ENTRY_UPDATE:
+    return "optimizer";
+  case QLORA_ENTRY_EVALUATE:
+    return "evaluation";
+  default:
+    return entryKindName(kind);
+  }
+}
+
 static StatusOr<EntryCount> countEntry(Device &device,
                                        const LoadedModule &module,
                                        const qlora_entry &entry) {
   DeviceCounters before = device.counters();
   QLORA_RETURN_IF_ERROR(runEntry(device, module, entry, {}));
-  std::string name(entryKindName(entry.kind));
+  std::string name(entryTitle(entry.kind));
   if (entry.batch > 0)
     name += fmt::format(" {} x {}", entry.batch, entry.length);
   return EntryCount{&entry, name, device.counters() - before};

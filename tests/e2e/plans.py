@@ -121,7 +121,7 @@ def auto_limit(tools, folder):
                "64", "--memory-limit", "auto")
     said = call(*command, "--target", "cuda", LD_LIBRARY_PATH=platform,
                 QLORA_TEST_CUDA_DEVICES="sm_90:4096")
-    assert re.search("^memory limit: 3.00 GiB: .* has 4.00 of 4.00 GiB free, "
+    assert re.search("^qloracc: note: memory limit: 3.00 GiB: .* has 4.00 of 4.00 GiB free, "
                      "less 1.00 GiB", said, re.M), said[:300]
     said = call(*command, "--target", "cuda", code=1,
                 LD_LIBRARY_PATH=platform, QLORA_TEST_CUDA_DEVICES="sm_90:512")

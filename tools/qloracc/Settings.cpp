@@ -227,7 +227,7 @@ Status resolveMemoryLimit(CompilerSettings &settings) {
     return Status::ok();
   QLORA_ASSIGN_OR_RETURN(MemoryLimit limit,
                          machineMemoryLimit(settings.compile.target));
-  llvm::errs() << limit.reason << "\n";
+  llvm::errs() << "qloracc: note: " << limit.reason << "\n";
   settings.compile.memoryLimit = limit.bytes;
   const OptionSetting setting = {findOption(optionTable(), "memory_limit"),
                                  std::to_string(limit.bytes),

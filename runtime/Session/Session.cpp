@@ -140,11 +140,6 @@ Status Session::createOutput() {
   if (group.rank() != 0)
     return Status::ok();
   metrics.emplace(options.text("log_format") == "json", stdout, stderr);
-  const bool isCpu = device->hasHostArenas();
-  for (const std::string &warning :
-       {output->remark(), isCpu ? threadsRemark(threads()) : ""})
-    if (!warning.empty())
-      metrics->warn(warning);
   if (trains(options)) {
     auto prepared = PreparedAdapter::prepare(module, options, outputFolder);
     if (prepared.status().code() == StatusCode::kResourceExhausted)
@@ -184,6 +179,11 @@ Status Session::announce(const Run &run) {
   metrics->say(runHeader(run, trainSummary));
   if (request.verbose)
     metrics->say(verbosePlan(run));
+  const bool isCpu = device->hasHostArenas();
+  for (const std::string &warning :
+       {output->remark(), isCpu ? threadsRemark(threads()) : ""})
+    if (!warning.empty())
+      metrics->warn(warning);
   for (const std::string &remark : device->remarks())
     metrics->warn(remark);
   warnOfBase();

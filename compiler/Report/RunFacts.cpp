@@ -8,6 +8,7 @@
 
 #include "runtime/ABI/module.h"
 #include "runtime/Core/Options.h"
+#include "runtime/Core/ParameterCounts.h"
 
 #include <chrono>
 #include <cstdlib>
@@ -38,21 +39,13 @@ static std::string dateOf(std::chrono::sys_seconds time) {
                      unsigned(date.month()), unsigned(date.day()));
 }
 
-static int64_t elementsOf(program::ParameterOp parameter) {
-  int64_t elements = 1;
-  for (int64_t size : parameter.getShape())
-    elements *= size;
-  return elements;
-}
-
 static void addParameters(ModuleOp program, json &facts) {
-  int64_t model = 0, adapters = 0, trainable = 0, quantized = 0;
+  ParameterCounts counts;
+  uint64_t quantized = 0;
   json format;
   for (auto parameter : program.getOps<program::ParameterOp>()) {
-    const int64_t elements = elementsOf(parameter);
-    (parameter.getRole() == QLORA_ROLE_ADAPTER ? adapters : model) += elements;
-    if (parameter.getRole() != QLORA_ROLE_FROZEN)
-      trainable += elements;
+    const uint64_t elements =
+        counts.add(parameter.getRole(), parameter.getShape());
     if (parameter.getQuantization() == QLORA_QUANTIZATION_NONE)
       continue;
     quantized += elements;
@@ -60,9 +53,9 @@ static void addParameters(ModuleOp program, json &facts) {
               {"block", parameter.getBlock()},
               {"double_quant", parameter.getDoubleQuant()}};
   }
-  facts["parameters"] = model;
-  facts["adapters"] = adapters;
-  facts["trainable"] = trainable;
+  facts["parameters"] = counts.base;
+  facts["adapters"] = counts.adapters;
+  facts["trainable"] = counts.trainable;
   if (quantized > 0)
     facts["quantized"] = format;
 }

@@ -5,9 +5,9 @@
 #include "runtime/Session/RunSummary.h"
 
 #include <algorithm>
-#include <csignal>
 #include <filesystem>
 
+#include "runtime/Core/ParameterCounts.h"
 #include "runtime/Core/UserFiles.h"
 #include "runtime/Kernels/KernelTable.h"
 #include "runtime/Session/ReportText.h"
@@ -16,21 +16,10 @@ namespace qlora {
 
 namespace fs = std::filesystem;
 
-static uint64_t elementsOf(const qlora_parameter &parameter) {
-  uint64_t elements = 1;
-  for (uint32_t i = 0; i < parameter.rank; ++i)
-    elements *= static_cast<uint64_t>(parameter.shape[i]);
-  return elements;
-}
-
-ParameterCounts countParameters(const LoadedModule &module) {
+static ParameterCounts countParameters(const LoadedModule &module) {
   ParameterCounts counts;
-  for (const qlora_parameter &parameter : module.parameters()) {
-    if (parameter.role != QLORA_ROLE_FROZEN)
-      counts.trainable += elementsOf(parameter);
-    if (parameter.role != QLORA_ROLE_ADAPTER)
-      counts.base += elementsOf(parameter);
-  }
+  for (const qlora_parameter &parameter : module.parameters())
+    counts.add(parameter.role, {parameter.shape, parameter.rank});
   return counts;
 }
 
@@ -79,18 +68,11 @@ static std::string modelText(const Run &run, const ParameterCounts &counts) {
                      formatParameters(counts.base));
 }
 
-/// As PEFT counts: the share of all, adapters included.
 static std::string adapterText(const Run &run, const ParameterCounts &counts) {
-  uint64_t adapters = 0;
-  for (const qlora_parameter &parameter : run.module.parameters())
-    if (parameter.role == QLORA_ROLE_ADAPTER)
-      adapters += elementsOf(parameter);
-  const auto all = static_cast<double>(counts.base + adapters);
-  return fmt::format(
-      "{} trainable parameters ({:.2f} %), LoRA r {}, alpha {}",
-      formatCount(counts.trainable),
-      100 * static_cast<double>(counts.trainable) / std::max(all, 1.0),
-      run.options.integer("lora_r"), run.options.number("lora_alpha"));
+  return fmt::format("{} trainable parameters ({:.2f} %), LoRA r {}, alpha {}",
+                     formatCount(counts.trainable), counts.trainableShare(),
+                     run.options.integer("lora_r"),
+                     run.options.number("lora_alpha"));
 }
 
 /// "1 row", "2,000 rows".

@@ -15,13 +15,6 @@
 
 namespace qlora {
 
-/// Numbers of the model, over all layers; adapters are not of the base.
-struct ParameterCounts {
-  uint64_t base = 0;
-  uint64_t trainable = 0;
-};
-ParameterCounts countParameters(const LoadedModule &module);
-
 /// model, base, adapter, data, batch, steps, memory, output: a line each.
 /// `data`: of what is trained on.
 std::string runHeader(const Run &run, const DataSummary &data);

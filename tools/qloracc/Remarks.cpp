@@ -10,6 +10,7 @@
 #include "runtime/ABI/module.h"
 #include "runtime/Core/Amounts.h"
 #include "runtime/Core/ModuleLoader.h"
+#include "runtime/Core/ParameterCounts.h"
 
 using namespace mlir;
 
@@ -99,15 +100,9 @@ std::string arenasText(ModuleOp program) {
 
 std::string compileSummary(ModuleOp program, const CompilerSettings &settings,
                            double seconds) {
-  uint64_t base = 0, adapters = 0, trainable = 0;
-  for (auto parameter : program.getOps<program::ParameterOp>()) {
-    uint64_t count = 1;
-    for (int64_t size : parameter.getShape())
-      count *= size;
-    (parameter.getRole() == QLORA_ROLE_ADAPTER ? adapters : base) += count;
-    if (parameter.getRole() != QLORA_ROLE_FROZEN)
-      trainable += count;
-  }
+  ParameterCounts counts;
+  for (auto parameter : program.getOps<program::ParameterOp>())
+    counts.add(parameter.getRole(), parameter.getShape());
   std::string text;
   if (auto config = program->getAttrOfType<DictionaryAttr>("model.config"))
     if (auto family = config.getAs<StringAttr>("family")) {
@@ -115,13 +110,11 @@ std::string compileSummary(ModuleOp program, const CompilerSettings &settings,
       name.consume_back("ForCausalLM");
       text = name.str() + ", ";
     }
-  // The share is PEFT's: of all, adapters included.
-  const double share = 100.0 * double(trainable) /
-                       double(std::max<uint64_t>(base + adapters, 1));
   text += fmt::format(
       "{} parameters, {} trainable ({:.2f} %), batch {} x {} tokens, plan {}, "
       "{:.1f} s",
-      formatParameters(base), formatCount(trainable), share,
+      formatParameters(counts.base), formatCount(counts.trainable),
+      counts.trainableShare(),
       settings.compile.batch, fmt::join(settings.compile.lengths, ", "),
       planText(plannedBytes(program), settings.compile.memoryLimit), seconds);
   return text;

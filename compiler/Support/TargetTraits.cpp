@@ -4,6 +4,8 @@
 
 #include "compiler/Support/TargetTraits.h"
 
+#include "runtime/Kernels/Requests/CudaWorkspaces.h"
+
 using namespace qlora;
 
 namespace {
@@ -15,9 +17,13 @@ struct TargetRow {
 
 static constexpr TargetRow kTargets[] = {
     // One pool of threads runs every kernel, and fills itself with any GEMM.
-    {"cpu", {/*kernelsBesideCompute=*/false, /*prefersWideGemms=*/false}},
+    {"cpu",
+     {/*kernelsBesideCompute=*/false, /*prefersWideGemms=*/false,
+      /*workspaceAlignment=*/64}},
     // A stream each; a narrow GEMM has too few tiles for all multiprocessors.
-    {"cuda", {/*kernelsBesideCompute=*/true, /*prefersWideGemms=*/true}},
+    {"cuda",
+     {/*kernelsBesideCompute=*/true, /*prefersWideGemms=*/true,
+      requests::kCudaAlignment}},
 };
 
 std::optional<TargetTraits> qlora::targetTraits(std::string_view target) {

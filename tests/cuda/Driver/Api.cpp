@@ -88,23 +88,23 @@ static int maxShared(int arch) {
 /// An attribute of cuda.h, or -1 for those that the platform does not know.
 static int attributeOf(const Card &card, int attribute) {
   switch (attribute) {
-  case 1: // MAX_THREADS_PER_BLOCK
+  case kMaxThreads:
     return 1024;
-  case 8: // MAX_SHARED_MEMORY_PER_BLOCK
+  case kMaxShared:
     return 48 << 10;
-  case 10: // WARP_SIZE
+  case kWarpSize:
     return 32;
   case kCudaAttributeMultiprocessors:
     return 4;
-  case 39: // MAX_THREADS_PER_MULTIPROCESSOR
+  case kMaxResident:
     return 2048;
-  case 41: // UNIFIED_ADDRESSING
+  case kUnifiedAddresses:
     return 1;
   case kCudaAttributeMajor:
     return card.arch / 10;
   case kCudaAttributeMinor:
     return card.arch % 10;
-  case 97: // MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+  case kMaxSharedOptin:
     return maxShared(card.arch);
   default:
     return -1;

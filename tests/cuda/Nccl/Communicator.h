@@ -25,13 +25,7 @@ const char *ncclGetErrorString(ncclResult_t);
 }
 
 namespace platform {
-enum NcclResult : int {
-  kNcclSuccess = 0,
-  kNcclUnhandledCudaError = 1,
-  kNcclSystemError = 2,
-  kNcclInvalidArgument = 4,
-  kNcclInvalidUsage = 5
-};
+inline constexpr ncclResult_t kNcclSuccess = 0;
 } // namespace platform
 
 /// Guarded by the platform's mutex, but for isAborted.

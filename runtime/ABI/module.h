@@ -47,7 +47,7 @@ extern "C" {
 #endif
 
 #define QLORA_MODULE_MAGIC 0x41524c51u /* "QLRA", little endian */
-#define QLORA_ABI_VERSION 5u
+#define QLORA_ABI_VERSION 6u
 #define QLORA_MAX_RANK 4
 
 /* Index that refers to nothing. */
@@ -285,8 +285,12 @@ typedef struct qlora_module {
   uint32_t command_count;
   uint32_t entry_count;
   uint32_t binding_count;
-  uint32_t image_count; /* 0 on a CPU */
-  uint32_t reserved[6];
+  uint32_t image_count;  /* 0 on a CPU */
+  uint32_t cuda_version; /* of the compiler of the images, 1000 * major +
+                            10 * minor; 0 on a CPU. A CUBIN needs a driver
+                            of that major version or a later one, PTX one of
+                            that version or a later one */
+  uint32_t reserved[5];
 
   const qlora_arena *arenas;
   const qlora_parameter *parameters;

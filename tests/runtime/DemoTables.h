@@ -62,6 +62,7 @@ public:
   void retarget() {
     static const uint8_t code[] = "code of a unit";
     header.target = QLORA_TARGET_CUDA;
+    header.cuda_version = 12000;
     for (qlora_kernel &kernel : kernels) {
       kernel.function = nullptr;
       kernel.symbol = kernel.name;

@@ -104,8 +104,20 @@ StatusOr<CublasLt> CublasLt::openFirst(std::span<const char *const> files) {
   return blas;
 }
 
+std::span<const char *const> CublasLt::filesFor(int driverVersion) {
+  return std::span(kBlasFiles).subspan(driverVersion < 13000 ? 1 : 0);
+}
+
+static StatusOr<CublasLt> openBlas() {
+  QLORA_ASSIGN_OR_RETURN(const CudaDriver *driver, CudaDriver::open());
+  int version = 0;
+  QLORA_RETURN_IF_ERROR(driver->check(driver->driverGetVersion(&version),
+                                      "cuDriverGetVersion"));
+  return CublasLt::openFirst(CublasLt::filesFor(version));
+}
+
 StatusOr<const CublasLt *> CublasLt::open() {
-  static const StatusOr<CublasLt> blas = openFirst(kBlasFiles);
+  static const StatusOr<CublasLt> blas = openBlas();
   QLORA_RETURN_IF_ERROR(blas.status());
   return &blas.value();
 }

@@ -246,7 +246,7 @@ Status CudaDevice::allocate(FrozenArena *) {
                            module->path());
   QLORA_ASSIGN_OR_RETURN(before, card.memory());
   measured = before;
-  QLORA_RETURN_IF_ERROR(images.load(api, module->images(), card, notes)
+  QLORA_RETURN_IF_ERROR(images.load(api, *module, card, notes)
                             .withContext(fmt::format("'{}'", module->path())));
   QLORA_RETURN_IF_ERROR(prepareQueues());
   QLORA_RETURN_IF_ERROR(

@@ -177,6 +177,7 @@ TEST_F(Session, PrintsAndCountsWithoutWeights) {
   ProcessOutput print =
       std::move(runProgram({QLORA_RUN, QLORA_UNIGRAM_MODULE, "--print"}))
           .value();
+  EXPECT_EQ(print.out.find("program by written by hand\nentry "), 0u);
   EXPECT_NE(print.out.find("entry accumulate_last 2 x 8: 6 commands\n"),
             std::string::npos);
   EXPECT_NE(print.out.find("all_reduce bucket 0  update gradient+0x0 [136 "

@@ -129,6 +129,24 @@ def FuseAccumulate : Pass<"fuse-accumulate", "::mlir::ModuleOp"> {
 // optimize
 //===----------------------------------------------------------------------===//
 
+def RoundAdapters : Pass<"round-adapters", "::mlir::ModuleOp"> {
+  let summary = "products read trained weights that were rounded once";
+  let description = [{
+    A kernel that rounds a trained f32 weight to bf16, because the other factor
+    is bf16 (`^` in Kernels.def), reads a bf16 copy of it instead. The copy is
+    flat as the weights are, and `train.adamw` writes both. The numbers stay
+    the same; what is saved is a conversion before every product.
+
+    ```mlir
+    // %a = model.weight @a : tensor<8x64xf32>
+    // %y = model.linear %x, %a : (tensor<2x32x64xbf16>, tensor<8x64xf32>) -> …
+    // becomes
+    // %a = model.weight @a {rounded} : tensor<8x64xbf16>
+    // %y = model.linear %x, %a : (tensor<2x32x64xbf16>, tensor<8x64xbf16>) -> …
+    ```
+  }];
+}
+
 def EncodeActivations : Pass<"encode-activations", "::mlir::ModuleOp"> {
   let summary = "what serves weight gradients alone waits in 8 bits";
   let description = [{

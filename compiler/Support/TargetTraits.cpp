@@ -15,9 +15,15 @@ struct TargetRow {
 
 static constexpr TargetRow kTargets[] = {
     // One pool of threads runs every kernel, and fills itself with any GEMM.
-    {"cpu", {/*kernelsBesideCompute=*/false, /*prefersWideGemms=*/false}},
-    // A stream each; a narrow GEMM has too few tiles for all multiprocessors.
-    {"cuda", {/*kernelsBesideCompute=*/true, /*prefersWideGemms=*/true}},
+    // Packing rounds on the way.
+    {"cpu",
+     {/*kernelsBesideCompute=*/false, /*prefersWideGemms=*/false,
+      /*roundsBeforeGemms=*/false}},
+    // A stream each; a narrow GEMM has too few tiles for all multiprocessors;
+    // cuBLASLt takes operands of one type.
+    {"cuda",
+     {/*kernelsBesideCompute=*/true, /*prefersWideGemms=*/true,
+      /*roundsBeforeGemms=*/true}},
 };
 
 std::optional<TargetTraits> qlora::targetTraits(std::string_view target) {

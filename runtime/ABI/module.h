@@ -47,7 +47,7 @@ extern "C" {
 #endif
 
 #define QLORA_MODULE_MAGIC 0x41524c51u /* "QLRA", little endian */
-#define QLORA_ABI_VERSION 5u
+#define QLORA_ABI_VERSION 6u
 #define QLORA_MAX_RANK 4
 
 /* Index that refers to nothing. */
@@ -71,7 +71,11 @@ enum qlora_arena_kind {
                                 rows: on a card pinned host memory that its
                                 kernels read over the bus, elsewhere ordinary
                                 memory. Not part of a memory limit */
-  QLORA_ARENA_KIND_COUNT = 10
+  QLORA_ARENA_ROUNDED = 10,  /* bf16, the layout of TRAINABLE: its numbers,
+                                rounded to nearest, ties to even. The runtime
+                                fills it when it fills TRAINABLE; commands of
+                                UPDATE write both */
+  QLORA_ARENA_KIND_COUNT = 11
 };
 
 typedef struct qlora_arena {

@@ -25,6 +25,8 @@ struct KernelOperand {
   bool isWritten = false;
   bool isOptional = false;
   bool isReadByRows = false; ///< of all its rows only a few are read
+  /// In f32 it is rounded to bf16 beside another such operand that is bf16.
+  bool mayRound = false;
 };
 
 struct KernelRequest;

@@ -251,7 +251,8 @@ Status Session::fill(const ParameterSources &sources) {
                            "module to save",
                            module.path());
   const auto adapter = openArena(*device, module, QLORA_ARENA_TRAINABLE);
-  return fillTrainable(module, sources, *adapter);
+  QLORA_RETURN_IF_ERROR(fillTrainable(module, sources, *adapter));
+  return fillRounded(module, *device);
 }
 
 Status Session::bind(Run &run) {

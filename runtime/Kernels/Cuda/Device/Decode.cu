@@ -168,37 +168,35 @@ QLORA_DEVICE int64_t decodeScaleIndex(const DecodeWeight &w, int64_t element) {
 }
 
 /// Elements of any weight, [first, end), of which `first` begins a group: a
-/// lane's groups, of which the last may be partial.
+/// lane's groups. One that is partial, or goes where 16 bytes cannot be stored
+/// at once, goes number by number.
 template <typename Out>
 QLORA_DEVICE void decodeGroups(const DecodeWeight &w,
                                const DecodeTables &tables,
                                typename Out::storage *out, int64_t first,
                                int64_t end, int lane) {
   constexpr int kCount = kQloraVector<Out>;
+  using Packed = typename DecodePacked<kCount>::type;
   const bool isAligned = reinterpret_cast<uintptr_t>(out) % 16 == 0;
   QLORA_ROLL
   for (int64_t group = first + lane * kCount; group < end;
        group += kQloraWarp * kCount) {
-    const int64_t count = end - group;
-    const uint8_t *bytes = w.packed + group / 2;
-    uint32_t packed = 0;
-    QLORA_UNROLL
-    for (int i = 0; i < kCount / 2; ++i)
-      if (2 * i < count)
-        packed |= uint32_t(bytes[i]) << (8 * i);
-    qlora_vector<Out> numbers;
-    decodeGroup(tables, packed,
-                DecodeScale::load(w, decodeScaleIndex(w, group))
-                    .absmax(w, tables),
-                numbers.value);
-    if (isAligned && count >= kCount) {
+    const float absmax = DecodeScale::load(w, decodeScaleIndex(w, group))
+                             .absmax(w, tables);
+    if (isAligned && group + kCount <= end) {
+      qlora_vector<Out> numbers;
+      decodeGroup(tables,
+                  *reinterpret_cast<const Packed *>(w.packed + group / 2),
+                  absmax, numbers.value);
       *reinterpret_cast<qlora_words *>(out + group) = qlora_pack(numbers);
       continue;
     }
-    QLORA_UNROLL
-    for (int i = 0; i < kCount; ++i)
-      if (i < count)
-        Out::store(out, group + i, numbers.value[i]);
+    QLORA_ROLL
+    for (int64_t i = group; i < end && i < group + kCount; ++i) {
+      const uint32_t byte = w.packed[i / 2];
+      const uint32_t code = i % 2 == 0 ? byte >> 4 : byte & 15;
+      Out::store(out, i, __fmul_rn(tables.codeBook[code], absmax));
+    }
   }
 }
 

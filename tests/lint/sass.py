@@ -15,9 +15,10 @@ fails where a kernel
     or shared memory: too few loads are on their way then.
 
 Of a kernel's bodies (one turn of a loop, or what is outside of loops) those
-loops are judged that move at least half as many bytes as the largest one, the
-others being remainders; and what is outside where it moves as much as two turns.
-A kernel with another bound is in EXEMPT with the reason.
+loops are judged that move at least half as many bytes as the largest one; of
+generated kernels, which have no slow ways for odd sizes, all that are not a
+remainder of an unrolled one; and what is outside where it moves as much as two
+turns. A kernel with another bound is in EXEMPT with the reason.
 
 Before that, the lint judges kernels of its own, good ones and bad ones, and
 fails where it does not see the difference. What was judged once is remembered
@@ -134,8 +135,18 @@ def occupancy(kernel):
 def judged(kernel):
     largest = max((body.bytes for body in kernel.bodies if body.is_loop),
                   default=0)
-    return [body for body in kernel.bodies
-            if body.bytes * (2 if body.is_loop else 0.5) >= largest]
+
+    def is_judged(body):
+        if not body.is_loop:
+            return body.bytes >= 2 * largest
+        if 2 * body.bytes >= largest:
+            return True
+        # A remainder is a half, a quarter, ... of a turn of another loop.
+        return kernel.source in PROGRAMS and not any(
+            other.bytes in (body.bytes * 2, body.bytes * 4, body.bytes * 8)
+            for other in kernel.bodies if other.is_loop)
+
+    return [body for body in kernel.bodies if is_judged(body)]
 
 
 def cost(kernel):

@@ -102,13 +102,6 @@ template <int Pending> QLORA_DEVICE void qlora_wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
 }
 
-/// 2^x within 2^-22 of itself, 0 below -126; one instruction.
-QLORA_DEVICE float qlora_exp2(float x) {
-  float power;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
-  return power;
-}
-
 #else
 
 QLORA_DEVICE uint32_t qlora_here(uint32_t value) { return value; }
@@ -138,7 +131,6 @@ QLORA_DEVICE void qlora_commit_copies() { qlora_host_commit(); }
 template <int Pending> QLORA_DEVICE void qlora_wait_copies() {
   qlora_host_wait(Pending);
 }
-QLORA_DEVICE float qlora_exp2(float x) { return exp2f(x); }
 
 #endif // __NVCC__
 

@@ -274,7 +274,8 @@ def SelectKernels : Pass<"select-kernels", "::mlir::ModuleOp"> {
     Each launch of a library op gets an implementation and the workspace that
     the implementation and those after it promise to stay within. It cuts the
     work as it likes (KernelRow::tune), and may have a large workspace
-    (KernelRow::isRoomy) unless workspaces are to be small.
+    (KernelRow::isRoomy) unless workspaces are to be small. The workspace
+    arena gets the target's alignment.
   }];
   let options = [
     Option<"target", "target", "std::string", "\"cpu\"", "cpu or cuda">,
@@ -312,9 +313,10 @@ def PlanMemory : Pass<"plan-memory", "::mlir::ModuleOp"> {
     Buffers of the activation and workspace arenas live from their first to
     their last command, or, where one of another queue uses them, from where
     its events let that one start to where the compute queue has waited for
-    it; those that do not live together may overlap. The
-    arenas are as large as the largest entry needs. Writes the plan for people
-    (bytes per arena, largest buffers at the peak) to `program.plan`.
+    it; those that do not live together may overlap. They start at multiples
+    of their arena's alignment. The arenas are as large as the largest entry
+    needs. Writes the plan for people (bytes per arena, largest buffers at the
+    peak) to `program.plan`.
   }];
 }
 

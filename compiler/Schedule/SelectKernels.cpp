@@ -11,9 +11,12 @@
 //
 //   %w = program.buffer workspace bytes 4096 ...
 //   program.launch @matmul.onednn(%a, %b, %c, %w) ...
+//
+// and the workspace arena has the alignment that the target's kernels ask for.
 
 #include "compiler/Passes.h"
 #include "compiler/Schedule/Commands.h"
+#include "compiler/Support/TargetTraits.h"
 
 #include "runtime/Kernels/KernelTable.h"
 
@@ -181,5 +184,9 @@ void SelectKernelsPass::runOnOperation() {
   }
   for (Operation *kernel : unselected)
     kernel->erase();
+  std::optional<TargetTraits> traits = targetTraits(target.getValue());
+  for (auto arena : getOperation().getOps<ArenaOp>())
+    if (traits && arena.getKind() == Arena::Workspace)
+      arena.setAlignment(traits->workspaceAlignment);
   report();
 }

@@ -4,6 +4,8 @@
 
 #include "compiler/Support/TargetTraits.h"
 
+#include "runtime/Kernels/Requests/CudaWorkspaces.h"
+
 using namespace qlora;
 
 namespace {
@@ -18,12 +20,12 @@ static constexpr TargetRow kTargets[] = {
     // Packing rounds on the way.
     {"cpu",
      {/*kernelsBesideCompute=*/false, /*prefersWideGemms=*/false,
-      /*roundsBeforeGemms=*/false}},
+      /*roundsBeforeGemms=*/false, /*workspaceAlignment=*/64}},
     // A stream each; a narrow GEMM has too few tiles for all multiprocessors;
     // cuBLASLt takes operands of one type.
     {"cuda",
      {/*kernelsBesideCompute=*/true, /*prefersWideGemms=*/true,
-      /*roundsBeforeGemms=*/true}},
+      /*roundsBeforeGemms=*/true, requests::kCudaAlignment}},
 };
 
 std::optional<TargetTraits> qlora::targetTraits(std::string_view target) {

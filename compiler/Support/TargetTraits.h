@@ -5,6 +5,7 @@
 #ifndef QLORA_COMPILER_SUPPORT_TARGETTRAITS_H
 #define QLORA_COMPILER_SUPPORT_TARGETTRAITS_H
 
+#include <cstdint>
 #include <optional>
 #include <string_view>
 
@@ -20,6 +21,8 @@ struct TargetTraits {
   /// A GEMM that rounds an operand writes the rounded copy to memory first, in
   /// a kernel of its own.
   bool roundsBeforeGemms = false;
+  /// Bytes that workspaces of library kernels begin at multiples of.
+  int64_t workspaceAlignment = 64;
 };
 
 /// Of the target of that name; nullopt where there is none.

@@ -64,7 +64,8 @@ enum qlora_arena_kind {
   QLORA_ARENA_MOMENT1 = 3,   /* f32, the layout of TRAINABLE; AdamW's m */
   QLORA_ARENA_MOMENT2 = 4,   /* f32, the layout of TRAINABLE; AdamW's v */
   QLORA_ARENA_ACTIVATION = 5,/* saved activations and scratch */
-  QLORA_ARENA_WORKSPACE = 6, /* scratch of library kernels */
+  QLORA_ARENA_WORKSPACE = 6, /* scratch of library kernels; on CUDA each one
+                                at a multiple of 256 bytes */
   QLORA_ARENA_INPUT = 7,     /* what the runtime writes before each entry */
   QLORA_ARENA_RESULT = 8,    /* what the runtime reads after an entry */
   QLORA_ARENA_HOST = 9,      /* frozen weights too, of which kernels read single

@@ -21,6 +21,8 @@ static constexpr int kMinDriverVersion = 12000;
 static constexpr size_t kMinBlasVersion = 120000;
 
 static constexpr CUresult kOutOfMemory = 2;
+/// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED to _WRONG_THREAD.
+static constexpr CUresult kFirstOfCapture = 900, kLastOfCapture = 908;
 static constexpr cublasStatus_t kBlasAllocationFailed = 3;
 static constexpr cublasStatus_t kBlasArchMismatch = 8;
 static constexpr cublasStatus_t kBlasNotSupported = 15;
@@ -71,9 +73,12 @@ Status CudaDriver::check(CUresult result, const char *what) const {
     name = "unknown error";
   if (getErrorString(result, &text) != 0 || !text)
     text = "no description";
-  return Status::error(result == kOutOfMemory ? StatusCode::kResourceExhausted
-                                              : StatusCode::kInternal,
-                       "{}: {} ({}): {}", what, name, result, text);
+  StatusCode code = StatusCode::kInternal;
+  if (result == kOutOfMemory)
+    code = StatusCode::kResourceExhausted;
+  if (result >= kFirstOfCapture && result <= kLastOfCapture)
+    code = StatusCode::kUnavailable;
+  return Status::error(code, "{}: {} ({}): {}", what, name, result, text);
 }
 
 StatusOr<CublasLt> CublasLt::openFirst(std::span<const char *const> files) {

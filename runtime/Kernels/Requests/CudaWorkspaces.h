@@ -2,7 +2,7 @@
 
 // How the CUDA kernels lay out their workspaces: the counterpart of
 // Workspaces.h, whose GemmProblem it shares. Parts follow each other in the
-// order in which a plan lists them, each at a multiple of 64 bytes.
+// order in which a plan lists them, each at a multiple of kCudaAlignment bytes.
 
 #ifndef QLORA_RUNTIME_KERNELS_REQUESTS_CUDAWORKSPACES_H
 #define QLORA_RUNTIME_KERNELS_REQUESTS_CUDAWORKSPACES_H
@@ -10,6 +10,11 @@
 #include "runtime/Kernels/Requests/Workspaces.h"
 
 namespace qlora::requests {
+
+/// Bytes that workspaces on CUDA and their parts begin at multiples of. One of
+/// cublasLtMatmul "must be 256B aligned" by its documentation, which refuses
+/// any other with CUBLAS_STATUS_INVALID_VALUE; cuMemAlloc gives no less.
+inline constexpr int64_t kCudaAlignment = 256;
 
 /// At most this much is given to cuBLASLt, in bytes.
 inline constexpr int64_t kCublasScratch = int64_t(32) << 20;

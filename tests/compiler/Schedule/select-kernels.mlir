@@ -12,12 +12,14 @@
 // RUN: qlora-opt %s --select-kernels="target=cuda small remarks" 2>&1 | FileCheck %s --check-prefix=REFUSED
 // RUN: not qlora-opt %s --select-kernels=target=abacus 2>&1 | FileCheck %s --check-prefix=TARGET
 
+// CHECK: program.arena workspace bytes 0 alignment 64
 // CHECK: %[[W:.*]] = program.buffer workspace bytes
 // CHECK: program.launch @panel_matmul.onednn(%{{.*}}, %{{.*}}, %{{.*}}, %[[W]]) access [1, 1, 2, 2]
 // CHECK: program.launch @attention.blocked
 // CHECK: program.launch @head_loss_grad.chunked
 // CHECK: program.kernel @panel_matmul.onednn
 
+// CUDA: program.arena workspace bytes 0 alignment 256
 // CUDA-NOT: program.launch @{{.*}}.{{onednn|reference|blocked|chunked}}(
 // CUDA: program.launch @panel_matmul.decoded(
 // CUDA: program.launch @attention.cuda(

@@ -8,6 +8,9 @@
 
 namespace qlora {
 
+/// Of attention with segments, beside that of the module.
+static constexpr int64_t kSegments = 4;
+
 static LaunchKey keyOf(const KernelRequest &request) {
   LaunchKey key = {request.op - kernelOps().data()};
   for (const auto &dtype : request.dtypes)
@@ -61,12 +64,16 @@ static void addCommands(const LoadedModule &module, qlora_entry_kind kind,
   }
 }
 
-static void addRequest(std::string label, const char *row,
+static void addRequest(std::string label, const std::string &row,
                        KernelRequest request,
-                       std::vector<MicroLaunch> &launches) {
+                       std::vector<MicroLaunch> &launches,
+                       int64_t segments = 1) {
   MicroLaunch launch;
   launch.label = std::move(label);
+  launch.segments = segments;
   launch.key = keyOf(request);
+  if (segments > 1)
+    launch.key.push_back(segments);
   launch.planned = findKernelRow(row);
   launch.request = std::move(request);
   add(launches, std::move(launch));
@@ -96,7 +103,8 @@ static void addAttention(const KernelRequest &found, int64_t length,
       hasSegments ? std::optional(QLORA_DTYPE_I32) : std::nullopt;
   addRequest(fmt::format("{} T={}{}", found.op->name, length,
                          hasSegments ? ", segments" : ""),
-             (found.op->name + ".cudnn").c_str(), std::move(request), launches);
+             found.op->name + ".cudnn", std::move(request), launches,
+             hasSegments ? kSegments : 1);
 }
 
 std::vector<MicroLaunch> microLaunches(const LoadedModule &module,
@@ -142,7 +150,8 @@ std::vector<MicroOperand> microOperands(std::span<const qlora_operand> given) {
 }
 
 std::vector<MicroOperand> microOperands(const KernelRow &row,
-                                        const KernelRequest &request) {
+                                        const KernelRequest &request,
+                                        int64_t segments) {
   std::vector<MicroOperand> operands;
   const std::vector<uint64_t> bytes = row.op->operandBytes(request);
   for (size_t i = 0; i < bytes.size(); ++i) {
@@ -151,8 +160,8 @@ std::vector<MicroOperand> microOperands(const KernelRow &row,
     operand.bytes =
         name == "workspace" ? row.workspaceBytes(request) : bytes[i];
     if (name == "segments")
-      operand.integer = [length = request.constant("length")](uint64_t at) {
-        return int32_t(1 + int64_t(at) % length * kMicroSegments / length);
+      operand.integer = [=, length = request.constant("length")](uint64_t at) {
+        return int32_t(1 + int64_t(at) % length * segments / length);
       };
     if (name == "ids" || name == "targets")
       operand.integer = [vocab = request.constant("vocab")](uint64_t at) {

@@ -21,6 +21,9 @@ struct MicroLaunch {
   const qlora_command *command = nullptr; ///< null: of no module
   const KernelRow *planned = nullptr;     ///< null: a generated kernel
   KernelRequest request = {};             ///< of a row
+  /// Of attention that may have some: in each row of the batch. A module's own
+  /// has one, as rows of full length have.
+  int64_t segments = 1;
 };
 
 /// Of a module for CUDA, in the order of its commands; then decodes, then
@@ -38,10 +41,8 @@ KernelRequest microRequest(
 std::vector<MicroOperand> microOperands(std::span<const qlora_operand> given);
 /// Operands of a row, with ids, labels and segments that there may be.
 std::vector<MicroOperand> microOperands(const KernelRow &row,
-                                        const KernelRequest &request);
-
-/// Of attention with segments, in each row of the batch.
-inline constexpr int64_t kMicroSegments = 4;
+                                        const KernelRequest &request,
+                                        int64_t segments = 1);
 
 } // namespace qlora
 

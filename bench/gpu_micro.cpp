@@ -73,6 +73,7 @@ private:
   StatusOr<double> copySeconds(int64_t bytes);
   /// `at`: where operands lay, if not null.
   StatusOr<double> timeRow(const KernelRow &row, const KernelRequest &request,
+                           int64_t segments = 1,
                            std::vector<void *> *at = nullptr);
   Status timeRows(const LoadedModule &module, const MicroLaunch &launch);
   json describe(const LoadedModule &module, const MicroLaunch &launch) const;
@@ -105,16 +106,16 @@ static Status print(json line, const StatusOr<double> &seconds) {
 // The card
 // ---------------------------------------------------------------------------
 
-/// The profile of this card, or an H200's.
-static StatusOr<DeviceProfile> ratesOf(std::string name) {
+/// The name of this card's profile, or of an H200's.
+static std::string profileOf(std::string name) {
   std::erase(name, ' ');
   std::ranges::transform(name, name.begin(), [](unsigned char letter) {
     return static_cast<char>(std::tolower(letter));
   });
   for (const std::string_view known : deviceProfileNames())
     if (name.find(known) != std::string::npos)
-      return findDeviceProfile(std::string(known));
-  return findDeviceProfile("h200");
+      return std::string(known);
+  return "h200";
 }
 
 /// A number, or why there is none.
@@ -131,7 +132,8 @@ static int ncclVersion(const Nccl *nccl) {
 Status Micro::open() {
   QLORA_RETURN_IF_ERROR(card.open(uint64_t(options.integer("pool_bytes")),
                                   options.integer("nodes")));
-  QLORA_ASSIGN_OR_RETURN(rates, ratesOf(card.card.name));
+  const std::string profile = profileOf(card.card.name);
+  QLORA_ASSIGN_OR_RETURN(rates, findDeviceProfile(profile));
   card.gemms.setCandidates(kCandidates);
   int driver = 0;
   QLORA_RETURN_IF_ERROR(card.driver().check(
@@ -153,7 +155,7 @@ Status Micro::open() {
                                       return cudnn->library->getVersion();
                                     })},
                 {"nccl", versionOf(Nccl::open(), ncclVersion)},
-                {"rates", rates.cpu},
+                {"profile", profile},
                 {"size", size},
                 {"gemm_flops", 2 * std::pow(double(size), 3) / product},
                 {"copy_bytes", copied},
@@ -177,7 +179,7 @@ StatusOr<double> Micro::productSeconds(int64_t size) {
           .status());
   QLORA_RETURN_IF_ERROR(card.measure(card.gemms));
   std::vector<void *> at;
-  QLORA_ASSIGN_OR_RETURN(const double seconds, timeRow(row, request, &at));
+  QLORA_ASSIGN_OR_RETURN(const double seconds, timeRow(row, request, 1, &at));
   const auto element = [&](size_t operand, int64_t i, int64_t j) {
     return static_cast<const uint16_t *>(at[operand]) + i * size + j;
   };
@@ -226,19 +228,19 @@ Status Micro::timeGraphNodes() {
 // -----------------------------------------------------------------------
 
 StatusOr<double> Micro::timeRow(const KernelRow &row,
-                                const KernelRequest &request,
+                                const KernelRequest &request, int64_t segments,
                                 std::vector<void *> *at) {
   if (const auto reason = row.reject(request))
     return Status::error(StatusCode::kUnavailable, "{}", *reason);
   QLORA_ASSIGN_OR_RETURN(
       const std::unique_ptr<CudaKernel> kernel,
       prepareCudaKernel(row, request, row.workspaceBytes(request), card));
-  return card.time(microOperands(row, request), [&](std::span<void *const> to,
-                                                    CUstream stream) {
+  const auto enqueue = [&](std::span<void *const> to, CUstream stream) {
     if (at && at->empty())
       at->assign(to.begin(), to.end());
     return kernel->enqueue({to, card.step(), stream});
-  });
+  };
+  return card.time(microOperands(row, request, segments), enqueue);
 }
 
 /// All but the row and its time.
@@ -277,10 +279,7 @@ json Micro::describe(const LoadedModule &module,
     if (!launch.request.op->isDouble[i])
       line["constants"][launch.request.op->constants[i]] =
           launch.request.constants[i];
-  const auto &operands = launch.request.op->operands;
-  for (size_t i = 0; i < operands.size(); ++i)
-    if (operands[i].name == "segments" && launch.request.dtypes[i])
-      line["segments"] = kMicroSegments;
+  line["segments"] = launch.segments;
   return line;
 }
 
@@ -289,7 +288,7 @@ Status Micro::timeRows(const LoadedModule &module, const MicroLaunch &launch) {
     json line = describe(module, launch);
     line["row"] = row->fullName();
     QLORA_RETURN_IF_ERROR(
-        print(std::move(line), timeRow(*row, launch.request)));
+        print(std::move(line), timeRow(*row, launch.request, launch.segments)));
   }
   return Status::ok();
 }

@@ -38,8 +38,8 @@ static std::vector<uint16_t> randomNumbers() {
   for (uint16_t &number : numbers) {
     state = state * 6364136223846793005u + 1442695040888963407u; // Knuth
     const auto bits = static_cast<uint32_t>(state >> 33);
-    number = static_cast<uint16_t>((bits & 0x807f) |
-                                   (124 + (bits >> 16) % 3) << 7);
+    number =
+        static_cast<uint16_t>((bits & 0x807f) | (124 + (bits >> 16) % 3) << 7);
   }
   return numbers;
 }
@@ -95,10 +95,10 @@ Status MicroCard::fill(uint64_t bytes) {
       pool.get(), {reinterpret_cast<const uint8_t *>(random.data()), done}));
   while (done < bytes) {
     const uint64_t part = std::min(done, bytes - done);
-    QLORA_RETURN_IF_ERROR(table->check(
-        table->memcpyDtoDAsync(pool.get() + done, pool.get(), part,
-                               queues.compute()),
-        "cuMemcpyDtoDAsync_v2"));
+    QLORA_RETURN_IF_ERROR(
+        table->check(table->memcpyDtoDAsync(pool.get() + done, pool.get(), part,
+                                            queues.compute()),
+                     "cuMemcpyDtoDAsync_v2"));
     done += part;
   }
   return Status::ok();

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "runtime/Device/CommandWork.h"
+
 namespace qlora {
 
 /// Of attention with segments, beside that of the module.
@@ -42,8 +44,8 @@ static void add(std::vector<MicroLaunch> &launches, MicroLaunch launch) {
 static void addCommands(const LoadedModule &module, qlora_entry_kind kind,
                         std::vector<MicroLaunch> &launches) {
   const auto entries = module.entries();
-  const auto entry = std::ranges::find(entries, uint32_t(kind),
-                                       &qlora_entry::kind);
+  const auto entry =
+      std::ranges::find(entries, uint32_t(kind), &qlora_entry::kind);
   if (entry == entries.end())
     return;
   for (const qlora_command &command : module.commands(*entry)) {
@@ -58,8 +60,8 @@ static void addCommands(const LoadedModule &module, qlora_entry_kind kind,
     launch.planned = findLaunchRow(module, table);
     if (launch.planned)
       launch.request = makeRequest(module, command, *launch.planned->op);
-    launch.key = launch.planned ? keyOf(launch.request)
-                                : generatedKey(module, command);
+    launch.key =
+        launch.planned ? keyOf(launch.request) : generatedKey(module, command);
     add(launches, std::move(launch));
   }
 }
@@ -83,13 +85,13 @@ static void addDecodes(const LoadedModule &module,
                        std::vector<MicroLaunch> &launches) {
   for (const qlora_parameter &parameter : module.parameters())
     if (parameter.dtype == QLORA_DTYPE_NF4)
-      addRequest(fmt::format("decode of {}", parameter.name), "decode.cuda",
-                 microRequest("decode",
-                              {{"w", QLORA_DTYPE_NF4},
-                               {"out", QLORA_DTYPE_BF16}},
-                              {parameter.shape[0], parameter.shape[1],
-                               parameter.block, parameter.double_quant}),
-                 launches);
+      addRequest(
+          fmt::format("decode of {}", parameter.name), "decode.cuda",
+          microRequest("decode",
+                       {{"w", QLORA_DTYPE_NF4}, {"out", QLORA_DTYPE_BF16}},
+                       {parameter.shape[0], parameter.shape[1], parameter.block,
+                        parameter.double_quant}),
+          launches);
 }
 
 static void addAttention(const KernelRequest &found, int64_t length,
@@ -169,6 +171,47 @@ std::vector<MicroOperand> microOperands(const KernelRow &row,
       };
   }
   return operands;
+}
+
+nlohmann::ordered_json describe(const LoadedModule &module,
+                                const MicroLaunch &launch,
+                                const DeviceProfile &rates) {
+  std::vector<Work> works;
+  std::string_view part;
+  if (launch.command) {
+    double longest = -1;
+    for (const CommandKernel &kernel :
+         kernelsOf(module, *launch.command, launch.isUpdate, rates)) {
+      works.push_back(kernel.work);
+      if (kernel.demand.seconds() > longest)
+        part = stepPartName(kernel.part);
+      longest = std::max(longest, kernel.demand.seconds());
+    }
+  } else {
+    works = cudaKernelWork(launch.request);
+    part = categoryOf(*launch.request.op) == WorkCategory::kDecode
+               ? stepPartName(StepPart::kDecode)
+               : stepPartName(StepPart::kAttention);
+  }
+  double bytes = 0, seconds = 0;
+  for (const Work &work : works) {
+    bytes += work.bytes;
+    seconds += secondsOf(work, rates);
+  }
+  nlohmann::ordered_json line = {
+      {"kind", "launch"}, {"label", launch.label},
+      {"part", part},     {"count", launch.count},
+      {"bytes", bytes},   {"predicted_microseconds", seconds * 1e6}};
+  if (!launch.planned)
+    return line;
+  line["op"] = launch.request.op->name;
+  line["flops"] = neededFlops(launch.request);
+  for (size_t i = 0; i < launch.request.constants.size(); ++i)
+    if (!launch.request.op->isDouble[i])
+      line["constants"][launch.request.op->constants[i]] =
+          launch.request.constants[i];
+  line["segments"] = launch.segments;
+  return line;
 }
 
 } // namespace qlora

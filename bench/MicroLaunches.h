@@ -8,15 +8,18 @@
 #ifndef QLORA_BENCH_MICROLAUNCHES_H
 #define QLORA_BENCH_MICROLAUNCHES_H
 
+#include <nlohmann/json.hpp>
+
 #include "bench/MicroCard.h"
 #include "runtime/Device/PreparedLaunches.h"
+#include "runtime/Kernels/DeviceProfile.h"
 
 namespace qlora {
 
 struct MicroLaunch {
-  std::string label;   ///< of the first command
-  LaunchKey key;       ///< equal for what is timed once
-  int64_t count = 0;   ///< in a micro-batch, or in an update; 0: in none
+  std::string label; ///< of the first command
+  LaunchKey key;     ///< equal for what is timed once
+  int64_t count = 0; ///< in a micro-batch, or in an update; 0: in none
   bool isUpdate = false;
   const qlora_command *command = nullptr; ///< null: of no module
   const KernelRow *planned = nullptr;     ///< null: a generated kernel
@@ -30,6 +33,12 @@ struct MicroLaunch {
 /// attention with and without segments at `lengths`, of as many tokens.
 std::vector<MicroLaunch> microLaunches(const LoadedModule &module,
                                        std::span<const int64_t> lengths);
+
+/// All but the row and its time, as gpu-micro prints it; `module` is the
+/// launch's.
+nlohmann::ordered_json describe(const LoadedModule &module,
+                                const MicroLaunch &launch,
+                                const DeviceProfile &rates);
 
 /// A request by names; constants in the order of Kernels.def.
 KernelRequest microRequest(

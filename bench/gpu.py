@@ -100,11 +100,13 @@ def measure(options):
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     machine = Machine(options.bundle, options.limit)
     report = Report(options.out, machine)
-    left = {unit.name: unit for item in options.items
-            for unit in units_of(item, machine.shapes)}
-    if not options.part:
-        left = {name: unit for name, unit in left.items()
-                if name not in report.finished}
+    left = {}
+    for item in options.items:
+        units = units_of(item, machine.shapes)
+        if options.part and not units:
+            raise Failure(f"the bundle has no run for {item}")
+        left.update((unit.name, unit) for unit in units
+                    if options.part or unit.name not in report.finished)
     while left:
         unit = left.pop(next(iter(left)))
         others = sum(unit.part == other.part for other in left.values())

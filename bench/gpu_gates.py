@@ -83,8 +83,9 @@ def add_launch(report, gates, line):
         return
     title, value, gate = gates.row(line)
     target = None
-    # A launch that ends within a few starts of kernels is bound by these.
-    if gate is not None and line["predicted_microseconds"] > gates.gates["least_us"]:
+    # A launch that is as short as a few starts of kernels is bound by these.
+    least = gates.gates["least_us"]
+    if gate is not None and line["predicted_microseconds"] > least:
         target = [">=" if gate > 0 else "<=", abs(gate)]
         note = gates.scale + note
     report.add("micro", name, title, value, target,

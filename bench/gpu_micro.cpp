@@ -31,7 +31,6 @@
 
 #include "bench/MicroLaunches.h"
 #include "runtime/Core/CommandLine.h"
-#include "runtime/Device/CommandWork.h"
 #include "runtime/Device/Cuda/GeneratedKernels.h"
 #include "runtime/Device/Cuda/NcclApi.h"
 
@@ -55,7 +54,7 @@ static const OptionRow kOptions[] = {
 };
 
 /// Candidates of a run (GemmTuner.cpp), and of the search for a better one.
-static constexpr size_t kCandidates = 8, kManyCandidates = 64;
+static constexpr size_t kCandidates = 8, kManyCandidates = 32;
 
 namespace {
 
@@ -76,9 +75,6 @@ private:
                            int64_t segments = 1,
                            std::vector<void *> *at = nullptr);
   Status timeRows(const LoadedModule &module, const MicroLaunch &launch);
-  json describe(const LoadedModule &module, const MicroLaunch &launch) const;
-  StatusOr<double> alone(const GemmSignature &signature,
-                         const GemmChoice &choice);
 
   const Options &options;
   MicroCard card;
@@ -121,7 +117,8 @@ static std::string profileOf(std::string name) {
 /// A number, or why there is none.
 template <typename Opened, typename Read>
 static json versionOf(const Opened &opened, Read read) {
-  return opened.isOk() ? json(read(opened.value())) : json(opened.status().message());
+  return opened.isOk() ? json(read(opened.value()))
+                       : json(opened.status().message());
 }
 
 static int ncclVersion(const Nccl *nccl) {
@@ -166,14 +163,14 @@ Status Micro::open() {
 /// The middle element is checked against a sum on the host.
 StatusOr<double> Micro::productSeconds(int64_t size) {
   const KernelRow &row = *findKernelRow("matmul.cublaslt");
-  const KernelRequest request = microRequest(
-      "matmul",
-      {{"a", QLORA_DTYPE_BF16},
-       {"b", QLORA_DTYPE_BF16},
-       {"c", QLORA_DTYPE_BF16},
-       {"workspace", QLORA_DTYPE_U8}},
-      {size, size, size, size, size, size, 0, 0, std::bit_cast<int64_t>(1.0),
-       0});
+  const KernelRequest request =
+      microRequest("matmul",
+                   {{"a", QLORA_DTYPE_BF16},
+                    {"b", QLORA_DTYPE_BF16},
+                    {"c", QLORA_DTYPE_BF16},
+                    {"workspace", QLORA_DTYPE_U8}},
+                   {size, size, size, size, size, size, 0, 0,
+                    std::bit_cast<int64_t>(1.0), 0});
   QLORA_RETURN_IF_ERROR(
       prepareCudaKernel(row, request, row.workspaceBytes(request), card)
           .status());
@@ -186,8 +183,8 @@ StatusOr<double> Micro::productSeconds(int64_t size) {
   const int64_t i = size / 2, j = size / 3;
   double exact = 0;
   for (int64_t k = 0; k < size; ++k)
-    exact += double(card.initial(element(0, i, k))) *
-             card.initial(element(1, k, j));
+    exact +=
+        double(card.initial(element(0, i, k))) * card.initial(element(1, k, j));
   QLORA_ASSIGN_OR_RETURN(const double got, card.current(element(2, i, j)));
   // One rounding to bf16, and float32 sums of products of at most 1.
   if (std::abs(got - exact) <=
@@ -216,12 +213,11 @@ Status Micro::timeGraphNodes() {
       "accumulate", {{"x", QLORA_DTYPE_F32}, {"y", QLORA_DTYPE_F32}},
       {1, 8, 8, 8});
   const auto seconds = timeRow(*findKernelRow("accumulate.cuda"), request);
-  return print(
-      {{"kind", "graph"},
-       {"label", "kernel of a graph"},
-       {"host_microseconds", card.hostSeconds() * 1e6},
-       {"predicted_microseconds", rates.gpu->launchMicroseconds}},
-      seconds);
+  return print({{"kind", "graph"},
+                {"label", "kernel of a graph"},
+                {"host_microseconds", card.hostSeconds() * 1e6},
+                {"predicted_microseconds", rates.gpu->launchMicroseconds}},
+               seconds);
 }
 
 // Launches
@@ -243,49 +239,9 @@ StatusOr<double> Micro::timeRow(const KernelRow &row,
   return card.time(microOperands(row, request, segments), enqueue);
 }
 
-/// All but the row and its time.
-json Micro::describe(const LoadedModule &module,
-                     const MicroLaunch &launch) const {
-  std::vector<Work> works;
-  std::string_view part;
-  if (launch.command) {
-    double longest = -1;
-    for (const CommandKernel &kernel :
-         kernelsOf(module, *launch.command, launch.isUpdate, rates)) {
-      works.push_back(kernel.work);
-      if (kernel.demand.seconds() > longest)
-        part = stepPartName(kernel.part);
-      longest = std::max(longest, kernel.demand.seconds());
-    }
-  } else {
-    works = cudaKernelWork(launch.request);
-    part = categoryOf(*launch.request.op) == WorkCategory::kDecode
-               ? stepPartName(StepPart::kDecode)
-               : stepPartName(StepPart::kAttention);
-  }
-  double bytes = 0, seconds = 0;
-  for (const Work &work : works) {
-    bytes += work.bytes;
-    seconds += secondsOf(work, rates);
-  }
-  json line = {{"kind", "launch"},   {"label", launch.label},
-               {"part", part},       {"count", launch.count},
-               {"bytes", bytes},     {"predicted_microseconds", seconds * 1e6}};
-  if (!launch.planned)
-    return line;
-  line["op"] = launch.request.op->name;
-  line["flops"] = neededFlops(launch.request);
-  for (size_t i = 0; i < launch.request.constants.size(); ++i)
-    if (!launch.request.op->isDouble[i])
-      line["constants"][launch.request.op->constants[i]] =
-          launch.request.constants[i];
-  line["segments"] = launch.segments;
-  return line;
-}
-
 Status Micro::timeRows(const LoadedModule &module, const MicroLaunch &launch) {
   for (const KernelRow *row : candidateRows(*launch.planned)) {
-    json line = describe(module, launch);
+    json line = describe(module, launch, rates);
     line["row"] = row->fullName();
     QLORA_RETURN_IF_ERROR(
         print(std::move(line), timeRow(*row, launch.request, launch.segments)));
@@ -311,7 +267,7 @@ Status Micro::timeModule(const std::string &path) {
       QLORA_RETURN_IF_ERROR(timeRows(module, launch));
       continue;
     }
-    json line = describe(module, launch);
+    json line = describe(module, launch, rates);
     const qlora_launch &table = module.launches()[launch.command->target];
     line["row"] = module.kernels()[table.kernel].name;
     QLORA_RETURN_IF_ERROR(print(
@@ -328,39 +284,32 @@ Status Micro::timeModule(const std::string &path) {
 // Products
 // ------------------------------------------------------------------------
 
-/// Microseconds of the choice that a run without a measurement takes.
-StatusOr<double> Micro::alone(const GemmSignature &signature,
-                              const GemmChoice &choice) {
-  GemmSelection selection;
-  GemmChoice first;
-  first.description = choice.description;
-  first.candidates = {choice.candidates.front()};
-  selection.choices.emplace(signature, std::move(first));
-  QLORA_RETURN_IF_ERROR(card.measure(selection));
-  return selection.choices.begin()->second.microseconds;
-}
-
+/// What cannot be measured in the time is left out.
 Status Micro::timeProducts() {
-  GemmSelection many;
+  GemmSelection first, many;
   many.setCandidates(kManyCandidates);
-  for (const auto &[signature, choice] : card.gemms.choices)
-    if (choice.microseconds > 0)
-      QLORA_RETURN_IF_ERROR(
-          many.choose(signature, choice.description).status());
-  QLORA_RETURN_IF_ERROR(card.measure(many));
-  for (const auto &[signature, best] : many.choices) {
-    const GemmChoice &used = card.gemms.choices.at(signature);
-    QLORA_ASSIGN_OR_RETURN(const double first, alone(signature, used));
-    QLORA_RETURN_IF_ERROR(print(
-        {{"kind", "gemm"},
-         {"label", signature.text()},
-         {"flops", 2.0 * double(signature.m) * double(signature.n) *
-                       double(signature.k)},
-         {"first_microseconds", first},
-         {"best_microseconds", best.microseconds},
-         {"candidates", best.candidates.size()}},
-        used.microseconds * 1e-6));
+  for (const auto &[signature, choice] : card.gemms.choices) {
+    if (choice.microseconds == 0)
+      continue;
+    QLORA_RETURN_IF_ERROR(many.choose(signature, choice.description).status());
+    GemmChoice alone;
+    alone.description = choice.description;
+    alone.candidates = {choice.candidates.front()};
+    first.choices.emplace(signature, std::move(alone));
   }
+  QLORA_RETURN_IF_ERROR(card.measure(many));
+  QLORA_RETURN_IF_ERROR(card.measure(first));
+  for (const auto &[signature, best] : many.choices)
+    if (best.microseconds > 0)
+      QLORA_RETURN_IF_ERROR(print(
+          {{"kind", "gemm"},
+           {"label", signature.text()},
+           {"flops", 2.0 * double(signature.m) * double(signature.n) *
+                         double(signature.k)},
+           {"first_microseconds", first.choices.at(signature).microseconds},
+           {"best_microseconds", best.microseconds},
+           {"candidates", best.candidates.size()}},
+          card.gemms.choices.at(signature).microseconds * 1e-6));
   return Status::ok();
 }
 

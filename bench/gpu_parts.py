@@ -53,15 +53,18 @@ class Unit:
 
 
 def units_of(item, shapes):
-    """The units of "part", or of its first N of "part/N"."""
+    """The units of "part", or of the first N of "part/N"; none where the
+    bundle has no run for it."""
     part, _, first = item.partition("/")
     first = int(first) if first else None
+    if part == "goldens" and first and first >= len(shapes["goldens"]):
+        first = None
     if part in PARTS and part not in ("profile", "peer"):
         return [Unit(part, first=first)]
     runs = [(number, run) for number, run in enumerate(shapes["runs"])
             if run["part"] == part or part == "profile" and run.get("profile")]
     return [Unit(part, run["name"], number, run)
-            for number, run in runs[:first]] or [Unit(part)]
+            for number, run in runs[:first]]
 
 
 class Clock:
@@ -266,8 +269,6 @@ def show_profile(report, run, figures):
 def training(unit, machine, report, clock, options):
     """One run, with a profile where its shapes ask for one."""
     part, run = unit.part, unit.run
-    if not run:
-        raise Failure("the bundle has no run for this part")
     kept = None
     if run.get("profile"):
         kept = os.path.join(os.path.dirname(options.out),

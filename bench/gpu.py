@@ -94,7 +94,7 @@ def prepare(options):
 
 def measure(options):
     from gpu_machine import Machine
-    from gpu_parts import run_unit, units_of
+    from gpu_parts import has_time, run_unit, units_of
     from gpu_report import Report
     # A program that was started ends with the script.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -107,11 +107,11 @@ def measure(options):
             raise Failure(f"the bundle has no run for {item}")
         left.update((unit.name, unit) for unit in units
                     if options.part or unit.name not in report.finished)
-    while left:
+    while left and has_time(machine):
         unit = left.pop(next(iter(left)))
         others = sum(unit.part == other.part for other in left.values())
         run_unit(unit, others, machine, report, options)
-    return report.finish()
+    return report.finish(list(left))
 
 
 def main():

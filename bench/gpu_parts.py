@@ -16,6 +16,7 @@ import time
 
 import gpu_gates
 from gpu_bundle import GOLDENS, REPOSITORY, Failure
+from gpu_machine import GRACE_SECONDS
 from gpu_training import lora_rank, train
 
 GOLDENS_PY = os.path.join(REPOSITORY, "tests", "e2e", "goldens.py")
@@ -23,6 +24,8 @@ PEER_PY = os.path.join(REPOSITORY, "bench", "peer_gpu.py")
 # Seconds, at most; gpu.sh's own limit comes on top.
 LIMITS = {"micro": 180, "conformance": 200, "goldens": 300}
 LIMIT = 520
+# Less than this, and no other unit begins.
+LEAST = GRACE_SECONDS + 10
 # Of one program under compute-sanitizer, so that one leaves time for others.
 SANITIZED_LIMIT = 150
 # What a table shows of a training run, and how it says it.
@@ -78,21 +81,21 @@ class Clock:
         return self.end - time.monotonic()
 
 
+def has_time(machine):
+    return machine.left() > LEAST
+
+
 def run_unit(unit, others, machine, report, options):
     """A unit that its own limit or an error ended is done; one that the limit
     of this call cut short is not, and the next call takes it up again."""
     report.begin(unit.name)
     case = unit.run["name"] if unit.run else ""
-    if machine.left() < 5:
-        report.fail(unit.part, case, "no time is left; run it again, or on its "
-                    f"own with --part {unit.part}")
-        return
     try:
         PARTS.get(unit.part, training)(
             unit, machine, report, Clock(unit.part, machine, others), options)
     except Failure as failure:
         report.fail(unit.part, case, str(failure))
-    if machine.left() >= 5:
+    if has_time(machine):
         report.finish_unit()
 
 

@@ -133,11 +133,14 @@ class Report:
                 file.write(text)
             os.replace(path + ".part", path)
 
-    def finish(self):
-        """The exit code: of the units of this call."""
+    def finish(self, left):
+        """The exit code: of the units of this call, and of those that are
+        left."""
         failed = self.count("failed", self.units)
         print(f"gpu.sh: {self.count('met', self.units)} targets met, "
               f"{self.count('missed', self.units)} missed, {failed} failed, "
               f"{self.count('skipped', self.units)} skipped; {self.path}; "
               f"weights stay in {self.machine.work}")
-        return 1 if failed else 0
+        if left:
+            print(f"gpu.sh: no time for {', '.join(left)}: run it again")
+        return 1 if failed or left else 0

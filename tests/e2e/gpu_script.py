@@ -11,8 +11,9 @@
   kept     a call without --part does what is missing and no more, and keeps
            the rest, whose file is gone (compute-sanitizer and nvidia-smi are
            scripts)
-  faults   a call that fails makes its part fail, and the script's exit code;
-           what was measured before it stays
+  stopped  what was measured before the script was stopped stays, and its part
+           is not done
+  faults   a call that fails makes its part fail, and the script's exit code
   errors   no bundle, no driver, another kind of card: one line each
 """
 
@@ -65,25 +66,29 @@ class Script:
                 file.write(text)
             os.chmod(path, stat.S_IRWXU)
 
-    def run(self, *words, **variables):
-        """Exit code and all that was printed."""
+    def start(self, *words, **variables):
         environment = {**os.environ, "TMPDIR": self.work,
                        "XDG_CACHE_HOME": self.work,
                        "PATH": f"{self.programs}:{os.environ['PATH']}",
                        "LD_LIBRARY_PATH": os.path.abspath(self.platform),
                        **variables}
-        done = subprocess.run([SCRIPT, *words], env=environment, text=True,
-                              stdout=subprocess.PIPE, timeout=300,
-                              stderr=subprocess.STDOUT)
-        return done.returncode, done.stdout
+        return subprocess.Popen([SCRIPT, *words], env=environment, text=True,
+                                stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT)
+
+    def run(self, *words, **variables):
+        """Exit code and all that was printed."""
+        process = self.start(*words, **variables)
+        text, _ = process.communicate(timeout=300)
+        return process.returncode, text
 
     def prepare(self):
         return self.run("--prepare", self.bundle, "--tools", self.tools,
                         "--cuda-compiler", HOST_NVCC, "--shapes", SHAPES)
 
-    def measure(self, parts, **variables):
+    def measure(self, parts, *words, **variables):
         return self.run("--bundle", self.bundle, "--out", self.out, "--part",
-                        parts, **variables)
+                        parts, *words, **variables)
 
     def results(self):
         with open(self.out) as file:
@@ -202,17 +207,31 @@ def check_kept(script):
     expect("kept", [row for row in rows
                     if row["part"] not in ("card", "sanitizer")] == before,
            f"{len(before)} rows of other parts")
+    code, text = script.measure("g3", "--limit", "20")
+    expect("kept", code == 1 and "no time for g3" in text and verdicts(
+        script.rows(), "g3"), text.splitlines()[-1])
     traces = glob.glob(os.path.join(os.path.dirname(script.out), "..",
                                     "profile-*.json.gz"))
     expect("kept", len(traces) == 1, f"traces {traces}")
 
 
+def check_stopped(script):
+    whole = len(verdicts(script.rows(), "micro"))
+    process = script.start("--bundle", script.bundle, "--out", script.out,
+                           "--part", "micro")
+    for line in process.stdout:
+        if line.startswith("micro  "):
+            process.terminate()
+            break
+    process.communicate(timeout=60)
+    results = script.results()
+    seen = len(verdicts(results["rows"], "micro"))
+    expect("stopped", process.returncode == 143 and 0 < seen < whole
+           and "micro" not in results["finished"],
+           f"{seen} of {whole} rows of micro, done: {results['finished']}")
+
+
 def check_faults(script):
-    code, _ = script.measure("micro", QLORA_TEST_CUDA_FAIL=
-                             "cuGraphLaunch:50:999")
-    seen = verdicts(script.rows(), "micro")
-    expect("faults", code == 1 and seen[-1] == "failed" and len(seen) > 3,
-           f"{len(seen)} rows of micro")
     code, _ = script.measure("g3,conformance",
                              QLORA_TEST_CUDA_FAIL="cuModuleLoadData:1:999")
     rows = script.rows()
@@ -251,6 +270,7 @@ def main():
         if not failed:
             check_parts(script)
             check_kept(script)
+            check_stopped(script)
             check_faults(script)
             check_errors(script)
     return 1 if failed else 0

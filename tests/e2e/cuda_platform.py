@@ -14,6 +14,8 @@
   null     the null device finds no race between queues
   seeds    the same losses, bit for bit, in every order that streams may run
   direct   the same losses without graphs
+  rounded  in bfloat16 adapters are rounded once a step, not before each
+           product: fewer launches, and the same losses
   guarded  the same losses when every kernel gets its operands one by one, with
            nothing around them
   faults   each call that fails ends the run with one line that names it
@@ -36,6 +38,7 @@ LAST_IS_IGNORED = {"cuStreamSynchronize"}
 # All but the first are for the memory that is printed.
 ONLY_FIRST = {"cuMemGetInfo_v2"}
 SHORT = ("--max-steps", "2")
+DIRECT = ("--cuda-graphs", "false")
 COUNTED = {"run", "host waits", "synchronisations", "pageable copies",
            "device bytes", "guarded launches", "mapped host bytes",
            "pinned host bytes", "nanoseconds of products"}
@@ -147,12 +150,25 @@ def check_same(case, want):
     for seed in (2, 3, 4, 5):
         losses, _ = case.train(seed=seed)
         failed += expect("seeds", losses == want, f"seed {seed}")
-    losses, _ = case.train("--cuda-graphs", "false")
+    losses, _ = case.train(*DIRECT)
     failed += expect("direct", losses == want, "without graphs")
     losses, counts = case.train(module=case.module)
     guarded = counts.get("guarded launches", 0)
     return failed + expect("guarded", losses == want and guarded > 0,
                            f"{guarded} launches")
+
+
+def check_rounded(options, work, flags, want, counts):
+    """Beside the program whose products round their operands themselves."""
+    folder = os.path.join(work, "unrounded")
+    os.mkdir(folder)
+    case = Case(options.tools, options.case, folder,
+                flags=[*flags, "--disable-pass=round-adapters"])
+    case.flags = flags  # of a run
+    losses, others = case.train(*DIRECT)
+    fewer, more = counts["cuLaunchKernel"], others["cuLaunchKernel"]
+    return expect("rounded", losses == want and fewer < more,
+                  f"{fewer} launches instead of {more}")
 
 
 def check_fault(case, function, call, code):
@@ -214,6 +230,9 @@ def main():
             want, _ = case.train()
             failed = 0 if options.only_faults else (
                 check_counts(case) + check_same(case, want))
+            if options.bf16:
+                failed += check_rounded(options, work, flags, want,
+                                        case.train(*DIRECT)[1])
             if options.faults:
                 failed += check_faults(case, options.faults)
         except Failure as failure:

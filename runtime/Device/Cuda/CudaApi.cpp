@@ -66,10 +66,12 @@ Status CudaDriver::check(CUresult result, const char *what) const {
     name = "unknown error";
   if (getErrorString(result, &text) != 0 || !text)
     text = "no description";
-  return Status::error(result == kCudaOutOfMemory
-                           ? StatusCode::kResourceExhausted
-                           : StatusCode::kInternal,
-                       "{}: {} ({}): {}", what, name, result, text);
+  StatusCode code = StatusCode::kInternal;
+  if (result == kCudaOutOfMemory)
+    code = StatusCode::kResourceExhausted;
+  if (result >= kCudaFirstOfCapture && result <= kCudaLastOfCapture)
+    code = StatusCode::kUnavailable;
+  return Status::error(code, "{}: {} ({}): {}", what, name, result, text);
 }
 
 StatusOr<CublasLt> CublasLt::openFirst(std::span<const char *const> files) {

@@ -27,8 +27,8 @@ struct CudaDriver {
   static StatusOr<CudaDriver> openFile(const char *file);
 
   /// "cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY (2): out of memory" where
-  /// `result` is an error. Out of memory is kResourceExhausted, all else
-  /// kInternal.
+  /// `result` is an error. Out of memory is kResourceExhausted, what a capture
+  /// does not allow kUnavailable, all else kInternal.
   Status check(CUresult result, const char *what) const;
 
 #define QLORA_DRIVER(Name, Symbol, Parameters) CUresult(*Name) Parameters;

@@ -36,6 +36,8 @@ inline constexpr int kCudaCaptureThreadLocal = 1;
 inline constexpr CUresult kCudaOutOfMemory = 2, kCudaNoDevice = 100,
                           kCudaUnsupportedPtx = 222, kCudaNotFound = 500,
                           kCudaNotReady = 600;
+/// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED to _WRONG_THREAD.
+inline constexpr CUresult kCudaFirstOfCapture = 900, kCudaLastOfCapture = 908;
 
 // X(name here, value, the library's name)
 #define QLORA_CUBLAS_STATUSES(X)                                               \
@@ -72,6 +74,7 @@ using cublasLtMatmulPreference_t = struct cublasLtMatmulPreferenceOpaque *;
 
 struct cublasLtMatmulAlgo_t {
   uint64_t data[8];
+  bool operator==(const cublasLtMatmulAlgo_t &) const = default;
 };
 struct cublasLtMatmulHeuristicResult_t {
   cublasLtMatmulAlgo_t algo;
@@ -93,10 +96,8 @@ inline constexpr int kCublasPreferenceMaxWorkspace = 1;
 inline constexpr int kCublasPreferenceReductionMask = 3;
 /// The least alignment of A, in bytes (uint32_t); B, C and D follow it.
 inline constexpr int kCublasPreferenceMinAlignmentA = 5;
-/// cublasLtMatmulAlgoConfigAttributes_t: the attribute that only
-/// cublasLtMatmulAlgoInit sets, and one that decides whether sums have the
-/// same bits in every run.
-inline constexpr int kCublasConfigId = 0;
+/// cublasLtMatmulAlgoConfigAttributes_t: how the parts of a split depth are
+/// added up (uint32_t), by the numbers below.
 inline constexpr int kCublasConfigReduction = 3;
 inline constexpr uint32_t kCublasReductionNone = 0;
 inline constexpr uint32_t kCublasReductionInPlace = 1;

@@ -42,7 +42,6 @@ QLORA_SAME_CONSTANT(kCublasPreferenceMinAlignmentA,
 // B, C and D follow it.
 QLORA_SAME_CONSTANT(kCublasPreferenceMinAlignmentA + 3,
                     CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES);
-QLORA_SAME_CONSTANT(kCublasConfigId, CUBLASLT_ALGO_CONFIG_ID);
 QLORA_SAME_CONSTANT(kCublasConfigReduction,
                     CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME);
 QLORA_SAME_CONSTANT(kCublasReductionNone, CUBLASLT_REDUCTION_SCHEME_NONE);

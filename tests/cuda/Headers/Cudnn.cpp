@@ -7,6 +7,7 @@
 #include "tests/cuda/Headers/SameAbi.h"
 
 #include "runtime/Device/Cuda/CudnnApi.h"
+#include "tests/cuda/Cudnn/Codes.h"
 
 namespace qlora {
 
@@ -189,5 +190,9 @@ QLORA_SAME_CONSTANT(cudnn_engine::kTileCgaM, CUDNN_KNOB_TYPE_TILE_CGA_M);
 QLORA_SAME_CONSTANT(cudnn_engine::kStreamK, CUDNN_KNOB_TYPE_STREAM_K);
 QLORA_SAME_CONSTANT(cudnn_engine::kTileM, CUDNN_KNOB_TYPE_TILE_M);
 QLORA_SAME_CONSTANT(cudnn_engine::kTileN, CUDNN_KNOB_TYPE_TILE_N);
+
+namespace platform {
+QLORA_PLATFORM_DNN_CODES(QLORA_SAME_ROW)
+} // namespace platform
 
 } // namespace qlora

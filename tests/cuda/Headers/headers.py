@@ -89,9 +89,7 @@ class Checker:
     def __init__(self, root, build, compiler):
         self.root, self.build, self.compiler = root, build, compiler
         self.errors, self.missing = [], []
-        nvcc = shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
-        self.toolkit = nvcc and os.path.dirname(
-            os.path.dirname(os.path.realpath(nvcc)))
+        self.toolkit = find_toolkit()
         packages = glob.glob(f"{root}/.venv/lib/python3*/site-packages/nvidia/*")
         homes = [self.toolkit] if self.toolkit else []
         self.includes = [f"{home}/include" for home in [*homes, *packages]]
@@ -202,6 +200,16 @@ class Checker:
                 self.errors.append(f"{file}: '{old}' is not there once")
             elif said not in heard:
                 self.errors.append(f"{file}: '{new}' is not found:\n{heard}")
+
+
+def find_toolkit():
+    """Its folder: of an nvcc with the headers beside it, unlike PyPI's."""
+    for name in ("nvcc", "/usr/local/cuda/bin/nvcc"):
+        nvcc = os.path.realpath(shutil.which(name) or name)
+        home = os.path.dirname(os.path.dirname(nvcc))
+        if os.path.exists(f"{home}/include/cuda.h"):
+            return home
+    return None
 
 
 def exports(path):

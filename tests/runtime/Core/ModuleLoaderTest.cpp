@@ -212,6 +212,25 @@ TEST(ModuleLoader, RefusesDeviceKernels) {
                  t.kernels[0].threads = 32, "library kernel with 32 threads");
 }
 
+/// evaluate's first launch as column_sum, with its workspace in the
+/// activation arena.
+void useWorkspace(DemoTables &t, uint64_t offset, uint32_t alignment) {
+  t.kernels[0] = libraryKernel("column_sum.cuda", 3, 3);
+  t.constants = {4, 4, 4};
+  t.launches[0] = {"demo/column_sum", 0, 0, 3, 0, 0};
+  t.operands[1].access = QLORA_READ_WRITE;
+  t.arenas[kDemoActivation] = {QLORA_ARENA_ACTIVATION, alignment, 1024};
+  t.operands[2].offset = offset;
+}
+
+TEST(ModuleLoader, RefusesWorkspacesThatLibrariesWould) {
+  EXPECT_CUDA_REFUSED(useWorkspace(t, 256, 256), "");
+  EXPECT_CUDA_REFUSED(useWorkspace(t, 320, 256),
+                      "kernel 'column_sum.cuda': workspace at byte 320 of an "
+                      "arena aligned to 256, not at a multiple of 256");
+  EXPECT_CUDA_REFUSED(useWorkspace(t, 256, 64), "of an arena aligned to 64");
+}
+
 TEST(ModuleLoader, RefusesOperands) {
   EXPECT_REFUSED(t.operands[0].arena = 6, "operand 0: arena 6 of 6");
   EXPECT_REFUSED(t.operands[0].dtype = 7, "unknown dtype 7");

@@ -25,6 +25,7 @@
 #include "runtime/Session/OutputFolder.h"
 #include "runtime/Session/ProcessMemory.h"
 #include "runtime/Session/RunSummary.h"
+#include "runtime/Session/SameOnRanks.h"
 #include "runtime/Session/StopSignal.h"
 #include "runtime/Session/Training.h"
 
@@ -357,6 +358,7 @@ StatusOr<int> Session::run() {
           outputFolder,
           observer};
   QLORA_RETURN_IF_ERROR(openProfiler(run));
+  QLORA_RETURN_IF_ERROR(checkSameOnRanks(request, run));
   QLORA_RETURN_IF_ERROR(bind(run));
   run.countUntouched();
   QLORA_RETURN_IF_ERROR(announce(run));

@@ -8,7 +8,8 @@
 
   The embedding is in pinned host memory.
 
-  counts   a micro-batch and an update are one graph launch each; the host
+  counts   a micro-batch and an update are one graph launch each, but for the
+           first time that its graph's work runs at all; the host
            never waits for the newest work, only for the step before; weights
            go through a fixed number of pinned bytes
   null     the null device finds no race between queues
@@ -44,6 +45,7 @@ COUNTED = {"run", "host waits", "synchronisations", "pageable copies",
            "pinned host bytes", "nanoseconds of products"}
 # Two halves of 16 MiB, and the results that are read ahead.
 PINNED = (32 << 20) + 4096
+SHARES = 4  # of labelled rows: graphs of an entry
 
 
 class Failure(Exception):
@@ -125,15 +127,21 @@ def check_counts(case):
     def per_step(name):
         return (many.get(name, 0) - few.get(name, 0)) / 10
     graphs, waits = per_step("cuGraphLaunch"), per_step("synchronisations")
-    # Another share of labels is another graph, captured when it is first seen.
-    captured = per_step("cuGraphInstantiateWithFlags") > 0
-    launches = 0 if captured else per_step("cuLaunchKernel")
+    # Another share of labels is another graph, captured when it is seen for
+    # the second time: some of the last ones may not have been.
+    entries = case.micro_batches + 1
+    direct = 14 * entries - many.get("cuGraphLaunch", 0)
+    captured = many.get("cuGraphInstantiateWithFlags", 0)
+    failed = expect("counts", captured <= direct <= captured + SHARES,
+                    f"{captured} graphs after {direct} runs without one")
+    is_steady = graphs == entries and captured == few.get(
+        "cuGraphInstantiateWithFlags", 0)
+    launches = per_step("cuLaunchKernel") if is_steady else 0
     allocations = per_step("cuMemAlloc_v2") + per_step("cuMemHostAlloc")
-    failed = expect("counts", graphs == case.micro_batches + 1 and
-                    launches == allocations == 0,
-                    f"{graphs:g} graphs, {launches:g} launches and "
-                    f"{allocations:g} allocations a step of "
-                    f"{case.micro_batches} micro-batches")
+    failed += expect("counts", launches == allocations == 0,
+                     f"{graphs:g} graphs, {launches:g} launches and "
+                     f"{allocations:g} allocations a step of "
+                     f"{case.micro_batches} micro-batches")
     hosted = few.get("mapped host bytes", 0)
     failed += expect("counts", hosted > 0, f"{hosted} bytes of the embedding "
                      "are read where they are, in host memory")

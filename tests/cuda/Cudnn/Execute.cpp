@@ -168,6 +168,9 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle,
                                           "operands"});
   if (const Refusal refusal = execution.bind(*operands))
     return refuse(kSymbol, refusal);
+  if (!mayUse(handle->stream, fmt::format("cuDNN's plan at {}",
+                                          fmt::ptr(execution.plan.get()))))
+    return kDnnExecutionFailed;
   countEvent(execution.operands.size() < 8 ? "attention by cuDNN"
                                            : "gradients by cuDNN");
   const int code = enqueueLibraryWork(handle->stream, kSymbol,

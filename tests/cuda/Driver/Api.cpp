@@ -5,6 +5,7 @@
 #include "tests/cuda/Driver/Api.h"
 
 #include "tests/cuda/Driver/Codes.h"
+#include "tests/cuda/Driver/Hook.h"
 #include "tests/cuda/Driver/Memory.h"
 #include "tests/cuda/Driver/Objects.h"
 #include "tests/cuda/Driver/Settings.h"
@@ -27,8 +28,14 @@ std::recursive_mutex &platformMutex() {
 static std::chrono::steady_clock::time_point calledAt;
 std::chrono::steady_clock::time_point lastCall() { return calledAt; }
 
+/// The mutex of a call, whose host may be late.
+static std::recursive_mutex &mutexOfCall() {
+  delayHost();
+  return platformMutex();
+}
+
 Call::Call(const char *symbol, Needs needs)
-    : lock(platformMutex()), symbol(symbol), code(countAndInject(symbol)) {
+    : lock(mutexOfCall()), symbol(symbol), code(countAndInject(symbol)) {
   calledAt = std::chrono::steady_clock::now();
   if (code)
     explain(fmt::format("{}: made to fail with {}", symbol, code));

@@ -262,6 +262,9 @@ CUresult cuLaunchKernel(CUfunction function, unsigned blocksX, unsigned blocksY,
   if (!wrong.empty())
     return call.fail(kInvalidValue,
                      fmt::format("{}: {}", function->kernel->name, wrong));
+  const void *const kernel = function->kernel;
+  if (!mayUse(stream, fmt::format("{} at {}", function->kernel->name, kernel)))
+    return kCaptureUnsupported;
   qlora_cuda_args args;
   std::memcpy(&args, parameters[0], sizeof(args));
   const int device = currentContext()->device;

@@ -17,6 +17,12 @@
 //                             run, NCCL tells error 2 of the communicator.
 //   QLORA_TEST_CUDA_HANG      "3" or "3@1": the third collective never gets
 //                             to the other ranks.
+//   QLORA_TEST_CUDA_DELAY     "7:300" or "7:300@1": the host is late before a
+//                             call now and then, by up to 300 us, from seed 7
+//                             and the rank, and the card goes on meanwhile.
+//   CUDA_MODULE_LOADING       CUDA's own. EAGER: kernels are loaded before they
+//                             are first used; else that may not be in a
+//                             capture.
 //   QLORA_TEST_CUDA_BLAS      version of cuBLASLt, default 130000.
 //   QLORA_TEST_CUDA_SPEEDS    "3" or "3@1": another number is other times of
 //                             cuBLASLt's algorithms. Default 0.
@@ -75,6 +81,9 @@ struct Settings {
   uint64_t failingCollective; ///< from 1; 0: none
   int asyncError;             ///< of NCCL, when that one has run
   uint64_t hangingCollective; ///< from 1; 0: none
+  uint64_t delaySeed;         ///< of this rank
+  uint64_t longestDelay;      ///< microseconds; 0: the host is never late
+  bool loadsEagerly;
 };
 const Settings &settings();
 
@@ -98,6 +107,8 @@ void explain(std::string_view message);
 
 /// A number from the seed; the same sequence in every run.
 uint64_t nextRandom();
+/// The next number of a sequence with that state.
+uint64_t mix(uint64_t &state);
 
 } // namespace qlora::platform
 

@@ -54,6 +54,28 @@ TEST_F(CudaDeviceTest, CapturesAnEntryOnceAndNeverWaits) {
   EXPECT_EQ(calls["streamWaitEvent"], 2 * 4);
 }
 
+TEST_F(CudaDeviceTest, RunsEachShareOfLabelsBeforeItCapturesIt) {
+  tables.entries[kDemoAccumulate].batch = 2;
+  tables.entries[kDemoAccumulate].length = 8;
+  ASSERT_TRUE(start({}).isOk());
+  auto &calls = fake::machine.calls;
+  qlora_step_block step{};
+  const auto captures = [&](uint64_t labels) {
+    const int before = calls["streamBeginCapture"];
+    step.labelled_rows = labels;
+    EXPECT_TRUE(
+        runEntry(*device, *module, module->entries()[kDemoAccumulate], step)
+            .isOk());
+    return calls["streamBeginCapture"] - before;
+  };
+  EXPECT_EQ(captures(16), 0);
+  EXPECT_EQ(captures(3), 0); // its head has other products
+  EXPECT_EQ(captures(4), 1);
+  EXPECT_EQ(captures(13), 1);
+  EXPECT_EQ(captures(1) + captures(14), 0);
+  EXPECT_EQ(calls["graphLaunch"], 4);
+}
+
 TEST_F(CudaDeviceTest, ReadsResultsOfStepsThatAreOver) {
   ASSERT_TRUE(start({}).isOk());
   EXPECT_GT(device->lead(), 0);

@@ -3,7 +3,8 @@
 
 # Installs what is missing: Debian packages, and a Python environment in .venv
 # for the data step (tokenizers, jinja2), which finds it there by itself, and
-# the tests (numpy, ortools).
+# the tests (numpy, ortools; NVML's header, NVIDIA's disassembler, and its
+# compiler where the machine has none).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -27,8 +28,29 @@ if ((${#missing[@]})); then
     apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 fi
 
-if ! .venv/bin/python -c 'import tokenizers, jinja2, numpy, ortools' 2>/dev/null; then
-  echo "installing tokenizers jinja2 numpy ortools into .venv"
+nvml=(.venv/lib/python3*/site-packages/nvidia/cu13/include/nvml.h)
+if ! .venv/bin/python -c 'import tokenizers, jinja2, numpy, ortools' 2>/dev/null ||
+  ! [ -f "${nvml[0]}" ]; then
+  modules=(tokenizers jinja2 numpy ortools nvidia-nvml-dev==13.0.87)
+  echo "installing ${modules[*]} into .venv"
   python3 -m venv .venv
-  .venv/bin/pip install -q tokenizers jinja2 numpy ortools
+  .venv/bin/pip install -q "${modules[@]}"
 fi
+
+# A program of NVIDIA's wheels: it finds its parts beside itself, so that
+# .venv/bin has a line that runs it in its place.
+nvidia_program() {
+  echo "installing $1 into .venv"
+  .venv/bin/pip install -q "${@:2}"
+  local path=$PWD/.venv/lib/python3*/site-packages/nvidia/cu13/bin/$1
+  printf '#!/bin/sh\nexec %s "$@"\n' $path >".venv/bin/$1"
+  chmod +x ".venv/bin/$1"
+}
+has() {
+  [ -x "/usr/local/cuda/bin/$1" ] || [ -x ".venv/bin/$1" ] ||
+    command -v "$1" >/dev/null
+}
+has nvdisasm || nvidia_program nvdisasm nvidia-cuda-nvdisasm==13.5.37
+has nvcc ||
+  nvidia_program nvcc nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 \
+    nvidia-cuda-crt==13.0.88 nvidia-cuda-runtime==13.0.96

@@ -20,16 +20,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 
 using namespace qlora;
 
 /// A row up to this width is a warp's: 32 columns a thread.
 static constexpr int64_t kWarpColumns = 1024;
-static constexpr uint32_t kWarp = 32, kWarpsPerBlock = 8;
+static constexpr int64_t kWarp = 32;
+static constexpr uint32_t kWarpsPerBlock = 8;
 /// Columns that a thread of a block takes at least.
 static constexpr int64_t kColumnsPerThread = 8;
-static constexpr uint64_t kMinThreads = 128, kMaxThreads = 1024;
+static constexpr int64_t kMinThreads = 128, kMaxThreads = 512;
+/// Threads for which a multiprocessor has registers, at least: half of all.
+static constexpr uint32_t kThreadsThere = 1024;
 /// Shared memory of a block for arrays of a row: the 48 KiB that every card
 /// has without asking, less what sums of a block need.
 static constexpr int64_t kArrayBytes = (48 << 10) - 1024;
@@ -44,6 +46,7 @@ struct CudaDialect : KernelDialect {
   int64_t maxRowArrays(int64_t columns) const override {
     return kArrayBytes / (geometry(columns).rowsPerBlock * 4 * columns);
   }
+  bool hasQuickFunctions() const override { return true; }
   int64_t lanes(int64_t columns, int64_t rowColumns,
                 int64_t aligned) const override;
   std::string include() const override {
@@ -71,12 +74,17 @@ private:
 
 KernelGeometry CudaDialect::geometry(int64_t columns) const {
   if (isWarps(columns))
-    return {kWarp * kWarpsPerBlock, kWarpsPerBlock};
-  uint64_t threads = std::bit_ceil(
-      static_cast<uint64_t>((columns + kColumnsPerThread - 1) /
-                            kColumnsPerThread));
-  return {static_cast<uint32_t>(std::clamp(threads, kMinThreads, kMaxThreads)),
-          1};
+    return {uint32_t(kWarp) * kWarpsPerBlock, kWarpsPerBlock};
+  // As few turns as kMaxThreads allow, and of those who take as many the
+  // fewest threads: the last turn leaves the fewest of them idle.
+  auto turns = [&](int64_t threads) {
+    int64_t step = threads * kColumnsPerThread;
+    return (columns + step - 1) / step;
+  };
+  int64_t threads = kMaxThreads;
+  while (threads > kMinThreads && turns(threads - kWarp) == turns(kMaxThreads))
+    threads -= kWarp;
+  return {static_cast<uint32_t>(threads), 1};
 }
 
 /// Threads that share a row.
@@ -93,8 +101,9 @@ std::string CudaDialect::geometryText(int64_t columns) const {
 
 Statements CudaDialect::signature(std::string_view name,
                                   int64_t columns) const {
-  return {fmt::format("extern \"C\" __global__ void __launch_bounds__({})",
-                      geometry(columns).threads),
+  const uint32_t threads = geometry(columns).threads;
+  return {fmt::format("extern \"C\" __global__ void __launch_bounds__({}, {})",
+                      threads, (kThreadsThere + threads - 1) / threads),
           fmt::format("{}(const __grid_constant__ qlora_cuda_args args) {{",
                       name)};
 }
@@ -167,9 +176,13 @@ Statements CudaDialect::loop(const ColumnLoop &loop) const {
   // A turn has loads enough on their way; more take registers from each other.
   if (loop.lanes > 1 && loop.columns > step)
     appendStatement(lines, 0, "QLORA_ROLL");
-  appendStatement(lines, 0,
-                  fmt::format("for (int c = {}; c < {}; c += {}) {{", first,
-                              loop.columns, step));
+  // Where each thread takes one turn, the text says so: nvcc would not know.
+  if (loop.columns == step)
+    lines.insert(lines.end(), {"{", fmt::format("  const int c = {};", first)});
+  else
+    appendStatement(lines, 0,
+                    fmt::format("for (int c = {}; c < {}; c += {}) {{", first,
+                                loop.columns, step));
   for (const std::string &line : loopBody(loop))
     appendStatement(lines, 2, line);
   appendStatement(lines, 0, "}");

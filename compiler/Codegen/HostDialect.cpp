@@ -26,6 +26,7 @@ struct HostDialect : KernelDialect {
     return columns <= kMaxArrayColumns ? std::numeric_limits<int64_t>::max()
                                        : 0;
   }
+  bool hasQuickFunctions() const override { return false; }
   /// The compiler makes vectors of the loop itself.
   int64_t lanes(int64_t, int64_t, int64_t) const override { return 1; }
   std::string include() const override { return "runtime/Kernels/Rows.h"; }

@@ -60,6 +60,9 @@ struct KernelDialect {
   virtual std::string geometryText(int64_t columns) const = 0;
   /// How many arrays of one row (rowArray) a kernel may have.
   virtual int64_t maxRowArrays(int64_t columns) const = 0;
+  /// Sigmoids, inverse roots and random numbers cost about as much as the
+  /// store and the load of an array, and are computed again.
+  virtual bool hasQuickFunctions() const = 0;
 
   /// Lanes of a loop over `columns` of a kernel's `rowColumns`, where rows are
   /// aligned to `aligned` elements.

@@ -4,8 +4,12 @@
 
 #include "compiler/Codegen/LoopPrinter.h"
 
+#include "mlir/IR/Matchers.h"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+
+#include <cmath>
 
 using namespace mlir;
 using namespace qlora;
@@ -69,6 +73,49 @@ void LoopPrinter::countUses(Value value, Half half) {
 // Expressions
 //===----------------------------------------------------------------------===//
 
+static constexpr const char *kSuffix[] = {"", "_low", "_high"};
+
+/// A random number, or of lanes, which are all drawn ahead of the body, the
+/// word that it is made of.
+std::string LoopPrinter::draw(RowRandomOp op, Half half) {
+  std::string seed = text.stepField("uint64_t", "seed");
+  std::string microBatch = text.stepField("uint64_t", "micro_batch");
+  std::string place =
+      fmt::format("{}, {}, {}, row, {}", seed, microBatch, op.getId(),
+                  loop.lanes > 1 ? firstColumn(half) : column(half));
+  if (loop.lanes == 1)
+    return fmt::format("qlora_uniform({})", place);
+  std::string name = fmt::format("{}s{}", text.nameOf(op), kSuffix[half]);
+  std::string load = fmt::format("const qlora_draws<{0}> {1} = "
+                                 "qlora_draw<{0}>({2});",
+                                 loop.lanes, name, place);
+  if (!llvm::is_contained(loop.loads, load))
+    loop.loads.push_back(load);
+  return name + ".word[lane]";
+}
+
+/// Of lanes, `random >= p` as a comparison of words, to the bit: the number is
+/// a word's upper 24 bits times 2^-24.
+std::optional<Expression> LoopPrinter::keepExpression(Operation *op,
+                                                      Half half) {
+  auto compare = dyn_cast<arith::CmpFOp>(op);
+  if (!compare || loop.lanes == 1 ||
+      compare.getPredicate() != arith::CmpFPredicate::OGE)
+    return std::nullopt;
+  auto random = compare.getLhs().getDefiningOp<RowRandomOp>();
+  auto splat = compare.getRhs().getDefiningOp<RowSplatOp>();
+  APFloat p(0.0f);
+  if (!random ||
+      !matchPattern(splat ? splat.getValue() : compare.getRhs(),
+                    m_ConstantFloat(&p)))
+    return std::nullopt;
+  double least = std::ceil(p.convertToDouble() * 0x1p24);
+  if (!(least > 0 && least < 0x1p24))
+    return std::nullopt;
+  return Expression{fmt::format("{} >= {}u", draw(random, half),
+                                static_cast<uint32_t>(least) << 8)};
+}
+
 FailureOr<Expression> LoopPrinter::opExpression(Operation *op, Half half) {
   if (auto splat = dyn_cast<RowSplatOp>(op)) {
     FailureOr<std::string> number = text.scalar(splat.getValue());
@@ -89,12 +136,12 @@ FailureOr<Expression> LoopPrinter::opExpression(Operation *op, Half half) {
     return Expression{fmt::format("{}[{}]", *table, column(half)), true};
   }
   if (auto random = dyn_cast<RowRandomOp>(op)) {
-    std::string seed = text.stepField("uint64_t", "seed");
-    std::string microBatch = text.stepField("uint64_t", "micro_batch");
-    return Expression{fmt::format("qlora_uniform({}, {}, {}, row, {})", seed,
-                                  microBatch, random.getId(), column(half)),
-                      true};
+    std::string drawn = draw(random, half);
+    return Expression{
+        loop.lanes > 1 ? fmt::format("qlora_unit({})", drawn) : drawn, true};
   }
+  if (std::optional<Expression> keep = keepExpression(op, half))
+    return *keep;
   if (auto rotate = dyn_cast<RowRotateOp>(op)) {
     FailureOr<std::string> other =
         row(rotate.getRow(), half == kLow ? kHigh : kLow);
@@ -111,8 +158,6 @@ FailureOr<Expression> LoopPrinter::opExpression(Operation *op, Half half) {
   }
   return elementwiseExpression(op, operands);
 }
-
-static constexpr const char *kSuffix[] = {"", "_low", "_high"};
 
 bool LoopPrinter::isInLanes(unsigned operand) const {
   return loop.lanes > 1 &&

@@ -41,6 +41,8 @@ private:
   llvm::FailureOr<std::string> row(mlir::Value value, Half half);
   llvm::FailureOr<Expression> expression(mlir::Value value, Half half);
   llvm::FailureOr<Expression> opExpression(mlir::Operation *op, Half half);
+  std::string draw(model::RowRandomOp op, Half half);
+  std::optional<Expression> keepExpression(mlir::Operation *op, Half half);
   llvm::FailureOr<std::string> lastUse(mlir::Value value, Half half);
   bool isInLanes(unsigned operand) const;
   Expression loadOperand(unsigned argument, Half half);

@@ -59,7 +59,8 @@ FailureOr<std::string> qlora::printKernel(KernelOp kernel,
     return failure();
   Block &body = kernel.getBody().front();
   int64_t columns = *kernel.getColumns();
-  RowPlan plan = planRows(body, dialect.maxRowArrays(columns));
+  RowPlan plan = planRows(body, dialect.maxRowArrays(columns),
+                          dialect.hasQuickFunctions());
   KernelText text(kernel, functionName(kernel), dialect, *operands);
   unsigned last = plan.loops.size() - 1;
   for (unsigned i = 0; i < last; ++i)

@@ -12,8 +12,8 @@ namespace {
 
 class RowPlanner {
 public:
-  RowPlanner(Block &body, int64_t maxArrays)
-      : body(body), maxArrays(maxArrays) {}
+  RowPlanner(Block &body, int64_t maxArrays, bool areQuick)
+      : body(body), maxArrays(maxArrays), areQuick(areQuick) {}
 
   RowPlan run();
 
@@ -22,9 +22,11 @@ private:
   void collectReductions(Value value, DenseSet<Value> &seen);
   void evaluate(Value value, unsigned loop, DenseSet<Value> &seen);
   bool keep(Value value, unsigned loop);
+  bool isExpensive(Operation *op) const;
 
   Block &body;
   int64_t maxArrays;
+  bool areQuick;
   RowPlan plan;
   DenseMap<Value, unsigned> levels;
   DenseMap<Value, unsigned> firstLoop; ///< that evaluates an expensive value
@@ -33,9 +35,11 @@ private:
 } // namespace
 
 /// Worth an array: costs more than a store and a load.
-static bool isExpensive(Operation *op) {
-  return isa<math::ExpOp, math::SqrtOp, math::RsqrtOp, math::SinOp,
-             math::CosOp, arith::DivFOp, RowRandomOp, RowSigmoidOp>(op);
+bool RowPlanner::isExpensive(Operation *op) const {
+  if (isa<math::RsqrtOp, RowRandomOp, RowSigmoidOp>(op))
+    return !areQuick;
+  return isa<math::ExpOp, math::SqrtOp, math::SinOp, math::CosOp,
+             arith::DivFOp>(op);
 }
 
 /// The number of reductions that follow each other up to `value`.
@@ -109,6 +113,6 @@ RowPlan RowPlanner::run() {
   return std::move(plan);
 }
 
-RowPlan qlora::planRows(Block &body, int64_t maxArrays) {
-  return RowPlanner(body, maxArrays).run();
+RowPlan qlora::planRows(Block &body, int64_t maxArrays, bool areQuick) {
+  return RowPlanner(body, maxArrays, areQuick).run();
 }

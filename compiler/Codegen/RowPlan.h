@@ -40,9 +40,10 @@ inline bool isRow(mlir::Value value) {
   return llvm::isa<mlir::RankedTensorType>(value.getType());
 }
 
-/// Plans the body of a kernel that may keep `maxArrays` values. Only what the
-/// yielded values depend on is planned.
-RowPlan planRows(mlir::Block &body, int64_t maxArrays);
+/// Plans the body of a kernel that may keep `maxArrays` values, quick functions
+/// (KernelDialect.h) not among them if `areQuick`. Only what the yielded values
+/// depend on is planned.
+RowPlan planRows(mlir::Block &body, int64_t maxArrays, bool areQuick);
 
 } // namespace qlora
 

@@ -17,13 +17,15 @@ struct TargetRow {
 
 static constexpr TargetRow kTargets[] = {
     // One pool of threads runs every kernel, and fills itself with any GEMM.
+    // Packing rounds on the way.
     {"cpu",
      {/*kernelsBesideCompute=*/false, /*prefersWideGemms=*/false,
-      /*workspaceAlignment=*/64}},
-    // A stream each; a narrow GEMM has too few tiles for all multiprocessors.
+      /*roundsBeforeGemms=*/false, /*workspaceAlignment=*/64}},
+    // A stream each; a narrow GEMM has too few tiles for all multiprocessors;
+    // cuBLASLt takes operands of one type.
     {"cuda",
      {/*kernelsBesideCompute=*/true, /*prefersWideGemms=*/true,
-      requests::kCudaAlignment}},
+      /*roundsBeforeGemms=*/true, requests::kCudaAlignment}},
 };
 
 std::optional<TargetTraits> qlora::targetTraits(std::string_view target) {

@@ -18,6 +18,9 @@ struct TargetTraits {
   bool kernelsBesideCompute = false;
   /// One wide GEMM is faster than several narrow ones over the same input.
   bool prefersWideGemms = false;
+  /// A GEMM that rounds an operand writes the rounded copy to memory first, in
+  /// a kernel of its own.
+  bool roundsBeforeGemms = false;
   /// Bytes that workspaces of library kernels begin at multiples of.
   int64_t workspaceAlignment = 64;
 };

@@ -47,7 +47,7 @@ extern "C" {
 #endif
 
 #define QLORA_MODULE_MAGIC 0x41524c51u /* "QLRA", little endian */
-#define QLORA_ABI_VERSION 5u
+#define QLORA_ABI_VERSION 7u
 #define QLORA_MAX_RANK 4
 
 /* Index that refers to nothing. */
@@ -72,7 +72,11 @@ enum qlora_arena_kind {
                                 rows: on a card pinned host memory that its
                                 kernels read over the bus, elsewhere ordinary
                                 memory. Not part of a memory limit */
-  QLORA_ARENA_KIND_COUNT = 10
+  QLORA_ARENA_ROUNDED = 10,  /* bf16, the layout of TRAINABLE: its numbers,
+                                rounded to nearest, ties to even. The runtime
+                                fills it when it fills TRAINABLE; commands of
+                                UPDATE write both */
+  QLORA_ARENA_KIND_COUNT = 11
 };
 
 typedef struct qlora_arena {
@@ -286,8 +290,12 @@ typedef struct qlora_module {
   uint32_t command_count;
   uint32_t entry_count;
   uint32_t binding_count;
-  uint32_t image_count; /* 0 on a CPU */
-  uint32_t reserved[6];
+  uint32_t image_count;  /* 0 on a CPU */
+  uint32_t cuda_version; /* of the compiler of the images, 1000 * major +
+                            10 * minor; 0 on a CPU. A CUBIN needs a driver
+                            of that major version or a later one, PTX one of
+                            that version or a later one */
+  uint32_t reserved[5];
 
   const qlora_arena *arenas;
   const qlora_parameter *parameters;

@@ -11,7 +11,8 @@
 //
 // Errors are against the exact value, in units in the last place of f32, over
 // all finite arguments unless a range is given; tests/conformance/RowsTest.cpp
-// measures them.
+// measures them. A card computes what is said "on CUDA" by instructions of its
+// own (Cuda/Device/Instructions.cuh), within the bound that is given there.
 
 #ifndef QLORA_RUNTIME_KERNELS_ROWS_H
 #define QLORA_RUNTIME_KERNELS_ROWS_H
@@ -20,6 +21,13 @@
 
 #include "runtime/ABI/kernel.h"
 #include "runtime/Kernels/Math/Philox.h"
+
+#ifdef __CUDA_ARCH__
+#include "runtime/Kernels/Cuda/Device/Instructions.cuh"
+#ifdef __NVCC__
+#define QLORA_CONVERTS ///< 16 bits by instructions
+#endif
+#endif
 
 QLORA_INLINE float qlora_from_bits(uint32_t bits) {
   return __builtin_bit_cast(float, bits);
@@ -31,7 +39,8 @@ QLORA_INLINE uint32_t qlora_to_bits(float value) {
 // Load and store ------------------------------------------------------------
 //
 // bf16 and f16 are stored as uint16_t. Stores round to nearest, ties to even;
-// a NaN stays a (quiet) NaN. int8_t saturates, and a NaN is 0.
+// a NaN stays a (quiet) NaN, and becomes 0x7fff on CUDA. int8_t saturates, and a
+// NaN is 0.
 
 QLORA_INLINE float qlora_load_f32(const void *p, int64_t i) {
   return static_cast<const float *>(p)[i];
@@ -50,10 +59,14 @@ QLORA_INLINE float qlora_bf16_to_f32(uint16_t half) {
   return qlora_from_bits(uint32_t(half) << 16);
 }
 QLORA_INLINE uint16_t qlora_f32_to_bf16(float value) {
+#ifdef QLORA_CONVERTS
+  return qlora_narrow_bf16(value);
+#else
   const uint32_t bits = qlora_to_bits(value);
   const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1)) >> 16;
   const uint32_t quiet = (bits >> 16) | 0x40u;
   return uint16_t((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
+#endif
 }
 QLORA_INLINE float qlora_load_bf16(const void *p, int64_t i) {
   return qlora_bf16_to_f32(static_cast<const uint16_t *>(p)[i]);
@@ -63,14 +76,21 @@ QLORA_INLINE void qlora_store_bf16(void *p, int64_t i, float value) {
 }
 
 QLORA_INLINE float qlora_f16_to_f32(uint16_t half) {
+#ifdef QLORA_CONVERTS
+  return qlora_widen_f16(half);
+#else
   // The exponent is rebiased by a multiplication, exact also for subnormals.
   const uint32_t shifted = uint32_t(half & 0x7fffu) << 13;
   const uint32_t finite = qlora_to_bits(qlora_from_bits(shifted) * 0x1p112f);
   const uint32_t special = shifted | 0x7f800000u;
   const uint32_t magnitude = shifted >= 0x0f800000u ? special : finite;
   return qlora_from_bits(magnitude | uint32_t(half & 0x8000u) << 16);
+#endif
 }
 QLORA_INLINE uint16_t qlora_f32_to_f16(float value) {
+#ifdef QLORA_CONVERTS
+  return qlora_narrow_f16(value);
+#else
   const uint32_t bits = qlora_to_bits(value);
   const uint32_t magnitude = bits & 0x7fffffffu;
   const uint32_t odd = (magnitude >> 13) & 1;
@@ -82,6 +102,7 @@ QLORA_INLINE uint16_t qlora_f32_to_f16(float value) {
   const uint32_t finite = magnitude < 0x38800000u ? subnormal : normal;
   const uint32_t half = magnitude >= 0x477ff000u ? special : finite;
   return uint16_t(half | (bits >> 16 & 0x8000u));
+#endif
 }
 QLORA_INLINE float qlora_load_f16(const void *p, int64_t i) {
   return qlora_f16_to_f32(static_cast<const uint16_t *>(p)[i]);
@@ -127,8 +148,15 @@ QLORA_INLINE float qlora_sqrt(float x) {
   return __builtin_sqrtf(x);
 #endif
 }
-/// Within 1.5 ulp: two correctly rounded steps.
-QLORA_INLINE float qlora_rsqrt(float x) { return 1.0f / qlora_sqrt(x); }
+/// Within 1.5 ulp: two correctly rounded steps. On CUDA within 2^-22.9 of
+/// itself, and infinity for what is subnormal.
+QLORA_INLINE float qlora_rsqrt(float x) {
+#ifdef __CUDA_ARCH__
+  return qlora_inverse_root(x);
+#else
+  return 1.0f / qlora_sqrt(x);
+#endif
+}
 
 /// e^x within 1 ulp (subnormal results: within one unit of 2^-149); infinity
 /// above 88.73, 0 below -103.98, NaN for NaN.
@@ -154,11 +182,17 @@ QLORA_INLINE float qlora_exp(float x) {
   return p * scale1 * scale2;
 }
 
-/// 1 / (1 + e^-x) within 2.5 ulp.
+/// 1 / (1 + e^-x) within 2.5 ulp. On CUDA within (4 + 5/8 |x|) 2^-23 of itself
+/// above -87, and less than 2^-125 below. In units of 2^-23, the instructions
+/// err by 2 and 1, the sum by 1/2, the product by |x| / 2, log2(e) by |x| / 9.
 QLORA_INLINE float qlora_sigmoid(float x) {
+#ifdef __CUDA_ARCH__
+  return qlora_reciprocal(1.0f + qlora_exp2(x * -1.44269504f));
+#else
   const float e = qlora_exp(-qlora_abs(x));
   const float numerator = x < 0.0f ? e : 1.0f;
   return numerator / (1.0f + e);
+#endif
 }
 
 /// The polynomials of sine and cosine on [-pi/4, pi/4], and the quadrant.

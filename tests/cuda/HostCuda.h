@@ -216,6 +216,31 @@ inline float __frcp_rn(float a) { return 1.0f / a; }
 inline float __frsqrt_rn(float a) { return float(1.0 / sqrt(double(a))); }
 inline double __dadd_rn(double a, double b) { return a + b; }
 inline double __dmul_rn(double a, double b) { return a * b; }
+
+/// What an instruction gives for a number that it knows to within a part of
+/// `units` in 2^24: off by nearly that much, up or down by the bits of the
+/// argument. Subnormal results are zero.
+inline float qlora_host_inexact(double exact, float argument, double units) {
+  const uint32_t hash = __builtin_bit_cast(uint32_t, argument) * 0x9e3779b9u;
+  const double part = (int32_t(hash) * 0x1p-31) * (units - 1) * 0x1p-24;
+  const double value = __builtin_isfinite(exact) ? exact + exact * part : exact;
+  if (value < 0x1p-126 && value > -0x1p-126)
+    return 0;
+  return float(value);
+}
+inline float qlora_host_flushed(float a) {
+  return a < 0x1p-126f && a > -0x1p-126f ? copysignf(0, a) : a;
+}
+inline float qlora_host_exp2(float a) {
+  return qlora_host_inexact(exp2(double(a)), a, 4);
+}
+inline float qlora_host_reciprocal(float a) {
+  return qlora_host_inexact(1 / double(qlora_host_flushed(a)), a, 2);
+}
+inline float qlora_host_inverse_root(float a) {
+  return qlora_host_inexact(1 / sqrt(double(qlora_host_flushed(a))), a, 2.1);
+}
+
 inline float rsqrtf(float a) { return float(1.0 / sqrt(double(a))); }
 inline float __expf(float a) { return expf(a); }
 inline float __logf(float a) { return logf(a); }

@@ -46,7 +46,7 @@ echo "-- dropout with the same masks in PyTorch"
 echo "-- CUDA on the software platform"
 ./goldens.py --tools "$tools" --target cuda --ranks 1
 ./goldens.py --tools "$tools" --target cuda --ranks 1 --bf16
-for pass in assign-queues concat-siblings; do
+for pass in assign-queues concat-siblings round-adapters; do
   ./goldens.py --tools "$tools" --target cuda --ranks 1 \
     --compile-flag=--disable-pass=$pass llama-nf4
 done

@@ -38,6 +38,8 @@ struct CudaDriver {
 /// libcublasLt.so.13 or libcublasLt.so.12, of cuBLAS 12.0 or later.
 struct CublasLt {
   static StatusOr<const CublasLt *> open();
+  /// The files that a driver of this version can go with, the best first.
+  static std::span<const char *const> filesFor(int driverVersion);
   /// The first of these files that there is, which stays open. For tests.
   static StatusOr<CublasLt> openFirst(std::span<const char *const> files);
 

@@ -14,10 +14,6 @@ using requests::GemmProblem;
 /// Asked for beyond `most`, since not every one can be used.
 static constexpr size_t kSpare = 8;
 
-static constexpr cublasStatus_t kInvalidValue = 7;
-static constexpr cublasStatus_t kArchMismatch = 8;
-static constexpr cublasStatus_t kNotSupported = 15;
-
 static int cublasType(qlora_dtype dtype) {
   return dtype == QLORA_DTYPE_BF16 ? kCudaR16BF : kCudaR32F;
 }
@@ -139,7 +135,7 @@ GemmDescription::ask(const GemmSignature &wanted, size_t most) const {
   const cublasStatus_t status = blas.algoGetHeuristic(
       handle, description, layoutA, layoutB, layoutC, layoutC,
       preference.get(), int(most), results.data(), &found);
-  if (status == kNotSupported)
+  if (status == kCublasNotSupported)
     found = 0;
   else
     QLORA_RETURN_IF_ERROR(
@@ -153,8 +149,8 @@ GemmDescription::ask(const GemmSignature &wanted, size_t most) const {
 
 /// Whether cuBLASLt says that there is no such thing, which is no failure.
 static bool isRefusal(cublasStatus_t status) {
-  return status == kInvalidValue || status == kArchMismatch ||
-         status == kNotSupported;
+  return status == kCublasInvalidValue || status == kCublasArchMismatch ||
+         status == kCublasNotSupported;
 }
 
 /// As GemmAlgorithm.h has it: by what the algorithm says of itself, or, where

@@ -2,6 +2,8 @@
 
 // matmul, panel_matmul and decode.
 
+#include <bit>
+
 #include <fmt/format.h>
 
 #include "runtime/Kernels/Cuda/Gemm.h"
@@ -23,8 +25,8 @@ PreparedCudaKernel matmul::cublaslt::prepare(const KernelRequest &r,
 // decode
 // ------------------------------------------------------------------------
 
-/// Groups of 16 bytes that a block of Device/Decode.cu stores.
-static constexpr int64_t kDecodeGroups = 1024;
+/// Elements of a block of Device/Decode.cu.
+static constexpr int64_t kDecodeElements = 8 * 2 * 1024;
 
 /// A stored weight to numbers of `out`: a launch with the buffers (w, out).
 static StatusOr<CudaLaunch>
@@ -33,19 +35,22 @@ prepareDecode(const KernelRequest &r, qlora_dtype out, CudaContext &context) {
   const int64_t block = r.constant("block");
   const bool isDouble = r.constant("double_quant") != 0;
   const NF4Layout layout = NF4Layout::of(rows * columns, block, isDouble);
-  const int64_t constants[] = {rows,
+  // select-kernels and the check of a module take powers of two only.
+  const int64_t constants[] = {rows * columns,
                                columns,
-                               block,
+                               std::countr_zero(static_cast<uint64_t>(block)),
                                isDouble,
                                layout.scales,
                                layout.nestedAbsmax,
                                layout.nestedMap,
                                layout.codeBook,
-                               layout.offset};
-  const int64_t each = kDecodeGroups * (128 / dtypeBits(out));
+                               layout.offset,
+                               nf4HasRowScales(columns, block) ? columns / block
+                                                               : -1};
   return CudaLaunch::prepare(context,
                              fmt::format("qlora_decode_nf4_{}", dtypeName(out)),
-                             {blocksOf(rows * columns, each)}, constants);
+                             {blocksOf(rows * columns, kDecodeElements)},
+                             constants);
 }
 
 /// NF4 is decoded, the other types are converted.

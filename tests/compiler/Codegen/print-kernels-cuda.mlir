@@ -8,7 +8,7 @@
 
 // CHECK: #include "runtime/Kernels/Cuda/Device/Lanes.cuh"
 // CHECK-LABEL: // softmax: rows of 2048 columns, a block of 256 threads each.
-// CHECK-NEXT: extern "C" __global__ void __launch_bounds__(256)
+// CHECK-NEXT: extern "C" __global__ void __launch_bounds__(256, 4)
 // CHECK-NEXT: softmax_kernel(const __grid_constant__ qlora_cuda_args args) {
 // CHECK-NEXT:   const float *const in0 = static_cast<const float *>(args.buffers[0]);
 // CHECK-NEXT:   float *const out0 = static_cast<float *>(args.buffers[1]);
@@ -46,7 +46,7 @@ program.kernel @softmax attributes {columns = 2048 : i64,
 // rows is read before the row; rows beyond the last have no work.
 
 // CHECK-LABEL: // turned: rows of 96 columns, a warp each, 8 a block.
-// CHECK: __launch_bounds__(256)
+// CHECK: __launch_bounds__(256, 4)
 // CHECK: const float x1 = in1[0];
 // CHECK-NEXT: const float learning_rate = args.step->learning_rate;
 // CHECK-NEXT: const float mul0 = x1 * learning_rate;
@@ -82,7 +82,7 @@ program.kernel @turned attributes {columns = 96 : i64,
 
 // A row that shared memory cannot hold is computed twice.
 
-// CHECK-LABEL: // wide_softmax: rows of 12288 columns, a block of 1024 threads each.
+// CHECK-LABEL: // wide_softmax: rows of 12288 columns, a block of 512 threads each.
 // CHECK-NOT: __shared__
 // CHECK: sum0_part += qlora_exp(x0);
 // CHECK: out0_row[c] = qlora_exp(x0) / sum0;
@@ -102,14 +102,14 @@ program.kernel @wide_softmax attributes {columns = 12288 : i64,
 // CHECK-LABEL: // one_of_two: rows of 8192 columns
 // CHECK: __shared__ float exp0_row[8192];
 // CHECK-NOT: __shared__
-// CHECK: sum0_part += exp0 * qlora_sigmoid(x0);
-// CHECK: out0_row[c] = (exp0 / sum0) + qlora_sigmoid(x0);
+// CHECK: sum0_part += exp0 * qlora_cos(x0);
+// CHECK: out0_row[c] = (exp0 / sum0) + qlora_cos(x0);
 program.kernel @one_of_two attributes {columns = 8192 : i64,
     maps = [#model.map<full>], dtypes = array<i64: 0, 0>,
     strides = array<i64: 8192, 8192>, groups = array<i64: 1, 1>} {
 ^bb0(%x: tensor<8192xf32>):
   %e = math.exp %x : tensor<8192xf32>
-  %s = model.row_sigmoid %x : tensor<8192xf32>
+  %s = math.cos %x : tensor<8192xf32>
   %product = arith.mulf %e, %s : tensor<8192xf32>
   %sum = model.row_sum %product : tensor<8192xf32>
   %sums = model.row_splat %sum : tensor<8192xf32>
@@ -202,4 +202,62 @@ program.kernel @wide attributes {columns = 2048 : i64, aligned = 8,
   %maxima = model.row_splat %max : tensor<2048xf32>
   %y = arith.mulf %x, %maxima : tensor<2048xf32>
   model.row_yield %y, %max : tensor<2048xf32>, f32
+}
+
+// Random numbers of lanes are drawn together, ahead of the body. What is kept
+// is told by the word: 0.25 is 2^22 of 2^24, in the upper 24 of 32 bits. They
+// are drawn again in the next loop, and a sigmoid is computed again: neither is
+// worth an array. Each of 256 threads takes its columns once: no loop.
+
+// CHECK-LABEL: // drawn: rows of 2048 columns, a block of 256 threads each.
+// CHECK-NOT: __shared__
+// CHECK: float sum0_part = 0.0f;
+// CHECK-NEXT: {
+// CHECK-NEXT:   const int c = threadIdx.x * 8;
+// CHECK-NEXT:   const qlora_draws<8> random0s = qlora_draw<8>(seed, micro_batch, 9, row, c);
+// CHECK-NEXT:   const qlora_lanes<8> x0s = qlora_load_bf16<8>(in0_row, c);
+// CHECK-NEXT:   QLORA_UNROLL
+// CHECK-NEXT:   for (int lane = 0; lane < 8; ++lane) {
+// CHECK:     random0s.word[lane] >= 1073741824u
+// CHECK:   }
+// CHECK-NEXT: }
+// CHECK-NEXT: const float sum0 = qlora_block_sum(sum0_part);
+// CHECK: qlora_draw<8>(seed, micro_batch, 9, row, c);
+// CHECK: qlora_sigmoid(x0s[lane])
+// CHECK: qlora_unit(random0s.word[lane])
+program.kernel @drawn attributes {columns = 2048 : i64, aligned = 8,
+    maps = [#model.map<full>], dtypes = array<i64: 1, 1>,
+    strides = array<i64: 2048, 2048>, groups = array<i64: 1, 1>} {
+^bb0(%x: tensor<2048xf32>):
+  %random = model.row_random {id = 9 : i64} : tensor<2048xf32>
+  %p = arith.constant 0.25 : f32
+  %ps = model.row_splat %p : tensor<2048xf32>
+  %keep = arith.cmpf oge, %random, %ps : tensor<2048xf32>
+  %zero = arith.constant 0.0 : f32
+  %zeros = model.row_splat %zero : tensor<2048xf32>
+  %sigmoid = model.row_sigmoid %x : tensor<2048xf32>
+  %kept = arith.select %keep, %sigmoid, %zeros : tensor<2048xi1>, tensor<2048xf32>
+  %sum = model.row_sum %kept : tensor<2048xf32>
+  %sums = model.row_splat %sum : tensor<2048xf32>
+  %y = arith.mulf %sigmoid, %sums : tensor<2048xf32>
+  %z = arith.addf %y, %random : tensor<2048xf32>
+  model.row_yield %z : tensor<2048xf32>
+}
+
+// Without lanes a number is drawn where it is used.
+
+// CHECK-LABEL: // drawn_singly: rows of 3 columns
+// CHECK: const bool is0 = qlora_uniform(seed, micro_batch, 9, row, c) >= 0.25f;
+program.kernel @drawn_singly attributes {columns = 3 : i64,
+    maps = [#model.map<full>], dtypes = array<i64: 1, 1>,
+    strides = array<i64: 3, 3>, groups = array<i64: 1, 1>} {
+^bb0(%x: tensor<3xf32>):
+  %random = model.row_random {id = 9 : i64} : tensor<3xf32>
+  %p = arith.constant 0.25 : f32
+  %ps = model.row_splat %p : tensor<3xf32>
+  %keep = arith.cmpf oge, %random, %ps : tensor<3xf32>
+  %zero = arith.constant 0.0 : f32
+  %zeros = model.row_splat %zero : tensor<3xf32>
+  %y = arith.select %keep, %x, %zeros : tensor<3xi1>, tensor<3xf32>
+  model.row_yield %y : tensor<3xf32>
 }

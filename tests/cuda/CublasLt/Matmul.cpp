@@ -283,6 +283,9 @@ cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t description,
   const std::string wrong = checkOperands(*product, of, device);
   if (!wrong.empty())
     return refuse(kSymbol, kBlasInvalidValue, wrong);
+  if (!mayUse(stream, fmt::format("algorithm {:x} for product {:x} on card {}",
+                                  hashOf(*chosen), hashOf(*product), device)))
+    return kBlasExecutionFailed;
   // Gives memory back, which spoils a capture.
   if (chosen->kernel == kUncapturedKernel && cuMemFree_v2(0))
     return kBlasExecutionFailed;

@@ -46,10 +46,10 @@ namespace platform {
 
 enum BlasStatus : int {
   kBlasSuccess = 0,
-  kBlasNotInitialized = 1,
-  kBlasInvalidValue = 7,
-  kBlasExecutionFailed = 13,
-  kBlasNotSupported = 15
+  kBlasNotInitialized = kCublasNotInitialized,
+  kBlasInvalidValue = kCublasInvalidValue,
+  kBlasExecutionFailed = kCublasExecutionFailed,
+  kBlasNotSupported = kCublasNotSupported
 };
 
 /// A product that was checked: D = alpha op(A) op(B) + beta C, with op(A)

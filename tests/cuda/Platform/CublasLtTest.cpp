@@ -156,6 +156,43 @@ TEST(CublasLt, MultipliesInEveryForm) {
         }
 }
 
+TEST(CublasLt, AnAlgorithmIsNotLoadedInACapture) {
+  std::string errors;
+  EXPECT_TRUE(inProcess(
+      {},
+      [] {
+        Client client;
+        cublasLtHandle_t handle = nullptr;
+        Client::require(cublasLtCreate(&handle), "handle");
+        const float one = 1;
+        const Matrix a(client, kCudaR32F, 4, 4, 4, 1);
+        const Matrix d(client, kCudaR32F, 4, 4, 4, 2);
+        const auto description =
+            describe({kCudaR32F, kCudaR32F, false, false, 1, 0});
+        const auto multiply = [&] {
+          return cublasLtMatmul(
+              handle, description, &one, reinterpret_cast<void *>(a.data),
+              a.layout, reinterpret_cast<void *>(a.data), a.layout, &one,
+              reinterpret_cast<void *>(d.data), d.layout,
+              reinterpret_cast<void *>(d.data), d.layout, nullptr, nullptr, 0,
+              client.stream);
+        };
+        const auto captured = [&] {
+          CUgraph graph = nullptr;
+          Client::require(cuStreamBeginCapture_v2(client.stream, 1), "begin");
+          const cublasStatus_t status = multiply();
+          return std::pair(status, cuStreamEndCapture(client.stream, &graph));
+        };
+        return captured() == std::pair(int(kBlasExecutionFailed),
+                                       int(kCaptureInvalidated)) &&
+               multiply() == 0 && captured() == std::pair(0, 0);
+      },
+      &errors));
+  EXPECT_NE(errors.find("is first used inside of a capture"),
+            std::string::npos)
+      << errors;
+}
+
 TEST(CublasLt, RefusesWrongArguments) {
   EXPECT_TRUE(inProcess({}, [] {
     Client client;

@@ -3,6 +3,7 @@
 // Kernels for the tests of the software platform: some right, some wrong in
 // one way each.
 
+#include "runtime/Kernels/Cuda/Device/Lanes.cuh"
 #include "runtime/Kernels/Cuda/Device/TensorCore.cuh"
 
 #define KERNEL extern "C" __global__ void __launch_bounds__(256)
@@ -202,4 +203,34 @@ KERNEL tensor_conversions(const __grid_constant__ qlora_cuda_args args) {
   floats(args, 0)[2 * threadIdx.x] = qlora_bf16_to_f32(uint16_t(pair));
   floats(args, 0)[2 * threadIdx.x + 1] = qlora_bf16_to_f32(uint16_t(pair >> 16));
   floats(args, 0)[128 + threadIdx.x] = qlora_exp2(x);
+}
+
+/// out[256 k + i] = function k of in[i].
+KERNEL row_functions(const __grid_constant__ qlora_cuda_args args) {
+  const float x = floats(args, 1)[threadIdx.x];
+  floats(args, 0)[threadIdx.x] = qlora_sigmoid(x);
+  floats(args, 0)[256 + threadIdx.x] = qlora_rsqrt(x * x);
+}
+
+/// The numbers of columns 16 i to 16 i + 15 of row 7, drawn one by one, and in
+/// lanes of 2, 4, 8 and 16 behind: 256 each.
+template <int N>
+static __device__ void drawLanes(const qlora_cuda_args &args, float *out) {
+  for (int i = 0; i < 16; i += N) {
+    const int column = 16 * int(threadIdx.x) + i;
+    const qlora_draws<N> draws = qlora_draw<N>(42, 3, 9, 7, column);
+    for (int lane = 0; lane < N; ++lane)
+      out[column + lane] = qlora_unit(draws.word[lane]);
+  }
+}
+KERNEL draws(const __grid_constant__ qlora_cuda_args args) {
+  float *const out = floats(args, 0);
+  for (int i = 0; i < 16; ++i) {
+    const int column = 16 * int(threadIdx.x) + i;
+    out[column] = qlora_uniform(42, 3, 9, 7, column);
+  }
+  drawLanes<2>(args, out + 256);
+  drawLanes<4>(args, out + 512);
+  drawLanes<8>(args, out + 768);
+  drawLanes<16>(args, out + 1024);
 }

@@ -177,6 +177,8 @@ TEST(ModuleLoader, RefusesImages) {
   EXPECT_CUDA_REFUSED((void)t, "");
   EXPECT_CUDA_REFUSED(t.header.target = QLORA_TARGET_CPU, "for the CPU");
   EXPECT_CUDA_REFUSED(t.images[0].bytes = nullptr, "image 0: its 15 bytes");
+  EXPECT_CUDA_REFUSED(t.header.cuda_version = 0,
+                      "6 device images of CUDA version 0");
   EXPECT_CUDA_REFUSED(t.images[1].size = 0, "image 1: its 0 bytes");
   EXPECT_CUDA_REFUSED(t.images[2].kind = 2, "image 2: unknown kind 2");
   EXPECT_CUDA_REFUSED(t.images[0].arch = 9, "unknown architecture 9");

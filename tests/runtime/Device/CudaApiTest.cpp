@@ -46,6 +46,16 @@ TEST(CudaApi, SaysThatCublasIsMissing) {
              "is cuBLAS 11.8, but 12.0 is needed; install cuBLAS 12 or 13");
 }
 
+/// cuBLAS 13 does not start on an older driver, even where 12 is there too.
+TEST(CudaApi, TakesTheCublasThatTheDriverCanRun) {
+  EXPECT_STREQ(CublasLt::filesFor(12080).front(), "libcublasLt.so.12");
+  EXPECT_EQ(CublasLt::filesFor(12080).size(), 1u);
+  for (const int driver : {13000, 13020, 14000}) {
+    ASSERT_EQ(CublasLt::filesFor(driver).size(), 2u);
+    EXPECT_STREQ(CublasLt::filesFor(driver).front(), "libcublasLt.so.13");
+  }
+}
+
 TEST(CudaApi, SaysThatCudnnIsMissing) {
   const auto refused = [](const char *file) {
     const Status status = Cudnn::openFile(file).status();

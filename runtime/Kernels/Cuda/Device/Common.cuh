@@ -16,7 +16,9 @@
 #include "runtime/ABI/kernel.h"
 #include "runtime/Kernels/Rows.h"
 
+#ifndef QLORA_DEVICE
 #define QLORA_DEVICE static inline __device__
+#endif
 /// Most threads of a block, then, if given, the fewest blocks of a processor:
 /// 1 lets a thread have all its registers.
 #define QLORA_CUDA_KERNEL(...)                                                 \
@@ -110,12 +112,12 @@ template <typename T> QLORA_DEVICE T qlora_warp_sum(T value) {
 template <typename T>
 QLORA_DEVICE T qlora_block_sum_in(T (&partials)[32], T value) {
   value = qlora_warp_sum(value);
-  if (threadIdx.x % kQloraWarp == 0)
+  const unsigned lane = threadIdx.x % kQloraWarp;
+  if (lane == 0)
     partials[threadIdx.x / kQloraWarp] = value;
   __syncthreads();
-  T sum = 0;
-  for (unsigned warp = 0; warp < blockDim.x / kQloraWarp; ++warp)
-    sum += partials[warp];
+  const T sum =
+      qlora_warp_sum(lane < blockDim.x / kQloraWarp ? partials[lane] : T(0));
   __syncthreads();
   return sum;
 }
@@ -142,12 +144,12 @@ QLORA_DEVICE float qlora_warp_max(float value) {
 QLORA_DEVICE float qlora_block_max(float value) {
   __shared__ float partials[32];
   value = qlora_warp_max(value);
-  if (threadIdx.x % kQloraWarp == 0)
+  const unsigned lane = threadIdx.x % kQloraWarp;
+  if (lane == 0)
     partials[threadIdx.x / kQloraWarp] = value;
   __syncthreads();
-  float largest = partials[0];
-  for (unsigned warp = 1; warp < blockDim.x / kQloraWarp; ++warp)
-    largest = qlora_maximum(largest, partials[warp]);
+  const float largest = qlora_warp_max(
+      lane < blockDim.x / kQloraWarp ? partials[lane] : qlora_lowest());
   __syncthreads();
   return largest;
 }

@@ -2,22 +2,34 @@
 
 // decode of NF4, with and without double quantisation, in one launch per
 // weight: the numbers of NF4Tensor::element (Math/NF4.h) to the bit, each
-// operation rounded on its own. Where a thread stores 16 bytes its elements
-// have one scale, because blocks and rows with scales of their own are
-// multiples of 16 elements.
+// operation rounded on its own.
 //
-// Buffers: w, out. Constants: rows, columns, block, double_quant, then the
-// byte offsets of scales, nestedAbsmax, nestedMap, codeBook and offset.
+// A warp decodes tiles of 1024 elements. Lane l has the scale of elements
+// [32 l, 32 l + 32) of a tile, which is one scale where blocks have 32 elements
+// or more and follow each other through the rows, and the packed bytes of
+// groups l, l + 32, ..., each of which it stores as 16 bytes: neighbours in
+// memory are neighbours in a warp. A group's scale comes from the lane that has
+// it. Bytes and scales of all tiles are asked for before the tables are there.
+//
+// Buffers: w, out. Constants: elements, columns, log2 of the block,
+// double_quant, the byte offsets of scales, nestedAbsmax, nestedMap, codeBook
+// and offset, then how many scales a row has of its own (nf4HasRowScales), -1
+// where blocks run through the rows.
 
-#include "runtime/Kernels/Cuda/Device/Common.cuh"
-#include "runtime/Kernels/Math/NF4Scales.h"
+#include "runtime/Kernels/Cuda/Device/Vectors.cuh"
 
 constexpr int kDecodeThreads = 256;
-/// Groups of 16 bytes of one thread: Decode.cpp counts blocks with it.
-constexpr int kDecodeGroups = 4;
+constexpr int kDecodeTile = 1024;
+/// Tiles of a warp: Matmul.cpp counts blocks with it.
+constexpr int kDecodeTiles = 2;
+constexpr int kDecodeOfWarp = kDecodeTiles * kDecodeTile;
+/// Elements of a tile whose scale a lane has.
+constexpr int kDecodeRun = kDecodeTile / kQloraWarp;
 
-/// What a block looks numbers up in.
-struct DecodeTables {
+/// What a block looks numbers up in. The 16 numbers of the code book lie in 16
+/// banks, so that lanes never wait for each other; its address ends in a byte of
+/// zeros (lookUp).
+struct alignas(256) DecodeTables {
   float codeBook[16];
   float nestedMap[256];
 };
@@ -26,7 +38,8 @@ struct DecodeWeight {
   const uint8_t *packed, *scales;
   const float *nestedAbsmax;
   float offset;
-  int64_t columns, block, count;
+  int64_t count, columns, rowScales;
+  int shift;
   bool isDouble;
 
   QLORA_DEVICE DecodeWeight of(const qlora_cuda_args &args) {
@@ -36,9 +49,10 @@ struct DecodeWeight {
             base + c[4],
             reinterpret_cast<const float *>(base + c[5]),
             *reinterpret_cast<const float *>(base + c[8]),
+            c[0],
             c[1],
-            c[2],
-            c[0] * c[1],
+            c[9],
+            int(c[2]),
             c[3] != 0};
   }
 };
@@ -54,87 +68,162 @@ QLORA_DEVICE void fillTables(const qlora_cuda_args &args,
   __syncthreads();
 }
 
-/// The scale of the elements from `element` on.
-QLORA_DEVICE float decodeAbsmax(const DecodeWeight &w,
-                                const DecodeTables &tables, int64_t element) {
-  const int64_t scale = qlora::nf4ScaleIndex(w.columns, w.block, element);
-  if (!w.isDouble)
-    return qlora_load_f32(w.scales, scale);
-  const float product = __fmul_rn(tables.nestedMap[w.scales[scale]],
-                                  w.nestedAbsmax[scale / 256]);
-  return __fadd_rn(product, w.offset);
+/// A scale as it is stored.
+struct DecodeScale {
+  float factor; ///< of the scale's run, or the scale itself
+  int code;
+
+  QLORA_DEVICE DecodeScale load(const DecodeWeight &w, int64_t index) {
+    if (w.isDouble)
+      return {w.nestedAbsmax[index / 256], w.scales[index]};
+    return {qlora_load_f32(w.scales, index), 0};
+  }
+  __device__ float absmax(const DecodeWeight &w,
+                          const DecodeTables &tables) const {
+    return w.isDouble
+               ? __fadd_rn(__fmul_rn(tables.nestedMap[code], factor), w.offset)
+               : factor;
+  }
+};
+
+/// The number whose byte offset in the code book is byte i of `offsets`. An
+/// address in shared memory is this byte in place of the last one of the book's:
+/// one instruction.
+QLORA_DEVICE float lookUp(const DecodeTables &tables, uint32_t offsets, int i) {
+#ifdef __NVCC__
+  const uint32_t book = uint32_t(__cvta_generic_to_shared(tables.codeBook));
+  float number;
+  asm volatile("ld.shared.f32 %0, [%1];"
+               : "=f"(number)
+               : "r"(__byte_perm(offsets, book, 0x7650u + unsigned(i))));
+  return number;
+#else
+  return tables.codeBook[(offsets >> (8 * i) & 0xffu) / sizeof(float)];
+#endif
 }
 
-/// Element i of a word of packed bytes: the high half of a byte comes first.
-QLORA_DEVICE float decodeElement(const DecodeTables &tables, uint32_t packed,
-                                 int i, float absmax) {
-  const uint32_t code = packed >> (i / 2 * 8 + (i % 2 == 0 ? 4 : 0)) & 15;
-  return __fmul_rn(tables.codeBook[code], absmax);
-}
-
-/// Packed bytes of the `count` elements from an even one on.
+/// The numbers of a group: packed bytes in the order of memory, of each the
+/// high half first.
 template <int kCount>
-QLORA_DEVICE uint32_t loadPacked(const DecodeWeight &w, int64_t element,
-                                 int count) {
-  const uint8_t *bytes = w.packed + element / 2;
-  if (count == kCount)
-    return kCount == 8 ? *reinterpret_cast<const uint32_t *>(bytes)
-                       : *reinterpret_cast<const uint16_t *>(bytes);
-  uint32_t packed = 0;
-  for (int i = 0; i < (count + 1) / 2; ++i)
-    packed |= uint32_t(bytes[i]) << (8 * i);
-  return packed;
+QLORA_DEVICE void decodeGroup(const DecodeTables &tables, uint32_t packed,
+                              float absmax, float (&values)[kCount]) {
+  const uint32_t high = packed >> 2 & 0x3c3c3c3cu;
+  const uint32_t low = packed << 2 & 0x3c3c3c3cu;
+  QLORA_UNROLL
+  for (int i = 0; i < kCount; ++i)
+    values[i] =
+        __fmul_rn(lookUp(tables, i % 2 == 0 ? high : low, i / 2), absmax);
 }
 
-QLORA_DEVICE void storeWords(float *out, const float (&values)[4]) {
-  qlora_words words;
-  for (int i = 0; i < 4; ++i)
-    words.word[i] = qlora_to_bits(values[i]);
-  *reinterpret_cast<qlora_words *>(out) = words;
+template <int kCount> struct DecodePacked {
+  using type = uint32_t;
+};
+template <> struct DecodePacked<4> {
+  using type = uint16_t;
+};
+
+/// A lane's part of a whole tile.
+template <typename Out> struct DecodeTile {
+  static constexpr int kCount = kQloraVector<Out>;
+  static constexpr int kGroups = kDecodeRun / kCount;
+  using Packed = typename DecodePacked<kCount>::type;
+  Packed packed[kGroups];
+  DecodeScale scale;
+
+  __device__ void load(const DecodeWeight &w, int64_t first, int lane) {
+    const Packed *from =
+        reinterpret_cast<const Packed *>(w.packed + first / 2) + lane;
+    QLORA_UNROLL
+    for (int group = 0; group < kGroups; ++group)
+      packed[group] = from[group * kQloraWarp];
+    scale = DecodeScale::load(w, (first + lane * kDecodeRun) >> w.shift);
+  }
+
+  __device__ void store(const DecodeWeight &w, const DecodeTables &tables,
+                        typename Out::storage *out, int lane) const {
+    const float absmax = scale.absmax(w, tables);
+    qlora_words *to = reinterpret_cast<qlora_words *>(out) + lane;
+    QLORA_UNROLL
+    for (int group = 0; group < kGroups; ++group) {
+      qlora_vector<Out> numbers;
+      decodeGroup(tables, packed[group],
+                  __shfl_sync(0xffffffffu, absmax,
+                              group * kCount + lane * kCount / kDecodeRun),
+                  numbers.value);
+      to[group * kQloraWarp] = qlora_pack(numbers);
+    }
+  }
+};
+
+/// The scale of any element. Those of a group have the same one, because blocks
+/// and rows with scales of their own are multiples of 16 elements.
+QLORA_DEVICE int64_t decodeScaleIndex(const DecodeWeight &w, int64_t element) {
+  if (w.rowScales < 0)
+    return element >> w.shift;
+  // A division of 64 bits is some 20 times slower.
+  const int64_t row = w.count < int64_t(1) << 32
+                          ? uint32_t(element) / uint32_t(w.columns)
+                          : element / w.columns;
+  return row * w.rowScales + ((element - row * w.columns) >> w.shift);
 }
 
+/// Elements of any weight, [first, end), of which `first` begins a group: a
+/// lane's groups. One that is partial, or goes where 16 bytes cannot be stored
+/// at once, goes number by number.
 template <typename Out>
-QLORA_DEVICE void storeWords(uint16_t *out, const float (&values)[8]) {
-  uint16_t half[8];
-  for (int i = 0; i < 8; ++i)
-    Out::store(half, i, values[i]);
-  qlora_words words;
-  for (int i = 0; i < 4; ++i)
-    words.word[i] = half[2 * i] | uint32_t(half[2 * i + 1]) << 16;
-  *reinterpret_cast<qlora_words *>(out) = words;
+QLORA_DEVICE void decodeGroups(const DecodeWeight &w,
+                               const DecodeTables &tables,
+                               typename Out::storage *out, int64_t first,
+                               int64_t end, int lane) {
+  constexpr int kCount = kQloraVector<Out>;
+  using Packed = typename DecodePacked<kCount>::type;
+  const bool isAligned = reinterpret_cast<uintptr_t>(out) % 16 == 0;
+  QLORA_ROLL
+  for (int64_t group = first + lane * kCount; group < end;
+       group += kQloraWarp * kCount) {
+    const float absmax = DecodeScale::load(w, decodeScaleIndex(w, group))
+                             .absmax(w, tables);
+    if (isAligned && group + kCount <= end) {
+      qlora_vector<Out> numbers;
+      decodeGroup(tables,
+                  *reinterpret_cast<const Packed *>(w.packed + group / 2),
+                  absmax, numbers.value);
+      *reinterpret_cast<qlora_words *>(out + group) = qlora_pack(numbers);
+      continue;
+    }
+    QLORA_ROLL
+    for (int64_t i = group; i < end && i < group + kCount; ++i) {
+      const uint32_t byte = w.packed[i / 2];
+      const uint32_t code = i % 2 == 0 ? byte >> 4 : byte & 15;
+      Out::store(out, i, __fmul_rn(tables.codeBook[code], absmax));
+    }
+  }
 }
 
 template <typename Out>
 QLORA_DEVICE void decode(const qlora_cuda_args &args, DecodeTables &tables) {
-  using Storage = typename Out::storage;
-  constexpr int kCount = 16 / sizeof(Storage);
   const DecodeWeight w = DecodeWeight::of(args);
+  const int lane = int(threadIdx.x) % kQloraWarp;
+  const int64_t first =
+      (int64_t(blockIdx.x) * (kDecodeThreads / kQloraWarp) +
+       threadIdx.x / kQloraWarp) * kDecodeOfWarp;
+  const int64_t end = first + kDecodeOfWarp;
+  auto *out = qlora_at<typename Out::storage>(args.buffers[1], 0);
+  const bool isWhole = __all_sync(
+      0xffffffffu, end <= w.count && w.rowScales < 0 &&
+                       1 << w.shift >= kDecodeRun &&
+                       reinterpret_cast<uintptr_t>(out) % 16 == 0);
+  DecodeTile<Out> tiles[kDecodeTiles];
+  QLORA_UNROLL
+  for (int tile = 0; isWhole && tile < kDecodeTiles; ++tile)
+    tiles[tile].load(w, first + tile * kDecodeTile, lane);
   fillTables(args, tables);
-  Storage *out = qlora_at<Storage>(args.buffers[1], 0);
-  const bool isAligned = reinterpret_cast<uintptr_t>(out) % 16 == 0;
-  const int64_t group =
-      int64_t(blockIdx.x) * (kDecodeThreads * kDecodeGroups) + threadIdx.x;
-  for (int step = 0; step < kDecodeGroups; ++step) {
-    const int64_t element = (group + step * kDecodeThreads) * kCount;
-    if (element >= w.count)
-      return;
-    const int count = w.count - element < kCount ? int(w.count - element)
-                                                 : kCount;
-    const uint32_t packed = loadPacked<kCount>(w, element, count);
-    const float absmax = decodeAbsmax(w, tables, element);
-    if (count < kCount || !isAligned) {
-      for (int i = 0; i < count; ++i)
-        Out::store(out, element + i, decodeElement(tables, packed, i, absmax));
-      continue;
-    }
-    float values[kCount];
-    for (int i = 0; i < kCount; ++i)
-      values[i] = decodeElement(tables, packed, i, absmax);
-    if constexpr (kCount == 4)
-      storeWords(out + element, values);
-    else
-      storeWords<Out>(out + element, values);
-  }
+  if (!isWhole)
+    return decodeGroups<Out>(w, tables, out, first,
+                             end < w.count ? end : w.count, lane);
+  QLORA_UNROLL
+  for (int tile = 0; tile < kDecodeTiles; ++tile)
+    tiles[tile].store(w, tables, out + first + tile * kDecodeTile, lane);
 }
 
 #define QLORA_DECODE(Out)                                                      \

@@ -8,7 +8,7 @@
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_DEVICE_LANES_CUH
 #define QLORA_RUNTIME_KERNELS_CUDA_DEVICE_LANES_CUH
 
-#include "runtime/Kernels/Cuda/Device/Common.cuh"
+#include "runtime/Kernels/Cuda/Device/Vectors.cuh"
 
 template <int N> struct qlora_lanes {
   float value[N];
@@ -34,9 +34,28 @@ template <typename T, int N> struct qlora_packed {
   };
   union {
     access part[kBytes / kAccess];
+    uint32_t word[(kBytes + 3) / 4];
     T element[N];
   };
 };
+
+/// Two elements of 16 bits in a word, the first in its low half.
+struct qlora_pair {
+  float low, high;
+};
+QLORA_DEVICE qlora_pair qlora_widen_pair(qlora_bf16, uint32_t word) {
+  return {qlora_from_bits(word << 16), qlora_from_bits(word & 0xffff0000u)};
+}
+QLORA_DEVICE qlora_pair qlora_widen_pair(qlora_f16, uint32_t word) {
+  return {qlora_f16_to_f32(uint16_t(word)),
+          qlora_f16_to_f32(uint16_t(word >> 16))};
+}
+QLORA_DEVICE uint32_t qlora_narrow_pair(qlora_bf16, float low, float high) {
+  return qlora_round_pair(low, high);
+}
+QLORA_DEVICE uint32_t qlora_narrow_pair(qlora_f16, float low, float high) {
+  return qlora_round_pair_f16(low, high);
+}
 
 template <typename Element, int N>
 QLORA_DEVICE qlora_lanes<N> qlora_load_lanes(const void *p, int64_t i) {
@@ -48,9 +67,18 @@ QLORA_DEVICE qlora_lanes<N> qlora_load_lanes(const void *p, int64_t i) {
     packed.part[part] =
         *qlora_at<typename qlora_packed<T, N>::access>(from, part);
   qlora_lanes<N> lanes;
-  QLORA_UNROLL
-  for (int lane = 0; lane < N; ++lane)
-    lanes[lane] = Element::load(packed.element, lane);
+  if constexpr (sizeof(T) == 2) {
+    QLORA_UNROLL
+    for (int i = 0; i < N / 2; ++i) {
+      const qlora_pair pair = qlora_widen_pair(Element(), packed.word[i]);
+      lanes[2 * i] = pair.low;
+      lanes[2 * i + 1] = pair.high;
+    }
+  } else {
+    QLORA_UNROLL
+    for (int lane = 0; lane < N; ++lane)
+      lanes[lane] = Element::load(packed.element, lane);
+  }
   return lanes;
 }
 
@@ -59,14 +87,50 @@ QLORA_DEVICE void qlora_store_lanes(void *p, int64_t i,
                                     const qlora_lanes<N> &lanes) {
   using T = typename Element::storage;
   qlora_packed<T, N> packed;
-  QLORA_UNROLL
-  for (int lane = 0; lane < N; ++lane)
-    Element::store(packed.element, lane, lanes[lane]);
+  if constexpr (sizeof(T) == 2) {
+    QLORA_UNROLL
+    for (int i = 0; i < N / 2; ++i)
+      packed.word[i] =
+          qlora_narrow_pair(Element(), lanes[2 * i], lanes[2 * i + 1]);
+  } else {
+    QLORA_UNROLL
+    for (int lane = 0; lane < N; ++lane)
+      Element::store(packed.element, lane, lanes[lane]);
+  }
   void *const to = qlora_at<T>(p, i);
   QLORA_UNROLL
   for (int part = 0; part < packed.kBytes / packed.kAccess; ++part)
     *qlora_at<typename qlora_packed<T, N>::access>(to, part) =
         packed.part[part];
+}
+
+/// What qlora_uniform makes its numbers of (Math/Philox.h), for the N columns
+/// from `column` on, a multiple of N: four neighbours are drawn at once.
+template <int N> struct qlora_draws {
+  uint32_t word[N];
+};
+template <int N>
+QLORA_DEVICE qlora_draws<N> qlora_draw(uint64_t seed, uint64_t micro_batch,
+                                       uint64_t op, int64_t row, int column) {
+  qlora_draws<N> draws;
+  QLORA_UNROLL
+  for (int i = 0; i < N; i += 4) {
+    const qlora_philox_words words =
+        qlora_philox({uint32_t(column + i) / 4, uint32_t(row), uint32_t(op),
+                      uint32_t(micro_batch)},
+                     uint32_t(seed), uint32_t(seed >> 32));
+    if constexpr (N == 2) {
+      const bool isFirst = column % 4 == 0;
+      draws.word[0] = isFirst ? words.word0 : words.word2;
+      draws.word[1] = isFirst ? words.word1 : words.word3;
+    } else {
+      draws.word[i] = words.word0;
+      draws.word[i + 1] = words.word1;
+      draws.word[i + 2] = words.word2;
+      draws.word[i + 3] = words.word3;
+    }
+  }
+  return draws;
 }
 
 #define QLORA_LANES(type)                                                      \

@@ -23,7 +23,7 @@
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_DEVICE_TENSORCORE_CUH
 #define QLORA_RUNTIME_KERNELS_CUDA_DEVICE_TENSORCORE_CUH
 
-#include "runtime/Kernels/Cuda/Device/Common.cuh"
+#include "runtime/Kernels/Cuda/Device/Vectors.cuh"
 
 /// A lane's part of a C.
 struct qlora_sums {
@@ -102,20 +102,6 @@ template <int Pending> QLORA_DEVICE void qlora_wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
 }
 
-/// Both rounded to nearest, ties to even: `low` in the low half.
-QLORA_DEVICE uint32_t qlora_round_pair(float low, float high) {
-  uint32_t pair;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  return pair;
-}
-
-/// 2^x within 2^-22 of itself, 0 below -126; one instruction.
-QLORA_DEVICE float qlora_exp2(float x) {
-  float power;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
-  return power;
-}
-
 #else
 
 QLORA_DEVICE uint32_t qlora_here(uint32_t value) { return value; }
@@ -145,10 +131,6 @@ QLORA_DEVICE void qlora_commit_copies() { qlora_host_commit(); }
 template <int Pending> QLORA_DEVICE void qlora_wait_copies() {
   qlora_host_wait(Pending);
 }
-QLORA_DEVICE uint32_t qlora_round_pair(float low, float high) {
-  return uint32_t(qlora_f32_to_bf16(high)) << 16 | qlora_f32_to_bf16(low);
-}
-QLORA_DEVICE float qlora_exp2(float x) { return exp2f(x); }
 
 #endif // __NVCC__
 

@@ -36,7 +36,8 @@ namespace qlora {
 
 /// Instructions of single lanes that a kernel without products issues for each
 /// byte it moves: the most that one may have, by the check of their machine
-/// code. At this many, memory is the longer on the known cards.
+/// code (tests/lint/sass.py). At this many, memory is the longer on the known
+/// cards.
 inline constexpr double kRowInstructions = 5;
 /// A product is thin where one of its sides is at most this: bound by memory,
 /// and slower at it than a copy. LoRA's are.

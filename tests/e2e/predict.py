@@ -137,7 +137,7 @@ def decode_bytes():
 
 def lora_bytes():
     """Activations in bf16 once for each product that reads or writes them (a
-    sum is read and written), adapters and their gradients in f32."""
+    sum is read and written), adapters in bf16 and their gradients in f32."""
     total = 0
     for layer in range(LAYERS):
         for width, outputs in GROUPS:
@@ -150,10 +150,10 @@ def lora_bytes():
                 wide += 2 * TOKENS * width
             # XA written, read twice (B, dB); dXA written, read twice (A, dA).
             thin = 2 * TOKENS * RANK * count * 6
-            # A and B are converted for each of two products: read in f32,
-            # written and read in bf16. dA and dB are added to.
+            # A and B are read by two products each, in bf16, as the update has
+            # rounded them. dA and dB are added to.
             sides = RANK * (width * count + out)
-            weights = sides * 2 * (4 + 2 + 2) + sides * 8
+            weights = sides * 2 * 2 + sides * 8
             total += wide + thin + weights
     return total
 

@@ -254,9 +254,9 @@ def SelectKernels : Pass<"select-kernels", "::mlir::ModuleOp"> {
   let summary = "the first row of Kernels.def that can do it";
   let description = [{
     Each launch of a library op gets an implementation and the workspace that
-    the implementation and those after it promise to stay within. It may cut
-    the work as it likes (KernelRow::tune), and have a large workspace
-    (KernelRow::isRoomy), unless workspaces are to be small.
+    the implementation and those after it promise to stay within. It cuts the
+    work as it likes (KernelRow::tune), and may have a large workspace
+    (KernelRow::isRoomy) unless workspaces are to be small.
   }];
   let options = [
     Option<"target", "target", "std::string", "\"cpu\"", "cpu or cuda">,

@@ -8,6 +8,7 @@
 
 #include "runtime/Core/Executor.h"
 #include "runtime/Device/Device.h"
+#include "runtime/Session/KernelChoice.h"
 #include "runtime/Session/MemoryPlan.h"
 #include "runtime/Session/PredictionText.h"
 #include "runtime/Session/Program.h"
@@ -107,7 +108,7 @@ std::string NullReport::text() const {
   std::string text = planText(device, ranks);
   if (card && card->gpu)
     text += cardMemoryText(device, *card->gpu);
-  text += "\n";
+  text += kernelsText(module, device) + "\n";
   text += fmt::format(kCounters, "program", "launches", "fills", "copies",
                       "sums", "sent", "read", "written");
   for (const EntryCount &count : entries)

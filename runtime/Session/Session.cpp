@@ -20,6 +20,7 @@
 #include "runtime/Session/DataFiles.h"
 #include "runtime/Session/Dump.h"
 #include "runtime/Session/Evaluation.h"
+#include "runtime/Session/KernelChoice.h"
 #include "runtime/Session/MemoryPlan.h"
 #include "runtime/Session/OutputFolder.h"
 #include "runtime/Session/ProcessMemory.h"
@@ -193,6 +194,7 @@ Status Session::announce(const Run &run) {
 /// Every arena, what is beside the plan, and where the base comes from.
 std::string Session::verbosePlan(const Run &run) const {
   std::string plan = planText(*device, group.size());
+  plan += kernelsText(module, *device);
   if (const uint64_t peak = run.predictedPeakMemoryBytes())
     plan += residentText(run.processBytes, run.untouchedBytes, peak);
   if (base && !base->mappedFile().empty())

@@ -186,13 +186,17 @@ CudaHeadPlan CudaHeadPlan::of(const KernelRequest &r) {
 
 /// A chunk reads the whole weight once for each product: below 140 to 250 rows
 /// that takes longer than the arithmetic, by the rates of DeviceProfiles.cpp.
-void head_loss::cuda::tune(KernelRequest &r) {
+void head_loss::cuda::tune(KernelRequest &r, bool isSmall) {
+  if (isSmall)
+    return;
   const int64_t fit = kHeadLogitsBytes / 4 / r.constant("vocab") / 64 * 64;
   r.constants[r.op->constantIndex("chunk_rows")] =
       std::min(r.constant("rows"), std::max<int64_t>(fit, 256));
 }
 
-void head_loss_grad::cuda::tune(KernelRequest &r) { head_loss::cuda::tune(r); }
+void head_loss_grad::cuda::tune(KernelRequest &r, bool isSmall) {
+  head_loss::cuda::tune(r, isSmall);
+}
 
 Reason head_loss::cuda::reject(const KernelRequest &r) {
   return reference::reject(r);

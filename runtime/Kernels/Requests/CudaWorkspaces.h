@@ -51,20 +51,24 @@ Size cudaAttentionDelta(const KernelRequest &request);
 /// that holds the state of its scheduler, where there is any.
 inline constexpr int64_t kCudnnForwardScratch = 4096;
 
-/// attention_grad.cudnn is not taken where it needs more than this, in bytes.
-inline constexpr int64_t kCudnnMaxGradient = int64_t(512) << 20;
-/// The scores' gradient may take so much of it.
-inline constexpr int64_t kCudnnMaxScores = int64_t(64) << 20;
+/// The scores' gradient of one piece of attention_grad.cudnn is not stored
+/// where it is larger than this, in bytes.
+inline constexpr int64_t kCudnnMaxScores = int64_t(4) << 30;
 
-/// attention_grad.cudnn: scratch of ours, then cuDNN's. An engine needs either
-/// sums of dQ, dK and dV for every head of queries, or sums of dK and dV and
-/// the scores' gradient.
+/// attention_grad.cudnn runs one graph over piece after piece: some sequences,
+/// or some heads of keys of one sequence, each with its heads of queries; at
+/// most `slots` heads of keys at a time. So what the pieces share is small
+/// where the pieces are: scratch of ours for all of them, then cuDNN's for
+/// one. An engine needs either sums of dK and dV for every head of queries and
+/// the scores' gradient (2 length^2 bytes a head), or those sums and that of
+/// dQ.
 struct CudnnGradientPlan {
+  int64_t batch = 1, keyHeads = 1; ///< of a piece; divisors of the op's
   Size lse = 0;     ///< f32 [batch, heads, length], where there are segments
   Size delta = 0;   ///< f32 [batch, heads, length]
+  Size scores = 0;  ///< the scores' gradient of a piece; 0: not to be stored
   Size scratch = 0; ///< cuDNN's
-  Size dqSum = 0;   ///< of it, where a graph names the sum of dQ: f32 [batch,
-                    ///< heads, length, dim]
+  Size dqSum = 0;   ///< of it, where a graph names the sum of dQ: f32, like q
   static CudnnGradientPlan of(const KernelRequest &request);
   Size total() const { return lse + delta + scratch; }
 };

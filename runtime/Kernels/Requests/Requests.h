@@ -35,7 +35,7 @@ namespace qlora::requests {
   }
 #define QLORA_KERNEL_TUNE(Op, Implementation)                                  \
   namespace Op::Implementation {                                               \
-  void tune(KernelRequest &);                                                  \
+  void tune(KernelRequest &, bool isSmall);                                    \
   }
 #include "runtime/Kernels/Kernels.def"
 

@@ -168,6 +168,19 @@ SmallVector<MemoryBudget> Driver::concessions() const {
   return list;
 }
 
+/// Plans with `budget`, which becomes the chosen one where that fits.
+LogicalResult Driver::tryBudget(ModuleOp step, const MemoryBudget &budget,
+                                OwningOpRef<ModuleOp> &best) {
+  OwningOpRef<ModuleOp> plan = step.clone();
+  if (failed(optimizeAndPlan(*plan, budget)))
+    return failure();
+  if (plannedBytes(*plan) <= options.memoryLimit) {
+    chosen = budget;
+    best = std::move(plan);
+  }
+  return success();
+}
+
 /// Joined siblings are for who has the memory: if they do not fit beside all
 /// that is kept without a limit, they are apart, and `best` stays empty.
 LogicalResult Driver::joinIfRoomy(ModuleOp step, OwningOpRef<ModuleOp> &best) {
@@ -175,19 +188,17 @@ LogicalResult Driver::joinIfRoomy(ModuleOp step, OwningOpRef<ModuleOp> &best) {
   if (!traits || !traits->prefersWideGemms ||
       !options.isEnabled("concat-siblings"))
     return success();
-  OwningOpRef<ModuleOp> plan = step.clone();
-  if (failed(optimizeAndPlan(*plan, chosen)))
+  if (failed(tryBudget(step, chosen, best)))
     return failure();
-  if (plannedBytes(*plan) <= options.memoryLimit)
-    best = std::move(plan);
-  else
-    chosen.siblingsApart = true;
+  chosen.siblingsApart = !best;
   return success();
 }
 
-/// A plan within the limit; what is left of it goes to resident weights.
+/// A plan within the limit; what is left of it goes to large workspaces, then
+/// to resident weights.
 FailureOr<OwningOpRef<ModuleOp>> Driver::fitMemory(ModuleOp step) {
   OwningOpRef<ModuleOp> best;
+  chosen.largeWorkspaces = false;
   if (failed(joinIfRoomy(step, best)))
     return failure();
   for (const MemoryBudget &budget : concessions()) {
@@ -208,17 +219,15 @@ FailureOr<OwningOpRef<ModuleOp>> Driver::fitMemory(ModuleOp step) {
   if (smallest > options.memoryLimit)
     return refuseLimit(*best, smallest);
   MemoryBudget roomy = chosen;
-  roomy.residentBytes = options.memoryLimit - smallest;
+  roomy.largeWorkspaces = true;
+  if (options.target == "cuda" && !roomy.onlyPanels &&
+      failed(tryBudget(step, roomy, best)))
+    return failure();
+  roomy = chosen;
+  roomy.residentBytes = options.memoryLimit - plannedBytes(*best);
   if (roomy.residentBytes > 0 && !roomy.onlyPanels &&
-      options.dequantForm == "auto") {
-    OwningOpRef<ModuleOp> plan = step.clone();
-    if (failed(optimizeAndPlan(*plan, roomy)))
-      return failure();
-    if (plannedBytes(*plan) <= options.memoryLimit) {
-      chosen = roomy;
-      best = std::move(plan);
-    }
-  }
+      options.dequantForm == "auto" && failed(tryBudget(step, roomy, best)))
+    return failure();
   return best;
 }
 

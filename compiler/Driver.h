@@ -34,6 +34,8 @@ private:
   mlir::LogicalResult optimizeAndPlan(mlir::ModuleOp module,
                                       const MemoryBudget &budget);
   llvm::SmallVector<MemoryBudget> concessions() const;
+  mlir::LogicalResult tryBudget(mlir::ModuleOp step, const MemoryBudget &budget,
+                                mlir::OwningOpRef<mlir::ModuleOp> &best);
   mlir::LogicalResult joinIfRoomy(mlir::ModuleOp step,
                                   mlir::OwningOpRef<mlir::ModuleOp> &best);
   mlir::LogicalResult shrink(mlir::ModuleOp step,

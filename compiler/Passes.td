@@ -280,6 +280,8 @@ def SelectKernels : Pass<"select-kernels", "::mlir::ModuleOp"> {
   let options = [
     Option<"target", "target", "std::string", "\"cpu\"", "cpu or cuda">,
     Option<"small", "small", "bool", "false", "small workspaces">,
+    Option<"large", "large", "bool", "false",
+           "workspaces as large as makes a kernel faster">,
     Option<"remarks", "remarks", "bool", "false", "say why a row was refused">,
   ];
 }

@@ -125,6 +125,7 @@ static void buildProgram(OpPassManager &pm, const CompileOptions &options,
   SelectKernelsOptions select;
   select.target = options.target;
   select.small = budget.onlyPanels;
+  select.large = budget.largeWorkspaces;
   select.remarks = options.remarks;
   pm.addPass(createSelectKernels(select));
   // Before the plan: what runs at the same time must not share memory.

@@ -56,6 +56,7 @@ struct MemoryBudget {
   int64_t activationBytes = 0; ///< 0: no limit
   int64_t residentBytes = 0;
   bool siblingsApart = false; ///< no joined GEMMs: what is joined lives longer
+  bool largeWorkspaces = true; ///< all that makes a kernel faster
   bool inOrder = false;    ///< no scratch for a weight ahead of its GEMM
   bool onlyPanels = false; ///< no scratch for whole weights; small workspaces
   bool offloadTables = false; ///< weights that are read by rows: host memory

@@ -100,7 +100,9 @@ void SelectKernelsPass::refuse(LaunchOp launch, const std::string &reason,
 std::optional<std::string> SelectKernelsPass::tune(const KernelRow &row,
                                                    KernelRequest &request) {
   if (row.tune)
-    row.tune(request, small);
+    row.tune(request, small   ? WorkspaceSize::kSmall
+                      : large ? WorkspaceSize::kLarge
+                              : WorkspaceSize::kModest);
   const uint64_t bytes = row.workspaceBytes(request);
   if (!small || !row.isRoomy || bytes <= kSmallWorkspace)
     return std::nullopt;

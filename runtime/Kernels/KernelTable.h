@@ -68,6 +68,10 @@ struct KernelRequest {
   }
 };
 
+/// What the workspaces of a plan may take: as little as can be, what a kernel
+/// needs to run well, or all that makes it faster.
+enum class WorkspaceSize { kSmall, kModest, kLarge };
+
 /// One implementation of an op.
 struct KernelRow {
   const KernelOp *op;
@@ -81,7 +85,7 @@ struct KernelRow {
   /// Chooses the constants that only say how the work is cut: for speed, at
   /// the price of workspace, or for a small workspace. nullptr: the op's own
   /// choice stands.
-  void (*tune)(KernelRequest &, bool isSmall) = nullptr;
+  void (*tune)(KernelRequest &, WorkspaceSize) = nullptr;
   /// Its workspace may be much larger than a later row's: where workspaces
   /// are to be small, it is taken with at most kSmallWorkspace bytes.
   bool isRoomy = false;

@@ -154,6 +154,75 @@ TEST_F(Cuda, GivesPaddingNoProbability) {
   test.checkGuards("attention_grad");
 }
 
+/// Logits of which the 77th from the end, the target, is one of two largest
+/// ones, the first; and the other half of a row's bytes.
+std::vector<float> longRow(int64_t vocab, unsigned seed) {
+  std::mt19937 generator(seed);
+  std::normal_distribution<float> normal(0, 3);
+  std::vector<float> logits;
+  for (int64_t i = 0; i < vocab; ++i)
+    logits.push_back(normal(generator));
+  logits[size_t(vocab - 77)] = logits[size_t(vocab - 5)] = 14;
+  return logits;
+}
+
+/// Two rows of logits in place, of a type: loss, gradients, correct.
+void checkLongRows(int64_t vocab, qlora_dtype type) {
+  CudaCard &card = *CudaCard::get();
+  const auto bytes = uint64_t(vocab) * 4;
+  GuardedBuffer logits(2 * bytes), targets(8), labelled(8), losses(16),
+      correct(8);
+  for (int row = 0; row < 2; ++row) {
+    std::memcpy(logits.data() + uint64_t(row) * bytes,
+                longRow(vocab, unsigned(row)).data(), bytes);
+    qlora_store_i32(labelled.data(), row, row);
+    qlora_store_i32(targets.data(), row, int32_t(vocab - (row ? 5 : 77)));
+    qlora_store_i32(correct.data(), row, 0);
+  }
+  const int64_t constants[] = {0, vocab};
+  const auto launch = CudaLaunch::prepare(
+      card, "qlora_head_loss_rows_" + std::string(dtypeName(type)), {2, 512},
+      constants);
+  ASSERT_TRUE(launch.isOk());
+  auto kernel = makeCudaKernel([&](const CudaKernelArgs &args) {
+    return launch->enqueue(args.buffers, args);
+  });
+  std::vector<CudaOperand> operands;
+  for (GuardedBuffer *buffer :
+       {&logits, &targets, &labelled, &losses, &correct})
+    operands.push_back({buffer->guarded(), GuardedBuffer::kGuard});
+  expectOk(card.run(**kernel, operands, nullptr, nullptr));
+  EXPECT_TRUE(logits.guardsHold());
+  for (int row = 0; row < 2; ++row) {
+    const std::vector<float> before = longRow(vocab, unsigned(row));
+    double sum = 0;
+    for (float logit : before)
+      sum += std::exp(double(logit));
+    const int64_t target = vocab - (row ? 5 : 77);
+    EXPECT_NEAR(reinterpret_cast<double *>(losses.data())[row],
+                std::log(sum) - 14, 1e-6);
+    EXPECT_EQ(qlora_load_i32(correct.data(), row), row == 0);
+    // A difference of at most 32 in the exponential, and log(sum) < 16.
+    const double relative = 0x1p-22 + 32 * 0x1p-23 + 16 * 0x1p-24;
+    for (int64_t i = 0; i < vocab; ++i) {
+      const double likely = std::exp(double(before[size_t(i)]) - std::log(sum));
+      const double exact = likely - (i == target);
+      ASSERT_NEAR(loadNumber(type, logits.data() + uint64_t(row) * bytes, i),
+                  exact,
+                  relative * likely + unitRoundoff(type) * std::abs(exact))
+          << i << " of " << vocab;
+    }
+  }
+}
+
+/// Several steps and barriers; words in fours and, where rows do not begin at
+/// 16 bytes, one by one.
+TEST_F(Cuda, ReplacesLongRowsOfLogitsByTheirGradient) {
+  for (qlora_dtype type : {F32, BF16})
+    for (int64_t vocab : {70000, 33333})
+      checkLongRows(vocab, type);
+}
+
 TEST_F(Cuda, RefusesAnUnknownRowAndASmallWorkspace) {
   CudaCard &card = *CudaCard::get();
   KernelCase test("column_sum", {{"x", F32}, {"out", F32}},

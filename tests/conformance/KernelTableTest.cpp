@@ -64,22 +64,26 @@ TEST(KernelTable, ARowThatTunesTakesWhatItTunes) {
     for (const char *i32 : {"targets", "correct"})
       request.dtypes[row->op->operandIndex(i32)] = QLORA_DTYPE_I32;
     request.dtypes[row->op->operandIndex("workspace")] = QLORA_DTYPE_U8;
-    const auto chunkOf = [&](int64_t rows, int64_t vocab) {
+    const auto chunkOf = [&](int64_t rows, int64_t vocab, WorkspaceSize size) {
       request.constants.assign(row->op->constants.size(), 64);
       request.constants[row->op->constantIndex("rows")] = rows;
       request.constants[row->op->constantIndex("vocab")] = vocab;
-      row->tune(request, /*isSmall=*/true);
-      EXPECT_EQ(request.constant("chunk_rows"), 64);
-      row->tune(request, /*isSmall=*/false);
+      row->tune(request, size);
       EXPECT_EQ(row->reject(request), std::nullopt);
       return request.constant("chunk_rows");
     };
     // 2^25 logits are 1024 rows of 2^15 words, and never less than 256 rows,
-    // of multiples of 64, unless there are no more.
-    EXPECT_EQ(chunkOf(4096, 1 << 15), 1024);
-    EXPECT_EQ(chunkOf(4096, 50000), 640);
-    EXPECT_EQ(chunkOf(4096, 1 << 20), 256);
-    EXPECT_EQ(chunkOf(100, 1 << 15), 100);
+    // of multiples of 64, unless there are no more; 1024 rows where there is
+    // room for all that is faster.
+    constexpr WorkspaceSize kModest = WorkspaceSize::kModest;
+    EXPECT_EQ(chunkOf(4096, 1 << 15, kModest), 1024);
+    EXPECT_EQ(chunkOf(4096, 50000, kModest), 640);
+    EXPECT_EQ(chunkOf(4096, 1 << 20, kModest), 256);
+    EXPECT_EQ(chunkOf(100, 1 << 15, kModest), 100);
+    EXPECT_EQ(chunkOf(4096, 1 << 14, WorkspaceSize::kLarge), 2048);
+    EXPECT_EQ(chunkOf(4096, 128256, WorkspaceSize::kLarge), 1024);
+    EXPECT_EQ(chunkOf(700, 128256, WorkspaceSize::kLarge), 700);
+    EXPECT_EQ(chunkOf(4096, 1 << 15, WorkspaceSize::kSmall), 64);
   }
   EXPECT_EQ(findKernelRow("head_loss.chunked")->tune, nullptr);
 }

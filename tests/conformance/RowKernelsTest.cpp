@@ -19,31 +19,35 @@ double rounded(qlora_dtype dtype, double value) {
   return loadNumber(dtype, &storage, 0);
 }
 
-KernelCase makeEmbedding(qlora_dtype w, qlora_dtype out) {
-  KernelCase test("embedding", {{"ids", I32}, {"w", w}, {"out", out}},
-                  {{"rows", 9}, {"columns", 37}, {"vocab", 11}, {"ldo", 40}});
-  test.fill("w", 11, 37, 37, 1);
+KernelCase makeEmbedding(qlora_dtype w, qlora_dtype out, int64_t columns) {
+  KernelCase test(
+      "embedding", {{"ids", I32}, {"w", w}, {"out", out}},
+      {{"rows", 9}, {"columns", columns}, {"vocab", 11}, {"ldo", 64}});
+  test.fill("w", 11, columns, columns, 1);
   for (int64_t row = 0; row < 9; ++row)
     test.set("ids", row, double(row * 7 % 11));
   return test;
 }
 
+/// Rows that begin anywhere, and at 16 bytes with words left over.
 TEST(Embedding, GathersRows) {
   for (const std::string &implementation : allRowsToTest("embedding"))
     for (qlora_dtype w : {F32, BF16, F16})
-      for (qlora_dtype out : {F32, BF16}) {
-        KernelCase test = makeEmbedding(w, out);
-        expectOk(test.run(implementation));
-        EXPECT_TRUE(test.gapsHold("out", 9, 37, 40));
-        for (int64_t row = 0; row < 9; ++row)
-          for (int64_t i = 0; i < 37; ++i)
-            ASSERT_EQ(test.at("out", row * 40 + i),
-                      rounded(out, test.at("w", row * 7 % 11 * 37 + i)));
-      }
+      for (qlora_dtype out : {F32, BF16})
+        for (int64_t columns : {37, 48, 52}) {
+          KernelCase test = makeEmbedding(w, out, columns);
+          expectOk(test.run(implementation));
+          EXPECT_TRUE(test.gapsHold("out", 9, columns, 64));
+          for (int64_t row = 0; row < 9; ++row)
+            for (int64_t i = 0; i < columns; ++i)
+              ASSERT_EQ(
+                  test.at("out", row * 64 + i),
+                  rounded(out, test.at("w", row * 7 % 11 * columns + i)));
+        }
 }
 
 TEST(Embedding, NamesTheRowOfAnImpossibleId) {
-  KernelCase test = makeEmbedding(F32, F32);
+  KernelCase test = makeEmbedding(F32, F32, 37);
   test.set("ids", 5, 11);
   const Status status = test.run("reference");
   EXPECT_EQ(status.code(), StatusCode::kInternal);
@@ -94,25 +98,34 @@ TEST(ColumnSum, AddsToTheOldSum) {
       }
 }
 
+void checkAccumulate(const std::string &implementation, qlora_dtype x,
+                     qlora_dtype y, int64_t columns, int64_t ldx, int64_t ldy) {
+  KernelCase test(
+      "accumulate", {{"x", x}, {"y", y}},
+      {{"rows", 6}, {"columns", columns}, {"ldx", ldx}, {"ldy", ldy}});
+  test.fill("x", 6, columns, ldx, 1);
+  test.fill("y", 6, columns, ldy, 2);
+  std::vector<double> exact;
+  for (int64_t row = 0; row < 6; ++row)
+    for (int64_t i = 0; i < columns; ++i)
+      exact.push_back(rounded(y, float(test.at("x", row * ldx + i)) +
+                                     float(test.at("y", row * ldy + i))));
+  expectOk(test.run(implementation));
+  EXPECT_TRUE(test.gapsHold("y", 6, columns, ldy));
+  for (int64_t row = 0; row < 6; ++row)
+    for (int64_t i = 0; i < columns; ++i)
+      ASSERT_EQ(test.at("y", row * ldy + i), exact[row * columns + i]);
+}
+
+/// Rows without gaps, rows that begin anywhere, and rows of groups of 16 bytes
+/// with numbers left over.
 TEST(Accumulate, RoundsOnce) {
   for (const std::string &implementation : allRowsToTest("accumulate"))
     for (qlora_dtype x : {F32, BF16})
       for (qlora_dtype y : {F32, BF16}) {
-        KernelCase test(
-            "accumulate", {{"x", x}, {"y", y}},
-            {{"rows", 6}, {"columns", 41}, {"ldx", 41}, {"ldy", 50}});
-        test.fill("x", 6, 41, 41, 1);
-        test.fill("y", 6, 41, 50, 2);
-        std::vector<double> exact;
-        for (int64_t row = 0; row < 6; ++row)
-          for (int64_t i = 0; i < 41; ++i)
-            exact.push_back(rounded(y, float(test.at("x", row * 41 + i)) +
-                                           float(test.at("y", row * 50 + i))));
-        expectOk(test.run(implementation));
-        EXPECT_TRUE(test.gapsHold("y", 6, 41, 50));
-        for (int64_t row = 0; row < 6; ++row)
-          for (int64_t i = 0; i < 41; ++i)
-            ASSERT_EQ(test.at("y", row * 50 + i), exact[row * 41 + i]);
+        checkAccumulate(implementation, x, y, 41, 41, 41);
+        checkAccumulate(implementation, x, y, 41, 41, 50);
+        checkAccumulate(implementation, x, y, 44, 48, 56);
       }
 }
 
@@ -130,15 +143,21 @@ TEST(CopyRows, CopiesWholeVectors) {
 
 TEST(CopyRows, ChangesTheStride) {
   for (const std::string &implementation : allRowsToTest("copy_rows"))
-    for (qlora_dtype dtype : {F32, BF16, F16, I32}) {
-      KernelCase test("copy_rows", {{"x", dtype}, {"out", dtype}},
-                      {{"rows", 7}, {"columns", 13}, {"ldx", 20}, {"ldo", 15}});
-      test.fill("x", 7, 13, 20, 1, 100);
-      expectOk(test.run(implementation));
-      for (int64_t row = 0; row < 7; ++row)
-        for (int64_t i = 0; i < 13; ++i)
-          ASSERT_EQ(test.at("out", row * 15 + i), test.at("x", row * 20 + i));
-    }
+    for (qlora_dtype dtype : {F32, BF16, F16, I32})
+      for (int64_t ldo : {15, 16}) {
+        KernelCase test(
+            "copy_rows", {{"x", dtype}, {"out", dtype}},
+            {{"rows", 7}, {"columns", 13}, {"ldx", 24}, {"ldo", ldo}});
+        test.fill("x", 7, 13, 24, 1, 100);
+        expectOk(test.run(implementation));
+        if (dtype != I32) {
+          EXPECT_TRUE(test.gapsHold("out", 7, 13, ldo));
+        }
+        for (int64_t row = 0; row < 7; ++row)
+          for (int64_t i = 0; i < 13; ++i)
+            ASSERT_EQ(test.at("out", row * ldo + i),
+                      test.at("x", row * 24 + i));
+      }
 }
 
 /// norm and scale of a gradient (0, count, 3, 4, 12, 0 ...): |gradient| = 13.

@@ -8,6 +8,7 @@
 * Llama 8B, B = 2, T = 2048, r = 16, NF4 and double quantisation, fits into
   6.6 GiB of a card, with its input embedding in host memory;
 * 24 GiB hold a context of 70,000 tokens at B = 1, r = 32;
+* chunks of the head of 1,024 rows are the first that a limit takes;
 * --memory-limit auto is what is free less a reserve, or one clear error.
 
 The weights are a file of zeros without blocks on the disk. The null device
@@ -116,6 +117,30 @@ def long_context(tools, folder):
     assert max(again) == 2, "no op is computed again for two blocks"
 
 
+def planned(tools, folder, *flags):
+    """Bytes of a rank, rows of a chunk of the head, and launches, of a length
+    that cuDNN's attention is not for: it would need as much as the head."""
+    text = call(f"{tools}/qloracc", os.path.join(folder, "m.mlir"),
+                "--emit=program", "--max-length", "2000",
+                "--per-device-train-batch-size", "2", *BASE, *flags)
+    arenas = re.findall(r"program\.arena (\w+) bytes (\d+)", text)
+    chunk = re.search(r"@head_loss_grad\.cuda\(.*constants \[.* (\d+)\]", text)
+    return (sum(int(size) for kind, size in arenas if kind != "host"),
+            int(chunk.group(1)), text.count("program.launch"))
+
+
+def head_chunks(tools, folder):
+    whole, rows, launches = planned(tools, folder)
+    assert rows == 1024, rows
+    assert planned(tools, folder, "--memory-limit",
+                   f"{whole}B") == (whole, rows, launches)
+    least, rows, others = planned(tools, folder, "--memory-limit",
+                                  f"{whole - 1}B")
+    assert rows == 256 and others == launches, (rows, others, launches)
+    assert least + 700 * 4 * VOCABULARY < whole, (least, whole)
+    print(f"ok   chunks of the head: {whole} bytes, or {least}")
+
+
 def auto_limit(tools, folder):
     platform = os.path.join(tools, "..", "cuda-platform")
     model = os.path.join(folder, "small.mlir")
@@ -147,7 +172,7 @@ def main():
         write_model(folder)
         call(f"{tools}/qlora-import", folder, "-o",
              os.path.join(folder, "m.mlir"))
-        for check in (tightest_8b, long_context, auto_limit):
+        for check in (tightest_8b, long_context, head_chunks, auto_limit):
             try:
                 check(tools, folder)
             except AssertionError as error:

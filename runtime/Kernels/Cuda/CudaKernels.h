@@ -67,9 +67,6 @@ private:
   CudaLaunch launch;
 };
 
-/// Elements of one block of Device/Rows.cu.
-inline constexpr int64_t kCudaRowElements = 1024;
-
 } // namespace qlora
 
 #endif // QLORA_RUNTIME_KERNELS_CUDA_CUDAKERNELS_H

@@ -19,8 +19,9 @@ static CudaConversion::Shape collapsed(CudaConversion::Shape shape) {
   return {1, count, count, count};
 }
 
-static CudaGrid elementGrid(CudaConversion::Shape shape) {
-  return {blocksOf(shape.rows * shape.columns, kCudaRowElements)};
+/// A block of Device/Rows.cu has 1024 groups of 8 neighbours in a row.
+static CudaGrid groupGrid(CudaConversion::Shape shape) {
+  return {blocksOf(shape.rows * blocksOf(shape.columns, 8), 1024)};
 }
 
 StatusOr<CudaConversion> CudaConversion::prepare(CudaContext &context,
@@ -34,7 +35,7 @@ StatusOr<CudaConversion> CudaConversion::prepare(CudaContext &context,
   const int64_t constants[] = {walk.rows, walk.columns, walk.ldx, walk.ldo};
   QLORA_ASSIGN_OR_RETURN(
       CudaLaunch launch,
-      CudaLaunch::prepare(context, symbol, elementGrid(walk), constants));
+      CudaLaunch::prepare(context, symbol, groupGrid(walk), constants));
   return CudaConversion(launch);
 }
 
@@ -90,37 +91,19 @@ PreparedCudaKernel accumulate::cuda::prepare(const KernelRequest &r,
       fmt::format("qlora_accumulate_{}_{}", dtypeName(cudaDtypeOf(r, "x")),
                   dtypeName(cudaDtypeOf(r, "y")));
   const int64_t constants[] = {walk.rows, walk.columns, walk.ldx, walk.ldo};
-  return makeLaunchKernel(context, symbol, elementGrid(walk), constants);
+  return makeLaunchKernel(context, symbol, groupGrid(walk), constants);
 }
 
-/// Whole 16 bytes where strides and addresses allow it.
 PreparedCudaKernel copy_rows::cuda::prepare(const KernelRequest &r,
                                             CudaContext &context) {
   const qlora_dtype dtype = cudaDtypeOf(r, "x");
-  const CudaConversion::Shape shape = {r.constant("rows"),
-                                       r.constant("columns"), r.constant("ldx"),
-                                       r.constant("ldo")};
-  QLORA_ASSIGN_OR_RETURN(CudaConversion narrow,
-                         CudaConversion::prepare(context, dtype, dtype, shape));
-  const int64_t each = 128 / dtypeBits(dtype);
-  const CudaConversion::Shape whole = collapsed(shape);
-  if (whole.columns % each || whole.ldx % each || whole.ldo % each)
-    return makeCudaKernel([narrow](const CudaKernelArgs &args) {
-      return narrow.enqueue(args.buffers[0], args.buffers[1], args);
-    });
-  const int64_t constants[] = {whole.rows, whole.columns / each,
-                               whole.ldx / each, whole.ldo / each};
-  const CudaGrid grid = {
-      blocksOf(whole.rows * whole.columns / each, kCudaRowElements)};
   QLORA_ASSIGN_OR_RETURN(
-      CudaLaunch wide,
-      CudaLaunch::prepare(context, "qlora_copy_rows_b128", grid, constants));
-  return makeCudaKernel([narrow, wide](const CudaKernelArgs &args) {
-    const auto x = reinterpret_cast<uintptr_t>(args.buffers[0]);
-    const auto out = reinterpret_cast<uintptr_t>(args.buffers[1]);
-    return (x | out) % 16 == 0
-               ? wide.enqueue(args.buffers, args)
-               : narrow.enqueue(args.buffers[0], args.buffers[1], args);
+      CudaConversion copy,
+      CudaConversion::prepare(context, dtype, dtype,
+                              {r.constant("rows"), r.constant("columns"),
+                               r.constant("ldx"), r.constant("ldo")}));
+  return makeCudaKernel([copy](const CudaKernelArgs &args) {
+    return copy.enqueue(args.buffers[0], args.buffers[1], args);
   });
 }
 

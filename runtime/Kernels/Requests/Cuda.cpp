@@ -192,16 +192,20 @@ CudaHeadPlan CudaHeadPlan::of(const KernelRequest &r) {
 
 /// A chunk reads the whole weight once for each product: below 140 to 250 rows
 /// that takes longer than the arithmetic, by the rates of DeviceProfiles.cpp.
-void head_loss::cuda::tune(KernelRequest &r, bool isSmall) {
-  if (isSmall)
+/// The hidden gradient of 256 rows of 4,096 is 32 tiles of 128 by 256, of 1,024
+/// rows 128, one for nearly every multiprocessor of a large card.
+void head_loss::cuda::tune(KernelRequest &r, WorkspaceSize size) {
+  if (size == WorkspaceSize::kSmall)
     return;
   const int64_t fit = kHeadLogitsBytes / 4 / r.constant("vocab") / 64 * 64;
+  const int64_t least =
+      size == WorkspaceSize::kLarge ? kHeadLargeChunk : kHeadChunk;
   r.constants[r.op->constantIndex("chunk_rows")] =
-      std::min(r.constant("rows"), std::max<int64_t>(fit, 256));
+      std::min(r.constant("rows"), std::max(fit, least));
 }
 
-void head_loss_grad::cuda::tune(KernelRequest &r, bool isSmall) {
-  head_loss::cuda::tune(r, isSmall);
+void head_loss_grad::cuda::tune(KernelRequest &r, WorkspaceSize size) {
+  head_loss::cuda::tune(r, size);
 }
 
 Reason head_loss::cuda::reject(const KernelRequest &r) {

@@ -26,8 +26,10 @@ inline constexpr int64_t kCudaColumnSumPartials = 64;
 inline constexpr int64_t kHeadPanelBytes = int64_t(64) << 20;
 
 /// Bytes of the logits of a chunk of the head's rows, about, where there is
-/// room for them.
+/// room for them; but so many rows at least, and where there is room for all
+/// that is faster.
 inline constexpr int64_t kHeadLogitsBytes = int64_t(128) << 20;
+inline constexpr int64_t kHeadChunk = 256, kHeadLargeChunk = 1024;
 
 /// A product as cuBLASLt does it. Its operands have one type: bf16 where both
 /// are bf16, or one is and the other may be rounded; f32 otherwise. Operands

@@ -50,13 +50,15 @@ CudnnGradientPlan CudnnGradientPlan::of(const KernelRequest &r) {
   return plan;
 }
 
-void attention_grad::cudnn::tune(KernelRequest &r, bool isSmall) {
+void attention_grad::cudnn::tune(KernelRequest &r, WorkspaceSize size) {
   const int64_t keyHeads = r.constant("kv_heads");
   const int64_t tiles = (r.constant("length") + kCudnnTile - 1) / kCudnnTile;
   const int64_t blocks = r.constant("heads") / keyHeads * tiles;
   const int64_t wanted = (kCudnnBlocks + blocks - 1) / blocks;
   r.constants[r.op->constantIndex("slots")] =
-      isSmall ? 1 : std::min(wanted, r.constant("batch") * keyHeads);
+      size == WorkspaceSize::kSmall
+          ? 1
+          : std::min(wanted, r.constant("batch") * keyHeads);
 }
 
 static Reason needMultiples(const KernelRequest &r, int64_t of,

@@ -35,7 +35,7 @@ namespace qlora::requests {
   }
 #define QLORA_KERNEL_TUNE(Op, Implementation)                                  \
   namespace Op::Implementation {                                               \
-  void tune(KernelRequest &, bool isSmall);                                    \
+  void tune(KernelRequest &, WorkspaceSize);                                   \
   }
 #include "runtime/Kernels/Kernels.def"
 

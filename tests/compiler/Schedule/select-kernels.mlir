@@ -8,6 +8,7 @@
 // RUN: qlora-opt %s --select-kernels=remarks=true 2>&1 | FileCheck %s --check-prefix=SMALL
 // RUN: qlora-opt %s --select-kernels='target=cuda remarks=true' 2>&1 | FileCheck %s --check-prefix=CUDNN
 // RUN: qlora-opt %s --select-kernels=target=cuda | FileCheck %s --check-prefix=TUNED
+// RUN: qlora-opt %s --select-kernels="target=cuda large" | FileCheck %s --check-prefix=LARGE
 // RUN: qlora-opt %s --select-kernels="target=cuda small" | FileCheck %s --check-prefix=ROOMLESS
 // RUN: qlora-opt %s --select-kernels="target=cuda small remarks" 2>&1 | FileCheck %s --check-prefix=REFUSED
 // RUN: not qlora-opt %s --select-kernels=target=abacus 2>&1 | FileCheck %s --check-prefix=TARGET
@@ -81,20 +82,21 @@ program.entry evaluate batch 1 length 4 {
   program.launch @generated(%a) access [2] constants [] rows 4 label "generated" {absent = array<i64>, dtypes = array<i64: 0>}
 }
 
-// CUDA's head takes the rows of a chunk that it likes (here: all 300, for 128
-// MiB of logits are more than that), where its workspace need not be small.
-// TUNED: program.launch @head_loss.cuda({{.*}} constants [300, 8, 1000, 8, 300]
-// ROOMLESS: program.launch @head_loss.cuda({{.*}} constants [300, 8, 1000, 8, 64]
+// CUDA's head takes the rows of a chunk that it likes, where its workspace need
+// not be small: 256 (128 MiB of logits are less than that), or up to 1,024.
+// TUNED: program.launch @head_loss.cuda({{.*}} constants [300, 8, 200000, 8, 256]
+// LARGE: program.launch @head_loss.cuda({{.*}} constants [300, 8, 200000, 8, 300]
+// ROOMLESS: program.launch @head_loss.cuda({{.*}} constants [300, 8, 200000, 8, 64]
 program.kernel @head_loss attributes {op = "head_loss"} {
 }
 program.entry evaluate batch 1 length 300 {
   %hidden = program.buffer activation bytes 9600 dtype 0
-  %w = program.buffer activation bytes 32000 dtype 0
+  %w = program.buffer activation bytes 6400000 dtype 0
   %targets = program.buffer activation bytes 1200 dtype 3
   %loss = program.buffer activation bytes 4 dtype 0
   %count = program.buffer activation bytes 4 dtype 0
   %correct = program.buffer activation bytes 1200 dtype 3
-  program.launch @head_loss(%hidden, %w, %targets, %loss, %count, %correct) access [1, 1, 1, 2, 2, 2] constants [300, 8, 1000, 8, 64] rows 0 label "head" {absent = array<i64: 6>, dtypes = array<i64: 0, 0, 3, 0, 0, 3>}
+  program.launch @head_loss(%hidden, %w, %targets, %loss, %count, %correct) access [1, 1, 1, 2, 2, 2] constants [300, 8, 200000, 8, 64] rows 0 label "head" {absent = array<i64: 6>, dtypes = array<i64: 0, 0, 3, 0, 0, 3>}
 }
 
 // What the chosen rows replace is gone.

@@ -125,7 +125,8 @@ protected:
   StatusOr<CudnnAttentionPlan> planGradient(const Case &c) {
     KernelRequest request = requestOf("attention_grad", c);
     const KernelRow *row = findKernelRow("attention_grad.cudnn");
-    row->tune(request, isSmall);
+    row->tune(request, isSmall ? WorkspaceSize::kSmall
+                               : WorkspaceSize::kModest);
     EXPECT_EQ(row->reject(request), std::nullopt);
     return planCudnnAttentionGradient(
         {*cudnn, nullptr, device->get()}, GetParam().arch,

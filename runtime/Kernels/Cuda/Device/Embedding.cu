@@ -4,7 +4,7 @@
 // ids were checked when the data was read; one outside of the vocabulary gives
 // a row of NaN, which the loss then shows, and no gradient.
 
-#include "runtime/Kernels/Cuda/Device/Common.cuh"
+#include "runtime/Kernels/Cuda/Device/RowLanes.cuh"
 
 constexpr int kEmbeddingThreads = 256;
 
@@ -12,13 +12,16 @@ constexpr int kEmbeddingThreads = 256;
 template <typename W, typename Out>
 QLORA_DEVICE void embedding(const qlora_cuda_args &args) {
   const int64_t columns = args.constants[1], vocab = args.constants[2];
-  const int64_t ldo = args.constants[3], row = blockIdx.x;
+  const int64_t row = blockIdx.x;
   const int64_t id = qlora_load_i32(args.buffers[0], row);
-  const bool isWord = id >= 0 && id < vocab;
-  for (int64_t i = threadIdx.x; i < columns; i += kEmbeddingThreads)
-    Out::store(args.buffers[2], row * ldo + i,
-               isWord ? W::load(args.buffers[1], id * columns + i)
-                      : qlora_from_bits(0x7fc00000u));
+  auto *out = qlora_at<typename Out::storage>(args.buffers[2],
+                                              row * args.constants[3]);
+  if (id >= 0 && id < vocab)
+    qlora_copy_row<W, Out>(
+        qlora_at<typename W::storage>(args.buffers[1], id * columns), out,
+        columns);
+  else
+    qlora_fill_row<Out>(out, columns, qlora_from_bits(0x7fc00000u));
 }
 
 #define QLORA_EMBEDDING(W, Out)                                                \

@@ -6,7 +6,8 @@
 // checked when the data was read; one outside of the vocabulary makes the
 // loss NaN.
 
-#include "runtime/Kernels/Cuda/Device/Common.cuh"
+#include "runtime/Kernels/Cuda/Device/RowLanes.cuh"
+#include "runtime/Kernels/Cuda/Device/TensorCore.cuh"
 
 constexpr int kHeadThreads = 512;
 constexpr int32_t kNoTarget = -100;
@@ -52,8 +53,10 @@ QLORA_DEVICE void gatherRow(const qlora_cuda_args &args) {
       args.buffers[0], row < 0 ? 0 : row * args.constants[2]);
   auto *to =
       qlora_at<typename To::storage>(args.buffers[2], blockIdx.x * columns);
-  for (int64_t column = threadIdx.x; column < columns; column += blockDim.x)
-    To::store(to, column, row < 0 ? 0.0f : From::load(from, column));
+  if (row < 0)
+    qlora_fill_row<To>(to, columns, 0.0f);
+  else
+    qlora_copy_row<From, To>(from, to, columns);
 }
 
 /// The way back, for rows that are there. Buffers: gradient, labelled,
@@ -69,8 +72,7 @@ QLORA_DEVICE void scatterRow(const qlora_cuda_args &args) {
       qlora_at<typename From::storage>(args.buffers[0], blockIdx.x * columns);
   auto *to = qlora_at<typename To::storage>(args.buffers[2],
                                             row * args.constants[2]);
-  for (int64_t column = threadIdx.x; column < columns; column += blockDim.x)
-    To::store(to, column, From::load(from, column));
+  qlora_copy_row<From, To>(from, to, columns);
 }
 
 /// One block is one row: zeros where it has no label. Buffers: targets,
@@ -82,9 +84,7 @@ QLORA_DEVICE void clearRow(const qlora_cuda_args &args) {
     return;
   auto *to =
       qlora_at<typename T::storage>(args.buffers[1], row * args.constants[1]);
-  for (int64_t column = threadIdx.x; column < args.constants[0];
-       column += blockDim.x)
-    T::store(to, column, 0.0f);
+  qlora_fill_row<T>(to, args.constants[0], 0.0f);
 }
 
 #define QLORA_HEAD_ROWS(Symbol, ...)                                           \
@@ -101,43 +101,133 @@ QLORA_HEAD_ROWS(qlora_head_clear_f32, clearRow<qlora_f32>)
 QLORA_HEAD_ROWS(qlora_head_clear_bf16, clearRow<qlora_bf16>)
 
 // Softmax -------------------------------------------------------------------
+//
+// A row is read twice: once for its largest logit and the sum of exponentials
+// below the largest so far, then, where a gradient is asked for, to be replaced.
+// Threads have kHeadWords words at a time, in vectors of four where rows begin
+// at 16 bytes.
 
-/// The largest logit, and the first word that has it, as torch.argmax.
-struct HeadMaximum {
-  float value;
-  int32_t word;
+constexpr int kHeadWords = 16;
+/// Words of the block at a time.
+constexpr int64_t kHeadStep = int64_t(kHeadThreads) * kHeadWords;
+
+struct HeadWords {
+  float value[kHeadWords];
+
+  /// Word i of a thread's kHeadWords, in a step that begins at 0.
+  template <bool kWide> QLORA_DEVICE int word(int i) {
+    const int thread = int(threadIdx.x);
+    return kWide ? (i / 4 * kHeadThreads + thread) * 4 + i % 4
+                 : i * kHeadThreads + thread;
+  }
+
+  /// Words of the row from `begin` on; `beyond` those that it has not.
+  template <bool kWide>
+  QLORA_DEVICE HeadWords load(const float *row, int64_t begin, int64_t vocab,
+                              float beyond) {
+    const float *from = row + begin;
+    const int64_t count = vocab - begin;
+    HeadWords words;
+    QLORA_UNROLL
+    for (int i = 0; i < kHeadWords; i += kWide ? 4 : 1) {
+      const int at = word<kWide>(i);
+      if constexpr (kWide) {
+        const qlora_lanes<4> four =
+            at < count ? qlora_load_lanes<qlora_f32, 4>(from, at)
+                       : qlora_lanes<4>{beyond, beyond, beyond, beyond};
+        QLORA_UNROLL
+        for (int lane = 0; lane < 4; ++lane)
+          words.value[i + lane] = four[lane];
+      } else {
+        words.value[i] = at < count ? from[at] : beyond;
+      }
+    }
+    return words;
+  }
 };
 
-QLORA_DEVICE HeadMaximum firstMaximum(HeadMaximum a, HeadMaximum b) {
-  const bool isSecond =
-      b.value > a.value || (b.value == a.value && b.word < a.word);
-  return isSecond ? b : a;
-}
+/// e^x for x <= 0 within 2^-22 + |x| 2^-23 of itself, 0 below -87.
+QLORA_DEVICE float headExp(float x) { return qlora_exp2(x * 1.44269504f); }
 
-QLORA_DEVICE HeadMaximum rowMaximum(const float *logits, int64_t vocab) {
-  __shared__ HeadMaximum partials[kHeadThreads / kQloraWarp];
-  HeadMaximum most = {qlora_from_bits(0xff800000u), 0x7fffffff};
-  for (int64_t word = threadIdx.x; word < vocab; word += kHeadThreads)
-    most = firstMaximum(most, {logits[word], int32_t(word)});
+/// The largest logit, and the first word that has it, as torch.argmax; and the
+/// sum of e^(logit - base), where base is that logit, or a finite number below
+/// all that are.
+struct HeadSoftmax {
+  float most = qlora_from_bits(0xff800000u);
+  int32_t word = 0x7fffffff;
+  float base = qlora_from_bits(0xff7fffffu);
+  float sum = 0;
+
+  __device__ void takeMaximum(float other, int32_t otherWord) {
+    const bool isFirst = other > most || (other == most && otherWord < word);
+    most = isFirst ? other : most;
+    word = isFirst ? otherWord : word;
+  }
+
+  __device__ void rebase() {
+    const float before = base;
+    base = qlora_max(most, base);
+    sum *= headExp(before - base);
+  }
+
+  template <bool kWide>
+  __device__ void add(const HeadWords &words, int64_t begin) {
+    float largest = words.value[0];
+    QLORA_UNROLL
+    for (int i = 1; i < kHeadWords; ++i)
+      largest = fmaxf(largest, words.value[i]);
+    if (largest > most) { // rare after the first few words of a row
+      int first = 0;
+      QLORA_UNROLL
+      for (int i = kHeadWords - 1; i >= 0; --i)
+        first = words.value[i] == largest ? i : first;
+      most = largest;
+      word = int32_t(begin) + HeadWords::word<kWide>(first);
+      rebase();
+    }
+    float sums[4] = {0, 0, 0, 0};
+    QLORA_UNROLL
+    for (int i = 0; i < kHeadWords; ++i)
+      sums[i % 4] += headExp(words.value[i] - base);
+    sum += (sums[0] + sums[1]) + (sums[2] + sums[3]);
+  }
+};
+
+/// The row's, in every thread: `sum` is that of all threads, in f64.
+struct HeadRow {
+  int32_t word;
+  float base;
+  double sum;
+};
+
+QLORA_DEVICE HeadRow reduceSoftmax(HeadSoftmax mine) {
+  __shared__ float mosts[kHeadThreads / kQloraWarp];
+  __shared__ int32_t words[kHeadThreads / kQloraWarp];
+  HeadSoftmax row = mine;
   for (int offset = kQloraWarp / 2; offset > 0; offset /= 2)
-    most = firstMaximum(most, {__shfl_xor_sync(0xffffffffu, most.value, offset),
-                               __shfl_xor_sync(0xffffffffu, most.word, offset)});
-  if (threadIdx.x % kQloraWarp == 0)
-    partials[threadIdx.x / kQloraWarp] = most;
+    row.takeMaximum(__shfl_xor_sync(0xffffffffu, row.most, offset),
+                    __shfl_xor_sync(0xffffffffu, row.word, offset));
+  if (threadIdx.x % kQloraWarp == 0) {
+    mosts[threadIdx.x / kQloraWarp] = row.most;
+    words[threadIdx.x / kQloraWarp] = row.word;
+  }
   __syncthreads();
   for (int warp = 0; warp < kHeadThreads / kQloraWarp; ++warp)
-    most = firstMaximum(most, partials[warp]);
-  __syncthreads();
-  return most;
+    row.takeMaximum(mosts[warp], words[warp]);
+  row.rebase();
+  const double sum = double(mine.sum) * headExp(mine.base - row.base);
+  return {row.word, row.base, qlora_block_sum(sum)};
 }
 
-/// Sum of e^(logit - maximum): f32 in a thread, f64 over the block.
-QLORA_DEVICE double sumExponentials(const float *logits, int64_t vocab,
-                                    float maximum) {
-  float sum = 0;
-  for (int64_t word = threadIdx.x; word < vocab; word += kHeadThreads)
-    sum += qlora_exp(logits[word] - maximum);
-  return qlora_block_sum(double(sum));
+template <bool kWide>
+QLORA_DEVICE HeadRow readRow(const float *logits, int64_t vocab) {
+  HeadSoftmax softmax;
+  QLORA_ROLL
+  for (int64_t begin = 0; begin < vocab; begin += kHeadStep)
+    softmax.add<kWide>(HeadWords::load<kWide>(logits, begin, vocab,
+                                              qlora_from_bits(0xff800000u)),
+                       begin);
+  return reduceSoftmax(softmax);
 }
 
 /// No gradient is asked for.
@@ -151,21 +241,49 @@ struct HeadGradientBF16 : qlora_bf16 {
   static constexpr bool kExists = true;
 };
 
-/// logits := softmax - 1 at the target, or zero, narrowed in place. What a
-/// step writes lies in the part of the row that was read before.
-template <typename Gradient>
-QLORA_DEVICE void writeGradient(float *logits, int64_t vocab, int32_t target,
-                                float lse, bool isLabelled) {
-  for (int64_t begin = 0; begin < vocab; begin += kHeadThreads) {
-    const int64_t word = begin + threadIdx.x;
-    float value = 0;
-    if (isLabelled && word < vocab)
-      value = qlora_exp(logits[word] - lse) - (word == target ? 1.0f : 0.0f);
-    __syncthreads();
-    if (word < vocab)
-      Gradient::store(logits, word, value);
-    __syncthreads();
+/// logits := softmax, narrowed in place. What a step writes lies in words that
+/// all threads must have read; after a barrier that is so for as many more words
+/// as there were so far, so that barriers are few.
+template <typename Gradient, bool kWide>
+QLORA_DEVICE void writeSoftmax(float *logits, int64_t vocab, float lse) {
+  constexpr int kNarrowing = 4 / int(sizeof(typename Gradient::storage));
+  constexpr int kEach = kWide ? 4 : 1;
+  int64_t readByAll = 0;
+  QLORA_ROLL
+  for (int64_t begin = 0; begin < vocab; begin += kHeadStep) {
+    HeadWords words = HeadWords::load<kWide>(logits, begin, vocab, 0);
+    if (kNarrowing > 1 && (begin + kHeadStep) / kNarrowing > readByAll) {
+      __syncthreads();
+      readByAll = begin + kHeadStep;
+    }
+    QLORA_UNROLL
+    for (int i = 0; i < kHeadWords; i += kEach) {
+      const int64_t at = begin + HeadWords::word<kWide>(i);
+      if (at >= vocab)
+        break;
+      qlora_lanes<kEach> lanes;
+      QLORA_UNROLL
+      for (int lane = 0; lane < kEach; ++lane)
+        lanes[lane] = headExp(words.value[i + lane] - lse);
+      qlora_store_lanes<Gradient>(logits, at, lanes);
+    }
   }
+}
+
+/// softmax - 1 at the target, or zero.
+template <typename Gradient>
+QLORA_DEVICE void writeGradient(float *logits, int64_t vocab, bool isWide,
+                                int32_t target, float logit, float lse) {
+  if (target < 0)
+    return qlora_fill_row<Gradient>(
+        reinterpret_cast<typename Gradient::storage *>(logits), vocab, 0.0f);
+  if (isWide)
+    writeSoftmax<Gradient, true>(logits, vocab, lse);
+  else
+    writeSoftmax<Gradient, false>(logits, vocab, lse);
+  __syncthreads();
+  if (threadIdx.x == 0)
+    Gradient::store(logits, target, headExp(logit - lse) - 1.0f);
 }
 
 /// One block is one row of the chunk. Buffers: logits f32 [chunk, vocab],
@@ -177,29 +295,29 @@ QLORA_DEVICE void headRow(const qlora_cuda_args &args) {
   const int64_t place = args.constants[0] + blockIdx.x;
   const int64_t row = qlora_load_i32(args.buffers[2], place);
   float *logits = qlora_at<float>(args.buffers[0], blockIdx.x * vocab);
-  const int32_t target =
-      row < 0 ? kNoTarget : qlora_load_i32(args.buffers[1], row);
-  const bool isLabelled = target >= 0 && target < vocab;
+  const bool isWide = vocab % 4 == 0 && qlora_is_vector(args.buffers[0]);
+  int32_t target = row < 0 ? kNoTarget : qlora_load_i32(args.buffers[1], row);
+  if (target >= vocab)
+    target = kNoTarget;
   double loss = row < 0 ? 0 : double(qlora_from_bits(0x7fc00000u));
   int32_t isCorrect = 0;
-  float lse = 0;
-  if (isLabelled) {
-    const HeadMaximum most = rowMaximum(logits, vocab);
-    const double exact =
-        most.value + log(sumExponentials(logits, vocab, most.value));
-    loss = exact - logits[target];
+  float logit = 0, lse = 0;
+  if (target >= 0) {
+    logit = logits[target];
+    const HeadRow read = isWide ? readRow<true>(logits, vocab)
+                                : readRow<false>(logits, vocab);
+    const double exact = read.base + log(read.sum);
+    loss = exact - logit;
     lse = float(exact);
-    isCorrect = most.word == target;
+    isCorrect = read.word == target;
   }
   if (threadIdx.x == 0) {
     *qlora_at<double>(args.buffers[3], place) = loss;
     if (isCorrect)
       qlora_store_i32(args.buffers[4], row, isCorrect);
   }
-  if constexpr (Gradient::kExists) {
-    __syncthreads();
-    writeGradient<Gradient>(logits, vocab, target, lse, isLabelled);
-  }
+  if constexpr (Gradient::kExists)
+    writeGradient<Gradient>(logits, vocab, isWide, target, logit, lse);
 }
 
 QLORA_CUDA_KERNEL(kHeadThreads)

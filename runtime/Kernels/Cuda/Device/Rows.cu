@@ -4,40 +4,76 @@
 // column_sum. Buffers and constants are those of the op in Kernels.def;
 // convert has the ones of copy_rows.
 
-#include "runtime/Kernels/Cuda/Device/Common.cuh"
+#include "runtime/Kernels/Cuda/Device/Lanes.cuh"
 
 constexpr int kRowThreads = 256;
-/// Elements of one thread: RowKernels.cpp counts blocks with it.
-constexpr int kRowElements = 4;
+/// Neighbours in a row that a thread loads and stores at once, and how many
+/// such groups it has: RowKernels.cpp counts blocks with both.
+constexpr int kRowGroup = 8;
+constexpr int kRowGroups = 4;
 
-/// Calls use(row, column) for this block's elements of [rows, columns],
-/// neighbours in neighbouring threads.
-template <typename Use>
-QLORA_DEVICE void forEachElement(int64_t rows, int64_t columns, Use use) {
-  const int64_t first =
-      int64_t(blockIdx.x) * (kRowThreads * kRowElements) + threadIdx.x;
-  const int64_t count = rows * columns;
-  const bool isSmall = count < (int64_t(1) << 31);
-  for (int step = 0; step < kRowElements; ++step) {
-    const int64_t element = first + step * kRowThreads;
-    if (element >= count)
-      return;
-    // A division of 64 bits is some 20 times slower.
-    const int64_t row = rows == 1 ? 0
-                        : isSmall ? uint32_t(element) / uint32_t(columns)
-                                  : element / columns;
-    use(row, element - row * columns);
+/// Two matrices [rows, columns], of elements X and Y.
+template <typename X, typename Y> struct RowWalk {
+  int64_t rows, columns, ldx, ldy;
+  const X *x;
+  Y *y;
+
+  __device__ explicit RowWalk(const qlora_cuda_args &args)
+      : rows(args.constants[0]), columns(args.constants[1]),
+        ldx(args.constants[2]), ldy(args.constants[3]),
+        x(qlora_at<X>(args.buffers[0], 0)), y(qlora_at<Y>(args.buffers[1], 0)) {
   }
-}
+
+  /// Whether groups begin at 16 bytes in both.
+  __device__ bool isAligned() const {
+    const uint64_t begins =
+        reinterpret_cast<uintptr_t>(x) | reinterpret_cast<uintptr_t>(y);
+    const uint64_t strides = uint64_t(ldx) * sizeof(X) | uint64_t(ldy) * sizeof(Y);
+    return (begins | (rows == 1 ? 0 : strides)) % 16 == 0;
+  }
+
+  /// Calls whole(x, y) for this block's groups, and single(x, y) for the
+  /// elements of those that are not whole or not aligned. Neighbours are in
+  /// neighbouring threads.
+  template <typename Whole, typename Single>
+  __device__ void forEach(Whole whole, Single single) const {
+    const int64_t ofRow = (columns + kRowGroup - 1) / kRowGroup;
+    const int64_t count = rows * ofRow;
+    const bool isSmall = count < int64_t(1) << 32, isWide = isAligned();
+    const int64_t first =
+        int64_t(blockIdx.x) * (kRowThreads * kRowGroups) + threadIdx.x;
+    QLORA_ROLL
+    for (int step = 0; step < kRowGroups; ++step) {
+      const int64_t group = first + step * kRowThreads;
+      if (group >= count)
+        return;
+      // A division of 64 bits is some 20 times slower.
+      const int64_t row = rows == 1 ? 0
+                          : isSmall ? uint32_t(group) / uint32_t(ofRow)
+                                    : group / ofRow;
+      const int64_t column = (group - row * ofRow) * kRowGroup;
+      const X *from = x + row * ldx + column;
+      Y *to = y + row * ldy + column;
+      if (isWide && column + kRowGroup <= columns) {
+        whole(from, to);
+        continue;
+      }
+      QLORA_ROLL
+      for (int64_t i = 0; i < kRowGroup && column + i < columns; ++i)
+        single(from + i, to + i);
+    }
+  }
+};
 
 template <typename From, typename To>
 QLORA_DEVICE void convert(const qlora_cuda_args &args) {
-  const int64_t ldx = args.constants[2], ldo = args.constants[3];
-  forEachElement(args.constants[0], args.constants[1],
-                 [&](int64_t row, int64_t column) {
-                   To::store(args.buffers[1], row * ldo + column,
-                             From::load(args.buffers[0], row * ldx + column));
-                 });
+  using X = typename From::storage;
+  using Y = typename To::storage;
+  RowWalk<X, Y>(args).forEach(
+      [](const X *x, Y *y) {
+        qlora_store_lanes<To>(y, 0, qlora_load_lanes<From, kRowGroup>(x, 0));
+      },
+      [](const X *x, Y *y) { To::store(y, 0, From::load(x, 0)); });
 }
 
 #define QLORA_CONVERT(From, To)                                                \
@@ -52,14 +88,18 @@ QLORA_CONVERT(bf16, f16)
 QLORA_CONVERT(f16, f32)
 QLORA_CONVERT(f16, bf16)
 
+template <typename Word> struct alignas(16) CopiedGroup {
+  Word word[kRowGroup];
+};
+
 template <typename Word>
 QLORA_DEVICE void copyRows(const qlora_cuda_args &args) {
-  const int64_t ldx = args.constants[2], ldo = args.constants[3];
-  forEachElement(args.constants[0], args.constants[1],
-                 [&](int64_t row, int64_t column) {
-                   *qlora_at<Word>(args.buffers[1], row * ldo + column) =
-                       *qlora_at<Word>(args.buffers[0], row * ldx + column);
-                 });
+  using Group = CopiedGroup<Word>;
+  RowWalk<Word, Word>(args).forEach(
+      [](const Word *x, Word *y) {
+        *reinterpret_cast<Group *>(y) = *reinterpret_cast<const Group *>(x);
+      },
+      [](const Word *x, Word *y) { *y = *x; });
 }
 
 QLORA_CUDA_KERNEL(kRowThreads)
@@ -70,22 +110,23 @@ QLORA_CUDA_KERNEL(kRowThreads)
 qlora_copy_rows_b32(const __grid_constant__ qlora_cuda_args args) {
   copyRows<uint32_t>(args);
 }
-/// Rows of whole 16 bytes; strides are counted in them.
-QLORA_CUDA_KERNEL(kRowThreads)
-qlora_copy_rows_b128(const __grid_constant__ qlora_cuda_args args) {
-  copyRows<qlora_words>(args);
-}
 
-template <typename X, typename Y>
+template <typename XElement, typename YElement>
 QLORA_DEVICE void accumulate(const qlora_cuda_args &args) {
-  const int64_t ldx = args.constants[2], ldy = args.constants[3];
-  forEachElement(args.constants[0], args.constants[1],
-                 [&](int64_t row, int64_t column) {
-                   const int64_t at = row * ldy + column;
-                   const float sum = Y::load(args.buffers[1], at) +
-                                     X::load(args.buffers[0], row * ldx + column);
-                   Y::store(args.buffers[1], at, sum);
-                 });
+  using X = typename XElement::storage;
+  using Y = typename YElement::storage;
+  RowWalk<X, Y>(args).forEach(
+      [](const X *x, Y *y) {
+        const auto added = qlora_load_lanes<XElement, kRowGroup>(x, 0);
+        auto sum = qlora_load_lanes<YElement, kRowGroup>(y, 0);
+        QLORA_UNROLL
+        for (int i = 0; i < kRowGroup; ++i)
+          sum[i] += added[i];
+        qlora_store_lanes<YElement>(y, 0, sum);
+      },
+      [](const X *x, Y *y) {
+        YElement::store(y, 0, YElement::load(y, 0) + XElement::load(x, 0));
+      });
 }
 
 #define QLORA_ACCUMULATE(X, Y)                                                 \

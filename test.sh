@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")"
 repository=$PWD
 
-scripts/install.sh
+scripts/install.sh --tests
 export PATH="$repository/.venv/bin:$PATH"
 
 section() { printf '\n== %s (%ss)\n' "$1" "$SECONDS"; }

@@ -8,6 +8,7 @@ cd "$(dirname "$0")"
 repository=$PWD
 
 scripts/install.sh --tests
+scripts/cudnn.sh
 export PATH="$repository/.venv/bin:$PATH"
 
 section() { printf '\n== %s (%ss)\n' "$1" "$SECONDS"; }

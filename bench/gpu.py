@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 
-"""Our figures on a GPU beside their targets, in parts of under 9 minutes.
+"""Our figures on a GPU beside their targets, in calls of under 9 minutes.
 
     gpu.sh --prepare DIR [--tools build/bin] [--cuda-arch 90]
            [--cuda-compiler nvcc] [--shapes FILE]
@@ -15,16 +15,21 @@ their libraries, and every module compiled for one architecture.
 the real shapes, written to $TMPDIR on the spot and kept there for the next
 part. Prints a table and leaves FILE, to which the next part adds its own rows.
 
+  micro        every launch of g1 and g3 alone, beside its gate
   conformance  every CUDA kernel beside the reference
   goldens      the golden cases, f32 and bf16, with and without graphs (numpy)
   sanitizer    compute-sanitizer on a golden case and on the kernels
   g1 g2 g3     tokens per second      g4  memory beside its plan
   g7           compiling, start to first step
+  profile      where a step of g1 and g3 goes, beside the prediction; a part of
+               g1 and g3 too
   peer         transformers + PEFT beside ours, in turns (where they are)
 
-Without --part: conformance, goldens, g3, g1. What fails says so in one line
-and lets the rest go on; then the exit code is 1. A target that is missed is
-no failure.
+PART/N: the first N of its runs or cases. Without --part: all of them, what
+says most first; what FILE has already is left out, so that the same call goes
+on where the one before was stopped. FILE is written after each row, into $OUT
+where that is set. What fails says so in one line and lets the rest go on; then
+the exit code is 1. A target that is missed is no failure.
 """
 
 import argparse
@@ -37,9 +42,10 @@ import sys
 import gpu_bundle
 from gpu_bundle import REPOSITORY, Failure
 
-PARTS = ("conformance", "goldens", "sanitizer", "g1", "g2", "g3", "g4", "g7",
-         "peer")
-FIRST = "conformance,goldens,g3,g1"
+PARTS = ("micro", "conformance", "goldens", "sanitizer", "g1", "g2", "g3",
+         "g4", "g7", "profile", "peer")
+ORDER = ("micro,conformance,goldens/2,g1/1,g3,g1,goldens,g7,g4,g2,peer,"
+         "sanitizer")
 
 
 def architecture(text):
@@ -62,13 +68,15 @@ def parse_arguments():
     parser.add_argument("--cuda-compiler", default="nvcc")
     parser.add_argument("--shapes", default=os.path.join(
         REPOSITORY, "bench", "gpu_shapes.json"))
-    parser.add_argument("--part", default=FIRST)
-    parser.add_argument("--out", default="gpu-results.json")
+    parser.add_argument("--part")
+    parser.add_argument("--out", default=os.path.join(
+        os.environ.get("OUT", ""), "gpu-results.json"))
     parser.add_argument("--limit", type=float, default=530)
     parser.add_argument("--peer-flag", action="append", default=[])
     options = parser.parse_args()
-    options.part = options.part.split(",")
-    if unknown := [part for part in options.part if part not in PARTS]:
+    options.items = (options.part or ORDER).split(",")
+    if unknown := [item for item in options.items if not re.fullmatch(
+            f"({'|'.join(PARTS)})(/[1-9][0-9]*)?", item)]:
         parser.error(f"unknown part '{unknown[0]}'; there are "
                      f"{', '.join(PARTS)}")
     return options
@@ -86,16 +94,24 @@ def prepare(options):
 
 def measure(options):
     from gpu_machine import Machine
-    from gpu_parts import run_part
+    from gpu_parts import has_time, run_unit, units_of
     from gpu_report import Report
     # A program that was started ends with the script.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     machine = Machine(options.bundle, options.limit)
     report = Report(options.out, machine)
-    for part in options.part:
-        run_part(part, machine, report, options)
-        report.save()
-    return report.finish()
+    left = {}
+    for item in options.items:
+        units = units_of(item, machine.shapes)
+        if options.part and not units:
+            raise Failure(f"the bundle has no run for {item}")
+        left.update((unit.name, unit) for unit in units
+                    if options.part or unit.name not in report.finished)
+    while left and has_time(machine):
+        unit = left.pop(next(iter(left)))
+        others = sum(unit.part == other.part for other in left.values())
+        run_unit(unit, others, machine, report, options)
+    return report.finish(list(left))
 
 
 def main():

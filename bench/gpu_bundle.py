@@ -4,7 +4,7 @@
 LLVM and a CUDA compiler. The folder gets two files:
 
   bundle.json     what is inside, and what compiling it took
-  bundle.tar.xz   bin/       qlora-run, KernelTests, gpu-peak
+  bundle.tar.xz   bin/       qlora-run, KernelTests, gpu-micro
                   lib/       their shared libraries, but not the C library's
                   cubins/    the device units, for KernelTests
                   goldens/   NAME.so and NAME-bf16.so
@@ -25,7 +25,7 @@ from tensors import write_sparse_model
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 GOLDENS = os.path.join(REPOSITORY, "tests", "Inputs", "goldens")
 UNITS = os.path.join(REPOSITORY, "runtime", "Kernels", "Cuda", "Device")
-CARRIED = ("qlora-run", "KernelTests", "gpu-peak")
+CARRIED = ("qlora-run", "KernelTests", "gpu-micro")
 NEEDED = CARRIED + ("qlora-import", "qloracc")
 # What belongs to the C library of a machine and must stay its own.
 C_LIBRARY = re.compile(r"ld-linux|lib(c|m|dl|rt|pthread|resolv|util)\.so")

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 
 """The machine that gpu.sh measures: its card and libraries, the unpacked
-bundle, weights in scratch space, and programs with a deadline.
+bundle, weights in scratch space, programs with a deadline, and the card's
+clocks while they run.
 """
 
 import glob
@@ -11,6 +12,7 @@ import os
 import shutil
 import signal
 import site
+import statistics
 import subprocess
 import tarfile
 import tempfile
@@ -23,9 +25,9 @@ from tensors import model_bytes, write_random_model, write_tokens
 # Where CUDA's libraries lie on machines whose loader does not know them.
 LIBRARY_FOLDERS = ("/usr/local/nvidia/lib64", "/usr/local/cuda/lib64",
                    "/usr/local/cuda-*/lib64", "/usr/lib/wsl/lib")
-WHEEL_FOLDERS = ("nvidia/cu*/lib", "nvidia/cublas/lib")
-TOOL_FOLDERS = ("/usr/local/cuda/bin", "/usr/local/cuda-*/bin",
-                "/usr/local/cuda/compute-sanitizer")
+WHEEL_FOLDERS = ("nvidia/cu*/lib", "nvidia/cublas/lib", "nvidia/nccl/lib")
+TOOL_FOLDERS = ("/usr/local/nvidia/bin", "/usr/local/cuda/bin",
+                "/usr/local/cuda-*/bin", "/usr/local/cuda/compute-sanitizer")
 # An interrupted run ends with the step that it is in.
 GRACE_SECONDS = 20
 
@@ -41,9 +43,9 @@ def cuda_folders():
 class Finished:
     """A program that ended: `lines` are (seconds since its start, text)."""
 
-    def __init__(self, code, lines, seconds, is_late):
-        self.code, self.lines = code, lines
-        self.seconds, self.is_late = seconds, is_late
+    def __init__(self, code, lines, start, is_late):
+        self.code, self.lines, self.start = code, lines, start
+        self.seconds, self.is_late = time.monotonic() - start, is_late
 
     @property
     def text(self):
@@ -78,6 +80,45 @@ def stop(process):
             return
         except subprocess.TimeoutExpired:
             continue
+
+
+class Clocks:
+    """What nvidia-smi says of the card every half second, between `with` and
+    its end."""
+    FIELDS = ("clocks.sm", "clocks.mem", "power.draw", "temperature.gpu")
+
+    def __init__(self, machine):
+        self.program, self.samples = machine.nvidia_smi(), []
+
+    def __enter__(self):
+        if self.program:
+            self.process = subprocess.Popen(
+                [*self.program, "--query-gpu=" + ",".join(self.FIELDS), "-lms",
+                 "500"], stdout=subprocess.PIPE, text=True,
+                stderr=subprocess.DEVNULL)
+            self.reader = threading.Thread(target=self.read, daemon=True)
+            self.reader.start()
+        return self
+
+    def __exit__(self, *_):
+        if self.program:
+            self.process.terminate()
+            self.reader.join(5)
+            self.process.wait()
+
+    def read(self):
+        for line in self.process.stdout:
+            try:
+                self.samples.append((time.monotonic(),
+                                     [float(x) for x in line.split(",")]))
+            except ValueError:  # "[N/A]"
+                continue
+
+    def between(self, begin, end):
+        """Least, median and most of each field; {} without a sample."""
+        columns = zip(*(row for at, row in self.samples if begin <= at <= end))
+        return {name: [min(column), statistics.median(column), max(column)]
+                for name, column in zip(self.FIELDS, columns)}
 
 
 class Machine:
@@ -135,14 +176,32 @@ class Machine:
         return shutil.which(name) or shutil.which(name,
                                                   path=":".join(places))
 
-    def measure_card(self):
-        """Its name and own rates; no card, driver or cuBLASLt end here."""
+    def nvidia_smi(self):
+        """Its command for the card that is measured, or None."""
+        card = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0]
+        program = self.find_tool("nvidia-smi")
+        return program and [program, "-i", card or "0",
+                            "--format=csv,noheader,nounits"]
+
+    def micro(self, modules, seconds, on_line=None):
+        """gpu-micro, Finished."""
         flags = [f"--{key.replace('_', '-')}={value}"
-                 for key, value in self.shapes["peak"].items()]
-        done = self.run([self.program("gpu-peak"), *flags], 120)
+                 for key, value in self.shapes["micro"]["flags"].items()]
+        return self.run([self.program("gpu-micro"), *modules, *flags], seconds,
+                        on_line=on_line)
+
+    def measure_card(self):
+        """Its name, versions and own rates; no card, driver or cuBLASLt end
+        here."""
+        done = self.micro([], 120)
         if failure := done.failure():
             raise Failure(failure)
         card = done.result()
+        if smi := self.nvidia_smi():
+            names = ("driver_version", "power.limit", "clocks.max.sm",
+                     "clocks.max.mem")
+            said = self.run([*smi, "--query-gpu=" + ",".join(names)], 20)
+            card.update(zip(names, said.text.split(", ")))
         same_kind = card["arch"] // 10 == int(self.arch) // 10
         if not same_kind or card["arch"] < int(self.arch):
             raise Failure(f"the bundle is for sm_{self.arch}, but the "
@@ -150,8 +209,9 @@ class Machine:
                           f"with --cuda-arch {card['arch']}")
         return card
 
-    def run(self, command, seconds, environment=None):
-        """Finished. The program is stopped at its deadline."""
+    def run(self, command, seconds, environment=None, on_line=None):
+        """Finished. The program is stopped at its deadline; `on_line` gets
+        each line as it comes."""
         start = time.monotonic()
         seconds = max(1.0, min(seconds, self.left()))
         process = subprocess.Popen(
@@ -163,6 +223,8 @@ class Machine:
         def read():
             for line in process.stdout:
                 lines.append((time.monotonic() - start, line.rstrip("\n")))
+                if on_line:
+                    on_line(lines[-1][1])
         reader = threading.Thread(target=read, daemon=True)
         reader.start()
         is_late = False
@@ -174,8 +236,7 @@ class Machine:
             if process.poll() is None:
                 stop(process)
         reader.join(5)
-        return Finished(process.returncode, lines, time.monotonic() - start,
-                        is_late)
+        return Finished(process.returncode, lines, start, is_late)
 
     def model(self, name, seconds):
         """A folder with random weights, and the seconds of writing them, of

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: MIT
 
-"""The parts of gpu.sh. Each has a wall limit of its own and reports rows; a
-failure ends its part, or its run, and no other.
+"""The parts of gpu.sh. A part is one unit, or one for each of its runs; a unit
+has a wall limit of its own and reports rows, and a failure ends no other.
 """
 
 import importlib.util
 import json
+import math
 import os
 import re
 import statistics
@@ -13,14 +14,18 @@ import sys
 import tempfile
 import time
 
+import gpu_gates
 from gpu_bundle import GOLDENS, REPOSITORY, Failure
+from gpu_machine import GRACE_SECONDS
 from gpu_training import lora_rank, train
 
 GOLDENS_PY = os.path.join(REPOSITORY, "tests", "e2e", "goldens.py")
 PEER_PY = os.path.join(REPOSITORY, "bench", "peer_gpu.py")
 # Seconds, at most; gpu.sh's own limit comes on top.
-LIMITS = {"conformance": 200, "goldens": 300}
+LIMITS = {"micro": 180, "conformance": 200, "goldens": 300}
 LIMIT = 520
+# Less than this, and no other unit begins.
+LEAST = GRACE_SECONDS + 10
 # Of one program under compute-sanitizer, so that one leaves time for others.
 SANITIZED_LIMIT = 150
 # What a table shows of a training run, and how it says it.
@@ -40,38 +45,88 @@ SHOWN = {"g1": SPEED, "g2": SPEED, "g3": SPEED,
                 "start_to_first_loss_seconds", "first_step_over_steady")}
 
 
-class Clock:
-    """What is left of a part."""
+class Unit:
+    """A part, or one run of it; `number` is the run's in the bundle."""
 
-    def __init__(self, part, machine):
-        seconds = min(LIMITS.get(part, LIMIT), machine.left())
+    def __init__(self, part, name="", number=None, run=None, first=None):
+        self.part, self.number, self.run, self.first = part, number, run, first
+        self.name = f"{part} {name}" if name else part
+        if first and not name:
+            self.name += f"/{first}"
+
+
+def units_of(item, shapes):
+    """The units of "part", or of the first N of "part/N"; none where the
+    bundle has no run for it."""
+    part, _, first = item.partition("/")
+    first = int(first) if first else None
+    if part == "goldens" and first and first >= len(shapes["goldens"]):
+        first = None
+    if part in PARTS and part not in ("profile", "peer"):
+        return [Unit(part, first=first)]
+    runs = [(number, run) for number, run in enumerate(shapes["runs"])
+            if run["part"] == part or part == "profile" and run.get("profile")]
+    return [Unit(part, run["name"], number, run)
+            for number, run in runs[:first]]
+
+
+class Clock:
+    """What is left of a unit, and for how many others of its part after it."""
+
+    def __init__(self, part, machine, others):
+        seconds = min(LIMITS.get(part, LIMIT), machine.left() / (1 + others))
         self.end = time.monotonic() + seconds
 
     def left(self):
         return self.end - time.monotonic()
 
 
-def runs_of(machine, part):
-    return [(number, run) for number, run in enumerate(machine.shapes["runs"])
-            if run["part"] == part]
+def has_time(machine):
+    return machine.left() > LEAST
 
 
-def run_part(part, machine, report, options):
-    clock = Clock(part, machine)
-    if clock.left() < 5:
-        report.fail(part, "", "no time is left; run it on its own with "
-                    f"--part {part}")
-        return
+def run_unit(unit, others, machine, report, options):
+    """A unit that its own limit or an error ended is done; one that the limit
+    of this call cut short is not, and the next call takes it up again."""
+    report.begin(unit.name)
+    case = unit.run["name"] if unit.run else ""
     try:
-        PARTS.get(part, training)(part, machine, report, clock, options)
+        PARTS.get(unit.part, training)(
+            unit, machine, report, Clock(unit.part, machine, others), options)
     except Failure as failure:
-        report.fail(part, "", str(failure))
+        report.fail(unit.part, case, str(failure))
+    if has_time(machine):
+        report.finish_unit()
+
+
+# Kernels
+
+
+def micro(unit, machine, report, clock, options):
+    """Rows as gpu-micro prints them, in the thread that reads them."""
+    gates, lines = report.gates(), []
+    report.runs[unit.name] = {"lines": lines}
+
+    def on_line(text):
+        if text.startswith("{"):
+            lines.append(json.loads(text))
+            gpu_gates.add_line(report, gates, lines[-1])
+    wanted = machine.shapes["micro"]["runs"]
+    modules = [machine.module(number)
+               for number, run in enumerate(machine.shapes["runs"])
+               if f"{run['part']} {run['name']}" in wanted
+               and "not_planned" not in machine.bundle["runs"][number]]
+    done = machine.micro(modules, clock.left(), on_line)
+    gpu_gates.add_lora(report, gates, lines)
+    if failure := done.failure():
+        raise Failure(failure)
 
 
 # Right or wrong
 
 
-def conformance(part, machine, report, clock, options):
+def conformance(unit, machine, report, clock, options):
+    part = unit.part
     with tempfile.TemporaryDirectory(dir=machine.work) as work:
         path = os.path.join(work, "tests.json")
         done = machine.run(
@@ -102,7 +157,8 @@ def golden_modes():
                    + ([] if graphs else ["--run-flag=--cuda-graphs=false"]))
 
 
-def goldens(part, machine, report, clock, options):
+def goldens(unit, machine, report, clock, options):
+    part, names = unit.part, machine.shapes["goldens"][:unit.first]
     if not importlib.util.find_spec("numpy"):
         report.skip(part, "", f"numpy is not installed for {sys.executable}")
         return
@@ -112,7 +168,7 @@ def goldens(part, machine, report, clock, options):
              os.path.join(machine.folder, "bin"), "--target", "cuda",
              "--modules", os.path.join(machine.folder, "goldens"),
              "--library-path", machine.environment["LD_LIBRARY_PATH"],
-             "--ranks", "1", *flags, *machine.shapes["goldens"]],
+             "--ranks", "1", *flags, *names],
             clock.left(), os.environ)
         cases = re.findall(r"^(ok  |FAIL) ([\w.-]+):(.*)$", done.text, re.M)
         bad = [f"{name}:{rest}" for verdict, name, rest in cases
@@ -120,7 +176,7 @@ def goldens(part, machine, report, clock, options):
         failure = done.failure()
         if failure and not bad:
             bad = [failure]
-        report.add(part, title, f"passed, of {len(machine.shapes['goldens'])}",
+        report.add(part, title, f"passed, of {len(names)}",
                    sum(verdict != "FAIL" for verdict, _, _ in cases),
                    verdict="failed" if bad else "passed",
                    note="; ".join(bad)[:400])
@@ -147,8 +203,8 @@ def sanitized_programs(machine, out):
             f"--gtest_filter={wanted['tests']}"])
 
 
-def sanitizer(part, machine, report, clock, options):
-    program = machine.find_tool("compute-sanitizer")
+def sanitizer(unit, machine, report, clock, options):
+    part, program = unit.part, machine.find_tool("compute-sanitizer")
     if not program:
         report.skip(part, "", "compute-sanitizer is not installed")
         return
@@ -190,20 +246,44 @@ def show(report, part, run, figures, bundle):
                     f"{run['steps']} steps in the time")
 
 
-def training(part, machine, report, clock, options):
-    """Each run gets an equal share of the time that is left."""
-    runs = runs_of(machine, part)
-    if not runs:
-        raise Failure("the bundle has no run for this part")
-    for place, (number, run) in enumerate(runs):
-        try:
-            figures = train(machine, run, number,
-                            clock.left() / (len(runs) - place))
-        except Failure as failure:
-            report.fail(part, run["name"], str(failure))
-            continue
-        report.runs[f"{part} {run['name']}"] = figures
+def show_profile(report, run, figures):
+    """Parts of a profiled step, which runs kernel by kernel, beside those of
+    the prediction; its `low` figure where it has one."""
+    profile, prediction = figures["profile"], figures["prediction"]
+    low = prediction.get("low") or {}
+
+    def add(what, seconds, predict, note=""):
+        said = [f"{predict(p) * 1e3:.4g}" for p in (prediction, low) if p]
+        report.add("profile", run["name"], f"{what}, ms", seconds * 1e3,
+                   note=f"predicted {' to '.join(said)}{note}")
+    add("step, profiled", profile["step_seconds"], lambda p: p["step_seconds"],
+        f"; in a graph {figures['step_seconds'] * 1e3:.4g}")
+    for row in profile["rows"]:
+        if row["kind"] in prediction["parts"]:
+            kernels = [name.removeprefix(row["kind"]).strip()
+                       for name in profile["kernels"]
+                       if name.startswith(f"{row['kind']} ")]
+            add(row["kind"], row["seconds"],
+                lambda p, kind=row["kind"]: p["parts"][kind]["seconds"]
+                if kind in p.get("parts", {}) else math.nan,
+                f"; {', '.join(kernels[:4])}")
+
+
+def training(unit, machine, report, clock, options):
+    """One run, with a profile where its shapes ask for one."""
+    part, run = unit.part, unit.run
+    kept = None
+    if run.get("profile"):
+        kept = os.path.join(os.path.dirname(options.out),
+                            f"profile-{run['name']}.json.gz".replace(" ", "-"))
+    if part == "profile":
+        run = {**run, "warm_up": 1, "steps": 1}
+    figures = train(machine, run, unit.number, clock.left(), kept)
+    report.runs[unit.name] = figures
+    if part != "profile":
         show(report, part, run, figures, machine.bundle)
+    if figures["profile"]:
+        show_profile(report, run, figures)
 
 
 def peer_command(machine, run, seconds, options):
@@ -235,27 +315,25 @@ def take_turns(machine, run, number, clock, options):
     return ours, theirs
 
 
-def peer(part, machine, report, clock, options):
+def peer(unit, machine, report, clock, options):
     missing = [name for name in ("torch", "transformers", "peft")
                if not importlib.util.find_spec(name)]
     if missing:
-        report.skip(part, "", f"{sys.executable} has no "
+        report.skip("peer", "", f"{sys.executable} has no "
                     f"{', '.join(missing)}")
         return
-    for number, run in runs_of(machine, part):
-        ours, theirs = take_turns(machine, run, number, clock, options)
-        name = run["name"]
-        rates = [statistics.median(turn["tokens_per_second"]
-                                   for turn in turns)
-                 for turns in (ours, theirs)]
-        report.add(part, name, "ours, tokens/s", rates[0])
-        report.add(part, name, "ours, GiB", ours[0]["measured_gib"])
-        report.add(part, name, "peer, tokens/s", rates[1],
-                   note=theirs[0]["what"])
-        report.add(part, name, "peer, GiB", theirs[0]["peak_gib"])
-        report.add(part, name, "ours / peer", rates[0] / rates[1])
-        report.runs[f"{part} {name}"] = {"ours": ours, "peer": theirs}
+    ours, theirs = take_turns(machine, unit.run, unit.number, clock, options)
+    report.runs[unit.name] = {"ours": ours, "peer": theirs}
+    rates = [statistics.median(turn["tokens_per_second"] for turn in turns)
+             for turns in (ours, theirs)]
+    for what, value in (("ours, tokens/s", rates[0]),
+                        ("ours, GiB", ours[0]["measured_gib"]),
+                        ("peer, tokens/s", rates[1]),
+                        ("peer, GiB", theirs[0]["peak_gib"]),
+                        ("ours / peer", rates[0] / rates[1])):
+        report.add("peer", unit.run["name"], what, value,
+                   note=theirs[0]["what"] if what == "peer, tokens/s" else "")
 
 
-PARTS = {"conformance": conformance, "goldens": goldens,
-         "sanitizer": sanitizer, "peer": peer}
+PARTS = {"micro": micro, "conformance": conformance, "goldens": goldens,
+         "sanitizer": sanitizer, "profile": training, "peer": peer}

@@ -5,12 +5,18 @@ where it has one. A row's verdict is
 
   met, missed      the target           measured   a figure without one
   passed, failed   a check, or a run    skipped    something is not installed
+
+The file is written after each row: what a machine that is taken away has
+measured is there. It has a copy in the scratch space, with which another call
+on this machine goes on where the file was carried off.
 """
 
 import json
 import operator
 import os
 import time
+
+from gpu_gates import Gates
 
 COMPARE = {">=": operator.ge, "<=": operator.le}
 WIDTHS = (11, 34, 30, 16, 12)
@@ -24,17 +30,31 @@ def shown(value):
     return str(value)
 
 
+def read(path):
+    if not os.path.exists(path):
+        return None
+    with open(path) as file:
+        return json.load(file)
+
+
 class Report:
-    """Rows of this run, beside those of other parts in the same file."""
+    """Rows of this call's units (a part, or a run of one), beside those of
+    others in the same file."""
 
     def __init__(self, path, machine):
         self.path, self.machine = path, machine
-        self.rows, self.runs = [], {}
+        self.copy = os.path.join(machine.work, "results.json")
+        self.unit, self.units = "card", {"card"}
+        old = self.old()
+        self.rows = [row for row in old["rows"] if row["unit"] != "card"]
+        self.runs, self.finished = old["runs"], old["finished"]
         self.started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         card = machine.card
         print(f"{card['name']}, sm_{card['arch']}, "
-              f"{card['memory_bytes'] / 2**30:.0f} GiB, driver "
-              f"{card['driver']}; bundle of {machine.bundle['prepared']}, "
+              f"{card['memory_bytes'] / 2**30:.0f} GiB, driver of CUDA "
+              f"{card['driver']} ({card.get('driver_version', 'unknown')}), "
+              f"cuBLASLt {card['cublaslt']}, cuDNN {card['cudnn']}, NCCL "
+              f"{card['nccl']}; bundle of {machine.bundle['prepared']}, "
               f"{machine.bundle['commit']}", flush=True)
         self.line("part", "case", "what", "result", "target", "")
         size = card["size"]
@@ -42,6 +62,28 @@ class Report:
                  card["gemm_flops"] / 1e12)
         self.add("card", f"{card['copy_bytes'] >> 20} MiB", "copy, TB/s",
                  card["copy_bytes_per_second"] / 1e12)
+
+    def old(self):
+        """What is known of the same bundle and card."""
+        for path in (self.path, self.copy):
+            old = read(path)
+            if old and (old["card"]["name"], old["bundle"]) == (
+                    self.machine.card["name"], self.machine.bundle):
+                return old
+        return {"rows": [], "runs": {}, "finished": []}
+
+    def begin(self, unit):
+        """Its old rows and figures go."""
+        self.unit = unit
+        self.units.add(unit)
+        self.rows = [row for row in self.rows if row["unit"] != unit]
+        self.runs.pop(unit, None)
+        self.finished = [other for other in self.finished if other != unit]
+
+    def finish_unit(self):
+        """It need not run again."""
+        self.finished.append(self.unit)
+        self.save()
 
     @staticmethod
     def line(part, case, what, result, target, verdict, note=""):
@@ -58,11 +100,12 @@ class Report:
             if target:
                 verdict = ("met" if COMPARE[target[0]](value, target[1])
                            else "missed")
-        self.rows.append({"part": part, "case": case, "what": what,
-                          "value": value, "target": target,
+        self.rows.append({"unit": self.unit, "part": part, "case": case,
+                          "what": what, "value": value, "target": target,
                           "verdict": verdict, "note": note})
         wanted = f"{target[0]} {shown(target[1])}" if target else ""
         self.line(part, case, what, shown(value), wanted, verdict, note)
+        self.save()
 
     def fail(self, part, case, note):
         self.add(part, case, "-", None, verdict="failed", note=note)
@@ -70,41 +113,34 @@ class Report:
     def skip(self, part, case, note):
         self.add(part, case, "-", None, verdict="skipped", note=note)
 
-    def count(self, verdict):
-        return sum(row["verdict"] == verdict for row in self.rows)
+    def gates(self):
+        return Gates(self.machine.shapes["gates"], self.machine.card)
 
-    def kept(self):
-        """Rows and runs of other parts, of the same bundle and card."""
-        if not os.path.exists(self.path):
-            return [], {}
-        with open(self.path) as file:
-            old = json.load(file)
-        if (old["card"]["name"] != self.machine.card["name"]
-                or old["bundle"] != self.machine.bundle):
-            return [], {}
-        ours = {row["part"] for row in self.rows}
-        return ([row for row in old["rows"] if row["part"] not in ours],
-                {name: run for name, run in old["runs"].items()
-                 if name.split()[0] not in ours})
+    def count(self, verdict, units=None):
+        return sum(row["verdict"] == verdict for row in self.rows
+                   if not units or row["unit"] in units)
 
     def save(self):
-        rows, runs = self.kept()
-        verdicts = [row["verdict"] for row in rows + self.rows]
-        counts = {verdict: verdicts.count(verdict) for verdict in
+        counts = {verdict: self.count(verdict) for verdict in
                   ("met", "missed", "measured", "passed", "failed",
                    "skipped")}
-        with open(self.path + ".part", "w") as file:
-            json.dump({"card": self.machine.card, "started": self.started,
-                       "counts": counts, "rows": rows + self.rows,
-                       "runs": {**runs, **self.runs},
-                       "bundle": self.machine.bundle}, file, indent=1)
-        os.replace(self.path + ".part", self.path)
+        text = json.dumps({"card": self.machine.card, "started": self.started,
+                           "counts": counts, "finished": self.finished,
+                           "rows": self.rows, "runs": self.runs,
+                           "bundle": self.machine.bundle})
+        for path in (self.path, self.copy):
+            with open(path + ".part", "w") as file:
+                file.write(text)
+            os.replace(path + ".part", path)
 
-    def finish(self):
-        """The exit code."""
-        failed = self.count("failed")
-        print(f"gpu.sh: {self.count('met')} targets met, "
-              f"{self.count('missed')} missed, {failed} failed, "
-              f"{self.count('skipped')} skipped; {self.path}; weights stay "
-              f"in {self.machine.work}")
-        return 1 if failed else 0
+    def finish(self, left):
+        """The exit code: of the units of this call, and of those that are
+        left."""
+        failed = self.count("failed", self.units)
+        print(f"gpu.sh: {self.count('met', self.units)} targets met, "
+              f"{self.count('missed', self.units)} missed, {failed} failed, "
+              f"{self.count('skipped', self.units)} skipped; {self.path}; "
+              f"weights stay in {self.machine.work}")
+        if left:
+            print(f"gpu.sh: no time for {', '.join(left)}: run it again")
+        return 1 if failed or left else 0

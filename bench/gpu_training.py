@@ -1,19 +1,29 @@
 # SPDX-License-Identifier: MIT
 
-"""One training run of a bundle's module on this machine, and its figures."""
+"""One training run of a bundle's module on this machine, and its figures; with
+a profile of two more steps, kernel by kernel, beside the null device's
+prediction.
+"""
 
+import collections
+import gzip
 import json
 import math
 import os
 import re
+import shutil
 import statistics
 import tempfile
 
 from gpu_bundle import Failure
-from gpu_machine import GRACE_SECONDS
+from gpu_machine import GRACE_SECONDS, Clocks
 from work import work_per_token
 
 RESERVE = re.compile(r"^\s*(\S.*?)\s{2,}(\S+ \S+)\s+beside the plan$")
+STEP = re.compile(r"\s*\d+/\d+ ")
+PROFILED = 2
+# Of what a run said: its plan, notes and remarks, and no step.
+SAID_LINES = 200
 
 
 def lora_rank(machine, run):
@@ -36,7 +46,7 @@ def read_steps(path):
 
 def summarise(machine, run, record, done, steps, summary):
     """Figures of a run by name; bytes of the card, seconds of the host."""
-    measured = steps[run["warm_up"]:]
+    measured = steps[run["warm_up"]:run["warm_up"] + run["steps"]]
     seconds = statistics.median(row["step_time"] for row in measured)
     tokens = run["batch"] * run["length"] * run["accumulation"]
     flops = work_per_token(machine.shapes["models"][run["model"]],
@@ -59,33 +69,89 @@ def summarise(machine, run, record, done, steps, summary):
         "first_step_over_steady": steps[0]["step_time"] / seconds,
         "beside_the_plan": dict(
             match.groups() for _, line in done.lines
-            if (match := RESERVE.match(line)))}
+            if (match := RESERVE.match(line))),
+        "said": [line for _, line in done.lines
+                 if not STEP.match(line)][:SAID_LINES]}
 
 
-def train(machine, run, number, seconds):
+def during_steps(done, clocks):
+    """Clocks and power from the first logged step to the last."""
+    at = [done.start + seconds for seconds, line in done.lines
+          if STEP.match(line)]
+    return clocks.between(at[0], at[-1]) if at else {}
+
+
+def read_json(path):
+    """None where there is none: a run that was stopped has no such file."""
+    if not os.path.exists(path):
+        return None
+    with open(path) as file:
+        return json.load(file)
+
+
+def read_profile(path, kept):
+    """The table of a trace and the seconds of each kernel in a step; the trace
+    itself is packed into the file `kept`."""
+    trace = read_json(path)
+    if trace is None:
+        return None
+    kernels = collections.defaultdict(lambda: {"count": 0.0, "seconds": 0.0})
+    for event in trace["traceEvents"]:
+        if name := event.get("args", {}).get("kernel"):
+            kernel = kernels[event["cat"] + " " + name]
+            kernel["count"] += 1 / PROFILED
+            kernel["seconds"] += event["dur"] * 1e-6 / PROFILED
+    with open(path, "rb") as file, gzip.open(kept, "wb") as packed:
+        shutil.copyfileobj(file, packed)
+    return {**trace["otherData"], "kernels": dict(
+        sorted(kernels.items(), key=lambda item: -item[1]["seconds"]))}
+
+
+def predict(machine, run, number):
+    """What the null device says of this card, or of an H200."""
+    done = machine.run(
+        [machine.program("qlora-run"), machine.module(number), "--device",
+         f"null:{machine.card['profile']}", "--gradient-accumulation-steps",
+         str(run["accumulation"]), "--log-format", "json"], 60)
+    if failure := done.failure():
+        raise Failure(f"prediction: {failure}")
+    return json.loads(done.text[done.text.index("{"):])["predictions"][0]
+
+
+def train(machine, run, number, seconds, kept=None):
     """Figures of entry `number` of the bundle's runs, within `seconds`. A run
-    that was stopped at its deadline has the steps that it did."""
+    that was stopped at its deadline has the steps that it did. With a profile
+    where `kept` names a file for its trace."""
     record = machine.bundle["runs"][number]
     if "not_planned" in record:
         raise Failure(f"not planned: {record['not_planned']}")
     model, writing = machine.model(run["model"], seconds)
     wanted = run["warm_up"] + run["steps"]
     with tempfile.TemporaryDirectory(dir=machine.work) as out:
-        done = machine.run(
-            [machine.program("qlora-run"), machine.module(number),
-             "--model-name-or-path", model, "--train-file",
-             machine.tokens(run), "--max-steps", str(wanted),
-             "--gradient-accumulation-steps", str(run["accumulation"]),
-             "--logging-steps", "1", "--learning-rate", "1e-4",
-             "--output-dir", out, "--overwrite-output-dir", "--verbose"],
-            seconds - writing - GRACE_SECONDS)
+        trace = os.path.join(out, "trace.json")
+        profile = ["--profile", trace, "--profile-warmup", str(wanted),
+                   "--profile-active", str(PROFILED), "--device-profile",
+                   machine.card["profile"]] if kept else []
+        with Clocks(machine) as clocks:
+            done = machine.run(
+                [machine.program("qlora-run"), machine.module(number),
+                 "--model-name-or-path", model, "--train-file",
+                 machine.tokens(run), "--max-steps",
+                 str(wanted + (PROFILED if kept else 0)),
+                 "--gradient-accumulation-steps", str(run["accumulation"]),
+                 "--logging-steps", "1", "--learning-rate", "1e-4",
+                 "--output-dir", out, "--overwrite-output-dir", "--verbose",
+                 *profile], seconds - writing - GRACE_SECONDS)
         steps, summary = read_steps(os.path.join(out, "metrics.jsonl"))
+        table = read_json(os.path.join(out, "gemm_table.json"))
+        profile = kept and read_profile(trace, kept)
     if done.failure() and (not done.is_late or len(steps) <= run["warm_up"]):
         raise Failure(f"{done.failure()} ({len(steps)} of {wanted} steps)")
     if len(steps) <= run["warm_up"]:
         raise Failure(f"{len(steps)} of {wanted} steps were logged")
     if not all(math.isfinite(row["loss"]) for row in steps):
         raise Failure("a loss is not finite")
-    figures = summarise(machine, run, record, done, steps, summary)
-    figures["writing_seconds"] = writing
-    return figures
+    return {**summarise(machine, run, record, done, steps, summary),
+            "writing_seconds": writing, "clocks": during_steps(done, clocks),
+            "gemm_table": table, "profile": profile,
+            "prediction": predict(machine, run, number)}

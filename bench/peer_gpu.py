@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: MIT
 
 """What a user would run today on a GPU: transformers + PEFT, random weights of
-a real shape, and NF4 with double quantisation where bitsandbytes is installed;
-else a LoRA on bf16 weights, which its output says.
+a real shape in NF4 with double quantisation, by bitsandbytes where it is
+installed, else decoded by PyTorch (nf4_torch.py), which its output says.
 
     peer_gpu.py CONFIG.json --batch B --length T --accumulation N --rank R
                 --warm-up N --steps N [--checkpointing] [--device cuda]
+                [--weights bitsandbytes|torch|compiled|bf16]
+
+`compiled` is torch's decode through torch.compile, the default on a GPU that
+has Triton; bf16 is a LoRA on weights that are not quantised.
 
 Prints one JSON object: what ran, the median tokens per second of the steps
 after the warm-up, and the peak GiB that PyTorch allocated.
@@ -21,6 +25,15 @@ import peft
 import torch
 import transformers
 
+import nf4_torch
+
+
+def default_weights():
+    has_triton = importlib.util.find_spec("triton") is not None
+    return ("bitsandbytes" if importlib.util.find_spec("bitsandbytes")
+            else "compiled" if has_triton and torch.cuda.is_available()
+            else "torch")
+
 
 def parse_arguments():
     parser = argparse.ArgumentParser()
@@ -30,28 +43,50 @@ def parse_arguments():
         parser.add_argument(f"--{name}", type=int, required=True)
     parser.add_argument("--checkpointing", action="store_true")
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--weights", default=default_weights(), choices=(
+        "bitsandbytes", "torch", "compiled", "bf16"))
     options = parser.parse_args()
     if options.device == "cuda" and not torch.cuda.is_available():
         raise SystemExit("error: torch sees no CUDA device")
     return options
 
 
-def quantise(model, device):
-    """Linear layers but the head, as load_in_4bit makes them."""
+def bitsandbytes_layer(module, device):
+    """As load_in_4bit makes it."""
     import bitsandbytes
+    layer = bitsandbytes.nn.Linear4bit(
+        module.in_features, module.out_features,
+        bias=module.bias is not None, compute_dtype=torch.bfloat16,
+        compress_statistics=True, quant_type="nf4", device="meta")
+    layer.weight = bitsandbytes.nn.Params4bit(
+        module.weight.data, requires_grad=False, quant_type="nf4",
+        compress_statistics=True).to(device)
+    layer.bias = module.bias
+    return layer
+
+
+def quantise(model, make_layer):
+    """Linear layers but the head."""
     for name, module in list(model.named_modules()):
-        if not isinstance(module, torch.nn.Linear) or name == "lm_head":
-            continue
-        layer = bitsandbytes.nn.Linear4bit(
-            module.in_features, module.out_features,
-            bias=module.bias is not None, compute_dtype=torch.bfloat16,
-            compress_statistics=True, quant_type="nf4", device="meta")
-        layer.weight = bitsandbytes.nn.Params4bit(
-            module.weight.data, requires_grad=False, quant_type="nf4",
-            compress_statistics=True).to(device)
-        layer.bias = module.bias
-        parent, _, child = name.rpartition(".")
-        setattr(model.get_submodule(parent), child, layer)
+        if isinstance(module, torch.nn.Linear) and name != "lm_head":
+            parent, _, child = name.rpartition(".")
+            setattr(model.get_submodule(parent), child, make_layer(module))
+
+
+def quantised(model, options):
+    """Changes the model as --weights says; what it then is."""
+    if options.weights == "bf16":
+        return "bf16 LoRA, not quantised"
+    if options.weights == "bitsandbytes":
+        quantise(model, lambda layer: bitsandbytes_layer(layer,
+                                                         options.device))
+        return "bitsandbytes NF4 with double quantisation"
+    if options.weights == "compiled":
+        nf4_torch.Linear.decode = staticmethod(
+            torch.compile(nf4_torch.decode, dynamic=True))
+    quantise(model, nf4_torch.Linear)
+    return (f"NF4 with double quantisation, decoded by PyTorch "
+            f"{torch.__version__} ({options.weights}; no bitsandbytes)")
 
 
 def build(options):
@@ -61,10 +96,7 @@ def build(options):
     with torch.device(options.device):
         model = transformers.AutoModelForCausalLM.from_config(
             config, dtype=torch.bfloat16, attn_implementation="sdpa")
-    weights = "bf16 LoRA, not quantised (no bitsandbytes here)"
-    if importlib.util.find_spec("bitsandbytes"):
-        quantise(model, options.device)
-        weights = "bitsandbytes NF4 with double quantisation"
+    weights = quantised(model, options)
     model = peft.get_peft_model(model, peft.LoraConfig(
         r=options.rank, lora_alpha=2 * options.rank,
         target_modules="all-linear", task_type="CAUSAL_LM"))

@@ -4,13 +4,14 @@
 """Predicted steps of 8B, 70B and 0.6B shapes on GPUs that are not there.
 
     bench/predict.py [--card h200] [--memory-limit 130GiB] [--work DIR]
-                     [CASE...]
+                     [--disable-kernels ROW,...] [CASE...]
 
 Compiles each case for one architecture (nvcc is needed, a GPU is not) within
-the card's memory, runs `qlora-run --device null:CARD` and prints Markdown: the
-predicted tokens per second and milliseconds beside what others publish and
-what a roofline with the same rates gives, the parts of a step, the memory plan
-and the seconds of compiling. Nothing is measured on a GPU.
+the card's memory, runs `qlora-run --device null:CARD` and prints Markdown: what
+the low and the high figure assume and which kernels both do, the predicted
+tokens per second and milliseconds beside what others publish and what a
+roofline gives, the parts of a step, the memory plan and the seconds of
+compiling. Nothing is measured on a GPU.
 """
 
 import argparse
@@ -90,54 +91,87 @@ def compile_case(case, options):
     return module, seconds
 
 
-def predict(case, module, gpus, options):
+def null_device(module, options, *flags):
     done = subprocess.run(
         [f"{TOOLS}/qlora-run", module, "--device", f"null:{options.card}",
-         "--gpus", str(gpus), "--gradient-accumulation-steps",
-         str(case.accumulation), "--log-format", "json"],
+         "--disable-kernels", options.disable_kernels, *flags],
         capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(done.stderr)
-    report = json.loads(done.stdout)
+    return done.stdout
+
+
+def low_assumption(module, options):
+    """What the low figure is, in the words of the null device."""
+    [line] = [line for line in null_device(module, options).splitlines()
+              if line.startswith("  low:")]
+    return line.strip()
+
+
+def predict(case, module, gpus, options):
+    report = json.loads(null_device(
+        module, options, "--gpus", str(gpus), "--gradient-accumulation-steps",
+        str(case.accumulation), "--log-format", "json"))
     plan = sum(size for arena, size in report["memory_bytes"].items()
                if arena != "host")
     return report["predictions"][0], plan
 
 
-def milliseconds(prediction):
+def milliseconds(figure, micro_batches):
     """Of one micro-batch, so that steps compare."""
-    each = 1e3 / prediction["micro_batches"]
+    each = 1e3 / micro_batches
     parts = {name: part["seconds"] * each
-             for name, part in prediction["parts"].items()}
-    parts["starts"] = prediction["launch_seconds"] * each
-    parts["overlapped"] = 0 - prediction["overlapped_seconds"] * each
-    parts["exposed"] = prediction["exposed_communication_seconds"] * each
+             for name, part in figure["parts"].items()}
+    parts["starts"] = figure["launch_seconds"] * each
+    parts["overlapped"] = 0 - figure["overlapped_seconds"] * each
+    parts["exposed"] = figure["exposed_communication_seconds"] * each
     return parts
 
 
+def attention_kernels(prediction):
+    """Who does attention, forward and backward: "cudnn, cudnn"."""
+    return ", ".join(name.split(".")[1]
+                     for name in prediction["assumed_kernels"]
+                     if name.startswith("attention"))
+
+
 def print_rates(rows, card):
-    print(f"| case | T x B x GA | GPUs | predicted tok/s ({card}) | step, ms | "
-          "share of GEMM rate | roofline | published | plan | compile, CPU |")
-    print("|---|---|---|---|---|---|---|---|---|---|")
-    for case, gpus, prediction, plan, seconds in rows:
+    others = sorted({name for _, _, prediction, _, _ in rows
+                     for name in prediction["assumed_kernels"]
+                     if not name.startswith("attention")})
+    print(f"On {card}, low to high, with {', '.join(others)}.\n")
+    print("| case | T x B x GA | GPUs | predicted tok/s | step, ms | share of "
+          "GEMM rate | attention | roofline | published | plan | compile, CPU "
+          "|")
+    print("|---" * 11 + "|")
+    for case, gpus, high, plan, seconds in rows:
+        low = high["low"]
         roofline = f"{case.roofline * gpus:,}" if case.roofline else ""
         print(f"| {case.name} | {case.length} x {case.batch} x "
               f"{case.accumulation} | {gpus} | "
-              f"{prediction['tokens_per_second']:,.0f} | "
-              f"{prediction['step_seconds'] * 1e3:,.1f} | "
-              f"{prediction['share_of_gemm_rate']:.0%} | {roofline} | "
+              f"{low['tokens_per_second']:,.0f} to "
+              f"{high['tokens_per_second']:,.0f} | "
+              f"{low['step_seconds'] * 1e3:,.1f} to "
+              f"{high['step_seconds'] * 1e3:,.1f} | "
+              f"{low['share_of_gemm_rate']:.0%} to "
+              f"{high['share_of_gemm_rate']:.0%} | {attention_kernels(high)} | "
+              f"{roofline} | "
               f"{case.published if gpus == case.gpus[0] else ''} | "
               f"{plan / 2**30:.1f} GiB | {seconds:.1f} s |")
 
 
 def print_parts(rows):
-    names = list(milliseconds(rows[0][2]))
-    print("\n| ms of a micro-batch | GPUs | " + " | ".join(names) + " |")
+    names = list(milliseconds(rows[0][2], 1))
+    print("\n| ms of a micro-batch on one GPU | figure | " +
+          " | ".join(names) + " |")
     print("|---" * (len(names) + 2) + "|")
-    for case, gpus, prediction, _, _ in rows:
-        parts = milliseconds(prediction)
-        print(f"| {case.name}, T = {case.length} | {gpus} | " +
-              " | ".join(f"{parts[name]:.1f}" for name in names) + " |")
+    for case, gpus, high, _, _ in rows:
+        if gpus > 1:
+            continue
+        for figure, step in (("low", high["low"]), ("high", high)):
+            parts = milliseconds(step, high["micro_batches"])
+            print(f"| {case.name}, T = {case.length} | {figure} | " +
+                  " | ".join(f"{parts[name]:.1f}" for name in names) + " |")
 
 
 def main():
@@ -146,6 +180,9 @@ def main():
     parser.add_argument("--card", default="h200")
     parser.add_argument("--cuda-arch", default="sm_90")
     parser.add_argument("--memory-limit", default="130GiB")
+    parser.add_argument("--disable-kernels", default="[]",
+                        help="rows of Kernels.def to predict without, such as "
+                             "attention.cudnn,attention_grad.cudnn")
     parser.add_argument("--work", default=os.path.join(REPOSITORY, "out",
                                                        "predict"))
     options = parser.parse_args()
@@ -158,10 +195,12 @@ def main():
         if module is None:
             print(f"{case.name}, T = {case.length}: {seconds}\n")
             continue
+        low = low_assumption(module, options)
         for gpus in case.gpus:
             prediction, plan = predict(case, module, gpus, options)
             rows.append((case, gpus, prediction, plan, seconds))
     if rows:
+        print(low)
         print_rates(rows, options.card)
         print_parts(rows)
 

@@ -129,6 +129,24 @@ def FuseAccumulate : Pass<"fuse-accumulate", "::mlir::ModuleOp"> {
 // optimize
 //===----------------------------------------------------------------------===//
 
+def RoundAdapters : Pass<"round-adapters", "::mlir::ModuleOp"> {
+  let summary = "products read trained weights that were rounded once";
+  let description = [{
+    A kernel that rounds a trained f32 weight to bf16, because the other factor
+    is bf16 (`^` in Kernels.def), reads a bf16 copy of it instead. The copy is
+    flat as the weights are, and `train.adamw` writes both. The numbers stay
+    the same; what is saved is a conversion before every product.
+
+    ```mlir
+    // %a = model.weight @a : tensor<8x64xf32>
+    // %y = model.linear %x, %a : (tensor<2x32x64xbf16>, tensor<8x64xf32>) -> …
+    // becomes
+    // %a = model.weight @a {rounded} : tensor<8x64xbf16>
+    // %y = model.linear %x, %a : (tensor<2x32x64xbf16>, tensor<8x64xbf16>) -> …
+    ```
+  }];
+}
+
 def EncodeActivations : Pass<"encode-activations", "::mlir::ModuleOp"> {
   let summary = "what serves weight gradients alone waits in 8 bits";
   let description = [{
@@ -254,9 +272,10 @@ def SelectKernels : Pass<"select-kernels", "::mlir::ModuleOp"> {
   let summary = "the first row of Kernels.def that can do it";
   let description = [{
     Each launch of a library op gets an implementation and the workspace that
-    the implementation and those after it promise to stay within. It may cut
-    the work as it likes (KernelRow::tune), and have a large workspace
-    (KernelRow::isRoomy), unless workspaces are to be small.
+    the implementation and those after it promise to stay within. It cuts the
+    work as it likes (KernelRow::tune), and may have a large workspace
+    (KernelRow::isRoomy) unless workspaces are to be small. The workspace
+    arena gets the target's alignment.
   }];
   let options = [
     Option<"target", "target", "std::string", "\"cpu\"", "cpu or cuda">,
@@ -294,9 +313,10 @@ def PlanMemory : Pass<"plan-memory", "::mlir::ModuleOp"> {
     Buffers of the activation and workspace arenas live from their first to
     their last command, or, where one of another queue uses them, from where
     its events let that one start to where the compute queue has waited for
-    it; those that do not live together may overlap. The
-    arenas are as large as the largest entry needs. Writes the plan for people
-    (bytes per arena, largest buffers at the peak) to `program.plan`.
+    it; those that do not live together may overlap. They start at multiples
+    of their arena's alignment. The arenas are as large as the largest entry
+    needs. Writes the plan for people (bytes per arena, largest buffers at the
+    peak) to `program.plan`.
   }];
 }
 

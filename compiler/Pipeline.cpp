@@ -68,7 +68,11 @@ static void buildStep(OpPassManager &pm, const CompileOptions &options,
 
 static void buildOptimize(OpPassManager &pm, const CompileOptions &options,
                           const MemoryBudget &budget) {
-  // First, so that rematerialize weighs what really waits.
+  // A copy of all that is trained is more than the tightest limits leave.
+  if (options.isEnabled("round-adapters") && !budget.onlyPanels &&
+      targetTraits(options.target)->roundsBeforeGemms)
+    pm.addPass(createRoundAdapters());
+  // Before rematerialize, so that it weighs what really waits.
   if (options.loraActivations == "int8") {
     EncodeActivationsOptions encode;
     encode.remarks = options.remarks;
@@ -144,7 +148,8 @@ ArrayRef<Phase> qlora::phases() { return kPhases; }
 
 ArrayRef<StringLiteral> qlora::optionalPasses() {
   static constexpr StringLiteral kOptional[] = {
-      "fuse-lora", "fuse-accumulate",  "rematerialize",   "plan-dequant",
-      "fuse-rows", "bucket-gradients", "concat-siblings", "assign-queues"};
+      "fuse-lora",     "fuse-accumulate", "round-adapters",
+      "rematerialize", "plan-dequant",    "fuse-rows",
+      "bucket-gradients", "concat-siblings", "assign-queues"};
   return kOptional;
 }

@@ -102,7 +102,7 @@ LogicalResult qlora::emitTrainSo(ModuleOp module,
   StatusOr<CompiledKernels> kernels = (*target)->compile(*functions, *folder);
   if (!kernels.isOk())
     return report(module, kernels.status());
-  FailureOr<std::string> tables = emitModule(module, **target, kernels->images);
+  FailureOr<std::string> tables = emitModule(module, **target, *kernels);
   if (failed(tables))
     return failure();
   return report(module, link(*tables, std::move(*kernels), *clang, *folder,

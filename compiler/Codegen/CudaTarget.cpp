@@ -84,6 +84,25 @@ CudaTarget::findCompiler(const std::string &given,
       toolkit);
 }
 
+StatusOr<uint32_t> CudaTarget::parseVersion(std::string_view text) {
+  static constexpr std::string_view kWord = "release ";
+  const size_t word = text.find(kWord);
+  const char *end = text.data() + text.size();
+  const char *at = word == text.npos ? end : text.data() + word + kWord.size();
+  uint32_t major = 0, minor = 0;
+  const char *point = std::from_chars(at, end, major).ptr;
+  const bool isRelease =
+      major >= 1 && major <= 999 && point != end && *point == '.' &&
+      std::from_chars(point + 1, end, minor).ec == std::errc() && minor <= 99;
+  if (!isRelease)
+    return Status::error(
+        StatusCode::kUnavailable,
+        "its --version names no release of CUDA (as 'release 13.0' does), by "
+        "which train.so says what driver it needs; name an nvcc with "
+        "--cuda-compiler");
+  return 1000 * major + 10 * minor;
+}
+
 //===----------------------------------------------------------------------===//
 // Compiling
 //===----------------------------------------------------------------------===//
@@ -185,6 +204,11 @@ CudaTarget::compile(const std::vector<std::string> &functions,
                     const ScratchFolder &folder) {
   QLORA_ASSIGN_OR_RETURN(std::string version,
                          readCommand({compiler, "--version"}));
+  CompiledKernels kernels;
+  auto release = parseVersion(version);
+  if (!release.isOk())
+    return release.status().withContext(compiler);
+  kernels.cudaVersion = *release;
   ImageBuilder builder(cache, compiler, version, folder);
   std::vector<Unit> units = makeUnits(functions);
   for (uint32_t number = 0; number < units.size(); ++number) {
@@ -193,7 +217,6 @@ CudaTarget::compile(const std::vector<std::string> &functions,
     for (const CudaArch &arch : archs)
       QLORA_RETURN_IF_ERROR(builder.add(units[number], number, arch));
   }
-  CompiledKernels kernels;
   QLORA_ASSIGN_OR_RETURN(kernels.images, builder.run());
   return kernels;
 }

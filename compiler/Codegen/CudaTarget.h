@@ -50,6 +50,10 @@ public:
   findCompiler(const std::string &given,
                const std::string &toolkit = "/usr/local/cuda/bin");
 
+  /// "release 13.0" of `nvcc --version` as 13000. kUnavailable where it does
+  /// not say one.
+  static StatusOr<uint32_t> parseVersion(std::string_view text);
+
 private:
   std::vector<CudaArch> archs;
   KernelCache cache;

@@ -20,9 +20,9 @@ namespace {
 class ModuleEmitter {
 public:
   ModuleEmitter(ModuleOp module, const Target &target,
-                ArrayRef<DeviceImage> images)
-      : module(module), target(target) {
-    for (const DeviceImage &image : images)
+                const CompiledKernels &compiled)
+      : module(module), target(target), cudaVersion(compiled.cudaVersion) {
+    for (const DeviceImage &image : compiled.images)
       addImage(image);
   }
 
@@ -44,6 +44,7 @@ private:
 
   ModuleOp module;
   const Target &target;
+  const uint32_t cudaVersion;
   StringTable strings;
   CommandTables commands{strings};
   WordTable arenas{".Larenas"}, parameters{".Lparameters"},
@@ -193,7 +194,8 @@ std::string ModuleEmitter::moduleRow() {
       moduleString("program.plan"));
   for (const WordTable *table : tables)
     row += fmt::format(".long {}\n", table->size());
-  row += fmt::format(".zero {}\n", sizeof(qlora_module::reserved));
+  row += fmt::format(".long {}\n.zero {}\n", cudaVersion,
+                     sizeof(qlora_module::reserved));
   for (const WordTable *table : tables)
     row += fmt::format(".quad {}\n", table->size() ? table->getLabel() : "0");
   return row;
@@ -247,6 +249,6 @@ FailureOr<std::string> ModuleEmitter::run() {
 
 FailureOr<std::string> qlora::emitModule(ModuleOp module,
                                          const Target &target,
-                                         ArrayRef<DeviceImage> images) {
-  return ModuleEmitter(module, target, images).run();
+                                         const CompiledKernels &kernels) {
+  return ModuleEmitter(module, target, kernels).run();
 }

@@ -22,7 +22,7 @@ namespace qlora {
 /// an error for what a table cannot say.
 llvm::FailureOr<std::string> emitModule(mlir::ModuleOp module,
                                         const Target &target,
-                                        llvm::ArrayRef<DeviceImage> images);
+                                        const CompiledKernels &kernels);
 
 } // namespace qlora
 

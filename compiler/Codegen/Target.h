@@ -27,6 +27,7 @@ struct DeviceImage {
 struct CompiledKernels {
   std::vector<std::string> objects; ///< to be linked into train.so
   std::vector<DeviceImage> images;  ///< to be data of train.so
+  uint32_t cudaVersion = 0;         ///< qlora_module::cuda_version
 };
 
 class Target {

@@ -38,8 +38,9 @@ std::vector<Work> CommandTimes::worksOf(LaunchOp launch) const {
   program::KernelOp kernel = kernels.lookup(launch.getKernel());
   if (kernel.getOp()) {
     KernelRequest request = requestOf(launch, findKernelOp(*kernel.getOp()));
-    return device->gpu ? cudaKernelWork(request)
-                      : std::vector<Work>{kernelWork(request)};
+    return device->gpu
+               ? cudaKernelWork(request, findKernelRow(kernel.getSymName()))
+               : std::vector<Work>{kernelWork(request)};
   }
   ArrayRef<RowOperand> operands = rows.find(kernel)->second;
   double touched = 0;
@@ -61,7 +62,15 @@ std::vector<Work> CommandTimes::worksOf(Operation *command) const {
   return {rowWork(touched, 0)};
 }
 
-std::vector<TimelineSpan> CommandTimes::of(EntryOp entry) const {
+double CommandTimes::secondsOf(EntryOp entry, QueueSharing sharing) const {
+  double end = 0;
+  for (const TimelineSpan &span : of(entry, sharing))
+    end = std::max(end, span.end);
+  return end;
+}
+
+std::vector<TimelineSpan> CommandTimes::of(EntryOp entry,
+                                           QueueSharing sharing) const {
   std::vector<TimelineItem> items;
   std::vector<size_t> firstItem;
   SmallVector<Operation *> commands = commandsOf(entry);
@@ -87,7 +96,7 @@ std::vector<TimelineSpan> CommandTimes::of(EntryOp entry) const {
     items.push_back(item);
   }
   std::vector<TimelineSpan> spans(items.size());
-  (void)simulate(items, spans);
+  (void)simulate(items, spans, sharing);
   std::vector<TimelineSpan> result;
   firstItem.push_back(items.size());
   for (size_t i = 0; i < commands.size(); ++i)

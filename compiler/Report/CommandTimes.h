@@ -21,10 +21,15 @@ public:
   static mlir::FailureOr<CommandTimes> create(mlir::ModuleOp program,
                                               const DeviceProfile &device);
 
+  /// Until the last command of an entry has ended.
+  double secondsOf(program::EntryOp entry, QueueSharing sharing) const;
+
   /// One span for each of commandsOf(entry), in seconds from the entry's
   /// start. A command that is several kernels spans all of them; an event has
   /// no length.
-  std::vector<TimelineSpan> of(program::EntryOp entry) const;
+  std::vector<TimelineSpan>
+  of(program::EntryOp entry,
+     QueueSharing sharing = QueueSharing::kSideBySide) const;
 
 private:
   explicit CommandTimes(const DeviceProfile &device) : device(&device) {}

@@ -76,16 +76,21 @@ function addResident() {
 function addStep() {
   const {batch, length} = fullBatch();
   const steps = run.options.gradient_accumulation_steps;
-  const seconds = (kind) => data.entries.find((e) => e.kind === kind &&
+  const seconds = (kind, key) => data.plan.entries.find((e) =>
+      e.kind === kind &&
       (kind === 'update' || e.batch === batch && e.length === length))
-      ?.seconds ?? 0;
-  const step = (steps - 1) * seconds('accumulate') +
-      seconds('accumulate_last') + seconds('update');
-  addTile('Predicted step', inTime(step * 1e6),
-          `${inFull(Math.round(steps * batch * length / step))} tokens/s of ` +
-              'one rank',
+      ?.[key] ?? 0;
+  const step = (key) => (steps - 1) * seconds('accumulate', key) +
+      seconds('accumulate_last', key) + seconds('update', key);
+  const rate = (time) => inFull(Math.round(steps * batch * length / time));
+  const high = step('seconds'), low = step('seconds_low');
+  addTile('Predicted step', inTime(high * 1e6) +
+              (low ? ` to ${inTime(low * 1e6)}` : ''),
+          `${low ? `${rate(low)} to ` : ''}${rate(high)} tokens/s of one rank`,
           'with full rows and the rates ' + (run.rates.is_assumed
-              ? 'assumed of ' : 'measured on ') + ratesName());
+              ? 'assumed of ' : 'measured on ') + ratesName() + (low
+              ? ' at best; at worst GEMM, attention and memory fall short of ' +
+                  'them and nothing runs side by side' : ''));
 }
 
 function addAdapter() {

@@ -66,6 +66,23 @@ static llvm::json::Value planOf(ModuleOp program,
   return plan;
 }
 
+/// Of a card, what each entry takes by its low figure.
+static LogicalResult addLowSeconds(ModuleOp program,
+                                   const DeviceProfile &device,
+                                   llvm::json::Object &plan) {
+  if (!device.gpu)
+    return success();
+  const DeviceProfile low = lowRates(device);
+  FailureOr<CommandTimes> times = CommandTimes::create(program, low);
+  if (failed(times))
+    return failure();
+  for (auto [entry, json] : llvm::zip_equal(
+           program.getOps<program::EntryOp>(), *plan.getArray("entries")))
+    json.getAsObject()->try_emplace(
+        "seconds_low", times->secondsOf(entry, QueueSharing::kTakeTurns));
+  return success();
+}
+
 FailureOr<std::string> qlora::reportText(ModuleOp program,
                                          ReportFormat format,
                                          const DeviceProfile &device) {
@@ -78,6 +95,8 @@ FailureOr<std::string> qlora::reportText(ModuleOp program,
   if (format == ReportFormat::Pickle)
     return memorySnapshot(program, timelines);
   llvm::json::Value plan = planOf(program, timelines, device);
+  if (failed(addLowSeconds(program, device, *plan.getAsObject())))
+    return failure();
   if (format == ReportFormat::Json)
     return llvm::formatv("{0:2}\n", plan).str();
   StatusOr<std::string> run = runFacts(program, device);

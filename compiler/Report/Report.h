@@ -8,7 +8,8 @@
 //   {"arenas": {...}, "total_bytes": ...,                     // plan-memory
 //    "process_bytes", "resident_bytes",       // on a CPU: Core/ProcessBytes.h
 //    "entries": [{"kind", "activation_bytes", "activation_live_bytes", ...,
-//                 "seconds"}],                // predicted: CommandTimes.h
+//                 "seconds",                  // predicted: CommandTimes.h
+//                 "seconds_low"}],            // of a card: DeviceProfile.h
 //    "rematerialize": {"policy", "budget", "recompute_seconds", "steps"},
 //    "plan-dequant": [{"weight", "resident_bytes", "groups": [{"form",
 //                      "reason", "panel_seconds", ...}]}],

@@ -11,6 +11,7 @@ const byId = (id) => document.getElementById(id);
 const kArenas = [
   ['frozen', 'frozen base', 'the weights of the model as they are stored'],
   ['trainable', 'adapters', 'what is trained'],
+  ['rounded', 'adapters, rounded', 'in bf16, for matrix products'],
   ['gradient', 'gradients', 'of what is trained'],
   ['moment1', 'optimizer, first moment', 'AdamW: mean of the gradients'],
   ['moment2', 'optimizer, second moment', 'AdamW: mean of their squares'],

@@ -37,7 +37,7 @@ public:
 private:
   std::vector<Prepared> collect();
   size_t placeFor(const Prepared &prepared, size_t earliest);
-  Work workOf(LaunchOp launch);
+  std::vector<Work> worksOf(LaunchOp launch);
   double coverOf(Operation *command);
 
   SmallVector<Operation *> commands;
@@ -104,16 +104,18 @@ std::vector<Prepared> AheadIssuer::collect() {
 // When
 //===----------------------------------------------------------------------===//
 
-Work AheadIssuer::workOf(LaunchOp launch) {
+/// The kernels that do a launch; only a GPU has a queue beside the other.
+std::vector<Work> AheadIssuer::worksOf(LaunchOp launch) {
   auto kernel = symbols.lookup<program::KernelOp>(launch.getKernel());
   if (kernel.getOp())
-    return kernelWork(requestOf(launch, findKernelOp(*kernel.getOp())));
+    return cudaKernelWork(requestOf(launch, findKernelOp(*kernel.getOp())),
+                          findKernelRow(kernel.getSymName()));
   double bytes = 0;
   for (Value operand : launch.getOperands()) {
     auto view = operand.getDefiningOp<ViewOp>();
     bytes += view ? view.getBytes() : rootOf(operand).getBytes();
   }
-  return rowWork(bytes, 0);
+  return {rowWork(bytes, 0)};
 }
 
 /// Seconds in which a command leaves the memory to others.
@@ -121,17 +123,20 @@ double AheadIssuer::coverOf(Operation *command) {
   auto launch = dyn_cast<LaunchOp>(command);
   if (!launch || ahead.contains(launch))
     return 0;
-  Work work = workOf(launch), memory;
-  work.launches = 0;
-  memory.bytes = work.bytes;
-  return secondsOf(work, device) - secondsOf(memory, device);
+  double seconds = 0;
+  for (const Work &work : worksOf(launch)) {
+    const Demand demand = demandOf(work, device);
+    seconds += demand.busy() - demand.memory;
+  }
+  return seconds;
 }
 
 /// The position that the launches go before.
 size_t AheadIssuer::placeFor(const Prepared &prepared, size_t earliest) {
   double needed = 0;
   for (LaunchOp launch : prepared.launches)
-    needed += kCover * secondsOf(workOf(launch), device);
+    for (const Work &work : worksOf(launch))
+      needed += kCover * secondsOf(work, device);
   size_t place = prepared.reader;
   for (double cover = 0; place > earliest && cover < needed;)
     cover += coverOf(commands[--place]);

@@ -60,7 +60,7 @@ static void makeInnerMicroBatch(program::EntryOp last) {
 
 static void emitArenas(OpBuilder &builder, Location loc,
                        const ParameterLayout &layout, int64_t inputBytes,
-                       int64_t resultBytes) {
+                       int64_t resultBytes, bool hasRounded) {
   auto arena = [&](program::Arena kind, int64_t bytes) {
     program::ArenaOp::create(builder, loc, kind, bytes, kArenaAlignment);
   };
@@ -68,6 +68,8 @@ static void emitArenas(OpBuilder &builder, Location loc,
   for (auto kind : {program::Arena::Trainable, program::Arena::Gradient,
                     program::Arena::Moment1, program::Arena::Moment2})
     arena(kind, layout.getFlatBytes());
+  if (hasRounded)
+    arena(program::Arena::Rounded, layout.getFlatBytes() / 2);
   // Sizes of these two come from plan-memory.
   arena(program::Arena::Activation, 0);
   arena(program::Arena::Workspace, 0);
@@ -86,11 +88,15 @@ void LowerToProgramPass::runOnOperation() {
   layout->emit(builder, module);
   KernelSymbols kernels(module);
   int64_t tokens = 0;
+  bool hasRounded = false;
   SmallVector<StepOp> steps(module.getOps<StepOp>());
-  for (StepOp step : steps)
+  for (StepOp step : steps) {
     tokens = std::max<int64_t>(tokens, step.getBatch() * step.getLength());
+    hasRounded |= llvm::any_of(step.getBody().getOps<WeightOp>(),
+                               [](WeightOp op) { return op.getRounded(); });
+  }
   emitArenas(builder, module.getLoc(), *layout, inputBytes(tokens),
-             resultBytes(tokens));
+             resultBytes(tokens), hasRounded);
   for (StepOp step : steps) {
     FailureOr<program::EntryOp> entry =
         lowerStep(step, builder, *layout, kernels, tokens);

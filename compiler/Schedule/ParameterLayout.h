@@ -34,7 +34,7 @@ public:
   }
   int64_t getFrozenBytes() const { return frozenBytes; }
   int64_t getHostBytes() const { return hostBytes; }
-  /// Bytes of each of the flat arenas.
+  /// Bytes of each of the flat f32 arenas.
   int64_t getFlatBytes() const { return flatBytes; }
 
   /// Writes one `program.parameter` per named tensor.

@@ -10,7 +10,8 @@
 //   %a = program.buffer activation offset 0 bytes 8192 ...
 //   %b = program.buffer activation offset 0 bytes 8192 ...
 //
-// The packing itself is compiler/Support/ArenaPacker.h.
+// Offsets are multiples of the arena's alignment. The packing itself is
+// compiler/Support/ArenaPacker.h.
 
 #include "compiler/Passes.h"
 #include "compiler/Schedule/EntryBuffers.h"
@@ -41,6 +42,7 @@ struct EntryPlan {
 class PlanMemoryPass : public qlora::impl::PlanMemoryBase<PlanMemoryPass> {
   void runOnOperation() override;
   EntryPlan planEntry(EntryOp entry);
+  uint64_t alignmentOf(Arena arena);
   void writeReport(ArrayRef<std::pair<EntryOp, EntryPlan>> plans);
 };
 
@@ -52,15 +54,16 @@ static constexpr size_t kLargest = 8;
 
 /// Gives the buffers of one arena their offsets.
 static SmallVector<BufferOp> place(const EntryBuffers &buffers, Arena arena,
-                                   int64_t &bytes, int64_t &liveBytes) {
+                                   uint64_t alignment, int64_t &bytes,
+                                   int64_t &liveBytes) {
   SmallVector<BufferOp> ops;
   std::vector<PackedBuffer> lifetimes;
   for (auto [op, life] : llvm::zip_equal(buffers.ops, buffers.lives)) {
     if (BufferOp(op).getArena() != arena)
       continue;
     ops.push_back(op);
-    lifetimes.push_back({life.first, life.last, BufferOp(op).getBytes(),
-                         kArenaAlignment});
+    lifetimes.push_back(
+        {life.first, life.last, BufferOp(op).getBytes(), alignment});
   }
   PackResult packed = packArena(lifetimes);
   bytes = packed.bytes;
@@ -70,12 +73,20 @@ static SmallVector<BufferOp> place(const EntryBuffers &buffers, Arena arena,
   return ops;
 }
 
+uint64_t PlanMemoryPass::alignmentOf(Arena kind) {
+  for (auto arena : getOperation().getOps<ArenaOp>())
+    if (arena.getKind() == kind)
+      return arena.getAlignment();
+  return kArenaAlignment;
+}
+
 EntryPlan PlanMemoryPass::planEntry(EntryOp entry) {
   EntryPlan plan;
   EntryBuffers buffers = buffersOf(entry);
   for (auto [i, arena] : llvm::enumerate(kPlanned)) {
     SmallVector<BufferOp> placed =
-        place(buffers, arena, plan.bytes[i], plan.liveBytes[i]);
+        place(buffers, arena, alignmentOf(arena), plan.bytes[i],
+              plan.liveBytes[i]);
     for (BufferOp op : placed)
       if (op.getSaved())
         plan.savedBytes += op.getBytes();

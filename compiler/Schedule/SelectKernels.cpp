@@ -11,9 +11,12 @@
 //
 //   %w = program.buffer workspace bytes 4096 ...
 //   program.launch @matmul.onednn(%a, %b, %c, %w) ...
+//
+// and the workspace arena has the alignment that the target's kernels ask for.
 
 #include "compiler/Passes.h"
 #include "compiler/Schedule/Commands.h"
+#include "compiler/Support/TargetTraits.h"
 
 #include "runtime/Kernels/KernelTable.h"
 
@@ -39,6 +42,8 @@ public:
 private:
   void runOnOperation() override;
   LogicalResult select(LaunchOp launch, program::KernelOp kernel);
+  std::optional<std::string> tune(const KernelRow &row,
+                                  KernelRequest &request);
   void refuse(LaunchOp launch, const std::string &reason,
               std::vector<std::string> &choice);
   FlatSymbolRefAttr symbolFor(const KernelRow &row);
@@ -91,6 +96,18 @@ void SelectKernelsPass::refuse(LaunchOp launch, const std::string &reason,
     launch.emitRemark() << reason;
 }
 
+/// Lets the row cut the work; why it is not taken so, or nullopt.
+std::optional<std::string> SelectKernelsPass::tune(const KernelRow &row,
+                                                   KernelRequest &request) {
+  if (row.tune)
+    row.tune(request, small);
+  const uint64_t bytes = row.workspaceBytes(request);
+  if (!small || !row.isRoomy || bytes <= kSmallWorkspace)
+    return std::nullopt;
+  return "workspaces are to be small, and it needs " + std::to_string(bytes) +
+         " bytes";
+}
+
 LogicalResult SelectKernelsPass::select(LaunchOp launch,
                                         program::KernelOp kernel) {
   const qlora::KernelOp *op = findKernelOp(*kernel.getOp());
@@ -101,9 +118,10 @@ LogicalResult SelectKernelsPass::select(LaunchOp launch,
   for (const KernelRow &row : kernelRows()) {
     if (row.op != op || row.target != target)
       continue;
+    KernelRequest tuned = request;
     std::optional<std::string> reason = row.reject(request);
-    if (!reason && small && row.isRoomy)
-      reason = "workspaces are to be small";
+    if (!reason && !chosen)
+      reason = tune(row, tuned);
     if (reason) {
       if (!chosen)
         refuse(launch, row.fullName() + ": " + *reason, choice);
@@ -111,8 +129,7 @@ LogicalResult SelectKernelsPass::select(LaunchOp launch,
     }
     if (!chosen) {
       chosen = &row;
-      if (row.tune && !small)
-        row.tune(request);
+      request = tuned;
     }
     bytes = std::max(bytes, row.workspaceBytes(request));
   }
@@ -167,5 +184,9 @@ void SelectKernelsPass::runOnOperation() {
   }
   for (Operation *kernel : unselected)
     kernel->erase();
+  std::optional<TargetTraits> traits = targetTraits(target.getValue());
+  for (auto arena : getOperation().getOps<ArenaOp>())
+    if (traits && arena.getKind() == Arena::Workspace)
+      arena.setAlignment(traits->workspaceAlignment);
   report();
 }

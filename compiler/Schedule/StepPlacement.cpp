@@ -61,7 +61,10 @@ Place StepLowering::placeOf(Value value) {
   if (auto known = places.find(value); known != places.end())
     return known->second;
   auto weight = cast<WeightOp>(value.getDefiningOp());
-  const ParameterPlace &place = layout.lookup(weight.getParameter());
+  ParameterPlace place = layout.lookup(weight.getParameter());
+  // The rounded arena has the layout of the trainable one in half the bytes.
+  if (weight.getRounded())
+    place = {Arena::Rounded, place.offset / 2, place.bytes / 2};
   RankedTensorType type = tensorTypeOf(value);
   Value buffer = arenaBuffer(place.arena, place.offset, place.bytes,
                              *elementDtype(type.getElementType()));
@@ -95,10 +98,14 @@ Value StepLowering::view(const Place &place, Value value) {
 
 Place StepLowering::flatPlace(FlatKind kind, bool statistics) {
   static constexpr Arena arenas[] = {Arena::Trainable, Arena::Gradient,
-                                     Arena::Moment1, Arena::Moment2};
-  int64_t skip = statistics ? 0 : 4 * kFlatColumns;
+                                     Arena::Moment1, Arena::Moment2,
+                                     Arena::Rounded};
+  const bool isRounded = kind == FlatKind::Rounded;
+  const int64_t width = isRounded ? 2 : 4;
+  const int64_t skip = statistics ? 0 : width * kFlatColumns;
   return {arenaBuffer(arenas[static_cast<int>(kind)], skip,
-                      layout.getFlatBytes() - skip, QLORA_DTYPE_F32),
+                      layout.getFlatBytes() / 4 * width - skip,
+                      isRounded ? QLORA_DTYPE_BF16 : QLORA_DTYPE_F32),
           0, kFlatColumns};
 }
 

@@ -4,6 +4,8 @@
 
 #include "compiler/Support/TargetTraits.h"
 
+#include "runtime/Kernels/Requests/CudaWorkspaces.h"
+
 using namespace qlora;
 
 namespace {
@@ -15,9 +17,15 @@ struct TargetRow {
 
 static constexpr TargetRow kTargets[] = {
     // One pool of threads runs every kernel, and fills itself with any GEMM.
-    {"cpu", {/*kernelsBesideCompute=*/false, /*prefersWideGemms=*/false}},
-    // A stream each; a narrow GEMM has too few tiles for all multiprocessors.
-    {"cuda", {/*kernelsBesideCompute=*/true, /*prefersWideGemms=*/true}},
+    // Packing rounds on the way.
+    {"cpu",
+     {/*kernelsBesideCompute=*/false, /*prefersWideGemms=*/false,
+      /*roundsBeforeGemms=*/false, /*workspaceAlignment=*/64}},
+    // A stream each; a narrow GEMM has too few tiles for all multiprocessors;
+    // cuBLASLt takes operands of one type.
+    {"cuda",
+     {/*kernelsBesideCompute=*/true, /*prefersWideGemms=*/true,
+      /*roundsBeforeGemms=*/true, requests::kCudaAlignment}},
 };
 
 std::optional<TargetTraits> qlora::targetTraits(std::string_view target) {

@@ -5,6 +5,7 @@
 #ifndef QLORA_COMPILER_SUPPORT_TARGETTRAITS_H
 #define QLORA_COMPILER_SUPPORT_TARGETTRAITS_H
 
+#include <cstdint>
 #include <optional>
 #include <string_view>
 
@@ -17,6 +18,11 @@ struct TargetTraits {
   bool kernelsBesideCompute = false;
   /// One wide GEMM is faster than several narrow ones over the same input.
   bool prefersWideGemms = false;
+  /// A GEMM that rounds an operand writes the rounded copy to memory first, in
+  /// a kernel of its own.
+  bool roundsBeforeGemms = false;
+  /// Bytes that workspaces of library kernels begin at multiples of.
+  int64_t workspaceAlignment = 64;
 };
 
 /// Of the target of that name; nullopt where there is none.

@@ -114,6 +114,18 @@ LogicalResult ParameterOp::verify() {
   return verifyStorage(*this);
 }
 
+static LogicalResult verifyRounded(WeightOp op, ParameterOp parameter) {
+  RankedTensorType type = parameter.getTensorType();
+  Type narrow = type.clone(BFloat16Type::get(op.getContext()));
+  if (parameter.getTrainable() && type.getElementType().isF32() &&
+      op.getResult().getType() == narrow)
+    return success();
+  return op.emitOpError("(C2) expects bf16 numbers of a trainable f32 "
+                        "parameter, but ")
+         << op.getParameterAttr() << " is " << type << " and the result "
+         << op.getResult().getType();
+}
+
 LogicalResult
 WeightOp::verifySymbolUses(SymbolTableCollection &symbols) {
   auto parameter = symbols.lookupNearestSymbolFrom<ParameterOp>(
@@ -121,6 +133,8 @@ WeightOp::verifySymbolUses(SymbolTableCollection &symbols) {
   if (!parameter)
     return emitOpError("refers to ") << getParameterAttr()
                                      << ", which is not a model.parameter";
+  if (getRounded())
+    return verifyRounded(*this, parameter);
   if (parameter.getType() == getResult().getType())
     return success();
   InFlightDiagnostic error =

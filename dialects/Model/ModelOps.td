@@ -71,8 +71,12 @@ def Model_ParameterOp : Model_Op<"parameter", [Symbol]> {
 def Model_WeightOp : Model_Op<"weight",
     [Pure, DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
   let summary = "the value of a parameter";
-  let description = "(C1) the type is that of the parameter.";
-  let arguments = (ins FlatSymbolRefAttr:$parameter);
+  let description = [{
+    (C1) the type is that of the parameter. (C2) with `rounded` it is bf16, and
+    the parameter trainable and f32: its numbers as the last update rounded
+    them.
+  }];
+  let arguments = (ins FlatSymbolRefAttr:$parameter, UnitAttr:$rounded);
   let results = (outs Model_Tensor:$result);
   let assemblyFormat = "$parameter attr-dict `:` type($result)";
 }

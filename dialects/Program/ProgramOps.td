@@ -69,7 +69,8 @@ def Program_Arena : I32EnumAttr<"Arena", "as enum qlora_arena_kind", [
     I32EnumAttrCase<"Workspace", 6, "workspace">,
     I32EnumAttrCase<"Input", 7, "input">,
     I32EnumAttrCase<"Result", 8, "result">,
-    I32EnumAttrCase<"Host", 9, "host">]> {
+    I32EnumAttrCase<"Host", 9, "host">,
+    I32EnumAttrCase<"Rounded", 10, "rounded">]> {
   let cppNamespace = "::qlora::program";
   let genSpecializedAttr = 0;
 }

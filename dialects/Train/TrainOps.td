@@ -28,7 +28,8 @@ def Train_Dialect : Dialect {
     AdamW). Inside are model ops and the ops below.
 
     Trainable parameters, their gradients and AdamW's moments are flat f32
-    arenas of one layout. The first kFlatColumns elements of the gradient
+    arenas of one layout; so is, in bf16, a copy of the parameters for who
+    rounds them anyway. The first kFlatColumns elements of the gradient
     arena are for statistics (loss sum, label count), so that they are summed
     over ranks with the gradients; then come the parameters in the order in
     which the backward finishes their gradients.
@@ -70,11 +71,12 @@ def Train_StepKind : I32EnumAttr<"StepKind", "what a step is for", [
 }
 def Train_StepKindAttr : EnumAttr<Train_Dialect, Train_StepKind, "kind">;
 
-def Train_FlatKind : I32EnumAttr<"FlatKind", "a flat f32 arena", [
+def Train_FlatKind : I32EnumAttr<"FlatKind", "a flat arena", [
     I32EnumAttrCase<"Trainable", 0, "trainable">,
     I32EnumAttrCase<"Gradient", 1, "gradient">,
     I32EnumAttrCase<"Moment1", 2, "moment1">,
-    I32EnumAttrCase<"Moment2", 3, "moment2">]> {
+    I32EnumAttrCase<"Moment2", 3, "moment2">,
+    I32EnumAttrCase<"Rounded", 4, "rounded">]> {
   let cppNamespace = "::qlora::train";
   let genSpecializedAttr = 0;
 }
@@ -308,12 +310,12 @@ def Train_AdamWOp : Train_Op<"adamw",
   let summary = "AdamW as torch has it (Loshchilov and Hutter, 2019)";
   let description = [{
     p, m, v, g [R, kFlatColumns]; scale [1] multiplies g. Rates, betas and
-    bias corrections come from the step block.
+    bias corrections come from the step block. `rounded` is new_p in bf16.
   }];
   let arguments = (ins Model_Tensor:$p, Model_Tensor:$m,
     Model_Tensor:$v, Model_Tensor:$g, Model_Tensor:$scale);
   let results = (outs Model_Tensor:$new_p, Model_Tensor:$new_m,
-    Model_Tensor:$new_v);
+    Model_Tensor:$new_v, Optional<Model_Tensor>:$rounded);
   let assemblyFormat = "operands attr-dict `:` functional-type(operands, results)";
 }
 

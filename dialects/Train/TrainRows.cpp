@@ -56,7 +56,11 @@ SmallVector<Value> AdamWOp::buildRow(OpBuilder &b, ValueRange arguments) {
   Value size = splat(div(rate, step("bias_correction1")));
   Value newP =
       sub(mul(p, splat(decay)), mul(size, div(newM, denominator)));
-  return {newP, newM, newV};
+  SmallVector<Value> results = {newP, newM, newV};
+  // A store rounds to the type of the result.
+  if (getRounded())
+    results.push_back(newP);
+  return results;
 }
 
 //===----------------------------------------------------------------------===//

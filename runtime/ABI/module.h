@@ -47,7 +47,7 @@ extern "C" {
 #endif
 
 #define QLORA_MODULE_MAGIC 0x41524c51u /* "QLRA", little endian */
-#define QLORA_ABI_VERSION 5u
+#define QLORA_ABI_VERSION 7u
 #define QLORA_MAX_RANK 4
 
 /* Index that refers to nothing. */
@@ -64,14 +64,19 @@ enum qlora_arena_kind {
   QLORA_ARENA_MOMENT1 = 3,   /* f32, the layout of TRAINABLE; AdamW's m */
   QLORA_ARENA_MOMENT2 = 4,   /* f32, the layout of TRAINABLE; AdamW's v */
   QLORA_ARENA_ACTIVATION = 5,/* saved activations and scratch */
-  QLORA_ARENA_WORKSPACE = 6, /* scratch of library kernels */
+  QLORA_ARENA_WORKSPACE = 6, /* scratch of library kernels; on CUDA each one
+                                at a multiple of 256 bytes */
   QLORA_ARENA_INPUT = 7,     /* what the runtime writes before each entry */
   QLORA_ARENA_RESULT = 8,    /* what the runtime reads after an entry */
   QLORA_ARENA_HOST = 9,      /* frozen weights too, of which kernels read single
                                 rows: on a card pinned host memory that its
                                 kernels read over the bus, elsewhere ordinary
                                 memory. Not part of a memory limit */
-  QLORA_ARENA_KIND_COUNT = 10
+  QLORA_ARENA_ROUNDED = 10,  /* bf16, the layout of TRAINABLE: its numbers,
+                                rounded to nearest, ties to even. The runtime
+                                fills it when it fills TRAINABLE; commands of
+                                UPDATE write both */
+  QLORA_ARENA_KIND_COUNT = 11
 };
 
 typedef struct qlora_arena {
@@ -285,8 +290,12 @@ typedef struct qlora_module {
   uint32_t command_count;
   uint32_t entry_count;
   uint32_t binding_count;
-  uint32_t image_count; /* 0 on a CPU */
-  uint32_t reserved[6];
+  uint32_t image_count;  /* 0 on a CPU */
+  uint32_t cuda_version; /* of the compiler of the images, 1000 * major +
+                            10 * minor; 0 on a CPU. A CUBIN needs a driver
+                            of that major version or a later one, PTX one of
+                            that version or a later one */
+  uint32_t reserved[5];
 
   const qlora_arena *arenas;
   const qlora_parameter *parameters;

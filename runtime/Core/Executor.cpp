@@ -18,8 +18,9 @@ static std::string describe(const LoadedModule &module,
 }
 
 Status runEntry(Device &device, const LoadedModule &module,
-                const qlora_entry &entry, const qlora_step_block &step) {
-  QLORA_RETURN_IF_ERROR(device.begin(entry, step));
+                const qlora_entry &entry, const qlora_step_block &step,
+                bool onAllRanks) {
+  QLORA_RETURN_IF_ERROR(device.begin(entry, step, onAllRanks));
   const auto commands = module.commands(entry);
   for (size_t i = 0; i < commands.size(); ++i) {
     Status status = device.enqueue(commands[i]);

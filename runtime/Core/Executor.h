@@ -12,11 +12,12 @@
 
 namespace qlora {
 
-/// Runs `entry` of the module that `device` has loaded and waits for it. An
-/// error says the entry, the number of the command and its label; the device
-/// is then unusable.
+/// Runs `entry` of the module that `device` has loaded and waits for it
+/// (Device::begin has the last two). An error says the entry, the number of
+/// the command and its label; the device is then unusable.
 Status runEntry(Device &device, const LoadedModule &module,
-                const qlora_entry &entry, const qlora_step_block &step);
+                const qlora_entry &entry, const qlora_step_block &step,
+                bool onAllRanks = true);
 
 } // namespace qlora
 

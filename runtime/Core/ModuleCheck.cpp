@@ -150,6 +150,10 @@ Status checkArenas(const qlora_module &m) {
     if (kinds.contains(kind) && bytes[kind] != trainable)
       return damaged("the {} arena has {} bytes, the trainable one {}",
                      arenaKindName(kind), bytes[kind], trainable);
+  if (kinds.contains(QLORA_ARENA_ROUNDED) &&
+      2 * bytes[QLORA_ARENA_ROUNDED] != trainable)
+    return damaged("the rounded arena has {} bytes, the trainable one {}",
+                   bytes[QLORA_ARENA_ROUNDED], trainable);
   return Status::ok();
 }
 

@@ -5,13 +5,14 @@
 //
 // Beyond the ranges of indices: each arena kind at most once; parameters do
 // not overlap, have the bytes of their shape, and live in the arena of their
-// role; nothing writes FROZEN; operands are aligned to their dtype; image units
-// have no gaps and no image twice; a kernel is generated for the module's
-// target (a function, or a symbol with a geometry that a card can launch) or
-// is a row of Kernels.def for it, whose operands and constants its launches
-// have; copies and collectives have matching types and bytes; an event is
-// recorded once and before it is waited for; entries and bindings are unique
-// and have the sizes of their batch and length.
+// role; nothing writes FROZEN; operands are aligned to their dtype, workspaces
+// on CUDA to 256 bytes; image units have no gaps and no image twice; a kernel
+// is generated for the module's target (a function, or a symbol with a
+// geometry that a card can launch) or is a row of Kernels.def for it, whose
+// operands and constants its launches have; copies and collectives have
+// matching types and bytes; an event is recorded once and before it is waited
+// for; entries and bindings are unique and have the sizes of their batch and
+// length.
 
 #ifndef QLORA_RUNTIME_CORE_MODULECHECK_H
 #define QLORA_RUNTIME_CORE_MODULECHECK_H

@@ -34,6 +34,9 @@ static Status checkImage(const qlora_image &image,
 Status checkImages(const qlora_module &m, const AddressRanges &ranges) {
   if (m.target == QLORA_TARGET_CPU && m.image_count > 0)
     return damaged("{} device images in a module for the CPU", m.image_count);
+  if (m.image_count > 0 && m.cuda_version < 1000)
+    return damaged("{} device images of CUDA version {}", m.image_count,
+                   m.cuda_version);
   std::set<std::tuple<uint32_t, uint32_t, uint32_t>> seen;
   std::set<uint32_t> units;
   for (uint32_t i = 0; i < m.image_count; ++i) {

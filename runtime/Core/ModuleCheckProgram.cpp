@@ -6,6 +6,7 @@
 
 #include "runtime/Core/ModuleLoader.h"
 #include "runtime/Kernels/KernelTable.h"
+#include "runtime/Kernels/Requests/CudaWorkspaces.h"
 
 #include <set>
 #include <tuple>
@@ -69,7 +70,22 @@ static Status checkOperand(const qlora_module &m, const qlora_operand &o) {
   return Status::ok();
 }
 
-static Status checkLibraryOperand(const KernelOperand &mark,
+/// On a card vendor libraries are handed parts of it.
+static Status checkWorkspace(const qlora_module &m,
+                             const qlora_operand &operand) {
+  if (m.target != QLORA_TARGET_CUDA)
+    return Status::ok();
+  const uint64_t base = m.arenas[operand.arena].alignment;
+  if (operand.offset % requests::kCudaAlignment != 0 ||
+      base % requests::kCudaAlignment != 0)
+    return damaged("workspace at byte {} of an arena aligned to {}, not at a "
+                   "multiple of {}",
+                   operand.offset, base, requests::kCudaAlignment);
+  return Status::ok();
+}
+
+static Status checkLibraryOperand(const qlora_module &m,
+                                  const KernelOperand &mark,
                                   const qlora_operand &operand) {
   // A workspace of no bytes is one that the kernel does not need.
   if (operand.bytes == 0 && !mark.isOptional && mark.name != "workspace")
@@ -82,7 +98,7 @@ static Status checkLibraryOperand(const KernelOperand &mark,
   if (mark.isWritten && !(operand.access & QLORA_WRITE))
     return damaged("operand '{}' is written, but its access is {}", mark.name,
                    operand.access);
-  return Status::ok();
+  return mark.name == "workspace" ? checkWorkspace(m, operand) : Status::ok();
 }
 
 static Status checkLaunchCommand(const qlora_module &m,
@@ -102,7 +118,7 @@ static Status checkLaunchCommand(const qlora_module &m,
   const KernelOp &op = *findKernelRow(kernel.name)->op;
   for (size_t i = 0; i < op.operands.size(); ++i)
     if (Status status = checkLibraryOperand(
-            op.operands[i], m.operands[command.first_operand + i]);
+            m, op.operands[i], m.operands[command.first_operand + i]);
         !status.isOk())
       return status.withContext(fmt::format("kernel '{}'", kernel.name));
   return Status::ok();

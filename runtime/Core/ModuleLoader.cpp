@@ -45,6 +45,7 @@ std::string_view arenaTitle(unsigned kind) {
       "inputs",
       "results",
       "host (pinned)",
+      "adapters, rounded",
   };
   static_assert(std::size(kTitles) == QLORA_ARENA_KIND_COUNT);
   return kind < std::size(kTitles) ? kTitles[kind] : "unknown";
@@ -53,7 +54,7 @@ std::string_view arenaTitle(unsigned kind) {
 std::string_view arenaKindName(unsigned kind) {
   static constexpr std::array<std::string_view, QLORA_ARENA_KIND_COUNT> names =
       {"frozen",     "trainable", "gradient", "moment1", "moment2",
-       "activation", "workspace", "input",    "result", "host"};
+       "activation", "workspace", "input",    "result",    "host",    "rounded"};
   return nameOf(names, kind);
 }
 

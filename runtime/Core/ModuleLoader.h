@@ -100,6 +100,10 @@ std::string_view arenaKindName(unsigned kind);
 /// In plain words, for people: "optimizer, first moment".
 std::string_view arenaTitle(unsigned kind);
 std::string_view entryKindName(unsigned kind);
+/// "13.0" of 13000, as CUDA numbers itself.
+inline std::string cudaVersionText(unsigned version) {
+  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
 /// True for the arenas of frozen weights, which no command writes.
 inline bool isFrozenArena(unsigned kind) {
   return kind == QLORA_ARENA_FROZEN || kind == QLORA_ARENA_HOST;

@@ -260,4 +260,24 @@ Status fillTrainable(const LoadedModule &module,
   return Status::ok();
 }
 
+Status fillRounded(const LoadedModule &module, Device &device) {
+  const auto from = module.arena(QLORA_ARENA_TRAINABLE);
+  const auto to = module.arena(QLORA_ARENA_ROUNDED);
+  if (!from || !to)
+    return Status::ok();
+  const uint64_t elements = module.arenaBytes(QLORA_ARENA_ROUNDED) / 2;
+  std::vector<uint8_t> exact, rounded;
+  for (uint64_t done = 0; done < elements;) {
+    const uint64_t count = std::min<uint64_t>(kWindow, elements - done);
+    exact.resize(4 * count);
+    rounded.resize(2 * count);
+    QLORA_RETURN_IF_ERROR(device.read(*from, 4 * done, exact));
+    convertWeights(QLORA_DTYPE_F32, exact.data(), QLORA_DTYPE_BF16,
+                   rounded.data(), static_cast<int64_t>(count));
+    QLORA_RETURN_IF_ERROR(device.write(*to, 2 * done, rounded));
+    done += count;
+  }
+  return Status::ok();
+}
+
 } // namespace qlora

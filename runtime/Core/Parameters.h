@@ -58,6 +58,10 @@ Status fillFrozen(const LoadedModule &module, const ParameterSources &sources,
 Status fillTrainable(const LoadedModule &module,
                      const ParameterSources &sources, ArenaSink &arena);
 
+/// ROUNDED := TRAINABLE, where the module has it: to be called whenever the
+/// host has written the latter.
+Status fillRounded(const LoadedModule &module, Device &device);
+
 } // namespace qlora
 
 #endif // QLORA_RUNTIME_CORE_PARAMETERS_H

@@ -66,7 +66,8 @@ static const KernelRow *rowOf(const LoadedModule &module,
 std::vector<CommandKernel> kernelsOf(const LoadedModule &module,
                                      const qlora_command &command,
                                      bool isUpdate,
-                                     const DeviceProfile &device) {
+                                     const DeviceProfile &device,
+                                     const KernelRow *runs) {
   if (command.kind != QLORA_COMMAND_LAUNCH &&
       command.kind != QLORA_COMMAND_FILL && command.kind != QLORA_COMMAND_COPY)
     return {};
@@ -75,7 +76,7 @@ std::vector<CommandKernel> kernelsOf(const LoadedModule &module,
   if (const KernelRow *row = rowOf(module, command)) {
     const KernelRequest request = makeRequest(module, command, *row->op);
     part = partOf(categoryOf(*row->op));
-    works = device.gpu ? cudaKernelWork(request)
+    works = device.gpu ? cudaKernelWork(request, runs ? runs : row)
                        : std::vector<Work>{kernelWork(request)};
   } else {
     works = {rowWork(operandBytes(module, command), 0)};

@@ -41,11 +41,13 @@ struct CommandKernel {
 };
 
 /// Of a LAUNCH, FILL or COPY; empty for the others. `isUpdate`: the command is
-/// one of UPDATE.
+/// one of UPDATE. `row` is who runs a library launch, where that is another
+/// than the module names.
 std::vector<CommandKernel> kernelsOf(const LoadedModule &module,
                                      const qlora_command &command,
                                      bool isUpdate,
-                                     const DeviceProfile &device);
+                                     const DeviceProfile &device,
+                                     const KernelRow *row = nullptr);
 
 /// neededFlops of a command's launch; 0 for every other command.
 double flopsOf(const LoadedModule &module, const qlora_command &command);

@@ -117,11 +117,12 @@ Status Device::finishReadArena(std::span<uint8_t> data) {
 }
 
 Status Device::begin(const qlora_entry &entry,
-                     const qlora_step_block &stepBlock) {
+                     const qlora_step_block &stepBlock, bool isOnAll) {
   if (!module || current)
     return misuse("an entry starts before the one before it has ended");
   QLORA_RETURN_IF_ERROR(failure);
   step = stepBlock;
+  onAllRanks = isOnAll;
   current = &entry;
   failure = beginEntry(entry);
   if (timer && failure.isOk())

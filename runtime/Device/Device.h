@@ -136,8 +136,12 @@ public:
   Status run(const KernelOp &op, std::span<const qlora_operand> operands,
              std::span<const int64_t> constants);
 
-  /// Starts an entry; kernels see `step` until synchronize().
-  Status begin(const qlora_entry &entry, const qlora_step_block &step);
+  /// Starts an entry; kernels see `step` until synchronize(). `onAllRanks`:
+  /// the others run this entry now too, with the same labelled_rows, which an
+  /// entry without collectives has no use for. Whether they do is the same for
+  /// all of them.
+  Status begin(const qlora_entry &entry, const qlora_step_block &step,
+               bool onAllRanks = true);
   /// Puts one command of that entry on its queue.
   Status enqueue(const qlora_command &command);
   /// Ends the entry.
@@ -211,6 +215,7 @@ protected:
   const LoadedModule *module = nullptr;
   bool frozenIsShared = false;
   qlora_step_block step{};
+  bool onAllRanks = true; ///< of the current entry
   std::vector<std::string> notes;
 
 private:

@@ -39,8 +39,8 @@ public:
 
   /// Prepares all launches of `module`. `arenaBases` are the arenas'
   /// addresses, on the device. A row that is unavailable is passed over for
-  /// the op's next one, with a line in `remarks`; a launch that no row can do
-  /// is an error.
+  /// the op's next one, with a line in `remarks` that says why and which row
+  /// runs; a launch that no row can do is an error.
   Status prepare(const LoadedModule &module,
                  std::span<uint8_t *const> arenaBases, const Prepare &prepare,
                  std::vector<std::string> &remarks);
@@ -93,17 +93,22 @@ auto PreparedLaunches<Kernel>::choose(const LoadedModule &module,
   const std::string label = module.launches()[command.target].label;
   const uint64_t workspace = givenWorkspace(module, command, *planned.op);
   Status last;
+  std::string passedOver;
   for (const KernelRow *row : candidateRows(planned)) {
     last = checkLaunchRow(module, command, *row, request);
     if (last.isOk()) {
       auto kernel = prepare(*row, request, workspace);
-      if (kernel.isOk())
+      if (kernel.isOk()) {
+        if (!passedOver.empty())
+          remarks.push_back(fmt::format("launch '{}': {}{} runs instead", label,
+                                        passedOver, row->fullName()));
         return Chosen{std::move(kernel).value(), row};
+      }
       last = kernel.status().withContext(row->fullName());
     }
     if (last.code() != StatusCode::kUnavailable)
       break;
-    remarks.push_back(fmt::format("launch '{}': {}", label, last.message()));
+    passedOver += last.message() + "; ";
   }
   return last.withContext(fmt::format("launch '{}'", label));
 }

@@ -17,31 +17,46 @@ static constexpr double kCacheSpeed = 4.0;
 /// What is taken for the size of such a cache.
 static constexpr double kCacheBytes = 32 << 20;
 
+/// All but attention's in bf16.
+static constexpr double Work::*kCounts[] = {
+    &Work::f32Flops,          &Work::bf16Flops,
+    &Work::panelF32Flops,     &Work::panelBf16Flops,
+    &Work::attentionF32Flops, &Work::bytes,
+    &Work::thinBytes,         &Work::packedBytes,
+    &Work::waitedBytes,       &Work::decodedNumbers,
+    &Work::transcendentals,   &Work::laneInstructions,
+    &Work::launches};
+
 Work &Work::operator+=(const Work &other) {
-  f32Flops += other.f32Flops;
-  bf16Flops += other.bf16Flops;
-  panelF32Flops += other.panelF32Flops;
-  panelBf16Flops += other.panelBf16Flops;
-  attentionF32Flops += other.attentionF32Flops;
-  attentionForwardFlops += other.attentionForwardFlops;
-  attentionBackwardFlops += other.attentionBackwardFlops;
-  bytes += other.bytes;
-  packedBytes += other.packedBytes;
-  waitedBytes += other.waitedBytes;
-  decodedNumbers += other.decodedNumbers;
-  transcendentals += other.transcendentals;
-  launches += other.launches;
+  for (double Work::*count : kCounts)
+    this->*count += other.*count;
+  for (size_t i = 0; i < attention.size(); ++i) {
+    attention[i].flops += other.attention[i].flops;
+    attention[i].flopsPerKey += other.attention[i].flopsPerKey;
+  }
   return *this;
 }
 
 Work &Work::operator*=(double times) {
-  for (double *count :
-       {&f32Flops, &bf16Flops, &panelF32Flops, &panelBf16Flops,
-        &attentionF32Flops, &attentionForwardFlops, &attentionBackwardFlops,
-        &bytes, &packedBytes, &waitedBytes, &decodedNumbers, &transcendentals,
-        &launches})
-    *count *= times;
+  for (double Work::*count : kCounts)
+    this->*count *= times;
+  for (AttentionWork &products : attention) {
+    products.flops *= times;
+    products.flopsPerKey *= times;
+  }
   return *this;
+}
+
+/// Of whatever kernel, in bf16.
+static double attentionBf16Flops(const Work &work) {
+  double flops = 0;
+  for (const AttentionWork &products : work.attention)
+    flops += products.flops;
+  return flops;
+}
+
+double Work::attentionFlops() const {
+  return attentionF32Flops + attentionBf16Flops(*this);
 }
 
 Work qlora::operator+(Work left, const Work &right) { return left += right; }
@@ -54,19 +69,32 @@ static double productSeconds(const Work &work, const DeviceProfile &device) {
                  work.panelF32Flops / rates.panelF32Gflops +
                  work.panelBf16Flops / rates.panelBf16Gflops +
                  work.attentionF32Flops / rates.attentionF32Gflops +
-                 (work.attentionForwardFlops + work.attentionBackwardFlops) /
-                     rates.attentionBf16Gflops);
+                 attentionBf16Flops(work) / rates.attentionBf16Gflops);
+}
+
+/// Attention's in bf16 on a GPU.
+static double attentionSeconds(const Work &work, const GpuRates &gpu) {
+  static_assert(size_t(AttentionKernel::kCount) == 4, "a rate for each");
+  const AttentionRate *rates[] = {
+      &gpu.cudaAttention.forward, &gpu.cudaAttention.backward,
+      &gpu.cudnnAttention.forward, &gpu.cudnnAttention.backward};
+  double seconds = 0;
+  for (size_t i = 0; i < work.attention.size(); ++i)
+    if (work.attention[i].flops > 0)
+      seconds += rates[i]->seconds(work.attention[i].flops,
+                                   work.attention[i].flopsPerKey);
+  return seconds;
 }
 
 /// On a GPU a panel is a decoded weight.
 static double productSeconds(const Work &work, const DeviceProfile &device,
                              const GpuRates &gpu) {
   return 1e-9 *
-         ((work.f32Flops + work.panelF32Flops) / device.gemmF32Gflops +
-          (work.bf16Flops + work.panelBf16Flops) / device.gemmBf16Gflops +
-          work.attentionF32Flops / device.cpuKernels().attentionF32Gflops +
-          work.attentionForwardFlops / gpu.attentionForwardGflops +
-          work.attentionBackwardFlops / gpu.attentionBackwardGflops);
+             ((work.f32Flops + work.panelF32Flops) / device.gemmF32Gflops +
+              (work.bf16Flops + work.panelBf16Flops) / device.gemmBf16Gflops +
+              work.attentionF32Flops /
+                  device.cpuKernels().attentionF32Gflops) +
+         attentionSeconds(work, gpu);
 }
 
 /// An attention kernel's rate is that of the kernel, exponentials included.
@@ -89,11 +117,14 @@ Demand qlora::demandOf(const Work &work, const DeviceProfile &device) {
     return demand;
   }
   demand.launch = work.launches * device.gpu->launchMicroseconds * 1e-6;
-  demand.arithmetic =
-      std::max(productSeconds(work, device, *device.gpu),
-               functionsOf(work) / (device.gpu->functionGops * 1e9));
-  // Decoding keeps the memory busy, and not what GEMMs multiply with.
-  demand.memory = std::max(demand.memory, decode);
+  demand.arithmetic = productSeconds(work, device, *device.gpu);
+  if (work.thinBytes > 0)
+    demand.memory += work.thinBytes * (1 / (device.gpu->thinGemmGbps * 1e9) -
+                                       1 / (device.copyGbps * 1e9));
+  // Neither decodes nor instructions keep busy what GEMMs multiply with.
+  demand.memory =
+      std::max({demand.memory, decode,
+                work.laneInstructions / (device.gpu->issueGops * 1e9)});
   return demand;
 }
 

@@ -15,8 +15,9 @@
 // rows of a and c are in the caches of all cores. On a GPU other warps go on
 // meanwhile:
 //
-//   launch + max(arithmetic, decode, functions, memory)
+//   launch + max(arithmetic, instructions, memory)
 //
+// where a kernel that only moves memory issues kRowInstructions a byte.
 // The rates are the device's (DeviceProfile.h). Good to a factor of about
 // 1.5 on a CPU, which is enough to decide: a GEMM costs a hundred times a
 // norm, and equal ops get equal times. Not modelled: products that are too
@@ -26,10 +27,36 @@
 #ifndef QLORA_RUNTIME_KERNELS_COSTMODEL_H
 #define QLORA_RUNTIME_KERNELS_COSTMODEL_H
 
+#include <array>
+
 #include "runtime/Kernels/DeviceProfile.h"
 #include "runtime/Kernels/KernelTable.h"
 
 namespace qlora {
+
+/// Instructions of single lanes that a kernel without products issues for each
+/// byte it moves: the most that one may have, by the check of their machine
+/// code (tests/lint/sass.py). At this many, memory is the longer on the known
+/// cards.
+inline constexpr double kRowInstructions = 5;
+/// A product is thin where one of its sides is at most this: bound by memory,
+/// and slower at it than a copy. LoRA's are.
+inline constexpr int64_t kThinSide = 64;
+
+/// Whose attention it is: on a GPU they have rates of their own.
+enum class AttentionKernel {
+  kForward, ///< our own
+  kBackward,
+  kCudnnForward,
+  kCudnnBackward,
+  kCount
+};
+
+/// Products of attention in bf16.
+struct AttentionWork {
+  double flops = 0;       ///< that are needed
+  double flopsPerKey = 0; ///< more, were there one key more for each query
+};
 
 /// What a kernel does, in units of no device. Adds up.
 struct Work {
@@ -39,13 +66,14 @@ struct Work {
   double panelF32Flops = 0, panelBf16Flops = 0;
   /// Of attention's products, which run below a GEMM's rate.
   double attentionF32Flops = 0;
-  double attentionForwardFlops = 0;  ///< bf16
-  double attentionBackwardFlops = 0; ///< bf16
-  double bytes = 0;                  ///< read and written in memory
+  std::array<AttentionWork, size_t(AttentionKernel::kCount)> attention = {};
+  double bytes = 0;       ///< read and written in memory
+  double thinBytes = 0;   ///< of `bytes` those of thin products, on a GPU
   double packedBytes = 0; ///< read and written to rearrange a factor, on a CPU
   double waitedBytes = 0; ///< of `bytes` those that no arithmetic hides, on a CPU
-  double decodedNumbers = 0;         ///< made from 4 bits each, in cache
-  double transcendentals = 0;        ///< exp, sin, sqrt, ...
+  double decodedNumbers = 0;   ///< made from 4 bits each, in cache
+  double transcendentals = 0;  ///< exp, sin, sqrt, ..., on a CPU
+  double laneInstructions = 0; ///< on a GPU, where there are no products
   double launches = 0;
 
   Work &operator+=(const Work &other);
@@ -53,9 +81,7 @@ struct Work {
   double gemmFlops() const {
     return f32Flops + bf16Flops + panelF32Flops + panelBf16Flops;
   }
-  double attentionFlops() const {
-    return attentionF32Flops + attentionForwardFlops + attentionBackwardFlops;
-  }
+  double attentionFlops() const; ///< that are needed
 };
 Work operator+(Work left, const Work &right);
 
@@ -81,7 +107,7 @@ double secondsOf(const Work &work, const DeviceProfile &device);
 /// CPU: as many of them as a cache holds come from there.
 Work withCached(Work work, double bytes);
 
-/// A generated kernel.
+/// A kernel without products: a generated one, or a walk over rows.
 Work rowWork(double bytes, double transcendentals);
 
 /// c = a . b, or c += a . b: m x n, inner dimension k.
@@ -106,10 +132,13 @@ double neededFlops(const KernelRequest &request);
 
 /// The kernels that do a launch on CUDA, one after another: conversions,
 /// decodes and products are launches of their own there, so that none hides
-/// behind another. In CudaWork.cpp.
-std::vector<Work> cudaKernelWork(const KernelRequest &request);
+/// behind another. `row` is who does it; where no row was selected yet,
+/// nullptr stands for the first CUDA row that accepts it. In CudaWork.cpp.
+std::vector<Work> cudaKernelWork(const KernelRequest &request,
+                                 const KernelRow *row = nullptr);
 
-/// Seconds of a launch on `device`: on a GPU as its CUDA kernels.
+/// Seconds of a launch on `device`, of which no row was selected yet: on a GPU
+/// as its CUDA kernels.
 double secondsOf(const KernelRequest &request, const DeviceProfile &device);
 
 /// What a launch is for, in reports.

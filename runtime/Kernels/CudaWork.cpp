@@ -8,6 +8,7 @@
 #include "runtime/Kernels/Requests/CudaWorkspaces.h"
 
 #include <algorithm>
+#include <cassert>
 
 using namespace qlora;
 using namespace qlora::requests;
@@ -30,7 +31,10 @@ static Kernels productWork(const GemmProblem &p) {
     kernels.push_back(conversionWork(double(p.k) * p.n, p.b, inner.b));
   if (p.c != inner.c && adds)
     kernels.push_back(conversionWork(double(p.m) * p.n, p.c, inner.c));
-  kernels.push_back(gemmWork(p.m, p.n, p.k, inner.a, inner.b, inner.c, adds));
+  Work product = gemmWork(p.m, p.n, p.k, inner.a, inner.b, inner.c, adds);
+  if (std::min({p.m, p.n, p.k}) <= kThinSide)
+    product.thinBytes = product.bytes;
+  kernels.push_back(product);
   if (p.c != inner.c)
     kernels.push_back(conversionWork(double(p.m) * p.n, inner.c, p.c));
   return kernels;
@@ -150,9 +154,32 @@ static constexpr CudaWorkRow kRows[] = {
     {"head_loss_grad", headWork},
 };
 
-Kernels qlora::cudaKernelWork(const KernelRequest &request) {
-  for (const CudaWorkRow &row : kRows)
-    if (row.op == request.op->name)
-      return row.work(request);
-  return {kernelWork(request)};
+static const KernelRow &firstRow(const KernelRequest &request) {
+  const std::vector<KernelRow> &rows = kernelRows();
+  const auto found =
+      std::find_if(rows.begin(), rows.end(), [&](const KernelRow &row) {
+        return row.op == request.op && row.target == "cuda" &&
+               !row.reject(request);
+      });
+  assert(found != rows.end() && "a valid request, which the last row accepts");
+  return *found;
+}
+
+/// What counts as our own until it is known who does it.
+static void giveToCudnn(Work &work) {
+  constexpr auto kFirst = size_t(AttentionKernel::kCudnnForward);
+  std::swap_ranges(work.attention.begin(), work.attention.begin() + kFirst,
+                   work.attention.begin() + kFirst);
+}
+
+Kernels qlora::cudaKernelWork(const KernelRequest &request,
+                              const KernelRow *row) {
+  for (const CudaWorkRow &kind : kRows)
+    if (kind.op == request.op->name)
+      return kind.work(request);
+  Work work = kernelWork(request);
+  if (work.attentionFlops() > 0 &&
+      (row ? *row : firstRow(request)).implementation == "cudnn")
+    giveToCudnn(work);
+  return {work};
 }

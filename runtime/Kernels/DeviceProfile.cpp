@@ -27,9 +27,14 @@ public:
       return std::nullopt;
     }
     ProfileReader inner(path, json[key]);
-    inner.prefix = std::string(key) + ".";
+    inner.prefix = prefix + key + ".";
     json.erase(key);
     return inner;
+  }
+
+  /// The same of a key that has to be there.
+  std::optional<ProfileReader> requireObject(const char *key) {
+    return has(key) ? takeObject(key) : std::nullopt;
   }
 
   void readRate(const char *key, double &value) {
@@ -41,6 +46,16 @@ public:
                   found.dump());
     value = found.get<double>();
     json.erase(key);
+  }
+
+  /// Two rates, "forward_2k_gflops" and "forward_8k_gflops".
+  void readAttention(const std::string &direction, AttentionRate &rate) {
+    readRate((direction + "_2k_gflops").c_str(), rate.at2k);
+    readRate((direction + "_8k_gflops").c_str(), rate.at8k);
+    if (rate.at8k < rate.at2k || rate.at8k >= 4 * rate.at2k)
+      fail("key '{}{}_8k_gflops' is {}, but has to be at least the rate at 2k, "
+           "{}, and below 4 times that",
+           prefix, direction, rate.at8k, rate.at2k);
   }
 
   void readCount(const char *key, int64_t &value) {
@@ -74,7 +89,7 @@ private:
   bool has(const char *key) {
     if (status.isOk() && !json.contains(key))
       fail("key '{}{}' is missing; {}", prefix, key,
-           prefix == "gpu." ? "a GPU's profile has all keys of 'gpu'"
+           prefix.starts_with("gpu.") ? "a GPU's profile has all keys of 'gpu'"
                             : "write the file again with qlora-run --calibrate");
     return status.isOk();
   }
@@ -94,12 +109,25 @@ private:
 
 } // namespace
 
+static Status readAttentionRates(ProfileReader &gpu, const char *key,
+                                 AttentionRates &rates) {
+  std::optional<ProfileReader> reader = gpu.requireObject(key);
+  if (!reader)
+    return gpu.finish();
+  reader->readAttention("forward", rates.forward);
+  reader->readAttention("backward", rates.backward);
+  return reader->finish();
+}
+
 static StatusOr<GpuRates> readGpuRates(ProfileReader reader) {
   GpuRates gpu;
   reader.readRate("memory_gb", gpu.memoryGb);
-  reader.readRate("attention_forward_gflops", gpu.attentionForwardGflops);
-  reader.readRate("attention_backward_gflops", gpu.attentionBackwardGflops);
-  reader.readRate("function_gops", gpu.functionGops);
+  QLORA_RETURN_IF_ERROR(
+      readAttentionRates(reader, "attention_cudnn", gpu.cudnnAttention));
+  QLORA_RETURN_IF_ERROR(
+      readAttentionRates(reader, "attention_cuda", gpu.cudaAttention));
+  reader.readRate("thin_gemm_gbps", gpu.thinGemmGbps);
+  reader.readRate("issue_gops", gpu.issueGops);
   reader.readRate("launch_us", gpu.launchMicroseconds);
   reader.readCount("gpus_per_node", gpu.gpusPerNode);
   reader.readRate("node_link_gbps", gpu.nodeLinkGbps);
@@ -127,6 +155,32 @@ CpuKernelRates DeviceProfile::cpuKernels() const {
     return *kernels;
   return {0.65 * gemmF32Gflops, 0.88 * gemmBf16Gflops, 0.35 * gemmF32Gflops,
           0.35 * gemmF32Gflops, copyGbps};
+}
+
+double AttentionRate::seconds(double flops, double flopsPerKey) const {
+  // Keys that a causal query sees on average.
+  constexpr double kKeys2k = (2048 + 1) / 2.0, kKeys8k = (8192 + 1) / 2.0;
+  // Seconds of a product are limit + more / keys.
+  const double more = (1 / at2k - 1 / at8k) / (1 / kKeys2k - 1 / kKeys8k);
+  const double limit = 1 / at8k - more / kKeys8k;
+  return 1e-9 * (limit * flops + more * flopsPerKey);
+}
+
+DeviceProfile qlora::lowRates(DeviceProfile device) {
+  if (!device.gpu)
+    return device;
+  GpuRates &gpu = *device.gpu;
+  for (double *rate : {&device.gemmF32Gflops, &device.gemmBf16Gflops})
+    *rate *= kLowProducts;
+  for (AttentionRates *rates : {&gpu.cudnnAttention, &gpu.cudaAttention})
+    for (AttentionRate *rate : {&rates->forward, &rates->backward}) {
+      rate->at2k *= kLowProducts;
+      rate->at8k *= kLowProducts;
+    }
+  for (double *rate :
+       {&device.copyGbps, &device.decodeGbps, &gpu.thinGemmGbps})
+    *rate *= kLowMemory;
+  return device;
 }
 
 StatusOr<DeviceProfile> qlora::readDeviceProfile(const std::string &path) {

@@ -12,8 +12,13 @@
 //     ("kernels" may be left out: then they are assumed from the others)
 //   a file written by hand for a GPU: the same keys (cpu is the card's name,
 //     cores its multiprocessors) and
-//      "gpu": {"memory_gb": 141, "attention_forward_gflops": 610e3,
-//              "attention_backward_gflops": 510e3, "function_gops": 3700,
+//      "gpu": {"memory_gb": 141,
+//              "attention_cudnn": {"forward_2k_gflops": 480e3,
+//                                  "forward_8k_gflops": 610e3,
+//                                  "backward_2k_gflops": 370e3,
+//                                  "backward_8k_gflops": 510e3},
+//              "attention_cuda": (the same keys, of our own kernels),
+//              "thin_gemm_gbps": 2580, "issue_gops": 29652,
 //              "launch_us": 1.5, "gpus_per_node": 8, "node_link_gbps": 370,
 //              "network_gbps": 48, "all_reduce_us": 20}
 //   the table of known cards (DeviceProfiles.cpp), by name.
@@ -33,13 +38,31 @@
 
 namespace qlora {
 
+/// One direction of an attention kernel: 10^9 of the products that are needed
+/// per second (bf16, causal, heads of 128), for sequences of 2,048 and of 8,192
+/// tokens. Between and beyond them each query takes as long as if it saw a
+/// fixed number of keys more than it does (cut tiles, the beginning and end of
+/// a block), all at one rate: short sequences are slow.
+struct AttentionRate {
+  double at2k = 0, at8k = 0; ///< at8k is 1 to 4 times at2k, 4 excluded
+
+  /// Of products that are needed, and of what one key more for each query
+  /// would add to them.
+  double seconds(double flops, double flopsPerKey) const;
+};
+
+struct AttentionRates {
+  AttentionRate forward, backward;
+};
+
 /// What only a GPU's profile says.
 struct GpuRates {
   double memoryGb = 0; ///< of the card
-  /// bf16, causal, heads of 128: of the products that are needed.
-  double attentionForwardGflops = 0;
-  double attentionBackwardGflops = 0;
-  double functionGops = 0; ///< exp and its like, 10^9 per second
+  AttentionRates cudnnAttention; ///< of cuDNN's rows of Kernels.def
+  AttentionRates cudaAttention;  ///< of our own
+  /// Of memory, by products with a side of at most 64, as LoRA's have.
+  double thinGemmGbps = 0;
+  double issueGops = 0; ///< instructions of single lanes, 10^9 per second
   /// From one kernel of a graph to the next, when one waits for the other.
   double launchMicroseconds = 0;
   int64_t gpusPerNode = 1;
@@ -82,6 +105,19 @@ struct DeviceProfile {
   /// `kernels`, or shares of the other rates.
   CpuKernelRates cpuKernels() const;
 };
+
+/// What no card has shown yet is predicted twice, and here is what for:
+///
+///   high  every kernel reaches the profile's rates, and kernels of two queues
+///         run side by side as far as these allow (Timeline.h);
+///   low   GEMMs and attention reach 0.9 of their rates, what moves memory
+///         0.85 of its; and kernels of two queues take turns, since a GEMM
+///         fills the registers of every multiprocessor, so that no decode
+///         finds room beside it.
+///
+/// The rates of a GPU's low figure. Links are the same in both.
+inline constexpr double kLowProducts = 0.9, kLowMemory = 0.85;
+DeviceProfile lowRates(DeviceProfile device);
 
 /// The cards that have a name here, in the order of the table.
 std::span<const std::string_view> deviceProfileNames();

@@ -3,12 +3,25 @@
 // The cards that have a name. None of these rates was measured by us. Peaks are
 // of data sheets; what large kernels reach of them is assumed, and is the same
 // share for all cards unless a row says otherwise: an H200's 0.80 of the dense
-// bf16 peak in GEMMs, 0.62 and 0.52 of it in attention forward and backward,
-// 0.90 of the memory's bandwidth. Of a link, 0.82: a ring's bus bandwidth is
-// 370 of NVLink 4's 450 GB/s (NVIDIA/nccl-tests, issue 212).
+// bf16 peak in GEMMs, 0.90 of the memory's bandwidth. Of a link, 0.82: a ring's
+// bus bandwidth is 370 of NVLink 4's 450 GB/s (NVIDIA/nccl-tests, issue 212).
+//
+// Attention of cuDNN: an H200's 480 TFLOP/s forward and 370 backward at 2,048
+// tokens (NVIDIA's table for cuDNN 9.19), 610 and 510 at 8,192.
+//
+// Attention of our own (Cuda/Device/AttentionBF16.cu, AttentionGradBF16.cu; none
+// was timed): half of what shared memory allows. A warp multiplies 16 rows, and
+// for 128 of its m16n8k16 loads 72 times 512 bytes forward, of which a
+// multiprocessor gives 128 a clock: 1,820 needed FLOPs per clock and
+// multiprocessor. Backward it is 144 loads for 224 products, of which 160 are
+// needed (scores are made twice): 1,140. Tensor cores would allow 2,590 forward
+// by mma.sync (0.63 of wgmma on sm_90). Half, because two blocks of four warps
+// take turns with exponentials and three barriers a tile; 1.07 times as fast at
+// 8,192 tokens, where fewer tiles are cut by the diagonal.
 //
 // Assumed alike in all rows: f32 GEMMs (no tensor cores) at 0.75 of the peak;
-// functions at 16 per multiprocessor and clock; 1.5 us from one kernel of a
+// thin products at 0.6 of the copy's rate; 128 instructions of single lanes per
+// multiprocessor and clock, at the boost clock; 1.5 us from one kernel of a
 // graph to the next one that waits for it; 20 us for a small all-reduce of a
 // node, and as much for each doubling of nodes. NF4 is decoded at copy speed:
 // 2.516 bytes move for the 4 of an f32 number.
@@ -27,35 +40,48 @@ struct Card {
   std::string_view name, title;
   int64_t multiprocessors;
   double memoryGb;
+  double clockGhz;
   double gemmBf16Tflops, gemmF32Tflops;
-  double attentionForwardTflops, attentionBackwardTflops;
-  double copyGbps, functionGops;
+  AttentionRates cudnn, own; ///< TFLOP/s
+  double copyGbps;
   double nodeLinkGbps, networkGbps;
   int64_t gpusPerNode;
 };
 
 constexpr Card kCards[] = {
     // Peaks: 312 bf16, 2.04 TB/s, NVLink 300 GB/s each way, 200 Gb/s for each
-    // card. Attention: within the 50 to 73 % of the peak that
-    // FlashAttention-2 (Dao, 2023) gives for it.
-    {"a100", "NVIDIA A100 SXM 80 GB", 108, 80, 250, 15, 190, 165, 1830, 2400,
-     246, 23, 8},
+    // card. cuDNN's attention: at 8,192 tokens within the 50 to 73 % of the
+    // peak that FlashAttention-2 (Dao, 2023) gives for it, at 2,048 by the
+    // H200's ratio.
+    {"a100", "NVIDIA A100 SXM 80 GB", 108, 80, 1.41, 250, 15,
+     {{150, 190}, {120, 165}}, {{138, 148}, {87, 93}}, 1830, 246, 23, 8},
     // Peaks: 989 bf16, 3.35 TB/s, as an H200 otherwise; GEMMs assumed slower
-    // than its (700), attention by the same ratio.
-    {"h100", "NVIDIA H100 SXM", 132, 80, 700, 50, 540, 450, 2900, 3700, 370,
-     48, 8},
+    // than its (700), cuDNN's attention by the same ratio.
+    {"h100", "NVIDIA H100 SXM", 132, 80, 1.755, 700, 50,
+     {{425, 540}, {328, 450}}, {{210, 225}, {130, 140}}, 2900, 370, 48, 8},
     // Peaks: 989 bf16, 4.8 TB/s, NVLink 450 GB/s each way, 400 Gb/s for each
     // card. The rates of the design's estimates.
-    {"h200", "NVIDIA H200 SXM", 132, 141, 790, 50, 610, 510, 4300, 3700, 370,
-     48, 8},
+    {"h200", "NVIDIA H200 SXM", 132, 141, 1.755, 790, 50,
+     {{480, 610}, {370, 510}}, {{210, 225}, {130, 140}}, 4300, 370, 48, 8},
     // Peaks (HGX): 2250 bf16, 75 f32, 7.7 TB/s, NVLink 900 GB/s each way.
-    {"b200", "NVIDIA B200", 148, 180, 1800, 56, 1390, 1160, 6930, 4300, 740,
-     48, 8},
+    // cuDNN's attention: by the peaks.
+    {"b200", "NVIDIA B200", 148, 180, 1.85, 1800, 56,
+     {{1090, 1390}, {840, 1160}}, {{249, 266}, {156, 167}}, 6930, 740, 48, 8},
     // Peaks: 165 bf16 with f32 sums, 82.6 f32, 1.008 TB/s. No links but PCIe
-    // 4.0 through the host, and 25 Gb/s Ethernet.
-    {"rtx4090", "NVIDIA GeForce RTX 4090", 128, 24, 132, 62, 102, 86, 907,
-     5100, 10, 3, 8},
+    // 4.0 through the host, and 25 Gb/s Ethernet. cuDNN's attention: by the
+    // peaks. Ours: half of what the tensor cores allow, which are half of an
+    // A100's per multiprocessor and clock; backward 5 of 7 products are needed.
+    {"rtx4090", "NVIDIA GeForce RTX 4090", 128, 24, 2.52, 132, 62,
+     {{80, 102}, {62, 86}}, {{78, 83}, {56, 60}}, 907, 10, 3, 8},
 };
+
+AttentionRate inGflops(const AttentionRate &tflops) {
+  return {tflops.at2k * 1e3, tflops.at8k * 1e3};
+}
+
+AttentionRates inGflops(const AttentionRates &tflops) {
+  return {inGflops(tflops.forward), inGflops(tflops.backward)};
+}
 
 DeviceProfile profileOf(const Card &card) {
   DeviceProfile profile;
@@ -67,9 +93,10 @@ DeviceProfile profileOf(const Card &card) {
   profile.decodeGbps = std::ceil(card.copyGbps * 4 / 2.516);
   GpuRates &gpu = profile.gpu.emplace();
   gpu.memoryGb = card.memoryGb;
-  gpu.attentionForwardGflops = card.attentionForwardTflops * 1e3;
-  gpu.attentionBackwardGflops = card.attentionBackwardTflops * 1e3;
-  gpu.functionGops = card.functionGops;
+  gpu.cudnnAttention = inGflops(card.cudnn);
+  gpu.cudaAttention = inGflops(card.own);
+  gpu.thinGemmGbps = 0.6 * card.copyGbps;
+  gpu.issueGops = double(card.multiprocessors) * 128 * card.clockGhz;
   gpu.launchMicroseconds = 1.5;
   gpu.gpusPerNode = card.gpusPerNode;
   gpu.nodeLinkGbps = card.nodeLinkGbps;

@@ -37,6 +37,8 @@ static KernelOperand parseOperand(std::string_view word) {
       operand.isOptional = true;
     } else if (mark == '@') {
       operand.isReadByRows = true;
+    } else if (mark == '^') {
+      operand.mayRound = true;
     } else {
       break;
     }

@@ -25,6 +25,8 @@ struct KernelOperand {
   bool isWritten = false;
   bool isOptional = false;
   bool isReadByRows = false; ///< of all its rows only a few are read
+  /// In f32 it is rounded to bf16 beside another such operand that is bf16.
+  bool mayRound = false;
 };
 
 struct KernelRequest;
@@ -76,14 +78,18 @@ struct KernelRow {
   /// Bytes of the `workspace` operand; a promise that the runtime keeps: a
   /// row whose library asks for more at load is passed over.
   uint64_t (*workspaceBytes)(const KernelRequest &);
-  /// Chooses the constants that only say how the work is cut, for speed, and
-  /// at the price of workspace; nullptr: the op's own choice stands.
-  void (*tune)(KernelRequest &) = nullptr;
-  /// Its workspace is much larger than a later row's.
+  /// Chooses the constants that only say how the work is cut: for speed, at
+  /// the price of workspace, or for a small workspace. nullptr: the op's own
+  /// choice stands.
+  void (*tune)(KernelRequest &, bool isSmall) = nullptr;
+  /// Its workspace may be much larger than a later row's: where workspaces
+  /// are to be small, it is taken with at most kSmallWorkspace bytes.
   bool isRoomy = false;
 
   std::string fullName() const { return op->name + "." + implementation; }
 };
+
+inline constexpr uint64_t kSmallWorkspace = uint64_t(64) << 20;
 
 /// All ops and rows, in the order of Kernels.def. Built once; immutable.
 const std::vector<KernelOp> &kernelOps();

@@ -16,6 +16,7 @@ Work qlora::rowWork(double bytes, double transcendentals) {
   Work work;
   work.bytes = bytes;
   work.transcendentals = transcendentals;
+  work.laneInstructions = kRowInstructions * bytes;
   work.launches = 1;
   return work;
 }
@@ -62,12 +63,14 @@ Work qlora::attentionWork(const AttentionShape &shape, qlora_dtype dtype,
   double pairs = window * (length - window) + window * (window + 1) / 2;
   pairs *= double(shape.batch) * shape.heads;
   Work work;
-  const double flops = (backward ? 2.5 : 1.0) * 4 * pairs * shape.dim;
-  (dtype == QLORA_DTYPE_F32 ? work.attentionF32Flops
-   : backward               ? work.attentionBackwardFlops
-                            : work.attentionForwardFlops) = flops;
+  const double ofPair = (backward ? 2.5 : 1.0) * 4 * shape.dim;
+  const double flops = ofPair * pairs;
+  const double tokens = double(shape.batch) * shape.length;
+  if (dtype == QLORA_DTYPE_F32)
+    work.attentionF32Flops = flops;
+  else
+    work.attention[backward] = {flops, ofPair * tokens * shape.heads};
   work.transcendentals = pairs;
-  double tokens = double(shape.batch) * shape.length;
   double elements = tokens * shape.dim * (2 * shape.heads + 2 * shape.kvHeads);
   work.bytes = bytesOf(elements * (backward ? 2 : 1), dtype);
   work.launches = 1;

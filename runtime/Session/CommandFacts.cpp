@@ -17,8 +17,13 @@ void CommandFactsTable::describeLaunch(const qlora_command &command,
   CommandFacts &facts = entry.facts;
   StepPart part = StepPart::kRows;
   double longest = -1;
+  const KernelRow *row = nullptr;
+  if (command.kind == QLORA_COMMAND_LAUNCH) {
+    facts.kernel = device.kernelName(command.target);
+    row = findKernelRow(facts.kernel);
+  }
   for (const CommandKernel &kernel :
-       kernelsOf(module, command, isUpdate, rates)) {
+       kernelsOf(module, command, isUpdate, rates, row)) {
     facts.bytes += kernel.work.bytes;
     facts.boundSeconds += kernel.demand.seconds();
     if (kernel.demand.busy() > longest) {
@@ -33,7 +38,6 @@ void CommandFactsTable::describeLaunch(const qlora_command &command,
     return;
   }
   facts.name = module.launches()[command.target].label;
-  facts.kernel = device.kernelName(command.target);
   facts.flops = flopsOf(module, command);
 }
 

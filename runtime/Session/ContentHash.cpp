@@ -32,6 +32,10 @@ void ContentHash::add(std::string_view text) {
   addLength(state->context, text.size());
 }
 
+void ContentHash::add(std::span<const int64_t> numbers) {
+  add({reinterpret_cast<const char *>(numbers.data()), numbers.size_bytes()});
+}
+
 Status ContentHash::addFile(const std::string &path) {
   std::ifstream file(path, std::ios::binary);
   std::vector<char> buffer(1 << 20);

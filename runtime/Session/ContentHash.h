@@ -5,7 +5,9 @@
 #ifndef QLORA_RUNTIME_SESSION_CONTENTHASH_H
 #define QLORA_RUNTIME_SESSION_CONTENTHASH_H
 
+#include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -22,6 +24,7 @@ public:
   ~ContentHash();
 
   void add(std::string_view text);
+  void add(std::span<const int64_t> numbers);
   /// The file's content; kNotFound when it cannot be read.
   Status addFile(const std::string &path);
   /// 64 hexadecimal digits. Nothing may be added afterwards.

@@ -74,6 +74,24 @@ BatchShape Dataset::shapeOf(int64_t step, int64_t index,
                                 : smallestShape();
 }
 
+int64_t Dataset::labelsOf(int64_t step, int64_t index,
+                          const StepShape &shape) {
+  const Place place = placeOf(step, index, shape);
+  return place.number < count() ? labelsAt(place.epoch, place.number) : 0;
+}
+
+std::optional<int64_t> Dataset::mostLabels(int64_t step, int64_t k,
+                                           const StepShape &shape) {
+  const int64_t first = k * shape.ranks;
+  int64_t most = 0;
+  for (int64_t index = first; index < first + shape.ranks; ++index) {
+    if (shapeOf(step, index, shape) != shapeOf(step, first, shape))
+      return std::nullopt;
+    most = std::max(most, labelsOf(step, index, shape));
+  }
+  return most;
+}
+
 BatchShape Dataset::shapeInOrder(int64_t number) {
   return number < count() ? shapeAt(-1, number) : smallestShape();
 }

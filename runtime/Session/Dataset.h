@@ -36,6 +36,7 @@
 
 #include "runtime/Core/Safetensors.h"
 #include "runtime/Core/Status.h"
+#include "runtime/Session/ContentHash.h"
 #include "runtime/Session/StepPacking.h"
 
 namespace qlora {
@@ -116,6 +117,16 @@ public:
                              const StepShape &shape);
   virtual BatchShape shapeInOrder(int64_t number);
 
+  /// Adds the length and labels of all that it gives.
+  virtual void identify(ContentHash &hash) const = 0;
+  /// How many labels read() gives, from counts that were made once.
+  virtual int64_t labelsOf(int64_t step, int64_t index, const StepShape &shape);
+  /// The labels of whichever rank has most in micro-batch k of `step`; nothing
+  /// where ranks have other shapes than each other there. What all ranks know
+  /// alike, without a message.
+  std::optional<int64_t> mostLabels(int64_t step, int64_t k,
+                                    const StepShape &shape);
+
 protected:
   /// Epochs end with a partial step; otherwise the file starts over inside a
   /// step.
@@ -123,6 +134,7 @@ protected:
   /// `number` is below count(). epoch -1: file order.
   virtual void fill(int64_t epoch, int64_t number, MicroBatch &out) = 0;
   virtual BatchShape shapeAt(int64_t epoch, int64_t number) = 0;
+  virtual int64_t labelsAt(int64_t epoch, int64_t number) = 0;
   /// Of padding alone.
   virtual BatchShape smallestShape() const = 0;
 

@@ -8,6 +8,8 @@
 
 #include "runtime/Core/Executor.h"
 #include "runtime/Device/Device.h"
+#include "runtime/Device/LaunchRequest.h"
+#include "runtime/Session/KernelChoice.h"
 #include "runtime/Session/MemoryPlan.h"
 #include "runtime/Session/PredictionText.h"
 #include "runtime/Session/Program.h"
@@ -63,8 +65,12 @@ struct NullReport {
   std::vector<EntryCount> entries;
   std::optional<DeviceProfile> card;
   std::vector<StepPrediction> predictions; ///< with a card
+  std::vector<StepPrediction> low; ///< the low figure of each, of a GPU
 
   uint64_t collectives() const;
+  const StepPrediction *lowOf(size_t prediction) const {
+    return low.empty() ? nullptr : &low[prediction];
+  }
   std::string text() const;
   std::string toJson() const;
 };
@@ -107,7 +113,7 @@ std::string NullReport::text() const {
   std::string text = planText(device, ranks);
   if (card && card->gpu)
     text += cardMemoryText(device, *card->gpu);
-  text += "\n";
+  text += kernelsText(module, device) + "\n";
   text += fmt::format(kCounters, "program", "launches", "fills", "copies",
                       "sums", "sent", "read", "written");
   for (const EntryCount &count : entries)
@@ -116,8 +122,8 @@ std::string NullReport::text() const {
                       "on each rank\nevery command and address is inside its "
                       "arena\n",
                       ranks, microBatches * ranks, collectives());
-  for (const StepPrediction &step : predictions)
-    text += "\n" + predictionText(step, *card);
+  for (size_t i = 0; i < predictions.size(); ++i)
+    text += "\n" + predictionText(predictions[i], lowOf(i), *card);
   return card ? text + "\n" + assumptionText(*card) : text;
 }
 
@@ -145,8 +151,9 @@ std::string NullReport::toJson() const {
                  {"memory_bytes", std::move(memory)}};
   for (const EntryCount &count : entries)
     report["entries"].push_back(countersJson(count));
-  for (const StepPrediction &step : predictions)
-    report["predictions"].push_back(predictionJson(step, *card));
+  for (size_t i = 0; i < predictions.size(); ++i)
+    report["predictions"].push_back(
+        predictionJson(predictions[i], lowOf(i), *card));
   if (card)
     report["assumed"] = profileJson(*card);
   return report.dump(2) + "\n";
@@ -180,7 +187,9 @@ static StatusOr<EntryCount> countEntry(Device &device,
 
 StatusOr<std::string>
 checkOnNullDevice(const LoadedModule &module, const Options &options, int ranks,
-                  const std::optional<DeviceProfile> &card) {
+                  const std::optional<DeviceProfile> &card,
+                  const std::vector<std::string> &disabledKernels) {
+  QLORA_RETURN_IF_ERROR(checkKernelNames(disabledKernels));
   QLORA_RETURN_IF_ERROR(CompiledVariants::of(module).status());
   DeviceOptions deviceOptions;
   deviceOptions.ranks = ranks;
@@ -189,16 +198,21 @@ checkOnNullDevice(const LoadedModule &module, const Options &options, int ranks,
   QLORA_RETURN_IF_ERROR(device->load(module, nullptr));
   NullReport report{module, *device, ranks,
                     options.integer("gradient_accumulation_steps"),
-                    {},     card,    {}};
+                    {},     card,    {},
+                    {}};
   for (const qlora_entry &entry : module.entries()) {
     QLORA_ASSIGN_OR_RETURN(EntryCount count,
                            countEntry(*device, module, entry));
     report.entries.push_back(std::move(count));
   }
   if (card) {
-    QLORA_ASSIGN_OR_RETURN(
-        report.predictions,
-        predictSteps(module, {*card, ranks, report.microBatches}));
+    PredictionRequest request = {*card, ranks, report.microBatches};
+    request.disabledKernels = disabledKernels;
+    QLORA_ASSIGN_OR_RETURN(report.predictions, predictSteps(module, request));
+    if (card->gpu) {
+      QLORA_ASSIGN_OR_RETURN(report.low,
+                             predictSteps(module, lowRequest(request)));
+    }
   }
   return options.text("log_format") == "json" ? report.toJson()
                                               : report.text();

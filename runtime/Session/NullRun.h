@@ -28,10 +28,11 @@ StatusOr<DeviceChoice> parseDevice(const std::string &text);
 
 /// The plan, the commands and bytes of each entry, and a step on `ranks`
 /// ranks, predicted where there is a card: tables, or with log_format json one
-/// object.
+/// object. `disabledKernels` are rows that the step is predicted without.
 StatusOr<std::string>
 checkOnNullDevice(const LoadedModule &module, const Options &options, int ranks,
-                  const std::optional<DeviceProfile> &card);
+                  const std::optional<DeviceProfile> &card,
+                  const std::vector<std::string> &disabledKernels = {});
 
 } // namespace qlora
 

@@ -4,6 +4,8 @@
 
 #include "runtime/Session/PredictionText.h"
 
+#include <optional>
+
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -35,14 +37,31 @@ static double shareOfGemmRate(const StepPrediction &step,
   return achievedFlops(step) / (device.gemmBf16Gflops * 1e9);
 }
 
-static std::string partLine(std::string_view name, const Work *work,
-                            double seconds, double total) {
-  const double flops = work ? work->gemmFlops() + work->attentionFlops() : 0;
-  return fmt::format("  {:<22} {:>8} {:>8} {:>9} {:>9.2f} {:>6.1f}%\n", name,
-                     work ? fmt::format("{:.0f}", work->launches) : "",
-                     teraflops(flops), work ? gigabytes(work->bytes) : "",
-                     seconds * 1e3, 100 * seconds / total);
+/// The low figure's milliseconds of what `seconds` are; nothing without one.
+static std::string lowColumn(const std::optional<double> &seconds) {
+  return seconds ? fmt::format(" {:>9.2f}", *seconds * 1e3) : "";
 }
+
+namespace {
+/// Writes lines of the table for one step.
+struct PartLines {
+  const StepPrediction &step;
+  const StepPrediction *low;
+
+  /// `seconds` of a step.
+  template <typename Seconds>
+  std::string line(std::string_view name, const Work *work,
+                   Seconds seconds) const {
+    const double flops = work ? work->gemmFlops() + work->attentionFlops() : 0;
+    return fmt::format(
+        "  {:<22} {:>8} {:>8} {:>9} {:>9.2f} {:>6.1f}%{}\n", name,
+        work ? fmt::format("{:.0f}", work->launches) : "", teraflops(flops),
+        work ? gigabytes(work->bytes) : "", seconds(step) * 1e3,
+        100 * seconds(step) / step.seconds,
+        lowColumn(low ? std::optional(seconds(*low)) : std::nullopt));
+  }
+};
+} // namespace
 
 static std::string collectiveLines(const StepPrediction &step) {
   if (step.ranks == 1)
@@ -55,43 +74,73 @@ static std::string collectiveLines(const StepPrediction &step) {
   return text;
 }
 
+static std::string tableText(const PartLines &lines) {
+  const StepPrediction &step = lines.step;
+  using Step = const StepPrediction &;
+  std::string text;
+  for (size_t i = 0; i < step.parts.size(); ++i)
+    text += lines.line(stepPartName(StepPart(i)), &step.parts[i].work,
+                       [i](Step of) { return of.parts[i].seconds; });
+  text += lines.line("starts of kernels", nullptr,
+                     [](Step of) { return of.launchSeconds; });
+  text += lines.line("run beside others", nullptr,
+                     [](Step of) { return 0 - of.overlapped; });
+  text += lines.line("exposed communication", nullptr,
+                     [](Step of) { return of.exposedCommunication; });
+  const Work all = step.work();
+  return text +
+         lines.line("step", &all, [](Step of) { return of.seconds; });
+}
+
 std::string predictionText(const StepPrediction &step,
+                           const StepPrediction *low,
                            const DeviceProfile &device) {
   std::string text = fmt::format(
       "predicted, not measured: a step of {} x {} micro-batches of {} x {} on "
-      "{}\n  {:<22} {:>8} {:>8} {:>9} {:>9} {:>7}\n",
+      "{}\n  {:<22} {:>8} {:>8} {:>9} {:>9} {:>7}{}\n",
       step.ranks, step.microBatches, step.batch, step.length, device.cpu,
-      "part, on each rank", "kernels", "TFLOP", "moved", "ms", "share");
-  for (size_t i = 0; i < step.parts.size(); ++i)
-    text += partLine(stepPartName(StepPart(i)), &step.parts[i].work,
-                     step.parts[i].seconds, step.seconds);
-  text += partLine("starts of kernels", nullptr, step.launchSeconds,
-                   step.seconds);
-  text += partLine("run beside others", nullptr, 0 - step.overlapped,
-                   step.seconds);
-  text += partLine("exposed communication", nullptr, step.exposedCommunication,
-                   step.seconds);
-  const Work all = step.work();
-  text += partLine("step", &all, step.seconds, step.seconds);
+      "part, on each rank", "kernels", "TFLOP", "moved", "ms", "share",
+      low ? fmt::format(" {:>9}", "ms, low") : "");
+  text += tableText({step, low});
   text += fmt::format("  {} tokens per second on {} ranks; {:.0f} TFLOP/s on "
                       "each, {:.1f} % of the assumed GEMM rate\n",
-                      formatRate(step.tokensPerSecond()), step.ranks,
-                      achievedFlops(step) / 1e12,
+                      low ? formatRate(low->tokensPerSecond()) + " to " +
+                                formatRate(step.tokensPerSecond())
+                          : formatRate(step.tokensPerSecond()),
+                      step.ranks, achievedFlops(step) / 1e12,
                       100 * shareOfGemmRate(step, device));
+  if (low)
+    text += fmt::format("  if these kernels run: {}\n",
+                        fmt::join(step.rows(), ", "));
   return text + collectiveLines(step);
 }
 
+static std::string attentionAssumptions(std::string_view whose,
+                                        const AttentionRates &rates) {
+  return fmt::format("  {} attention in bf16, of 2,048 and of 8,192 tokens: "
+                     "{:.0f} and {:.0f} TFLOP/s forward, {:.0f} and {:.0f} "
+                     "backward\n",
+                     whose, rates.forward.at2k / 1e3, rates.forward.at8k / 1e3,
+                     rates.backward.at2k / 1e3, rates.backward.at8k / 1e3);
+}
+
 static std::string gpuAssumptions(const GpuRates &gpu) {
-  return fmt::format(
-      "  attention in bf16 {:.0f} TFLOP/s forward, {:.0f} backward; functions "
-      "{:.0f} Gop/s\n"
+  std::string text = attentionAssumptions("cuDNN's", gpu.cudnnAttention) +
+                     attentionAssumptions("our own", gpu.cudaAttention);
+  text += fmt::format(
+      "  products with a side of at most {} move {:.0f} GB/s; kernels without "
+      "products issue {} instructions a byte, of {:.0f} Gop/s\n"
       "  {} us from kernel to kernel; all-reduce {:.0f} GB/s inside a node of "
       "{}, {:.0f} GB/s per GPU between nodes, {:.0f} us at least\n"
       "  a kernel takes the longer of its arithmetic and its bytes; kernels of "
       "two queues at once are slowed where together they exceed either rate\n",
-      gpu.attentionForwardGflops / 1e3, gpu.attentionBackwardGflops / 1e3,
-      gpu.functionGops, gpu.launchMicroseconds, gpu.nodeLinkGbps,
-      gpu.gpusPerNode, gpu.networkGbps, gpu.allReduceMicroseconds);
+      kThinSide, gpu.thinGemmGbps, kRowInstructions, gpu.issueGops,
+      gpu.launchMicroseconds, gpu.nodeLinkGbps, gpu.gpusPerNode,
+      gpu.networkGbps, gpu.allReduceMicroseconds);
+  return text + fmt::format("  low: GEMM and attention at {} of these rates, "
+                            "memory at {}, and kernels of two queues take "
+                            "turns\n",
+                            kLowProducts, kLowMemory);
 }
 
 std::string assumptionText(const DeviceProfile &device) {
@@ -116,7 +165,24 @@ static json workJson(const Work &work) {
           {"decoded_numbers", work.decodedNumbers}};
 }
 
-json predictionJson(const StepPrediction &step, const DeviceProfile &device) {
+/// Of the low figure: what is counted is the same.
+static json lowJson(const StepPrediction &step, const DeviceProfile &device) {
+  json parts = json::object();
+  for (size_t i = 0; i < step.parts.size(); ++i)
+    parts[std::string(stepPartName(StepPart(i)))]["seconds"] =
+        step.parts[i].seconds;
+  return {{"step_seconds", step.seconds},
+          {"tokens_per_second", step.tokensPerSecond()},
+          {"flops_per_second", achievedFlops(step)},
+          {"share_of_gemm_rate", shareOfGemmRate(step, device)},
+          {"launch_seconds", step.launchSeconds},
+          {"overlapped_seconds", step.overlapped},
+          {"exposed_communication_seconds", step.exposedCommunication},
+          {"parts", std::move(parts)}};
+}
+
+json predictionJson(const StepPrediction &step, const StepPrediction *low,
+                    const DeviceProfile &device) {
   json parts = json::object();
   for (size_t i = 0; i < step.parts.size(); ++i) {
     json part = workJson(step.parts[i].work);
@@ -147,11 +213,22 @@ json predictionJson(const StepPrediction &step, const DeviceProfile &device) {
                  {"launch_seconds", step.launchSeconds},
                  {"overlapped_seconds", step.overlapped},
                  {"exposed_communication_seconds", step.exposedCommunication}};
+  if (low) {
+    result["assumed_kernels"] = step.rows();
+    result["low"] = lowJson(*low, device);
+  }
   result["total"] = workJson(step.work());
   result["parts"] = std::move(parts);
   result["collectives"] = std::move(collectives);
   result["kernels"] = std::move(groups);
   return result;
+}
+
+static json attentionJson(const AttentionRates &rates) {
+  return {{"forward_2k_gflops", rates.forward.at2k},
+          {"forward_8k_gflops", rates.forward.at8k},
+          {"backward_2k_gflops", rates.backward.at2k},
+          {"backward_8k_gflops", rates.backward.at8k}};
 }
 
 json profileJson(const DeviceProfile &device) {
@@ -172,9 +249,10 @@ json profileJson(const DeviceProfile &device) {
     return result;
   const GpuRates &gpu = *device.gpu;
   result["gpu"] = {{"memory_gb", gpu.memoryGb},
-                   {"attention_forward_gflops", gpu.attentionForwardGflops},
-                   {"attention_backward_gflops", gpu.attentionBackwardGflops},
-                   {"function_gops", gpu.functionGops},
+                   {"attention_cudnn", attentionJson(gpu.cudnnAttention)},
+                   {"attention_cuda", attentionJson(gpu.cudaAttention)},
+                   {"thin_gemm_gbps", gpu.thinGemmGbps},
+                   {"issue_gops", gpu.issueGops},
                    {"launch_us", gpu.launchMicroseconds},
                    {"gpus_per_node", gpu.gpusPerNode},
                    {"node_link_gbps", gpu.nodeLinkGbps},

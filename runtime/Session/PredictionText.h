@@ -15,14 +15,18 @@
 namespace qlora {
 
 /// The parts of a step as a table, then tokens per second and the buckets.
+/// `low` is the same step as a GPU's low figure; nullptr for a CPU.
 std::string predictionText(const StepPrediction &step,
+                           const StepPrediction *low,
                            const DeviceProfile &device);
 
 /// The rates, one line for each, and what the prediction leaves out.
 std::string assumptionText(const DeviceProfile &device);
 
-/// Seconds, bytes and FLOPs, unrounded.
+/// Seconds, bytes and FLOPs, unrounded; of the low figure, if there is one,
+/// what differs, under "low".
 nlohmann::ordered_json predictionJson(const StepPrediction &step,
+                                      const StepPrediction *low,
                                       const DeviceProfile &device);
 
 /// With the keys of device.json.

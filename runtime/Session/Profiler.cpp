@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "runtime/Session/CommandFacts.h"
+#include "runtime/Session/KernelChoice.h"
 #include "runtime/Session/ProfileTable.h"
 
 namespace qlora {
@@ -139,8 +140,9 @@ Status Profiler::write(Run &run) {
   const RatesOrigin origin = originOf(rates, request.rates);
   QLORA_RETURN_IF_ERROR(trace->commit(table.toJson(rates, origin)));
   trace.reset();
-  run.metrics->say(table.text(rates, origin) +
-                   fmt::format("\n  written to '{}'", request.path));
+  run.metrics->say(table.text(rates, origin) + "\n" +
+                   kernelsText(run.module, run.device) +
+                   fmt::format("  written to '{}'", request.path));
   return Status::ok();
 }
 

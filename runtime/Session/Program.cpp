@@ -135,23 +135,31 @@ StatusOr<LossSums> Program::finishSums() {
   return sums;
 }
 
-/// The step block of one micro-batch.
-static qlora_step_block blockOf(const qlora_step_block &step,
-                                const MicroBatch &batch) {
+/// Without `mostLabels`, other ranks run other entries.
+Status Program::runOn(const qlora_entry &entry, const MicroBatch &batch,
+                      std::optional<int64_t> mostLabels,
+                      const qlora_step_block &step) {
+  QLORA_RETURN_IF_ERROR(writeInputs(entry, batch));
   qlora_step_block block = step;
-  block.labelled_rows = static_cast<uint64_t>(batch.labelCount());
-  return block;
+  block.labelled_rows =
+      static_cast<uint64_t>(mostLabels.value_or(batch.labelCount()));
+  return runEntry(device, module, entry, block, mostLabels.has_value());
 }
 
-Status Program::accumulate(const MicroBatch &batch, bool last,
+Status Program::accumulate(const MicroBatch &batch,
                            const qlora_step_block &step) {
-  QLORA_ASSIGN_OR_RETURN(
-      const qlora_entry *entry,
-      find(last ? QLORA_ENTRY_ACCUMULATE_LAST : QLORA_ENTRY_ACCUMULATE, batch));
-  QLORA_RETURN_IF_ERROR(writeInputs(*entry, batch));
-  QLORA_RETURN_IF_ERROR(
-      runEntry(device, module, *entry, blockOf(step, batch)));
-  return last ? startSums(*entry) : Status::ok();
+  QLORA_ASSIGN_OR_RETURN(const qlora_entry *entry,
+                         find(QLORA_ENTRY_ACCUMULATE, batch));
+  return runOn(*entry, batch, std::nullopt, step);
+}
+
+Status Program::accumulateLast(const MicroBatch &batch,
+                               std::optional<int64_t> mostLabels,
+                               const qlora_step_block &step) {
+  QLORA_ASSIGN_OR_RETURN(const qlora_entry *entry,
+                         find(QLORA_ENTRY_ACCUMULATE_LAST, batch));
+  QLORA_RETURN_IF_ERROR(runOn(*entry, batch, mostLabels, step));
+  return startSums(*entry);
 }
 
 Status Program::update(const qlora_step_block &step) {
@@ -164,9 +172,7 @@ Status Program::evaluate(const MicroBatch &batch, const qlora_step_block &step,
                          LossSums &sums, std::vector<int32_t> &correct) {
   QLORA_ASSIGN_OR_RETURN(const qlora_entry *entry,
                          find(QLORA_ENTRY_EVALUATE, batch));
-  QLORA_RETURN_IF_ERROR(writeInputs(*entry, batch));
-  QLORA_RETURN_IF_ERROR(
-      runEntry(device, module, *entry, blockOf(step, batch)));
+  QLORA_RETURN_IF_ERROR(runOn(*entry, batch, std::nullopt, step));
   correct.assign(batch.ids.size(), 0);
   if (const qlora_binding *binding =
           module.binding(*entry, QLORA_RESULT_CORRECT))

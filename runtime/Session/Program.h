@@ -8,6 +8,7 @@
 #define QLORA_RUNTIME_SESSION_PROGRAM_H
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -44,10 +45,13 @@ public:
   Program(const LoadedModule &module, Device &device)
       : module(module), device(device) {}
 
-  /// Forward and backward of one micro-batch into the gradient arena. `last`
-  /// of a step: with the collectives, and with a read of the step's sums.
-  Status accumulate(const MicroBatch &batch, bool last,
-                    const qlora_step_block &step);
+  /// Forward and backward of one micro-batch into the gradient arena.
+  Status accumulate(const MicroBatch &batch, const qlora_step_block &step);
+  /// The last one of a step: with the collectives, and with a read of the
+  /// step's sums. `mostLabels` is what Dataset says of it.
+  Status accumulateLast(const MicroBatch &batch,
+                        std::optional<int64_t> mostLabels,
+                        const qlora_step_block &step);
   /// One optimizer step, with a read of its norm.
   Status update(const qlora_step_block &step);
 
@@ -65,6 +69,8 @@ private:
   StatusOr<const qlora_entry *> find(qlora_entry_kind kind,
                                      const MicroBatch &batch) const;
   Status writeInputs(const qlora_entry &entry, const MicroBatch &batch);
+  Status runOn(const qlora_entry &entry, const MicroBatch &batch,
+               std::optional<int64_t> mostLabels, const qlora_step_block &step);
   StatusOr<const qlora_binding *> result(const qlora_entry &entry,
                                          qlora_binding_kind kind) const;
   Status startFloat(const qlora_entry &entry, qlora_binding_kind kind);

@@ -55,7 +55,10 @@ std::string commandText(const LoadedModule &module,
 }
 
 std::string programText(const LoadedModule &module) {
-  std::string text;
+  std::string text = fmt::format("program by {}", module.table().producer);
+  if (const uint32_t version = module.table().cuda_version)
+    text += ", device code by nvcc " + cudaVersionText(version);
+  text += '\n';
   for (const qlora_entry &entry : module.entries()) {
     text += fmt::format("entry {}", entryKindName(entry.kind));
     if (entry.batch > 0)

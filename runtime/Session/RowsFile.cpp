@@ -62,8 +62,7 @@ Status RowsFile::loadOffsets(const SafetensorsFile &file) {
   return Status::ok();
 }
 
-Status RowsFile::check(const std::string &path) const {
-  int64_t labelled = 0;
+Status RowsFile::check(const std::string &path) {
   for (int64_t r = 0; r < rows(); ++r) {
     TokenRow tokens = row(r);
     int64_t size = static_cast<int64_t>(tokens.ids.size());
@@ -71,6 +70,7 @@ Status RowsFile::check(const std::string &path) const {
       return Status::invalid("'{}': row {} has {} tokens, but max_length is "
                              "{}",
                              path, r, size, shape.lengths.back());
+    int64_t &labelled = labelCounts.emplace_back();
     for (int64_t t = 0; t < size; ++t) {
       if (!isToken(tokens.ids[t], shape.vocabSize) ||
           !isLabel(tokens.labels[t], shape.vocabSize))
@@ -79,7 +79,9 @@ Status RowsFile::check(const std::string &path) const {
       labelled += t > 0 && tokens.labels[t] != kNoLabel;
     }
   }
-  return labelled > 0 ? Status::ok() : noLabels(path);
+  const bool hasLabels = std::any_of(labelCounts.begin(), labelCounts.end(),
+                                     [](int64_t count) { return count > 0; });
+  return hasLabels ? Status::ok() : noLabels(path);
 }
 
 void RowsFile::makeUnits() {
@@ -109,6 +111,19 @@ int64_t RowsFile::unitLength(const std::vector<int64_t> &unit) const {
   for (int64_t r : unit)
     length += offsets[r + 1] - offsets[r];
   return length;
+}
+
+void RowsFile::identify(ContentHash &hash) const {
+  hash.add(offsets);
+  hash.add(labelCounts);
+}
+
+int64_t RowsFile::labelsOf(std::span<const int64_t> unitNumbers) const {
+  int64_t labels = 0;
+  for (int64_t number : unitNumbers)
+    for (int64_t r : units[number])
+      labels += labelCounts[r];
+  return labels;
 }
 
 /// Padding free: units one after another, as many as the last bucket holds.
@@ -191,6 +206,13 @@ BatchShape RowsFile::shapeOf(int64_t step, int64_t index,
   return Dataset::shapeOf(step, index, stepShape);
 }
 
+int64_t RowsFile::labelsOf(int64_t step, int64_t index,
+                           const StepShape &stepShape) {
+  if (isPaddingFree())
+    return labelsOf(planOf(step, stepShape)[index]);
+  return Dataset::labelsOf(step, index, stepShape);
+}
+
 BatchShape RowsFile::shapeInOrder(int64_t number) {
   if (isPaddingFree())
     return {1, bucketOf(lineInOrder(number))};
@@ -249,6 +271,10 @@ BatchShape RowsFile::shapeAt(int64_t epoch, int64_t number) {
   for (int64_t unit : unitsOf(epoch, number))
     longest = std::max(longest, unitLength(units[unit]));
   return {shape.batch, bucketFor(longest, shape.lengths)};
+}
+
+int64_t RowsFile::labelsAt(int64_t epoch, int64_t number) {
+  return labelsOf(unitsOf(epoch, number));
 }
 
 void RowsFile::fill(int64_t epoch, int64_t number, MicroBatch &out) {

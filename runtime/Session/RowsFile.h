@@ -28,11 +28,15 @@ public:
   BatchShape shapeOf(int64_t step, int64_t index,
                      const StepShape &shape) override;
   BatchShape shapeInOrder(int64_t number) override;
+  void identify(ContentHash &hash) const override;
+  int64_t labelsOf(int64_t step, int64_t index,
+                   const StepShape &shape) override;
 
 protected:
   bool endsEpochs() const override { return true; }
   void fill(int64_t epoch, int64_t number, MicroBatch &out) override;
   BatchShape shapeAt(int64_t epoch, int64_t number) override;
+  int64_t labelsAt(int64_t epoch, int64_t number) override;
   BatchShape smallestShape() const override {
     return {shape.batch, shape.lengths.front()};
   }
@@ -42,7 +46,7 @@ private:
       : shape(std::move(shape)), options(options) {}
   Status load(const SafetensorsFile &file);
   Status loadOffsets(const SafetensorsFile &file);
-  Status check(const std::string &path) const;
+  Status check(const std::string &path);
   void makeUnits();
   void packInOrder();
   bool isPaddingFree() const {
@@ -50,6 +54,7 @@ private:
   }
   TokenRow row(int64_t number) const;
   int64_t unitLength(const std::vector<int64_t> &unit) const;
+  int64_t labelsOf(std::span<const int64_t> unitNumbers) const;
   /// Of a micro-batch of an epoch, -1: in file order.
   std::vector<int64_t> unitsOf(int64_t epoch, int64_t number);
   int64_t unitCount() const { return static_cast<int64_t>(units.size()); }
@@ -68,6 +73,7 @@ private:
   std::vector<int64_t> offsets;
   /// The rows that share one row of a micro-batch: one, or several packed.
   std::vector<std::vector<int64_t>> units;
+  std::vector<int64_t> labelCounts; ///< of each row
   int64_t orderedEpoch = -1; ///< the epoch that `order` is of
   std::vector<int64_t> order;
   /// Padding free: the units of each micro-batch of a step, and of a pass in

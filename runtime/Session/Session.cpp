@@ -20,10 +20,12 @@
 #include "runtime/Session/DataFiles.h"
 #include "runtime/Session/Dump.h"
 #include "runtime/Session/Evaluation.h"
+#include "runtime/Session/KernelChoice.h"
 #include "runtime/Session/MemoryPlan.h"
 #include "runtime/Session/OutputFolder.h"
 #include "runtime/Session/ProcessMemory.h"
 #include "runtime/Session/RunSummary.h"
+#include "runtime/Session/SameOnRanks.h"
 #include "runtime/Session/StopSignal.h"
 #include "runtime/Session/Training.h"
 
@@ -193,6 +195,7 @@ Status Session::announce(const Run &run) {
 /// Every arena, what is beside the plan, and where the base comes from.
 std::string Session::verbosePlan(const Run &run) const {
   std::string plan = planText(*device, group.size());
+  plan += kernelsText(module, *device);
   if (const uint64_t peak = run.predictedPeakMemoryBytes())
     plan += residentText(run.processBytes, run.untouchedBytes, peak);
   if (base && !base->mappedFile().empty())
@@ -251,7 +254,8 @@ Status Session::fill(const ParameterSources &sources) {
                            "module to save",
                            module.path());
   const auto adapter = openArena(*device, module, QLORA_ARENA_TRAINABLE);
-  return fillTrainable(module, sources, *adapter);
+  QLORA_RETURN_IF_ERROR(fillTrainable(module, sources, *adapter));
+  return fillRounded(module, *device);
 }
 
 Status Session::bind(Run &run) {
@@ -354,6 +358,7 @@ StatusOr<int> Session::run() {
           outputFolder,
           observer};
   QLORA_RETURN_IF_ERROR(openProfiler(run));
+  QLORA_RETURN_IF_ERROR(checkSameOnRanks(request, run));
   QLORA_RETURN_IF_ERROR(bind(run));
   run.countUntouched();
   QLORA_RETURN_IF_ERROR(announce(run));

@@ -8,6 +8,7 @@
 //   claim the output folder (OutputFolder.h)
 //   open the device that the module is for
 //   read the data; JSONL is tokenised once a machine (TokenCache.h)
+//   refuse ranks that were started otherwise than rank 0 (SameOnRanks.h)
 //   bind the weights, allocate every arena
 //   print the plan; dump; evaluate; train; evaluate; write the adapter
 //

@@ -52,8 +52,8 @@ Status TokenFile::load(const SafetensorsFile &file, const DatasetShape &shape) {
   return Status::ok();
 }
 
-Status TokenFile::check(const std::string &path, int64_t vocabSize) const {
-  int64_t labelled = 0;
+Status TokenFile::check(const std::string &path, int64_t vocabSize) {
+  labelCounts.resize(static_cast<size_t>(microBatches));
   for (size_t i = 0; i < ids.size(); ++i) {
     int64_t t = static_cast<int64_t>(i) % length;
     int64_t row = static_cast<int64_t>(i) / length;
@@ -73,9 +73,11 @@ Status TokenFile::check(const std::string &path, int64_t vocabSize) const {
     bool isTarget = t > 0 && labels[i] != kNoLabel &&
                     (segments.empty() ||
                      (segments[i] != 0 && segments[i] == segments[i - 1]));
-    labelled += isTarget;
+    labelCounts[static_cast<size_t>(row / batch)] += isTarget;
   }
-  return labelled > 0 ? Status::ok() : noLabels(path);
+  const bool hasLabels = std::any_of(labelCounts.begin(), labelCounts.end(),
+                                     [](int64_t count) { return count > 0; });
+  return hasLabels ? Status::ok() : noLabels(path);
 }
 
 void TokenFile::fill(int64_t, int64_t number, MicroBatch &out) {

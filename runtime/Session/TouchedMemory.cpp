@@ -54,7 +54,8 @@ public:
   explicit PageMap(const LoadedModule &module) : module(module) {
     for (const qlora_arena &arena : module.arenas()) {
       const bool isFilled =
-          isFrozenArena(arena.kind) || arena.kind == QLORA_ARENA_TRAINABLE;
+          isFrozenArena(arena.kind) || arena.kind == QLORA_ARENA_TRAINABLE ||
+          arena.kind == QLORA_ARENA_ROUNDED;
       pages.emplace_back((arena.bytes + kPageBytes - 1) / kPageBytes, isFilled);
     }
   }

@@ -137,7 +137,11 @@ Status Trainer::accumulateStep(qlora_step_block &block, SubmittedStep &own) {
     own.labels += batch.labelCount();
     const HostSlice slice(run.profiler, HostWork::kAccumulate);
     QLORA_RETURN_IF_ERROR(
-        run.program.accumulate(batch, k + 1 == count, block));
+        k + 1 < count
+            ? run.program.accumulate(batch, block)
+            : run.program.accumulateLast(
+                  batch, run.train->mostLabels(own.step, k, run.stepShape()),
+                  block));
   }
   return Status::ok();
 }

@@ -20,6 +20,8 @@ static StatusOr<CUdeviceptr> allocate(const CudaDriver &driver, size_t bytes) {
 }
 
 Status CudaCard::open() {
+  // Each kernel runs once, and in a capture, where none may be loaded.
+  setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0);
   QLORA_ASSIGN_OR_RETURN(driverTable, CudaDriver::open());
   QLORA_ASSIGN_OR_RETURN(blasTable, CublasLt::open());
   const CudaDriver &cuda = *driverTable;
@@ -175,5 +177,7 @@ CudaCard *CudaCard::get() {
 }
 
 const std::string &CudaCard::reason() { return openedCard().reason; }
+
+bool CudaCard::isReal() { return std::getenv("QLORA_CUDA_IMAGES") != nullptr; }
 
 } // namespace qlora

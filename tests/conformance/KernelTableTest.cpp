@@ -64,11 +64,13 @@ TEST(KernelTable, ARowThatTunesTakesWhatItTunes) {
     for (const char *i32 : {"targets", "correct"})
       request.dtypes[row->op->operandIndex(i32)] = QLORA_DTYPE_I32;
     request.dtypes[row->op->operandIndex("workspace")] = QLORA_DTYPE_U8;
-    request.constants.assign(row->op->constants.size(), 64);
     const auto chunkOf = [&](int64_t rows, int64_t vocab) {
+      request.constants.assign(row->op->constants.size(), 64);
       request.constants[row->op->constantIndex("rows")] = rows;
       request.constants[row->op->constantIndex("vocab")] = vocab;
-      row->tune(request);
+      row->tune(request, /*isSmall=*/true);
+      EXPECT_EQ(request.constant("chunk_rows"), 64);
+      row->tune(request, /*isSmall=*/false);
       EXPECT_EQ(row->reject(request), std::nullopt);
       return request.constant("chunk_rows");
     };

@@ -63,7 +63,8 @@ inline constexpr uint32_t QLORA_HOST_IMAGE_MAGIC = 0x48434451u;
 struct qlora_host_image {
   uint32_t magic;
   uint32_t isPtx;
-  uint32_t arch; ///< 10 * major + minor
+  uint32_t arch;        ///< 10 * major + minor
+  uint32_t cudaVersion; ///< of the compiler, 1000 * major + 10 * minor
   uint32_t kernelCount;
   const qlora_host_kernel *kernels;
   char *sharedBegin; ///< static shared memory of all kernels

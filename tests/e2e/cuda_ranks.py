@@ -8,6 +8,8 @@
   split    1, 2 and 4 ranks have the same losses, with graphs and without
   seeds    2 ranks have the same losses, bit for bit, in every order that
            streams may run, and with graphs and without
+  labels   the same where each micro-batch has another share of labels, so that
+           ranks alone would choose other graphs, and where hosts are late
   kinds    a card of 8.0 and one of 9.0 train together
   killed   a rank that is killed in the middle is named, soon, and no process
            is left
@@ -23,6 +25,7 @@ import tempfile
 import time
 
 from cuda_platform import Case, Failure, expect
+from safetensors_io import load, save
 
 TOLERANCE = 2e-5
 BOUND = 60  # seconds that a job takes to end, with room for a busy machine
@@ -95,6 +98,29 @@ def check_seeds(ranks):
     return failed
 
 
+def write_labels(case):
+    """The case's tokens, with less of a row labelled in some micro-batches."""
+    path = os.path.join(case.work, "labels.safetensors")
+    tensors = load(os.path.join(os.path.dirname(case.yaml),
+                                "batches.safetensors"))
+    labels = tensors["labels"] = tensors["labels"].copy()
+    shares = (0.4, 0.4, 0.4, 1), (0.2, 0.7, 0.2, 0.7)  # of rank and step
+    for i, rows in enumerate(labels):
+        share = shares[i % 2][i // 4 % 4]
+        rows[:, int(rows.shape[1] * share):] = -100
+    save(path, tensors)
+    return path
+
+
+def check_labels(ranks):
+    flags = ("--train-file", write_labels(ranks.case))
+    want, both = (ranks.losses(count, *flags, steps=6) for count in (1, 2))
+    error = worst(both, want)
+    failed = expect("labels", error <= TOLERANCE, f"2 ranks: {error:.2g}")
+    losses = ranks.losses(2, *flags, steps=6, delay="1:500@1")
+    return failed + expect("labels", losses == both, "a host that is late")
+
+
 def check_kinds(case, want):
     mixed = Ranks(case, "sm_80:4096,sm_90:4096")
     error = worst(mixed.losses(2), want)
@@ -130,6 +156,7 @@ def main():
             case = Case(options.tools, options.case, work, archs="80,90")
             ranks = Ranks(case)
             failed = check_splits(ranks) + check_seeds(ranks)
+            failed += check_labels(ranks)
             failed += check_kinds(case, ranks.losses(2))
             failed += check_ends(ranks)
         except Failure as failure:

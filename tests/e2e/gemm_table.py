@@ -11,8 +11,8 @@
   pinned    a table that is named is used as it is, without a heuristic
   first     cuBLASLt's first choices, without a measurement, take longer
   seeds     no algorithm depends on the order of things
-  refused   a table of another card, driver or library, one that lacks a
-            product or names an algorithm that there is not, and a damaged
+  refused   a table of another card, driver or library, one that says it is of
+            this library and is not, one that lacks a product, and a damaged
             one: one line each
   damaged   a damaged cache is a remark, and is replaced
   ranks     the first rank of each kind of card decides for its kind
@@ -30,6 +30,8 @@ from cuda_platform import Case, Failure, expect
 STEPS = ("--max-steps", "3")
 TWO = ("--gradient-accumulation-steps", "1")
 SPENT = "nanoseconds of products"
+# Kernels of the look-alike that do not run, or not in a capture.
+OUT = (3, 4)
 
 
 class Tables:
@@ -81,6 +83,19 @@ def products(text, card=0):
     return json.loads(text)["cards"][card]["products"]
 
 
+def word(row, index):
+    """Of an algorithm's eight (tests/cuda/CublasLt/Algorithms.h)."""
+    return int(row["algorithm"][16 * index:16 * index + 16], 16)
+
+
+def scheme_of(row):
+    return word(row, 2) & 0xffffffff
+
+
+def kernel_of(row):
+    return word(row, 6)
+
+
 def check_measured(tables):
     adapter, [counts], text = tables.run("own")
     rows = products(text)
@@ -90,9 +105,14 @@ def check_measured(tables):
                     f"{len(measured)} of {len(rows)} products, in "
                     f"{counts.get('cuEventElapsedTime', 0)} timings")
     kept = [row["scratch"] <= row["scratch_limit"] and
-            row["algorithm"]["reduction_scheme"] in (0, 2) for row in rows]
+            scheme_of(row) in (0, 2) for row in rows]
     failed += expect("measured", all(kept), "within the workspace, and each "
                      "sum in one order")
+    opaque = sum(kernel_of(row) > 0 for row in measured)
+    failed += expect("measured", 0 < opaque and
+                     not any(kernel_of(row) in OUT for row in rows),
+                     f"{opaque} products use an algorithm that no attribute "
+                     "tells, none one that cannot run")
     with open(tables.cached("own")) as file:
         cached = products(file.read())
     return failed + expect("measured", cached == measured,
@@ -124,11 +144,12 @@ def check_reuse(tables, adapter, text):
 
 def check_refused(tables, text):
     failed, pinned = 0, tables.write("pinned.json", text)
-    lacking, other = json.loads(text), json.loads(text)
+    lacking, other, wrong, cut = (json.loads(text) for _ in range(4))
     del lacking["cards"][0]["products"][0]
-    other["cards"][0]["products"][0]["algorithm"]["tile"] = 77
-    wrong = json.loads(text)
+    other["cards"][0]["cublaslt"] = 130100
     wrong["cards"][0]["products"][0]["m"] = "many"
+    first = cut["cards"][0]["products"][0]
+    first["algorithm"] = first["algorithm"][:100]
     for what, part, path, settings in (
             ("driver", "is not for Software sm_90 (9.0, ", pinned,
              {"version": 13010}),
@@ -136,7 +157,9 @@ def check_refused(tables, text):
             ("product", "has no product ", tables.write(
                 "lacking.json", json.dumps(lacking)), {}),
             ("algorithm", "refuses the algorithm of the product ",
-             tables.write("other.json", json.dumps(other)), {}),
+             tables.write("other.json", json.dumps(other)), {"blas": 130100}),
+            ("algorithm", "algorithm expects 128 hexadecimal digits or null",
+             tables.write("digits.json", json.dumps(cut)), {}),
             ("damage", "is damaged or no table of GEMM algorithms: the whole",
              tables.write("cut.json", text[:len(text) // 2]), {}),
             ("damage", "cards[0].products[0].m expects an integer",

@@ -6,6 +6,7 @@
     goldens.py --tools build/bin [--cases DIR] [--work DIR] [CASE ...]
                [--compile-flag F]... [--run-flag F]... [--bf16] [--ranks N]
                [--target cuda] [--modules DIR] [--library-path DIRS]
+               [--kernels ROW,...]
 
 Each case is imported, compiled and trained as a user would, on its own number
 of ranks, and held against expected.safetensors: float32 within the tolerances
@@ -13,6 +14,7 @@ below, dropout masks exactly; with --bf16, only losses, within 2 %. With
 --target cuda the programs are CUDA's and run on the software platform
 (tests/cuda), or with --library-path on NVIDIA's libraries: LD_LIBRARY_PATH of
 qlora-run. With --modules they were compiled before: NAME.so, or NAME-bf16.so.
+--kernels are rows of Kernels.def that have to run.
 
 Model, data and first adapter are where train.yaml says: a case may share those
 of another.
@@ -21,6 +23,7 @@ of another.
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -77,6 +80,15 @@ def cuda_environment(options, ranks):
     platform = os.path.join(options.tools, "..", "cuda-platform")
     return {**os.environ, "LD_LIBRARY_PATH": os.path.abspath(platform),
             "QLORA_TEST_CUDA_DEVICES": ",".join(["sm_90:4096"] * ranks)}
+
+
+def check_kernels(work, wanted):
+    """The rows that qlora-run --verbose names."""
+    with open(os.path.join(work, "log.txt")) as text:
+        named = re.search(r"^  kernels  (.*)$", text.read(), re.M)
+    rows = re.sub(r" \(.*?\)", "", named[1]).split(", ") if named else []
+    if missing := set(wanted) - set(rows):
+        raise Failure(f"{', '.join(sorted(missing))} did not run: {rows}")
 
 
 def build(tools, case, work, compile_flags):
@@ -211,6 +223,8 @@ def run_case(options, case):
     if options.target == "cuda":
         compile_flags += cuda_flags()
         environment = cuda_environment(options, ranks)
+    if options.kernels:
+        run_flags.append("--verbose")
     errors = {}
     with tempfile.TemporaryDirectory(dir=options.work) as work:
         if options.modules:
@@ -220,6 +234,8 @@ def run_case(options, case):
             module = build(options.tools, case, work, compile_flags)
         metrics, dump, adapter = train(options.tools, case, work, module,
                                        run_flags, ranks, environment)
+        if options.kernels:
+            check_kernels(work, options.kernels.split(","))
     if options.bf16:
         for i, step in enumerate(metrics):
             want = expected["loss"][i]
@@ -245,6 +261,7 @@ def main():
     parser.add_argument("--target", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--modules", default=None)
     parser.add_argument("--library-path", default=None)
+    parser.add_argument("--kernels", default=None)
     options = parser.parse_args()
     if options.modules and options.compile_flag:
         parser.error("--compile-flag is for cases that are compiled here, not "

@@ -6,10 +6,13 @@
     gpu_script.py --tools build/bin
 
   prepare  a bundle by the platform's compiler; a plan that is refused is said
-  parts    conformance, goldens, g1, g3, g4, g7 give the rows they should, and
-           a target is met or missed as the figures say
-  kept     another part adds its rows to those of the file (compute-sanitizer
-           is a script that runs its program)
+  parts    micro, conformance, goldens, g1, g3, g4, g7 give the rows they
+           should, and a target is met or missed as the figures say
+  kept     a call without --part does what is missing and no more, and keeps
+           the rest, whose file is gone (compute-sanitizer and nvidia-smi are
+           scripts)
+  stopped  what was measured before the script was stopped stays, and its part
+           is not done
   faults   a call that fails makes its part fail, and the script's exit code
   errors   no bundle, no driver, another kind of card: one line each
 """
@@ -27,10 +30,14 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 SCRIPT = os.path.join(HERE, "..", "..", "bench", "gpu.sh")
 SHAPES = os.path.join(HERE, "..", "Inputs", "gpu_shapes.json")
 HOST_NVCC = os.path.join(HERE, "..", "cuda", "host-nvcc")
-PARTS = "conformance,goldens,g1,g3,g4,g7"
+PARTS = "micro,conformance,goldens,g1,g3,g4,g7"
 SANITIZER = """#!/bin/sh
 while [ "${1#--}" != "$1" ]; do shift 2; done
 "$@" && echo "========= ERROR SUMMARY: 0 errors"
+"""
+CLOCKS = """#!/bin/sh
+case "$*" in *driver_version*) echo "580.65, 700.00, 1980, 2619"; exit;; esac
+while sleep 0.05; do echo "1500, 2619, 400.5, 60"; done
 """
 failed = 0
 
@@ -50,29 +57,45 @@ class Script:
         self.out = os.path.join(work, "results.json")
         self.platform = os.path.join(tools, "..", "cuda-platform")
         self.tools = tools
+        self.programs = os.path.join(work, "programs")
+        os.makedirs(self.programs)
+        for name, text in (("compute-sanitizer", SANITIZER),
+                           ("nvidia-smi", CLOCKS)):
+            path = os.path.join(self.programs, name)
+            with open(path, "w") as file:
+                file.write(text)
+            os.chmod(path, stat.S_IRWXU)
+
+    def start(self, *words, **variables):
+        environment = {**os.environ, "TMPDIR": self.work,
+                       "XDG_CACHE_HOME": self.work,
+                       "PATH": f"{self.programs}:{os.environ['PATH']}",
+                       "LD_LIBRARY_PATH": os.path.abspath(self.platform),
+                       **variables}
+        return subprocess.Popen([SCRIPT, *words], env=environment, text=True,
+                                stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT)
 
     def run(self, *words, **variables):
         """Exit code and all that was printed."""
-        environment = {**os.environ, "TMPDIR": self.work,
-                       "XDG_CACHE_HOME": self.work,
-                       "LD_LIBRARY_PATH": os.path.abspath(self.platform),
-                       **variables}
-        done = subprocess.run([SCRIPT, *words], env=environment, text=True,
-                              stdout=subprocess.PIPE, timeout=300,
-                              stderr=subprocess.STDOUT)
-        return done.returncode, done.stdout
+        process = self.start(*words, **variables)
+        text, _ = process.communicate(timeout=300)
+        return process.returncode, text
 
     def prepare(self):
         return self.run("--prepare", self.bundle, "--tools", self.tools,
                         "--cuda-compiler", HOST_NVCC, "--shapes", SHAPES)
 
-    def measure(self, parts, **variables):
+    def measure(self, parts, *words, **variables):
         return self.run("--bundle", self.bundle, "--out", self.out, "--part",
-                        parts, **variables)
+                        parts, *words, **variables)
+
+    def results(self):
+        with open(self.out) as file:
+            return json.load(file)
 
     def rows(self):
-        with open(self.out) as file:
-            return json.load(file)["rows"]
+        return self.results()["rows"]
 
 
 def verdicts(rows, part, case=None, what=None):
@@ -107,6 +130,46 @@ def check_figures(rows):
            and times["start to first loss, s"] > 0, f"g7: {sorted(times)}")
 
 
+def check_micro(rows, lines):
+    found = {}
+    for row in rows:
+        if row["part"] == "micro":
+            kernel = row["case"].split()[0]
+            found.setdefault((kernel, row["what"]), []).append(row["verdict"])
+    expect("micro", found.get(("decode.cuda", "TB/s"))
+           and found.get(("rms_norm", "of copy"))
+           and len(found.get(("attention.cuda", "TFLOP/s"), ())) == 3
+           and len(found.get(("attention_grad.cuda", "TFLOP/s"), ())) == 3
+           and found.get(("head_loss_grad.cuda", "passes over the logits"))
+           and found.get(("a", "us a node")) == ["measured"],
+           f"{len(found)} kinds of rows")
+    expect("micro", set(found["attention.cudnn", "refused"]) == {"skipped"},
+           "cuDNN's attention says why not")
+    best = [verdict for (_, what), verdicts_ in found.items()
+            if what == "best / used algorithm" for verdict in verdicts_]
+    expect("micro", len(best) > 10 and set(best) == {"met"},
+           f"{len(best)} products use the best algorithm")
+    expect("micro", len(lines) > 50 and all(
+        line.get("refused") or line["microseconds"] > 0 for line in lines),
+        f"{len(lines)} launches")
+
+
+def check_kept_figures(rows, run):
+    steps = [row for row in rows if row["part"] == "profile"]
+    expect("figures", {"step, profiled, ms", "attention, ms"} <=
+           {row["what"] for row in steps} and all(
+               "predicted" in row["note"] for row in steps),
+           f"{len(steps)} rows of a profile")
+    expect("figures", "attention attention.cuda" in run["profile"]["kernels"],
+           "the kernels that ran")
+    products = run["gemm_table"]["cards"][0]["products"]
+    expect("figures", len(products) > 10, f"{len(products)} products")
+    expect("figures", run["clocks"].get("power.draw") == 3 * [400.5],
+           f"clocks {run['clocks']}")
+    expect("figures", any("tiny-llama" in line for line in run["said"]),
+           "what the run said")
+
+
 def check_parts(script):
     code, text = script.measure(PARTS)
     rows = script.rows()
@@ -125,18 +188,18 @@ def check_parts(script):
     expect("parts", cases == 4 * [("passed", "passed, of 1", 1)],
            f"goldens: {cases}")
     check_figures(rows)
+    runs = script.results()["runs"]
+    check_micro(rows, runs["micro"]["lines"][1:])
+    check_kept_figures(rows, runs["g1 tiny-llama"])
 
 
 def check_kept(script):
-    folder = os.path.join(script.work, "programs")
-    os.makedirs(folder)
-    path = os.path.join(folder, "compute-sanitizer")
-    with open(path, "w") as file:
-        file.write(SANITIZER)
-    os.chmod(path, stat.S_IRWXU)
     before = [row for row in script.rows() if row["part"] != "card"]
-    code, text = script.measure(
-        "sanitizer", PATH=f"{folder}:{os.environ['PATH']}")
+    back = os.path.join(script.work, "back")
+    os.makedirs(back)
+    os.remove(script.out)
+    code, text = script.run("--bundle", script.bundle, OUT=back)
+    script.out = os.path.join(back, "gpu-results.json")
     rows = script.rows()
     seen = verdicts(rows, "sanitizer", what="summary")
     expect("kept", code == 0 and seen == 7 * ["passed"],
@@ -144,15 +207,37 @@ def check_kept(script):
     expect("kept", [row for row in rows
                     if row["part"] not in ("card", "sanitizer")] == before,
            f"{len(before)} rows of other parts")
+    code, text = script.measure("g3", "--limit", "20")
+    expect("kept", code == 1 and "no time for g3" in text and verdicts(
+        script.rows(), "g3"), text.splitlines()[-1])
+    traces = glob.glob(os.path.join(os.path.dirname(script.out), "..",
+                                    "profile-*.json.gz"))
+    expect("kept", len(traces) == 1, f"traces {traces}")
+
+
+def check_stopped(script):
+    whole = len(verdicts(script.rows(), "micro"))
+    process = script.start("--bundle", script.bundle, "--out", script.out,
+                           "--part", "micro")
+    for line in process.stdout:
+        if line.startswith("micro  "):
+            process.terminate()
+            break
+    process.communicate(timeout=60)
+    results = script.results()
+    seen = len(verdicts(results["rows"], "micro"))
+    expect("stopped", process.returncode == 143 and 0 < seen < whole
+           and "micro" not in results["finished"],
+           f"{seen} of {whole} rows of micro, done: {results['finished']}")
 
 
 def check_faults(script):
     code, _ = script.measure("g3,conformance",
-                             QLORA_TEST_CUDA_FAIL="cuGraphLaunch:1:999")
+                             QLORA_TEST_CUDA_FAIL="cuModuleLoadData:1:999")
     rows = script.rows()
     notes = [row["note"] for row in rows if row["part"] == "g3"]
     expect("faults", code == 1 and len(notes) == 1
-           and "cuGraphLaunch" in notes[0], f"g3: {notes}"[:200])
+           and "cuModuleLoadData" in notes[0], f"g3: {notes}"[:200])
     expect("faults", verdicts(rows, "conformance") == ["failed"],
            "conformance fails")
 
@@ -185,6 +270,7 @@ def main():
         if not failed:
             check_parts(script)
             check_kept(script)
+            check_stopped(script)
             check_faults(script)
             check_errors(script)
     return 1 if failed else 0

@@ -101,6 +101,11 @@ def tightest_8b(tools, folder):
                         "--per-device-train-batch-size", "2", "--lora-r", "16")
     assert report["arenas"]["host"] == 2 * VOCABULARY * HIDDEN
     assert re.search(r"host \(pinned\) +1002 MiB", text), text
+    # A head of keys at a time: 39 MiB.
+    assert re.search(r"^  kernels  .*attention\.cudnn, attention_grad\.cudnn",
+                     text, re.M), text
+    assert any(row["kernel"] == "attention_grad.cudnn"
+               for row in report["select-kernels"]), report["select-kernels"]
 
 
 def long_context(tools, folder):

@@ -8,7 +8,8 @@
 Compiles a Llama of random shape for a GPU, which needs no GPU, no weights and
 no CUDA compiler (the device code is never looked at), and compares the counts
 of `qlora-run --device null:h200` with sums over the shape: FLOPs of GEMMs and
-of attention, bytes of decodes, and bytes of the thin GEMMs, which are LoRA's.
+of attention, bytes of decodes, and bytes of the thin GEMMs, which are LoRA's;
+and its seconds with the rates of the row that each product is by.
 
 What the program does less than the usual formulas (2 P forward, 2 P backward):
 nothing is needed of the first layer's input gradient, so that its q, k and v
@@ -136,7 +137,7 @@ def decode_bytes():
 
 def lora_bytes():
     """Activations in bf16 once for each product that reads or writes them (a
-    sum is read and written), adapters and their gradients in f32."""
+    sum is read and written), adapters in bf16 and their gradients in f32."""
     total = 0
     for layer in range(LAYERS):
         for width, outputs in GROUPS:
@@ -149,10 +150,10 @@ def lora_bytes():
                 wide += 2 * TOKENS * width
             # XA written, read twice (B, dB); dXA written, read twice (A, dA).
             thin = 2 * TOKENS * RANK * count * 6
-            # A and B are converted for each of two products: read in f32,
-            # written and read in bf16. dA and dB are added to.
+            # A and B are read by two products each, in bf16, as the update has
+            # rounded them. dA and dB are added to.
             sides = RANK * (width * count + out)
-            weights = sides * 2 * (4 + 2 + 2) + sides * 8
+            weights = sides * 2 * 2 + sides * 8
             total += wide + thin + weights
     return total
 
@@ -177,8 +178,46 @@ def check_counts(one):
               MICRO_BATCHES * lora_bytes())])
 
 
+def attention_seconds(rates):
+    """Of cuDNN: a causal row of T tokens sees (T + 1) / 2 keys each, and each
+    product takes a + b / keys, so that 2,048 and 8,192 tokens have their
+    rates."""
+    keys, short, long = ((length + 1) / 2 for length in (LENGTH, 2048, 8192))
+    forward = attention_flops() / 3.5
+    total = 0
+    for direction, share in (("forward", 1), ("backward", 2.5)):
+        at_short, at_long = (1e-9 / rates[f"{direction}_{size}_gflops"]
+                             for size in ("2k", "8k"))
+        slope = (at_short - at_long) / (1 / short - 1 / long)
+        total += share * forward * (at_long + slope * (1 / keys - 1 / long))
+    return total
+
+
+def check_low(one):
+    """The low figure: nothing side by side, and lower rates."""
+    low, parts = one["low"], one["low"]["parts"]
+    summed = sum(part["seconds"] for part in parts.values())
+    factors = {"GEMM": 0.9, "attention": 0.9, "decode": 0.85,
+               "thin GEMM": 0.85, "element-wise": 0.85}
+    return all([
+        check("low: seconds", low["step_seconds"],
+              summed + low["launch_seconds"]),
+        *(check(f"low: {name} seconds", parts[name]["seconds"],
+                one["parts"][name]["seconds"] / factor)
+          for name, factor in factors.items())])
+
+
+def check_rows(one):
+    wanted = {"attention.cudnn", "attention_grad.cudnn", "matmul.cublaslt",
+              "head_loss_grad.cuda"}
+    found = set(one["assumed_kernels"])
+    print(f"{'ok  ' if wanted <= found else 'FAIL'} kernels: "
+          f"{', '.join(sorted(found))}")
+    return wanted <= found
+
+
 def check_seconds(one, many, rates):
-    """The parts add up, and a GEMM takes its FLOPs at the assumed rate."""
+    """The parts add up, and products take their FLOPs at the assumed rates."""
     parts = one["parts"]
     summed = sum(part["seconds"] for part in parts.values())
     gemm = parts["GEMM"]
@@ -190,6 +229,9 @@ def check_seconds(one, many, rates):
               summed + one["launch_seconds"] - one["overlapped_seconds"]),
         check("GEMM seconds", gemm["seconds"],
               gemm["gemm_flops"] / (rates["gemm_bf16_gflops"] * 1e9)),
+        check("attention seconds", parts["attention"]["seconds"],
+              MICRO_BATCHES *
+              attention_seconds(rates["gpu"]["attention_cudnn"])),
         check("64 ranks", many["step_seconds"],
               one["step_seconds"] + many["exposed_communication_seconds"]),
         check("bytes sent", sent, adapters)])
@@ -203,7 +245,8 @@ def main():
         module = compile_model(tools, folder)
         one, rates = predict(tools, module, 1)
         many, _ = predict(tools, module, 64)
-        passed = [check_counts(one), check_seconds(one, many, rates)]
+        passed = [check_counts(one), check_seconds(one, many, rates),
+                  check_low(one), check_rows(one)]
     return 0 if all(passed) else 1
 
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "runtime/Core/ModuleLoader.h"
+#include "runtime/Kernels/KernelTable.h"
 
 namespace qlora {
 
@@ -62,6 +63,7 @@ public:
   void retarget() {
     static const uint8_t code[] = "code of a unit";
     header.target = QLORA_TARGET_CUDA;
+    header.cuda_version = 12000;
     for (qlora_kernel &kernel : kernels) {
       kernel.function = nullptr;
       kernel.symbol = kernel.name;
@@ -115,6 +117,44 @@ public:
 private:
   std::optional<LoadedModule> source; ///< keeps strings and code mapped
 };
+
+/// Adds attention forward of 128 tokens, one head of 8, by `row` to the tables
+/// as the last command, which is all of ACCUMULATE_LAST.
+inline void addAttention(DemoTables &tables, const char *row) {
+  const KernelOp &op = *findKernelOp("attention");
+  const auto operands = uint32_t(op.operands.size()),
+             constants = uint32_t(op.constants.size());
+  qlora_command command{};
+  command.kind = QLORA_COMMAND_LAUNCH;
+  command.operand_count = uint16_t(operands);
+  command.target = uint32_t(tables.launches.size());
+  command.first_operand = uint32_t(tables.operands.size());
+  tables.launches.push_back({"attention", uint32_t(tables.kernels.size()),
+                             uint32_t(tables.constants.size()), constants, 0,
+                             0});
+  tables.kernels.push_back(libraryKernel(row, operands, constants));
+  std::vector<int64_t> values(constants, 8); // dim, strides
+  for (const char *one : {"batch", "heads", "kv_heads", "slots"})
+    values[op.constantIndex(one)] = 1;
+  values[op.constantIndex("length")] = 128;
+  values[op.constantIndex("window")] = 0;
+  tables.constants.insert(tables.constants.end(), values.begin(),
+                          values.end());
+  tables.arenas[kDemoActivation].bytes = 1 << 16;
+  for (const KernelOperand &operand : op.operands) {
+    qlora_operand range{};
+    range.arena = kDemoActivation;
+    range.dtype = operand.name == "lse" ? QLORA_DTYPE_F32 : QLORA_DTYPE_BF16;
+    range.access = operand.isWritten ? QLORA_WRITE : QLORA_READ;
+    range.bytes = operand.isOptional ? 0 : 4096;
+    tables.operands.push_back(range);
+  }
+  qlora_entry &last = tables.entries[kDemoAccumulate];
+  last.first_command = uint32_t(tables.commands.size());
+  last.command_count = 1;
+  last.event_count = 0;
+  tables.commands.push_back(command);
+}
 
 } // namespace qlora
 

@@ -185,7 +185,7 @@ static int dispatch(SessionRequest request, const Options &tool,
     if (tool.boolean("print"))
       return print(programText(loaded->module));
     return print(checkOnNullDevice(loaded->module, loaded->options, ranks,
-                                   device->card));
+                                   device->card, request.disabledKernels));
   }
   request.checkModel = checkModelIdentity;
   auto env = readRankEnvironment(std::getenv);

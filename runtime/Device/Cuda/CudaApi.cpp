@@ -20,11 +20,6 @@ static constexpr int kMinDriverVersion = 12000;
 /// 10000 * major + 100 * minor.
 static constexpr size_t kMinBlasVersion = 120000;
 
-static constexpr CUresult kOutOfMemory = 2;
-static constexpr cublasStatus_t kBlasAllocationFailed = 3;
-static constexpr cublasStatus_t kBlasArchMismatch = 8;
-static constexpr cublasStatus_t kBlasNotSupported = 15;
-
 template <typename... Args>
 static Status unavailable(fmt::format_string<Args...> format, Args &&...args) {
   return Status::error(StatusCode::kUnavailable, format,
@@ -71,9 +66,12 @@ Status CudaDriver::check(CUresult result, const char *what) const {
     name = "unknown error";
   if (getErrorString(result, &text) != 0 || !text)
     text = "no description";
-  return Status::error(result == kOutOfMemory ? StatusCode::kResourceExhausted
-                                              : StatusCode::kInternal,
-                       "{}: {} ({}): {}", what, name, result, text);
+  StatusCode code = StatusCode::kInternal;
+  if (result == kCudaOutOfMemory)
+    code = StatusCode::kResourceExhausted;
+  if (result >= kCudaFirstOfCapture && result <= kCudaLastOfCapture)
+    code = StatusCode::kUnavailable;
+  return Status::error(code, "{}: {} ({}): {}", what, name, result, text);
 }
 
 StatusOr<CublasLt> CublasLt::openFirst(std::span<const char *const> files) {
@@ -108,30 +106,27 @@ StatusOr<CublasLt> CublasLt::openFirst(std::span<const char *const> files) {
   return blas;
 }
 
+std::span<const char *const> CublasLt::filesFor(int driverVersion) {
+  return std::span(kBlasFiles).subspan(driverVersion < 13000 ? 1 : 0);
+}
+
+static StatusOr<CublasLt> openBlas() {
+  QLORA_ASSIGN_OR_RETURN(const CudaDriver *driver, CudaDriver::open());
+  int version = 0;
+  QLORA_RETURN_IF_ERROR(driver->check(driver->driverGetVersion(&version),
+                                      "cuDriverGetVersion"));
+  return CublasLt::openFirst(CublasLt::filesFor(version));
+}
+
 StatusOr<const CublasLt *> CublasLt::open() {
-  static const StatusOr<CublasLt> blas = openFirst(kBlasFiles);
+  static const StatusOr<CublasLt> blas = openBlas();
   QLORA_RETURN_IF_ERROR(blas.status());
   return &blas.value();
 }
 
 static std::string_view blasStatusName(cublasStatus_t status) {
   switch (status) {
-  case 1:
-    return "CUBLAS_STATUS_NOT_INITIALIZED";
-  case kBlasAllocationFailed:
-    return "CUBLAS_STATUS_ALLOC_FAILED";
-  case 7:
-    return "CUBLAS_STATUS_INVALID_VALUE";
-  case kBlasArchMismatch:
-    return "CUBLAS_STATUS_ARCH_MISMATCH";
-  case 11:
-    return "CUBLAS_STATUS_MAPPING_ERROR";
-  case 13:
-    return "CUBLAS_STATUS_EXECUTION_FAILED";
-  case 14:
-    return "CUBLAS_STATUS_INTERNAL_ERROR";
-  case kBlasNotSupported:
-    return "CUBLAS_STATUS_NOT_SUPPORTED";
+    QLORA_CUBLAS_STATUSES(QLORA_RETURN_NAME)
   default:
     return "unknown status";
   }
@@ -141,9 +136,9 @@ Status CublasLt::check(cublasStatus_t status, const char *what) const {
   if (status == 0)
     return Status::ok();
   StatusCode code = StatusCode::kInternal;
-  if (status == kBlasAllocationFailed)
+  if (status == kCublasAllocationFailed)
     code = StatusCode::kResourceExhausted;
-  if (status == kBlasNotSupported || status == kBlasArchMismatch)
+  if (status == kCublasNotSupported || status == kCublasArchMismatch)
     code = StatusCode::kUnavailable;
   return Status::error(code, "{}: {} ({})", what, blasStatusName(status),
                        status);

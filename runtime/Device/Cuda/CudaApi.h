@@ -27,8 +27,8 @@ struct CudaDriver {
   static StatusOr<CudaDriver> openFile(const char *file);
 
   /// "cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY (2): out of memory" where
-  /// `result` is an error. Out of memory is kResourceExhausted, all else
-  /// kInternal.
+  /// `result` is an error. Out of memory is kResourceExhausted, what a capture
+  /// does not allow kUnavailable, all else kInternal.
   Status check(CUresult result, const char *what) const;
 
 #define QLORA_DRIVER(Name, Symbol, Parameters) CUresult(*Name) Parameters;
@@ -38,6 +38,8 @@ struct CudaDriver {
 /// libcublasLt.so.13 or libcublasLt.so.12, of cuBLAS 12.0 or later.
 struct CublasLt {
   static StatusOr<const CublasLt *> open();
+  /// The files that a driver of this version can go with, the best first.
+  static std::span<const char *const> filesFor(int driverVersion);
   /// The first of these files that there is, which stays open. For tests.
   static StatusOr<CublasLt> openFirst(std::span<const char *const> files);
 

@@ -8,8 +8,6 @@
 
 namespace qlora {
 
-static constexpr CUresult kNoDevice = 100; // CUDA_ERROR_NO_DEVICE
-
 static Status noCard() {
   return Status::error(StatusCode::kUnavailable,
                        "NVIDIA's driver sees no GPU; look at nvidia-smi and "
@@ -18,7 +16,7 @@ static Status noCard() {
 
 StatusOr<CudaCard> CudaCard::open(const CudaDriver &driver, int ordinal) {
   const CUresult started = driver.init(0);
-  if (started == kNoDevice)
+  if (started == kCudaNoDevice)
     return noCard();
   QLORA_RETURN_IF_ERROR(driver.check(started, "cuInit"));
   int count = 0;

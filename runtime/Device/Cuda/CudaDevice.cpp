@@ -100,8 +100,7 @@ protected:
   bool timesLaunches() const override { return false; }
 
 private:
-  /// How the commands of the current entry reach the card.
-  enum class Mode { kDirect, kCapture, kReplay };
+  using Mode = GraphMode;
 
   Status prepareQueues();
   Status prepareKernels();
@@ -113,6 +112,10 @@ private:
     return reinterpret_cast<const qlora_step_block *>(arenas.step());
   }
   bool isObserved() const { return observer && observer->onLogits; }
+  /// NCCL: what one rank captures or replays, all do, in the same order.
+  bool mayHaveGraph() const {
+    return onAllRanks || !queuesOfEntry[entryIndex][QLORA_QUEUE_COMMUNICATION];
+  }
   CUdeviceptr address(const qlora_operand &operand) const {
     return arenas.address(operand.arena) + operand.offset;
   }
@@ -142,7 +145,6 @@ private:
   CudaGraphs graphs;
 
   std::vector<QueueUse> queuesOfEntry;
-  std::vector<bool> hasRun; ///< per entry
   size_t entryIndex = 0;
   LabelShare share; ///< of the current entry
   Mode mode = Mode::kDirect;
@@ -189,7 +191,6 @@ Status CudaDevice::prepareQueues() {
   QLORA_RETURN_IF_ERROR(queues.create(api, mostEvents));
   graphs.create(api, queues.compute(),
                 module->entries().size() * kLabelShares);
-  hasRun.assign(module->entries().size(), false);
   QLORA_RETURN_IF_ERROR(reads.create(api, queues));
   return transfers.create(api, queues, kTransferBytes);
 }
@@ -246,7 +247,7 @@ Status CudaDevice::allocate(FrozenArena *) {
                            module->path());
   QLORA_ASSIGN_OR_RETURN(before, card.memory());
   measured = before;
-  QLORA_RETURN_IF_ERROR(images.load(api, module->images(), card, notes)
+  QLORA_RETURN_IF_ERROR(images.load(api, *module, card, notes)
                             .withContext(fmt::format("'{}'", module->path())));
   QLORA_RETURN_IF_ERROR(prepareQueues());
   QLORA_RETURN_IF_ERROR(
@@ -273,9 +274,9 @@ Status CudaDevice::beginEntry(const qlora_entry &entry) {
   share = LabelShare::of(entry, step);
   QLORA_RETURN_IF_ERROR(transfers.write(
       arenas.step(), {reinterpret_cast<const uint8_t *>(&step), sizeof step}));
-  mode = Mode::kDirect;
-  if (usesGraphs && !isObserved() && !isTimed() && hasRun[entryIndex])
-    mode = graphs.has(graphIndex()) ? Mode::kReplay : Mode::kCapture;
+  const bool isDirect =
+      !usesGraphs || isObserved() || isTimed() || !mayHaveGraph();
+  mode = isDirect ? Mode::kDirect : graphs.modeOf(graphIndex());
   Status status = startEntry();
   if (!status.isOk() && mode == Mode::kCapture)
     graphs.abandonCapture();
@@ -296,9 +297,11 @@ Status CudaDevice::finishEntry() {
   Status status;
   if (!isCancelled)
     status = queues.join(queuesOfEntry[entryIndex]);
-  hasRun[entryIndex] = true;
-  if (mode == Mode::kDirect)
+  if (mode == Mode::kDirect) {
+    if (mayHaveGraph())
+      graphs.markRun(graphIndex());
     return status;
+  }
   if (isCancelled || !status.isOk()) {
     graphs.abandonCapture();
     return status;

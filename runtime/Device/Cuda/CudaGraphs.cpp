@@ -13,9 +13,16 @@ void CudaGraphs::create(const CudaDriver &theDriver, CUstream theStream,
   graphs.resize(count);
 }
 
+GraphMode CudaGraphs::modeOf(size_t graph) const {
+  if (graphs[graph].executable)
+    return GraphMode::kReplay;
+  return graphs[graph].hasRun ? GraphMode::kCapture : GraphMode::kDirect;
+}
+
 Status CudaGraphs::launch(size_t graph) {
-  return driver->check(driver->graphLaunch(graphs[graph].get(), stream),
-                       "cuGraphLaunch");
+  return driver->check(
+      driver->graphLaunch(graphs[graph].executable.get(), stream),
+      "cuGraphLaunch");
 }
 
 Status CudaGraphs::beginCapture() {
@@ -33,7 +40,7 @@ Status CudaGraphs::endCapture(size_t graph) {
   QLORA_RETURN_IF_ERROR(
       driver->check(driver->graphInstantiate(&executable, recorded.get(), 0),
                     "cuGraphInstantiate"));
-  graphs[graph] = CudaGraphExec(*driver, executable);
+  graphs[graph].executable = CudaGraphExec(*driver, executable);
   return Status::ok();
 }
 

@@ -11,7 +11,13 @@
 
 namespace qlora {
 
-static constexpr CUresult kSymbolNotFound = 500; // CUDA_ERROR_NOT_FOUND
+/// The first driver of each major version of CUDA.
+struct FirstDriver {
+  uint32_t cudaVersion;
+  const char *release;
+};
+static constexpr FirstDriver kFirstDrivers[] = {{12000, "525.60"},
+                                                {13000, "580.65"}};
 
 static bool fits(const qlora_image &image, uint32_t arch) {
   if (image.kind == QLORA_IMAGE_PTX)
@@ -49,8 +55,35 @@ static std::string listImages(std::span<const qlora_image> images,
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
+/// `made` is the version of the image's compiler, `there` the driver's.
+static Status driverTooOld(const qlora_image &image, uint32_t arch,
+                           uint32_t made, uint32_t there) {
+  const bool isPtx = image.kind == QLORA_IMAGE_PTX;
+  const uint32_t needed = isPtx ? made : made / 1000 * 1000;
+  std::string release;
+  for (const FirstDriver &first : kFirstDrivers)
+    if (first.cudaVersion == needed)
+      release = fmt::format(" ({} or newer)", first.release);
+  return Status::error(
+      StatusCode::kUnavailable,
+      "its {}{} was compiled by nvcc {} and needs a driver of CUDA {}{}, but "
+      "this one has CUDA {}; update the driver, or compile the model with {}",
+      isPtx ? "" : "code for ", imageName(image), cudaVersionText(made),
+      cudaVersionText(needed), release, cudaVersionText(there),
+      made / 1000 > there / 1000
+          ? fmt::format("an nvcc of CUDA {} or older", cudaVersionText(there))
+          : fmt::format("sm_{} in --cuda-arch", arch));
+}
+
 static StatusOr<CudaModule> loadImage(const CudaDriver &driver,
-                                      const qlora_image &image) {
+                                      const qlora_image &image, uint32_t arch,
+                                      uint32_t made) {
+  int version = 0;
+  QLORA_RETURN_IF_ERROR(driver.check(driver.driverGetVersion(&version),
+                                     "cuDriverGetVersion"));
+  const auto there = static_cast<uint32_t>(version);
+  if (made / 1000 > there / 1000)
+    return driverTooOld(image, arch, made, there);
   CUmodule loaded = nullptr;
   CUresult result = 0;
   if (image.kind == QLORA_IMAGE_PTX) {
@@ -60,15 +93,22 @@ static StatusOr<CudaModule> loadImage(const CudaDriver &driver,
   } else {
     result = driver.moduleLoadData(&loaded, image.bytes);
   }
-  QLORA_RETURN_IF_ERROR(driver.check(result, "cuModuleLoadData"));
+  // PTX has a version of its own, which not every CUDA raises: only the driver
+  // knows whether it is too new.
+  if (result == kCudaUnsupportedPtx && made > there)
+    return driverTooOld(image, arch, made, there);
+  QLORA_RETURN_IF_ERROR(
+      driver.check(result, "cuModuleLoadData")
+          .withContext(fmt::format("device code, unit {} ({})", image.unit,
+                                   imageName(image))));
   return CudaModule(driver, loaded);
 }
 
 Status CudaImages::load(const CudaDriver &theDriver,
-                        std::span<const qlora_image> images,
-                        const CudaCard &card,
+                        const LoadedModule &module, const CudaCard &card,
                         std::vector<std::string> &remarks) {
   driver = &theDriver;
+  const std::span<const qlora_image> images = module.images();
   uint32_t count = 0;
   for (const qlora_image &image : images)
     count = std::max(count, image.unit + 1);
@@ -82,11 +122,10 @@ Status CudaImages::load(const CudaDriver &theDriver,
                            card.name, card.arch, listImages(images, unit),
                            card.arch);
     isCompiledHere |= image->kind == QLORA_IMAGE_PTX;
-    auto loaded = loadImage(*driver, *image);
-    if (!loaded.isOk())
-      return loaded.status().withContext(
-          fmt::format("device code, unit {} ({})", unit, imageName(*image)));
-    units.push_back(std::move(*loaded));
+    QLORA_ASSIGN_OR_RETURN(CudaModule loaded,
+                           loadImage(*driver, *image, card.arch,
+                                     module.table().cuda_version));
+    units.push_back(std::move(loaded));
   }
   if (isCompiledHere)
     remarks.push_back(fmt::format("{} is sm_{}: the driver compiled PTX for "
@@ -103,7 +142,7 @@ StatusOr<CUfunction> CudaImages::function(std::string_view symbol) {
     CUfunction found = nullptr;
     const CUresult result =
         driver->moduleGetFunction(&found, unit.get(), name.c_str());
-    if (result == kSymbolNotFound)
+    if (result == kCudaNotFound)
       continue;
     QLORA_RETURN_IF_ERROR(driver->check(result, "cuModuleGetFunction"));
     functions.emplace(name, found);

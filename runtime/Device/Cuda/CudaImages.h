@@ -6,6 +6,12 @@
 // What fits (ABI/module.h): a CUBIN of the card's major version and at most
 // its minor version, the newest first; else PTX of at most its version, the
 // newest first, which the driver compiles when it loads it.
+//
+// What the driver runs goes by the version of the nvcc that made the images:
+// drivers of the same or a later major version run its cubins, whatever the
+// minor version; only drivers of its version or a later one compile its PTX.
+// The driver's own number counts, which NVIDIA's packages for forward
+// compatibility raise too.
 
 #ifndef QLORA_RUNTIME_DEVICE_CUDA_CUDAIMAGES_H
 #define QLORA_RUNTIME_DEVICE_CUDA_CUDAIMAGES_H
@@ -16,8 +22,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/ABI/module.h"
-#include "runtime/Core/Status.h"
+#include "runtime/Core/ModuleLoader.h"
 #include "runtime/Device/Cuda/CudaCard.h"
 #include "runtime/Device/Cuda/CudaHandle.h"
 
@@ -30,10 +35,11 @@ const qlora_image *bestImage(std::span<const qlora_image> images, uint32_t unit,
 /// Used from the thread of its device, whose context is current.
 class CudaImages {
 public:
-  /// Loads every unit. kUnavailable where the card has no image: the message
-  /// says what the module has and which --cuda-arch to add. A unit that the
-  /// driver has to compile is a remark.
-  Status load(const CudaDriver &driver, std::span<const qlora_image> images,
+  /// Loads every unit of the module. kUnavailable where the card has no image:
+  /// the message says what the module has and which --cuda-arch to add; and
+  /// where the driver is too old: which one is needed. A unit that the driver
+  /// has to compile is a remark.
+  Status load(const CudaDriver &driver, const LoadedModule &module,
               const CudaCard &card, std::vector<std::string> &remarks);
 
   /// The __global__ function of that name, in whichever unit; the same handle

@@ -3,7 +3,7 @@
 // The types and constants of NVIDIA's binary interfaces that CudaSymbols.inc
 // names, so that the runtime builds where no CUDA toolkit is. Names and values
 // are those of cuda.h and cublasLt.h (CUDA 12 and 13), of nccl.h (2.14) and of
-// nvml.h.
+// nvml.h, with which tests/cuda/Headers compares them.
 
 #ifndef QLORA_RUNTIME_DEVICE_CUDA_CUDATYPES_H
 #define QLORA_RUNTIME_DEVICE_CUDA_CUDATYPES_H
@@ -32,7 +32,39 @@ inline constexpr unsigned kCudaHostMapped = 2; ///< CU_MEMHOSTALLOC_DEVICEMAP
 inline constexpr unsigned kCudaStreamNonBlocking = 1;
 inline constexpr unsigned kCudaEventDisableTiming = 2;
 inline constexpr int kCudaCaptureThreadLocal = 1;
-inline constexpr CUresult kCudaNotReady = 600; ///< CUDA_ERROR_NOT_READY
+/// CUDA_ERROR_...
+inline constexpr CUresult kCudaOutOfMemory = 2, kCudaNoDevice = 100,
+                          kCudaUnsupportedPtx = 222, kCudaNotFound = 500,
+                          kCudaNotReady = 600;
+/// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED to _WRONG_THREAD.
+inline constexpr CUresult kCudaFirstOfCapture = 900, kCudaLastOfCapture = 908;
+
+// X(name here, value, the library's name)
+#define QLORA_CUBLAS_STATUSES(X)                                               \
+  X(kCublasNotInitialized, 1, CUBLAS_STATUS_NOT_INITIALIZED)                   \
+  X(kCublasAllocationFailed, 3, CUBLAS_STATUS_ALLOC_FAILED)                    \
+  X(kCublasInvalidValue, 7, CUBLAS_STATUS_INVALID_VALUE)                       \
+  X(kCublasArchMismatch, 8, CUBLAS_STATUS_ARCH_MISMATCH)                       \
+  X(kCublasMappingError, 11, CUBLAS_STATUS_MAPPING_ERROR)                      \
+  X(kCublasExecutionFailed, 13, CUBLAS_STATUS_EXECUTION_FAILED)                \
+  X(kCublasInternalError, 14, CUBLAS_STATUS_INTERNAL_ERROR)                    \
+  X(kCublasNotSupported, 15, CUBLAS_STATUS_NOT_SUPPORTED)
+#define QLORA_NCCL_RESULTS(X)                                                  \
+  X(kNcclUnhandledCudaError, 1, ncclUnhandledCudaError)                        \
+  X(kNcclSystemError, 2, ncclSystemError)                                      \
+  X(kNcclInternalError, 3, ncclInternalError)                                  \
+  X(kNcclInvalidArgument, 4, ncclInvalidArgument)                              \
+  X(kNcclInvalidUsage, 5, ncclInvalidUsage)                                    \
+  X(kNcclRemoteError, 6, ncclRemoteError)                                      \
+  X(kNcclInProgress, 7, ncclInProgress)
+#define QLORA_CONSTANT(Name, Value, Theirs) inline constexpr int Name = Value;
+QLORA_CUBLAS_STATUSES(QLORA_CONSTANT)
+QLORA_NCCL_RESULTS(QLORA_CONSTANT)
+#undef QLORA_CONSTANT
+// In a function from such a number to the library's name of it.
+#define QLORA_RETURN_NAME(Name, Value, Theirs)                                 \
+  case Name:                                                                   \
+    return #Theirs;
 
 using cublasStatus_t = int; ///< 0: success
 using cublasLtHandle_t = struct cublasLtContext *;
@@ -42,6 +74,7 @@ using cublasLtMatmulPreference_t = struct cublasLtMatmulPreferenceOpaque *;
 
 struct cublasLtMatmulAlgo_t {
   uint64_t data[8];
+  bool operator==(const cublasLtMatmulAlgo_t &) const = default;
 };
 struct cublasLtMatmulHeuristicResult_t {
   cublasLtMatmulAlgo_t algo;
@@ -63,10 +96,8 @@ inline constexpr int kCublasPreferenceMaxWorkspace = 1;
 inline constexpr int kCublasPreferenceReductionMask = 3;
 /// The least alignment of A, in bytes (uint32_t); B, C and D follow it.
 inline constexpr int kCublasPreferenceMinAlignmentA = 5;
-/// cublasLtMatmulAlgoConfigAttributes_t: the attribute that only
-/// cublasLtMatmulAlgoInit sets, and one that decides whether sums have the
-/// same bits in every run.
-inline constexpr int kCublasConfigId = 0;
+/// cublasLtMatmulAlgoConfigAttributes_t: how the parts of a split depth are
+/// added up (uint32_t), by the numbers below.
 inline constexpr int kCublasConfigReduction = 3;
 inline constexpr uint32_t kCublasReductionNone = 0;
 inline constexpr uint32_t kCublasReductionInPlace = 1;
@@ -90,8 +121,6 @@ struct ncclConfig_t {
 };
 static_assert(sizeof(ncclConfig_t) == 24);
 
-inline constexpr ncclResult_t kNcclRemoteError = 6;
-inline constexpr ncclResult_t kNcclInProgress = 7;
 inline constexpr int kNcclFloat32 = 7; ///< ncclDataType_t
 inline constexpr int kNcclSum = 0;     ///< ncclRedOp_t
 

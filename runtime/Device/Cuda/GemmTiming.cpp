@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT
 
-// Where operands lie, how often a candidate runs, and which one wins.
+// Where operands lie, how candidates run, and which one wins.
 
 #include "runtime/Device/Cuda/GemmTiming.h"
+
+#include "runtime/Device/Cuda/CudaGraphs.h"
 
 #include <algorithm>
 #include <array>
@@ -16,7 +18,7 @@ namespace qlora {
 using Clock = std::chrono::steady_clock;
 
 static constexpr int kRounds = 3;
-static constexpr int kRuns = 3; ///< of a candidate in a round
+static constexpr int kLaunches = 20; ///< of a candidate in a round
 /// Times the best: not worth another round.
 static constexpr double kHopeless = 1.5;
 /// Of the time of an earlier candidate: clearly faster.
@@ -38,7 +40,6 @@ public:
             std::span<const CudaSpan> memory)
       : driver(driver), queues(queues), memory(memory) {}
 
-  Status create();
   Status fill(CudaTransfers &transfers);
   Status clear();
   /// Nothing where the operands do not fit.
@@ -49,30 +50,40 @@ public:
                  GemmChoice &choice);
 
 private:
-  StatusOr<CudaEvent> newTimedEvent() const;
-  /// Seconds of one of `runs`; never, where the algorithm cannot run.
-  StatusOr<double> time(const GemmSignature &signature,
-                        const Operands &operands, const GemmChoice &choice,
-                        const GemmAlgorithm &algorithm, int runs);
+  Status createEvents(size_t candidates);
+  Status enqueue(const GemmSignature &signature, const Operands &operands,
+                 const GemmChoice &choice, size_t candidate);
+  /// Runs a candidate once and makes its graph.
+  Status record(const GemmSignature &signature, const Operands &operands,
+                const GemmChoice &choice, size_t candidate);
+  /// Runs these candidates, each to a better time if it has one.
+  Status runRound(std::span<const size_t> candidates,
+                  std::vector<double> &best);
 
   const CudaDriver &driver;
   CudaQueues &queues;
   std::span<const CudaSpan> memory;
-  CudaEvent begin, end;
+  CudaGraphs graphs; ///< of the current product's candidates
+  std::vector<CudaEvent> begin, end; ///< around each of them
 };
 } // namespace
 
-StatusOr<CudaEvent> GemmTimer::newTimedEvent() const {
-  CUevent event = nullptr;
-  QLORA_RETURN_IF_ERROR(
-      driver.check(driver.eventCreate(&event, 0), "cuEventCreate"));
-  return CudaEvent(driver, event);
+Status GemmTimer::createEvents(size_t candidates) {
+  for (std::vector<CudaEvent> *events : {&begin, &end})
+    while (events->size() < candidates) {
+      CUevent event = nullptr;
+      QLORA_RETURN_IF_ERROR(
+          driver.check(driver.eventCreate(&event, 0), "cuEventCreate"));
+      events->emplace_back(driver, event);
+    }
+  return Status::ok();
 }
 
-Status GemmTimer::create() {
-  QLORA_ASSIGN_OR_RETURN(begin, newTimedEvent());
-  QLORA_ASSIGN_OR_RETURN(end, newTimedEvent());
-  return Status::ok();
+/// Not for these operands after all, not in a capture, or its code finds no
+/// memory.
+static bool isRefusal(const Status &status) {
+  return status.code() == StatusCode::kUnavailable ||
+         status.code() == StatusCode::kResourceExhausted;
 }
 
 /// Numbers from 1/8 to 1 with a sign, read as bf16; read as f32, their first
@@ -161,63 +172,83 @@ std::optional<Operands> GemmTimer::place(const GemmSignature &signature,
   return addresses;
 }
 
-StatusOr<double> GemmTimer::time(const GemmSignature &signature,
-                                 const Operands &operands,
-                                 const GemmChoice &choice,
-                                 const GemmAlgorithm &algorithm, int runs) {
+Status GemmTimer::enqueue(const GemmSignature &signature,
+                          const Operands &operands, const GemmChoice &choice,
+                          size_t candidate) {
   const auto pointer = [&](size_t operand) {
     return reinterpret_cast<void *>(operands[operand]);
   };
   requests::GemmProblem scalars = {};
   scalars.beta = signature.adds ? 1 : 0;
-  QLORA_RETURN_IF_ERROR(queues.record(begin));
-  for (int run = 0; run < runs; ++run) {
-    const Status status = choice.description->enqueue(
-        scalars, pointer(0), pointer(1), pointer(2), algorithm, pointer(3),
-        queues.compute());
-    // Not for these operands after all, or its code finds no memory.
-    if (status.code() == StatusCode::kUnavailable ||
-        status.code() == StatusCode::kResourceExhausted)
-      return kNever;
-    QLORA_RETURN_IF_ERROR(status);
+  return choice.description->enqueue(scalars, pointer(0), pointer(1),
+                                     pointer(2), choice.candidates[candidate],
+                                     pointer(3), queues.compute());
+}
+
+Status GemmTimer::record(const GemmSignature &signature,
+                         const Operands &operands, const GemmChoice &choice,
+                         size_t candidate) {
+  QLORA_RETURN_IF_ERROR(enqueue(signature, operands, choice, candidate));
+  QLORA_RETURN_IF_ERROR(graphs.beginCapture());
+  Status enqueued;
+  for (int launch = 0; launch < kLaunches && enqueued.isOk(); ++launch)
+    enqueued = enqueue(signature, operands, choice, candidate);
+  const Status ended = graphs.endCapture(candidate);
+  // What spoils a capture, the library may call by any name.
+  return enqueued.isOk() || isRefusal(ended) ? ended : enqueued;
+}
+
+Status GemmTimer::runRound(std::span<const size_t> candidates,
+                           std::vector<double> &best) {
+  // While the card is busy with this, the host hands over the rest.
+  QLORA_RETURN_IF_ERROR(graphs.launch(candidates.front()));
+  for (const size_t i : candidates) {
+    QLORA_RETURN_IF_ERROR(queues.record(begin[i]));
+    QLORA_RETURN_IF_ERROR(graphs.launch(i));
+    QLORA_RETURN_IF_ERROR(queues.record(end[i]));
   }
-  QLORA_RETURN_IF_ERROR(queues.record(end));
-  QLORA_RETURN_IF_ERROR(queues.waitOnHost(end));
-  float milliseconds = 0;
-  QLORA_RETURN_IF_ERROR(driver.check(
-      driver.eventElapsedTime(&milliseconds, begin.get(), end.get()),
-      "cuEventElapsedTime"));
-  return double(milliseconds) * 1e-3 / runs;
+  QLORA_RETURN_IF_ERROR(queues.waitOnHost(end[candidates.back()]));
+  for (const size_t i : candidates) {
+    float milliseconds = 0;
+    QLORA_RETURN_IF_ERROR(driver.check(
+        driver.eventElapsedTime(&milliseconds, begin[i].get(), end[i].get()),
+        "cuEventElapsedTime"));
+    best[i] = std::min(best[i], double(milliseconds) * 1e-3 / kLaunches);
+  }
+  return Status::ok();
 }
 
 Status GemmTimer::measure(const GemmSignature &signature,
                           const Operands &operands, GemmChoice &choice) {
   std::vector<double> best(choice.candidates.size(), kNever);
-  std::vector<bool> runs(best.size(), true);
-  for (int round = -1; round < kRounds; ++round) {
-    const bool isWarmUp = round < 0;
-    for (size_t i = 0; i < best.size(); ++i) {
-      if (!runs[i])
-        continue;
-      QLORA_ASSIGN_OR_RETURN(const double seconds,
-                             time(signature, operands, choice,
-                                  choice.candidates[i], isWarmUp ? 1 : kRuns));
-      runs[i] = seconds != kNever;
-      if (!isWarmUp)
-        best[i] = std::min(best[i], seconds);
-    }
+  QLORA_RETURN_IF_ERROR(createEvents(best.size()));
+  graphs = {};
+  graphs.create(driver, queues.compute(), best.size());
+  std::vector<size_t> running;
+  Status refused;
+  for (size_t i = 0; i < best.size(); ++i) {
+    Status recorded = record(signature, operands, choice, i);
+    if (recorded.isOk())
+      running.push_back(i);
+    else if (isRefusal(recorded))
+      refused = std::move(recorded);
+    else
+      return recorded;
+  }
+  if (running.empty())
+    return Status::error(StatusCode::kUnavailable,
+                         "no algorithm of cuBLASLt runs for the product {}; {}",
+                         signature.text(), refused.message());
+  for (int round = 0; round < kRounds; ++round) {
+    QLORA_RETURN_IF_ERROR(runRound(running, best));
     const double first = *std::min_element(best.begin(), best.end());
-    for (size_t i = 0; i < best.size() && !isWarmUp; ++i)
-      runs[i] = runs[i] && best[i] <= kHopeless * first;
+    std::erase_if(running,
+                  [&](size_t i) { return best[i] > kHopeless * first; });
   }
   size_t chosen = 0;
   for (size_t i = 1; i < best.size(); ++i)
     if (best[i] < kClearly * best[chosen])
       chosen = i;
-  if (best[chosen] == kNever)
-    return Status::error(StatusCode::kUnavailable,
-                         "no algorithm of cuBLASLt runs for the product {}",
-                         signature.text());
   choice.algorithm = choice.candidates[chosen];
   // Nanoseconds, which events do not resolve anyway; never 0.
   choice.microseconds = std::max(1.0, std::round(best[chosen] * 1e9)) / 1e3;
@@ -247,10 +278,8 @@ measureGemms(GemmSelection &gemms, const CudaDriver &driver,
     result.outOfRoom += !isLate && !operands;
     if (isLate || !operands)
       continue;
-    if (!isFilled) {
-      QLORA_RETURN_IF_ERROR(timer.create());
+    if (!isFilled)
       QLORA_RETURN_IF_ERROR(timer.fill(transfers));
-    }
     isFilled = true;
     QLORA_RETURN_IF_ERROR(timer.measure(signature, *operands, choice));
     ++result.measured;

@@ -6,11 +6,20 @@
 // afterwards, so no memory of the card is allocated (but cuBLASLt loads the
 // code of what it runs).
 //
-// Every candidate runs once to warm up, then in rounds with the others, whose
-// best is its time; one that is far behind drops out. A later candidate must
-// be clearly faster than cuBLASLt's earlier ones, so that noise does not
-// choose. Operands hold random numbers, since the clock of a card depends on
-// how many of its bits toggle. They may be in the cache between runs.
+// A candidate runs as it does in a step, from a CUDA graph: kLaunches of it in
+// a row, which is long beside what an event resolves and what a launch costs.
+// It runs once before, since code that is loaded for the first time would
+// spoil a capture; one that does not run or cannot be captured is out. Then
+// all graphs run in rounds, one behind the other without a wait, so that the
+// card never idles between the two events of one. The best of the rounds is a
+// candidate's time; one that is far behind drops out. A later candidate must be
+// clearly faster than cuBLASLt's earlier ones, so that noise does not choose.
+//
+// Operands hold random numbers, since the clock of a card depends on how many
+// of its bits toggle. Every launch has the same operands: what fits into the
+// cache of the card (50 MB on an H100) is read from there, as a step would not
+// have it. Times of small products are therefore too good, though for all
+// candidates alike, and are no measure of a step.
 
 #ifndef QLORA_RUNTIME_DEVICE_CUDA_GEMMTIMING_H
 #define QLORA_RUNTIME_DEVICE_CUDA_GEMMTIMING_H

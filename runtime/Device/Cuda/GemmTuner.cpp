@@ -124,8 +124,7 @@ Status GemmTuner::share(GemmSelection &gemms, Collectives &ranks,
     if (isFirst || !decided)
       break;
     const auto entry = decided->find(signature);
-    // The first rank could not put it into a table either: all of a kind have
-    // cuBLASLt's first choice.
+    // A product of this rank alone, whose kernels differ: nobody else has it.
     if (entry == decided->end())
       continue;
     QLORA_ASSIGN_OR_RETURN(

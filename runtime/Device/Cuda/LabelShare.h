@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 
 // A captured graph cannot leave work out, but one for fewer labels can be
-// another graph: the share of labelled rows, in quarters.
+// another graph: the share of labelled rows, in quarters. Ranks that add up in
+// an entry are told the same labelled_rows, and so have the same share.
 
 #ifndef QLORA_RUNTIME_DEVICE_CUDA_LABELSHARE_H
 #define QLORA_RUNTIME_DEVICE_CUDA_LABELSHARE_H

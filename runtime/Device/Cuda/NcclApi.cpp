@@ -60,18 +60,7 @@ StatusOr<const Nccl *> Nccl::open() {
 
 static std::string_view resultName(ncclResult_t result) {
   switch (result) {
-  case 1:
-    return "ncclUnhandledCudaError";
-  case 2:
-    return "ncclSystemError";
-  case 3:
-    return "ncclInternalError";
-  case 4:
-    return "ncclInvalidArgument";
-  case 5:
-    return "ncclInvalidUsage";
-  case kNcclRemoteError:
-    return "ncclRemoteError";
+    QLORA_NCCL_RESULTS(QLORA_RETURN_NAME)
   default:
     return "unknown error";
   }

@@ -43,7 +43,9 @@ public:
   ~NcclCollectives() override;
 
   /// data[0, count) := its sum over all ranks, in the order of the stream, or
-  /// in its capture. The same calls in the same order on every rank.
+  /// in its capture. The same calls in the same order on every rank, and each
+  /// call captured on all of them or on none; NCCL may make them meet in a
+  /// capture (it registers the buffers of an NVLink switch there).
   Status allReduceSum(CUdeviceptr data, uint64_t count, CUstream stream);
 
   Status look(std::chrono::nanoseconds waited) override;

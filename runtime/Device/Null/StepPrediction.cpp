@@ -9,7 +9,7 @@
 #include <map>
 #include <tuple>
 
-#include "runtime/Device/Null/Timeline.h"
+#include "runtime/Device/PreparedLaunches.h"
 
 namespace qlora {
 
@@ -18,6 +18,23 @@ Work StepPrediction::work() const {
   for (const PartTotal &part : parts)
     sum += part.work;
   return sum;
+}
+
+std::vector<std::string> StepPrediction::rows() const {
+  std::vector<std::string> names;
+  for (const KernelRow &row : kernelRows())
+    if (categoryOf(*row.op) != WorkCategory::kRows &&
+        std::any_of(groups.begin(), groups.end(), [&](const auto &group) {
+          return group.kernel == row.fullName();
+        }))
+      names.push_back(row.fullName());
+  return names;
+}
+
+PredictionRequest lowRequest(PredictionRequest request) {
+  request.device = lowRates(std::move(request.device));
+  request.sharing = QueueSharing::kTakeTurns;
+  return request;
 }
 
 double allReduceSeconds(double bytes, int64_t ranks, const GpuRates &gpu) {
@@ -42,13 +59,16 @@ public:
       : module(module), request(request), step(step) {}
 
   /// Adds `times` runs of an entry.
-  void add(const qlora_entry &entry, int64_t times);
+  Status add(const qlora_entry &entry, int64_t times);
 
 private:
-  void addCommand(const qlora_command &command);
-  void addKernel(const qlora_command &command, const CommandKernel &kernel);
-  void addToGroup(const qlora_command &command, StepPart part,
-                  const Work &work, const Demand &demand);
+  StatusOr<const KernelRow *> rowOf(const qlora_command &command) const;
+  Status addCommand(const qlora_command &command);
+  Status addKernels(const qlora_command &command);
+  void addKernel(const qlora_command &command, const KernelRow *row,
+                 const CommandKernel &kernel);
+  void addToGroup(const qlora_command &command, const KernelRow *row,
+                  const CommandKernel &kernel);
   void addCollective(const qlora_command &command);
 
   const LoadedModule &module;
@@ -63,7 +83,30 @@ private:
 
 } // namespace
 
-void StepWalk::addKernel(const qlora_command &command,
+/// Who runs a library launch: the module's row, or the next that may; nullptr
+/// for every other command.
+StatusOr<const KernelRow *>
+StepWalk::rowOf(const qlora_command &command) const {
+  if (command.kind != QLORA_COMMAND_LAUNCH)
+    return nullptr;
+  const qlora_launch &launch = module.launches()[command.target];
+  const KernelRow *planned = findLaunchRow(module, launch);
+  if (!planned)
+    return nullptr;
+  const KernelRequest launched =
+      makeRequest(module, command, *planned->op);
+  Status status = Status::ok();
+  for (const KernelRow *row : candidateRows(*planned)) {
+    status = checkEnabled(*row, request.disabledKernels);
+    if (status.isOk())
+      status = checkLaunchRow(module, command, *row, launched);
+    if (status.isOk())
+      return row;
+  }
+  return status.withContext(fmt::format("launch '{}'", launch.label));
+}
+
+void StepWalk::addKernel(const qlora_command &command, const KernelRow *row,
                          const CommandKernel &kernel) {
   const auto &[part, work, demand] = kernel;
   PartTotal &total = step.parts[size_t(part)];
@@ -76,15 +119,16 @@ void StepWalk::addKernel(const qlora_command &command,
   item.queue = command.queue;
   item.demand = demand;
   items.push_back(item);
-  addToGroup(command, part, work, demand);
+  addToGroup(command, row, kernel);
 }
 
-void StepWalk::addToGroup(const qlora_command &command, StepPart part,
-                          const Work &work, const Demand &demand) {
+void StepWalk::addToGroup(const qlora_command &command, const KernelRow *row,
+                          const CommandKernel &added) {
+  const auto &[part, work, demand] = added;
   std::string kernel(commandKindName(command.kind)), label;
   if (command.kind == QLORA_COMMAND_LAUNCH) {
     const qlora_launch &launch = module.launches()[command.target];
-    kernel = module.kernels()[launch.kernel].name;
+    kernel = row ? row->fullName() : module.kernels()[launch.kernel].name;
     label = launch.label;
   }
   const auto [found, isNew] = groupOf.try_emplace(
@@ -110,7 +154,15 @@ void StepWalk::addCollective(const qlora_command &command) {
   step.collectives.push_back({command.target, bytes, seconds});
 }
 
-void StepWalk::addCommand(const qlora_command &command) {
+Status StepWalk::addKernels(const qlora_command &command) {
+  QLORA_ASSIGN_OR_RETURN(const KernelRow *row, rowOf(command));
+  for (const CommandKernel &kernel :
+       kernelsOf(module, command, isUpdate, request.device, row))
+    addKernel(command, row, kernel);
+  return Status::ok();
+}
+
+Status StepWalk::addCommand(const qlora_command &command) {
   TimelineItem item;
   item.queue = command.queue;
   item.event = command.target;
@@ -118,33 +170,34 @@ void StepWalk::addCommand(const qlora_command &command) {
   case QLORA_COMMAND_LAUNCH:
   case QLORA_COMMAND_FILL:
   case QLORA_COMMAND_COPY:
-    for (const CommandKernel &kernel :
-         kernelsOf(module, command, isUpdate, request.device))
-      addKernel(command, kernel);
-    return;
+    return addKernels(command);
   case QLORA_COMMAND_ALL_REDUCE:
-    return addCollective(command);
+    addCollective(command);
+    return Status::ok();
   case QLORA_COMMAND_RECORD:
     item.kind = TimelineItem::Kind::kRecord;
-    return items.push_back(item);
+    break;
   case QLORA_COMMAND_WAIT:
     item.kind = TimelineItem::Kind::kWait;
-    return items.push_back(item);
+    break;
   }
+  items.push_back(item);
+  return Status::ok();
 }
 
-void StepWalk::add(const qlora_entry &entry, int64_t runs) {
+Status StepWalk::add(const qlora_entry &entry, int64_t runs) {
   if (runs == 0)
-    return;
+    return Status::ok();
   isUpdate = entry.kind == QLORA_ENTRY_UPDATE;
   times = double(runs);
   items.clear();
   for (const qlora_command &command : module.commands(entry))
-    addCommand(command);
-  const Timeline timeline = simulate(items);
+    QLORA_RETURN_IF_ERROR(addCommand(command));
+  const Timeline timeline = simulate(items, {}, request.sharing);
   step.seconds += times * timeline.seconds;
   step.overlapped += times * timeline.overlapped;
   step.exposedCommunication += times * timeline.exposedCommunication;
+  return Status::ok();
 }
 
 static Status checkRequest(const LoadedModule &module,
@@ -181,9 +234,9 @@ static StatusOr<StepPrediction> predictStep(const LoadedModule &module,
   step.batch = last.batch;
   step.length = last.length;
   StepWalk walk(module, request, step);
-  walk.add(*accumulate, request.microBatches - 1);
-  walk.add(last, 1);
-  walk.add(*update, 1);
+  QLORA_RETURN_IF_ERROR(walk.add(*accumulate, request.microBatches - 1));
+  QLORA_RETURN_IF_ERROR(walk.add(last, 1));
+  QLORA_RETURN_IF_ERROR(walk.add(*update, 1));
   std::stable_sort(step.groups.begin(), step.groups.end(),
                    [](const KernelGroup &a, const KernelGroup &b) {
                      return a.count * a.demand.seconds() >

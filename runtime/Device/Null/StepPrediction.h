@@ -19,6 +19,7 @@
 
 #include "runtime/Core/ModuleLoader.h"
 #include "runtime/Device/CommandWork.h"
+#include "runtime/Device/Null/Timeline.h"
 
 namespace qlora {
 
@@ -57,6 +58,9 @@ struct StepPrediction {
   std::vector<PredictedCollective> collectives;
   std::vector<KernelGroup> groups; ///< most seconds first
 
+  /// Rows of Kernels.def that are taken to run, but for walks over rows; in
+  /// the table's order.
+  std::vector<std::string> rows() const;
   /// seconds = parts + launches - overlapped + exposed communication.
   Work work() const;
   double tokensPerSecond() const { ///< of all ranks
@@ -69,11 +73,16 @@ struct PredictionRequest {
   DeviceProfile device;
   int64_t ranks = 1;
   int64_t microBatches = 1; ///< gradient_accumulation_steps
+  QueueSharing sharing = QueueSharing::kSideBySide;
+  /// Rows of Kernels.def that do not run; the next row does.
+  std::vector<std::string> disabledKernels = {};
 };
+/// What `request` asks for, as a GPU's low figure (lowRates).
+PredictionRequest lowRequest(PredictionRequest request);
 
 /// One prediction for each compiled length, ascending. A device of the other
 /// kind than the module's target is refused, and so are several ranks on one
-/// whose profile knows no links.
+/// whose profile knows no links, and a launch that no row is left for.
 StatusOr<std::vector<StepPrediction>>
 predictSteps(const LoadedModule &module, const PredictionRequest &request);
 

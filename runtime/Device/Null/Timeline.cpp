@@ -28,7 +28,7 @@ struct Queue {
 class Simulation {
 public:
   Simulation(std::span<const TimelineItem> items,
-             std::span<TimelineSpan> spans);
+             std::span<TimelineSpan> spans, QueueSharing sharing);
   Timeline run();
 
 private:
@@ -42,14 +42,15 @@ private:
   std::vector<bool> happened; ///< by event
   std::span<const TimelineItem> items;
   std::span<TimelineSpan> spans; ///< of the items, or empty
+  QueueSharing sharing;
   Timeline result;
 };
 
 } // namespace
 
 Simulation::Simulation(std::span<const TimelineItem> items,
-                       std::span<TimelineSpan> spans)
-    : items(items), spans(spans) {
+                       std::span<TimelineSpan> spans, QueueSharing sharing)
+    : items(items), spans(spans), sharing(sharing) {
   assert((spans.empty() || spans.size() == items.size()) && "one for each");
   for (const TimelineItem &item : items) {
     queues[item.queue].items.push_back(&item);
@@ -92,7 +93,7 @@ bool Simulation::advance(Queue &queue) {
 
 /// By how much the kernels that run now are slower than alone.
 double Simulation::slowdown() const {
-  double arithmetic = 0, memory = 0;
+  double arithmetic = 0, memory = 0, kernels = 0;
   for (const Queue &queue : queues) {
     if (!queue.running || queue.running->kind != Kind::kKernel)
       continue;
@@ -100,10 +101,13 @@ double Simulation::slowdown() const {
     const double alone = demand.seconds();
     if (alone <= 0)
       continue;
+    ++kernels;
     arithmetic += demand.arithmetic / alone;
     memory += demand.memory / alone;
   }
-  return std::max({1.0, arithmetic, memory});
+  return sharing == QueueSharing::kTakeTurns
+             ? std::max(1.0, kernels)
+             : std::max({1.0, arithmetic, memory});
 }
 
 /// Until the first of those that run has ended.
@@ -154,13 +158,15 @@ Timeline Simulation::run() {
     step();
   }
   // Rounding of sums.
-  result.overlapped = std::max(0.0, result.overlapped);
+  result.overlapped = sharing == QueueSharing::kTakeTurns
+                          ? 0
+                          : std::max(0.0, result.overlapped);
   return result;
 }
 
 Timeline simulate(std::span<const TimelineItem> items,
-                  std::span<TimelineSpan> spans) {
-  return Simulation(items, spans).run();
+                  std::span<TimelineSpan> spans, QueueSharing sharing) {
+  return Simulation(items, spans, sharing).run();
 }
 
 } // namespace qlora

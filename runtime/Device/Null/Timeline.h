@@ -7,8 +7,10 @@
 // would use a part of its arithmetic and of its bandwidth (demand over
 // seconds); where the parts of one of the two add up to more than the whole,
 // all that run are slowed by the excess. So a decode beside a GEMM takes
-// bandwidth from it, and nothing else. Collectives share with nobody: they
-// are assumed to need neither.
+// bandwidth from it, and nothing else. Whether a card runs kernels side by side
+// at all no card has shown yet: where they take turns, it does one at a time,
+// as if each had all of it for its share of the time. Collectives share with
+// nobody: they are assumed to need neither.
 
 #ifndef QLORA_RUNTIME_DEVICE_NULL_TIMELINE_H
 #define QLORA_RUNTIME_DEVICE_NULL_TIMELINE_H
@@ -19,6 +21,8 @@
 #include "runtime/Kernels/CostModel.h"
 
 namespace qlora {
+
+enum class QueueSharing { kSideBySide, kTakeTurns };
 
 /// One kernel, collective or event, on its queue.
 struct TimelineItem {
@@ -48,7 +52,8 @@ struct Timeline {
 /// before (in item order) it is waited for, as a loaded module's are.
 /// `spans`, unless empty, has an element for each item, which is written.
 Timeline simulate(std::span<const TimelineItem> items,
-                  std::span<TimelineSpan> spans = {});
+                  std::span<TimelineSpan> spans = {},
+                  QueueSharing sharing = QueueSharing::kSideBySide);
 
 } // namespace qlora
 

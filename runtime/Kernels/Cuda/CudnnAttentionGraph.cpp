@@ -283,8 +283,11 @@ planCudnnAttention(const CudnnTarget &target, const CudnnAttentionShape &shape,
 
 StatusOr<CudnnAttentionPlan>
 planCudnnAttentionGradient(const CudnnTarget &target, uint32_t arch,
-                           const CudnnAttentionShape &shape,
-                           uint64_t scratchBytes, uint64_t dqSumBytes) {
+                           CudnnAttentionShape shape,
+                           const requests::CudnnGradientPlan &bytes) {
+  shape.batch = bytes.batch;
+  shape.heads = shape.heads / shape.keyHeads * bytes.keyHeads;
+  shape.keyHeads = bytes.keyHeads;
   const auto plan = [&](CudnnDqSum dqSum,
                         const std::optional<CudnnEngine> &engine)
       -> StatusOr<CudnnAttentionPlan> {
@@ -292,18 +295,30 @@ planCudnnAttentionGradient(const CudnnTarget &target, uint32_t arch,
     CudnnGraph graph = cudnnAttentionGradientGraph(target, shape, dqSum);
     QLORA_ASSIGN_OR_RETURN(
         CudnnPlan made,
-        graph.plan(engine, scratchBytes - (hasSum ? dqSumBytes : 0)));
+        graph.plan(engine, bytes.scratch.bytes() -
+                               (hasSum ? bytes.dqSum.bytes() : 0)));
     return CudnnAttentionPlan{std::move(graph), std::move(made), dqSum};
   };
-  if (auto ordered = orderedEngine(arch, target.api.getVersion())) {
-    auto made = plan(ordered->dqSum, ordered->engine);
-    // Another engine for the same graph need not add in order.
-    const bool isOnly = ordered->dqSum == CudnnDqSum::kScores;
-    if (made.isOk() || isOnly ||
-        made.status().code() != StatusCode::kUnavailable)
+  Status none = Status::error(StatusCode::kUnavailable,
+                              "the scores' gradient of a piece has more than "
+                              "{} bytes",
+                              requests::kCudnnMaxScores);
+  if (bytes.scores.bytes() != 0) {
+    auto made = plan(CudnnDqSum::kScores, std::nullopt);
+    if (!made.isOk())
+      none = made.status();
+    else if (made->plan.workspaceBytes() >= bytes.scores.bytes())
       return made;
+    else
+      none = Status::error(StatusCode::kUnavailable,
+                           "cuDNN's plan may add to dQ in any order");
+    if (none.code() != StatusCode::kUnavailable)
+      return none;
   }
-  return plan(CudnnDqSum::kScores, std::nullopt);
+  // Another engine for its graph need not add in order.
+  if (const auto ordered = orderedEngine(arch, target.api.getVersion()))
+    return plan(ordered->dqSum, ordered->engine);
+  return none;
 }
 
 } // namespace qlora

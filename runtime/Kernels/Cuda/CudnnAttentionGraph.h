@@ -19,7 +19,7 @@
 #define QLORA_RUNTIME_KERNELS_CUDA_CUDNNATTENTIONGRAPH_H
 
 #include "runtime/Kernels/Cuda/CudnnGraph.h"
-#include "runtime/Kernels/KernelTable.h"
+#include "runtime/Kernels/Requests/CudaWorkspaces.h"
 
 namespace qlora {
 
@@ -62,7 +62,8 @@ enum : int64_t {
 /// time. Engines that heuristics offer store the scores' gradient for the
 /// first (length^2 bf16 numbers a head); for the second they add as blocks
 /// come, which is not deterministic, and no note of theirs says so. The second
-/// is only asked of an engine that adds in one order.
+/// is only asked of an engine that adds in one order, and a plan for the first
+/// must have the scores' gradient in its workspace.
 enum class CudnnDqSum { kScores, kMemory };
 
 CudnnGraph cudnnAttentionGraph(const CudnnTarget &target,
@@ -82,14 +83,14 @@ StatusOr<CudnnAttentionPlan>
 planCudnnAttention(const CudnnTarget &target, const CudnnAttentionShape &shape,
                    uint64_t scratchBytes);
 
-/// For a card of compute capability `arch` (90: 9.0): by an engine whose
-/// blocks add to dQ in one order, where that card and version have one, and
-/// else by one that stores the scores' gradient. kDqSum, where the graph has
-/// it, takes `dqSumBytes` of `scratchBytes`.
+/// For one of the pieces of `bytes`, on a card of compute capability `arch`
+/// (90: 9.0): by an engine that stores the scores' gradient, where they are
+/// not too many, and else by one whose blocks add to dQ in one order, where
+/// that card and version have one. cudnn-frontend has it so, up to 256 MiB.
 StatusOr<CudnnAttentionPlan>
 planCudnnAttentionGradient(const CudnnTarget &target, uint32_t arch,
-                           const CudnnAttentionShape &shape,
-                           uint64_t scratchBytes, uint64_t dqSumBytes);
+                           CudnnAttentionShape shape,
+                           const requests::CudnnGradientPlan &bytes);
 
 } // namespace qlora
 

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: MIT
 
 // cuBLASLt's descriptions of a product, what it would choose, and algorithms
-// made from their attributes.
+// that are restored.
 
 #include "runtime/Kernels/Cuda/GemmAlgorithm.h"
-
-#include <cstring>
 
 #include "runtime/Kernels/Cuda/CudaKernel.h"
 
@@ -15,10 +13,6 @@ using requests::GemmProblem;
 
 /// Asked for beyond `most`, since not every one can be used.
 static constexpr size_t kSpare = 8;
-
-static constexpr cublasStatus_t kInvalidValue = 7;
-static constexpr cublasStatus_t kArchMismatch = 8;
-static constexpr cublasStatus_t kNotSupported = 15;
 
 static int cublasType(qlora_dtype dtype) {
   return dtype == QLORA_DTYPE_BF16 ? kCudaR16BF : kCudaR32F;
@@ -40,12 +34,6 @@ std::string GemmSignature::text() const {
                      lda, ldb, ldc, alignment, scratchLimit);
 }
 
-bool GemmConfiguration::isReproducible() const {
-  const uint32_t scheme = values[kCublasConfigReduction];
-  return scheme == kCublasReductionNone ||
-         scheme == kCublasReductionComputeType;
-}
-
 // Descriptions
 // ----------------------------------------------------------------
 
@@ -60,8 +48,6 @@ static Status describeMatrix(const CublasLt &blas, qlora_dtype dtype,
 }
 
 Status GemmDescription::describe(const GemmProblem &p) {
-  type = cublasType(p.a);
-  result = cublasType(p.c);
   QLORA_RETURN_IF_ERROR(blas.check(
       blas.matmulDescCreate(&description, kCublasCompute32F, kCudaR32F),
       "cublasLtMatmulDescCreate"));
@@ -149,7 +135,7 @@ GemmDescription::ask(const GemmSignature &wanted, size_t most) const {
   const cublasStatus_t status = blas.algoGetHeuristic(
       handle, description, layoutA, layoutB, layoutC, layoutC,
       preference.get(), int(most), results.data(), &found);
-  if (status == kNotSupported)
+  if (status == kCublasNotSupported)
     found = 0;
   else
     QLORA_RETURN_IF_ERROR(
@@ -161,89 +147,60 @@ GemmDescription::ask(const GemmSignature &wanted, size_t most) const {
   return results;
 }
 
-StatusOr<GemmConfiguration>
-GemmDescription::read(const cublasLtMatmulAlgo_t &algorithm) const {
-  GemmConfiguration configuration;
-  for (size_t i = 0; i < GemmConfiguration::kCount; ++i) {
-    uint16_t narrow = 0;
-    const size_t bytes = GemmConfiguration::kBytes[i];
-    uint32_t &value = configuration.values[i];
-    size_t written = 0;
-    void *const to = bytes == sizeof(narrow) ? static_cast<void *>(&narrow)
-                                             : static_cast<void *>(&value);
-    QLORA_RETURN_IF_ERROR(blas.check(
-        blas.algoConfigGet(&algorithm, int(i), to, bytes, &written),
-        "cublasLtMatmulAlgoConfigGetAttribute"));
-    if (bytes == sizeof(narrow))
-      value = narrow;
-  }
-  return configuration;
+/// Whether cuBLASLt says that there is no such thing, which is no failure.
+static bool isRefusal(cublasStatus_t status) {
+  return status == kCublasInvalidValue || status == kCublasArchMismatch ||
+         status == kCublasNotSupported;
+}
+
+/// As GemmAlgorithm.h has it: by what the algorithm says of itself, or, where
+/// it says nothing, by the mask that it was found with.
+StatusOr<bool> GemmDescription::isReproducible(
+    const cublasLtMatmulAlgo_t &algorithm) const {
+  uint32_t scheme = kCublasReductionNone;
+  size_t written = 0;
+  const cublasStatus_t status = blas.algoConfigGet(
+      &algorithm, kCublasConfigReduction, &scheme, sizeof(scheme), &written);
+  if (isRefusal(status))
+    return true;
+  QLORA_RETURN_IF_ERROR(
+      blas.check(status, "cublasLtMatmulAlgoConfigGetAttribute"));
+  return scheme == kCublasReductionNone ||
+         scheme == kCublasReductionComputeType;
 }
 
 StatusOr<std::vector<GemmAlgorithm>>
 GemmDescription::candidates(const GemmSignature &wanted, size_t most) const {
   QLORA_ASSIGN_OR_RETURN(const auto results, ask(wanted, most + kSpare));
   std::vector<GemmAlgorithm> found;
-  std::optional<GemmAlgorithm> asItIs;
   for (const cublasLtMatmulHeuristicResult_t &each : results) {
     if (found.size() == most)
       break;
-    QLORA_ASSIGN_OR_RETURN(const GemmConfiguration configuration,
-                           read(each.algo));
-    if (!configuration.isReproducible())
-      continue;
-    if (!asItIs)
-      asItIs = {each.algo, each.workspaceSize, std::nullopt};
     QLORA_ASSIGN_OR_RETURN(const auto restored,
-                           restore(configuration, wanted.scratchLimit));
+                           restore(each.algo, wanted.scratchLimit));
     if (restored)
       found.push_back(*restored);
   }
-  if (found.empty() && asItIs)
-    found.push_back(*asItIs);
   return found;
 }
 
-/// Whether cuBLASLt says that there is no such algorithm, which is no failure.
-static bool isRefusal(cublasStatus_t status) {
-  return status == kInvalidValue || status == kArchMismatch ||
-         status == kNotSupported;
-}
-
 StatusOr<std::optional<GemmAlgorithm>>
-GemmDescription::restore(const GemmConfiguration &configuration,
+GemmDescription::restore(const cublasLtMatmulAlgo_t &bytes,
                          uint64_t scratchLimit) const {
   std::optional<GemmAlgorithm> none;
-  if (!configuration.isReproducible())
+  QLORA_ASSIGN_OR_RETURN(const bool isUsable, isReproducible(bytes));
+  if (!isUsable)
     return none;
-  cublasLtMatmulAlgo_t made = {};
-  cublasStatus_t status = blas.algoInit(
-      handle, kCublasCompute32F, kCudaR32F, type, type, result,
-      result, int(configuration.values[kCublasConfigId]), &made);
-  if (isRefusal(status))
-    return none;
-  QLORA_RETURN_IF_ERROR(blas.check(status, "cublasLtMatmulAlgoInit"));
-  for (size_t i = kCublasConfigId + 1; i < GemmConfiguration::kCount; ++i) {
-    const auto narrow = static_cast<uint16_t>(configuration.values[i]);
-    const size_t bytes = GemmConfiguration::kBytes[i];
-    const void *from = &configuration.values[i];
-    status = blas.algoConfigSet(
-        &made, int(i), bytes == sizeof(narrow) ? &narrow : from, bytes);
-    if (isRefusal(status))
-      return none;
-    QLORA_RETURN_IF_ERROR(
-        blas.check(status, "cublasLtMatmulAlgoConfigSetAttribute"));
-  }
   cublasLtMatmulHeuristicResult_t checked = {};
-  status = blas.algoCheck(handle, description, layoutA, layoutB,
-                          layoutC, layoutC, &made, &checked);
+  const cublasStatus_t status =
+      blas.algoCheck(handle, description, layoutA, layoutB, layoutC, layoutC,
+                     &bytes, &checked);
   if (isRefusal(status))
     return none;
   QLORA_RETURN_IF_ERROR(blas.check(status, "cublasLtMatmulAlgoCheck"));
   if (checked.state != 0 || checked.workspaceSize > scratchLimit)
     return none;
-  return std::optional(
-      GemmAlgorithm{made, checked.workspaceSize, configuration});
+  return std::optional(GemmAlgorithm{bytes, checked.workspaceSize});
 }
 
 Status GemmDescription::enqueue(const GemmProblem &scalars, const void *a,

@@ -7,17 +7,35 @@
 // are no epilogues and no batches.
 //
 // Bits. An algorithm may split the depth k among blocks and add the parts up.
-// Two of cuBLASLt's ways to do so are never used: "in place" adds parts to the
-// result as they come, so that two runs may differ and every part is rounded
-// to the type of c; "output type" keeps the order but rounds every part too.
-// Left are no split, and parts in f32 that a second pass adds in one order.
-// NVIDIA promises the same bits for those on cards of one architecture with
-// as many multiprocessors, of one version of the library.
+// Two of cuBLASLt's ways to do so are never used: "in place" adds them up in
+// the result, so that every sum is rounded to the type of c; "output type"
+// rounds every part to it. Left are no split, and parts in f32 that a separate
+// step adds up. What is relied on, all of it documented by NVIDIA:
+//
+//   CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK "filters heuristic result to
+//   only include algo configs that use one of the required modes". An
+//   algorithm's scheme is read as well, and one that says another is not
+//   used. Where cuBLASLt does not say it (the schemes are those of older
+//   kernels; it may refuse to speak of newer ones), the mask alone is trusted:
+//   to pass over such an algorithm would be to pass over a card's fastest.
+//
+//   "All cuBLAS API routines from a given toolkit version generate the same
+//   bit-wise results at every run when executed on GPUs with the same
+//   architecture and the same number of SMs", on several streams too if each
+//   product is given a workspace of its own, as ours are.
+//
+// As bytes. cublasLtMatmulAlgo_t "can be trivially serialized and later
+// restored for use with the same version of cuBLAS library to save on selecting
+// the right configuration again". Its attributes do not say all of it (in 13.1
+// they are half of the bytes), so one that is made from them need not be the
+// one that was found. The bytes are only ever given back to the version that
+// made them, and after cublasLtMatmulAlgoCheck; "if cublasLtMatmulAlgoCheck
+// fails, the algo will not run", but a success "doesn't fully guarantee" that
+// it runs, which is seen where it is measured.
 
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_GEMMALGORITHM_H
 #define QLORA_RUNTIME_KERNELS_CUDA_GEMMALGORITHM_H
 
-#include <array>
 #include <compare>
 #include <memory>
 #include <optional>
@@ -49,29 +67,11 @@ struct GemmSignature {
   auto operator<=>(const GemmSignature &) const = default;
 };
 
-/// The attributes from which cuBLASLt makes an algorithm again, by the number
-/// of cublasLtMatmulAlgoConfigAttributes_t. The first says which it is.
-struct GemmConfiguration {
-  static constexpr size_t kCount = 9;
-  static constexpr std::array<const char *, kCount> kNames = {
-      "id",      "tile",          "split_k", "reduction_scheme",
-      "swizzle", "custom_option", "stages",  "inner_shape",
-      "cluster_shape"};
-  static constexpr std::array<size_t, kCount> kBytes = {4, 4, 4, 4, 4,
-                                                        4, 4, 2, 2};
-  std::array<uint32_t, kCount> values = {};
-
-  /// Whether its sums have the same bits in every run, as said above.
-  bool isReproducible() const;
-  bool operator==(const GemmConfiguration &) const = default;
-};
-
 /// An algorithm that can run now.
 struct GemmAlgorithm {
   cublasLtMatmulAlgo_t choice = {};
   uint64_t scratchBytes = 0;
-  /// Nothing where cuBLASLt does not make this one again from its attributes.
-  std::optional<GemmConfiguration> configuration;
+  bool operator==(const GemmAlgorithm &) const = default;
 };
 
 /// cuBLASLt's descriptions of one product. The context's handle outlives all
@@ -86,15 +86,14 @@ public:
 
   /// What cuBLASLt would choose, best first by its own estimate: at most
   /// `most` algorithms for the signature's alignment, within its workspace.
-  /// Each was made again from its attributes, so that it is the very one that
-  /// a table leads to. Where that works for none, its first choice as it is.
+  /// Each can be restored, so that a table leads to the very same.
   StatusOr<std::vector<GemmAlgorithm>> candidates(const GemmSignature &wanted,
                                                   size_t most) const;
 
-  /// The algorithm of these attributes; nothing where it is not reproducible,
-  /// needs more workspace, or is none that cuBLASLt has for this product.
+  /// The algorithm of these bytes; nothing where it is not reproducible, needs
+  /// more workspace, or is none that cuBLASLt has for this product.
   StatusOr<std::optional<GemmAlgorithm>>
-  restore(const GemmConfiguration &configuration, uint64_t scratchLimit) const;
+  restore(const cublasLtMatmulAlgo_t &bytes, uint64_t scratchLimit) const;
 
   /// c := alpha * op(a) . op(b) + beta * c. kUnavailable where the algorithm
   /// cannot run after all.
@@ -108,11 +107,10 @@ private:
   Status describe(const requests::GemmProblem &problem);
   StatusOr<std::vector<cublasLtMatmulHeuristicResult_t>>
   ask(const GemmSignature &wanted, size_t most) const;
-  StatusOr<GemmConfiguration> read(const cublasLtMatmulAlgo_t &algorithm) const;
+  StatusOr<bool> isReproducible(const cublasLtMatmulAlgo_t &algorithm) const;
 
   const CublasLt &blas;
   cublasLtHandle_t handle;
-  int type = 0, result = 0; ///< cudaDataType_t
   cublasLtMatmulDesc_t description = nullptr;
   cublasLtMatrixLayout_t layoutA = nullptr, layoutB = nullptr,
                          layoutC = nullptr;

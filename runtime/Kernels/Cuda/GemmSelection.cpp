@@ -27,10 +27,10 @@ StatusOr<bool> GemmSelection::adopt(const GemmSignature &signature,
                                     const GemmEntry &entry,
                                     GemmChoice &choice) {
   std::optional<GemmAlgorithm> algorithm;
-  if (entry.configuration) {
-    QLORA_ASSIGN_OR_RETURN(algorithm, choice.description->restore(
-                                          *entry.configuration,
-                                          signature.scratchLimit));
+  if (entry.algorithm) {
+    QLORA_ASSIGN_OR_RETURN(
+        algorithm, choice.description->restore(entry.algorithm->choice,
+                                               signature.scratchLimit));
     if (!algorithm)
       return false;
   }
@@ -77,16 +77,9 @@ GemmSelection::choose(const GemmSignature &signature,
 
 GemmTable::Products GemmSelection::entries() const {
   GemmTable::Products products;
-  for (const auto &[signature, choice] : choices) {
-    GemmEntry entry;
-    entry.microseconds = choice.microseconds;
-    if (choice.algorithm) {
-      entry.configuration = choice.algorithm->configuration;
-      entry.scratchBytes = choice.algorithm->scratchBytes;
-    }
-    if (entry.configuration || !choice.algorithm)
-      products.emplace(signature, entry);
-  }
+  for (const auto &[signature, choice] : choices)
+    products.emplace(signature,
+                     GemmEntry{choice.algorithm, choice.microseconds});
   return products;
 }
 

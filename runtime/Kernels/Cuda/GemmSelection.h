@@ -49,7 +49,7 @@ public:
   static StatusOr<bool> adopt(const GemmSignature &signature,
                               const GemmEntry &entry, GemmChoice &choice);
 
-  /// All choices as entries of a table, those alone that it can express.
+  /// All choices as entries of a table.
   GemmTable::Products entries() const;
 
   std::map<GemmSignature, GemmChoice> choices;

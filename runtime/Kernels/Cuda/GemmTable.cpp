@@ -6,7 +6,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include <charconv>
 #include <cmath>
+#include <iterator>
 
 #include "runtime/Core/UserFiles.h"
 
@@ -14,7 +16,7 @@ namespace qlora {
 
 using json = nlohmann::ordered_json;
 
-static constexpr int kFormat = 1;
+static constexpr int kFormat = 2;
 static constexpr uint64_t kMost = uint64_t{1} << 62;
 
 std::string CardKind::text() const {
@@ -43,13 +45,12 @@ static json toJson(const GemmSignature &s, const GemmEntry &entry) {
                   {"alignment", s.alignment},
                   {"scratch_limit", s.scratchLimit},
                   {"algorithm", nullptr},
-                  {"scratch", entry.scratchBytes},
+                  {"scratch", 0},
                   {"microseconds", nullptr}};
-  if (entry.configuration) {
-    json algorithm;
-    for (size_t i = 0; i < GemmConfiguration::kCount; ++i)
-      algorithm[GemmConfiguration::kNames[i]] = entry.configuration->values[i];
-    product["algorithm"] = std::move(algorithm);
+  if (entry.algorithm) {
+    product["algorithm"] = fmt::format(
+        "{:016x}", fmt::join(entry.algorithm->choice.data, ""));
+    product["scratch"] = entry.algorithm->scratchBytes;
   }
   if (entry.microseconds > 0)
     product["microseconds"] = entry.microseconds;
@@ -124,6 +125,25 @@ public:
       return refuse(key, "a time above 0 or null");
     value = given.get<double>();
   }
+  /// Nothing for null.
+  void read(const char *key, std::optional<GemmAlgorithm> &value) {
+    if (at(key).is_null() && object.contains(key))
+      return;
+    const json &given = at(key);
+    const std::string digits =
+        given.is_string() ? given.get<std::string>() : "";
+    GemmAlgorithm algorithm;
+    bool isWhole = digits.size() == 16 * std::size(algorithm.choice.data);
+    for (size_t i = 0; isWhole && i < std::size(algorithm.choice.data); ++i) {
+      const char *begin = digits.data() + 16 * i;
+      const auto [end, error] =
+          std::from_chars(begin, begin + 16, algorithm.choice.data[i], 16);
+      isWhole = error == std::errc() && end == begin + 16;
+    }
+    if (!isWhole)
+      return refuse(key, "128 hexadecimal digits or null");
+    value = algorithm;
+  }
   const json &list(const char *key) {
     if (!at(key).is_array())
       refuse(key, "a list");
@@ -164,17 +184,12 @@ readProduct(const json &object, const std::string &where, Status &wrong) {
   fields.read("alignment", s.alignment, 4096);
   fields.read("scratch_limit", s.scratchLimit, kMost);
   GemmEntry entry;
-  fields.read("scratch", entry.scratchBytes, kMost);
+  fields.read("algorithm", entry.algorithm);
+  uint64_t scratch = 0;
+  fields.read("scratch", scratch, kMost);
+  if (entry.algorithm)
+    entry.algorithm->scratchBytes = scratch;
   fields.readTime("microseconds", entry.microseconds);
-  const json &algorithm = fields.at("algorithm");
-  if (algorithm.is_null() && object.contains("algorithm"))
-    return {s, entry};
-  Fields attributes(algorithm, where + ".algorithm.", wrong);
-  entry.configuration.emplace();
-  for (size_t i = 0; i < GemmConfiguration::kCount; ++i)
-    attributes.read(GemmConfiguration::kNames[i],
-                    entry.configuration->values[i],
-                    GemmConfiguration::kBytes[i] == 2 ? 0xffff : 0xffffffff);
   return {s, entry};
 }
 

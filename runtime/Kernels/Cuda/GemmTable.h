@@ -4,7 +4,7 @@
 // kind of card, one version of cuBLASLt and one of the driver; a file may hold
 // several kinds. JSON:
 //
-//   {"format": 1, "cards": [
+//   {"format": 2, "cards": [
 //     {"name": "NVIDIA H200", "compute_capability": 90,
 //      "multiprocessors": 132, "cublaslt": 130000, "driver": 13000,
 //      "products": [
@@ -12,12 +12,14 @@
 //         "ldc": 64, "transpose_a": false, "transpose_b": true,
 //         "adds": false, "type": "bf16", "result": "f32", "alignment": 16,
 //         "scratch_limit": 33554432,
-//         "algorithm": {"id": 66, "tile": 20, ..., "cluster_shape": 2},
-//         "scratch": 0, "microseconds": 21.4}]}]}
+//         "algorithm": "0000001400000042...", "scratch": 0,
+//         "microseconds": 21.4}]}]}
 //
-// `type` is that of both operands. `algorithm` is null where cuBLASLt has
-// none, and `microseconds` where it was not measured. Products and cards are
-// in one order, so equal tables are equal files.
+// `type` is that of both operands. `algorithm` is what cuBLASLt calls
+// cublasLtMatmulAlgo_t, 8 words of 16 hexadecimal digits, which only the
+// version that made it understands; null where there is none. `microseconds`
+// is null where it was not measured. Products and cards are in one order, so
+// equal tables are equal files.
 
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_GEMMTABLE_H
 #define QLORA_RUNTIME_KERNELS_CUDA_GEMMTABLE_H
@@ -45,9 +47,8 @@ struct CardKind {
 };
 
 struct GemmEntry {
-  std::optional<GemmConfiguration> configuration; ///< nothing: there is none
-  uint64_t scratchBytes = 0;
-  double microseconds = 0; ///< 0: not measured
+  std::optional<GemmAlgorithm> algorithm; ///< nothing: there is none
+  double microseconds = 0;                ///< 0: not measured
   bool operator==(const GemmEntry &) const = default;
 };
 

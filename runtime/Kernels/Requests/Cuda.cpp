@@ -12,11 +12,18 @@ namespace qlora::requests {
 static constexpr qlora_dtype kF32 = QLORA_DTYPE_F32;
 static constexpr qlora_dtype kBF16 = QLORA_DTYPE_BF16;
 
+static Size part(Size bytes) { return bytes.aligned(kCudaAlignment); }
+
+/// A part that holds a matrix without gaps.
+static Size matrixPart(qlora_dtype dtype, int64_t rows, int64_t columns) {
+  return part(matrixBytes(dtype, rows, columns, columns));
+}
+
 // Matrix products -------------------------------------------------------------
 
 /// Room for a depth that is split into 16 partial results.
 static Size cublasScratch(const GemmProblem &p) {
-  const Size wanted = (Size(p.m) * Size(p.n) * Size(64)).aligned();
+  const Size wanted = part(Size(p.m) * Size(p.n) * Size(64));
   return static_cast<int64_t>(
       std::min<uint64_t>(wanted.bytes(), kCublasScratch));
 }
@@ -28,15 +35,15 @@ CudaGemmPlan CudaGemmPlan::of(const GemmProblem &p) {
   plan.product = p;
   plan.product.a = plan.product.b = type;
   if (p.a != type) {
-    plan.a = packed(type, p.m, p.k);
+    plan.a = matrixPart(type, p.m, p.k);
     plan.product.lda = p.transposeA ? p.m : p.k;
   }
   if (p.b != type) {
-    plan.b = packed(type, p.k, p.n);
+    plan.b = matrixPart(type, p.k, p.n);
     plan.product.ldb = p.transposeB ? p.k : p.n;
   }
   if (p.c != kF32 && p.c != type) {
-    plan.c = packed(kF32, p.m, p.n);
+    plan.c = matrixPart(kF32, p.m, p.n);
     plan.product.c = kF32;
     plan.product.ldc = p.n;
   }
@@ -58,7 +65,7 @@ CudaPanelPlan CudaPanelPlan::of(const KernelRequest &r) {
   const qlora_dtype type = typeOf(r, "a");
   CudaPanelPlan plan;
   if (typeOf(r, "w") != type)
-    plan.decoded = packed(type, rows, columns);
+    plan.decoded = matrixPart(type, rows, columns);
   plan.problem = {r.constant("m"),
                   isForward ? rows : columns,
                   isForward ? columns : rows,
@@ -100,9 +107,8 @@ Reason attention::cuda::reject(const KernelRequest &r) {
 uint64_t attention::cuda::workspaceBytes(const KernelRequest &) { return 0; }
 
 Size cudaAttentionDelta(const KernelRequest &r) {
-  return (Size(r.constant("batch")) * Size(r.constant("heads")) *
-          Size(r.constant("length")) * Size(4))
-      .aligned();
+  return part(Size(r.constant("batch")) * Size(r.constant("heads")) *
+              Size(r.constant("length")) * Size(4));
 }
 
 Reason attention_grad::cuda::reject(const KernelRequest &r) {
@@ -162,20 +168,20 @@ CudaHeadPlan CudaHeadPlan::of(const KernelRequest &r) {
   plan.dhiddenType = plan.hasGradient ? typeOf(r, "dhidden") : kF32;
   plan.gradientType = plan.productType == kBF16 ? plan.dhiddenType : kF32;
   plan.panelRows = plan.vocab;
-  plan.rowLosses = (Size(plan.rows) * Size(8)).aligned();
-  plan.labelled = (Size(plan.rows) * Size(4)).aligned();
-  plan.logits = packed(kF32, plan.chunkRows, plan.vocab);
-  plan.gathered = packed(plan.productType, plan.chunkRows, plan.hidden);
+  plan.rowLosses = part(Size(plan.rows) * Size(8));
+  plan.labelled = part(Size(plan.rows) * Size(4));
+  plan.logits = matrixPart(kF32, plan.chunkRows, plan.vocab);
+  plan.gathered = matrixPart(plan.productType, plan.chunkRows, plan.hidden);
   if (plan.hasPanels()) {
     // Whole 16 bytes of logits, so that a panel's part of them is aligned.
     const int64_t rows = kHeadPanelBytes / 4 / plan.hidden / 4 * 4;
     plan.panelRows = std::min(std::max<int64_t>(rows, 4), plan.vocab);
-    plan.panel = packed(kF32, plan.panelRows, plan.hidden);
+    plan.panel = matrixPart(kF32, plan.panelRows, plan.hidden);
   }
   plan.scratch = cublasScratch(plan.logitsProduct(plan.chunkRows, plan.vocab));
   if (!plan.hasGradient)
     return plan;
-  plan.gradient = packed(plan.gradientType, plan.chunkRows, plan.hidden);
+  plan.gradient = matrixPart(plan.gradientType, plan.chunkRows, plan.hidden);
   const GemmProblem ofHidden =
       plan.hiddenGradientProduct(plan.chunkRows, plan.panelRows, false);
   plan.scratch =
@@ -186,13 +192,17 @@ CudaHeadPlan CudaHeadPlan::of(const KernelRequest &r) {
 
 /// A chunk reads the whole weight once for each product: below 140 to 250 rows
 /// that takes longer than the arithmetic, by the rates of DeviceProfiles.cpp.
-void head_loss::cuda::tune(KernelRequest &r) {
+void head_loss::cuda::tune(KernelRequest &r, bool isSmall) {
+  if (isSmall)
+    return;
   const int64_t fit = kHeadLogitsBytes / 4 / r.constant("vocab") / 64 * 64;
   r.constants[r.op->constantIndex("chunk_rows")] =
       std::min(r.constant("rows"), std::max<int64_t>(fit, 256));
 }
 
-void head_loss_grad::cuda::tune(KernelRequest &r) { head_loss::cuda::tune(r); }
+void head_loss_grad::cuda::tune(KernelRequest &r, bool isSmall) {
+  head_loss::cuda::tune(r, isSmall);
+}
 
 Reason head_loss::cuda::reject(const KernelRequest &r) {
   return reference::reject(r);

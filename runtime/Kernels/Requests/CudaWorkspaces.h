@@ -2,7 +2,7 @@
 
 // How the CUDA kernels lay out their workspaces: the counterpart of
 // Workspaces.h, whose GemmProblem it shares. Parts follow each other in the
-// order in which a plan lists them, each at a multiple of 64 bytes.
+// order in which a plan lists them, each at a multiple of kCudaAlignment bytes.
 
 #ifndef QLORA_RUNTIME_KERNELS_REQUESTS_CUDAWORKSPACES_H
 #define QLORA_RUNTIME_KERNELS_REQUESTS_CUDAWORKSPACES_H
@@ -10,6 +10,11 @@
 #include "runtime/Kernels/Requests/Workspaces.h"
 
 namespace qlora::requests {
+
+/// Bytes that workspaces on CUDA and their parts begin at multiples of. One of
+/// cublasLtMatmul "must be 256B aligned" by its documentation, which refuses
+/// any other with CUBLAS_STATUS_INVALID_VALUE; cuMemAlloc gives no less.
+inline constexpr int64_t kCudaAlignment = 256;
 
 /// At most this much is given to cuBLASLt, in bytes.
 inline constexpr int64_t kCublasScratch = int64_t(32) << 20;
@@ -51,20 +56,24 @@ Size cudaAttentionDelta(const KernelRequest &request);
 /// that holds the state of its scheduler, where there is any.
 inline constexpr int64_t kCudnnForwardScratch = 4096;
 
-/// attention_grad.cudnn is not taken where it needs more than this, in bytes.
-inline constexpr int64_t kCudnnMaxGradient = int64_t(512) << 20;
-/// The scores' gradient may take so much of it.
-inline constexpr int64_t kCudnnMaxScores = int64_t(64) << 20;
+/// The scores' gradient of one piece of attention_grad.cudnn is not stored
+/// where it is larger than this, in bytes.
+inline constexpr int64_t kCudnnMaxScores = int64_t(4) << 30;
 
-/// attention_grad.cudnn: scratch of ours, then cuDNN's. An engine needs either
-/// sums of dQ, dK and dV for every head of queries, or sums of dK and dV and
-/// the scores' gradient.
+/// attention_grad.cudnn runs one graph over piece after piece: some sequences,
+/// or some heads of keys of one sequence, each with its heads of queries; at
+/// most `slots` heads of keys at a time. So what the pieces share is small
+/// where the pieces are: scratch of ours for all of them, then cuDNN's for
+/// one. An engine needs either sums of dK and dV for every head of queries and
+/// the scores' gradient (2 length^2 bytes a head), or those sums and that of
+/// dQ.
 struct CudnnGradientPlan {
+  int64_t batch = 1, keyHeads = 1; ///< of a piece; divisors of the op's
   Size lse = 0;     ///< f32 [batch, heads, length], where there are segments
   Size delta = 0;   ///< f32 [batch, heads, length]
+  Size scores = 0;  ///< the scores' gradient of a piece; 0: not to be stored
   Size scratch = 0; ///< cuDNN's
-  Size dqSum = 0;   ///< of it, where a graph names the sum of dQ: f32 [batch,
-                    ///< heads, length, dim]
+  Size dqSum = 0;   ///< of it, where a graph names the sum of dQ: f32, like q
   static CudnnGradientPlan of(const KernelRequest &request);
   Size total() const { return lse + delta + scratch; }
 };

@@ -1,32 +1,62 @@
 // SPDX-License-Identifier: MIT
 
 // Requests of attention.cudnn and attention_grad.cudnn. What a plan needs was
-// read from plans that cuDNN 9.19 and 9.26 made for described devices; where
+// read from plans that cuDNN 9.19 to 9.28 made for described devices; where
 // another version needs more, its plan is passed over at load.
 
 #include "runtime/Kernels/Requests/CudaWorkspaces.h"
+
+#include <algorithm>
 
 namespace qlora::requests {
 
 /// Rows of the largest tile that an engine cuts positions into.
 static constexpr int64_t kCudnnTile = 128;
 
+/// Blocks of a tile that a piece should have, so that the last ones leave few
+/// multiprocessors idle: eight for each of a large card's.
+static constexpr int64_t kCudnnBlocks = 1024;
+
+static int64_t largestDivisor(int64_t number, int64_t atMost) {
+  int64_t divisor = std::min(number, atMost);
+  while (number % divisor != 0)
+    --divisor;
+  return divisor;
+}
+
 CudnnGradientPlan CudnnGradientPlan::of(const KernelRequest &r) {
-  const Size heads = Size(r.constant("batch")) * Size(r.constant("heads"));
-  const Size length = r.constant("length");
-  const Size numbers = heads * length * Size(r.constant("dim"));
+  const int64_t keyHeads = r.constant("kv_heads");
+  const int64_t slots = r.constant("slots");
   CudnnGradientPlan plan;
+  plan.keyHeads = largestDivisor(keyHeads, slots);
+  if (slots >= keyHeads)
+    plan.batch = largestDivisor(r.constant("batch"), slots / keyHeads);
   plan.delta = cudaAttentionDelta(r);
   if (r.dtype("segments"))
     plan.lse = plan.delta;
+  const Size heads = Size(plan.batch) * Size(plan.keyHeads) *
+                     Size(r.constant("heads") / keyHeads);
+  const Size length = r.constant("length");
+  const Size numbers = heads * length * Size(r.constant("dim"));
   plan.dqSum = (numbers * Size(4)).aligned();
   const Size least = Size(kCudnnTile * 1024);
   plan.scratch = numbers * Size(8) + least;
   const Size scores = heads * length * length * Size(2);
-  if (scores.bytes() <= kCudnnMaxScores)
+  if (scores.bytes() <= kCudnnMaxScores) {
+    plan.scores = scores;
     plan.scratch = largest(plan.scratch, scores + numbers * Size(4) + least);
+  }
   plan.scratch = plan.scratch.aligned();
   return plan;
+}
+
+void attention_grad::cudnn::tune(KernelRequest &r, bool isSmall) {
+  const int64_t keyHeads = r.constant("kv_heads");
+  const int64_t tiles = (r.constant("length") + kCudnnTile - 1) / kCudnnTile;
+  const int64_t blocks = r.constant("heads") / keyHeads * tiles;
+  const int64_t wanted = (kCudnnBlocks + blocks - 1) / blocks;
+  r.constants[r.op->constantIndex("slots")] =
+      isSmall ? 1 : std::min(wanted, r.constant("batch") * keyHeads);
 }
 
 static Reason needMultiples(const KernelRequest &r, int64_t of,
@@ -68,23 +98,13 @@ uint64_t attention::cudnn::workspaceBytes(const KernelRequest &) {
   return kCudnnForwardScratch;
 }
 
-static Reason needGradientSpace(const KernelRequest &r) {
-  const Size total = CudnnGradientPlan::of(r).total();
-  if (total.bytes() > kCudnnMaxGradient)
-    return "it needs " + std::to_string(total.bytes()) +
-           " bytes of workspace, more than " +
-           std::to_string(kCudnnMaxGradient);
-  return std::nullopt;
-}
-
 Reason attention_grad::cudnn::reject(const KernelRequest &r) {
   return firstOf([&] { return reference::reject(r); },
                  [&] { return needCudnn(r); },
                  [&] {
                    return needMultiples(r, kCudnnNumbersOfLoad,
                                         {"lddo", "lddq", "lddk", "lddv"});
-                 },
-                 [&] { return needGradientSpace(r); });
+                 });
 }
 
 uint64_t attention_grad::cudnn::workspaceBytes(const KernelRequest &r) {

@@ -35,7 +35,7 @@ namespace qlora::requests {
   }
 #define QLORA_KERNEL_TUNE(Op, Implementation)                                  \
   namespace Op::Implementation {                                               \
-  void tune(KernelRequest &);                                                  \
+  void tune(KernelRequest &, bool isSmall);                                    \
   }
 #include "runtime/Kernels/Kernels.def"
 
@@ -58,11 +58,12 @@ public:
       sum.value = kMaximum;
     return sum;
   }
-  /// Rounded up to the alignment of a workspace part.
-  constexpr Size aligned() const {
-    Size padded = *this + Size(63);
+  /// Rounded up to the alignment of a workspace part: a cache line, and more
+  /// on CUDA (CudaWorkspaces.h).
+  constexpr Size aligned(int64_t to = 64) const {
+    Size padded = *this + Size(to - 1);
     if (padded.value != kMaximum)
-      padded.value = padded.value / 64 * 64;
+      padded.value -= padded.value % static_cast<uint64_t>(to);
     return padded;
   }
   constexpr uint64_t bytes() const { return value; }

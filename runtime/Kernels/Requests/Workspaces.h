@@ -31,7 +31,8 @@ struct GemmProblem {
   bool transposeA, transposeB;
   qlora_dtype a, b, c;
   float alpha = 1, beta = 0;
-  /// An f32 operand beside a bf16 one may be rounded to bf16.
+  /// An f32 operand beside a bf16 one may be rounded to bf16 (`^` of
+  /// Kernels.def).
   bool mayRound = false;
 
   /// No gaps between rows; a single row has none.

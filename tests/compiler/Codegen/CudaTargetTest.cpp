@@ -71,7 +71,8 @@ protected:
                            const std::string &end = "exit 0") {
     std::string path = folder.write(
         "nvcc", "#!/bin/sh\n"
-                "[ \"$1\" = --version ] && echo " + version + " && exit 0\n"
+                "[ \"$1\" = --version ] && echo tools, release 13.0, V" +
+                    version + " && exit 0\n"
                 "echo call >> " + folder.path("calls") + "\n"
                 "while [ \"$1\" != -o ]; do flags=\"$flags $1\"; shift; done\n"
                 "{ echo \"$flags\"; cat \"$3\"; } > \"$2\"\n" + end + "\n");
@@ -139,6 +140,20 @@ TEST_F(CudaTargetTest, AnotherVersionIsAnotherImage) {
   EXPECT_EQ(calls(), units);
 }
 
+TEST(CudaCompilerTest, SaysItsVersion) {
+  const auto versionOf = [](std::string_view text) {
+    auto version = CudaTarget::parseVersion(text);
+    return version.isOk() ? *version : 0;
+  };
+  EXPECT_EQ(versionOf("nvcc: NVIDIA (R) Cuda compiler driver\n"
+                      "Cuda compilation tools, release 13.0, V13.0.88\n"),
+            13000u);
+  EXPECT_EQ(versionOf("release 12.9"), 12090u);
+  for (const char *text : {"", "release", "release x.y", "release 13",
+                           "release 13.", "release 0.1", "13.0"})
+    EXPECT_EQ(versionOf(text), 0u) << text;
+}
+
 TEST_F(CudaTargetTest, SaysWhatTheCompilerSaid) {
   compile({"90"}, {"// one\n"},
           fakeCompiler("1", "echo 'unit0.cu(3): error: no' >&2; exit 2"));
@@ -198,6 +213,7 @@ TEST_F(CudaTargetTest, PutsImagesIntoTheModule) {
   const qlora_module &table = loaded->table();
   EXPECT_EQ(table.target, uint32_t(QLORA_TARGET_CUDA));
   EXPECT_STREQ(table.cpu_features, "");
+  EXPECT_EQ(table.cuda_version, 13000u);
   auto kernels = loaded->kernels();
   EXPECT_EQ(kernels[0].symbol, nullptr);
   EXPECT_EQ(kernels[1].function, nullptr);

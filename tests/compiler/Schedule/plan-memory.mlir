@@ -57,6 +57,28 @@ program.entry evaluate batch 1 length 8 {
 
 // -----
 
+// Workspaces on CUDA start at multiples of 256, as their arena says: 320 bytes
+// take 512 beside another. Activations need not.
+module {
+program.arena activation bytes 0 alignment 64
+// CHECK: program.arena workspace bytes 832 alignment 256
+program.arena workspace bytes 0 alignment 256
+program.entry evaluate batch 1 length 8 {
+  // CHECK: program.buffer workspace offset 0 bytes 320
+  %a = program.buffer workspace bytes 320 dtype 5
+  // CHECK: program.buffer workspace offset 512 bytes 320
+  %b = program.buffer workspace bytes 320 dtype 5
+  // CHECK: program.buffer activation offset 0 bytes 100
+  %c = program.buffer activation bytes 100 dtype 0
+  // CHECK: program.buffer activation offset 128 bytes 8
+  %d = program.buffer activation bytes 8 dtype 0
+  program.copy %a from %b
+  program.copy %c from %d
+}
+}
+
+// -----
+
 // Entries do not run at the same time: the arena holds the larger. The report
 // has every arena, and for each entry what is saved and its largest buffers.
 // CHECK: program.plan = "{\22arenas\22:{\22activation\22:256,\22workspace\22:0},\22total_bytes\22:256,

@@ -9,14 +9,17 @@
 // RUN: qlora-opt %s --select-kernels='target=cuda remarks=true' 2>&1 | FileCheck %s --check-prefix=CUDNN
 // RUN: qlora-opt %s --select-kernels=target=cuda | FileCheck %s --check-prefix=TUNED
 // RUN: qlora-opt %s --select-kernels="target=cuda small" | FileCheck %s --check-prefix=ROOMLESS
+// RUN: qlora-opt %s --select-kernels="target=cuda small remarks" 2>&1 | FileCheck %s --check-prefix=REFUSED
 // RUN: not qlora-opt %s --select-kernels=target=abacus 2>&1 | FileCheck %s --check-prefix=TARGET
 
+// CHECK: program.arena workspace bytes 0 alignment 64
 // CHECK: %[[W:.*]] = program.buffer workspace bytes
 // CHECK: program.launch @panel_matmul.onednn(%{{.*}}, %{{.*}}, %{{.*}}, %[[W]]) access [1, 1, 2, 2]
 // CHECK: program.launch @attention.blocked
 // CHECK: program.launch @head_loss_grad.chunked
 // CHECK: program.kernel @panel_matmul.onednn
 
+// CUDA: program.arena workspace bytes 0 alignment 256
 // CUDA-NOT: program.launch @{{.*}}.{{onednn|reference|blocked|chunked}}(
 // CUDA: program.launch @panel_matmul.decoded(
 // CUDA: program.launch @attention.cuda(
@@ -62,10 +65,17 @@ program.entry evaluate batch 1 length 4 {
   // And for a length that cuDNN is not given.
   // CUDNN: program.launch @attention.cuda(
   program.launch @attention(%a, %a, %a, %b, %c) access [1, 1, 1, 2, 2] constants [1, 4, 1, 1, 8, 8, 8, 8, 8, 0, 4607182418800017408, 1] rows 0 label "short" {absent = array<i64: 3, 6>, dtypes = array<i64: 1, 1, 1, 1, 0>}
-  // cuDNN's gradient has sums of its own in the workspace.
-  // CUDNN: program.launch @attention_grad.cudnn(
+  // cuDNN's gradient has the scores' in the workspace, of as many heads of
+  // keys at a time as fill a card (here: all 4 of 2 sequences), or of one.
+  // TUNED: program.launch @attention_grad.cudnn({{.*}}, 4]
+  // ROOMLESS: program.launch @attention_grad.cudnn({{.*}}, 1]
+  program.launch @attention_grad(%a, %a, %a, %a, %c, %a, %b, %b, %b) access [1, 1, 1, 1, 1, 1, 2, 2, 2] constants [2, 2048, 2, 2, 8, 16, 16, 16, 16, 16, 16, 16, 16, 0, 4607182418800017408, 16] rows 0 label "gradient" {absent = array<i64: 3, 10>, dtypes = array<i64: 1, 1, 1, 1, 0, 1, 1, 1, 1>}
+  // Even those of one are too many where workspaces are to be small: 8192^2 of
+  // 2 bytes, sums of dK and dV, delta, and 128 KiB.
+  // TUNED: program.launch @attention_grad.cudnn(
   // ROOMLESS: program.launch @attention_grad.cuda(
-  program.launch @attention_grad(%a, %a, %a, %a, %c, %a, %b, %b, %b) access [1, 1, 1, 1, 1, 1, 2, 2, 2] constants [1, 128, 1, 1, 8, 8, 8, 8, 8, 8, 8, 8, 8, 0, 4607182418800017408, 1] rows 0 label "gradient" {absent = array<i64: 3, 10>, dtypes = array<i64: 1, 1, 1, 1, 0, 1, 1, 1, 1>}
+  // REFUSED: remark: attention_grad.cudnn: workspaces are to be small, and it needs 134643712 bytes
+  program.launch @attention_grad(%a, %a, %a, %a, %c, %a, %b, %b, %b) access [1, 1, 1, 1, 1, 1, 2, 2, 2] constants [1, 8192, 1, 1, 8, 8, 8, 8, 8, 8, 8, 8, 8, 0, 4607182418800017408, 16] rows 0 label "long gradient" {absent = array<i64: 3, 10>, dtypes = array<i64: 1, 1, 1, 1, 0, 1, 1, 1, 1>}
   // A generated kernel needs no choice.
   // SMALL: program.launch @generated(
   program.launch @generated(%a) access [2] constants [] rows 4 label "generated" {absent = array<i64>, dtypes = array<i64: 0>}

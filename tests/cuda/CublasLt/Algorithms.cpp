@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Algorithms as attributes, and the calls that make, read and check them.
+// Which algorithms there are, and what is told of one.
 
 #include "tests/cuda/CublasLt/Algorithms.h"
 
@@ -10,13 +10,14 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstddef>
 #include <cstring>
 
 namespace qlora {
 namespace platform {
 
-static constexpr uint64_t kMark = 0x716c6f7261626c61u;
-static constexpr uint32_t kAlignedId = 21, kAnyId = 10;
+static constexpr uint64_t kMark = 0x716c6f7261000000u;
+static constexpr uint32_t kAlignedId = 21, kAnyId = 10, kOpaqueId = 66;
 static constexpr uint32_t kMostSplits = 3;
 /// Of a split that is added in place: its counters.
 static constexpr uint64_t kCounterBytes = 64;
@@ -34,12 +35,12 @@ uint64_t hashOf(const Product &p) {
         uint64_t(p.a.leading), uint64_t(p.b.leading), uint64_t(p.c.leading),
         uint64_t(p.d.leading), uint64_t(p.a.type), uint64_t(p.d.type)})
     hash = mix(hash, value);
-  return hash | 1; // 0 is none
+  return hash;
 }
 
 uint64_t hashOf(const Algorithm &algorithm) {
   uint64_t hash = 1;
-  for (const uint64_t word : algorithm.words().data)
+  for (const uint64_t word : algorithm.bytes().data)
     hash = mix(hash, word);
   return hash;
 }
@@ -51,66 +52,69 @@ uint64_t packAlignments(const uint32_t (&alignments)[4]) {
   return packed;
 }
 
-cublasLtMatmulAlgo_t Algorithm::words() const {
-  cublasLtMatmulAlgo_t algorithm = {{kMark}};
-  for (int i = 0; i < kAttributeCount; ++i)
-    algorithm.data[1 + i / 4] |= uint64_t(attributes[i] & 0xffff)
-                                 << (16 * (i % 4));
-  algorithm.data[4] = uint64_t(input) << 8 | uint64_t(output);
-  algorithm.data[5] = product;
-  algorithm.data[6] = alignments;
-  return algorithm;
+static uint64_t markOfVersion() {
+  return kMark + uint64_t(settings().blasVersion);
 }
 
-std::optional<Algorithm> Algorithm::read(const cublasLtMatmulAlgo_t &words) {
-  if (words.data[0] != kMark)
+cublasLtMatmulAlgo_t Algorithm::bytes() const {
+  Algorithm marked = *this;
+  marked.mark = markOfVersion();
+  return std::bit_cast<cublasLtMatmulAlgo_t>(marked);
+}
+
+std::optional<Algorithm> Algorithm::read(const cublasLtMatmulAlgo_t *bytes) {
+  if (!bytes)
     return std::nullopt;
-  Algorithm algorithm;
-  for (int i = 0; i < kAttributeCount; ++i)
-    algorithm.attributes[i] =
-        words.data[1 + i / 4] >> (16 * (i % 4)) & 0xffff;
-  algorithm.input = int(words.data[4] >> 8);
-  algorithm.output = int(words.data[4] & 0xff);
-  algorithm.product = words.data[5];
-  algorithm.alignments = words.data[6];
-  return algorithm;
+  const auto algorithm = std::bit_cast<Algorithm>(*bytes);
+  return algorithm.mark == markOfVersion() ? std::optional(algorithm)
+                                           : std::nullopt;
 }
 
-uint32_t alignmentOf(const Attributes &attributes, int type) {
+uint32_t alignmentOf(const Algorithm &of, int type) {
   const uint32_t element = type == kCudaR32F ? 4 : 2;
-  return attributes[kId] == kAlignedId ? 16 : element;
+  return of.id == kAnyId ? element : 16;
 }
 
-std::string refusalOf(const Attributes &of, const Product &product) {
-  const bool isAligned = of[kId] == kAlignedId;
-  const bool isTile = isAligned ? of[kTile] == 15 || of[kTile] == 18 ||
-                                      of[kTile] == 20
-                                : of[kTile] == 1 || of[kTile] == 2;
-  if ((!isAligned && of[kId] != kAnyId) || !isTile)
-    return fmt::format("no tile {} of algorithm {}", of[kTile], of[kId]);
-  const bool isScheme = of[kReduction] == kCublasReductionNone ||
-                        of[kReduction] == kCublasReductionInPlace ||
-                        of[kReduction] == kCublasReductionComputeType ||
-                        of[kReduction] == kCublasReductionOutputType;
-  if (!isScheme || of[kSplit] < 1 || of[kSplit] > kMostSplits ||
-      (of[kSplit] > 1) != (of[kReduction] != kCublasReductionNone))
-    return fmt::format("a split into {} with reduction scheme {}", of[kSplit],
-                       of[kReduction]);
-  if (of[kSplit] > product.k)
-    return fmt::format("a depth of {} split into {}", product.k, of[kSplit]);
-  const uint32_t stages = isAligned ? 4 : 0, cluster = isAligned ? 2 : 0;
-  if (of[kStages] != stages || of[kClusterShape] != cluster || of[kSwizzle] ||
-      of[kCustom] || of[kInnerShape])
+static bool hasTile(const Algorithm &of) {
+  switch (of.id) {
+  case kAlignedId:
+    return of.tile == 15 || of.tile == 18 || of.tile == 20;
+  case kAnyId:
+    return of.tile == 1 || of.tile == 2;
+  }
+  return of.id == kOpaqueId && of.tile == 0;
+}
+
+std::string refusalOf(const Algorithm &of, const Product &product) {
+  const bool isOpaque = of.id == kOpaqueId;
+  if (!hasTile(of) || isOpaque != (of.kernel != 0) ||
+      of.kernel > kUncapturedKernel)
+    return fmt::format("no tile {} or kernel {} of algorithm {}", of.tile,
+                       of.kernel, of.id);
+  const bool isScheme = of.reduction == kCublasReductionNone ||
+                        of.reduction == kCublasReductionInPlace ||
+                        of.reduction == kCublasReductionComputeType ||
+                        of.reduction == kCublasReductionOutputType;
+  if (!isScheme || of.split < 1 || of.split > (isOpaque ? 1 : kMostSplits) ||
+      (of.split > 1) != (of.reduction != kCublasReductionNone))
+    return fmt::format("a split into {} with reduction scheme {}", of.split,
+                       of.reduction);
+  if (of.split > product.k)
+    return fmt::format("a depth of {} split into {}", product.k, of.split);
+  const uint32_t stages = of.id == kAlignedId ? 4 : 0;
+  const uint32_t cluster = of.id == kAlignedId ? 2 : 0;
+  if (of.stages != stages || of.clusterShape != cluster || of.swizzle ||
+      of.custom || of.innerShape)
     return fmt::format("stages {}, cluster shape {}, swizzle {}, custom option "
                        "{}, inner shape {}",
-                       of[kStages], of[kClusterShape], of[kSwizzle],
-                       of[kCustom], of[kInnerShape]);
+                       of.stages, of.clusterShape, of.swizzle, of.custom,
+                       of.innerShape);
   return "";
 }
 
-uint64_t workspaceOf(const Attributes &of, const Product &product) {
-  const uint64_t count = uint64_t(product.m * product.n) * of[kSplit];
-  switch (of[kReduction]) {
+uint64_t workspaceOf(const Algorithm &of, const Product &product) {
+  const uint64_t count = uint64_t(product.m * product.n) * of.split;
+  switch (of.reduction) {
   case kCublasReductionInPlace:
     return kCounterBytes;
   case kCublasReductionComputeType:
@@ -121,124 +125,113 @@ uint64_t workspaceOf(const Attributes &of, const Product &product) {
   return 0;
 }
 
-std::chrono::nanoseconds timeOf(const Attributes &of, const Product &product) {
+/// Of what the work would take at a common rate.
+static uint64_t percentOf(const Algorithm &of, uint64_t hash) {
+  if (of.reduction == kCublasReductionInPlace ||
+      of.kernel >= kUnsupportedKernel)
+    return 30;
+  return of.id == kOpaqueId ? 50 + hash % 40 : 60 + hash % 90;
+}
+
+std::chrono::nanoseconds timeOf(const Algorithm &of, const Product &product) {
   uint64_t hash = mix(hashOf(product), settings().blasSpeeds);
-  for (const uint32_t value : of)
+  for (const uint64_t value : {uint64_t(of.id), uint64_t(of.tile),
+                               uint64_t(of.split), uint64_t(of.reduction),
+                               of.kernel})
     hash = mix(hash, value);
-  const uint64_t percent =
-      of[kReduction] == kCublasReductionInPlace ? 30 : 60 + hash % 90;
   const auto work = uint64_t(product.m * product.n * product.k);
-  return std::chrono::nanoseconds((20000 + work / 10) * percent / 100);
+  return std::chrono::nanoseconds((20000 + work / 10) * percentOf(of, hash) /
+                                  100);
 }
 
-std::vector<Attributes> algorithmsFor(const Product &product) {
-  const auto aligned = [](uint32_t tile, uint32_t split, uint32_t reduction) {
-    return Attributes{kAlignedId, tile, split, reduction, 0, 0, 4, 0, 2};
-  };
-  const auto any = [](uint32_t tile, uint32_t split, uint32_t reduction) {
-    return Attributes{kAnyId, tile, split, reduction, 0, 0, 0, 0, 0};
-  };
-  std::vector<Attributes> all = {
-      aligned(18, 2, kCublasReductionComputeType),
-      aligned(15, 2, kCublasReductionInPlace),
-      any(2, 2, kCublasReductionComputeType),
-      aligned(15, 1, kCublasReductionNone),
-      aligned(20, 3, kCublasReductionComputeType),
-      aligned(18, 1, kCublasReductionNone),
-      aligned(18, 2, kCublasReductionOutputType),
-      aligned(20, 1, kCublasReductionNone),
-      any(1, 1, kCublasReductionNone),
-      any(2, 1, kCublasReductionNone)};
-  std::erase_if(all, [&](const Attributes &attributes) {
-    return !refusalOf(attributes, product).empty();
+static Algorithm splitAlgorithm(uint32_t id, uint32_t tile, uint32_t split,
+                                uint32_t reduction) {
+  Algorithm algorithm;
+  algorithm.id = id;
+  algorithm.tile = tile;
+  algorithm.split = split;
+  algorithm.reduction = reduction;
+  if (id == kAlignedId) {
+    algorithm.stages = 4;
+    algorithm.clusterShape = 2;
+  }
+  return algorithm;
+}
+
+static Algorithm opaqueAlgorithm(uint64_t kernel) {
+  Algorithm algorithm;
+  algorithm.id = kOpaqueId;
+  algorithm.kernel = kernel;
+  return algorithm;
+}
+
+std::vector<Algorithm> algorithmsFor(const Product &product) {
+  std::vector<Algorithm> all = {
+      splitAlgorithm(kAlignedId, 18, 2, kCublasReductionComputeType),
+      splitAlgorithm(kAlignedId, 15, 1, kCublasReductionNone),
+      opaqueAlgorithm(kUnsupportedKernel),
+      splitAlgorithm(kAlignedId, 15, 2, kCublasReductionInPlace),
+      opaqueAlgorithm(kSilentKernel),
+      splitAlgorithm(kAnyId, 2, 2, kCublasReductionComputeType),
+      opaqueAlgorithm(kUncapturedKernel),
+      opaqueAlgorithm(kPlainKernel),
+      splitAlgorithm(kAlignedId, 20, 3, kCublasReductionComputeType),
+      splitAlgorithm(kAlignedId, 18, 1, kCublasReductionNone),
+      splitAlgorithm(kAlignedId, 18, 2, kCublasReductionOutputType),
+      splitAlgorithm(kAlignedId, 20, 1, kCublasReductionNone),
+      splitAlgorithm(kAnyId, 1, 1, kCublasReductionNone),
+      splitAlgorithm(kAnyId, 2, 1, kCublasReductionNone)};
+  std::erase_if(all, [&](const Algorithm &algorithm) {
+    return !refusalOf(algorithm, product).empty();
   });
+  for (Algorithm &algorithm : all)
+    algorithm.product = hashOf(product);
   return all;
-}
-
-static size_t bytesOfAttribute(int attribute) {
-  return attribute == kInnerShape || attribute == kClusterShape ? 2 : 4;
-}
-
-/// Empty, or what is wrong with the arguments of a get or set call.
-static std::string checkAttribute(const cublasLtMatmulAlgo_t *algorithm,
-                                  int attribute, const void *value,
-                                  size_t bytes) {
-  if (!algorithm || !Algorithm::read(*algorithm))
-    return "no algorithm";
-  if (attribute < 0 || attribute >= kAttributeCount)
-    return fmt::format("attribute {}", attribute);
-  if (!value || bytes != bytesOfAttribute(attribute))
-    return fmt::format("attribute {} has {} bytes", attribute,
-                       bytesOfAttribute(attribute));
-  return "";
 }
 
 } // namespace platform
 
 using namespace platform;
 
-cublasStatus_t cublasLtMatmulAlgoInit(cublasLtHandle_t handle, int compute,
-                                      int scale, int a, int b, int c, int d,
-                                      int id, cublasLtMatmulAlgo_t *algorithm) {
-  constexpr const char *kSymbol = "cublasLtMatmulAlgoInit";
-  if (const int code = countAndInject(kSymbol))
-    return code;
-  if (!handle)
-    return refuse(kSymbol, kBlasNotInitialized, "no handle");
-  if (!algorithm || compute != kCublasCompute32F || scale != kCudaR32F ||
-      a != b || c != d)
-    return refuse(kSymbol, kBlasInvalidValue, "types that no algorithm has");
-  if (uint32_t(id) != kAlignedId && uint32_t(id) != kAnyId)
-    return refuse(kSymbol, kBlasInvalidValue,
-                  fmt::format("no algorithm {}", id));
-  Algorithm made;
-  made.attributes[kId] = uint32_t(id);
-  made.attributes[kSplit] = 1;
-  made.input = a;
-  made.output = d;
-  *algorithm = made.words();
-  return kBlasSuccess;
-}
+namespace {
+/// Where an attribute is.
+struct Place {
+  size_t offset, bytes;
+};
+} // namespace
+
+/// By the number of cublasLtMatmulAlgoConfigAttributes_t.
+static constexpr Place kPlaces[] = {
+    {offsetof(Algorithm, id), 4},         {offsetof(Algorithm, tile), 4},
+    {offsetof(Algorithm, split), 4},      {offsetof(Algorithm, reduction), 4},
+    {offsetof(Algorithm, swizzle), 4},    {offsetof(Algorithm, custom), 4},
+    {offsetof(Algorithm, stages), 4},     {offsetof(Algorithm, innerShape), 2},
+    {offsetof(Algorithm, clusterShape), 2}};
 
 cublasStatus_t
-cublasLtMatmulAlgoConfigSetAttribute(cublasLtMatmulAlgo_t *algorithm,
-                                     int attribute, const void *value,
-                                     size_t bytes) {
-  constexpr const char *kSymbol = "cublasLtMatmulAlgoConfigSetAttribute";
-  if (const int code = countAndInject(kSymbol))
-    return code;
-  std::string wrong = checkAttribute(algorithm, attribute, value, bytes);
-  if (wrong.empty() && attribute == kId)
-    wrong = "the id is read only";
-  if (!wrong.empty())
-    return refuse(kSymbol, kBlasInvalidValue, wrong);
-  Algorithm changed = *Algorithm::read(*algorithm);
-  uint32_t number = 0;
-  std::memcpy(&number, value, bytes);
-  if (number > 0xffff)
-    return refuse(kSymbol, kBlasInvalidValue,
-                  fmt::format("attribute {} of {}", attribute, number));
-  changed.attributes[attribute] = number;
-  // What was found for one product is another algorithm now.
-  changed.product = 0;
-  *algorithm = changed.words();
-  return kBlasSuccess;
-}
-
-cublasStatus_t
-cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *algorithm,
-                                     int attribute, void *value, size_t bytes,
+cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *bytes,
+                                     int attribute, void *value, size_t size,
                                      size_t *written) {
   constexpr const char *kSymbol = "cublasLtMatmulAlgoConfigGetAttribute";
   if (const int code = countAndInject(kSymbol))
     return code;
-  const std::string wrong = checkAttribute(algorithm, attribute, value, bytes);
-  if (!wrong.empty())
-    return refuse(kSymbol, kBlasInvalidValue, wrong);
-  std::memcpy(value, &Algorithm::read(*algorithm)->attributes[attribute],
-              bytes);
+  const std::optional<Algorithm> algorithm = Algorithm::read(bytes);
+  if (!algorithm)
+    return refuse(kSymbol, kBlasInvalidValue, "no algorithm of this version");
+  if (attribute < 0 || size_t(attribute) >= std::size(kPlaces))
+    return refuse(kSymbol, kBlasInvalidValue,
+                  fmt::format("attribute {}", attribute));
+  const Place &place = kPlaces[attribute];
+  if (!value || size != place.bytes)
+    return refuse(
+        kSymbol, kBlasInvalidValue,
+        fmt::format("attribute {} has {} bytes", attribute, place.bytes));
+  if (algorithm->kernel == kSilentKernel)
+    return kBlasNotSupported;
+  std::memcpy(value, reinterpret_cast<const char *>(bytes) + place.offset,
+              size);
   if (written)
-    *written = bytes;
+    *written = size;
   return kBlasSuccess;
 }
 

@@ -6,22 +6,22 @@
 //
 //   id 21   operands at multiples of 16 bytes; tiles 15, 18 and 20
 //   id 10   any operands; tiles 1 and 2
+//   id 66   operands at multiples of 16 bytes; kernels that no attribute tells
+//           apart, as Hopper's are. Mostly the fastest. Of kernel 2 nothing is
+//           told; 3 passes the check but cannot run, and 4 cannot in a capture
 //
-// either without a split of k or split into two or three, with each of
-// cuBLASLt's reduction schemes. "In place" takes the least time of all, and
+// 21 and 10 either without a split of k or split into two or three, with each
+// of cuBLASLt's reduction schemes. "In place" takes the least time of all, and
 // adds the parts in an order that differs from run to run.
 //
-// An algorithm's words: a mark, its attributes, the types, and, where a
-// heuristic found it, a hash of the product that it was found for and the
-// alignments that were asked for. One that was made from its attributes is for
-// any product that it was checked for.
+// An algorithm is for the one product that the heuristic found it for, and for
+// one version of the library.
 
 #ifndef QLORA_TESTS_CUDA_CUBLASLT_ALGORITHMS_H
 #define QLORA_TESTS_CUDA_CUBLASLT_ALGORITHMS_H
 
 #include "tests/cuda/CublasLt/Objects.h"
 
-#include <array>
 #include <chrono>
 #include <optional>
 #include <string>
@@ -29,47 +29,42 @@
 
 namespace qlora::platform {
 
-/// By the number of cublasLtMatmulAlgoConfigAttributes_t.
-enum Attribute : int {
-  kId,
-  kTile,
-  kSplit,
-  kReduction,
-  kSwizzle,
-  kCustom,
-  kStages,
-  kInnerShape,
-  kClusterShape,
-  kAttributeCount
-};
-using Attributes = std::array<uint32_t, kAttributeCount>;
-
-/// What an algorithm's words say.
+/// What cublasLtMatmulAlgo_t holds. The attributes are where version 13.1 has
+/// them: in half of the bytes.
 struct Algorithm {
-  Attributes attributes = {};
-  int input = 0, output = 0; ///< cudaDataType_t
-  uint64_t product = 0;      ///< hash; 0: made from attributes
-  uint64_t alignments = 0;   ///< logarithms, a byte each, A's the lowest
+  uint32_t id = 0, tile = 0, stages = 0, split = 1;
+  uint32_t reduction = kCublasReductionNone, swizzle = 0, custom = 0;
+  uint16_t innerShape = 0, clusterShape = 0;
+  uint64_t mark = 0;    ///< of this library and its version
+  uint64_t product = 0; ///< hash
+  uint64_t kernel = 0;  ///< of id 66
+  uint64_t alignments = 0; ///< logarithms, a byte each, A's the lowest
 
-  static std::optional<Algorithm> read(const cublasLtMatmulAlgo_t &words);
-  cublasLtMatmulAlgo_t words() const;
+  /// Nothing where these are not the bytes of an algorithm of this version.
+  static std::optional<Algorithm> read(const cublasLtMatmulAlgo_t *bytes);
+  cublasLtMatmulAlgo_t bytes() const;
 };
+static_assert(sizeof(Algorithm) == sizeof(cublasLtMatmulAlgo_t));
+
+/// The kernels of id 66.
+inline constexpr uint64_t kPlainKernel = 1, kSilentKernel = 2,
+                          kUnsupportedKernel = 3, kUncapturedKernel = 4;
 
 uint64_t hashOf(const Product &product);
 uint64_t hashOf(const Algorithm &algorithm);
 /// Four logarithms in a byte each.
 uint64_t packAlignments(const uint32_t (&alignments)[4]);
 /// Bytes that every operand of an algorithm must be aligned to.
-uint32_t alignmentOf(const Attributes &attributes, int type);
+uint32_t alignmentOf(const Algorithm &algorithm, int type);
 
 /// Empty, or why there is no such algorithm for the product.
-std::string refusalOf(const Attributes &attributes, const Product &product);
-uint64_t workspaceOf(const Attributes &attributes, const Product &product);
-std::chrono::nanoseconds timeOf(const Attributes &attributes,
+std::string refusalOf(const Algorithm &algorithm, const Product &product);
+uint64_t workspaceOf(const Algorithm &algorithm, const Product &product);
+std::chrono::nanoseconds timeOf(const Algorithm &algorithm,
                                 const Product &product);
 /// All that there are for a product, best first by an estimate that knows
 /// nothing of their times.
-std::vector<Attributes> algorithmsFor(const Product &product);
+std::vector<Algorithm> algorithmsFor(const Product &product);
 
 } // namespace qlora::platform
 

@@ -17,8 +17,6 @@ namespace qlora {
 
 using namespace platform;
 
-static constexpr int kMinAlignmentOfA = 5; // then B, C, D
-
 cublasStatus_t platform::refuse(const char *symbol, cublasStatus_t status,
                                 std::string_view why) {
   explain(fmt::format("{}: {}", symbol, why));
@@ -126,7 +124,7 @@ cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
   constexpr const char *kSymbol = "cublasLtMatmulPreferenceSetAttribute";
   if (const int code = countAndInject(kSymbol))
     return code;
-  const int matrix = attribute - kMinAlignmentOfA;
+  const int matrix = attribute - kCublasPreferenceMinAlignmentA;
   if (matrix >= 0 && matrix < 4) {
     uint32_t &alignment = preference->alignments[matrix];
     if (bytes != sizeof(alignment))

@@ -5,14 +5,16 @@
 //
 //   matrices are inside of one live allocation, and aligned as the preference
 //   said when the algorithm was found (256 bytes if it said nothing; 16 where
-//   no algorithm is given; what the algorithm needs where it was made from its
-//   attributes); D overlaps neither A nor B; an algorithm is used for the very
-//   product that it was found or checked for, with at least its workspace; the
-//   workspace is filled with NaN when the product runs, so that another use at
-//   the same time shows.
+//   no algorithm is given); D overlaps neither A nor B; an algorithm is used
+//   for the very product that it was found for, by the version that found it,
+//   and only after this handle has found or checked it; its workspace is large
+//   enough, and at a multiple of 256 bytes even where it is not used; it is
+//   filled with NaN when the product runs, so that another use at the same time
+//   shows.
 
 #include "tests/cuda/CublasLt/Algorithms.h"
 
+#include "tests/cuda/Driver/Api.h"
 #include "tests/cuda/Driver/Hook.h"
 #include "tests/cuda/Driver/Settings.h"
 
@@ -59,14 +61,14 @@ makeProduct(const char *symbol, cublasLtMatmulDesc_t description,
 }
 
 /// Whether a preference allows an algorithm.
-static bool isAllowed(const Attributes &attributes, const Product &product,
+static bool isAllowed(const Algorithm &algorithm, const Product &product,
                       const cublasLtMatmulPreferenceOpaque &preference) {
   const uint32_t *least = std::min_element(std::begin(preference.alignments),
                                            std::end(preference.alignments));
-  const uint32_t scheme = attributes[kReduction];
-  return *least >= alignmentOf(attributes, product.a.type) &&
+  const uint32_t scheme = algorithm.reduction;
+  return *least >= alignmentOf(algorithm, product.a.type) &&
          (scheme & preference.reductions) == scheme &&
-         workspaceOf(attributes, product) <= preference.maxWorkspace;
+         workspaceOf(algorithm, product) <= preference.maxWorkspace;
 }
 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
@@ -85,16 +87,16 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
       makeProduct(kSymbol, description, a, b, c, d);
   if (!product || !preference || wanted < 1)
     return refuse(kSymbol, kBlasInvalidValue, "no product or no preference");
-  for (const Attributes &attributes : algorithmsFor(*product)) {
-    if (*found == wanted || !isAllowed(attributes, *product, *preference))
+  for (Algorithm algorithm : algorithmsFor(*product)) {
+    if (*found == wanted || !isAllowed(algorithm, *product, *preference))
       continue;
     cublasLtMatmulHeuristicResult_t &result = results[(*found)++];
+    algorithm.alignments = packAlignments(preference->alignments);
     result = {};
-    result.algo = Algorithm{attributes, a->type, d->type, hashOf(*product),
-                            packAlignments(preference->alignments)}
-                      .words();
-    result.workspaceSize = workspaceOf(attributes, *product);
+    result.algo = algorithm.bytes();
+    result.workspaceSize = workspaceOf(algorithm, *product);
     result.wavesCount = 1.0f;
+    handle->known.insert(hashOf(algorithm));
   }
   return *found ? kBlasSuccess : kBlasNotSupported;
 }
@@ -103,7 +105,7 @@ cublasStatus_t cublasLtMatmulAlgoCheck(
     cublasLtHandle_t handle, cublasLtMatmulDesc_t description,
     cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
     cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
-    const cublasLtMatmulAlgo_t *words,
+    const cublasLtMatmulAlgo_t *bytes,
     cublasLtMatmulHeuristicResult_t *result) {
   constexpr const char *kSymbol = "cublasLtMatmulAlgoCheck";
   if (const int code = countAndInject(kSymbol))
@@ -112,16 +114,17 @@ cublasStatus_t cublasLtMatmulAlgoCheck(
     return refuse(kSymbol, kBlasNotInitialized, "no handle");
   const std::optional<Product> product =
       makeProduct(kSymbol, description, a, b, c, d);
-  const auto algorithm = words ? Algorithm::read(*words) : std::nullopt;
+  const std::optional<Algorithm> algorithm = Algorithm::read(bytes);
   if (!product || !algorithm || !result)
-    return refuse(kSymbol, kBlasInvalidValue, "no product or no algorithm");
-  if (algorithm->input != a->type || algorithm->output != d->type)
     return refuse(kSymbol, kBlasInvalidValue,
-                  "the algorithm is for other types");
-  if (!refusalOf(algorithm->attributes, *product).empty())
+                  "no product, or no algorithm of this version");
+  if (algorithm->product != hashOf(*product))
+    return refuse(kSymbol, kBlasInvalidValue,
+                  "the algorithm is for another product");
+  if (!refusalOf(*algorithm, *product).empty())
     return kBlasNotSupported;
-  handle->checked.insert({hashOf(*algorithm), hashOf(*product)});
-  result->workspaceSize = workspaceOf(algorithm->attributes, *product);
+  handle->known.insert(hashOf(*algorithm));
+  result->workspaceSize = workspaceOf(*algorithm, *product);
   result->state = kBlasSuccess;
   result->wavesCount = 1.0f;
   return kBlasSuccess;
@@ -172,31 +175,33 @@ static std::string checkOperands(const Product &product, const Operands &of,
   if (wrong.empty() && (overlap(of.d, product.d, of.a, product.a) ||
                         overlap(of.d, product.d, of.b, product.b)))
     wrong = "D overlaps A or B";
+  if (wrong.empty() && reinterpret_cast<uintptr_t>(of.workspace) % 256)
+    wrong = "the workspace is not aligned to 256 bytes";
   if (!wrong.empty() || !of.workspaceBytes)
     return wrong;
-  if (reinterpret_cast<uintptr_t>(of.workspace) % 16)
-    return "the workspace is not aligned to 16 bytes";
   wrong = checkDeviceRange(of.workspace, of.workspaceBytes, device);
   return wrong.empty() ? "" : "the workspace: " + wrong;
 }
 
 /// The depth as an algorithm splits it: into its parts, each of which a tile
-/// goes through in one or two steps. The order "in place" is any.
-static std::vector<Part> partsOf(const Attributes &of, int64_t k) {
-  const int64_t steps = of[kSplit] * (of[kTile] % 2 + 1);
+/// goes through in one or two steps, a kernel of its own in more. The order
+/// "in place" is any.
+static std::vector<Part> partsOf(const Algorithm &of, int64_t k) {
+  const int64_t steps =
+      of.kernel ? int64_t(of.kernel) + 3 : of.split * (of.tile % 2 + 1);
   const int64_t each = (k + steps - 1) / steps;
   std::vector<Part> parts;
   for (int64_t begin = 0; begin < k; begin += each)
     parts.push_back({begin, std::min(begin + each, k),
-                     of[kReduction] == kCublasReductionOutputType});
+                     of.reduction == kCublasReductionOutputType});
   for (size_t i = parts.size(); i > 1; --i)
-    if (of[kReduction] == kCublasReductionInPlace)
+    if (of.reduction == kCublasReductionInPlace)
       std::swap(parts[i - 1], parts[nextRandom() % i]);
   return parts;
 }
 
 /// When the stream comes to it.
-static int runProduct(const Product &product, const Attributes &attributes,
+static int runProduct(const Product &product, const Algorithm &algorithm,
                       const Operands &of, int device) {
   const std::string wrong = checkOperands(product, of, device);
   if (!wrong.empty()) {
@@ -205,10 +210,10 @@ static int runProduct(const Product &product, const Attributes &attributes,
   }
   if (of.workspaceBytes)
     std::memset(of.workspace, 0xff, of.workspaceBytes);
-  const auto time = timeOf(attributes, product);
+  const auto time = timeOf(algorithm, product);
   spendTime(time);
   countEvent("nanoseconds of products", uint64_t(time.count()));
-  multiply(product, partsOf(attributes, product.k), of.alpha, of.a, of.b,
+  multiply(product, partsOf(algorithm, product.k), of.alpha, of.a, of.b,
            of.beta, of.c, of.d);
   return 0;
 }
@@ -217,30 +222,25 @@ static int runProduct(const Product &product, const Attributes &attributes,
 /// may not be used for this product.
 static std::optional<Algorithm>
 algorithmFor(const cublasLtContext &handle, const Product &product,
-             const cublasLtMatmulAlgo_t *words, std::string &unusable) {
-  if (!words) {
+             const cublasLtMatmulAlgo_t *bytes, std::string &unusable) {
+  if (!bytes) {
     // The best of those that need no workspace.
-    for (const Attributes &attributes : algorithmsFor(product))
-      if (attributes[kReduction] == kCublasReductionNone)
-        return Algorithm{attributes, 0, 0, 0, packAlignments({16, 16, 16, 16})};
+    for (Algorithm &algorithm : algorithmsFor(product))
+      if (workspaceOf(algorithm, product) == 0 && algorithm.kernel == 0) {
+        algorithm.alignments = packAlignments({16, 16, 16, 16});
+        return algorithm;
+      }
   }
-  std::optional<Algorithm> algorithm;
-  if (words)
-    algorithm = Algorithm::read(*words);
-  unusable = "no algorithm";
+  const std::optional<Algorithm> algorithm = Algorithm::read(bytes);
   if (!algorithm)
-    return std::nullopt;
-  if (algorithm->product == hashOf(product))
+    unusable = "no algorithm of this version";
+  else if (algorithm->product != hashOf(product))
+    unusable = "the algorithm was found for another product";
+  else if (!handle.known.contains(hashOf(*algorithm)))
+    unusable = "the algorithm was not checked";
+  else
     return algorithm;
-  unusable = "the algorithm was found for another product";
-  if (algorithm->product)
-    return std::nullopt;
-  unusable = "the algorithm was not checked for this product";
-  if (!handle.checked.contains({hashOf(*algorithm), hashOf(product)}))
-    return std::nullopt;
-  const uint32_t least = alignmentOf(algorithm->attributes, product.a.type);
-  algorithm->alignments = packAlignments({least, least, least, least});
-  return algorithm;
+  return std::nullopt;
 }
 
 cublasStatus_t
@@ -266,7 +266,11 @@ cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t description,
       algorithmFor(*handle, *product, algorithm, unusable);
   if (!chosen)
     return refuse(kSymbol, kBlasInvalidValue, unusable);
-  const uint64_t used = workspaceOf(chosen->attributes, *product);
+  if (chosen->kernel == kUnsupportedKernel)
+    return kBlasNotSupported;
+  const uint64_t used = workspaceOf(*chosen, *product);
+  if (workspaceBytes && !workspace)
+    return refuse(kSymbol, kBlasInvalidValue, "no workspace, but its size");
   if (used > workspaceBytes)
     return refuse(kSymbol, kBlasInvalidValue,
                   fmt::format("the algorithm needs {} bytes of workspace, got "
@@ -279,8 +283,14 @@ cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t description,
   const std::string wrong = checkOperands(*product, of, device);
   if (!wrong.empty())
     return refuse(kSymbol, kBlasInvalidValue, wrong);
+  if (!mayUse(stream, fmt::format("algorithm {:x} for product {:x} on card {}",
+                                  hashOf(*chosen), hashOf(*product), device)))
+    return kBlasExecutionFailed;
+  // Gives memory back, which spoils a capture.
+  if (chosen->kernel == kUncapturedKernel && cuMemFree_v2(0))
+    return kBlasExecutionFailed;
   const int code = enqueueLibraryWork(stream, kSymbol, [=] {
-    return runProduct(*product, chosen->attributes, of, device);
+    return runProduct(*product, *chosen, of, device);
   });
   return code ? kBlasExecutionFailed : kBlasSuccess;
 }

@@ -8,6 +8,8 @@
 
 #include <oneapi/dnnl/dnnl.h>
 
+#include <omp.h>
+
 #include <vector>
 
 namespace qlora::platform {
@@ -58,6 +60,23 @@ static void roundTo(int type, std::vector<float> &numbers) {
   }
 }
 
+namespace {
+/// One thread for a small product, for as long as this lives: to wake others
+/// takes longer than the product, and far longer where CPUs are busy.
+class FewThreads {
+public:
+  explicit FewThreads(const Product &product) : before(omp_get_max_threads()) {
+    static constexpr int64_t kSmall = int64_t{1} << 22;
+    if (product.m * product.n * product.k < kSmall)
+      omp_set_num_threads(1);
+  }
+  ~FewThreads() { omp_set_num_threads(before); }
+
+private:
+  int before;
+};
+} // namespace
+
 /// Elements from the depth `k` on, of a matrix whose columns go along it or
 /// across it.
 static const float *from(const std::vector<float> &dense, uint64_t rows,
@@ -79,6 +98,7 @@ void multiply(const Product &product, std::span<const Part> parts, float alpha,
       number *= beta;
   }
   std::vector<float> partial(sum.size());
+  const FewThreads threads(product);
   for (const Part &part : parts) {
     // Row-major for oneDNN: its C is our transposed D, op(B)^T op(A)^T.
     dnnl_sgemm(isBT ? 'T' : 'N', isAT ? 'T' : 'N', product.n, product.m,

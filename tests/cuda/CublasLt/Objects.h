@@ -11,7 +11,6 @@
 #include <set>
 #include <span>
 #include <string_view>
-#include <utility>
 
 namespace qlora {
 extern "C" {
@@ -22,9 +21,7 @@ extern "C" {
 
 struct cublasLtContext {
   int device;
-  /// Algorithms made from attributes, each with the product that it was
-  /// checked for: hashes.
-  std::set<std::pair<uint64_t, uint64_t>> checked;
+  std::set<uint64_t> known; ///< algorithms that it found or checked: hashes
 };
 
 struct cublasLtMatmulDescOpaque {
@@ -49,10 +46,10 @@ namespace platform {
 
 enum BlasStatus : int {
   kBlasSuccess = 0,
-  kBlasNotInitialized = 1,
-  kBlasInvalidValue = 7,
-  kBlasExecutionFailed = 13,
-  kBlasNotSupported = 15
+  kBlasNotInitialized = kCublasNotInitialized,
+  kBlasInvalidValue = kCublasInvalidValue,
+  kBlasExecutionFailed = kCublasExecutionFailed,
+  kBlasNotSupported = kCublasNotSupported
 };
 
 /// A product that was checked: D = alpha op(A) op(B) + beta C, with op(A)

@@ -5,6 +5,7 @@
 #include "tests/cuda/Driver/Api.h"
 
 #include "tests/cuda/Driver/Codes.h"
+#include "tests/cuda/Driver/Hook.h"
 #include "tests/cuda/Driver/Memory.h"
 #include "tests/cuda/Driver/Objects.h"
 #include "tests/cuda/Driver/Settings.h"
@@ -27,8 +28,14 @@ std::recursive_mutex &platformMutex() {
 static std::chrono::steady_clock::time_point calledAt;
 std::chrono::steady_clock::time_point lastCall() { return calledAt; }
 
+/// The mutex of a call, whose host may be late.
+static std::recursive_mutex &mutexOfCall() {
+  delayHost();
+  return platformMutex();
+}
+
 Call::Call(const char *symbol, Needs needs)
-    : lock(platformMutex()), symbol(symbol), code(countAndInject(symbol)) {
+    : lock(mutexOfCall()), symbol(symbol), code(countAndInject(symbol)) {
   calledAt = std::chrono::steady_clock::now();
   if (code)
     explain(fmt::format("{}: made to fail with {}", symbol, code));
@@ -88,23 +95,23 @@ static int maxShared(int arch) {
 /// An attribute of cuda.h, or -1 for those that the platform does not know.
 static int attributeOf(const Card &card, int attribute) {
   switch (attribute) {
-  case 1: // MAX_THREADS_PER_BLOCK
+  case kMaxThreads:
     return 1024;
-  case 8: // MAX_SHARED_MEMORY_PER_BLOCK
+  case kMaxShared:
     return 48 << 10;
-  case 10: // WARP_SIZE
+  case kWarpSize:
     return 32;
   case kCudaAttributeMultiprocessors:
     return 4;
-  case 39: // MAX_THREADS_PER_MULTIPROCESSOR
+  case kMaxResident:
     return 2048;
-  case 41: // UNIFIED_ADDRESSING
+  case kUnifiedAddresses:
     return 1;
   case kCudaAttributeMajor:
     return card.arch / 10;
   case kCudaAttributeMinor:
     return card.arch % 10;
-  case 97: // MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+  case kMaxSharedOptin:
     return maxShared(card.arch);
   default:
     return -1;

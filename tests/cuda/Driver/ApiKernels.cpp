@@ -58,8 +58,12 @@ static void *openImage(const void *image, size_t bytes) {
                 RTLD_NOW | RTLD_LOCAL);
 }
 
-/// Whether the card runs the image: CUDA's rule for cubins and for PTX.
+/// Whether the card and this driver run the image: CUDA's rules for cubins and
+/// for PTX.
 static CUresult checkFits(const qlora_host_image &image, int arch) {
+  const int compiler = int(image.cudaVersion), driver = settings().version;
+  if (image.isPtx ? compiler > driver : compiler / 1000 > driver / 1000)
+    return image.isPtx ? kUnsupportedPtx : kInvalidImage;
   const int made = int(image.arch);
   if (image.isPtx)
     return made <= arch ? kSuccess : kInvalidPtx;
@@ -149,7 +153,7 @@ CUresult cuFuncSetAttribute(CUfunction function, int attribute, int value) {
     return call.fail(kInvalidValue, "an attribute that is not known here");
   int limit = 0;
   if (const CUresult code = cuDeviceGetAttribute(
-          &limit, 97, currentContext()->device))
+          &limit, kMaxSharedOptin, currentContext()->device))
     return code;
   if (value < 0 || value > limit)
     return call.fail(kInvalidValue,
@@ -258,6 +262,9 @@ CUresult cuLaunchKernel(CUfunction function, unsigned blocksX, unsigned blocksY,
   if (!wrong.empty())
     return call.fail(kInvalidValue,
                      fmt::format("{}: {}", function->kernel->name, wrong));
+  const void *const kernel = function->kernel;
+  if (!mayUse(stream, fmt::format("{} at {}", function->kernel->name, kernel)))
+    return kCaptureUnsupported;
   qlora_cuda_args args;
   std::memcpy(&args, parameters[0], sizeof(args));
   const int device = currentContext()->device;

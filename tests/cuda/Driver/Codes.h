@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The CUresult values that the software driver gives, by cuda.h's names.
+// The CUresult values that the software driver gives and the attributes of a
+// device that it knows, by cuda.h's names.
 
 #ifndef QLORA_TESTS_CUDA_DRIVER_CODES_H
 #define QLORA_TESTS_CUDA_DRIVER_CODES_H
@@ -38,8 +39,17 @@ namespace qlora::platform {
   X(kCapturedEvent, 907, CUDA_ERROR_CAPTURED_EVENT)                            \
   X(kUnknown, 999, CUDA_ERROR_UNKNOWN)
 
+#define QLORA_PLATFORM_ATTRIBUTES(X)                                           \
+  X(kMaxThreads, 1, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK)                 \
+  X(kMaxShared, 8, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK)            \
+  X(kWarpSize, 10, CU_DEVICE_ATTRIBUTE_WARP_SIZE)                              \
+  X(kMaxResident, 39, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)      \
+  X(kUnifiedAddresses, 41, CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING)             \
+  X(kMaxSharedOptin, 97, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
+
 #define QLORA_PLATFORM_CODE(Name, Value, Cuda) Name = Value,
 enum Code : int { QLORA_PLATFORM_CODES(QLORA_PLATFORM_CODE) };
+enum DeviceAttribute : int { QLORA_PLATFORM_ATTRIBUTES(QLORA_PLATFORM_CODE) };
 #undef QLORA_PLATFORM_CODE
 
 } // namespace qlora::platform

@@ -34,6 +34,23 @@ void spendTime(std::chrono::nanoseconds time);
 /// The card of the calling thread's context, or -1. Needs no mutex.
 int currentDevice();
 
+/// Whether work for that stream goes into a capture.
+bool isCapturing(CUstream stream);
+
+/// The card works while its host asks a library again and again: runs a few
+/// operations, if they may run. Whether any is left.
+bool goOn();
+
+/// The driver and its libraries load a kernel when it is first used, which may
+/// wait for the card: whether `kernel`, by a name that no other has, may be put
+/// on the stream now. Inside of a capture only what was used before may; a
+/// refusal spoils the capture.
+bool mayUse(CUstream stream, const std::string &kernel);
+
+/// Before a call, where the test asks for it: the host is late, and the card
+/// goes on.
+void delayHost();
+
 } // namespace qlora::platform
 
 #endif // QLORA_TESTS_CUDA_DRIVER_HOOK_H

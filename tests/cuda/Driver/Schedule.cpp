@@ -146,6 +146,8 @@ bool runOne() {
   return true;
 }
 
+bool hasWork() { return !all().ready.empty(); }
+
 void runSome() {
   if (nextRandom() % 4 == 0)
     runOne();

@@ -66,6 +66,8 @@ void runUntil(const OperationRef &operation);
 void runAll();
 /// Runs one ready operation, if there is one that may run.
 bool runOne();
+/// Whether any has not run.
+bool hasWork();
 
 /// What a failed operation left, or 0.
 int stickyCode();

@@ -144,6 +144,8 @@ static int readVersion(const char *variable, const char *otherwise) {
 const Settings &settings() {
   static const Settings settings = [] {
     const auto async = readNumbers("QLORA_TEST_CUDA_ASYNC", 2);
+    const auto delay = readNumbers("QLORA_TEST_CUDA_DELAY", 2);
+    const uint64_t rank = number("RANK", environment("RANK", "0"));
     return Settings{
         readCards(),
         readProcesses(),
@@ -151,10 +153,15 @@ const Settings &settings() {
         readVersion("QLORA_TEST_CUDA_VERSION", "13000"),
         readVersion("QLORA_TEST_CUDA_NCCL", "22809"),
         readVersion("QLORA_TEST_CUDA_BLAS", "130000"),
+        readVersion("QLORA_TEST_CUDA_CUDNN", "92801"),
+        readVersion("QLORA_TEST_CUDA_SCORES", "1") != 0,
         readNumbers("QLORA_TEST_CUDA_SPEEDS", 1)[0],
         async[0],
         int(async[1]),
-        readNumbers("QLORA_TEST_CUDA_HANG", 1)[0]};
+        readNumbers("QLORA_TEST_CUDA_HANG", 1)[0],
+        delay[0] + (rank << 32),
+        delay[1],
+        environment("CUDA_MODULE_LOADING", "LAZY") == "EAGER"};
   }();
   return settings;
 }
@@ -228,6 +235,10 @@ void explain(std::string_view message) {
 uint64_t nextRandom() {
   const std::lock_guard lock(platformMutex());
   static uint64_t state = settings().seed;
+  return mix(state);
+}
+
+uint64_t mix(uint64_t &state) {
   uint64_t z = (state += 0x9e3779b97f4a7c15u); // splitmix64
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
   z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;

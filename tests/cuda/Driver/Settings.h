@@ -17,9 +17,19 @@
 //                             run, NCCL tells error 2 of the communicator.
 //   QLORA_TEST_CUDA_HANG      "3" or "3@1": the third collective never gets
 //                             to the other ranks.
+//   QLORA_TEST_CUDA_DELAY     "7:300" or "7:300@1": the host is late before a
+//                             call now and then, by up to 300 us, from seed 7
+//                             and the rank, and the card goes on meanwhile.
+//   CUDA_MODULE_LOADING       CUDA's own. EAGER: kernels are loaded before they
+//                             are first used; else that may not be in a
+//                             capture.
 //   QLORA_TEST_CUDA_BLAS      version of cuBLASLt, default 130000.
 //   QLORA_TEST_CUDA_SPEEDS    "3" or "3@1": another number is other times of
 //                             cuBLASLt's algorithms. Default 0.
+//   QLORA_TEST_CUDA_CUDNN     version of cuDNN, default 92801; one below 91900
+//                             is too old to be used.
+//   QLORA_TEST_CUDA_SCORES    "0": cuDNN has no engine that stores the scores'
+//                             gradient. Default 1.
 //   QLORA_TEST_CUDA_PROCESSES "0:4711:python:2048,1:12::0": others that hold
 //                             memory: card, pid, name (empty: unreadable) and
 //                             MiB (0: NVML does not know).
@@ -65,10 +75,15 @@ struct Settings {
   int version;
   int ncclVersion;
   int blasVersion;
+  int dnnVersion;
+  bool dnnStoresScores;
   uint64_t blasSpeeds;        ///< of algorithms, drawn from it
   uint64_t failingCollective; ///< from 1; 0: none
   int asyncError;             ///< of NCCL, when that one has run
   uint64_t hangingCollective; ///< from 1; 0: none
+  uint64_t delaySeed;         ///< of this rank
+  uint64_t longestDelay;      ///< microseconds; 0: the host is never late
+  bool loadsEagerly;
 };
 const Settings &settings();
 
@@ -92,6 +107,8 @@ void explain(std::string_view message);
 
 /// A number from the seed; the same sequence in every run.
 uint64_t nextRandom();
+/// The next number of a sequence with that state.
+uint64_t mix(uint64_t &state);
 
 } // namespace qlora::platform
 

@@ -2,8 +2,9 @@
 
 // Sums of float32 over the ranks. A call takes effect when the caller has
 // asked for it (ncclCommGetAsyncError): only then is the work on its stream, or
-// in its capture. When the stream comes to it, the rank's operands go to the
-// others; it runs when those of all are there.
+// in its capture, for which the ranks meet. When the stream comes to it, the
+// rank's operands go to the others; it runs when those of all are there, and is
+// an error where theirs are not of the same call (Exchange.h).
 
 #include "tests/cuda/Driver/Api.h"
 #include "tests/cuda/Driver/Hook.h"
@@ -22,6 +23,7 @@ struct Sum {
   const float *from;
   float *to;
   size_t count;
+  CollectiveCall call;
 
   bool mayRun() const;
   int run() const;
@@ -49,7 +51,7 @@ bool Sum::mayRun() const {
   if (!group.running) {
     if (!checkRange(from, count, group.device).empty())
       return true; // run() says it
-    if (!group.exchange->publish(number, from, count))
+    if (!group.exchange->publish(number, call, from, count))
       return false;
     group.running = this;
   }
@@ -68,16 +70,28 @@ int Sum::run() const {
       explain("ncclAllReduce runs: " + wrong);
       return kIllegalAddressCode;
     }
-  if (!group.exchange->sum(number, to, count)) {
-    explain(fmt::format("ncclAllReduce runs: rank {} adds {} values up, others "
-                        "another number",
-                        group.rank, count));
+  if (const std::string wrong = group.exchange->objectionToSum(number);
+      !wrong.empty()) {
+    explain("ncclAllReduce runs: " + wrong);
     return kLaunchFailedCode;
   }
+  group.exchange->sum(number, to, count);
   if (group.done == settings().failingCollective)
     group.error = refuse("ncclAllReduce", settings().asyncError,
                          "made to fail after it has run");
   return 0;
+}
+
+/// Whether all ranks capture this call now: done, in progress or an error.
+static ncclResult_t meet(const Sum &sum) {
+  const ncclComm &group = *sum.communicator;
+  const bool isIdle = !goOn();
+  const std::string wrong =
+      group.exchange->objectionToCapture(sum.call, group.done, isIdle);
+  if (!wrong.empty())
+    return refuse("ncclAllReduce", kNcclInvalidUsage, wrong);
+  return group.exchange->haveAllEntered(sum.call.number) ? int(kNcclSuccess)
+                                                         : kNcclInProgress;
 }
 
 static std::string checkArguments(const void *from, const void *to,
@@ -120,10 +134,15 @@ ncclResult_t ncclAllReduce(const void *from, void *to, size_t count, int type,
                                            communicator->device);
   if (!wrong.empty())
     return refuse(kSymbol, kNcclInvalidArgument, wrong);
+  const CollectiveCall own{communicator->calls++, isCapturing(stream)};
+  communicator->exchange->enter(own);
   const auto sum = std::make_shared<const Sum>(
       Sum{communicator, static_cast<const float *>(from),
-          static_cast<float *>(to), count});
+          static_cast<float *>(to), count, own});
   return begin(*communicator, [=]() -> ncclResult_t {
+    if (own.isCaptured)
+      if (const ncclResult_t state = meet(*sum); state != kNcclSuccess)
+        return state;
     const int code = enqueueLibraryWork(
         stream, kSymbol, [sum] { return sum->run(); },
         [sum] { return sum->mayRun(); });

@@ -3,7 +3,8 @@
 // What a communicator of the NCCL look-alike is, and its rules: it must not
 // block; a call of it while another is in progress is an error; after an error
 // every call gives that error; collectives of a communicator run one after the
-// other; finalising ends when all ranks finalise and nothing, graphs included,
+// other; a call that is captured is over when all ranks capture it, as where
+// NCCL registers the buffers of an NVLink switch; finalising ends when all ranks finalise and nothing, graphs included,
 // holds a collective; an abort ends when nothing does.
 
 #ifndef QLORA_TESTS_CUDA_NCCL_COMMUNICATOR_H
@@ -25,13 +26,7 @@ const char *ncclGetErrorString(ncclResult_t);
 }
 
 namespace platform {
-enum NcclResult : int {
-  kNcclSuccess = 0,
-  kNcclUnhandledCudaError = 1,
-  kNcclSystemError = 2,
-  kNcclInvalidArgument = 4,
-  kNcclInvalidUsage = 5
-};
+inline constexpr ncclResult_t kNcclSuccess = 0;
 } // namespace platform
 
 /// Guarded by the platform's mutex, but for isAborted.
@@ -45,6 +40,7 @@ struct ncclComm {
   int questions = 0; ///< before inProgress is asked at all
   std::atomic<bool> isAborted = false;
   bool isFinalized = false;
+  uint64_t calls = 0;            ///< of collectives, captured ones too
   uint64_t done = 0;             ///< collectives
   const void *running = nullptr; ///< the one that is published
 };

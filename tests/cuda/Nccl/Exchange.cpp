@@ -101,11 +101,51 @@ float *Exchange::place(int ofRank, uint64_t number) const {
       places + (2 * size_t(ofRank) + number % 2) * kPlaceBytes);
 }
 
-bool Exchange::publish(uint64_t number, const float *data, size_t count) {
+std::string CollectiveCall::text() const {
+  return fmt::format(
+      "{} {}", isCaptured ? "replays what it captured in its call" : "runs its call",
+      number + 1);
+}
+
+void Exchange::enter(const CollectiveCall &call) {
+  own().entered[call.number % kMostCallsAhead] =
+      2 * (call.number + 1) + call.isCaptured;
+}
+
+bool Exchange::haveAllEntered(uint64_t number) const {
+  return isEach([=](const Rank &each) {
+    return each.entered[number % kMostCallsAhead] / 2 > number;
+  });
+}
+
+std::string Exchange::objectionToCapture(const CollectiveCall &call,
+                                         uint64_t done, bool isIdle) const {
+  for (int other = 0; other < size; ++other) {
+    const Rank &each = shared->ranks[other];
+    // Read first: who meets this rank in the capture goes on after it.
+    const bool isAhead = isIdle && each.published > done;
+    const uint64_t entered = each.entered[call.number % kMostCallsAhead];
+    if (entered == 2 * (call.number + 1) + 1)
+      continue;
+    if (entered / 2 > call.number)
+      return fmt::format("rank {} captures its call {}, rank {} runs its own "
+                         "directly",
+                         rank, call.number + 1, other);
+    if (isAhead)
+      return fmt::format("rank {} captures its call {}, rank {} {}", rank,
+                         call.number + 1, other,
+                         each.calls[done % 2].text());
+  }
+  return "";
+}
+
+bool Exchange::publish(uint64_t number, const CollectiveCall &call,
+                       const float *data, size_t count) {
   if (!isEach([=](const Rank &each) { return each.summed + 1 >= number; }))
     return false;
   std::memcpy(place(rank, number), data, count * sizeof(float));
   own().counts[number % 2] = count;
+  own().calls[number % 2] = call;
   own().published = number + 1;
   return true;
 }
@@ -114,11 +154,24 @@ bool Exchange::haveAllPublished(uint64_t number) const {
   return isEach([=](const Rank &each) { return each.published > number; });
 }
 
-bool Exchange::sum(uint64_t number, float *data, size_t count) {
-  if (!isEach([=](const Rank &each) {
-        return each.counts[number % 2] == count;
-      }))
-    return false;
+std::string Exchange::objectionToSum(uint64_t number) const {
+  const Rank &mine = own();
+  for (int other = 0; other < size; ++other) {
+    const Rank &each = shared->ranks[other];
+    const CollectiveCall &call = each.calls[number % 2];
+    if (call != mine.calls[number % 2])
+      return fmt::format("collective {}: rank {} {}, rank {} {}", number + 1,
+                         rank, mine.calls[number % 2].text(), other,
+                         call.text());
+    if (each.counts[number % 2] != mine.counts[number % 2])
+      return fmt::format("rank {} adds {} values up, rank {} {}", rank,
+                         mine.counts[number % 2], other,
+                         each.counts[number % 2]);
+  }
+  return "";
+}
+
+void Exchange::sum(uint64_t number, float *data, size_t count) {
   std::memcpy(data, place(0, number), count * sizeof(float));
   for (int other = 1; other < size; ++other) {
     const float *more = place(other, number);
@@ -126,7 +179,6 @@ bool Exchange::sum(uint64_t number, float *data, size_t count) {
       data[i] += more[i];
   }
   own().summed = number + 1;
-  return true;
 }
 
 void Exchange::finish() { own().hasFinished = true; }

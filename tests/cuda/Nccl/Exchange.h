@@ -7,6 +7,12 @@
 // Every rank has two places for the operands of a collective, since the next
 // one may begin before the slowest rank has read this one. A rank that is gone
 // is not noticed: what waits for it waits for ever, as on a card.
+//
+// Calls and collectives are two things: a call that is captured is no
+// collective yet, and each launch of its graph is one. NCCL asks that a call be
+// captured by all ranks or by none, and that they launch the graphs of the same
+// capture together. So ranks tell each other what each of their calls is, and
+// each collective says of which call it is.
 
 #ifndef QLORA_TESTS_CUDA_NCCL_EXCHANGE_H
 #define QLORA_TESTS_CUDA_NCCL_EXCHANGE_H
@@ -18,6 +24,16 @@
 #include <string>
 
 namespace qlora::platform {
+
+/// A call of a rank, from 0, as all ranks make it.
+struct CollectiveCall {
+  uint64_t number = 0;
+  bool isCaptured = false;
+
+  bool operator==(const CollectiveCall &) const = default;
+  /// "runs its call 3" or "replays what it captured in its call 3".
+  std::string text() const;
+};
 
 class Exchange {
 public:
@@ -37,24 +53,42 @@ public:
   /// Another rank on the same card, or -1.
   int rankOnSameCard() const;
 
+  /// Tells the others that this rank makes a call.
+  void enter(const CollectiveCall &call);
+  /// Whether all others have made that call.
+  bool haveAllEntered(uint64_t number) const;
+  /// "" or which rank runs directly what this one captures, or, where
+  /// this rank's card has run all of its `done` collectives, which rank has
+  /// gone on to the next one without the capture: the two would never meet.
+  std::string objectionToCapture(const CollectiveCall &call, uint64_t done,
+                                 bool isIdle) const;
+
   /// Puts operands of the collective with that number in place; false while
   /// the place is in use by a rank that is two behind.
-  bool publish(uint64_t number, const float *data, size_t count);
+  bool publish(uint64_t number, const CollectiveCall &call, const float *data,
+               size_t count);
   bool haveAllPublished(uint64_t number) const;
-  /// Sums in the order of the ranks; false where counts differ.
-  bool sum(uint64_t number, float *data, size_t count);
+  /// "" or which rank's call or count is another than this one's.
+  std::string objectionToSum(uint64_t number) const;
+  /// Sums in the order of the ranks.
+  void sum(uint64_t number, float *data, size_t count);
 
   /// This rank adds nothing up any more; whether that is so for all.
   void finish();
   bool haveAllFinished() const;
 
 private:
+  static constexpr size_t kMostCallsAhead = 256;
   struct Rank {
     std::atomic<int> joined; ///< its card + 1
     std::atomic<int> size;   ///< of the group, as it was told
     std::atomic<bool> hasFinished;
     std::atomic<uint64_t> published, summed; ///< collectives
     size_t counts[2];
+    CollectiveCall calls[2];
+    /// Of each call its number + 1, doubled, and whether it is captured. A
+    /// rank that is a whole ring ahead has not captured it: it would wait.
+    std::atomic<uint64_t> entered[kMostCallsAhead];
   };
   struct Shared {
     Rank ranks[kMostRanks];

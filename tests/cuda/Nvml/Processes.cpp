@@ -4,6 +4,7 @@
 // (Settings.h). Lists have to be asked for with room for them, as NVML's do.
 
 #include "tests/cuda/Driver/Settings.h"
+#include "tests/cuda/Nvml/Codes.h"
 
 #include "runtime/Device/Cuda/CudaTypes.h"
 
@@ -21,13 +22,6 @@ using namespace platform;
 
 struct nvmlDevice_st {
   int card;
-};
-
-enum NvmlResult : int {
-  kNvmlSuccess = 0,
-  kNvmlUninitialized = 1,
-  kNvmlInvalidArgument = 2,
-  kNvmlNotFound = 6
 };
 
 static bool isInitialized = false;

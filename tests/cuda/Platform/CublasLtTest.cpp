@@ -3,7 +3,6 @@
 // Products of the cuBLASLt look-alike against a plain loop, and what it
 // refuses.
 
-#include "tests/cuda/CublasLt/Algorithms.h"
 #include "tests/cuda/Platform/Platform.h"
 
 #include "runtime/Kernels/Rows.h"
@@ -157,6 +156,43 @@ TEST(CublasLt, MultipliesInEveryForm) {
         }
 }
 
+TEST(CublasLt, AnAlgorithmIsNotLoadedInACapture) {
+  std::string errors;
+  EXPECT_TRUE(inProcess(
+      {},
+      [] {
+        Client client;
+        cublasLtHandle_t handle = nullptr;
+        Client::require(cublasLtCreate(&handle), "handle");
+        const float one = 1;
+        const Matrix a(client, kCudaR32F, 4, 4, 4, 1);
+        const Matrix d(client, kCudaR32F, 4, 4, 4, 2);
+        const auto description =
+            describe({kCudaR32F, kCudaR32F, false, false, 1, 0});
+        const auto multiply = [&] {
+          return cublasLtMatmul(
+              handle, description, &one, reinterpret_cast<void *>(a.data),
+              a.layout, reinterpret_cast<void *>(a.data), a.layout, &one,
+              reinterpret_cast<void *>(d.data), d.layout,
+              reinterpret_cast<void *>(d.data), d.layout, nullptr, nullptr, 0,
+              client.stream);
+        };
+        const auto captured = [&] {
+          CUgraph graph = nullptr;
+          Client::require(cuStreamBeginCapture_v2(client.stream, 1), "begin");
+          const cublasStatus_t status = multiply();
+          return std::pair(status, cuStreamEndCapture(client.stream, &graph));
+        };
+        return captured() == std::pair(int(kBlasExecutionFailed),
+                                       int(kCaptureInvalidated)) &&
+               multiply() == 0 && captured() == std::pair(0, 0);
+      },
+      &errors));
+  EXPECT_NE(errors.find("is first used inside of a capture"),
+            std::string::npos)
+      << errors;
+}
+
 TEST(CublasLt, RefusesWrongArguments) {
   EXPECT_TRUE(inProcess({}, [] {
     Client client;
@@ -196,87 +232,5 @@ TEST(CublasLt, RefusesWrongArguments) {
                kBlasInvalidValue &&
            multiply(a, a, a, 0, nullptr, 0) == kBlasInvalidValue &&
            multiply(a, b, d, 0, nullptr, 0) == kBlasSuccess;
-  }));
-}
-
-/// Makes an algorithm from its attributes; whether all calls take them.
-static bool make(cublasLtHandle_t handle, int id,
-                 const std::vector<std::pair<int, uint32_t>> &attributes,
-                 cublasLtMatmulAlgo_t &made) {
-  bool isMade = cublasLtMatmulAlgoInit(handle, kCublasCompute32F, kCudaR32F,
-                                       kCudaR32F, kCudaR32F, kCudaR32F,
-                                       kCudaR32F, id, &made) == kBlasSuccess;
-  for (const auto &[attribute, value] : attributes) {
-    const size_t bytes = attribute >= kInnerShape ? 2 : 4;
-    isMade = isMade && cublasLtMatmulAlgoConfigSetAttribute(
-                           &made, attribute, &value, bytes) == kBlasSuccess;
-  }
-  return isMade;
-}
-
-TEST(CublasLt, MakesAlgorithmsFromTheirAttributes) {
-  EXPECT_TRUE(inProcess({}, [] {
-    Client client;
-    cublasLtHandle_t handle = nullptr;
-    Client::require(cublasLtCreate(&handle), "handle");
-    const Matrix a(client, kCudaR32F, 8, 8, 8, 1);
-    const Matrix b(client, kCudaR32F, 8, 8, 8, 2);
-    const Matrix d(client, kCudaR32F, 8, 8, 8, 3);
-    const auto description = describe({0, 0, false, false, 1, 0});
-    const float one = 1, zero = 0;
-    const auto multiply = [&](const cublasLtMatmulAlgo_t &algorithm,
-                              uint64_t shift) {
-      const auto pointer = [](CUdeviceptr address) {
-        return reinterpret_cast<void *>(address);
-      };
-      return cublasLtMatmul(handle, description, &one,
-                            pointer(a.data + shift), a.layout,
-                            pointer(b.data), b.layout, &zero, pointer(d.data),
-                            d.layout, pointer(d.data), d.layout, &algorithm,
-                            nullptr, 0, client.stream);
-    };
-    cublasLtMatmulHeuristicResult_t result = {};
-    const auto check = [&](const cublasLtMatmulAlgo_t &algorithm) {
-      return cublasLtMatmulAlgoCheck(handle, description, a.layout, b.layout,
-                                     d.layout, d.layout, &algorithm, &result);
-    };
-    cublasLtMatmulAlgo_t made = {}, wrong = {};
-    const uint32_t other = 10;
-    const std::vector<std::pair<int, uint32_t>> whole = {
-        {kTile, 18}, {kStages, 4}, {kClusterShape, 2}};
-    auto split = whole;
-    split.push_back({kSplit, 2});
-    return make(handle, 21, whole, made) &&
-           multiply(made, 0) == kBlasInvalidValue && // not checked
-           check(made) == kBlasSuccess && result.workspaceSize == 0 &&
-           multiply(made, 0) == kBlasSuccess &&
-           multiply(made, 4) == kBlasInvalidValue && // needs 16 bytes
-           !make(handle, 99, {}, wrong) &&
-           make(handle, 21, {{kTile, 1}}, wrong) &&
-           check(wrong) == kBlasNotSupported &&
-           make(handle, 21, split, wrong) && // without a reduction scheme
-           check(wrong) == kBlasNotSupported &&
-           cublasLtMatmulAlgoConfigSetAttribute(&made, kId, &other, 4) ==
-               kBlasInvalidValue &&
-           cublasLtMatmulAlgoConfigSetAttribute(&made, kTile, &other, 2) ==
-               kBlasInvalidValue &&
-           cublasLtMatmulAlgoConfigSetAttribute(&made, 9, &other, 4) ==
-               kBlasInvalidValue;
-  }));
-}
-
-TEST(CublasLt, AlgorithmsTakeTheirTime) {
-  EXPECT_TRUE(inProcess({}, [] {
-    Client client;
-    cublasLtHandle_t handle = nullptr;
-    Client::require(cublasLtCreate(&handle), "handle");
-    const Matrix a(client, kCudaR32F, 8, 8, 8, 1);
-    const auto description = describe({0, 0, false, false, 1, 0});
-    Product product = {*description, *a.layout, *a.layout,
-                       *a.layout,    *a.layout, 8, 8, 8};
-    const auto time = [&](uint32_t tile) {
-      return timeOf({21, tile, 1, 0, 0, 0, 4, 0, 2}, product);
-    };
-    return time(15) > std::chrono::microseconds(1) && time(15) != time(18);
   }));
 }

@@ -31,6 +31,8 @@ static CUresult captureFork(Client &client, CUdeviceptr value, CUdeviceptr copy,
   const CUstream side = client.newStream();
   const CUevent forked = client.newEvent();
   const CUevent joined = client.newEvent();
+  client.require(client.launch("add_one", {result, result}, client.stream),
+                 "load");
   beginCapture(client.stream);
   client.require(cuEventRecord(forked, client.stream), "record");
   client.require(cuStreamWaitEvent(side, forked, 0), "fork");
@@ -103,15 +105,20 @@ TEST(Graph, HoldsArgumentsByValueAndTheStepByAddress) {
     Client client;
     const CUdeviceptr out = client.allocate(64);
     const CUdeviceptr step = client.allocate(16); // one qlora_step_block
-    beginCapture(client.stream);
     qlora_cuda_args args = {};
     args.buffers[0] = reinterpret_cast<void *>(out);
     args.step = reinterpret_cast<const qlora_step_block *>(step);
     args.rows = 64;
     void *parameters[] = {&args};
-    client.require(cuLaunchKernel(client.function("read_step"), 1, 1, 1, 64, 1,
-                                  1, 0, client.stream, parameters, nullptr),
-                   "launch");
+    const auto launch = [&] {
+      client.require(cuLaunchKernel(client.function("read_step"), 1, 1, 1, 64,
+                                    1, 1, 0, client.stream, parameters,
+                                    nullptr),
+                     "launch");
+    };
+    launch(); // which loads it
+    beginCapture(client.stream);
+    launch();
     args = {};
     CUgraphExec exec = endCapture(client.stream);
     bool isRight = true;
@@ -140,6 +147,43 @@ TEST(Graph, WaitingAndAllocatingSpoilACapture) {
              CUdeviceptr unused;
              return cuMemAlloc_v2(&unused, 4);
            });
+  }));
+}
+
+TEST(Graph, AKernelIsNotLoadedInACapture) {
+  std::string errors;
+  EXPECT_TRUE(inProcess(
+      {},
+      [] {
+        Client client;
+        CUgraph graph = nullptr;
+        const CUdeviceptr a = client.allocate(64);
+        const auto captured = [&](const char *name) {
+          beginCapture(client.stream);
+          const CUresult launched = client.launch(name, {a, a}, client.stream);
+          return std::pair(launched, cuStreamEndCapture(client.stream, &graph));
+        };
+        client.require(client.launch("fill", {a}, client.stream), "fill");
+        return captured("fill") == std::pair(0, 0) &&
+               captured("add_one") ==
+                   std::pair(int(kCaptureUnsupported),
+                             int(kCaptureInvalidated)) &&
+               client.launch("add_one", {a, a}, client.stream) == 0 &&
+               captured("add_one") == std::pair(0, 0);
+      },
+      &errors));
+  EXPECT_NE(errors.find("add_one at "), std::string::npos) << errors;
+  EXPECT_NE(errors.find("is first used inside of a capture"),
+            std::string::npos)
+      << errors;
+}
+
+TEST(Graph, AKernelThatWasLoadedEagerlyIs) {
+  EXPECT_TRUE(inProcess({{"CUDA_MODULE_LOADING", "EAGER"}}, [] {
+    Client client;
+    const CUdeviceptr a = client.allocate(64);
+    beginCapture(client.stream);
+    return client.launch("fill", {a}, client.stream) == 0;
   }));
 }
 

@@ -157,8 +157,11 @@ TEST(Kernel, UseAfterFreeIsFound) {
 }
 
 /// What loading PTX for compute_80 and then a cubin for sm_90 gives on a card.
-static bool loads(const std::string &card, CUresult ptx, CUresult cubin) {
-  return inProcess({{"QLORA_TEST_CUDA_DEVICES", card + ":64"}}, [=] {
+static bool loads(const std::string &card, CUresult ptx, CUresult cubin,
+                  const std::string &driver = "13000") {
+  const Environment environment = {{"QLORA_TEST_CUDA_DEVICES", card + ":64"},
+                                   {"QLORA_TEST_CUDA_VERSION", driver}};
+  return inProcess(environment, [=] {
     CUcontext context = nullptr;
     Client::require(cuInit(0), "init");
     Client::require(cuDevicePrimaryCtxRetain(&context, 0), "retain");
@@ -173,4 +176,9 @@ TEST(Kernel, ImagesRunOnTheCardsThatTheyFit) {
   EXPECT_TRUE(loads("sm_89", kSuccess, kNoBinary));
   EXPECT_TRUE(loads("sm_100", kSuccess, kNoBinary));
   EXPECT_TRUE(loads("sm_75", kInvalidPtx, kNoBinary));
+}
+
+TEST(Kernel, ImagesRunOnTheDriversThatKnowThem) {
+  EXPECT_TRUE(loads("sm_90", kSuccess, kSuccess, "13020"));
+  EXPECT_TRUE(loads("sm_90", kUnsupportedPtx, kInvalidImage, "12080"));
 }

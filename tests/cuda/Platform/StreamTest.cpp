@@ -103,6 +103,30 @@ TEST(Stream, APinnedSourceMustLastUntilTheCopy) {
   EXPECT_GT(right, 0);
 }
 
+/// Whether kernels have run after calls that neither wait nor submit.
+static bool runsWithoutTheHost() {
+  Client client;
+  const CUdeviceptr a = client.allocate(64);
+  for (int i = 0; i < 20; ++i)
+    client.require(client.launch("fill", {a}, client.stream, i), "fill");
+  const auto start = std::chrono::steady_clock::now();
+  int version = 0;
+  for (int i = 0; i < 100; ++i)
+    client.require(cuDriverGetVersion(&version), "version");
+  const bool isLate = std::chrono::steady_clock::now() - start >
+                      std::chrono::milliseconds(1);
+  return reinterpret_cast<const float *>(a)[0] == 19 && isLate;
+}
+
+TEST(Stream, TheCardGoesOnWhileTheHostIsLate) {
+  EXPECT_FALSE(inProcess({}, runsWithoutTheHost));
+  for (const char *delay : {"1:1000", "2:1000"})
+    EXPECT_TRUE(
+        inProcess({{"QLORA_TEST_CUDA_DELAY", delay}}, runsWithoutTheHost));
+  EXPECT_FALSE(
+      inProcess({{"QLORA_TEST_CUDA_DELAY", "1:1000@1"}}, runsWithoutTheHost));
+}
+
 TEST(Stream, TheDefaultStreamIsInOrderWithBlockingOnes) {
   EXPECT_EQ(countSeeds([] {
               Client client;

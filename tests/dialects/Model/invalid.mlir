@@ -118,6 +118,15 @@ func.func @weight() {
 
 // -----
 
+model.parameter @w : tensor<8xf32> {file = "a"}
+func.func @rounded() {
+  // expected-error @+1 {{(C2) expects bf16 numbers of a trainable f32 parameter, but @w is 'tensor<8xf32>' and the result 'tensor<8xbf16>'}}
+  %0 = model.weight @w {rounded} : tensor<8xbf16>
+  return
+}
+
+// -----
+
 func.func private @w()
 func.func @weight_of_what() {
   // expected-error @+1 {{refers to @w, which is not a model.parameter}}

@@ -177,6 +177,8 @@ TEST(ModuleLoader, RefusesImages) {
   EXPECT_CUDA_REFUSED((void)t, "");
   EXPECT_CUDA_REFUSED(t.header.target = QLORA_TARGET_CPU, "for the CPU");
   EXPECT_CUDA_REFUSED(t.images[0].bytes = nullptr, "image 0: its 15 bytes");
+  EXPECT_CUDA_REFUSED(t.header.cuda_version = 0,
+                      "6 device images of CUDA version 0");
   EXPECT_CUDA_REFUSED(t.images[1].size = 0, "image 1: its 0 bytes");
   EXPECT_CUDA_REFUSED(t.images[2].kind = 2, "image 2: unknown kind 2");
   EXPECT_CUDA_REFUSED(t.images[0].arch = 9, "unknown architecture 9");
@@ -208,6 +210,25 @@ TEST(ModuleLoader, RefusesDeviceKernels) {
   EXPECT_REFUSED(t.header.target = QLORA_TARGET_CUDA, "code for the CPU in a");
   EXPECT_REFUSED(t.kernels[0] = libraryKernel("accumulate.reference", 2, 4);
                  t.kernels[0].threads = 32, "library kernel with 32 threads");
+}
+
+/// evaluate's first launch as column_sum, with its workspace in the
+/// activation arena.
+void useWorkspace(DemoTables &t, uint64_t offset, uint32_t alignment) {
+  t.kernels[0] = libraryKernel("column_sum.cuda", 3, 3);
+  t.constants = {4, 4, 4};
+  t.launches[0] = {"demo/column_sum", 0, 0, 3, 0, 0};
+  t.operands[1].access = QLORA_READ_WRITE;
+  t.arenas[kDemoActivation] = {QLORA_ARENA_ACTIVATION, alignment, 1024};
+  t.operands[2].offset = offset;
+}
+
+TEST(ModuleLoader, RefusesWorkspacesThatLibrariesWould) {
+  EXPECT_CUDA_REFUSED(useWorkspace(t, 256, 256), "");
+  EXPECT_CUDA_REFUSED(useWorkspace(t, 320, 256),
+                      "kernel 'column_sum.cuda': workspace at byte 320 of an "
+                      "arena aligned to 256, not at a multiple of 256");
+  EXPECT_CUDA_REFUSED(useWorkspace(t, 256, 64), "of an arena aligned to 64");
 }
 
 TEST(ModuleLoader, RefusesOperands) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// What a machine without a usable NVIDIA library is told.
+// What a machine without a usable NVIDIA library is told, and what one of them
+// says without a card.
 
 #include "runtime/Device/Cuda/CudaApi.h"
 #include "runtime/Device/Cuda/CudnnApi.h"
@@ -45,6 +46,16 @@ TEST(CudaApi, SaysThatCublasIsMissing) {
              "is cuBLAS 11.8, but 12.0 is needed; install cuBLAS 12 or 13");
 }
 
+/// cuBLAS 13 does not start on an older driver, even where 12 is there too.
+TEST(CudaApi, TakesTheCublasThatTheDriverCanRun) {
+  EXPECT_STREQ(CublasLt::filesFor(12080).front(), "libcublasLt.so.12");
+  EXPECT_EQ(CublasLt::filesFor(12080).size(), 1u);
+  for (const int driver : {13000, 13020, 14000}) {
+    ASSERT_EQ(CublasLt::filesFor(driver).size(), 2u);
+    EXPECT_STREQ(CublasLt::filesFor(driver).front(), "libcublasLt.so.13");
+  }
+}
+
 TEST(CudaApi, SaysThatCudnnIsMissing) {
   const auto refused = [](const char *file) {
     const Status status = Cudnn::openFile(file).status();
@@ -77,6 +88,78 @@ TEST(CudaApi, NamesStatusesOfCublas) {
             "cublasLtMatmul: CUBLAS_STATUS_NOT_SUPPORTED (15)");
   EXPECT_EQ(blas.check(3, "x").code(), StatusCode::kResourceExhausted);
   EXPECT_EQ(blas.check(13, "x").code(), StatusCode::kInternal);
+}
+
+TEST(CudaApi, CapturesThatAreRefusedAreNoBug) {
+  CudaDriver driver{};
+  driver.getErrorName = driver.getErrorString = [](CUresult, const char **text) {
+    *text = "SOME_ERROR";
+    return 0;
+  };
+  EXPECT_EQ(driver.check(901, "cuStreamEndCapture").code(),
+            StatusCode::kUnavailable);
+  EXPECT_EQ(driver.check(899, "x").code(), StatusCode::kInternal);
+  EXPECT_EQ(driver.check(999, "x").code(), StatusCode::kInternal);
+  EXPECT_EQ(driver.check(2, "x").code(), StatusCode::kResourceExhausted);
+}
+
+/// What cuBLASLt does without a card: it knows our numbers of attributes, with
+/// our sizes, and tells an algorithm's reduction scheme from its bytes alone.
+TEST(CudaApi, CublasKnowsOurNumbers) {
+  static constexpr const char *kFiles[] = {
+      "libcublasLt.so.13", "/usr/local/cuda/lib64/libcublasLt.so.13",
+      "libcublasLt.so.12", "/usr/local/cuda/lib64/libcublasLt.so.12"};
+  const auto blas = CublasLt::openFirst(kFiles);
+  if (!blas.isOk())
+    GTEST_SKIP() << blas.status().message();
+  const CublasLt &lt = blas.value();
+
+  cublasLtMatmulDesc_t description = nullptr;
+  ASSERT_EQ(lt.matmulDescCreate(&description, kCublasCompute32F, kCudaR32F), 0);
+  const int64_t value = 1;
+  for (const int attribute : {kCublasDescTransposeA, kCublasDescTransposeB}) {
+    EXPECT_EQ(lt.matmulDescSetAttribute(description, attribute, &value, 4), 0);
+    EXPECT_NE(lt.matmulDescSetAttribute(description, attribute, &value, 8), 0);
+  }
+  EXPECT_EQ(lt.matmulDescDestroy(description), 0);
+
+  cublasLtMatmulPreference_t preference = nullptr;
+  ASSERT_EQ(lt.preferenceCreate(&preference), 0);
+  const auto set = [&](int attribute, size_t bytes) {
+    return lt.preferenceSetAttribute(preference, attribute, &value, bytes);
+  };
+  EXPECT_EQ(set(kCublasPreferenceMaxWorkspace, 8), 0);
+  EXPECT_NE(set(kCublasPreferenceMaxWorkspace, 4), 0);
+  for (const int attribute :
+       {kCublasPreferenceReductionMask, kCublasPreferenceMinAlignmentA,
+        kCublasPreferenceMinAlignmentA + 1, kCublasPreferenceMinAlignmentA + 2,
+        kCublasPreferenceMinAlignmentA + 3}) {
+    EXPECT_EQ(set(attribute, 4), 0);
+    EXPECT_NE(set(attribute, 8), 0);
+  }
+  EXPECT_EQ(lt.preferenceDestroy(preference), 0);
+
+  for (const int type : {kCudaR32F, kCudaR16BF}) {
+    cublasLtMatrixLayout_t layout = nullptr;
+    ASSERT_EQ(lt.matrixLayoutCreate(&layout, type, 64, 32, 64), 0);
+    EXPECT_EQ(lt.matrixLayoutDestroy(layout), 0);
+  }
+
+  for (const uint32_t scheme :
+       {kCublasReductionNone, kCublasReductionInPlace,
+        kCublasReductionComputeType, kCublasReductionOutputType}) {
+    cublasLtMatmulAlgo_t algorithm = {{66, 0, scheme}};
+    uint32_t told = 9;
+    size_t written = 0;
+    EXPECT_EQ(lt.algoConfigGet(&algorithm, kCublasConfigReduction, &told, 4,
+                               &written),
+              0);
+    EXPECT_EQ(written, 4u);
+    EXPECT_EQ(told, scheme);
+    EXPECT_NE(lt.algoConfigGet(&algorithm, kCublasConfigReduction, &told, 2,
+                               &written),
+              0);
+  }
 }
 
 } // namespace

@@ -35,6 +35,32 @@ TEST_F(CudaDeviceRanksTest, AddsUpOverRanksInItsGraphs) {
   EXPECT_EQ(fake::group.calls["commDestroy"], 1);
 }
 
+TEST_F(CudaDeviceRanksTest, HaveAGraphOfWhatAllOfThemRun) {
+  fake::TwoRanks host;
+  DeviceOptions options;
+  options.collectives = &host;
+  const Status status = start(options);
+  ASSERT_TRUE(status.isOk()) << status.message();
+  auto captures = [&](DemoEntry entry, bool onAllRanks) {
+    const int before = fake::machine.calls["streamBeginCapture"];
+    EXPECT_TRUE(runEntry(*device, *module, module->entries()[entry], {},
+                         onAllRanks)
+                    .isOk());
+    return fake::machine.calls["streamBeginCapture"] - before;
+  };
+  // Not even the first run of a graph's work, which another rank does not see.
+  EXPECT_EQ(captures(kDemoAccumulate, false), 0);
+  EXPECT_EQ(captures(kDemoAccumulate, true), 0);
+  EXPECT_EQ(captures(kDemoAccumulate, false), 0);
+  EXPECT_EQ(captures(kDemoAccumulate, true), 1);
+  fake::machine.calls.clear();
+  EXPECT_EQ(captures(kDemoAccumulate, false), 0);
+  EXPECT_EQ(fake::machine.calls["graphLaunch"], 0);
+  // What adds nothing up is each rank's own business.
+  EXPECT_EQ(captures(kDemoUpdate, false), 0);
+  EXPECT_EQ(captures(kDemoUpdate, false), 1);
+}
+
 TEST_F(CudaDeviceRanksTest, NoWaitIsLongerThanTheTimeout) {
   fake::TwoRanks host;
   host.limit = std::chrono::milliseconds(50);

@@ -54,6 +54,28 @@ TEST_F(CudaDeviceTest, CapturesAnEntryOnceAndNeverWaits) {
   EXPECT_EQ(calls["streamWaitEvent"], 2 * 4);
 }
 
+TEST_F(CudaDeviceTest, RunsEachShareOfLabelsBeforeItCapturesIt) {
+  tables.entries[kDemoAccumulate].batch = 2;
+  tables.entries[kDemoAccumulate].length = 8;
+  ASSERT_TRUE(start({}).isOk());
+  auto &calls = fake::machine.calls;
+  qlora_step_block step{};
+  const auto captures = [&](uint64_t labels) {
+    const int before = calls["streamBeginCapture"];
+    step.labelled_rows = labels;
+    EXPECT_TRUE(
+        runEntry(*device, *module, module->entries()[kDemoAccumulate], step)
+            .isOk());
+    return calls["streamBeginCapture"] - before;
+  };
+  EXPECT_EQ(captures(16), 0);
+  EXPECT_EQ(captures(3), 0); // its head has other products
+  EXPECT_EQ(captures(4), 1);
+  EXPECT_EQ(captures(13), 1);
+  EXPECT_EQ(captures(1) + captures(14), 0);
+  EXPECT_EQ(calls["graphLaunch"], 4);
+}
+
 TEST_F(CudaDeviceTest, ReadsResultsOfStepsThatAreOver) {
   ASSERT_TRUE(start({}).isOk());
   EXPECT_GT(device->lead(), 0);
@@ -188,6 +210,41 @@ TEST_F(CudaDeviceTest, SaysWhatAnUnknownCardNeeds) {
              "Fake GPU 0 is sm_75, but the module has code for PTX of "
              "compute_80, sm_80, sm_90 only; compile it with sm_75 in "
              "--cuda-arch");
+}
+
+TEST_F(CudaDeviceTest, SaysWhichDriverTheModuleNeeds) {
+  tables.header.cuda_version = 13020;
+  const auto refused = [&](int driver, int arch) -> std::string {
+    fake::machine.version = driver;
+    fake::machine.arch = arch;
+    const Status status = create({});
+    EXPECT_TRUE(status.isOk() || status.code() == StatusCode::kUnavailable);
+    return status.isOk() ? "" : status.message();
+  };
+  // Cubins run on all drivers of a major version and later ones.
+  EXPECT_EQ(refused(13000, 90), "");
+  EXPECT_EQ(refused(14000, 90), "");
+  EXPECT_EQ(refused(12080, 90),
+            "'demo': its code for sm_90 was compiled by nvcc 13.2 and needs a "
+            "driver of CUDA 13.0 (580.65 or newer), but this one has CUDA "
+            "12.8; update the driver, or compile the model with an nvcc of "
+            "CUDA 12.8 or older");
+  // Whether PTX is too new, the driver says itself.
+  EXPECT_EQ(refused(13000, 103), "");
+  fake::machine.failing = "moduleLoadData";
+  fake::machine.error = kCudaUnsupportedPtx;
+  EXPECT_EQ(refused(13000, 103),
+            "'demo': its PTX of compute_80 was compiled by nvcc 13.2 and needs "
+            "a driver of CUDA 13.2, but this one has CUDA 13.0; update the "
+            "driver, or compile the model with sm_103 in --cuda-arch");
+  fake::machine.failing.clear();
+  EXPECT_EQ(refused(12080, 103),
+            "'demo': its PTX of compute_80 was compiled by nvcc 13.2 and needs "
+            "a driver of CUDA 13.2, but this one has CUDA 12.8; update the "
+            "driver, or compile the model with an nvcc of CUDA 12.8 or older");
+  // Of a compiler whose first driver is not known here.
+  tables.header.cuda_version = 14010;
+  EXPECT_HAS(refused(13020, 90), "needs a driver of CUDA 14.0, but this one");
 }
 
 TEST_F(CudaDeviceTest, EndsPtxWithAZero) {

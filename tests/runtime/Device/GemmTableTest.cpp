@@ -26,15 +26,13 @@ GemmSignature signatureOf(int64_t m) {
 
 GemmTable makeTable() {
   GemmTable table;
-  GemmEntry measured;
-  measured.configuration =
-      GemmConfiguration{{66, 20, 1, 0, 1, 3, 36, 2, 65535}};
-  measured.scratchBytes = 4096;
-  measured.microseconds = 21.125;
+  GemmAlgorithm algorithm;
+  algorithm.choice = {{0x1400000042, 2, 3, 4, 5, 6, 7, 0xfedcba9876543210}};
+  algorithm.scratchBytes = 4096;
+  const GemmEntry measured = {algorithm, 21.125};
   table.cards[kindOf("GPU A")][signatureOf(512)] = measured;
   table.cards[kindOf("GPU A")][signatureOf(1)] = {};
-  table.cards[kindOf("GPU B")][signatureOf(512)] = {
-      measured.configuration, 0, 0};
+  table.cards[kindOf("GPU B")][signatureOf(512)] = {algorithm, 0};
   return table;
 }
 
@@ -59,6 +57,8 @@ TEST(GemmTable, ReadsBackWhatItWrites) {
   ASSERT_TRUE(read.isOk()) << read.status().message();
   EXPECT_EQ(read->cards, table.cards);
   EXPECT_EQ(read->text(), table.text());
+  EXPECT_HAS(table.text(), "\"algorithm\": \"0000001400000042000000000000000200");
+  EXPECT_HAS(table.text(), "0007fedcba9876543210\"");
 }
 
 TEST(GemmTable, SaysWhatIsWrong) {
@@ -68,10 +68,10 @@ TEST(GemmTable, SaysWhatIsWrong) {
                "the whole expects an object");
   EXPECT_HAS(errorOf("[1, 2]"), "the whole expects an object");
   EXPECT_HAS(errorOf("{}"), "format expects an integer");
-  EXPECT_HAS(errorOf(with("\"format\": 1", "\"format\": 2")),
-             "format expects 1");
-  EXPECT_HAS(errorOf("{\"format\": 1, \"cards\": 3}"), "cards expects a list");
-  EXPECT_HAS(errorOf("{\"format\": 1, \"cards\": [3]}"),
+  EXPECT_HAS(errorOf(with("\"format\": 2", "\"format\": 1")),
+             "format expects 2");
+  EXPECT_HAS(errorOf("{\"format\": 2, \"cards\": 3}"), "cards expects a list");
+  EXPECT_HAS(errorOf("{\"format\": 2, \"cards\": [3]}"),
              "cards[0]. expects an object");
   EXPECT_HAS(errorOf(with("\"m\": 512", "\"m\": -1")),
              "cards[0].products[1].m expects an integer from 0");
@@ -79,12 +79,14 @@ TEST(GemmTable, SaysWhatIsWrong) {
   EXPECT_HAS(errorOf(with("\"bf16\"", "\"f64\"")), "type expects f32 or bf16");
   EXPECT_HAS(errorOf(with("\"adds\": false", "\"adds\": 0")),
              "adds expects true or false");
-  EXPECT_HAS(errorOf(with("65535", "65536")),
-             "algorithm.cluster_shape expects an integer from 0 to 65535");
-  EXPECT_HAS(errorOf(with("\"tile\"", "\"tail\"")),
-             "algorithm.tile expects an integer");
+  for (const char *digits : {"fedcba987654321", "fedcba98765432100",
+                             "fedcba987654321g", "-edcba9876543210"})
+    EXPECT_HAS(errorOf(with("fedcba9876543210", digits)),
+               "products[1].algorithm expects 128 hexadecimal digits or null");
+  EXPECT_HAS(errorOf(with("\"algorithm\": null", "\"algorithm\": 3")),
+             "products[0].algorithm expects 128 hexadecimal digits");
   EXPECT_HAS(errorOf(with("\"algorithm\"", "\"algebra\"")),
-             "algorithm. expects an object");
+             "algorithm expects 128 hexadecimal digits");
   EXPECT_HAS(errorOf(with("21.125", "-1")), "microseconds expects a time");
 }
 

@@ -21,8 +21,10 @@ DeviceProfile roundCard() {
   device.copyGbps = 1;
   GpuRates &gpu = device.gpu.emplace();
   gpu.memoryGb = 1;
-  gpu.attentionForwardGflops = gpu.attentionBackwardGflops = 1;
-  gpu.functionGops = 1;
+  gpu.cudnnAttention = {{2, 2}, {2, 2}};
+  gpu.cudaAttention = {{1, 1}, {1, 1}};
+  gpu.thinGemmGbps = 0.6;
+  gpu.issueGops = 10;
   gpu.launchMicroseconds = 1;
   gpu.gpusPerNode = 8;
   gpu.nodeLinkGbps = 0.01;
@@ -128,6 +130,65 @@ TEST_F(StepPredictionTest, EqualKernelsAreOneGroup) {
   EXPECT_EQ(count, 4);
   EXPECT_NEAR(seconds, step.seconds, 1e-15);
   EXPECT_EQ(step.groups.back().kernel, "fill");
+}
+
+TEST_F(StepPredictionTest, TheLowFigureIsLowerAndTakesTurns) {
+  const PredictionRequest request = {roundCard(), 2, 3};
+  const PredictionRequest low = lowRequest(request);
+  EXPECT_EQ(request.sharing, QueueSharing::kSideBySide);
+  EXPECT_EQ(low.sharing, QueueSharing::kTakeTurns);
+  EXPECT_EQ(low.microBatches, 3);
+  EXPECT_DOUBLE_EQ(low.device.copyGbps, 0.85);
+}
+
+/// gather and scale_add of ACCUMULATE_LAST as kernels of two queues that
+/// nothing orders.
+TEST_F(StepPredictionTest, QueuesShareOrTakeTurns) {
+  qlora_entry &last = tables.entries[kDemoAccumulate];
+  std::vector<qlora_command> launches;
+  for (uint32_t i = 0; i < last.command_count; ++i)
+    if (tables.commands[last.first_command + i].kind == QLORA_COMMAND_LAUNCH)
+      launches.push_back(tables.commands[last.first_command + i]);
+  ASSERT_EQ(launches.size(), 2u);
+  launches[0].queue = QLORA_QUEUE_COPY;
+  last.first_command = uint32_t(tables.commands.size());
+  last.command_count = 2;
+  last.event_count = 0;
+  tables.commands.insert(tables.commands.end(), launches.begin(),
+                         launches.end());
+  auto module = tables.load();
+  ASSERT_TRUE(module.isOk()) << module.status().message();
+  PredictionRequest request = {roundCard(), 1, 1};
+  // Both are bound by memory, but one hides behind the start of the other.
+  const double side = predictSteps(*module, request)->front().seconds;
+  request.sharing = QueueSharing::kTakeTurns;
+  const StepPrediction turns = predictSteps(*module, request)->front();
+  EXPECT_NEAR(turns.seconds, 2 * kKernel + kUpdate, 1e-15);
+  EXPECT_LT(side, turns.seconds - 0.5e-6);
+}
+
+TEST_F(StepPredictionTest, AttentionIsThatOfTheRowThatRuns) {
+  addAttention(tables, "attention.cudnn");
+  auto module = tables.load();
+  ASSERT_TRUE(module.isOk()) << module.status().message();
+  const StepPrediction step =
+      predictSteps(*module, {roundCard(), 1, 1})->front();
+  const double flops = 128 * 129 / 2 * 4 * 8;
+  const double memory = 4 * 128 * 8 * 2 / 1e9; // the same for both rows
+  ASSERT_GT(flops / 2e9, memory);
+  EXPECT_NEAR(step.parts[size_t(StepPart::kAttention)].seconds, flops / 2e9,
+              1e-15);
+  EXPECT_EQ(step.rows(), std::vector<std::string>{"attention.cudnn"});
+  // Without cuDNN our own row runs, and without that none.
+  PredictionRequest request = {roundCard(), 1, 1};
+  request.disabledKernels = {"attention.cudnn"};
+  const StepPrediction own = predictSteps(*module, request)->front();
+  EXPECT_NEAR(own.parts[size_t(StepPart::kAttention)].seconds, flops / 1e9,
+              1e-15);
+  EXPECT_EQ(own.rows(), std::vector<std::string>{"attention.cuda"});
+  request.disabledKernels.push_back("attention.cuda");
+  EXPECT_HAS(errorOf(predictSteps(*module, request)),
+             "launch 'attention': switched off by --disable-kernels");
 }
 
 TEST_F(StepPredictionTest, RefusesADeviceOfTheOtherKind) {

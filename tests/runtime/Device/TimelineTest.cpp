@@ -85,6 +85,35 @@ TEST(Timeline, MemoryHidesBehindArithmetic) {
   EXPECT_DOUBLE_EQ(timeline.overlapped, 1);
 }
 
+/// A backward of 2 s: after the first half a bucket is sent, and at the end
+/// compute waits for it.
+std::vector<TimelineItem> backward(double sendSeconds) {
+  return {kernel(kMain, 1, 0),
+          event(Kind::kRecord, kMain, 0),
+          event(Kind::kWait, kSend, 0),
+          collective(sendSeconds),
+          kernel(kMain, 1, 0),
+          event(Kind::kRecord, kSend, 1),
+          event(Kind::kWait, kMain, 1)};
+}
+
+TEST(Timeline, NothingHidesWhereKernelsTakeTurns) {
+  // The decode has half of the card until its second of work is done: at 2;
+  // then the product has 1 of its 2 left.
+  const std::vector<TimelineItem> items = {kernel(kMain, 2, 0),
+                                           kernel(kSide, 0, 1)};
+  std::vector<TimelineSpan> spans(items.size());
+  const Timeline timeline =
+      simulate(items, spans, QueueSharing::kTakeTurns);
+  EXPECT_DOUBLE_EQ(timeline.seconds, 3);
+  EXPECT_DOUBLE_EQ(timeline.overlapped, 0);
+  EXPECT_DOUBLE_EQ(spans[1].end, 2);
+  // A collective needs no turn.
+  EXPECT_DOUBLE_EQ(simulate(backward(0.75), {}, QueueSharing::kTakeTurns)
+                       .exposedCommunication,
+                   0);
+}
+
 TEST(Timeline, BandwidthIsShared) {
   // Two that want all of it take as long as one after the other.
   Timeline two = timelineOf({kernel(kMain, 0, 1), kernel(kSide, 0, 1)});
@@ -112,18 +141,6 @@ TEST(Timeline, AWaitIsAsLongAsItsEvent) {
   items[0] = kernel(kSide, 0, 0.5);
   items.insert(items.begin() + 3, event(Kind::kWait, kMain, 0));
   EXPECT_DOUBLE_EQ(timelineOf(items).seconds, 2);
-}
-
-/// A backward of 2 s: after the first half a bucket is sent, and at the end
-/// compute waits for it.
-std::vector<TimelineItem> backward(double sendSeconds) {
-  return {kernel(kMain, 1, 0),
-          event(Kind::kRecord, kMain, 0),
-          event(Kind::kWait, kSend, 0),
-          collective(sendSeconds),
-          kernel(kMain, 1, 0),
-          event(Kind::kRecord, kSend, 1),
-          event(Kind::kWait, kMain, 1)};
 }
 
 TEST(Timeline, OnlyWhatNothingHidesIsExposed) {

@@ -123,24 +123,103 @@ TEST(CostModel, AttentionIsCausalAndWindowed) {
   EXPECT_DOUBLE_EQ(windowed.attentionFlops(), 2.5 * 2 * 7 * 4 * 8);
 }
 
-/// Round numbers too: 1000 GFLOP/s of attention forward, 500 backward.
+/// Round numbers too: 1000 GFLOP/s of attention forward and 500 backward by
+/// cuDNN, 400 and 200 by us, at any length.
 DeviceProfile roundCard() {
   DeviceProfile device = roundDevice();
   GpuRates &gpu = device.gpu.emplace();
-  gpu.attentionForwardGflops = 1000;
-  gpu.attentionBackwardGflops = 500;
-  gpu.functionGops = 100;
+  gpu.cudnnAttention = {{1000, 1000}, {500, 500}};
+  gpu.cudaAttention = {{400, 400}, {200, 200}};
+  gpu.thinGemmGbps = 6;
+  gpu.issueGops = 100;
   gpu.launchMicroseconds = 2;
   return device;
 }
 
 TEST(CostModel, AGpuHidesAllButTheLongest) {
-  // 1e6 bytes are 100 us; 4e6 functions 40 us, 2e7 of them 200 us.
+  // 1e6 bytes are 100 us.
   EXPECT_DOUBLE_EQ(secondsOf(rowWork(1e6, 4e6), roundCard()), 2e-6 + 100e-6);
-  EXPECT_DOUBLE_EQ(secondsOf(rowWork(1e6, 2e7), roundCard()), 2e-6 + 200e-6);
   Work decode = rowWork(1e6, 0);
   decode.decodedNumbers = 4e5; // 1.6e6 bytes of them at 4 GB/s
   EXPECT_DOUBLE_EQ(secondsOf(decode, roundCard()), 2e-6 + 400e-6);
+}
+
+TEST(CostModel, ACardThatIssuesTooLittleIsBoundByIt) {
+  // Five instructions a byte: 5e6 at 20e9 per second are 250 us, and 100 us of
+  // memory.
+  DeviceProfile slow = roundCard();
+  slow.gpu->issueGops = 20;
+  EXPECT_DOUBLE_EQ(secondsOf(rowWork(1e6, 0), slow), 2e-6 + 250e-6);
+  // Tensor cores are left to others meanwhile.
+  EXPECT_EQ(demandOf(rowWork(1e6, 0), slow).arithmetic, 0);
+  // A product's are counted by its rate.
+  Work product = gemmWork(1000, 1000, 1, QLORA_DTYPE_F32, QLORA_DTYPE_F32,
+                          QLORA_DTYPE_F32, false);
+  EXPECT_DOUBLE_EQ(secondsOf(product, slow), 2e-6 + (4e6 + 8e3) / 10e9);
+}
+
+/// A product of two matrices in bf16, without strides.
+KernelRequest product(int64_t m, int64_t n, int64_t k) {
+  return request("matmul",
+                 {{"m", m}, {"n", n}, {"k", k}, {"lda", k}, {"ldb", n},
+                  {"ldc", n}, {"transpose_a", 0}, {"transpose_b", 0}},
+                 {QLORA_DTYPE_BF16, QLORA_DTYPE_BF16, QLORA_DTYPE_BF16,
+                  std::nullopt});
+}
+
+TEST(CostModel, OnCudaAThinProductIsSlowerThanACopy) {
+  DeviceProfile card = roundCard();
+  card.gemmBf16Gflops = 1e6; // so that all are bound by memory
+  const auto bytes = [](double m, double n, double k) {
+    return 2 * (m * k + k * n + m * n);
+  };
+  // 6 GB/s where any side is at most 64, 10 GB/s above.
+  EXPECT_DOUBLE_EQ(secondsOf(product(1000, 64, 1000), card),
+                   2e-6 + bytes(1000, 64, 1000) / 6e9);
+  EXPECT_DOUBLE_EQ(secondsOf(product(1000, 1000, 16), card),
+                   2e-6 + bytes(1000, 1000, 16) / 6e9);
+  EXPECT_DOUBLE_EQ(secondsOf(product(16, 1000, 1000), card),
+                   2e-6 + bytes(16, 1000, 1000) / 6e9);
+  EXPECT_DOUBLE_EQ(secondsOf(product(1000, 65, 1000), card),
+                   2e-6 + bytes(1000, 65, 1000) / 10e9);
+}
+
+TEST(CostModel, OnCudaAttentionIsThatOfItsRow) {
+  // As below: 5.005e5 pairs and 64 dimensions.
+  std::vector<std::pair<const char *, int64_t>> shape = {
+      {"length", 1024}, {"dim", 64}, {"ldq", 64}, {"ldk", 64}, {"ldv", 64},
+      {"ldo", 64}, {"window", 0}};
+  std::vector<std::optional<qlora_dtype>> dtypes(7, QLORA_DTYPE_BF16);
+  dtypes[findKernelOp("attention")->operandIndex("segments")] = std::nullopt;
+  dtypes[findKernelOp("attention")->operandIndex("lse")] = QLORA_DTYPE_F32;
+  const KernelRequest forward = request("attention", shape, dtypes);
+  const double flops = 1024 * 1025 / 2.0 * 4 * 64;
+  const auto seconds = [&](const KernelRequest &request, const char *row) {
+    return secondsOf(cudaKernelWork(request, findKernelRow(row))[0],
+                     roundCard());
+  };
+  EXPECT_DOUBLE_EQ(seconds(forward, "attention.cudnn"), 2e-6 + flops / 1e12);
+  EXPECT_DOUBLE_EQ(seconds(forward, "attention.cuda"), 2e-6 + flops / 0.4e12);
+  // Before a row is selected: the first that accepts. cuDNN's wants whole
+  // tiles of 128.
+  EXPECT_DOUBLE_EQ(secondsOf(forward, roundCard()), 2e-6 + flops / 1e12);
+  shape[0].second = 1000;
+  EXPECT_DOUBLE_EQ(secondsOf(request("attention", shape, dtypes), roundCard()),
+                   2e-6 + 5.005e5 * 4 * 64 / 0.4e12);
+
+  shape[0].second = 1024;
+  for (const char *ld : {"lddo", "lddq", "lddk", "lddv"})
+    shape.push_back({ld, 64});
+  dtypes.assign(11, QLORA_DTYPE_BF16);
+  dtypes[findKernelOp("attention_grad")->operandIndex("segments")] =
+      std::nullopt;
+  dtypes[findKernelOp("attention_grad")->operandIndex("lse")] = QLORA_DTYPE_F32;
+  const KernelRequest backward = request("attention_grad", shape, dtypes);
+  EXPECT_DOUBLE_EQ(seconds(backward, "attention_grad.cudnn"),
+                   2e-6 + 2.5 * flops / 0.5e12);
+  EXPECT_DOUBLE_EQ(seconds(backward, "attention_grad.cuda"),
+                   2e-6 + 2.5 * flops / 0.2e12);
+  EXPECT_DOUBLE_EQ(neededFlops(backward), 2.5 * flops);
 }
 
 TEST(CostModel, AttentionOfAGpuHasRatesOfItsOwn) {
@@ -148,10 +227,17 @@ TEST(CostModel, AttentionOfAGpuHasRatesOfItsOwn) {
   const AttentionShape shape = {1, 1000, 1, 1, 64, 0};
   const double flops = 5.005e5 * 4 * 64;
   Work forward = attentionWork(shape, QLORA_DTYPE_BF16, false);
-  EXPECT_DOUBLE_EQ(secondsOf(forward, roundCard()), 2e-6 + flops / 1e12);
+  EXPECT_DOUBLE_EQ(secondsOf(forward, roundCard()), 2e-6 + flops / 0.4e12);
   Work backward = attentionWork(shape, QLORA_DTYPE_BF16, true);
   EXPECT_DOUBLE_EQ(secondsOf(backward, roundCard()),
-                   2e-6 + 2.5 * flops / 0.5e12);
+                   2e-6 + 2.5 * flops / 0.2e12);
+  // Short ones run at less. A FLOP takes 2.5925e-3 + 0.75897 / keys ns: 1/300
+  // for 1024.5 keys, 1/360 for 4096.5, and 1.2327/300 for our 500.5.
+  DeviceProfile uneven = roundCard();
+  uneven.gpu->cudaAttention.forward = {300, 360};
+  EXPECT_GT(secondsOf(forward, uneven) - 2e-6, flops / 0.3e12);
+  EXPECT_NEAR((secondsOf(forward, uneven) - 2e-6) * 0.3e12 / flops,
+              1.2327, 1e-4);
   // In f32 there are no tensor cores: 0.35 of the f32 GEMM rate.
   Work exact = attentionWork(shape, QLORA_DTYPE_F32, false);
   EXPECT_DOUBLE_EQ(secondsOf(exact, roundCard()), 2e-6 + flops / 0.35e11);

@@ -4,6 +4,8 @@
 
 #include "runtime/Kernels/DeviceProfile.h"
 
+#include "runtime/Kernels/CostModel.h"
+
 #include <filesystem>
 #include <fstream>
 
@@ -73,16 +75,25 @@ TEST_F(DeviceProfileTest, AnEmptyPathIsTheDefault) {
   EXPECT_GT(card->gemmBf16Gflops, 100 * profile->gemmBf16Gflops);
 }
 
+/// Attention's rates as one object, the first of them `text`.
+std::string attentionWith(const std::string &text) {
+  return "{\"forward_8k_gflops\": " + text +
+         ", \"forward_2k_gflops\": 4, \"backward_2k_gflops\": 3, "
+         "\"backward_8k_gflops\": 5}";
+}
+
 /// The keys of a GPU with one replaced by `text`, or left out.
 std::string gpuWith(const std::string &key, const std::string &text) {
   std::string json;
-  for (const char *name :
-       {"memory_gb", "attention_forward_gflops", "attention_backward_gflops",
-        "function_gops", "launch_us", "gpus_per_node", "node_link_gbps",
+  for (const std::string name :
+       {"memory_gb", "attention_cudnn", "attention_cuda", "thin_gemm_gbps",
+        "issue_gops", "launch_us", "gpus_per_node", "node_link_gbps",
         "network_gbps", "all_reduce_us"}) {
-    const std::string value = key == name ? text : "4";
+    const std::string value = key == name                    ? text
+                              : name.starts_with("attention") ? attentionWith("6")
+                                                              : "4";
     if (!value.empty())
-      json += (json.empty() ? "\"" : ", \"") + (name + ("\": " + value));
+      json += (json.empty() ? "\"" : ", \"") + name + "\": " + value;
   }
   return profileWith("cores", "8, \"gpu\": {" + json + "}");
 }
@@ -107,6 +118,61 @@ TEST_F(DeviceProfileTest, ReadsAGpu) {
   EXPECT_NE(errorOf(profileWith("cores", "8, \"gpu\": true"))
                 .find("key 'gpu' is true, but has to be an object"),
             std::string::npos);
+}
+
+TEST_F(DeviceProfileTest, ReadsAttentionOfCudnnAndOurOwn) {
+  StatusOr<DeviceProfile> profile =
+      read(gpuWith("attention_cuda", attentionWith("4.5")));
+  ASSERT_TRUE(profile.isOk()) << profile.status().message();
+  EXPECT_EQ(profile->gpu->cudnnAttention.forward.at8k, 6);
+  EXPECT_EQ(profile->gpu->cudaAttention.forward.at2k, 4);
+  EXPECT_EQ(profile->gpu->cudaAttention.forward.at8k, 4.5);
+  EXPECT_EQ(profile->gpu->cudaAttention.backward.at2k, 3);
+  EXPECT_EQ(profile->gpu->cudaAttention.backward.at8k, 5);
+  EXPECT_NE(errorOf(gpuWith("attention_cuda", ""))
+                .find("key 'gpu.attention_cuda' is missing; a GPU's profile "
+                      "has all keys of 'gpu'"),
+            std::string::npos);
+  EXPECT_NE(errorOf(gpuWith("attention_cudnn", "{\"forward_2k_gflops\": 4}"))
+                .find("key 'gpu.attention_cudnn.forward_8k_gflops' is missing; "
+                      "a GPU's profile has all keys of 'gpu'"),
+            std::string::npos);
+  // Below the rate of shorter ones, or so far above that these took no time.
+  for (const char *bad : {"3.9", "16"})
+    EXPECT_NE(errorOf(gpuWith("attention_cudnn", attentionWith(bad)))
+                  .find("key 'gpu.attention_cudnn.forward_8k_gflops' is " +
+                        std::string(bad) +
+                        ", but has to be at least the rate at 2k, 4, and "
+                        "below 4 times that"),
+              std::string::npos);
+}
+
+/// Of `keys` seen by each of 1,000 queries, a FLOP each: FLOP/s.
+double rateOf(const AttentionRate &rate, double keys) {
+  return 1e3 * keys / rate.seconds(1e3 * keys, 1e3);
+}
+
+TEST_F(DeviceProfileTest, AttentionIsSlowerOnShortSequences) {
+  const AttentionRate rate = {480, 610};
+  EXPECT_NEAR(rateOf(rate, 2049 / 2.0), 480e9, 1);
+  EXPECT_NEAR(rateOf(rate, 8193 / 2.0), 610e9, 1);
+  // As if each query saw 406.5 keys more, at 670.5.
+  EXPECT_NEAR(rateOf(rate, 513 / 2.0) / 1e9, 670.5 * 256.5 / (256.5 + 406.5),
+              0.5);
+  EXPECT_LT(rateOf(rate, 1e6), 671e9);
+  const AttentionRate even = {100, 100};
+  EXPECT_NEAR(rateOf(even, 64), 100e9, 1);
+}
+
+TEST_F(DeviceProfileTest, TheLowFigureHasLowerRates) {
+  const DeviceProfile high = *findDeviceProfile("h200"), low = lowRates(high);
+  EXPECT_DOUBLE_EQ(low.gemmBf16Gflops, 0.9 * 790e3);
+  EXPECT_DOUBLE_EQ(low.gpu->cudnnAttention.backward.at2k, 0.9 * 370e3);
+  EXPECT_DOUBLE_EQ(low.copyGbps, 0.85 * 4300);
+  EXPECT_DOUBLE_EQ(low.gpu->thinGemmGbps, 0.85 * 0.6 * 4300);
+  EXPECT_EQ(low.gpu->nodeLinkGbps, high.gpu->nodeLinkGbps);
+  // A CPU's rates are measured: it has one figure.
+  EXPECT_EQ(lowRates(DeviceProfile()).copyGbps, DeviceProfile().copyGbps);
 }
 
 TEST_F(DeviceProfileTest, ReadsMeasuredKernels) {
@@ -140,10 +206,21 @@ TEST_F(DeviceProfileTest, KnownCardsHaveNames) {
     ASSERT_TRUE(card->gpu.has_value()) << name;
     // NF4 is decoded at copy speed, attention below a GEMM's.
     EXPECT_GE(card->decodeGbps / 4 * 2.516, card->copyGbps) << name;
-    EXPECT_LT(card->gpu->attentionForwardGflops, card->gemmBf16Gflops) << name;
-    EXPECT_LT(card->gpu->attentionBackwardGflops,
-              card->gpu->attentionForwardGflops)
+    const GpuRates &gpu = *card->gpu;
+    EXPECT_LT(gpu.cudnnAttention.forward.at8k, card->gemmBf16Gflops) << name;
+    for (const AttentionRates *rates :
+         {&gpu.cudnnAttention, &gpu.cudaAttention}) {
+      EXPECT_LT(rates->forward.at2k, rates->forward.at8k) << name;
+      EXPECT_LT(rates->backward.at2k, rates->backward.at8k) << name;
+      EXPECT_LT(rates->backward.at8k, rates->forward.at8k) << name;
+    }
+    EXPECT_LT(gpu.cudaAttention.forward.at2k, gpu.cudnnAttention.forward.at2k)
         << name;
+    EXPECT_LT(gpu.cudaAttention.backward.at2k, gpu.cudnnAttention.backward.at2k)
+        << name;
+    EXPECT_LT(gpu.thinGemmGbps, card->copyGbps) << name;
+    // Memory bounds what has few enough instructions, within 1 %.
+    EXPECT_GT(gpu.issueGops, 0.99 * kRowInstructions * card->copyGbps) << name;
   }
   StatusOr<DeviceProfile> unknown = findDeviceProfile("h201");
   ASSERT_FALSE(unknown.isOk());

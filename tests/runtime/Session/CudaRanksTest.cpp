@@ -4,61 +4,10 @@
 // CPU's ranks, and what happens when NCCL, a card or a rank fails. Whatever
 // fails, the job ends soon, with one line that says what, and nothing is left.
 
-#include "tests/runtime/Session/CudaSessionFixture.h"
-
-#include <sys/prctl.h>
-#include <sys/wait.h>
-
-#include <chrono>
-#include <thread>
+#include "tests/runtime/Session/CudaRanksFixture.h"
 
 namespace qlora {
 namespace {
-
-class CudaRanks : public CudaSession {
-protected:
-  CudaRanks() {
-    set("QLORA_TEST_CUDA_DEVICES", "sm_90:64,sm_90:64,sm_90:64,sm_90:64");
-    // Whom a launcher leaves behind becomes ours.
-    prctl(PR_SET_CHILD_SUBREAPER, 1);
-  }
-  ~CudaRanks() override { EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1); }
-
-  /// What a run on two ranks says that has to fail, within a few seconds.
-  std::string failure(std::vector<std::string> flags = {}, int exitCode = 1) {
-    const auto start = std::chrono::steady_clock::now();
-    flags.insert(flags.end(), {"--gpus", "2", "--max-steps", "4"});
-    const std::string line = refusal(std::move(flags), exitCode);
-    EXPECT_LT(std::chrono::steady_clock::now() - start,
-              std::chrono::seconds(20))
-        << line;
-    EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1) << line;
-    return line;
-  }
-  /// The same with this variable only.
-  std::string failureWith(const char *name, const std::string &value,
-                          std::vector<std::string> flags = {},
-                          int exitCode = 1) {
-    set(name, value);
-    const std::string line = failure(std::move(flags), exitCode);
-    unsetenv(name);
-    return name + ("=" + value) + ": " + line;
-  }
-
-  /// The calls of a run of so many steps on two ranks, by rank's process.
-  std::vector<nlohmann::json> calls(const char *steps) {
-    const std::filesystem::path reports = folder / "reports" / steps;
-    std::filesystem::create_directories(reports);
-    set("QLORA_TEST_CUDA_REPORT", reports / "{pid}");
-    train("out",
-          {"--gpus", "2", "--max-steps", steps, "--overwrite-output-dir"});
-    unsetenv("QLORA_TEST_CUDA_REPORT");
-    std::vector<nlohmann::json> found;
-    for (const auto &entry : std::filesystem::directory_iterator(reports))
-      found.push_back(nlohmann::json::parse(contents(entry.path())));
-    return found;
-  }
-};
 
 TEST_F(CudaRanks, TrainAsOnTheCpuAndAsOneRankThatAccumulates) {
   const char *const splits[][2] = {{"1", "4"}, {"2", "2"}, {"4", "1"}};
@@ -210,22 +159,7 @@ TEST_F(CudaRanks, SayWhatIsWrongWithTheMachine) {
 }
 
 TEST_F(CudaRanks, OnOneCardAreRefused) {
-  std::vector<ProcessOutput> outputs(2);
-  std::vector<std::thread> threads;
-  const std::string port =
-      "MASTER_PORT=" + std::to_string(20000 + getpid() % 20000);
-  for (int rank = 0; rank < 2; ++rank)
-    threads.emplace_back([&, rank] {
-      auto words = command({"--train-file", at("tokens.safetensors"),
-                            "--output-dir", at("out"), "--max-steps", "2"});
-      words.insert(words.begin(),
-                   {"/usr/bin/env", "RANK=" + std::to_string(rank),
-                    "WORLD_SIZE=2", "LOCAL_RANK=0", "LOCAL_WORLD_SIZE=2",
-                    "MASTER_ADDR=127.0.0.1", port});
-      outputs[rank] = std::move(runProgram(words)).value();
-    });
-  for (std::thread &thread : threads)
-    thread.join();
+  const auto outputs = runBoth({}, {}, "0");
   for (const ProcessOutput &output : outputs) {
     EXPECT_EQ(output.exitCode, 1);
     EXPECT_HAS(output.errors, "Duplicate GPU detected");

@@ -79,6 +79,13 @@ TEST_F(CudaSession, SaysWhatIsWrongWithTheMachine) {
   set("QLORA_TEST_CUDA_DEVICES", "sm_75:64");
   EXPECT_HAS(refusal({}), "is sm_75, but the module has code for sm_90 only; "
                           "compile it with sm_75 in --cuda-arch");
+  set("QLORA_TEST_CUDA_DEVICES", "sm_90:64");
+  set("QLORA_TEST_CUDA_VERSION", "12080");
+  EXPECT_HAS(refusal({}),
+             "its code for sm_90 was compiled by nvcc 13.0 and needs a driver "
+             "of CUDA 13.0 (580.65 or newer), but this one has CUDA 12.8; "
+             "update the driver, or compile the model with an nvcc of CUDA "
+             "12.8 or older");
   set("QLORA_TEST_CUDA_VERSION", "11080");
   EXPECT_HAS(refusal({}), "NVIDIA's driver is for CUDA 11.8, but 12.0 is");
   set("LD_LIBRARY_PATH", withLibrary(folder / "bare", "libcuda.so.1", QLORA_BARE_DRIVER));

@@ -91,6 +91,44 @@ TEST(TokenFile, TargetsStayInTheirSegment) {
   EXPECT_EQ(batch.labelCount(), 3);
 }
 
+/// Counts what is read over two steps of each shape, against what is said of it
+/// beforehand.
+static void expectCountsOf(Dataset &data) {
+  MicroBatch batch;
+  for (const StepShape shape : {StepShape{1, 1}, {2, 1}, {1, 2}, {2, 3}})
+    for (int64_t step = 0; step < 2; ++step)
+      for (int64_t k = 0; k < data.microBatches(step, shape); ++k) {
+        std::set<BatchShape> shapes;
+        int64_t most = 0;
+        for (int64_t rank = 0; rank < shape.ranks; ++rank) {
+          const int64_t index = k * shape.ranks + rank;
+          data.read(step, index, shape, batch);
+          EXPECT_EQ(data.labelsOf(step, index, shape), batch.labelCount());
+          shapes.insert({batch.batch, batch.length});
+          most = std::max(most, batch.labelCount());
+        }
+        const std::optional<int64_t> said = data.mostLabels(step, k, shape);
+        EXPECT_EQ(said.has_value(), shapes.size() == 1);
+        EXPECT_EQ(said.value_or(most), most);
+      }
+}
+
+TEST(Dataset, KnowsTheLabelsOfAllRanks) {
+  const Ints ids = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3};
+  const Ints labels = {1, 2, -100, 4, 5, -100, -100, 8, 9, -100, 2, 3};
+  const auto segmented = write(
+      "labels", {item("input_ids", ids, {3, 1, 4}),
+                 item("labels", labels, {3, 1, 4}),
+                 item("segment_ids", {1, 1, 1, 2, 1, 2, 2, 2, 1, 1, 0, 0},
+                      {3, 1, 4})});
+  expectCountsOf(*open(segmented, {1, {4}, 10}));
+  const auto rows = writeRows("label-rows", ids, labels, {0, 1, 3, 7, 9, 12});
+  expectCountsOf(*open(rows, {1, {2, 4}, 10}));
+  expectCountsOf(*open(rows, {2, {2, 4}, 10}));
+  expectCountsOf(*open(rows, {2, {2, 4}, 10}, {.seed = 1, .packing = true}));
+  expectCountsOf(*open(rows, {2, {2, 4}, 10, {2, 4, 8}}));
+}
+
 TEST(TokenFile, Errors) {
   Ints good = {1, 2, 3, 4};
   auto ids = item("input_ids", good, {1, 2, 2});

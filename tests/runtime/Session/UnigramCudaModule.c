@@ -40,5 +40,6 @@ qlora_module_query(uint32_t max_version) {
   cuda.kernels = cudaKernels;
   cuda.images = &image;
   cuda.image_count = 1;
+  cuda.cuda_version = 13000; /* host-nvcc's */
   return max_version >= QLORA_ABI_VERSION ? &cuda : NULL;
 }

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: MIT
+
+"""What gpu-micro measures, as rows beside their gates. A gate is an H200's;
+on another card it is scaled by what that card reaches in the copy or in the
+large product, and the row says so.
+"""
+
+MEMORY_PARTS = ("element-wise", "optimizer")
+
+
+class Gates:
+    """`gates` of gpu_shapes.json, on a card that gpu-micro described."""
+
+    def __init__(self, gates, card):
+        self.gates, self.card = gates, card
+        self.copy = card["copy_bytes_per_second"]
+        self.gemm = card["gemm_flops"]
+        here = gates["card"] in card["name"]
+        self.by_copy = 1 if here else self.copy / gates["copy"]
+        self.by_gemm = 1 if here else self.gemm / gates["gemm"]
+        self.scale = "" if here else f"gate of an {gates['card']}, scaled; "
+
+    def attention(self, line):
+        """From the longest length that is not longer, 512 and 1,024 without;
+        with segments its products are those of the pairs that are seen."""
+        lengths = [int(length) for length in self.gates["attention"]
+                   if int(length) <= line["constants"]["length"]]
+        if not lengths:
+            return None
+        gate = self.gates["attention"][str(max(lengths))]
+        return gate[line["op"].endswith("_grad")] * self.by_gemm
+
+    def row(self, line):
+        """What is measured, its value and its gate."""
+        seconds = line["microseconds"] * 1e-6
+        rate = line["bytes"] / seconds / 1e12
+        if line["part"] == "attention":
+            pairs = line["flops"] / line.get("segments", 1)
+            return ("TFLOP/s", pairs / seconds / 1e12, self.attention(line))
+        if line["part"] == "decode" and line.get("op") == "decode":
+            return "TB/s", rate, self.gates["decode"] * self.by_copy
+        if line["part"] in MEMORY_PARTS:
+            return ("of copy", line["bytes"] / seconds / self.copy,
+                    self.gates["rows_of_copy"])
+        if line["part"] == "head and loss" and "grad" in line["op"]:
+            return self.head(line, seconds)
+        if line["part"] == "GEMM" or line["part"] == "head and loss":
+            return "TFLOP/s", line["flops"] / seconds / 1e12, None
+        return "TB/s", rate, None
+
+    def head(self, line, seconds):
+        """Passes over the f32 logits, beside the products at the rate of the
+        large one."""
+        logits = 4 * line["constants"]["rows"] * line["constants"]["vocab"]
+        rest = seconds - line["flops"] / self.gemm
+        return ("passes over the logits", rest * self.copy / logits,
+                -self.gates["head_passes"])
+
+
+def case(line):
+    """The row that ran and its shape."""
+    constants = line.get("constants", {})
+    shape = line["label"]
+    if line["part"] == "attention":
+        shape = f"T={constants['length']} B={constants['batch']}" + (
+            ", segments" if line["segments"] > 1 else "")
+    elif line["part"] == "decode" and constants:
+        shape = f"{constants['rows']} x {constants['columns']}"
+    elif "m" in constants and "n" in constants:
+        shape = "{m} x {n} x {k}".format(**constants) + "".join(
+            f" {name}^T" for name in "ab" if constants[f"transpose_{name}"])
+    return f"{line['row']} {shape}"
+
+
+def add_launch(report, gates, line):
+    name, title = case(line), "refused"
+    note = f"predicted {line['predicted_microseconds']:.4g} us"
+    if line["count"]:
+        note += f", x {line['count']}"
+    if "refused" in line:
+        report.add("micro", name, title, None, verdict="skipped",
+                   note=line["refused"])
+        return
+    title, value, gate = gates.row(line)
+    target = None
+    # A launch that is as short as a few starts of kernels is bound by these.
+    least = gates.gates["least_us"]
+    if gate is not None and line["predicted_microseconds"] > least:
+        target = [">=" if gate > 0 else "<=", abs(gate)]
+        note = gates.scale + note
+    report.add("micro", name, title, value, target,
+               note=f"{line['microseconds']:.4g} us, {note}")
+
+
+def add_gemm(report, gates, line):
+    best, used = line["best_microseconds"], line["microseconds"]
+    report.add("micro", line["label"].split(",")[0], "best / used algorithm",
+               best / used, [">=", gates.gates["gemm_of_best"]],
+               note=f"{used:.4g} us, first {line['first_microseconds']:.4g}, "
+               f"best of {line['candidates']} {best:.4g}; "
+               f"{line['flops'] / used / 1e6:.0f} TFLOP/s"
+               + line["label"].partition(",")[1]
+               + line["label"].partition(",")[2])
+
+
+def add_line(report, gates, line):
+    if line["kind"] == "launch":
+        add_launch(report, gates, line)
+    elif line["kind"] == "gemm":
+        add_gemm(report, gates, line)
+    elif line["kind"] == "graph":
+        report.add("micro", "a kernel in a graph", "us a node",
+                   line["microseconds"], note="predicted "
+                   f"{line['predicted_microseconds']}; the host spends "
+                   f"{line['host_microseconds']:.3g}")
+
+
+def add_lora(report, gates, lines):
+    """LoRA's products beside the others, of one micro-batch."""
+    def seconds(part):
+        return sum(line["count"] * line["microseconds"] for line in lines
+                   if line.get("part") == part and "microseconds" in line)
+    if seconds("GEMM"):
+        report.add("micro", "all products of a micro-batch", "thin / wide",
+                   seconds("thin GEMM") / seconds("GEMM"),
+                   ["<=", gates.gates["thin_of_wide"]])

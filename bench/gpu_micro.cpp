@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: MIT
+
+// gpu-micro: what a card itself reaches, and what each launch of a module
+// reaches on it, alone.
+//
+//   gpu-micro [train.so ...] [--size 8192] [--copy-bytes 4GiB]
+//             [--lengths 512,1024,...] [--pool-bytes 16GiB] [--nodes 200]
+//
+// Prints one JSON object a line, as it gets them; `kind` says of what:
+//
+//   card    name, versions, a bf16 product of cuBLASLt and a copy. The first
+//           line, and without a module the only one
+//   launch  one of MicroLaunches.h: a library op once for every row that
+//           accepts it; one that refuses says why (`refused`)
+//   gemm    a product of a module: the algorithm that a run uses, cuBLASLt's
+//           first one, and the best of many candidates
+//   graph   a kernel that does almost nothing, in a graph
+//
+// `microseconds` are of one launch, `flops` what its products need, `bytes`
+// what it reads and writes, `predicted_microseconds` what the cost model says
+// of this card, or of an H200 where it knows no such card.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdio>
+
+#include <nlohmann/json.hpp>
+
+#include "bench/MicroLaunches.h"
+#include "runtime/Core/CommandLine.h"
+#include "runtime/Device/Cuda/GeneratedKernels.h"
+#include "runtime/Device/Cuda/NcclApi.h"
+
+using namespace qlora;
+using json = nlohmann::ordered_json;
+
+static constexpr const char *kGroup = "gpu-micro";
+static constexpr OptionScope kRun = OptionScope::kRun;
+
+static const OptionRow kOptions[] = {
+    {"size", OptionType::kInt, "8192", kRun, kGroup,
+     "rows and columns of the card's product", "", "", 16, 65536},
+    {"copy_bytes", OptionType::kSize, "4GiB", kRun, kGroup,
+     "bytes of the card's copy", "", "", 4096},
+    {"lengths", OptionType::kLengths, "[512, 1024, 2048, 4096, 8192]", kRun,
+     kGroup, "of attention, beside the modules' own", ""},
+    {"pool_bytes", OptionType::kSize, "16GiB", kRun, kGroup,
+     "memory for operands; at most half of what is free", "", "", 4096},
+    {"nodes", OptionType::kInt, "200", kRun, kGroup,
+     "launches in one graph, at most", "", "", 1, 10000},
+};
+
+/// Candidates of a run (GemmTuner.cpp), and of the search for a better one.
+static constexpr size_t kCandidates = 8, kManyCandidates = 32;
+
+namespace {
+
+class Micro {
+public:
+  explicit Micro(const Options &options) : options(options) {}
+
+  Status open();
+  Status timeModule(const std::string &path);
+  Status timeProducts();
+  Status timeGraphNodes();
+
+private:
+  StatusOr<double> productSeconds(int64_t size);
+  StatusOr<double> copySeconds(int64_t bytes);
+  /// `at`: where operands lay, if not null.
+  StatusOr<double> timeRow(const KernelRow &row, const KernelRequest &request,
+                           int64_t segments = 1,
+                           std::vector<void *> *at = nullptr);
+  Status timeRows(const LoadedModule &module, const MicroLaunch &launch);
+
+  const Options &options;
+  MicroCard card;
+  DeviceProfile rates;
+};
+
+} // namespace
+
+/// The line, with its time or why there is none; an error of the card stays
+/// one.
+static Status print(json line, const StatusOr<double> &seconds) {
+  const StatusCode code = seconds.status().code();
+  if (code != StatusCode::kOk && code != StatusCode::kUnavailable &&
+      code != StatusCode::kResourceExhausted)
+    return seconds.status().withContext(line.dump());
+  if (seconds.isOk())
+    line["microseconds"] = seconds.value() * 1e6;
+  else
+    line["refused"] = seconds.status().message();
+  fmt::print("{}\n", line.dump());
+  std::fflush(stdout);
+  return Status::ok();
+}
+
+// The card
+// ---------------------------------------------------------------------------
+
+/// The name of this card's profile, or of an H200's.
+static std::string profileOf(std::string name) {
+  std::erase(name, ' ');
+  std::ranges::transform(name, name.begin(), [](unsigned char letter) {
+    return static_cast<char>(std::tolower(letter));
+  });
+  for (const std::string_view known : deviceProfileNames())
+    if (name.find(known) != std::string::npos)
+      return std::string(known);
+  return "h200";
+}
+
+/// A number, or why there is none.
+template <typename Opened, typename Read>
+static json versionOf(const Opened &opened, Read read) {
+  return opened.isOk() ? json(read(opened.value()))
+                       : json(opened.status().message());
+}
+
+static int ncclVersion(const Nccl *nccl) {
+  int version = 0;
+  return nccl->getVersion(&version) == 0 ? version : 0;
+}
+
+Status Micro::open() {
+  QLORA_RETURN_IF_ERROR(card.open(uint64_t(options.integer("pool_bytes")),
+                                  options.integer("nodes")));
+  const std::string profile = profileOf(card.card.name);
+  QLORA_ASSIGN_OR_RETURN(rates, findDeviceProfile(profile));
+  card.gemms.setCandidates(kCandidates);
+  int driver = 0;
+  QLORA_RETURN_IF_ERROR(card.driver().check(
+      card.driver().driverGetVersion(&driver), "cuDriverGetVersion"));
+  const int64_t size = options.integer("size");
+  const int64_t copied = options.integer("copy_bytes");
+  QLORA_ASSIGN_OR_RETURN(const double product, productSeconds(size));
+  auto copy = copySeconds(copied);
+  QLORA_RETURN_IF_ERROR(copy.status());
+  return print({{"kind", "card"},
+                {"name", card.card.name},
+                {"arch", card.card.arch},
+                {"multiprocessors", card.card.multiprocessors},
+                {"memory_bytes", card.memoryBytes},
+                {"driver", driver},
+                {"cublaslt", card.blas().version},
+                {"cudnn", versionOf(card.cudnn(),
+                                    [](const CudnnHandle *cudnn) {
+                                      return cudnn->library->getVersion();
+                                    })},
+                {"nccl", versionOf(Nccl::open(), ncclVersion)},
+                {"profile", profile},
+                {"size", size},
+                {"gemm_flops", 2 * std::pow(double(size), 3) / product},
+                {"copy_bytes", copied},
+                {"copy_bytes_per_second", 2 * double(copied) / *copy}},
+               copy);
+}
+
+/// The middle element is checked against a sum on the host.
+StatusOr<double> Micro::productSeconds(int64_t size) {
+  const KernelRow &row = *findKernelRow("matmul.cublaslt");
+  const KernelRequest request =
+      microRequest("matmul",
+                   {{"a", QLORA_DTYPE_BF16},
+                    {"b", QLORA_DTYPE_BF16},
+                    {"c", QLORA_DTYPE_BF16},
+                    {"workspace", QLORA_DTYPE_U8}},
+                   {size, size, size, size, size, size, 0, 0,
+                    std::bit_cast<int64_t>(1.0), 0});
+  QLORA_RETURN_IF_ERROR(
+      prepareCudaKernel(row, request, row.workspaceBytes(request), card)
+          .status());
+  QLORA_RETURN_IF_ERROR(card.measure(card.gemms));
+  std::vector<void *> at;
+  QLORA_ASSIGN_OR_RETURN(const double seconds, timeRow(row, request, 1, &at));
+  const auto element = [&](size_t operand, int64_t i, int64_t j) {
+    return static_cast<const uint16_t *>(at[operand]) + i * size + j;
+  };
+  const int64_t i = size / 2, j = size / 3;
+  double exact = 0;
+  for (int64_t k = 0; k < size; ++k)
+    exact +=
+        double(card.initial(element(0, i, k))) * card.initial(element(1, k, j));
+  QLORA_ASSIGN_OR_RETURN(const double got, card.current(element(2, i, j)));
+  // One rounding to bf16, and float32 sums of products of at most 1.
+  if (std::abs(got - exact) <=
+      0x1p-7 * std::abs(exact) + 0x1p-22 * double(size))
+    return seconds;
+  return Status::error(StatusCode::kInternal,
+                       "element ({}, {}) of the product of {} x {} matrices "
+                       "is {}, expected {}",
+                       i, j, size, size, got, exact);
+}
+
+StatusOr<double> Micro::copySeconds(int64_t bytes) {
+  const auto count = static_cast<uint64_t>(bytes);
+  const MicroOperand operands[] = {{count}, {count}};
+  return card.time(operands, [&](std::span<void *const> at, CUstream stream) {
+    return card.driver().check(
+        card.driver().memcpyDtoDAsync(reinterpret_cast<CUdeviceptr>(at[1]),
+                                      reinterpret_cast<CUdeviceptr>(at[0]),
+                                      count, stream),
+        "cuMemcpyDtoDAsync_v2");
+  });
+}
+
+Status Micro::timeGraphNodes() {
+  const KernelRequest request = microRequest(
+      "accumulate", {{"x", QLORA_DTYPE_F32}, {"y", QLORA_DTYPE_F32}},
+      {1, 8, 8, 8});
+  const auto seconds = timeRow(*findKernelRow("accumulate.cuda"), request);
+  return print({{"kind", "graph"},
+                {"label", "kernel of a graph"},
+                {"host_microseconds", card.hostSeconds() * 1e6},
+                {"predicted_microseconds", rates.gpu->launchMicroseconds}},
+               seconds);
+}
+
+// Launches
+// -----------------------------------------------------------------------
+
+StatusOr<double> Micro::timeRow(const KernelRow &row,
+                                const KernelRequest &request, int64_t segments,
+                                std::vector<void *> *at) {
+  if (const auto reason = row.reject(request))
+    return Status::error(StatusCode::kUnavailable, "{}", *reason);
+  QLORA_ASSIGN_OR_RETURN(
+      const std::unique_ptr<CudaKernel> kernel,
+      prepareCudaKernel(row, request, row.workspaceBytes(request), card));
+  const auto enqueue = [&](std::span<void *const> to, CUstream stream) {
+    if (at && at->empty())
+      at->assign(to.begin(), to.end());
+    return kernel->enqueue({to, card.step(), stream});
+  };
+  return card.time(microOperands(row, request, segments), enqueue);
+}
+
+Status Micro::timeRows(const LoadedModule &module, const MicroLaunch &launch) {
+  for (const KernelRow *row : candidateRows(*launch.planned)) {
+    json line = describe(module, launch, rates);
+    line["row"] = row->fullName();
+    QLORA_RETURN_IF_ERROR(
+        print(std::move(line), timeRow(*row, launch.request, launch.segments)));
+  }
+  return Status::ok();
+}
+
+Status Micro::timeModule(const std::string &path) {
+  QLORA_ASSIGN_OR_RETURN(const LoadedModule module, LoadedModule::open(path));
+  QLORA_RETURN_IF_ERROR(card.load(module));
+  GeneratedKernels generated;
+  QLORA_RETURN_IF_ERROR(generated.prepare(module, card.images));
+  const auto launches = microLaunches(module, options.lengths("lengths"));
+  // So that all products have the algorithm that a run would use.
+  for (const MicroLaunch &launch : launches)
+    if (launch.planned && !launch.planned->reject(launch.request))
+      (void)prepareCudaKernel(*launch.planned, launch.request,
+                              launch.planned->workspaceBytes(launch.request),
+                              card);
+  QLORA_RETURN_IF_ERROR(card.measure(card.gemms));
+  for (const MicroLaunch &launch : launches) {
+    if (launch.planned) {
+      QLORA_RETURN_IF_ERROR(timeRows(module, launch));
+      continue;
+    }
+    json line = describe(module, launch, rates);
+    const qlora_launch &table = module.launches()[launch.command->target];
+    line["row"] = module.kernels()[table.kernel].name;
+    QLORA_RETURN_IF_ERROR(print(
+        std::move(line),
+        card.time(microOperands(module.operands(*launch.command)),
+                  [&](std::span<void *const> at, CUstream stream) {
+                    return generated.launch(card.driver(), *launch.command, at,
+                                            card.step(), stream);
+                  })));
+  }
+  return Status::ok();
+}
+
+// Products
+// ------------------------------------------------------------------------
+
+/// What cannot be measured in the time is left out.
+Status Micro::timeProducts() {
+  GemmSelection first, many;
+  many.setCandidates(kManyCandidates);
+  for (const auto &[signature, choice] : card.gemms.choices) {
+    if (choice.microseconds == 0)
+      continue;
+    QLORA_RETURN_IF_ERROR(many.choose(signature, choice.description).status());
+    GemmChoice alone;
+    alone.description = choice.description;
+    alone.candidates = {choice.candidates.front()};
+    first.choices.emplace(signature, std::move(alone));
+  }
+  QLORA_RETURN_IF_ERROR(card.measure(many));
+  QLORA_RETURN_IF_ERROR(card.measure(first));
+  for (const auto &[signature, best] : many.choices)
+    if (best.microseconds > 0)
+      QLORA_RETURN_IF_ERROR(print(
+          {{"kind", "gemm"},
+           {"label", signature.text()},
+           {"flops", 2.0 * double(signature.m) * double(signature.n) *
+                         double(signature.k)},
+           {"first_microseconds", first.choices.at(signature).microseconds},
+           {"best_microseconds", best.microseconds},
+           {"candidates", best.candidates.size()}},
+          card.gemms.choices.at(signature).microseconds * 1e-6));
+  return Status::ok();
+}
+
+static Status run(std::span<const std::string> words) {
+  const std::span<const OptionRow> tables[] = {kOptions};
+  QLORA_ASSIGN_OR_RETURN(
+      const CommandLine line,
+      parseCommandLine(words, tables, UnknownFlags::kReject));
+  Options options{kOptions};
+  QLORA_RETURN_IF_ERROR(options.applySettings(line.settings));
+  Micro micro(options);
+  QLORA_RETURN_IF_ERROR(micro.open());
+  for (const std::string &path : line.rest)
+    QLORA_RETURN_IF_ERROR(micro.timeModule(path));
+  if (line.rest.empty())
+    return Status::ok();
+  QLORA_RETURN_IF_ERROR(micro.timeGraphNodes());
+  return micro.timeProducts();
+}
+
+int main(int argc, char **argv) {
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  const Status status = run(words);
+  if (!status.isOk())
+    fmt::print(stderr, "gpu-micro: error: {}\n", status.message());
+  return status.isOk() ? 0 : 1;
+}

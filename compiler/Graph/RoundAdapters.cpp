@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: MIT
+
+// round-adapters: trained weights are rounded once in an update, not before
+// every product.
+//
+//   %a = model.weight @a : tensor<8x64xf32>
+//   %y = model.linear %x, %a            // x bf16: a is rounded in here
+//   ...
+//   %p, %m, %v = train.adamw ...
+//
+// becomes
+//
+//   %a = model.weight @a {rounded} : tensor<8x64xbf16>
+//   %y = model.linear %x, %a
+//   ...
+//   %p, %m, %v, %r = train.adamw ...
+//   train.store_flat rounded, %r
+
+#include "compiler/Passes.h"
+#include "dialects/Train/Train.h"
+
+#include "runtime/Kernels/KernelTable.h"
+
+using namespace mlir;
+using namespace qlora;
+using namespace qlora::model;
+using namespace qlora::train;
+
+namespace qlora {
+#define GEN_PASS_DEF_ROUNDADAPTERS
+#include "compiler/Passes.h.inc"
+} // namespace qlora
+
+namespace {
+class RoundAdaptersPass
+    : public qlora::impl::RoundAdaptersBase<RoundAdaptersPass> {
+  void runOnOperation() override;
+};
+} // namespace
+
+static Type elementOf(Value value) {
+  return cast<RankedTensorType>(value.getType()).getElementType();
+}
+
+/// True where the kernel of `use` rounds it to bf16.
+static bool isRoundedByKernel(OpOperand &use) {
+  auto library = dyn_cast<LibraryOp>(use.getOwner());
+  if (!library)
+    return false;
+  const KernelCall call = library.getKernelCall();
+  bool isMarked = false, isBesideBF16 = false;
+  for (auto [operand, argument] :
+       llvm::zip(findKernelOp(call.op.str())->operands, call.arguments)) {
+    if (!operand.mayRound || argument.kind != KernelArgument::Operand)
+      continue;
+    isMarked |= argument.index == use.getOperandNumber();
+    isBesideBF16 |= elementOf(library->getOperand(argument.index)).isBF16();
+  }
+  return isMarked && isBesideBF16;
+}
+
+/// Gives the uses that round `weight` its rounded copy.
+static bool roundUses(WeightOp weight) {
+  SmallVector<OpOperand *> uses;
+  for (OpOperand &use : weight->getUses())
+    if (isRoundedByKernel(use))
+      uses.push_back(&use);
+  if (uses.empty())
+    return false;
+  OpBuilder builder(weight);
+  auto type = cast<RankedTensorType>(weight.getResult().getType());
+  auto rounded = cast<WeightOp>(builder.clone(*weight));
+  rounded.setRounded(true);
+  rounded.getResult().setType(type.clone(builder.getBF16Type()));
+  for (OpOperand *use : uses)
+    use->set(rounded);
+  if (weight->use_empty())
+    weight.erase();
+  return true;
+}
+
+/// The update writes the copy beside the weights.
+static void storeRounded(StepOp update) {
+  for (auto adamw :
+       llvm::make_early_inc_range(update.getBody().getOps<AdamWOp>())) {
+    OpBuilder builder(adamw);
+    SmallVector<Type> types(adamw->getResultTypes());
+    auto whole = cast<RankedTensorType>(types.front());
+    types.push_back(whole.clone(builder.getBF16Type()));
+    auto both = AdamWOp::create(builder, adamw.getLoc(), types,
+                                adamw->getOperands(), adamw->getAttrs());
+    StoreFlatOp::create(builder, adamw.getLoc(), FlatKind::Rounded,
+                        both.getRounded());
+    adamw->replaceAllUsesWith(both->getResults().drop_back());
+    adamw.erase();
+  }
+}
+
+void RoundAdaptersPass::runOnOperation() {
+  bool isAnyRounded = false;
+  SmallVector<StepOp> steps(getOperation().getOps<StepOp>());
+  for (StepOp step : steps)
+    for (auto weight :
+         llvm::make_early_inc_range(step.getBody().getOps<WeightOp>()))
+      if (SymbolTable::lookupNearestSymbolFrom<model::ParameterOp>(
+              weight, weight.getParameterAttr())
+              .getTrainable())
+        isAnyRounded |= roundUses(weight);
+  if (!isAnyRounded)
+    return;
+  for (StepOp step : steps)
+    if (step.getKind() == StepKind::Update)
+      storeRounded(step);
+}

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: MIT
+
+// Hashes of rank 0, held against each rank's own.
+
+#include "runtime/Session/SameOnRanks.h"
+
+#include "runtime/Session/ContentHash.h"
+
+namespace qlora {
+
+namespace {
+struct Fact {
+  std::string name;
+  int64_t hash; ///< below 2^48: RankGroup::sum() is exact
+};
+} // namespace
+
+static Fact factOf(std::string name, ContentHash hash) {
+  return {std::move(name), std::stoll(hash.finish().substr(0, 12), nullptr, 16)};
+}
+
+static Fact factOf(std::string name, std::string_view value) {
+  ContentHash hash;
+  hash.add(value);
+  return factOf(std::move(name), std::move(hash));
+}
+
+static Fact factOf(std::string name, const Dataset *data) {
+  ContentHash hash;
+  if (data)
+    data->identify(hash);
+  return factOf(std::move(name), std::move(hash));
+}
+
+static StatusOr<std::vector<Fact>> factsOf(const SessionRequest &request,
+                                           const Run &run) {
+  ContentHash program;
+  QLORA_RETURN_IF_ERROR(program.addFile(request.modulePath));
+  const ProfileRequest &profile = request.profile;
+  std::vector<Fact> facts = {
+      factOf("the program", std::move(program)),
+      factOf("the rows of --train-file", run.train),
+      factOf("the rows of --validation-file", run.validation),
+      factOf("--cuda-graphs", request.cudaGraphs ? "true" : "false"),
+      factOf("--profile", profile.path.empty()
+                              ? ""
+                              : fmt::format("{} {}", profile.warmup,
+                                            profile.active))};
+  for (const OptionRow &row : optionTable())
+    if (row.scope == OptionScope::kRun && row.type != OptionType::kPath)
+      facts.push_back(
+          factOf(flagSpelling(row.name), run.options.value(row.name).dump()));
+  return facts;
+}
+
+Status checkSameOnRanks(const SessionRequest &request, const Run &run) {
+  if (run.group.size() == 1)
+    return Status::ok();
+  QLORA_ASSIGN_OR_RETURN(const std::vector<Fact> facts, factsOf(request, run));
+  std::vector<int64_t> first;
+  for (const Fact &fact : facts)
+    first.push_back(run.group.rank() == 0 ? fact.hash : 0);
+  QLORA_RETURN_IF_ERROR(run.group.sum(std::span(first)));
+  for (size_t i = 0; i < facts.size(); ++i)
+    if (facts[i].hash != first[i])
+      return Status::invalid("rank {} differs from rank 0 in {}; start every "
+                             "rank with the same program, data and options",
+                             run.group.rank(), facts[i].name);
+  return Status::ok();
+}
+
+} // namespace qlora

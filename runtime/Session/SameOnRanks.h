@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: MIT
+
+// Ranks that run together were started alike. What each does on its own with
+// the others in mind (how many labels they have, which command is captured,
+// when a step is timed) goes by the program, the options and the data; where
+// those differ, ranks would wait for each other for ever. Folders and files may
+// have other names on another machine.
+
+#ifndef QLORA_RUNTIME_SESSION_SAMEONRANKS_H
+#define QLORA_RUNTIME_SESSION_SAMEONRANKS_H
+
+#include "runtime/Session/Run.h"
+#include "runtime/Session/Session.h"
+
+namespace qlora {
+
+/// All ranks call it. An error names the first thing that this rank has
+/// otherwise than rank 0, which has none.
+Status checkSameOnRanks(const SessionRequest &request, const Run &run);
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_SESSION_SAMEONRANKS_H

@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+
+# cudnn.sh [VERSION ...]: the versions of cuDNN whose plans the tests look at
+# (tests/runtime/CudnnPlan), each into build/cudnn/VERSION, with the compiler
+# that they call. From PyPI, 0.5 and 0.6 GB, of which 0.5 and 0.9 GB are kept. Only
+# the tests need them: no card is, and programs use what a machine has.
+#
+# Without versions: 9.19 and 9.28, the oldest that is used and one with an
+# engine for sm_90 that adds in order. 9.20.0.48 is as 9.19.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+(($#)) || set -- 9.19.0.56 9.28.1.4
+for version; do
+  folder=build/cudnn/$version
+  [ -f "$folder/libcudnn.so.9" ] && continue
+  echo "installing cuDNN $version into $folder"
+  download=$(mktemp -d "${TMPDIR:-/tmp}/cudnn.XXXXXX")
+  trap 'rm -rf "$download"' EXIT
+  python3 -m pip install -q --disable-pip-version-check --no-deps \
+    --root-user-action ignore --only-binary :all: --target "$download" \
+    "nvidia-cudnn-cu13==$version" nvidia-cuda-nvrtc==13.0.88
+  rm -f "$download"/nvidia/cudnn/lib/libcudnn_{adv,cnn}.so* \
+    "$download"/nvidia/cu13/lib/*.alt.*
+  mkdir -p "$folder"
+  mv "$download"/nvidia/cu13/lib/libnvrtc* "$folder"
+  # The one that is asked for, last.
+  mv "$download"/nvidia/cudnn/lib/libcudnn_* "$folder"
+  mv "$download"/nvidia/cudnn/lib/libcudnn.so* "$folder"
+  rm -rf "$download"
+done

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: MIT
+
+// libnvidia-ml.so.1 against nvml.h.
+
+#include <nvml.h>
+
+#include "tests/cuda/Headers/SameAbi.h"
+
+#include "runtime/Device/Cuda/CudaTypes.h"
+#include "tests/cuda/Nvml/Codes.h"
+
+namespace qlora {
+
+QLORA_SAME_STRUCT(nvmlProcessInfo_t)
+QLORA_SAME_FIELD(nvmlProcessInfo_t, pid, pid)
+QLORA_SAME_FIELD(nvmlProcessInfo_t, usedGpuMemory, usedGpuMemory)
+QLORA_SAME_FIELD(nvmlProcessInfo_t, gpuInstanceId, gpuInstanceId)
+QLORA_SAME_FIELD(nvmlProcessInfo_t, computeInstanceId, computeInstanceId)
+
+#define QLORA_NVML(Name, Symbol, Parameters)                                   \
+  QLORA_SAME_FUNCTION(#Symbol, Symbol, nvmlReturn_t, Parameters)
+#include "runtime/Device/Cuda/CudaSymbols.inc"
+
+QLORA_SAME_CONSTANT(kNvmlUnknown, NVML_VALUE_NOT_AVAILABLE);
+QLORA_SAME_CONSTANT(kNvmlInsufficientSize, NVML_ERROR_INSUFFICIENT_SIZE);
+
+namespace platform {
+QLORA_PLATFORM_NVML_CODES(QLORA_SAME_ROW)
+} // namespace platform
+
+} // namespace qlora

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: MIT
+
+// Comparison of what we declare by hand with what NVIDIA's headers declare, in
+// static assertions. A file of this folder includes one header of NVIDIA, then
+// this, then our declarations, which are in namespace qlora; headers.py
+// compiles it and looks after the completeness of its lists.
+//
+// Types need not be the same, since ours have no enumerations and no complete
+// descriptors, but what a call sees of them must be: the number and order of
+// arguments, size and sign of each, what is a pointer, to what, and whether it
+// writes there. Handles are compared by their names.
+
+#ifndef QLORA_TESTS_CUDA_HEADERS_SAMEABI_H
+#define QLORA_TESTS_CUDA_HEADERS_SAMEABI_H
+
+#include <cstddef>
+#include <string_view>
+#include <type_traits>
+
+namespace qlora::abi {
+
+/// The name of a type without our namespace.
+template <typename T> constexpr std::string_view nameOf() {
+  std::string_view name = __PRETTY_FUNCTION__;
+  constexpr std::string_view kBefore = "T = ", kOurs = "qlora::";
+  name.remove_prefix(name.find(kBefore) + kBefore.size());
+  name = name.substr(0, name.find_first_of(";]"));
+  return name.starts_with(kOurs) ? name.substr(kOurs.size()) : name;
+}
+
+/// "CUstream_st", without our namespace and the _t of some headers.
+template <typename T> constexpr std::string_view handleName() {
+  const std::string_view name = nameOf<T>();
+  return name.ends_with("_t") ? name.substr(0, name.size() - 2) : name;
+}
+
+/// Handles, of which a call sees the address only, go by their name; other
+/// structures are the same once QLORA_SAME_STRUCT has compared them.
+template <typename Ours, typename Theirs>
+inline constexpr bool isSameClass = handleName<Ours>() == handleName<Theirs>();
+
+template <typename Ours, typename Theirs> constexpr bool isSame() {
+  if constexpr (std::is_same_v<Ours, Theirs>) {
+    return true;
+  } else if constexpr (std::is_pointer_v<Ours> && std::is_pointer_v<Theirs>) {
+    using To = std::remove_pointer_t<Ours>;
+    using ToTheirs = std::remove_pointer_t<Theirs>;
+    return std::is_const_v<To> == std::is_const_v<ToTheirs> &&
+           isSame<std::remove_const_t<To>, std::remove_const_t<ToTheirs>>();
+  } else if constexpr (std::is_class_v<Ours> && std::is_class_v<Theirs>) {
+    return isSameClass<Ours, Theirs>;
+  } else if constexpr (std::is_integral_v<Ours> && std::is_enum_v<Theirs>) {
+    return sizeof(Ours) == sizeof(Theirs);
+  } else if constexpr (std::is_integral_v<Ours> &&
+                       std::is_integral_v<Theirs>) {
+    return sizeof(Ours) == sizeof(Theirs) &&
+           std::is_signed_v<Ours> == std::is_signed_v<Theirs>;
+  }
+  return false;
+}
+
+template <typename Ours, typename Theirs>
+inline constexpr bool isSameFunction = false;
+template <typename Result, typename... Parameters, typename TheirResult,
+          typename... TheirParameters>
+  requires(sizeof...(Parameters) == sizeof...(TheirParameters))
+inline constexpr bool isSameFunction<Result(Parameters...),
+                                     TheirResult(TheirParameters...)> =
+    isSame<Result, TheirResult>() &&
+    (isSame<Parameters, TheirParameters>() && ...);
+
+} // namespace qlora::abi
+
+/// The text of an argument once macros are expanded.
+#define QLORA_EXPANDED(...) #__VA_ARGS__
+#define QLORA_EXPAND(...) QLORA_EXPANDED(__VA_ARGS__)
+
+/// A function that is looked up by `Name`, which is the text of `Symbol` before
+/// macros are expanded: a header that has a newer version of a function renames
+/// the old one by a macro, and declares the new one only.
+#define QLORA_SAME_FUNCTION(Name, Symbol, Result, Parameters)                  \
+  static_assert(std::string_view(Name) == QLORA_EXPAND(Symbol),                \
+                Name ": the header has a newer version");                      \
+  static_assert(                                                               \
+      qlora::abi::isSameFunction<Result Parameters, decltype(::Symbol)>,       \
+      Name ": not the parameters of the header");
+
+/// The same of a function whose pointer is a member of ours.
+#define QLORA_SAME_MEMBER(Member, Symbol)                                      \
+  static_assert(qlora::abi::isSameFunction<                                    \
+                    std::remove_pointer_t<decltype(Member)>,                   \
+                    decltype(::Symbol)>,                                       \
+                #Symbol ": not the parameters of the header");
+
+#define QLORA_SAME_CONSTANT(Ours, Theirs)                                      \
+  static_assert(static_cast<long long>(Ours) ==                                \
+                    static_cast<long long>(Theirs),                            \
+                #Ours ": not the value of " #Theirs)
+/// A row of a list of (name, value, their name).
+#define QLORA_SAME_ROW(Ours, Value, Theirs) QLORA_SAME_CONSTANT(Ours, Theirs);
+
+/// A structure whose fields we know; QLORA_SAME_FIELD follows for each.
+#define QLORA_SAME_STRUCT(Type)                                                \
+  template <>                                                                  \
+  inline constexpr bool abi::isSameClass<qlora::Type, ::Type> = true;          \
+  static_assert(sizeof(qlora::Type) == sizeof(::Type) &&                       \
+                    alignof(qlora::Type) == alignof(::Type) &&                 \
+                    std::is_trivially_copyable_v<qlora::Type>,                 \
+                #Type ": not the size and alignment of the header");
+#define QLORA_SAME_FIELD(Type, Ours, Theirs)                                   \
+  static_assert(                                                               \
+      offsetof(qlora::Type, Ours) == offsetof(::Type, Theirs) &&               \
+          sizeof(qlora::Type::Ours) == sizeof(::Type::Theirs),                 \
+      #Type "::" #Ours ": not the place and size of " #Theirs);
+
+#endif // QLORA_TESTS_CUDA_HEADERS_SAMEABI_H

@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")"
 repository=$PWD
 
-scripts/install.sh
+scripts/install.sh --tests
 scripts/cudnn.sh
 export PATH="$repository/.venv/bin:$PATH"
 

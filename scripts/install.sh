@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 
-# Installs what is missing: Debian packages, and a Python environment in .venv
-# for the data step (tokenizers, jinja2), which finds it there by itself, and
-# the tests (numpy, ortools; NVML's header, NVIDIA's disassembler, and its
-# compiler where the machine has none).
+# install.sh [--tests]: installs what is missing. Debian packages, and a Python
+# environment in .venv for the data step (tokenizers, jinja2), which finds it
+# there by itself, and the tests (numpy, ortools, NVML's header); with --tests
+# NVIDIA's disassembler too, and its compiler where the machine has none.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -36,6 +36,8 @@ if ! .venv/bin/python -c 'import tokenizers, jinja2, numpy, ortools' 2>/dev/null
   python3 -m venv .venv
   .venv/bin/pip install -q "${modules[@]}"
 fi
+
+[ "${1:-}" = --tests ] || exit 0
 
 # A program of NVIDIA's wheels: it finds its parts beside itself, so that
 # .venv/bin has a line that runs it in its place.

@@ -61,6 +61,13 @@ struct CudaDialect : KernelDialect {
   }
   Statements beginRows(int64_t columns) const override;
   Statements endRows() const override { return {}; }
+  std::string rowQuotient(int64_t divisor) const override {
+    return divisor == 1 ? "int64_t(row)"
+                        : fmt::format("int64_t(row / {})", divisor);
+  }
+  std::string rowRemainder(int64_t divisor) const override {
+    return fmt::format("int64_t(row % {})", divisor);
+  }
   Statements rowArray(std::string_view name, int64_t columns) const override;
   Statements loop(const ColumnLoop &loop) const override;
   Statements oncePerRow(std::string_view statement,
@@ -110,9 +117,8 @@ Statements CudaDialect::signature(std::string_view name,
 
 Statements CudaDialect::beginRows(int64_t columns) const {
   if (!isWarps(columns))
-    return {"const int64_t row = blockIdx.x;"};
-  return {fmt::format("const int64_t row = int64_t(blockIdx.x) * {} + "
-                      "threadIdx.x / {};",
+    return {"const uint32_t row = blockIdx.x;"};
+  return {fmt::format("const uint32_t row = blockIdx.x * {} + threadIdx.x / {};",
                       kWarpsPerBlock, kWarp),
           "if (row >= args.rows)", "  return;"};
 }

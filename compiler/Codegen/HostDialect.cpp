@@ -43,6 +43,12 @@ struct HostDialect : KernelDialect {
     return {"for (int64_t row = row_begin; row < row_end; ++row) {"};
   }
   Statements endRows() const override { return {"}"}; }
+  std::string rowQuotient(int64_t divisor) const override {
+    return divisor == 1 ? "row" : fmt::format("row / {}", divisor);
+  }
+  std::string rowRemainder(int64_t divisor) const override {
+    return fmt::format("row % {}", divisor);
+  }
   Statements rowArray(std::string_view name, int64_t columns) const override {
     return {fmt::format("alignas(64) float {}[{}];", name, columns)};
   }

@@ -83,6 +83,9 @@ struct KernelDialect {
   /// computes one row.
   virtual Statements beginRows(int64_t columns) const = 0;
   virtual Statements endRows() const = 0;
+  /// Numbers of 64 bits, to be multiplied by strides.
+  virtual std::string rowQuotient(int64_t divisor) const = 0;
+  virtual std::string rowRemainder(int64_t divisor) const = 0;
   /// An array of one row that outlives a column loop.
   virtual Statements rowArray(std::string_view name,
                               int64_t columns) const = 0;

@@ -70,7 +70,7 @@ std::string KernelText::rowPointer(unsigned operand) {
     return known->second;
   const RowOperand &info = operands[operand];
   std::string base = pointer(operand);
-  std::string offset = info.offset(columns);
+  std::string offset = info.offset(columns, dialect);
   if (offset.empty())
     return rowPointers[operand] = base;
   std::string name = base + "_row";
@@ -142,7 +142,7 @@ FailureOr<std::string> KernelText::literal(arith::ConstantOp op) {
 
 Expression KernelText::loadScalar(unsigned argument) {
   const RowOperand &info = operands[argument];
-  std::string offset = info.offset(columns);
+  std::string offset = info.offset(columns, dialect);
   return {dialect.load(info.dtype, pointer(argument),
                        offset.empty() ? "0" : offset),
           true};

@@ -16,28 +16,25 @@ static std::string times(const std::string &row, int64_t factor) {
   return factor == 1 ? row : fmt::format("{} * {}", row, factor);
 }
 
-static std::string dividedRow(int64_t divisor) {
-  return divisor == 1 ? "row" : fmt::format("row / {}", divisor);
-}
-
-std::string RowOperand::offset(int64_t columns) const {
+std::string RowOperand::offset(int64_t columns,
+                               const KernelDialect &dialect) const {
   switch (kind) {
   case MapKind::Column:
   case MapKind::Global:
     return "";
   case MapKind::Scalar:
-    return dividedRow(group);
+    return dialect.rowQuotient(group);
   case MapKind::Group:
-    return times(dividedRow(group), stride);
+    return times(dialect.rowQuotient(group), stride);
   case MapKind::Full:
     break;
   }
   if (stride == width)
-    return times("row", columns);
+    return times(dialect.rowQuotient(1), columns);
   if (groups == 1)
-    return times("row", stride);
-  return fmt::format("{} + {}", times(dividedRow(groups), stride),
-                     times(fmt::format("row % {}", groups), columns));
+    return times(dialect.rowQuotient(1), stride);
+  return fmt::format("{} + {}", times(dialect.rowQuotient(groups), stride),
+                     times(dialect.rowRemainder(groups), columns));
 }
 
 uint64_t RowOperand::skippedBytes(uint64_t bytes) const {

@@ -17,8 +17,9 @@ namespace qlora {
 /// More events than commands of a step make no sense; bounds what a device
 /// sets aside.
 static constexpr uint32_t kMaxEvents = 1u << 16;
-/// The x dimension of a CUDA grid.
-static constexpr int64_t kMaxBlocks = 0x7fffffff;
+/// Of a launch on CUDA: the x dimension of a grid, and what kernels divide in
+/// 32 bits.
+static constexpr int64_t kMaxRows = 0x7fffffff;
 
 /// Whether [first, first + count) lies within [0, limit).
 static bool isRange(uint64_t first, uint64_t count, uint64_t limit) {
@@ -37,10 +38,9 @@ static Status checkLaunch(const qlora_module &m, const qlora_launch &launch) {
                    launch.constant_count, m.constant_count);
   if (launch.rows < 0 || (launch.rows != 0 && !isGenerated(kernel)))
     return damaged("{} rows for kernel '{}'", launch.rows, kernel.name);
-  if (kernel.symbol && blocksOf(kernel, launch) > kMaxBlocks)
-    return damaged("{} rows of kernel '{}' are {} blocks, more than {}",
-                   launch.rows, kernel.name, blocksOf(kernel, launch),
-                   kMaxBlocks);
+  if (kernel.symbol && launch.rows > kMaxRows)
+    return damaged("{} rows of kernel '{}' are more than {}", launch.rows,
+                   kernel.name, kMaxRows);
   return Status::ok();
 }
 

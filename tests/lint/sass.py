@@ -80,7 +80,7 @@ def tool(root, name):
                  os.path.join(root, ".venv/bin", name)):
         if path and os.access(path, os.X_OK):
             return path
-    sys.exit(f"no {name}: scripts/install.sh installs it")
+    sys.exit(f"no {name}: scripts/install.sh --tests installs it")
 
 
 def run(command):

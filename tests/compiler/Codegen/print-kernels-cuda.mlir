@@ -12,8 +12,8 @@
 // CHECK-NEXT: softmax_kernel(const __grid_constant__ qlora_cuda_args args) {
 // CHECK-NEXT:   const float *const in0 = static_cast<const float *>(args.buffers[0]);
 // CHECK-NEXT:   float *const out0 = static_cast<float *>(args.buffers[1]);
-// CHECK-NEXT:   const int64_t row = blockIdx.x;
-// CHECK-NEXT:   const float *const in0_row = in0 + row * 2048;
+// CHECK-NEXT:   const uint32_t row = blockIdx.x;
+// CHECK-NEXT:   const float *const in0_row = in0 + int64_t(row) * 2048;
 // CHECK-NEXT:   __shared__ float exp0_row[2048];
 // CHECK-NEXT:   float sum0_part = 0.0f;
 // CHECK-NEXT:   for (int c = threadIdx.x; c < 2048; c += 256) {
@@ -23,7 +23,7 @@
 // CHECK-NEXT:     sum0_part += exp0;
 // CHECK-NEXT:   }
 // CHECK-NEXT:   const float sum0 = qlora_block_sum(sum0_part);
-// CHECK-NEXT:   float *const out0_row = out0 + row * 2048;
+// CHECK-NEXT:   float *const out0_row = out0 + int64_t(row) * 2048;
 // CHECK-NEXT:   for (int c = threadIdx.x; c < 2048; c += 256) {
 // CHECK-NEXT:     const float exp0 = exp0_row[c];
 // CHECK-NEXT:     out0_row[c] = exp0 / sum0;
@@ -50,7 +50,7 @@ program.kernel @softmax attributes {columns = 2048 : i64,
 // CHECK: const float x1 = in1[0];
 // CHECK-NEXT: const float learning_rate = args.step->learning_rate;
 // CHECK-NEXT: const float mul0 = x1 * learning_rate;
-// CHECK-NEXT: const int64_t row = int64_t(blockIdx.x) * 8 + threadIdx.x / 32;
+// CHECK-NEXT: const uint32_t row = blockIdx.x * 8 + threadIdx.x / 32;
 // CHECK-NEXT: if (row >= args.rows)
 // CHECK-NEXT:   return;
 // CHECK: __shared__ float exp0_rows[8][96];
@@ -134,7 +134,7 @@ program.kernel @numbers attributes {columns = 4 : i64,
 // number of each row is no lane, and a negated sum is a difference.
 
 // CHECK-LABEL: // lanes: rows of 512 columns, a warp each, 8 a block.
-// CHECK: const float x1 = qlora_load_bf16(in1, row);
+// CHECK: const float x1 = qlora_load_bf16(in1, int64_t(row));
 // CHECK: QLORA_ROLL
 // CHECK-NEXT: for (int c = threadIdx.x % 32 * 8; c < 512; c += 256) {
 // CHECK-NEXT:   const qlora_lanes<8> x0s = qlora_load_bf16<8>(in0_row, c);
@@ -177,7 +177,7 @@ program.kernel @few_lanes attributes {aligned = 8, columns = 96 : i64,
 // CHECK: max0_part = qlora_maximum(max0_part, x0s[lane]);
 // CHECK: const float max0 = qlora_warp_max(max0_part);
 // CHECK: qlora_store_bf16(out0_row, c, out0s);
-// CHECK: float *const out1_row = out1 + row;
+// CHECK: float *const out1_row = out1 + int64_t(row);
 // CHECK-NEXT: if (threadIdx.x % 32 == 0)
 // CHECK-NEXT:   out1_row[0] = max0;
 program.kernel @narrow attributes {columns = 512 : i64, aligned = 8,

@@ -199,8 +199,8 @@ TEST(ModuleLoader, RefusesDeviceKernels) {
   EXPECT_CUDA_REFUSED(t.kernels[0].rows_per_block = 0, "0 rows per block");
   EXPECT_CUDA_REFUSED(t.kernels[0].operand_count = 33, "33 operands");
   EXPECT_CUDA_REFUSED(t.kernels[0].constant_count = 25, "25 constants");
-  EXPECT_CUDA_REFUSED(t.launches[0].rows = int64_t{1} << 40,
-                      "274877906944 blocks, more than 2147483647");
+  EXPECT_CUDA_REFUSED(t.launches[0].rows = int64_t{1} << 31,
+                      "2147483648 rows");
   EXPECT_CUDA_REFUSED(t.kernels[1] = libraryKernel("clip_norm.reference", 4, 2),
                       "a kernel of target cpu in a module for cuda");
   EXPECT_REFUSED(t.kernels[0].symbol = "scale_add", "also a symbol");

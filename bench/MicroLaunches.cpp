@@ -175,20 +175,21 @@ std::vector<MicroOperand> microOperands(const KernelRow &row,
 
 nlohmann::ordered_json describe(const LoadedModule &module,
                                 const MicroLaunch &launch,
-                                const DeviceProfile &rates) {
+                                const DeviceProfile &rates,
+                                const KernelRow *row) {
   std::vector<Work> works;
   std::string_view part;
   if (launch.command) {
     double longest = -1;
     for (const CommandKernel &kernel :
-         kernelsOf(module, *launch.command, launch.isUpdate, rates)) {
+         kernelsOf(module, *launch.command, launch.isUpdate, rates, row)) {
       works.push_back(kernel.work);
       if (kernel.demand.seconds() > longest)
         part = stepPartName(kernel.part);
       longest = std::max(longest, kernel.demand.seconds());
     }
   } else {
-    works = cudaKernelWork(launch.request);
+    works = cudaKernelWork(launch.request, row);
     part = categoryOf(*launch.request.op) == WorkCategory::kDecode
                ? stepPartName(StepPart::kDecode)
                : stepPartName(StepPart::kAttention);

@@ -34,11 +34,12 @@ struct MicroLaunch {
 std::vector<MicroLaunch> microLaunches(const LoadedModule &module,
                                        std::span<const int64_t> lengths);
 
-/// All but the row and its time, as gpu-micro prints it; `module` is the
-/// launch's.
+/// All but the time and the name of the row, as gpu-micro prints it; `module`
+/// is the launch's, and `row` is null for a generated kernel.
 nlohmann::ordered_json describe(const LoadedModule &module,
                                 const MicroLaunch &launch,
-                                const DeviceProfile &rates);
+                                const DeviceProfile &rates,
+                                const KernelRow *row = nullptr);
 
 /// A request by names; constants in the order of Kernels.def.
 KernelRequest microRequest(

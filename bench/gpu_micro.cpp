@@ -241,7 +241,7 @@ StatusOr<double> Micro::timeRow(const KernelRow &row,
 
 Status Micro::timeRows(const LoadedModule &module, const MicroLaunch &launch) {
   for (const KernelRow *row : candidateRows(*launch.planned)) {
-    json line = describe(module, launch, rates);
+    json line = describe(module, launch, rates, row);
     line["row"] = row->fullName();
     QLORA_RETURN_IF_ERROR(
         print(std::move(line), timeRow(*row, launch.request, launch.segments)));

@@ -3,8 +3,8 @@
 
 # install.sh [--tests]: installs what is missing. Debian packages, and a Python
 # environment in .venv for the data step (tokenizers, jinja2), which finds it
-# there by itself, and the tests (numpy, ortools, NVML's header); with --tests
-# NVIDIA's disassembler too, and its compiler where the machine has none.
+# there by itself, and the tests (numpy, ortools); with --tests NVML's header
+# and NVIDIA's disassembler too, and its compiler where the machine has none.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -28,16 +28,19 @@ if ((${#missing[@]})); then
     apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 fi
 
-nvml=(.venv/lib/python3*/site-packages/nvidia/cu13/include/nvml.h)
-if ! .venv/bin/python -c 'import tokenizers, jinja2, numpy, ortools' 2>/dev/null ||
-  ! [ -f "${nvml[0]}" ]; then
-  modules=(tokenizers jinja2 numpy ortools nvidia-nvml-dev==13.0.87)
-  echo "installing ${modules[*]} into .venv"
+if ! .venv/bin/python -c 'import tokenizers, jinja2, numpy, ortools' 2>/dev/null; then
+  echo "installing tokenizers jinja2 numpy ortools into .venv"
   python3 -m venv .venv
-  .venv/bin/pip install -q "${modules[@]}"
+  .venv/bin/pip install -q tokenizers jinja2 numpy ortools
 fi
 
 [ "${1:-}" = --tests ] || exit 0
+
+nvml=(.venv/lib/python3*/site-packages/nvidia/cu13/include/nvml.h)
+if ! [ -f "${nvml[0]}" ]; then
+  echo "installing NVML's header into .venv"
+  .venv/bin/pip install -q nvidia-nvml-dev==13.0.87
+fi
 
 # A program of NVIDIA's wheels: it finds its parts beside itself, so that
 # .venv/bin has a line that runs it in its place.

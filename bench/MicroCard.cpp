@@ -86,7 +86,7 @@ Status MicroCard::open(uint64_t mostBytes, int64_t nodes) {
 Status MicroCard::load(const LoadedModule &module) {
   std::vector<std::string> remarks; // of PTX, which a bundle has none of
   images = CudaImages();
-  return images.load(*table, module.images(), card, remarks);
+  return images.load(*table, module, card, remarks);
 }
 
 Status MicroCard::fill(uint64_t bytes) {

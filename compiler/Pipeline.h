@@ -57,7 +57,8 @@ struct MemoryBudget {
   int64_t residentBytes = 0;
   bool siblingsApart = false; ///< no joined GEMMs: what is joined lives longer
   bool inOrder = false;    ///< no scratch for a weight ahead of its GEMM
-  bool onlyPanels = false; ///< no scratch for whole weights; small workspaces
+  bool smallWorkspaces = false;
+  bool onlyPanels = false; ///< no scratch for whole weights
   bool offloadTables = false; ///< weights that are read by rows: host memory
 };
 

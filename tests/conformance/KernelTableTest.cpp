@@ -77,6 +77,10 @@ TEST(KernelTable, ARowThatTunesTakesWhatItTunes) {
     // 2^25 logits are 1024 rows of 2^15 words, and never less than 256 rows,
     // of multiples of 64, unless there are no more.
     EXPECT_EQ(chunkOf(4096, 1 << 15), 1024);
+    // Where workspaces are to be small, no more than that either.
+    request.constants[row->op->constantIndex("chunk_rows")] = 4096;
+    row->tune(request, /*isSmall=*/true);
+    EXPECT_EQ(request.constant("chunk_rows"), 1024);
     EXPECT_EQ(chunkOf(4096, 50000), 640);
     EXPECT_EQ(chunkOf(4096, 1 << 20), 256);
     EXPECT_EQ(chunkOf(100, 1 << 15), 100);

@@ -187,11 +187,10 @@ CudaHeadPlan CudaHeadPlan::of(const KernelRequest &r) {
 /// A chunk reads the whole weight once for each product: below 140 to 250 rows
 /// that takes longer than the arithmetic, by the rates of DeviceProfiles.cpp.
 void head_loss::cuda::tune(KernelRequest &r, bool isSmall) {
-  if (isSmall)
-    return;
   const int64_t fit = kHeadLogitsBytes / 4 / r.constant("vocab") / 64 * 64;
-  r.constants[r.op->constantIndex("chunk_rows")] =
-      std::min(r.constant("rows"), std::max<int64_t>(fit, 256));
+  int64_t &chunk = r.constants[r.op->constantIndex("chunk_rows")];
+  const int64_t most = isSmall ? chunk : r.constant("rows");
+  chunk = std::min(most, std::max<int64_t>(fit, 256));
 }
 
 void head_loss_grad::cuda::tune(KernelRequest &r, bool isSmall) {

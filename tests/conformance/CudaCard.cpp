@@ -176,4 +176,6 @@ CudaCard *CudaCard::get() {
 
 const std::string &CudaCard::reason() { return openedCard().reason; }
 
+bool CudaCard::isReal() { return std::getenv("QLORA_CUDA_IMAGES") != nullptr; }
+
 } // namespace qlora

@@ -30,6 +30,8 @@ public:
   /// nullptr where there is none; `reason` then says why.
   static CudaCard *get();
   static const std::string &reason();
+  /// Not the software platform.
+  static bool isReal();
 
   const CudaDriver &driver() const override { return *driverTable; }
   const CublasLt &blas() const override { return *blasTable; }

@@ -102,6 +102,11 @@ def tightest_8b(tools, folder):
                         "--per-device-train-batch-size", "2", "--lora-r", "16")
     assert report["arenas"]["host"] == 2 * VOCABULARY * HIDDEN
     assert re.search(r"host \(pinned\) +1002 MiB", text), text
+    # A head of keys at a time: 39 MiB.
+    assert re.search(r"^  kernels  .*attention\.cudnn, attention_grad\.cudnn",
+                     text, re.M), text
+    assert any(row["kernel"] == "attention_grad.cudnn"
+               for row in report["select-kernels"]), report["select-kernels"]
 
 
 def long_context(tools, folder):
@@ -118,7 +123,7 @@ def planned(tools, folder, *flags):
     text = call(f"{tools}/qloracc", os.path.join(folder, "m.mlir"),
                 "--emit=program", "--max-length", "2000",
                 "--per-device-train-batch-size", "2", *BASE, *flags)
-    arenas = re.findall(r"program\.arena (\w+) bytes (\d+)", text)
+    arenas = re.findall(r"program\.arena +(\w+) bytes (\d+)", text)
     chunk = re.search(r"@head_loss_grad\.cuda\(.*constants \[.* (\d+)\]", text)
     return (sum(int(size) for kind, size in arenas if kind != "host"),
             int(chunk.group(1)), text.count("program.launch"))

@@ -46,6 +46,14 @@ echo "-- dropout with the same masks in PyTorch"
 echo "-- CUDA on the software platform"
 ./goldens.py --tools "$tools" --target cuda --ranks 1
 ./goldens.py --tools "$tools" --target cuda --ranks 1 --bf16
+echo "-- cuDNN's attention, and our own in its place"
+./goldens.py --tools "$tools" --target cuda --ranks 1 --bf16 \
+  --kernels attention.cudnn,attention_grad.cudnn mistral-packed
+./goldens.py --tools "$tools" --target cuda --ranks 1 --bf16 \
+  --run-flag=--disable-kernels \
+  --run-flag=attention.cudnn,attention_grad.cudnn \
+  --kernels "attention.cuda (planned: .cudnn),attention_grad.cuda (planned: .cudnn)" \
+  mistral-packed
 for pass in assign-queues concat-siblings; do
   ./goldens.py --tools "$tools" --target cuda --ranks 1 \
     --compile-flag=--disable-pass=$pass llama-nf4

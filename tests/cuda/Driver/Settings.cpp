@@ -151,6 +151,8 @@ const Settings &settings() {
         readVersion("QLORA_TEST_CUDA_VERSION", "13000"),
         readVersion("QLORA_TEST_CUDA_NCCL", "22809"),
         readVersion("QLORA_TEST_CUDA_BLAS", "130000"),
+        readVersion("QLORA_TEST_CUDA_CUDNN", "92801"),
+        readVersion("QLORA_TEST_CUDA_SCORES", "1") != 0,
         readNumbers("QLORA_TEST_CUDA_SPEEDS", 1)[0],
         async[0],
         int(async[1]),

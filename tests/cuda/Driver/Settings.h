@@ -20,6 +20,10 @@
 //   QLORA_TEST_CUDA_BLAS      version of cuBLASLt, default 130000.
 //   QLORA_TEST_CUDA_SPEEDS    "3" or "3@1": another number is other times of
 //                             cuBLASLt's algorithms. Default 0.
+//   QLORA_TEST_CUDA_CUDNN     version of cuDNN, default 92801; one below 91900
+//                             is too old to be used.
+//   QLORA_TEST_CUDA_SCORES    "0": cuDNN has no engine that stores the scores'
+//                             gradient. Default 1.
 //   QLORA_TEST_CUDA_PROCESSES "0:4711:python:2048,1:12::0": others that hold
 //                             memory: card, pid, name (empty: unreadable) and
 //                             MiB (0: NVML does not know).
@@ -65,6 +69,8 @@ struct Settings {
   int version;
   int ncclVersion;
   int blasVersion;
+  int dnnVersion;
+  bool dnnStoresScores;
   uint64_t blasSpeeds;        ///< of algorithms, drawn from it
   uint64_t failingCollective; ///< from 1; 0: none
   int asyncError;             ///< of NCCL, when that one has run

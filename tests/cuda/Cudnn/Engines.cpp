@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: MIT
+
+// Which engines there are for a graph, after what real ones have been seen to
+// offer (tests/runtime/CudnnPlan): a gradient's stores the scores' gradient in
+// its workspace where the graph says dQ as one product, and adds to dQ in any
+// order where the graph names a sum of it in memory; the engine that adds in
+// one order has to be asked for by its number. Segments are for sm_90 only.
+
+#include "tests/cuda/Cudnn/Objects.h"
+
+#include "tests/cuda/Driver/Settings.h"
+
+#include <fmt/format.h>
+
+namespace qlora::platform {
+
+namespace attribute = cudnn_attribute;
+namespace descriptor = cudnn_descriptor;
+
+static constexpr int64_t kUsual = 0, kWasteful = 1, kOrderedBlackwell = 5,
+                         kOrderedHopper = 6;
+static constexpr size_t kHasOrderedHopper = 92500;
+
+namespace {
+/// What an engine looks at in a graph.
+struct GraphFacts {
+  explicit GraphFacts(const Descriptor &graph);
+
+  int products = 0;
+  bool hasSegments = false;
+  /// The product that gives dQ: it reads the scores' gradient, which is also
+  /// turned for dK. Of a gradient.
+  const Descriptor *queryGradient = nullptr;
+  /// bf16, of what is stored before it is added up over groups of heads.
+  uint64_t groupBytes = 0;
+
+  bool isGradient() const { return products == 5 && queryGradient; }
+  bool sumsInMemory() const {
+    return TensorView(*queryGradient->named(attribute::kMatmulC)).type ==
+           cudnn_data::kFloat;
+  }
+};
+} // namespace
+
+static bool reads(const Descriptor &operation, int kind,
+                  const Descriptor *tensor) {
+  return operation.kind == kind &&
+         OperationView(operation).inputs.front() == tensor;
+}
+
+GraphFacts::GraphFacts(const Descriptor &graph) {
+  const auto &operations =
+      graph.attributes.at(attribute::kGraphOperations).descriptors;
+  const auto isReadBy = [&](int kind, const Descriptor *tensor) {
+    for (const auto &operation : operations)
+      if (reads(*operation, kind, tensor))
+        return true;
+    return false;
+  };
+  for (const auto &operation : operations) {
+    if (operation->kind == descriptor::kPointwiseOperation)
+      hasSegments |=
+          operation->named(attribute::kPointwiseDescriptor)
+              ->get<int>(attribute::kPointwiseMode) == cudnn_pointwise::kEqual;
+    if (operation->kind != descriptor::kMatmulOperation)
+      continue;
+    ++products;
+    const Descriptor *result = operation->named(attribute::kMatmulC);
+    if (isReadBy(descriptor::kReshapeOperation,
+                 operation->named(attribute::kMatmulA)))
+      queryGradient = operation.get();
+    if (isReadBy(descriptor::kReductionOperation, result) &&
+        TensorView(*result).type == cudnn_data::kBFloat16)
+      groupBytes += uint64_t(TensorView(*result).elements()) * 2;
+  }
+}
+
+static DescriptorPointer configOf(const DescriptorPointer &graph,
+                                  int64_t index) {
+  auto engine = std::make_shared<Descriptor>();
+  engine->kind = descriptor::kEngine;
+  engine->attributes[attribute::kEngineGraph] = {
+      cudnn_type::kDescriptor, {}, {graph}};
+  Values number = {cudnn_type::kInt64, std::vector<uint8_t>(8), {}};
+  std::memcpy(number.bytes.data(), &index, sizeof index);
+  engine->attributes[attribute::kEngineIndex] = number;
+  engine->isFinal = true;
+  auto config = std::make_shared<Descriptor>();
+  config->kind = descriptor::kEngineConfig;
+  config->attributes[attribute::kConfigEngine] = {
+      cudnn_type::kDescriptor, {}, {engine}};
+  config->isFinal = true;
+  return config;
+}
+
+std::vector<DescriptorPointer> offeredConfigs(const DescriptorPointer &graph,
+                                              int arch) {
+  const GraphFacts facts(*graph);
+  if (facts.products == 2)
+    return {configOf(graph, kWasteful), configOf(graph, kUsual)};
+  const bool isStored = facts.isGradient() && !facts.sumsInMemory();
+  if (!facts.isGradient() || (facts.hasSegments && arch != 90) ||
+      (isStored && !settings().dnnStoresScores))
+    return {};
+  return {configOf(graph, kUsual)};
+}
+
+Refusal checkEngine(const Descriptor &engine, int arch) {
+  const GraphFacts facts(*engine.named(attribute::kEngineGraph));
+  const int64_t index = engine.get<int64_t>(attribute::kEngineIndex);
+  const bool isHopper = index == kOrderedHopper && arch == 90 &&
+                        cudnnGetVersion() >= kHasOrderedHopper;
+  const bool isBlackwell =
+      index == kOrderedBlackwell && arch / 10 == 10 && !facts.hasSegments;
+  if (facts.isGradient() && (facts.sumsInMemory() ? isHopper : isBlackwell))
+    return {};
+  return {kDnnNotSupported,
+          fmt::format("no engine {} for this graph on sm_{}", index, arch)};
+}
+
+static int64_t indexOf(const Descriptor &config) {
+  return config.named(attribute::kConfigEngine)
+      ->get<int64_t>(attribute::kEngineIndex);
+}
+
+static GraphFacts factsOf(const Descriptor &config) {
+  return GraphFacts(*config.named(attribute::kConfigEngine)
+                         ->named(attribute::kEngineGraph));
+}
+
+uint64_t workspaceOf(const Descriptor &config) {
+  const GraphFacts facts = factsOf(config);
+  const int64_t index = indexOf(config);
+  if (!facts.isGradient())
+    return index == kWasteful ? uint64_t(1) << 30 : 0;
+  const TensorView scores(*facts.queryGradient->named(attribute::kMatmulA));
+  const TensorView dq(*facts.queryGradient->named(attribute::kMatmulC));
+  if (facts.sumsInMemory())
+    return facts.groupBytes + (index == kOrderedHopper ? 16384 : 256);
+  return facts.groupBytes + (index == kOrderedBlackwell
+                                 ? uint64_t(dq.elements()) * 4
+                                 : uint64_t(scores.elements()) * 2 + 256);
+}
+
+bool addsInAnyOrder(const Descriptor &config) {
+  const GraphFacts facts = factsOf(config);
+  return facts.isGradient() && facts.sumsInMemory() &&
+         indexOf(config) == kUsual;
+}
+
+} // namespace qlora::platform

@@ -136,8 +136,9 @@ def head_chunks(tools, folder):
                    f"{whole}B") == (whole, rows, launches)
     least, rows, others = planned(tools, folder, "--memory-limit",
                                   f"{whole - 1}B")
-    assert rows == 256 and others == launches, (rows, others, launches)
-    assert least + 700 * 4 * VOCABULARY < whole, (least, whole)
+    # Nothing is computed again; what is left holds weights that are decoded.
+    assert rows == 256 and others <= launches, (rows, others, launches)
+    assert least < whole, (least, whole)
     print(f"ok   chunks of the head: {whole} bytes, or {least}")
 
 

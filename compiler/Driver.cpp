@@ -150,19 +150,24 @@ LogicalResult Driver::shrink(ModuleOp step, OwningOpRef<ModuleOp> &best) {
   return success();
 }
 
-/// What a plan may give up, the cheapest first: whole decoded weights are
-/// faster, but the largest of them is scratch; tables on the card are.
+/// What a plan may give up, the cheapest first: large workspaces are faster,
+/// and so are whole decoded weights, of which the largest is scratch; tables on
+/// the card are.
 SmallVector<MemoryBudget> Driver::concessions() const {
   SmallVector<MemoryBudget> list;
-  bool mayOffload =
-      options.target == "cuda" && options.offloadEmbedding == "auto";
+  bool isCuda = options.target == "cuda";
+  bool mayOffload = isCuda && options.offloadEmbedding == "auto";
+  bool mayPanel = options.dequantForm == "auto";
   for (bool offloadTables : {false, true})
-    for (bool onlyPanels : {false, true}) {
+    for (int given : {0, 1, 2}) {
       MemoryBudget budget = chosen;
       budget.offloadTables |= offloadTables;
-      budget.onlyPanels = onlyPanels;
-      if ((!offloadTables || mayOffload) &&
-          (!onlyPanels || options.dequantForm == "auto"))
+      budget.smallWorkspaces = given > 0;
+      budget.onlyPanels = given > 1 && mayPanel;
+      // No row for CPUs is roomy.
+      bool isOther = given == 0 || (given == 1 && isCuda) ||
+                     (given == 2 && mayPanel);
+      if ((!offloadTables || mayOffload) && isOther)
         list.push_back(budget);
     }
   return list;
@@ -220,7 +225,7 @@ FailureOr<OwningOpRef<ModuleOp>> Driver::fitMemory(ModuleOp step) {
     return refuseLimit(*best, smallest);
   MemoryBudget roomy = chosen;
   roomy.largeWorkspaces = true;
-  if (options.target == "cuda" && !roomy.onlyPanels &&
+  if (options.target == "cuda" && !roomy.smallWorkspaces &&
       failed(tryBudget(step, roomy, best)))
     return failure();
   roomy = chosen;

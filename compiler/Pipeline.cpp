@@ -124,7 +124,7 @@ static void buildProgram(OpPassManager &pm, const CompileOptions &options,
   // Brings the workspaces, which the plan has to include.
   SelectKernelsOptions select;
   select.target = options.target;
-  select.small = budget.onlyPanels;
+  select.small = budget.smallWorkspaces;
   select.large = budget.largeWorkspaces;
   select.remarks = options.remarks;
   pm.addPass(createSelectKernels(select));

@@ -58,7 +58,8 @@ struct MemoryBudget {
   bool siblingsApart = false; ///< no joined GEMMs: what is joined lives longer
   bool largeWorkspaces = true; ///< all that makes a kernel faster
   bool inOrder = false;    ///< no scratch for a weight ahead of its GEMM
-  bool onlyPanels = false; ///< no scratch for whole weights; small workspaces
+  bool smallWorkspaces = false;
+  bool onlyPanels = false; ///< no scratch for whole weights
   bool offloadTables = false; ///< weights that are read by rows: host memory
 };
 

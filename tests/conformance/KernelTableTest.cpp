@@ -83,7 +83,11 @@ TEST(KernelTable, ARowThatTunesTakesWhatItTunes) {
     EXPECT_EQ(chunkOf(4096, 1 << 14, WorkspaceSize::kLarge), 2048);
     EXPECT_EQ(chunkOf(4096, 128256, WorkspaceSize::kLarge), 1024);
     EXPECT_EQ(chunkOf(700, 128256, WorkspaceSize::kLarge), 700);
+    // Where workspaces are to be small, no more than that either.
     EXPECT_EQ(chunkOf(4096, 1 << 15, WorkspaceSize::kSmall), 64);
+    request.constants[row->op->constantIndex("chunk_rows")] = 4096;
+    row->tune(request, WorkspaceSize::kSmall);
+    EXPECT_EQ(request.constant("chunk_rows"), 1024);
   }
   EXPECT_EQ(findKernelRow("head_loss.chunked")->tune, nullptr);
 }

@@ -10,11 +10,13 @@
 
 Each case is imported, compiled and trained as a user would, on its own number
 of ranks, and held against expected.safetensors: float32 within the tolerances
-below, dropout masks exactly; with --bf16, only losses, within 2 %. With
+below, dropout masks exactly; with --bf16, losses within 2 % and the gradients
+of step 1 within 5 % of their norms. With
 --target cuda the programs are CUDA's and run on the software platform
 (tests/cuda), or with --library-path on NVIDIA's libraries: LD_LIBRARY_PATH of
 qlora-run. With --modules they were compiled before: NAME.so, or NAME-bf16.so.
---kernels are rows of Kernels.def that have to run.
+--kernels are rows of Kernels.def that have to run, such as "attention.cudnn"
+or "attention.cuda (planned: .cudnn)".
 
 Model, data and first adapter are where train.yaml says: a case may share those
 of another.
@@ -36,6 +38,8 @@ import safetensors_io  # noqa: E402
 # Absolute, or relative to the norm or distance where the name says so. The
 # reference itself, run in float64, differs by a tenth of these.
 LOGITS, LOSS, NORM, GRADIENT, FINAL = 5e-5, 2e-5, 5e-5, 5e-5, 1e-3
+# Of a case's tensors the worst differs by 2.1 to 2.8 %, on CPUs and on CUDA.
+GRADIENT_BF16 = 0.05
 
 
 class Failure(Exception):
@@ -83,12 +87,18 @@ def cuda_environment(options, ranks):
 
 
 def check_kernels(work, wanted):
-    """The rows that qlora-run --verbose names."""
-    with open(os.path.join(work, "log.txt")) as text:
-        named = re.search(r"^  kernels  (.*)$", text.read(), re.M)
-    rows = re.sub(r" \(.*?\)", "", named[1]).split(", ") if named else []
+    """The rows that qlora-run --verbose names; of those that were not planned,
+    a warning has to say why."""
+    with open(os.path.join(work, "log.txt")) as file:
+        text = file.read()
+    named = re.search(r"^  kernels  (.*)$", text, re.M)
+    rows = named[1].split(", ") if named else []
     if missing := set(wanted) - set(rows):
         raise Failure(f"{', '.join(sorted(missing))} did not run: {rows}")
+    for row in rows:
+        if " (planned: " in row and not re.search(
+                rf"warning: launch .*; {row.split()[0]} runs instead", text):
+            raise Failure(f"no warning says why {row} runs")
 
 
 def build(tools, case, work, compile_flags):
@@ -141,17 +151,22 @@ def check_metrics(errors, metrics, expected):
               abs(step["learning_rate"] - rate), 1e-7 * max(rate, 1e-3))
 
 
+def check_gradients(errors, dump, expected, limit):
+    for name, want in expected.items():
+        if name.startswith("grad."):
+            check(errors, "gradient", np.linalg.norm(dump[name] - want)
+                  / np.linalg.norm(want), limit)
+
+
 def check_tensors(errors, dump, adapter, case, expected):
     check(errors, "logits",
           np.abs(dump["logits"].reshape(expected["logits"].shape)
                  - expected["logits"]).max(), LOGITS)
     start = safetensors_io.load(os.path.join(
         settings(case)["adapter_name_or_path"], "adapter_model.safetensors"))
+    check_gradients(errors, dump, expected, GRADIENT)
     for name, want in expected.items():
-        if name.startswith("grad."):
-            check(errors, "gradient", np.linalg.norm(dump[name] - want)
-                  / np.linalg.norm(want), GRADIENT)
-        elif name.startswith("final."):
+        if name.startswith("final."):
             key = name[len("final."):]
             moved = np.linalg.norm(want - start[key])
             check(errors, "final adapter",
@@ -240,6 +255,7 @@ def run_case(options, case):
         for i, step in enumerate(metrics):
             want = expected["loss"][i]
             check(errors, "loss (bf16)", abs(step["loss"] - want) / want, 0.02)
+        check_gradients(errors, dump, expected, GRADIENT_BF16)
         return errors
     check_metrics(errors, metrics, expected)
     check_tensors(errors, dump, adapter, case, expected)

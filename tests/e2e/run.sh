@@ -52,7 +52,8 @@ echo "-- cuDNN's attention, and our own in its place"
 ./goldens.py --tools "$tools" --target cuda --ranks 1 --bf16 \
   --run-flag=--disable-kernels \
   --run-flag=attention.cudnn,attention_grad.cudnn \
-  --kernels attention.cuda,attention_grad.cuda mistral-packed
+  --kernels "attention.cuda (planned: .cudnn),attention_grad.cuda (planned: .cudnn)" \
+  mistral-packed
 for pass in assign-queues concat-siblings round-adapters; do
   ./goldens.py --tools "$tools" --target cuda --ranks 1 \
     --compile-flag=--disable-pass=$pass llama-nf4

@@ -195,13 +195,13 @@ CudaHeadPlan CudaHeadPlan::of(const KernelRequest &r) {
 /// The hidden gradient of 256 rows of 4,096 is 32 tiles of 128 by 256, of 1,024
 /// rows 128, one for nearly every multiprocessor of a large card.
 void head_loss::cuda::tune(KernelRequest &r, WorkspaceSize size) {
-  if (size == WorkspaceSize::kSmall)
-    return;
   const int64_t fit = kHeadLogitsBytes / 4 / r.constant("vocab") / 64 * 64;
   const int64_t least =
       size == WorkspaceSize::kLarge ? kHeadLargeChunk : kHeadChunk;
-  r.constants[r.op->constantIndex("chunk_rows")] =
-      std::min(r.constant("rows"), std::max(fit, least));
+  int64_t &chunk = r.constants[r.op->constantIndex("chunk_rows")];
+  const int64_t most =
+      size == WorkspaceSize::kSmall ? chunk : r.constant("rows");
+  chunk = std::min(most, std::max(fit, least));
 }
 
 void head_loss_grad::cuda::tune(KernelRequest &r, WorkspaceSize size) {

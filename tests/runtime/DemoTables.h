@@ -141,6 +141,7 @@ inline void addAttention(DemoTables &tables, const char *row) {
   tables.constants.insert(tables.constants.end(), values.begin(),
                           values.end());
   tables.arenas[kDemoActivation].bytes = 1 << 16;
+  tables.arenas[kDemoActivation].alignment = 256;
   for (const KernelOperand &operand : op.operands) {
     qlora_operand range{};
     range.arena = kDemoActivation;

@@ -94,7 +94,8 @@ TEST(ModuleLoader, RefusesMissingTables) {
 }
 
 TEST(ModuleLoader, RefusesArenas) {
-  EXPECT_REFUSED(t.arenas[0].kind = 10, "arena 0: unknown kind 10");
+  EXPECT_REFUSED(t.arenas[0].kind = QLORA_ARENA_KIND_COUNT,
+                 "arena 0: unknown kind 11");
   EXPECT_REFUSED(t.arenas[1].kind = QLORA_ARENA_FROZEN, "second frozen arena");
   EXPECT_REFUSED(t.arenas[0].kind = QLORA_ARENA_RESULT, "second result arena");
   EXPECT_REFUSED(t.arenas[0].alignment = 0, "alignment 0");

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
 // Neighbouring columns of a row that a thread loads and stores at once, as
-// generated kernels do. N is 2, 4, 8 or 16; an address is aligned to N elements
-// or to 16 bytes, whichever is less. What is loaded is f32, whatever the type
-// in memory; a store rounds as the store of one element does (Rows.h).
+// generated kernels do. N is 1, 2, 4, 8 or 16; an address is aligned to N
+// elements or to 16 bytes, whichever is less. What is loaded is f32, whatever
+// the type in memory; a store rounds as the store of one element does (Rows.h).
 
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_DEVICE_LANES_CUH
 #define QLORA_RUNTIME_KERNELS_CUDA_DEVICE_LANES_CUH
@@ -67,7 +67,7 @@ QLORA_DEVICE qlora_lanes<N> qlora_load_lanes(const void *p, int64_t i) {
     packed.part[part] =
         *qlora_at<typename qlora_packed<T, N>::access>(from, part);
   qlora_lanes<N> lanes;
-  if constexpr (sizeof(T) == 2) {
+  if constexpr (sizeof(T) == 2 && N > 1) {
     QLORA_UNROLL
     for (int i = 0; i < N / 2; ++i) {
       const qlora_pair pair = qlora_widen_pair(Element(), packed.word[i]);
@@ -87,7 +87,7 @@ QLORA_DEVICE void qlora_store_lanes(void *p, int64_t i,
                                     const qlora_lanes<N> &lanes) {
   using T = typename Element::storage;
   qlora_packed<T, N> packed;
-  if constexpr (sizeof(T) == 2) {
+  if constexpr (sizeof(T) == 2 && N > 1) {
     QLORA_UNROLL
     for (int i = 0; i < N / 2; ++i)
       packed.word[i] =

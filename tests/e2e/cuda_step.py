@@ -25,10 +25,10 @@ from safetensors_io import load, save
 NAME = "llama-nf4"
 
 
-def all_labelled(folder):
+def all_labelled(folder, name=NAME):
     """The case's data with a label everywhere, so that every micro-batch is
     the same graph."""
-    data = load(os.path.join(CASES, NAME, "batches.safetensors"))
+    data = load(os.path.join(CASES, name, "batches.safetensors"))
     data["labels"] = data["input_ids"]
     path = os.path.join(folder, "labelled.safetensors")
     save(path, data)

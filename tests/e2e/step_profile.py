@@ -31,6 +31,7 @@ import tempfile
 import goldens
 import promises
 from cuda_platform import Case, Failure, expect
+from cuda_step import all_labelled
 
 WARMUP, ACTIVE, STEPS = 2, 3, 8
 FLAGS = ("--max-steps", str(STEPS), "--profile-warmup", str(WARMUP),
@@ -196,8 +197,12 @@ def check_cuda(tools, name, ranks, work):
     case = Case(tools, name, work)
     path = os.path.join(work, "trace.json")
     cards = ",".join(["sm_90:4096"] * ranks)
-    plain, before = case.train(*FLAGS, ranks=ranks, devices=cards)
-    losses, after = case.train(*FLAGS, "--profile", path, ranks=ranks,
+    # One graph for each entry, and none for measuring algorithms, which one of
+    # the ranks does.
+    flags = (*FLAGS, "--train-file", all_labelled(work, name),
+             "--gemm-table", "heuristic")
+    plain, before = case.train(*flags, ranks=ranks, devices=cards)
+    losses, after = case.train(*flags, "--profile", path, ranks=ranks,
                                devices=cards)
     failed = check_trace(program(tools, case.module), read(path), ranks,
                          case.micro_batches, True)

@@ -21,6 +21,7 @@ import argparse
 import glob
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -30,6 +31,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 SCRIPT = os.path.join(HERE, "..", "..", "bench", "gpu.sh")
 SHAPES = os.path.join(HERE, "..", "Inputs", "gpu_shapes.json")
 HOST_NVCC = os.path.join(HERE, "..", "cuda", "host-nvcc")
+# Algorithms of a product that a run measures.
+RUN_CANDIDATES = 8
 PARTS = "micro,conformance,goldens,g1,g3,g4,g7"
 SANITIZER = """#!/bin/sh
 while [ "${1#--}" != "$1" ]; do shift 2; done
@@ -145,10 +148,16 @@ def check_micro(rows, lines):
            f"{len(found)} kinds of rows")
     expect("micro", set(found["attention.cudnn", "refused"]) == {"skipped"},
            "cuDNN's attention says why not")
-    best = [verdict for (_, what), verdicts_ in found.items()
-            if what == "best / used algorithm" for verdict in verdicts_]
-    expect("micro", len(best) > 10 and set(best) == {"met"},
-           f"{len(best)} products use the best algorithm")
+    # The platform's algorithms are as fast as a number from their bytes, so
+    # that among many there may be a better one than among a run's few.
+    products = [row for row in rows if row["part"] == "micro"
+                and row["what"] == "best / used algorithm"]
+    most = min(int(re.search(r"best of (\d+)", row["note"])[1])
+               for row in products)
+    expect("micro", len(products) > 10 and most > RUN_CANDIDATES and all(
+        0 < row["value"] < 1 + 1e-9 and row["verdict"] == (
+            "met" if row["value"] >= 0.9 else "missed") for row in products),
+        f"{len(products)} products beside the best of {most} algorithms")
     expect("micro", len(lines) > 50 and all(
         line.get("refused") or line["microseconds"] > 0 for line in lines),
         f"{len(lines)} launches")

@@ -84,6 +84,29 @@ struct qlora_i8 {
   }
 };
 
+// Neighbours are rounded in pairs, by one instruction from sm_80 on: the numbers
+// of qlora_f32_to_bf16 and qlora_f32_to_f16, of whose NaNs the card makes 0x7fff.
+
+/// Both rounded to nearest, ties to even: `low` in the low half.
+QLORA_DEVICE uint32_t qlora_round_pair(float low, float high) {
+#ifdef __NVCC__
+  uint32_t pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+#else
+  return uint32_t(qlora_f32_to_bf16(high)) << 16 | qlora_f32_to_bf16(low);
+#endif
+}
+QLORA_DEVICE uint32_t qlora_round_pair_f16(float low, float high) {
+#ifdef __NVCC__
+  uint32_t pair;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+#else
+  return uint32_t(qlora_f32_to_f16(high)) << 16 | qlora_f32_to_f16(low);
+#endif
+}
+
 /// 16 bytes that are loaded or stored at once.
 struct alignas(16) qlora_words {
   uint32_t word[4];

@@ -16,7 +16,7 @@
 // and offset, then how many scales a row has of its own (nf4HasRowScales), -1
 // where blocks run through the rows.
 
-#include "runtime/Kernels/Cuda/Device/Vectors.cuh"
+#include "runtime/Kernels/Cuda/Device/Lanes.cuh"
 
 constexpr int kDecodeThreads = 256;
 constexpr int kDecodeTile = 1024;
@@ -115,6 +115,10 @@ QLORA_DEVICE void decodeGroup(const DecodeTables &tables, uint32_t packed,
         __fmul_rn(lookUp(tables, i % 2 == 0 ? high : low, i / 2), absmax);
 }
 
+/// Numbers of a group: those of 16 bytes, which a lane stores at once.
+template <typename Out>
+constexpr int kDecodeGroup = 16 / int(sizeof(typename Out::storage));
+
 template <int kCount> struct DecodePacked {
   using type = uint32_t;
 };
@@ -124,7 +128,7 @@ template <> struct DecodePacked<4> {
 
 /// A lane's part of a whole tile.
 template <typename Out> struct DecodeTile {
-  static constexpr int kCount = kQloraVector<Out>;
+  static constexpr int kCount = kDecodeGroup<Out>;
   static constexpr int kGroups = kDecodeRun / kCount;
   using Packed = typename DecodePacked<kCount>::type;
   Packed packed[kGroups];
@@ -142,15 +146,15 @@ template <typename Out> struct DecodeTile {
   __device__ void store(const DecodeWeight &w, const DecodeTables &tables,
                         typename Out::storage *out, int lane) const {
     const float absmax = scale.absmax(w, tables);
-    qlora_words *to = reinterpret_cast<qlora_words *>(out) + lane;
+    typename Out::storage *to = out + lane * kCount;
     QLORA_UNROLL
     for (int group = 0; group < kGroups; ++group) {
-      qlora_vector<Out> numbers;
+      qlora_lanes<kCount> numbers;
       decodeGroup(tables, packed[group],
                   __shfl_sync(0xffffffffu, absmax,
                               group * kCount + lane * kCount / kDecodeRun),
                   numbers.value);
-      to[group * kQloraWarp] = qlora_pack(numbers);
+      qlora_store_lanes<Out>(to, group * kQloraWarp * kCount, numbers);
     }
   }
 };
@@ -175,7 +179,7 @@ QLORA_DEVICE void decodeGroups(const DecodeWeight &w,
                                const DecodeTables &tables,
                                typename Out::storage *out, int64_t first,
                                int64_t end, int lane) {
-  constexpr int kCount = kQloraVector<Out>;
+  constexpr int kCount = kDecodeGroup<Out>;
   using Packed = typename DecodePacked<kCount>::type;
   const bool isAligned = reinterpret_cast<uintptr_t>(out) % 16 == 0;
   QLORA_ROLL
@@ -184,11 +188,11 @@ QLORA_DEVICE void decodeGroups(const DecodeWeight &w,
     const float absmax = DecodeScale::load(w, decodeScaleIndex(w, group))
                              .absmax(w, tables);
     if (isAligned && group + kCount <= end) {
-      qlora_vector<Out> numbers;
+      qlora_lanes<kCount> numbers;
       decodeGroup(tables,
                   *reinterpret_cast<const Packed *>(w.packed + group / 2),
                   absmax, numbers.value);
-      *reinterpret_cast<qlora_words *>(out + group) = qlora_pack(numbers);
+      qlora_store_lanes<Out>(out, group, numbers);
       continue;
     }
     QLORA_ROLL

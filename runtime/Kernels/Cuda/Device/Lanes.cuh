@@ -8,7 +8,7 @@
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_DEVICE_LANES_CUH
 #define QLORA_RUNTIME_KERNELS_CUDA_DEVICE_LANES_CUH
 
-#include "runtime/Kernels/Cuda/Device/Vectors.cuh"
+#include "runtime/Kernels/Cuda/Device/Common.cuh"
 
 template <int N> struct qlora_lanes {
   float value[N];

@@ -23,7 +23,7 @@
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_DEVICE_TENSORCORE_CUH
 #define QLORA_RUNTIME_KERNELS_CUDA_DEVICE_TENSORCORE_CUH
 
-#include "runtime/Kernels/Cuda/Device/Vectors.cuh"
+#include "runtime/Kernels/Cuda/Device/Common.cuh"
 
 /// A lane's part of a C.
 struct qlora_sums {

@@ -149,9 +149,8 @@ Value DecoderBuilder::buildAttention(const LayerWeights &layer, Value x) {
   k = rotate(layer.kNorm, k, path);
   double scale = std::pow(static_cast<double>(config.headDim), -0.5);
   auto attention = emit<model::AttentionOp>(
-      q.getType(), activation(config.heads), q, k, v, segments, config.heads,
-      config.kvHeads, config.headDim, config.windows[layerNumber],
-      APFloat(scale));
+      q, k, v, segments, config.heads, config.kvHeads, config.headDim,
+      config.windows[layerNumber], scale);
   return linear(layer.o, attention.getResult());
 }
 

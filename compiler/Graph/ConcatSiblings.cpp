@@ -29,6 +29,7 @@
 // the gradient, whose sums are chains of `init`s by then.
 
 #include "compiler/Graph/OpCost.h"
+#include "compiler/Graph/StepMemory.h"
 #include "compiler/Passes.h"
 #include "dialects/Train/Train.h"
 
@@ -140,17 +141,6 @@ Value SiblingConcatenator::stack(ArrayRef<DecodeOp> decodes, Operation *user) {
 // Forward
 //===----------------------------------------------------------------------===//
 
-/// Whether the memory of `value` is still read in the backward.
-static bool isKept(Value value) {
-  return llvm::any_of(value.getUsers(), [&](Operation *user) {
-    if (user->hasAttr(kBackwardAttr))
-      return true;
-    auto next = dyn_cast<AccumulatingOp>(user);
-    return next && next.getAccumulator() == value &&
-           isKept(user->getResult(0));
-  });
-}
-
 static bool canJoin(LinearOp a, LinearOp b) {
   return blockOf(a) == blockOf(b) && a.getScale() == b.getScale() &&
          a->hasAttr(kBackwardAttr) == b->hasAttr(kBackwardAttr) &&
@@ -158,7 +148,8 @@ static bool canJoin(LinearOp a, LinearOp b) {
              typeOf(b.getWeight()).getElementType() &&
          decodeOf(a) != decodeOf(b) &&
          (a->hasAttr(kBackwardAttr) ||
-          isKept(a.getResult()) == isKept(b.getResult()));
+          StepMemory::isReadInBackward(a.getResult()) ==
+              StepMemory::isReadInBackward(b.getResult()));
 }
 
 /// One linear, split, in place of the siblings.
@@ -190,15 +181,6 @@ void SiblingConcatenator::joinLinears(ArrayRef<LinearOp> siblings) {
 // Backward
 //===----------------------------------------------------------------------===//
 
-/// Whether who makes `dy` can write it into a range of something wider.
-static bool isFresh(Value dy) {
-  Operation *maker = dy.getDefiningOp();
-  auto accumulating = dyn_cast_or_null<AccumulatingOp>(maker);
-  return maker && isa<RowOp, LibraryOp>(maker) &&
-         !(accumulating && accumulating.getAccumulator()) &&
-         llvm::none_of(dy.getUsers(), llvm::IsaPred<model::ViewOp>);
-}
-
 /// Those of a sum that can be one, in the order of their weights' stack if
 /// they have one.
 SmallVector<LinearInputGradOp>
@@ -209,9 +191,9 @@ SiblingConcatenator::chooseMembers(ArrayRef<LinearInputGradOp> chain) {
   APFloat scale = LinearInputGradOp(chain.front()).getScale();
   for (LinearInputGradOp op : chain) {
     DecodeOp decode = decodeOf(op);
-    if (!decode || !isFresh(op.getDy()) || !seen.insert(op.getDy()).second ||
-        !seen.insert(decode.getResult()).second ||
-        op.getScale() != scale)
+    if (!decode || !StepMemory::canBecomePart(op.getDy()) ||
+        !seen.insert(op.getDy()).second ||
+        !seen.insert(decode.getResult()).second || op.getScale() != scale)
       continue;
     if (ConcatOp known = stacks.lookup(decode))
       stacked[known].push_back(op);

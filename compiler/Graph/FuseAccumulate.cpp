@@ -12,7 +12,6 @@
 #include "compiler/Graph/Accumulate.h"
 #include "compiler/Passes.h"
 #include "dialects/Train/Train.h"
-#include "runtime/Kernels/KernelTable.h"
 
 using namespace mlir;
 using namespace qlora;
@@ -38,24 +37,6 @@ bool qlora::fuseAdd(model::AddOp add, function_ref<bool(Value)> isBase) {
     add.erase();
     return true;
   }
-  return false;
-}
-
-bool qlora::isAddedInPlace(Value value) {
-  auto library = value.getDefiningOp<model::LibraryOp>();
-  if (!library || !value.hasOneUse() ||
-      !isa<train::AccumulateOp>(*value.user_begin()))
-    return false;
-  if (auto op = dyn_cast<AccumulatingOp>(library.getOperation()))
-    return !op.getAccumulator();
-  model::KernelCall call = library.getKernelCall();
-  const KernelOp *kernel = findKernelOp(call.op.str());
-  unsigned number = cast<OpResult>(value).getResultNumber();
-  for (auto [operand, argument] :
-       llvm::zip_equal(kernel->operands, call.arguments))
-    if (argument.kind == model::KernelArgument::Result &&
-        argument.index == number)
-      return operand.isRead && operand.isWritten;
   return false;
 }
 

@@ -39,7 +39,7 @@ def Model_Dialect : Dialect {
     region, they fuse with each other into `model.rows`, and their code is
     generated. **Library ops** (`LibraryOp`) name an op of `Kernels.def`.
     **View ops** (`model.split`, `model.concat`) move no data where it can be
-    avoided. No pass asks for the name of an op.
+    avoided. What shares memory with what, ops say by `MemoryOp`. No pass asks for the name of an op.
 
     In a row region a row is a `tensor<Cxf32>`, one number per row an `f32`,
     and the ops are those of `arith` and `math` plus the `model.row_*` ops,

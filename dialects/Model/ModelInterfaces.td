@@ -45,10 +45,6 @@ def Model_LibraryOp : OpInterface<"LibraryOp"> {
   let methods = [
     InterfaceMethod<"The call, complete but for row strides.",
       "::qlora::model::KernelCall", "getKernelCall">,
-    InterfaceMethod<[{The operand that result `index` continues (`c += ...`)
-      and may share memory with, or null.}],
-      "::mlir::OpOperand *", "getTiedOperand", (ins "unsigned":$index),
-      [{}], [{ return nullptr; }]>,
     InterfaceMethod<"True for a result that stays f32 whatever the compute "
                     "type.",
       "bool", "isFullPrecisionResult", (ins "unsigned":$index),
@@ -64,23 +60,39 @@ def Model_AccumulatingOp : OpInterface<"AccumulatingOp"> {
   }];
   let methods = [
     InterfaceMethod<"The tensor added to, or null.", "::mlir::Value",
-      "getAccumulator">,
+      "getAccumulator", (ins), [{}], [{ return $_op.getInit(); }]>,
+    InterfaceMethod<"Its use by the op, or null.", "::mlir::OpOperand *",
+      "getAccumulatorUse", (ins), [{}],
+      [{ return $_op.getInit() ? &$_op.getInitMutable()[0] : nullptr; }]>,
     InterfaceMethod<"Adds to `init` from now on.", "void", "setAccumulator",
-      (ins "::mlir::Value":$init)>,
+      (ins "::mlir::Value":$init), [{}],
+      [{ $_op.getInitMutable().assign(init); }]>,
   ];
 }
 
-def Model_ViewOp : OpInterface<"ViewOp"> {
+def Model_MemoryOp : OpInterface<"MemoryOp"> {
   let cppNamespace = "::qlora::model";
   let description = [{
-    `model.split` and `model.concat`: the parts are column (or row) ranges of
-    the whole. Lowering makes them the same memory.
+    What the memory of an op's operands and results has to do with each other,
+    and with memory outside of the step. These are facts of the op;
+    compiler/Graph/StepMemory.h decides with them where each value is.
   }];
   let methods = [
-    InterfaceMethod<"The tensor that the parts are ranges of.",
-      "::mlir::Value", "getWhole">,
-    InterfaceMethod<"The parts, in order.",
-      "::mlir::ValueRange", "getViewParts">,
+    InterfaceMethod<[{Results that can be written where an operand is, results
+      in order and for each the operands in order. By default a sum over
+      `init`, and what a row op can write over (tiesOf).}],
+      "::llvm::SmallVector<::qlora::model::MemoryTie>", "getMemoryTies", (ins),
+      [{}], [{ return ::qlora::model::tiesOf($_op.getOperation()); }]>,
+    InterfaceMethod<"Operands or results that are ranges of another, in order.",
+      "::llvm::SmallVector<::qlora::model::MemoryPart>", "getMemoryParts",
+      (ins), [{}], [{ return {}; }]>,
+    InterfaceMethod<"Memory outside of the step that the op writes.",
+      "::llvm::SmallVector<::qlora::model::MemoryStore>", "getMemoryStores",
+      (ins), [{}], [{ return {}; }]>,
+    InterfaceMethod<[{The memory outside of the step that its only result is;
+      nullopt where the results are the step's own.}],
+      "::std::optional<::qlora::model::OutsideMemory>", "getOutsideMemory",
+      (ins), [{}], [{ return ::std::nullopt; }]>,
   ];
 }
 

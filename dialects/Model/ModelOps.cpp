@@ -126,6 +126,12 @@ static LogicalResult verifyRounded(WeightOp op, ParameterOp parameter) {
          << op.getResult().getType();
 }
 
+std::optional<OutsideMemory> WeightOp::getOutsideMemory() {
+  return OutsideMemory{getRounded() ? MemorySpace::Rounded
+                                    : MemorySpace::Weight,
+                       getParameterAttr()};
+}
+
 LogicalResult
 WeightOp::verifySymbolUses(SymbolTableCollection &symbols) {
   auto parameter = symbols.lookupNearestSymbolFrom<ParameterOp>(
@@ -236,11 +242,22 @@ KernelCall LinearOp::getKernelCall() {
                           /*transposeWeight=*/true);
 }
 
-OpOperand *LinearOp::getTiedOperand(unsigned) {
-  return getInit() ? &getInitMutable()[0] : nullptr;
+void AttentionOp::build(OpBuilder &builder, OperationState &state, Value q,
+                        Value k, Value v, Value segments, int64_t heads,
+                        int64_t kvHeads, int64_t headDim, int64_t window,
+                        double scale) {
+  state.addOperands({q, k, v, segments});
+  Properties &properties = state.getOrAddProperties<Properties>();
+  properties.heads = builder.getI64IntegerAttr(heads);
+  properties.kv_heads = builder.getI64IntegerAttr(kvHeads);
+  properties.head_dim = builder.getI64IntegerAttr(headDim);
+  properties.window = builder.getI64IntegerAttr(window);
+  properties.scale = builder.getF64FloatAttr(scale);
+  RankedTensorType type = tensorOf(q);
+  state.addTypes({type, RankedTensorType::get({type.getDimSize(0), heads,
+                                               type.getDimSize(1)},
+                                              builder.getF32Type())});
 }
-Value LinearOp::getAccumulator() { return getInit(); }
-void LinearOp::setAccumulator(Value init) { getInitMutable().assign(init); }
 
 LogicalResult AttentionOp::verify() {
   int64_t heads = getHeads(), kvHeads = getKvHeads(), dim = getHeadDim();
@@ -250,18 +267,23 @@ LogicalResult AttentionOp::verify() {
            << heads << " and " << kvHeads << ", of " << dim;
   if (columnsOf(getQ()) != heads * dim || columnsOf(getK()) != kvHeads * dim ||
       columnsOf(getV()) != kvHeads * dim ||
-      columnsOf(getResult()) != heads * dim || columnsOf(getLse()) != heads)
+      columnsOf(getResult()) != heads * dim)
     return emitOpError("(C2) expects widths of ")
            << heads << " and " << kvHeads << " heads of " << dim;
-  for (Value value : {getK(), getV(), getResult(), getLse()})
+  for (Value value : {getK(), getV(), getResult()})
     if (!sameTokens(value, getQ()))
       return emitOpError("(C2) expects the tokens of q, ")
              << getQ().getType() << ", but got " << value.getType();
   if (!isTokenMask(getSegments(), getQ()))
     return emitOpError("(C3) expects segments of type [B, T] i32");
-  if (!tensorOf(getLse()).getElementType().isF32())
-    return emitOpError("(C4) expects the log-sum-exp in f32, but got ")
-           << getLse().getType();
+  RankedTensorType lse = tensorOf(getLse()), q = tensorOf(getQ());
+  if (!lse.getElementType().isF32() || lse.getRank() != 3 ||
+      !agree(lse.getDimSize(0), q.getDimSize(0)) ||
+      lse.getDimSize(1) != heads ||
+      !agree(lse.getDimSize(2), q.getDimSize(1)))
+    return emitOpError("(C4) expects the log-sum-exp as f32 [B, heads, T], but "
+                       "got ")
+           << lse;
   if (static_cast<int64_t>(getWindow()) < 0)
     return emitOpError("(C5) expects a window of at least 0, but got ")
            << static_cast<int64_t>(getWindow());
@@ -379,7 +401,7 @@ LogicalResult DropoutOp::verify() {
 template <typename Op> static LogicalResult verifyView(Op op) {
   int64_t width = 0;
   Type element = tensorOf(op.getWhole()).getElementType();
-  for (Value part : op.getViewParts()) {
+  for (Value part : op.getParts()) {
     width += columnsOf(part);
     if (!sameTokens(part, op.getWhole()) || isa<NF4Type>(element) ||
         tensorOf(part).getElementType() != element)
@@ -413,5 +435,22 @@ LogicalResult ConcatOp::verify() {
            << whole.getDimSize(0) << " rows, but got " << height;
   return success();
 }
-ValueRange SplitOp::getViewParts() { return getParts(); }
-ValueRange ConcatOp::getViewParts() { return getParts(); }
+
+/// The parts side by side, or one above the other.
+static SmallVector<MemoryPart> partsOf(ValueRange parts, Value whole,
+                                       bool byRows) {
+  SmallVector<MemoryPart> found;
+  int64_t row = 0, column = 0;
+  for (Value part : parts) {
+    found.push_back({part, whole, row, column});
+    (byRows ? row : column) +=
+        byRows ? matrixRows(tensorOf(part)) : columnsOf(part);
+  }
+  return found;
+}
+SmallVector<MemoryPart> SplitOp::getMemoryParts() {
+  return partsOf(getParts(), getWhole(), /*byRows=*/false);
+}
+SmallVector<MemoryPart> ConcatOp::getMemoryParts() {
+  return partsOf(getParts(), getWhole(), getRows());
+}

@@ -21,11 +21,13 @@ class Model_Op<string mnemonic, list<Trait> traits = []>
 /// A pure op on tensors that code is generated for.
 class Model_Row<string mnemonic, list<Trait> traits = []>
     : Model_Op<mnemonic,
-               [Pure, DeclareOpInterfaceMethods<Model_RowOp>] # traits>;
+               [Pure, Model_MemoryOp,
+                DeclareOpInterfaceMethods<Model_RowOp>] # traits>;
 
 class Model_Library<string mnemonic, list<Trait> traits = []>
     : Model_Op<mnemonic,
-               [Pure, DeclareOpInterfaceMethods<Model_LibraryOp>] # traits>;
+               [Pure, Model_MemoryOp,
+                DeclareOpInterfaceMethods<Model_LibraryOp>] # traits>;
 
 //===----------------------------------------------------------------------===//
 // Parameters
@@ -69,7 +71,8 @@ def Model_ParameterOp : Model_Op<"parameter", [Symbol]> {
 }
 
 def Model_WeightOp : Model_Op<"weight",
-    [Pure, DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
+    [Pure, DeclareOpInterfaceMethods<Model_MemoryOp, ["getOutsideMemory"]>,
+     DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
   let summary = "the value of a parameter";
   let description = [{
     (C1) the type is that of the parameter. (C2) with `rounded` it is bf16, and
@@ -100,8 +103,7 @@ def Model_EmbeddingOp : Model_Library<"embedding"> {
 }
 
 def Model_LinearOp : Model_Library<"linear",
-    [DeclareOpInterfaceMethods<Model_LibraryOp, ["getTiedOperand"]>,
-     DeclareOpInterfaceMethods<Model_AccumulatingOp>]> {
+    [Model_AccumulatingOp]> {
   let summary = "y = init + scale * x . W^T";
   let description = [{
     x [B, T, in], W [out, in], y and init [B, T, out]. (C1) the last dimension
@@ -127,13 +129,13 @@ def Model_AttentionOp : Model_Library<"attention",
   let summary = "causal attention with grouped query heads";
   let description = [{
     q [B, T, heads * dim], k and v [B, T, kv_heads * dim]; result as q, and
-    the log-sum-exp of the scaled scores, f32 [B, T, heads] in elements,
-    stored [B, heads, T]. A query sees keys of its own segment, not after
-    itself, and with `window` > 0 only the last `window` positions. Segment 0
-    is padding and gives 0. (C1) heads is a multiple of kv_heads. (C2) the
-    last dimensions agree with heads, kv_heads and head_dim, the others with
-    q's. (C3) segments is [B, T] i32. (C4) the log-sum-exp is f32. (C5) window
-    is not negative.
+    the log-sum-exp of the scaled scores, f32 [B, heads, T]. A query sees keys
+    of its own segment, not after itself, and with `window` > 0 only the last
+    `window` positions. Segment 0 is padding and gives 0. (C1) heads is a
+    multiple of kv_heads. (C2) the last dimensions agree with heads, kv_heads
+    and head_dim, the others with q's. (C3) segments is [B, T] i32. (C4) the
+    log-sum-exp is f32 [B, heads, T]; it has no derivative. (C5) window is not
+    negative.
   }];
   let arguments = (ins Model_FloatTensor:$q, Model_FloatTensor:$k,
     Model_FloatTensor:$v, Model_Tensor:$segments, I64Attr:$heads,
@@ -144,6 +146,12 @@ def Model_AttentionOp : Model_Library<"attention",
     `:` functional-type(operands, results)
   }];
   let hasVerifier = 1;
+  /// The types of the results follow from q's.
+  let skipDefaultBuilders = 1;
+  let builders = [OpBuilder<(ins "::mlir::Value":$q, "::mlir::Value":$k,
+    "::mlir::Value":$v, "::mlir::Value":$segments, "int64_t":$heads,
+    "int64_t":$kvHeads, "int64_t":$headDim, "int64_t":$window,
+    "double":$scale)>];
 }
 
 def Model_HeadLossOp : Model_Library<"head_loss"> {
@@ -266,7 +274,7 @@ def Model_DropoutOp : Model_Row<"dropout",
 }
 
 def Model_RowsOp : Model_Op<"rows",
-    [Pure, IsolatedFromAbove,
+    [Pure, IsolatedFromAbove, Model_MemoryOp,
      DeclareOpInterfaceMethods<Model_RowOp, ["isScalarResult"]>,
      SingleBlockImplicitTerminator<"RowYieldOp">]> {
   let summary = "arithmetic over rows, as a region";
@@ -381,8 +389,11 @@ def Model_RowStepOp : Model_Op<"row_step", [Pure]> {
 // Views
 //===----------------------------------------------------------------------===//
 
-def Model_SplitOp : Model_Op<"split",
-    [Pure, DeclareOpInterfaceMethods<Model_ViewOp>]> {
+class Model_View<string mnemonic>
+    : Model_Op<mnemonic,
+        [Pure, DeclareOpInterfaceMethods<Model_MemoryOp, ["getMemoryParts"]>]>;
+
+def Model_SplitOp : Model_View<"split"> {
   let summary = "column ranges of a tensor";
   let description = [{
     (C1) the last dimensions of the results add up to that of x. (C2) the
@@ -395,8 +406,7 @@ def Model_SplitOp : Model_Op<"split",
   let hasVerifier = 1;
 }
 
-def Model_ConcatOp : Model_Op<"concat",
-    [Pure, DeclareOpInterfaceMethods<Model_ViewOp>]> {
+def Model_ConcatOp : Model_View<"concat"> {
   let summary = "tensors side by side, or one above the other";
   let description = [{
     (C1) the last dimensions of the operands add up to that of the result;

@@ -82,6 +82,9 @@ struct AttentionGradient
   LogicalResult buildGradient(Operation *op, Tape &tape) const {
     auto attention = cast<AttentionOp>(op);
     Value q = attention.getQ(), k = attention.getK(), v = attention.getV();
+    if (tape.lookup(attention.getLse()))
+      return op->emitOpError("has no derivative of its log-sum-exp, but a "
+                             "gradient reaches it");
     auto grad = AttentionGradOp::create(
         tape.getBuilder(), op->getLoc(),
         TypeRange{q.getType(), k.getType(), v.getType()}, q, k, v,

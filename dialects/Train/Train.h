@@ -18,6 +18,9 @@ namespace qlora::train {
 /// Columns of the flat arenas as matrices; also the size of the statistics
 /// row at the start of the gradient arena.
 inline constexpr int64_t kFlatColumns = 1024;
+/// What the runtime can write for a step, as enum qlora_binding_kind.
+inline constexpr llvm::StringLiteral kStepInputs[] = {"ids", "targets",
+                                                      "positions", "segments"};
 /// Elements of the statistics row.
 inline constexpr int64_t kLossSumElement = 0;
 inline constexpr int64_t kLabelCountElement = 1;

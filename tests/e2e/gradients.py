@@ -70,7 +70,7 @@ CASES = {
           {heads = 4 : i64, kv_heads = 2 : i64, head_dim = 4 : i64,
            window = 4 : i64, scale = 0.5 : f64}
           : (XX, tensor<?x?x8xf32>, tensor<?x?x8xf32>, tensor<?x?xi32>)
-            -> (XX, tensor<?x?x4xf32>)"""),
+            -> (XX, tensor<?x4x?xf32>)"""),
     "split, concat": ({}, """
       %a, %b = model.split %x : (XX) -> (tensor<?x?x4xf32>, tensor<?x?x12xf32>)
       %c = model.add %b, %b : tensor<?x?x12xf32>

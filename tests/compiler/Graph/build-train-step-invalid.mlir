@@ -120,3 +120,19 @@ func.func @no_rule_for_op(%ids: tensor<1x3xi32> {model.input = "ids"}) -> (tenso
   %loss, %count, %correct = model.head_loss %y, %w, %ids : (tensor<1x3x8xf32>, tensor<16x8xf32>, tensor<1x3xi32>) -> (tensor<1xf32>, tensor<1xf32>, tensor<1x3xi32>)
   return %loss, %count, %correct : tensor<1xf32>, tensor<1xf32>, tensor<1x3xi32>
 }
+
+// -----
+
+// A gradient that reaches what has none is not dropped.
+model.parameter @e : tensor<16x4xf32> {file = "a", trainable}
+model.parameter @w : tensor<16x4xf32> {file = "a"}
+func.func @lse(%ids: tensor<1x4xi32> {model.input = "ids"}, %targets: tensor<1x4xi32> {model.input = "targets"}, %segments: tensor<1x4xi32> {model.input = "segments"}) -> (tensor<1xf32>, tensor<1xf32>, tensor<1x4xi32>) attributes {model.batch = 1, model.length = 4} {
+  %e = model.weight @e : tensor<16x4xf32>
+  %w = model.weight @w : tensor<16x4xf32>
+  %x = model.embedding %ids, %e : (tensor<1x4xi32>, tensor<16x4xf32>) -> tensor<1x4x4xf32>
+  // expected-error @+1 {{has no derivative of its log-sum-exp, but a gradient reaches it}}
+  %o, %lse = model.attention %x, %x, %x, %segments {heads = 4, kv_heads = 4, head_dim = 1, window = 0, scale = 1.0 : f64} : (tensor<1x4x4xf32>, tensor<1x4x4xf32>, tensor<1x4x4xf32>, tensor<1x4xi32>) -> (tensor<1x4x4xf32>, tensor<1x4x4xf32>)
+  %y = model.add %o, %lse : tensor<1x4x4xf32>
+  %loss, %count, %correct = model.head_loss %y, %w, %targets : (tensor<1x4x4xf32>, tensor<16x4xf32>, tensor<1x4xi32>) -> (tensor<1xf32>, tensor<1xf32>, tensor<1x4xi32>)
+  return %loss, %count, %correct : tensor<1xf32>, tensor<1xf32>, tensor<1x4xi32>
+}

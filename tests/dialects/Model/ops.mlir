@@ -32,7 +32,7 @@ func.func @library(%ids: tensor<?x?xi32>, %segments: tensor<?x?xi32>)
   // CHECK: %[[K:.*]]:2 = model.split %[[Z]] : (tensor<?x?x32xf32>) -> (tensor<?x?x16xf32>, tensor<?x?x16xf32>)
   %k:2 = model.split %z : (tensor<?x?x32xf32>) -> (tensor<?x?x16xf32>, tensor<?x?x16xf32>)
   // CHECK: %[[A:.*]], %{{.*}} = model.attention %[[Z]], %[[K]]#0, %[[K]]#1, %{{.*}} {head_dim = 8 : i64, heads = 4 : i64, kv_heads = 2 : i64, scale = 5.000000e-01 : f64, window = 0 : i64}
-  %a, %lse = model.attention %z, %k#0, %k#1, %segments {heads = 4, kv_heads = 2, head_dim = 8, window = 0, scale = 0.5 : f64} : (tensor<?x?x32xf32>, tensor<?x?x16xf32>, tensor<?x?x16xf32>, tensor<?x?xi32>) -> (tensor<?x?x32xf32>, tensor<?x?x4xf32>)
+  %a, %lse = model.attention %z, %k#0, %k#1, %segments {heads = 4, kv_heads = 2, head_dim = 8, window = 0, scale = 0.5 : f64} : (tensor<?x?x32xf32>, tensor<?x?x16xf32>, tensor<?x?x16xf32>, tensor<?x?xi32>) -> (tensor<?x?x32xf32>, tensor<?x4x?xf32>)
   // CHECK: model.concat %[[K]]#1, %[[K]]#0 : (tensor<?x?x16xf32>, tensor<?x?x16xf32>) -> tensor<?x?x32xf32>
   %c = model.concat %k#1, %k#0 : (tensor<?x?x16xf32>, tensor<?x?x16xf32>) -> tensor<?x?x32xf32>
   // CHECK: %[[LOSS:.*]], %[[COUNT:.*]], %[[CORRECT:.*]] = model.head_loss %[[A]], %[[E]], %{{.*}} : (tensor<?x?x32xf32>, tensor<96x32xbf16>, tensor<?x?xi32>) -> (tensor<1xf32>, tensor<1xf32>, tensor<?x?xi32>)

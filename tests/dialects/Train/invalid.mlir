@@ -131,3 +131,25 @@ func.func @adamw_r1(%x: tensor<2x1024xf32>, %y: tensor<1x1024xf32>, %s: tensor<1
   %0, %1, %2 = train.adamw %x, %y, %x, %x, %s : (tensor<2x1024xf32>, tensor<1x1024xf32>, tensor<2x1024xf32>, tensor<2x1024xf32>, tensor<1xf32>) -> (tensor<2x1024xf32>, tensor<2x1024xf32>, tensor<2x1024xf32>)
   return
 }
+
+// -----
+
+// expected-error @+1 {{(C3) does not know the input 'mask'; there are ids, targets, positions, segments}}
+train.step accumulate batch 2 length 4 ["ids", "mask"] {
+^bb0(%ids: tensor<2x4xi32>, %mask: tensor<2x4xi32>):
+}
+
+// -----
+
+// expected-error @+1 {{(C3) has two arguments for the input 'ids'}}
+train.step accumulate batch 2 length 4 ["ids", "ids"] {
+^bb0(%ids: tensor<2x4xi32>, %again: tensor<2x4xi32>):
+}
+
+// -----
+
+func.func @result_c2(%x: tensor<1xf32>) {
+  // expected-error @+1 {{(C2) expects loss_sum or label_count to accumulate, but got 'grad_norm'}}
+  train.result "grad_norm", %x {accumulate} : tensor<1xf32>
+  return
+}

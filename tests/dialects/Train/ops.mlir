@@ -34,9 +34,9 @@ train.step accumulate batch 2 length 4 ["ids"] {
   %e = train.embedding_grad %ids, %h : (tensor<2x4xi32>, tensor<2x4x64xf32>) -> tensor<8x64xf32>
   // CHECK: train.column_sum %{{.*}} : (tensor<2x4x64xf32>) -> tensor<64xf32>
   %c = train.column_sum %h : (tensor<2x4x64xf32>) -> tensor<64xf32>
-  %o, %lse = model.attention %x, %x, %x, %ids {heads = 8, kv_heads = 8, head_dim = 8, window = 0, scale = 1.0 : f64} : (tensor<2x4x64xf32>, tensor<2x4x64xf32>, tensor<2x4x64xf32>, tensor<2x4xi32>) -> (tensor<2x4x64xf32>, tensor<2x4x8xf32>)
+  %o, %lse = model.attention %x, %x, %x, %ids {heads = 8, kv_heads = 8, head_dim = 8, window = 0, scale = 1.0 : f64} : (tensor<2x4x64xf32>, tensor<2x4x64xf32>, tensor<2x4x64xf32>, tensor<2x4xi32>) -> (tensor<2x4x64xf32>, tensor<2x8x4xf32>)
   // CHECK: train.attention_grad %{{.*}}, %{{.*}}, %{{.*}}, %[[IDS]], %{{.*}}, %{{.*}}, %{{.*}} {head_dim = 8 : i64, heads = 8 : i64, kv_heads = 8 : i64, scale = 1.000000e+00 : f64, window = 0 : i64}
-  %dq, %dk, %dv = train.attention_grad %x, %x, %x, %ids, %o, %lse, %h {heads = 8, kv_heads = 8, head_dim = 8, window = 0, scale = 1.0 : f64} : (tensor<2x4x64xf32>, tensor<2x4x64xf32>, tensor<2x4x64xf32>, tensor<2x4xi32>, tensor<2x4x64xf32>, tensor<2x4x8xf32>, tensor<2x4x64xf32>) -> (tensor<2x4x64xf32>, tensor<2x4x64xf32>, tensor<2x4x64xf32>)
+  %dq, %dk, %dv = train.attention_grad %x, %x, %x, %ids, %o, %lse, %h {heads = 8, kv_heads = 8, head_dim = 8, window = 0, scale = 1.0 : f64} : (tensor<2x4x64xf32>, tensor<2x4x64xf32>, tensor<2x4x64xf32>, tensor<2x4xi32>, tensor<2x4x64xf32>, tensor<2x8x4xf32>, tensor<2x4x64xf32>) -> (tensor<2x4x64xf32>, tensor<2x4x64xf32>, tensor<2x4x64xf32>)
   // CHECK: %[[CODES:.*]], %[[SCALES:.*]] = train.encode_rows %{{.*}} : (tensor<2x4x64xf32>) -> (tensor<2x4x64xi8>, tensor<2x4x1xf32>)
   %codes, %scales = train.encode_rows %x : (tensor<2x4x64xf32>) -> (tensor<2x4x64xi8>, tensor<2x4x1xf32>)
   // CHECK: train.decode_rows %[[CODES]], %[[SCALES]] : (tensor<2x4x64xi8>, tensor<2x4x1xf32>) -> tensor<2x4x64xf32>

@@ -37,7 +37,7 @@ SHARED = {
     # The tables of a module, field by field.
     "runtime/Module/ElfCheck.cpp": "train.so is damaged",
     "runtime/Module/ModuleCheck*": "train.so is damaged",
-    "runtime/Device/Null/AccessCheck.cpp": "train.so is damaged",
+    "runtime/Module/AccessCheck.cpp": "train.so is damaged",
     "runtime/Session/DropoutMasks.cpp": "train.so is damaged",
     # The header of a safetensors file, field by field.
     "runtime/Weights/SafetensorsHeader.cpp": "A safetensors file is damaged",

@@ -65,6 +65,24 @@ TEST(NullDevice, FindsReadsOfHalfWrittenRanges) {
   EXPECT_HAS(runNull(tables, kDemoEvaluate).message(), "byte 32 was not");
 }
 
+TEST(NullDevice, FindsInputsThatNobodyWrites) {
+  DemoTables tables;
+  qlora_entry &entry = tables.entries[kDemoAccumulate];
+  ++entry.first_binding; // the first is the ids
+  --entry.binding_count;
+  EXPECT_HAS(runNull(tables, kDemoAccumulate).message(),
+             "operand 0 in the input arena: reads bytes 0+64, but byte 0 was "
+             "not written before");
+}
+
+TEST(NullDevice, FindsResultsThatNobodyWrites) {
+  DemoTables tables;
+  --tables.entries[kDemoEvaluate].command_count; // the last copies the result
+  EXPECT_HAS(runNull(tables, kDemoEvaluate).message(),
+             "result in the result arena: reads bytes 0+64, but byte 0 was not "
+             "written before");
+}
+
 TEST(NullDevice, FindsRaces) {
   // The first: all_reduce does not wait for gather.
   DemoTables noWait;

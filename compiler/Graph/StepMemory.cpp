@@ -140,12 +140,12 @@ MemoryPlace StepMemory::newPlace(Value value,
   return {unsigned(roots.size() - 1), 0, columnsOf(value)};
 }
 
-void StepMemory::setPlace(Value value, const MemoryPlace &place) {
+void StepMemory::setPlace(Value value, MemoryPlace place) {
   places[value] = place;
   roots[place.root].values.insert(value);
 }
 
-void StepMemory::plan(Value value, const MemoryPlace &place) {
+void StepMemory::plan(Value value, MemoryPlace place) {
   planned[value] = place;
   roots[place.root].values.insert(value);
 }
@@ -238,7 +238,7 @@ void StepMemory::planParts(Operation *op) {
 
 /// Rule 5.
 bool StepMemory::canTakeOver(Value operand, Operation *op) const {
-  const MemoryPlace &place = placeOf(operand);
+  MemoryPlace place = placeOf(operand);
   RankedTensorType type = typeOf(operand);
   const MemoryRoot &memory = roots[place.root];
   if (memory.outside ||

@@ -54,7 +54,7 @@ class StepMemory {
 public:
   explicit StepMemory(train::StepOp step);
 
-  const MemoryPlace &placeOf(mlir::Value value) const {
+  MemoryPlace placeOf(mlir::Value value) const {
     return places.find(value)->second;
   }
   const MemoryRoot &root(unsigned index) const { return roots[index]; }
@@ -64,7 +64,7 @@ public:
   /// True where the value's op adds to what is in its place.
   bool isAdded(mlir::Value value) const { return added.contains(value); }
   /// Where a value is stored.
-  const MemoryPlace &placeOf(const model::MemoryStore &store) const {
+  MemoryPlace placeOf(const model::MemoryStore &store) const {
     return storePlaces.find(store.value)->second;
   }
   /// True where it was made there.
@@ -113,8 +113,8 @@ private:
   bool canTakeOver(mlir::Value operand, mlir::Operation *op) const;
   MemoryPlace newPlace(mlir::Value value,
                        std::optional<model::OutsideMemory> outside = {});
-  void setPlace(mlir::Value value, const MemoryPlace &place);
-  void plan(mlir::Value value, const MemoryPlace &place);
+  void setPlace(mlir::Value value, MemoryPlace place);
+  void plan(mlir::Value value, MemoryPlace place);
 
   std::vector<MemoryRoot> roots;
   llvm::DenseMap<mlir::Value, MemoryPlace> places, planned;

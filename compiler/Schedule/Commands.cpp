@@ -18,6 +18,15 @@ SmallVector<Operation *> qlora::commandsOf(EntryOp entry) {
   return commands;
 }
 
+uint32_t qlora::eventCountOf(EntryOp entry) {
+  uint64_t count = 0;
+  for (auto record : entry.getBody().getOps<RecordOp>())
+    count = std::max(count, record.getEvent() + 1);
+  for (auto wait : entry.getBody().getOps<WaitOp>())
+    count = std::max(count, wait.getEvent() + 1);
+  return count;
+}
+
 unsigned qlora::queueOf(Operation *command) {
   return llvm::TypeSwitch<Operation *, unsigned>(command)
       .Case<LaunchOp, FillOp, CopyOp, AllReduceOp, RecordOp, WaitOp>(

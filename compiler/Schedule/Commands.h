@@ -15,6 +15,9 @@ namespace qlora {
 /// The commands of an entry in order: its ops but buffers, views and bindings.
 llvm::SmallVector<mlir::Operation *> commandsOf(program::EntryOp entry);
 
+/// One more than the largest number of its events.
+uint32_t eventCountOf(program::EntryOp entry);
+
 /// enum qlora_queue that a command runs on.
 unsigned queueOf(mlir::Operation *command);
 

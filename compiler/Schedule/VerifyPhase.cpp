@@ -129,13 +129,8 @@ LogicalResult CommandVerifier::run(program::EntryOp entry) {
     RangeUse use = useOf(bind.getBuffer(), QLORA_READ);
     (use.arena == QLORA_ARENA_INPUT ? inputs : results).push_back(use);
   }
-  SmallVector<Operation *> commands = commandsOf(entry);
-  uint64_t events = 0;
-  for (Operation *command : commands)
-    if (auto event = command->getAttrOfType<IntegerAttr>("event"))
-      events = std::max<uint64_t>(events, event.getInt() + 1);
-  check.begin(events, inputs);
-  for (Operation *command : commands) {
+  check.begin(eventCountOf(entry), inputs);
+  for (Operation *command : commandsOf(entry)) {
     Status status = walk(command);
     if (status.isOk())
       continue;

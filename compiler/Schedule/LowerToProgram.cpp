@@ -98,7 +98,7 @@ void LowerToProgramPass::runOnOperation() {
              resultBytes(tokens), hasRounded);
   for (StepOp step : steps) {
     FailureOr<program::EntryOp> entry =
-        lowerStep(step, builder, *layout, kernels, tokens);
+        StepLowering(step, *layout, kernels, tokens).run(builder);
     if (failed(entry))
       return signalPassFailure();
     if (entry->getKind() == program::EntryKind::AccumulateLast)

@@ -2,7 +2,7 @@
 
 // Lowering of one train.step: the buffers that values are in.
 
-#include "compiler/Schedule/StepLoweringState.h"
+#include "compiler/Schedule/StepLowering.h"
 
 using namespace mlir;
 using namespace qlora;

@@ -2,7 +2,7 @@
 
 // Lowering of one train.step: one command or a few for each op.
 
-#include "compiler/Schedule/StepLoweringState.h"
+#include "compiler/Schedule/StepLowering.h"
 
 #include "llvm/ADT/TypeSwitch.h"
 
@@ -238,11 +238,4 @@ FailureOr<program::EntryOp> StepLowering::run(OpBuilder &outer) {
     if (failed(lower(op)))
       return failure();
   return entry;
-}
-
-FailureOr<program::EntryOp> qlora::lowerStep(StepOp step, OpBuilder &builder,
-                                             const ParameterLayout &layout,
-                                             KernelSymbols &kernels,
-                                             int64_t tokens) {
-  return StepLowering(step, layout, kernels, tokens).run(builder);
 }

@@ -5,6 +5,7 @@
 
 // RUN: split-file %s %t
 // RUN: qlora-opt %t/twice.mlir --lower-to-program | FileCheck %s --check-prefix=TWICE
+// RUN: qlora-opt %t/forward.mlir --lower-to-program | FileCheck %s --check-prefix=FORWARD
 // RUN: qlora-opt %t/results.mlir --lower-to-program | FileCheck %s --check-prefix=RESULTS
 // RUN: qlora-opt %t/overwrite.mlir --lower-to-program | FileCheck %s --check-prefix=OVERWRITE
 // RUN: qlora-opt %t/stored.mlir --fuse-rows --lower-to-program | FileCheck %s --check-prefix=STORED
@@ -26,6 +27,26 @@ module attributes {train.layout = [], train.offsets = array<i64>} {
     %w = model.weight @w : tensor<8x4xf32>
     %a = model.embedding %ids, %w {train.backward} : (tensor<1x4xi32>, tensor<8x4xf32>) -> tensor<1x4x4xf32>
     %c = model.concat %a, %a {train.backward} : (tensor<1x4x4xf32>, tensor<1x4x4xf32>) -> tensor<1x4x8xf32>
+    %n = train.column_sum %c : (tensor<1x4x8xf32>) -> tensor<8xf32>
+  }
+}
+
+//--- forward.mlir
+// In the forward activations are copied side by side, as rematerialize counts
+// them (rematerialize-memory.mlir): each can be dropped by itself.
+// FORWARD: program.entry evaluate
+// FORWARD: program.launch @embedding(%{{.*}}, %{{.*}}, %[[A:[0-9]+]]) {{.*}} constants [4, 4, 8, 4]
+// FORWARD: program.launch @embedding(%{{.*}}, %{{.*}}, %[[B:[0-9]+]]) {{.*}} constants [4, 4, 8, 4]
+// FORWARD: program.launch @copy_rows(%[[A]], %{{.*}})
+// FORWARD: program.launch @copy_rows(%[[B]], %{{.*}})
+module attributes {train.layout = [], train.offsets = array<i64>} {
+  model.parameter @w : tensor<8x4xf32> {file = "a"}
+  train.step evaluate batch 1 length 4 ["ids"] {
+  ^bb0(%ids: tensor<1x4xi32>):
+    %w = model.weight @w : tensor<8x4xf32>
+    %a = model.embedding %ids, %w : (tensor<1x4xi32>, tensor<8x4xf32>) -> tensor<1x4x4xf32>
+    %b = model.embedding %ids, %w : (tensor<1x4xi32>, tensor<8x4xf32>) -> tensor<1x4x4xf32>
+    %c = model.concat %a, %b : (tensor<1x4x4xf32>, tensor<1x4x4xf32>) -> tensor<1x4x8xf32>
     %n = train.column_sum %c : (tensor<1x4x8xf32>) -> tensor<8xf32>
   }
 }

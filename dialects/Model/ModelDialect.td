@@ -68,6 +68,17 @@ def Model_NF4Type : TypeDef<Model_Dialect, "NF4"> {
   let genVerifyDecl = 1;
 }
 
+def Model_Activation : I32EnumAttr<"Activation", "a function of one number", [
+    I32EnumAttrCase<"Gelu", 0, "gelu">,
+    I32EnumAttrCase<"GeluTanh", 1, "gelu_tanh">,
+    I32EnumAttrCase<"Relu", 2, "relu">,
+    I32EnumAttrCase<"Silu", 3, "silu">]> {
+  let cppNamespace = "::qlora::model";
+  let genSpecializedAttr = 0;
+}
+def Model_ActivationAttr
+    : EnumAttr<Model_Dialect, Model_Activation, "activation_kind">;
+
 def Model_MapKind : I32EnumAttr<"MapKind", "how a row reads an operand", [
     I32EnumAttrCase<"Full", 0, "full">,
     I32EnumAttrCase<"Column", 1, "column">,

@@ -318,15 +318,28 @@ KernelCall HeadLossOp::getKernelCall() {
 // Row ops
 //===----------------------------------------------------------------------===//
 
-LogicalResult RmsNormOp::verify() {
-  int64_t width = columnsOf(getWeight());
-  if (tensorOf(getWeight()).getRank() != 1 || width < 1 ||
-      columnsOf(getX()) % width)
-    return emitOpError("(C1) expects a width that is a multiple of the "
-                       "weight's ")
-           << width << ", but got " << columnsOf(getX());
-  if (getX().getType() != getResult().getType())
-    return emitOpError("(C2) expects a result of type ") << getX().getType();
+template <typename Op> static LogicalResult verifyNorm(Op op) {
+  int64_t width = columnsOf(op.getWeight());
+  if (tensorOf(op.getWeight()).getRank() != 1 || width < 1 ||
+      columnsOf(op.getX()) % width)
+    return op.emitOpError("(C1) expects a width that is a multiple of the "
+                          "weight's ")
+           << width << ", but got " << columnsOf(op.getX());
+  if (op.getX().getType() != op.getResult().getType())
+    return op.emitOpError("(C2) expects a result of type ")
+           << op.getX().getType();
+  return success();
+}
+
+LogicalResult RmsNormOp::verify() { return verifyNorm(*this); }
+
+LogicalResult LayerNormOp::verify() {
+  if (failed(verifyNorm(*this)))
+    return failure();
+  if (tensorOf(getBias()).getShape() != tensorOf(getWeight()).getShape())
+    return emitOpError("(C3) expects a bias of ")
+           << columnsOf(getWeight()) << " elements, but got "
+           << columnsOf(getBias());
   return success();
 }
 

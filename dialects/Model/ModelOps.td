@@ -186,6 +186,22 @@ def Model_RmsNormOp : Model_Row<"rms_norm"> {
   let hasVerifier = 1;
 }
 
+def Model_LayerNormOp : Model_Row<"layer_norm"> {
+  let summary = "y = (x - mean(x)) / sqrt(variance(x) + epsilon) * weight + bias";
+  let description = [{
+    Over groups of C = |weight| elements, with the variance of the elements
+    themselves (divided by C). (C1) the last dimension of x is a multiple of C.
+    (C2) y has x's type. (C3) the bias is as wide as the weight. Ba et al., 2016.
+  }];
+  let arguments = (ins Model_FloatTensor:$x, Model_FloatTensor:$weight,
+    Model_FloatTensor:$bias, F64Attr:$epsilon);
+  let results = (outs Model_FloatTensor:$result);
+  let assemblyFormat = [{
+    $x `,` $weight `,` $bias attr-dict `:` functional-type(operands, results)
+  }];
+  let hasVerifier = 1;
+}
+
 def Model_RopeTableOp : Model_Row<"rope_table"> {
   let summary = "cos and sin of position * frequency";
   let description = [{
@@ -223,6 +239,18 @@ def Model_SwigluOp : Model_Row<"swiglu", [SameOperandsAndResultType]> {
   let arguments = (ins Model_FloatTensor:$gate, Model_FloatTensor:$up);
   let results = (outs Model_FloatTensor:$result);
   let assemblyFormat = "$gate `,` $up attr-dict `:` type($result)";
+}
+
+def Model_ActivationOp : Model_Row<"activation", [SameOperandsAndResultType]> {
+  let summary = "y = f(x), element by element";
+  let description = [{
+    gelu: x * (1 + erf(x / sqrt(2))) / 2. gelu_tanh: its approximation
+    x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) / 2. relu: max(x, 0).
+    silu: x * sigmoid(x). Hendrycks and Gimpel, 2016.
+  }];
+  let arguments = (ins Model_FloatTensor:$x, Model_ActivationAttr:$kind);
+  let results = (outs Model_FloatTensor:$result);
+  let assemblyFormat = "$kind $x attr-dict `:` type($result)";
 }
 
 def Model_AddOp : Model_Row<"add",

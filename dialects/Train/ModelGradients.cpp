@@ -240,8 +240,10 @@ void qlora::train::registerModelGradients(DialectRegistry &registry) {
     AttentionOp::attachInterface<AttentionGradient>(*context);
     HeadLossOp::attachInterface<HeadLossGradient>(*context);
     RmsNormOp::attachInterface<RowGradient<RmsNormOp>>(*context);
+    LayerNormOp::attachInterface<RowGradient<LayerNormOp>>(*context);
     RopeOp::attachInterface<RowGradient<RopeOp>>(*context);
     SwigluOp::attachInterface<RowGradient<SwigluOp>>(*context);
+    ActivationOp::attachInterface<RowGradient<ActivationOp>>(*context);
     AddOp::attachInterface<RowGradient<AddOp>>(*context);
     AddBiasOp::attachInterface<RowGradient<AddBiasOp>>(*context);
     DropoutOp::attachInterface<RowGradient<DropoutOp>>(*context);

@@ -42,6 +42,22 @@ CASES = {
       %n = model.weight @n.weight : tensor<4xf32>
       %y = model.rms_norm %x, %n {epsilon = 1.0e-5 : f64}
           : (XX, tensor<4xf32>) -> XX"""),
+    "layer_norm": ({"n": (H,), "b": (H,)}, """
+      %n = model.weight @n.weight : tensor<16xf32>
+      %b = model.weight @b.weight : tensor<16xf32>
+      %y = model.layer_norm %x, %n, %b {epsilon = 1.0e-5 : f64}
+          : (XX, tensor<16xf32>, tensor<16xf32>) -> XX"""),
+    # All four, and no kernel with all of them: each rounds alone.
+    "activation": ({"w": (H, H)}, """
+      %w = model.weight @w.weight : tensor<16x16xf32>
+      %g = model.activation gelu %x : XX
+      %t = model.linear %g, %w {module = "w"}
+          : (XX, tensor<16x16xf32>) -> XX
+      %u = model.activation gelu_tanh %t : XX
+      %s = model.activation silu %u : XX
+      %z = model.add %s, %x : XX
+      %r = model.activation relu %z : XX
+      %y = model.add %r, %u : XX"""),
     "rope": ({}, """
       %cos, %sin = model.rope_table %positions
           {frequencies = array<f32: 1.0, 0.1, 1.0, 0.1>,

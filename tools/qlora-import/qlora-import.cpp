@@ -21,7 +21,7 @@
 using namespace qlora;
 
 static constexpr const char *kUsage =
-    "usage: qlora-import MODEL_DIR [-o model.mlir]\n"
+    "usage: qlora-import MODEL_DIR [-o model.mlir] [--attn-pdrop 0]\n"
     "\n"
     "Turns a Hugging Face model folder (config.json and *.safetensors) into\n"
     "the model.mlir that qloracc compiles. Of the weights only the headers\n"
@@ -32,13 +32,25 @@ static constexpr const char *kUsage =
     "\n"
     "  -o, --output FILE   the file to write; default: -, standard output\n"
     "  -h, --help          this text\n"
-    "      --version       print the version\n";
+    "      --version       print the version\n"
+    "\n"
+    "Dropout that a model has in training by its config.json, in place of what\n"
+    "the key of that name says there (0: none):\n"
+    "\n"
+    "      --embd-pdrop P          of the embeddings (GPT-2)\n"
+    "      --resid-pdrop P         of what each layer adds (GPT-2)\n"
+    "      --attn-pdrop 0          of attention (GPT-2); others than 0 are not\n"
+    "      --attention-dropout 0   supported, nor are they of other models\n";
 
 static const OptionRow kOptions[] = {
     {"output", OptionType::kString, "-", OptionScope::kRun, "", "", "o"},
     {"help", OptionType::kBool, "false", OptionScope::kRun, "", "",
      "h help_all"},
     {"version", OptionType::kBool, "false", OptionScope::kRun, "", ""},
+    {"embd_pdrop", OptionType::kFloat, "0", OptionScope::kRun, "", ""},
+    {"resid_pdrop", OptionType::kFloat, "0", OptionScope::kRun, "", ""},
+    {"attn_pdrop", OptionType::kFloat, "0", OptionScope::kRun, "", ""},
+    {"attention_dropout", OptionType::kFloat, "0", OptionScope::kRun, "", ""},
 };
 
 static int fail(const std::string &message) {
@@ -122,9 +134,21 @@ static std::string summaryOf(const ModelConfig &config, const ModelFiles &files,
                      formatParameters(count), names, formatBytes(bytes));
 }
 
+/// The keys of config.json that are given as flags.
+static nlohmann::json givenKeys(const Options &options) {
+  nlohmann::json given = nlohmann::json::object();
+  for (const OptionRow &row : kOptions)
+    if (row.type == OptionType::kFloat &&
+        options.source(row.name) != Options::Source::kDefault)
+      given[row.name] = options.value(row.name);
+  return given;
+}
+
 /// `folder` is absolute.
-static Status import(const std::string &folder, const std::string &output) {
-  QLORA_ASSIGN_OR_RETURN(ModelConfig config, readHfConfig(folder));
+static Status import(const std::string &folder, const std::string &output,
+                     const nlohmann::json &given) {
+  QLORA_ASSIGN_OR_RETURN(ModelConfig config, readHfConfig(folder, given));
+  QLORA_RETURN_IF_ERROR(checkTraining(config));
   QLORA_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(folder));
   std::vector<std::string> warnings = std::move(config.warnings);
   QLORA_ASSIGN_OR_RETURN(const DecoderWeights weights,
@@ -177,7 +201,7 @@ static Status run(std::span<const std::string> words) {
   if (output != "-")
     QLORA_RETURN_IF_ERROR(checkOutputFile(output));
   QLORA_RETURN_IF_ERROR(checkModelFolder(line.rest[0]));
-  return import(absoluteFolder(line.rest[0]), output);
+  return import(absoluteFolder(line.rest[0]), output, givenKeys(options));
 }
 
 int main(int argc, char **argv) {

@@ -41,6 +41,18 @@ TEST(ModelFiles, OpensASingleFile) {
   EXPECT_HAS(files->get("nope").status().message(), "no tensor 'nope'");
 }
 
+TEST(ModelFiles, FindsABaseModelByTheNamesOfTheWhole) {
+  // The files of a whole model, asked for one that contains it.
+  auto files = ModelFiles::open(kInputs + "/goldens/llama-nf4/model");
+  ASSERT_TRUE(files.isOk());
+  const auto entry = files->find("whole.lm_head.weight");
+  ASSERT_NE(entry.tensor, nullptr);
+  EXPECT_EQ(entry.tensor->name, "lm_head.weight");
+  EXPECT_EQ(*files->fileOf("whole.lm_head.weight"), "model.safetensors");
+  EXPECT_EQ(files->find("a.whole.lm_head.weight").tensor, nullptr);
+  EXPECT_EQ(files->find("whole.weight").tensor, nullptr);
+}
+
 TEST(ModelFiles, OpensShards) {
   auto files = ModelFiles::open(kInputs + "/goldens/llama3-tied/model");
   ASSERT_TRUE(files.isOk()) << files.status().message();

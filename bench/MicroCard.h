@@ -14,13 +14,13 @@
 
 #include <functional>
 
-#include "runtime/Core/ModuleLoader.h"
-#include "runtime/Device/Cuda/CublasHandle.h"
-#include "runtime/Device/Cuda/CudaCard.h"
 #include "runtime/Device/Cuda/CudaImages.h"
 #include "runtime/Device/Cuda/CudaQueues.h"
 #include "runtime/Device/Cuda/CudaTransfers.h"
+#include "runtime/Kernels/Cuda/CublasHandle.h"
+#include "runtime/Kernels/Cuda/CudaCard.h"
 #include "runtime/Kernels/Cuda/CudaKernel.h"
+#include "runtime/Module/ModuleLoader.h"
 
 namespace qlora {
 

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "runtime/Device/CommandWork.h"
+#include "runtime/Module/CommandWork.h"
 
 namespace qlora {
 

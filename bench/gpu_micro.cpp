@@ -30,7 +30,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/MicroLaunches.h"
-#include "runtime/Core/CommandLine.h"
+#include "runtime/Base/CommandLine.h"
 #include "runtime/Device/Cuda/GeneratedKernels.h"
 #include "runtime/Device/Cuda/NcclApi.h"
 

@@ -4,15 +4,15 @@
 
 #include "compiler/Driver.h"
 
-#include "mlir/Pass/PassManager.h"
 #include "llvm/Support/JSON.h"
+#include "mlir/Pass/PassManager.h"
 
 #include "compiler/Passes.h"
 #include "compiler/Schedule/Commands.h"
 
 #include "runtime/ABI/module.h"
-#include "runtime/Core/Amounts.h"
-#include "runtime/Core/ModuleLoader.h"
+#include "runtime/Base/Amounts.h"
+#include "runtime/Module/ModuleLoader.h"
 
 using namespace mlir;
 using namespace qlora;

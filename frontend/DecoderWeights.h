@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "frontend/HfConfig.h"
-#include "runtime/Core/ModelFiles.h"
+#include "runtime/Weights/ModelFiles.h"
 
 namespace qlora {
 

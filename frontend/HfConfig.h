@@ -14,7 +14,7 @@
 
 #include "frontend/Families.h"
 #include "frontend/Rope.h"
-#include "runtime/Core/Status.h"
+#include "runtime/Base/Status.h"
 
 namespace qlora {
 

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/Core/Status.h"
+#include "runtime/Base/Status.h"
 
 namespace qlora {
 

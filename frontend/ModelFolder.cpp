@@ -11,7 +11,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "runtime/Core/UserFiles.h"
+#include "runtime/Base/UserFiles.h"
 
 namespace fs = std::filesystem;
 

@@ -9,7 +9,7 @@
 
 #include <string>
 
-#include "runtime/Core/Status.h"
+#include "runtime/Base/Status.h"
 
 namespace qlora {
 

@@ -14,7 +14,7 @@
 #include <string>
 
 #include "frontend/HfConfig.h"
-#include "runtime/Core/Options.h"
+#include "runtime/Base/Options.h"
 
 namespace qlora {
 

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "runtime/Core/StoredNF4.h"
+#include "runtime/Weights/StoredNF4.h"
 
 namespace qlora {
 

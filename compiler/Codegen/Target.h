@@ -11,7 +11,7 @@
 #include "compiler/Codegen/KernelDialect.h"
 #include "compiler/Codegen/Tools.h"
 #include "runtime/ABI/module.h"
-#include "runtime/Core/Status.h"
+#include "runtime/Base/Status.h"
 
 namespace qlora {
 

@@ -6,8 +6,8 @@
 #ifndef QLORA_COMPILER_GRAPH_OPCOST_H
 #define QLORA_COMPILER_GRAPH_OPCOST_H
 
-#include "runtime/Kernels/CostModel.h"
 #include "dialects/Model/Model.h"
+#include "runtime/Kernels/CostModel.h"
 
 namespace qlora {
 

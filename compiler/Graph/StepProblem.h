@@ -6,9 +6,9 @@
 #ifndef QLORA_COMPILER_GRAPH_STEPPROBLEM_H
 #define QLORA_COMPILER_GRAPH_STEPPROBLEM_H
 
-#include "runtime/Kernels/DeviceProfile.h"
 #include "compiler/Support/RecomputePlanner.h"
 #include "dialects/Train/Train.h"
+#include "runtime/Kernels/DeviceProfile.h"
 
 #include "llvm/Support/JSON.h"
 

@@ -10,7 +10,7 @@
 
 #include "compiler/Codegen/RowOperands.h"
 
-#include "runtime/Device/Null/Timeline.h"
+#include "runtime/Predict/Timeline.h"
 
 namespace qlora {
 

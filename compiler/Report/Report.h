@@ -6,7 +6,7 @@
 // plan.json, for programs:
 //
 //   {"arenas": {...}, "total_bytes": ...,                     // plan-memory
-//    "process_bytes", "resident_bytes",       // on a CPU: Core/ProcessBytes.h
+//    "process_bytes", "resident_bytes",       // on a CPU: Base/ProcessBytes.h
 //    "entries": [{"kind", "activation_bytes", "activation_live_bytes", ...,
 //                 "seconds",                  // predicted: CommandTimes.h
 //                 "seconds_low"}],            // of a card: DeviceProfile.h
@@ -30,8 +30,8 @@
 #ifndef QLORA_COMPILER_REPORT_REPORT_H
 #define QLORA_COMPILER_REPORT_REPORT_H
 
-#include "mlir/IR/BuiltinOps.h"
 #include "llvm/Support/JSON.h"
+#include "mlir/IR/BuiltinOps.h"
 
 #include "runtime/Kernels/DeviceProfile.h"
 

@@ -7,8 +7,8 @@
 #include "dialects/Program/Program.h"
 
 #include "runtime/ABI/module.h"
-#include "runtime/Core/Options.h"
-#include "runtime/Core/ParameterCounts.h"
+#include "runtime/Base/Options.h"
+#include "runtime/Module/ParameterCounts.h"
 
 #include <chrono>
 #include <cstdlib>

@@ -24,7 +24,7 @@
 
 #include "mlir/IR/BuiltinOps.h"
 
-#include "runtime/Core/Status.h"
+#include "runtime/Base/Status.h"
 #include "runtime/Kernels/DeviceProfile.h"
 
 namespace qlora {

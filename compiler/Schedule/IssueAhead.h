@@ -6,8 +6,8 @@
 #ifndef QLORA_COMPILER_SCHEDULE_ISSUEAHEAD_H
 #define QLORA_COMPILER_SCHEDULE_ISSUEAHEAD_H
 
-#include "runtime/Kernels/DeviceProfile.h"
 #include "dialects/Program/Program.h"
+#include "runtime/Kernels/DeviceProfile.h"
 
 #include "mlir/IR/SymbolTable.h"
 

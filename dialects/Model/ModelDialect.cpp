@@ -4,9 +4,9 @@
 
 #include "dialects/Model/Model.h"
 
-#include "mlir/IR/DialectImplementation.h"
 #include "llvm/ADT/TypeSwitch.h"
 #include "llvm/ADT/bit.h"
+#include "mlir/IR/DialectImplementation.h"
 
 #include "runtime/Kernels/Math/NF4.h"
 

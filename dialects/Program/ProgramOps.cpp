@@ -4,8 +4,8 @@
 
 #include "dialects/Program/Program.h"
 
-#include "mlir/IR/DialectImplementation.h"
 #include "llvm/ADT/TypeSwitch.h"
+#include "mlir/IR/DialectImplementation.h"
 
 #include "runtime/Kernels/KernelTable.h"
 

@@ -7,7 +7,7 @@
  * `qlora_module`: counted tables, strings and the addresses of the generated
  * kernels, and nothing else. There are no constructors and no imports. The
  * runtime checks every index, offset and string of it before the first use
- * (runtime/Core/ModuleLoader.h).
+ * (runtime/Module/ModuleLoader.h).
  *
  * This header depends on nothing but <stdint.h> and <stddef.h>, is C and C++,
  * and is included by exactly these: the writer (compiler/Codegen/EmitModule),

@@ -11,7 +11,7 @@
 #include <chrono>
 #include <cstdint>
 
-#include "runtime/Core/Status.h"
+#include "runtime/Base/Status.h"
 
 namespace qlora {
 

@@ -15,8 +15,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "runtime/Core/ModuleLoader.h"
-#include "runtime/Core/Status.h"
+#include "runtime/Base/Status.h"
+#include "runtime/Module/ModuleLoader.h"
 
 namespace qlora {
 

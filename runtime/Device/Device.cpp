@@ -5,7 +5,7 @@
 
 #include "runtime/Device/Device.h"
 
-#include "runtime/Device/LaunchRequest.h"
+#include "runtime/Module/LaunchRequest.h"
 
 #include <algorithm>
 #include <chrono>

@@ -30,12 +30,12 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/Core/FrozenArena.h"
-#include "runtime/Core/ModuleLoader.h"
-#include "runtime/Core/Status.h"
+#include "runtime/Base/Status.h"
 #include "runtime/Device/Collectives.h"
 #include "runtime/Device/CommandTimer.h"
+#include "runtime/Device/FrozenArena.h"
 #include "runtime/Kernels/LibraryKernel.h"
+#include "runtime/Module/ModuleLoader.h"
 
 namespace qlora {
 

@@ -16,9 +16,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/Core/ModuleLoader.h"
-#include "runtime/Device/LaunchRequest.h"
 #include "runtime/Kernels/KernelTable.h"
+#include "runtime/Module/LaunchRequest.h"
+#include "runtime/Module/ModuleLoader.h"
 
 namespace qlora {
 

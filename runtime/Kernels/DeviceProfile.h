@@ -34,7 +34,7 @@
 #include <string>
 #include <string_view>
 
-#include "runtime/Core/Status.h"
+#include "runtime/Base/Status.h"
 
 namespace qlora {
 

@@ -11,7 +11,7 @@
 #include <memory>
 #include <span>
 
-#include "runtime/Core/Status.h"
+#include "runtime/Base/Status.h"
 #include "runtime/Kernels/KernelTable.h"
 
 namespace qlora {

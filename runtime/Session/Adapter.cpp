@@ -8,9 +8,9 @@
 #include <fstream>
 #include <set>
 
-#include "runtime/Core/DiskSpace.h"
-#include "runtime/Core/Safetensors.h"
-#include "runtime/Core/UserFiles.h"
+#include "runtime/Base/DiskSpace.h"
+#include "runtime/Base/UserFiles.h"
+#include "runtime/Weights/Safetensors.h"
 
 namespace qlora {
 

@@ -23,9 +23,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "runtime/Core/ModuleLoader.h"
-#include "runtime/Core/Options.h"
-#include "runtime/Core/Status.h"
+#include "runtime/Base/Options.h"
+#include "runtime/Base/Status.h"
+#include "runtime/Module/ModuleLoader.h"
 
 namespace qlora {
 

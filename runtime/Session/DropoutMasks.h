@@ -24,9 +24,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/Core/ModuleLoader.h"
-#include "runtime/Core/Options.h"
-#include "runtime/Core/Status.h"
+#include "runtime/Base/Options.h"
+#include "runtime/Base/Status.h"
+#include "runtime/Module/ModuleLoader.h"
 
 namespace qlora {
 

@@ -33,9 +33,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/Core/Safetensors.h"
-#include "runtime/Core/Status.h"
+#include "runtime/Base/Status.h"
 #include "runtime/Session/Run.h"
+#include "runtime/Weights/Safetensors.h"
 
 namespace qlora {
 

@@ -5,7 +5,7 @@
 #ifndef QLORA_RUNTIME_SESSION_EVALUATION_H
 #define QLORA_RUNTIME_SESSION_EVALUATION_H
 
-#include "runtime/Core/Status.h"
+#include "runtime/Base/Status.h"
 #include "runtime/Session/Run.h"
 
 namespace qlora {

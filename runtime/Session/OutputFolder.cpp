@@ -16,7 +16,7 @@
 #include <filesystem>
 #include <vector>
 
-#include "runtime/Core/UserFiles.h"
+#include "runtime/Base/UserFiles.h"
 #include "runtime/Session/Adapter.h"
 
 namespace qlora {

@@ -27,10 +27,10 @@
 #include <optional>
 #include <string>
 
-#include "runtime/Core/Options.h"
-#include "runtime/Core/Status.h"
-#include "runtime/Device/Socket.h"
-#include "runtime/Session/RankGroup.h"
+#include "runtime/Base/FileDescriptor.h"
+#include "runtime/Base/Options.h"
+#include "runtime/Base/Status.h"
+#include "runtime/Ranks/RankGroup.h"
 
 namespace qlora {
 

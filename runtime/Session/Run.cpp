@@ -4,9 +4,9 @@
 
 #include "runtime/Session/Run.h"
 
-#include "runtime/Core/ProcessBytes.h"
-#include "runtime/Session/ProcessMemory.h"
-#include "runtime/Session/TouchedMemory.h"
+#include "runtime/Base/ProcessBytes.h"
+#include "runtime/Base/ProcessMemory.h"
+#include "runtime/Predict/TouchedMemory.h"
 
 #include <cmath>
 #include <optional>

@@ -7,13 +7,13 @@
 
 #include <string>
 
-#include "runtime/Core/ModuleLoader.h"
-#include "runtime/Core/Options.h"
+#include "runtime/Base/Options.h"
+#include "runtime/Data/Dataset.h"
 #include "runtime/Device/Device.h"
-#include "runtime/Session/Dataset.h"
-#include "runtime/Session/Metrics.h"
-#include "runtime/Session/Program.h"
-#include "runtime/Session/RankGroup.h"
+#include "runtime/Device/Program.h"
+#include "runtime/Module/ModuleLoader.h"
+#include "runtime/Ranks/RankGroup.h"
+#include "runtime/Watch/Metrics.h"
 
 namespace qlora {
 
@@ -54,7 +54,7 @@ struct Run {
   uint64_t peakMemoryBytes() const;
   /// Sets `untouchedBytes`, where arenas are memory of this process.
   void countUntouched();
-  /// What peakMemoryBytes() will be (Core/ProcessBytes.h); 0 where the device
+  /// What peakMemoryBytes() will be (Base/ProcessBytes.h); 0 where the device
   /// has memory of its own.
   uint64_t predictedPeakMemoryBytes() const;
   /// The TRAINABLE arena as it is now: itself, or else read into `copy`.

@@ -7,10 +7,10 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "runtime/Core/ParameterCounts.h"
-#include "runtime/Core/UserFiles.h"
+#include "runtime/Base/ReportText.h"
+#include "runtime/Base/UserFiles.h"
 #include "runtime/Kernels/KernelTable.h"
-#include "runtime/Session/ReportText.h"
+#include "runtime/Module/ParameterCounts.h"
 
 namespace qlora {
 

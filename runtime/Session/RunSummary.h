@@ -9,7 +9,7 @@
 
 #include <string>
 
-#include "runtime/Session/DataFiles.h"
+#include "runtime/Data/DataFiles.h"
 #include "runtime/Session/Run.h"
 #include "runtime/Session/Training.h"
 

@@ -4,7 +4,7 @@
 
 #include "runtime/Session/SameOnRanks.h"
 
-#include "runtime/Session/ContentHash.h"
+#include "runtime/Base/ContentHash.h"
 
 namespace qlora {
 

@@ -10,24 +10,24 @@
 #include <fstream>
 #include <optional>
 
-#include "runtime/Core/ArenaSink.h"
-#include "runtime/Core/CpuCount.h"
-#include "runtime/Core/ModelFiles.h"
-#include "runtime/Core/Parameters.h"
-#include "runtime/Core/UserFiles.h"
-#include "runtime/Device/LaunchRequest.h"
+#include "runtime/Base/CpuCount.h"
+#include "runtime/Base/ProcessMemory.h"
+#include "runtime/Base/StopSignal.h"
+#include "runtime/Base/UserFiles.h"
+#include "runtime/Data/DataFiles.h"
+#include "runtime/Device/KernelChoice.h"
+#include "runtime/Module/LaunchRequest.h"
+#include "runtime/Predict/MemoryPlan.h"
 #include "runtime/Session/Adapter.h"
-#include "runtime/Session/DataFiles.h"
 #include "runtime/Session/Dump.h"
 #include "runtime/Session/Evaluation.h"
-#include "runtime/Session/KernelChoice.h"
-#include "runtime/Session/MemoryPlan.h"
 #include "runtime/Session/OutputFolder.h"
-#include "runtime/Session/ProcessMemory.h"
 #include "runtime/Session/RunSummary.h"
 #include "runtime/Session/SameOnRanks.h"
-#include "runtime/Session/StopSignal.h"
 #include "runtime/Session/Training.h"
+#include "runtime/Weights/ArenaSink.h"
+#include "runtime/Weights/ModelFiles.h"
+#include "runtime/Weights/Parameters.h"
 
 namespace qlora {
 
@@ -215,12 +215,16 @@ Status Session::openData() {
   QLORA_ASSIGN_OR_RETURN(CompiledVariants variants,
                          CompiledVariants::of(module));
   DataRequest request{options, variants, options.recordedFact("vocab_size")};
+  if (metrics) {
+    request.note = [&](std::string_view text) { metrics->note(text); };
+    request.warn = [&](std::string_view text) { metrics->warn(text); };
+  }
   const auto open = [&](const char *option, DataSummary *summary) {
     if (metrics)
       request.progress =
           metrics->progress("tokenising " + shownPath(options.text(option)),
                             Metrics::kBytes);
-    return openDataFile(request, option, group, listener(), summary);
+    return openDataFile(request, option, group, summary);
   };
   if (trains(options)) {
     QLORA_ASSIGN_OR_RETURN(trainData, open("train_file", &trainSummary));
@@ -337,7 +341,9 @@ Status Session::openProfiler(Run &run) {
     return Status::ok();
   if (!run.train)
     return Status::invalid("--profile needs steps to train");
-  QLORA_ASSIGN_OR_RETURN(profiler, Profiler::open(request.profile, run));
+  QLORA_ASSIGN_OR_RETURN(profiler, Profiler::open(request.profile,
+                                        {module, *device, group, listener()},
+                                        run.totalSteps()));
   run.profiler = profiler.get();
   return Status::ok();
 }

@@ -21,14 +21,14 @@
 #include <string>
 #include <vector>
 
-#include "runtime/Core/ModuleLoader.h"
-#include "runtime/Core/Options.h"
-#include "runtime/Core/Status.h"
+#include "runtime/Base/FileDescriptor.h"
+#include "runtime/Base/Options.h"
+#include "runtime/Base/Status.h"
 #include "runtime/Device/Device.h"
-#include "runtime/Device/Socket.h"
-#include "runtime/Session/FrozenBase.h"
-#include "runtime/Session/Profiler.h"
-#include "runtime/Session/RankEnvironment.h"
+#include "runtime/Module/ModuleLoader.h"
+#include "runtime/Ranks/RankEnvironment.h"
+#include "runtime/Watch/Profiler.h"
+#include "runtime/Weights/FrozenBase.h"
 
 namespace qlora {
 
@@ -45,7 +45,7 @@ struct SessionRequest {
   BaseCacheRequest baseCache;
   ProfileRequest profile;
   bool verbose = false; ///< the long tables of memory too
-  int threads = 0;      ///< of each rank; 0: not given (Core/CpuCount.h)
+  int threads = 0;      ///< of each rank; 0: not given (Base/CpuCount.h)
   /// Whether the model that the options name is the module's; or empty.
   std::function<Status(const Options &options, const std::string &modulePath)>
       checkModel = {};

@@ -13,12 +13,12 @@
 #include <csignal>
 #include <deque>
 
+#include "runtime/Base/StopSignal.h"
 #include "runtime/Session/Adapter.h"
-#include "runtime/Session/Divergence.h"
 #include "runtime/Session/Evaluation.h"
 #include "runtime/Session/LearningRate.h"
-#include "runtime/Session/Profiler.h"
-#include "runtime/Session/StopSignal.h"
+#include "runtime/Watch/Divergence.h"
+#include "runtime/Watch/Profiler.h"
 
 namespace qlora {
 
@@ -308,7 +308,7 @@ void Trainer::saveOnTheWay(int64_t done) {
 Status Trainer::pauseAfter(int64_t done) {
   Clock::time_point pause = Clock::now();
   if (run.profiler)
-    QLORA_RETURN_IF_ERROR(run.profiler->finishAfter(run, done, isLast(done)));
+    QLORA_RETURN_IF_ERROR(run.profiler->finishAfter(done, isLast(done)));
   result.justEvaluated = shouldEvaluate(done);
   if (result.justEvaluated)
     QLORA_RETURN_IF_ERROR(
@@ -318,7 +318,7 @@ Status Trainer::pauseAfter(int64_t done) {
   if (shouldSave(done))
     saveOnTheWay(done);
   if (run.profiler && !isLast(done))
-    QLORA_RETURN_IF_ERROR(run.profiler->startAfter(run, done));
+    QLORA_RETURN_IF_ERROR(run.profiler->startAfter(done));
   Clock::duration paused = Clock::now() - pause;
   start += paused;
   window.start += paused;
@@ -342,7 +342,7 @@ StatusOr<bool> Trainer::advance(int64_t done) {
 
 StatusOr<TrainingResult> Trainer::train() {
   if (run.profiler)
-    QLORA_RETURN_IF_ERROR(run.profiler->startAfter(run, 0));
+    QLORA_RETURN_IF_ERROR(run.profiler->startAfter(0));
   start = window.start = Clock::now();
   for (int64_t done = 1; done <= total && result.stopSignal == 0; ++done) {
     QLORA_ASSIGN_OR_RETURN(const bool pauses, advance(done));

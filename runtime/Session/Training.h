@@ -5,7 +5,7 @@
 #ifndef QLORA_RUNTIME_SESSION_TRAINING_H
 #define QLORA_RUNTIME_SESSION_TRAINING_H
 
-#include "runtime/Core/Status.h"
+#include "runtime/Base/Status.h"
 #include "runtime/Session/Dump.h"
 #include "runtime/Session/Run.h"
 

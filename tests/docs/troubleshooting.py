@@ -35,13 +35,13 @@ SHARED = {
     "compiler/Graph/Rematerialize.cpp": "The compiler refuses its own work",
     "compiler/Schedule/*.cpp": "The compiler refuses its own work",
     # The tables of a module, field by field.
-    "runtime/Core/ElfCheck.cpp": "train.so is damaged",
-    "runtime/Core/ModuleCheck*": "train.so is damaged",
+    "runtime/Module/ElfCheck.cpp": "train.so is damaged",
+    "runtime/Module/ModuleCheck*": "train.so is damaged",
     "runtime/Device/Null/AccessCheck.cpp": "train.so is damaged",
     "runtime/Session/DropoutMasks.cpp": "train.so is damaged",
     # The header of a safetensors file, field by field.
-    "runtime/Core/SafetensorsHeader.cpp": "A safetensors file is damaged",
-    "runtime/Core/StoredNF4.cpp": "A safetensors file is damaged",
+    "runtime/Weights/SafetensorsHeader.cpp": "A safetensors file is damaged",
+    "runtime/Weights/StoredNF4.cpp": "A safetensors file is damaged",
     # Why one kernel leaves a launch to the next one.
     "runtime/Kernels/C*/*": "No kernel is left for an operation",
     "runtime/Kernels/LibraryKernel.h": "No kernel is left for an operation",

@@ -17,6 +17,9 @@ SOURCES = (".h", ".cpp", ".td", ".py", ".def", ".c")
 MAX_LINES, AIM_LINES, MAX_FUNCTION = 500, 350, 80
 FOLDERS = ("compiler", "dialects", "frontend", "runtime", "tools", "tests",
            "bench")
+# The rooms of runtime/, each of which includes itself and those to its left.
+ROOMS = ("ABI", "Base", "Kernels", "Module", "Device", "Ranks", "Weights",
+         "Data", "Predict", "Watch", "Session")
 ALLOWED_BELOW = {
     "dialects": ("dialects", "runtime/ABI", "runtime/Kernels/KernelTable.h",
                  "runtime/Kernels/Math/NF4.h"),
@@ -90,6 +93,15 @@ def check_includes(path, lines, errors):
             layer == "runtime" and target.startswith(("mlir/", "llvm/")))
         if foreign and not target.startswith(ALLOWED_BELOW[layer]):
             errors.append(f"{path}: {layer} must not include {target}")
+        if layer == "runtime" and target.startswith("runtime/"):
+            check_rooms(path, target, errors)
+
+
+def check_rooms(path, target, errors):
+    room, other = (name.split("/")[1] for name in (path, target))
+    if ROOMS.index(other) > ROOMS.index(room):
+        errors.append(f"{path}: {room} must not include {target}, which is "
+                      "to its right in runtime/README.md")
 
 
 def check_passes(root, errors):

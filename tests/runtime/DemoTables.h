@@ -10,8 +10,8 @@
 #include <optional>
 #include <vector>
 
-#include "runtime/Core/ModuleLoader.h"
 #include "runtime/Kernels/KernelTable.h"
+#include "runtime/Module/ModuleLoader.h"
 
 namespace qlora {
 

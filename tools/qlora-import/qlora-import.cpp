@@ -4,15 +4,15 @@
 
 #include "frontend/DecoderBuilder.h"
 #include "frontend/ModelFolder.h"
-#include "runtime/Core/Amounts.h"
-#include "runtime/Core/CommandLine.h"
-#include "runtime/Core/OutputFile.h"
+#include "runtime/Base/Amounts.h"
+#include "runtime/Base/CommandLine.h"
+#include "runtime/Base/OutputFile.h"
 
-#include "mlir/Dialect/Func/IR/FuncOps.h"
-#include "mlir/IR/Verifier.h"
 #include "llvm/Support/Error.h"
 #include "llvm/Support/FileUtilities.h"
 #include "llvm/Support/raw_ostream.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/IR/Verifier.h"
 
 #include <unistd.h>
 

@@ -10,15 +10,15 @@
 #include <vector>
 
 #include "frontend/ModelIdentity.h"
-#include "runtime/Core/CommandLine.h"
-#include "runtime/Core/CpuCount.h"
-#include "runtime/Core/OptionHelp.h"
-#include "runtime/Session/Calibrate.h"
-#include "runtime/Session/Launcher.h"
-#include "runtime/Session/NullRun.h"
+#include "runtime/Base/CommandLine.h"
+#include "runtime/Base/CpuCount.h"
+#include "runtime/Base/OptionHelp.h"
+#include "runtime/Module/ProgramText.h"
+#include "runtime/Predict/Calibrate.h"
+#include "runtime/Predict/NullRun.h"
+#include "runtime/Ranks/Launcher.h"
+#include "runtime/Ranks/RankChannel.h"
 #include "runtime/Session/OutputFolder.h"
-#include "runtime/Session/ProgramText.h"
-#include "runtime/Session/RankChannel.h"
 #include "runtime/Session/Session.h"
 #include "tools/qlora-run/WaitPolicy.h"
 

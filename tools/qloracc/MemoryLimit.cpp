@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <fstream>
 
-#include "runtime/Device/Cuda/CudaCard.h"
+#include "runtime/Kernels/Cuda/CudaCard.h"
 
 namespace qlora {
 

@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <string>
 
-#include "runtime/Core/Status.h"
+#include "runtime/Base/Status.h"
 
 namespace qlora {
 

@@ -9,11 +9,11 @@
 #include <memory>
 #include <string>
 
+#include "llvm/Support/SourceMgr.h"
 #include "mlir/IR/BuiltinOps.h"
 #include "mlir/IR/OwningOpRef.h"
-#include "llvm/Support/SourceMgr.h"
 
-#include "runtime/Core/Status.h"
+#include "runtime/Base/Status.h"
 
 namespace qlora {
 

@@ -8,9 +8,9 @@
 #include "dialects/Model/Model.h"
 #include "dialects/Program/Program.h"
 #include "runtime/ABI/module.h"
-#include "runtime/Core/Amounts.h"
-#include "runtime/Core/ModuleLoader.h"
-#include "runtime/Core/ParameterCounts.h"
+#include "runtime/Base/Amounts.h"
+#include "runtime/Module/ModuleLoader.h"
+#include "runtime/Module/ParameterCounts.h"
 
 using namespace mlir;
 

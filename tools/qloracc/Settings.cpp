@@ -13,8 +13,8 @@
 #include <cstring>
 #include <filesystem>
 
-#include "runtime/Core/CommandLine.h"
-#include "runtime/Core/OptionHelp.h"
+#include "runtime/Base/CommandLine.h"
+#include "runtime/Base/OptionHelp.h"
 #include "tools/qloracc/MemoryLimit.h"
 #include "tools/qloracc/TokenBuckets.h"
 

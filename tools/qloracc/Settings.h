@@ -9,7 +9,7 @@
 #include "compiler/Codegen/Codegen.h"
 #include "compiler/Pipeline.h"
 #include "compiler/Report/Report.h"
-#include "runtime/Core/Options.h"
+#include "runtime/Base/Options.h"
 
 namespace qlora {
 

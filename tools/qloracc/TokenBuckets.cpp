@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "runtime/Core/Safetensors.h"
+#include "runtime/Weights/Safetensors.h"
 
 namespace qlora {
 

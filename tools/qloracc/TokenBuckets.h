@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // Which token buckets a program gets: the lengths of a line that short rows
-// share (--padding-free, runtime/Session/StepPacking.h).
+// share (--padding-free, runtime/Data/StepPacking.h).
 
 #ifndef QLORA_TOOLS_QLORACC_TOKENBUCKETS_H
 #define QLORA_TOOLS_QLORACC_TOKENBUCKETS_H
@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "runtime/Core/Options.h"
-#include "runtime/Core/Status.h"
+#include "runtime/Base/Options.h"
+#include "runtime/Base/Status.h"
 
 namespace qlora {
 

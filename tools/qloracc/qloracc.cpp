@@ -7,21 +7,21 @@
 #include "compiler/Report/Report.h"
 #include "dialects/Program/Program.h"
 #include "dialects/Train/Train.h"
-#include "runtime/Core/OutputFile.h"
-#include "runtime/Core/UserFiles.h"
+#include "runtime/Base/OutputFile.h"
+#include "runtime/Base/UserFiles.h"
 #include "tools/qloracc/ReadModel.h"
 #include "tools/qloracc/Remarks.h"
 #include "tools/qloracc/Settings.h"
 
-#include "mlir/Dialect/Func/IR/FuncOps.h"
-#include "mlir/IR/AsmState.h"
-#include "mlir/Support/FileUtilities.h"
-#include "mlir/Support/Timing.h"
 #include "llvm/Support/CommandLine.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/Path.h"
 #include "llvm/Support/SourceMgr.h"
 #include "llvm/Support/ToolOutputFile.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/IR/AsmState.h"
+#include "mlir/Support/FileUtilities.h"
+#include "mlir/Support/Timing.h"
 
 #include <chrono>
 

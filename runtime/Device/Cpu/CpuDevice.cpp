@@ -4,7 +4,7 @@
 
 #include "runtime/Device/Cpu/CpuDevice.h"
 
-#include "runtime/Core/HostMemory.h"
+#include "runtime/Base/HostMemory.h"
 #include "runtime/Device/Cpu/CommunicationQueue.h"
 #include "runtime/Device/Cpu/CpuTimer.h"
 #include "runtime/Device/PreparedLaunches.h"

@@ -4,8 +4,8 @@
 
 #include "runtime/Device/Cuda/CudaArenas.h"
 
-#include "runtime/Core/ModuleLoader.h"
 #include "runtime/Device/Cuda/CudaRoom.h"
+#include "runtime/Module/ModuleLoader.h"
 
 #include <numeric>
 

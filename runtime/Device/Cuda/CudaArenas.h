@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "runtime/ABI/module.h"
-#include "runtime/Device/Cuda/CudaCard.h"
 #include "runtime/Device/Cuda/CudaHandle.h"
+#include "runtime/Kernels/Cuda/CudaCard.h"
 
 namespace qlora {
 

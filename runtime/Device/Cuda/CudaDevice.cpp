@@ -4,7 +4,6 @@
 
 #include "runtime/Device/Cuda/CudaDevice.h"
 
-#include "runtime/Device/Cuda/CublasHandle.h"
 #include "runtime/Device/Cuda/CudaArenas.h"
 #include "runtime/Device/Cuda/CudaGraphs.h"
 #include "runtime/Device/Cuda/CudaImages.h"
@@ -16,6 +15,7 @@
 #include "runtime/Device/Cuda/LabelShare.h"
 #include "runtime/Device/Cuda/NcclCollectives.h"
 #include "runtime/Device/PreparedLaunches.h"
+#include "runtime/Kernels/Cuda/CublasHandle.h"
 #include "runtime/Kernels/Cuda/CudaKernel.h"
 
 #include <algorithm>

@@ -26,9 +26,9 @@
 
 #include <memory>
 
-#include "runtime/Device/Cuda/CudaApi.h"
 #include "runtime/Device/Cuda/NcclApi.h"
 #include "runtime/Device/Device.h"
+#include "runtime/Kernels/Cuda/CudaApi.h"
 
 namespace qlora {
 

@@ -9,7 +9,7 @@
 
 #include <utility>
 
-#include "runtime/Device/Cuda/CudaApi.h"
+#include "runtime/Kernels/Cuda/CudaApi.h"
 
 namespace qlora {
 

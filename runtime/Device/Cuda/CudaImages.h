@@ -22,9 +22,9 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/Core/ModuleLoader.h"
-#include "runtime/Device/Cuda/CudaCard.h"
 #include "runtime/Device/Cuda/CudaHandle.h"
+#include "runtime/Kernels/Cuda/CudaCard.h"
+#include "runtime/Module/ModuleLoader.h"
 
 namespace qlora {
 

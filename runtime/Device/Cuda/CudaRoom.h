@@ -5,7 +5,7 @@
 #ifndef QLORA_RUNTIME_DEVICE_CUDA_CUDAROOM_H
 #define QLORA_RUNTIME_DEVICE_CUDA_CUDAROOM_H
 
-#include "runtime/Device/Cuda/CudaCard.h"
+#include "runtime/Kernels/Cuda/CudaCard.h"
 
 namespace qlora {
 

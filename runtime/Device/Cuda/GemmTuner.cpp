@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "runtime/Core/UserFiles.h"
+#include "runtime/Base/UserFiles.h"
 
 namespace qlora {
 

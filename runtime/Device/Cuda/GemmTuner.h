@@ -20,9 +20,9 @@
 #define QLORA_RUNTIME_DEVICE_CUDA_GEMMTUNER_H
 
 #include "runtime/Device/Collectives.h"
-#include "runtime/Device/Cuda/CudaCard.h"
 #include "runtime/Device/Cuda/GemmTiming.h"
 #include "runtime/Device/Device.h"
+#include "runtime/Kernels/Cuda/CudaCard.h"
 
 namespace qlora {
 

@@ -8,8 +8,8 @@
 #include <span>
 #include <vector>
 
-#include "runtime/Core/ModuleLoader.h"
 #include "runtime/Device/Cuda/CudaImages.h"
+#include "runtime/Module/ModuleLoader.h"
 
 namespace qlora {
 

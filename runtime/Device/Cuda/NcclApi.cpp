@@ -4,7 +4,7 @@
 
 #include "runtime/Device/Cuda/NcclApi.h"
 
-#include "runtime/Device/Cuda/FindSymbol.h"
+#include "runtime/Kernels/Cuda/FindSymbol.h"
 
 #include <string_view>
 
@@ -48,7 +48,7 @@ StatusOr<Nccl> Nccl::openFile(const char *file) {
       findSymbol(library, file, "ncclGetLastError", nccl.getLastError));
 #define QLORA_NCCL(Name, Symbol, Parameters)                                   \
   QLORA_RETURN_IF_ERROR(findSymbol(library, file, #Symbol, nccl.Name));
-#include "runtime/Device/Cuda/CudaSymbols.inc"
+#include "runtime/Kernels/Cuda/CudaSymbols.inc"
   return nccl;
 }
 

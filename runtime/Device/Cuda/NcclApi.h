@@ -8,8 +8,8 @@
 #ifndef QLORA_RUNTIME_DEVICE_CUDA_NCCLAPI_H
 #define QLORA_RUNTIME_DEVICE_CUDA_NCCLAPI_H
 
-#include "runtime/Core/Status.h"
-#include "runtime/Device/Cuda/CudaTypes.h"
+#include "runtime/Base/Status.h"
+#include "runtime/Kernels/Cuda/CudaTypes.h"
 
 namespace qlora {
 
@@ -28,7 +28,7 @@ struct Nccl {
   Status check(ncclResult_t result, const char *what) const;
 
 #define QLORA_NCCL(Name, Symbol, Parameters) ncclResult_t(*Name) Parameters;
-#include "runtime/Device/Cuda/CudaSymbols.inc"
+#include "runtime/Kernels/Cuda/CudaSymbols.inc"
   /// Words for the last error of this process. May be null.
   const char *(*getLastError)(ncclComm_t);
 };

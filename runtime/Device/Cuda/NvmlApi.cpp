@@ -4,7 +4,7 @@
 
 #include "runtime/Device/Cuda/NvmlApi.h"
 
-#include "runtime/Device/Cuda/FindSymbol.h"
+#include "runtime/Kernels/Cuda/FindSymbol.h"
 
 #include <unistd.h>
 
@@ -25,7 +25,7 @@ StatusOr<Nvml> Nvml::openFile(const char *file) {
   Nvml nvml{};
 #define QLORA_NVML(Name, Symbol, Parameters)                                   \
   QLORA_RETURN_IF_ERROR(findSymbol(library, file, #Symbol, nvml.Name));
-#include "runtime/Device/Cuda/CudaSymbols.inc"
+#include "runtime/Kernels/Cuda/CudaSymbols.inc"
   if (const nvmlReturn_t result = nvml.init())
     return Status::error(StatusCode::kUnavailable,
                          "{}: nvmlInit fails with error {}", file, result);

@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/Core/Status.h"
-#include "runtime/Device/Cuda/CudaTypes.h"
+#include "runtime/Base/Status.h"
+#include "runtime/Kernels/Cuda/CudaTypes.h"
 
 namespace qlora {
 
@@ -27,7 +27,7 @@ struct Nvml {
   static StatusOr<Nvml> openFile(const char *file);
 
 #define QLORA_NVML(Name, Symbol, Parameters) nvmlReturn_t(*Name) Parameters;
-#include "runtime/Device/Cuda/CudaSymbols.inc"
+#include "runtime/Kernels/Cuda/CudaSymbols.inc"
 };
 
 struct CardProcess {

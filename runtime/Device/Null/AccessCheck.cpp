@@ -4,7 +4,7 @@
 
 #include "runtime/Device/Null/AccessCheck.h"
 
-#include "runtime/Core/ModuleLoader.h"
+#include "runtime/Module/ModuleLoader.h"
 
 #include <algorithm>
 

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "runtime/ABI/module.h"
-#include "runtime/Core/Status.h"
+#include "runtime/Base/Status.h"
 
 namespace qlora {
 

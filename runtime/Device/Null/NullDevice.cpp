@@ -4,8 +4,8 @@
 
 #include "runtime/Device/Null/NullDevice.h"
 
-#include "runtime/Device/LaunchRequest.h"
 #include "runtime/Device/Null/AccessCheck.h"
+#include "runtime/Module/LaunchRequest.h"
 
 #include <algorithm>
 

@@ -23,7 +23,7 @@
 #include <memory>
 #include <vector>
 
-#include "runtime/Core/Status.h"
+#include "runtime/Base/Status.h"
 #include "runtime/Kernels/Requests/Workspaces.h"
 
 namespace qlora {

@@ -14,7 +14,7 @@
 #include <omp.h>
 #endif
 
-#include "runtime/Core/Status.h"
+#include "runtime/Base/Status.h"
 
 // Compiles a loop for several instruction sets and picks one when loaded.
 // Not under ThreadSanitizer, whose runtime is not up yet at that time.

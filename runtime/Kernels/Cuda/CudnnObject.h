@@ -8,7 +8,7 @@
 
 #include <span>
 
-#include "runtime/Device/Cuda/CudnnApi.h"
+#include "runtime/Kernels/Cuda/CudnnApi.h"
 
 namespace qlora {
 

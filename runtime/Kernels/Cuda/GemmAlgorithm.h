@@ -42,7 +42,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/Device/Cuda/CudaApi.h"
+#include "runtime/Kernels/Cuda/CudaApi.h"
 #include "runtime/Kernels/Requests/CudaWorkspaces.h"
 
 namespace qlora {

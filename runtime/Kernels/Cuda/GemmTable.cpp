@@ -10,7 +10,7 @@
 #include <cmath>
 #include <iterator>
 
-#include "runtime/Core/UserFiles.h"
+#include "runtime/Base/UserFiles.h"
 
 namespace qlora {
 

@@ -7,7 +7,7 @@
 #include "tests/compiler/Codegen/KernelHarness.h"
 
 #include "compiler/Codegen/CudaTarget.h"
-#include "runtime/Core/ModuleLoader.h"
+#include "runtime/Module/ModuleLoader.h"
 
 #include <algorithm>
 

@@ -7,8 +7,8 @@
 
 #include "compiler/Codegen/Tools.h"
 #include "llvm/Object/ELFObjectFile.h"
-#include "runtime/Core/ModuleLoader.h"
 #include "runtime/Kernels/KernelTable.h"
+#include "runtime/Module/ModuleLoader.h"
 
 using namespace qlora;
 using namespace qlora::test;

@@ -6,7 +6,7 @@
 #ifndef QLORA_TESTS_CUDA_CUBLASLT_OBJECTS_H
 #define QLORA_TESTS_CUDA_CUBLASLT_OBJECTS_H
 
-#include "runtime/Device/Cuda/CudaTypes.h"
+#include "runtime/Kernels/Cuda/CudaTypes.h"
 
 #include <set>
 #include <span>
@@ -16,7 +16,7 @@ namespace qlora {
 extern "C" {
 #define QLORA_CUBLASLT(Name, Symbol, Parameters)                               \
   cublasStatus_t Symbol Parameters;
-#include "runtime/Device/Cuda/CudaSymbols.inc"
+#include "runtime/Kernels/Cuda/CudaSymbols.inc"
 }
 
 struct cublasLtContext {

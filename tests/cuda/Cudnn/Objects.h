@@ -14,14 +14,14 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/Device/Cuda/CudaTypes.h"
-#include "runtime/Device/Cuda/CudnnTypes.h"
+#include "runtime/Kernels/Cuda/CudaTypes.h"
+#include "runtime/Kernels/Cuda/CudnnTypes.h"
 #include "tests/cuda/Cudnn/Codes.h"
 
 namespace qlora {
 extern "C" {
 #define QLORA_CUDNN(Name, Symbol, Parameters) cudnnStatus_t Symbol Parameters;
-#include "runtime/Device/Cuda/CudaSymbols.inc"
+#include "runtime/Kernels/Cuda/CudaSymbols.inc"
 size_t cudnnGetVersion();
 void cudnnGetLastErrorString(char *text, size_t size);
 }

@@ -7,7 +7,7 @@
 #ifndef QLORA_TESTS_CUDA_DRIVER_API_H
 #define QLORA_TESTS_CUDA_DRIVER_API_H
 
-#include "runtime/Device/Cuda/CudaTypes.h"
+#include "runtime/Kernels/Cuda/CudaTypes.h"
 
 #include <chrono>
 #include <mutex>
@@ -17,7 +17,7 @@
 namespace qlora {
 extern "C" {
 #define QLORA_DRIVER(Name, Symbol, Parameters) CUresult Symbol Parameters;
-#include "runtime/Device/Cuda/CudaSymbols.inc"
+#include "runtime/Kernels/Cuda/CudaSymbols.inc"
 // More of the driver, for what the runtime may call next.
 CUresult cuEventSynchronize(CUevent);
 CUresult cuCtxSynchronize();

@@ -7,7 +7,7 @@
 #ifndef QLORA_TESTS_CUDA_DRIVER_HOOK_H
 #define QLORA_TESTS_CUDA_DRIVER_HOOK_H
 
-#include "runtime/Device/Cuda/CudaTypes.h"
+#include "runtime/Kernels/Cuda/CudaTypes.h"
 
 #include <chrono>
 #include <functional>

@@ -7,7 +7,7 @@
 #ifndef QLORA_TESTS_CUDA_DRIVER_OBJECTS_H
 #define QLORA_TESTS_CUDA_DRIVER_OBJECTS_H
 
-#include "runtime/Device/Cuda/CudaTypes.h"
+#include "runtime/Kernels/Cuda/CudaTypes.h"
 #include "tests/cuda/Driver/BlockRunner.h"
 #include "tests/cuda/Driver/Schedule.h"
 

@@ -6,7 +6,7 @@
 
 #include "tests/cuda/Headers/SameAbi.h"
 
-#include "runtime/Device/Cuda/CudaTypes.h"
+#include "runtime/Kernels/Cuda/CudaTypes.h"
 
 namespace qlora {
 
@@ -21,7 +21,7 @@ QLORA_SAME_FIELD(cublasLtMatmulHeuristicResult_t, reserved, reserved)
 
 #define QLORA_CUBLASLT(Name, Symbol, Parameters)                               \
   QLORA_SAME_FUNCTION(#Symbol, Symbol, cublasStatus_t, Parameters)
-#include "runtime/Device/Cuda/CudaSymbols.inc"
+#include "runtime/Kernels/Cuda/CudaSymbols.inc"
 QLORA_SAME_FUNCTION("cublasLtGetVersion", cublasLtGetVersion, size_t, ())
 
 QLORA_CUBLAS_STATUSES(QLORA_SAME_ROW)

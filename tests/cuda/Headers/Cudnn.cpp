@@ -6,14 +6,14 @@
 
 #include "tests/cuda/Headers/SameAbi.h"
 
-#include "runtime/Device/Cuda/CudnnApi.h"
+#include "runtime/Kernels/Cuda/CudnnApi.h"
 #include "tests/cuda/Cudnn/Codes.h"
 
 namespace qlora {
 
 #define QLORA_CUDNN(Name, Symbol, Parameters)                                  \
   QLORA_SAME_FUNCTION(#Symbol, Symbol, cudnnStatus_t, Parameters)
-#include "runtime/Device/Cuda/CudaSymbols.inc"
+#include "runtime/Kernels/Cuda/CudaSymbols.inc"
 QLORA_SAME_MEMBER(Cudnn::getVersion, cudnnGetVersion)
 QLORA_SAME_MEMBER(Cudnn::getLastErrorString, cudnnGetLastErrorString)
 

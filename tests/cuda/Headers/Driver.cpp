@@ -7,7 +7,7 @@
 
 #include "tests/cuda/Headers/SameAbi.h"
 
-#include "runtime/Device/Cuda/CudaTypes.h"
+#include "runtime/Kernels/Cuda/CudaTypes.h"
 #include "tests/cuda/Driver/Codes.h"
 
 // CUDA 12.8 has a second version, which does not tell errors of work that has
@@ -20,7 +20,7 @@ namespace qlora {
 
 #define QLORA_DRIVER(Name, Symbol, Parameters)                                 \
   QLORA_SAME_FUNCTION(#Symbol, Symbol, CUresult, Parameters)
-#include "runtime/Device/Cuda/CudaSymbols.inc"
+#include "runtime/Kernels/Cuda/CudaSymbols.inc"
 
 QLORA_SAME_CONSTANT(kCudaAttributeMultiprocessors,
                     CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);

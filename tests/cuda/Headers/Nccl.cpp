@@ -29,7 +29,7 @@ static_assert(sizeof ours <= sizeof theirs && alignof(ncclConfig_t) ==
 
 #define QLORA_NCCL(Name, Symbol, Parameters)                                   \
   QLORA_SAME_FUNCTION(#Symbol, Symbol, ncclResult_t, Parameters)
-#include "runtime/Device/Cuda/CudaSymbols.inc"
+#include "runtime/Kernels/Cuda/CudaSymbols.inc"
 QLORA_SAME_MEMBER(Nccl::getLastError, ncclGetLastError)
 QLORA_SAME_FUNCTION("ncclGetErrorString", ncclGetErrorString, const char *,
                     (ncclResult_t))

@@ -6,7 +6,7 @@
 
 #include "tests/cuda/Headers/SameAbi.h"
 
-#include "runtime/Device/Cuda/CudaTypes.h"
+#include "runtime/Kernels/Cuda/CudaTypes.h"
 #include "tests/cuda/Nvml/Codes.h"
 
 namespace qlora {
@@ -19,7 +19,7 @@ QLORA_SAME_FIELD(nvmlProcessInfo_t, computeInstanceId, computeInstanceId)
 
 #define QLORA_NVML(Name, Symbol, Parameters)                                   \
   QLORA_SAME_FUNCTION(#Symbol, Symbol, nvmlReturn_t, Parameters)
-#include "runtime/Device/Cuda/CudaSymbols.inc"
+#include "runtime/Kernels/Cuda/CudaSymbols.inc"
 
 QLORA_SAME_CONSTANT(kNvmlUnknown, NVML_VALUE_NOT_AVAILABLE);
 QLORA_SAME_CONSTANT(kNvmlInsufficientSize, NVML_ERROR_INSUFFICIENT_SIZE);

@@ -10,7 +10,7 @@
 #ifndef QLORA_TESTS_CUDA_NCCL_COMMUNICATOR_H
 #define QLORA_TESTS_CUDA_NCCL_COMMUNICATOR_H
 
-#include "runtime/Device/Cuda/CudaTypes.h"
+#include "runtime/Kernels/Cuda/CudaTypes.h"
 #include "tests/cuda/Nccl/Exchange.h"
 
 #include <atomic>
@@ -20,7 +20,7 @@
 namespace qlora {
 extern "C" {
 #define QLORA_NCCL(Name, Symbol, Parameters) ncclResult_t Symbol Parameters;
-#include "runtime/Device/Cuda/CudaSymbols.inc"
+#include "runtime/Kernels/Cuda/CudaSymbols.inc"
 const char *ncclGetLastError(ncclComm_t);
 const char *ncclGetErrorString(ncclResult_t);
 }

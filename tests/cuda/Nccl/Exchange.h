@@ -17,7 +17,7 @@
 #ifndef QLORA_TESTS_CUDA_NCCL_EXCHANGE_H
 #define QLORA_TESTS_CUDA_NCCL_EXCHANGE_H
 
-#include "runtime/Device/Cuda/CudaTypes.h"
+#include "runtime/Kernels/Cuda/CudaTypes.h"
 
 #include <atomic>
 #include <memory>

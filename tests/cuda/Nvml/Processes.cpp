@@ -6,7 +6,7 @@
 #include "tests/cuda/Driver/Settings.h"
 #include "tests/cuda/Nvml/Codes.h"
 
-#include "runtime/Device/Cuda/CudaTypes.h"
+#include "runtime/Kernels/Cuda/CudaTypes.h"
 
 #include <fmt/format.h>
 
@@ -15,7 +15,7 @@
 namespace qlora {
 extern "C" {
 #define QLORA_NVML(Name, Symbol, Parameters) nvmlReturn_t Symbol Parameters;
-#include "runtime/Device/Cuda/CudaSymbols.inc"
+#include "runtime/Kernels/Cuda/CudaSymbols.inc"
 }
 
 using namespace platform;

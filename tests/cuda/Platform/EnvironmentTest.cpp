@@ -22,7 +22,7 @@ TEST(Environment, EveryFunctionOfTheTableIsThere) {
   EXPECT_NE(dlsym(self, #Symbol), nullptr) << #Symbol;
 #define QLORA_NVML(Name, Symbol, Parameters)                                   \
   EXPECT_NE(dlsym(self, #Symbol), nullptr) << #Symbol;
-#include "runtime/Device/Cuda/CudaSymbols.inc"
+#include "runtime/Kernels/Cuda/CudaSymbols.inc"
 }
 
 TEST(Environment, NamesTheCards) {

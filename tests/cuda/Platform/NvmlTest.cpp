@@ -11,7 +11,7 @@
 namespace qlora {
 extern "C" {
 #define QLORA_NVML(Name, Symbol, Parameters) nvmlReturn_t Symbol Parameters;
-#include "runtime/Device/Cuda/CudaSymbols.inc"
+#include "runtime/Kernels/Cuda/CudaSymbols.inc"
 }
 } // namespace qlora
 

@@ -3,8 +3,8 @@
 // The demo module on the CPU device: numbers, order across queues, errors of
 // collectives, and no allocation during a step.
 
-#include "runtime/Core/Executor.h"
 #include "runtime/Device/Device.h"
+#include "runtime/Device/Executor.h"
 #include "tests/runtime/DemoTables.h"
 #include "tests/runtime/Device/AllocationCount.h"
 

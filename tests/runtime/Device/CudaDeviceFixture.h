@@ -13,8 +13,8 @@
 #include <numeric>
 #include <optional>
 
-#include "runtime/Core/Executor.h"
 #include "runtime/Device/Cuda/CudaDevice.h"
+#include "runtime/Device/Executor.h"
 #include "tests/runtime/DemoTables.h"
 #include "tests/runtime/Device/FakeNccl.h"
 

@@ -5,8 +5,8 @@
 
 #include "tests/runtime/Device/CudaDeviceFixture.h"
 
-#include "runtime/Core/ArenaSink.h"
 #include "runtime/Device/Cuda/CudaImages.h"
+#include "runtime/Weights/ArenaSink.h"
 
 namespace qlora {
 namespace {

@@ -6,9 +6,9 @@
 
 #include "tests/runtime/Device/CudaDeviceFixture.h"
 
-#include "runtime/Core/Parameters.h"
 #include "runtime/Kernels/Cpu/QuantizeNF4.h"
 #include "runtime/Kernels/Rows.h"
+#include "runtime/Weights/Parameters.h"
 #include "tests/runtime/Device/AllocationCount.h"
 #include "tests/runtime/TemporaryFolder.h"
 

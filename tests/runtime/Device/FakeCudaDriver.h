@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "runtime/ABI/kernel.h"
-#include "runtime/Device/Cuda/CudaApi.h"
+#include "runtime/Kernels/Cuda/CudaApi.h"
 
 namespace qlora::fake {
 
@@ -284,7 +284,7 @@ inline CudaDriver &newDriver() {
 #define QLORA_DRIVER(Member, Symbol, Parameters)                               \
   driver.Member =                                                              \
       Counted<decltype(CudaDriver::Member)>::call<#Member, fake::Member>;
-#include "runtime/Device/Cuda/CudaSymbols.inc"
+#include "runtime/Kernels/Cuda/CudaSymbols.inc"
   return driver;
 }
 

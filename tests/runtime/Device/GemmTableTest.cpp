@@ -9,7 +9,7 @@
 
 #include <filesystem>
 
-#include "runtime/Core/UserFiles.h"
+#include "runtime/Base/UserFiles.h"
 
 namespace qlora {
 namespace {

@@ -3,8 +3,8 @@
 // The null device counts the demo's commands and refuses programs that read
 // what nobody wrote or race across queues.
 
-#include "runtime/Core/Executor.h"
 #include "runtime/Device/Device.h"
+#include "runtime/Device/Executor.h"
 #include "tests/runtime/DemoTables.h"
 
 #include <gtest/gtest.h>

@@ -6,8 +6,8 @@
 
 #include "runtime/Kernels/Cpu/QuantizeNF4.h"
 
-#include "runtime/Core/ConvertWeights.h"
-#include "runtime/Core/Safetensors.h"
+#include "runtime/Weights/ConvertWeights.h"
+#include "runtime/Weights/Safetensors.h"
 
 #include <gtest/gtest.h>
 

@@ -17,7 +17,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "runtime/Core/Safetensors.h"
+#include "runtime/Weights/Safetensors.h"
 
 using namespace qlora;
 using nlohmann::json;

@@ -16,7 +16,7 @@
 #include <future>
 #include <thread>
 
-#include "runtime/Device/Socket.h"
+#include "runtime/Ranks/Socket.h"
 #include "tests/runtime/Session/SessionFixture.h"
 #include "tests/runtime/TemporaryFolder.h"
 

@@ -16,8 +16,8 @@
 #include <fstream>
 #include <sstream>
 
-#include "runtime/Core/Safetensors.h"
-#include "runtime/Session/Subprocess.h"
+#include "runtime/Base/Subprocess.h"
+#include "runtime/Weights/Safetensors.h"
 
 namespace qlora {
 

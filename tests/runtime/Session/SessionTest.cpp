@@ -20,8 +20,8 @@
 #include <sstream>
 #include <thread>
 
-#include "runtime/Core/Safetensors.h"
-#include "runtime/Session/Subprocess.h"
+#include "runtime/Base/Subprocess.h"
+#include "runtime/Weights/Safetensors.h"
 #include "tests/runtime/Session/SessionFixture.h"
 
 using namespace qlora;

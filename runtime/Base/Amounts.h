@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: MIT
+
+// Amounts as people read them, for the lines that the tools print.
+
+#ifndef QLORA_RUNTIME_BASE_AMOUNTS_H
+#define QLORA_RUNTIME_BASE_AMOUNTS_H
+
+#include <cstdint>
+#include <string>
+
+namespace qlora {
+
+std::string formatBytes(uint64_t bytes); ///< "18.2 GiB", "512 B"
+std::string formatCount(uint64_t count); ///< "89,088"
+/// Of a model: "1.7 M", "8.0 B".
+std::string formatParameters(uint64_t count);
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_BASE_AMOUNTS_H

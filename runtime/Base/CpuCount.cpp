@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: MIT
+
+// Affinity, the two versions of control groups, OMP_NUM_THREADS.
+
+#include "runtime/Base/CpuCount.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <sstream>
+#include <thread>
+#include <vector>
+
+namespace qlora {
+
+namespace fs = std::filesystem;
+
+/// Whether a list such as "cpu,cpuacct" has a word.
+static bool listHas(const std::string &list, std::string_view word) {
+  std::istringstream words(list);
+  for (std::string one; std::getline(words, one, ',');)
+    if (one == word)
+      return true;
+  return false;
+}
+
+/// "max 100000" or "150000 100000" of version 2; none without a limit.
+static std::optional<double> readCpuMax(const fs::path &group) {
+  std::ifstream file(group / "cpu.max");
+  double quota = 0, period = 0;
+  if (file >> quota >> period && quota > 0 && period > 0)
+    return quota / period;
+  return std::nullopt;
+}
+
+/// Version 1 has two files, and -1 for no limit.
+static std::optional<double> readCfsQuota(const fs::path &group) {
+  std::ifstream quotaFile(group / "cpu.cfs_quota_us");
+  std::ifstream periodFile(group / "cpu.cfs_period_us");
+  double quota = 0, period = 0;
+  if (quotaFile >> quota && periodFile >> period && quota > 0 && period > 0)
+    return quota / period;
+  return std::nullopt;
+}
+
+namespace {
+
+/// Where the groups that limit CPUs are mounted: all of a machine's, or those
+/// below `top`, as in a container.
+struct GroupMount {
+  fs::path point, top;
+  bool isUnified = false; ///< version 2
+};
+
+} // namespace
+
+/// Lines of "31 23 0:28 TOP POINT rw,relatime - TYPE SOURCE OPTIONS".
+static std::vector<GroupMount> groupMounts(const std::string &root) {
+  std::vector<GroupMount> mounts;
+  std::ifstream file(root + "/proc/self/mountinfo");
+  for (std::string line; std::getline(file, line);) {
+    const size_t middle = line.find(" - ");
+    if (middle == line.npos)
+      continue;
+    std::istringstream left(line), right(line.substr(middle + 3));
+    std::string ignored, top, point, type, source, options;
+    left >> ignored >> ignored >> ignored >> top >> point;
+    right >> type >> source >> options;
+    const bool isUnified = type == "cgroup2";
+    if (isUnified || (type == "cgroup" && listHas(options, "cpu")))
+      mounts.push_back({root + point, top, isUnified});
+  }
+  return mounts;
+}
+
+/// The group of this process in a mount: lines of "ID:CONTROLLERS:/PATH".
+static fs::path ownGroup(const std::string &root, const GroupMount &mount) {
+  std::ifstream file(root + "/proc/self/cgroup");
+  for (std::string line; std::getline(file, line);) {
+    const size_t first = line.find(':');
+    const size_t second = line.find(':', first + 1);
+    if (second == line.npos)
+      continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    if (mount.isUnified ? controllers.empty() : listHas(controllers, "cpu"))
+      return fs::path(line.substr(second + 1)).lexically_normal();
+  }
+  return "/";
+}
+
+/// The least of a group's quota and those of the groups that it is in. A group
+/// outside of the mount is not seen: then the mount's own is what holds.
+static double quotaOf(const std::string &root, const GroupMount &mount) {
+  const fs::path below = ownGroup(root, mount).lexically_relative(mount.top);
+  fs::path group = mount.point;
+  double least = HUGE_VAL;
+  const auto read = mount.isUnified ? readCpuMax : readCfsQuota;
+  const auto take = [&] {
+    least = std::min(least, read(group).value_or(least));
+  };
+  take();
+  if (!below.empty() && *below.begin() == "..")
+    return least;
+  for (const fs::path &name : below) {
+    group /= name;
+    take();
+  }
+  return least;
+}
+
+static int affinityCpus() {
+  // The kernel refuses a set that is smaller than its own.
+  for (int most = CPU_SETSIZE; most <= CPU_SETSIZE << 8; most *= 2) {
+    std::vector<cpu_set_t> set(static_cast<size_t>(most / CPU_SETSIZE));
+    const size_t bytes = set.size() * sizeof(cpu_set_t);
+    if (sched_getaffinity(0, bytes, set.data()) == 0)
+      return CPU_COUNT_S(bytes, set.data());
+  }
+  return static_cast<int>(std::thread::hardware_concurrency());
+}
+
+int usableCpus(const std::string &root) {
+  double cpus = std::max(1, affinityCpus());
+  for (const GroupMount &mount : groupMounts(root))
+    cpus = std::min(cpus, std::ceil(quotaOf(root, mount)));
+  return static_cast<int>(cpus);
+}
+
+/// "8", or "8,2": a number for each level of nesting. 0: none is given.
+static int outerThreads(const char *ompNumThreads) {
+  const long number =
+      ompNumThreads ? std::strtol(ompNumThreads, nullptr, 10) : 0;
+  return static_cast<int>(std::clamp<long>(number, 0, 1 << 20));
+}
+
+int threadsPerRank(const ThreadRequest &request) {
+  if (request.asked > 0)
+    return request.asked;
+  if (const int given = outerThreads(request.ompNumThreads))
+    return given;
+  return std::max(1, request.cpus / request.localRanks);
+}
+
+std::string threadsRemark(const ThreadRequest &request) {
+  const int threads = threadsPerRank(request);
+  const int share = std::max(1, request.cpus / request.localRanks);
+  if (threads > share)
+    return fmt::format("{} threads share {} CPUs and wait for one another; "
+                       "--threads {} is faster",
+                       threads * request.localRanks, request.cpus, share);
+  if (request.asked > 0 || threads >= share)
+    return "";
+  return fmt::format("OMP_NUM_THREADS={} leaves {} of {} CPUs idle; --threads "
+                     "{} uses them",
+                     request.ompNumThreads,
+                     request.cpus - threads * request.localRanks, request.cpus,
+                     share);
+}
+
+} // namespace qlora

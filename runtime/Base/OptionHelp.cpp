@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: MIT
+
+// Layout of --help.
+
+#include "runtime/Base/OptionHelp.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cassert>
+
+namespace qlora {
+
+static constexpr size_t kWidth = 80;
+static constexpr size_t kFlagColumn = 2, kContinuedColumn = 6;
+static constexpr size_t kHelpColumn = 24; ///< as argparse has it
+
+static std::string choicesOf(const OptionRow &row) {
+  std::string choices;
+  for (std::string_view choice : splitWords(row.choices))
+    if (choice.find('=') == choice.npos)
+      choices += fmt::format("{}{}", choices.empty() ? "" : "|", choice);
+  return choices;
+}
+
+static std::string valueHint(const OptionRow &row) {
+  const std::string choices = choicesOf(row);
+  auto orChoice = [&](std::string_view hint) {
+    return fmt::format(" {}{}{}", hint, choices.empty() ? "" : "|", choices);
+  };
+  switch (row.type) {
+  case OptionType::kBool:
+    return "";
+  case OptionType::kInt:
+    return " N";
+  case OptionType::kFloat:
+    return " X";
+  case OptionType::kString:
+    return " TEXT";
+  case OptionType::kPath:
+    return orChoice("PATH");
+  case OptionType::kSize:
+    return orChoice("SIZE");
+  case OptionType::kNames:
+  case OptionType::kTargets:
+    return " NAME [NAME ...]";
+  case OptionType::kLengths:
+    return " N [N ...]";
+  case OptionType::kNumberMap:
+    return " {NAME: X}";
+  case OptionType::kChoice:
+    break;
+  }
+  return " " + choices;
+}
+
+/// "-o", "--output PATH"; "--compute-dtype bfloat16|float32", "--dtype",
+/// "--bf16 (bfloat16)".
+static std::vector<std::string> spellings(const OptionRow &row) {
+  std::vector<std::string> all = {flagSpelling(row.name) + valueHint(row)};
+  for (std::string_view alias : splitWords(row.aliases))
+    all.insert(alias.size() == 1 ? all.begin() : all.end(),
+               flagSpelling(alias));
+  for (const OptionSynonym &synonym : optionSynonyms())
+    if (std::string_view(synonym.option) == row.name)
+      all.push_back(fmt::format("{} ({})", flagSpelling(synonym.name),
+                                synonym.whenTrue));
+  const bool isOn = std::string_view(row.initial) == "true";
+  if (row.type == OptionType::kBool && isOn)
+    all.push_back(flagSpelling(fmt::format("no_{}", row.name)));
+  for (size_t i = 0; i + 1 < all.size(); ++i)
+    all[i] += ",";
+  return all;
+}
+
+static std::string textOf(const OptionRow &row) {
+  const std::string_view initial = row.initial;
+  for (std::string_view nothing : {"", "[]", "{}", "false"})
+    if (initial == nothing)
+      return row.help;
+  return fmt::format("{} (default: {})", row.help, initial);
+}
+
+/// Appends the pieces to `text`, whose last line ends at `column`.
+template <typename Piece>
+static void wrap(std::string &text, size_t column, size_t indent,
+                 const std::vector<Piece> &pieces) {
+  bool isFirst = true;
+  for (const Piece &piece : pieces) {
+    if (!isFirst && column + 1 + piece.size() > kWidth) {
+      text += "\n" + std::string(indent, ' ');
+      column = indent;
+    } else if (!isFirst) {
+      text += " ";
+      ++column;
+    }
+    text += piece;
+    column += piece.size();
+    isFirst = false;
+  }
+}
+
+static std::string rowHelp(const OptionRow &row) {
+  std::string text(kFlagColumn, ' ');
+  wrap(text, kFlagColumn, kContinuedColumn, spellings(row));
+  if (text.size() + 2 > kHelpColumn)
+    text += "\n" + std::string(kHelpColumn, ' ');
+  else
+    text.resize(kHelpColumn, ' ');
+  const std::string words = textOf(row);
+  wrap(text, kHelpColumn, kHelpColumn, splitWords(words));
+  return text + "\n";
+}
+
+std::string optionHelp(OptionTables tables,
+                       std::span<const std::string_view> names) {
+  std::string help;
+  for (std::string_view name : names) {
+    const OptionRow *row = nullptr;
+    for (size_t i = 0; i < tables.size() && !row; ++i)
+      row = findOption(tables[i], name);
+    assert(row && "no such option in the tables");
+    help += rowHelp(*row);
+  }
+  return help;
+}
+
+std::string optionHelp(std::span<const HelpSection> sections) {
+  std::string help;
+  for (const HelpSection &section : sections) {
+    std::string_view heading;
+    for (const OptionRow &row : section.rows) {
+      if (!std::ranges::count(section.scopes, row.scope))
+        continue;
+      const std::string_view own =
+          section.heading.empty() ? row.group : section.heading;
+      if (heading != own)
+        help += fmt::format("\n{}:\n", heading = own);
+      help += rowHelp(row);
+    }
+  }
+  return help;
+}
+
+} // namespace qlora

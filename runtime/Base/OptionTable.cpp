@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: MIT
+
+// The rows, and how a name finds its row.
+
+#include "runtime/Base/OptionTable.h"
+
+#include <algorithm>
+
+namespace qlora {
+
+namespace {
+
+using enum OptionType;
+constexpr OptionScope kProgram = OptionScope::kProgram;
+constexpr OptionScope kRun = OptionScope::kRun;
+constexpr OptionScope kOutput = OptionScope::kOutput;
+
+constexpr const char *kFiles = "Files";
+constexpr const char *kLora = "LoRA";
+constexpr const char *kQuantization = "Quantisation";
+constexpr const char *kShape = "Batch, length and memory";
+constexpr const char *kSchedule = "Optimizer and schedule";
+constexpr const char *kData = "Data";
+constexpr const char *kReport = "Evaluation, logging and saving";
+
+const OptionRow kRows[] = {
+    {"model_name_or_path", kPath, "", kRun, kFiles, "Hugging Face model folder",
+     "base_model model"},
+    {"train_file", kPath, "", kRun, kFiles,
+     "JSONL file, or a safetensors file of tokens that is read in order"},
+    {"validation_file", kPath, "", kRun, kFiles,
+     "the same for evaluation before, during and after training"},
+    {"adapter_name_or_path", kPath, "", kRun, kFiles,
+     "PEFT adapter folder to start from"},
+    {"output_dir", kPath, "out", kOutput, kFiles,
+     "folder for the adapter, metrics and the resolved options",
+     "adapter_path out_dir"},
+    {"base_model_name_or_path", kString, "", kRun, kFiles,
+     "name written into adapter_config.json instead of the model folder"},
+
+    {"lora_r", kInt, "8", kProgram, kLora, "rank of the adapter's matrices",
+     "lora_rank r rank", "", 1, 65536},
+    {"lora_alpha", kFloat, "8", kProgram, kLora,
+     "the adapter is scaled by alpha / rank", "", "", 0},
+    {"lora_dropout", kFloat, "0", kProgram, kLora,
+     "probability that an input of an adapter is dropped", "", "", 0, 0.999},
+    {"lora_target_modules", kTargets, "all-linear", kProgram, kLora,
+     "modules that get an adapter: the ends of their names, a regular "
+     "expression for the whole name, or all-linear",
+     "target_modules lora_target"},
+    {"use_rslora", kBool, "false", kProgram, kLora,
+     "the adapter is scaled by alpha / sqrt(rank)"},
+    {"lora_rank_pattern", kNumberMap, "{}", kProgram, kLora,
+     "rank of single modules, {name: rank}", "rank_pattern", "", 1, 65536},
+    {"lora_alpha_pattern", kNumberMap, "{}", kProgram, kLora,
+     "alpha of single modules, {name: alpha}", "alpha_pattern", "", 0},
+    {"modules_to_save", kNames, "[]", kProgram, kLora,
+     "modules trained in full and saved with the adapter"},
+    {"init_lora_weights", kChoice, "true", kProgram, kLora,
+     "true: A uniform, B zero; gaussian: A normal, B zero; false: both uniform",
+     "", "true false gaussian"},
+
+    {"load_in_4bit", kBool, "false", kProgram, kQuantization,
+     "store frozen linear weights in 4 bits"},
+    {"bnb_4bit_quant_type", kChoice, "nf4", kProgram, kQuantization,
+     "code book of 4-bit weights", "", "nf4"},
+    {"bnb_4bit_use_double_quant", kBool, "false", kProgram, kQuantization,
+     "quantise the block scales too"},
+    {"bnb_4bit_blocksize", kInt, "64", kProgram, kQuantization,
+     "elements that share a scale: a power of two", "", "", 64, 4096},
+    {"compute_dtype", kChoice, "bfloat16", kProgram, kQuantization,
+     "type of activations", "bnb_4bit_compute_dtype dtype torch_dtype",
+     "bfloat16 float32 bf16=bfloat16 fp32=float32 f32=float32"},
+    {"activation_dtype_for_lora", kChoice, "auto", kProgram, kQuantization,
+     "what an adapter's input is kept in for its gradient, where nothing else "
+     "needs it; auto: as --compute-dtype; int8: 8 bits and a scale per token",
+     "", "auto int8"},
+
+    {"per_device_train_batch_size", kInt, "8", kProgram, kShape,
+     "rows of a micro-batch, on each rank", "micro_batch_size batch_size", "",
+     1, 1 << 20},
+    {"per_device_eval_batch_size", kInt, "0", kProgram, kShape,
+     "0, or the training batch size: evaluation runs the same program",
+     "eval_batch_size", "", 0, 1 << 20},
+    {"max_length", kLengths, "1024", kProgram, kShape,
+     "tokens of a row at most; with several lengths short rows take less time",
+     "sequence_len cutoff_len max_seq_length max_seq_len", "", 1, 1 << 24},
+    {"gradient_checkpointing", kBool, "false", kProgram, kShape,
+     "keep only the inputs of blocks and compute the rest again: less memory, "
+     "more time",
+     "grad_checkpoint enable_activation_checkpointing"},
+    {"memory_limit", kSize, "0", kProgram, kShape,
+     "memory a rank may use, such as 20GiB; auto: what is free on this "
+     "machine; 0: no limit",
+     "", "auto", 0},
+    {"offload_embedding", kChoice, "auto", kProgram, kShape,
+     "an input embedding that is only read by rows lives in pinned host "
+     "memory; auto: where the memory limit asks for it",
+     "", "auto true false"},
+
+    {"max_steps", kInt, "-1", kRun, kSchedule,
+     "optimizer steps; overrides --num-train-epochs when positive", "iters",
+     "", -1, 1e15},
+    {"num_train_epochs", kFloat, "3", kRun, kSchedule,
+     "passes over the training file; 0: only evaluate", "epochs num_epochs", "",
+     0, 1e9},
+    {"gradient_accumulation_steps", kInt, "1", kRun, kSchedule,
+     "micro-batches of a step, on each rank", "grad_accumulation_steps", "", 1,
+     1 << 20},
+    {"optim", kChoice, "adamw_torch", kRun, kSchedule, "optimizer", "optimizer",
+     "adamw_torch adamw=adamw_torch"},
+    {"learning_rate", kFloat, "5e-5", kRun, kSchedule, "peak learning rate",
+     "lr", "", 0},
+    {"lr_scheduler_type", kChoice, "linear", kRun, kSchedule,
+     "learning rate over the steps", "lr_scheduler",
+     "linear cosine constant constant_with_warmup"},
+    {"warmup_steps", kInt, "0", kRun, kSchedule,
+     "steps from zero to the peak rate", "", "", 0, 1e15},
+    {"warmup_ratio", kFloat, "0", kRun, kSchedule,
+     "the same as a share of all steps, when --warmup-steps is 0", "", "", 0,
+     1},
+    {"weight_decay", kFloat, "0", kRun, kSchedule, "decoupled weight decay", "",
+     "", 0},
+    {"adam_beta1", kFloat, "0.9", kRun, kSchedule, "AdamW beta 1", "", "", 0,
+     0.9999999},
+    {"adam_beta2", kFloat, "0.999", kRun, kSchedule, "AdamW beta 2", "", "", 0,
+     0.9999999},
+    {"adam_epsilon", kFloat, "1e-8", kRun, kSchedule, "AdamW epsilon", "", "",
+     0},
+    {"max_grad_norm", kFloat, "1", kRun, kSchedule,
+     "clip gradients to this norm; 0: no clipping",
+     "gradient_clipping clip_grad_norm", "", 0},
+    {"seed", kInt, "42", kRun, kSchedule,
+     "seed of shuffling, dropout and new adapters", "", "", 0, 9e15},
+
+    {"ddp_timeout", kInt, "3600", kRun, kSchedule,
+     "seconds that a rank waits for the slowest one before the run is given up",
+     "", "", 1, 1e6},
+
+    {"packing", kBool, "false", kRun, kData,
+     "put several short rows of a JSONL file into one: fewer steps",
+     "sample_packing"},
+    {"padding_free", kChoice, "auto", kRun, kData,
+     "deal the rows of a step without their padding, for the same losses in "
+     "less time: needs token buckets, which auto compiles where --train-file "
+     "has rows",
+     "", "auto true false"},
+    {"completion_only_loss", kBool, "true", kRun, kData,
+     "prompt and completion rows: loss on the completion only", "mask_prompt"},
+    {"assistant_only_loss", kBool, "true", kRun, kData,
+     "conversations: loss on the assistant's turns only"},
+    {"chat_template", kPath, "", kRun, kData,
+     "Jinja file to use instead of the tokenizer's chat template; "
+     "qwen3-training: Qwen3's for several turns and tools, which comes with "
+     "these tools",
+     "chat_template_path", "qwen3-training"},
+
+    {"eval_strategy", kChoice, "no", kRun, kReport,
+     "when to evaluate during training", "evaluation_strategy",
+     "no steps epoch"},
+    {"eval_steps", kInt, "0", kRun, kReport,
+     "evaluate every N steps; 0: as --eval-strategy says", "", "", 0, 1e15},
+    {"logging_steps", kInt, "10", kRun, kReport, "log every N steps",
+     "log_every_n_steps steps_per_report", "", 1, 1e15},
+    {"log_format", kChoice, "text", kRun, kReport, "lines on standard output",
+     "", "text json"},
+    {"save_steps", kInt, "0", kRun, kReport,
+     "write the adapter every N steps; 0: at the end only", "save_every", "", 0,
+     1e15},
+    {"overwrite_output_dir", kBool, "false", kOutput, kReport,
+     "write into --output-dir although it is not empty"},
+    {"report_to", kChoice, "none", kRun, kReport,
+     "no other service is supported; metrics.jsonl is always written", "",
+     "none"},
+};
+
+const OptionSynonym kSynonyms[] = {
+    {"lora_target_linear", "lora_target_modules", "all-linear", nullptr},
+    {"bf16", "compute_dtype", "bfloat16", "float32"},
+};
+
+/// Optimal string alignment distance: insert, delete, replace, swap.
+size_t editDistance(std::string_view a, std::string_view b) {
+  std::vector<std::vector<size_t>> d(a.size() + 1,
+                                     std::vector<size_t>(b.size() + 1));
+  for (size_t i = 0; i <= a.size(); ++i)
+    d[i][0] = i;
+  for (size_t j = 0; j <= b.size(); ++j)
+    d[0][j] = j;
+  for (size_t i = 1; i <= a.size(); ++i)
+    for (size_t j = 1; j <= b.size(); ++j) {
+      size_t replace = d[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
+      d[i][j] = std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, replace});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+        d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
+    }
+  return d[a.size()][b.size()];
+}
+
+} // namespace
+
+std::span<const OptionRow> optionTable() { return kRows; }
+std::span<const OptionSynonym> optionSynonyms() { return kSynonyms; }
+
+std::string canonicalSpelling(std::string_view text) {
+  std::string spelling(text);
+  std::replace(spelling.begin(), spelling.end(), '-', '_');
+  return spelling;
+}
+
+std::string flagSpelling(std::string_view name) {
+  std::string spelling(name);
+  std::replace(spelling.begin(), spelling.end(), '_', '-');
+  return (name.size() == 1 ? "-" : "--") + spelling;
+}
+
+std::vector<std::string_view> splitWords(std::string_view words) {
+  std::vector<std::string_view> split;
+  while (!words.empty()) {
+    size_t end = std::min(words.find(' '), words.size());
+    if (end > 0)
+      split.push_back(words.substr(0, end));
+    words.remove_prefix(std::min(end + 1, words.size()));
+  }
+  return split;
+}
+
+const OptionRow *findOption(std::span<const OptionRow> table,
+                            std::string_view name) {
+  std::string spelling = canonicalSpelling(name);
+  for (const OptionRow &row : table) {
+    if (spelling == row.name)
+      return &row;
+    for (std::string_view alias : splitWords(row.aliases))
+      if (spelling == alias)
+        return &row;
+  }
+  return nullptr;
+}
+
+const OptionSynonym *findSynonym(std::string_view name) {
+  std::string spelling = canonicalSpelling(name);
+  for (const OptionSynonym &synonym : kSynonyms)
+    if (spelling == synonym.name)
+      return &synonym;
+  return nullptr;
+}
+
+std::string nearestName(std::string_view name,
+                        std::span<const std::string> candidates) {
+  std::string spelling = canonicalSpelling(name);
+  size_t best = std::max<size_t>(2, spelling.size() / 3) + 1;
+  std::string nearest;
+  for (const std::string &candidate : candidates) {
+    // One edit makes any one-letter alias out of another; that is no hint.
+    if (candidate.size() < 3)
+      continue;
+    // The first word of a name is a better hint than letters in common.
+    const bool isBegun = candidate.starts_with(spelling + "_");
+    size_t distance = isBegun ? 1 : editDistance(spelling, candidate);
+    if (distance < best) {
+      best = distance;
+      nearest = candidate;
+    }
+  }
+  return nearest;
+}
+
+std::vector<std::string> allOptionNames(OptionTables tables) {
+  std::vector<std::string> names;
+  for (std::span<const OptionRow> table : tables)
+    for (const OptionRow &row : table) {
+      names.emplace_back(row.name);
+      for (std::string_view alias : splitWords(row.aliases))
+        names.emplace_back(alias);
+    }
+  for (const OptionSynonym &synonym : optionSynonyms())
+    names.emplace_back(synonym.name);
+  return names;
+}
+
+} // namespace qlora

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: MIT
+
+// Every option of a fine-tuning run, once: its Hugging Face name, the other
+// spellings that are accepted, type, default and help. qloracc and qlora-run
+// read the same rows, so an option means the same in a YAML file, on either
+// command line, and in what train.so records.
+
+#ifndef QLORA_RUNTIME_BASE_OPTIONTABLE_H
+#define QLORA_RUNTIME_BASE_OPTIONTABLE_H
+
+#include <limits>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace qlora {
+
+/// How a value is written, and the JSON type it becomes.
+enum class OptionType {
+  kBool,      ///< true, false, yes, no, on, off, 1, 0 -> boolean
+  kInt,       ///< integer
+  kFloat,     ///< number; 1e-5 and "1e-5" are both accepted
+  kString,    ///< any text
+  kPath,      ///< file or folder, relative as its scope says; empty: none; a
+              ///< word of `choices` stays that word
+  kChoice,    ///< one of `choices`
+  kSize,      ///< bytes: 20GiB, 512MB -> integer; a word of `choices` is
+              ///< kAutoSize
+  kNames,     ///< list of names: [a, b] or a,b -> array
+  kTargets,   ///< PEFT's target_modules: "all-linear" or a regular expression
+              ///< -> string; a list of names -> array
+  kLengths,   ///< one positive integer or a list -> ascending array
+  kNumberMap, ///< {name: number} -> object
+};
+
+/// Who decides. Paths in a YAML file are relative to the file, those of
+/// kOutput to where the command runs; on a command line all are.
+enum class OptionScope {
+  kProgram, ///< decides what train.so contains: fixed by qloracc
+  kRun,     ///< recorded in train.so, may be overridden at every run
+  kOutput,  ///< what a run writes and where: never recorded, so that a run
+            ///< elsewhere does not write there
+};
+
+/// A size that is asked of the machine.
+inline constexpr int64_t kAutoSize = -1;
+
+struct OptionRow {
+  const char *name; ///< canonical, with underscores
+  OptionType type;
+  const char *initial; ///< default, as text
+  OptionScope scope;
+  const char *group; ///< heading in --help-all
+  const char *help;
+  const char *aliases = ""; ///< separated by spaces
+  const char *choices = ""; ///< separated by spaces; "a=b": a means b
+  double minimum = -std::numeric_limits<double>::infinity();
+  double maximum = std::numeric_limits<double>::infinity();
+};
+
+/// A switch of another tool that stands for a value of one of our options.
+struct OptionSynonym {
+  const char *name;
+  const char *option;
+  const char *whenTrue;
+  const char *whenFalse; ///< nullptr: false is refused
+};
+
+/// Of one tool: its own and the options of a run.
+using OptionTables = std::span<const std::span<const OptionRow>>;
+
+std::span<const OptionRow> optionTable();
+std::span<const OptionSynonym> optionSynonyms();
+
+/// The row with this name or alias (dashes count as underscores), or nullptr.
+const OptionRow *findOption(std::span<const OptionRow> table,
+                            std::string_view name);
+
+/// The synonym with this name, or nullptr.
+const OptionSynonym *findSynonym(std::string_view name);
+
+/// `text` with dashes turned into underscores.
+std::string canonicalSpelling(std::string_view text);
+
+/// "lora_r" -> "--lora-r", "o" -> "-o".
+std::string flagSpelling(std::string_view name);
+
+/// The words of a space-separated list of a row.
+std::vector<std::string_view> splitWords(std::string_view words);
+
+/// The candidate nearest to `name` by edit distance, or empty when none is
+/// near enough to be what was meant.
+std::string nearestName(std::string_view name,
+                        std::span<const std::string> candidates);
+
+/// Every name, alias and synonym of the tables, for nearestName.
+std::vector<std::string> allOptionNames(OptionTables tables);
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_BASE_OPTIONTABLE_H

@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: MIT
+
+// Parsing of option values by type.
+
+#include "runtime/Base/OptionValue.h"
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+
+#include "runtime/Base/YamlJson.h"
+
+namespace qlora {
+
+using nlohmann::json;
+
+static std::string lowerCase(std::string_view text) {
+  std::string lower(text);
+  for (char &c : lower)
+    c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return lower;
+}
+
+static Status expected(std::string_view what, std::string_view text) {
+  return Status::invalid("expects {}, but got '{}'", what, text);
+}
+
+/// A value with structure as people write it: [64, 64] without quotes.
+static std::string plain(const json &raw) {
+  std::string text = raw.is_string() ? raw.get<std::string>() : raw.dump();
+  std::erase(text, '"');
+  return text;
+}
+
+static Status checkRange(const OptionRow &row, double value) {
+  if (value >= row.minimum && value <= row.maximum)
+    return Status::ok();
+  if (std::isinf(row.maximum))
+    return Status::invalid("expects at least {}, but got {}", row.minimum,
+                           value);
+  return Status::invalid("expects a number from {} to {}, but got {}",
+                         row.minimum, row.maximum, value);
+}
+
+static StatusOr<double> parseNumber(std::string_view text) {
+  double value = 0;
+  auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() ||
+      !std::isfinite(value))
+    return expected("a number", text);
+  return value;
+}
+
+static StatusOr<int64_t> parseInteger(std::string_view text) {
+  int64_t value = 0;
+  auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size())
+    return expected("an integer", text);
+  return value;
+}
+
+static StatusOr<bool> parseBool(std::string_view text) {
+  std::string lower = lowerCase(text);
+  for (std::string_view word : {"true", "yes", "on", "1"})
+    if (lower == word)
+      return true;
+  for (std::string_view word : {"false", "no", "off", "0"})
+    if (lower == word)
+      return false;
+  return expected("true or false", text);
+}
+
+bool isBoolText(std::string_view text) { return parseBool(text).isOk(); }
+
+StatusOr<std::string> synonymText(const OptionSynonym &synonym,
+                                  std::string_view text,
+                                  std::string_view option) {
+  QLORA_ASSIGN_OR_RETURN(bool isTrue, parseBool(text));
+  const char *meaning = isTrue ? synonym.whenTrue : synonym.whenFalse;
+  if (!meaning)
+    return Status::invalid("can only be true; say what you want with {}",
+                           option);
+  return std::string(meaning);
+}
+
+StatusOr<int64_t> parseByteSize(std::string_view text) {
+  size_t digits = text.find_first_not_of("0123456789.");
+  std::string_view unit =
+      digits == text.npos ? "" : text.substr(std::min(digits, text.size()));
+  auto number = parseNumber(text.substr(0, text.size() - unit.size()));
+  while (!unit.empty() && unit.front() == ' ')
+    unit.remove_prefix(1);
+  std::string lower = lowerCase(unit);
+  const char *kUnits = "kmgt";
+  double factor = 1;
+  if (!lower.empty() && lower != "b") {
+    const char *found = std::strchr(kUnits, lower[0]);
+    std::string rest = lower.substr(1);
+    if (!found || !(rest.empty() || rest == "b" || rest == "ib"))
+      return expected("a size such as 20GiB", text);
+    factor = std::pow(rest == "b" ? 1000.0 : 1024.0, found - kUnits + 1);
+  }
+  if (!number.isOk() || *number * factor > 9e18)
+    return expected("a size such as 20GiB", text);
+  return static_cast<int64_t>(std::llround(*number * factor));
+}
+
+/// Nobody means 20 bytes. Large numbers are bytes: other tools print those.
+static Status checkUnit(std::string_view text, int64_t bytes) {
+  constexpr int64_t kSmall = 1 << 20;
+  const bool hasUnit =
+      text.find_first_not_of("0123456789. ") != std::string_view::npos;
+  if (hasUnit || bytes == 0 || bytes >= kSmall)
+    return Status::ok();
+  return Status::invalid("'{}' has no unit and would be bytes; did you mean "
+                         "{}{}?",
+                         text, text, bytes < 1024 ? "GiB" : "MiB");
+}
+
+static StatusOr<json> parseChoice(const OptionRow &row, std::string_view text) {
+  std::string lower = lowerCase(text);
+  std::string list;
+  for (std::string_view choice : splitWords(row.choices)) {
+    size_t equals = choice.find('=');
+    if (lower == choice.substr(0, equals))
+      return json(equals == choice.npos ? choice : choice.substr(equals + 1));
+    if (equals == choice.npos)
+      list += fmt::format("{}{}", list.empty() ? "" : ", ", choice);
+  }
+  return Status::invalid("'{}' is not supported; choose from: {}", text, list);
+}
+
+static StatusOr<json> parseNames(const json &raw) {
+  json names = json::array();
+  if (raw.is_string()) {
+    std::string_view rest = raw.get_ref<const std::string &>();
+    while (!rest.empty()) {
+      size_t comma = std::min(rest.find(','), rest.size());
+      std::string_view name = rest.substr(0, comma);
+      while (!name.empty() && name.front() == ' ')
+        name.remove_prefix(1);
+      while (!name.empty() && name.back() == ' ')
+        name.remove_suffix(1);
+      if (name.empty())
+        return Status::invalid("has an empty name in '{}'",
+                               raw.get<std::string>());
+      names.push_back(name);
+      rest.remove_prefix(std::min(comma + 1, rest.size()));
+    }
+    return names;
+  }
+  if (!raw.is_array())
+    return expected("a list of names", plain(raw));
+  for (const json &name : raw) {
+    if (!name.is_string() || name.get_ref<const std::string &>().empty())
+      return expected("a list of names", plain(raw));
+    names.push_back(name);
+  }
+  return names;
+}
+
+/// A word without any sign of a regular expression matches the same modules
+/// as a list with that word, so that `q_proj,v_proj` works as people mean it.
+static StatusOr<json> parseTargets(const json &raw) {
+  if (raw.is_string()) {
+    std::string text = raw.get<std::string>();
+    if (text == "all" || text == "all-linear" || text == "all_linear")
+      return json("all-linear");
+    if (text.find_first_of("*+?()[]{}|^$\\") != text.npos)
+      return json(text);
+  }
+  QLORA_ASSIGN_OR_RETURN(json names, parseNames(raw));
+  if (names.empty())
+    return Status::invalid("expects at least one module");
+  if (names.size() == 1 && names[0] == "all-linear")
+    return names[0];
+  return names;
+}
+
+static StatusOr<json> parseLengths(const OptionRow &row, const json &raw) {
+  QLORA_ASSIGN_OR_RETURN(json texts, parseNames(raw));
+  std::vector<int64_t> lengths;
+  for (const json &text : texts) {
+    QLORA_ASSIGN_OR_RETURN(int64_t length,
+                           parseInteger(text.get_ref<const std::string &>()));
+    QLORA_RETURN_IF_ERROR(checkRange(row, static_cast<double>(length)));
+    lengths.push_back(length);
+  }
+  std::sort(lengths.begin(), lengths.end());
+  if (lengths.empty() ||
+      std::adjacent_find(lengths.begin(), lengths.end()) != lengths.end())
+    return expected("one length, or several that differ", plain(raw));
+  return json(lengths);
+}
+
+static StatusOr<json> parseNumberMap(const OptionRow &row, const json &raw) {
+  if (!raw.is_object())
+    return expected("a map such as {q_proj: 16}", plain(raw));
+  json map = json::object();
+  for (const auto &[name, text] : raw.items()) {
+    if (!text.is_string())
+      return expected("a map of numbers", plain(raw));
+    QLORA_ASSIGN_OR_RETURN(double value,
+                           parseNumber(text.get_ref<const std::string &>()));
+    QLORA_RETURN_IF_ERROR(checkRange(row, value));
+    if (value == std::floor(value) && std::abs(value) < 1e15)
+      map[name] = static_cast<int64_t>(value);
+    else
+      map[name] = value;
+  }
+  return map;
+}
+
+static StatusOr<json> parseScalar(const OptionRow &row,
+                                  const std::string &text) {
+  switch (row.type) {
+  case OptionType::kBool: {
+    QLORA_ASSIGN_OR_RETURN(bool value, parseBool(text));
+    return json(value);
+  }
+  case OptionType::kInt: {
+    QLORA_ASSIGN_OR_RETURN(int64_t value, parseInteger(text));
+    QLORA_RETURN_IF_ERROR(checkRange(row, static_cast<double>(value)));
+    return json(value);
+  }
+  case OptionType::kFloat: {
+    QLORA_ASSIGN_OR_RETURN(double value, parseNumber(text));
+    QLORA_RETURN_IF_ERROR(checkRange(row, value));
+    return json(value);
+  }
+  case OptionType::kSize: {
+    if (*row.choices && lowerCase(text) == row.choices)
+      return json(kAutoSize);
+    QLORA_ASSIGN_OR_RETURN(int64_t value, parseByteSize(text));
+    return json(value);
+  }
+  case OptionType::kChoice:
+    return parseChoice(row, text);
+  default:
+    return json(text);
+  }
+}
+
+/// Numbers and booleans as their text, at every level: recorded values and
+/// YAML scalars then take the same way.
+static json scalarsAsText(const json &raw) {
+  if (raw.is_number() || raw.is_boolean())
+    return raw.dump();
+  if (!raw.is_structured())
+    return raw;
+  json copy = raw;
+  for (json &element : copy)
+    element = scalarsAsText(element);
+  return copy;
+}
+
+StatusOr<json> parseOptionValue(const OptionRow &row, const json &value) {
+  json raw = scalarsAsText(value);
+  if (raw.is_null())
+    return parseOptionText(row, row.initial);
+  switch (row.type) {
+  case OptionType::kNames:
+    return parseNames(raw);
+  case OptionType::kTargets:
+    return parseTargets(raw);
+  case OptionType::kLengths:
+    return parseLengths(row, raw);
+  case OptionType::kNumberMap:
+    return parseNumberMap(row, raw);
+  default:
+    break;
+  }
+  if (!raw.is_string())
+    return expected("one value", plain(raw));
+  const std::string text = raw.get<std::string>();
+  QLORA_ASSIGN_OR_RETURN(json parsed, parseScalar(row, text));
+  if (row.type == OptionType::kSize && value.is_string())
+    QLORA_RETURN_IF_ERROR(checkUnit(text, parsed.get<int64_t>()));
+  return parsed;
+}
+
+StatusOr<json> parseOptionText(const OptionRow &row, std::string_view text) {
+  bool isStructured =
+      row.type == OptionType::kNames || row.type == OptionType::kTargets ||
+      row.type == OptionType::kLengths || row.type == OptionType::kNumberMap;
+  // `[qv]_proj` is a regular expression and `[q_proj, v_proj]` a list.
+  bool looksStructured = isStructured && !text.empty() &&
+                         ((text.front() == '[' && text.back() == ']') ||
+                          (text.front() == '{' && text.back() == '}'));
+  if (!looksStructured)
+    return parseOptionValue(row, json(text));
+  QLORA_ASSIGN_OR_RETURN(json raw, yamlTextToJson(text));
+  return parseOptionValue(row, raw);
+}
+
+} // namespace qlora

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: MIT
+
+// The value of one option: from what was written to its canonical JSON form.
+
+#ifndef QLORA_RUNTIME_BASE_OPTIONVALUE_H
+#define QLORA_RUNTIME_BASE_OPTIONVALUE_H
+
+#include <nlohmann/json.hpp>
+
+#include <string>
+#include <string_view>
+
+#include "runtime/Base/OptionTable.h"
+#include "runtime/Base/Status.h"
+
+namespace qlora {
+
+/// Text of the command line (YAML flow syntax for lists and maps, of which
+/// JSON is a subset) to the canonical value of the row's type.
+StatusOr<nlohmann::json> parseOptionText(const OptionRow &row,
+                                         std::string_view text);
+
+/// The same for a value that already has structure: a YAML node turned into
+/// JSON with its scalars as strings, or a recorded value. A size that is
+/// written, and not recorded, needs a unit unless it is large.
+StatusOr<nlohmann::json> parseOptionValue(const OptionRow &row,
+                                          const nlohmann::json &raw);
+
+/// One of the words for true and false.
+bool isBoolText(std::string_view text);
+
+/// What a synonym's true or false means for the option it stands for, which
+/// errors call `option`.
+StatusOr<std::string> synonymText(const OptionSynonym &synonym,
+                                  std::string_view text,
+                                  std::string_view option);
+
+/// "20GiB" -> 21474836480. Units: none or B, K, M, G, T with B (1000) or iB
+/// (1024) or alone (1024).
+StatusOr<int64_t> parseByteSize(std::string_view text);
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_BASE_OPTIONVALUE_H

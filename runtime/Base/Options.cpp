@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: MIT
+
+// Layers of options.
+
+#include "runtime/Base/Options.h"
+
+#include <cassert>
+#include <cmath>
+#include <filesystem>
+
+#include "runtime/Base/OptionValue.h"
+
+namespace qlora {
+
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+static std::string absolutePath(const std::string &path,
+                                const std::string &folder) {
+  if (path.empty())
+    return path;
+  fs::path full = fs::path(folder) / path;
+  std::error_code ignored;
+  fs::path absolute = fs::absolute(full, ignored);
+  fs::path normal = absolute.lexically_normal();
+  // "model/" and "model" are the same folder.
+  if (!normal.has_filename() && normal.has_parent_path() &&
+      normal != normal.root_path())
+    normal = normal.parent_path();
+  return normal.string();
+}
+
+/// What a row's path means in `folder`; other values as they are.
+static json resolvedValue(const OptionRow &row, json value,
+                          const std::string &folder) {
+  if (row.type != OptionType::kPath)
+    return value;
+  const std::string path = value.get<std::string>();
+  for (std::string_view choice : splitWords(row.choices))
+    if (path == choice)
+      return value;
+  return absolutePath(path, row.scope == OptionScope::kOutput ? "" : folder);
+}
+
+/// As a command line has it.
+static std::string plainText(const json &value) {
+  if (value.is_string())
+    return value.get<std::string>();
+  if (!value.is_array())
+    return value.dump();
+  std::string text;
+  for (const json &element : value)
+    text += (text.empty() ? "" : ",") + plainText(element);
+  return text;
+}
+
+/// Of two files to read one would be left out; of other options the last
+/// wins, as in argparse.
+static bool isInput(const OptionRow &row) {
+  return row.type == OptionType::kPath && row.scope == OptionScope::kRun;
+}
+
+static Status twoPaths(const std::string &first, const std::string &second) {
+  const bool areLines =
+      first.ends_with(".jsonl") && second.ends_with(".jsonl");
+  std::string remedy = "leave one out";
+  if (areLines)
+    remedy = fmt::format("join them: cat {} {} > both.jsonl", first, second);
+  return Status::invalid("takes one path, but got '{}' and '{}'; {}", first,
+                         second, remedy);
+}
+
+static Status unknownOption(std::string_view key,
+                            std::span<const OptionRow> table) {
+  const std::span<const OptionRow> tables[] = {table};
+  std::string nearest = nearestName(key, allOptionNames(tables));
+  if (nearest.empty())
+    return Status::invalid("is not an option");
+  return Status::invalid("is not an option; did you mean '{}'?", nearest);
+}
+
+Options::Options(std::span<const OptionRow> table) : table(table) {
+  for (const OptionRow &row : table) {
+    auto value = parseOptionText(row, row.initial);
+    assert(value.isOk() && "a default of the table does not parse");
+    values[row.name].value = std::move(*value);
+  }
+}
+
+Status Options::set(const OptionRow &row, json value, Source source) {
+  Value &slot = values.find(std::string_view(row.name))->second;
+  // What the machine said when the program was compiled.
+  if (isCompiled && row.type == OptionType::kSize && value == kAutoSize)
+    return Status::ok();
+  if (isCompiled && row.scope == OptionScope::kProgram && value != slot.value)
+    return Status::invalid("the program was compiled with {} and cannot run "
+                           "with {}; compile it again with {} {}, or run it "
+                           "with {} {}",
+                           plainText(slot.value), plainText(value),
+                           flagSpelling(row.name), plainText(value),
+                           flagSpelling(row.name), plainText(slot.value));
+  slot = {std::move(value), source};
+  return Status::ok();
+}
+
+Status Options::applyRecorded(std::string_view text) {
+  json object = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!object.is_object())
+    return Status::error(StatusCode::kDataLoss,
+                         "the options recorded in the module are not a JSON "
+                         "object; compile it again");
+  for (const auto &[key, raw] : object.items()) {
+    const OptionRow *row = findOption(table, key);
+    if (!row) {
+      facts[key] = raw;
+      continue;
+    }
+    if (row->scope == OptionScope::kOutput)
+      continue;
+    auto value = parseOptionValue(*row, raw);
+    if (!value.isOk())
+      return value.status().withContext(
+          fmt::format("option {} recorded in the module", key));
+    QLORA_RETURN_IF_ERROR(set(*row, std::move(*value), Source::kRecorded));
+  }
+  isCompiled = true;
+  return Status::ok();
+}
+
+Status Options::applyYamlEntry(YamlEntry entry, const std::string &folder,
+                               const std::string &where,
+                               std::map<std::string, std::string> &given) {
+  const OptionSynonym *synonym = findSynonym(entry.key);
+  const OptionRow *row =
+      findOption(table, synonym ? synonym->option : entry.key);
+  if (!row)
+    return unknownOption(entry.key, table);
+  auto [first, isNew] = given.emplace(row->name, entry.key);
+  if (!isNew)
+    return Status::invalid("is the same option as '{}'", first->second);
+  if (synonym) {
+    std::string text =
+        entry.value.is_string() ? entry.value.get<std::string>() : "";
+    QLORA_ASSIGN_OR_RETURN(entry.value,
+                           synonymText(*synonym, text, row->name));
+  }
+  QLORA_ASSIGN_OR_RETURN(json value, parseOptionValue(*row, entry.value));
+  if (!entry.value.is_null())
+    value = resolvedValue(*row, std::move(value), folder);
+  // A flag may still agree with the program, and flags win.
+  if (Status status = set(*row, std::move(value), Source::kYaml);
+      !status.isOk())
+    contradictions[row->name] = status.withContext(where);
+  return Status::ok();
+}
+
+Status Options::applyYaml(const std::string &path) {
+  QLORA_ASSIGN_OR_RETURN(auto entries, readYamlMap(path));
+  std::string folder = fs::path(path).parent_path().string();
+  std::map<std::string, std::string> given;
+  for (const YamlEntry &entry : entries) {
+    std::string where = fmt::format("{}:{}: '{}'", path, entry.line, entry.key);
+    Status status = applyYamlEntry(entry, folder, where, given);
+    if (!status.isOk())
+      return status.withContext(where);
+  }
+  return Status::ok();
+}
+
+Status Options::applySettings(std::span<const OptionSetting> settings) {
+  std::map<const OptionRow *, const OptionSetting *> paths;
+  for (const OptionSetting &setting : settings) {
+    bool isOurs = setting.row >= table.data() &&
+                  setting.row < table.data() + table.size();
+    if (!isOurs)
+      continue;
+    auto value = parseOptionText(*setting.row, setting.text);
+    if (!value.isOk())
+      return value.status().withContext(setting.written);
+    *value = resolvedValue(*setting.row, std::move(*value), "");
+    Status status;
+    if (isInput(*setting.row)) {
+      auto [first, isNew] = paths.emplace(setting.row, &setting);
+      if (!isNew && *value != this->value(setting.row->name))
+        status = twoPaths(first->second->text, setting.text);
+    }
+    if (status.isOk())
+      status = set(*setting.row, std::move(*value), Source::kCommandLine);
+    if (!status.isOk())
+      return status.withContext(setting.written);
+    contradictions.erase(setting.row->name);
+  }
+  return Status::ok();
+}
+
+Status Options::validate() const {
+  if (!contradictions.empty())
+    return contradictions.begin()->second;
+  int64_t evalBatch = integer("per_device_eval_batch_size");
+  int64_t trainBatch = integer("per_device_train_batch_size");
+  if (evalBatch != 0 && evalBatch != trainBatch)
+    return Status::invalid(
+        "{} ({}) must be 0 or equal {} ({}): evaluation runs the same program, "
+        "and its results do not depend on the batch size",
+        spelling("per_device_eval_batch_size"), evalBatch,
+        spelling("per_device_train_batch_size"), trainBatch);
+  int64_t block = integer("bnb_4bit_blocksize");
+  if ((block & (block - 1)) != 0)
+    return Status::invalid(
+        "{}: expects a power of two from 64 to 4096, but got {}",
+        spelling("bnb_4bit_blocksize"), block);
+  for (const auto &[name, rank] : numberMap("lora_rank_pattern"))
+    if (rank != std::floor(rank))
+      return Status::invalid("{}: '{}' expects an integer, but got {}",
+                             spelling("lora_rank_pattern"), name, rank);
+  return Status::ok();
+}
+
+const Options::Value &Options::find(std::string_view name) const {
+  auto found = values.find(name);
+  assert(found != values.end() && "no such option in the table");
+  return found->second;
+}
+
+const json &Options::value(std::string_view name) const {
+  return find(name).value;
+}
+Options::Source Options::source(std::string_view name) const {
+  return find(name).source;
+}
+std::string Options::spelling(std::string_view name) const {
+  return source(name) == Source::kYaml ? std::string(name) : flagSpelling(name);
+}
+bool Options::boolean(std::string_view name) const {
+  return value(name).get<bool>();
+}
+int64_t Options::integer(std::string_view name) const {
+  return value(name).get<int64_t>();
+}
+double Options::number(std::string_view name) const {
+  return value(name).get<double>();
+}
+std::string Options::text(std::string_view name) const {
+  return value(name).get<std::string>();
+}
+std::vector<std::string> Options::names(std::string_view name) const {
+  return value(name).get<std::vector<std::string>>();
+}
+std::vector<int64_t> Options::lengths(std::string_view name) const {
+  return value(name).get<std::vector<int64_t>>();
+}
+std::map<std::string, double> Options::numberMap(std::string_view name) const {
+  return value(name).get<std::map<std::string, double>>();
+}
+
+json Options::recorded(const json &facts) const {
+  json object = facts.is_object() ? facts : json::object();
+  for (const OptionRow &row : table) {
+    const Value &option = find(row.name);
+    bool isUnsetPath =
+        row.type == OptionType::kPath && option.source == Source::kDefault;
+    if (!isUnsetPath && row.scope != OptionScope::kOutput)
+      object[row.name] = option.value;
+  }
+  return object;
+}
+
+const json &Options::recordedFact(std::string_view key) const {
+  static const json none;
+  auto found = facts.find(key);
+  return found == facts.end() ? none : *found;
+}
+
+std::string Options::resolvedYaml() const {
+  std::vector<std::pair<std::string, json>> entries;
+  for (const OptionRow &row : table)
+    entries.emplace_back(row.name, find(row.name).value);
+  return jsonToYaml(entries);
+}
+
+} // namespace qlora

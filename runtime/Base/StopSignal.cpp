@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: MIT
+
+// Three signals and a number.
+
+#include "runtime/Base/StopSignal.h"
+
+#include <time.h>
+
+#include <csignal>
+#include <cstdint>
+#include <initializer_list>
+
+namespace qlora {
+
+/// Signals within one second are one: a terminal's reaches a launcher and its
+/// ranks alike, and a closed terminal sends several.
+static constexpr int64_t kOneSignalMs = 1000;
+
+// A handler can reach nothing else.
+static volatile std::sig_atomic_t received = 0;
+static volatile int64_t firstMs = 0; ///< used by the handler alone
+
+static void onSignal(int signal) {
+  timespec now = {};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  const int64_t nowMs = int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1000000;
+  if (!received) {
+    firstMs = nowMs;
+    received = signal == SIGINT ? SIGINT : SIGTERM;
+  } else if (nowMs - firstMs >= kOneSignalMs) {
+    std::signal(signal, SIG_DFL);
+    raise(signal);
+  }
+}
+
+void installStopSignals() {
+  struct sigaction action = {};
+  action.sa_handler = onSignal;
+  // System calls in flight, of Gloo too, go on.
+  action.sa_flags = SA_RESTART;
+  for (int signal : {SIGINT, SIGTERM, SIGHUP})
+    sigaddset(&action.sa_mask, signal);
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+  // nohup has it ignored, and so it stays.
+  struct sigaction hangup = {};
+  sigaction(SIGHUP, nullptr, &hangup);
+  if (hangup.sa_handler != SIG_IGN)
+    sigaction(SIGHUP, &action, nullptr);
+  // Who reads the lines may go; the adapter is still to be written.
+  std::signal(SIGPIPE, SIG_IGN);
+}
+
+int stopSignal() { return received; }
+
+} // namespace qlora

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: MIT
+
+// A first SIGINT, SIGTERM or SIGHUP (a closed terminal, unless nohup has it
+// ignored) asks the run to end after the current step, with its adapter
+// written; a second one, a second later or more, kills the process at once.
+
+#ifndef QLORA_RUNTIME_BASE_STOPSIGNAL_H
+#define QLORA_RUNTIME_BASE_STOPSIGNAL_H
+
+namespace qlora {
+
+/// Takes the signals over; call once, before the first step.
+void installStopSignals();
+
+/// The signal that came, or 0. A run that ends because of it exits with
+/// 128 + the signal: 130 or 143.
+int stopSignal();
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_BASE_STOPSIGNAL_H

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: MIT
+
+// Longest processing time first, twice.
+
+#include "runtime/Data/StepPacking.h"
+
+#include <algorithm>
+#include <cassert>
+#include <numeric>
+#include <optional>
+#include <set>
+
+namespace qlora {
+
+/// A micro-batch costs this many tokens beside its own: weights are decoded
+/// and kernels started once for each. Roughly what that takes on a CPU; it
+/// decides between plans that are about equal.
+static constexpr int64_t kTokensPerMicroBatch = 32;
+
+int64_t bucketFor(int64_t tokens, std::span<const int64_t> buckets) {
+  const auto bucket = std::lower_bound(buckets.begin(), buckets.end(), tokens);
+  assert(bucket != buckets.end());
+  return *bucket;
+}
+
+namespace {
+
+struct Bin {
+  std::vector<int64_t> rows;
+  int64_t tokens = 0;
+  double cost = 0; ///< of the rows alone
+};
+
+class Packer {
+public:
+  Packer(std::span<const int64_t> lengths, const PackingShape &shape);
+  StepPlan run() const;
+
+private:
+  std::optional<std::vector<Bin>> fill(int64_t count) const;
+  std::vector<Bin> asGiven() const;
+  StepPlan deal(std::vector<Bin> bins, double &cost) const;
+  double cost(const Bin &bin) const;
+  void add(Bin &bin, int64_t row) const;
+
+  const std::span<const int64_t> lengths;
+  const PackingShape &shape;
+  std::vector<int64_t> dearestFirst; ///< rows
+};
+
+} // namespace
+
+Packer::Packer(std::span<const int64_t> lengths, const PackingShape &shape)
+    : lengths(lengths), shape(shape), dearestFirst(lengths.size()) {
+  std::iota(dearestFirst.begin(), dearestFirst.end(), 0);
+  std::stable_sort(dearestFirst.begin(), dearestFirst.end(),
+                   [&](int64_t left, int64_t right) {
+                     return lengths[left] > lengths[right];
+                   });
+}
+
+void Packer::add(Bin &bin, int64_t row) const {
+  bin.rows.push_back(row);
+  bin.tokens += lengths[row];
+  bin.cost += shape.costs.ofRow(lengths[row]);
+}
+
+/// With the padding of its bucket.
+double Packer::cost(const Bin &bin) const {
+  const int64_t bucket = bucketFor(bin.tokens, shape.buckets);
+  return bin.cost + shape.costs.token *
+                        static_cast<double>(bucket - bin.tokens +
+                                            kTokensPerMicroBatch);
+}
+
+/// The rows in `count` bins, or nothing where one found no room.
+std::optional<std::vector<Bin>> Packer::fill(int64_t count) const {
+  std::vector<Bin> bins(static_cast<size_t>(count));
+  std::set<std::pair<double, int64_t>> cheapest; ///< cost, bin
+  for (int64_t i = 0; i < count; ++i)
+    cheapest.insert({0, i});
+  for (int64_t row : dearestFirst) {
+    const auto place =
+        std::find_if(cheapest.begin(), cheapest.end(), [&](const auto &entry) {
+          return bins[entry.second].tokens + lengths[row] <=
+                 shape.buckets.back();
+        });
+    if (place == cheapest.end())
+      return std::nullopt;
+    const int64_t index = place->second;
+    cheapest.erase(place);
+    add(bins[index], row);
+    cheapest.insert({bins[index].cost, index});
+  }
+  return bins;
+}
+
+/// B rows each, in their order, which always fit.
+std::vector<Bin> Packer::asGiven() const {
+  std::vector<Bin> bins(
+      static_cast<size_t>(shape.accumulation * shape.ranks));
+  for (size_t row = 0; row < lengths.size(); ++row)
+    add(bins[row / static_cast<size_t>(shape.rows)],
+        static_cast<int64_t>(row));
+  return bins;
+}
+
+/// As many bins to each rank; `cost` is that of the rank that has most.
+StepPlan Packer::deal(std::vector<Bin> bins, double &dearest) const {
+  const int64_t each = static_cast<int64_t>(bins.size()) / shape.ranks;
+  std::stable_sort(bins.begin(), bins.end(),
+                   [&](const Bin &left, const Bin &right) {
+                     return cost(left) > cost(right);
+                   });
+  StepPlan plan(bins.size());
+  std::vector<double> costs(static_cast<size_t>(shape.ranks));
+  std::vector<int64_t> counts(costs.size());
+  std::set<std::pair<double, int64_t>> cheapest; ///< cost, rank
+  for (int64_t rank = 0; rank < shape.ranks; ++rank)
+    cheapest.insert({0, rank});
+  for (Bin &bin : bins) {
+    const int64_t rank = cheapest.extract(cheapest.begin()).value().second;
+    std::sort(bin.rows.begin(), bin.rows.end());
+    plan[counts[rank]++ * shape.ranks + rank] = std::move(bin.rows);
+    costs[rank] += cost(bin);
+    if (counts[rank] < each)
+      cheapest.insert({costs[rank], rank});
+  }
+  dearest = *std::max_element(costs.begin(), costs.end());
+  return plan;
+}
+
+StepPlan Packer::run() const {
+  const int64_t tokens =
+      std::accumulate(lengths.begin(), lengths.end(), int64_t(0));
+  const int64_t room = shape.buckets.back() * shape.ranks;
+  const int64_t least = std::max<int64_t>(1, (tokens + room - 1) / room);
+  // Twice as many as would do are never the cheapest.
+  const int64_t most = std::min(shape.accumulation, 2 * least);
+  StepPlan best;
+  double bestCost = 0;
+  for (int64_t each = least; each <= most; ++each) {
+    std::optional<std::vector<Bin>> bins = fill(each * shape.ranks);
+    if (!bins)
+      continue;
+    double cost = 0;
+    StepPlan plan = deal(*std::move(bins), cost);
+    if (best.empty() || cost < bestCost) {
+      best = std::move(plan);
+      bestCost = cost;
+    }
+  }
+  return best.empty() ? deal(asGiven(), bestCost) : best;
+}
+
+StepPlan packStep(std::span<const int64_t> lengths, const PackingShape &shape) {
+  assert(static_cast<int64_t>(lengths.size()) <=
+         shape.rows * shape.accumulation * shape.ranks);
+  return Packer(lengths, shape).run();
+}
+
+} // namespace qlora

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: MIT
+
+// Naming, making and describing cached rows.
+
+#include "runtime/Data/TokenCache.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <filesystem>
+#include <sstream>
+#include <vector>
+
+#include "runtime/Base/ContentHash.h"
+#include "runtime/Base/CpuCount.h"
+#include "runtime/Base/KeptFiles.h"
+#include "runtime/Base/OptionTable.h"
+#include "runtime/Base/Subprocess.h"
+#include "runtime/Base/UserFiles.h"
+
+namespace qlora {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kProgressPrefix = "qlora-data: progress: ";
+
+constexpr const char *kTokenizerFiles[] = {
+    "config.json",           "tokenizer.json",      "tokenizer.model",
+    "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json",
+    "generation_config.json"};
+
+bool isTokenData(const std::string &path) {
+  return fs::path(path).extension() == ".safetensors";
+}
+
+StatusOr<std::string> tokenCacheFolder() {
+  const std::string cache = userCacheFolder();
+  if (!cache.empty())
+    return cache + "/tokens";
+  return Status::error(StatusCode::kUnavailable,
+                       "tokenised JSONL is kept in the user's cache, and "
+                       "neither XDG_CACHE_HOME nor HOME says where that is; "
+                       "set XDG_CACHE_HOME to a folder");
+}
+
+/// qlora-data and the package beside it: their text is their version.
+static Status addConverter(ContentHash &hash, const std::string &converter) {
+  std::error_code error;
+  const fs::path script = fs::canonical(converter, error);
+  QLORA_RETURN_IF_ERROR(hash.addFile(converter));
+  std::vector<std::string> sources;
+  for (const char *folder : {"qlora_data", "qlora_data/chat_templates"}) {
+    for (fs::directory_iterator entry(script.parent_path() / folder, error);
+         !error && entry != fs::directory_iterator(); entry.increment(error))
+      if (std::error_code gone; entry->is_regular_file(gone))
+        sources.push_back(entry->path().string());
+    // A wrapper of another place has no sources beside it.
+    if (error && error != std::errc::no_such_file_or_directory)
+      return Status::error(StatusCode::kUnavailable, "cannot read '{}': {}",
+                           (script.parent_path() / folder).string(),
+                           error.message());
+  }
+  std::sort(sources.begin(), sources.end());
+  for (const std::string &source : sources)
+    QLORA_RETURN_IF_ERROR(hash.addFile(source));
+  return Status::ok();
+}
+
+/// One that comes with qlora-data, instead of a file.
+static bool isShippedTemplate(const std::string &name) {
+  const auto shipped =
+      splitWords(findOption(optionTable(), "chat_template")->choices);
+  return std::ranges::find(shipped, name) != shipped.end();
+}
+
+StatusOr<std::string> cachedRowsPath(const TokenRequest &request) {
+  ContentHash hash;
+  QLORA_RETURN_IF_ERROR(addConverter(hash, request.converter));
+  hash.add(fmt::format("{} {} {} {}", request.maxLength, request.vocabSize,
+                       request.completionOnlyLoss, request.assistantOnlyLoss));
+  // Messages name the file, so a copy elsewhere is another entry.
+  hash.add(request.dataFile);
+  QLORA_RETURN_IF_ERROR(hash.addFile(request.dataFile));
+  hash.add(request.chatTemplate);
+  if (!request.chatTemplate.empty() && !isShippedTemplate(request.chatTemplate))
+    QLORA_RETURN_IF_ERROR(hash.addFile(request.chatTemplate));
+  for (const char *name : kTokenizerFiles) {
+    std::string path = request.modelFolder + "/" + name;
+    hash.add(name);
+    std::error_code ignored;
+    if (fs::exists(path, ignored))
+      QLORA_RETURN_IF_ERROR(hash.addFile(path));
+  }
+  return fmt::format("{}/rows-{}.safetensors", request.cacheFolder,
+                     hash.finish());
+}
+
+static std::string lastLine(std::string text) {
+  while (!text.empty() && text.back() == '\n')
+    text.pop_back();
+  return text.substr(text.rfind('\n') + 1);
+}
+
+static std::vector<std::string> commandOf(const TokenRequest &request,
+                                          const std::string &path) {
+  auto truth = [](bool value) { return value ? "true" : "false"; };
+  std::vector<std::string> command = {request.converter,
+                                      "--tokenizer",
+                                      request.modelFolder,
+                                      "--input",
+                                      request.dataFile,
+                                      "--output",
+                                      path,
+                                      "--max-length",
+                                      std::to_string(request.maxLength),
+                                      "--vocab-size",
+                                      std::to_string(request.vocabSize),
+                                      "--completion-only-loss",
+                                      truth(request.completionOnlyLoss),
+                                      "--assistant-only-loss",
+                                      truth(request.assistantOnlyLoss),
+                                      "--workers",
+                                      std::to_string(usableCpus()),
+                                      "--progress"};
+  if (!request.chatTemplate.empty()) {
+    command.push_back("--chat-template");
+    command.push_back(request.chatTemplate);
+  }
+  return command;
+}
+
+/// Takes the lines "qlora-data: progress: DONE TOTAL".
+static LineListener progressLines(const ProgressListener &progress) {
+  return [&progress](std::string_view line) {
+    if (!line.starts_with(kProgressPrefix))
+      return false;
+    const char *end = line.data() + line.size();
+    uint64_t done = 0, total = 0;
+    auto parsed =
+        std::from_chars(line.data() + kProgressPrefix.size(), end, done);
+    if (parsed.ptr != end)
+      std::from_chars(parsed.ptr + 1, end, total);
+    if (progress)
+      progress(done, total);
+    return true;
+  };
+}
+
+/// Of this user alone: the rows can be read back into the data.
+static Status prepareFolder(const TokenRequest &request) {
+  const std::string &folder = request.cacheFolder;
+  std::error_code error;
+  const bool isNew = fs::create_directories(folder, error);
+  if (isNew && !error)
+    fs::permissions(folder, fs::perms::owner_all, error);
+  if (error)
+    return Status::error(StatusCode::kUnavailable,
+                         "cannot create '{}': {}; set XDG_CACHE_HOME to a "
+                         "folder for caches",
+                         folder, error.message());
+  const uint64_t bytes = fs::file_size(request.dataFile, error);
+  // Where it has just gone, qlora-data says so.
+  if (!error)
+    // Rows have about twice the bytes of their text.
+    keepRecentFiles(folder, ".safetensors", request.cacheLimit, 2 * bytes);
+  return Status::ok();
+}
+
+Status makeCachedRows(const TokenRequest &request, const std::string &path,
+                      const ProgressListener &progress) {
+  if (SafetensorsFile::open(path).isOk()) {
+    std::error_code error;
+    // Where the folder is read-only, nothing is deleted from it either.
+    fs::last_write_time(path, fs::file_time_type::clock::now(), error);
+    return Status::ok();
+  }
+  QLORA_RETURN_IF_ERROR(prepareFolder(request));
+  QLORA_ASSIGN_OR_RETURN(
+      ProcessOutput output,
+      runProgram(commandOf(request, path), progressLines(progress)));
+  if (output.exitCode == 0)
+    return Status::ok();
+  std::string message = lastLine(output.errors);
+  constexpr std::string_view kPrefix = "qlora-data: error: ";
+  if (message.starts_with(kPrefix)) {
+    message.erase(0, kPrefix.size());
+    // It ends with "write to another folder", which has a name here.
+    if (message.starts_with(path + ": "))
+      return Status::error(StatusCode::kResourceExhausted,
+                           "{}: set XDG_CACHE_HOME to one with room", message);
+    return Status::invalid("{}", message);
+  }
+  return Status::invalid("'{}' ended with code {}: {}", request.converter,
+                         output.exitCode, message);
+}
+
+StatusOr<std::string> findConverter() {
+  std::error_code error;
+  fs::path self = fs::read_symlink("/proc/self/exe", error);
+  std::vector<fs::path> folders = {self.parent_path()};
+  if (const char *path = std::getenv("PATH")) {
+    std::istringstream list(path);
+    for (std::string folder; std::getline(list, folder, ':');)
+      folders.emplace_back(folder);
+  }
+  for (const fs::path &folder : folders) {
+    std::string candidate = (folder / "qlora-data").string();
+    if (access(candidate.c_str(), X_OK) == 0)
+      return candidate;
+  }
+  return Status::error(StatusCode::kUnavailable,
+                       "JSONL needs qlora-data, which is neither beside "
+                       "qlora-run ('{}') nor in PATH",
+                       self.parent_path().string());
+}
+
+RowsNumbers::RowsNumbers(const SafetensorsFile &file) {
+  auto text = [&](const char *key) {
+    auto found = file.metadata().find(key);
+    return found == file.metadata().end() ? std::string() : found->second;
+  };
+  auto number = [&](const char *key) {
+    int64_t value = 0;
+    const std::string digits = text(key);
+    std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    return value;
+  };
+  isKnown = text("format") == "qlora-rows";
+  tokens = number("tokens");
+  labelledTokens = number("labelled_tokens");
+  maxLength = number("max_length");
+  truncatedRows = number("truncated_rows");
+  truncatedTokens = number("truncated_tokens");
+  droppedRows = number("dropped_rows");
+  cutOffRows = number("cut_off_rows");
+  chosenTemplate = text("chosen_template");
+}
+
+StatusOr<ConversionNotes> conversionNotes(const std::string &rowsPath) {
+  QLORA_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::open(rowsPath));
+  const RowsNumbers numbers(file);
+  ConversionNotes notes;
+  if (!numbers.chosenTemplate.empty())
+    notes.note = fmt::format("uses the chat template {}, which writes earlier "
+                             "turns as they were learned",
+                             numbers.chosenTemplate);
+  auto warn = [&](const std::string &text) {
+    notes.warning += (notes.warning.empty() ? "" : "; ") + text;
+  };
+  if (numbers.truncatedRows)
+    warn(fmt::format("{} rows cut to {} tokens, which lost {} tokens",
+                     numbers.truncatedRows, numbers.maxLength,
+                     numbers.truncatedTokens));
+  if (numbers.cutOffRows)
+    warn(fmt::format("{} rows left out because --max-length {} cuts off their "
+                     "answer",
+                     numbers.cutOffRows, numbers.maxLength));
+  if (const int64_t masked = numbers.droppedRows - numbers.cutOffRows)
+    warn(fmt::format("{} rows left out because no token of theirs is to be "
+                     "learned",
+                     masked));
+  return notes;
+}
+
+} // namespace qlora

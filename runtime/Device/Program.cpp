@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: MIT
+
+// Inputs, entries, results.
+
+#include "runtime/Device/Program.h"
+
+#include "runtime/Device/Executor.h"
+
+namespace qlora {
+
+StatusOr<const qlora_entry *> Program::find(qlora_entry_kind kind,
+                                            const MicroBatch &batch) const {
+  if (const qlora_entry *entry = module.entry(kind, batch.batch, batch.length))
+    return entry;
+  return Status::error(StatusCode::kInternal,
+                       "no variant of {} for {} x {} tokens",
+                       entryKindName(kind), batch.batch, batch.length);
+}
+
+static std::span<const uint8_t> bytesOf(const std::vector<int32_t> &values) {
+  return {reinterpret_cast<const uint8_t *>(values.data()),
+          values.size() * sizeof(int32_t)};
+}
+
+/// What a program without the inputs for positions and segments computes.
+static bool isPlain(const MicroBatch &batch) {
+  for (int64_t i = 0; i < batch.batch * batch.length; ++i)
+    if (batch.segments[i] > 1 ||
+        (batch.segments[i] == 1 && batch.positions[i] != i % batch.length))
+      return false;
+  return true;
+}
+
+Status Program::writeInputs(const qlora_entry &entry, const MicroBatch &batch) {
+  const std::pair<qlora_binding_kind, const std::vector<int32_t> *> inputs[] = {
+      {QLORA_INPUT_IDS, &batch.ids},
+      {QLORA_INPUT_TARGETS, &batch.targets},
+      {QLORA_INPUT_POSITIONS, &batch.positions},
+      {QLORA_INPUT_SEGMENTS, &batch.segments}};
+  for (const auto &[kind, values] : inputs) {
+    const qlora_binding *binding = module.binding(entry, kind);
+    if (binding) {
+      QLORA_RETURN_IF_ERROR(
+          device.write(binding->arena, binding->offset, bytesOf(*values)));
+      continue;
+    }
+    bool isPacking =
+        kind == QLORA_INPUT_POSITIONS || kind == QLORA_INPUT_SEGMENTS;
+    if (isPacking && !isPlain(batch))
+      return Status::invalid("the data has several segments in a row, but "
+                             "'{}' was compiled without packing",
+                             module.path());
+  }
+  return Status::ok();
+}
+
+StatusOr<const qlora_binding *> Program::result(const qlora_entry &entry,
+                                                qlora_binding_kind kind) const {
+  if (const qlora_binding *binding = module.binding(entry, kind))
+    return binding;
+  return Status::error(StatusCode::kDataLoss,
+                       "'{}': the entry {} lacks result {}", module.path(),
+                       entryKindName(entry.kind), static_cast<int>(kind));
+}
+
+Status Program::startFloat(const qlora_entry &entry, qlora_binding_kind kind) {
+  QLORA_ASSIGN_OR_RETURN(const qlora_binding *binding, result(entry, kind));
+  return device.startRead(binding->arena, binding->offset, sizeof(float));
+}
+
+StatusOr<double> Program::finishFloat() {
+  float value = 0;
+  QLORA_RETURN_IF_ERROR(device.finishRead(
+      {reinterpret_cast<uint8_t *>(&value), sizeof value}));
+  return static_cast<double>(value);
+}
+
+Status Program::startSums(const qlora_entry &entry) {
+  QLORA_RETURN_IF_ERROR(startFloat(entry, QLORA_RESULT_LOSS_SUM));
+  return startFloat(entry, QLORA_RESULT_LABEL_COUNT);
+}
+
+StatusOr<LossSums> Program::finishSums() {
+  LossSums sums;
+  QLORA_ASSIGN_OR_RETURN(sums.loss, finishFloat());
+  QLORA_ASSIGN_OR_RETURN(sums.labels, finishFloat());
+  return sums;
+}
+
+/// Without `mostLabels`, other ranks run other entries.
+Status Program::runOn(const qlora_entry &entry, const MicroBatch &batch,
+                      std::optional<int64_t> mostLabels,
+                      const qlora_step_block &step) {
+  QLORA_RETURN_IF_ERROR(writeInputs(entry, batch));
+  qlora_step_block block = step;
+  block.labelled_rows =
+      static_cast<uint64_t>(mostLabels.value_or(batch.labelCount()));
+  return runEntry(device, module, entry, block, mostLabels.has_value());
+}
+
+Status Program::accumulate(const MicroBatch &batch,
+                           const qlora_step_block &step) {
+  QLORA_ASSIGN_OR_RETURN(const qlora_entry *entry,
+                         find(QLORA_ENTRY_ACCUMULATE, batch));
+  return runOn(*entry, batch, std::nullopt, step);
+}
+
+Status Program::accumulateLast(const MicroBatch &batch,
+                               std::optional<int64_t> mostLabels,
+                               const qlora_step_block &step) {
+  QLORA_ASSIGN_OR_RETURN(const qlora_entry *entry,
+                         find(QLORA_ENTRY_ACCUMULATE_LAST, batch));
+  QLORA_RETURN_IF_ERROR(runOn(*entry, batch, mostLabels, step));
+  return startSums(*entry);
+}
+
+Status Program::update(const qlora_step_block &step) {
+  const qlora_entry *entry = module.entry(QLORA_ENTRY_UPDATE);
+  QLORA_RETURN_IF_ERROR(runEntry(device, module, *entry, step));
+  return startFloat(*entry, QLORA_RESULT_GRAD_NORM);
+}
+
+Status Program::evaluate(const MicroBatch &batch, const qlora_step_block &step,
+                         LossSums &sums, std::vector<int32_t> &correct) {
+  QLORA_ASSIGN_OR_RETURN(const qlora_entry *entry,
+                         find(QLORA_ENTRY_EVALUATE, batch));
+  QLORA_RETURN_IF_ERROR(runOn(*entry, batch, std::nullopt, step));
+  correct.assign(batch.ids.size(), 0);
+  if (const qlora_binding *binding =
+          module.binding(*entry, QLORA_RESULT_CORRECT))
+    QLORA_RETURN_IF_ERROR(
+        device.read(binding->arena, binding->offset,
+                    {reinterpret_cast<uint8_t *>(correct.data()),
+                     correct.size() * sizeof(int32_t)}));
+  QLORA_RETURN_IF_ERROR(startSums(*entry));
+  QLORA_ASSIGN_OR_RETURN(const LossSums own, finishSums());
+  sums.loss += own.loss;
+  sums.labels += own.labels;
+  return Status::ok();
+}
+
+} // namespace qlora

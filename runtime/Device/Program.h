@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: MIT
+
+// The entries of a module as the four things a session does: accumulate a
+// micro-batch, update, evaluate, read results. Chooses the compiled variant
+// by the micro-batch's length and knows where inputs and results live.
+
+#ifndef QLORA_RUNTIME_DEVICE_PROGRAM_H
+#define QLORA_RUNTIME_DEVICE_PROGRAM_H
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "runtime/Base/Status.h"
+#include "runtime/Device/Device.h"
+#include "runtime/Device/MicroBatch.h"
+#include "runtime/Module/ModuleLoader.h"
+
+namespace qlora {
+
+/// Sums over the labelled tokens of micro-batches.
+struct LossSums {
+  double loss = 0;
+  double labels = 0;
+};
+
+/// Used by the session's thread. `module` and `device`, which has loaded it,
+/// outlive this.
+class Program {
+public:
+  Program(const LoadedModule &module, Device &device)
+      : module(module), device(device) {}
+
+  /// Forward and backward of one micro-batch into the gradient arena.
+  Status accumulate(const MicroBatch &batch, const qlora_step_block &step);
+  /// The last one of a step: with the collectives, and with a read of the
+  /// step's sums. `mostLabels`: of the rank that has most, known to all of them alike; or
+  /// nothing, where ranks run other entries.
+  Status accumulateLast(const MicroBatch &batch,
+                        std::optional<int64_t> mostLabels,
+                        const qlora_step_block &step);
+  /// One optimizer step, with a read of its norm.
+  Status update(const qlora_step_block &step);
+
+  /// The reads that were started, which have to be finished in their order:
+  /// loss and labels of a step, over all its micro-batches and ranks; the norm
+  /// of its gradient before clipping.
+  StatusOr<LossSums> finishSums();
+  StatusOr<double> finishNorm() { return finishFloat(); }
+
+  /// Forward only. `correct`: 1 where the target is the argmax.
+  Status evaluate(const MicroBatch &batch, const qlora_step_block &step,
+                  LossSums &sums, std::vector<int32_t> &correct);
+
+private:
+  StatusOr<const qlora_entry *> find(qlora_entry_kind kind,
+                                     const MicroBatch &batch) const;
+  Status writeInputs(const qlora_entry &entry, const MicroBatch &batch);
+  Status runOn(const qlora_entry &entry, const MicroBatch &batch,
+               std::optional<int64_t> mostLabels, const qlora_step_block &step);
+  StatusOr<const qlora_binding *> result(const qlora_entry &entry,
+                                         qlora_binding_kind kind) const;
+  Status startFloat(const qlora_entry &entry, qlora_binding_kind kind);
+  StatusOr<double> finishFloat();
+  Status startSums(const qlora_entry &entry);
+
+  const LoadedModule &module;
+  Device &device;
+};
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_DEVICE_PROGRAM_H

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: MIT
+
+// NVIDIA's libraries as tables of functions, opened at run time. A machine
+// without them gets one line that says what is missing and what brings it.
+//
+//   QLORA_ASSIGN_OR_RETURN(const CudaDriver *driver, CudaDriver::open());
+//   QLORA_RETURN_IF_ERROR(driver->check(driver->init(0), "cuInit"));
+//
+// A table lives as long as the process. Thread-safe after open().
+
+#ifndef QLORA_RUNTIME_KERNELS_CUDA_CUDAAPI_H
+#define QLORA_RUNTIME_KERNELS_CUDA_CUDAAPI_H
+
+#include <span>
+
+#include "runtime/Base/Status.h"
+#include "runtime/Kernels/Cuda/CudaTypes.h"
+
+namespace qlora {
+
+/// libcuda.so.1, of CUDA 12.0 or later.
+struct CudaDriver {
+  /// kUnavailable, in one line, where there is none, where it is too old, and
+  /// where it lacks a function.
+  static StatusOr<const CudaDriver *> open();
+  /// The same of another file, which stays open too. For tests.
+  static StatusOr<CudaDriver> openFile(const char *file);
+
+  /// "cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY (2): out of memory" where
+  /// `result` is an error. Out of memory is kResourceExhausted, what a capture
+  /// does not allow kUnavailable, all else kInternal.
+  Status check(CUresult result, const char *what) const;
+
+#define QLORA_DRIVER(Name, Symbol, Parameters) CUresult(*Name) Parameters;
+#include "runtime/Kernels/Cuda/CudaSymbols.inc"
+};
+
+/// libcublasLt.so.13 or libcublasLt.so.12, of cuBLAS 12.0 or later.
+struct CublasLt {
+  static StatusOr<const CublasLt *> open();
+  /// The files that a driver of this version can go with, the best first.
+  static std::span<const char *const> filesFor(int driverVersion);
+  /// The first of these files that there is, which stays open. For tests.
+  static StatusOr<CublasLt> openFirst(std::span<const char *const> files);
+
+  /// What cuBLASLt does not support is kUnavailable; no memory as above.
+  Status check(cublasStatus_t status, const char *what) const;
+
+  uint64_t version = 0; ///< 10000 * major + 100 * minor + patch
+
+#define QLORA_CUBLASLT(Name, Symbol, Parameters)                               \
+  cublasStatus_t(*Name) Parameters;
+#include "runtime/Kernels/Cuda/CudaSymbols.inc"
+};
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_KERNELS_CUDA_CUDAAPI_H

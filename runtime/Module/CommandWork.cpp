@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: MIT
+
+// From commands to kernels of the cost model.
+
+#include "runtime/Module/CommandWork.h"
+
+#include "runtime/Module/LaunchRequest.h"
+
+namespace qlora {
+
+std::string_view stepPartName(StepPart part) {
+  static constexpr std::string_view kNames[] = {
+      "GEMM",         "thin GEMM",     "attention", "decode",
+      "element-wise", "head and loss", "optimizer"};
+  return kNames[size_t(part)];
+}
+
+static StepPart partOf(WorkCategory category) {
+  switch (category) {
+  case WorkCategory::kGemm:
+    return StepPart::kGemm;
+  case WorkCategory::kAttention:
+    return StepPart::kAttention;
+  case WorkCategory::kDecode:
+    return StepPart::kDecode;
+  case WorkCategory::kRows:
+    return StepPart::kRows;
+  case WorkCategory::kHead:
+    return StepPart::kHead;
+  }
+  return StepPart::kRows;
+}
+
+static StepPart refinedPart(StepPart part, const Work &work,
+                            const Demand &demand) {
+  if (part != StepPart::kGemm)
+    return part;
+  // Of a product with a narrow weight: the decode in front of it.
+  if (work.gemmFlops() == 0 && work.decodedNumbers > 0)
+    return StepPart::kDecode;
+  return demand.isMemoryBound() ? StepPart::kThinGemm : part;
+}
+
+/// What is touched of each operand is read or written once; of one that is
+/// updated, both.
+static double operandBytes(const LoadedModule &module,
+                           const qlora_command &command) {
+  double bytes = 0;
+  const auto operands = module.operands(command);
+  for (size_t i = 0; i < operands.size(); ++i) {
+    const qlora_access access = effectiveAccess(module, command, i);
+    bytes += double(operands[i].bytes - operands[i].skipped) *
+             (access == QLORA_READ_WRITE ? 2 : 1);
+  }
+  return bytes;
+}
+
+/// The row of a library launch; nullptr for every other command.
+static const KernelRow *rowOf(const LoadedModule &module,
+                              const qlora_command &command) {
+  return command.kind == QLORA_COMMAND_LAUNCH
+             ? findLaunchRow(module, module.launches()[command.target])
+             : nullptr;
+}
+
+std::vector<CommandKernel> kernelsOf(const LoadedModule &module,
+                                     const qlora_command &command,
+                                     bool isUpdate,
+                                     const DeviceProfile &device,
+                                     const KernelRow *runs) {
+  if (command.kind != QLORA_COMMAND_LAUNCH &&
+      command.kind != QLORA_COMMAND_FILL && command.kind != QLORA_COMMAND_COPY)
+    return {};
+  StepPart part = StepPart::kRows;
+  std::vector<Work> works;
+  if (const KernelRow *row = rowOf(module, command)) {
+    const KernelRequest request = makeRequest(module, command, *row->op);
+    part = partOf(categoryOf(*row->op));
+    works = device.gpu ? cudaKernelWork(request, runs ? runs : row)
+                       : std::vector<Work>{kernelWork(request)};
+  } else {
+    works = {rowWork(operandBytes(module, command), 0)};
+  }
+  std::vector<CommandKernel> kernels;
+  for (const Work &work : works) {
+    const Demand demand = demandOf(work, device);
+    kernels.push_back(
+        {isUpdate ? StepPart::kOptimizer : refinedPart(part, work, demand),
+         work, demand});
+  }
+  return kernels;
+}
+
+double flopsOf(const LoadedModule &module, const qlora_command &command) {
+  const KernelRow *row = rowOf(module, command);
+  return row ? neededFlops(makeRequest(module, command, *row->op)) : 0;
+}
+
+EntryFlops flopsOf(const LoadedModule &module, const qlora_entry &entry) {
+  EntryFlops flops;
+  for (const qlora_command &command : module.commands(entry)) {
+    const KernelRow *row = rowOf(module, command);
+    const bool isAttention =
+        row && categoryOf(*row->op) == WorkCategory::kAttention;
+    (isAttention ? flops.attention : flops.others) += flopsOf(module, command);
+  }
+  return flops;
+}
+
+} // namespace qlora

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: MIT
+
+// Batches and lengths of the entries.
+
+#include "runtime/Module/CompiledVariants.h"
+
+#include <set>
+#include <utility>
+
+#include "runtime/Module/CommandWork.h"
+
+namespace qlora {
+
+/// From the products of one line: attention's grow with the pairs of tokens.
+static PackingCosts costsOf(const LoadedModule &module,
+                            const qlora_entry &entry) {
+  const EntryFlops flops = flopsOf(module, entry);
+  const double length = static_cast<double>(entry.length);
+  // A module without products: tokens alone count.
+  if (flops.others == 0)
+    return PackingCosts();
+  return {flops.others / length,
+          flops.attention / (length * (length + 1) / 2)};
+}
+
+StatusOr<CompiledVariants> CompiledVariants::of(const LoadedModule &module) {
+  std::set<std::pair<int64_t, int64_t>> shapes; ///< batch, length
+  for (const qlora_entry &entry : module.entries())
+    if (entry.kind == QLORA_ENTRY_ACCUMULATE_LAST)
+      shapes.insert({entry.batch, entry.length});
+  bool isWhole = !shapes.empty() && module.entry(QLORA_ENTRY_UPDATE);
+  for (const auto &[batch, length] : shapes)
+    for (qlora_entry_kind kind :
+         {QLORA_ENTRY_ACCUMULATE, QLORA_ENTRY_ACCUMULATE_LAST,
+          QLORA_ENTRY_EVALUATE})
+      isWhole = isWhole && module.entry(kind, batch, length);
+  CompiledVariants variants;
+  for (const auto &[batch, length] : shapes) {
+    if (batch == 1)
+      variants.buckets.push_back(length);
+    if (batch == shapes.rbegin()->first)
+      variants.lengths.push_back(length);
+  }
+  if (isWhole && !variants.buckets.empty())
+    variants.costs = costsOf(
+        module, *module.entry(QLORA_ENTRY_ACCUMULATE_LAST, 1,
+                              variants.buckets.back()));
+  if (!shapes.empty())
+    variants.batch = shapes.rbegin()->first;
+  if (!isWhole)
+    return Status::error(StatusCode::kDataLoss,
+                         "'{}' lacks an entry of a training program; compile "
+                         "it again",
+                         module.path());
+  return variants;
+}
+
+} // namespace qlora

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: MIT
+
+// dlopen, query, check; and the views on a checked module.
+
+#include "runtime/Module/ModuleLoader.h"
+
+#include "runtime/Module/ElfCheck.h"
+#include "runtime/Module/ModuleCheck.h"
+
+#include <dlfcn.h>
+#include <link.h>
+
+#include <array>
+#include <filesystem>
+
+namespace qlora {
+
+template <size_t N>
+static std::string_view nameOf(const std::array<std::string_view, N> &names,
+                               unsigned index) {
+  return index < N ? names[index] : "unknown";
+}
+
+std::string_view commandKindName(unsigned kind) {
+  static constexpr std::array<std::string_view, QLORA_COMMAND_KIND_COUNT>
+      names = {"launch", "fill", "copy", "all_reduce", "record", "wait"};
+  return nameOf(names, kind);
+}
+
+std::string_view queueName(unsigned queue) {
+  static constexpr std::array<std::string_view, QLORA_QUEUE_COUNT> names = {
+      "compute", "communication", "copy"};
+  return nameOf(names, queue);
+}
+
+std::string_view arenaTitle(unsigned kind) {
+  constexpr std::string_view kTitles[] = {
+      "frozen base",
+      "adapters",
+      "gradients",
+      "optimizer, first moment",
+      "optimizer, second moment",
+      "activations and scratch",
+      "library workspace",
+      "inputs",
+      "results",
+      "host (pinned)",
+      "adapters, rounded",
+  };
+  static_assert(std::size(kTitles) == QLORA_ARENA_KIND_COUNT);
+  return kind < std::size(kTitles) ? kTitles[kind] : "unknown";
+}
+
+std::string_view arenaKindName(unsigned kind) {
+  static constexpr std::array<std::string_view, QLORA_ARENA_KIND_COUNT> names =
+      {"frozen",     "trainable", "gradient", "moment1", "moment2",
+       "activation", "workspace", "input",    "result",    "host",    "rounded"};
+  return nameOf(names, kind);
+}
+
+std::string_view entryKindName(unsigned kind) {
+  static constexpr std::array<std::string_view, QLORA_ENTRY_KIND_COUNT> names =
+      {"accumulate", "accumulate_last", "update", "evaluate"};
+  return nameOf(names, kind);
+}
+
+/// The segments that the library at `handle` occupies.
+static AddressRanges mappedRanges(void *handle) {
+  struct Search {
+    uintptr_t base;
+    AddressRanges ranges;
+  } search{};
+  link_map *map = nullptr;
+  if (dlinfo(handle, RTLD_DI_LINKMAP, &map) != 0)
+    return {};
+  search.base = map->l_addr;
+  dl_iterate_phdr(
+      [](dl_phdr_info *info, size_t, void *data) {
+        auto &search = *static_cast<Search *>(data);
+        if (info->dlpi_addr != search.base)
+          return 0;
+        for (int i = 0; i < info->dlpi_phnum; ++i) {
+          const ElfW(Phdr) &segment = info->dlpi_phdr[i];
+          const uintptr_t begin = info->dlpi_addr + segment.p_vaddr;
+          if (segment.p_type == PT_LOAD)
+            search.ranges.add(begin, begin + segment.p_memsz);
+        }
+        return 1;
+      },
+      &search);
+  return search.ranges;
+}
+
+static StatusOr<const qlora_module *> queryModule(void *library) {
+  void *symbol = dlsym(library, QLORA_MODULE_QUERY);
+  if (!symbol)
+    return Status::error(StatusCode::kDataLoss,
+                         "not a module of qloracc: it exports no {}",
+                         QLORA_MODULE_QUERY);
+  const auto query = reinterpret_cast<qlora_module_query_function>(symbol);
+  const qlora_module *module = query(QLORA_ABI_VERSION);
+  if (!module)
+    return Status::error(StatusCode::kUnavailable,
+                         "it is of a newer format than version {}, which this "
+                         "qlora-run reads; compile the model again",
+                         QLORA_ABI_VERSION);
+  return module;
+}
+
+StatusOr<LoadedModule> LoadedModule::open(const std::string &path) {
+  QLORA_RETURN_IF_ERROR(checkElfFile(path));
+  // A bare name would be searched for in the library path.
+  std::error_code error;
+  const std::string absolute = std::filesystem::absolute(path, error).string();
+  void *handle = dlopen(absolute.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!handle)
+    return Status::error(StatusCode::kDataLoss, "cannot load '{}': {}", path,
+                         dlerror());
+  std::shared_ptr<void> library(handle, [](void *h) { dlclose(h); });
+  auto module = queryModule(handle);
+  Status status = module.isOk() ? checkModule(**module, mappedRanges(handle))
+                                : module.status();
+  if (!status.isOk())
+    return status.withContext(fmt::format("'{}'", path));
+  return LoadedModule(*module, path, std::move(library));
+}
+
+StatusOr<LoadedModule> LoadedModule::fromTable(const qlora_module &table,
+                                               std::string name) {
+  QLORA_RETURN_IF_ERROR(
+      checkModule(table, {}).withContext(fmt::format("'{}'", name)));
+  return LoadedModule(&table, std::move(name), nullptr);
+}
+
+std::span<const qlora_arena> LoadedModule::arenas() const {
+  return {module->arenas, module->arena_count};
+}
+std::span<const qlora_parameter> LoadedModule::parameters() const {
+  return {module->parameters, module->parameter_count};
+}
+std::span<const qlora_kernel> LoadedModule::kernels() const {
+  return {module->kernels, module->kernel_count};
+}
+std::span<const qlora_launch> LoadedModule::launches() const {
+  return {module->launches, module->launch_count};
+}
+std::span<const qlora_entry> LoadedModule::entries() const {
+  return {module->entries, module->entry_count};
+}
+std::span<const qlora_command> LoadedModule::commands() const {
+  return {module->commands, module->command_count};
+}
+std::span<const qlora_operand> LoadedModule::operands() const {
+  return {module->operands, module->operand_count};
+}
+std::span<const qlora_image> LoadedModule::images() const {
+  return {module->images, module->image_count};
+}
+
+std::span<const qlora_command>
+LoadedModule::commands(const qlora_entry &entry) const {
+  return commands().subspan(entry.first_command, entry.command_count);
+}
+std::span<const qlora_binding>
+LoadedModule::bindings(const qlora_entry &entry) const {
+  return {module->bindings + entry.first_binding, entry.binding_count};
+}
+std::span<const qlora_operand>
+LoadedModule::operands(const qlora_command &command) const {
+  return operands().subspan(command.first_operand, command.operand_count);
+}
+std::span<const int64_t>
+LoadedModule::constants(const qlora_launch &launch) const {
+  return {module->constants + launch.first_constant, launch.constant_count};
+}
+
+std::optional<uint32_t> LoadedModule::arena(qlora_arena_kind kind) const {
+  for (uint32_t i = 0; i < module->arena_count; ++i)
+    if (module->arenas[i].kind == kind)
+      return i;
+  return std::nullopt;
+}
+
+uint64_t LoadedModule::arenaBytes(qlora_arena_kind kind) const {
+  const auto index = arena(kind);
+  return index ? module->arenas[*index].bytes : 0;
+}
+
+const qlora_entry *LoadedModule::entry(qlora_entry_kind kind, int64_t batch,
+                                       int64_t length) const {
+  for (const qlora_entry &entry : entries())
+    if (entry.kind == kind && entry.batch == batch && entry.length == length)
+      return &entry;
+  return nullptr;
+}
+
+const qlora_binding *LoadedModule::binding(const qlora_entry &entry,
+                                           qlora_binding_kind kind) const {
+  for (const qlora_binding &binding : bindings(entry))
+    if (binding.kind == kind)
+      return &binding;
+  return nullptr;
+}
+
+} // namespace qlora

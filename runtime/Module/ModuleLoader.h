@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: MIT
+
+// A loaded train.so whose every index, offset, string and count has been
+// checked, so that nothing after this needs a defensive line.
+//
+// What is checked: the ELF file is whole (a truncated one would be a SIGBUS
+// inside dlopen); version and size of the tables; that tables, strings and
+// kernels lie inside the mapped file; all rules of runtime/ABI/module.h,
+// which ModuleCheck.h lists; that library kernels exist in Kernels.def with
+// the same operands and constants; that this CPU has the instructions the
+// generated kernels use. Whether a card can run the device images is found
+// out by the device that loads them.
+//
+// A train.so holds code, and loading it is running it: the checks find
+// damage and version skew, not malice.
+
+#ifndef QLORA_RUNTIME_MODULE_MODULELOADER_H
+#define QLORA_RUNTIME_MODULE_MODULELOADER_H
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "runtime/ABI/module.h"
+#include "runtime/Base/Status.h"
+
+namespace qlora {
+
+/// Movable; spans and references live as long as it does. Immutable, so any
+/// thread may read it.
+class LoadedModule {
+public:
+  /// kNotFound without a file, kDataLoss for a damaged one, kUnavailable for
+  /// another version or a CPU that lacks an instruction.
+  static StatusOr<LoadedModule> open(const std::string &path);
+  /// The same checks on tables in memory (not those of the file around
+  /// them), which must outlive the result. For tests.
+  static StatusOr<LoadedModule> fromTable(const qlora_module &table,
+                                          std::string name);
+
+  const qlora_module &table() const { return *module; }
+  /// The path, or fromTable's name.
+  const std::string &path() const { return name; }
+
+  std::span<const qlora_arena> arenas() const;
+  std::span<const qlora_parameter> parameters() const;
+  std::span<const qlora_kernel> kernels() const;
+  std::span<const qlora_launch> launches() const;
+  std::span<const qlora_entry> entries() const;
+  std::span<const qlora_command> commands() const;
+  std::span<const qlora_operand> operands() const;
+  std::span<const qlora_image> images() const;
+
+  std::span<const qlora_command> commands(const qlora_entry &entry) const;
+  std::span<const qlora_binding> bindings(const qlora_entry &entry) const;
+  std::span<const qlora_operand> operands(const qlora_command &command) const;
+  std::span<const int64_t> constants(const qlora_launch &launch) const;
+
+  /// Index of the arena of a kind, if the module has one.
+  std::optional<uint32_t> arena(qlora_arena_kind kind) const;
+  /// Bytes of it; 0 if there is none.
+  uint64_t arenaBytes(qlora_arena_kind kind) const;
+  /// nullptr if there is none. UPDATE has batch 0 and length 0.
+  const qlora_entry *entry(qlora_entry_kind kind, int64_t batch = 0,
+                           int64_t length = 0) const;
+  /// nullptr if the entry has no such input or result.
+  const qlora_binding *binding(const qlora_entry &entry,
+                               qlora_binding_kind kind) const;
+
+private:
+  LoadedModule(const qlora_module *module, std::string name,
+               std::shared_ptr<void> library)
+      : module(module), name(std::move(name)), library(std::move(library)) {}
+
+  const qlora_module *module;
+  std::string name;
+  std::shared_ptr<void> library; ///< closes the dlopen handle
+};
+
+/// Whether a kernel is code of the module, not a row of Kernels.def.
+inline bool isGenerated(const qlora_kernel &kernel) {
+  return kernel.function || kernel.symbol;
+}
+
+/// Blocks that a launch of a generated CUDA kernel has.
+inline int64_t blocksOf(const qlora_kernel &kernel,
+                        const qlora_launch &launch) {
+  const int64_t rows = kernel.rows_per_block;
+  return launch.rows / rows + (launch.rows % rows != 0);
+}
+
+/// "launch", "fill", ... and the other enums of the ABI, for messages and
+/// `--print`.
+std::string_view commandKindName(unsigned kind);
+std::string_view queueName(unsigned queue);
+std::string_view arenaKindName(unsigned kind);
+/// In plain words, for people: "optimizer, first moment".
+std::string_view arenaTitle(unsigned kind);
+std::string_view entryKindName(unsigned kind);
+/// "13.0" of 13000, as CUDA numbers itself.
+inline std::string cudaVersionText(unsigned version) {
+  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
+/// True for the arenas of frozen weights, which no command writes.
+inline bool isFrozenArena(unsigned kind) {
+  return kind == QLORA_ARENA_FROZEN || kind == QLORA_ARENA_HOST;
+}
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_MODULE_MODULELOADER_H

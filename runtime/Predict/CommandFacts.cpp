@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: MIT
+
+// From commands to names and bounds.
+
+#include "runtime/Predict/CommandFacts.h"
+
+#include <algorithm>
+
+#include "runtime/Module/CommandWork.h"
+#include "runtime/Predict/StepPrediction.h"
+
+namespace qlora {
+
+/// A launch counts under its longest kernel.
+void CommandFactsTable::describeLaunch(const qlora_command &command,
+                                       bool isUpdate, Entry &entry) const {
+  CommandFacts &facts = entry.facts;
+  StepPart part = StepPart::kRows;
+  double longest = -1;
+  const KernelRow *row = nullptr;
+  if (command.kind == QLORA_COMMAND_LAUNCH) {
+    facts.kernel = device.kernelName(command.target);
+    row = findKernelRow(facts.kernel);
+  }
+  for (const CommandKernel &kernel :
+       kernelsOf(module, command, isUpdate, rates, row)) {
+    facts.bytes += kernel.work.bytes;
+    facts.boundSeconds += kernel.demand.seconds();
+    if (kernel.demand.busy() > longest) {
+      longest = kernel.demand.busy();
+      part = kernel.part;
+    }
+  }
+  facts.kind = stepPartName(part);
+  entry.isOfLabels = part == StepPart::kHead;
+  if (command.kind != QLORA_COMMAND_LAUNCH) {
+    facts.kind = "copy and fill";
+    return;
+  }
+  facts.name = module.launches()[command.target].label;
+  facts.flops = flopsOf(module, command);
+}
+
+CommandFactsTable::Entry CommandFactsTable::find(const qlora_command &command,
+                                                 bool isUpdate) const {
+  Entry entry;
+  CommandFacts &facts = entry.facts;
+  facts.name = commandKindName(command.kind);
+  facts.queue = command.queue;
+  switch (command.kind) {
+  case QLORA_COMMAND_ALL_REDUCE:
+    facts.kind = "collective";
+    // A group of one sends nothing.
+    if (ranks > 1)
+      facts.bytes = double(module.operands(command)[0].bytes);
+    if (rates.gpu)
+      facts.boundSeconds = allReduceSeconds(facts.bytes, ranks, *rates.gpu);
+    break;
+  case QLORA_COMMAND_RECORD:
+  case QLORA_COMMAND_WAIT:
+    facts.kind = "wait";
+    break;
+  default:
+    describeLaunch(command, isUpdate, entry);
+  }
+  return entry;
+}
+
+CommandFacts CommandFactsTable::of(const TimedCommand &timed) {
+  const qlora_entry &entry = module.entries()[timed.entry];
+  auto found = known.find(timed.command);
+  if (found == known.end())
+    found = known
+                .emplace(timed.command, find(module.commands()[timed.command],
+                                             entry.kind == QLORA_ENTRY_UPDATE))
+                .first;
+  CommandFacts facts = found->second.facts;
+  if (!found->second.isOfLabels)
+    return facts;
+  const double share = double(timed.labelledRows) /
+                       double(std::max<int64_t>(1, entry.batch * entry.length));
+  facts.flops *= share;
+  facts.bytes *= share;
+  facts.boundSeconds *= share;
+  return facts;
+}
+
+} // namespace qlora

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: MIT
+
+// Arenas in words.
+
+#include "runtime/Predict/MemoryPlan.h"
+
+#include "runtime/Base/ProcessMemory.h"
+#include "runtime/Base/ReportText.h"
+
+namespace qlora {
+
+static std::vector<PlanRow> arenaRows(const Device &device) {
+  std::vector<PlanRow> rows;
+  for (const ArenaUse &use : device.memory())
+    rows.push_back(
+        {std::string(arenaTitle(use.kind)), use.plannedBytes,
+         use.allocatedBytes,
+         use.shared ? "one copy for the ranks of this machine" : "",
+         use.kind != QLORA_ARENA_HOST});
+  return rows;
+}
+
+/// What the arenas do not hold, beside their total.
+static std::string reserveLines(const Device &device, bool withMeasured) {
+  std::string lines;
+  for (const ReserveUse &use : device.reserve())
+    lines += fmt::format("  {:<24} {:>{}}  beside the plan\n", use.name,
+                         formatBytes(use.bytes), withMeasured ? 21 : 10);
+  return lines;
+}
+
+std::string planText(const Device &device, int ranks) {
+  std::string title = ranks == 1
+                          ? std::string("memory")
+                          : fmt::format("memory of each of {} ranks", ranks);
+  return planTable(title, arenaRows(device), /*withMeasured=*/false) +
+         reserveLines(device, /*withMeasured=*/false);
+}
+
+std::string residentText(uint64_t processBytes, uint64_t untouchedBytes,
+                         uint64_t predictedPeak) {
+  constexpr const char *kLine = "  {:<24} {:>10}{}\n";
+  std::string text =
+      fmt::format(kLine, "code, libraries, data", formatBytes(processBytes),
+                  "  beside the plan");
+  if (untouchedBytes > 0)
+    text += fmt::format(kLine, "never touched", formatBytes(untouchedBytes),
+                        "  of the plan, with this data");
+  return text + fmt::format(kLine, "resident at most",
+                            formatBytes(predictedPeak), "");
+}
+
+std::string measuredText(const Device &device, uint64_t predictedPeak) {
+  std::string table =
+      planTable("memory", arenaRows(device), /*withMeasured=*/true);
+  return table + reserveLines(device, /*withMeasured=*/true) +
+         fmt::format("  {:<24} {:>10} {:>10}  {}code, libraries and the "
+                     "reading of weights",
+                     "peak of the process",
+                     predictedPeak ? formatBytes(predictedPeak) : "",
+                     formatBytes(readProcessMemory().peakBytes),
+                     device.hasHostArenas() ? "arenas, " : "");
+}
+
+} // namespace qlora

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: MIT
+
+// Counting a program.
+
+#include "runtime/Predict/NullRun.h"
+
+#include <nlohmann/json.hpp>
+
+#include "runtime/Base/ReportText.h"
+#include "runtime/Device/Device.h"
+#include "runtime/Device/Executor.h"
+#include "runtime/Device/KernelChoice.h"
+#include "runtime/Device/Program.h"
+#include "runtime/Module/LaunchRequest.h"
+#include "runtime/Module/CompiledVariants.h"
+#include "runtime/Predict/MemoryPlan.h"
+#include "runtime/Predict/PredictionText.h"
+
+namespace qlora {
+
+using json = nlohmann::ordered_json;
+
+StatusOr<DeviceChoice> parseDevice(const std::string &text) {
+  constexpr std::string_view kNull = "null:";
+  if (text == "auto" || text == "cpu" || text == "cuda")
+    return DeviceChoice();
+  if (text == "null")
+    return DeviceChoice{true, std::nullopt};
+  if (!text.starts_with(kNull) || text.size() == kNull.size())
+    return Status::invalid("--device {}: there are auto, cpu, cuda, null, and "
+                           "null:CARD with a card of {} or a device.json",
+                           text, fmt::join(deviceProfileNames(), ", "));
+  auto card = findDeviceProfile(text.substr(kNull.size()));
+  if (!card.isOk())
+    return card.status().withContext("--device " + text);
+  return DeviceChoice{true, std::move(card).value()};
+}
+
+static DeviceCounters operator-(const DeviceCounters &a,
+                                const DeviceCounters &b) {
+  return {a.launches - b.launches,
+          a.fills - b.fills,
+          a.copies - b.copies,
+          a.collectives - b.collectives,
+          a.records - b.records,
+          a.waits - b.waits,
+          a.bytesRead - b.bytesRead,
+          a.bytesWritten - b.bytesWritten,
+          a.collectiveBytes - b.collectiveBytes};
+}
+
+namespace {
+/// One entry, walked once.
+struct EntryCount {
+  const qlora_entry *entry;
+  std::string name;
+  DeviceCounters counters;
+};
+
+/// Everything that a null run finds.
+struct NullReport {
+  const LoadedModule &module;
+  const Device &device;
+  int ranks;
+  int64_t microBatches; ///< of a rank in a step
+  std::vector<EntryCount> entries;
+  std::optional<DeviceProfile> card;
+  std::vector<StepPrediction> predictions; ///< with a card
+  std::vector<StepPrediction> low; ///< the low figure of each, of a GPU
+
+  uint64_t collectives() const;
+  const StepPrediction *lowOf(size_t prediction) const {
+    return low.empty() ? nullptr : &low[prediction];
+  }
+  std::string text() const;
+  std::string toJson() const;
+};
+} // namespace
+
+uint64_t NullReport::collectives() const {
+  uint64_t most = 0;
+  for (const EntryCount &count : entries)
+    if (count.entry->kind == QLORA_ENTRY_ACCUMULATE_LAST)
+      most = std::max(most, count.counters.collectives);
+  return most;
+}
+
+/// 80 columns.
+static constexpr const char *kCounters =
+    "  {:<24} {:>8} {:>5} {:>6} {:>4} {:>8} {:>8} {:>8}\n";
+
+static std::string countersText(const EntryCount &entry) {
+  const DeviceCounters &c = entry.counters;
+  return fmt::format(kCounters, entry.name, c.launches, c.fills, c.copies,
+                     c.collectives, formatBytes(c.collectiveBytes),
+                     formatBytes(c.bytesRead), formatBytes(c.bytesWritten));
+}
+
+/// What the card's memory says to the plan.
+static std::string cardMemoryText(const Device &device, const GpuRates &gpu) {
+  double planned = 0;
+  for (const ArenaUse &use : device.memory())
+    if (use.kind != QLORA_ARENA_HOST)
+      planned += double(use.plannedBytes);
+  const double share = planned / (gpu.memoryGb * 1e9);
+  return fmt::format("  {:.1f} of the card's {:.0f} GB{}\n", planned / 1e9,
+                     gpu.memoryGb,
+                     share > 1 ? ": does not fit; compile it with a "
+                                 "--memory-limit"
+                               : "");
+}
+
+std::string NullReport::text() const {
+  std::string text = planText(device, ranks);
+  if (card && card->gpu)
+    text += cardMemoryText(device, *card->gpu);
+  text += kernelsText(module, device) + "\n";
+  text += fmt::format(kCounters, "program", "launches", "fills", "copies",
+                      "sums", "sent", "read", "written");
+  for (const EntryCount &count : entries)
+    text += countersText(count);
+  text += fmt::format("\na step of {} ranks: {} micro-batches, {} collectives "
+                      "on each rank\nevery command and address is inside its "
+                      "arena\n",
+                      ranks, microBatches * ranks, collectives());
+  for (size_t i = 0; i < predictions.size(); ++i)
+    text += "\n" + predictionText(predictions[i], lowOf(i), *card);
+  return card ? text + "\n" + assumptionText(*card) : text;
+}
+
+static json countersJson(const EntryCount &count) {
+  const DeviceCounters &c = count.counters;
+  return {{"kind", entryKindName(count.entry->kind)},
+          {"batch", count.entry->batch},
+          {"length", count.entry->length},
+          {"launches", c.launches},
+          {"fills", c.fills},
+          {"copies", c.copies},
+          {"collectives", c.collectives},
+          {"collective_bytes", c.collectiveBytes},
+          {"bytes_read", c.bytesRead},
+          {"bytes_written", c.bytesWritten}};
+}
+
+std::string NullReport::toJson() const {
+  json memory = json::object();
+  for (const ArenaUse &use : device.memory())
+    memory[std::string(arenaKindName(use.kind))] = use.plannedBytes;
+  json report = {{"ranks", ranks},
+                 {"micro_batches", microBatches},
+                 {"collectives", collectives()},
+                 {"memory_bytes", std::move(memory)}};
+  for (const EntryCount &count : entries)
+    report["entries"].push_back(countersJson(count));
+  for (size_t i = 0; i < predictions.size(); ++i)
+    report["predictions"].push_back(
+        predictionJson(predictions[i], lowOf(i), *card));
+  if (card)
+    report["assumed"] = profileJson(*card);
+  return report.dump(2) + "\n";
+}
+
+static std::string_view entryTitle(unsigned kind) {
+  switch (kind) {
+  case QLORA_ENTRY_ACCUMULATE:
+    return "micro-batch";
+  case QLORA_ENTRY_ACCUMULATE_LAST:
+    return "last micro-batch";
+  case QLORA_ENTRY_UPDATE:
+    return "optimizer";
+  case QLORA_ENTRY_EVALUATE:
+    return "evaluation";
+  default:
+    return entryKindName(kind);
+  }
+}
+
+static StatusOr<EntryCount> countEntry(Device &device,
+                                       const LoadedModule &module,
+                                       const qlora_entry &entry) {
+  DeviceCounters before = device.counters();
+  QLORA_RETURN_IF_ERROR(runEntry(device, module, entry, {}));
+  std::string name(entryTitle(entry.kind));
+  if (entry.batch > 0)
+    name += fmt::format(" {} x {}", entry.batch, entry.length);
+  return EntryCount{&entry, name, device.counters() - before};
+}
+
+StatusOr<std::string>
+checkOnNullDevice(const LoadedModule &module, const Options &options, int ranks,
+                  const std::optional<DeviceProfile> &card,
+                  const std::vector<std::string> &disabledKernels) {
+  QLORA_RETURN_IF_ERROR(checkKernelNames(disabledKernels));
+  QLORA_RETURN_IF_ERROR(CompiledVariants::of(module).status());
+  DeviceOptions deviceOptions;
+  deviceOptions.ranks = ranks;
+  QLORA_ASSIGN_OR_RETURN(std::unique_ptr<Device> device,
+                         createDevice("null", deviceOptions));
+  QLORA_RETURN_IF_ERROR(device->load(module, nullptr));
+  NullReport report{module, *device, ranks,
+                    options.integer("gradient_accumulation_steps"),
+                    {},     card,    {},
+                    {}};
+  for (const qlora_entry &entry : module.entries()) {
+    QLORA_ASSIGN_OR_RETURN(EntryCount count,
+                           countEntry(*device, module, entry));
+    report.entries.push_back(std::move(count));
+  }
+  if (card) {
+    PredictionRequest request = {*card, ranks, report.microBatches};
+    request.disabledKernels = disabledKernels;
+    QLORA_ASSIGN_OR_RETURN(report.predictions, predictSteps(module, request));
+    if (card->gpu) {
+      QLORA_ASSIGN_OR_RETURN(report.low,
+                             predictSteps(module, lowRequest(request)));
+    }
+  }
+  return options.text("log_format") == "json" ? report.toJson()
+                                              : report.text();
+}
+
+} // namespace qlora

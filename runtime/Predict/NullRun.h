@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: MIT
+
+// `--device null`: walks every entry on a device that checks each command and
+// address and computes nothing, and counts what a step of N ranks would do.
+// Needs no weights and no data. `--device null:CARD` also predicts how long a
+// step would take on that card (Predict/StepPrediction.h).
+
+#ifndef QLORA_RUNTIME_PREDICT_NULLRUN_H
+#define QLORA_RUNTIME_PREDICT_NULLRUN_H
+
+#include <optional>
+#include <string>
+
+#include "runtime/Base/Options.h"
+#include "runtime/Base/Status.h"
+#include "runtime/Kernels/DeviceProfile.h"
+#include "runtime/Module/ModuleLoader.h"
+
+namespace qlora {
+
+/// What `--device` says: whether it is the null device, and of which card. The
+/// error for anything but auto, cpu, cuda, null and null:CARD lists the cards.
+struct DeviceChoice {
+  bool isNull = false;
+  std::optional<DeviceProfile> card;
+};
+StatusOr<DeviceChoice> parseDevice(const std::string &text);
+
+/// The plan, the commands and bytes of each entry, and a step on `ranks`
+/// ranks, predicted where there is a card: tables, or with log_format json one
+/// object. `disabledKernels` are rows that the step is predicted without.
+StatusOr<std::string>
+checkOnNullDevice(const LoadedModule &module, const Options &options, int ranks,
+                  const std::optional<DeviceProfile> &card,
+                  const std::vector<std::string> &disabledKernels = {});
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_PREDICT_NULLRUN_H

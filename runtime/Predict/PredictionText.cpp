@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: MIT
+
+// Formatting of predictions.
+
+#include "runtime/Predict/PredictionText.h"
+
+#include <optional>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "runtime/Base/ReportText.h"
+
+namespace qlora {
+
+using json = nlohmann::ordered_json;
+
+/// Decimal units, as rates have.
+static std::string gigabytes(double bytes) {
+  return fmt::format("{:.{}f} GB", bytes / 1e9, bytes < 99.95e9 ? 1 : 0);
+}
+
+static std::string teraflops(double flops) {
+  return flops > 0 ? fmt::format("{:.{}f}", flops / 1e12,
+                                 flops < 99.95e12 ? 1 : 0)
+                   : "";
+}
+
+/// Of the step's GEMM and attention FLOPs, per second.
+static double achievedFlops(const StepPrediction &step) {
+  const Work work = step.work();
+  return (work.gemmFlops() + work.attentionFlops()) / step.seconds;
+}
+
+static double shareOfGemmRate(const StepPrediction &step,
+                              const DeviceProfile &device) {
+  return achievedFlops(step) / (device.gemmBf16Gflops * 1e9);
+}
+
+/// The low figure's milliseconds of what `seconds` are; nothing without one.
+static std::string lowColumn(const std::optional<double> &seconds) {
+  return seconds ? fmt::format(" {:>9.2f}", *seconds * 1e3) : "";
+}
+
+namespace {
+/// Writes lines of the table for one step.
+struct PartLines {
+  const StepPrediction &step;
+  const StepPrediction *low;
+
+  /// `seconds` of a step.
+  template <typename Seconds>
+  std::string line(std::string_view name, const Work *work,
+                   Seconds seconds) const {
+    const double flops = work ? work->gemmFlops() + work->attentionFlops() : 0;
+    return fmt::format(
+        "  {:<22} {:>8} {:>8} {:>9} {:>9.2f} {:>6.1f}%{}\n", name,
+        work ? fmt::format("{:.0f}", work->launches) : "", teraflops(flops),
+        work ? gigabytes(work->bytes) : "", seconds(step) * 1e3,
+        100 * seconds(step) / step.seconds,
+        lowColumn(low ? std::optional(seconds(*low)) : std::nullopt));
+  }
+};
+} // namespace
+
+static std::string collectiveLines(const StepPrediction &step) {
+  if (step.ranks == 1)
+    return "";
+  std::string text;
+  for (const PredictedCollective &collective : step.collectives)
+    text += fmt::format("  all-reduce of bucket {}: {}, {:.2f} ms\n",
+                        collective.bucket, formatBytes(collective.bytes),
+                        collective.seconds * 1e3);
+  return text;
+}
+
+static std::string tableText(const PartLines &lines) {
+  const StepPrediction &step = lines.step;
+  using Step = const StepPrediction &;
+  std::string text;
+  for (size_t i = 0; i < step.parts.size(); ++i)
+    text += lines.line(stepPartName(StepPart(i)), &step.parts[i].work,
+                       [i](Step of) { return of.parts[i].seconds; });
+  text += lines.line("starts of kernels", nullptr,
+                     [](Step of) { return of.launchSeconds; });
+  text += lines.line("run beside others", nullptr,
+                     [](Step of) { return 0 - of.overlapped; });
+  text += lines.line("exposed communication", nullptr,
+                     [](Step of) { return of.exposedCommunication; });
+  const Work all = step.work();
+  return text +
+         lines.line("step", &all, [](Step of) { return of.seconds; });
+}
+
+std::string predictionText(const StepPrediction &step,
+                           const StepPrediction *low,
+                           const DeviceProfile &device) {
+  std::string text = fmt::format(
+      "predicted, not measured: a step of {} x {} micro-batches of {} x {} on "
+      "{}\n  {:<22} {:>8} {:>8} {:>9} {:>9} {:>7}{}\n",
+      step.ranks, step.microBatches, step.batch, step.length, device.cpu,
+      "part, on each rank", "kernels", "TFLOP", "moved", "ms", "share",
+      low ? fmt::format(" {:>9}", "ms, low") : "");
+  text += tableText({step, low});
+  text += fmt::format("  {} tokens per second on {} ranks; {:.0f} TFLOP/s on "
+                      "each, {:.1f} % of the assumed GEMM rate\n",
+                      low ? formatRate(low->tokensPerSecond()) + " to " +
+                                formatRate(step.tokensPerSecond())
+                          : formatRate(step.tokensPerSecond()),
+                      step.ranks, achievedFlops(step) / 1e12,
+                      100 * shareOfGemmRate(step, device));
+  if (low)
+    text += fmt::format("  if these kernels run: {}\n",
+                        fmt::join(step.rows(), ", "));
+  return text + collectiveLines(step);
+}
+
+static std::string attentionAssumptions(std::string_view whose,
+                                        const AttentionRates &rates) {
+  return fmt::format("  {} attention in bf16, of 2,048 and of 8,192 tokens: "
+                     "{:.0f} and {:.0f} TFLOP/s forward, {:.0f} and {:.0f} "
+                     "backward\n",
+                     whose, rates.forward.at2k / 1e3, rates.forward.at8k / 1e3,
+                     rates.backward.at2k / 1e3, rates.backward.at8k / 1e3);
+}
+
+static std::string gpuAssumptions(const GpuRates &gpu) {
+  std::string text = attentionAssumptions("cuDNN's", gpu.cudnnAttention) +
+                     attentionAssumptions("our own", gpu.cudaAttention);
+  text += fmt::format(
+      "  products with a side of at most {} move {:.0f} GB/s; kernels without "
+      "products issue {} instructions a byte, of {:.0f} Gop/s\n"
+      "  {} us from kernel to kernel; all-reduce {:.0f} GB/s inside a node of "
+      "{}, {:.0f} GB/s per GPU between nodes, {:.0f} us at least\n"
+      "  a kernel takes the longer of its arithmetic and its bytes; kernels of "
+      "two queues at once are slowed where together they exceed either rate\n",
+      kThinSide, gpu.thinGemmGbps, kRowInstructions, gpu.issueGops,
+      gpu.launchMicroseconds, gpu.nodeLinkGbps, gpu.gpusPerNode,
+      gpu.networkGbps, gpu.allReduceMicroseconds);
+  return text + fmt::format("  low: GEMM and attention at {} of these rates, "
+                            "memory at {}, and kernels of two queues take "
+                            "turns\n",
+                            kLowProducts, kLowMemory);
+}
+
+std::string assumptionText(const DeviceProfile &device) {
+  std::string text = fmt::format(
+      "assumed of {}\n"
+      "  GEMM {} TFLOP/s in bf16, {} in f32; memory {:.0f} GB/s; NF4 decode "
+      "{:.0f} GB/s of f32 numbers\n",
+      device.cpu, formatShort(device.gemmBf16Gflops / 1e3),
+      formatShort(device.gemmF32Gflops / 1e3), device.copyGbps,
+      device.decodeGbps);
+  if (device.gpu)
+    text += gpuAssumptions(*device.gpu);
+  return text + "  left out: reading data, the host's waits between entries, "
+                "waiting for a slower rank\n";
+}
+
+static json workJson(const Work &work) {
+  return {{"kernels", work.launches},
+          {"gemm_flops", work.gemmFlops()},
+          {"attention_flops", work.attentionFlops()},
+          {"bytes", work.bytes},
+          {"decoded_numbers", work.decodedNumbers}};
+}
+
+/// Of the low figure: what is counted is the same.
+static json lowJson(const StepPrediction &step, const DeviceProfile &device) {
+  json parts = json::object();
+  for (size_t i = 0; i < step.parts.size(); ++i)
+    parts[std::string(stepPartName(StepPart(i)))]["seconds"] =
+        step.parts[i].seconds;
+  return {{"step_seconds", step.seconds},
+          {"tokens_per_second", step.tokensPerSecond()},
+          {"flops_per_second", achievedFlops(step)},
+          {"share_of_gemm_rate", shareOfGemmRate(step, device)},
+          {"launch_seconds", step.launchSeconds},
+          {"overlapped_seconds", step.overlapped},
+          {"exposed_communication_seconds", step.exposedCommunication},
+          {"parts", std::move(parts)}};
+}
+
+json predictionJson(const StepPrediction &step, const StepPrediction *low,
+                    const DeviceProfile &device) {
+  json parts = json::object();
+  for (size_t i = 0; i < step.parts.size(); ++i) {
+    json part = workJson(step.parts[i].work);
+    part["seconds"] = step.parts[i].seconds;
+    parts[std::string(stepPartName(StepPart(i)))] = std::move(part);
+  }
+  json groups = json::array();
+  for (const KernelGroup &group : step.groups)
+    groups.push_back({{"kernel", group.kernel},
+                      {"label", group.label},
+                      {"part", stepPartName(group.part)},
+                      {"count", group.count},
+                      {"seconds", group.count * group.demand.seconds()},
+                      {"each", workJson(group.work)}});
+  json collectives = json::array();
+  for (const PredictedCollective &collective : step.collectives)
+    collectives.push_back({{"bucket", collective.bucket},
+                           {"bytes", collective.bytes},
+                           {"seconds", collective.seconds}});
+  json result = {{"ranks", step.ranks},
+                 {"micro_batches", step.microBatches},
+                 {"batch", step.batch},
+                 {"length", step.length},
+                 {"step_seconds", step.seconds},
+                 {"tokens_per_second", step.tokensPerSecond()},
+                 {"flops_per_second", achievedFlops(step)},
+                 {"share_of_gemm_rate", shareOfGemmRate(step, device)},
+                 {"launch_seconds", step.launchSeconds},
+                 {"overlapped_seconds", step.overlapped},
+                 {"exposed_communication_seconds", step.exposedCommunication}};
+  if (low) {
+    result["assumed_kernels"] = step.rows();
+    result["low"] = lowJson(*low, device);
+  }
+  result["total"] = workJson(step.work());
+  result["parts"] = std::move(parts);
+  result["collectives"] = std::move(collectives);
+  result["kernels"] = std::move(groups);
+  return result;
+}
+
+static json attentionJson(const AttentionRates &rates) {
+  return {{"forward_2k_gflops", rates.forward.at2k},
+          {"forward_8k_gflops", rates.forward.at8k},
+          {"backward_2k_gflops", rates.backward.at2k},
+          {"backward_8k_gflops", rates.backward.at8k}};
+}
+
+json profileJson(const DeviceProfile &device) {
+  json result = {{"cpu", device.cpu},
+                 {"cores", device.cores},
+                 {"gemm_f32_gflops", device.gemmF32Gflops},
+                 {"gemm_bf16_gflops", device.gemmBf16Gflops},
+                 {"copy_gbps", device.copyGbps},
+                 {"decode_gbps", device.decodeGbps}};
+  if (device.kernels)
+    result["kernels"] = {
+        {"panel_f32_gflops", device.kernels->panelF32Gflops},
+        {"panel_bf16_gflops", device.kernels->panelBf16Gflops},
+        {"attention_f32_gflops", device.kernels->attentionF32Gflops},
+        {"attention_bf16_gflops", device.kernels->attentionBf16Gflops},
+        {"pack_gbps", device.kernels->packGbps}};
+  if (!device.gpu)
+    return result;
+  const GpuRates &gpu = *device.gpu;
+  result["gpu"] = {{"memory_gb", gpu.memoryGb},
+                   {"attention_cudnn", attentionJson(gpu.cudnnAttention)},
+                   {"attention_cuda", attentionJson(gpu.cudaAttention)},
+                   {"thin_gemm_gbps", gpu.thinGemmGbps},
+                   {"issue_gops", gpu.issueGops},
+                   {"launch_us", gpu.launchMicroseconds},
+                   {"gpus_per_node", gpu.gpusPerNode},
+                   {"node_link_gbps", gpu.nodeLinkGbps},
+                   {"network_gbps", gpu.networkGbps},
+                   {"all_reduce_us", gpu.allReduceMicroseconds}};
+  return result;
+}
+
+} // namespace qlora

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: MIT
+
+// Commands to kernels to a timeline to a step.
+
+#include "runtime/Predict/StepPrediction.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <tuple>
+
+#include "runtime/Device/PreparedLaunches.h"
+
+namespace qlora {
+
+Work StepPrediction::work() const {
+  Work sum;
+  for (const PartTotal &part : parts)
+    sum += part.work;
+  return sum;
+}
+
+std::vector<std::string> StepPrediction::rows() const {
+  std::vector<std::string> names;
+  for (const KernelRow &row : kernelRows())
+    if (categoryOf(*row.op) != WorkCategory::kRows &&
+        std::any_of(groups.begin(), groups.end(), [&](const auto &group) {
+          return group.kernel == row.fullName();
+        }))
+      names.push_back(row.fullName());
+  return names;
+}
+
+PredictionRequest lowRequest(PredictionRequest request) {
+  request.device = lowRates(std::move(request.device));
+  request.sharing = QueueSharing::kTakeTurns;
+  return request;
+}
+
+double allReduceSeconds(double bytes, int64_t ranks, const GpuRates &gpu) {
+  if (ranks <= 1)
+    return 0;
+  const double local = double(std::min(ranks, gpu.gpusPerNode));
+  const double nodes = std::ceil(double(ranks) / double(gpu.gpusPerNode));
+  // A ring of n sends 2 (n - 1) / n of the bytes.
+  const double inside = 2 * (local - 1) / local * bytes;
+  const double between = 2 * (nodes - 1) / nodes * bytes / local;
+  return gpu.allReduceMicroseconds * 1e-6 * (1 + std::log2(nodes)) +
+         inside / (gpu.nodeLinkGbps * 1e9) + between / (gpu.networkGbps * 1e9);
+}
+
+namespace {
+
+/// Walks the entries of one step into a prediction.
+class StepWalk {
+public:
+  StepWalk(const LoadedModule &module, const PredictionRequest &request,
+           StepPrediction &step)
+      : module(module), request(request), step(step) {}
+
+  /// Adds `times` runs of an entry.
+  Status add(const qlora_entry &entry, int64_t times);
+
+private:
+  StatusOr<const KernelRow *> rowOf(const qlora_command &command) const;
+  Status addCommand(const qlora_command &command);
+  Status addKernels(const qlora_command &command);
+  void addKernel(const qlora_command &command, const KernelRow *row,
+                 const CommandKernel &kernel);
+  void addToGroup(const qlora_command &command, const KernelRow *row,
+                  const CommandKernel &kernel);
+  void addCollective(const qlora_command &command);
+
+  const LoadedModule &module;
+  const PredictionRequest &request;
+  StepPrediction &step;
+  bool isUpdate = false;
+  double times = 0; ///< of the entry
+  std::vector<TimelineItem> items;
+  /// Position in step.groups by kernel, part, FLOPs and bytes.
+  std::map<std::tuple<std::string, StepPart, double, double>, size_t> groupOf;
+};
+
+} // namespace
+
+/// Who runs a library launch: the module's row, or the next that may; nullptr
+/// for every other command.
+StatusOr<const KernelRow *>
+StepWalk::rowOf(const qlora_command &command) const {
+  if (command.kind != QLORA_COMMAND_LAUNCH)
+    return nullptr;
+  const qlora_launch &launch = module.launches()[command.target];
+  const KernelRow *planned = findLaunchRow(module, launch);
+  if (!planned)
+    return nullptr;
+  const KernelRequest launched =
+      makeRequest(module, command, *planned->op);
+  Status status = Status::ok();
+  for (const KernelRow *row : candidateRows(*planned)) {
+    status = checkEnabled(*row, request.disabledKernels);
+    if (status.isOk())
+      status = checkLaunchRow(module, command, *row, launched);
+    if (status.isOk())
+      return row;
+  }
+  return status.withContext(fmt::format("launch '{}'", launch.label));
+}
+
+void StepWalk::addKernel(const qlora_command &command, const KernelRow *row,
+                         const CommandKernel &kernel) {
+  const auto &[part, work, demand] = kernel;
+  PartTotal &total = step.parts[size_t(part)];
+  Work all = work;
+  all *= times;
+  total.work += all;
+  total.seconds += times * demand.busy();
+  step.launchSeconds += times * demand.launch;
+  TimelineItem item;
+  item.queue = command.queue;
+  item.demand = demand;
+  items.push_back(item);
+  addToGroup(command, row, kernel);
+}
+
+void StepWalk::addToGroup(const qlora_command &command, const KernelRow *row,
+                          const CommandKernel &added) {
+  const auto &[part, work, demand] = added;
+  std::string kernel(commandKindName(command.kind)), label;
+  if (command.kind == QLORA_COMMAND_LAUNCH) {
+    const qlora_launch &launch = module.launches()[command.target];
+    kernel = row ? row->fullName() : module.kernels()[launch.kernel].name;
+    label = launch.label;
+  }
+  const auto [found, isNew] = groupOf.try_emplace(
+      {kernel, part, work.gemmFlops() + work.attentionFlops(), work.bytes},
+      step.groups.size());
+  if (isNew)
+    step.groups.push_back({kernel, label, part, work, demand});
+  step.groups[found->second].count += times;
+}
+
+void StepWalk::addCollective(const qlora_command &command) {
+  const uint64_t bytes = module.operands(command)[0].bytes;
+  // A group of one sends nothing.
+  const double seconds =
+      request.ranks == 1 ? 0
+                         : allReduceSeconds(double(bytes), request.ranks,
+                                            *request.device.gpu);
+  TimelineItem item;
+  item.kind = TimelineItem::Kind::kCollective;
+  item.queue = command.queue;
+  item.demand.serial = seconds;
+  items.push_back(item);
+  step.collectives.push_back({command.target, bytes, seconds});
+}
+
+Status StepWalk::addKernels(const qlora_command &command) {
+  QLORA_ASSIGN_OR_RETURN(const KernelRow *row, rowOf(command));
+  for (const CommandKernel &kernel :
+       kernelsOf(module, command, isUpdate, request.device, row))
+    addKernel(command, row, kernel);
+  return Status::ok();
+}
+
+Status StepWalk::addCommand(const qlora_command &command) {
+  TimelineItem item;
+  item.queue = command.queue;
+  item.event = command.target;
+  switch (command.kind) {
+  case QLORA_COMMAND_LAUNCH:
+  case QLORA_COMMAND_FILL:
+  case QLORA_COMMAND_COPY:
+    return addKernels(command);
+  case QLORA_COMMAND_ALL_REDUCE:
+    addCollective(command);
+    return Status::ok();
+  case QLORA_COMMAND_RECORD:
+    item.kind = TimelineItem::Kind::kRecord;
+    break;
+  case QLORA_COMMAND_WAIT:
+    item.kind = TimelineItem::Kind::kWait;
+    break;
+  }
+  items.push_back(item);
+  return Status::ok();
+}
+
+Status StepWalk::add(const qlora_entry &entry, int64_t runs) {
+  if (runs == 0)
+    return Status::ok();
+  isUpdate = entry.kind == QLORA_ENTRY_UPDATE;
+  times = double(runs);
+  items.clear();
+  for (const qlora_command &command : module.commands(entry))
+    QLORA_RETURN_IF_ERROR(addCommand(command));
+  const Timeline timeline = simulate(items, {}, request.sharing);
+  step.seconds += times * timeline.seconds;
+  step.overlapped += times * timeline.overlapped;
+  step.exposedCommunication += times * timeline.exposedCommunication;
+  return Status::ok();
+}
+
+static Status checkRequest(const LoadedModule &module,
+                           const PredictionRequest &request) {
+  const bool isCuda = module.table().target == QLORA_TARGET_CUDA;
+  if (isCuda != request.device.gpu.has_value())
+    return Status::invalid("'{}' was compiled for {}, but {} is a {}; compile "
+                           "it with --target {}",
+                           module.path(), isCuda ? "cuda" : "cpu",
+                           request.device.cpu, isCuda ? "CPU" : "GPU",
+                           isCuda ? "cpu" : "cuda");
+  if (!isCuda && request.ranks > 1)
+    return Status::invalid("the profile of {} knows no links between ranks; "
+                           "predict --gpus 1",
+                           request.device.cpu);
+  return Status::ok();
+}
+
+static StatusOr<StepPrediction> predictStep(const LoadedModule &module,
+                                            const PredictionRequest &request,
+                                            const qlora_entry &last) {
+  const qlora_entry *update = module.entry(QLORA_ENTRY_UPDATE);
+  const qlora_entry *accumulate =
+      request.microBatches > 1
+          ? module.entry(QLORA_ENTRY_ACCUMULATE, last.batch, last.length)
+          : &last;
+  if (!accumulate || !update)
+    return Status::error(StatusCode::kDataLoss,
+                         "'{}' has no entry {}: there is no step to predict",
+                         module.path(), update ? "accumulate" : "update");
+  StepPrediction step;
+  step.ranks = request.ranks;
+  step.microBatches = request.microBatches;
+  step.batch = last.batch;
+  step.length = last.length;
+  StepWalk walk(module, request, step);
+  QLORA_RETURN_IF_ERROR(walk.add(*accumulate, request.microBatches - 1));
+  QLORA_RETURN_IF_ERROR(walk.add(last, 1));
+  QLORA_RETURN_IF_ERROR(walk.add(*update, 1));
+  std::stable_sort(step.groups.begin(), step.groups.end(),
+                   [](const KernelGroup &a, const KernelGroup &b) {
+                     return a.count * a.demand.seconds() >
+                            b.count * b.demand.seconds();
+                   });
+  return step;
+}
+
+StatusOr<std::vector<StepPrediction>>
+predictSteps(const LoadedModule &module, const PredictionRequest &request) {
+  QLORA_RETURN_IF_ERROR(checkRequest(module, request));
+  std::vector<StepPrediction> steps;
+  for (const qlora_entry &entry : module.entries()) {
+    if (entry.kind != QLORA_ENTRY_ACCUMULATE_LAST)
+      continue;
+    QLORA_ASSIGN_OR_RETURN(StepPrediction step,
+                           predictStep(module, request, entry));
+    steps.push_back(std::move(step));
+  }
+  std::sort(steps.begin(), steps.end(),
+            [](const StepPrediction &a, const StepPrediction &b) {
+              return a.length < b.length;
+            });
+  return steps;
+}
+
+} // namespace qlora

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: MIT
+
+// Steps to entries, entries to pages.
+
+#include "runtime/Predict/TouchedMemory.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace qlora {
+
+void TouchedMemory::add(qlora_entry_kind kind, const BatchShape &shape) {
+  if (const qlora_entry *entry = module.entry(kind, shape.batch, shape.length))
+    entries.insert(entry);
+}
+
+void TouchedMemory::addAll(qlora_entry_kind kind) {
+  for (const qlora_entry &entry : module.entries())
+    if (entry.kind == kind)
+      entries.insert(&entry);
+}
+
+void TouchedMemory::addTraining(Dataset &data, const StepShape &shape,
+                                int64_t steps) {
+  if (steps > 0)
+    addAll(QLORA_ENTRY_UPDATE);
+  if (steps > kWalkedMicroBatches / shape.count()) {
+    addAll(QLORA_ENTRY_ACCUMULATE);
+    addAll(QLORA_ENTRY_ACCUMULATE_LAST);
+    return;
+  }
+  // Millions of micro-batches have few shapes.
+  std::set<std::pair<qlora_entry_kind, BatchShape>> seen;
+  for (int64_t step = 0; step < steps; ++step) {
+    const int64_t count = data.microBatches(step, shape);
+    for (int64_t k = 0; k < count; ++k)
+      seen.emplace(k + 1 == count ? QLORA_ENTRY_ACCUMULATE_LAST
+                                  : QLORA_ENTRY_ACCUMULATE,
+                   data.shapeOf(step, k * shape.ranks + rank, shape));
+  }
+  for (const auto &[kind, batch] : seen)
+    add(kind, batch);
+}
+
+void TouchedMemory::addEvaluation(Dataset &data, int64_t ranks) {
+  for (int64_t number = rank; number < data.countInOrder(); number += ranks)
+    add(QLORA_ENTRY_EVALUATE, data.shapeInOrder(number));
+}
+
+namespace {
+/// The pages of every arena, touched or not.
+class PageMap {
+public:
+  explicit PageMap(const LoadedModule &module) : module(module) {
+    for (const qlora_arena &arena : module.arenas()) {
+      const bool isFilled =
+          isFrozenArena(arena.kind) || arena.kind == QLORA_ARENA_TRAINABLE ||
+          arena.kind == QLORA_ARENA_ROUNDED;
+      pages.emplace_back((arena.bytes + kPageBytes - 1) / kPageBytes, isFilled);
+    }
+  }
+
+  void touch(uint32_t arena, uint64_t offset, uint64_t bytes) {
+    if (bytes == 0)
+      return;
+    const auto begin = pages[arena].begin();
+    std::fill(begin + static_cast<int64_t>(offset / kPageBytes),
+              begin + static_cast<int64_t>((offset + bytes - 1) / kPageBytes) +
+                  1,
+              true);
+  }
+
+  uint64_t bytes() const {
+    uint64_t total = 0;
+    for (size_t arena = 0; arena < pages.size(); ++arena)
+      for (size_t page = 0; page < pages[arena].size(); ++page)
+        if (pages[arena][page])
+          total += std::min(kPageBytes, module.arenas()[arena].bytes -
+                                            page * kPageBytes);
+    return total;
+  }
+
+private:
+  static constexpr uint64_t kPageBytes = TouchedMemory::kPageBytes;
+
+  const LoadedModule &module;
+  std::vector<std::vector<bool>> pages;
+};
+} // namespace
+
+uint64_t TouchedMemory::bytes() const {
+  PageMap map(module);
+  for (const qlora_entry *entry : entries) {
+    for (const qlora_binding &binding : module.bindings(*entry))
+      map.touch(binding.arena, binding.offset, binding.bytes);
+    for (const qlora_command &command : module.commands(*entry))
+      for (const qlora_operand &operand : module.operands(command))
+        map.touch(operand.arena, operand.offset, operand.bytes);
+  }
+  return map.bytes();
+}
+
+} // namespace qlora

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: MIT
+
+// Variables of the known launchers.
+
+#include "runtime/Ranks/RankEnvironment.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+
+namespace qlora {
+
+namespace {
+
+constexpr int kDefaultPort = 29500; ///< PyTorch's
+constexpr int kMaxRanks = 1 << 20;
+
+/// The names under which a launcher says the four numbers. An empty name: it
+/// does not say this.
+struct Launcher {
+  const char *name;
+  const char *rank, *worldSize, *localRank, *localWorldSize;
+};
+
+const Launcher kLaunchers[] = {
+    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
+    {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+     "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
+    {"PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+    {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", ""},
+};
+
+} // namespace
+
+static Status readNumber(const GetVariable &get, const char *name, int low,
+                         int high, int &value) {
+  const char *text = *name ? get(name) : nullptr;
+  if (!text)
+    return Status::ok();
+  const char *end = text + std::strlen(text);
+  auto [stop, error] = std::from_chars(text, end, value);
+  if (error == std::errc() && stop == end && value >= low && value <= high)
+    return Status::ok();
+  return Status::invalid("the variable {} expects a number from {} to {}, but "
+                         "is '{}'",
+                         name, low, high, text);
+}
+
+static const Launcher *findLauncher(const GetVariable &get) {
+  for (const Launcher &launcher : kLaunchers) {
+    bool isSlurm = !std::strcmp(launcher.name, "Slurm");
+    // A batch script sees the variables of the job too; only srun adds a step.
+    if (isSlurm && !get("SLURM_STEP_ID"))
+      continue;
+    if (get(launcher.rank) && get(launcher.worldSize))
+      return &launcher;
+  }
+  return nullptr;
+}
+
+/// "4(x2),3": ranks on each node; the first number serves for equal nodes.
+static int slurmTasksPerNode(const GetVariable &get, int worldSize) {
+  int tasks = 0;
+  const char *text = get("SLURM_STEP_TASKS_PER_NODE");
+  if (!text)
+    text = get("SLURM_TASKS_PER_NODE");
+  if (text)
+    std::from_chars(text, text + std::strlen(text), tasks);
+  return tasks > 0 ? std::min(tasks, worldSize) : 1;
+}
+
+std::string firstSlurmHost(std::string_view nodeList) {
+  size_t bracket = nodeList.find('[');
+  size_t comma = nodeList.find(',');
+  if (bracket > comma || bracket == nodeList.npos)
+    return std::string(nodeList.substr(0, comma));
+  std::string host(nodeList.substr(0, bracket));
+  std::string_view numbers = nodeList.substr(bracket + 1);
+  return host + std::string(numbers.substr(0, numbers.find_first_of("-,]")));
+}
+
+static Status readMaster(const GetVariable &get, RankEnvironment &env) {
+  bool isSlurm = env.launcher == "Slurm";
+  if (const char *address = get("MASTER_ADDR"))
+    env.masterAddress = address;
+  else if (const char *nodes = get("SLURM_JOB_NODELIST"); isSlurm && nodes)
+    env.masterAddress = firstSlurmHost(nodes);
+  else if (env.localWorldSize < env.worldSize)
+    return Status::invalid(
+        "{} started {} ranks, {} of them here: set MASTER_ADDR to the host of "
+        "rank 0 and MASTER_PORT to a free port there, on every rank",
+        env.launcher, env.worldSize, env.localWorldSize);
+  env.masterPort = kDefaultPort;
+  if (isSlurm) {
+    int job = 0;
+    QLORA_RETURN_IF_ERROR(readNumber(get, "SLURM_JOB_ID", 0, 1 << 30, job));
+    env.masterPort = 20000 + job % 10000;
+  }
+  QLORA_RETURN_IF_ERROR(
+      readNumber(get, "MASTER_PORT", 1, 65535, env.masterPort));
+  if (get("TORCHELASTIC_RUN_ID"))
+    env.masterPort += env.masterPort < 65535 ? 1 : -1;
+  return Status::ok();
+}
+
+StatusOr<RankEnvironment> readRankEnvironment(const GetVariable &get) {
+  RankEnvironment env;
+  const Launcher *launcher = findLauncher(get);
+  if (!launcher)
+    return env;
+  env.launcher = launcher->name;
+  QLORA_RETURN_IF_ERROR(
+      readNumber(get, launcher->worldSize, 1, kMaxRanks, env.worldSize));
+  QLORA_RETURN_IF_ERROR(
+      readNumber(get, launcher->rank, 0, env.worldSize - 1, env.rank));
+  if (env.launcher == "Slurm")
+    env.localWorldSize = slurmTasksPerNode(get, env.worldSize);
+  QLORA_RETURN_IF_ERROR(readNumber(get, launcher->localWorldSize, 1,
+                                   env.worldSize, env.localWorldSize));
+  QLORA_RETURN_IF_ERROR(readNumber(get, launcher->localRank, 0,
+                                   env.localWorldSize - 1, env.localRank));
+  if (env.worldSize > 1)
+    QLORA_RETURN_IF_ERROR(readMaster(get, env));
+  if (const char *run = get("TORCHELASTIC_RUN_ID"))
+    env.secret = run;
+  else if (const char *job = get("SLURM_JOB_ID"); job)
+    env.secret = job;
+  return env;
+}
+
+} // namespace qlora

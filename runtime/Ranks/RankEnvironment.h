@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: MIT
+
+// Which rank of how many this process is, and where rank 0 can be reached, as
+// the launcher said. In this order:
+//
+//   qlora-run --gpus N       our own launcher (Launcher.h)
+//   torchrun, PyTorchJob     RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE
+//   mpirun of Open MPI       OMPI_COMM_WORLD_{RANK,SIZE,LOCAL_RANK,LOCAL_SIZE}
+//   mpirun of MPICH, Intel   PMI_RANK, PMI_SIZE, MPI_LOCALRANKID
+//   srun                     SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID
+//
+// Rank 0 is at MASTER_ADDR:MASTER_PORT. Without MASTER_ADDR it is the first
+// host of a Slurm job, or this machine when all ranks are on it. Without
+// MASTER_PORT it is 29500, or a port made from the Slurm job's number.
+// torchrun listens on MASTER_PORT itself, so under it we take the next one.
+
+#ifndef QLORA_RUNTIME_RANKS_RANKENVIRONMENT_H
+#define QLORA_RUNTIME_RANKS_RANKENVIRONMENT_H
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "runtime/Base/Status.h"
+
+namespace qlora {
+
+struct RankEnvironment {
+  int rank = 0;
+  int worldSize = 1;
+  int localRank = 0;      ///< among the ranks of this machine
+  int localWorldSize = 1; ///< ranks of this machine
+  std::string masterAddress = "127.0.0.1";
+  int masterPort = 0;
+  std::string secret; ///< what strangers do not know; may be empty
+  /// Says who launched us, for messages: "torchrun".
+  std::string launcher = "none";
+
+  bool isMain() const { return rank == 0; }
+};
+
+/// The value of an environment variable, or nullptr.
+using GetVariable = std::function<const char *(const char *)>;
+
+/// One rank when no launcher has left its variables. Variables that
+/// contradict each other are an error that names them.
+StatusOr<RankEnvironment> readRankEnvironment(const GetVariable &get);
+
+/// The first host of a Slurm node list: "a[3-7,9],b" -> "a3".
+std::string firstSlurmHost(std::string_view nodeList);
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_RANKS_RANKENVIRONMENT_H

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: MIT
+
+// POSIX sockets behind Ranks/Socket.h.
+
+#include "runtime/Ranks/Socket.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <thread>
+
+namespace qlora {
+
+using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+static Status systemError(std::string_view what, int error) {
+  return Status::error(StatusCode::kUnavailable, "{}: {}", what,
+                       std::strerror(error));
+}
+
+static StatusOr<Addresses> resolve(const std::string &host, int port,
+                                   bool isPassive) {
+  addrinfo hints = {};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV | (isPassive ? AI_PASSIVE : 0);
+  addrinfo *found = nullptr;
+  int error = getaddrinfo(host.empty() ? nullptr : host.c_str(),
+                          std::to_string(port).c_str(), &hints, &found);
+  if (error != 0)
+    return Status::error(StatusCode::kUnavailable,
+                         "cannot find the host '{}': {}", host,
+                         gai_strerror(error));
+  return Addresses(found, freeaddrinfo);
+}
+
+StatusOr<FileDescriptor> listenOn(const std::string &host, int port) {
+  QLORA_ASSIGN_OR_RETURN(Addresses addresses, resolve(host, port, true));
+  int error = 0;
+  for (addrinfo *a = addresses.get(); a; a = a->ai_next) {
+    FileDescriptor socket(
+        ::socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol));
+    int on = 1;
+    if (socket.isOpen() &&
+        setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) ==
+            0 &&
+        bind(socket.get(), a->ai_addr, a->ai_addrlen) == 0 &&
+        listen(socket.get(), SOMAXCONN) == 0)
+      return socket;
+    error = errno;
+  }
+  return systemError(fmt::format("cannot listen on {}:{}", host, port), error);
+}
+
+StatusOr<FileDescriptor> connectTo(const std::string &host, int port,
+                                   std::chrono::milliseconds timeout) {
+  auto deadline = std::chrono::steady_clock::now() + timeout;
+  std::string last = "no address";
+  do {
+    auto addresses = resolve(host, port, false);
+    if (!addresses.isOk())
+      last = addresses.status().message();
+    for (addrinfo *a = addresses.isOk() ? addresses->get() : nullptr; a;
+         a = a->ai_next) {
+      FileDescriptor socket(::socket(
+          a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol));
+      if (socket.isOpen() &&
+          connect(socket.get(), a->ai_addr, a->ai_addrlen) == 0) {
+        int on = 1;
+        setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+        return socket;
+      }
+      last = std::strerror(errno);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  } while (std::chrono::steady_clock::now() < deadline);
+  return Status::error(StatusCode::kUnavailable,
+                       "cannot connect to {}:{} in {} s: {}", host, port,
+                       timeout.count() / 1000.0, last);
+}
+
+StatusOr<int> portOf(const FileDescriptor &socket) {
+  sockaddr_storage address = {};
+  socklen_t bytes = sizeof address;
+  if (getsockname(socket.get(), reinterpret_cast<sockaddr *>(&address),
+                  &bytes) != 0)
+    return systemError("getsockname", errno);
+  if (address.ss_family == AF_INET6)
+    return ntohs(reinterpret_cast<sockaddr_in6 *>(&address)->sin6_port);
+  return ntohs(reinterpret_cast<sockaddr_in *>(&address)->sin_port);
+}
+
+StatusOr<std::string> localAddressOf(const FileDescriptor &socket) {
+  sockaddr_storage address = {};
+  socklen_t bytes = sizeof address;
+  char host[NI_MAXHOST];
+  if (getsockname(socket.get(), reinterpret_cast<sockaddr *>(&address),
+                  &bytes) != 0)
+    return systemError("getsockname", errno);
+  int error = getnameinfo(reinterpret_cast<sockaddr *>(&address), bytes, host,
+                          sizeof host, nullptr, 0, NI_NUMERICHOST);
+  if (error != 0)
+    return Status::error(StatusCode::kUnavailable, "getnameinfo: {}",
+                         gai_strerror(error));
+  return std::string(host);
+}
+
+Status setTimeout(const FileDescriptor &socket,
+                  std::chrono::milliseconds timeout) {
+  timeval value = {};
+  value.tv_sec = timeout.count() / 1000;
+  value.tv_usec = timeout.count() % 1000 * 1000;
+  for (int option : {SO_RCVTIMEO, SO_SNDTIMEO})
+    if (setsockopt(socket.get(), SOL_SOCKET, option, &value, sizeof value) != 0)
+      return systemError("setsockopt", errno);
+  return Status::ok();
+}
+
+Status sendAll(const FileDescriptor &socket, const void *data, size_t bytes) {
+  const char *next = static_cast<const char *>(data);
+  while (bytes > 0) {
+    ssize_t sent = send(socket.get(), next, bytes, MSG_NOSIGNAL);
+    if (sent < 0 && errno == EINTR)
+      continue;
+    if (sent <= 0)
+      return systemError("send", errno);
+    next += sent;
+    bytes -= static_cast<size_t>(sent);
+  }
+  return Status::ok();
+}
+
+Status receiveAll(const FileDescriptor &socket, void *data, size_t bytes) {
+  char *next = static_cast<char *>(data);
+  while (bytes > 0) {
+    ssize_t received = recv(socket.get(), next, bytes, 0);
+    if (received < 0 && errno == EINTR)
+      continue;
+    if (received == 0)
+      return Status::error(StatusCode::kAborted,
+                           "the other side closed the connection");
+    if (received < 0)
+      return systemError("receive", errno);
+    next += received;
+    bytes -= static_cast<size_t>(received);
+  }
+  return Status::ok();
+}
+
+} // namespace qlora

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: MIT
+
+// TCP sockets: blocking reads and writes of whole buffers with a deadline.
+
+#ifndef QLORA_RUNTIME_RANKS_SOCKET_H
+#define QLORA_RUNTIME_RANKS_SOCKET_H
+
+#include <chrono>
+#include <cstddef>
+#include <string>
+
+#include "runtime/Base/FileDescriptor.h"
+#include "runtime/Base/Status.h"
+
+namespace qlora {
+
+/// Listens on `host` (a name or address; empty: every interface). Port 0:
+/// any free one; see portOf().
+StatusOr<FileDescriptor> listenOn(const std::string &host, int port);
+
+/// Connects, trying again until `timeout` has passed: the other side may not
+/// have started yet.
+StatusOr<FileDescriptor> connectTo(const std::string &host, int port,
+                                   std::chrono::milliseconds timeout);
+
+/// The port that a listening socket got.
+StatusOr<int> portOf(const FileDescriptor &socket);
+
+/// The numeric address of this machine on a connected socket.
+StatusOr<std::string> localAddressOf(const FileDescriptor &socket);
+
+/// From now on, a read or write that makes no progress for so long fails.
+/// Zero: never.
+Status setTimeout(const FileDescriptor &socket,
+                  std::chrono::milliseconds timeout);
+
+/// All of the bytes, or an error (kAborted: the other side closed).
+Status sendAll(const FileDescriptor &socket, const void *data, size_t bytes);
+Status receiveAll(const FileDescriptor &socket, void *data, size_t bytes);
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_RANKS_SOCKET_H

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: MIT
+
+// metrics.jsonl and the terminal.
+
+#include "runtime/Watch/Metrics.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cassert>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace qlora {
+
+/// Between two drawings of a bar, and between two lines of a log; work that
+/// is over before has neither.
+static constexpr auto kBetweenBars = std::chrono::milliseconds(200);
+static constexpr auto kBetweenLines = std::chrono::seconds(10);
+
+/// At once, and without a word where the terminal is gone: the run goes on.
+static void print(FILE *stream, const std::string &text) {
+  (void)std::fputs(text.c_str(), stream);
+  (void)std::fflush(stream);
+}
+
+Metrics::Metrics(bool asJson, FILE *out, FILE *errors)
+    : asJson(asJson), out(out), errors(errors),
+      isTerminal(!asJson && isatty(fileno(out))) {}
+
+Status Metrics::open(const std::string &folder, Start start) {
+  path = folder + "/metrics.jsonl";
+  file = std::fopen(path.c_str(), start == Start::kNew ? "we" : "ae");
+  if (!file)
+    return Status::error(StatusCode::kUnavailable, "cannot write '{}': {}",
+                         path, std::strerror(errno));
+  return Status::ok();
+}
+
+Metrics::~Metrics() {
+  clearBar();
+  if (file)
+    std::fclose(file);
+}
+
+Status Metrics::log(const nlohmann::ordered_json &values,
+                    const std::string &text) {
+  assert(!path.empty() && "open() comes first");
+  clearBar();
+  std::string line = values.dump() + "\n";
+  // Flushed at once: a run that dies has its metrics up to then.
+  if (file &&
+      (std::fputs(line.c_str(), file) < 0 || std::fflush(file) != 0)) {
+    // Not the end of a training whose adapter has its space.
+    warn(fmt::format("cannot write '{}': {}; the run goes on without it", path,
+                     std::strerror(errno)));
+    std::fclose(std::exchange(file, nullptr));
+  }
+  print(out, asJson ? line : text + "\n");
+  return Status::ok();
+}
+
+void Metrics::say(std::string_view text) {
+  if (asJson)
+    return;
+  clearBar();
+  print(out, fmt::format("{}\n", text));
+}
+
+void Metrics::note(std::string_view text) {
+  clearBar();
+  print(errors, fmt::format("qlora-run: note: {}\n", text));
+}
+
+void Metrics::warn(std::string_view text) {
+  clearBar();
+  print(errors, fmt::format("qlora-run: warning: {}\n", text));
+}
+
+ProgressListener Metrics::progress(const std::string &what,
+                                   const std::string &unit) {
+  shown = Clock::now();
+  return [this, start = shown,
+          view = ProgressView{what, 0, 0, 0, unit == kBytes,
+                              unit}](uint64_t done, uint64_t total) mutable {
+    view.done = done;
+    view.total = total;
+    view.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    showProgress(view);
+  };
+}
+
+void Metrics::showProgress(const ProgressView &view) {
+  if (isTerminal)
+    return showBar(view);
+  if (Clock::now() < shown + kBetweenLines || view.done == view.total)
+    return;
+  shown = Clock::now();
+  say(progressLine(view));
+}
+
+void Metrics::showBar(const ProgressView &view) {
+  if (view.done == view.total)
+    return clearBar();
+  if (!isTerminal || Clock::now() < shown + kBetweenBars)
+    return;
+  shown = Clock::now();
+  drawBar(view);
+}
+
+void Metrics::drawBar(const ProgressView &view) {
+  winsize size = {};
+  ioctl(fileno(out), TIOCGWINSZ, &size);
+  const int columns = std::clamp<int>(size.ws_col, 40, 100);
+  // Over the last bar, to the end of the line.
+  print(out, fmt::format("\r{}\x1b[K", progressBar(view, columns - 1)));
+  hasBar = true;
+}
+
+void Metrics::clearBar() {
+  if (!hasBar)
+    return;
+  // Back to the start of the line, and erase to its end.
+  print(out, "\r\x1b[K");
+  hasBar = false;
+}
+
+} // namespace qlora

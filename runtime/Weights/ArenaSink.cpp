@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: MIT
+
+// The buffer before a device.
+
+#include "runtime/Weights/ArenaSink.h"
+
+namespace qlora {
+
+std::span<uint8_t> DeviceArena::map(uint64_t offset, uint64_t count) {
+  if (buffer.size() < count)
+    buffer.resize(count);
+  mappedOffset = offset;
+  mappedBytes = count;
+  return std::span(buffer).first(count);
+}
+
+Status DeviceArena::commit() {
+  return device.write(arena, mappedOffset,
+                      std::span(buffer).first(mappedBytes));
+}
+
+Status ArenaSink::quantize(const UnquantizedWeight &weight) {
+  return quantizeOnHost(weight, *this);
+}
+
+Status DeviceArena::quantize(const UnquantizedWeight &weight) {
+  const uint64_t needed = leastScratch(weight);
+  if (needed <= scratch.bytes)
+    return quantizeOnDevice(weight, device, arena, scratch)
+        .withContext(fmt::format("weight '{}'", weight.name));
+  if (!hasRemarked)
+    device.addRemark(fmt::format(
+        "'{}' is quantised on the host: on the device it would need {} bytes "
+        "of scratch memory, and the plan has {}",
+        weight.name, needed, scratch.bytes));
+  hasRemarked = true;
+  return ArenaSink::quantize(weight);
+}
+
+std::unique_ptr<ArenaSink> openArena(Device &device, const LoadedModule &module,
+                                     qlora_arena_kind kind) {
+  const auto index = module.arena(kind);
+  if (!index)
+    return std::make_unique<HostArena>(std::span<uint8_t>());
+  if (device.hasHostArenas())
+    return std::make_unique<HostArena>(device.hostArena(*index));
+  return std::make_unique<DeviceArena>(device, *index, module.arenaBytes(kind),
+                                       loadingScratch(module));
+}
+
+} // namespace qlora

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: MIT
+
+// The conversions that kernels use, on unaligned bytes.
+
+#include "runtime/Weights/ConvertWeights.h"
+
+#include "runtime/Kernels/Cpu/Convert.h"
+
+#include <algorithm>
+#include <array>
+#include <cassert>
+#include <cstring>
+
+namespace qlora {
+
+unsigned weightBytes(qlora_dtype dtype) {
+  switch (dtype) {
+  case QLORA_DTYPE_F32:
+    return 4;
+  case QLORA_DTYPE_BF16:
+  case QLORA_DTYPE_F16:
+    return 2;
+  default:
+    return 0;
+  }
+}
+
+void weightsToFloat(qlora_dtype dtype, const uint8_t *from, int64_t count,
+                    float *out) {
+  if (dtype == QLORA_DTYPE_F32) {
+    std::memcpy(out, from, static_cast<size_t>(count) * sizeof(float));
+    return;
+  }
+  assert(weightBytes(dtype) == 2 && "no dtype of weights");
+  // A file's elements may be at odd addresses; the vectorised loop's may not.
+  std::array<uint16_t, 1024> piece;
+  for (int64_t first = 0; first < count;) {
+    const int64_t part =
+        std::min(count - first, static_cast<int64_t>(piece.size()));
+    std::memcpy(piece.data(), from + 2 * first,
+                static_cast<size_t>(part) * sizeof(uint16_t));
+    widen(dtype, piece.data(), out + first, part);
+    first += part;
+  }
+}
+
+void weightsFromFloat(qlora_dtype dtype, const float *from, int64_t count,
+                      uint8_t *out) {
+  assert(weightBytes(dtype) != 0 && "no dtype of weights");
+  narrow(from, dtype, out, count);
+}
+
+void convertWeights(qlora_dtype fromType, const uint8_t *from,
+                    qlora_dtype toType, uint8_t *to, int64_t count) {
+  if (fromType == toType) {
+    std::memcpy(to, from, static_cast<size_t>(count) * weightBytes(toType));
+    return;
+  }
+  constexpr int64_t kPart = 4096;
+#pragma omp parallel for schedule(static)
+  for (int64_t begin = 0; begin < count; begin += kPart) {
+    float values[kPart];
+    const int64_t part = std::min(kPart, count - begin);
+    weightsToFloat(fromType, from + begin * weightBytes(fromType), part,
+                   values);
+    weightsFromFloat(toType, values, part, to + begin * weightBytes(toType));
+  }
+}
+
+} // namespace qlora

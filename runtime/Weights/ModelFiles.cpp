@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: MIT
+
+// Opening of single-file and sharded model folders.
+
+#include "runtime/Weights/ModelFiles.h"
+
+#include <nlohmann/json.hpp>
+
+#include <filesystem>
+#include <fstream>
+
+using nlohmann::json;
+
+namespace qlora {
+
+static constexpr const char *kSingleFile = "model.safetensors";
+static constexpr const char *kIndexFile = "model.safetensors.index.json";
+
+StatusOr<ModelFiles> ModelFiles::open(const std::string &folder) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  ModelFiles files;
+  files.root = folder;
+  const fs::path root(folder);
+  if (!fs::is_directory(root, ignored))
+    return Status::error(StatusCode::kNotFound, "no model folder '{}'", folder);
+  const bool hasSingle = fs::exists(root / kSingleFile, ignored);
+  const bool hasIndex = fs::exists(root / kIndexFile, ignored);
+  // transformers takes the single file where both are there.
+  if (hasSingle)
+    QLORA_RETURN_IF_ERROR(files.openSingle());
+  else if (hasIndex)
+    QLORA_RETURN_IF_ERROR(files.openIndexed((root / kIndexFile).string()));
+  else
+    return Status::error(StatusCode::kNotFound,
+                         "'{}' has neither {} nor {}; only safetensors "
+                         "weights are read",
+                         folder, kSingleFile, kIndexFile);
+  return files;
+}
+
+Status ModelFiles::openSingle() {
+  QLORA_ASSIGN_OR_RETURN(SafetensorsFile file,
+                         SafetensorsFile::open(root + "/" + kSingleFile));
+  for (const SafetensorsTensor &tensor : file.tensors())
+    owner.emplace(tensor.name, kSingleFile);
+  files.emplace(kSingleFile, std::move(file));
+  return Status::ok();
+}
+
+static StatusOr<json> readIndex(const std::string &path) {
+  std::ifstream stream(path, std::ios::binary);
+  if (!stream)
+    return Status::error(StatusCode::kNotFound, "cannot open '{}'", path);
+  json root = json::parse(stream, nullptr, /*allow_exceptions=*/false);
+  if (root.is_discarded() || !root.is_object() ||
+      !root.contains("weight_map") || !root["weight_map"].is_object())
+    return Status::error(StatusCode::kDataLoss,
+                         "'{}' is not a JSON object with a weight_map", path);
+  return root["weight_map"];
+}
+
+Status ModelFiles::openIndexed(const std::string &indexPath) {
+  QLORA_ASSIGN_OR_RETURN(json map, readIndex(indexPath));
+  for (const auto &[name, value] : map.items()) {
+    if (!value.is_string())
+      return Status::error(StatusCode::kDataLoss,
+                           "'{}': weight_map of '{}' is not a file name",
+                           indexPath, name);
+    const std::string shard = value.get<std::string>();
+    if (shard.empty() || shard.find('/') != std::string::npos ||
+        shard.find("..") != std::string::npos ||
+        shard.find('\0') != std::string::npos)
+      return Status::error(StatusCode::kDataLoss,
+                           "'{}': weight_map of '{}' is '{}'; a shard must be "
+                           "a plain file name in the model folder",
+                           indexPath, name, shard);
+    auto file = files.find(shard);
+    if (file == files.end()) {
+      auto opened = SafetensorsFile::open(root + "/" + shard);
+      if (!opened.isOk())
+        return opened.status().withContext(
+            fmt::format("shard named by '{}'", indexPath));
+      file = files.emplace(shard, std::move(opened).value()).first;
+    }
+    if (!file->second.find(name))
+      return Status::error(StatusCode::kDataLoss,
+                           "'{}' places tensor '{}' in '{}', which lacks it",
+                           indexPath, name, shard);
+    owner.emplace(name, shard);
+  }
+  return Status::ok();
+}
+
+ModelFiles::Entry ModelFiles::find(std::string_view name) const {
+  const auto found = owner.find(name);
+  if (found == owner.end())
+    return {nullptr, nullptr};
+  const SafetensorsFile &file = files.find(found->second)->second;
+  return {&file, file.find(name)};
+}
+
+StatusOr<ModelFiles::Entry> ModelFiles::get(std::string_view name) const {
+  const Entry entry = find(name);
+  if (entry.tensor)
+    return entry;
+  if (owner.empty())
+    return Status::error(StatusCode::kNotFound,
+                         "model '{}' has no tensor '{}'; it is empty", root,
+                         name);
+  return Status::error(StatusCode::kNotFound,
+                       "model '{}' has no tensor '{}'; it holds {}, such as "
+                       "'{}'",
+                       root, name, owner.size(), owner.begin()->first);
+}
+
+std::vector<std::string> ModelFiles::fileNames() const {
+  std::vector<std::string> names;
+  for (const auto &[name, file] : files)
+    names.push_back(name);
+  return names;
+}
+
+std::vector<std::string> ModelFiles::tensorNames() const {
+  std::vector<std::string> names;
+  for (const auto &[name, file] : owner)
+    names.push_back(name);
+  return names;
+}
+
+StatusOr<std::string> ModelFiles::fileOf(std::string_view tensorName) const {
+  QLORA_RETURN_IF_ERROR(get(tensorName).status());
+  return owner.find(tensorName)->second;
+}
+
+} // namespace qlora

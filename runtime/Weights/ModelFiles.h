@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: MIT
+
+// The weights of a Hugging Face model folder as one set of named tensors:
+// either model.safetensors or the shards of model.safetensors.index.json.
+// Only headers are read. Links are followed (the Hugging Face cache is made
+// of them), but a shard name with `/` or `..` is refused.
+
+#ifndef QLORA_RUNTIME_WEIGHTS_MODELFILES_H
+#define QLORA_RUNTIME_WEIGHTS_MODELFILES_H
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/Weights/Safetensors.h"
+
+namespace qlora {
+
+class ModelFiles {
+public:
+  /// A tensor and the file it is in.
+  struct Entry {
+    const SafetensorsFile *file;
+    const SafetensorsTensor *tensor;
+  };
+
+  /// Opens every file. A missing shard, and a tensor that the index places
+  /// in a shard that lacks it, are errors naming both. Tensors of a shard
+  /// that the index does not mention are left out. Where there are both a
+  /// single file and an index, the single file is the model.
+  static StatusOr<ModelFiles> open(const std::string &folder);
+
+  const std::string &folder() const { return root; }
+  /// nullptr file and tensor when there is none.
+  Entry find(std::string_view name) const;
+  /// As find(), with an error that names the folder and says what it holds.
+  StatusOr<Entry> get(std::string_view name) const;
+
+  /// Every file by its base name.
+  const std::map<std::string, SafetensorsFile, std::less<>> &all() const {
+    return files;
+  }
+  /// Base names of the files, sorted; and all tensor names, sorted.
+  std::vector<std::string> fileNames() const;
+  std::vector<std::string> tensorNames() const;
+  /// Base name of the file that holds a tensor, for `qlora_parameter.file`.
+  StatusOr<std::string> fileOf(std::string_view tensorName) const;
+
+private:
+  Status openSingle();
+  Status openIndexed(const std::string &indexPath);
+
+  std::string root;
+  std::map<std::string, SafetensorsFile, std::less<>> files; ///< by base name
+  std::map<std::string, std::string, std::less<>> owner;     ///< tensor -> file
+};
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_WEIGHTS_MODELFILES_H

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: MIT
+
+// Initial values of trained parameters that come from no file. Randomness is
+// counter-based: element i of a parameter depends on (seed, name, i) alone,
+// so every rank gets the same bits in whatever order it fills.
+
+#ifndef QLORA_RUNTIME_WEIGHTS_PARAMETERINIT_H
+#define QLORA_RUNTIME_WEIGHTS_PARAMETERINIT_H
+
+#include <cstdint>
+
+#include "runtime/ABI/module.h"
+
+namespace qlora {
+
+/// Fills `out` (the parameter's elements, f32) by its init kind: ZERO,
+/// KAIMING or GAUSSIAN.
+void initParameter(const qlora_parameter &parameter, uint64_t seed, float *out);
+
+/// Uniform in [0, 1) with 53 bits: element `index` of a stream.
+double initUniform(uint64_t stream, uint64_t index);
+/// The stream of a parameter.
+uint64_t initStream(uint64_t seed, const char *name);
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_WEIGHTS_PARAMETERINIT_H

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: MIT
+
+// Filling of the frozen and trainable arenas.
+
+#include "runtime/Weights/Parameters.h"
+
+#include "runtime/Kernels/KernelTable.h"
+#include "runtime/Weights/ConvertWeights.h"
+#include "runtime/Weights/ParameterInit.h"
+#include "runtime/Weights/QuantizeWeight.h"
+#include "runtime/Weights/StoredNF4.h"
+
+#include <algorithm>
+#include <set>
+#include <vector>
+
+namespace qlora {
+
+/// Elements read before their pages are given back.
+static constexpr int64_t kWindow = int64_t{1} << 22;
+
+/// How PEFT names a weight of the model in an adapter.
+static constexpr std::string_view kPeftPrefix = "base_model.model.";
+
+namespace {
+/// A tensor of a file as numbers.
+struct Weight {
+  const SafetensorsFile *file;
+  const SafetensorsTensor *tensor;
+  qlora_dtype dtype;
+
+  const uint8_t *at(int64_t element) const {
+    return file->bytes(*tensor).data() + element * weightBytes(dtype);
+  }
+  void release(int64_t first, int64_t count) const {
+    const uint64_t size = weightBytes(dtype);
+    file->release(*tensor, static_cast<uint64_t>(first) * size,
+                  static_cast<uint64_t>(count) * size);
+  }
+};
+} // namespace
+
+static std::span<const int64_t> shapeOf(const qlora_parameter &parameter) {
+  return {parameter.shape, parameter.rank};
+}
+
+static int64_t elementsOf(const qlora_parameter &parameter) {
+  int64_t elements = 1;
+  for (int64_t extent : shapeOf(parameter))
+    elements *= extent;
+  return elements;
+}
+
+static StatusOr<Weight> asWeight(const SafetensorsFile &file,
+                                 const SafetensorsTensor &tensor,
+                                 const qlora_parameter &parameter) {
+  const auto shape = shapeOf(parameter);
+  if (!std::equal(shape.begin(), shape.end(), tensor.shape.begin(),
+                  tensor.shape.end()))
+    return Status::invalid("'{}': tensor '{}' has shape {}, train.so was "
+                           "compiled for {}",
+                           file.path(), tensor.name, formatShape(tensor.shape),
+                           formatShape(shape));
+  const auto dtype = toAbiDtype(tensor.dtype);
+  if (!dtype || weightBytes(*dtype) == 0)
+    return Status::invalid("'{}': tensor '{}' is {}; weights must be F32, "
+                           "BF16 or F16",
+                           file.path(), tensor.name,
+                           safetensorsDtypeName(tensor.dtype));
+  return Weight{&file, &tensor, *dtype};
+}
+
+/// The weight of the model folder that a parameter names.
+static StatusOr<Weight> findWeight(const ParameterSources &sources,
+                                   const qlora_parameter &parameter) {
+  if (!sources.model)
+    return Status::error(StatusCode::kNotFound,
+                         "parameter '{}' needs a model folder, and none is "
+                         "given",
+                         parameter.name);
+  QLORA_ASSIGN_OR_RETURN(ModelFiles::Entry entry,
+                         sources.model->get(parameter.name));
+  QLORA_ASSIGN_OR_RETURN(Weight weight,
+                         asWeight(*entry.file, *entry.tensor, parameter));
+  const auto expected = static_cast<qlora_dtype>(parameter.file_dtype);
+  if (weight.dtype != expected)
+    return Status::invalid(
+        "'{}': tensor '{}' is {}, train.so was compiled for {}; compile it "
+        "again for this model",
+        entry.file->path(), entry.tensor->name,
+        safetensorsDtypeName(entry.tensor->dtype), dtypeName(expected));
+  return weight;
+}
+
+/// Room for `count` elements of a parameter, from `first` on.
+static uint8_t *mapElements(ArenaSink &arena, const qlora_parameter &parameter,
+                            int64_t first, int64_t count) {
+  const uint64_t size = weightBytes(static_cast<qlora_dtype>(parameter.dtype));
+  return arena
+      .map(parameter.offset + static_cast<uint64_t>(first) * size,
+           static_cast<uint64_t>(count) * size)
+      .data();
+}
+
+static Status copyWeight(const Weight &weight, const qlora_parameter &parameter,
+                         ArenaSink &arena) {
+  const int64_t elements = elementsOf(parameter);
+  for (int64_t first = 0; first < elements; first += kWindow) {
+    const int64_t count = std::min(kWindow, elements - first);
+    convertWeights(weight.dtype, weight.at(first),
+                   static_cast<qlora_dtype>(parameter.dtype),
+                   mapElements(arena, parameter, first, count), count);
+    weight.release(first, count);
+    QLORA_RETURN_IF_ERROR(arena.commit());
+  }
+  return Status::ok();
+}
+
+static Status quantizeWeight(const Weight &weight,
+                             const qlora_parameter &parameter,
+                             const NF4Layout &layout, ArenaSink &arena) {
+  UnquantizedWeight source;
+  source.name = parameter.name;
+  source.fileType = weight.dtype;
+  source.inFile = weight.at(0);
+  source.done = [&](int64_t first, int64_t count) {
+    weight.release(first, count);
+  };
+  source.layout = layout;
+  source.columns = shapeOf(parameter).back();
+  source.type = static_cast<qlora_dtype>(parameter.dtype);
+  source.offset = parameter.offset;
+  return arena.quantize(source);
+}
+
+/// A weight that bitsandbytes has quantised.
+static Status fillStored(const ParameterSources &sources,
+                         const qlora_parameter &parameter,
+                         const NF4Layout &layout, ArenaSink &arena) {
+  if (!sources.model)
+    return Status::error(StatusCode::kNotFound,
+                         "parameter '{}' needs a model folder, and none is "
+                         "given",
+                         parameter.name);
+  const auto copyTo = [&](uint8_t *out) {
+    return copyStoredNF4(*sources.model, parameter.name, shapeOf(parameter),
+                         layout, out);
+  };
+  if (parameter.dtype == QLORA_DTYPE_NF4) {
+    QLORA_RETURN_IF_ERROR(
+        copyTo(arena.map(parameter.offset, parameter.bytes).data()));
+    return arena.commit();
+  }
+  std::vector<uint8_t> packed(static_cast<size_t>(layout.bytes));
+  QLORA_RETURN_IF_ERROR(copyTo(packed.data()));
+  return decodeOnHost(layout, packed.data(), shapeOf(parameter).back(),
+                      static_cast<qlora_dtype>(parameter.dtype),
+                      parameter.offset, arena);
+}
+
+static Status fillFrozenParameter(const ParameterSources &sources,
+                                  const qlora_parameter &parameter,
+                                  ArenaSink &arena) {
+  if (parameter.quantization == QLORA_QUANTIZATION_NONE) {
+    QLORA_ASSIGN_OR_RETURN(Weight weight, findWeight(sources, parameter));
+    return copyWeight(weight, parameter, arena);
+  }
+  const NF4Layout layout = NF4Layout::of(elementsOf(parameter), parameter.block,
+                                         parameter.double_quant != 0);
+  if (parameter.quantization == QLORA_QUANTIZATION_NF4_STORED)
+    return fillStored(sources, parameter, layout, arena);
+  QLORA_ASSIGN_OR_RETURN(Weight weight, findWeight(sources, parameter));
+  return quantizeWeight(weight, parameter, layout, arena);
+}
+
+Status fillFrozen(const LoadedModule &module, const ParameterSources &sources,
+                  FillShare share, qlora_arena_kind kind, ArenaSink &arena) {
+  if (arena.bytes() != module.arenaBytes(kind))
+    return Status::error(StatusCode::kInternal,
+                         "the {} arena has {} bytes instead of {}",
+                         arenaKindName(kind), arena.bytes(),
+                         module.arenaBytes(kind));
+  std::vector<const qlora_parameter *> mine;
+  uint64_t total = 0, done = 0;
+  const auto parameters = module.parameters();
+  for (size_t i = share.rank; i < parameters.size(); i += share.size)
+    if (module.arenas()[parameters[i].arena].kind == kind) {
+      mine.push_back(&parameters[i]);
+      total += parameters[i].bytes;
+    }
+  for (const qlora_parameter *parameter : mine) {
+    QLORA_RETURN_IF_ERROR(fillFrozenParameter(sources, *parameter, arena));
+    done += parameter->bytes;
+    if (sources.progress)
+      sources.progress(done, total);
+  }
+  return Status::ok();
+}
+
+/// The tensor of the adapter to start from, or null where a model's own
+/// weight is not in it.
+static StatusOr<const SafetensorsTensor *>
+findInAdapter(const SafetensorsFile &adapter,
+              const qlora_parameter &parameter) {
+  if (const SafetensorsTensor *tensor = adapter.find(parameter.name))
+    return tensor;
+  if (parameter.role == QLORA_ROLE_ADAPTER)
+    return adapter.get(parameter.name);
+  return adapter.find(fmt::format("{}{}", kPeftPrefix, parameter.name));
+}
+
+/// An adapter tensor that no parameter takes would be lost without a word.
+static Status checkAdapterUsed(const LoadedModule &module,
+                               const SafetensorsFile &adapter) {
+  std::set<std::string, std::less<>> taken;
+  for (const qlora_parameter &parameter : module.parameters()) {
+    if (parameter.role == QLORA_ROLE_FROZEN)
+      continue;
+    taken.insert(parameter.name);
+    taken.insert(fmt::format("{}{}", kPeftPrefix, parameter.name));
+  }
+  for (const SafetensorsTensor &tensor : adapter.tensors())
+    if (!taken.contains(tensor.name))
+      return Status::invalid("'{}': tensor '{}' is no trained parameter of "
+                             "train.so; compile it for this adapter's "
+                             "targets",
+                             adapter.path(), tensor.name);
+  return Status::ok();
+}
+
+static Status fillTrainableParameter(const ParameterSources &sources,
+                                     const qlora_parameter &parameter,
+                                     ArenaSink &arena) {
+  const SafetensorsTensor *tensor = nullptr;
+  if (sources.adapter) {
+    QLORA_ASSIGN_OR_RETURN(tensor, findInAdapter(*sources.adapter, parameter));
+  }
+  if (!tensor && parameter.init != QLORA_INIT_FILE) {
+    uint8_t *out = arena.map(parameter.offset, parameter.bytes).data();
+    initParameter(parameter, sources.seed, reinterpret_cast<float *>(out));
+    return arena.commit();
+  }
+  QLORA_ASSIGN_OR_RETURN(Weight weight,
+                         tensor ? asWeight(*sources.adapter, *tensor, parameter)
+                                : findWeight(sources, parameter));
+  return copyWeight(weight, parameter, arena);
+}
+
+Status fillTrainable(const LoadedModule &module,
+                     const ParameterSources &sources, ArenaSink &arena) {
+  if (arena.bytes() != module.arenaBytes(QLORA_ARENA_TRAINABLE))
+    return Status::error(
+        StatusCode::kInternal, "the trainable arena has {} bytes instead of {}",
+        arena.bytes(), module.arenaBytes(QLORA_ARENA_TRAINABLE));
+  if (sources.adapter)
+    QLORA_RETURN_IF_ERROR(checkAdapterUsed(module, *sources.adapter));
+  for (const qlora_parameter &parameter : module.parameters())
+    if (parameter.role != QLORA_ROLE_FROZEN)
+      QLORA_RETURN_IF_ERROR(fillTrainableParameter(sources, parameter, arena));
+  return Status::ok();
+}
+
+Status fillRounded(const LoadedModule &module, Device &device) {
+  const auto from = module.arena(QLORA_ARENA_TRAINABLE);
+  const auto to = module.arena(QLORA_ARENA_ROUNDED);
+  if (!from || !to)
+    return Status::ok();
+  const uint64_t elements = module.arenaBytes(QLORA_ARENA_ROUNDED) / 2;
+  std::vector<uint8_t> exact, rounded;
+  for (uint64_t done = 0; done < elements;) {
+    const uint64_t count = std::min<uint64_t>(kWindow, elements - done);
+    exact.resize(4 * count);
+    rounded.resize(2 * count);
+    QLORA_RETURN_IF_ERROR(device.read(*from, 4 * done, exact));
+    convertWeights(QLORA_DTYPE_F32, exact.data(), QLORA_DTYPE_BF16,
+                   rounded.data(), static_cast<int64_t>(count));
+    QLORA_RETURN_IF_ERROR(device.write(*to, 2 * done, rounded));
+    done += count;
+  }
+  return Status::ok();
+}
+
+} // namespace qlora

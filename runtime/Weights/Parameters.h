@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: MIT
+
+// Names to bytes: fills the FROZEN and TRAINABLE arenas from the parameter
+// table. Tensors are read through the mmap one after the other and their
+// pages given back, so that resident memory grows by the arena (where it is
+// on the host) and one window of a tensor, not by the file. Into an arena
+// elsewhere they go window by window too, a tensor that is quantised in its
+// file whole; one that is to be quantised is quantised there
+// (QuantizeWeight.h).
+//
+// Frozen weights are copied, converted (bf16, f16, f32 to the arena's dtype,
+// to nearest even), quantised to NF4 as bitsandbytes does, or taken as
+// bitsandbytes stored them; a "resident" one (quantised, but not NF4 in the
+// arena) is quantised and decoded again. Trained ones come from a PEFT
+// adapter where given, otherwise from their init kind.
+
+#ifndef QLORA_RUNTIME_WEIGHTS_PARAMETERS_H
+#define QLORA_RUNTIME_WEIGHTS_PARAMETERS_H
+
+#include <cstdint>
+#include <span>
+
+#include "runtime/Base/Progress.h"
+#include "runtime/Base/Status.h"
+#include "runtime/Device/FrozenArena.h"
+#include "runtime/Module/ModuleLoader.h"
+#include "runtime/Weights/ArenaSink.h"
+#include "runtime/Weights/ModelFiles.h"
+#include "runtime/Weights/Safetensors.h"
+
+namespace qlora {
+
+/// Where parameters come from. The pointers outlive the calls.
+struct ParameterSources {
+  const ModelFiles *model = nullptr; ///< null: no parameter may need a file
+  /// adapter_model.safetensors to start from, or null. Every ADAPTER
+  /// parameter must be in it under its name, and it may hold no other.
+  const SafetensorsFile *adapter = nullptr;
+  uint64_t seed = 0; ///< of random inits; the same on all ranks
+  /// Hears of bytes of this rank's share that fillFrozen() has filled.
+  ProgressListener progress;
+};
+
+/// Fills this rank's share of the FROZEN or the HOST arena. kInvalidArgument
+/// when a tensor has another shape or dtype than the module was compiled for,
+/// kNotFound when it is missing; both name it.
+Status fillFrozen(const LoadedModule &module, const ParameterSources &sources,
+                  FillShare share, qlora_arena_kind kind, ArenaSink &arena);
+
+/// Fills the TRAINABLE arena. Random values depend on the seed and the
+/// parameter's name only, so every rank gets the same bits.
+Status fillTrainable(const LoadedModule &module,
+                     const ParameterSources &sources, ArenaSink &arena);
+
+/// ROUNDED := TRAINABLE, where the module has it: to be called whenever the
+/// host has written the latter.
+Status fillRounded(const LoadedModule &module, Device &device);
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_WEIGHTS_PARAMETERS_H

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: MIT
+
+// Quantisation where the numbers are, or where the arena is.
+
+#include "runtime/Weights/QuantizeWeight.h"
+
+#include "runtime/Kernels/Cpu/QuantizeNF4.h"
+#include "runtime/Weights/ArenaSink.h"
+#include "runtime/Weights/ConvertWeights.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace qlora {
+
+/// Elements of a part that is decoded on the host.
+static constexpr int64_t kDecodedElements = int64_t{1} << 22;
+/// Of a file, sent at a time: one half of the buffer of a CUDA device.
+static constexpr uint64_t kWindowBytes = uint64_t{16} << 20;
+static constexpr uint64_t kAlignment = 64;
+
+// On the host -----------------------------------------------------------------
+
+/// Elements [first, first + count), which start a block.
+static void decodeElements(const NF4Layout &layout, const uint8_t *packed,
+                           std::span<const float> scales, int64_t columns,
+                           int64_t first, int64_t count, qlora_dtype dtype,
+                           uint8_t *out) {
+#pragma omp parallel
+  {
+    std::vector<float> values(static_cast<size_t>(layout.block));
+#pragma omp for schedule(static)
+    for (int64_t begin = 0; begin < count; begin += layout.block) {
+      const int64_t part = std::min(layout.block, count - begin);
+      decodeNF4(layout, packed, scales.data(), columns, first + begin, part,
+                values.data());
+      weightsFromFloat(dtype, values.data(), part,
+                       out + begin * weightBytes(dtype));
+    }
+  }
+}
+
+Status decodeOnHost(const NF4Layout &layout, const uint8_t *packed,
+                    int64_t columns, qlora_dtype type, uint64_t offset,
+                    ArenaSink &arena) {
+  std::vector<float> scales(static_cast<size_t>(layout.blocks));
+  decodeNF4Scales(layout, packed, scales.data());
+  static_assert(kDecodedElements % 65536 == 0, "a part is whole blocks");
+  for (int64_t first = 0; first < layout.elements; first += kDecodedElements) {
+    const int64_t count = std::min(kDecodedElements, layout.elements - first);
+    const uint64_t size = weightBytes(type);
+    const auto part = arena.map(offset + static_cast<uint64_t>(first) * size,
+                                static_cast<uint64_t>(count) * size);
+    decodeElements(layout, packed, scales, columns, first, count, type,
+                   part.data());
+    QLORA_RETURN_IF_ERROR(arena.commit());
+  }
+  return Status::ok();
+}
+
+static void pack(const UnquantizedWeight &weight, uint8_t *out) {
+  const auto read = [&](int64_t first, int64_t count, float *values) {
+    weightsToFloat(weight.fileType,
+                   weight.inFile + first * weightBytes(weight.fileType), count,
+                   values);
+  };
+  quantizeNF4(weight.layout, {read, weight.done}, out);
+}
+
+Status quantizeOnHost(const UnquantizedWeight &weight, ArenaSink &arena) {
+  const auto bytes = static_cast<uint64_t>(weight.layout.bytes);
+  if (weight.type == QLORA_DTYPE_NF4) {
+    pack(weight, arena.map(weight.offset, bytes).data());
+    return arena.commit();
+  }
+  std::vector<uint8_t> packed(bytes);
+  pack(weight, packed.data());
+  return decodeOnHost(weight.layout, packed.data(), weight.columns, weight.type,
+                      weight.offset, arena);
+}
+
+// On the device ---------------------------------------------------------------
+
+namespace {
+/// Where in the scratch memory things are; the window takes the rest.
+struct ScratchPlan {
+  uint64_t packed = 0; ///< NF4Layout, of a tensor that is decoded
+  uint64_t scales = 0; ///< f32, of a tensor with double quantisation
+  uint64_t window = 0;
+
+  static ScratchPlan of(const UnquantizedWeight &weight) {
+    const auto aligned = [](int64_t bytes) {
+      return (static_cast<uint64_t>(bytes) + kAlignment - 1) / kAlignment *
+             kAlignment;
+    };
+    const NF4Layout &layout = weight.layout;
+    ScratchPlan plan;
+    if (weight.type != QLORA_DTYPE_NF4)
+      plan.scales = aligned(layout.bytes);
+    plan.window =
+        plan.scales + (layout.doubleQuant ? aligned(4 * layout.blocks) : 0);
+    return plan;
+  }
+};
+
+/// Dense, read or written as its op says.
+qlora_operand makeOperand(uint32_t arena, uint64_t offset, qlora_dtype dtype,
+                          uint64_t bytes) {
+  qlora_operand operand{};
+  operand.arena = static_cast<uint16_t>(arena);
+  operand.dtype = static_cast<uint8_t>(dtype);
+  operand.access = QLORA_READ_WRITE;
+  operand.offset = offset;
+  operand.bytes = bytes;
+  return operand;
+}
+
+class DeviceQuantizer {
+public:
+  DeviceQuantizer(const UnquantizedWeight &weight, Device &device,
+                  uint32_t arena, ScratchMemory scratch)
+      : weight(weight), layout(weight.layout), device(device), arena(arena),
+        scratch(scratch), plan(ScratchPlan::of(weight)),
+        staysPacked(weight.type == QLORA_DTYPE_NF4) {}
+
+  Status run() {
+    QLORA_RETURN_IF_ERROR(writeTables());
+    QLORA_RETURN_IF_ERROR(quantizeElements());
+    if (layout.doubleQuant)
+      QLORA_RETURN_IF_ERROR(quantizeScales());
+    return staysPacked ? Status::ok() : decode();
+  }
+
+private:
+  qlora_operand inScratch(uint64_t offset, qlora_dtype dtype,
+                          uint64_t bytes) const {
+    return makeOperand(scratch.arena, offset, dtype, bytes);
+  }
+  /// Of the packed tensor, from an offset of its layout on.
+  qlora_operand inTensor(int64_t offset, qlora_dtype dtype,
+                         int64_t bytes) const {
+    const uint64_t base = staysPacked ? weight.offset : plan.packed;
+    return makeOperand(staysPacked ? arena : scratch.arena,
+                       base + static_cast<uint64_t>(offset), dtype,
+                       static_cast<uint64_t>(bytes));
+  }
+  /// Before their second quantisation, of blocks from `first` on.
+  qlora_operand scales(int64_t first, int64_t count) const {
+    if (!layout.doubleQuant)
+      return inTensor(layout.scales + 4 * first, QLORA_DTYPE_F32, 4 * count);
+    return inScratch(plan.scales + 4 * static_cast<uint64_t>(first),
+                     QLORA_DTYPE_F32, 4 * static_cast<uint64_t>(count));
+  }
+
+  Status write(const qlora_operand &to, const void *bytes) {
+    return device.write(
+        to.arena, to.offset,
+        {static_cast<const uint8_t *>(bytes), static_cast<size_t>(to.bytes)});
+  }
+  Status writeTables();
+  Status quantizeElements();
+  Status quantizeScales();
+  Status decode();
+
+  const UnquantizedWeight &weight;
+  const NF4Layout &layout;
+  Device &device;
+  const uint32_t arena;
+  const ScratchMemory scratch;
+  const ScratchPlan plan;
+  const bool staysPacked;
+};
+} // namespace
+
+Status DeviceQuantizer::writeTables() {
+  QLORA_RETURN_IF_ERROR(
+      write(inTensor(layout.codeBook, QLORA_DTYPE_F32, sizeof(nf4CodeBook())),
+            nf4CodeBook().data()));
+  if (!layout.doubleQuant)
+    return Status::ok();
+  return write(
+      inTensor(layout.nestedMap, QLORA_DTYPE_F32, sizeof(nf4DynamicMap())),
+      nf4DynamicMap().data());
+}
+
+/// A window is whole blocks, so that bytes and scales of two do not meet.
+Status DeviceQuantizer::quantizeElements() {
+  const int64_t size = weightBytes(weight.fileType);
+  const auto room = static_cast<int64_t>(
+      std::min(scratch.bytes - plan.window, kWindowBytes));
+  const int64_t most =
+      std::max<int64_t>(1, room / size / layout.block) * layout.block;
+  for (int64_t first = 0; first < layout.elements; first += most) {
+    const int64_t count = std::min(most, layout.elements - first);
+    const qlora_operand window = inScratch(
+        plan.window, weight.fileType, static_cast<uint64_t>(count * size));
+    QLORA_RETURN_IF_ERROR(write(window, weight.inFile + first * size));
+    if (weight.done)
+      weight.done(first, count);
+    const qlora_operand operands[] = {
+        window,
+        inTensor(layout.packed + first / 2, QLORA_DTYPE_U8, (count + 1) / 2),
+        scales(first / layout.block,
+               (count + layout.block - 1) / layout.block)};
+    const int64_t constants[] = {count, layout.block};
+    QLORA_RETURN_IF_ERROR(
+        device.run(*findKernelOp("quantize"), operands, constants));
+  }
+  return Status::ok();
+}
+
+Status DeviceQuantizer::quantizeScales() {
+  const qlora_operand operands[] = {
+      scales(0, layout.blocks),
+      inTensor(layout.nestedMap, QLORA_DTYPE_F32, sizeof(nf4DynamicMap())),
+      inTensor(layout.scales, QLORA_DTYPE_U8, layout.blocks),
+      inTensor(layout.nestedAbsmax, QLORA_DTYPE_F32, 4 * layout.nestedBlocks),
+      inTensor(layout.offset, QLORA_DTYPE_F32, 4)};
+  const int64_t constants[] = {layout.blocks};
+  return device.run(*findKernelOp("quantize_scales"), operands, constants);
+}
+
+Status DeviceQuantizer::decode() {
+  const auto bytes =
+      static_cast<uint64_t>(layout.elements) * weightBytes(weight.type);
+  const qlora_operand operands[] = {
+      inTensor(0, QLORA_DTYPE_NF4, layout.bytes),
+      makeOperand(arena, weight.offset, weight.type, bytes)};
+  const int64_t constants[] = {layout.elements / weight.columns, weight.columns,
+                               layout.block, layout.doubleQuant};
+  return device.run(*findKernelOp("decode"), operands, constants);
+}
+
+ScratchMemory loadingScratch(const LoadedModule &module) {
+  ScratchMemory scratch;
+  for (const auto kind : {QLORA_ARENA_ACTIVATION, QLORA_ARENA_WORKSPACE})
+    if (module.arenaBytes(kind) > scratch.bytes)
+      scratch = {*module.arena(kind), module.arenaBytes(kind)};
+  return scratch;
+}
+
+uint64_t leastScratch(const UnquantizedWeight &weight) {
+  const int64_t block = std::min(weight.layout.block, weight.layout.elements);
+  return ScratchPlan::of(weight).window +
+         static_cast<uint64_t>(block) * weightBytes(weight.fileType);
+}
+
+Status quantizeOnDevice(const UnquantizedWeight &weight, Device &device,
+                        uint32_t arena, ScratchMemory scratch) {
+  return DeviceQuantizer(weight, device, arena, scratch).run();
+}
+
+} // namespace qlora

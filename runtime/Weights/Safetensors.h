@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: MIT
+
+// safetensors files: a reader over mmap and an atomic writer.
+//
+//   QLORA_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::open(path));
+//   QLORA_ASSIGN_OR_RETURN(const SafetensorsTensor *t, file.get("w"));
+//   use(file.bytes(*t));
+//   file.release(*t);   // its pages leave our resident memory
+//
+// open() reads and checks the header and nothing else: the data pages are
+// mapped but not touched. Everything the reference implementation refuses is
+// refused here, so a tensor that is handed out always lies inside the file
+// and has exactly the bytes its shape and dtype say.
+
+#ifndef QLORA_RUNTIME_WEIGHTS_SAFETENSORS_H
+#define QLORA_RUNTIME_WEIGHTS_SAFETENSORS_H
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/ABI/kernel.h"
+#include "runtime/Base/FileIdentity.h"
+#include "runtime/Base/Status.h"
+
+namespace qlora {
+
+/// The format's dtypes, in the order of the reference implementation, which
+/// is by alignment; the writer sorts by it.
+enum class SafetensorsDtype : uint8_t {
+  kBool,
+  kF4,
+  kF6E2M3,
+  kF6E3M2,
+  kU8,
+  kI8,
+  kF8E5M2,
+  kF8E4M3,
+  kF8E8M0,
+  kF8E4M3FNUZ,
+  kF8E5M2FNUZ,
+  kI16,
+  kU16,
+  kF16,
+  kBF16,
+  kI32,
+  kU32,
+  kF32,
+  kC64,
+  kF64,
+  kI64,
+  kU64,
+};
+
+/// "BF16" and so on, as files spell it.
+std::string_view safetensorsDtypeName(SafetensorsDtype dtype);
+std::optional<SafetensorsDtype> parseSafetensorsDtype(std::string_view name);
+unsigned safetensorsDtypeBits(SafetensorsDtype dtype);
+/// F32, BF16, F16, I32 and U8 have a counterpart in the ABI, the others none.
+std::optional<qlora_dtype> toAbiDtype(SafetensorsDtype dtype);
+/// The reverse; NF4 has none.
+std::optional<SafetensorsDtype> fromAbiDtype(qlora_dtype dtype);
+
+/// One tensor of a file. begin and end are bytes from the start of the data
+/// buffer, as in the header. A shape may be empty (a scalar) or hold zeros.
+struct SafetensorsTensor {
+  std::string name;
+  SafetensorsDtype dtype;
+  std::vector<int64_t> shape;
+  uint64_t begin = 0;
+  uint64_t end = 0;
+
+  uint64_t byteCount() const { return end - begin; }
+  int64_t elementCount() const;
+};
+
+/// "[176, 64]", for messages.
+std::string formatShape(std::span<const int64_t> shape);
+
+/// One open file. Movable; tensors and spans live as long as it does (moving
+/// keeps them valid). Immutable after open(), so any thread may read it.
+class SafetensorsFile {
+public:
+  /// kNotFound when there is no such file, kDataLoss when it is not a sound
+  /// safetensors file; the message names the file, the tensor and the number.
+  static StatusOr<SafetensorsFile> open(const std::string &path);
+
+  SafetensorsFile(SafetensorsFile &&) noexcept;
+  SafetensorsFile &operator=(SafetensorsFile &&) noexcept;
+  ~SafetensorsFile();
+
+  const std::string &path() const;
+  /// As the file was when it was opened.
+  const FileIdentity &identity() const;
+  /// In file order, that is by offset.
+  const std::vector<SafetensorsTensor> &tensors() const;
+  /// The header's `__metadata__`; empty when it has none.
+  const std::map<std::string, std::string> &metadata() const;
+
+  /// nullptr when there is no such tensor.
+  const SafetensorsTensor *find(std::string_view name) const;
+  /// As find(), with an error that names the file and says what it holds.
+  StatusOr<const SafetensorsTensor *> get(std::string_view name) const;
+
+  /// The tensor's bytes, row-major, little endian. Not aligned to the dtype
+  /// in files whose header is not padded: read them with memcpy.
+  std::span<const uint8_t> bytes(const SafetensorsTensor &tensor) const;
+  /// Says that a part of the tensor (all of it by default) is no longer
+  /// needed: whole pages of it leave resident memory. A later read gets them
+  /// back from the file.
+  void release(const SafetensorsTensor &tensor) const;
+  void release(const SafetensorsTensor &tensor, uint64_t firstByte,
+               uint64_t byteCount) const;
+
+private:
+  struct Mapping;
+  explicit SafetensorsFile(std::unique_ptr<Mapping> mapping);
+  std::unique_ptr<Mapping> mapping;
+};
+
+/// A tensor to write; the bytes must stay alive during writeSafetensors.
+struct SafetensorsItem {
+  std::string name;
+  SafetensorsDtype dtype = SafetensorsDtype::kF32;
+  std::vector<int64_t> shape;
+  std::span<const uint8_t> bytes;
+};
+
+/// Writes a file with the reference implementation's bytes: tensors by dtype
+/// (widest alignment first), then name; header padded to a multiple of 8.
+/// The file appears whole or not at all: it is written beside `path` and
+/// renamed over it, and a failure (no space, no permission) leaves what was
+/// there unharmed and no remnant.
+Status writeSafetensors(const std::string &path,
+                        std::vector<SafetensorsItem> tensors,
+                        const std::map<std::string, std::string> &metadata);
+
+/// The bytes of that file; tensors need no data for it.
+StatusOr<uint64_t>
+safetensorsBytes(std::vector<SafetensorsItem> tensors,
+                 const std::map<std::string, std::string> &metadata);
+
+/// The same file, written into one that exists and has its size, in place.
+Status fillSafetensors(const std::string &path,
+                       std::vector<SafetensorsItem> tensors,
+                       const std::map<std::string, std::string> &metadata);
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_WEIGHTS_SAFETENSORS_H

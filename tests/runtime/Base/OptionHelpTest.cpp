@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: MIT
+
+// --help: every option and every other spelling of it once, within 80 columns.
+
+#include "runtime/Base/OptionHelp.h"
+
+#include <gtest/gtest.h>
+
+#include <sstream>
+
+using namespace qlora;
+
+static const OptionRow kTool[] = {
+    {"output", OptionType::kPath, "", OptionScope::kRun, "Tool", "what to write",
+     "o"},
+    {"cache", OptionType::kBool, "true", OptionScope::kRun, "Tool", "keep"},
+};
+
+static std::string all() {
+  const HelpSection sections[] = {
+      {kTool, {OptionScope::kRun}, ""},
+      {optionTable(), {OptionScope::kRun, OptionScope::kOutput}, ""},
+      {optionTable(), {OptionScope::kProgram}, "Fixed"}};
+  return optionHelp(sections);
+}
+
+/// How often the help has this flag where flags stand.
+static int count(const std::string &help, const std::string &flag) {
+  std::istringstream lines(help);
+  int times = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const size_t start = line.find_first_not_of(' ');
+    if (start == line.npos || start > 6 || line[start] != '-')
+      continue;
+    // Two spaces part flags from words.
+    std::istringstream flags(
+        line.substr(start, line.find("  ", start) - start));
+    for (std::string word; flags >> word;)
+      times += word == flag || word == flag + ",";
+  }
+  return times;
+}
+
+TEST(OptionHelp, HasEveryNameAndAliasOnce) {
+  const std::string help = all();
+  const std::span<const OptionRow> tables[] = {kTool, optionTable()};
+  for (const std::string &name : allOptionNames(tables))
+    EXPECT_EQ(count(help, flagSpelling(name)), 1) << name;
+  EXPECT_EQ(count(help, "--lora_r"), 0);
+}
+
+TEST(OptionHelp, StaysWithinAScreen) {
+  std::istringstream lines(all());
+  for (std::string line; std::getline(lines, line);) {
+    EXPECT_LE(line.size(), 80u) << line;
+    EXPECT_TRUE(line.empty() || line.back() != ' ') << line;
+  }
+}
+
+TEST(OptionHelp, IsLaidOutAsArgparseDoes) {
+  const std::string_view names[] = {"output", "cache", "learning_rate",
+                                    "compute_dtype", "lora_target_modules",
+                                    "memory_limit"};
+  const std::span<const OptionRow> tables[] = {kTool, optionTable()};
+  EXPECT_EQ(optionHelp(tables, names), R"(  -o, --output PATH     what to write
+  --cache, --no-cache   keep (default: true)
+  --learning-rate X, --lr
+                        peak learning rate (default: 5e-5)
+  --compute-dtype bfloat16|float32, --bnb-4bit-compute-dtype, --dtype,
+      --torch-dtype, --bf16 (bfloat16)
+                        type of activations (default: bfloat16)
+  --lora-target-modules NAME [NAME ...], --target-modules, --lora-target,
+      --lora-target-linear (all-linear)
+                        modules that get an adapter: the ends of their names, a
+                        regular expression for the whole name, or all-linear
+                        (default: all-linear)
+  --memory-limit SIZE|auto
+                        memory a rank may use, such as 20GiB; auto: what is free
+                        on this machine; 0: no limit (default: 0)
+)");
+}
+
+TEST(OptionHelp, PutsAScopeUnderOneHeading) {
+  const std::string help = all();
+  const size_t fixed = help.find("\nFixed:\n");
+  ASSERT_NE(fixed, std::string::npos);
+  for (const OptionRow &row : optionTable()) {
+    const size_t at = help.find("  " + flagSpelling(row.name));
+    EXPECT_EQ(at > fixed, row.scope == OptionScope::kProgram) << row.name;
+  }
+  EXPECT_EQ(help.find("\nLoRA:\n"), std::string::npos);
+  EXPECT_NE(help.find("\nFiles:\n"), std::string::npos);
+}

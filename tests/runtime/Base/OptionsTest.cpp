@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: MIT
+
+// Options: layers, spellings, and what is refused.
+
+#include "runtime/Base/Options.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "runtime/Base/OptionValue.h"
+
+using namespace qlora;
+
+static std::string writeFile(const std::string &name, const std::string &text) {
+  std::string path = testing::TempDir() + name;
+  std::ofstream(path) << text;
+  return path;
+}
+
+static OptionSetting setting(const char *name, const char *text) {
+  return {findOption(optionTable(), name), text, std::string("--") + name};
+}
+
+TEST(Options, DefaultsAreHuggingFaces) {
+  Options options;
+  EXPECT_EQ(options.number("learning_rate"), 5e-5);
+  EXPECT_EQ(options.text("lr_scheduler_type"), "linear");
+  EXPECT_EQ(options.integer("lora_r"), 8);
+  EXPECT_EQ(options.lengths("max_length"), std::vector<int64_t>{1024});
+  EXPECT_TRUE(options.validate().isOk());
+}
+
+TEST(Options, LaterLayersWin) {
+  Options options;
+  auto yaml = writeFile("a.yaml", "lr: 1e-5\nseed: \"7\"\nlora_rank: 4\n");
+  ASSERT_TRUE(options
+                  .applyRecorded(R"({"learning_rate": 0.5, "lora_r": 4,
+                                     "warmup_steps": 3, "vocab_size": 99})")
+                  .isOk());
+  ASSERT_TRUE(options.applyYaml(yaml).isOk());
+  OptionSetting flags[] = {setting("seed", "8")};
+  ASSERT_TRUE(options.applySettings(flags).isOk());
+  EXPECT_EQ(options.number("learning_rate"), 1e-5);
+  EXPECT_EQ(options.integer("warmup_steps"), 3);
+  EXPECT_EQ(options.integer("seed"), 8);
+  EXPECT_EQ(options.recordedFact("vocab_size"), 99);
+  EXPECT_EQ(options.source("seed"), Options::Source::kCommandLine);
+}
+
+TEST(Options, CompiledValuesCannotChange) {
+  Options options;
+  ASSERT_TRUE(options.applyRecorded(R"({"lora_r": 4})").isOk());
+  OptionSetting same[] = {setting("lora_r", "4")};
+  EXPECT_TRUE(options.applySettings(same).isOk());
+  OptionSetting other[] = {setting("lora_r", "16")};
+  EXPECT_EQ(options.applySettings(other).message(),
+            "--lora_r: the program was compiled with 4 and cannot run with 16; "
+            "compile it again with --lora-r 16, or run it with --lora-r 4");
+}
+
+TEST(Options, YamlPathsAreRelativeToTheFile) {
+  std::filesystem::create_directories(testing::TempDir() + "case");
+  auto yaml = writeFile("case/t.yaml", "model: model/\ntrain_file: ../d.jsonl"
+                                       "\nvalidation_file: ~\n");
+  Options options;
+  ASSERT_TRUE(options.applyYaml(yaml).isOk());
+  auto folder = std::filesystem::absolute(testing::TempDir());
+  EXPECT_EQ(options.text("model_name_or_path"), folder / "case/model");
+  EXPECT_EQ(options.text("train_file"), folder / "d.jsonl");
+  EXPECT_EQ(options.text("validation_file"), "");
+}
+
+TEST(Options, OutputsAreWhereTheCommandRunsAndNotRecorded) {
+  std::filesystem::create_directories(testing::TempDir() + "outputs");
+  auto yaml = writeFile("outputs/t.yaml", "output_dir: adapters/one\n"
+                                          "overwrite_output_dir: true\n");
+  Options compiled;
+  ASSERT_TRUE(compiled.applyYaml(yaml).isOk());
+  EXPECT_EQ(compiled.text("output_dir"),
+            std::filesystem::current_path() / "adapters/one");
+  EXPECT_FALSE(compiled.recorded().contains("output_dir"));
+  EXPECT_FALSE(compiled.recorded().contains("overwrite_output_dir"));
+  // A program of an earlier compiler may have it.
+  Options atRunTime;
+  ASSERT_TRUE(atRunTime
+                  .applyRecorded(R"({"output_dir": "/elsewhere",
+                                     "overwrite_output_dir": true})")
+                  .isOk());
+  EXPECT_EQ(atRunTime.text("output_dir"), "out");
+  EXPECT_FALSE(atRunTime.boolean("overwrite_output_dir"));
+}
+
+TEST(Options, AnInputGivenTwiceIsRefusedAndOfOthersTheLastWins) {
+  auto apply = [](std::vector<OptionSetting> flags) {
+    Options options;
+    return options.applySettings(flags).message();
+  };
+  EXPECT_EQ(apply({setting("train_file", "a.jsonl"),
+                   setting("train_file", "b/c.jsonl")}),
+            "--train_file: takes one path, but got 'a.jsonl' and 'b/c.jsonl'; "
+            "join them: cat a.jsonl b/c.jsonl > both.jsonl");
+  EXPECT_EQ(apply({setting("model_name_or_path", "a"),
+                   setting("model_name_or_path", "b")}),
+            "--model_name_or_path: takes one path, but got 'a' and 'b'; leave "
+            "one out");
+  EXPECT_EQ(apply({setting("train_file", "a/"), setting("train_file", "./a")}),
+            "");
+  EXPECT_EQ(apply({setting("output_dir", "a"), setting("output_dir", "b")}),
+            "");
+  EXPECT_EQ(apply({setting("lora_r", "4"), setting("lora_r", "8")}), "");
+  // A flag wins over a file.
+  Options options;
+  ASSERT_TRUE(
+      options.applyYaml(writeFile("p.yaml", "train_file: a.jsonl\n")).isOk());
+  OptionSetting other[] = {setting("train_file", "b.jsonl")};
+  EXPECT_TRUE(options.applySettings(other).isOk());
+}
+
+TEST(Options, AChoiceOfAPathStaysAWord) {
+  auto yaml = writeFile("c.yaml", "chat_template: qwen3-training\n");
+  Options options;
+  ASSERT_TRUE(options.applyYaml(yaml).isOk());
+  EXPECT_EQ(options.text("chat_template"), "qwen3-training");
+  OptionSetting flags[] = {setting("chat_template", "./qwen3-training")};
+  ASSERT_TRUE(options.applySettings(flags).isOk());
+  EXPECT_EQ(options.text("chat_template"),
+            std::filesystem::current_path() / "qwen3-training");
+}
+
+TEST(Options, AnEmptyFileSetsNothing) {
+  EXPECT_EQ(Options().applyYaml(writeFile("empty.yaml", "")).message(), "");
+  EXPECT_EQ(Options().applyYaml("/nonexistent.yaml").message(),
+            "cannot read '/nonexistent.yaml': No such file or directory");
+  EXPECT_EQ(Options().applyYaml("/tmp").message(),
+            "cannot read '/tmp': Is a directory");
+}
+
+TEST(Options, YamlErrorsNameTheLine) {
+  struct {
+    const char *text, *message;
+  } cases[] = {
+      {"\nlearning_rat: 1\n",
+       ":2: 'learning_rat': is not an option; did you mean 'learning_rate'?"},
+      {"lora_r: many\n", ":1: 'lora_r': expects an integer, but got 'many'"},
+      {"lora_r: 0\n",
+       ":1: 'lora_r': expects a number from 1 to 65536, but got 0"},
+      {"lora_r: 4\nlora_rank: 4\n",
+       ":2: 'lora_rank': is the same option as 'lora_r'"},
+      {"seed: 1\nseed: 2\n", ":2: 'seed' is given twice"},
+      {"optim: sgd\n", ":1: 'optim': 'sgd' is not supported; choose from: "
+                       "adamw_torch"},
+      {"- a\n", ": expects 'key: value' lines"},
+      {"lora_target_linear: false\n",
+       ":1: 'lora_target_linear': can only be true; say what you want with "
+       "lora_target_modules"},
+      {"learning_rate: [1, 2]\n",
+       ":1: 'learning_rate': expects one value, but got '[1,2]'"},
+      {"learning_rate: nan\n",
+       ":1: 'learning_rate': expects a number, but got 'nan'"},
+  };
+  for (const auto &c : cases) {
+    auto yaml = writeFile("bad.yaml", c.text);
+    EXPECT_EQ(Options().applyYaml(yaml).message(), yaml + c.message);
+  }
+  auto broken = writeFile("broken.yaml", "seed: 1\nlr: [1\n");
+  EXPECT_NE(Options().applyYaml(broken).message().find("broken.yaml:"),
+            std::string::npos);
+}
+
+TEST(Options, ListsAndMaps) {
+  Options options;
+  auto yaml = writeFile("l.yaml", "lora_rank_pattern: {\"q_proj\": 4}\n"
+                                  "lora_target_modules: [q_proj, v_proj]\n"
+                                  "max_length: [1024, 512]\n"
+                                  "memory_limit: 1.5GiB\n");
+  ASSERT_TRUE(options.applyYaml(yaml).isOk());
+  EXPECT_EQ(options.numberMap("lora_rank_pattern").at("q_proj"), 4);
+  EXPECT_EQ(options.names("lora_target_modules").size(), 2u);
+  EXPECT_EQ(options.lengths("max_length"), (std::vector<int64_t>{512, 1024}));
+  EXPECT_EQ(options.integer("memory_limit"), 3ll << 29);
+}
+
+TEST(Options, AMemoryLimitOfTheMachine) {
+  Options options;
+  auto yaml = writeFile("a.yaml", "memory_limit: auto\n");
+  ASSERT_TRUE(options.applyYaml(yaml).isOk());
+  EXPECT_EQ(options.integer("memory_limit"), kAutoSize);
+  // The compiler records a number, and the same file may be given again.
+  Options atRunTime;
+  ASSERT_TRUE(atRunTime.applyRecorded(R"({"memory_limit": 4096})").isOk());
+  ASSERT_TRUE(atRunTime.applyYaml(yaml).isOk());
+  EXPECT_TRUE(atRunTime.validate().isOk());
+  EXPECT_EQ(atRunTime.integer("memory_limit"), 4096);
+  auto wrong = writeFile("w.yaml", "memory_limit: most\n");
+  EXPECT_FALSE(Options().applyYaml(wrong).isOk());
+}
+
+TEST(Options, TargetModulesText) {
+  const OptionRow *row = findOption(optionTable(), "target_modules");
+  auto parse = [&](const char *text) {
+    return parseOptionText(*row, text)->dump();
+  };
+  EXPECT_EQ(parse("q_proj,v_proj"), R"(["q_proj","v_proj"])");
+  EXPECT_EQ(parse("[q_proj, v_proj]"), R"(["q_proj","v_proj"])");
+  EXPECT_EQ(parse("q_proj"), R"(["q_proj"])");
+  EXPECT_EQ(parse("all"), R"("all-linear")");
+  EXPECT_EQ(parse(R"(.*\.(q|v)_proj)"), R"(".*\\.(q|v)_proj")");
+  EXPECT_EQ(parse("[qv]_proj"), R"("[qv]_proj")");
+}
+
+TEST(Options, ByteSizes) {
+  EXPECT_EQ(*parseByteSize("20GiB"), 20ll << 30);
+  EXPECT_EQ(*parseByteSize("20 GB"), 20000000000);
+  EXPECT_EQ(*parseByteSize("512m"), 512ll << 20);
+  EXPECT_EQ(*parseByteSize("1000"), 1000);
+  for (const char *bad : {"", "GiB", "1XB", "-1", "1e30T", "1.2.3", "1GiBs"})
+    EXPECT_FALSE(parseByteSize(bad).isOk()) << bad;
+}
+
+TEST(Options, ASmallSizeNeedsAUnit) {
+  const OptionRow *row = findOption(optionTable(), "memory_limit");
+  auto parse = [&](const char *text) {
+    auto value = parseOptionText(*row, text);
+    return value.isOk() ? value->dump() : value.status().message();
+  };
+  EXPECT_EQ(parse("20"),
+            "'20' has no unit and would be bytes; did you mean 20GiB?");
+  EXPECT_EQ(parse("8000"),
+            "'8000' has no unit and would be bytes; did you mean 8000MiB?");
+  EXPECT_EQ(parse("1.5"),
+            "'1.5' has no unit and would be bytes; did you mean 1.5GiB?");
+  EXPECT_EQ(parse("0"), "0");
+  EXPECT_EQ(parse("20B"), "20");
+  EXPECT_EQ(parse("1048576"), "1048576");
+  EXPECT_EQ(parse("21474836480"), "21474836480");
+  EXPECT_EQ(Options().applyYaml(writeFile("s.yaml", "memory_limit: 20\n"))
+                .message(),
+            testing::TempDir() + "s.yaml:1: 'memory_limit': '20' has no unit "
+                                 "and would be bytes; did you mean 20GiB?");
+}
+
+TEST(Options, RecordedRoundTrips) {
+  Options compiled;
+  OptionSetting flags[] = {setting("lora_r", "16"),
+                           setting("train_file", "d.jsonl"),
+                           setting("lora_alpha_pattern", "{q_proj: 0.5}"),
+                           setting("adam_epsilon", "1e-08")};
+  ASSERT_TRUE(compiled.applySettings(flags).isOk());
+  auto recorded = compiled.recorded({{"vocab_size", 256}});
+  EXPECT_FALSE(recorded.contains("output_dir"));
+  Options atRunTime;
+  ASSERT_TRUE(atRunTime.applyRecorded(recorded.dump()).isOk());
+  EXPECT_EQ(atRunTime.recorded({{"vocab_size", 256}}), recorded);
+  EXPECT_TRUE(atRunTime.text("train_file").starts_with("/"));
+}
+
+TEST(Options, ResolvedYamlReadsBack) {
+  Options options;
+  auto yaml = writeFile("r.yaml", options.resolvedYaml());
+  Options again;
+  ASSERT_TRUE(again.applyYaml(yaml).isOk());
+  EXPECT_EQ(again.recorded()["lora_target_modules"], "all-linear");
+}
+
+TEST(Options, ContradictionsAreRefused) {
+  Options options;
+  OptionSetting flags[] = {setting("per_device_eval_batch_size", "3")};
+  ASSERT_TRUE(options.applySettings(flags).isOk());
+  EXPECT_EQ(options.validate().message(),
+            "--per-device-eval-batch-size (3) must be 0 or equal "
+            "--per-device-train-batch-size (8): evaluation runs the same "
+            "program, and its results do not depend on the batch size");
+  Options block;
+  OptionSetting odd[] = {setting("bnb_4bit_blocksize", "96")};
+  ASSERT_TRUE(block.applySettings(odd).isOk());
+  EXPECT_EQ(block.validate().message(),
+            "--bnb-4bit-blocksize: expects a power of two from 64 to 4096, but "
+            "got 96");
+  Options ofYaml;
+  ASSERT_TRUE(
+      ofYaml.applyYaml(writeFile("o.yaml", "bnb_4bit_blocksize: 96\n")).isOk());
+  EXPECT_EQ(ofYaml.validate().message(),
+            "bnb_4bit_blocksize: expects a power of two from 64 to 4096, but "
+            "got 96");
+}
+
+TEST(Options, HostileRecordedOptionsAreErrors) {
+  EXPECT_FALSE(Options().applyRecorded("{").isOk());
+  EXPECT_FALSE(Options().applyRecorded("[]").isOk());
+  EXPECT_FALSE(Options().applyRecorded(R"({"lora_r": {}})").isOk());
+  EXPECT_FALSE(Options().applyRecorded(R"({"max_length": [[1]]})").isOk());
+}

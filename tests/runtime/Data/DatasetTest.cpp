@@ -1,0 +1,388 @@
+// SPDX-License-Identifier: MIT
+
+// Token files and rows files: order, padding, packing, targets, and every
+// kind of wrong file.
+
+#include "runtime/Data/Dataset.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <numeric>
+#include <set>
+
+using namespace qlora;
+
+using Ints = std::vector<int32_t>;
+
+static SafetensorsItem item(const char *name, const Ints &values,
+                            std::vector<int64_t> shape) {
+  return {
+      name,
+      SafetensorsDtype::kI32,
+      std::move(shape),
+      {reinterpret_cast<const uint8_t *>(values.data()), values.size() * 4}};
+}
+
+static std::string write(const char *name, std::vector<SafetensorsItem> items) {
+  std::string path = testing::TempDir() + name;
+  Status status = writeSafetensors(path, std::move(items), {});
+  EXPECT_TRUE(status.isOk()) << status.message();
+  return path;
+}
+
+static std::string writeRows(const char *name, const Ints &ids,
+                             const Ints &labels,
+                             const std::vector<int64_t> &offsets) {
+  int64_t tokens = static_cast<int64_t>(ids.size());
+  return write(name, {item("input_ids", ids, {tokens}),
+                      item("labels", labels, {tokens}),
+                      {"row_offsets",
+                       SafetensorsDtype::kI64,
+                       {static_cast<int64_t>(offsets.size())},
+                       {reinterpret_cast<const uint8_t *>(offsets.data()),
+                        offsets.size() * 8}}});
+}
+
+static std::unique_ptr<Dataset>
+open(const std::string &path, CompiledVariants shape, DatasetOptions options = {}) {
+  auto data = openDataset(path, shape, options);
+  EXPECT_TRUE(data.isOk()) << data.status().message();
+  return std::move(data).value();
+}
+
+static std::string errorOf(const std::string &path, CompiledVariants shape) {
+  auto data = openDataset(path, shape, {});
+  EXPECT_FALSE(data.isOk());
+  std::string message = data.status().message();
+  size_t at = message.find(path);
+  return at == message.npos ? message : message.erase(at, path.size());
+}
+
+TEST(TokenFile, IsReadInOrderAndStartsOver) {
+  auto path = write("tokens", {item("input_ids", {1, 2, 3, 4, 5, 6}, {3, 1, 2}),
+                               item("labels", {1, 2, 3, 4, 5, 6}, {3, 1, 2})});
+  auto data = open(path, {1, {2}, 10});
+  MicroBatch batch;
+  // Step 1 of 2 micro-batches a step: numbers 2 and 3 = 0.
+  data->read(1, 0, {2, 1}, batch);
+  EXPECT_EQ(batch.ids, (Ints{5, 6}));
+  EXPECT_EQ(batch.targets, (Ints{6, kNoLabel}));
+  EXPECT_EQ(batch.positions, (Ints{0, 1}));
+  EXPECT_EQ(batch.segments, (Ints{1, 1}));
+  data->read(1, 1, {1, 2}, batch);
+  EXPECT_EQ(batch.ids, (Ints{1, 2}));
+  EXPECT_EQ(data->stepsPerEpoch(2), 2);
+  EXPECT_DOUBLE_EQ(data->epochAfter(3, 2), 2.0);
+}
+
+TEST(TokenFile, TargetsStayInTheirSegment) {
+  auto path =
+      write("packed", {item("input_ids", {1, 2, 3, 4, 5, 0}, {1, 1, 6}),
+                       item("labels", {-100, 2, 9, 4, 5, 8}, {1, 1, 6}),
+                       item("segment_ids", {1, 1, 2, 2, 2, 0}, {1, 1, 6})});
+  auto data = open(path, {1, {6}, 10});
+  MicroBatch batch;
+  data->read(0, 0, {}, batch);
+  EXPECT_EQ(batch.targets, (Ints{2, -100, 4, 5, -100, -100}));
+  EXPECT_EQ(batch.positions, (Ints{0, 1, 0, 1, 2, 0}));
+  EXPECT_EQ(batch.labelCount(), 3);
+}
+
+/// Counts what is read over two steps of each shape, against what is said of it
+/// beforehand.
+static void expectCountsOf(Dataset &data) {
+  MicroBatch batch;
+  for (const StepShape shape : {StepShape{1, 1}, {2, 1}, {1, 2}, {2, 3}})
+    for (int64_t step = 0; step < 2; ++step)
+      for (int64_t k = 0; k < data.microBatches(step, shape); ++k) {
+        std::set<BatchShape> shapes;
+        int64_t most = 0;
+        for (int64_t rank = 0; rank < shape.ranks; ++rank) {
+          const int64_t index = k * shape.ranks + rank;
+          data.read(step, index, shape, batch);
+          EXPECT_EQ(data.labelsOf(step, index, shape), batch.labelCount());
+          shapes.insert({batch.batch, batch.length});
+          most = std::max(most, batch.labelCount());
+        }
+        const std::optional<int64_t> said = data.mostLabels(step, k, shape);
+        EXPECT_EQ(said.has_value(), shapes.size() == 1);
+        EXPECT_EQ(said.value_or(most), most);
+      }
+}
+
+TEST(Dataset, KnowsTheLabelsOfAllRanks) {
+  const Ints ids = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3};
+  const Ints labels = {1, 2, -100, 4, 5, -100, -100, 8, 9, -100, 2, 3};
+  const auto segmented = write(
+      "labels", {item("input_ids", ids, {3, 1, 4}),
+                 item("labels", labels, {3, 1, 4}),
+                 item("segment_ids", {1, 1, 1, 2, 1, 2, 2, 2, 1, 1, 0, 0},
+                      {3, 1, 4})});
+  expectCountsOf(*open(segmented, {1, {4}, 10}));
+  const auto rows = writeRows("label-rows", ids, labels, {0, 1, 3, 7, 9, 12});
+  expectCountsOf(*open(rows, {1, {2, 4}, 10}));
+  expectCountsOf(*open(rows, {2, {2, 4}, 10}));
+  expectCountsOf(*open(rows, {2, {2, 4}, 10}, {.seed = 1, .packing = true}));
+  expectCountsOf(*open(rows, {2, {2, 4}, 10, {2, 4, 8}}));
+}
+
+TEST(TokenFile, Errors) {
+  Ints good = {1, 2, 3, 4};
+  auto ids = item("input_ids", good, {1, 2, 2});
+  Ints far = {1, 2, 3, 10}, none(4, -100);
+  auto path = write("t", {ids, item("labels", good, {1, 2, 2})});
+  EXPECT_EQ(errorOf(path, {2, {3, 4}, 10}),
+            "'' has micro-batches of 2 x 2 tokens, but the program was "
+            "compiled for 2 x 3 or 4; compile again with "
+            "--per-device-train-batch-size 2 --max-length 2");
+  EXPECT_EQ(errorOf(path, {2, {2}, 4}),
+            "'': micro-batch 0, row 1, position 1: token id 4 is outside the "
+            "model's vocabulary [0, 4); is it another model's tokenizer?");
+  path = write("t", {ids, item("labels", far, {1, 2, 2})});
+  EXPECT_EQ(errorOf(path, {2, {2}, 10}),
+            "'': micro-batch 0, row 1, position 1: label 10 is neither -100 "
+            "nor inside the model's vocabulary [0, 10)");
+  path = write("t", {ids, item("labels", none, {1, 2, 2})});
+  EXPECT_EQ(errorOf(path, {2, {2}, 10}),
+            "'' has no labelled token to predict: all labels are -100 or the "
+            "first of their row");
+  path = write("t", {ids, item("labels", good, {2, 2})});
+  EXPECT_EQ(errorOf(path, {2, {2}, 10}),
+            "'': labels has the shape [2, 2], but input_ids has [1, 2, 2]");
+  path = write("t", {ids});
+  EXPECT_FALSE(openDataset(path, {2, {2}, 10}, {}).isOk());
+  Ints outside = {0, 1, 0, 2};
+  path = write("t", {ids, item("labels", good, {1, 2, 2}),
+                     item("position_ids", outside, {1, 2, 2})});
+  EXPECT_EQ(errorOf(path, {2, {2}, 10}),
+            "'': micro-batch 0, row 1, position 1: position_ids has 2, which "
+            "is outside [0, 2)");
+  EXPECT_FALSE(openDataset("/nonexistent", {2, {2}, 10}, {}).isOk());
+}
+
+static std::string fiveRows() {
+  // Row r has r + 1 tokens, all r + 1.
+  Ints ids;
+  std::vector<int64_t> offsets = {0};
+  for (int32_t r = 0; r < 5; ++r) {
+    ids.insert(ids.end(), r + 1, r + 1);
+    offsets.push_back(static_cast<int64_t>(ids.size()));
+  }
+  return writeRows("five", ids, ids, offsets);
+}
+
+TEST(RowsFile, InOrderIsPaddedToTheShortestLengthThatFits) {
+  auto data = open(fiveRows(), {2, {2, 4, 8}, 10});
+  EXPECT_EQ(data->count(), 3);
+  EXPECT_EQ(data->rows(), 5);
+  MicroBatch batch;
+  data->readInOrder(0, batch);
+  EXPECT_EQ(batch.length, 2);
+  EXPECT_EQ(batch.ids, (Ints{1, 0, 2, 2}));
+  EXPECT_EQ(batch.targets, (Ints{-100, -100, 2, -100}));
+  EXPECT_EQ(batch.segments, (Ints{1, 0, 1, 1}));
+  data->readInOrder(2, batch); // row 4 alone; its neighbour is padding
+  EXPECT_EQ(batch.length, 8);
+  EXPECT_EQ(batch.labelCount(), 4);
+  EXPECT_EQ(batch.segments[8], 0);
+  data->readInOrder(3, batch);
+  EXPECT_EQ(batch.length, 2);
+  EXPECT_EQ(batch.labelCount(), 0);
+}
+
+TEST(RowsFile, EveryEpochHasEveryRowOnce) {
+  auto data = open(fiveRows(), {1, {8}, 10}, {3, false});
+  std::set<std::vector<int32_t>> orders;
+  for (int64_t epoch = 0; epoch < 4; ++epoch) {
+    Ints seen;
+    int64_t labels = 0;
+    for (int64_t step = 0; step < 3; ++step) // 5 rows, 2 a step
+      for (int64_t index = 0; index < 2; ++index) {
+        MicroBatch batch;
+        data->read(epoch * 3 + step, index, {2, 1}, batch);
+        labels += batch.labelCount();
+        if (batch.segments[0])
+          seen.push_back(batch.ids[0]);
+      }
+    orders.insert(seen);
+    std::sort(seen.begin(), seen.end());
+    EXPECT_EQ(seen, (Ints{1, 2, 3, 4, 5}));
+    EXPECT_EQ(labels, 0 + 1 + 2 + 3 + 4);
+  }
+  EXPECT_GT(orders.size(), 1u);
+  EXPECT_DOUBLE_EQ(data->epochAfter(3, 2), 1.0);
+  EXPECT_DOUBLE_EQ(data->epochAfter(4, 2), 1.4);
+}
+
+TEST(RowsFile, PackingKeepsEveryRowInItsOwnSegment) {
+  auto data = open(fiveRows(), {1, {6}, 10}, {0, true});
+  // First fit into 6: {1,2,3}, {4}, {5}.
+  EXPECT_EQ(data->count(), 3);
+  MicroBatch batch;
+  data->readInOrder(0, batch);
+  EXPECT_EQ(batch.ids, (Ints{1, 2, 2, 3, 3, 3}));
+  EXPECT_EQ(batch.segments, (Ints{1, 2, 2, 3, 3, 3}));
+  EXPECT_EQ(batch.positions, (Ints{0, 0, 1, 0, 1, 2}));
+  EXPECT_EQ(batch.targets, (Ints{-100, 2, -100, 3, 3, -100}));
+}
+
+/// Every row of every step: step, id of its tokens, labels.
+static std::multiset<std::array<int64_t, 3>> rowsOf(Dataset &data,
+                                                    const StepShape &shape,
+                                                    int64_t steps) {
+  std::multiset<std::array<int64_t, 3>> seen;
+  MicroBatch batch;
+  for (int64_t step = 0; step < steps; ++step)
+    for (int64_t i = 0; i < data.microBatches(step, shape) * shape.ranks; ++i) {
+      data.read(step, i, shape, batch);
+      std::map<std::pair<int64_t, int32_t>, int64_t> labels;
+      for (size_t t = 0; t < batch.ids.size(); ++t)
+        if (batch.segments[t] != 0)
+          labels[{static_cast<int64_t>(t) / batch.length * 100 +
+                      batch.segments[t],
+                  batch.ids[t]}] += batch.targets[t] != kNoLabel;
+      for (const auto &[row, count] : labels)
+        seen.insert({step, row.second, count});
+    }
+  return seen;
+}
+
+TEST(RowsFile, PaddingFreeStepsHaveTheRowsOfPaddedOnes) {
+  const CompiledVariants shape = {2, {5}, 10, {4, 6, 10}, {1, 0.1}};
+  for (const StepShape step : {StepShape{1, 1}, {2, 1}, {1, 2}, {3, 2}}) {
+    auto padded = open(fiveRows(), shape, {7, false, false});
+    auto packed = open(fiveRows(), shape, {7, false, true});
+    EXPECT_EQ(rowsOf(*packed, step, 7), rowsOf(*padded, step, 7));
+    EXPECT_EQ(packed->count(), padded->count());
+    EXPECT_EQ(packed->epochAfter(3, step.count()),
+              padded->epochAfter(3, step.count()));
+  }
+}
+
+/// What shapeOf and shapeInOrder foresee is what is read.
+static void expectForeseen(Dataset &data, const StepShape &shape) {
+  MicroBatch batch;
+  for (int64_t step = 0; step < 7; ++step)
+    for (int64_t i = 0; i < data.microBatches(step, shape) * shape.ranks; ++i) {
+      data.read(step, i, shape, batch);
+      EXPECT_EQ(data.shapeOf(step, i, shape),
+                (BatchShape{batch.batch, batch.length}));
+    }
+  for (int64_t number = 0; number <= data.countInOrder(); ++number) {
+    data.readInOrder(number, batch);
+    EXPECT_EQ(data.shapeInOrder(number),
+              (BatchShape{batch.batch, batch.length}));
+  }
+}
+
+TEST(Dataset, ShapesAreKnownWithoutTokens) {
+  const Ints ids(6, 1);
+  auto path = write("shapes", {item("input_ids", ids, {3, 1, 2}),
+                               item("labels", ids, {3, 1, 2})});
+  const CompiledVariants shape = {2, {2, 4, 5}, 10, {4, 6, 10}, {1, 0.1}};
+  for (const StepShape step : {StepShape{1, 1}, {2, 1}, {1, 2}, {3, 2}}) {
+    expectForeseen(*open(path, {1, {2}, 10}), step);
+    for (const bool paddingFree : {false, true})
+      expectForeseen(*open(fiveRows(), shape, {7, true, paddingFree}), step);
+    expectForeseen(*open(fiveRows(), shape, {7, false, true}), step);
+  }
+}
+
+TEST(RowsFile, PaddingFreeMicroBatchesAreOneLineOfABucket) {
+  auto data = open(fiveRows(), {2, {5}, 10, {4, 8, 10}, {}}, {0, false, true});
+  MicroBatch batch;
+  EXPECT_EQ(data->countInOrder(), 2); // {1, 2, 3, 4} and {5}
+  data->readInOrder(0, batch);
+  EXPECT_EQ(batch.ids, (Ints{1, 2, 2, 3, 3, 3, 4, 4, 4, 4}));
+  EXPECT_EQ(batch.segments, (Ints{1, 2, 2, 3, 3, 3, 4, 4, 4, 4}));
+  EXPECT_EQ(batch.positions, (Ints{0, 0, 1, 0, 1, 2, 0, 1, 2, 3}));
+  data->readInOrder(1, batch);
+  EXPECT_EQ(batch.batch, 1);
+  EXPECT_EQ(batch.ids, (Ints{5, 5, 5, 5, 5, 0, 0, 0}));
+  data->readInOrder(2, batch);
+  EXPECT_EQ(batch.length, 4);
+  EXPECT_EQ(batch.labelCount(), 0);
+  // All 15 tokens of three padded micro-batches are two packed ones.
+  EXPECT_EQ(data->microBatches(0, {3, 1}), 2);
+  EXPECT_EQ(data->microBatches(0, {1, 3}), 1);
+}
+
+TEST(RowsFile, PaddingFreeIsWhatBucketsAreFor) {
+  EXPECT_EQ(open(fiveRows(), {2, {8}, 10, {4, 16}, {}})->countInOrder(), 1);
+  EXPECT_EQ(open(fiveRows(), {2, {8}, 10})->countInOrder(), 3);
+  auto data = openDataset(fiveRows(), {2, {8}, 10}, {0, false, true});
+  EXPECT_EQ(data.status().message(),
+            "padding_free: the program has no token buckets; compile it with "
+            "--padding-free true");
+}
+
+TEST(RowsFile, Errors) {
+  EXPECT_EQ(errorOf(fiveRows(), {1, {4}, 10}),
+            "'': row 4 has 5 tokens, but max_length is 4");
+  EXPECT_EQ(errorOf(fiveRows(), {1, {8}, 5}),
+            "'': row 4, position 0: token id 5 is outside the model's "
+            "vocabulary [0, 5); is it another model's tokenizer?");
+  Ints ids = {1, 2, 3};
+  auto broken = "'': row_offsets does not rise from 0 to the 3 tokens of "
+                "input_ids";
+  for (std::vector<int64_t> offsets :
+       {std::vector<int64_t>{0, 2}, {0, 4}, {1, 3}, {0, 2, 2, 3}, {0, -1, 3}})
+    EXPECT_EQ(errorOf(writeRows("r", ids, ids, offsets), {1, {8}, 5}), broken);
+  EXPECT_EQ(errorOf(writeRows("r", {}, {}, {0}), {1, {8}, 5}),
+            "'' has no rows");
+  Ints none = {-100, -100, -100};
+  EXPECT_FALSE(
+      openDataset(writeRows("r", ids, none, {0, 3}), {1, {8}, 5}, {}).isOk());
+}
+
+TEST(Dataset, ShufflesArePermutationsOfTheirArguments) {
+  auto a = shuffledOrder(1000, 7, 0);
+  EXPECT_EQ(a, shuffledOrder(1000, 7, 0));
+  EXPECT_NE(a, shuffledOrder(1000, 7, 1));
+  EXPECT_NE(a, shuffledOrder(1000, 8, 0));
+  std::sort(a.begin(), a.end());
+  std::vector<int64_t> all(1000);
+  std::iota(all.begin(), all.end(), 0);
+  EXPECT_EQ(a, all);
+  EXPECT_TRUE(shuffledOrder(0, 1, 1).empty());
+}
+
+TEST(Dataset, ShufflesAreFair) {
+  std::map<std::vector<int64_t>, int> seen;
+  for (int64_t epoch = 0; epoch < 6000; ++epoch)
+    ++seen[shuffledOrder(3, 1, epoch)];
+  EXPECT_EQ(seen.size(), 6u);
+  for (const auto &[order, times] : seen)
+    EXPECT_NEAR(times, 1000, 150);
+}
+
+TEST(Dataset, FirstFitIsWhatTheLoopWouldDo) {
+  std::vector<int64_t> lengths;
+  for (int64_t i = 0; i < 300; ++i)
+    lengths.push_back(1 + i * 7919 % 97);
+  std::vector<int64_t> expected, room;
+  for (int64_t length : lengths) {
+    size_t bin = 0;
+    while (bin < room.size() && room[bin] < length)
+      ++bin;
+    if (bin == room.size())
+      room.push_back(100);
+    room[bin] -= length;
+    expected.push_back(static_cast<int64_t>(bin));
+  }
+  EXPECT_EQ(packFirstFit(lengths, 100), expected);
+}
+
+TEST(Dataset, RowMatchesCountSegments) {
+  MicroBatch batch;
+  batch.clear({1, 6});
+  batch.segments = {1, 1, 2, 2, 3, 0};
+  batch.targets = {5, -100, 6, 7, -100, -100};
+  Ints correct = {1, 0, 1, 0, 0, 0};
+  RowMatches matches = countRowMatches(batch, correct);
+  EXPECT_EQ(matches.rows, 2);
+  EXPECT_EQ(matches.matched, 1);
+}

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: MIT
+
+// Which kernels a user may switch off.
+
+#include "runtime/Module/LaunchRequest.h"
+
+#include <gtest/gtest.h>
+
+namespace qlora {
+namespace {
+
+TEST(LaunchRequest, KnowsTheNamesOfKernels) {
+  const std::string good[] = {"attention.cudnn", "matmul.onednn"};
+  EXPECT_TRUE(checkKernelNames(good).isOk());
+  const std::string bad[] = {"attention.cudnn", "attention"};
+  const std::string message = checkKernelNames(bad).message();
+  EXPECT_NE(message.find("--disable-kernels: there is no kernel 'attention'; "
+                         "there are "),
+            std::string::npos)
+      << message;
+}
+
+TEST(LaunchRequest, RefusesDisabledRowsOnly) {
+  const std::string disabled[] = {"attention.cudnn"};
+  EXPECT_EQ(checkEnabled(*findKernelRow("attention.cudnn"), disabled).code(),
+            StatusCode::kUnavailable);
+  EXPECT_TRUE(checkEnabled(*findKernelRow("attention.cuda"), disabled).isOk());
+}
+
+} // namespace
+} // namespace qlora

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: MIT
+
+// The demo module's step on a device of round numbers.
+
+#include "runtime/Predict/StepPrediction.h"
+#include "tests/runtime/DemoTables.h"
+
+#include <gtest/gtest.h>
+
+namespace qlora {
+namespace {
+
+#define EXPECT_HAS(text, part)                                                 \
+  EXPECT_NE((text).find(part), std::string::npos) << "in: " << (text)
+
+/// 1 GB/s, 1 us from kernel to kernel; links of 10 MB/s inside a node of 8 and
+/// 1 MB/s between, 1 us at least.
+DeviceProfile roundCard() {
+  DeviceProfile device;
+  device.cpu = "round";
+  device.copyGbps = 1;
+  GpuRates &gpu = device.gpu.emplace();
+  gpu.memoryGb = 1;
+  gpu.cudnnAttention = {{2, 2}, {2, 2}};
+  gpu.cudaAttention = {{1, 1}, {1, 1}};
+  gpu.thinGemmGbps = 0.6;
+  gpu.issueGops = 10;
+  gpu.launchMicroseconds = 1;
+  gpu.gpusPerNode = 8;
+  gpu.nodeLinkGbps = 0.01;
+  gpu.networkGbps = 0.001;
+  gpu.allReduceMicroseconds = 1;
+  return device;
+}
+
+class StepPredictionTest : public testing::Test {
+protected:
+  StepPredictionTest() { tables.retarget(); }
+
+  StatusOr<std::vector<StepPrediction>>
+  predict(int64_t ranks, int64_t microBatches,
+          const DeviceProfile &device = roundCard()) {
+    QLORA_ASSIGN_OR_RETURN(LoadedModule module, tables.load());
+    return predictSteps(module, {device, ranks, microBatches});
+  }
+  StepPrediction only(int64_t ranks, int64_t microBatches) {
+    auto steps = predict(ranks, microBatches);
+    EXPECT_TRUE(steps.isOk()) << steps.status().message();
+    EXPECT_EQ(steps->size(), 1u);
+    return steps->front();
+  }
+  std::string errorOf(StatusOr<std::vector<StepPrediction>> steps) {
+    EXPECT_FALSE(steps.isOk());
+    return steps.status().message();
+  }
+
+  DemoTables tables;
+};
+
+// ACCUMULATE_LAST: gather reads 64 bytes and updates 64, scale_add reads 128
+// and writes 64: 192 bytes each. UPDATE: descend updates 64 and reads 64, and
+// 72 are zeroed.
+constexpr double kKernel = 1e-6 + 192e-9;
+constexpr double kUpdate = 2e-6 + 192e-9 + 72e-9;
+
+TEST_F(StepPredictionTest, AStepOfOneRankIsItsKernels) {
+  const StepPrediction step = only(1, 1);
+  EXPECT_NEAR(step.seconds, 2 * kKernel + kUpdate, 1e-15);
+  EXPECT_NEAR(step.launchSeconds, 4e-6, 1e-15);
+  EXPECT_EQ(step.exposedCommunication, 0);
+  EXPECT_EQ(step.collectives.size(), 1u);
+  EXPECT_EQ(step.collectives[0].bytes, 72u);
+  EXPECT_EQ(step.collectives[0].seconds, 0);
+  const auto &rows = step.parts[size_t(StepPart::kRows)];
+  EXPECT_EQ(rows.work.launches, 2);
+  EXPECT_DOUBLE_EQ(rows.work.bytes, 2 * 192);
+  const auto &optimizer = step.parts[size_t(StepPart::kOptimizer)];
+  EXPECT_EQ(optimizer.work.launches, 2);
+  EXPECT_DOUBLE_EQ(optimizer.work.bytes, 192 + 72);
+  EXPECT_DOUBLE_EQ(step.tokensPerSecond(),
+                   double(step.batch * step.length) / step.seconds);
+}
+
+TEST_F(StepPredictionTest, MicroBatchesButTheLastSendNothing) {
+  qlora_entry accumulate = tables.entries[kDemoAccumulate];
+  accumulate.kind = QLORA_ENTRY_ACCUMULATE;
+  accumulate.command_count = 1; // gather alone
+  accumulate.event_count = 0;
+  tables.entries.push_back(accumulate);
+  const StepPrediction one = only(2, 1), three = only(2, 3);
+  EXPECT_NEAR(three.seconds, one.seconds + 2 * kKernel, 1e-15);
+  EXPECT_EQ(three.collectives.size(), 1u);
+  EXPECT_DOUBLE_EQ(three.exposedCommunication, one.exposedCommunication);
+}
+
+TEST_F(StepPredictionTest, WithoutItsEntryThereIsNoStep) {
+  EXPECT_HAS(errorOf(predict(1, 2)), "has no entry accumulate");
+}
+
+TEST_F(StepPredictionTest, CommunicationHidesBehindOneKernel) {
+  // Two ranks: 1 us and 72 bytes at 10 MB/s, behind scale_add.
+  const StepPrediction two = only(2, 1);
+  EXPECT_NEAR(two.collectives[0].seconds, 1e-6 + 7.2e-6, 1e-15);
+  EXPECT_NEAR(two.exposedCommunication, 8.2e-6 - kKernel, 1e-15);
+  EXPECT_NEAR(two.seconds, only(1, 1).seconds + two.exposedCommunication,
+              1e-15);
+  // 64 ranks: 3 doublings of nodes, 2 * 7/8 of the bytes inside, and 2 * 7/8
+  // of an eighth of them between the nodes.
+  const StepPrediction many = only(64, 1);
+  EXPECT_NEAR(many.collectives[0].seconds, 4e-6 + 12.6e-6 + 15.75e-6, 1e-15);
+  EXPECT_DOUBLE_EQ(many.tokensPerSecond(),
+                   64.0 * double(many.batch * many.length) / many.seconds);
+}
+
+TEST_F(StepPredictionTest, AnAllReduceOfARingAndOfNodes) {
+  const GpuRates gpu = *roundCard().gpu;
+  EXPECT_EQ(allReduceSeconds(1e6, 1, gpu), 0);
+  EXPECT_DOUBLE_EQ(allReduceSeconds(1e6, 8, gpu), 1e-6 + 1.75e6 / 1e7);
+  EXPECT_DOUBLE_EQ(allReduceSeconds(1e6, 16, gpu),
+                   2e-6 + 1.75e6 / 1e7 + 1e6 / 8 / 1e6);
+}
+
+TEST_F(StepPredictionTest, EqualKernelsAreOneGroup) {
+  const StepPrediction step = only(1, 1);
+  double count = 0, seconds = 0;
+  for (const KernelGroup &group : step.groups) {
+    count += group.count;
+    seconds += group.count * group.demand.seconds();
+  }
+  EXPECT_EQ(count, 4);
+  EXPECT_NEAR(seconds, step.seconds, 1e-15);
+  EXPECT_EQ(step.groups.back().kernel, "fill");
+}
+
+TEST_F(StepPredictionTest, TheLowFigureIsLowerAndTakesTurns) {
+  const PredictionRequest request = {roundCard(), 2, 3};
+  const PredictionRequest low = lowRequest(request);
+  EXPECT_EQ(request.sharing, QueueSharing::kSideBySide);
+  EXPECT_EQ(low.sharing, QueueSharing::kTakeTurns);
+  EXPECT_EQ(low.microBatches, 3);
+  EXPECT_DOUBLE_EQ(low.device.copyGbps, 0.85);
+}
+
+/// gather and scale_add of ACCUMULATE_LAST as kernels of two queues that
+/// nothing orders.
+TEST_F(StepPredictionTest, QueuesShareOrTakeTurns) {
+  qlora_entry &last = tables.entries[kDemoAccumulate];
+  std::vector<qlora_command> launches;
+  for (uint32_t i = 0; i < last.command_count; ++i)
+    if (tables.commands[last.first_command + i].kind == QLORA_COMMAND_LAUNCH)
+      launches.push_back(tables.commands[last.first_command + i]);
+  ASSERT_EQ(launches.size(), 2u);
+  launches[0].queue = QLORA_QUEUE_COPY;
+  last.first_command = uint32_t(tables.commands.size());
+  last.command_count = 2;
+  last.event_count = 0;
+  tables.commands.insert(tables.commands.end(), launches.begin(),
+                         launches.end());
+  auto module = tables.load();
+  ASSERT_TRUE(module.isOk()) << module.status().message();
+  PredictionRequest request = {roundCard(), 1, 1};
+  // Both are bound by memory, but one hides behind the start of the other.
+  const double side = predictSteps(*module, request)->front().seconds;
+  request.sharing = QueueSharing::kTakeTurns;
+  const StepPrediction turns = predictSteps(*module, request)->front();
+  EXPECT_NEAR(turns.seconds, 2 * kKernel + kUpdate, 1e-15);
+  EXPECT_LT(side, turns.seconds - 0.5e-6);
+}
+
+TEST_F(StepPredictionTest, AttentionIsThatOfTheRowThatRuns) {
+  addAttention(tables, "attention.cudnn");
+  auto module = tables.load();
+  ASSERT_TRUE(module.isOk()) << module.status().message();
+  const StepPrediction step =
+      predictSteps(*module, {roundCard(), 1, 1})->front();
+  const double flops = 128 * 129 / 2 * 4 * 8;
+  const double memory = 4 * 128 * 8 * 2 / 1e9; // the same for both rows
+  ASSERT_GT(flops / 2e9, memory);
+  EXPECT_NEAR(step.parts[size_t(StepPart::kAttention)].seconds, flops / 2e9,
+              1e-15);
+  EXPECT_EQ(step.rows(), std::vector<std::string>{"attention.cudnn"});
+  // Without cuDNN our own row runs, and without that none.
+  PredictionRequest request = {roundCard(), 1, 1};
+  request.disabledKernels = {"attention.cudnn"};
+  const StepPrediction own = predictSteps(*module, request)->front();
+  EXPECT_NEAR(own.parts[size_t(StepPart::kAttention)].seconds, flops / 1e9,
+              1e-15);
+  EXPECT_EQ(own.rows(), std::vector<std::string>{"attention.cuda"});
+  request.disabledKernels.push_back("attention.cuda");
+  EXPECT_HAS(errorOf(predictSteps(*module, request)),
+             "launch 'attention': switched off by --disable-kernels");
+}
+
+TEST_F(StepPredictionTest, RefusesADeviceOfTheOtherKind) {
+  EXPECT_HAS(errorOf(predict(1, 1, DeviceProfile())),
+             "'demo' was compiled for cuda, but default is a CPU; compile it "
+             "with --target cpu");
+  DemoTables cpu;
+  auto module = cpu.load();
+  EXPECT_HAS(errorOf(predictSteps(*module, {roundCard(), 1, 1})),
+             "'demo' was compiled for cpu, but round is a GPU");
+  EXPECT_TRUE(predictSteps(*module, {DeviceProfile(), 1, 1}).isOk());
+  EXPECT_HAS(errorOf(predictSteps(*module, {DeviceProfile(), 2, 1})),
+             "knows no links between ranks");
+}
+
+} // namespace
+} // namespace qlora

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: MIT
+
+// Clocks of queues: what waits for what, and what running at once costs. The
+// sums are written beside the expectations.
+
+#include "runtime/Predict/Timeline.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "runtime/ABI/module.h"
+
+namespace qlora {
+namespace {
+
+using Kind = TimelineItem::Kind;
+
+/// A kernel that would take `arithmetic` seconds of one and `memory` of the
+/// other.
+TimelineItem kernel(uint32_t queue, double arithmetic, double memory,
+                    double launch = 0) {
+  TimelineItem item;
+  item.queue = queue;
+  item.demand.arithmetic = arithmetic;
+  item.demand.memory = memory;
+  item.demand.launch = launch;
+  return item;
+}
+
+TimelineItem collective(double seconds) {
+  TimelineItem item;
+  item.kind = Kind::kCollective;
+  item.queue = QLORA_QUEUE_COMMUNICATION;
+  item.demand.serial = seconds;
+  return item;
+}
+
+TimelineItem event(Kind kind, uint32_t queue, uint32_t number) {
+  TimelineItem item;
+  item.kind = kind;
+  item.queue = queue;
+  item.event = number;
+  return item;
+}
+
+constexpr uint32_t kMain = QLORA_QUEUE_COMPUTE, kSide = QLORA_QUEUE_COPY,
+                   kSend = QLORA_QUEUE_COMMUNICATION;
+
+Timeline timelineOf(const std::vector<TimelineItem> &items) {
+  return simulate(items);
+}
+
+TEST(Timeline, OneQueueIsASum) {
+  // The longer of each, and the launches.
+  Timeline timeline =
+      timelineOf({kernel(kMain, 1, 3, 0.5), kernel(kMain, 2, 1, 0.5)});
+  EXPECT_DOUBLE_EQ(timeline.seconds, 3.5 + 2.5);
+  EXPECT_DOUBLE_EQ(timeline.overlapped, 0);
+  EXPECT_DOUBLE_EQ(timeline.exposedCommunication, 0);
+  EXPECT_DOUBLE_EQ(timelineOf({}).seconds, 0);
+}
+
+TEST(Timeline, SpansSayWhenEachRan) {
+  // The side waits for the first kernel, runs beside the second for a second,
+  // and the main queue waits for it: 2 + max(1, 3) + 1 seconds.
+  const std::vector<TimelineItem> items = {
+      kernel(kMain, 2, 0), event(Kind::kRecord, kMain, 0),
+      event(Kind::kWait, kSide, 0), kernel(kSide, 0, 3),
+      event(Kind::kRecord, kSide, 1), kernel(kMain, 1, 0),
+      event(Kind::kWait, kMain, 1), kernel(kMain, 1, 0)};
+  std::vector<TimelineSpan> spans(items.size());
+  EXPECT_DOUBLE_EQ(simulate(items, spans).seconds, 6);
+  const double expected[][2] = {{0, 2}, {2, 2}, {2, 2}, {2, 5},
+                                {5, 5}, {2, 3}, {5, 5}, {5, 6}};
+  for (size_t i = 0; i < items.size(); ++i) {
+    EXPECT_DOUBLE_EQ(spans[i].start, expected[i][0]) << i;
+    EXPECT_DOUBLE_EQ(spans[i].end, expected[i][1]) << i;
+  }
+}
+
+TEST(Timeline, MemoryHidesBehindArithmetic) {
+  Timeline timeline = timelineOf({kernel(kMain, 2, 0), kernel(kSide, 0, 1)});
+  EXPECT_DOUBLE_EQ(timeline.seconds, 2);
+  EXPECT_DOUBLE_EQ(timeline.overlapped, 1);
+}
+
+/// A backward of 2 s: after the first half a bucket is sent, and at the end
+/// compute waits for it.
+std::vector<TimelineItem> backward(double sendSeconds) {
+  return {kernel(kMain, 1, 0),
+          event(Kind::kRecord, kMain, 0),
+          event(Kind::kWait, kSend, 0),
+          collective(sendSeconds),
+          kernel(kMain, 1, 0),
+          event(Kind::kRecord, kSend, 1),
+          event(Kind::kWait, kMain, 1)};
+}
+
+TEST(Timeline, NothingHidesWhereKernelsTakeTurns) {
+  // The decode has half of the card until its second of work is done: at 2;
+  // then the product has 1 of its 2 left.
+  const std::vector<TimelineItem> items = {kernel(kMain, 2, 0),
+                                           kernel(kSide, 0, 1)};
+  std::vector<TimelineSpan> spans(items.size());
+  const Timeline timeline =
+      simulate(items, spans, QueueSharing::kTakeTurns);
+  EXPECT_DOUBLE_EQ(timeline.seconds, 3);
+  EXPECT_DOUBLE_EQ(timeline.overlapped, 0);
+  EXPECT_DOUBLE_EQ(spans[1].end, 2);
+  // A collective needs no turn.
+  EXPECT_DOUBLE_EQ(simulate(backward(0.75), {}, QueueSharing::kTakeTurns)
+                       .exposedCommunication,
+                   0);
+}
+
+TEST(Timeline, BandwidthIsShared) {
+  // Two that want all of it take as long as one after the other.
+  Timeline two = timelineOf({kernel(kMain, 0, 1), kernel(kSide, 0, 1)});
+  EXPECT_DOUBLE_EQ(two.seconds, 2);
+  EXPECT_DOUBLE_EQ(two.overlapped, 0);
+  // Together 1.5 of the bandwidth: the decode ends at 0.2 * 1.5, when 0.2 of
+  // the product is done, and 0.8 of it is left.
+  Timeline mixed = timelineOf({kernel(kMain, 1, 0.5), kernel(kSide, 0, 0.2)});
+  EXPECT_DOUBLE_EQ(mixed.seconds, 0.3 + 0.8);
+  EXPECT_NEAR(mixed.overlapped, 0.1, 1e-12);
+}
+
+TEST(Timeline, AWaitIsAsLongAsItsEvent) {
+  // Side: 2; main: 1, then waits for 2, then 1.
+  std::vector<TimelineItem> items = {kernel(kSide, 0, 2),
+                                     event(Kind::kRecord, kSide, 0),
+                                     kernel(kMain, 1, 0),
+                                     event(Kind::kWait, kMain, 0),
+                                     kernel(kMain, 1, 0)};
+  EXPECT_DOUBLE_EQ(timelineOf(items).seconds, 3);
+  // Without the wait the main queue does not notice.
+  items.erase(items.begin() + 3);
+  EXPECT_DOUBLE_EQ(timelineOf(items).seconds, 2);
+  // An event that has happened costs nothing.
+  items[0] = kernel(kSide, 0, 0.5);
+  items.insert(items.begin() + 3, event(Kind::kWait, kMain, 0));
+  EXPECT_DOUBLE_EQ(timelineOf(items).seconds, 2);
+}
+
+TEST(Timeline, OnlyWhatNothingHidesIsExposed) {
+  Timeline hidden = timelineOf(backward(0.75));
+  EXPECT_DOUBLE_EQ(hidden.seconds, 2);
+  EXPECT_DOUBLE_EQ(hidden.exposedCommunication, 0);
+  EXPECT_DOUBLE_EQ(hidden.overlapped, 0);
+  Timeline exposed = timelineOf(backward(1.75));
+  EXPECT_DOUBLE_EQ(exposed.seconds, 2.75);
+  EXPECT_DOUBLE_EQ(exposed.exposedCommunication, 0.75);
+  // A group of one sends nothing.
+  EXPECT_DOUBLE_EQ(timelineOf(backward(0)).seconds, 2);
+}
+
+TEST(Timeline, SecondsAreTheirParts) {
+  std::vector<TimelineItem> items = backward(2.5);
+  items.push_back(kernel(kSide, 0.1, 0.4));
+  items.push_back(kernel(kSide, 0.3, 0.9, 0.01));
+  double alone = 0;
+  for (const TimelineItem &item : items)
+    if (item.kind == Kind::kKernel)
+      alone += item.demand.seconds();
+  const Timeline timeline = timelineOf(items);
+  EXPECT_NEAR(timeline.seconds,
+              alone - timeline.overlapped + timeline.exposedCommunication,
+              1e-12);
+}
+
+} // namespace
+} // namespace qlora

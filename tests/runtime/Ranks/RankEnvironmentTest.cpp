@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: MIT
+
+// Variables of every launcher, and what is refused.
+
+#include "runtime/Ranks/RankEnvironment.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+using namespace qlora;
+
+static StatusOr<RankEnvironment>
+read(const std::map<std::string, std::string> &variables) {
+  return readRankEnvironment([&](const char *name) -> const char * {
+    auto found = variables.find(name);
+    return found == variables.end() ? nullptr : found->second.c_str();
+  });
+}
+
+TEST(RankEnvironment, OneRankWithoutALauncher) {
+  auto env = read({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}});
+  EXPECT_EQ(env->worldSize, 1);
+  EXPECT_TRUE(env->isMain());
+}
+
+TEST(RankEnvironment, Torchrun) {
+  auto env = read({{"RANK", "5"},
+                   {"WORLD_SIZE", "8"},
+                   {"LOCAL_RANK", "1"},
+                   {"LOCAL_WORLD_SIZE", "4"},
+                   {"MASTER_ADDR", "node0"},
+                   {"MASTER_PORT", "1234"},
+                   {"TORCHELASTIC_RUN_ID", "abc"}});
+  ASSERT_TRUE(env.isOk()) << env.status().message();
+  EXPECT_EQ(env->rank, 5);
+  EXPECT_EQ(env->localRank, 1);
+  EXPECT_EQ(env->localWorldSize, 4);
+  EXPECT_EQ(env->masterAddress, "node0");
+  EXPECT_EQ(env->masterPort, 1235); // torchrun itself is on 1234
+  EXPECT_EQ(env->secret, "abc");
+}
+
+TEST(RankEnvironment, OpenMpiOnOneMachine) {
+  auto env = read({{"OMPI_COMM_WORLD_RANK", "1"},
+                   {"OMPI_COMM_WORLD_SIZE", "2"},
+                   {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                   {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
+  ASSERT_TRUE(env.isOk()) << env.status().message();
+  EXPECT_EQ(env->rank, 1);
+  EXPECT_EQ(env->masterAddress, "127.0.0.1");
+  EXPECT_EQ(env->masterPort, 29500);
+}
+
+TEST(RankEnvironment, PmiOnSeveralMachinesNeedsAnAddress) {
+  auto env = read({{"PMI_RANK", "1"}, {"PMI_SIZE", "4"}});
+  EXPECT_EQ(env.status().message(),
+            "PMI started 4 ranks, 1 of them here: set MASTER_ADDR to the host "
+            "of rank 0 and MASTER_PORT to a free port there, on every rank");
+}
+
+TEST(RankEnvironment, Slurm) {
+  auto env = read({{"SLURM_PROCID", "3"},
+                   {"SLURM_NTASKS", "4"},
+                   {"SLURM_LOCALID", "1"},
+                   {"SLURM_STEP_ID", "0"},
+                   {"SLURM_STEP_TASKS_PER_NODE", "2(x2)"},
+                   {"SLURM_JOB_NODELIST", "gpu[07-09,12],x"},
+                   {"SLURM_JOB_ID", "123456"}});
+  ASSERT_TRUE(env.isOk()) << env.status().message();
+  EXPECT_EQ(env->rank, 3);
+  EXPECT_EQ(env->localWorldSize, 2);
+  EXPECT_EQ(env->masterAddress, "gpu07");
+  EXPECT_EQ(env->masterPort, 23456);
+}
+
+TEST(RankEnvironment, ContradictionsNameTheVariable) {
+  EXPECT_EQ(read({{"RANK", "2"}, {"WORLD_SIZE", "2"}}).status().message(),
+            "the variable RANK expects a number from 0 to 1, but is '2'");
+  EXPECT_FALSE(read({{"RANK", "x"}, {"WORLD_SIZE", "2"}}).isOk());
+  EXPECT_FALSE(read({{"RANK", "0"}, {"WORLD_SIZE", "0"}}).isOk());
+  EXPECT_FALSE(read({{"RANK", "0"},
+                     {"WORLD_SIZE", "2"},
+                     {"MASTER_PORT", "99999"},
+                     {"MASTER_ADDR", "a"}})
+                   .isOk());
+}
+
+TEST(RankEnvironment, FirstSlurmHost) {
+  EXPECT_EQ(firstSlurmHost("a"), "a");
+  EXPECT_EQ(firstSlurmHost("a,b[1-2]"), "a");
+  EXPECT_EQ(firstSlurmHost("n[3,5]-ib,x"), "n3");
+  EXPECT_EQ(firstSlurmHost(""), "");
+}

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: MIT
+
+// Single-file and sharded model folders.
+
+#include "runtime/Weights/ModelFiles.h"
+
+#include "tests/runtime/TemporaryFolder.h"
+
+#include <gtest/gtest.h>
+
+namespace qlora {
+namespace {
+
+const std::string kInputs = QLORA_TEST_INPUTS;
+
+#define EXPECT_HAS(text, part)                                                 \
+  EXPECT_NE((text).find(part), std::string::npos) << "in: " << (text)
+
+void writeShard(const TemporaryFolder &folder, const std::string &file,
+                const std::string &tensor) {
+  const uint8_t byte = 1;
+  const Status status =
+      writeSafetensors(folder.path(file),
+                       {{tensor, SafetensorsDtype::kU8, {1}, {&byte, 1}}}, {});
+  ASSERT_TRUE(status.isOk()) << status.message();
+}
+
+std::string indexError(const std::string &index) {
+  const TemporaryFolder folder;
+  writeShard(folder, "one.safetensors", "a");
+  folder.write("model.safetensors.index.json", index);
+  auto files = ModelFiles::open(folder.path());
+  return files.isOk() ? "" : files.status().message();
+}
+
+TEST(ModelFiles, OpensASingleFile) {
+  auto files = ModelFiles::open(kInputs + "/goldens/llama-nf4/model");
+  ASSERT_TRUE(files.isOk()) << files.status().message();
+  EXPECT_EQ(files->fileNames().size(), 1u);
+  EXPECT_EQ(files->fileOf("lm_head.weight").value(), "model.safetensors");
+  EXPECT_HAS(files->get("nope").status().message(), "no tensor 'nope'");
+}
+
+TEST(ModelFiles, OpensShards) {
+  auto files = ModelFiles::open(kInputs + "/goldens/llama3-tied/model");
+  ASSERT_TRUE(files.isOk()) << files.status().message();
+  EXPECT_EQ(files->fileNames().size(), 9u);
+  for (const std::string &name : files->tensorNames())
+    EXPECT_NE(files->find(name).tensor, nullptr);
+}
+
+TEST(ModelFiles, RefusesBadIndexes) {
+  EXPECT_EQ(indexError(R"({"weight_map":{"a":"one.safetensors"}})"), "");
+  EXPECT_HAS(indexError("{"), "not a JSON object with a weight_map");
+  EXPECT_HAS(indexError("{}"), "not a JSON object with a weight_map");
+  EXPECT_HAS(indexError(R"({"weight_map":{"a":3}})"), "not a file name");
+  EXPECT_HAS(indexError(R"({"weight_map":{"a":"../one.safetensors"}})"),
+             "plain file name");
+  EXPECT_HAS(indexError(R"({"weight_map":{"a":"x/one.safetensors"}})"),
+             "plain file name");
+  EXPECT_HAS(indexError(R"({"weight_map":{"a":"two.safetensors"}})"),
+             "two.safetensors");
+  EXPECT_HAS(indexError(R"({"weight_map":{"b":"one.safetensors"}})"),
+             "places tensor 'b' in 'one.safetensors', which lacks it");
+}
+
+TEST(ModelFiles, FollowsLinksToShards) {
+  const TemporaryFolder folder;
+  const TemporaryFolder blobs;
+  writeShard(blobs, "blob", "a");
+  std::filesystem::create_symlink(blobs.path("blob"),
+                                  folder.path("model.safetensors"));
+  EXPECT_TRUE(ModelFiles::open(folder.path()).isOk());
+}
+
+TEST(ModelFiles, NamesWhatIsMissing) {
+  const TemporaryFolder folder;
+  EXPECT_HAS(ModelFiles::open(folder.path()).status().message(),
+             "neither model.safetensors nor");
+  EXPECT_HAS(ModelFiles::open(folder.path("x")).status().message(),
+             "no model folder");
+}
+
+} // namespace
+} // namespace qlora

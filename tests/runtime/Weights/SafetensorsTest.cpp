@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: MIT
+
+// The safetensors reader refuses each bad input of the reference
+// implementation's own tests; the writer gives its bytes.
+
+#include "runtime/Weights/Safetensors.h"
+
+#include "tests/runtime/TemporaryFolder.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <csignal>
+#include <cstring>
+
+namespace qlora {
+namespace {
+
+/// A file: length, header, data.
+std::string makeFile(const std::string &header, size_t dataBytes) {
+  const uint64_t length = header.size();
+  std::string file(sizeof(length), '\0');
+  std::memcpy(file.data(), &length, sizeof(length));
+  return file + header + std::string(dataBytes, '\x01');
+}
+
+std::string openError(const std::string &bytes) {
+  const TemporaryFolder folder;
+  auto file = SafetensorsFile::open(folder.write("x.safetensors", bytes));
+  return file.isOk() ? "" : file.status().message();
+}
+
+std::string headerError(const std::string &header, size_t dataBytes) {
+  return openError(makeFile(header, dataBytes));
+}
+
+#define EXPECT_HAS(text, part)                                                 \
+  EXPECT_NE((text).find(part), std::string::npos) << "in: " << (text)
+
+TEST(SafetensorsReader, ReadsTensorsInFileOrder) {
+  const TemporaryFolder folder;
+  auto file = SafetensorsFile::open(folder.write(
+      "x.safetensors",
+      makeFile(R"({"__metadata__":{"format":"pt"},)"
+               R"("b":{"dtype":"F32","shape":[1,2],"data_offsets":[4,12]},)"
+               R"("a":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]},)"
+               R"("scalar":{"dtype":"U8","shape":[],"data_offsets":[12,13]},)"
+               R"("none":{"dtype":"F32","shape":[0,7],"data_offsets":[4,4]}})",
+               13)));
+  ASSERT_TRUE(file.isOk()) << file.status().message();
+  ASSERT_EQ(file->tensors().size(), 4u);
+  EXPECT_EQ(file->tensors()[0].name, "a");
+  EXPECT_EQ(file->tensors()[1].name, "none");
+  EXPECT_EQ(file->tensors()[2].name, "b");
+  EXPECT_EQ(file->metadata().at("format"), "pt");
+  EXPECT_EQ(file->find("b")->elementCount(), 2);
+  EXPECT_EQ(file->bytes(*file->find("b")).size(), 8u);
+  EXPECT_EQ(file->bytes(*file->find("scalar"))[0], 1);
+  file->release(*file->find("b"));
+  EXPECT_EQ(file->bytes(*file->find("b"))[7], 1);
+  EXPECT_HAS(file->get("c").status().message(), "no tensor 'c'");
+}
+
+TEST(SafetensorsReader, AcceptsPaddedHeaders) {
+  EXPECT_EQ(headerError("{}      ", 0), "");
+  EXPECT_EQ(headerError("   {}", 0), "");
+  EXPECT_EQ(headerError("{\"__metadata__\":null}", 0), "");
+}
+
+TEST(SafetensorsReader, RefusesBadHeaderLengths) {
+  EXPECT_HAS(openError(""), "0 bytes, fewer than the 8");
+  EXPECT_HAS(openError("\x02"), "1 bytes, fewer than the 8");
+  EXPECT_HAS(openError(std::string("\xff\xff\xff\xff\xff\xff\xff\xff", 8)),
+             "more than the 100000000 allowed");
+  EXPECT_HAS(openError(std::string("\x40\0\0\0\0\0\0\0{}", 10)),
+             "says 64 bytes, but only 2 follow");
+}
+
+TEST(SafetensorsReader, RefusesBadJson) {
+  EXPECT_HAS(headerError("", 0), "not UTF-8 JSON");
+  EXPECT_HAS(headerError("{", 0), "not UTF-8 JSON");
+  EXPECT_HAS(headerError("{} x", 0), "not UTF-8 JSON");
+  EXPECT_HAS(headerError("{\"\xff\xfe\":1}", 0), "not UTF-8 JSON");
+  EXPECT_HAS(headerError("\xef\xbb\xbf{}", 0), "byte order mark");
+  EXPECT_HAS(headerError("[]", 0), "not a JSON object");
+  EXPECT_HAS(headerError("7", 0), "not a JSON object");
+  EXPECT_HAS(headerError(std::string(100000, '['), 0), "nests deeper");
+}
+
+TEST(SafetensorsReader, RefusesNamesTwice) {
+  EXPECT_HAS(
+      headerError(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
+                  R"("a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})",
+                  1),
+      "'a' appears twice");
+  EXPECT_HAS(headerError(R"({"a":{"dtype":"U8","dtype":"U8","shape":[1],)"
+                         R"("data_offsets":[0,1]}})",
+                         1),
+             "'dtype' appears twice");
+}
+
+TEST(SafetensorsReader, RefusesBadMetadata) {
+  EXPECT_HAS(headerError(R"({"__metadata__":{"a":1}})", 0), "not a string");
+  EXPECT_HAS(headerError(R"({"__metadata__":[]})", 0), "not a JSON object");
+}
+
+TEST(SafetensorsReader, RefusesBadEntries) {
+  EXPECT_HAS(headerError(R"({"a":3})", 0), "tensor 'a': not a JSON object");
+  EXPECT_HAS(headerError(R"({"a":{"shape":[1],"data_offsets":[0,1]}})", 1),
+             "no dtype");
+  EXPECT_HAS(headerError(
+                 R"({"a":{"dtype":"F7","shape":[1],"data_offsets":[0,1]}})", 1),
+             "unknown dtype \"F7\"");
+  EXPECT_HAS(headerError(R"({"a":{"dtype":"U8","data_offsets":[0,1]}})", 1),
+             "no shape");
+  EXPECT_HAS(
+      headerError(R"({"a":{"dtype":"U8","shape":[-1],"data_offsets":[0,1]}})",
+                  1),
+      "not a count");
+  EXPECT_HAS(
+      headerError(R"({"a":{"dtype":"U8","shape":[1.0],"data_offsets":[0,1]}})",
+                  1),
+      "not a count");
+  EXPECT_HAS(headerError(R"({"a":{"dtype":"U8","shape":[1]}})", 1),
+             "no pair of data_offsets");
+  EXPECT_HAS(
+      headerError(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0]}})", 1),
+      "no pair of data_offsets");
+  EXPECT_HAS(headerError(
+                 R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[1,0]}})", 1),
+             "end at 0, before their start 1");
+}
+
+TEST(SafetensorsReader, RefusesShapeAgainstBytes) {
+  EXPECT_HAS(
+      headerError(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}})",
+                  4),
+      "needs 8 bytes, but its data_offsets span 4");
+  EXPECT_HAS(
+      headerError(R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],)"
+                  R"("data_offsets":[0,0]}})",
+                  0),
+      "overflows");
+  EXPECT_HAS(
+      headerError(R"({"a":{"dtype":"F64","shape":[2305843009213693952,2],)"
+                  R"("data_offsets":[0,0]}})",
+                  0),
+      "overflows");
+  EXPECT_HAS(headerError(
+                 R"({"a":{"dtype":"F4","shape":[3],"data_offsets":[0,2]}})", 2),
+             "12 bits, not a whole number of bytes");
+}
+
+TEST(SafetensorsReader, RefusesHolesOverlapsMissingAndExtraBytes) {
+  const std::string a =
+      R"("a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]})";
+  EXPECT_HAS(headerError("{" + a + "}", 3), "the file is truncated");
+  EXPECT_HAS(headerError("{" + a + "}", 5), "end at byte 4 of 5");
+  EXPECT_HAS(headerError("{}", 1), "end at byte 0 of 1");
+  EXPECT_HAS(headerError("{" + a +
+                             R"(,"b":{"dtype":"U8","shape":[4],)"
+                             R"("data_offsets":[2,6]}})",
+                         6),
+             "starts at byte 2");
+  EXPECT_HAS(headerError("{" + a +
+                             R"(,"b":{"dtype":"U8","shape":[4],)"
+                             R"("data_offsets":[0,4]}})",
+                         4),
+             "starts at byte 0");
+  EXPECT_HAS(headerError("{" + a +
+                             R"(,"b":{"dtype":"U8","shape":[1],)"
+                             R"("data_offsets":[5,6]}})",
+                         6),
+             "starts at byte 5");
+}
+
+TEST(SafetensorsReader, RefusesWhatIsNoFile) {
+  const TemporaryFolder folder;
+  EXPECT_EQ(SafetensorsFile::open(folder.path("x")).status().code(),
+            StatusCode::kNotFound);
+  EXPECT_HAS(SafetensorsFile::open(folder.path()).status().message(),
+             "not a regular file");
+}
+
+std::vector<SafetensorsItem> itemsOf(const SafetensorsFile &file) {
+  std::vector<SafetensorsItem> items;
+  for (const SafetensorsTensor &tensor : file.tensors())
+    items.insert(items.begin(),
+                 {tensor.name, tensor.dtype, tensor.shape, file.bytes(tensor)});
+  return items;
+}
+
+TEST(SafetensorsWriter, WritesTheReferencesBytes) {
+  const TemporaryFolder folder;
+  for (const char *name :
+       {"/goldens/prequantized-bnb/model/model.safetensors",
+        "/goldens/llama-nf4/adapter_init/adapter_model.safetensors",
+        "/goldens/llama-nf4/batches.safetensors"}) {
+    const std::string path = std::string(QLORA_TEST_INPUTS) + name;
+    auto file = SafetensorsFile::open(path);
+    ASSERT_TRUE(file.isOk()) << file.status().message();
+    const Status status =
+        writeSafetensors(folder.path("out"), itemsOf(*file), file->metadata());
+    ASSERT_TRUE(status.isOk()) << status.message();
+    std::ostringstream expected;
+    expected << std::ifstream(path, std::ios::binary).rdbuf();
+    EXPECT_TRUE(folder.read("out") == expected.str()) << name;
+  }
+  EXPECT_EQ(folder.fileCount(), 1u);
+}
+
+TEST(SafetensorsWriter, RefusesWhatItCouldNotRead) {
+  const TemporaryFolder folder;
+  const uint8_t byte = 0;
+  const SafetensorsItem item{"a", SafetensorsDtype::kU8, {2}, {&byte, 1}};
+  EXPECT_EQ(writeSafetensors(folder.path("x"), {item}, {}).code(),
+            StatusCode::kInternal);
+  EXPECT_EQ(folder.fileCount(), 0u);
+}
+
+TEST(SafetensorsWriter, KeepsTheOldFileWhenThereIsNoSpace) {
+  const TemporaryFolder folder;
+  folder.write("x", "before");
+  const std::vector<uint8_t> data(1 << 16);
+  rlimit before{};
+  getrlimit(RLIMIT_FSIZE, &before);
+  const rlimit small{1 << 12, before.rlim_max};
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  setrlimit(RLIMIT_FSIZE, &small);
+  const Status status = writeSafetensors(
+      folder.path("x"), {{"a", SafetensorsDtype::kU8, {1 << 16}, data}}, {});
+  setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
+  EXPECT_HAS(status.message(), "what was there before is unchanged");
+  EXPECT_EQ(folder.read("x"), "before");
+  EXPECT_EQ(folder.fileCount(), 1u);
+}
+
+TEST(SafetensorsWriter, NamesAMissingFolder) {
+  EXPECT_HAS(writeSafetensors("/nonexistent/x", {}, {}).message(),
+             "cannot write beside '/nonexistent/x'");
+}
+
+} // namespace
+} // namespace qlora

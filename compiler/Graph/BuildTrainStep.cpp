@@ -89,10 +89,11 @@ static LogicalResult checkForward(func::FuncOp function) {
              << function.getArgument(i).getType();
   }
   Operation *end = function.front().getTerminator();
+  // What uses its product up makes a loss of it.
   auto head = end->getNumOperands()
-                  ? end->getOperand(0).getDefiningOp<HeadLossOp>()
-                  : HeadLossOp();
-  if (!head || !llvm::equal(end->getOperands(), head->getResults()))
+                  ? end->getOperand(0).getDefiningOp<WeightedProduct>()
+                  : WeightedProduct();
+  if (!head || head.getProduct() || !llvm::equal(end->getOperands(), head->getResults()))
     return end->emitOpError("expects the three results of a model.head_loss");
   return success();
 }

@@ -2,12 +2,12 @@
 
 // fuse-accumulate: sums of gradients happen inside the ops that produce them.
 //
-//   %1 = train.linear_input_grad %dy, %w        // dy . W
+//   %1 = model.linear %dy, %w layout in_out      // dy . W
 //   %2 = model.add %0, %1
 //
 // becomes
 //
-//   %2 = train.linear_input_grad %dy, %w init %0
+//   %2 = model.linear %dy, %w layout in_out init %0
 
 #include "compiler/Graph/Accumulate.h"
 #include "compiler/Passes.h"

@@ -98,14 +98,6 @@ inline bool isTokenShaped(mlir::RankedTensorType type) {
   return type.getRank() >= 2 && type.isDynamicDim(0) && type.isDynamicDim(1);
 }
 
-/// The call of a GEMM with a weight [out, in]: out = init + scale * x . W^T,
-/// or x . W without `transposeWeight`. A plain matmul where W is stored in x's
-/// type (or is an f32 adapter), else a panel_matmul that decodes it. The MLIR
-/// op's operands 0 and 1 are x and W; its result 0 is out.
-KernelCall weightMatmulCall(mlir::Value x, mlir::Value weight,
-                            mlir::Value out, bool hasInit, double scale,
-                            bool transposeWeight);
-
 /// Rows whose losses and sums exist at a time: a step of a long context does
 /// not hold an f32 gradient of all its rows. A kernel whose logits do too
 /// takes fewer when tuned.
@@ -130,6 +122,16 @@ buildRows(mlir::OpBuilder &builder, mlir::Location loc,
 #include "dialects/Model/ModelOps.h.inc"
 
 namespace qlora::model {
+
+/// The call of a product as a GEMM: a plain matmul, or, where it has a type to
+/// decode W to, a panel_matmul.
+KernelCall productCall(WeightedProduct product);
+
+/// The same weight, seen by the product that goes back from y to x.
+inline WeightLayout turned(WeightLayout layout) {
+  return layout == WeightLayout::OutIn ? WeightLayout::InOut
+                                       : WeightLayout::OutIn;
+}
 
 /// Erases arithmetic of the region that nothing uses.
 void eraseDeadArithmetic(RowsOp rows);

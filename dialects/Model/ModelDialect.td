@@ -68,6 +68,16 @@ def Model_NF4Type : TypeDef<Model_Dialect, "NF4"> {
   let genVerifyDecl = 1;
 }
 
+def Model_WeightLayout
+    : I32EnumAttr<"WeightLayout", "which dimension of a weight is which", [
+    I32EnumAttrCase<"OutIn", 0, "out_in">,
+    I32EnumAttrCase<"InOut", 1, "in_out">]> {
+  let cppNamespace = "::qlora::model";
+  let genSpecializedAttr = 0;
+}
+def Model_WeightLayoutAttr
+    : EnumAttr<Model_Dialect, Model_WeightLayout, "layout">;
+
 def Model_Activation : I32EnumAttr<"Activation", "a function of one number", [
     I32EnumAttrCase<"Gelu", 0, "gelu">,
     I32EnumAttrCase<"GeluTanh", 1, "gelu_tanh">,

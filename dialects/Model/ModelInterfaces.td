@@ -65,10 +65,84 @@ def Model_AccumulatingOp : OpInterface<"AccumulatingOp"> {
   let methods = [
     InterfaceMethod<"The tensor added to, or null.", "::mlir::Value",
       "getAccumulator">,
-    InterfaceMethod<"Adds to `init` from now on.", "void", "setAccumulator",
+    InterfaceMethod<"Adds to `init` from now on, or to nothing where it is null.",
+      "void", "setAccumulator",
       (ins "::mlir::Value":$init)>,
   ];
 }
+
+def Model_WeightedProduct : OpInterface<"WeightedProduct"> {
+  let cppNamespace = "::qlora::model";
+  let description = [{
+    y = init + scale * x . W, where W is a weight of the model: [out, in], as
+    torch's Linear has it (x . W^T), or [in, out] (x . W), as Conv1D has it.
+    LoRA, quantisation, the joining of siblings and the planning of decoding
+    ask this interface and no op, so that another op of this kind is one record
+    with a kernel call and a gradient.
+
+    What it leaves open is the op's: the output head uses its product up for a
+    loss, so that it has no value (`getProduct`), and reads numbers only
+    (`takesStoredWeight`). An op of experts would have rows that are grouped by
+    expert and a weight with one more dimension in front; there is none yet,
+    and whoever adds it says here how many groups there are.
+  }];
+  let methods = [
+    InterfaceMethod<"x, [..., in].", "::mlir::OpOperand &", "getXMutable">,
+    InterfaceMethod<"W, of two dimensions.", "::mlir::OpOperand &",
+      "getWeightMutable">,
+    InterfaceMethod<"y, [..., out], or null where it is no value.",
+      "::mlir::Value", "getProduct">,
+    InterfaceMethod<"Which dimension of W is which.",
+      "::qlora::model::WeightLayout", "getLayout",
+      (ins), [{}], [{ return ::qlora::model::WeightLayout::OutIn; }]>,
+    InterfaceMethod<"W has been turned; asked of ops that have both layouts.",
+      "void", "setLayout", (ins "::qlora::model::WeightLayout":$layout),
+      [{}], [{ llvm_unreachable("an op of one layout"); }]>,
+    InterfaceMethod<"What is added to, or null.", "::mlir::Value", "getInit",
+      (ins), [{}], [{ return nullptr; }]>,
+    InterfaceMethod<"A factor of the product, but not of init.",
+      "::llvm::APFloat", "getScale",
+      (ins), [{}], [{ return ::llvm::APFloat(1.0); }]>,
+    InterfaceMethod<[{The path of the Hugging Face module that W belongs to;
+      nullopt for products that no module stands for (LoRA's own, and those of
+      the backward).}],
+      "::std::optional<::llvm::StringRef>", "getModule",
+      (ins), [{}], [{ return ::std::nullopt; }]>,
+    InterfaceMethod<[{True where W may be stored in a type that has to be
+      decoded first (4 bits, or 16 beside an f32 x): by the op's kernel, or
+      before it.}],
+      "bool", "takesStoredWeight", (ins), [{}], [{ return true; }]>,
+  ];
+  let extraClassDeclaration = [{
+    ::mlir::Value getX() { return getXMutable().get(); }
+    ::mlir::Value getWeight() { return getWeightMutable().get(); }
+    /// The dimension of W that y is as wide as, and the one that x is.
+    unsigned getOutDimension() {
+      return getLayout() == ::qlora::model::WeightLayout::OutIn ? 0 : 1;
+    }
+    unsigned getInDimension() { return 1 - getOutDimension(); }
+    int64_t getOutWidth() { return getWeightType().getDimSize(getOutDimension()); }
+    int64_t getInWidth() { return getWeightType().getDimSize(getInDimension()); }
+    ::mlir::RankedTensorType getWeightType() {
+      return ::llvm::cast<::mlir::RankedTensorType>(getWeight().getType());
+    }
+    /// The type that the kernel decodes W to, which is x's; null where it
+    /// takes W as it is: in x's type, or an f32 adapter.
+    ::mlir::Type getDecodedType();
+    /// The same product of another weight, of a type of its own, and without
+    /// init; marks are kept.
+    ::qlora::model::WeightedProduct cloneWith(::mlir::OpBuilder &builder,
+                                              ::mlir::Value weight,
+                                              ::mlir::Type product);
+  }];
+}
+
+/// The product of a head is not there whole, nor 4-bit its weight.
+defvar Model_HeadMethods = [{
+    ::mlir::OpOperand &getXMutable() { return getHiddenMutable(); }
+    ::mlir::Value getProduct() { return nullptr; }
+    bool takesStoredWeight() { return false; }
+}];
 
 def Model_ViewOp : OpInterface<"ViewOp"> {
   let cppNamespace = "::qlora::model";

@@ -91,6 +91,10 @@ static LogicalResult verifyStorage(ParameterOp op) {
     return op.emitOpError("(C5) expects f32, bf16 or f16 as file_type, but "
                           "got ")
            << *type;
+  if (op.getTransposed() && (!op.getQuantized() || op.getStoredQuantized() ||
+                             op.getTensorType().getRank() != 2))
+    return op.emitOpError("(C6) expects transposed beside quantized only, of "
+                          "two dimensions, and not beside stored_quantized");
   return success();
 }
 
@@ -173,14 +177,15 @@ KernelCall EmbeddingOp::getKernelCall() {
 
 LogicalResult LinearOp::verify() {
   RankedTensorType weight = tensorOf(getWeight());
-  if (weight.getRank() != 2 || columnsOf(getX()) != weight.getDimSize(1))
-    return emitOpError("(C1) expects x as wide as the weight's second "
-                       "dimension, but got ")
-           << columnsOf(getX()) << " and " << weight;
-  if (columnsOf(getResult()) != weight.getDimSize(0))
-    return emitOpError("(C2) expects a result as wide as the weight's first "
-                       "dimension, but got ")
-           << columnsOf(getResult()) << " and " << weight;
+  auto product = cast<WeightedProduct>(getOperation());
+  StringRef layout = stringifyWeightLayout(getLayout());
+  if (weight.getRank() != 2 || columnsOf(getX()) != product.getInWidth())
+    return emitOpError("(C1) expects x as wide as the weight's in, but got ")
+           << columnsOf(getX()) << " and " << weight << ", " << layout;
+  if (columnsOf(getResult()) != product.getOutWidth())
+    return emitOpError("(C2) expects a result as wide as the weight's out, "
+                       "but got ")
+           << columnsOf(getResult()) << " and " << weight << ", " << layout;
   if (!sameTokens(getX(), getResult()))
     return emitOpError("(C2) expects a result for the tokens of x, but got ")
            << getResult().getType() << " for " << getX().getType();
@@ -203,44 +208,58 @@ static int64_t panelColumns(int64_t columns) {
   return std::min(columns, (half + kUnit - 1) / kUnit * kUnit);
 }
 
-KernelCall qlora::model::weightMatmulCall(Value x, Value weight, Value out,
-                                          bool hasInit, double scale,
-                                          bool transposeWeight) {
+Type WeightedProduct::getDecodedType() {
+  Type stored = getWeightType().getElementType();
+  Type numbers = tensorOf(getX()).getElementType();
+  bool isTakenAsItIs = stored == numbers || stored.isF32();
+  return takesStoredWeight() && !isTakenAsItIs ? numbers : Type();
+}
+
+WeightedProduct WeightedProduct::cloneWith(OpBuilder &builder, Value weight,
+                                           Type product) {
+  assert(!getInit() && "a sum is of one product");
+  auto copy = cast<WeightedProduct>(builder.clone(*getOperation()));
+  copy.getWeightMutable().set(weight);
+  copy.getProduct().setType(product);
+  return copy;
+}
+
+KernelCall qlora::model::productCall(WeightedProduct product) {
   using A = KernelArgument;
-  RankedTensorType xType = tensorOf(x), w = tensorOf(weight);
-  int64_t m = matrixRows(xType), k = matrixColumns(xType),
-          n = columnsOf(out);
-  Type stored = w.getElementType();
-  double beta = hasInit ? 1.0 : 0.0;
+  RankedTensorType x = tensorOf(product.getX()), w = product.getWeightType();
+  int64_t m = matrixRows(x), k = product.getInWidth(),
+          n = product.getOutWidth();
+  bool isTransposed = product.getLayout() == WeightLayout::OutIn;
+  int64_t scale = doubleBits(product.getScale().convertToDouble()),
+          beta = doubleBits(product.getInit() ? 1.0 : 0.0);
   SmallVector<A> arguments = {
-      {A::Operand, 0}, {A::Operand, 1}, {A::Result, 0}, {A::Workspace}};
-  // A weight in the activations' type, or an f32 adapter, is a plain GEMM.
-  if (stored == xType.getElementType() || stored.isF32())
+      {A::Operand, product.getXMutable().getOperandNumber()},
+      {A::Operand, product.getWeightMutable().getOperandNumber()},
+      {A::Result, 0},
+      {A::Workspace}};
+  if (!product.getDecodedType())
     return {"matmul",
             arguments,
-            {m, n, k, k, w.getDimSize(1), n, 0, transposeWeight,
-             doubleBits(scale), doubleBits(beta)},
+            {m, n, k, k, w.getDimSize(1), n, 0, isTransposed, scale, beta},
             {{3, 0}, {5, 2}}};
-  auto nf4 = dyn_cast<NF4Type>(stored);
+  auto nf4 = dyn_cast<NF4Type>(w.getElementType());
   return {"panel_matmul",
           arguments,
-          {m, w.getDimSize(0), w.getDimSize(1), k, n, transposeWeight,
+          {m, w.getDimSize(0), w.getDimSize(1), k, n, isTransposed,
            nf4 ? nf4.getBlock() : 0, nf4 && nf4.getDoubleQuant(),
-           panelColumns(n), doubleBits(scale), doubleBits(beta)},
+           panelColumns(n), scale, beta},
           {{3, 0}, {4, 2}}};
 }
 
-KernelCall LinearOp::getKernelCall() {
-  return weightMatmulCall(getX(), getWeight(), getResult(), bool(getInit()),
-                          getScale().convertToDouble(),
-                          /*transposeWeight=*/true);
-}
+KernelCall LinearOp::getKernelCall() { return productCall(*this); }
 
 OpOperand *LinearOp::getTiedOperand(unsigned) {
   return getInit() ? &getInitMutable()[0] : nullptr;
 }
 Value LinearOp::getAccumulator() { return getInit(); }
-void LinearOp::setAccumulator(Value init) { getInitMutable().assign(init); }
+void LinearOp::setAccumulator(Value init) {
+  getInitMutable().assign(init ? ValueRange(init) : ValueRange());
+}
 
 LogicalResult AttentionOp::verify() {
   int64_t heads = getHeads(), kvHeads = getKvHeads(), dim = getHeadDim();

@@ -39,14 +39,17 @@ def Model_ParameterOp : Model_Op<"parameter", [Symbol]> {
     have equal length, the rows are positive and add up to the first dimension,
     and the type is not 4-bit. (C4) a trainable parameter is f32.
     (C5) `quantized` is 4-bit, `file_type` is f32, bf16 or f16, and
-    `stored_quantized` goes with a 4-bit `type` or `quantized`.
+    `stored_quantized` goes with a 4-bit `type` or `quantized`. (C6)
+    `transposed` goes with `quantized` and two dimensions, and not with
+    `stored_quantized`.
 
     `file` is a safetensors file inside the folder that the module attribute
     `model.folder` names; its tensor has the symbol's name, element type
     `file_type` (the parameter's own if absent) and this shape. If
     `stored_quantized` is set, the file holds bitsandbytes' NF4 tensors.
     `quantized` marks a tensor to be quantised with the given type when
-    loaded, and, where `type` is not NF4 itself, decoded again ("resident").
+    loaded, and, where `type` is not NF4 itself, decoded again ("resident");
+    with `transposed` the file has [in, out] of the [out, in] that is quantised.
     `init`: `zero`, `kaiming` or `gaussian` (PEFT's for A and B).
 
     A parameter may be several tensors, stacked along the first dimension,
@@ -58,7 +61,7 @@ def Model_ParameterOp : Model_Op<"parameter", [Symbol]> {
     UnitAttr:$trainable, UnitAttr:$stored_quantized,
     OptionalAttr<TypeAttr>:$quantized,
     OptionalAttr<StrArrayAttr>:$part_names,
-    OptionalAttr<DenseI64ArrayAttr>:$part_rows);
+    OptionalAttr<DenseI64ArrayAttr>:$part_rows, UnitAttr:$transposed);
   let assemblyFormat = "$sym_name `:` $type attr-dict";
   let extraClassDeclaration = [{
     ::mlir::RankedTensorType getTensorType() {
@@ -101,23 +104,32 @@ def Model_EmbeddingOp : Model_Library<"embedding"> {
 
 def Model_LinearOp : Model_Library<"linear",
     [DeclareOpInterfaceMethods<Model_LibraryOp, ["getTiedOperand"]>,
-     DeclareOpInterfaceMethods<Model_AccumulatingOp>]> {
+     DeclareOpInterfaceMethods<Model_AccumulatingOp>,
+     Model_WeightedProduct]> {
   let summary = "y = init + scale * x . W^T";
   let description = [{
-    x [B, T, in], W [out, in], y and init [B, T, out]. (C1) the last dimension
-    of x is W's second. (C2) the last dimension of y is W's first, the others
-    are x's. (C3) init has y's type. `module` is the path of the Hugging Face
-    module, which adapter targets are matched against; LoRA's own linears have
-    none.
+    x [B, T, in], W [out, in], y and init [B, T, out]; with `layout in_out` W
+    is [in, out], and y = init + scale * x . W. (C1) x is as wide as W's `in`.
+    (C2) the last dimension of y is W's `out`, the others are x's. (C3) init has
+    y's type. `module` is the path of the Hugging Face module, which adapter
+    targets are matched against; LoRA's own linears have none.
+
+    The gradient of x is a linear too: of dy, with the same W seen the other way
+    round.
   }];
   let arguments = (ins Model_FloatTensor:$x, Model_WeightTensor:$weight,
     Optional<Model_FloatTensor>:$init,
     DefaultValuedAttr<F64Attr, "1.0">:$scale,
-    OptionalAttr<StrAttr>:$module);
+    OptionalAttr<StrAttr>:$module,
+    DefaultValuedAttr<Model_WeightLayoutAttr,
+                      "::qlora::model::WeightLayout::OutIn">:$layout);
   let results = (outs Model_FloatTensor:$result);
   let assemblyFormat = [{
-    $x `,` $weight (`init` $init^)? attr-dict
+    $x `,` $weight (`layout` $layout^)? (`init` $init^)? attr-dict
     `:` functional-type(operands, results)
+  }];
+  let extraClassDeclaration = [{
+    ::mlir::Value getProduct() { return getResult(); }
   }];
   let hasVerifier = 1;
 }
@@ -146,7 +158,7 @@ def Model_AttentionOp : Model_Library<"attention",
   let hasVerifier = 1;
 }
 
-def Model_HeadLossOp : Model_Library<"head_loss"> {
+def Model_HeadLossOp : Model_Library<"head_loss", [Model_WeightedProduct]> {
   let summary = "output head and cross entropy, logits never whole";
   let description = [{
     hidden [B, T, H], W [V, H], targets [B, T] i32 (the label of the next
@@ -163,6 +175,7 @@ def Model_HeadLossOp : Model_Library<"head_loss"> {
     $hidden `,` $weight `,` $targets attr-dict
     `:` functional-type(operands, results)
   }];
+  let extraClassDeclaration = Model_HeadMethods;
   let hasVerifier = 1;
 }
 
@@ -378,6 +391,19 @@ def Model_RowSigmoidOp : Model_Op<"row_sigmoid",
   let arguments = (ins Model_Row1D:$row);
   let results = (outs Model_Row1D:$result);
   let assemblyFormat = "$row attr-dict `:` type($result)";
+}
+
+def Model_RowRoundOp : Model_Op<"row_round",
+    [Pure, SameOperandsAndResultType]> {
+  let summary = "what a store in another type and a load would leave";
+  let description = [{
+    Between two row ops in one kernel, so that a value is the same whether or
+    not it goes through memory. (C1) the type is bf16 or f16.
+  }];
+  let arguments = (ins AnyTypeOf<[F32, Model_Row1D]>:$value, TypeAttr:$stored);
+  let results = (outs AnyTypeOf<[F32, Model_Row1D]>:$result);
+  let assemblyFormat = "$value `to` $stored attr-dict `:` type($value)";
+  let hasVerifier = 1;
 }
 
 def Model_RowConstantOp : Model_Op<"row_constant", [Pure]> {

@@ -38,6 +38,26 @@ static Value zeroLike(OpBuilder &b, Location loc, Value value) {
       ->getResult(0);
 }
 
+void qlora::train::buildProductGradient(WeightedProduct product, Tape &tape) {
+  OpBuilder &b = tape.getBuilder();
+  Location loc = product.getLoc();
+  Value dy = tape.lookup(product.getProduct());
+  if (product.getInit())
+    tape.add(product.getInit(), dy);
+  auto scale = b.getFloatAttr(b.getF64Type(), product.getScale());
+  if (Value weight = product.getWeight(); tape.needs(weight)) {
+    Value out = dy, in = product.getX();
+    if (product.getLayout() == WeightLayout::InOut)
+      std::swap(out, in);
+    tape.add(weight, LinearWeightGradOp::create(b, loc, asF32(tensorOf(weight)),
+                                                out, in, Value(), scale));
+  }
+  if (Value x = product.getX(); tape.needs(x))
+    tape.add(x, LinearOp::create(b, loc, x.getType(), dy, product.getWeight(),
+                                 Value(), product.getScale(), StringAttr(),
+                                 turned(product.getLayout())));
+}
+
 namespace {
 
 struct EmbeddingGradient
@@ -57,22 +77,7 @@ struct EmbeddingGradient
 struct LinearGradient
     : Differentiable::ExternalModel<LinearGradient, LinearOp> {
   LogicalResult buildGradient(Operation *op, Tape &tape) const {
-    auto linear = cast<LinearOp>(op);
-    OpBuilder &b = tape.getBuilder();
-    Value dy = tape.lookup(linear.getResult());
-    if (linear.getInit())
-      tape.add(linear.getInit(), dy);
-    if (tape.needs(linear.getWeight()))
-      tape.add(linear.getWeight(),
-               LinearWeightGradOp::create(
-                   b, op->getLoc(), asF32(tensorOf(linear.getWeight())), dy,
-                   linear.getX(), Value(), linear.getScaleAttr()));
-    if (tape.needs(linear.getX()))
-      tape.add(linear.getX(),
-               LinearInputGradOp::create(b, op->getLoc(),
-                                         linear.getX().getType(), dy,
-                                         linear.getWeight(), Value(),
-                                         linear.getScaleAttr()));
+    buildProductGradient(cast<WeightedProduct>(op), tape);
     return success();
   }
 };

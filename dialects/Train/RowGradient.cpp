@@ -6,6 +6,7 @@
 #include "dialects/Train/Train.h"
 
 #include "llvm/ADT/TypeSwitch.h"
+#include "llvm/Support/MathExtras.h"
 
 using namespace mlir;
 using namespace qlora::model;
@@ -56,6 +57,7 @@ private:
   }
   Value sizeGradient(Value x, Value dy);
   Value maxGradient(Value row, Value largest, Value dy);
+  void extremumGradient(Value a, Value b, Value which, Value dy);
 
   OpBuilder &b;
   llvm::DenseMap<Value, Value> gradients;
@@ -81,6 +83,17 @@ Value RowTape::maxGradient(Value row, Value largest, Value dy) {
       RowSumOp::create(b, loc, b.getF32Type(), select(is, one, zero));
   Value share = RowSplatOp::create(b, loc, row.getType(), div(dy, count));
   return select(is, share, zero);
+}
+
+/// Of the larger or smaller of two: to who it is, halved between equals, as
+/// torch has it.
+void RowTape::extremumGradient(Value a, Value b, Value which, Value dy) {
+  Value zero = constant(0.0, dy);
+  Value share = select(compare(arith::CmpFPredicate::OEQ, a, b),
+                       times(dy, 0.5), dy);
+  for (Value side : {a, b})
+    add(side, select(compare(arith::CmpFPredicate::OEQ, side, which), share,
+                     zero));
 }
 
 bool RowTape::reverse(Operation *op) {
@@ -122,7 +135,19 @@ bool RowTape::reverse(Operation *op) {
       })
       .Case<math::AbsFOp>(
           [&](auto) { return add(x(0), sizeGradient(x(0), dy)), true; })
+      .Case<arith::MaximumFOp, arith::MinimumFOp>(
+          [&](auto) { return extremumGradient(x(0), x(1), y, dy), true; })
       .Case<math::ExpOp>([&](auto) { return add(x(0), mul(dy, y)), true; })
+      .Case<math::LogOp>([&](auto) { return add(x(0), div(dy, x(0))), true; })
+      .Case<math::TanhOp>([&](auto) { // 1 - y^2
+        add(x(0), arith::SubFOp::create(b, loc, dy, mul(dy, mul(y, y))));
+        return true;
+      })
+      .Case<math::ErfOp>([&](auto) { // 2 / sqrt(pi) e^(-x^2)
+        Value bell = math::ExpOp::create(b, loc, neg(mul(x(0), x(0))));
+        add(x(0), times(mul(dy, bell), 2 / std::sqrt(llvm::numbers::pi)));
+        return true;
+      })
       .Case<math::SqrtOp>([&](auto) {
         add(x(0), times(div(dy, y), 0.5));
         return true;
@@ -158,6 +183,8 @@ bool RowTape::reverse(Operation *op) {
         add(x(0), neg(RowRotateOp::create(b, loc, dy.getType(), dy)));
         return true;
       })
+      // Where a value is rounded, its gradient is that of the exact one.
+      .Case<RowRoundOp>([&](auto) { return add(x(0), dy), true; })
       // The last has steps, between which its slope is 0.
       .Case<RowRandomOp, RowStepOp, RowConstantOp, arith::ConstantOp,
             math::RoundEvenOp>([](auto) { return true; })

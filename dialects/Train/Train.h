@@ -62,6 +62,10 @@ private:
 /// Attaches the rules of ModelGradients.cpp to the model's ops.
 void registerModelGradients(mlir::DialectRegistry &registry);
 
+/// The rule of every product with a weight that has a value: what flows to x
+/// is a `model.linear` of dy, to the weight a `train.linear_weight_grad`.
+void buildProductGradient(model::WeightedProduct product, Tape &tape);
+
 /// Writes the reverse of a row region: `arguments` are the forward row's
 /// arguments, `resultGradients` one row per result (null: none). Returns one
 /// row (or number) per argument, null where nothing flows. Emits an error on

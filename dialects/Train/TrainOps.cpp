@@ -125,30 +125,6 @@ template <typename Op> static LogicalResult verifyCoding(Op op) {
 LogicalResult EncodeRowsOp::verify() { return verifyCoding(*this); }
 LogicalResult DecodeRowsOp::verify() { return verifyCoding(*this); }
 
-LogicalResult LinearInputGradOp::verify() {
-  RankedTensorType weight = tensorOf(getWeight());
-  if (weight.getRank() != 2 || weight.getDimSize(0) != columnsOf(getDy()) ||
-      weight.getDimSize(1) != columnsOf(getResult()))
-    return emitOpError("(C1) expects widths of ")
-           << weight << ", but got " << columnsOf(getDy()) << " and "
-           << columnsOf(getResult());
-  return success();
-}
-
-KernelCall LinearInputGradOp::getKernelCall() {
-  return weightMatmulCall(getDy(), getWeight(), getResult(), bool(getInit()),
-                          getScale().convertToDouble(),
-                          /*transposeWeight=*/false);
-}
-
-OpOperand *LinearInputGradOp::getTiedOperand(unsigned) {
-  return getInit() ? &getInitMutable()[0] : nullptr;
-}
-Value LinearInputGradOp::getAccumulator() { return getInit(); }
-void LinearInputGradOp::setAccumulator(Value init) {
-  getInitMutable().assign(init);
-}
-
 LogicalResult LinearWeightGradOp::verify() {
   RankedTensorType type = tensorOf(getResult());
   if (type.getRank() != 2 || !type.getElementType().isF32() ||
@@ -175,7 +151,7 @@ OpOperand *LinearWeightGradOp::getTiedOperand(unsigned) {
 }
 Value LinearWeightGradOp::getAccumulator() { return getInit(); }
 void LinearWeightGradOp::setAccumulator(Value init) {
-  getInitMutable().assign(init);
+  getInitMutable().assign(init ? ValueRange(init) : ValueRange());
 }
 
 KernelCall AttentionGradOp::getKernelCall() {

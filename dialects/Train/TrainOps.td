@@ -56,11 +56,6 @@ class Train_Op<string mnemonic, list<Trait> traits = []>
 class Train_Library<string mnemonic, list<Trait> traits = []>
     : Train_Op<mnemonic,
                [Pure, DeclareOpInterfaceMethods<Model_LibraryOp>] # traits>;
-class Train_AccumulatingLibrary<string mnemonic>
-    : Train_Op<mnemonic,
-        [Pure,
-         DeclareOpInterfaceMethods<Model_LibraryOp, ["getTiedOperand"]>,
-         DeclareOpInterfaceMethods<Model_AccumulatingOp>]>;
 
 def Train_StepKind : I32EnumAttr<"StepKind", "what a step is for", [
     I32EnumAttrCase<"Accumulate", 0, "accumulate">,
@@ -195,27 +190,13 @@ def Train_DecodeRowsOp : Train_Coding<"decode_rows", []> {
 // Gradients of library ops
 //===--------------------------------------------------------------------------===//
 
-def Train_LinearInputGradOp : Train_AccumulatingLibrary<"linear_input_grad"> {
-  let summary = "dx = init + scale * dy . W";
-  let description = [{
-    dy [B, T, out], W [out, in], dx and init [B, T, in]. (C1) widths agree.
-  }];
-  let arguments = (ins Model_Tensor:$dy, Model_Tensor:$weight,
-    Optional<Model_Tensor>:$init, F64Attr:$scale);
-  let results = (outs Model_Tensor:$result);
-  let assemblyFormat = [{
-    $dy `,` $weight (`init` $init^)? attr-dict
-    `:` functional-type(operands, results)
-  }];
-  let hasVerifier = 1;
-}
-
-def Train_LinearWeightGradOp
-    : Train_AccumulatingLibrary<"linear_weight_grad"> {
+def Train_LinearWeightGradOp : Train_Op<"linear_weight_grad",
+    [Pure, DeclareOpInterfaceMethods<Model_LibraryOp, ["getTiedOperand"]>,
+     DeclareOpInterfaceMethods<Model_AccumulatingOp>]> {
   let summary = "dW = init + scale * dy^T . x";
   let description = [{
-    dy [B, T, out], x [B, T, in], dW and init f32 [out, in].
-    (C1) shapes agree and dW is f32.
+    dy [B, T, out], x [B, T, in], dW and init f32 [out, in]; of a weight
+    [in, out] the two change places. (C1) shapes agree and dW is f32.
   }];
   let arguments = (ins Model_Tensor:$dy, Model_Tensor:$x,
     Optional<Model_Tensor>:$init, F64Attr:$scale);
@@ -238,7 +219,8 @@ def Train_AttentionGradOp : Train_Library<"attention_grad"> {
   let assemblyFormat = "operands attr-dict `:` functional-type(operands, results)";
 }
 
-def Train_HeadLossGradOp : Train_Library<"head_loss_grad"> {
+def Train_HeadLossGradOp
+    : Train_Library<"head_loss_grad", [Model_WeightedProduct]> {
   let summary = "model.head_loss together with its gradients";
   let description = [{
     dhidden is that of the loss sum. With two more operands than that, dW too:
@@ -250,6 +232,7 @@ def Train_HeadLossGradOp : Train_Library<"head_loss_grad"> {
     Model_Tensor:$correct, Model_Tensor:$dhidden,
     Optional<Model_Tensor>:$dweight);
   let assemblyFormat = "operands attr-dict `:` functional-type(operands, results)";
+  let extraClassDeclaration = Model_HeadMethods;
 }
 
 def Train_EmbeddingGradOp : Train_Library<"embedding_grad"> {

@@ -105,8 +105,10 @@ enum qlora_init {
 enum qlora_quantization {
   QLORA_QUANTIZATION_NONE = 0,
   QLORA_QUANTIZATION_NF4 = 1,      /* quantised when loaded */
-  QLORA_QUANTIZATION_NF4_STORED = 2/* the file already holds NF4, as
-                                      bitsandbytes saves it */
+  QLORA_QUANTIZATION_NF4_STORED = 2, /* the file already holds NF4, as
+                                        bitsandbytes saves it */
+  QLORA_QUANTIZATION_NF4_TURNED = 3 /* as 1, of the transpose of what the file
+                                       holds: a Conv1D's [in, out] */
 };
 
 /* One named tensor. What the kernels see at `offset` is `dtype`; when

@@ -108,6 +108,11 @@ model.parameter @w : tensor<8xbf16> {file = "a", file_type = i64}
 
 // -----
 
+// expected-error @+1 {{(C6) expects transposed beside quantized only, of two dimensions, and not beside stored_quantized}}
+model.parameter @w : tensor<8x8xf32> {file = "a", transposed}
+
+// -----
+
 // expected-note @+1 {{the parameter}}
 model.parameter @w : tensor<8xbf16> {file = "a"}
 func.func @weight() {
@@ -169,15 +174,31 @@ func.func @embedding_c3(%ids: tensor<2x4xi32>, %table: tensor<9x64x!model.nf4<64
 //===----------------------------------------------------------------------===//
 
 func.func @linear_c1(%x: tensor<2x4x8xf32>, %w: tensor<16x9xf32>) {
-  // expected-error @+1 {{(C1) expects x as wide as the weight's second dimension, but got 8 and 'tensor<16x9xf32>'}}
+  // expected-error @+1 {{(C1) expects x as wide as the weight's in, but got 8 and 'tensor<16x9xf32>', out_in}}
   %0 = model.linear %x, %w : (tensor<2x4x8xf32>, tensor<16x9xf32>) -> tensor<2x4x16xf32>
   return
 }
 
 // -----
 
+func.func @linear_c1_turned(%x: tensor<2x4x8xf32>, %w: tensor<16x8xf32>) {
+  // expected-error @+1 {{(C1) expects x as wide as the weight's in, but got 8 and 'tensor<16x8xf32>', in_out}}
+  %0 = model.linear %x, %w layout in_out : (tensor<2x4x8xf32>, tensor<16x8xf32>) -> tensor<2x4x8xf32>
+  return
+}
+
+// -----
+
+func.func @linear_c2_turned(%x: tensor<2x4x8xf32>, %w: tensor<8x16xf32>) {
+  // expected-error @+1 {{(C2) expects a result as wide as the weight's out, but got 8 and 'tensor<8x16xf32>', in_out}}
+  %0 = model.linear %x, %w layout in_out : (tensor<2x4x8xf32>, tensor<8x16xf32>) -> tensor<2x4x8xf32>
+  return
+}
+
+// -----
+
 func.func @linear_c2(%x: tensor<2x4x8xf32>, %w: tensor<16x8xf32>) {
-  // expected-error @+1 {{(C2) expects a result as wide as the weight's first dimension, but got 8 and 'tensor<16x8xf32>'}}
+  // expected-error @+1 {{(C2) expects a result as wide as the weight's out, but got 8 and 'tensor<16x8xf32>', out_in}}
   %0 = model.linear %x, %w : (tensor<2x4x8xf32>, tensor<16x8xf32>) -> tensor<2x4x8xf32>
   return
 }

@@ -29,6 +29,8 @@ func.func @library(%ids: tensor<?x?xi32>, %segments: tensor<?x?xi32>)
   %y = model.linear %x, %q {module = "layers.0.q_proj"} : (tensor<?x?x32xf32>, tensor<32x32x!model.nf4<64, true>>) -> tensor<?x?x32xf32>
   // CHECK: %[[Z:.*]] = model.linear %[[X]], %[[Q]] init %[[Y]] {scale = 2.000000e+00 : f64} : (tensor<?x?x32xf32>, tensor<32x32x!model.nf4<64, true>>, tensor<?x?x32xf32>) -> tensor<?x?x32xf32>
   %z = model.linear %x, %q init %y {scale = 2.0 : f64} : (tensor<?x?x32xf32>, tensor<32x32x!model.nf4<64, true>>, tensor<?x?x32xf32>) -> tensor<?x?x32xf32>
+  // CHECK: model.linear %[[Y]], %[[Q]] layout in_out init %[[X]] : (tensor<?x?x32xf32>, tensor<32x32x!model.nf4<64, true>>, tensor<?x?x32xf32>) -> tensor<?x?x32xf32>
+  %turned = model.linear %y, %q layout in_out init %x : (tensor<?x?x32xf32>, tensor<32x32x!model.nf4<64, true>>, tensor<?x?x32xf32>) -> tensor<?x?x32xf32>
   // CHECK: %[[K:.*]]:2 = model.split %[[Z]] : (tensor<?x?x32xf32>) -> (tensor<?x?x16xf32>, tensor<?x?x16xf32>)
   %k:2 = model.split %z : (tensor<?x?x32xf32>) -> (tensor<?x?x16xf32>, tensor<?x?x16xf32>)
   // CHECK: %[[A:.*]], %{{.*}} = model.attention %[[Z]], %[[K]]#0, %[[K]]#1, %{{.*}} {head_dim = 8 : i64, heads = 4 : i64, kv_heads = 2 : i64, scale = 5.000000e-01 : f64, window = 0 : i64}

@@ -293,6 +293,14 @@ func.func @rows_r1_4bit(%w: tensor<8x64x!model.nf4<64, true>>) {
 
 // -----
 
+func.func @row_round_c1(%x: tensor<8xf32>) {
+  // expected-error @+1 {{(C1) expects bf16 or f16, but got 'f32'}}
+  %0 = model.row_round %x to f32 : tensor<8xf32>
+  return
+}
+
+// -----
+
 func.func @row_rotate_c1(%x: tensor<7xf32>) {
   // expected-error @+1 {{(C1) expects an even number of elements, but got 'tensor<7xf32>'}}
   %0 = model.row_rotate %x : tensor<7xf32>

@@ -109,14 +109,6 @@ func.func @decode_rows_c2(%c: tensor<2x4x64xi8>, %s: tensor<2x4x1xbf16>) {
 
 // -----
 
-func.func @linear_input_grad_c1(%dy: tensor<2x4x8xf32>, %w: tensor<8x64xf32>) {
-  // expected-error @+1 {{(C1) expects widths of 'tensor<8x64xf32>', but got 8 and 32}}
-  %0 = train.linear_input_grad %dy, %w {scale = 1.0 : f64} : (tensor<2x4x8xf32>, tensor<8x64xf32>) -> tensor<2x4x32xf32>
-  return
-}
-
-// -----
-
 func.func @linear_weight_grad_c1(%dy: tensor<2x4x8xf32>, %x: tensor<2x4x64xf32>) {
   // expected-error @+1 {{(C1) expects an f32 result of 8x64, but got 'tensor<8x64xbf16>'}}
   %0 = train.linear_weight_grad %dy, %x {scale = 1.0 : f64} : (tensor<2x4x8xf32>, tensor<2x4x64xf32>) -> tensor<8x64xbf16>

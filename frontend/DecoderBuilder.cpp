@@ -130,9 +130,12 @@ Value DecoderBuilder::linear(const LinearWeight &linear, Value x) {
   enter(linear.module);
   Value weight = parameter(linear.weight);
   RankedTensorType type = activation(linear.outputs());
+  auto layout = linear.layout == LinearLayout::kOutIn
+                    ? model::WeightLayout::OutIn
+                    : model::WeightLayout::InOut;
   Value y =
       emit<model::LinearOp>(type, x, weight, /*init=*/Value(), APFloat(1.0),
-                            body.getStringAttr(linear.module));
+                            body.getStringAttr(linear.module), layout);
   if (!linear.bias)
     return y;
   return emit<model::AddBiasOp>(type, y, parameter(*linear.bias));

@@ -269,9 +269,9 @@ static Status replaceValues(const Family &family, const json &instead,
                             json &root) {
   for (const auto &[key, value] : instead.items()) {
     if (!understandsKey(family, key))
-      return Status::invalid("{} has no '{}', which a flag gives as {}; leave "
-                             "it out",
-                             family.architecture, key, value.dump());
+      return Status::invalid("{} has no '{}' in its config.json; leave the "
+                             "flag out",
+                             family.architecture, key);
     root[key] = value;
   }
   return Status::ok();

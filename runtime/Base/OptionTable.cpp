@@ -54,6 +54,9 @@ const OptionRow kRows[] = {
      "rank of single modules, {name: rank}", "rank_pattern", "", 1, 65536},
     {"lora_alpha_pattern", kNumberMap, "{}", kProgram, kLora,
      "alpha of single modules, {name: alpha}", "alpha_pattern", "", 0},
+    {"fan_in_fan_out", kBool, "false", kProgram, kLora,
+     "adapted weights are [in, out], as in GPT-2: known without being said, and "
+     "what adapter_config.json gets"},
     {"modules_to_save", kNames, "[]", kProgram, kLora,
      "modules trained in full and saved with the adapter"},
     {"init_lora_weights", kChoice, "true", kProgram, kLora,

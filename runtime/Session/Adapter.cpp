@@ -104,7 +104,7 @@ json adapterConfig(const LoadedModule &module, const Options &options) {
       {"auto_mapping", nullptr},
       {"base_model_name_or_path", base},
       {"bias", "none"},
-      {"fan_in_fan_out", false},
+      {"fan_in_fan_out", options.recordedFact("adapts_in_out") == true},
       {"inference_mode", true},
       {"init_lora_weights",
        init == "gaussian" ? json(init) : json(init == "true")},

@@ -106,6 +106,15 @@ TEST_F(Adapter, TargetsAreSpelledForEveryReader) {
             json({"model.scores"}));
 }
 
+TEST_F(Adapter, SaysWhichWayTheWeightsAre) {
+  Options inOut;
+  ASSERT_TRUE(inOut.applyRecorded(R"({"adapts_in_out": true})").isOk());
+  EXPECT_EQ(adapterConfig(module, inOut)["fan_in_fan_out"], true);
+  Options asked;
+  ASSERT_TRUE(asked.applyRecorded(R"({"fan_in_fan_out": true})").isOk());
+  EXPECT_EQ(adapterConfig(module, asked)["fan_in_fan_out"], false);
+}
+
 TEST_F(Adapter, AFullDiskLeavesTheEarlierAdapter) {
   ASSERT_TRUE(write().isOk());
   std::string before = contents(folder / "out/adapter_model.safetensors");
@@ -221,6 +230,7 @@ TEST_F(Adapter, AFileInTheWayIsAnError) {
 TEST_F(Adapter, OurOwnConfigurationCanContinue) {
   EXPECT_EQ(check(json::object()), "");
   EXPECT_EQ(check({{"lora_alpha", 1.0},
+                   {"fan_in_fan_out", true},
                    {"loftq_config", json::object()},
                    {"megatron_core", "megatron.core"},
                    {"use_dora", false}}),
@@ -238,7 +248,6 @@ TEST_F(Adapter, ContradictionsAreRefused) {
             "program was compiled for {}");
   EXPECT_NE(check({{"peft_type", "IA3"}}), "");
   EXPECT_NE(check({{"bias", "all"}}), "");
-  EXPECT_NE(check({{"fan_in_fan_out", true}}), "");
   EXPECT_NE(check({{"lora_bias", true}}), "");
   EXPECT_NE(check({{"r", "four"}}), "");
   EXPECT_FALSE(checkAdapterConfig((folder / "none").string(), options).isOk());

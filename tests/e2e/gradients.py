@@ -111,12 +111,12 @@ CASES = {
           : (XX, XX) -> XX {
       ^bb0(%p: tensor<16xf32>, %q: tensor<16xf32>):
         %t = math.tanh %p : tensor<16xf32>
-        %f = math.erf %q : tensor<16xf32>
-        %e = math.exp %t : tensor<16xf32>
-        %s = arith.mulf %f, %f : tensor<16xf32>
-        %a = arith.addf %e, %s : tensor<16xf32>
+        %soft = math.erf %q : tensor<16xf32>
+        %grown = math.exp %t : tensor<16xf32>
+        %s = arith.mulf %soft, %soft : tensor<16xf32>
+        %a = arith.addf %grown, %s : tensor<16xf32>
         %l = math.log %a : tensor<16xf32>
-        %m = arith.mulf %l, %f : tensor<16xf32>
+        %m = arith.mulf %l, %soft : tensor<16xf32>
         model.row_yield %m : tensor<16xf32>
       }"""),
     # Each is continuous where its slope jumps.

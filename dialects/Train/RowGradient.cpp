@@ -36,6 +36,9 @@ private:
   Value div(Value x, Value y) {
     return arith::DivFOp::create(b, x.getLoc(), x, y);
   }
+  Value sub(Value x, Value y) {
+    return arith::SubFOp::create(b, x.getLoc(), x, y);
+  }
   Value neg(Value x) { return arith::NegFOp::create(b, x.getLoc(), x); }
   /// A number as a value of the type of `like`: a row of it or itself.
   Value constant(double number, Value like) {
@@ -57,7 +60,8 @@ private:
   }
   Value sizeGradient(Value x, Value dy);
   Value maxGradient(Value row, Value largest, Value dy);
-  void extremumGradient(Value a, Value b, Value which, Value dy);
+  Value extremumGradient(Value side, Value other, Value y, Value dy);
+  Value functionGradient(Operation *op, Value x, Value y, Value dy);
 
   OpBuilder &b;
   llvm::DenseMap<Value, Value> gradients;
@@ -85,47 +89,88 @@ Value RowTape::maxGradient(Value row, Value largest, Value dy) {
   return select(is, share, zero);
 }
 
-/// Of the larger or smaller of two: to who it is, halved between equals, as
-/// torch has it.
-void RowTape::extremumGradient(Value a, Value b, Value which, Value dy) {
-  Value zero = constant(0.0, dy);
-  Value share = select(compare(arith::CmpFPredicate::OEQ, a, b),
-                       times(dy, 0.5), dy);
-  for (Value side : {a, b})
-    add(side, select(compare(arith::CmpFPredicate::OEQ, side, which), share,
-                     zero));
+/// Of the larger or smaller of two: all to who it is, half to each of equals,
+/// as torch has it.
+Value RowTape::extremumGradient(Value side, Value other, Value y, Value dy) {
+  using P = arith::CmpFPredicate;
+  Value half = times(dy, 0.5), zero = constant(0.0, dy);
+  Value share = select(compare(P::OEQ, side, other), half, dy);
+  return select(compare(P::OEQ, side, y), share, zero);
+}
+
+/// What flows to the operand of y = f(x); null where there is no rule.
+Value RowTape::functionGradient(Operation *op, Value x, Value y, Value dy) {
+  Location loc = op->getLoc();
+  return TypeSwitch<Operation *, Value>(op)
+      .Case<arith::NegFOp>([&](auto) { return neg(dy); })
+      .Case<math::AbsFOp>([&](auto) { return sizeGradient(x, dy); })
+      .Case<math::ExpOp>([&](auto) { return mul(dy, y); })
+      .Case<math::LogOp>([&](auto) { return div(dy, x); })
+      .Case<math::SqrtOp>([&](auto) { return times(div(dy, y), 0.5); })
+      // d x^-1/2 = -1/2 y^3
+      .Case<math::RsqrtOp>(
+          [&](auto) { return times(mul(dy, mul(y, mul(y, y))), -0.5); })
+      // y (1 - y)
+      .Case<RowSigmoidOp>([&](auto) {
+        Value g = mul(dy, y);
+        return sub(g, mul(g, y));
+      })
+      // 1 - y^2
+      .Case<math::TanhOp>([&](auto) { return sub(dy, mul(dy, mul(y, y))); })
+      // 2 / sqrt(pi) e^(-x^2)
+      .Case<math::ErfOp>([&](auto) {
+        Value bell = math::ExpOp::create(b, loc, neg(mul(x, x)));
+        return times(mul(dy, bell), 2 / std::sqrt(llvm::numbers::pi));
+      })
+      .Case<math::SinOp>(
+          [&](auto) { return mul(dy, math::CosOp::create(b, loc, x)); })
+      .Case<math::CosOp>(
+          [&](auto) { return neg(mul(dy, math::SinOp::create(b, loc, x))); })
+      // Where a value is rounded, its gradient is that of the exact one.
+      .Case<RowRoundOp>([&](auto) { return dy; })
+      .Case<RowSumOp>(
+          [&](auto) { return RowSplatOp::create(b, loc, x.getType(), dy); })
+      .Case<RowMaxOp>([&](auto) { return maxGradient(x, y, dy); })
+      .Case<RowSplatOp>(
+          [&](auto) { return RowSumOp::create(b, loc, b.getF32Type(), dy); })
+      // The transpose is minus the rotation.
+      .Case<RowRotateOp>([&](auto) {
+        return neg(RowRotateOp::create(b, loc, dy.getType(), dy));
+      })
+      .Default([](Operation *) { return Value(); });
 }
 
 bool RowTape::reverse(Operation *op) {
   Value y = op->getNumResults() ? Value(op->getResult(0)) : Value();
   Value dy = y ? lookup(y) : y;
-  if (!dy)
+  // The last has steps, between which its slope is 0.
+  if (!dy || isa<RowRandomOp, RowStepOp, RowConstantOp, arith::ConstantOp,
+                 math::RoundEvenOp>(op))
     return true;
-  Location loc = op->getLoc();
   auto x = [&](unsigned i) { return op->getOperand(i); };
+  // Arguments are written in any order: no more than one is made in a call.
+  auto flow = [&](Value first, Value second) {
+    add(x(0), first);
+    add(x(1), second);
+    return true;
+  };
+  if (Value dx = functionGradient(op, x(0), y, dy))
+    return add(x(0), dx), true;
   return TypeSwitch<Operation *, bool>(op)
-      .Case<arith::AddFOp>([&](auto) {
-        add(x(0), dy);
-        add(x(1), dy);
-        return true;
-      })
-      .Case<arith::SubFOp>([&](auto) {
-        add(x(0), dy);
-        add(x(1), neg(dy));
-        return true;
-      })
+      .Case<arith::AddFOp>([&](auto) { return flow(dy, dy); })
+      .Case<arith::SubFOp>([&](auto) { return flow(dy, neg(dy)); })
       .Case<arith::MulFOp>([&](auto) {
-        add(x(0), mul(dy, x(1)));
-        add(x(1), mul(dy, x(0)));
-        return true;
+        Value first = mul(dy, x(1));
+        return flow(first, mul(dy, x(0)));
       })
       .Case<arith::DivFOp>([&](auto) {
         Value q = div(dy, x(1));
-        add(x(0), q);
-        add(x(1), neg(mul(q, y)));
-        return true;
+        return flow(q, neg(mul(q, y)));
       })
-      .Case<arith::NegFOp>([&](auto) { return add(x(0), neg(dy)), true; })
+      .Case<arith::MaximumFOp, arith::MinimumFOp>([&](auto) {
+        Value first = extremumGradient(x(0), x(1), y, dy);
+        return flow(first, extremumGradient(x(1), x(0), y, dy));
+      })
       .Case<arith::SelectOp>([&](auto) {
         // Not dy * 0, which is no number where dy is infinite.
         Value zero = constant(0.0, dy);
@@ -133,61 +178,6 @@ bool RowTape::reverse(Operation *op) {
         add(x(2), select(x(0), zero, dy));
         return true;
       })
-      .Case<math::AbsFOp>(
-          [&](auto) { return add(x(0), sizeGradient(x(0), dy)), true; })
-      .Case<arith::MaximumFOp, arith::MinimumFOp>(
-          [&](auto) { return extremumGradient(x(0), x(1), y, dy), true; })
-      .Case<math::ExpOp>([&](auto) { return add(x(0), mul(dy, y)), true; })
-      .Case<math::LogOp>([&](auto) { return add(x(0), div(dy, x(0))), true; })
-      .Case<math::TanhOp>([&](auto) { // 1 - y^2
-        add(x(0), arith::SubFOp::create(b, loc, dy, mul(dy, mul(y, y))));
-        return true;
-      })
-      .Case<math::ErfOp>([&](auto) { // 2 / sqrt(pi) e^(-x^2)
-        Value bell = math::ExpOp::create(b, loc, neg(mul(x(0), x(0))));
-        add(x(0), times(mul(dy, bell), 2 / std::sqrt(llvm::numbers::pi)));
-        return true;
-      })
-      .Case<math::SqrtOp>([&](auto) {
-        add(x(0), times(div(dy, y), 0.5));
-        return true;
-      })
-      .Case<math::RsqrtOp>([&](auto) { // d x^-1/2 = -1/2 y^3
-        add(x(0), times(mul(dy, mul(y, mul(y, y))), -0.5));
-        return true;
-      })
-      .Case<RowSigmoidOp>([&](auto) { // s (1 - s)
-        Value g = mul(dy, y);
-        add(x(0), arith::SubFOp::create(b, loc, g, mul(g, y)));
-        return true;
-      })
-      .Case<math::SinOp>([&](auto) {
-        add(x(0), mul(dy, math::CosOp::create(b, loc, x(0))));
-        return true;
-      })
-      .Case<math::CosOp>([&](auto) {
-        add(x(0), neg(mul(dy, math::SinOp::create(b, loc, x(0)))));
-        return true;
-      })
-      .Case<RowSumOp>([&](auto) {
-        add(x(0), RowSplatOp::create(b, loc, x(0).getType(), dy));
-        return true;
-      })
-      .Case<RowMaxOp>(
-          [&](auto) { return add(x(0), maxGradient(x(0), y, dy)), true; })
-      .Case<RowSplatOp>([&](auto) {
-        add(x(0), RowSumOp::create(b, loc, b.getF32Type(), dy));
-        return true;
-      })
-      .Case<RowRotateOp>([&](auto) { // the transpose is minus the rotation
-        add(x(0), neg(RowRotateOp::create(b, loc, dy.getType(), dy)));
-        return true;
-      })
-      // Where a value is rounded, its gradient is that of the exact one.
-      .Case<RowRoundOp>([&](auto) { return add(x(0), dy), true; })
-      // The last has steps, between which its slope is 0.
-      .Case<RowRandomOp, RowStepOp, RowConstantOp, arith::ConstantOp,
-            math::RoundEvenOp>([](auto) { return true; })
       .Default([](Operation *) { return false; });
 }
 

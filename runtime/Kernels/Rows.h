@@ -141,18 +141,21 @@ QLORA_INLINE void qlora_store_i8(void *p, int64_t i, float value) {
 // Functions of one number -----------------------------------------------------
 
 QLORA_INLINE float qlora_max(float a, float b) { return a > b ? a : b; }
-QLORA_INLINE float qlora_min(float a, float b) { return a < b ? a : b; }
 QLORA_INLINE float qlora_abs(float x) {
   return qlora_from_bits(qlora_to_bits(x) & 0x7fffffffu);
+}
+
+/// `magnitude` with the sign of x.
+QLORA_INLINE float qlora_signed_as(float magnitude, float x) {
+  return qlora_from_bits(qlora_to_bits(magnitude) |
+                         (qlora_to_bits(x) & 0x80000000u));
 }
 
 /// The nearest integer, of two the even one. Exact; NaN and infinity stay.
 QLORA_INLINE float qlora_round_even(float x) {
   const float magnitude = qlora_abs(x);
   const float rounded = (magnitude + 0x1p23f) - 0x1p23f;
-  const float result = magnitude < 0x1p23f ? rounded : magnitude;
-  return qlora_from_bits(qlora_to_bits(result) |
-                         (qlora_to_bits(x) & 0x80000000u));
+  return qlora_signed_as(magnitude < 0x1p23f ? rounded : magnitude, x);
 }
 
 /// Correctly rounded; NaN below zero. The libm function would set errno,
@@ -202,12 +205,9 @@ QLORA_INLINE float qlora_exp(float x) {
 QLORA_INLINE float qlora_log(float x) {
   const bool isSmall = x < 0x1p-126f;
   const float normal = isSmall ? x * 0x1p23f : x;
-  // x = m 2^e with m in [sqrt(1/2), sqrt(2)).
-  const uint32_t bits = qlora_to_bits(normal) - 0x3f3504f3u;
-  const int32_t exponent = (int32_t(bits) >> 23) - (isSmall ? 23 : 0);
-  const float e = float(exponent);
-  const float r =
-      qlora_from_bits((bits & 0x007fffffu) + 0x3f3504f3u) - 1.0f;
+  const uint32_t bits = qlora_to_bits(normal) - 0x3f3504f3u; // less sqrt(1/2)
+  const float e = float((int32_t(bits) >> 23) - (isSmall ? 23 : 0));
+  const float r = qlora_from_bits((bits & 0x7fffffu) + 0x3f3504f3u) - 1.0f;
   const float z = r * r;
   float p = 7.0376836292e-2f;
   p = p * r - 1.1514610310e-1f;
@@ -220,16 +220,9 @@ QLORA_INLINE float qlora_log(float x) {
   p = p * r + 3.3333331174e-1f;
   const float tail = p * r * z + e * -2.12194440e-4f - 0.5f * z;
   const float finite = (r + tail) + e * 0.693359375f;
-  const float infinity = qlora_from_bits(0x7f800000u);
-  const float positive = x < infinity ? finite : x;
-  const float other = x == 0.0f ? -infinity : qlora_from_bits(0x7fc00000u);
+  const float positive = x < qlora_from_bits(0x7f800000u) ? finite : x;
+  const float other = qlora_from_bits(x == 0.0f ? 0xff800000u : 0x7fc00000u);
   return x > 0.0f ? positive : other;
-}
-
-/// `magnitude` with the sign of x.
-QLORA_INLINE float qlora_signed_as(float magnitude, float x) {
-  return qlora_from_bits(qlora_to_bits(magnitude) |
-                         (qlora_to_bits(x) & 0x80000000u));
 }
 
 /// Within 2 ulp: a polynomial near 0 (Cephes), else 1 - 2 / (e^2|x| + 1).
@@ -245,8 +238,7 @@ QLORA_INLINE float qlora_tanh(float x) {
   return qlora_signed_as(size < 0.625f ? near : far, x);
 }
 
-/// The error function within 2.5 ulp: a polynomial near 0 (Cephes), else 1 less
-/// the complement as Numerical Recipes has it (Chebyshev).
+/// Within 2.5 ulp: a polynomial near 0 (Cephes), else 1 less erfc (Chebyshev).
 QLORA_INLINE float qlora_erf(float x) {
   const float size = qlora_abs(x), z = x * x;
   float p = 7.853861353153693e-5f;

@@ -175,7 +175,7 @@ static StatusOr<uint64_t> countElements(const qlora_parameter &p) {
 }
 
 static Status checkQuantization(const qlora_parameter &p) {
-  if (p.quantization > QLORA_QUANTIZATION_NF4_STORED)
+  if (p.quantization > QLORA_QUANTIZATION_NF4_TURNED)
     return damaged("unknown quantization {}", p.quantization);
   if (p.double_quant > 1)
     return damaged("double_quant is {}", p.double_quant);
@@ -187,6 +187,8 @@ static Status checkQuantization(const qlora_parameter &p) {
   }
   if (p.rank < 1)
     return damaged("quantised, but a scalar");
+  if (p.quantization == QLORA_QUANTIZATION_NF4_TURNED && p.rank != 2)
+    return damaged("turned, but of {} dimensions", p.rank);
   if (p.role != QLORA_ROLE_FROZEN)
     return damaged("quantised, but its role is {}", p.role);
   if (!std::has_single_bit(p.block) || p.block < kMinBlock ||

@@ -44,6 +44,18 @@ static std::span<const int64_t> shapeOf(const qlora_parameter &parameter) {
   return {parameter.shape, parameter.rank};
 }
 
+static bool isTurned(const qlora_parameter &parameter) {
+  return parameter.quantization == QLORA_QUANTIZATION_NF4_TURNED;
+}
+
+/// As its file has it.
+static std::vector<int64_t> shapeInFile(const qlora_parameter &parameter) {
+  const auto shape = shapeOf(parameter);
+  if (isTurned(parameter))
+    return {shape.rbegin(), shape.rend()};
+  return {shape.begin(), shape.end()};
+}
+
 static int64_t elementsOf(const qlora_parameter &parameter) {
   int64_t elements = 1;
   for (int64_t extent : shapeOf(parameter))
@@ -54,7 +66,7 @@ static int64_t elementsOf(const qlora_parameter &parameter) {
 static StatusOr<Weight> asWeight(const SafetensorsFile &file,
                                  const SafetensorsTensor &tensor,
                                  const qlora_parameter &parameter) {
-  const auto shape = shapeOf(parameter);
+  const std::vector<int64_t> shape = shapeInFile(parameter);
   if (!std::equal(shape.begin(), shape.end(), tensor.shape.begin(),
                   tensor.shape.end()))
     return Status::invalid("'{}': tensor '{}' has shape {}, train.so was "
@@ -116,6 +128,8 @@ static Status copyWeight(const Weight &weight, const qlora_parameter &parameter,
   return Status::ok();
 }
 
+/// A turned weight goes through memory whole, as its blocks lie across the
+/// rows of the file.
 static Status quantizeWeight(const Weight &weight,
                              const qlora_parameter &parameter,
                              const NF4Layout &layout, ArenaSink &arena) {
@@ -126,6 +140,16 @@ static Status quantizeWeight(const Weight &weight,
   source.done = [&](int64_t first, int64_t count) {
     weight.release(first, count);
   };
+  std::vector<uint8_t> turned;
+  if (isTurned(parameter)) {
+    turned.resize(static_cast<size_t>(layout.elements) *
+                  weightBytes(weight.dtype));
+    turnWeights(weight.dtype, weight.at(0), parameter.shape[1],
+                parameter.shape[0], turned.data());
+    weight.release(0, layout.elements);
+    source.inFile = turned.data();
+    source.done = [](int64_t, int64_t) { /* all of it is read */ };
+  }
   source.layout = layout;
   source.columns = shapeOf(parameter).back();
   source.type = static_cast<qlora_dtype>(parameter.dtype);
@@ -278,6 +302,19 @@ Status fillRounded(const LoadedModule &module, Device &device) {
     done += count;
   }
   return Status::ok();
+}
+
+StatusOr<std::span<const uint8_t>> trainedBytes(const LoadedModule &module,
+                                                Device &device,
+                                                std::vector<uint8_t> &copy) {
+  const auto arena = module.arena(QLORA_ARENA_TRAINABLE);
+  if (!arena)
+    return std::span<const uint8_t>();
+  if (device.hasHostArenas())
+    return std::span<const uint8_t>(device.hostArena(*arena));
+  copy.resize(module.arenaBytes(QLORA_ARENA_TRAINABLE));
+  QLORA_RETURN_IF_ERROR(device.read(*arena, 0, copy));
+  return std::span<const uint8_t>(copy);
 }
 
 } // namespace qlora

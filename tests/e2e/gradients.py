@@ -63,8 +63,8 @@ CASES = {
           : (XX, tensor<16x16xf32>) -> XX
       %u = model.activation gelu_tanh %t : XX
       %s = model.activation silu %u : XX
-      %z = model.add %s, %x : XX
-      %r = model.activation relu %z : XX
+      %m = model.add %s, %x : XX
+      %r = model.activation relu %m : XX
       %y = model.add %r, %u : XX"""),
     "rope": ({}, """
       %cos, %sin = model.rope_table %positions
@@ -127,12 +127,12 @@ CASES = {
           : (XX, XX) -> XX {
       ^bb0(%p: tensor<16xf32>, %q: tensor<16xf32>):
         %t = math.tanh %p : tensor<16xf32>
-        %f = math.erf %q : tensor<16xf32>
-        %e = math.exp %t : tensor<16xf32>
-        %s = arith.mulf %f, %f : tensor<16xf32>
-        %a = arith.addf %e, %s : tensor<16xf32>
+        %soft = math.erf %q : tensor<16xf32>
+        %grown = math.exp %t : tensor<16xf32>
+        %s = arith.mulf %soft, %soft : tensor<16xf32>
+        %a = arith.addf %grown, %s : tensor<16xf32>
         %l = math.log %a : tensor<16xf32>
-        %m = arith.mulf %l, %f : tensor<16xf32>
+        %m = arith.mulf %l, %soft : tensor<16xf32>
         model.row_yield %m : tensor<16xf32>
       }"""),
     # Each is continuous where its slope jumps.

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "compiler/Support/TargetTraits.h"
 #include "runtime/Base/CommandLine.h"
 #include "runtime/Base/OptionHelp.h"
 #include "tools/qloracc/MemoryLimit.h"
@@ -215,7 +216,9 @@ Status fillCodegen(const Options &own, CompilerSettings &settings) {
     return Status::invalid("--emit=cpp shows the kernels of --target cpu; "
                            "write --emit={}",
                            codegen.target);
-  if (settings.compile.offloadEmbedding == "true" && codegen.target != "cuda")
+  const auto traits = targetTraits(codegen.target);
+  if (settings.compile.offloadEmbedding == "true" && traits &&
+      !traits->offloadsTables)
     return Status::invalid("--offload-embedding true needs --target cuda: a "
                            "CPU has one memory");
   return Status::ok();

@@ -139,7 +139,9 @@ TEST(ModuleLoader, RefusesOverlappingParameters) {
 }
 
 TEST(ModuleLoader, RefusesQuantizations) {
-  EXPECT_REFUSED(t.parameters[0].quantization = 3, "unknown quantization 3");
+  EXPECT_REFUSED(t.parameters[0].quantization = 4, "unknown quantization 4");
+  EXPECT_REFUSED(t.parameters[0].quantization = 3; t.parameters[0].rank = 1,
+                 "turned, but of 1 dimensions");
   EXPECT_REFUSED(t.parameters[0].dtype = QLORA_DTYPE_NF4, "not quantised");
   EXPECT_REFUSED(t.parameters[0].block = 64, "not quantised, but");
   EXPECT_REFUSED(t.parameters[0].double_quant = 2, "double_quant is 2");

@@ -3,38 +3,10 @@
 // The arithmetic of every row op of the model dialect: the only place it is
 // written. Kernels are generated from it and gradients derived from it.
 
-#include "dialects/Model/Model.h"
+#include "dialects/Model/Arithmetic.h"
 
 using namespace mlir;
 using namespace qlora::model;
-
-namespace {
-
-/// Short spelling for arithmetic on rows (tensor<Cxf32>) and numbers (f32).
-class Arithmetic {
-public:
-  Arithmetic(OpBuilder &builder, Location loc) : b(builder), loc(loc) {}
-
-  Value mul(Value x, Value y) { return arith::MulFOp::create(b, loc, x, y); }
-  Value add(Value x, Value y) { return arith::AddFOp::create(b, loc, x, y); }
-  Value rsqrt(Value x) { return math::RsqrtOp::create(b, loc, x); }
-  Value sum(Value row) {
-    return RowSumOp::create(b, loc, b.getF32Type(), row);
-  }
-  Value splat(Value number, Type row) {
-    return RowSplatOp::create(b, loc, row, number);
-  }
-  Value number(double value) {
-    return arith::ConstantOp::create(b, loc, b.getF32FloatAttr(value));
-  }
-  Value constant(double value, Type row) { return splat(number(value), row); }
-
-private:
-  OpBuilder &b;
-  Location loc;
-};
-
-} // namespace
 
 static MapAttr map(Operation *op, MapKind kind, int64_t group = 1) {
   return MapAttr::get(op->getContext(), kind, group);
@@ -58,7 +30,7 @@ SmallVector<Value> RmsNormOp::buildRow(OpBuilder &builder,
                                        ValueRange arguments) {
   Arithmetic a(builder, getLoc());
   Value x = arguments[0], weight = arguments[1];
-  Value mean = a.mul(a.sum(a.mul(x, x)), a.number(1.0 / getRowColumns()));
+  Value mean = a.mean(a.mul(x, x));
   Value scale =
       a.rsqrt(a.add(mean, a.number(getEpsilon().convertToDouble())));
   return {a.mul(a.mul(x, a.splat(scale, x.getType())), weight)};
@@ -124,9 +96,7 @@ SmallVector<Value> SwigluOp::buildRow(OpBuilder &builder,
                                       ValueRange arguments) {
   Arithmetic a(builder, getLoc());
   Value gate = arguments[0];
-  Value sigmoid =
-      RowSigmoidOp::create(builder, getLoc(), gate.getType(), gate);
-  return {a.mul(a.mul(gate, sigmoid), arguments[1])};
+  return {a.mul(a.mul(gate, a.sigmoid(gate)), arguments[1])};
 }
 
 int64_t AddOp::getRowColumns() { return columnsOf(getA()); }

@@ -3,7 +3,7 @@
 // The arithmetic of every row op of the model dialect: the only place it is
 // written. Kernels are generated from it and gradients derived from it.
 
-#include "dialects/Model/Model.h"
+#include "dialects/Model/Arithmetic.h"
 
 #include "llvm/Support/MathExtras.h"
 
@@ -11,45 +11,6 @@
 
 using namespace mlir;
 using namespace qlora::model;
-
-namespace {
-
-/// Short spelling for arithmetic on rows (tensor<Cxf32>) and numbers (f32).
-class Arithmetic {
-public:
-  Arithmetic(OpBuilder &builder, Location loc) : b(builder), loc(loc) {}
-
-  Value mul(Value x, Value y) { return arith::MulFOp::create(b, loc, x, y); }
-  Value add(Value x, Value y) { return arith::AddFOp::create(b, loc, x, y); }
-  Value sub(Value x, Value y) { return arith::SubFOp::create(b, loc, x, y); }
-  Value rsqrt(Value x) { return math::RsqrtOp::create(b, loc, x); }
-  Value sum(Value row) {
-    return RowSumOp::create(b, loc, b.getF32Type(), row);
-  }
-  Value splat(Value number, Type row) {
-    return RowSplatOp::create(b, loc, row, number);
-  }
-  Value number(double value) {
-    return arith::ConstantOp::create(b, loc, b.getF32FloatAttr(value));
-  }
-  Value constant(double value, Type row) { return splat(number(value), row); }
-  Value times(Value row, double factor) {
-    return mul(row, constant(factor, row.getType()));
-  }
-  Value mean(Value row) {
-    int64_t columns = cast<RankedTensorType>(row.getType()).getDimSize(0);
-    return mul(sum(row), number(1.0 / columns));
-  }
-  Value sigmoid(Value row) {
-    return RowSigmoidOp::create(b, loc, row.getType(), row);
-  }
-
-private:
-  OpBuilder &b;
-  Location loc;
-};
-
-} // namespace
 
 static MapAttr map(Operation *op, MapKind kind, int64_t group = 1) {
   return MapAttr::get(op->getContext(), kind, group);
@@ -73,7 +34,7 @@ SmallVector<Value> RmsNormOp::buildRow(OpBuilder &builder,
                                        ValueRange arguments) {
   Arithmetic a(builder, getLoc());
   Value x = arguments[0], weight = arguments[1];
-  Value mean = a.mul(a.sum(a.mul(x, x)), a.number(1.0 / getRowColumns()));
+  Value mean = a.mean(a.mul(x, x));
   Value scale =
       a.rsqrt(a.add(mean, a.number(getEpsilon().convertToDouble())));
   return {a.mul(a.mul(x, a.splat(scale, x.getType())), weight)};
@@ -191,9 +152,7 @@ SmallVector<Value> ActivationOp::buildRow(OpBuilder &builder,
   case Activation::Relu: {
     // Not a maximum, whose derivative at 0 is not torch's 0.
     Value zero = a.constant(0, row);
-    Value below = arith::CmpFOp::create(builder, getLoc(),
-                                        arith::CmpFPredicate::OLE, x, zero);
-    return {arith::SelectOp::create(builder, getLoc(), below, zero, x)};
+    return {a.select(a.compare(arith::CmpFPredicate::OLE, x, zero), zero, x)};
   }
   case Activation::Silu:
     return {a.mul(x, a.sigmoid(x))};

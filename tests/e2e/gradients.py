@@ -135,6 +135,17 @@ CASES = {
         %m = arith.mulf %l, %soft : tensor<16xf32>
         model.row_yield %m : tensor<16xf32>
       }"""),
+    "rows, largest": ({}, """
+      %y = model.rows(%x)
+          attributes {columns = 16 : i64, maps = [#model.map<full>]}
+          : (XX) -> XX {
+      ^bb0(%p: tensor<16xf32>):
+        %size = math.absf %p : tensor<16xf32>
+        %most = model.row_max %size : tensor<16xf32>
+        %all = model.row_splat %most : tensor<16xf32>
+        %m = arith.mulf %p, %all : tensor<16xf32>
+        model.row_yield %m : tensor<16xf32>
+      }"""),
     # Each is continuous where its slope jumps.
     "rows, choices": ({"w": (H, H)}, """
       %w = model.weight @w.weight : tensor<16x16xf32>

@@ -314,10 +314,13 @@ Status Micro::timeProducts() {
 }
 
 static Status run(std::span<const std::string> words) {
-  const std::span<const OptionRow> tables[] = {kOptions};
-  QLORA_ASSIGN_OR_RETURN(
-      const CommandLine line,
-      parseCommandLine(words, tables, UnknownFlags::kReject));
+  const Tool tool = {.version = "gpu-micro\n",
+                     .usage = "usage: gpu-micro [TRAIN.so ...] [options]\n",
+                     .sections = {{kOptions, {OptionScope::kRun}, "Options"}},
+                     .tables = {kOptions}};
+  QLORA_ASSIGN_OR_RETURN(const CommandLine line, parseCommandLine(words, tool));
+  if (!line.answer.empty())
+    return fmt::print("{}", line.answer), Status::ok();
   Options options{kOptions};
   QLORA_RETURN_IF_ERROR(options.applySettings(line.settings));
   Micro micro(options);

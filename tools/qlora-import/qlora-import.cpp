@@ -20,26 +20,27 @@
 
 using namespace qlora;
 
-static constexpr const char *kUsage =
-    "usage: qlora-import MODEL_DIR [-o model.mlir]\n"
-    "\n"
-    "Turns a Hugging Face model folder (config.json and *.safetensors) into\n"
-    "the model.mlir that qloracc compiles. Of the weights only the headers\n"
-    "are read. To get a model and import it:\n"
-    "\n"
-    "  hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B\n"
-    "  qlora-import Qwen3-0.6B -o model.mlir\n"
-    "\n"
-    "  -o, --output FILE   the file to write; default: -, standard output\n"
-    "  -h, --help          this text\n"
-    "      --version       print the version\n";
-
 static const OptionRow kOptions[] = {
-    {"output", OptionType::kString, "-", OptionScope::kRun, "", "", "o"},
-    {"help", OptionType::kBool, "false", OptionScope::kRun, "", "",
-     "h help_all"},
-    {"version", OptionType::kBool, "false", OptionScope::kRun, "", ""},
+    {"output", OptionType::kString, "-", OptionScope::kRun, "Import",
+     "the file to write; -: standard output", "o"},
 };
+
+static Tool importer() {
+  return {.version = "qlora-import " QLORA_VERSION " (MLIR 22)\n",
+          .usage =
+              "usage: qlora-import MODEL_DIR [-o model.mlir]\n"
+              "\n"
+              "Turns a Hugging Face model folder (config.json and\n"
+              "*.safetensors) into the model.mlir that qloracc compiles. Of\n"
+              "the weights only the headers are read.\n",
+          .input = "MODEL_DIR",
+          .common = {"output"},
+          .example =
+              "  hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B\n"
+              "  qlora-import Qwen3-0.6B -o model.mlir\n",
+          .sections = {{kOptions, {OptionScope::kRun}, ""}},
+          .tables = {kOptions}};
+}
 
 static int fail(const std::string &message) {
   llvm::errs() << "qlora-import: error: " << message << "\n";
@@ -155,20 +156,13 @@ static std::string absoluteFolder(const std::string &folder) {
 }
 
 static Status run(std::span<const std::string> words) {
-  const std::span<const OptionRow> tables[] = {kOptions};
-  QLORA_ASSIGN_OR_RETURN(
-      const CommandLine line,
-      parseCommandLine(words, tables, UnknownFlags::kReject));
+  const Tool tool = importer();
+  QLORA_ASSIGN_OR_RETURN(const CommandLine line, parseCommandLine(words, tool));
   Options options(kOptions);
   QLORA_RETURN_IF_ERROR(options.applySettings(line.settings));
-  if (options.boolean("help"))
-    return llvm::outs() << kUsage, Status::ok();
-  if (options.boolean("version"))
-    return llvm::outs() << "qlora-import " QLORA_VERSION " (MLIR 22)\n",
-           Status::ok();
-  if (line.rest.size() != 1)
-    return Status::invalid("expects one MODEL_DIR, but got {}; see --help",
-                           line.rest.size());
+  if (!line.answer.empty())
+    return llvm::outs() << line.answer, Status::ok();
+  QLORA_ASSIGN_OR_RETURN(const std::string folder, onlyInput(line, tool));
   const std::string output = options.text("output");
   const bool isNamed = options.source("output") != Options::Source::kDefault;
   if (!isNamed && isatty(STDOUT_FILENO))
@@ -176,8 +170,8 @@ static Status run(std::span<const std::string> words) {
                            "see it here");
   if (output != "-")
     QLORA_RETURN_IF_ERROR(checkOutputFile(output));
-  QLORA_RETURN_IF_ERROR(checkModelFolder(line.rest[0]));
-  return import(absoluteFolder(line.rest[0]), output);
+  QLORA_RETURN_IF_ERROR(checkModelFolder(folder));
+  return import(absoluteFolder(folder), output);
 }
 
 int main(int argc, char **argv) {

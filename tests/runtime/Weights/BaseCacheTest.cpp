@@ -14,6 +14,7 @@
 #include <csignal>
 #include <thread>
 
+#include "runtime/Base/ContentHash.h"
 #include "runtime/Device/FrozenArena.h"
 #include "runtime/Weights/BaseFile.h"
 #include "tests/runtime/TemporaryFolder.h"
@@ -24,7 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr uint64_t kNoLimit = uint64_t{1} << 40;
-const std::string kKey(64, 'a');
+const std::string kKey(ContentHash::kDigits, 'a');
 
 /// Three chunks, of which the last is partial and no whole page.
 std::vector<uint8_t> makeArena(uint8_t seed,
@@ -80,7 +81,7 @@ TEST_F(BaseCacheTest, KeepsTheArena) {
   EXPECT_EQ(look(kKey, arena), "");
   EXPECT_EQ(fs::file_size(cache.fileOf(kKey)), baseFileBytes(arena.size()));
   EXPECT_EQ(folder.fileCount(), 1u);
-  EXPECT_EQ(look(std::string(64, 'b'), arena), "none");
+  EXPECT_EQ(look(std::string(ContentHash::kDigits, 'b'), arena), "none");
 }
 
 TEST_F(BaseCacheTest, AnyDamageIsSeen) {
@@ -114,7 +115,7 @@ TEST_F(BaseCacheTest, AnyDamageIsSeen) {
 
 TEST_F(BaseCacheTest, AFileOfAnotherBaseIsRefused) {
   ASSERT_TRUE(keep(cache, kKey, arena).isOk());
-  const std::string other(64, 'b');
+  const std::string other(ContentHash::kDigits, 'b');
   fs::rename(cache.fileOf(kKey), cache.fileOf(other));
   EXPECT_NE(look(other, arena).find("of another base"), std::string::npos);
   auto shorter = cache.open(other, arena.size() - 1);
@@ -183,8 +184,8 @@ void setAge(const std::string &path, std::chrono::hours age) {
 TEST_F(BaseCacheTest, TheLeastRecentlyUsedMakeRoom) {
   const uint64_t bytes = baseFileBytes(arena.size());
   const BaseCache two(folder.path(), 2 * bytes + 100);
-  const std::string keys[] = {std::string(64, '1'), std::string(64, '2'),
-                              std::string(64, '3'), std::string(64, '4')};
+  const std::string keys[] = {std::string(ContentHash::kDigits, '1'), std::string(64, '2'),
+                              std::string(ContentHash::kDigits, '3'), std::string(64, '4')};
   for (int i : {0, 1}) {
     ASSERT_TRUE(keep(two, keys[i], arena).isOk());
     setAge(two.fileOf(keys[i]), std::chrono::hours(10 - i));

@@ -72,7 +72,7 @@ Status Dump::takeGradients(Run &run, double labels) {
 
 /// Micro-batches of a step over all ranks.
 static int64_t microBatchesOf(Run &run, int64_t step) {
-  return run.train->microBatches(step, run.stepShape()) * run.group.size();
+  return run.train->schedule().microBatches(step, run.stepShape()) * run.group.size();
 }
 
 /// Rows of the longest micro-batch of a step.

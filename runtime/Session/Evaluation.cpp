@@ -20,7 +20,7 @@ StatusOr<EvaluationResult> evaluate(Run &run) {
   ProgressListener listener;
   if (run.metrics)
     listener = run.metrics->progress("evaluating", "batches");
-  const int64_t count = run.validation->countInOrder();
+  const int64_t count = run.validation->schedule().countInOrder();
   for (int64_t number = run.group.rank(); number < count;
        number += run.group.size()) {
     run.validation->readInOrder(number, batch);

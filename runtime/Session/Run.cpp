@@ -18,7 +18,7 @@ int64_t Run::totalSteps() const {
     return 0;
   if (int64_t steps = options.integer("max_steps"); steps > 0)
     return steps;
-  double perEpoch = static_cast<double>(train->stepsPerEpoch(perStep()));
+  double perEpoch = static_cast<double>(train->schedule().stepsPerEpoch(perStep()));
   return static_cast<int64_t>(
       std::ceil(options.number("num_train_epochs") * perEpoch));
 }
@@ -64,9 +64,9 @@ void Run::countUntouched() {
     return;
   TouchedMemory touched(module, group.rank());
   if (train)
-    touched.addTraining(*train, stepShape(), totalSteps());
+    touched.addTraining(train->schedule(), stepShape(), totalSteps());
   if (validation)
-    touched.addEvaluation(*validation, group.size());
+    touched.addEvaluation(validation->schedule(), group.size());
   untouchedBytes = arenaBytes() - touched.bytes();
 }
 

@@ -100,7 +100,7 @@ static std::string batchText(const Run &run) {
 static std::string stepsText(const Run &run) {
   return fmt::format("{}, {} in an epoch; learning rate {}, {}",
                      formatCount(run.totalSteps()),
-                     formatCount(run.train->stepsPerEpoch(run.perStep())),
+                     formatCount(run.train->schedule().stepsPerEpoch(run.perStep())),
                      formatShort(run.options.number("learning_rate")),
                      run.options.text("lr_scheduler_type"));
 }

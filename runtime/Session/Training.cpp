@@ -127,7 +127,7 @@ void Trainer::readBatch(int64_t step, int64_t index) {
 
 Status Trainer::accumulateStep(qlora_step_block &block, SubmittedStep &own) {
   int64_t ranks = run.group.size();
-  const int64_t count = run.train->microBatches(own.step, run.stepShape());
+  const int64_t count = run.train->schedule().microBatches(own.step, run.stepShape());
   for (int64_t k = 0; k < count; ++k) {
     int64_t index = k * ranks + run.group.rank();
     readBatch(own.step, index);
@@ -249,7 +249,7 @@ Status Trainer::logStep(int64_t step) {
   StepReport report;
   report.step = step + 1;
   report.totalSteps = total;
-  report.epoch = run.train->epochAfter(step + 1, run.perStep());
+  report.epoch = run.train->schedule().epochAfter(step + 1, run.perStep());
   report.loss = last.lossSum / static_cast<double>(last.steps);
   report.gradNorm = gradNorm;
   report.learningRate = rate.at(step);
@@ -283,7 +283,7 @@ bool Trainer::shouldEvaluate(int64_t done) const {
   std::string strategy = options.text("eval_strategy");
   int64_t every = options.integer("eval_steps");
   if (strategy == "epoch")
-    every = run.train->stepsPerEpoch(run.perStep());
+    every = run.train->schedule().stepsPerEpoch(run.perStep());
   else if (strategy == "steps" && every == 0)
     every = options.integer("logging_steps");
   return every > 0 && done % every == 0;
@@ -312,7 +312,7 @@ Status Trainer::pauseAfter(int64_t done) {
   result.justEvaluated = shouldEvaluate(done);
   if (result.justEvaluated)
     QLORA_RETURN_IF_ERROR(
-        evaluateAndLog(run, done, run.train->epochAfter(done, run.perStep()),
+        evaluateAndLog(run, done, run.train->schedule().epochAfter(done, run.perStep()),
                        fmt::format("after step {}", done))
             .status());
   if (shouldSave(done))
@@ -350,7 +350,7 @@ StatusOr<TrainingResult> Trainer::train() {
       QLORA_RETURN_IF_ERROR(pauseAfter(done));
   }
   result.seconds = secondsSince(start);
-  result.epoch = run.train->epochAfter(result.steps, run.perStep());
+  result.epoch = run.train->schedule().epochAfter(result.steps, run.perStep());
   result.meanLoss =
       updates > 0 ? lossOfAllSteps / static_cast<double>(updates) : 0;
   return result;

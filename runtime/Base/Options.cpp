@@ -270,10 +270,11 @@ const json &Options::recordedFact(std::string_view key) const {
 }
 
 std::string Options::resolvedYaml() const {
-  std::vector<std::pair<std::string, json>> entries;
+  // JSON values are YAML flow values, and JSON quotes every text.
+  std::string text;
   for (const OptionRow &row : table)
-    entries.emplace_back(row.name, find(row.name).value);
-  return jsonToYaml(entries);
+    text += fmt::format("{}: {}\n", row.name, find(row.name).value.dump());
+  return text;
 }
 
 } // namespace qlora

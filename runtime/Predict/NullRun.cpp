@@ -6,7 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "runtime/Base/ReportText.h"
+#include "runtime/Base/Amounts.h"
 #include "runtime/Device/Device.h"
 #include "runtime/Device/Executor.h"
 #include "runtime/Device/KernelChoice.h"

@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "runtime/Base/ReportText.h"
+#include "runtime/Base/Amounts.h"
 
 namespace qlora {
 

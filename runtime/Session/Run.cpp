@@ -4,7 +4,6 @@
 
 #include "runtime/Session/Run.h"
 
-#include "runtime/Base/ProcessBytes.h"
 #include "runtime/Base/ProcessMemory.h"
 #include "runtime/Predict/TouchedMemory.h"
 

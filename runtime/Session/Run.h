@@ -54,7 +54,7 @@ struct Run {
   uint64_t peakMemoryBytes() const;
   /// Sets `untouchedBytes`, where arenas are memory of this process.
   void countUntouched();
-  /// What peakMemoryBytes() will be (Base/ProcessBytes.h); 0 where the device
+  /// What peakMemoryBytes() will be (Base/ProcessMemory.h); 0 where the device
   /// has memory of its own.
   uint64_t predictedPeakMemoryBytes() const;
   /// The TRAINABLE arena as it is now: itself, or else read into `copy`.

@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "runtime/Base/Amounts.h"
+
 namespace qlora {
 
 /// Losses of nearly ln V, several in a row, if one before was well below: a

@@ -10,7 +10,7 @@
 #include <limits>
 #include <string>
 
-#include "runtime/Base/ReportText.h"
+#include "runtime/Watch/ProgressLine.h"
 
 namespace qlora {
 

@@ -1,23 +1,15 @@
 // SPDX-License-Identifier: MIT
 
-// What is shown to people: numbers with units, lines of steps, bars, the plan
-// table. Pure functions from values to text.
+// What a run shows while it runs: the lines of its steps, and how far something
+// that takes long has come. Pure functions from values to text.
 
-#ifndef QLORA_RUNTIME_BASE_REPORTTEXT_H
-#define QLORA_RUNTIME_BASE_REPORTTEXT_H
+#ifndef QLORA_RUNTIME_WATCH_PROGRESSLINE_H
+#define QLORA_RUNTIME_WATCH_PROGRESSLINE_H
 
 #include <cstdint>
-#include <span>
 #include <string>
-#include <vector>
-
-#include "runtime/Base/Amounts.h"
 
 namespace qlora {
-
-std::string formatDuration(double seconds); ///< "0:12:10"
-std::string formatRate(double perSecond);   ///< "40.3k"
-std::string formatShort(double value);      ///< "1.9e-4", "0.87"
 
 /// One logged step.
 struct StepReport {
@@ -54,20 +46,6 @@ std::string progressBar(const ProgressView &view, int columns);
 /// loading the base: 1.2 of 2.4 GiB, 1.2 GiB/s, 0:00:12 left
 std::string progressLine(const ProgressView &view);
 
-/// A row of the memory table; measured 0: not yet. What is not counted comes
-/// after the total.
-struct PlanRow {
-  std::string name;
-  uint64_t planned = 0;
-  uint64_t measured = 0;
-  std::string note;
-  bool isCounted = true;
-};
-
-/// The rows, aligned, with a total of the planned (and measured) bytes.
-std::string planTable(const std::string &title, std::span<const PlanRow> rows,
-                      bool withMeasured);
-
 } // namespace qlora
 
-#endif // QLORA_RUNTIME_BASE_REPORTTEXT_H
+#endif // QLORA_RUNTIME_WATCH_PROGRESSLINE_H

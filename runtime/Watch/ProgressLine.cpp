@@ -1,45 +1,16 @@
 // SPDX-License-Identifier: MIT
 
-// Formatting for people.
+// Columns, bars and rates.
 
-#include "runtime/Base/ReportText.h"
+#include "runtime/Watch/ProgressLine.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
+
+#include "runtime/Base/Amounts.h"
 
 namespace qlora {
-
-std::string formatDuration(double seconds) {
-  int64_t whole = static_cast<int64_t>(std::max(0.0, seconds + 0.5));
-  return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60,
-                     whole % 60);
-}
-
-std::string formatRate(double perSecond) {
-  if (perSecond >= 1e6)
-    return fmt::format("{:.1f}M", perSecond / 1e6);
-  if (perSecond >= 1e4)
-    return fmt::format("{:.1f}k", perSecond / 1e3);
-  return fmt::format("{:.0f}", perSecond);
-}
-
-std::string formatShort(double value) {
-  bool isPlain =
-      value == 0 || (std::abs(value) >= 1e-2 && std::abs(value) < 1e4);
-  if (isPlain)
-    return std::abs(value) < 1e3 ? fmt::format("{:.3g}", value)
-                                 : fmt::format("{:.0f}", value);
-  int exponent = static_cast<int>(std::floor(std::log10(std::abs(value))));
-  double mantissa = value / std::pow(10.0, exponent);
-  // 9.96 would be written 10.0.
-  if (std::abs(mantissa) >= 9.95) {
-    mantissa /= 10;
-    ++exponent;
-  }
-  return fmt::format("{:.2g}e{}", mantissa, exponent);
-}
 
 /// "120/1000" of the last step, which is the widest.
 static size_t stepWidth(int64_t totalSteps) {
@@ -107,29 +78,6 @@ std::string progressLine(const ProgressView &view) {
   if (!view.isBytes)
     text += " " + view.unit;
   return text + rateText(view);
-}
-
-std::string planTable(const std::string &title, std::span<const PlanRow> rows,
-                      bool withMeasured) {
-  PlanRow total{"total", 0, 0, ""};
-  for (const PlanRow &row : rows)
-    if (row.isCounted) {
-      total.planned += row.planned;
-      total.measured += row.measured;
-    }
-  auto line = [&](const PlanRow &row) {
-    std::string text =
-        fmt::format("  {:<24} {:>10}", row.name, formatBytes(row.planned));
-    if (withMeasured)
-      text += fmt::format(" {:>10}", formatBytes(row.measured));
-    return text + (row.note.empty() ? "\n" : "  " + row.note + "\n");
-  };
-  std::string table = fmt::format("{:<26} {:>10}{}\n", title, "plan",
-                                  withMeasured ? "   measured" : "");
-  std::string beside;
-  for (const PlanRow &row : rows)
-    (row.isCounted ? table : beside) += line(row);
-  return table + line(total) + beside;
 }
 
 } // namespace qlora

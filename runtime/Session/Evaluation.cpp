@@ -13,7 +13,7 @@
 
 namespace qlora {
 
-StatusOr<EvaluationResult> evaluate(Run &run) {
+StatusOr<EvaluationResult> evaluate(const Run &run) {
   double loss = 0;
   int64_t counts[4] = {}; // labels, correct, rows, matched rows
   MicroBatch batch;
@@ -53,7 +53,7 @@ StatusOr<EvaluationResult> evaluate(Run &run) {
   return result;
 }
 
-StatusOr<EvaluationResult> evaluateAndLog(Run &run, int64_t step, double epoch,
+StatusOr<EvaluationResult> evaluateAndLog(const Run &run, int64_t step, double epoch,
                                           const std::string &title) {
   auto start = std::chrono::steady_clock::now();
   QLORA_ASSIGN_OR_RETURN(EvaluationResult result, evaluate(run));

@@ -33,14 +33,16 @@ static Fact factOf(std::string name, const Dataset *data) {
 }
 
 static StatusOr<std::vector<Fact>> factsOf(const SessionRequest &request,
-                                           const Run &run) {
+                                           const Options &options,
+                                           const Dataset *train,
+                                           const Dataset *validation) {
   ContentHash program;
   QLORA_RETURN_IF_ERROR(program.addFile(request.modulePath));
   const ProfileRequest &profile = request.profile;
   std::vector<Fact> facts = {
       factOf("the program", std::move(program)),
-      factOf("the rows of --train-file", run.train),
-      factOf("the rows of --validation-file", run.validation),
+      factOf("the rows of --train-file", train),
+      factOf("the rows of --validation-file", validation),
       factOf("--cuda-graphs", request.cudaGraphs ? "true" : "false"),
       factOf("--profile", profile.path.empty()
                               ? ""
@@ -49,23 +51,26 @@ static StatusOr<std::vector<Fact>> factsOf(const SessionRequest &request,
   for (const OptionRow &row : optionTable())
     if (row.scope == OptionScope::kRun && row.type != OptionType::kPath)
       facts.push_back(
-          factOf(flagSpelling(row.name), run.options.value(row.name).dump()));
+          factOf(flagSpelling(row.name), options.value(row.name).dump()));
   return facts;
 }
 
-Status checkSameOnRanks(const SessionRequest &request, const Run &run) {
-  if (run.group.size() == 1)
+Status checkSameOnRanks(const SessionRequest &request, const Options &options,
+                        RankGroup &group, const Dataset *train,
+                        const Dataset *validation) {
+  if (group.size() == 1)
     return Status::ok();
-  QLORA_ASSIGN_OR_RETURN(const std::vector<Fact> facts, factsOf(request, run));
+  QLORA_ASSIGN_OR_RETURN(const std::vector<Fact> facts,
+                         factsOf(request, options, train, validation));
   std::vector<int64_t> first;
   for (const Fact &fact : facts)
-    first.push_back(run.group.rank() == 0 ? fact.hash : 0);
-  QLORA_RETURN_IF_ERROR(run.group.sum(std::span(first)));
+    first.push_back(group.rank() == 0 ? fact.hash : 0);
+  QLORA_RETURN_IF_ERROR(group.sum(std::span(first)));
   for (size_t i = 0; i < facts.size(); ++i)
     if (facts[i].hash != first[i])
       return Status::invalid("rank {} differs from rank 0 in {}; start every "
                              "rank with the same program, data and options",
-                             run.group.rank(), facts[i].name);
+                             group.rank(), facts[i].name);
   return Status::ok();
 }
 

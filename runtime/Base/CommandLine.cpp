@@ -26,6 +26,7 @@ public:
 
 private:
   void add(const OptionRow &row);
+  const std::string &takeAhead();
   Status prepare(const std::string &word);
   Status prepareOption(const std::string &word);
   Status unknown(const std::string &flag) const;
@@ -125,6 +126,12 @@ Status Parser::unknown(const std::string &flag) const {
                          flagSpelling(nearest));
 }
 
+const std::string &Parser::takeAhead() {
+  const std::string &word = ahead[0];
+  ahead = ahead.subspan(1);
+  return word;
+}
+
 Status Parser::prepareOption(const std::string &word) {
   const size_t equals = std::min(word.find('='), word.size());
   const std::string written = word.substr(0, equals);
@@ -147,7 +154,7 @@ Status Parser::prepareOption(const std::string &word) {
     if (equals < word.size())
       prepared.back() += word.substr(equals);
     else if (!ahead.empty() && isBoolText(ahead[0]))
-      prepared.back() += "=" + ahead[0], ahead = ahead.subspan(1);
+      prepared.back() += "=" + takeAhead();
     return Status::ok();
   }
   if (isList(name) && !lists.insert(option).second)
@@ -155,14 +162,13 @@ Status Parser::prepareOption(const std::string &word) {
   if (equals < word.size()) {
     prepared.push_back(word.substr(equals + 1));
     if (isList(name))
-      prepared.push_back("--");
+      prepared.push_back("--"); // ends it, and nothing else
     return Status::ok();
   }
   if (ahead.empty() || ahead[0].starts_with("--") ||
       (isList(name) && isProgram(ahead[0])))
     return Status::invalid("{} expects a value", written);
-  prepared.push_back(ahead[0]);
-  ahead = ahead.subspan(1);
+  prepared.push_back(takeAhead());
   isInList = isList(name);
   return Status::ok();
 }
@@ -170,7 +176,7 @@ Status Parser::prepareOption(const std::string &word) {
 Status Parser::prepare(const std::string &word) {
   const bool isOption = word.size() > 1 && word[0] == '-';
   if (isInList && !isOption && isFile(word))
-    prepared.push_back("--"); // ends a list, and nothing else
+    prepared.push_back("--");
   isInList = isInList && !isOption && !isFile(word);
   if (isOption)
     return prepareOption(word);
@@ -210,11 +216,8 @@ Status Parser::answerQuestions() {
 }
 
 StatusOr<CommandLine> Parser::parse(std::span<const std::string> words) {
-  for (ahead = words; !ahead.empty() && ahead[0] != "--";) {
-    const std::string &word = ahead[0];
-    ahead = ahead.subspan(1);
-    QLORA_RETURN_IF_ERROR(prepare(word));
-  }
+  for (ahead = words; !ahead.empty() && ahead[0] != "--";)
+    QLORA_RETURN_IF_ERROR(prepare(takeAhead()));
   std::ranges::reverse(prepared); // as CLI11 takes them
   try {
     app.parse(std::move(prepared));

@@ -108,18 +108,6 @@ StatusOr<int64_t> parseByteSize(std::string_view text) {
   return static_cast<int64_t>(std::llround(*number * factor));
 }
 
-/// Nobody means 20 bytes. Large numbers are bytes: other tools print those.
-static Status checkUnit(std::string_view text, int64_t bytes) {
-  constexpr int64_t kSmall = 1 << 20;
-  const bool hasUnit =
-      text.find_first_not_of("0123456789. ") != std::string_view::npos;
-  if (hasUnit || bytes == 0 || bytes >= kSmall)
-    return Status::ok();
-  return Status::invalid("'{}' has no unit and would be bytes; did you mean "
-                         "{}{}?",
-                         text, text, bytes < 1024 ? "GiB" : "MiB");
-}
-
 static StatusOr<json> parseChoice(const OptionRow &row, std::string_view text) {
   std::string lower = lowerCase(text);
   std::string list;
@@ -213,14 +201,18 @@ static json scalarsAsText(const json &raw) {
   return copy;
 }
 
+/// Nobody means 20 bytes. Large numbers are bytes: other tools print those.
 static StatusOr<json> parseSize(const OptionRow &row, const std::string &text,
                                 bool isWritten) {
   if (*row.choices && lowerCase(text) == row.choices)
     return json(kAutoSize);
-  QLORA_ASSIGN_OR_RETURN(int64_t bytes, parseByteSize(text));
-  if (isWritten)
-    QLORA_RETURN_IF_ERROR(checkUnit(text, bytes));
-  return json(bytes);
+  QLORA_ASSIGN_OR_RETURN(const int64_t bytes, parseByteSize(text));
+  const bool hasUnit = text.find_first_not_of("0123456789. ") != text.npos;
+  if (hasUnit || !isWritten || bytes == 0 || bytes >= 1 << 20)
+    return json(bytes);
+  return Status::invalid("'{}' has no unit and would be bytes; did you mean "
+                         "{}{}?",
+                         text, text, bytes < 1024 ? "GiB" : "MiB");
 }
 
 template <typename Number>

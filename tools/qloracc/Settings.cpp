@@ -14,8 +14,8 @@
 #include <filesystem>
 
 #include "runtime/Base/CommandLine.h"
+#include "runtime/Weights/Safetensors.h"
 #include "tools/qloracc/MemoryLimit.h"
-#include "tools/qloracc/TokenBuckets.h"
 
 namespace qlora {
 
@@ -139,6 +139,43 @@ std::string initName(const std::string &choice, bool isB) {
   if (choice == "false")
     return "kaiming";
   return isB ? "zero" : choice == "gaussian" ? "gaussian" : "kaiming";
+}
+
+/// Which lengths of a line that short rows share (--padding-free,
+/// runtime/Data/StepPacking.h) are compiled: ascending, from an eighth of
+/// `tokens` to all of them, multiples of 64 where not the last. An octave has
+/// four at equal distances, at most thirteen in all: before rounding each is at
+/// least 4/5 of the next, so that 9 % of a line is padding on average (eight
+/// rows of 40 to 512 tokens; 17 % with two to an octave, 6 % with six). Each
+/// costs the compile of a variant, and a run the kernels that are prepared for
+/// it: 4 MiB of 24 layers.
+std::vector<int64_t> tokenBuckets(int64_t tokens) {
+  constexpr int64_t kOctaves = 3, kPerOctave = 4;
+  constexpr int64_t kTile = 64; ///< rows that kernels like
+  std::vector<int64_t> buckets;
+  for (int64_t octave = kOctaves; octave > 0; --octave)
+    for (int64_t share = kPerOctave; share < 2 * kPerOctave; ++share) {
+      const int64_t size =
+          (tokens * share / (kPerOctave << octave) + kTile - 1) / kTile * kTile;
+      if (size > 0 && size < tokens &&
+          (buckets.empty() || size > buckets.back()))
+        buckets.push_back(size);
+    }
+  buckets.push_back(tokens);
+  return buckets;
+}
+
+/// What padding_free asks for; auto: where train_file has rows (JSONL, or a
+/// rows file of qlora-data).
+StatusOr<bool> wantsTokenBuckets(const Options &options) {
+  const std::string choice = options.text("padding_free");
+  if (choice != "auto")
+    return choice == "true";
+  const std::string file = options.text("train_file");
+  if (file.empty() || std::filesystem::path(file).extension() != ".safetensors")
+    return !file.empty();
+  QLORA_ASSIGN_OR_RETURN(SafetensorsFile data, SafetensorsFile::open(file));
+  return data.find("row_offsets") != nullptr;
 }
 
 Status fillCompile(const Options &own, CompilerSettings &settings) {

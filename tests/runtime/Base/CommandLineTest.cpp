@@ -86,7 +86,7 @@ TEST(CommandLine, Errors) {
   EXPECT_EQ(settings({"---"}), "unknown option '---'; --help-all lists them");
   EXPECT_EQ(settings({"--="}), "unknown option '--'; --help-all lists them");
   EXPECT_EQ(settings({"--adapter", "x"}),
-            "unknown option '--adapter'; did you mean '--adapter-path'?");
+            "unknown option '--adapter'; did you mean '--adapter-name-or-path'?");
   EXPECT_EQ(settings({"-lora-r", "4"}),
             "unknown option '-lora-r'; did you mean '--lora-r'?");
   EXPECT_EQ(settings({"--no-lora-target-linear"}),

@@ -96,7 +96,7 @@ TEST_F(BaseCacheTest, AnyDamageIsSeen) {
   const size_t trailer = baseTrailerOffset(arena.size());
   for (size_t at :
        {size_t{0}, size_t{kBaseChunk}, arena.size() - 1, trailer, trailer + 8,
-        trailer + 40, trailer + 96, sound.size() - 1}) {
+        trailer + 40, trailer + 64, sound.size() - 1}) {
     std::string damaged = sound;
     damaged[at] = static_cast<char>(damaged[at] ^ 4);
     rewrite(damaged);

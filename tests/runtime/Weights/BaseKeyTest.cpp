@@ -55,7 +55,7 @@ protected:
 
 TEST_F(BaseKeyTest, AnotherLayoutIsAnotherKey) {
   const std::string key = keyOf(nf4);
-  EXPECT_EQ(key.size(), 64u);
+  EXPECT_EQ(key.size(), 32u);
   EXPECT_EQ(keyOf(nf4), key);
   OneParameter single("w", {4, 64}, QLORA_QUANTIZATION_NF4, QLORA_DTYPE_NF4,
                       /*doubleQuant=*/false);

@@ -82,12 +82,9 @@ LogicalResult ModuleEmitter::addParameter(ParameterOp op) {
     return std::to_string(wordOf(low, high));
   };
   std::vector<std::string> row = {
-      string(op.getName()),
-      op.getFile() ? string(*op.getFile()) : "0",
-      word(op.getRole(), op.getDtype()),
+      string(op.getName()), word(op.getRole(), op.getDtype()),
       word(op.getInit(), op.getQuantization()),
-      word(op.getBlock(), op.getDoubleQuant()),
-      word(*arena, shape.size())};
+      word(op.getBlock(), op.getDoubleQuant()), word(*arena, shape.size())};
   for (size_t i = 0; i < QLORA_MAX_RANK; ++i)
     row.push_back(std::to_string(i < shape.size() ? shape[i] : 0));
   row.push_back(std::to_string(op.getOffset()));

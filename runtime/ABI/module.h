@@ -47,7 +47,7 @@ extern "C" {
 #endif
 
 #define QLORA_MODULE_MAGIC 0x41524c51u /* "QLRA", little endian */
-#define QLORA_ABI_VERSION 7u
+#define QLORA_ABI_VERSION 8u
 #define QLORA_MAX_RANK 4
 
 /* Index that refers to nothing. */
@@ -95,7 +95,7 @@ enum qlora_role {
 };
 
 enum qlora_init {
-  QLORA_INIT_FILE = 0,    /* read from `file` */
+  QLORA_INIT_FILE = 0, /* read from the model folder */
   QLORA_INIT_ZERO = 1,
   QLORA_INIT_KAIMING = 2, /* uniform in +-1/sqrt(shape[1]): torch's
                              kaiming_uniform_(a = sqrt(5)) */
@@ -114,7 +114,6 @@ enum qlora_quantization {
  * and decoded again when loaded ("resident": full width, 4-bit values). */
 typedef struct qlora_parameter {
   const char *name; /* Hugging Face's for weights, PEFT's for adapters */
-  const char *file; /* safetensors file inside the model folder, or NULL */
   uint32_t role;    /* enum qlora_role */
   uint32_t dtype;   /* enum qlora_dtype, in the arena */
   uint32_t init;    /* enum qlora_init */
@@ -319,7 +318,7 @@ typedef const qlora_module *(*qlora_module_query_function)(
 } /* extern "C" */
 
 static_assert(sizeof(qlora_arena) == 16, "qlora_arena is part of the format");
-static_assert(sizeof(qlora_parameter) == 104, "part of the format");
+static_assert(sizeof(qlora_parameter) == 96, "part of the format");
 static_assert(sizeof(qlora_image) == 32, "part of the format");
 static_assert(sizeof(qlora_kernel) == 40, "part of the format");
 static_assert(sizeof(qlora_launch) == 32, "part of the format");

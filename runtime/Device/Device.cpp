@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: MIT
 
 // The half of a device that all drivers share: order of calls, ranges,
-// counters and times.
+// counters.
 
 #include "runtime/Device/Device.h"
 
 #include "runtime/Module/LaunchRequest.h"
 
 #include <algorithm>
-#include <chrono>
-#include <map>
-#include <tuple>
 
 namespace qlora {
 
@@ -29,8 +26,6 @@ Status Device::load(const LoadedModule &loaded, FrozenArena *frozen) {
                   frozen->bytes().size(), frozenBytes);
   module = &loaded;
   frozenIsShared = frozen && frozen->isShared();
-  launchCount.assign(loaded.launches().size(), 0);
-  launchNanoseconds.assign(loaded.launches().size(), 0);
   failure = allocate(frozen);
   return failure;
 }
@@ -175,7 +170,7 @@ StatusOr<std::vector<TimedCommand>> Device::finishTiming() {
 Status Device::dispatch(const qlora_command &command) {
   switch (command.kind) {
   case QLORA_COMMAND_LAUNCH:
-    return timedLaunch(command);
+    return launch(command);
   case QLORA_COMMAND_FILL:
     return fill(command);
   case QLORA_COMMAND_COPY:
@@ -188,18 +183,6 @@ Status Device::dispatch(const qlora_command &command) {
     return wait(command);
   }
   return misuse("unknown command kind {}", command.kind);
-}
-
-Status Device::timedLaunch(const qlora_command &command) {
-  using Clock = std::chrono::steady_clock;
-  if (!timesLaunches())
-    return launch(command);
-  const Clock::time_point start = Clock::now();
-  Status status = launch(command);
-  const auto elapsed = std::chrono::nanoseconds(Clock::now() - start);
-  launchCount[command.target] += 1;
-  launchNanoseconds[command.target] += static_cast<uint64_t>(elapsed.count());
-  return status;
 }
 
 void Device::countCommand(const qlora_command &command) {
@@ -259,30 +242,6 @@ std::vector<ArenaUse> Device::memory() const {
 
 std::string Device::kernelName(uint32_t launch) const {
   return module->kernels()[module->launches()[launch].kernel].name;
-}
-
-std::vector<LaunchTime> Device::launchTimes() const {
-  std::map<std::tuple<std::string, std::string>, LaunchTime> byLabel;
-  for (uint32_t i = 0; i < launchCount.size(); ++i) {
-    if (launchCount[i] == 0)
-      continue;
-    const std::string label = module->launches()[i].label;
-    const std::string kernel = kernelName(i);
-    LaunchTime &time = byLabel[{label, kernel}];
-    time.label = label;
-    time.kernel = kernel;
-    time.count += launchCount[i];
-    time.seconds += static_cast<double>(launchNanoseconds[i]) * 1e-9;
-  }
-  std::vector<LaunchTime> times;
-  for (auto &[key, time] : byLabel)
-    times.push_back(std::move(time));
-  addTimes(times);
-  std::stable_sort(times.begin(), times.end(),
-                   [](const LaunchTime &a, const LaunchTime &b) {
-                     return a.seconds > b.seconds;
-                   });
-  return times;
 }
 
 } // namespace qlora

@@ -48,6 +48,7 @@ struct DeviceOptions {
   int ordinal = 0;    ///< which GPU of this machine
   bool graphs = true; ///< GPU: an entry is one launch of a captured graph
   std::vector<std::string> disabledKernels; ///< rows of Kernels.def, by name
+  std::vector<std::string> referenceKernels; ///< ops to do by their oracles
   /// GPU: the algorithms of matrix products (Cuda/GemmTuner.h): kMeasureGemms,
   /// kFirstGemms or the file of a table.
   std::string gemmTable = kFirstGemms;
@@ -81,15 +82,6 @@ struct ArenaUse {
 struct ReserveUse {
   std::string name;
   uint64_t bytes = 0;
-};
-
-/// Time in one launch label and kernel ("op.implementation" or the generated
-/// kernel's name), summed over commands.
-struct LaunchTime {
-  std::string label;
-  std::string kernel;
-  uint64_t count = 0;
-  double seconds = 0;
 };
 
 class Device {
@@ -158,9 +150,6 @@ public:
   /// What the device's own memory holds beside the arenas, as measured now.
   /// Empty where arenas are this process's memory.
   virtual std::vector<ReserveUse> reserve() const { return {}; }
-  /// Per label, longest first. Empty before the first entry, and on devices
-  /// that do not run a launch while the host waits.
-  std::vector<LaunchTime> launchTimes() const;
   /// Name of the kernel that runs a launch of the module: the driver may know
   /// better than the module.
   virtual std::string kernelName(uint32_t launch) const;
@@ -207,10 +196,6 @@ protected:
   bool isTimed() const { return timer != nullptr; }
   /// For the driver's destructor, where its timer needs what the driver owns.
   void dropTimer() { timer.reset(); }
-  /// Whether launch() returns when the kernel has run.
-  virtual bool timesLaunches() const { return true; }
-  /// Appends times of work that is not a launch.
-  virtual void addTimes(std::vector<LaunchTime> &times) const {}
 
   const LoadedModule *module = nullptr;
   bool frozenIsShared = false;
@@ -222,7 +207,6 @@ private:
   Status checkTransfer(uint32_t arena, uint64_t offset, uint64_t bytes) const;
   Status dispatch(const qlora_command &command);
   Status dispatchTimed(const qlora_command &command);
-  Status timedLaunch(const qlora_command &command);
   void countCommand(const qlora_command &command);
 
   const qlora_entry *current = nullptr;
@@ -231,8 +215,6 @@ private:
   std::deque<uint64_t> startedReads; ///< their bytes
   std::deque<std::vector<uint8_t>> readAhead; ///< where they were read at once
   DeviceCounters count;
-  std::vector<uint64_t> launchCount; ///< per launch of the module
-  std::vector<uint64_t> launchNanoseconds;
 };
 
 /// "cpu", "cuda" (kUnavailable where there is no GPU) or "null".

@@ -221,27 +221,14 @@ static Status checkRole(const qlora_module &m, const qlora_parameter &p) {
   return Status::ok();
 }
 
-static Status checkFile(const qlora_parameter &p, const AddressRanges &ranges) {
-  if (p.init != QLORA_INIT_FILE)
-    return Status::ok();
-  if (!ranges.containsString(p.file))
-    return damaged("file is not a string of the module");
-  const std::string_view file = p.file;
-  if (file.empty() || file.find('/') != file.npos ||
-      file.find("..") != file.npos)
-    return damaged("file '{}' is not a plain file name", file);
-  if (p.file_dtype >= QLORA_DTYPE_COUNT)
-    return damaged("unknown file_dtype {}", p.file_dtype);
-  return Status::ok();
-}
-
 static Status checkParameter(const qlora_module &m, const qlora_parameter &p,
                              const AddressRanges &ranges) {
   if (p.arena >= m.arena_count)
     return damaged("arena {} of {}", p.arena, m.arena_count);
   QLORA_RETURN_IF_ERROR(checkRole(m, p));
   QLORA_RETURN_IF_ERROR(checkQuantization(p));
-  QLORA_RETURN_IF_ERROR(checkFile(p, ranges));
+  if (p.init == QLORA_INIT_FILE && p.file_dtype >= QLORA_DTYPE_COUNT)
+    return damaged("unknown file_dtype {}", p.file_dtype);
   QLORA_ASSIGN_OR_RETURN(uint64_t elements, countElements(p));
   const bool isNF4 = p.dtype == QLORA_DTYPE_NF4;
   const uint64_t expected =

@@ -114,13 +114,6 @@ StatusOr<ModelFiles::Entry> ModelFiles::get(std::string_view name) const {
                        root, name, owner.size(), owner.begin()->first);
 }
 
-std::vector<std::string> ModelFiles::fileNames() const {
-  std::vector<std::string> names;
-  for (const auto &[name, file] : files)
-    names.push_back(name);
-  return names;
-}
-
 std::vector<std::string> ModelFiles::tensorNames() const {
   std::vector<std::string> names;
   for (const auto &[name, file] : owner)

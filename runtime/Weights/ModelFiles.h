@@ -41,10 +41,9 @@ public:
   const std::map<std::string, SafetensorsFile, std::less<>> &all() const {
     return files;
   }
-  /// Base names of the files, sorted; and all tensor names, sorted.
-  std::vector<std::string> fileNames() const;
+  /// All tensor names, sorted.
   std::vector<std::string> tensorNames() const;
-  /// Base name of the file that holds a tensor, for `qlora_parameter.file`.
+  /// Base name of the file that holds a tensor.
   StatusOr<std::string> fileOf(std::string_view tensorName) const;
 
 private:

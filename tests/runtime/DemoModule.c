@@ -68,7 +68,6 @@ static const qlora_arena arenas[] = {
 
 static const qlora_parameter parameters[] = {
     {.name = "demo.weight",
-     .file = "model.safetensors",
      .role = QLORA_ROLE_FROZEN,
      .dtype = QLORA_DTYPE_F32,
      .init = QLORA_INIT_FILE,

@@ -53,7 +53,6 @@ static const qlora_arena arenas[] = {
 
 static const qlora_parameter parameters[] = {
     {.name = "model.scores.weight",
-     .file = "model.safetensors",
      .role = QLORA_ROLE_FROZEN,
      .dtype = QLORA_DTYPE_F32,
      .init = QLORA_INIT_FILE,

@@ -108,7 +108,7 @@ static std::string profileOf(std::string name) {
   std::ranges::transform(name, name.begin(), [](unsigned char letter) {
     return static_cast<char>(std::tolower(letter));
   });
-  for (const std::string_view known : deviceProfileNames())
+  for (const std::string_view known : knownCards())
     if (name.find(known) != std::string::npos)
       return std::string(known);
   return "h200";

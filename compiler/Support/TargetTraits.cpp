@@ -4,7 +4,7 @@
 
 #include "compiler/Support/TargetTraits.h"
 
-#include "runtime/Kernels/Requests/CudaWorkspaces.h"
+#include "runtime/Kernels/Plans/CudaWorkspaces.h"
 
 using namespace qlora;
 
@@ -25,7 +25,7 @@ static constexpr TargetRow kTargets[] = {
     // cuBLASLt takes operands of one type.
     {"cuda",
      {/*kernelsBesideCompute=*/true, /*prefersWideGemms=*/true,
-      /*roundsBeforeGemms=*/true, requests::kCudaAlignment}},
+      /*roundsBeforeGemms=*/true, plans::kCudaAlignment}},
 };
 
 std::optional<TargetTraits> qlora::targetTraits(std::string_view target) {

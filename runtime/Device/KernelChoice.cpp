@@ -12,7 +12,7 @@ static bool hasAlternatives(const KernelRow &row) {
   return std::any_of(kernelRows().begin(), kernelRows().end(),
                      [&](const KernelRow &other) {
                        return other.op == row.op && &other != &row &&
-                              other.target == row.target;
+                              other.target == row.target && !other.isOracle;
                      });
 }
 

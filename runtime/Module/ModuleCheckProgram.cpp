@@ -5,7 +5,7 @@
 #include "runtime/Module/ModuleCheck.h"
 
 #include "runtime/Kernels/KernelTable.h"
-#include "runtime/Kernels/Requests/CudaWorkspaces.h"
+#include "runtime/Kernels/Plans/CudaWorkspaces.h"
 #include "runtime/Module/ModuleLoader.h"
 
 #include <set>
@@ -76,11 +76,11 @@ static Status checkWorkspace(const qlora_module &m,
   if (m.target != QLORA_TARGET_CUDA)
     return Status::ok();
   const uint64_t base = m.arenas[operand.arena].alignment;
-  if (operand.offset % requests::kCudaAlignment != 0 ||
-      base % requests::kCudaAlignment != 0)
+  if (operand.offset % plans::kCudaAlignment != 0 ||
+      base % plans::kCudaAlignment != 0)
     return damaged("workspace at byte {} of an arena aligned to {}, not at a "
                    "multiple of {}",
-                   operand.offset, base, requests::kCudaAlignment);
+                   operand.offset, base, plans::kCudaAlignment);
   return Status::ok();
 }
 

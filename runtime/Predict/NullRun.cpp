@@ -29,7 +29,7 @@ StatusOr<DeviceChoice> parseDevice(const std::string &text) {
   if (!text.starts_with(kNull) || text.size() == kNull.size())
     return Status::invalid("--device {}: there are auto, cpu, cuda, null, and "
                            "null:CARD with a card of {} or a device.json",
-                           text, fmt::join(deviceProfileNames(), ", "));
+                           text, fmt::join(knownCards(), ", "));
   auto card = findDeviceProfile(text.substr(kNull.size()));
   if (!card.isOk())
     return card.status().withContext("--device " + text);

@@ -132,7 +132,9 @@ Status Session::openDevice() {
   deviceOptions.ordinal = env.localRank;
   deviceOptions.graphs = request.cudaGraphs;
   QLORA_RETURN_IF_ERROR(checkKernelNames(request.disabledKernels));
+  QLORA_RETURN_IF_ERROR(checkReferenceNames(request.referenceKernels));
   deviceOptions.disabledKernels = request.disabledKernels;
+  deviceOptions.referenceKernels = request.referenceKernels;
   deviceOptions.gemmTable = request.gemmTable;
   if (const std::string cache = userCacheFolder(); !cache.empty())
     deviceOptions.gemmCache = cache + "/gemm_table.json";

@@ -81,6 +81,9 @@ static const OptionRow kToolOptions[] = {
     {"disable_kernels", OptionType::kNames, "[]", kRun, kKernels,
      "library kernels not to use, such as attention.cudnn; another one of the "
      "same kind is taken"},
+    {"reference_kernels", OptionType::kNames, "[]", kRun, kKernels,
+     "library ops, such as attention, to do by their plain references: sums in "
+     "float64, for comparison, hundreds of times slower; CPU only"},
     {"gemm_table", OptionType::kString, DeviceOptions::kMeasureGemms, kRun,
      kKernels,
      "algorithms of matrix products on a GPU: measure (once for a card, then "
@@ -174,11 +177,14 @@ static int dispatch(SessionRequest request, const Options &tool,
   auto device = parseDevice(tool.text("device"));
   if (!device.isOk())
     return fail(device.status());
-  if (!request.profile.path.empty() &&
-      (tool.boolean("print") || device->isNull))
+  const bool runsNothing = tool.boolean("print") || device->isNull;
+  if (!request.profile.path.empty() && runsNothing)
     return fail(Status::invalid("--profile measures a run, and --print and "
                                 "--device null run nothing"));
-  if (tool.boolean("print") || device->isNull) {
+  if (!request.referenceKernels.empty() && runsNothing)
+    return fail(Status::invalid("--reference-kernels is for a run, and --print "
+                                "and --device null run nothing"));
+  if (runsNothing) {
     auto loaded = loadRequest(request);
     if (!loaded.isOk())
       return fail(loaded.status());
@@ -248,21 +254,21 @@ int main(int argc, char **argv) {
                         std::getenv("OMP_NUM_THREADS"), usableCpus(), 1})));
   if (Status status = checkInput(line->rest); !status.isOk())
     return fail(status);
-  SessionRequest request{line->rest[0],
-                         tool.text("config"),
-                         line->settings,
-                         tool.text("dump"),
-                         tool.text("device"),
-                         tool.boolean("cuda_graphs"),
-                         tool.names("disable_kernels"),
-                         tool.text("gemm_table"),
-                         {tool.text("base_cache"),
-                          static_cast<uint64_t>(
-                              tool.integer("base_cache_limit"))},
-                         {tool.text("profile"), tool.integer("profile_warmup"),
-                          tool.integer("profile_active"),
-                          tool.text("device_profile")},
-                         tool.boolean("verbose"),
-                         static_cast<int>(tool.integer("threads"))};
+  SessionRequest request{
+      line->rest[0],
+      tool.text("config"),
+      line->settings,
+      tool.text("dump"),
+      tool.text("device"),
+      tool.boolean("cuda_graphs"),
+      tool.names("disable_kernels"),
+      tool.names("reference_kernels"),
+      tool.text("gemm_table"),
+      {tool.text("base_cache"),
+       static_cast<uint64_t>(tool.integer("base_cache_limit"))},
+      {tool.text("profile"), tool.integer("profile_warmup"),
+       tool.integer("profile_active"), tool.text("device_profile")},
+      tool.boolean("verbose"),
+      static_cast<int>(tool.integer("threads"))};
   return dispatch(std::move(request), tool, argv, argc);
 }

@@ -60,7 +60,6 @@ protected:
   StatusOr<std::unique_ptr<CommandTimer>> makeTimer() override {
     return std::unique_ptr<CommandTimer>(new CpuTimer(*communication));
   }
-  void addTimes(std::vector<LaunchTime> &times) const override;
 
 private:
   Status allocateArena(uint32_t index, FrozenArena *frozen);
@@ -72,7 +71,7 @@ private:
   SingleRank alone;
   Collectives *collectives;
   KernelObserver *observer;
-  std::vector<std::string> disabledKernels;
+  std::vector<std::string> disabledKernels, referenceKernels;
   int threads;
   std::vector<HostMemory> memory; ///< per arena; empty where shared
   std::vector<uint8_t *> bases;
@@ -85,7 +84,7 @@ private:
 CpuDevice::CpuDevice(const DeviceOptions &options)
     : collectives(options.collectives ? options.collectives : &alone),
       observer(options.observer), disabledKernels(options.disabledKernels),
-      threads(1) {
+      referenceKernels(options.referenceKernels), threads(1) {
 #ifdef _OPENMP
   // Generated and library kernels share the pool of this thread.
   if (options.threads > 0)
@@ -126,7 +125,7 @@ Status CpuDevice::allocate(FrozenArena *frozen) {
         QLORA_RETURN_IF_ERROR(checkEnabled(row, disabledKernels));
         return prepareCpuKernel(row, request, workspace);
       },
-      notes));
+      notes, referenceKernels));
   return prepareQueue();
 }
 
@@ -250,15 +249,6 @@ void CpuDevice::cancel() {
 std::string CpuDevice::kernelName(uint32_t launch) const {
   const KernelRow *row = launches.row(launch);
   return row ? row->fullName() : Device::kernelName(launch);
-}
-
-void CpuDevice::addTimes(std::vector<LaunchTime> &times) const {
-  if (counters().collectives == 0)
-    return;
-  times.push_back({"communication", "all_reduce", counters().collectives,
-                   communication->busySeconds()});
-  times.push_back({"communication", "waited for", counters().waits,
-                   communication->waitedSeconds()});
 }
 
 std::unique_ptr<Device> createCpuDevice(const DeviceOptions &options) {

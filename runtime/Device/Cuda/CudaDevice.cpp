@@ -15,8 +15,8 @@
 #include "runtime/Device/Cuda/LabelShare.h"
 #include "runtime/Device/Cuda/NcclCollectives.h"
 #include "runtime/Device/PreparedLaunches.h"
-#include "runtime/Kernels/Cuda/CublasHandle.h"
 #include "runtime/Kernels/Cuda/CudaKernel.h"
+#include "runtime/Kernels/Cuda/LibraryHandles.h"
 
 #include <algorithm>
 
@@ -97,7 +97,6 @@ protected:
   StatusOr<std::unique_ptr<CommandTimer>> makeTimer() override {
     return CudaTimer::create(api, queues);
   }
-  bool timesLaunches() const override { return false; }
 
 private:
   using Mode = GraphMode;
@@ -125,7 +124,7 @@ private:
   Collectives *const host;
   KernelObserver *observer;
   const bool usesGraphs;
-  const std::vector<std::string> disabledKernels;
+  const std::vector<std::string> disabledKernels, referenceKernels;
 
   // Destroyed from the last to the first.
   CudaCard card;
@@ -156,7 +155,8 @@ CudaDevice::CudaDevice(const DeviceOptions &options, const CudaDriver &driver,
                        const Nccl *nccl, CudaCard card)
     : api(driver), nccl(nccl), host(options.collectives),
       observer(options.observer), usesGraphs(options.graphs),
-      disabledKernels(options.disabledKernels), card(std::move(card)),
+      disabledKernels(options.disabledKernels),
+      referenceKernels(options.referenceKernels), card(std::move(card)),
       tuner(options.gemmTable, options.gemmCache) {
 #ifdef _OPENMP
   // Weights are converted and quantised on the CPU.
@@ -214,7 +214,7 @@ Status CudaDevice::prepareLaunches() {
         QLORA_RETURN_IF_ERROR(checkEnabled(row, disabledKernels));
         return prepareCudaKernel(row, request, workspace, *this);
       },
-      notes);
+      notes, referenceKernels);
 }
 
 /// Adds up what is there once, all zeros: NCCL makes its connections and

@@ -264,19 +264,9 @@ void quantizeNF4(const NF4Layout &layout, const float *elements, uint8_t *out) {
 
 void decodeNF4Scales(const NF4Layout &layout, const uint8_t *tensor,
                      float *scales) {
-  if (!layout.doubleQuant) {
-    std::memcpy(scales, tensor + layout.scales,
-                static_cast<size_t>(layout.blocks) * sizeof(float));
-    return;
-  }
-  const uint8_t *codes = tensor + layout.scales;
-  const auto *absmax =
-      reinterpret_cast<const float *>(tensor + layout.nestedAbsmax);
-  const auto *map = reinterpret_cast<const float *>(tensor + layout.nestedMap);
-  float offset = 0;
-  std::memcpy(&offset, tensor + layout.offset, sizeof(offset));
+  const NF4Tensor parts = NF4Tensor::of(layout, /*columns=*/0, tensor);
   for (int64_t i = 0; i < layout.blocks; ++i)
-    scales[i] = map[codes[i]] * absmax[i / kNF4NestedBlock] + offset;
+    scales[i] = parts.absmax(i);
 }
 
 void decodeNF4(const NF4Layout &layout, const uint8_t *tensor,

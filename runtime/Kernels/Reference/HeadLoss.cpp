@@ -4,55 +4,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "runtime/Kernels/Cpu/Convert.h"
-#include "runtime/Kernels/Cpu/HeadTargets.h"
+#include "runtime/Kernels/Cpu/HeadPanels.h"
 
-namespace qlora {
-
-HeadShape HeadShape::of(const KernelRequest &r) {
-  const bool hasGradient = r.op->name == "head_loss_grad";
-  return {r.constant("rows"),
-          r.constant("hidden_size"),
-          r.constant("vocab"),
-          r.constant("ldh"),
-          hasGradient ? r.constant("lddh") : 0,
-          dtypeOf(r, "hidden"),
-          dtypeOf(r, "w"),
-          hasGradient ? dtypeOf(r, "dhidden") : QLORA_DTYPE_F32};
-}
-
-HeadOperands HeadOperands::of(const LibraryKernelArgs &args, bool hasGradient) {
-  HeadOperands operands = {args.buffers[0],
-                           args.buffers[1],
-                           bufferOf<const int32_t>(args, 2),
-                           bufferOf<float>(args, 3),
-                           bufferOf<float>(args, 4),
-                           bufferOf<int32_t>(args, 5)};
-  if (hasGradient) {
-    operands.dhidden = args.buffers[6];
-    operands.dw = bufferOf<float>(args, 7);
-  }
-  return operands;
-}
-
-Status checkTargets(const HeadShape &shape, const int32_t *targets) {
-  for (int64_t row = 0; row < shape.rows; ++row) {
-    const int32_t target = targets[row];
-    if (target != kNoTarget && (target < 0 || target >= shape.vocab))
-      return Status::error(StatusCode::kInternal,
-                           "head_loss: row {} has target {}, outside of the "
-                           "vocabulary of {}",
-                           row, target, shape.vocab);
-  }
-  return Status::ok();
-}
-
-namespace cpu {
+namespace qlora::cpu {
 
 namespace {
 
-/// One labelled row, with its logits in the workspace.
+/// One labelled row, with room for its logits.
 struct ReferenceRow {
   const HeadShape &shape;
   const HeadOperands &operands;
@@ -114,9 +75,9 @@ static Status runReference(const HeadShape &shape,
   QLORA_RETURN_IF_ERROR(checkTargets(shape, operands.targets));
   double loss = 0;
   int64_t labels = 0;
+  std::vector<float> logits(static_cast<size_t>(shape.vocab));
   for (int64_t row = 0; row < shape.rows; ++row) {
-    const ReferenceRow line = {shape, operands, row,
-                               static_cast<float *>(args.buffers.back())};
+    const ReferenceRow line = {shape, operands, row, logits.data()};
     const int32_t target = operands.targets[row];
     operands.correct[row] = 0;
     if (target == kNoTarget) {
@@ -160,5 +121,4 @@ PreparedKernel head_loss_grad::reference::prepare(const KernelRequest &request,
   });
 }
 
-} // namespace cpu
-} // namespace qlora
+} // namespace qlora::cpu

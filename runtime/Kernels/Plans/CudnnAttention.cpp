@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
 
-// Requests of attention.cudnn and attention_grad.cudnn. What a plan needs was
+// The plans of attention.cudnn and attention_grad.cudnn. What one needs was
 // read from plans that cuDNN 9.19 to 9.28 made for described devices; where
 // another version needs more, its plan is passed over at load.
 
-#include "runtime/Kernels/Requests/CudaWorkspaces.h"
+#include "runtime/Kernels/Plans/CudaWorkspaces.h"
 
 #include <algorithm>
 
-namespace qlora::requests {
+namespace qlora::plans {
 
 /// Rows of the largest tile that an engine cuts positions into.
 static constexpr int64_t kCudnnTile = 128;
@@ -31,22 +31,27 @@ CudnnGradientPlan CudnnGradientPlan::of(const KernelRequest &r) {
   plan.keyHeads = largestDivisor(keyHeads, slots);
   if (slots >= keyHeads)
     plan.batch = largestDivisor(r.constant("batch"), slots / keyHeads);
-  plan.delta = cudaAttentionDelta(r);
+  const Size rows = cudaAttentionDelta(r);
+  WorkspaceLayout layout(kCudaAlignment);
   if (r.dtype("segments"))
-    plan.lse = plan.delta;
+    plan.lse = layout.add(rows);
+  plan.delta = layout.add(rows);
   const Size heads = Size(plan.batch) * Size(plan.keyHeads) *
                      Size(r.constant("heads") / keyHeads);
   const Size length = r.constant("length");
   const Size numbers = heads * length * Size(r.constant("dim"));
-  plan.dqSum = (numbers * Size(4)).aligned();
   const Size least = Size(kCudnnTile * 1024);
-  plan.scratch = numbers * Size(8) + least;
+  Size scratch = numbers * Size(8) + least;
   const Size scores = heads * length * length * Size(2);
   if (scores.bytes() <= kCudnnMaxScores) {
     plan.scores = scores;
-    plan.scratch = largest(plan.scratch, scores + numbers * Size(4) + least);
+    scratch = largest(scratch, scores + numbers * Size(4) + least);
   }
-  plan.scratch = plan.scratch.aligned();
+  plan.scratch = layout.add(scratch.aligned());
+  const uint64_t sum = (numbers * Size(4)).aligned().bytes();
+  plan.dqSum = {plan.scratch.offset, sum};
+  plan.besideSum = {plan.scratch.offset + sum, plan.scratch.bytes - sum};
+  plan.total = layout.end();
   return plan;
 }
 
@@ -65,8 +70,7 @@ static Reason needMultiples(const KernelRequest &r, int64_t of,
                             std::initializer_list<std::string_view> names) {
   for (std::string_view name : names)
     if (r.constant(name) % of != 0)
-      return std::string(name) + " must be a multiple of " +
-             std::to_string(of) + ", got " + std::to_string(r.constant(name));
+      return refusalOf(r, name, "be a multiple of " + std::to_string(of));
   return std::nullopt;
 }
 
@@ -74,10 +78,10 @@ static Reason needMultiples(const KernelRequest &r, int64_t of,
 static constexpr int64_t kCudnnNumbersOfLoad = 8;
 
 static Reason needCudnn(const KernelRequest &r) {
-  if (typeOf(r, "q") != QLORA_DTYPE_BF16)
-    return "q must be bf16, got " + std::string(dtypeName(typeOf(r, "q")));
+  if (r.type("q") != QLORA_DTYPE_BF16)
+    return "q must be bf16, got " + std::string(dtypeName(r.type("q")));
   if (r.constant("dim") > 256)
-    return "dim must be at most 256, got " + std::to_string(r.constant("dim"));
+    return refusalOf(r, "dim", "be at most 256");
   // Strides of scores that no memory holds are numbers all the same.
   const Size scores = Size(r.constant("batch")) * Size(r.constant("heads")) *
                       Size(r.constant("length")) * Size(r.constant("length"));
@@ -91,26 +95,21 @@ static Reason needCudnn(const KernelRequest &r) {
                        {"dim", "ldq", "ldk", "ldv", "ldo"});
 }
 
-Reason attention::cudnn::reject(const KernelRequest &r) {
-  return firstOf([&] { return reference::reject(r); },
-                 [&] { return needCudnn(r); });
-}
+Reason attention::cudnn::limits(const KernelRequest &r) { return needCudnn(r); }
 
 uint64_t attention::cudnn::workspaceBytes(const KernelRequest &) {
   return kCudnnForwardScratch;
 }
 
-Reason attention_grad::cudnn::reject(const KernelRequest &r) {
-  return firstOf([&] { return reference::reject(r); },
-                 [&] { return needCudnn(r); },
-                 [&] {
-                   return needMultiples(r, kCudnnNumbersOfLoad,
-                                        {"lddo", "lddq", "lddk", "lddv"});
-                 });
+Reason attention_grad::cudnn::limits(const KernelRequest &r) {
+  if (Reason reason = needCudnn(r))
+    return reason;
+  return needMultiples(r, kCudnnNumbersOfLoad,
+                       {"lddo", "lddq", "lddk", "lddv"});
 }
 
 uint64_t attention_grad::cudnn::workspaceBytes(const KernelRequest &r) {
-  return CudnnGradientPlan::of(r).total().bytes();
+  return CudnnGradientPlan::of(r).total.bytes();
 }
 
-} // namespace qlora::requests
+} // namespace qlora::plans

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT
 
-// Sizes of workspaces and their parts.
+// What the CPU's rows need for workspaces.
 
-#include "runtime/Kernels/Requests/Workspaces.h"
+#include "runtime/Kernels/Plans/Workspaces.h"
 
 #include <algorithm>
+#include <span>
 
-namespace qlora::requests {
+namespace qlora::plans {
 
 static constexpr qlora_dtype kF32 = QLORA_DTYPE_F32;
 static constexpr qlora_dtype kBF16 = QLORA_DTYPE_BF16;
@@ -39,11 +40,7 @@ static int64_t halve(int64_t extent, int64_t unit) {
 static GemmTile wholeDepthTile(const GemmProblem &p) {
   static constexpr int64_t kTasks = 16, kRowUnit = 48, kColumnUnit = 48;
   GemmTile tile = {std::min<int64_t>(p.m, 6 * kRowUnit),
-                   std::min<int64_t>(p.n, 8 * kColumnUnit),
-                   p.k,
-                   0,
-                   0,
-                   0};
+                   std::min<int64_t>(p.n, 8 * kColumnUnit), p.k};
   while (ceilDivide(p.m, tile.rows) * ceilDivide(p.n, tile.columns) < kTasks) {
     if (tile.rows <= kRowUnit && tile.columns <= kColumnUnit)
       break;
@@ -58,18 +55,16 @@ static GemmTile wholeDepthTile(const GemmProblem &p) {
 GemmTile GemmTile::of(const GemmProblem &p) {
   if (p.a == kF32 && p.b == kF32 && p.c == kF32)
     return wholeDepthTile(p);
-  GemmTile tile = {std::min<int64_t>(p.m, 128),
-                   std::min<int64_t>(p.n, 144),
-                   std::min<int64_t>(p.k, 256),
-                   0,
-                   0,
-                   0};
+  GemmTile tile = {std::min<int64_t>(p.m, 128), std::min<int64_t>(p.n, 144),
+                   std::min<int64_t>(p.k, 256)};
+  WorkspaceLayout layout;
   if (p.a != kF32)
-    tile.aBytes = packed(kF32, tile.rows, tile.depth).bytes();
+    tile.a = layout.add(packed(kF32, tile.rows, tile.depth));
   if (p.b != kF32)
-    tile.bBytes = packed(kF32, tile.depth, tile.columns).bytes();
+    tile.b = layout.add(packed(kF32, tile.depth, tile.columns));
   if (p.c != kF32)
-    tile.cBytes = packed(kF32, tile.rows, tile.columns).bytes();
+    tile.c = layout.add(packed(kF32, tile.rows, tile.columns));
+  tile.bytes = layout.end().bytes();
   return tile;
 }
 
@@ -81,12 +76,14 @@ GemmCopies GemmCopies::of(const GemmProblem &p, bool fillsTiles) {
   if (fillsTiles)
     copies.depth = std::max(p.k, kLeastTileDepth);
   const bool isFilled = copies.depth > p.k;
+  WorkspaceLayout layout;
   if (isFilled || !p.isDenseA() || p.a != kBF16)
-    copies.a = packed(kBF16, p.m, copies.depth);
+    copies.a = layout.add(packed(kBF16, p.m, copies.depth));
   if (isFilled || !p.isDenseB() || p.b != kBF16)
-    copies.b = packed(kBF16, copies.depth, p.n);
+    copies.b = layout.add(packed(kBF16, copies.depth, p.n));
   if (!p.isDenseC())
-    copies.c = packed(kF32, p.m, p.n);
+    copies.c = layout.add(packed(kF32, p.m, p.n));
+  copies.bytes = layout.end().bytes();
   return copies;
 }
 
@@ -102,12 +99,12 @@ static Size libraryScratch(const GemmProblem &p, uint64_t most) {
 
 /// `tile` for `slots` tasks, or `library` with the copies that it needs.
 static Size workspaceOf(const GemmProblem &p, int64_t slots, Size library) {
-  const Size tiles = Size(int64_t(GemmTile::of(p).bytes())) * Size(slots);
+  const Size tiles = Size(int64_t(GemmTile::of(p).bytes)) * Size(slots);
   const bool isF32 = p.a == kF32 && p.b == kF32 && p.c == kF32;
   if (!isF32 && !p.isBF16())
     return tiles;
   const GemmCopies copies = GemmCopies::of(p, /*fillsTiles=*/true);
-  return largest(tiles, copies.a + copies.b + copies.c + library);
+  return largest(tiles, Size(int64_t(copies.bytes)) + library);
 }
 
 Size gemmWorkspace(const GemmProblem &p) {
@@ -119,6 +116,10 @@ Size sequentialGemmWorkspace(const GemmProblem &p, uint64_t most) {
   return workspaceOf(p, 1, libraryScratch(p, most)).aligned();
 }
 
+uint64_t matmul::onednn::workspaceBytes(const KernelRequest &r) {
+  return gemmWorkspace(matmulProblem(r)).bytes();
+}
+
 GemmProblem matmulProblem(const KernelRequest &r) {
   return {r.constant("m"),
           r.constant("n"),
@@ -128,9 +129,9 @@ GemmProblem matmulProblem(const KernelRequest &r) {
           r.constant("ldc"),
           r.constant("transpose_a") != 0,
           r.constant("transpose_b") != 0,
-          typeOf(r, "a"),
-          typeOf(r, "b"),
-          typeOf(r, "c"),
+          r.type("a"),
+          r.type("b"),
+          r.type("c"),
           static_cast<float>(r.constantAsDouble("alpha")),
           static_cast<float>(r.constantAsDouble("beta")),
           /*mayRound=*/true};
@@ -146,15 +147,24 @@ PanelPlan PanelPlan::of(const KernelRequest &r) {
   plan.k = r.constant(plan.isForward ? "columns" : "rows");
   plan.columns = std::min(r.constant("panel_columns"), plan.n);
   plan.rows = std::min(plan.m, kRows);
-  plan.type = typeOf(r, "a");
+  plan.type = r.type("a");
   plan.alpha = static_cast<float>(r.constantAsDouble("alpha"));
-  plan.decoded = packed(plan.type, plan.columns, plan.k);
-  plan.sum = packed(kF32, plan.rows, plan.columns);
+  WorkspaceLayout slot;
+  plan.decoded = slot.add(packed(plan.type, plan.columns, plan.k));
+  plan.sum = slot.add(packed(kF32, plan.rows, plan.columns));
   plan.scratch =
-      sequentialGemmWorkspace(plan.product(plan.rows, plan.columns));
+      slot.add(sequentialGemmWorkspace(plan.product(plan.rows, plan.columns)));
+  plan.slotBytes = slot.end().bytes();
+  WorkspaceLayout layout;
+  layout.add(slot.end() * Size(plan.slots()));
   if (r.constant("lda") != plan.k)
-    plan.dense = packed(plan.type, plan.m, plan.k);
+    plan.dense = layout.add(packed(plan.type, plan.m, plan.k));
+  plan.total = layout.end();
   return plan;
+}
+
+uint64_t panel_matmul::onednn::workspaceBytes(const KernelRequest &r) {
+  return PanelPlan::of(r).total.bytes();
 }
 
 GemmProblem PanelPlan::product(int64_t productRows,
@@ -177,8 +187,8 @@ GemmProblem PanelPlan::product(int64_t productRows,
 
 AttentionScratch AttentionScratch::of(const KernelRequest &r) {
   const int64_t length = r.constant("length"), dim = r.constant("dim");
-  const bool isNarrow = typeOf(r, "q") != kF32;
-  const bool isBF16 = typeOf(r, "q") == kBF16;
+  const bool isNarrow = r.type("q") != kF32;
+  const bool isBF16 = r.type("q") == kBF16;
   AttentionScratch s;
   s.block = std::min(length, kAttentionBlock);
   const auto take = [&](int64_t elements) {
@@ -215,4 +225,107 @@ AttentionScratch AttentionScratch::of(const KernelRequest &r) {
   return s;
 }
 
-} // namespace qlora::requests
+uint64_t attention::blocked::workspaceBytes(const KernelRequest &r) {
+  return AttentionScratch::of(r).bytes(r.constant("slots")).bytes();
+}
+
+uint64_t attention_grad::blocked::workspaceBytes(const KernelRequest &r) {
+  return AttentionScratch::of(r).bytes(r.constant("slots")).bytes();
+}
+
+// Head and loss ---------------------------------------------------------------
+
+/// oneDNN packs 64 columns of b over all of the depth at most, and keeps a
+/// block of sums; here is room for twice that.
+static uint64_t mostLibraryScratch(const GemmProblem &p) {
+  return (128 << 10) +
+         2 * (Size(64) * Size(p.k) * Size(dtypeBits(p.b) / 8)).bytes();
+}
+
+HeadPlan HeadPlan::of(const KernelRequest &r) {
+  HeadPlan plan;
+  plan.chunkRows = std::min(r.constant("chunk_rows"), r.constant("rows"));
+  plan.hidden = r.constant("hidden_size");
+  plan.vocab = r.constant("vocab");
+  plan.weightType = r.type("w");
+  const bool isBF16 = r.type("hidden") == kBF16 && plan.weightType == kBF16;
+  plan.productType = isBF16 ? kBF16 : kF32;
+  plan.hasGradient = r.op->name == "head_loss_grad";
+  plan.hasWeightGradient = plan.hasGradient && r.dtype("dw").has_value();
+  plan.blockRows = std::min(kHeadBlockRows, (plan.chunkRows + 15) / 16 * 16);
+  plan.panelWords = std::min(kHeadPanelWords, plan.vocab);
+
+  const int64_t blocks = plan.blocks(plan.chunkRows);
+  const int64_t taskRows = std::max(kHeadTasks, blocks) * plan.blockRows;
+  WorkspaceLayout layout;
+  plan.rowNumbers = layout.add(Size(plan.chunkRows) * Size(4));
+  plan.rowLosses = layout.add(Size(plan.chunkRows) * Size(8));
+  plan.logSums = layout.add(Size(plan.chunkRows) * Size(8));
+  plan.gathered = layout.add(
+      packed(plan.productType, blocks * plan.blockRows, plan.hidden));
+  plan.states =
+      layout.add(Size(taskRows) * Size(int64_t(sizeof(HeadRowState))));
+  if (plan.hasGradient)
+    plan.gradients = layout.add(packed(kF32, taskRows, plan.hidden));
+  WorkspaceLayout slot;
+  plan.rowValues = slot.add(packed(kF32, 3, plan.blockRows));
+  plan.logits = slot.add(packed(kF32, plan.blockRows, plan.panelWords));
+  if (plan.hasGradient && plan.productType != kF32)
+    plan.narrow =
+        slot.add(packed(plan.productType, plan.blockRows, plan.panelWords));
+  if (plan.productType != plan.weightType)
+    plan.words =
+        slot.add(packed(plan.productType, plan.panelWords, plan.hidden));
+  plan.scratch = slot.add(plan.productScratch());
+  plan.slotBytes = slot.end().bytes();
+  plan.slots = layout.add(slot.end() * Size(kGemmSlots));
+  plan.total = layout.end();
+  return plan;
+}
+
+Size HeadPlan::productScratch() const {
+  const GemmProblem products[] = {logitsProduct(blockRows, panelWords),
+                                  hiddenGradientProduct(blockRows, panelWords),
+                                  weightGradientProduct(blockRows, panelWords)};
+  const int count = hasWeightGradient ? 3 : hasGradient ? 2 : 1;
+  Size scratch = 0;
+  for (const GemmProblem &product : std::span(products, count))
+    scratch = largest(
+        scratch, sequentialGemmWorkspace(product, mostLibraryScratch(product)));
+  return scratch;
+}
+
+uint64_t head_loss::chunked::workspaceBytes(const KernelRequest &r) {
+  return HeadPlan::of(r).total.bytes();
+}
+
+uint64_t head_loss_grad::chunked::workspaceBytes(const KernelRequest &r) {
+  return HeadPlan::of(r).total.bytes();
+}
+
+GemmProblem HeadPlan::logitsProduct(int64_t rows, int64_t count) const {
+  return {rows, count,       hidden,      hidden, hidden, count, false,
+          true, productType, productType, kF32,   1,      0};
+}
+
+GemmProblem HeadPlan::hiddenGradientProduct(int64_t rows, int64_t count) const {
+  return {rows,  hidden,      count,       count, hidden, hidden, false,
+          false, productType, productType, kF32,  1,      1};
+}
+
+GemmProblem HeadPlan::weightGradientProduct(int64_t rows, int64_t count) const {
+  return {count, hidden,      rows,        count, hidden, hidden, true,
+          false, productType, productType, kF32,  1,      1};
+}
+
+// Walks over rows -------------------------------------------------------------
+
+uint64_t column_sum::cpu::workspaceBytes(const KernelRequest &r) {
+  return packed(kF32, kColumnSumPartials, r.constant("columns")).bytes();
+}
+
+uint64_t clip_norm::cpu::workspaceBytes(const KernelRequest &) {
+  return kClipNormPartials * 8;
+}
+
+} // namespace qlora::plans

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: MIT
 
-// How the CPU kernels lay out their workspaces. The rows' workspaceBytes sum
-// the sizes stated here, and the kernels cut their workspace by the same
-// functions, so that the two cannot drift apart.
+// How the CPU kernels lay out their workspaces: the structs that the rows'
+// workspaceBytes and the kernels both take the parts from.
 
-#ifndef QLORA_RUNTIME_KERNELS_REQUESTS_WORKSPACES_H
-#define QLORA_RUNTIME_KERNELS_REQUESTS_WORKSPACES_H
+#ifndef QLORA_RUNTIME_KERNELS_PLANS_WORKSPACES_H
+#define QLORA_RUNTIME_KERNELS_PLANS_WORKSPACES_H
 
-#include "runtime/Kernels/Requests/Requests.h"
+#include <algorithm>
 
-namespace qlora::requests {
+#include "runtime/Kernels/Plans/Plans.h"
+
+namespace qlora::plans {
 
 /// Partial sums that column_sum and clip_norm always make, whatever the
 /// number of threads.
@@ -18,7 +19,7 @@ inline constexpr int64_t kClipNormPartials = 256;
 
 /// A part that holds a matrix without gaps.
 inline Size packed(qlora_dtype dtype, int64_t rows, int64_t columns) {
-  return matrixBytes(dtype, rows, columns, columns).aligned();
+  return matrixBytes(dtype, rows, columns, columns);
 }
 inline Size largest(Size a, Size b) { return a.bytes() < b.bytes() ? b : a; }
 
@@ -50,9 +51,9 @@ inline constexpr int64_t kGemmSlots = 16;
 /// task: pieces of a, b and c, each only where the type is not f32.
 struct GemmTile {
   int64_t rows, columns, depth;
-  uint64_t aBytes, bBytes, cBytes;
+  Part a = {}, b = {}, c = {};
+  uint64_t bytes = 0;
   static GemmTile of(const GemmProblem &problem);
-  uint64_t bytes() const { return aBytes + bBytes + cBytes; }
 };
 
 /// oneDNN uses matrix tiles (AMX) from this depth on.
@@ -63,7 +64,8 @@ inline constexpr int64_t kLeastTileDepth = 32;
 /// `fillsTiles`, a depth below kLeastTileDepth is one of zeros up to it; a
 /// workspace has room for that, whatever CPU it is for.
 struct GemmCopies {
-  Size a = 0, b = 0, c = 0;
+  Part a, b, c;
+  uint64_t bytes = 0; ///< of all; the library's scratch follows
   int64_t depth; ///< of a and b as they are multiplied
   static GemmCopies of(const GemmProblem &problem, bool fillsTiles);
 };
@@ -87,16 +89,16 @@ struct PanelPlan {
   int64_t columns, rows; ///< of a panel; rows of one product
   qlora_dtype type;      ///< of a and of what is decoded
   float alpha;
-  Size decoded = 0, sum = 0, scratch = 0, dense = 0;
+  Part decoded, sum, scratch; ///< of a slot
+  uint64_t slotBytes = 0;
+  Part dense;
+  Size total = 0;
   static PanelPlan of(const KernelRequest &request);
   int64_t panels() const { return (n + columns - 1) / columns; }
   /// Tasks at the same time, at most.
   int64_t slots() const {
     return panels() < kGemmSlots ? panels() : kGemmSlots;
   }
-  Size slotBytes() const { return decoded + sum + scratch; }
-  Size allSlotsBytes() const { return slotBytes() * Size(slots()); }
-  Size total() const { return allSlotsBytes() + dense; }
   /// rows x columns of c, from dense rows of a, into dense f32.
   GemmProblem product(int64_t rows, int64_t columns) const;
 };
@@ -133,6 +135,84 @@ struct AttentionScratch {
   }
 };
 
-} // namespace qlora::requests
+// Head and loss ---------------------------------------------------------------
+//
+// How head_loss and head_loss_grad cut their work on the CPU, and their
+// workspace.
+//
+// Labelled rows of a chunk are gathered and cut into blocks, the vocabulary
+// into panels of words. A task is a block of rows with a range of panels: it
+// computes the logits of one panel after the other, keeps of them for each row
+// a running maximum and the sum of exponentials below it, and adds the
+// exponentials' product with the panel to the row's gradient, scaled anew
+// where the maximum grew (the online softmax of Milakov and Gimelshein,
+// arXiv:1805.02867, as FlashAttention does for keys, arXiv:2205.14135). So
+// logits never leave a core's cache, and no memory grows with the vocabulary.
+// What the tasks of a block found is then merged. The number of ranges follows
+// from the number of rows only: bits do not depend on threads.
 
-#endif // QLORA_RUNTIME_KERNELS_REQUESTS_WORKSPACES_H
+/// Rows of a block, at most, and words of a panel: together their logits fit
+/// into the cache next to a core, and packing a panel is cheap beside its
+/// products.
+inline constexpr int64_t kHeadBlockRows = 256;
+inline constexpr int64_t kHeadPanelWords = 256;
+/// Tasks that a chunk of few rows is cut into.
+inline constexpr int64_t kHeadTasks = 16;
+
+/// What a task found of a row.
+struct HeadRowState {
+  double sum;    ///< of e^(logit - maximum)
+  float maximum; ///< of the logits
+  float target;  ///< logit of the target; 0 where another task has it
+  int64_t best;  ///< first word with the maximum
+};
+
+struct HeadPlan {
+  int64_t chunkRows, hidden, vocab;
+  qlora_dtype weightType;
+  /// Of hidden rows, words and exponentials in the products: bf16 where both
+  /// operands are, else f32.
+  qlora_dtype productType;
+  bool hasGradient, hasWeightGradient;
+  int64_t blockRows, panelWords;
+
+  // Parts of the workspace.
+  Part rowNumbers, rowLosses; ///< i32, f64 [chunkRows]
+  Part logSums;   ///< f64 [chunkRows]: log of the sum of exponentials
+  Part gathered;  ///< hidden [blocks * blockRows, hidden]
+  Part states;    ///< HeadRowState [tasks, blockRows]
+  Part gradients; ///< f32 [tasks, blockRows, hidden]
+  Part slots;     ///< of slotBytes each
+  Size total = 0;
+  // Of each slot.
+  Part rowValues; ///< f32 [3, blockRows]
+  Part logits;    ///< f32 [blockRows, panelWords]
+  Part narrow;    ///< the same in productType, where that is not f32
+  Part words;     ///< a panel in productType, where w is of another type
+  Part scratch;   ///< of a product
+  uint64_t slotBytes = 0;
+
+  static HeadPlan of(const KernelRequest &request);
+
+  int64_t panels() const { return (vocab + panelWords - 1) / panelWords; }
+  int64_t blocks(int64_t rows) const {
+    return (rows + blockRows - 1) / blockRows;
+  }
+  /// Ranges of panels, each a task for every block.
+  int64_t ranges(int64_t blockCount) const {
+    return std::clamp<int64_t>(kHeadTasks / blockCount, 1, panels());
+  }
+  /// Logits of `rows` rows for `count` words.
+  GemmProblem logitsProduct(int64_t rows, int64_t count) const;
+  /// Adds to the gradient of hidden rows.
+  GemmProblem hiddenGradientProduct(int64_t rows, int64_t count) const;
+  /// Adds to the gradient of words.
+  GemmProblem weightGradientProduct(int64_t rows, int64_t count) const;
+
+private:
+  Size productScratch() const;
+};
+
+} // namespace qlora::plans
+
+#endif // QLORA_RUNTIME_KERNELS_PLANS_WORKSPACES_H

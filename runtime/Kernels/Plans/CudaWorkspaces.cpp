@@ -1,71 +1,63 @@
 // SPDX-License-Identifier: MIT
 
-// Requests of the CUDA rows. What an op accepts does not depend on the
-// target, so reject is that of its reference.
+// The workspaces of the CUDA rows but cuDNN's, and how the head is cut.
 
-#include "runtime/Kernels/Requests/CudaWorkspaces.h"
+#include "runtime/Kernels/Plans/CudaWorkspaces.h"
 
 #include <algorithm>
 
-namespace qlora::requests {
+namespace qlora::plans {
 
 static constexpr qlora_dtype kF32 = QLORA_DTYPE_F32;
 static constexpr qlora_dtype kBF16 = QLORA_DTYPE_BF16;
-
-static Size part(Size bytes) { return bytes.aligned(kCudaAlignment); }
-
-/// A part that holds a matrix without gaps.
-static Size matrixPart(qlora_dtype dtype, int64_t rows, int64_t columns) {
-  return part(matrixBytes(dtype, rows, columns, columns));
-}
 
 // Matrix products -------------------------------------------------------------
 
 /// Room for a depth that is split into 16 partial results.
 static Size cublasScratch(const GemmProblem &p) {
-  const Size wanted = part(Size(p.m) * Size(p.n) * Size(64));
+  const Size wanted =
+      (Size(p.m) * Size(p.n) * Size(64)).aligned(kCudaAlignment);
   return static_cast<int64_t>(
       std::min<uint64_t>(wanted.bytes(), kCublasScratch));
 }
 
-CudaGemmPlan CudaGemmPlan::of(const GemmProblem &p) {
+CudaGemmPlan CudaGemmPlan::of(const GemmProblem &p, Size begin) {
   const qlora_dtype type =
       (p.a == kBF16 && p.b == kBF16) || p.isBF16() ? kBF16 : kF32;
   CudaGemmPlan plan;
   plan.product = p;
   plan.product.a = plan.product.b = type;
+  WorkspaceLayout layout(kCudaAlignment, begin);
   if (p.a != type) {
-    plan.a = matrixPart(type, p.m, p.k);
+    plan.a = layout.add(packed(type, p.m, p.k));
     plan.product.lda = p.transposeA ? p.m : p.k;
   }
   if (p.b != type) {
-    plan.b = matrixPart(type, p.k, p.n);
+    plan.b = layout.add(packed(type, p.k, p.n));
     plan.product.ldb = p.transposeB ? p.k : p.n;
   }
   if (p.c != kF32 && p.c != type) {
-    plan.c = matrixPart(kF32, p.m, p.n);
+    plan.c = layout.add(packed(kF32, p.m, p.n));
     plan.product.c = kF32;
     plan.product.ldc = p.n;
   }
-  plan.scratch = cublasScratch(p);
+  plan.scratch = layout.add(cublasScratch(p));
+  plan.total = layout.end();
   return plan;
 }
 
-Reason matmul::cublaslt::reject(const KernelRequest &r) {
-  return reference::reject(r);
-}
-
 uint64_t matmul::cublaslt::workspaceBytes(const KernelRequest &r) {
-  return CudaGemmPlan::of(matmulProblem(r)).total().bytes();
+  return CudaGemmPlan::of(matmulProblem(r)).total.bytes();
 }
 
 CudaPanelPlan CudaPanelPlan::of(const KernelRequest &r) {
   const int64_t rows = r.constant("rows"), columns = r.constant("columns");
   const bool isForward = r.constant("transpose_w") != 0;
-  const qlora_dtype type = typeOf(r, "a");
+  const qlora_dtype type = r.type("a");
   CudaPanelPlan plan;
-  if (typeOf(r, "w") != type)
-    plan.decoded = matrixPart(type, rows, columns);
+  if (r.type("w") != type)
+    plan.decoded =
+        WorkspaceLayout(kCudaAlignment).add(packed(type, rows, columns));
   plan.problem = {r.constant("m"),
                   isForward ? rows : columns,
                   isForward ? columns : rows,
@@ -76,43 +68,22 @@ CudaPanelPlan CudaPanelPlan::of(const KernelRequest &r) {
                   isForward,
                   type,
                   type,
-                  typeOf(r, "c"),
+                  r.type("c"),
                   static_cast<float>(r.constantAsDouble("alpha")),
                   static_cast<float>(r.constantAsDouble("beta"))};
   return plan;
 }
 
-Reason panel_matmul::decoded::reject(const KernelRequest &r) {
-  return reference::reject(r);
-}
-
 uint64_t panel_matmul::decoded::workspaceBytes(const KernelRequest &r) {
-  const CudaPanelPlan plan = CudaPanelPlan::of(r);
-  return (plan.decoded + CudaGemmPlan::of(plan.problem).total()).bytes();
+  return CudaPanelPlan::of(r).product().total.bytes();
 }
-
-Reason decode::cuda::reject(const KernelRequest &r) {
-  return reference::reject(r);
-}
-
-uint64_t decode::cuda::workspaceBytes(const KernelRequest &) { return 0; }
 
 // Attention
 // ---------------------------------------------------------------------
 
-Reason attention::cuda::reject(const KernelRequest &r) {
-  return reference::reject(r);
-}
-
-uint64_t attention::cuda::workspaceBytes(const KernelRequest &) { return 0; }
-
 Size cudaAttentionDelta(const KernelRequest &r) {
-  return part(Size(r.constant("batch")) * Size(r.constant("heads")) *
-              Size(r.constant("length")) * Size(4));
-}
-
-Reason attention_grad::cuda::reject(const KernelRequest &r) {
-  return reference::reject(r);
+  return Size(r.constant("batch")) * Size(r.constant("heads")) *
+         Size(r.constant("length")) * Size(4);
 }
 
 uint64_t attention_grad::cuda::workspaceBytes(const KernelRequest &r) {
@@ -160,38 +131,46 @@ CudaHeadPlan CudaHeadPlan::of(const KernelRequest &r) {
   plan.hidden = r.constant("hidden_size");
   plan.vocab = r.constant("vocab");
   plan.chunkRows = std::min(r.constant("chunk_rows"), plan.rows);
-  plan.hiddenType = typeOf(r, "hidden");
-  plan.weightType = typeOf(r, "w");
+  plan.hiddenType = r.type("hidden");
+  plan.weightType = r.type("w");
   plan.productType =
       plan.hiddenType == plan.weightType ? plan.hiddenType : kF32;
   plan.hasGradient = r.op->name == "head_loss_grad";
-  plan.dhiddenType = plan.hasGradient ? typeOf(r, "dhidden") : kF32;
+  plan.dhiddenType = plan.hasGradient ? r.type("dhidden") : kF32;
   plan.gradientType = plan.productType == kBF16 ? plan.dhiddenType : kF32;
   plan.panelRows = plan.vocab;
-  plan.rowLosses = part(Size(plan.rows) * Size(8));
-  plan.labelled = part(Size(plan.rows) * Size(4));
-  plan.logits = matrixPart(kF32, plan.chunkRows, plan.vocab);
-  plan.gathered = matrixPart(plan.productType, plan.chunkRows, plan.hidden);
+  WorkspaceLayout layout(kCudaAlignment);
+  plan.rowLosses = layout.add(Size(plan.rows) * Size(8));
+  plan.labelled = layout.add(Size(plan.rows) * Size(4));
+  plan.logits = layout.add(packed(kF32, plan.chunkRows, plan.vocab));
+  plan.gathered =
+      layout.add(packed(plan.productType, plan.chunkRows, plan.hidden));
   if (plan.hasPanels()) {
     // Whole 16 bytes of logits, so that a panel's part of them is aligned.
     const int64_t rows = kHeadPanelBytes / 4 / plan.hidden / 4 * 4;
     plan.panelRows = std::min(std::max<int64_t>(rows, 4), plan.vocab);
-    plan.panel = matrixPart(kF32, plan.panelRows, plan.hidden);
+    plan.panel = layout.add(packed(kF32, plan.panelRows, plan.hidden));
   }
-  plan.scratch = cublasScratch(plan.logitsProduct(plan.chunkRows, plan.vocab));
-  if (!plan.hasGradient)
-    return plan;
-  plan.gradient = matrixPart(plan.gradientType, plan.chunkRows, plan.hidden);
-  const GemmProblem ofHidden =
-      plan.hiddenGradientProduct(plan.chunkRows, plan.panelRows, false);
-  plan.scratch =
-      largest(largest(plan.scratch, cublasScratch(ofHidden)),
-              cublasScratch(plan.weightGradientProduct(plan.chunkRows)));
+  if (plan.hasGradient)
+    plan.gradient =
+        layout.add(packed(plan.gradientType, plan.chunkRows, plan.hidden));
+  plan.scratch = layout.add(plan.productScratch());
+  plan.total = layout.end();
   return plan;
 }
 
+Size CudaHeadPlan::productScratch() const {
+  const Size ofLogits = cublasScratch(logitsProduct(chunkRows, vocab));
+  if (!hasGradient)
+    return ofLogits;
+  const GemmProblem ofHidden =
+      hiddenGradientProduct(chunkRows, panelRows, false);
+  return largest(largest(ofLogits, cublasScratch(ofHidden)),
+                 cublasScratch(weightGradientProduct(chunkRows)));
+}
+
 /// A chunk reads the whole weight once for each product: below 140 to 250 rows
-/// that takes longer than the arithmetic, by the rates of DeviceProfiles.cpp.
+/// that takes longer than the arithmetic, by the rates of KnownCards.cpp.
 /// The hidden gradient of 256 rows of 4,096 is 32 tiles of 128 by 256, of 1,024
 /// rows 128, one for nearly every multiprocessor of a large card.
 void head_loss::cuda::tune(KernelRequest &r, WorkspaceSize size) {
@@ -208,66 +187,23 @@ void head_loss_grad::cuda::tune(KernelRequest &r, WorkspaceSize size) {
   head_loss::cuda::tune(r, size);
 }
 
-Reason head_loss::cuda::reject(const KernelRequest &r) {
-  return reference::reject(r);
-}
-
 uint64_t head_loss::cuda::workspaceBytes(const KernelRequest &r) {
-  return CudaHeadPlan::of(r).total().bytes();
-}
-
-Reason head_loss_grad::cuda::reject(const KernelRequest &r) {
-  return reference::reject(r);
+  return CudaHeadPlan::of(r).total.bytes();
 }
 
 uint64_t head_loss_grad::cuda::workspaceBytes(const KernelRequest &r) {
-  return CudaHeadPlan::of(r).total().bytes();
+  return CudaHeadPlan::of(r).total.bytes();
 }
 
 // Walks over rows
 // -----------------------------------------------------------------
 
-Reason embedding::cuda::reject(const KernelRequest &r) {
-  return reference::reject(r);
-}
-
-uint64_t embedding::cuda::workspaceBytes(const KernelRequest &) { return 0; }
-
-Reason embedding_grad::cuda::reject(const KernelRequest &r) {
-  return reference::reject(r);
-}
-
-uint64_t embedding_grad::cuda::workspaceBytes(const KernelRequest &) {
-  return 0;
-}
-
-Reason column_sum::cuda::reject(const KernelRequest &r) {
-  return reference::reject(r);
-}
-
 uint64_t column_sum::cuda::workspaceBytes(const KernelRequest &r) {
-  return (Size(kCudaColumnSumPartials) * Size(r.constant("columns")) * Size(4))
-      .bytes();
-}
-
-Reason accumulate::cuda::reject(const KernelRequest &r) {
-  return reference::reject(r);
-}
-
-uint64_t accumulate::cuda::workspaceBytes(const KernelRequest &) { return 0; }
-
-Reason copy_rows::cuda::reject(const KernelRequest &r) {
-  return reference::reject(r);
-}
-
-uint64_t copy_rows::cuda::workspaceBytes(const KernelRequest &) { return 0; }
-
-Reason clip_norm::cuda::reject(const KernelRequest &r) {
-  return reference::reject(r);
+  return packed(kF32, kCudaColumnSumPartials, r.constant("columns")).bytes();
 }
 
 uint64_t clip_norm::cuda::workspaceBytes(const KernelRequest &r) {
-  return reference::workspaceBytes(r);
+  return cpu::workspaceBytes(r);
 }
 
-} // namespace qlora::requests
+} // namespace qlora::plans

@@ -107,7 +107,7 @@ DeviceProfile profileOf(const Card &card) {
 
 } // namespace
 
-std::span<const std::string_view> qlora::deviceProfileNames() {
+std::span<const std::string_view> qlora::knownCards() {
   static const auto names = [] {
     std::array<std::string_view, std::size(kCards)> names;
     for (size_t i = 0; i < names.size(); ++i)
@@ -129,7 +129,7 @@ qlora::findDeviceProfile(const std::string &nameOrPath) {
                        "'{}' is neither a known card ({}) nor a file that can "
                        "be read; qlora-run --calibrate makes one of this "
                        "machine",
-                       nameOrPath, fmt::join(deviceProfileNames(), ", "));
+                       nameOrPath, fmt::join(knownCards(), ", "));
 }
 
 StatusOr<DeviceProfile>

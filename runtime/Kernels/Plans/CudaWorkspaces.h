@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT
 
 // How the CUDA kernels lay out their workspaces: the counterpart of
-// Workspaces.h, whose GemmProblem it shares. Parts follow each other in the
-// order in which a plan lists them, each at a multiple of kCudaAlignment bytes.
+// Workspaces.h, whose GemmProblem it shares. Parts are at multiples of
+// kCudaAlignment bytes.
 
-#ifndef QLORA_RUNTIME_KERNELS_REQUESTS_CUDAWORKSPACES_H
-#define QLORA_RUNTIME_KERNELS_REQUESTS_CUDAWORKSPACES_H
+#ifndef QLORA_RUNTIME_KERNELS_PLANS_CUDAWORKSPACES_H
+#define QLORA_RUNTIME_KERNELS_PLANS_CUDAWORKSPACES_H
 
-#include "runtime/Kernels/Requests/Workspaces.h"
+#include "runtime/Kernels/Plans/Workspaces.h"
 
-namespace qlora::requests {
+namespace qlora::plans {
 
 /// Bytes that workspaces on CUDA and their parts begin at multiples of. One of
 /// cublasLtMatmul "must be 256B aligned" by its documentation, which refuses
@@ -37,18 +37,22 @@ inline constexpr int64_t kHeadChunk = 256, kHeadLargeChunk = 1024;
 /// does not write is made in an f32 copy of c first.
 struct CudaGemmPlan {
   GemmProblem product; ///< with the types and strides of the copies
-  Size a = 0, b = 0, c = 0;
-  Size scratch = 0; ///< cuBLASLt's
-  static CudaGemmPlan of(const GemmProblem &problem);
-  Size total() const { return a + b + c + scratch; }
+  Part a, b, c;
+  Part scratch; ///< cuBLASLt's
+  Size total = 0;
+  /// Behind what else is in the workspace, `begin` bytes.
+  static CudaGemmPlan of(const GemmProblem &problem, Size begin = 0);
 };
 
 /// panel_matmul.decoded: the whole weight in a's type, if it is stored in
 /// another, then what the product needs.
 struct CudaPanelPlan {
-  Size decoded = 0;
+  Part decoded;
   GemmProblem problem; ///< with the decoded weight
   static CudaPanelPlan of(const KernelRequest &request);
+  CudaGemmPlan product() const {
+    return CudaGemmPlan::of(problem, decoded.bytes);
+  }
 };
 
 /// attention_grad: rowsum(dout * out), f32 [batch, heads, length].
@@ -71,13 +75,14 @@ inline constexpr int64_t kCudnnMaxScores = int64_t(4) << 30;
 /// dQ.
 struct CudnnGradientPlan {
   int64_t batch = 1, keyHeads = 1; ///< of a piece; divisors of the op's
-  Size lse = 0;     ///< f32 [batch, heads, length], where there are segments
-  Size delta = 0;   ///< f32 [batch, heads, length]
-  Size scores = 0;  ///< the scores' gradient of a piece; 0: not to be stored
-  Size scratch = 0; ///< cuDNN's
-  Size dqSum = 0;   ///< of it, where a graph names the sum of dQ: f32, like q
+  Part lse;        ///< f32 [batch, heads, length], where there are segments
+  Part delta;      ///< f32 [batch, heads, length]
+  Size scores = 0; ///< the scores' gradient of a piece; 0: not to be stored
+  Part scratch;    ///< cuDNN's
+  /// Of it, where a graph names the sum of dQ: that, f32, like q; and the rest.
+  Part dqSum, besideSum;
+  Size total = 0;
   static CudnnGradientPlan of(const KernelRequest &request);
-  Size total() const { return lse + delta + scratch; }
 };
 
 /// head_loss and head_loss_grad over chunks of labelled rows, which are
@@ -90,13 +95,14 @@ struct CudaHeadPlan {
   bool hasGradient;
   qlora_dtype dhiddenType;  ///< of the operand
   qlora_dtype gradientType; ///< of the gathered gradient; panels add up in f32
-  Size rowLosses = 0; ///< f64 [rows]
-  Size labelled = 0;  ///< i32 [rows]: the rows with a label, then -1
-  Size logits = 0;    ///< f32 [chunkRows, vocab]
-  Size gathered = 0;  ///< productType [chunkRows, hidden]
-  Size panel = 0;     ///< f32 [panelRows, hidden]
-  Size gradient = 0;  ///< gradientType [chunkRows, hidden]
-  Size scratch = 0;
+  Part rowLosses;           ///< f64 [rows]
+  Part labelled;            ///< i32 [rows]: the rows with a label, then -1
+  Part logits;              ///< f32 [chunkRows, vocab]
+  Part gathered;            ///< productType [chunkRows, hidden]
+  Part panel;               ///< f32 [panelRows, hidden]
+  Part gradient;            ///< gradientType [chunkRows, hidden]
+  Part scratch;
+  Size total = 0;
   static CudaHeadPlan of(const KernelRequest &request);
 
   bool hasPanels() const { return weightType != productType; }
@@ -107,12 +113,11 @@ struct CudaHeadPlan {
   GemmProblem hiddenGradientProduct(int64_t rows, int64_t words,
                                     bool adds) const;
   GemmProblem weightGradientProduct(int64_t rows) const;
-  Size total() const {
-    return rowLosses + labelled + logits + gathered + panel + gradient +
-           scratch;
-  }
+
+private:
+  Size productScratch() const;
 };
 
-} // namespace qlora::requests
+} // namespace qlora::plans
 
-#endif // QLORA_RUNTIME_KERNELS_REQUESTS_CUDAWORKSPACES_H
+#endif // QLORA_RUNTIME_KERNELS_PLANS_CUDAWORKSPACES_H

@@ -21,7 +21,7 @@
 // CHECK: program.kernel @panel_matmul.onednn
 
 // CUDA: program.arena workspace bytes 0 alignment 256
-// CUDA-NOT: program.launch @{{.*}}.{{onednn|reference|blocked|chunked}}(
+// CUDA-NOT: program.launch @{{.*}}.{{onednn|reference|cpu|blocked|chunked}}(
 // CUDA: program.launch @panel_matmul.decoded(
 // CUDA: program.launch @attention.cuda(
 // CUDA: program.launch @head_loss_grad.cuda(

@@ -3,7 +3,7 @@
 // Which rank of how many this process is, and where rank 0 can be reached, as
 // the launcher said. In this order:
 //
-//   qlora-run --gpus N       our own launcher (Launcher.h)
+//   qlora-run --gpus N       our own launcher (Supervisor.h)
 //   torchrun, PyTorchJob     RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE
 //   mpirun of Open MPI       OMPI_COMM_WORLD_{RANK,SIZE,LOCAL_RANK,LOCAL_SIZE}
 //   mpirun of MPICH, Intel   PMI_RANK, PMI_SIZE, MPI_LOCALRANKID

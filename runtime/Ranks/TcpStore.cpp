@@ -4,6 +4,8 @@
 
 #include "runtime/Ranks/TcpStore.h"
 
+#include "runtime/Base/Exceptions.h"
+
 #include <fcntl.h>
 #include <openssl/crypto.h>
 #include <openssl/hmac.h>
@@ -95,11 +97,17 @@ void TcpStoreServer::acceptConnections() {
       continue;
     Connection &connection = connections.emplace_back();
     connection.socket = std::move(socket);
-    connection.thread = std::thread([this, &connection] {
-      serve(connection);
-      std::lock_guard lock(mutex);
-      connection.isFinished = true;
+    const Status started = endExceptions("rendezvous", [&] {
+      connection.thread = std::thread([this, &connection] {
+        serve(connection);
+        std::lock_guard lock(mutex);
+        connection.isFinished = true;
+      });
+      return Status::ok();
     });
+    // Without a thread for it the client sees its connection closed.
+    if (!started.isOk())
+      connections.pop_back();
   }
 }
 
@@ -121,12 +129,11 @@ void TcpStoreServer::removeFinished() {
 void TcpStoreServer::serve(Connection &connection) {
   const FileDescriptor &socket = connection.socket;
   // A client's mistake or death ends its connection and nothing else.
-  if (!authenticate(socket).isOk()) {
-    shutdown(socket.get(), SHUT_RDWR);
-    return;
-  }
-  while (answerOne(socket).isOk()) {
-  }
+  (void)endExceptions("rendezvous", [&]() -> Status {
+    QLORA_RETURN_IF_ERROR(authenticate(socket));
+    while (true)
+      QLORA_RETURN_IF_ERROR(answerOne(socket));
+  });
   shutdown(socket.get(), SHUT_RDWR);
 }
 

@@ -12,11 +12,12 @@
 #include "frontend/ModelIdentity.h"
 #include "runtime/Base/CommandLine.h"
 #include "runtime/Base/CpuCount.h"
+#include "runtime/Base/Exceptions.h"
 #include "runtime/Base/OptionHelp.h"
 #include "runtime/Module/ProgramText.h"
 #include "runtime/Predict/Calibrate.h"
 #include "runtime/Predict/NullRun.h"
-#include "runtime/Ranks/Launcher.h"
+#include "runtime/Ranks/Supervisor.h"
 #include "runtime/Ranks/RankChannel.h"
 #include "runtime/Session/OutputFolder.h"
 #include "runtime/Session/Session.h"
@@ -149,7 +150,10 @@ static int runRank(const SessionRequest &request, RankEnvironment env) {
   FileDescriptor listening;
   if (*channel)
     listening = (*channel)->takeListeningSocket();
-  auto code = runSession(request, env, std::move(listening));
+  const std::string where = fmt::format("rank {}", env.rank);
+  auto code = endExceptions(*channel ? "this rank" : where, [&] {
+    return runSession(request, env, std::move(listening));
+  });
   if (code.isOk())
     return *code;
   if (!*channel)
@@ -225,7 +229,7 @@ static Status checkInput(const std::vector<std::string> &rest) {
   return Status::ok();
 }
 
-int main(int argc, char **argv) {
+static int runTool(int argc, char **argv) {
   const std::span<const OptionRow> tables[] = {kToolOptions, optionTable()};
   std::vector<std::string> words(argv + 1, argv + argc);
   auto line = parseCommandLine(words, tables, UnknownFlags::kReject);
@@ -265,4 +269,11 @@ int main(int argc, char **argv) {
                          tool.boolean("verbose"),
                          static_cast<int>(tool.integer("threads"))};
   return dispatch(std::move(request), tool, argv, argc);
+}
+
+int main(int argc, char **argv) {
+  auto code = endExceptions("this program", [&]() -> StatusOr<int> {
+    return runTool(argc, argv);
+  });
+  return code.isOk() ? *code : fail(code.status());
 }

@@ -4,6 +4,8 @@
 
 #include "runtime/Device/Cpu/CommunicationQueue.h"
 
+#include "runtime/Base/Exceptions.h"
+
 #include "runtime/Device/CommandTimer.h"
 
 #include <cassert>
@@ -108,7 +110,8 @@ void CommunicationQueue::execute(const qlora_command &command,
   }
   lock.unlock();
   const Clock::time_point start = Clock::now();
-  Status status = run(command);
+  Status status = endExceptions("communication queue",
+                                [&] { return run(command); });
   const double seconds = secondsSince(start);
   lock.lock();
   busy += seconds;

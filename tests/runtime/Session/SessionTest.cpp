@@ -292,6 +292,26 @@ TEST_F(Session, AMistakeLeavesAnEarlierRunAlone) {
   EXPECT_EQ(contents(folder / "out/metrics.jsonl"), before);
 }
 
+/// What the standard library throws ends the rank with a line and a code. The
+/// header of this file says that it has 100 MB, and so much is not given.
+TEST_F(Session, MemoryThatRunsOutIsAnError) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer's own memory is above the limit";
+#endif
+  const uint64_t headerBytes = 100'000'000;
+  std::ofstream(at("huge.safetensors"), std::ios::binary)
+      .write(reinterpret_cast<const char *>(&headerBytes), sizeof headerBytes);
+  std::filesystem::resize_file(at("huge.safetensors"), headerBytes + 100);
+  auto words = command({"--train-file", at("huge.safetensors"), "--output-dir",
+                        at("out"), "--threads", "1"});
+  words.insert(words.begin(), {"/bin/sh", "-c",
+                               "ulimit -d 65536; exec \"$@\"", "sh"});
+  ProcessOutput output = std::move(runProgram(words)).value();
+  EXPECT_EQ(output.exitCode, 1);
+  EXPECT_EQ(output.errors, "qlora-run: error: rank 0: memory ran out; give it "
+                           "more, or start fewer ranks\n");
+}
+
 TEST_F(Session, ARanksMistakeIsShownOnce) {
   ProcessOutput output =
       run({"--train-file", at("model/tokenizer.json"), "--gpus", "3",

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // `qlora-run --gpus N` without another launcher: this process starts N copies
-// of itself, one per rank, and watches over them.
+// of itself, one per rank, and supervises them.
 //
 // A rank finds its numbers in torchrun's variables (RANK, WORLD_SIZE, ...) and
 // a socket to the launcher in one of ours (RankChannel.h).
@@ -17,8 +17,8 @@
 //    second one kills them;
 //  * when the launcher itself is killed, the system kills the ranks.
 
-#ifndef QLORA_RUNTIME_RANKS_LAUNCHER_H
-#define QLORA_RUNTIME_RANKS_LAUNCHER_H
+#ifndef QLORA_RUNTIME_RANKS_SUPERVISOR_H
+#define QLORA_RUNTIME_RANKS_SUPERVISOR_H
 
 #include <string>
 #include <vector>
@@ -45,4 +45,4 @@ LaunchResult launchRanks(const LaunchRequest &request);
 
 } // namespace qlora
 
-#endif // QLORA_RUNTIME_RANKS_LAUNCHER_H
+#endif // QLORA_RUNTIME_RANKS_SUPERVISOR_H

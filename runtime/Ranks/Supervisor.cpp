@@ -2,7 +2,7 @@
 
 // Starting, watching and ending ranks.
 
-#include "runtime/Ranks/Launcher.h"
+#include "runtime/Ranks/Supervisor.h"
 #include "runtime/Ranks/RankChannel.h"
 #include "runtime/Ranks/Socket.h"
 
@@ -124,9 +124,11 @@ Status Supervisor::start() {
                          "cannot start the ranks: no random numbers");
   QLORA_ASSIGN_OR_RETURN(listening, listenOn("127.0.0.1", 0));
   QLORA_ASSIGN_OR_RETURN(port, portOf(listening));
-  children.resize(request.ranks);
   for (int rank = 0; rank < request.ranks; ++rank)
-    QLORA_RETURN_IF_ERROR(startRank(rank));
+    if (Status status = startRank(rank); !status.isOk()) {
+      children.resize(rank); // those that there are to end
+      return status;
+    }
   listening = FileDescriptor();
   return Status::ok();
 }
@@ -136,7 +138,7 @@ Status Supervisor::startRank(int rank) {
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
     return systemError("socketpair");
   FileDescriptor ours(ends[0]), theirs(ends[1]);
-  children[rank].channel = std::move(ours);
+  children.emplace_back().channel = std::move(ours);
   // Before the fork: a rank that ends at once would make it fail.
   QLORA_RETURN_IF_ERROR(sendHello(rank));
   pid_t parent = getpid();
@@ -200,14 +202,14 @@ Status Supervisor::sendHello(int rank) {
 
 void Supervisor::killAll(int signal) {
   for (const Child &child : children)
-    if (child.pid > 0 && !child.hasEnded)
+    if (!child.hasEnded)
       kill(child.pid, signal);
   isKilling = isKilling || signal == SIGKILL;
 }
 
 bool Supervisor::haveAllEnded() const {
   for (const Child &child : children)
-    if (child.pid > 0 && !child.hasEnded)
+    if (!child.hasEnded)
       return false;
   return true;
 }

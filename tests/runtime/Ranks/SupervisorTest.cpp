@@ -2,11 +2,12 @@
 
 // Ranks that work, fail, die, hang and are stopped (RankHelper.cpp plays).
 
-#include "runtime/Ranks/Launcher.h"
+#include "runtime/Ranks/Supervisor.h"
 
 #include <gtest/gtest.h>
 
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -57,14 +58,14 @@ static bool endsSoon(pid_t pid) {
   return !isRunning(pid);
 }
 
-TEST(Launcher, RanksMeetAddAndShareMemory) {
+TEST(Supervisor, RanksMeetAddAndShareMemory) {
   std::string file = tempFile("sum");
   LaunchResult result = launch("sum", 3, file);
   EXPECT_EQ(result.exitCode, 0) << result.error.message();
   EXPECT_EQ(contents(file), "6 3298534883328 3 11 127.0.0.1");
 }
 
-TEST(Launcher, TheCauseIsShownNotItsConsequences) {
+TEST(Supervisor, TheCauseIsShownNotItsConsequences) {
   auto start = std::chrono::steady_clock::now();
   LaunchResult result = launch("fail", 3);
   EXPECT_EQ(result.exitCode, 1);
@@ -72,31 +73,52 @@ TEST(Launcher, TheCauseIsShownNotItsConsequences) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, 8s);
 }
 
-TEST(Launcher, AKilledRankIsNamed) {
+TEST(Supervisor, AKilledRankIsNamed) {
   LaunchResult result = launch("kill", 3);
   EXPECT_NE(result.exitCode, 0);
   EXPECT_EQ(result.error.message(), "rank 1: was killed by signal 9 (Killed); "
                                     "was memory exhausted?");
 }
 
-TEST(Launcher, ASilentExitIsAnError) {
+TEST(Supervisor, ASilentExitIsAnError) {
   LaunchResult result = launch("exit", 2);
   EXPECT_NE(result.exitCode, 0);
   EXPECT_EQ(result.error.message(), "rank 1: ended with exit code 3");
 }
 
-TEST(Launcher, HangingRanksAreEnded) {
+TEST(Supervisor, HangingRanksAreEnded) {
   auto start = std::chrono::steady_clock::now();
   LaunchResult result = launch("hang", 3);
   EXPECT_EQ(result.error.message(), "rank 1: only this rank ends by itself");
   EXPECT_LT(std::chrono::steady_clock::now() - start, 8s);
 }
 
-TEST(Launcher, AMissingExecutableIsAnError) {
+TEST(Supervisor, AMissingExecutableIsAnError) {
   LaunchResult result = launchRanks({"/nonexistent", {"x"}, 2});
   EXPECT_NE(result.exitCode, 0);
   EXPECT_NE(result.error.message().find("cannot execute /nonexistent"),
             std::string::npos);
+}
+
+/// Where a rank cannot be started, those before it are ended and waited for,
+/// and by their numbers: the first of ours is not any process of ours.
+TEST(Supervisor, ARankThatCannotBeStartedEndsTheOthers) {
+  pid_t launcher = fork();
+  if (launcher == 0) {
+    const rlimit few{32, 32};
+    setrlimit(RLIMIT_NOFILE, &few);
+    const LaunchResult result = launch("hang", 4000);
+    const bool isSaid =
+        result.error.message() ==
+        "cannot start the ranks: socketpair: Too many open files";
+    _exit(isSaid ? result.exitCode : 99);
+  }
+  EXPECT_TRUE(endsSoon(launcher));
+  kill(launcher, SIGKILL);
+  int status = 0;
+  waitpid(launcher, &status, 0);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 1);
 }
 
 /// Runs the scene "wait" in a launcher that is a child of the test.
@@ -107,7 +129,7 @@ static pid_t launcherProcess(const std::string &file) {
   return launcher;
 }
 
-TEST(Launcher, AFirstSignalReachesEveryRankOnce) {
+TEST(Supervisor, AFirstSignalReachesEveryRankOnce) {
   for (int signal : {SIGINT, SIGTERM}) {
     std::string file = tempFile("signal") + std::to_string(signal);
     pid_t launcher = launcherProcess(file);
@@ -121,7 +143,7 @@ TEST(Launcher, AFirstSignalReachesEveryRankOnce) {
   }
 }
 
-TEST(Launcher, RanksDieWithTheirLauncher) {
+TEST(Supervisor, RanksDieWithTheirLauncher) {
   std::string file = tempFile("parent");
   pid_t launcher = launcherProcess(file);
   pid_t first = waitForPid(file + "0"), second = waitForPid(file + "1");

@@ -53,9 +53,6 @@ TEST(ModuleLoader, RefusesHeaders) {
   EXPECT_REFUSED(t.header.abi_version = 2, "format version 2");
   EXPECT_REFUSED(t.header.module_bytes -= 8, "184 bytes instead of 192");
   EXPECT_REFUSED(t.header.target = 7, "unknown target 7");
-  EXPECT_REFUSED(t.header.producer = nullptr, "producer");
-  EXPECT_REFUSED(t.header.cpu_features = nullptr, "cpu_features");
-  EXPECT_REFUSED(t.header.config_json = nullptr, "config_json");
   EXPECT_REFUSED(t.header.config_json = "[]", "config_json");
   EXPECT_REFUSED(t.header.plan_json = "{", "plan_json");
 }
@@ -66,31 +63,6 @@ TEST(ModuleLoader, NamesMissingCpuFeatures) {
   const Status status = tables.load().status();
   EXPECT_EQ(status.code(), StatusCode::kUnavailable);
   EXPECT_HAS(status.message(), "warp_drive, flux");
-}
-
-TEST(ModuleLoader, RefusesMissingTables) {
-  DemoTables tables;
-  ASSERT_TRUE(tables.load().isOk());
-  const qlora_module sound = tables.header;
-  auto refused = [&](auto qlora_module::*table) {
-    qlora_module module = sound;
-    module.*table = nullptr;
-    return !LoadedModule::fromTable(module, "x").isOk();
-  };
-  EXPECT_TRUE(refused(&qlora_module::arenas));
-  EXPECT_TRUE(refused(&qlora_module::parameters));
-  EXPECT_TRUE(refused(&qlora_module::kernels));
-  EXPECT_TRUE(refused(&qlora_module::launches));
-  EXPECT_TRUE(refused(&qlora_module::operands));
-  EXPECT_TRUE(refused(&qlora_module::constants));
-  EXPECT_TRUE(refused(&qlora_module::commands));
-  EXPECT_TRUE(refused(&qlora_module::entries));
-  EXPECT_TRUE(refused(&qlora_module::bindings));
-  tables.retarget();
-  ASSERT_TRUE(tables.load().isOk());
-  qlora_module module = tables.header;
-  module.images = nullptr;
-  EXPECT_FALSE(LoadedModule::fromTable(module, "x").isOk());
 }
 
 TEST(ModuleLoader, RefusesArenas) {
@@ -108,7 +80,6 @@ TEST(ModuleLoader, RefusesArenas) {
 }
 
 TEST(ModuleLoader, RefusesParameters) {
-  EXPECT_REFUSED(t.parameters[0].name = nullptr, "parameter 0 has no name");
   EXPECT_REFUSED(t.parameters[0].name = "", "parameter 0 has no name");
   EXPECT_REFUSED(t.parameters[1].name = t.parameters[0].name, "two param");
   EXPECT_REFUSED(t.parameters[0].arena = 6, "arena 6 of 6");
@@ -120,7 +91,6 @@ TEST(ModuleLoader, RefusesParameters) {
   EXPECT_REFUSED(t.parameters[0].dtype = QLORA_DTYPE_I32, "no dtype of a wei");
   EXPECT_REFUSED(t.parameters[0].dtype = 99, "dtype 99");
   EXPECT_REFUSED(t.parameters[1].dtype = QLORA_DTYPE_BF16, "is not f32");
-  EXPECT_REFUSED(t.parameters[0].file = nullptr, "file is not a string");
   EXPECT_REFUSED(t.parameters[0].file = "../x", "not a plain file name");
   EXPECT_REFUSED(t.parameters[0].file_dtype = 7, "unknown file_dtype 7");
   EXPECT_REFUSED(t.parameters[0].rank = 5, "rank 5");
@@ -154,12 +124,11 @@ TEST(ModuleLoader, RefusesQuantizations) {
 }
 
 TEST(ModuleLoader, RefusesKernelsAndLaunches) {
-  EXPECT_REFUSED(t.kernels[0].name = nullptr, "kernel 0 has no name");
+  EXPECT_REFUSED(t.kernels[0].name = "", "kernel 0 has no name");
   EXPECT_REFUSED(t.kernels[0].function = nullptr, "no library kernel");
   EXPECT_REFUSED(t.kernels[0].function = nullptr;
                  t.kernels[0].name = "accumulate.reference",
                  "3 operands and 1 constants instead of 2 and 4");
-  EXPECT_REFUSED(t.launches[0].label = nullptr, "label of launch 0");
   EXPECT_REFUSED(t.launches[0].kernel = 3, "kernel 3 of 3");
   EXPECT_REFUSED(t.launches[0].constant_count = 0, "0 constants");
   EXPECT_REFUSED(t.launches[0].first_constant = 1, "constants 1+1 of 1");
@@ -177,10 +146,9 @@ TEST(ModuleLoader, RefusesKernelsAndLaunches) {
 TEST(ModuleLoader, RefusesImages) {
   EXPECT_CUDA_REFUSED((void)t, "");
   EXPECT_CUDA_REFUSED(t.header.target = QLORA_TARGET_CPU, "for the CPU");
-  EXPECT_CUDA_REFUSED(t.images[0].bytes = nullptr, "image 0: its 15 bytes");
   EXPECT_CUDA_REFUSED(t.header.cuda_version = 0,
                       "6 device images of CUDA version 0");
-  EXPECT_CUDA_REFUSED(t.images[1].size = 0, "image 1: its 0 bytes");
+  EXPECT_CUDA_REFUSED(t.images[1].size = 0, "image 1: it has no bytes");
   EXPECT_CUDA_REFUSED(t.images[2].kind = 2, "image 2: unknown kind 2");
   EXPECT_CUDA_REFUSED(t.images[0].arch = 9, "unknown architecture 9");
   EXPECT_CUDA_REFUSED(t.images[1].arch = 80,
@@ -306,6 +274,22 @@ TEST(ModuleLoader, RefusesTruncatedFiles) {
     const Status status = LoadedModule::open(path).status();
     EXPECT_EQ(status.code(), StatusCode::kDataLoss) << length;
     EXPECT_HAS(status.message(), path);
+  }
+}
+
+/// One byte at a time, anywhere: code, tables, headers and the seal itself.
+TEST(ModuleLoader, RefusesFlippedBytes) {
+  const TemporaryFolder folder;
+  std::ostringstream text;
+  text << std::ifstream(QLORA_DEMO_MODULE, std::ios::binary).rdbuf();
+  const std::string bytes = text.str();
+  for (size_t at = 5; at < bytes.size(); at += 199) {
+    std::string flipped = bytes;
+    flipped[at] = static_cast<char>(flipped[at] ^ 0x10);
+    const std::string path = folder.write("x.so", flipped);
+    const Status status = LoadedModule::open(path).status();
+    EXPECT_EQ(status.code(), StatusCode::kDataLoss) << at;
+    EXPECT_HAS(status.message(), "'" + path + "' is damaged: its ");
   }
 }
 

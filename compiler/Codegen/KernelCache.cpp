@@ -5,6 +5,7 @@
 #include "compiler/Codegen/KernelCache.h"
 
 #include "compiler/Codegen/Tools.h"
+#include "runtime/Base/UserFiles.h"
 
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/FileSystem.h"
@@ -53,5 +54,6 @@ void KernelCache::store(std::string_view key, std::string_view object) const {
   if (folder.empty() || llvm::sys::fs::create_directories(folder))
     return;
   // A cache that cannot be written costs time, nothing else.
-  (void)replaceFile(fileOf(key), sha256(object) + std::string(object));
+  (void)replaceWholeFile(fileOf(key), sha256(object) + std::string(object),
+                         AtomicFile::Flush::kNo);
 }

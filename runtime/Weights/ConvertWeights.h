@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // Conversion of weights between f32, bf16 and f16, to nearest even, from
-// bytes that need not be aligned (a mapped file) to bytes that are.
+// bytes that need not be aligned to bytes that are.
 
 #ifndef QLORA_RUNTIME_WEIGHTS_CONVERTWEIGHTS_H
 #define QLORA_RUNTIME_WEIGHTS_CONVERTWEIGHTS_H

@@ -129,13 +129,14 @@ TEST_F(Adapter, IsWrittenIntoTheSpaceThatWasReserved) {
   const fs::path weights = "adapter_model.safetensors";
   struct stat before {
   }, after{};
+  fs::create_directories(folder / "out");
   {
     auto prepared = PreparedAdapter::prepare(module, options, folder / "out");
     ASSERT_TRUE(prepared.isOk()) << prepared.status().message();
-    ASSERT_EQ(
-        stat((folder / "out/.staging" / weights).concat(".reserve").c_str(),
-             &before),
-        0);
+    for (const auto &entry : fs::directory_iterator(folder / "out/.staging"))
+      if (entry.path().string().find("safetensors.part.") != std::string::npos)
+        stat(entry.path().c_str(), &before);
+    ASSERT_NE(before.st_ino, 0u);
     EXPECT_FALSE(fs::exists(folder / "out" / weights));
     trained.assign(128, 1);
     // No other file may be written by now.
@@ -151,7 +152,28 @@ TEST_F(Adapter, IsWrittenIntoTheSpaceThatWasReserved) {
   EXPECT_EQ(contents(folder / "out" / weights), prepared);
 }
 
+/// A checkpoint: whoever sees its folder sees all of it.
+TEST_F(Adapter, ANewFolderAppearsWhole) {
+  {
+    auto prepared = PreparedAdapter::prepare(module, options, folder / "out");
+    ASSERT_TRUE(prepared.isOk()) << prepared.status().message();
+    EXPECT_FALSE(fs::exists(folder / "out"));
+  }
+  // And nothing of one that gets no values.
+  EXPECT_FALSE(fs::exists(folder / "out.part.new"));
+  {
+    auto prepared = PreparedAdapter::prepare(module, options, folder / "out");
+    ASSERT_TRUE(prepared.isOk()) << prepared.status().message();
+    ASSERT_TRUE(prepared->write(trained).isOk());
+  }
+  EXPECT_TRUE(holdsAdapter(folder / "out"));
+  EXPECT_TRUE(fs::exists(folder / "out/adapter_config.json"));
+  EXPECT_TRUE(fs::exists(folder / "out/tokenizer.json"));
+  EXPECT_FALSE(fs::exists(folder / "out.part.new"));
+}
+
 TEST_F(Adapter, IsWrittenWhereItsFolderWasRemovedMeanwhile) {
+  fs::create_directories(folder / "out");
   auto prepared = PreparedAdapter::prepare(module, options, folder / "out");
   ASSERT_TRUE(prepared.isOk()) << prepared.status().message();
   fs::remove_all(folder / "out");

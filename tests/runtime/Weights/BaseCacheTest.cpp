@@ -8,12 +8,15 @@
 #include <gtest/gtest.h>
 
 #include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
 #include <csignal>
 #include <thread>
 
+#include "runtime/Base/StopSignal.h"
 #include "runtime/Device/FrozenArena.h"
 #include "runtime/Weights/BaseFile.h"
 #include "tests/runtime/TemporaryFolder.h"
@@ -128,6 +131,22 @@ TEST_F(BaseCacheTest, AnEndWithoutFinishLeavesNoPart) {
     const std::string found = look(kKey, arena);
     EXPECT_TRUE(found.empty() || found == "none") << found;
   }
+}
+
+/// In a process of its own, whose signal it is.
+TEST_F(BaseCacheTest, ASignalToStopEndsTheWritingAndLeavesNothing) {
+  const std::vector<uint8_t> large(64 * kBaseChunk);
+  const pid_t run = fork();
+  if (run == 0) {
+    installStopSignals();
+    auto writer = cache.write(kKey, large);
+    raise(SIGTERM);
+    _exit(writer.isOk() && (*writer)->finish().isOk() ? 0 : 1);
+  }
+  int status = 0;
+  waitpid(run, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  EXPECT_EQ(look(kKey, large), "none");
 }
 
 /// What the system does where the disk is full, it does here by a limit.

@@ -98,6 +98,30 @@ TEST(QuantizeWeight, SaysWhereScratchMemoryIsMissing) {
   }
 }
 
+/// In a mapping it would be a SIGBUS.
+TEST(QuantizeWeight, AFileThatIsCutShortWhileItIsReadIsAnError) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path("model.safetensors");
+  for (const auto &[quantization, type] :
+       {std::pair{QLORA_QUANTIZATION_NF4, QLORA_DTYPE_NF4},
+        {QLORA_QUANTIZATION_NF4, QLORA_DTYPE_BF16},
+        {QLORA_QUANTIZATION_NONE, QLORA_DTYPE_F32},
+        {QLORA_QUANTIZATION_NONE, QLORA_DTYPE_BF16}})
+    for (const bool onDevice : {false, true}) {
+      SCOPED_TRACE(testing::Message() << quantization << " " << type << " "
+                                      << onDevice);
+      writeWeight(folder, {512, 128}, QLORA_DTYPE_BF16);
+      OneParameter parameter("w", {512, 128}, quantization, type);
+      parameter.afterOpen = [&] { std::filesystem::resize_file(path, 8192); };
+      const Status status = onDevice
+                                ? parameter.fillOnDevice(folder.path(), 1 << 20)
+                                : parameter.fill(folder.path());
+      EXPECT_EQ(status.code(), StatusCode::kDataLoss);
+      EXPECT_HAS(status.message(),
+                 "'" + path + "': tensor 'w': it ends at byte 8192");
+    }
+}
+
 TEST(QuantizeWeight, RefusesOnADeviceWhatTheHostRefuses) {
   const std::string model = kGoldens + "llama-nf4/model";
   OneParameter shape(kWeight, {176, 64}, QLORA_QUANTIZATION_NF4,

@@ -36,8 +36,8 @@ struct TraceSlice {
 
 class TraceFile {
 public:
-  /// Until commit() a file of an earlier run stays. kUnavailable, with the
-  /// reason, where `path` cannot be written.
+  /// Until commit() a file of an earlier run stays. An error says why `path`
+  /// cannot be written.
   static StatusOr<std::unique_ptr<TraceFile>> open(const std::string &path);
   /// Names, in the order of the numbers; before the slices or after them.
   void nameProcess(int process, std::string_view name);

@@ -249,7 +249,7 @@ TEST_F(ProfileTest, RefusesBeforeAnythingIsReplaced) {
   fs::create_directories(folder / "out");
   std::ofstream(folder / "out/metrics.jsonl") << "earlier";
   const std::pair<std::vector<std::string>, const char *> cases[] = {
-      {{"--profile", at("none/trace.json")}, "No such file or directory"},
+      {{"--profile", at("none/trace.json")}, "there is no folder"},
       {{"--profile-active", "5"}, "but the run has 6"},
       {{"--device-profile", "h200"}, "--device-profile: "},
       {{"--device", "null"}, "run nothing"}};

@@ -179,7 +179,7 @@ LogicalResult CommandTables::addCommand(Operation &op) {
                            copy.getQueue());
       })
       .Case<AllReduceOp>([&](auto reduce) {
-        return addTransfer(op, QLORA_COMMAND_ALL_REDUCE, QLORA_READ_WRITE,
+        return addTransfer(op, QLORA_COMMAND_COLLECTIVE, QLORA_READ_WRITE,
                            reduce.getBucket(), reduce.getQueue());
       })
       .Case<RecordOp>([&](auto record) {

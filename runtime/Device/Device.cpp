@@ -27,6 +27,7 @@ Status Device::load(const LoadedModule &loaded, FrozenArena *frozen) {
   if (frozen && frozen->bytes().size() != frozenBytes)
     return misuse("the frozen arena given has {} bytes, the module needs {}",
                   frozen->bytes().size(), frozenBytes);
+  QLORA_RETURN_IF_ERROR(checkCollectives(loaded, groupSize));
   module = &loaded;
   frozenIsShared = frozen && frozen->isShared();
   launchCount.assign(loaded.launches().size(), 0);
@@ -180,8 +181,8 @@ Status Device::dispatch(const qlora_command &command) {
     return fill(command);
   case QLORA_COMMAND_COPY:
     return copy(command);
-  case QLORA_COMMAND_ALL_REDUCE:
-    return allReduce(command);
+  case QLORA_COMMAND_COLLECTIVE:
+    return collective(command);
   case QLORA_COMMAND_RECORD:
     return record(command);
   case QLORA_COMMAND_WAIT:
@@ -213,9 +214,10 @@ void Device::countCommand(const qlora_command &command) {
   case QLORA_COMMAND_COPY:
     ++count.copies;
     break;
-  case QLORA_COMMAND_ALL_REDUCE:
+  case QLORA_COMMAND_COLLECTIVE:
     ++count.collectives;
-    count.collectiveBytes += module->operands(command)[0].bytes;
+    count.collectiveBytes[command.group][command.collective] +=
+        collectiveBytes(*module, command);
     break;
   case QLORA_COMMAND_RECORD:
     ++count.records;

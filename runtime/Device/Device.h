@@ -22,6 +22,7 @@
 #ifndef QLORA_RUNTIME_DEVICE_DEVICE_H
 #define QLORA_RUNTIME_DEVICE_DEVICE_H
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -66,7 +67,9 @@ struct DeviceCounters {
   uint64_t waits = 0;
   uint64_t bytesRead = 0; ///< operands, at operand granularity
   uint64_t bytesWritten = 0;
-  uint64_t collectiveBytes = 0; ///< of the operands, on one rank
+  /// By group and kind: of the larger operand, on one rank.
+  std::array<std::array<uint64_t, QLORA_COLLECTIVE_COUNT>, QLORA_GROUP_COUNT>
+      collectiveBytes{};
 };
 
 /// One arena, as planned by the module and as the device holds it.
@@ -192,7 +195,7 @@ protected:
   virtual Status launch(const qlora_command &command) = 0;
   virtual Status fill(const qlora_command &command) = 0;
   virtual Status copy(const qlora_command &command) = 0;
-  virtual Status allReduce(const qlora_command &command) = 0;
+  virtual Status collective(const qlora_command &command) = 0;
   virtual Status record(const qlora_command &command) = 0;
   virtual Status wait(const qlora_command &command) = 0;
   /// All commands are on their queues; returns the first error known of any.
@@ -213,6 +216,7 @@ protected:
   virtual void addTimes(std::vector<LaunchTime> &times) const {}
 
   const LoadedModule *module = nullptr;
+  int groupSize = 1; ///< the driver's constructor knows it
   bool frozenIsShared = false;
   qlora_step_block step{};
   bool onAllRanks = true; ///< of the current entry

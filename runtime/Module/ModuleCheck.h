@@ -58,6 +58,15 @@ Status checkParameters(const qlora_module &module, const AddressRanges &ranges);
 Status checkImages(const qlora_module &module, const AddressRanges &ranges);
 Status checkKernels(const qlora_module &module, const AddressRanges &ranges);
 Status checkCommands(const qlora_module &module);
+/// Of one command, whose operands are in order; of any that is no collective,
+/// that it has nothing of one.
+Status checkCollective(const qlora_module &module,
+                       const qlora_command &command);
+/// Whether two operands have a byte in common.
+inline bool overlap(const qlora_operand &a, const qlora_operand &b) {
+  return a.arena == b.arena && a.offset < b.offset + b.bytes &&
+         b.offset < a.offset + a.bytes;
+}
 Status checkEntries(const qlora_module &module);
 
 } // namespace qlora

@@ -21,10 +21,25 @@ static std::string_view nameOf(const std::array<std::string_view, N> &names,
   return index < N ? names[index] : "unknown";
 }
 
-std::string_view commandKindName(unsigned kind) {
+std::string_view commandName(const qlora_command &command) {
   static constexpr std::array<std::string_view, QLORA_COMMAND_KIND_COUNT>
-      names = {"launch", "fill", "copy", "all_reduce", "record", "wait"};
+      names = {"launch", "fill", "copy", "collective", "record", "wait"};
+  return command.kind == QLORA_COMMAND_COLLECTIVE
+             ? collectiveName(command.collective)
+             : nameOf(names, command.kind);
+}
+
+std::string_view collectiveName(unsigned kind) {
+  static constexpr std::array<std::string_view, QLORA_COLLECTIVE_COUNT> names =
+      {"all_reduce", "all_gather", "reduce_scatter", "broadcast",
+       "all_to_all", "send",       "recv"};
   return nameOf(names, kind);
+}
+
+std::string_view groupName(unsigned group) {
+  static constexpr std::array<std::string_view, QLORA_GROUP_COUNT> names = {
+      "dp"};
+  return nameOf(names, group);
 }
 
 std::string_view queueName(unsigned queue) {

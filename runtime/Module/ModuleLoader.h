@@ -92,9 +92,11 @@ inline int64_t blocksOf(const qlora_kernel &kernel,
   return launch.rows / rows + (launch.rows % rows != 0);
 }
 
-/// "launch", "fill", ... and the other enums of the ABI, for messages and
+/// "launch", "fill", "all_reduce", ... and the other enums of the ABI, for messages and
 /// `--print`.
-std::string_view commandKindName(unsigned kind);
+std::string_view commandName(const qlora_command &command);
+std::string_view collectiveName(unsigned kind);
+std::string_view groupName(unsigned group);
 std::string_view queueName(unsigned queue);
 std::string_view arenaKindName(unsigned kind);
 /// In plain words, for people: "optimizer, first moment".

@@ -128,7 +128,7 @@ static const qlora_command commands[] = {
     {QLORA_COMMAND_LAUNCH, kCompute, 2, 1, 5, 0},
     {QLORA_COMMAND_RECORD, kCompute, 0, 0, 0, 0},
     {QLORA_COMMAND_WAIT, kSend, 0, 0, 0, 0},
-    {QLORA_COMMAND_ALL_REDUCE, kSend, 1, 0, 7, 0},
+    {QLORA_COMMAND_COLLECTIVE, kSend, 1, 0, 7, 0},
     {QLORA_COMMAND_RECORD, kSend, 0, 1, 0, 0},
     {QLORA_COMMAND_LAUNCH, kCompute, 3, 0, 0, 0},
     {QLORA_COMMAND_WAIT, kCompute, 0, 1, 0, 0},

@@ -50,7 +50,7 @@ protected:
   Status copy(const qlora_command &command) override {
     return runOrPush(command);
   }
-  Status allReduce(const qlora_command &command) override {
+  Status collective(const qlora_command &command) override {
     return runOrPush(command);
   }
   Status record(const qlora_command &command) override;
@@ -86,6 +86,7 @@ CpuDevice::CpuDevice(const DeviceOptions &options)
     : collectives(options.collectives ? options.collectives : &alone),
       observer(options.observer), disabledKernels(options.disabledKernels),
       threads(1) {
+  groupSize = collectives->size();
 #ifdef _OPENMP
   // Generated and library kernels share the pool of this thread.
   if (options.threads > 0)
@@ -213,9 +214,7 @@ Status CpuDevice::runNow(const qlora_command &command) {
     std::memcpy(buffers[0], buffers[1], bytes);
     return Status::ok();
   default:
-    return collectives->allReduceSum(
-        static_cast<float *>(buffers[0]),
-        static_cast<int64_t>(bytes / sizeof(float)));
+    return collectives->run(CollectiveCall::of(*module, command, buffers));
   }
 }
 
@@ -255,7 +254,7 @@ std::string CpuDevice::kernelName(uint32_t launch) const {
 void CpuDevice::addTimes(std::vector<LaunchTime> &times) const {
   if (counters().collectives == 0)
     return;
-  times.push_back({"communication", "all_reduce", counters().collectives,
+  times.push_back({"communication", "collectives", counters().collectives,
                    communication->busySeconds()});
   times.push_back({"communication", "waited for", counters().waits,
                    communication->waitedSeconds()});

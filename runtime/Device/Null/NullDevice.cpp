@@ -14,6 +14,7 @@ namespace qlora {
 namespace {
 class NullDevice final : public Device {
 public:
+  explicit NullDevice(int ranks) { groupSize = ranks; }
   std::string_view name() const override { return "null"; }
   std::span<uint8_t> hostArena(uint32_t) override { return {}; }
   bool hasHostArenas() const override { return false; }
@@ -38,7 +39,7 @@ protected:
   }
   Status fill(const qlora_command &command) override { return access(command); }
   Status copy(const qlora_command &command) override { return access(command); }
-  Status allReduce(const qlora_command &command) override {
+  Status collective(const qlora_command &command) override {
     return access(command);
   }
   Status record(const qlora_command &command) override {
@@ -109,8 +110,8 @@ Status NullDevice::access(const qlora_command &command) {
   return accessOperands(command, QLORA_WRITE);
 }
 
-std::unique_ptr<Device> createNullDevice(const DeviceOptions &) {
-  return std::make_unique<NullDevice>();
+std::unique_ptr<Device> createNullDevice(const DeviceOptions &options) {
+  return std::make_unique<NullDevice>(options.ranks);
 }
 
 } // namespace qlora

@@ -27,8 +27,8 @@ TEST(CommunicationQueue, RunsInOrderAfterEvents) {
       },
       8, 2);
   const qlora_command commands[] = {
-      command(QLORA_COMMAND_WAIT, 0), command(QLORA_COMMAND_ALL_REDUCE, 7),
-      command(QLORA_COMMAND_ALL_REDUCE, 8), command(QLORA_COMMAND_RECORD, 1)};
+      command(QLORA_COMMAND_WAIT, 0), command(QLORA_COMMAND_COLLECTIVE, 7),
+      command(QLORA_COMMAND_COLLECTIVE, 8), command(QLORA_COMMAND_RECORD, 1)};
   for (int repeat = 0; repeat < 50; ++repeat) {
     released = false;
     order.clear();
@@ -51,7 +51,7 @@ TEST(CommunicationQueue, KeepsTheFirstErrorAndSkipsTheRest) {
         return Status::error(StatusCode::kAborted, "error {}", runs);
       },
       8, 1);
-  const qlora_command reduce = command(QLORA_COMMAND_ALL_REDUCE);
+  const qlora_command reduce = command(QLORA_COMMAND_COLLECTIVE);
   queue.begin();
   queue.push(reduce);
   queue.push(reduce);

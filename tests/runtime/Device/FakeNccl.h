@@ -56,7 +56,6 @@ inline ncclResult_t getUniqueId(ncclUniqueId *id) {
 }
 inline ncclResult_t commInitRankConfig(ncclComm_t *comm, int, ncclUniqueId id,
                                        int, ncclConfig_t *config) {
-  // The id has gone through floats; the second rank of the host is its twin.
   if (static_cast<uint8_t>(id.internal[100]) != 201)
     return 4;
   group.config = *config;
@@ -119,7 +118,10 @@ class TwoRanks final : public Collectives {
 public:
   int rank() const override { return 0; }
   int size() const override { return 2; }
-  Status allReduceSum(float *, int64_t) override { return Status::ok(); }
+  Status run(const CollectiveCall &) override { return Status::ok(); }
+  StatusOr<std::vector<std::string>> allGather(std::string_view mine) override {
+    return std::vector<std::string>(2, std::string(mine));
+  }
   Status checkOthers() override {
     return isAlone ? Status::error(StatusCode::kAborted, "rank 1 is gone")
                    : Status::ok();

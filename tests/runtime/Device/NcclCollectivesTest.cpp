@@ -53,8 +53,10 @@ protected:
     return Status::ok();
   }
   Status sum() {
-    return gpus->allReduceSum(reinterpret_cast<CUdeviceptr>(values.data()),
-                              values.size(), nullptr);
+    CollectiveCall call;
+    call.to = {reinterpret_cast<uint8_t *>(values.data()),
+               values.size() * sizeof(float)};
+    return gpus->run(call, nullptr);
   }
   bool isAborted() {
     gpus.reset();
@@ -125,7 +127,7 @@ TEST_F(NcclCollectivesTest, WaitsForTheCardWithinItsBound) {
   EXPECT_TRUE(gpus->look(59s).isOk());
   const Status status = gpus->look(61s);
   EXPECT_EQ(status.code(), StatusCode::kUnavailable);
-  EXPECT_HAS(status.message(), "all_reduce on the GPU has not ended after 60 s");
+  EXPECT_HAS(status.message(), "a collective on the GPU has not ended after 60 s");
   EXPECT_TRUE(isAborted());
 }
 
@@ -135,7 +137,7 @@ TEST_F(NcclCollectivesTest, TellsAnErrorThatComesLater) {
     ASSERT_TRUE(connect().isOk());
     group.asyncError = 3;
     const Status status = hasEnded ? gpus->confirm() : gpus->look(1ms);
-    EXPECT_EQ(status.message(), "all_reduce on the GPU: ncclInternalError (3): "
+    EXPECT_EQ(status.message(), "a collective on the GPU: ncclInternalError (3): "
                                 "as the test wants it");
     const int calls = group.calls["commGetAsyncError"];
     EXPECT_HAS(gpus->look(1ms).message(), "were given up before");

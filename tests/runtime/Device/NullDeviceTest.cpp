@@ -42,7 +42,9 @@ TEST(NullDevice, CountsAStep) {
   EXPECT_EQ(counters.collectives, 1u);
   EXPECT_EQ(counters.records, 2u);
   EXPECT_EQ(counters.waits, 2u);
-  EXPECT_EQ(counters.collectiveBytes, 72u);
+  EXPECT_EQ(counters.collectiveBytes[QLORA_GROUP_DP]
+                                    [QLORA_COLLECTIVE_ALL_REDUCE],
+            72u);
   // Twice scale_add: 2 * 64; gather 64; copy 64; descend 64; fill and
   // all-reduce 72 each.
   EXPECT_EQ(counters.bytesWritten, 128u + 64 + 64 + 64 + 72 + 72);

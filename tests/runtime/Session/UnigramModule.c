@@ -117,7 +117,7 @@ static const qlora_operand operands[] = {
   {QLORA_COMMAND_LAUNCH, COMPUTE, 8, launch, operands, 0},                     \
       {QLORA_COMMAND_RECORD, COMPUTE, 0, 0, 0, 0},                             \
       {QLORA_COMMAND_WAIT, SEND, 0, 0, 0, 0},                                  \
-      {QLORA_COMMAND_ALL_REDUCE, SEND, 1, 0, 30, 0},                           \
+      {QLORA_COMMAND_COLLECTIVE, SEND, 1, 0, 30, 0},                           \
       {QLORA_COMMAND_RECORD, SEND, 0, 1, 0, 0}, {                              \
     QLORA_COMMAND_WAIT, COMPUTE, 0, 1, 0, 0                                    \
   }

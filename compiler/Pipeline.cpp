@@ -5,6 +5,7 @@
 
 #include "compiler/Pipeline.h"
 
+#include "mlir/Pass/PassRegistry.h"
 #include "mlir/Transforms/Passes.h"
 
 #include "compiler/Passes.h"
@@ -146,6 +147,15 @@ static constexpr Phase kPhases[] = {
 };
 
 ArrayRef<Phase> qlora::phases() { return kPhases; }
+
+void qlora::registerPhases() {
+  for (const Phase &phase : kPhases)
+    PassPipelineRegistration<>("phase-" + std::string(phase.name),
+                               "a phase of qloracc", [&](OpPassManager &pm) {
+                                 phase.build(pm, CompileOptions(),
+                                             MemoryBudget());
+                               });
+}
 
 ArrayRef<StringLiteral> qlora::optionalPasses() {
   static constexpr StringLiteral kOptional[] = {

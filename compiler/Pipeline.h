@@ -72,6 +72,10 @@ struct Phase {
 /// adapt, step, optimize, program.
 llvm::ArrayRef<Phase> phases();
 
+/// Makes each phase, with the default options, a pipeline of qlora-opt's:
+/// phase-adapt and so on.
+void registerPhases();
+
 /// Passes that `disabled` may name.
 llvm::ArrayRef<llvm::StringLiteral> optionalPasses();
 

@@ -8,19 +8,19 @@
 #include "compiler/Codegen/CudaTarget.h"
 #include "compiler/Codegen/EmitModule.h"
 #include "compiler/Codegen/Linker.h"
-#include "compiler/Codegen/PrintKernel.h"
+#include "compiler/Codegen/KernelFunction.h"
 
 using namespace mlir;
 using namespace qlora;
 
 /// The text of every generated kernel, in order.
 static FailureOr<std::vector<std::string>>
-printAll(ModuleOp module, const KernelDialect &dialect) {
+printAll(ModuleOp module, const KernelSpelling &spelling) {
   std::vector<std::string> functions;
   for (auto kernel : module.getOps<program::KernelOp>()) {
     if (kernel.getOp())
       continue;
-    FailureOr<std::string> text = printKernel(kernel, dialect);
+    FailureOr<std::string> text = printKernel(kernel, spelling);
     if (failed(text))
       return failure();
     functions.push_back(std::move(*text));
@@ -28,19 +28,19 @@ printAll(ModuleOp module, const KernelDialect &dialect) {
   return functions;
 }
 
-const KernelDialect *qlora::dialectOf(StringRef target) {
+const KernelSpelling *qlora::spellingOf(StringRef target) {
   if (target == "cpu")
-    return &hostDialect();
-  return target == "cuda" ? &cudaDialect() : nullptr;
+    return &hostSpelling();
+  return target == "cuda" ? &cudaSpelling() : nullptr;
 }
 
 LogicalResult qlora::printKernels(ModuleOp module,
-                                  const KernelDialect &dialect,
+                                  const KernelSpelling &spelling,
                                   raw_ostream &stream) {
-  FailureOr<std::vector<std::string>> functions = printAll(module, dialect);
+  FailureOr<std::vector<std::string>> functions = printAll(module, spelling);
   if (failed(functions))
     return failure();
-  stream << "#include \"" << dialect.include() << "\"\n";
+  stream << "#include \"" << spelling.include() << "\"\n";
   for (const std::string &function : *functions)
     stream << '\n' << function;
   return success();
@@ -96,7 +96,7 @@ LogicalResult qlora::emitTrainSo(ModuleOp module,
   if (!folder.isOk())
     return report(module, folder.status());
   FailureOr<std::vector<std::string>> functions =
-      printAll(module, (*target)->dialect());
+      printAll(module, (*target)->spelling());
   if (failed(functions))
     return failure();
   StatusOr<CompiledKernels> kernels = (*target)->compile(*functions, *folder);

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "compiler/Codegen/KernelDialect.h"
+#include "compiler/Codegen/KernelSpelling.h"
 #include "mlir/IR/BuiltinOps.h"
 
 namespace qlora {
@@ -32,13 +32,13 @@ struct CodegenOptions {
 
 /// The dialect of C++ that a target's kernels are printed in; null where there
 /// is no target of that name.
-const KernelDialect *dialectOf(llvm::StringRef target);
+const KernelSpelling *spellingOf(llvm::StringRef target);
 
 /// Writes every generated kernel, in the order of the module, as one source
 /// that includes what they need. The same module gives the same text. Errors
 /// are diagnostics of the kernel.
 llvm::LogicalResult printKernels(mlir::ModuleOp module,
-                                 const KernelDialect &dialect,
+                                 const KernelSpelling &spelling,
                                  llvm::raw_ostream &stream);
 
 /// Compiles the kernels, writes the tables and links both to `outputPath`.

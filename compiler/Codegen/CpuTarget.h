@@ -22,7 +22,7 @@ public:
 
   uint32_t kind() const override;
   std::string cpuFeatures() const override { return level.features; }
-  const KernelDialect &dialect() const override { return hostDialect(); }
+  const KernelSpelling &spelling() const override { return hostSpelling(); }
   StatusOr<CompiledKernels>
   compile(const std::vector<std::string> &functions,
           const ScratchFolder &folder) override;

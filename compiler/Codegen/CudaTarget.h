@@ -34,7 +34,7 @@ public:
 
   uint32_t kind() const override { return QLORA_TARGET_CUDA; }
   std::string cpuFeatures() const override { return ""; }
-  const KernelDialect &dialect() const override { return cudaDialect(); }
+  const KernelSpelling &spelling() const override { return cudaSpelling(); }
   StatusOr<CompiledKernels>
   compile(const std::vector<std::string> &functions,
           const ScratchFolder &folder) override;

@@ -5,7 +5,7 @@
 #include "compiler/Codegen/EmitModule.h"
 
 #include "compiler/Codegen/CommandTables.h"
-#include "compiler/Codegen/PrintKernel.h"
+#include "compiler/Codegen/KernelFunction.h"
 
 #include "runtime/Kernels/KernelTable.h"
 
@@ -105,7 +105,7 @@ LogicalResult ModuleEmitter::addKernel(program::KernelOp op) {
         body.getNumArguments() + body.getTerminator()->getNumOperands();
     std::string function = functionName(op);
     bool isDevice = target.kind() == QLORA_TARGET_CUDA;
-    KernelGeometry geometry = target.dialect().geometry(*op.getColumns());
+    KernelGeometry geometry = target.spelling().geometry(*op.getColumns());
     kernels.row({string(op.getSymName()), isDevice ? "0" : function,
                  isDevice ? string(function) : "0",
                  std::to_string(wordOf(count, 0)),

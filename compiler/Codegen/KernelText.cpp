@@ -60,7 +60,7 @@ std::string KernelText::pointer(unsigned operand) {
   const RowOperand &info = operands[operand];
   std::string name = info.isResult ? resultName(operand)
                                    : fmt::format("in{}", operand);
-  pointers.try_emplace(operand, dialect.pointer(name, operand, info.dtype,
+  pointers.try_emplace(operand, spelling.pointer(name, operand, info.dtype,
                                                 info.isResult));
   return name;
 }
@@ -70,13 +70,13 @@ std::string KernelText::rowPointer(unsigned operand) {
     return known->second;
   const RowOperand &info = operands[operand];
   std::string base = pointer(operand);
-  std::string offset = info.offset(columns, dialect);
+  std::string offset = info.offset(columns, spelling);
   if (offset.empty())
     return rowPointers[operand] = base;
   std::string name = base + "_row";
   perRow.push_back(fmt::format(
       "{}const {} = {} + {};",
-      dialect.pointerType(info.dtype, info.isResult), name, base, offset));
+      spelling.pointerType(info.dtype, info.isResult), name, base, offset));
   return rowPointers[operand] = name;
 }
 
@@ -89,7 +89,7 @@ FailureOr<std::string> KernelText::table(RowConstantOp op) {
     return name;
   name = fmt::format("{}_table{}", function, counters["table"]++);
   tables.push_back(fmt::format(
-      "{} {}[{}] = {{{}}};", dialect.tableType(), name, columns,
+      "{} {}[{}] = {{{}}};", spelling.tableType(), name, columns,
       fmt::join(llvm::map_range(op.getValues(), floatLiteral), ", ")));
   return name;
 }
@@ -100,7 +100,7 @@ std::string KernelText::stepField(const char *type, StringRef field) {
     name = field.str();
     hoisted.push_back(
         fmt::format("const {} {} = {};", type, name,
-                    dialect.argument("step->" + name)));
+                    spelling.argument("step->" + name)));
   }
   return name;
 }
@@ -142,8 +142,8 @@ FailureOr<std::string> KernelText::literal(arith::ConstantOp op) {
 
 Expression KernelText::loadScalar(unsigned argument) {
   const RowOperand &info = operands[argument];
-  std::string offset = info.offset(columns, dialect);
-  return {dialect.load(info.dtype, pointer(argument),
+  std::string offset = info.offset(columns, spelling);
+  return {spelling.load(info.dtype, pointer(argument),
                        offset.empty() ? "0" : offset),
           true};
 }
@@ -223,13 +223,13 @@ std::string KernelText::str() const {
       appendLine(text, indent, line);
   };
   append(0, tables);
-  append(0, dialect.signature(function, columns));
+  append(0, spelling.signature(function, columns));
   for (const auto &[operand, declaration] : pointers)
     appendLine(text, 2, declaration);
   append(2, hoisted);
-  append(2, dialect.beginRows(columns));
-  append(dialect.endRows().empty() ? 2 : 4, perRow);
-  append(2, dialect.endRows());
+  append(2, spelling.beginRows(columns));
+  append(spelling.endRows().empty() ? 2 : 4, perRow);
+  append(2, spelling.endRows());
   appendLine(text, 0, "}");
   return text;
 }

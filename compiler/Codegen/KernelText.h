@@ -10,7 +10,7 @@
 #include <map>
 #include <string>
 
-#include "compiler/Codegen/KernelDialect.h"
+#include "compiler/Codegen/KernelSpelling.h"
 #include "compiler/Codegen/RowExpressions.h"
 #include "compiler/Codegen/RowOperands.h"
 
@@ -19,12 +19,12 @@ namespace qlora {
 class KernelText {
 public:
   KernelText(program::KernelOp kernel, std::string function,
-             const KernelDialect &dialect,
+             const KernelSpelling &spelling,
              llvm::SmallVector<RowOperand> operands)
-      : kernel(kernel), function(std::move(function)), dialect(dialect),
+      : kernel(kernel), function(std::move(function)), spelling(spelling),
         operands(std::move(operands)), columns(*kernel.getColumns()) {}
 
-  const KernelDialect &getDialect() const { return dialect; }
+  const KernelSpelling &getSpelling() const { return spelling; }
   const RowOperand &getOperand(unsigned number) const {
     return operands[number];
   }
@@ -62,7 +62,7 @@ private:
 
   program::KernelOp kernel;
   std::string function;
-  const KernelDialect &dialect;
+  const KernelSpelling &spelling;
   llvm::SmallVector<RowOperand> operands;
   int64_t columns;
 

@@ -46,7 +46,7 @@ void LoopPrinter::chooseLanes() {
   loop.rowColumns = text.getColumns();
   loop.columns = loop.rowColumns / static_cast<int64_t>(halves().size());
   if (plan.kept.empty())
-    loop.lanes = text.getDialect().lanes(loop.columns, loop.rowColumns,
+    loop.lanes = text.getSpelling().lanes(loop.columns, loop.rowColumns,
                                          text.getAligned());
 }
 
@@ -161,18 +161,18 @@ FailureOr<Expression> LoopPrinter::opExpression(Operation *op, Half half) {
 
 bool LoopPrinter::isInLanes(unsigned operand) const {
   return loop.lanes > 1 &&
-         KernelDialect::hasLanes(text.getOperand(operand).dtype);
+         KernelSpelling::hasLanes(text.getOperand(operand).dtype);
 }
 
 /// Of lanes, one: all of them are loaded ahead of the body.
 Expression LoopPrinter::loadOperand(unsigned argument, Half half) {
-  const KernelDialect &dialect = text.getDialect();
+  const KernelSpelling &spelling = text.getSpelling();
   qlora_dtype dtype = text.getOperand(argument).dtype;
   std::string pointer = text.rowPointer(argument);
   if (!isInLanes(argument))
-    return {dialect.load(dtype, pointer, column(half)), true};
+    return {spelling.load(dtype, pointer, column(half)), true};
   std::string lanes = fmt::format("x{}s{}", argument, kSuffix[half]);
-  std::string load = dialect.loadLanes(dtype, lanes, pointer,
+  std::string load = spelling.loadLanes(dtype, lanes, pointer,
                                        firstColumn(half), loop.lanes);
   if (!llvm::is_contained(loop.loads, load))
     loop.loads.push_back(load);
@@ -184,11 +184,11 @@ LogicalResult LoopPrinter::storeResult(Value result, unsigned operand,
   FailureOr<std::string> value = lastUse(result, half);
   if (failed(value))
     return failure();
-  const KernelDialect &dialect = text.getDialect();
+  const KernelSpelling &spelling = text.getSpelling();
   qlora_dtype dtype = text.getOperand(operand).dtype;
   std::string pointer = text.rowPointer(operand);
   if (loop.lanes == 1) {
-    stores.push_back(dialect.store(dtype, pointer, column(half), *value));
+    stores.push_back(spelling.store(dtype, pointer, column(half), *value));
     return success();
   }
   std::string lanes =
@@ -196,7 +196,7 @@ LogicalResult LoopPrinter::storeResult(Value result, unsigned operand,
   laneResults.push_back(lanes);
   stores.push_back(fmt::format("{}[lane] = {};", lanes, *value));
   loop.stores.push_back(
-      dialect.storeLanes(dtype, lanes, pointer, firstColumn(half)));
+      spelling.storeLanes(dtype, lanes, pointer, firstColumn(half)));
   return success();
 }
 
@@ -282,11 +282,11 @@ void LoopPrinter::print() {
   for (const auto &[value, first] : plan.kept) {
     if (first != number)
       continue;
-    text.add(text.getDialect().rowArray(text.nameOf(value) + "_row",
+    text.add(text.getSpelling().rowArray(text.nameOf(value) + "_row",
                                         text.getColumns()));
     loop.fillsArray = true;
   }
-  text.add(text.getDialect().loop(loop));
+  text.add(text.getSpelling().loop(loop));
 }
 
 LogicalResult LoopPrinter::printReductions() {
@@ -313,11 +313,11 @@ LogicalResult LoopPrinter::storeNumber(Value result, unsigned operand) {
   FailureOr<std::string> value = text.scalar(result);
   if (failed(value))
     return failure();
-  const KernelDialect &dialect = text.getDialect();
+  const KernelSpelling &spelling = text.getSpelling();
   std::string store =
-      dialect.store(text.getOperand(operand).dtype, text.rowPointer(operand),
+      spelling.store(text.getOperand(operand).dtype, text.rowPointer(operand),
                     "0", *value);
-  text.add(dialect.oncePerRow(store, text.getColumns()));
+  text.add(spelling.oncePerRow(store, text.getColumns()));
   return success();
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// print-kernels: shows what PrintKernel.h makes of each generated kernel.
+// print-kernels: shows what KernelFunction.h makes of each generated kernel.
 
 #include "compiler/Codegen/Codegen.h"
 #include "compiler/Passes.h"
@@ -18,13 +18,13 @@ public:
 
 private:
   void runOnOperation() override {
-    const qlora::KernelDialect *dialect = qlora::dialectOf(target);
-    if (!dialect) {
+    const qlora::KernelSpelling *spelling = qlora::spellingOf(target);
+    if (!spelling) {
       getOperation().emitError("expects cpu or cuda as target, but got '")
           << target << "'";
       return signalPassFailure();
     }
-    if (failed(qlora::printKernels(getOperation(), *dialect, llvm::outs())))
+    if (failed(qlora::printKernels(getOperation(), *spelling, llvm::outs())))
       signalPassFailure();
   }
 };

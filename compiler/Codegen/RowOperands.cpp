@@ -17,24 +17,24 @@ static std::string times(const std::string &row, int64_t factor) {
 }
 
 std::string RowOperand::offset(int64_t columns,
-                               const KernelDialect &dialect) const {
+                               const KernelSpelling &spelling) const {
   switch (kind) {
   case MapKind::Column:
   case MapKind::Global:
     return "";
   case MapKind::Scalar:
-    return dialect.rowQuotient(group);
+    return spelling.rowQuotient(group);
   case MapKind::Group:
-    return times(dialect.rowQuotient(group), stride);
+    return times(spelling.rowQuotient(group), stride);
   case MapKind::Full:
     break;
   }
   if (stride == width)
-    return times(dialect.rowQuotient(1), columns);
+    return times(spelling.rowQuotient(1), columns);
   if (groups == 1)
-    return times(dialect.rowQuotient(1), stride);
-  return fmt::format("{} + {}", times(dialect.rowQuotient(groups), stride),
-                     times(dialect.rowRemainder(groups), columns));
+    return times(spelling.rowQuotient(1), stride);
+  return fmt::format("{} + {}", times(spelling.rowQuotient(groups), stride),
+                     times(spelling.rowRemainder(groups), columns));
 }
 
 uint64_t RowOperand::skippedBytes(uint64_t bytes) const {

@@ -5,7 +5,7 @@
 #ifndef QLORA_COMPILER_CODEGEN_ROWOPERANDS_H
 #define QLORA_COMPILER_CODEGEN_ROWOPERANDS_H
 
-#include "compiler/Codegen/KernelDialect.h"
+#include "compiler/Codegen/KernelSpelling.h"
 #include "dialects/Program/Program.h"
 
 namespace qlora {
@@ -23,7 +23,7 @@ struct RowOperand {
   /// Of a buffer of `bytes`, those between its rows.
   uint64_t skippedBytes(uint64_t bytes) const;
   /// The element at which kernel row `row` starts, as C++; empty for 0.
-  std::string offset(int64_t columns, const KernelDialect &dialect) const;
+  std::string offset(int64_t columns, const KernelSpelling &spelling) const;
 };
 
 /// Reads and checks the attributes; emits an error for a kernel that lacks

@@ -41,7 +41,7 @@ inline bool isRow(mlir::Value value) {
 }
 
 /// Plans the body of a kernel that may keep `maxArrays` values, quick functions
-/// (KernelDialect.h) not among them if `areQuick`. Only what the yielded values
+/// (KernelSpelling.h) not among them if `areQuick`. Only what the yielded values
 /// depend on is planned.
 RowPlan planRows(mlir::Block &body, int64_t maxArrays, bool areQuick);
 

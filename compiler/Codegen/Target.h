@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "compiler/Codegen/KernelDialect.h"
+#include "compiler/Codegen/KernelSpelling.h"
 #include "compiler/Codegen/Tools.h"
 #include "runtime/ABI/module.h"
 #include "runtime/Base/Status.h"
@@ -37,7 +37,7 @@ public:
   virtual uint32_t kind() const = 0;
   /// What the loader has to find in /proc/cpuinfo, comma-separated.
   virtual std::string cpuFeatures() const = 0;
-  virtual const KernelDialect &dialect() const = 0;
+  virtual const KernelSpelling &spelling() const = 0;
   /// Compiles printed functions to files in `folder`. The same functions give
   /// the same bytes.
   virtual StatusOr<CompiledKernels>

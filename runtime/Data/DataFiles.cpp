@@ -50,7 +50,7 @@ static StatusOr<DataSummary> summaryOf(const std::string &path,
   if (numbers.isKnown)
     return summary;
   MicroBatch batch;
-  for (int64_t i = 0; i < dataset.countInOrder(); ++i) {
+  for (int64_t i = 0; i < dataset.schedule().countInOrder(); ++i) {
     dataset.readInOrder(i, batch);
     summary.tokens += static_cast<int64_t>(batch.segments.size()) -
                       std::ranges::count(batch.segments, 0);
@@ -81,7 +81,7 @@ openDataFile(const DataRequest &request, const std::string &option,
     QLORA_ASSIGN_OR_RETURN(
         tokens, tokenise(request, file, shape.vocabSize, group));
   }
-  DatasetOptions options;
+  ScheduleOptions options;
   options.seed = static_cast<uint64_t>(request.options.integer("seed"));
   options.packing = request.options.boolean("packing");
   if (const std::string free = request.options.text("padding_free");

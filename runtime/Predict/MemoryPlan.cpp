@@ -4,6 +4,9 @@
 
 #include "runtime/Predict/MemoryPlan.h"
 
+#include <optional>
+
+#include "runtime/Base/ProcessBytes.h"
 #include "runtime/Base/ProcessMemory.h"
 #include "runtime/Base/ReportText.h"
 
@@ -37,8 +40,45 @@ std::string planText(const Device &device, int ranks) {
          reserveLines(device, /*withMeasured=*/false);
 }
 
-std::string residentText(uint64_t processBytes, uint64_t untouchedBytes,
-                         uint64_t predictedPeak) {
+uint64_t RunMemory::planned() const {
+  uint64_t bytes = 0;
+  for (const qlora_arena &arena : module.arenas())
+    if (arena.kind != QLORA_ARENA_HOST)
+      bytes += arena.bytes;
+  return bytes;
+}
+
+/// Of arenas and reserve; nothing where arenas are this process's memory.
+static std::optional<uint64_t> deviceBytes(const Device &device) {
+  const std::vector<ReserveUse> reserve = device.reserve();
+  if (reserve.empty())
+    return std::nullopt;
+  uint64_t bytes = 0;
+  for (const ReserveUse &use : reserve)
+    bytes += use.bytes;
+  for (const ArenaUse &use : device.memory())
+    if (use.kind != QLORA_ARENA_HOST)
+      bytes += use.allocatedBytes;
+  return bytes;
+}
+
+uint64_t RunMemory::now() const {
+  return deviceBytes(device).value_or(readProcessMemory().residentBytes);
+}
+
+uint64_t RunMemory::peak() const {
+  return deviceBytes(device).value_or(readProcessMemory().peakBytes);
+}
+
+uint64_t RunMemory::predictedPeak() const {
+  if (processBytes == 0)
+    return 0;
+  return predictedPeakBytes(planned() + module.arenaBytes(QLORA_ARENA_HOST) -
+                                untouchedBytes,
+                            processBytes);
+}
+
+std::string RunMemory::residentText() const {
   constexpr const char *kLine = "  {:<24} {:>10}{}\n";
   std::string text =
       fmt::format(kLine, "code, libraries, data", formatBytes(processBytes),
@@ -47,17 +87,17 @@ std::string residentText(uint64_t processBytes, uint64_t untouchedBytes,
     text += fmt::format(kLine, "never touched", formatBytes(untouchedBytes),
                         "  of the plan, with this data");
   return text + fmt::format(kLine, "resident at most",
-                            formatBytes(predictedPeak), "");
+                            formatBytes(predictedPeak()), "");
 }
 
-std::string measuredText(const Device &device, uint64_t predictedPeak) {
+std::string RunMemory::measuredText() const {
   std::string table =
       planTable("memory", arenaRows(device), /*withMeasured=*/true);
   return table + reserveLines(device, /*withMeasured=*/true) +
          fmt::format("  {:<24} {:>10} {:>10}  {}code, libraries and the "
                      "reading of weights",
                      "peak of the process",
-                     predictedPeak ? formatBytes(predictedPeak) : "",
+                     predictedPeak() ? formatBytes(predictedPeak()) : "",
                      formatBytes(readProcessMemory().peakBytes),
                      device.hasHostArenas() ? "arenas, " : "");
 }

@@ -6,24 +6,53 @@
 #ifndef QLORA_RUNTIME_PREDICT_MEMORYPLAN_H
 #define QLORA_RUNTIME_PREDICT_MEMORYPLAN_H
 
+#include <cstdint>
 #include <string>
 
 #include "runtime/Device/Device.h"
+#include "runtime/Module/ModuleLoader.h"
 
 namespace qlora {
 
+/// The memory of a rank. `module` and `device`, which has loaded it, outlive
+/// this.
+class RunMemory {
+public:
+  /// `processBytes`: of this process before weights are read, where arenas are
+  /// its memory, else 0. `untouchedBytes`: of the arenas, what this rank will
+  /// not touch (TouchedMemory.h).
+  RunMemory(const LoadedModule &module, const Device &device,
+            uint64_t processBytes, uint64_t untouchedBytes)
+      : module(module), device(device), processBytes(processBytes),
+        untouchedBytes(untouchedBytes) {}
+
+  /// Bytes of all arenas but the HOST arena.
+  uint64_t planned() const;
+  /// Memory that this rank uses now, and at most so far: of its device where
+  /// that has memory of its own (its arenas are allocated once, so both are
+  /// one number), else of its process.
+  uint64_t now() const;
+  uint64_t peak() const;
+  /// What peak() will be (Base/ProcessBytes.h); 0 where the device has memory
+  /// of its own.
+  uint64_t predictedPeak() const;
+
+  /// The process beside arenas that are its memory, what of them is not
+  /// touched (no line where that is nothing), and the peak that this gives.
+  std::string residentText() const;
+  /// Planned and allocated bytes per arena, and the process's peak; beside
+  /// what was predicted, where it was.
+  std::string measuredText() const;
+
+private:
+  const LoadedModule &module;
+  const Device &device;
+  uint64_t processBytes;
+  uint64_t untouchedBytes;
+};
+
 /// Bytes per arena of one rank, in the order of the ABI.
 std::string planText(const Device &device, int ranks);
-
-/// The process beside arenas that are its memory (Base/ProcessBytes.h):
-/// `processBytes` before them, what of them is not touched (TouchedMemory.h;
-/// no line where that is nothing), and the peak that this gives.
-std::string residentText(uint64_t processBytes, uint64_t untouchedBytes,
-                         uint64_t predictedPeak);
-
-/// Planned and allocated bytes per arena, and the process's peak; beside what
-/// was predicted, unless that is 0.
-std::string measuredText(const Device &device, uint64_t predictedPeak);
 
 } // namespace qlora
 

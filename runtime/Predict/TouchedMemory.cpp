@@ -20,7 +20,7 @@ void TouchedMemory::addAll(qlora_entry_kind kind) {
       entries.insert(&entry);
 }
 
-void TouchedMemory::addTraining(Dataset &data, const StepShape &shape,
+void TouchedMemory::addTraining(Schedule &schedule, const StepShape &shape,
                                 int64_t steps) {
   if (steps > 0)
     addAll(QLORA_ENTRY_UPDATE);
@@ -32,19 +32,19 @@ void TouchedMemory::addTraining(Dataset &data, const StepShape &shape,
   // Millions of micro-batches have few shapes.
   std::set<std::pair<qlora_entry_kind, BatchShape>> seen;
   for (int64_t step = 0; step < steps; ++step) {
-    const int64_t count = data.microBatches(step, shape);
+    const int64_t count = schedule.microBatches(step, shape);
     for (int64_t k = 0; k < count; ++k)
       seen.emplace(k + 1 == count ? QLORA_ENTRY_ACCUMULATE_LAST
                                   : QLORA_ENTRY_ACCUMULATE,
-                   data.shapeOf(step, k * shape.ranks + rank, shape));
+                   schedule.at(step, k * shape.ranks + rank, shape).shape);
   }
   for (const auto &[kind, batch] : seen)
     add(kind, batch);
 }
 
-void TouchedMemory::addEvaluation(Dataset &data, int64_t ranks) {
-  for (int64_t number = rank; number < data.countInOrder(); number += ranks)
-    add(QLORA_ENTRY_EVALUATE, data.shapeInOrder(number));
+void TouchedMemory::addEvaluation(Schedule &schedule, int64_t ranks) {
+  for (int64_t number = rank; number < schedule.countInOrder(); number += ranks)
+    add(QLORA_ENTRY_EVALUATE, schedule.inOrder(number).shape);
 }
 
 namespace {

@@ -20,7 +20,7 @@
 #include <cstdint>
 #include <set>
 
-#include "runtime/Data/Dataset.h"
+#include "runtime/Data/Schedule.h"
 #include "runtime/Module/ModuleLoader.h"
 
 namespace qlora {
@@ -38,9 +38,9 @@ public:
       : module(module), rank(rank) {}
 
   /// The first `steps` steps of training.
-  void addTraining(Dataset &data, const StepShape &shape, int64_t steps);
+  void addTraining(Schedule &schedule, const StepShape &shape, int64_t steps);
   /// An evaluation, in file order.
-  void addEvaluation(Dataset &data, int64_t ranks);
+  void addEvaluation(Schedule &schedule, int64_t ranks);
 
   /// Of all arenas together.
   uint64_t bytes() const;

@@ -25,9 +25,9 @@ void Dump::add(std::string name, SafetensorsDtype dtype,
   items.push_back({std::move(name), dtype, std::move(shape), storage.back()});
 }
 
-Status Dump::takeLogits(Run &run) {
+Status Dump::takeLogits(const Run &run) {
   MicroBatch batch;
-  run.train->read(0, 0, run.stepShape(), batch);
+  run.train->read(0, 0, run.stepShape, batch);
   // Every position gets a target, so that the head computes every row.
   std::fill(batch.targets.begin(), batch.targets.end(), 0);
   // Attention skips padding; here it is a segment of its own, so that its
@@ -54,7 +54,7 @@ Status Dump::takeLogits(Run &run) {
   return Status::ok();
 }
 
-Status Dump::takeGradients(Run &run, double labels) {
+Status Dump::takeGradients(const Run &run, double labels) {
   auto arena = run.module.arena(QLORA_ARENA_GRADIENT);
   for (const qlora_parameter *parameter : trainedParameters(run.module)) {
     std::vector<float> gradient(parameter->bytes / sizeof(float));
@@ -71,22 +71,23 @@ Status Dump::takeGradients(Run &run, double labels) {
 }
 
 /// Micro-batches of a step over all ranks.
-static int64_t microBatchesOf(Run &run, int64_t step) {
-  return run.train->microBatches(step, run.stepShape()) * run.group.size();
+static int64_t microBatchesOf(const Run &run, int64_t step) {
+  return run.train->schedule().microBatches(step, run.stepShape) *
+         run.group.size();
 }
 
 /// Rows of the longest micro-batch of a step.
-static int64_t longestRows(Run &run, int64_t step) {
+static int64_t longestRows(const Run &run, int64_t step) {
   int64_t rows = 0;
   MicroBatch batch;
   for (int64_t index = 0; index < microBatchesOf(run, step); ++index) {
-    run.train->read(step, index, run.stepShape(), batch);
+    run.train->read(step, index, run.stepShape, batch);
     rows = std::max(rows, batch.batch * batch.length);
   }
   return rows;
 }
 
-Status Dump::takeDropout(Run &run, int64_t step) {
+Status Dump::takeDropout(const Run &run, int64_t step) {
   QLORA_ASSIGN_OR_RETURN(std::vector<AdapterDropout> dropouts,
                          recordedDropout(run.module, run.options));
   if (dropouts.empty())
@@ -153,7 +154,7 @@ void Dump::addWeight(const qlora_parameter &parameter,
       asBytes(decoded(l, shape.back(), bytes)));
 }
 
-Status Dump::takeWeights(Run &run) {
+Status Dump::takeWeights(const Run &run) {
   for (const qlora_parameter &parameter : run.module.parameters()) {
     if (parameter.quantization == QLORA_QUANTIZATION_NONE)
       continue;

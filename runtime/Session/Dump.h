@@ -45,12 +45,12 @@ public:
   explicit Dump(std::string path) : path(std::move(path)) {}
 
   /// Before step 1.
-  Status takeLogits(Run &run);
-  Status takeWeights(Run &run);
+  Status takeLogits(const Run &run);
+  Status takeWeights(const Run &run);
   /// After ACCUMULATE_LAST of step 1; `labels`: of the whole step.
-  Status takeGradients(Run &run, double labels);
+  Status takeGradients(const Run &run, double labels);
   /// `step`: from 0, the one whose gradients are taken.
-  Status takeDropout(Run &run, int64_t step);
+  Status takeDropout(const Run &run, int64_t step);
   Status write();
 
 private:

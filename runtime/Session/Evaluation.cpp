@@ -11,7 +11,7 @@
 
 namespace qlora {
 
-StatusOr<EvaluationResult> evaluate(Run &run) {
+StatusOr<EvaluationResult> evaluate(const Run &run) {
   double loss = 0;
   int64_t counts[4] = {}; // labels, correct, rows, matched rows
   MicroBatch batch;
@@ -20,7 +20,7 @@ StatusOr<EvaluationResult> evaluate(Run &run) {
   ProgressListener listener;
   if (run.metrics)
     listener = run.metrics->progress("evaluating", "batches");
-  const int64_t count = run.validation->countInOrder();
+  const int64_t count = run.validation->schedule().countInOrder();
   for (int64_t number = run.group.rank(); number < count;
        number += run.group.size()) {
     run.validation->readInOrder(number, batch);
@@ -51,7 +51,7 @@ StatusOr<EvaluationResult> evaluate(Run &run) {
   return result;
 }
 
-StatusOr<EvaluationResult> evaluateAndLog(Run &run, int64_t step, double epoch,
+StatusOr<EvaluationResult> evaluateAndLog(const Run &run, int64_t step, double epoch,
                                           const std::string &title) {
   auto start = std::chrono::steady_clock::now();
   QLORA_ASSIGN_OR_RETURN(EvaluationResult result, evaluate(run));

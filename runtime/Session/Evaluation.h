@@ -19,10 +19,10 @@ struct EvaluationResult {
 };
 
 /// All ranks call it; all get the same result.
-StatusOr<EvaluationResult> evaluate(Run &run);
+StatusOr<EvaluationResult> evaluate(const Run &run);
 
 /// Evaluates and logs under `step` and `epoch`, with `title` on the terminal.
-StatusOr<EvaluationResult> evaluateAndLog(Run &run, int64_t step, double epoch,
+StatusOr<EvaluationResult> evaluateAndLog(const Run &run, int64_t step, double epoch,
                                           const std::string &title);
 
 } // namespace qlora

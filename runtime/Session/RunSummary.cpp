@@ -91,7 +91,7 @@ static std::string dataText(const Run &run, const DataSummary &data) {
 
 static std::string batchText(const Run &run) {
   const int64_t rows = run.options.integer("per_device_train_batch_size");
-  const StepShape step = run.stepShape();
+  const StepShape step = run.stepShape;
   return fmt::format("{} x {} x {} accumulated = {} a step",
                      counted(rows, "row"), counted(step.ranks, "rank"),
                      step.accumulation, counted(rows * step.count(), "row"));
@@ -99,17 +99,18 @@ static std::string batchText(const Run &run) {
 
 static std::string stepsText(const Run &run) {
   return fmt::format("{}, {} in an epoch; learning rate {}, {}",
-                     formatCount(run.totalSteps()),
-                     formatCount(run.train->stepsPerEpoch(run.perStep())),
+                     formatCount(run.totalSteps),
+                     formatCount(
+                         run.train->schedule().stepsPerEpoch(run.perStep())),
                      formatShort(run.options.number("learning_rate")),
                      run.options.text("lr_scheduler_type"));
 }
 
 static std::string memoryText(const Run &run) {
   const int64_t limit = run.options.integer("memory_limit");
-  std::string text = formatBytes(run.plannedBytes()) + " planned";
+  std::string text = formatBytes(run.memory.planned()) + " planned";
   text += limit > 0 ? fmt::format(" of {}", formatBytes(limit)) : " (no limit)";
-  if (const uint64_t peak = run.predictedPeakMemoryBytes())
+  if (const uint64_t peak = run.memory.predictedPeak())
     text += fmt::format(", {} resident at most", formatBytes(peak));
   return text + (run.group.size() > 1 ? ", each rank" : "");
 }
@@ -131,7 +132,7 @@ std::string runHeader(const Run &run, const DataSummary &data) {
 
 /// A run of no time has no rate.
 static double secondsOf(const TrainingResult &result) {
-  return std::max(result.seconds, 1e-9);
+  return std::max(result.totals.seconds, 1e-9);
 }
 
 nlohmann::ordered_json runTotals(const Run &run, const TrainingResult &result) {
@@ -139,13 +140,14 @@ nlohmann::ordered_json runTotals(const Run &run, const TrainingResult &result) {
   nlohmann::ordered_json values = {
       {"step", result.steps},
       {"epoch", result.epoch},
-      {"train_loss", result.meanLoss},
-      {"train_runtime", result.seconds},
+      {"train_loss", result.totals.meanLoss},
+      {"train_runtime", result.totals.seconds},
       {"train_steps_per_second", static_cast<double>(result.steps) / seconds},
-      {"train_tokens_per_second", static_cast<double>(result.tokens) / seconds},
-      {"planned_bytes", run.plannedBytes()},
-      {"peak_memory_bytes", run.peakMemoryBytes()}};
-  if (const uint64_t peak = run.predictedPeakMemoryBytes())
+      {"train_tokens_per_second",
+       static_cast<double>(result.totals.tokens) / seconds},
+      {"planned_bytes", run.memory.planned()},
+      {"peak_memory_bytes", run.memory.peak()}};
+  if (const uint64_t peak = run.memory.predictedPeak())
     values["predicted_peak_memory_bytes"] = peak;
   return values;
 }
@@ -164,15 +166,15 @@ std::string runEnding(const Run &run, const TrainingResult &result) {
         "interrupted at step {} of {}; the adapter so far is in {}\n"
         "start from it: --adapter-name-or-path {} --output-dir ANOTHER\n"
         "(data, schedule and optimizer then begin anew)",
-        result.steps, run.totalSteps(), folder, folder);
+        result.steps, run.totalSteps, folder, folder);
   return fmt::format(
       "{} steps in {}, mean loss {:.4f}, {} tok/s, peak memory {}\n"
       "adapter written to {}\n{}",
-      formatCount(result.steps), formatDuration(result.seconds),
-      result.meanLoss,
-      formatRate(static_cast<double>(result.tokens) / secondsOf(result)),
-      formatBytes(run.peakMemoryBytes()), folder,
-      result.hasDiverged ? "it has diverged (see the warning above): train "
+      formatCount(result.steps), formatDuration(result.totals.seconds),
+      result.totals.meanLoss,
+      formatRate(static_cast<double>(result.totals.tokens) / secondsOf(result)),
+      formatBytes(run.memory.peak()), folder,
+      result.totals.hasDiverged ? "it has diverged (see the warning above): train "
                            "again with a smaller --learning-rate"
                          : nextText(folder));
 }

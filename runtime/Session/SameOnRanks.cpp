@@ -33,14 +33,16 @@ static Fact factOf(std::string name, const Dataset *data) {
 }
 
 static StatusOr<std::vector<Fact>> factsOf(const SessionRequest &request,
-                                           const Run &run) {
+                                           const Options &options,
+                                           const Dataset *train,
+                                           const Dataset *validation) {
   ContentHash program;
   QLORA_RETURN_IF_ERROR(program.addFile(request.modulePath));
   const ProfileRequest &profile = request.profile;
   std::vector<Fact> facts = {
       factOf("the program", std::move(program)),
-      factOf("the rows of --train-file", run.train),
-      factOf("the rows of --validation-file", run.validation),
+      factOf("the rows of --train-file", train),
+      factOf("the rows of --validation-file", validation),
       factOf("--cuda-graphs", request.cudaGraphs ? "true" : "false"),
       factOf("--profile", profile.path.empty()
                               ? ""
@@ -49,28 +51,30 @@ static StatusOr<std::vector<Fact>> factsOf(const SessionRequest &request,
   for (const OptionRow &row : optionTable())
     if (row.scope == OptionScope::kRun && row.type != OptionType::kPath)
       facts.push_back(
-          factOf(flagSpelling(row.name), run.options.value(row.name).dump()));
+          factOf(flagSpelling(row.name), options.value(row.name).dump()));
   return facts;
 }
 
-Status checkSameOnRanks(const SessionRequest &request, const Run &run) {
-  if (run.group.size() == 1)
+Status checkSameOnRanks(const SessionRequest &request, const Options &options,
+                        RankGroup &group, const Dataset *train,
+                        const Dataset *validation) {
+  if (group.size() == 1)
     return Status::ok();
-  QLORA_ASSIGN_OR_RETURN(const std::vector<Fact> facts, factsOf(request, run));
+  QLORA_ASSIGN_OR_RETURN(const std::vector<Fact> facts,
+                         factsOf(request, options, train, validation));
   std::string hashes;
   for (const Fact &fact : facts)
     hashes += fact.hash;
   QLORA_ASSIGN_OR_RETURN(
       const std::vector<std::string> all,
-      run.group.collectives().allGather(run.group.rank() == 0 ? hashes : ""));
-  size_t begin = 0;
+      group.collectives().allGather(group.rank() == 0 ? hashes : ""));
+  size_t end = 0;
   for (const Fact &fact : facts) {
-    const size_t bytes = fact.hash.size();
-    if (all[0].compare(begin, bytes, fact.hash) != 0)
+    end += fact.hash.size();
+    if (all[0].size() < end || !all[0].substr(0, end).ends_with(fact.hash))
       return Status::invalid("rank {} differs from rank 0 in {}; start every "
                              "rank with the same program, data and options",
-                             run.group.rank(), fact.name);
-    begin += bytes;
+                             group.rank(), fact.name);
   }
   return Status::ok();
 }

@@ -9,14 +9,17 @@
 #ifndef QLORA_RUNTIME_SESSION_SAMEONRANKS_H
 #define QLORA_RUNTIME_SESSION_SAMEONRANKS_H
 
-#include "runtime/Session/Run.h"
+#include "runtime/Data/Dataset.h"
+#include "runtime/Ranks/RankGroup.h"
 #include "runtime/Session/Session.h"
 
 namespace qlora {
 
 /// All ranks call it. An error names the first thing that this rank has
 /// otherwise than rank 0, which has none.
-Status checkSameOnRanks(const SessionRequest &request, const Run &run);
+Status checkSameOnRanks(const SessionRequest &request, const Options &options,
+                        RankGroup &group, const Dataset *train,
+                        const Dataset *validation);
 
 } // namespace qlora
 

@@ -4,20 +4,20 @@
 
 #include "runtime/Session/Session.h"
 
-#include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <optional>
 
 #include "runtime/Base/CpuCount.h"
-#include "runtime/Base/ProcessMemory.h"
 #include "runtime/Base/StopSignal.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Data/DataFiles.h"
 #include "runtime/Device/KernelChoice.h"
 #include "runtime/Module/LaunchRequest.h"
 #include "runtime/Predict/MemoryPlan.h"
+#include "runtime/Predict/TouchedMemory.h"
 #include "runtime/Session/Adapter.h"
 #include "runtime/Session/Dump.h"
 #include "runtime/Session/Evaluation.h"
@@ -25,8 +25,7 @@
 #include "runtime/Session/RunSummary.h"
 #include "runtime/Session/SameOnRanks.h"
 #include "runtime/Session/Training.h"
-#include "runtime/Weights/ArenaSink.h"
-#include "runtime/Weights/ModelFiles.h"
+#include "runtime/Weights/LoadWeights.h"
 #include "runtime/Weights/Parameters.h"
 
 namespace qlora {
@@ -68,16 +67,20 @@ private:
   Status openDevice();
   Status createOutput();
   Status openData();
-  Status bind(Run &run);
-  Status loadDevice(const ModelFiles &model, uint64_t &processBytes);
-  Status fill(const ParameterSources &sources);
+  Status openProfiler();
+  Status loadBase();
+  int64_t totalSteps() const;
+  StepShape stepShape() const {
+    return {options.integer("gradient_accumulation_steps"), group.size()};
+  }
+  uint64_t untouchedBytes() const;
   void warnOfBase();
   Status writeRecord();
   Status announce(const Run &run);
   std::string verbosePlan(const Run &run) const;
-  Status openProfiler(Run &run);
-  StatusOr<int> work(Run &run, Dump *dump);
-  Status finish(Run &run, const TrainingResult &result);
+  StatusOr<std::optional<Dump>> openDump(const Run &run);
+  StatusOr<int> work(const Run &run, Dump *dump);
+  Status finish(const Run &run, const TrainingResult &result);
   ThreadRequest threads() const;
   Metrics *listener() { return metrics ? &*metrics : nullptr; }
 
@@ -95,7 +98,7 @@ private:
   DataSummary trainSummary;
   KernelObserver observer;
   std::unique_ptr<Profiler> profiler; ///< null: none is asked for
-  std::optional<FrozenBase> base; ///< where arenas are host memory
+  LoadedWeights weights;
   std::unique_ptr<Device> device;
 };
 
@@ -196,18 +199,19 @@ Status Session::announce(const Run &run) {
 std::string Session::verbosePlan(const Run &run) const {
   std::string plan = planText(*device, group.size());
   plan += kernelsText(module, *device);
-  if (const uint64_t peak = run.predictedPeakMemoryBytes())
-    plan += residentText(run.processBytes, run.untouchedBytes, peak);
-  if (base && !base->mappedFile().empty())
-    plan += fmt::format("  frozen base mapped from '{}'\n", base->mappedFile());
+  if (run.memory.predictedPeak() > 0)
+    plan += run.memory.residentText();
+  if (weights.base && !weights.base->mappedFile().empty())
+    plan += fmt::format("  frozen base mapped from '{}'\n",
+                        weights.base->mappedFile());
   return plan;
 }
 
 /// The cache of another machine's first rank has nobody to say it to.
 void Session::warnOfBase() {
-  if (!base || !metrics)
+  if (!weights.base || !metrics)
     return;
-  for (const std::string &remark : base->takeRemarks())
+  for (const std::string &remark : weights.base->takeRemarks())
     metrics->warn(remark);
 }
 
@@ -235,88 +239,67 @@ Status Session::openData() {
   return Status::ok();
 }
 
-Status Session::fill(const ParameterSources &sources) {
-  // Filling fails on one rank alone; the others must not wait for it, and
-  // they do not: its connections close when it ends.
-  if (!base || !base->isFilled()) {
-    const auto frozen = openArena(*device, module, QLORA_ARENA_FROZEN);
-    QLORA_RETURN_IF_ERROR(fillFrozen(module, sources,
-                                     base ? base->share() : FillShare(),
-                                     QLORA_ARENA_FROZEN, *frozen));
-  }
-  if (module.arena(QLORA_ARENA_HOST)) {
-    // Never shared, so every rank fills its own.
-    const auto host = openArena(*device, module, QLORA_ARENA_HOST);
-    QLORA_RETURN_IF_ERROR(
-        fillFrozen(module, sources, FillShare(), QLORA_ARENA_HOST, *host));
-  }
-  QLORA_RETURN_IF_ERROR(group.collectives().barrier());
-  if (base)
-    QLORA_RETURN_IF_ERROR(base->seal(*sources.model));
-  if (!module.arena(QLORA_ARENA_TRAINABLE))
-    return Status::invalid("'{}' trains nothing: it has no adapter and no "
-                           "module to save",
-                           module.path());
-  const auto adapter = openArena(*device, module, QLORA_ARENA_TRAINABLE);
-  QLORA_RETURN_IF_ERROR(fillTrainable(module, sources, *adapter));
-  return fillRounded(module, *device);
-}
-
-Status Session::bind(Run &run) {
-  std::string folder = options.text("model_name_or_path");
-  if (folder.empty())
-    return Status::invalid("no model_name_or_path: say where the model folder "
-                           "is with --model-name-or-path DIR");
-  QLORA_ASSIGN_OR_RETURN(ModelFiles model, ModelFiles::open(folder));
-  ParameterSources sources;
-  sources.model = &model;
-  sources.seed = static_cast<uint64_t>(options.integer("seed"));
-  if (metrics)
-    sources.progress =
-        metrics->progress(options.boolean("load_in_4bit")
-                              ? "reading and quantising the base"
-                              : "reading the base",
-                          Metrics::kBytes);
-  std::optional<SafetensorsFile> adapter;
-  if (std::string start = options.text("adapter_name_or_path");
-      !start.empty()) {
+Status Session::loadBase() {
+  const std::string start = options.text("adapter_name_or_path");
+  if (!start.empty())
     QLORA_RETURN_IF_ERROR(checkAdapterConfig(start, options));
-    QLORA_ASSIGN_OR_RETURN(
-        adapter, SafetensorsFile::open(start + "/adapter_model.safetensors"));
-    sources.adapter = &*adapter;
-  }
-  QLORA_RETURN_IF_ERROR(loadDevice(model, run.processBytes));
-  return fill(sources);
-}
-
-/// `processBytes`: of this process beside its arenas, where it has them.
-Status Session::loadDevice(const ModelFiles &model, uint64_t &processBytes) {
-  if (!device->hasHostArenas())
-    return device->load(module, nullptr);
-  const uint64_t before = readProcessMemory().residentBytes;
-  QLORA_ASSIGN_OR_RETURN(
-      base, FrozenBase::open(module, model, group, request.baseCache));
-  // A base that is mapped is there already, and is an arena.
-  const uint64_t withBase = readProcessMemory().residentBytes;
-  QLORA_RETURN_IF_ERROR(device->load(module, &base->memory()));
-  processBytes = before + (readProcessMemory().residentBytes - withBase);
+  WeightRequest wanted{module,
+                       group,
+                       request.baseCache,
+                       options.text("model_name_or_path"),
+                       start,
+                       static_cast<uint64_t>(options.integer("seed")),
+                       {}};
+  if (metrics)
+    wanted.progress = metrics->progress(options.boolean("load_in_4bit")
+                                            ? "reading and quantising the base"
+                                            : "reading the base",
+                                        Metrics::kBytes);
+  QLORA_ASSIGN_OR_RETURN(weights, loadWeights(wanted, *device));
   return Status::ok();
 }
 
-Status Session::finish(Run &run, const TrainingResult &result) {
+/// Steps that the options ask for; 0 without data to train on.
+int64_t Session::totalSteps() const {
+  if (!trainData)
+    return 0;
+  if (const int64_t steps = options.integer("max_steps"); steps > 0)
+    return steps;
+  const auto perEpoch = static_cast<double>(
+      trainData->schedule().stepsPerEpoch(stepShape().count()));
+  return static_cast<int64_t>(
+      std::ceil(options.number("num_train_epochs") * perEpoch));
+}
+
+/// Of the arenas, what this rank will not touch (Predict/TouchedMemory.h).
+uint64_t Session::untouchedBytes() const {
+  if (weights.processBytes == 0)
+    return 0;
+  uint64_t arenas = 0;
+  for (const qlora_arena &arena : module.arenas())
+    arenas += arena.bytes;
+  TouchedMemory touched(module, group.rank());
+  if (trainData)
+    touched.addTraining(trainData->schedule(), stepShape(), totalSteps());
+  if (validationData)
+    touched.addEvaluation(validationData->schedule(), group.size());
+  return arenas - touched.bytes();
+}
+
+Status Session::finish(const Run &run, const TrainingResult &result) {
   if (!metrics)
     return Status::ok();
   std::vector<uint8_t> copy;
-  QLORA_ASSIGN_OR_RETURN(const auto trained, run.trainedBytes(copy));
+  QLORA_ASSIGN_OR_RETURN(const auto trained, trainedBytes(module, *device, copy));
   QLORA_RETURN_IF_ERROR(adapter->write(trained));
   std::string text = "\n";
   if (request.verbose)
-    text += measuredText(*device, run.predictedPeakMemoryBytes()) + "\n";
+    text += run.memory.measuredText() + "\n";
   text += runEnding(run, result);
   return metrics->log(runTotals(run, result), text);
 }
 
-StatusOr<int> Session::work(Run &run, Dump *dump) {
+StatusOr<int> Session::work(const Run &run, Dump *dump) {
   if (run.validation)
     QLORA_RETURN_IF_ERROR(
         evaluateAndLog(run, 0, 0, "before training").status());
@@ -336,38 +319,19 @@ StatusOr<int> Session::work(Run &run, Dump *dump) {
 }
 
 /// Before weights are read: a trace that cannot be written is known now.
-Status Session::openProfiler(Run &run) {
+Status Session::openProfiler() {
   if (request.profile.path.empty())
     return Status::ok();
-  if (!run.train)
+  if (!trainData)
     return Status::invalid("--profile needs steps to train");
-  QLORA_ASSIGN_OR_RETURN(profiler, Profiler::open(request.profile,
-                                        {module, *device, group, listener()},
-                                        run.totalSteps()));
-  run.profiler = profiler.get();
+  QLORA_ASSIGN_OR_RETURN(
+      profiler, Profiler::open(request.profile,
+                               {module, *device, group, listener()},
+                               totalSteps()));
   return Status::ok();
 }
 
-StatusOr<int> Session::run() {
-  QLORA_RETURN_IF_ERROR(openDevice());
-  QLORA_RETURN_IF_ERROR(createOutput());
-  QLORA_RETURN_IF_ERROR(openData());
-  Program program(module, *device);
-  Run run{module,
-          options,
-          group,
-          *device,
-          program,
-          trainData.get(),
-          validationData.get(),
-          listener(),
-          outputFolder,
-          observer};
-  QLORA_RETURN_IF_ERROR(openProfiler(run));
-  QLORA_RETURN_IF_ERROR(checkSameOnRanks(request, run));
-  QLORA_RETURN_IF_ERROR(bind(run));
-  run.countUntouched();
-  QLORA_RETURN_IF_ERROR(announce(run));
+StatusOr<std::optional<Dump>> Session::openDump(const Run &run) {
   std::optional<Dump> dump;
   if (!request.dumpFile.empty() && !run.train)
     return Status::invalid("--dump needs a step to train");
@@ -376,10 +340,39 @@ StatusOr<int> Session::run() {
     QLORA_RETURN_IF_ERROR(dump->takeWeights(run));
     QLORA_RETURN_IF_ERROR(dump->takeLogits(run));
   }
+  return dump;
+}
+
+StatusOr<int> Session::run() {
+  QLORA_RETURN_IF_ERROR(openDevice());
+  QLORA_RETURN_IF_ERROR(createOutput());
+  QLORA_RETURN_IF_ERROR(openData());
+  QLORA_RETURN_IF_ERROR(openProfiler());
+  QLORA_RETURN_IF_ERROR(checkSameOnRanks(request, options, group,
+                                         trainData.get(),
+                                         validationData.get()));
+  QLORA_RETURN_IF_ERROR(loadBase());
+  Program program(module, *device);
+  const Run run{module,
+                options,
+                group,
+                *device,
+                program,
+                observer,
+                trainData.get(),
+                validationData.get(),
+                listener(),
+                profiler.get(),
+                outputFolder,
+                stepShape(),
+                totalSteps(),
+                {module, *device, weights.processBytes, untouchedBytes()}};
+  QLORA_RETURN_IF_ERROR(announce(run));
+  QLORA_ASSIGN_OR_RETURN(std::optional<Dump> dump, openDump(run));
   installStopSignals();
   QLORA_ASSIGN_OR_RETURN(const int code, work(run, dump ? &*dump : nullptr));
-  if (base)
-    base->finish();
+  if (weights.base)
+    weights.base->finish();
   warnOfBase();
   return code;
 }

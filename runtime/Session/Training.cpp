@@ -17,27 +17,15 @@
 #include "runtime/Session/Adapter.h"
 #include "runtime/Session/Evaluation.h"
 #include "runtime/Session/LearningRate.h"
-#include "runtime/Watch/Divergence.h"
 #include "runtime/Watch/Profiler.h"
+#include "runtime/Watch/StepLog.h"
+#include "runtime/Weights/Parameters.h"
 
 namespace qlora {
 
 using Clock = std::chrono::steady_clock;
 
-static double secondsSince(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
 namespace {
-
-/// What has happened since the last logged step.
-struct Window {
-  Clock::time_point start = Clock::now();
-  int64_t steps = 0; ///< with labels
-  int64_t allSteps = 0;
-  int64_t tokens = 0;
-  double lossSum = 0;
-};
 
 /// A step that the device may still be working on.
 struct SubmittedStep {
@@ -48,15 +36,17 @@ struct SubmittedStep {
 
 class Trainer {
 public:
-  Trainer(Run &run, Dump *dump)
+  Trainer(const Run &run, Dump *dump)
       : run(run), dump(dump), options(run.options),
-        total(run.totalSteps()),
+        total(run.totalSteps),
         rate{options.number("learning_rate"), options.text("lr_scheduler_type"),
              LearningRate::warmupOf(options.integer("warmup_steps"),
                                     options.number("warmup_ratio"), total),
              total},
-        divergence(options.recordedFact("vocab_size").get<double>(),
-                   options.number("learning_rate")) {}
+        log({run.metrics, run.profiler, run.train->schedule(), run.memory,
+             run.perStep(), total, options.integer("logging_steps")},
+            Divergence(options.recordedFact("vocab_size").get<double>(),
+                       options.number("learning_rate"))) {}
 
   StatusOr<TrainingResult> train();
 
@@ -68,10 +58,8 @@ private:
   Status agree(SubmittedStep &submitted);
   Status dumpFirst(const SubmittedStep &submitted);
   Status settleStep();
-  Status settleResults(const SubmittedStep &settled);
+  Status settleResults(SettledStep &settled, bool hasLabels);
   Status checkFinite(double value, const char *what, int64_t step) const;
-  void showProgress(int64_t done);
-  Status logStep(int64_t step);
   StatusOr<bool> advance(int64_t done);
   Status pauseAfter(int64_t done);
   bool shouldEvaluate(int64_t done) const;
@@ -81,7 +69,7 @@ private:
     return done == total || result.stopSignal != 0;
   }
 
-  Run &run;
+  const Run &run;
   Dump *dump;
   const Options &options;
   const int64_t total;
@@ -90,12 +78,7 @@ private:
   MicroBatch batch;
   std::deque<SubmittedStep> submitted; ///< not settled, oldest first
   int64_t updates = 0; ///< AdamW's own count: skipped steps do not count
-  Divergence divergence;
-  bool hasHeading = false;
-  double gradNorm = 0;
-  double lossOfAllSteps = 0;
-  Clock::time_point start = Clock::now();
-  Window window;
+  StepLog log;
   TrainingResult result;
 };
 
@@ -122,12 +105,13 @@ qlora_step_block Trainer::stepBlock(int64_t step) const {
 
 void Trainer::readBatch(int64_t step, int64_t index) {
   const HostSlice slice(run.profiler, HostWork::kData);
-  run.train->read(step, index, run.stepShape(), batch);
+  run.train->read(step, index, run.stepShape, batch);
 }
 
 Status Trainer::accumulateStep(qlora_step_block &block, SubmittedStep &own) {
   int64_t ranks = run.group.size();
-  const int64_t count = run.train->microBatches(own.step, run.stepShape());
+  const int64_t count =
+      run.train->schedule().microBatches(own.step, run.stepShape);
   for (int64_t k = 0; k < count; ++k) {
     int64_t index = k * ranks + run.group.rank();
     readBatch(own.step, index);
@@ -140,7 +124,7 @@ Status Trainer::accumulateStep(qlora_step_block &block, SubmittedStep &own) {
         k + 1 < count
             ? run.program.accumulate(batch, block)
             : run.program.accumulateLast(
-                  batch, run.train->mostLabels(own.step, k, run.stepShape()),
+                  batch, run.train->mostLabels(own.step, k, run.stepShape),
                   block));
   }
   return Status::ok();
@@ -196,85 +180,31 @@ Status Trainer::submitStep(int64_t step) {
   return run.program.update(block);
 }
 
-Status Trainer::settleResults(const SubmittedStep &settled) {
+Status Trainer::settleResults(SettledStep &settled, bool hasLabels) {
   const HostSlice slice(run.profiler, HostWork::kResults);
   QLORA_ASSIGN_OR_RETURN(const LossSums sums, run.program.finishSums());
-  if (settled.labels == 0) {
+  settled.hasUpdate = hasLabels;
+  if (!hasLabels) {
     if (run.metrics)
       run.metrics->warn(
           fmt::format("step {} has no labelled token and is skipped",
                       settled.step + 1));
     return Status::ok();
   }
-  double loss = sums.loss / sums.labels;
-  QLORA_ASSIGN_OR_RETURN(gradNorm, run.program.finishNorm());
-  QLORA_RETURN_IF_ERROR(checkFinite(loss, "loss", settled.step));
-  QLORA_RETURN_IF_ERROR(checkFinite(gradNorm, "gradient norm", settled.step));
-  ++window.steps;
-  window.lossSum += loss;
-  lossOfAllSteps += loss;
-  return Status::ok();
+  settled.loss = sums.loss / sums.labels;
+  QLORA_ASSIGN_OR_RETURN(settled.gradNorm, run.program.finishNorm());
+  QLORA_RETURN_IF_ERROR(checkFinite(settled.loss, "loss", settled.step));
+  return checkFinite(settled.gradNorm, "gradient norm", settled.step);
 }
 
 /// The results of the oldest submitted step.
 Status Trainer::settleStep() {
-  const SubmittedStep settled = submitted.front();
+  const SubmittedStep oldest = submitted.front();
   submitted.pop_front();
-  QLORA_RETURN_IF_ERROR(settleResults(settled));
-  ++window.allSteps;
-  window.tokens += settled.tokens;
-  result.tokens += settled.tokens;
-  int64_t done = settled.step + 1;
-  bool isEnd = submitted.empty() && isLast(done);
-  if (done % options.integer("logging_steps") == 0 || isEnd)
-    QLORA_RETURN_IF_ERROR(logStep(settled.step));
-  if (!isEnd)
-    showProgress(done);
-  return Status::ok();
-}
-
-void Trainer::showProgress(int64_t done) {
-  if (run.metrics)
-    run.metrics->showBar({"training", static_cast<uint64_t>(done),
-                          static_cast<uint64_t>(total), secondsSince(start),
-                          /*isBytes=*/false, "steps"});
-}
-
-Status Trainer::logStep(int64_t step) {
-  const HostSlice slice(run.profiler, HostWork::kLog);
-  double seconds = secondsSince(window.start);
-  Window last = std::exchange(window, Window());
-  if (!run.metrics || last.steps == 0)
-    return Status::ok();
-  StepReport report;
-  report.step = step + 1;
-  report.totalSteps = total;
-  report.epoch = run.train->epochAfter(step + 1, run.perStep());
-  report.loss = last.lossSum / static_cast<double>(last.steps);
-  report.gradNorm = gradNorm;
-  report.learningRate = rate.at(step);
-  report.stepSeconds = seconds / static_cast<double>(last.allSteps);
-  report.tokensPerSecond = static_cast<double>(last.tokens) / seconds;
-  report.etaSeconds = secondsSince(start) / static_cast<double>(step + 1) *
-                      static_cast<double>(total - step - 1);
-  if (!std::exchange(hasHeading, true))
-    run.metrics->say(stepHeading(total));
-  nlohmann::ordered_json values = {
-      {"step", report.step},
-      {"loss", report.loss},
-      {"grad_norm", report.gradNorm},
-      {"learning_rate", report.learningRate},
-      {"epoch", report.epoch},
-      {"step_time", report.stepSeconds},
-      {"tokens_per_second", report.tokensPerSecond},
-      {"num_input_tokens_seen", result.tokens},
-      {"memory_bytes", run.memoryBytes()}};
-  QLORA_RETURN_IF_ERROR(run.metrics->log(values, stepLine(report)));
-  if (const std::string doubt = divergence.check(report); !doubt.empty()) {
-    run.metrics->warn(doubt);
-    result.hasDiverged = true;
-  }
-  return Status::ok();
+  SettledStep settled{oldest.step, oldest.tokens};
+  settled.learningRate = rate.at(oldest.step);
+  QLORA_RETURN_IF_ERROR(settleResults(settled, oldest.labels > 0));
+  return log.add(settled, submitted.empty() && isLast(oldest.step + 1));
 }
 
 bool Trainer::shouldEvaluate(int64_t done) const {
@@ -283,7 +213,7 @@ bool Trainer::shouldEvaluate(int64_t done) const {
   std::string strategy = options.text("eval_strategy");
   int64_t every = options.integer("eval_steps");
   if (strategy == "epoch")
-    every = run.train->stepsPerEpoch(run.perStep());
+    every = run.train->schedule().stepsPerEpoch(run.perStep());
   else if (strategy == "steps" && every == 0)
     every = options.integer("logging_steps");
   return every > 0 && done % every == 0;
@@ -294,10 +224,19 @@ bool Trainer::shouldSave(int64_t done) const {
   return every > 0 && done % every == 0 && !isLast(done);
 }
 
+static Status saveAdapter(const Run &run, const std::string &folder) {
+  if (run.group.rank() != 0)
+    return Status::ok();
+  std::vector<uint8_t> copy;
+  QLORA_ASSIGN_OR_RETURN(const auto trained,
+                         trainedBytes(run.module, run.device, copy));
+  return writeAdapter(run.module, run.options, trained, folder);
+}
+
 /// The training goes on without it: the last adapter has its space.
 void Trainer::saveOnTheWay(int64_t done) {
-  const Status status = saveAdapter(
-      run, fmt::format("{}/checkpoint-{}", run.outputFolder, done));
+  const Status status =
+      saveAdapter(run, fmt::format("{}/checkpoint-{}", run.outputFolder, done));
   if (!status.isOk())
     run.metrics->warn(fmt::format("the adapter after step {} is not saved: {}",
                                   done, status.message()));
@@ -312,16 +251,14 @@ Status Trainer::pauseAfter(int64_t done) {
   result.justEvaluated = shouldEvaluate(done);
   if (result.justEvaluated)
     QLORA_RETURN_IF_ERROR(
-        evaluateAndLog(run, done, run.train->epochAfter(done, run.perStep()),
+        evaluateAndLog(run, done, run.train->schedule().epochAfter(done, run.perStep()),
                        fmt::format("after step {}", done))
             .status());
   if (shouldSave(done))
     saveOnTheWay(done);
   if (run.profiler && !isLast(done))
     QLORA_RETURN_IF_ERROR(run.profiler->startAfter(done));
-  Clock::duration paused = Clock::now() - pause;
-  start += paused;
-  window.start += paused;
+  log.leaveOut(Clock::now() - pause);
   return Status::ok();
 }
 
@@ -343,29 +280,18 @@ StatusOr<bool> Trainer::advance(int64_t done) {
 StatusOr<TrainingResult> Trainer::train() {
   if (run.profiler)
     QLORA_RETURN_IF_ERROR(run.profiler->startAfter(0));
-  start = window.start = Clock::now();
   for (int64_t done = 1; done <= total && result.stopSignal == 0; ++done) {
     QLORA_ASSIGN_OR_RETURN(const bool pauses, advance(done));
     if (pauses)
       QLORA_RETURN_IF_ERROR(pauseAfter(done));
   }
-  result.seconds = secondsSince(start);
-  result.epoch = run.train->epochAfter(result.steps, run.perStep());
-  result.meanLoss =
-      updates > 0 ? lossOfAllSteps / static_cast<double>(updates) : 0;
+  result.totals = log.totals();
+  result.epoch = run.train->schedule().epochAfter(result.steps, run.perStep());
   return result;
 }
 
-StatusOr<TrainingResult> train(Run &run, Dump *dump) {
+StatusOr<TrainingResult> train(const Run &run, Dump *dump) {
   return Trainer(run, dump).train();
-}
-
-Status saveAdapter(Run &run, const std::string &folder) {
-  if (run.group.rank() != 0)
-    return Status::ok();
-  std::vector<uint8_t> copy;
-  QLORA_ASSIGN_OR_RETURN(const auto trained, run.trainedBytes(copy));
-  return writeAdapter(run.module, run.options, trained, folder);
 }
 
 } // namespace qlora

@@ -56,6 +56,11 @@ Status fillTrainable(const LoadedModule &module,
 /// host has written the latter.
 Status fillRounded(const LoadedModule &module, Device &device);
 
+/// The TRAINABLE arena as it is now: itself, or else read into `copy`.
+StatusOr<std::span<const uint8_t>> trainedBytes(const LoadedModule &module,
+                                                Device &device,
+                                                std::vector<uint8_t> &copy);
+
 } // namespace qlora
 
 #endif // QLORA_RUNTIME_WEIGHTS_PARAMETERS_H

@@ -9,6 +9,7 @@
 #include "mlir/Transforms/Passes.h"
 
 #include "compiler/Passes.h"
+#include "compiler/Pipeline.h"
 #include "dialects/Train/Train.h"
 
 int main(int argc, char **argv) {
@@ -19,6 +20,7 @@ int main(int argc, char **argv) {
   qlora::train::registerModelGradients(registry);
   mlir::registerTransformsPasses();
   qlora::registerQLoRAPasses();
+  qlora::registerPhases();
   return mlir::asMainReturnCode(
       mlir::MlirOptMain(argc, argv, "qlora optimizer driver\n", registry));
 }

@@ -181,20 +181,20 @@ LogicalResult Compile::finish(ModuleOp program) {
   program->setAttr("program.config", StringAttr::get(&context, config));
   if (!settings.report.empty() && failed(report(program)))
     return failure();
-  const KernelDialect *dialect = dialectOf(settings.codegen.target);
+  const KernelSpelling *spelling = spellingOf(settings.codegen.target);
   if (!settings.dumpPhases.empty()) {
     SmallString<128> path(settings.dumpPhases);
     llvm::sys::path::append(
         path, settings.codegen.target == "cuda" ? "kernels.cu" : "kernels.cpp");
     if (failed(writeFile(path, [&](raw_ostream &os) {
-          (void)printKernels(program, *dialect, os);
+          (void)printKernels(program, *spelling, os);
         })))
       return failure();
   }
   if (settings.emit == "cpp" || settings.emit == "cuda") {
     LogicalResult printed = success();
     LogicalResult written = emitText([&](raw_ostream &os) {
-      printed = printKernels(program, *dialect, os);
+      printed = printKernels(program, *spelling, os);
     });
     return success(succeeded(printed) && succeeded(written));
   }

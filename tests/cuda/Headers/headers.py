@@ -29,7 +29,8 @@ from dataclasses import dataclass
 
 SKIPPED = 77
 TYPES = ("CudaTypes.h", "CudnnTypes.h")
-DEVICE = "runtime/Device/Cuda"
+TABLES = "runtime/Kernels/Cuda"
+CALLERS = (TABLES, "runtime/Device/Cuda")
 HEADERS = "tests/cuda/Headers"
 
 
@@ -139,7 +140,7 @@ class Checker:
                            glob.glob(f"{self.root}/{HEADERS}/*.cpp"))
         for file in TYPES:
             space, count = "", 0
-            for line in read(self.root, DEVICE, file).splitlines():
+            for line in read(self.root, TABLES, file).splitlines():
                 if found := re.match(r"namespace (cudnn_\w+) {", line):
                     space = found[1] + "::"
                 space = "" if line.startswith("} // namespace") else space
@@ -149,17 +150,18 @@ class Checker:
                 names += re.findall(r"^#define (\w+)\(X\)", line)
                 count += len(names)
                 self.errors += [
-                    f"{DEVICE}/{file}: {name} is compared with no header in "
+                    f"{TABLES}/{file}: {name} is compared with no header in "
                     f"{HEADERS}" for name in names
                     if not re.search(rf"\b{name}\b", compared)]
             if count < 20:
-                self.errors.append(f"{DEVICE}/{file}: only {count} names")
+                self.errors.append(f"{TABLES}/{file}: only {count} names")
 
     def wanted(self, library):
         """Symbol -> who wants it."""
         names = re.findall(r"^QLORA_\w+\(\w+,\s*(\w+),",
-                           read(self.root, DEVICE, "CudaSymbols.inc"), re.M)
-        for path in glob.glob(f"{self.root}/{DEVICE}/*.cpp"):
+                           read(self.root, TABLES, "CudaSymbols.inc"), re.M)
+        for path in (path for folder in CALLERS
+                     for path in glob.glob(f"{self.root}/{folder}/*.cpp")):
             names += re.findall(r'findSymbol\([^;"]*"(\w+)"', read(path))
         symbols = {name: "qlora-run looks it up" for name in names
                    if re.fullmatch(library.symbols, name)}
@@ -189,10 +191,10 @@ class Checker:
                             if each.source == source), None)
             if not library:
                 continue
-            text = read(self.root, DEVICE, file)
+            text = read(self.root, TABLES, file)
             with tempfile.TemporaryDirectory() as folder:
-                os.makedirs(f"{folder}/{DEVICE}")
-                with open(f"{folder}/{DEVICE}/{file}", "w",
+                os.makedirs(f"{folder}/{TABLES}")
+                with open(f"{folder}/{TABLES}/{file}", "w",
                           encoding="utf-8") as changed:
                     changed.write(text.replace(old, new))
                 heard = self.compile(library, [folder])

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <fstream>
 #include <map>
 #include <numeric>
 #include <set>
@@ -46,8 +47,9 @@ static std::string writeRows(const char *name, const Ints &ids,
                         offsets.size() * 8}}});
 }
 
-static std::unique_ptr<Dataset>
-open(const std::string &path, CompiledVariants shape, DatasetOptions options = {}) {
+static std::unique_ptr<Dataset> open(const std::string &path,
+                                     CompiledVariants shape,
+                                     ScheduleOptions options = {}) {
   auto data = openDataset(path, shape, options);
   EXPECT_TRUE(data.isOk()) << data.status().message();
   return std::move(data).value();
@@ -74,8 +76,8 @@ TEST(TokenFile, IsReadInOrderAndStartsOver) {
   EXPECT_EQ(batch.segments, (Ints{1, 1}));
   data->read(1, 1, {1, 2}, batch);
   EXPECT_EQ(batch.ids, (Ints{1, 2}));
-  EXPECT_EQ(data->stepsPerEpoch(2), 2);
-  EXPECT_DOUBLE_EQ(data->epochAfter(3, 2), 2.0);
+  EXPECT_EQ(data->schedule().stepsPerEpoch(2), 2);
+  EXPECT_DOUBLE_EQ(data->schedule().epochAfter(3, 2), 2.0);
 }
 
 TEST(TokenFile, TargetsStayInTheirSegment) {
@@ -97,7 +99,7 @@ static void expectCountsOf(Dataset &data) {
   MicroBatch batch;
   for (const StepShape shape : {StepShape{1, 1}, {2, 1}, {1, 2}, {2, 3}})
     for (int64_t step = 0; step < 2; ++step)
-      for (int64_t k = 0; k < data.microBatches(step, shape); ++k) {
+      for (int64_t k = 0; k < data.schedule().microBatches(step, shape); ++k) {
         std::set<BatchShape> shapes;
         int64_t most = 0;
         for (int64_t rank = 0; rank < shape.ranks; ++rank) {
@@ -176,7 +178,7 @@ static std::string fiveRows() {
 
 TEST(RowsFile, InOrderIsPaddedToTheShortestLengthThatFits) {
   auto data = open(fiveRows(), {2, {2, 4, 8}, 10});
-  EXPECT_EQ(data->count(), 3);
+  EXPECT_EQ(data->schedule().count(), 3);
   EXPECT_EQ(data->rows(), 5);
   MicroBatch batch;
   data->readInOrder(0, batch);
@@ -191,6 +193,36 @@ TEST(RowsFile, InOrderIsPaddedToTheShortestLengthThatFits) {
   data->readInOrder(3, batch);
   EXPECT_EQ(batch.length, 2);
   EXPECT_EQ(batch.labelCount(), 0);
+}
+
+/// Bytes of this process's own memory, files that it maps apart.
+static int64_t ownBytes() {
+  std::ifstream status("/proc/self/status");
+  std::string word;
+  int64_t kilobytes = 0;
+  while (status >> word)
+    if (word == "RssAnon:")
+      status >> kilobytes;
+  return kilobytes * 1024;
+}
+
+TEST(Dataset, TokensStayInTheirFile) {
+  // Of 1,000 tokens each; 8 MiB of ids and as many of labels.
+  const int64_t rows = 2 << 10, tokens = 1 << 10;
+  std::string path;
+  {
+    const Ints ids(static_cast<size_t>(rows * tokens), 1);
+    std::vector<int64_t> offsets;
+    for (int64_t row = 0; row <= rows; ++row)
+      offsets.push_back(row * tokens);
+    path = writeRows("large", ids, ids, offsets);
+  }
+  const int64_t before = ownBytes();
+  auto data = open(path, {1, {tokens}, 10});
+  EXPECT_LT(ownBytes() - before, 1 << 20);
+  MicroBatch batch;
+  data->read(0, 0, {}, batch);
+  EXPECT_EQ(batch.labelCount(), tokens - 1);
 }
 
 TEST(RowsFile, EveryEpochHasEveryRowOnce) {
@@ -213,14 +245,14 @@ TEST(RowsFile, EveryEpochHasEveryRowOnce) {
     EXPECT_EQ(labels, 0 + 1 + 2 + 3 + 4);
   }
   EXPECT_GT(orders.size(), 1u);
-  EXPECT_DOUBLE_EQ(data->epochAfter(3, 2), 1.0);
-  EXPECT_DOUBLE_EQ(data->epochAfter(4, 2), 1.4);
+  EXPECT_DOUBLE_EQ(data->schedule().epochAfter(3, 2), 1.0);
+  EXPECT_DOUBLE_EQ(data->schedule().epochAfter(4, 2), 1.4);
 }
 
 TEST(RowsFile, PackingKeepsEveryRowInItsOwnSegment) {
   auto data = open(fiveRows(), {1, {6}, 10}, {0, true});
   // First fit into 6: {1,2,3}, {4}, {5}.
-  EXPECT_EQ(data->count(), 3);
+  EXPECT_EQ(data->schedule().count(), 3);
   MicroBatch batch;
   data->readInOrder(0, batch);
   EXPECT_EQ(batch.ids, (Ints{1, 2, 2, 3, 3, 3}));
@@ -236,7 +268,8 @@ static std::multiset<std::array<int64_t, 3>> rowsOf(Dataset &data,
   std::multiset<std::array<int64_t, 3>> seen;
   MicroBatch batch;
   for (int64_t step = 0; step < steps; ++step)
-    for (int64_t i = 0; i < data.microBatches(step, shape) * shape.ranks; ++i) {
+    for (int64_t i = 0;
+         i < data.schedule().microBatches(step, shape) * shape.ranks; ++i) {
       data.read(step, i, shape, batch);
       std::map<std::pair<int64_t, int32_t>, int64_t> labels;
       for (size_t t = 0; t < batch.ids.size(); ++t)
@@ -256,24 +289,25 @@ TEST(RowsFile, PaddingFreeStepsHaveTheRowsOfPaddedOnes) {
     auto padded = open(fiveRows(), shape, {7, false, false});
     auto packed = open(fiveRows(), shape, {7, false, true});
     EXPECT_EQ(rowsOf(*packed, step, 7), rowsOf(*padded, step, 7));
-    EXPECT_EQ(packed->count(), padded->count());
-    EXPECT_EQ(packed->epochAfter(3, step.count()),
-              padded->epochAfter(3, step.count()));
+    EXPECT_EQ(packed->schedule().count(), padded->schedule().count());
+    EXPECT_EQ(packed->schedule().epochAfter(3, step.count()),
+              padded->schedule().epochAfter(3, step.count()));
   }
 }
 
-/// What shapeOf and shapeInOrder foresee is what is read.
+/// What the schedule foresees is what is read.
 static void expectForeseen(Dataset &data, const StepShape &shape) {
   MicroBatch batch;
   for (int64_t step = 0; step < 7; ++step)
-    for (int64_t i = 0; i < data.microBatches(step, shape) * shape.ranks; ++i) {
+    for (int64_t i = 0;
+         i < data.schedule().microBatches(step, shape) * shape.ranks; ++i) {
       data.read(step, i, shape, batch);
-      EXPECT_EQ(data.shapeOf(step, i, shape),
+      EXPECT_EQ(data.schedule().at(step, i, shape).shape,
                 (BatchShape{batch.batch, batch.length}));
     }
-  for (int64_t number = 0; number <= data.countInOrder(); ++number) {
+  for (int64_t number = 0; number <= data.schedule().countInOrder(); ++number) {
     data.readInOrder(number, batch);
-    EXPECT_EQ(data.shapeInOrder(number),
+    EXPECT_EQ(data.schedule().inOrder(number).shape,
               (BatchShape{batch.batch, batch.length}));
   }
 }
@@ -294,7 +328,7 @@ TEST(Dataset, ShapesAreKnownWithoutTokens) {
 TEST(RowsFile, PaddingFreeMicroBatchesAreOneLineOfABucket) {
   auto data = open(fiveRows(), {2, {5}, 10, {4, 8, 10}, {}}, {0, false, true});
   MicroBatch batch;
-  EXPECT_EQ(data->countInOrder(), 2); // {1, 2, 3, 4} and {5}
+  EXPECT_EQ(data->schedule().countInOrder(), 2); // {1, 2, 3, 4} and {5}
   data->readInOrder(0, batch);
   EXPECT_EQ(batch.ids, (Ints{1, 2, 2, 3, 3, 3, 4, 4, 4, 4}));
   EXPECT_EQ(batch.segments, (Ints{1, 2, 2, 3, 3, 3, 4, 4, 4, 4}));
@@ -306,13 +340,13 @@ TEST(RowsFile, PaddingFreeMicroBatchesAreOneLineOfABucket) {
   EXPECT_EQ(batch.length, 4);
   EXPECT_EQ(batch.labelCount(), 0);
   // All 15 tokens of three padded micro-batches are two packed ones.
-  EXPECT_EQ(data->microBatches(0, {3, 1}), 2);
-  EXPECT_EQ(data->microBatches(0, {1, 3}), 1);
+  EXPECT_EQ(data->schedule().microBatches(0, {3, 1}), 2);
+  EXPECT_EQ(data->schedule().microBatches(0, {1, 3}), 1);
 }
 
 TEST(RowsFile, PaddingFreeIsWhatBucketsAreFor) {
-  EXPECT_EQ(open(fiveRows(), {2, {8}, 10, {4, 16}, {}})->countInOrder(), 1);
-  EXPECT_EQ(open(fiveRows(), {2, {8}, 10})->countInOrder(), 3);
+  EXPECT_EQ(open(fiveRows(), {2, {8}, 10, {4, 16}, {}})->schedule().countInOrder(), 1);
+  EXPECT_EQ(open(fiveRows(), {2, {8}, 10})->schedule().countInOrder(), 3);
   auto data = openDataset(fiveRows(), {2, {8}, 10}, {0, false, true});
   EXPECT_EQ(data.status().message(),
             "padding_free: the program has no token buckets; compile it with "

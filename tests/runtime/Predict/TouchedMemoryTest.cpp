@@ -14,24 +14,19 @@ namespace {
 constexpr uint64_t kPage = TouchedMemory::kPageBytes;
 
 /// Micro-batches of given lengths, in order.
-class LengthsAlone final : public Dataset {
+class LengthsAlone final : public Schedule {
 public:
   explicit LengthsAlone(std::vector<int64_t> lengths)
       : lengths(std::move(lengths)) {}
   int64_t count() const override {
     return static_cast<int64_t>(lengths.size());
   }
-  int64_t rows() const override { return 2 * count(); }
-  void identify(ContentHash &) const override {}
-
-protected:
-  bool endsEpochs() const override { return false; }
-  void fill(int64_t, int64_t, MicroBatch &) override {}
-  BatchShape shapeAt(int64_t, int64_t number) override {
-    return {2, lengths[number]};
+  BatchLayout at(int64_t step, int64_t index, const StepShape &shape) override {
+    return inOrder((step * shape.count() + index) % count());
   }
-  int64_t labelsAt(int64_t, int64_t) override { return 0; }
-  BatchShape smallestShape() const override { return {2, 4}; }
+  BatchLayout inOrder(int64_t number) override {
+    return {{2, number < count() ? lengths[number] : 4}, {}};
+  }
 
 private:
   std::vector<int64_t> lengths;

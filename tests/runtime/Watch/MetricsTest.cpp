@@ -2,7 +2,7 @@
 
 // Texts for people, and metrics.jsonl.
 
-#include "runtime/Watch/Divergence.h"
+#include "runtime/Watch/StepLog.h"
 #include "runtime/Watch/Metrics.h"
 
 #include <gtest/gtest.h>

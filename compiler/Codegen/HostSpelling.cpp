@@ -2,7 +2,7 @@
 
 // Host C++: plain loops that clang vectorises.
 
-#include "compiler/Codegen/KernelDialect.h"
+#include "compiler/Codegen/KernelSpelling.h"
 
 #include <fmt/format.h>
 
@@ -19,7 +19,7 @@ static constexpr int64_t kMaxArrayColumns = 8192;
 
 namespace {
 
-struct HostDialect : KernelDialect {
+struct HostSpelling : KernelSpelling {
   KernelGeometry geometry(int64_t) const override { return {}; }
   std::string geometryText(int64_t) const override { return ""; }
   int64_t maxRowArrays(int64_t columns) const override {
@@ -127,11 +127,11 @@ static Statements reduced(const ColumnLoop &loop) {
   return lines;
 }
 
-Statements HostDialect::loop(const ColumnLoop &loop) const {
+Statements HostSpelling::loop(const ColumnLoop &loop) const {
   return loop.reductions.empty() ? elementwise(loop) : reduced(loop);
 }
 
-const KernelDialect &qlora::hostDialect() {
-  static const HostDialect dialect;
-  return dialect;
+const KernelSpelling &qlora::hostSpelling() {
+  static const HostSpelling spelling;
+  return spelling;
 }

@@ -2,20 +2,20 @@
 
 // What every dialect of C++ spells in the same way.
 
-#include "compiler/Codegen/KernelDialect.h"
+#include "compiler/Codegen/KernelSpelling.h"
 
 #include <fmt/format.h>
 
 using namespace qlora;
 
-std::string KernelDialect::pointer(std::string_view name, size_t index,
+std::string KernelSpelling::pointer(std::string_view name, size_t index,
                                    qlora_dtype dtype, bool isResult) const {
   std::string type = pointerType(dtype, isResult);
   return fmt::format("{}const {} = static_cast<{}>({});", type, name, type,
                      argument(fmt::format("buffers[{}]", index)));
 }
 
-std::string KernelDialect::pointerType(qlora_dtype dtype,
+std::string KernelSpelling::pointerType(qlora_dtype dtype,
                                        bool isResult) const {
   const char *element = dtype == QLORA_DTYPE_F32   ? "float"
                         : dtype == QLORA_DTYPE_I32 ? "int32_t"
@@ -40,7 +40,7 @@ static const char *suffix(qlora_dtype dtype) {
   }
 }
 
-std::string KernelDialect::load(qlora_dtype dtype, std::string_view pointer,
+std::string KernelSpelling::load(qlora_dtype dtype, std::string_view pointer,
                                 std::string_view index) const {
   if (dtype == QLORA_DTYPE_F32)
     return fmt::format("{}[{}]", pointer, index);
@@ -49,7 +49,7 @@ std::string KernelDialect::load(qlora_dtype dtype, std::string_view pointer,
   return dtype == QLORA_DTYPE_I32 ? fmt::format("float({})", value) : value;
 }
 
-std::string KernelDialect::store(qlora_dtype dtype, std::string_view pointer,
+std::string KernelSpelling::store(qlora_dtype dtype, std::string_view pointer,
                                  std::string_view index,
                                  std::string_view value) const {
   if (dtype == QLORA_DTYPE_F32)
@@ -58,7 +58,7 @@ std::string KernelDialect::store(qlora_dtype dtype, std::string_view pointer,
                      index, value);
 }
 
-std::string KernelDialect::loadLanes(qlora_dtype dtype, std::string_view name,
+std::string KernelSpelling::loadLanes(qlora_dtype dtype, std::string_view name,
                                      std::string_view pointer,
                                      std::string_view index,
                                      int64_t lanes) const {
@@ -66,7 +66,7 @@ std::string KernelDialect::loadLanes(qlora_dtype dtype, std::string_view name,
                      lanes, name, suffix(dtype), lanes, pointer, index);
 }
 
-std::string KernelDialect::storeLanes(qlora_dtype dtype, std::string_view name,
+std::string KernelSpelling::storeLanes(qlora_dtype dtype, std::string_view name,
                                       std::string_view pointer,
                                       std::string_view index) const {
   return fmt::format("qlora_store_{}({}, {}, {});", suffix(dtype), pointer,

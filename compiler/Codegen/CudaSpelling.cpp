@@ -15,7 +15,7 @@
 // an array that one loop fills is complete before the next loop reads it,
 // whatever thread takes which column there.
 
-#include "compiler/Codegen/KernelDialect.h"
+#include "compiler/Codegen/KernelSpelling.h"
 
 #include <fmt/format.h>
 
@@ -40,7 +40,7 @@ static bool isWarps(int64_t columns) { return columns <= kWarpColumns; }
 
 namespace {
 
-struct CudaDialect : KernelDialect {
+struct CudaSpelling : KernelSpelling {
   KernelGeometry geometry(int64_t columns) const override;
   std::string geometryText(int64_t columns) const override;
   int64_t maxRowArrays(int64_t columns) const override {
@@ -79,7 +79,7 @@ private:
 
 } // namespace
 
-KernelGeometry CudaDialect::geometry(int64_t columns) const {
+KernelGeometry CudaSpelling::geometry(int64_t columns) const {
   if (isWarps(columns))
     return {uint32_t(kWarp) * kWarpsPerBlock, kWarpsPerBlock};
   // As few turns as kMaxThreads allow, and of those who take as many the
@@ -95,18 +95,18 @@ KernelGeometry CudaDialect::geometry(int64_t columns) const {
 }
 
 /// Threads that share a row.
-int64_t CudaDialect::threadsOfRow(int64_t columns) const {
+int64_t CudaSpelling::threadsOfRow(int64_t columns) const {
   return isWarps(columns) ? kWarp : geometry(columns).threads;
 }
 
-std::string CudaDialect::geometryText(int64_t columns) const {
+std::string CudaSpelling::geometryText(int64_t columns) const {
   if (isWarps(columns))
     return fmt::format(", a warp each, {} a block", kWarpsPerBlock);
   return fmt::format(", a block of {} threads each",
                      geometry(columns).threads);
 }
 
-Statements CudaDialect::signature(std::string_view name,
+Statements CudaSpelling::signature(std::string_view name,
                                   int64_t columns) const {
   const uint32_t threads = geometry(columns).threads;
   return {fmt::format("extern \"C\" __global__ void __launch_bounds__({}, {})",
@@ -115,7 +115,7 @@ Statements CudaDialect::signature(std::string_view name,
                       name)};
 }
 
-Statements CudaDialect::beginRows(int64_t columns) const {
+Statements CudaSpelling::beginRows(int64_t columns) const {
   if (!isWarps(columns))
     return {"const uint32_t row = blockIdx.x;"};
   return {fmt::format("const uint32_t row = blockIdx.x * {} + threadIdx.x / {};",
@@ -123,7 +123,7 @@ Statements CudaDialect::beginRows(int64_t columns) const {
           "if (row >= args.rows)", "  return;"};
 }
 
-Statements CudaDialect::rowArray(std::string_view name,
+Statements CudaSpelling::rowArray(std::string_view name,
                                  int64_t columns) const {
   if (!isWarps(columns))
     return {fmt::format("__shared__ float {}[{}];", name, columns)};
@@ -134,7 +134,7 @@ Statements CudaDialect::rowArray(std::string_view name,
 }
 
 /// As many as leave less than half of the threads without a column.
-int64_t CudaDialect::lanes(int64_t columns, int64_t rowColumns,
+int64_t CudaSpelling::lanes(int64_t columns, int64_t rowColumns,
                            int64_t aligned) const {
   int64_t lanes = aligned;
   while (lanes > 1 && (columns % lanes ||
@@ -167,7 +167,7 @@ static Statements loopBody(const ColumnLoop &loop) {
   return lines;
 }
 
-Statements CudaDialect::loop(const ColumnLoop &loop) const {
+Statements CudaSpelling::loop(const ColumnLoop &loop) const {
   Statements lines;
   for (const Reduction &reduction : loop.reductions)
     appendStatement(lines, 0,
@@ -202,14 +202,14 @@ Statements CudaDialect::loop(const ColumnLoop &loop) const {
   return lines;
 }
 
-Statements CudaDialect::oncePerRow(std::string_view statement,
+Statements CudaSpelling::oncePerRow(std::string_view statement,
                                    int64_t columns) const {
   return {isWarps(columns) ? fmt::format("if (threadIdx.x % {} == 0)", kWarp)
                            : std::string("if (threadIdx.x == 0)"),
           fmt::format("  {}", statement)};
 }
 
-const KernelDialect &qlora::cudaDialect() {
-  static const CudaDialect dialect;
-  return dialect;
+const KernelSpelling &qlora::cudaSpelling() {
+  static const CudaSpelling spelling;
+  return spelling;
 }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
 
-// How a printed kernel is spelled in one dialect of C++. PrintKernel.cpp
+// How a printed kernel is spelled in one dialect of C++. KernelFunction.cpp
 // decides what is computed in which loop; everything that host C++ and CUDA
-// C++ say differently is here, so a second target is a second KernelDialect.
+// C++ say differently is here, so a second target is a second KernelSpelling.
 //
 // Statements speak of `row` (the row being computed) and `c` (a column of
 // it); they are complete lines without indentation.
 
-#ifndef QLORA_COMPILER_CODEGEN_KERNELDIALECT_H
-#define QLORA_COMPILER_CODEGEN_KERNELDIALECT_H
+#ifndef QLORA_COMPILER_CODEGEN_KERNELSPELLING_H
+#define QLORA_COMPILER_CODEGEN_KERNELSPELLING_H
 
 #include <cstdint>
 #include <string>
@@ -51,8 +51,8 @@ struct ColumnLoop {
   std::vector<Reduction> reductions;
 };
 
-struct KernelDialect {
-  virtual ~KernelDialect() = default;
+struct KernelSpelling {
+  virtual ~KernelSpelling() = default;
 
   // What a launch of rows of `columns` elements looks like.
   virtual KernelGeometry geometry(int64_t columns) const = 0;
@@ -121,14 +121,14 @@ struct KernelDialect {
 };
 
 /// Host C++ for `--target cpu`.
-const KernelDialect &hostDialect();
+const KernelSpelling &hostSpelling();
 /// CUDA C++ for `--target cuda`: a wide row is computed by a block of
 /// threads, a narrow one by a warp.
-const KernelDialect &cudaDialect();
+const KernelSpelling &cudaSpelling();
 
 /// `text` after `indent` spaces, as one more line.
 void appendStatement(Statements &lines, int indent, std::string_view text);
 
 } // namespace qlora
 
-#endif // QLORA_COMPILER_CODEGEN_KERNELDIALECT_H
+#endif // QLORA_COMPILER_CODEGEN_KERNELSPELLING_H

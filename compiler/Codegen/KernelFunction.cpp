@@ -2,7 +2,7 @@
 
 // Prints one program.kernel: plans its loops, then prints one after the other.
 
-#include "compiler/Codegen/PrintKernel.h"
+#include "compiler/Codegen/KernelFunction.h"
 
 #include "compiler/Codegen/LoopPrinter.h"
 
@@ -53,15 +53,15 @@ static LogicalResult checkBody(KernelOp kernel) {
 }
 
 FailureOr<std::string> qlora::printKernel(KernelOp kernel,
-                                          const KernelDialect &dialect) {
+                                          const KernelSpelling &spelling) {
   FailureOr<SmallVector<RowOperand>> operands = rowOperands(kernel);
   if (failed(operands) || failed(checkBody(kernel)))
     return failure();
   Block &body = kernel.getBody().front();
   int64_t columns = *kernel.getColumns();
-  RowPlan plan = planRows(body, dialect.maxRowArrays(columns),
-                          dialect.hasQuickFunctions());
-  KernelText text(kernel, functionName(kernel), dialect, *operands);
+  RowPlan plan = planRows(body, spelling.maxRowArrays(columns),
+                          spelling.hasQuickFunctions());
+  KernelText text(kernel, functionName(kernel), spelling, *operands);
   unsigned last = plan.loops.size() - 1;
   for (unsigned i = 0; i < last; ++i)
     if (failed(LoopPrinter(text, plan, i).printReductions()))
@@ -72,6 +72,6 @@ FailureOr<std::string> qlora::printKernel(KernelOp kernel,
     return failure();
   return fmt::format("// {}: rows of {} columns{}.\n",
                      kernel.getSymName().str(), columns,
-                     dialect.geometryText(columns)) +
+                     spelling.geometryText(columns)) +
          text.str();
 }

@@ -2,17 +2,17 @@
 
 // Generated kernels as readable C++: the only printer. A kernel is a pure
 // function over a range of rows (runtime/ABI/kernel.h); its body is printed
-// as the column loops of RowPlan.h in the spelling of a KernelDialect. An
+// as the column loops of RowPlan.h in the spelling of a KernelSpelling. An
 // example is in compiler/Codegen/README.md.
 //
 // The text decides every number: reductions have a fixed order in it, and it
 // is compiled without contraction and without -ffast-math. The same op gives
 // the same text.
 
-#ifndef QLORA_COMPILER_CODEGEN_PRINTKERNEL_H
-#define QLORA_COMPILER_CODEGEN_PRINTKERNEL_H
+#ifndef QLORA_COMPILER_CODEGEN_KERNELFUNCTION_H
+#define QLORA_COMPILER_CODEGEN_KERNELFUNCTION_H
 
-#include "compiler/Codegen/KernelDialect.h"
+#include "compiler/Codegen/KernelSpelling.h"
 #include "dialects/Program/Program.h"
 
 namespace qlora {
@@ -25,8 +25,8 @@ std::string functionName(program::KernelOp kernel);
 /// attributes that cannot be printed.
 llvm::FailureOr<std::string>
 printKernel(program::KernelOp kernel,
-            const KernelDialect &dialect);
+            const KernelSpelling &spelling);
 
 } // namespace qlora
 
-#endif // QLORA_COMPILER_CODEGEN_PRINTKERNEL_H
+#endif // QLORA_COMPILER_CODEGEN_KERNELFUNCTION_H

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: MIT
+
+// The three orders.
+
+#include "runtime/Data/Schedule.h"
+
+#include <algorithm>
+#include <cassert>
+#include <numeric>
+
+#include "runtime/Data/StepPacking.h"
+
+namespace qlora {
+
+int64_t Schedule::stepsPerEpoch(int64_t perStep) const {
+  return (count() + perStep - 1) / perStep;
+}
+
+double Schedule::epochAfter(int64_t steps, int64_t perStep) const {
+  const double whole = static_cast<double>(count());
+  if (!endsEpochs())
+    return static_cast<double>(steps * perStep) / whole;
+  const int64_t stepsInEpoch = stepsPerEpoch(perStep);
+  const int64_t inEpoch = std::min(steps % stepsInEpoch * perStep, count());
+  return static_cast<double>(steps / stepsInEpoch) +
+         static_cast<double>(inEpoch) / whole;
+}
+
+namespace {
+
+/// The rows that are never parted: one, or several packed.
+struct Unit {
+  std::vector<int64_t> rows;
+  int64_t length = 0;
+};
+
+/// Padded, and whole.
+class PaddedSchedule : public Schedule {
+public:
+  PaddedSchedule(std::vector<Unit> units, const CompiledVariants &variants,
+                 bool isWhole, uint64_t seed)
+      : variants(variants), units(std::move(units)), isWhole(isWhole),
+        seed(seed) {}
+
+  int64_t count() const override {
+    return (unitCount() + variants.batch - 1) / variants.batch;
+  }
+  BatchLayout at(int64_t step, int64_t index, const StepShape &shape) override;
+  BatchLayout inOrder(int64_t number) override;
+
+protected:
+  bool endsEpochs() const override { return !isWhole; }
+  int64_t unitCount() const { return static_cast<int64_t>(units.size()); }
+  /// The units of an epoch, in its order.
+  const std::vector<int64_t> &orderOf(int64_t epoch);
+
+  const CompiledVariants variants;
+  const std::vector<Unit> units;
+
+private:
+  template <typename UnitAt>
+  BatchLayout layout(int64_t number, const UnitAt &unitAt) const;
+
+  const bool isWhole;
+  const uint64_t seed;
+  int64_t orderedEpoch = -1; ///< the epoch that `order` is of
+  std::vector<int64_t> order;
+};
+
+/// Lines of the token buckets, of one row each where nothing is packed.
+class PaddingFreeSchedule final : public PaddedSchedule {
+public:
+  PaddingFreeSchedule(std::vector<Unit> units, const CompiledVariants &variants,
+                      uint64_t seed);
+
+  int64_t countInOrder() const override {
+    return static_cast<int64_t>(lines.size());
+  }
+  int64_t microBatches(int64_t step, const StepShape &shape) override {
+    return static_cast<int64_t>(planOf(step, shape).size()) / shape.ranks;
+  }
+  BatchLayout at(int64_t step, int64_t index,
+                 const StepShape &shape) override {
+    return layout(planOf(step, shape)[static_cast<size_t>(index)]);
+  }
+  BatchLayout inOrder(int64_t number) override {
+    return number < countInOrder() ? layout(lines[static_cast<size_t>(number)])
+                                   : layout({});
+  }
+
+private:
+  BatchLayout layout(std::span<const int64_t> unitNumbers) const;
+  const StepPlan &planOf(int64_t step, const StepShape &shape);
+
+  StepPlan lines; ///< the units of each line of a pass in file order
+  StepPlan plan;  ///< the units of each micro-batch of a step:
+  int64_t plannedStep = -1;
+  StepShape plannedShape;
+};
+
+} // namespace
+
+const std::vector<int64_t> &PaddedSchedule::orderOf(int64_t epoch) {
+  if (epoch != orderedEpoch)
+    order = shuffledOrder(unitCount(), seed, epoch);
+  orderedEpoch = epoch;
+  return order;
+}
+
+/// `unitAt`: of a place of the pass.
+template <typename UnitAt>
+BatchLayout PaddedSchedule::layout(int64_t number,
+                                   const UnitAt &unitAt) const {
+  const int64_t first = number * variants.batch;
+  const int64_t end = std::min(first + variants.batch, unitCount());
+  BatchLayout layout;
+  int64_t longest = 0;
+  for (int64_t place = first; place < end; ++place) {
+    const Unit &unit = units[static_cast<size_t>(unitAt(place))];
+    layout.lines.push_back(unit.rows);
+    longest = std::max(longest, unit.length);
+  }
+  layout.shape = {variants.batch, bucketFor(longest, variants.lengths)};
+  return layout;
+}
+
+BatchLayout PaddedSchedule::inOrder(int64_t number) {
+  return layout(number, [](int64_t place) { return place; });
+}
+
+BatchLayout PaddedSchedule::at(int64_t step, int64_t index,
+                               const StepShape &shape) {
+  const int64_t perStep = shape.count();
+  if (isWhole)
+    return inOrder((step * perStep + index) % count());
+  const int64_t stepsInEpoch = stepsPerEpoch(perStep);
+  const std::vector<int64_t> &shuffled = orderOf(step / stepsInEpoch);
+  return layout(step % stepsInEpoch * perStep + index, [&](int64_t place) {
+    return shuffled[static_cast<size_t>(place)];
+  });
+}
+
+/// In file order, units follow one another, as many as the last bucket holds.
+PaddingFreeSchedule::PaddingFreeSchedule(std::vector<Unit> given,
+                                         const CompiledVariants &variants,
+                                         uint64_t seed)
+    : PaddedSchedule(std::move(given), variants, /*isWhole=*/false, seed) {
+  int64_t tokens = variants.buckets.back();
+  for (int64_t number = 0; number < unitCount(); ++number) {
+    const int64_t length = units[static_cast<size_t>(number)].length;
+    if (tokens + length > variants.buckets.back()) {
+      lines.emplace_back();
+      tokens = 0;
+    }
+    lines.back().push_back(number);
+    tokens += length;
+  }
+}
+
+BatchLayout
+PaddingFreeSchedule::layout(std::span<const int64_t> unitNumbers) const {
+  std::vector<int64_t> line;
+  int64_t tokens = 0;
+  for (int64_t number : unitNumbers) {
+    const Unit &unit = units[static_cast<size_t>(number)];
+    line.insert(line.end(), unit.rows.begin(), unit.rows.end());
+    tokens += unit.length;
+  }
+  return {{1, bucketFor(tokens, variants.buckets)}, {std::move(line)}};
+}
+
+/// The units of the micro-batches that the step has when it is padded, dealt
+/// anew.
+const StepPlan &PaddingFreeSchedule::planOf(int64_t step,
+                                            const StepShape &shape) {
+  if (step == plannedStep && shape == plannedShape)
+    return plan;
+  const int64_t stepsInEpoch = stepsPerEpoch(shape.count());
+  const int64_t perStep = shape.count() * variants.batch;
+  const int64_t first = step % stepsInEpoch * perStep;
+  const auto own = std::span(orderOf(step / stepsInEpoch))
+                       .subspan(static_cast<size_t>(first))
+                       .first(static_cast<size_t>(
+                           std::min(perStep, unitCount() - first)));
+  std::vector<int64_t> lengths;
+  for (int64_t number : own)
+    lengths.push_back(units[static_cast<size_t>(number)].length);
+  plan = packStep(lengths, {variants.buckets, variants.batch,
+                            shape.accumulation, shape.ranks, variants.costs});
+  for (std::vector<int64_t> &numbers : plan)
+    for (int64_t &number : numbers)
+      number = own[static_cast<size_t>(number)];
+  plannedStep = step;
+  plannedShape = shape;
+  return plan;
+}
+
+/// Packed once, in file order, so that every epoch has as many steps.
+static std::vector<Unit> makeUnits(std::span<const int64_t> lengths,
+                                   int64_t capacity, bool packs) {
+  std::vector<int64_t> bins(lengths.size());
+  if (packs)
+    bins = packFirstFit(lengths, capacity);
+  else
+    std::iota(bins.begin(), bins.end(), 0);
+  std::vector<Unit> units(*std::ranges::max_element(bins) + 1);
+  for (size_t row = 0; row < bins.size(); ++row) {
+    Unit &unit = units[bins[row]];
+    unit.rows.push_back(static_cast<int64_t>(row));
+    unit.length += lengths[row];
+  }
+  return units;
+}
+
+StatusOr<std::unique_ptr<Schedule>>
+Schedule::make(std::vector<int64_t> lengths, const CompiledVariants &variants,
+               bool isWhole, const ScheduleOptions &options) {
+  const bool hasBuckets = !variants.buckets.empty();
+  if (!isWhole && options.paddingFree == true && !hasBuckets)
+    return Status::invalid("padding_free: the program has no token buckets; "
+                           "compile it with --padding-free true");
+  std::vector<Unit> units = makeUnits(lengths, variants.lengths.back(),
+                                      options.packing && !isWhole);
+  const bool isPaddingFree =
+      !isWhole && hasBuckets && options.paddingFree.value_or(true);
+  std::unique_ptr<Schedule> schedule;
+  if (isPaddingFree)
+    schedule = std::make_unique<PaddingFreeSchedule>(std::move(units), variants,
+                                                     options.seed);
+  else
+    schedule = std::make_unique<PaddedSchedule>(std::move(units), variants,
+                                                isWhole, options.seed);
+  return schedule;
+}
+
+/// Steele, Lea and Flood, "Fast splittable pseudorandom number generators",
+/// 2014. A standard library's shuffle differs between implementations.
+static uint64_t splitMix(uint64_t &state) {
+  uint64_t z = state += 0x9e3779b97f4a7c15u;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return z ^ (z >> 31);
+}
+
+/// Uniform in [0, bound), without bias (Lemire, 2019).
+static uint64_t randomBelow(uint64_t bound, uint64_t &state) {
+  while (true) {
+    unsigned __int128 product =
+        static_cast<unsigned __int128>(splitMix(state)) * bound;
+    if (static_cast<uint64_t>(product) >= -bound % bound)
+      return static_cast<uint64_t>(product >> 64);
+  }
+}
+
+std::vector<int64_t> shuffledOrder(int64_t count, uint64_t seed,
+                                   int64_t epoch) {
+  uint64_t state = seed;
+  state = splitMix(state) + static_cast<uint64_t>(epoch);
+  std::vector<int64_t> order(static_cast<size_t>(count));
+  std::iota(order.begin(), order.end(), 0);
+  for (int64_t i = count - 1; i > 0; --i)
+    std::swap(order[i],
+              order[randomBelow(static_cast<uint64_t>(i) + 1, state)]);
+  return order;
+}
+
+std::vector<int64_t> packFirstFit(std::span<const int64_t> lengths,
+                                  int64_t capacity) {
+  // A tournament tree over the free space of all bins that could be needed;
+  // tree[1] is the largest. The leftmost bin with room is found top down.
+  size_t leaves = 1;
+  while (leaves < lengths.size())
+    leaves *= 2;
+  std::vector<int64_t> tree(2 * leaves, capacity);
+  std::vector<int64_t> bins;
+  bins.reserve(lengths.size());
+  for (int64_t length : lengths) {
+    assert(length <= capacity);
+    size_t node = 1;
+    while (node < leaves)
+      node = tree[2 * node] >= length ? 2 * node : 2 * node + 1;
+    bins.push_back(static_cast<int64_t>(node - leaves));
+    tree[node] -= length;
+    while (node /= 2)
+      tree[node] = std::max(tree[2 * node], tree[2 * node + 1]);
+  }
+  return bins;
+}
+
+} // namespace qlora

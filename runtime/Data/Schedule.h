@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: MIT
+
+// Which rows share a micro-batch, from their lengths alone: the same on every
+// rank for the same file and seed, and known before any token is read.
+//
+// The micro-batch of step s, accumulation k of K, rank r of N is number
+// (s K + k) N + r of a pass. Three orders:
+//
+//   whole         a token file's own; it starts over where it ends, also
+//                 inside a step
+//   padded        rows shuffled with the seed in each epoch, or packed first
+//                 and then shuffled, each on a line of the shortest compiled
+//                 length that fits
+//   padding free  the rows of a padded step, dealt anew among its micro-batches,
+//                 which are one line each (StepPacking.h)
+//
+// The last step of an epoch of rows has what is left; missing rows and
+// micro-batches are padding without labels, so that they add nothing to the
+// loss, which is a mean over labelled tokens.
+
+#ifndef QLORA_RUNTIME_DATA_SCHEDULE_H
+#define QLORA_RUNTIME_DATA_SCHEDULE_H
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "runtime/Base/Status.h"
+#include "runtime/Device/MicroBatch.h"
+#include "runtime/Module/CompiledVariants.h"
+
+namespace qlora {
+
+/// The micro-batches of a step: K of each of N ranks.
+struct StepShape {
+  int64_t accumulation = 1;
+  int64_t ranks = 1;
+
+  int64_t count() const { return accumulation * ranks; }
+  bool operator==(const StepShape &) const = default;
+};
+
+/// The rows of a micro-batch: those of a line follow each other, and what no
+/// row fills is padding.
+struct BatchLayout {
+  BatchShape shape;
+  std::vector<std::vector<int64_t>> lines; ///< at most shape.batch
+};
+
+struct ScheduleOptions {
+  uint64_t seed = 0;
+  bool packing = false; ///< rows files only
+  /// Rows files only; needs buckets. Empty: where there are any.
+  std::optional<bool> paddingFree = std::nullopt;
+};
+
+/// Used by one thread.
+class Schedule {
+public:
+  virtual ~Schedule() = default;
+
+  /// `lengths`: of the rows, each at most the longest that is compiled.
+  /// `isWhole`: in the file's order. Padding free without token buckets is
+  /// refused.
+  static StatusOr<std::unique_ptr<Schedule>>
+  make(std::vector<int64_t> lengths, const CompiledVariants &variants,
+       bool isWhole, const ScheduleOptions &options);
+
+  /// Micro-batches of one pass over the file, as padded ones; at least 1.
+  virtual int64_t count() const = 0;
+  /// Micro-batches of one pass in file order, which may need fewer.
+  virtual int64_t countInOrder() const { return count(); }
+  /// How many micro-batches each rank runs in `step`: K, or fewer.
+  virtual int64_t microBatches(int64_t, const StepShape &shape) {
+    return shape.accumulation;
+  }
+  /// Micro-batch `index` = k N + r of `step`, k below microBatches().
+  virtual BatchLayout at(int64_t step, int64_t index,
+                         const StepShape &shape) = 0;
+  /// Micro-batch `number` in file order; padding past countInOrder().
+  virtual BatchLayout inOrder(int64_t number) = 0;
+
+  /// Optimizer steps of an epoch with `perStep` = K N micro-batches a step.
+  int64_t stepsPerEpoch(int64_t perStep) const;
+  /// Epochs done after `steps` steps, as Hugging Face's Trainer counts.
+  double epochAfter(int64_t steps, int64_t perStep) const;
+
+protected:
+  /// Epochs end with a partial step; otherwise the file starts over inside a
+  /// step.
+  virtual bool endsEpochs() const { return true; }
+};
+
+/// A permutation of [0, count) that depends on the arguments only.
+std::vector<int64_t> shuffledOrder(int64_t count, uint64_t seed, int64_t epoch);
+
+/// First-fit packing in order: bin of each row, such that the lengths in a
+/// bin add up to at most `capacity`. Bins are numbered in order of their
+/// first row. O(n log n).
+std::vector<int64_t> packFirstFit(std::span<const int64_t> lengths,
+                                  int64_t capacity);
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_DATA_SCHEDULE_H

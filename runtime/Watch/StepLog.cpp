@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: MIT
+
+// Averages over the steps of a line, and doubts.
+
+#include "runtime/Watch/StepLog.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace qlora {
+
+/// Losses of nearly ln V, several in a row, if one before was well below: a
+/// model without training begins there, and that is no divergence.
+static constexpr double kNearlyGuessing = 0.95, kWellBelow = 0.8;
+static constexpr int kInARow = 2;
+
+Divergence::Divergence(double vocabSize, double learningRate)
+    : guessing(std::log(std::max(vocabSize, 2.0))),
+      learningRate(learningRate) {}
+
+std::string Divergence::check(const StepReport &report) {
+  if (report.gradNorm == 0 && !saidZero) {
+    saidZero = true;
+    return fmt::format("the gradient of step {} is 0: nothing is learned any "
+                       "more; stop the run and try a smaller --learning-rate "
+                       "(it is {})",
+                       report.step, formatShort(learningRate));
+  }
+  inARow = report.loss >= kNearlyGuessing * guessing ? inARow + 1 : 0;
+  best = std::min(best, report.loss);
+  if (inARow < kInARow || best > kWellBelow * guessing || saidGuessing)
+    return "";
+  saidGuessing = true;
+  return fmt::format("the loss was {:.4f} and is {:.4f} now, that of guessing "
+                     "at random ({:.4f}): training has diverged; stop the run "
+                     "and try a smaller --learning-rate (it is {})",
+                     best, report.loss, guessing,
+                     formatShort(learningRate));
+}
+
+static double secondsSince(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
+      .count();
+}
+
+Status StepLog::add(const SettledStep &step, bool isEnd) {
+  ++window.steps;
+  window.tokens += step.tokens;
+  tokens += step.tokens;
+  if (step.hasUpdate) {
+    ++window.updates;
+    window.lossSum += step.loss;
+    ++updates;
+    lossSum += step.loss;
+    last = step;
+  }
+  last.step = step.step;
+  last.learningRate = step.learningRate;
+  const int64_t done = step.step + 1;
+  if (done % run.every == 0 || isEnd)
+    QLORA_RETURN_IF_ERROR(log());
+  if (!isEnd && run.metrics)
+    run.metrics->showBar({"training", static_cast<uint64_t>(done),
+                          static_cast<uint64_t>(run.totalSteps),
+                          secondsSince(start), /*isBytes=*/false, "steps"});
+  return Status::ok();
+}
+
+Status StepLog::log() {
+  const HostSlice slice(run.profiler, HostWork::kLog);
+  const double seconds = secondsSince(window.start);
+  const Window logged = std::exchange(window, Window());
+  if (!run.metrics || logged.updates == 0)
+    return Status::ok();
+  StepReport report;
+  report.step = last.step + 1;
+  report.totalSteps = run.totalSteps;
+  report.epoch = run.schedule.epochAfter(report.step, run.perStep);
+  report.loss = logged.lossSum / static_cast<double>(logged.updates);
+  report.gradNorm = last.gradNorm;
+  report.learningRate = last.learningRate;
+  report.stepSeconds = seconds / static_cast<double>(logged.steps);
+  report.tokensPerSecond = static_cast<double>(logged.tokens) / seconds;
+  report.etaSeconds = secondsSince(start) / static_cast<double>(report.step) *
+                      static_cast<double>(run.totalSteps - report.step);
+  if (!std::exchange(hasHeading, true))
+    run.metrics->say(stepHeading(run.totalSteps));
+  nlohmann::ordered_json values = {
+      {"step", report.step},
+      {"loss", report.loss},
+      {"grad_norm", report.gradNorm},
+      {"learning_rate", report.learningRate},
+      {"epoch", report.epoch},
+      {"step_time", report.stepSeconds},
+      {"tokens_per_second", report.tokensPerSecond},
+      {"num_input_tokens_seen", tokens},
+      {"memory_bytes", run.memory.now()}};
+  QLORA_RETURN_IF_ERROR(run.metrics->log(values, stepLine(report)));
+  if (const std::string doubt = divergence.check(report); !doubt.empty()) {
+    run.metrics->warn(doubt);
+    hasDiverged = true;
+  }
+  return Status::ok();
+}
+
+StepTotals StepLog::totals() const {
+  return {secondsSince(start),
+          updates > 0 ? lossSum / static_cast<double>(updates) : 0, tokens,
+          hasDiverged};
+}
+
+} // namespace qlora

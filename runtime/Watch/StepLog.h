@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: MIT
+
+// What is said of steps while they are trained: a line every few of them, a
+// bar in between, and a warning when something has gone wrong although every
+// number is finite. It observes; the trainer calls it for each step whose
+// results are there, on every rank, and rank 0 alone writes.
+
+#ifndef QLORA_RUNTIME_WATCH_STEPLOG_H
+#define QLORA_RUNTIME_WATCH_STEPLOG_H
+
+#include <chrono>
+#include <cstdint>
+#include <limits>
+#include <string>
+
+#include "runtime/Base/ReportText.h"
+#include "runtime/Base/Status.h"
+#include "runtime/Data/Schedule.h"
+#include "runtime/Predict/MemoryPlan.h"
+#include "runtime/Watch/Metrics.h"
+#include "runtime/Watch/Profiler.h"
+
+namespace qlora {
+
+/// Finds a gradient of exactly 0, and a loss that has come back up to that of
+/// guessing at random, ln V for V tokens. Each is said once.
+class Divergence {
+public:
+  /// `vocabSize`: V. `learningRate`: the option's, for the advice.
+  Divergence(double vocabSize, double learningRate);
+
+  /// After a logged step: a warning, or nothing.
+  std::string check(const StepReport &report);
+
+private:
+  const double guessing; ///< ln V
+  const double learningRate;
+  double best = std::numeric_limits<double>::infinity();
+  int inARow = 0; ///< logged losses as high as guessing
+  bool saidZero = false, saidGuessing = false;
+};
+
+/// The results of a step.
+struct SettledStep {
+  int64_t step = 0;   ///< from 0
+  int64_t tokens = 0; ///< of all ranks, without padding
+  bool hasUpdate = false; ///< without labels there is none, nor what follows
+  double loss = 0;
+  double gradNorm = 0;
+  double learningRate = 0;
+};
+
+/// What all steps came to.
+struct StepTotals {
+  double seconds = 0;
+  double meanLoss = 0;
+  int64_t tokens = 0;
+  bool hasDiverged = false; ///< a warning said so
+};
+
+/// What is logged of; all of it outlives the log.
+struct LoggedRun {
+  Metrics *metrics;   ///< null on ranks other than 0
+  Profiler *profiler; ///< or null
+  const Schedule &schedule;
+  const RunMemory &memory;
+  int64_t perStep;    ///< micro-batches of all ranks
+  int64_t totalSteps;
+  int64_t every; ///< logging_steps
+};
+
+/// Used by the session's thread.
+class StepLog {
+public:
+  StepLog(const LoggedRun &run, Divergence divergence)
+      : run(run), divergence(divergence) {}
+
+  /// `isEnd`: no step follows.
+  Status add(const SettledStep &step, bool isEnd);
+  /// A time that was no training.
+  void leaveOut(std::chrono::steady_clock::duration pause) {
+    start += pause;
+    window.start += pause;
+  }
+  StepTotals totals() const;
+
+private:
+  using Clock = std::chrono::steady_clock;
+  /// What has happened since the last logged step.
+  struct Window {
+    Clock::time_point start = Clock::now();
+    int64_t updates = 0;
+    int64_t steps = 0;
+    int64_t tokens = 0;
+    double lossSum = 0;
+  };
+
+  Status log();
+
+  const LoggedRun run;
+  Divergence divergence;
+  bool hasHeading = false;
+  SettledStep last; ///< that had an update, but for its number and rate
+  int64_t updates = 0;
+  int64_t tokens = 0;
+  double lossSum = 0;
+  bool hasDiverged = false;
+  Clock::time_point start = Clock::now();
+  Window window;
+};
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_WATCH_STEPLOG_H

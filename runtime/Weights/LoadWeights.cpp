@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: MIT
+
+// The order in which arenas are filled.
+
+#include "runtime/Weights/LoadWeights.h"
+
+#include <utility>
+
+#include "runtime/Base/ProcessMemory.h"
+#include "runtime/Weights/ArenaSink.h"
+#include "runtime/Weights/ModelFiles.h"
+#include "runtime/Weights/Parameters.h"
+
+namespace qlora {
+
+static Status allocate(const WeightRequest &request, const ModelFiles &model,
+                       Device &device, LoadedWeights &weights) {
+  if (!device.hasHostArenas())
+    return device.load(request.module, nullptr);
+  const uint64_t before = readProcessMemory().residentBytes;
+  QLORA_ASSIGN_OR_RETURN(weights.base,
+                         FrozenBase::open(request.module, model, request.group,
+                                          request.cache));
+  // A base that is mapped is there already, and is an arena.
+  const uint64_t withBase = readProcessMemory().residentBytes;
+  QLORA_RETURN_IF_ERROR(device.load(request.module, &weights.base->memory()));
+  weights.processBytes =
+      before + (readProcessMemory().residentBytes - withBase);
+  return Status::ok();
+}
+
+/// Filling fails on one rank alone; the others must not wait for it, and they
+/// do not: its connections close when it ends.
+static Status fill(const LoadedModule &module, const ParameterSources &sources,
+                   RankGroup &group, Device &device, FrozenBase *base) {
+  if (!base || !base->isFilled()) {
+    const auto frozen = openArena(device, module, QLORA_ARENA_FROZEN);
+    QLORA_RETURN_IF_ERROR(fillFrozen(module, sources,
+                                     base ? base->share() : FillShare(),
+                                     QLORA_ARENA_FROZEN, *frozen));
+  }
+  if (module.arena(QLORA_ARENA_HOST)) {
+    // Never shared, so every rank fills its own.
+    const auto host = openArena(device, module, QLORA_ARENA_HOST);
+    QLORA_RETURN_IF_ERROR(
+        fillFrozen(module, sources, FillShare(), QLORA_ARENA_HOST, *host));
+  }
+  QLORA_RETURN_IF_ERROR(group.collectives().barrier());
+  if (base)
+    QLORA_RETURN_IF_ERROR(base->seal(*sources.model));
+  if (!module.arena(QLORA_ARENA_TRAINABLE))
+    return Status::invalid("'{}' trains nothing: it has no adapter and no "
+                           "module to save",
+                           module.path());
+  const auto adapter = openArena(device, module, QLORA_ARENA_TRAINABLE);
+  QLORA_RETURN_IF_ERROR(fillTrainable(module, sources, *adapter));
+  return fillRounded(module, device);
+}
+
+StatusOr<LoadedWeights> loadWeights(const WeightRequest &request,
+                                    Device &device) {
+  if (request.modelFolder.empty())
+    return Status::invalid("no model_name_or_path: say where the model folder "
+                           "is with --model-name-or-path DIR");
+  QLORA_ASSIGN_OR_RETURN(ModelFiles model,
+                         ModelFiles::open(request.modelFolder));
+  ParameterSources sources;
+  sources.model = &model;
+  sources.seed = request.seed;
+  sources.progress = request.progress;
+  std::optional<SafetensorsFile> adapter;
+  if (!request.adapterFolder.empty()) {
+    QLORA_ASSIGN_OR_RETURN(
+        adapter, SafetensorsFile::open(request.adapterFolder +
+                                       "/adapter_model.safetensors"));
+    sources.adapter = &*adapter;
+  }
+  LoadedWeights weights;
+  QLORA_RETURN_IF_ERROR(allocate(request, model, device, weights));
+  QLORA_RETURN_IF_ERROR(fill(request.module, sources, request.group, device,
+                             weights.base ? &*weights.base : nullptr));
+  return weights;
+}
+
+} // namespace qlora

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: MIT
+
+// From the files of a model, and of an adapter to start from, to the filled
+// arenas of a device.
+
+#ifndef QLORA_RUNTIME_WEIGHTS_LOADWEIGHTS_H
+#define QLORA_RUNTIME_WEIGHTS_LOADWEIGHTS_H
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "runtime/Base/Progress.h"
+#include "runtime/Base/Status.h"
+#include "runtime/Device/Device.h"
+#include "runtime/Module/ModuleLoader.h"
+#include "runtime/Ranks/RankGroup.h"
+#include "runtime/Weights/FrozenBase.h"
+
+namespace qlora {
+
+/// The references outlive the weights.
+struct WeightRequest {
+  const LoadedModule &module;
+  RankGroup &group;
+  const BaseCacheRequest &cache;
+  std::string modelFolder;
+  std::string adapterFolder; ///< or empty
+  uint64_t seed = 0;         ///< of what no file has
+  ProgressListener progress; ///< bytes of the base
+};
+
+struct LoadedWeights {
+  std::optional<FrozenBase> base; ///< where arenas are host memory
+  /// Of this process beside its arenas, where it has them; else 0.
+  uint64_t processBytes = 0;
+};
+
+/// Loads the module into `device`, which allocates every arena, and fills
+/// them. All ranks call it.
+StatusOr<LoadedWeights> loadWeights(const WeightRequest &request,
+                                    Device &device);
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_WEIGHTS_LOADWEIGHTS_H

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: MIT
+
+// What attach-adapters refuses.
+
+// RUN: not qlora-opt %S/../Inputs/layer.mlir --attach-adapters='targets=[' 2>&1 | FileCheck %s --check-prefix=TARGETS
+// RUN: not qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=0' 2>&1 | FileCheck %s --check-prefix=RANK
+// RUN: not qlora-opt %S/../Inputs/layer.mlir --attach-adapters='dropout=1.0' 2>&1 | FileCheck %s --check-prefix=DROPOUT
+// RUN: not qlora-opt %S/../Inputs/layer.mlir --attach-adapters='rank-pattern={{"q_proj":0}}' 2>&1 | FileCheck %s --check-prefix=PATTERN
+// RUN: not qlora-opt %S/../Inputs/layer.mlir --attach-adapters='modules-to-save={{"lm_head":1}}' 2>&1 | FileCheck %s --check-prefix=LIST
+// RUN: not qlora-opt %S/../Inputs/layer.mlir --attach-adapters='modules-to-save=[1]' 2>&1 | FileCheck %s --check-prefix=NAMES
+// RUN: not qlora-opt %S/../Inputs/layer.mlir --attach-adapters='modules-to-save=["nothing"]' 2>&1 | FileCheck %s --check-prefix=MODULE
+// RUN: not qlora-opt %S/../Inputs/layer.mlir --quantize-base --attach-adapters='targets=["q_proj"] modules-to-save=["down"]' 2>&1 | FileCheck %s --check-prefix=FOUR
+
+// TARGETS: error: lora_target_modules:
+// RANK: error: lora_r: expects at least 1, but got 0
+// DROPOUT: error: lora_dropout: expects 0 <= p < 1, but got 1
+// PATTERN: error: lora_rank_pattern: expects a whole number of at least 1 for 'q_proj', but got 0
+// LIST: error: modules_to_save: expects a list, but got {"lm_head":1}
+// NAMES: error: modules_to_save: expects names
+// MODULE: error: modules_to_save: 'nothing' matches no module with a weight
+// FOUR: error: modules_to_save: 'l.0.down.weight' is 4-bit and cannot be trained; train a module that is not quantised, or drop load_in_4bit

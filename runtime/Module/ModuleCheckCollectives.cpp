@@ -68,7 +68,7 @@ Status checkCollective(const qlora_module &m, const qlora_command &command) {
   if (form.peer == CollectiveForm::kRank
           ? command.peer < 0
           : (form.peer == CollectiveForm::kPlaces) != (command.peer != 0))
-    return damaged("a {} with peer {}", commandName(command), command.peer);
+    return damaged("{} with peer {}", commandName(command), command.peer);
   // Ranks agree on the order of collectives because one queue has them all.
   if (command.queue != QLORA_QUEUE_COMMUNICATION)
     return damaged("a collective on the {} queue", queueName(command.queue));

@@ -52,7 +52,7 @@ static std::string targetText(const LoadedModule &module,
 std::string commandText(const LoadedModule &module,
                         const qlora_command &command) {
   std::string text =
-      fmt::format("{:<13} {:<14} {}", queueName(command.queue),
+      fmt::format("{:<13} {:<10} {}", queueName(command.queue),
                   commandName(command), targetText(module, command));
   for (const qlora_operand &operand : module.operands(command))
     text += "  " + operandText(module, operand);

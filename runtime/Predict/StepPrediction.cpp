@@ -4,6 +4,8 @@
 
 #include "runtime/Predict/StepPrediction.h"
 
+#include "runtime/Device/Collectives.h"
+
 #include <algorithm>
 #include <cmath>
 #include <map>

@@ -186,7 +186,8 @@ Status Session::announce(const Run &run) {
     metrics->say(verbosePlan(run));
   const bool isCpu = device->hasHostArenas();
   for (const std::string &warning :
-       {output->remark(), env.secretRemark, isCpu ? threadsRemark(threads()) : ""})
+       {output->remark(), env.secretRemark,
+        isCpu ? threadsRemark(threads()) : ""})
     if (!warning.empty())
       metrics->warn(warning);
   for (const std::string &remark : device->remarks())

@@ -12,8 +12,11 @@ namespace qlora {
 namespace {
 
 qlora_command command(qlora_command_kind kind, uint32_t target = 0) {
-  return {
-      static_cast<uint8_t>(kind), QLORA_QUEUE_COMMUNICATION, 0, target, 0, 0};
+  qlora_command command = {};
+  command.kind = static_cast<uint8_t>(kind);
+  command.queue = QLORA_QUEUE_COMMUNICATION;
+  command.target = target;
+  return command;
 }
 
 TEST(CommunicationQueue, RunsInOrderAfterEvents) {

@@ -84,6 +84,34 @@ TEST_F(NcclCollectivesTest, AsksUntilACallHasTakenEffect) {
   EXPECT_EQ(group.calls["commDestroy"], 1);
 }
 
+TEST_F(NcclCollectivesTest, EveryKindIsACallOfNccl) {
+  ASSERT_TRUE(connect().isOk());
+  std::vector<uint16_t> from(10), to(10);
+  const auto run = [&](qlora_collective kind, size_t sent, size_t received,
+                       int peer) {
+    CollectiveCall call = {kind, QLORA_DTYPE_BF16, peer, {}, {}};
+    call.to = {reinterpret_cast<uint8_t *>(to.data()), 2 * received};
+    call.from = {reinterpret_cast<uint8_t *>(from.data()), 2 * sent};
+    const Status status = gpus->run(call, nullptr);
+    EXPECT_TRUE(status.isOk()) << status.message();
+  };
+  run(QLORA_COLLECTIVE_ALL_GATHER, 5, 10, 0);
+  run(QLORA_COLLECTIVE_REDUCE_SCATTER, 10, 5, 0);
+  run(QLORA_COLLECTIVE_BROADCAST, 0, 7, 1);
+  run(QLORA_COLLECTIVE_ALL_TO_ALL, 10, 10, 0);
+  run(QLORA_COLLECTIVE_SEND, 3, 0, 1);
+  run(QLORA_COLLECTIVE_RECV, 0, 3, 1);
+  // There is no rank 2, and none before the first.
+  run(QLORA_COLLECTIVE_SEND, 3, 0, 2);
+  run(QLORA_COLLECTIVE_RECV, 0, 3, -1);
+  EXPECT_EQ(group.said,
+            (std::vector<std::string>{
+                "allGather 5 of 9 (0)", "reduceScatter 5 of 9 (0)",
+                "broadcast 7 of 9 (1)", "send 5 of 9 (0)", "recv 5 of 9 (0)",
+                "send 5 of 9 (1)", "recv 5 of 9 (1)", "send 3 of 9 (1)",
+                "recv 3 of 9 (1)"}));
+}
+
 TEST_F(NcclCollectivesTest, EveryFailingCallIsNamedAndAborts) {
   const std::pair<const char *, const char *> calls[] = {
       {"getUniqueId", "ncclGetUniqueId"},

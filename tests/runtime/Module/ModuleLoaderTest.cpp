@@ -263,8 +263,23 @@ TEST(ModuleLoader, RefusesCommands) {
   EXPECT_REFUSED(t.commands[3].operand_count = 1, "1 operands instead of 0");
   EXPECT_REFUSED(t.commands[5].queue = QLORA_QUEUE_COMPUTE,
                  "collective on the compute queue");
-  EXPECT_REFUSED(t.operands[7].dtype = QLORA_DTYPE_I32, "instead of f32");
   EXPECT_REFUSED(t.operands[10].access = QLORA_READ, "access 1");
+}
+
+TEST(ModuleLoader, RefusesCollectives) {
+  EXPECT_REFUSED(t.operands[7].dtype = QLORA_DTYPE_U8, "a sum of dtype 5");
+  EXPECT_REFUSED(t.commands[5].collective = 7, "collective 7 over group 0");
+  EXPECT_REFUSED(t.commands[5].group = 1, "collective 0 over group 1");
+  EXPECT_REFUSED(t.commands[5].peer = 1, "all_reduce with peer 1");
+  EXPECT_REFUSED(t.commands[5].collective = QLORA_COLLECTIVE_ALL_GATHER,
+                 "1 operands instead of 2");
+  EXPECT_REFUSED(t.commands[5].collective = QLORA_COLLECTIVE_SEND,
+                 "operand 0 has dtype 0 and access 3 instead of 0 and 1");
+  EXPECT_REFUSED(t.commands[5].collective = QLORA_COLLECTIVE_RECV,
+                 "recv with peer 0");
+  EXPECT_REFUSED(t.commands[5].collective = QLORA_COLLECTIVE_BROADCAST;
+                 t.commands[5].peer = -1, "broadcast with peer -1");
+  EXPECT_REFUSED(t.commands[0].peer = 1, "of a command that is none");
 }
 
 TEST(ModuleLoader, RefusesEntries) {

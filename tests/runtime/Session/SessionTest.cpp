@@ -180,7 +180,7 @@ TEST_F(Session, PrintsAndCountsWithoutWeights) {
   EXPECT_EQ(print.out.find("program by written by hand\nentry "), 0u);
   EXPECT_NE(print.out.find("entry accumulate_last 2 x 8: 6 commands\n"),
             std::string::npos);
-  EXPECT_NE(print.out.find("all_reduce     bucket 0 over dp  update gradient+0x0 [136 "
+  EXPECT_NE(print.out.find("all_reduce bucket 0 over dp  update gradient+0x0 [136 "
                            "f32]"),
             std::string::npos);
   ProcessOutput count =

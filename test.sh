@@ -43,7 +43,6 @@ section "runtime under ThreadSanitizer"
 # that ThreadSanitizer could take for races. Jobs of several ranks on the
 # software CUDA platform have bounds in seconds, which it would outlast.
 export OMP_NUM_THREADS=1 GTEST_FILTER='-CudaRanks*:CudaDeviceRanks*:Nccl*'
-export TSAN_OPTIONS=suppressions=$repository/tests/tsan.supp
 sanitize build/tsan thread
 
 section "done"

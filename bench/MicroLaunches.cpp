@@ -208,7 +208,7 @@ nlohmann::ordered_json describe(const LoadedModule &module,
   line["op"] = launch.request.op->name;
   line["flops"] = neededFlops(launch.request);
   for (size_t i = 0; i < launch.request.constants.size(); ++i)
-    if (!launch.request.op->isDouble[i])
+    if (launch.request.op->kinds[i] != ConstantKind::kDouble)
       line["constants"][launch.request.op->constants[i]] =
           launch.request.constants[i];
   line["segments"] = launch.segments;

@@ -108,7 +108,7 @@ static std::string profileOf(std::string name) {
   std::ranges::transform(name, name.begin(), [](unsigned char letter) {
     return static_cast<char>(std::tolower(letter));
   });
-  for (const std::string_view known : deviceProfileNames())
+  for (const std::string_view known : knownCards())
     if (name.find(known) != std::string::npos)
       return std::string(known);
   return "h200";
@@ -314,10 +314,13 @@ Status Micro::timeProducts() {
 }
 
 static Status run(std::span<const std::string> words) {
-  const std::span<const OptionRow> tables[] = {kOptions};
-  QLORA_ASSIGN_OR_RETURN(
-      const CommandLine line,
-      parseCommandLine(words, tables, UnknownFlags::kReject));
+  const Tool tool = {.version = "gpu-micro\n",
+                     .usage = "usage: gpu-micro [TRAIN.so ...] [options]\n",
+                     .sections = {{kOptions, {OptionScope::kRun}, "Options"}},
+                     .tables = {kOptions}};
+  QLORA_ASSIGN_OR_RETURN(const CommandLine line, parseCommandLine(words, tool));
+  if (!line.answer.empty())
+    return fmt::print("{}", line.answer), Status::ok();
   Options options{kOptions};
   QLORA_RETURN_IF_ERROR(options.applySettings(line.settings));
   Micro micro(options);

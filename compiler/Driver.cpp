@@ -9,7 +9,6 @@
 
 #include "compiler/Passes.h"
 #include "compiler/Schedule/Commands.h"
-#include "compiler/Support/TargetTraits.h"
 
 #include "runtime/ABI/module.h"
 #include "runtime/Base/Amounts.h"
@@ -155,8 +154,8 @@ LogicalResult Driver::shrink(ModuleOp step, OwningOpRef<ModuleOp> &best) {
 /// the card are.
 SmallVector<MemoryBudget> Driver::concessions() const {
   SmallVector<MemoryBudget> list;
-  bool isCuda = options.target == "cuda";
-  bool mayOffload = isCuda && options.offloadEmbedding == "auto";
+  bool mayOffload =
+      traits.offloadsTables && options.offloadEmbedding == "auto";
   bool mayPanel = options.dequantForm == "auto";
   for (bool offloadTables : {false, true})
     for (int given : {0, 1, 2}) {
@@ -164,8 +163,7 @@ SmallVector<MemoryBudget> Driver::concessions() const {
       budget.offloadTables |= offloadTables;
       budget.smallWorkspaces = given > 0;
       budget.onlyPanels = given > 1 && mayPanel;
-      // No row for CPUs is roomy.
-      bool isOther = given == 0 || (given == 1 && isCuda) ||
+      bool isOther = given == 0 || (given == 1 && traits.hasRoomyKernels) ||
                      (given == 2 && mayPanel);
       if ((!offloadTables || mayOffload) && isOther)
         list.push_back(budget);
@@ -189,9 +187,7 @@ LogicalResult Driver::tryBudget(ModuleOp step, const MemoryBudget &budget,
 /// Joined siblings are for who has the memory: if they do not fit beside all
 /// that is kept without a limit, they are apart, and `best` stays empty.
 LogicalResult Driver::joinIfRoomy(ModuleOp step, OwningOpRef<ModuleOp> &best) {
-  std::optional<TargetTraits> traits = targetTraits(options.target);
-  if (!traits || !traits->prefersWideGemms ||
-      !options.isEnabled("concat-siblings"))
+  if (!traits.prefersWideGemms || !options.isEnabled("concat-siblings"))
     return success();
   if (failed(tryBudget(step, chosen, best)))
     return failure();
@@ -225,7 +221,7 @@ FailureOr<OwningOpRef<ModuleOp>> Driver::fitMemory(ModuleOp step) {
     return refuseLimit(*best, smallest);
   MemoryBudget roomy = chosen;
   roomy.largeWorkspaces = true;
-  if (options.target == "cuda" && !roomy.smallWorkspaces &&
+  if (traits.hasRoomyKernels && !roomy.smallWorkspaces &&
       failed(tryBudget(step, roomy, best)))
     return failure();
   roomy = chosen;

@@ -7,6 +7,7 @@
 #define QLORA_COMPILER_DRIVER_H
 
 #include "compiler/Pipeline.h"
+#include "compiler/Support/TargetTraits.h"
 
 #include "mlir/IR/OwningOpRef.h"
 
@@ -20,7 +21,8 @@ using PhaseHook =
 class Driver {
 public:
   Driver(mlir::MLIRContext &context, const CompileOptions &options)
-      : context(context), options(options) {}
+      : context(context), options(options),
+        traits(targetTraits(options.target).value_or(TargetTraits{})) {}
 
   /// Runs all phases on `module`. On success `module` is the program; if the
   /// hook ended the compile, it is what the last phase left. Errors are
@@ -46,6 +48,7 @@ private:
 
   mlir::MLIRContext &context;
   const CompileOptions &options;
+  const TargetTraits traits;
   MemoryBudget chosen;
 };
 

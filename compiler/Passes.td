@@ -40,12 +40,13 @@ def SpecializeShapes : Pass<"specialize-shapes", "::mlir::ModuleOp"> {
 def QuantizeBase : Pass<"quantize-base", "::mlir::ModuleOp"> {
   let summary = "give the weights of frozen linears a 4-bit type";
   let description = [{
-    Every parameter that is used as the weight of a `model.linear` with a
+    Every parameter that is used as the weight of a `WeightedProduct` with a
     `module` (so not embeddings, norms, or the head) becomes
     `!model.nf4<block, double-quant>`, with `quantized` and the old element
-    type as `file_type`. Weights that are stored quantised stay as they are.
-    A weight whose symbol is used by something else than linears is left, with
-    a remark.
+    type as `file_type`; one that is [in, out] is turned, as bitsandbytes
+    does it. Weights that are stored quantised stay as they are. A weight
+    whose symbol is used by something else than such products is left, with a
+    remark.
   }];
   let options = [
     Option<"block", "block", "int64_t", "64", "elements per block">,
@@ -58,9 +59,10 @@ def AttachAdapters : Pass<"attach-adapters", "::mlir::ModuleOp"> {
   let summary = "put LoRA branches beside the target linears";
   let description = [{
     PEFT's rules. `targets` is a JSON list of suffixes, a JSON string with a
-    regular expression for the whole path, or "all-linear" (every linear with
-    a `module`). Rank and alpha patterns (JSON objects) match as PEFT does.
-    Targets that match nothing are an error that lists what is there.
+    regular expression for the whole path, or "all-linear" (every
+    `WeightedProduct` with a `module`). Rank and alpha patterns (JSON
+    objects) match as PEFT does. Targets that match nothing are an error that
+    lists what is there.
 
     ```mlir
     // %y = model.linear %x, %w {module = "…q_proj"}
@@ -94,7 +96,7 @@ def AttachAdapters : Pass<"attach-adapters", "::mlir::ModuleOp"> {
 def FuseLora : Pass<"fuse-lora", "::mlir::ModuleOp"> {
   let summary = "one GEMM for the A's of siblings, B added into the base";
   let description = [{
-    Trainable linears without a `module` that share x become one, over one
+    Trainable products without a `module` that share x become one, over one
     parameter whose rows are the siblings' (`part_names`), and a
     `model.split`. An `add` of a value used once and an accumulating op used
     once becomes that op's `init`. Before the gradient is built, so that the
@@ -185,27 +187,6 @@ def Rematerialize : Pass<"rematerialize", "::mlir::ModuleOp"> {
   ];
 }
 
-def ConcatSiblings : Pass<"concat-siblings", "::mlir::ModuleOp"> {
-  let summary = "one GEMM for frozen linears over the same x";
-  let description = [{
-    Linears over one x whose weights are decoded into scratch: the weights are
-    decoded into one, by rows, and one GEMM makes all outputs; so does one of
-    all their output gradients the input gradient. Only where views are
-    enough: nothing is copied, and nothing is kept longer.
-  }];
-}
-
-def FuseRows : Pass<"fuse-rows", "::mlir::ModuleOp"> {
-  let summary = "chains of row ops become one row region";
-  let description = [{
-    Every row op becomes a `model.rows`; a producer and a consumer over the
-    same rows become one, where no value moves across a reader.
-  }];
-  let options = [
-    Option<"fuse", "fuse", "bool", "true", "false: one kernel per op">,
-  ];
-}
-
 def PlanDequant : Pass<"plan-dequant", "::mlir::ModuleOp"> {
   let summary = "where stored weights become numbers";
   let description = [{
@@ -225,6 +206,27 @@ def PlanDequant : Pass<"plan-dequant", "::mlir::ModuleOp"> {
     Option<"profile", "device-profile", "std::string", "\"\"",
            "a known card, or device.json of qlora-run --calibrate">,
     Option<"remarks", "remarks", "bool", "false", "say why, with numbers">,
+  ];
+}
+
+def ConcatSiblings : Pass<"concat-siblings", "::mlir::ModuleOp"> {
+  let summary = "one GEMM for frozen linears over the same x";
+  let description = [{
+    Products of one x whose weights are decoded into scratch: the weights are
+    decoded into one, by rows, and one GEMM makes all outputs; so does one of
+    all their output gradients the input gradient. Only where views are
+    enough: nothing is copied, and nothing is kept longer.
+  }];
+}
+
+def FuseRows : Pass<"fuse-rows", "::mlir::ModuleOp"> {
+  let summary = "chains of row ops become one row region";
+  let description = [{
+    Every row op becomes a `model.rows`; a producer and a consumer over the
+    same rows become one, where no value moves across a reader.
+  }];
+  let options = [
+    Option<"fuse", "fuse", "bool", "true", "false: one kernel per op">,
   ];
 }
 

@@ -149,11 +149,16 @@ static constexpr Phase kPhases[] = {
 ArrayRef<Phase> qlora::phases() { return kPhases; }
 
 void qlora::registerPhases() {
+  CompileOptions options;
+  options.target = "cuda";
+  options.lengths = {32};
+  options.loadIn4bit = true;
+  options.loraActivations = "int8";
   for (const Phase &phase : kPhases)
     PassPipelineRegistration<>("phase-" + std::string(phase.name),
-                               "a phase of qloracc", [&](OpPassManager &pm) {
-                                 phase.build(pm, CompileOptions(),
-                                             MemoryBudget());
+                               "a phase of qloracc",
+                               [&phase, options](OpPassManager &pm) {
+                                 phase.build(pm, options, MemoryBudget());
                                });
 }
 

@@ -72,8 +72,8 @@ struct Phase {
 /// adapt, step, optimize, program.
 llvm::ArrayRef<Phase> phases();
 
-/// Makes each phase, with the default options, a pipeline of qlora-opt's:
-/// phase-adapt and so on.
+/// Makes each phase a pipeline of qlora-opt's, phase-adapt and so on, with
+/// options that leave no pass out.
 void registerPhases();
 
 /// Passes that `disabled` may name.

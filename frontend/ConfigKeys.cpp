@@ -15,13 +15,11 @@ using nlohmann::json;
 namespace qlora {
 
 // clang-format off
-/// HfConfig.cpp and Rope.cpp read these.
+/// HfConfig.cpp and Rope.cpp read these of every family.
 static const std::set<std::string_view> kReadKeys = {
-    "architectures", "attention_bias", "head_dim", "hidden_act",
-    "hidden_size", "intermediate_size", "layer_types",
-    "max_position_embeddings", "max_window_layers", "mlp_bias", "model_type",
-    "num_attention_heads", "num_hidden_layers", "num_key_value_heads",
-    "original_max_position_embeddings", "quantization_config", "rms_norm_eps",
+    "architectures", "attention_bias", "head_dim", "layer_types",
+    "max_window_layers", "mlp_bias", "model_type", "num_key_value_heads",
+    "original_max_position_embeddings", "quantization_config",
     "rope_parameters", "rope_scaling", "rope_theta", "sliding_window",
     "tie_word_embeddings", "use_sliding_window", "vocab_size",
 };
@@ -39,12 +37,14 @@ static const std::set<std::string_view> kHarmlessKeys = {
     "forced_bos_token_id", "forced_eos_token_id", "gradient_checkpointing",
     "id2label", "initializer_range", "is_decoder", "is_llama_config",
     "label2id", "length_penalty", "max_length", "max_sequence_length",
-    "mask_token_id", "min_length", "model_max_length", "name_or_path",
+    "mask_token_id", "min_length", "model_max_length", "n_ctx", "name_or_path",
     "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_labels",
     "num_return_sequences", "output_attentions", "output_hidden_states",
     "output_scores", "pad_token", "pad_token_id", "prefix", "problem_type",
     "remove_invalid_values", "repetition_penalty", "return_dict",
-    "return_dict_in_generate", "sep_token_id", "suppress_tokens",
+    "return_dict_in_generate", "sep_token_id", "summary_activation",
+    "summary_first_dropout", "summary_proj_to_labels", "summary_type",
+    "summary_use_proj", "suppress_tokens",
     "task_specific_params", "temperature", "tokenizer_class", "top_k",
     "top_p", "torch_dtype", "torchscript", "transformers.js_config", "transformers_version",
     "typical_p", "unk_token_id", "unsloth_fixed", "unsloth_version",
@@ -92,9 +92,12 @@ static constexpr NeutralKey kNeutralKeys[] = {
     {"qk_layernorm", "false"},
     {"query_pre_attn_scalar", "null"},
     {"resid_pdrop", "0"},
+    {"reorder_and_upcast_attn", "false"},
     {"residual_dropout", "0"},
     {"residual_multiplier", "1"},
     {"rope_interleaved", "false"},
+    {"scale_attn_by_inverse_layer_idx", "false"},
+    {"scale_attn_weights", "true"},
     {"scale_depth", "null"},
     {"scale_emb", "1"},
     {"swiglu_limit", "null"},
@@ -147,10 +150,21 @@ static Status checkUnknownKey(const std::string &name, const json &value,
   return Status::ok();
 }
 
-Status checkConfigKeys(const json &config, std::vector<std::string> &warnings) {
+bool understandsKey(const Family &family, std::string_view key) {
+  const ConfigNames &keys = family.keys;
+  const std::string_view names[] = {
+      keys.hiddenSize,        keys.innerSize,       keys.layers,
+      keys.heads,             keys.maxPositions,    keys.normEpsilon,
+      keys.activation,        keys.embeddingDropout, keys.residualDropout,
+      keys.attentionDropout};
+  return !key.empty() && std::ranges::find(names, key) != std::end(names);
+}
+
+Status checkConfigKeys(const json &config, const Family &family,
+                       std::vector<std::string> &warnings) {
   for (const auto &[name, value] : config.items()) {
-    if (kReadKeys.contains(name) || kHarmlessKeys.contains(name) ||
-        isEmpty(value))
+    if (kReadKeys.contains(name) || understandsKey(family, name) ||
+        kHarmlessKeys.contains(name) || isEmpty(value))
       continue;
     const auto rule =
         std::find_if(std::begin(kNeutralKeys), std::end(kNeutralKeys),

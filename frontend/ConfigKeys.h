@@ -6,7 +6,8 @@
 // A harmless-looking key that is ignored may mean a wrong model, and a
 // refused key that meant nothing is a model that cannot be used. So:
 //
-//   known to be read or harmless   ignored here
+//   read, of this family           ignored here
+//   known to be harmless           ignored
 //   known to change the maths      must have its neutral value, or is refused
 //   unknown, null/false/empty      ignored: it is off
 //   unknown, with a telling name   refused ("softcap", "expert", ...)
@@ -20,12 +21,16 @@
 #include <string>
 #include <vector>
 
+#include "frontend/Families.h"
 #include "runtime/Base/Status.h"
 
 namespace qlora {
 
+/// True for a key that only families which have it read, as this one does.
+bool understandsKey(const Family &family, std::string_view key);
+
 /// Checks every key of the object in config.json; appends to `warnings`.
-Status checkConfigKeys(const nlohmann::json &config,
+Status checkConfigKeys(const nlohmann::json &config, const Family &family,
                        std::vector<std::string> &warnings);
 
 } // namespace qlora

@@ -16,6 +16,10 @@ using namespace mlir;
 
 namespace qlora {
 
+/// Dropouts of a model count from here, those of its adapters from 1: no two
+/// of a program draw the same numbers.
+static constexpr int64_t kFirstDropoutId = 1 << 24;
+
 namespace {
 
 /// Builds one module; used once.
@@ -29,6 +33,7 @@ public:
 private:
   DictionaryAttr describe();
   void buildForward();
+  void buildRopeTable(Value positions);
   Value buildAttention(const LayerWeights &layer, Value x);
   Value buildMlp(const LayerWeights &layer, Value x);
   Value buildLayer(const LayerWeights &layer, Value x);
@@ -40,8 +45,16 @@ private:
 
   Value parameter(const Weight &weight);
   Value linear(const LinearWeight &linear, Value x);
-  Value norm(const Weight &weight, Value x);
-  Value rotate(const std::optional<Weight> &headNorm, Value x, StringRef path);
+  /// The parts that these linears compute of x, each with its width.
+  SmallVector<Value> parts(ArrayRef<LinearWeight> linears,
+                           ArrayRef<int64_t> widths, Value x);
+  Value norm(const NormWeight &weight, Value x);
+  Value rotate(const std::optional<NormWeight> &headNorm, Value x,
+               StringRef path);
+  Value activate(ValueRange inputs);
+  Value dropout(double probability, Value x);
+  Value addToResidual(Value x, Value added, StringRef path);
+  Value embed(Value ids, Value positions);
 
   /// [B, T, width] f32.
   RankedTensorType activation(int64_t width);
@@ -55,7 +68,9 @@ private:
   OpBuilder parameters; ///< before the function
   ImplicitLocOpBuilder body;
   int64_t layerNumber = -1; ///< -1: outside the layers
-  Value segments, cos, sin;
+  int64_t dropouts = 0;
+  Value embedding, segments;
+  Value cos, sin; ///< of rotary positions
 };
 
 } // namespace
@@ -114,62 +129,131 @@ Value DecoderBuilder::parameter(const Weight &weight) {
 Value DecoderBuilder::linear(const LinearWeight &linear, Value x) {
   enter(linear.module);
   Value weight = parameter(linear.weight);
-  RankedTensorType type = activation(linear.weight.shape[0]);
+  RankedTensorType type = activation(linear.outputs());
+  auto layout = linear.layout == LinearLayout::kOutIn
+                    ? model::WeightLayout::OutIn
+                    : model::WeightLayout::InOut;
   Value y =
       emit<model::LinearOp>(type, x, weight, /*init=*/Value(), APFloat(1.0),
-                            body.getStringAttr(linear.module));
+                            body.getStringAttr(linear.module), layout);
   if (!linear.bias)
     return y;
   return emit<model::AddBiasOp>(type, y, parameter(*linear.bias));
 }
 
-Value DecoderBuilder::norm(const Weight &weight, Value x) {
-  StringRef path = weight.name;
-  path.consume_back(".weight");
-  enter(path);
-  return emit<model::RmsNormOp>(x.getType(), x, parameter(weight),
-                                APFloat(config.rmsNormEpsilon));
+SmallVector<Value> DecoderBuilder::parts(ArrayRef<LinearWeight> linears,
+                                         ArrayRef<int64_t> widths, Value x) {
+  SmallVector<Value> values;
+  for (const LinearWeight &part : linears)
+    values.push_back(linear(part, x));
+  if (values.size() == widths.size())
+    return values;
+  SmallVector<Type> types = llvm::map_to_vector(
+      widths, [&](int64_t width) -> Type { return activation(width); });
+  auto split = emit<model::SplitOp>(types, values.front());
+  return llvm::to_vector_of<Value>(split.getParts());
 }
 
-/// q or k: its norm by head, where the family has one, then RoPE.
-Value DecoderBuilder::rotate(const std::optional<Weight> &headNorm, Value x,
+Value DecoderBuilder::norm(const NormWeight &norm, Value x) {
+  enter(norm.module);
+  Value weight = parameter(norm.weight);
+  APFloat epsilon(config.normEpsilon);
+  if (norm.bias)
+    return emit<model::LayerNormOp>(x.getType(), x, weight,
+                                    parameter(*norm.bias), epsilon);
+  return emit<model::RmsNormOp>(x.getType(), x, weight, epsilon);
+}
+
+/// q or k: its norm by head, where the family has one, then RoPE, where
+/// positions are rotary.
+Value DecoderBuilder::rotate(const std::optional<NormWeight> &headNorm, Value x,
                              StringRef path) {
   if (headNorm)
     x = norm(*headNorm, x);
   enter(path);
-  return emit<model::RopeOp>(x.getType(), x, cos, sin);
+  return cos ? emit<model::RopeOp>(x.getType(), x, cos, sin) : x;
+}
+
+/// Gate and up, or up alone.
+Value DecoderBuilder::activate(ValueRange inputs) {
+  Type type = inputs.front().getType();
+  if (inputs.size() == 2)
+    return emit<model::SwigluOp>(type, inputs[0], inputs[1]);
+  std::optional<model::Activation> kind =
+      model::symbolizeActivation(config.activation);
+  assert(kind && "HfConfig has the op's names");
+  return emit<model::ActivationOp>(type, inputs[0], *kind);
+}
+
+Value DecoderBuilder::dropout(double probability, Value x) {
+  if (probability == 0)
+    return x;
+  return emit<model::DropoutOp>(x.getType(), x, APFloat(probability),
+                                kFirstDropoutId + dropouts++);
+}
+
+Value DecoderBuilder::addToResidual(Value x, Value added, StringRef path) {
+  enter(path);
+  added = dropout(config.dropout.residual, added);
+  return emit<model::AddOp>(x.getType(), x, added);
 }
 
 Value DecoderBuilder::buildAttention(const LayerWeights &layer, Value x) {
-  StringRef path = StringRef(layer.q.module).rsplit('.').first;
-  Value q = linear(layer.q, x);
-  Value k = linear(layer.k, x);
-  Value v = linear(layer.v, x);
-  q = rotate(layer.qNorm, q, path);
-  k = rotate(layer.kNorm, k, path);
+  StringRef path = StringRef(layer.attentionOutput.module).rsplit('.').first;
+  int64_t width = config.heads * config.headDim;
+  int64_t kvWidth = config.kvHeads * config.headDim;
+  SmallVector<Value> qkv =
+      parts(layer.queryKeyValue, {width, kvWidth, kvWidth}, x);
+  Value q = rotate(layer.queryNorm, qkv[0], path);
+  Value k = rotate(layer.keyNorm, qkv[1], path);
   double scale = std::pow(static_cast<double>(config.headDim), -0.5);
   auto attention = emit<model::AttentionOp>(
-      q.getType(), activation(config.heads), q, k, v, segments, config.heads,
-      config.kvHeads, config.headDim, config.windows[layerNumber],
-      APFloat(scale));
-  return linear(layer.o, attention.getResult());
+      q, k, qkv[2], segments, config.heads, config.kvHeads, config.headDim,
+      config.windows[layerNumber], scale);
+  return linear(layer.attentionOutput, attention.getResult());
 }
 
 Value DecoderBuilder::buildMlp(const LayerWeights &layer, Value x) {
-  Value gate = linear(layer.gate, x);
-  Value up = linear(layer.up, x);
-  enter(StringRef(layer.gate.module).rsplit('.').first);
-  return linear(layer.down, emit<model::SwigluOp>(gate.getType(), gate, up));
+  SmallVector<int64_t> widths(config.family->mlp.gated ? 2 : 1,
+                              config.innerSize);
+  SmallVector<Value> inputs = parts(layer.mlpInput, widths, x);
+  enter(StringRef(layer.mlpOutput.module).rsplit('.').first);
+  return linear(layer.mlpOutput, activate(inputs));
 }
 
 Value DecoderBuilder::buildLayer(const LayerWeights &layer, Value x) {
-  std::string path = "model.layers." + std::to_string(layerNumber);
-  Value attended = buildAttention(layer, norm(layer.inputNorm, x));
-  enter(path);
-  x = emit<model::AddOp>(x.getType(), x, attended);
-  Value mapped = buildMlp(layer, norm(layer.postAttentionNorm, x));
-  enter(path);
-  return emit<model::AddOp>(x.getType(), x, mapped);
+  std::string path =
+      fmt::format("{}.{}", config.family->modules.layers, layerNumber);
+  x = addToResidual(x, buildAttention(layer, norm(layer.inputNorm, x)), path);
+  return addToResidual(x, buildMlp(layer, norm(layer.mlpNorm, x)), path);
+}
+
+Value DecoderBuilder::embed(Value ids, Value positions) {
+  const ModuleNames &names = config.family->modules;
+  RankedTensorType type = activation(config.hiddenSize);
+  enter(names.embedding);
+  embedding = parameter(weights.embedding);
+  Value x = emit<model::EmbeddingOp>(type, ids, embedding);
+  if (weights.positions) {
+    enter(names.positions);
+    Value table = parameter(*weights.positions);
+    Value added = emit<model::EmbeddingOp>(type, positions, table);
+    x = emit<model::AddOp>(type, x, added);
+  }
+  return dropout(config.dropout.embedding, x);
+}
+
+/// Makes cos and sin.
+void DecoderBuilder::buildRopeTable(Value positions) {
+  // rotate-half wants the frequencies of one half for the other one, too.
+  SmallVector<float> frequencies(ArrayRef<float>(config.frequencies));
+  llvm::append_range(frequencies, config.frequencies);
+  enter("model.rotary_emb");
+  auto table = emit<model::RopeTableOp>(
+      activation(config.headDim), activation(config.headDim), positions,
+      frequencies, APFloat(1.0));
+  cos = table.getCos();
+  sin = table.getSin();
 }
 
 void DecoderBuilder::buildForward() {
@@ -191,25 +275,14 @@ void DecoderBuilder::buildForward() {
   parameters.setInsertionPoint(function);
   body.setInsertionPointToStart(block);
 
-  // rotate-half wants the frequencies of one half for the other one, too.
-  SmallVector<float> frequencies(ArrayRef<float>(config.frequencies));
-  llvm::append_range(frequencies, config.frequencies);
-  enter("model.rotary_emb");
-  auto table = emit<model::RopeTableOp>(
-      activation(config.headDim), activation(config.headDim),
-      block->getArgument(2), frequencies, APFloat(1.0));
-  cos = table.getCos();
-  sin = table.getSin();
-
-  enter("model.embed_tokens");
-  Value embedding = parameter(weights.embedding);
-  Value x = emit<model::EmbeddingOp>(activation(config.hiddenSize),
-                                     block->getArgument(0), embedding);
+  if (config.family->positions == PositionKind::kRotary)
+    buildRopeTable(block->getArgument(2));
+  Value x = embed(block->getArgument(0), block->getArgument(2));
   for (layerNumber = 0; layerNumber < config.layers; ++layerNumber)
     x = buildLayer(weights.layers[layerNumber], x);
   layerNumber = -1;
   x = norm(weights.norm, x);
-  enter("lm_head");
+  enter(config.family->modules.head);
   Value head = weights.head ? parameter(*weights.head) : embedding;
   auto loss = emit<model::HeadLossOp>(number, number, ids, x, head,
                                       block->getArgument(1));

@@ -6,92 +6,122 @@
 
 #include <algorithm>
 #include <charconv>
+#include <numeric>
+#include <span>
 
 #include "frontend/TensorFinder.h"
 
 namespace qlora {
 
-static constexpr const char *kEmbedding = "model.embed_tokens.weight";
-static constexpr const char *kHead = "lm_head.weight";
-static constexpr std::string_view kLayers = "model.layers.";
+/// "transformer.wte" -> "transformer.wte.weight".
+static std::string weightOf(std::string_view module) {
+  return fmt::format("{}.weight", module);
+}
+
+static StatusOr<NormWeight> findNorm(const ModelConfig &config,
+                                     TensorFinder &tensors, std::string module,
+                                     int64_t width) {
+  NormWeight norm;
+  QLORA_ASSIGN_OR_RETURN(norm.weight, tensors.dense(weightOf(module), {width}));
+  if (config.family->norm == NormKind::kLayer) {
+    QLORA_ASSIGN_OR_RETURN(norm.bias,
+                           tensors.dense(module + ".bias", {width}));
+  }
+  norm.module = std::move(module);
+  return norm;
+}
 
 namespace {
 /// Finds the weights of one layer.
 class LayerFinder {
 public:
   LayerFinder(const ModelConfig &config, TensorFinder &tensors, int64_t layer)
-      : config(config), tensors(tensors),
-        prefix(fmt::format("{}{}", kLayers, layer)) {}
+      : config(config), names(config.family->modules), tensors(tensors),
+        prefix(fmt::format("{}.{}", names.layers, layer)) {}
 
   StatusOr<LayerWeights> find();
 
 private:
   Status findAttention(LayerWeights &layer);
   Status findMlp(LayerWeights &layer);
-  Status findLinear(const char *name, int64_t out, int64_t in, bool bias,
-                    LinearWeight &linear);
-  Status findNorm(const char *name, int64_t width, Weight &norm);
+  StatusOr<LinearWeight> linear(std::string_view name, int64_t out, int64_t in,
+                                bool bias);
+  /// Of parts with these widths: one for each, or one for all where only the
+  /// first has a name.
+  StatusOr<std::vector<LinearWeight>>
+  linears(std::span<const std::string_view> parts, std::vector<int64_t> widths,
+          bool bias);
+  StatusOr<NormWeight> norm(std::string_view name, int64_t width) {
+    return findNorm(config, tensors, fmt::format("{}.{}", prefix, name), width);
+  }
 
   const ModelConfig &config;
+  const ModuleNames &names;
   TensorFinder &tensors;
   const std::string prefix;
 };
 } // namespace
 
-Status LayerFinder::findLinear(const char *name, int64_t out, int64_t in,
-                               bool bias, LinearWeight &linear) {
-  linear.module = fmt::format("{}.{}", prefix, name);
-  QLORA_ASSIGN_OR_RETURN(linear.weight,
-                         tensors.linear(linear.module, {out, in}));
-  if (!bias)
-    return Status::ok();
-  QLORA_ASSIGN_OR_RETURN(linear.bias,
-                         tensors.dense(linear.module + ".bias", {out}));
-  return Status::ok();
+StatusOr<LinearWeight> LayerFinder::linear(std::string_view name, int64_t out,
+                                           int64_t in, bool bias) {
+  const std::string module = fmt::format("{}.{}", prefix, name);
+  QLORA_ASSIGN_OR_RETURN(LinearWeight found, tensors.linear(module, out, in));
+  if (bias) {
+    QLORA_ASSIGN_OR_RETURN(found.bias, tensors.dense(module + ".bias", {out}));
+  }
+  return found;
 }
 
-Status LayerFinder::findNorm(const char *name, int64_t width, Weight &norm) {
-  QLORA_ASSIGN_OR_RETURN(
-      norm, tensors.dense(fmt::format("{}.{}.weight", prefix, name), {width}));
-  return Status::ok();
+StatusOr<std::vector<LinearWeight>>
+LayerFinder::linears(std::span<const std::string_view> parts,
+                     std::vector<int64_t> widths, bool bias) {
+  if (widths.size() > 1 && parts[1].empty())
+    widths = {std::accumulate(widths.begin(), widths.end(), int64_t{0})};
+  std::vector<LinearWeight> found;
+  for (size_t i = 0; i < widths.size(); ++i) {
+    QLORA_ASSIGN_OR_RETURN(
+        LinearWeight part,
+        linear(parts[i], widths[i], config.hiddenSize, bias));
+    found.push_back(std::move(part));
+  }
+  return found;
 }
 
 Status LayerFinder::findAttention(LayerWeights &layer) {
-  const int64_t hidden = config.hiddenSize;
   const int64_t width = config.heads * config.headDim;
   const int64_t kvWidth = config.kvHeads * config.headDim;
-  QLORA_RETURN_IF_ERROR(
-      findLinear("self_attn.q_proj", width, hidden, config.qkvBias, layer.q));
-  QLORA_RETURN_IF_ERROR(
-      findLinear("self_attn.k_proj", kvWidth, hidden, config.qkvBias, layer.k));
-  QLORA_RETURN_IF_ERROR(
-      findLinear("self_attn.v_proj", kvWidth, hidden, config.qkvBias, layer.v));
-  QLORA_RETURN_IF_ERROR(findLinear("self_attn.o_proj", hidden, width,
-                                   config.outputBias, layer.o));
-  if (!config.family->qkNorm)
+  QLORA_ASSIGN_OR_RETURN(
+      layer.queryKeyValue,
+      linears(names.queryKeyValue, {width, kvWidth, kvWidth}, config.qkvBias));
+  QLORA_ASSIGN_OR_RETURN(layer.attentionOutput,
+                         linear(names.attentionOutput, config.hiddenSize, width,
+                                config.outputBias));
+  if (!config.family->mixer.headNorms)
     return Status::ok();
-  QLORA_RETURN_IF_ERROR(
-      findNorm("self_attn.q_norm", config.headDim, layer.qNorm.emplace()));
-  return findNorm("self_attn.k_norm", config.headDim, layer.kNorm.emplace());
+  QLORA_ASSIGN_OR_RETURN(layer.queryNorm,
+                         norm(names.queryNorm, config.headDim));
+  QLORA_ASSIGN_OR_RETURN(layer.keyNorm, norm(names.keyNorm, config.headDim));
+  return Status::ok();
 }
 
 Status LayerFinder::findMlp(LayerWeights &layer) {
-  const int64_t hidden = config.hiddenSize, inner = config.intermediateSize;
-  const bool bias = config.mlpBias;
-  QLORA_RETURN_IF_ERROR(
-      findLinear("mlp.gate_proj", inner, hidden, bias, layer.gate));
-  QLORA_RETURN_IF_ERROR(
-      findLinear("mlp.up_proj", inner, hidden, bias, layer.up));
-  return findLinear("mlp.down_proj", hidden, inner, bias, layer.down);
+  std::vector<int64_t> widths(config.family->mlp.gated ? 2 : 1,
+                              config.innerSize);
+  QLORA_ASSIGN_OR_RETURN(layer.mlpInput,
+                         linears(names.mlpInput, widths, config.mlpBias));
+  QLORA_ASSIGN_OR_RETURN(layer.mlpOutput,
+                         linear(names.mlpOutput, config.hiddenSize,
+                                config.innerSize, config.mlpBias));
+  return Status::ok();
 }
 
 StatusOr<LayerWeights> LayerFinder::find() {
   LayerWeights layer;
-  QLORA_RETURN_IF_ERROR(
-      findNorm("input_layernorm", config.hiddenSize, layer.inputNorm));
+  QLORA_ASSIGN_OR_RETURN(layer.inputNorm,
+                         norm(names.inputNorm, config.hiddenSize));
   QLORA_RETURN_IF_ERROR(findAttention(layer));
-  QLORA_RETURN_IF_ERROR(findNorm("post_attention_layernorm", config.hiddenSize,
-                                 layer.postAttentionNorm));
+  QLORA_ASSIGN_OR_RETURN(layer.mlpNorm,
+                         norm(names.mlpNorm, config.hiddenSize));
   QLORA_RETURN_IF_ERROR(findMlp(layer));
   return layer;
 }
@@ -102,17 +132,26 @@ StatusOr<LayerWeights> LayerFinder::find() {
 static Status findEnds(const ModelConfig &config, const ModelFiles &files,
                        TensorFinder &tensors, DecoderWeights &weights,
                        std::vector<std::string> &warnings) {
+  const ModuleNames &names = config.family->modules;
+  const std::string embedding = weightOf(names.embedding);
+  const std::string head = weightOf(names.head);
   const std::vector<int64_t> shape = {config.vocabSize, config.hiddenSize};
-  const bool hasEmbedding = files.find(kEmbedding).tensor;
-  const bool hasHead = files.find(kHead).tensor;
+  const bool hasEmbedding = files.find(embedding).tensor;
+  const bool hasHead = files.find(head).tensor;
   const bool headOnly = config.tied && hasHead && !hasEmbedding;
   QLORA_ASSIGN_OR_RETURN(weights.embedding,
-                         tensors.dense(headOnly ? kHead : kEmbedding, shape));
+                         tensors.dense(headOnly ? head : embedding, shape));
+  if (config.family->positions == PositionKind::kLearned) {
+    QLORA_ASSIGN_OR_RETURN(weights.positions,
+                           tensors.dense(weightOf(names.positions),
+                                         {config.maxPositions,
+                                          config.hiddenSize}));
+  }
   if (config.tied && hasHead && hasEmbedding) {
-    tensors.skip(kHead);
+    tensors.skip(head);
     warnings.push_back(fmt::format("'{}' is not read: tie_word_embeddings is "
                                    "true, so '{}' is the head",
-                                   kHead, kEmbedding));
+                                   head, embedding));
   }
   if (config.tied)
     return Status::ok();
@@ -121,54 +160,75 @@ static Status findEnds(const ModelConfig &config, const ModelFiles &files,
                          "model '{}' has no '{}' but tie_word_embeddings is "
                          "false; set it to true in config.json if the "
                          "embedding is the head",
-                         files.folder(), kHead);
-  QLORA_ASSIGN_OR_RETURN(weights.head, tensors.dense(kHead, shape));
+                         files.folder(), head);
+  QLORA_ASSIGN_OR_RETURN(weights.head, tensors.dense(head, shape));
   return Status::ok();
 }
 
+/// The rest of a stored name after "model.layers."; empty if it has another
+/// start. Files of a base model lack the first part of every name.
+static std::string_view insideLayers(const Family &family,
+                                     std::string_view name) {
+  const std::string_view layers = family.modules.layers;
+  for (std::string_view start : {layers, layers.substr(layers.find('.') + 1)})
+    if (name.starts_with(start) && name.substr(start.size()).starts_with('.'))
+      return name.substr(start.size() + 1);
+  return {};
+}
+
 /// The layer that a tensor's name puts it in; -1 if none.
-static int64_t layerOf(std::string_view name) {
-  if (!name.starts_with(kLayers))
-    return -1;
-  name.remove_prefix(kLayers.size());
+static int64_t layerOf(const Family &family, std::string_view name) {
+  const std::string_view inside = insideLayers(family, name);
   int64_t layer = -1;
   const auto [end, error] =
-      std::from_chars(name.data(), name.data() + name.size(), layer);
-  const bool whole = end != name.data() + name.size() && *end == '.';
+      std::from_chars(inside.data(), inside.data() + inside.size(), layer);
+  const bool whole = end != inside.data() + inside.size() && *end == '.';
   return error == std::errc() && whole ? layer : -1;
 }
 
 /// True for tensors that some family or some config.json gives a layer: with
 /// them the model computes something else than without.
-static bool isOptionalWeight(std::string_view name) {
-  constexpr std::string_view kOptional[] = {
-      "self_attn.q_proj.bias",  "self_attn.k_proj.bias",
-      "self_attn.v_proj.bias",  "self_attn.o_proj.bias",
-      "mlp.gate_proj.bias",     "mlp.up_proj.bias",
-      "mlp.down_proj.bias",     "self_attn.q_norm.weight",
-      "self_attn.k_norm.weight"};
-  return layerOf(name) >= 0 &&
-         std::any_of(std::begin(kOptional), std::end(kOptional),
-                     [&](std::string_view end) { return name.ends_with(end); });
+static bool isOptionalWeight(const Family &family, std::string_view name) {
+  const ModuleNames &modules = family.modules;
+  const auto &[q, k, v] = modules.queryKeyValue;
+  const auto &[gate, up] = modules.mlpInput;
+  const auto isOf = [&](std::string_view module, std::string_view end) {
+    return !module.empty() && name.ends_with(fmt::format(".{}{}", module, end));
+  };
+  if (layerOf(family, name) < 0)
+    return false;
+  for (std::string_view module :
+       {q, k, v, modules.attentionOutput, gate, up, modules.mlpOutput})
+    if (isOf(module, ".bias"))
+      return true;
+  return isOf(modules.queryNorm, ".weight") || isOf(modules.keyNorm, ".weight");
+}
+
+static bool isBuffer(const Family &family, std::string_view name) {
+  return std::ranges::any_of(family.modules.buffers, [&](auto end) {
+    return !end.empty() && name.ends_with(end);
+  });
 }
 
 static Status checkLeftOver(const ModelConfig &config, const ModelFiles &files,
                             const TensorFinder &tensors,
                             std::vector<std::string> &warnings) {
+  const Family &family = *config.family;
   int64_t count = 0;
   std::string example;
   for (const std::string &name : files.tensorNames()) {
-    if (tensors.isTaken(name) || name.ends_with("rotary_emb.inv_freq"))
+    if (tensors.isTaken(name) || isBuffer(family, name))
       continue;
     const std::string &path = files.find(name).file->path();
-    if (layerOf(name) >= config.layers)
-      return Status::invalid("'{}': tensor '{}' is of layer {}, but "
-                             "num_hidden_layers in config.json is {}",
-                             path, name, layerOf(name), config.layers);
-    if (isOptionalWeight(name))
+    if (layerOf(family, name) >= config.layers)
+      return Status::invalid("'{}': tensor '{}' is of layer {}, but {} in "
+                             "config.json is {}",
+                             path, name, layerOf(family, name),
+                             family.keys.layers, config.layers);
+    if (isOptionalWeight(family, name))
       return Status::invalid("'{}': tensor '{}' has no place in a {} with "
                              "this config.json",
-                             path, name, config.family->architecture);
+                             path, name, family.architecture);
     if (!count++)
       example = name;
   }
@@ -191,7 +251,9 @@ StatusOr<DecoderWeights> findWeights(const ModelConfig &config,
     weights.layers.push_back(std::move(layer));
   }
   QLORA_ASSIGN_OR_RETURN(
-      weights.norm, tensors.dense("model.norm.weight", {config.hiddenSize}));
+      weights.norm,
+      findNorm(config, tensors, std::string(config.family->modules.finalNorm),
+               config.hiddenSize));
   QLORA_RETURN_IF_ERROR(tensors.checkQuantization());
   QLORA_RETURN_IF_ERROR(checkLeftOver(config, files, tensors, warnings));
   return weights;

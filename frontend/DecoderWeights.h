@@ -31,22 +31,36 @@ struct Weight {
 
 struct LinearWeight {
   std::string module; ///< "model.layers.0.self_attn.q_proj"
-  Weight weight;      ///< [out, in]
+  LinearLayout layout = LinearLayout::kOutIn; ///< of the stored weight
+  Weight weight;
+  std::optional<Weight> bias;
+
+  int64_t outputs() const {
+    return weight.shape[layout == LinearLayout::kOutIn ? 0 : 1];
+  }
+};
+
+struct NormWeight {
+  std::string module;
+  Weight weight;
   std::optional<Weight> bias;
 };
 
 struct LayerWeights {
-  Weight inputNorm;
-  LinearWeight q, k, v, o;
-  std::optional<Weight> qNorm, kNorm;
-  Weight postAttentionNorm;
-  LinearWeight gate, up, down;
+  NormWeight inputNorm;
+  std::vector<LinearWeight> queryKeyValue; ///< one each, or one for all
+  std::optional<NormWeight> queryNorm, keyNorm;
+  LinearWeight attentionOutput;
+  NormWeight mlpNorm;
+  std::vector<LinearWeight> mlpInput; ///< gate and up, or up
+  LinearWeight mlpOutput;
 };
 
 struct DecoderWeights {
   Weight embedding;
+  std::optional<Weight> positions; ///< learned ones
   std::vector<LayerWeights> layers;
-  Weight norm;
+  NormWeight norm;
   std::optional<Weight> head; ///< none: the embedding
 };
 

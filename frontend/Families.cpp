@@ -1,50 +1,115 @@
 // SPDX-License-Identifier: MIT
 
-// The table of model families.
+// The table of model families. What a row leaves out is as in Llama, or off.
 
 #include "frontend/Families.h"
 
+#include <algorithm>
+
 namespace qlora {
 
-// clang-format off
 static constexpr Family kFamilies[] = {
-    // architecture, model_type, attention bias, mlp_bias, q/k norm, window,
-    //   default kv heads, head_dim, window, epsilon, tied
-    {"LlamaForCausalLM", "llama", AttentionBias::kByKey, true, false,
-     WindowRule::kNone, 0, 0, 0, 1e-6, false},
-    {"MistralForCausalLM", "mistral", AttentionBias::kNone, false, false,
-     WindowRule::kAll, 8, 0, 4096, 1e-6, false},
-    {"Qwen2ForCausalLM", "qwen2", AttentionBias::kQkv, false, false,
-     WindowRule::kByLayers, 32, 0, 4096, 1e-6, false},
-    {"Qwen3ForCausalLM", "qwen3", AttentionBias::kByKey, false, true,
-     WindowRule::kByLayers, 32, 128, 4096, 1e-6, false},
+    {
+        .architecture = "LlamaForCausalLM",
+        .modelType = "llama",
+        .mixer = {.inputBias = BiasRule::kByKey,
+                  .outputBias = BiasRule::kByKey},
+        .mlp = {.bias = BiasRule::kByKey},
+    },
+    {
+        .architecture = "MistralForCausalLM",
+        .modelType = "mistral",
+        .mixer = {.window = WindowRule::kAll},
+        .defaults = {.kvHeads = 8, .window = 4096},
+    },
+    {
+        .architecture = "Qwen2ForCausalLM",
+        .modelType = "qwen2",
+        .mixer = {.inputBias = BiasRule::kAlways,
+                  .window = WindowRule::kByLayers},
+        .defaults = {.kvHeads = 32, .window = 4096},
+    },
+    {
+        .architecture = "Qwen3ForCausalLM",
+        .modelType = "qwen3",
+        .mixer = {.inputBias = BiasRule::kByKey,
+                  .outputBias = BiasRule::kByKey,
+                  .headNorms = true,
+                  .window = WindowRule::kByLayers},
+        .defaults = {.kvHeads = 32, .headDim = 128, .window = 4096},
+    },
+    {
+        .architecture = "GPT2LMHeadModel", // DialoGPT's too
+        .modelType = "gpt2",
+        .norm = NormKind::kLayer,
+        .positions = PositionKind::kLearned,
+        .layout = LinearLayout::kInOut,
+        .mixer = {.inputBias = BiasRule::kAlways,
+                  .outputBias = BiasRule::kAlways},
+        .mlp = {.gated = false, .bias = BiasRule::kAlways},
+        .keys = {.hiddenSize = "n_embd",
+                 .innerSize = "n_inner",
+                 .layers = "n_layer",
+                 .heads = "n_head",
+                 .maxPositions = "n_positions",
+                 .normEpsilon = "layer_norm_epsilon",
+                 .activation = "activation_function",
+                 .embeddingDropout = "embd_pdrop",
+                 .residualDropout = "resid_pdrop",
+                 .attentionDropout = "attn_pdrop"},
+        .modules = {.embedding = "transformer.wte",
+                    .positions = "transformer.wpe",
+                    .layers = "transformer.h",
+                    .finalNorm = "transformer.ln_f",
+                    .inputNorm = "ln_1",
+                    .queryKeyValue = {"attn.c_attn"},
+                    .attentionOutput = "attn.c_proj",
+                    .mlpNorm = "ln_2",
+                    .mlpInput = {"mlp.c_fc"},
+                    .mlpOutput = "mlp.c_proj",
+                    .buffers = {".attn.bias", ".attn.masked_bias"}},
+        .defaults = {.innerFactor = 4,
+                     .normEpsilon = 1e-5,
+                     .activation = "gelu_new",
+                     .dropout = 0.1,
+                     .tied = true},
+    },
 };
-// clang-format on
 
-std::span<const Family> families() { return kFamilies; }
-
-const Family *findArchitecture(std::string_view architecture) {
+/// "LlamaForCausalLM, MistralForCausalLM, ...".
+static std::string familyNames() {
+  std::vector<std::string_view> names;
   for (const Family &family : kFamilies)
-    if (family.architecture == architecture)
-      return &family;
-  return nullptr;
+    names.push_back(family.architecture);
+  return fmt::format("{}", fmt::join(names, ", "));
 }
 
-const Family *findModelType(std::string_view modelType) {
-  for (const Family &family : kFamilies)
-    if (family.modelType == modelType)
-      return &family;
-  return nullptr;
-}
-
-std::string familyNames() {
-  std::string names;
-  for (const Family &family : kFamilies) {
-    if (!names.empty())
-      names += ", ";
-    names += family.architecture;
+StatusOr<const Family *>
+findFamily(const std::vector<std::string> &architectures,
+           std::string_view modelType) {
+  if (architectures.empty() && modelType.empty())
+    return Status::invalid("neither 'architectures' nor 'model_type' says "
+                           "which model this is");
+  if (architectures.empty()) {
+    const auto found =
+        std::ranges::find(kFamilies, modelType, &Family::modelType);
+    if (found != std::end(kFamilies))
+      return found;
+    return Status::invalid("model type '{}' is not supported; supported are "
+                           "{}",
+                           modelType, familyNames());
   }
-  return names;
+  const auto found = std::ranges::find(kFamilies, architectures.front(),
+                                       &Family::architecture);
+  if (found == std::end(kFamilies))
+    return Status::invalid("architecture '{}' is not supported; supported "
+                           "are {}",
+                           architectures.front(), familyNames());
+  if (!modelType.empty() && modelType != found->modelType)
+    return Status::invalid("architecture '{}' and model_type '{}' contradict "
+                           "each other; expected model_type '{}'",
+                           found->architecture, modelType, found->modelType);
+  return found;
 }
 
 } // namespace qlora

@@ -1,27 +1,25 @@
 // SPDX-License-Identifier: MIT
 
-// The model families, one row each. A row says what a family does that its
-// config.json does not: which linears have a bias, whether q and k are
-// normalised, which keys make attention slide. What the rows share is in
-// DecoderWeights.cpp (the names of the tensors) and DecoderBuilder.cpp (the
-// order of the ops).
+// The model families, one record each: what a family does that its config.json
+// does not say, and how it names things. HfConfig.cpp reads a config.json by
+// the record, DecoderWeights.cpp finds tensors by it and DecoderBuilder.cpp
+// builds a layer by it; none of them asks which family it is. What a record
+// cannot say is a new column, with one reader.
 
 #ifndef QLORA_FRONTEND_FAMILIES_H
 #define QLORA_FRONTEND_FAMILIES_H
 
+#include <array>
 #include <cstdint>
-#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
+
+#include "runtime/Base/Status.h"
 
 namespace qlora {
 
-/// Which of the attention's linears have a bias.
-enum class AttentionBias {
-  kNone,
-  kQkv,   ///< q, k and v always, o never; no key says so
-  kByKey, ///< all four if `attention_bias` is true
-};
+enum class BiasRule { kNever, kByKey, kAlways };
 
 /// Which layers see only a window of the past.
 enum class WindowRule {
@@ -31,30 +29,104 @@ enum class WindowRule {
              ///< and only if `use_sliding_window`
 };
 
-/// One family. Defaults are those of transformers for a missing key; 0 means
-/// "computed from other keys".
+enum class NormKind {
+  kRms,
+  kLayer, ///< with the mean subtracted, and a bias
+};
+
+enum class PositionKind {
+  kRotary,
+  kLearned, ///< a table, added to the embedding
+};
+
+/// How the files have the weight of a linear.
+enum class LinearLayout {
+  kOutIn, ///< torch.nn.Linear
+  kInOut, ///< transformers' Conv1D; quantised it is a Linear
+};
+
+/// config.json's names for what every decoder has. An empty name: the family
+/// has no such key.
+struct ConfigNames {
+  const char *hiddenSize = "hidden_size";
+  const char *innerSize = "intermediate_size";
+  const char *layers = "num_hidden_layers";
+  const char *heads = "num_attention_heads";
+  const char *maxPositions = "max_position_embeddings";
+  const char *normEpsilon = "rms_norm_eps";
+  const char *activation = "hidden_act";
+  const char *embeddingDropout = "";
+  const char *residualDropout = "";
+  const char *attentionDropout = "attention_dropout";
+};
+
+/// Paths of modules; those of a layer are inside `layers`.N. Parts that one
+/// linear computes side by side have one name together.
+struct ModuleNames {
+  std::string_view embedding = "model.embed_tokens";
+  std::string_view positions = ""; ///< of learned ones
+  std::string_view layers = "model.layers";
+  std::string_view finalNorm = "model.norm";
+  std::string_view head = "lm_head";
+
+  std::string_view inputNorm = "input_layernorm";
+  std::array<std::string_view, 3> queryKeyValue = {
+      "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"};
+  std::string_view attentionOutput = "self_attn.o_proj";
+  std::string_view queryNorm = "self_attn.q_norm";
+  std::string_view keyNorm = "self_attn.k_norm";
+
+  std::string_view mlpNorm = "post_attention_layernorm";
+  std::array<std::string_view, 2> mlpInput = {"mlp.gate_proj", "mlp.up_proj"};
+  std::string_view mlpOutput = "mlp.down_proj";
+
+  /// Ends of the names of tensors that older files have and nobody reads.
+  std::array<std::string_view, 2> buffers = {"rotary_emb.inv_freq"};
+};
+
+struct Mixer {
+  BiasRule inputBias = BiasRule::kNever;  ///< of q, k and v
+  BiasRule outputBias = BiasRule::kNever; ///< `attention_bias` is the key
+  bool headNorms = false;                 ///< on q and k, before RoPE
+  WindowRule window = WindowRule::kNone;
+};
+
+struct Mlp {
+  bool gated = true; ///< activation(gate) * up, else activation(up)
+  BiasRule bias = BiasRule::kNever; ///< `mlp_bias` is the key
+};
+
+/// What transformers takes for a missing key; 0 means "computed from other
+/// keys".
+struct ConfigDefaults {
+  int64_t kvHeads = 0;
+  int64_t headDim = 0;
+  int64_t window = 0; ///< where `sliding_window` is missing, not null
+  int64_t innerFactor = 0; ///< times the hidden size; 0: the key must be there
+  double normEpsilon = 1e-6;
+  const char *activation = "silu";
+  double dropout = 0; ///< of each kind that the family has a key for
+  bool tied = false;  ///< `tie_word_embeddings`
+};
+
 struct Family {
   std::string_view architecture; ///< in `architectures`
   std::string_view modelType;    ///< `model_type`
-  AttentionBias attentionBias;
-  bool mlpBiasKey; ///< `mlp_bias` is a key of this family
-  bool qkNorm;     ///< an rms_norm by head on q and k, before RoPE
-  WindowRule window;
-  int64_t defaultKvHeads;
-  int64_t defaultHeadDim;
-  int64_t defaultWindow; ///< where `sliding_window` is missing, not null
-  double defaultRmsNormEpsilon;
-  bool defaultTied; ///< `tie_word_embeddings`
+  NormKind norm = NormKind::kRms;
+  PositionKind positions = PositionKind::kRotary;
+  LinearLayout layout = LinearLayout::kOutIn;
+  Mixer mixer = {};
+  Mlp mlp = {};
+  ConfigNames keys = {};
+  ModuleNames modules = {};
+  ConfigDefaults defaults = {};
 };
 
-std::span<const Family> families();
-
-/// nullptr when there is none.
-const Family *findArchitecture(std::string_view architecture);
-const Family *findModelType(std::string_view modelType);
-
-/// "LlamaForCausalLM, MistralForCausalLM, ...", for messages.
-std::string familyNames();
+/// By `architectures` of a config.json, or where it has none by `model_type`,
+/// which may be empty but not another family's.
+StatusOr<const Family *>
+findFamily(const std::vector<std::string> &architectures,
+           std::string_view modelType);
 
 } // namespace qlora
 

@@ -4,9 +4,12 @@
 
 #include "frontend/HfConfig.h"
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <iterator>
+#include <optional>
+#include <utility>
 
 #include "frontend/ConfigKeys.h"
 #include "frontend/JsonFields.h"
@@ -19,77 +22,68 @@ namespace qlora {
 /// of that length.
 static constexpr int64_t kMaxLayers = 65536;
 
-static StatusOr<const Family *> findFamily(const JsonFields &fields) {
-  QLORA_ASSIGN_OR_RETURN(const std::vector<std::string> architectures,
-                         fields.strings("architectures"));
-  QLORA_ASSIGN_OR_RETURN(const std::string type,
-                         fields.string("model_type", ""));
-  if (architectures.empty() && type.empty())
-    return Status::invalid("neither 'architectures' nor 'model_type' says "
-                           "which model this is");
-  if (architectures.empty()) {
-    if (const Family *family = findModelType(type))
-      return family;
-    return Status::invalid("model type '{}' is not supported; supported are "
-                           "{}",
-                           type, familyNames());
-  }
-  const Family *family = findArchitecture(architectures.front());
-  if (!family)
-    return Status::invalid("architecture '{}' is not supported; supported "
-                           "are {}",
-                           architectures.front(), familyNames());
-  if (!type.empty() && type != family->modelType)
-    return Status::invalid("architecture '{}' and model_type '{}' contradict "
-                           "each other; expected model_type '{}'",
-                           family->architecture, type, family->modelType);
-  return family;
-}
+/// transformers' names and those of model.activation.
+static constexpr std::pair<std::string_view, std::string_view> kActivations[] =
+    {{"gelu", "gelu"},
+     {"gelu_new", "gelu_tanh"},
+     {"gelu_pytorch_tanh", "gelu_tanh"},
+     {"relu", "relu"},
+     {"silu", "silu"},
+     {"swish", "silu"}};
+/// The one that model.swiglu has.
+static constexpr std::string_view kGatedActivation = "silu";
 
 static Status readSizes(const JsonFields &fields, ModelConfig &config) {
+  const Family &family = *config.family;
+  const ConfigNames &keys = family.keys;
   QLORA_ASSIGN_OR_RETURN(config.vocabSize, fields.integer("vocab_size", 1));
-  QLORA_ASSIGN_OR_RETURN(config.hiddenSize, fields.integer("hidden_size", 1));
-  QLORA_ASSIGN_OR_RETURN(config.intermediateSize,
-                         fields.integer("intermediate_size", 1));
-  QLORA_ASSIGN_OR_RETURN(config.layers, fields.integer("num_hidden_layers", 1));
+  QLORA_ASSIGN_OR_RETURN(config.hiddenSize, fields.integer(keys.hiddenSize, 1));
+  std::optional<int64_t> inner, positions;
+  if (family.defaults.innerFactor)
+    inner = family.defaults.innerFactor * config.hiddenSize;
+  if (family.positions == PositionKind::kRotary)
+    positions = 0;
+  QLORA_ASSIGN_OR_RETURN(config.innerSize,
+                         fields.integer(keys.innerSize, 1, inner));
+  QLORA_ASSIGN_OR_RETURN(config.layers, fields.integer(keys.layers, 1));
   QLORA_ASSIGN_OR_RETURN(config.maxPositions,
-                         fields.integer("max_position_embeddings", 1, 0));
+                         fields.integer(keys.maxPositions, 1, positions));
   QLORA_ASSIGN_OR_RETURN(
-      config.rmsNormEpsilon,
-      fields.positive("rms_norm_eps", config.family->defaultRmsNormEpsilon));
+      config.normEpsilon,
+      fields.positive(keys.normEpsilon, family.defaults.normEpsilon));
   if (config.layers > kMaxLayers)
-    return Status::invalid("'num_hidden_layers' is {}; at most {} are "
-                           "supported",
+    return Status::invalid("'{}' is {}; at most {} are supported", keys.layers,
                            config.layers, kMaxLayers);
   return Status::ok();
 }
 
 static Status readHeads(const JsonFields &fields, ModelConfig &config) {
-  QLORA_ASSIGN_OR_RETURN(config.heads,
-                         fields.integer("num_attention_heads", 1));
+  const Family &family = *config.family;
+  QLORA_ASSIGN_OR_RETURN(config.heads, fields.integer(family.keys.heads, 1));
   // A key that is null means "as many as heads" in every family, one that is
   // missing means the family's default.
   const char *kvKey = "num_key_value_heads";
-  const int64_t familyKvHeads = config.family->defaultKvHeads;
+  const int64_t familyKvHeads = family.defaults.kvHeads;
   const bool useHeads = fields.mentions(kvKey) || !familyKvHeads;
   QLORA_ASSIGN_OR_RETURN(
       config.kvHeads,
       fields.integer(kvKey, 1, useHeads ? config.heads : familyKvHeads));
   if (config.heads % config.kvHeads)
-    return Status::invalid("'num_attention_heads' is {}, not a multiple of "
-                           "the {} key-value heads",
-                           config.heads, config.kvHeads);
-  int64_t headDim = config.family->defaultHeadDim;
+    return Status::invalid("'{}' is {}, not a multiple of the {} key-value "
+                           "heads",
+                           family.keys.heads, config.heads, config.kvHeads);
+  int64_t headDim = family.defaults.headDim;
   if (!headDim && !fields.find("head_dim")) {
     if (config.hiddenSize % config.heads)
-      return Status::invalid("'hidden_size' {} is not a multiple of the {} "
-                             "heads and there is no 'head_dim'",
-                             config.hiddenSize, config.heads);
+      return Status::invalid("'{}' {} is not a multiple of the {} heads and "
+                             "there is no 'head_dim'",
+                             family.keys.hiddenSize, config.hiddenSize,
+                             config.heads);
     headDim = config.hiddenSize / config.heads;
   }
   QLORA_ASSIGN_OR_RETURN(config.headDim,
                          fields.integer("head_dim", 1, headDim));
-  if (config.headDim % 2)
+  if (family.positions == PositionKind::kRotary && config.headDim % 2)
     return Status::invalid("the width of a head is {}; RoPE needs an even "
                            "one",
                            config.headDim);
@@ -101,48 +95,74 @@ static Status readBiases(const JsonFields &fields, ModelConfig &config) {
   QLORA_ASSIGN_OR_RETURN(const bool attention,
                          fields.boolean("attention_bias", false));
   QLORA_ASSIGN_OR_RETURN(const bool mlp, fields.boolean("mlp_bias", false));
-  const Family &family = *config.family;
-  if (attention && family.attentionBias == AttentionBias::kNone)
+  const Mixer &mixer = config.family->mixer;
+  const BiasRule mlpRule = config.family->mlp.bias;
+  if (attention && mixer.inputBias == BiasRule::kNever)
     return Status::invalid("'attention_bias' is true, but {} has none",
-                           family.architecture);
-  if (mlp && !family.mlpBiasKey)
+                           config.family->architecture);
+  if (mlp && mlpRule == BiasRule::kNever)
     return Status::invalid("'mlp_bias' is true, but {} has none",
-                           family.architecture);
-  config.mlpBias = mlp;
-  config.outputBias =
-      attention && family.attentionBias == AttentionBias::kByKey;
-  config.qkvBias =
-      config.outputBias || family.attentionBias == AttentionBias::kQkv;
+                           config.family->architecture);
+  const auto follow = [](BiasRule rule, bool key) {
+    return rule == BiasRule::kAlways || (rule == BiasRule::kByKey && key);
+  };
+  config.qkvBias = follow(mixer.inputBias, attention);
+  config.outputBias = follow(mixer.outputBias, attention);
+  config.mlpBias = follow(mlpRule, mlp);
   return Status::ok();
 }
 
-static Status readActivation(const JsonFields &fields) {
-  QLORA_ASSIGN_OR_RETURN(const std::string activation,
-                         fields.string("hidden_act", "silu"));
-  if (activation != "silu" && activation != "swish")
-    return Status::invalid("'hidden_act' is '{}'; only silu is supported",
-                           activation);
+static Status readActivation(const JsonFields &fields, ModelConfig &config) {
+  const Family &family = *config.family;
+  QLORA_ASSIGN_OR_RETURN(
+      const std::string name,
+      fields.string(family.keys.activation, family.defaults.activation));
+  for (const auto &[known, activation] : kActivations)
+    if (name == known && (!family.mlp.gated || activation == kGatedActivation))
+      config.activation = activation;
+  if (!config.activation.empty())
+    return Status::ok();
+  if (family.mlp.gated)
+    return Status::invalid("'{}' is '{}'; only silu is supported",
+                           family.keys.activation, name);
+  return Status::invalid("'{}' is '{}'; supported are gelu, gelu_new, "
+                         "gelu_pytorch_tanh, relu, silu",
+                         family.keys.activation, name);
+}
+
+static Status readDropout(const JsonFields &fields, ModelConfig &config) {
+  const ConfigNames &keys = config.family->keys;
+  const std::pair<const char *, double *> rates[] = {
+      {keys.embeddingDropout, &config.dropout.embedding},
+      {keys.residualDropout, &config.dropout.residual},
+      {keys.attentionDropout, &config.dropout.attention}};
+  for (const auto &[key, rate] : rates)
+    if (*key) {
+      QLORA_ASSIGN_OR_RETURN(
+          *rate, fields.probability(key, config.family->defaults.dropout));
+    }
   return Status::ok();
 }
 
 /// The window of a layer that slides; 0 if none does.
 static StatusOr<int64_t> readWindow(const JsonFields &fields,
                                     const Family &family) {
+  const WindowRule rule = family.mixer.window;
   QLORA_ASSIGN_OR_RETURN(
       const bool wanted,
-      fields.boolean("use_sliding_window",
-                     family.window != WindowRule::kByLayers));
+      fields.boolean("use_sliding_window", rule != WindowRule::kByLayers));
   // transformers asks this key of the Qwen families only; elsewhere false
   // beside a window would be a guess.
-  if (family.window == WindowRule::kByLayers && !wanted)
+  if (rule == WindowRule::kByLayers && !wanted)
     return 0;
   const bool missing = !fields.mentions("sliding_window");
   QLORA_ASSIGN_OR_RETURN(
       const int64_t window,
-      fields.integer("sliding_window", 1, missing ? family.defaultWindow : 0));
-  if (!window || (family.window == WindowRule::kNone && !wanted))
+      fields.integer("sliding_window", 1,
+                     missing ? family.defaults.window : 0));
+  if (!window || (rule == WindowRule::kNone && !wanted))
     return 0;
-  if (family.window == WindowRule::kNone)
+  if (rule == WindowRule::kNone)
     return Status::invalid("'sliding_window' is {}, but {} has none", window,
                            family.architecture);
   if (!wanted)
@@ -175,16 +195,16 @@ static Status readWindows(const JsonFields &fields, ModelConfig &config) {
                          fields.strings("layer_types"));
   if (fields.find("layer_types"))
     QLORA_RETURN_IF_ERROR(checkLayerTypes(types, config.layers));
+  const bool slidesInAll = family.mixer.window == WindowRule::kAll;
   for (int64_t layer = 0; layer < config.layers; ++layer) {
-    bool sliding =
-        window && (family.window == WindowRule::kAll || layer >= fullLayers);
+    bool sliding = window && (slidesInAll || layer >= fullLayers);
     if (!types.empty()) {
       const bool named = types[layer] == "sliding_attention";
       if (named && !window)
         return Status::invalid("layer {} is sliding_attention, but no "
                                "sliding window is set",
                                layer);
-      if (sliding != named && family.window == WindowRule::kAll)
+      if (sliding != named && slidesInAll)
         return Status::invalid("layer {} is full_attention, but {} slides in "
                                "every layer",
                                layer, family.architecture);
@@ -232,6 +252,8 @@ static Status readQuantization(const JsonFields &fields, ModelConfig &config) {
 }
 
 static Status readRope(const json &root, ModelConfig &config) {
+  if (config.family->positions != PositionKind::kRotary)
+    return Status::ok();
   QLORA_ASSIGN_OR_RETURN(config.rope, readRopeConfig(root, config.warnings));
   config.frequencies = inverseFrequencies(config.rope, config.headDim);
   for (float frequency : config.frequencies)
@@ -242,28 +264,50 @@ static Status readRope(const json &root, ModelConfig &config) {
   return Status::ok();
 }
 
-StatusOr<ModelConfig> parseHfConfig(std::string_view text) {
-  const json root = json::parse(text, nullptr, /*allow_exceptions=*/false);
+/// A value for a key that the family does not have would do nothing.
+static Status replaceValues(const Family &family, const json &instead,
+                            json &root) {
+  for (const auto &[key, value] : instead.items()) {
+    if (!understandsKey(family, key))
+      return Status::invalid("{} has no '{}' in its config.json; leave the "
+                             "flag out",
+                             family.architecture, key);
+    root[key] = value;
+  }
+  return Status::ok();
+}
+
+StatusOr<ModelConfig> parseHfConfig(std::string_view text,
+                                    const json &instead) {
+  json root = json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!root.is_object())
     return Status::invalid("not a JSON object");
   const JsonFields fields(root);
   ModelConfig config;
-  QLORA_ASSIGN_OR_RETURN(config.family, findFamily(fields));
-  QLORA_RETURN_IF_ERROR(checkConfigKeys(root, config.warnings));
+  QLORA_ASSIGN_OR_RETURN(const std::vector<std::string> architectures,
+                         fields.strings("architectures"));
+  QLORA_ASSIGN_OR_RETURN(const std::string type,
+                         fields.string("model_type", ""));
+  QLORA_ASSIGN_OR_RETURN(config.family, findFamily(architectures, type));
+  QLORA_RETURN_IF_ERROR(replaceValues(*config.family, instead, root));
+  QLORA_RETURN_IF_ERROR(
+      checkConfigKeys(root, *config.family, config.warnings));
   QLORA_RETURN_IF_ERROR(readSizes(fields, config));
   QLORA_RETURN_IF_ERROR(readHeads(fields, config));
   QLORA_RETURN_IF_ERROR(readBiases(fields, config));
-  QLORA_RETURN_IF_ERROR(readActivation(fields));
+  QLORA_RETURN_IF_ERROR(readActivation(fields, config));
+  QLORA_RETURN_IF_ERROR(readDropout(fields, config));
   QLORA_RETURN_IF_ERROR(readWindows(fields, config));
   QLORA_RETURN_IF_ERROR(readQuantization(fields, config));
   QLORA_RETURN_IF_ERROR(readRope(root, config));
   QLORA_ASSIGN_OR_RETURN(
       config.tied,
-      fields.boolean("tie_word_embeddings", config.family->defaultTied));
+      fields.boolean("tie_word_embeddings", config.family->defaults.tied));
   return config;
 }
 
-StatusOr<ModelConfig> readHfConfig(const std::string &folder) {
+StatusOr<ModelConfig> readHfConfig(const std::string &folder,
+                                   const json &instead) {
   const std::string path = folder + "/config.json";
   std::ifstream stream(path, std::ios::binary);
   const std::string text((std::istreambuf_iterator<char>(stream)),
@@ -273,10 +317,21 @@ StatusOr<ModelConfig> readHfConfig(const std::string &folder) {
                          "cannot read '{}'; is it a Hugging Face model "
                          "folder?",
                          path);
-  StatusOr<ModelConfig> config = parseHfConfig(text);
+  StatusOr<ModelConfig> config = parseHfConfig(text, instead);
   if (!config.isOk())
     return config.status().withContext(fmt::format("'{}'", path));
   return config;
+}
+
+Status checkTraining(const ModelConfig &config) {
+  if (config.dropout.attention == 0)
+    return Status::ok();
+  const char *key = config.family->keys.attentionDropout;
+  std::string flag = key;
+  std::ranges::replace(flag, '_', '-');
+  return Status::invalid("'{}' in config.json is {}, but dropout of attention "
+                         "weights is not supported; --{} 0 trains without it",
+                         key, config.dropout.attention, flag);
 }
 
 } // namespace qlora

@@ -7,6 +7,8 @@
 #ifndef QLORA_FRONTEND_HFCONFIG_H
 #define QLORA_FRONTEND_HFCONFIG_H
 
+#include <nlohmann/json.hpp>
+
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -18,25 +20,35 @@
 
 namespace qlora {
 
+/// Probabilities with which training drops elements.
+struct DropoutConfig {
+  double embedding = 0;
+  double residual = 0; ///< of what attention and MLP add to the residual
+  double attention = 0; ///< of the softmax; see checkTraining()
+};
+
 /// A decoder, in numbers. All counts are above 0, kvHeads divides heads, and
-/// headDim is even.
+/// headDim is even where there is RoPE.
 struct ModelConfig {
   const Family *family = nullptr;
   int64_t vocabSize = 0;
   int64_t hiddenSize = 0;
-  int64_t intermediateSize = 0;
+  int64_t innerSize = 0; ///< of the MLP
   int64_t layers = 0;
   int64_t heads = 0;
   int64_t kvHeads = 0;
   int64_t headDim = 0;
-  int64_t maxPositions = 0; ///< 0: config.json does not say
-  double rmsNormEpsilon = 0;
+  /// 0: config.json does not say. Of learned positions, the table's rows.
+  int64_t maxPositions = 0;
+  double normEpsilon = 0;
+  std::string activation; ///< as model.activation has it
   bool tied = false;
   bool qkvBias = false;
   bool outputBias = false; ///< of the attention
   bool mlpBias = false;
-  RopeConfig rope;
-  std::vector<float> frequencies; ///< headDim/2, of RoPE
+  DropoutConfig dropout;
+  RopeConfig rope;                ///< of rotary positions
+  std::vector<float> frequencies; ///< headDim/2, of RoPE; else none
   std::vector<int64_t> windows;   ///< by layer; 0: the whole past
   /// bitsandbytes has quantised the linears, but for those modules.
   bool quantized = false;
@@ -45,11 +57,18 @@ struct ModelConfig {
   std::vector<std::string> warnings;
 };
 
-/// Reads FOLDER/config.json.
-StatusOr<ModelConfig> readHfConfig(const std::string &folder);
+/// Reads FOLDER/config.json. `instead` has values that replace those of the
+/// file: keys of dropout, which are flags of the importer.
+StatusOr<ModelConfig> readHfConfig(const std::string &folder,
+                                   const nlohmann::json &instead = {});
 
 /// The same from its text.
-StatusOr<ModelConfig> parseHfConfig(std::string_view text);
+StatusOr<ModelConfig> parseHfConfig(std::string_view text,
+                                    const nlohmann::json &instead = {});
+
+/// Refuses what the model has in training only and no kernel does: dropout of
+/// attention's weights.
+Status checkTraining(const ModelConfig &config);
 
 } // namespace qlora
 

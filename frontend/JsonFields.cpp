@@ -62,6 +62,17 @@ StatusOr<double> JsonFields::positive(const char *key,
   return value->get<double>();
 }
 
+StatusOr<double> JsonFields::probability(const char *key,
+                                         double missing) const {
+  const json *value = find(key);
+  if (!value)
+    return missing;
+  if (!value->is_number() || !(value->get<double>() >= 0) ||
+      value->get<double>() >= 1)
+    return wrongType(key, *value, "a number from 0 to below 1");
+  return value->get<double>();
+}
+
 StatusOr<bool> JsonFields::boolean(const char *key, bool missing) const {
   const json *value = find(key);
   if (!value)

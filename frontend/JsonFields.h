@@ -35,6 +35,8 @@ public:
   /// A finite number above 0.
   StatusOr<double> positive(const char *key,
                             std::optional<double> missing = {}) const;
+  /// A number from 0 to below 1.
+  StatusOr<double> probability(const char *key, double missing) const;
   StatusOr<bool> boolean(const char *key, bool missing) const;
   StatusOr<std::string> string(const char *key, std::string missing) const;
   /// Empty if missing.

@@ -60,23 +60,30 @@ static void describeRope(const RopeConfig &rope, ordered_json &model) {
 }
 
 ordered_json describeArithmetic(const ModelConfig &config) {
+  const Family &family = *config.family;
   ordered_json model = {
-      {"family", config.family->architecture},
+      {"family", family.architecture},
       {"vocab_size", config.vocabSize},
       {"hidden_size", config.hiddenSize},
-      {"intermediate_size", config.intermediateSize},
+      {"intermediate_size", config.innerSize},
       {"num_hidden_layers", config.layers},
       {"num_attention_heads", config.heads},
       {"num_key_value_heads", config.kvHeads},
       {"head_dim", config.headDim},
-      {"rms_norm_eps", config.rmsNormEpsilon},
+      {family.keys.normEpsilon, config.normEpsilon},
       {"tie_word_embeddings", config.tied},
       {"attention_bias", biasedLinears(config)},
       {"mlp_bias", config.mlpBias},
-      {"qk_norm", config.family->qkNorm},
+      {"qk_norm", family.mixer.headNorms},
       {"stored_in_4bit", config.quantized},
   };
-  describeRope(config.rope, model);
+  if (family.positions == PositionKind::kRotary)
+    describeRope(config.rope, model);
+  model["activation"] = onlyIf(!family.mlp.gated, config.activation);
+  model["positions"] =
+      onlyIf(family.positions == PositionKind::kLearned, "learned");
+  model["linear_layout"] = onlyIf(
+      family.layout == LinearLayout::kInOut && !config.quantized, "in_out");
   const int64_t window =
       *std::max_element(config.windows.begin(), config.windows.end());
   model["sliding_window"] = onlyIf(window, window);
@@ -127,7 +134,7 @@ Status checkModelIdentity(const Options &options,
   const std::string folder = options.text("model_name_or_path");
   if (options.recordedFact("family").is_null() || folder.empty())
     return Status::ok();
-  if (options.recordedFact("rms_norm_eps").is_null())
+  if (options.recordedFact("stored_in_4bit").is_null())
     return Status::invalid("'{}' does not say which model it was compiled for: "
                            "an older qloracc made it; import and compile the "
                            "model again",

@@ -23,7 +23,7 @@ static Status wrongShape(const ModelFiles &files, const std::string &name,
 StatusOr<Weight> TensorFinder::take(const std::string &name) {
   QLORA_ASSIGN_OR_RETURN(const ModelFiles::Entry entry, files.get(name));
   QLORA_ASSIGN_OR_RETURN(std::string file, files.fileOf(name));
-  taken.insert(name);
+  skip(name);
   return Weight{name, std::move(file), entry.tensor->dtype,
                 entry.tensor->shape};
 }
@@ -67,25 +67,31 @@ bool TensorFinder::isLeftUnquantized(const std::string &module) const {
       });
 }
 
-StatusOr<Weight> TensorFinder::linear(const std::string &module,
-                                      const std::vector<int64_t> &shape) {
+StatusOr<LinearWeight> TensorFinder::linear(const std::string &module,
+                                            int64_t out, int64_t in) {
   const std::string name = module + ".weight";
   const ModelFiles::Entry entry = files.find(name);
-  const bool isQuantized = isStoredQuantized(name);
-  if (!entry.tensor || (!isQuantized && !config.quantized))
-    return dense(name, shape);
-  if (isQuantized && !config.quantized)
-    return Status::invalid("'{}': tensor '{}' is quantised, but config.json "
-                           "has no quantization_config",
-                           entry.file->path(), name);
-  if (isQuantized)
-    return quantized(name, shape);
-  if (!isLeftUnquantized(module))
+  LinearWeight linear;
+  linear.module = module;
+  if (isStoredQuantized(name)) {
+    if (!config.quantized)
+      return Status::invalid("'{}': tensor '{}' is quantised, but config.json "
+                             "has no quantization_config",
+                             entry.file->path(), name);
+    QLORA_ASSIGN_OR_RETURN(linear.weight, quantized(name, {out, in}));
+    return linear;
+  }
+  if (entry.tensor && config.quantized && !isLeftUnquantized(module))
     return Status::invalid("'{}': tensor '{}' has no quant_state, but "
                            "config.json has a quantization_config; list the "
                            "module in its llm_int8_skip_modules",
                            entry.file->path(), name);
-  return dense(name, shape);
+  linear.layout = config.family->layout;
+  std::vector<int64_t> shape = {out, in};
+  if (linear.layout == LinearLayout::kInOut)
+    std::swap(shape[0], shape[1]);
+  QLORA_ASSIGN_OR_RETURN(linear.weight, dense(name, shape));
+  return linear;
 }
 
 Status TensorFinder::takePart(const std::string &name, SafetensorsDtype dtype,
@@ -103,7 +109,7 @@ StatusOr<Weight> TensorFinder::quantized(const std::string &name,
                                          const std::vector<int64_t> &shape) {
   QLORA_ASSIGN_OR_RETURN(Weight weight, take(name));
   QLORA_ASSIGN_OR_RETURN(const StoredNF4 stored, readStoredNF4(files, name));
-  taken.insert(name + ".quant_state.bitsandbytes__nf4");
+  skip(name + ".quant_state.bitsandbytes__nf4");
   if (stored.shape != shape)
     return wrongShape(files, name, stored.shape, shape);
   const std::string &path = files.find(name).file->path();

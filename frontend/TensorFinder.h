@@ -24,15 +24,21 @@ public:
   StatusOr<Weight> dense(const std::string &name,
                          const std::vector<int64_t> &shape);
 
-  /// The weight of a linear: dense, or as bitsandbytes stores NF4. It is the
-  /// files that decide; a 4-bit weight that config.json knows nothing of and
-  /// a dense one that it calls 4-bit are errors.
-  StatusOr<Weight> linear(const std::string &module,
-                          const std::vector<int64_t> &shape);
+  /// A linear without its bias: dense in the family's layout, or as
+  /// bitsandbytes stores NF4. It is the files that decide; a 4-bit weight that
+  /// config.json knows nothing of and a dense one that it calls 4-bit are
+  /// errors.
+  StatusOr<LinearWeight> linear(const std::string &module, int64_t out,
+                                int64_t in);
 
-  /// Counts a tensor as taken.
-  void skip(const std::string &name) { taken.insert(name); }
-  bool isTaken(const std::string &name) const { return taken.contains(name); }
+  /// Counts a tensor that is there as taken.
+  void skip(const std::string &name) {
+    taken.insert(files.find(name).tensor->name);
+  }
+  /// `stored` is the name that a file has for it.
+  bool isTaken(const std::string &stored) const {
+    return taken.contains(stored);
+  }
 
   /// Once all linears are taken: a quantised model has one that is quantised.
   Status checkQuantization() const;

@@ -11,8 +11,8 @@ cd "$(dirname "$0")/.."
 packages=(
   cmake ninja-build ccache g++ git python3 python3-venv
   libmlir-22-dev mlir-22-tools llvm-22-dev clang-22 lld-22
-  libdnnl-dev libgloo-dev libyaml-cpp-dev nlohmann-json3-dev
-  libfmt-dev libssl-dev libgtest-dev libgmock-dev
+  libdnnl-dev libyaml-cpp-dev nlohmann-json3-dev
+  libfmt-dev libcli11-dev libxxhash-dev libssl-dev libgtest-dev libgmock-dev
 )
 missing=()
 for package in "${packages[@]}"; do

@@ -4,6 +4,8 @@
 
 #include "compiler/Codegen/CommandTables.h"
 
+#include "compiler/Schedule/Commands.h"
+
 #include "runtime/Kernels/KernelTable.h"
 
 #include "llvm/ADT/TypeSwitch.h"
@@ -25,24 +27,15 @@ FailureOr<uint32_t> CommandTables::arenaOf(Operation *op, Arena arena) {
 }
 
 FailureOr<BufferRange> CommandTables::rangeOf(Value buffer) {
-  if (auto known = ranges.find(buffer); known != ranges.end())
-    return known->second;
-  if (auto view = buffer.getDefiningOp<ViewOp>()) {
-    FailureOr<BufferRange> range = rangeOf(view.getSource());
-    if (failed(range))
-      return failure();
-    range->offset += view.getOffset();
-    range->bytes = view.getBytes();
-    return ranges[buffer] = *range;
-  }
-  auto op = buffer.getDefiningOp<BufferOp>();
-  if (!op.getOffset())
+  BufferOp op = rootOf(buffer);
+  ByteRange range = qlora::rangeOf(buffer);
+  if (range.unplaced)
     return op.emitOpError("has no offset (did plan-memory run?)");
-  FailureOr<uint32_t> arena = arenaOf(op, op.getArena());
+  FailureOr<uint32_t> arena = arenaOf(op, range.arena);
   if (failed(arena))
     return failure();
-  return ranges[buffer] = {*arena, *op.getOffset(), op.getBytes(),
-                           static_cast<uint32_t>(op.getDtype())};
+  return BufferRange{*arena, range.offset, range.bytes,
+                     static_cast<uint32_t>(op.getDtype())};
 }
 
 static uint64_t operandWord(uint32_t arena, uint32_t dtype,
@@ -179,7 +172,7 @@ LogicalResult CommandTables::addCommand(Operation &op) {
                            copy.getQueue());
       })
       .Case<AllReduceOp>([&](auto reduce) {
-        return addTransfer(op, QLORA_COMMAND_ALL_REDUCE, QLORA_READ_WRITE,
+        return addTransfer(op, QLORA_COMMAND_COLLECTIVE, QLORA_READ_WRITE,
                            reduce.getBucket(), reduce.getQueue());
       })
       .Case<RecordOp>([&](auto record) {

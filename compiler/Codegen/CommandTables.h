@@ -32,8 +32,6 @@ public:
   WordTable launches{".Llaunches"}, operands{".Loperands"},
       constants{".Lconstants"}, commands{".Lcommands"};
 
-  /// Forgets the buffers of the entry before.
-  void beginEntry() { ranges.clear(); }
   /// Adds the command that `op` is; nothing for what is none (a buffer).
   llvm::LogicalResult addCommand(mlir::Operation &op);
 
@@ -57,7 +55,6 @@ private:
   uint32_t constantsOf(llvm::ArrayRef<int64_t> values);
 
   StringTable &strings;
-  llvm::DenseMap<mlir::Value, BufferRange> ranges;
   std::map<std::vector<int64_t>, uint32_t> constantIndex;
   llvm::StringMap<llvm::SmallVector<RowOperand>> rowOperandsOf; ///< of kernels
   /// By label, kernel, first constant and rows.

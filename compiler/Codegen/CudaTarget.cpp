@@ -4,12 +4,13 @@
 
 #include "compiler/Codegen/CudaTarget.h"
 
+#include "runtime/Base/CpuCount.h"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
-#include <thread>
 #include <tuple>
 
 using namespace qlora;
@@ -190,7 +191,7 @@ Status ImageBuilder::add(const Unit &unit, uint32_t number,
 
 StatusOr<std::vector<DeviceImage>> ImageBuilder::run() {
   unsigned parallel =
-      std::clamp(std::thread::hardware_concurrency(), 2u, kMaxParallel);
+      std::clamp(static_cast<unsigned>(usableCpus()), 2u, kMaxParallel);
   QLORA_RETURN_IF_ERROR(runCommands(commands, parallel));
   for (const auto &[file, key] : compiled) {
     QLORA_ASSIGN_OR_RETURN(std::string bytes, readFile(file));

@@ -6,6 +6,7 @@
 
 #include "compiler/Codegen/CommandTables.h"
 #include "compiler/Codegen/KernelFunction.h"
+#include "compiler/Schedule/Commands.h"
 
 #include "runtime/Kernels/KernelTable.h"
 
@@ -82,12 +83,9 @@ LogicalResult ModuleEmitter::addParameter(ParameterOp op) {
     return std::to_string(wordOf(low, high));
   };
   std::vector<std::string> row = {
-      string(op.getName()),
-      op.getFile() ? string(*op.getFile()) : "0",
-      word(op.getRole(), op.getDtype()),
+      string(op.getName()), word(op.getRole(), op.getDtype()),
       word(op.getInit(), op.getQuantization()),
-      word(op.getBlock(), op.getDoubleQuant()),
-      word(*arena, shape.size())};
+      word(op.getBlock(), op.getDoubleQuant()), word(*arena, shape.size())};
   for (size_t i = 0; i < QLORA_MAX_RANK; ++i)
     row.push_back(std::to_string(i < shape.size() ? shape[i] : 0));
   row.push_back(std::to_string(op.getOffset()));
@@ -147,20 +145,9 @@ LogicalResult ModuleEmitter::addBinding(BindOp op) {
   return success();
 }
 
-/// Events are numbered from 0 without gaps or not; the count covers all.
-static uint32_t eventCount(EntryOp entry) {
-  uint64_t count = 0;
-  for (auto record : entry.getBody().getOps<RecordOp>())
-    count = std::max(count, record.getEvent() + 1);
-  for (auto wait : entry.getBody().getOps<WaitOp>())
-    count = std::max(count, wait.getEvent() + 1);
-  return count;
-}
-
 LogicalResult ModuleEmitter::addEntry(EntryOp op) {
   uint32_t firstCommand = commands.commands.size();
   uint32_t firstBinding = bindings.size();
-  commands.beginEntry();
   for (Operation &inner : op.getBody().front())
     if (failed(commands.addCommand(inner)))
       return failure();
@@ -168,7 +155,7 @@ LogicalResult ModuleEmitter::addEntry(EntryOp op) {
     if (failed(addBinding(bind)))
       return failure();
   entries.row({wordOf(static_cast<uint32_t>(op.getKind()), firstCommand),
-               wordOf(commands.commands.size() - firstCommand, eventCount(op)),
+               wordOf(commands.commands.size() - firstCommand, eventCountOf(op)),
                wordOf(firstBinding, bindings.size() - firstBinding),
                op.getBatch(), op.getLength()});
   return success();

@@ -1,25 +1,17 @@
 // SPDX-License-Identifier: MIT
 
-// Hashes with OpenSSL; files by Tools.h.
+// Files by Tools.h, each behind the hash of its content.
 
 #include "compiler/Codegen/KernelCache.h"
 
 #include "compiler/Codegen/Tools.h"
+#include "runtime/Base/ContentHash.h"
+#include "runtime/Base/UserFiles.h"
 
-#include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/Path.h"
 
-#include <openssl/sha.h>
-
 using namespace qlora;
-
-static std::string sha256(std::string_view text) {
-  std::string hash(SHA256_DIGEST_LENGTH, '\0');
-  SHA256(reinterpret_cast<const unsigned char *>(text.data()), text.size(),
-         reinterpret_cast<unsigned char *>(hash.data()));
-  return hash;
-}
 
 std::string KernelCache::defaultFolder() {
   llvm::SmallString<128> path;
@@ -30,7 +22,9 @@ std::string KernelCache::defaultFolder() {
 }
 
 std::string KernelCache::key(std::string_view text) {
-  return llvm::toHex(sha256(text), /*LowerCase=*/true);
+  ContentHash hash;
+  hash.add(text);
+  return hash.finish();
 }
 
 std::string KernelCache::fileOf(std::string_view key) const {
@@ -41,10 +35,10 @@ std::optional<std::string> KernelCache::find(std::string_view key) const {
   if (folder.empty())
     return std::nullopt;
   StatusOr<std::string> file = readFile(fileOf(key));
-  if (!file.isOk() || file->size() < SHA256_DIGEST_LENGTH)
+  if (!file.isOk() || file->size() < ContentHash::kDigits)
     return std::nullopt;
-  std::string object = file->substr(SHA256_DIGEST_LENGTH);
-  if (sha256(object) != std::string_view(*file).substr(0, SHA256_DIGEST_LENGTH))
+  std::string object = file->substr(ContentHash::kDigits);
+  if (!file->starts_with(KernelCache::key(object)))
     return std::nullopt;
   return object;
 }
@@ -53,5 +47,7 @@ void KernelCache::store(std::string_view key, std::string_view object) const {
   if (folder.empty() || llvm::sys::fs::create_directories(folder))
     return;
   // A cache that cannot be written costs time, nothing else.
-  (void)replaceFile(fileOf(key), sha256(object) + std::string(object));
+  (void)replaceWholeFile(fileOf(key),
+                         KernelCache::key(object) + std::string(object),
+                         AtomicFile::Flush::kNo);
 }

@@ -3,7 +3,7 @@
 // Compiled kernels on disk, by what they were compiled from. A second compile
 // of the same model does not start a compiler.
 //
-// One file per object, <key>.o: the SHA-256 of the object (32 bytes), then
+// One file per object, <key>.o: the hash of the object (32 digits), then
 // the object. A file that does not match its hash is ignored and written
 // again. Files are replaced as a whole, so several compiles may share a
 // folder. A folder that cannot be written to only costs time.
@@ -25,7 +25,7 @@ public:
   /// $XDG_CACHE_HOME/qlora/kernels, or ~/.cache without that variable; empty
   /// when neither is known.
   static std::string defaultFolder();
-  /// The key of `text`, in hexadecimal: its SHA-256.
+  /// The key of `text`, in hexadecimal.
   static std::string key(std::string_view text);
 
   std::optional<std::string> find(std::string_view key) const;

@@ -4,6 +4,8 @@
 
 #include "compiler/Codegen/Linker.h"
 
+#include "runtime/Base/Seal.h"
+
 using namespace qlora;
 
 Status qlora::assemble(const std::string &clang, const std::string &text,
@@ -27,5 +29,6 @@ qlora::linkLibrary(const std::vector<std::string> &objects,
                      "-z", "now", "--threads=1", "-o", library};
   command.insert(command.end(), objects.begin(), objects.end());
   QLORA_RETURN_IF_ERROR(runCommands({command}, 1));
-  return readFile(library);
+  QLORA_ASSIGN_OR_RETURN(std::string bytes, readFile(library));
+  return sealed(std::move(bytes));
 }

@@ -105,11 +105,18 @@ qlora::elementwiseExpression(Operation *op, ArrayRef<std::string> x) {
       .Case<math::RoundEvenOp>(
           [&](auto) { return call("qlora_round_even"); })
       .Case<math::ExpOp>([&](auto) { return call("qlora_exp"); })
+      .Case<math::LogOp>([&](auto) { return call("qlora_log"); })
+      .Case<math::TanhOp>([&](auto) { return call("qlora_tanh"); })
+      .Case<math::ErfOp>([&](auto) { return call("qlora_erf"); })
       .Case<math::SqrtOp>([&](auto) { return call("qlora_sqrt"); })
       .Case<math::RsqrtOp>([&](auto) { return call("qlora_rsqrt"); })
       .Case<math::SinOp>([&](auto) { return call("qlora_sin"); })
       .Case<math::CosOp>([&](auto) { return call("qlora_cos"); })
       .Case<model::RowSigmoidOp>([&](auto) { return call("qlora_sigmoid"); })
+      .Case<model::RowRoundOp>([&](model::RowRoundOp round) {
+        return call(round.getStored().isBF16() ? "qlora_round_bf16"
+                                               : "qlora_round_f16");
+      })
       .Case<arith::SelectOp>([&](auto) {
         return Expression{fmt::format("{} ? {} : {}", x[0], x[1], x[2])};
       })

@@ -38,8 +38,8 @@ private:
 bool RowPlanner::isExpensive(Operation *op) const {
   if (isa<math::RsqrtOp, RowRandomOp, RowSigmoidOp>(op))
     return !areQuick;
-  return isa<math::ExpOp, math::SqrtOp, math::SinOp, math::CosOp,
-             arith::DivFOp>(op);
+  return isa<math::ExpOp, math::LogOp, math::TanhOp, math::ErfOp, math::SqrtOp,
+             math::SinOp, math::CosOp, arith::DivFOp>(op);
 }
 
 /// The number of reductions that follow each other up to `value`.

@@ -10,6 +10,8 @@
 #include "llvm/Support/Program.h"
 #include "llvm/Support/raw_ostream.h"
 
+#include "runtime/Base/UserFiles.h"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -79,22 +81,11 @@ Status qlora::replaceFile(const std::string &path, std::string_view bytes) {
   llvm::SmallString<128> target(path);
   if (exists)
     llvm::sys::fs::real_path(path, target);
-  int descriptor;
-  llvm::SmallString<128> beside;
-  std::error_code error = llvm::sys::fs::createUniqueFile(
-      llvm::Twine(target) + ".%%%%%%", descriptor, beside,
-      llvm::sys::fs::OF_None,
-      llvm::sys::fs::all_read | llvm::sys::fs::owner_write |
-          llvm::sys::fs::group_write);
-  if (error)
-    return writeError(path, error);
-  error = writeTo(descriptor, bytes);
-  if (!error)
-    error = llvm::sys::fs::rename(beside, target);
-  if (!error)
-    return Status::ok();
-  llvm::sys::fs::remove(beside);
-  return writeError(path, error);
+  // A folder that is not there is a mistake in the name.
+  QLORA_ASSIGN_OR_RETURN(AtomicFile file,
+                         AtomicFile::create(target.str().str()));
+  QLORA_RETURN_IF_ERROR(file.write(bytes));
+  return file.commit();
 }
 
 //===----------------------------------------------------------------------===//

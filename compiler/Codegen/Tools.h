@@ -57,8 +57,7 @@ Status runCommands(const std::vector<Command> &commands, unsigned parallel);
 Status writeFile(const std::string &path, std::string_view bytes);
 StatusOr<std::string> readFile(const std::string &path);
 
-/// Makes `path` hold `bytes`, or leaves it as it was: writes a file beside it
-/// and renames that. What is not a regular file (a pipe, /dev/null) is
+/// Makes `path` hold `bytes`, or leaves it as it was (AtomicFile.h). What is not a regular file (a pipe, /dev/null) is
 /// written to directly.
 Status replaceFile(const std::string &path, std::string_view bytes);
 

@@ -16,11 +16,6 @@ namespace qlora {
 bool fuseAdd(model::AddOp add,
              llvm::function_ref<bool(mlir::Value)> isBase);
 
-/// True where `value` is a gradient that the op which makes it adds to the
-/// gradient arena itself: only a train.accumulate reads it, and the op has a
-/// beta, or its kernel always adds. Such a value needs no memory of its own.
-bool isAddedInPlace(mlir::Value value);
-
 } // namespace qlora
 
 #endif // QLORA_COMPILER_GRAPH_ACCUMULATE_H

@@ -33,11 +33,12 @@ private:
   LogicalResult parseOptions();
   LogicalResult attachTo(func::FuncOp function);
   LogicalResult checkNames(func::FuncOp function);
-  void attach(LinearOp linear, DenseMap<Value, Value> &dropped);
-  Value dropoutOf(LinearOp linear, DenseMap<Value, Value> &dropped);
+  void attach(WeightedProduct product, DenseMap<Value, Value> &dropped);
+  Value dropoutOf(WeightedProduct product, DenseMap<Value, Value> &dropped);
   void recordDropout(WeightOp weightA, DropoutOp dropoutOp);
-  WeightOp adapterWeight(OpBuilder &builder, LinearOp linear, StringRef name,
-                         ArrayRef<int64_t> shape, StringRef init);
+  WeightOp adapterWeight(OpBuilder &builder, WeightedProduct product,
+                         StringRef name, ArrayRef<int64_t> shape,
+                         StringRef init);
   LogicalResult trainModules();
   LogicalResult train(model::ParameterOp parameter);
 
@@ -89,20 +90,34 @@ LogicalResult AttachAdaptersPass::parseOptions() {
   return success();
 }
 
-/// x after dropout: one mask for all linears that read the same x.
-Value AttachAdaptersPass::dropoutOf(LinearOp linear,
+/// Products that an adapter can stand beside, in order.
+static SmallVector<WeightedProduct> productsOf(func::FuncOp function) {
+  SmallVector<WeightedProduct> products;
+  for (Operation &op : function.front())
+    if (auto product = dyn_cast<WeightedProduct>(op);
+        product && product.getModule() && product.getProduct())
+      products.push_back(product);
+  return products;
+}
+
+static void copyBlock(Operation *from, Operation *to) {
+  if (Attribute block = from->getAttr(kBlockAttr))
+    to->setAttr(kBlockAttr, block);
+}
+
+/// x after dropout: one mask for all products that read the same x.
+Value AttachAdaptersPass::dropoutOf(WeightedProduct product,
                                     DenseMap<Value, Value> &dropped) {
+  Value x = product.getX();
   if (dropout == 0)
-    return linear.getX();
-  Value &value = dropped[linear.getX()];
+    return x;
+  Value &value = dropped[x];
   if (!value) {
-    OpBuilder builder(linear);
-    auto op = DropoutOp::create(builder, linear.getLoc(),
-                                linear.getX().getType(), linear.getX(),
+    OpBuilder builder(product);
+    auto op = DropoutOp::create(builder, product.getLoc(), x.getType(), x,
                                 llvm::APFloat(double(dropout)),
                                 static_cast<uint64_t>(dropped.size()));
-    if (linear->hasAttr(kBlockAttr))
-      op->setAttr(kBlockAttr, linear->getAttr(kBlockAttr));
+    copyBlock(product, op);
     value = op;
   }
   return value;
@@ -120,64 +135,61 @@ void AttachAdaptersPass::recordDropout(WeightOp weightA, DropoutOp dropoutOp) {
 
 /// The value of A or B; its parameter is made on first use (several lengths
 /// share one).
-WeightOp AttachAdaptersPass::adapterWeight(OpBuilder &builder, LinearOp linear,
+WeightOp AttachAdaptersPass::adapterWeight(OpBuilder &builder,
+                                           WeightedProduct product,
                                            StringRef name,
                                            ArrayRef<int64_t> shape,
                                            StringRef initial) {
   auto type = RankedTensorType::get(shape, builder.getF32Type());
   std::string path =
-      ("base_model.model." + *linear.getModule() + "." + name + ".weight")
+      ("base_model.model." + *product.getModule() + "." + name + ".weight")
           .str();
   if (!getOperation().lookupSymbol(path)) {
     OpBuilder atEnd = OpBuilder::atBlockEnd(getOperation().getBody());
-    auto parameter = model::ParameterOp::create(
-        atEnd, linear.getLoc(), path, type, /*file=*/StringAttr(),
+    model::ParameterOp::create(
+        atEnd, product.getLoc(), path, type, /*file=*/StringAttr(),
         /*file_type=*/TypeAttr(), atEnd.getStringAttr(initial),
         /*trainable=*/true, /*stored_quantized=*/false,
         /*quantized=*/TypeAttr(), /*part_names=*/ArrayAttr(),
         /*part_rows=*/DenseI64ArrayAttr());
-    (void)parameter;
   }
-  return WeightOp::create(builder, linear.getLoc(), type, path);
+  return WeightOp::create(builder, product.getLoc(), type, path);
 }
 
-void AttachAdaptersPass::attach(LinearOp linear,
+/// A and B are [out, in], whatever the layout of the weight beside them.
+void AttachAdaptersPass::attach(WeightedProduct product,
                                 DenseMap<Value, Value> &dropped) {
-  std::string path = linear.getModule()->str();
+  std::string path = product.getModule()->str();
   int64_t r = static_cast<int64_t>(ranks.lookup(path).value_or(rank));
   double a = alphas.lookup(path).value_or(alpha);
   double scale = rslora ? a / std::sqrt(double(r)) : a / double(r);
-  auto type = cast<RankedTensorType>(linear.getResult().getType());
-  auto xType = cast<RankedTensorType>(linear.getX().getType());
+  Value y = product.getProduct();
+  auto type = cast<RankedTensorType>(y.getType());
   SmallVector<int64_t> narrow(type.getShape());
   narrow.back() = r;
 
-  Value x = dropoutOf(linear, dropped);
-  OpBuilder builder(linear->getContext());
-  builder.setInsertionPointAfter(linear);
-  Location loc = linear.getLoc();
+  Value x = dropoutOf(product, dropped);
+  OpBuilder builder(product->getContext());
+  builder.setInsertionPointAfter(product);
+  Location loc = product.getLoc();
   auto makeLinear = [&](Type result, Value input, Value weight,
                         double factor) -> LinearOp {
     return LinearOp::create(builder, loc, result, input, weight, Value(),
                             llvm::APFloat(factor), StringAttr());
   };
-  WeightOp weightA = adapterWeight(builder, linear, "lora_A",
-                                   {r, matrixColumns(xType)}, initA);
+  WeightOp weightA = adapterWeight(builder, product, "lora_A",
+                                   {r, product.getInWidth()}, initA);
   if (dropout != 0)
     recordDropout(weightA, x.getDefiningOp<DropoutOp>());
   LinearOp xa = makeLinear(type.clone(narrow), x, weightA, 1.0);
-  WeightOp weightB = adapterWeight(builder, linear, "lora_B",
-                                   {matrixColumns(type), r}, initB);
+  WeightOp weightB = adapterWeight(builder, product, "lora_B",
+                                   {product.getOutWidth(), r}, initB);
   LinearOp branch = makeLinear(type, xa, weightB, scale);
-  auto sum = model::AddOp::create(builder, loc, type, linear.getResult(),
-                                  branch);
-  linear.getResult().replaceUsesWithIf(sum, [&](OpOperand &use) {
-    return use.getOwner() != sum;
-  });
-  if (linear->hasAttr(kBlockAttr))
-    for (Operation *op : {xa.getOperation(), branch.getOperation(),
-                          sum.getOperation()})
-      op->setAttr(kBlockAttr, linear->getAttr(kBlockAttr));
+  auto sum = model::AddOp::create(builder, loc, type, y, branch);
+  y.replaceAllUsesExcept(sum, sum);
+  for (Operation *op : {xa.getOperation(), branch.getOperation(),
+                        sum.getOperation()})
+    copyBlock(product, op);
 }
 
 /// PEFT puts adapters on other modules too (embeddings, the head), or refuses
@@ -186,9 +198,8 @@ LogicalResult AttachAdaptersPass::checkNames(func::FuncOp function) {
   if (matcher.isAllLinear())
     return success();
   llvm::StringSet<> linears;
-  for (auto linear : function.getOps<LinearOp>())
-    if (linear.getModule())
-      linears.insert(*linear.getModule());
+  for (WeightedProduct product : productsOf(function))
+    linears.insert(*product.getModule());
   for (auto parameter : getOperation().getOps<model::ParameterOp>()) {
     auto [module, name] = parameter.getSymName().rsplit('.');
     if (parameter.getInit() || name != "weight" || linears.contains(module) ||
@@ -211,22 +222,20 @@ LogicalResult AttachAdaptersPass::checkNames(func::FuncOp function) {
 }
 
 LogicalResult AttachAdaptersPass::attachTo(func::FuncOp function) {
-  SmallVector<LinearOp> linears;
+  SmallVector<WeightedProduct> linears;
   llvm::SetVector<StringRef> names;
-  for (auto linear : function.getOps<LinearOp>())
-    if (linear.getModule()) {
-      std::string module = linear.getModule()->str();
-      names.insert(linear.getModule()->substr(
-          linear.getModule()->rfind('.') + 1));
-      if (!isSavedModule(module, saved) && matcher.matches(module))
-        linears.push_back(linear);
-    }
+  for (WeightedProduct product : productsOf(function)) {
+    StringRef module = *product.getModule();
+    names.insert(module.substr(module.rfind('.') + 1));
+    if (!isSavedModule(module.str(), saved) && matcher.matches(module.str()))
+      linears.push_back(product);
+  }
   if (linears.empty())
     return getOperation().emitError("lora_target_modules: ")
            << targets << " matches no linear; there are: "
            << llvm::join(names, ", ");
   DenseMap<Value, Value> dropped;
-  for (LinearOp linear : linears)
+  for (WeightedProduct linear : linears)
     attach(linear, dropped);
   return success();
 }

@@ -26,10 +26,6 @@ namespace qlora {
 #include "compiler/Passes.h.inc"
 } // namespace qlora
 
-/// What the runtime can write: enum qlora_binding_kind, in its order.
-static constexpr StringLiteral kInputs[] = {"ids", "targets", "positions",
-                                            "segments"};
-
 namespace {
 
 /// Marks ops of the backward, and gives them the block of the forward op
@@ -75,9 +71,9 @@ static LogicalResult checkForward(func::FuncOp function) {
   StringSet<> seen;
   for (unsigned i = 0; i < function.getNumArguments(); ++i) {
     auto input = function.getArgAttrOfType<StringAttr>(i, "model.input");
-    if (!input || !llvm::is_contained(kInputs, input.getValue()))
+    if (!input || !llvm::is_contained(kStepInputs, input.getValue()))
       return function.emitOpError("argument ")
-             << i << " expects one of " << llvm::join(ArrayRef(kInputs), ", ")
+             << i << " expects one of " << llvm::join(ArrayRef(kStepInputs), ", ")
              << " as model.input";
     if (!seen.insert(input.getValue()).second)
       return function.emitOpError("has two arguments for the input '")
@@ -89,10 +85,11 @@ static LogicalResult checkForward(func::FuncOp function) {
              << function.getArgument(i).getType();
   }
   Operation *end = function.front().getTerminator();
+  // What uses its product up makes a loss of it.
   auto head = end->getNumOperands()
-                  ? end->getOperand(0).getDefiningOp<HeadLossOp>()
-                  : HeadLossOp();
-  if (!head || !llvm::equal(end->getOperands(), head->getResults()))
+                  ? end->getOperand(0).getDefiningOp<WeightedProduct>()
+                  : WeightedProduct();
+  if (!head || head.getProduct() || !llvm::equal(end->getOperands(), head->getResults()))
     return end->emitOpError("expects the three results of a model.head_loss");
   return success();
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
 
-// concat-siblings: frozen linears over the same x become one, and so do the
+// concat-siblings: frozen products of the same x become one, and so do the
 // sums of their input gradients.
 //
 //   %nq = train.decode %wq                    %nk = train.decode %wk
 //   %q = model.linear %x, %nq                 %k = model.linear %x, %nk
-//   %0 = train.linear_input_grad %dq, %nq
-//   %1 = train.linear_input_grad %dk, %nk init %0
+//   %0 = model.linear %dq, %nq layout in_out
+//   %1 = model.linear %dk, %nk layout in_out init %0
 //
 // becomes
 //
@@ -14,7 +14,7 @@
 //   %y = model.linear %x, %n
 //   %q, %k = model.split %y                   // column ranges of its rows
 //   %dy = model.concat %dq, %dk
-//   %1 = train.linear_input_grad %dy, %n
+//   %1 = model.linear %dy, %n layout in_out
 //
 // One GEMM reads x once, and one writes dx once instead of adding to it for
 // each weight. All is views: who makes a dy writes it into place, who reads q
@@ -22,6 +22,8 @@
 // - a dy is the fresh result of a row or library op, and in one group only;
 // - results of one linear live alike: kept for the backward, all or none (a
 //   range that is kept keeps the whole);
+// - weights are stacked by their first dimension, which a decode fills row by
+//   row: products of one x are joined where it is `out`, sums where it is `in`;
 // - a decoded weight is a range of one concatenation only. The forward chooses;
 //   a backward that shares its decodes takes the same ones together.
 //
@@ -29,6 +31,7 @@
 // the gradient, whose sums are chains of `init`s by then.
 
 #include "compiler/Graph/OpCost.h"
+#include "compiler/Graph/StepMemory.h"
 #include "compiler/Passes.h"
 #include "dialects/Train/Train.h"
 
@@ -52,12 +55,12 @@ public:
   void run();
 
 private:
-  void joinLinears(ArrayRef<LinearOp> siblings);
-  void joinInputGrads(LinearInputGradOp last);
+  void joinProducts(ArrayRef<WeightedProduct> siblings);
+  void joinSum(WeightedProduct last);
   bool canStack(ArrayRef<DecodeOp> decodes) const;
   Value stack(ArrayRef<DecodeOp> decodes, Operation *user);
-  SmallVector<LinearInputGradOp>
-  chooseMembers(ArrayRef<LinearInputGradOp> chain);
+  SmallVector<WeightedProduct>
+  chooseMembers(ArrayRef<WeightedProduct> chain);
 
   StepOp step;
   DenseMap<Operation *, ConcatOp> stacks; ///< of a decode
@@ -73,8 +76,8 @@ class ConcatSiblingsPass
 
 } // namespace
 
-template <typename Op> static DecodeOp decodeOf(Op op) {
-  return op.getWeight().template getDefiningOp<DecodeOp>();
+static DecodeOp decodeOf(WeightedProduct product) {
+  return product.getWeight().getDefiningOp<DecodeOp>();
 }
 
 static RankedTensorType typeOf(Value value) {
@@ -140,49 +143,43 @@ Value SiblingConcatenator::stack(ArrayRef<DecodeOp> decodes, Operation *user) {
 // Forward
 //===----------------------------------------------------------------------===//
 
-/// Whether the memory of `value` is still read in the backward.
-static bool isKept(Value value) {
-  return llvm::any_of(value.getUsers(), [&](Operation *user) {
-    if (user->hasAttr(kBackwardAttr))
-      return true;
-    auto next = dyn_cast<AccumulatingOp>(user);
-    return next && next.getAccumulator() == value &&
-           isKept(user->getResult(0));
-  });
+static bool areOneKind(WeightedProduct a, WeightedProduct b) {
+  return a->getName() == b->getName() && a.getScale() == b.getScale() &&
+         a.getLayout() == b.getLayout();
 }
 
-static bool canJoin(LinearOp a, LinearOp b) {
-  return blockOf(a) == blockOf(b) && a.getScale() == b.getScale() &&
+static bool canJoin(WeightedProduct a, WeightedProduct b) {
+  return blockOf(a) == blockOf(b) && areOneKind(a, b) &&
          a->hasAttr(kBackwardAttr) == b->hasAttr(kBackwardAttr) &&
-         typeOf(a.getWeight()).getElementType() ==
-             typeOf(b.getWeight()).getElementType() &&
+         a.getWeightType().getElementType() ==
+             b.getWeightType().getElementType() &&
          decodeOf(a) != decodeOf(b) &&
          (a->hasAttr(kBackwardAttr) ||
-          isKept(a.getResult()) == isKept(b.getResult()));
+          StepMemory::isReadInBackward(a.getProduct()) ==
+              StepMemory::isReadInBackward(b.getProduct()));
 }
 
-/// One linear, split, in place of the siblings.
-void SiblingConcatenator::joinLinears(ArrayRef<LinearOp> siblings) {
-  LinearOp first = siblings.front();
-  SmallVector<DecodeOp> decodes =
-      llvm::map_to_vector(siblings, decodeOf<LinearOp>);
+/// One product, split, in place of the siblings.
+void SiblingConcatenator::joinProducts(ArrayRef<WeightedProduct> siblings) {
+  WeightedProduct first = siblings.front();
+  SmallVector<DecodeOp> decodes = llvm::map_to_vector(siblings, decodeOf);
   if (!canStack(decodes))
     return;
   SmallVector<Type> types;
-  for (LinearOp sibling : siblings)
-    types.push_back(sibling.getResult().getType());
+  for (WeightedProduct sibling : siblings)
+    types.push_back(sibling.getProduct().getType());
   Value weight = stack(decodes, first);
   OpBuilder builder(first);
-  auto whole = LinearOp::create(
-      builder, first.getLoc(), joinedType(types, typeOf(first).getRank() - 1),
-      first.getX(), weight, Value(), first.getScaleAttr(),
-      first.getModuleAttr());
-  auto split = SplitOp::create(builder, first.getLoc(), types, whole);
-  copyMarks(first, whole);
+  unsigned columns = typeOf(first.getProduct()).getRank() - 1;
+  WeightedProduct whole =
+      first.cloneWith(builder, weight, joinedType(types, columns));
+  auto split =
+      SplitOp::create(builder, first.getLoc(), types, whole.getProduct());
   copyMarks(first, split);
-  for (auto [sibling, part] : llvm::zip_equal(siblings, split.getParts())) {
-    LinearOp(sibling).getResult().replaceAllUsesWith(part);
-    LinearOp(sibling)->erase();
+  for (auto [op, part] : llvm::zip_equal(siblings, split.getParts())) {
+    WeightedProduct sibling = op;
+    sibling.getProduct().replaceAllUsesWith(part);
+    sibling->erase();
   }
 }
 
@@ -190,28 +187,20 @@ void SiblingConcatenator::joinLinears(ArrayRef<LinearOp> siblings) {
 // Backward
 //===----------------------------------------------------------------------===//
 
-/// Whether who makes `dy` can write it into a range of something wider.
-static bool isFresh(Value dy) {
-  Operation *maker = dy.getDefiningOp();
-  auto accumulating = dyn_cast_or_null<AccumulatingOp>(maker);
-  return maker && isa<RowOp, LibraryOp>(maker) &&
-         !(accumulating && accumulating.getAccumulator()) &&
-         llvm::none_of(dy.getUsers(), llvm::IsaPred<model::ViewOp>);
-}
-
 /// Those of a sum that can be one, in the order of their weights' stack if
 /// they have one.
-SmallVector<LinearInputGradOp>
-SiblingConcatenator::chooseMembers(ArrayRef<LinearInputGradOp> chain) {
-  SmallVector<LinearInputGradOp> loose;
-  llvm::MapVector<Operation *, SmallVector<LinearInputGradOp>> stacked;
+SmallVector<WeightedProduct>
+SiblingConcatenator::chooseMembers(ArrayRef<WeightedProduct> chain) {
+  SmallVector<WeightedProduct> loose;
+  llvm::MapVector<Operation *, SmallVector<WeightedProduct>> stacked;
   DenseSet<Value> seen;
-  APFloat scale = LinearInputGradOp(chain.front()).getScale();
-  for (LinearInputGradOp op : chain) {
+  for (WeightedProduct op : chain) {
     DecodeOp decode = decodeOf(op);
-    if (!decode || !isFresh(op.getDy()) || !seen.insert(op.getDy()).second ||
+    if (!decode || op.getInDimension() != 0 ||
+        !StepMemory::canBecomePart(op.getX()) ||
+        !seen.insert(op.getX()).second ||
         !seen.insert(decode.getResult()).second ||
-        op.getScale() != scale)
+        !areOneKind(op, chain.front()))
       continue;
     if (ConcatOp known = stacks.lookup(decode))
       stacked[known].push_back(op);
@@ -222,7 +211,7 @@ SiblingConcatenator::chooseMembers(ArrayRef<LinearInputGradOp> chain) {
     OperandRange parts = cast<ConcatOp>(concat).getParts();
     if (members.size() != parts.size())
       continue;
-    llvm::sort(members, [&](LinearInputGradOp a, LinearInputGradOp b) {
+    llvm::sort(members, [&](WeightedProduct a, WeightedProduct b) {
       return llvm::find(parts, a.getWeight()) <
              llvm::find(parts, b.getWeight());
     });
@@ -231,81 +220,102 @@ SiblingConcatenator::chooseMembers(ArrayRef<LinearInputGradOp> chain) {
   return loose;
 }
 
+/// The product that `value` is, if it can be added to; or null.
+static WeightedProduct summandOf(Value value) {
+  auto product =
+      value ? value.getDefiningOp<WeightedProduct>() : WeightedProduct();
+  return product && product.getProduct() == value &&
+                 isa<AccumulatingOp>(product.getOperation())
+             ? product
+             : WeightedProduct();
+}
+
+static void addTo(WeightedProduct product, Value sum) {
+  cast<AccumulatingOp>(product.getOperation()).setAccumulator(sum);
+}
+
 /// The sum that `last` ends: of its members first one GEMM per weight that is
 /// not joined, then one for all that are.
-void SiblingConcatenator::joinInputGrads(LinearInputGradOp last) {
-  SmallVector<LinearInputGradOp> chain = {last};
+void SiblingConcatenator::joinSum(WeightedProduct last) {
+  SmallVector<WeightedProduct> chain = {last};
   while (true) {
     Value init = chain.back().getInit();
-    auto before = init ? init.getDefiningOp<LinearInputGradOp>() : nullptr;
+    WeightedProduct before = summandOf(init);
     if (!before || !init.hasOneUse() || blockOf(before) != blockOf(last))
       break;
     chain.push_back(before);
   }
   std::reverse(chain.begin(), chain.end());
-  SmallVector<LinearInputGradOp> members = chooseMembers(chain);
+  SmallVector<WeightedProduct> members = chooseMembers(chain);
   if (members.size() < 2)
     return;
   OpBuilder builder(last->getBlock(), std::next(last->getIterator()));
   SmallVector<Value> dys;
-  for (LinearInputGradOp member : members)
-    dys.push_back(member.getDy());
+  for (WeightedProduct member : members)
+    dys.push_back(member.getX());
   Value sum = chain.front().getInit();
-  for (LinearInputGradOp op : chain) {
+  for (WeightedProduct op : chain) {
     if (llvm::is_contained(members, op))
       continue;
-    if (sum)
-      op.setAccumulator(sum);
-    else
-      op.getInitMutable().clear();
-    sum = op.getResult();
+    addTo(op, sum);
+    sum = op.getProduct();
   }
+  RankedTensorType type = typeOf(last.getProduct());
   auto dy = ConcatOp::create(
       builder, last.getLoc(),
-      joinedType(ValueRange(dys).getTypes(), typeOf(last).getRank() - 1), dys,
+      joinedType(ValueRange(dys).getTypes(), type.getRank() - 1), dys,
       /*rows=*/UnitAttr());
   copyMarks(last, dy);
-  Value weight =
-      stack(llvm::map_to_vector(members, decodeOf<LinearInputGradOp>), dy);
-  auto joined = LinearInputGradOp::create(builder, last.getLoc(),
-                                          last.getType(), dy, weight, sum,
-                                          last.getScaleAttr());
-  copyMarks(last, joined);
-  last.getResult().replaceAllUsesExcept(joined.getResult(), joined);
-  for (LinearInputGradOp member : llvm::reverse(chain))
+  Value weight = stack(llvm::map_to_vector(members, decodeOf), dy);
+  addTo(members.front(), Value());
+  WeightedProduct joined = members.front().cloneWith(builder, weight, type);
+  joined->setLoc(last.getLoc());
+  joined.getXMutable().set(dy);
+  addTo(joined, sum);
+  last.getProduct().replaceAllUsesExcept(joined.getProduct(), joined);
+  for (WeightedProduct member : llvm::reverse(chain))
     if (llvm::is_contained(members, member))
       member->erase();
 }
 
+/// True for what nothing but one more product is added to.
+static bool isContinued(WeightedProduct product) {
+  Value y = product.getProduct();
+  if (!y.hasOneUse())
+    return false;
+  auto next = dyn_cast<WeightedProduct>(*y.user_begin());
+  return next && next.getInit() == y;
+}
+
 void SiblingConcatenator::run() {
-  llvm::MapVector<Value, SmallVector<SmallVector<LinearOp>>> byInput;
-  SmallVector<LinearInputGradOp> sums;
+  llvm::MapVector<Value, SmallVector<SmallVector<WeightedProduct>>> byInput;
+  SmallVector<WeightedProduct> sums;
   for (Operation &op : step.getBody().front()) {
-    if (auto grad = dyn_cast<LinearInputGradOp>(op)) {
-      auto next = grad->hasOneUse()
-                      ? dyn_cast<LinearInputGradOp>(*grad->user_begin())
-                      : LinearInputGradOp();
-      if (!next || next.getInit() != grad.getResult())
-        sums.push_back(grad);
-    }
-    auto linear = dyn_cast<LinearOp>(op);
-    if (!linear || linear.getInit() || !decodeOf(linear))
+    auto product = dyn_cast<WeightedProduct>(op);
+    if (!product || !product.getProduct())
       continue;
-    auto &groups = byInput[linear.getX()];
-    auto *group = llvm::find_if(groups, [&](ArrayRef<LinearOp> group) {
-      return llvm::all_of(group, [&](LinearOp member) {
-        return canJoin(member, linear);
+    if (product.getInDimension() == 0) {
+      if (summandOf(product.getProduct()) && !isContinued(product))
+        sums.push_back(product);
+      continue;
+    }
+    if (product.getInit() || !decodeOf(product))
+      continue;
+    auto &groups = byInput[product.getX()];
+    auto *group = llvm::find_if(groups, [&](auto &group) {
+      return llvm::all_of(group, [&](WeightedProduct member) {
+        return canJoin(member, product);
       });
     });
     if (group == groups.end())
-      groups.push_back({linear});
+      groups.push_back({product});
     else
-      group->push_back(linear);
+      group->push_back(product);
   }
   for (auto &[x, groups] : byInput)
     for (auto &group : groups)
       if (group.size() > 1)
-        joinLinears(group);
-  for (LinearInputGradOp sum : sums)
-    joinInputGrads(sum);
+        joinProducts(group);
+  for (WeightedProduct sum : sums)
+    joinSum(sum);
 }

@@ -62,11 +62,10 @@ static bool isOnlyAccumulated(Value gradient) {
     Operation *user = use.getOwner();
     if (isa<train::AccumulateOp>(user))
       return true;
-    auto library = dyn_cast<LibraryOp>(user);
-    if (library && !(isa<AccumulatingOp>(user) &&
-                     library.getTiedOperand(0) == &use))
+    auto sum = dyn_cast<AccumulatingOp>(user);
+    if (isa<LibraryOp>(user) && !(sum && sum.getAccumulatorUse() == &use))
       return false;
-    return isa<LibraryOp, RowOp, ViewOp>(user) &&
+    return (isa<LibraryOp, RowOp>(user) || isView(user)) &&
            llvm::all_of(user->getResults(), isOnlyAccumulated);
   });
 }
@@ -105,7 +104,7 @@ static int64_t bytesOfEncoded(RankedTensorType type) {
 static bool canEncode(Value value) {
   auto type = cast<RankedTensorType>(value.getType());
   if (!isFloatStorable(type) || bytesOfEncoded(type) >= tensorBytes(type) ||
-      llvm::any_of(value.getUsers(), llvm::IsaPred<ViewOp>))
+      llvm::any_of(value.getUsers(), isView))
     return false;
   SmallVector<OpOperand *> reads = backwardReads(value);
   return !reads.empty() && llvm::all_of(reads, [](OpOperand *read) {

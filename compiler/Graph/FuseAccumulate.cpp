@@ -2,17 +2,16 @@
 
 // fuse-accumulate: sums of gradients happen inside the ops that produce them.
 //
-//   %1 = train.linear_input_grad %dy, %w        // dy . W
+//   %1 = model.linear %dy, %w layout in_out      // dy . W
 //   %2 = model.add %0, %1
 //
 // becomes
 //
-//   %2 = train.linear_input_grad %dy, %w init %0
+//   %2 = model.linear %dy, %w layout in_out init %0
 
 #include "compiler/Graph/Accumulate.h"
 #include "compiler/Passes.h"
 #include "dialects/Train/Train.h"
-#include "runtime/Kernels/KernelTable.h"
 
 using namespace mlir;
 using namespace qlora;
@@ -38,24 +37,6 @@ bool qlora::fuseAdd(model::AddOp add, function_ref<bool(Value)> isBase) {
     add.erase();
     return true;
   }
-  return false;
-}
-
-bool qlora::isAddedInPlace(Value value) {
-  auto library = value.getDefiningOp<model::LibraryOp>();
-  if (!library || !value.hasOneUse() ||
-      !isa<train::AccumulateOp>(*value.user_begin()))
-    return false;
-  if (auto op = dyn_cast<AccumulatingOp>(library.getOperation()))
-    return !op.getAccumulator();
-  model::KernelCall call = library.getKernelCall();
-  const KernelOp *kernel = findKernelOp(call.op.str());
-  unsigned number = cast<OpResult>(value).getResultNumber();
-  for (auto [operand, argument] :
-       llvm::zip_equal(kernel->operands, call.arguments))
-    if (argument.kind == model::KernelArgument::Result &&
-        argument.index == number)
-      return operand.isRead && operand.isWritten;
   return false;
 }
 

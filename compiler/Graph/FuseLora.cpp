@@ -41,8 +41,8 @@ class FuseLoraPass : public qlora::impl::FuseLoraBase<FuseLoraPass> {
 };
 } // namespace
 
-/// Linears over x that an adapter put there: trained, without a module.
-using Siblings = SmallVector<LinearOp>;
+/// Products of one x that an adapter put there: trained, without a module.
+using Siblings = SmallVector<WeightedProduct>;
 
 static model::ParameterOp parameterOf(Value weight) {
   auto op = weight.getDefiningOp<WeightOp>();
@@ -51,30 +51,36 @@ static model::ParameterOp parameterOf(Value weight) {
             : model::ParameterOp();
 }
 
-static bool isAdapterA(LinearOp linear) {
-  model::ParameterOp parameter = parameterOf(linear.getWeight());
-  return !linear.getModule() && !linear.getInit() && parameter &&
+/// Its weight can be stacked on others: `out` is its first dimension.
+static bool isAdapterA(WeightedProduct product) {
+  model::ParameterOp parameter = parameterOf(product.getWeight());
+  return product.getProduct() && !product.getModule() && !product.getInit() &&
+         product.getOutDimension() == 0 && parameter &&
          parameter.getTrainable() && parameter.getInit() &&
-         !parameter.getPartNames() && linear.getWeight().hasOneUse();
+         !parameter.getPartNames() && product.getWeight().hasOneUse();
 }
 
 static SmallVector<Siblings> findSiblings(func::FuncOp function) {
   llvm::MapVector<Value, Siblings> byInput;
-  for (auto linear : function.getOps<LinearOp>())
-    if (isAdapterA(linear))
-      byInput[linear.getX()].push_back(linear);
+  for (Operation &op : function.front())
+    if (auto product = dyn_cast<WeightedProduct>(op);
+        product && isAdapterA(product))
+      byInput[product.getX()].push_back(product);
   SmallVector<Siblings> groups;
   for (auto &[x, siblings] : byInput) {
-    bool oneScale = llvm::all_equal(llvm::map_range(
-        siblings, [](LinearOp op) { return op.getScaleAttr(); }));
-    if (siblings.size() > 1 && oneScale)
+    bool isOneKind = llvm::all_equal(
+        llvm::map_range(siblings, [](WeightedProduct op) {
+          return std::pair(op->getName(),
+                           op.getScale().convertToDouble());
+        }));
+    if (siblings.size() > 1 && isOneKind)
       groups.push_back(siblings);
   }
   return groups;
 }
 
 static SmallVector<StringRef> namesOf(const Siblings &siblings) {
-  return llvm::map_to_vector(siblings, [](LinearOp op) {
+  return llvm::map_to_vector(siblings, [](WeightedProduct op) {
     return op.getWeight().getDefiningOp<WeightOp>().getParameter();
   });
 }
@@ -103,28 +109,28 @@ void FuseLoraPass::createParameter(ArrayRef<StringRef> members,
       builder.getDenseI64ArrayAttr(rows));
 }
 
-/// One linear over `name`, split, in place of the siblings.
+/// One product with `name`, split, in place of the siblings.
 static void replaceSiblings(const Siblings &siblings, StringRef name,
                             RankedTensorType weightType) {
-  LinearOp first = siblings.front();
+  WeightedProduct first = siblings.front();
   OpBuilder builder(first);
   Location loc = first.getLoc();
-  auto narrow = cast<RankedTensorType>(first.getResult().getType());
+  auto narrow = cast<RankedTensorType>(first.getProduct().getType());
   SmallVector<int64_t> shape(narrow.getShape());
   shape.back() = weightType.getDimSize(0);
   Value weight = WeightOp::create(builder, loc, weightType, name);
-  auto whole = LinearOp::create(builder, loc, narrow.clone(shape),
-                                first.getX(), weight, Value(),
-                                first.getScaleAttr(), StringAttr());
-  SmallVector<Type> types = llvm::map_to_vector(
-      siblings, [](LinearOp op) -> Type { return op.getResult().getType(); });
-  auto split = SplitOp::create(builder, loc, types, whole);
-  for (Operation *op : {whole.getOperation(), split.getOperation()})
-    if (first->hasAttr(kBlockAttr))
-      op->setAttr(kBlockAttr, first->getAttr(kBlockAttr));
+  WeightedProduct whole =
+      first.cloneWith(builder, weight, narrow.clone(shape));
+  SmallVector<Type> types =
+      llvm::map_to_vector(siblings, [](WeightedProduct op) -> Type {
+        return op.getProduct().getType();
+      });
+  auto split = SplitOp::create(builder, loc, types, whole.getProduct());
+  if (Attribute block = first->getAttr(kBlockAttr))
+    split->setAttr(kBlockAttr, block);
   for (auto [op, part] : llvm::zip_equal(siblings, split.getParts())) {
-    LinearOp sibling = op;
-    sibling.getResult().replaceAllUsesWith(part);
+    WeightedProduct sibling = op;
+    sibling.getProduct().replaceAllUsesWith(part);
     Operation *old = sibling.getWeight().getDefiningOp();
     sibling->erase();
     old->erase();
@@ -166,7 +172,7 @@ void FuseLoraPass::runOnOperation() {
   // The base is the output of a GEMM that is written once, so adding to it in
   // place costs no copy.
   auto isGemm = [](Value value) {
-    return isa_and_nonnull<AccumulatingOp>(value.getDefiningOp());
+    return isa_and_nonnull<WeightedProduct>(value.getDefiningOp());
   };
   for (func::FuncOp function : functions)
     for (auto add :

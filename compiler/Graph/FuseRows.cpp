@@ -113,6 +113,22 @@ static bool canFuse(RowsOp producer, RowsOp consumer) {
   return buffers <= kMaxBuffers;
 }
 
+/// The values of a row as memory would give them: what is read in the same
+/// kernel has the same bits as what another one computes again from it, so
+/// that neither fusion nor recomputation changes a number. (Codes in 8 bits
+/// are whole numbers already.)
+static SmallVector<Value> roundedAsStored(OpBuilder &builder, RowsOp rows,
+                                          ArrayRef<Value> values) {
+  SmallVector<Value> rounded(values);
+  for (auto [value, type] : llvm::zip_equal(rounded, rows.getResultTypes())) {
+    Type stored = cast<RankedTensorType>(type).getElementType();
+    if (stored.isBF16() || stored.isF16())
+      value = RowRoundOp::create(builder, rows.getLoc(), value.getType(), value,
+                                 stored);
+  }
+  return rounded;
+}
+
 /// Both bodies in one; results of the producer that only the consumer read
 /// are gone.
 static RowsOp fuseInto(RowsOp producer, RowsOp consumer, Operation *position) {
@@ -165,8 +181,9 @@ static RowsOp fuseInto(RowsOp producer, RowsOp consumer, Operation *position) {
         };
         SmallVector<Value> first =
             producer.buildRow(inner, argumentsOf(producer, {}));
-        SmallVector<Value> second =
-            consumer.buildRow(inner, argumentsOf(consumer, first));
+        SmallVector<Value> second = consumer.buildRow(
+            inner, argumentsOf(consumer, roundedAsStored(inner, producer,
+                                                         first)));
         SmallVector<Value> yielded =
             llvm::map_to_vector(kept, [&](unsigned i) { return first[i]; });
         llvm::append_range(yielded, second);

@@ -70,23 +70,6 @@ KernelRequest qlora::kernelRequestOf(LibraryOp op) {
   return request;
 }
 
-Type qlora::computeTypeAt(OpOperand &use) {
-  auto library = dyn_cast<LibraryOp>(use.getOwner());
-  if (!library)
-    return {};
-  KernelCall call = library.getKernelCall();
-  if (call.op != "panel_matmul")
-    return {};
-  const KernelOp *kernel = findKernelOp("panel_matmul");
-  const KernelArgument &weight = call.arguments[kernel->operandIndex("w")];
-  const KernelArgument &other = call.arguments[kernel->operandIndex("a")];
-  if (weight.index != use.getOperandNumber())
-    return {};
-  return cast<RankedTensorType>(
-             use.getOwner()->getOperand(other.index).getType())
-      .getElementType();
-}
-
 double qlora::secondsOf(Operation *op, const DeviceProfile &device) {
   if (auto row = dyn_cast<RowOp>(op))
     return secondsOf(rowOpWork(row), device);

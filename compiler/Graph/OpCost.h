@@ -24,10 +24,6 @@ double secondsAfterWriting(mlir::Value written, model::LibraryOp op,
 /// The request of a library op's kernel call, with the dtypes of its tensors.
 KernelRequest kernelRequestOf(model::LibraryOp op);
 
-/// The type that a decoding GEMM computes in, if `use` is its stored weight;
-/// null otherwise. Op and operand are known by their kernel call.
-mlir::Type computeTypeAt(mlir::OpOperand &use);
-
 /// The op's place in the model, as in the reports: the name in its location,
 /// or else the op's own.
 std::string labelOf(mlir::Operation *op);

@@ -5,7 +5,7 @@
 //   %y  = model.linear %x, %w                  // forward
 //   ...
 //   %y2 = model.linear %x, %w                  // recomputed
-//   %dx = train.linear_input_grad %dy, %w
+//   %dx = model.linear %dy, %w layout in_out
 //
 // with %w in 4 bits stays as it is (`panel`: each GEMM decodes W a few rows at
 // a time, in cache), or becomes (`scratch`)
@@ -14,7 +14,7 @@
 //   ...
 //   %n  = train.decode %w                      // shared by what is near
 //   %y2 = model.linear %x, %n
-//   %dx = train.linear_input_grad %dy, %n
+//   %dx = model.linear %dy, %n layout in_out
 //
 // or the parameter itself changes type (`resident`): quantised when loaded
 // and decoded again, once and for all.
@@ -28,6 +28,7 @@
 #include "compiler/Graph/OpCost.h"
 #include "compiler/Graph/StepProblem.h"
 #include "compiler/Passes.h"
+#include "compiler/Support/TargetTraits.h"
 
 #include "llvm/ADT/MapVector.h"
 #include "llvm/Support/FormatVariadic.h"
@@ -84,7 +85,7 @@ private:
   void runOnOperation() override;
   void collect();
   void collectUse(OpOperand &use);
-  void choose(const DeviceProfile &device);
+  void choose(const DeviceProfile &device, const TargetTraits &traits);
   void chooseResident();
   void apply(StoredWeight &weight);
   void report();
@@ -130,7 +131,10 @@ void PlanDequantPass::collectUse(OpOperand &use) {
   StoredWeight &weight = weights[weightOp.getParameterAttr()];
   weight.parameter = SymbolTable::lookupNearestSymbolFrom<model::ParameterOp>(
       weightOp, weightOp.getParameterAttr());
-  Type compute = computeTypeAt(use);
+  auto product = dyn_cast<WeightedProduct>(op);
+  Type compute = product && &use == &product.getWeightMutable()
+                     ? product.getDecodedType()
+                     : Type();
   if (!compute) {
     weight.canBeResident = false;
     return;
@@ -186,16 +190,19 @@ static void estimate(UseGroup &group, const DeviceProfile &device) {
   decode.erase();
 }
 
-void PlanDequantPass::choose(const DeviceProfile &device) {
+void PlanDequantPass::choose(const DeviceProfile &device,
+                             const TargetTraits &traits) {
   for (auto &[name, weight] : weights) {
     for (UseGroup &group : weight.groups) {
       estimate(group, device);
-      bool isFaster = target == "cuda" ||
+      bool isFaster =
+          !traits.decodesInPanels ||
           group.scratchSeconds < (1 - kScratchGain) * group.panelSeconds;
       if (form == "scratch" || (form == "auto" && isFaster))
         group.form = Form::Scratch;
       group.reason = form != "auto"     ? "the only form allowed"
-                     : target == "cuda" ? "a GPU decodes all of it first anyway"
+                     : !traits.decodesInPanels
+                         ? "a GPU decodes all of it first anyway"
                      : isFaster ? "one decode for all uses is faster"
                                 : "scratch would gain less than 1 %";
     }
@@ -327,8 +334,13 @@ void PlanDequantPass::runOnOperation() {
     getOperation().emitError(device.status().message());
     return signalPassFailure();
   }
+  std::optional<TargetTraits> traits = targetTraits(target.getValue());
+  if (!traits) {
+    getOperation().emitError("plan-dequant does not know the target '") << target << "'";
+    return signalPassFailure();
+  }
   collect();
-  choose(*device);
+  choose(*device, *traits);
   if (form == "auto")
     chooseResident();
   // While the types still are the stored ones.

@@ -8,6 +8,8 @@
 //
 //   model.parameter @w : tensor<64x64x!model.nf4<64, true>>
 //       {file = ..., file_type = bf16, quantized = !model.nf4<64, true>}
+//
+// A weight [in, out] becomes one of [out, in], with `transposed`.
 
 #include "compiler/Passes.h"
 
@@ -32,26 +34,32 @@ private:
 };
 } // namespace
 
-/// A linear of a module multiplies with the weight.
-static bool isWeightOfLinear(OpOperand &use) {
-  auto linear = dyn_cast<LinearOp>(use.getOwner());
-  return linear && linear.getModule() &&
-         &use == &linear.getWeightMutable();
+/// A product that stands for a module multiplies with the weight, and can
+/// decode it.
+static WeightedProduct quantizableProduct(OpOperand &use) {
+  auto product = dyn_cast<WeightedProduct>(use.getOwner());
+  bool isWeight = product && product.getModule() &&
+                  product.takesStoredWeight() &&
+                  &use == &product.getWeightMutable();
+  return isWeight ? product : WeightedProduct();
 }
 
-/// True where all readers are linears of modules; a remark where only some
-/// are.
-static bool canQuantize(ArrayRef<WeightOp> weights) {
-  unsigned linears = 0;
+/// The readers, where all are products of modules and see the weight the same
+/// way; a remark where only some are, and none then.
+static SmallVector<WeightedProduct>
+productsToQuantize(ArrayRef<WeightOp> weights) {
+  SmallVector<WeightedProduct> products;
   Operation *other = nullptr;
   for (WeightOp weight : weights)
     for (OpOperand &use : weight.getResult().getUses()) {
-      if (isWeightOfLinear(use))
-        ++linears;
+      WeightedProduct product = quantizableProduct(use);
+      if (product && (products.empty() ||
+                      products.front().getLayout() == product.getLayout()))
+        products.push_back(product);
       else
         other = use.getOwner();
     }
-  if (linears && other) {
+  if (!products.empty() && other) {
     WeightOp weight = weights.front();
     InFlightDiagnostic remark = weight.emitRemark("'")
                                 << weight.getParameter()
@@ -59,7 +67,17 @@ static bool canQuantize(ArrayRef<WeightOp> weights) {
                                    "weight of linears";
     remark.attachNote(other->getLoc()) << "another reader";
   }
-  return linears && !other;
+  return other ? SmallVector<WeightedProduct>() : products;
+}
+
+/// bitsandbytes quantises a Conv1D as the Linear that it puts in its place,
+/// [out, in]: blocks go along x. The file keeps its [in, out].
+static void turn(ParameterOp parameter, ArrayRef<WeightedProduct> products) {
+  RankedTensorType type = parameter.getTensorType();
+  parameter.setType(type.clone({type.getDimSize(1), type.getDimSize(0)}));
+  parameter.setTransposed(true);
+  for (WeightedProduct product : products)
+    product.setLayout(WeightLayout::OutIn);
 }
 
 void QuantizeBasePass::runOnOperation() {
@@ -79,11 +97,16 @@ void QuantizeBasePass::runOnOperation() {
     RankedTensorType type = parameter.getTensorType();
     ArrayRef<WeightOp> weights = uses[FlatSymbolRefAttr::get(parameter)];
     if (parameter.getTrainable() || parameter.getInit() ||
-        isa<NF4Type>(type.getElementType()) || !canQuantize(weights))
+        isa<NF4Type>(type.getElementType()))
       continue;
+    SmallVector<WeightedProduct> products = productsToQuantize(weights);
+    if (products.empty())
+      continue;
+    if (WeightedProduct(products.front()).getLayout() == WeightLayout::InOut)
+      turn(parameter, products);
     parameter.setFileTypeAttr(TypeAttr::get(type.getElementType()));
     parameter.setQuantizedAttr(TypeAttr::get(nf4));
-    auto quantized = type.clone(nf4);
+    auto quantized = parameter.getTensorType().clone(nf4);
     parameter.setType(quantized);
     for (WeightOp weight : weights)
       weight.getResult().setType(quantized);

@@ -128,7 +128,7 @@ void RematerializePass::remark(const Decision &decision) const {
   for (auto [op, before] :
        llvm::zip(decision.described.ops, decision.plan.before))
     for (unsigned reader : before)
-      if (!isa<ViewOp>(op))
+      if (!isView(op))
         op->emitRemark("rematerialize: recomputed before the backward of ")
             << labelOf(decision.described.ops[reader]) << ", "
             << resultBytes(op) << " bytes are not kept";
@@ -169,7 +169,7 @@ void RematerializePass::report(ArrayRef<Decision> decisions) {
     json.attributeArray("recomputed", [&] {
       for (auto [i, op] : llvm::enumerate(decision.described.ops))
         if (size_t times = decision.plan.before[i].size();
-            times && !isa<ViewOp>(op))
+            times && !isView(op))
           json.object([&] {
             writeOp(op, decision.described.problem.ops[i].seconds);
             json.attribute("times", static_cast<int64_t>(times));

@@ -81,15 +81,17 @@ SmallVector<Variant> SpecializeShapesPass::variants() const {
   return list;
 }
 
-/// `type` with its dynamic dimensions fixed.
+/// `type` with its dynamic dimensions fixed: the batch is the first of a
+/// tensor, the length comes second in activations, last in what attention
+/// keeps of each head.
 Type SpecializeShapesPass::specialized(Type type, Variant variant,
                                        bool keepF32) const {
   auto tensor = dyn_cast<RankedTensorType>(type);
-  if (!tensor || !isTokenShaped(tensor))
+  if (!tensor || tensor.getNumDynamicDims() != 2 || !tensor.isDynamicDim(0))
     return type;
   SmallVector<int64_t> shape(tensor.getShape());
-  shape[0] = variant.batch;
-  shape[1] = variant.length;
+  *llvm::find(shape, ShapedType::kDynamic) = variant.batch;
+  *llvm::find(shape, ShapedType::kDynamic) = variant.length;
   Type element = tensor.getElementType();
   if (element.isF32() && !keepF32)
     element = compute;

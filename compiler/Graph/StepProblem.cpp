@@ -4,9 +4,8 @@
 
 #include "compiler/Graph/StepProblem.h"
 
-#include "compiler/Graph/Accumulate.h"
 #include "compiler/Graph/OpCost.h"
-#include "compiler/Graph/Overwrite.h"
+#include "compiler/Graph/StepMemory.h"
 
 using namespace mlir;
 using namespace qlora;
@@ -17,50 +16,35 @@ namespace {
 
 class ProblemBuilder {
 public:
-  explicit ProblemBuilder(const DeviceProfile &device) : device(device) {}
+  ProblemBuilder(StepOp step, const DeviceProfile &device)
+      : step(step), device(device), memory(step) {}
 
-  StepProblem run(StepOp step);
+  StepProblem run();
 
 private:
   void addOp(Operation *op, bool isBackward);
-  void addViews(Operation *op);
+  double secondsOfCopies(Operation *op) const;
   uint32_t lookup(Value value) const {
     auto known = numbers.find(value);
     return known == numbers.end() ? kNoValue : known->second;
   }
 
+  StepOp step;
   const DeviceProfile &device;
+  StepMemory memory;
   StepProblem result;
   DenseMap<Value, uint32_t> numbers;
 };
 
 } // namespace
 
-/// Parts share the memory of their whole. A concat in the forward copies, so
-/// that what it reads can be dropped by itself.
-void ProblemBuilder::addViews(Operation *op) {
-  auto view = dyn_cast<ViewOp>(op);
-  if (!view)
-    return;
-  RecomputeOp &entry = result.problem.ops.back();
-  uint32_t whole = lookup(view.getWhole());
-  bool isSplit = view.getWhole().getDefiningOp() != op;
-  entry.isView = isSplit && whole != kNoValue;
-  if (!isSplit && !entry.isBackward) {
-    double bytes =
-        tensorBytes(cast<RankedTensorType>(view.getWhole().getType()));
-    entry.seconds = secondsOf(rowWork(2 * bytes, 0), device);
-    return;
-  }
-  for (Value part : view.getViewParts()) {
-    uint32_t number = lookup(part);
-    Operation *maker = part.getDefiningOp();
-    bool isPlaced = isSplit || (part.hasOneUse() && maker &&
-                                isa<LibraryOp, RowOp>(maker) &&
-                                maker->hasAttr(kBackwardAttr));
-    if (number != kNoValue && whole != kNoValue && isPlaced)
-      result.problem.values[number].partOf = whole;
-  }
+/// Seconds in which a view moves what was not made in its place.
+double ProblemBuilder::secondsOfCopies(Operation *op) const {
+  double bytes = 0;
+  for (const MemoryPart &part : cast<MemoryOp>(op).getMemoryParts())
+    if (memory.wholeOf(part.part) != memory.wholeOf(part.whole))
+      bytes += tensorBytes(cast<RankedTensorType>(part.part.getType()));
+  return bytes ? secondsOf(rowWork(2 * bytes, 0), device) : 0;
 }
 
 void ProblemBuilder::addOp(Operation *op, bool isBackward) {
@@ -70,27 +54,29 @@ void ProblemBuilder::addOp(Operation *op, bool isBackward) {
   for (Value operand : op->getOperands())
     if (uint32_t number = lookup(operand); number != kNoValue)
       entry.inputs.push_back(number);
-  if (isa<RowOp, LibraryOp, ViewOp>(op))
-    for (Value value : op->getResults()) {
-      RecomputeValue described;
-      if (!isAddedInPlace(value))
-        described.bytes =
-            tensorBytes(cast<RankedTensorType>(value.getType()));
-      numbers[value] = result.problem.values.size();
-      entry.outputs.push_back(result.problem.values.size());
-      result.problem.values.push_back(described);
-    }
+  for (Value value : op->getResults()) {
+    RecomputeValue described;
+    if (!memory.rootOf(value).outside)
+      described.bytes = tensorBytes(cast<RankedTensorType>(value.getType()));
+    numbers[value] = result.problem.values.size();
+    entry.outputs.push_back(result.problem.values.size());
+    result.problem.values.push_back(described);
+  }
   if (!isBackward)
-    entry.seconds = secondsOf(op, device);
-  for (auto [operand, result] : overwritesOf(op))
-    if (lookup(operand) != kNoValue && lookup(result) != kNoValue)
-      entry.ties.push_back({lookup(operand), lookup(result)});
+    entry.seconds = isView(op) ? secondsOfCopies(op) : secondsOf(op, device);
+  // Names of ranges of something that the step makes.
+  entry.isView = !entry.inputs.empty() && isView(op) &&
+                 llvm::all_of(op->getResults(), [&](Value value) {
+                   return memory.wholeOf(value) != value;
+                 });
+  for (const MemoryTie &tie : memory.tiesOf(op))
+    if (lookup(tie.operand->get()) != kNoValue)
+      entry.ties.push_back({lookup(tie.operand->get()), lookup(tie.result)});
   result.problem.ops.push_back(std::move(entry));
   result.ops.push_back(op);
-  addViews(op);
 }
 
-StepProblem ProblemBuilder::run(StepOp step) {
+StepProblem ProblemBuilder::run() {
   bool isBackward = false;
   for (Operation &op : step.getBody().front()) {
     if (isa<WeightOp>(op))
@@ -99,12 +85,15 @@ StepProblem ProblemBuilder::run(StepOp step) {
     addOp(&op, isBackward);
     result.forwardOps += !isBackward;
   }
+  for (auto [value, number] : numbers)
+    if (Value whole = memory.wholeOf(value); whole != value)
+      result.problem.values[number].partOf = lookup(whole);
   return std::move(result);
 }
 
 StepProblem qlora::buildStepProblem(StepOp step,
                                     const DeviceProfile &device) {
-  return ProblemBuilder(device).run(step);
+  return ProblemBuilder(step, device).run();
 }
 
 void qlora::writeProblem(const StepProblem &described,

@@ -24,9 +24,8 @@ struct StepProblem {
 
 /// Everything in `step` but weights and inputs, which are in memory anyway.
 /// The backward begins at the first op that reverse mode created. Memory is
-/// shared as lower-to-program does it: the parts of a split with the whole,
-/// the results that a concat puts side by side with theirs, an operand that dies
-/// with the result that may overwrite it, and gradients with the gradient arena.
+/// shared as StepMemory has it, which lower-to-program follows; what it puts
+/// outside of the step has no bytes here.
 StepProblem buildStepProblem(train::StepOp step, const DeviceProfile &device);
 
 /// Writes a problem and its plan into an open JSON object, as the planner has

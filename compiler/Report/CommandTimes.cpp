@@ -12,12 +12,6 @@ using namespace mlir;
 using namespace qlora;
 using namespace qlora::program;
 
-static uint64_t bytesOf(Value buffer) {
-  if (auto view = buffer.getDefiningOp<ViewOp>())
-    return view.getBytes();
-  return buffer.getDefiningOp<BufferOp>().getBytes();
-}
-
 FailureOr<CommandTimes> CommandTimes::create(ModuleOp program,
                                              const DeviceProfile &device) {
   CommandTimes times(device);
@@ -46,7 +40,7 @@ std::vector<Work> CommandTimes::worksOf(LaunchOp launch) const {
   double touched = 0;
   for (auto [i, buffer, access] :
        llvm::enumerate(launch.getOperands(), launch.getAccess())) {
-    uint64_t bytes = bytesOf(buffer);
+    uint64_t bytes = rangeOf(buffer).bytes;
     touched += double(bytes - operands[i].skippedBytes(bytes)) *
                (access == QLORA_READ_WRITE ? 2 : 1);
   }
@@ -58,7 +52,7 @@ std::vector<Work> CommandTimes::worksOf(Operation *command) const {
     return worksOf(launch);
   double touched = 0;
   for (Value buffer : command->getOperands())
-    touched += double(bytesOf(buffer));
+    touched += double(rangeOf(buffer).bytes);
   return {rowWork(touched, 0)};
 }
 

@@ -48,9 +48,8 @@ static DenseSet<Operation *> decodedBuffers(ArrayRef<Operation *> commands) {
     auto launch = dyn_cast<LaunchOp>(command);
     DenseSet<Operation *> &written =
         launch && readsOnlyFrozen(launch) ? decoded : others;
-    if (!isa<RecordOp, WaitOp>(command))
-      for (Value buffer : buffersWritten(command))
-        written.insert(rootOf(buffer));
+    for (Value buffer : buffersWritten(command))
+      written.insert(rootOf(buffer));
   }
   for (Operation *buffer : others)
     decoded.erase(buffer);
@@ -104,12 +103,11 @@ EntryTimeline qlora::timelineOf(EntryOp entry, const CommandTimes &times) {
   timeline.commands = commandsOf(entry);
   timeline.spans = times.of(entry);
   DenseSet<Operation *> decoded = decodedBuffers(timeline.commands);
-  EntryBuffers buffers = buffersOf(entry);
-  for (auto [op, life] : llvm::zip_equal(buffers.ops, buffers.lives)) {
-    Arena arena = BufferOp(op).getArena();
+  for (auto [buffer, first, last] : livesOf(entry)) {
+    Arena arena = BufferOp(buffer).getArena();
     if (arena == Arena::Activation || arena == Arena::Workspace)
       timeline.buffers.push_back(
-          {op, life.first, life.last, purposeOf(op, decoded)});
+          {buffer, first, last, purposeOf(buffer, decoded)});
   }
   timeline.peak = peakOf(timeline);
   return timeline;

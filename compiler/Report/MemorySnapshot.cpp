@@ -161,8 +161,6 @@ static DenseMap<Operation *, StringRef>
 firstWriters(ArrayRef<Operation *> commands) {
   DenseMap<Operation *, StringRef> writers;
   for (Operation *command : commands) {
-    if (isa<RecordOp, WaitOp>(command))
-      continue;
     auto launch = dyn_cast<LaunchOp>(command);
     StringRef name = launch ? launch.getKernel()
                             : command->getName().stripDialect();

@@ -64,25 +64,56 @@ private:
 };
 } // namespace
 
+namespace {
+/// What commands beside the compute queue have touched so far, by memory.
+class TouchedRanges {
+public:
+  /// Appends the commands that a use of `range` has to wait for: those that
+  /// wrote a byte of it, and for a write those that read one.
+  void findConflicts(const ByteRange &range, bool isWrite,
+                     std::vector<size_t> &found) const {
+    auto known = touches.find({range.unplaced, unsigned(range.arena)});
+    if (known == touches.end())
+      return;
+    for (const Touch &touch : known->second)
+      if ((isWrite || touch.isWrite) && touch.range.overlaps(range))
+        found.push_back(touch.command);
+  }
+  void add(const ByteRange &range, bool isWrite, size_t command) {
+    touches[{range.unplaced, unsigned(range.arena)}].push_back(
+        {range, isWrite, command});
+  }
+
+private:
+  struct Touch {
+    ByteRange range;
+    bool isWrite;
+    size_t command;
+  };
+  DenseMap<std::pair<Operation *, unsigned>, std::vector<Touch>> touches;
+};
+} // namespace
+
 /// What each command comes after, beside the order of its queue:
 /// - off the compute queue, every command of that queue before it: the memory
 ///   it writes is free then, wherever plan-memory puts it;
-/// - whoever wrote what it touches;
+/// - whoever wrote a byte that it touches, or read one that it writes;
 /// - the end of the entry, a command of its own, after all.
 static std::vector<QueuedWork> orderOf(ArrayRef<Operation *> commands) {
   std::vector<QueuedWork> order(commands.size() + 1);
-  DenseMap<Operation *, size_t> writers;
+  TouchedRanges touched; // all of the compute queue is before the others
   std::array<std::optional<size_t>, QLORA_QUEUE_COUNT> newest;
   for (auto [i, command] : llvm::enumerate(commands)) {
     QueuedWork &work = order[i];
     work.queue = queueOf(command);
     if (work.queue != QLORA_QUEUE_COMPUTE && newest[QLORA_QUEUE_COMPUTE])
       work.after.push_back(*newest[QLORA_QUEUE_COMPUTE]);
-    for (Value operand : command->getOperands())
-      if (auto it = writers.find(rootOf(operand)); it != writers.end())
-        work.after.push_back(it->second);
-    for (Value operand : buffersWritten(command))
-      writers[rootOf(operand)] = i;
+    SmallVector<BufferAccess> accesses = accessesOf(command);
+    for (auto [buffer, access] : accesses)
+      touched.findConflicts(rangeOf(buffer), access & QLORA_WRITE, work.after);
+    if (work.queue != QLORA_QUEUE_COMPUTE)
+      for (auto [buffer, access] : accesses)
+        touched.add(rangeOf(buffer), access & QLORA_WRITE, i);
     newest[work.queue] = i;
   }
   order.back().queue = QLORA_QUEUE_COMPUTE;

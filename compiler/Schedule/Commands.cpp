@@ -6,8 +6,6 @@
 
 #include "llvm/ADT/TypeSwitch.h"
 
-#include "runtime/ABI/module.h"
-
 using namespace mlir;
 using namespace qlora;
 using namespace qlora::program;
@@ -18,6 +16,15 @@ SmallVector<Operation *> qlora::commandsOf(EntryOp entry) {
     if (!isa<BufferOp, ViewOp, BindOp>(op))
       commands.push_back(&op);
   return commands;
+}
+
+uint32_t qlora::eventCountOf(EntryOp entry) {
+  uint64_t count = 0;
+  for (auto record : entry.getBody().getOps<RecordOp>())
+    count = std::max(count, record.getEvent() + 1);
+  for (auto wait : entry.getBody().getOps<WaitOp>())
+    count = std::max(count, wait.getEvent() + 1);
+  return count;
 }
 
 unsigned qlora::queueOf(Operation *command) {
@@ -32,19 +39,47 @@ BufferOp qlora::rootOf(Value buffer) {
   return buffer.getDefiningOp<BufferOp>();
 }
 
+SmallVector<BufferAccess> qlora::accessesOf(Operation *command) {
+  SmallVector<BufferAccess> accesses;
+  auto add = [&](Value buffer, int64_t access) {
+    accesses.push_back({buffer, static_cast<qlora_access>(access)});
+  };
+  llvm::TypeSwitch<Operation *>(command)
+      .Case<LaunchOp>([&](LaunchOp launch) {
+        for (auto [buffer, access] :
+             llvm::zip_equal(launch.getOperands(), launch.getAccess()))
+          add(buffer, access);
+      })
+      .Case<FillOp>([&](FillOp fill) { add(fill.getBuffer(), QLORA_WRITE); })
+      .Case<CopyOp>([&](CopyOp copy) {
+        add(copy.getTarget(), QLORA_WRITE);
+        add(copy.getSource(), QLORA_READ);
+      })
+      .Case<AllReduceOp>([&](AllReduceOp sum) {
+        add(sum.getBuffer(), QLORA_READ_WRITE);
+      });
+  return accesses;
+}
+
 SmallVector<Value> qlora::buffersWritten(Operation *command) {
-  auto launch = dyn_cast<LaunchOp>(command);
-  if (!launch) {
-    if (auto copy = dyn_cast<CopyOp>(command))
-      return {copy.getTarget()};
-    return SmallVector<Value>(command->getOperands());
-  }
   SmallVector<Value> written;
-  for (auto [buffer, access] :
-       llvm::zip_equal(launch.getOperands(), launch.getAccess()))
+  for (auto [buffer, access] : accessesOf(command))
     if (access & QLORA_WRITE)
       written.push_back(buffer);
   return written;
+}
+
+ByteRange qlora::rangeOf(Value buffer) {
+  uint64_t offset = 0;
+  auto part = buffer.getDefiningOp<ViewOp>();
+  for (ViewOp view = part; view;
+       view = view.getSource().getDefiningOp<ViewOp>())
+    offset += view.getOffset();
+  BufferOp root = rootOf(buffer);
+  uint64_t bytes = part ? part.getBytes() : root.getBytes();
+  if (root.getOffset())
+    return {nullptr, root.getArena(), *root.getOffset() + offset, bytes};
+  return {root, root.getArena(), offset, bytes};
 }
 
 KernelRequest qlora::requestOf(LaunchOp launch, const qlora::KernelOp *op) {

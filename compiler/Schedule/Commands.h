@@ -7,6 +7,7 @@
 
 #include "dialects/Program/Program.h"
 
+#include "runtime/ABI/module.h"
 #include "runtime/Kernels/KernelTable.h"
 
 namespace qlora {
@@ -14,14 +15,40 @@ namespace qlora {
 /// The commands of an entry in order: its ops but buffers, views and bindings.
 llvm::SmallVector<mlir::Operation *> commandsOf(program::EntryOp entry);
 
+/// One more than the largest number of its events.
+uint32_t eventCountOf(program::EntryOp entry);
+
 /// enum qlora_queue that a command runs on.
 unsigned queueOf(mlir::Operation *command);
 
 /// The program.buffer that a view of views is a part of.
 program::BufferOp rootOf(mlir::Value buffer);
 
-/// The buffers that a command may write.
+/// A buffer of a command, and what that does with it.
+struct BufferAccess {
+  mlir::Value buffer;
+  qlora_access access;
+};
+llvm::SmallVector<BufferAccess> accessesOf(mlir::Operation *command);
+/// Those that it may write.
 llvm::SmallVector<mlir::Value> buffersWritten(mlir::Operation *command);
+
+/// The bytes of a buffer: of an arena, or of a program.buffer that has no place
+/// in one yet.
+struct ByteRange {
+  mlir::Operation *unplaced = nullptr;
+  program::Arena arena;
+  uint64_t offset = 0, bytes = 0;
+
+  bool isIn(const ByteRange &other) const {
+    return unplaced == other.unplaced && arena == other.arena;
+  }
+  bool overlaps(const ByteRange &other) const {
+    return isIn(other) && offset < other.offset + other.bytes &&
+           other.offset < offset + bytes;
+  }
+};
+ByteRange rangeOf(mlir::Value buffer);
 
 /// A launch of library op `op` as Kernels.def sees it; absent operands have no
 /// dtype.

@@ -5,6 +5,7 @@
 #include "compiler/Schedule/EntryBuffers.h"
 
 #include "compiler/Schedule/Commands.h"
+#include "compiler/Support/QueueOrder.h"
 
 #include "runtime/ABI/module.h"
 
@@ -21,24 +22,23 @@ static QueueCommand queueCommandOf(Operation *command) {
   return {QueueAction::Work, queue, 0};
 }
 
-EntryBuffers qlora::buffersOf(EntryOp entry) {
-  EntryBuffers buffers;
-  DenseMap<Operation *, uint32_t> index;
-  std::vector<std::vector<BufferUse>> uses;
+SmallVector<BufferLife> qlora::livesOf(EntryOp entry) {
+  SmallVector<Operation *> commands = commandsOf(entry);
   std::vector<QueueCommand> order;
-  for (Operation *command : commandsOf(entry)) {
+  for (Operation *command : commands)
     order.push_back(queueCommandOf(command));
-    std::vector<BufferUse> &used = uses.emplace_back();
+  std::vector<CommandSpan> spans = spansBeside(order, QLORA_QUEUE_COMPUTE);
+  SmallVector<BufferLife> lives;
+  DenseMap<Operation *, size_t> index;
+  for (auto [command, span] : llvm::zip_equal(commands, spans))
     for (Value operand : command->getOperands()) {
       BufferOp buffer = rootOf(operand);
-      auto [it, added] = index.try_emplace(buffer, buffers.ops.size());
-      if (added)
-        buffers.ops.push_back(buffer);
-      used.push_back({it->second});
+      auto [known, isNew] = index.try_emplace(buffer, lives.size());
+      if (isNew)
+        lives.push_back({buffer, span.first, span.last});
+      BufferLife &life = lives[known->second];
+      life.first = std::min(life.first, span.first);
+      life.last = std::max(life.last, span.last);
     }
-  }
-  std::vector<uint32_t> views(buffers.ops.size(), kNotAView);
-  buffers.lives = computeLiveness(uses, views,
-                                  spansBeside(order, QLORA_QUEUE_COMPUTE));
-  return buffers;
+  return lives;
 }

@@ -6,20 +6,22 @@
 #ifndef QLORA_COMPILER_SCHEDULE_ENTRYBUFFERS_H
 #define QLORA_COMPILER_SCHEDULE_ENTRYBUFFERS_H
 
-#include "compiler/Support/Liveness.h"
 #include "dialects/Program/Program.h"
 
 namespace qlora {
 
-/// Those that a command uses, of all arenas, in the order of their first use.
-/// A life is in positions among commandsOf(entry): it begins no later than the
-/// first command that may use the buffer beside the compute queue, and ends no
-/// earlier than the last (QueueOrder.h).
-struct EntryBuffers {
-  llvm::SmallVector<program::BufferOp> ops;
-  std::vector<BufferLife> lives; ///< of ops
+/// Positions among commandsOf(entry), both included: the life begins no later
+/// than the first command that may use the buffer beside the compute queue, and
+/// ends no earlier than the last (spansBeside, QueueOrder.h). Buffers whose
+/// lives share no position may share memory.
+struct BufferLife {
+  program::BufferOp buffer;
+  int64_t first = 0, last = 0;
 };
-EntryBuffers buffersOf(program::EntryOp entry);
+
+/// Of those that a command uses, of all arenas, in the order of their first
+/// use. A use of a part is one of the whole.
+llvm::SmallVector<BufferLife> livesOf(program::EntryOp entry);
 
 } // namespace qlora
 

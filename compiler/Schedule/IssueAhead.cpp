@@ -111,10 +111,8 @@ std::vector<Work> AheadIssuer::worksOf(LaunchOp launch) {
     return cudaKernelWork(requestOf(launch, findKernelOp(*kernel.getOp())),
                           findKernelRow(kernel.getSymName()));
   double bytes = 0;
-  for (Value operand : launch.getOperands()) {
-    auto view = operand.getDefiningOp<ViewOp>();
-    bytes += view ? view.getBytes() : rootOf(operand).getBytes();
-  }
+  for (Value operand : launch.getOperands())
+    bytes += rangeOf(operand).bytes;
   return {rowWork(bytes, 0)};
 }
 

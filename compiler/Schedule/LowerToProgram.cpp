@@ -9,10 +9,9 @@
 //   program.launch @matmul(%x, %w, %y0) access [1, 1, 3]
 //       constants [64, 64, 8, ...] rows 0 label "model.layers.0.q_proj"
 //
-// One buffer per value, but: the parts of a split or concat are ranges of the
-// whole; a result that may overwrite an operand which dies takes over its
-// buffer (Graph/Overwrite.h); a gradient is written straight into the gradient
-// arena where its op can add.
+// Which values share a buffer, and what is made where it has to end up, is
+// Graph/StepMemory.h's to say; here it becomes buffers, and copies where a value
+// is not where it has to be.
 
 #include "compiler/Passes.h"
 #include "compiler/Schedule/ParameterLayout.h"
@@ -99,7 +98,7 @@ void LowerToProgramPass::runOnOperation() {
              resultBytes(tokens), hasRounded);
   for (StepOp step : steps) {
     FailureOr<program::EntryOp> entry =
-        lowerStep(step, builder, *layout, kernels, tokens);
+        StepLowering(step, *layout, kernels, tokens).run(builder);
     if (failed(entry))
       return signalPassFailure();
     if (entry->getKind() == program::EntryKind::AccumulateLast)

@@ -102,6 +102,8 @@ void ParameterLayout::emit(OpBuilder &builder, ModuleOp module) const {
     int64_t quantization = !nf4 ? QLORA_QUANTIZATION_NONE
                            : parameter.getStoredQuantized()
                                ? QLORA_QUANTIZATION_NF4_STORED
+                           : parameter.getTransposed()
+                               ? QLORA_QUANTIZATION_NF4_TURNED
                                : QLORA_QUANTIZATION_NF4;
     Type fileType = parameter.getFileType().value_or(element);
     auto emitPart = [&](StringRef name, int64_t firstRow, int64_t rows) {

@@ -53,17 +53,16 @@ static constexpr Arena kPlanned[] = {Arena::Activation, Arena::Workspace};
 static constexpr size_t kLargest = 8;
 
 /// Gives the buffers of one arena their offsets.
-static SmallVector<BufferOp> place(const EntryBuffers &buffers, Arena arena,
+static SmallVector<BufferOp> place(ArrayRef<BufferLife> lives, Arena arena,
                                    uint64_t alignment, int64_t &bytes,
                                    int64_t &liveBytes) {
   SmallVector<BufferOp> ops;
   std::vector<PackedBuffer> lifetimes;
-  for (auto [op, life] : llvm::zip_equal(buffers.ops, buffers.lives)) {
-    if (BufferOp(op).getArena() != arena)
+  for (auto [buffer, first, last] : lives) {
+    if (BufferOp(buffer).getArena() != arena)
       continue;
-    ops.push_back(op);
-    lifetimes.push_back(
-        {life.first, life.last, BufferOp(op).getBytes(), alignment});
+    ops.push_back(buffer);
+    lifetimes.push_back({first, last, BufferOp(buffer).getBytes(), alignment});
   }
   PackResult packed = packArena(lifetimes);
   bytes = packed.bytes;
@@ -82,10 +81,10 @@ uint64_t PlanMemoryPass::alignmentOf(Arena kind) {
 
 EntryPlan PlanMemoryPass::planEntry(EntryOp entry) {
   EntryPlan plan;
-  EntryBuffers buffers = buffersOf(entry);
+  SmallVector<BufferLife> lives = livesOf(entry);
   for (auto [i, arena] : llvm::enumerate(kPlanned)) {
     SmallVector<BufferOp> placed =
-        place(buffers, arena, alignmentOf(arena), plan.bytes[i],
+        place(lives, arena, alignmentOf(arena), plan.bytes[i],
               plan.liveBytes[i]);
     for (BufferOp op : placed)
       if (op.getSaved())

@@ -3,7 +3,8 @@
 // select-kernels: each launch of a library op gets the first row of
 // Kernels.def that can do it, and a workspace for it and for the rows after
 // it, one of which is taken at load where the machine lacks a row's library.
-// Every "no" is a remark; the last row accepts everything.
+// Every "no" is a remark; the last row accepts everything, and an op's plain
+// reference is never taken.
 //
 //   program.launch @matmul(%a, %b, %c) ...          absent = [3]
 //
@@ -118,7 +119,7 @@ LogicalResult SelectKernelsPass::select(LaunchOp launch,
   const KernelRow *chosen = nullptr;
   uint64_t bytes = 0;
   for (const KernelRow &row : kernelRows()) {
-    if (row.op != op || row.target != target)
+    if (row.op != op || row.target != target || row.isOracle)
       continue;
     KernelRequest tuned = request;
     std::optional<std::string> reason = row.reject(request);

@@ -2,8 +2,7 @@
 
 // Lowering of one train.step: one command or a few for each op.
 
-#include "compiler/Graph/Overwrite.h"
-#include "compiler/Schedule/StepLoweringState.h"
+#include "compiler/Schedule/StepLowering.h"
 
 #include "llvm/ADT/TypeSwitch.h"
 
@@ -15,16 +14,8 @@ using namespace qlora::model;
 using namespace qlora::train;
 using program::Arena;
 
-static constexpr int64_t kAlign = kArenaAlignment;
 /// Of one load.
 static constexpr int64_t kVectorBytes = 16;
-
-int64_t qlora::inputBytes(int64_t tokens) {
-  return 4 * llvm::alignTo(4 * tokens, kAlign);
-}
-int64_t qlora::resultBytes(int64_t tokens) {
-  return 3 * kAlign + llvm::alignTo(4 * tokens, kAlign);
-}
 
 //===----------------------------------------------------------------------===//
 // Commands
@@ -44,36 +35,15 @@ void StepLowering::launch(FlatSymbolRefAttr kernel, ArrayRef<Value> buffers,
 
 /// `kernel` is accumulate or copy_rows: to (+)= from.
 void StepLowering::launchCopy(StringRef kernel, Value value, const Place &from,
-                              const Place &to, qlora_dtype toType,
-                              StringRef label) {
+                              const Place &to, StringRef label) {
   RankedTensorType type = tensorTypeOf(value);
   int64_t columns = matrixColumns(type);
-  Value target = program::ViewOp::create(
-      b, value.getLoc(), to.buffer, to.offset,
-      spanBytes(to, type.clone(toType == QLORA_DTYPE_F32
-                                   ? Type(b.getF32Type())
-                                   : type.getElementType())));
-  launch(kernels.library(kernel), {view(from, value), target},
-         {QLORA_READ,
-          kernel == "accumulate" ? QLORA_READ_WRITE : QLORA_WRITE},
-         {*elementDtype(type.getElementType()), toType}, {},
+  int64_t dtype = *elementDtype(type.getElementType());
+  launch(kernels.library(kernel), {view(from, value), view(to, value)},
+         {QLORA_READ, kernel == "accumulate" ? QLORA_READ_WRITE : QLORA_WRITE},
+         {dtype, dtype}, {},
          {type.getNumElements() / columns, columns, from.stride, to.stride}, 0,
          label);
-}
-
-/// Results that are written over an operand which nothing reads afterwards.
-void StepLowering::placeOverOperands(RowsOp op) {
-  DenseSet<Value> taken;
-  for (auto [operand, result] : overwritesOf(op)) {
-    Place from = placeOf(operand);
-    auto buffer = from.buffer.getDefiningOp<program::BufferOp>();
-    if (planned.contains(result) || places.contains(result) ||
-        usesLeft[operand] != llvm::count(op.getInputs(), operand) ||
-        buffer.getArena() != Arena::Activation ||
-        !taken.insert(operand).second)
-      continue;
-    places[result] = from;
-  }
 }
 
 /// At most `elements`, such that every row of `columns` at `place` starts at a
@@ -132,11 +102,8 @@ LogicalResult StepLowering::lowerRows(RowsOp op) {
   };
   for (auto [input, map] : llvm::zip_equal(op.getInputs(), op.getRowMaps()))
     add(input, placeOf(input), QLORA_READ, map.getKind());
-  placeOverOperands(op);
   for (OpResult output : op->getResults())
-    add(output, places.contains(output) ? placeOf(output)
-                                        : resultPlace(output),
-        QLORA_WRITE,
+    add(output, placeOf(output), QLORA_WRITE,
         op.isScalarResult(output.getResultNumber()) ? MapKind::Scalar
                                                     : MapKind::Full);
   if (isScattered)
@@ -145,33 +112,6 @@ LogicalResult StepLowering::lowerRows(RowsOp op) {
   launch(kernels.generated(op, dtypes, strides, groups, aligned), buffers,
          access, dtypes, {}, {}, rowCount(op), labelOf(op));
   return success();
-}
-
-/// True where no other value has a byte of `part`: it is a range of a whole
-/// that is split and not read otherwise.
-static bool isOnlyOwner(Value part) {
-  auto split = part.getDefiningOp<SplitOp>();
-  return split && split.getWhole().hasOneUse() &&
-         isa_and_nonnull<LibraryOp, RowsOp>(split.getWhole().getDefiningOp());
-}
-
-/// The place of a result that continues `operand`: the operand's own if
-/// nothing reads that afterwards, else a copy.
-Place StepLowering::tiedPlace(OpOperand &operand, Value result,
-                              bool &continues) {
-  Value init = operand.get();
-  Place from = placeOf(init);
-  Operation *def = init.getDefiningOp();
-  bool shared = !def || isa<WeightOp>(def) ||
-                (isa<ViewOp>(def) && !isOnlyOwner(init)) ||
-                llvm::any_of(init.getUsers(), llvm::IsaPred<ViewOp>);
-  continues = true;
-  if (!planned.contains(result) && usesLeft[init] == 1 && !shared)
-    return places[result] = from;
-  Place to = resultPlace(result);
-  launchCopy("copy_rows", init, from, to,
-             *elementDtype(tensorTypeOf(result).getElementType()), "copy");
-  return to;
 }
 
 LogicalResult StepLowering::lowerLibrary(LibraryOp library) {
@@ -192,21 +132,13 @@ LogicalResult StepLowering::lowerLibrary(LibraryOp library) {
     bool isResult = argument.kind == KernelArgument::Result;
     Value value = isResult ? op->getResult(argument.index)
                            : op->getOperand(argument.index);
-    bool continues = adds.contains(value);
-    Place place;
-    if (!isResult) {
-      place = placeOf(value);
-    } else if (OpOperand *tied = library.getTiedOperand(argument.index)) {
-      place = tiedPlace(*tied, value, continues);
-    } else {
-      place = resultPlace(value);
-      // A kernel without a beta always adds, so it starts from zero.
-      if (operand.isRead && !continues && !isa<AccumulatingOp>(op)) {
-        program::FillOp::create(b, op->getLoc(), view(place, value));
-        continues = true;
-      }
-    }
-    added |= isResult && continues;
+    bool hasStride = llvm::any_of(call.strides, [&](auto stride) {
+      return stride.second == i;
+    });
+    Place place =
+        isResult || hasStride ? placeOf(value) : densePlaceOf(value);
+    bool continues = isResult && startResult(cast<OpResult>(value), operand);
+    added |= continues;
     buffers.push_back(view(place, value));
     access.push_back(!isResult ? QLORA_READ
                                : (continues ? QLORA_READ_WRITE : QLORA_WRITE));
@@ -222,47 +154,44 @@ LogicalResult StepLowering::lowerLibrary(LibraryOp library) {
   return success();
 }
 
-void StepLowering::lowerSplit(SplitOp op) {
-  Place whole = placeOf(op.getWhole());
-  int64_t offset = whole.offset;
-  for (Value part : op.getParts()) {
-    places[part] = {whole.buffer, offset, whole.stride};
-    offset += matrixColumns(tensorTypeOf(part)) *
-              tensorTypeOf(part).getElementTypeBitWidth() / 8;
+/// Brings what a library op adds to into the place of its result; false where
+/// it overwrites what is there.
+bool StepLowering::startResult(OpResult result, const KernelOperand &operand) {
+  if (memory.isAdded(result))
+    return true;
+  if (std::optional<MemoryTie> tie = StepMemory::continuedBy(result)) {
+    Value init = tie->operand->get();
+    if (memory.placeOf(init) != memory.placeOf(result))
+      launchCopy("copy_rows", init, placeOf(init), placeOf(result), "copy");
+    return true;
   }
+  // A kernel without a beta always adds, so it starts from zero.
+  if (!operand.isRead || isa<AccumulatingOp>(result.getOwner()))
+    return false;
+  program::FillOp::create(b, result.getLoc(), view(placeOf(result), result));
+  return true;
 }
 
+/// Copies the parts that were not made in their places.
 void StepLowering::lowerConcat(ConcatOp op) {
-  Place whole = resultPlace(op.getWhole());
-  Place target = whole;
-  for (Value part : op.getParts()) {
-    Place place = placeOf(part);
-    if (place.buffer != whole.buffer)
-      launchCopy("copy_rows", part, place, target,
-                 *elementDtype(tensorTypeOf(part).getElementType()), labelOf(op));
-    target.offset += rangeBytes(op, part);
+  for (const MemoryPart &part : op.getMemoryParts()) {
+    MemoryPlace to = placeWithin(memory.placeOf(part.whole), part);
+    if (memory.placeOf(part.part) != to)
+      launchCopy("copy_rows", part.part, placeOf(part.part), at(to),
+                 labelOf(op));
   }
 }
 
-void StepLowering::lowerAccumulate(train::AccumulateOp op) {
-  Value gradient = op.getGradient();
-  if (adds.contains(gradient))
-    return;
-  const ParameterPlace &place = layout.lookup(op.getParameter());
-  Place slot = {arenaBuffer(Arena::Gradient, place.offset, place.bytes,
-                            QLORA_DTYPE_F32),
-                0, matrixColumns(tensorTypeOf(gradient))};
-  launchCopy("accumulate", gradient, placeOf(gradient), slot, QLORA_DTYPE_F32,
-             labelOf(op));
-}
-
-void StepLowering::lowerResult(ResultOp op) {
-  if (!op.getAccumulate())
-    return;
-  launchCopy("accumulate", op.getValue(), placeOf(op.getValue()),
-             statisticPlace(op.getName() == "loss_sum" ? kLossSumElement
-                                                       : kLabelCountElement),
-             QLORA_DTYPE_F32, op.getName());
+/// Adds or copies what was not made in its place.
+void StepLowering::lowerStores(MemoryOp op) {
+  for (const MemoryStore &store : op.getMemoryStores()) {
+    if (memory.isMadeInPlace(store))
+      continue;
+    Value value = store.value->get();
+    auto name = dyn_cast_or_null<StringAttr>(store.memory.name);
+    launchCopy(store.adds ? "accumulate" : "copy_rows", value, placeOf(value),
+               at(memory.placeOf(store)), name ? name.str() : labelOf(op));
+  }
 }
 
 void StepLowering::lowerAllReduce(AllReduceOp op) {
@@ -273,24 +202,20 @@ void StepLowering::lowerAllReduce(AllReduceOp op) {
 
 LogicalResult StepLowering::lower(Operation &op) {
   return TypeSwitch<Operation *, LogicalResult>(&op)
-      .Case<WeightOp, StoreFlatOp>([](auto) { return success(); })
       .Case<RowsOp>([&](auto op) { return lowerRows(op); })
       .Case<LibraryOp>([&](auto op) { return lowerLibrary(op); })
-      .Case<SplitOp>([&](auto op) { return lowerSplit(op), success(); })
       .Case<ConcatOp>([&](auto op) { return lowerConcat(op), success(); })
-      .Case<train::AccumulateOp>(
-          [&](auto op) { return lowerAccumulate(op), success(); })
-      .Case<ResultOp>([&](auto op) { return lowerResult(op), success(); })
       .Case<AllReduceOp>(
           [&](auto op) { return lowerAllReduce(op), success(); })
-      .Case<FlatOp>([&](FlatOp op) {
-        places[op.getResult()] = flatPlace(op.getFlat(), op.getStatistics());
+      .Case<ClearOp>([&](ClearOp op) {
+        program::FillOp::create(
+            b, op.getLoc(),
+            outsidePlace(op.getMemoryStores().front().memory, {}).buffer);
         return success();
       })
-      .Case<ClearOp>([&](ClearOp op) {
-        program::FillOp::create(b, op.getLoc(),
-                                flatPlace(op.getFlat(), true).buffer);
-        return success();
+      .Case<WeightOp, SplitOp, FlatOp>([](auto) { return success(); })
+      .Case<AccumulateOp, ResultOp, StoreFlatOp>([&](auto op) {
+        return lowerStores(cast<MemoryOp>(op.getOperation())), success();
       })
       .Default([](Operation *op) {
         return op->emitOpError("cannot be lowered: it is neither a row, "
@@ -307,36 +232,10 @@ FailureOr<program::EntryOp> StepLowering::run(OpBuilder &outer) {
   auto entry = program::EntryOp::create(outer, step.getLoc(), kind,
                                         step.getBatch(), step.getLength());
   b.setInsertionPointToEnd(&entry.getBody().emplaceBlock());
-  int64_t inputStride = llvm::alignTo(4 * tokens, kAlign);
-  for (auto [argument, input] :
-       llvm::zip_equal(step.getBody().getArguments(),
-                       step.getInputs().getAsValueRange<StringAttr>())) {
-    auto kind = llvm::StringSwitch<qlora_binding_kind>(input)
-                    .Case("ids", QLORA_INPUT_IDS)
-                    .Case("targets", QLORA_INPUT_TARGETS)
-                    .Case("positions", QLORA_INPUT_POSITIONS)
-                    .Default(QLORA_INPUT_SEGMENTS);
-    RankedTensorType type = tensorTypeOf(argument);
-    Value buffer = arenaBuffer(Arena::Input, kind * inputStride,
-                               tensorBytes(type), QLORA_DTYPE_I32);
-    places[argument] = {buffer, 0, matrixColumns(type)};
-    bind(kind, buffer);
-  }
-  countUses();
-  placeResults();
-  for (Operation &op : step.getBody().front()) {
+  bindInputs();
+  bindResults();
+  for (Operation &op : step.getBody().front())
     if (failed(lower(op)))
       return failure();
-    markSaved(op);
-    for (Value operand : op.getOperands())
-      --usesLeft[operand];
-  }
   return entry;
-}
-
-FailureOr<program::EntryOp> qlora::lowerStep(StepOp step, OpBuilder &builder,
-                                             const ParameterLayout &layout,
-                                             KernelSymbols &kernels,
-                                             int64_t tokens) {
-  return StepLowering(step, layout, kernels, tokens).run(builder);
 }

@@ -5,7 +5,11 @@
 #ifndef QLORA_COMPILER_SCHEDULE_STEPLOWERING_H
 #define QLORA_COMPILER_SCHEDULE_STEPLOWERING_H
 
+#include "compiler/Graph/OpCost.h"
+#include "compiler/Graph/StepMemory.h"
 #include "compiler/Schedule/ParameterLayout.h"
+
+#include "runtime/ABI/module.h"
 
 namespace qlora {
 
@@ -41,13 +45,74 @@ private:
   llvm::StringMap<unsigned> labels;
 };
 
-/// Lowers `step`; accumulate steps become ACCUMULATE_LAST. `tokens` is that
-/// of the largest variant. Emits an error for an op that is no row, library,
-/// view or train op.
-llvm::FailureOr<program::EntryOp>
-lowerStep(train::StepOp step, mlir::OpBuilder &builder,
-          const ParameterLayout &layout, KernelSymbols &kernels,
-          int64_t tokens);
+/// A matrix in memory: part of a buffer, with a row stride in elements.
+struct Place {
+  mlir::Value buffer;  ///< of a program.buffer
+  int64_t offset = 0;  ///< bytes into it
+  int64_t stride = 0;  ///< elements from one matrix row to the next
+};
+
+/// Lowers one step, whose values are where StepMemory has them; accumulate steps
+/// become ACCUMULATE_LAST. Commands are written in StepLowering.cpp, buffers made
+/// in StepBuffers.cpp.
+class StepLowering {
+public:
+  /// `tokens` is that of the largest variant.
+  StepLowering(train::StepOp step, const ParameterLayout &layout,
+               KernelSymbols &kernels, int64_t tokens)
+      : step(step), layout(layout), kernels(kernels), tokens(tokens),
+        memory(step) {}
+
+  /// Emits an error for an op that is no row, library, view or train op.
+  mlir::FailureOr<program::EntryOp> run(mlir::OpBuilder &outer);
+
+private:
+  // Ops.
+  mlir::LogicalResult lower(mlir::Operation &op);
+  mlir::LogicalResult lowerRows(model::RowsOp op);
+  mlir::LogicalResult lowerLibrary(model::LibraryOp op);
+  bool startResult(mlir::OpResult result, const KernelOperand &operand);
+  void lowerConcat(model::ConcatOp op);
+  void lowerStores(model::MemoryOp op);
+  void lowerAllReduce(train::AllReduceOp op);
+
+  // Buffers.
+  Place placeOf(mlir::Value value);
+  Place densePlaceOf(mlir::Value value);
+  Place at(const MemoryPlace &place);
+  mlir::Value bufferOf(unsigned root);
+  Place outsidePlace(const model::OutsideMemory &outside,
+                     mlir::RankedTensorType type);
+  Place flatPlace(model::MemorySpace space, bool statistics);
+  Place allocate(mlir::Value value, bool isSaved);
+  bool isSaved(const MemoryRoot &root) const;
+  mlir::Value arenaBuffer(program::Arena arena, int64_t offset, int64_t bytes,
+                          qlora_dtype dtype);
+  mlir::Value view(const Place &place, mlir::Value value);
+  void bindInputs();
+  void bindResults();
+
+  // Commands.
+  void launch(mlir::FlatSymbolRefAttr kernel,
+              llvm::ArrayRef<mlir::Value> buffers,
+              llvm::ArrayRef<int64_t> access, llvm::ArrayRef<int64_t> dtypes,
+              llvm::ArrayRef<int64_t> absent, llvm::ArrayRef<int64_t> constants,
+              int64_t rows, llvm::StringRef label);
+  void launchCopy(mlir::StringRef kernel, mlir::Value value, const Place &from,
+                  const Place &to, mlir::StringRef label);
+
+  train::StepOp step;
+  const ParameterLayout &layout;
+  KernelSymbols &kernels;
+  int64_t tokens;
+  StepMemory memory;
+  mlir::OpBuilder b{step.getContext()};
+  mlir::DenseMap<unsigned, mlir::Value> buffers; ///< of roots
+};
+
+inline mlir::RankedTensorType tensorTypeOf(mlir::Value value) {
+  return llvm::cast<mlir::RankedTensorType>(value.getType());
+}
 
 } // namespace qlora
 

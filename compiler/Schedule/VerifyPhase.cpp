@@ -7,15 +7,16 @@
 // | adapt    |                            | shapes are static                |
 // | step     | functions                  | there is one update              |
 // | optimize | row ops that are not rows  | the flat layout is known         |
-// | program  | model and train ops        | no buffer is read before written,|
-// |          |                            | every buffer has a place         |
+// | program  | model and train ops        | every buffer has a place, and    |
+// |          |                            | commands agree (AccessCheck.h)   |
 
 #include "compiler/Passes.h"
+#include "compiler/Schedule/Commands.h"
 #include "dialects/Train/Train.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 
-#include "runtime/ABI/module.h"
+#include "runtime/Module/AccessCheck.h"
 
 using namespace mlir;
 using namespace qlora;
@@ -85,40 +86,61 @@ static LogicalResult verifyOptimize(ModuleOp module) {
   return success();
 }
 
-/// Buffers of the activation arena are written before they are read. Later
-/// writes through views count for the whole buffer.
-static LogicalResult verifyWrites(program::EntryOp entry) {
-  DenseSet<Value> written;
-  auto root = [](Value buffer) {
-    while (auto view = buffer.getDefiningOp<program::ViewOp>())
-      buffer = view.getSource();
-    return buffer;
-  };
-  auto isScratch = [&](Value buffer) {
-    return root(buffer).getDefiningOp<program::BufferOp>().getArena() ==
-           program::Arena::Activation;
-  };
-  for (Operation &op : entry.getBody().front()) {
-    if (auto fill = dyn_cast<program::FillOp>(op))
-      written.insert(root(fill.getBuffer()));
-    if (auto copy = dyn_cast<program::CopyOp>(op)) {
-      if (isScratch(copy.getSource()) && !written.contains(root(copy.getSource())))
-        return copy.emitOpError("reads a buffer that nothing has written");
-      written.insert(root(copy.getTarget()));
-    }
-    auto launch = dyn_cast<program::LaunchOp>(op);
-    if (!launch)
-      continue;
-    for (auto [buffer, access] :
-         llvm::zip_equal(launch.getOperands(), launch.getAccess()))
-      if ((access & QLORA_READ) && isScratch(buffer) &&
-          !written.contains(root(buffer)))
-        return launch.emitOpError("reads a buffer that nothing has written");
-    for (auto [buffer, access] :
-         llvm::zip_equal(launch.getOperands(), launch.getAccess()))
-      if (access & QLORA_WRITE)
-        written.insert(root(buffer));
+namespace {
+/// Walks the commands of an entry over bytes of arenas.
+class CommandVerifier {
+public:
+  LogicalResult run(program::EntryOp entry);
+
+private:
+  RangeUse useOf(Value buffer, qlora_access access);
+  Status walk(Operation *command);
+
+  AccessCheck check;
+  SmallVector<program::BufferOp> buffers;
+  DenseMap<Operation *, uint32_t> numbers; ///< of buffers
+};
+} // namespace
+
+RangeUse CommandVerifier::useOf(Value buffer, qlora_access access) {
+  program::BufferOp root = rootOf(buffer);
+  auto [number, isNew] = numbers.try_emplace(root, buffers.size());
+  if (isNew)
+    buffers.push_back(root);
+  ByteRange range = rangeOf(buffer);
+  return {static_cast<uint32_t>(range.arena), access, range.offset,
+          range.bytes, number->second};
+}
+
+Status CommandVerifier::walk(Operation *command) {
+  if (auto record = dyn_cast<program::RecordOp>(command))
+    return check.record(record.getQueue(), record.getEvent());
+  if (auto wait = dyn_cast<program::WaitOp>(command))
+    return check.wait(wait.getQueue(), wait.getEvent());
+  std::vector<RangeUse> uses;
+  for (auto [buffer, access] : accessesOf(command))
+    uses.push_back(useOf(buffer, access));
+  return check.access(queueOf(command), uses);
+}
+
+LogicalResult CommandVerifier::run(program::EntryOp entry) {
+  std::vector<RangeUse> inputs, results;
+  for (auto bind : entry.getBody().getOps<program::BindOp>()) {
+    RangeUse use = useOf(bind.getBuffer(), QLORA_READ);
+    (use.arena == QLORA_ARENA_INPUT ? inputs : results).push_back(use);
   }
+  check.begin(eventCountOf(entry), inputs);
+  for (Operation *command : commandsOf(entry)) {
+    Status status = walk(command);
+    if (status.isOk())
+      continue;
+    InFlightDiagnostic error = command->emitOpError() << status.message();
+    if (std::optional<uint32_t> other = check.overwriter())
+      error.attachNote(buffers[*other].getLoc()) << "the other buffer";
+    return error;
+  }
+  if (Status status = check.finish(results); !status.isOk())
+    return entry.emitOpError() << status.message();
   return success();
 }
 
@@ -135,7 +157,7 @@ static LogicalResult verifyProgram(ModuleOp module) {
   if (walk.wasInterrupted())
     return failure();
   for (auto entry : module.getOps<program::EntryOp>())
-    if (failed(verifyWrites(entry)))
+    if (failed(CommandVerifier().run(entry)))
       return failure();
   return success();
 }

@@ -4,7 +4,7 @@
 
 #include "compiler/Support/TargetTraits.h"
 
-#include "runtime/Kernels/Requests/CudaWorkspaces.h"
+#include "runtime/Kernels/Plans/CudaWorkspaces.h"
 
 using namespace qlora;
 
@@ -20,12 +20,16 @@ static constexpr TargetRow kTargets[] = {
     // Packing rounds on the way.
     {"cpu",
      {/*kernelsBesideCompute=*/false, /*prefersWideGemms=*/false,
-      /*roundsBeforeGemms=*/false, /*workspaceAlignment=*/64}},
+      /*roundsBeforeGemms=*/false, /*decodesInPanels=*/true,
+      /*hasRoomyKernels=*/false, /*offloadsTables=*/false,
+      /*workspaceAlignment=*/64}},
     // A stream each; a narrow GEMM has too few tiles for all multiprocessors;
-    // cuBLASLt takes operands of one type.
+    // cuBLASLt takes operands of one type, and numbers only.
     {"cuda",
      {/*kernelsBesideCompute=*/true, /*prefersWideGemms=*/true,
-      /*roundsBeforeGemms=*/true, requests::kCudaAlignment}},
+      /*roundsBeforeGemms=*/true, /*decodesInPanels=*/false,
+      /*hasRoomyKernels=*/true, /*offloadsTables=*/true,
+      plans::kCudaAlignment}},
 };
 
 std::optional<TargetTraits> qlora::targetTraits(std::string_view target) {

@@ -21,6 +21,14 @@ struct TargetTraits {
   /// A GEMM that rounds an operand writes the rounded copy to memory first, in
   /// a kernel of its own.
   bool roundsBeforeGemms = false;
+  /// A product decodes a stored weight a panel at a time, in cache. If not, it
+  /// decodes all of it first, and whoever does that once for several is faster.
+  bool decodesInPanels = true;
+  /// Some kernels have workspaces that are large and make them faster (`ROOMY`
+  /// and `TUNE` in Kernels.def).
+  bool hasRoomyKernels = false;
+  /// Tables that are read by rows may stay in the host's memory.
+  bool offloadsTables = false;
   /// Bytes that workspaces of library kernels begin at multiples of.
   int64_t workspaceAlignment = 64;
 };

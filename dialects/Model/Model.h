@@ -68,6 +68,60 @@ struct KernelCall {
   llvm::SmallVector<std::pair<unsigned, unsigned>> strides;
 };
 
+/// Memory that a step does not make: it is there before, or stays after.
+enum class MemorySpace {
+  Input,
+  Weight, ///< of any role; a trained one is the flat arena's too
+  Trainable,
+  Gradient,
+  Moment1,
+  Moment2,
+  Rounded,
+  Result
+};
+struct OutsideMemory {
+  MemorySpace space;
+  /// The symbol of a parameter, or the name of an input, a result or a
+  /// statistic; null: all parameters.
+  mlir::Attribute name;
+  bool statistics = false; ///< with the row of statistics before them
+
+  bool operator==(const OutsideMemory &) const = default;
+  /// Whether the two may have a byte in common.
+  bool overlaps(const OutsideMemory &other) const;
+};
+
+/// A result that can be written where an operand is, if nothing reads that
+/// afterwards.
+struct MemoryTie {
+  mlir::OpOperand *operand;
+  mlir::OpResult result;
+  bool continues; ///< starts from the operand's numbers, which are copied else
+};
+
+/// A matrix that is a range of another, from this row and column on.
+struct MemoryPart {
+  mlir::Value part, whole;
+  int64_t row = 0, column = 0;
+};
+
+/// What an op leaves outside of the step: `value`, or what it makes itself.
+struct MemoryStore {
+  OutsideMemory memory;
+  mlir::OpOperand *value = nullptr;
+  bool adds = false; ///< to what is there
+};
+
+/// The ties of an op by its other interfaces. A library op that accumulates
+/// continues `init`. A row op can write over every operand of the result's type
+/// that is read by whole rows and in no other way, since a generated kernel
+/// loads all that it needs of a column (of two, where rows are rotated) before
+/// it stores there; what another map reads may be read for a later row.
+llvm::SmallVector<MemoryTie> tiesOf(mlir::Operation *op);
+
+/// True for an op that only gives ranges names, or puts them together.
+bool isView(mlir::Operation *op);
+
 /// A double as a constant of a launch.
 int64_t doubleBits(double value);
 
@@ -98,14 +152,6 @@ inline bool isTokenShaped(mlir::RankedTensorType type) {
   return type.getRank() >= 2 && type.isDynamicDim(0) && type.isDynamicDim(1);
 }
 
-/// The call of a GEMM with a weight [out, in]: out = init + scale * x . W^T,
-/// or x . W without `transposeWeight`. A plain matmul where W is stored in x's
-/// type (or is an f32 adapter), else a panel_matmul that decodes it. The MLIR
-/// op's operands 0 and 1 are x and W; its result 0 is out.
-KernelCall weightMatmulCall(mlir::Value x, mlir::Value weight,
-                            mlir::Value out, bool hasInit, double scale,
-                            bool transposeWeight);
-
 /// Rows whose losses and sums exist at a time: a step of a long context does
 /// not hold an f32 gradient of all its rows. A kernel whose logits do too
 /// takes fewer when tuned.
@@ -130,6 +176,16 @@ buildRows(mlir::OpBuilder &builder, mlir::Location loc,
 #include "dialects/Model/ModelOps.h.inc"
 
 namespace qlora::model {
+
+/// The call of a product as a GEMM: a plain matmul, or, where it has a type to
+/// decode W to, a panel_matmul.
+KernelCall productCall(WeightedProduct product);
+
+/// The same weight, seen by the product that goes back from y to x.
+inline WeightLayout turned(WeightLayout layout) {
+  return layout == WeightLayout::OutIn ? WeightLayout::InOut
+                                       : WeightLayout::OutIn;
+}
 
 /// Erases arithmetic of the region that nothing uses.
 void eraseDeadArithmetic(RowsOp rows);

@@ -39,7 +39,7 @@ def Model_Dialect : Dialect {
     region, they fuse with each other into `model.rows`, and their code is
     generated. **Library ops** (`LibraryOp`) name an op of `Kernels.def`.
     **View ops** (`model.split`, `model.concat`) move no data where it can be
-    avoided. No pass asks for the name of an op.
+    avoided. What shares memory with what, ops say by `MemoryOp`. No pass asks for the name of an op.
 
     In a row region a row is a `tensor<Cxf32>`, one number per row an `f32`,
     and the ops are those of `arith` and `math` plus the `model.row_*` ops,
@@ -67,6 +67,27 @@ def Model_NF4Type : TypeDef<Model_Dialect, "NF4"> {
   let assemblyFormat = "`<` $block `,` $doubleQuant `>`";
   let genVerifyDecl = 1;
 }
+
+def Model_WeightLayout
+    : I32EnumAttr<"WeightLayout", "which dimension of a weight is which", [
+    I32EnumAttrCase<"OutIn", 0, "out_in">,
+    I32EnumAttrCase<"InOut", 1, "in_out">]> {
+  let cppNamespace = "::qlora::model";
+  let genSpecializedAttr = 0;
+}
+def Model_WeightLayoutAttr
+    : EnumAttr<Model_Dialect, Model_WeightLayout, "layout">;
+
+def Model_Activation : I32EnumAttr<"Activation", "a function of one number", [
+    I32EnumAttrCase<"Gelu", 0, "gelu">,
+    I32EnumAttrCase<"GeluTanh", 1, "gelu_tanh">,
+    I32EnumAttrCase<"Relu", 2, "relu">,
+    I32EnumAttrCase<"Silu", 3, "silu">]> {
+  let cppNamespace = "::qlora::model";
+  let genSpecializedAttr = 0;
+}
+def Model_ActivationAttr
+    : EnumAttr<Model_Dialect, Model_Activation, "activation_kind">;
 
 def Model_MapKind : I32EnumAttr<"MapKind", "how a row reads an operand", [
     I32EnumAttrCase<"Full", 0, "full">,

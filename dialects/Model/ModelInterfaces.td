@@ -45,10 +45,6 @@ def Model_LibraryOp : OpInterface<"LibraryOp"> {
   let methods = [
     InterfaceMethod<"The call, complete but for row strides.",
       "::qlora::model::KernelCall", "getKernelCall">,
-    InterfaceMethod<[{The operand that result `index` continues (`c += ...`)
-      and may share memory with, or null.}],
-      "::mlir::OpOperand *", "getTiedOperand", (ins "unsigned":$index),
-      [{}], [{ return nullptr; }]>,
     InterfaceMethod<"True for a result that stays f32 whatever the compute "
                     "type.",
       "bool", "isFullPrecisionResult", (ins "unsigned":$index),
@@ -64,23 +60,114 @@ def Model_AccumulatingOp : OpInterface<"AccumulatingOp"> {
   }];
   let methods = [
     InterfaceMethod<"The tensor added to, or null.", "::mlir::Value",
-      "getAccumulator">,
-    InterfaceMethod<"Adds to `init` from now on.", "void", "setAccumulator",
-      (ins "::mlir::Value":$init)>,
+      "getAccumulator", (ins), [{}], [{ return $_op.getInit(); }]>,
+    InterfaceMethod<"Its use by the op, or null.", "::mlir::OpOperand *",
+      "getAccumulatorUse", (ins), [{}],
+      [{ return $_op.getInit() ? &$_op.getInitMutable()[0] : nullptr; }]>,
+    InterfaceMethod<"Adds to `init` from now on, or to nothing where it is null.",
+      "void", "setAccumulator", (ins "::mlir::Value":$init), [{}], [{
+        $_op.getInitMutable().assign(init ? ::mlir::ValueRange(init)
+                                          : ::mlir::ValueRange());
+      }]>,
   ];
 }
 
-def Model_ViewOp : OpInterface<"ViewOp"> {
+def Model_WeightedProduct : OpInterface<"WeightedProduct"> {
   let cppNamespace = "::qlora::model";
   let description = [{
-    `model.split` and `model.concat`: the parts are column (or row) ranges of
-    the whole. Lowering makes them the same memory.
+    y = init + scale * x . W, where W is a weight of the model: [out, in], as
+    torch's Linear has it (x . W^T), or [in, out] (x . W), as Conv1D has it.
+    LoRA, quantisation, the joining of siblings and the planning of decoding
+    ask this interface and no op, so that another op of this kind is one record
+    with a kernel call and a gradient.
+
+    What it leaves open is the op's: the output head uses its product up for a
+    loss, so that it has no value (`getProduct`), and reads numbers only
+    (`takesStoredWeight`). An op of experts would have rows that are grouped by
+    expert and a weight with one more dimension in front; there is none yet,
+    and whoever adds it says here how many groups there are.
   }];
   let methods = [
-    InterfaceMethod<"The tensor that the parts are ranges of.",
-      "::mlir::Value", "getWhole">,
-    InterfaceMethod<"The parts, in order.",
-      "::mlir::ValueRange", "getViewParts">,
+    InterfaceMethod<"x, [..., in].", "::mlir::OpOperand &", "getXMutable">,
+    InterfaceMethod<"W, of two dimensions.", "::mlir::OpOperand &",
+      "getWeightMutable">,
+    InterfaceMethod<"y, [..., out], or null where it is no value.",
+      "::mlir::Value", "getProduct">,
+    InterfaceMethod<"Which dimension of W is which.",
+      "::qlora::model::WeightLayout", "getLayout",
+      (ins), [{}], [{ return ::qlora::model::WeightLayout::OutIn; }]>,
+    InterfaceMethod<"W has been turned; asked of ops that have both layouts.",
+      "void", "setLayout", (ins "::qlora::model::WeightLayout":$layout),
+      [{}], [{ llvm_unreachable("an op of one layout"); }]>,
+    InterfaceMethod<"What is added to, or null.", "::mlir::Value", "getInit",
+      (ins), [{}], [{ return nullptr; }]>,
+    InterfaceMethod<"A factor of the product, but not of init.",
+      "::llvm::APFloat", "getScale",
+      (ins), [{}], [{ return ::llvm::APFloat(1.0); }]>,
+    InterfaceMethod<[{The path of the Hugging Face module that W belongs to;
+      nullopt for products that no module stands for (LoRA's own, and those of
+      the backward).}],
+      "::std::optional<::llvm::StringRef>", "getModule",
+      (ins), [{}], [{ return ::std::nullopt; }]>,
+    InterfaceMethod<[{True where W may be stored in a type that has to be
+      decoded first (4 bits, or 16 beside an f32 x): by the op's kernel, or
+      before it.}],
+      "bool", "takesStoredWeight", (ins), [{}], [{ return true; }]>,
+  ];
+  let extraClassDeclaration = [{
+    ::mlir::Value getX() { return getXMutable().get(); }
+    ::mlir::Value getWeight() { return getWeightMutable().get(); }
+    /// The dimension of W that y is as wide as, and the one that x is.
+    unsigned getOutDimension() {
+      return getLayout() == ::qlora::model::WeightLayout::OutIn ? 0 : 1;
+    }
+    unsigned getInDimension() { return 1 - getOutDimension(); }
+    int64_t getOutWidth() { return getWeightType().getDimSize(getOutDimension()); }
+    int64_t getInWidth() { return getWeightType().getDimSize(getInDimension()); }
+    ::mlir::RankedTensorType getWeightType() {
+      return ::llvm::cast<::mlir::RankedTensorType>(getWeight().getType());
+    }
+    /// The type that the kernel decodes W to, which is x's; null where it
+    /// takes W as it is: in x's type, or an f32 adapter.
+    ::mlir::Type getDecodedType();
+    /// The same product of another weight, of a type of its own, and without
+    /// init; marks are kept.
+    ::qlora::model::WeightedProduct cloneWith(::mlir::OpBuilder &builder,
+                                              ::mlir::Value weight,
+                                              ::mlir::Type product);
+  }];
+}
+
+/// The product of a head is not there whole, nor 4-bit its weight.
+defvar Model_HeadMethods = [{
+    ::mlir::OpOperand &getXMutable() { return getHiddenMutable(); }
+    ::mlir::Value getProduct() { return nullptr; }
+    bool takesStoredWeight() { return false; }
+}];
+
+def Model_MemoryOp : OpInterface<"MemoryOp"> {
+  let cppNamespace = "::qlora::model";
+  let description = [{
+    What the memory of an op's operands and results has to do with each other,
+    and with memory outside of the step. These are facts of the op;
+    compiler/Graph/StepMemory.h decides with them where each value is.
+  }];
+  let methods = [
+    InterfaceMethod<[{Results that can be written where an operand is, results
+      in order and for each the operands in order. By default a sum over
+      `init`, and what a row op can write over (tiesOf).}],
+      "::llvm::SmallVector<::qlora::model::MemoryTie>", "getMemoryTies", (ins),
+      [{}], [{ return ::qlora::model::tiesOf($_op.getOperation()); }]>,
+    InterfaceMethod<"Operands or results that are ranges of another, in order.",
+      "::llvm::SmallVector<::qlora::model::MemoryPart>", "getMemoryParts",
+      (ins), [{}], [{ return {}; }]>,
+    InterfaceMethod<"Memory outside of the step that the op writes.",
+      "::llvm::SmallVector<::qlora::model::MemoryStore>", "getMemoryStores",
+      (ins), [{}], [{ return {}; }]>,
+    InterfaceMethod<[{The memory outside of the step that its only result is;
+      nullopt where the results are the step's own.}],
+      "::std::optional<::qlora::model::OutsideMemory>", "getOutsideMemory",
+      (ins), [{}], [{ return ::std::nullopt; }]>,
   ];
 }
 

@@ -91,6 +91,10 @@ static LogicalResult verifyStorage(ParameterOp op) {
     return op.emitOpError("(C5) expects f32, bf16 or f16 as file_type, but "
                           "got ")
            << *type;
+  if (op.getTransposed() && (!op.getQuantized() || op.getStoredQuantized() ||
+                             op.getTensorType().getRank() != 2))
+    return op.emitOpError("(C6) expects transposed beside quantized only, of "
+                          "two dimensions, and not beside stored_quantized");
   return success();
 }
 
@@ -124,6 +128,12 @@ static LogicalResult verifyRounded(WeightOp op, ParameterOp parameter) {
                         "parameter, but ")
          << op.getParameterAttr() << " is " << type << " and the result "
          << op.getResult().getType();
+}
+
+std::optional<OutsideMemory> WeightOp::getOutsideMemory() {
+  return OutsideMemory{getRounded() ? MemorySpace::Rounded
+                                    : MemorySpace::Weight,
+                       getParameterAttr()};
 }
 
 LogicalResult
@@ -173,14 +183,15 @@ KernelCall EmbeddingOp::getKernelCall() {
 
 LogicalResult LinearOp::verify() {
   RankedTensorType weight = tensorOf(getWeight());
-  if (weight.getRank() != 2 || columnsOf(getX()) != weight.getDimSize(1))
-    return emitOpError("(C1) expects x as wide as the weight's second "
-                       "dimension, but got ")
-           << columnsOf(getX()) << " and " << weight;
-  if (columnsOf(getResult()) != weight.getDimSize(0))
-    return emitOpError("(C2) expects a result as wide as the weight's first "
-                       "dimension, but got ")
-           << columnsOf(getResult()) << " and " << weight;
+  auto product = cast<WeightedProduct>(getOperation());
+  StringRef layout = stringifyWeightLayout(getLayout());
+  if (weight.getRank() != 2 || columnsOf(getX()) != product.getInWidth())
+    return emitOpError("(C1) expects x as wide as the weight's in, but got ")
+           << columnsOf(getX()) << " and " << weight << ", " << layout;
+  if (columnsOf(getResult()) != product.getOutWidth())
+    return emitOpError("(C2) expects a result as wide as the weight's out, "
+                       "but got ")
+           << columnsOf(getResult()) << " and " << weight << ", " << layout;
   if (!sameTokens(getX(), getResult()))
     return emitOpError("(C2) expects a result for the tokens of x, but got ")
            << getResult().getType() << " for " << getX().getType();
@@ -203,44 +214,67 @@ static int64_t panelColumns(int64_t columns) {
   return std::min(columns, (half + kUnit - 1) / kUnit * kUnit);
 }
 
-KernelCall qlora::model::weightMatmulCall(Value x, Value weight, Value out,
-                                          bool hasInit, double scale,
-                                          bool transposeWeight) {
+Type WeightedProduct::getDecodedType() {
+  Type stored = getWeightType().getElementType();
+  Type numbers = tensorOf(getX()).getElementType();
+  bool isTakenAsItIs = stored == numbers || stored.isF32();
+  return takesStoredWeight() && !isTakenAsItIs ? numbers : Type();
+}
+
+WeightedProduct WeightedProduct::cloneWith(OpBuilder &builder, Value weight,
+                                           Type product) {
+  assert(!getInit() && "a sum is of one product");
+  auto copy = cast<WeightedProduct>(builder.clone(*getOperation()));
+  copy.getWeightMutable().set(weight);
+  copy.getProduct().setType(product);
+  return copy;
+}
+
+KernelCall qlora::model::productCall(WeightedProduct product) {
   using A = KernelArgument;
-  RankedTensorType xType = tensorOf(x), w = tensorOf(weight);
-  int64_t m = matrixRows(xType), k = matrixColumns(xType),
-          n = columnsOf(out);
-  Type stored = w.getElementType();
-  double beta = hasInit ? 1.0 : 0.0;
+  RankedTensorType x = tensorOf(product.getX()), w = product.getWeightType();
+  int64_t m = matrixRows(x), k = product.getInWidth(),
+          n = product.getOutWidth();
+  bool isTransposed = product.getLayout() == WeightLayout::OutIn;
+  int64_t scale = doubleBits(product.getScale().convertToDouble()),
+          beta = doubleBits(product.getInit() ? 1.0 : 0.0);
   SmallVector<A> arguments = {
-      {A::Operand, 0}, {A::Operand, 1}, {A::Result, 0}, {A::Workspace}};
-  // A weight in the activations' type, or an f32 adapter, is a plain GEMM.
-  if (stored == xType.getElementType() || stored.isF32())
+      {A::Operand, product.getXMutable().getOperandNumber()},
+      {A::Operand, product.getWeightMutable().getOperandNumber()},
+      {A::Result, 0},
+      {A::Workspace}};
+  if (!product.getDecodedType())
     return {"matmul",
             arguments,
-            {m, n, k, k, w.getDimSize(1), n, 0, transposeWeight,
-             doubleBits(scale), doubleBits(beta)},
+            {m, n, k, k, w.getDimSize(1), n, 0, isTransposed, scale, beta},
             {{3, 0}, {5, 2}}};
-  auto nf4 = dyn_cast<NF4Type>(stored);
+  auto nf4 = dyn_cast<NF4Type>(w.getElementType());
   return {"panel_matmul",
           arguments,
-          {m, w.getDimSize(0), w.getDimSize(1), k, n, transposeWeight,
+          {m, w.getDimSize(0), w.getDimSize(1), k, n, isTransposed,
            nf4 ? nf4.getBlock() : 0, nf4 && nf4.getDoubleQuant(),
-           panelColumns(n), doubleBits(scale), doubleBits(beta)},
+           panelColumns(n), scale, beta},
           {{3, 0}, {4, 2}}};
 }
 
-KernelCall LinearOp::getKernelCall() {
-  return weightMatmulCall(getX(), getWeight(), getResult(), bool(getInit()),
-                          getScale().convertToDouble(),
-                          /*transposeWeight=*/true);
-}
+KernelCall LinearOp::getKernelCall() { return productCall(*this); }
 
-OpOperand *LinearOp::getTiedOperand(unsigned) {
-  return getInit() ? &getInitMutable()[0] : nullptr;
+void AttentionOp::build(OpBuilder &builder, OperationState &state, Value q,
+                        Value k, Value v, Value segments, int64_t heads,
+                        int64_t kvHeads, int64_t headDim, int64_t window,
+                        double scale) {
+  state.addOperands({q, k, v, segments});
+  Properties &properties = state.getOrAddProperties<Properties>();
+  properties.heads = builder.getI64IntegerAttr(heads);
+  properties.kv_heads = builder.getI64IntegerAttr(kvHeads);
+  properties.head_dim = builder.getI64IntegerAttr(headDim);
+  properties.window = builder.getI64IntegerAttr(window);
+  properties.scale = builder.getF64FloatAttr(scale);
+  RankedTensorType type = tensorOf(q);
+  state.addTypes({type, RankedTensorType::get({type.getDimSize(0), heads,
+                                               type.getDimSize(1)},
+                                              builder.getF32Type())});
 }
-Value LinearOp::getAccumulator() { return getInit(); }
-void LinearOp::setAccumulator(Value init) { getInitMutable().assign(init); }
 
 LogicalResult AttentionOp::verify() {
   int64_t heads = getHeads(), kvHeads = getKvHeads(), dim = getHeadDim();
@@ -250,18 +284,23 @@ LogicalResult AttentionOp::verify() {
            << heads << " and " << kvHeads << ", of " << dim;
   if (columnsOf(getQ()) != heads * dim || columnsOf(getK()) != kvHeads * dim ||
       columnsOf(getV()) != kvHeads * dim ||
-      columnsOf(getResult()) != heads * dim || columnsOf(getLse()) != heads)
+      columnsOf(getResult()) != heads * dim)
     return emitOpError("(C2) expects widths of ")
            << heads << " and " << kvHeads << " heads of " << dim;
-  for (Value value : {getK(), getV(), getResult(), getLse()})
+  for (Value value : {getK(), getV(), getResult()})
     if (!sameTokens(value, getQ()))
       return emitOpError("(C2) expects the tokens of q, ")
              << getQ().getType() << ", but got " << value.getType();
   if (!isTokenMask(getSegments(), getQ()))
     return emitOpError("(C3) expects segments of type [B, T] i32");
-  if (!tensorOf(getLse()).getElementType().isF32())
-    return emitOpError("(C4) expects the log-sum-exp in f32, but got ")
-           << getLse().getType();
+  RankedTensorType lse = tensorOf(getLse()), q = tensorOf(getQ());
+  if (!lse.getElementType().isF32() || lse.getRank() != 3 ||
+      !agree(lse.getDimSize(0), q.getDimSize(0)) ||
+      lse.getDimSize(1) != heads ||
+      !agree(lse.getDimSize(2), q.getDimSize(1)))
+    return emitOpError("(C4) expects the log-sum-exp as f32 [B, heads, T], but "
+                       "got ")
+           << lse;
   if (static_cast<int64_t>(getWindow()) < 0)
     return emitOpError("(C5) expects a window of at least 0, but got ")
            << static_cast<int64_t>(getWindow());
@@ -318,15 +357,28 @@ KernelCall HeadLossOp::getKernelCall() {
 // Row ops
 //===----------------------------------------------------------------------===//
 
-LogicalResult RmsNormOp::verify() {
-  int64_t width = columnsOf(getWeight());
-  if (tensorOf(getWeight()).getRank() != 1 || width < 1 ||
-      columnsOf(getX()) % width)
-    return emitOpError("(C1) expects a width that is a multiple of the "
-                       "weight's ")
-           << width << ", but got " << columnsOf(getX());
-  if (getX().getType() != getResult().getType())
-    return emitOpError("(C2) expects a result of type ") << getX().getType();
+template <typename Op> static LogicalResult verifyNorm(Op op) {
+  int64_t width = columnsOf(op.getWeight());
+  if (tensorOf(op.getWeight()).getRank() != 1 || width < 1 ||
+      columnsOf(op.getX()) % width)
+    return op.emitOpError("(C1) expects a width that is a multiple of the "
+                          "weight's ")
+           << width << ", but got " << columnsOf(op.getX());
+  if (op.getX().getType() != op.getResult().getType())
+    return op.emitOpError("(C2) expects a result of type ")
+           << op.getX().getType();
+  return success();
+}
+
+LogicalResult RmsNormOp::verify() { return verifyNorm(*this); }
+
+LogicalResult LayerNormOp::verify() {
+  if (failed(verifyNorm(*this)))
+    return failure();
+  if (tensorOf(getBias()).getShape() != tensorOf(getWeight()).getShape())
+    return emitOpError("(C3) expects a bias of ")
+           << columnsOf(getWeight()) << " elements, but got "
+           << columnsOf(getBias());
   return success();
 }
 
@@ -379,7 +431,7 @@ LogicalResult DropoutOp::verify() {
 template <typename Op> static LogicalResult verifyView(Op op) {
   int64_t width = 0;
   Type element = tensorOf(op.getWhole()).getElementType();
-  for (Value part : op.getViewParts()) {
+  for (Value part : op.getParts()) {
     width += columnsOf(part);
     if (!sameTokens(part, op.getWhole()) || isa<NF4Type>(element) ||
         tensorOf(part).getElementType() != element)
@@ -413,5 +465,22 @@ LogicalResult ConcatOp::verify() {
            << whole.getDimSize(0) << " rows, but got " << height;
   return success();
 }
-ValueRange SplitOp::getViewParts() { return getParts(); }
-ValueRange ConcatOp::getViewParts() { return getParts(); }
+
+/// The parts side by side, or one above the other.
+static SmallVector<MemoryPart> partsOf(ValueRange parts, Value whole,
+                                       bool byRows) {
+  SmallVector<MemoryPart> found;
+  int64_t row = 0, column = 0;
+  for (Value part : parts) {
+    found.push_back({part, whole, row, column});
+    (byRows ? row : column) +=
+        byRows ? matrixRows(tensorOf(part)) : columnsOf(part);
+  }
+  return found;
+}
+SmallVector<MemoryPart> SplitOp::getMemoryParts() {
+  return partsOf(getParts(), getWhole(), /*byRows=*/false);
+}
+SmallVector<MemoryPart> ConcatOp::getMemoryParts() {
+  return partsOf(getParts(), getWhole(), getRows());
+}

@@ -21,11 +21,13 @@ class Model_Op<string mnemonic, list<Trait> traits = []>
 /// A pure op on tensors that code is generated for.
 class Model_Row<string mnemonic, list<Trait> traits = []>
     : Model_Op<mnemonic,
-               [Pure, DeclareOpInterfaceMethods<Model_RowOp>] # traits>;
+               [Pure, Model_MemoryOp,
+                DeclareOpInterfaceMethods<Model_RowOp>] # traits>;
 
 class Model_Library<string mnemonic, list<Trait> traits = []>
     : Model_Op<mnemonic,
-               [Pure, DeclareOpInterfaceMethods<Model_LibraryOp>] # traits>;
+               [Pure, Model_MemoryOp,
+                DeclareOpInterfaceMethods<Model_LibraryOp>] # traits>;
 
 //===----------------------------------------------------------------------===//
 // Parameters
@@ -39,14 +41,17 @@ def Model_ParameterOp : Model_Op<"parameter", [Symbol]> {
     have equal length, the rows are positive and add up to the first dimension,
     and the type is not 4-bit. (C4) a trainable parameter is f32.
     (C5) `quantized` is 4-bit, `file_type` is f32, bf16 or f16, and
-    `stored_quantized` goes with a 4-bit `type` or `quantized`.
+    `stored_quantized` goes with a 4-bit `type` or `quantized`. (C6)
+    `transposed` goes with `quantized` and two dimensions, and not with
+    `stored_quantized`.
 
     `file` is a safetensors file inside the folder that the module attribute
     `model.folder` names; its tensor has the symbol's name, element type
     `file_type` (the parameter's own if absent) and this shape. If
     `stored_quantized` is set, the file holds bitsandbytes' NF4 tensors.
     `quantized` marks a tensor to be quantised with the given type when
-    loaded, and, where `type` is not NF4 itself, decoded again ("resident").
+    loaded, and, where `type` is not NF4 itself, decoded again ("resident");
+    with `transposed` the file has [in, out] of the [out, in] that is quantised.
     `init`: `zero`, `kaiming` or `gaussian` (PEFT's for A and B).
 
     A parameter may be several tensors, stacked along the first dimension,
@@ -58,7 +63,7 @@ def Model_ParameterOp : Model_Op<"parameter", [Symbol]> {
     UnitAttr:$trainable, UnitAttr:$stored_quantized,
     OptionalAttr<TypeAttr>:$quantized,
     OptionalAttr<StrArrayAttr>:$part_names,
-    OptionalAttr<DenseI64ArrayAttr>:$part_rows);
+    OptionalAttr<DenseI64ArrayAttr>:$part_rows, UnitAttr:$transposed);
   let assemblyFormat = "$sym_name `:` $type attr-dict";
   let extraClassDeclaration = [{
     ::mlir::RankedTensorType getTensorType() {
@@ -69,7 +74,8 @@ def Model_ParameterOp : Model_Op<"parameter", [Symbol]> {
 }
 
 def Model_WeightOp : Model_Op<"weight",
-    [Pure, DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
+    [Pure, DeclareOpInterfaceMethods<Model_MemoryOp, ["getOutsideMemory"]>,
+     DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
   let summary = "the value of a parameter";
   let description = [{
     (C1) the type is that of the parameter. (C2) with `rounded` it is bf16, and
@@ -100,24 +106,31 @@ def Model_EmbeddingOp : Model_Library<"embedding"> {
 }
 
 def Model_LinearOp : Model_Library<"linear",
-    [DeclareOpInterfaceMethods<Model_LibraryOp, ["getTiedOperand"]>,
-     DeclareOpInterfaceMethods<Model_AccumulatingOp>]> {
+    [Model_AccumulatingOp, Model_WeightedProduct]> {
   let summary = "y = init + scale * x . W^T";
   let description = [{
-    x [B, T, in], W [out, in], y and init [B, T, out]. (C1) the last dimension
-    of x is W's second. (C2) the last dimension of y is W's first, the others
-    are x's. (C3) init has y's type. `module` is the path of the Hugging Face
-    module, which adapter targets are matched against; LoRA's own linears have
-    none.
+    x [B, T, in], W [out, in], y and init [B, T, out]; with `layout in_out` W
+    is [in, out], and y = init + scale * x . W. (C1) x is as wide as W's `in`.
+    (C2) the last dimension of y is W's `out`, the others are x's. (C3) init has
+    y's type. `module` is the path of the Hugging Face module, which adapter
+    targets are matched against; LoRA's own linears have none.
+
+    The gradient of x is a linear too: of dy, with the same W seen the other way
+    round.
   }];
   let arguments = (ins Model_FloatTensor:$x, Model_WeightTensor:$weight,
     Optional<Model_FloatTensor>:$init,
     DefaultValuedAttr<F64Attr, "1.0">:$scale,
-    OptionalAttr<StrAttr>:$module);
+    OptionalAttr<StrAttr>:$module,
+    DefaultValuedAttr<Model_WeightLayoutAttr,
+                      "::qlora::model::WeightLayout::OutIn">:$layout);
   let results = (outs Model_FloatTensor:$result);
   let assemblyFormat = [{
-    $x `,` $weight (`init` $init^)? attr-dict
+    $x `,` $weight (`layout` $layout^)? (`init` $init^)? attr-dict
     `:` functional-type(operands, results)
+  }];
+  let extraClassDeclaration = [{
+    ::mlir::Value getProduct() { return getResult(); }
   }];
   let hasVerifier = 1;
 }
@@ -127,13 +140,13 @@ def Model_AttentionOp : Model_Library<"attention",
   let summary = "causal attention with grouped query heads";
   let description = [{
     q [B, T, heads * dim], k and v [B, T, kv_heads * dim]; result as q, and
-    the log-sum-exp of the scaled scores, f32 [B, T, heads] in elements,
-    stored [B, heads, T]. A query sees keys of its own segment, not after
-    itself, and with `window` > 0 only the last `window` positions. Segment 0
-    is padding and gives 0. (C1) heads is a multiple of kv_heads. (C2) the
-    last dimensions agree with heads, kv_heads and head_dim, the others with
-    q's. (C3) segments is [B, T] i32. (C4) the log-sum-exp is f32. (C5) window
-    is not negative.
+    the log-sum-exp of the scaled scores, f32 [B, heads, T]. A query sees keys
+    of its own segment, not after itself, and with `window` > 0 only the last
+    `window` positions. Segment 0 is padding and gives 0. (C1) heads is a
+    multiple of kv_heads. (C2) the last dimensions agree with heads, kv_heads
+    and head_dim, the others with q's. (C3) segments is [B, T] i32. (C4) the
+    log-sum-exp is f32 [B, heads, T]; it has no derivative. (C5) window is not
+    negative.
   }];
   let arguments = (ins Model_FloatTensor:$q, Model_FloatTensor:$k,
     Model_FloatTensor:$v, Model_Tensor:$segments, I64Attr:$heads,
@@ -144,9 +157,15 @@ def Model_AttentionOp : Model_Library<"attention",
     `:` functional-type(operands, results)
   }];
   let hasVerifier = 1;
+  /// The types of the results follow from q's.
+  let skipDefaultBuilders = 1;
+  let builders = [OpBuilder<(ins "::mlir::Value":$q, "::mlir::Value":$k,
+    "::mlir::Value":$v, "::mlir::Value":$segments, "int64_t":$heads,
+    "int64_t":$kvHeads, "int64_t":$headDim, "int64_t":$window,
+    "double":$scale)>];
 }
 
-def Model_HeadLossOp : Model_Library<"head_loss"> {
+def Model_HeadLossOp : Model_Library<"head_loss", [Model_WeightedProduct]> {
   let summary = "output head and cross entropy, logits never whole";
   let description = [{
     hidden [B, T, H], W [V, H], targets [B, T] i32 (the label of the next
@@ -163,6 +182,7 @@ def Model_HeadLossOp : Model_Library<"head_loss"> {
     $hidden `,` $weight `,` $targets attr-dict
     `:` functional-type(operands, results)
   }];
+  let extraClassDeclaration = Model_HeadMethods;
   let hasVerifier = 1;
 }
 
@@ -183,6 +203,22 @@ def Model_RmsNormOp : Model_Row<"rms_norm"> {
   let results = (outs Model_FloatTensor:$result);
   let assemblyFormat =
       "$x `,` $weight attr-dict `:` functional-type(operands, results)";
+  let hasVerifier = 1;
+}
+
+def Model_LayerNormOp : Model_Row<"layer_norm"> {
+  let summary = "y = (x - mean(x)) / sqrt(variance(x) + epsilon) * weight + bias";
+  let description = [{
+    Over groups of C = |weight| elements, with the variance of the elements
+    themselves (divided by C). (C1) the last dimension of x is a multiple of C.
+    (C2) y has x's type. (C3) the bias is as wide as the weight. Ba et al., 2016.
+  }];
+  let arguments = (ins Model_FloatTensor:$x, Model_FloatTensor:$weight,
+    Model_FloatTensor:$bias, F64Attr:$epsilon);
+  let results = (outs Model_FloatTensor:$result);
+  let assemblyFormat = [{
+    $x `,` $weight `,` $bias attr-dict `:` functional-type(operands, results)
+  }];
   let hasVerifier = 1;
 }
 
@@ -223,6 +259,18 @@ def Model_SwigluOp : Model_Row<"swiglu", [SameOperandsAndResultType]> {
   let arguments = (ins Model_FloatTensor:$gate, Model_FloatTensor:$up);
   let results = (outs Model_FloatTensor:$result);
   let assemblyFormat = "$gate `,` $up attr-dict `:` type($result)";
+}
+
+def Model_ActivationOp : Model_Row<"activation", [SameOperandsAndResultType]> {
+  let summary = "y = f(x), element by element";
+  let description = [{
+    gelu: x * (1 + erf(x / sqrt(2))) / 2. gelu_tanh: its approximation
+    x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) / 2. relu: max(x, 0).
+    silu: x * sigmoid(x). Hendrycks and Gimpel, 2016.
+  }];
+  let arguments = (ins Model_FloatTensor:$x, Model_ActivationAttr:$kind);
+  let results = (outs Model_FloatTensor:$result);
+  let assemblyFormat = "$kind $x attr-dict `:` type($result)";
 }
 
 def Model_AddOp : Model_Row<"add",
@@ -266,7 +314,7 @@ def Model_DropoutOp : Model_Row<"dropout",
 }
 
 def Model_RowsOp : Model_Op<"rows",
-    [Pure, IsolatedFromAbove,
+    [Pure, IsolatedFromAbove, Model_MemoryOp,
      DeclareOpInterfaceMethods<Model_RowOp, ["isScalarResult"]>,
      SingleBlockImplicitTerminator<"RowYieldOp">]> {
   let summary = "arithmetic over rows, as a region";
@@ -352,6 +400,19 @@ def Model_RowSigmoidOp : Model_Op<"row_sigmoid",
   let assemblyFormat = "$row attr-dict `:` type($result)";
 }
 
+def Model_RowRoundOp : Model_Op<"row_round",
+    [Pure, SameOperandsAndResultType]> {
+  let summary = "what a store in another type and a load would leave";
+  let description = [{
+    Between two row ops in one kernel, so that a value is the same whether or
+    not it goes through memory. (C1) the type is bf16 or f16.
+  }];
+  let arguments = (ins AnyTypeOf<[F32, Model_Row1D]>:$value, TypeAttr:$stored);
+  let results = (outs AnyTypeOf<[F32, Model_Row1D]>:$result);
+  let assemblyFormat = "$value `to` $stored attr-dict `:` type($value)";
+  let hasVerifier = 1;
+}
+
 def Model_RowConstantOp : Model_Op<"row_constant", [Pure]> {
   let summary = "a row of given numbers";
   let description = "(C1) there are as many numbers as elements.";
@@ -381,8 +442,11 @@ def Model_RowStepOp : Model_Op<"row_step", [Pure]> {
 // Views
 //===----------------------------------------------------------------------===//
 
-def Model_SplitOp : Model_Op<"split",
-    [Pure, DeclareOpInterfaceMethods<Model_ViewOp>]> {
+class Model_View<string mnemonic>
+    : Model_Op<mnemonic,
+        [Pure, DeclareOpInterfaceMethods<Model_MemoryOp, ["getMemoryParts"]>]>;
+
+def Model_SplitOp : Model_View<"split"> {
   let summary = "column ranges of a tensor";
   let description = [{
     (C1) the last dimensions of the results add up to that of x. (C2) the
@@ -395,8 +459,7 @@ def Model_SplitOp : Model_Op<"split",
   let hasVerifier = 1;
 }
 
-def Model_ConcatOp : Model_Op<"concat",
-    [Pure, DeclareOpInterfaceMethods<Model_ViewOp>]> {
+def Model_ConcatOp : Model_View<"concat"> {
   let summary = "tensors side by side, or one above the other";
   let description = [{
     (C1) the last dimensions of the operands add up to that of the result;

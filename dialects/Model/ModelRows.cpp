@@ -3,38 +3,14 @@
 // The arithmetic of every row op of the model dialect: the only place it is
 // written. Kernels are generated from it and gradients derived from it.
 
-#include "dialects/Model/Model.h"
+#include "dialects/Model/Arithmetic.h"
+
+#include "llvm/Support/MathExtras.h"
+
+#include <cmath>
 
 using namespace mlir;
 using namespace qlora::model;
-
-namespace {
-
-/// Short spelling for arithmetic on rows (tensor<Cxf32>) and numbers (f32).
-class Arithmetic {
-public:
-  Arithmetic(OpBuilder &builder, Location loc) : b(builder), loc(loc) {}
-
-  Value mul(Value x, Value y) { return arith::MulFOp::create(b, loc, x, y); }
-  Value add(Value x, Value y) { return arith::AddFOp::create(b, loc, x, y); }
-  Value rsqrt(Value x) { return math::RsqrtOp::create(b, loc, x); }
-  Value sum(Value row) {
-    return RowSumOp::create(b, loc, b.getF32Type(), row);
-  }
-  Value splat(Value number, Type row) {
-    return RowSplatOp::create(b, loc, row, number);
-  }
-  Value number(double value) {
-    return arith::ConstantOp::create(b, loc, b.getF32FloatAttr(value));
-  }
-  Value constant(double value, Type row) { return splat(number(value), row); }
-
-private:
-  OpBuilder &b;
-  Location loc;
-};
-
-} // namespace
 
 static MapAttr map(Operation *op, MapKind kind, int64_t group = 1) {
   return MapAttr::get(op->getContext(), kind, group);
@@ -58,10 +34,33 @@ SmallVector<Value> RmsNormOp::buildRow(OpBuilder &builder,
                                        ValueRange arguments) {
   Arithmetic a(builder, getLoc());
   Value x = arguments[0], weight = arguments[1];
-  Value mean = a.mul(a.sum(a.mul(x, x)), a.number(1.0 / getRowColumns()));
+  Value mean = a.mean(a.mul(x, x));
   Value scale =
       a.rsqrt(a.add(mean, a.number(getEpsilon().convertToDouble())));
   return {a.mul(a.mul(x, a.splat(scale, x.getType())), weight)};
+}
+
+//===----------------------------------------------------------------------===//
+// layer_norm: (x - mean) * rsqrt(mean((x - mean)^2) + epsilon) * weight + bias
+//===----------------------------------------------------------------------===//
+
+int64_t LayerNormOp::getRowColumns() { return columnsOf(getWeight()); }
+
+SmallVector<MapAttr> LayerNormOp::getRowMaps() {
+  return {map(*this, MapKind::Full), map(*this, MapKind::Column),
+          map(*this, MapKind::Column)};
+}
+
+SmallVector<Value> LayerNormOp::buildRow(OpBuilder &builder,
+                                         ValueRange arguments) {
+  Arithmetic a(builder, getLoc());
+  Value x = arguments[0], weight = arguments[1], bias = arguments[2];
+  Type row = x.getType();
+  // Of the differences and not mean(x^2) - mean^2, which cancels.
+  Value centered = a.sub(x, a.splat(a.mean(x), row));
+  Value epsilon = a.number(getEpsilon().convertToDouble());
+  Value scale = a.rsqrt(a.add(a.mean(a.mul(centered, centered)), epsilon));
+  return {a.add(a.mul(a.mul(centered, a.splat(scale, row)), weight), bias)};
 }
 
 //===----------------------------------------------------------------------===//
@@ -111,7 +110,7 @@ SmallVector<Value> RopeOp::buildRow(OpBuilder &builder, ValueRange arguments) {
 }
 
 //===----------------------------------------------------------------------===//
-// swiglu, add, add_bias, dropout
+// swiglu, activation, add, add_bias, dropout
 //===----------------------------------------------------------------------===//
 
 int64_t SwigluOp::getRowColumns() { return columnsOf(getGate()); }
@@ -124,9 +123,41 @@ SmallVector<Value> SwigluOp::buildRow(OpBuilder &builder,
                                       ValueRange arguments) {
   Arithmetic a(builder, getLoc());
   Value gate = arguments[0];
-  Value sigmoid =
-      RowSigmoidOp::create(builder, getLoc(), gate.getType(), gate);
-  return {a.mul(a.mul(gate, sigmoid), arguments[1])};
+  return {a.mul(a.mul(gate, a.sigmoid(gate)), arguments[1])};
+}
+
+int64_t ActivationOp::getRowColumns() { return columnsOf(getX()); }
+
+SmallVector<MapAttr> ActivationOp::getRowMaps() {
+  return {map(*this, MapKind::Full)};
+}
+
+SmallVector<Value> ActivationOp::buildRow(OpBuilder &builder,
+                                          ValueRange arguments) {
+  Arithmetic a(builder, getLoc());
+  Value x = arguments[0];
+  Type row = x.getType();
+  switch (getKind()) {
+  case Activation::Gelu: {
+    Value erf =
+        math::ErfOp::create(builder, getLoc(), a.times(x, std::sqrt(0.5)));
+    return {a.mul(a.times(x, 0.5), a.add(erf, a.constant(1, row)))};
+  }
+  case Activation::GeluTanh: {
+    // (1 + tanh u) / 2 is sigmoid(2 u).
+    Value cubic = a.times(a.mul(a.mul(x, x), x), 0.044715);
+    Value twice = a.times(a.add(x, cubic), std::sqrt(8 / llvm::numbers::pi));
+    return {a.mul(x, a.sigmoid(twice))};
+  }
+  case Activation::Relu: {
+    // Not a maximum, whose derivative at 0 is not torch's 0.
+    Value zero = a.constant(0, row);
+    return {a.select(a.compare(arith::CmpFPredicate::OLE, x, zero), zero, x)};
+  }
+  case Activation::Silu:
+    return {a.mul(x, a.sigmoid(x))};
+  }
+  llvm_unreachable("every kind has its arithmetic");
 }
 
 int64_t AddOp::getRowColumns() { return columnsOf(getA()); }

@@ -103,6 +103,12 @@ LogicalResult RowRotateOp::verify() {
   return success();
 }
 
+LogicalResult RowRoundOp::verify() {
+  if (!getStored().isBF16() && !getStored().isF16())
+    return emitOpError("(C1) expects bf16 or f16, but got ") << getStored();
+  return success();
+}
+
 LogicalResult RowConstantOp::verify() {
   int64_t count = getValues().size();
   if (getResult().getType().getDimSize(0) != count)

@@ -24,229 +24,231 @@ static RankedTensorType asF32(RankedTensorType type) {
   return type.clone(Float32Type::get(type.getContext()));
 }
 
+/// A gradient of zero inside a row region.
+static Value zeroRow(OpBuilder &b, Location loc, int64_t columns) {
+  Value zero = arith::ConstantOp::create(b, loc, b.getF32FloatAttr(0));
+  return RowSplatOp::create(
+      b, loc, RankedTensorType::get({columns}, b.getF32Type()), zero);
+}
+
 /// A gradient of zero: f32 rows without inputs.
 static Value zeroLike(OpBuilder &b, Location loc, Value value) {
   RankedTensorType type = tensorOf(value);
   return buildRows(b, loc, {type}, {}, matrixColumns(type), {}, "zero",
                    [&](OpBuilder &inner, ValueRange) -> SmallVector<Value> {
-                     Value zero = arith::ConstantOp::create(
-                         inner, loc, inner.getF32FloatAttr(0));
-                     auto row = RankedTensorType::get({matrixColumns(type)},
-                                                      inner.getF32Type());
-                     return {RowSplatOp::create(inner, loc, row, zero)};
+                     return {zeroRow(inner, loc, matrixColumns(type))};
                    })
       ->getResult(0);
 }
 
-namespace {
-
-struct EmbeddingGradient
-    : Differentiable::ExternalModel<EmbeddingGradient, EmbeddingOp> {
-  LogicalResult buildGradient(Operation *op, Tape &tape) const {
-    auto embedding = cast<EmbeddingOp>(op);
-    Value dy = tape.lookup(embedding.getResult());
-    if (tape.needs(embedding.getTable()))
-      tape.add(embedding.getTable(),
-               EmbeddingGradOp::create(tape.getBuilder(), op->getLoc(),
-                                       asF32(tensorOf(embedding.getTable())),
-                                       embedding.getIds(), dy));
-    return success();
+void qlora::train::buildProductGradient(WeightedProduct product, Tape &tape) {
+  OpBuilder &b = tape.getBuilder();
+  Location loc = product.getLoc();
+  Value dy = tape.lookup(product.getProduct());
+  if (product.getInit())
+    tape.add(product.getInit(), dy);
+  auto scale = b.getFloatAttr(b.getF64Type(), product.getScale());
+  if (Value weight = product.getWeight(); tape.needs(weight)) {
+    Value out = dy, in = product.getX();
+    if (product.getLayout() == WeightLayout::InOut)
+      std::swap(out, in);
+    tape.add(weight, LinearWeightGradOp::create(b, loc, asF32(tensorOf(weight)),
+                                                out, in, Value(), scale));
   }
-};
+  if (Value x = product.getX(); tape.needs(x))
+    tape.add(x, LinearOp::create(b, loc, x.getType(), dy, product.getWeight(),
+                                 Value(), product.getScale(), StringAttr(),
+                                 turned(product.getLayout())));
+}
 
-struct LinearGradient
-    : Differentiable::ExternalModel<LinearGradient, LinearOp> {
-  LogicalResult buildGradient(Operation *op, Tape &tape) const {
-    auto linear = cast<LinearOp>(op);
-    OpBuilder &b = tape.getBuilder();
-    Value dy = tape.lookup(linear.getResult());
-    if (linear.getInit())
-      tape.add(linear.getInit(), dy);
-    if (tape.needs(linear.getWeight()))
-      tape.add(linear.getWeight(),
-               LinearWeightGradOp::create(
-                   b, op->getLoc(), asF32(tensorOf(linear.getWeight())), dy,
-                   linear.getX(), Value(), linear.getScaleAttr()));
-    if (tape.needs(linear.getX()))
-      tape.add(linear.getX(),
-               LinearInputGradOp::create(b, op->getLoc(),
-                                         linear.getX().getType(), dy,
-                                         linear.getWeight(), Value(),
-                                         linear.getScaleAttr()));
-    return success();
-  }
-};
+static LogicalResult reverse(EmbeddingOp embedding, Tape &tape) {
+  Value table = embedding.getTable();
+  if (tape.needs(table))
+    tape.add(table, EmbeddingGradOp::create(
+                        tape.getBuilder(), embedding.getLoc(),
+                        asF32(tensorOf(table)), embedding.getIds(),
+                        tape.lookup(embedding.getResult())));
+  return success();
+}
 
-struct AttentionGradient
-    : Differentiable::ExternalModel<AttentionGradient, AttentionOp> {
-  LogicalResult buildGradient(Operation *op, Tape &tape) const {
-    auto attention = cast<AttentionOp>(op);
-    Value q = attention.getQ(), k = attention.getK(), v = attention.getV();
-    auto grad = AttentionGradOp::create(
-        tape.getBuilder(), op->getLoc(),
-        TypeRange{q.getType(), k.getType(), v.getType()}, q, k, v,
-        attention.getSegments(), attention.getResult(), attention.getLse(),
-        tape.lookup(attention.getResult()), attention.getHeadsAttr(),
-        attention.getKvHeadsAttr(), attention.getHeadDimAttr(),
-        attention.getWindowAttr(), attention.getScaleAttr());
-    tape.add(q, grad.getDq());
-    tape.add(k, grad.getDk());
-    tape.add(v, grad.getDv());
-    return success();
-  }
-};
+static LogicalResult reverse(WeightedProduct product, Tape &tape) {
+  buildProductGradient(product, tape);
+  return success();
+}
+
+static LogicalResult reverse(AttentionOp attention, Tape &tape) {
+  Value q = attention.getQ(), k = attention.getK(), v = attention.getV();
+  if (tape.lookup(attention.getLse()))
+    return attention.emitOpError("has no derivative of its log-sum-exp, but a "
+                                 "gradient reaches it");
+  auto grad = AttentionGradOp::create(
+      tape.getBuilder(), attention.getLoc(),
+      TypeRange{q.getType(), k.getType(), v.getType()}, q, k, v,
+      attention.getSegments(), attention.getResult(), attention.getLse(),
+      tape.lookup(attention.getResult()), attention.getHeadsAttr(),
+      attention.getKvHeadsAttr(), attention.getHeadDimAttr(),
+      attention.getWindowAttr(), attention.getScaleAttr());
+  tape.add(q, grad.getDq());
+  tape.add(k, grad.getDk());
+  tape.add(v, grad.getDv());
+  return success();
+}
 
 /// The loss is the end of the tape: its own gradient is 1, and it is computed
 /// again together with that of its operands, so the forward op goes away.
-struct HeadLossGradient
-    : Differentiable::ExternalModel<HeadLossGradient, HeadLossOp> {
-  LogicalResult buildGradient(Operation *op, Tape &tape) const {
-    auto head = cast<HeadLossOp>(op);
-    SmallVector<Type> types(op->getResultTypes());
-    types.push_back(head.getHidden().getType());
-    bool trained = tape.needs(head.getWeight());
-    if (trained)
-      types.push_back(asF32(tensorOf(head.getWeight())));
-    auto grad = HeadLossGradOp::create(tape.getBuilder(), op->getLoc(), types,
-                                       head.getHidden(), head.getWeight(),
-                                       head.getTargets());
-    op->replaceAllUsesWith(grad->getResults().take_front(3));
-    tape.add(head.getHidden(), grad.getDhidden());
-    if (trained)
-      tape.add(head.getWeight(), grad.getDweight());
-    return success();
+static LogicalResult reverse(HeadLossOp head, Tape &tape) {
+  SmallVector<Type> types(head->getResultTypes());
+  types.push_back(head.getHidden().getType());
+  bool trained = tape.needs(head.getWeight());
+  if (trained)
+    types.push_back(asF32(tensorOf(head.getWeight())));
+  auto grad =
+      HeadLossGradOp::create(tape.getBuilder(), head.getLoc(), types,
+                             head.getHidden(), head.getWeight(),
+                             head.getTargets());
+  head->replaceAllUsesWith(grad->getResults().take_front(3));
+  tape.add(head.getHidden(), grad.getDhidden());
+  if (trained)
+    tape.add(head.getWeight(), grad.getDweight());
+  return success();
+}
+
+/// The operands that need a gradient; an error for one that cannot have any.
+static FailureOr<SmallVector<unsigned>> wantedOperands(RowOp op, Tape &tape) {
+  SmallVector<unsigned> wanted;
+  for (auto [i, operand] : llvm::enumerate(op->getOperands())) {
+    if (!tape.needs(operand))
+      continue;
+    MapKind kind = op.getRowMaps()[i].getKind();
+    if (kind != MapKind::Full && kind != MapKind::Column)
+      return op->emitOpError("cannot be differentiated with respect to "
+                             "operand ")
+             << i << ", which every row reads as '" << stringifyMapKind(kind)
+             << "'";
+    if (!isFloatStorable(operand.getType()))
+      return op->emitOpError("cannot be differentiated with respect to "
+                             "operand ")
+             << i << ", which holds integers: " << operand.getType();
+    wanted.push_back(i);
   }
-};
+  return wanted;
+}
+
+/// The rows of the gradients of `wanted`, of the op's operands and of what
+/// flows into its results (null: nothing).
+static FailureOr<Operation *> buildReversedRows(RowOp op,
+                                                ArrayRef<unsigned> wanted,
+                                                ArrayRef<Value> flowing,
+                                                OpBuilder &b) {
+  SmallVector<Value> inputs(op->getOperands());
+  SmallVector<MapAttr> maps = op.getRowMaps();
+  auto full = asF32(tensorOf(op->getResult(0)));
+  SmallVector<Type> types = llvm::map_to_vector(wanted, [&](unsigned i) -> Type {
+    return maps[i].getKind() == MapKind::Full ? op->getOperand(i).getType()
+                                              : full;
+  });
+  for (auto [i, gradient] : llvm::enumerate(flowing)) {
+    if (!gradient)
+      continue;
+    inputs.push_back(gradient);
+    maps.push_back(MapAttr::get(
+        op->getContext(),
+        op.isScalarResult(i) ? MapKind::Scalar : MapKind::Full, 1));
+  }
+  LogicalResult outcome = success();
+  auto build = [&](OpBuilder &inner, ValueRange arguments) {
+    ValueRange forward = arguments.take_front(op->getNumOperands());
+    ValueRange left = arguments.drop_front(op->getNumOperands());
+    SmallVector<Value> seeds(flowing);
+    for (Value &seed : seeds)
+      if (seed) {
+        seed = left.front();
+        left = left.drop_front();
+      }
+    auto rows = buildRowGradient(op, inner, forward, seeds);
+    outcome = success(succeeded(rows));
+    if (failed(rows))
+      return SmallVector<Value>();
+    return llvm::map_to_vector(wanted, [&](unsigned i) {
+      return (*rows)[i] ? (*rows)[i]
+                        : zeroRow(inner, op.getLoc(), op.getRowColumns());
+    });
+  };
+  std::string label = (op->getName().stripDialect() + "_grad").str();
+  Operation *rows = buildRows(b, op.getLoc(), types, inputs, op.getRowColumns(),
+                              maps, label, build);
+  return failed(outcome) ? FailureOr<Operation *>() : rows;
+}
 
 /// Differentiates the row region and keeps the operands that need it. The
 /// gradient of a `column` operand is formed for every row and then summed.
+static LogicalResult reverse(RowOp op, Tape &tape) {
+  FailureOr<SmallVector<unsigned>> wanted = wantedOperands(op, tape);
+  if (failed(wanted))
+    return failure();
+  SmallVector<Value> flowing = llvm::map_to_vector(
+      op->getResults(), [&](Value result) { return tape.lookup(result); });
+  if (wanted->empty() || !llvm::any_of(flowing, [](Value v) { return !!v; }))
+    return success();
+  OpBuilder &b = tape.getBuilder();
+  FailureOr<Operation *> rows = buildReversedRows(op, *wanted, flowing, b);
+  if (failed(rows))
+    return failure();
+  eraseDeadArithmetic(cast<RowsOp>(*rows));
+  SmallVector<Value> gradients = simplifyRows(cast<RowsOp>(*rows));
+  for (auto [i, gradient] : llvm::zip_equal(*wanted, gradients)) {
+    Value operand = op->getOperand(i);
+    if (op.getRowMaps()[i].getKind() == MapKind::Column)
+      gradient = ColumnSumOp::create(b, op.getLoc(), asF32(tensorOf(operand)),
+                                     gradient);
+    tape.add(operand, gradient);
+  }
+  return success();
+}
+
+static LogicalResult reverse(SplitOp split, Tape &tape) {
+  OpBuilder &b = tape.getBuilder();
+  SmallVector<Value> parts;
+  for (Value part : split.getParts()) {
+    Value gradient = tape.lookup(part);
+    parts.push_back(gradient ? gradient : zeroLike(b, split.getLoc(), part));
+  }
+  tape.add(split.getWhole(),
+           ConcatOp::create(b, split.getLoc(), split.getWhole().getType(),
+                            parts));
+  return success();
+}
+
+static LogicalResult reverse(ConcatOp concat, Tape &tape) {
+  SmallVector<Type> types(concat.getParts().getTypes());
+  auto split = SplitOp::create(tape.getBuilder(), concat.getLoc(), types,
+                               tape.lookup(concat.getWhole()));
+  for (auto [part, gradient] :
+       llvm::zip_equal(concat.getParts(), split.getParts()))
+    tape.add(part, gradient);
+  return success();
+}
+
+namespace {
+
+/// The overload of `reverse` for the op, or for what it is.
 template <typename Op>
-struct RowGradient : Differentiable::template ExternalModel<RowGradient<Op>, Op> {
+struct RuleOf : Differentiable::template ExternalModel<RuleOf<Op>, Op> {
   LogicalResult buildGradient(Operation *op, Tape &tape) const {
-    auto rowOp = cast<RowOp>(op);
-    OpBuilder &b = tape.getBuilder();
-    int64_t columns = rowOp.getRowColumns();
-    SmallVector<MapAttr> maps = rowOp.getRowMaps();
-    SmallVector<Value> inputs(op->getOperands());
-    SmallVector<unsigned> wanted, flowing;
-    SmallVector<Type> types;
-    for (auto [i, operand] : llvm::enumerate(op->getOperands())) {
-      if (!tape.needs(operand))
-        continue;
-      MapKind kind = maps[i].getKind();
-      if (kind != MapKind::Full && kind != MapKind::Column)
-        return op->emitOpError("cannot be differentiated with respect to "
-                               "operand ")
-               << i << ", which every row reads as '"
-               << stringifyMapKind(kind) << "'";
-      if (!isFloatStorable(operand.getType()))
-        return op->emitOpError("cannot be differentiated with respect to "
-                               "operand ")
-               << i << ", which holds integers: " << operand.getType();
-      wanted.push_back(i);
-      RankedTensorType full = tensorOf(op->getResult(0));
-      types.push_back(kind == MapKind::Full ? tensorOf(operand) : asF32(full));
-    }
-    for (Value result : op->getResults()) {
-      if (Value gradient = tape.lookup(result)) {
-        unsigned number = cast<OpResult>(result).getResultNumber();
-        flowing.push_back(number);
-        inputs.push_back(gradient);
-        maps.push_back(MapAttr::get(op->getContext(),
-                                    rowOp.isScalarResult(number)
-                                        ? MapKind::Scalar
-                                        : MapKind::Full,
-                                    1));
-      }
-    }
-    if (wanted.empty() || flowing.empty())
-      return success();
-    LogicalResult outcome = success();
-    unsigned operands = op->getNumOperands();
-    std::string label = (op->getName().stripDialect() + "_grad").str();
-    Operation *grad = buildRows(
-        b, op->getLoc(), types, inputs, columns, maps, label,
-        [&](OpBuilder &inner, ValueRange arguments) {
-          SmallVector<Value> seeds(op->getNumResults());
-          for (auto [i, result] : llvm::enumerate(flowing))
-            seeds[result] = arguments[operands + i];
-          auto rows = buildRowGradient(
-              op, inner, arguments.take_front(operands), seeds);
-          outcome = success(succeeded(rows));
-          if (failed(rows))
-            return SmallVector<Value>();
-          return llvm::map_to_vector(wanted, [&](unsigned i) -> Value {
-            if ((*rows)[i])
-              return (*rows)[i];
-            Value zero = arith::ConstantOp::create(inner, op->getLoc(),
-                                                   inner.getF32FloatAttr(0));
-            return RowSplatOp::create(
-                inner, op->getLoc(),
-                RankedTensorType::get({columns}, inner.getF32Type()), zero);
-          });
-        });
-    if (failed(outcome))
-      return failure();
-    eraseDeadArithmetic(cast<RowsOp>(grad));
-    SmallVector<Value> gradients = simplifyRows(cast<RowsOp>(grad));
-    for (auto [operand, gradient] : llvm::zip_equal(wanted, gradients)) {
-      if (maps[operand].getKind() == MapKind::Column)
-        gradient = ColumnSumOp::create(
-            b, op->getLoc(), asF32(tensorOf(op->getOperand(operand))),
-            gradient);
-      tape.add(op->getOperand(operand), gradient);
-    }
-    return success();
-  }
-};
-
-struct SplitGradient
-    : Differentiable::ExternalModel<SplitGradient, SplitOp> {
-  LogicalResult buildGradient(Operation *op, Tape &tape) const {
-    auto split = cast<SplitOp>(op);
-    OpBuilder &b = tape.getBuilder();
-    SmallVector<Value> parts;
-    for (Value part : split.getParts()) {
-      Value gradient = tape.lookup(part);
-      parts.push_back(gradient ? gradient : zeroLike(b, op->getLoc(), part));
-    }
-    tape.add(split.getWhole(),
-             ConcatOp::create(b, op->getLoc(), split.getWhole().getType(),
-                              parts));
-    return success();
-  }
-};
-
-struct ConcatGradient
-    : Differentiable::ExternalModel<ConcatGradient, ConcatOp> {
-  LogicalResult buildGradient(Operation *op, Tape &tape) const {
-    auto concat = cast<ConcatOp>(op);
-    SmallVector<Type> types(concat.getParts().getTypes());
-    auto split = SplitOp::create(tape.getBuilder(), op->getLoc(), types,
-                                 tape.lookup(concat.getWhole()));
-    for (auto [part, gradient] :
-         llvm::zip_equal(concat.getParts(), split.getParts()))
-      tape.add(part, gradient);
-    return success();
+    return reverse(cast<Op>(op), tape);
   }
 };
 
 } // namespace
 
+template <typename... Ops> static void attachRules(MLIRContext *context) {
+  (Ops::template attachInterface<RuleOf<Ops>>(*context), ...);
+}
+
 void qlora::train::registerModelGradients(DialectRegistry &registry) {
   registry.addExtension(+[](MLIRContext *context, ModelDialect *) {
-    EmbeddingOp::attachInterface<EmbeddingGradient>(*context);
-    LinearOp::attachInterface<LinearGradient>(*context);
-    AttentionOp::attachInterface<AttentionGradient>(*context);
-    HeadLossOp::attachInterface<HeadLossGradient>(*context);
-    RmsNormOp::attachInterface<RowGradient<RmsNormOp>>(*context);
-    RopeOp::attachInterface<RowGradient<RopeOp>>(*context);
-    SwigluOp::attachInterface<RowGradient<SwigluOp>>(*context);
-    AddOp::attachInterface<RowGradient<AddOp>>(*context);
-    AddBiasOp::attachInterface<RowGradient<AddBiasOp>>(*context);
-    DropoutOp::attachInterface<RowGradient<DropoutOp>>(*context);
-    RowsOp::attachInterface<RowGradient<RowsOp>>(*context);
-    SplitOp::attachInterface<SplitGradient>(*context);
-    ConcatOp::attachInterface<ConcatGradient>(*context);
+    attachRules<EmbeddingOp, LinearOp, AttentionOp, HeadLossOp, RmsNormOp,
+                LayerNormOp, RopeOp, SwigluOp, ActivationOp, AddOp, AddBiasOp,
+                DropoutOp, RowsOp, SplitOp, ConcatOp>(context);
   });
 }

@@ -3,9 +3,11 @@
 // Reverse mode through a row region: one rule per arithmetic op. A gradient
 // kernel recomputes the forward row from its inputs, so nothing is saved.
 
+#include "dialects/Model/Arithmetic.h"
 #include "dialects/Train/Train.h"
 
 #include "llvm/ADT/TypeSwitch.h"
+#include "llvm/Support/MathExtras.h"
 
 using namespace mlir;
 using namespace qlora::model;
@@ -13,15 +15,13 @@ using namespace qlora::model;
 namespace {
 
 /// The cotangents of one row region.
-class RowTape {
+class RowTape : Arithmetic {
 public:
-  explicit RowTape(OpBuilder &builder) : b(builder) {}
+  using Arithmetic::Arithmetic;
 
-  void add(Value value, Value gradient) {
+  void flow(Value value, Value gradient) {
     Value &slot = gradients[value];
-    slot = slot ? Value(arith::AddFOp::create(b, value.getLoc(), slot,
-                                              gradient))
-                : gradient;
+    slot = slot ? add(slot, gradient) : gradient;
   }
   Value lookup(Value value) const { return gradients.lookup(value); }
 
@@ -29,35 +29,11 @@ public:
   bool reverse(Operation *op);
 
 private:
-  Value mul(Value x, Value y) {
-    return arith::MulFOp::create(b, x.getLoc(), x, y);
-  }
-  Value div(Value x, Value y) {
-    return arith::DivFOp::create(b, x.getLoc(), x, y);
-  }
-  Value neg(Value x) { return arith::NegFOp::create(b, x.getLoc(), x); }
-  /// A number as a value of the type of `like`: a row of it or itself.
-  Value constant(double number, Value like) {
-    Location loc = like.getLoc();
-    Value value = arith::ConstantOp::create(b, loc, b.getF32FloatAttr(number));
-    if (isa<RankedTensorType>(like.getType()))
-      value = RowSplatOp::create(b, loc, like.getType(), value);
-    return value;
-  }
-  Value times(Value value, double factor) {
-    return mul(value, constant(factor, value));
-  }
-  Value compare(arith::CmpFPredicate predicate, Value x, Value y) {
-    return arith::CmpFOp::create(b, x.getLoc(), predicate, x, y);
-  }
-  Value select(Value condition, Value then, Value otherwise) {
-    return arith::SelectOp::create(b, then.getLoc(), condition, then,
-                                   otherwise);
-  }
   Value sizeGradient(Value x, Value dy);
   Value maxGradient(Value row, Value largest, Value dy);
+  Value extremumGradient(Value side, Value other, Value y, Value dy);
+  Value functionGradient(Operation *op, Value x, Value y, Value dy);
 
-  OpBuilder &b;
   llvm::DenseMap<Value, Value> gradients;
 };
 
@@ -65,7 +41,7 @@ private:
 
 /// Of |x|: dy times the sign, which of 0 is 0.
 Value RowTape::sizeGradient(Value x, Value dy) {
-  Value zero = constant(0.0, x), minus = neg(dy);
+  Value zero = constant(0.0, x.getType()), minus = neg(dy);
   Value below = select(compare(arith::CmpFPredicate::OLT, x, zero), minus,
                        zero);
   return select(compare(arith::CmpFPredicate::OGT, x, zero), dy, below);
@@ -73,94 +49,101 @@ Value RowTape::sizeGradient(Value x, Value dy) {
 
 /// Of the largest element: shared by all that are it.
 Value RowTape::maxGradient(Value row, Value largest, Value dy) {
-  Location loc = row.getLoc();
-  Value zero = constant(0.0, row), one = constant(1.0, row);
-  Value all = RowSplatOp::create(b, loc, row.getType(), largest);
+  Value zero = constant(0.0, row.getType()),
+        one = constant(1.0, row.getType());
+  Value all = splat(largest, row.getType());
   Value is = compare(arith::CmpFPredicate::OEQ, row, all);
-  Value count =
-      RowSumOp::create(b, loc, b.getF32Type(), select(is, one, zero));
-  Value share = RowSplatOp::create(b, loc, row.getType(), div(dy, count));
+  Value count = sum(select(is, one, zero));
+  Value share = splat(div(dy, count), row.getType());
   return select(is, share, zero);
+}
+
+/// Of the larger or smaller of two: all to who it is, half to each of equals,
+/// as torch has it.
+Value RowTape::extremumGradient(Value side, Value other, Value y, Value dy) {
+  using P = arith::CmpFPredicate;
+  Value half = times(dy, 0.5), zero = constant(0.0, dy.getType());
+  Value share = select(compare(P::OEQ, side, other), half, dy);
+  return select(compare(P::OEQ, side, y), share, zero);
+}
+
+/// What flows to the operand of y = f(x); null where there is no rule.
+Value RowTape::functionGradient(Operation *op, Value x, Value y, Value dy) {
+  return TypeSwitch<Operation *, Value>(op)
+      .Case<arith::NegFOp>([&](auto) { return neg(dy); })
+      .Case<math::AbsFOp>([&](auto) { return sizeGradient(x, dy); })
+      .Case<math::ExpOp>([&](auto) { return mul(dy, y); })
+      .Case<math::LogOp>([&](auto) { return div(dy, x); })
+      .Case<math::SqrtOp>([&](auto) { return times(div(dy, y), 0.5); })
+      // d x^-1/2 = -1/2 y^3
+      .Case<math::RsqrtOp>(
+          [&](auto) { return times(mul(dy, mul(y, mul(y, y))), -0.5); })
+      // y (1 - y)
+      .Case<RowSigmoidOp>([&](auto) {
+        Value g = mul(dy, y);
+        return sub(g, mul(g, y));
+      })
+      // 1 - y^2
+      .Case<math::TanhOp>([&](auto) { return sub(dy, mul(dy, mul(y, y))); })
+      // 2 / sqrt(pi) e^(-x^2)
+      .Case<math::ErfOp>([&](auto) {
+        Value bell = math::ExpOp::create(b, loc, neg(mul(x, x)));
+        return times(mul(dy, bell), 2 / std::sqrt(llvm::numbers::pi));
+      })
+      .Case<math::SinOp>(
+          [&](auto) { return mul(dy, math::CosOp::create(b, loc, x)); })
+      .Case<math::CosOp>(
+          [&](auto) { return neg(mul(dy, math::SinOp::create(b, loc, x))); })
+      // Where a value is rounded, its gradient is that of the exact one.
+      .Case<RowRoundOp>([&](auto) { return dy; })
+      .Case<RowSumOp>([&](auto) { return splat(dy, x.getType()); })
+      .Case<RowMaxOp>([&](auto) { return maxGradient(x, y, dy); })
+      .Case<RowSplatOp>([&](auto) { return sum(dy); })
+      // The transpose is minus the rotation.
+      .Case<RowRotateOp>([&](auto) {
+        return neg(RowRotateOp::create(b, loc, dy.getType(), dy));
+      })
+      .Default([](Operation *) { return Value(); });
 }
 
 bool RowTape::reverse(Operation *op) {
   Value y = op->getNumResults() ? Value(op->getResult(0)) : Value();
   Value dy = y ? lookup(y) : y;
-  if (!dy)
+  // The last has steps, between which its slope is 0.
+  if (!dy || isa<RowRandomOp, RowStepOp, RowConstantOp, arith::ConstantOp,
+                 math::RoundEvenOp>(op))
     return true;
-  Location loc = op->getLoc();
   auto x = [&](unsigned i) { return op->getOperand(i); };
+  if (Value dx = functionGradient(op, x(0), y, dy))
+    return flow(x(0), dx), true;
+  // Arguments are written in any order: no more than one is made in a call.
+  auto both = [&](Value first, Value second) {
+    flow(x(0), first);
+    flow(x(1), second);
+    return true;
+  };
   return TypeSwitch<Operation *, bool>(op)
-      .Case<arith::AddFOp>([&](auto) {
-        add(x(0), dy);
-        add(x(1), dy);
-        return true;
-      })
-      .Case<arith::SubFOp>([&](auto) {
-        add(x(0), dy);
-        add(x(1), neg(dy));
-        return true;
-      })
+      .Case<arith::AddFOp>([&](auto) { return both(dy, dy); })
+      .Case<arith::SubFOp>([&](auto) { return both(dy, neg(dy)); })
       .Case<arith::MulFOp>([&](auto) {
-        add(x(0), mul(dy, x(1)));
-        add(x(1), mul(dy, x(0)));
-        return true;
+        flow(x(0), mul(dy, x(1)));
+        return flow(x(1), mul(dy, x(0))), true;
       })
       .Case<arith::DivFOp>([&](auto) {
         Value q = div(dy, x(1));
-        add(x(0), q);
-        add(x(1), neg(mul(q, y)));
-        return true;
+        return both(q, neg(mul(q, y)));
       })
-      .Case<arith::NegFOp>([&](auto) { return add(x(0), neg(dy)), true; })
+      .Case<arith::MaximumFOp, arith::MinimumFOp>([&](auto) {
+        Value first = extremumGradient(x(0), x(1), y, dy);
+        return both(first, extremumGradient(x(1), x(0), y, dy));
+      })
       .Case<arith::SelectOp>([&](auto) {
         // Not dy * 0, which is no number where dy is infinite.
-        Value zero = constant(0.0, dy);
-        add(x(1), select(x(0), dy, zero));
-        add(x(2), select(x(0), zero, dy));
+        Value zero = constant(0.0, dy.getType());
+        flow(x(1), select(x(0), dy, zero));
+        flow(x(2), select(x(0), zero, dy));
         return true;
       })
-      .Case<math::AbsFOp>(
-          [&](auto) { return add(x(0), sizeGradient(x(0), dy)), true; })
-      .Case<math::ExpOp>([&](auto) { return add(x(0), mul(dy, y)), true; })
-      .Case<math::SqrtOp>([&](auto) {
-        add(x(0), times(div(dy, y), 0.5));
-        return true;
-      })
-      .Case<math::RsqrtOp>([&](auto) { // d x^-1/2 = -1/2 y^3
-        add(x(0), times(mul(dy, mul(y, mul(y, y))), -0.5));
-        return true;
-      })
-      .Case<RowSigmoidOp>([&](auto) { // s (1 - s)
-        Value g = mul(dy, y);
-        add(x(0), arith::SubFOp::create(b, loc, g, mul(g, y)));
-        return true;
-      })
-      .Case<math::SinOp>([&](auto) {
-        add(x(0), mul(dy, math::CosOp::create(b, loc, x(0))));
-        return true;
-      })
-      .Case<math::CosOp>([&](auto) {
-        add(x(0), neg(mul(dy, math::SinOp::create(b, loc, x(0)))));
-        return true;
-      })
-      .Case<RowSumOp>([&](auto) {
-        add(x(0), RowSplatOp::create(b, loc, x(0).getType(), dy));
-        return true;
-      })
-      .Case<RowMaxOp>(
-          [&](auto) { return add(x(0), maxGradient(x(0), y, dy)), true; })
-      .Case<RowSplatOp>([&](auto) {
-        add(x(0), RowSumOp::create(b, loc, b.getF32Type(), dy));
-        return true;
-      })
-      .Case<RowRotateOp>([&](auto) { // the transpose is minus the rotation
-        add(x(0), neg(RowRotateOp::create(b, loc, dy.getType(), dy)));
-        return true;
-      })
-      // The last has steps, between which its slope is 0.
-      .Case<RowRandomOp, RowStepOp, RowConstantOp, arith::ConstantOp,
-            math::RoundEvenOp>([](auto) { return true; })
       .Default([](Operation *) { return false; });
 }
 
@@ -186,10 +169,10 @@ qlora::train::buildRowGradient(Operation *op, OpBuilder &builder,
   for (Operation &inner : *block)
     forward.push_back(&inner);
   llvm::DenseSet<Value> reached = dependents(forward, arguments);
-  RowTape tape(builder);
+  RowTape tape(builder, op->getLoc());
   for (auto [result, gradient] : llvm::zip_equal(results, resultGradients))
     if (gradient)
-      tape.add(result, gradient);
+      tape.flow(result, gradient);
   for (Operation *inner : llvm::reverse(forward)) {
     if (!llvm::any_of(inner->getOperands(),
                       [&](Value v) { return reached.contains(v); }))

@@ -18,6 +18,9 @@ namespace qlora::train {
 /// Columns of the flat arenas as matrices; also the size of the statistics
 /// row at the start of the gradient arena.
 inline constexpr int64_t kFlatColumns = 1024;
+/// What the runtime can write for a step, as enum qlora_binding_kind.
+inline constexpr llvm::StringLiteral kStepInputs[] = {"ids", "targets",
+                                                      "positions", "segments"};
 /// Elements of the statistics row.
 inline constexpr int64_t kLossSumElement = 0;
 inline constexpr int64_t kLabelCountElement = 1;
@@ -61,6 +64,10 @@ private:
 
 /// Attaches the rules of ModelGradients.cpp to the model's ops.
 void registerModelGradients(mlir::DialectRegistry &registry);
+
+/// The rule of every product with a weight that has a value: what flows to x
+/// is a `model.linear` of dy, to the weight a `train.linear_weight_grad`.
+void buildProductGradient(model::WeightedProduct product, Tape &tape);
 
 /// Writes the reverse of a row region: `arguments` are the forward row's
 /// arguments, `resultGradients` one row per result (null: none). Returns one

@@ -54,8 +54,59 @@ LogicalResult StepOp::verify() {
            << getBody().getNumArguments() << " and " << getInputs().size();
   if (getKind() == StepKind::Update && !getInputs().empty())
     return emitOpError("(C2) expects an update without arguments");
+  DenseSet<StringRef> seen;
+  for (StringRef input : getInputs().getAsValueRange<StringAttr>()) {
+    if (!llvm::is_contained(kStepInputs, input))
+      return emitOpError("(C3) does not know the input '")
+             << input << "'; there are "
+             << llvm::join(ArrayRef(kStepInputs), ", ");
+    if (!seen.insert(input).second)
+      return emitOpError("(C3) has two arguments for the input '")
+             << input << "'";
+  }
   return success();
 }
+
+//===----------------------------------------------------------------------===//
+// Memory outside of the step
+//===----------------------------------------------------------------------===//
+
+static MemorySpace spaceOf(FlatKind kind) {
+  static constexpr MemorySpace kSpaces[] = {
+      MemorySpace::Trainable, MemorySpace::Gradient, MemorySpace::Moment1,
+      MemorySpace::Moment2, MemorySpace::Rounded};
+  return kSpaces[static_cast<int>(kind)];
+}
+
+std::optional<OutsideMemory> FlatOp::getOutsideMemory() {
+  return OutsideMemory{spaceOf(getFlat()), {}, getStatistics()};
+}
+SmallVector<MemoryStore> StoreFlatOp::getMemoryStores() {
+  return {{{spaceOf(getFlat()), {}}, &getValueMutable()}};
+}
+SmallVector<MemoryStore> ClearOp::getMemoryStores() {
+  return {{{spaceOf(getFlat()), {}, /*statistics=*/true}}};
+}
+SmallVector<MemoryStore> AccumulateOp::getMemoryStores() {
+  return {{{MemorySpace::Gradient, getParameterAttr()},
+           &getGradientMutable(),
+           /*adds=*/true}};
+}
+SmallVector<MemoryStore> ResultOp::getMemoryStores() {
+  return {{{getAccumulate() ? MemorySpace::Gradient : MemorySpace::Result,
+            getNameAttr()},
+           &getValueMutable(),
+           getAccumulate()}};
+}
+/// Adds what the other ranks have, of parameters whose sums are complete.
+SmallVector<MemoryStore> AllReduceOp::getMemoryStores() {
+  return {{{MemorySpace::Gradient, {}, /*statistics=*/true}, nullptr,
+           /*adds=*/true}};
+}
+
+//===----------------------------------------------------------------------===//
+// Results
+//===----------------------------------------------------------------------===//
 
 LogicalResult
 AccumulateOp::verifySymbolUses(SymbolTableCollection &symbols) {
@@ -80,6 +131,10 @@ LogicalResult ResultOp::verify() {
   if (name != "loss_sum" && name != "label_count" && name != "correct" &&
       name != "grad_norm")
     return emitOpError("(C1) does not know the result '") << name << "'";
+  if (getAccumulate() && name != "loss_sum" && name != "label_count")
+    return emitOpError("(C2) expects loss_sum or label_count to accumulate, "
+                       "but got '")
+           << name << "'";
   return success();
 }
 
@@ -125,30 +180,6 @@ template <typename Op> static LogicalResult verifyCoding(Op op) {
 LogicalResult EncodeRowsOp::verify() { return verifyCoding(*this); }
 LogicalResult DecodeRowsOp::verify() { return verifyCoding(*this); }
 
-LogicalResult LinearInputGradOp::verify() {
-  RankedTensorType weight = tensorOf(getWeight());
-  if (weight.getRank() != 2 || weight.getDimSize(0) != columnsOf(getDy()) ||
-      weight.getDimSize(1) != columnsOf(getResult()))
-    return emitOpError("(C1) expects widths of ")
-           << weight << ", but got " << columnsOf(getDy()) << " and "
-           << columnsOf(getResult());
-  return success();
-}
-
-KernelCall LinearInputGradOp::getKernelCall() {
-  return weightMatmulCall(getDy(), getWeight(), getResult(), bool(getInit()),
-                          getScale().convertToDouble(),
-                          /*transposeWeight=*/false);
-}
-
-OpOperand *LinearInputGradOp::getTiedOperand(unsigned) {
-  return getInit() ? &getInitMutable()[0] : nullptr;
-}
-Value LinearInputGradOp::getAccumulator() { return getInit(); }
-void LinearInputGradOp::setAccumulator(Value init) {
-  getInitMutable().assign(init);
-}
-
 LogicalResult LinearWeightGradOp::verify() {
   RankedTensorType type = tensorOf(getResult());
   if (type.getRank() != 2 || !type.getElementType().isF32() ||
@@ -168,14 +199,6 @@ KernelCall LinearWeightGradOp::getKernelCall() {
           {m, n, k, m, n, n, 1, 0, doubleBits(getScale().convertToDouble()),
            doubleBits(getInit() ? 1.0 : 0.0)},
           {{3, 0}, {4, 1}, {5, 2}}};
-}
-
-OpOperand *LinearWeightGradOp::getTiedOperand(unsigned) {
-  return getInit() ? &getInitMutable()[0] : nullptr;
-}
-Value LinearWeightGradOp::getAccumulator() { return getInit(); }
-void LinearWeightGradOp::setAccumulator(Value init) {
-  getInitMutable().assign(init);
 }
 
 KernelCall AttentionGradOp::getKernelCall() {

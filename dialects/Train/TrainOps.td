@@ -55,12 +55,13 @@ class Train_Op<string mnemonic, list<Trait> traits = []>
     : Op<Train_Dialect, mnemonic, traits>;
 class Train_Library<string mnemonic, list<Trait> traits = []>
     : Train_Op<mnemonic,
-               [Pure, DeclareOpInterfaceMethods<Model_LibraryOp>] # traits>;
-class Train_AccumulatingLibrary<string mnemonic>
+               [Pure, Model_MemoryOp,
+                DeclareOpInterfaceMethods<Model_LibraryOp>] # traits>;
+/// Leaves something outside of the step.
+class Train_Store<string mnemonic, list<Trait> traits = []>
     : Train_Op<mnemonic,
-        [Pure,
-         DeclareOpInterfaceMethods<Model_LibraryOp, ["getTiedOperand"]>,
-         DeclareOpInterfaceMethods<Model_AccumulatingOp>]>;
+        [DeclareOpInterfaceMethods<Model_MemoryOp, ["getMemoryStores"]>]
+            # traits>;
 
 def Train_StepKind : I32EnumAttr<"StepKind", "what a step is for", [
     I32EnumAttrCase<"Accumulate", 0, "accumulate">,
@@ -92,7 +93,8 @@ def Train_StepOp : Train_Op<"step", [IsolatedFromAbove, NoTerminator,
   let description = [{
     Arguments of `accumulate` and `evaluate`: those of the forward function,
     with the input that each is in `inputs`. (C1) as many arguments as
-    inputs. (C2) an update has no arguments.
+    inputs. (C2) an update has no arguments. (C3) each input is one of
+    kStepInputs, and there once.
   }];
   let arguments = (ins Train_StepKindAttr:$kind, I64Attr:$batch,
                        I64Attr:$length, StrArrayAttr:$inputs);
@@ -102,7 +104,7 @@ def Train_StepOp : Train_Op<"step", [IsolatedFromAbove, NoTerminator,
   let hasVerifier = 1;
 }
 
-def Train_AccumulateOp : Train_Op<"accumulate",
+def Train_AccumulateOp : Train_Store<"accumulate",
     [DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
   let summary = "adds a gradient to that of a parameter";
   let description = [{
@@ -114,12 +116,13 @@ def Train_AccumulateOp : Train_Op<"accumulate",
   let assemblyFormat = "$parameter `,` $gradient attr-dict `:` type($gradient)";
 }
 
-def Train_ResultOp : Train_Op<"result"> {
+def Train_ResultOp : Train_Store<"result"> {
   let summary = "names a value that the runtime reads";
   let description = [{
     `loss_sum`, `label_count`, `correct` or `grad_norm`. With `accumulate` the
     value is added to a statistics element of the gradient arena.
-    (C1) the name is one of these.
+    (C1) the name is one of these. (C2) of loss_sum and label_count, where it
+    accumulates.
   }];
   let arguments = (ins StrAttr:$name, Model_Tensor:$value,
                        UnitAttr:$accumulate);
@@ -127,7 +130,7 @@ def Train_ResultOp : Train_Op<"result"> {
   let hasVerifier = 1;
 }
 
-def Train_AllReduceOp : Train_Op<"all_reduce"> {
+def Train_AllReduceOp : Train_Store<"all_reduce"> {
   let summary = "sums a range of the gradient arena over all ranks";
   let description = [{
     Elements [offset, offset + elements). Runs in the last micro-batch of a
@@ -163,7 +166,8 @@ def Train_DecodeOp : Train_Library<"decode"> {
 /// there is no derivative rule, and none is missed.
 class Train_Coding<string mnemonic, list<string> methods>
     : Train_Op<mnemonic,
-        [Pure, DeclareOpInterfaceMethods<Model_RowOp, methods>]> {
+        [Pure, Model_MemoryOp,
+         DeclareOpInterfaceMethods<Model_RowOp, methods>]> {
   let hasVerifier = 1;
 }
 
@@ -195,27 +199,12 @@ def Train_DecodeRowsOp : Train_Coding<"decode_rows", []> {
 // Gradients of library ops
 //===--------------------------------------------------------------------------===//
 
-def Train_LinearInputGradOp : Train_AccumulatingLibrary<"linear_input_grad"> {
-  let summary = "dx = init + scale * dy . W";
-  let description = [{
-    dy [B, T, out], W [out, in], dx and init [B, T, in]. (C1) widths agree.
-  }];
-  let arguments = (ins Model_Tensor:$dy, Model_Tensor:$weight,
-    Optional<Model_Tensor>:$init, F64Attr:$scale);
-  let results = (outs Model_Tensor:$result);
-  let assemblyFormat = [{
-    $dy `,` $weight (`init` $init^)? attr-dict
-    `:` functional-type(operands, results)
-  }];
-  let hasVerifier = 1;
-}
-
 def Train_LinearWeightGradOp
-    : Train_AccumulatingLibrary<"linear_weight_grad"> {
+    : Train_Library<"linear_weight_grad", [Model_AccumulatingOp]> {
   let summary = "dW = init + scale * dy^T . x";
   let description = [{
-    dy [B, T, out], x [B, T, in], dW and init f32 [out, in].
-    (C1) shapes agree and dW is f32.
+    dy [B, T, out], x [B, T, in], dW and init f32 [out, in]; of a weight
+    [in, out] the two change places. (C1) shapes agree and dW is f32.
   }];
   let arguments = (ins Model_Tensor:$dy, Model_Tensor:$x,
     Optional<Model_Tensor>:$init, F64Attr:$scale);
@@ -238,7 +227,8 @@ def Train_AttentionGradOp : Train_Library<"attention_grad"> {
   let assemblyFormat = "operands attr-dict `:` functional-type(operands, results)";
 }
 
-def Train_HeadLossGradOp : Train_Library<"head_loss_grad"> {
+def Train_HeadLossGradOp
+    : Train_Library<"head_loss_grad", [Model_WeightedProduct]> {
   let summary = "model.head_loss together with its gradients";
   let description = [{
     dhidden is that of the loss sum. With two more operands than that, dW too:
@@ -250,6 +240,7 @@ def Train_HeadLossGradOp : Train_Library<"head_loss_grad"> {
     Model_Tensor:$correct, Model_Tensor:$dhidden,
     Optional<Model_Tensor>:$dweight);
   let assemblyFormat = "operands attr-dict `:` functional-type(operands, results)";
+  let extraClassDeclaration = Model_HeadMethods;
 }
 
 def Train_EmbeddingGradOp : Train_Library<"embedding_grad"> {
@@ -270,7 +261,8 @@ def Train_ColumnSumOp : Train_Library<"column_sum"> {
 // Update
 //===----------------------------------------------------------------------===//
 
-def Train_FlatOp : Train_Op<"flat"> {
+def Train_FlatOp : Train_Op<"flat",
+    [DeclareOpInterfaceMethods<Model_MemoryOp, ["getOutsideMemory"]>]> {
   let summary = "a flat arena as rows of kFlatColumns elements";
   let description = [{
     All parameters; with `statistics` also the row before them.
@@ -280,13 +272,13 @@ def Train_FlatOp : Train_Op<"flat"> {
   let assemblyFormat = "$flat attr-dict `:` type($result)";
 }
 
-def Train_StoreFlatOp : Train_Op<"store_flat"> {
+def Train_StoreFlatOp : Train_Store<"store_flat"> {
   let summary = "the new contents of a flat arena";
   let arguments = (ins Train_FlatKindAttr:$flat, Model_Tensor:$value);
   let assemblyFormat = "$flat `,` $value attr-dict `:` type($value)";
 }
 
-def Train_ClearOp : Train_Op<"clear"> {
+def Train_ClearOp : Train_Store<"clear"> {
   let summary = "zeros a flat arena";
   let arguments = (ins Train_FlatKindAttr:$flat);
   let assemblyFormat = "$flat attr-dict";
@@ -306,7 +298,7 @@ def Train_ClipNormOp : Train_Library<"clip_norm"> {
 }
 
 def Train_AdamWOp : Train_Op<"adamw",
-    [Pure, DeclareOpInterfaceMethods<Model_RowOp>]> {
+    [Pure, Model_MemoryOp, DeclareOpInterfaceMethods<Model_RowOp>]> {
   let summary = "AdamW as torch has it (Loshchilov and Hutter, 2019)";
   let description = [{
     p, m, v, g [R, kFlatColumns]; scale [1] multiplies g. Rates, betas and

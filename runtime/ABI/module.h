@@ -25,8 +25,9 @@
  *                 the same plus the collectives over the gradient arena
  *     once        run UPDATE
  *
- * and nothing else: no allocation, no decision. A program does not know how
- * many ranks there are; a collective means "over all of them".
+ * and nothing else: no allocation, no decision. A collective is over a group
+ * of ranks; where the group's size is not part of any shape, as for an
+ * all_reduce, a program does not know it.
  *
  * Gradients are those of the *sum* of the loss over labelled tokens. The
  * loss sum and the label count are two more elements of the gradient arena
@@ -47,7 +48,7 @@ extern "C" {
 #endif
 
 #define QLORA_MODULE_MAGIC 0x41524c51u /* "QLRA", little endian */
-#define QLORA_ABI_VERSION 7u
+#define QLORA_ABI_VERSION 8u
 #define QLORA_MAX_RANK 4
 
 /* Index that refers to nothing. */
@@ -95,7 +96,7 @@ enum qlora_role {
 };
 
 enum qlora_init {
-  QLORA_INIT_FILE = 0,    /* read from `file` */
+  QLORA_INIT_FILE = 0, /* read from the model folder */
   QLORA_INIT_ZERO = 1,
   QLORA_INIT_KAIMING = 2, /* uniform in +-1/sqrt(shape[1]): torch's
                              kaiming_uniform_(a = sqrt(5)) */
@@ -105,8 +106,10 @@ enum qlora_init {
 enum qlora_quantization {
   QLORA_QUANTIZATION_NONE = 0,
   QLORA_QUANTIZATION_NF4 = 1,      /* quantised when loaded */
-  QLORA_QUANTIZATION_NF4_STORED = 2/* the file already holds NF4, as
-                                      bitsandbytes saves it */
+  QLORA_QUANTIZATION_NF4_STORED = 2, /* the file already holds NF4, as
+                                        bitsandbytes saves it */
+  QLORA_QUANTIZATION_NF4_TURNED = 3 /* as 1, of the transpose of what the file
+                                       holds: a Conv1D's [in, out] */
 };
 
 /* One named tensor. What the kernels see at `offset` is `dtype`; when
@@ -114,7 +117,6 @@ enum qlora_quantization {
  * and decoded again when loaded ("resident": full width, 4-bit values). */
 typedef struct qlora_parameter {
   const char *name; /* Hugging Face's for weights, PEFT's for adapters */
-  const char *file; /* safetensors file inside the model folder, or NULL */
   uint32_t role;    /* enum qlora_role */
   uint32_t dtype;   /* enum qlora_dtype, in the arena */
   uint32_t init;    /* enum qlora_init */
@@ -192,11 +194,37 @@ enum qlora_command_kind {
   QLORA_COMMAND_LAUNCH = 0,    /* target: launch; operands: its buffers */
   QLORA_COMMAND_FILL = 1,      /* operand 0 := zero bytes */
   QLORA_COMMAND_COPY = 2,      /* operand 0 := operand 1 */
-  QLORA_COMMAND_ALL_REDUCE = 3,/* operand 0 := sum over all ranks, f32;
-                                  target: number of the bucket */
+  QLORA_COMMAND_COLLECTIVE = 3,/* see enum qlora_collective; target: a number
+                                  for people, as of the bucket */
   QLORA_COMMAND_RECORD = 4,    /* event `target` happens on this queue */
   QLORA_COMMAND_WAIT = 5,      /* this queue waits for event `target` */
   QLORA_COMMAND_KIND_COUNT = 6
+};
+
+/* What the N ranks of a group do together, each with its own operands, which
+ * have one element type. Sums are of f32, bf16, f16 or i32; all ranks have the
+ * same bits, on a CPU those of a sum in the order of ranks. */
+enum qlora_collective {
+  QLORA_COLLECTIVE_ALL_REDUCE = 0, /* operand 0 := its sum over the ranks */
+  QLORA_COLLECTIVE_ALL_GATHER = 1, /* operand 0, N pieces := operand 1 of every
+                                      rank, in their order */
+  QLORA_COLLECTIVE_REDUCE_SCATTER = 2, /* operand 0 := the sum of this rank's
+                                          piece of everybody's operand 1 */
+  QLORA_COLLECTIVE_BROADCAST = 3, /* operand 0 := that of the rank `peer` */
+  QLORA_COLLECTIVE_ALL_TO_ALL = 4,/* piece r of operand 0 := this rank's piece
+                                     of operand 1 of rank r */
+  QLORA_COLLECTIVE_SEND = 5, /* operand 0 goes to the rank `peer` places on,
+                                back where it is negative; to nobody beyond
+                                the ends of the group */
+  QLORA_COLLECTIVE_RECV = 6, /* operand 0 := what the rank `peer` places on
+                                sends; beyond the ends it stays as it is */
+  QLORA_COLLECTIVE_COUNT = 7
+};
+
+/* A group is an axis of the mesh of ranks, not a list of them. */
+enum qlora_group {
+  QLORA_GROUP_DP = 0, /* data parallel; its size is chosen when a run starts */
+  QLORA_GROUP_COUNT = 1
 };
 
 enum qlora_queue {
@@ -213,7 +241,10 @@ typedef struct qlora_command {
   uint16_t operand_count;
   uint32_t target;
   uint32_t first_operand;
-  uint32_t reserved;
+  uint8_t collective; /* enum qlora_collective; as all that follows 0 for
+                         other commands */
+  uint8_t group;      /* enum qlora_group */
+  int16_t peer;       /* BROADCAST, SEND and RECV; else 0 */
 } qlora_command;
 
 /* Entries ----------------------------------------------------------------- */
@@ -319,7 +350,7 @@ typedef const qlora_module *(*qlora_module_query_function)(
 } /* extern "C" */
 
 static_assert(sizeof(qlora_arena) == 16, "qlora_arena is part of the format");
-static_assert(sizeof(qlora_parameter) == 104, "part of the format");
+static_assert(sizeof(qlora_parameter) == 96, "part of the format");
 static_assert(sizeof(qlora_image) == 32, "part of the format");
 static_assert(sizeof(qlora_kernel) == 40, "part of the format");
 static_assert(sizeof(qlora_launch) == 32, "part of the format");

@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <iterator>
 
 namespace qlora {
@@ -37,6 +39,36 @@ std::string formatParameters(uint64_t count) {
   if (value >= 999.5e3)
     return fmt::format("{:.1f} M", value / 1e6);
   return formatCount(count);
+}
+
+std::string formatDuration(double seconds) {
+  int64_t whole = static_cast<int64_t>(std::max(0.0, seconds + 0.5));
+  return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60,
+                     whole % 60);
+}
+
+std::string formatRate(double perSecond) {
+  if (perSecond >= 1e6)
+    return fmt::format("{:.1f}M", perSecond / 1e6);
+  if (perSecond >= 1e4)
+    return fmt::format("{:.1f}k", perSecond / 1e3);
+  return fmt::format("{:.0f}", perSecond);
+}
+
+std::string formatShort(double value) {
+  bool isPlain =
+      value == 0 || (std::abs(value) >= 1e-2 && std::abs(value) < 1e4);
+  if (isPlain)
+    return std::abs(value) < 1e3 ? fmt::format("{:.3g}", value)
+                                 : fmt::format("{:.0f}", value);
+  int exponent = static_cast<int>(std::floor(std::log10(std::abs(value))));
+  double mantissa = value / std::pow(10.0, exponent);
+  // 9.96 would be written 10.0.
+  if (std::abs(mantissa) >= 9.95) {
+    mantissa /= 10;
+    ++exponent;
+  }
+  return fmt::format("{:.2g}e{}", mantissa, exponent);
 }
 
 } // namespace qlora

@@ -14,6 +14,9 @@ std::string formatBytes(uint64_t bytes); ///< "18.2 GiB", "512 B"
 std::string formatCount(uint64_t count); ///< "89,088"
 /// Of a model: "1.7 M", "8.0 B".
 std::string formatParameters(uint64_t count);
+std::string formatDuration(double seconds); ///< "0:12:10"
+std::string formatRate(double perSecond);   ///< "40.3k"
+std::string formatShort(double value);      ///< "1.9e-4", "0.87"
 
 } // namespace qlora
 

@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: MIT
 
-// Parsing of argv.
+// CLI11 knows the names, pairs them with values and collects lists. Words are
+// brought to its spelling before: it has no `--packing false`, takes a flag
+// for a value, and does not see where a list ends and the input begins.
 
 #include "runtime/Base/CommandLine.h"
 
+#include <CLI/CLI.hpp>
+
 #include <algorithm>
 #include <filesystem>
-#include <optional>
+#include <map>
+#include <set>
 
 #include "runtime/Base/OptionValue.h"
 
@@ -14,64 +19,43 @@ namespace qlora {
 
 namespace {
 
-/// One word that starts with a dash, before it is looked up.
-struct Flag {
-  std::string written;              ///< "--lora-r"
-  std::string name;                 ///< "lora_r"
-  std::optional<std::string> value; ///< of --name=value
-};
+class Parser {
+public:
+  explicit Parser(const Tool &tool);
+  StatusOr<CommandLine> parse(std::span<const std::string> words);
 
-/// What a flag's name turned out to mean.
-struct Meaning {
-  const OptionRow *row = nullptr;
-  const OptionSynonym *synonym = nullptr;
-  bool isNegated = false;
+private:
+  void add(const OptionRow &row);
+  const std::string &takeAhead();
+  Status prepare(const std::string &word);
+  Status prepareOption(const std::string &word);
+  Status unknown(const std::string &flag) const;
+  Status take(const CLI::Option &option);
+  Status answerQuestions();
 
-  bool isBoolean() const {
-    return synonym || (row && row->type == OptionType::kBool);
-  }
-  bool isList() const {
-    using enum OptionType;
-    return row->type == kNames || row->type == kTargets ||
-           row->type == kLengths;
-  }
+  const Tool &tool;
+  CLI::App app;
+  CLI::Option *inputs;
+  std::map<const CLI::Option *, OptionName> names;
+  std::vector<std::span<const OptionRow>> tables;
+  CommandLine line;
+  std::span<const std::string> ahead; ///< words that were not looked at yet
+  std::vector<std::string> prepared;  ///< words for CLI11
+  bool isInList = false;
+  std::set<const CLI::Option *> lists; ///< that were given
 };
 
 } // namespace
 
-static Flag splitFlag(const std::string &word) {
-  size_t equals = word.find('=');
-  Flag flag;
-  flag.written = word.substr(0, equals);
-  size_t start =
-      std::min(flag.written.find_first_not_of('-'), flag.written.size());
-  flag.name = canonicalSpelling(flag.written.substr(start));
-  if (equals != word.npos)
-    flag.value = word.substr(equals + 1);
-  return flag;
+static bool isFlag(const OptionName &name) {
+  return name.isSwitch() || name.row->type == OptionType::kBool;
 }
 
-static Meaning lookUpName(std::string_view name, OptionTables tables) {
-  Meaning meaning;
-  meaning.synonym = findSynonym(name);
-  std::string_view option = meaning.synonym ? meaning.synonym->option : name;
-  for (std::span<const OptionRow> table : tables)
-    if ((meaning.row = findOption(table, option)))
-      return meaning;
-  return {};
-}
-
-static Meaning lookUp(const Flag &flag, OptionTables tables) {
-  Meaning meaning = lookUpName(flag.name, tables);
-  if (!meaning.row && flag.name.starts_with("no_")) {
-    Meaning positive =
-        lookUpName(std::string_view(flag.name).substr(3), tables);
-    if (positive.isBoolean()) {
-      positive.isNegated = true;
-      return positive;
-    }
-  }
-  return meaning;
+static bool isList(const OptionName &name) {
+  using enum OptionType;
+  const OptionType type = name.row->type;
+  return !name.isSwitch() &&
+         (type == kNames || type == kTargets || type == kLengths);
 }
 
 /// No name of a module or a kernel ends so.
@@ -84,106 +68,187 @@ static bool isProgram(std::string_view word) {
 static bool isFile(const std::string &word) {
   std::error_code ignored;
   const bool looksLikeOne = word.find_first_of("./") != word.npos;
-  return isProgram(word) ||
+  return word == "-" || isProgram(word) ||
          (looksLikeOne && std::filesystem::exists(word, ignored));
 }
 
 /// The words of a list as one text. A shell makes several of `[a, b]`, too.
 static std::string listText(std::span<const std::string> words) {
-  if (words.size() == 1)
-    return words[0];
-  if (words.front().starts_with('[') && words.back().ends_with(']'))
-    return fmt::format("{}", fmt::join(words, " "));
+  const std::string text = fmt::format("{}", fmt::join(words, " "));
+  if (words.size() == 1 || (text.starts_with('[') && text.ends_with(']')))
+    return text;
   nlohmann::json names = nlohmann::json::array();
   for (std::string word : words) {
-    std::replace(word.begin(), word.end(), ',', ' ');
+    std::ranges::replace(word, ',', ' ');
     for (std::string_view name : splitWords(word))
       names.push_back(name);
   }
   return names.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-/// From the first word of a list, before `next`, to the last.
-static std::span<const std::string> takeList(std::span<const std::string> words,
-                                             size_t &next) {
-  const size_t first = next - 1;
-  while (next < words.size() && !words[next].starts_with('-') &&
-         !isFile(words[next]))
-    ++next;
-  return words.subspan(first, next - first);
+Parser::Parser(const Tool &tool) : tool(tool), tables(tool.tables) {
+  app.set_help_flag();
+  inputs = app.add_option("inputs")->expected(-1)->take_all();
+  tables.push_back(questionTable());
+  for (std::span<const OptionRow> table : tables)
+    for (const OptionRow &row : table)
+      add(row);
 }
 
-static StatusOr<std::string> valueOf(const Flag &flag, const Meaning &meaning,
-                                     std::span<const std::string> words,
-                                     size_t &next) {
-  if (meaning.isNegated) {
-    if (flag.value)
-      return Status::invalid("{} takes no value", flag.written);
-    return std::string("false");
+/// A row is one option of CLI11's, and each of its switches another.
+void Parser::add(const OptionRow &row) {
+  const OptionName own = {&row, row.name};
+  std::string spellings;
+  for (const OptionName &name : optionNames(row)) {
+    std::string flag = flagSpelling(name.name);
+    if (isFlag(name))
+      flag += ",!" + flagSpelling(fmt::format("no_{}", name.name));
+    if (name.isSwitch())
+      names[app.add_flag(flag)->take_all()] = name;
+    else
+      spellings += (spellings.empty() ? "" : ",") + flag;
   }
-  if (flag.value)
-    return *flag.value;
-  bool hasNext = next < words.size();
-  if (meaning.isBoolean()) {
-    if (hasNext && isBoolText(words[next]))
-      return words[next++];
-    return std::string("true");
-  }
-  bool isFlag = hasNext && words[next].starts_with("--");
-  bool isInput = hasNext && meaning.isList() && isProgram(words[next]);
-  if (!hasNext || isFlag || isInput)
-    return Status::invalid("{} expects a value", flag.written);
-  ++next;
-  return meaning.isList() ? listText(takeList(words, next)) : words[next - 1];
+  CLI::Option *option =
+      isFlag(own) ? app.add_flag(spellings) : app.add_option(spellings);
+  constexpr int kMostNames = 1 << 16;
+  if (isList(own))
+    option->expected(1, kMostNames);
+  names[option->take_all()] = own;
 }
 
-Status unknownFlag(const std::string &written, OptionTables tables) {
-  const Flag flag = splitFlag(written);
-  std::string nearest = nearestName(flag.name, allOptionNames(tables));
+Status Parser::unknown(const std::string &flag) const {
+  const size_t start = std::min(flag.find_first_not_of('-'), flag.size());
+  const std::string nearest =
+      nearestName(flag.substr(start), allOptionNames(tables));
   if (nearest.empty())
-    return Status::invalid("unknown option '{}'; --help-all lists them",
-                           flag.written);
-  return Status::invalid("unknown option '{}'; did you mean '{}'?",
-                         flag.written, flagSpelling(nearest));
+    return Status::invalid("unknown option '{}'; --help-all lists them", flag);
+  return Status::invalid("unknown option '{}'; did you mean '{}'?", flag,
+                         flagSpelling(nearest));
+}
+
+const std::string &Parser::takeAhead() {
+  const std::string &word = ahead[0];
+  ahead = ahead.subspan(1);
+  return word;
+}
+
+Status Parser::prepareOption(const std::string &word) {
+  const size_t equals = std::min(word.find('='), word.size());
+  const std::string written = word.substr(0, equals);
+  std::string flag = written;
+  std::ranges::replace(flag, '_', '-');
+  const bool isOneDash = !flag.starts_with("--");
+  const CLI::Option *option = nullptr;
+  if (!isOneDash || flag.size() == 2)
+    option = app.get_option_no_throw(flag);
+  if (!option) {
+    const size_t start = std::min(written.find_first_not_of('-'), equals);
+    if (!tool.isForeign || !tool.isForeign(written.substr(start)))
+      return unknown(written);
+    line.foreign.push_back(word);
+    return Status::ok();
+  }
+  const OptionName &name = names.at(option);
+  prepared.push_back(flag);
+  if (isFlag(name)) {
+    if (equals < word.size())
+      prepared.back() += word.substr(equals);
+    else if (!ahead.empty() && isBoolText(ahead[0]))
+      prepared.back() += "=" + takeAhead();
+    return Status::ok();
+  }
+  if (isList(name) && !lists.insert(option).second)
+    return Status::invalid("{} is given twice; leave one out", written);
+  if (equals < word.size()) {
+    prepared.push_back(word.substr(equals + 1));
+    if (isList(name))
+      prepared.push_back("--"); // ends it, and nothing else
+    return Status::ok();
+  }
+  if (ahead.empty() || ahead[0].starts_with("--") ||
+      (isList(name) && isProgram(ahead[0])))
+    return Status::invalid("{} expects a value", written);
+  prepared.push_back(takeAhead());
+  isInList = isList(name);
+  return Status::ok();
+}
+
+Status Parser::prepare(const std::string &word) {
+  const bool isOption = word.size() > 1 && word[0] == '-';
+  if (isInList && !isOption && isFile(word))
+    prepared.push_back("--");
+  isInList = isInList && !isOption && !isFile(word);
+  if (isOption)
+    return prepareOption(word);
+  prepared.push_back(word);
+  return Status::ok();
+}
+
+/// What CLI11 found of an option.
+Status Parser::take(const CLI::Option &option) {
+  const OptionName &name = names.at(&option);
+  const std::string flag = flagSpelling(name.name);
+  std::vector<std::string> texts = option.results();
+  if (isList(name))
+    texts = {listText(texts)};
+  for (std::string &text : texts) {
+    if (name.isSwitch()) {
+      auto meaning = switchText(name, text, flagSpelling(name.row->name));
+      if (!meaning.isOk())
+        return meaning.status().withContext(flag);
+      text = *meaning;
+    }
+    line.settings.push_back({name.row, text, flag});
+  }
+  return Status::ok();
+}
+
+Status Parser::answerQuestions() {
+  Options questions(questionTable());
+  QLORA_RETURN_IF_ERROR(questions.applySettings(line.settings));
+  if (questions.boolean("help"))
+    line.answer = commonHelp(tool);
+  else if (questions.boolean("help_all"))
+    line.answer = fullHelp(tool);
+  else if (questions.boolean("version"))
+    line.answer = tool.version;
+  return Status::ok();
+}
+
+StatusOr<CommandLine> Parser::parse(std::span<const std::string> words) {
+  for (ahead = words; !ahead.empty() && ahead[0] != "--";)
+    QLORA_RETURN_IF_ERROR(prepare(takeAhead()));
+  std::ranges::reverse(prepared); // as CLI11 takes them
+  try {
+    app.parse(std::move(prepared));
+  } catch (const CLI::ParseError &error) {
+    return Status::invalid("{}", error.what());
+  }
+  line.rest = inputs->results();
+  if (!ahead.empty())
+    line.rest.insert(line.rest.end(), ahead.begin() + 1, ahead.end());
+  std::span<CLI::Option *const> given = app.parse_order();
+  for (; !given.empty(); given = given.subspan(1))
+    if (given[0] != inputs &&
+        std::ranges::count(given, given[0]) == 1) // the last time
+      QLORA_RETURN_IF_ERROR(take(*given[0]));
+  QLORA_RETURN_IF_ERROR(answerQuestions());
+  return std::move(line);
 }
 
 StatusOr<CommandLine> parseCommandLine(std::span<const std::string> words,
-                                       OptionTables tables,
-                                       UnknownFlags unknown) {
-  CommandLine line;
-  for (size_t next = 0; next < words.size();) {
-    const std::string &word = words[next++];
-    if (word == "--") {
-      line.rest.insert(line.rest.end(), words.begin() + next, words.end());
-      break;
-    }
-    if (word.size() < 2 || word[0] != '-') {
-      line.rest.push_back(word);
-      continue;
-    }
-    Flag flag = splitFlag(word);
-    Meaning meaning;
-    bool isShort = word[1] != '-';
-    if (!isShort || flag.name.size() == 1)
-      meaning = lookUp(flag, tables);
-    if (!meaning.row) {
-      if (unknown == UnknownFlags::kReject)
-        return unknownFlag(word, tables);
-      line.rest.push_back(word);
-      continue;
-    }
-    QLORA_ASSIGN_OR_RETURN(std::string text,
-                           valueOf(flag, meaning, words, next));
-    if (meaning.synonym) {
-      auto translated = synonymText(*meaning.synonym, text,
-                                    flagSpelling(meaning.synonym->option));
-      if (!translated.isOk())
-        return translated.status().withContext(flag.written);
-      text = *translated;
-    }
-    line.settings.push_back({meaning.row, text, flag.written});
-  }
-  return line;
+                                       const Tool &tool) {
+  return Parser(tool).parse(words);
+}
+
+StatusOr<std::string> onlyInput(const CommandLine &line, const Tool &tool) {
+  if (line.rest.empty())
+    return Status::invalid("no {} is named; {}; see --help", tool.input,
+                           tool.usage.substr(0, tool.usage.find('\n')));
+  if (line.rest.size() > 1)
+    return Status::invalid("expects one {}, but got '{}' and '{}'", tool.input,
+                           line.rest[0], line.rest[1]);
+  return line.rest[0];
 }
 
 } // namespace qlora

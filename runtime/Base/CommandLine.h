@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// A command line, taken apart by option tables: the options of a run
-// (OptionTable.h) and a tool's own, such as --gpus.
+// The command line of a tool, by CLI11: its own options and those of a run
+// (OptionTable.h).
 //
 //   --name=value  --name value  --name  --no-name  --name true
 //   --list a b c
@@ -19,31 +19,26 @@
 #include <string>
 #include <vector>
 
-#include "runtime/Base/OptionTable.h"
+#include "runtime/Base/OptionHelp.h"
 #include "runtime/Base/Options.h"
 #include "runtime/Base/Status.h"
 
 namespace qlora {
 
 struct CommandLine {
-  std::vector<OptionSetting> settings; ///< in the order written
-  /// What is no option: files, and with kKeep also flags of no table.
-  std::vector<std::string> rest;
-};
-
-enum class UnknownFlags {
-  kReject, ///< an error with the nearest name
-  kKeep,   ///< passed on in `rest`, for another parser
+  std::vector<OptionSetting> settings; ///< the last of an option wins
+  std::vector<std::string> rest;       ///< what is no option: files
+  std::vector<std::string> foreign;    ///< flags of another parser
+  std::string answer; ///< to --help, --help-all or --version: nothing is done
 };
 
 /// `words` is argv without the program's name. Values are not looked at:
 /// Options::applySettings parses them.
-StatusOr<CommandLine>
-parseCommandLine(std::span<const std::string> words,
-                 OptionTables tables, UnknownFlags unknown);
+StatusOr<CommandLine> parseCommandLine(std::span<const std::string> words,
+                                       const Tool &tool);
 
-/// The error for a flag of no table, `--name=value` or `--name`.
-Status unknownFlag(const std::string &written, OptionTables tables);
+/// The one input that a tool has.
+StatusOr<std::string> onlyInput(const CommandLine &line, const Tool &tool);
 
 } // namespace qlora
 

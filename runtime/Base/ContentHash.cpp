@@ -1,35 +1,26 @@
 // SPDX-License-Identifier: MIT
 
-// SHA-256 of OpenSSL.
+// 128 bits of xxHash.
 
 #include "runtime/Base/ContentHash.h"
 
-#include <openssl/evp.h>
-
-#include <cstdint>
 #include <fstream>
 #include <vector>
 
 namespace qlora {
 
-struct ContentHash::State {
-  EVP_MD_CTX *context = EVP_MD_CTX_new();
-  ~State() { EVP_MD_CTX_free(context); }
-};
-
-ContentHash::ContentHash() : state(std::make_unique<State>()) {
-  EVP_DigestInit_ex(state->context, EVP_sha256(), nullptr);
+ContentHash::ContentHash() : state(XXH3_createState(), XXH3_freeState) {
+  XXH3_128bits_reset(state.get());
 }
-ContentHash::ContentHash(ContentHash &&) noexcept = default;
-ContentHash::~ContentHash() = default;
 
-static void addLength(EVP_MD_CTX *context, uint64_t length) {
-  EVP_DigestUpdate(context, &length, sizeof length);
+void ContentHash::update(const void *data, size_t bytes) {
+  XXH3_128bits_update(state.get(), data, bytes);
 }
 
 void ContentHash::add(std::string_view text) {
-  EVP_DigestUpdate(state->context, text.data(), text.size());
-  addLength(state->context, text.size());
+  const uint64_t length = text.size();
+  update(text.data(), text.size());
+  update(&length, sizeof length);
 }
 
 void ContentHash::add(std::span<const int64_t> numbers) {
@@ -42,24 +33,19 @@ Status ContentHash::addFile(const std::string &path) {
   uint64_t bytes = 0;
   while (file) {
     file.read(buffer.data(), static_cast<std::streamsize>(buffer.size()));
-    size_t count = static_cast<size_t>(file.gcount());
-    EVP_DigestUpdate(state->context, buffer.data(), count);
+    const size_t count = static_cast<size_t>(file.gcount());
+    update(buffer.data(), count);
     bytes += count;
   }
   if (!file.eof())
     return Status::error(StatusCode::kNotFound, "cannot read '{}'", path);
-  addLength(state->context, bytes);
+  update(&bytes, sizeof bytes);
   return Status::ok();
 }
 
-std::string ContentHash::finish() {
-  unsigned char digest[EVP_MAX_MD_SIZE];
-  unsigned bytes = 0;
-  EVP_DigestFinal_ex(state->context, digest, &bytes);
-  std::string hex;
-  for (unsigned i = 0; i < bytes; ++i)
-    hex += fmt::format("{:02x}", digest[i]);
-  return hex;
+std::string ContentHash::finish() const {
+  const XXH128_hash_t hash = XXH3_128bits_digest(state.get());
+  return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
 }
 
 } // namespace qlora

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: MIT
 
-// SHA-256 over texts and files, for naming what was made from them.
+// XXH3 over texts and files, for naming what was made from them and for
+// finding damage. It keeps apart what chance made different; whoever wants two
+// texts of one hash can make them.
 
 #ifndef QLORA_RUNTIME_BASE_CONTENTHASH_H
 #define QLORA_RUNTIME_BASE_CONTENTHASH_H
+
+#include <xxhash.h>
 
 #include <cstdint>
 #include <memory>
@@ -20,19 +24,20 @@ namespace qlora {
 class ContentHash {
 public:
   ContentHash();
-  ContentHash(ContentHash &&) noexcept;
-  ~ContentHash();
 
   void add(std::string_view text);
   void add(std::span<const int64_t> numbers);
   /// The file's content; kNotFound when it cannot be read.
   Status addFile(const std::string &path);
-  /// 64 hexadecimal digits. Nothing may be added afterwards.
-  std::string finish();
+  /// 32 hexadecimal digits of what was added so far.
+  std::string finish() const;
+
+  static constexpr size_t kDigits = 32;
 
 private:
-  struct State;
-  std::unique_ptr<State> state;
+  void update(const void *data, size_t bytes);
+
+  std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state;
 };
 
 } // namespace qlora

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <ranges>
 
 namespace qlora {
 
@@ -58,13 +59,15 @@ static std::string valueHint(const OptionRow &row) {
 /// "--bf16 (bfloat16)".
 static std::vector<std::string> spellings(const OptionRow &row) {
   std::vector<std::string> all = {flagSpelling(row.name) + valueHint(row)};
-  for (std::string_view alias : splitWords(row.aliases))
-    all.insert(alias.size() == 1 ? all.begin() : all.end(),
-               flagSpelling(alias));
-  for (const OptionSynonym &synonym : optionSynonyms())
-    if (std::string_view(synonym.option) == row.name)
-      all.push_back(fmt::format("{} ({})", flagSpelling(synonym.name),
-                                synonym.whenTrue));
+  std::vector<std::string> switches;
+  for (const OptionName &name : optionNames(row) | std::views::drop(1))
+    if (name.isSwitch())
+      switches.push_back(
+          fmt::format("{} ({})", flagSpelling(name.name), name.whenTrue));
+    else
+      all.insert(name.name.size() == 1 ? all.begin() : all.end(),
+                 flagSpelling(name.name));
+  all.insert(all.end(), switches.begin(), switches.end());
   const bool isOn = std::string_view(row.initial) == "true";
   if (row.type == OptionType::kBool && isOn)
     all.push_back(flagSpelling(fmt::format("no_{}", row.name)));
@@ -112,21 +115,35 @@ static std::string rowHelp(const OptionRow &row) {
   return text + "\n";
 }
 
-std::string optionHelp(OptionTables tables,
-                       std::span<const std::string_view> names) {
-  std::string help;
-  for (std::string_view name : names) {
+std::span<const OptionRow> questionTable() {
+  static const OptionRow kRows[] = {
+      {"help", OptionType::kBool, "false", OptionScope::kRun, "Help",
+       "the options most people need", "h"},
+      {"help_all", OptionType::kBool, "false", OptionScope::kRun, "Help",
+       "this text"},
+      {"version", OptionType::kBool, "false", OptionScope::kRun, "Help",
+       "print the version"},
+  };
+  return kRows;
+}
+
+std::string commonHelp(const Tool &tool) {
+  std::string help = fmt::format("{}\noptions:\n", tool.usage);
+  for (std::string_view name : tool.common) {
     const OptionRow *row = nullptr;
-    for (size_t i = 0; i < tables.size() && !row; ++i)
-      row = findOption(tables[i], name);
+    for (size_t i = 0; i < tool.tables.size() && !row; ++i)
+      row = findOption(tool.tables[i], name);
     assert(row && "no such option in the tables");
     help += rowHelp(*row);
   }
-  return help;
+  return fmt::format("{}\nexample:\n{}\n--help-all lists every option.\n",
+                     help, tool.example);
 }
 
-std::string optionHelp(std::span<const HelpSection> sections) {
-  std::string help;
+std::string fullHelp(const Tool &tool) {
+  std::string help(tool.usage);
+  std::vector<HelpSection> sections = tool.sections;
+  sections.push_back({questionTable(), {OptionScope::kRun}, ""});
   for (const HelpSection &section : sections) {
     std::string_view heading;
     for (const OptionRow &row : section.rows) {
@@ -139,7 +156,7 @@ std::string optionHelp(std::span<const HelpSection> sections) {
       help += rowHelp(row);
     }
   }
-  return help;
+  return help + std::string(tool.footer);
 }
 
 } // namespace qlora

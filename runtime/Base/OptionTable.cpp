@@ -47,13 +47,16 @@ const OptionRow kRows[] = {
     {"lora_target_modules", kTargets, "all-linear", kProgram, kLora,
      "modules that get an adapter: the ends of their names, a regular "
      "expression for the whole name, or all-linear",
-     "target_modules lora_target"},
+     "target_modules lora_target lora_target_linear=all-linear"},
     {"use_rslora", kBool, "false", kProgram, kLora,
      "the adapter is scaled by alpha / sqrt(rank)"},
     {"lora_rank_pattern", kNumberMap, "{}", kProgram, kLora,
      "rank of single modules, {name: rank}", "rank_pattern", "", 1, 65536},
     {"lora_alpha_pattern", kNumberMap, "{}", kProgram, kLora,
      "alpha of single modules, {name: alpha}", "alpha_pattern", "", 0},
+    {"fan_in_fan_out", kBool, "false", kProgram, kLora,
+     "adapted weights are [in, out], as in GPT-2: known without being said, and "
+     "what adapter_config.json gets"},
     {"modules_to_save", kNames, "[]", kProgram, kLora,
      "modules trained in full and saved with the adapter"},
     {"init_lora_weights", kChoice, "true", kProgram, kLora,
@@ -69,7 +72,8 @@ const OptionRow kRows[] = {
     {"bnb_4bit_blocksize", kInt, "64", kProgram, kQuantization,
      "elements that share a scale: a power of two", "", "", 64, 4096},
     {"compute_dtype", kChoice, "bfloat16", kProgram, kQuantization,
-     "type of activations", "bnb_4bit_compute_dtype dtype torch_dtype",
+     "type of activations",
+     "bnb_4bit_compute_dtype dtype torch_dtype bf16=bfloat16|float32",
      "bfloat16 float32 bf16=bfloat16 fp32=float32 f32=float32"},
     {"activation_dtype_for_lora", kChoice, "auto", kProgram, kQuantization,
      "what an adapter's input is kept in for its gradient, where nothing else "
@@ -174,11 +178,6 @@ const OptionRow kRows[] = {
      "none"},
 };
 
-const OptionSynonym kSynonyms[] = {
-    {"lora_target_linear", "lora_target_modules", "all-linear", nullptr},
-    {"bf16", "compute_dtype", "bfloat16", "float32"},
-};
-
 /// Optimal string alignment distance: insert, delete, replace, swap.
 size_t editDistance(std::string_view a, std::string_view b) {
   std::vector<std::vector<size_t>> d(a.size() + 1,
@@ -200,7 +199,6 @@ size_t editDistance(std::string_view a, std::string_view b) {
 } // namespace
 
 std::span<const OptionRow> optionTable() { return kRows; }
-std::span<const OptionSynonym> optionSynonyms() { return kSynonyms; }
 
 std::string canonicalSpelling(std::string_view text) {
   std::string spelling(text);
@@ -225,25 +223,38 @@ std::vector<std::string_view> splitWords(std::string_view words) {
   return split;
 }
 
-const OptionRow *findOption(std::span<const OptionRow> table,
-                            std::string_view name) {
-  std::string spelling = canonicalSpelling(name);
-  for (const OptionRow &row : table) {
-    if (spelling == row.name)
-      return &row;
-    for (std::string_view alias : splitWords(row.aliases))
-      if (spelling == alias)
-        return &row;
-  }
-  return nullptr;
+/// "bf16=bfloat16|float32" of a row's aliases.
+static OptionName aliasOf(const OptionRow &row, std::string_view alias) {
+  const size_t equals = std::min(alias.find('='), alias.size());
+  const size_t bar = std::min(alias.find('|'), alias.size());
+  OptionName name{&row, alias.substr(0, equals)};
+  if (equals < alias.size())
+    name.whenTrue = alias.substr(equals + 1, bar - equals - 1);
+  if (bar < alias.size())
+    name.whenFalse = alias.substr(bar + 1);
+  return name;
 }
 
-const OptionSynonym *findSynonym(std::string_view name) {
-  std::string spelling = canonicalSpelling(name);
-  for (const OptionSynonym &synonym : kSynonyms)
-    if (spelling == synonym.name)
-      return &synonym;
-  return nullptr;
+std::vector<OptionName> optionNames(const OptionRow &row) {
+  std::vector<OptionName> names = {{&row, row.name}};
+  for (std::string_view alias : splitWords(row.aliases))
+    names.push_back(aliasOf(row, alias));
+  return names;
+}
+
+OptionName findOptionName(std::span<const OptionRow> table,
+                          std::string_view name) {
+  const std::string spelling = canonicalSpelling(name);
+  for (const OptionRow &row : table)
+    for (const OptionName &candidate : optionNames(row))
+      if (spelling == candidate.name)
+        return candidate;
+  return {};
+}
+
+const OptionRow *findOption(std::span<const OptionRow> table,
+                            std::string_view name) {
+  return findOptionName(table, name).row;
 }
 
 std::string nearestName(std::string_view name,
@@ -269,13 +280,9 @@ std::string nearestName(std::string_view name,
 std::vector<std::string> allOptionNames(OptionTables tables) {
   std::vector<std::string> names;
   for (std::span<const OptionRow> table : tables)
-    for (const OptionRow &row : table) {
-      names.emplace_back(row.name);
-      for (std::string_view alias : splitWords(row.aliases))
-        names.emplace_back(alias);
-    }
-  for (const OptionSynonym &synonym : optionSynonyms())
-    names.emplace_back(synonym.name);
+    for (const OptionRow &row : table)
+      for (const OptionName &name : optionNames(row))
+        names.emplace_back(name.name);
   return names;
 }
 

@@ -53,32 +53,37 @@ struct OptionRow {
   OptionScope scope;
   const char *group; ///< heading in --help-all
   const char *help;
-  const char *aliases = ""; ///< separated by spaces
+  /// Separated by spaces. "bf16=bfloat16|float32" is a switch that stands for
+  /// these values, true and false; "x=value" one that can only be true.
+  const char *aliases = "";
   const char *choices = ""; ///< separated by spaces; "a=b": a means b
   double minimum = -std::numeric_limits<double>::infinity();
   double maximum = std::numeric_limits<double>::infinity();
 };
 
-/// A switch of another tool that stands for a value of one of our options.
-struct OptionSynonym {
-  const char *name;
-  const char *option;
-  const char *whenTrue;
-  const char *whenFalse; ///< nullptr: false is refused
+/// One spelling of an option.
+struct OptionName {
+  const OptionRow *row = nullptr;
+  std::string_view name = {};      ///< with underscores
+  std::string_view whenTrue = {};  ///< of a switch
+  std::string_view whenFalse = {}; ///< empty: false is refused
+
+  bool isSwitch() const { return !whenTrue.empty(); }
 };
 
 /// Of one tool: its own and the options of a run.
 using OptionTables = std::span<const std::span<const OptionRow>>;
 
 std::span<const OptionRow> optionTable();
-std::span<const OptionSynonym> optionSynonyms();
 
-/// The row with this name or alias (dashes count as underscores), or nullptr.
+/// A row's own name, then its aliases.
+std::vector<OptionName> optionNames(const OptionRow &row);
+
+/// The name in a table (dashes count as underscores); no row: there is none.
+OptionName findOptionName(std::span<const OptionRow> table,
+                          std::string_view name);
 const OptionRow *findOption(std::span<const OptionRow> table,
                             std::string_view name);
-
-/// The synonym with this name, or nullptr.
-const OptionSynonym *findSynonym(std::string_view name);
 
 /// `text` with dashes turned into underscores.
 std::string canonicalSpelling(std::string_view text);
@@ -94,7 +99,7 @@ std::vector<std::string_view> splitWords(std::string_view words);
 std::string nearestName(std::string_view name,
                         std::span<const std::string> candidates);
 
-/// Every name, alias and synonym of the tables, for nearestName.
+/// Every name and alias of the tables, for nearestName.
 std::vector<std::string> allOptionNames(OptionTables tables);
 
 } // namespace qlora

@@ -44,23 +44,23 @@ static Status checkRange(const OptionRow &row, double value) {
                          row.minimum, row.maximum, value);
 }
 
-static StatusOr<double> parseNumber(std::string_view text) {
-  double value = 0;
+template <typename Number>
+static StatusOr<Number> parseAll(std::string_view text, std::string_view what) {
+  Number value = 0;
   auto [end, error] =
       std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() ||
-      !std::isfinite(value))
-    return expected("a number", text);
+      !std::isfinite(static_cast<double>(value)))
+    return expected(what, text);
   return value;
 }
 
+static StatusOr<double> parseNumber(std::string_view text) {
+  return parseAll<double>(text, "a number");
+}
+
 static StatusOr<int64_t> parseInteger(std::string_view text) {
-  int64_t value = 0;
-  auto [end, error] =
-      std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size())
-    return expected("an integer", text);
-  return value;
+  return parseAll<int64_t>(text, "an integer");
 }
 
 static StatusOr<bool> parseBool(std::string_view text) {
@@ -76,12 +76,11 @@ static StatusOr<bool> parseBool(std::string_view text) {
 
 bool isBoolText(std::string_view text) { return parseBool(text).isOk(); }
 
-StatusOr<std::string> synonymText(const OptionSynonym &synonym,
-                                  std::string_view text,
-                                  std::string_view option) {
+StatusOr<std::string> switchText(const OptionName &name, std::string_view text,
+                                 std::string_view option) {
   QLORA_ASSIGN_OR_RETURN(bool isTrue, parseBool(text));
-  const char *meaning = isTrue ? synonym.whenTrue : synonym.whenFalse;
-  if (!meaning)
+  const std::string_view meaning = isTrue ? name.whenTrue : name.whenFalse;
+  if (meaning.empty())
     return Status::invalid("can only be true; say what you want with {}",
                            option);
   return std::string(meaning);
@@ -109,18 +108,6 @@ StatusOr<int64_t> parseByteSize(std::string_view text) {
   return static_cast<int64_t>(std::llround(*number * factor));
 }
 
-/// Nobody means 20 bytes. Large numbers are bytes: other tools print those.
-static Status checkUnit(std::string_view text, int64_t bytes) {
-  constexpr int64_t kSmall = 1 << 20;
-  const bool hasUnit =
-      text.find_first_not_of("0123456789. ") != std::string_view::npos;
-  if (hasUnit || bytes == 0 || bytes >= kSmall)
-    return Status::ok();
-  return Status::invalid("'{}' has no unit and would be bytes; did you mean "
-                         "{}{}?",
-                         text, text, bytes < 1024 ? "GiB" : "MiB");
-}
-
 static StatusOr<json> parseChoice(const OptionRow &row, std::string_view text) {
   std::string lower = lowerCase(text);
   std::string list;
@@ -134,32 +121,18 @@ static StatusOr<json> parseChoice(const OptionRow &row, std::string_view text) {
   return Status::invalid("'{}' is not supported; choose from: {}", text, list);
 }
 
+/// `a, b` is the list that YAML writes as `[a, b]`.
 static StatusOr<json> parseNames(const json &raw) {
-  json names = json::array();
+  json names = raw;
   if (raw.is_string()) {
-    std::string_view rest = raw.get_ref<const std::string &>();
-    while (!rest.empty()) {
-      size_t comma = std::min(rest.find(','), rest.size());
-      std::string_view name = rest.substr(0, comma);
-      while (!name.empty() && name.front() == ' ')
-        name.remove_prefix(1);
-      while (!name.empty() && name.back() == ' ')
-        name.remove_suffix(1);
-      if (name.empty())
-        return Status::invalid("has an empty name in '{}'",
-                               raw.get<std::string>());
-      names.push_back(name);
-      rest.remove_prefix(std::min(comma + 1, rest.size()));
-    }
-    return names;
+    QLORA_ASSIGN_OR_RETURN(
+        names, yamlTextToJson("[" + raw.get<std::string>() + "]"));
   }
-  if (!raw.is_array())
+  const auto isName = [](const json &name) {
+    return name.is_string() && !name.get_ref<const std::string &>().empty();
+  };
+  if (!names.is_array() || !std::ranges::all_of(names, isName))
     return expected("a list of names", plain(raw));
-  for (const json &name : raw) {
-    if (!name.is_string() || name.get_ref<const std::string &>().empty())
-      return expected("a list of names", plain(raw));
-    names.push_back(name);
-  }
   return names;
 }
 
@@ -215,36 +188,6 @@ static StatusOr<json> parseNumberMap(const OptionRow &row, const json &raw) {
   return map;
 }
 
-static StatusOr<json> parseScalar(const OptionRow &row,
-                                  const std::string &text) {
-  switch (row.type) {
-  case OptionType::kBool: {
-    QLORA_ASSIGN_OR_RETURN(bool value, parseBool(text));
-    return json(value);
-  }
-  case OptionType::kInt: {
-    QLORA_ASSIGN_OR_RETURN(int64_t value, parseInteger(text));
-    QLORA_RETURN_IF_ERROR(checkRange(row, static_cast<double>(value)));
-    return json(value);
-  }
-  case OptionType::kFloat: {
-    QLORA_ASSIGN_OR_RETURN(double value, parseNumber(text));
-    QLORA_RETURN_IF_ERROR(checkRange(row, value));
-    return json(value);
-  }
-  case OptionType::kSize: {
-    if (*row.choices && lowerCase(text) == row.choices)
-      return json(kAutoSize);
-    QLORA_ASSIGN_OR_RETURN(int64_t value, parseByteSize(text));
-    return json(value);
-  }
-  case OptionType::kChoice:
-    return parseChoice(row, text);
-  default:
-    return json(text);
-  }
-}
-
 /// Numbers and booleans as their text, at every level: recorded values and
 /// YAML scalars then take the same way.
 static json scalarsAsText(const json &raw) {
@@ -258,10 +201,40 @@ static json scalarsAsText(const json &raw) {
   return copy;
 }
 
+/// Nobody means 20 bytes. Large numbers are bytes: other tools print those.
+static StatusOr<json> parseSize(const OptionRow &row, const std::string &text,
+                                bool isWritten) {
+  if (*row.choices && lowerCase(text) == row.choices)
+    return json(kAutoSize);
+  QLORA_ASSIGN_OR_RETURN(const int64_t bytes, parseByteSize(text));
+  const bool hasUnit = text.find_first_not_of("0123456789. ") != text.npos;
+  if (hasUnit || !isWritten || bytes == 0 || bytes >= 1 << 20)
+    return json(bytes);
+  return Status::invalid("'{}' has no unit and would be bytes; did you mean "
+                         "{}{}?",
+                         text, text, bytes < 1024 ? "GiB" : "MiB");
+}
+
+template <typename Number>
+static StatusOr<json> inRange(const OptionRow &row, StatusOr<Number> value) {
+  if (!value.isOk())
+    return value.status();
+  QLORA_RETURN_IF_ERROR(checkRange(row, static_cast<double>(*value)));
+  return json(*value);
+}
+
+static bool isStructured(OptionType type) {
+  return type == OptionType::kNames || type == OptionType::kTargets ||
+         type == OptionType::kLengths || type == OptionType::kNumberMap;
+}
+
 StatusOr<json> parseOptionValue(const OptionRow &row, const json &value) {
-  json raw = scalarsAsText(value);
+  const json raw = scalarsAsText(value);
   if (raw.is_null())
     return parseOptionText(row, row.initial);
+  if (!raw.is_string() && !isStructured(row.type))
+    return expected("one value", plain(raw));
+  const std::string text = raw.is_string() ? raw.get<std::string>() : "";
   switch (row.type) {
   case OptionType::kNames:
     return parseNames(raw);
@@ -271,24 +244,28 @@ StatusOr<json> parseOptionValue(const OptionRow &row, const json &value) {
     return parseLengths(row, raw);
   case OptionType::kNumberMap:
     return parseNumberMap(row, raw);
-  default:
+  case OptionType::kBool: {
+    QLORA_ASSIGN_OR_RETURN(bool isTrue, parseBool(text));
+    return json(isTrue);
+  }
+  case OptionType::kInt:
+    return inRange(row, parseInteger(text));
+  case OptionType::kFloat:
+    return inRange(row, parseNumber(text));
+  case OptionType::kSize:
+    return parseSize(row, text, value.is_string());
+  case OptionType::kChoice:
+    return parseChoice(row, text);
+  case OptionType::kString:
+  case OptionType::kPath:
     break;
   }
-  if (!raw.is_string())
-    return expected("one value", plain(raw));
-  const std::string text = raw.get<std::string>();
-  QLORA_ASSIGN_OR_RETURN(json parsed, parseScalar(row, text));
-  if (row.type == OptionType::kSize && value.is_string())
-    QLORA_RETURN_IF_ERROR(checkUnit(text, parsed.get<int64_t>()));
-  return parsed;
+  return raw;
 }
 
 StatusOr<json> parseOptionText(const OptionRow &row, std::string_view text) {
-  bool isStructured =
-      row.type == OptionType::kNames || row.type == OptionType::kTargets ||
-      row.type == OptionType::kLengths || row.type == OptionType::kNumberMap;
   // `[qv]_proj` is a regular expression and `[q_proj, v_proj]` a list.
-  bool looksStructured = isStructured && !text.empty() &&
+  bool looksStructured = isStructured(row.type) && !text.empty() &&
                          ((text.front() == '[' && text.back() == ']') ||
                           (text.front() == '{' && text.back() == '}'));
   if (!looksStructured)

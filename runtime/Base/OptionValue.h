@@ -29,11 +29,10 @@ StatusOr<nlohmann::json> parseOptionValue(const OptionRow &row,
 /// One of the words for true and false.
 bool isBoolText(std::string_view text);
 
-/// What a synonym's true or false means for the option it stands for, which
-/// errors call `option`.
-StatusOr<std::string> synonymText(const OptionSynonym &synonym,
-                                  std::string_view text,
-                                  std::string_view option);
+/// What true or false of a switch means for its option, which errors call
+/// `option`.
+StatusOr<std::string> switchText(const OptionName &name, std::string_view text,
+                                 std::string_view option);
 
 /// "20GiB" -> 21474836480. Units: none or B, K, M, G, T with B (1000) or iB
 /// (1024) or alone (1024).

@@ -130,19 +130,17 @@ Status Options::applyRecorded(std::string_view text) {
 Status Options::applyYamlEntry(YamlEntry entry, const std::string &folder,
                                const std::string &where,
                                std::map<std::string, std::string> &given) {
-  const OptionSynonym *synonym = findSynonym(entry.key);
-  const OptionRow *row =
-      findOption(table, synonym ? synonym->option : entry.key);
+  const OptionName name = findOptionName(table, entry.key);
+  const OptionRow *row = name.row;
   if (!row)
     return unknownOption(entry.key, table);
   auto [first, isNew] = given.emplace(row->name, entry.key);
   if (!isNew)
     return Status::invalid("is the same option as '{}'", first->second);
-  if (synonym) {
+  if (name.isSwitch()) {
     std::string text =
         entry.value.is_string() ? entry.value.get<std::string>() : "";
-    QLORA_ASSIGN_OR_RETURN(entry.value,
-                           synonymText(*synonym, text, row->name));
+    QLORA_ASSIGN_OR_RETURN(entry.value, switchText(name, text, row->name));
   }
   QLORA_ASSIGN_OR_RETURN(json value, parseOptionValue(*row, entry.value));
   if (!entry.value.is_null())
@@ -272,10 +270,11 @@ const json &Options::recordedFact(std::string_view key) const {
 }
 
 std::string Options::resolvedYaml() const {
-  std::vector<std::pair<std::string, json>> entries;
+  // JSON values are YAML flow values, and JSON quotes every text.
+  std::string text;
   for (const OptionRow &row : table)
-    entries.emplace_back(row.name, find(row.name).value);
-  return jsonToYaml(entries);
+    text += fmt::format("{}: {}\n", row.name, find(row.name).value.dump());
+  return text;
 }
 
 } // namespace qlora

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: MIT
 
-// Two questions to the file system.
+// Questions to the file system.
 
 #include "runtime/Base/OutputFile.h"
+
+#include <sys/statvfs.h>
+#include <unistd.h>
 
 #include <filesystem>
 
@@ -22,6 +25,22 @@ Status checkOutputFile(const std::string &path) {
     return Status::ok();
   return Status::invalid("cannot write '{}': there is no folder '{}'", path,
                          folder.string());
+}
+
+Status checkFreeSpace(const std::string &folder, uint64_t bytes) {
+  struct statvfs disk {};
+  // Some file systems of users' own say nothing.
+  if (statvfs(folder.c_str(), &disk) != 0 || disk.f_blocks == 0)
+    return Status::ok();
+  // What is kept back is kept for the superuser.
+  const uint64_t blocks = geteuid() == 0 ? disk.f_bfree : disk.f_bavail;
+  const uint64_t free = blocks * disk.f_frsize;
+  if (bytes <= free)
+    return Status::ok();
+  return Status::error(StatusCode::kResourceExhausted,
+                       "the disk of '{}' is too full: {} of {} bytes are "
+                       "missing",
+                       folder, bytes - free, bytes);
 }
 
 } // namespace qlora

@@ -36,7 +36,7 @@ static void onSignal(int signal) {
 void installStopSignals() {
   struct sigaction action = {};
   action.sa_handler = onSignal;
-  // System calls in flight, of Gloo too, go on.
+  // System calls in flight go on.
   action.sa_flags = SA_RESTART;
   for (int signal : {SIGINT, SIGTERM, SIGHUP})
     sigaddset(&action.sa_mask, signal);

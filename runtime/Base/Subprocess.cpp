@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 
 #include "runtime/Base/FileDescriptor.h"
@@ -20,7 +21,10 @@ namespace qlora {
 
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 constexpr int kCannotExecute = 127;
+constexpr std::chrono::milliseconds kWatchTime = std::chrono::seconds(1);
 
 struct Pipe {
   FileDescriptor reader, writer;
@@ -72,7 +76,8 @@ static void passLines(std::string &pending, const LineListener &listener,
 }
 
 StatusOr<ProcessOutput> runProgram(const std::vector<std::string> &arguments,
-                                   const LineListener &onErrorLine) {
+                                   const LineListener &onErrorLine,
+                                   const WatchListener &everySecond) {
   if (access(arguments[0].c_str(), X_OK) != 0)
     return Status::error(StatusCode::kUnavailable, "cannot execute '{}': {}",
                          arguments[0], std::strerror(errno));
@@ -93,10 +98,19 @@ StatusOr<ProcessOutput> runProgram(const std::vector<std::string> &arguments,
 
   ProcessOutput result;
   std::string pending;
+  Status watched;
+  auto next = Clock::now() + kWatchTime;
   pollfd events[] = {{out.reader.get(), POLLIN, 0},
                      {errors.reader.get(), POLLIN, 0}};
   while (events[0].fd >= 0 || events[1].fd >= 0) {
-    if (poll(events, 2, -1) < 0)
+    const bool watches = everySecond && watched.isOk();
+    if (watches && Clock::now() >= next) {
+      watched = everySecond();
+      if (!watched.isOk())
+        kill(pid, SIGTERM);
+      next = Clock::now() + kWatchTime;
+    }
+    if (poll(events, 2, watches ? int(kWatchTime.count()) : -1) < 0)
       continue;
     if (events[0].revents && !readSome(out.reader, result.out))
       events[0].fd = -1;
@@ -108,6 +122,7 @@ StatusOr<ProcessOutput> runProgram(const std::vector<std::string> &arguments,
   int status = 0;
   while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
   }
+  QLORA_RETURN_IF_ERROR(watched);
   result.exitCode =
       WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   return result;

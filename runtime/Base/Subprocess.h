@@ -24,11 +24,16 @@ struct ProcessOutput {
 /// True: it is taken, and not kept in ProcessOutput::errors.
 using LineListener = std::function<bool(std::string_view line)>;
 
+/// Called about once a second while the program runs. An error ends it with
+/// SIGTERM, and is what the caller gets.
+using WatchListener = std::function<Status()>;
+
 /// `arguments[0]` is a path. Standard input is empty; the program gets SIGTERM
 /// when this process ends, to take its own files away. kUnavailable when it
 /// cannot be executed.
 StatusOr<ProcessOutput> runProgram(const std::vector<std::string> &arguments,
-                                   const LineListener &onErrorLine = {});
+                                   const LineListener &onErrorLine = {},
+                                   const WatchListener &everySecond = {});
 
 } // namespace qlora
 

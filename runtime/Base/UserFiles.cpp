@@ -4,8 +4,6 @@
 
 #include "runtime/Base/UserFiles.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
@@ -37,23 +35,14 @@ StatusOr<std::string> readWholeFile(const std::string &path) {
   return text.str();
 }
 
-Status replaceWholeFile(const std::string &path, std::string_view text) {
-  std::error_code error;
+Status replaceWholeFile(const std::string &path, std::string_view text,
+                        AtomicFile::Flush flush) {
+  std::error_code ignored; // The file then says why it cannot be written.
   if (const fs::path folder = fs::path(path).parent_path(); !folder.empty())
-    fs::create_directories(folder, error);
-  const std::string beside = fmt::format("{}.{}", path, getpid());
-  std::ofstream file(beside, std::ios::binary);
-  file << text;
-  file.close();
-  if (file && !error)
-    fs::rename(beside, path, error);
-  if (file && !error)
-    return Status::ok();
-  fs::remove(beside, error);
-  return Status::error(StatusCode::kUnavailable,
-                       "cannot write '{}': is its folder writable, and the "
-                       "disk not full?",
-                       path);
+    fs::create_directories(folder, ignored);
+  QLORA_ASSIGN_OR_RETURN(AtomicFile file, AtomicFile::create(path));
+  QLORA_RETURN_IF_ERROR(file.write(text));
+  return file.commit(flush);
 }
 
 StatusOr<std::vector<fs::path>> listFolder(const std::string &path) {

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/Base/AtomicFile.h"
 #include "runtime/Base/Status.h"
 
 namespace qlora {
@@ -23,9 +24,9 @@ std::string userCacheFolder();
 /// kNotFound, with the reason, where it cannot be read.
 StatusOr<std::string> readWholeFile(const std::string &path);
 
-/// Writes a file beside it and renames that, so that a reader finds the old
-/// text or the new one. Makes the folder.
-Status replaceWholeFile(const std::string &path, std::string_view text);
+/// A reader finds the old text or the new one (AtomicFile.h). Makes the folder.
+Status replaceWholeFile(const std::string &path, std::string_view text,
+                        AtomicFile::Flush flush = AtomicFile::Flush::kYes);
 
 /// What is in a folder, sorted. An error is the system's reason alone, for a
 /// caller to say of what; kNotFound where there is no such folder.

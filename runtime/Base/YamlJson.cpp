@@ -87,13 +87,4 @@ StatusOr<std::vector<YamlEntry>> readYamlMap(const std::string &path) {
   }
 }
 
-std::string
-jsonToYaml(const std::vector<std::pair<std::string, json>> &entries) {
-  // JSON values are YAML flow values, and JSON quotes every text.
-  std::string text;
-  for (const auto &[key, value] : entries)
-    text += fmt::format("{}: {}\n", key, value.dump());
-  return text;
-}
-
 } // namespace qlora

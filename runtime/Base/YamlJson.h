@@ -30,11 +30,6 @@ StatusOr<nlohmann::json> yamlTextToJson(std::string_view text);
 /// Errors name the file and line; a key written twice is refused.
 StatusOr<std::vector<YamlEntry>> readYamlMap(const std::string &path);
 
-/// {a: 1, b: [x]} as YAML text, one line per key; texts that would read back
-/// as another type are quoted.
-std::string
-jsonToYaml(const std::vector<std::pair<std::string, nlohmann::json>> &entries);
-
 } // namespace qlora
 
 #endif // QLORA_RUNTIME_BASE_YAMLJSON_H

@@ -12,6 +12,15 @@
 
 namespace qlora {
 
+/// One meeting of all ranks: whether one of them is still at work. Each meets
+/// the others every second, so that no wait is as long as the work, and a rank
+/// that dies ends it.
+static StatusOr<bool> someWork(RankGroup &group, bool thisWorks) {
+  int64_t working[] = {thisWorks};
+  QLORA_RETURN_IF_ERROR(group.sum(working));
+  return working[0] > 0;
+}
+
 static StatusOr<std::string> tokenise(const DataRequest &request,
                                       const std::string &file,
                                       int64_t vocabSize, RankGroup &group) {
@@ -30,8 +39,12 @@ static StatusOr<std::string> tokenise(const DataRequest &request,
   // A cache that several machines see is filled by each of them: waiting for
   // one another would take as long.
   if (group.isFirstOfMachine())
-    QLORA_RETURN_IF_ERROR(makeCachedRows(tokens, rows, request.progress));
-  QLORA_RETURN_IF_ERROR(group.collectives().barrier());
+    QLORA_RETURN_IF_ERROR(
+        makeCachedRows(tokens, rows, request.progress,
+                       [&] { return someWork(group, true).status(); }));
+  for (bool waits = true; waits;) {
+    QLORA_ASSIGN_OR_RETURN(waits, someWork(group, false));
+  }
   QLORA_ASSIGN_OR_RETURN(const ConversionNotes notes, conversionNotes(rows));
   if (request.note && !notes.note.empty())
     request.note(fmt::format("'{}': {}", shownPath(file), notes.note));

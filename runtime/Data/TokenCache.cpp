@@ -6,18 +6,14 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <filesystem>
 #include <sstream>
 #include <vector>
 
-#include "runtime/Base/ContentHash.h"
 #include "runtime/Base/CpuCount.h"
 #include "runtime/Base/KeptFiles.h"
-#include "runtime/Base/OptionTable.h"
-#include "runtime/Base/Subprocess.h"
 #include "runtime/Base/UserFiles.h"
 
 namespace qlora {
@@ -25,11 +21,6 @@ namespace qlora {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kProgressPrefix = "qlora-data: progress: ";
-
-constexpr const char *kTokenizerFiles[] = {
-    "config.json",           "tokenizer.json",      "tokenizer.model",
-    "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json",
-    "generation_config.json"};
 
 bool isTokenData(const std::string &path) {
   return fs::path(path).extension() == ".safetensors";
@@ -45,74 +36,19 @@ StatusOr<std::string> tokenCacheFolder() {
                        "set XDG_CACHE_HOME to a folder");
 }
 
-/// qlora-data and the package beside it: their text is their version.
-static Status addConverter(ContentHash &hash, const std::string &converter) {
-  std::error_code error;
-  const fs::path script = fs::canonical(converter, error);
-  QLORA_RETURN_IF_ERROR(hash.addFile(converter));
-  std::vector<std::string> sources;
-  for (const char *folder : {"qlora_data", "qlora_data/chat_templates"}) {
-    for (fs::directory_iterator entry(script.parent_path() / folder, error);
-         !error && entry != fs::directory_iterator(); entry.increment(error))
-      if (std::error_code gone; entry->is_regular_file(gone))
-        sources.push_back(entry->path().string());
-    // A wrapper of another place has no sources beside it.
-    if (error && error != std::errc::no_such_file_or_directory)
-      return Status::error(StatusCode::kUnavailable, "cannot read '{}': {}",
-                           (script.parent_path() / folder).string(),
-                           error.message());
-  }
-  std::sort(sources.begin(), sources.end());
-  for (const std::string &source : sources)
-    QLORA_RETURN_IF_ERROR(hash.addFile(source));
-  return Status::ok();
-}
-
-/// One that comes with qlora-data, instead of a file.
-static bool isShippedTemplate(const std::string &name) {
-  const auto shipped =
-      splitWords(findOption(optionTable(), "chat_template")->choices);
-  return std::ranges::find(shipped, name) != shipped.end();
-}
-
-StatusOr<std::string> cachedRowsPath(const TokenRequest &request) {
-  ContentHash hash;
-  QLORA_RETURN_IF_ERROR(addConverter(hash, request.converter));
-  hash.add(fmt::format("{} {} {} {}", request.maxLength, request.vocabSize,
-                       request.completionOnlyLoss, request.assistantOnlyLoss));
-  // Messages name the file, so a copy elsewhere is another entry.
-  hash.add(request.dataFile);
-  QLORA_RETURN_IF_ERROR(hash.addFile(request.dataFile));
-  hash.add(request.chatTemplate);
-  if (!request.chatTemplate.empty() && !isShippedTemplate(request.chatTemplate))
-    QLORA_RETURN_IF_ERROR(hash.addFile(request.chatTemplate));
-  for (const char *name : kTokenizerFiles) {
-    std::string path = request.modelFolder + "/" + name;
-    hash.add(name);
-    std::error_code ignored;
-    if (fs::exists(path, ignored))
-      QLORA_RETURN_IF_ERROR(hash.addFile(path));
-  }
-  return fmt::format("{}/rows-{}.safetensors", request.cacheFolder,
-                     hash.finish());
-}
-
 static std::string lastLine(std::string text) {
   while (!text.empty() && text.back() == '\n')
     text.pop_back();
   return text.substr(text.rfind('\n') + 1);
 }
 
-static std::vector<std::string> commandOf(const TokenRequest &request,
-                                          const std::string &path) {
+static std::vector<std::string> commandOf(const TokenRequest &request) {
   auto truth = [](bool value) { return value ? "true" : "false"; };
   std::vector<std::string> command = {request.converter,
                                       "--tokenizer",
                                       request.modelFolder,
                                       "--input",
                                       request.dataFile,
-                                      "--output",
-                                      path,
                                       "--max-length",
                                       std::to_string(request.maxLength),
                                       "--vocab-size",
@@ -120,15 +56,45 @@ static std::vector<std::string> commandOf(const TokenRequest &request,
                                       "--completion-only-loss",
                                       truth(request.completionOnlyLoss),
                                       "--assistant-only-loss",
-                                      truth(request.assistantOnlyLoss),
-                                      "--workers",
-                                      std::to_string(usableCpus()),
-                                      "--progress"};
+                                      truth(request.assistantOnlyLoss)};
   if (!request.chatTemplate.empty()) {
     command.push_back("--chat-template");
     command.push_back(request.chatTemplate);
   }
   return command;
+}
+
+/// What qlora-data printed, or its error, which names `written` where that has
+/// no room.
+static StatusOr<std::string>
+runConverter(const std::vector<std::string> &command,
+             const std::string &written, const LineListener &onErrorLine = {},
+             const WatchListener &everySecond = {}) {
+  QLORA_ASSIGN_OR_RETURN(ProcessOutput output,
+                         runProgram(command, onErrorLine, everySecond));
+  if (output.exitCode == 0)
+    return output.out;
+  std::string message = lastLine(output.errors);
+  constexpr std::string_view kPrefix = "qlora-data: error: ";
+  if (message.starts_with(kPrefix)) {
+    message.erase(0, kPrefix.size());
+    // It ends with "write to another folder", which has a name here.
+    if (message.starts_with(written + ": "))
+      return Status::error(StatusCode::kResourceExhausted,
+                           "{}: set XDG_CACHE_HOME to one with room", message);
+    return Status::invalid("{}", message);
+  }
+  return Status::invalid("'{}' ended with code {}: {}", command[0],
+                         output.exitCode, message);
+}
+
+StatusOr<std::string> cachedRowsPath(const TokenRequest &request) {
+  std::vector<std::string> command = commandOf(request);
+  command.push_back("--print-key");
+  QLORA_ASSIGN_OR_RETURN(const std::string key,
+                         runConverter(command, request.cacheFolder));
+  return fmt::format("{}/rows-{}.safetensors", request.cacheFolder,
+                     lastLine(key));
 }
 
 /// Takes the lines "qlora-data: progress: DONE TOTAL".
@@ -169,7 +135,8 @@ static Status prepareFolder(const TokenRequest &request) {
 }
 
 Status makeCachedRows(const TokenRequest &request, const std::string &path,
-                      const ProgressListener &progress) {
+                      const ProgressListener &progress,
+                      const WatchListener &everySecond) {
   if (SafetensorsFile::open(path).isOk()) {
     std::error_code error;
     // Where the folder is read-only, nothing is deleted from it either.
@@ -177,23 +144,13 @@ Status makeCachedRows(const TokenRequest &request, const std::string &path,
     return Status::ok();
   }
   QLORA_RETURN_IF_ERROR(prepareFolder(request));
-  QLORA_ASSIGN_OR_RETURN(
-      ProcessOutput output,
-      runProgram(commandOf(request, path), progressLines(progress)));
-  if (output.exitCode == 0)
-    return Status::ok();
-  std::string message = lastLine(output.errors);
-  constexpr std::string_view kPrefix = "qlora-data: error: ";
-  if (message.starts_with(kPrefix)) {
-    message.erase(0, kPrefix.size());
-    // It ends with "write to another folder", which has a name here.
-    if (message.starts_with(path + ": "))
-      return Status::error(StatusCode::kResourceExhausted,
-                           "{}: set XDG_CACHE_HOME to one with room", message);
-    return Status::invalid("{}", message);
-  }
-  return Status::invalid("'{}' ended with code {}: {}", request.converter,
-                         output.exitCode, message);
+  std::vector<std::string> command = commandOf(request);
+  for (const std::string &word :
+       {std::string("--output"), path, std::string("--workers"),
+        std::to_string(usableCpus()), std::string("--progress")})
+    command.push_back(word);
+  return runConverter(command, path, progressLines(progress), everySecond)
+      .status();
 }
 
 StatusOr<std::string> findConverter() {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 
 // JSONL as a rows file: calls qlora-data and keeps the result in the user's
-// cache, named after the SHA-256 of the data, the tokenizer's files, the
-// options and qlora-data itself, so that the same run again starts at once and
-// a changed file is never mistaken for an old one. It is not in the output
-// folder, which people publish.
+// cache, under a name that follows what the rows depend on, so that the same run
+// again starts at once and a changed file is never mistaken for an old one.
+// What that is, qlora-data knows: `qlora-data --print-key`. It is not in the
+// output folder, which people publish.
 
 #ifndef QLORA_RUNTIME_DATA_TOKENCACHE_H
 #define QLORA_RUNTIME_DATA_TOKENCACHE_H
@@ -14,6 +14,7 @@
 
 #include "runtime/Base/Progress.h"
 #include "runtime/Base/Status.h"
+#include "runtime/Base/Subprocess.h"
 #include "runtime/Weights/Safetensors.h"
 
 namespace qlora {
@@ -46,9 +47,11 @@ StatusOr<std::string> cachedRowsPath(const TokenRequest &request);
 
 /// Makes the rows file unless it is there, and sound. Several processes may do
 /// so at once. qlora-data's errors (file:line: ...) are returned as they are.
-/// `progress` hears bytes of the data file.
+/// `progress` hears bytes of the data file; an error of `everySecond` ends the
+/// work.
 Status makeCachedRows(const TokenRequest &request, const std::string &path,
-                      const ProgressListener &progress);
+                      const ProgressListener &progress,
+                      const WatchListener &everySecond = {});
 
 /// qlora-data beside this executable, or else in PATH.
 StatusOr<std::string> findConverter();

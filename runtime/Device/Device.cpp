@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: MIT
 
 // The half of a device that all drivers share: order of calls, ranges,
-// counters and times.
+// counters.
 
 #include "runtime/Device/Device.h"
 
 #include "runtime/Module/LaunchRequest.h"
 
 #include <algorithm>
-#include <chrono>
-#include <map>
-#include <tuple>
 
 namespace qlora {
 
@@ -27,10 +24,9 @@ Status Device::load(const LoadedModule &loaded, FrozenArena *frozen) {
   if (frozen && frozen->bytes().size() != frozenBytes)
     return misuse("the frozen arena given has {} bytes, the module needs {}",
                   frozen->bytes().size(), frozenBytes);
+  QLORA_RETURN_IF_ERROR(checkCollectives(loaded, groupSize));
   module = &loaded;
   frozenIsShared = frozen && frozen->isShared();
-  launchCount.assign(loaded.launches().size(), 0);
-  launchNanoseconds.assign(loaded.launches().size(), 0);
   failure = allocate(frozen);
   return failure;
 }
@@ -175,31 +171,19 @@ StatusOr<std::vector<TimedCommand>> Device::finishTiming() {
 Status Device::dispatch(const qlora_command &command) {
   switch (command.kind) {
   case QLORA_COMMAND_LAUNCH:
-    return timedLaunch(command);
+    return launch(command);
   case QLORA_COMMAND_FILL:
     return fill(command);
   case QLORA_COMMAND_COPY:
     return copy(command);
-  case QLORA_COMMAND_ALL_REDUCE:
-    return allReduce(command);
+  case QLORA_COMMAND_COLLECTIVE:
+    return collective(command);
   case QLORA_COMMAND_RECORD:
     return record(command);
   case QLORA_COMMAND_WAIT:
     return wait(command);
   }
   return misuse("unknown command kind {}", command.kind);
-}
-
-Status Device::timedLaunch(const qlora_command &command) {
-  using Clock = std::chrono::steady_clock;
-  if (!timesLaunches())
-    return launch(command);
-  const Clock::time_point start = Clock::now();
-  Status status = launch(command);
-  const auto elapsed = std::chrono::nanoseconds(Clock::now() - start);
-  launchCount[command.target] += 1;
-  launchNanoseconds[command.target] += static_cast<uint64_t>(elapsed.count());
-  return status;
 }
 
 void Device::countCommand(const qlora_command &command) {
@@ -213,9 +197,10 @@ void Device::countCommand(const qlora_command &command) {
   case QLORA_COMMAND_COPY:
     ++count.copies;
     break;
-  case QLORA_COMMAND_ALL_REDUCE:
+  case QLORA_COMMAND_COLLECTIVE:
     ++count.collectives;
-    count.collectiveBytes += module->operands(command)[0].bytes;
+    count.collectiveBytes[command.group][command.collective] +=
+        collectiveBytes(*module, command);
     break;
   case QLORA_COMMAND_RECORD:
     ++count.records;
@@ -259,30 +244,6 @@ std::vector<ArenaUse> Device::memory() const {
 
 std::string Device::kernelName(uint32_t launch) const {
   return module->kernels()[module->launches()[launch].kernel].name;
-}
-
-std::vector<LaunchTime> Device::launchTimes() const {
-  std::map<std::tuple<std::string, std::string>, LaunchTime> byLabel;
-  for (uint32_t i = 0; i < launchCount.size(); ++i) {
-    if (launchCount[i] == 0)
-      continue;
-    const std::string label = module->launches()[i].label;
-    const std::string kernel = kernelName(i);
-    LaunchTime &time = byLabel[{label, kernel}];
-    time.label = label;
-    time.kernel = kernel;
-    time.count += launchCount[i];
-    time.seconds += static_cast<double>(launchNanoseconds[i]) * 1e-9;
-  }
-  std::vector<LaunchTime> times;
-  for (auto &[key, time] : byLabel)
-    times.push_back(std::move(time));
-  addTimes(times);
-  std::stable_sort(times.begin(), times.end(),
-                   [](const LaunchTime &a, const LaunchTime &b) {
-                     return a.seconds > b.seconds;
-                   });
-  return times;
 }
 
 } // namespace qlora

@@ -22,6 +22,7 @@
 #ifndef QLORA_RUNTIME_DEVICE_DEVICE_H
 #define QLORA_RUNTIME_DEVICE_DEVICE_H
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -48,6 +49,7 @@ struct DeviceOptions {
   int ordinal = 0;    ///< which GPU of this machine
   bool graphs = true; ///< GPU: an entry is one launch of a captured graph
   std::vector<std::string> disabledKernels; ///< rows of Kernels.def, by name
+  std::vector<std::string> referenceKernels; ///< ops to do by their oracles
   /// GPU: the algorithms of matrix products (Cuda/GemmTuner.h): kMeasureGemms,
   /// kFirstGemms or the file of a table.
   std::string gemmTable = kFirstGemms;
@@ -66,7 +68,9 @@ struct DeviceCounters {
   uint64_t waits = 0;
   uint64_t bytesRead = 0; ///< operands, at operand granularity
   uint64_t bytesWritten = 0;
-  uint64_t collectiveBytes = 0; ///< of the operands, on one rank
+  /// By group and kind: of the larger operand, on one rank.
+  std::array<std::array<uint64_t, QLORA_COLLECTIVE_COUNT>, QLORA_GROUP_COUNT>
+      collectiveBytes{};
 };
 
 /// One arena, as planned by the module and as the device holds it.
@@ -81,15 +85,6 @@ struct ArenaUse {
 struct ReserveUse {
   std::string name;
   uint64_t bytes = 0;
-};
-
-/// Time in one launch label and kernel ("op.implementation" or the generated
-/// kernel's name), summed over commands.
-struct LaunchTime {
-  std::string label;
-  std::string kernel;
-  uint64_t count = 0;
-  double seconds = 0;
 };
 
 class Device {
@@ -158,9 +153,6 @@ public:
   /// What the device's own memory holds beside the arenas, as measured now.
   /// Empty where arenas are this process's memory.
   virtual std::vector<ReserveUse> reserve() const { return {}; }
-  /// Per label, longest first. Empty before the first entry, and on devices
-  /// that do not run a launch while the host waits.
-  std::vector<LaunchTime> launchTimes() const;
   /// Name of the kernel that runs a launch of the module: the driver may know
   /// better than the module.
   virtual std::string kernelName(uint32_t launch) const;
@@ -192,7 +184,7 @@ protected:
   virtual Status launch(const qlora_command &command) = 0;
   virtual Status fill(const qlora_command &command) = 0;
   virtual Status copy(const qlora_command &command) = 0;
-  virtual Status allReduce(const qlora_command &command) = 0;
+  virtual Status collective(const qlora_command &command) = 0;
   virtual Status record(const qlora_command &command) = 0;
   virtual Status wait(const qlora_command &command) = 0;
   /// All commands are on their queues; returns the first error known of any.
@@ -207,12 +199,9 @@ protected:
   bool isTimed() const { return timer != nullptr; }
   /// For the driver's destructor, where its timer needs what the driver owns.
   void dropTimer() { timer.reset(); }
-  /// Whether launch() returns when the kernel has run.
-  virtual bool timesLaunches() const { return true; }
-  /// Appends times of work that is not a launch.
-  virtual void addTimes(std::vector<LaunchTime> &times) const {}
 
   const LoadedModule *module = nullptr;
+  int groupSize = 1; ///< the driver's constructor knows it
   bool frozenIsShared = false;
   qlora_step_block step{};
   bool onAllRanks = true; ///< of the current entry
@@ -222,7 +211,6 @@ private:
   Status checkTransfer(uint32_t arena, uint64_t offset, uint64_t bytes) const;
   Status dispatch(const qlora_command &command);
   Status dispatchTimed(const qlora_command &command);
-  Status timedLaunch(const qlora_command &command);
   void countCommand(const qlora_command &command);
 
   const qlora_entry *current = nullptr;
@@ -231,8 +219,6 @@ private:
   std::deque<uint64_t> startedReads; ///< their bytes
   std::deque<std::vector<uint8_t>> readAhead; ///< where they were read at once
   DeviceCounters count;
-  std::vector<uint64_t> launchCount; ///< per launch of the module
-  std::vector<uint64_t> launchNanoseconds;
 };
 
 /// "cpu", "cuda" (kUnavailable where there is no GPU) or "null".

@@ -10,7 +10,7 @@ namespace qlora {
 static std::string describe(const LoadedModule &module,
                             const qlora_entry &entry, size_t number,
                             const qlora_command &command) {
-  std::string kind(commandKindName(command.kind));
+  std::string kind(commandName(command));
   if (command.kind == QLORA_COMMAND_LAUNCH)
     kind += fmt::format(" '{}'", module.launches()[command.target].label);
   return fmt::format("{}, command {} ({})", entryKindName(entry.kind), number,

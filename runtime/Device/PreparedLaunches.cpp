@@ -4,6 +4,8 @@
 
 #include "runtime/Device/PreparedLaunches.h"
 
+#include <algorithm>
+
 namespace qlora {
 
 LaunchKey launchKey(const LoadedModule &module, const qlora_command &command,
@@ -17,15 +19,38 @@ LaunchKey launchKey(const LoadedModule &module, const qlora_command &command,
   return key;
 }
 
-std::vector<const KernelRow *> candidateRows(const KernelRow &planned) {
+std::vector<const KernelRow *>
+candidateRows(const KernelRow &planned,
+              std::span<const std::string> references) {
+  const bool wantsOracle =
+      std::ranges::find(references, planned.op->name) != references.end();
   std::vector<const KernelRow *> rows;
   bool found = false;
   for (const KernelRow &row : kernelRows()) {
     found |= &row == &planned;
-    if (found && row.op == planned.op && row.target == planned.target)
+    if (row.op != planned.op || row.target != planned.target)
+      continue;
+    if (wantsOracle ? row.isOracle
+                    : found && (!row.isOracle || &row == &planned))
       rows.push_back(&row);
   }
   return rows;
+}
+
+Status noRowLeft(const KernelRow &planned, const Status &refusal) {
+  if (refusal.isOk())
+    return Status::error(StatusCode::kUnavailable,
+                         "--reference-kernels: {} has no plain reference for "
+                         "the target {}",
+                         planned.op->name, planned.target);
+  const KernelRow *oracle = findKernelRow(planned.op->name + ".reference");
+  if (refusal.code() != StatusCode::kUnavailable || !oracle ||
+      oracle->target != planned.target || &planned == oracle)
+    return refusal;
+  return Status::error(StatusCode::kUnavailable,
+                       "{}; --reference-kernels {} runs its plain reference, "
+                       "which is slow",
+                       refusal.message(), planned.op->name);
 }
 
 } // namespace qlora

@@ -27,8 +27,14 @@ using LaunchKey = std::vector<int64_t>;
 LaunchKey launchKey(const LoadedModule &module, const qlora_command &command,
                     const KernelRequest &request);
 
-/// The planned row, then those after it of the same op and target.
-std::vector<const KernelRow *> candidateRows(const KernelRow &planned);
+/// The planned row, then those after it of the same op and target but its
+/// oracle; only that one for an op that `references` names.
+std::vector<const KernelRow *>
+candidateRows(const KernelRow &planned,
+              std::span<const std::string> references = {});
+
+/// `refusal`, of the last candidate, with what else could be asked for.
+Status noRowLeft(const KernelRow &planned, const Status &refusal);
 
 template <typename Kernel> class PreparedLaunches {
 public:
@@ -40,10 +46,12 @@ public:
   /// Prepares all launches of `module`. `arenaBases` are the arenas'
   /// addresses, on the device. A row that is unavailable is passed over for
   /// the op's next one, with a line in `remarks` that says why and which row
-  /// runs; a launch that no row can do is an error.
+  /// runs; a launch that no row can do is an error. Ops that `references` names
+  /// are done by their oracles.
   Status prepare(const LoadedModule &module,
                  std::span<uint8_t *const> arenaBases, const Prepare &prepare,
-                 std::vector<std::string> &remarks);
+                 std::vector<std::string> &remarks,
+                 std::vector<std::string> references = {});
 
   /// The library kernel of a command; nullptr for a generated one.
   Kernel *kernel(size_t commandIndex) const {
@@ -79,6 +87,7 @@ private:
   std::map<LaunchKey, Chosen> kernels;
   std::vector<const Chosen *> byCommand; ///< per command
   std::vector<const KernelRow *> rowOfLaunch;
+  std::vector<std::string> references; ///< ops
   std::vector<void *> addresses; ///< per operand of the module
 };
 
@@ -94,7 +103,7 @@ auto PreparedLaunches<Kernel>::choose(const LoadedModule &module,
   const uint64_t workspace = givenWorkspace(module, command, *planned.op);
   Status last;
   std::string passedOver;
-  for (const KernelRow *row : candidateRows(planned)) {
+  for (const KernelRow *row : candidateRows(planned, references)) {
     last = checkLaunchRow(module, command, *row, request);
     if (last.isOk()) {
       auto kernel = prepare(*row, request, workspace);
@@ -110,7 +119,8 @@ auto PreparedLaunches<Kernel>::choose(const LoadedModule &module,
       break;
     passedOver += last.message() + "; ";
   }
-  return last.withContext(fmt::format("launch '{}'", label));
+  return noRowLeft(planned, last)
+      .withContext(fmt::format("launch '{}'", label));
 }
 
 template <typename Kernel>
@@ -140,7 +150,9 @@ template <typename Kernel>
 Status PreparedLaunches<Kernel>::prepare(const LoadedModule &module,
                                          std::span<uint8_t *const> arenaBases,
                                          const Prepare &prepare,
-                                         std::vector<std::string> &remarks) {
+                                         std::vector<std::string> &remarks,
+                                         std::vector<std::string> wanted) {
+  references = std::move(wanted);
   for (const qlora_operand &operand : module.operands())
     addresses.push_back(operand.bytes == 0
                             ? nullptr

@@ -115,10 +115,10 @@ Work gemmWork(int64_t m, int64_t n, int64_t k, qlora_dtype a, qlora_dtype b,
               qlora_dtype c, bool accumulates);
 
 /// Causal attention of one layer; the backward does 2.5 times the products.
-struct AttentionShape {
+struct AttentionExtents {
   int64_t batch, length, heads, kvHeads, dim, window; ///< window 0: none
 };
-Work attentionWork(const AttentionShape &shape, qlora_dtype dtype,
+Work attentionWork(const AttentionExtents &shape, qlora_dtype dtype,
                    bool backward);
 
 /// A launch of a library op, from its Kernels.def constants and dtypes, where

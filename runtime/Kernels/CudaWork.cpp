@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT
 
 // What the CUDA rows launch, kernel by kernel (CostModel.h): the counterpart
-// of their host code in Cuda/, from the same plans (Requests/CudaWorkspaces.h).
+// of their host code in Cuda/, from the same plans (Plans/CudaWorkspaces.h).
 
 #include "runtime/Kernels/CostModel.h"
 
-#include "runtime/Kernels/Requests/CudaWorkspaces.h"
+#include "runtime/Kernels/Plans/CudaWorkspaces.h"
 
 #include <algorithm>
 #include <cassert>
 
 using namespace qlora;
-using namespace qlora::requests;
+using namespace qlora::plans;
 
 using Kernels = std::vector<Work>;
 
@@ -60,7 +60,7 @@ static Work panelDecodeWork(const KernelRequest &r) {
 static Kernels panelMatmulWork(const KernelRequest &r) {
   const CudaPanelPlan plan = CudaPanelPlan::of(r);
   Kernels kernels;
-  if (plan.decoded.bytes() > 0)
+  if (plan.decoded)
     kernels.push_back(panelDecodeWork(r));
   append(kernels, productWork(plan.problem));
   return kernels;

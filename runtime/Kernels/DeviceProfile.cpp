@@ -38,14 +38,9 @@ public:
   }
 
   void readRate(const char *key, double &value) {
-    if (!has(key))
-      return;
-    const nlohmann::json &found = json[key];
-    if (!found.is_number() || !(found.get<double>() > 0))
-      return fail("key '{}{}' is {}, but has to be a positive number", prefix, key,
-                  found.dump());
-    value = found.get<double>();
-    json.erase(key);
+    read(key, "a positive number", value, [](const nlohmann::json &found) {
+      return found.is_number() && found.get<double>() > 0;
+    });
   }
 
   /// Two rates, "forward_2k_gflops" and "forward_8k_gflops".
@@ -59,24 +54,14 @@ public:
   }
 
   void readCount(const char *key, int64_t &value) {
-    if (!has(key))
-      return;
-    const nlohmann::json &found = json[key];
-    if (!found.is_number_integer() || found.get<int64_t>() < 1)
-      return fail("key '{}{}' is {}, but has to be a positive integer", prefix, key,
-                  found.dump());
-    value = found.get<int64_t>();
-    json.erase(key);
+    read(key, "a positive integer", value, [](const nlohmann::json &found) {
+      return found.is_number_integer() && found.get<int64_t>() >= 1;
+    });
   }
 
   void readText(const char *key, std::string &value) {
-    if (!has(key))
-      return;
-    if (!json[key].is_string())
-      return fail("key '{}{}' is {}, but has to be a string", prefix, key,
-                  json[key].dump());
-    value = json[key].get<std::string>();
-    json.erase(key);
+    read(key, "a string", value,
+         [](const nlohmann::json &found) { return found.is_string(); });
   }
 
   Status finish() {
@@ -86,6 +71,19 @@ public:
   }
 
 private:
+  /// Takes the value of a key that has to be there, and `isRight`.
+  template <typename Value, typename IsRight>
+  void read(const char *key, const char *wanted, Value &value,
+            IsRight isRight) {
+    if (!has(key))
+      return;
+    if (!isRight(json[key]))
+      return fail("key '{}{}' is {}, but has to be {}", prefix, key,
+                  json[key].dump(), wanted);
+    value = json[key].get<Value>();
+    json.erase(key);
+  }
+
   bool has(const char *key) {
     if (status.isOk() && !json.contains(key))
       fail("key '{}{}' is missing; {}", prefix, key,

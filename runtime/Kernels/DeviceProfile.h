@@ -21,7 +21,7 @@
 //              "thin_gemm_gbps": 2580, "issue_gops": 29652,
 //              "launch_us": 1.5, "gpus_per_node": 8, "node_link_gbps": 370,
 //              "network_gbps": 48, "all_reduce_us": 20}
-//   the table of known cards (DeviceProfiles.cpp), by name.
+//   the table of known cards (KnownCards.cpp), by name.
 //
 // Rates are what large kernels reach, measured or assumed, not data-sheet
 // peaks. A gigabyte has 10^9 bytes.
@@ -120,7 +120,7 @@ inline constexpr double kLowProducts = 0.9, kLowMemory = 0.85;
 DeviceProfile lowRates(DeviceProfile device);
 
 /// The cards that have a name here, in the order of the table.
-std::span<const std::string_view> deviceProfileNames();
+std::span<const std::string_view> knownCards();
 
 /// Reads device.json. Every key has to be there, of the right type, and the
 /// rates positive; errors name the file and the key. Unknown keys are

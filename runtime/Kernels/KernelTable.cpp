@@ -5,7 +5,7 @@
 
 #include "runtime/Kernels/KernelTable.h"
 
-#include "runtime/Kernels/Requests/Requests.h"
+#include "runtime/Kernels/Plans/Plans.h"
 
 #include <algorithm>
 #include <bit>
@@ -14,18 +14,31 @@
 namespace qlora {
 
 template <typename Use>
-static void forEachWord(std::string_view text, Use use) {
+static void forEachWord(std::string_view text, char between, Use use) {
   while (!text.empty()) {
-    const size_t end = std::min(text.find(' '), text.size());
+    const size_t end = std::min(text.find(between), text.size());
     if (end > 0)
       use(text.substr(0, end));
     text.remove_prefix(std::min(end + 1, text.size()));
   }
 }
 
+static void parseTypes(std::string_view text, KernelOperand &operand) {
+  forEachWord(text, '|', [&](std::string_view word) {
+    for (unsigned type = 0; type < QLORA_DTYPE_COUNT; ++type)
+      if (dtypeName(qlora_dtype(type)) == word)
+        return operand.types.push_back(qlora_dtype(type));
+    operand.like = word;
+  });
+}
+
 static KernelOperand parseOperand(std::string_view word) {
   KernelOperand operand;
   operand.isRead = true;
+  if (const size_t colon = word.find(':'); colon != word.npos) {
+    parseTypes(word.substr(colon + 1), operand);
+    word = word.substr(0, colon);
+  }
   while (!word.empty()) {
     const char mark = word.back();
     if (mark == '!') {
@@ -48,19 +61,30 @@ static KernelOperand parseOperand(std::string_view word) {
   return operand;
 }
 
+static ConstantKind kindOf(char mark) {
+  switch (mark) {
+  case '?':
+    return ConstantKind::kFlag;
+  case '~':
+    return ConstantKind::kDouble;
+  case '*':
+    return ConstantKind::kOther;
+  default:
+    return ConstantKind::kCount;
+  }
+}
+
 static KernelOp parseOp(std::string_view name, std::string_view operands,
-                        std::string_view constants, OperandBytes bytes) {
+                        std::string_view constants) {
   KernelOp op;
   op.name = name;
-  op.operandBytes = bytes;
-  forEachWord(operands, [&](std::string_view word) {
+  forEachWord(operands, ' ', [&](std::string_view word) {
     op.operands.push_back(parseOperand(word));
   });
-  forEachWord(constants, [&](std::string_view word) {
-    const bool isDouble = word.ends_with('~');
-    word.remove_suffix(isDouble);
+  forEachWord(constants, ' ', [&](std::string_view word) {
+    op.kinds.push_back(kindOf(word.back()));
+    word.remove_suffix(op.kinds.back() != ConstantKind::kCount);
     op.constants.emplace_back(word);
-    op.isDouble.push_back(isDouble);
   });
   return op;
 }
@@ -81,14 +105,15 @@ unsigned KernelOp::operandIndex(std::string_view operand) const {
 
 double KernelRequest::constantAsDouble(std::string_view name) const {
   const unsigned index = op->constantIndex(name);
-  assert(op->isDouble[index] && "the constant is an integer");
+  assert(op->kinds[index] == ConstantKind::kDouble && "it is an integer");
   return std::bit_cast<double>(constants[index]);
 }
 
 static std::vector<KernelOp> buildOps() {
   std::vector<KernelOp> ops;
 #define QLORA_KERNEL_OP(Op, Operands, Constants)                               \
-  ops.push_back(parseOp(#Op, Operands, Constants, requests::Op::operandBytes));
+  ops.push_back(parseOp(#Op, Operands, Constants));                            \
+  ops.back().shapes = plans::Op::shapes;
 #include "runtime/Kernels/Kernels.def"
   return ops;
 }
@@ -105,20 +130,28 @@ const KernelOp *findKernelOp(std::string_view name) {
   return nullptr;
 }
 
+/// Its properties follow a row.
 static std::vector<KernelRow> buildRows() {
   std::vector<KernelRow> rows;
+  const auto add = [&](std::string_view op, std::string_view implementation,
+                       std::string_view target) {
+    KernelRow &row = rows.emplace_back();
+    row.op = findKernelOp(op);
+    row.implementation = implementation;
+    row.target = target;
+  };
 #define QLORA_KERNEL(Op, Implementation, Target)                               \
-  rows.push_back({findKernelOp(#Op), #Implementation, #Target,                 \
-                  requests::Op::Implementation::reject,                        \
-                  requests::Op::Implementation::workspaceBytes});
-#define QLORA_KERNEL_ROOMY(Op, Implementation)                                 \
-  for (KernelRow & row : rows)                                                 \
-    if (row.fullName() == #Op "." #Implementation)                             \
-      row.isRoomy = true;
+  add(#Op, #Implementation, #Target);
+#define QLORA_KERNEL_ORACLE(Op)                                                \
+  add(#Op, "reference", "cpu");                                                \
+  rows.back().isOracle = true;
+#define QLORA_KERNEL_WORKSPACE(Op, Implementation)                             \
+  rows.back().workspace = plans::Op::Implementation::workspaceBytes;
+#define QLORA_KERNEL_LIMITS(Op, Implementation)                                \
+  rows.back().limits = plans::Op::Implementation::limits;
 #define QLORA_KERNEL_TUNE(Op, Implementation)                                  \
-  for (KernelRow &row : rows)                                                  \
-    if (row.fullName() == #Op "." #Implementation)                             \
-      row.tune = requests::Op::Implementation::tune;
+  rows.back().tune = plans::Op::Implementation::tune;
+#define QLORA_KERNEL_ROOMY(Op, Implementation) rows.back().isRoomy = true;
 #include "runtime/Kernels/Kernels.def"
   return rows;
 }

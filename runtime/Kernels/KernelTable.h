@@ -8,6 +8,7 @@
 #define QLORA_RUNTIME_KERNELS_KERNELTABLE_H
 
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <span>
 #include <string>
@@ -27,23 +28,47 @@ struct KernelOperand {
   bool isReadByRows = false; ///< of all its rows only a few are read
   /// In f32 it is rounded to bf16 beside another such operand that is bf16.
   bool mayRound = false;
+  /// Those that it may have; empty: that of the operand `like`, or, of a
+  /// workspace, any.
+  std::vector<qlora_dtype> types;
+  std::string like;
 };
 
 struct KernelRequest;
 
-/// Bytes from the first to the last element that each operand of a request
-/// has, in ABI order; 0 for an absent one and for the workspace, which belongs
-/// to the row. A size that overflows is UINT64_MAX.
-using OperandBytes = std::vector<uint64_t> (*)(const KernelRequest &);
+/// What an operand is in a request: [rows, columns], with the row stride that
+/// a constant names, or without gaps.
+struct OperandShape {
+  int64_t rows, columns;
+  std::string_view stride = {};
+};
+
+/// The shapes of all operands, in ABI order (a workspace has none: it belongs
+/// to the row), or why the request has none.
+struct OperandShapes {
+  OperandShapes(std::initializer_list<OperandShape> shapes) : each(shapes) {}
+  OperandShapes(std::string refusal) : refusal(std::move(refusal)) {}
+  std::vector<OperandShape> each;
+  std::optional<std::string> refusal;
+};
+
+/// What a constant may be: a number in [1, 2^40], 0 or 1, the bits of a
+/// double, or what the op says.
+enum class ConstantKind { kCount, kFlag, kDouble, kOther };
 
 /// A library op: the names of its operands and constants, in ABI order.
 struct KernelOp {
   std::string name;
   std::vector<KernelOperand> operands;
-  std::vector<std::string> constants; ///< without the `~` mark
-  std::vector<bool> isDouble;         ///< constants[i] stores a double's bits
-  /// To be asked of a request that a row accepted.
-  OperandBytes operandBytes = nullptr;
+  std::vector<std::string> constants; ///< without their marks
+  std::vector<ConstantKind> kinds;    ///< of the constants
+  /// Of a request whose counts and flags are what they may be.
+  OperandShapes (*shapes)(const KernelRequest &) = nullptr;
+
+  /// Bytes from the first to the last element that each operand of a request
+  /// has, in ABI order; 0 for an absent one and for the workspace. A size that
+  /// overflows is UINT64_MAX. To be asked of a request that a row accepted.
+  std::vector<uint64_t> operandBytes(const KernelRequest &request) const;
 
   /// Position of a constant or operand; asserts that it exists (a name is
   /// always written in our own code).
@@ -66,6 +91,10 @@ struct KernelRequest {
   std::optional<qlora_dtype> dtype(std::string_view operand) const {
     return dtypes[op->operandIndex(operand)];
   }
+  /// The same of an operand that must be there.
+  qlora_dtype type(std::string_view operand) const {
+    return dtype(operand).value_or(QLORA_DTYPE_F32);
+  }
 };
 
 /// What the workspaces of a plan may take: as little as can be, what a kernel
@@ -75,13 +104,14 @@ enum class WorkspaceSize { kSmall, kModest, kLarge };
 /// One implementation of an op.
 struct KernelRow {
   const KernelOp *op;
-  std::string implementation; ///< "onednn", "reference", ...
+  std::string implementation; ///< "onednn", "cudnn", ...
   std::string target;         ///< "cpu", "cuda"
-  /// nullopt if this row can do it, otherwise why not.
-  std::optional<std::string> (*reject)(const KernelRequest &);
-  /// Bytes of the `workspace` operand; a promise that the runtime keeps: a
-  /// row whose library asks for more at load is passed over.
-  uint64_t (*workspaceBytes)(const KernelRequest &);
+  /// Plain sums that tests compare with; taken only where it is asked for.
+  bool isOracle = false;
+  /// Why it refuses a request that is valid, if it refuses some; and its
+  /// workspace, if it needs one: what reject and workspaceBytes ask.
+  std::optional<std::string> (*limits)(const KernelRequest &) = nullptr;
+  uint64_t (*workspace)(const KernelRequest &) = nullptr;
   /// Chooses the constants that only say how the work is cut: for speed, at
   /// the price of workspace, or for a small workspace. nullptr: the op's own
   /// choice stands.
@@ -90,6 +120,13 @@ struct KernelRow {
   /// are to be small, it is taken with at most kSmallWorkspace bytes.
   bool isRoomy = false;
 
+  /// nullopt if this row can do it, otherwise why not.
+  std::optional<std::string> reject(const KernelRequest &request) const;
+  /// Bytes of the `workspace` operand; a promise that the runtime keeps: a
+  /// row whose library asks for more at load is passed over.
+  uint64_t workspaceBytes(const KernelRequest &request) const {
+    return workspace ? workspace(request) : 0;
+  }
   std::string fullName() const { return op->name + "." + implementation; }
 };
 

@@ -5,7 +5,7 @@
 #include "runtime/Kernels/CostModel.h"
 
 #include "runtime/Kernels/Math/NF4.h"
-#include "runtime/Kernels/Requests/HeadPlan.h"
+#include "runtime/Kernels/Plans/Workspaces.h"
 
 #include <algorithm>
 #include <cassert>
@@ -54,7 +54,7 @@ Work qlora::gemmWork(int64_t m, int64_t n, int64_t k, qlora_dtype a,
   return work;
 }
 
-Work qlora::attentionWork(const AttentionShape &shape, qlora_dtype dtype,
+Work qlora::attentionWork(const AttentionExtents &shape, qlora_dtype dtype,
                           bool backward) {
   // A query sees itself and what is before it, but no more than the window.
   double length = shape.length;
@@ -125,17 +125,17 @@ static Work quantizeScalesWork(const KernelRequest &r) {
   return rowWork(2 * 4 * double(r.constant("blocks")), 0);
 }
 
-static AttentionShape attentionShape(const KernelRequest &r) {
+static AttentionExtents attentionExtents(const KernelRequest &r) {
   return {r.constant("batch"),    r.constant("length"), r.constant("heads"),
           r.constant("kv_heads"), r.constant("dim"),    r.constant("window")};
 }
 
 static Work attentionForwardWork(const KernelRequest &r) {
-  return attentionWork(attentionShape(r), *r.dtype("q"), false);
+  return attentionWork(attentionExtents(r), *r.dtype("q"), false);
 }
 
 static Work attentionBackwardWork(const KernelRequest &r) {
-  return attentionWork(attentionShape(r), *r.dtype("q"), true);
+  return attentionWork(attentionExtents(r), *r.dtype("q"), true);
 }
 
 /// Rows without a label are skipped, but how many there are is not known here:
@@ -151,7 +151,7 @@ static Work headWork(const KernelRequest &r, bool hasGradient) {
     work += gemmWork(rows, vocab, hidden, type, weightType, QLORA_DTYPE_F32,
                      false);
   const int64_t blocks =
-      (rows + requests::kHeadBlockRows - 1) / requests::kHeadBlockRows;
+      (rows + plans::kHeadBlockRows - 1) / plans::kHeadBlockRows;
   const double words = double(vocab) * hidden;
   work.bytes = bytesOf(words * double(blocks + trains), weightType) +
                bytesOf(double(rows) * hidden * (hasGradient ? 2 : 1), type) +
@@ -166,36 +166,31 @@ static Work headLossGradWork(const KernelRequest &r) {
   return headWork(r, true);
 }
 
+/// The bytes of [rows, columns] numbers of an operand.
+static double walkedBytes(const KernelRequest &r, std::string_view operand) {
+  return bytesOf(double(r.constant("rows")) * r.constant("columns"),
+                 *r.dtype(operand));
+}
+
 /// Reads and writes rows of a table.
 static Work embeddingWork(const KernelRequest &r) {
-  double elements = double(r.constant("rows")) * r.constant("columns");
-  return rowWork(2 * bytesOf(elements, *r.dtype("w")), 0);
+  return rowWork(2 * walkedBytes(r, "w"), 0);
 }
 
 static Work embeddingGradWork(const KernelRequest &r) {
-  double elements = double(r.constant("rows")) * r.constant("columns");
-  return rowWork(bytesOf(elements, *r.dtype("dout")) +
-                     2 * bytesOf(elements, *r.dtype("dw")),
-                 0);
+  return rowWork(walkedBytes(r, "dout") + 2 * walkedBytes(r, "dw"), 0);
 }
 
 static Work columnSumWork(const KernelRequest &r) {
-  double elements = double(r.constant("rows")) * r.constant("columns");
-  return rowWork(bytesOf(elements, *r.dtype("x")), 0);
+  return rowWork(walkedBytes(r, "x"), 0);
 }
 
 static Work accumulateWork(const KernelRequest &r) {
-  double elements = double(r.constant("rows")) * r.constant("columns");
-  return rowWork(bytesOf(elements, *r.dtype("x")) +
-                     2 * bytesOf(elements, *r.dtype("y")),
-                 0);
+  return rowWork(walkedBytes(r, "x") + 2 * walkedBytes(r, "y"), 0);
 }
 
 static Work copyRowsWork(const KernelRequest &r) {
-  double elements = double(r.constant("rows")) * r.constant("columns");
-  return rowWork(bytesOf(elements, *r.dtype("x")) +
-                     bytesOf(elements, *r.dtype("out")),
-                 0);
+  return rowWork(walkedBytes(r, "x") + walkedBytes(r, "out"), 0);
 }
 
 static Work clipNormWork(const KernelRequest &r) {

@@ -68,6 +68,19 @@ QLORA_INLINE uint16_t qlora_f32_to_bf16(float value) {
   return uint16_t((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
 #endif
 }
+/// What a store as bf16 and a load would leave.
+QLORA_INLINE float qlora_round_bf16(float value) {
+#ifdef QLORA_CONVERTS
+  return qlora_bf16_to_f32(qlora_narrow_bf16(value));
+#else
+  // In 32 bits, so that a loop keeps its lanes.
+  const uint32_t bits = qlora_to_bits(value);
+  const uint32_t rounded = bits + 0x7fffu + ((bits >> 16) & 1);
+  const uint32_t quiet = bits | 0x400000u;
+  const bool isNaN = (bits & 0x7fffffffu) > 0x7f800000u;
+  return qlora_from_bits((isNaN ? quiet : rounded) & 0xffff0000u);
+#endif
+}
 QLORA_INLINE float qlora_load_bf16(const void *p, int64_t i) {
   return qlora_bf16_to_f32(static_cast<const uint16_t *>(p)[i]);
 }
@@ -104,6 +117,9 @@ QLORA_INLINE uint16_t qlora_f32_to_f16(float value) {
   return uint16_t(half | (bits >> 16 & 0x8000u));
 #endif
 }
+QLORA_INLINE float qlora_round_f16(float value) {
+  return qlora_f16_to_f32(qlora_f32_to_f16(value));
+}
 QLORA_INLINE float qlora_load_f16(const void *p, int64_t i) {
   return qlora_f16_to_f32(static_cast<const uint16_t *>(p)[i]);
 }
@@ -125,18 +141,21 @@ QLORA_INLINE void qlora_store_i8(void *p, int64_t i, float value) {
 // Functions of one number -----------------------------------------------------
 
 QLORA_INLINE float qlora_max(float a, float b) { return a > b ? a : b; }
-QLORA_INLINE float qlora_min(float a, float b) { return a < b ? a : b; }
 QLORA_INLINE float qlora_abs(float x) {
   return qlora_from_bits(qlora_to_bits(x) & 0x7fffffffu);
+}
+
+/// `magnitude` with the sign of x.
+QLORA_INLINE float qlora_signed_as(float magnitude, float x) {
+  return qlora_from_bits(qlora_to_bits(magnitude) |
+                         (qlora_to_bits(x) & 0x80000000u));
 }
 
 /// The nearest integer, of two the even one. Exact; NaN and infinity stay.
 QLORA_INLINE float qlora_round_even(float x) {
   const float magnitude = qlora_abs(x);
   const float rounded = (magnitude + 0x1p23f) - 0x1p23f;
-  const float result = magnitude < 0x1p23f ? rounded : magnitude;
-  return qlora_from_bits(qlora_to_bits(result) |
-                         (qlora_to_bits(x) & 0x80000000u));
+  return qlora_signed_as(magnitude < 0x1p23f ? rounded : magnitude, x);
 }
 
 /// Correctly rounded; NaN below zero. The libm function would set errno,
@@ -180,6 +199,68 @@ QLORA_INLINE float qlora_exp(float x) {
   const float scale1 = qlora_from_bits(uint32_t(half + 127) << 23);
   const float scale2 = qlora_from_bits(uint32_t(exponent - half + 127) << 23);
   return p * scale1 * scale2;
+}
+
+/// ln x within 1 ulp; -infinity for 0, NaN below (Cephes).
+QLORA_INLINE float qlora_log(float x) {
+  const bool isSmall = x < 0x1p-126f;
+  const float normal = isSmall ? x * 0x1p23f : x;
+  const uint32_t bits = qlora_to_bits(normal) - 0x3f3504f3u; // less sqrt(1/2)
+  const float e = float((int32_t(bits) >> 23) - (isSmall ? 23 : 0));
+  const float r = qlora_from_bits((bits & 0x7fffffu) + 0x3f3504f3u) - 1.0f;
+  const float z = r * r;
+  float p = 7.0376836292e-2f;
+  p = p * r - 1.1514610310e-1f;
+  p = p * r + 1.1676998740e-1f;
+  p = p * r - 1.2420140846e-1f;
+  p = p * r + 1.4249322787e-1f;
+  p = p * r - 1.6668057665e-1f;
+  p = p * r + 2.0000714765e-1f;
+  p = p * r - 2.4999993993e-1f;
+  p = p * r + 3.3333331174e-1f;
+  const float tail = p * r * z + e * -2.12194440e-4f - 0.5f * z;
+  const float finite = (r + tail) + e * 0.693359375f;
+  const float positive = x < qlora_from_bits(0x7f800000u) ? finite : x;
+  const float other = qlora_from_bits(x == 0.0f ? 0xff800000u : 0x7fc00000u);
+  return x > 0.0f ? positive : other;
+}
+
+/// Within 2 ulp: a polynomial near 0 (Cephes), else 1 - 2 / (e^2|x| + 1).
+QLORA_INLINE float qlora_tanh(float x) {
+  const float size = qlora_abs(x), z = x * x;
+  float p = -5.70498872745e-3f;
+  p = p * z + 2.06390887954e-2f;
+  p = p * z - 5.37397155531e-2f;
+  p = p * z + 1.33314422036e-1f;
+  p = p * z - 3.33332819422e-1f;
+  const float near = p * z * size + size;
+  const float far = 1.0f - 2.0f / (qlora_exp(2.0f * size) + 1.0f);
+  return qlora_signed_as(size < 0.625f ? near : far, x);
+}
+
+/// Within 2.5 ulp: a polynomial near 0 (Cephes), else 1 less erfc (Chebyshev).
+QLORA_INLINE float qlora_erf(float x) {
+  const float size = qlora_abs(x), z = x * x;
+  float p = 7.853861353153693e-5f;
+  p = p * z - 8.010193625184903e-4f;
+  p = p * z + 5.188327685732524e-3f;
+  p = p * z - 2.685381193529856e-2f;
+  p = p * z + 1.128358514861418e-1f;
+  p = p * z - 3.761262582423300e-1f;
+  p = p * z + 1.128379165726710e+0f;
+  const float t = 1.0f / (1.0f + 0.5f * size);
+  float q = 0.17087277f;
+  q = q * t - 0.82215223f;
+  q = q * t + 1.48851587f;
+  q = q * t - 1.13520398f;
+  q = q * t + 0.27886807f;
+  q = q * t - 0.18628806f;
+  q = q * t + 0.09678418f;
+  q = q * t + 0.37409196f;
+  q = q * t + 1.00002368f;
+  q = q * t - 1.26551223f;
+  const float far = 1.0f - t * qlora_exp(q - z);
+  return qlora_signed_as(size < 1.0f ? p * size : far, x);
 }
 
 /// 1 / (1 + e^-x) within 2.5 ulp. On CUDA within (4 + 5/8 |x|) 2^-23 of itself

@@ -94,6 +94,21 @@ Status checkKernelNames(std::span<const std::string> names) {
   return Status::ok();
 }
 
+Status checkReferenceNames(std::span<const std::string> ops) {
+  for (const std::string &op : ops) {
+    if (findKernelRow(op + ".reference"))
+      continue;
+    std::string known;
+    for (const KernelRow &row : kernelRows())
+      if (row.isOracle)
+        known += (known.empty() ? "" : ", ") + row.op->name;
+    return Status::invalid("--reference-kernels: '{}' has no reference; there "
+                           "are those of {}",
+                           op, known);
+  }
+  return Status::ok();
+}
+
 qlora_access effectiveAccess(const LoadedModule &module,
                              const qlora_command &command, size_t operand) {
   const auto access =

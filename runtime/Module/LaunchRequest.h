@@ -36,6 +36,9 @@ Status checkEnabled(const KernelRow &row,
 /// Each name is that of a row ("attention.cudnn").
 Status checkKernelNames(std::span<const std::string> names);
 
+/// That each of these ops has an oracle; the error lists those that have.
+Status checkReferenceNames(std::span<const std::string> ops);
+
 /// Whether each operand has the bytes that `row` touches; kDataLoss if not.
 Status checkOperands(const KernelRow &row, const KernelRequest &request,
                      std::span<const qlora_operand> operands);

@@ -3,6 +3,9 @@
 // The rules of runtime/ABI/module.h, checked on tables in memory. Each
 // message names the table, the row and the number that is wrong.
 //
+// They find bugs of a compiler. Damage is found before, by the seal of the
+// file; so pointers to tables and strings are taken as they are.
+//
 // Beyond the ranges of indices: each arena kind at most once; parameters do
 // not overlap, have the bytes of their shape, and live in the arena of their
 // role; nothing writes FROZEN; operands are aligned to their dtype, workspaces
@@ -18,27 +21,10 @@
 #define QLORA_RUNTIME_MODULE_MODULECHECK_H
 
 #include <cstdint>
-#include <utility>
-#include <vector>
-
 #include "runtime/ABI/module.h"
 #include "runtime/Base/Status.h"
 
 namespace qlora {
-
-/// Where the bytes of a module may lie: the segments of its file in memory.
-/// Empty: anywhere (tables that did not come from a file).
-class AddressRanges {
-public:
-  void add(uintptr_t begin, uintptr_t end) { ranges.emplace_back(begin, end); }
-  /// Whether [address, address + bytes) is within one range.
-  bool contains(const void *address, uint64_t bytes) const;
-  /// Whether a string starts and ends within one range.
-  bool containsString(const char *text) const;
-
-private:
-  std::vector<std::pair<uintptr_t, uintptr_t>> ranges;
-};
 
 /// What all checks refuse with.
 template <typename... Args>
@@ -48,16 +34,24 @@ Status damaged(fmt::format_string<Args...> format, Args &&...args) {
 }
 
 /// The header (magic, version, sizes), then every table.
-Status checkModule(const qlora_module &module, const AddressRanges &ranges);
+Status checkModule(const qlora_module &module);
 
 /// The parts of checkModule; each trusts those before it.
-Status checkModuleHeader(const qlora_module &module,
-                         const AddressRanges &ranges);
+Status checkModuleHeader(const qlora_module &module);
 Status checkArenas(const qlora_module &module);
-Status checkParameters(const qlora_module &module, const AddressRanges &ranges);
-Status checkImages(const qlora_module &module, const AddressRanges &ranges);
-Status checkKernels(const qlora_module &module, const AddressRanges &ranges);
+Status checkParameters(const qlora_module &module);
+Status checkImages(const qlora_module &module);
+Status checkKernels(const qlora_module &module);
 Status checkCommands(const qlora_module &module);
+/// Of one command, whose operands are in order; of any that is no collective,
+/// that it has nothing of one.
+Status checkCollective(const qlora_module &module,
+                       const qlora_command &command);
+/// Whether two operands have a byte in common.
+inline bool overlap(const qlora_operand &a, const qlora_operand &b) {
+  return a.arena == b.arena && a.offset < b.offset + b.bytes &&
+         b.offset < a.offset + a.bytes;
+}
 Status checkEntries(const qlora_module &module);
 
 } // namespace qlora

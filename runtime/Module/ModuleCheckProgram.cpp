@@ -5,7 +5,7 @@
 #include "runtime/Module/ModuleCheck.h"
 
 #include "runtime/Kernels/KernelTable.h"
-#include "runtime/Kernels/Requests/CudaWorkspaces.h"
+#include "runtime/Kernels/Plans/CudaWorkspaces.h"
 #include "runtime/Module/ModuleLoader.h"
 
 #include <set>
@@ -76,11 +76,11 @@ static Status checkWorkspace(const qlora_module &m,
   if (m.target != QLORA_TARGET_CUDA)
     return Status::ok();
   const uint64_t base = m.arenas[operand.arena].alignment;
-  if (operand.offset % requests::kCudaAlignment != 0 ||
-      base % requests::kCudaAlignment != 0)
+  if (operand.offset % plans::kCudaAlignment != 0 ||
+      base % plans::kCudaAlignment != 0)
     return damaged("workspace at byte {} of an arena aligned to {}, not at a "
                    "multiple of {}",
-                   operand.offset, base, requests::kCudaAlignment);
+                   operand.offset, base, plans::kCudaAlignment);
   return Status::ok();
 }
 
@@ -150,23 +150,9 @@ static Status checkCopy(const qlora_command &command,
   if (to.bytes != from.bytes || to.dtype != from.dtype)
     return damaged("{} bytes of dtype {} from {} of dtype {}", to.bytes,
                    to.dtype, from.bytes, from.dtype);
-  if (to.arena == from.arena && to.offset < from.offset + from.bytes &&
-      from.offset < to.offset + to.bytes)
+  if (overlap(to, from))
     return damaged("source {}+{} and target {}+{} overlap", from.offset,
                    from.bytes, to.offset, to.bytes);
-  return Status::ok();
-}
-
-static Status checkAllReduce(const qlora_command &command,
-                             const qlora_operand *operands) {
-  QLORA_RETURN_IF_ERROR(checkOperandCount(command, 1));
-  if (operands[0].dtype != QLORA_DTYPE_F32 ||
-      operands[0].access != QLORA_READ_WRITE)
-    return damaged("dtype {} with access {} instead of f32, read and written",
-                   operands[0].dtype, operands[0].access);
-  // Ranks agree on the order of collectives because one queue has them all.
-  if (command.queue != QLORA_QUEUE_COMMUNICATION)
-    return damaged("a collective on the {} queue", queueName(command.queue));
   return Status::ok();
 }
 
@@ -179,6 +165,7 @@ static Status checkCommand(const qlora_module &m,
   if (!isRange(command.first_operand, command.operand_count, m.operand_count))
     return damaged("operands {}+{} of {}", command.first_operand,
                    command.operand_count, m.operand_count);
+  QLORA_RETURN_IF_ERROR(checkCollective(m, command));
   const qlora_operand *operands = m.operands + command.first_operand;
   switch (command.kind) {
   case QLORA_COMMAND_LAUNCH:
@@ -187,8 +174,8 @@ static Status checkCommand(const qlora_module &m,
     return checkFill(command, operands);
   case QLORA_COMMAND_COPY:
     return checkCopy(command, operands);
-  case QLORA_COMMAND_ALL_REDUCE:
-    return checkAllReduce(command, operands);
+  case QLORA_COMMAND_COLLECTIVE:
+    return Status::ok();
   default:
     return checkOperandCount(command, 0);
   }
@@ -205,7 +192,7 @@ Status checkCommands(const qlora_module &m) {
   for (uint32_t i = 0; i < m.command_count; ++i)
     if (Status status = checkCommand(m, m.commands[i]); !status.isOk())
       return status.withContext(fmt::format(
-          "command {} ({})", i, commandKindName(m.commands[i].kind)));
+          "command {} ({})", i, commandName(m.commands[i])));
   return Status::ok();
 }
 

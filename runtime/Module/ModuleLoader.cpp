@@ -4,11 +4,11 @@
 
 #include "runtime/Module/ModuleLoader.h"
 
-#include "runtime/Module/ElfCheck.h"
+#include "runtime/Base/Seal.h"
+#include "runtime/Base/UserFiles.h"
 #include "runtime/Module/ModuleCheck.h"
 
 #include <dlfcn.h>
-#include <link.h>
 
 #include <array>
 #include <filesystem>
@@ -21,10 +21,25 @@ static std::string_view nameOf(const std::array<std::string_view, N> &names,
   return index < N ? names[index] : "unknown";
 }
 
-std::string_view commandKindName(unsigned kind) {
+std::string_view commandName(const qlora_command &command) {
   static constexpr std::array<std::string_view, QLORA_COMMAND_KIND_COUNT>
-      names = {"launch", "fill", "copy", "all_reduce", "record", "wait"};
+      names = {"launch", "fill", "copy", "collective", "record", "wait"};
+  return command.kind == QLORA_COMMAND_COLLECTIVE
+             ? collectiveName(command.collective)
+             : nameOf(names, command.kind);
+}
+
+std::string_view collectiveName(unsigned kind) {
+  static constexpr std::array<std::string_view, QLORA_COLLECTIVE_COUNT> names =
+      {"all_reduce", "all_gather", "reduce_scatter", "broadcast",
+       "all_to_all", "send",       "recv"};
   return nameOf(names, kind);
+}
+
+std::string_view groupName(unsigned group) {
+  static constexpr std::array<std::string_view, QLORA_GROUP_COUNT> names = {
+      "dp"};
+  return nameOf(names, group);
 }
 
 std::string_view queueName(unsigned queue) {
@@ -64,31 +79,27 @@ std::string_view entryKindName(unsigned kind) {
   return nameOf(names, kind);
 }
 
-/// The segments that the library at `handle` occupies.
-static AddressRanges mappedRanges(void *handle) {
-  struct Search {
-    uintptr_t base;
-    AddressRanges ranges;
-  } search{};
-  link_map *map = nullptr;
-  if (dlinfo(handle, RTLD_DI_LINKMAP, &map) != 0)
-    return {};
-  search.base = map->l_addr;
-  dl_iterate_phdr(
-      [](dl_phdr_info *info, size_t, void *data) {
-        auto &search = *static_cast<Search *>(data);
-        if (info->dlpi_addr != search.base)
-          return 0;
-        for (int i = 0; i < info->dlpi_phnum; ++i) {
-          const ElfW(Phdr) &segment = info->dlpi_phdr[i];
-          const uintptr_t begin = info->dlpi_addr + segment.p_vaddr;
-          if (segment.p_type == PT_LOAD)
-            search.ranges.add(begin, begin + segment.p_memsz);
-        }
-        return 1;
-      },
-      &search);
-  return search.ranges;
+/// Refuses, before a byte of it is run or mapped, what is no whole train.so.
+static Status checkFile(const std::string &path) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored))
+    return Status::invalid("'{}' is a folder; give the train.so that qloracc "
+                           "writes",
+                           path);
+  QLORA_ASSIGN_OR_RETURN(const std::string bytes, readWholeFile(path));
+  if (!bytes.starts_with("\x7f"
+                         "ELF"))
+    return Status::error(StatusCode::kDataLoss,
+                         "'{}': not a program; give the train.so that qloracc "
+                         "writes (qloracc model.mlir -o train.so)",
+                         path);
+  if (!isSealed(bytes))
+    return Status::error(StatusCode::kDataLoss,
+                         "'{}' is damaged: its {} bytes are not those that "
+                         "qloracc wrote; copy it again, or compile the model "
+                         "again",
+                         path, bytes.size());
+  return Status::ok();
 }
 
 static StatusOr<const qlora_module *> queryModule(void *library) {
@@ -108,7 +119,7 @@ static StatusOr<const qlora_module *> queryModule(void *library) {
 }
 
 StatusOr<LoadedModule> LoadedModule::open(const std::string &path) {
-  QLORA_RETURN_IF_ERROR(checkElfFile(path));
+  QLORA_RETURN_IF_ERROR(checkFile(path));
   // A bare name would be searched for in the library path.
   std::error_code error;
   const std::string absolute = std::filesystem::absolute(path, error).string();
@@ -118,8 +129,8 @@ StatusOr<LoadedModule> LoadedModule::open(const std::string &path) {
                          dlerror());
   std::shared_ptr<void> library(handle, [](void *h) { dlclose(h); });
   auto module = queryModule(handle);
-  Status status = module.isOk() ? checkModule(**module, mappedRanges(handle))
-                                : module.status();
+  Status status =
+      module.isOk() ? checkModule(**module) : module.status();
   if (!status.isOk())
     return status.withContext(fmt::format("'{}'", path));
   return LoadedModule(*module, path, std::move(library));
@@ -128,7 +139,7 @@ StatusOr<LoadedModule> LoadedModule::open(const std::string &path) {
 StatusOr<LoadedModule> LoadedModule::fromTable(const qlora_module &table,
                                                std::string name) {
   QLORA_RETURN_IF_ERROR(
-      checkModule(table, {}).withContext(fmt::format("'{}'", name)));
+      checkModule(table).withContext(fmt::format("'{}'", name)));
   return LoadedModule(&table, std::move(name), nullptr);
 }
 

@@ -3,16 +3,12 @@
 // A loaded train.so whose every index, offset, string and count has been
 // checked, so that nothing after this needs a defensive line.
 //
-// What is checked: the ELF file is whole (a truncated one would be a SIGBUS
-// inside dlopen); version and size of the tables; that tables, strings and
-// kernels lie inside the mapped file; all rules of runtime/ABI/module.h,
-// which ModuleCheck.h lists; that library kernels exist in Kernels.def with
-// the same operands and constants; that this CPU has the instructions the
-// generated kernels use. Whether a card can run the device images is found
-// out by the device that loads them.
-//
-// A train.so holds code, and loading it is running it: the checks find
-// damage and version skew, not malice.
+// What is checked: the file's seal (runtime/README.md, "Whom we trust"), before
+// it is mapped; version and size of the tables; all rules of
+// runtime/ABI/module.h, which ModuleCheck.h lists; that library kernels exist
+// in Kernels.def with the same operands and constants; that this CPU has the
+// instructions the generated kernels use. Whether a card can run the device
+// images is found out by the device that loads them.
 
 #ifndef QLORA_RUNTIME_MODULE_MODULELOADER_H
 #define QLORA_RUNTIME_MODULE_MODULELOADER_H
@@ -92,9 +88,11 @@ inline int64_t blocksOf(const qlora_kernel &kernel,
   return launch.rows / rows + (launch.rows % rows != 0);
 }
 
-/// "launch", "fill", ... and the other enums of the ABI, for messages and
+/// "launch", "fill", "all_reduce", ... and the other enums of the ABI, for messages and
 /// `--print`.
-std::string_view commandKindName(unsigned kind);
+std::string_view commandName(const qlora_command &command);
+std::string_view collectiveName(unsigned kind);
+std::string_view groupName(unsigned group);
 std::string_view queueName(unsigned queue);
 std::string_view arenaKindName(unsigned kind);
 /// In plain words, for people: "optimizer, first moment".

@@ -34,8 +34,13 @@ static std::string targetText(const LoadedModule &module,
       text += fmt::format(" rows {}", launch.rows);
     return text;
   }
-  case QLORA_COMMAND_ALL_REDUCE:
-    return fmt::format("bucket {}", command.target);
+  case QLORA_COMMAND_COLLECTIVE: {
+    std::string text =
+        fmt::format("bucket {} over {}", command.target, groupName(command.group));
+    if (command.peer != 0 || command.collective == QLORA_COLLECTIVE_BROADCAST)
+      text += fmt::format(" peer {}", command.peer);
+    return text;
+  }
   case QLORA_COMMAND_RECORD:
   case QLORA_COMMAND_WAIT:
     return fmt::format("event {}", command.target);
@@ -48,7 +53,7 @@ std::string commandText(const LoadedModule &module,
                         const qlora_command &command) {
   std::string text =
       fmt::format("{:<13} {:<10} {}", queueName(command.queue),
-                  commandKindName(command.kind), targetText(module, command));
+                  commandName(command), targetText(module, command));
   for (const qlora_operand &operand : module.operands(command))
     text += "  " + operandText(module, operand);
   return text;

@@ -22,6 +22,7 @@
 #endif
 
 #include "runtime/Base/HostMemory.h"
+#include "runtime/Base/UserFiles.h"
 #include "runtime/Kernels/CostModel.h"
 #include "runtime/Kernels/LibraryKernel.h"
 #include "runtime/Predict/PredictionText.h"
@@ -341,11 +342,7 @@ StatusOr<std::string> calibrate(const std::string &path,
 #endif
   QLORA_ASSIGN_OR_RETURN(const DeviceProfile device, measureProfile());
   const std::string text = profileJson(device).dump(2) + "\n";
-  std::ofstream file(path);
-  file << text;
-  file.close();
-  if (!file)
-    return Status::error(StatusCode::kUnavailable, "cannot write '{}'", path);
+  QLORA_RETURN_IF_ERROR(replaceWholeFile(path, text));
   return text;
 }
 

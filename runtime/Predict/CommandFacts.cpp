@@ -45,16 +45,17 @@ CommandFactsTable::Entry CommandFactsTable::find(const qlora_command &command,
                                                  bool isUpdate) const {
   Entry entry;
   CommandFacts &facts = entry.facts;
-  facts.name = commandKindName(command.kind);
+  facts.name = commandName(command);
   facts.queue = command.queue;
   switch (command.kind) {
-  case QLORA_COMMAND_ALL_REDUCE:
+  case QLORA_COMMAND_COLLECTIVE:
     facts.kind = "collective";
     // A group of one sends nothing.
     if (ranks > 1)
-      facts.bytes = double(module.operands(command)[0].bytes);
+      facts.bytes = double(collectiveBytes(module, command));
     if (rates.gpu)
-      facts.boundSeconds = allReduceSeconds(facts.bytes, ranks, *rates.gpu);
+      facts.boundSeconds = collectiveSeconds(command.collective, facts.bytes,
+                                             ranks, *rates.gpu);
     break;
   case QLORA_COMMAND_RECORD:
   case QLORA_COMMAND_WAIT:

@@ -6,11 +6,33 @@
 
 #include <optional>
 
-#include "runtime/Base/ProcessBytes.h"
+#include "runtime/Base/Amounts.h"
 #include "runtime/Base/ProcessMemory.h"
-#include "runtime/Base/ReportText.h"
 
 namespace qlora {
+
+std::string planTable(const std::string &title, std::span<const PlanRow> rows,
+                      bool withMeasured) {
+  PlanRow total{"total", 0, 0, ""};
+  for (const PlanRow &row : rows)
+    if (row.isCounted) {
+      total.planned += row.planned;
+      total.measured += row.measured;
+    }
+  auto line = [&](const PlanRow &row) {
+    std::string text =
+        fmt::format("  {:<24} {:>10}", row.name, formatBytes(row.planned));
+    if (withMeasured)
+      text += fmt::format(" {:>10}", formatBytes(row.measured));
+    return text + (row.note.empty() ? "\n" : "  " + row.note + "\n");
+  };
+  std::string table = fmt::format("{:<26} {:>10}{}\n", title, "plan",
+                                  withMeasured ? "   measured" : "");
+  std::string beside;
+  for (const PlanRow &row : rows)
+    (row.isCounted ? table : beside) += line(row);
+  return table + line(total) + beside;
+}
 
 static std::vector<PlanRow> arenaRows(const Device &device) {
   std::vector<PlanRow> rows;

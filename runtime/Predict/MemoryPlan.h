@@ -7,12 +7,27 @@
 #define QLORA_RUNTIME_PREDICT_MEMORYPLAN_H
 
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "runtime/Device/Device.h"
 #include "runtime/Module/ModuleLoader.h"
 
 namespace qlora {
+
+/// A row of the memory table; measured 0: not yet. What is not counted comes
+/// after the total.
+struct PlanRow {
+  std::string name;
+  uint64_t planned = 0;
+  uint64_t measured = 0;
+  std::string note;
+  bool isCounted = true;
+};
+
+/// The rows, aligned, with a total of the planned (and measured) bytes.
+std::string planTable(const std::string &title, std::span<const PlanRow> rows,
+                      bool withMeasured);
 
 /// The memory of a rank. `module` and `device`, which has loaded it, outlive
 /// this.
@@ -33,7 +48,7 @@ public:
   /// one number), else of its process.
   uint64_t now() const;
   uint64_t peak() const;
-  /// What peak() will be (Base/ProcessBytes.h); 0 where the device has memory
+  /// What peak() will be (Base/ProcessMemory.h); 0 where the device has memory
   /// of its own.
   uint64_t predictedPeak() const;
 

@@ -6,7 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "runtime/Base/ReportText.h"
+#include "runtime/Base/Amounts.h"
 #include "runtime/Device/Device.h"
 #include "runtime/Device/Executor.h"
 #include "runtime/Device/KernelChoice.h"
@@ -29,7 +29,7 @@ StatusOr<DeviceChoice> parseDevice(const std::string &text) {
   if (!text.starts_with(kNull) || text.size() == kNull.size())
     return Status::invalid("--device {}: there are auto, cpu, cuda, null, and "
                            "null:CARD with a card of {} or a device.json",
-                           text, fmt::join(deviceProfileNames(), ", "));
+                           text, fmt::join(knownCards(), ", "));
   auto card = findDeviceProfile(text.substr(kNull.size()));
   if (!card.isOk())
     return card.status().withContext("--device " + text);
@@ -38,15 +38,34 @@ StatusOr<DeviceChoice> parseDevice(const std::string &text) {
 
 static DeviceCounters operator-(const DeviceCounters &a,
                                 const DeviceCounters &b) {
-  return {a.launches - b.launches,
-          a.fills - b.fills,
-          a.copies - b.copies,
-          a.collectives - b.collectives,
-          a.records - b.records,
-          a.waits - b.waits,
-          a.bytesRead - b.bytesRead,
-          a.bytesWritten - b.bytesWritten,
-          a.collectiveBytes - b.collectiveBytes};
+  DeviceCounters difference = {a.launches - b.launches,
+                               a.fills - b.fills,
+                               a.copies - b.copies,
+                               a.collectives - b.collectives,
+                               a.records - b.records,
+                               a.waits - b.waits,
+                               a.bytesRead - b.bytesRead,
+                               a.bytesWritten - b.bytesWritten,
+                               a.collectiveBytes};
+  for (size_t group = 0; group < QLORA_GROUP_COUNT; ++group)
+    for (size_t kind = 0; kind < QLORA_COLLECTIVE_COUNT; ++kind)
+      difference.collectiveBytes[group][kind] -= b.collectiveBytes[group][kind];
+  return difference;
+}
+
+/// Calls `visit` with the names of each group and kind that has bytes, and
+/// these; returns their sum.
+template <typename Visit>
+static uint64_t forEachTraffic(const DeviceCounters &counters, Visit visit) {
+  uint64_t sum = 0;
+  for (unsigned group = 0; group < QLORA_GROUP_COUNT; ++group)
+    for (unsigned kind = 0; kind < QLORA_COLLECTIVE_COUNT; ++kind)
+      if (const uint64_t bytes = counters.collectiveBytes[group][kind]) {
+        visit(std::string(groupName(group)), std::string(collectiveName(kind)),
+              bytes);
+        sum += bytes;
+      }
+  return sum;
 }
 
 namespace {
@@ -91,9 +110,17 @@ static constexpr const char *kCounters =
 
 static std::string countersText(const EntryCount &entry) {
   const DeviceCounters &c = entry.counters;
+  std::string traffic;
+  const uint64_t sent =
+      forEachTraffic(c, [&](const std::string &group, const std::string &kind,
+                            uint64_t bytes) {
+        traffic += fmt::format("    {} over {}: {}\n", kind, group,
+                               formatBytes(bytes));
+      });
   return fmt::format(kCounters, entry.name, c.launches, c.fills, c.copies,
-                     c.collectives, formatBytes(c.collectiveBytes),
-                     formatBytes(c.bytesRead), formatBytes(c.bytesWritten));
+                     c.collectives, formatBytes(sent),
+                     formatBytes(c.bytesRead), formatBytes(c.bytesWritten)) +
+         traffic;
 }
 
 /// What the card's memory says to the plan.
@@ -130,6 +157,10 @@ std::string NullReport::text() const {
 
 static json countersJson(const EntryCount &count) {
   const DeviceCounters &c = count.counters;
+  json groups = json::object();
+  const uint64_t sent =
+      forEachTraffic(c, [&](const std::string &group, const std::string &kind,
+                            uint64_t bytes) { groups[group][kind] = bytes; });
   return {{"kind", entryKindName(count.entry->kind)},
           {"batch", count.entry->batch},
           {"length", count.entry->length},
@@ -137,7 +168,8 @@ static json countersJson(const EntryCount &count) {
           {"fills", c.fills},
           {"copies", c.copies},
           {"collectives", c.collectives},
-          {"collective_bytes", c.collectiveBytes},
+          {"collective_bytes", sent},
+          {"collective_groups", std::move(groups)},
           {"bytes_read", c.bytesRead},
           {"bytes_written", c.bytesWritten}};
 }

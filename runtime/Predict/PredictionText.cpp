@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "runtime/Base/ReportText.h"
+#include "runtime/Base/Amounts.h"
 
 namespace qlora {
 
@@ -68,7 +68,7 @@ static std::string collectiveLines(const StepPrediction &step) {
     return "";
   std::string text;
   for (const PredictedCollective &collective : step.collectives)
-    text += fmt::format("  all-reduce of bucket {}: {}, {:.2f} ms\n",
+    text += fmt::format("  {} of bucket {}: {}, {:.2f} ms\n", collective.kind,
                         collective.bucket, formatBytes(collective.bytes),
                         collective.seconds * 1e3);
   return text;
@@ -199,7 +199,8 @@ json predictionJson(const StepPrediction &step, const StepPrediction *low,
                       {"each", workJson(group.work)}});
   json collectives = json::array();
   for (const PredictedCollective &collective : step.collectives)
-    collectives.push_back({{"bucket", collective.bucket},
+    collectives.push_back({{"kind", collective.kind},
+                           {"bucket", collective.bucket},
                            {"bytes", collective.bytes},
                            {"seconds", collective.seconds}});
   json result = {{"ranks", step.ranks},

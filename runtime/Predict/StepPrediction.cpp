@@ -4,11 +4,14 @@
 
 #include "runtime/Predict/StepPrediction.h"
 
+#include "runtime/Device/Collectives.h"
+
 #include <algorithm>
 #include <cmath>
 #include <map>
 #include <tuple>
 
+#include "runtime/Device/Collectives.h"
 #include "runtime/Device/PreparedLaunches.h"
 
 namespace qlora {
@@ -37,14 +40,29 @@ PredictionRequest lowRequest(PredictionRequest request) {
   return request;
 }
 
-double allReduceSeconds(double bytes, int64_t ranks, const GpuRates &gpu) {
+/// The share of its bytes that a ring of n ranks sends from each.
+static double ringShare(unsigned kind, double ranks) {
+  switch (kind) {
+  case QLORA_COLLECTIVE_ALL_REDUCE:
+    return 2 * (ranks - 1) / ranks;
+  case QLORA_COLLECTIVE_ALL_GATHER:
+  case QLORA_COLLECTIVE_REDUCE_SCATTER:
+  case QLORA_COLLECTIVE_ALL_TO_ALL:
+    return (ranks - 1) / ranks;
+  default:
+    return ranks > 1 ? 1 : 0;
+  }
+}
+
+double collectiveSeconds(unsigned kind, double bytes, int64_t ranks,
+                         const GpuRates &gpu) {
+  // A group of one sends nothing.
   if (ranks <= 1)
     return 0;
   const double local = double(std::min(ranks, gpu.gpusPerNode));
   const double nodes = std::ceil(double(ranks) / double(gpu.gpusPerNode));
-  // A ring of n sends 2 (n - 1) / n of the bytes.
-  const double inside = 2 * (local - 1) / local * bytes;
-  const double between = 2 * (nodes - 1) / nodes * bytes / local;
+  const double inside = ringShare(kind, local) * bytes;
+  const double between = ringShare(kind, nodes) * bytes / local;
   return gpu.allReduceMicroseconds * 1e-6 * (1 + std::log2(nodes)) +
          inside / (gpu.nodeLinkGbps * 1e9) + between / (gpu.networkGbps * 1e9);
 }
@@ -125,7 +143,7 @@ void StepWalk::addKernel(const qlora_command &command, const KernelRow *row,
 void StepWalk::addToGroup(const qlora_command &command, const KernelRow *row,
                           const CommandKernel &added) {
   const auto &[part, work, demand] = added;
-  std::string kernel(commandKindName(command.kind)), label;
+  std::string kernel(commandName(command)), label;
   if (command.kind == QLORA_COMMAND_LAUNCH) {
     const qlora_launch &launch = module.launches()[command.target];
     kernel = row ? row->fullName() : module.kernels()[launch.kernel].name;
@@ -140,18 +158,20 @@ void StepWalk::addToGroup(const qlora_command &command, const KernelRow *row,
 }
 
 void StepWalk::addCollective(const qlora_command &command) {
-  const uint64_t bytes = module.operands(command)[0].bytes;
-  // A group of one sends nothing.
+  const uint64_t bytes = collectiveBytes(module, command);
+  // A CPU's profile knows no links, and is for one rank alone.
   const double seconds =
-      request.ranks == 1 ? 0
-                         : allReduceSeconds(double(bytes), request.ranks,
-                                            *request.device.gpu);
+      request.ranks == 1
+          ? 0
+          : collectiveSeconds(command.collective, double(bytes), request.ranks,
+                              *request.device.gpu);
   TimelineItem item;
   item.kind = TimelineItem::Kind::kCollective;
   item.queue = command.queue;
   item.demand.serial = seconds;
   items.push_back(item);
-  step.collectives.push_back({command.target, bytes, seconds});
+  step.collectives.push_back(
+      {commandName(command), command.target, bytes, seconds});
 }
 
 Status StepWalk::addKernels(const qlora_command &command) {
@@ -171,7 +191,7 @@ Status StepWalk::addCommand(const qlora_command &command) {
   case QLORA_COMMAND_FILL:
   case QLORA_COMMAND_COPY:
     return addKernels(command);
-  case QLORA_COMMAND_ALL_REDUCE:
+  case QLORA_COMMAND_COLLECTIVE:
     addCollective(command);
     return Status::ok();
   case QLORA_COMMAND_RECORD:

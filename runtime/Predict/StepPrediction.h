@@ -41,6 +41,7 @@ struct KernelGroup {
 
 /// One bucket's all-reduce.
 struct PredictedCollective {
+  std::string_view kind;
   uint32_t bucket = 0;
   uint64_t bytes = 0;
   double seconds = 0;
@@ -86,9 +87,11 @@ PredictionRequest lowRequest(PredictionRequest request);
 StatusOr<std::vector<StepPrediction>>
 predictSteps(const LoadedModule &module, const PredictionRequest &request);
 
-/// A ring inside each node, then, where there are several, a ring between the
-/// nodes in which each GPU sends its share.
-double allReduceSeconds(double bytes, int64_t ranks, const GpuRates &gpu);
+/// Of a collective (enum qlora_collective) whose larger operand has so many
+/// bytes: a ring inside each node, then, where there are several, a ring
+/// between the nodes in which each GPU sends its share.
+double collectiveSeconds(unsigned kind, double bytes, int64_t ranks,
+                         const GpuRates &gpu);
 
 } // namespace qlora
 

@@ -5,6 +5,7 @@
 #include "runtime/Ranks/LocalRanks.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -14,9 +15,13 @@
 
 namespace qlora {
 
-/// As an Access is published.
-static constexpr const char *kRead = "read";
-static constexpr const char *kReadWrite = "read-write";
+namespace {
+/// Where a rank's memory is.
+struct Offer {
+  int64_t process = 0, descriptor = 0;
+  LocalRanks::Access access = LocalRanks::Access::kReadWrite;
+};
+} // namespace
 
 /// The same text on all processes that see each other's /proc, and no others:
 /// the boot of the kernel and the process namespace.
@@ -31,50 +36,73 @@ static StatusOr<std::string> machineName() {
   return boot + " " + std::string(space, static_cast<size_t>(bytes));
 }
 
-StatusOr<LocalRanks> LocalRanks::find(TcpStore &store, int rank, int size,
-                                      std::chrono::milliseconds timeout) {
+StatusOr<LocalRanks> LocalRanks::find(Collectives &group) {
+  QLORA_ASSIGN_OR_RETURN(const std::string machine, machineName());
+  QLORA_ASSIGN_OR_RETURN(const std::vector<std::string> machines,
+                         group.allGather(machine));
   LocalRanks ranks;
-  ranks.store = &store;
   ranks.localSize = 0;
-  QLORA_ASSIGN_OR_RETURN(ranks.machine, machineName());
-  QLORA_RETURN_IF_ERROR(
-      store.set(fmt::format("machine/{}", rank), ranks.machine));
-  for (int other = 0; other < size; ++other) {
-    QLORA_ASSIGN_OR_RETURN(
-        std::string name, store.get(fmt::format("machine/{}", other), timeout));
-    ranks.localRank += name == ranks.machine && other < rank;
-    ranks.localSize += name == ranks.machine;
+  for (int other = group.size() - 1; other >= 0; --other) {
+    if (machines[static_cast<size_t>(other)] != machine)
+      continue;
+    ranks.firstRank = other;
+    ranks.localRank += other < group.rank();
+    ++ranks.localSize;
   }
   return ranks;
 }
 
-std::string LocalRanks::keyOf(std::string_view name) const {
-  return fmt::format("{}/{}", name, machine);
+/// Why an open file is not the memory of `bytes` that was offered, or "".
+static std::string objectionTo(const FileDescriptor &memory,
+                               LocalRanks::Access access, uint64_t bytes) {
+  struct stat info {};
+  if (!memory.isOpen() || fstat(memory.get(), &info) != 0)
+    return std::strerror(errno);
+  const auto size = static_cast<uint64_t>(info.st_size);
+  if (!S_ISREG(info.st_mode))
+    return "it is no file";
+  if (access == LocalRanks::Access::kRead ? size < bytes : size != bytes)
+    return fmt::format("it has {} bytes in place of {}", size, bytes);
+  if (access == LocalRanks::Access::kReadWrite && info.st_uid != geteuid())
+    return "it is another user's";
+  return "";
 }
 
-Status LocalRanks::publish(std::string_view name, const FileDescriptor &memory,
-                           Access access) {
-  return store->set(keyOf(name),
-                    fmt::format("{} /proc/{}/fd/{}",
-                                access == Access::kRead ? kRead : kReadWrite,
-                                getpid(), memory.get()));
+static StatusOr<FileDescriptor> open(const Offer &offer, std::string_view name,
+                                     uint64_t bytes) {
+  const std::string path =
+      fmt::format("/proc/{}/fd/{}", offer.process, offer.descriptor);
+  const int mode =
+      offer.access == LocalRanks::Access::kRead ? O_RDONLY : O_RDWR;
+  FileDescriptor memory(::open(path.c_str(), mode | O_CLOEXEC | O_NONBLOCK));
+  const std::string wrong = objectionTo(memory, offer.access, bytes);
+  if (wrong.empty())
+    return memory;
+  return Status::error(StatusCode::kUnavailable,
+                       "cannot open the memory that another rank of this "
+                       "machine shares ({}, {}): {}",
+                       name, path, wrong);
 }
 
-StatusOr<LocalRanks::Published>
-LocalRanks::open(std::string_view name, std::chrono::milliseconds timeout) {
-  QLORA_ASSIGN_OR_RETURN(std::string found, store->get(keyOf(name), timeout));
-  const size_t space = found.find(' ');
-  const bool isRead = found.substr(0, space) == kRead;
-  const std::string path = found.substr(space + 1);
-  FileDescriptor memory(
-      ::open(path.c_str(), (isRead ? O_RDONLY : O_RDWR) | O_CLOEXEC));
-  if (!memory.isOpen())
-    return Status::error(StatusCode::kUnavailable,
-                         "cannot open the memory that another rank of this "
-                         "machine shares ({}, {}): {}",
-                         name, path, std::strerror(errno));
-  return Published{std::move(memory),
-                   isRead ? Access::kRead : Access::kReadWrite};
+StatusOr<LocalRanks::Shared> LocalRanks::share(Collectives &group,
+                                               std::string_view name,
+                                               Shared own,
+                                               uint64_t bytes) const {
+  const Offer mine = {getpid(), own.memory.get(), own.access};
+  QLORA_ASSIGN_OR_RETURN(
+      const std::vector<std::vector<Offer>> offers,
+      group.allGatherValues(std::span(&mine, localRank == 0 ? 1 : 0)));
+  const std::vector<Offer> &first = offers[static_cast<size_t>(firstRank)];
+  if (localRank > 0) {
+    if (first.empty())
+      return Status::error(StatusCode::kInternal, "nobody shares {}", name);
+    own.access = first[0].access;
+    QLORA_ASSIGN_OR_RETURN(own.memory, open(first[0], name, bytes));
+  }
+  // Nobody closes before all have opened. All ranks of the job meet here, also
+  // one that is alone on its machine.
+  QLORA_RETURN_IF_ERROR(group.barrier());
+  return own;
 }
 
 } // namespace qlora

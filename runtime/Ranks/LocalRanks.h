@@ -6,47 +6,42 @@
 #ifndef QLORA_RUNTIME_RANKS_LOCALRANKS_H
 #define QLORA_RUNTIME_RANKS_LOCALRANKS_H
 
-#include <chrono>
-#include <string>
+#include <string_view>
 
 #include "runtime/Base/FileDescriptor.h"
 #include "runtime/Base/Status.h"
-#include "runtime/Ranks/TcpStore.h"
+#include "runtime/Device/Collectives.h"
 
 namespace qlora {
 
-/// Copyable; the store outlives it. One thread.
+/// Copyable. One thread.
 class LocalRanks {
 public:
   /// A machine of one.
   LocalRanks() = default;
-  /// Asks all ranks of the job where they are. All call it, once in a job.
-  static StatusOr<LocalRanks> find(TcpStore &store, int rank, int size,
-                                   std::chrono::milliseconds timeout);
+  /// Asks all ranks of the job where they are. All call it.
+  static StatusOr<LocalRanks> find(Collectives &group);
 
   /// Which of this machine's ranks this one is, and how many they are.
   int rank() const { return localRank; }
   int size() const { return localSize; }
 
   /// What the other ranks may do with a rank's memory.
-  enum class Access { kRead, kReadWrite };
-  struct Published {
+  enum class Access : uint64_t { kRead, kReadWrite };
+  struct Shared {
     FileDescriptor memory;
-    Access access;
+    Access access = Access::kReadWrite;
   };
-  /// Lets the others of this machine open `memory`, which stays open here until
-  /// they have. `name`: once in a job.
-  Status publish(std::string_view name, const FileDescriptor &memory,
-                 Access access);
-  /// Waits until it is published.
-  StatusOr<Published> open(std::string_view name,
-                           std::chrono::milliseconds timeout);
+  /// Opens what the first rank of this machine has, which gives it back there.
+  /// All ranks of the job call it, and have opened it when it returns to the
+  /// first. The numbers that come from there are not trusted: what they lead to
+  /// is a file with the size that this rank expects (at least that where it is
+  /// read), and memory that is written belongs to this user. `name`: for errors.
+  StatusOr<Shared> share(Collectives &group, std::string_view name,
+                         Shared own, uint64_t bytes) const;
 
 private:
-  std::string keyOf(std::string_view name) const;
-
-  TcpStore *store = nullptr;
-  std::string machine;
+  int firstRank = 0; ///< in the job
   int localRank = 0;
   int localSize = 1;
 };

@@ -33,6 +33,7 @@ StatusOr<std::optional<RankChannel>> RankChannel::open(RankEnvironment &env) {
                          "{} is set but leads to no launcher; unset it",
                          kRankChannelVariable);
   env.secret = hello.value("secret", "");
+  env.secretRemark.clear();
   env.launcher = "qlora-run";
   if (int listening = hello.value("listening", -1); listening >= 0) {
     fcntl(listening, F_SETFD, FD_CLOEXEC);

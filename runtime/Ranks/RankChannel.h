@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The socket between a rank and the launcher that started it (Launcher.h).
+// The socket between a rank and the launcher that started it (Supervisor.h).
 // Its number is in the variable QLORA_RANK_CHANNEL. The launcher sends the
 // job's secret, and to rank 0 also the number of the inherited socket that the
 // store listens on; the rank sends back its error before it ends. So no secret

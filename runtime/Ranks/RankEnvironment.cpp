@@ -14,6 +14,7 @@ namespace {
 
 constexpr int kDefaultPort = 29500; ///< PyTorch's
 constexpr int kMaxRanks = 1 << 20;
+constexpr size_t kSecretCharacters = 16;
 
 /// The names under which a launcher says the four numbers. An empty name: it
 /// does not say this.
@@ -103,6 +104,30 @@ static Status readMaster(const GetVariable &get, RankEnvironment &env) {
   return Status::ok();
 }
 
+static Status readSecret(const GetVariable &get, RankEnvironment &env) {
+  if (const char *secret = get(kJobSecretVariable)) {
+    env.secret = secret;
+    if (env.secret.size() >= kSecretCharacters)
+      return Status::ok();
+    return Status::invalid("the variable {} has {} characters; give every rank "
+                           "the same {} random ones, as of 'openssl rand -hex "
+                           "{}'",
+                           kJobSecretVariable, env.secret.size(),
+                           kSecretCharacters, kSecretCharacters / 2);
+  }
+  if (const char *run = get("TORCHELASTIC_RUN_ID"))
+    env.secret = run;
+  else if (const char *job = get("SLURM_JOB_ID"); job)
+    env.secret = job;
+  if (env.worldSize > 1 && env.secret.size() < kSecretCharacters)
+    env.secretRemark = fmt::format(
+        "whoever can reach rank 0 at {} can join this job, since {} gives it {} "
+        "secret; set {} to the same random text on every rank",
+        env.masterAddress, env.launcher,
+        env.secret.empty() ? "no" : "a guessable", kJobSecretVariable);
+  return Status::ok();
+}
+
 StatusOr<RankEnvironment> readRankEnvironment(const GetVariable &get) {
   RankEnvironment env;
   const Launcher *launcher = findLauncher(get);
@@ -121,10 +146,7 @@ StatusOr<RankEnvironment> readRankEnvironment(const GetVariable &get) {
                                    env.localWorldSize - 1, env.localRank));
   if (env.worldSize > 1)
     QLORA_RETURN_IF_ERROR(readMaster(get, env));
-  if (const char *run = get("TORCHELASTIC_RUN_ID"))
-    env.secret = run;
-  else if (const char *job = get("SLURM_JOB_ID"); job)
-    env.secret = job;
+  QLORA_RETURN_IF_ERROR(readSecret(get, env));
   return env;
 }
 

@@ -3,7 +3,7 @@
 // Which rank of how many this process is, and where rank 0 can be reached, as
 // the launcher said. In this order:
 //
-//   qlora-run --gpus N       our own launcher (Launcher.h)
+//   qlora-run --gpus N       our own launcher (Supervisor.h)
 //   torchrun, PyTorchJob     RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE
 //   mpirun of Open MPI       OMPI_COMM_WORLD_{RANK,SIZE,LOCAL_RANK,LOCAL_SIZE}
 //   mpirun of MPICH, Intel   PMI_RANK, PMI_SIZE, MPI_LOCALRANKID
@@ -13,6 +13,11 @@
 // host of a Slurm job, or this machine when all ranks are on it. Without
 // MASTER_PORT it is 29500, or a port made from the Slurm job's number.
 // torchrun listens on MASTER_PORT itself, so under it we take the next one.
+//
+// Ranks prove to each other that they are of one job by a secret: the one that
+// qlora-run draws, or QLORA_JOB_SECRET, the same at least 16 random characters
+// on every rank. Other launchers give none, or a number that can be guessed
+// (Slurm's job, torchrun's --rdzv-id): a remark says so.
 
 #ifndef QLORA_RUNTIME_RANKS_RANKENVIRONMENT_H
 #define QLORA_RUNTIME_RANKS_RANKENVIRONMENT_H
@@ -33,11 +38,15 @@ struct RankEnvironment {
   std::string masterAddress = "127.0.0.1";
   int masterPort = 0;
   std::string secret; ///< what strangers do not know; may be empty
+  /// What a user should know of it: "" where it is good.
+  std::string secretRemark;
   /// Says who launched us, for messages: "torchrun".
   std::string launcher = "none";
 
   bool isMain() const { return rank == 0; }
 };
+
+inline constexpr const char *kJobSecretVariable = "QLORA_JOB_SECRET";
 
 /// The value of an environment variable, or nullptr.
 using GetVariable = std::function<const char *(const char *)>;

@@ -18,7 +18,6 @@
 #include "runtime/Device/FrozenArena.h"
 #include "runtime/Ranks/LocalRanks.h"
 #include "runtime/Ranks/RankEnvironment.h"
-#include "runtime/Ranks/TcpStore.h"
 
 namespace qlora {
 
@@ -40,8 +39,7 @@ public:
   /// Each machine has one such rank.
   bool isFirstOfMachine() const { return local.rank() == 0; }
 
-  /// values[i] := its sum over all ranks. Integers are exact up to 2^60 and
-  /// 4,096 ranks; numbers are rounded to f32.
+  /// values[i] := its sum over all ranks, in their order.
   Status sum(std::span<int64_t> values);
   Status sum(std::span<double> values);
 
@@ -57,11 +55,6 @@ public:
                                          FillShare &share);
 
 private:
-  Status publish(FileDescriptor &memory, bool isFilled, uint64_t bytes);
-
-  std::chrono::milliseconds timeout{0};
-  std::unique_ptr<TcpStoreServer> server; ///< on rank 0
-  std::unique_ptr<TcpStore> store;        ///< null in a group of one
   LocalRanks local;
   std::unique_ptr<Collectives> group;
 };

@@ -6,49 +6,58 @@
 
 #include <algorithm>
 
+#include "runtime/Kernels/Cpu/Convert.h"
+
 namespace qlora {
 
 static constexpr int kSets = 2;
 
-static uint64_t windowBytes(int ranks) {
-  return sizeof(float) * SharedWindow::kCapacity * kSets *
-         static_cast<uint64_t>(ranks);
+uint64_t SharedWindow::bytesFor(int ranks) {
+  return kCapacity * kSets * static_cast<uint64_t>(ranks);
+}
+
+void addElements(qlora_dtype dtype, uint8_t *sum, const uint8_t *addend,
+                 size_t bytes) {
+  const size_t count = bytes / (dtypeBits(dtype) / 8);
+  if (dtype != QLORA_DTYPE_I32)
+    return addRun(dtype, addend, dtype, sum, static_cast<int64_t>(count));
+  // Unsigned, which may wrap.
+  auto *to = reinterpret_cast<uint32_t *>(sum);
+  const auto *from = reinterpret_cast<const uint32_t *>(addend);
+  for (size_t i = 0; i < count; ++i)
+    to[i] += from[i];
 }
 
 StatusOr<FileDescriptor> SharedWindow::create(int ranks) {
   QLORA_ASSIGN_OR_RETURN(
-      int fd, HostMemory::createShared("qlora-sums", windowBytes(ranks)));
+      int fd, HostMemory::createShared("qlora-sums", bytesFor(ranks)));
   return FileDescriptor(fd);
 }
 
-StatusOr<SharedWindow> SharedWindow::map(FileDescriptor descriptor, int rank,
-                                         int ranks) {
+StatusOr<SharedWindow> SharedWindow::map(const FileDescriptor &descriptor,
+                                         int rank, int ranks) {
   QLORA_ASSIGN_OR_RETURN(
       HostMemory memory,
-      HostMemory::shared(descriptor.get(), windowBytes(ranks)));
-  return SharedWindow(std::move(descriptor), std::move(memory), rank, ranks);
+      HostMemory::shared(descriptor.get(), bytesFor(ranks)));
+  return SharedWindow(std::move(memory), rank, ranks);
 }
 
-float *SharedWindow::slot(int ofRank) const {
-  auto *floats = reinterpret_cast<float *>(memory.bytes().data());
-  return floats + (set * ranks + ofRank) * kCapacity;
+uint8_t *SharedWindow::slot(int ofRank) const {
+  return memory.bytes().data() +
+         static_cast<size_t>(set * ranks + ofRank) * kCapacity;
 }
 
-void SharedWindow::write(const float *data, int64_t count) {
-  std::copy_n(data, count, slot(rank));
+void SharedWindow::write(std::span<const uint8_t> data) {
+  std::copy(data.begin(), data.end(), slot(rank));
 }
 
-void SharedWindow::sumPart(int64_t begin, int64_t end) {
-  float *sum = slot(0);
-  for (int other = 1; other < ranks; ++other) {
-    const float *addend = slot(other);
-    for (int64_t i = begin; i < end; ++i)
-      sum[i] += addend[i];
-  }
+void SharedWindow::sumPart(qlora_dtype dtype, size_t begin, size_t end) {
+  for (int other = 1; other < ranks; ++other)
+    addElements(dtype, slot(0) + begin, slot(other) + begin, end - begin);
 }
 
-void SharedWindow::read(float *data, int64_t count) {
-  std::copy_n(slot(0), count, data);
+void SharedWindow::read(std::span<uint8_t> data) {
+  std::copy_n(slot(0), data.size(), data.begin());
   set = (set + 1) % kSets;
 }
 

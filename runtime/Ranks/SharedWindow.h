@@ -3,7 +3,7 @@
 // Memory that all ranks of a machine have mapped, through which they add up
 // data without a copy by the kernel (MPI's "shared window").
 //
-// A round takes `kCapacity` numbers. Each rank has a slot:
+// A round takes `kCapacity` bytes. Each rank has a slot:
 //
 //   write        own data into the own slot
 //   (all meet)
@@ -20,42 +20,47 @@
 #define QLORA_RUNTIME_RANKS_SHAREDWINDOW_H
 
 #include <cstdint>
+#include <span>
 #include <utility>
 
+#include "runtime/ABI/kernel.h"
 #include "runtime/Base/FileDescriptor.h"
 #include "runtime/Base/HostMemory.h"
 #include "runtime/Base/Status.h"
 
 namespace qlora {
 
+/// sum[i] += addend[i], rounded to the dtype: f32, bf16, f16 or i32, which
+/// wraps.
+void addElements(qlora_dtype dtype, uint8_t *sum, const uint8_t *addend,
+                 size_t bytes);
+
 /// Movable. One thread at a time.
 class SharedWindow {
 public:
-  /// How many numbers a round takes: 1 MiB, which stays in a core's cache
-  /// between a write and the sum.
-  static constexpr int64_t kCapacity = 256 * 1024;
+  /// How many bytes a round takes: they stay in a core's cache between a write
+  /// and the sum.
+  static constexpr size_t kCapacity = 1 << 20;
 
   /// The memory, for `map` here and in the other ranks' processes: 2 MiB for
   /// each rank. A rank touches about 6, whatever their number.
   static StatusOr<FileDescriptor> create(int ranks);
-  /// `memory` is kept open as long as the window: others may open it through
-  /// this process.
-  static StatusOr<SharedWindow> map(FileDescriptor memory, int rank, int ranks);
+  static StatusOr<SharedWindow> map(const FileDescriptor &memory, int rank,
+                                    int ranks);
 
-  void write(const float *data, int64_t count);
-  /// Elements [begin, end) of the round.
-  void sumPart(int64_t begin, int64_t end);
+  static uint64_t bytesFor(int ranks);
+
+  void write(std::span<const uint8_t> data);
+  /// Bytes [begin, end) of the round, which are whole elements.
+  void sumPart(qlora_dtype dtype, size_t begin, size_t end);
   /// Ends the round.
-  void read(float *data, int64_t count);
+  void read(std::span<uint8_t> data);
 
 private:
-  SharedWindow(FileDescriptor descriptor, HostMemory memory, int rank,
-               int ranks)
-      : descriptor(std::move(descriptor)), memory(std::move(memory)),
-        rank(rank), ranks(ranks) {}
-  float *slot(int ofRank) const;
+  SharedWindow(HostMemory memory, int rank, int ranks)
+      : memory(std::move(memory)), rank(rank), ranks(ranks) {}
+  uint8_t *slot(int ofRank) const;
 
-  FileDescriptor descriptor;
   HostMemory memory;
   int rank;
   int ranks;

@@ -5,10 +5,9 @@
 #include "runtime/Session/Adapter.h"
 
 #include <algorithm>
-#include <fstream>
 #include <set>
 
-#include "runtime/Base/DiskSpace.h"
+#include "runtime/Base/OutputFile.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Weights/Safetensors.h"
 
@@ -33,9 +32,9 @@ constexpr const char *kTokenizerFiles[] = {"tokenizer.json",
                                            "merges.txt"};
 
 constexpr const char *kWeights = "adapter_model.safetensors";
-/// Its space, before it has values.
-constexpr const char *kReserve = "adapter_model.safetensors.reserve";
 constexpr const char *kConfig = "adapter_config.json";
+/// Behind the name of a folder that is not there yet.
+constexpr const char *kNewFolder = ".part.new";
 
 } // namespace
 
@@ -104,7 +103,7 @@ json adapterConfig(const LoadedModule &module, const Options &options) {
       {"auto_mapping", nullptr},
       {"base_model_name_or_path", base},
       {"bias", "none"},
-      {"fan_in_fan_out", false},
+      {"fan_in_fan_out", options.recordedFact("adapts_in_out") == true},
       {"inference_mode", true},
       {"init_lora_weights",
        init == "gaussian" ? json(init) : json(init == "true")},
@@ -125,16 +124,6 @@ json adapterConfig(const LoadedModule &module, const Options &options) {
   };
 }
 
-static Status writeText(const std::string &path, const std::string &text) {
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  file.close();
-  if (file)
-    return Status::ok();
-  return Status::error(StatusCode::kResourceExhausted,
-                       "cannot write '{}': is the disk full?", path);
-}
-
 /// Those that the model folder has, with their bytes.
 static std::vector<std::pair<fs::path, uint64_t>>
 tokenizerFiles(const std::string &model) {
@@ -148,17 +137,10 @@ tokenizerFiles(const std::string &model) {
   return files;
 }
 
+/// Through links: Hugging Face's cache is made of them.
 static Status copyInto(const std::string &folder, const fs::path &source) {
-  const fs::path copy = fs::path(folder) / source.filename();
-  std::error_code error;
-  // Through links: Hugging Face's cache is made of them.
-  fs::copy_file(source, copy, error);
-  if (error)
-    return Status::error(StatusCode::kResourceExhausted,
-                         "cannot copy '{}' to '{}': {}", source.string(),
-                         copy.string(), error.message());
-  fs::permissions(copy, fs::perms::owner_write, fs::perm_options::add, error);
-  return Status::ok();
+  QLORA_ASSIGN_OR_RETURN(const std::string text, readWholeFile(source));
+  return replaceWholeFile(folder + "/" + source.filename().string(), text);
 }
 
 /// Of an arena that may not be read yet: then the items are for their sizes.
@@ -179,36 +161,51 @@ static std::map<std::string, std::string> metadata() {
   return {{"format", "pt"}};
 }
 
+static Status renameInto(const fs::path &to, const fs::path &from) {
+  std::error_code error;
+  fs::rename(from, to, error);
+  if (!error)
+    return Status::ok();
+  return Status::error(StatusCode::kUnavailable, "cannot write '{}': {}",
+                       to.string(), error.message());
+}
+
 StatusOr<PreparedAdapter> PreparedAdapter::prepare(const LoadedModule &module,
                                                    const Options &options,
                                                    const std::string &folder) {
-  const std::string staging = folder + "/" + kStagingFolder;
   std::error_code error;
+  const bool isNew = !fs::exists(folder, error);
+  const std::string staging =
+      isNew ? folder + kNewFolder : folder + "/" + kStagingFolder;
   fs::remove_all(staging, error); // an earlier run's
   fs::create_directories(staging, error);
   if (error)
     return Status::error(StatusCode::kUnavailable, "cannot write to '{}': {}",
                          folder, error.message());
-  PreparedAdapter adapter(module, options, folder, staging);
+  PreparedAdapter adapter(module, options, folder, staging, isNew);
   QLORA_RETURN_IF_ERROR(adapter.fill());
   return adapter;
 }
 
 Status PreparedAdapter::fill() {
   QLORA_ASSIGN_OR_RETURN(
-      const uint64_t weights,
+      const uint64_t bytesOfWeights,
       safetensorsBytes(itemsOf(*module, nullptr), metadata()));
   const std::string config = adapterConfig(*module, *options).dump(2) + "\n";
   const auto tokenizer = tokenizerFiles(options->text("model_name_or_path"));
-  uint64_t bytes = weights + config.size();
+  uint64_t bytes = bytesOfWeights + config.size();
   for (const auto &[file, size] : tokenizer)
     bytes += size;
-  Status space = checkFreeSpace(folder, bytes);
+  auto made = AtomicFile::create(staging + "/" + kWeights);
+  Status space = made.status();
   if (space.isOk())
-    space = reserveFile(staging + "/" + kReserve, weights);
+    space = checkFreeSpace(staging, bytes);
+  if (space.isOk())
+    space = made->reserve(bytesOfWeights);
   if (!space.isOk())
     return Status::error(space.code(), "{}; make room there", space.message());
-  QLORA_RETURN_IF_ERROR(writeText(staging + "/" + kConfig, config));
+  weights.emplace(std::move(*made));
+  QLORA_RETURN_IF_ERROR(replaceWholeFile(staging + "/" + kConfig, config));
   for (const auto &[file, size] : tokenizer)
     QLORA_RETURN_IF_ERROR(copyInto(staging, file));
   return Status::ok();
@@ -217,7 +214,8 @@ Status PreparedAdapter::fill() {
 PreparedAdapter::PreparedAdapter(PreparedAdapter &&other) noexcept
     : module(other.module), options(other.options),
       folder(std::move(other.folder)),
-      staging(std::exchange(other.staging, std::string())) {}
+      staging(std::exchange(other.staging, std::string())),
+      isNew(other.isNew), weights(std::move(other.weights)) {}
 
 PreparedAdapter::~PreparedAdapter() {
   if (staging.empty())
@@ -228,66 +226,52 @@ PreparedAdapter::~PreparedAdapter() {
 }
 
 Status PreparedAdapter::write(std::span<const uint8_t> trained) {
-  const std::string reserve = staging + "/" + kReserve;
   // Somebody may have removed the folder while the run was on.
-  std::error_code error;
-  if (!fs::exists(reserve, error)) {
+  if (!weights->isThere()) {
     staging.clear(); // the other one's from here on
     return writeAdapter(*module, *options, trained, folder);
   }
-  QLORA_RETURN_IF_ERROR(
-      fillSafetensors(reserve, itemsOf(*module, trained.data()), metadata()));
-  const Status status = commit();
+  QLORA_RETURN_IF_ERROR(writeSafetensors(
+      std::move(*weights), itemsOf(*module, trained.data()), metadata()));
+  std::vector<fs::path> files;
+  const Status status = isNew ? renameInto(folder, staging) : commit(files);
   // There is no other copy of what was trained.
   if (!status.isOk())
     return Status::error(status.code(), "{}; the adapter is in '{}'",
                          status.message(), std::exchange(staging, ""));
-  return removeOldTokenizer();
-}
-
-static Status renameInto(const fs::path &to, const fs::path &from) {
-  std::error_code error;
-  fs::rename(from, to, error);
-  if (!error)
-    return Status::ok();
-  return Status::error(StatusCode::kUnavailable, "cannot write '{}': {}",
-                       to.string(), error.message());
+  flushFolder(isNew ? fs::path(folder).parent_path().string() : folder);
+  return removeOldTokenizer(files);
 }
 
 /// All files, or none: what is there by then goes back.
-static Status renameAll(const std::vector<fs::path> &files,
-                        const fs::path &folder) {
+Status PreparedAdapter::commit(std::vector<fs::path> &files) const {
+  auto found = listFolder(staging);
+  if (!found.isOk())
+    return Status::error(found.status().code(), "cannot read '{}': {}", staging,
+                         found.status().message());
+  files = std::move(*found);
   for (auto file = files.begin(); file != files.end(); ++file) {
-    const Status status = renameInto(folder / file->filename(), *file);
+    const Status status = renameInto(fs::path(folder) / file->filename(), *file);
     if (status.isOk())
       continue;
     std::error_code ignored;
     while (file != files.begin()) {
       --file;
-      fs::rename(folder / file->filename(), *file, ignored);
+      fs::rename(fs::path(folder) / file->filename(), *file, ignored);
     }
     return status;
   }
   return Status::ok();
 }
 
-Status PreparedAdapter::commit() {
-  const fs::path ready(staging);
-  QLORA_RETURN_IF_ERROR(renameInto(ready / kWeights, ready / kReserve));
-  const auto files = listFolder(staging);
-  if (!files.isOk())
-    return Status::error(files.status().code(), "cannot read '{}': {}", staging,
-                         files.status().message());
-  for (const fs::path &file : files.value())
-    written.push_back(file.filename());
-  return renameAll(files.value(), folder);
-}
-
 /// An earlier adapter's: two tokenizers in one folder would be a third.
-Status PreparedAdapter::removeOldTokenizer() const {
+Status PreparedAdapter::removeOldTokenizer(
+    const std::vector<fs::path> &written) const {
   for (const char *name : kTokenizerFiles) {
     std::error_code error;
-    if (std::ranges::find(written, name) == written.end())
+    const bool isOurs = std::ranges::any_of(
+        written, [&](const fs::path &file) { return file.filename() == name; });
+    if (!isNew && !isOurs)
       fs::remove(fs::path(folder) / name, error);
     if (error)
       return Status::error(StatusCode::kUnavailable,

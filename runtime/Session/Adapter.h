@@ -3,9 +3,11 @@
 // PEFT adapter folders: adapter_model.safetensors and adapter_config.json,
 // with the tokenizer's files of the base model beside them.
 //
-// A folder is written whole or not at all: first into a staging folder inside
-// it, then each file is renamed into place. When the disk is full, or the
-// process is killed before the renames, an earlier adapter is unharmed.
+// A folder is written whole or not at all. One that is not there yet, such as
+// checkpoint-N, is made beside its name and renamed. Into one that is there
+// files come by way of a staging folder in it, and each is renamed into place.
+// When the disk is full, or the process is killed before, an earlier adapter is
+// unharmed; what has been renamed outlasts a crash of the machine.
 //
 // The adapter of a run's end has its space before step 1: all but the trained
 // values is written then, and the file for these is there in its full size,
@@ -17,12 +19,14 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
+#include "runtime/Base/AtomicFile.h"
 #include "runtime/Base/Options.h"
 #include "runtime/Base/Status.h"
 #include "runtime/Module/ModuleLoader.h"
@@ -50,8 +54,8 @@ trainedParameters(const LoadedModule &module);
 nlohmann::json adapterConfig(const LoadedModule &module,
                              const Options &options);
 
-/// An adapter that waits for its values, in `folder`/.staging, with all the
-/// space on the disk that it will need. Removed when it gets no values.
+/// An adapter that waits for its values, in `folder`/.staging or beside a new
+/// folder, with all the space on the disk that it will need. Removed when it gets no values.
 class PreparedAdapter {
 public:
   /// Creates `folder` when it is missing; the first two outlive this. Without
@@ -69,18 +73,20 @@ public:
 
 private:
   PreparedAdapter(const LoadedModule &module, const Options &options,
-                  std::string folder, std::string staging)
+                  std::string folder, std::string staging, bool isNew)
       : module(&module), options(&options), folder(std::move(folder)),
-        staging(std::move(staging)) {}
+        staging(std::move(staging)), isNew(isNew) {}
   Status fill();
-  Status commit();
-  Status removeOldTokenizer() const;
+  Status commit(std::vector<std::filesystem::path> &files) const;
+  Status
+  removeOldTokenizer(const std::vector<std::filesystem::path> &written) const;
 
   const LoadedModule *module;
   const Options *options;
   std::string folder;
   std::string staging; ///< empty: moved from, or not ours to remove
-  std::vector<std::string> written; ///< names of the files in place
+  bool isNew;          ///< the staging folder becomes `folder`
+  std::optional<AtomicFile> weights; ///< reserved; not empty once filled
 };
 
 /// Prepares an adapter and writes it at once.

@@ -15,15 +15,16 @@ namespace qlora {
 
 using nlohmann::json;
 
-/// Keys without a meaning for the numbers, whatever their value.
+/// Keys without a meaning for the numbers, whatever their value. A and B are
+/// [out, in] whichever way fan_in_fan_out says that the weight is.
 static const std::set<std::string, std::less<>> kIgnored = {
     "auto_mapping",        "base_model_name_or_path",
-    "ensure_weight_tying", "inference_mode",
-    "init_lora_weights",   "lora_dropout",
-    "megatron_core",       "peft_version",
-    "qalora_group_size",   "revision",
-    "target_modules",      "task_type",
-    "modules_to_save"};
+    "ensure_weight_tying", "fan_in_fan_out",
+    "inference_mode",      "init_lora_weights",
+    "lora_dropout",        "megatron_core",
+    "peft_version",        "qalora_group_size",
+    "revision",            "target_modules",
+    "task_type",           "modules_to_save"};
 
 static bool isOff(const json &value) {
   return value.is_null() || value == false || value == 0 ||
@@ -51,7 +52,6 @@ Status checkAdapterConfig(const std::string &folder, const Options &options) {
   const std::pair<const char *, std::pair<json, json>> expected[] = {
       {"peft_type", {"LORA", "LORA"}},
       {"bias", {"none", "none"}},
-      {"fan_in_fan_out", {false, false}},
       {"r", {options.value("lora_r"), 8}},
       {"lora_alpha", {options.value("lora_alpha"), 8}},
       {"use_rslora", {options.value("use_rslora"), false}},

@@ -9,6 +9,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "runtime/Base/Amounts.h"
+
 namespace qlora {
 
 StatusOr<EvaluationResult> evaluate(const Run &run) {

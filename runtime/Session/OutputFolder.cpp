@@ -41,7 +41,7 @@ static bool isLeftOver(const fs::path &file) {
                                          "metrics.jsonl", "gemm_table.json",
                                          kStagingFolder, ".lock"};
   return std::ranges::find(kNames, name) != std::end(kNames) ||
-         name.starts_with("gemm_table.json."); // was not renamed any more
+         file.stem().extension() == ".part"; // was not renamed any more
 }
 
 /// "a, b, c and 2 more".

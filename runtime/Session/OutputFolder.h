@@ -6,7 +6,8 @@
 // A run may use a folder that is missing, empty, or holds only what an
 // unfinished run left, which has no adapter:
 //
-//   config.resolved.yaml   metrics.jsonl   gemm_table.json[.N]
+//   config.resolved.yaml   metrics.jsonl   gemm_table.json
+//   *.part.*   what was not renamed any more (AtomicFile.h, Adapter.h)
 //   .staging   the space and the parts of an adapter (Adapter.h)
 //   .lock      held while a run writes, removed at its end
 //

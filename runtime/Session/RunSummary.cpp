@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "runtime/Base/ReportText.h"
+#include "runtime/Base/Amounts.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Kernels/KernelTable.h"
 #include "runtime/Module/ParameterCounts.h"

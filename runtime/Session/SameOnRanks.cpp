@@ -11,12 +11,12 @@ namespace qlora {
 namespace {
 struct Fact {
   std::string name;
-  int64_t hash; ///< below 2^48: RankGroup::sum() is exact
+  std::string hash;
 };
 } // namespace
 
 static Fact factOf(std::string name, ContentHash hash) {
-  return {std::move(name), std::stoll(hash.finish().substr(0, 12), nullptr, 16)};
+  return {std::move(name), hash.finish()};
 }
 
 static Fact factOf(std::string name, std::string_view value) {
@@ -62,15 +62,20 @@ Status checkSameOnRanks(const SessionRequest &request, const Options &options,
     return Status::ok();
   QLORA_ASSIGN_OR_RETURN(const std::vector<Fact> facts,
                          factsOf(request, options, train, validation));
-  std::vector<int64_t> first;
+  std::string hashes;
   for (const Fact &fact : facts)
-    first.push_back(group.rank() == 0 ? fact.hash : 0);
-  QLORA_RETURN_IF_ERROR(group.sum(std::span(first)));
-  for (size_t i = 0; i < facts.size(); ++i)
-    if (facts[i].hash != first[i])
+    hashes += fact.hash;
+  QLORA_ASSIGN_OR_RETURN(
+      const std::vector<std::string> all,
+      group.collectives().allGather(group.rank() == 0 ? hashes : ""));
+  size_t end = 0;
+  for (const Fact &fact : facts) {
+    end += fact.hash.size();
+    if (all[0].size() < end || !all[0].substr(0, end).ends_with(fact.hash))
       return Status::invalid("rank {} differs from rank 0 in {}; start every "
                              "rank with the same program, data and options",
-                             group.rank(), facts[i].name);
+                             group.rank(), fact.name);
+  }
   return Status::ok();
 }
 

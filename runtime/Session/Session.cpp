@@ -7,11 +7,9 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <optional>
 
 #include "runtime/Base/CpuCount.h"
-#include "runtime/Base/StopSignal.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Data/DataFiles.h"
 #include "runtime/Device/KernelChoice.h"
@@ -132,7 +130,9 @@ Status Session::openDevice() {
   deviceOptions.ordinal = env.localRank;
   deviceOptions.graphs = request.cudaGraphs;
   QLORA_RETURN_IF_ERROR(checkKernelNames(request.disabledKernels));
+  QLORA_RETURN_IF_ERROR(checkReferenceNames(request.referenceKernels));
   deviceOptions.disabledKernels = request.disabledKernels;
+  deviceOptions.referenceKernels = request.referenceKernels;
   deviceOptions.gemmTable = request.gemmTable;
   if (const std::string cache = userCacheFolder(); !cache.empty())
     deviceOptions.gemmCache = cache + "/gemm_table.json";
@@ -160,13 +160,8 @@ Status Session::createOutput() {
 
 /// What of this run's settings is kept beside its adapter.
 Status Session::writeRecord() {
-  std::string path = outputFolder + "/config.resolved.yaml";
-  std::ofstream resolved(path);
-  resolved << options.resolvedYaml();
-  resolved.close();
-  if (!resolved)
-    return Status::error(StatusCode::kResourceExhausted,
-                         "cannot write '{}': is the disk full?", path);
+  QLORA_RETURN_IF_ERROR(replaceWholeFile(outputFolder + "/config.resolved.yaml",
+                                         options.resolvedYaml()));
   if (const std::string table = device->gemmTable(); !table.empty())
     QLORA_RETURN_IF_ERROR(
         replaceWholeFile(outputFolder + "/gemm_table.json", table));
@@ -186,7 +181,8 @@ Status Session::announce(const Run &run) {
     metrics->say(verbosePlan(run));
   const bool isCpu = device->hasHostArenas();
   for (const std::string &warning :
-       {output->remark(), isCpu ? threadsRemark(threads()) : ""})
+       {output->remark(), env.secretRemark,
+        isCpu ? threadsRemark(threads()) : ""})
     if (!warning.empty())
       metrics->warn(warning);
   for (const std::string &remark : device->remarks())
@@ -369,7 +365,6 @@ StatusOr<int> Session::run() {
                 {module, *device, weights.processBytes, untouchedBytes()}};
   QLORA_RETURN_IF_ERROR(announce(run));
   QLORA_ASSIGN_OR_RETURN(std::optional<Dump> dump, openDump(run));
-  installStopSignals();
   QLORA_ASSIGN_OR_RETURN(const int code, work(run, dump ? &*dump : nullptr));
   if (weights.base)
     weights.base->finish();

@@ -41,6 +41,7 @@ struct SessionRequest {
   std::string device = "auto"; ///< or "cpu", "cuda": must be the module's
   bool cudaGraphs = true;
   std::vector<std::string> disabledKernels; ///< rows of Kernels.def
+  std::vector<std::string> referenceKernels; ///< ops to do by their oracles
   std::string gemmTable = DeviceOptions::kMeasureGemms; ///< as there
   BaseCacheRequest baseCache;
   ProfileRequest profile;

@@ -13,6 +13,7 @@
 #include <csignal>
 #include <deque>
 
+#include "runtime/Base/Amounts.h"
 #include "runtime/Base/StopSignal.h"
 #include "runtime/Session/Adapter.h"
 #include "runtime/Session/Evaluation.h"

@@ -33,8 +33,8 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/Base/Progress.h"
-#include "runtime/Base/ReportText.h"
 #include "runtime/Base/Status.h"
+#include "runtime/Watch/ProgressLine.h"
 
 namespace qlora {
 

@@ -8,6 +8,8 @@
 #include <cmath>
 #include <utility>
 
+#include "runtime/Base/Amounts.h"
+
 namespace qlora {
 
 /// Losses of nearly ln V, several in a row, if one before was well below: a

@@ -13,12 +13,12 @@
 #include <limits>
 #include <string>
 
-#include "runtime/Base/ReportText.h"
 #include "runtime/Base/Status.h"
 #include "runtime/Data/Schedule.h"
 #include "runtime/Predict/MemoryPlan.h"
 #include "runtime/Watch/Metrics.h"
 #include "runtime/Watch/Profiler.h"
+#include "runtime/Watch/ProgressLine.h"
 
 namespace qlora {
 

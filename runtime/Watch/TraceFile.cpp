@@ -4,41 +4,33 @@
 
 #include "runtime/Watch/TraceFile.h"
 
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
-#include <utility>
+#include "runtime/Base/OutputFile.h"
 
 namespace qlora {
 
 using json = nlohmann::ordered_json;
 
-static Status cannotWrite(const std::string &path, int error) {
-  return Status::error(StatusCode::kUnavailable, "cannot write '{}': {}", path,
-                       std::strerror(error));
-}
+/// Written at a time.
+static constexpr size_t kPendingBytes = size_t{1} << 16;
 
 StatusOr<std::unique_ptr<TraceFile>> TraceFile::open(const std::string &path) {
-  std::error_code unknown;
-  if (std::filesystem::is_directory(path, unknown))
-    return cannotWrite(path, EISDIR);
-  FILE *file = std::fopen((path + ".partial").c_str(), "we");
-  if (!file)
-    return cannotWrite(path, errno);
-  std::unique_ptr<TraceFile> trace(new TraceFile(path, file));
+  QLORA_RETURN_IF_ERROR(checkOutputFile(path));
+  QLORA_ASSIGN_OR_RETURN(AtomicFile file, AtomicFile::create(path));
+  std::unique_ptr<TraceFile> trace(new TraceFile(std::move(file)));
   trace->write("{\"displayTimeUnit\": \"ms\", \"traceEvents\": [");
   return trace;
 }
 
-TraceFile::~TraceFile() {
-  if (!file)
-    return;
-  std::fclose(file);
-  std::remove(partialPath().c_str());
+void TraceFile::write(std::string_view text) {
+  pending += text;
+  if (pending.size() >= kPendingBytes)
+    writePending();
 }
 
-void TraceFile::write(std::string_view text) {
-  hasFailed |= std::fwrite(text.data(), 1, text.size(), file) != text.size();
+void TraceFile::writePending() {
+  if (status.isOk())
+    status = file.write(pending);
+  pending.clear();
 }
 
 /// A name that is not UTF-8 loses what is not.
@@ -89,15 +81,9 @@ void TraceFile::add(const TraceSlice &slice) {
 
 Status TraceFile::commit(const json &otherData) {
   write("\n],\n\"otherData\": " + textOf(otherData) + "}\n");
-  hasFailed |= std::fclose(std::exchange(file, nullptr)) != 0;
-  if (hasFailed) {
-    std::remove(partialPath().c_str());
-    return Status::error(StatusCode::kResourceExhausted,
-                         "cannot write '{}': is the disk full?", path);
-  }
-  if (std::rename(partialPath().c_str(), path.c_str()) != 0)
-    return cannotWrite(path, errno);
-  return Status::ok();
+  writePending();
+  QLORA_RETURN_IF_ERROR(status);
+  return file.commit();
 }
 
 } // namespace qlora

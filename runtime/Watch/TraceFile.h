@@ -22,6 +22,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "runtime/Base/AtomicFile.h"
 #include "runtime/Base/Status.h"
 
 namespace qlora {
@@ -35,14 +36,9 @@ struct TraceSlice {
 
 class TraceFile {
 public:
-  /// Begins `path` with ".partial" behind it: until commit() a file of an
-  /// earlier run stays. kUnavailable, with the reason, where `path` cannot be
-  /// written.
+  /// Until commit() a file of an earlier run stays. An error says why `path`
+  /// cannot be written.
   static StatusOr<std::unique_ptr<TraceFile>> open(const std::string &path);
-  /// Removes what was not committed.
-  ~TraceFile();
-  TraceFile(const TraceFile &) = delete;
-
   /// Names, in the order of the numbers; before the slices or after them.
   void nameProcess(int process, std::string_view name);
   void nameTrack(int process, int track, std::string_view name);
@@ -52,15 +48,15 @@ public:
   Status commit(const nlohmann::ordered_json &otherData);
 
 private:
-  TraceFile(std::string path, FILE *file) : path(std::move(path)), file(file) {}
+  explicit TraceFile(AtomicFile file) : file(std::move(file)) {}
   void addEvent(const nlohmann::ordered_json &event);
   void write(std::string_view text);
-  std::string partialPath() const { return path + ".partial"; }
+  void writePending();
 
-  const std::string path;
-  FILE *file;
+  AtomicFile file;
+  std::string pending; ///< not yet written
+  Status status;
   bool isFirst = true;
-  bool hasFailed = false;
 };
 
 } // namespace qlora

@@ -19,6 +19,13 @@ Status DeviceArena::commit() {
                       std::span(buffer).first(mappedBytes));
 }
 
+StatusOr<std::span<uint8_t>> ArenaSink::window(uint64_t count) {
+  if (windowMemory.bytes().size() < count) {
+    QLORA_ASSIGN_OR_RETURN(windowMemory, HostMemory::anonymous(count));
+  }
+  return windowMemory.bytes();
+}
+
 Status ArenaSink::quantize(const UnquantizedWeight &weight) {
   return quantizeOnHost(weight, *this);
 }
@@ -26,7 +33,7 @@ Status ArenaSink::quantize(const UnquantizedWeight &weight) {
 Status DeviceArena::quantize(const UnquantizedWeight &weight) {
   const uint64_t needed = leastScratch(weight);
   if (needed <= scratch.bytes)
-    return quantizeOnDevice(weight, device, arena, scratch)
+    return quantizeOnDevice(weight, device, arena, scratch, *this)
         .withContext(fmt::format("weight '{}'", weight.name));
   if (!hasRemarked)
     device.addRemark(fmt::format(

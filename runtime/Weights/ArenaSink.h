@@ -2,8 +2,8 @@
 
 // An arena that is being filled, wherever its memory is. Parameters go through
 // it a part at a time: in place where the arena is memory of this process,
-// else through one buffer that is as large as the largest part. A weight that
-// is quantised on a device goes through no buffer of the sink.
+// else through one buffer that is as large as the largest part. What is not
+// what the file has comes through a window, one for all parameters.
 //
 //   const auto sink = openArena(device, module, QLORA_ARENA_FROZEN);
 //   std::span<uint8_t> part = sink->map(offset, bytes);
@@ -18,6 +18,7 @@
 #include <span>
 #include <vector>
 
+#include "runtime/Base/HostMemory.h"
 #include "runtime/Base/Status.h"
 #include "runtime/Device/Device.h"
 #include "runtime/Module/ModuleLoader.h"
@@ -38,6 +39,12 @@ public:
   /// Fills a weight that is not NF4 in its file; on the host unless the arena
   /// knows better.
   virtual Status quantize(const UnquantizedWeight &weight);
+  /// Memory of this process for bytes of a file on their way; at least `count`
+  /// of them. Valid until the next call.
+  StatusOr<std::span<uint8_t>> window(uint64_t count);
+
+private:
+  HostMemory windowMemory;
 };
 
 /// Memory of this process, which outlives the sink.

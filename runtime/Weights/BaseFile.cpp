@@ -10,37 +10,25 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <bit>
 #include <cerrno>
 #include <cstring>
+
+#include "runtime/Base/ContentHash.h"
 
 namespace qlora {
 
 namespace {
 
 constexpr uint64_t kPage = 4096;
-constexpr size_t kLanes = 8;
-constexpr size_t kKeyBytes = 64;
 
 struct BaseHead {
   std::array<char, 8> magic = {'Q', 'L', 'O', 'R', 'A', 'B', 'A', 'S'};
-  uint64_t version = 1;
+  uint64_t version = 2;
   uint64_t arenaBytes = 0;
   uint64_t chunkBytes = kBaseChunk;
-  std::array<char, kKeyBytes> key = {};
+  std::array<char, ContentHash::kDigits> key = {};
 };
-static_assert(sizeof(BaseHead) == 96, "part of the format");
-
-using Lanes = std::array<uint64_t, kLanes>;
-
-void addBlock(const uint8_t *block, Lanes &sums, Lanes &sumsOfSums) {
-  Lanes words;
-  std::memcpy(words.data(), block, sizeof words);
-  for (size_t lane = 0; lane < kLanes; ++lane)
-    sums[lane] += words[lane];
-  for (size_t lane = 0; lane < kLanes; ++lane)
-    sumsOfSums[lane] += sums[lane];
-}
+static_assert(sizeof(BaseHead) == 64, "part of the format");
 
 } // namespace
 
@@ -54,24 +42,7 @@ uint64_t baseFileBytes(uint64_t arenaBytes) {
 }
 
 uint64_t baseChecksum(std::span<const uint8_t> bytes) {
-  Lanes sums{}, sumsOfSums{};
-  constexpr size_t kBlock = sizeof(Lanes);
-  const size_t whole = bytes.size() / kBlock * kBlock;
-  for (size_t first = 0; first < whole; first += kBlock)
-    addBlock(bytes.data() + first, sums, sumsOfSums);
-  if (whole < bytes.size()) {
-    std::array<uint8_t, kBlock> last{};
-    std::copy(bytes.begin() + static_cast<ptrdiff_t>(whole), bytes.end(),
-              last.begin());
-    addBlock(last.data(), sums, sumsOfSums);
-  }
-  // One odd multiplication a word keeps the lanes apart.
-  constexpr uint64_t kOdd = 0x9e3779b97f4a7c15u;
-  uint64_t folded = bytes.size();
-  for (const Lanes &lanes : {sums, sumsOfSums})
-    for (uint64_t lane : lanes)
-      folded = std::rotl((folded ^ lane) * kOdd, 29);
-  return folded;
+  return XXH3_64bits(bytes.data(), bytes.size());
 }
 
 std::vector<uint8_t> baseTrailer(std::string_view key, uint64_t arenaBytes,

@@ -12,9 +12,7 @@
 // none. Numbers are those of the machine; a file of another byte order has
 // another version.
 //
-// The checksum is two sums in eight lanes of 64 bits, of the words and of the
-// sums so far (Fletcher's, as ZFS has it): as fast as memory, it finds any
-// changed bit and words that changed places. It finds damage, not malice.
+// The checksum is XXH3, as fast as memory. It finds damage, not malice.
 
 #ifndef QLORA_RUNTIME_WEIGHTS_BASEFILE_H
 #define QLORA_RUNTIME_WEIGHTS_BASEFILE_H
@@ -42,7 +40,7 @@ uint64_t baseTrailerOffset(uint64_t arenaBytes);
 
 uint64_t baseChecksum(std::span<const uint8_t> bytes);
 
-/// The part behind the arena. `key` has 64 characters.
+/// The part behind the arena. `key` is a ContentHash.
 std::vector<uint8_t> baseTrailer(std::string_view key, uint64_t arenaBytes,
                                  std::span<const uint64_t> checksums);
 

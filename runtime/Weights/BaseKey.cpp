@@ -27,7 +27,10 @@ bool quantizesBase(const LoadedModule &module) {
   return std::any_of(parameters.begin(), parameters.end(),
                      [&](const qlora_parameter &parameter) {
                        return isInFrozenArena(module, parameter) &&
-                              parameter.quantization == QLORA_QUANTIZATION_NF4;
+                              (parameter.quantization ==
+                                   QLORA_QUANTIZATION_NF4 ||
+                               parameter.quantization ==
+                                   QLORA_QUANTIZATION_NF4_TURNED);
                      });
 }
 

@@ -2,11 +2,10 @@
 
 // Writes a base file (BaseFile.h) while the run that made the base trains: a
 // thread of the lowest priority copies the arena, which nobody writes any
-// more, to a file beside the wanted one, and renames that. So the first start
-// waits for nothing but the reservation of the disk, readers find a whole file
-// or none, and of two runs that write the same base the last one wins with the
-// same bytes. A run that is killed leaves a *.part.* file, which BaseCache
-// removes a day later.
+// more, to an AtomicFile. So the first start waits for nothing but the
+// reservation of the disk, readers find a whole file or none, and of two runs
+// that write the same base the last one wins with the same bytes. A run that
+// is killed leaves a *.part.* file, which BaseCache removes a day later.
 //
 // Data goes through the system's page cache, which is not memory of this
 // process and is given back when something else needs it.
@@ -22,7 +21,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/Base/FileDescriptor.h"
+#include "runtime/Base/AtomicFile.h"
 #include "runtime/Base/Status.h"
 
 namespace qlora {
@@ -36,31 +35,28 @@ public:
   start(const std::string &path, const std::string &key,
         std::span<const uint8_t> arena);
 
-  /// What is not yet written is written now, by the caller.
+  /// What is not yet written is written now, by the caller; after a signal to
+  /// stop (StopSignal.h) nothing is, and nothing is kept.
   Status finish();
 
   /// Without finish(): stops, and removes what is not a whole file.
   ~BaseWriter();
 
 private:
-  BaseWriter(std::string path, std::string key, std::span<const uint8_t> arena)
-      : path(std::move(path)), key(std::move(key)), arena(arena) {}
+  BaseWriter(AtomicFile file, std::string key, std::span<const uint8_t> arena)
+      : file(std::move(file)), key(std::move(key)), arena(arena) {}
 
-  Status reserve();
   void writeInBackground();
   Status writeRest(const std::atomic<bool> &stop);
   Status writeChunk();
-  Status writeAt(uint64_t offset, std::span<const uint8_t> bytes) const;
   Status publish();
-  Status failure(const char *what) const;
 
-  const std::string path;
+  AtomicFile file;
   const std::string key;
   const std::span<const uint8_t> arena;
-  std::string beside; ///< the file that is being written; empty: renamed
-  FileDescriptor file;
   std::vector<uint64_t> checksums; ///< of the chunks that are written
   Status status;
+  bool isWhole = false; ///< and in its place
   std::atomic<bool> shouldStop = false;
   std::thread thread;
 };

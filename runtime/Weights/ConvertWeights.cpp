@@ -50,6 +50,27 @@ void weightsFromFloat(qlora_dtype dtype, const float *from, int64_t count,
   narrow(from, dtype, out, count);
 }
 
+template <size_t Bytes>
+static void turn(const uint8_t *from, int64_t rows, int64_t columns,
+                 uint8_t *to) {
+  // Squares of which both sides stay in a cache.
+  constexpr int64_t kSide = 32;
+#pragma omp parallel for schedule(static)
+  for (int64_t top = 0; top < rows; top += kSide)
+    for (int64_t left = 0; left < columns; left += kSide)
+      for (int64_t c = left; c < std::min(left + kSide, columns); ++c)
+        for (int64_t r = top; r < std::min(top + kSide, rows); ++r)
+          std::memcpy(to + static_cast<size_t>(c * rows + r) * Bytes,
+                      from + static_cast<size_t>(r * columns + c) * Bytes,
+                      Bytes);
+}
+
+void turnWeights(qlora_dtype dtype, const uint8_t *from, int64_t rows,
+                 int64_t columns, uint8_t *to) {
+  assert(weightBytes(dtype) != 0 && "no dtype of weights");
+  (weightBytes(dtype) == 4 ? turn<4> : turn<2>)(from, rows, columns, to);
+}
+
 void convertWeights(qlora_dtype fromType, const uint8_t *from,
                     qlora_dtype toType, uint8_t *to, int64_t count) {
   if (fromType == toType) {

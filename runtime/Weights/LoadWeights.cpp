@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "runtime/Base/ProcessMemory.h"
+#include "runtime/Base/StopSignal.h"
 #include "runtime/Weights/ArenaSink.h"
 #include "runtime/Weights/ModelFiles.h"
 #include "runtime/Weights/Parameters.h"
@@ -46,6 +47,8 @@ static Status fill(const LoadedModule &module, const ParameterSources &sources,
         fillFrozen(module, sources, FillShare(), QLORA_ARENA_HOST, *host));
   }
   QLORA_RETURN_IF_ERROR(group.collectives().barrier());
+  // From here on there is something that a signal must not leave behind.
+  installStopSignals();
   if (base)
     QLORA_RETURN_IF_ERROR(base->seal(*sources.model));
   if (!module.arena(QLORA_ARENA_TRAINABLE))

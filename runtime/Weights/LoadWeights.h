@@ -38,7 +38,7 @@ struct LoadedWeights {
 };
 
 /// Loads the module into `device`, which allocates every arena, and fills
-/// them. All ranks call it.
+/// them. All ranks call it. Takes the stop signals over (StopSignal.h).
 StatusOr<LoadedWeights> loadWeights(const WeightRequest &request,
                                     Device &device);
 

@@ -92,12 +92,21 @@ Status ModelFiles::openIndexed(const std::string &indexPath) {
   return Status::ok();
 }
 
-ModelFiles::Entry ModelFiles::find(std::string_view name) const {
+ModelFiles::Owners::const_iterator
+ModelFiles::locate(std::string_view name) const {
   const auto found = owner.find(name);
+  const size_t dot = name.find('.');
+  if (found != owner.end() || dot == name.npos)
+    return found;
+  return owner.find(name.substr(dot + 1));
+}
+
+ModelFiles::Entry ModelFiles::find(std::string_view name) const {
+  const auto found = locate(name);
   if (found == owner.end())
     return {nullptr, nullptr};
   const SafetensorsFile &file = files.find(found->second)->second;
-  return {&file, file.find(name)};
+  return {&file, file.find(found->first)};
 }
 
 StatusOr<ModelFiles::Entry> ModelFiles::get(std::string_view name) const {
@@ -114,13 +123,6 @@ StatusOr<ModelFiles::Entry> ModelFiles::get(std::string_view name) const {
                        root, name, owner.size(), owner.begin()->first);
 }
 
-std::vector<std::string> ModelFiles::fileNames() const {
-  std::vector<std::string> names;
-  for (const auto &[name, file] : files)
-    names.push_back(name);
-  return names;
-}
-
 std::vector<std::string> ModelFiles::tensorNames() const {
   std::vector<std::string> names;
   for (const auto &[name, file] : owner)
@@ -130,7 +132,7 @@ std::vector<std::string> ModelFiles::tensorNames() const {
 
 StatusOr<std::string> ModelFiles::fileOf(std::string_view tensorName) const {
   QLORA_RETURN_IF_ERROR(get(tensorName).status());
-  return owner.find(tensorName)->second;
+  return locate(tensorName)->second;
 }
 
 } // namespace qlora

@@ -32,7 +32,9 @@ public:
   static StatusOr<ModelFiles> open(const std::string &folder);
 
   const std::string &folder() const { return root; }
-  /// nullptr file and tensor when there is none.
+  /// nullptr file and tensor when there is none. Files of a base model alone
+  /// ("wte.weight") are found by the names of the whole
+  /// ("transformer.wte.weight"), as transformers does.
   Entry find(std::string_view name) const;
   /// As find(), with an error that names the folder and says what it holds.
   StatusOr<Entry> get(std::string_view name) const;
@@ -41,19 +43,21 @@ public:
   const std::map<std::string, SafetensorsFile, std::less<>> &all() const {
     return files;
   }
-  /// Base names of the files, sorted; and all tensor names, sorted.
-  std::vector<std::string> fileNames() const;
+  /// All tensor names, sorted.
   std::vector<std::string> tensorNames() const;
-  /// Base name of the file that holds a tensor, for `qlora_parameter.file`.
+  /// Base name of the file that holds a tensor.
   StatusOr<std::string> fileOf(std::string_view tensorName) const;
 
 private:
+  using Owners = std::map<std::string, std::string, std::less<>>;
+  /// The entry of `owner` that find() means, or its end.
+  Owners::const_iterator locate(std::string_view name) const;
   Status openSingle();
   Status openIndexed(const std::string &indexPath);
 
   std::string root;
   std::map<std::string, SafetensorsFile, std::less<>> files; ///< by base name
-  std::map<std::string, std::string, std::less<>> owner;     ///< tensor -> file
+  Owners owner;                                              ///< tensor -> file
 };
 
 } // namespace qlora

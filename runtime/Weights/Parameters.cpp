@@ -16,8 +16,10 @@
 
 namespace qlora {
 
-/// Elements read before their pages are given back.
+/// Elements that are read at a time.
 static constexpr int64_t kWindow = int64_t{1} << 22;
+/// Bytes that a thread reads at a time.
+static constexpr int64_t kPiece = int64_t{1} << 20;
 
 /// How PEFT names a weight of the model in an adapter.
 static constexpr std::string_view kPeftPrefix = "base_model.model.";
@@ -29,19 +31,41 @@ struct Weight {
   const SafetensorsTensor *tensor;
   qlora_dtype dtype;
 
-  const uint8_t *at(int64_t element) const {
-    return file->bytes(*tensor).data() + element * weightBytes(dtype);
-  }
-  void release(int64_t first, int64_t count) const {
-    const uint64_t size = weightBytes(dtype);
-    file->release(*tensor, static_cast<uint64_t>(first) * size,
-                  static_cast<uint64_t>(count) * size);
-  }
+  /// Elements from `first` on, on the threads of this process: one alone does
+  /// not read as fast as memory does.
+  Status read(int64_t first, std::span<uint8_t> out) const;
 };
 } // namespace
 
+Status Weight::read(int64_t first, std::span<uint8_t> out) const {
+  const int64_t begin = first * weightBytes(dtype);
+  const auto bytes = static_cast<int64_t>(out.size());
+  Status status;
+#pragma omp parallel for schedule(static)
+  for (int64_t at = 0; at < bytes; at += kPiece) {
+    Status own = file->read(*tensor, static_cast<uint64_t>(begin + at),
+                            out.subspan(at, std::min(kPiece, bytes - at)));
+    if (!own.isOk())
+#pragma omp critical
+      status = own;
+  }
+  return status;
+}
+
 static std::span<const int64_t> shapeOf(const qlora_parameter &parameter) {
   return {parameter.shape, parameter.rank};
+}
+
+static bool isTurned(const qlora_parameter &parameter) {
+  return parameter.quantization == QLORA_QUANTIZATION_NF4_TURNED;
+}
+
+/// As its file has it.
+static std::vector<int64_t> shapeInFile(const qlora_parameter &parameter) {
+  const auto shape = shapeOf(parameter);
+  if (isTurned(parameter))
+    return {shape.rbegin(), shape.rend()};
+  return {shape.begin(), shape.end()};
 }
 
 static int64_t elementsOf(const qlora_parameter &parameter) {
@@ -54,7 +78,7 @@ static int64_t elementsOf(const qlora_parameter &parameter) {
 static StatusOr<Weight> asWeight(const SafetensorsFile &file,
                                  const SafetensorsTensor &tensor,
                                  const qlora_parameter &parameter) {
-  const auto shape = shapeOf(parameter);
+  const std::vector<int64_t> shape = shapeInFile(parameter);
   if (!std::equal(shape.begin(), shape.end(), tensor.shape.begin(),
                   tensor.shape.end()))
     return Status::invalid("'{}': tensor '{}' has shape {}, train.so was "
@@ -105,27 +129,51 @@ static uint8_t *mapElements(ArenaSink &arena, const qlora_parameter &parameter,
 static Status copyWeight(const Weight &weight, const qlora_parameter &parameter,
                          ArenaSink &arena) {
   const int64_t elements = elementsOf(parameter);
+  const auto type = static_cast<qlora_dtype>(parameter.dtype);
   for (int64_t first = 0; first < elements; first += kWindow) {
     const int64_t count = std::min(kWindow, elements - first);
-    convertWeights(weight.dtype, weight.at(first),
-                   static_cast<qlora_dtype>(parameter.dtype),
-                   mapElements(arena, parameter, first, count), count);
-    weight.release(first, count);
+    const auto bytes =
+        static_cast<size_t>(count) * size_t{weightBytes(weight.dtype)};
+    uint8_t *const out = mapElements(arena, parameter, first, count);
+    std::span<uint8_t> read(out, bytes);
+    if (weight.dtype != type) {
+      QLORA_ASSIGN_OR_RETURN(const auto window, arena.window(bytes));
+      read = window.first(bytes);
+    }
+    QLORA_RETURN_IF_ERROR(weight.read(first, read));
+    if (weight.dtype != type)
+      convertWeights(weight.dtype, read.data(), type, out, count);
     QLORA_RETURN_IF_ERROR(arena.commit());
   }
   return Status::ok();
 }
 
+/// A turned weight goes through memory whole, as its blocks lie across the
+/// rows of the file.
 static Status quantizeWeight(const Weight &weight,
                              const qlora_parameter &parameter,
                              const NF4Layout &layout, ArenaSink &arena) {
   UnquantizedWeight source;
   source.name = parameter.name;
   source.fileType = weight.dtype;
-  source.inFile = weight.at(0);
-  source.done = [&](int64_t first, int64_t count) {
-    weight.release(first, count);
+  source.read = [&](int64_t first, std::span<uint8_t> out) {
+    return weight.read(first, out);
   };
+  const size_t size = weightBytes(weight.dtype);
+  std::vector<uint8_t> turned;
+  if (isTurned(parameter)) {
+    turned.resize(static_cast<size_t>(layout.elements) * size);
+    std::vector<uint8_t> stored(turned.size());
+    QLORA_RETURN_IF_ERROR(weight.read(0, stored));
+    turnWeights(weight.dtype, stored.data(), parameter.shape[1],
+                parameter.shape[0], turned.data());
+    source.read = [&](int64_t first, std::span<uint8_t> out) {
+      std::ranges::copy(std::span(turned).subspan(
+                            static_cast<size_t>(first) * size, out.size()),
+                        out.begin());
+      return Status::ok();
+    };
+  }
   source.layout = layout;
   source.columns = shapeOf(parameter).back();
   source.type = static_cast<qlora_dtype>(parameter.dtype);

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT
 
 // Names to bytes: fills the FROZEN and TRAINABLE arenas from the parameter
-// table. Tensors are read through the mmap one after the other and their
-// pages given back, so that resident memory grows by the arena (where it is
-// on the host) and one window of a tensor, not by the file. Into an arena
-// elsewhere they go window by window too, a tensor that is quantised in its
+// table. Tensors are read one after the other, window by window, so that
+// resident memory grows by the arena (where it is on the host) and one window,
+// not by the file. Into an arena elsewhere they go window by window too, a tensor that is quantised in its
 // file whole; one that is to be quantised is quantised there
 // (QuantizeWeight.h).
 //

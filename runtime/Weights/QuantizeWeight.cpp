@@ -58,23 +58,37 @@ Status decodeOnHost(const NF4Layout &layout, const uint8_t *packed,
   return Status::ok();
 }
 
-static void pack(const UnquantizedWeight &weight, uint8_t *out) {
-  const auto read = [&](int64_t first, int64_t count, float *values) {
-    weightsToFloat(weight.fileType,
-                   weight.inFile + first * weightBytes(weight.fileType), count,
-                   values);
+static Status pack(const UnquantizedWeight &weight, ArenaSink &sink,
+                   uint8_t *out) {
+  const int64_t size = weightBytes(weight.fileType);
+  const int64_t most = std::min(weight.layout.elements, kNF4Window);
+  QLORA_ASSIGN_OR_RETURN(const auto window,
+                         sink.window(static_cast<uint64_t>(most * size)));
+  Status status;
+  int64_t begin = 0; // of the window
+  const auto fetch = [&](int64_t first, int64_t count) {
+    begin = first;
+    if (status.isOk())
+      status = weight.read(first,
+                           window.first(static_cast<size_t>(count * size)));
   };
-  quantizeNF4(weight.layout, {read, weight.done}, out);
+  const auto read = [&](int64_t first, int64_t count, float *values) {
+    weightsToFloat(weight.fileType, window.data() + (first - begin) * size,
+                   count, values);
+  };
+  quantizeNF4(weight.layout, {read, fetch}, out);
+  return status;
 }
 
 Status quantizeOnHost(const UnquantizedWeight &weight, ArenaSink &arena) {
   const auto bytes = static_cast<uint64_t>(weight.layout.bytes);
   if (weight.type == QLORA_DTYPE_NF4) {
-    pack(weight, arena.map(weight.offset, bytes).data());
+    QLORA_RETURN_IF_ERROR(
+        pack(weight, arena, arena.map(weight.offset, bytes).data()));
     return arena.commit();
   }
   std::vector<uint8_t> packed(bytes);
-  pack(weight, packed.data());
+  QLORA_RETURN_IF_ERROR(pack(weight, arena, packed.data()));
   return decodeOnHost(weight.layout, packed.data(), weight.columns, weight.type,
                       weight.offset, arena);
 }
@@ -118,9 +132,9 @@ qlora_operand makeOperand(uint32_t arena, uint64_t offset, qlora_dtype dtype,
 class DeviceQuantizer {
 public:
   DeviceQuantizer(const UnquantizedWeight &weight, Device &device,
-                  uint32_t arena, ScratchMemory scratch)
+                  uint32_t arena, ScratchMemory scratch, ArenaSink &sink)
       : weight(weight), layout(weight.layout), device(device), arena(arena),
-        scratch(scratch), plan(ScratchPlan::of(weight)),
+        scratch(scratch), sink(sink), plan(ScratchPlan::of(weight)),
         staysPacked(weight.type == QLORA_DTYPE_NF4) {}
 
   Status run() {
@@ -167,6 +181,7 @@ private:
   Device &device;
   const uint32_t arena;
   const ScratchMemory scratch;
+  ArenaSink &sink;
   const ScratchPlan plan;
   const bool staysPacked;
 };
@@ -190,13 +205,16 @@ Status DeviceQuantizer::quantizeElements() {
       std::min(scratch.bytes - plan.window, kWindowBytes));
   const int64_t most =
       std::max<int64_t>(1, room / size / layout.block) * layout.block;
+  QLORA_ASSIGN_OR_RETURN(
+      const auto elements,
+      sink.window(static_cast<uint64_t>(std::min(most, layout.elements) * size)));
   for (int64_t first = 0; first < layout.elements; first += most) {
     const int64_t count = std::min(most, layout.elements - first);
     const qlora_operand window = inScratch(
         plan.window, weight.fileType, static_cast<uint64_t>(count * size));
-    QLORA_RETURN_IF_ERROR(write(window, weight.inFile + first * size));
-    if (weight.done)
-      weight.done(first, count);
+    QLORA_RETURN_IF_ERROR(
+        weight.read(first, elements.first(static_cast<size_t>(window.bytes))));
+    QLORA_RETURN_IF_ERROR(write(window, elements.data()));
     const qlora_operand operands[] = {
         window,
         inTensor(layout.packed + first / 2, QLORA_DTYPE_U8, (count + 1) / 2),
@@ -246,8 +264,9 @@ uint64_t leastScratch(const UnquantizedWeight &weight) {
 }
 
 Status quantizeOnDevice(const UnquantizedWeight &weight, Device &device,
-                        uint32_t arena, ScratchMemory scratch) {
-  return DeviceQuantizer(weight, device, arena, scratch).run();
+                        uint32_t arena, ScratchMemory scratch,
+                        ArenaSink &sink) {
+  return DeviceQuantizer(weight, device, arena, scratch, sink).run();
 }
 
 } // namespace qlora

@@ -4,15 +4,13 @@
 // its NF4 bytes stand for. The loader asks the arena (ArenaSink::quantize),
 // which knows where its memory is:
 //
-//   quantizeOnHost     reads the file in place, on the threads of this process;
-//                      a tensor that does not stay NF4 is packed whole on the
-//                      host first
-//   quantizeOnDevice   sends the elements as the file has them, window by
-//                      window, and lets the device do the rest (ops quantize,
-//                      quantize_scales and decode of Kernels.def); the host
-//                      holds what the device's own writes need, no more
+//   quantizeOnHost     on the threads of this process; a tensor that does not
+//                      stay NF4 is packed whole on the host first
+//   quantizeOnDevice   sends the elements as the file has them, and lets the
+//                      device do the rest (ops quantize, quantize_scales and
+//                      decode of Kernels.def)
 //
-// Both give the same bytes. On a device, what exists for a while only -- the
+// Both read the file window by window and give the same bytes. On a device, what exists for a while only -- the
 // window, the scales before their second quantisation, a packed tensor that is
 // decoded -- is in scratch memory that the plan has and no entry uses yet.
 
@@ -21,6 +19,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string_view>
 
 #include "runtime/ABI/kernel.h"
@@ -35,10 +34,9 @@ class LoadedModule;
 
 struct UnquantizedWeight {
   std::string_view name;
-  qlora_dtype fileType;  ///< f32, bf16 or f16
-  const uint8_t *inFile; ///< at any address
-  /// Elements [first, first + count) are not read again; called in order.
-  std::function<void(int64_t first, int64_t count)> done;
+  qlora_dtype fileType; ///< f32, bf16 or f16
+  /// Elements from `first` on, as the file has them.
+  std::function<Status(int64_t first, std::span<uint8_t> out)> read;
   NF4Layout layout;
   int64_t columns; ///< of the matrix
   qlora_dtype type; ///< in the arena: NF4, or f32, bf16, f16 for a resident one
@@ -60,9 +58,9 @@ uint64_t leastScratch(const UnquantizedWeight &weight);
 Status quantizeOnHost(const UnquantizedWeight &weight, ArenaSink &arena);
 
 /// `scratch` has leastScratch() bytes; the arena's bytes are still zero, as
-/// Device::load leaves them.
+/// Device::load leaves them. `sink`: whose window is used.
 Status quantizeOnDevice(const UnquantizedWeight &weight, Device &device,
-                        uint32_t arena, ScratchMemory scratch);
+                        uint32_t arena, ScratchMemory scratch, ArenaSink &sink);
 
 /// Decodes a packed tensor on the host into the elements at an offset.
 Status decodeOnHost(const NF4Layout &layout, const uint8_t *packed,

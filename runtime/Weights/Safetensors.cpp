@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 
-// The mapped file behind SafetensorsFile.
+// The file behind SafetensorsFile.
 
 #include "runtime/Weights/Safetensors.h"
 
+#include "runtime/Base/FileDescriptor.h"
 #include "runtime/Weights/SafetensorsHeader.h"
 
 #include <fcntl.h>
@@ -11,7 +12,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <bit>
 #include <cassert>
 #include <cerrno>
@@ -30,23 +30,13 @@ struct SafetensorsFile::Mapping {
   const uint8_t *base = nullptr;                    ///< of the whole file
   size_t fileBytes = 0;
   size_t dataStart = 0;
+  FileDescriptor file;
 
   ~Mapping() {
     if (base)
       munmap(const_cast<uint8_t *>(base), fileBytes);
   }
 };
-
-namespace {
-/// Closes a descriptor at the end of a scope.
-struct Descriptor {
-  int fd = -1;
-  ~Descriptor() {
-    if (fd >= 0)
-      close(fd);
-  }
-};
-} // namespace
 
 static Status readFully(int fd, uint64_t offset, void *out, size_t bytes) {
   auto *cursor = static_cast<char *>(out);
@@ -100,20 +90,21 @@ static StatusOr<uint64_t> regularFileBytes(int fd) {
 StatusOr<SafetensorsFile> SafetensorsFile::open(const std::string &path) {
   auto mapping = std::make_unique<Mapping>();
   mapping->path = path;
-  const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  if (file.fd < 0)
+  mapping->file = FileDescriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const int fd = mapping->file.get();
+  if (fd < 0)
     return Status::error(StatusCode::kNotFound, "cannot open '{}': {}", path,
                          std::strerror(errno));
   auto load = [&]() -> Status {
-    QLORA_ASSIGN_OR_RETURN(uint64_t fileBytes, regularFileBytes(file.fd));
-    QLORA_ASSIGN_OR_RETURN(mapping->identity, FileIdentity::of(file.fd));
+    QLORA_ASSIGN_OR_RETURN(uint64_t fileBytes, regularFileBytes(fd));
+    QLORA_ASSIGN_OR_RETURN(mapping->identity, FileIdentity::of(fd));
     QLORA_ASSIGN_OR_RETURN(std::string text,
-                           readHeaderText(file.fd, fileBytes));
+                           readHeaderText(fd, fileBytes));
     mapping->dataStart = sizeof(uint64_t) + text.size();
     QLORA_ASSIGN_OR_RETURN(
         mapping->header,
         parseSafetensorsHeader(text, fileBytes - mapping->dataStart));
-    void *base = mmap(nullptr, fileBytes, PROT_READ, MAP_PRIVATE, file.fd, 0);
+    void *base = mmap(nullptr, fileBytes, PROT_READ, MAP_PRIVATE, fd, 0);
     if (base == MAP_FAILED)
       return Status::error(StatusCode::kResourceExhausted,
                            "cannot map {} bytes: {}", fileBytes,
@@ -175,23 +166,13 @@ SafetensorsFile::bytes(const SafetensorsTensor &tensor) const {
           static_cast<size_t>(tensor.byteCount())};
 }
 
-void SafetensorsFile::release(const SafetensorsTensor &tensor) const {
-  release(tensor, 0, tensor.byteCount());
-}
-
-void SafetensorsFile::release(const SafetensorsTensor &tensor,
-                              uint64_t firstByte, uint64_t byteCount) const {
-  const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-  const uint64_t begin = mapping->dataStart + tensor.begin + firstByte;
-  const uint64_t end = begin + byteCount;
-  // A page that is shared with a neighbour goes too: it is clean, and comes
-  // back from the file if the neighbour is read.
-  const uint64_t first = begin / page * page;
-  const uint64_t last =
-      std::min<uint64_t>((end + page - 1) / page * page, mapping->fileBytes);
-  if (first < last)
-    madvise(const_cast<uint8_t *>(mapping->base) + first, last - first,
-            MADV_DONTNEED);
+Status SafetensorsFile::read(const SafetensorsTensor &tensor,
+                             uint64_t firstByte, std::span<uint8_t> out) const {
+  assert(firstByte + out.size() <= tensor.byteCount() && "not of the tensor");
+  return readFully(mapping->file.get(),
+                   mapping->dataStart + tensor.begin + firstByte, out.data(),
+                   out.size())
+      .withContext(fmt::format("'{}': tensor '{}'", path(), tensor.name));
 }
 
 } // namespace qlora

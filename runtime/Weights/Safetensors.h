@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT
 
-// safetensors files: a reader over mmap and an atomic writer.
+// safetensors files: a reader and an atomic writer.
 //
 //   QLORA_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::open(path));
 //   QLORA_ASSIGN_OR_RETURN(const SafetensorsTensor *t, file.get("w"));
-//   use(file.bytes(*t));
-//   file.release(*t);   // its pages leave our resident memory
+//   QLORA_RETURN_IF_ERROR(file.read(*t, 0, window));
 //
-// open() reads and checks the header and nothing else: the data pages are
-// mapped but not touched. Everything the reference implementation refuses is
+// open() reads and checks the header and nothing else: the data is mapped but
+// not touched. Weights are read: a file that somebody cuts short, or a disk
+// that fails, is then an error with a name. In a mapping it is a SIGBUS, so
+// that only small, private files (rows of tokens) are used in place. Everything the reference implementation refuses is
 // refused here, so a tensor that is handed out always lies inside the file
 // and has exactly the bytes its shape and dtype say.
 
@@ -25,6 +26,7 @@
 #include <vector>
 
 #include "runtime/ABI/kernel.h"
+#include "runtime/Base/AtomicFile.h"
 #include "runtime/Base/FileIdentity.h"
 #include "runtime/Base/Status.h"
 
@@ -107,15 +109,13 @@ public:
   /// As find(), with an error that names the file and says what it holds.
   StatusOr<const SafetensorsTensor *> get(std::string_view name) const;
 
-  /// The tensor's bytes, row-major, little endian. Not aligned to the dtype
-  /// in files whose header is not padded: read them with memcpy.
+  /// Bytes of the tensor, which is row-major and little endian, from
+  /// `firstByte` on. kDataLoss where the file does not have them any more.
+  Status read(const SafetensorsTensor &tensor, uint64_t firstByte,
+              std::span<uint8_t> out) const;
+  /// All of its bytes where the file is mapped. Not aligned to the dtype in
+  /// files whose header is not padded: read them with memcpy.
   std::span<const uint8_t> bytes(const SafetensorsTensor &tensor) const;
-  /// Says that a part of the tensor (all of it by default) is no longer
-  /// needed: whole pages of it leave resident memory. A later read gets them
-  /// back from the file.
-  void release(const SafetensorsTensor &tensor) const;
-  void release(const SafetensorsTensor &tensor, uint64_t firstByte,
-               uint64_t byteCount) const;
 
 private:
   struct Mapping;
@@ -133,22 +133,17 @@ struct SafetensorsItem {
 
 /// Writes a file with the reference implementation's bytes: tensors by dtype
 /// (widest alignment first), then name; header padded to a multiple of 8.
-/// The file appears whole or not at all: it is written beside `path` and
-/// renamed over it, and a failure (no space, no permission) leaves what was
-/// there unharmed and no remnant.
 Status writeSafetensors(const std::string &path,
                         std::vector<SafetensorsItem> tensors,
+                        const std::map<std::string, std::string> &metadata);
+/// The same into a file that has been made, and perhaps reserved.
+Status writeSafetensors(AtomicFile file, std::vector<SafetensorsItem> tensors,
                         const std::map<std::string, std::string> &metadata);
 
 /// The bytes of that file; tensors need no data for it.
 StatusOr<uint64_t>
 safetensorsBytes(std::vector<SafetensorsItem> tensors,
                  const std::map<std::string, std::string> &metadata);
-
-/// The same file, written into one that exists and has its size, in place.
-Status fillSafetensors(const std::string &path,
-                       std::vector<SafetensorsItem> tensors,
-                       const std::map<std::string, std::string> &metadata);
 
 } // namespace qlora
 

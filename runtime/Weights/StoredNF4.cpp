@@ -87,7 +87,9 @@ static StatusOr<QuantState> readState(const ModelFiles &model,
                          "'{}' is stored as fp4; only nf4 is supported",
                          weight);
   QLORA_ASSIGN_OR_RETURN(ModelFiles::Entry entry, model.get(name));
-  auto state = parseState(entry.file->bytes(*entry.tensor));
+  std::vector<uint8_t> text(entry.tensor->byteCount());
+  QLORA_RETURN_IF_ERROR(entry.file->read(*entry.tensor, 0, text));
+  auto state = parseState(text);
   if (!state.isOk())
     return state.status().withContext(
         fmt::format("'{}': tensor '{}'", entry.file->path(), name));
@@ -113,10 +115,7 @@ static Status copyPart(const ModelFiles &model, const std::string &name,
         entry.file->path(), name, safetensorsDtypeName(tensor.dtype),
         formatShape(tensor.shape), tensor.byteCount(),
         dtype ? std::string(safetensorsDtypeName(*dtype)) + ", " : "", bytes);
-  const auto data = entry.file->bytes(tensor);
-  std::copy(data.begin(), data.end(), out);
-  entry.file->release(tensor);
-  return Status::ok();
+  return entry.file->read(tensor, 0, {out, static_cast<size_t>(bytes)});
 }
 
 static Status checkState(const StoredNF4 &weight,

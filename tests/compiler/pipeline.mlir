@@ -1,6 +1,25 @@
 // SPDX-License-Identifier: MIT
 
-// The order of the passes, with their default options: a changed order is a
-// changed test. Pipeline.cpp has the reasons.
+// The order of the passes, none left out: a changed order is a changed test.
+// Pipeline.cpp has the reasons.
 
-// RUN: qlora-opt %s --phase-adapt --phase-step --phase-optimize --phase-program --dump-pass-pipeline --split-input-file -o /dev/null 2>&1 | tr ',' '\n' | FileCheck %s
+// RUN: qlora-opt %S/Inputs/layer.mlir --phase-adapt --phase-step --phase-optimize --phase-program --dump-pass-pipeline -o /dev/null 2>&1 | tr ',{' '\n' | FileCheck %s
+
+// CHECK: Pass Manager with 17 passes:
+// CHECK: {{^ +}}specialize-shapes
+// CHECK: {{^ +}}quantize-base
+// CHECK: {{^ +}}attach-adapters
+// CHECK: {{^ +}}fuse-lora
+// CHECK: {{^ +}}build-train-step
+// CHECK: {{^ +}}fuse-accumulate
+// CHECK: {{^ +}}round-adapters
+// CHECK: {{^ +}}encode-activations
+// CHECK: {{^ +}}rematerialize
+// CHECK: {{^ +}}plan-dequant
+// CHECK: {{^ +}}concat-siblings
+// CHECK: {{^ +}}fuse-rows
+// CHECK: {{^ +}}bucket-gradients
+// CHECK: {{^ +}}lower-to-program
+// CHECK: {{^ +}}select-kernels
+// CHECK: {{^ +}}assign-queues
+// CHECK: {{^ +}}plan-memory

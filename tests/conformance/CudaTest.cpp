@@ -233,7 +233,7 @@ TEST_F(Cuda, RefusesAnUnknownRowAndASmallWorkspace) {
   EXPECT_EQ(
       prepareCudaKernel(*row, test.request, bytes - 1, card).status().code(),
       StatusCode::kUnavailable);
-  const KernelRow *other = findKernelRow("column_sum.reference");
+  const KernelRow *other = findKernelRow("column_sum.cpu");
   EXPECT_EQ(
       prepareCudaKernel(*other, test.request, bytes, card).status().code(),
       StatusCode::kUnavailable);

@@ -16,7 +16,7 @@
 namespace qlora {
 namespace {
 
-using requests::GemmProblem;
+using plans::GemmProblem;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kLong = std::chrono::minutes(5);

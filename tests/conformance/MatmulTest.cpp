@@ -88,7 +88,8 @@ TEST(Matmul, AgreesWithTheReferenceOnOddShapes) {
   const qlora_dtype types[][3] = {{F32, F32, F32},   {BF16, BF16, BF16},
                                   {BF16, BF16, F32}, {BF16, F32, BF16},
                                   {BF16, F32, F32},  {F32, BF16, F32},
-                                  {F32, F32, BF16},  {F32, BF16, BF16}};
+                                  {F32, F32, BF16},  {F32, BF16, BF16},
+                                  {F16, F16, F32},   {F16, BF16, F16}};
   int number = 0;
   for (const auto &shape : shapes)
     for (const auto &type : types)

@@ -110,7 +110,7 @@ std::vector<float> scalesOf(int64_t blocks, Kind kind) {
   KernelCase tensor("quantize", {{"x", F32}, {"packed", U8}, {"scales", F32}},
                     {{"elements", blocks * 64 - 3}, {"block", 64}});
   fill(tensor, kind);
-  expectOk(tensor.run("reference"));
+  expectOk(tensor.run("cpu"));
   const auto *scales = reinterpret_cast<const float *>(tensor.data("scales"));
   return {scales, scales + blocks};
 }
@@ -181,7 +181,7 @@ TEST(QuantizeScales, MeetsTheCodes) {
 TEST(Quantize, RefusesWhatHasNoLayout) {
   KernelCase test("quantize", {{"x", F32}, {"packed", U8}, {"scales", F32}},
                   {{"elements", 64}, {"block", 64}});
-  for (const char *row : {"quantize.reference", "quantize.cuda"}) {
+  for (const char *row : {"quantize.cpu", "quantize.cuda"}) {
     KernelRequest request = test.request;
     EXPECT_EQ(findKernelRow(row)->reject(request), std::nullopt);
     request.constants[1] = 48;

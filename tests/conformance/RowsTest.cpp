@@ -63,6 +63,61 @@ TEST(Rows, SigmoidIsWithinTwoAndAHalfUlp) {
   EXPECT_LE(worst, 2.5);
 }
 
+TEST(Rows, LogIsWithinOneUlp) {
+  const double worst = worstOver(
+      3.4e38f, kStride, [](float x) { return qlora_log(qlora_abs(x)); },
+      [](double x) { return std::log(std::abs(x)); });
+  EXPECT_LE(worst, 1.0);
+}
+
+TEST(Rows, LogAtTheEnds) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(qlora_log(infinity), infinity);
+  EXPECT_EQ(qlora_log(0.0f), -infinity);
+  EXPECT_EQ(qlora_log(-0.0f), -infinity);
+  EXPECT_EQ(qlora_log(1.0f), 0.0f);
+  EXPECT_TRUE(std::isnan(qlora_log(-1.0f)));
+  EXPECT_TRUE(std::isnan(qlora_log(NAN)));
+}
+
+TEST(Rows, TanhIsWithinTwoUlp) {
+  const double worst = worstOver(
+      200.0f, kStride, [](float x) { return qlora_tanh(x); },
+      [](double x) { return std::tanh(x); });
+  EXPECT_LE(worst, 2.0);
+}
+
+TEST(Rows, ErfIsWithinTwoAndAHalfUlp) {
+  const double worst = worstOver(
+      200.0f, kStride, [](float x) { return qlora_erf(x); },
+      [](double x) { return std::erf(x); });
+  EXPECT_LE(worst, 2.5);
+}
+
+TEST(Rows, TanhAndErfAtTheEnds) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (auto *function : {+[](float x) { return qlora_tanh(x); },
+                         +[](float x) { return qlora_erf(x); }}) {
+    EXPECT_EQ(function(infinity), 1.0f);
+    EXPECT_EQ(function(-infinity), -1.0f);
+    EXPECT_EQ(qlora_to_bits(function(-0.0f)), 0x80000000u);
+    EXPECT_TRUE(std::isnan(function(NAN)));
+  }
+}
+
+TEST(Rows, RoundingIsAStoreAndALoad) {
+  for (uint64_t bits = 0; bits < uint64_t(1) << 32; bits += kStride) {
+    const float x = qlora_from_bits(uint32_t(bits));
+    uint16_t half = 0;
+    qlora_store_bf16(&half, 0, x);
+    ASSERT_EQ(qlora_to_bits(qlora_round_bf16(x)),
+              qlora_to_bits(qlora_load_bf16(&half, 0)));
+    qlora_store_f16(&half, 0, x);
+    ASSERT_EQ(qlora_to_bits(qlora_round_f16(x)),
+              qlora_to_bits(qlora_load_f16(&half, 0)));
+  }
+}
+
 TEST(Rows, SineAndCosineAreWithinOneUlp) {
   const double sine = worstOver(
       1.6e6f, kStride, [](float x) { return qlora_sin(x); },

@@ -67,6 +67,8 @@ _DIAGNOSTICS = ("emitError", "emitOpError", "emitWarning")
 # Functions whose result is a message.
 _RETURNING = (
     ("Divergence", "::", "check"),
+    ("layoutWarning",),
+    ("positionsError",),
     ("positionsWarning",),
     ("storedWarning",),
     ("threadsRemark",),

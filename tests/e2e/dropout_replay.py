@@ -26,7 +26,7 @@ import json
 import os
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -49,11 +49,16 @@ class Run:
     accumulation: int
     ranks: int
     steps: int
+    model: dict = field(default_factory=dict)  # its own: flag, probability
 
     def changes(self):
         return {"lora_dropout": self.dropout,
                 "gradient_accumulation_steps": self.accumulation,
                 "max_steps": self.steps}
+
+    def import_flags(self):
+        return [word for flag, share in self.model.items()
+                for word in (flag, str(share))]
 
     def per_step(self):
         return self.accumulation * self.ranks
@@ -65,13 +70,21 @@ RUNS = {
     "llama3-targets": Run("llama3-tied", 0.5, 4, 1, 5),
     "qwen2-nf4-ranks": Run("qwen2-nf4", 0.25, 2, 2, 10),
     "qwen3-nf4-ranks": Run("qwen3-ranks", 0.05, 1, 2, 20),
+    "gpt2": Run("gpt2", 0.1, 2, 1, 6,
+                {"--embd-pdrop": 0.125, "--resid-pdrop": 0.25}),
 }
 
+# The modules of a model's own dropouts, and the number of the first of them;
+# they count on in the order in which the model computes them.
+MODEL_DROPOUTS = {".drop": "--embd-pdrop", ".resid_dropout": "--resid-pdrop",
+                  ".mlp.dropout": "--resid-pdrop"}
+FIRST_MODEL_DROPOUT = 1 << 24
 
-def draw_mask(run, seed, micro_batch, op, shape):
+
+def draw_mask(share, seed, micro_batch, op, shape):
     """u8, 1 where kept; `shape`: rows, columns."""
     random = philox.uniform(seed, micro_batch, op, *shape)
-    return (random >= np.float32(run.dropout)).astype(np.uint8)
+    return (random >= np.float32(share)).astype(np.uint8)
 
 
 def expect_share(what, hits, share):
@@ -101,7 +114,8 @@ def check_masks(run, settings, dump):
     by_op = {ops[path]: masks[path] for path in inputs}
     for op, mask in by_op.items():
         for i, exported in enumerate(mask):
-            drawn = draw_mask(run, settings["seed"], i, op, mask.shape[1:])
+            drawn = draw_mask(run.dropout, settings["seed"], i, op,
+                              mask.shape[1:])
             if exported.tobytes() != drawn.tobytes():
                 raise Failure(f"op {op}, micro-batch {i}: "
                               f"{(exported != drawn).sum()} elements are not "
@@ -132,24 +146,35 @@ def check_siblings(ops):
         raise Failure(f"ops are not one for each x: {ops}")
 
 
+def own_share(run, path):
+    return next((run.model.get(flag) for end, flag in MODEL_DROPOUTS.items()
+                 if path.endswith(end)), None)
+
+
+def own_dropouts(run, model):
+    """Paths of the dropouts of a model's own, in order."""
+    return [path for path, _ in model.named_modules() if own_share(run, path)]
+
+
 def peft_replay(case, run, settings, masks):
     """What transformers + PEFT compute, named as in expected.safetensors.
-    masks(path, micro-batch) is u8 [rows, columns]."""
+    masks(path, micro-batch, shape) is u8 [rows, columns]."""
     import torch
     from peft import PeftConfig, PeftModel
 
     class Replay(torch.nn.Module):
         """Dropout with a mask from outside."""
 
-        def __init__(self, path):
+        def __init__(self, path, share):
             super().__init__()
-            self.path, self.micro_batch = path, 0
+            self.path, self.share, self.micro_batch = path, share, 0
 
         def forward(self, x):
             if not self.training:
                 return x
-            mask = torch.from_numpy(masks(self.path, self.micro_batch))
-            return x * mask.view(x.shape) / (1 - run.dropout)
+            mask = torch.from_numpy(masks(self.path, self.micro_batch,
+                                          (x[..., 0].numel(), x.shape[-1])))
+            return x * mask.view(x.shape) / (1 - self.share)
 
     adapter = settings["adapter_name_or_path"]
     config = PeftConfig.from_pretrained(adapter)
@@ -161,8 +186,11 @@ def peft_replay(case, run, settings, masks):
         if isinstance(getattr(module, "lora_dropout", None),
                       torch.nn.ModuleDict):
             assert module.lora_dropout["default"].p == run.dropout
-            replays.append(Replay(path))
+            replays.append(Replay(path, run.dropout))
             module.lora_dropout["default"] = replays[-1]
+    for path in own_dropouts(run, model):
+        replays.append(Replay(path, own_share(run, path)))
+        model.set_submodule(path, replays[-1])
     data = {name: torch.from_numpy(array.astype(np.int64)) for name, array
             in safetensors_io.load(settings["train_file"]).items()}
 
@@ -254,7 +282,7 @@ def write_case(folder, case, run, expected):
     with open(os.path.join(folder, "train.yaml"), "w") as file:
         file.writelines(f"{key}: {value}\n" for key, value in lines.items())
     described = {"shares": os.path.basename(case), "ranks": run.ranks,
-                 **run.changes(),
+                 **run.changes(), "import_flags": run.import_flags(),
                  "reference": {"torch": torch.__version__.split("+")[0],
                                "transformers": transformers.__version__,
                                "peft": peft.__version__}}
@@ -272,7 +300,8 @@ def check_run(tools, name, run, write):
     def train(*compile_flags):
         with tempfile.TemporaryDirectory() as work:
             module = goldens.build(tools, case, work,
-                                   [*flags, *compile_flags])
+                                   [*flags, *compile_flags],
+                                   run.import_flags())
             return goldens.train(tools, case, work, module, flags, run.ranks)
 
     trained = train()
@@ -282,12 +311,16 @@ def check_run(tools, name, run, write):
         print(f"ok   {name}: masks of {len(ops)} adapters", flush=True)
         return True
 
-    def masks(path, micro_batch):
-        exported = dump[f"dropout.{path}"]
-        if micro_batch < run.per_step():
+    own = {}  # the number of a path; the first asks first, in every step
+
+    def masks(path, micro_batch, shape):
+        exported = dump.get(f"dropout.{path}")
+        if exported is not None and micro_batch < run.per_step():
             return exported[micro_batch].copy()
-        return draw_mask(run, settings["seed"], micro_batch, ops[path],
-                         exported.shape[1:])
+        op = (ops[path] if exported is not None else
+              own.setdefault(path, FIRST_MODEL_DROPOUT + len(own)))
+        return draw_mask(own_share(run, path) or run.dropout, settings["seed"],
+                         micro_batch, op, shape)
 
     expected = peft_replay(case, run, settings, masks)
     expected.update({key: value for key, value in dump.items()

@@ -101,15 +101,25 @@ def check_kernels(work, wanted):
             raise Failure(f"no warning says why {row} runs")
 
 
-def build(tools, case, work, compile_flags):
+def build(tools, case, work, compile_flags, import_flags=()):
     """Imports and compiles; returns the module."""
     log = os.path.join(work, "log.txt")
     model, module = os.path.join(work, "m.mlir"), os.path.join(work, "t.so")
     run([f"{tools}/qlora-import", settings(case)["model_name_or_path"], "-o",
-         model], log)
+         model, *import_flags], log)
     run([f"{tools}/qloracc", model, "-o", module, "--config",
          os.path.join(case, "train.yaml"), *compile_flags], log)
     return module
+
+
+def check_adapter_config(start, out):
+    """That weights are [in, out] is no option of ours: PEFT's word for it."""
+    written = []
+    for folder in (start, out):
+        with open(os.path.join(folder, "adapter_config.json")) as file:
+            written.append(json.load(file)["fan_in_fan_out"])
+    if written[0] != written[1]:
+        raise Failure(f"fan_in_fan_out is {written[1]}, PEFT has {written[0]}")
 
 
 def train(tools, case, work, module, run_flags, ranks, environment=None):
@@ -123,6 +133,7 @@ def train(tools, case, work, module, run_flags, ranks, environment=None):
     run([f"{tools}/qlora-run", module, "--config", yaml, "--gpus", str(ranks),
          "--output-dir", out, "--overwrite-output-dir", "--dump", dump,
          *run_flags], log, environment)
+    check_adapter_config(settings(case)["adapter_name_or_path"], out)
     with open(os.path.join(out, "metrics.jsonl")) as lines:
         metrics = [json.loads(line) for line in lines]
     return ([m for m in metrics if "loss" in m],
@@ -246,7 +257,8 @@ def run_case(options, case):
             name = os.path.basename(case) + ("-bf16" if options.bf16 else "")
             module = os.path.join(options.modules, name + ".so")
         else:
-            module = build(options.tools, case, work, compile_flags)
+            module = build(options.tools, case, work, compile_flags,
+                           described.get("import_flags", []))
         metrics, dump, adapter = train(options.tools, case, work, module,
                                        run_flags, ranks, environment)
         if options.kernels:

@@ -34,6 +34,14 @@ CASES = {
       %w = model.weight @w.weight : tensor<16x16xf32>
       %y = model.linear %x, %w init %x {module = "w", scale = 0.7 : f64}
           : (XX, tensor<16x16xf32>, XX) -> XX"""),
+    "linear [in, out]": ({"w": (H, 8), "v": (8, H)}, """
+      %w = model.weight @w.weight : tensor<16x8xf32>
+      %v = model.weight @v.weight : tensor<8x16xf32>
+      %n = model.linear %x, %w layout in_out {module = "w"}
+          : (XX, tensor<16x8xf32>) -> tensor<?x?x8xf32>
+      %y = model.linear %n, %v layout in_out init %x
+          {module = "v", scale = 0.7 : f64}
+          : (tensor<?x?x8xf32>, tensor<8x16xf32>, XX) -> XX"""),
     "rms_norm": ({"n": (H,)}, """
       %n = model.weight @n.weight : tensor<16xf32>
       %y = model.rms_norm %x, %n {epsilon = 1.0e-5 : f64}
@@ -42,6 +50,22 @@ CASES = {
       %n = model.weight @n.weight : tensor<4xf32>
       %y = model.rms_norm %x, %n {epsilon = 1.0e-5 : f64}
           : (XX, tensor<4xf32>) -> XX"""),
+    "layer_norm": ({"n": (H,), "b": (H,)}, """
+      %n = model.weight @n.weight : tensor<16xf32>
+      %b = model.weight @b.weight : tensor<16xf32>
+      %y = model.layer_norm %x, %n, %b {epsilon = 1.0e-5 : f64}
+          : (XX, tensor<16xf32>, tensor<16xf32>) -> XX"""),
+    # All four, and no kernel with all of them: each rounds alone.
+    "activation": ({"w": (H, H)}, """
+      %w = model.weight @w.weight : tensor<16x16xf32>
+      %g = model.activation gelu %x : XX
+      %t = model.linear %g, %w {module = "w"}
+          : (XX, tensor<16x16xf32>) -> XX
+      %u = model.activation gelu_tanh %t : XX
+      %s = model.activation silu %u : XX
+      %m = model.add %s, %x : XX
+      %r = model.activation relu %m : XX
+      %y = model.add %r, %u : XX"""),
     "rope": ({}, """
       %cos, %sin = model.rope_table %positions
           {frequencies = array<f32: 1.0, 0.1, 1.0, 0.1>,
@@ -70,7 +94,7 @@ CASES = {
           {heads = 4 : i64, kv_heads = 2 : i64, head_dim = 4 : i64,
            window = 4 : i64, scale = 0.5 : f64}
           : (XX, tensor<?x?x8xf32>, tensor<?x?x8xf32>, tensor<?x?xi32>)
-            -> (XX, tensor<?x?x4xf32>)"""),
+            -> (XX, tensor<?x4x?xf32>)"""),
     "split, concat": ({}, """
       %a, %b = model.split %x : (XX) -> (tensor<?x?x4xf32>, tensor<?x?x12xf32>)
       %c = model.add %b, %b : tensor<?x?x12xf32>
@@ -93,6 +117,55 @@ CASES = {
         %m = arith.subf %i, %j : tensor<16xf32>
         %n = arith.negf %m : tensor<16xf32>
         model.row_yield %n : tensor<16xf32>
+      }"""),
+    "rows, smooth functions": ({"w": (H, H)}, """
+      %w = model.weight @w.weight : tensor<16x16xf32>
+      %g = model.linear %x, %w {module = "w"} : (XX, tensor<16x16xf32>) -> XX
+      %y = model.rows(%x, %g)
+          attributes {columns = 16 : i64,
+                      maps = [#model.map<full>, #model.map<full>]}
+          : (XX, XX) -> XX {
+      ^bb0(%p: tensor<16xf32>, %q: tensor<16xf32>):
+        %t = math.tanh %p : tensor<16xf32>
+        %soft = math.erf %q : tensor<16xf32>
+        %grown = math.exp %t : tensor<16xf32>
+        %s = arith.mulf %soft, %soft : tensor<16xf32>
+        %a = arith.addf %grown, %s : tensor<16xf32>
+        %l = math.log %a : tensor<16xf32>
+        %m = arith.mulf %l, %soft : tensor<16xf32>
+        model.row_yield %m : tensor<16xf32>
+      }"""),
+    "rows, largest": ({}, """
+      %y = model.rows(%x)
+          attributes {columns = 16 : i64, maps = [#model.map<full>]}
+          : (XX) -> XX {
+      ^bb0(%p: tensor<16xf32>):
+        %size = math.absf %p : tensor<16xf32>
+        %most = model.row_max %size : tensor<16xf32>
+        %all = model.row_splat %most : tensor<16xf32>
+        %m = arith.mulf %p, %all : tensor<16xf32>
+        model.row_yield %m : tensor<16xf32>
+      }"""),
+    # Each is continuous where its slope jumps.
+    "rows, choices": ({"w": (H, H)}, """
+      %w = model.weight @w.weight : tensor<16x16xf32>
+      %g = model.linear %x, %w {module = "w"} : (XX, tensor<16x16xf32>) -> XX
+      %y = model.rows(%x, %g)
+          attributes {columns = 16 : i64,
+                      maps = [#model.map<full>, #model.map<full>]}
+          : (XX, XX) -> XX {
+      ^bb0(%p: tensor<16xf32>, %q: tensor<16xf32>):
+        %c = arith.constant 0.25 : f32
+        %limit = model.row_splat %c : tensor<16xf32>
+        %a = arith.maximumf %p, %q : tensor<16xf32>
+        %b = arith.minimumf %p, %limit : tensor<16xf32>
+        %is = arith.cmpf ogt, %q, %limit : tensor<16xf32>
+        %r = arith.mulf %q, %q : tensor<16xf32>
+        %u = arith.mulf %q, %limit : tensor<16xf32>
+        %d = arith.select %is, %r, %u : tensor<16xi1>, tensor<16xf32>
+        %m = arith.mulf %a, %b : tensor<16xf32>
+        %s = arith.addf %d, %m : tensor<16xf32>
+        model.row_yield %s : tensor<16xf32>
       }"""),
 }
 

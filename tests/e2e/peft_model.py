@@ -54,9 +54,11 @@ def load_base(case):
             folder, dtype=torch.float32, attn_implementation="eager")
     stored = os.path.join(folder, "..", "nf4.safetensors")
     if os.path.exists(stored):
-        parameters = dict(model.named_parameters())
         with torch.no_grad():
             for name, value in load_file(stored).items():
-                if name.endswith(".dequantized"):
-                    parameters[name[:-len(".dequantized")]].copy_(value)
+                if name.endswith(".weight.dequantized"):
+                    module = model.get_submodule(
+                        name[:-len(".weight.dequantized")])
+                    turned = type(module).__name__ == "Conv1D"
+                    module.weight.copy_(value.T if turned else value)
     return model

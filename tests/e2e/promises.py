@@ -9,6 +9,8 @@
 * one rank with K accumulations and K ranks with one give the same losses;
 * --memory-limit is kept or refused, and a plan within it trains to the same
   losses, and the whole-block policy recomputes no less than the budgeted one;
+* in bfloat16 too a limit changes no bit of a loss or an adapter, from
+  everything kept to as little as there can be;
 * the tightest limit of a deep model computes ops again for several blocks,
   and trains to the same losses;
 * a step has at most four collectives, the first before the backward ends.
@@ -49,6 +51,7 @@ class Case:
 
     def __init__(self, tools, name, folder, model=None):
         self.tools, self.folder = tools, folder
+        os.makedirs(folder, exist_ok=True)
         model = model or os.path.join(CASES, name, "model")
         self.yaml = os.path.join(CASES, name, "train.yaml")
         self.model = os.path.join(folder, "m.mlir")
@@ -122,6 +125,27 @@ def memory_limit(tools, folder):
     case.compile("--memory-limit", f"{needed // 2}B", code=1)
 
 
+def same_bits(tools, folder):
+    for name in ("qwen3-ranks", "qwen2-nf4"):
+        case = Case(tools, name, os.path.join(folder, name))
+        # Decoded in one way, whatever memory is left.
+        numbers = ("--compute-dtype", "bfloat16")
+        flags = (*numbers, "--dequant", "panel")
+        free = report(case, *flags)
+        want, adapter = case.train(*numbers)
+        text = case.compile(*flags, "--memory-limit", "1B", code=1)
+        least = int(re.search(r"\((\d+) bytes\)", text).group(1))
+        for share in (0.7, 0.3, 0):
+            limit = int(least + share * (free["total_bytes"] - least))
+            plan = report(case, *flags, "--memory-limit", f"{limit}B")
+            again = plan["rematerialize"]["steps"][0]["recomputed"]
+            assert again, f"{name}: nothing is computed again in {limit} bytes"
+            losses, limited = case.train(*numbers)
+            assert (losses == want).all(), (
+                f"{name} in {limit} bytes: {np.abs(losses - want).max()}")
+            assert limited == adapter, f"{name} in {limit} bytes: the adapter"
+
+
 def deepen(name, layers, folder):
     """A golden case's model with its two blocks over and over."""
     source = os.path.join(CASES, name)
@@ -180,8 +204,8 @@ def main():
     parser.add_argument("--tools", required=True)
     tools = os.path.abspath(parser.parse_args().tools)
     failures = 0
-    checks = (same_bytes, ranks_and_accumulation, memory_limit, two_levels,
-              collectives)
+    checks = (same_bytes, ranks_and_accumulation, memory_limit, same_bits,
+              two_levels, collectives)
     for check in checks:
         with tempfile.TemporaryDirectory() as folder:
             try:

@@ -39,7 +39,7 @@ TEST(HfConfigTest, FillsInDefaults) {
   const ModelConfig config = parse("");
   EXPECT_EQ(config.kvHeads, 4);
   EXPECT_EQ(config.headDim, 16);
-  EXPECT_EQ(config.rmsNormEpsilon, 1e-6);
+  EXPECT_EQ(config.normEpsilon, 1e-6);
   EXPECT_EQ(config.windows, (std::vector<int64_t>{0, 0}));
   EXPECT_FALSE(config.tied || config.qkvBias || config.outputBias ||
                config.mlpBias || config.quantized);

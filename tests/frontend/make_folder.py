@@ -11,6 +11,7 @@
     drop TENSOR         all whose name ends with it
     add TENSOR DTYPE 2x3
     copy TENSOR NAME    the same tensor once more
+    strip START         of the names of all tensors that have it
     remove FILE
     truncate FILE BYTES leaves the first BYTES; minus counts from the end
     header FILE OLD NEW replaces text in a header, whose length stays true
@@ -116,6 +117,10 @@ class Folder:
         tensors[other] = tensors[name]
         self.put(tensors)
 
+    def strip(self, start):
+        self.put({name.removeprefix(start): tensor
+                  for name, tensor in self.tensors().items()})
+
     def remove(self, name):
         os.remove(self.at(name))
 
@@ -134,7 +139,7 @@ class Folder:
 
 
 ARGUMENTS = {"set": 2, "unset": 1, "text": 1, "drop": 1, "add": 3, "copy": 2,
-             "remove": 1, "truncate": 2, "header": 3}
+             "strip": 1, "remove": 1, "truncate": 2, "header": 3}
 
 
 def main():

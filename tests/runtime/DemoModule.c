@@ -68,7 +68,6 @@ static const qlora_arena arenas[] = {
 
 static const qlora_parameter parameters[] = {
     {.name = "demo.weight",
-     .file = "model.safetensors",
      .role = QLORA_ROLE_FROZEN,
      .dtype = QLORA_DTYPE_F32,
      .init = QLORA_INIT_FILE,
@@ -122,19 +121,19 @@ enum { kCompute = QLORA_QUEUE_COMPUTE, kSend = QLORA_QUEUE_COMMUNICATION };
 
 static const qlora_command commands[] = {
     /* 0: evaluate */
-    {QLORA_COMMAND_LAUNCH, kCompute, 3, 0, 0, 0},
-    {QLORA_COMMAND_COPY, kCompute, 2, 0, 3, 0},
+    {QLORA_COMMAND_LAUNCH, kCompute, 3, 0, 0, 0, 0, 0},
+    {QLORA_COMMAND_COPY, kCompute, 2, 0, 3, 0, 0, 0},
     /* 2: accumulate_last */
-    {QLORA_COMMAND_LAUNCH, kCompute, 2, 1, 5, 0},
-    {QLORA_COMMAND_RECORD, kCompute, 0, 0, 0, 0},
-    {QLORA_COMMAND_WAIT, kSend, 0, 0, 0, 0},
-    {QLORA_COMMAND_ALL_REDUCE, kSend, 1, 0, 7, 0},
-    {QLORA_COMMAND_RECORD, kSend, 0, 1, 0, 0},
-    {QLORA_COMMAND_LAUNCH, kCompute, 3, 0, 0, 0},
-    {QLORA_COMMAND_WAIT, kCompute, 0, 1, 0, 0},
+    {QLORA_COMMAND_LAUNCH, kCompute, 2, 1, 5, 0, 0, 0},
+    {QLORA_COMMAND_RECORD, kCompute, 0, 0, 0, 0, 0, 0},
+    {QLORA_COMMAND_WAIT, kSend, 0, 0, 0, 0, 0, 0},
+    {QLORA_COMMAND_COLLECTIVE, kSend, 1, 0, 7, 0, 0, 0},
+    {QLORA_COMMAND_RECORD, kSend, 0, 1, 0, 0, 0, 0},
+    {QLORA_COMMAND_LAUNCH, kCompute, 3, 0, 0, 0, 0, 0},
+    {QLORA_COMMAND_WAIT, kCompute, 0, 1, 0, 0, 0, 0},
     /* 9: update */
-    {QLORA_COMMAND_LAUNCH, kCompute, 2, 2, 8, 0},
-    {QLORA_COMMAND_FILL, kCompute, 1, 0, 10, 0},
+    {QLORA_COMMAND_LAUNCH, kCompute, 2, 2, 8, 0, 0, 0},
+    {QLORA_COMMAND_FILL, kCompute, 1, 0, 10, 0, 0, 0},
 };
 
 static const qlora_binding bindings[] = {

@@ -20,26 +20,35 @@
 
 using namespace qlora;
 
-static constexpr const char *kUsage =
-    "usage: qlora-import MODEL_DIR [-o model.mlir]\n"
-    "\n"
-    "Turns a Hugging Face model folder (config.json and *.safetensors) into\n"
-    "the model.mlir that qloracc compiles. Of the weights only the headers\n"
-    "are read. To get a model and import it:\n"
-    "\n"
-    "  hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B\n"
-    "  qlora-import Qwen3-0.6B -o model.mlir\n"
-    "\n"
-    "  -o, --output FILE   the file to write; default: -, standard output\n"
-    "  -h, --help          this text\n"
-    "      --version       print the version\n";
-
 static const OptionRow kOptions[] = {
-    {"output", OptionType::kString, "-", OptionScope::kRun, "", "", "o"},
-    {"help", OptionType::kBool, "false", OptionScope::kRun, "", "",
-     "h help_all"},
-    {"version", OptionType::kBool, "false", OptionScope::kRun, "", ""},
+    {"output", OptionType::kString, "-", OptionScope::kRun, "Import",
+     "the file to write; -: standard output", "o"},
+    {"embd_pdrop", OptionType::kFloat, "0", OptionScope::kRun, "Dropout",
+     "of the embeddings (GPT-2), in place of what config.json says"},
+    {"resid_pdrop", OptionType::kFloat, "0", OptionScope::kRun, "Dropout",
+     "of what each layer adds (GPT-2), likewise"},
+    {"attn_pdrop", OptionType::kFloat, "0", OptionScope::kRun, "Dropout",
+     "of attention (GPT-2); nothing but 0 is supported"},
+    {"attention_dropout", OptionType::kFloat, "0", OptionScope::kRun, "Dropout",
+     "the same of other models"},
 };
+
+static Tool importer() {
+  return {.version = "qlora-import " QLORA_VERSION " (MLIR 22)\n",
+          .usage =
+              "usage: qlora-import MODEL_DIR [-o model.mlir]\n"
+              "\n"
+              "Turns a Hugging Face model folder (config.json and\n"
+              "*.safetensors) into the model.mlir that qloracc compiles. Of\n"
+              "the weights only the headers are read.\n",
+          .input = "MODEL_DIR",
+          .common = {"output"},
+          .example =
+              "  hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B\n"
+              "  qlora-import Qwen3-0.6B -o model.mlir\n",
+          .sections = {{kOptions, {OptionScope::kRun}, ""}},
+          .tables = {kOptions}};
+}
 
 static int fail(const std::string &message) {
   llvm::errs() << "qlora-import: error: " << message << "\n";
@@ -122,9 +131,21 @@ static std::string summaryOf(const ModelConfig &config, const ModelFiles &files,
                      formatParameters(count), names, formatBytes(bytes));
 }
 
+/// The keys of config.json that are given as flags.
+static nlohmann::json givenKeys(const Options &options) {
+  nlohmann::json given = nlohmann::json::object();
+  for (const OptionRow &row : kOptions)
+    if (row.type == OptionType::kFloat &&
+        options.source(row.name) != Options::Source::kDefault)
+      given[row.name] = options.value(row.name);
+  return given;
+}
+
 /// `folder` is absolute.
-static Status import(const std::string &folder, const std::string &output) {
-  QLORA_ASSIGN_OR_RETURN(ModelConfig config, readHfConfig(folder));
+static Status import(const std::string &folder, const std::string &output,
+                     const nlohmann::json &given) {
+  QLORA_ASSIGN_OR_RETURN(ModelConfig config, readHfConfig(folder, given));
+  QLORA_RETURN_IF_ERROR(checkTraining(config));
   QLORA_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(folder));
   std::vector<std::string> warnings = std::move(config.warnings);
   QLORA_ASSIGN_OR_RETURN(const DecoderWeights weights,
@@ -155,20 +176,13 @@ static std::string absoluteFolder(const std::string &folder) {
 }
 
 static Status run(std::span<const std::string> words) {
-  const std::span<const OptionRow> tables[] = {kOptions};
-  QLORA_ASSIGN_OR_RETURN(
-      const CommandLine line,
-      parseCommandLine(words, tables, UnknownFlags::kReject));
+  const Tool tool = importer();
+  QLORA_ASSIGN_OR_RETURN(const CommandLine line, parseCommandLine(words, tool));
   Options options(kOptions);
   QLORA_RETURN_IF_ERROR(options.applySettings(line.settings));
-  if (options.boolean("help"))
-    return llvm::outs() << kUsage, Status::ok();
-  if (options.boolean("version"))
-    return llvm::outs() << "qlora-import " QLORA_VERSION " (MLIR 22)\n",
-           Status::ok();
-  if (line.rest.size() != 1)
-    return Status::invalid("expects one MODEL_DIR, but got {}; see --help",
-                           line.rest.size());
+  if (!line.answer.empty())
+    return llvm::outs() << line.answer, Status::ok();
+  QLORA_ASSIGN_OR_RETURN(const std::string folder, onlyInput(line, tool));
   const std::string output = options.text("output");
   const bool isNamed = options.source("output") != Options::Source::kDefault;
   if (!isNamed && isatty(STDOUT_FILENO))
@@ -176,8 +190,8 @@ static Status run(std::span<const std::string> words) {
                            "see it here");
   if (output != "-")
     QLORA_RETURN_IF_ERROR(checkOutputFile(output));
-  QLORA_RETURN_IF_ERROR(checkModelFolder(line.rest[0]));
-  return import(absoluteFolder(line.rest[0]), output);
+  QLORA_RETURN_IF_ERROR(checkModelFolder(folder));
+  return import(absoluteFolder(folder), output, givenKeys(options));
 }
 
 int main(int argc, char **argv) {

@@ -12,11 +12,11 @@
 #include "frontend/ModelIdentity.h"
 #include "runtime/Base/CommandLine.h"
 #include "runtime/Base/CpuCount.h"
-#include "runtime/Base/OptionHelp.h"
+#include "runtime/Base/Exceptions.h"
 #include "runtime/Module/ProgramText.h"
 #include "runtime/Predict/Calibrate.h"
 #include "runtime/Predict/NullRun.h"
-#include "runtime/Ranks/Launcher.h"
+#include "runtime/Ranks/Supervisor.h"
 #include "runtime/Ranks/RankChannel.h"
 #include "runtime/Session/OutputFolder.h"
 #include "runtime/Session/Session.h"
@@ -24,37 +24,13 @@
 
 using namespace qlora;
 
-static constexpr const char *kUsage =
-    "usage: qlora-run TRAIN.so [options]\n"
-    "\n"
-    "Trains the program that qloracc made and writes a PEFT adapter. Options\n"
-    "are spelled as Hugging Face spells them, with dashes or underscores;\n"
-    "flags win over the YAML file, which wins over what TRAIN.so recorded.\n";
-
-static constexpr const char *kExample =
-    "\nexample:\n"
-    "  qlora-run train.so --train-file data.jsonl --output-dir adapter \\\n"
-    "      --learning-rate 2e-4 --num-train-epochs 2 --gpus 2\n"
-    "\n--help-all lists every option.\n";
-
-/// What most people need.
-static constexpr std::string_view kCommonOptions[] = {
-    "config",           "train_file",    "validation_file",
-    "output_dir",       "gpus",          "num_train_epochs",
-    "max_steps",        "learning_rate", "gradient_accumulation_steps",
-    "model_name_or_path"};
-
-static constexpr std::string_view kFixed =
-    "Fixed when TRAIN.so is compiled (give them to qloracc; a YAML file may "
-    "hold\nthem for both tools)";
-
 static constexpr const char *kGroup = "Run";
 static constexpr const char *kKernels = "Kernels and caches";
 static constexpr const char *kInside = "Looking inside";
 static constexpr OptionScope kRun = OptionScope::kRun;
 
 /// Of the options below: those that come first in --help-all.
-static constexpr size_t kRunRows = 8;
+static constexpr size_t kRunRows = 5;
 
 static const OptionRow kToolOptions[] = {
     {"config", OptionType::kPath, "", kRun, kGroup, "YAML file with options"},
@@ -72,15 +48,14 @@ static const OptionRow kToolOptions[] = {
      "t", "", 0, 4096},
     {"verbose", OptionType::kBool, "false", kRun, kGroup,
      "print the tables of memory and time", "v"},
-    {"help", OptionType::kBool, "false", kRun, kGroup,
-     "the options most people need", "h"},
-    {"help_all", OptionType::kBool, "false", kRun, kGroup, "this text"},
-    {"version", OptionType::kBool, "false", kRun, kGroup, "print the version"},
     {"cuda_graphs", OptionType::kBool, "true", kRun, kKernels,
      "launch an entry as one captured graph; false: kernel by kernel"},
     {"disable_kernels", OptionType::kNames, "[]", kRun, kKernels,
      "library kernels not to use, such as attention.cudnn; another one of the "
      "same kind is taken"},
+    {"reference_kernels", OptionType::kNames, "[]", kRun, kKernels,
+     "library ops, such as attention, to do by their plain references: sums in "
+     "float64, for comparison, hundreds of times slower; CPU only"},
     {"gemm_table", OptionType::kString, DeviceOptions::kMeasureGemms, kRun,
      kKernels,
      "algorithms of matrix products on a GPU: measure (once for a card, then "
@@ -113,6 +88,38 @@ static const OptionRow kToolOptions[] = {
     {"calibrate", OptionType::kBool, "false", kRun, kInside,
      "measure this machine and write device.json for qloracc"},
 };
+
+static Tool runner() {
+  const std::span<const OptionRow> own = kToolOptions;
+  const std::vector<OptionScope> scopes = {kRun, OptionScope::kOutput};
+  return {
+      .version = "qlora-run " QLORA_VERSION "\n",
+      .usage =
+          "usage: qlora-run TRAIN.so [options]\n"
+          "\n"
+          "Trains the program that qloracc made and writes a PEFT adapter. "
+          "Options\n"
+          "are spelled as Hugging Face spells them, with dashes or "
+          "underscores;\n"
+          "flags win over the YAML file, which wins over what TRAIN.so "
+          "recorded.\n",
+      .input = "TRAIN.so",
+      .common = {"config", "train_file", "validation_file", "output_dir",
+                 "gpus", "num_train_epochs", "max_steps", "learning_rate",
+                 "gradient_accumulation_steps", "model_name_or_path"},
+      .example =
+          "  qlora-run train.so --train-file data.jsonl --output-dir adapter "
+          "\\\n"
+          "      --learning-rate 2e-4 --num-train-epochs 2 --gpus 2\n",
+      .sections = {{own.first(kRunRows), scopes, ""},
+                   {optionTable(), scopes, ""},
+                   {own.subspan(kRunRows), scopes, ""},
+                   {optionTable(),
+                    {OptionScope::kProgram},
+                    "Fixed when TRAIN.so is compiled (give them to qloracc; a "
+                    "YAML file may hold\nthem for both tools)"}},
+      .tables = {kToolOptions, optionTable()}};
+}
 
 static int fail(const Status &status) {
   fmt::print(stderr, "qlora-run: error: {}\n", status.message());
@@ -149,7 +156,10 @@ static int runRank(const SessionRequest &request, RankEnvironment env) {
   FileDescriptor listening;
   if (*channel)
     listening = (*channel)->takeListeningSocket();
-  auto code = runSession(request, env, std::move(listening));
+  const std::string where = fmt::format("rank {}", env.rank);
+  auto code = endExceptions(*channel ? "this rank" : where, [&] {
+    return runSession(request, env, std::move(listening));
+  });
   if (code.isOk())
     return *code;
   if (!*channel)
@@ -174,11 +184,14 @@ static int dispatch(SessionRequest request, const Options &tool,
   auto device = parseDevice(tool.text("device"));
   if (!device.isOk())
     return fail(device.status());
-  if (!request.profile.path.empty() &&
-      (tool.boolean("print") || device->isNull))
+  const bool runsNothing = tool.boolean("print") || device->isNull;
+  if (!request.profile.path.empty() && runsNothing)
     return fail(Status::invalid("--profile measures a run, and --print and "
                                 "--device null run nothing"));
-  if (tool.boolean("print") || device->isNull) {
+  if (!request.referenceKernels.empty() && runsNothing)
+    return fail(Status::invalid("--reference-kernels is for a run, and --print "
+                                "and --device null run nothing"));
+  if (runsNothing) {
     auto loaded = loadRequest(request);
     if (!loaded.isOk())
       return fail(loaded.status());
@@ -198,63 +211,34 @@ static int dispatch(SessionRequest request, const Options &tool,
   return runRank(request, *env);
 }
 
-static std::string helpText(OptionTables tables) {
-  return fmt::format("{}\noptions:\n{}{}", kUsage,
-                     optionHelp(tables, kCommonOptions), kExample);
-}
-
-static std::string fullHelpText() {
-  const std::vector<OptionScope> scopes = {kRun, OptionScope::kOutput};
-  const std::span<const OptionRow> own = kToolOptions;
-  const HelpSection sections[] = {
-      {own.first(kRunRows), scopes, ""},
-      {optionTable(), scopes, ""},
-      {own.subspan(kRunRows), scopes, ""},
-      {optionTable(), {OptionScope::kProgram}, kFixed}};
-  return kUsage + optionHelp(sections);
-}
-
-/// `rest`: what is no option.
-static Status checkInput(const std::vector<std::string> &rest) {
-  if (rest.empty())
-    return Status::invalid("no TRAIN.so is named; usage: qlora-run TRAIN.so "
-                           "[options]; see --help");
-  if (rest.size() > 1)
-    return Status::invalid("expects one TRAIN.so, but got '{}' and '{}'",
-                           rest[0], rest[1]);
-  return Status::ok();
-}
-
-int main(int argc, char **argv) {
-  const std::span<const OptionRow> tables[] = {kToolOptions, optionTable()};
+static int runTool(int argc, char **argv) {
+  const Tool description = runner();
   std::vector<std::string> words(argv + 1, argv + argc);
-  auto line = parseCommandLine(words, tables, UnknownFlags::kReject);
+  auto line = parseCommandLine(words, description);
   if (!line.isOk())
     return fail(line.status());
   Options tool(kToolOptions);
   if (Status status = tool.applySettings(line->settings); !status.isOk())
     return fail(status);
-  if (tool.boolean("help"))
-    return print(helpText(tables));
-  if (tool.boolean("help_all"))
-    return print(fullHelpText());
-  if (tool.boolean("version"))
-    return print(std::string("qlora-run " QLORA_VERSION "\n"));
+  if (!line->answer.empty())
+    return print(line->answer);
   boundBusyWaiting(argv);
   if (tool.boolean("calibrate"))
     return print(calibrate(
         "device.json",
         threadsPerRank({static_cast<int>(tool.integer("threads")),
                         std::getenv("OMP_NUM_THREADS"), usableCpus(), 1})));
-  if (Status status = checkInput(line->rest); !status.isOk())
-    return fail(status);
-  SessionRequest request{line->rest[0],
+  auto input = onlyInput(*line, description);
+  if (!input.isOk())
+    return fail(input.status());
+  SessionRequest request{*input,
                          tool.text("config"),
                          line->settings,
                          tool.text("dump"),
                          tool.text("device"),
                          tool.boolean("cuda_graphs"),
                          tool.names("disable_kernels"),
+                         tool.names("reference_kernels"),
                          tool.text("gemm_table"),
                          {tool.text("base_cache"),
                           static_cast<uint64_t>(
@@ -265,4 +249,11 @@ int main(int argc, char **argv) {
                          tool.boolean("verbose"),
                          static_cast<int>(tool.integer("threads"))};
   return dispatch(std::move(request), tool, argv, argc);
+}
+
+int main(int argc, char **argv) {
+  auto code = endExceptions("this program", [&]() -> StatusOr<int> {
+    return runTool(argc, argv);
+  });
+  return code.isOk() ? *code : fail(code.status());
 }

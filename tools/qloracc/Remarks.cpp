@@ -12,6 +12,9 @@
 #include "runtime/Module/ModuleLoader.h"
 #include "runtime/Module/ParameterCounts.h"
 
+#include <algorithm>
+#include <optional>
+
 using namespace mlir;
 
 namespace qlora {
@@ -52,27 +55,74 @@ static std::string storedWarning(ModuleOp model, const Options &options) {
   return "";
 }
 
-static std::string positionsWarning(ModuleOp model,
-                                    const CompileOptions &compile) {
+/// Of `model.config`; null where it has none.
+template <typename Attr> static Attr configured(ModuleOp model, StringRef key) {
   auto config = model->getAttrOfType<DictionaryAttr>("model.config");
-  auto positions =
-      config ? config.getAs<IntegerAttr>("max_position_embeddings") : nullptr;
-  const int64_t longest =
-      *std::max_element(compile.lengths.begin(), compile.lengths.end());
-  if (!positions || longest <= positions.getInt())
+  return config ? config.getAs<Attr>(key) : nullptr;
+}
+
+static bool isConfigured(ModuleOp model, StringRef key, StringRef value) {
+  auto text = configured<StringAttr>(model, key);
+  return text && text.getValue() == value;
+}
+
+static int64_t longestRow(const CompilerSettings &settings) {
+  return *std::max_element(settings.compile.lengths.begin(),
+                           settings.compile.lengths.end());
+}
+
+/// Where the longest row has more positions, how many the model has.
+static std::optional<int64_t> fewPositions(ModuleOp model,
+                                           const CompilerSettings &settings) {
+  auto positions = configured<IntegerAttr>(model, "max_position_embeddings");
+  if (!positions || longestRow(settings) <= positions.getInt())
+    return std::nullopt;
+  return positions.getInt();
+}
+
+std::string positionsError(ModuleOp model, const CompilerSettings &settings) {
+  const std::optional<int64_t> positions = fewPositions(model, settings);
+  if (!positions || !isConfigured(model, "positions", "learned"))
+    return "";
+  return fmt::format("--max-length {} is longer than the {} positions that "
+                     "this model has learned; lower it",
+                     longestRow(settings), *positions);
+}
+
+static std::string positionsWarning(ModuleOp model,
+                                    const CompilerSettings &settings) {
+  const std::optional<int64_t> positions = fewPositions(model, settings);
+  if (!positions)
     return "";
   return fmt::format("--max-length {} is longer than the {} positions that "
                      "this model was made for (max_position_embeddings in "
                      "config.json): RoPE goes on unchanged, into positions "
                      "that it has never seen",
-                     longest, positions.getInt());
+                     longestRow(settings), *positions);
+}
+
+bool adaptsInOut(ModuleOp model, const Options &options) {
+  return isConfigured(model, "linear_layout", "in_out") &&
+         !options.boolean("load_in_4bit");
+}
+
+/// PEFT too warns and goes on.
+static std::string layoutWarning(ModuleOp model, const Options &options) {
+  const bool isInOut = adaptsInOut(model, options);
+  if (!isGiven(options, "fan_in_fan_out") ||
+      options.boolean("fan_in_fan_out") == isInOut)
+    return "";
+  return fmt::format("--fan-in-fan-out {} is not so: the adapted weights are "
+                     "{}; adapter_config.json will have {}",
+                     !isInOut, isInOut ? "[in, out]" : "[out, in]", isInOut);
 }
 
 std::vector<std::string> modelWarnings(ModuleOp model,
                                        const CompilerSettings &settings) {
   std::vector<std::string> warnings = {
       storedWarning(model, settings.options),
-      positionsWarning(model, settings.compile)};
+      positionsWarning(model, settings),
+      layoutWarning(model, settings.options)};
   std::erase(warnings, "");
   return warnings;
 }

@@ -20,6 +20,15 @@ namespace qlora {
 std::vector<std::string> modelWarnings(mlir::ModuleOp model,
                                        const CompilerSettings &settings);
 
+/// True where adapters stand beside weights that the program has [in, out]:
+/// those of an imported Conv1D, which bitsandbytes turns when it quantises.
+bool adaptsInOut(mlir::ModuleOp model, const Options &options);
+
+/// Refuses rows that are longer than a table of learned positions; empty: none
+/// are.
+std::string positionsError(mlir::ModuleOp model,
+                           const CompilerSettings &settings);
+
 /// A line for each arena of the plan.
 std::string arenasText(mlir::ModuleOp program);
 

@@ -13,10 +13,10 @@
 #include <cstring>
 #include <filesystem>
 
+#include "compiler/Support/TargetTraits.h"
 #include "runtime/Base/CommandLine.h"
-#include "runtime/Base/OptionHelp.h"
+#include "runtime/Weights/Safetensors.h"
 #include "tools/qloracc/MemoryLimit.h"
-#include "tools/qloracc/TokenBuckets.h"
 
 namespace qlora {
 
@@ -29,7 +29,7 @@ constexpr const char *kInside = "Looking inside";
 constexpr const char *kKernels = "Kernels and passes";
 
 /// Of the options below: those that come first in --help-all.
-constexpr size_t kCompileRows = 7;
+constexpr size_t kCompileRows = 4;
 
 const OptionRow kOwn[] = {
     {"config", kPath, "", kProgram, kGroup,
@@ -38,11 +38,6 @@ const OptionRow kOwn[] = {
     {"target", kChoice, "cpu", kProgram, kGroup, "what runs the program", "",
      "cpu cuda"},
     {"verbose", kBool, "false", kProgram, kGroup, "print the memory plan", "v"},
-    {"help", kBool, "false", kProgram, kGroup, "the options most people need",
-     "h"},
-    {"help_all", kBool, "false", kProgram, kGroup, "this text"},
-    {"version", kBool, "false", kProgram, kGroup, "print the version"},
-
     {"emit", kChoice, "so", kProgram, kInside,
      "print the IR after a phase, or the generated kernels (cpp, cuda)", "",
      "adapt step optimize program cpp cuda so"},
@@ -77,49 +72,43 @@ const OptionRow kOwn[] = {
     {"cache", kBool, "true", kProgram, kKernels, "keep compiled kernels"},
 };
 
-/// What most people need.
-constexpr std::string_view kCommonOptions[] = {
-    "output",     "config",       "train_file",
-    "max_length", "per_device_train_batch_size",
-    "lora_r",     "lora_alpha",   "lora_target_modules",
-    "load_in_4bit", "memory_limit"};
+bool isMlirFlag(const std::string &name) {
+  return llvm::cl::getRegisteredOptions().count(name) != 0;
+}
 
-constexpr const char *kUsage =
-    "usage: qloracc MODEL.mlir -o TRAIN.so [options]\n"
-    "\n"
-    "Compiles a model that qlora-import made into the program that qlora-run\n"
-    "trains. Batch size and length are part of it. Options are spelled as\n"
-    "Hugging Face spells them, with dashes or underscores; flags win over the\n"
-    "YAML file.\n";
-
-constexpr const char *kExample =
-    "\nexample:\n"
-    "  qloracc model.mlir -o train.so --load-in-4bit --lora-r 16 \\\n"
-    "      --train-file data.jsonl --max-length 512 \\\n"
-    "      --per-device-train-batch-size 4\n"
-    "\n--help-all lists every option.\n";
-
-constexpr std::string_view kDefaults =
-    "Recorded in TRAIN.so, as defaults that qlora-run may override";
-
-constexpr const char *kMlirFlags =
-    "\nMLIR's own flags (--mlir-print-ir-after-all, --mlir-timing, ...) work "
-    "too.\n";
-
-/// The answer to a question that is no compile, or nothing.
-std::string answerTo(const Options &own, OptionTables tables) {
-  if (own.boolean("help"))
-    return fmt::format("{}\noptions:\n{}{}", kUsage,
-                       optionHelp(tables, kCommonOptions), kExample);
-  const std::span<const OptionRow> rows = kOwn;
-  const HelpSection sections[] = {
-      {rows.first(kCompileRows), {kProgram}, ""},
-      {optionTable(), {kProgram}, ""},
-      {optionTable(), {OptionScope::kRun}, kDefaults},
-      {rows.subspan(kCompileRows), {kProgram}, ""}};
-  if (own.boolean("help_all"))
-    return kUsage + optionHelp(sections) + kMlirFlags;
-  return own.boolean("version") ? "qloracc " QLORA_VERSION " (MLIR 22)\n" : "";
+Tool compilerTool() {
+  const std::span<const OptionRow> own = kOwn;
+  return {
+      .version = "qloracc " QLORA_VERSION " (MLIR 22)\n",
+      .usage =
+          "usage: qloracc MODEL.mlir -o TRAIN.so [options]\n"
+          "\n"
+          "Compiles a model that qlora-import made into the program that "
+          "qlora-run\n"
+          "trains. Batch size and length are part of it. Options are spelled "
+          "as\n"
+          "Hugging Face spells them, with dashes or underscores; flags win "
+          "over the\n"
+          "YAML file.\n",
+      .input = "MODEL.mlir",
+      .common = {"output", "config", "train_file", "max_length",
+                 "per_device_train_batch_size", "lora_r", "lora_alpha",
+                 "lora_target_modules", "load_in_4bit", "memory_limit"},
+      .example =
+          "  qloracc model.mlir -o train.so --load-in-4bit --lora-r 16 \\\n"
+          "      --train-file data.jsonl --max-length 512 \\\n"
+          "      --per-device-train-batch-size 4\n",
+      .sections = {{own.first(kCompileRows), {kProgram}, ""},
+                   {optionTable(), {kProgram}, ""},
+                   {optionTable(),
+                    {OptionScope::kRun},
+                    "Recorded in TRAIN.so, as defaults that qlora-run may "
+                    "override"},
+                   {own.subspan(kCompileRows), {kProgram}, ""}},
+      .footer = "\nMLIR's own flags (--mlir-print-ir-after-all, "
+                "--mlir-timing, ...) work too.\n",
+      .tables = {kOwn, optionTable()},
+      .isForeign = isMlirFlag};
 }
 
 /// A run's files are not the program's.
@@ -151,6 +140,43 @@ std::string initName(const std::string &choice, bool isB) {
   if (choice == "false")
     return "kaiming";
   return isB ? "zero" : choice == "gaussian" ? "gaussian" : "kaiming";
+}
+
+/// Which lengths of a line that short rows share (--padding-free,
+/// runtime/Data/StepPacking.h) are compiled: ascending, from an eighth of
+/// `tokens` to all of them, multiples of 64 where not the last. An octave has
+/// four at equal distances, at most thirteen in all: before rounding each is at
+/// least 4/5 of the next, so that 9 % of a line is padding on average (eight
+/// rows of 40 to 512 tokens; 17 % with two to an octave, 6 % with six). Each
+/// costs the compile of a variant, and a run the kernels that are prepared for
+/// it: 4 MiB of 24 layers.
+std::vector<int64_t> tokenBuckets(int64_t tokens) {
+  constexpr int64_t kOctaves = 3, kPerOctave = 4;
+  constexpr int64_t kTile = 64; ///< rows that kernels like
+  std::vector<int64_t> buckets;
+  for (int64_t octave = kOctaves; octave > 0; --octave)
+    for (int64_t share = kPerOctave; share < 2 * kPerOctave; ++share) {
+      const int64_t size =
+          (tokens * share / (kPerOctave << octave) + kTile - 1) / kTile * kTile;
+      if (size > 0 && size < tokens &&
+          (buckets.empty() || size > buckets.back()))
+        buckets.push_back(size);
+    }
+  buckets.push_back(tokens);
+  return buckets;
+}
+
+/// What padding_free asks for; auto: where train_file has rows (JSONL, or a
+/// rows file of qlora-data).
+StatusOr<bool> wantsTokenBuckets(const Options &options) {
+  const std::string choice = options.text("padding_free");
+  if (choice != "auto")
+    return choice == "true";
+  const std::string file = options.text("train_file");
+  if (file.empty() || std::filesystem::path(file).extension() != ".safetensors")
+    return !file.empty();
+  QLORA_ASSIGN_OR_RETURN(SafetensorsFile data, SafetensorsFile::open(file));
+  return data.find("row_offsets") != nullptr;
 }
 
 Status fillCompile(const Options &own, CompilerSettings &settings) {
@@ -215,7 +241,9 @@ Status fillCodegen(const Options &own, CompilerSettings &settings) {
     return Status::invalid("--emit=cpp shows the kernels of --target cpu; "
                            "write --emit={}",
                            codegen.target);
-  if (settings.compile.offloadEmbedding == "true" && codegen.target != "cuda")
+  const auto traits = targetTraits(codegen.target);
+  if (settings.compile.offloadEmbedding == "true" && traits &&
+      !traits->offloadsTables)
     return Status::invalid("--offload-embedding true needs --target cuda: a "
                            "CPU has one memory");
   return Status::ok();
@@ -235,43 +263,16 @@ Status resolveMemoryLimit(CompilerSettings &settings) {
   return settings.options.applySettings({&setting, 1});
 }
 
-/// `--name=value` -> `name`.
-std::string flagName(const std::string &word) {
-  std::string name = word.substr(word.find_first_not_of('-'));
-  return name.substr(0, name.find('='));
-}
-
-/// The input file, and the flags of MLIR, which are registered by now.
-Status splitRest(const std::vector<std::string> &rest, OptionTables tables,
-                 CompilerSettings &settings) {
-  for (const std::string &word : rest) {
-    if (word.size() > 1 && word.front() == '-' &&
-        word.find_first_not_of('-') != std::string::npos) {
-      if (!llvm::cl::getRegisteredOptions().count(flagName(word)))
-        return unknownFlag(word, tables);
-      settings.mlirFlags.push_back(word);
-      continue;
-    }
-    if (!settings.input.empty())
-      return Status::invalid("more than one input: '{}' and '{}'",
-                             settings.input, word);
-    settings.input = word;
-  }
-  return Status::ok();
-}
-
 } // namespace
 
 StatusOr<CompilerSettings>
 parseSettings(std::span<const std::string> words) {
   CompilerSettings settings;
-  const std::span<const OptionRow> tables[] = {kOwn, optionTable()};
-  QLORA_ASSIGN_OR_RETURN(
-      CommandLine line,
-      parseCommandLine(words, tables, UnknownFlags::kKeep));
+  const Tool tool = compilerTool();
+  QLORA_ASSIGN_OR_RETURN(const CommandLine line, parseCommandLine(words, tool));
   Options own{std::span<const OptionRow>(kOwn)};
   QLORA_RETURN_IF_ERROR(own.applySettings(line.settings));
-  settings.answer = answerTo(own, tables);
+  settings.answer = line.answer;
   if (!settings.answer.empty())
     return settings;
   QLORA_RETURN_IF_ERROR(refuseOutputs(line));
@@ -279,7 +280,7 @@ parseSettings(std::span<const std::string> words) {
     QLORA_RETURN_IF_ERROR(settings.options.applyYaml(own.text("config")));
   QLORA_RETURN_IF_ERROR(settings.options.applySettings(line.settings));
   QLORA_RETURN_IF_ERROR(settings.options.validate());
-  QLORA_RETURN_IF_ERROR(splitRest(line.rest, tables, settings));
+  settings.mlirFlags = line.foreign;
   for (const char *name : {"train_file", "validation_file"})
     QLORA_RETURN_IF_ERROR(checkDataFile(settings.options, name));
   settings.output = own.text("output");
@@ -293,9 +294,7 @@ parseSettings(std::span<const std::string> words) {
   }
   QLORA_RETURN_IF_ERROR(fillCompile(own, settings));
   QLORA_RETURN_IF_ERROR(fillCodegen(own, settings));
-  if (settings.input.empty())
-    return Status::invalid("no MODEL.mlir is named; usage: qloracc MODEL.mlir "
-                           "-o TRAIN.so [options]; see --help");
+  QLORA_ASSIGN_OR_RETURN(settings.input, onlyInput(line, tool));
   QLORA_RETURN_IF_ERROR(resolveMemoryLimit(settings));
   return settings;
 }

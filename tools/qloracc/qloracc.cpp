@@ -133,6 +133,8 @@ void Compile::recordOptions(ModuleOp module) {
   if (auto adapters =
           module->getAttrOfType<DictionaryAttr>(model::kAdapterDropoutAttr))
     facts["adapter_dropout"] = dropoutFacts(adapters);
+  if (adaptsInOut(module, settings.options))
+    facts["adapts_in_out"] = true;
   nlohmann::json recorded = settings.options.recorded(facts);
   // The model is where it was imported from, unless the user said otherwise.
   auto folder = module->getAttrOfType<StringAttr>("model.folder");
@@ -252,6 +254,8 @@ static int compile(CompilerSettings &settings, MLIRContext &context) {
   if (!module)
     return fail("'" + settings.input + "' cannot be read as a model; import "
                 "the model again with qlora-import");
+  if (std::string error = positionsError(*module, settings); !error.empty())
+    return fail(error);
   for (const std::string &warning : modelWarnings(*module, settings))
     llvm::errs() << "qloracc: warning: " << warning << "\n";
   Compile job(context, settings);

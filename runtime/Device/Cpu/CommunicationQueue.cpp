@@ -4,19 +4,14 @@
 
 #include "runtime/Device/Cpu/CommunicationQueue.h"
 
+#include "runtime/Base/Exceptions.h"
+
 #include "runtime/Device/CommandTimer.h"
 
 #include <cassert>
-#include <chrono>
 #include <csignal>
 
 namespace qlora {
-
-using Clock = std::chrono::steady_clock;
-
-static double secondsSince(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 CommunicationQueue::CommunicationQueue(
     std::function<Status(const qlora_command &)> run, size_t maxCommands,
@@ -65,17 +60,13 @@ void CommunicationQueue::record(uint32_t event) {
 }
 
 void CommunicationQueue::wait(uint32_t event) {
-  const Clock::time_point start = Clock::now();
   std::unique_lock<std::mutex> lock(mutex);
   changed.wait(lock, [&] { return happened[event] || skipping; });
-  waited += secondsSince(start);
 }
 
 Status CommunicationQueue::finish() {
-  const Clock::time_point start = Clock::now();
   std::unique_lock<std::mutex> lock(mutex);
   changed.wait(lock, [&] { return done == pushed; });
-  waited += secondsSince(start);
   return failure;
 }
 
@@ -107,11 +98,9 @@ void CommunicationQueue::execute(const qlora_command &command,
     return;
   }
   lock.unlock();
-  const Clock::time_point start = Clock::now();
-  Status status = run(command);
-  const double seconds = secondsSince(start);
+  Status status = endExceptions("communication queue",
+                                [&] { return run(command); });
   lock.lock();
-  busy += seconds;
   if (status.isOk())
     return;
   skipping = true;

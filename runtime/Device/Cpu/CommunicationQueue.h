@@ -58,11 +58,6 @@ public:
     return std::span(timesOfEntry).first(done);
   }
 
-  /// Seconds that the thread has spent in `run`, and the compute queue in
-  /// wait() and finish(). Between entries only.
-  double busySeconds() const { return busy; }
-  double waitedSeconds() const { return waited; }
-
 private:
   void loop();
   void execute(const qlora_command &command,
@@ -79,8 +74,6 @@ private:
   Status failure;
   bool skipping = false;
   bool ending = false;
-  double busy = 0;
-  double waited = 0;
   std::thread thread; ///< last: it uses all of the above
 };
 

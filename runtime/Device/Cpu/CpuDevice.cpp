@@ -50,7 +50,7 @@ protected:
   Status copy(const qlora_command &command) override {
     return runOrPush(command);
   }
-  Status allReduce(const qlora_command &command) override {
+  Status collective(const qlora_command &command) override {
     return runOrPush(command);
   }
   Status record(const qlora_command &command) override;
@@ -60,7 +60,6 @@ protected:
   StatusOr<std::unique_ptr<CommandTimer>> makeTimer() override {
     return std::unique_ptr<CommandTimer>(new CpuTimer(*communication));
   }
-  void addTimes(std::vector<LaunchTime> &times) const override;
 
 private:
   Status allocateArena(uint32_t index, FrozenArena *frozen);
@@ -72,7 +71,7 @@ private:
   SingleRank alone;
   Collectives *collectives;
   KernelObserver *observer;
-  std::vector<std::string> disabledKernels;
+  std::vector<std::string> disabledKernels, referenceKernels;
   int threads;
   std::vector<HostMemory> memory; ///< per arena; empty where shared
   std::vector<uint8_t *> bases;
@@ -85,7 +84,8 @@ private:
 CpuDevice::CpuDevice(const DeviceOptions &options)
     : collectives(options.collectives ? options.collectives : &alone),
       observer(options.observer), disabledKernels(options.disabledKernels),
-      threads(1) {
+      referenceKernels(options.referenceKernels), threads(1) {
+  groupSize = collectives->size();
 #ifdef _OPENMP
   // Generated and library kernels share the pool of this thread.
   if (options.threads > 0)
@@ -126,7 +126,7 @@ Status CpuDevice::allocate(FrozenArena *frozen) {
         QLORA_RETURN_IF_ERROR(checkEnabled(row, disabledKernels));
         return prepareCpuKernel(row, request, workspace);
       },
-      notes));
+      notes, referenceKernels));
   return prepareQueue();
 }
 
@@ -213,9 +213,7 @@ Status CpuDevice::runNow(const qlora_command &command) {
     std::memcpy(buffers[0], buffers[1], bytes);
     return Status::ok();
   default:
-    return collectives->allReduceSum(
-        static_cast<float *>(buffers[0]),
-        static_cast<int64_t>(bytes / sizeof(float)));
+    return collectives->run(CollectiveCall::of(*module, command, buffers));
   }
 }
 
@@ -250,15 +248,6 @@ void CpuDevice::cancel() {
 std::string CpuDevice::kernelName(uint32_t launch) const {
   const KernelRow *row = launches.row(launch);
   return row ? row->fullName() : Device::kernelName(launch);
-}
-
-void CpuDevice::addTimes(std::vector<LaunchTime> &times) const {
-  if (counters().collectives == 0)
-    return;
-  times.push_back({"communication", "all_reduce", counters().collectives,
-                   communication->busySeconds()});
-  times.push_back({"communication", "waited for", counters().waits,
-                   communication->waitedSeconds()});
 }
 
 std::unique_ptr<Device> createCpuDevice(const DeviceOptions &options) {

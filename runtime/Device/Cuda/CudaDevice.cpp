@@ -15,8 +15,8 @@
 #include "runtime/Device/Cuda/LabelShare.h"
 #include "runtime/Device/Cuda/NcclCollectives.h"
 #include "runtime/Device/PreparedLaunches.h"
-#include "runtime/Kernels/Cuda/CublasHandle.h"
 #include "runtime/Kernels/Cuda/CudaKernel.h"
+#include "runtime/Kernels/Cuda/LibraryHandles.h"
 
 #include <algorithm>
 
@@ -89,7 +89,7 @@ protected:
   Status launch(const qlora_command &command) override;
   Status fill(const qlora_command &command) override;
   Status copy(const qlora_command &command) override;
-  Status allReduce(const qlora_command &command) override;
+  Status collective(const qlora_command &command) override;
   Status record(const qlora_command &command) override;
   Status wait(const qlora_command &command) override;
   Status finishEntry() override;
@@ -97,7 +97,6 @@ protected:
   StatusOr<std::unique_ptr<CommandTimer>> makeTimer() override {
     return CudaTimer::create(api, queues);
   }
-  bool timesLaunches() const override { return false; }
 
 private:
   using Mode = GraphMode;
@@ -125,7 +124,7 @@ private:
   Collectives *const host;
   KernelObserver *observer;
   const bool usesGraphs;
-  const std::vector<std::string> disabledKernels;
+  const std::vector<std::string> disabledKernels, referenceKernels;
 
   // Destroyed from the last to the first.
   CudaCard card;
@@ -156,8 +155,10 @@ CudaDevice::CudaDevice(const DeviceOptions &options, const CudaDriver &driver,
                        const Nccl *nccl, CudaCard card)
     : api(driver), nccl(nccl), host(options.collectives),
       observer(options.observer), usesGraphs(options.graphs),
-      disabledKernels(options.disabledKernels), card(std::move(card)),
+      disabledKernels(options.disabledKernels),
+      referenceKernels(options.referenceKernels), card(std::move(card)),
       tuner(options.gemmTable, options.gemmCache) {
+  groupSize = host ? host->size() : 1;
 #ifdef _OPENMP
   // Weights are converted and quantised on the CPU.
   if (options.threads > 0)
@@ -214,15 +215,15 @@ Status CudaDevice::prepareLaunches() {
         QLORA_RETURN_IF_ERROR(checkEnabled(row, disabledKernels));
         return prepareCudaKernel(row, request, workspace, *this);
       },
-      notes);
+      notes, referenceKernels);
 }
 
-/// Adds up what is there once, all zeros: NCCL makes its connections and
+/// Runs each collective once, on zeros: NCCL makes its connections and
 /// buffers at the first collective of a size, which a capture does not allow.
 Status CudaDevice::connectRanks() {
   const auto commands = module->commands();
   const auto isCollective = [](const qlora_command &command) {
-    return command.kind == QLORA_COMMAND_ALL_REDUCE;
+    return command.kind == QLORA_COMMAND_COLLECTIVE;
   };
   if (!host || host->size() == 1 ||
       std::none_of(commands.begin(), commands.end(), isCollective))
@@ -235,7 +236,7 @@ Status CudaDevice::connectRanks() {
   queues.setWatch(ranks.get());
   for (const qlora_command &command : commands)
     if (isCollective(command))
-      QLORA_RETURN_IF_ERROR(allReduce(command));
+      QLORA_RETURN_IF_ERROR(collective(command));
   QLORA_RETURN_IF_ERROR(queues.join(queuesOf(commands)));
   return queues.synchronize();
 }
@@ -343,12 +344,20 @@ Status CudaDevice::copy(const qlora_command &command) {
                    "cuMemcpyDtoDAsync");
 }
 
-Status CudaDevice::allReduce(const qlora_command &command) {
-  const qlora_operand &sum = module->operands(command)[0];
-  if (!ranks || mode == Mode::kReplay || sum.bytes == 0)
+Status CudaDevice::collective(const qlora_command &command) {
+  if (mode == Mode::kReplay || module->operands(command)[0].bytes == 0)
     return Status::ok();
-  return ranks->allReduceSum(address(sum), sum.bytes / sizeof(float),
-                             queues.stream(command.queue));
+  const auto call = CollectiveCall::of(*module, command, launches.buffers(command));
+  if (ranks)
+    return ranks->run(call, queues.stream(command.queue));
+  // A group of one: only what has a source of its own moves.
+  if (call.to.empty() || call.from.empty())
+    return Status::ok();
+  return api.check(
+      api.memcpyDtoDAsync(reinterpret_cast<CUdeviceptr>(call.to.data()),
+                          reinterpret_cast<CUdeviceptr>(call.from.data()),
+                          call.from.size(), queues.stream(command.queue)),
+      "cuMemcpyDtoDAsync");
 }
 
 Status CudaDevice::record(const qlora_command &command) {

@@ -130,7 +130,7 @@ Status GemmTimer::clear() {
 
 static uint64_t operandBytes(qlora_dtype type, int64_t rows, int64_t columns,
                              int64_t ld) {
-  return requests::matrixBytes(type, rows, columns, ld).bytes();
+  return plans::matrixBytes(type, rows, columns, ld).bytes();
 }
 
 static Operands sizesOf(const GemmSignature &s, const GemmChoice &choice) {
@@ -178,7 +178,7 @@ Status GemmTimer::enqueue(const GemmSignature &signature,
   const auto pointer = [&](size_t operand) {
     return reinterpret_cast<void *>(operands[operand]);
   };
-  requests::GemmProblem scalars = {};
+  plans::GemmProblem scalars = {};
   scalars.beta = signature.adds ? 1 : 0;
   return choice.description->enqueue(scalars, pointer(0), pointer(1),
                                      pointer(2), choice.candidates[candidate],

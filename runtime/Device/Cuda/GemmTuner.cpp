@@ -75,43 +75,11 @@ void GemmTuner::storeMeasured(const GemmSelection &gemms,
 // Ranks
 // -----------------------------------------------------------------------
 
-/// The text of every rank. A byte travels as a float, to which all others add
-/// 0.
-static StatusOr<std::vector<std::string>> gatherTexts(Collectives &ranks,
-                                                      std::string_view mine) {
-  /// The largest count that a float holds exactly.
-  constexpr size_t kMost = 1 << 24;
-  if (mine.size() > kMost)
-    return Status::error(StatusCode::kInternal, "a text of {} bytes to share",
-                         mine.size());
-  std::vector<float> sizes(size_t(ranks.size()));
-  sizes[size_t(ranks.rank())] = static_cast<float>(mine.size());
-  QLORA_RETURN_IF_ERROR(ranks.allReduceSum(sizes.data(), ranks.size()));
-  size_t total = 0, before = 0;
-  for (int rank = 0; rank < ranks.size(); ++rank) {
-    before += rank < ranks.rank() ? size_t(sizes[size_t(rank)]) : 0;
-    total += size_t(sizes[size_t(rank)]);
-  }
-  std::vector<float> bytes(total);
-  for (size_t i = 0; i < mine.size(); ++i)
-    bytes[before + i] = static_cast<float>(static_cast<uint8_t>(mine[i]));
-  if (total > 0)
-    QLORA_RETURN_IF_ERROR(ranks.allReduceSum(bytes.data(), int64_t(total)));
-  std::vector<std::string> texts;
-  auto next = bytes.begin();
-  for (const float size : sizes) {
-    std::string &text = texts.emplace_back();
-    for (const auto end = next + std::ptrdiff_t(size); next != end; ++next)
-      text += static_cast<char>(static_cast<uint8_t>(*next));
-  }
-  return texts;
-}
-
 Status GemmTuner::share(GemmSelection &gemms, Collectives &ranks,
                         bool isFirst) {
   QLORA_ASSIGN_OR_RETURN(
       const std::vector<std::string> texts,
-      gatherTexts(ranks, isFirst ? used.text() : std::string()));
+      ranks.allGather(isFirst ? used.text() : std::string()));
   used = {};
   for (const std::string &text : texts) {
     if (text.empty())
@@ -143,7 +111,7 @@ Status GemmTuner::share(GemmSelection &gemms, Collectives &ranks,
 static StatusOr<bool> isFirstOfKind(Collectives &ranks, const CardKind &kind) {
   const std::string mine = kind.text();
   QLORA_ASSIGN_OR_RETURN(const std::vector<std::string> kinds,
-                         gatherTexts(ranks, mine));
+                         ranks.allGather(mine));
   const auto first = std::find(kinds.begin(), kinds.end(), mine);
   return first - kinds.begin() == ranks.rank();
 }

@@ -4,7 +4,7 @@
 
 #include "runtime/Device/Cuda/NcclApi.h"
 
-#include "runtime/Kernels/Cuda/FindSymbol.h"
+#include "runtime/Kernels/Cuda/CudaApi.h"
 
 #include <string_view>
 

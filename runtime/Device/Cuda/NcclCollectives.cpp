@@ -7,12 +7,12 @@
 
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <thread>
+
+#include "runtime/Kernels/KernelTable.h"
 
 namespace qlora {
 
@@ -28,21 +28,15 @@ static constexpr auto kCheckInterval = 50ms;
 static constexpr auto kFarewell = 100ms;
 static constexpr auto kPause = 100us;
 
-/// The id of rank 0. A byte travels as a float, to which all others add 0.
+/// The id of rank 0.
 StatusOr<ncclUniqueId> NcclCollectives::shareUniqueId() {
   ncclUniqueId id{};
   if (host.rank() == 0)
     QLORA_RETURN_IF_ERROR(nccl.check(nccl.getUniqueId(&id), "ncclGetUniqueId"));
-  std::array<float, sizeof id.internal> bytes;
-  std::transform(
-      std::begin(id.internal), std::end(id.internal), bytes.begin(),
-      [](char byte) { return static_cast<float>(static_cast<uint8_t>(byte)); });
-  QLORA_RETURN_IF_ERROR(host.allReduceSum(bytes.data(), bytes.size()));
-  std::transform(
-      bytes.begin(), bytes.end(), std::begin(id.internal), [](float byte) {
-        return static_cast<char>(static_cast<uint8_t>(byte));
-      });
-  return id;
+  QLORA_ASSIGN_OR_RETURN(
+      const std::vector<std::vector<ncclUniqueId>> ids,
+      host.allGatherValues(std::span<const ncclUniqueId>(&id, 1)));
+  return ids[0][0];
 }
 
 Status NcclCollectives::initialise() {
@@ -146,17 +140,86 @@ Status NcclCollectives::finish(const char *what, ncclResult_t result,
   return Status::ok();
 }
 
-Status NcclCollectives::allReduceSum(CUdeviceptr data, uint64_t count,
-                                     CUstream stream) {
-  QLORA_RETURN_IF_ERROR(checkUse());
-  auto *values = reinterpret_cast<float *>(data);
-  return finish("ncclAllReduce",
-                nccl.allReduce(values, values, count, kNcclFloat32, kNcclSum,
-                               communicator, stream),
-                host.timeout());
+static int ncclTypeOf(qlora_dtype dtype) {
+  switch (dtype) {
+  case QLORA_DTYPE_F32:
+    return kNcclFloat32;
+  case QLORA_DTYPE_BF16:
+    return kNcclBfloat16;
+  case QLORA_DTYPE_F16:
+    return kNcclFloat16;
+  case QLORA_DTYPE_I32:
+    return kNcclInt32;
+  case QLORA_DTYPE_I8:
+    return kNcclInt8;
+  default:
+    return kNcclUint8;
+  }
 }
 
-static constexpr const char *kOnTheCard = "all_reduce on the GPU";
+/// NCCL has none: every rank sends a piece to each and receives one. Sends of a
+/// group begin when it ends, so that none waits for another.
+ncclResult_t NcclCollectives::allToAll(const CollectiveCall &call, int type,
+                                       CUstream stream) {
+  const auto size = static_cast<size_t>(host.size());
+  const size_t bytes = call.from.size() / size;
+  const size_t count = bytes / (dtypeBits(call.dtype) / 8);
+  if (const ncclResult_t result = nccl.groupStart())
+    return result;
+  for (size_t rank = 0; rank < size; ++rank) {
+    const int peer = static_cast<int>(rank);
+    nccl.send(call.from.data() + rank * bytes, count, type, peer, communicator,
+              stream);
+    nccl.recv(call.to.data() + rank * bytes, count, type, peer, communicator,
+              stream);
+  }
+  // It has the error of any call of the group.
+  return nccl.groupEnd();
+}
+
+ncclResult_t NcclCollectives::start(const CollectiveCall &call,
+                                    CUstream stream) {
+  const size_t element = dtypeBits(call.dtype) / 8;
+  const int type = ncclTypeOf(call.dtype);
+  const size_t received = call.to.size() / element;
+  const size_t sent = call.from.size() / element;
+  const int other = host.rank() + call.peer;
+  const bool isBeyond = other < 0 || other >= host.size();
+  void *to = call.to.data();
+  const void *from = call.from.data();
+  switch (call.kind) {
+  case QLORA_COLLECTIVE_ALL_REDUCE:
+    return nccl.allReduce(to, to, received, type, kNcclSum, communicator,
+                          stream);
+  case QLORA_COLLECTIVE_ALL_GATHER:
+    return nccl.allGather(from, to, sent, type, communicator, stream);
+  case QLORA_COLLECTIVE_REDUCE_SCATTER:
+    return nccl.reduceScatter(from, to, received, type, kNcclSum, communicator,
+                              stream);
+  case QLORA_COLLECTIVE_BROADCAST:
+    return nccl.broadcast(to, to, received, type, call.peer, communicator,
+                          stream);
+  case QLORA_COLLECTIVE_ALL_TO_ALL:
+    return allToAll(call, type, stream);
+  case QLORA_COLLECTIVE_SEND:
+    return isBeyond ? 0 : nccl.send(from, sent, type, other, communicator,
+                                    stream);
+  default:
+    return isBeyond ? 0 : nccl.recv(to, received, type, other, communicator,
+                                    stream);
+  }
+}
+
+Status NcclCollectives::run(const CollectiveCall &call, CUstream stream) {
+  static constexpr const char *kNames[QLORA_COLLECTIVE_COUNT] = {
+      "ncclAllReduce", "ncclAllGather",        "ncclReduceScatter",
+      "ncclBroadcast", "ncclSend and ncclRecv", "ncclSend",
+      "ncclRecv"};
+  QLORA_RETURN_IF_ERROR(checkUse());
+  return finish(kNames[call.kind], start(call, stream), host.timeout());
+}
+
+static constexpr const char *kOnTheCard = "a collective on the GPU";
 
 Status NcclCollectives::look(std::chrono::nanoseconds waited) {
   ncclResult_t state = 0;

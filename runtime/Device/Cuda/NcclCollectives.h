@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// Sums over the GPUs of a job, one rank each, by NCCL.
+// Collectives of the GPUs of a job, one rank each, by NCCL.
 //
 //   QLORA_ASSIGN_OR_RETURN(auto gpus, NcclCollectives::connect(nccl, host));
-//   QLORA_RETURN_IF_ERROR(gpus->allReduceSum(gradients, count, stream));
+//   QLORA_RETURN_IF_ERROR(gpus->run(call, stream));
 //   queues.setWatch(gpus.get());
 //   QLORA_RETURN_IF_ERROR(queues.synchronize());
 //
@@ -42,11 +42,10 @@ public:
   /// not come. Graphs that hold collectives have to be gone.
   ~NcclCollectives() override;
 
-  /// data[0, count) := its sum over all ranks, in the order of the stream, or
-  /// in its capture. The same calls in the same order on every rank, and each
+  /// In the order of the stream, or in its capture. The same calls in the same order on every rank, and each
   /// call captured on all of them or on none; NCCL may make them meet in a
   /// capture (it registers the buffers of an NVLink switch there).
-  Status allReduceSum(CUdeviceptr data, uint64_t count, CUstream stream);
+  Status run(const CollectiveCall &call, CUstream stream);
 
   Status look(std::chrono::nanoseconds waited) override;
   Status confirm() override;
@@ -62,6 +61,8 @@ private:
       : nccl(nccl), host(host) {}
   Status initialise();
   StatusOr<ncclUniqueId> shareUniqueId();
+  ncclResult_t start(const CollectiveCall &call, CUstream stream);
+  ncclResult_t allToAll(const CollectiveCall &call, int type, CUstream stream);
   /// Waits until the call that returned `result` has taken effect.
   Status finish(const char *what, ncclResult_t result,
                 std::chrono::nanoseconds bound);

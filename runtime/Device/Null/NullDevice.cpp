@@ -4,7 +4,7 @@
 
 #include "runtime/Device/Null/NullDevice.h"
 
-#include "runtime/Device/Null/AccessCheck.h"
+#include "runtime/Module/AccessCheck.h"
 #include "runtime/Module/LaunchRequest.h"
 
 #include <algorithm>
@@ -14,6 +14,7 @@ namespace qlora {
 namespace {
 class NullDevice final : public Device {
 public:
+  explicit NullDevice(int ranks) { groupSize = ranks; }
   std::string_view name() const override { return "null"; }
   std::span<uint8_t> hostArena(uint32_t) override { return {}; }
   bool hasHostArenas() const override { return false; }
@@ -38,23 +39,21 @@ protected:
   }
   Status fill(const qlora_command &command) override { return access(command); }
   Status copy(const qlora_command &command) override { return access(command); }
-  Status allReduce(const qlora_command &command) override {
+  Status collective(const qlora_command &command) override {
     return access(command);
   }
   Status record(const qlora_command &command) override {
-    check.record(command.queue, command.target);
-    return Status::ok();
+    return check.record(command.queue, command.target);
   }
   Status wait(const qlora_command &command) override {
-    check.wait(command.queue, command.target);
-    return Status::ok();
+    return check.wait(command.queue, command.target);
   }
-  Status finishEntry() override { return Status::ok(); }
+  Status finishEntry() override { return check.finish(results); }
 
 private:
   Status access(const qlora_command &command);
-  Status accessOperands(const qlora_command &command, qlora_access kind);
 
+  std::vector<RangeUse> results; ///< of the entry
   AccessCheck check;
 };
 } // namespace
@@ -76,41 +75,31 @@ Status NullDevice::allocate(FrozenArena *) {
 }
 
 Status NullDevice::beginEntry(const qlora_entry &entry) {
-  // The other arenas hold what an earlier entry or the runtime wrote.
-  std::vector<bool> mustBeWritten;
-  for (const qlora_arena &arena : module->arenas())
-    mustBeWritten.push_back(arena.kind == QLORA_ARENA_ACTIVATION);
-  check.begin(std::move(mustBeWritten), entry.event_count);
-  return Status::ok();
-}
-
-Status NullDevice::accessOperands(const qlora_command &command,
-                                  qlora_access kind) {
-  const auto operands = module->operands(command);
-  for (size_t i = 0; i < operands.size(); ++i) {
-    const qlora_operand &operand = operands[i];
-    if (!(effectiveAccess(*module, command, i) & kind))
-      continue;
-    Status status = kind == QLORA_READ
-                        ? check.read(command.queue, operand.arena,
-                                     operand.offset, operand.bytes)
-                        : check.write(command.queue, operand.arena,
-                                      operand.offset, operand.bytes);
-    if (!status.isOk())
-      return status.withContext(
-          fmt::format("operand {} in the {} arena", i,
-                      arenaKindName(module->arenas()[operand.arena].kind)));
+  std::vector<RangeUse> inputs;
+  results.clear();
+  for (const qlora_binding &binding : module->bindings(entry)) {
+    const uint32_t kind = module->arenas()[binding.arena].kind;
+    (kind == QLORA_ARENA_INPUT ? inputs : results)
+        .push_back({kind, QLORA_READ, binding.offset, binding.bytes});
   }
+  check.begin(entry.event_count, inputs);
   return Status::ok();
 }
 
 Status NullDevice::access(const qlora_command &command) {
-  QLORA_RETURN_IF_ERROR(accessOperands(command, QLORA_READ));
-  return accessOperands(command, QLORA_WRITE);
+  std::vector<RangeUse> uses;
+  const auto operands = module->operands(command);
+  for (size_t i = 0; i < operands.size(); ++i) {
+    const qlora_operand &operand = operands[i];
+    uses.push_back({module->arenas()[operand.arena].kind,
+                    effectiveAccess(*module, command, i), operand.offset,
+                    operand.bytes});
+  }
+  return check.access(command.queue, uses);
 }
 
-std::unique_ptr<Device> createNullDevice(const DeviceOptions &) {
-  return std::make_unique<NullDevice>();
+std::unique_ptr<Device> createNullDevice(const DeviceOptions &options) {
+  return std::make_unique<NullDevice>(options.ranks);
 }
 
 } // namespace qlora

@@ -5,7 +5,6 @@
 // 2018; FlashAttention): a running maximum, sum and output per query, rescaled
 // when the maximum grows.
 
-#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -13,13 +12,11 @@
 #include "runtime/Kernels/Cpu/AttentionShape.h"
 #include "runtime/Kernels/Cpu/Parallel.h"
 #include "runtime/Kernels/Cpu/Softmax.h"
-#include "runtime/Kernels/Requests/Workspaces.h"
+#include "runtime/Kernels/Plans/Workspaces.h"
 
 namespace qlora::cpu::attention {
 
-enum Operand { kQ, kK, kV, kSegments, kOut, kLse, kWorkspace };
-
-using requests::AttentionScratch;
+using plans::AttentionScratch;
 
 namespace {
 
@@ -35,15 +32,13 @@ struct Forward {
 
   std::shared_ptr<const BlockProducts> prepareProducts() const;
   float *slotAt(const LibraryKernelArgs &args, int64_t slot) const {
-    return bufferOf<float>(args, kWorkspace) + slot * scratch.elements;
+    return static_cast<float *>(args.buffers.back()) + slot * scratch.elements;
   }
-  dnnl_status_t runBlock(const LibraryKernelArgs &args, int64_t batchRow,
-                         int64_t head, AttentionBlock queries,
-                         int64_t slotNumber) const;
-  dnnl_status_t addKeys(const LibraryKernelArgs &args, int64_t batchRow,
-                        int64_t head, AttentionBlock queries,
-                        AttentionBlock keys, RowView q,
-                        int64_t slotNumber) const;
+  Status runBlock(const LibraryKernelArgs &args, int64_t batchRow, int64_t head,
+                  AttentionBlock queries, int64_t slotNumber) const;
+  Status addKeys(const LibraryKernelArgs &args, int64_t batchRow, int64_t head,
+                 AttentionBlock queries, AttentionBlock keys, RowView q,
+                 int64_t slotNumber) const;
   void softmax(int64_t rows, int64_t columns, float *slot,
                uint16_t *narrow) const;
   void finish(const LibraryKernelArgs &args, int64_t batchRow, int64_t head,
@@ -94,10 +89,10 @@ void Forward::softmax(int64_t rows, int64_t columns, float *slot,
   }
 }
 
-dnnl_status_t Forward::addKeys(const LibraryKernelArgs &args, int64_t batchRow,
-                               int64_t head, AttentionBlock queries,
-                               AttentionBlock keys, RowView q,
-                               int64_t slotNumber) const {
+Status Forward::addKeys(const LibraryKernelArgs &args, int64_t batchRow,
+                        int64_t head, AttentionBlock queries,
+                        AttentionBlock keys, RowView q,
+                        int64_t slotNumber) const {
   float *slot = slotAt(args, slotNumber);
   const int32_t *segments = segmentsOf(args, batchRow);
   float *scores = slot + scratch.scores;
@@ -105,11 +100,9 @@ dnnl_status_t Forward::addKeys(const LibraryKernelArgs &args, int64_t batchRow,
   const int64_t keyHead = head / shape.group(), dim = shape.dim;
   const RowView k = shape.rows(*products, args.buffers[kK], ldk, batchRow,
                                keyHead, keys, slot + scratch.keys);
-  dnnl_status_t status = products->run(
-      slotNumber, scoreForm, {queries.count, keys.count, dim}, q, k, scores,
-      keys.count, slot + scratch.library);
-  if (status != dnnl_success)
-    return status;
+  QLORA_RETURN_IF_ERROR(
+      products->run(slotNumber, scoreForm, {queries.count, keys.count, dim}, q,
+                    k, scores, keys.count, slot + scratch.library));
   if (!shape.allMeet(segments, queries, keys))
     maskScores(shape, segments, queries, keys, scores);
   uint16_t *narrow = narrowValues(*products, slot + scratch.narrowScores);
@@ -141,9 +134,9 @@ void Forward::finish(const LibraryKernelArgs &args, int64_t batchRow,
   }
 }
 
-dnnl_status_t Forward::runBlock(const LibraryKernelArgs &args, int64_t batchRow,
-                                int64_t head, AttentionBlock queries,
-                                int64_t slotNumber) const {
+Status Forward::runBlock(const LibraryKernelArgs &args, int64_t batchRow,
+                         int64_t head, AttentionBlock queries,
+                         int64_t slotNumber) const {
   const int32_t *segments = segmentsOf(args, batchRow);
   float *slot = slotAt(args, slotNumber);
   float *maxima = slot + scratch.rowStates;
@@ -158,99 +151,31 @@ dnnl_status_t Forward::runBlock(const LibraryKernelArgs &args, int64_t batchRow,
         shape.blockAt(first / scratch.block, scratch.block);
     if (!shape.mayMeet(segments, queries, keys))
       continue;
-    const dnnl_status_t status =
-        addKeys(args, batchRow, head, queries, keys, q, slotNumber);
-    if (status != dnnl_success)
-      return status;
+    QLORA_RETURN_IF_ERROR(
+        addKeys(args, batchRow, head, queries, keys, q, slotNumber));
   }
   finish(args, batchRow, head, queries, slot);
-  return dnnl_success;
+  return Status::ok();
 }
 
 PreparedKernel blocked::prepare(const KernelRequest &r, uint64_t) {
   const Forward forward = {AttentionShape::of(r), AttentionScratch::of(r),
                            r.constant("ldq"),     r.constant("ldk"),
                            r.constant("ldv"),     r.constant("ldo")};
-  return makeKernel([forward](const LibraryKernelArgs &args) {
+  return makeKernel([forward, tasks = FallibleTasks(forward.shape.slots)](
+                        const LibraryKernelArgs &args) mutable {
     const AttentionShape &shape = forward.shape;
     const int64_t block = forward.scratch.block;
     const int64_t blocks = (shape.length + block - 1) / block;
     const int64_t lines = shape.batch * shape.heads;
-    std::atomic<int> failure = dnnl_success;
     // The last blocks see most keys: they go first.
-    parallelFor(lines * blocks, shape.slots, [&](int64_t index, int64_t slot) {
+    return tasks.run(lines * blocks, [&](int64_t index, int64_t slot) {
       const AttentionBlock queries =
           shape.blockAt(blocks - 1 - index / lines, block);
       const int64_t line = index % lines;
-      const dnnl_status_t status = forward.runBlock(
-          args, line / shape.heads, line % shape.heads, queries, slot);
-      if (status != dnnl_success)
-        failure = status;
+      return forward.runBlock(args, line / shape.heads, line % shape.heads,
+                              queries, slot);
     });
-    if (failure != dnnl_success)
-      return Status::error(StatusCode::kResourceExhausted,
-                           "a product of attention failed with status {}",
-                           failure.load());
-    return Status::ok();
-  });
-}
-
-/// One query of the reference, in f64.
-static void referenceQuery(const AttentionShape &shape, const KernelRequest &r,
-                           const LibraryKernelArgs &args, int64_t batchRow,
-                           int64_t head, int64_t query, double *scores) {
-  const auto at = [&](Operand operand, std::string_view ld, int64_t headIndex,
-                      int64_t token, int64_t i) -> double {
-    return loadElement(
-        shape.dtype, args.buffers[operand],
-        shape.rowOffset(r.constant(ld), batchRow, headIndex, token) + i);
-  };
-  const auto *segments = bufferOf<const int32_t>(args, kSegments);
-  if (segments)
-    segments += batchRow * shape.length;
-  const int64_t keyHead = head / shape.group();
-  double maximum = -INFINITY;
-  for (int64_t key = 0; key < shape.length; ++key) {
-    scores[key] = -INFINITY;
-    if (!shape.sees(segments, query, key))
-      continue;
-    double score = 0;
-    for (int64_t i = 0; i < shape.dim; ++i)
-      score += at(kQ, "ldq", head, query, i) * at(kK, "ldk", keyHead, key, i);
-    scores[key] = shape.scale * score;
-    maximum = std::max(maximum, scores[key]);
-  }
-  double sum = 0;
-  for (int64_t key = 0; key < shape.length; ++key)
-    sum += std::isinf(scores[key]) ? 0 : std::exp(scores[key] - maximum);
-  const double lse = sum > 0 ? maximum + std::log(sum) : 0;
-  bufferOf<float>(
-      args, kLse)[(batchRow * shape.heads + head) * shape.length + query] =
-      float(lse);
-  for (int64_t i = 0; i < shape.dim; ++i) {
-    double value = 0;
-    for (int64_t key = 0; key < shape.length; ++key)
-      if (!std::isinf(scores[key]))
-        value += std::exp(scores[key] - lse) * at(kV, "ldv", keyHead, key, i);
-    storeElement(shape.dtype, args.buffers[kOut],
-                 shape.rowOffset(r.constant("ldo"), batchRow, head, query) + i,
-                 float(value));
-  }
-}
-
-PreparedKernel reference::prepare(const KernelRequest &request, uint64_t) {
-  const AttentionShape shape = AttentionShape::of(request);
-  return makeKernel([shape, request](const LibraryKernelArgs &args) {
-    const int64_t lines = shape.batch * shape.heads;
-    parallelFor(lines * shape.length, shape.slots,
-                [&](int64_t index, int64_t slot) {
-                  const int64_t line = index / shape.length;
-                  referenceQuery(shape, request, args, line / shape.heads,
-                                 line % shape.heads, index % shape.length,
-                                 bufferOf<double>(args, kWorkspace) +
-                                     slot * shape.length);
-                });
-    return Status::ok();
   });
 }
 

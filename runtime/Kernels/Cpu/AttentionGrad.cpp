@@ -10,31 +10,17 @@
 //   dS = scale P (dP - rowsum(dO O))
 //   dQ += dS K           dK += dS^T Q
 
-#include <atomic>
 #include <cmath>
 
 #include "runtime/Kernels/Cpu/AttentionShape.h"
 #include "runtime/Kernels/Cpu/Parallel.h"
 #include "runtime/Kernels/Cpu/Softmax.h"
-#include "runtime/Kernels/Requests/Workspaces.h"
+#include "runtime/Kernels/Plans/Workspaces.h"
 
 namespace qlora::cpu::attention_grad {
 
-enum Operand {
-  kQ,
-  kK,
-  kV,
-  kSegments,
-  kOut,
-  kLse,
-  kDOut,
-  kDQ,
-  kDK,
-  kDV,
-  kWorkspace
-};
-
-using requests::AttentionScratch;
+using Operand = AttentionOperand;
+using plans::AttentionScratch;
 
 namespace {
 
@@ -67,7 +53,7 @@ struct Gradient {
   /// Of dk (0) or dv (1), with the stride dim.
   float *partial(const LibraryKernelArgs &args, int64_t batchRow, int64_t head,
                  int64_t which) const {
-    return bufferOf<float>(args, kWorkspace) +
+    return static_cast<float *>(args.buffers.back()) +
            shape.slots * scratch.elements +
            ((batchRow * shape.heads + head) * 2 + which) * shape.length *
                shape.dim;
@@ -93,15 +79,15 @@ struct Task {
   const AttentionScratch &scratch = gradient.scratch;
   int64_t keyHead = firstHead / shape.group();
   const int32_t *segments = segmentsOf();
-  float *slot = bufferOf<float>(args, kWorkspace) +
-                slotNumber * scratch.elements;
+  float *slot =
+      static_cast<float *>(args.buffers.back()) + slotNumber * scratch.elements;
   RowSum keySum = {}, valueSum = {};
 
-  dnnl_status_t run();
-  dnnl_status_t runQueries(int64_t head, AttentionBlock queries);
-  dnnl_status_t addKeys(const QueryBlock &queries, AttentionBlock keys);
-  dnnl_status_t multiply(const BlockForm &form, BlockExtents extents, RowView a,
-                         RowView b, float *c, int64_t ldc) const {
+  Status run();
+  Status runQueries(int64_t head, AttentionBlock queries);
+  Status addKeys(const QueryBlock &queries, AttentionBlock keys);
+  Status multiply(const BlockForm &form, BlockExtents extents, RowView a,
+                  RowView b, float *c, int64_t ldc) const {
     return gradient.products->run(slotNumber, form, extents, a, b, c, ldc,
                                   slot + scratch.library);
   }
@@ -198,7 +184,7 @@ void Task::probabilities(const QueryBlock &queries, AttentionBlock keys,
                     scores, narrow});
 }
 
-dnnl_status_t Task::addKeys(const QueryBlock &queries, AttentionBlock keys) {
+Status Task::addKeys(const QueryBlock &queries, AttentionBlock keys) {
   const int64_t rows = queries.at.count, columns = keys.count;
   const int64_t dim = shape.dim;
   const BlockProducts &products = *gradient.products;
@@ -207,27 +193,20 @@ dnnl_status_t Task::addKeys(const QueryBlock &queries, AttentionBlock keys) {
   uint16_t *narrow = narrowValues(products, slot + scratch.narrowScores);
   const RowView k = gather(kK, gradient.ld.k, keyHead, keys, scratch.keys);
   const RowView v = gather(kV, gradient.ld.v, keyHead, keys, scratch.values);
-  dnnl_status_t status = multiply(gradient.scoreForm, {rows, columns, dim},
-                                  queries.q, k, scores, columns);
-  if (status != dnnl_success)
-    return status;
+  QLORA_RETURN_IF_ERROR(multiply(gradient.scoreForm, {rows, columns, dim},
+                                 queries.q, k, scores, columns));
   probabilities(queries, keys, narrow);
-  status = multiply(kTransposedTimes, {columns, dim, rows},
-                    denseRows(scores, narrow, columns), queries.dout,
-                    valueSum.data + keys.first * valueSum.ld, valueSum.ld);
-  if (status != dnnl_success)
-    return status;
-  status = multiply(kOutputTimes, {rows, columns, dim}, queries.dout, v,
-                    gradients, columns);
-  if (status != dnnl_success)
-    return status;
+  QLORA_RETURN_IF_ERROR(
+      multiply(kTransposedTimes, {columns, dim, rows},
+               denseRows(scores, narrow, columns), queries.dout,
+               valueSum.data + keys.first * valueSum.ld, valueSum.ld));
+  QLORA_RETURN_IF_ERROR(multiply(kOutputTimes, {rows, columns, dim},
+                                 queries.dout, v, gradients, columns));
   scoreGradients(scores, gradients, rows, columns, queries.means, shape.scale,
                  narrow);
   const RowView ds = denseRows(gradients, narrow, columns);
-  status = multiply(kScoresTimes, {rows, dim, columns}, ds, k,
-                    slot + scratch.sum, dim);
-  if (status != dnnl_success)
-    return status;
+  QLORA_RETURN_IF_ERROR(multiply(kScoresTimes, {rows, dim, columns}, ds, k,
+                                 slot + scratch.sum, dim));
   return multiply(kTransposedTimes, {columns, dim, rows}, ds, queries.q,
                   keySum.data + keys.first * keySum.ld, keySum.ld);
 }
@@ -252,7 +231,7 @@ void Task::meanGradients(int64_t head, AttentionBlock at, float *means) {
                           shape.dim);
 }
 
-dnnl_status_t Task::runQueries(int64_t head, AttentionBlock at) {
+Status Task::runQueries(int64_t head, AttentionBlock at) {
   QueryBlock queries;
   queries.at = at;
   queries.q = gather(kQ, gradient.ld.q, head, at, scratch.queries);
@@ -269,9 +248,7 @@ dnnl_status_t Task::runQueries(int64_t head, AttentionBlock at) {
         shape.blockAt(first / scratch.block, scratch.block);
     if (!shape.mayMeet(segments, at, keys))
       continue;
-    const dnnl_status_t status = addKeys(queries, keys);
-    if (status != dnnl_success)
-      return status;
+    QLORA_RETURN_IF_ERROR(addKeys(queries, keys));
   }
   for (int64_t row = 0; row < at.count; ++row)
     narrow(sum + row * shape.dim, shape.dtype,
@@ -279,22 +256,20 @@ dnnl_status_t Task::runQueries(int64_t head, AttentionBlock at) {
                      shape.rowOffset(gradient.ld.dq, batchRow, head,
                                      at.first + row)),
            shape.dim);
-  return dnnl_success;
+  return Status::ok();
 }
 
-dnnl_status_t Task::run() {
+Status Task::run() {
   keySum = startSum(kDK, gradient.ld.dk, scratch.keyGradients);
   valueSum = startSum(kDV, gradient.ld.dv, scratch.valueGradients);
   const int64_t blocks = (shape.length + scratch.block - 1) / scratch.block;
   for (int64_t i = 0; i < gradient.headsPerTask() * blocks; ++i) {
-    const dnnl_status_t status = runQueries(
-        firstHead + i / blocks, shape.blockAt(i % blocks, scratch.block));
-    if (status != dnnl_success)
-      return status;
+    QLORA_RETURN_IF_ERROR(runQueries(firstHead + i / blocks,
+                                     shape.blockAt(i % blocks, scratch.block)));
   }
   finishSum(kDK, gradient.ld.dk, keySum);
   finishSum(kDV, gradient.ld.dv, valueSum);
-  return dnnl_success;
+  return Status::ok();
 }
 
 PreparedKernel blocked::prepare(const KernelRequest &r, uint64_t) {
@@ -304,21 +279,15 @@ PreparedKernel blocked::prepare(const KernelRequest &r, uint64_t) {
       {r.constant("ldq"), r.constant("ldk"), r.constant("ldv"),
        r.constant("ldo"), r.constant("lddo"), r.constant("lddq"),
        r.constant("lddk"), r.constant("lddv")}};
-  return makeKernel([gradient](const LibraryKernelArgs &args) {
+  return makeKernel([gradient, tasks = FallibleTasks(gradient.shape.slots)](
+                        const LibraryKernelArgs &args) mutable {
     const AttentionShape &shape = gradient.shape;
-    std::atomic<int> failure = dnnl_success;
-    parallelFor(gradient.tasks(), shape.slots, [&](int64_t index, int64_t slot) {
+    QLORA_RETURN_IF_ERROR(tasks.run(gradient.tasks(), [&](int64_t index,
+                                                          int64_t slot) {
       const int64_t head = index * gradient.headsPerTask();
-      const dnnl_status_t status =
-          Task{gradient, args, head / shape.heads, head % shape.heads, slot}
-              .run();
-      if (status != dnnl_success)
-        failure = status;
-    });
-    if (failure != dnnl_success)
-      return Status::error(StatusCode::kResourceExhausted,
-                           "a product of attention_grad failed with status {}",
-                           failure.load());
+      return Task{gradient, args, head / shape.heads, head % shape.heads, slot}
+          .run();
+    }));
     if (gradient.isSplit())
       parallelRanges(shape.batch * shape.keyHeads * shape.length, 64,
                      [&](int64_t begin, int64_t end) {

@@ -15,6 +15,21 @@
 
 namespace qlora {
 
+/// Operands of attention (the first six) and of attention_grad; a workspace is
+/// the last.
+enum AttentionOperand {
+  kQ,
+  kK,
+  kV,
+  kSegments,
+  kOut,
+  kLse,
+  kDOut,
+  kDQ,
+  kDK,
+  kDV,
+};
+
 /// Queries or keys [first, first + count) of one row of the batch.
 struct AttentionBlock {
   int64_t first, count;
@@ -32,7 +47,7 @@ struct AttentionShape {
         r.constant("heads"), r.constant("kv_heads"),
         r.constant("dim"),   r.constant("window"),
         r.constant("slots"), static_cast<float>(r.constantAsDouble("scale")),
-        dtypeOf(r, "q")};
+        r.type("q")};
   }
 
   int64_t group() const { return heads / keyHeads; }

@@ -4,15 +4,17 @@
 
 #include "runtime/Kernels/Cpu/BlockProducts.h"
 
-#include <oneapi/dnnl/dnnl.h>
+#include <algorithm>
+#include <cassert>
 
 #include "runtime/Kernels/Cpu/InstructionLimit.h"
 #include "runtime/Kernels/Cpu/Parallel.h"
 
 namespace qlora {
 
-static GemmProblem problemOf(const BlockProducts::Request &request) {
-  const auto &[form, extents] = request;
+/// Of dense bf16 rows.
+static GemmProblem problemOf(const BlockForm &form,
+                             const BlockExtents &extents) {
   const auto [m, n, k] = extents;
   return {m,
           n,
@@ -32,9 +34,10 @@ static GemmProblem problemOf(const BlockProducts::Request &request) {
 Status BlockProducts::prepare(const Request &request, int64_t slots,
                               uint64_t scratchBytes) {
   Prepared product = {request, {}};
-  QLORA_ASSIGN_OR_RETURN(product.slots,
-                         createForSlots(createGemmPrimitive, problemOf(request),
-                                        slots, scratchBytes));
+  QLORA_ASSIGN_OR_RETURN(
+      product.slots, createForSlots(createGemmPrimitive,
+                                    problemOf(request.form, request.extents),
+                                    slots, scratchBytes));
   prepared.push_back(std::move(product));
   return Status::ok();
 }
@@ -54,24 +57,24 @@ BlockProducts::create(const std::vector<Request> &requests, qlora_dtype dtype,
   return products;
 }
 
-dnnl_status_t BlockProducts::run(int64_t slot, const BlockForm &form,
-                                 const BlockExtents &extents, RowView a,
-                                 RowView b, float *c, int64_t ldc,
-                                 void *scratch) const {
-  if (type == QLORA_DTYPE_F32)
-    return dnnl_sgemm(form.transposeA ? 'T' : 'N', form.transposeB ? 'T' : 'N',
-                      extents.m, extents.n, extents.k, form.alpha,
-                      static_cast<const float *>(a.data), a.ld,
-                      static_cast<const float *>(b.data), b.ld, form.beta, c,
-                      ldc);
-  for (const Prepared &product : prepared)
-    if (product.request.extents == extents && product.request.form == form)
-      return product.slots[slot]
-                     ->run(a.data, b.data, c, static_cast<uint8_t *>(scratch))
-                     .isOk()
-                 ? dnnl_success
-                 : dnnl_runtime_error;
-  return dnnl_invalid_arguments;
+Status BlockProducts::run(int64_t slot, const BlockForm &form,
+                          const BlockExtents &extents, RowView a, RowView b,
+                          float *c, int64_t ldc, void *scratch) const {
+  if (type == QLORA_DTYPE_F32) {
+    GemmProblem problem = problemOf(form, extents);
+    problem.lda = a.ld;
+    problem.ldb = b.ld;
+    problem.ldc = ldc;
+    return multiplyF32(problem, static_cast<const float *>(a.data),
+                       static_cast<const float *>(b.data), c);
+  }
+  const auto fits = [&](const Prepared &product) {
+    return product.request.extents == extents && product.request.form == form;
+  };
+  const auto product = std::ranges::find_if(prepared, fits);
+  assert(product != prepared.end() && "one of the requests");
+  return product->slots[slot]->run(a.data, b.data, c,
+                                   static_cast<uint8_t *>(scratch));
 }
 
 } // namespace qlora

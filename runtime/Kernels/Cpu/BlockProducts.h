@@ -8,8 +8,6 @@
 #ifndef QLORA_RUNTIME_KERNELS_CPU_BLOCKPRODUCTS_H
 #define QLORA_RUNTIME_KERNELS_CPU_BLOCKPRODUCTS_H
 
-#include <oneapi/dnnl/dnnl_types.h>
-
 #include <memory>
 #include <vector>
 
@@ -54,9 +52,8 @@ public:
 
   /// One of the requests, into f32 rows with stride `ldc` (bf16: n). At most
   /// one call per slot at a time; `scratch` is aligned to 64.
-  dnnl_status_t run(int64_t slot, const BlockForm &form,
-                    const BlockExtents &extents, RowView a, RowView b, float *c,
-                    int64_t ldc, void *scratch) const;
+  Status run(int64_t slot, const BlockForm &form, const BlockExtents &extents,
+             RowView a, RowView b, float *c, int64_t ldc, void *scratch) const;
 
 private:
   struct Prepared {

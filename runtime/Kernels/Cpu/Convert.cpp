@@ -13,46 +13,34 @@
 
 namespace qlora {
 
-QLORA_VECTOR static void widenBF16(const uint16_t *__restrict from,
-                                   float *__restrict to, int64_t count) {
-  for (int64_t i = 0; i < count; ++i)
-    to[i] = qlora_bf16_to_f32(from[i]);
-}
-
-QLORA_VECTOR static void widenF16(const uint16_t *__restrict from,
-                                  float *__restrict to, int64_t count) {
-  for (int64_t i = 0; i < count; ++i)
-    to[i] = qlora_f16_to_f32(from[i]);
-}
-
-QLORA_VECTOR static void narrowBF16(const float *__restrict from,
-                                    uint16_t *__restrict to, int64_t count) {
-  for (int64_t i = 0; i < count; ++i)
-    to[i] = qlora_f32_to_bf16(from[i]);
-}
-
-QLORA_VECTOR static void narrowF16(const float *__restrict from,
-                                   uint16_t *__restrict to, int64_t count) {
-  for (int64_t i = 0; i < count; ++i)
-    to[i] = qlora_f32_to_f16(from[i]);
-}
+/// Loops over numbers of 16 bits: widen, narrow, and add beta times the number
+/// that is there.
+#define QLORA_HALF_LOOPS(Name, Load, Store)                                    \
+  QLORA_VECTOR static void widen##Name(const uint16_t *__restrict from,        \
+                                       float *__restrict to, int64_t count) {  \
+    for (int64_t i = 0; i < count; ++i)                                        \
+      to[i] = Load(from[i]);                                                   \
+  }                                                                            \
+  QLORA_VECTOR static void narrow##Name(const float *__restrict from,          \
+                                        uint16_t *__restrict to,               \
+                                        int64_t count) {                       \
+    for (int64_t i = 0; i < count; ++i)                                        \
+      to[i] = Store(from[i]);                                                  \
+  }                                                                            \
+  QLORA_VECTOR static void sum##Name(const float *__restrict from, float beta, \
+                                     uint16_t *__restrict to,                  \
+                                     int64_t count) {                          \
+    for (int64_t i = 0; i < count; ++i)                                        \
+      to[i] = Store(from[i] + beta * Load(to[i]));                             \
+  }
+QLORA_HALF_LOOPS(BF16, qlora_bf16_to_f32, qlora_f32_to_bf16)
+QLORA_HALF_LOOPS(F16, qlora_f16_to_f32, qlora_f32_to_f16)
+#undef QLORA_HALF_LOOPS
 
 QLORA_VECTOR static void sumF32(const float *__restrict from, float beta,
                                 float *__restrict to, int64_t count) {
   for (int64_t i = 0; i < count; ++i)
     to[i] = from[i] + beta * to[i];
-}
-
-QLORA_VECTOR static void sumBF16(const float *__restrict from, float beta,
-                                 uint16_t *__restrict to, int64_t count) {
-  for (int64_t i = 0; i < count; ++i)
-    to[i] = qlora_f32_to_bf16(from[i] + beta * qlora_bf16_to_f32(to[i]));
-}
-
-QLORA_VECTOR static void sumF16(const float *__restrict from, float beta,
-                                uint16_t *__restrict to, int64_t count) {
-  for (int64_t i = 0; i < count; ++i)
-    to[i] = qlora_f32_to_f16(from[i] + beta * qlora_f16_to_f32(to[i]));
 }
 
 void widen(qlora_dtype dtype, const void *from, float *to, int64_t count) {

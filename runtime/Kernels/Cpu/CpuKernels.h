@@ -44,12 +44,6 @@ template <typename T> T *bufferOf(const LibraryKernelArgs &args, size_t index) {
   return static_cast<T *>(args.buffers[index]);
 }
 
-/// The dtype of an operand that the request has.
-inline qlora_dtype dtypeOf(const KernelRequest &request,
-                           std::string_view operand) {
-  return *request.dtype(operand);
-}
-
 } // namespace qlora
 
 #endif // QLORA_RUNTIME_KERNELS_CPU_CPUKERNELS_H

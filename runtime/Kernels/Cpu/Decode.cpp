@@ -2,7 +2,7 @@
 
 // decode: the 16 numbers of a block are made once, each code-book value times
 // the scale; an element is then one lane of a table look-up. The products are
-// those of NF4Tensor::element, so the bits are too. Where DecodeRun.h has the
+// those of NF4Tensor::element, so the bits are too. Where DecodeRun has the
 // instructions the table is in the result's type; elsewhere numbers are f32 on
 // the way.
 
@@ -160,7 +160,7 @@ void StoredWeight::decodeNF4(const void *weight, int64_t first, int64_t count,
 
 StoredWeight StoredWeight::of(const KernelRequest &request) {
   StoredWeight weight;
-  weight.dtype = dtypeOf(request, "w");
+  weight.dtype = request.type("w");
   weight.columns = request.constant("columns");
   if (weight.dtype != QLORA_DTYPE_NF4)
     return weight;
@@ -223,25 +223,10 @@ enum Operand { kW, kOut };
 
 PreparedKernel vector::prepare(const KernelRequest &request, uint64_t) {
   const StoredWeight weight = StoredWeight::of(request);
-  const qlora_dtype outType = dtypeOf(request, "out");
+  const qlora_dtype outType = request.type("out");
   const int64_t count = request.constant("rows") * request.constant("columns");
   return makeKernel([=](const LibraryKernelArgs &args) {
     weight.decode(args.buffers[kW], 0, count, outType, args.buffers[kOut]);
-    return Status::ok();
-  });
-}
-
-PreparedKernel reference::prepare(const KernelRequest &request, uint64_t) {
-  const StoredWeight weight = StoredWeight::of(request);
-  const qlora_dtype outType = dtypeOf(request, "out");
-  const int64_t count = request.constant("rows") * request.constant("columns");
-  return makeKernel([=](const LibraryKernelArgs &args) {
-    const void *w = args.buffers[kW];
-    const bool isNF4 = weight.dtype == QLORA_DTYPE_NF4;
-    const NF4Tensor tensor = NF4Tensor::of(weight.layout, weight.columns, w);
-    for (int64_t i = 0; i < count; ++i)
-      storeElement(outType, args.buffers[kOut], i,
-                   isNF4 ? tensor.element(i) : loadElement(weight.dtype, w, i));
     return Status::ok();
   });
 }

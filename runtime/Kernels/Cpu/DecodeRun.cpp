@@ -5,7 +5,7 @@
 // and b itself in the next, of which a look-up among 16 values takes four bits
 // and one among 32, the 16 twice, takes five.
 
-#include "runtime/Kernels/Cpu/DecodeRun.h"
+#include "runtime/Kernels/Cpu/Decode.h"
 
 #ifdef __x86_64__
 #include <immintrin.h>

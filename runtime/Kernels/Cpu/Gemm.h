@@ -24,11 +24,11 @@
 #include <vector>
 
 #include "runtime/Base/Status.h"
-#include "runtime/Kernels/Requests/Workspaces.h"
+#include "runtime/Kernels/Plans/Workspaces.h"
 
 namespace qlora {
 
-using requests::GemmProblem;
+using plans::GemmProblem;
 
 class Gemm {
 public:
@@ -49,6 +49,11 @@ StatusOr<std::unique_ptr<Gemm>> createGemmPrimitive(const GemmProblem &problem,
                                                     uint64_t scratchBytes);
 StatusOr<std::unique_ptr<Gemm>> createGemmTiles(const GemmProblem &problem,
                                                 uint64_t scratchBytes);
+
+/// c := alpha * op(a) . op(b) + beta * c in f32 by one sgemm of oneDNN, on as
+/// many threads as this thread may use. Of `p` only the types are not heeded.
+Status multiplyF32(const GemmProblem &p, const float *a, const float *b,
+                   float *c);
 
 /// `problem` once for each of `slots` tasks that run at the same time, by
 /// `create` (Gemm::create, or one way): a product's memory objects are those

@@ -2,8 +2,10 @@
 
 // A matrix product by oneDNN's matmul primitive.
 
+#include <oneapi/dnnl/dnnl.h>
 #include <oneapi/dnnl/dnnl.hpp>
 
+#include <cstdlib>
 #include <cstring>
 #include <string_view>
 
@@ -14,7 +16,17 @@
 
 namespace qlora {
 
-using requests::GemmCopies;
+using plans::GemmCopies;
+
+/// Asks the CPU, since oneDNN cannot be asked without using it.
+void limitInstructions() {
+  static const bool isDone [[maybe_unused]] = [] {
+    if (hidesTileSizes() && !std::getenv("ONEDNN_MAX_CPU_ISA") &&
+        !std::getenv("DNNL_MAX_CPU_ISA"))
+      dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx512_core_bf16);
+    return true;
+  }();
+}
 
 namespace {
 
@@ -126,26 +138,26 @@ void copyDense(const Stored &from, int64_t rows, int64_t columns,
 
 Status GemmPrimitive::run(const void *a, const void *b, void *c,
                           uint8_t *scratch) {
-  uint8_t *const aCopy = scratch;
-  uint8_t *const bCopy = aCopy + copies.a.bytes();
-  uint8_t *const cCopy = bCopy + copies.b.bytes();
-  uint8_t *const rest = cCopy + copies.c.bytes();
+  uint8_t *const aCopy = copies.a.in(scratch);
+  uint8_t *const bCopy = copies.b.in(scratch);
+  uint8_t *const cCopy = copies.c.in(scratch);
+  uint8_t *const rest = scratch + copies.bytes;
   const int64_t depth = copies.depth;
-  if (copies.a.bytes() > 0) {
+  if (aCopy) {
     if (p.transposeA)
       copyDense({p.a, a, p.k, p.m, p.lda}, depth, p.m, aCopy);
     else
       copyDense({p.a, a, p.m, p.k, p.lda}, p.m, depth, aCopy);
     a = aCopy;
   }
-  if (copies.b.bytes() > 0) {
+  if (bCopy) {
     if (p.transposeB)
       copyDense({p.b, b, p.n, p.k, p.ldb}, p.n, depth, bCopy);
     else
       copyDense({p.b, b, p.k, p.n, p.ldb}, depth, p.n, bCopy);
     b = bCopy;
   }
-  if (copies.c.bytes() == 0)
+  if (!cCopy)
     return execute(a, b, c, rest);
 
   QLORA_RETURN_IF_ERROR(execute(a, b, cCopy, rest));
@@ -162,7 +174,7 @@ Status GemmPrimitive::run(const void *a, const void *b, void *c,
 dnnl::matmul::primitive_desc describe(const GemmProblem &p,
                                       const dnnl::engine &engine) {
   const GemmCopies copies = copiesOf(p);
-  const bool hasCopy = copies.c.bytes() > 0;
+  const bool hasCopy = bool(copies.c);
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   if (p.alpha != 1.0f)
@@ -187,7 +199,6 @@ static StatusOr<std::unique_ptr<Gemm>> createFitting(const GemmProblem &p,
                                                      uint64_t scratchBytes) {
   const GemmCopies copies = copiesOf(p);
   const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
-  const uint64_t copied = (copies.a + copies.b + copies.c).bytes();
   const int64_t available = threadCount();
   for (int64_t threads = available; threads > 0; threads /= 2) {
     const ScopedThreads scoped(threads);
@@ -196,7 +207,7 @@ static StatusOr<std::unique_ptr<Gemm>> createFitting(const GemmProblem &p,
       return Status::error(StatusCode::kUnavailable,
                            "oneDNN has no blocked product for this CPU");
     const uint64_t wanted = desc.scratchpad_desc().get_size();
-    if (wanted <= scratchBytes && copied <= scratchBytes - wanted)
+    if (wanted <= scratchBytes && copies.bytes <= scratchBytes - wanted)
       return std::unique_ptr<Gemm>(
           std::make_unique<GemmPrimitive>(p, engine, desc));
   }

@@ -5,7 +5,6 @@
 #include <oneapi/dnnl/dnnl.h>
 
 #include <algorithm>
-#include <atomic>
 
 #include "runtime/Kernels/Cpu/Convert.h"
 #include "runtime/Kernels/Cpu/Gemm.h"
@@ -14,15 +13,15 @@
 
 namespace qlora {
 
-using requests::GemmTile;
-using requests::kGemmSlots;
+using plans::GemmTile;
+using plans::kGemmSlots;
 
 namespace {
 
 class GemmTiles final : public Gemm {
 public:
   GemmTiles(const GemmProblem &problem, int64_t slots)
-      : p(problem), tile(GemmTile::of(problem)), slots(slots) {}
+      : p(problem), tile(GemmTile::of(problem)), tasks(slots) {}
   Status run(const void *a, const void *b, void *c, uint8_t *scratch) override;
 
 private:
@@ -34,15 +33,27 @@ private:
   Piece piece(const void *matrix, qlora_dtype dtype, int64_t ld, int64_t row,
               int64_t column, int64_t rows, int64_t columns,
               float *scratch) const;
-  dnnl_status_t runTile(int64_t row, int64_t column, const void *a,
-                        const void *b, void *c, uint8_t *scratch) const;
+  Status runTile(int64_t row, int64_t column, const void *a, const void *b,
+                 void *c, uint8_t *scratch) const;
 
   GemmProblem p;
   GemmTile tile;
-  int64_t slots;
+  FallibleTasks tasks;
 };
 
 } // namespace
+
+Status multiplyF32(const GemmProblem &p, const float *a, const float *b,
+                   float *c) {
+  const dnnl_status_t status =
+      dnnl_sgemm(p.transposeA ? 'T' : 'N', p.transposeB ? 'T' : 'N', p.m, p.n,
+                 p.k, p.alpha, a, p.lda, b, p.ldb, p.beta, c, p.ldc);
+  if (status == dnnl_success)
+    return Status::ok();
+  return Status::error(StatusCode::kResourceExhausted,
+                       "dnnl_sgemm failed with status {} for {} x {} x {}",
+                       int(status), p.m, p.n, p.k);
+}
 
 GemmTiles::Piece GemmTiles::piece(const void *matrix, qlora_dtype dtype,
                                   int64_t ld, int64_t row, int64_t column,
@@ -56,19 +67,19 @@ GemmTiles::Piece GemmTiles::piece(const void *matrix, qlora_dtype dtype,
   return {scratch, columns};
 }
 
-dnnl_status_t GemmTiles::runTile(int64_t row, int64_t column, const void *a,
-                                 const void *b, void *c,
-                                 uint8_t *scratch) const {
+Status GemmTiles::runTile(int64_t row, int64_t column, const void *a,
+                          const void *b, void *c, uint8_t *scratch) const {
   const int64_t rows = std::min(tile.rows, p.m - row);
   const int64_t columns = std::min(tile.columns, p.n - column);
-  auto *aScratch = reinterpret_cast<float *>(scratch);
-  auto *bScratch = reinterpret_cast<float *>(scratch + tile.aBytes);
-  const bool isDirect = p.c == QLORA_DTYPE_F32;
-  float *sum =
-      isDirect ? static_cast<float *>(c) + row * p.ldc + column
-               : reinterpret_cast<float *>(scratch + tile.aBytes + tile.bBytes);
-  const int64_t sumStride = isDirect ? p.ldc : columns;
-
+  auto *aScratch = tile.a.in<float>(scratch);
+  auto *bScratch = tile.b.in<float>(scratch);
+  const bool isDirect = !tile.c;
+  float *sum = isDirect ? static_cast<float *>(c) + row * p.ldc + column
+                        : tile.c.in<float>(scratch);
+  GemmProblem part = p;
+  part.m = rows;
+  part.n = columns;
+  part.ldc = isDirect ? p.ldc : columns;
   for (int64_t from = 0; from < p.k; from += tile.depth) {
     const int64_t depth = std::min(tile.depth, p.k - from);
     const Piece left =
@@ -78,42 +89,31 @@ dnnl_status_t GemmTiles::runTile(int64_t row, int64_t column, const void *a,
         p.transposeB
             ? piece(b, p.b, p.ldb, column, from, columns, depth, bScratch)
             : piece(b, p.b, p.ldb, from, column, depth, columns, bScratch);
-    const float beta = from > 0 ? 1.0f : isDirect ? p.beta : 0.0f;
-    const dnnl_status_t status =
-        dnnl_sgemm(p.transposeA ? 'T' : 'N', p.transposeB ? 'T' : 'N', rows,
-                   columns, depth, p.alpha, left.data, left.ld, right.data,
-                   right.ld, beta, sum, sumStride);
-    if (status != dnnl_success)
-      return status;
+    part.k = depth;
+    part.lda = left.ld;
+    part.ldb = right.ld;
+    part.beta = from > 0 ? 1.0f : isDirect ? p.beta : 0.0f;
+    QLORA_RETURN_IF_ERROR(multiplyF32(part, left.data, right.data, sum));
   }
   for (int64_t i = 0; !isDirect && i < rows; ++i)
     narrowSum(sum + i * columns, p.beta, p.c,
               elementAt(c, p.c, (row + i) * p.ldc + column), columns);
-  return dnnl_success;
+  return Status::ok();
 }
 
 Status GemmTiles::run(const void *a, const void *b, void *c, uint8_t *scratch) {
   const int64_t down = (p.m + tile.rows - 1) / tile.rows;
   const int64_t across = (p.n + tile.columns - 1) / tile.columns;
-  std::atomic<int> failure = dnnl_success;
-  parallelFor(down * across, slots, [&](int64_t index, int64_t slot) {
-    const dnnl_status_t status =
-        runTile(index / across * tile.rows, index % across * tile.columns, a, b,
-                c, scratch + slot * static_cast<int64_t>(tile.bytes()));
-    if (status != dnnl_success)
-      failure = status;
+  return tasks.run(down * across, [&](int64_t index, int64_t slot) {
+    return runTile(index / across * tile.rows, index % across * tile.columns, a,
+                   b, c, scratch + slot * static_cast<int64_t>(tile.bytes));
   });
-  if (failure != dnnl_success)
-    return Status::error(StatusCode::kResourceExhausted,
-                         "dnnl_sgemm failed with status {} for {} x {} x {}",
-                         failure.load(), p.m, p.n, p.k);
-  return Status::ok();
 }
 
 StatusOr<std::unique_ptr<Gemm>> createGemmTiles(const GemmProblem &problem,
                                                 uint64_t scratchBytes) {
   limitInstructions();
-  const uint64_t bytes = GemmTile::of(problem).bytes();
+  const uint64_t bytes = GemmTile::of(problem).bytes;
   int64_t slots = kGemmSlots;
   if (bytes > 0)
     slots =

@@ -12,7 +12,47 @@
 #include "runtime/Kernels/Cpu/Parallel.h"
 #include "runtime/Kernels/Cpu/Softmax.h"
 
-namespace qlora::cpu {
+namespace qlora {
+
+HeadShape HeadShape::of(const KernelRequest &r) {
+  const bool hasGradient = r.op->name == "head_loss_grad";
+  return {r.constant("rows"),
+          r.constant("hidden_size"),
+          r.constant("vocab"),
+          r.constant("ldh"),
+          hasGradient ? r.constant("lddh") : 0,
+          r.type("hidden"),
+          r.type("w"),
+          hasGradient ? r.type("dhidden") : QLORA_DTYPE_F32};
+}
+
+HeadOperands HeadOperands::of(const LibraryKernelArgs &args, bool hasGradient) {
+  HeadOperands operands = {args.buffers[0],
+                           args.buffers[1],
+                           bufferOf<const int32_t>(args, 2),
+                           bufferOf<float>(args, 3),
+                           bufferOf<float>(args, 4),
+                           bufferOf<int32_t>(args, 5)};
+  if (hasGradient) {
+    operands.dhidden = args.buffers[6];
+    operands.dw = bufferOf<float>(args, 7);
+  }
+  return operands;
+}
+
+Status checkTargets(const HeadShape &shape, const int32_t *targets) {
+  for (int64_t row = 0; row < shape.rows; ++row) {
+    const int32_t target = targets[row];
+    if (target != kNoTarget && (target < 0 || target >= shape.vocab))
+      return Status::error(StatusCode::kInternal,
+                           "head_loss: row {} has target {}, outside of the "
+                           "vocabulary of {}",
+                           row, target, shape.vocab);
+  }
+  return Status::ok();
+}
+
+namespace cpu {
 
 namespace {
 
@@ -42,10 +82,10 @@ public:
 private:
   explicit HeadLoss(const KernelRequest &request)
       : shape(HeadShape::of(request)), plan(HeadPlan::of(request)),
-        tasks(requests::kGemmSlots) {}
+        tasks(plans::kGemmSlots) {}
   Parts partsOf(const LibraryKernelArgs &args) const;
   uint8_t *slotOf(const Chunk &chunk, int64_t slot) const {
-    return chunk.parts.slots + slot * int64_t(plan.slotBytes().bytes());
+    return chunk.parts.slots + slot * int64_t(plan.slotBytes);
   }
 
   void gather(const Chunk &chunk) const;
@@ -79,21 +119,14 @@ PreparedKernel HeadLoss::prepare(const KernelRequest &request) {
 }
 
 Parts HeadLoss::partsOf(const LibraryKernelArgs &args) const {
-  auto *next = static_cast<uint8_t *>(args.buffers.back());
-  const auto take = [&](requests::Size size) {
-    uint8_t *part = next;
-    next += size.bytes();
-    return part;
-  };
-  Parts parts;
-  parts.rowNumbers = reinterpret_cast<int32_t *>(take(plan.rowNumbers));
-  parts.rowLosses = reinterpret_cast<double *>(take(plan.rowLosses));
-  parts.logSums = reinterpret_cast<double *>(take(plan.logSums));
-  parts.gathered = take(plan.gathered);
-  parts.states = reinterpret_cast<HeadRowState *>(take(plan.states));
-  parts.gradients = reinterpret_cast<float *>(take(plan.gradients));
-  parts.slots = next;
-  return parts;
+  void *const workspace = args.buffers.back();
+  return {plan.rowNumbers.in<int32_t>(workspace),
+          plan.rowLosses.in<double>(workspace),
+          plan.logSums.in<double>(workspace),
+          plan.gathered.in(workspace),
+          plan.states.in<HeadRowState>(workspace),
+          plan.gradients.in<float>(workspace),
+          plan.slots.in(workspace)};
 }
 
 /// Rows in the type of the products, and zeros up to the rows of the last
@@ -274,4 +307,5 @@ PreparedKernel head_loss_grad::chunked::prepare(const KernelRequest &request,
   return HeadLoss::prepare(request);
 }
 
-} // namespace qlora::cpu
+} // namespace cpu
+} // namespace qlora

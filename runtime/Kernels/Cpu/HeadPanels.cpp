@@ -33,7 +33,7 @@ StatusOr<std::unique_ptr<HeadPanels>> HeadPanels::create(const HeadPlan &plan,
 Status HeadPanels::addProducts(int64_t rows, int64_t words, int64_t slots) {
   Products added = {rows, words, {}, {}, {}};
   const auto prepare = [&](const GemmProblem &problem) {
-    return createForSlots(Gemm::create, problem, slots, plan.scratch.bytes());
+    return createForSlots(Gemm::create, problem, slots, plan.scratch.bytes);
   };
   QLORA_ASSIGN_OR_RETURN(added.logits,
                          prepare(plan.logitsProduct(rows, words)));
@@ -67,20 +67,14 @@ HeadPanels::Panel HeadPanels::panelAt(int64_t number, const void *w,
   Panel panel;
   panel.first = number * plan.panelWords;
   panel.count = std::min(plan.panelWords, plan.vocab - panel.first);
-  const auto take = [&](requests::Size size) {
-    uint8_t *part = slotScratch;
-    slotScratch += size.bytes();
-    return size.bytes() > 0 ? part : nullptr;
-  };
-  panel.shifts = reinterpret_cast<float *>(take(plan.rowValues));
+  panel.shifts = plan.rowValues.in<float>(slotScratch);
   panel.sums = panel.shifts + plan.blockRows;
   panel.targets = panel.sums + plan.blockRows;
-  panel.logits = reinterpret_cast<float *>(take(plan.logits));
-  panel.narrow = reinterpret_cast<uint16_t *>(take(plan.narrow));
-  uint8_t *const words = take(plan.words);
-  panel.scratch = slotScratch;
+  panel.logits = plan.logits.in<float>(slotScratch);
+  panel.narrow = plan.narrow.in<uint16_t>(slotScratch);
+  panel.scratch = plan.scratch.in(slotScratch);
   panel.words = elementAt(w, plan.weightType, panel.first * plan.hidden);
-  if (words) {
+  if (uint8_t *const words = plan.words.in(slotScratch)) {
     convertRun(plan.weightType, panel.words, plan.productType, words,
                panel.count * plan.hidden);
     panel.words = words;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// What a task of head_loss does with a block of rows and a range of panels of
+// The operands of head_loss and head_loss_grad, and the check of their targets;
+// what a task of head_loss does with a block of rows and a range of panels of
 // words, and one of the weight's gradient with a panel and all blocks; see
-// Requests/HeadPlan.h.
+// Plans/Workspaces.h.
 
 #ifndef QLORA_RUNTIME_KERNELS_CPU_HEADPANELS_H
 #define QLORA_RUNTIME_KERNELS_CPU_HEADPANELS_H
@@ -11,13 +12,39 @@
 #include <vector>
 
 #include "runtime/Kernels/Cpu/Gemm.h"
-#include "runtime/Kernels/Cpu/HeadTargets.h"
-#include "runtime/Kernels/Requests/HeadPlan.h"
+#include "runtime/Kernels/Cpu/CpuKernels.h"
+#include "runtime/Kernels/Plans/Workspaces.h"
 
 namespace qlora {
 
-using requests::HeadPlan;
-using requests::HeadRowState;
+using plans::HeadPlan;
+using plans::HeadRowState;
+
+/// A row without a label.
+inline constexpr int32_t kNoTarget = -100;
+
+struct HeadShape {
+  int64_t rows, hidden, vocab, ldh, lddh;
+  qlora_dtype hiddenType, weightType, dhiddenType;
+
+  static HeadShape of(const KernelRequest &request);
+};
+
+/// Buffers by name; null where the op or the launch has none.
+struct HeadOperands {
+  const void *hidden, *w;
+  const int32_t *targets;
+  float *loss, *count;
+  int32_t *correct;
+  void *dhidden = nullptr;
+  float *dw = nullptr;
+
+  static HeadOperands of(const LibraryKernelArgs &args, bool hasGradient);
+};
+
+/// Data was checked before; so a target outside of the vocabulary is an
+/// internal error that names the row.
+Status checkTargets(const HeadShape &shape, const int32_t *targets);
 
 /// Labelled rows, gathered. `hidden` has room for the plan's blockRows; rows
 /// beyond `count` are zero, so that a product prepared for more may be used.

@@ -15,8 +15,8 @@
 
 namespace qlora {
 
-/// Whether this CPU announces tiles and hides their sizes. Here and not in the
-/// .cpp, so that the bench's probe asks the same without linking oneDNN.
+/// Whether this CPU announces tiles and hides their sizes. Inline, so that the
+/// bench's probe asks the same without linking oneDNN.
 inline bool hidesTileSizes() {
 #ifdef __x86_64__
   unsigned maxPalette = 0, ebx, ecx, edx;

@@ -18,10 +18,6 @@
 
 namespace qlora {
 
-/// Elements between two calls of NF4Source::done: enough that starting the
-/// threads does not show, few enough that their pages do not either.
-static constexpr int64_t kWindowElements = int64_t{1} << 22;
-
 const std::array<float, 16> &nf4CodeBook() {
   static constexpr auto kBook = [] {
     std::array<float, 16> book{};
@@ -160,13 +156,13 @@ static void quantizeRange(int64_t block, int64_t elements,
 void quantizeNF4Blocks(int64_t block, int64_t elements, const NF4Source &source,
                        uint8_t *packed, float *scales) {
   const int64_t blocks = (elements + block - 1) / block;
-  const int64_t window = std::max<int64_t>(1, kWindowElements / block);
+  const int64_t window = std::max<int64_t>(1, kNF4Window / block);
   for (int64_t begin = 0; begin < blocks; begin += window) {
     const int64_t end = std::min(begin + window, blocks);
-    quantizeRange(block, elements, source, begin, end, packed, scales);
     const int64_t first = begin * block;
-    if (source.done)
-      source.done(first, std::min(end * block, elements) - first);
+    if (source.fetch)
+      source.fetch(first, std::min(end * block, elements) - first);
+    quantizeRange(block, elements, source, begin, end, packed, scales);
   }
 }
 
@@ -264,19 +260,9 @@ void quantizeNF4(const NF4Layout &layout, const float *elements, uint8_t *out) {
 
 void decodeNF4Scales(const NF4Layout &layout, const uint8_t *tensor,
                      float *scales) {
-  if (!layout.doubleQuant) {
-    std::memcpy(scales, tensor + layout.scales,
-                static_cast<size_t>(layout.blocks) * sizeof(float));
-    return;
-  }
-  const uint8_t *codes = tensor + layout.scales;
-  const auto *absmax =
-      reinterpret_cast<const float *>(tensor + layout.nestedAbsmax);
-  const auto *map = reinterpret_cast<const float *>(tensor + layout.nestedMap);
-  float offset = 0;
-  std::memcpy(&offset, tensor + layout.offset, sizeof(offset));
+  const NF4Tensor parts = NF4Tensor::of(layout, /*columns=*/0, tensor);
   for (int64_t i = 0; i < layout.blocks; ++i)
-    scales[i] = map[codes[i]] * absmax[i / kNF4NestedBlock] + offset;
+    scales[i] = parts.absmax(i);
 }
 
 void decodeNF4(const NF4Layout &layout, const uint8_t *tensor,

@@ -25,15 +25,19 @@ namespace qlora {
 const std::array<float, 16> &nf4CodeBook();
 const std::array<float, 256> &nf4DynamicMap();
 
-/// The elements to quantise, read in windows so that a mapped file need not
-/// be resident as a whole.
+/// Elements that are fetched at a time: enough that starting the threads does
+/// not show, few enough that their memory does not either. Whole blocks.
+inline constexpr int64_t kNF4Window = int64_t{1} << 22;
+
+/// The elements to quantise, in windows so that a file need not be in memory
+/// as a whole.
 struct NF4Source {
   /// Elements [first, first + count) as f32 into `out`. Called from several
   /// threads at once, each with its own range.
   std::function<void(int64_t first, int64_t count, float *out)> read;
-  /// Elements [first, first + count) will not be read again. Called from one
-  /// thread, in order, between windows; may be empty.
-  std::function<void(int64_t first, int64_t count)> done;
+  /// Elements [first, first + count), at most kNF4Window, are what is read
+  /// next. Called from one thread, in order; may be empty.
+  std::function<void(int64_t first, int64_t count)> fetch;
 };
 
 /// Quantises `layout.elements` elements into `out` (layout.bytes, aligned to

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // The ops that walk over rows once: embedding, column_sum, accumulate,
-// copy_rows, clip_norm.
+// copy_rows, clip_norm; and quantize, quantize_scales.
 
 #include <cmath>
 #include <cstring>
@@ -9,7 +9,8 @@
 #include "runtime/Kernels/Cpu/Convert.h"
 #include "runtime/Kernels/Cpu/CpuKernels.h"
 #include "runtime/Kernels/Cpu/Parallel.h"
-#include "runtime/Kernels/Requests/Workspaces.h"
+#include "runtime/Kernels/Cpu/QuantizeNF4.h"
+#include "runtime/Kernels/Plans/Workspaces.h"
 
 namespace qlora::cpu {
 
@@ -26,13 +27,12 @@ static Status checkIds(const int32_t *ids, int64_t rows, int64_t vocab) {
   return Status::ok();
 }
 
-PreparedKernel embedding::reference::prepare(const KernelRequest &request,
-                                             uint64_t) {
+PreparedKernel embedding::cpu::prepare(const KernelRequest &request, uint64_t) {
   const int64_t rows = request.constant("rows");
   const int64_t columns = request.constant("columns");
   const int64_t vocab = request.constant("vocab");
   const int64_t ldo = request.constant("ldo");
-  const qlora_dtype w = dtypeOf(request, "w"), out = dtypeOf(request, "out");
+  const qlora_dtype w = request.type("w"), out = request.type("out");
   return makeKernel([=](const LibraryKernelArgs &args) {
     const auto *ids = bufferOf<const int32_t>(args, 0);
     QLORA_RETURN_IF_ERROR(checkIds(ids, rows, vocab));
@@ -45,13 +45,13 @@ PreparedKernel embedding::reference::prepare(const KernelRequest &request,
   });
 }
 
-PreparedKernel embedding_grad::reference::prepare(const KernelRequest &request,
-                                                  uint64_t) {
+PreparedKernel embedding_grad::cpu::prepare(const KernelRequest &request,
+                                            uint64_t) {
   const int64_t rows = request.constant("rows");
   const int64_t columns = request.constant("columns");
   const int64_t vocab = request.constant("vocab");
   const int64_t lddo = request.constant("lddo");
-  const qlora_dtype dout = dtypeOf(request, "dout");
+  const qlora_dtype dout = request.type("dout");
   return makeKernel([=](const LibraryKernelArgs &args) {
     const auto *ids = bufferOf<const int32_t>(args, 0);
     QLORA_RETURN_IF_ERROR(checkIds(ids, rows, vocab));
@@ -67,13 +67,13 @@ PreparedKernel embedding_grad::reference::prepare(const KernelRequest &request,
   });
 }
 
-PreparedKernel column_sum::reference::prepare(const KernelRequest &request,
-                                              uint64_t) {
+PreparedKernel column_sum::cpu::prepare(const KernelRequest &request,
+                                        uint64_t) {
   const int64_t rows = request.constant("rows");
   const int64_t columns = request.constant("columns");
   const int64_t ldx = request.constant("ldx");
-  const qlora_dtype x = dtypeOf(request, "x");
-  static constexpr int64_t kPartials = requests::kColumnSumPartials;
+  const qlora_dtype x = request.type("x");
+  static constexpr int64_t kPartials = plans::kColumnSumPartials;
   return makeKernel([=](const LibraryKernelArgs &args) {
     auto *partials = bufferOf<float>(args, 2);
     parallelFor(kPartials, threadCount(), [&](int64_t index, int64_t) {
@@ -91,12 +91,12 @@ PreparedKernel column_sum::reference::prepare(const KernelRequest &request,
   });
 }
 
-PreparedKernel accumulate::reference::prepare(const KernelRequest &request,
-                                              uint64_t) {
+PreparedKernel accumulate::cpu::prepare(const KernelRequest &request,
+                                        uint64_t) {
   const int64_t rows = request.constant("rows");
   const int64_t columns = request.constant("columns");
   const int64_t ldx = request.constant("ldx"), ldy = request.constant("ldy");
-  const qlora_dtype x = dtypeOf(request, "x"), y = dtypeOf(request, "y");
+  const qlora_dtype x = request.type("x"), y = request.type("y");
   return makeKernel([=](const LibraryKernelArgs &args) {
     parallelRanges(rows, rowGrain(columns), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row)
@@ -107,10 +107,9 @@ PreparedKernel accumulate::reference::prepare(const KernelRequest &request,
   });
 }
 
-PreparedKernel copy_rows::reference::prepare(const KernelRequest &request,
-                                             uint64_t) {
+PreparedKernel copy_rows::cpu::prepare(const KernelRequest &request, uint64_t) {
   const int64_t rows = request.constant("rows");
-  const int64_t bytes = dtypeBits(dtypeOf(request, "x")) / 8;
+  const int64_t bytes = dtypeBits(request.type("x")) / 8;
   const int64_t columns = request.constant("columns");
   const int64_t ldx = request.constant("ldx"), ldo = request.constant("ldo");
   return makeKernel([=](const LibraryKernelArgs &args) {
@@ -149,9 +148,8 @@ static float clipScale(double norm, float count, float maxNorm) {
   return float(std::min(1.0, maxNorm / (norm + 1e-6)) / count);
 }
 
-PreparedKernel clip_norm::reference::prepare(const KernelRequest &request,
-                                             uint64_t) {
-  static constexpr int64_t kPartials = requests::kClipNormPartials;
+PreparedKernel clip_norm::cpu::prepare(const KernelRequest &request, uint64_t) {
+  static constexpr int64_t kPartials = plans::kClipNormPartials;
   const int64_t skip = request.constant("skip");
   const int64_t count = request.constant("elements") - skip;
   return makeKernel([=](const LibraryKernelArgs &args) {
@@ -170,6 +168,40 @@ PreparedKernel clip_norm::reference::prepare(const KernelRequest &request,
     *bufferOf<float>(args, 1) = float(norm);
     *bufferOf<float>(args, 2) =
         clipScale(norm, labels, args.step->max_grad_norm);
+    return Status::ok();
+  });
+}
+
+// The parts of the quantiser that fills a model on the CPU (QuantizeNF4.h), as
+// kernels.
+
+PreparedKernel quantize::cpu::prepare(const KernelRequest &request, uint64_t) {
+  enum Operand { kX, kPacked, kScales };
+  const qlora_dtype dtype = request.type("x");
+  const int64_t elements = request.constant("elements");
+  const int64_t block = request.constant("block");
+  return makeKernel([=](const LibraryKernelArgs &args) {
+    const auto read = [&](int64_t first, int64_t count, float *values) {
+      widen(dtype, elementAt(args.buffers[kX], dtype, first), values, count);
+    };
+    quantizeNF4Blocks(block, elements, {read, nullptr},
+                      bufferOf<uint8_t>(args, kPacked),
+                      bufferOf<float>(args, kScales));
+    return Status::ok();
+  });
+}
+
+PreparedKernel quantize_scales::cpu::prepare(const KernelRequest &request,
+                                             uint64_t) {
+  enum Operand { kScales, kMap, kCodes, kAbsmax, kOffset };
+  const auto blocks = static_cast<size_t>(request.constant("blocks"));
+  return makeKernel([=](const LibraryKernelArgs &args) {
+    const std::span scales(bufferOf<const float>(args, kScales), blocks);
+    const float offset = nf4ScaleOffset(scales);
+    *bufferOf<float>(args, kOffset) = offset;
+    quantizeNF4Scales(scales, offset, bufferOf<const float>(args, kMap),
+                      bufferOf<uint8_t>(args, kCodes),
+                      bufferOf<float>(args, kAbsmax));
     return Status::ok();
   });
 }

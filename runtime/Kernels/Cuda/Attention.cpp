@@ -85,7 +85,7 @@ StatusOr<AttentionLaunch> AttentionLaunch::prepare(
     CudaContext &context, std::string_view kernel, const KernelRequest &r,
     std::span<const Matrix> matrices, std::string_view heads,
     std::span<const int64_t> constants) {
-  const bool isF32 = cudaDtypeOf(r, "q") == QLORA_DTYPE_F32;
+  const bool isF32 = r.type("q") == QLORA_DTYPE_F32;
   const auto launchOf = [&](const Variant &variant) {
     return CudaLaunch::prepare(
         context, fmt::format("qlora_{}_{}", kernel, variant.suffix),
@@ -129,10 +129,10 @@ PreparedCudaKernel attention_grad::cuda::prepare(const KernelRequest &r,
   constants.push_back(rows);
   QLORA_ASSIGN_OR_RETURN(
       CudaLaunch delta,
-      CudaLaunch::prepare(context,
-                          fmt::format("qlora_attention_delta_{}",
-                                      dtypeName(cudaDtypeOf(r, "q"))),
-                          {blocksOf(rows, kDeltaRows)}, constants));
+      CudaLaunch::prepare(
+          context,
+          fmt::format("qlora_attention_delta_{}", dtypeName(r.type("q"))),
+          {blocksOf(rows, kDeltaRows)}, constants));
   QLORA_ASSIGN_OR_RETURN(
       AttentionLaunch keys,
       AttentionLaunch::prepare(context, "attention_grad_keys", r, kMatrices,

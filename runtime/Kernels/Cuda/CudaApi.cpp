@@ -4,10 +4,6 @@
 
 #include "runtime/Kernels/Cuda/CudaApi.h"
 
-#include "runtime/Kernels/Cuda/FindSymbol.h"
-
-#include <dlfcn.h>
-
 #include <string_view>
 
 namespace qlora {
@@ -19,6 +15,9 @@ static constexpr const char *kBlasFiles[] = {"libcublasLt.so.13",
 static constexpr int kMinDriverVersion = 12000;
 /// 10000 * major + 100 * minor.
 static constexpr size_t kMinBlasVersion = 120000;
+static constexpr const char *kCudnnFile = "libcudnn.so.9";
+/// 10000 * major + 100 * minor + patch.
+static constexpr size_t kMinCudnnVersion = 91900;
 
 template <typename... Args>
 static Status unavailable(fmt::format_string<Args...> format, Args &&...args) {
@@ -142,6 +141,51 @@ Status CublasLt::check(cublasStatus_t status, const char *what) const {
     code = StatusCode::kUnavailable;
   return Status::error(code, "{}: {} ({})", what, blasStatusName(status),
                        status);
+}
+
+StatusOr<Cudnn> Cudnn::openFile(const char *file) {
+  static constexpr const char *kRemedy =
+      "install cuDNN 9 (the package cudnn9-cuda-13, or nvidia-cudnn-cu13 of "
+      "PyPI) and name its folder in LD_LIBRARY_PATH";
+  void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+  if (!library)
+    return unavailable("no cuDNN here: {}; {}", dlerror(), kRemedy);
+  Cudnn cudnn{};
+  QLORA_RETURN_IF_ERROR(
+      findSymbol(library, file, "cudnnGetVersion", cudnn.getVersion));
+  // Before the other symbols: an old cuDNN lacks some of them.
+  if (const size_t version = cudnn.getVersion(); version < kMinCudnnVersion)
+    return unavailable("{} is cuDNN {}.{}, but {}.{} is needed; {}", file,
+                       version / 10000, version % 10000 / 100,
+                       kMinCudnnVersion / 10000, kMinCudnnVersion % 10000 / 100,
+                       kRemedy);
+  QLORA_RETURN_IF_ERROR(findSymbol(library, file, "cudnnGetLastErrorString",
+                                   cudnn.getLastErrorString));
+#define QLORA_CUDNN(Name, Symbol, Parameters)                                  \
+  QLORA_RETURN_IF_ERROR(findSymbol(library, file, #Symbol, cudnn.Name));
+#include "runtime/Kernels/Cuda/CudaSymbols.inc"
+  return cudnn;
+}
+
+StatusOr<const Cudnn *> Cudnn::open() {
+  static const StatusOr<Cudnn> cudnn = openFile(kCudnnFile);
+  QLORA_RETURN_IF_ERROR(cudnn.status());
+  return &cudnn.value();
+}
+
+Status Cudnn::check(cudnnStatus_t status, const char *what) const {
+  if (status == 0)
+    return Status::ok();
+  char text[512] = {};
+  getLastErrorString(text, sizeof text - 1);
+  std::string_view reason(text);
+  reason = reason.substr(0, reason.find('\n'));
+  const bool isMemory = status == kCudnnHostAllocationFailed ||
+                        status == kCudnnDeviceAllocationFailed;
+  return Status::error(isMemory ? StatusCode::kResourceExhausted
+                                : StatusCode::kUnavailable,
+                       "{}: cuDNN status {}{}{}", what, status,
+                       reason.empty() ? "" : ": ", reason);
 }
 
 } // namespace qlora

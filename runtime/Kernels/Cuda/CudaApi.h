@@ -11,12 +11,26 @@
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_CUDAAPI_H
 #define QLORA_RUNTIME_KERNELS_CUDA_CUDAAPI_H
 
+#include <dlfcn.h>
+
 #include <span>
 
 #include "runtime/Base/Status.h"
 #include "runtime/Kernels/Cuda/CudaTypes.h"
+#include "runtime/Kernels/Cuda/CudnnTypes.h"
 
 namespace qlora {
+
+/// A function of a library that is open. kUnavailable names the file and the symbol that it lacks.
+template <typename Function>
+Status findSymbol(void *library, const char *file, const char *symbol,
+                  Function &function) {
+  function = reinterpret_cast<Function>(dlsym(library, symbol));
+  if (!function)
+    return Status::error(StatusCode::kUnavailable, "{} has no {}; update it",
+                         file, symbol);
+  return Status::ok();
+}
 
 /// libcuda.so.1, of CUDA 12.0 or later.
 struct CudaDriver {
@@ -46,10 +60,29 @@ struct CublasLt {
   /// What cuBLASLt does not support is kUnavailable; no memory as above.
   Status check(cublasStatus_t status, const char *what) const;
 
+  static constexpr const char *kCreate = "cublasLtCreate";
   uint64_t version = 0; ///< 10000 * major + 100 * minor + patch
 
 #define QLORA_CUBLASLT(Name, Symbol, Parameters)                               \
   cublasStatus_t(*Name) Parameters;
+#include "runtime/Kernels/Cuda/CudaSymbols.inc"
+};
+
+/// libcudnn.so.9, of cuDNN 9.19 or later: the oldest whose plans for our
+/// graphs were looked at. A machine without it uses our own kernels.
+struct Cudnn {
+  static StatusOr<const Cudnn *> open();
+  /// The same of another file, which stays open too. For tests.
+  static StatusOr<Cudnn> openFile(const char *file);
+
+  /// Everything that cuDNN refuses is kUnavailable, with the first line
+  /// of its own explanation; no memory is kResourceExhausted.
+  Status check(cudnnStatus_t status, const char *what) const;
+
+  static constexpr const char *kCreate = "cudnnCreate";
+  size_t (*getVersion)(); ///< 10000 * major + 100 * minor + patch
+  void (*getLastErrorString)(char *text, size_t size);
+#define QLORA_CUDNN(Name, Symbol, Parameters) cudnnStatus_t(*Name) Parameters;
 #include "runtime/Kernels/Cuda/CudaSymbols.inc"
 };
 

@@ -37,13 +37,15 @@ StatusOr<CudaCard> CudaCard::open(const CudaDriver &driver, int ordinal) {
   QLORA_RETURN_IF_ERROR(
       driver.check(driver.deviceGet(&card.device, ordinal), "cuDeviceGet"));
   QLORA_RETURN_IF_ERROR(card.readAttributes());
+  CUcontext context = nullptr;
   QLORA_RETURN_IF_ERROR(
       driver
-          .check(driver.primaryCtxRetain(&card.context, card.device),
+          .check(driver.primaryCtxRetain(&context, card.device),
                  "cuDevicePrimaryCtxRetain")
           .withContext(card.name));
+  card.context = {context, {&driver, card.device}};
   QLORA_RETURN_IF_ERROR(
-      driver.check(driver.ctxSetCurrent(card.context), "cuCtxSetCurrent"));
+      driver.check(driver.ctxSetCurrent(context), "cuCtxSetCurrent"));
   return card;
 }
 
@@ -78,27 +80,6 @@ std::string CudaCard::pciBusId() const {
   const CUresult result =
       driver->deviceGetPciBusId(text, sizeof text - 1, device);
   return result == 0 ? text : "";
-}
-
-CudaCard::CudaCard(CudaCard &&other) noexcept
-    : ordinal(other.ordinal), name(std::move(other.name)), arch(other.arch),
-      multiprocessors(other.multiprocessors), driver(other.driver),
-      device(other.device), context(std::exchange(other.context, nullptr)) {}
-
-CudaCard &CudaCard::operator=(CudaCard &&other) noexcept {
-  std::swap(ordinal, other.ordinal);
-  std::swap(name, other.name);
-  std::swap(arch, other.arch);
-  std::swap(multiprocessors, other.multiprocessors);
-  std::swap(driver, other.driver);
-  std::swap(device, other.device);
-  std::swap(context, other.context);
-  return *this;
-}
-
-CudaCard::~CudaCard() {
-  if (context)
-    (void)driver->primaryCtxRelease(device);
 }
 
 } // namespace qlora

@@ -7,7 +7,9 @@
 #define QLORA_RUNTIME_KERNELS_CUDA_CUDACARD_H
 
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <type_traits>
 
 #include "runtime/Kernels/Cuda/CudaApi.h"
 
@@ -26,9 +28,6 @@ public:
   /// Card number `ordinal` of those that are visible. kUnavailable names what
   /// is missing: any card, or one with that number. `driver` outlives it.
   static StatusOr<CudaCard> open(const CudaDriver &driver, int ordinal);
-  CudaCard(CudaCard &&other) noexcept;
-  CudaCard &operator=(CudaCard &&other) noexcept;
-  ~CudaCard();
 
   StatusOr<CudaMemoryInfo> memory() const;
   /// "0000:3B:00.0": how other libraries name it. Empty where it is not known.
@@ -42,9 +41,17 @@ public:
 private:
   Status readAttributes();
 
+  struct Release {
+    const CudaDriver *driver;
+    CUdevice device;
+    void operator()(CUcontext) const {
+      (void)driver->primaryCtxRelease(device);
+    }
+  };
+
   const CudaDriver *driver = nullptr;
   CUdevice device = 0;
-  CUcontext context = nullptr;
+  std::unique_ptr<std::remove_pointer_t<CUcontext>, Release> context;
 };
 
 } // namespace qlora

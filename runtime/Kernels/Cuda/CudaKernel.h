@@ -15,9 +15,8 @@
 #include <span>
 #include <string_view>
 
-#include "runtime/Kernels/Cuda/CudaApi.h"
-#include "runtime/Kernels/Cuda/CudnnHandle.h"
 #include "runtime/Kernels/Cuda/GemmSelection.h"
+#include "runtime/Kernels/Cuda/LibraryHandles.h"
 #include "runtime/Kernels/LibraryKernel.h"
 
 namespace qlora {

@@ -121,8 +121,14 @@ struct ncclConfig_t {
 };
 static_assert(sizeof(ncclConfig_t) == 24);
 
-inline constexpr int kNcclFloat32 = 7; ///< ncclDataType_t
-inline constexpr int kNcclSum = 0;     ///< ncclRedOp_t
+// ncclDataType_t and ncclRedOp_t.
+inline constexpr int kNcclInt8 = 0;
+inline constexpr int kNcclUint8 = 1;
+inline constexpr int kNcclInt32 = 2;
+inline constexpr int kNcclFloat16 = 6;
+inline constexpr int kNcclFloat32 = 7;
+inline constexpr int kNcclBfloat16 = 9;
+inline constexpr int kNcclSum = 0;
 
 using nvmlReturn_t = int; ///< 0: success
 using nvmlDevice_t = struct nvmlDevice_st *;

@@ -7,12 +7,12 @@
 
 #include "runtime/Kernels/Cuda/CudaKernels.h"
 #include "runtime/Kernels/Cuda/CudnnAttentionGraph.h"
-#include "runtime/Kernels/Requests/CudaWorkspaces.h"
+#include "runtime/Kernels/Plans/CudaWorkspaces.h"
 
 namespace qlora {
 
 namespace operand = cudnn_operand;
-using requests::CudnnGradientPlan;
+using plans::CudnnGradientPlan;
 
 namespace {
 /// Bytes from an operand's part of one sequence, and of one head of keys, to
@@ -68,12 +68,10 @@ struct Operand {
 /// A plan, with the values that it reads.
 class PreparedPlan {
 public:
-  /// `dqSumBytes`: at the start of the workspace, where the graph names it.
   PreparedPlan(const CudnnHandle &cudnn, const KernelRequest &r,
-               CudnnAttentionPlan plan, const Pieces &pieces,
-               uint64_t dqSumBytes)
+               CudnnAttentionPlan plan, const Pieces &pieces)
       : cudnn(cudnn), plan(std::move(plan)), pieces(pieces),
-        dqSumBytes(dqSumBytes), isGradient(r.op->name == "attention_grad"),
+        isGradient(r.op->name == "attention_grad"),
         scale(static_cast<float>(r.constantAsDouble("scale"))),
         window(static_cast<float>(r.constant("window"))) {}
 
@@ -82,6 +80,10 @@ public:
                  void *workspace, CUstream stream);
 
   const Pieces &cut() const { return pieces; }
+  /// Whether dQ is summed up in an operand of its own.
+  bool hasSum() const {
+    return isGradient && plan.dqSum == CudnnDqSum::kMemory;
+  }
 
 private:
   void addValues(std::vector<CudnnBinding> &bindings);
@@ -89,7 +91,6 @@ private:
   const CudnnHandle &cudnn;
   CudnnAttentionPlan plan;
   Pieces pieces;
-  uint64_t dqSumBytes;
   bool isGradient;
   float scale, window, one = 1;
   /// Of scores; not infinite, so that the maximum over keys that are all
@@ -109,10 +110,6 @@ void PreparedPlan::addValues(std::vector<CudnnBinding> &bindings) {
 
 Status PreparedPlan::enqueue(std::vector<Operand> operands, void *segments,
                              void *workspace, CUstream stream) {
-  if (isGradient && plan.dqSum == CudnnDqSum::kMemory) {
-    operands.push_back({operand::kDqSum, workspace, {0, 0}});
-    workspace = movedBy(workspace, dqSumBytes);
-  }
   if (segments)
     for (int64_t id : {operand::kQuerySegments, operand::kKeySegments})
       operands.push_back({id, segments, pieces.ofSegments()});
@@ -152,7 +149,7 @@ PreparedCudaKernel cuda::attention::cudnn::prepare(const KernelRequest &r,
   QLORA_ASSIGN_OR_RETURN(CudnnAttentionPlan plan,
                          planCudnnAttention({*cudnn->library, cudnn->handle},
                                             CudnnAttentionShape::of(r),
-                                            requests::kCudnnForwardScratch));
+                                            plans::kCudnnForwardScratch));
   std::optional<CudaLaunch> padding;
   if (r.dtype("segments")) {
     QLORA_ASSIGN_OR_RETURN(
@@ -160,7 +157,7 @@ PreparedCudaKernel cuda::attention::cudnn::prepare(const KernelRequest &r,
   }
   const Pieces whole(r, r.constant("batch"), r.constant("kv_heads"));
   auto prepared =
-      std::make_shared<PreparedPlan>(*cudnn, r, std::move(plan), whole, 0);
+      std::make_shared<PreparedPlan>(*cudnn, r, std::move(plan), whole);
   return makeCudaKernel([=](const CudaKernelArgs &args) {
     const auto &b = args.buffers;
     const Pieces &cut = prepared->cut();
@@ -191,28 +188,31 @@ PreparedCudaKernel cuda::attention_grad::cudnn::prepare(const KernelRequest &r,
         padding, preparePadding(r, context, "qlora_attention_padding_lse"));
   }
   const Pieces pieces(r, bytes.batch, bytes.keyHeads);
-  auto prepared = std::make_shared<PreparedPlan>(
-      *cudnn, r, std::move(plan), pieces, bytes.dqSum.bytes());
+  auto prepared =
+      std::make_shared<PreparedPlan>(*cudnn, r, std::move(plan), pieces);
   return makeCudaKernel([=](const CudaKernelArgs &args) {
     const auto &b = args.buffers;
     const Pieces &cut = prepared->cut();
-    void *lse = b[10];
-    void *delta = movedBy(lse, bytes.lse.bytes());
-    void *scratch = movedBy(delta, bytes.delta.bytes());
+    void *const workspace = b[10];
     if (padding)
       QLORA_RETURN_IF_ERROR(padding->enqueue(b, args));
-    return prepared->enqueue(
-        {{operand::kQ, b[0], cut.ofQueries("ldq")},
-         {operand::kK, b[1], cut.ofKeys("ldk")},
-         {operand::kV, b[2], cut.ofKeys("ldv")},
-         {operand::kOut, b[4], cut.ofQueries("ldo")},
-         {operand::kLse, padding ? lse : b[5], cut.ofRows()},
-         {operand::kDout, b[6], cut.ofQueries("lddo")},
-         {operand::kDq, b[7], cut.ofQueries("lddq")},
-         {operand::kDk, b[8], cut.ofKeys("lddk")},
-         {operand::kDv, b[9], cut.ofKeys("lddv")},
-         {operand::kDelta, delta, cut.ofRows()}},
-        b[3], scratch, args.stream);
+    std::vector<Operand> operands = {
+        {operand::kQ, b[0], cut.ofQueries("ldq")},
+        {operand::kK, b[1], cut.ofKeys("ldk")},
+        {operand::kV, b[2], cut.ofKeys("ldv")},
+        {operand::kOut, b[4], cut.ofQueries("ldo")},
+        {operand::kLse, padding ? bytes.lse.in(workspace) : b[5], cut.ofRows()},
+        {operand::kDout, b[6], cut.ofQueries("lddo")},
+        {operand::kDq, b[7], cut.ofQueries("lddq")},
+        {operand::kDk, b[8], cut.ofKeys("lddk")},
+        {operand::kDv, b[9], cut.ofKeys("lddv")},
+        {operand::kDelta, bytes.delta.in(workspace), cut.ofRows()}};
+    if (!prepared->hasSum())
+      return prepared->enqueue(std::move(operands), b[3],
+                               bytes.scratch.in(workspace), args.stream);
+    operands.push_back({operand::kDqSum, bytes.dqSum.in(workspace), {0, 0}});
+    return prepared->enqueue(std::move(operands), b[3],
+                             bytes.besideSum.in(workspace), args.stream);
   });
 }
 

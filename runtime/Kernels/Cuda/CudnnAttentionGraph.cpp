@@ -284,7 +284,7 @@ planCudnnAttention(const CudnnTarget &target, const CudnnAttentionShape &shape,
 StatusOr<CudnnAttentionPlan>
 planCudnnAttentionGradient(const CudnnTarget &target, uint32_t arch,
                            CudnnAttentionShape shape,
-                           const requests::CudnnGradientPlan &bytes) {
+                           const plans::CudnnGradientPlan &bytes) {
   shape.batch = bytes.batch;
   shape.heads = shape.heads / shape.keyHeads * bytes.keyHeads;
   shape.keyHeads = bytes.keyHeads;
@@ -295,14 +295,13 @@ planCudnnAttentionGradient(const CudnnTarget &target, uint32_t arch,
     CudnnGraph graph = cudnnAttentionGradientGraph(target, shape, dqSum);
     QLORA_ASSIGN_OR_RETURN(
         CudnnPlan made,
-        graph.plan(engine, bytes.scratch.bytes() -
-                               (hasSum ? bytes.dqSum.bytes() : 0)));
+        graph.plan(engine, (hasSum ? bytes.besideSum : bytes.scratch).bytes));
     return CudnnAttentionPlan{std::move(graph), std::move(made), dqSum};
   };
   Status none = Status::error(StatusCode::kUnavailable,
                               "the scores' gradient of a piece has more than "
                               "{} bytes",
-                              requests::kCudnnMaxScores);
+                              plans::kCudnnMaxScores);
   if (bytes.scores.bytes() != 0) {
     auto made = plan(CudnnDqSum::kScores, std::nullopt);
     if (!made.isOk())

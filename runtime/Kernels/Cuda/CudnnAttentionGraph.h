@@ -19,7 +19,7 @@
 #define QLORA_RUNTIME_KERNELS_CUDA_CUDNNATTENTIONGRAPH_H
 
 #include "runtime/Kernels/Cuda/CudnnGraph.h"
-#include "runtime/Kernels/Requests/CudaWorkspaces.h"
+#include "runtime/Kernels/Plans/CudaWorkspaces.h"
 
 namespace qlora {
 
@@ -90,7 +90,7 @@ planCudnnAttention(const CudnnTarget &target, const CudnnAttentionShape &shape,
 StatusOr<CudnnAttentionPlan>
 planCudnnAttentionGradient(const CudnnTarget &target, uint32_t arch,
                            CudnnAttentionShape shape,
-                           const requests::CudnnGradientPlan &bytes);
+                           const plans::CudnnGradientPlan &bytes);
 
 } // namespace qlora
 

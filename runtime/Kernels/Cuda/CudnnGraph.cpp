@@ -12,6 +12,29 @@ namespace attribute = cudnn_attribute;
 namespace descriptor = cudnn_descriptor;
 namespace type = cudnn_type;
 
+// Descriptors -----------------------------------------------------------------
+
+CudnnObject::CudnnObject(const Cudnn &api, int kind, const char *name)
+    : api(&api), name(name) {
+  cudnnBackendDescriptor_t made = nullptr;
+  status = api.check(api.createDescriptor(kind, &made), name);
+  descriptor = {made, {&api}};
+}
+
+CudnnObject &CudnnObject::setRaw(int attribute, int type, int64_t count,
+                                 const void *values) {
+  if (status.isOk())
+    status = api->check(
+        api->setAttribute(get(), attribute, type, count, values), name);
+  return *this;
+}
+
+Status CudnnObject::finish() {
+  if (status.isOk())
+    status = api->check(api->finalize(get()), name);
+  return status;
+}
+
 // Tensors and operations ------------------------------------------------------
 
 cudnnBackendDescriptor_t CudnnGraph::keep(CudnnObject object) {

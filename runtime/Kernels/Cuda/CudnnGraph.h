@@ -17,13 +17,57 @@
 #define QLORA_RUNTIME_KERNELS_CUDA_CUDNNGRAPH_H
 
 #include <array>
+#include <memory>
 #include <optional>
+#include <span>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "runtime/Kernels/Cuda/CudnnObject.h"
+#include "runtime/Kernels/Cuda/CudaApi.h"
 
 namespace qlora {
+
+/// A descriptor of cuDNN's backend, which everything is said with: made, given
+/// attributes, and finished. It is destroyed with the object.
+class CudnnObject {
+public:
+  /// `kind` is one of cudnn_descriptor; `name` is for errors, and lives long.
+  CudnnObject(const Cudnn &api, int kind, const char *name);
+
+  /// Sets an attribute; nothing after a failure.
+  template <typename T>
+  CudnnObject &set(int attribute, int type, std::span<const T> values) {
+    return setRaw(attribute, type, static_cast<int64_t>(values.size()),
+                  values.data());
+  }
+  template <typename T> CudnnObject &set(int attribute, int type, T value) {
+    return set(attribute, type, std::span<const T>(&value, 1));
+  }
+  CudnnObject &set(int attribute, cudnnBackendDescriptor_t descriptor) {
+    return set(attribute, cudnn_type::kDescriptor, descriptor);
+  }
+  /// The first failure of all of this.
+  Status finish();
+  cudnnBackendDescriptor_t get() const { return descriptor.get(); }
+
+private:
+  CudnnObject &setRaw(int attribute, int type, int64_t count,
+                      const void *values);
+
+  struct Destroy {
+    const Cudnn *api;
+    void operator()(cudnnBackendDescriptor_t descriptor) const {
+      (void)api->destroyDescriptor(descriptor);
+    }
+  };
+
+  const Cudnn *api;
+  const char *name;
+  std::unique_ptr<std::remove_pointer_t<cudnnBackendDescriptor_t>, Destroy>
+      descriptor;
+  Status status;
+};
 
 /// For which device plans are made: that of a handle, or one described by a
 /// device-properties descriptor, whose plans can be looked at and not run.

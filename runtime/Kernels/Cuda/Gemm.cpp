@@ -6,8 +6,8 @@
 
 namespace qlora {
 
-using requests::CudaGemmPlan;
-using requests::GemmProblem;
+using plans::CudaGemmPlan;
+using plans::GemmProblem;
 
 StatusOr<std::unique_ptr<CudaGemm>> CudaGemm::create(CudaContext &context,
                                                      const GemmProblem &problem,
@@ -52,13 +52,14 @@ Status CudaGemm::enqueue(const void *a, const void *b, void *c, void *scratch,
 // ---------------------------------------------
 
 StatusOr<std::unique_ptr<CudaProduct>>
-CudaProduct::create(CudaContext &context, const GemmProblem &p) {
+CudaProduct::create(CudaContext &context, const GemmProblem &p,
+                    const CudaGemmPlan &plan) {
   auto product = std::make_unique<CudaProduct>();
-  product->plan = CudaGemmPlan::of(p);
+  product->plan = plan;
   const GemmProblem &inner = product->plan.product;
   QLORA_ASSIGN_OR_RETURN(
       product->gemm,
-      CudaGemm::create(context, inner, product->plan.scratch.bytes()));
+      CudaGemm::create(context, inner, product->plan.scratch.bytes));
   const int64_t aRows = p.transposeA ? p.k : p.m;
   const int64_t aColumns = p.transposeA ? p.m : p.k;
   const int64_t bRows = p.transposeB ? p.n : p.k;
@@ -90,10 +91,9 @@ CudaProduct::create(CudaContext &context, const GemmProblem &p) {
 
 Status CudaProduct::enqueue(const void *a, const void *b, void *c,
                             void *workspace, const CudaKernelArgs &args) const {
-  void *copyA = workspace;
-  void *copyB = movedBy(copyA, plan.a.bytes());
-  void *copyC = movedBy(copyB, plan.b.bytes());
-  void *scratch = movedBy(copyC, plan.c.bytes());
+  void *const copyA = plan.a.in(workspace);
+  void *const copyB = plan.b.in(workspace);
+  void *const copyC = plan.c.in(workspace);
   if (convertA)
     QLORA_RETURN_IF_ERROR(convertA->enqueue(a, copyA, args));
   if (convertB)
@@ -102,7 +102,7 @@ Status CudaProduct::enqueue(const void *a, const void *b, void *c,
     QLORA_RETURN_IF_ERROR(readC->enqueue(c, copyC, args));
   QLORA_RETURN_IF_ERROR(gemm->enqueue(convertA ? copyA : a,
                                       convertB ? copyB : b, writeC ? copyC : c,
-                                      scratch, args.stream));
+                                      plan.scratch.in(workspace), args.stream));
   return writeC ? writeC->enqueue(copyC, c, args) : Status::ok();
 }
 

@@ -7,7 +7,7 @@
 #define QLORA_RUNTIME_KERNELS_CUDA_GEMM_H
 
 #include "runtime/Kernels/Cuda/CudaKernels.h"
-#include "runtime/Kernels/Requests/CudaWorkspaces.h"
+#include "runtime/Kernels/Plans/CudaWorkspaces.h"
 
 namespace qlora {
 
@@ -18,7 +18,7 @@ class CudaGemm {
 public:
   /// kUnavailable where cuBLASLt knows no algorithm.
   static StatusOr<std::unique_ptr<CudaGemm>>
-  create(CudaContext &context, const requests::GemmProblem &problem,
+  create(CudaContext &context, const plans::GemmProblem &problem,
          uint64_t scratchBytes);
 
   Status enqueue(const void *a, const void *b, void *c, void *scratch,
@@ -27,22 +27,23 @@ public:
 private:
   CudaGemm() = default;
 
-  requests::GemmProblem problem = {};
+  plans::GemmProblem problem = {};
   const GemmChoice *aligned = nullptr, *any = nullptr;
 };
 
 /// A product of operands of any types: conversions around a CudaGemm, with
-/// the workspace of its plan.
+/// the parts of a workspace that its plan says.
 class CudaProduct {
 public:
   static StatusOr<std::unique_ptr<CudaProduct>>
-  create(CudaContext &context, const requests::GemmProblem &problem);
+  create(CudaContext &context, const plans::GemmProblem &problem,
+         const plans::CudaGemmPlan &plan);
 
   Status enqueue(const void *a, const void *b, void *c, void *workspace,
                  const CudaKernelArgs &args) const;
 
 private:
-  requests::CudaGemmPlan plan;
+  plans::CudaGemmPlan plan;
   std::unique_ptr<CudaGemm> gemm;
   std::optional<CudaConversion> convertA, convertB, readC, writeC;
 };

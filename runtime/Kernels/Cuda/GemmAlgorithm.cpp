@@ -9,7 +9,7 @@
 
 namespace qlora {
 
-using requests::GemmProblem;
+using plans::GemmProblem;
 
 /// Asked for beyond `most`, since not every one can be used.
 static constexpr size_t kSpare = 8;

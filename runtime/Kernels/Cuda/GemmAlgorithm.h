@@ -43,7 +43,7 @@
 #include <vector>
 
 #include "runtime/Kernels/Cuda/CudaApi.h"
-#include "runtime/Kernels/Requests/CudaWorkspaces.h"
+#include "runtime/Kernels/Plans/CudaWorkspaces.h"
 
 namespace qlora {
 
@@ -60,8 +60,8 @@ struct GemmSignature {
   uint32_t alignment;    ///< of every operand, at least, in bytes
   uint64_t scratchLimit; ///< of cuBLASLt's workspace, in bytes
 
-  static GemmSignature of(const requests::GemmProblem &problem,
-                          uint32_t alignment, uint64_t scratchLimit);
+  static GemmSignature of(const plans::GemmProblem &problem, uint32_t alignment,
+                          uint64_t scratchLimit);
   /// "512 x 64 x 4096 (m n k), bf16 to f32, b transposed, ...".
   std::string text() const;
   auto operator<=>(const GemmSignature &) const = default;
@@ -79,7 +79,7 @@ struct GemmAlgorithm {
 class GemmDescription {
 public:
   static StatusOr<std::shared_ptr<const GemmDescription>>
-  create(CudaContext &context, const requests::GemmProblem &problem);
+  create(CudaContext &context, const plans::GemmProblem &problem);
   ~GemmDescription();
   GemmDescription(const GemmDescription &) = delete;
   GemmDescription &operator=(const GemmDescription &) = delete;
@@ -97,14 +97,14 @@ public:
 
   /// c := alpha * op(a) . op(b) + beta * c. kUnavailable where the algorithm
   /// cannot run after all.
-  Status enqueue(const requests::GemmProblem &scalars, const void *a,
+  Status enqueue(const plans::GemmProblem &scalars, const void *a,
                  const void *b, void *c, const GemmAlgorithm &algorithm,
                  void *scratch, CUstream stream) const;
 
 private:
   GemmDescription(const CublasLt &blas, cublasLtHandle_t handle)
       : blas(blas), handle(handle) {}
-  Status describe(const requests::GemmProblem &problem);
+  Status describe(const plans::GemmProblem &problem);
   StatusOr<std::vector<cublasLtMatmulHeuristicResult_t>>
   ask(const GemmSignature &wanted, size_t most) const;
   StatusOr<bool> isReproducible(const cublasLtMatmulAlgo_t &algorithm) const;

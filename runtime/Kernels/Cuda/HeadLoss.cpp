@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT
 
-// What head_loss and head_loss_grad enqueue.
+// What head_loss and head_loss_grad enqueue, and what they choose at load.
 
 #include "runtime/Kernels/Cuda/HeadLoss.h"
+
+#include <fmt/format.h>
 
 namespace qlora::cuda {
 
@@ -19,88 +21,74 @@ HeadLoss::Operands HeadLoss::operandsOf(const CudaKernelArgs &args) const {
     operands.dhidden = args.buffers[6];
     operands.dw = args.buffers[7];
   }
+  void *const workspace = args.buffers.back();
+  operands.rowLosses = plan.rowLosses.in(workspace);
+  operands.labelled = plan.labelled.in(workspace);
+  operands.logits = plan.logits.in(workspace);
+  operands.gathered = plan.gathered.in(workspace);
+  operands.panel = plan.panel.in(workspace);
+  operands.gradient = plan.gradient.in(workspace);
+  operands.scratch = plan.scratch.in(workspace);
   return operands;
-}
-
-HeadLoss::Parts HeadLoss::partsOf(const CudaKernelArgs &args) const {
-  void *next = args.buffers.back();
-  const auto take = [&](requests::Size size) {
-    void *part = next;
-    next = movedBy(next, size.bytes());
-    return part;
-  };
-  Parts parts;
-  parts.rowLosses = take(plan.rowLosses);
-  parts.labelled = take(plan.labelled);
-  parts.logits = take(plan.logits);
-  parts.gathered = take(plan.gathered);
-  parts.panel = take(plan.panel);
-  parts.gradient = take(plan.gradient);
-  parts.scratch = next;
-  return parts;
 }
 
 /// The words of a panel in the type of the products.
 StatusOr<const void *> HeadLoss::panelOf(const Panel &panel,
                                          const Operands &operands,
-                                         const Parts &parts,
                                          const CudaKernelArgs &args) const {
   const void *words =
       rowsAt(operands.w, plan.weightType, panel.first, plan.hidden);
   if (!panel.widen)
     return words;
-  QLORA_RETURN_IF_ERROR(panel.widen->enqueue(words, parts.panel, args));
-  return static_cast<const void *>(parts.panel);
+  QLORA_RETURN_IF_ERROR(panel.widen->enqueue(words, operands.panel, args));
+  return static_cast<const void *>(operands.panel);
 }
 
 Status HeadLoss::enqueueChunk(const Chunk &chunk, const Operands &operands,
-                              const Parts &parts,
                               const CudaKernelArgs &args) const {
-  void *const gathering[] = {operands.hidden, parts.labelled, parts.gathered};
+  void *const gathering[] = {operands.hidden, operands.labelled,
+                             operands.gathered};
   QLORA_RETURN_IF_ERROR(chunk.gather.enqueue(gathering, args));
   for (const Panel &panel : panels) {
-    QLORA_ASSIGN_OR_RETURN(const void *words,
-                           panelOf(panel, operands, parts, args));
+    QLORA_ASSIGN_OR_RETURN(const void *words, panelOf(panel, operands, args));
     QLORA_RETURN_IF_ERROR(
         gemm(Product::kLogits, chunk.rows, panel.words)
-            .enqueue(parts.gathered, words,
-                     movedBy(parts.logits, uint64_t(panel.first) * 4),
-                     parts.scratch, args.stream));
+            .enqueue(operands.gathered, words,
+                     movedBy(operands.logits, uint64_t(panel.first) * 4),
+                     operands.scratch, args.stream));
   }
   if (args.observer && args.observer->onLogits)
-    QLORA_RETURN_IF_ERROR(observe(chunk, parts, args));
-  void *const buffers[] = {parts.logits, operands.targets, parts.labelled,
-                           parts.rowLosses, operands.correct};
+    QLORA_RETURN_IF_ERROR(observe(chunk, operands, args));
+  void *const buffers[] = {operands.logits, operands.targets, operands.labelled,
+                           operands.rowLosses, operands.correct};
   QLORA_RETURN_IF_ERROR(chunk.softmax.enqueue(buffers, args));
-  return plan.hasGradient ? enqueueGradients(chunk, operands, parts, args)
+  return plan.hasGradient ? enqueueGradients(chunk, operands, args)
                           : Status::ok();
 }
 
 Status HeadLoss::enqueueGradients(const Chunk &chunk, const Operands &operands,
-                                  const Parts &parts,
                                   const CudaKernelArgs &args) const {
   for (const Panel &panel : panels) {
-    QLORA_ASSIGN_OR_RETURN(const void *words,
-                           panelOf(panel, operands, parts, args));
+    QLORA_ASSIGN_OR_RETURN(const void *words, panelOf(panel, operands, args));
     const Product product = panel.first == 0 ? Product::kHiddenGradient
                                              : Product::kAddedHiddenGradient;
     QLORA_RETURN_IF_ERROR(
         gemm(product, chunk.rows, panel.words)
-            .enqueue(rowsAt(parts.logits, plan.productType, panel.first, 1),
-                     words, parts.gradient, parts.scratch, args.stream));
+            .enqueue(rowsAt(operands.logits, plan.productType, panel.first, 1),
+                     words, operands.gradient, operands.scratch, args.stream));
   }
-  void *const scattering[] = {parts.gradient, parts.labelled,
+  void *const scattering[] = {operands.gradient, operands.labelled,
                               operands.dhidden};
   QLORA_RETURN_IF_ERROR(chunk.scatter.enqueue(scattering, args));
   if (!hasWeightGradient)
     return Status::ok();
   return gemm(Product::kWeight, chunk.rows, plan.vocab)
-      .enqueue(parts.logits, parts.gathered, operands.dw, parts.scratch,
-               args.stream);
+      .enqueue(operands.logits, operands.gathered, operands.dw,
+               operands.scratch, args.stream);
 }
 
 /// Shows the rows of a chunk to the observer.
-Status HeadLoss::observe(const Chunk &chunk, const Parts &parts,
+Status HeadLoss::observe(const Chunk &chunk, const Operands &operands,
                          const CudaKernelArgs &args) const {
   const CudaDriver &driver = context.driver();
   std::vector<float> logits(size_t(chunk.rows * plan.vocab));
@@ -111,9 +99,10 @@ Status HeadLoss::observe(const Chunk &chunk, const Parts &parts,
                                args.stream),
         "cuMemcpyDtoHAsync_v2");
   };
-  QLORA_RETURN_IF_ERROR(read(logits.data(), parts.logits, logits.size() * 4));
   QLORA_RETURN_IF_ERROR(
-      read(rows.data(), movedBy(parts.labelled, uint64_t(chunk.first) * 4),
+      read(logits.data(), operands.logits, logits.size() * 4));
+  QLORA_RETURN_IF_ERROR(
+      read(rows.data(), movedBy(operands.labelled, uint64_t(chunk.first) * 4),
            rows.size() * 4));
   QLORA_RETURN_IF_ERROR(driver.check(driver.streamSynchronize(args.stream),
                                      "cuStreamSynchronize"));
@@ -126,8 +115,8 @@ Status HeadLoss::observe(const Chunk &chunk, const Parts &parts,
 
 Status HeadLoss::enqueue(const CudaKernelArgs &args) {
   const Operands operands = operandsOf(args);
-  const Parts parts = partsOf(args);
-  void *const finding[] = {operands.targets, parts.labelled, operands.correct};
+  void *const finding[] = {operands.targets, operands.labelled,
+                           operands.correct};
   QLORA_RETURN_IF_ERROR(findLabelled.enqueue(finding, args));
   if (plan.hasGradient) {
     void *const clearing[] = {operands.targets, operands.dhidden};
@@ -136,10 +125,157 @@ Status HeadLoss::enqueue(const CudaKernelArgs &args) {
   const int64_t rows = std::min(args.labelledRows, plan.rows);
   const auto count = static_cast<size_t>(blocksOf(rows, plan.chunkRows));
   for (size_t i = 0; i < count; ++i)
-    QLORA_RETURN_IF_ERROR(enqueueChunk(chunks[i], operands, parts, args));
-  void *const buffers[] = {parts.rowLosses, parts.labelled, operands.loss,
+    QLORA_RETURN_IF_ERROR(enqueueChunk(chunks[i], operands, args));
+  void *const buffers[] = {operands.rowLosses, operands.labelled, operands.loss,
                            operands.count};
   return sums[count].enqueue(buffers, args);
+}
+
+// What is chosen at load -------------------------------------------------------
+
+/// Threads of a block of Device/HeadLoss.cu.
+static constexpr unsigned kHeadThreads = 512;
+
+HeadLoss::HeadLoss(const KernelRequest &request, CudaContext &context)
+    : context(context), plan(Plan::of(request)) {
+  hasWeightGradient = plan.hasGradient && request.dtype("dw").has_value();
+}
+
+/// What is launched once, over all rows.
+Status HeadLoss::addRowLaunches(const KernelRequest &request) {
+  const int64_t rows[] = {plan.rows};
+  QLORA_ASSIGN_OR_RETURN(findLabelled,
+                         CudaLaunch::prepare(context, "qlora_head_labelled",
+                                             {1, kHeadThreads}, rows));
+  if (!plan.hasGradient)
+    return Status::ok();
+  const int64_t shape[] = {plan.hidden, request.constant("lddh")};
+  QLORA_ASSIGN_OR_RETURN(
+      clearUnlabelled,
+      CudaLaunch::prepare(
+          context,
+          fmt::format("qlora_head_clear_{}", dtypeName(plan.dhiddenType)),
+          {plan.rows, kHeadThreads}, shape));
+  return Status::ok();
+}
+
+Status HeadLoss::addChunks(const KernelRequest &request) {
+  const std::string softmax =
+      plan.hasGradient
+          ? fmt::format("qlora_head_loss_rows_{}", dtypeName(plan.productType))
+          : "qlora_head_loss_rows";
+  const std::string gather =
+      fmt::format("qlora_head_gather_{}_{}", dtypeName(plan.hiddenType),
+                  dtypeName(plan.productType));
+  const std::string scatter =
+      fmt::format("qlora_head_scatter_{}_{}", dtypeName(plan.gradientType),
+                  dtypeName(plan.dhiddenType));
+  const auto prepare = [&](const std::string &symbol, int64_t blocks,
+                           std::initializer_list<int64_t> constants) {
+    return CudaLaunch::prepare(context, symbol, {blocks, kHeadThreads},
+                               {constants.begin(), constants.size()});
+  };
+  for (int64_t first = 0; first < plan.rows; first += plan.chunkRows) {
+    Chunk chunk;
+    chunk.first = first;
+    chunk.rows = std::min(plan.chunkRows, plan.rows - first);
+    QLORA_ASSIGN_OR_RETURN(chunk.gather,
+                           prepare(gather, chunk.rows,
+                                   {first, plan.hidden,
+                                    request.constant("ldh")}));
+    QLORA_ASSIGN_OR_RETURN(chunk.softmax,
+                           prepare(softmax, chunk.rows, {first, plan.vocab}));
+    if (plan.hasGradient) {
+      QLORA_ASSIGN_OR_RETURN(chunk.scatter,
+                             prepare(scatter, chunk.rows,
+                                     {first, plan.hidden,
+                                      request.constant("lddh")}));
+    }
+    QLORA_ASSIGN_OR_RETURN(
+        sums.emplace_back(),
+        prepare("qlora_head_loss_sum", 1, {plan.rows, first}));
+    chunks.push_back(std::move(chunk));
+  }
+  QLORA_ASSIGN_OR_RETURN(
+      sums.emplace_back(),
+      prepare("qlora_head_loss_sum", 1, {plan.rows, plan.rows}));
+  return Status::ok();
+}
+
+Status HeadLoss::addPanels() {
+  for (int64_t first = 0; first < plan.vocab; first += plan.panelRows) {
+    Panel panel;
+    panel.first = first;
+    panel.words = std::min(plan.panelRows, plan.vocab - first);
+    if (plan.hasPanels()) {
+      QLORA_ASSIGN_OR_RETURN(
+          panel.widen,
+          CudaConversion::prepare(
+              context, plan.weightType, plan.productType,
+              {panel.words, plan.hidden, plan.hidden, plan.hidden}));
+    }
+    panels.push_back(std::move(panel));
+  }
+  return Status::ok();
+}
+
+plans::GemmProblem HeadLoss::problemOf(Product product, int64_t rows,
+                                       int64_t words) const {
+  if (product == Product::kLogits)
+    return plan.logitsProduct(rows, words);
+  if (product == Product::kWeight)
+    return plan.weightGradientProduct(rows);
+  return plan.hiddenGradientProduct(rows, words,
+                                    product == Product::kAddedHiddenGradient);
+}
+
+Status HeadLoss::addProduct(Product product, int64_t rows, int64_t words) {
+  std::unique_ptr<CudaGemm> &entry = products[{product, rows, words}];
+  if (entry)
+    return Status::ok();
+  QLORA_ASSIGN_OR_RETURN(
+      entry, CudaGemm::create(context, problemOf(product, rows, words),
+                              plan.scratch.bytes));
+  return Status::ok();
+}
+
+/// The first and the last chunk and panel have all shapes that there are.
+Status HeadLoss::addProducts() {
+  for (const Chunk *chunk : {&chunks.front(), &chunks.back()}) {
+    for (const Panel *panel : {&panels.front(), &panels.back()}) {
+      const int64_t rows = chunk->rows, words = panel->words;
+      QLORA_RETURN_IF_ERROR(addProduct(Product::kLogits, rows, words));
+      if (!plan.hasGradient)
+        continue;
+      QLORA_RETURN_IF_ERROR(addProduct(Product::kHiddenGradient, rows, words));
+      QLORA_RETURN_IF_ERROR(
+          addProduct(Product::kAddedHiddenGradient, rows, words));
+    }
+    if (hasWeightGradient)
+      QLORA_RETURN_IF_ERROR(
+          addProduct(Product::kWeight, chunk->rows, plan.vocab));
+  }
+  return Status::ok();
+}
+
+PreparedCudaKernel HeadLoss::prepare(const KernelRequest &request,
+                                     CudaContext &context) {
+  std::unique_ptr<HeadLoss> kernel(new HeadLoss(request, context));
+  QLORA_RETURN_IF_ERROR(kernel->addRowLaunches(request));
+  QLORA_RETURN_IF_ERROR(kernel->addChunks(request));
+  QLORA_RETURN_IF_ERROR(kernel->addPanels());
+  QLORA_RETURN_IF_ERROR(kernel->addProducts());
+  return std::unique_ptr<CudaKernel>(std::move(kernel));
+}
+
+PreparedCudaKernel head_loss::cuda::prepare(const KernelRequest &request,
+                                            CudaContext &context) {
+  return HeadLoss::prepare(request, context);
+}
+
+PreparedCudaKernel head_loss_grad::cuda::prepare(const KernelRequest &request,
+                                                 CudaContext &context) {
+  return HeadLoss::prepare(request, context);
 }
 
 } // namespace qlora::cuda

@@ -23,7 +23,7 @@ public:
   Status enqueue(const CudaKernelArgs &args) override;
 
 private:
-  using Plan = requests::CudaHeadPlan;
+  using Plan = plans::CudaHeadPlan;
   enum class Product {
     kLogits,
     kHiddenGradient,
@@ -33,13 +33,11 @@ private:
   /// Which product, of how many rows and words.
   using Key = std::tuple<Product, int64_t, int64_t>;
 
-  /// Buffers by name; null where the op or the launch has none.
+  /// Addresses by name; null where the op or the launch has none.
   struct Operands {
     void *hidden, *w, *targets, *loss, *count, *correct;
     void *dhidden = nullptr, *dw = nullptr;
-  };
-  /// The parts of the workspace.
-  struct Parts {
+    // The parts of the workspace.
     void *rowLosses, *labelled, *logits, *gathered, *panel, *gradient, *scratch;
   };
   /// Labelled rows [first, first + rows).
@@ -59,22 +57,20 @@ private:
   Status addPanels();
   Status addProducts();
   Status addProduct(Product product, int64_t rows, int64_t words);
-  requests::GemmProblem problemOf(Product product, int64_t rows,
-                                  int64_t words) const;
+  plans::GemmProblem problemOf(Product product, int64_t rows,
+                               int64_t words) const;
   const CudaGemm &gemm(Product product, int64_t rows, int64_t words) const {
     return *products.at({product, rows, words});
   }
 
   Operands operandsOf(const CudaKernelArgs &args) const;
-  Parts partsOf(const CudaKernelArgs &args) const;
   StatusOr<const void *> panelOf(const Panel &panel, const Operands &operands,
-                                 const Parts &parts,
                                  const CudaKernelArgs &args) const;
   Status enqueueChunk(const Chunk &chunk, const Operands &operands,
-                      const Parts &parts, const CudaKernelArgs &args) const;
+                      const CudaKernelArgs &args) const;
   Status enqueueGradients(const Chunk &chunk, const Operands &operands,
-                          const Parts &parts, const CudaKernelArgs &args) const;
-  Status observe(const Chunk &chunk, const Parts &parts,
+                          const CudaKernelArgs &args) const;
+  Status observe(const Chunk &chunk, const Operands &operands,
                  const CudaKernelArgs &args) const;
 
   CudaContext &context;

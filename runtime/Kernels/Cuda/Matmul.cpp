@@ -13,9 +13,10 @@ namespace qlora::cuda {
 
 PreparedCudaKernel matmul::cublaslt::prepare(const KernelRequest &r,
                                              CudaContext &context) {
+  const plans::GemmProblem problem = plans::matmulProblem(r);
   QLORA_ASSIGN_OR_RETURN(
       std::shared_ptr<CudaProduct> product,
-      CudaProduct::create(context, requests::matmulProblem(r)));
+      CudaProduct::create(context, problem, plans::CudaGemmPlan::of(problem)));
   return makeCudaKernel([product](const CudaKernelArgs &args) {
     return product->enqueue(args.buffers[0], args.buffers[1], args.buffers[2],
                             args.buffers[3], args);
@@ -59,7 +60,7 @@ using Decode =
 
 static StatusOr<Decode> makeDecode(const KernelRequest &r, qlora_dtype out,
                                    CudaContext &context) {
-  const qlora_dtype stored = cudaDtypeOf(r, "w");
+  const qlora_dtype stored = r.type("w");
   if (stored == QLORA_DTYPE_NF4) {
     QLORA_ASSIGN_OR_RETURN(CudaLaunch launch, prepareDecode(r, out, context));
     return Decode(
@@ -81,8 +82,7 @@ static StatusOr<Decode> makeDecode(const KernelRequest &r, qlora_dtype out,
 
 PreparedCudaKernel decode::cuda::prepare(const KernelRequest &r,
                                          CudaContext &context) {
-  QLORA_ASSIGN_OR_RETURN(Decode decode,
-                         makeDecode(r, cudaDtypeOf(r, "out"), context));
+  QLORA_ASSIGN_OR_RETURN(Decode decode, makeDecode(r, r.type("out"), context));
   return makeCudaKernel([decode](const CudaKernelArgs &args) {
     return decode(args.buffers[0], args.buffers[1], args);
   });
@@ -90,22 +90,21 @@ PreparedCudaKernel decode::cuda::prepare(const KernelRequest &r,
 
 PreparedCudaKernel panel_matmul::decoded::prepare(const KernelRequest &r,
                                                   CudaContext &context) {
-  const requests::CudaPanelPlan plan = requests::CudaPanelPlan::of(r);
-  const uint64_t decodedBytes = plan.decoded.bytes();
-  QLORA_ASSIGN_OR_RETURN(std::shared_ptr<CudaProduct> product,
-                         CudaProduct::create(context, plan.problem));
-  if (decodedBytes == 0)
+  const plans::CudaPanelPlan plan = plans::CudaPanelPlan::of(r);
+  QLORA_ASSIGN_OR_RETURN(
+      std::shared_ptr<CudaProduct> product,
+      CudaProduct::create(context, plan.problem, plan.product()));
+  if (!plan.decoded)
     return makeCudaKernel([product](const CudaKernelArgs &args) {
       return product->enqueue(args.buffers[0], args.buffers[1], args.buffers[2],
                               args.buffers[3], args);
     });
-  QLORA_ASSIGN_OR_RETURN(Decode decode,
-                         makeDecode(r, cudaDtypeOf(r, "a"), context));
+  QLORA_ASSIGN_OR_RETURN(Decode decode, makeDecode(r, r.type("a"), context));
   return makeCudaKernel([=](const CudaKernelArgs &args) {
-    void *decoded = args.buffers[3];
+    void *const decoded = plan.decoded.in(args.buffers[3]);
     QLORA_RETURN_IF_ERROR(decode(args.buffers[1], decoded, args));
     return product->enqueue(args.buffers[0], decoded, args.buffers[2],
-                            movedBy(decoded, decodedBytes), args);
+                            args.buffers[3], args);
   });
 }
 

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: MIT
 
 // The ops that walk over rows once: conversion, embedding, column_sum,
-// accumulate, copy_rows, clip_norm. Device/{Rows,Embedding,ClipNorm}.cu.
+// accumulate, copy_rows, clip_norm; and quantize, quantize_scales.
+// Device/{Rows,Embedding,ClipNorm,Quantize}.cu.
 
 #include <fmt/format.h>
 
 #include "runtime/Kernels/Cuda/CudaKernels.h"
-#include "runtime/Kernels/Requests/CudaWorkspaces.h"
+#include "runtime/Kernels/Math/NF4.h"
+#include "runtime/Kernels/Math/NF4Quantize.h"
+#include "runtime/Kernels/Plans/CudaWorkspaces.h"
 
 namespace qlora {
 
@@ -50,26 +53,26 @@ namespace cuda {
 PreparedCudaKernel embedding::cuda::prepare(const KernelRequest &r,
                                             CudaContext &context) {
   const std::string symbol =
-      fmt::format("qlora_embedding_{}_{}", dtypeName(cudaDtypeOf(r, "w")),
-                  dtypeName(cudaDtypeOf(r, "out")));
+      fmt::format("qlora_embedding_{}_{}", dtypeName(r.type("w")),
+                  dtypeName(r.type("out")));
   return makeLaunchKernel(context, symbol, {r.constant("rows")}, r.constants);
 }
 
 PreparedCudaKernel embedding_grad::cuda::prepare(const KernelRequest &r,
                                                  CudaContext &context) {
   const std::string symbol =
-      fmt::format("qlora_embedding_grad_{}", dtypeName(cudaDtypeOf(r, "dout")));
+      fmt::format("qlora_embedding_grad_{}", dtypeName(r.type("dout")));
   return makeLaunchKernel(context, symbol, {r.constant("rows")}, r.constants);
 }
 
 PreparedCudaKernel column_sum::cuda::prepare(const KernelRequest &r,
                                              CudaContext &context) {
-  static constexpr int64_t kPartials = requests::kCudaColumnSumPartials;
+  static constexpr int64_t kPartials = plans::kCudaColumnSumPartials;
   const int64_t tiles = blocksOf(r.constant("columns"), 256);
   std::vector<int64_t> constants = r.constants;
   constants.push_back(kPartials);
   const std::string symbol =
-      fmt::format("qlora_column_sum_{}", dtypeName(cudaDtypeOf(r, "x")));
+      fmt::format("qlora_column_sum_{}", dtypeName(r.type("x")));
   QLORA_ASSIGN_OR_RETURN(
       CudaLaunch sum,
       CudaLaunch::prepare(context, symbol, {tiles * kPartials}, constants));
@@ -87,16 +90,15 @@ PreparedCudaKernel accumulate::cuda::prepare(const KernelRequest &r,
   const CudaConversion::Shape walk =
       collapsed({r.constant("rows"), r.constant("columns"), r.constant("ldx"),
                  r.constant("ldy")});
-  const std::string symbol =
-      fmt::format("qlora_accumulate_{}_{}", dtypeName(cudaDtypeOf(r, "x")),
-                  dtypeName(cudaDtypeOf(r, "y")));
+  const std::string symbol = fmt::format(
+      "qlora_accumulate_{}_{}", dtypeName(r.type("x")), dtypeName(r.type("y")));
   const int64_t constants[] = {walk.rows, walk.columns, walk.ldx, walk.ldo};
   return makeLaunchKernel(context, symbol, groupGrid(walk), constants);
 }
 
 PreparedCudaKernel copy_rows::cuda::prepare(const KernelRequest &r,
                                             CudaContext &context) {
-  const qlora_dtype dtype = cudaDtypeOf(r, "x");
+  const qlora_dtype dtype = r.type("x");
   QLORA_ASSIGN_OR_RETURN(
       CudaConversion copy,
       CudaConversion::prepare(context, dtype, dtype,
@@ -109,7 +111,7 @@ PreparedCudaKernel copy_rows::cuda::prepare(const KernelRequest &r,
 
 PreparedCudaKernel clip_norm::cuda::prepare(const KernelRequest &r,
                                             CudaContext &context) {
-  static constexpr int64_t kPartials = requests::kClipNormPartials;
+  static constexpr int64_t kPartials = plans::kClipNormPartials;
   std::vector<int64_t> constants = r.constants;
   constants.push_back(kPartials);
   QLORA_ASSIGN_OR_RETURN(CudaLaunch partials,
@@ -122,6 +124,36 @@ PreparedCudaKernel clip_norm::cuda::prepare(const KernelRequest &r,
   return makeCudaKernel([partials, finish](const CudaKernelArgs &args) {
     QLORA_RETURN_IF_ERROR(partials.enqueue(args.buffers, args));
     return finish.enqueue(args.buffers, args);
+  });
+}
+
+// Quantising, of Device/Quantize.cu ------------------------------------------
+
+/// NF4 blocks of one block of threads.
+static constexpr int64_t kBlocksOfABlock = 8;
+
+PreparedCudaKernel quantize::cuda::prepare(const KernelRequest &r,
+                                           CudaContext &context) {
+  const int64_t blocks = blocksOf(r.constant("elements"), r.constant("block"));
+  return makeLaunchKernel(
+      context, fmt::format("qlora_quantize_{}", dtypeName(r.type("x"))),
+      {blocksOf(blocks, kBlocksOfABlock)}, r.constants);
+}
+
+PreparedCudaKernel quantize_scales::cuda::prepare(const KernelRequest &r,
+                                                  CudaContext &context) {
+  QLORA_ASSIGN_OR_RETURN(
+      CudaLaunch offset,
+      CudaLaunch::prepare(context, "qlora_quantize_offset",
+                          {1, kNF4MeanPartials}, r.constants));
+  QLORA_ASSIGN_OR_RETURN(
+      CudaLaunch runs,
+      CudaLaunch::prepare(context, "qlora_quantize_scales",
+                          {blocksOf(r.constant("blocks"), kNF4NestedBlock)},
+                          r.constants));
+  return makeCudaKernel([offset, runs](const CudaKernelArgs &args) {
+    QLORA_RETURN_IF_ERROR(offset.enqueue(args.buffers, args));
+    return runs.enqueue(args.buffers, args);
   });
 }
 

@@ -23,7 +23,7 @@
 #ifndef QLORA_RUNTIME_KERNELS_MATH_NF4QUANTIZE_H
 #define QLORA_RUNTIME_KERNELS_MATH_NF4QUANTIZE_H
 
-#include "runtime/Kernels/Math/NF4Scales.h"
+#include "runtime/Kernels/Math/NF4.h"
 #include "runtime/Kernels/Rows.h"
 
 namespace qlora {
@@ -32,29 +32,6 @@ inline constexpr int kNF4Midpoints = 15;
 /// A power of two.
 inline constexpr int kNF4MeanPartials = 1024;
 inline constexpr int kNF4MapEntries = 256;
-
-/// The code book.
-QLORA_HOST_DEVICE constexpr float nf4Value(int code) {
-  constexpr float kValues[16] = {
-      -1.0f,
-      -0.6961928009986877f,
-      -0.5250730514526367f,
-      -0.39491748809814453f,
-      -0.28444138169288635f,
-      -0.18477343022823334f,
-      -0.09105003625154495f,
-      0.0f,
-      0.07958029955625534f,
-      0.16093020141124725f,
-      0.24611230194568634f,
-      0.33791524171829224f,
-      0.44070982933044434f,
-      0.5626170039176941f,
-      0.7229568362236023f,
-      1.0f,
-  };
-  return kValues[code];
-}
 
 /// Between two neighbours of the code book. `code` is known to the compiler.
 QLORA_HOST_DEVICE constexpr float nf4Midpoint(int code) {

@@ -21,7 +21,7 @@ protected:
 TEST_F(KernelCacheTest, FindsWhatWasStored) {
   KernelCache cache(folder.path("new"));
   std::string key = KernelCache::key("text");
-  EXPECT_EQ(key.size(), 64u);
+  EXPECT_EQ(key.size(), 32u);
   EXPECT_NE(key, KernelCache::key("text "));
   EXPECT_FALSE(cache.find(key));
   cache.store(key, std::string("\0object", 7));

@@ -71,6 +71,23 @@ program.kernel @softmax attributes {columns = 16 : i64,
   model.row_yield %y, %totals : tensor<16xf32>, tensor<16xf32>
 }
 
+// Functions of a number, and a value as memory would give it.
+
+// CHECK-LABEL: // functions: rows of 16 columns.
+// CHECK: qlora_round_bf16(qlora_log(qlora_erf(qlora_tanh(x0))));
+// CHECK: out0_row[c] = qlora_round_f16(round0);
+program.kernel @functions attributes {columns = 16 : i64,
+    maps = [#model.map<full>], dtypes = array<i64: 0, 0>,
+    strides = array<i64: 16, 16>, groups = array<i64: 1, 1>} {
+^bb0(%x: tensor<16xf32>):
+  %t = math.tanh %x : tensor<16xf32>
+  %e = math.erf %t : tensor<16xf32>
+  %l = math.log %e : tensor<16xf32>
+  %b = model.row_round %l to bf16 : tensor<16xf32>
+  %h = model.row_round %b to f16 : tensor<16xf32>
+  model.row_yield %h : tensor<16xf32>
+}
+
 // A rotation takes both halves in one loop. A number per row, one per group
 // of rows, and one for all; what is the same for all rows is read once.
 

@@ -99,10 +99,10 @@ model.parameter @w : tensor<16x8xf32> {file = "a", trainable}
 func.func @no_rule_for_arithmetic(%ids: tensor<1x3xi32> {model.input = "ids"}) -> (tensor<1xf32>, tensor<1xf32>, tensor<1x3xi32>) attributes {model.batch = 1, model.length = 3} {
   %w = model.weight @w : tensor<16x8xf32>
   %x = model.embedding %ids, %w : (tensor<1x3xi32>, tensor<16x8xf32>) -> tensor<1x3x8xf32>
-  // expected-error @+1 {{has no derivative: no rule for 'math.tanh' in its row}}
+  // expected-error @+1 {{has no derivative: no rule for 'math.atan' in its row}}
   %y = model.rows(%x) attributes {columns = 8, maps = [#model.map<full>]} : (tensor<1x3x8xf32>) -> tensor<1x3x8xf32> {
   ^bb0(%0: tensor<8xf32>):
-    %1 = math.tanh %0 : tensor<8xf32>
+    %1 = math.atan %0 : tensor<8xf32>
     model.row_yield %1 : tensor<8xf32>
   }
   %loss, %count, %correct = model.head_loss %y, %w, %ids : (tensor<1x3x8xf32>, tensor<16x8xf32>, tensor<1x3xi32>) -> (tensor<1xf32>, tensor<1xf32>, tensor<1x3xi32>)
@@ -116,7 +116,23 @@ func.func @no_rule_for_op(%ids: tensor<1x3xi32> {model.input = "ids"}) -> (tenso
   %w = model.weight @w : tensor<16x8xf32>
   %x = model.embedding %ids, %w : (tensor<1x3xi32>, tensor<16x8xf32>) -> tensor<1x3x8xf32>
   // expected-error @+1 {{has no derivative, but a trainable parameter flows into it}}
-  %y = math.tanh %x : tensor<1x3x8xf32>
+  %y = math.atan %x : tensor<1x3x8xf32>
   %loss, %count, %correct = model.head_loss %y, %w, %ids : (tensor<1x3x8xf32>, tensor<16x8xf32>, tensor<1x3xi32>) -> (tensor<1xf32>, tensor<1xf32>, tensor<1x3xi32>)
   return %loss, %count, %correct : tensor<1xf32>, tensor<1xf32>, tensor<1x3xi32>
+}
+
+// -----
+
+// A gradient that reaches what has none is not dropped.
+model.parameter @e : tensor<16x4xf32> {file = "a", trainable}
+model.parameter @w : tensor<16x4xf32> {file = "a"}
+func.func @lse(%ids: tensor<1x4xi32> {model.input = "ids"}, %targets: tensor<1x4xi32> {model.input = "targets"}, %segments: tensor<1x4xi32> {model.input = "segments"}) -> (tensor<1xf32>, tensor<1xf32>, tensor<1x4xi32>) attributes {model.batch = 1, model.length = 4} {
+  %e = model.weight @e : tensor<16x4xf32>
+  %w = model.weight @w : tensor<16x4xf32>
+  %x = model.embedding %ids, %e : (tensor<1x4xi32>, tensor<16x4xf32>) -> tensor<1x4x4xf32>
+  // expected-error @+1 {{has no derivative of its log-sum-exp, but a gradient reaches it}}
+  %o, %lse = model.attention %x, %x, %x, %segments {heads = 4, kv_heads = 4, head_dim = 1, window = 0, scale = 1.0 : f64} : (tensor<1x4x4xf32>, tensor<1x4x4xf32>, tensor<1x4x4xf32>, tensor<1x4xi32>) -> (tensor<1x4x4xf32>, tensor<1x4x4xf32>)
+  %y = model.add %o, %lse : tensor<1x4x4xf32>
+  %loss, %count, %correct = model.head_loss %y, %w, %targets : (tensor<1x4x4xf32>, tensor<16x4xf32>, tensor<1x4xi32>) -> (tensor<1xf32>, tensor<1xf32>, tensor<1x4xi32>)
+  return %loss, %count, %correct : tensor<1xf32>, tensor<1xf32>, tensor<1x4xi32>
 }

@@ -46,22 +46,22 @@ train.step accumulate batch 1 length 3 ["ids"] {
   // CHECK: %[[DQ:.*]] = model.swiglu {{.*}}train.backward
   // CHECK: %[[DK:.*]] = model.swiglu {{.*}}train.backward
   // CHECK: %[[DV:.*]] = model.swiglu {{.*}}train.backward
-  // CHECK: %[[ADAPTER:.*]] = train.linear_input_grad %[[DQ]], %{{.*}} {model.block = 0 : i64, scale
+  // CHECK: %[[ADAPTER:.*]] = model.linear %[[DQ]], %{{.*}} layout in_out {model.block = 0 : i64, train.backward}
   // CHECK: %[[N:.*]] = model.concat %{{.*}}, %{{.*}}, %{{.*}} {model.block = 0 : i64, rows, train.backward} : {{.*}} -> tensor<32x8xf32>
   // CHECK: %[[DY:.*]] = model.concat %[[DQ]], %[[DK]], %[[DV]] {model.block = 0 : i64, train.backward} : (tensor<1x3x16xf32>, tensor<1x3x8xf32>, tensor<1x3x8xf32>) -> tensor<1x3x32xf32>
-  // CHECK: %[[DX:.*]] = train.linear_input_grad %[[DY]], %[[N]] init %[[ADAPTER]]
-  // CHECK-NOT: train.linear_input_grad
+  // CHECK: %[[DX:.*]] = model.linear %[[DY]], %[[N]] layout in_out init %[[ADAPTER]]
+  // CHECK-NOT: model.linear
   // CHECK: model.swiglu %[[DX]], %[[DX]]
   %dq = model.swiglu %qq, %qq {model.block = 0 : i64, train.backward} : tensor<1x3x16xf32>
   %dk = model.swiglu %kk, %kk {model.block = 0 : i64, train.backward} : tensor<1x3x8xf32>
   %dv = model.swiglu %v, %v {model.block = 0 : i64, train.backward} : tensor<1x3x8xf32>
   %mq = train.decode %wq {model.block = 0 : i64, train.backward} : (tensor<16x8x!model.nf4<64, false>>) -> tensor<16x8xf32>
-  %0 = train.linear_input_grad %dq, %mq {model.block = 0 : i64, scale = 1.0 : f64, train.backward} : (tensor<1x3x16xf32>, tensor<16x8xf32>) -> tensor<1x3x8xf32>
+  %0 = model.linear %dq, %mq layout in_out {model.block = 0 : i64, train.backward} : (tensor<1x3x16xf32>, tensor<16x8xf32>) -> tensor<1x3x8xf32>
   %mk = train.decode %wk {model.block = 0 : i64, train.backward} : (tensor<8x8x!model.nf4<64, false>>) -> tensor<8x8xf32>
-  %1 = train.linear_input_grad %dk, %mk init %0 {model.block = 0 : i64, scale = 1.0 : f64, train.backward} : (tensor<1x3x8xf32>, tensor<8x8xf32>, tensor<1x3x8xf32>) -> tensor<1x3x8xf32>
-  %2 = train.linear_input_grad %dq, %wb init %1 {model.block = 0 : i64, scale = 1.0 : f64, train.backward} : (tensor<1x3x16xf32>, tensor<16x8xf32>, tensor<1x3x8xf32>) -> tensor<1x3x8xf32>
+  %1 = model.linear %dk, %mk layout in_out init %0 {model.block = 0 : i64, train.backward} : (tensor<1x3x8xf32>, tensor<8x8xf32>, tensor<1x3x8xf32>) -> tensor<1x3x8xf32>
+  %2 = model.linear %dq, %wb layout in_out init %1 {model.block = 0 : i64, train.backward} : (tensor<1x3x16xf32>, tensor<16x8xf32>, tensor<1x3x8xf32>) -> tensor<1x3x8xf32>
   %mv = train.decode %wv {model.block = 0 : i64, train.backward} : (tensor<8x8x!model.nf4<64, false>>) -> tensor<8x8xf32>
-  %3 = train.linear_input_grad %dv, %mv init %2 {model.block = 0 : i64, scale = 1.0 : f64, train.backward} : (tensor<1x3x8xf32>, tensor<8x8xf32>, tensor<1x3x8xf32>) -> tensor<1x3x8xf32>
+  %3 = model.linear %dv, %mv layout in_out init %2 {model.block = 0 : i64, train.backward} : (tensor<1x3x8xf32>, tensor<8x8xf32>, tensor<1x3x8xf32>) -> tensor<1x3x8xf32>
   %dx = model.swiglu %3, %3 {model.block = 0 : i64, train.backward} : tensor<1x3x8xf32>
   %de = train.embedding_grad %ids, %dx {train.backward} : (tensor<1x3xi32>, tensor<1x3x8xf32>) -> tensor<8x8xf32>
   train.accumulate @e, %de {train.backward} : tensor<8x8xf32>

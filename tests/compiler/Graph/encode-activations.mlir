@@ -83,7 +83,7 @@ train.step accumulate batch 1 length 8 ["ids"] {
   %do = train.linear_weight_grad %dy, %o {scale = 1.0 : f64, train.backward, model.block = 0 : i64} : (tensor<1x8x64xbf16>, tensor<1x8x64xbf16>) -> tensor<64x64xf32>
   train.accumulate @c, %do {train.backward} : tensor<64x64xf32>
   %dv = model.add %dy, %o {train.backward, model.block = 0 : i64} : tensor<1x8x64xbf16>
-  %ds = train.linear_input_grad %dv, %w {scale = 1.0 : f64, train.backward, model.block = 0 : i64} : (tensor<1x8x64xbf16>, tensor<64x64xbf16>) -> tensor<1x8x64xbf16>
+  %ds = model.linear %dv, %w layout in_out {train.backward, model.block = 0 : i64} : (tensor<1x8x64xbf16>, tensor<64x64xbf16>) -> tensor<1x8x64xbf16>
   %dg = model.swiglu %ds, %g {train.backward, model.block = 0 : i64} : tensor<1x8x64xbf16>
   %da = train.linear_weight_grad %dg, %n {scale = 1.0 : f64, train.backward, model.block = 0 : i64} : (tensor<1x8x64xbf16>, tensor<1x8x64xbf16>) -> tensor<64x64xf32>
   train.accumulate @a, %da {train.backward} : tensor<64x64xf32>
@@ -131,7 +131,7 @@ train.step accumulate batch 1 length 16 ["ids"] {
   %d0 = train.linear_weight_grad %y, %m {scale = 1.0 : f64, train.backward, model.block = 0 : i64} : (tensor<1x8x64xf32>, tensor<1x8x64xf32>) -> tensor<64x64xf32>
   train.accumulate @b, %d0 {train.backward} : tensor<64x64xf32>
   %dk = train.linear_weight_grad %y, %k {scale = 1.0 : f64, train.backward} : (tensor<1x8x64xf32>, tensor<1x8x64xf32>) -> tensor<64x64xf32>
-  %dy = train.linear_input_grad %y, %dk {scale = 1.0 : f64, train.backward} : (tensor<1x8x64xf32>, tensor<64x64xf32>) -> tensor<1x8x64xf32>
+  %dy = model.linear %y, %dk layout in_out {train.backward} : (tensor<1x8x64xf32>, tensor<64x64xf32>) -> tensor<1x8x64xf32>
   %dw = train.linear_weight_grad %dy, %y {scale = 1.0 : f64, train.backward} : (tensor<1x8x64xf32>, tensor<1x8x64xf32>) -> tensor<64x64xf32>
   train.accumulate @c, %dw {train.backward} : tensor<64x64xf32>
 }

@@ -13,20 +13,20 @@ train.step accumulate batch 1 length 3 ["ids"] {
   %x = model.embedding %ids, %w : (tensor<1x3xi32>, tensor<8x8xf32>) -> tensor<1x3x8xf32>
 
   // Both terms are read once: the second continues the first.
-  // CHECK: %[[G0:.*]] = train.linear_input_grad %[[X:.*]], %{{.*}} {scale
-  // CHECK: %[[G1:.*]] = train.linear_input_grad %[[X]], %{{.*}} init %[[G0]] {scale
+  // CHECK: %[[G0:.*]] = model.linear %[[X:.*]], %{{.*}} layout in_out {train
+  // CHECK: %[[G1:.*]] = model.linear %[[X]], %{{.*}} layout in_out init %[[G0]] {train
   // CHECK-NOT: model.add
-  // CHECK: %[[H:.*]] = train.linear_input_grad %[[G1]]
-  %0 = train.linear_input_grad %x, %w {scale = 1.0 : f64, train.backward} : (tensor<1x3x8xf32>, tensor<8x8xf32>) -> tensor<1x3x8xf32>
-  %1 = train.linear_input_grad %x, %w {scale = 1.0 : f64, train.backward} : (tensor<1x3x8xf32>, tensor<8x8xf32>) -> tensor<1x3x8xf32>
+  // CHECK: %[[H:.*]] = model.linear %[[G1]]
+  %0 = model.linear %x, %w layout in_out {train.backward} : (tensor<1x3x8xf32>, tensor<8x8xf32>) -> tensor<1x3x8xf32>
+  %1 = model.linear %x, %w layout in_out {train.backward} : (tensor<1x3x8xf32>, tensor<8x8xf32>) -> tensor<1x3x8xf32>
   %2 = model.add %0, %1 {train.backward} : tensor<1x3x8xf32>
-  %3 = train.linear_input_grad %2, %w {scale = 1.0 : f64, train.backward} : (tensor<1x3x8xf32>, tensor<8x8xf32>) -> tensor<1x3x8xf32>
+  %3 = model.linear %2, %w layout in_out {train.backward} : (tensor<1x3x8xf32>, tensor<8x8xf32>) -> tensor<1x3x8xf32>
 
   // A term that is read again is not overwritten: the other way around.
-  // CHECK: %[[T:.*]] = train.linear_input_grad %[[X]]
+  // CHECK: %[[T:.*]] = model.linear %[[X]]
   // CHECK: model.add %[[H]], %[[T]]
   // CHECK: model.add %{{.*}}, %[[H]]
-  %4 = train.linear_input_grad %x, %w {scale = 1.0 : f64, train.backward} : (tensor<1x3x8xf32>, tensor<8x8xf32>) -> tensor<1x3x8xf32>
+  %4 = model.linear %x, %w layout in_out {train.backward} : (tensor<1x3x8xf32>, tensor<8x8xf32>) -> tensor<1x3x8xf32>
   %5 = model.add %3, %4 {train.backward} : tensor<1x3x8xf32>
   %6 = model.add %5, %3 {train.backward} : tensor<1x3x8xf32>
 

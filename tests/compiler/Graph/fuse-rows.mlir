@@ -43,6 +43,22 @@ train.step evaluate batch 1 length 3 ["ids"] {
   %z = model.linear %y, %w : (tensor<1x3x8xf32>, tensor<8x8xf32>) -> tensor<1x3x8xf32>
 }
 
+// In 16 bits what is read in the same kernel is rounded as memory would have
+// rounded it: who computes %y again from a stored %h gets the same bits.
+// SMALL-LABEL: train.step evaluate batch 1 length 2
+// SMALL: label = "add__swiglu"
+// SMALL: %[[h:.*]] = arith.addf
+// SMALL-NEXT: %[[r:.*]] = model.row_round %[[h]] to bf16 : tensor<8xf32>
+// SMALL-NEXT: model.row_sigmoid %[[r]]
+train.step evaluate batch 1 length 2 ["ids"] {
+^bb0(%ids: tensor<1x2xi32>):
+  %w = model.weight @w : tensor<8x8xf32>
+  %x = model.embedding %ids, %w : (tensor<1x2xi32>, tensor<8x8xf32>) -> tensor<1x2x8xbf16>
+  %h = model.add %x, %x : tensor<1x2x8xbf16>
+  %y = model.swiglu %h, %x : tensor<1x2x8xbf16>
+  %z = model.linear %y, %w : (tensor<1x2x8xbf16>, tensor<8x8xf32>) -> tensor<1x2x8xbf16>
+}
+
 // A reader between the two: the fused op stands where the producer did, if what
 // the consumer reads is there already.
 // SMALL-LABEL: train.step evaluate batch 1 length 4

@@ -27,7 +27,7 @@
 // SCRATCH: %[[N2:.*]] = train.decode %[[W]] {model.block = 0 : i64, train.backward}
 // SCRATCH-NEXT: model.linear %{{.*}}, %[[N2]]
 // SCRATCH-NOT: train.decode
-// SCRATCH: train.linear_input_grad %{{.*}}, %[[N2]]
+// SCRATCH: model.linear %{{.*}}, %[[N2]] layout in_out
 
 // The parameter changes type; its 4 bits and the type in the file are kept.
 // RESIDENT-DAG: model.parameter @w : tensor<128x128xf32> {file = "m.safetensors", file_type = bf16, quantized = !model.nf4<64, true>}
@@ -44,7 +44,7 @@
 // SLOW-NOT: train.decode
 // SLOW: %[[N:.*]] = train.decode %[[W]] {model.block = 0 : i64, train.backward}
 // SLOW-NOT: train.decode
-// SLOW: train.linear_input_grad %{{.*}}, %[[N]]
+// SLOW: model.linear %{{.*}}, %[[N]] layout in_out
 
 // In f32 a weight of 128 * 128 needs 65536 bytes. In NF4 it has 8192 bytes of
 // codes; @w, with double quantisation, 256 of scales and more, @stored 1024 of
@@ -77,7 +77,7 @@ train.step accumulate batch 1 length 64 ["ids"] {
   %t = model.linear %s, %shared : (tensor<1x64x128xf32>, tensor<128x128xbf16>) -> tensor<1x64x128xf32>
   %xa = model.linear %t, %a : (tensor<1x64x128xf32>, tensor<8x128xf32>) -> tensor<1x64x8xf32>
   %y2 = model.linear %x, %w {model.block = 0 : i64, train.backward} : (tensor<1x64x128xf32>, tensor<128x128x!model.nf4<64, true>>) -> tensor<1x64x128xf32>
-  %dx = train.linear_input_grad %y2, %w {model.block = 0 : i64, scale = 1.0 : f64, train.backward} : (tensor<1x64x128xf32>, tensor<128x128x!model.nf4<64, true>>) -> tensor<1x64x128xf32>
+  %dx = model.linear %y2, %w layout in_out {model.block = 0 : i64, train.backward} : (tensor<1x64x128xf32>, tensor<128x128x!model.nf4<64, true>>) -> tensor<1x64x128xf32>
   %da = train.linear_weight_grad %xa, %dx {scale = 1.0 : f64, train.backward} : (tensor<1x64x8xf32>, tensor<1x64x128xf32>) -> tensor<8x128xf32>
   train.accumulate @a, %da : tensor<8x128xf32>
 }

@@ -20,6 +20,14 @@ model.parameter @q.weight : tensor<32x64xbf16> {file = "a"}
 // CHECK: model.parameter @k.weight : tensor<32x64x!model.nf4<64, true>> {file = "a", stored_quantized}
 model.parameter @k.weight : tensor<32x64x!model.nf4<64, true>> {file = "a", stored_quantized}
 
+// Of [in, out] what is quantised is [out, in], as bitsandbytes does a Conv1D.
+// DEFAULT: model.parameter @conv.weight : tensor<32x64x!model.nf4<64, true>> {file = "a", file_type = bf16, quantized = !model.nf4<64, true>, transposed}
+model.parameter @conv.weight : tensor<64x32xbf16> {file = "a"}
+
+// Two readers that see it differently: left.
+// DEFAULT: model.parameter @both.weight : tensor<64x64xbf16> {file = "a"}
+model.parameter @both.weight : tensor<64x64xbf16> {file = "a"}
+
 // A linear without a module is not the base's.
 // CHECK: model.parameter @a.weight : tensor<32x64xf32> {init = "kaiming", trainable}
 model.parameter @a.weight : tensor<32x64xf32> {init = "kaiming", trainable}
@@ -42,6 +50,13 @@ func.func @forward_8(%x: tensor<1x8x64xf32>, %ids: tensor<1x8xi32>) {
   %1 = model.linear %h, %k {module = "k"} : (tensor<1x8x64xf32>, tensor<32x64x!model.nf4<64, true>>) -> tensor<1x8x32xf32>
   %a = model.weight @a.weight : tensor<32x64xf32>
   %2 = model.linear %h, %a : (tensor<1x8x64xf32>, tensor<32x64xf32>) -> tensor<1x8x32xf32>
+  // DEFAULT: %[[C:.*]] = model.weight @conv.weight : tensor<32x64x!model.nf4<64, true>>
+  // DEFAULT: model.linear %{{.*}}, %[[C]] {module = "conv"} : (tensor<1x8x64xf32>, tensor<32x64x!model.nf4<64, true>>) -> tensor<1x8x32xf32>
+  %c = model.weight @conv.weight : tensor<64x32xbf16>
+  %5 = model.linear %h, %c layout in_out {module = "conv"} : (tensor<1x8x64xf32>, tensor<64x32xbf16>) -> tensor<1x8x32xf32>
+  %b = model.weight @both.weight : tensor<64x64xbf16>
+  %6 = model.linear %h, %b layout in_out {module = "b"} : (tensor<1x8x64xf32>, tensor<64x64xbf16>) -> tensor<1x8x64xf32>
+  %7 = model.linear %h, %b {module = "b"} : (tensor<1x8x64xf32>, tensor<64x64xbf16>) -> tensor<1x8x64xf32>
   %t = model.weight @tied.weight : tensor<32x64xbf16>
   %3 = model.linear %h, %t {module = "t"} : (tensor<1x8x64xf32>, tensor<32x64xbf16>) -> tensor<1x8x32xf32>
   %4 = model.embedding %ids, %t : (tensor<1x8xi32>, tensor<32x64xbf16>) -> tensor<1x8x64xf32>

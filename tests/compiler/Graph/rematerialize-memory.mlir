@@ -66,3 +66,19 @@ train.step accumulate batch 1 length 64 ["ids"] {
   %dw2 = train.linear_weight_grad %x, %x init %dw {scale = 1.0 : f64, train.backward} : (tensor<1x64x256xf32>, tensor<1x64x256xf32>, tensor<256x256xf32>) -> tensor<256x256xf32>
   train.accumulate @w, %dw2 {train.backward} : tensor<256x256xf32>
 }
+
+// -----
+
+// In the forward a concat copies: both halves and the whole. 2 U. A value that
+// the runtime reads is made where it does, and has no bytes here.
+// CHECK: \22estimated_peak\22:131072,
+model.parameter @w : tensor<256x128xf32> {init = "zero", trainable}
+train.step accumulate batch 1 length 64 ["ids"] {
+^bb0(%ids: tensor<1x64xi32>):
+  %w = model.weight @w : tensor<256x128xf32>
+  %a = model.embedding %ids, %w : (tensor<1x64xi32>, tensor<256x128xf32>) -> tensor<1x64x128xf32>
+  %b = model.embedding %ids, %w : (tensor<1x64xi32>, tensor<256x128xf32>) -> tensor<1x64x128xf32>
+  %c = model.concat %a, %b : (tensor<1x64x128xf32>, tensor<1x64x128xf32>) -> tensor<1x64x256xf32>
+  %n = train.column_sum %c : (tensor<1x64x256xf32>) -> tensor<256xf32>
+  train.result "grad_norm", %n : tensor<256xf32>
+}

@@ -29,7 +29,7 @@
 // DROP-X: %[[X:.*]] = model.embedding
 // DROP-X: %[[N:.*]] = model.rms_norm %[[X]]
 // DROP-X: train.linear_weight_grad %{{.*}}, %[[N]]
-// DROP-X: %[[DN:.*]] = train.linear_input_grad
+// DROP-X: %[[DN:.*]] = model.linear
 // DROP-X-NEXT: %[[X2:.*]] = model.embedding %{{.*}}, %[[TABLE]] {train.backward, train.recomputed}
 // DROP-X-NEXT: model.add %[[DN]], %[[X2]]
 
@@ -100,11 +100,11 @@ train.step accumulate batch 1 length 64 ["ids"] {
   %dy = model.add %d, %y {train.backward} : tensor<1x64x256xf32>
   %ddown = train.linear_weight_grad %dy, %s {scale = 1.0 : f64, train.backward} : (tensor<1x64x256xf32>, tensor<1x64x256xf32>) -> tensor<256x256xf32>
   train.accumulate @down, %ddown {train.backward} : tensor<256x256xf32>
-  %ds = train.linear_input_grad %dy, %down {scale = 1.0 : f64, train.backward} : (tensor<1x64x256xf32>, tensor<256x256xf32>) -> tensor<1x64x256xf32>
+  %ds = model.linear %dy, %down layout in_out {train.backward} : (tensor<1x64x256xf32>, tensor<256x256xf32>) -> tensor<1x64x256xf32>
   %dg = model.swiglu %ds, %g {train.backward} : tensor<1x64x256xf32>
   %du = model.add %dg, %u {train.backward} : tensor<1x64x256xf32>
   %dup = train.linear_weight_grad %du, %n {scale = 1.0 : f64, train.backward} : (tensor<1x64x256xf32>, tensor<1x64x256xf32>) -> tensor<256x256xf32>
   train.accumulate @up, %dup {train.backward} : tensor<256x256xf32>
-  %dn = train.linear_input_grad %du, %up {scale = 1.0 : f64, train.backward} : (tensor<1x64x256xf32>, tensor<256x256xf32>) -> tensor<1x64x256xf32>
+  %dn = model.linear %du, %up layout in_out {train.backward} : (tensor<1x64x256xf32>, tensor<256x256xf32>) -> tensor<1x64x256xf32>
   %dx = model.add %dn, %x {train.backward} : tensor<1x64x256xf32>
 }

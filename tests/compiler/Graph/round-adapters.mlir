@@ -27,7 +27,7 @@ train.step accumulate batch 1 length 3 ["ids"] {
   // CHECK: %[[Y:.*]] = model.linear %[[X]], %[[A]] : (tensor<1x3x64xbf16>, tensor<8x64xbf16>)
   // CHECK: model.linear %[[Y]], %{{.*}} : (tensor<1x3x8xbf16>, tensor<64x8xf32>)
   // CHECK: model.linear %{{.*}}, %[[EXACT]] : (tensor<1x3x64xf32>
-  // CHECK: train.linear_input_grad %[[Y]], %[[A]]
+  // CHECK: model.linear %[[Y]], %[[A]] layout in_out
   // PROGRAM: program.buffer rounded offset
   // PROGRAM: program.launch @matmul
   %a = model.weight @a : tensor<8x64xf32>
@@ -36,7 +36,7 @@ train.step accumulate batch 1 length 3 ["ids"] {
   %z = model.linear %y, %w : (tensor<1x3x8xbf16>, tensor<64x8xf32>) -> tensor<1x3x64xbf16>
   %xf = model.embedding %ids, %table : (tensor<1x3xi32>, tensor<16x64xf32>) -> tensor<1x3x64xf32>
   %yf = model.linear %xf, %a : (tensor<1x3x64xf32>, tensor<8x64xf32>) -> tensor<1x3x8xf32>
-  %dx = train.linear_input_grad %y, %a {scale = 1.0 : f64, train.backward} : (tensor<1x3x8xbf16>, tensor<8x64xf32>) -> tensor<1x3x64xbf16>
+  %dx = model.linear %y, %a layout in_out {train.backward} : (tensor<1x3x8xbf16>, tensor<8x64xf32>) -> tensor<1x3x64xbf16>
   %da = train.linear_weight_grad %y, %z {scale = 1.0 : f64, train.backward} : (tensor<1x3x8xbf16>, tensor<1x3x64xbf16>) -> tensor<8x64xf32>
   train.accumulate @a, %da : tensor<8x64xf32>
   %dt = train.embedding_grad %ids, %dx {train.backward} : (tensor<1x3xi32>, tensor<1x3x64xbf16>) -> tensor<16x64xf32>

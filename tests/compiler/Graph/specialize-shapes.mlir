@@ -18,7 +18,7 @@ model.parameter @embed : tensor<96x32xf16> {file = "a.safetensors"}
 // CHECK: %[[E:.*]] = model.weight @embed : tensor<96x32xf16>
 // CHECK: %[[X:.*]] = model.embedding %[[IDS]], %[[E]] : {{.*}} -> tensor<2x16x32xbf16>
 // Exponentials of the log-sum-exp need all its digits: it stays f32.
-// CHECK: model.attention {{.*}} -> (tensor<2x16x32xbf16>, tensor<2x16x4xf32>)
+// CHECK: model.attention {{.*}} -> (tensor<2x16x32xbf16>, tensor<2x4x16xf32>)
 // CHECK: model.rows({{.*}} : (tensor<2x16x32xbf16>) -> tensor<2x16x32xbf16>
 // CHECK-NEXT: ^bb0(%{{.*}}: tensor<8xf32>):
 // CHECK: model.head_loss {{.*}} -> (tensor<1xf32>, tensor<1xf32>, tensor<2x16xi32>)
@@ -44,7 +44,7 @@ model.parameter @embed : tensor<96x32xf16> {file = "a.safetensors"}
 func.func @forward(%ids: tensor<?x?xi32> {model.input = "ids"}) -> (tensor<1xf32>, tensor<1xf32>, tensor<?x?xi32>) {
   %e = model.weight @embed : tensor<96x32xf16>
   %x = model.embedding %ids, %e : (tensor<?x?xi32>, tensor<96x32xf16>) -> tensor<?x?x32xf32>
-  %a, %lse = model.attention %x, %x, %x, %ids {heads = 4, kv_heads = 4, head_dim = 8, window = 0, scale = 1.0 : f64} : (tensor<?x?x32xf32>, tensor<?x?x32xf32>, tensor<?x?x32xf32>, tensor<?x?xi32>) -> (tensor<?x?x32xf32>, tensor<?x?x4xf32>)
+  %a, %lse = model.attention %x, %x, %x, %ids {heads = 4, kv_heads = 4, head_dim = 8, window = 0, scale = 1.0 : f64} : (tensor<?x?x32xf32>, tensor<?x?x32xf32>, tensor<?x?x32xf32>, tensor<?x?xi32>) -> (tensor<?x?x32xf32>, tensor<?x4x?xf32>)
   %y = model.rows(%a) attributes {columns = 8, maps = [#model.map<full>]} : (tensor<?x?x32xf32>) -> tensor<?x?x32xf32> {
   ^bb0(%0: tensor<8xf32>):
     %1 = arith.addf %0, %0 : tensor<8xf32>

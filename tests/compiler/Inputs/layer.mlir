@@ -23,7 +23,7 @@ func.func @forward(%ids: tensor<?x?xi32> {model.input="ids"}, %targets: tensor<?
  %v = model.linear %x, %wv {module = "l.0.v_proj"} : (tensor<?x?x64xf32>, tensor<32x64xbf16>) -> tensor<?x?x32xf32>
  %qr = model.rope %q, %cos, %sin : (tensor<?x?x64xf32>, tensor<?x?x8xf32>, tensor<?x?x8xf32>) -> tensor<?x?x64xf32>
  %kr = model.rope %k, %cos, %sin : (tensor<?x?x32xf32>, tensor<?x?x8xf32>, tensor<?x?x8xf32>) -> tensor<?x?x32xf32>
- %o, %lse = model.attention %qr, %kr, %v, %seg {heads = 8 : i64, kv_heads = 4 : i64, head_dim = 8 : i64, window = 0 : i64, scale = 0.35 : f64} : (tensor<?x?x64xf32>, tensor<?x?x32xf32>, tensor<?x?x32xf32>, tensor<?x?xi32>) -> (tensor<?x?x64xf32>, tensor<?x?x8xf32>)
+ %o, %lse = model.attention %qr, %kr, %v, %seg {heads = 8 : i64, kv_heads = 4 : i64, head_dim = 8 : i64, window = 0 : i64, scale = 0.35 : f64} : (tensor<?x?x64xf32>, tensor<?x?x32xf32>, tensor<?x?x32xf32>, tensor<?x?xi32>) -> (tensor<?x?x64xf32>, tensor<?x8x?xf32>)
  %wo = model.weight @wo : tensor<64x64xbf16>
  %a = model.linear %o, %wo {module = "l.0.o_proj"} : (tensor<?x?x64xf32>, tensor<64x64xbf16>) -> tensor<?x?x64xf32>
  %h1 = model.add %h0, %a : tensor<?x?x64xf32>

@@ -56,7 +56,7 @@ func.func @forward(
   %v = model.linear %x, %wv {module = "model.layers.0.self_attn.v_proj"} : (tensor<?x?x4096xf32>, tensor<1024x4096xbf16>) -> tensor<?x?x1024xf32>
   %qr = model.rope %q, %cos, %sin : (tensor<?x?x4096xf32>, tensor<?x?x128xf32>, tensor<?x?x128xf32>) -> tensor<?x?x4096xf32>
   %kr = model.rope %k, %cos, %sin : (tensor<?x?x1024xf32>, tensor<?x?x128xf32>, tensor<?x?x128xf32>) -> tensor<?x?x1024xf32>
-  %o, %lse = model.attention %qr, %kr, %v, %seg {heads = 32 : i64, kv_heads = 8 : i64, head_dim = 128 : i64, window = 0 : i64, scale = 0.08838834764831845 : f64} : (tensor<?x?x4096xf32>, tensor<?x?x1024xf32>, tensor<?x?x1024xf32>, tensor<?x?xi32>) -> (tensor<?x?x4096xf32>, tensor<?x?x32xf32>)
+  %o, %lse = model.attention %qr, %kr, %v, %seg {heads = 32 : i64, kv_heads = 8 : i64, head_dim = 128 : i64, window = 0 : i64, scale = 0.08838834764831845 : f64} : (tensor<?x?x4096xf32>, tensor<?x?x1024xf32>, tensor<?x?x1024xf32>, tensor<?x?xi32>) -> (tensor<?x?x4096xf32>, tensor<?x32x?xf32>)
   %wo = model.weight @wo : tensor<4096x4096xbf16>
   %a = model.linear %o, %wo {module = "model.layers.0.self_attn.o_proj"} : (tensor<?x?x4096xf32>, tensor<4096x4096xbf16>) -> tensor<?x?x4096xf32>
   %h1 = model.add %h0, %a : tensor<?x?x4096xf32>

@@ -7,12 +7,12 @@
 // CHECK: program.entry accumulate batch 2 length 32
 // CHECK-NOT: program.all_reduce
 // CHECK: program.entry accumulate_last batch 2 length 32
-// The dA and dB GEMMs write into the gradient arena: beta = 1.0 (the bits of
-// which are 4607182418800017408) and no accumulate kernel for them.
-// CHECK: %[[SLOT:.*]] = program.buffer gradient offset 4096 bytes 1024
 // B continues the base GEMM's buffer (read and written).
 // CHECK: program.launch @panel_matmul(%{{.*}}, %{{.*}}, %[[Q:.*]]) access [1, 1, 2]
 // CHECK: program.launch @matmul(%{{.*}}, %{{.*}}, %[[Q]]) access [1, 1, 3]
+// The dA and dB GEMMs write into the gradient arena: beta = 1.0 (the bits of
+// which are 4607182418800017408) and no accumulate kernel for them.
+// CHECK: %[[SLOT:.*]] = program.buffer gradient offset 4096 bytes 1024
 // CHECK: program.launch @matmul(%{{.*}}, %{{.*}}, %[[SLOT]]) access [1, 1, 3] constants [{{.*}}, 4607182418800017408]
 // CHECK: program.all_reduce
 // CHECK: program.entry evaluate

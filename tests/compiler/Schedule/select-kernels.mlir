@@ -21,7 +21,7 @@
 // CHECK: program.kernel @panel_matmul.onednn
 
 // CUDA: program.arena workspace bytes 0 alignment 256
-// CUDA-NOT: program.launch @{{.*}}.{{onednn|reference|blocked|chunked}}(
+// CUDA-NOT: program.launch @{{.*}}.{{onednn|reference|cpu|blocked|chunked}}(
 // CUDA: program.launch @panel_matmul.decoded(
 // CUDA: program.launch @attention.cuda(
 // CUDA: program.launch @head_loss_grad.cuda(
@@ -54,7 +54,7 @@ program.entry evaluate batch 1 length 4 {
   // the place of the operand that was absent.
   // SMALL: program.launch @matmul.onednn(%{{.*}}) access [1, 1, 2{{.*}}
   program.launch @matmul(%a, %b, %c) access [1, 1, 2] constants [4, 4, 8, 8, 8, 4, 0, 1, 4607182418800017408, 0] rows 0 label "y" {absent = array<i64: 3>, dtypes = array<i64: 0, 0, 0>}
-  // SMALL: program.launch @accumulate.reference(
+  // SMALL: program.launch @accumulate.cpu(
   program.launch @accumulate(%a, %b) access [1, 3] constants [4, 8, 8, 8] rows 0 label "sum" {absent = array<i64>, dtypes = array<i64: 0, 0>}
   // One head of 8 in bf16: cuDNN's row, with its workspace.
   // CUDNN: %[[W:.*]] = program.buffer workspace bytes 4096

@@ -6,7 +6,7 @@
 
 #include "tests/cuda/Headers/SameAbi.h"
 
-#include "runtime/Kernels/Cuda/CudnnApi.h"
+#include "runtime/Kernels/Cuda/CudaApi.h"
 #include "tests/cuda/Cudnn/Codes.h"
 
 namespace qlora {

@@ -36,7 +36,12 @@ QLORA_SAME_FUNCTION("ncclGetErrorString", ncclGetErrorString, const char *,
 
 QLORA_NCCL_RESULTS(QLORA_SAME_ROW)
 QLORA_SAME_CONSTANT(0, ncclSuccess);
+QLORA_SAME_CONSTANT(kNcclInt8, ncclInt8);
+QLORA_SAME_CONSTANT(kNcclUint8, ncclUint8);
+QLORA_SAME_CONSTANT(kNcclInt32, ncclInt32);
+QLORA_SAME_CONSTANT(kNcclFloat16, ncclFloat16);
 QLORA_SAME_CONSTANT(kNcclFloat32, ncclFloat32);
+QLORA_SAME_CONSTANT(kNcclBfloat16, ncclBfloat16);
 QLORA_SAME_CONSTANT(kNcclSum, ncclSum);
 
 } // namespace qlora

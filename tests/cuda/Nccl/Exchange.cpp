@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 
 namespace qlora::platform {
 
@@ -25,10 +26,13 @@ struct Address {
 
 static constexpr char kMark[16] = "qlora-nccl-id";
 static constexpr size_t kHeadBytes = 1 << 16;
-static constexpr size_t kPlaceBytes = Exchange::kMostFloats * sizeof(float);
+static constexpr size_t kPlaceBytes = Exchange::kMostBytes;
+static constexpr size_t kPlacesBytes =
+    2 * Exchange::kMostRanks * kPlaceBytes;
 /// Reserved only; pages come when they are written.
 static constexpr size_t kBytes =
-    kHeadBytes + 2 * Exchange::kMostRanks * kPlaceBytes;
+    kHeadBytes + kPlacesBytes +
+    Exchange::kMostRanks * Exchange::kMostRanks * Exchange::kMostSent;
 
 bool Exchange::create(ncclUniqueId &id) {
   static_assert(sizeof(Shared) <= kHeadBytes);
@@ -95,10 +99,21 @@ int Exchange::rankOnSameCard() const {
   return -1;
 }
 
-float *Exchange::place(int ofRank, uint64_t number) const {
-  char *const places = reinterpret_cast<char *>(shared) + kHeadBytes;
-  return reinterpret_cast<float *>(
-      places + (2 * size_t(ofRank) + number % 2) * kPlaceBytes);
+uint8_t *Exchange::place(int ofRank, uint64_t number) const {
+  return reinterpret_cast<uint8_t *>(shared) + kHeadBytes +
+         (2 * size_t(ofRank) + number % 2) * kPlaceBytes;
+}
+
+uint8_t *Exchange::letter(int sender, int receiver) const {
+  return reinterpret_cast<uint8_t *>(shared) + kHeadBytes + kPlacesBytes +
+         (size_t(sender) * kMostRanks + size_t(receiver)) * kMostSent;
+}
+
+std::string Operands::text() const {
+  constexpr const char *kNames[] = {"ncclAllReduce", "ncclAllGather",
+                                    "ncclReduceScatter", "ncclBroadcast"};
+  return fmt::format("{} of {} bytes of type {}", kNames[kind], bytes, type) +
+         (kind == kBroadcast ? fmt::format(" from rank {}", root) : "");
 }
 
 std::string CollectiveCall::text() const {
@@ -140,11 +155,11 @@ std::string Exchange::objectionToCapture(const CollectiveCall &call,
 }
 
 bool Exchange::publish(uint64_t number, const CollectiveCall &call,
-                       const float *data, size_t count) {
-  if (!isEach([=](const Rank &each) { return each.summed + 1 >= number; }))
+                       const Operands &operands) {
+  if (!isEach([=](const Rank &each) { return each.finished + 1 >= number; }))
     return false;
-  std::memcpy(place(rank, number), data, count * sizeof(float));
-  own().counts[number % 2] = count;
+  std::memcpy(place(rank, number), operands.from, operands.bytes);
+  own().operands[number % 2] = operands;
   own().calls[number % 2] = call;
   own().published = number + 1;
   return true;
@@ -154,7 +169,7 @@ bool Exchange::haveAllPublished(uint64_t number) const {
   return isEach([=](const Rank &each) { return each.published > number; });
 }
 
-std::string Exchange::objectionToSum(uint64_t number) const {
+std::string Exchange::objectionTo(uint64_t number) const {
   const Rank &mine = own();
   for (int other = 0; other < size; ++other) {
     const Rank &each = shared->ranks[other];
@@ -163,22 +178,86 @@ std::string Exchange::objectionToSum(uint64_t number) const {
       return fmt::format("collective {}: rank {} {}, rank {} {}", number + 1,
                          rank, mine.calls[number % 2].text(), other,
                          call.text());
-    if (each.counts[number % 2] != mine.counts[number % 2])
-      return fmt::format("rank {} adds {} values up, rank {} {}", rank,
-                         mine.counts[number % 2], other,
-                         each.counts[number % 2]);
+    const Operands &operands = mine.operands[number % 2];
+    if (!operands.matches(each.operands[number % 2]))
+      return fmt::format("rank {} runs {}, rank {} {}", rank, operands.text(),
+                         other, each.operands[number % 2].text());
   }
   return "";
 }
 
-void Exchange::sum(uint64_t number, float *data, size_t count) {
-  std::memcpy(data, place(0, number), count * sizeof(float));
-  for (int other = 1; other < size; ++other) {
-    const float *more = place(other, number);
-    for (size_t i = 0; i < count; ++i)
-      data[i] += more[i];
+static float widened(uint16_t half) {
+  const uint32_t bits = uint32_t(half) << 16;
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+static uint16_t narrowed(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+template <typename T, typename Add>
+static void addEach(void *sum, const void *addend, size_t bytes, Add add) {
+  auto *to = static_cast<T *>(sum);
+  const auto *from = static_cast<const T *>(addend);
+  for (size_t i = 0; i < bytes / sizeof(T); ++i)
+    to[i] = add(to[i], from[i]);
+}
+
+static void add(int type, void *sum, const void *addend, size_t bytes) {
+  if (type == kNcclFloat32)
+    return addEach<float>(sum, addend, bytes, std::plus<float>());
+  if (type == kNcclInt32)
+    return addEach<uint32_t>(sum, addend, bytes, std::plus<uint32_t>());
+  addEach<uint16_t>(sum, addend, bytes, [](uint16_t a, uint16_t b) {
+    return narrowed(widened(a) + widened(b));
+  });
+}
+
+void Exchange::finish(uint64_t number, const Operands &operands, void *to) {
+  auto *result = static_cast<uint8_t *>(to);
+  const bool isScattered = operands.kind == Operands::kReduceScatter;
+  const size_t bytes = isScattered ? operands.bytes / size_t(size)
+                                   : operands.bytes;
+  const size_t offset = isScattered ? bytes * size_t(rank) : 0;
+  if (operands.kind == Operands::kBroadcast)
+    std::memcpy(to, place(operands.root, number), bytes);
+  for (int other = 0; other < size; ++other) {
+    const uint8_t *from = place(other, number) + offset;
+    if (operands.kind == Operands::kAllGather)
+      std::memcpy(result + size_t(other) * bytes, from, bytes);
+    else if (operands.isSum() && other == 0)
+      std::memcpy(to, from, bytes);
+    else if (operands.isSum())
+      add(operands.type, to, from, bytes);
   }
-  own().summed = number + 1;
+  own().finished = number + 1;
+}
+
+bool Exchange::send(int peer, const void *from, size_t bytes) {
+  Mailbox &mail = shared->mail[rank][peer];
+  if (mail.sent != mail.received)
+    return false;
+  std::memcpy(letter(rank, peer), from, bytes);
+  mail.bytes = bytes;
+  ++mail.sent;
+  return true;
+}
+
+int Exchange::hasSent(int peer, size_t bytes) const {
+  const Mailbox &mail = shared->mail[peer][rank];
+  if (mail.sent == mail.received)
+    return 0;
+  return mail.bytes == bytes ? 1 : -1;
+}
+
+void Exchange::receive(int peer, void *to) {
+  Mailbox &mail = shared->mail[peer][rank];
+  std::memcpy(to, letter(peer, rank), mail.bytes);
+  ++mail.received;
 }
 
 void Exchange::finish() { own().hasFinished = true; }

@@ -35,10 +35,29 @@ struct CollectiveCall {
   std::string text() const;
 };
 
+/// What a rank brings to a collective. All but `from` is the same on all.
+struct Operands {
+  enum Kind { kAllReduce, kAllGather, kReduceScatter, kBroadcast };
+  Kind kind = kAllReduce;
+  int type = 0; ///< ncclDataType_t
+  int root = 0; ///< of kBroadcast
+  size_t bytes = 0;
+  const void *from = nullptr;
+
+  bool isSum() const { return kind == kAllReduce || kind == kReduceScatter; }
+  bool matches(const Operands &other) const {
+    return kind == other.kind && type == other.type && root == other.root &&
+           bytes == other.bytes;
+  }
+  /// "ncclAllReduce of 64 bytes of type 7".
+  std::string text() const;
+};
+
 class Exchange {
 public:
   static constexpr int kMostRanks = 16;
-  static constexpr size_t kMostFloats = size_t{64} << 20;
+  static constexpr size_t kMostBytes = size_t{256} << 20;
+  static constexpr size_t kMostSent = size_t{4} << 20; ///< to one other rank
 
   /// The id of a new group, or false.
   static bool create(ncclUniqueId &id);
@@ -65,15 +84,21 @@ public:
 
   /// Puts operands of the collective with that number in place; false while
   /// the place is in use by a rank that is two behind.
-  bool publish(uint64_t number, const CollectiveCall &call, const float *data,
-               size_t count);
+  bool publish(uint64_t number, const CollectiveCall &call,
+               const Operands &operands);
   bool haveAllPublished(uint64_t number) const;
-  /// "" or which rank's call or count is another than this one's.
-  std::string objectionToSum(uint64_t number) const;
-  /// Sums in the order of the ranks.
-  void sum(uint64_t number, float *data, size_t count);
+  /// "" or which rank's call or operands are others than this one's.
+  std::string objectionTo(uint64_t number) const;
+  /// This rank's result; sums are in the order of the ranks.
+  void finish(uint64_t number, const Operands &operands, void *to);
 
-  /// This rank adds nothing up any more; whether that is so for all.
+  /// Leaves bytes for a rank; false while it has not taken those before.
+  bool send(int peer, const void *from, size_t bytes);
+  /// Whether a rank has left as many bytes: -1 where others.
+  int hasSent(int peer, size_t bytes) const;
+  void receive(int peer, void *to);
+
+  /// This rank does nothing any more; whether that is so for all.
   void finish();
   bool haveAllFinished() const;
 
@@ -83,18 +108,25 @@ private:
     std::atomic<int> joined; ///< its card + 1
     std::atomic<int> size;   ///< of the group, as it was told
     std::atomic<bool> hasFinished;
-    std::atomic<uint64_t> published, summed; ///< collectives
-    size_t counts[2];
+    std::atomic<uint64_t> published, finished; ///< collectives
+    Operands operands[2];
     CollectiveCall calls[2];
     /// Of each call its number + 1, doubled, and whether it is captured. A
     /// rank that is a whole ring ahead has not captured it: it would wait.
     std::atomic<uint64_t> entered[kMostCallsAhead];
   };
+  /// From one rank to another: what it holds is sent, but not yet received.
+  struct Mailbox {
+    std::atomic<uint64_t> sent, received;
+    size_t bytes;
+  };
   struct Shared {
     Rank ranks[kMostRanks];
+    Mailbox mail[kMostRanks][kMostRanks]; ///< by sender and receiver
   };
   Exchange(void *memory, int rank, int size);
-  float *place(int rank, uint64_t number) const;
+  uint8_t *place(int rank, uint64_t number) const;
+  uint8_t *letter(int sender, int receiver) const;
   Rank &own() const { return shared->ranks[rank]; }
   template <typename Predicate> bool isEach(Predicate predicate) const;
 

@@ -44,6 +44,66 @@ TEST(Nccl, AddsUpDirectlyAndInGraphs) {
   }));
 }
 
+TEST(Nccl, EveryKindMovesItsPieces) {
+  EXPECT_TRUE(onTwoRanks([](RankClient &self) {
+    if (self.ask() != kNcclSuccess)
+      return false;
+    Client &client = self.client;
+    const CUdeviceptr source = client.allocate(64);
+    auto *to = reinterpret_cast<float *>(self.data);
+    auto *from = reinterpret_cast<float *>(source);
+    // 1, 2, 3, ... on rank 0; 11, 12, 13, ... on rank 1.
+    const auto own = [&](int rank, size_t count, size_t first = 0) {
+      Values values(count);
+      for (size_t i = 0; i < count; ++i)
+        values[i] = float(10 * rank + 1 + int(first + i));
+      return values;
+    };
+    client.write(source, own(self.rank, 6));
+    const auto isDone = [&](ncclResult_t begun, const Values &expected) {
+      return begun == kNcclInProgress && self.ask() == kNcclSuccess &&
+             client.read(self.data, expected.size()) == expected;
+    };
+    const auto both = [](Values first, const Values &second) {
+      first.insert(first.end(), second.begin(), second.end());
+      return first;
+    };
+    if (!isDone(ncclAllGather(from, to, 3, kNcclFloat32, self.group,
+                              client.stream),
+                both(own(0, 3), own(1, 3))) ||
+        !isDone(ncclBroadcast(from, to, 5, kNcclFloat32, 1, self.group,
+                              client.stream),
+                own(1, 5)))
+      return false;
+    const float at = 3.0f * float(self.rank);
+    if (!isDone(ncclReduceScatter(from, to, 3, kNcclFloat32, kNcclSum,
+                                  self.group, client.stream),
+                {12 + 2 * at, 14 + 2 * at, 16 + 2 * at}))
+      return false;
+    // Each sends both their piece, as an all-to-all.
+    if (ncclGroupStart() != kNcclSuccess)
+      return false;
+    for (int peer : {0, 1})
+      if (ncclSend(from + 3 * peer, 3, kNcclFloat32, peer, self.group,
+                   client.stream) != kNcclSuccess ||
+          ncclRecv(to + 3 * peer, 3, kNcclFloat32, peer, self.group,
+                   client.stream) != kNcclSuccess)
+        return false;
+    const size_t mine = 3 * size_t(self.rank);
+    if (!isDone(ncclGroupEnd(), both(own(0, 3, mine), own(1, 3, mine))))
+      return false;
+    const bool isMoved =
+        self.rank == 0
+            ? isDone(ncclSend(from, 6, kNcclFloat32, 1, self.group,
+                              client.stream),
+                     both(own(0, 3), own(1, 3)))
+            : isDone(ncclRecv(to, 6, kNcclFloat32, 0, self.group,
+                              client.stream),
+                     own(0, 6));
+    return isMoved && self.leave();
+  }));
+}
+
 TEST(Nccl, ACallWhileAnotherIsInProgressIsRefused) {
   std::string errors;
   EXPECT_TRUE(onTwoRanks(
@@ -97,7 +157,7 @@ TEST(Nccl, RefusesWrongArguments) {
         return initialise(0) == kNcclInvalidArgument &&
                self.call(0) == kNcclInvalidArgument &&
                self.call(65) == kNcclInvalidArgument &&
-               self.call(64, 9) == kNcclInvalidArgument &&
+               self.call(64, 3) == kNcclInvalidArgument &&
                self.call(64, kNcclFloat32, 2) == kNcclInvalidArgument &&
                with(host, at, nullptr) == kNcclInvalidArgument &&
                with(at, at + 8, nullptr) == kNcclInvalidArgument &&
@@ -135,7 +195,8 @@ TEST(Nccl, DifferentCountsFail) {
                cuStreamSynchronize(self.client.stream) == kLaunchFailed;
       },
       {}, &errors));
-  EXPECT_NE(errors.find("rank 1 adds 32 values up, rank 0 64"),
+  EXPECT_NE(errors.find("rank 1 runs ncclAllReduce of 128 bytes of type 7, rank 0 "
+                        "ncclAllReduce of 256 bytes of type 7"),
             errors.npos);
 }
 

@@ -108,6 +108,11 @@ model.parameter @w : tensor<8xbf16> {file = "a", file_type = i64}
 
 // -----
 
+// expected-error @+1 {{(C6) expects transposed beside quantized only, of two dimensions, and not beside stored_quantized}}
+model.parameter @w : tensor<8x8xf32> {file = "a", transposed}
+
+// -----
+
 // expected-note @+1 {{the parameter}}
 model.parameter @w : tensor<8xbf16> {file = "a"}
 func.func @weight() {
@@ -169,15 +174,31 @@ func.func @embedding_c3(%ids: tensor<2x4xi32>, %table: tensor<9x64x!model.nf4<64
 //===----------------------------------------------------------------------===//
 
 func.func @linear_c1(%x: tensor<2x4x8xf32>, %w: tensor<16x9xf32>) {
-  // expected-error @+1 {{(C1) expects x as wide as the weight's second dimension, but got 8 and 'tensor<16x9xf32>'}}
+  // expected-error @+1 {{(C1) expects x as wide as the weight's in, but got 8 and 'tensor<16x9xf32>', out_in}}
   %0 = model.linear %x, %w : (tensor<2x4x8xf32>, tensor<16x9xf32>) -> tensor<2x4x16xf32>
   return
 }
 
 // -----
 
+func.func @linear_c1_turned(%x: tensor<2x4x8xf32>, %w: tensor<16x8xf32>) {
+  // expected-error @+1 {{(C1) expects x as wide as the weight's in, but got 8 and 'tensor<16x8xf32>', in_out}}
+  %0 = model.linear %x, %w layout in_out : (tensor<2x4x8xf32>, tensor<16x8xf32>) -> tensor<2x4x8xf32>
+  return
+}
+
+// -----
+
+func.func @linear_c2_turned(%x: tensor<2x4x8xf32>, %w: tensor<8x16xf32>) {
+  // expected-error @+1 {{(C2) expects a result as wide as the weight's out, but got 8 and 'tensor<8x16xf32>', in_out}}
+  %0 = model.linear %x, %w layout in_out : (tensor<2x4x8xf32>, tensor<8x16xf32>) -> tensor<2x4x8xf32>
+  return
+}
+
+// -----
+
 func.func @linear_c2(%x: tensor<2x4x8xf32>, %w: tensor<16x8xf32>) {
-  // expected-error @+1 {{(C2) expects a result as wide as the weight's first dimension, but got 8 and 'tensor<16x8xf32>'}}
+  // expected-error @+1 {{(C2) expects a result as wide as the weight's out, but got 8 and 'tensor<16x8xf32>', out_in}}
   %0 = model.linear %x, %w : (tensor<2x4x8xf32>, tensor<16x8xf32>) -> tensor<2x4x8xf32>
   return
 }
@@ -206,7 +227,7 @@ func.func @linear_c3(%x: tensor<2x4x8xf32>, %w: tensor<16x8xf32>, %y: tensor<2x4
 
 func.func @attention_c1(%q: tensor<2x4x24xf32>, %k: tensor<2x4x16xf32>, %s: tensor<2x4xi32>) {
   // expected-error @+1 {{(C1) expects heads to be a multiple of kv_heads, but got 3 and 2, of 8}}
-  %0, %1 = model.attention %q, %k, %k, %s {heads = 3, kv_heads = 2, head_dim = 8, window = 0, scale = 1.0 : f64} : (tensor<2x4x24xf32>, tensor<2x4x16xf32>, tensor<2x4x16xf32>, tensor<2x4xi32>) -> (tensor<2x4x24xf32>, tensor<2x4x3xf32>)
+  %0, %1 = model.attention %q, %k, %k, %s {heads = 3, kv_heads = 2, head_dim = 8, window = 0, scale = 1.0 : f64} : (tensor<2x4x24xf32>, tensor<2x4x16xf32>, tensor<2x4x16xf32>, tensor<2x4xi32>) -> (tensor<2x4x24xf32>, tensor<2x3x4xf32>)
   return
 }
 
@@ -222,7 +243,7 @@ func.func @attention_c2(%q: tensor<2x4x24xf32>, %k: tensor<2x4x16xf32>, %s: tens
 
 func.func @attention_c2_tokens(%q: tensor<2x4x8xf32>, %k: tensor<2x3x8xf32>, %s: tensor<2x4xi32>) {
   // expected-error @+1 {{(C2) expects the tokens of q, 'tensor<2x4x8xf32>', but got 'tensor<2x3x8xf32>'}}
-  %0, %1 = model.attention %q, %k, %k, %s {heads = 1, kv_heads = 1, head_dim = 8, window = 0, scale = 1.0 : f64} : (tensor<2x4x8xf32>, tensor<2x3x8xf32>, tensor<2x3x8xf32>, tensor<2x4xi32>) -> (tensor<2x4x8xf32>, tensor<2x4x1xf32>)
+  %0, %1 = model.attention %q, %k, %k, %s {heads = 1, kv_heads = 1, head_dim = 8, window = 0, scale = 1.0 : f64} : (tensor<2x4x8xf32>, tensor<2x3x8xf32>, tensor<2x3x8xf32>, tensor<2x4xi32>) -> (tensor<2x4x8xf32>, tensor<2x1x4xf32>)
   return
 }
 
@@ -230,15 +251,23 @@ func.func @attention_c2_tokens(%q: tensor<2x4x8xf32>, %k: tensor<2x3x8xf32>, %s:
 
 func.func @attention_c3(%q: tensor<2x4x8xf32>, %s: tensor<2x4xf32>) {
   // expected-error @+1 {{(C3) expects segments of type [B, T] i32}}
-  %0, %1 = model.attention %q, %q, %q, %s {heads = 1, kv_heads = 1, head_dim = 8, window = 0, scale = 1.0 : f64} : (tensor<2x4x8xf32>, tensor<2x4x8xf32>, tensor<2x4x8xf32>, tensor<2x4xf32>) -> (tensor<2x4x8xf32>, tensor<2x4x1xf32>)
+  %0, %1 = model.attention %q, %q, %q, %s {heads = 1, kv_heads = 1, head_dim = 8, window = 0, scale = 1.0 : f64} : (tensor<2x4x8xf32>, tensor<2x4x8xf32>, tensor<2x4x8xf32>, tensor<2x4xf32>) -> (tensor<2x4x8xf32>, tensor<2x1x4xf32>)
   return
 }
 
 // -----
 
 func.func @attention_c4(%q: tensor<2x4x8xf32>, %s: tensor<2x4xi32>) {
-  // expected-error @+1 {{(C4) expects the log-sum-exp in f32, but got 'tensor<2x4x1xbf16>'}}
-  %0, %1 = model.attention %q, %q, %q, %s {heads = 1, kv_heads = 1, head_dim = 8, window = 0, scale = 1.0 : f64} : (tensor<2x4x8xf32>, tensor<2x4x8xf32>, tensor<2x4x8xf32>, tensor<2x4xi32>) -> (tensor<2x4x8xf32>, tensor<2x4x1xbf16>)
+  // expected-error @+1 {{(C4) expects the log-sum-exp as f32 [B, heads, T], but got 'tensor<2x1x4xbf16>'}}
+  %0, %1 = model.attention %q, %q, %q, %s {heads = 1, kv_heads = 1, head_dim = 8, window = 0, scale = 1.0 : f64} : (tensor<2x4x8xf32>, tensor<2x4x8xf32>, tensor<2x4x8xf32>, tensor<2x4xi32>) -> (tensor<2x4x8xf32>, tensor<2x1x4xbf16>)
+  return
+}
+
+// -----
+
+func.func @attention_c4_heads(%q: tensor<2x4x8xf32>, %s: tensor<2x4xi32>) {
+  // expected-error @+1 {{(C4) expects the log-sum-exp as f32 [B, heads, T], but got 'tensor<2x4x1xf32>'}}
+  %0, %1 = model.attention %q, %q, %q, %s {heads = 1, kv_heads = 1, head_dim = 8, window = 0, scale = 1.0 : f64} : (tensor<2x4x8xf32>, tensor<2x4x8xf32>, tensor<2x4x8xf32>, tensor<2x4xi32>) -> (tensor<2x4x8xf32>, tensor<2x4x1xf32>)
   return
 }
 
@@ -246,7 +275,7 @@ func.func @attention_c4(%q: tensor<2x4x8xf32>, %s: tensor<2x4xi32>) {
 
 func.func @attention_c5(%q: tensor<2x4x8xf32>, %s: tensor<2x4xi32>) {
   // expected-error @+1 {{(C5) expects a window of at least 0, but got -1}}
-  %0, %1 = model.attention %q, %q, %q, %s {heads = 1, kv_heads = 1, head_dim = 8, window = -1, scale = 1.0 : f64} : (tensor<2x4x8xf32>, tensor<2x4x8xf32>, tensor<2x4x8xf32>, tensor<2x4xi32>) -> (tensor<2x4x8xf32>, tensor<2x4x1xf32>)
+  %0, %1 = model.attention %q, %q, %q, %s {heads = 1, kv_heads = 1, head_dim = 8, window = -1, scale = 1.0 : f64} : (tensor<2x4x8xf32>, tensor<2x4x8xf32>, tensor<2x4x8xf32>, tensor<2x4xi32>) -> (tensor<2x4x8xf32>, tensor<2x1x4xf32>)
   return
 }
 

@@ -29,10 +29,12 @@ func.func @library(%ids: tensor<?x?xi32>, %segments: tensor<?x?xi32>)
   %y = model.linear %x, %q {module = "layers.0.q_proj"} : (tensor<?x?x32xf32>, tensor<32x32x!model.nf4<64, true>>) -> tensor<?x?x32xf32>
   // CHECK: %[[Z:.*]] = model.linear %[[X]], %[[Q]] init %[[Y]] {scale = 2.000000e+00 : f64} : (tensor<?x?x32xf32>, tensor<32x32x!model.nf4<64, true>>, tensor<?x?x32xf32>) -> tensor<?x?x32xf32>
   %z = model.linear %x, %q init %y {scale = 2.0 : f64} : (tensor<?x?x32xf32>, tensor<32x32x!model.nf4<64, true>>, tensor<?x?x32xf32>) -> tensor<?x?x32xf32>
+  // CHECK: model.linear %[[Y]], %[[Q]] layout in_out init %[[X]] : (tensor<?x?x32xf32>, tensor<32x32x!model.nf4<64, true>>, tensor<?x?x32xf32>) -> tensor<?x?x32xf32>
+  %turned = model.linear %y, %q layout in_out init %x : (tensor<?x?x32xf32>, tensor<32x32x!model.nf4<64, true>>, tensor<?x?x32xf32>) -> tensor<?x?x32xf32>
   // CHECK: %[[K:.*]]:2 = model.split %[[Z]] : (tensor<?x?x32xf32>) -> (tensor<?x?x16xf32>, tensor<?x?x16xf32>)
   %k:2 = model.split %z : (tensor<?x?x32xf32>) -> (tensor<?x?x16xf32>, tensor<?x?x16xf32>)
   // CHECK: %[[A:.*]], %{{.*}} = model.attention %[[Z]], %[[K]]#0, %[[K]]#1, %{{.*}} {head_dim = 8 : i64, heads = 4 : i64, kv_heads = 2 : i64, scale = 5.000000e-01 : f64, window = 0 : i64}
-  %a, %lse = model.attention %z, %k#0, %k#1, %segments {heads = 4, kv_heads = 2, head_dim = 8, window = 0, scale = 0.5 : f64} : (tensor<?x?x32xf32>, tensor<?x?x16xf32>, tensor<?x?x16xf32>, tensor<?x?xi32>) -> (tensor<?x?x32xf32>, tensor<?x?x4xf32>)
+  %a, %lse = model.attention %z, %k#0, %k#1, %segments {heads = 4, kv_heads = 2, head_dim = 8, window = 0, scale = 0.5 : f64} : (tensor<?x?x32xf32>, tensor<?x?x16xf32>, tensor<?x?x16xf32>, tensor<?x?xi32>) -> (tensor<?x?x32xf32>, tensor<?x4x?xf32>)
   // CHECK: model.concat %[[K]]#1, %[[K]]#0 : (tensor<?x?x16xf32>, tensor<?x?x16xf32>) -> tensor<?x?x32xf32>
   %c = model.concat %k#1, %k#0 : (tensor<?x?x16xf32>, tensor<?x?x16xf32>) -> tensor<?x?x32xf32>
   // CHECK: %[[LOSS:.*]], %[[COUNT:.*]], %[[CORRECT:.*]] = model.head_loss %[[A]], %[[E]], %{{.*}} : (tensor<?x?x32xf32>, tensor<96x32xbf16>, tensor<?x?xi32>) -> (tensor<1xf32>, tensor<1xf32>, tensor<?x?xi32>)
@@ -56,6 +58,10 @@ func.func @row_ops(%x: tensor<2x4x32xbf16>, %positions: tensor<2x4xi32>) {
   %3 = model.add %0, %2 : tensor<2x4x32xbf16>
   // CHECK: model.add_bias %{{.*}}, %{{.*}} : (tensor<2x4x32xbf16>, tensor<32xbf16>) -> tensor<2x4x32xbf16>
   %4 = model.add_bias %3, %b : (tensor<2x4x32xbf16>, tensor<32xbf16>) -> tensor<2x4x32xbf16>
+  // CHECK: model.layer_norm %{{.*}}, %{{.*}}, %{{.*}} {epsilon = 1.000000e-05 : f64} : (tensor<2x4x32xbf16>, tensor<32xbf16>, tensor<32xbf16>) -> tensor<2x4x32xbf16>
+  %6 = model.layer_norm %4, %n, %b {epsilon = 1.0e-5 : f64} : (tensor<2x4x32xbf16>, tensor<32xbf16>, tensor<32xbf16>) -> tensor<2x4x32xbf16>
+  // CHECK: model.activation gelu_tanh %{{.*}} : tensor<2x4x32xbf16>
+  %7 = model.activation gelu_tanh %6 : tensor<2x4x32xbf16>
   // CHECK: model.dropout %{{.*}} {id = 3 : i64, probability = 1.000000e-01 : f64} : tensor<2x4x32xbf16>
   %5 = model.dropout %4 {probability = 0.1 : f64, id = 3} : tensor<2x4x32xbf16>
   return

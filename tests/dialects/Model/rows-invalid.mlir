@@ -24,6 +24,30 @@ func.func @rms_norm_c2(%x: tensor<2x4x8xf32>, %w: tensor<8xf32>) {
 
 // -----
 
+func.func @layer_norm_c1(%x: tensor<2x4x10xf32>, %w: tensor<4xf32>) {
+  // expected-error @+1 {{(C1) expects a width that is a multiple of the weight's 4, but got 10}}
+  %0 = model.layer_norm %x, %w, %w {epsilon = 1.0e-5 : f64} : (tensor<2x4x10xf32>, tensor<4xf32>, tensor<4xf32>) -> tensor<2x4x10xf32>
+  return
+}
+
+// -----
+
+func.func @layer_norm_c2(%x: tensor<2x4x8xf32>, %w: tensor<8xf32>) {
+  // expected-error @+1 {{(C2) expects a result of type 'tensor<2x4x8xf32>'}}
+  %0 = model.layer_norm %x, %w, %w {epsilon = 1.0e-5 : f64} : (tensor<2x4x8xf32>, tensor<8xf32>, tensor<8xf32>) -> tensor<2x4x8xbf16>
+  return
+}
+
+// -----
+
+func.func @layer_norm_c3(%x: tensor<2x4x8xf32>, %w: tensor<8xf32>, %b: tensor<4xf32>) {
+  // expected-error @+1 {{(C3) expects a bias of 8 elements, but got 4}}
+  %0 = model.layer_norm %x, %w, %b {epsilon = 1.0e-5 : f64} : (tensor<2x4x8xf32>, tensor<8xf32>, tensor<4xf32>) -> tensor<2x4x8xf32>
+  return
+}
+
+// -----
+
 func.func @rope_table_c1(%p: tensor<2x4xf32>) {
   // expected-error @+1 {{(C1) expects positions of type [B, T] i32}}
   %0, %1 = model.rope_table %p {frequencies = array<f32: 1.0, 1.0>, attention_factor = 1.0 : f64} : (tensor<2x4xf32>) -> (tensor<2x4x2xf32>, tensor<2x4x2xf32>)
@@ -264,6 +288,14 @@ func.func @rows_r1_4bit(%w: tensor<8x64x!model.nf4<64, true>>) {
   ^bb0(%0: tensor<64xf32>):
     model.row_yield %0 : tensor<64xf32>
   }
+  return
+}
+
+// -----
+
+func.func @row_round_c1(%x: tensor<8xf32>) {
+  // expected-error @+1 {{(C1) expects bf16 or f16, but got 'f32'}}
+  %0 = model.row_round %x to f32 : tensor<8xf32>
   return
 }
 

@@ -109,14 +109,6 @@ func.func @decode_rows_c2(%c: tensor<2x4x64xi8>, %s: tensor<2x4x1xbf16>) {
 
 // -----
 
-func.func @linear_input_grad_c1(%dy: tensor<2x4x8xf32>, %w: tensor<8x64xf32>) {
-  // expected-error @+1 {{(C1) expects widths of 'tensor<8x64xf32>', but got 8 and 32}}
-  %0 = train.linear_input_grad %dy, %w {scale = 1.0 : f64} : (tensor<2x4x8xf32>, tensor<8x64xf32>) -> tensor<2x4x32xf32>
-  return
-}
-
-// -----
-
 func.func @linear_weight_grad_c1(%dy: tensor<2x4x8xf32>, %x: tensor<2x4x64xf32>) {
   // expected-error @+1 {{(C1) expects an f32 result of 8x64, but got 'tensor<8x64xbf16>'}}
   %0 = train.linear_weight_grad %dy, %x {scale = 1.0 : f64} : (tensor<2x4x8xf32>, tensor<2x4x64xf32>) -> tensor<8x64xbf16>
@@ -129,5 +121,27 @@ func.func @linear_weight_grad_c1(%dy: tensor<2x4x8xf32>, %x: tensor<2x4x64xf32>)
 func.func @adamw_r1(%x: tensor<2x1024xf32>, %y: tensor<1x1024xf32>, %s: tensor<1xf32>) {
   // expected-error @+1 {{(R1) operand 1 is 'tensor<1x1024xf32>', but 2 rows of 1024 do not read all of it as #model.map<full>}}
   %0, %1, %2 = train.adamw %x, %y, %x, %x, %s : (tensor<2x1024xf32>, tensor<1x1024xf32>, tensor<2x1024xf32>, tensor<2x1024xf32>, tensor<1xf32>) -> (tensor<2x1024xf32>, tensor<2x1024xf32>, tensor<2x1024xf32>)
+  return
+}
+
+// -----
+
+// expected-error @+1 {{(C3) does not know the input 'mask'; there are ids, targets, positions, segments}}
+train.step accumulate batch 2 length 4 ["ids", "mask"] {
+^bb0(%ids: tensor<2x4xi32>, %mask: tensor<2x4xi32>):
+}
+
+// -----
+
+// expected-error @+1 {{(C3) has two arguments for the input 'ids'}}
+train.step accumulate batch 2 length 4 ["ids", "ids"] {
+^bb0(%ids: tensor<2x4xi32>, %again: tensor<2x4xi32>):
+}
+
+// -----
+
+func.func @result_c2(%x: tensor<1xf32>) {
+  // expected-error @+1 {{(C2) expects loss_sum or label_count to accumulate, but got 'grad_norm'}}
+  train.result "grad_norm", %x {accumulate} : tensor<1xf32>
   return
 }

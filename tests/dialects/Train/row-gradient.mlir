@@ -319,3 +319,38 @@ func.func @largest(%ids: tensor<1x3xi32> {model.input = "ids"}) -> (tensor<1xf32
   %loss, %count, %correct = model.head_loss %y, %h, %ids : (tensor<1x3x4xf32>, tensor<16x4xf32>, tensor<1x3xi32>) -> (tensor<1xf32>, tensor<1xf32>, tensor<1x3xi32>)
   return %loss, %count, %correct : tensor<1xf32>, tensor<1xf32>, tensor<1x3xi32>
 }
+
+// -----
+
+// The larger of two: all to who it is, half to each where they are equal. What
+// is rounded passes on what flows to it.
+// CHECK: train.step accumulate
+// CHECK: label = "rows_grad"
+// CHECK-NEXT: ^bb0(%[[x:.*]]: tensor<4xf32>, %[[dy:.*]]: tensor<4xf32>):
+// CHECK-NEXT: %[[r:.*]] = model.row_round %[[x]] to bf16
+// CHECK-NEXT: %[[y:.*]] = arith.maximumf %[[r]], %[[x]]
+// CHECK: %[[half:.*]] = arith.mulf %[[dy]], %{{.*}}
+// CHECK: %[[zero:.*]] = model.row_splat
+// CHECK-NEXT: %[[same:.*]] = arith.cmpf oeq, %[[r]], %[[x]]
+// CHECK-NEXT: %[[share:.*]] = arith.select %[[same]], %[[half]], %[[dy]]
+// CHECK-NEXT: %[[is:.*]] = arith.cmpf oeq, %[[r]], %[[y]]
+// CHECK-NEXT: %[[dr:.*]] = arith.select %[[is]], %[[share]], %[[zero]]
+// CHECK: %[[other:.*]] = arith.cmpf oeq, %[[x]], %[[y]]
+// CHECK-NEXT: %[[dx0:.*]] = arith.select %[[other]]
+// CHECK-NEXT: %[[dx:.*]] = arith.addf %[[dx0]], %[[dr]]
+// CHECK-NEXT: model.row_yield %[[dx]]
+model.parameter @embed : tensor<16x4xf32> {file = "a", trainable}
+model.parameter @head : tensor<16x4xf32> {file = "a"}
+func.func @larger(%ids: tensor<1x3xi32> {model.input = "ids"}) -> (tensor<1xf32>, tensor<1xf32>, tensor<1x3xi32>) attributes {model.batch = 1, model.length = 3} {
+  %e = model.weight @embed : tensor<16x4xf32>
+  %h = model.weight @head : tensor<16x4xf32>
+  %x = model.embedding %ids, %e : (tensor<1x3xi32>, tensor<16x4xf32>) -> tensor<1x3x4xf32>
+  %y = model.rows(%x) attributes {columns = 4, maps = [#model.map<full>]} : (tensor<1x3x4xf32>) -> tensor<1x3x4xf32> {
+  ^bb0(%0: tensor<4xf32>):
+    %1 = model.row_round %0 to bf16 : tensor<4xf32>
+    %2 = arith.maximumf %1, %0 : tensor<4xf32>
+    model.row_yield %2 : tensor<4xf32>
+  }
+  %loss, %count, %correct = model.head_loss %y, %h, %ids : (tensor<1x3x4xf32>, tensor<16x4xf32>, tensor<1x3xi32>) -> (tensor<1xf32>, tensor<1xf32>, tensor<1x3xi32>)
+  return %loss, %count, %correct : tensor<1xf32>, tensor<1xf32>, tensor<1x3xi32>
+}

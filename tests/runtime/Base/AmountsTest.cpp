@@ -33,3 +33,20 @@ TEST(AmountsTest, ChoosesTheUnitOfBytes) {
 }
 
 } // namespace
+
+TEST(Amounts, OfARun) {
+  EXPECT_EQ(formatBytes(512), "512 B");
+  EXPECT_EQ(formatBytes(1536), "1.5 KiB");
+  EXPECT_EQ(formatBytes(19541919334), "18.2 GiB");
+  EXPECT_EQ(formatBytes(200ull << 20), "200 MiB");
+  EXPECT_EQ(formatDuration(730), "0:12:10");
+  EXPECT_EQ(formatDuration(-1), "0:00:00");
+  EXPECT_EQ(formatRate(812.4), "812");
+  EXPECT_EQ(formatRate(40300), "40.3k");
+  EXPECT_EQ(formatShort(1.9e-4), "1.9e-4");
+  EXPECT_EQ(formatShort(0.0099999), "1e-2");
+  EXPECT_EQ(formatShort(0.87), "0.87");
+  EXPECT_EQ(formatShort(5621.3), "5621");
+  EXPECT_EQ(formatShort(0), "0");
+  EXPECT_EQ(formatShort(-2.5e5), "-2.5e5");
+}

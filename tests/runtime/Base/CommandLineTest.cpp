@@ -10,17 +10,23 @@
 
 using namespace qlora;
 
-static const OptionRow kTool[] = {
+static const OptionRow kOwn[] = {
     {"gpus", OptionType::kInt, "1", OptionScope::kRun, "Tool", "ranks"},
-    {"help", OptionType::kBool, "false", OptionScope::kRun, "Tool", "help",
-     "h"},
+    {"output", OptionType::kPath, "", OptionScope::kRun, "Tool", "file", "o"},
 };
-static const std::span<const OptionRow> kTables[] = {kTool, optionTable()};
 
-static StatusOr<CommandLine>
-parse(std::vector<std::string> words,
-      UnknownFlags unknown = UnknownFlags::kReject) {
-  return parseCommandLine(words, kTables, unknown);
+static Tool tool() {
+  return {.version = "tool 1\n",
+          .usage = "usage: tool FILE\n",
+          .input = "FILE",
+          .common = {"gpus"},
+          .example = "  tool x\n",
+          .sections = {{kOwn, {OptionScope::kRun}, ""}},
+          .tables = {kOwn, optionTable()}};
+}
+
+static StatusOr<CommandLine> parse(const std::vector<std::string> &words) {
+  return parseCommandLine(words, tool());
 }
 
 /// "name=text ..." of the settings.
@@ -39,7 +45,8 @@ TEST(CommandLine, Spellings) {
   EXPECT_EQ(settings({"--lora-r", "4", "--lora_r=5"}), "lora_r=4 lora_r=5");
   EXPECT_EQ(settings({"--max-steps", "-1"}), "max_steps=-1");
   EXPECT_EQ(settings({"--lr=1e-5"}), "learning_rate=1e-5");
-  EXPECT_EQ(settings({"--gpus=2", "-h"}), "gpus=2 help=true");
+  EXPECT_EQ(settings({"--gpus=2", "-o", "-1", "-o=b"}),
+            "gpus=2 output=-1 output=b");
   EXPECT_EQ(settings({"--lora-target-linear"}),
             "lora_target_modules=all-linear");
   EXPECT_EQ(settings({"--no-bf16"}), "compute_dtype=float32");
@@ -53,7 +60,8 @@ TEST(CommandLine, Booleans) {
   EXPECT_EQ(settings({"--no-packing"}), "packing=false");
   EXPECT_EQ(settings({"--no_packing"}), "packing=false");
   EXPECT_EQ(settings({"--completion-only-loss"}), "completion_only_loss=true");
-  EXPECT_EQ(settings({"--no-packing=true"}), "--no-packing takes no value");
+  EXPECT_EQ(settings({"--no-packing=yes"}), "packing=false");
+  EXPECT_EQ(settings({"--packing=maybe"}), "packing=maybe");
 }
 
 TEST(CommandLine, FilesStayApart) {
@@ -70,16 +78,19 @@ TEST(CommandLine, Errors) {
             "unknown option '--zzzzzzzz'; --help-all lists them");
   EXPECT_EQ(settings({"--lora-r"}), "--lora-r expects a value");
   EXPECT_EQ(settings({"--lora-r", "--packing"}), "--lora-r expects a value");
+  EXPECT_EQ(settings({"--lora_r="}), "lora_r=");
+  EXPECT_EQ(settings({"--max-length", "8", "--max_seq_length", "16"}),
+            "--max_seq_length is given twice; leave one out");
   EXPECT_EQ(settings({"--no-lora-r"}),
             "unknown option '--no-lora-r'; did you mean '--lora-r'?");
   EXPECT_EQ(settings({"---"}), "unknown option '---'; --help-all lists them");
   EXPECT_EQ(settings({"--="}), "unknown option '--'; --help-all lists them");
-  EXPECT_EQ(settings({"--output", "x"}),
-            "unknown option '--output'; did you mean '--output-dir'?");
+  EXPECT_EQ(settings({"--adapter", "x"}),
+            "unknown option '--adapter'; did you mean '--adapter-name-or-path'?");
   EXPECT_EQ(settings({"-lora-r", "4"}),
             "unknown option '-lora-r'; did you mean '--lora-r'?");
   EXPECT_EQ(settings({"--no-lora-target-linear"}),
-            "--no-lora-target-linear: can only be true; say what you want with "
+            "--lora-target-linear: can only be true; say what you want with "
             "--lora-target-modules");
 }
 
@@ -130,17 +141,43 @@ TEST(CommandLine, OneWordOfAListStaysAsItIs) {
             "--target-modules expects a value");
 }
 
-TEST(CommandLine, OtherFlagsCanBeKept) {
-  auto line = parse({"a.mlir", "-o", "b.so", "--mlir-timing", "--lora-r=2"},
-                    UnknownFlags::kKeep);
+TEST(CommandLine, FlagsOfAnotherParserAreKept) {
+  Tool withForeign = tool();
+  withForeign.isForeign = [](const std::string &name) {
+    return name.starts_with("mlir-");
+  };
+  const std::vector<std::string> words = {"a.mlir", "--mlir-timing",
+                                          "-mlir-x=1", "--lora-r=2"};
+  auto line = parseCommandLine(words, withForeign);
   ASSERT_TRUE(line.isOk());
-  EXPECT_EQ(line->rest, (std::vector<std::string>{"a.mlir", "-o", "b.so",
-                                                  "--mlir-timing"}));
+  EXPECT_EQ(line->rest, std::vector<std::string>{"a.mlir"});
+  EXPECT_EQ(line->foreign,
+            (std::vector<std::string>{"--mlir-timing", "-mlir-x=1"}));
   EXPECT_EQ(line->settings.size(), 1u);
+  EXPECT_FALSE(parse({"--mlir-timing"}).isOk());
+}
+
+TEST(CommandLine, QuestionsHaveAnswers) {
+  const auto answer = [](const char *flag) { return parse({flag})->answer; };
+  EXPECT_EQ(answer("--version"), "tool 1\n");
+  EXPECT_EQ(answer("-h"), answer("--help"));
+  EXPECT_TRUE(answer("--help").starts_with("usage: tool FILE\n\noptions:\n"));
+  EXPECT_TRUE(answer("--help_all").starts_with("usage: tool FILE\n\nTool:\n"));
+  EXPECT_EQ(answer("--gpus=2"), "");
+}
+
+TEST(CommandLine, OneInput) {
+  const auto input = [](const std::vector<std::string> &words) {
+    auto only = onlyInput(*parse(words), tool());
+    return only.isOk() ? *only : only.status().message();
+  };
+  EXPECT_EQ(input({"a", "--gpus", "2"}), "a");
+  EXPECT_EQ(input({}), "no FILE is named; usage: tool FILE; see --help");
+  EXPECT_EQ(input({"a", "b"}), "expects one FILE, but got 'a' and 'b'");
 }
 
 TEST(CommandLine, NamesAndAliasesAreUnique) {
-  std::vector<std::string> names = allOptionNames(kTables);
+  std::vector<std::string> names = allOptionNames(tool().tables);
   std::sort(names.begin(), names.end());
   EXPECT_EQ(std::adjacent_find(names.begin(), names.end()), names.end());
 }

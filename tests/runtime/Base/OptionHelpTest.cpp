@@ -16,13 +16,21 @@ static const OptionRow kTool[] = {
     {"cache", OptionType::kBool, "true", OptionScope::kRun, "Tool", "keep"},
 };
 
-static std::string all() {
-  const HelpSection sections[] = {
-      {kTool, {OptionScope::kRun}, ""},
-      {optionTable(), {OptionScope::kRun, OptionScope::kOutput}, ""},
-      {optionTable(), {OptionScope::kProgram}, "Fixed"}};
-  return optionHelp(sections);
+static Tool tool() {
+  return {.usage = "usage: tool\n",
+          .common = {"output", "cache", "learning_rate", "compute_dtype",
+                     "lora_target_modules", "memory_limit"},
+          .example = "  tool\n",
+          .sections = {{kTool, {OptionScope::kRun}, ""},
+                       {optionTable(),
+                        {OptionScope::kRun, OptionScope::kOutput},
+                        ""},
+                       {optionTable(), {OptionScope::kProgram}, "Fixed"}},
+          .footer = "\nMore.\n",
+          .tables = {kTool, optionTable()}};
 }
+
+static std::string all() { return fullHelp(tool()); }
 
 /// How often the help has this flag where flags stand.
 static int count(const std::string &help, const std::string &flag) {
@@ -43,7 +51,8 @@ static int count(const std::string &help, const std::string &flag) {
 
 TEST(OptionHelp, HasEveryNameAndAliasOnce) {
   const std::string help = all();
-  const std::span<const OptionRow> tables[] = {kTool, optionTable()};
+  const std::span<const OptionRow> tables[] = {kTool, optionTable(),
+                                               questionTable()};
   for (const std::string &name : allOptionNames(tables))
     EXPECT_EQ(count(help, flagSpelling(name)), 1) << name;
   EXPECT_EQ(count(help, "--lora_r"), 0);
@@ -58,11 +67,10 @@ TEST(OptionHelp, StaysWithinAScreen) {
 }
 
 TEST(OptionHelp, IsLaidOutAsArgparseDoes) {
-  const std::string_view names[] = {"output", "cache", "learning_rate",
-                                    "compute_dtype", "lora_target_modules",
-                                    "memory_limit"};
-  const std::span<const OptionRow> tables[] = {kTool, optionTable()};
-  EXPECT_EQ(optionHelp(tables, names), R"(  -o, --output PATH     what to write
+  EXPECT_EQ(commonHelp(tool()), R"(usage: tool
+
+options:
+  -o, --output PATH     what to write
   --cache, --no-cache   keep (default: true)
   --learning-rate X, --lr
                         peak learning rate (default: 5e-5)
@@ -77,6 +85,11 @@ TEST(OptionHelp, IsLaidOutAsArgparseDoes) {
   --memory-limit SIZE|auto
                         memory a rank may use, such as 20GiB; auto: what is free
                         on this machine; 0: no limit (default: 0)
+
+example:
+  tool
+
+--help-all lists every option.
 )");
 }
 
@@ -90,4 +103,5 @@ TEST(OptionHelp, PutsAScopeUnderOneHeading) {
   }
   EXPECT_EQ(help.find("\nLoRA:\n"), std::string::npos);
   EXPECT_NE(help.find("\nFiles:\n"), std::string::npos);
+  EXPECT_TRUE(help.ends_with("print the version\n\nMore.\n"));
 }

@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 
@@ -42,6 +43,17 @@ TEST(Subprocess, TheProgramIsToldThatThisOneHasEnded) {
   for (int i = 0; i < 500 && !fs::exists(told); ++i)
     usleep(10000);
   EXPECT_TRUE(fs::remove(told));
+}
+
+TEST(Subprocess, WhoWatchesMayEndIt) {
+  const auto start = std::chrono::steady_clock::now();
+  int calls = 0;
+  auto output = runProgram({"/bin/sleep", "60"}, {}, [&] {
+    return ++calls < 2 ? Status::ok() : Status::invalid("enough");
+  });
+  EXPECT_EQ(output.status().message(), "enough");
+  EXPECT_EQ(calls, 2);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
 }
 
 TEST(Subprocess, LinesAreHeardWhenTheyCome) {

@@ -5,7 +5,7 @@
 // is the version (91900) that LD_LIBRARY_PATH is to lead to.
 
 #include "runtime/Kernels/Cuda/CudnnAttentionGraph.h"
-#include "runtime/Kernels/Requests/CudaWorkspaces.h"
+#include "runtime/Kernels/Plans/CudaWorkspaces.h"
 
 #include <dlfcn.h>
 #include <gtest/gtest.h>
@@ -120,7 +120,7 @@ protected:
     EXPECT_EQ(findKernelRow("attention.cudnn")->reject(request), std::nullopt);
     return planCudnnAttention({*cudnn, nullptr, device->get()},
                               CudnnAttentionShape::of(request),
-                              requests::kCudnnForwardScratch);
+                              plans::kCudnnForwardScratch);
   }
   StatusOr<CudnnAttentionPlan> planGradient(const Case &c) {
     KernelRequest request = requestOf("attention_grad", c);
@@ -128,10 +128,10 @@ protected:
     row->tune(request, isSmall ? WorkspaceSize::kSmall
                                : WorkspaceSize::kModest);
     EXPECT_EQ(row->reject(request), std::nullopt);
-    return planCudnnAttentionGradient(
-        {*cudnn, nullptr, device->get()}, GetParam().arch,
-        CudnnAttentionShape::of(request),
-        requests::CudnnGradientPlan::of(request));
+    return planCudnnAttentionGradient({*cudnn, nullptr, device->get()},
+                                      GetParam().arch,
+                                      CudnnAttentionShape::of(request),
+                                      plans::CudnnGradientPlan::of(request));
   }
   void expectPlan(const StatusOr<CudnnAttentionPlan> &plan) {
     EXPECT_TRUE(plan.isOk()) << plan.status().message();

@@ -20,10 +20,7 @@ protected:
   void SetUp() override {
     SessionFixture::SetUp();
     std::ofstream(at("data.jsonl")) << "{\"text\": \"a\"}\n";
-    // $0 qlora-data --tokenizer M --input F --output O ...
-    std::ofstream(at("python"))
-        << "#!/bin/sh\necho \"$@\" >> " << at("log") << "\ncp "
-        << at("rows.safetensors") << " \"$7\"\n";
+    python("");
     fs::permissions(at("python"), fs::perms::owner_all);
     setenv("QLORA_PYTHON", at("python").c_str(), 1);
     setenv("XDG_CACHE_HOME", at("cache").c_str(), 1);
@@ -34,6 +31,14 @@ protected:
     SessionFixture::TearDown();
   }
 
+  /// $0 qlora-data --tokenizer M --input F ... --output O ...
+  void python(const std::string &first) {
+    std::ofstream(at("python"))
+        << "#!/bin/sh\nfor word; do if [ $word = --print-key ]; then echo key; "
+           "exit; fi; done\n"
+        << first << "echo \"$@\" >> " << at("log") << "\ncp "
+        << at("rows.safetensors") << " \"${15}\"\n";
+  }
   std::vector<std::string> filesIn(const char *name) {
     std::vector<std::string> names;
     for (const auto &entry : fs::recursive_directory_iterator(folder / name))
@@ -61,6 +66,15 @@ TEST_F(DataFiles, NoDataLiesInTheOutputFolder) {
   ASSERT_EQ(filesIn("cache/qlora/tokens").size(), 1u);
   EXPECT_EQ(conversions(), 1);
   EXPECT_EQ(adapter("out"), adapter("again"));
+}
+
+/// The other rank waits as long as this one tokenises, and not for a time.
+TEST_F(DataFiles, TokenisingMayTakeLongerThanACollective) {
+  python("sleep 6\n");
+  ProcessOutput output =
+      run({"--train-file", at("data.jsonl"), "--output-dir", at("out"),
+           "--gpus", "2", "--lr", "0.05", "--ddp-timeout", "3"});
+  EXPECT_EQ(output.exitCode, 0) << output.errors;
 }
 
 TEST_F(DataFiles, WithoutACacheOfTheUserJsonlIsRefused) {

@@ -12,8 +12,11 @@ namespace qlora {
 namespace {
 
 qlora_command command(qlora_command_kind kind, uint32_t target = 0) {
-  return {
-      static_cast<uint8_t>(kind), QLORA_QUEUE_COMMUNICATION, 0, target, 0, 0};
+  qlora_command command = {};
+  command.kind = static_cast<uint8_t>(kind);
+  command.queue = QLORA_QUEUE_COMMUNICATION;
+  command.target = target;
+  return command;
 }
 
 TEST(CommunicationQueue, RunsInOrderAfterEvents) {
@@ -27,8 +30,8 @@ TEST(CommunicationQueue, RunsInOrderAfterEvents) {
       },
       8, 2);
   const qlora_command commands[] = {
-      command(QLORA_COMMAND_WAIT, 0), command(QLORA_COMMAND_ALL_REDUCE, 7),
-      command(QLORA_COMMAND_ALL_REDUCE, 8), command(QLORA_COMMAND_RECORD, 1)};
+      command(QLORA_COMMAND_WAIT, 0), command(QLORA_COMMAND_COLLECTIVE, 7),
+      command(QLORA_COMMAND_COLLECTIVE, 8), command(QLORA_COMMAND_RECORD, 1)};
   for (int repeat = 0; repeat < 50; ++repeat) {
     released = false;
     order.clear();
@@ -51,7 +54,7 @@ TEST(CommunicationQueue, KeepsTheFirstErrorAndSkipsTheRest) {
         return Status::error(StatusCode::kAborted, "error {}", runs);
       },
       8, 1);
-  const qlora_command reduce = command(QLORA_COMMAND_ALL_REDUCE);
+  const qlora_command reduce = command(QLORA_COMMAND_COLLECTIVE);
   queue.begin();
   queue.push(reduce);
   queue.push(reduce);

@@ -3,9 +3,9 @@
 // What a machine without a usable NVIDIA library is told, and what one of them
 // says without a card.
 
+#include "runtime/Kernels/Cuda/CudaApi.h"
 #include "runtime/Device/Cuda/NvmlApi.h"
 #include "runtime/Kernels/Cuda/CudaApi.h"
-#include "runtime/Kernels/Cuda/CudnnApi.h"
 
 #include <gtest/gtest.h>
 

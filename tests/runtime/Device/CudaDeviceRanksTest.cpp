@@ -69,7 +69,7 @@ TEST_F(CudaDeviceRanksTest, NoWaitIsLongerThanTheTimeout) {
   ASSERT_TRUE(start(options).isOk());
   fake::machine.unfinished = 1 << 30;
   const Status status = read(kDemoResult).status();
-  EXPECT_HAS(status.message(), "all_reduce on the GPU has not ended after "
+  EXPECT_HAS(status.message(), "a collective on the GPU has not ended after "
                                "0.05 s");
   EXPECT_FALSE(device->settle());
   EXPECT_TRUE(fake::group.isAborted);

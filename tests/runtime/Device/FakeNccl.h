@@ -12,6 +12,7 @@
 #include <cstring>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "runtime/Device/Collectives.h"
 #include "runtime/Device/Cuda/NcclApi.h"
@@ -29,6 +30,8 @@ struct Group {
   bool isHanging = false;
   std::atomic<bool> isAborted = false;
   std::atomic<bool> isAbortHeld = false; ///< an abort does not end
+  std::vector<std::string> said; ///< by kinds other than allReduce
+  bool isGrouped = false;
   ncclConfig_t config;
 };
 /// The one of the running test.
@@ -56,7 +59,6 @@ inline ncclResult_t getUniqueId(ncclUniqueId *id) {
 }
 inline ncclResult_t commInitRankConfig(ncclComm_t *comm, int, ncclUniqueId id,
                                        int, ncclConfig_t *config) {
-  // The id has gone through floats; the second rank of the host is its twin.
   if (static_cast<uint8_t>(id.internal[100]) != 201)
     return 4;
   group.config = *config;
@@ -82,6 +84,40 @@ inline ncclResult_t allReduce(const void *from, void *to, size_t count, int, int
   });
   return kNcclInProgress;
 }
+/// Any other kind does nothing but say what it was called with.
+inline ncclResult_t say(const char *member, size_t count, int type, int where) {
+  group.said.push_back(
+      fmt::format("{} {} of {} ({})", member, count, type, where));
+  return group.isGrouped ? 0 : start(member);
+}
+inline ncclResult_t allGather(const void *, void *, size_t count, int type,
+                              ncclComm_t, CUstream) {
+  return say("allGather", count, type, 0);
+}
+inline ncclResult_t reduceScatter(const void *, void *, size_t count, int type,
+                                  int operation, ncclComm_t, CUstream) {
+  return say("reduceScatter", count, type, operation);
+}
+inline ncclResult_t broadcast(const void *, void *, size_t count, int type,
+                              int root, ncclComm_t, CUstream) {
+  return say("broadcast", count, type, root);
+}
+inline ncclResult_t send(const void *, size_t count, int type, int peer,
+                         ncclComm_t, CUstream) {
+  return say("send", count, type, peer);
+}
+inline ncclResult_t recv(void *, size_t count, int type, int peer, ncclComm_t,
+                         CUstream) {
+  return say("recv", count, type, peer);
+}
+inline ncclResult_t groupStart() {
+  group.isGrouped = true;
+  return 0;
+}
+inline ncclResult_t groupEnd() {
+  group.isGrouped = false;
+  return start("groupEnd");
+}
 inline ncclResult_t commFinalize(ncclComm_t) { return start("commFinalize"); }
 inline ncclResult_t commDestroy(ncclComm_t) {
   ++group.calls["commDestroy"];
@@ -98,6 +134,7 @@ inline ncclResult_t commAbort(ncclComm_t) {
 inline const Nccl &newNccl() {
   static Nccl nccl;
   group.calls.clear();
+  group.said.clear();
   group.failing.clear();
   group.hanging.clear();
   group.error = 2;
@@ -108,6 +145,13 @@ inline const Nccl &newNccl() {
   nccl.commInitRankConfig = commInitRankConfig;
   nccl.commGetAsyncError = commGetAsyncError;
   nccl.allReduce = allReduce;
+  nccl.allGather = allGather;
+  nccl.reduceScatter = reduceScatter;
+  nccl.broadcast = broadcast;
+  nccl.send = send;
+  nccl.recv = recv;
+  nccl.groupStart = groupStart;
+  nccl.groupEnd = groupEnd;
   nccl.commFinalize = commFinalize;
   nccl.commDestroy = commDestroy;
   nccl.commAbort = commAbort;
@@ -119,7 +163,10 @@ class TwoRanks final : public Collectives {
 public:
   int rank() const override { return 0; }
   int size() const override { return 2; }
-  Status allReduceSum(float *, int64_t) override { return Status::ok(); }
+  Status run(const CollectiveCall &) override { return Status::ok(); }
+  StatusOr<std::vector<std::string>> allGather(std::string_view mine) override {
+    return std::vector<std::string>(2, std::string(mine));
+  }
   Status checkOthers() override {
     return isAlone ? Status::error(StatusCode::kAborted, "rank 1 is gone")
                    : Status::ok();

@@ -53,8 +53,10 @@ protected:
     return Status::ok();
   }
   Status sum() {
-    return gpus->allReduceSum(reinterpret_cast<CUdeviceptr>(values.data()),
-                              values.size(), nullptr);
+    CollectiveCall call;
+    call.to = {reinterpret_cast<uint8_t *>(values.data()),
+               values.size() * sizeof(float)};
+    return gpus->run(call, nullptr);
   }
   bool isAborted() {
     gpus.reset();
@@ -80,6 +82,34 @@ TEST_F(NcclCollectivesTest, AsksUntilACallHasTakenEffect) {
   EXPECT_FALSE(isAborted());
   EXPECT_EQ(group.calls["commFinalize"], 1);
   EXPECT_EQ(group.calls["commDestroy"], 1);
+}
+
+TEST_F(NcclCollectivesTest, EveryKindIsACallOfNccl) {
+  ASSERT_TRUE(connect().isOk());
+  std::vector<uint16_t> from(10), to(10);
+  const auto run = [&](qlora_collective kind, size_t sent, size_t received,
+                       int peer) {
+    CollectiveCall call = {kind, QLORA_DTYPE_BF16, peer, {}, {}};
+    call.to = {reinterpret_cast<uint8_t *>(to.data()), 2 * received};
+    call.from = {reinterpret_cast<uint8_t *>(from.data()), 2 * sent};
+    const Status status = gpus->run(call, nullptr);
+    EXPECT_TRUE(status.isOk()) << status.message();
+  };
+  run(QLORA_COLLECTIVE_ALL_GATHER, 5, 10, 0);
+  run(QLORA_COLLECTIVE_REDUCE_SCATTER, 10, 5, 0);
+  run(QLORA_COLLECTIVE_BROADCAST, 0, 7, 1);
+  run(QLORA_COLLECTIVE_ALL_TO_ALL, 10, 10, 0);
+  run(QLORA_COLLECTIVE_SEND, 3, 0, 1);
+  run(QLORA_COLLECTIVE_RECV, 0, 3, 1);
+  // There is no rank 2, and none before the first.
+  run(QLORA_COLLECTIVE_SEND, 3, 0, 2);
+  run(QLORA_COLLECTIVE_RECV, 0, 3, -1);
+  EXPECT_EQ(group.said,
+            (std::vector<std::string>{
+                "allGather 5 of 9 (0)", "reduceScatter 5 of 9 (0)",
+                "broadcast 7 of 9 (1)", "send 5 of 9 (0)", "recv 5 of 9 (0)",
+                "send 5 of 9 (1)", "recv 5 of 9 (1)", "send 3 of 9 (1)",
+                "recv 3 of 9 (1)"}));
 }
 
 TEST_F(NcclCollectivesTest, EveryFailingCallIsNamedAndAborts) {
@@ -125,7 +155,7 @@ TEST_F(NcclCollectivesTest, WaitsForTheCardWithinItsBound) {
   EXPECT_TRUE(gpus->look(59s).isOk());
   const Status status = gpus->look(61s);
   EXPECT_EQ(status.code(), StatusCode::kUnavailable);
-  EXPECT_HAS(status.message(), "all_reduce on the GPU has not ended after 60 s");
+  EXPECT_HAS(status.message(), "a collective on the GPU has not ended after 60 s");
   EXPECT_TRUE(isAborted());
 }
 
@@ -135,7 +165,7 @@ TEST_F(NcclCollectivesTest, TellsAnErrorThatComesLater) {
     ASSERT_TRUE(connect().isOk());
     group.asyncError = 3;
     const Status status = hasEnded ? gpus->confirm() : gpus->look(1ms);
-    EXPECT_EQ(status.message(), "all_reduce on the GPU: ncclInternalError (3): "
+    EXPECT_EQ(status.message(), "a collective on the GPU: ncclInternalError (3): "
                                 "as the test wants it");
     const int calls = group.calls["commGetAsyncError"];
     EXPECT_HAS(gpus->look(1ms).message(), "were given up before");

@@ -42,12 +42,43 @@ TEST(NullDevice, CountsAStep) {
   EXPECT_EQ(counters.collectives, 1u);
   EXPECT_EQ(counters.records, 2u);
   EXPECT_EQ(counters.waits, 2u);
-  EXPECT_EQ(counters.collectiveBytes, 72u);
+  EXPECT_EQ(counters.collectiveBytes[QLORA_GROUP_DP]
+                                    [QLORA_COLLECTIVE_ALL_REDUCE],
+            72u);
   // Twice scale_add: 2 * 64; gather 64; copy 64; descend 64; fill and
   // all-reduce 72 each.
   EXPECT_EQ(counters.bytesWritten, 128u + 64 + 64 + 64 + 72 + 72);
   for (const ArenaUse &use : device->memory())
     EXPECT_EQ(use.allocatedBytes, 0u);
+}
+
+TEST(NullDevice, CountsBytesByKindForTheGroupThatAProgramIsFor) {
+  DemoTables tables;
+  // Two ranks' halves of the gradients and the count of labels.
+  qlora_command &gather = tables.commands[5];
+  gather.collective = QLORA_COLLECTIVE_ALL_GATHER;
+  gather.operand_count = 2;
+  gather.first_operand = uint32_t(tables.operands.size());
+  tables.operands.push_back(
+      {kDemoGradient, QLORA_DTYPE_F32, QLORA_WRITE, 0, 0, 72, 0});
+  tables.operands.push_back(
+      {kDemoTrainable, QLORA_DTYPE_F32, QLORA_READ, 0, 0, 36, 0});
+  auto module = tables.load();
+  ASSERT_TRUE(module.isOk()) << module.status().message();
+  DeviceOptions options;
+  options.ranks = 2;
+  auto device = std::move(createDevice("null", options)).value();
+  ASSERT_TRUE(device->load(*module, nullptr).isOk());
+  const qlora_entry &entry = module->entries()[kDemoAccumulate];
+  ASSERT_TRUE(runEntry(*device, *module, entry, {}).isOk());
+  const auto &bytes = device->counters().collectiveBytes[QLORA_GROUP_DP];
+  EXPECT_EQ(bytes[QLORA_COLLECTIVE_ALL_GATHER], 72u);
+  EXPECT_EQ(bytes[QLORA_COLLECTIVE_ALL_REDUCE], 0u);
+  options.ranks = 4;
+  device = std::move(createDevice("null", options)).value();
+  EXPECT_EQ(device->load(*module, nullptr).message(),
+            "the program's all_gather over dp has 72 and 36 bytes, which are "
+            "not the pieces of 4 ranks; start as many as it was compiled for");
 }
 
 TEST(NullDevice, FindsReadsBeforeWrites) {
@@ -65,6 +96,24 @@ TEST(NullDevice, FindsReadsOfHalfWrittenRanges) {
   EXPECT_HAS(runNull(tables, kDemoEvaluate).message(), "byte 32 was not");
 }
 
+TEST(NullDevice, FindsInputsThatNobodyWrites) {
+  DemoTables tables;
+  qlora_entry &entry = tables.entries[kDemoAccumulate];
+  ++entry.first_binding; // the first is the ids
+  --entry.binding_count;
+  EXPECT_HAS(runNull(tables, kDemoAccumulate).message(),
+             "operand 0 in the input arena: reads bytes 0+64, but byte 0 was "
+             "not written before");
+}
+
+TEST(NullDevice, FindsResultsThatNobodyWrites) {
+  DemoTables tables;
+  --tables.entries[kDemoEvaluate].command_count; // the last copies the result
+  EXPECT_HAS(runNull(tables, kDemoEvaluate).message(),
+             "result in the result arena: reads bytes 0+64, but byte 0 was not "
+             "written before");
+}
+
 TEST(NullDevice, FindsRaces) {
   // The first: all_reduce does not wait for gather.
   DemoTables noWait;
@@ -74,7 +123,7 @@ TEST(NullDevice, FindsRaces) {
   // The second: a fill of the gradient after, without waiting for it.
   DemoTables noJoin;
   noJoin.operands.push_back(noJoin.operands[10]);
-  noJoin.commands[8] = {QLORA_COMMAND_FILL, QLORA_QUEUE_COMPUTE, 1, 0, 11, 0};
+  noJoin.commands[8] = {QLORA_COMMAND_FILL, QLORA_QUEUE_COMPUTE, 1, 0, 11, 0, 0, 0};
   EXPECT_HAS(runNull(noJoin, kDemoAccumulate).message(),
              "race: writes bytes 0+72 while the communication queue writes");
 }
@@ -154,8 +203,8 @@ DemoTables matmulTables(double beta) {
   tables.operands.push_back({kDemoTrainable, 0, QLORA_READ, 0, 0, 64, 0});
   tables.operands.push_back({kDemoActivation, 0, QLORA_READ_WRITE, 0, 0, 64, 0});
   tables.operands.push_back({0, 0, 0, 0, 0, 0, 0}); // no workspace
-  tables.commands[0] = {QLORA_COMMAND_LAUNCH, QLORA_QUEUE_COMPUTE, 4, 0, 11, 0};
-  tables.commands[7] = {QLORA_COMMAND_FILL, QLORA_QUEUE_COMPUTE, 1, 0, 10, 0};
+  tables.commands[0] = {QLORA_COMMAND_LAUNCH, QLORA_QUEUE_COMPUTE, 4, 0, 11, 0, 0, 0};
+  tables.commands[7] = {QLORA_COMMAND_FILL, QLORA_QUEUE_COMPUTE, 1, 0, 10, 0, 0, 0};
   return tables;
 }
 

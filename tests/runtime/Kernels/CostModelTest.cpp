@@ -33,8 +33,8 @@ KernelRequest request(const char *op,
   KernelRequest result;
   result.op = findKernelOp(op);
   result.dtypes = std::move(dtypes);
-  for (bool isDouble : result.op->isDouble)
-    result.constants.push_back(isDouble ? 0 : 1);
+  for (ConstantKind kind : result.op->kinds)
+    result.constants.push_back(kind == ConstantKind::kDouble ? 0 : 1);
   for (auto [name, value] : constants)
     result.constants[result.op->constantIndex(name)] = value;
   return result;
@@ -224,7 +224,7 @@ TEST(CostModel, OnCudaAttentionIsThatOfItsRow) {
 
 TEST(CostModel, AttentionOfAGpuHasRatesOfItsOwn) {
   // 1e3 queries see 5.005e5 keys: 4 * 64 FLOPs each, and 2.5 times backward.
-  const AttentionShape shape = {1, 1000, 1, 1, 64, 0};
+  const AttentionExtents shape = {1, 1000, 1, 1, 64, 0};
   const double flops = 5.005e5 * 4 * 64;
   Work forward = attentionWork(shape, QLORA_DTYPE_BF16, false);
   EXPECT_DOUBLE_EQ(secondsOf(forward, roundCard()), 2e-6 + flops / 0.4e12);
@@ -245,7 +245,7 @@ TEST(CostModel, AttentionOfAGpuHasRatesOfItsOwn) {
 
 TEST(CostModel, AttentionOfACpuHasRatesOfItsOwn) {
   // As above; exponentials are in the rate.
-  const AttentionShape shape = {1, 1000, 1, 1, 64, 0};
+  const AttentionExtents shape = {1, 1000, 1, 1, 64, 0};
   const double flops = 5.005e5 * 4 * 64;
   DeviceProfile device = roundDevice();
   const Work narrow = attentionWork(shape, QLORA_DTYPE_BF16, true);

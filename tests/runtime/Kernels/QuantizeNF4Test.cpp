@@ -124,18 +124,20 @@ TEST(QuantizeNF4, GivesBitsandbytesBytesForOddTensors) {
       }
 }
 
-TEST(QuantizeNF4, ReadsInWindowsAndReleasesEachOnce) {
+TEST(QuantizeNF4, FetchesEachWindowOnceBeforeItIsRead) {
   const int64_t elements = (int64_t{1} << 23) + 100;
   const auto layout = NF4Layout::of(elements, 64, true);
   std::vector<uint32_t> storage(static_cast<size_t>(layout.bytes) / 4);
   int64_t next = 0;
   quantizeNF4(layout,
-              {[](int64_t first, int64_t count, float *out) {
+              {[&](int64_t first, int64_t count, float *out) {
+                 EXPECT_LE(first + count, next);
                  for (int64_t i = 0; i < count; ++i)
                    out[i] = static_cast<float>((first + i) % 1001 - 500);
                },
                [&](int64_t first, int64_t count) {
                  EXPECT_EQ(first, next);
+                 EXPECT_LE(count, kNF4Window);
                  next = first + count;
                }},
               reinterpret_cast<uint8_t *>(storage.data()));

@@ -36,7 +36,7 @@ protected:
   Status launch(const qlora_command &) override { return Status::ok(); }
   Status fill(const qlora_command &) override { return Status::ok(); }
   Status copy(const qlora_command &) override { return Status::ok(); }
-  Status allReduce(const qlora_command &) override { return Status::ok(); }
+  Status collective(const qlora_command &) override { return Status::ok(); }
   Status record(const qlora_command &) override { return Status::ok(); }
   Status wait(const qlora_command &) override { return Status::ok(); }
   Status finishEntry() override { return Status::ok(); }

@@ -114,9 +114,9 @@ TEST_F(StepPredictionTest, CommunicationHidesBehindOneKernel) {
 
 TEST_F(StepPredictionTest, AnAllReduceOfARingAndOfNodes) {
   const GpuRates gpu = *roundCard().gpu;
-  EXPECT_EQ(allReduceSeconds(1e6, 1, gpu), 0);
-  EXPECT_DOUBLE_EQ(allReduceSeconds(1e6, 8, gpu), 1e-6 + 1.75e6 / 1e7);
-  EXPECT_DOUBLE_EQ(allReduceSeconds(1e6, 16, gpu),
+  EXPECT_EQ(collectiveSeconds(QLORA_COLLECTIVE_ALL_REDUCE, 1e6, 1, gpu), 0);
+  EXPECT_DOUBLE_EQ(collectiveSeconds(QLORA_COLLECTIVE_ALL_REDUCE, 1e6, 8, gpu), 1e-6 + 1.75e6 / 1e7);
+  EXPECT_DOUBLE_EQ(collectiveSeconds(QLORA_COLLECTIVE_ALL_REDUCE, 1e6, 16, gpu),
                    2e-6 + 1.75e6 / 1e7 + 1e6 / 8 / 1e6);
 }
 

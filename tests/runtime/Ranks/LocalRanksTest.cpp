@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Ranks (of one process here) find each other and open each other's memory.
+// Ranks (threads here) open each other's memory, and nothing else.
 
 #include "runtime/Ranks/LocalRanks.h"
 
@@ -10,64 +10,112 @@
 #include <unistd.h>
 
 #include "runtime/Base/HostMemory.h"
+#include "tests/runtime/Ranks/ThreadedRanks.h"
 
 using namespace qlora;
 using namespace std::chrono_literals;
 using Access = LocalRanks::Access;
 
-class LocalRanksTest : public testing::Test {
-protected:
-  void SetUp() override {
-    FileDescriptor socket = std::move(listenOn("127.0.0.1", 0)).value();
-    const int port = portOf(socket).value();
-    server = TcpStoreServer::start(std::move(socket), "s").value();
-    store = TcpStore::connect("127.0.0.1", port, "s", 10s).value();
+/// What ranks of several machines say, of which the first is this one's.
+class Told final : public Collectives {
+public:
+  Told(std::vector<std::string> texts, int own)
+      : texts(std::move(texts)), own(own) {}
+  int rank() const override { return own; }
+  int size() const override { return static_cast<int>(texts.size()); }
+  Status run(const CollectiveCall &) override { return Status::ok(); }
+  StatusOr<std::vector<std::string>> allGather(std::string_view mine) override {
+    std::vector<std::string> all = texts;
+    for (std::string &text : all)
+      text = text == "here" ? mine : text;
+    return all;
   }
+  void abort() override {}
 
-  std::unique_ptr<TcpStoreServer> server;
-  std::unique_ptr<TcpStore> store;
+private:
+  std::vector<std::string> texts;
+  int own;
 };
 
-TEST_F(LocalRanksTest, CountsThoseOfThisMachineOnly) {
+TEST(LocalRanks, CountsThoseOfThisMachineOnly) {
   LocalRanks alone;
   EXPECT_EQ(alone.rank(), 0);
   EXPECT_EQ(alone.size(), 1);
-  ASSERT_TRUE(store->set("machine/0", "elsewhere").isOk());
-  auto second = LocalRanks::find(*store, 1, 2, 10s);
-  ASSERT_TRUE(second.isOk()) << second.status().message();
-  EXPECT_EQ(second->rank(), 0);
-  EXPECT_EQ(second->size(), 1);
-  auto third = LocalRanks::find(*store, 2, 3, 10s);
-  ASSERT_TRUE(third.isOk()) << third.status().message();
-  EXPECT_EQ(third->rank(), 1);
-  EXPECT_EQ(third->size(), 2);
-  EXPECT_FALSE(LocalRanks::find(*store, 0, 9, 10ms).isOk());
+  for (int rank : {1, 3}) {
+    Told group({"elsewhere", "here", "elsewhere", "here"}, rank);
+    auto ranks = LocalRanks::find(group);
+    ASSERT_TRUE(ranks.isOk()) << ranks.status().message();
+    EXPECT_EQ(ranks->rank(), rank / 2);
+    EXPECT_EQ(ranks->size(), 2);
+  }
 }
 
-TEST_F(LocalRanksTest, OpensWhatAnotherPublished) {
-  auto ranks = LocalRanks::find(*store, 0, 1, 10s);
-  ASSERT_TRUE(ranks.isOk()) << ranks.status().message();
-  EXPECT_FALSE(ranks->open("memory", 10ms).isOk());
-  const FileDescriptor memory(HostMemory::createShared("test", 4096).value());
-  ASSERT_TRUE(ranks->publish("memory", memory, Access::kReadWrite).isOk());
-  ASSERT_TRUE(ranks->publish("file", memory, Access::kRead).isOk());
-  auto there = ranks->open("memory", 10s);
+/// Shares a file of the first of two ranks, which expect `bytes` of it.
+static StatusOr<LocalRanks::Shared> shared(Access access, uint64_t size,
+                                           uint64_t bytes) {
+  StatusOr<LocalRanks::Shared> there = LocalRanks::Shared();
+  runRanks(2, [&](RingCollectives &group) {
+    auto ranks = LocalRanks::find(group);
+    ASSERT_TRUE(ranks.isOk()) << ranks.status().message();
+    LocalRanks::Shared own;
+    own.access = access;
+    if (group.rank() == 0)
+      own.memory = FileDescriptor(HostMemory::createShared("t", size).value());
+    auto result = ranks->share(group, "memory", std::move(own), bytes);
+    if (group.rank() == 1) {
+      there = std::move(result);
+      return;
+    }
+    EXPECT_EQ(result.isOk(), size == bytes || access == Access::kRead);
+    if (result.isOk() && access == Access::kReadWrite)
+      HostMemory::shared(result->memory.get(), size).value().bytes()[7] = 5;
+  });
+  return there;
+}
+
+TEST(LocalRanks, OpensWhatTheFirstShares) {
+  auto there = shared(Access::kReadWrite, 4096, 4096);
   ASSERT_TRUE(there.isOk()) << there.status().message();
-  EXPECT_EQ(there->access, Access::kReadWrite);
-  HostMemory::shared(there->memory.get(), 4096).value().bytes()[7] = 5;
-  EXPECT_EQ(HostMemory::shared(memory.get(), 4096).value().bytes()[7], 5);
-  auto file = ranks->open("file", 10s);
+  EXPECT_EQ(HostMemory::shared(there->memory.get(), 4096).value().bytes()[7],
+            5);
+  auto file = shared(Access::kRead, 8192, 4096);
   ASSERT_TRUE(file.isOk()) << file.status().message();
   EXPECT_EQ(file->access, Access::kRead);
   EXPECT_EQ(fcntl(file->memory.get(), F_GETFL) & O_ACCMODE, O_RDONLY);
 }
 
-TEST_F(LocalRanksTest, NamesWhatCannotBeOpened) {
-  auto ranks = LocalRanks::find(*store, 0, 1, 10s);
-  ASSERT_TRUE(ranks.isOk()) << ranks.status().message();
-  const FileDescriptor closed;
-  ASSERT_TRUE(ranks->publish("memory", closed, Access::kRead).isOk());
-  const Status status = ranks->open("memory", 10s).status();
+TEST(LocalRanks, RefusesMemoryOfAnotherSize) {
+  const Status status = shared(Access::kReadWrite, 8192, 4096).status();
   EXPECT_EQ(status.code(), StatusCode::kUnavailable);
-  EXPECT_NE(status.message().find("shares (memory, /proc/"), std::string::npos);
+  EXPECT_NE(status.message().find("it has 8192 bytes in place of 4096"),
+            std::string::npos)
+      << status.message();
+}
+
+/// What another process says is not trusted: it might be any file of ours.
+TEST(LocalRanks, RefusesWhatIsNoMemory) {
+  struct Offer {
+    int64_t process, descriptor;
+    Access access;
+  };
+  const FileDescriptor folder(open("/tmp", O_RDONLY));
+  const FileDescriptor null(open("/dev/null", O_RDWR));
+  const std::pair<Offer, const char *> offers[] = {
+      {{getpid(), folder.get(), Access::kRead}, "it is no file"},
+      {{getpid(), null.get(), Access::kReadWrite}, "it is no file"},
+      {{getpid(), 999999, Access::kRead}, "No such file"},
+      {{-1, 0, Access::kRead}, "No such file"}};
+  Told machines({"here", "here"}, 1);
+  const LocalRanks ranks = LocalRanks::find(machines).value();
+  for (const auto &[offer, why] : offers) {
+    Told group(
+        {std::string(reinterpret_cast<const char *>(&offer), sizeof offer),
+         "here"},
+        1);
+    const Status status = ranks.share(group, "memory", LocalRanks::Shared(), 0).status();
+    EXPECT_NE(status.message().find(why), std::string::npos)
+        << status.message();
+    EXPECT_NE(status.message().find("shares (memory, /proc/"),
+              std::string::npos);
+  }
 }

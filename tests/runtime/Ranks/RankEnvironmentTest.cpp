@@ -86,6 +86,34 @@ TEST(RankEnvironment, ContradictionsNameTheVariable) {
                    .isOk());
 }
 
+TEST(RankEnvironment, SecretsThatCanBeGuessedAreNamed) {
+  const std::map<std::string, std::string> two = {
+      {"OMPI_COMM_WORLD_RANK", "1"},
+      {"OMPI_COMM_WORLD_SIZE", "2"},
+      {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}};
+  EXPECT_EQ(read(two)->secretRemark,
+            "whoever can reach rank 0 at 127.0.0.1 can join this job, since "
+            "Open MPI gives it no secret; set QLORA_JOB_SECRET to the same "
+            "random text on every rank");
+  auto with = [&](const char *name, const char *value) {
+    auto variables = two;
+    variables[name] = value;
+    return read(variables);
+  };
+  EXPECT_NE(with("SLURM_JOB_ID", "123456")->secretRemark.find("a guessable"),
+            std::string::npos);
+  EXPECT_NE(with("TORCHELASTIC_RUN_ID", "none")->secretRemark.find("guessable"),
+            std::string::npos);
+  const char *random = "0123456789abcdef";
+  EXPECT_EQ(with("TORCHELASTIC_RUN_ID", random)->secretRemark, "");
+  EXPECT_EQ(with("QLORA_JOB_SECRET", random)->secret, random);
+  EXPECT_EQ(with("QLORA_JOB_SECRET", random)->secretRemark, "");
+  EXPECT_EQ(with("QLORA_JOB_SECRET", "short").status().message(),
+            "the variable QLORA_JOB_SECRET has 5 characters; give every rank "
+            "the same 16 random ones, as of 'openssl rand -hex 8'");
+  EXPECT_EQ(read({})->secretRemark, "");
+}
+
 TEST(RankEnvironment, FirstSlurmHost) {
   EXPECT_EQ(firstSlurmHost("a"), "a");
   EXPECT_EQ(firstSlurmHost("a,b[1-2]"), "a");

@@ -106,6 +106,15 @@ TEST_F(Adapter, TargetsAreSpelledForEveryReader) {
             json({"model.scores"}));
 }
 
+TEST_F(Adapter, SaysWhichWayTheWeightsAre) {
+  Options inOut;
+  ASSERT_TRUE(inOut.applyRecorded(R"({"adapts_in_out": true})").isOk());
+  EXPECT_EQ(adapterConfig(module, inOut)["fan_in_fan_out"], true);
+  Options asked;
+  ASSERT_TRUE(asked.applyRecorded(R"({"fan_in_fan_out": true})").isOk());
+  EXPECT_EQ(adapterConfig(module, asked)["fan_in_fan_out"], false);
+}
+
 TEST_F(Adapter, AFullDiskLeavesTheEarlierAdapter) {
   ASSERT_TRUE(write().isOk());
   std::string before = contents(folder / "out/adapter_model.safetensors");
@@ -129,13 +138,14 @@ TEST_F(Adapter, IsWrittenIntoTheSpaceThatWasReserved) {
   const fs::path weights = "adapter_model.safetensors";
   struct stat before {
   }, after{};
+  fs::create_directories(folder / "out");
   {
     auto prepared = PreparedAdapter::prepare(module, options, folder / "out");
     ASSERT_TRUE(prepared.isOk()) << prepared.status().message();
-    ASSERT_EQ(
-        stat((folder / "out/.staging" / weights).concat(".reserve").c_str(),
-             &before),
-        0);
+    for (const auto &entry : fs::directory_iterator(folder / "out/.staging"))
+      if (entry.path().string().find("safetensors.part.") != std::string::npos)
+        stat(entry.path().c_str(), &before);
+    ASSERT_NE(before.st_ino, 0u);
     EXPECT_FALSE(fs::exists(folder / "out" / weights));
     trained.assign(128, 1);
     // No other file may be written by now.
@@ -151,7 +161,28 @@ TEST_F(Adapter, IsWrittenIntoTheSpaceThatWasReserved) {
   EXPECT_EQ(contents(folder / "out" / weights), prepared);
 }
 
+/// A checkpoint: whoever sees its folder sees all of it.
+TEST_F(Adapter, ANewFolderAppearsWhole) {
+  {
+    auto prepared = PreparedAdapter::prepare(module, options, folder / "out");
+    ASSERT_TRUE(prepared.isOk()) << prepared.status().message();
+    EXPECT_FALSE(fs::exists(folder / "out"));
+  }
+  // And nothing of one that gets no values.
+  EXPECT_FALSE(fs::exists(folder / "out.part.new"));
+  {
+    auto prepared = PreparedAdapter::prepare(module, options, folder / "out");
+    ASSERT_TRUE(prepared.isOk()) << prepared.status().message();
+    ASSERT_TRUE(prepared->write(trained).isOk());
+  }
+  EXPECT_TRUE(holdsAdapter(folder / "out"));
+  EXPECT_TRUE(fs::exists(folder / "out/adapter_config.json"));
+  EXPECT_TRUE(fs::exists(folder / "out/tokenizer.json"));
+  EXPECT_FALSE(fs::exists(folder / "out.part.new"));
+}
+
 TEST_F(Adapter, IsWrittenWhereItsFolderWasRemovedMeanwhile) {
+  fs::create_directories(folder / "out");
   auto prepared = PreparedAdapter::prepare(module, options, folder / "out");
   ASSERT_TRUE(prepared.isOk()) << prepared.status().message();
   fs::remove_all(folder / "out");
@@ -221,6 +252,7 @@ TEST_F(Adapter, AFileInTheWayIsAnError) {
 TEST_F(Adapter, OurOwnConfigurationCanContinue) {
   EXPECT_EQ(check(json::object()), "");
   EXPECT_EQ(check({{"lora_alpha", 1.0},
+                   {"fan_in_fan_out", true},
                    {"loftq_config", json::object()},
                    {"megatron_core", "megatron.core"},
                    {"use_dora", false}}),
@@ -238,7 +270,6 @@ TEST_F(Adapter, ContradictionsAreRefused) {
             "program was compiled for {}");
   EXPECT_NE(check({{"peft_type", "IA3"}}), "");
   EXPECT_NE(check({{"bias", "all"}}), "");
-  EXPECT_NE(check({{"fan_in_fan_out", true}}), "");
   EXPECT_NE(check({{"lora_bias", true}}), "");
   EXPECT_NE(check({{"r", "four"}}), "");
   EXPECT_FALSE(checkAdapterConfig((folder / "none").string(), options).isOk());

@@ -116,7 +116,7 @@ TEST_F(CudaRanks, AHangingCollectiveEndsAtTheTimeout) {
   for (const char *value : {"1", "3@1", "5@0"})
     EXPECT_HAS(failureWith("QLORA_TEST_CUDA_HANG", value,
                            {"--ddp-timeout", "1"}),
-               "all_reduce on the GPU has not ended after 1 s: another rank "
+               "a collective on the GPU has not ended after 1 s: another rank "
                "hangs, or is slower than --ddp-timeout allows");
 }
 

@@ -62,7 +62,7 @@ protected:
 TEST_F(Output, WhatAnUnfinishedRunLeftMayBeUsed) {
   for (const char *name :
        {"config.resolved.yaml", "metrics.jsonl", "gemm_table.json",
-        "gemm_table.json.123", ".lock", ".staging/adapter_config.json"})
+        "gemm_table.json.part.123", "checkpoint-3.part.new/adapter_config.json", ".lock", ".staging/adapter_config.json"})
     put(name);
   EXPECT_EQ(refusal(), "");
   EXPECT_TRUE(OutputFolder::claim(options()).isOk());
@@ -287,8 +287,11 @@ TEST_F(Runs, AKilledRunsFolderCanBeUsedAndOneRunIsAlone) {
       << second.errors;
   kill(pid, SIGKILL);
   waitpid(pid, nullptr, 0);
-  EXPECT_TRUE(
-      fs::exists(folder / "out/.staging/adapter_model.safetensors.reserve"));
+  bool hasSpace = false;
+  for (const auto &entry : fs::directory_iterator(folder / "out/.staging"))
+    hasSpace |= entry.path().filename().string().starts_with(
+        "adapter_model.safetensors.part.");
+  EXPECT_TRUE(hasSpace);
   EXPECT_TRUE(adapter("out").empty());
   // Its ranks end with it, but not at once.
   ProcessOutput third;
@@ -319,7 +322,7 @@ TEST_F(Runs, ADiskWithoutRoomIsKnownBeforeTheFirstStep) {
       << output.errors;
   EXPECT_NE(output.errors.find(
                 "bytes for '" + at("out") +
-                "/.staging/adapter_model.safetensors.reserve': File too large; "
+                "/.staging/adapter_model.safetensors': File too large; "
                 "make room there, or choose an --output-dir on another disk\n"),
             std::string::npos)
       << output.errors;

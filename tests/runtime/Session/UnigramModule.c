@@ -53,7 +53,6 @@ static const qlora_arena arenas[] = {
 
 static const qlora_parameter parameters[] = {
     {.name = "model.scores.weight",
-     .file = "model.safetensors",
      .role = QLORA_ROLE_FROZEN,
      .dtype = QLORA_DTYPE_F32,
      .init = QLORA_INIT_FILE,
@@ -114,23 +113,23 @@ static const qlora_operand operands[] = {
 #define COMPUTE QLORA_QUEUE_COMPUTE
 #define SEND QLORA_QUEUE_COMMUNICATION
 #define ACCUMULATE_LAST_COMMANDS(launch, operands)                             \
-  {QLORA_COMMAND_LAUNCH, COMPUTE, 8, launch, operands, 0},                     \
-      {QLORA_COMMAND_RECORD, COMPUTE, 0, 0, 0, 0},                             \
-      {QLORA_COMMAND_WAIT, SEND, 0, 0, 0, 0},                                  \
-      {QLORA_COMMAND_ALL_REDUCE, SEND, 1, 0, 30, 0},                           \
-      {QLORA_COMMAND_RECORD, SEND, 0, 1, 0, 0}, {                              \
-    QLORA_COMMAND_WAIT, COMPUTE, 0, 1, 0, 0                                    \
+  {QLORA_COMMAND_LAUNCH, COMPUTE, 8, launch, operands, 0, 0, 0},               \
+      {QLORA_COMMAND_RECORD, COMPUTE, 0, 0, 0, 0, 0, 0},                       \
+      {QLORA_COMMAND_WAIT, SEND, 0, 0, 0, 0, 0, 0},                            \
+      {QLORA_COMMAND_COLLECTIVE, SEND, 1, 0, 30, 0, 0, 0},                     \
+      {QLORA_COMMAND_RECORD, SEND, 0, 1, 0, 0, 0, 0}, {                        \
+    QLORA_COMMAND_WAIT, COMPUTE, 0, 1, 0, 0, 0, 0                              \
   }
 
 static const qlora_command commands[] = {
-    {QLORA_COMMAND_LAUNCH, COMPUTE, 8, 0, 0, 0},  /* 0: accumulate 4 */
-    {QLORA_COMMAND_LAUNCH, COMPUTE, 8, 1, 8, 0},  /* 1: accumulate 8 */
+    {QLORA_COMMAND_LAUNCH, COMPUTE, 8, 0, 0, 0, 0, 0},  /* 0: accumulate 4 */
+    {QLORA_COMMAND_LAUNCH, COMPUTE, 8, 1, 8, 0, 0, 0},  /* 1: accumulate 8 */
     ACCUMULATE_LAST_COMMANDS(0, 0),               /* 2 */
     ACCUMULATE_LAST_COMMANDS(1, 8),               /* 8 */
-    {QLORA_COMMAND_LAUNCH, COMPUTE, 7, 2, 16, 0}, /* 14: evaluate 4 */
-    {QLORA_COMMAND_LAUNCH, COMPUTE, 7, 3, 23, 0}, /* 15: evaluate 8 */
-    {QLORA_COMMAND_LAUNCH, COMPUTE, 6, 4, 31, 0}, /* 16: update */
-    {QLORA_COMMAND_FILL, COMPUTE, 1, 0, 37, 0},
+    {QLORA_COMMAND_LAUNCH, COMPUTE, 7, 2, 16, 0, 0, 0}, /* 14: evaluate 4 */
+    {QLORA_COMMAND_LAUNCH, COMPUTE, 7, 3, 23, 0, 0, 0}, /* 15: evaluate 8 */
+    {QLORA_COMMAND_LAUNCH, COMPUTE, 6, 4, 31, 0, 0, 0}, /* 16: update */
+    {QLORA_COMMAND_FILL, COMPUTE, 1, 0, 37, 0, 0, 0},
 };
 
 #define INPUTS(tokens)                                                         \

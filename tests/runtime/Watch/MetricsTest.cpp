@@ -15,24 +15,7 @@
 
 using namespace qlora;
 
-TEST(ReportText, Numbers) {
-  EXPECT_EQ(formatBytes(512), "512 B");
-  EXPECT_EQ(formatBytes(1536), "1.5 KiB");
-  EXPECT_EQ(formatBytes(19541919334), "18.2 GiB");
-  EXPECT_EQ(formatBytes(200ull << 20), "200 MiB");
-  EXPECT_EQ(formatDuration(730), "0:12:10");
-  EXPECT_EQ(formatDuration(-1), "0:00:00");
-  EXPECT_EQ(formatRate(812.4), "812");
-  EXPECT_EQ(formatRate(40300), "40.3k");
-  EXPECT_EQ(formatShort(1.9e-4), "1.9e-4");
-  EXPECT_EQ(formatShort(0.0099999), "1e-2");
-  EXPECT_EQ(formatShort(0.87), "0.87");
-  EXPECT_EQ(formatShort(5621.3), "5621");
-  EXPECT_EQ(formatShort(0), "0");
-  EXPECT_EQ(formatShort(-2.5e5), "-2.5e5");
-}
-
-TEST(ReportText, StepLinesStandUnderTheirHeading) {
+TEST(ProgressLine, StepLinesStandUnderTheirHeading) {
   StepReport report{120,   1000,  1.44,  1.2345, 0.87,
                     1.9e-4, 0.812, 40300, 730};
   EXPECT_EQ(stepHeading(1000),
@@ -52,7 +35,7 @@ TEST(ReportText, StepLinesStandUnderTheirHeading) {
   EXPECT_EQ(stepLine(report).size(), stepHeading(999999).size());
 }
 
-TEST(ReportText, BarFillsItsWidth) {
+TEST(ProgressLine, BarFillsItsWidth) {
   for (uint64_t done : {0u, 45u, 100u}) {
     std::string bar =
         progressBar({"training", done, 100, 9, false, "steps"}, 60);
@@ -69,7 +52,7 @@ TEST(ReportText, BarFillsItsWidth) {
             79u);
 }
 
-TEST(ReportText, ALineOfProgressKnowsBytes) {
+TEST(ProgressLine, ALineOfProgressKnowsBytes) {
   EXPECT_EQ(progressLine({"loading", 1u << 30, 3u << 30, 2, true, "bytes"}),
             "loading: 1.0 GiB of 3.0 GiB, 512 MiB/s, 0:00:04 left");
   EXPECT_EQ(progressLine({"tokenising", 1500, 0, 1, false, "rows"}),
@@ -97,26 +80,6 @@ TEST(Divergence, IsAGradientOfNothing) {
   EXPECT_NE(divergence.check(report).find("is 0: nothing is learned any more"),
             std::string::npos);
   EXPECT_EQ(divergence.check(report), "") << "it is said once";
-}
-
-TEST(ReportText, PlanTableAddsUp) {
-  PlanRow rows[] = {{"frozen base", 1024, 1024, "shared"},
-                    {"adapters", 512, 0, ""}};
-  EXPECT_EQ(planTable("memory", rows, false),
-            "memory                           plan\n"
-            "  frozen base                 1.0 KiB  shared\n"
-            "  adapters                      512 B\n"
-            "  total                       1.5 KiB\n");
-}
-
-TEST(ReportText, WhatIsNotCountedComesAfterTheTotal) {
-  PlanRow rows[] = {{"host (pinned)", 4096, 0, "", false},
-                    {"adapters", 512, 0, ""}};
-  EXPECT_EQ(planTable("memory", rows, false),
-            "memory                           plan\n"
-            "  adapters                      512 B\n"
-            "  total                         512 B\n"
-            "  host (pinned)               4.0 KiB\n");
 }
 
 TEST(Metrics, LinesAreJsonWithAllDigits) {

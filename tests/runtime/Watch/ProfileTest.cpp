@@ -84,15 +84,19 @@ TEST_F(TraceFileTest, AnUnfinishedOneLeavesTheEarlierFile) {
     (*trace)->add({0, 0, "a", "b", 0, 1});
   }
   EXPECT_EQ(contents(path), "earlier");
-  EXPECT_FALSE(fs::exists(path + ".partial"));
+  for (const auto &entry : fs::directory_iterator(fs::path(path).parent_path()))
+    EXPECT_FALSE(entry.path().filename().string().starts_with(
+        fs::path(path).filename().string() + ".part."));
 }
 
 TEST_F(TraceFileTest, RefusesWhatCannotBeWritten) {
   const std::string missing = (folder / "none" / "trace.json").string();
   EXPECT_EQ(TraceFile::open(missing).status().message(),
-            "cannot write '" + missing + "': No such file or directory");
+            "cannot write '" + missing + "': there is no folder '" +
+                fs::path(missing).parent_path().string() + "'");
   EXPECT_EQ(TraceFile::open(folder.string()).status().message(),
-            "cannot write '" + folder.string() + "': Is a directory");
+            "cannot write '" + folder.string() +
+                "': it is a folder; name a file in it");
 }
 
 static CommandFacts factsOf(const char *kind, qlora_queue queue, double flops,
@@ -245,7 +249,7 @@ TEST_F(ProfileTest, RefusesBeforeAnythingIsReplaced) {
   fs::create_directories(folder / "out");
   std::ofstream(folder / "out/metrics.jsonl") << "earlier";
   const std::pair<std::vector<std::string>, const char *> cases[] = {
-      {{"--profile", at("none/trace.json")}, "No such file or directory"},
+      {{"--profile", at("none/trace.json")}, "there is no folder"},
       {{"--profile-active", "5"}, "but the run has 6"},
       {{"--device-profile", "h200"}, "--device-profile: "},
       {{"--device", "null"}, "run nothing"}};
@@ -256,5 +260,6 @@ TEST_F(ProfileTest, RefusesBeforeAnythingIsReplaced) {
     EXPECT_EQ(std::count(output.errors.begin(), output.errors.end(), '\n'), 1);
   }
   EXPECT_EQ(contents(folder / "out/metrics.jsonl"), "earlier");
-  EXPECT_FALSE(fs::exists(folder / "trace.json.partial"));
+  for (const auto &entry : fs::directory_iterator(folder))
+    EXPECT_EQ(entry.path().string().find(".part."), std::string::npos);
 }

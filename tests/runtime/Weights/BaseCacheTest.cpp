@@ -8,12 +8,16 @@
 #include <gtest/gtest.h>
 
 #include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
 #include <csignal>
 #include <thread>
 
+#include "runtime/Base/ContentHash.h"
+#include "runtime/Base/StopSignal.h"
 #include "runtime/Device/FrozenArena.h"
 #include "runtime/Weights/BaseFile.h"
 #include "tests/runtime/TemporaryFolder.h"
@@ -24,7 +28,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr uint64_t kNoLimit = uint64_t{1} << 40;
-const std::string kKey(64, 'a');
+const std::string kKey(ContentHash::kDigits, 'a');
 
 /// Three chunks, of which the last is partial and no whole page.
 std::vector<uint8_t> makeArena(uint8_t seed,
@@ -80,7 +84,7 @@ TEST_F(BaseCacheTest, KeepsTheArena) {
   EXPECT_EQ(look(kKey, arena), "");
   EXPECT_EQ(fs::file_size(cache.fileOf(kKey)), baseFileBytes(arena.size()));
   EXPECT_EQ(folder.fileCount(), 1u);
-  EXPECT_EQ(look(std::string(64, 'b'), arena), "none");
+  EXPECT_EQ(look(std::string(ContentHash::kDigits, 'b'), arena), "none");
 }
 
 TEST_F(BaseCacheTest, AnyDamageIsSeen) {
@@ -95,7 +99,7 @@ TEST_F(BaseCacheTest, AnyDamageIsSeen) {
   const size_t trailer = baseTrailerOffset(arena.size());
   for (size_t at :
        {size_t{0}, size_t{kBaseChunk}, arena.size() - 1, trailer, trailer + 8,
-        trailer + 40, trailer + 96, sound.size() - 1}) {
+        trailer + 40, trailer + 64, sound.size() - 1}) {
     std::string damaged = sound;
     damaged[at] = static_cast<char>(damaged[at] ^ 4);
     rewrite(damaged);
@@ -114,7 +118,7 @@ TEST_F(BaseCacheTest, AnyDamageIsSeen) {
 
 TEST_F(BaseCacheTest, AFileOfAnotherBaseIsRefused) {
   ASSERT_TRUE(keep(cache, kKey, arena).isOk());
-  const std::string other(64, 'b');
+  const std::string other(ContentHash::kDigits, 'b');
   fs::rename(cache.fileOf(kKey), cache.fileOf(other));
   EXPECT_NE(look(other, arena).find("of another base"), std::string::npos);
   auto shorter = cache.open(other, arena.size() - 1);
@@ -128,6 +132,22 @@ TEST_F(BaseCacheTest, AnEndWithoutFinishLeavesNoPart) {
     const std::string found = look(kKey, arena);
     EXPECT_TRUE(found.empty() || found == "none") << found;
   }
+}
+
+/// In a process of its own, whose signal it is.
+TEST_F(BaseCacheTest, ASignalToStopEndsTheWritingAndLeavesNothing) {
+  const std::vector<uint8_t> large(64 * kBaseChunk);
+  const pid_t run = fork();
+  if (run == 0) {
+    installStopSignals();
+    auto writer = cache.write(kKey, large);
+    raise(SIGTERM);
+    _exit(writer.isOk() && (*writer)->finish().isOk() ? 0 : 1);
+  }
+  int status = 0;
+  waitpid(run, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  EXPECT_EQ(look(kKey, large), "none");
 }
 
 /// What the system does where the disk is full, it does here by a limit.
@@ -183,8 +203,8 @@ void setAge(const std::string &path, std::chrono::hours age) {
 TEST_F(BaseCacheTest, TheLeastRecentlyUsedMakeRoom) {
   const uint64_t bytes = baseFileBytes(arena.size());
   const BaseCache two(folder.path(), 2 * bytes + 100);
-  const std::string keys[] = {std::string(64, '1'), std::string(64, '2'),
-                              std::string(64, '3'), std::string(64, '4')};
+  const std::string keys[] = {std::string(ContentHash::kDigits, '1'), std::string(64, '2'),
+                              std::string(ContentHash::kDigits, '3'), std::string(64, '4')};
   for (int i : {0, 1}) {
     ASSERT_TRUE(keep(two, keys[i], arena).isOk());
     setAge(two.fileOf(keys[i]), std::chrono::hours(10 - i));

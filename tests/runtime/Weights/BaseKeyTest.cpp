@@ -55,7 +55,7 @@ protected:
 
 TEST_F(BaseKeyTest, AnotherLayoutIsAnotherKey) {
   const std::string key = keyOf(nf4);
-  EXPECT_EQ(key.size(), 64u);
+  EXPECT_EQ(key.size(), 32u);
   EXPECT_EQ(keyOf(nf4), key);
   OneParameter single("w", {4, 64}, QLORA_QUANTIZATION_NF4, QLORA_DTYPE_NF4,
                       /*doubleQuant=*/false);
@@ -138,6 +138,8 @@ TEST_F(BaseKeyTest, OnlyWhatIsQuantizedWhenLoadedIsKept) {
       quantizes({"w", {4, 64}, QLORA_QUANTIZATION_NF4, QLORA_DTYPE_NF4}));
   EXPECT_TRUE(
       quantizes({"w", {4, 64}, QLORA_QUANTIZATION_NF4, QLORA_DTYPE_F32}));
+  EXPECT_TRUE(
+      quantizes({"w", {4, 64}, QLORA_QUANTIZATION_NF4_TURNED, QLORA_DTYPE_NF4}));
   EXPECT_FALSE(
       quantizes({"w", {4, 64}, QLORA_QUANTIZATION_NONE, QLORA_DTYPE_BF16}));
   EXPECT_FALSE(quantizes(

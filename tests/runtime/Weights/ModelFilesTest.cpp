@@ -36,15 +36,27 @@ std::string indexError(const std::string &index) {
 TEST(ModelFiles, OpensASingleFile) {
   auto files = ModelFiles::open(kInputs + "/goldens/llama-nf4/model");
   ASSERT_TRUE(files.isOk()) << files.status().message();
-  EXPECT_EQ(files->fileNames().size(), 1u);
+  EXPECT_EQ(files->all().size(), 1u);
   EXPECT_EQ(files->fileOf("lm_head.weight").value(), "model.safetensors");
   EXPECT_HAS(files->get("nope").status().message(), "no tensor 'nope'");
+}
+
+TEST(ModelFiles, FindsABaseModelByTheNamesOfTheWhole) {
+  // The files of a whole model, asked for one that contains it.
+  auto files = ModelFiles::open(kInputs + "/goldens/llama-nf4/model");
+  ASSERT_TRUE(files.isOk());
+  const auto entry = files->find("whole.lm_head.weight");
+  ASSERT_NE(entry.tensor, nullptr);
+  EXPECT_EQ(entry.tensor->name, "lm_head.weight");
+  EXPECT_EQ(*files->fileOf("whole.lm_head.weight"), "model.safetensors");
+  EXPECT_EQ(files->find("a.whole.lm_head.weight").tensor, nullptr);
+  EXPECT_EQ(files->find("whole.weight").tensor, nullptr);
 }
 
 TEST(ModelFiles, OpensShards) {
   auto files = ModelFiles::open(kInputs + "/goldens/llama3-tied/model");
   ASSERT_TRUE(files.isOk()) << files.status().message();
-  EXPECT_EQ(files->fileNames().size(), 9u);
+  EXPECT_EQ(files->all().size(), 9u);
   for (const std::string &name : files->tensorNames())
     EXPECT_NE(files->find(name).tensor, nullptr);
 }

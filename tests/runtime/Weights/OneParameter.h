@@ -7,6 +7,7 @@
 #define QLORA_TESTS_RUNTIME_CORE_ONEPARAMETER_H
 
 #include <algorithm>
+#include <functional>
 
 #include "runtime/Device/Device.h"
 #include "runtime/Kernels/Math/NF4.h"
@@ -56,6 +57,8 @@ public:
     auto module = tables.load();
     QLORA_RETURN_IF_ERROR(module.status());
     QLORA_ASSIGN_OR_RETURN(ModelFiles model, ModelFiles::open(folder));
+    if (afterOpen)
+      afterOpen();
     words.assign((tables.parameters[0].bytes + 3) / 4, 0xa5a5a5a5);
     HostArena arena(bytes());
     return fillFrozen(*module, {&model, nullptr, 0}, {},
@@ -70,6 +73,8 @@ public:
     auto module = tables.load();
     QLORA_RETURN_IF_ERROR(module.status());
     QLORA_ASSIGN_OR_RETURN(ModelFiles model, ModelFiles::open(folder));
+    if (afterOpen)
+      afterOpen();
     QLORA_ASSIGN_OR_RETURN(auto device, createDevice("cpu", {}));
     QLORA_RETURN_IF_ERROR(device->load(*module, nullptr));
     const uint64_t size = tables.parameters[0].bytes;
@@ -89,6 +94,8 @@ public:
 
   DemoTables tables;
   std::vector<uint32_t> words;
+  /// Between the opening of the model and the reading of its weights.
+  std::function<void()> afterOpen;
 };
 
 } // namespace qlora

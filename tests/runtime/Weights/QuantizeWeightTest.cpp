@@ -17,9 +17,10 @@
 namespace qlora {
 namespace {
 
-/// A model of one weight of normal numbers, as `dtype`.
+/// A model of one weight of normal numbers, as `dtype`; `turned`: its
+/// transpose, of the same numbers.
 void writeWeight(const TemporaryFolder &folder, std::vector<int64_t> shape,
-                 qlora_dtype dtype) {
+                 qlora_dtype dtype, bool turned = false) {
   int64_t elements = 1;
   for (const int64_t extent : shape)
     elements *= extent;
@@ -28,6 +29,12 @@ void writeWeight(const TemporaryFolder &folder, std::vector<int64_t> shape,
   std::vector<float> values(static_cast<size_t>(elements));
   for (float &value : values)
     value = normal(random);
+  if (turned) {
+    const std::vector<float> rows = values;
+    for (int64_t i = 0; i < elements; ++i)
+      values[i % shape[1] * shape[0] + i / shape[1]] = rows[i];
+    std::swap(shape[0], shape[1]);
+  }
   std::vector<uint8_t> bytes(values.size() * weightBytes(dtype));
   weightsFromFloat(dtype, values.data(), elements, bytes.data());
   const auto stored = dtype == QLORA_DTYPE_F32    ? SafetensorsDtype::kF32
@@ -81,6 +88,26 @@ TEST(QuantizeWeight, GivesTheHostsBytesOnADevice) {
     }
 }
 
+TEST(QuantizeWeight, TurnsWhatIsStoredTheOtherWayRound) {
+  const std::vector<int64_t> shapes[] = {{37, 64}, {33, 99}, {70, 128}};
+  for (const auto &shape : shapes)
+    for (const auto file : {QLORA_DTYPE_F32, QLORA_DTYPE_BF16})
+      for (const auto type : {QLORA_DTYPE_NF4, QLORA_DTYPE_F32}) {
+        const TemporaryFolder straight, across;
+        writeWeight(straight, shape, file);
+        writeWeight(across, shape, file, /*turned=*/true);
+        OneParameter plain("w", shape, QLORA_QUANTIZATION_NF4, type);
+        OneParameter turned("w", shape, QLORA_QUANTIZATION_NF4_TURNED, type);
+        for (OneParameter *parameter : {&plain, &turned})
+          parameter->tables.parameters[0].file_dtype = file;
+        ASSERT_EQ(plain.fill(straight.path()).message(), "");
+        ASSERT_EQ(turned.fill(across.path()).message(), "");
+        EXPECT_EQ(turned.words, plain.words);
+        expectSameOnDevice(across, turned);
+        EXPECT_HAS(plain.fill(across.path()).message(), "has shape");
+      }
+}
+
 TEST(QuantizeWeight, SaysWhereScratchMemoryIsMissing) {
   const TemporaryFolder folder;
   writeWeight(folder, {33, 99}, QLORA_DTYPE_BF16);
@@ -96,6 +123,30 @@ TEST(QuantizeWeight, SaysWhereScratchMemoryIsMissing) {
                            "would need ");
     EXPECT_HAS(remarks[0], "and the plan has 128");
   }
+}
+
+/// In a mapping it would be a SIGBUS.
+TEST(QuantizeWeight, AFileThatIsCutShortWhileItIsReadIsAnError) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path("model.safetensors");
+  for (const auto &[quantization, type] :
+       {std::pair{QLORA_QUANTIZATION_NF4, QLORA_DTYPE_NF4},
+        {QLORA_QUANTIZATION_NF4, QLORA_DTYPE_BF16},
+        {QLORA_QUANTIZATION_NONE, QLORA_DTYPE_F32},
+        {QLORA_QUANTIZATION_NONE, QLORA_DTYPE_BF16}})
+    for (const bool onDevice : {false, true}) {
+      SCOPED_TRACE(testing::Message() << quantization << " " << type << " "
+                                      << onDevice);
+      writeWeight(folder, {512, 128}, QLORA_DTYPE_BF16);
+      OneParameter parameter("w", {512, 128}, quantization, type);
+      parameter.afterOpen = [&] { std::filesystem::resize_file(path, 8192); };
+      const Status status = onDevice
+                                ? parameter.fillOnDevice(folder.path(), 1 << 20)
+                                : parameter.fill(folder.path());
+      EXPECT_EQ(status.code(), StatusCode::kDataLoss);
+      EXPECT_HAS(status.message(),
+                 "'" + path + "': tensor 'w': it ends at byte 8192");
+    }
 }
 
 TEST(QuantizeWeight, RefusesOnADeviceWhatTheHostRefuses) {

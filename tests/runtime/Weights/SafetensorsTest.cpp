@@ -56,8 +56,6 @@ TEST(SafetensorsReader, ReadsTensorsInFileOrder) {
   EXPECT_EQ(file->find("b")->elementCount(), 2);
   EXPECT_EQ(file->bytes(*file->find("b")).size(), 8u);
   EXPECT_EQ(file->bytes(*file->find("scalar"))[0], 1);
-  file->release(*file->find("b"));
-  EXPECT_EQ(file->bytes(*file->find("b"))[7], 1);
   EXPECT_HAS(file->get("c").status().message(), "no tensor 'c'");
 }
 
@@ -239,7 +237,7 @@ TEST(SafetensorsWriter, KeepsTheOldFileWhenThereIsNoSpace) {
 
 TEST(SafetensorsWriter, NamesAMissingFolder) {
   EXPECT_HAS(writeSafetensors("/nonexistent/x", {}, {}).message(),
-             "cannot write beside '/nonexistent/x'");
+             "cannot write '/nonexistent/x'");
 }
 
 } // namespace

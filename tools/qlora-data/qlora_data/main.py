@@ -40,7 +40,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--tokenizer", required=True, metavar="MODEL_DIR",
         help="folder with tokenizer.json and tokenizer_config.json")
     add("--input", required=True, metavar="FILE", help="JSONL rows")
-    add("--output", required=True, metavar="FILE",
+    add("--output", metavar="FILE",
         help="token file to write (safetensors)")
     add("--max-length", type=_positive, metavar="N",
         help="cut rows after N tokens")
@@ -58,6 +58,9 @@ def _parser() -> argparse.ArgumentParser:
         "CPU)")
     add("--progress", action="store_true", help="write 'qlora-data: progress: "
         "DONE TOTAL' lines on stderr, in bytes of the JSONL")
+    add("--print-key", action="store_true", help="write nothing but a number "
+        "that changes with whatever the tokens depend on: data, tokenizer, "
+        "templates, options, versions")
     return parser
 
 
@@ -95,8 +98,15 @@ def _report(source: str, rows, max_length: int | None) -> None:
 
 
 def _run(arguments: list[str]) -> None:
-    args = _parser().parse_args(arguments)
+    parser = _parser()
+    args = parser.parse_args(arguments)
+    if not args.output and not args.print_key:
+        parser.error("the following arguments are required: --output")
     ensure_packages(arguments)
+    if args.print_key:
+        from .cache_key import cache_key
+        print(cache_key(args))
+        return
     # They need the packages.
     from .convert import Converter, Options
     from .masking import LossRule

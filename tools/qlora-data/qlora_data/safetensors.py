@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Writes a safetensors file of flat integer tensors, all or nothing."""
+"""Writes a safetensors file of flat integer tensors, all or nothing.
+
+The safetensors package (0.8) does not do it: the order of its metadata is
+another one in every process, and a disk that is full at the end is no error.
+"""
 
 from __future__ import annotations
 

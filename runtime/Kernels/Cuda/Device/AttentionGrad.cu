@@ -172,11 +172,5 @@ qlora_attention_grad_queries_f32(const __grid_constant__ qlora_cuda_args args) {
   attentionGradQueries(args, tiles);
 }
 
-QLORA_CUDA_KERNEL(kAttentionThreads)
-qlora_attention_delta_f32(const __grid_constant__ qlora_cuda_args args) {
-  attentionDelta<qlora_f32>(args);
-}
-QLORA_CUDA_KERNEL(kAttentionThreads)
-qlora_attention_delta_bf16(const __grid_constant__ qlora_cuda_args args) {
-  attentionDelta<qlora_bf16>(args);
-}
+QLORA_CUDA_SYMBOL(kAttentionThreads, qlora_attention_delta_f32, attentionDelta<qlora_f32>)
+QLORA_CUDA_SYMBOL(kAttentionThreads, qlora_attention_delta_bf16, attentionDelta<qlora_bf16>)

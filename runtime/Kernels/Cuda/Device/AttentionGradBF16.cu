@@ -45,6 +45,27 @@ differentiate(const AttentionShape &shape, const GradientRows &rows,
     }
 }
 
+/// Brings both left sides and the right side that is multiplied first (q of a
+/// block of keys, v of a block of queries), then the other: two groups of
+/// copies.
+template <AttentionKind Kind, bool AreRowsQueries, int Width>
+QLORA_DEVICE void stageBlock(GradientTiles<Width> &tiles,
+                             const AttentionShape &shape,
+                             const GradientRows &rows, int dimension) {
+  constexpr GradientPair kFirst = AreRowsQueries ? kSlopes : kScores;
+  constexpr GradientPair kSecond = AreRowsQueries ? kScores : kSlopes;
+  const AttentionRows queries[2] = {rows.q, rows.dout};
+  const AttentionRows keys[2] = {rows.k, rows.v};
+  const auto &left = AreRowsQueries ? queries : keys;
+  const auto &right = AreRowsQueries ? keys : queries;
+  stage<Kind>(tiles.left[kScores], shape, left[kScores], dimension);
+  stage<Kind>(tiles.left[kSlopes], shape, left[kSlopes], dimension);
+  stage<Kind>(tiles.right[kFirst], shape, right[kFirst], dimension);
+  qlora_commit_copies();
+  stage<Kind>(tiles.right[kSecond], shape, right[kSecond], dimension);
+  qlora_commit_copies();
+}
+
 // dK and dV ------------------------------------------------------------------
 
 /// A block of keys and the tiles of queries that it goes through: tile by tile
@@ -83,19 +104,6 @@ QLORA_DEVICE GradientRows rowsOfTile(const qlora_cuda_args &args,
       block.at.head, queries.tile.index * kColumns, block.at.first);
 }
 
-/// Brings both left sides and q, then dout: two groups of copies.
-template <AttentionKind Kind, int Width>
-QLORA_DEVICE void stageKeys(GradientTiles<Width> &tiles,
-                            const AttentionShape &shape,
-                            const GradientRows &rows, int dimension) {
-  stage<Kind>(tiles.left[kScores], shape, rows.k, dimension);
-  stage<Kind>(tiles.left[kSlopes], shape, rows.v, dimension);
-  stage<Kind>(tiles.right[kScores], shape, rows.q, dimension);
-  qlora_commit_copies();
-  stage<Kind>(tiles.right[kSlopes], shape, rows.dout, dimension);
-  qlora_commit_copies();
-}
-
 /// One tile of queries, which are on their way; brings those of `next`, if
 /// there are some. Of a wide head the block's own part is staged last, for the
 /// products that follow.
@@ -111,8 +119,9 @@ QLORA_DEVICE void addQueries(GradientTiles<Width> &tiles,
   for (int step = 1; step <= parts; ++step) {
     if (Kind == kAny) {
       __syncthreads();
-      stageKeys<Kind>(tiles, shape, rowsOfTile(args, shape, block, queries),
-                      (block.at.part + step) % parts * Width);
+      stageBlock<Kind, false>(tiles, shape,
+                              rowsOfTile(args, shape, block, queries),
+                              (block.at.part + step) % parts * Width);
     }
     qlora_wait_copies<1>();
     __syncthreads();
@@ -152,7 +161,8 @@ QLORA_DEVICE void attentionGradKeys(const qlora_cuda_args &args,
   block.group = shape.heads / shape.keyHeads;
   QueryTile queries = nextQueries(shape, block, -1, block.range.end);
   if (Kind == kFast && queries.member < block.group)
-    stageKeys<Kind>(tiles, shape, rowsOfTile(args, shape, block, queries), 0);
+    stageBlock<Kind, false>(tiles, shape,
+                            rowsOfTile(args, shape, block, queries), 0);
   WarpSums<Width> dk = {}, dv = {};
   while (queries.member < block.group) {
     const QueryTile next =
@@ -172,19 +182,6 @@ QLORA_DEVICE void attentionGradKeys(const qlora_cuda_args &args,
 
 // dQ -------------------------------------------------------------------------
 
-/// Brings both left sides and v, then k: two groups of copies.
-template <AttentionKind Kind, int Width>
-QLORA_DEVICE void stageQueries(GradientTiles<Width> &tiles,
-                               const AttentionShape &shape,
-                               const GradientRows &rows, int dimension) {
-  stage<Kind>(tiles.left[kScores], shape, rows.q, dimension);
-  stage<Kind>(tiles.left[kSlopes], shape, rows.dout, dimension);
-  stage<Kind>(tiles.right[kSlopes], shape, rows.v, dimension);
-  qlora_commit_copies();
-  stage<Kind>(tiles.right[kScores], shape, rows.k, dimension);
-  qlora_commit_copies();
-}
-
 /// One tile of keys, as addQueries: v is read once and goes first.
 template <AttentionKind Kind, int Width>
 QLORA_DEVICE void addKeys(GradientTiles<Width> &tiles,
@@ -197,7 +194,8 @@ QLORA_DEVICE void addKeys(GradientTiles<Width> &tiles,
   for (int step = 1; step <= parts; ++step) {
     if (Kind == kAny) {
       __syncthreads();
-      stageQueries<Kind>(tiles, shape, rows, (part + step) % parts * Width);
+      stageBlock<Kind, true>(tiles, shape, rows,
+                             (part + step) % parts * Width);
     }
     qlora_wait_copies<1>();
     __syncthreads();
@@ -231,7 +229,7 @@ QLORA_DEVICE void attentionGradQueries(const qlora_cuda_args &args,
       gradientRows(args, shape, at.batch, at.head, keyHeadOf(shape, at.head),
                    at.first, tile.index * kColumns);
   if (Kind == kFast && tile.index < range.end)
-    stageQueries<Kind>(tiles, shape, rows, 0);
+    stageBlock<Kind, true>(tiles, shape, rows, 0);
   WarpSums<Width> dq = {};
   while (tile.index < range.end) {
     const TileStep next =

@@ -23,6 +23,10 @@
 /// 1 lets a thread have all its registers.
 #define QLORA_CUDA_KERNEL(...)                                                 \
   extern "C" __global__ void __launch_bounds__(__VA_ARGS__)
+/// A kernel that is one function of its arguments.
+#define QLORA_CUDA_SYMBOL(Threads, Symbol, ...)                                \
+  QLORA_CUDA_KERNEL(Threads)                                                   \
+  Symbol(const __grid_constant__ qlora_cuda_args args) { __VA_ARGS__(args); }
 
 /// Before a loop over an array that has to stay in registers, before a long
 /// one whose loads would otherwise take too many, and before a rare one.
@@ -44,45 +48,21 @@ constexpr int kQloraWarp = 32;
 //
 // A kernel is a template over these; its symbols end in their names.
 
-struct qlora_f32 {
-  using storage = float;
-  QLORA_INLINE float load(const void *p, int64_t i) {
-    return qlora_load_f32(p, i);
-  }
-  QLORA_INLINE void store(void *p, int64_t i, float value) {
-    qlora_store_f32(p, i, value);
-  }
-};
-
-struct qlora_bf16 {
-  using storage = uint16_t;
-  QLORA_INLINE float load(const void *p, int64_t i) {
-    return qlora_load_bf16(p, i);
-  }
-  QLORA_INLINE void store(void *p, int64_t i, float value) {
-    qlora_store_bf16(p, i, value);
-  }
-};
-
-struct qlora_f16 {
-  using storage = uint16_t;
-  QLORA_INLINE float load(const void *p, int64_t i) {
-    return qlora_load_f16(p, i);
-  }
-  QLORA_INLINE void store(void *p, int64_t i, float value) {
-    qlora_store_f16(p, i, value);
-  }
-};
-
-struct qlora_i8 {
-  using storage = int8_t;
-  QLORA_INLINE float load(const void *p, int64_t i) {
-    return qlora_load_i8(p, i);
-  }
-  QLORA_INLINE void store(void *p, int64_t i, float value) {
-    qlora_store_i8(p, i, value);
-  }
-};
+#define QLORA_ELEMENT(Name, Storage)                                           \
+  struct qlora_##Name {                                                        \
+    using storage = Storage;                                                   \
+    QLORA_INLINE float load(const void *p, int64_t i) {                        \
+      return qlora_load_##Name(p, i);                                          \
+    }                                                                          \
+    QLORA_INLINE void store(void *p, int64_t i, float value) {                 \
+      qlora_store_##Name(p, i, value);                                         \
+    }                                                                          \
+  };
+QLORA_ELEMENT(f32, float)
+QLORA_ELEMENT(bf16, uint16_t)
+QLORA_ELEMENT(f16, uint16_t)
+QLORA_ELEMENT(i8, int8_t)
+#undef QLORA_ELEMENT
 
 // Neighbours are rounded in pairs, by one instruction from sm_80 on: the numbers
 // of qlora_f32_to_bf16 and qlora_f32_to_f16, of whose NaNs the card makes 0x7fff.

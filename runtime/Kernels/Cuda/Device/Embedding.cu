@@ -25,10 +25,8 @@ QLORA_DEVICE void embedding(const qlora_cuda_args &args) {
 }
 
 #define QLORA_EMBEDDING(W, Out)                                                \
-  QLORA_CUDA_KERNEL(kEmbeddingThreads)                                         \
-  qlora_embedding_##W##_##Out(const __grid_constant__ qlora_cuda_args args) {  \
-    embedding<qlora_##W, qlora_##Out>(args);                                   \
-  }
+  QLORA_CUDA_SYMBOL(kEmbeddingThreads, qlora_embedding_##W##_##Out,            \
+                    embedding<qlora_##W, qlora_##Out>)
 QLORA_EMBEDDING(f32, f32)
 QLORA_EMBEDDING(f32, bf16)
 QLORA_EMBEDDING(bf16, f32)

@@ -88,8 +88,7 @@ QLORA_DEVICE void clearRow(const qlora_cuda_args &args) {
 }
 
 #define QLORA_HEAD_ROWS(Symbol, ...)                                           \
-  QLORA_CUDA_KERNEL(kHeadThreads)                                              \
-  Symbol(const __grid_constant__ qlora_cuda_args args) { __VA_ARGS__(args); }
+  QLORA_CUDA_SYMBOL(kHeadThreads, Symbol, __VA_ARGS__)
 QLORA_HEAD_ROWS(qlora_head_gather_f32_f32, gatherRow<qlora_f32, qlora_f32>)
 QLORA_HEAD_ROWS(qlora_head_gather_bf16_f32, gatherRow<qlora_bf16, qlora_f32>)
 QLORA_HEAD_ROWS(qlora_head_gather_bf16_bf16, gatherRow<qlora_bf16, qlora_bf16>)
@@ -320,18 +319,9 @@ QLORA_DEVICE void headRow(const qlora_cuda_args &args) {
     writeGradient<Gradient>(logits, vocab, isWide, target, logit, lse);
 }
 
-QLORA_CUDA_KERNEL(kHeadThreads)
-qlora_head_loss_rows(const __grid_constant__ qlora_cuda_args args) {
-  headRow<HeadNoGradient>(args);
-}
-QLORA_CUDA_KERNEL(kHeadThreads)
-qlora_head_loss_rows_f32(const __grid_constant__ qlora_cuda_args args) {
-  headRow<HeadGradientF32>(args);
-}
-QLORA_CUDA_KERNEL(kHeadThreads)
-qlora_head_loss_rows_bf16(const __grid_constant__ qlora_cuda_args args) {
-  headRow<HeadGradientBF16>(args);
-}
+QLORA_HEAD_ROWS(qlora_head_loss_rows, headRow<HeadNoGradient>)
+QLORA_HEAD_ROWS(qlora_head_loss_rows_f32, headRow<HeadGradientF32>)
+QLORA_HEAD_ROWS(qlora_head_loss_rows_bf16, headRow<HeadGradientBF16>)
 
 /// One block: loss and count. Buffers: row losses, labelled, loss, count.
 /// Constants: rows, and how many of labelled were computed; a labelled row

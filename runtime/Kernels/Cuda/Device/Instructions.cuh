@@ -15,41 +15,28 @@
 
 #ifdef __NVCC__
 
+#define QLORA_INSTRUCTION(Result, Name, Argument, Text, Out, In)               \
+  QLORA_DEVICE Result Name(Argument x) {                                       \
+    Result y;                                                                  \
+    asm(Text " %0, %1;" : Out(y) : In(x));                                     \
+    return y;                                                                  \
+  }
 /// 2^x within 2^-22 of itself, 0 below -126.
-QLORA_DEVICE float qlora_exp2(float x) {
-  float power;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
-  return power;
-}
+QLORA_INSTRUCTION(float, qlora_exp2, float, "ex2.approx.ftz.f32", "=f", "f")
 /// 1 / x within 2^-23 of itself; 0 above 2^126.
-QLORA_DEVICE float qlora_reciprocal(float x) {
-  float result;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
-  return result;
-}
+QLORA_INSTRUCTION(float, qlora_reciprocal, float, "rcp.approx.ftz.f32", "=f",
+                  "f")
 /// 1 / sqrt(x) within 2^-22.9 of itself; NaN below zero.
-QLORA_DEVICE float qlora_inverse_root(float x) {
-  float result;
-  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
-  return result;
-}
+QLORA_INSTRUCTION(float, qlora_inverse_root, float, "rsqrt.approx.ftz.f32",
+                  "=f", "f")
 /// Exact.
-QLORA_DEVICE float qlora_widen_f16(uint16_t half) {
-  float value;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(half));
-  return value;
-}
+QLORA_INSTRUCTION(float, qlora_widen_f16, uint16_t, "cvt.f32.f16", "=f", "h")
 /// To nearest, ties to even; a NaN becomes 0x7fff.
-QLORA_DEVICE uint16_t qlora_narrow_f16(float value) {
-  uint16_t half;
-  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(value));
-  return half;
-}
-QLORA_DEVICE uint16_t qlora_narrow_bf16(float value) {
-  uint16_t half;
-  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(half) : "f"(value));
-  return half;
-}
+QLORA_INSTRUCTION(uint16_t, qlora_narrow_f16, float, "cvt.rn.f16.f32", "=h",
+                  "f")
+QLORA_INSTRUCTION(uint16_t, qlora_narrow_bf16, float, "cvt.rn.bf16.f32", "=h",
+                  "f")
+#undef QLORA_INSTRUCTION
 
 #else
 

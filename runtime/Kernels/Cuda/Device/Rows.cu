@@ -77,10 +77,8 @@ QLORA_DEVICE void convert(const qlora_cuda_args &args) {
 }
 
 #define QLORA_CONVERT(From, To)                                                \
-  QLORA_CUDA_KERNEL(kRowThreads)                                               \
-  qlora_convert_##From##_##To(const __grid_constant__ qlora_cuda_args args) {  \
-    convert<qlora_##From, qlora_##To>(args);                                   \
-  }
+  QLORA_CUDA_SYMBOL(kRowThreads, qlora_convert_##From##_##To,                  \
+                    convert<qlora_##From, qlora_##To>)
 QLORA_CONVERT(f32, bf16)
 QLORA_CONVERT(f32, f16)
 QLORA_CONVERT(bf16, f32)
@@ -102,14 +100,8 @@ QLORA_DEVICE void copyRows(const qlora_cuda_args &args) {
       [](const Word *x, Word *y) { *y = *x; });
 }
 
-QLORA_CUDA_KERNEL(kRowThreads)
-qlora_copy_rows_b16(const __grid_constant__ qlora_cuda_args args) {
-  copyRows<uint16_t>(args);
-}
-QLORA_CUDA_KERNEL(kRowThreads)
-qlora_copy_rows_b32(const __grid_constant__ qlora_cuda_args args) {
-  copyRows<uint32_t>(args);
-}
+QLORA_CUDA_SYMBOL(kRowThreads, qlora_copy_rows_b16, copyRows<uint16_t>)
+QLORA_CUDA_SYMBOL(kRowThreads, qlora_copy_rows_b32, copyRows<uint32_t>)
 
 template <typename XElement, typename YElement>
 QLORA_DEVICE void accumulate(const qlora_cuda_args &args) {
@@ -130,10 +122,8 @@ QLORA_DEVICE void accumulate(const qlora_cuda_args &args) {
 }
 
 #define QLORA_ACCUMULATE(X, Y)                                                 \
-  QLORA_CUDA_KERNEL(kRowThreads)                                               \
-  qlora_accumulate_##X##_##Y(const __grid_constant__ qlora_cuda_args args) {   \
-    accumulate<qlora_##X, qlora_##Y>(args);                                    \
-  }
+  QLORA_CUDA_SYMBOL(kRowThreads, qlora_accumulate_##X##_##Y,                   \
+                    accumulate<qlora_##X, qlora_##Y>)
 QLORA_ACCUMULATE(f32, f32)
 QLORA_ACCUMULATE(f32, bf16)
 QLORA_ACCUMULATE(bf16, f32)
@@ -155,14 +145,8 @@ template <typename X> QLORA_DEVICE void columnSum(const qlora_cuda_args &args) {
   qlora_store_f32(args.buffers[2], partial * columns + column, sum);
 }
 
-QLORA_CUDA_KERNEL(kRowThreads)
-qlora_column_sum_f32(const __grid_constant__ qlora_cuda_args args) {
-  columnSum<qlora_f32>(args);
-}
-QLORA_CUDA_KERNEL(kRowThreads)
-qlora_column_sum_bf16(const __grid_constant__ qlora_cuda_args args) {
-  columnSum<qlora_bf16>(args);
-}
+QLORA_CUDA_SYMBOL(kRowThreads, qlora_column_sum_f32, columnSum<qlora_f32>)
+QLORA_CUDA_SYMBOL(kRowThreads, qlora_column_sum_bf16, columnSum<qlora_bf16>)
 
 /// out += the partial sums, in their order.
 QLORA_CUDA_KERNEL(kRowThreads)

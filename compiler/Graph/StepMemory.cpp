@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: MIT
+
+// Places of a step's values (StepMemory.h has the rules).
+
+#include "compiler/Graph/StepMemory.h"
+
+#include "runtime/Kernels/KernelTable.h"
+
+using namespace mlir;
+using namespace qlora;
+using namespace qlora::model;
+using namespace qlora::train;
+
+static RankedTensorType typeOf(Value value) {
+  return cast<RankedTensorType>(value.getType());
+}
+static int64_t columnsOf(Value value) { return matrixColumns(typeOf(value)); }
+
+/// What an op (or none) says of its memory; nothing without the interface.
+template <typename Fact>
+static Fact factOf(Operation *op, Fact (MemoryOp::*fact)()) {
+  auto memory = dyn_cast_or_null<MemoryOp>(op);
+  return memory ? (memory.*fact)() : Fact();
+}
+static auto memoryTiesOf(Operation *op) {
+  return factOf(op, &MemoryOp::getMemoryTies);
+}
+static auto partsOf(Operation *op) {
+  return factOf(op, &MemoryOp::getMemoryParts);
+}
+static auto storesOf(Operation *op) {
+  return factOf(op, &MemoryOp::getMemoryStores);
+}
+static auto outsideOf(Operation *op) {
+  return factOf(op, &MemoryOp::getOutsideMemory);
+}
+
+//===----------------------------------------------------------------------===//
+// What an op can do
+//===----------------------------------------------------------------------===//
+
+/// True for a result that its op writes itself, every element.
+static bool isWritten(Value value) {
+  return isa_and_nonnull<LibraryOp, RowOp>(value.getDefiningOp());
+}
+
+/// The number of a library op's kernel operand that is its result `number`.
+static std::optional<unsigned> kernelOperandOf(const KernelCall &call,
+                                               unsigned number) {
+  for (auto [i, argument] : llvm::enumerate(call.arguments))
+    if (argument.kind == KernelArgument::Result && argument.index == number)
+      return i;
+  return std::nullopt;
+}
+
+/// True where the op that makes `value` can leave room between its rows.
+static bool canHaveStride(Value value) {
+  auto result = cast<OpResult>(value);
+  if (auto rows = dyn_cast<RowOp>(result.getOwner()))
+    return !rows.isScalarResult(result.getResultNumber());
+  KernelCall call = cast<LibraryOp>(result.getOwner()).getKernelCall();
+  std::optional<unsigned> operand =
+      kernelOperandOf(call, result.getResultNumber());
+  return llvm::any_of(call.strides, [&](auto stride) {
+    return stride.second == operand;
+  });
+}
+
+/// True for a gradient that its op can add to memory outside: only a store
+/// reads it, and the op has a beta, or its kernel always adds.
+static bool isAddedInPlace(Value value) {
+  auto library = value.getDefiningOp<LibraryOp>();
+  if (!library || !value.hasOneUse() || !typeOf(value).getElementType().isF32())
+    return false;
+  if (auto sum = dyn_cast<AccumulatingOp>(library.getOperation()))
+    return !sum.getAccumulator();
+  KernelCall call = library.getKernelCall();
+  const KernelOp *kernel = findKernelOp(call.op);
+  std::optional<unsigned> operand =
+      kernelOperandOf(call, cast<OpResult>(value).getResultNumber());
+  return operand && kernel->operands[*operand].isRead &&
+         kernel->operands[*operand].isWritten;
+}
+
+/// The forward, and what the backward does of it a second time.
+static bool isForward(Operation *op) {
+  return !op->hasAttr(kBackwardAttr) || op->hasAttr(kRecomputedAttr);
+}
+
+/// Rule 4.
+static bool isMadeAsPart(const MemoryPart &part) {
+  if (!isWritten(part.part) || (columnsOf(part.part) != columnsOf(part.whole) &&
+                                !canHaveStride(part.part)))
+    return false;
+  Operation *maker = part.part.getDefiningOp();
+  if (!isForward(maker) && !isForward(part.whole.getDefiningOp()))
+    return true;
+  return llvm::all_of(maker->getOperands(), [](Value operand) {
+    return outsideOf(operand.getDefiningOp()).has_value();
+  });
+}
+
+std::optional<MemoryTie> StepMemory::continuedBy(OpResult result) {
+  for (const MemoryTie &tie : memoryTiesOf(result.getOwner()))
+    if (tie.continues && tie.result == result)
+      return tie;
+  return std::nullopt;
+}
+
+bool StepMemory::canBecomePart(Value value) {
+  return isWritten(value) && canHaveStride(value) &&
+         !continuedBy(cast<OpResult>(value)) &&
+         llvm::none_of(value.getUsers(), isView);
+}
+
+bool StepMemory::isReadInBackward(Value value) {
+  return llvm::any_of(value.getUses(), [](OpOperand &use) {
+    Operation *user = use.getOwner();
+    if (user->hasAttr(kBackwardAttr))
+      return true;
+    return llvm::any_of(user->getResults(), [&](OpResult result) {
+      std::optional<MemoryTie> tie = continuedBy(result);
+      return tie && tie->operand == &use && isReadInBackward(result);
+    });
+  });
+}
+
+//===----------------------------------------------------------------------===//
+// Before: what is written where it has to end up
+//===----------------------------------------------------------------------===//
+
+/// The start of new memory, or of what is outside.
+MemoryPlace StepMemory::newPlace(Value value,
+                                 std::optional<OutsideMemory> outside) {
+  if (outside)
+    for (auto [i, root] : llvm::enumerate(roots))
+      if (root.outside == outside)
+        return {unsigned(i), 0, columnsOf(value)};
+  roots.push_back({outside, value, {}});
+  return {unsigned(roots.size() - 1), 0, columnsOf(value)};
+}
+
+void StepMemory::setPlace(Value value, MemoryPlace place) {
+  places[value] = place;
+  roots[place.root].values.insert(value);
+}
+
+void StepMemory::plan(Value value, MemoryPlace place) {
+  planned[value] = place;
+  roots[place.root].values.insert(value);
+}
+
+/// Who reads `value`, be it through names of its ranges.
+static void forEachReader(Value value,
+                          function_ref<void(Operation *)> found) {
+  for (Operation *user : value.getUsers()) {
+    found(user);
+    for (const MemoryPart &part : partsOf(user))
+      if (part.whole == value)
+        forEachReader(part.part, found);
+  }
+}
+
+void StepMemory::findOutsideUses(StepOp step) {
+  for (Operation &op : step.getBody().front()) {
+    if (std::optional<OutsideMemory> memory = outsideOf(&op)) {
+      Value value = op.getResult(0);
+      forEachReader(value, [&](Operation *reader) {
+        outsideUses.push_back({*memory, reader, value});
+      });
+    }
+    for (const MemoryStore &store : storesOf(&op))
+      outsideUses.push_back({store.memory, &op, {}, store.adds});
+  }
+}
+
+/// Whether an op can add to `memory` where a later store would: nothing but
+/// sums is between them.
+bool StepMemory::canAddAt(Operation *maker, Operation *op,
+                          const OutsideMemory &memory) const {
+  return llvm::none_of(outsideUses, [&](const OutsideUse &use) {
+    return !use.adds && use.memory.overlaps(memory) &&
+           !use.op->isBeforeInBlock(maker) && use.op->isBeforeInBlock(op);
+  });
+}
+
+/// Rule 3.
+bool StepMemory::canMakeAt(OpResult value, Operation *op,
+                           const OutsideMemory &memory) const {
+  Operation *maker = value.getOwner();
+  return llvm::none_of(outsideUses, [&](const OutsideUse &use) {
+    if (use.op == op || !use.memory.overlaps(memory))
+      return false;
+    if (!use.read)
+      return true;
+    if (use.op != maker)
+      return !use.op->isBeforeInBlock(maker);
+    return use.memory != memory ||
+           llvm::none_of(memoryTiesOf(maker), [&](const MemoryTie &tie) {
+             return tie.result == value && tie.operand->get() == use.read;
+           });
+  });
+}
+
+void StepMemory::planStore(Operation *op, const MemoryStore &store) {
+  if (!store.value)
+    return;
+  MemoryPlace place = newPlace(store.value->get(), store.memory);
+  storePlaces[store.value] = place;
+  if (!isWritten(store.value->get()) || planned.contains(store.value->get()))
+    return;
+  auto value = cast<OpResult>(store.value->get());
+  bool isPlanned =
+      store.adds
+          ? isAddedInPlace(value) && canAddAt(value.getOwner(), op, store.memory)
+          : canMakeAt(value, op, store.memory);
+  if (!isPlanned)
+    return;
+  plan(value, place);
+  if (store.adds)
+    added.insert(value);
+}
+
+void StepMemory::planParts(Operation *op) {
+  for (const MemoryPart &part : partsOf(op)) {
+    if (part.whole.getDefiningOp() != op)
+      return;
+    if (!planned.contains(part.whole))
+      plan(part.whole, newPlace(part.whole));
+    if (!planned.contains(part.part) && isMadeAsPart(part))
+      plan(part.part, placeWithin(planned.lookup(part.whole), part));
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// In order
+//===----------------------------------------------------------------------===//
+
+/// Rule 5.
+bool StepMemory::canTakeOver(Value operand, Operation *op) const {
+  MemoryPlace place = placeOf(operand);
+  RankedTensorType type = typeOf(operand);
+  const MemoryRoot &memory = roots[place.root];
+  if (memory.outside ||
+      usesLeft.lookup(operand) != llvm::count(op->getOperands(), operand))
+    return false;
+  return llvm::none_of(memory.values, [&](Value other) {
+    auto known = places.find(other);
+    if (other == operand)
+      return false;
+    // What is not made yet will be written here.
+    if (known == places.end())
+      return overlap(typeOf(other), planned.lookup(other), type, place);
+    return usesLeft.lookup(other) &&
+           overlap(typeOf(other), known->second, type, place);
+  });
+}
+
+void StepMemory::placeResult(OpResult result, DenseSet<Value> &taken) {
+  if (auto known = planned.find(result); known != planned.end())
+    return setPlace(result, known->second);
+  Operation *op = result.getOwner();
+  for (const MemoryTie &tie : memoryTiesOf(op)) {
+    Value operand = tie.operand->get();
+    bool fits = tie.continues ? llvm::count(op->getOperands(), operand) == 1
+                              : wholeOf(operand) == operand;
+    if (tie.result != result || !fits || taken.contains(operand) ||
+        !canTakeOver(operand, op))
+      continue;
+    taken.insert(operand);
+    return setPlace(result, placeOf(operand));
+  }
+  setPlace(result, newPlace(result));
+}
+
+void StepMemory::place(Operation *op) {
+  if (std::optional<OutsideMemory> outside = outsideOf(op)) {
+    Value value = op->getResult(0);
+    return setPlace(value, newPlace(value, outside));
+  }
+  bool isSplit = false;
+  for (const MemoryPart &part : partsOf(op))
+    if (part.part.getDefiningOp() == op) {
+      setPlace(part.part, placeWithin(placeOf(part.whole), part));
+      isSplit = true;
+    }
+  DenseSet<Value> taken;
+  if (!isSplit)
+    for (OpResult result : op->getResults())
+      placeResult(result, taken);
+}
+
+StepMemory::StepMemory(StepOp step) {
+  Block &body = step.getBody().front();
+  for (auto [argument, name] :
+       llvm::zip_equal(body.getArguments(), step.getInputs()))
+    setPlace(argument,
+             newPlace(argument, OutsideMemory{MemorySpace::Input, name}));
+  findOutsideUses(step);
+  for (Operation &op : body) {
+    for (const MemoryStore &store : storesOf(&op))
+      planStore(&op, store);
+    planParts(&op);
+    for (Value operand : op.getOperands())
+      ++usesLeft[operand];
+  }
+  for (Operation &op : body) {
+    place(&op);
+    for (Value operand : op.getOperands())
+      --usesLeft[operand];
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// Whatever lives how long
+//===----------------------------------------------------------------------===//
+
+Value StepMemory::wholeOf(Value value) const {
+  if (auto known = planned.find(value); known != planned.end()) {
+    const MemoryRoot &memory = roots[known->second.root];
+    return memory.outside ? value : memory.first;
+  }
+  if (Operation *maker = value.getDefiningOp())
+    for (const MemoryPart &part : partsOf(maker))
+      if (part.part == value)
+        return wholeOf(part.whole);
+  return value;
+}
+
+SmallVector<MemoryTie> StepMemory::tiesOf(Operation *op) const {
+  return llvm::filter_to_vector(memoryTiesOf(op), [&](const MemoryTie &tie) {
+    Value operand = tie.operand->get();
+    return !planned.contains(tie.result) && wholeOf(operand) == operand &&
+           !rootOf(operand).outside;
+  });
+}

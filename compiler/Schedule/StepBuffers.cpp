@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: MIT
+
+// Lowering of one train.step: the buffers that values are in.
+
+#include "compiler/Schedule/StepLowering.h"
+
+using namespace mlir;
+using namespace qlora;
+using namespace qlora::model;
+using namespace qlora::train;
+using program::Arena;
+
+static constexpr int64_t kAlign = kArenaAlignment;
+
+int64_t qlora::inputBytes(int64_t tokens) {
+  return std::size(kStepInputs) * llvm::alignTo(4 * tokens, kAlign);
+}
+
+namespace {
+/// What a step hands to the runtime, in the order of the result arena.
+struct StepResult {
+  StringLiteral name;
+  qlora_binding_kind kind;
+  int64_t statistic; ///< element of the gradient arena where it adds up
+};
+} // namespace
+
+static constexpr StepResult kResults[] = {
+    {"loss_sum", QLORA_RESULT_LOSS_SUM, kLossSumElement},
+    {"label_count", QLORA_RESULT_LABEL_COUNT, kLabelCountElement},
+    {"grad_norm", QLORA_RESULT_GRAD_NORM, -1},
+    {"correct", QLORA_RESULT_CORRECT, -1}}; // the only one of every token
+
+int64_t qlora::resultBytes(int64_t tokens) {
+  return (std::size(kResults) - 1) * kAlign + llvm::alignTo(4 * tokens, kAlign);
+}
+
+static const StepResult &resultOf(const OutsideMemory &outside) {
+  StringRef name = cast<StringAttr>(outside.name).getValue();
+  return *llvm::find_if(kResults, [&](const StepResult &result) {
+    return result.name == name;
+  });
+}
+
+//===----------------------------------------------------------------------===//
+// Outside of the step
+//===----------------------------------------------------------------------===//
+
+Value StepLowering::arenaBuffer(Arena arena, int64_t offset, int64_t bytes,
+                                qlora_dtype dtype) {
+  return program::BufferOp::create(b, step.getLoc(), arena, offset, bytes,
+                                   dtype);
+}
+
+Place StepLowering::flatPlace(MemorySpace space, bool statistics) {
+  const bool isRounded = space == MemorySpace::Rounded;
+  const Arena arena = space == MemorySpace::Trainable ? Arena::Trainable
+                      : space == MemorySpace::Gradient ? Arena::Gradient
+                      : space == MemorySpace::Moment1  ? Arena::Moment1
+                      : space == MemorySpace::Moment2  ? Arena::Moment2
+                                                       : Arena::Rounded;
+  const int64_t width = isRounded ? 2 : 4;
+  const int64_t skip = statistics ? 0 : width * kFlatColumns;
+  return {arenaBuffer(arena, skip, layout.getFlatBytes() / 4 * width - skip,
+                      isRounded ? QLORA_DTYPE_BF16 : QLORA_DTYPE_F32),
+          0, kFlatColumns};
+}
+
+/// A tensor of `type` outside of the step.
+Place StepLowering::outsidePlace(const OutsideMemory &outside,
+                                 RankedTensorType type) {
+  if (!outside.name)
+    return flatPlace(outside.space, outside.statistics);
+  auto buffer = [&](Arena arena, int64_t offset, int64_t bytes) {
+    return Place{arenaBuffer(arena, offset, bytes,
+                             *elementDtype(type.getElementType())),
+                 0, matrixColumns(type)};
+  };
+  if (auto symbol = dyn_cast<FlatSymbolRefAttr>(outside.name)) {
+    const ParameterPlace &place = layout.lookup(symbol.getValue());
+    // The rounded arena has the layout of the trainable one in half the bytes.
+    if (outside.space == MemorySpace::Rounded)
+      return buffer(Arena::Rounded, place.offset / 2, place.bytes / 2);
+    return buffer(outside.space == MemorySpace::Gradient ? Arena::Gradient
+                                                         : place.arena,
+                  place.offset, place.bytes);
+  }
+  if (outside.space == MemorySpace::Input) {
+    auto input = llvm::find(kStepInputs, cast<StringAttr>(outside.name));
+    return buffer(Arena::Input,
+                  (input - std::begin(kStepInputs)) *
+                      llvm::alignTo(4 * tokens, kAlign),
+                  tensorBytes(type));
+  }
+  const StepResult &result = resultOf(outside);
+  if (outside.space == MemorySpace::Gradient)
+    return buffer(Arena::Gradient, 4 * result.statistic, tensorBytes(type));
+  return buffer(Arena::Result, (&result - kResults) * kAlign,
+                tensorBytes(type));
+}
+
+/// Inputs in enum qlora_binding_kind have kStepInputs' order.
+void StepLowering::bindInputs() {
+  for (BlockArgument argument : step.getBody().getArguments()) {
+    auto name =
+        cast<StringAttr>(memory.rootOf(argument).outside->name).getValue();
+    program::BindOp::create(b, step.getLoc(),
+                            llvm::find(kStepInputs, name) -
+                                std::begin(kStepInputs),
+                            placeOf(argument).buffer);
+  }
+}
+
+void StepLowering::bindResults() {
+  for (auto op : step.getBody().getOps<MemoryOp>())
+    for (const MemoryStore &store : op.getMemoryStores())
+      if (isa_and_nonnull<StringAttr>(store.memory.name))
+        program::BindOp::create(b, step.getLoc(), resultOf(store.memory).kind,
+                                at(memory.placeOf(store)).buffer);
+}
+
+//===----------------------------------------------------------------------===//
+// Of the step
+//===----------------------------------------------------------------------===//
+
+/// A new buffer of the activation arena for `value`.
+Place StepLowering::allocate(Value value, bool isSaved) {
+  RankedTensorType type = tensorTypeOf(value);
+  Operation *def = value.getDefiningOp();
+  auto buffer = program::BufferOp::create(
+      b, def->getLoc(), Arena::Activation, std::nullopt, tensorBytes(type),
+      *elementDtype(type.getElementType()), labelOf(def), isSaved);
+  buffer.setBackward(def->hasAttr(kBackwardAttr));
+  buffer.setRecomputed(def->hasAttr(kRecomputedAttr));
+  return {buffer, 0, matrixColumns(type)};
+}
+
+/// True for the memory of what the backward reads of a forward op.
+bool StepLowering::isSaved(const MemoryRoot &root) const {
+  return llvm::any_of(root.values, [](Value value) {
+    return !value.getDefiningOp()->hasAttr(kBackwardAttr) &&
+           llvm::any_of(value.getUsers(), [](Operation *user) {
+             auto store = dyn_cast<MemoryOp>(user);
+             return user->hasAttr(kBackwardAttr) &&
+                    !(store && !store.getMemoryStores().empty());
+           });
+  });
+}
+
+/// Made on first use.
+Value StepLowering::bufferOf(unsigned root) {
+  Value &buffer = buffers[root];
+  if (buffer)
+    return buffer;
+  const MemoryRoot &memoryRoot = memory.root(root);
+  Value first = memoryRoot.first;
+  return buffer =
+             (memoryRoot.outside
+                  ? outsidePlace(*memoryRoot.outside, tensorTypeOf(first))
+                  : allocate(first, isSaved(memoryRoot)))
+                 .buffer;
+}
+
+Place StepLowering::at(const MemoryPlace &place) {
+  return {bufferOf(place.root), place.offset, place.stride};
+}
+
+Place StepLowering::placeOf(Value value) { return at(memory.placeOf(value)); }
+
+/// The same without room between the rows, if need be in a copy.
+Place StepLowering::densePlaceOf(Value value) {
+  Place place = placeOf(value);
+  RankedTensorType type = tensorTypeOf(value);
+  if (place.stride == matrixColumns(type) || matrixRows(type) == 1)
+    return place;
+  Place dense = allocate(value, /*isSaved=*/false);
+  launchCopy("copy_rows", value, place, dense, "copy");
+  return dense;
+}
+
+Value StepLowering::view(const Place &place, Value value) {
+  int64_t bytes = spanBytes(tensorTypeOf(value), place.stride);
+  auto buffer = place.buffer.getDefiningOp<program::BufferOp>();
+  if (!place.offset && bytes == static_cast<int64_t>(buffer.getBytes()))
+    return place.buffer;
+  return program::ViewOp::create(b, value.getLoc(), place.buffer, place.offset,
+                                 bytes);
+}

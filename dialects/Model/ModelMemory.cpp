@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: MIT
+
+// What interfaces say of an op's memory (MemoryOp, ModelInterfaces.td).
+
+#include "dialects/Model/Model.h"
+
+using namespace mlir;
+using namespace qlora::model;
+
+bool OutsideMemory::overlaps(const OutsideMemory &other) const {
+  auto arena = [](MemorySpace space) {
+    return space == MemorySpace::Weight ? MemorySpace::Trainable : space;
+  };
+  return arena(space) == arena(other.space) &&
+         (!name || !other.name || name == other.name);
+}
+
+SmallVector<MemoryTie> qlora::model::tiesOf(Operation *op) {
+  SmallVector<MemoryTie> ties;
+  if (auto sum = dyn_cast<AccumulatingOp>(op))
+    if (OpOperand *init = sum.getAccumulatorUse())
+      ties.push_back({init, op->getResult(0), /*continues=*/true});
+  auto rows = dyn_cast<RowOp>(op);
+  if (!rows)
+    return ties;
+  SmallVector<MapAttr> maps = rows.getRowMaps();
+  auto isReadByRows = [&](Value operand) {
+    return llvm::all_of(llvm::zip_equal(op->getOperands(), maps),
+                        [&](auto pair) {
+                          auto [other, map] = pair;
+                          return other != operand ||
+                                 map.getKind() == MapKind::Full;
+                        });
+  };
+  for (OpResult result : op->getResults())
+    for (OpOperand &operand : op->getOpOperands())
+      if (operand.get().getType() == result.getType() &&
+          isReadByRows(operand.get()))
+        ties.push_back({&operand, result, /*continues=*/false});
+  return ties;
+}
+
+bool qlora::model::isView(Operation *op) {
+  auto memory = dyn_cast<MemoryOp>(op);
+  return memory && !memory.getMemoryParts().empty();
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: MIT
+
+// Open, write, fsync, rename, fsync of the folder.
+
+#include "runtime/Base/AtomicFile.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <random>
+
+namespace qlora {
+
+Status AtomicFile::failure(std::string_view what, int error) const {
+  const bool isFull = error == ENOSPC || error == EDQUOT || error == EFBIG;
+  return Status::error(
+      isFull ? StatusCode::kResourceExhausted : StatusCode::kUnavailable,
+      "cannot {} '{}': {}; what was there before is unchanged", what, target,
+      std::strerror(error));
+}
+
+StatusOr<AtomicFile> AtomicFile::create(const std::string &path) {
+  // Not the number of the process: other machines may see the folder.
+  std::random_device random;
+  while (true) {
+    const std::string part = fmt::format("{}.part.{:08x}", path, random());
+    FileDescriptor file(::open(part.c_str(),
+                               O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW |
+                                   O_CLOEXEC,
+                               0666));
+    const int error = file.isOpen() ? 0 : errno;
+    AtomicFile made(std::move(file), path, part);
+    if (error == 0)
+      return made;
+    if (error != EEXIST)
+      return made.failure("write", error);
+  }
+}
+
+AtomicFile::~AtomicFile() {
+  if (file.isOpen())
+    unlink(part.c_str());
+}
+
+Status AtomicFile::reserve(uint64_t bytes, Reserve how) {
+  const auto size = static_cast<off_t>(bytes);
+  int error = 0;
+  if (how == Reserve::kEach)
+    error = posix_fallocate(file.get(), 0, size);
+  else if (fallocate(file.get(), 0, 0, size) != 0)
+    error = errno == EOPNOTSUPP || errno == ENOSYS ? 0 : errno;
+  if (error == 0)
+    return Status::ok();
+  return Status::error(StatusCode::kResourceExhausted,
+                       "cannot reserve {} bytes for '{}': {}", bytes, target,
+                       std::strerror(error));
+}
+
+Status AtomicFile::write(std::string_view bytes) {
+  QLORA_RETURN_IF_ERROR(
+      writeAt(written, {reinterpret_cast<const uint8_t *>(bytes.data()),
+                        bytes.size()}));
+  written += bytes.size();
+  return Status::ok();
+}
+
+Status AtomicFile::writeAt(uint64_t offset, std::span<const uint8_t> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t put = pwrite(file.get(), bytes.data(), bytes.size(),
+                               static_cast<off_t>(offset));
+    if (put < 0 && errno == EINTR)
+      continue;
+    if (put < 0)
+      return failure("write", errno);
+    bytes = bytes.subspan(static_cast<size_t>(put));
+    offset += static_cast<uint64_t>(put);
+  }
+  return Status::ok();
+}
+
+Status AtomicFile::commit(Flush flush) {
+  if (flush == Flush::kYes && fsync(file.get()) != 0)
+    return failure("flush", errno);
+  // Some file systems over a network say only here that a write has failed.
+  int error = close(file.release()) != 0 ? errno : 0;
+  if (error == 0 && std::rename(part.c_str(), target.c_str()) != 0)
+    error = errno;
+  if (error != 0) {
+    unlink(part.c_str());
+    return failure("write", error);
+  }
+  if (flush == Flush::kYes)
+    flushFolder(std::filesystem::path(target).parent_path().string());
+  return Status::ok();
+}
+
+bool AtomicFile::isThere() const { return access(part.c_str(), F_OK) == 0; }
+
+void flushFolder(const std::string &folder) {
+  const FileDescriptor opened(::open(folder.empty() ? "." : folder.c_str(),
+                                     O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  // Not every file system can, and the files are written in any case.
+  if (opened.isOpen())
+    (void)fsync(opened.get());
+}
+
+} // namespace qlora

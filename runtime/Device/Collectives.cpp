@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: MIT
+
+// From commands to calls, and what a group of one does.
+
+#include "runtime/Device/Collectives.h"
+
+#include <algorithm>
+
+#include "runtime/Kernels/KernelTable.h"
+
+namespace qlora {
+
+CollectiveCall CollectiveCall::of(const LoadedModule &module,
+                                  const qlora_command &command,
+                                  std::span<void *const> addresses) {
+  const auto operands = module.operands(command);
+  CollectiveCall call;
+  call.kind = static_cast<qlora_collective>(command.collective);
+  call.dtype = static_cast<qlora_dtype>(operands[0].dtype);
+  call.peer = command.peer;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    const std::span<uint8_t> bytes(static_cast<uint8_t *>(addresses[i]),
+                                   operands[i].bytes);
+    if (operands[i].access & QLORA_WRITE)
+      call.to = bytes;
+    else
+      call.from = bytes;
+  }
+  return call;
+}
+
+uint64_t collectiveBytes(const LoadedModule &module,
+                         const qlora_command &command) {
+  const auto operands = module.operands(command);
+  return std::max(operands.front().bytes, operands.back().bytes);
+}
+
+static Status checkCollective(const LoadedModule &module,
+                              const qlora_command &command, int ranks) {
+  const auto operands = module.operands(command);
+  const std::string_view name = collectiveName(command.collective);
+  const std::string_view group = groupName(command.group);
+  if (command.collective == QLORA_COLLECTIVE_BROADCAST &&
+      command.peer >= ranks)
+    return Status::invalid("the program's {} over {} is from rank {}, but "
+                           "there are {} ranks",
+                           name, group, command.peer, ranks);
+  if (operands.size() < 2)
+    return Status::ok();
+  const uint64_t most = std::max(operands[0].bytes, operands[1].bytes);
+  const uint64_t least = std::min(operands[0].bytes, operands[1].bytes);
+  const uint64_t pieces =
+      command.collective == QLORA_COLLECTIVE_ALL_TO_ALL ? 1 : ranks;
+  const uint64_t element =
+      dtypeBits(static_cast<qlora_dtype>(operands[0].dtype)) / 8;
+  if (most == least * pieces && most % (uint64_t(ranks) * element) == 0)
+    return Status::ok();
+  return Status::invalid("the program's {} over {} has {} and {} bytes, which "
+                         "are not the pieces of {} ranks; start as many as it "
+                         "was compiled for",
+                         name, group, operands[0].bytes, operands[1].bytes,
+                         ranks);
+}
+
+Status checkCollectives(const LoadedModule &module, int ranks) {
+  for (const qlora_command &command : module.commands())
+    if (command.kind == QLORA_COMMAND_COLLECTIVE)
+      QLORA_RETURN_IF_ERROR(checkCollective(module, command, ranks));
+  return Status::ok();
+}
+
+/// With two operands one goes to the other; a neighbour there is not.
+Status SingleRank::run(const CollectiveCall &call) {
+  if (!call.to.empty() && !call.from.empty())
+    std::memcpy(call.to.data(), call.from.data(), call.from.size());
+  return Status::ok();
+}
+
+} // namespace qlora

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: MIT
+
+// The cards that have a name. None of these rates was measured by us. Peaks are
+// of data sheets; what large kernels reach of them is assumed, and is the same
+// share for all cards unless a row says otherwise: an H200's 0.80 of the dense
+// bf16 peak in GEMMs, 0.90 of the memory's bandwidth. Of a link, 0.82: a ring's
+// bus bandwidth is 370 of NVLink 4's 450 GB/s (NVIDIA/nccl-tests, issue 212).
+//
+// Attention of cuDNN: an H200's 480 TFLOP/s forward and 370 backward at 2,048
+// tokens (NVIDIA's table for cuDNN 9.19), 610 and 510 at 8,192.
+//
+// Attention of our own (Cuda/Device/AttentionBF16.cu, AttentionGradBF16.cu; none
+// was timed): half of what shared memory allows. A warp multiplies 16 rows, and
+// for 128 of its m16n8k16 loads 72 times 512 bytes forward, of which a
+// multiprocessor gives 128 a clock: 1,820 needed FLOPs per clock and
+// multiprocessor. Backward it is 144 loads for 224 products, of which 160 are
+// needed (scores are made twice): 1,140. Tensor cores would allow 2,590 forward
+// by mma.sync (0.63 of wgmma on sm_90). Half, because two blocks of four warps
+// take turns with exponentials and three barriers a tile; 1.07 times as fast at
+// 8,192 tokens, where fewer tiles are cut by the diagonal.
+//
+// Assumed alike in all rows: f32 GEMMs (no tensor cores) at 0.75 of the peak;
+// thin products at 0.6 of the copy's rate; 128 instructions of single lanes per
+// multiprocessor and clock, at the boost clock; 1.5 us from one kernel of a
+// graph to the next one that waits for it; 20 us for a small all-reduce of a
+// node, and as much for each doubling of nodes. NF4 is decoded at copy speed:
+// 2.516 bytes move for the 4 of an f32 number.
+
+#include "runtime/Kernels/DeviceProfile.h"
+
+#include <array>
+#include <cmath>
+
+using namespace qlora;
+
+namespace {
+
+/// One row, in units that fit on a line.
+struct Card {
+  std::string_view name, title;
+  int64_t multiprocessors;
+  double memoryGb;
+  double clockGhz;
+  double gemmBf16Tflops, gemmF32Tflops;
+  AttentionRates cudnn, own; ///< TFLOP/s
+  double copyGbps;
+  double nodeLinkGbps, networkGbps;
+  int64_t gpusPerNode;
+};
+
+constexpr Card kCards[] = {
+    // Peaks: 312 bf16, 2.04 TB/s, NVLink 300 GB/s each way, 200 Gb/s for each
+    // card. cuDNN's attention: at 8,192 tokens within the 50 to 73 % of the
+    // peak that FlashAttention-2 (Dao, 2023) gives for it, at 2,048 by the
+    // H200's ratio.
+    {"a100", "NVIDIA A100 SXM 80 GB", 108, 80, 1.41, 250, 15,
+     {{150, 190}, {120, 165}}, {{138, 148}, {87, 93}}, 1830, 246, 23, 8},
+    // Peaks: 989 bf16, 3.35 TB/s, as an H200 otherwise; GEMMs assumed slower
+    // than its (700), cuDNN's attention by the same ratio.
+    {"h100", "NVIDIA H100 SXM", 132, 80, 1.755, 700, 50,
+     {{425, 540}, {328, 450}}, {{210, 225}, {130, 140}}, 2900, 370, 48, 8},
+    // Peaks: 989 bf16, 4.8 TB/s, NVLink 450 GB/s each way, 400 Gb/s for each
+    // card. The rates of the design's estimates.
+    {"h200", "NVIDIA H200 SXM", 132, 141, 1.755, 790, 50,
+     {{480, 610}, {370, 510}}, {{210, 225}, {130, 140}}, 4300, 370, 48, 8},
+    // Peaks (HGX): 2250 bf16, 75 f32, 7.7 TB/s, NVLink 900 GB/s each way.
+    // cuDNN's attention: by the peaks.
+    {"b200", "NVIDIA B200", 148, 180, 1.85, 1800, 56,
+     {{1090, 1390}, {840, 1160}}, {{249, 266}, {156, 167}}, 6930, 740, 48, 8},
+    // Peaks: 165 bf16 with f32 sums, 82.6 f32, 1.008 TB/s. No links but PCIe
+    // 4.0 through the host, and 25 Gb/s Ethernet. cuDNN's attention: by the
+    // peaks. Ours: half of what the tensor cores allow, which are half of an
+    // A100's per multiprocessor and clock; backward 5 of 7 products are needed.
+    {"rtx4090", "NVIDIA GeForce RTX 4090", 128, 24, 2.52, 132, 62,
+     {{80, 102}, {62, 86}}, {{78, 83}, {56, 60}}, 907, 10, 3, 8},
+};
+
+AttentionRate inGflops(const AttentionRate &tflops) {
+  return {tflops.at2k * 1e3, tflops.at8k * 1e3};
+}
+
+AttentionRates inGflops(const AttentionRates &tflops) {
+  return {inGflops(tflops.forward), inGflops(tflops.backward)};
+}
+
+DeviceProfile profileOf(const Card &card) {
+  DeviceProfile profile;
+  profile.cpu = card.title;
+  profile.cores = card.multiprocessors;
+  profile.gemmBf16Gflops = card.gemmBf16Tflops * 1e3;
+  profile.gemmF32Gflops = card.gemmF32Tflops * 1e3;
+  profile.copyGbps = card.copyGbps;
+  profile.decodeGbps = std::ceil(card.copyGbps * 4 / 2.516);
+  GpuRates &gpu = profile.gpu.emplace();
+  gpu.memoryGb = card.memoryGb;
+  gpu.cudnnAttention = inGflops(card.cudnn);
+  gpu.cudaAttention = inGflops(card.own);
+  gpu.thinGemmGbps = 0.6 * card.copyGbps;
+  gpu.issueGops = double(card.multiprocessors) * 128 * card.clockGhz;
+  gpu.launchMicroseconds = 1.5;
+  gpu.gpusPerNode = card.gpusPerNode;
+  gpu.nodeLinkGbps = card.nodeLinkGbps;
+  gpu.networkGbps = card.networkGbps;
+  gpu.allReduceMicroseconds = 20;
+  return profile;
+}
+
+} // namespace
+
+std::span<const std::string_view> qlora::knownCards() {
+  static const auto names = [] {
+    std::array<std::string_view, std::size(kCards)> names;
+    for (size_t i = 0; i < names.size(); ++i)
+      names[i] = kCards[i].name;
+    return names;
+  }();
+  return names;
+}
+
+StatusOr<DeviceProfile>
+qlora::findDeviceProfile(const std::string &nameOrPath) {
+  for (const Card &card : kCards)
+    if (nameOrPath == card.name)
+      return profileOf(card);
+  StatusOr<DeviceProfile> profile = readDeviceProfile(nameOrPath);
+  if (profile.isOk() || profile.status().code() != StatusCode::kNotFound)
+    return profile;
+  return Status::error(StatusCode::kNotFound,
+                       "'{}' is neither a known card ({}) nor a file that can "
+                       "be read; qlora-run --calibrate makes one of this "
+                       "machine",
+                       nameOrPath, fmt::join(knownCards(), ", "));
+}
+
+StatusOr<DeviceProfile>
+qlora::deviceProfileOrDefault(const std::string &nameOrPath,
+                              const std::string &target) {
+  const bool isCuda = target == "cuda";
+  if (nameOrPath.empty() && !isCuda)
+    return DeviceProfile();
+  const std::string name = nameOrPath.empty() ? "h100" : nameOrPath;
+  QLORA_ASSIGN_OR_RETURN(DeviceProfile profile, findDeviceProfile(name));
+  if (profile.gpu.has_value() != isCuda)
+    return Status::invalid("the device profile '{}' is of a {}, but the "
+                           "program is for {}",
+                           name, profile.gpu ? "GPU" : "CPU", target);
+  return profile;
+}

@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: MIT
+
+// What the CPU's rows need for workspaces.
+
+#include "runtime/Kernels/Plans/Workspaces.h"
+
+#include <algorithm>
+#include <span>
+
+namespace qlora::plans {
+
+static constexpr qlora_dtype kF32 = QLORA_DTYPE_F32;
+static constexpr qlora_dtype kBF16 = QLORA_DTYPE_BF16;
+
+// Matrix products ---------------------------------------------------------
+
+bool GemmProblem::isDenseA() const {
+  return transposeA ? k == 1 || lda == m : m == 1 || lda == k;
+}
+
+bool GemmProblem::isDenseB() const {
+  return transposeB ? n == 1 || ldb == k : k == 1 || ldb == n;
+}
+
+bool GemmProblem::isBF16() const {
+  const bool hasBF16 = a == kBF16 || b == kBF16;
+  const bool isA = a == kBF16 || (mayRound && a == kF32);
+  const bool isB = b == kBF16 || (mayRound && b == kF32);
+  return hasBF16 && isA && isB && (c == kBF16 || c == kF32);
+}
+
+static int64_t ceilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/// Half of `extent`, at a multiple of `unit`.
+static int64_t halve(int64_t extent, int64_t unit) {
+  return ceilDivide(extent, 2 * unit) * unit;
+}
+
+/// Large enough that packing is cheap, small enough for 16 tasks.
+static GemmTile wholeDepthTile(const GemmProblem &p) {
+  static constexpr int64_t kTasks = 16, kRowUnit = 48, kColumnUnit = 48;
+  GemmTile tile = {std::min<int64_t>(p.m, 6 * kRowUnit),
+                   std::min<int64_t>(p.n, 8 * kColumnUnit), p.k};
+  while (ceilDivide(p.m, tile.rows) * ceilDivide(p.n, tile.columns) < kTasks) {
+    if (tile.rows <= kRowUnit && tile.columns <= kColumnUnit)
+      break;
+    if (tile.rows > tile.columns)
+      tile.rows = halve(tile.rows, kRowUnit);
+    else
+      tile.columns = halve(tile.columns, kColumnUnit);
+  }
+  return tile;
+}
+
+GemmTile GemmTile::of(const GemmProblem &p) {
+  if (p.a == kF32 && p.b == kF32 && p.c == kF32)
+    return wholeDepthTile(p);
+  GemmTile tile = {std::min<int64_t>(p.m, 128), std::min<int64_t>(p.n, 144),
+                   std::min<int64_t>(p.k, 256)};
+  WorkspaceLayout layout;
+  if (p.a != kF32)
+    tile.a = layout.add(packed(kF32, tile.rows, tile.depth));
+  if (p.b != kF32)
+    tile.b = layout.add(packed(kF32, tile.depth, tile.columns));
+  if (p.c != kF32)
+    tile.c = layout.add(packed(kF32, tile.rows, tile.columns));
+  tile.bytes = layout.end().bytes();
+  return tile;
+}
+
+GemmCopies GemmCopies::of(const GemmProblem &p, bool fillsTiles) {
+  GemmCopies copies;
+  copies.depth = p.k;
+  if (!p.isBF16())
+    return copies;
+  if (fillsTiles)
+    copies.depth = std::max(p.k, kLeastTileDepth);
+  const bool isFilled = copies.depth > p.k;
+  WorkspaceLayout layout;
+  if (isFilled || !p.isDenseA() || p.a != kBF16)
+    copies.a = layout.add(packed(kBF16, p.m, copies.depth));
+  if (isFilled || !p.isDenseB() || p.b != kBF16)
+    copies.b = layout.add(packed(kBF16, copies.depth, p.n));
+  if (!p.isDenseC())
+    copies.c = layout.add(packed(kF32, p.m, p.n));
+  copies.bytes = layout.end().bytes();
+  return copies;
+}
+
+/// oneDNN 2.6 wants at most `most` for a thread in 9 of 10 shapes; with more,
+/// fewer threads take part, or the product is tiled.
+static Size libraryScratch(const GemmProblem &p, uint64_t most) {
+  const auto padded = [](int64_t extent) { return Size(extent) + Size(63); };
+  const Size shape = (padded(p.m) * padded(p.k) + padded(p.k) * padded(p.n) +
+                      padded(p.m) * padded(p.n)) *
+                     Size(4);
+  return Size(static_cast<int64_t>(std::min<uint64_t>(shape.bytes(), most)));
+}
+
+/// `tile` for `slots` tasks, or `library` with the copies that it needs.
+static Size workspaceOf(const GemmProblem &p, int64_t slots, Size library) {
+  const Size tiles = Size(int64_t(GemmTile::of(p).bytes)) * Size(slots);
+  const bool isF32 = p.a == kF32 && p.b == kF32 && p.c == kF32;
+  if (!isF32 && !p.isBF16())
+    return tiles;
+  const GemmCopies copies = GemmCopies::of(p, /*fillsTiles=*/true);
+  return largest(tiles, Size(int64_t(copies.bytes)) + library);
+}
+
+Size gemmWorkspace(const GemmProblem &p) {
+  return workspaceOf(p, kGemmSlots,
+                     libraryScratch(p, 512 * 1024) * Size(8));
+}
+
+Size sequentialGemmWorkspace(const GemmProblem &p, uint64_t most) {
+  return workspaceOf(p, 1, libraryScratch(p, most)).aligned();
+}
+
+uint64_t matmul::onednn::workspaceBytes(const KernelRequest &r) {
+  return gemmWorkspace(matmulProblem(r)).bytes();
+}
+
+GemmProblem matmulProblem(const KernelRequest &r) {
+  return {r.constant("m"),
+          r.constant("n"),
+          r.constant("k"),
+          r.constant("lda"),
+          r.constant("ldb"),
+          r.constant("ldc"),
+          r.constant("transpose_a") != 0,
+          r.constant("transpose_b") != 0,
+          r.type("a"),
+          r.type("b"),
+          r.type("c"),
+          static_cast<float>(r.constantAsDouble("alpha")),
+          static_cast<float>(r.constantAsDouble("beta")),
+          /*mayRound=*/true};
+}
+
+PanelPlan PanelPlan::of(const KernelRequest &r) {
+  /// So many rows keep a panel of sums in the cache next to a core.
+  static constexpr int64_t kRows = 512;
+  PanelPlan plan;
+  plan.isForward = r.constant("transpose_w") != 0;
+  plan.m = r.constant("m");
+  plan.n = r.constant(plan.isForward ? "rows" : "columns");
+  plan.k = r.constant(plan.isForward ? "columns" : "rows");
+  plan.columns = std::min(r.constant("panel_columns"), plan.n);
+  plan.rows = std::min(plan.m, kRows);
+  plan.type = r.type("a");
+  plan.alpha = static_cast<float>(r.constantAsDouble("alpha"));
+  WorkspaceLayout slot;
+  plan.decoded = slot.add(packed(plan.type, plan.columns, plan.k));
+  plan.sum = slot.add(packed(kF32, plan.rows, plan.columns));
+  plan.scratch =
+      slot.add(sequentialGemmWorkspace(plan.product(plan.rows, plan.columns)));
+  plan.slotBytes = slot.end().bytes();
+  WorkspaceLayout layout;
+  layout.add(slot.end() * Size(plan.slots()));
+  if (r.constant("lda") != plan.k)
+    plan.dense = layout.add(packed(plan.type, plan.m, plan.k));
+  plan.total = layout.end();
+  return plan;
+}
+
+uint64_t panel_matmul::onednn::workspaceBytes(const KernelRequest &r) {
+  return PanelPlan::of(r).total.bytes();
+}
+
+GemmProblem PanelPlan::product(int64_t productRows,
+                               int64_t productColumns) const {
+  GemmProblem p = {};
+  p.m = productRows;
+  p.n = productColumns;
+  p.k = k;
+  p.lda = k;
+  p.ldb = isForward ? k : productColumns;
+  p.ldc = productColumns;
+  p.transposeB = isForward;
+  p.a = p.b = type;
+  p.c = kF32;
+  p.alpha = alpha;
+  return p;
+}
+
+// Attention ------------------------------------------------------------------
+
+AttentionScratch AttentionScratch::of(const KernelRequest &r) {
+  const int64_t length = r.constant("length"), dim = r.constant("dim");
+  const bool isNarrow = r.type("q") != kF32;
+  const bool isBF16 = r.type("q") == kBF16;
+  AttentionScratch s;
+  s.block = std::min(length, kAttentionBlock);
+  const auto take = [&](int64_t elements) {
+    const int64_t offset = s.elements;
+    s.elements += ceilDivide(elements, 16) * 16;
+    return offset;
+  };
+  s.scores = take(s.block * s.block);
+  s.rowStates = take(5 * s.block);
+  s.sum = take(s.block * dim);
+  s.queries = take(isNarrow ? s.block * dim : 0);
+  s.keys = take(isNarrow ? s.block * dim : 0);
+  s.values = take(isNarrow ? s.block * dim : 0);
+  s.narrowScores = take(isBF16 ? ceilDivide(s.block * s.block, 2) : 0);
+  // What oneDNN 2.6 asks for at most: both operands, padded.
+  s.library =
+      take(isBF16 ? (s.block + 63) * (std::max(s.block, dim) + 63) : 0);
+  s.libraryElements = s.elements - s.library;
+  if (r.op->name != "attention_grad")
+    return s;
+  const Size partials = Size(r.constant("batch")) * Size(r.constant("heads")) *
+                        Size(2) * Size(length) * Size(dim);
+  const int64_t tasks = r.constant("batch") * r.constant("kv_heads");
+  if (r.constant("heads") > r.constant("kv_heads") &&
+      tasks < r.constant("slots") &&
+      (partials * Size(4)).bytes() <= kMostAttentionPartials)
+    s.partialElements = static_cast<int64_t>(partials.bytes());
+  s.scoreGradients = take(s.block * s.block);
+  s.outGradients = take(isNarrow ? s.block * dim : 0);
+  s.outputs = take(isNarrow ? s.block * dim : 0);
+  const bool hasOwnSums = isNarrow && s.partialElements == 0;
+  s.keyGradients = take(hasOwnSums ? length * dim : 0);
+  s.valueGradients = take(hasOwnSums ? length * dim : 0);
+  return s;
+}
+
+uint64_t attention::blocked::workspaceBytes(const KernelRequest &r) {
+  return AttentionScratch::of(r).bytes(r.constant("slots")).bytes();
+}
+
+uint64_t attention_grad::blocked::workspaceBytes(const KernelRequest &r) {
+  return AttentionScratch::of(r).bytes(r.constant("slots")).bytes();
+}
+
+// Head and loss ---------------------------------------------------------------
+
+/// oneDNN packs 64 columns of b over all of the depth at most, and keeps a
+/// block of sums; here is room for twice that.
+static uint64_t mostLibraryScratch(const GemmProblem &p) {
+  return (128 << 10) +
+         2 * (Size(64) * Size(p.k) * Size(dtypeBits(p.b) / 8)).bytes();
+}
+
+HeadPlan HeadPlan::of(const KernelRequest &r) {
+  HeadPlan plan;
+  plan.chunkRows = std::min(r.constant("chunk_rows"), r.constant("rows"));
+  plan.hidden = r.constant("hidden_size");
+  plan.vocab = r.constant("vocab");
+  plan.weightType = r.type("w");
+  const bool isBF16 = r.type("hidden") == kBF16 && plan.weightType == kBF16;
+  plan.productType = isBF16 ? kBF16 : kF32;
+  plan.hasGradient = r.op->name == "head_loss_grad";
+  plan.hasWeightGradient = plan.hasGradient && r.dtype("dw").has_value();
+  plan.blockRows = std::min(kHeadBlockRows, (plan.chunkRows + 15) / 16 * 16);
+  plan.panelWords = std::min(kHeadPanelWords, plan.vocab);
+
+  const int64_t blocks = plan.blocks(plan.chunkRows);
+  const int64_t taskRows = std::max(kHeadTasks, blocks) * plan.blockRows;
+  WorkspaceLayout layout;
+  plan.rowNumbers = layout.add(Size(plan.chunkRows) * Size(4));
+  plan.rowLosses = layout.add(Size(plan.chunkRows) * Size(8));
+  plan.logSums = layout.add(Size(plan.chunkRows) * Size(8));
+  plan.gathered = layout.add(
+      packed(plan.productType, blocks * plan.blockRows, plan.hidden));
+  plan.states =
+      layout.add(Size(taskRows) * Size(int64_t(sizeof(HeadRowState))));
+  if (plan.hasGradient)
+    plan.gradients = layout.add(packed(kF32, taskRows, plan.hidden));
+  WorkspaceLayout slot;
+  plan.rowValues = slot.add(packed(kF32, 3, plan.blockRows));
+  plan.logits = slot.add(packed(kF32, plan.blockRows, plan.panelWords));
+  if (plan.hasGradient && plan.productType != kF32)
+    plan.narrow =
+        slot.add(packed(plan.productType, plan.blockRows, plan.panelWords));
+  if (plan.productType != plan.weightType)
+    plan.words =
+        slot.add(packed(plan.productType, plan.panelWords, plan.hidden));
+  plan.scratch = slot.add(plan.productScratch());
+  plan.slotBytes = slot.end().bytes();
+  plan.slots = layout.add(slot.end() * Size(kGemmSlots));
+  plan.total = layout.end();
+  return plan;
+}
+
+Size HeadPlan::productScratch() const {
+  const GemmProblem products[] = {logitsProduct(blockRows, panelWords),
+                                  hiddenGradientProduct(blockRows, panelWords),
+                                  weightGradientProduct(blockRows, panelWords)};
+  const int count = hasWeightGradient ? 3 : hasGradient ? 2 : 1;
+  Size scratch = 0;
+  for (const GemmProblem &product : std::span(products, count))
+    scratch = largest(
+        scratch, sequentialGemmWorkspace(product, mostLibraryScratch(product)));
+  return scratch;
+}
+
+uint64_t head_loss::chunked::workspaceBytes(const KernelRequest &r) {
+  return HeadPlan::of(r).total.bytes();
+}
+
+uint64_t head_loss_grad::chunked::workspaceBytes(const KernelRequest &r) {
+  return HeadPlan::of(r).total.bytes();
+}
+
+GemmProblem HeadPlan::logitsProduct(int64_t rows, int64_t count) const {
+  return {rows, count,       hidden,      hidden, hidden, count, false,
+          true, productType, productType, kF32,   1,      0};
+}
+
+GemmProblem HeadPlan::hiddenGradientProduct(int64_t rows, int64_t count) const {
+  return {rows,  hidden,      count,       count, hidden, hidden, false,
+          false, productType, productType, kF32,  1,      1};
+}
+
+GemmProblem HeadPlan::weightGradientProduct(int64_t rows, int64_t count) const {
+  return {count, hidden,      rows,        count, hidden, hidden, true,
+          false, productType, productType, kF32,  1,      1};
+}
+
+// Walks over rows -------------------------------------------------------------
+
+uint64_t column_sum::cpu::workspaceBytes(const KernelRequest &r) {
+  return packed(kF32, kColumnSumPartials, r.constant("columns")).bytes();
+}
+
+uint64_t clip_norm::cpu::workspaceBytes(const KernelRequest &) {
+  return kClipNormPartials * 8;
+}
+
+} // namespace qlora::plans

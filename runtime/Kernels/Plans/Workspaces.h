@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: MIT
+
+// How the CPU kernels lay out their workspaces: the structs that the rows'
+// workspaceBytes and the kernels both take the parts from.
+
+#ifndef QLORA_RUNTIME_KERNELS_PLANS_WORKSPACES_H
+#define QLORA_RUNTIME_KERNELS_PLANS_WORKSPACES_H
+
+#include <algorithm>
+
+#include "runtime/Kernels/Plans/Plans.h"
+
+namespace qlora::plans {
+
+/// Partial sums that column_sum and clip_norm always make, whatever the
+/// number of threads.
+inline constexpr int64_t kColumnSumPartials = 16;
+inline constexpr int64_t kClipNormPartials = 256;
+
+/// A part that holds a matrix without gaps.
+inline Size packed(qlora_dtype dtype, int64_t rows, int64_t columns) {
+  return matrixBytes(dtype, rows, columns, columns);
+}
+inline Size largest(Size a, Size b) { return a.bytes() < b.bytes() ? b : a; }
+
+// Matrix products -----------------------------------------------------------
+
+/// c[m,n] := alpha * op(a)[m,k] . op(b)[k,n] + beta * c, as in Kernels.def.
+struct GemmProblem {
+  int64_t m, n, k;
+  int64_t lda, ldb, ldc;
+  bool transposeA, transposeB;
+  qlora_dtype a, b, c;
+  float alpha = 1, beta = 0;
+  /// An f32 operand beside a bf16 one may be rounded to bf16 (`^` of
+  /// Kernels.def).
+  bool mayRound = false;
+
+  /// No gaps between rows; a single row has none.
+  bool isDenseA() const;
+  bool isDenseB() const;
+  bool isDenseC() const { return m == 1 || ldc == n; }
+  /// Whether bf16 arithmetic does it.
+  bool isBF16() const;
+};
+
+/// Tasks of a tiled product that run at the same time, at most.
+inline constexpr int64_t kGemmSlots = 16;
+
+/// The shape of a tile of c, the depth of one step, and the f32 scratch of a
+/// task: pieces of a, b and c, each only where the type is not f32.
+struct GemmTile {
+  int64_t rows, columns, depth;
+  Part a = {}, b = {}, c = {};
+  uint64_t bytes = 0;
+  static GemmTile of(const GemmProblem &problem);
+};
+
+/// oneDNN uses matrix tiles (AMX) from this depth on.
+inline constexpr int64_t kLeastTileDepth = 32;
+
+/// Dense bf16 copies for a bf16 product (of operands with gaps, and of f32
+/// operands that may be rounded), then the library's own scratch. With
+/// `fillsTiles`, a depth below kLeastTileDepth is one of zeros up to it; a
+/// workspace has room for that, whatever CPU it is for.
+struct GemmCopies {
+  Part a, b, c;
+  uint64_t bytes = 0; ///< of all; the library's scratch follows
+  int64_t depth; ///< of a and b as they are multiplied
+  static GemmCopies of(const GemmProblem &problem, bool fillsTiles);
+};
+
+/// Scratch that is enough for either way of computing it.
+Size gemmWorkspace(const GemmProblem &problem);
+/// The same for one thread, with at most `most` bytes for the library.
+Size sequentialGemmWorkspace(const GemmProblem &problem,
+                             uint64_t most = 1024 * 1024);
+
+GemmProblem matmulProblem(const KernelRequest &request);
+
+/// panel_matmul: columns of c are cut into panels of `panel_columns`, each a
+/// task that one thread does from end to end, in a slot with its scratch:
+/// the part of W that the panel is multiplied with, decoded, then some rows of
+/// the product in f32, then the scratch of that product. After the slots, a
+/// without gaps, where it has some.
+struct PanelPlan {
+  bool isForward;
+  int64_t m, n, k;       ///< c[m,n] and the depth
+  int64_t columns, rows; ///< of a panel; rows of one product
+  qlora_dtype type;      ///< of a and of what is decoded
+  float alpha;
+  Part decoded, sum, scratch; ///< of a slot
+  uint64_t slotBytes = 0;
+  Part dense;
+  Size total = 0;
+  static PanelPlan of(const KernelRequest &request);
+  int64_t panels() const { return (n + columns - 1) / columns; }
+  /// Tasks at the same time, at most.
+  int64_t slots() const {
+    return panels() < kGemmSlots ? panels() : kGemmSlots;
+  }
+  /// rows x columns of c, from dense rows of a, into dense f32.
+  GemmProblem product(int64_t rows, int64_t columns) const;
+};
+
+// Attention -------------------------------------------------------------------
+
+/// Queries or keys that are looked at together.
+inline constexpr int64_t kAttentionBlock = 128;
+/// More than this is not spent on gradients that heads of keys share.
+inline constexpr int64_t kMostAttentionPartials = 32 << 20; // bytes
+
+/// Scratch of one concurrent task: offsets in f32 elements, each part of whole
+/// cache lines. Rows of other types than f32 are gathered as bf16 without gaps,
+/// or widened, whichever is multiplied.
+struct AttentionScratch {
+  int64_t block;                              ///< min(length, kAttentionBlock)
+  int64_t scores = 0, rowStates = 0, sum = 0; ///< rowStates: 5 for a query
+  int64_t queries = 0, keys = 0, values = 0;  ///< gathered rows
+  int64_t narrowScores = 0; ///< bf16: the left side of a product
+  int64_t library = 0, libraryElements = 0; ///< bf16: of a product
+  // Of the gradient only.
+  int64_t scoreGradients = 0, outGradients = 0, outputs = 0;
+  int64_t keyGradients = 0, valueGradients = 0; ///< of all keys of a head
+  int64_t elements = 0;
+  /// The gradient, where heads of keys are too few for all slots: the heads of
+  /// queries that share one are tasks of their own, and the gradients of its
+  /// keys and values are summed up afterwards. After the slots: [batch, heads,
+  /// 2, length, dim]; 0 elements: one task per head of keys.
+  int64_t partialElements = 0;
+
+  static AttentionScratch of(const KernelRequest &request);
+  Size bytes(int64_t slots) const {
+    return Size(4) * (Size(slots) * elements + Size(partialElements));
+  }
+};
+
+// Head and loss ---------------------------------------------------------------
+//
+// How head_loss and head_loss_grad cut their work on the CPU, and their
+// workspace.
+//
+// Labelled rows of a chunk are gathered and cut into blocks, the vocabulary
+// into panels of words. A task is a block of rows with a range of panels: it
+// computes the logits of one panel after the other, keeps of them for each row
+// a running maximum and the sum of exponentials below it, and adds the
+// exponentials' product with the panel to the row's gradient, scaled anew
+// where the maximum grew (the online softmax of Milakov and Gimelshein,
+// arXiv:1805.02867, as FlashAttention does for keys, arXiv:2205.14135). So
+// logits never leave a core's cache, and no memory grows with the vocabulary.
+// What the tasks of a block found is then merged. The number of ranges follows
+// from the number of rows only: bits do not depend on threads.
+
+/// Rows of a block, at most, and words of a panel: together their logits fit
+/// into the cache next to a core, and packing a panel is cheap beside its
+/// products.
+inline constexpr int64_t kHeadBlockRows = 256;
+inline constexpr int64_t kHeadPanelWords = 256;
+/// Tasks that a chunk of few rows is cut into.
+inline constexpr int64_t kHeadTasks = 16;
+
+/// What a task found of a row.
+struct HeadRowState {
+  double sum;    ///< of e^(logit - maximum)
+  float maximum; ///< of the logits
+  float target;  ///< logit of the target; 0 where another task has it
+  int64_t best;  ///< first word with the maximum
+};
+
+struct HeadPlan {
+  int64_t chunkRows, hidden, vocab;
+  qlora_dtype weightType;
+  /// Of hidden rows, words and exponentials in the products: bf16 where both
+  /// operands are, else f32.
+  qlora_dtype productType;
+  bool hasGradient, hasWeightGradient;
+  int64_t blockRows, panelWords;
+
+  // Parts of the workspace.
+  Part rowNumbers, rowLosses; ///< i32, f64 [chunkRows]
+  Part logSums;   ///< f64 [chunkRows]: log of the sum of exponentials
+  Part gathered;  ///< hidden [blocks * blockRows, hidden]
+  Part states;    ///< HeadRowState [tasks, blockRows]
+  Part gradients; ///< f32 [tasks, blockRows, hidden]
+  Part slots;     ///< of slotBytes each
+  Size total = 0;
+  // Of each slot.
+  Part rowValues; ///< f32 [3, blockRows]
+  Part logits;    ///< f32 [blockRows, panelWords]
+  Part narrow;    ///< the same in productType, where that is not f32
+  Part words;     ///< a panel in productType, where w is of another type
+  Part scratch;   ///< of a product
+  uint64_t slotBytes = 0;
+
+  static HeadPlan of(const KernelRequest &request);
+
+  int64_t panels() const { return (vocab + panelWords - 1) / panelWords; }
+  int64_t blocks(int64_t rows) const {
+    return (rows + blockRows - 1) / blockRows;
+  }
+  /// Ranges of panels, each a task for every block.
+  int64_t ranges(int64_t blockCount) const {
+    return std::clamp<int64_t>(kHeadTasks / blockCount, 1, panels());
+  }
+  /// Logits of `rows` rows for `count` words.
+  GemmProblem logitsProduct(int64_t rows, int64_t count) const;
+  /// Adds to the gradient of hidden rows.
+  GemmProblem hiddenGradientProduct(int64_t rows, int64_t count) const;
+  /// Adds to the gradient of words.
+  GemmProblem weightGradientProduct(int64_t rows, int64_t count) const;
+
+private:
+  Size productScratch() const;
+};
+
+} // namespace qlora::plans
+
+#endif // QLORA_RUNTIME_KERNELS_PLANS_WORKSPACES_H

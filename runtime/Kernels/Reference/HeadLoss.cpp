@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: MIT
+
+// head_loss and head_loss_grad, plain: one labelled row after the other.
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "runtime/Kernels/Cpu/Convert.h"
+#include "runtime/Kernels/Cpu/HeadPanels.h"
+
+namespace qlora::cpu {
+
+namespace {
+
+/// One labelled row, with room for its logits.
+struct ReferenceRow {
+  const HeadShape &shape;
+  const HeadOperands &operands;
+  int64_t row;
+  float *logits;
+
+  double hidden(int64_t i) const {
+    return loadElement(shape.hiddenType, operands.hidden, row * shape.ldh + i);
+  }
+  double weight(int64_t word, int64_t i) const {
+    return loadElement(shape.weightType, operands.w, word * shape.hidden + i);
+  }
+  void computeLogits() const;
+  double logSumExp() const;
+  void addGradients(double lse) const;
+};
+
+} // namespace
+
+void ReferenceRow::computeLogits() const {
+  for (int64_t word = 0; word < shape.vocab; ++word) {
+    double sum = 0;
+    for (int64_t i = 0; i < shape.hidden; ++i)
+      sum += hidden(i) * weight(word, i);
+    logits[word] = float(sum);
+  }
+}
+
+double ReferenceRow::logSumExp() const {
+  const double maximum = *std::max_element(logits, logits + shape.vocab);
+  double sum = 0;
+  for (int64_t word = 0; word < shape.vocab; ++word)
+    sum += std::exp(logits[word] - maximum);
+  return maximum + std::log(sum);
+}
+
+void ReferenceRow::addGradients(double lse) const {
+  const int32_t target = operands.targets[row];
+  for (int64_t word = 0; word < shape.vocab; ++word)
+    logits[word] =
+        float(std::exp(logits[word] - lse)) - (word == target ? 1.0f : 0.0f);
+  for (int64_t i = 0; i < shape.hidden; ++i) {
+    double sum = 0;
+    for (int64_t word = 0; word < shape.vocab; ++word)
+      sum += logits[word] * weight(word, i);
+    storeElement(shape.dhiddenType, operands.dhidden, row * shape.lddh + i,
+                 float(sum));
+  }
+  if (!operands.dw)
+    return;
+  for (int64_t word = 0; word < shape.vocab; ++word)
+    for (int64_t i = 0; i < shape.hidden; ++i)
+      operands.dw[word * shape.hidden + i] += float(logits[word] * hidden(i));
+}
+
+static Status runReference(const HeadShape &shape,
+                           const LibraryKernelArgs &args, bool hasGradient) {
+  const HeadOperands operands = HeadOperands::of(args, hasGradient);
+  QLORA_RETURN_IF_ERROR(checkTargets(shape, operands.targets));
+  double loss = 0;
+  int64_t labels = 0;
+  std::vector<float> logits(static_cast<size_t>(shape.vocab));
+  for (int64_t row = 0; row < shape.rows; ++row) {
+    const ReferenceRow line = {shape, operands, row, logits.data()};
+    const int32_t target = operands.targets[row];
+    operands.correct[row] = 0;
+    if (target == kNoTarget) {
+      for (int64_t i = 0; hasGradient && i < shape.hidden; ++i)
+        storeElement(shape.dhiddenType, operands.dhidden, row * shape.lddh + i,
+                     0.0f);
+      continue;
+    }
+    line.computeLogits();
+    const auto number = static_cast<int32_t>(row);
+    if (args.observer && args.observer->onLogits)
+      args.observer->onLogits(
+          {{&number, 1}, line.logits, 0, shape.vocab, shape.vocab});
+    const double lse = line.logSumExp();
+    loss += lse - line.logits[target];
+    ++labels;
+    operands.correct[row] =
+        std::max_element(line.logits, line.logits + shape.vocab) ==
+        line.logits + target;
+    if (hasGradient)
+      line.addGradients(lse);
+  }
+  *operands.loss = float(loss);
+  *operands.count = float(labels);
+  return Status::ok();
+}
+
+PreparedKernel head_loss::reference::prepare(const KernelRequest &request,
+                                             uint64_t) {
+  const HeadShape shape = HeadShape::of(request);
+  return makeKernel([shape](const LibraryKernelArgs &args) {
+    return runReference(shape, args, false);
+  });
+}
+
+PreparedKernel head_loss_grad::reference::prepare(const KernelRequest &request,
+                                                  uint64_t) {
+  const HeadShape shape = HeadShape::of(request);
+  return makeKernel([shape](const LibraryKernelArgs &args) {
+    return runReference(shape, args, true);
+  });
+}
+
+} // namespace qlora::cpu

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: MIT
+
+// Columns, bars and rates.
+
+#include "runtime/Watch/ProgressLine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "runtime/Base/Amounts.h"
+
+namespace qlora {
+
+/// "120/1000" of the last step, which is the widest.
+static size_t stepWidth(int64_t totalSteps) {
+  return std::max<size_t>(8, 2 * std::to_string(totalSteps).size() + 1);
+}
+
+static constexpr const char *kStepColumns =
+    "{:>{}} {:>7} {:>8} {:>9} {:>8} {:>7} {:>7} {:>9}";
+
+std::string stepHeading(int64_t totalSteps) {
+  return fmt::format(kStepColumns, "step", stepWidth(totalSteps), "epoch",
+                     "loss", "grad norm", "lr", "ms/step", "tok/s",
+                     "time left");
+}
+
+std::string stepLine(const StepReport &r) {
+  return fmt::format(
+      kStepColumns, fmt::format("{}/{}", r.step, r.totalSteps),
+      stepWidth(r.totalSteps), fmt::format("{:.2f}", r.epoch),
+      fmt::format("{:.4f}", r.loss), formatShort(r.gradNorm),
+      formatShort(r.learningRate), fmt::format("{:.0f}", r.stepSeconds * 1e3),
+      formatRate(r.tokensPerSecond), formatDuration(r.etaSeconds));
+}
+
+/// "1.2 GiB/s, 0:00:12 left"; empty before there is a rate.
+static std::string rateText(const ProgressView &view) {
+  if (view.done == 0 || view.seconds <= 0)
+    return "";
+  const double rate = static_cast<double>(view.done) / view.seconds;
+  std::string text =
+      view.isBytes
+          ? fmt::format(", {}/s", formatBytes(static_cast<uint64_t>(rate)))
+          : fmt::format(", {} {}/s", formatRate(rate), view.unit);
+  if (view.total >= view.done && view.total > 0)
+    text += ", " +
+            formatDuration(static_cast<double>(view.total - view.done) / rate) +
+            " left";
+  return text;
+}
+
+std::string progressBar(const ProgressView &view, int columns) {
+  if (view.total == 0)
+    return progressLine(view).substr(0, static_cast<size_t>(columns));
+  const uint64_t done = std::min(view.done, view.total);
+  std::string head = view.what + " [";
+  std::string tail =
+      fmt::format("] {} %{}", 100 * done / view.total, rateText(view));
+  const int room = columns - static_cast<int>(head.size() + tail.size());
+  const auto width = static_cast<uint64_t>(std::max(4, room));
+  const uint64_t filled = width * done / view.total;
+  std::string bar(filled, '=');
+  if (filled < width)
+    bar += '>';
+  bar.resize(width, ' ');
+  return (head + bar + tail).substr(0, static_cast<size_t>(columns));
+}
+
+std::string progressLine(const ProgressView &view) {
+  const auto count = [&](uint64_t value) {
+    return view.isBytes ? formatBytes(value) : formatCount(value);
+  };
+  std::string text = fmt::format("{}: {}", view.what, count(view.done));
+  if (view.total > 0)
+    text += " of " + count(view.total);
+  if (!view.isBytes)
+    text += " " + view.unit;
+  return text + rateText(view);
+}
+
+} // namespace qlora

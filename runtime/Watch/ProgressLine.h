@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: MIT
+
+// What a run shows while it runs: the lines of its steps, and how far something
+// that takes long has come. Pure functions from values to text.
+
+#ifndef QLORA_RUNTIME_WATCH_PROGRESSLINE_H
+#define QLORA_RUNTIME_WATCH_PROGRESSLINE_H
+
+#include <cstdint>
+#include <string>
+
+namespace qlora {
+
+/// One logged step.
+struct StepReport {
+  int64_t step = 0; ///< steps done
+  int64_t totalSteps = 0;
+  double epoch = 0;
+  double loss = 0;
+  double gradNorm = 0;
+  double learningRate = 0;
+  double stepSeconds = 0;
+  double tokensPerSecond = 0; ///< of all ranks
+  double etaSeconds = 0;
+};
+
+/// Above the lines of steps, in their columns. Both fit into 80 columns up to
+/// a million steps.
+std::string stepHeading(int64_t totalSteps);
+///  120/1000   1.44   1.2345       0.87     1.9e-4      812    40.3k    0:12:10
+std::string stepLine(const StepReport &report);
+
+/// What a bar or a line of progress shows.
+struct ProgressView {
+  std::string what; ///< "loading the base"
+  uint64_t done = 0;
+  uint64_t total = 0; ///< 0: not known
+  double seconds = 0; ///< since it began
+  bool isBytes = false;
+  std::string unit; ///< "rows"; of rates and counts that are no bytes
+};
+
+/// loading the base [=====>    ] 45 %, 1.2 GiB/s, 0:00:12 left; `columns`
+/// wide at most, without an end of line.
+std::string progressBar(const ProgressView &view, int columns);
+/// loading the base: 1.2 of 2.4 GiB, 1.2 GiB/s, 0:00:12 left
+std::string progressLine(const ProgressView &view);
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_WATCH_PROGRESSLINE_H

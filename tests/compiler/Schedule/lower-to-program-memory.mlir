@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: MIT
+
+// What a value is made of: nothing that is read, stored or returned is lost,
+// and nothing that is read later is overwritten.
+
+// RUN: split-file %s %t
+// RUN: qlora-opt %t/twice.mlir --lower-to-program | FileCheck %s --check-prefix=TWICE
+// RUN: qlora-opt %t/forward.mlir --lower-to-program | FileCheck %s --check-prefix=FORWARD
+// RUN: qlora-opt %t/results.mlir --lower-to-program | FileCheck %s --check-prefix=RESULTS
+// RUN: qlora-opt %t/overwrite.mlir --lower-to-program | FileCheck %s --check-prefix=OVERWRITE
+// RUN: qlora-opt %t/stored.mlir --fuse-rows --lower-to-program | FileCheck %s --check-prefix=STORED
+// RUN: qlora-opt %t/later.mlir --fuse-rows --lower-to-program | FileCheck %s --check-prefix=LATER
+// RUN: qlora-opt %t/dense.mlir --fuse-rows --lower-to-program | FileCheck %s --check-prefix=DENSE
+
+//--- twice.mlir
+// Both parts are a: the first is written by who makes it, the second copied.
+// TWICE: program.entry evaluate
+// TWICE-DAG: %[[C:.*]] = program.buffer activation bytes 128
+// TWICE-DAG: %[[FIRST:.*]] = program.view %[[C]] offset 0 bytes 112
+// TWICE: program.launch @embedding(%{{.*}}, %{{.*}}, %[[FIRST]])
+// TWICE: %[[SECOND:.*]] = program.view %[[C]] offset 16 bytes 112
+// TWICE: program.launch @copy_rows(%{{.*}}, %[[SECOND]]) access [1, 2] constants [4, 4, 8, 8]
+module attributes {train.layout = [], train.offsets = array<i64>} {
+  model.parameter @w : tensor<8x4xf32> {file = "a"}
+  train.step evaluate batch 1 length 4 ["ids"] {
+  ^bb0(%ids: tensor<1x4xi32>):
+    %w = model.weight @w : tensor<8x4xf32>
+    %a = model.embedding %ids, %w {train.backward} : (tensor<1x4xi32>, tensor<8x4xf32>) -> tensor<1x4x4xf32>
+    %c = model.concat %a, %a {train.backward} : (tensor<1x4x4xf32>, tensor<1x4x4xf32>) -> tensor<1x4x8xf32>
+    %n = train.column_sum %c : (tensor<1x4x8xf32>) -> tensor<8xf32>
+  }
+}
+
+//--- forward.mlir
+// In the forward activations are copied side by side, as rematerialize counts
+// them (rematerialize-memory.mlir): each can be dropped by itself.
+// FORWARD: program.entry evaluate
+// FORWARD: program.launch @embedding(%{{.*}}, %{{.*}}, %[[A:[0-9]+]]) {{.*}} constants [4, 4, 8, 4]
+// FORWARD: program.launch @embedding(%{{.*}}, %{{.*}}, %[[B:[0-9]+]]) {{.*}} constants [4, 4, 8, 4]
+// FORWARD: program.launch @copy_rows(%[[A]], %{{.*}})
+// FORWARD: program.launch @copy_rows(%[[B]], %{{.*}})
+module attributes {train.layout = [], train.offsets = array<i64>} {
+  model.parameter @w : tensor<8x4xf32> {file = "a"}
+  train.step evaluate batch 1 length 4 ["ids"] {
+  ^bb0(%ids: tensor<1x4xi32>):
+    %w = model.weight @w : tensor<8x4xf32>
+    %a = model.embedding %ids, %w : (tensor<1x4xi32>, tensor<8x4xf32>) -> tensor<1x4x4xf32>
+    %b = model.embedding %ids, %w : (tensor<1x4xi32>, tensor<8x4xf32>) -> tensor<1x4x4xf32>
+    %c = model.concat %a, %b : (tensor<1x4x4xf32>, tensor<1x4x4xf32>) -> tensor<1x4x8xf32>
+    %n = train.column_sum %c : (tensor<1x4x8xf32>) -> tensor<8xf32>
+  }
+}
+
+//--- results.mlir
+// A part of something, an argument, and one number under two names.
+// RESULTS: program.entry evaluate
+// RESULTS-DAG: %[[IDS:.*]] = program.buffer input offset 0 bytes 16
+// RESULTS-DAG: %[[LOSS:.*]] = program.buffer result offset 0 bytes 4
+// RESULTS-DAG: program.bind 16 %[[LOSS]]
+// RESULTS-DAG: %[[COUNT:.*]] = program.buffer result offset 64 bytes 4
+// RESULTS-DAG: program.bind 17 %[[COUNT]]
+// RESULTS-DAG: %[[CORRECT:.*]] = program.buffer result offset 192 bytes 16
+// RESULTS-DAG: program.bind 18 %[[CORRECT]]
+// RESULTS: program.launch @column_sum(%{{.*}}, %[[SUMS:[0-9]+]])
+// RESULTS: %[[PART:.*]] = program.view %[[SUMS]] offset 4 bytes 4
+// RESULTS: program.launch @copy_rows(%[[PART]], %[[LOSS]])
+// RESULTS: program.launch @copy_rows(%{{.*}}, %[[COUNT]])
+// RESULTS: program.launch @copy_rows(%[[IDS]], %[[CORRECT]])
+module attributes {train.layout = [], train.offsets = array<i64>} {
+  model.parameter @w : tensor<8x2xf32> {file = "a"}
+  train.step evaluate batch 1 length 4 ["ids"] {
+  ^bb0(%ids: tensor<1x4xi32>):
+    %w = model.weight @w : tensor<8x2xf32>
+    %x = model.embedding %ids, %w : (tensor<1x4xi32>, tensor<8x2xf32>) -> tensor<1x4x2xf32>
+    %sums = train.column_sum %x : (tensor<1x4x2xf32>) -> tensor<2xf32>
+    %a, %b = model.split %sums : (tensor<2xf32>) -> (tensor<1xf32>, tensor<1xf32>)
+    train.result "loss_sum", %b : tensor<1xf32>
+    train.result "label_count", %b : tensor<1xf32>
+    train.result "correct", %ids : tensor<1x4xi32>
+  }
+}
+
+//--- overwrite.mlir
+// a is a result, so that b adds to a copy of it.
+// OVERWRITE: program.entry evaluate
+// OVERWRITE: %[[NORM:.*]] = program.buffer result offset 128 bytes 4
+// OVERWRITE: program.launch @matmul(%{{.*}}, %{{.*}}, %[[NORM]]) access [1, 1, 2]
+// OVERWRITE: %[[B:.*]] = program.buffer activation bytes 4
+// OVERWRITE: program.launch @copy_rows(%[[NORM]], %[[B]])
+// OVERWRITE: program.launch @matmul(%{{.*}}, %{{.*}}, %[[B]]) access [1, 1, 3]
+module attributes {train.layout = [], train.offsets = array<i64>} {
+  model.parameter @w : tensor<1x4xf32> {file = "a"}
+  model.parameter @e : tensor<8x4xf32> {file = "a"}
+  train.step evaluate batch 1 length 1 ["ids"] {
+  ^bb0(%ids: tensor<1x1xi32>):
+    %w = model.weight @w : tensor<1x4xf32>
+    %e = model.weight @e : tensor<8x4xf32>
+    %x = model.embedding %ids, %e : (tensor<1x1xi32>, tensor<8x4xf32>) -> tensor<1x1x4xf32>
+    %a = model.linear %x, %w : (tensor<1x1x4xf32>, tensor<1x4xf32>) -> tensor<1x1x1xf32>
+    train.result "grad_norm", %a : tensor<1x1x1xf32>
+    %b = model.linear %x, %w init %a : (tensor<1x1x4xf32>, tensor<1x4xf32>, tensor<1x1x1xf32>) -> tensor<1x1x1xf32>
+    %n = train.column_sum %b : (tensor<1x1x1xf32>) -> tensor<1xf32>
+  }
+}
+
+//--- stored.mlir
+// One value in two flat arenas: in one by who makes it, in the other by a copy.
+// STORED: program.entry update
+// STORED: %[[P:.*]] = program.buffer trainable offset 4096 bytes 4096
+// STORED: program.launch @add(%[[P]], %[[P]], %[[P]])
+// STORED: %[[M:.*]] = program.buffer moment1 offset 4096 bytes 4096
+// STORED: program.launch @copy_rows(%[[P]], %[[M]]) access [1, 2] constants [1, 1024, 1024, 1024]
+module attributes {train.layout = [@w], train.offsets = array<i64: 1024>} {
+  model.parameter @w : tensor<32x32xf32> {init = "zero", trainable}
+  train.step update batch 0 length 0 [] {
+    %p = train.flat trainable : tensor<1x1024xf32>
+    %q = model.add %p, %p : tensor<1x1024xf32>
+    train.store_flat trainable, %q : tensor<1x1024xf32>
+    train.store_flat moment1, %q : tensor<1x1024xf32>
+  }
+}
+
+//--- later.mlir
+// p is read once more after q is made of it: q is copied to its arena when it
+// is stored.
+// LATER: program.entry update
+// LATER: %[[P:.*]] = program.buffer trainable offset 4096 bytes 4096
+// LATER: %[[Q:.*]] = program.buffer activation bytes 4096
+// LATER: program.launch @add(%[[P]], %[[P]], %[[Q]])
+// LATER: program.launch @column_sum(%[[P]]
+// LATER: program.launch @copy_rows(%[[Q]], %[[P]])
+module attributes {train.layout = [@w], train.offsets = array<i64: 1024>} {
+  model.parameter @w : tensor<32x32xf32> {init = "zero", trainable}
+  train.step update batch 0 length 0 [] {
+    %p = train.flat trainable : tensor<1x1024xf32>
+    %q = model.add %p, %p : tensor<1x1024xf32>
+    %n = train.column_sum %p : (tensor<1x1024xf32>) -> tensor<1024xf32>
+    train.store_flat trainable, %q : tensor<1x1024xf32>
+  }
+}
+
+//--- dense.mlir
+// A kernel that knows no row stride gets rows that follow each other.
+// DENSE: program.entry evaluate
+// DENSE: %[[COPY:.*]] = program.buffer activation bytes 64
+// DENSE: %[[PART:.*]] = program.view %{{.*}} offset 16 bytes 112
+// DENSE: program.launch @copy_rows(%[[PART]], %[[COPY]]) access [1, 2] constants [4, 4, 8, 4]
+// DENSE: program.launch @clip_norm(%[[COPY]]
+module attributes {train.layout = [], train.offsets = array<i64>} {
+  model.parameter @w : tensor<8x8xf32> {file = "a"}
+  train.step evaluate batch 1 length 4 ["ids"] {
+  ^bb0(%ids: tensor<1x4xi32>):
+    %w = model.weight @w : tensor<8x8xf32>
+    %x = model.embedding %ids, %w : (tensor<1x4xi32>, tensor<8x8xf32>) -> tensor<1x4x8xf32>
+    %a, %b = model.split %x : (tensor<1x4x8xf32>) -> (tensor<1x4x4xf32>, tensor<1x4x4xf32>)
+    %norm, %scale = train.clip_norm %b : (tensor<1x4x4xf32>) -> (tensor<1xf32>, tensor<1xf32>)
+    train.result "grad_norm", %norm : tensor<1xf32>
+  }
+}

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: MIT
+
+// Space that is said to be missing.
+
+#include "runtime/Base/OutputFile.h"
+
+#include <gtest/gtest.h>
+
+#include <sys/statvfs.h>
+
+#include "tests/runtime/TemporaryFolder.h"
+
+using namespace qlora;
+
+TEST(OutputFile, SaysWhatIsMissing) {
+  TemporaryFolder folder;
+  EXPECT_TRUE(checkFreeSpace(folder.path(), 1).isOk());
+  struct statvfs disk {};
+  ASSERT_EQ(statvfs(folder.path().c_str(), &disk), 0);
+  const uint64_t size = uint64_t{disk.f_blocks} * disk.f_frsize;
+  const Status status = checkFreeSpace(folder.path(), 2 * size);
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
+  unsigned long long missing = 0, all = 0;
+  const std::string start = "the disk of '" + folder.path() + "' is too full: ";
+  ASSERT_EQ(status.message().compare(0, start.size(), start), 0);
+  ASSERT_EQ(std::sscanf(status.message().c_str() + start.size(),
+                        "%llu of %llu bytes are missing", &missing, &all),
+            2);
+  // What the bytes are for, and other disks, are not for this layer to say.
+  EXPECT_TRUE(status.message().ends_with(" bytes are missing"));
+  EXPECT_EQ(all, 2 * size);
+  // At least what would be missing on an empty disk of this size.
+  EXPECT_GE(missing, size);
+  EXPECT_LE(missing, 2 * size);
+}

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: MIT
+
+// Ranks as threads of one process.
+
+#ifndef QLORA_TESTS_RUNTIME_RANKS_THREADEDRANKS_H
+#define QLORA_TESTS_RUNTIME_RANKS_THREADEDRANKS_H
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <thread>
+
+#include "runtime/Ranks/RingCollectives.h"
+
+namespace qlora {
+
+/// Runs `body` as each of `size` ranks, which have met.
+inline void runRanks(int size,
+                     const std::function<void(RingCollectives &)> &body,
+                     std::chrono::milliseconds timeout =
+                         std::chrono::seconds(20)) {
+  constexpr auto kPatience = std::chrono::seconds(20);
+  FileDescriptor socket = std::move(listenOn("127.0.0.1", 0)).value();
+  const int port = portOf(socket).value();
+  auto server = RendezvousServer::start(std::move(socket), "s", size).value();
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank)
+    threads.emplace_back([&, rank] {
+      auto meeting = Rendezvous::connect("127.0.0.1", port, "s", kPatience);
+      ASSERT_TRUE(meeting.isOk()) << meeting.status().message();
+      auto ring = Ring::connect(*meeting, "s", rank, size, kPatience, timeout);
+      ASSERT_TRUE(ring.isOk()) << ring.status().message();
+      RingCollectives group(std::move(*ring));
+      body(group);
+    });
+  for (std::thread &thread : threads)
+    thread.join();
+}
+
+} // namespace qlora
+
+#endif // QLORA_TESTS_RUNTIME_RANKS_THREADEDRANKS_H

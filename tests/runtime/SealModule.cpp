@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: MIT
+
+// Seals a hand-written module, as qloracc seals its own: SealModule FILE.
+
+#include <fstream>
+
+#include "runtime/Base/Seal.h"
+#include "runtime/Base/UserFiles.h"
+
+int main(int, char **argv) {
+  auto bytes = qlora::readWholeFile(argv[1]);
+  if (!bytes.isOk())
+    return 1;
+  return std::ofstream(argv[1], std::ios::binary) << qlora::sealed(*bytes) ? 0
+                                                                           : 1;
+}

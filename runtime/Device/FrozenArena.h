@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // The memory of the frozen weights. Where an earlier run has left them in a
-// file (Weights/BaseCache.h), filled() maps that file: all ranks and runs of
+// file (Weights/BaseFile.h), filled() maps that file: all ranks and runs of
 // the machine have the same pages, which the system may drop and read again.
 // Otherwise one rank alone uses plain anonymous memory, and local CPU ranks
 // share one copy: the first makes it with HostMemory::createShared(), the others

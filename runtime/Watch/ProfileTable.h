@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// The short end of a profile: where the time of a step goes, by queue and kind
-// of command, on one rank.
+// What a rank's profile is made of: the commands that its device ran and the
+// work of its host thread, in nanoseconds since the profile began, which all
+// ranks begin together, so that their times are one timeline. And its short
+// end: where the time of a step goes, by queue and kind of command, on one rank.
 //
 // Share: of the steps' wall time. The compute queue's shares and `idle` (it
 // runs nothing) add up to 100 %; those of other queues and of the host lie
@@ -10,15 +12,50 @@
 #ifndef QLORA_RUNTIME_WATCH_PROFILETABLE_H
 #define QLORA_RUNTIME_WATCH_PROFILETABLE_H
 
+#include <cstdint>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
+#include "runtime/Base/Status.h"
+#include "runtime/Device/CommandTimer.h"
 #include "runtime/Predict/CommandFacts.h"
-#include "runtime/Watch/ProfileData.h"
+#include "runtime/Ranks/RankGroup.h"
 
 namespace qlora {
+
+/// What the host thread of a rank does. kStep holds all that follow it here.
+/// On a CPU the commands of the compute queue run inside kAccumulate and
+/// kUpdate; for a GPU these only put them on its queues.
+enum class HostWork {
+  kStep,
+  kData, ///< reading examples and building a micro-batch
+  kAccumulate,
+  kAgree, ///< sums of tokens and labels over ranks
+  kUpdate,
+  kResults, ///< waiting for losses
+  kLog,
+  kCount
+};
+std::string_view hostWorkName(HostWork work);
+
+struct HostSpan {
+  HostWork work = HostWork::kStep;
+  int64_t step = 0; ///< from 1
+  int64_t start = 0, end = 0;
+};
+
+struct RankProfile {
+  std::vector<TimedCommand> commands;
+  std::vector<HostSpan> host;
+};
+
+/// The profile of `rank`, where `own` is this rank's. All ranks call it.
+StatusOr<RankProfile> shareProfile(RankGroup &group, int rank,
+                                   const RankProfile &own);
 
 /// Sums over all profiled steps.
 struct ProfileRow {

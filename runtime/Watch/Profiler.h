@@ -28,7 +28,7 @@
 #include "runtime/Device/Device.h"
 #include "runtime/Ranks/RankGroup.h"
 #include "runtime/Watch/Metrics.h"
-#include "runtime/Watch/ProfileData.h"
+#include "runtime/Watch/ProfileTable.h"
 #include "runtime/Watch/TraceFile.h"
 
 namespace qlora {

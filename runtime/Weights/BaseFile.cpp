@@ -1,21 +1,30 @@
 // SPDX-License-Identifier: MIT
 
-// Checksums, the trailer, and the check of both.
+// Checksums, the trailer and the check of both; the writer; the folder.
 
 #include "runtime/Weights/BaseFile.h"
-
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <fcntl.h>
+#include <filesystem>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "runtime/Base/ContentHash.h"
+#include "runtime/Base/Exceptions.h"
+#include "runtime/Base/KeptFiles.h"
+#include "runtime/Base/StopSignal.h"
 
 namespace qlora {
+
+//===----------------------------------------------------------------------===//
+// The format
+//===----------------------------------------------------------------------===//
 
 namespace {
 
@@ -125,6 +134,117 @@ Status verifyBase(int descriptor, std::string_view key, uint64_t arenaBytes) {
                          "the {} bytes from {} on are damaged", kBaseChunk,
                          static_cast<uint64_t>(damaged) * kBaseChunk);
   return Status::ok();
+}
+
+//===----------------------------------------------------------------------===//
+// Writing
+//===----------------------------------------------------------------------===//
+
+StatusOr<std::unique_ptr<BaseWriter>>
+BaseWriter::start(const std::string &path, const std::string &key,
+                  std::span<const uint8_t> arena) {
+  QLORA_ASSIGN_OR_RETURN(AtomicFile file, AtomicFile::create(path));
+  // Where the file system cannot reserve, a full disk shows when it is full.
+  QLORA_RETURN_IF_ERROR(file.reserve(baseFileBytes(arena.size()),
+                                     AtomicFile::Reserve::kWhereItCan));
+  std::unique_ptr<BaseWriter> writer(
+      new BaseWriter(std::move(file), key, arena));
+  BaseWriter *self = writer.get();
+  self->thread = std::thread([self] { self->writeInBackground(); });
+  return writer;
+}
+
+void BaseWriter::writeInBackground() {
+  // Of this thread alone, in Linux.
+  setpriority(PRIO_PROCESS, 0, 19);
+  status = endExceptions("the thread that writes it",
+                         [this] { return writeRest(shouldStop); });
+}
+
+Status BaseWriter::writeRest(const std::atomic<bool> &stop) {
+  while (checksums.size() < baseChunks(arena.size())) {
+    if (stop || stopSignal())
+      return Status::ok();
+    QLORA_RETURN_IF_ERROR(writeChunk());
+  }
+  return publish();
+}
+
+Status BaseWriter::writeChunk() {
+  const uint64_t first = checksums.size() * kBaseChunk;
+  const auto chunk =
+      arena.subspan(first, std::min(kBaseChunk, arena.size() - first));
+  QLORA_RETURN_IF_ERROR(file.writeAt(first, chunk));
+  checksums.push_back(baseChecksum(chunk));
+  return Status::ok();
+}
+
+Status BaseWriter::publish() {
+  QLORA_RETURN_IF_ERROR(
+      file.writeAt(baseTrailerOffset(arena.size()),
+                   baseTrailer(key, arena.size(), checksums)));
+  // Its readers compare checksums.
+  QLORA_RETURN_IF_ERROR(file.commit(AtomicFile::Flush::kNo));
+  isWhole = true;
+  return Status::ok();
+}
+
+Status BaseWriter::finish() {
+  shouldStop = true;
+  if (thread.joinable())
+    thread.join();
+  if (status.isOk() && !isWhole)
+    status = writeRest(/*stop=*/std::atomic<bool>(false));
+  return status;
+}
+
+BaseWriter::~BaseWriter() {
+  shouldStop = true;
+  if (thread.joinable())
+    thread.join();
+}
+
+//===----------------------------------------------------------------------===//
+// The folder
+//===----------------------------------------------------------------------===//
+
+namespace fs = std::filesystem;
+
+StatusOr<FileDescriptor> BaseCache::open(const std::string &key,
+                                         uint64_t arenaBytes) const {
+  const std::string path = fileOf(key);
+  FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.isOpen() && errno == ENOENT)
+    return file;
+  if (!file.isOpen())
+    return Status::error(StatusCode::kDataLoss, "cannot open '{}': {}", path,
+                         std::strerror(errno));
+  Status sound = verifyBase(file.get(), key, arenaBytes);
+  if (!sound.isOk())
+    return sound.withContext(fmt::format("'{}'", path));
+  // Where the folder is read-only, nothing is deleted from it either.
+  (void)futimens(file.get(), nullptr);
+  return file;
+}
+
+Status BaseCache::makeRoom(uint64_t bytes) const {
+  if (bytes > limit)
+    return Status::error(StatusCode::kResourceExhausted,
+                         "it has {} bytes, and --base-cache-limit is {}", bytes,
+                         limit);
+  keepRecentFiles(folder, ".base", limit, bytes);
+  return Status::ok();
+}
+
+StatusOr<std::unique_ptr<BaseWriter>>
+BaseCache::write(const std::string &key, std::span<const uint8_t> arena) const {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error)
+    return Status::error(StatusCode::kResourceExhausted,
+                         "cannot create '{}': {}", folder, error.message());
+  QLORA_RETURN_IF_ERROR(makeRoom(baseFileBytes(arena.size())));
+  return BaseWriter::start(fileOf(key), key, arena);
 }
 
 } // namespace qlora

@@ -1,15 +1,129 @@
 // SPDX-License-Identifier: MIT
 
-// The cache and the shared memory, as one.
+// What a base is kept under; mapping, filling and keeping it.
 
 #include "runtime/Weights/FrozenBase.h"
 
+#include <algorithm>
+#include <cmath>
 #include <utility>
+#include <vector>
 
+#include "runtime/Base/ContentHash.h"
 #include "runtime/Base/UserFiles.h"
-#include "runtime/Weights/BaseKey.h"
+#include "runtime/Kernels/Cpu/QuantizeNF4.h"
 
 namespace qlora {
+
+//===----------------------------------------------------------------------===//
+// The key
+//===----------------------------------------------------------------------===//
+
+/// Raised when the same weight of the same file gets other bytes, and no
+/// sample shows it.
+constexpr const char *kBaseVersion = "qlora base 1";
+
+static bool isInFrozenArena(const LoadedModule &module,
+                            const qlora_parameter &parameter) {
+  return module.arenas()[parameter.arena].kind == QLORA_ARENA_FROZEN;
+}
+
+bool quantizesBase(const LoadedModule &module) {
+  const auto parameters = module.parameters();
+  return std::any_of(parameters.begin(), parameters.end(),
+                     [&](const qlora_parameter &parameter) {
+                       return isInFrozenArena(module, parameter) &&
+                              (parameter.quantization ==
+                                   QLORA_QUANTIZATION_NF4 ||
+                               parameter.quantization ==
+                                   QLORA_QUANTIZATION_NF4_TURNED);
+                     });
+}
+
+/// Numbers of many magnitudes, quantised: what a change of the quantiser
+/// changes, so that nobody has to remember the version.
+static std::string quantizedSample() {
+  // Two runs of scales, and a partial block at the end.
+  constexpr int64_t kElements = 64 * 300 + 7;
+  std::vector<float> elements(kElements);
+  for (int64_t i = 0; i < kElements; ++i)
+    elements[static_cast<size_t>(i)] =
+        std::ldexp(static_cast<float>(i * 40503 % 65521 - 32760),
+                   static_cast<int>(i / 64 % 24) - 32);
+  const NF4Layout layout = NF4Layout::of(kElements, 64, /*doubleQuant=*/true);
+  std::string bytes(static_cast<size_t>(layout.bytes), '\0');
+  quantizeNF4(layout, elements.data(),
+              reinterpret_cast<uint8_t *>(bytes.data()));
+  return bytes;
+}
+
+static std::string layoutText(const qlora_parameter &parameter) {
+  const std::span<const int64_t> shape(parameter.shape, parameter.rank);
+  return fmt::format("{} {} {} {} {} {} {} {}", formatShape(shape),
+                     parameter.file_dtype, parameter.dtype,
+                     parameter.quantization, parameter.block,
+                     parameter.double_quant, parameter.offset, parameter.bytes);
+}
+
+static void addFile(const std::string &name, const SafetensorsFile &file,
+                    ContentHash &hash) {
+  const FileIdentity &identity = file.identity();
+  hash.add(name);
+  hash.add(fmt::format("{} {} {} {} {}", identity.bytes, identity.inode,
+                       identity.modified, identity.changed,
+                       file.tensors().size()));
+  for (const SafetensorsTensor &tensor : file.tensors()) {
+    hash.add(tensor.name);
+    hash.add(fmt::format("{} {} {} {}", safetensorsDtypeName(tensor.dtype),
+                         formatShape(tensor.shape), tensor.begin, tensor.end));
+  }
+}
+
+StatusOr<std::string> baseKey(const LoadedModule &module,
+                              const ModelFiles &model) {
+  ContentHash hash;
+  hash.add(kBaseVersion);
+  hash.add(quantizedSample());
+  hash.add(fmt::format("{}", module.arenaBytes(QLORA_ARENA_FROZEN)));
+  for (const qlora_parameter &parameter : module.parameters()) {
+    if (!isInFrozenArena(module, parameter))
+      continue;
+    hash.add(parameter.name);
+    hash.add(layoutText(parameter));
+  }
+  for (const auto &[name, file] : model.all())
+    addFile(name, file, hash);
+  for (const std::string &tensor : model.tensorNames()) {
+    QLORA_ASSIGN_OR_RETURN(std::string file, model.fileOf(tensor));
+    hash.add(tensor);
+    hash.add(file);
+  }
+  return hash.finish();
+}
+
+Status checkSettled(const ModelFiles &model) {
+  for (const auto &[name, file] : model.all())
+    if (!file.identity().isSettled())
+      return Status::error(StatusCode::kUnavailable,
+                           "'{}' was written less than two seconds ago by "
+                           "this machine's clock, and might still be",
+                           file.path());
+  return Status::ok();
+}
+
+Status checkUnchanged(const ModelFiles &model) {
+  for (const auto &[name, file] : model.all()) {
+    QLORA_ASSIGN_OR_RETURN(FileIdentity now, FileIdentity::at(file.path()));
+    if (now != file.identity())
+      return Status::error(StatusCode::kUnavailable,
+                           "'{}' was changed while it was read", file.path());
+  }
+  return Status::ok();
+}
+
+//===----------------------------------------------------------------------===//
+// The cache and the shared memory, as one
+//===----------------------------------------------------------------------===//
 
 /// Empty: the user has no cache folder.
 static std::string folderOf(const BaseCacheRequest &request) {

@@ -3,7 +3,7 @@
 // Files of quantised bases: whole or refused, however they were damaged, and
 // whoever writes at the same time.
 
-#include "runtime/Weights/BaseCache.h"
+#include "runtime/Weights/BaseFile.h"
 
 #include <gtest/gtest.h>
 

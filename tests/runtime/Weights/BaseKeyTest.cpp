@@ -3,7 +3,7 @@
 // What a quantised base is known by: another layout or another file is another
 // key, and nothing else is.
 
-#include "runtime/Weights/BaseKey.h"
+#include "runtime/Weights/FrozenBase.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -11,7 +11,7 @@
 
 #include "runtime/Data/Dataset.h"
 #include "runtime/Ranks/RankGroup.h"
-#include "runtime/Session/Session.h"
+#include "runtime/Session/SessionRequest.h"
 
 namespace qlora {
 

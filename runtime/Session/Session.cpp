@@ -13,7 +13,6 @@
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Data/DataFiles.h"
 #include "runtime/Device/KernelChoice.h"
-#include "runtime/Module/LaunchRequest.h"
 #include "runtime/Predict/MemoryPlan.h"
 #include "runtime/Predict/TouchedMemory.h"
 #include "runtime/Session/Adapter.h"
@@ -29,22 +28,6 @@
 namespace qlora {
 
 namespace fs = std::filesystem;
-
-StatusOr<LoadedRequest> loadRequest(const SessionRequest &request) {
-  QLORA_ASSIGN_OR_RETURN(LoadedModule module,
-                         LoadedModule::open(request.modulePath));
-  Options options;
-  Status recorded = options.applyRecorded(module.table().config_json);
-  if (!recorded.isOk())
-    return recorded.withContext(fmt::format("'{}'", request.modulePath));
-  if (!request.configFile.empty())
-    QLORA_RETURN_IF_ERROR(options.applyYaml(request.configFile));
-  QLORA_RETURN_IF_ERROR(options.applySettings(request.settings));
-  QLORA_RETURN_IF_ERROR(options.validate());
-  if (request.checkModel)
-    QLORA_RETURN_IF_ERROR(request.checkModel(options, request.modulePath));
-  return LoadedRequest{std::move(module), std::move(options)};
-}
 
 namespace {
 
@@ -62,7 +45,6 @@ public:
   StatusOr<int> run();
 
 private:
-  Status openDevice();
   Status createOutput();
   Status openData();
   Status openProfiler();
@@ -79,7 +61,6 @@ private:
   StatusOr<std::optional<Dump>> openDump(const Run &run);
   StatusOr<int> work(const Run &run, Dump *dump);
   Status finish(const Run &run, const TrainingResult &result);
-  ThreadRequest threads() const;
   Metrics *listener() { return metrics ? &*metrics : nullptr; }
 
   const SessionRequest &request;
@@ -106,38 +87,6 @@ Session::~Session() {
   // What a card does not let go is left to the end of the process.
   if (device && !device->settle())
     (void)device.release();
-}
-
-ThreadRequest Session::threads() const {
-  return {request.threads, std::getenv("OMP_NUM_THREADS"), usableCpus(),
-          env.localWorldSize};
-}
-
-/// Before anything that takes long: a machine without the device says so now.
-Status Session::openDevice() {
-  const char *target =
-      module.table().target == QLORA_TARGET_CUDA ? "cuda" : "cpu";
-  if (request.device != "auto" && request.device != target)
-    return Status::invalid("--device {}: '{}' was compiled for {}; compile it "
-                           "with --target {}",
-                           request.device, module.path(), target,
-                           request.device);
-  DeviceOptions deviceOptions;
-  deviceOptions.collectives = &group.collectives();
-  deviceOptions.observer = &observer;
-  deviceOptions.threads = threadsPerRank(threads());
-  deviceOptions.ranks = group.size();
-  deviceOptions.ordinal = env.localRank;
-  deviceOptions.graphs = request.cudaGraphs;
-  QLORA_RETURN_IF_ERROR(checkKernelNames(request.disabledKernels));
-  QLORA_RETURN_IF_ERROR(checkReferenceNames(request.referenceKernels));
-  deviceOptions.disabledKernels = request.disabledKernels;
-  deviceOptions.referenceKernels = request.referenceKernels;
-  deviceOptions.gemmTable = request.gemmTable;
-  if (const std::string cache = userCacheFolder(); !cache.empty())
-    deviceOptions.gemmCache = cache + "/gemm_table.json";
-  QLORA_ASSIGN_OR_RETURN(device, createDevice(target, deviceOptions));
-  return Status::ok();
 }
 
 Status Session::createOutput() {
@@ -182,7 +131,7 @@ Status Session::announce(const Run &run) {
   const bool isCpu = device->hasHostArenas();
   for (const std::string &warning :
        {output->remark(), env.secretRemark,
-        isCpu ? threadsRemark(threads()) : ""})
+        isCpu ? threadsRemark(threadsOf(request, env)) : ""})
     if (!warning.empty())
       metrics->warn(warning);
   for (const std::string &remark : device->remarks())
@@ -340,7 +289,8 @@ StatusOr<std::optional<Dump>> Session::openDump(const Run &run) {
 }
 
 StatusOr<int> Session::run() {
-  QLORA_RETURN_IF_ERROR(openDevice());
+  QLORA_ASSIGN_OR_RETURN(device,
+                         openDevice(request, module, group, env, observer));
   QLORA_RETURN_IF_ERROR(createOutput());
   QLORA_RETURN_IF_ERROR(openData());
   QLORA_RETURN_IF_ERROR(openProfiler());

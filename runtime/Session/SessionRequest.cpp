@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: MIT
+
+// From words to a module, options and a device.
+
+#include "runtime/Session/SessionRequest.h"
+
+#include <cstdlib>
+#include <utility>
+
+#include "runtime/Base/UserFiles.h"
+#include "runtime/Module/LaunchRequest.h"
+
+namespace qlora {
+
+StatusOr<LoadedRequest> loadRequest(const SessionRequest &request) {
+  QLORA_ASSIGN_OR_RETURN(LoadedModule module,
+                         LoadedModule::open(request.modulePath));
+  Options options;
+  Status recorded = options.applyRecorded(module.table().config_json);
+  if (!recorded.isOk())
+    return recorded.withContext(fmt::format("'{}'", request.modulePath));
+  if (!request.configFile.empty())
+    QLORA_RETURN_IF_ERROR(options.applyYaml(request.configFile));
+  QLORA_RETURN_IF_ERROR(options.applySettings(request.settings));
+  QLORA_RETURN_IF_ERROR(options.validate());
+  if (request.checkModel)
+    QLORA_RETURN_IF_ERROR(request.checkModel(options, request.modulePath));
+  return LoadedRequest{std::move(module), std::move(options)};
+}
+
+ThreadRequest threadsOf(const SessionRequest &request,
+                        const RankEnvironment &env) {
+  return {request.threads, std::getenv("OMP_NUM_THREADS"), usableCpus(),
+          env.localWorldSize};
+}
+
+StatusOr<std::unique_ptr<Device>>
+openDevice(const SessionRequest &request, const LoadedModule &module,
+           RankGroup &group, const RankEnvironment &env,
+           KernelObserver &observer) {
+  const char *target =
+      module.table().target == QLORA_TARGET_CUDA ? "cuda" : "cpu";
+  if (request.device != "auto" && request.device != target)
+    return Status::invalid("--device {}: '{}' was compiled for {}; compile it "
+                           "with --target {}",
+                           request.device, module.path(), target,
+                           request.device);
+  DeviceOptions options;
+  options.collectives = &group.collectives();
+  options.observer = &observer;
+  options.threads = threadsPerRank(threadsOf(request, env));
+  options.ranks = group.size();
+  options.ordinal = env.localRank;
+  options.graphs = request.cudaGraphs;
+  QLORA_RETURN_IF_ERROR(checkKernelNames(request.disabledKernels));
+  QLORA_RETURN_IF_ERROR(checkReferenceNames(request.referenceKernels));
+  options.disabledKernels = request.disabledKernels;
+  options.referenceKernels = request.referenceKernels;
+  options.gemmTable = request.gemmTable;
+  if (const std::string cache = userCacheFolder(); !cache.empty())
+    options.gemmCache = cache + "/gemm_table.json";
+  return createDevice(target, options);
+}
+
+} // namespace qlora

@@ -80,10 +80,6 @@ static DecodeOp decodeOf(WeightedProduct product) {
   return product.getWeight().getDefiningOp<DecodeOp>();
 }
 
-static RankedTensorType typeOf(Value value) {
-  return cast<RankedTensorType>(value.getType());
-}
-
 /// `types` beside each other along dimension `dim`.
 static RankedTensorType joinedType(TypeRange types, unsigned dim) {
   auto first = cast<RankedTensorType>(types.front());
@@ -170,7 +166,7 @@ void SiblingConcatenator::joinProducts(ArrayRef<WeightedProduct> siblings) {
     types.push_back(sibling.getProduct().getType());
   Value weight = stack(decodes, first);
   OpBuilder builder(first);
-  unsigned columns = typeOf(first.getProduct()).getRank() - 1;
+  unsigned columns = tensorOf(first.getProduct()).getRank() - 1;
   WeightedProduct whole =
       first.cloneWith(builder, weight, joinedType(types, columns));
   auto split =
@@ -260,7 +256,7 @@ void SiblingConcatenator::joinSum(WeightedProduct last) {
     addTo(op, sum);
     sum = op.getProduct();
   }
-  RankedTensorType type = typeOf(last.getProduct());
+  RankedTensorType type = tensorOf(last.getProduct());
   auto dy = ConcatOp::create(
       builder, last.getLoc(),
       joinedType(ValueRange(dys).getTypes(), type.getRank() - 1), dys,

@@ -8,10 +8,6 @@ using namespace mlir;
 using namespace qlora;
 using namespace qlora::model;
 
-static RankedTensorType tensorOf(Value value) {
-  return cast<RankedTensorType>(value.getType());
-}
-
 /// Functions of `math` per row of the op's arithmetic, but for those that are
 /// a few instructions.
 static int64_t transcendentalsPerRow(Block &arithmetic) {

@@ -21,7 +21,7 @@
 //
 // Panels decode once per use and need no memory. Scratch decodes once per
 // group of uses, writes and reads the numbers through memory, and lives as
-// long as the group; it has to gain 1 %, but on a GPU, whose GEMM decodes all
+// long as the group; it has to gain 5 %, but on a GPU, whose GEMM decodes all
 // of W first. Resident decodes nothing and costs the full width: what
 // `resident-bytes` allows goes to the weights that save most seconds per byte.
 
@@ -101,6 +101,8 @@ private:
 /// cache. Where both are predicted this close, panel was measured as fast or
 /// faster (bench/decode.py).
 static constexpr double kScratchGain = 0.05;
+static constexpr const char *kGainsTooLittle =
+    "scratch would gain less than 5 %";
 
 int64_t StoredWeight::residentBytes() const {
   RankedTensorType stored = model::ParameterOp(parameter).getTensorType();
@@ -204,7 +206,7 @@ void PlanDequantPass::choose(const DeviceProfile &device,
                      : !traits.decodesInPanels
                          ? "a GPU decodes all of it first anyway"
                      : isFaster ? "one decode for all uses is faster"
-                                : "scratch would gain less than 1 %";
+                                : kGainsTooLittle;
     }
     weight.isResident = form == "resident" && weight.canBeResident;
   }

@@ -11,11 +11,6 @@ using namespace qlora;
 using namespace qlora::model;
 using namespace qlora::train;
 
-static RankedTensorType typeOf(Value value) {
-  return cast<RankedTensorType>(value.getType());
-}
-static int64_t columnsOf(Value value) { return matrixColumns(typeOf(value)); }
-
 /// What an op (or none) says of its memory; nothing without the interface.
 template <typename Fact>
 static Fact factOf(Operation *op, Fact (MemoryOp::*fact)()) {
@@ -70,7 +65,7 @@ static bool canHaveStride(Value value) {
 /// reads it, and the op has a beta, or its kernel always adds.
 static bool isAddedInPlace(Value value) {
   auto library = value.getDefiningOp<LibraryOp>();
-  if (!library || !value.hasOneUse() || !typeOf(value).getElementType().isF32())
+  if (!library || !value.hasOneUse() || !tensorOf(value).getElementType().isF32())
     return false;
   if (auto sum = dyn_cast<AccumulatingOp>(library.getOperation()))
     return !sum.getAccumulator();
@@ -239,7 +234,7 @@ void StepMemory::planParts(Operation *op) {
 /// Rule 5.
 bool StepMemory::canTakeOver(Value operand, Operation *op) const {
   MemoryPlace place = placeOf(operand);
-  RankedTensorType type = typeOf(operand);
+  RankedTensorType type = tensorOf(operand);
   const MemoryRoot &memory = roots[place.root];
   if (memory.outside ||
       usesLeft.lookup(operand) != llvm::count(op->getOperands(), operand))
@@ -250,9 +245,9 @@ bool StepMemory::canTakeOver(Value operand, Operation *op) const {
       return false;
     // What is not made yet will be written here.
     if (known == places.end())
-      return overlap(typeOf(other), planned.lookup(other), type, place);
+      return overlap(tensorOf(other), planned.lookup(other), type, place);
     return usesLeft.lookup(other) &&
-           overlap(typeOf(other), known->second, type, place);
+           overlap(tensorOf(other), known->second, type, place);
   });
 }
 

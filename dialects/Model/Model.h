@@ -130,6 +130,13 @@ int64_t doubleBits(double value);
 int64_t matrixRows(mlir::RankedTensorType type);
 /// The last dimension.
 int64_t matrixColumns(mlir::RankedTensorType type);
+/// The type of a value that is a tensor, and its last dimension.
+inline mlir::RankedTensorType tensorOf(mlir::Value value) {
+  return llvm::cast<mlir::RankedTensorType>(value.getType());
+}
+inline int64_t columnsOf(mlir::Value value) {
+  return matrixColumns(tensorOf(value));
+}
 /// Bytes of a tensor with static shape, quantised ones included.
 int64_t tensorBytes(mlir::RankedTensorType type);
 /// The ABI's name of an element type; nullopt if it has none.

@@ -44,3 +44,28 @@ bool qlora::model::isView(Operation *op) {
   auto memory = dyn_cast<MemoryOp>(op);
   return memory && !memory.getMemoryParts().empty();
 }
+
+std::optional<OutsideMemory> WeightOp::getOutsideMemory() {
+  return OutsideMemory{getRounded() ? MemorySpace::Rounded
+                                    : MemorySpace::Weight,
+                       getParameterAttr()};
+}
+
+/// The parts side by side, or one above the other.
+static SmallVector<MemoryPart> partsOf(ValueRange parts, Value whole,
+                                       bool byRows) {
+  SmallVector<MemoryPart> found;
+  int64_t row = 0, column = 0;
+  for (Value part : parts) {
+    found.push_back({part, whole, row, column});
+    (byRows ? row : column) +=
+        byRows ? matrixRows(tensorOf(part)) : columnsOf(part);
+  }
+  return found;
+}
+SmallVector<MemoryPart> SplitOp::getMemoryParts() {
+  return partsOf(getParts(), getWhole(), /*byRows=*/false);
+}
+SmallVector<MemoryPart> ConcatOp::getMemoryParts() {
+  return partsOf(getParts(), getWhole(), getRows());
+}

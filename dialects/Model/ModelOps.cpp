@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Verifiers of the model ops (labels as in ModelOps.td) and the kernel calls
-// of its library ops.
+// Verifiers of the model ops (labels as in ModelOps.td).
 
 #include "dialects/Model/Model.h"
-
-#include "runtime/Kernels/KernelTable.h"
 
 #include <numeric>
 
@@ -17,13 +14,6 @@ using namespace qlora::model;
 
 /// Dimensions of a parameter in train.so (QLORA_MAX_RANK).
 static constexpr int64_t kMaxParameterRank = 4;
-
-static RankedTensorType tensorOf(Value value) {
-  return cast<RankedTensorType>(value.getType());
-}
-
-/// The last dimension of a value.
-static int64_t columnsOf(Value value) { return matrixColumns(tensorOf(value)); }
 
 /// Dimensions agree when equal or not known yet.
 static bool agree(int64_t a, int64_t b) {
@@ -130,12 +120,6 @@ static LogicalResult verifyRounded(WeightOp op, ParameterOp parameter) {
          << op.getResult().getType();
 }
 
-std::optional<OutsideMemory> WeightOp::getOutsideMemory() {
-  return OutsideMemory{getRounded() ? MemorySpace::Rounded
-                                    : MemorySpace::Weight,
-                       getParameterAttr()};
-}
-
 LogicalResult
 WeightOp::verifySymbolUses(SymbolTableCollection &symbols) {
   auto parameter = symbols.lookupNearestSymbolFrom<ParameterOp>(
@@ -171,16 +155,6 @@ LogicalResult EmbeddingOp::verify() {
   return success();
 }
 
-KernelCall EmbeddingOp::getKernelCall() {
-  using A = KernelArgument;
-  RankedTensorType out = tensorOf(getResult());
-  return {"embedding",
-          {{A::Operand, 0}, {A::Operand, 1}, {A::Result, 0}},
-          {matrixRows(out), matrixColumns(out), tensorOf(getTable()).getDimSize(0),
-           matrixColumns(out)},
-          {{3, 2}}};
-}
-
 LogicalResult LinearOp::verify() {
   RankedTensorType weight = tensorOf(getWeight());
   auto product = cast<WeightedProduct>(getOperation());
@@ -198,82 +172,6 @@ LogicalResult LinearOp::verify() {
   if (getInit() && getInit().getType() != getResult().getType())
     return emitOpError("(C3) expects init of type ") << getResult().getType();
   return success();
-}
-
-/// Columns of a product that are computed at a time: few enough that what
-/// they are multiplied with stays in the cache next to a core, whole vectors
-/// and tiles, and so many panels that threads end at about the same time.
-static int64_t panelColumns(int64_t columns) {
-  constexpr int64_t kUnit = 16;
-  for (int64_t panel : {128, 64}) {
-    const bool isEven = columns % (2 * panel) == 0;
-    if (columns >= (isEven ? 4 : 8) * panel)
-      return panel;
-  }
-  const int64_t half = (columns + 1) / 2;
-  return std::min(columns, (half + kUnit - 1) / kUnit * kUnit);
-}
-
-Type WeightedProduct::getDecodedType() {
-  Type stored = getWeightType().getElementType();
-  Type numbers = tensorOf(getX()).getElementType();
-  bool isTakenAsItIs = stored == numbers || stored.isF32();
-  return takesStoredWeight() && !isTakenAsItIs ? numbers : Type();
-}
-
-WeightedProduct WeightedProduct::cloneWith(OpBuilder &builder, Value weight,
-                                           Type product) {
-  assert(!getInit() && "a sum is of one product");
-  auto copy = cast<WeightedProduct>(builder.clone(*getOperation()));
-  copy.getWeightMutable().set(weight);
-  copy.getProduct().setType(product);
-  return copy;
-}
-
-KernelCall qlora::model::productCall(WeightedProduct product) {
-  using A = KernelArgument;
-  RankedTensorType x = tensorOf(product.getX()), w = product.getWeightType();
-  int64_t m = matrixRows(x), k = product.getInWidth(),
-          n = product.getOutWidth();
-  bool isTransposed = product.getLayout() == WeightLayout::OutIn;
-  int64_t scale = doubleBits(product.getScale().convertToDouble()),
-          beta = doubleBits(product.getInit() ? 1.0 : 0.0);
-  SmallVector<A> arguments = {
-      {A::Operand, product.getXMutable().getOperandNumber()},
-      {A::Operand, product.getWeightMutable().getOperandNumber()},
-      {A::Result, 0},
-      {A::Workspace}};
-  if (!product.getDecodedType())
-    return {"matmul",
-            arguments,
-            {m, n, k, k, w.getDimSize(1), n, 0, isTransposed, scale, beta},
-            {{3, 0}, {5, 2}}};
-  auto nf4 = dyn_cast<NF4Type>(w.getElementType());
-  return {"panel_matmul",
-          arguments,
-          {m, w.getDimSize(0), w.getDimSize(1), k, n, isTransposed,
-           nf4 ? nf4.getBlock() : 0, nf4 && nf4.getDoubleQuant(),
-           panelColumns(n), scale, beta},
-          {{3, 0}, {4, 2}}};
-}
-
-KernelCall LinearOp::getKernelCall() { return productCall(*this); }
-
-void AttentionOp::build(OpBuilder &builder, OperationState &state, Value q,
-                        Value k, Value v, Value segments, int64_t heads,
-                        int64_t kvHeads, int64_t headDim, int64_t window,
-                        double scale) {
-  state.addOperands({q, k, v, segments});
-  Properties &properties = state.getOrAddProperties<Properties>();
-  properties.heads = builder.getI64IntegerAttr(heads);
-  properties.kv_heads = builder.getI64IntegerAttr(kvHeads);
-  properties.head_dim = builder.getI64IntegerAttr(headDim);
-  properties.window = builder.getI64IntegerAttr(window);
-  properties.scale = builder.getF64FloatAttr(scale);
-  RankedTensorType type = tensorOf(q);
-  state.addTypes({type, RankedTensorType::get({type.getDimSize(0), heads,
-                                               type.getDimSize(1)},
-                                              builder.getF32Type())});
 }
 
 LogicalResult AttentionOp::verify() {
@@ -307,23 +205,6 @@ LogicalResult AttentionOp::verify() {
   return success();
 }
 
-KernelCall AttentionOp::getKernelCall() {
-  using A = KernelArgument;
-  RankedTensorType q = tensorOf(getQ());
-  return {"attention",
-          {{A::Operand, 0}, {A::Operand, 1}, {A::Operand, 2}, {A::Operand, 3},
-           {A::Result, 0}, {A::Result, 1}, {A::Workspace}},
-          {q.getDimSize(0), q.getDimSize(1), (int64_t)getHeads(),
-           (int64_t)getKvHeads(), (int64_t)getHeadDim(), columnsOf(getQ()),
-           columnsOf(getK()), columnsOf(getV()), columnsOf(getResult()),
-           (int64_t)getWindow(), doubleBits(getScale().convertToDouble()),
-           kAttentionSlots},
-          {{5, 0}, {6, 1}, {7, 2}, {8, 4}}};
-}
-
-/// The log-sum-exp: the backward takes exponentials of differences with it.
-bool AttentionOp::isFullPrecisionResult(unsigned index) { return index == 1; }
-
 LogicalResult HeadLossOp::verify() {
   RankedTensorType weight = tensorOf(getWeight());
   if (weight.getRank() != 2 || weight.getDimSize(1) != columnsOf(getHidden()))
@@ -339,18 +220,6 @@ LogicalResult HeadLossOp::verify() {
     return emitOpError("(C4) expects results of type ")
            << one << " twice and [B, T] i32";
   return success();
-}
-
-KernelCall HeadLossOp::getKernelCall() {
-  using A = KernelArgument;
-  RankedTensorType hidden = tensorOf(getHidden());
-  int64_t vocab = tensorOf(getWeight()).getDimSize(0);
-  return {"head_loss",
-          {{A::Operand, 0}, {A::Operand, 1}, {A::Operand, 2}, {A::Result, 0},
-           {A::Result, 1}, {A::Result, 2}, {A::Workspace}},
-          {matrixRows(hidden), matrixColumns(hidden), vocab,
-           matrixColumns(hidden), kHeadChunkRows},
-          {{3, 0}}};
 }
 
 //===----------------------------------------------------------------------===//
@@ -464,23 +333,4 @@ LogicalResult ConcatOp::verify() {
     return emitOpError("(C1) expects parts that add up to ")
            << whole.getDimSize(0) << " rows, but got " << height;
   return success();
-}
-
-/// The parts side by side, or one above the other.
-static SmallVector<MemoryPart> partsOf(ValueRange parts, Value whole,
-                                       bool byRows) {
-  SmallVector<MemoryPart> found;
-  int64_t row = 0, column = 0;
-  for (Value part : parts) {
-    found.push_back({part, whole, row, column});
-    (byRows ? row : column) +=
-        byRows ? matrixRows(tensorOf(part)) : columnsOf(part);
-  }
-  return found;
-}
-SmallVector<MemoryPart> SplitOp::getMemoryParts() {
-  return partsOf(getParts(), getWhole(), /*byRows=*/false);
-}
-SmallVector<MemoryPart> ConcatOp::getMemoryParts() {
-  return partsOf(getParts(), getWhole(), getRows());
 }

@@ -16,10 +16,6 @@ static MapAttr map(Operation *op, MapKind kind, int64_t group = 1) {
   return MapAttr::get(op->getContext(), kind, group);
 }
 
-static int64_t columnsOf(Value value) {
-  return matrixColumns(cast<RankedTensorType>(value.getType()));
-}
-
 //===----------------------------------------------------------------------===//
 // rms_norm: x * rsqrt(mean(x^2) + epsilon) * weight
 //===----------------------------------------------------------------------===//

@@ -10,10 +10,6 @@
 using namespace mlir;
 using namespace qlora::model;
 
-static int64_t columnsOf(Value value) {
-  return matrixColumns(cast<RankedTensorType>(value.getType()));
-}
-
 int64_t RowsOp::getRowColumns() { return getColumns(); }
 
 SmallVector<MapAttr> RowsOp::getRowMaps() {

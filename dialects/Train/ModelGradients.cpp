@@ -17,9 +17,6 @@ void Tape::add(Value value, Value gradient) {
               : gradient;
 }
 
-static RankedTensorType tensorOf(Value value) {
-  return cast<RankedTensorType>(value.getType());
-}
 static RankedTensorType asF32(RankedTensorType type) {
   return type.clone(Float32Type::get(type.getContext()));
 }

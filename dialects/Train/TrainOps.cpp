@@ -30,11 +30,6 @@ void TrainDialect::initialize() {
       >();
 }
 
-static RankedTensorType tensorOf(Value value) {
-  return cast<RankedTensorType>(value.getType());
-}
-static int64_t columnsOf(Value value) { return matrixColumns(tensorOf(value)); }
-
 int64_t qlora::train::flatElements(Operation *module) {
   int64_t elements = kFlatColumns;
   for (auto parameter : module->getRegion(0).getOps<ParameterOp>())

@@ -11,7 +11,7 @@
  *
  * This header depends on nothing but <stdint.h> and <stddef.h>, is C and C++,
  * and is included by exactly these: the writer (compiler/Codegen/EmitModule),
- * the reader (runtime/Core) and the hand-written test module
+ * the reader (runtime/Module) and the hand-written test module
  * (tests/runtime/DemoModule.c). A change here is a change of format: raise
  * QLORA_ABI_VERSION.
  *

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: MIT
+
+// The launches of library ops: rows of Kernels.def, and how an op's operands
+// and numbers become theirs.
+
+#include "dialects/Model/Model.h"
+
+using namespace mlir;
+using namespace qlora::model;
+
+KernelCall EmbeddingOp::getKernelCall() {
+  using A = KernelArgument;
+  RankedTensorType out = tensorOf(getResult());
+  return {"embedding",
+          {{A::Operand, 0}, {A::Operand, 1}, {A::Result, 0}},
+          {matrixRows(out), matrixColumns(out), tensorOf(getTable()).getDimSize(0),
+           matrixColumns(out)},
+          {{3, 2}}};
+}
+
+/// Columns of a product that are computed at a time: few enough that what
+/// they are multiplied with stays in the cache next to a core, whole vectors
+/// and tiles, and so many panels that threads end at about the same time.
+static int64_t panelColumns(int64_t columns) {
+  constexpr int64_t kUnit = 16;
+  for (int64_t panel : {128, 64}) {
+    const bool isEven = columns % (2 * panel) == 0;
+    if (columns >= (isEven ? 4 : 8) * panel)
+      return panel;
+  }
+  const int64_t half = (columns + 1) / 2;
+  return std::min(columns, (half + kUnit - 1) / kUnit * kUnit);
+}
+
+Type WeightedProduct::getDecodedType() {
+  Type stored = getWeightType().getElementType();
+  Type numbers = tensorOf(getX()).getElementType();
+  bool isTakenAsItIs = stored == numbers || stored.isF32();
+  return takesStoredWeight() && !isTakenAsItIs ? numbers : Type();
+}
+
+WeightedProduct WeightedProduct::cloneWith(OpBuilder &builder, Value weight,
+                                           Type product) {
+  assert(!getInit() && "a sum is of one product");
+  auto copy = cast<WeightedProduct>(builder.clone(*getOperation()));
+  copy.getWeightMutable().set(weight);
+  copy.getProduct().setType(product);
+  return copy;
+}
+
+KernelCall qlora::model::productCall(WeightedProduct product) {
+  using A = KernelArgument;
+  RankedTensorType x = tensorOf(product.getX()), w = product.getWeightType();
+  int64_t m = matrixRows(x), k = product.getInWidth(),
+          n = product.getOutWidth();
+  bool isTransposed = product.getLayout() == WeightLayout::OutIn;
+  int64_t scale = doubleBits(product.getScale().convertToDouble()),
+          beta = doubleBits(product.getInit() ? 1.0 : 0.0);
+  SmallVector<A> arguments = {
+      {A::Operand, product.getXMutable().getOperandNumber()},
+      {A::Operand, product.getWeightMutable().getOperandNumber()},
+      {A::Result, 0},
+      {A::Workspace}};
+  if (!product.getDecodedType())
+    return {"matmul",
+            arguments,
+            {m, n, k, k, w.getDimSize(1), n, 0, isTransposed, scale, beta},
+            {{3, 0}, {5, 2}}};
+  auto nf4 = dyn_cast<NF4Type>(w.getElementType());
+  return {"panel_matmul",
+          arguments,
+          {m, w.getDimSize(0), w.getDimSize(1), k, n, isTransposed,
+           nf4 ? nf4.getBlock() : 0, nf4 && nf4.getDoubleQuant(),
+           panelColumns(n), scale, beta},
+          {{3, 0}, {4, 2}}};
+}
+
+KernelCall LinearOp::getKernelCall() { return productCall(*this); }
+
+KernelCall AttentionOp::getKernelCall() {
+  using A = KernelArgument;
+  RankedTensorType q = tensorOf(getQ());
+  return {"attention",
+          {{A::Operand, 0}, {A::Operand, 1}, {A::Operand, 2}, {A::Operand, 3},
+           {A::Result, 0}, {A::Result, 1}, {A::Workspace}},
+          {q.getDimSize(0), q.getDimSize(1), (int64_t)getHeads(),
+           (int64_t)getKvHeads(), (int64_t)getHeadDim(), columnsOf(getQ()),
+           columnsOf(getK()), columnsOf(getV()), columnsOf(getResult()),
+           (int64_t)getWindow(), doubleBits(getScale().convertToDouble()),
+           kAttentionSlots},
+          {{5, 0}, {6, 1}, {7, 2}, {8, 4}}};
+}
+
+/// The log-sum-exp: the backward takes exponentials of differences with it.
+bool AttentionOp::isFullPrecisionResult(unsigned index) { return index == 1; }
+
+KernelCall HeadLossOp::getKernelCall() {
+  using A = KernelArgument;
+  RankedTensorType hidden = tensorOf(getHidden());
+  int64_t vocab = tensorOf(getWeight()).getDimSize(0);
+  return {"head_loss",
+          {{A::Operand, 0}, {A::Operand, 1}, {A::Operand, 2}, {A::Result, 0},
+           {A::Result, 1}, {A::Result, 2}, {A::Workspace}},
+          {matrixRows(hidden), matrixColumns(hidden), vocab,
+           matrixColumns(hidden), kHeadChunkRows},
+          {{3, 0}}};
+}

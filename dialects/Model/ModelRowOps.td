@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: MIT
+
+// The row ops of the model dialect, and what their arithmetic is made of. To be
+// included by ModelOps.td, whose conventions and classes hold.
+
+#ifndef QLORA_DIALECTS_MODEL_MODELROWOPS_TD
+#define QLORA_DIALECTS_MODEL_MODELROWOPS_TD
+
+//===----------------------------------------------------------------------===//
+// Row ops. C is the row: the width of the weight where there is one, else the
+// last dimension.
+//===----------------------------------------------------------------------===//
+
+def Model_RmsNormOp : Model_Row<"rms_norm"> {
+  let summary = "y = x / sqrt(mean(x^2) + epsilon) * weight";
+  let description = [{
+    Over groups of C = |weight| elements: the whole hidden size, or one head
+    (Qwen3's q and k norm). (C1) the last dimension of x is a multiple of C.
+    (C2) y has x's type. Zhang and Sennrich, 2019.
+  }];
+  let arguments = (ins Model_FloatTensor:$x, Model_FloatTensor:$weight,
+    F64Attr:$epsilon);
+  let results = (outs Model_FloatTensor:$result);
+  let assemblyFormat =
+      "$x `,` $weight attr-dict `:` functional-type(operands, results)";
+  let hasVerifier = 1;
+}
+
+def Model_LayerNormOp : Model_Row<"layer_norm"> {
+  let summary = "y = (x - mean(x)) / sqrt(variance(x) + epsilon) * weight + bias";
+  let description = [{
+    Over groups of C = |weight| elements, with the variance of the elements
+    themselves (divided by C). (C1) the last dimension of x is a multiple of C.
+    (C2) y has x's type. (C3) the bias is as wide as the weight. Ba et al., 2016.
+  }];
+  let arguments = (ins Model_FloatTensor:$x, Model_FloatTensor:$weight,
+    Model_FloatTensor:$bias, F64Attr:$epsilon);
+  let results = (outs Model_FloatTensor:$result);
+  let assemblyFormat = [{
+    $x `,` $weight `,` $bias attr-dict `:` functional-type(operands, results)
+  }];
+  let hasVerifier = 1;
+}
+
+def Model_RopeTableOp : Model_Row<"rope_table"> {
+  let summary = "cos and sin of position * frequency";
+  let description = [{
+    positions [B, T] i32, frequencies f32 [dim] (the dim/2 inverse
+    frequencies twice, as rotate-half wants them): cos and sin [B, T, dim],
+    times `attention_factor`. (C1) positions is i32 [B, T]. (C2) frequencies
+    has dim elements, and sin has cos's type.
+  }];
+  let arguments = (ins Model_Tensor:$positions,
+    DenseF32ArrayAttr:$frequencies, F64Attr:$attention_factor);
+  let results = (outs Model_FloatTensor:$cos, Model_FloatTensor:$sin);
+  let assemblyFormat =
+      "$positions attr-dict `:` functional-type(operands, results)";
+  let hasVerifier = 1;
+}
+
+def Model_RopeOp : Model_Row<"rope"> {
+  let summary = "rotary position embedding: x * cos + rotate_half(x) * sin";
+  let description = [{
+    x [B, T, heads * dim], cos and sin [B, T, dim]; C = dim. (C1) the last
+    dimension of x is a multiple of dim. (C2) dim is even. (C3) y has x's
+    type. Su et al., 2021, with the halves as Hugging Face has them.
+  }];
+  let arguments = (ins Model_FloatTensor:$x, Model_FloatTensor:$cos,
+    Model_FloatTensor:$sin);
+  let results = (outs Model_FloatTensor:$result);
+  let assemblyFormat = [{
+    $x `,` $cos `,` $sin attr-dict `:` functional-type(operands, results)
+  }];
+  let hasVerifier = 1;
+}
+
+def Model_SwigluOp : Model_Row<"swiglu", [SameOperandsAndResultType]> {
+  let summary = "y = gate * sigmoid(gate) * up";
+  let arguments = (ins Model_FloatTensor:$gate, Model_FloatTensor:$up);
+  let results = (outs Model_FloatTensor:$result);
+  let assemblyFormat = "$gate `,` $up attr-dict `:` type($result)";
+}
+
+def Model_ActivationOp : Model_Row<"activation", [SameOperandsAndResultType]> {
+  let summary = "y = f(x), element by element";
+  let description = [{
+    gelu: x * (1 + erf(x / sqrt(2))) / 2. gelu_tanh: its approximation
+    x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) / 2. relu: max(x, 0).
+    silu: x * sigmoid(x). Hendrycks and Gimpel, 2016.
+  }];
+  let arguments = (ins Model_FloatTensor:$x, Model_ActivationAttr:$kind);
+  let results = (outs Model_FloatTensor:$result);
+  let assemblyFormat = "$kind $x attr-dict `:` type($result)";
+}
+
+def Model_AddOp : Model_Row<"add",
+    [SameOperandsAndResultType, Commutative]> {
+  let summary = "y = a + b";
+  let arguments = (ins Model_FloatTensor:$a, Model_FloatTensor:$b);
+  let results = (outs Model_FloatTensor:$result);
+  let assemblyFormat = "$a `,` $b attr-dict `:` type($result)";
+}
+
+def Model_AddBiasOp : Model_Row<"add_bias"> {
+  let summary = "y = x + bias, the same bias for every token";
+  let description = [{
+    (C1) the last dimension of x is |bias|. (C2) y has x's type.
+  }];
+  let arguments = (ins Model_FloatTensor:$x, Model_FloatTensor:$bias);
+  let results = (outs Model_FloatTensor:$result);
+  let assemblyFormat =
+      "$x `,` $bias attr-dict `:` functional-type(operands, results)";
+  let hasVerifier = 1;
+}
+
+/// An op that evaluation leaves out: its result is its first operand.
+def Model_TrainingOnly : NativeOpTrait<"TrainingOnly"> {
+  let cppNamespace = "::qlora::model";
+}
+
+def Model_DropoutOp : Model_Row<"dropout",
+    [SameOperandsAndResultType, Model_TrainingOnly]> {
+  let summary = "y = x * keep / (1 - probability)";
+  let description = [{
+    keep is 1 where philox(seed, micro-batch, id, row, column) >= probability,
+    a pure function of its arguments: recomputing gives the same mask
+    (runtime/Kernels/Math/Philox.h). Not there in evaluation.
+    (C1) 0 < probability < 1.
+  }];
+  let arguments = (ins Model_FloatTensor:$x, F64Attr:$probability, I64Attr:$id);
+  let results = (outs Model_FloatTensor:$result);
+  let assemblyFormat = "$x attr-dict `:` type($result)";
+  let hasVerifier = 1;
+}
+
+def Model_RowsOp : Model_Op<"rows",
+    [Pure, IsolatedFromAbove, Model_MemoryOp,
+     DeclareOpInterfaceMethods<Model_RowOp, ["isScalarResult"]>,
+     SingleBlockImplicitTerminator<"RowYieldOp">]> {
+  let summary = "arithmetic over rows, as a region";
+  let description = [{
+    What row ops become: by their gradients and by `fuse-rows`. (C1) one map
+    per operand, one argument per operand of the type RowOp says. (C2) one
+    yielded `tensor<Cxf32>` per result, or `f32` for one number a row, but not
+    for the first, which there is. (C3) `columns` is positive and divides the
+    last dimension of every result of rows.
+    (C4) every row in the region has C elements. (C5) `label` is an identifier:
+    the kernel is called so.
+  }];
+  let arguments = (ins Variadic<Model_Tensor>:$inputs, I64Attr:$columns,
+    Model_MapArrayAttr:$maps, OptionalAttr<StrAttr>:$label);
+  let results = (outs Variadic<Model_RowTensor>:$outputs);
+  let regions = (region SizedRegion<1>:$body);
+  let assemblyFormat = [{
+    `(` $inputs `)` attr-dict-with-keyword
+    `:` functional-type(operands, results) $body
+  }];
+  let hasVerifier = 1;
+}
+
+//===----------------------------------------------------------------------===//
+// Inside a row region
+//===----------------------------------------------------------------------===//
+
+def Model_Row1D : Type<CPred<"::qlora::model::isRow($_self)">,
+                       "a row, tensor<Cxf32>", "::mlir::RankedTensorType">;
+
+def Model_RowYieldOp : Model_Op<"row_yield", [Pure, Terminator]> {
+  let summary = "the rows of the results";
+  let arguments = (ins Variadic<AnyType>:$values);
+  let assemblyFormat = "($values^ `:` type($values))? attr-dict";
+  let builders = [OpBuilder<(ins), [{ /* nothing is yielded */ }]>];
+}
+
+def Model_RowReduction : NativeOpTrait<"RowReduction"> {
+  let cppNamespace = "::qlora::model";
+}
+
+class Model_Reduction<string mnemonic>
+    : Model_Op<mnemonic, [Pure, Model_RowReduction]> {
+  let arguments = (ins Model_Row1D:$row);
+  let results = (outs F32:$result);
+  let assemblyFormat = "$row attr-dict `:` type($row)";
+}
+
+def Model_RowSumOp : Model_Reduction<"row_sum"> {
+  let summary = "sum of the elements of a row";
+}
+
+def Model_RowMaxOp : Model_Reduction<"row_max"> {
+  let summary = "largest element of a row; NaN where one is NaN";
+}
+
+def Model_RowSplatOp : Model_Op<"row_splat", [Pure]> {
+  let summary = "a row of one number";
+  let arguments = (ins F32:$value);
+  let results = (outs Model_Row1D:$result);
+  let assemblyFormat = "$value attr-dict `:` type($result)";
+}
+
+def Model_RowRotateOp : Model_Op<"row_rotate",
+    [Pure, SameOperandsAndResultType]> {
+  let summary = "rotate_half: (-second half, first half)";
+  let description = "(C1) the row has an even number of elements.";
+  let arguments = (ins Model_Row1D:$row);
+  let results = (outs Model_Row1D:$result);
+  let assemblyFormat = "$row attr-dict `:` type($result)";
+  let hasVerifier = 1;
+}
+
+def Model_RowSigmoidOp : Model_Op<"row_sigmoid",
+    [Pure, SameOperandsAndResultType]> {
+  let summary = "1 / (1 + exp(-x))";
+  let description = [{
+    An op of its own, because its derivative s (1 - s) is finite where that of
+    the quotient is 0 * inf.
+  }];
+  let arguments = (ins Model_Row1D:$row);
+  let results = (outs Model_Row1D:$result);
+  let assemblyFormat = "$row attr-dict `:` type($result)";
+}
+
+def Model_RowRoundOp : Model_Op<"row_round",
+    [Pure, SameOperandsAndResultType]> {
+  let summary = "what a store in another type and a load would leave";
+  let description = [{
+    Between two row ops in one kernel, so that a value is the same whether or
+    not it goes through memory. (C1) the type is bf16 or f16.
+  }];
+  let arguments = (ins AnyTypeOf<[F32, Model_Row1D]>:$value, TypeAttr:$stored);
+  let results = (outs AnyTypeOf<[F32, Model_Row1D]>:$result);
+  let assemblyFormat = "$value `to` $stored attr-dict `:` type($value)";
+  let hasVerifier = 1;
+}
+
+def Model_RowConstantOp : Model_Op<"row_constant", [Pure]> {
+  let summary = "a row of given numbers";
+  let description = "(C1) there are as many numbers as elements.";
+  let arguments = (ins DenseF32ArrayAttr:$values);
+  let results = (outs Model_Row1D:$result);
+  let assemblyFormat = "$values attr-dict `:` type($result)";
+  let hasVerifier = 1;
+}
+
+def Model_RowRandomOp : Model_Op<"row_random", [Pure]> {
+  let summary = "uniform numbers in [0, 1) from (seed, micro-batch, id, row)";
+  let arguments = (ins I64Attr:$id);
+  let results = (outs Model_Row1D:$result);
+  let assemblyFormat = "attr-dict `:` type($result)";
+}
+
+def Model_RowStepOp : Model_Op<"row_step", [Pure]> {
+  let summary = "a scalar of qlora_step_block, by the name of its field";
+  let description = "(C1) the field is one of the f32 fields.";
+  let arguments = (ins StrAttr:$field);
+  let results = (outs F32:$result);
+  let assemblyFormat = "$field attr-dict";
+  let hasVerifier = 1;
+}
+
+#endif // QLORA_DIALECTS_MODEL_MODELROWOPS_TD

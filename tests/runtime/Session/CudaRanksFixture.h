@@ -51,8 +51,9 @@ protected:
                                      const char *cardOfSecond = "1") {
     std::vector<ProcessOutput> outputs(2);
     std::vector<std::thread> threads;
+    // Below the ports that the system gives to connections (32768 and on).
     const std::string port =
-        "MASTER_PORT=" + std::to_string(20000 + getpid() % 20000);
+        "MASTER_PORT=" + std::to_string(20000 + getpid() % 12000);
     for (int rank = 0; rank < 2; ++rank)
       threads.emplace_back([&, rank] {
         std::vector<std::string> flags = rank ? ofSecond : ofFirst;

@@ -6,6 +6,7 @@
 
 #include <time.h>
 
+#include <atomic>
 #include <csignal>
 #include <cstdint>
 #include <initializer_list>
@@ -16,8 +17,9 @@ namespace qlora {
 /// ranks alike, and a closed terminal sends several.
 static constexpr int64_t kOneSignalMs = 1000;
 
-// A handler can reach nothing else.
-static volatile std::sig_atomic_t received = 0;
+// A handler can reach nothing else; other threads read it too.
+static std::atomic<int> received = 0;
+static_assert(std::atomic<int>::is_always_lock_free);
 static volatile int64_t firstMs = 0; ///< used by the handler alone
 
 static void onSignal(int signal) {

@@ -33,10 +33,9 @@ void Dataset::fill(const BatchLayout &layout, MicroBatch &out) const {
   }
 }
 
-int64_t Dataset::labelsOf(int64_t step, int64_t index,
-                          const StepShape &shape) {
+int64_t Dataset::labelsOf(const BatchLayout &layout) const {
   int64_t labels = 0;
-  for (const std::vector<int64_t> &line : rule->at(step, index, shape).lines)
+  for (const std::vector<int64_t> &line : layout.lines)
     for (int64_t row : line)
       labels += store.labels(row);
   return labels;
@@ -45,12 +44,14 @@ int64_t Dataset::labelsOf(int64_t step, int64_t index,
 std::optional<int64_t> Dataset::mostLabels(int64_t step, int64_t k,
                                            const StepShape &shape) {
   const int64_t first = k * shape.ranks;
+  std::optional<BatchShape> common;
   int64_t most = 0;
   for (int64_t index = first; index < first + shape.ranks; ++index) {
-    if (rule->at(step, index, shape).shape !=
-        rule->at(step, first, shape).shape)
+    const BatchLayout layout = rule->at(step, index, shape);
+    if (common && layout.shape != *common)
       return std::nullopt;
-    most = std::max(most, labelsOf(step, index, shape));
+    common = layout.shape;
+    most = std::max(most, labelsOf(layout));
   }
   return most;
 }

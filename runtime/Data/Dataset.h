@@ -43,7 +43,9 @@ public:
   }
 
   /// How many labels read() gives, from counts that were made once.
-  int64_t labelsOf(int64_t step, int64_t index, const StepShape &shape);
+  int64_t labelsOf(int64_t step, int64_t index, const StepShape &shape) {
+    return labelsOf(rule->at(step, index, shape));
+  }
   /// The labels of whichever rank has most in micro-batch k of `step`; nothing
   /// where ranks have other shapes than each other there. What all ranks know
   /// alike, without a message.
@@ -52,6 +54,7 @@ public:
 
 private:
   void fill(const BatchLayout &layout, MicroBatch &out) const;
+  int64_t labelsOf(const BatchLayout &layout) const;
 
   TokenStore store;
   std::unique_ptr<Schedule> rule;

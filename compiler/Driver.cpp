@@ -4,11 +4,13 @@
 
 #include "compiler/Driver.h"
 
-#include "llvm/Support/JSON.h"
+#include "mlir/IR/Remarks.h"
 #include "mlir/Pass/PassManager.h"
 
+#include "compiler/Decisions.h"
 #include "compiler/Passes.h"
 #include "compiler/Schedule/Commands.h"
+#include "compiler/Schedule/EntryBuffers.h"
 
 #include "runtime/ABI/module.h"
 #include "runtime/Base/Amounts.h"
@@ -22,21 +24,15 @@ static constexpr int kMaxAttempts = 8;
 /// A budget that no choice meets: asks for the lowest peak.
 static constexpr int64_t kLeastBudget = 1;
 
-int64_t qlora::plannedBytes(ModuleOp module) {
-  int64_t bytes = 0;
-  for (auto arena : module.getOps<program::ArenaOp>())
-    if (arena.getKind() != program::Arena::Host)
-      bytes += arena.getBytes();
-  return bytes;
-}
-
 /// Bytes alive at the peak, as rematerialize counts them: what the arena has
 /// without workspaces, joined weights and what the packing loses.
 static int64_t estimatedPeak(ModuleOp module) {
-  auto decision = module->getAttrOfType<StringAttr>("train.remat");
-  auto json = llvm::cantFail(llvm::json::parse(decision.getValue()),
-                             "a pass writes JSON");
-  return *json.getAsObject()->getInteger("estimated_peak");
+  int64_t peak = 0;
+  for (auto entry : module.getOps<program::EntryOp>())
+    if (auto decision = decisionOf<DictionaryAttr>(entry, "rematerialize"))
+      peak = std::max(
+          peak, decision.getAs<IntegerAttr>("estimated_peak").getInt());
+  return peak;
 }
 
 /// What a plan may save at most by running everything in order: the largest
@@ -62,6 +58,8 @@ LogicalResult Driver::runPhase(const Phase &phase, ModuleOp module,
   VerifyPhaseOptions verify;
   verify.phase = phase.name;
   pm.addPass(createVerifyPhase(verify));
+  // verify-phase does it once for all of them; qlora-opt after each pass.
+  pm.enableVerifier(false);
   return pm.run(module);
 }
 
@@ -87,22 +85,14 @@ static std::string arenasInWords(ModuleOp program) {
 /// The first few of a step's largest tensors, "4.0 MiB of MODULE, ...".
 static std::string largestTensors(ModuleOp program) {
   constexpr size_t kShown = 3;
-  auto plan = program->getAttrOfType<StringAttr>("program.plan");
-  auto json = llvm::cantFail(
-      llvm::json::parse(plan ? plan.getValue() : R"({"entries": []})"));
   std::vector<std::string> tensors;
-  const llvm::json::Array &entries = *json.getAsObject()->getArray("entries");
-  for (const llvm::json::Value &value : entries) {
-    const llvm::json::Object &entry = *value.getAsObject();
-    if (entry.getString("kind") != StringRef("accumulate_last"))
-      continue;
-    for (const llvm::json::Value &buffer : *entry.getArray("largest"))
-      if (tensors.size() < kShown)
-        tensors.push_back(fmt::format(
-            "{} of {}", formatBytes(*buffer.getAsObject()->getInteger("bytes")),
-            buffer.getAsObject()->getString("of")->str()));
-    break;
-  }
+  for (auto entry : program.getOps<program::EntryOp>())
+    if (entry.getKind() == program::EntryKind::AccumulateLast &&
+        tensors.empty())
+      for (program::BufferOp buffer : largestBuffers(entry, kShown))
+        tensors.push_back(fmt::format("{} of {}",
+                                      formatBytes(buffer.getBytes()),
+                                      buffer.getLabel().value_or("").str()));
   return fmt::format("{}", fmt::join(tensors, ", "));
 }
 
@@ -232,6 +222,15 @@ FailureOr<OwningOpRef<ModuleOp>> Driver::fitMemory(ModuleOp step) {
   return best;
 }
 
+LogicalResult Driver::enableRemarks() {
+  remark::RemarkCategories categories;
+  categories.all = ".*";
+  return remark::enableOptimizationRemarks(
+      context, /*streamer=*/nullptr,
+      std::make_unique<remark::RemarkEmittingPolicyAll>(), categories,
+      /*printAsEmitRemarks=*/true);
+}
+
 LogicalResult Driver::run(OwningOpRef<ModuleOp> &module,
                           PhaseHook afterPhase) {
   for (const Phase &phase : phases().take_front(2)) {
@@ -246,6 +245,8 @@ LogicalResult Driver::run(OwningOpRef<ModuleOp> &module,
     if (failed(fitted))
       return failure();
   }
+  if (options.remarks && failed(enableRemarks()))
+    return failure();
   // Once more with the budget that was chosen, to show both phases.
   for (const Phase &phase : phases().drop_front(2)) {
     if (failed(runPhase(phase, *module, chosen)))

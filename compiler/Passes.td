@@ -119,7 +119,7 @@ def BuildTrainStep : Pass<"build-train-step", "::mlir::ModuleOp"> {
   let dependentDialects = ["::qlora::train::TrainDialect"];
 }
 
-def FuseAccumulate : Pass<"fuse-accumulate", "::mlir::ModuleOp"> {
+def FuseAccumulate : Pass<"fuse-accumulate", "::qlora::train::StepOp"> {
   let summary = "sums of gradients inside the GEMMs that produce them";
   let description = [{
     `add(g, op)` becomes `op init g` where op can accumulate, and both values
@@ -149,41 +149,45 @@ def RoundAdapters : Pass<"round-adapters", "::mlir::ModuleOp"> {
   }];
 }
 
-def EncodeActivations : Pass<"encode-activations", "::mlir::ModuleOp"> {
+def EncodeActivations : Pass<"encode-activations", "::qlora::train::StepOp"> {
   let summary = "what serves weight gradients alone waits in 8 bits";
   let description = [{
     A forward value made by a row op that the backward reads only in library
     ops whose results are gradients of parameters, and nothing else, is kept
     as `train.encode_rows` makes it, and decoded before its readers. In LoRA
     that is the x of an adapter: x of q, k, v; of gate, up; of down; and what
-    its dropout leaves of an x. `train.encoded` has the number and the bytes.
+    its dropout leaves of an x. The decision has the number and the bytes.
     `rematerialize` may still drop the codes and compute them again: the
     gradients do not depend on that.
   }];
-  let options = [
-    Option<"remarks", "remarks", "bool", "false", "say which, with bytes">,
+  let statistics = [
+    Statistic<"values", "values", "values that wait in 8 bits">,
+    Statistic<"exactBytes", "exact-bytes", "bytes of them as they were">,
+    Statistic<"encodedBytes", "encoded-bytes", "bytes of them as they wait">,
   ];
 }
 
-def Rematerialize : Pass<"rematerialize", "::mlir::ModuleOp"> {
+def Rematerialize : Pass<"rematerialize", "::qlora::train::StepOp"> {
   let summary = "what to keep for the backward and what to compute again";
   let description = [{
     Keeps the estimated peak of each accumulate step under `budget` bytes of
     activations at the least extra time. 0: no limit, nothing is recomputed.
     `blocks`: the whole-block policy (`--gradient-checkpointing`): only
     values that cross from one `model.block` to another are kept.
-    `train.remat` has the decision; with `problem` also what it was made from
-    (writeProblem in Graph/StepProblem.h), to be checked by another solver.
+    With `problem` the decision has also what it was made from (addProblem in
+    Graph/StepProblem.h), to be checked by another solver.
   }];
   let options = [
     Option<"budget", "budget", "int64_t", "0", "bytes of activations">,
     Option<"blocks", "blocks", "bool", "false", "whole-block policy">,
     Option<"problem", "problem", "bool", "false",
-           "write the planner's problem into train.remat">,
+           "write down the planner's problem">,
     Option<"target", "target", "std::string", "\"cpu\"", "cpu or cuda">,
     Option<"profile", "device-profile", "std::string", "\"\"",
            "a known card, or device.json of qlora-run --calibrate">,
-    Option<"remarks", "remarks", "bool", "false", "say why, with numbers">,
+  ];
+  let statistics = [
+    Statistic<"opsRecomputed", "recomputed", "ops that are computed again">,
   ];
 }
 
@@ -205,11 +209,15 @@ def PlanDequant : Pass<"plan-dequant", "::mlir::ModuleOp"> {
     Option<"target", "target", "std::string", "\"cpu\"", "cpu or cuda">,
     Option<"profile", "device-profile", "std::string", "\"\"",
            "a known card, or device.json of qlora-run --calibrate">,
-    Option<"remarks", "remarks", "bool", "false", "say why, with numbers">,
+  ];
+  let statistics = [
+    Statistic<"inPanels", "panel", "groups of uses decoded in panels">,
+    Statistic<"inScratch", "scratch", "groups of uses decoded into scratch">,
+    Statistic<"keptResident", "resident", "weights kept as numbers">,
   ];
 }
 
-def ConcatSiblings : Pass<"concat-siblings", "::mlir::ModuleOp"> {
+def ConcatSiblings : Pass<"concat-siblings", "::qlora::train::StepOp"> {
   let summary = "one GEMM for frozen linears over the same x";
   let description = [{
     Products of one x whose weights are decoded into scratch: the weights are
@@ -219,7 +227,7 @@ def ConcatSiblings : Pass<"concat-siblings", "::mlir::ModuleOp"> {
   }];
 }
 
-def FuseRows : Pass<"fuse-rows", "::mlir::ModuleOp"> {
+def FuseRows : Pass<"fuse-rows", "::qlora::train::StepOp"> {
   let summary = "chains of row ops become one row region";
   let description = [{
     Every row op becomes a `model.rows`; a producer and a consumer over the
@@ -284,7 +292,6 @@ def SelectKernels : Pass<"select-kernels", "::mlir::ModuleOp"> {
     Option<"small", "small", "bool", "false", "small workspaces">,
     Option<"large", "large", "bool", "false",
            "workspaces as large as makes a kernel faster">,
-    Option<"remarks", "remarks", "bool", "false", "say why a row was refused">,
   ];
 }
 
@@ -307,7 +314,10 @@ def AssignQueues : Pass<"assign-queues", "::mlir::ModuleOp"> {
            "device.json of qlora-run --calibrate">,
     Option<"inOrder", "in-order", "bool", "false",
            "kernels stay on the compute queue">,
-    Option<"remarks", "remarks", "bool", "false", "say how many, per entry">,
+  ];
+  let statistics = [
+    Statistic<"launchesAhead", "ahead", "launches beside the compute queue">,
+    Statistic<"eventsAdded", "events", "events between queues">,
   ];
 }
 
@@ -319,15 +329,14 @@ def PlanMemory : Pass<"plan-memory", "::mlir::ModuleOp"> {
     its events let that one start to where the compute queue has waited for
     it; those that do not live together may overlap. They start at multiples
     of their arena's alignment. The arenas are as large as the largest entry
-    needs. Writes the plan for people (bytes per arena, largest buffers at the
-    peak) to `program.plan`.
+    needs.
   }];
 }
 
 def VerifyPhase : Pass<"verify-phase", "::mlir::ModuleOp"> {
   let summary = "nothing of an earlier phase is left";
   let description = [{
-    After `adapt` shapes are static; after `step` there are no functions and one
+    Each op is as its verifier has it. After `adapt` shapes are static; after `step` there are no functions and one
     update; after `optimize` every row op is a `model.rows` and the layout is
     known; after `program` only the program dialect is left, every buffer has a
     place, and nothing reads what nothing has written. Runs in every build.
@@ -351,6 +360,14 @@ def PrintKernels : Pass<"print-kernels", "::mlir::ModuleOp"> {
   let options = [
     Option<"target", "target", "std::string", "\"cpu\"", "cpu or cuda">,
   ];
+}
+
+def PrintPlan : Pass<"print-plan", "::mlir::ModuleOp"> {
+  let summary = "write the plan of a program as JSON to stdout";
+  let description = [{
+    Writes what `qloracc --report plan.json` has, but for times, so that a test
+    can look at it: arenas, entries, and what the passes before decided.
+  }];
 }
 
 #endif // QLORA_COMPILER_PASSES_TD

@@ -44,7 +44,7 @@ struct CompileOptions {
   std::string deviceProfile; ///< path; empty: the shipped default
   std::string dequantForm = "auto";
   int64_t maxBuckets = 4;
-  bool remarks = false;
+  bool remarks = false; ///< of what is done in the end, not of attempts
   /// Optimisations that are left out, by the name of their pass.
   std::set<std::string> disabled;
 

@@ -58,6 +58,12 @@ class BuildTrainStepPass
   LogicalResult buildAccumulate(OpBuilder &builder, func::FuncOp function);
   void buildEvaluate(OpBuilder &builder, func::FuncOp function);
   void buildUpdate(OpBuilder &builder);
+  bool isTrainable(Operation *op) const;
+  LogicalResult findWanted(ArrayRef<Operation *> ops, Tape &tape) const;
+  DenseMap<Operation *, SmallVector<WeightOp>>
+  findFirstUses(ArrayRef<Operation *> ops) const;
+
+  DenseSet<Attribute> trainable; ///< parameters, as weights name them
 };
 
 } // namespace
@@ -125,15 +131,14 @@ Forward BuildTrainStepPass::cloneForward(OpBuilder &builder,
   return forward;
 }
 
-static bool isTrainable(Operation *op) {
+bool BuildTrainStepPass::isTrainable(Operation *op) const {
   auto weight = dyn_cast<WeightOp>(op);
-  return weight && SymbolTable::lookupNearestSymbolFrom<ParameterOp>(
-                       op, weight.getParameterAttr())
-                       .getTrainable();
+  return weight && trainable.contains(weight.getParameterAttr());
 }
 
 /// Marks every value that a trainable parameter flows into.
-static LogicalResult findWanted(ArrayRef<Operation *> ops, Tape &tape) {
+LogicalResult BuildTrainStepPass::findWanted(ArrayRef<Operation *> ops,
+                                             Tape &tape) const {
   for (Operation *op : ops) {
     bool reads = llvm::any_of(op->getOperands(),
                               [&](Value v) { return tape.needs(v); });
@@ -149,8 +154,8 @@ static LogicalResult findWanted(ArrayRef<Operation *> ops, Tape &tape) {
 
 /// For each trainable weight, the first op that reads it: once the reverse
 /// walk has passed that op, its gradient is complete.
-static DenseMap<Operation *, SmallVector<WeightOp>>
-findFirstUses(ArrayRef<Operation *> ops) {
+DenseMap<Operation *, SmallVector<WeightOp>>
+BuildTrainStepPass::findFirstUses(ArrayRef<Operation *> ops) const {
   DenseMap<Operation *, SmallVector<WeightOp>> firstUses;
   DenseSet<Value> seen;
   for (Operation *op : ops)
@@ -256,10 +261,11 @@ void BuildTrainStepPass::buildUpdate(OpBuilder &builder) {
 
 void BuildTrainStepPass::runOnOperation() {
   ModuleOp module = getOperation();
-  bool trains = llvm::any_of(module.getOps<ParameterOp>(), [](ParameterOp p) {
-    return p.getTrainable();
-  });
-  if (!trains) {
+  trainable.clear();
+  for (auto parameter : module.getOps<ParameterOp>())
+    if (parameter.getTrainable())
+      trainable.insert(FlatSymbolRefAttr::get(parameter));
+  if (trainable.empty()) {
     module.emitError("nothing to train: no parameter is trainable; attach "
                      "adapters or name modules to save");
     return signalPassFailure();

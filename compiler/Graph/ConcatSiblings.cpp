@@ -68,10 +68,7 @@ private:
 
 class ConcatSiblingsPass
     : public qlora::impl::ConcatSiblingsBase<ConcatSiblingsPass> {
-  void runOnOperation() override {
-    for (auto step : getOperation().getOps<StepOp>())
-      SiblingConcatenator(step).run();
-  }
+  void runOnOperation() override { SiblingConcatenator(getOperation()).run(); }
 };
 
 } // namespace

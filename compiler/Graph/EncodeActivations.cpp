@@ -22,10 +22,11 @@
 // activations, keep every bit. Whoever else needs the value in the backward
 // needs it exactly, and then it is kept as it is.
 
+#include "compiler/Decisions.h"
 #include "compiler/Graph/OpCost.h"
 #include "compiler/Passes.h"
 
-#include "llvm/Support/JSON.h"
+#include "mlir/IR/Remarks.h"
 
 using namespace mlir;
 using namespace qlora;
@@ -47,10 +48,6 @@ public:
 private:
   void runOnOperation() override;
   void encode(Value value);
-  void report();
-
-  int64_t values = 0;
-  int64_t exactBytes = 0, encodedBytes = 0; ///< of the values
 };
 
 } // namespace
@@ -143,37 +140,31 @@ void EncodeActivationsPass::encode(Value value) {
     }
     read->set(known);
   }
-  ++values;
-  exactBytes += tensorBytes(type);
-  encodedBytes += bytesOfEncoded(type);
-  if (remarks)
-    maker->emitRemark("encode-activations: ")
-        << bytesOfEncoded(type) << " bytes wait for " << reads.size()
-        << " weight gradients in place of " << tensorBytes(type);
-}
-
-/// `train.encoded`: what it came to, in all steps.
-void EncodeActivationsPass::report() {
-  llvm::json::Object decision{{"values", values},
-                              {"exact_bytes", exactBytes},
-                              {"encoded_bytes", encodedBytes}};
-  getOperation()->setAttr(
-      "train.encoded",
-      StringAttr::get(&getContext(),
-                      llvm::formatv("{0}", llvm::json::Value(
-                                               std::move(decision)))
-                          .str()));
+  remark::passed(maker->getLoc(),
+                 remark::RemarkOpts::name("encoded").category(getArgument()))
+      << remark::add("{0} bytes wait for {1} weight gradients in place of {2}",
+                     bytesOfEncoded(type), reads.size(), tensorBytes(type));
 }
 
 void EncodeActivationsPass::runOnOperation() {
-  values = exactBytes = encodedBytes = 0;
-  for (auto step : getOperation().getOps<StepOp>()) {
-    SmallVector<Value> found;
-    for (Operation &op : step.getBody().front())
-      if (isa<RowOp>(op) && !op.hasAttr(kBackwardAttr))
-        llvm::copy_if(op.getResults(), std::back_inserter(found), canEncode);
-    for (Value value : found)
-      encode(value);
+  SmallVector<Value> found;
+  for (Operation &op : getOperation().getBody().front())
+    if (isa<RowOp>(op) && !op.hasAttr(kBackwardAttr))
+      llvm::copy_if(op.getResults(), std::back_inserter(found), canEncode);
+  int64_t exact = 0, encoded = 0;
+  for (Value value : found) {
+    auto type = cast<RankedTensorType>(value.getType());
+    exact += tensorBytes(type);
+    encoded += bytesOfEncoded(type);
+    encode(value);
   }
-  report();
+  values += found.size();
+  exactBytes += exact;
+  encodedBytes += encoded;
+  recordDecision(getOperation(), getArgument(),
+                 Facts(&getContext())
+                     .add("values", found.size())
+                     .add("exact_bytes", exact)
+                     .add("encoded_bytes", encoded)
+                     .get());
 }

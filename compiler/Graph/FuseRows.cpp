@@ -229,16 +229,14 @@ static void cleanUp(RowsOp rows) {
 }
 
 void FuseRowsPass::runOnOperation() {
-  for (auto step : getOperation().getOps<StepOp>()) {
-    SmallVector<RowOp> rowOps(step.getBody().getOps<RowOp>());
-    // Producers are visited before their consumers, so an op that was fused
-    // into a later one is not visited again.
-    SmallVector<RowsOp> rows =
-        llvm::map_to_vector(rowOps, [](RowOp op) { return asRows(op); });
-    if (fuse)
-      for (RowsOp op : rows)
-        fuseProducers(op);
-    for (auto rows : step.getBody().getOps<RowsOp>())
-      cleanUp(rows);
-  }
+  Region &body = getOperation().getBody();
+  // Producers are visited before their consumers, so an op that was fused into
+  // a later one is not visited again.
+  SmallVector<RowsOp> rows = llvm::map_to_vector(
+      SmallVector<RowOp>(body.getOps<RowOp>()), asRows);
+  if (fuse)
+    for (RowsOp op : rows)
+      fuseProducers(op);
+  for (auto op : body.getOps<RowsOp>())
+    cleanUp(op);
 }

@@ -25,14 +25,16 @@
 // of W first. Resident decodes nothing and costs the full width: what
 // `resident-bytes` allows goes to the weights that save most seconds per byte.
 
+#include "compiler/Decisions.h"
 #include "compiler/Graph/OpCost.h"
 #include "compiler/Graph/StepProblem.h"
 #include "compiler/Passes.h"
 #include "compiler/Support/TargetTraits.h"
 
+#include "mlir/IR/IRMapping.h"
+#include "mlir/IR/OwningOpRef.h"
+#include "mlir/IR/Remarks.h"
 #include "llvm/ADT/MapVector.h"
-#include "llvm/Support/FormatVariadic.h"
-#include "llvm/Support/JSON.h"
 
 using namespace mlir;
 using namespace qlora;
@@ -88,7 +90,7 @@ private:
   void choose(const DeviceProfile &device, const TargetTraits &traits);
   void chooseResident();
   void apply(StoredWeight &weight);
-  void report();
+  ArrayAttr facts();
 
   llvm::MapVector<Attribute, StoredWeight> weights;
   DenseMap<Operation *, unsigned> zones;
@@ -131,8 +133,9 @@ void PlanDequantPass::collectUse(OpOperand &use) {
   Operation *op = use.getOwner();
   auto weightOp = use.get().getDefiningOp<WeightOp>();
   StoredWeight &weight = weights[weightOp.getParameterAttr()];
-  weight.parameter = SymbolTable::lookupNearestSymbolFrom<model::ParameterOp>(
-      weightOp, weightOp.getParameterAttr());
+  if (!weight.parameter)
+    weight.parameter = SymbolTable::lookupNearestSymbolFrom<model::ParameterOp>(
+        weightOp, weightOp.getParameterAttr());
   auto product = dyn_cast<WeightedProduct>(op);
   Type compute = product && &use == &product.getWeightMutable()
                      ? product.getDecodedType()
@@ -171,25 +174,40 @@ void PlanDequantPass::collect() {
 // Choice
 //===----------------------------------------------------------------------===//
 
-/// Seconds of the group's GEMMs in each form.
+/// A copy of `op` outside of the step, with arguments of `block` for operands:
+/// `decoded` in place of `stored`.
+static OwningOpRef<Operation *> standIn(Operation *op, Block &block,
+                                        Value stored, Type decoded) {
+  IRMapping mapping;
+  for (Value operand : op->getOperands())
+    mapping.map(operand,
+                block.addArgument(operand == stored ? decoded
+                                                    : operand.getType(),
+                                  operand.getLoc()));
+  return op->clone(mapping);
+}
+
+/// Seconds of the group's GEMMs in each form: of the ops themselves, and of
+/// others like them whose weight has the type of the numbers.
 static void estimate(UseGroup &group, const DeviceProfile &device) {
   Value stored = group.uses.front()->get();
-  auto type = cast<RankedTensorType>(stored.getType());
-  for (OpOperand *use : group.uses)
-    group.panelSeconds += secondsOf(use->getOwner(), device);
-  // Ask the ops themselves, with a stand-in that has the type of the numbers.
-  OpBuilder builder(group.uses.front()->getOwner());
-  auto decode = DecodeOp::create(builder, stored.getLoc(),
-                                 type.clone(group.compute), stored);
+  Type decoded =
+      cast<RankedTensorType>(stored.getType()).clone(group.compute);
+  Block arguments;
   for (OpOperand *use : group.uses) {
-    use->set(decode.getResult());
-    group.residentSeconds += secondsOf(use->getOwner(), device);
-    group.scratchSeconds += secondsAfterWriting(
-        decode.getResult(), cast<LibraryOp>(use->getOwner()), device);
-    use->set(stored);
+    Operation *op = use->getOwner();
+    OwningOpRef<Operation *> copy = standIn(op, arguments, stored, decoded);
+    group.panelSeconds += secondsOf(op, device);
+    group.residentSeconds += secondsOf(*copy, device);
+    group.scratchSeconds +=
+        secondsAfterWriting((*copy)->getOperand(use->getOperandNumber()),
+                            cast<LibraryOp>(*copy), device);
   }
-  group.scratchSeconds += secondsOf(decode.getOperation(), device);
-  decode.erase();
+  OpBuilder builder(stored.getContext());
+  OwningOpRef<Operation *> decode(DecodeOp::create(
+      builder, stored.getLoc(), decoded,
+      arguments.addArgument(stored.getType(), stored.getLoc())));
+  group.scratchSeconds += secondsOf(*decode, device);
 }
 
 void PlanDequantPass::choose(const DeviceProfile &device,
@@ -268,58 +286,60 @@ static void makeResident(StoredWeight &weight) {
 }
 
 void PlanDequantPass::apply(StoredWeight &weight) {
-  if (weight.isResident)
+  if (weight.isResident) {
+    ++keptResident;
     return makeResident(weight);
-  for (UseGroup &group : weight.groups)
+  }
+  for (UseGroup &group : weight.groups) {
+    ++(group.form == Form::Scratch ? inScratch : inPanels);
     if (group.form == Form::Scratch)
       insertDecode(group);
+  }
 }
 
-/// `train.dequant`: every decision with its numbers, for the report.
-void PlanDequantPass::report() {
-  std::string text;
-  llvm::raw_string_ostream stream(text);
-  llvm::json::OStream json(stream);
-  auto writeGroup = [&](const StoredWeight &weight, const UseGroup &group) {
-    json.attribute("step", stringifyStepKind(StepOp(group.step).getKind()));
-    json.attribute("length", int64_t(StepOp(group.step).getLength()));
-    json.attribute("backward", group.isBackward);
-    json.attribute("uses", int64_t(group.uses.size()));
-    json.attribute("form",
-                   nameOf(weight.isResident ? Form::Resident : group.form));
-    json.attribute("reason", group.reason);
-    json.attribute("panel_seconds", group.panelSeconds);
-    json.attribute("scratch_seconds", group.scratchSeconds);
-    json.attribute("resident_seconds", group.residentSeconds);
-  };
-  json.array([&] {
-    for (auto &[name, weight] : weights)
-      json.object([&] {
-        json.attribute("weight", cast<FlatSymbolRefAttr>(name).getValue());
-        json.attribute("resident_bytes", weight.residentBytes());
-        json.attributeArray("groups", [&] {
-          for (const UseGroup &group : weight.groups)
-            json.object([&] { writeGroup(weight, group); });
-        });
-      });
-  });
-  getOperation()->setAttr("train.dequant",
-                          StringAttr::get(&getContext(), text));
+/// Every decision with its numbers.
+ArrayAttr PlanDequantPass::facts() {
+  MLIRContext *context = &getContext();
+  SmallVector<Attribute> rows;
+  for (auto &[name, weight] : weights) {
+    SmallVector<Attribute> groups;
+    for (const UseGroup &group : weight.groups)
+      groups.push_back(
+          Facts(context)
+              .add("step", stringifyStepKind(StepOp(group.step).getKind()))
+              .add("length", StepOp(group.step).getLength())
+              .add("backward", group.isBackward)
+              .add("uses", group.uses.size())
+              .add("form",
+                   nameOf(weight.isResident ? Form::Resident : group.form))
+              .add("reason", group.reason)
+              .add("panel_seconds", group.panelSeconds)
+              .add("scratch_seconds", group.scratchSeconds)
+              .add("resident_seconds", group.residentSeconds)
+              .get());
+    rows.push_back(
+        Facts(context)
+            .add("weight", cast<FlatSymbolRefAttr>(name).getValue())
+            .add("resident_bytes", weight.residentBytes())
+            .add("groups", groups)
+            .get());
+  }
+  return ArrayAttr::get(context, rows);
 }
 
-static void remarkOn(const StoredWeight &weight, const UseGroup &group) {
-  StepOp step = group.step;
-  model::ParameterOp parameter = weight.parameter;
+static void remarkOn(const StoredWeight &weight, const UseGroup &group,
+                     StringRef pass) {
   Form form = weight.isResident ? Form::Resident : group.form;
-  parameter.emitRemark("plan-dequant: ")
-      << llvm::formatv("{0} {1}, {2}, {3} uses: {4} (us: panel {5:F1}, "
-                       "scratch {6:F1}, resident {7:F1} for {8} bytes more)",
-                       stringifyStepKind(step.getKind()), step.getLength(),
-                       group.isBackward ? "backward" : "forward",
-                       group.uses.size(), nameOf(form),
-                       group.panelSeconds * 1e6, group.scratchSeconds * 1e6,
-                       group.residentSeconds * 1e6, weight.residentBytes())
-             .str();
+  remark::passed(model::ParameterOp(weight.parameter).getLoc(),
+                 remark::RemarkOpts::name(nameOf(form)).category(pass))
+      << remark::add("{0} {1}, {2}, {3} uses: {4} (us: panel {5:F1}, scratch "
+                     "{6:F1}, resident {7:F1} for {8} bytes more)",
+                     stringifyStepKind(StepOp(group.step).getKind()),
+                     StepOp(group.step).getLength(),
+                     group.isBackward ? "backward" : "forward",
+                     group.uses.size(), nameOf(form), group.panelSeconds * 1e6,
+                     group.scratchSeconds * 1e6, group.residentSeconds * 1e6,
+                     weight.residentBytes());
 }
 
 void PlanDequantPass::runOnOperation() {
@@ -346,11 +366,10 @@ void PlanDequantPass::runOnOperation() {
   if (form == "auto")
     chooseResident();
   // While the types still are the stored ones.
-  report();
-  if (remarks)
-    for (auto &[name, weight] : weights)
-      for (const UseGroup &group : weight.groups)
-        remarkOn(weight, group);
+  recordDecision(getOperation(), getArgument(), facts());
+  for (auto &[name, weight] : weights)
+    for (const UseGroup &group : weight.groups)
+      remarkOn(weight, group, getArgument());
   for (auto &[name, weight] : weights)
     apply(weight);
 }

@@ -96,46 +96,39 @@ StepProblem qlora::buildStepProblem(StepOp step,
   return ProblemBuilder(step, device).run();
 }
 
-void qlora::writeProblem(const StepProblem &described,
-                         const RecomputePlan &plan,
-                         llvm::json::OStream &json) {
-  auto writeNumbers = [&](StringRef key, const std::vector<uint32_t> &list) {
-    json.attributeArray(key, [&] {
-      for (uint32_t number : list)
-        json.value(number);
-    });
+void qlora::addProblem(const StepProblem &described, const RecomputePlan &plan,
+                       Facts &facts) {
+  MLIRContext *context = described.ops.front()->getContext();
+  Builder builder(context);
+  auto numbers = [&](const std::vector<uint32_t> &list) -> Attribute {
+    return builder.getDenseI64ArrayAttr(llvm::to_vector_of<int64_t>(list));
   };
-  auto writePair = [&](int64_t first, int64_t second) {
-    json.array([&] {
-      json.value(first);
-      json.value(second);
-    });
+  auto pair = [&](int64_t first, int64_t second) -> Attribute {
+    return builder.getDenseI64ArrayAttr({first, second});
   };
-  json.attributeArray("values", [&] {
-    for (const RecomputeValue &value : described.problem.values)
-      writePair(value.bytes,
-                value.partOf == kNoValue ? -1 : int64_t(value.partOf));
-  });
-  auto writeOp = [&](size_t i) {
-    const RecomputeOp &op = described.problem.ops[i];
-    json.attribute("op", described.ops[i]->getName().getStringRef());
-    json.attribute("of", labelOf(described.ops[i]));
-    json.attribute("block", op.block);
-    json.attribute("backward", op.isBackward);
-    json.attribute("view", op.isView);
-    json.attribute("seconds", op.seconds);
-    writeNumbers("inputs", op.inputs);
-    writeNumbers("outputs", op.outputs);
-    json.attributeArray("ties", [&] {
-      for (RecomputeOp::Tie tie : op.ties)
-        writePair(tie.input, tie.output);
-    });
-    writeNumbers("before", plan.before[i]);
-  };
-  json.attributeArray("ops", [&] {
-    for (size_t i = 0; i < described.ops.size(); ++i)
-      json.object([&] { writeOp(i); });
-  });
+  SmallVector<Attribute> values, ops;
+  for (const RecomputeValue &value : described.problem.values)
+    values.push_back(pair(
+        value.bytes, value.partOf == kNoValue ? -1 : int64_t(value.partOf)));
+  for (auto [op, entry, before] :
+       llvm::zip_equal(described.ops, described.problem.ops, plan.before)) {
+    SmallVector<Attribute> ties;
+    for (RecomputeOp::Tie tie : entry.ties)
+      ties.push_back(pair(tie.input, tie.output));
+    ops.push_back(Facts(context)
+                      .add("op", op->getName().getStringRef())
+                      .add("of", labelOf(op))
+                      .add("block", entry.block)
+                      .add("backward", entry.isBackward)
+                      .add("view", entry.isView)
+                      .add("seconds", entry.seconds)
+                      .add("inputs", numbers(entry.inputs))
+                      .add("outputs", numbers(entry.outputs))
+                      .add("ties", ties)
+                      .add("before", numbers(before))
+                      .get());
+  }
+  facts.add("values", values).add("ops", ops);
 }
 
 DenseMap<Operation *, unsigned> qlora::zonesOf(StepOp step) {

@@ -42,6 +42,9 @@ enum class ReportFormat { Json, Html, Pickle };
 /// By the extension; an error names those that are known.
 StatusOr<ReportFormat> reportFormatOf(llvm::StringRef path);
 
+/// The plan alone, without times: what train.so carries (plan_json).
+std::string planJson(mlir::ModuleOp program);
+
 /// Of a planned program, with times as on `device`. Errors are diagnostics.
 mlir::FailureOr<std::string> reportText(mlir::ModuleOp program,
                                         ReportFormat format,

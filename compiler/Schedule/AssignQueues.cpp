@@ -42,6 +42,9 @@
 
 #include "runtime/ABI/module.h"
 
+#include "mlir/IR/Remarks.h"
+#include "mlir/IR/Threading.h"
+
 #include <array>
 
 using namespace mlir;
@@ -61,6 +64,8 @@ public:
 
 private:
   void runOnOperation() override;
+  void assign(EntryOp entry, const SymbolTable &symbols,
+              const DeviceProfile &device, bool mayIssueAhead);
 };
 } // namespace
 
@@ -151,6 +156,21 @@ static int64_t addEvents(EntryOp entry) {
   return events.size();
 }
 
+void AssignQueuesPass::assign(EntryOp entry, const SymbolTable &symbols,
+                              const DeviceProfile &device, bool mayIssueAhead) {
+  for (auto collective : entry.getBody().getOps<AllReduceOp>())
+    collective.setQueue(QLORA_QUEUE_COMMUNICATION);
+  unsigned ahead = mayIssueAhead ? issueAhead(entry, symbols, device) : 0;
+  int64_t events = addEvents(entry);
+  launchesAhead += ahead;
+  eventsAdded += events;
+  remark::passed(entry.getLoc(),
+                 remark::RemarkOpts::name("queues").category(getArgument()))
+      << remark::add("{0} {1}: {2} launches ahead, {3} events",
+                     stringifyEntryKind(entry.getKind()), entry.getLength(),
+                     ahead, events);
+}
+
 void AssignQueuesPass::runOnOperation() {
   std::optional<TargetTraits> traits = targetTraits(target);
   if (!traits) {
@@ -163,17 +183,10 @@ void AssignQueuesPass::runOnOperation() {
     getOperation().emitError(device.status().message());
     return signalPassFailure();
   }
-  SymbolTable symbols(getOperation());
-  for (auto entry : getOperation().getOps<EntryOp>()) {
-    for (auto collective : entry.getBody().getOps<AllReduceOp>())
-      collective.setQueue(QLORA_QUEUE_COMMUNICATION);
-    unsigned ahead = 0;
-    if (traits->kernelsBesideCompute && !inOrder)
-      ahead = issueAhead(entry, symbols, *device);
-    int64_t events = addEvents(entry);
-    if (remarks)
-      entry.emitRemark("assign-queues: ")
-          << stringifyEntryKind(entry.getKind()) << " " << entry.getLength()
-          << ": " << ahead << " launches ahead, " << events << " events";
-  }
+  const SymbolTable symbols(getOperation());
+  const bool mayIssueAhead = traits->kernelsBesideCompute && !inOrder;
+  SmallVector<EntryOp> entries(getOperation().getOps<EntryOp>());
+  parallelForEach(&getContext(), entries, [&](EntryOp entry) {
+    assign(entry, symbols, *device, mayIssueAhead);
+  });
 }

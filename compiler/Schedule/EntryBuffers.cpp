@@ -42,3 +42,23 @@ SmallVector<BufferLife> qlora::livesOf(EntryOp entry) {
     }
   return lives;
 }
+
+SmallVector<BufferOp> qlora::largestBuffers(EntryOp entry, size_t count) {
+  SmallVector<BufferOp> buffers;
+  for (auto [buffer, first, last] : livesOf(entry))
+    if (BufferOp(buffer).getArena() == Arena::Activation)
+      buffers.push_back(buffer);
+  llvm::stable_sort(buffers, [](BufferOp a, BufferOp b) {
+    return a.getBytes() > b.getBytes();
+  });
+  buffers.resize(std::min(buffers.size(), count));
+  return buffers;
+}
+
+int64_t qlora::plannedBytes(ModuleOp program) {
+  int64_t bytes = 0;
+  for (auto arena : program.getOps<ArenaOp>())
+    if (arena.getKind() != Arena::Host)
+      bytes += arena.getBytes();
+  return bytes;
+}

@@ -13,6 +13,7 @@
 // Graph/StepMemory.h's to say; here it becomes buffers, and copies where a value
 // is not where it has to be.
 
+#include "compiler/Decisions.h"
 #include "compiler/Passes.h"
 #include "compiler/Schedule/ParameterLayout.h"
 #include "compiler/Schedule/StepLowering.h"
@@ -43,6 +44,7 @@ static void makeInnerMicroBatch(program::EntryOp last) {
   OpBuilder builder(last);
   auto inner = cast<program::EntryOp>(builder.clone(*last));
   inner.setKind(program::EntryKind::Accumulate);
+  inner->removeAttr(kDecisionsAttr);
   for (auto op : llvm::make_early_inc_range(
            inner.getBody().getOps<program::AllReduceOp>())) {
     Operation *view = op.getBuffer().getDefiningOp();
@@ -101,6 +103,8 @@ void LowerToProgramPass::runOnOperation() {
         StepLowering(step, *layout, kernels, tokens).run(builder);
     if (failed(entry))
       return signalPassFailure();
+    if (Attribute decisions = step->getAttr(kDecisionsAttr))
+      (*entry)->setAttr(kDecisionsAttr, decisions);
     if (entry->getKind() == program::EntryKind::AccumulateLast)
       makeInnerMicroBatch(*entry);
   }

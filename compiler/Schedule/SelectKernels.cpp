@@ -15,13 +15,14 @@
 //
 // and the workspace arena has the alignment that the target's kernels ask for.
 
+#include "compiler/Decisions.h"
 #include "compiler/Passes.h"
 #include "compiler/Schedule/Commands.h"
 #include "compiler/Support/TargetTraits.h"
 
 #include "runtime/Kernels/KernelTable.h"
 
-#include "llvm/Support/JSON.h"
+#include "mlir/IR/Remarks.h"
 
 #include <map>
 
@@ -48,7 +49,7 @@ private:
   void refuse(LaunchOp launch, const std::string &reason,
               std::vector<std::string> &choice);
   FlatSymbolRefAttr symbolFor(const KernelRow &row);
-  void report();
+  ArrayAttr factsOfChoices();
 
   llvm::StringMap<FlatSymbolRefAttr> symbols;
   /// Launches per choice: the row, then each refused row with its reason.
@@ -93,8 +94,9 @@ static void addWorkspace(LaunchOp launch, unsigned position, int64_t bytes) {
 void SelectKernelsPass::refuse(LaunchOp launch, const std::string &reason,
                                std::vector<std::string> &choice) {
   choice.push_back(reason);
-  if (remarks)
-    launch.emitRemark() << reason;
+  remark::missed(launch.getLoc(),
+                 remark::RemarkOpts::name("refused").category(getArgument()))
+      << reason;
 }
 
 /// Lets the row cut the work; why it is not taken so, or nullopt.
@@ -149,25 +151,19 @@ LogicalResult SelectKernelsPass::select(LaunchOp launch,
   return success();
 }
 
-/// `program.selection`: which rows were taken how often, and why the rows
-/// before them were not, for the report.
-void SelectKernelsPass::report() {
-  std::string text;
-  llvm::raw_string_ostream stream(text);
-  llvm::json::OStream json(stream);
-  json.array([&] {
-    for (const auto &[choice, launches] : choices)
-      json.object([&] {
-        json.attribute("kernel", choice.front());
-        json.attribute("launches", launches);
-        json.attributeArray("refused", [&] {
-          for (const std::string &reason : llvm::drop_begin(choice))
-            json.value(reason);
-        });
-      });
-  });
-  getOperation()->setAttr("program.selection",
-                          StringAttr::get(&getContext(), text));
+/// Which rows were taken how often, and why the rows before them were not.
+ArrayAttr SelectKernelsPass::factsOfChoices() {
+  Builder builder(&getContext());
+  SmallVector<Attribute> facts;
+  for (const auto &[choice, launches] : choices) {
+    SmallVector<StringRef> refused(llvm::drop_begin(choice));
+    facts.push_back(Facts(&getContext())
+                        .add("kernel", choice.front())
+                        .add("launches", launches)
+                        .add("refused", builder.getStrArrayAttr(refused))
+                        .get());
+  }
+  return builder.getArrayAttr(facts);
 }
 
 void SelectKernelsPass::runOnOperation() {
@@ -191,5 +187,5 @@ void SelectKernelsPass::runOnOperation() {
   for (auto arena : getOperation().getOps<ArenaOp>())
     if (traits && arena.getKind() == Arena::Workspace)
       arena.setAlignment(traits->workspaceAlignment);
-  report();
+  recordDecision(getOperation(), getArgument(), factsOfChoices());
 }

@@ -4,7 +4,7 @@
 
 #include "tools/qloracc/Remarks.h"
 
-#include "compiler/Driver.h"
+#include "compiler/Schedule/EntryBuffers.h"
 #include "dialects/Model/Model.h"
 #include "dialects/Program/Program.h"
 #include "runtime/ABI/module.h"

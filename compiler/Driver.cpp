@@ -223,8 +223,8 @@ FailureOr<OwningOpRef<ModuleOp>> Driver::fitMemory(ModuleOp step) {
 }
 
 LogicalResult Driver::enableRemarks() {
-  remark::RemarkCategories categories;
-  categories.all = ".*";
+  const std::string any = ".*";
+  const remark::RemarkCategories categories{any, any, any, any, any};
   return remark::enableOptimizationRemarks(
       context, /*streamer=*/nullptr,
       std::make_unique<remark::RemarkEmittingPolicyAll>(), categories,

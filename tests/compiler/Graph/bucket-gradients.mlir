@@ -11,7 +11,7 @@
 // rest. c is the first, since more than half of it is below 3072; b begins the
 // second; a is left for the third.
 
-// CHECK: module attributes {train.buckets = "[{\22offset_bytes\22:0,\22bytes\22:20480,\22parameters\22:1,\22starts_after\22:\22c\22}{{.*}}, train.flat_elements = 6144 : i64
+// CHECK: module attributes {train.decisions = {"bucket-gradients" = [{bytes = 20480 : i64, offset_bytes = 0 : i64, parameters = 1 : i64, starts_after = "c"}{{.*}}, train.flat_elements = 6144 : i64
 // CHECK-SAME: train.layout = [@c, @b, @a]
 // CHECK-SAME: train.offsets = array<i64: 1024, 5120, 5152>
 // CHECK-LABEL: train.step accumulate batch 1 length 4
@@ -83,7 +83,7 @@ train.step accumulate batch 1 length 8 ["ids"] {
 // -----
 
 // One parameter is one bucket. 1024 + 16 elements, rounded up: 2048.
-// CHECK: module attributes {train.buckets = {{.*}}, train.flat_elements = 2048 : i64
+// CHECK: module attributes {train.decisions = {{.*}}, train.flat_elements = 2048 : i64
 // CHECK: train.accumulate @only
 // CHECK-NEXT: train.all_reduce 0 offset 0 elements 2048
 

@@ -4,15 +4,12 @@
 // decoded.
 
 // RUN: qlora-opt %s --encode-activations | FileCheck %s
-// RUN: qlora-opt %s --encode-activations=remarks -o /dev/null 2>&1 | FileCheck %s --check-prefix=REMARK
+// RUN: qlora-opt %s --encode-activations --remark-policy=all --remarks-filter=encode-activations -o /dev/null 2>&1 | FileCheck %s --check-prefix=REMARK
 // RUN: qlora-opt %s --encode-activations --fuse-rows | FileCheck %s --check-prefix=FUSED
 // RUN: qlora-opt %s --encode-activations --rematerialize="budget=21500" --fuse-rows | FileCheck %s --check-prefix=AGAIN
 
-// n and s of 8 x 64 numbers: 8 x (64 + 4) bytes each in place of 8 x 64 x 2;
-// of the second step, m of 8 x 64 f32 numbers.
-// CHECK: train.encoded = "{\22encoded_bytes\22:1632,\22exact_bytes\22:4096,\22values\22:3}"
-// REMARK: remark: encode-activations: 544 bytes wait for 2 weight gradients in place of 1024
-// REMARK: remark: encode-activations: 544 bytes wait for 1 weight gradients in place of 1024
+// REMARK: remark: [Passed] encoded | Category:encode-activations | Remark="544 bytes wait for 2 weight gradients in place of 1024
+// REMARK: remark: [Passed] encoded | Category:encode-activations | Remark="544 bytes wait for 1 weight gradients in place of 1024
 
 model.parameter @table : tensor<32x64xbf16> {file = "m.safetensors"}
 model.parameter @norm : tensor<64xbf16> {file = "m.safetensors"}
@@ -25,7 +22,10 @@ model.parameter @c : tensor<64x64xf32> {init = "zero", trainable}
 // those stay. z is made by a product. n serves two products whose results go
 // to parameters, one of them through a sum; s one, through init. Both readers
 // of n are in block 0: it is decoded once.
+//
+// n and s of 8 x 64 numbers: 8 x (64 + 4) bytes each in place of 8 x 64 x 2.
 // CHECK-LABEL: train.step accumulate batch 1 length 8
+// CHECK-SAME: "encode-activations" = {encoded_bytes = 1088 : i64, exact_bytes = 2048 : i64, values = 2 : i64}
 // CHECK: %[[X:.*]] = model.embedding
 // CHECK-NEXT: %[[N:.*]] = model.rms_norm %[[X]]
 // CHECK-NEXT: %[[NC:.*]], %[[NS:.*]] = train.encode_rows %[[N]] {model.block = 0 : i64} : (tensor<1x8x64xbf16>) -> (tensor<1x8x64xi8>, tensor<1x8x1xf32>)

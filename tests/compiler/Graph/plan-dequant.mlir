@@ -6,7 +6,7 @@
 // RUN: qlora-opt %s --plan-dequant="device-profile=%S/Inputs/slow-decode.json" | FileCheck %s --check-prefix=SLOW
 // RUN: qlora-opt %s --plan-dequant="device-profile=%S/Inputs/slow-copy.json" | FileCheck %s --check-prefix=PANEL
 // RUN: qlora-opt %s --plan-dequant="device-profile=%S/Inputs/slow-decode.json resident-bytes=60000" | FileCheck %s --check-prefix=ROOM
-// RUN: qlora-opt %s --plan-dequant="remarks device-profile=%S/Inputs/slow-decode.json" 2>&1 -o /dev/null | FileCheck %s --check-prefix=REMARK
+// RUN: qlora-opt %s --plan-dequant="device-profile=%S/Inputs/slow-decode.json" --remark-policy=all --remarks-filter=plan-dequant 2>&1 -o /dev/null | FileCheck %s --check-prefix=REMARK
 
 // @w is used in the forward, and twice near each other in the backward of
 // block 0; @b is stored in bf16; @a is f32 already. @shared is an embedding
@@ -54,8 +54,8 @@
 // ROOM-DAG: model.parameter @stored : tensor<128x128x!model.nf4<64, false>>
 // ROOM-NOT: train.decode
 
-// REMARK: remark: plan-dequant: accumulate 64, forward, 1 uses: panel (us: panel
-// REMARK: remark: plan-dequant: accumulate 64, backward, 2 uses: scratch (us: panel {{.*}}, scratch {{.*}}, resident {{.*}} bytes more)
+// REMARK: remark: [Passed] panel | Category:plan-dequant | Remark="accumulate 64, forward, 1 uses: panel (us: panel
+// REMARK: remark: [Passed] scratch | Category:plan-dequant | Remark="accumulate 64, backward, 2 uses: scratch (us: panel {{.*}}, scratch {{.*}}, resident {{.*}} bytes more)
 
 model.parameter @w : tensor<128x128x!model.nf4<64, true>> {file = "m.safetensors", file_type = bf16, quantized = !model.nf4<64, true>}
 model.parameter @b : tensor<128x128xbf16> {file = "m.safetensors"}

@@ -4,7 +4,7 @@
 
 // `init` is continued: x and a are alive at a, then b takes a's place, and c
 // b's. The most is 2 U.
-// CHECK: \22estimated_peak\22:131072,
+// CHECK: estimated_peak = 131072 : i64
 model.parameter @w : tensor<256x256xf32> {init = "zero", trainable}
 train.step accumulate batch 1 length 64 ["ids"] {
 ^bb0(%ids: tensor<1x64xi32>):
@@ -18,7 +18,7 @@ train.step accumulate batch 1 length 64 ["ids"] {
 // -----
 
 // But not where the operand is read again: x, a and b are alive. 3 U.
-// CHECK: \22estimated_peak\22:196608,
+// CHECK: estimated_peak = 196608 : i64
 model.parameter @w : tensor<256x256xf32> {init = "zero", trainable}
 train.step accumulate batch 1 length 64 ["ids"] {
 ^bb0(%ids: tensor<1x64xi32>):
@@ -33,7 +33,7 @@ train.step accumulate batch 1 length 64 ["ids"] {
 
 // The parts of a split are the whole, and the parts of a concat are written
 // where the concat is: x, then x and its sums, of 1 U together. 2 U.
-// CHECK: \22estimated_peak\22:131072,
+// CHECK: estimated_peak = 131072 : i64
 model.parameter @w : tensor<256x256xf32> {init = "zero", trainable}
 train.step accumulate batch 1 length 64 ["ids"] {
 ^bb0(%ids: tensor<1x64xi32>):
@@ -50,7 +50,7 @@ train.step accumulate batch 1 length 64 ["ids"] {
 // A gradient that its op adds to the gradient arena has no bytes here, nor has
 // one whose kernel always adds; one that is made before has. x alone, then x
 // and 256 * 256 * 4 bytes: 1 U + 4 U.
-// CHECK: \22estimated_peak\22:327680,
+// CHECK: estimated_peak = 327680 : i64
 model.parameter @w : tensor<256x256xf32> {init = "zero", trainable}
 model.parameter @e : tensor<256x256xf32> {init = "zero", trainable}
 model.parameter @b : tensor<256xf32> {init = "zero", trainable}
@@ -71,7 +71,7 @@ train.step accumulate batch 1 length 64 ["ids"] {
 
 // In the forward a concat copies: both halves and the whole. 2 U. A value that
 // the runtime reads is made where it does, and has no bytes here.
-// CHECK: \22estimated_peak\22:131072,
+// CHECK: estimated_peak = 131072 : i64
 model.parameter @w : tensor<256x128xf32> {init = "zero", trainable}
 train.step accumulate batch 1 length 64 ["ids"] {
 ^bb0(%ids: tensor<1x64xi32>):

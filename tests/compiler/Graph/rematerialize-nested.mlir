@@ -6,8 +6,7 @@
 // computed again for block 1, from x0. The inside of block 0, which that takes,
 // dies there and is computed a second time for the gradient of block 0.
 
-// CHECK: \22times\22:2
-// CHECK-LABEL: train.step accumulate
+// CHECK-LABEL: train.step accumulate{{.*}} times = 2 : i64
 // CHECK: %[[W:.*]] = model.weight @up0
 // CHECK: %[[X0:.*]] = model.embedding {{.*}} {train.backward, train.recomputed}
 // CHECK-NEXT: %[[G0:.*]] = model.linear %[[X0]], %[[W]] {model.block = 0 : i64, train.backward, train.recomputed}

@@ -4,14 +4,14 @@
 // that has one beside compute, ahead of who reads what they make.
 
 // RUN: qlora-opt %s --split-input-file --assign-queues="target=cuda" | FileCheck %s
-// RUN: qlora-opt %s --split-input-file --assign-queues="target=cuda remarks" -o /dev/null 2>&1 | FileCheck %s --check-prefix=REMARK
+// RUN: qlora-opt %s --split-input-file --assign-queues=target=cuda --remark-policy=all --remarks-filter=assign-queues -o /dev/null 2>&1 | FileCheck %s --check-prefix=REMARK
 // RUN: qlora-opt %s --split-input-file --assign-queues="target=cuda in-order" | FileCheck %s --check-prefix=ORDER
 // RUN: qlora-opt %s --split-input-file --assign-queues="target=cpu" | FileCheck %s --check-prefix=ORDER
 
 // ORDER-NOT: program.record
 // ORDER-NOT: queue =
 
-// REMARK: remark: assign-queues: evaluate 8: 3 launches ahead, 5 events
+// REMARK: remark: [Passed] queues | Category:assign-queues | Remark="evaluate 8: 3 launches ahead, 5 events
 
 // The first needs no memory that anyone used before. Each other one starts
 // when the reader of the one before it may, and so beside it.
@@ -68,7 +68,7 @@ program.entry evaluate batch 1 length 8 {
 // the kernel's name: a copy of frozen rows into both halves of one buffer is
 // such a launch (both halves go together), a copy of an activation is none,
 // nor is one into a buffer that was in use before.
-// REMARK: remark: assign-queues: evaluate 8: 2 launches ahead, 2 events
+// REMARK: remark: [Passed] queues | Category:assign-queues | Remark="evaluate 8: 2 launches ahead, 2 events
 // CHECK-LABEL: program.entry evaluate
 // CHECK: program.launch @matmul{{.*}}label "y0"
 // CHECK-NOT: program.launch

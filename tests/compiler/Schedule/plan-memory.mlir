@@ -3,6 +3,7 @@
 // Lifetimes become offsets; arenas are as large as the largest entry needs.
 
 // RUN: qlora-opt %s --split-input-file --plan-memory | FileCheck %s
+// RUN: qlora-opt %s --split-input-file --plan-memory --print-plan -o /dev/null | FileCheck %s --check-prefix=PLAN
 
 // %a lives in commands 0 and 1, %b in 1 and 2, %c in 2 and 3: %a and %c share
 // memory, so 128 + 64 bytes are enough for 3 buffers.
@@ -81,9 +82,10 @@ program.entry evaluate batch 1 length 8 {
 
 // Entries do not run at the same time: the arena holds the larger. The report
 // has every arena, and for each entry what is saved and its largest buffers.
-// CHECK: program.plan = "{\22arenas\22:{\22activation\22:256,\22workspace\22:0},\22total_bytes\22:256,
-// CHECK-SAME: {\22kind\22:\22accumulate\22,\22batch\22:1,\22length\22:8,\22activation_bytes\22:256,\22activation_live_bytes\22:256,\22saved_bytes\22:64,\22workspace_bytes\22:0,\22largest\22:[{\22of\22:\22hidden\22,\22bytes\22:192,\22saved\22:false},{\22of\22:\22attention\22,\22bytes\22:64,\22saved\22:true}]}
-// CHECK-SAME: {\22kind\22:\22evaluate\22,\22batch\22:1,\22length\22:8,\22activation_bytes\22:128,
+// PLAN: {"arenas":{"activation":256,"workspace":0},"entries":
+// PLAN-SAME: {"activation_bytes":256,"activation_live_bytes":256,"batch":1,"kind":"accumulate","largest":[{"bytes":192,"of":"hidden","saved":false},{"bytes":64,"of":"attention","saved":true}],"length":8,"saved_bytes":64,"workspace_bytes":0}
+// PLAN-SAME: {"activation_bytes":128,{{.*}}"kind":"evaluate"
+// PLAN-SAME: "total_bytes":256}
 module {
 program.arena activation bytes 0 alignment 64
 program.arena workspace bytes 0 alignment 64

@@ -5,12 +5,12 @@
 
 // RUN: qlora-opt %S/../Inputs/layer.mlir --specialize-shapes="batch=2 lengths=32" --quantize-base --attach-adapters='r=4' --fuse-lora --build-train-step --fuse-accumulate --fuse-rows --bucket-gradients --lower-to-program --select-kernels | FileCheck %s
 // RUN: qlora-opt %S/../Inputs/layer.mlir --specialize-shapes="batch=2 lengths=32" --quantize-base --attach-adapters='r=4' --fuse-lora --build-train-step --fuse-accumulate --fuse-rows --bucket-gradients --lower-to-program --select-kernels=target=cuda | FileCheck %s --check-prefix=CUDA
-// RUN: qlora-opt %s --select-kernels=remarks=true 2>&1 | FileCheck %s --check-prefix=SMALL
-// RUN: qlora-opt %s --select-kernels='target=cuda remarks=true' 2>&1 | FileCheck %s --check-prefix=CUDNN
+// RUN: qlora-opt %s --select-kernels --remark-policy=all --remarks-filter=select-kernels 2>&1 | FileCheck %s --check-prefix=SMALL
+// RUN: qlora-opt %s --select-kernels=target=cuda --remark-policy=all --remarks-filter=select-kernels 2>&1 | FileCheck %s --check-prefix=CUDNN
 // RUN: qlora-opt %s --select-kernels=target=cuda | FileCheck %s --check-prefix=TUNED
 // RUN: qlora-opt %s --select-kernels="target=cuda large" | FileCheck %s --check-prefix=LARGE
 // RUN: qlora-opt %s --select-kernels="target=cuda small" | FileCheck %s --check-prefix=ROOMLESS
-// RUN: qlora-opt %s --select-kernels="target=cuda small remarks" 2>&1 | FileCheck %s --check-prefix=REFUSED
+// RUN: qlora-opt %s --select-kernels="target=cuda small" --remark-policy=all --remarks-filter=select-kernels 2>&1 | FileCheck %s --check-prefix=REFUSED
 // RUN: not qlora-opt %s --select-kernels=target=abacus 2>&1 | FileCheck %s --check-prefix=TARGET
 
 // CHECK: program.arena workspace bytes 0 alignment 64
@@ -27,8 +27,8 @@
 // CUDA: program.launch @head_loss_grad.cuda(
 // CUDA: program.launch @clip_norm.cuda(
 
-// CUDNN: remark: attention.cudnn: q must be bf16, got f32
-// CUDNN: remark: attention.cudnn: length must be a multiple of 128, got 4
+// CUDNN: remark: [Missed] refused | Category:select-kernels | Remark="attention.cudnn: q must be bf16, got f32
+// CUDNN: remark: [Missed] refused | Category:select-kernels | Remark="attention.cudnn: length must be a multiple of 128, got 4
 
 // TARGET: error: 'program.launch' op no kernel of 'matmul' for target 'abacus' accepts it
 
@@ -75,7 +75,7 @@ program.entry evaluate batch 1 length 4 {
   // 2 bytes, sums of dK and dV, delta, and 128 KiB.
   // TUNED: program.launch @attention_grad.cudnn(
   // ROOMLESS: program.launch @attention_grad.cuda(
-  // REFUSED: remark: attention_grad.cudnn: workspaces are to be small, and it needs 134643712 bytes
+  // REFUSED: remark: [Missed] refused | Category:select-kernels | Remark="attention_grad.cudnn: workspaces are to be small, and it needs 134643712 bytes
   program.launch @attention_grad(%a, %a, %a, %a, %c, %a, %b, %b, %b) access [1, 1, 1, 1, 1, 1, 2, 2, 2] constants [1, 8192, 1, 1, 8, 8, 8, 8, 8, 8, 8, 8, 8, 0, 4607182418800017408, 16] rows 0 label "long gradient" {absent = array<i64: 3, 10>, dtypes = array<i64: 1, 1, 1, 1, 0, 1, 1, 1, 1>}
   // A generated kernel needs no choice.
   // SMALL: program.launch @generated(

@@ -89,7 +89,10 @@ static std::string largestTensors(ModuleOp program) {
   for (auto entry : program.getOps<program::EntryOp>())
     if (entry.getKind() == program::EntryKind::AccumulateLast &&
         tensors.empty())
-      for (program::BufferOp buffer : largestBuffers(entry, kShown))
+      for (program::BufferOp buffer : largestBuffers(
+               SmallVector<program::BufferOp>(
+                   entry.getBody().getOps<program::BufferOp>()),
+               kShown))
         tensors.push_back(fmt::format("{} of {}",
                                       formatBytes(buffer.getBytes()),
                                       buffer.getLabel().value_or("").str()));

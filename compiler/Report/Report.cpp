@@ -12,6 +12,7 @@
 
 #include "runtime/Base/ProcessMemory.h"
 
+#include "mlir/IR/Threading.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/TypeSwitch.h"
 #include "llvm/Support/Path.h"
@@ -116,9 +117,12 @@ static void addDecisions(ModuleOp program, llvm::json::Object &plan) {
 // Arenas and entries
 //===----------------------------------------------------------------------===//
 
-static llvm::json::Array largestOf(EntryOp entry) {
+static llvm::json::Array largestOf(const EntryTimeline &timeline) {
   llvm::json::Array list;
-  for (BufferOp buffer : largestBuffers(entry, kLargest))
+  SmallVector<BufferOp> buffers;
+  for (const TimelineBuffer &buffer : timeline.buffers)
+    buffers.push_back(buffer.op);
+  for (BufferOp buffer : largestBuffers(buffers, kLargest))
     list.push_back(llvm::json::Object{
         {"of", llvm::json::fixUTF8(buffer.getLabel().value_or(""))},
         {"bytes", int64_t(buffer.getBytes())},
@@ -143,7 +147,7 @@ static llvm::json::Object planOf(const EntryTimeline &timeline) {
       {"activation_live_bytes", timeline.peak.bytes},
       {"saved_bytes", saved},
       {"workspace_bytes", bytes[1]},
-      {"largest", largestOf(entry)}};
+      {"largest", largestOf(timeline)}};
 }
 
 static llvm::json::Object planOf(ModuleOp program,
@@ -162,9 +166,10 @@ static llvm::json::Object planOf(ModuleOp program,
 }
 
 std::string qlora::planJson(ModuleOp program) {
-  std::vector<EntryTimeline> timelines;
-  for (auto entry : program.getOps<EntryOp>())
-    timelines.push_back(timelineOf(entry));
+  SmallVector<EntryOp> entries(program.getOps<EntryOp>());
+  std::vector<EntryTimeline> timelines(entries.size());
+  parallelFor(program.getContext(), 0, entries.size(),
+              [&](size_t i) { timelines[i] = timelineOf(entries[i]); });
   return llvm::formatv("{0}",
                        llvm::json::Value(planOf(program, timelines)));
 }

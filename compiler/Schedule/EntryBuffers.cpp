@@ -43,16 +43,17 @@ SmallVector<BufferLife> qlora::livesOf(EntryOp entry) {
   return lives;
 }
 
-SmallVector<BufferOp> qlora::largestBuffers(EntryOp entry, size_t count) {
-  SmallVector<BufferOp> buffers;
-  for (auto [buffer, first, last] : livesOf(entry))
-    if (BufferOp(buffer).getArena() == Arena::Activation)
-      buffers.push_back(buffer);
-  llvm::stable_sort(buffers, [](BufferOp a, BufferOp b) {
+SmallVector<BufferOp> qlora::largestBuffers(ArrayRef<BufferOp> buffers,
+                                            size_t count) {
+  SmallVector<BufferOp> largest;
+  for (BufferOp buffer : buffers)
+    if (buffer.getArena() == Arena::Activation)
+      largest.push_back(buffer);
+  llvm::stable_sort(largest, [](BufferOp a, BufferOp b) {
     return a.getBytes() > b.getBytes();
   });
-  buffers.resize(std::min(buffers.size(), count));
-  return buffers;
+  largest.resize(std::min(largest.size(), count));
+  return largest;
 }
 
 int64_t qlora::plannedBytes(ModuleOp program) {

@@ -18,6 +18,8 @@
 #include "compiler/Schedule/ParameterLayout.h"
 #include "compiler/Schedule/StepLowering.h"
 
+#include "mlir/IR/Threading.h"
+
 using namespace mlir;
 using namespace qlora;
 using namespace qlora::model;
@@ -98,9 +100,15 @@ void LowerToProgramPass::runOnOperation() {
   }
   emitArenas(builder, module.getLoc(), *layout, inputBytes(tokens),
              resultBytes(tokens), hasRounded);
-  for (StepOp step : steps) {
-    FailureOr<program::EntryOp> entry =
-        StepLowering(step, *layout, kernels, tokens).run(builder);
+  // What is where is found for all steps side by side; kernels and entries are
+  // made in their order.
+  std::vector<std::unique_ptr<StepLowering>> lowerings(steps.size());
+  parallelFor(&getContext(), 0, steps.size(), [&](size_t i) {
+    lowerings[i] =
+        std::make_unique<StepLowering>(steps[i], *layout, kernels, tokens);
+  });
+  for (auto [step, lowering] : llvm::zip_equal(steps, lowerings)) {
+    FailureOr<program::EntryOp> entry = lowering->run(builder);
     if (failed(entry))
       return signalPassFailure();
     if (Attribute decisions = step->getAttr(kDecisionsAttr))

@@ -272,6 +272,8 @@ static int compile(CompilerSettings &settings, MLIRContext &context) {
   if (job.wroteProgram())
     llvm::outs() << compileSummary(*module, settings, seconds.count()) << " -> "
                  << shownPath(settings.output) << "\n";
+  // The process ends here, and with it what the module holds.
+  (void)module.release();
   return 0;
 }
 

@@ -225,6 +225,41 @@ FailureOr<OwningOpRef<ModuleOp>> Driver::fitMemory(ModuleOp step) {
   return best;
 }
 
+/// Erases steps that are smaller than others; true where there were some.
+static bool keepLargestSteps(ModuleOp module) {
+  auto tokensOf = [](train::StepOp step) {
+    return step.getBatch() * step.getLength();
+  };
+  uint64_t most = 0;
+  for (auto step : module.getOps<train::StepOp>())
+    most = std::max(most, tokensOf(step));
+  bool isAnySmaller = false;
+  for (auto step : llvm::make_early_inc_range(module.getOps<train::StepOp>()))
+    if (step.getKind() != train::StepKind::Update && tokensOf(step) < most) {
+      step.erase();
+      isAnySmaller = true;
+    }
+  return isAnySmaller;
+}
+
+/// Decides for the largest steps, which arenas are as large as: what fits them
+/// nearly always fits all. Where it does not, all are looked at.
+LogicalResult Driver::chooseBudget(ModuleOp module) {
+  const MemoryBudget asked = chosen;
+  OwningOpRef<ModuleOp> largest = module.clone(), all;
+  const bool isAnySmaller = keepLargestSteps(*largest);
+  if (failed(fitMemory(*largest)))
+    return failure();
+  if (!isAnySmaller)
+    return success();
+  if (failed(tryBudget(module, chosen, all)))
+    return failure();
+  if (all)
+    return success();
+  chosen = asked;
+  return failure(failed(fitMemory(module)));
+}
+
 LogicalResult Driver::enableRemarks() {
   const std::string any = ".*";
   const remark::RemarkCategories categories{any, any, any, any, any};
@@ -243,11 +278,8 @@ LogicalResult Driver::run(OwningOpRef<ModuleOp> &module,
       return success();
   }
   chosen.offloadTables = options.offloadEmbedding == "true";
-  if (options.memoryLimit > 0) {
-    FailureOr<OwningOpRef<ModuleOp>> fitted = fitMemory(*module);
-    if (failed(fitted))
-      return failure();
-  }
+  if (options.memoryLimit > 0 && failed(chooseBudget(*module)))
+    return failure();
   if (options.remarks && failed(enableRemarks()))
     return failure();
   // Once more with the budget that was chosen, to show both phases.

@@ -44,6 +44,7 @@ private:
                              mlir::OwningOpRef<mlir::ModuleOp> &best);
   mlir::FailureOr<mlir::OwningOpRef<mlir::ModuleOp>>
   fitMemory(mlir::ModuleOp step);
+  mlir::LogicalResult chooseBudget(mlir::ModuleOp module);
   mlir::LogicalResult enableRemarks();
   mlir::LogicalResult refuseLimit(mlir::ModuleOp smallest, int64_t bytes);
 

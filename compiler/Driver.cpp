@@ -40,7 +40,7 @@ static int64_t estimatedPeak(ModuleOp module) {
 static int64_t mostBytesAhead(ModuleOp module) {
   int64_t bytes = 0;
   module.walk([&](program::LaunchOp launch) {
-    if (launch.getQueue() == QLORA_QUEUE_COMPUTE)
+    if (launch.getQueue() == program::Queue::Compute)
       return;
     for (Value buffer : buffersWritten(launch))
       bytes = std::max<int64_t>(bytes, rootOf(buffer).getBytes());

@@ -148,18 +148,17 @@ static int64_t addEvents(EntryOp entry) {
     if (i > 0 && producers.contains(i - 1)) {
       int64_t event = events.size();
       events[i - 1] = event;
-      RecordOp::create(builder, loc, event, order[i - 1].queue);
+      RecordOp::create(builder, loc, event, Queue(order[i - 1].queue));
     }
     for (; next != end && next->consumer == i; ++next)
-      WaitOp::create(builder, loc, events.at(next->producer), order[i].queue);
+      WaitOp::create(builder, loc, events.at(next->producer),
+                     Queue(order[i].queue));
   }
   return events.size();
 }
 
 void AssignQueuesPass::assign(EntryOp entry, const SymbolTable &symbols,
                               const DeviceProfile &device, bool mayIssueAhead) {
-  for (auto collective : entry.getBody().getOps<AllReduceOp>())
-    collective.setQueue(QLORA_QUEUE_COMMUNICATION);
   unsigned ahead = mayIssueAhead ? issueAhead(entry, symbols, device) : 0;
   int64_t events = addEvents(entry);
   launchesAhead += ahead;

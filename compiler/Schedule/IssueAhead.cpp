@@ -163,7 +163,7 @@ unsigned AheadIssuer::run() {
       launch->moveBefore(place);
       for (Value operand : launch.getOperands())
         hoist(operand, launch);
-      launch.setQueue(QLORA_QUEUE_COPY);
+      launch.setQueue(Queue::Copy);
     }
     moved += prepared.launches.size();
     earliest = prepared.reader;

@@ -48,8 +48,8 @@ static void makeInnerMicroBatch(program::EntryOp last) {
   inner.setKind(program::EntryKind::Accumulate);
   inner->removeAttr(kDecisionsAttr);
   for (auto op : llvm::make_early_inc_range(
-           inner.getBody().getOps<program::AllReduceOp>())) {
-    Operation *view = op.getBuffer().getDefiningOp();
+           inner.getBody().getOps<program::CollectiveOp>())) {
+    Operation *view = op.getTarget().getDefiningOp();
     op.erase();
     while (view && view->use_empty()) {
       Operation *source = view->getNumOperands()

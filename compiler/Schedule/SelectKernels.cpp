@@ -75,14 +75,14 @@ static void addWorkspace(LaunchOp launch, unsigned position, int64_t bytes) {
   OpBuilder builder(launch);
   Value buffer =
       BufferOp::create(builder, launch.getLoc(), Arena::Workspace,
-                       std::nullopt, bytes, QLORA_DTYPE_U8, launch.getLabel());
+                       std::nullopt, bytes, DType::U8, launch.getLabel());
   auto isBefore = [&](int64_t absent) {
     return absent < static_cast<int64_t>(position);
   };
   unsigned index = position - llvm::count_if(launch.getAbsent(), isBefore);
   SmallVector<int64_t> access(launch.getAccess()), dtypes(launch.getDtypes());
   SmallVector<int64_t> absent(launch.getAbsent());
-  access.insert(access.begin() + index, 2 /*QLORA_WRITE*/);
+  access.insert(access.begin() + index, int64_t(Access::Write));
   dtypes.insert(dtypes.begin() + index, QLORA_DTYPE_U8);
   llvm::erase(absent, static_cast<int64_t>(position));
   launch->insertOperands(index, buffer);

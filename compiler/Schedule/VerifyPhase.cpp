@@ -116,9 +116,9 @@ RangeUse CommandVerifier::useOf(Value buffer, qlora_access access) {
 
 Status CommandVerifier::walk(Operation *command) {
   if (auto record = dyn_cast<program::RecordOp>(command))
-    return check.record(record.getQueue(), record.getEvent());
+    return check.record(queueOf(record), record.getEvent());
   if (auto wait = dyn_cast<program::WaitOp>(command))
-    return check.wait(wait.getQueue(), wait.getEvent());
+    return check.wait(queueOf(wait), wait.getEvent());
   std::vector<RangeUse> uses;
   for (auto [buffer, access] : accessesOf(command))
     uses.push_back(useOf(buffer, access));

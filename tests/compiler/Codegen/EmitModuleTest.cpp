@@ -21,11 +21,11 @@ module attributes {program.config = "{\"seed\": 7}"} {
   program.arena activation bytes 1024 alignment 64
   program.arena input bytes 256 alignment 64
   program.parameter "model.w" frozen offset 64 bytes 512 [16, 16]
-      {dtype = 1, role = 0, init = 0, quantization = 0, block = 0,
-       double_quant = false, file_dtype = 1, file = "model.safetensors"}
+      : bf16 from bf16 frozen init file quantization none
+      {block = 0, double_quant = false, file = "model.safetensors"}
   program.parameter "a.\22quoted\22" trainable offset 0 bytes 64 [4, 4]
-      {dtype = 0, role = 1, init = 2, quantization = 0, block = 0,
-       double_quant = false, file_dtype = 0}
+      : f32 from f32 adapter init kaiming quantization none
+      {block = 0, double_quant = false}
   program.kernel @matmul.reference attributes
       {op = "matmul", implementation = "reference"} {}
   program.kernel @"add+one" attributes {columns = 8 : i64,
@@ -38,22 +38,22 @@ module attributes {program.config = "{\"seed\": 7}"} {
     model.row_yield %y : tensor<8xf32>
   }
   program.entry accumulate_last batch 2 length 4 {
-    %ids = program.buffer input offset 64 bytes 32 dtype 3
-    program.bind 0 %ids
-    %a = program.buffer activation offset 0 bytes 512 dtype 0
+    %ids = program.buffer input offset 64 bytes 32 : i32
+    program.bind ids %ids
+    %a = program.buffer activation offset 0 bytes 512 : f32
     %b = program.view %a offset 256 bytes 256
-    %g = program.buffer gradient offset 0 bytes 64 dtype 0
+    %g = program.buffer gradient offset 0 bytes 64 : f32
     program.fill %g
-    program.launch @"add+one"(%a, %b) access [1, 2] constants [] rows 8
-        label "same" {dtypes = array<i64: 0, 0>, absent = array<i64>}
-    program.launch @"add+one"(%b, %a) access [1, 2] constants [] rows 8
-        label "same" {dtypes = array<i64: 0, 0>, absent = array<i64>}
-    program.launch @matmul.reference(%a, %b, %g) access [1, 1, 3]
-        constants [4, 4, 4, 4, 4, 4, 0, 0, 0, 0] rows 0 label "product"
-        {dtypes = array<i64: 0, 0, 0>, absent = array<i64: 3>}
-    program.record 1 on 0
-    program.wait 1 on 1
-    program.all_reduce 2 %g
+    program.launch @"add+one"(%a read f32, %b write f32)
+        constants [] rows 8 label "same"
+    program.launch @"add+one"(%b read f32, %a write f32)
+        constants [] rows 8 label "same"
+    program.launch @matmul.reference(%a read f32, %b read f32, %g read_write f32)
+        absent [3] constants [4, 4, 4, 4, 4, 4, 0, 0, 0, 0] rows 0
+        label "product"
+    program.record 1 on compute
+    program.wait 1 on communication
+    program.collective all_reduce 2 %g
   }
 })";
 

@@ -76,8 +76,8 @@ train.step accumulate batch 1 length 3 ["ids"] {
 // PROGRAM: program.launch @decode
 // PROGRAM: program.view %[[S]] offset 512 bytes 256
 // PROGRAM: program.launch @decode
-// PROGRAM: program.launch @matmul(%{{.*}}, %[[S]], %{{.*}}) access [1, 1, 2] constants [3, 24, 8, 8, 8, 24,
-// PROGRAM: program.launch @matmul({{.*}}) access [1, 1, 3] constants [3, 16, 8, 8, 8, 24,
+// PROGRAM: program.launch @matmul(%{{.*}} read {{[a-z0-9]+}}, %[[S]] read {{[a-z0-9]+}}, %{{.*}} write {{[a-z0-9]+}}){{.*}} constants [3, 24, 8, 8, 8, 24,
+// PROGRAM: program.launch @matmul({{.*}} read {{[a-z0-9]+}}, {{.*}} read {{[a-z0-9]+}}, {{.*}} read_write {{[a-z0-9]+}}){{.*}} constants [3, 16, 8, 8, 8, 24,
 // PROGRAM-NOT: copy_rows
-// PROGRAM: program.launch @matmul({{.*}}) access [1, 1, 3] constants [3, 8, 32, 32, 8, 8,
+// PROGRAM: program.launch @matmul({{.*}} read {{[a-z0-9]+}}, {{.*}} read {{[a-z0-9]+}}, {{.*}} read_write {{[a-z0-9]+}}){{.*}} constants [3, 8, 32, 32, 8, 8,
 // PROGRAM-NOT: copy_rows

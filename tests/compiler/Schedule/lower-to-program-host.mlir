@@ -9,7 +9,7 @@
 // CHECK-DAG: program.arena frozen bytes 32768
 // CHECK-DAG: program.arena host bytes 16384
 // CHECK: %[[TABLE:.*]] = program.buffer host offset 0 bytes 16384
-// CHECK: program.launch @embedding(%{{.*}}, %[[TABLE]], %{{.*}})
+// CHECK: program.launch @embedding(%{{.*}}, %[[TABLE]] {{[a-z_]+ [a-z0-9]+}}, %{{.*}})
 
 // CARD-NOT: host
 // CARD: program.parameter "table" frozen

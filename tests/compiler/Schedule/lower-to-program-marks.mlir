@@ -7,13 +7,13 @@
 // x dies in the forward, but y goes where it was, and the backward reads y; of
 // w it reads a part. z dies, and is computed again; dz is the backward's own.
 // CHECK: program.entry accumulate batch 1 length 64
-// CHECK: program.buffer activation bytes 65536 dtype 0 {label = "x", saved}
+// CHECK: program.buffer activation bytes 65536 : f32 {label = "x", saved}
 // CHECK-NOT: program.buffer activation
-// CHECK: program.buffer activation bytes 65536 dtype 0 {label = "w", saved}
-// CHECK: program.buffer activation bytes 65536 dtype 0 {label = "z"}
-// CHECK: program.buffer activation bytes 32768 dtype 0 {backward, label = "dl"}
-// CHECK: program.buffer activation bytes 65536 dtype 0 {backward, label = "again", recomputed}
-// CHECK: program.buffer activation bytes 65536 dtype 0 {backward, label = "dz"}
+// CHECK: program.buffer activation bytes 65536 : f32 {label = "w", saved}
+// CHECK: program.buffer activation bytes 65536 : f32 {label = "z"}
+// CHECK: program.buffer activation bytes 32768 : f32 {backward, label = "dl"}
+// CHECK: program.buffer activation bytes 65536 : f32 {backward, label = "again", recomputed}
+// CHECK: program.buffer activation bytes 65536 : f32 {backward, label = "dz"}
 
 model.parameter @table : tensor<32x256xf32> {file = "m.safetensors"}
 model.parameter @trained : tensor<32x256xf32> {init = "zero", trainable}

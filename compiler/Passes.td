@@ -171,7 +171,7 @@ def Rematerialize : Pass<"rematerialize", "::mlir::ModuleOp"> {
     Keeps the estimated peak of each accumulate step under `budget` bytes of
     activations at the least extra time. 0: no limit, nothing is recomputed.
     `blocks`: the whole-block policy (`--gradient-checkpointing`): only
-    values that cross from one `model.block` to another are kept.
+    values that cross from one decoder layer to another are kept.
     `train.remat` has the decision; with `problem` also what it was made from
     (writeProblem in Graph/StepProblem.h), to be checked by another solver.
   }];

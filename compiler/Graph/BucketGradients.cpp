@@ -179,7 +179,7 @@ static void insertCollectives(StepOp step, ArrayRef<Bucket> buckets) {
     builder.setInsertionPointAfter(after);
     after = AllReduceOp::create(builder, after->getLoc(), number,
                                 bucket.offset, bucket.elements);
-    after->setAttr(kBackwardAttr, builder.getUnitAttr());
+    setPhase(after, StepPhase::Backward);
   }
 }
 

@@ -28,17 +28,14 @@ namespace qlora {
 
 namespace {
 
-/// Marks ops of the backward, and gives them the block of the forward op
-/// that they differentiate.
+/// Puts ops into the backward, and into the layer of the forward op that they
+/// differentiate.
 class BackwardMarker : public OpBuilder::Listener {
 public:
   void notifyOperationInserted(Operation *op, OpBuilder::InsertPoint) override {
-    // Arithmetic inside a row region is not an op of the step.
-    if (!isa<StepOp>(op->getParentOp()))
-      return;
-    op->setAttr(kBackwardAttr, UnitAttr::get(op->getContext()));
-    if (current && current->hasAttr(kBlockAttr))
-      op->setAttr(kBlockAttr, current->getAttr(kBlockAttr));
+    setPhase(op, StepPhase::Backward);
+    if (current)
+      setLayer(op, layerOf(current));
   }
   Operation *current = nullptr;
 };
@@ -204,7 +201,7 @@ LogicalResult BuildTrainStepPass::buildAccumulate(OpBuilder &builder,
         continue;
       reached.insert(weight.getParameterAttr());
       qlora::train::AccumulateOp::create(backward, weight.getLoc(),
-                                  weight.getParameterAttr(), gradient);
+                                  weight.getParameter(), gradient);
     }
   }
   for (Operation *op : llvm::reverse(forward.ops))

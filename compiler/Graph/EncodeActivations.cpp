@@ -6,7 +6,7 @@
 //   %n  = model.rms_norm %x, %w
 //   %z  = model.linear %n, %a
 //   ...
-//   %da = train.linear_weight_grad %dz, %n      {train.backward}
+//   %da = train.linear_weight_grad %dz, %n      {phase = backward}
 //
 // becomes
 //
@@ -14,8 +14,8 @@
 //   %codes, %scales = train.encode_rows %n
 //   %z  = model.linear %n, %a
 //   ...
-//   %m  = train.decode_rows %codes, %scales     {train.backward}
-//   %da = train.linear_weight_grad %dz, %m      {train.backward}
+//   %m  = train.decode_rows %codes, %scales     {phase = backward}
+//   %da = train.linear_weight_grad %dz, %m      {phase = backward}
 //
 // An error of such a value ends in the gradient that is made of it: no other
 // gradient is computed from that one. The forward, and the gradients of all
@@ -74,7 +74,7 @@ static bool isOnlyAccumulated(Value gradient) {
 static SmallVector<OpOperand *> backwardReads(Value value) {
   SmallVector<OpOperand *> reads;
   for (OpOperand &use : value.getUses())
-    if (use.getOwner()->hasAttr(kBackwardAttr))
+    if (isBackward(use.getOwner()))
       reads.push_back(&use);
   llvm::sort(reads, [](OpOperand *a, OpOperand *b) {
     return a->getOwner() == b->getOwner()
@@ -114,7 +114,7 @@ static bool canEncode(Value value) {
   });
 }
 
-/// Decodes once for the readers of each block, before the first of them.
+/// Decodes once for the readers of each layer, before the first of them.
 void EncodeActivationsPass::encode(Value value) {
   Operation *maker = value.getDefiningOp();
   auto type = cast<RankedTensorType>(value.getType());
@@ -123,22 +123,17 @@ void EncodeActivationsPass::encode(Value value) {
   builder.setInsertionPointAfter(maker);
   auto encoded = EncodeRowsOp::create(builder, maker->getLoc(), codesOf(type),
                                       scalesOf(type), value);
-  auto copyBlock = [](Operation *from, Operation *to) {
-    if (Attribute block = from->getAttr(kBlockAttr))
-      to->setAttr(kBlockAttr, block);
-  };
-  copyBlock(maker, encoded);
-  DenseMap<int64_t, Value> decoded; // by block
+  copyStage(maker, encoded);
+  DenseMap<int64_t, Value> decoded; // by layer
   for (OpOperand *read : reads) {
     Operation *reader = read->getOwner();
-    Value &known = decoded[blockOf(reader)];
+    Value &known = decoded[layerOf(reader)];
     if (!known) {
       builder.setInsertionPoint(reader);
       auto decode = DecodeRowsOp::create(builder, maker->getLoc(), type,
                                          encoded.getCodes(),
                                          encoded.getScales());
-      decode->setAttr(kBackwardAttr, builder.getUnitAttr());
-      copyBlock(reader, decode);
+      copyStage(reader, decode);
       known = decode.getX();
     }
     read->set(known);
@@ -170,7 +165,7 @@ void EncodeActivationsPass::runOnOperation() {
   for (auto step : getOperation().getOps<StepOp>()) {
     SmallVector<Value> found;
     for (Operation &op : step.getBody().front())
-      if (isa<RowOp>(op) && !op.hasAttr(kBackwardAttr))
+      if (isa<RowOp>(op) && !isBackward(&op))
         llvm::copy_if(op.getResults(), std::back_inserter(found), canEncode);
     for (Value value : found)
       encode(value);

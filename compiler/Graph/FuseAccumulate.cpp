@@ -48,7 +48,7 @@ class FuseAccumulatePass
     for (auto step : getOperation().getOps<train::StepOp>())
       for (auto add : llvm::make_early_inc_range(
                step.getBody().getOps<model::AddOp>()))
-        if (add->hasAttr(train::kBackwardAttr))
+        if (model::isBackward(add))
           fuseAdd(add, [](Value) { return true; });
   }
 };

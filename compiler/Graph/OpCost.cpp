@@ -90,8 +90,3 @@ std::string qlora::labelOf(Operation *op) {
     return name.getName().str();
   return op->getName().getStringRef().str();
 }
-
-int64_t qlora::blockOf(Operation *op) {
-  auto block = op->getAttrOfType<IntegerAttr>(kBlockAttr);
-  return block ? block.getInt() : -1;
-}

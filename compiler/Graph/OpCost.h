@@ -28,10 +28,6 @@ KernelRequest kernelRequestOf(model::LibraryOp op);
 /// or else the op's own.
 std::string labelOf(mlir::Operation *op);
 
-/// The block that a forward op belongs to (or whose gradient it is part of);
-/// -1 where there is none.
-int64_t blockOf(mlir::Operation *op);
-
 } // namespace qlora
 
 #endif // QLORA_COMPILER_GRAPH_OPCOST_H

@@ -142,11 +142,11 @@ void PlanDequantPass::collectUse(OpOperand &use) {
     return;
   }
   auto step = cast<StepOp>(op->getParentOp());
-  bool isBackward = op->hasAttr(kBackwardAttr);
+  bool isBackward = model::isBackward(op);
   for (UseGroup &group : weight.groups) {
     if (group.step == step && group.isBackward == isBackward &&
         group.zone == zones[op] && group.compute == compute &&
-        blockOf(group.uses.front()->getOwner()) == blockOf(op)) {
+        layerOf(group.uses.front()->getOwner()) == layerOf(op)) {
       group.uses.push_back(&use);
       return;
     }
@@ -244,9 +244,7 @@ static void insertDecode(UseGroup &group) {
   auto decode = DecodeOp::create(
       builder, stored.getLoc(),
       cast<RankedTensorType>(stored.getType()).clone(group.compute), stored);
-  for (StringRef attribute : {StringRef(kBackwardAttr), StringRef(kBlockAttr)})
-    if (Attribute value = first->getAttr(attribute))
-      decode->setAttr(attribute, value);
+  copyStage(first, decode);
   for (OpOperand *use : group.uses)
     use->set(decode.getResult());
 }

@@ -5,15 +5,14 @@
 //
 //   %n  = model.rms_norm %x, %w
 //   ...
-//   %da = train.linear_weight_grad %dy, %n      {train.backward}
+//   %da = train.linear_weight_grad %dy, %n      {phase = backward}
 //
 // becomes, where keeping %n is too dear,
 //
 //   %n  = model.rms_norm %x, %w                 // dies in the forward
 //   ...
-//   %n2 = model.rms_norm %x, %w                 {train.backward,
-//                                                train.recomputed}
-//   %da = train.linear_weight_grad %dy, %n2     {train.backward}
+//   %n2 = model.rms_norm %x, %w                 {phase = recomputed}
+//   %da = train.linear_weight_grad %dy, %n2     {phase = backward}
 //
 // Which ones is decided by Support/RecomputePlanner.h; where memory is short,
 // an op may be computed again for several blocks, each with a clone of its own.
@@ -106,11 +105,8 @@ static void apply(const Decision &decision) {
   IRMapping latest;
   for (unsigned reader = forwardOps; reader < ops.size(); ++reader) {
     OpBuilder builder(ops[reader]);
-    for (unsigned i : clonesBefore[reader]) {
-      Operation *clone = builder.clone(*ops[i], latest);
-      clone->setAttr(kBackwardAttr, builder.getUnitAttr());
-      clone->setAttr(kRecomputedAttr, builder.getUnitAttr());
-    }
+    for (unsigned i : clonesBefore[reader])
+      setPhase(builder.clone(*ops[i], latest), StepPhase::Recomputed);
     readClones(ops[reader], latest);
   }
   // What only the backward read is now computed there alone.
@@ -155,7 +151,7 @@ void RematerializePass::report(ArrayRef<Decision> decisions) {
   auto writeOp = [&](Operation *op, double opSeconds) {
     json.attribute("of", labelOf(op));
     json.attribute("op", op->getName().getStringRef());
-    json.attribute("block", blockOf(op));
+    json.attribute("block", layerOf(op));
     json.attribute("bytes", resultBytes(op));
     json.attribute("seconds", opSeconds);
   };

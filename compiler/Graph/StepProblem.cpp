@@ -22,7 +22,7 @@ public:
   StepProblem run();
 
 private:
-  void addOp(Operation *op, bool isBackward);
+  void addOp(Operation *op);
   double secondsOfCopies(Operation *op) const;
   uint32_t lookup(Value value) const {
     auto known = numbers.find(value);
@@ -47,10 +47,10 @@ double ProblemBuilder::secondsOfCopies(Operation *op) const {
   return bytes ? secondsOf(rowWork(2 * bytes, 0), device) : 0;
 }
 
-void ProblemBuilder::addOp(Operation *op, bool isBackward) {
+void ProblemBuilder::addOp(Operation *op) {
   RecomputeOp entry;
-  entry.isBackward = isBackward;
-  entry.block = blockOf(op);
+  entry.isBackward = isBackward(op);
+  entry.block = layerOf(op);
   for (Value operand : op->getOperands())
     if (uint32_t number = lookup(operand); number != kNoValue)
       entry.inputs.push_back(number);
@@ -62,7 +62,7 @@ void ProblemBuilder::addOp(Operation *op, bool isBackward) {
     entry.outputs.push_back(result.problem.values.size());
     result.problem.values.push_back(described);
   }
-  if (!isBackward)
+  if (!entry.isBackward)
     entry.seconds = isView(op) ? secondsOfCopies(op) : secondsOf(op, device);
   // Names of ranges of something that the step makes.
   entry.isView = !entry.inputs.empty() && isView(op) &&
@@ -77,13 +77,11 @@ void ProblemBuilder::addOp(Operation *op, bool isBackward) {
 }
 
 StepProblem ProblemBuilder::run() {
-  bool isBackward = false;
   for (Operation &op : step.getBody().front()) {
     if (isa<WeightOp>(op))
       continue;
-    isBackward |= op.hasAttr(kBackwardAttr);
-    addOp(&op, isBackward);
-    result.forwardOps += !isBackward;
+    addOp(&op);
+    result.forwardOps += !isBackward(&op);
   }
   for (auto [value, number] : numbers)
     if (Value whole = memory.wholeOf(value); whole != value)
@@ -141,17 +139,12 @@ void qlora::writeProblem(const StepProblem &described,
 DenseMap<Operation *, unsigned> qlora::zonesOf(StepOp step) {
   DenseMap<Operation *, unsigned> zones;
   SmallVector<Operation *> recomputed;
-  unsigned zone = 0;
-  int64_t block = -1;
+  ZoneCounter counter;
   for (Operation &op : step.getBody().front()) {
     recomputed.push_back(&op);
-    if (op.hasAttr(kRecomputedAttr))
+    if (phaseOf(&op) == StepPhase::Recomputed)
       continue;
-    bool isInBlock = op.hasAttr(kBackwardAttr) && blockOf(&op) >= 0;
-    if (isInBlock && blockOf(&op) != block) {
-      block = blockOf(&op);
-      ++zone;
-    }
+    unsigned zone = counter.enter(isBackward(&op), layerOf(&op));
     while (!recomputed.empty())
       zones[recomputed.pop_back_val()] = zone;
   }

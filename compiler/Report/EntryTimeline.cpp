@@ -62,10 +62,10 @@ static BufferCategory purposeOf(BufferOp buffer,
     return BufferCategory::Workspace;
   if (buffer.getSaved())
     return BufferCategory::Saved;
-  if (buffer.getRecomputed())
-    return BufferCategory::Recomputed;
   if (decoded.contains(buffer))
     return BufferCategory::Decoded;
+  if (buffer.getRecomputed())
+    return BufferCategory::Recomputed;
   return buffer.getBackward() ? BufferCategory::Backward
                               : BufferCategory::Forward;
 }

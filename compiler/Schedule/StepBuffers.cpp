@@ -130,18 +130,18 @@ Place StepLowering::allocate(Value value, bool isSaved) {
   auto buffer = program::BufferOp::create(
       b, def->getLoc(), Arena::Activation, std::nullopt, tensorBytes(type),
       *elementDtype(type.getElementType()), labelOf(def), isSaved);
-  buffer.setBackward(def->hasAttr(kBackwardAttr));
-  buffer.setRecomputed(def->hasAttr(kRecomputedAttr));
+  buffer.setBackward(isBackward(def));
+  buffer.setRecomputed(phaseOf(def) == StepPhase::Recomputed);
   return {buffer, 0, matrixColumns(type)};
 }
 
 /// True for the memory of what the backward reads of a forward op.
 bool StepLowering::isSaved(const MemoryRoot &root) const {
   return llvm::any_of(root.values, [](Value value) {
-    return !value.getDefiningOp()->hasAttr(kBackwardAttr) &&
+    return !isBackward(value.getDefiningOp()) &&
            llvm::any_of(value.getUsers(), [](Operation *user) {
              auto store = dyn_cast<MemoryOp>(user);
-             return user->hasAttr(kBackwardAttr) &&
+             return isBackward(user) &&
                     !(store && !store.getMemoryStores().empty());
            });
   });

@@ -62,6 +62,33 @@ LogicalResult StepOp::verify() {
   return success();
 }
 
+LogicalResult StepOp::verifyRegions() {
+  Operation *backward = nullptr; // the first
+  for (Operation &op : getBody().front()) {
+    if (isBackward(&op)) {
+      backward = backward ? backward : &op;
+      continue;
+    }
+    if (!backward)
+      continue;
+    InFlightDiagnostic error =
+        op.emitOpError("(C4) stands in the forward, but after the backward "
+                       "has begun");
+    error.attachNote(backward->getLoc()) << "here";
+    return error;
+  }
+  if (backward && getKind() != StepKind::Accumulate)
+    return backward->emitOpError("(C5) expects a train.step accumulate around "
+                                 "an op of the backward");
+  return success();
+}
+
+LogicalResult
+TrainDialect::verifyOperationAttribute(Operation *op,
+                                       NamedAttribute attribute) {
+  return verifyNoMark(op, attribute);
+}
+
 //===----------------------------------------------------------------------===//
 // Memory outside of the step
 //===----------------------------------------------------------------------===//

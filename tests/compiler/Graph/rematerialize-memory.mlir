@@ -40,9 +40,9 @@ train.step accumulate batch 1 length 64 ["ids"] {
   %w = model.weight @w : tensor<256x256xf32>
   %x = model.embedding %ids, %w : (tensor<1x64xi32>, tensor<256x256xf32>) -> tensor<1x64x256xf32>
   %l, %r = model.split %x : (tensor<1x64x256xf32>) -> (tensor<1x64x128xf32>, tensor<1x64x128xf32>)
-  %dl = model.add %l, %r {train.backward} : tensor<1x64x128xf32>
-  %dr = model.add %r, %r {train.backward} : tensor<1x64x128xf32>
-  %dx = model.concat %dl, %dr {train.backward} : (tensor<1x64x128xf32>, tensor<1x64x128xf32>) -> tensor<1x64x256xf32>
+  %dl = model.add %l, %r {phase = #model.phase<backward>} : tensor<1x64x128xf32>
+  %dr = model.add %r, %r {phase = #model.phase<backward>} : tensor<1x64x128xf32>
+  %dx = model.concat %dl, %dr {phase = #model.phase<backward>} : (tensor<1x64x128xf32>, tensor<1x64x128xf32>) -> tensor<1x64x256xf32>
 }
 
 // -----
@@ -58,13 +58,13 @@ train.step accumulate batch 1 length 64 ["ids"] {
 ^bb0(%ids: tensor<1x64xi32>):
   %w = model.weight @w : tensor<256x256xf32>
   %x = model.embedding %ids, %w : (tensor<1x64xi32>, tensor<256x256xf32>) -> tensor<1x64x256xf32>
-  %de = train.embedding_grad %ids, %x {train.backward} : (tensor<1x64xi32>, tensor<1x64x256xf32>) -> tensor<256x256xf32>
-  train.accumulate @e, %de {train.backward} : tensor<256x256xf32>
-  %db = train.column_sum %x {train.backward} : (tensor<1x64x256xf32>) -> tensor<256xf32>
-  train.accumulate @b, %db {train.backward} : tensor<256xf32>
-  %dw = train.linear_weight_grad %x, %x {scale = 1.0 : f64, train.backward} : (tensor<1x64x256xf32>, tensor<1x64x256xf32>) -> tensor<256x256xf32>
-  %dw2 = train.linear_weight_grad %x, %x init %dw {scale = 1.0 : f64, train.backward} : (tensor<1x64x256xf32>, tensor<1x64x256xf32>, tensor<256x256xf32>) -> tensor<256x256xf32>
-  train.accumulate @w, %dw2 {train.backward} : tensor<256x256xf32>
+  %de = train.embedding_grad %ids, %x {phase = #model.phase<backward>} : (tensor<1x64xi32>, tensor<1x64x256xf32>) -> tensor<256x256xf32>
+  train.accumulate @e, %de {phase = #model.phase<backward>} : tensor<256x256xf32>
+  %db = train.column_sum %x {phase = #model.phase<backward>} : (tensor<1x64x256xf32>) -> tensor<256xf32>
+  train.accumulate @b, %db {phase = #model.phase<backward>} : tensor<256xf32>
+  %dw = train.linear_weight_grad %x, %x {phase = #model.phase<backward>, scale = 1.0 : f64} : (tensor<1x64x256xf32>, tensor<1x64x256xf32>) -> tensor<256x256xf32>
+  %dw2 = train.linear_weight_grad %x, %x init %dw {phase = #model.phase<backward>, scale = 1.0 : f64} : (tensor<1x64x256xf32>, tensor<1x64x256xf32>, tensor<256x256xf32>) -> tensor<256x256xf32>
+  train.accumulate @w, %dw2 {phase = #model.phase<backward>} : tensor<256x256xf32>
 }
 
 // -----

@@ -17,9 +17,9 @@
 // 7 U = 458752.
 
 // KEEP: train.remat = "{\22policy\22:\22keep\22,\22budget\22:0,\22estimated_peak\22:458752,\22recompute_seconds\22:0,
-// KEEP-NOT: train.recomputed
+// KEEP-NOT: phase = #model.phase<recomputed>
 // FITS: \22policy\22:\22budget\22,\22budget\22:458752,\22estimated_peak\22:458752,\22recompute_seconds\22:0,
-// FITS-NOT: train.recomputed
+// FITS-NOT: phase = #model.phase<recomputed>
 
 // 6 U: one of those that wait has to go. x is the cheapest: rows of a bf16
 // table, 65536 bytes. It comes back just before it is read, at the end.
@@ -30,7 +30,7 @@
 // DROP-X: %[[N:.*]] = model.rms_norm %[[X]]
 // DROP-X: train.linear_weight_grad %{{.*}}, %[[N]]
 // DROP-X: %[[DN:.*]] = model.linear
-// DROP-X-NEXT: %[[X2:.*]] = model.embedding %{{.*}}, %[[TABLE]] {train.backward, train.recomputed}
+// DROP-X-NEXT: %[[X2:.*]] = model.embedding %{{.*}}, %[[TABLE]] {phase = #model.phase<recomputed>}
 // DROP-X-NEXT: model.add %[[DN]], %[[X2]]
 
 // What it was decided upon. x is op 0, and comes back before op 17.
@@ -42,8 +42,8 @@
 // DROP-XN-LABEL: train.step accumulate
 // DROP-XN: %[[S:.*]] = model.swiglu
 // DROP-XN: train.linear_weight_grad %{{.*}}, %[[S]]
-// DROP-XN: %[[X2:.*]] = model.embedding {{.*}} {train.backward, train.recomputed}
-// DROP-XN-NEXT: %[[N2:.*]] = model.rms_norm %[[X2]], %{{.*}} {epsilon = 1.000000e-05 : f64, model.block = 0 : i64, train.backward, train.recomputed}
+// DROP-XN: %[[X2:.*]] = model.embedding {{.*}} {phase = #model.phase<recomputed>}
+// DROP-XN-NEXT: %[[N2:.*]] = model.rms_norm %[[X2]], %{{.*}} {epsilon = 1.000000e-05 : f64, layer = 0 : i64, phase = #model.phase<recomputed>}
 // DROP-XN-NEXT: train.linear_weight_grad %{{.*}}, %[[N2]]
 // DROP-XN: model.add %{{.*}}, %[[X2]]
 
@@ -52,10 +52,10 @@
 // DROP-XNS-LABEL: train.step accumulate
 // DROP-XNS: %[[G:.*]] = model.linear
 // DROP-XNS: %[[U:.*]] = model.linear
-// DROP-XNS: %[[S2:.*]] = model.swiglu %[[G]], %[[U]] {model.block = 0 : i64, train.backward, train.recomputed}
+// DROP-XNS: %[[S2:.*]] = model.swiglu %[[G]], %[[U]] {layer = 0 : i64, phase = #model.phase<recomputed>}
 // DROP-XNS-NEXT: train.linear_weight_grad %{{.*}}, %[[S2]]
-// DROP-XNS: model.embedding {{.*}} train.recomputed
-// DROP-XNS-NEXT: model.rms_norm {{.*}} train.recomputed
+// DROP-XNS: model.embedding {{.*}}phase = #model.phase<recomputed>
+// DROP-XNS-NEXT: model.rms_norm {{.*}}phase = #model.phase<recomputed>
 
 // The whole block 0: x and z have no block, y crosses to z; n, g, u and s come
 // back before the first reader, s's. The peak is there: x n g u s dy = 6 U.
@@ -64,13 +64,13 @@
 // BLOCKS: %[[X:.*]] = model.embedding
 // BLOCKS: %[[DY:.*]] = model.add
 // BLOCKS: %[[DY:.*]] = model.add
-// BLOCKS-NEXT: %[[N2:.*]] = model.rms_norm %[[X]], {{.*}} train.recomputed
-// BLOCKS-NEXT: %[[G2:.*]] = model.linear %[[N2]], {{.*}} train.recomputed
-// BLOCKS-NEXT: %[[U2:.*]] = model.linear %[[N2]], {{.*}} train.recomputed
-// BLOCKS-NEXT: %[[S2:.*]] = model.swiglu %[[G2]], %[[U2]] {{.*}} train.recomputed
+// BLOCKS-NEXT: %[[N2:.*]] = model.rms_norm %[[X]], {{.*}}phase = #model.phase<recomputed>
+// BLOCKS-NEXT: %[[G2:.*]] = model.linear %[[N2]], {{.*}}phase = #model.phase<recomputed>
+// BLOCKS-NEXT: %[[U2:.*]] = model.linear %[[N2]], {{.*}}phase = #model.phase<recomputed>
+// BLOCKS-NEXT: %[[S2:.*]] = model.swiglu %[[G2]], %[[U2]] {{.*}}phase = #model.phase<recomputed>
 // BLOCKS-NEXT: train.linear_weight_grad %[[DY]], %[[S2]]
 // BLOCKS: model.swiglu %{{.*}}, %[[G2]]
-// BLOCKS-NOT: train.recomputed
+// BLOCKS-NOT: phase = #model.phase<recomputed>
 
 // REMARK: remark: rematerialize: recomputed before the backward of train.linear_weight_grad, 65536 bytes are not kept
 // REMARK: remark: rematerialize: recomputed before the backward of train.linear_weight_grad, 65536 bytes are not kept
@@ -89,22 +89,22 @@ train.step accumulate batch 1 length 64 ["ids"] {
   %up = model.weight @up : tensor<256x256xf32>
   %down = model.weight @down : tensor<256x256xf32>
   %x = model.embedding %ids, %table : (tensor<1x64xi32>, tensor<32x256xbf16>) -> tensor<1x64x256xf32>
-  %n = model.rms_norm %x, %norm {epsilon = 1.0e-5 : f64, model.block = 0 : i64} : (tensor<1x64x256xf32>, tensor<256xf32>) -> tensor<1x64x256xf32>
-  %g = model.linear %n, %up {model.block = 0 : i64} : (tensor<1x64x256xf32>, tensor<256x256xf32>) -> tensor<1x64x256xf32>
-  %u = model.linear %n, %up {model.block = 0 : i64} : (tensor<1x64x256xf32>, tensor<256x256xf32>) -> tensor<1x64x256xf32>
-  %s = model.swiglu %g, %u {model.block = 0 : i64} : tensor<1x64x256xf32>
-  %y = model.linear %s, %down {model.block = 0 : i64} : (tensor<1x64x256xf32>, tensor<256x256xf32>) -> tensor<1x64x256xf32>
+  %n = model.rms_norm %x, %norm {epsilon = 1.0e-5 : f64, layer = 0 : i64} : (tensor<1x64x256xf32>, tensor<256xf32>) -> tensor<1x64x256xf32>
+  %g = model.linear %n, %up {layer = 0 : i64} : (tensor<1x64x256xf32>, tensor<256x256xf32>) -> tensor<1x64x256xf32>
+  %u = model.linear %n, %up {layer = 0 : i64} : (tensor<1x64x256xf32>, tensor<256x256xf32>) -> tensor<1x64x256xf32>
+  %s = model.swiglu %g, %u {layer = 0 : i64} : tensor<1x64x256xf32>
+  %y = model.linear %s, %down {layer = 0 : i64} : (tensor<1x64x256xf32>, tensor<256x256xf32>) -> tensor<1x64x256xf32>
   %z = model.rms_norm %y, %norm {epsilon = 1.0e-5 : f64} : (tensor<1x64x256xf32>, tensor<256xf32>) -> tensor<1x64x256xf32>
 
-  %d = model.add %z, %z {train.backward} : tensor<1x64x256xf32>
-  %dy = model.add %d, %y {train.backward} : tensor<1x64x256xf32>
-  %ddown = train.linear_weight_grad %dy, %s {scale = 1.0 : f64, train.backward} : (tensor<1x64x256xf32>, tensor<1x64x256xf32>) -> tensor<256x256xf32>
-  train.accumulate @down, %ddown {train.backward} : tensor<256x256xf32>
-  %ds = model.linear %dy, %down layout in_out {train.backward} : (tensor<1x64x256xf32>, tensor<256x256xf32>) -> tensor<1x64x256xf32>
-  %dg = model.swiglu %ds, %g {train.backward} : tensor<1x64x256xf32>
-  %du = model.add %dg, %u {train.backward} : tensor<1x64x256xf32>
-  %dup = train.linear_weight_grad %du, %n {scale = 1.0 : f64, train.backward} : (tensor<1x64x256xf32>, tensor<1x64x256xf32>) -> tensor<256x256xf32>
-  train.accumulate @up, %dup {train.backward} : tensor<256x256xf32>
-  %dn = model.linear %du, %up layout in_out {train.backward} : (tensor<1x64x256xf32>, tensor<256x256xf32>) -> tensor<1x64x256xf32>
-  %dx = model.add %dn, %x {train.backward} : tensor<1x64x256xf32>
+  %d = model.add %z, %z {phase = #model.phase<backward>} : tensor<1x64x256xf32>
+  %dy = model.add %d, %y {phase = #model.phase<backward>} : tensor<1x64x256xf32>
+  %ddown = train.linear_weight_grad %dy, %s {phase = #model.phase<backward>, scale = 1.0 : f64} : (tensor<1x64x256xf32>, tensor<1x64x256xf32>) -> tensor<256x256xf32>
+  train.accumulate @down, %ddown {phase = #model.phase<backward>} : tensor<256x256xf32>
+  %ds = model.linear %dy, %down layout in_out {phase = #model.phase<backward>} : (tensor<1x64x256xf32>, tensor<256x256xf32>) -> tensor<1x64x256xf32>
+  %dg = model.swiglu %ds, %g {phase = #model.phase<backward>} : tensor<1x64x256xf32>
+  %du = model.add %dg, %u {phase = #model.phase<backward>} : tensor<1x64x256xf32>
+  %dup = train.linear_weight_grad %du, %n {phase = #model.phase<backward>, scale = 1.0 : f64} : (tensor<1x64x256xf32>, tensor<1x64x256xf32>) -> tensor<256x256xf32>
+  train.accumulate @up, %dup {phase = #model.phase<backward>} : tensor<256x256xf32>
+  %dn = model.linear %du, %up layout in_out {phase = #model.phase<backward>} : (tensor<1x64x256xf32>, tensor<256x256xf32>) -> tensor<1x64x256xf32>
+  %dx = model.add %dn, %x {phase = #model.phase<backward>} : tensor<1x64x256xf32>
 }

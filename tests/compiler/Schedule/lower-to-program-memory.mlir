@@ -14,7 +14,7 @@
 
 //--- twice.mlir
 // Both parts are a: the first is written by who makes it, the second copied.
-// TWICE: program.entry evaluate
+// TWICE: program.entry accumulate
 // TWICE-DAG: %[[C:.*]] = program.buffer activation bytes 128
 // TWICE-DAG: %[[FIRST:.*]] = program.view %[[C]] offset 0 bytes 112
 // TWICE: program.launch @embedding(%{{.*}}, %{{.*}}, %[[FIRST]])
@@ -22,12 +22,12 @@
 // TWICE: program.launch @copy_rows(%{{.*}}, %[[SECOND]]) access [1, 2] constants [4, 4, 8, 8]
 module attributes {train.layout = [], train.offsets = array<i64>} {
   model.parameter @w : tensor<8x4xf32> {file = "a"}
-  train.step evaluate batch 1 length 4 ["ids"] {
+  train.step accumulate batch 1 length 4 ["ids"] {
   ^bb0(%ids: tensor<1x4xi32>):
     %w = model.weight @w : tensor<8x4xf32>
-    %a = model.embedding %ids, %w {train.backward} : (tensor<1x4xi32>, tensor<8x4xf32>) -> tensor<1x4x4xf32>
-    %c = model.concat %a, %a {train.backward} : (tensor<1x4x4xf32>, tensor<1x4x4xf32>) -> tensor<1x4x8xf32>
-    %n = train.column_sum %c : (tensor<1x4x8xf32>) -> tensor<8xf32>
+    %a = model.embedding %ids, %w {phase = #model.phase<backward>} : (tensor<1x4xi32>, tensor<8x4xf32>) -> tensor<1x4x4xf32>
+    %c = model.concat %a, %a {phase = #model.phase<backward>} : (tensor<1x4x4xf32>, tensor<1x4x4xf32>) -> tensor<1x4x8xf32>
+    %n = train.column_sum %c {phase = #model.phase<backward>} : (tensor<1x4x8xf32>) -> tensor<8xf32>
   }
 }
 

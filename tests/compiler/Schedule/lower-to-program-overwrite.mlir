@@ -20,6 +20,6 @@ train.step accumulate batch 1 length 64 ["ids"] {
   %s = model.swiglu %g, %u : tensor<1x64x256xf32>
   %t = model.add %s, %s : tensor<1x64x256xf32>
   %v = model.add %t, %g : tensor<1x64x256xf32>
-  %de = train.embedding_grad %ids, %v {train.backward} : (tensor<1x64xi32>, tensor<1x64x256xf32>) -> tensor<32x256xf32>
-  train.accumulate @trained, %de {train.backward} : tensor<32x256xf32>
+  %de = train.embedding_grad %ids, %v {phase = #model.phase<backward>} : (tensor<1x64xi32>, tensor<1x64x256xf32>) -> tensor<32x256xf32>
+  train.accumulate @trained, %de {phase = #model.phase<backward>} : tensor<32x256xf32>
 }

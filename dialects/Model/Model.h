@@ -133,11 +133,6 @@ void setPhase(mlir::Operation *op, StepPhase phase);
 /// Gives `to`, which is made for `from` or in its place, its layer and phase.
 void copyStage(mlir::Operation *from, mlir::Operation *to);
 
-/// An error for an attribute that has a dialect's name on an op that can stand
-/// in a step, where passes would leave it behind.
-llvm::LogicalResult verifyNoMark(mlir::Operation *op,
-                                 mlir::NamedAttribute attribute);
-
 /// A double as a constant of a launch.
 int64_t doubleBits(double value);
 

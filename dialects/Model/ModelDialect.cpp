@@ -68,17 +68,13 @@ StepPhase qlora::model::phaseOf(Operation *op) {
 }
 
 void qlora::model::setLayer(Operation *op, int64_t layer) {
-  auto type = IntegerType::get(op->getContext(), 64);
   if (auto staged = dyn_cast<StagedOp>(op))
-    staged.setLayerAttr(layer < 0 ? IntegerAttr()
-                                  : IntegerAttr::get(type, layer));
+    staged.setLayer(layer);
 }
 
 void qlora::model::setPhase(Operation *op, StepPhase phase) {
   if (auto staged = dyn_cast<StagedOp>(op))
-    staged.setPhaseAttr(phase == StepPhase::Forward
-                            ? StepPhaseAttr()
-                            : StepPhaseAttr::get(op->getContext(), phase));
+    staged.setPhase(phase);
 }
 
 void qlora::model::copyStage(Operation *from, Operation *to) {
@@ -86,18 +82,15 @@ void qlora::model::copyStage(Operation *from, Operation *to) {
   setPhase(to, phaseOf(from));
 }
 
-LogicalResult qlora::model::verifyNoMark(Operation *op,
-                                         NamedAttribute attribute) {
+/// A mark with the dialect's name beside the attributes of an op is read by
+/// nobody, as `model.block` of earlier versions.
+LogicalResult
+ModelDialect::verifyOperationAttribute(Operation *op,
+                                       NamedAttribute attribute) {
   if (isa<StagedOp>(op))
     return op->emitOpError("has no attribute '")
            << attribute.getName().getValue() << "'";
   return success();
-}
-
-LogicalResult
-ModelDialect::verifyOperationAttribute(Operation *op,
-                                       NamedAttribute attribute) {
-  return verifyNoMark(op, attribute);
 }
 
 //===----------------------------------------------------------------------===//

@@ -22,27 +22,18 @@ def Model_Staged : OpInterface<"StagedOp"> {
   }];
   let methods = [
     InterfaceMethod<"-1 outside of the layers.", "int64_t", "getLayer">,
-    InterfaceMethod<"The same, or null.", "::mlir::IntegerAttr",
-                    "getLayerAttr">,
-    InterfaceMethod<"Null: outside of the layers.", "void", "setLayerAttr",
-                    (ins "::mlir::IntegerAttr":$layer)>,
+    InterfaceMethod<"", "void", "setLayer", (ins "int64_t":$layer)>,
     InterfaceMethod<"Which part of the step.", "::qlora::model::StepPhase",
                     "getPhase">,
-    InterfaceMethod<"The same; null in the forward.",
-                    "::qlora::model::StepPhaseAttr", "getPhaseAttr">,
-    InterfaceMethod<"Null: forward.", "void", "setPhaseAttr",
-                    (ins "::qlora::model::StepPhaseAttr":$phase)>,
+    InterfaceMethod<"", "void", "setPhase",
+                    (ins "::qlora::model::StepPhase":$phase)>,
   ];
 }
 
-/// Attributes that need not be there, nor be given to a builder.
-class Model_StageAttr<Pred predicate, string what>
-    : Attr<predicate, what> {
+// Attributes that need not be there, nor be given to a builder.
+def Model_LayerAttr : Attr<And<[I64Attr.predicate, IntNonNegative.predicate]>,
+                           "number of a decoder layer, not negative"> {
   let isOptional = 1;
-}
-def Model_LayerAttr
-    : Model_StageAttr<And<[I64Attr.predicate, IntNonNegative.predicate]>,
-                      "number of a decoder layer, not negative"> {
   let storageType = "::mlir::IntegerAttr";
   let returnType = "int64_t";
   let convertFromStorage = "($_self ? $_self.getInt() : -1)";
@@ -51,9 +42,9 @@ def Model_LayerAttr
   let defaultValue = "-1";
 }
 def Model_PhaseAttr
-    : Model_StageAttr<
-          CPred<"::llvm::isa<::qlora::model::StepPhaseAttr>($_self)">,
-          "phase of a training step"> {
+    : Attr<CPred<"::llvm::isa<::qlora::model::StepPhaseAttr>($_self)">,
+           "phase of a training step"> {
+  let isOptional = 1;
   let storageType = "::qlora::model::StepPhaseAttr";
   let returnType = "::qlora::model::StepPhase";
   let convertFromStorage =

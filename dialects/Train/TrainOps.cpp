@@ -83,12 +83,6 @@ LogicalResult StepOp::verifyRegions() {
   return success();
 }
 
-LogicalResult
-TrainDialect::verifyOperationAttribute(Operation *op,
-                                       NamedAttribute attribute) {
-  return verifyNoMark(op, attribute);
-}
-
 //===----------------------------------------------------------------------===//
 // Memory outside of the step
 //===----------------------------------------------------------------------===//

@@ -48,7 +48,6 @@ def Train_Dialect : Dialect {
     ```
   }];
   let useDefaultAttributePrinterParser = 1;
-  let hasOperationAttrVerify = 1;
   let dependentDialects = ["::qlora::model::ModelDialect"];
 }
 

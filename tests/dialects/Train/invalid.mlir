@@ -148,14 +148,6 @@ func.func @result_c2(%x: tensor<1xf32>) {
 
 // -----
 
-func.func @mark(%a: tensor<2x4x8xf32>) {
-  // expected-error @+1 {{has no attribute 'train.backward'}}
-  %0 = model.add %a, %a {train.backward} : tensor<2x4x8xf32>
-  return
-}
-
-// -----
-
 train.step accumulate batch 2 length 4 ["ids"] {
 ^bb0(%ids: tensor<2x4xi32>):
   %x = model.rows() attributes {columns = 8 : i64, maps = []} : () -> tensor<2x4x8xf32> {

@@ -27,7 +27,7 @@ void Dump::add(std::string name, SafetensorsDtype dtype,
 
 Status Dump::takeLogits(const Run &run) {
   MicroBatch batch;
-  run.train->read(0, 0, run.stepShape, batch);
+  QLORA_RETURN_IF_ERROR(run.train->read(0, 0, run.stepShape, batch));
   // Every position gets a target, so that the head computes every row.
   std::fill(batch.targets.begin(), batch.targets.end(), 0);
   // Attention skips padding; here it is a segment of its own, so that its
@@ -79,10 +79,10 @@ static int64_t microBatchesOf(const Run &run, int64_t step) {
 /// Rows of the longest micro-batch of a step.
 static int64_t longestRows(const Run &run, int64_t step) {
   int64_t rows = 0;
-  MicroBatch batch;
   for (int64_t index = 0; index < microBatchesOf(run, step); ++index) {
-    run.train->read(step, index, run.stepShape, batch);
-    rows = std::max(rows, batch.batch * batch.length);
+    const BatchShape shape =
+        run.train->schedule().at(step, index, run.stepShape).shape;
+    rows = std::max(rows, shape.batch * shape.length);
   }
   return rows;
 }

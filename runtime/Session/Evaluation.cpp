@@ -25,7 +25,7 @@ StatusOr<EvaluationResult> evaluate(const Run &run) {
   const int64_t count = run.validation->schedule().countInOrder();
   for (int64_t number = run.group.rank(); number < count;
        number += run.group.size()) {
-    run.validation->readInOrder(number, batch);
+    QLORA_RETURN_IF_ERROR(run.validation->readInOrder(number, batch));
     LossSums sums;
     QLORA_RETURN_IF_ERROR(run.program.evaluate(batch, step, sums, correct));
     loss += sums.loss;

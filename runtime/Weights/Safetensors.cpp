@@ -8,7 +8,6 @@
 #include "runtime/Weights/SafetensorsHeader.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -18,24 +17,17 @@
 #include <cstring>
 
 static_assert(std::endian::native == std::endian::little,
-              "the format is little endian and read in place");
+              "the format is little endian and read as it is");
 
 namespace qlora {
 
-struct SafetensorsFile::Mapping {
+struct SafetensorsFile::Contents {
   std::string path;
   FileIdentity identity;
   SafetensorsHeader header;
   std::map<std::string, size_t, std::less<>> index; ///< into header.tensors
-  const uint8_t *base = nullptr;                    ///< of the whole file
-  size_t fileBytes = 0;
   size_t dataStart = 0;
   FileDescriptor file;
-
-  ~Mapping() {
-    if (base)
-      munmap(const_cast<uint8_t *>(base), fileBytes);
-  }
 };
 
 static Status readFully(int fd, uint64_t offset, void *out, size_t bytes) {
@@ -88,62 +80,55 @@ static StatusOr<uint64_t> regularFileBytes(int fd) {
 }
 
 StatusOr<SafetensorsFile> SafetensorsFile::open(const std::string &path) {
-  auto mapping = std::make_unique<Mapping>();
-  mapping->path = path;
-  mapping->file = FileDescriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  const int fd = mapping->file.get();
+  auto contents = std::make_unique<Contents>();
+  contents->path = path;
+  contents->file = FileDescriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const int fd = contents->file.get();
   if (fd < 0)
     return Status::error(StatusCode::kNotFound, "cannot open '{}': {}", path,
                          std::strerror(errno));
   auto load = [&]() -> Status {
     QLORA_ASSIGN_OR_RETURN(uint64_t fileBytes, regularFileBytes(fd));
-    QLORA_ASSIGN_OR_RETURN(mapping->identity, FileIdentity::of(fd));
+    QLORA_ASSIGN_OR_RETURN(contents->identity, FileIdentity::of(fd));
     QLORA_ASSIGN_OR_RETURN(std::string text,
                            readHeaderText(fd, fileBytes));
-    mapping->dataStart = sizeof(uint64_t) + text.size();
+    contents->dataStart = sizeof(uint64_t) + text.size();
     QLORA_ASSIGN_OR_RETURN(
-        mapping->header,
-        parseSafetensorsHeader(text, fileBytes - mapping->dataStart));
-    void *base = mmap(nullptr, fileBytes, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (base == MAP_FAILED)
-      return Status::error(StatusCode::kResourceExhausted,
-                           "cannot map {} bytes: {}", fileBytes,
-                           std::strerror(errno));
-    mapping->base = static_cast<const uint8_t *>(base);
-    mapping->fileBytes = fileBytes;
+        contents->header,
+        parseSafetensorsHeader(text, fileBytes - contents->dataStart));
     return Status::ok();
   };
   if (Status status = load(); !status.isOk())
     return status.withContext(fmt::format("'{}'", path));
-  for (size_t i = 0; i < mapping->header.tensors.size(); ++i)
-    mapping->index.emplace(mapping->header.tensors[i].name, i);
-  return SafetensorsFile(std::move(mapping));
+  for (size_t i = 0; i < contents->header.tensors.size(); ++i)
+    contents->index.emplace(contents->header.tensors[i].name, i);
+  return SafetensorsFile(std::move(contents));
 }
 
-SafetensorsFile::SafetensorsFile(std::unique_ptr<Mapping> mapping)
-    : mapping(std::move(mapping)) {}
+SafetensorsFile::SafetensorsFile(std::unique_ptr<Contents> contents)
+    : contents(std::move(contents)) {}
 SafetensorsFile::SafetensorsFile(SafetensorsFile &&) noexcept = default;
 SafetensorsFile &
 SafetensorsFile::operator=(SafetensorsFile &&) noexcept = default;
 SafetensorsFile::~SafetensorsFile() = default;
 
-const std::string &SafetensorsFile::path() const { return mapping->path; }
+const std::string &SafetensorsFile::path() const { return contents->path; }
 
 const FileIdentity &SafetensorsFile::identity() const {
-  return mapping->identity;
+  return contents->identity;
 }
 
 const std::vector<SafetensorsTensor> &SafetensorsFile::tensors() const {
-  return mapping->header.tensors;
+  return contents->header.tensors;
 }
 
 const std::map<std::string, std::string> &SafetensorsFile::metadata() const {
-  return mapping->header.metadata;
+  return contents->header.metadata;
 }
 
 const SafetensorsTensor *SafetensorsFile::find(std::string_view name) const {
-  const auto found = mapping->index.find(name);
-  return found == mapping->index.end() ? nullptr : &tensors()[found->second];
+  const auto found = contents->index.find(name);
+  return found == contents->index.end() ? nullptr : &tensors()[found->second];
 }
 
 StatusOr<const SafetensorsTensor *>
@@ -158,19 +143,11 @@ SafetensorsFile::get(std::string_view name) const {
                        path(), name, tensors().size(), tensors()[0].name);
 }
 
-std::span<const uint8_t>
-SafetensorsFile::bytes(const SafetensorsTensor &tensor) const {
-  assert(tensor.end <= mapping->fileBytes - mapping->dataStart &&
-         "a tensor of another file");
-  return {mapping->base + mapping->dataStart + tensor.begin,
-          static_cast<size_t>(tensor.byteCount())};
-}
-
 Status SafetensorsFile::read(const SafetensorsTensor &tensor,
                              uint64_t firstByte, std::span<uint8_t> out) const {
   assert(firstByte + out.size() <= tensor.byteCount() && "not of the tensor");
-  return readFully(mapping->file.get(),
-                   mapping->dataStart + tensor.begin + firstByte, out.data(),
+  return readFully(contents->file.get(),
+                   contents->dataStart + tensor.begin + firstByte, out.data(),
                    out.size())
       .withContext(fmt::format("'{}': tensor '{}'", path(), tensor.name));
 }

@@ -6,12 +6,11 @@
 //   QLORA_ASSIGN_OR_RETURN(const SafetensorsTensor *t, file.get("w"));
 //   QLORA_RETURN_IF_ERROR(file.read(*t, 0, window));
 //
-// open() reads and checks the header and nothing else: the data is mapped but
-// not touched. Weights are read: a file that somebody cuts short, or a disk
-// that fails, is then an error with a name. In a mapping it is a SIGBUS, so
-// that only small, private files (rows of tokens) are used in place. Everything the reference implementation refuses is
-// refused here, so a tensor that is handed out always lies inside the file
-// and has exactly the bytes its shape and dtype say.
+// open() reads and checks the header and nothing else. Data is read and never
+// mapped: a file that somebody cuts short, or a disk that fails, is then an
+// error with a name, and not a SIGBUS. Everything the reference implementation
+// refuses is refused here, so a tensor that is handed out always lies inside
+// the file and has exactly the bytes its shape and dtype say.
 
 #ifndef QLORA_RUNTIME_WEIGHTS_SAFETENSORS_H
 #define QLORA_RUNTIME_WEIGHTS_SAFETENSORS_H
@@ -84,7 +83,7 @@ struct SafetensorsTensor {
 /// "[176, 64]", for messages.
 std::string formatShape(std::span<const int64_t> shape);
 
-/// One open file. Movable; tensors and spans live as long as it does (moving
+/// One open file. Movable; tensors live as long as it does (moving
 /// keeps them valid). Immutable after open(), so any thread may read it.
 class SafetensorsFile {
 public:
@@ -113,14 +112,11 @@ public:
   /// `firstByte` on. kDataLoss where the file does not have them any more.
   Status read(const SafetensorsTensor &tensor, uint64_t firstByte,
               std::span<uint8_t> out) const;
-  /// All of its bytes where the file is mapped. Not aligned to the dtype in
-  /// files whose header is not padded: read them with memcpy.
-  std::span<const uint8_t> bytes(const SafetensorsTensor &tensor) const;
 
 private:
-  struct Mapping;
-  explicit SafetensorsFile(std::unique_ptr<Mapping> mapping);
-  std::unique_ptr<Mapping> mapping;
+  struct Contents;
+  explicit SafetensorsFile(std::unique_ptr<Contents> contents);
+  std::unique_ptr<Contents> contents;
 };
 
 /// A tensor to write; the bytes must stay alive during writeSafetensors.

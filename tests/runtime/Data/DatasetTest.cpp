@@ -9,7 +9,9 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <numeric>
 #include <set>
@@ -69,12 +71,12 @@ TEST(TokenFile, IsReadInOrderAndStartsOver) {
   auto data = open(path, {1, {2}, 10});
   MicroBatch batch;
   // Step 1 of 2 micro-batches a step: numbers 2 and 3 = 0.
-  data->read(1, 0, {2, 1}, batch);
+  EXPECT_TRUE(data->read(1, 0, {2, 1}, batch).isOk());
   EXPECT_EQ(batch.ids, (Ints{5, 6}));
   EXPECT_EQ(batch.targets, (Ints{6, kNoLabel}));
   EXPECT_EQ(batch.positions, (Ints{0, 1}));
   EXPECT_EQ(batch.segments, (Ints{1, 1}));
-  data->read(1, 1, {1, 2}, batch);
+  EXPECT_TRUE(data->read(1, 1, {1, 2}, batch).isOk());
   EXPECT_EQ(batch.ids, (Ints{1, 2}));
   EXPECT_EQ(data->schedule().stepsPerEpoch(2), 2);
   EXPECT_DOUBLE_EQ(data->schedule().epochAfter(3, 2), 2.0);
@@ -87,7 +89,7 @@ TEST(TokenFile, TargetsStayInTheirSegment) {
                        item("segment_ids", {1, 1, 2, 2, 2, 0}, {1, 1, 6})});
   auto data = open(path, {1, {6}, 10});
   MicroBatch batch;
-  data->read(0, 0, {}, batch);
+  EXPECT_TRUE(data->read(0, 0, {}, batch).isOk());
   EXPECT_EQ(batch.targets, (Ints{2, -100, 4, 5, -100, -100}));
   EXPECT_EQ(batch.positions, (Ints{0, 1, 0, 1, 2, 0}));
   EXPECT_EQ(batch.labelCount(), 3);
@@ -104,7 +106,7 @@ static void expectCountsOf(Dataset &data) {
         int64_t most = 0;
         for (int64_t rank = 0; rank < shape.ranks; ++rank) {
           const int64_t index = k * shape.ranks + rank;
-          data.read(step, index, shape, batch);
+          EXPECT_TRUE(data.read(step, index, shape, batch).isOk());
           EXPECT_EQ(data.labelsOf(step, index, shape), batch.labelCount());
           shapes.insert({batch.batch, batch.length});
           most = std::max(most, batch.labelCount());
@@ -181,16 +183,17 @@ TEST(RowsFile, InOrderIsPaddedToTheShortestLengthThatFits) {
   EXPECT_EQ(data->schedule().count(), 3);
   EXPECT_EQ(data->rows(), 5);
   MicroBatch batch;
-  data->readInOrder(0, batch);
+  EXPECT_TRUE(data->readInOrder(0, batch).isOk());
   EXPECT_EQ(batch.length, 2);
   EXPECT_EQ(batch.ids, (Ints{1, 0, 2, 2}));
   EXPECT_EQ(batch.targets, (Ints{-100, -100, 2, -100}));
   EXPECT_EQ(batch.segments, (Ints{1, 0, 1, 1}));
-  data->readInOrder(2, batch); // row 4 alone; its neighbour is padding
+  // Row 4 alone; its neighbour is padding.
+  EXPECT_TRUE(data->readInOrder(2, batch).isOk());
   EXPECT_EQ(batch.length, 8);
   EXPECT_EQ(batch.labelCount(), 4);
   EXPECT_EQ(batch.segments[8], 0);
-  data->readInOrder(3, batch);
+  EXPECT_TRUE(data->readInOrder(3, batch).isOk());
   EXPECT_EQ(batch.length, 2);
   EXPECT_EQ(batch.labelCount(), 0);
 }
@@ -223,8 +226,50 @@ TEST(Dataset, TokensStayInTheirFile) {
   EXPECT_LT(ownBytes() - before, 1 << 20);
 #endif
   MicroBatch batch;
-  data->read(0, 0, {}, batch);
+  EXPECT_TRUE(data->read(0, 0, {}, batch).isOk());
   EXPECT_EQ(batch.labelCount(), tokens - 1);
+}
+
+/// What reading it says after somebody has changed the file of two micro-batches
+/// of 4,096 tokens.
+static Status readAfter(const std::function<void(const std::string &)> &change) {
+  const Ints values(8192, 1);
+  const std::string path =
+      write("changed", {item("input_ids", values, {2, 1, 4096}),
+                        item("labels", values, {2, 1, 4096})});
+  auto data = open(path, {1, {4096}, 10});
+  MicroBatch batch;
+  EXPECT_TRUE(data->read(0, 0, {}, batch).isOk());
+  change(path);
+  return data->read(1, 0, {}, batch);
+}
+
+/// Writes the last number of the file, a label, anew.
+static void writeLast(const std::string &path, int32_t label) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(-4, std::ios::end);
+  file.write(reinterpret_cast<const char *>(&label), sizeof(label));
+}
+
+TEST(Dataset, FilesThatChangeWhileTheyAreReadAreErrors) {
+  EXPECT_TRUE(readAfter([](const std::string &) {}).isOk());
+  Status status = readAfter([](const std::string &path) {
+    std::filesystem::resize_file(path, 1024);
+  });
+  EXPECT_EQ(status.code(), StatusCode::kDataLoss);
+  EXPECT_NE(status.message().find("tensor 'input_ids': it ends at byte"),
+            status.message().npos)
+      << status.message();
+  status = readAfter([](const std::string &path) { writeLast(path, 10); });
+  EXPECT_NE(status.message().find("micro-batch 1, row 0, position 4095: label "
+                                  "10 is neither -100 nor"),
+            status.message().npos)
+      << status.message();
+  status = readAfter([](const std::string &path) { writeLast(path, -100); });
+  EXPECT_EQ(status.code(), StatusCode::kDataLoss);
+  EXPECT_NE(status.message().find("row 1 is not what it was when the run began"),
+            status.message().npos)
+      << status.message();
 }
 
 TEST(RowsFile, EveryEpochHasEveryRowOnce) {
@@ -236,7 +281,7 @@ TEST(RowsFile, EveryEpochHasEveryRowOnce) {
     for (int64_t step = 0; step < 3; ++step) // 5 rows, 2 a step
       for (int64_t index = 0; index < 2; ++index) {
         MicroBatch batch;
-        data->read(epoch * 3 + step, index, {2, 1}, batch);
+        EXPECT_TRUE(data->read(epoch * 3 + step, index, {2, 1}, batch).isOk());
         labels += batch.labelCount();
         if (batch.segments[0])
           seen.push_back(batch.ids[0]);
@@ -256,7 +301,7 @@ TEST(RowsFile, PackingKeepsEveryRowInItsOwnSegment) {
   // First fit into 6: {1,2,3}, {4}, {5}.
   EXPECT_EQ(data->schedule().count(), 3);
   MicroBatch batch;
-  data->readInOrder(0, batch);
+  EXPECT_TRUE(data->readInOrder(0, batch).isOk());
   EXPECT_EQ(batch.ids, (Ints{1, 2, 2, 3, 3, 3}));
   EXPECT_EQ(batch.segments, (Ints{1, 2, 2, 3, 3, 3}));
   EXPECT_EQ(batch.positions, (Ints{0, 0, 1, 0, 1, 2}));
@@ -272,7 +317,7 @@ static std::multiset<std::array<int64_t, 3>> rowsOf(Dataset &data,
   for (int64_t step = 0; step < steps; ++step)
     for (int64_t i = 0;
          i < data.schedule().microBatches(step, shape) * shape.ranks; ++i) {
-      data.read(step, i, shape, batch);
+      EXPECT_TRUE(data.read(step, i, shape, batch).isOk());
       std::map<std::pair<int64_t, int32_t>, int64_t> labels;
       for (size_t t = 0; t < batch.ids.size(); ++t)
         if (batch.segments[t] != 0)
@@ -303,12 +348,12 @@ static void expectForeseen(Dataset &data, const StepShape &shape) {
   for (int64_t step = 0; step < 7; ++step)
     for (int64_t i = 0;
          i < data.schedule().microBatches(step, shape) * shape.ranks; ++i) {
-      data.read(step, i, shape, batch);
+      EXPECT_TRUE(data.read(step, i, shape, batch).isOk());
       EXPECT_EQ(data.schedule().at(step, i, shape).shape,
                 (BatchShape{batch.batch, batch.length}));
     }
   for (int64_t number = 0; number <= data.schedule().countInOrder(); ++number) {
-    data.readInOrder(number, batch);
+    EXPECT_TRUE(data.readInOrder(number, batch).isOk());
     EXPECT_EQ(data.schedule().inOrder(number).shape,
               (BatchShape{batch.batch, batch.length}));
   }
@@ -331,14 +376,14 @@ TEST(RowsFile, PaddingFreeMicroBatchesAreOneLineOfABucket) {
   auto data = open(fiveRows(), {2, {5}, 10, {4, 8, 10}, {}}, {0, false, true});
   MicroBatch batch;
   EXPECT_EQ(data->schedule().countInOrder(), 2); // {1, 2, 3, 4} and {5}
-  data->readInOrder(0, batch);
+  EXPECT_TRUE(data->readInOrder(0, batch).isOk());
   EXPECT_EQ(batch.ids, (Ints{1, 2, 2, 3, 3, 3, 4, 4, 4, 4}));
   EXPECT_EQ(batch.segments, (Ints{1, 2, 2, 3, 3, 3, 4, 4, 4, 4}));
   EXPECT_EQ(batch.positions, (Ints{0, 0, 1, 0, 1, 2, 0, 1, 2, 3}));
-  data->readInOrder(1, batch);
+  EXPECT_TRUE(data->readInOrder(1, batch).isOk());
   EXPECT_EQ(batch.batch, 1);
   EXPECT_EQ(batch.ids, (Ints{5, 5, 5, 5, 5, 0, 0, 0}));
-  data->readInOrder(2, batch);
+  EXPECT_TRUE(data->readInOrder(2, batch).isOk());
   EXPECT_EQ(batch.length, 4);
   EXPECT_EQ(batch.labelCount(), 0);
   // All 15 tokens of three padded micro-batches are two packed ones.

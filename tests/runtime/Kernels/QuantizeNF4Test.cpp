@@ -20,18 +20,26 @@ namespace {
 
 const std::string kInputs = QLORA_TEST_INPUTS;
 
+std::vector<uint8_t> readBytes(const SafetensorsFile &file,
+                               const std::string &name) {
+  const SafetensorsTensor &tensor = *file.get(name).value();
+  std::vector<uint8_t> bytes(tensor.byteCount());
+  EXPECT_TRUE(file.read(tensor, 0, bytes).isOk());
+  return bytes;
+}
+
 std::vector<float> readFloats(const SafetensorsFile &file,
                               const std::string &name) {
   const SafetensorsTensor &tensor = *file.get(name).value();
   std::vector<float> values(static_cast<size_t>(tensor.elementCount()));
-  weightsToFloat(*toAbiDtype(tensor.dtype), file.bytes(tensor).data(),
+  weightsToFloat(*toAbiDtype(tensor.dtype), readBytes(file, name).data(),
                  tensor.elementCount(), values.data());
   return values;
 }
 
 bool equalBytes(const SafetensorsFile &file, const std::string &name,
                 const void *ours) {
-  const auto bytes = file.bytes(*file.get(name).value());
+  const std::vector<uint8_t> bytes = readBytes(file, name);
   return std::memcmp(bytes.data(), ours, bytes.size()) == 0;
 }
 

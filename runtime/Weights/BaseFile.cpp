@@ -19,6 +19,7 @@
 #include "runtime/Base/Exceptions.h"
 #include "runtime/Base/KeptFiles.h"
 #include "runtime/Base/StopSignal.h"
+#include "runtime/Kernels/Cpu/Parallel.h"
 
 namespace qlora {
 
@@ -116,11 +117,9 @@ Status verifyBase(int descriptor, std::string_view key, uint64_t arenaBytes) {
   std::atomic<int64_t> damaged = -1;
   // By read() and not through a mapping: a disk that fails is an error here,
   // not a signal.
-#pragma omp parallel
-  {
+  parallelRanges(chunks, 1, [&](int64_t begin, int64_t end) {
     std::vector<uint8_t> buffer(std::min(kBaseChunk, arenaBytes));
-#pragma omp for schedule(static)
-    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+    for (int64_t chunk = begin; chunk < end; ++chunk) {
       const uint64_t first = static_cast<uint64_t>(chunk) * kBaseChunk;
       const auto part =
           std::span(buffer).first(std::min(kBaseChunk, arenaBytes - first));
@@ -128,7 +127,7 @@ Status verifyBase(int descriptor, std::string_view key, uint64_t arenaBytes) {
           baseChecksum(part) != checksums[static_cast<size_t>(chunk)])
         damaged = chunk;
     }
-  }
+  });
   if (damaged >= 0)
     return Status::error(StatusCode::kDataLoss,
                          "the {} bytes from {} on are damaged", kBaseChunk,

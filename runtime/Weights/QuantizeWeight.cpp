@@ -4,6 +4,7 @@
 
 #include "runtime/Weights/QuantizeWeight.h"
 
+#include "runtime/Kernels/Cpu/Parallel.h"
 #include "runtime/Kernels/Cpu/QuantizeNF4.h"
 #include "runtime/Weights/ArenaSink.h"
 #include "runtime/Weights/ConvertWeights.h"
@@ -26,18 +27,18 @@ static void decodeElements(const NF4Layout &layout, const uint8_t *packed,
                            std::span<const float> scales, int64_t columns,
                            int64_t first, int64_t count, qlora_dtype dtype,
                            uint8_t *out) {
-#pragma omp parallel
-  {
+  const int64_t blocks = (count + layout.block - 1) / layout.block;
+  parallelRanges(blocks, 1, [&](int64_t from, int64_t to) {
     std::vector<float> values(static_cast<size_t>(layout.block));
-#pragma omp for schedule(static)
-    for (int64_t begin = 0; begin < count; begin += layout.block) {
+    for (int64_t block = from; block < to; ++block) {
+      const int64_t begin = block * layout.block;
       const int64_t part = std::min(layout.block, count - begin);
       decodeNF4(layout, packed, scales.data(), columns, first + begin, part,
                 values.data());
       weightsFromFloat(dtype, values.data(), part,
                        out + begin * weightBytes(dtype));
     }
-  }
+  });
 }
 
 Status decodeOnHost(const NF4Layout &layout, const uint8_t *packed,

@@ -138,19 +138,17 @@ QLORA_VECTOR static float quantizeBlock(int64_t block, int64_t count,
 static void quantizeRange(int64_t block, int64_t elements,
                           const NF4Source &source, int64_t begin, int64_t end,
                           uint8_t *packed, float *scales) {
-#pragma omp parallel
-  {
+  parallelRanges(end - begin, 1, [&](int64_t from, int64_t to) {
     std::vector<float> values(static_cast<size_t>(block) + 1);
     std::vector<int32_t> codes(values.size());
-#pragma omp for schedule(static)
-    for (int64_t index = begin; index < end; ++index) {
+    for (int64_t index = begin + from; index < begin + to; ++index) {
       const int64_t first = index * block;
       const int64_t count = std::min(block, elements - first);
       source.read(first, count, values.data());
       scales[index] = quantizeBlock(block, count, values.data(), codes.data(),
                                     packed + first / 2);
     }
-  }
+  });
 }
 
 void quantizeNF4Blocks(int64_t block, int64_t elements, const NF4Source &source,

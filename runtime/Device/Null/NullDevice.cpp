@@ -6,6 +6,7 @@
 
 #include "runtime/Module/AccessCheck.h"
 #include "runtime/Module/LaunchRequest.h"
+#include "runtime/Module/ModuleCheck.h"
 
 #include <algorithm>
 
@@ -59,6 +60,7 @@ private:
 } // namespace
 
 Status NullDevice::allocate(FrozenArena *) {
+  QLORA_RETURN_IF_ERROR(checkTables(module->table()));
   for (const qlora_command &command : module->commands()) {
     if (command.kind != QLORA_COMMAND_LAUNCH)
       continue;

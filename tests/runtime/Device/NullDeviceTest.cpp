@@ -114,6 +114,20 @@ TEST(NullDevice, FindsResultsThatNobodyWrites) {
              "written before");
 }
 
+TEST(NullDevice, FindsEventsOutOfOrder) {
+  DemoTables few;
+  few.entries[kDemoAccumulate].event_count = 1;
+  EXPECT_HAS(runNull(few, kDemoAccumulate).message(), "event 1 of 1");
+  DemoTables twice;
+  twice.commands[6].target = 0;
+  EXPECT_HAS(runNull(twice, kDemoAccumulate).message(),
+             "event 0 is recorded twice");
+  DemoTables early;
+  std::swap(early.commands[3], early.commands[4]);
+  EXPECT_HAS(runNull(early, kDemoAccumulate).message(),
+             "event 0 is waited for before it is recorded");
+}
+
 TEST(NullDevice, FindsRaces) {
   // The first: all_reduce does not wait for gather.
   DemoTables noWait;

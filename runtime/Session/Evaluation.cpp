@@ -13,7 +13,7 @@
 
 namespace qlora {
 
-StatusOr<EvaluationResult> evaluate(const Run &run) {
+static StatusOr<EvaluationResult> evaluate(const Run &run) {
   double loss = 0;
   int64_t counts[4] = {}; // labels, correct, rows, matched rows
   MicroBatch batch;
@@ -53,7 +53,8 @@ StatusOr<EvaluationResult> evaluate(const Run &run) {
   return result;
 }
 
-StatusOr<EvaluationResult> evaluateAndLog(const Run &run, int64_t step, double epoch,
+StatusOr<EvaluationResult> evaluateAndLog(const Run &run, int64_t step,
+                                          double epoch,
                                           const std::string &title) {
   auto start = std::chrono::steady_clock::now();
   QLORA_ASSIGN_OR_RETURN(EvaluationResult result, evaluate(run));

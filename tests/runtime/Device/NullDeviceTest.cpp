@@ -114,6 +114,17 @@ TEST(NullDevice, FindsResultsThatNobodyWrites) {
              "written before");
 }
 
+/// A module that is opened has tables that nobody has looked at.
+TEST(NullDevice, ChecksTheTablesOfWhatItLoads) {
+  DemoTables tables;
+  auto module = tables.load();
+  ASSERT_TRUE(module.isOk()) << module.status().message();
+  tables.operands[0].offset = 4;
+  auto device = std::move(createDevice("null", {})).value();
+  EXPECT_HAS(device->load(*module, nullptr).message(),
+             "operand 0: bytes 4+64 of the frozen arena of 64");
+}
+
 TEST(NullDevice, FindsEventsOutOfOrder) {
   DemoTables few;
   few.entries[kDemoAccumulate].event_count = 1;

@@ -8,7 +8,7 @@
 #include "compiler/Report/MemorySnapshot.h"
 #include "compiler/Report/RunFacts.h"
 
-#include "runtime/Base/ProcessMemory.h"
+#include "runtime/Base/HostMemory.h"
 
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/Path.h"

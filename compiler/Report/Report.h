@@ -6,7 +6,7 @@
 // plan.json, for programs:
 //
 //   {"arenas": {...}, "total_bytes": ...,                     // plan-memory
-//    "process_bytes", "resident_bytes",       // on a CPU: Base/ProcessMemory.h
+//    "process_bytes", "resident_bytes",       // on a CPU: Base/HostMemory.h
 //    "entries": [{"kind", "activation_bytes", "activation_live_bytes", ...,
 //                 "seconds",                  // predicted: CommandTimes.h
 //                 "seconds_low"}],            // of a card: DeviceProfile.h

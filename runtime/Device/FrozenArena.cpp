@@ -21,6 +21,7 @@ StatusOr<FrozenArena> FrozenArena::fromDescriptor(int descriptor,
 StatusOr<FrozenArena> FrozenArena::filled(int descriptor, uint64_t bytes) {
   QLORA_ASSIGN_OR_RETURN(HostMemory memory,
                          HostMemory::readOnly(descriptor, bytes));
+  memory.populate();
   return FrozenArena(std::move(memory), Kind::kFilled);
 }
 

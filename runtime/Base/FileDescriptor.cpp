@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// stat, as an identity.
+// pread to the end, and stat as an identity.
 
-#include "runtime/Base/FileIdentity.h"
+#include "runtime/Base/FileDescriptor.h"
 
 #include <sys/stat.h>
 
@@ -11,6 +11,23 @@
 #include <cstring>
 
 namespace qlora {
+
+Status FileDescriptor::readAt(uint64_t offset, std::span<uint8_t> out) const {
+  while (!out.empty()) {
+    const ssize_t got =
+        pread(fd, out.data(), out.size(), static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR)
+      continue;
+    if (got < 0)
+      return Status::error(StatusCode::kDataLoss, "cannot read it: {}",
+                           std::strerror(errno));
+    if (got == 0)
+      return Status::error(StatusCode::kDataLoss, "it ends at byte {}", offset);
+    out = out.subspan(static_cast<size_t>(got));
+    offset += static_cast<uint64_t>(got);
+  }
+  return Status::ok();
+}
 
 static int64_t nanosecondsOf(const timespec &time) {
   return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;

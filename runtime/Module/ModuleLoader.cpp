@@ -4,7 +4,7 @@
 
 #include "runtime/Module/ModuleLoader.h"
 
-#include "runtime/Base/Seal.h"
+#include "runtime/Base/ContentHash.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Module/ModuleCheck.h"
 

@@ -3,7 +3,7 @@
 // Starting, watching and ending ranks.
 
 #include "runtime/Ranks/Supervisor.h"
-#include "runtime/Ranks/RankChannel.h"
+#include "runtime/Ranks/RankEnvironment.h"
 #include "runtime/Ranks/Socket.h"
 
 #include <fcntl.h>

@@ -4,7 +4,7 @@
 
 #include "runtime/Watch/TraceFile.h"
 
-#include "runtime/Base/OutputFile.h"
+#include "runtime/Base/UserFiles.h"
 
 namespace qlora {
 

@@ -6,7 +6,7 @@
 #include "frontend/ModelFolder.h"
 #include "runtime/Base/Amounts.h"
 #include "runtime/Base/CommandLine.h"
-#include "runtime/Base/OutputFile.h"
+#include "runtime/Base/UserFiles.h"
 
 #include "llvm/Support/Error.h"
 #include "llvm/Support/FileUtilities.h"

@@ -17,7 +17,7 @@
 #include "runtime/Predict/Calibrate.h"
 #include "runtime/Predict/NullRun.h"
 #include "runtime/Ranks/Supervisor.h"
-#include "runtime/Ranks/RankChannel.h"
+#include "runtime/Ranks/RankEnvironment.h"
 #include "runtime/Session/OutputFolder.h"
 #include "runtime/Session/Session.h"
 #include "tools/qlora-run/WaitPolicy.h"

@@ -7,7 +7,6 @@
 #include "compiler/Report/Report.h"
 #include "dialects/Program/Program.h"
 #include "dialects/Train/Train.h"
-#include "runtime/Base/OutputFile.h"
 #include "runtime/Base/UserFiles.h"
 #include "tools/qloracc/ReadModel.h"
 #include "tools/qloracc/Remarks.h"

@@ -8,8 +8,6 @@
 
 #include "runtime/Base/Amounts.h"
 #include "runtime/Device/Device.h"
-#include "runtime/Device/Executor.h"
-#include "runtime/Device/KernelChoice.h"
 #include "runtime/Device/Program.h"
 #include "runtime/Module/LaunchRequest.h"
 #include "runtime/Module/CompiledVariants.h"

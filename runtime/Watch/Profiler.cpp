@@ -6,7 +6,7 @@
 
 #include <utility>
 
-#include "runtime/Device/KernelChoice.h"
+#include "runtime/Device/Device.h"
 #include "runtime/Predict/CommandFacts.h"
 #include "runtime/Watch/ProfileTable.h"
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 
-// Checks instead of running.
+// The device that runs nothing: it checks every command against the arenas and
+// the other queues, lets the shared half count, and allocates no arena.
+// `qlora-run train.so --device null --gpus 8` needs no hardware.
 
-#include "runtime/Device/Null/NullDevice.h"
-
+#include "runtime/Device/Device.h"
 #include "runtime/Module/AccessCheck.h"
 #include "runtime/Module/LaunchRequest.h"
 
@@ -14,7 +15,9 @@ namespace qlora {
 namespace {
 class NullDevice final : public Device {
 public:
-  explicit NullDevice(int ranks) { groupSize = ranks; }
+  explicit NullDevice(const DeviceOptions &options) : Device(options) {
+    groupSize = options.ranks;
+  }
   std::string_view name() const override { return "null"; }
   std::span<uint8_t> hostArena(uint32_t) override { return {}; }
   bool hasHostArenas() const override { return false; }
@@ -99,7 +102,7 @@ Status NullDevice::access(const qlora_command &command) {
 }
 
 std::unique_ptr<Device> createNullDevice(const DeviceOptions &options) {
-  return std::make_unique<NullDevice>(options.ranks);
+  return std::make_unique<NullDevice>(options);
 }
 
 } // namespace qlora

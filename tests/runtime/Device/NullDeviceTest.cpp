@@ -4,7 +4,7 @@
 // what nobody wrote or race across queues.
 
 #include "runtime/Device/Device.h"
-#include "runtime/Device/Executor.h"
+#include "runtime/Device/Program.h"
 #include "tests/runtime/DemoTables.h"
 
 #include <gtest/gtest.h>

@@ -202,7 +202,7 @@ Status Supervisor::sendHello(int rank) {
 
 void Supervisor::killAll(int signal) {
   for (const Child &child : children)
-    if (!child.hasEnded)
+    if (!child.hasEnded && child.pid > 0) // -1 would be every process
       kill(child.pid, signal);
   isKilling = isKilling || signal == SIGKILL;
 }

@@ -69,6 +69,20 @@ StatusOr<std::vector<fs::path>> listFolder(const std::string &path) {
   return entries;
 }
 
+std::string absolutePath(const std::string &path, const std::string &folder) {
+  if (path.empty())
+    return path;
+  fs::path full = fs::path(folder) / path;
+  std::error_code ignored;
+  fs::path absolute = fs::absolute(full, ignored);
+  fs::path normal = absolute.lexically_normal();
+  // "model/" and "model" are the same folder.
+  if (!normal.has_filename() && normal.has_parent_path() &&
+      normal != normal.root_path())
+    normal = normal.parent_path();
+  return normal.string();
+}
+
 std::string shownPath(const std::string &path) {
   std::error_code ignored;
   const std::string near = fs::proximate(path, ignored).string();

@@ -34,6 +34,11 @@ Status replaceWholeFile(const std::string &path, std::string_view text,
 StatusOr<std::vector<std::filesystem::path>>
 listFolder(const std::string &path);
 
+/// `path`, which is in `folder` (empty: the current one), from the root and
+/// without a slash at its end; empty stays so.
+std::string absolutePath(const std::string &path,
+                         const std::string &folder = "");
+
 /// `path` as a user would write it here: relative, where it lies below the
 /// current folder.
 std::string shownPath(const std::string &path);

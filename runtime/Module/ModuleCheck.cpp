@@ -4,7 +4,6 @@
 
 #include "runtime/Module/ModuleCheck.h"
 
-#include "runtime/Base/CpuFeatures.h"
 #include "runtime/Kernels/KernelTable.h"
 #include "runtime/Kernels/Math/NF4.h"
 #include "runtime/Module/ModuleLoader.h"
@@ -13,9 +12,13 @@
 
 #include <algorithm>
 #include <bit>
+#include <fstream>
 #include <set>
+#include <sstream>
+#include <string>
 #include <string_view>
 #include <tuple>
+#include <vector>
 
 namespace qlora {
 
@@ -210,6 +213,39 @@ Status checkParameters(const qlora_module &m) {
       return status.withContext(fmt::format("parameter '{}'", p.name));
   }
   return checkOverlap(m);
+}
+
+/// Words of the "flags" (x86) or "Features" (Arm) line of the first CPU.
+static std::set<std::string> readCpuFeatures() {
+  std::ifstream info("/proc/cpuinfo");
+  std::string line;
+  while (std::getline(info, line)) {
+    if (!line.starts_with("flags") && !line.starts_with("Features"))
+      continue;
+    std::istringstream words(line.substr(line.find(':') + 1));
+    std::set<std::string> features;
+    for (std::string word; words >> word;)
+      features.insert(word);
+    return features;
+  }
+  return {};
+}
+
+/// kUnavailable when this CPU lacks one of the comma-separated features of a
+/// module; names the missing ones.
+static Status checkCpuFeatures(const char *needed) {
+  const std::set<std::string> present = readCpuFeatures();
+  std::istringstream list(needed);
+  std::vector<std::string> missing;
+  for (std::string feature; std::getline(list, feature, ',');)
+    if (!feature.empty() && !present.contains(feature))
+      missing.push_back(feature);
+  if (missing.empty())
+    return Status::ok();
+  return Status::error(StatusCode::kUnavailable,
+                       "it was compiled for instructions that this CPU lacks: "
+                       "{}; compile the model on this machine",
+                       fmt::join(missing, ", "));
 }
 
 Status checkModule(const qlora_module &m) {

@@ -205,28 +205,10 @@ Status Device::dispatch(const qlora_command &command) {
 }
 
 void Device::countCommand(const qlora_command &command) {
-  switch (command.kind) {
-  case QLORA_COMMAND_LAUNCH:
-    ++count.launches;
-    break;
-  case QLORA_COMMAND_FILL:
-    ++count.fills;
-    break;
-  case QLORA_COMMAND_COPY:
-    ++count.copies;
-    break;
-  case QLORA_COMMAND_COLLECTIVE:
-    ++count.collectives;
+  ++count.commands[command.kind];
+  if (command.kind == QLORA_COMMAND_COLLECTIVE)
     count.collectiveBytes[command.group][command.collective] +=
         collectiveBytes(*module, command);
-    break;
-  case QLORA_COMMAND_RECORD:
-    ++count.records;
-    break;
-  default:
-    ++count.waits;
-    break;
-  }
   for (const qlora_operand &operand : module->operands(command)) {
     if (operand.access & QLORA_READ)
       count.bytesRead += operand.bytes;

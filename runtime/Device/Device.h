@@ -60,12 +60,7 @@ struct DeviceOptions {
 
 /// What commands asked for since load(), whatever the driver.
 struct DeviceCounters {
-  uint64_t launches = 0;
-  uint64_t fills = 0;
-  uint64_t copies = 0;
-  uint64_t collectives = 0;
-  uint64_t records = 0;
-  uint64_t waits = 0;
+  std::array<uint64_t, QLORA_COMMAND_KIND_COUNT> commands{}; ///< by kind
   uint64_t bytesRead = 0; ///< operands, at operand granularity
   uint64_t bytesWritten = 0;
   /// By group and kind: of the larger operand, on one rank.

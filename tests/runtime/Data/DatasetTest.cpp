@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Token files and rows files: order, padding, packing, targets, and every
-// kind of wrong file.
+// Rows files: order, padding, packing, counts, and every kind of wrong file.
 
-#include "runtime/Data/Dataset.h"
-
-#include <gtest/gtest.h>
+#include "tests/runtime/Data/DataFiles.h"
 
 #include <algorithm>
 #include <array>
@@ -15,83 +12,6 @@
 #include <set>
 
 using namespace qlora;
-
-using Ints = std::vector<int32_t>;
-
-static SafetensorsItem item(const char *name, const Ints &values,
-                            std::vector<int64_t> shape) {
-  return {
-      name,
-      SafetensorsDtype::kI32,
-      std::move(shape),
-      {reinterpret_cast<const uint8_t *>(values.data()), values.size() * 4}};
-}
-
-static std::string write(const char *name, std::vector<SafetensorsItem> items) {
-  std::string path = testing::TempDir() + name;
-  Status status = writeSafetensors(path, std::move(items), {});
-  EXPECT_TRUE(status.isOk()) << status.message();
-  return path;
-}
-
-static std::string writeRows(const char *name, const Ints &ids,
-                             const Ints &labels,
-                             const std::vector<int64_t> &offsets) {
-  int64_t tokens = static_cast<int64_t>(ids.size());
-  return write(name, {item("input_ids", ids, {tokens}),
-                      item("labels", labels, {tokens}),
-                      {"row_offsets",
-                       SafetensorsDtype::kI64,
-                       {static_cast<int64_t>(offsets.size())},
-                       {reinterpret_cast<const uint8_t *>(offsets.data()),
-                        offsets.size() * 8}}});
-}
-
-static std::unique_ptr<Dataset> open(const std::string &path,
-                                     CompiledVariants shape,
-                                     ScheduleOptions options = {}) {
-  auto data = openDataset(path, shape, options);
-  EXPECT_TRUE(data.isOk()) << data.status().message();
-  return std::move(data).value();
-}
-
-static std::string errorOf(const std::string &path, CompiledVariants shape) {
-  auto data = openDataset(path, shape, {});
-  EXPECT_FALSE(data.isOk());
-  std::string message = data.status().message();
-  size_t at = message.find(path);
-  return at == message.npos ? message : message.erase(at, path.size());
-}
-
-TEST(TokenFile, IsReadInOrderAndStartsOver) {
-  auto path = write("tokens", {item("input_ids", {1, 2, 3, 4, 5, 6}, {3, 1, 2}),
-                               item("labels", {1, 2, 3, 4, 5, 6}, {3, 1, 2})});
-  auto data = open(path, {1, {2}, 10});
-  MicroBatch batch;
-  // Step 1 of 2 micro-batches a step: numbers 2 and 3 = 0.
-  data->read(1, 0, {2, 1}, batch);
-  EXPECT_EQ(batch.ids, (Ints{5, 6}));
-  EXPECT_EQ(batch.targets, (Ints{6, kNoLabel}));
-  EXPECT_EQ(batch.positions, (Ints{0, 1}));
-  EXPECT_EQ(batch.segments, (Ints{1, 1}));
-  data->read(1, 1, {1, 2}, batch);
-  EXPECT_EQ(batch.ids, (Ints{1, 2}));
-  EXPECT_EQ(data->schedule().stepsPerEpoch(2), 2);
-  EXPECT_DOUBLE_EQ(data->schedule().epochAfter(3, 2), 2.0);
-}
-
-TEST(TokenFile, TargetsStayInTheirSegment) {
-  auto path =
-      write("packed", {item("input_ids", {1, 2, 3, 4, 5, 0}, {1, 1, 6}),
-                       item("labels", {-100, 2, 9, 4, 5, 8}, {1, 1, 6}),
-                       item("segment_ids", {1, 1, 2, 2, 2, 0}, {1, 1, 6})});
-  auto data = open(path, {1, {6}, 10});
-  MicroBatch batch;
-  data->read(0, 0, {}, batch);
-  EXPECT_EQ(batch.targets, (Ints{2, -100, 4, 5, -100, -100}));
-  EXPECT_EQ(batch.positions, (Ints{0, 1, 0, 1, 2, 0}));
-  EXPECT_EQ(batch.labelCount(), 3);
-}
 
 /// Counts what is read over two steps of each shape, against what is said of it
 /// beforehand.
@@ -129,40 +49,6 @@ TEST(Dataset, KnowsTheLabelsOfAllRanks) {
   expectCountsOf(*open(rows, {2, {2, 4}, 10}));
   expectCountsOf(*open(rows, {2, {2, 4}, 10}, {.seed = 1, .packing = true}));
   expectCountsOf(*open(rows, {2, {2, 4}, 10, {2, 4, 8}}));
-}
-
-TEST(TokenFile, Errors) {
-  Ints good = {1, 2, 3, 4};
-  auto ids = item("input_ids", good, {1, 2, 2});
-  Ints far = {1, 2, 3, 10}, none(4, -100);
-  auto path = write("t", {ids, item("labels", good, {1, 2, 2})});
-  EXPECT_EQ(errorOf(path, {2, {3, 4}, 10}),
-            "'' has micro-batches of 2 x 2 tokens, but the program was "
-            "compiled for 2 x 3 or 4; compile again with "
-            "--per-device-train-batch-size 2 --max-length 2");
-  EXPECT_EQ(errorOf(path, {2, {2}, 4}),
-            "'': micro-batch 0, row 1, position 1: token id 4 is outside the "
-            "model's vocabulary [0, 4); is it another model's tokenizer?");
-  path = write("t", {ids, item("labels", far, {1, 2, 2})});
-  EXPECT_EQ(errorOf(path, {2, {2}, 10}),
-            "'': micro-batch 0, row 1, position 1: label 10 is neither -100 "
-            "nor inside the model's vocabulary [0, 10)");
-  path = write("t", {ids, item("labels", none, {1, 2, 2})});
-  EXPECT_EQ(errorOf(path, {2, {2}, 10}),
-            "'' has no labelled token to predict: all labels are -100 or the "
-            "first of their row");
-  path = write("t", {ids, item("labels", good, {2, 2})});
-  EXPECT_EQ(errorOf(path, {2, {2}, 10}),
-            "'': labels has the shape [2, 2], but input_ids has [1, 2, 2]");
-  path = write("t", {ids});
-  EXPECT_FALSE(openDataset(path, {2, {2}, 10}, {}).isOk());
-  Ints outside = {0, 1, 0, 2};
-  path = write("t", {ids, item("labels", good, {1, 2, 2}),
-                     item("position_ids", outside, {1, 2, 2})});
-  EXPECT_EQ(errorOf(path, {2, {2}, 10}),
-            "'': micro-batch 0, row 1, position 1: position_ids has 2, which "
-            "is outside [0, 2)");
-  EXPECT_FALSE(openDataset("/nonexistent", {2, {2}, 10}, {}).isOk());
 }
 
 static std::string fiveRows() {

@@ -36,12 +36,12 @@ TEST(NullDevice, CountsAStep) {
     ASSERT_TRUE(status.isOk()) << status.message();
   }
   const DeviceCounters &counters = device->counters();
-  EXPECT_EQ(counters.launches, 4u);
-  EXPECT_EQ(counters.copies, 1u);
-  EXPECT_EQ(counters.fills, 1u);
-  EXPECT_EQ(counters.collectives, 1u);
-  EXPECT_EQ(counters.records, 2u);
-  EXPECT_EQ(counters.waits, 2u);
+  EXPECT_EQ(counters.commands[QLORA_COMMAND_LAUNCH], 4u);
+  EXPECT_EQ(counters.commands[QLORA_COMMAND_COPY], 1u);
+  EXPECT_EQ(counters.commands[QLORA_COMMAND_FILL], 1u);
+  EXPECT_EQ(counters.commands[QLORA_COMMAND_COLLECTIVE], 1u);
+  EXPECT_EQ(counters.commands[QLORA_COMMAND_RECORD], 2u);
+  EXPECT_EQ(counters.commands[QLORA_COMMAND_WAIT], 2u);
   EXPECT_EQ(counters.collectiveBytes[QLORA_GROUP_DP]
                                     [QLORA_COLLECTIVE_ALL_REDUCE],
             72u);

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "runtime/Kernels/Cpu/QuantizeNF4.h"
+#include "runtime/Kernels/Cpu/Decode.h"
 #include "runtime/Session/Adapter.h"
 #include "runtime/Session/DropoutMasks.h"
 
@@ -113,10 +113,9 @@ Status Dump::takeDropout(const Run &run, int64_t step) {
 /// The numbers that a 4-bit weight in memory stands for.
 static std::vector<float> decoded(const NF4Layout &layout, int64_t columns,
                                   std::span<const uint8_t> bytes) {
-  std::vector<float> scales(layout.blocks), values(layout.elements);
-  decodeNF4Scales(layout, bytes.data(), scales.data());
-  decodeNF4(layout, bytes.data(), scales.data(), columns, 0, layout.elements,
-            values.data());
+  std::vector<float> values(layout.elements);
+  StoredWeight::of(layout, columns)
+      .decode(bytes.data(), 0, layout.elements, QLORA_DTYPE_F32, values.data());
   return values;
 }
 

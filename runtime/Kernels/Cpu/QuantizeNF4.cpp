@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The quantiser and plain decoder of NF4.h's layout. Every f32 operation is
+// The quantiser of NF4.h's layout. Every f32 operation is
 // rounded on its own (this file is compiled with -ffp-contract=off).
 
 #include "runtime/Kernels/Cpu/QuantizeNF4.h"
@@ -256,30 +256,6 @@ void quantizeNF4(const NF4Layout &layout, const float *elements, uint8_t *out) {
                },
                nullptr},
               out);
-}
-
-void decodeNF4Scales(const NF4Layout &layout, const uint8_t *tensor,
-                     float *scales) {
-  const NF4Tensor parts = NF4Tensor::of(layout, /*columns=*/0, tensor);
-  for (int64_t i = 0; i < layout.blocks; ++i)
-    scales[i] = parts.absmax(i);
-}
-
-void decodeNF4(const NF4Layout &layout, const uint8_t *tensor,
-               const float *scales, int64_t columns, int64_t first,
-               int64_t count, float *out) {
-  const auto *book = reinterpret_cast<const float *>(tensor + layout.codeBook);
-  int64_t element = first;
-  while (element < first + count) {
-    const float scale = scales[nf4ScaleIndex(columns, layout.block, element)];
-    const int64_t end =
-        std::min(nf4ScaleRunEnd(columns, layout.block, element), first + count);
-    for (; element < end; ++element) {
-      const uint8_t byte = tensor[element / 2];
-      const unsigned code = element % 2 == 0 ? byte >> 4 : byte & 15;
-      out[element - first] = book[code] * scale;
-    }
-  }
 }
 
 } // namespace qlora

@@ -4,6 +4,7 @@
 // scales bit for bit; nested codes and decoded values bit for bit given the
 // reference's offset; our own offset within 2 ulp.
 
+#include "runtime/Kernels/Cpu/Decode.h"
 #include "runtime/Kernels/Cpu/QuantizeNF4.h"
 
 #include "runtime/Weights/ConvertWeights.h"
@@ -43,11 +44,9 @@ int64_t ulpDistance(float a, float b) {
 /// Decodes all of a tensor.
 std::vector<float> decode(const NF4Layout &layout, const uint8_t *tensor,
                           int64_t columns) {
-  std::vector<float> scales(static_cast<size_t>(layout.blocks));
   std::vector<float> values(static_cast<size_t>(layout.elements));
-  decodeNF4Scales(layout, tensor, scales.data());
-  decodeNF4(layout, tensor, scales.data(), columns, 0, layout.elements,
-            values.data());
+  StoredWeight::of(layout, columns)
+      .decode(tensor, 0, layout.elements, QLORA_DTYPE_F32, values.data());
   return values;
 }
 

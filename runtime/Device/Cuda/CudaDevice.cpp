@@ -16,7 +16,6 @@
 #include "runtime/Device/Cuda/NcclCollectives.h"
 #include "runtime/Device/PreparedLaunches.h"
 #include "runtime/Kernels/Cuda/CudaKernel.h"
-#include "runtime/Kernels/Cuda/LibraryHandles.h"
 
 #include <algorithm>
 

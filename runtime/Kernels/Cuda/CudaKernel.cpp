@@ -3,7 +3,7 @@
 // From a row of Kernels.def to its CUDA code, and launches of our device
 // functions.
 
-#include "runtime/Kernels/Cuda/CudaKernels.h"
+#include "runtime/Kernels/Cuda/CudaKernel.h"
 
 #include <algorithm>
 #include <cassert>
@@ -64,12 +64,18 @@ PreparedCudaKernel prepareCudaKernel(const KernelRow &row,
 }
 
 PreparedCudaKernel makeLaunchKernel(CudaContext &context,
-                                    std::string_view symbol, CudaGrid grid,
+                                    std::initializer_list<NamedGrid> launches,
                                     std::span<const int64_t> constants) {
-  QLORA_ASSIGN_OR_RETURN(CudaLaunch launch,
-                         CudaLaunch::prepare(context, symbol, grid, constants));
-  return makeCudaKernel([launch](const CudaKernelArgs &args) {
-    return launch.enqueue(args.buffers, args);
+  std::vector<CudaLaunch> prepared;
+  for (const auto &[symbol, grid] : launches) {
+    QLORA_ASSIGN_OR_RETURN(
+        prepared.emplace_back(),
+        CudaLaunch::prepare(context, symbol, grid, constants));
+  }
+  return makeCudaKernel([prepared](const CudaKernelArgs &args) -> Status {
+    for (const CudaLaunch &launch : prepared)
+      QLORA_RETURN_IF_ERROR(launch.enqueue(args.buffers, args));
+    return Status::ok();
   });
 }
 

@@ -180,7 +180,7 @@ StatusOr<double> MicroCard::timeGraph(std::span<const Buffers> sets,
     Status status = enqueue(sets[size_t(node) % sets.size()], queues.compute());
     if (status.isOk())
       continue;
-    graphs.abandonCapture();
+    graphs.abandon();
     return status;
   }
   QLORA_RETURN_IF_ERROR(graphs.endCapture(0));

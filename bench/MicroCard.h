@@ -17,9 +17,9 @@
 #include "runtime/Device/Cuda/CudaImages.h"
 #include "runtime/Device/Cuda/CudaQueues.h"
 #include "runtime/Device/Cuda/CudaTransfers.h"
+#include "runtime/Kernels/Cuda/CudaApi.h"
 #include "runtime/Kernels/Cuda/CudaCard.h"
 #include "runtime/Kernels/Cuda/CudaKernel.h"
-#include "runtime/Kernels/Cuda/LibraryHandles.h"
 #include "runtime/Module/ModuleLoader.h"
 
 namespace qlora {

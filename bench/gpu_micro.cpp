@@ -31,7 +31,7 @@
 
 #include "bench/MicroLaunches.h"
 #include "runtime/Base/CommandLine.h"
-#include "runtime/Device/Cuda/GeneratedKernels.h"
+#include "runtime/Device/Cuda/CudaImages.h"
 #include "runtime/Device/Cuda/NcclApi.h"
 
 using namespace qlora;

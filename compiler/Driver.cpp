@@ -4,11 +4,13 @@
 
 #include "compiler/Driver.h"
 
-#include "llvm/Support/JSON.h"
+#include "mlir/IR/Remarks.h"
 #include "mlir/Pass/PassManager.h"
 
+#include "compiler/Decisions.h"
 #include "compiler/Passes.h"
 #include "compiler/Schedule/Commands.h"
+#include "compiler/Schedule/EntryBuffers.h"
 
 #include "runtime/ABI/module.h"
 #include "runtime/Base/Amounts.h"
@@ -22,21 +24,15 @@ static constexpr int kMaxAttempts = 8;
 /// A budget that no choice meets: asks for the lowest peak.
 static constexpr int64_t kLeastBudget = 1;
 
-int64_t qlora::plannedBytes(ModuleOp module) {
-  int64_t bytes = 0;
-  for (auto arena : module.getOps<program::ArenaOp>())
-    if (arena.getKind() != program::Arena::Host)
-      bytes += arena.getBytes();
-  return bytes;
-}
-
 /// Bytes alive at the peak, as rematerialize counts them: what the arena has
 /// without workspaces, joined weights and what the packing loses.
 static int64_t estimatedPeak(ModuleOp module) {
-  auto decision = module->getAttrOfType<StringAttr>("train.remat");
-  auto json = llvm::cantFail(llvm::json::parse(decision.getValue()),
-                             "a pass writes JSON");
-  return *json.getAsObject()->getInteger("estimated_peak");
+  int64_t peak = 0;
+  for (auto entry : module.getOps<program::EntryOp>())
+    if (auto decision = decisionOf<DictionaryAttr>(entry, "rematerialize"))
+      peak = std::max(
+          peak, decision.getAs<IntegerAttr>("estimated_peak").getInt());
+  return peak;
 }
 
 /// What a plan may save at most by running everything in order: the largest
@@ -44,7 +40,7 @@ static int64_t estimatedPeak(ModuleOp module) {
 static int64_t mostBytesAhead(ModuleOp module) {
   int64_t bytes = 0;
   module.walk([&](program::LaunchOp launch) {
-    if (launch.getQueue() == QLORA_QUEUE_COMPUTE)
+    if (launch.getQueue() == program::Queue::Compute)
       return;
     for (Value buffer : buffersWritten(launch))
       bytes = std::max<int64_t>(bytes, rootOf(buffer).getBytes());
@@ -62,6 +58,8 @@ LogicalResult Driver::runPhase(const Phase &phase, ModuleOp module,
   VerifyPhaseOptions verify;
   verify.phase = phase.name;
   pm.addPass(createVerifyPhase(verify));
+  // verify-phase does it once for all of them; qlora-opt after each pass.
+  pm.enableVerifier(false);
   return pm.run(module);
 }
 
@@ -87,22 +85,17 @@ static std::string arenasInWords(ModuleOp program) {
 /// The first few of a step's largest tensors, "4.0 MiB of MODULE, ...".
 static std::string largestTensors(ModuleOp program) {
   constexpr size_t kShown = 3;
-  auto plan = program->getAttrOfType<StringAttr>("program.plan");
-  auto json = llvm::cantFail(
-      llvm::json::parse(plan ? plan.getValue() : R"({"entries": []})"));
   std::vector<std::string> tensors;
-  const llvm::json::Array &entries = *json.getAsObject()->getArray("entries");
-  for (const llvm::json::Value &value : entries) {
-    const llvm::json::Object &entry = *value.getAsObject();
-    if (entry.getString("kind") != StringRef("accumulate_last"))
-      continue;
-    for (const llvm::json::Value &buffer : *entry.getArray("largest"))
-      if (tensors.size() < kShown)
-        tensors.push_back(fmt::format(
-            "{} of {}", formatBytes(*buffer.getAsObject()->getInteger("bytes")),
-            buffer.getAsObject()->getString("of")->str()));
-    break;
-  }
+  for (auto entry : program.getOps<program::EntryOp>())
+    if (entry.getKind() == program::EntryKind::AccumulateLast &&
+        tensors.empty())
+      for (program::BufferOp buffer : largestBuffers(
+               SmallVector<program::BufferOp>(
+                   entry.getBody().getOps<program::BufferOp>()),
+               kShown))
+        tensors.push_back(fmt::format("{} of {}",
+                                      formatBytes(buffer.getBytes()),
+                                      buffer.getLabel().value_or("").str()));
   return fmt::format("{}", fmt::join(tensors, ", "));
 }
 
@@ -161,7 +154,8 @@ SmallVector<MemoryBudget> Driver::concessions() const {
     for (int given : {0, 1, 2}) {
       MemoryBudget budget = chosen;
       budget.offloadTables |= offloadTables;
-      budget.smallWorkspaces = given > 0;
+      if (given > 0)
+        budget.workspaces = WorkspaceSize::kSmall;
       budget.onlyPanels = given > 1 && mayPanel;
       bool isOther = given == 0 || (given == 1 && traits.hasRoomyKernels) ||
                      (given == 2 && mayPanel);
@@ -199,7 +193,7 @@ LogicalResult Driver::joinIfRoomy(ModuleOp step, OwningOpRef<ModuleOp> &best) {
 /// to resident weights.
 FailureOr<OwningOpRef<ModuleOp>> Driver::fitMemory(ModuleOp step) {
   OwningOpRef<ModuleOp> best;
-  chosen.largeWorkspaces = false;
+  chosen.workspaces = WorkspaceSize::kModest;
   if (failed(joinIfRoomy(step, best)))
     return failure();
   for (const MemoryBudget &budget : concessions()) {
@@ -220,8 +214,8 @@ FailureOr<OwningOpRef<ModuleOp>> Driver::fitMemory(ModuleOp step) {
   if (smallest > options.memoryLimit)
     return refuseLimit(*best, smallest);
   MemoryBudget roomy = chosen;
-  roomy.largeWorkspaces = true;
-  if (traits.hasRoomyKernels && !roomy.smallWorkspaces &&
+  roomy.workspaces = WorkspaceSize::kLarge;
+  if (traits.hasRoomyKernels && chosen.workspaces == WorkspaceSize::kModest &&
       failed(tryBudget(step, roomy, best)))
     return failure();
   roomy = chosen;
@@ -230,6 +224,50 @@ FailureOr<OwningOpRef<ModuleOp>> Driver::fitMemory(ModuleOp step) {
       options.dequantForm == "auto" && failed(tryBudget(step, roomy, best)))
     return failure();
   return best;
+}
+
+/// Erases steps that are smaller than others; true where there were some.
+static bool keepLargestSteps(ModuleOp module) {
+  auto tokensOf = [](train::StepOp step) {
+    return step.getBatch() * step.getLength();
+  };
+  uint64_t most = 0;
+  for (auto step : module.getOps<train::StepOp>())
+    most = std::max(most, tokensOf(step));
+  bool isAnySmaller = false;
+  for (auto step : llvm::make_early_inc_range(module.getOps<train::StepOp>()))
+    if (step.getKind() != train::StepKind::Update && tokensOf(step) < most) {
+      step.erase();
+      isAnySmaller = true;
+    }
+  return isAnySmaller;
+}
+
+/// Decides for the largest steps, which arenas are as large as: what fits them
+/// fits all, or nearly so. Where it does not, all are looked at from the start.
+LogicalResult Driver::chooseBudget(ModuleOp module) {
+  const MemoryBudget asked = chosen;
+  OwningOpRef<ModuleOp> largest = module.clone(), all;
+  const bool isAnySmaller = keepLargestSteps(*largest);
+  if (failed(fitMemory(*largest)))
+    return failure();
+  if (!isAnySmaller)
+    return success();
+  if (failed(shrink(module, all)))
+    return failure();
+  if (plannedBytes(*all) <= options.memoryLimit)
+    return success();
+  chosen = asked;
+  return failure(failed(fitMemory(module)));
+}
+
+LogicalResult Driver::enableRemarks() {
+  const std::string any = ".*";
+  const remark::RemarkCategories categories{any, any, any, any, any};
+  return remark::enableOptimizationRemarks(
+      context, /*streamer=*/nullptr,
+      std::make_unique<remark::RemarkEmittingPolicyAll>(), categories,
+      /*printAsEmitRemarks=*/true);
 }
 
 LogicalResult Driver::run(OwningOpRef<ModuleOp> &module,
@@ -241,11 +279,10 @@ LogicalResult Driver::run(OwningOpRef<ModuleOp> &module,
       return success();
   }
   chosen.offloadTables = options.offloadEmbedding == "true";
-  if (options.memoryLimit > 0) {
-    FailureOr<OwningOpRef<ModuleOp>> fitted = fitMemory(*module);
-    if (failed(fitted))
-      return failure();
-  }
+  if (options.memoryLimit > 0 && failed(chooseBudget(*module)))
+    return failure();
+  if (options.remarks && failed(enableRemarks()))
+    return failure();
   // Once more with the budget that was chosen, to show both phases.
   for (const Phase &phase : phases().drop_front(2)) {
     if (failed(runPhase(phase, *module, chosen)))

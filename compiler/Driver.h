@@ -44,6 +44,8 @@ private:
                              mlir::OwningOpRef<mlir::ModuleOp> &best);
   mlir::FailureOr<mlir::OwningOpRef<mlir::ModuleOp>>
   fitMemory(mlir::ModuleOp step);
+  mlir::LogicalResult chooseBudget(mlir::ModuleOp module);
+  mlir::LogicalResult enableRemarks();
   mlir::LogicalResult refuseLimit(mlir::ModuleOp smallest, int64_t bytes);
 
   mlir::MLIRContext &context;
@@ -51,10 +53,6 @@ private:
   const TargetTraits traits;
   MemoryBudget chosen;
 };
-
-/// Bytes of all arenas of a planned program: what a rank allocates. Host memory
-/// of a card's rank is not counted.
-int64_t plannedBytes(mlir::ModuleOp program);
 
 } // namespace qlora
 

@@ -10,6 +10,7 @@
 
 #include "dialects/Program/Program.h"
 #include "dialects/Train/Train.h"
+#include "runtime/Kernels/WorkspaceSize.h"
 
 namespace qlora {
 

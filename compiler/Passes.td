@@ -7,330 +7,23 @@
 
 include "mlir/Pass/PassBase.td"
 
-//===----------------------------------------------------------------------===//
-// adapt
-//===----------------------------------------------------------------------===//
-
-def SpecializeShapes : Pass<"specialize-shapes", "::mlir::ModuleOp"> {
-  let summary = "fix the batch, the length and the compute type";
-  let description = [{
-    Makes one copy of the forward function per length, named
-    `@forward_<batch>x<length>`, with `model.batch` and `model.length`
-    attributes, and one of a single row per token bucket, unless a length is the
-    same. In
-    every value of a copy the first two dynamic dimensions become batch and
-    length, and f32 activations become the compute type. Values without
-    dynamic dimensions (weights, loss) keep theirs.
-
-    ```mlir
-    // before: %y = model.add %a, %b : tensor<?x?x64xf32>
-    // after:  %y = model.add %a, %b : tensor<2x32x64xbf16>
-    ```
-  }];
-  let options = [
-    Option<"batch", "batch", "int64_t", "1", "rows of a micro-batch">,
-    ListOption<"lengths", "lengths", "int64_t", "tokens of a row">,
-    ListOption<"buckets", "buckets", "int64_t",
-               "tokens of one line that short rows share">,
-    Option<"computeType", "compute-type", "std::string", "\"float32\"",
-           "float32 or bfloat16">,
-  ];
-}
-
-def QuantizeBase : Pass<"quantize-base", "::mlir::ModuleOp"> {
-  let summary = "give the weights of frozen linears a 4-bit type";
-  let description = [{
-    Every parameter that is used as the weight of a `WeightedProduct` with a
-    `module` (so not embeddings, norms, or the head) becomes
-    `!model.nf4<block, double-quant>`, with `quantized` and the old element
-    type as `file_type`; one that is [in, out] is turned, as bitsandbytes
-    does it. Weights that are stored quantised stay as they are. A weight
-    whose symbol is used by something else than such products is left, with a
-    remark.
-  }];
-  let options = [
-    Option<"block", "block", "int64_t", "64", "elements per block">,
-    Option<"doubleQuant", "double-quant", "bool", "true",
-           "quantise the block scales too">,
-  ];
-}
-
-def AttachAdapters : Pass<"attach-adapters", "::mlir::ModuleOp"> {
-  let summary = "put LoRA branches beside the target linears";
-  let description = [{
-    PEFT's rules. `targets` is a JSON list of suffixes, a JSON string with a
-    regular expression for the whole path, or "all-linear" (every
-    `WeightedProduct` with a `module`). Rank and alpha patterns (JSON
-    objects) match as PEFT does. Targets that match nothing are an error that
-    lists what is there.
-
-    ```mlir
-    // %y = model.linear %x, %w {module = "…q_proj"}
-    // becomes
-    // %y0 = model.linear %x, %w {module = "…q_proj"}
-    // %xa = model.linear %x, %a          // A: [r, in], kaiming
-    // %yb = model.linear %xa, %b {scale} // B: [out, r], zero
-    // %y  = model.add %y0, %yb
-    ```
-
-    With dropout, x goes through one `model.dropout` per distinct x, so that
-    siblings share a mask (PEFT draws one per module); the module attribute
-    `model.adapter_dropout` keeps which. `modulesToSave` (JSON list) makes
-    ordinary weights trainable.
-  }];
-  let options = [
-    Option<"rank", "r", "int64_t", "8", "">,
-    Option<"alpha", "alpha", "double", "8.0", "">,
-    Option<"dropout", "dropout", "double", "0.0", "">,
-    Option<"rslora", "rslora", "bool", "false", "alpha / sqrt(r)">,
-    Option<"targets", "targets", "std::string", "\"\\\"all-linear\\\"\"", "">,
-    Option<"rankPattern", "rank-pattern", "std::string", "\"{}\"", "">,
-    Option<"alphaPattern", "alpha-pattern", "std::string", "\"{}\"", "">,
-    Option<"modulesToSave", "modules-to-save", "std::string", "\"[]\"", "">,
-    Option<"initA", "init-a", "std::string", "\"kaiming\"",
-           "kaiming or gaussian">,
-    Option<"initB", "init-b", "std::string", "\"zero\"", "zero or kaiming">,
-  ];
-}
-
-def FuseLora : Pass<"fuse-lora", "::mlir::ModuleOp"> {
-  let summary = "one GEMM for the A's of siblings, B added into the base";
-  let description = [{
-    Trainable products without a `module` that share x become one, over one
-    parameter whose rows are the siblings' (`part_names`), and a
-    `model.split`. An `add` of a value used once and an accumulating op used
-    once becomes that op's `init`. Before the gradient is built, so that the
-    backward is fused too.
-  }];
-}
-
-//===----------------------------------------------------------------------===//
-// step
-//===----------------------------------------------------------------------===//
-
-def BuildTrainStep : Pass<"build-train-step", "::mlir::ModuleOp"> {
-  let summary = "reverse mode: forward functions become train.steps";
-  let description = [{
-    For each `@forward_<length>` an `accumulate` and an `evaluate` step (the
-    latter without dropout), and one `update`. Saves every activation that
-    the backward reads. A trainable parameter that no gradient reaches is an
-    error.
-  }];
-  let dependentDialects = ["::qlora::train::TrainDialect"];
-}
-
-def FuseAccumulate : Pass<"fuse-accumulate", "::mlir::ModuleOp"> {
-  let summary = "sums of gradients inside the GEMMs that produce them";
-  let description = [{
-    `add(g, op)` becomes `op init g` where op can accumulate, and both values
-    are used once.
-  }];
-}
-
-//===----------------------------------------------------------------------===//
-// optimize
-//===----------------------------------------------------------------------===//
-
-def RoundAdapters : Pass<"round-adapters", "::mlir::ModuleOp"> {
-  let summary = "products read trained weights that were rounded once";
-  let description = [{
-    A kernel that rounds a trained f32 weight to bf16, because the other factor
-    is bf16 (`^` in Kernels.def), reads a bf16 copy of it instead. The copy is
-    flat as the weights are, and `train.adamw` writes both. The numbers stay
-    the same; what is saved is a conversion before every product.
-
-    ```mlir
-    // %a = model.weight @a : tensor<8x64xf32>
-    // %y = model.linear %x, %a : (tensor<2x32x64xbf16>, tensor<8x64xf32>) -> …
-    // becomes
-    // %a = model.weight @a {rounded} : tensor<8x64xbf16>
-    // %y = model.linear %x, %a : (tensor<2x32x64xbf16>, tensor<8x64xbf16>) -> …
-    ```
-  }];
-}
-
-def EncodeActivations : Pass<"encode-activations", "::mlir::ModuleOp"> {
-  let summary = "what serves weight gradients alone waits in 8 bits";
-  let description = [{
-    A forward value made by a row op that the backward reads only in library
-    ops whose results are gradients of parameters, and nothing else, is kept
-    as `train.encode_rows` makes it, and decoded before its readers. In LoRA
-    that is the x of an adapter: x of q, k, v; of gate, up; of down; and what
-    its dropout leaves of an x. `train.encoded` has the number and the bytes.
-    `rematerialize` may still drop the codes and compute them again: the
-    gradients do not depend on that.
-  }];
-  let options = [
-    Option<"remarks", "remarks", "bool", "false", "say which, with bytes">,
-  ];
-}
-
-def Rematerialize : Pass<"rematerialize", "::mlir::ModuleOp"> {
-  let summary = "what to keep for the backward and what to compute again";
-  let description = [{
-    Keeps the estimated peak of each accumulate step under `budget` bytes of
-    activations at the least extra time. 0: no limit, nothing is recomputed.
-    `blocks`: the whole-block policy (`--gradient-checkpointing`): only
-    values that cross from one `model.block` to another are kept.
-    `train.remat` has the decision; with `problem` also what it was made from
-    (writeProblem in Graph/StepProblem.h), to be checked by another solver.
-  }];
-  let options = [
-    Option<"budget", "budget", "int64_t", "0", "bytes of activations">,
-    Option<"blocks", "blocks", "bool", "false", "whole-block policy">,
-    Option<"problem", "problem", "bool", "false",
-           "write the planner's problem into train.remat">,
-    Option<"target", "target", "std::string", "\"cpu\"", "cpu or cuda">,
+defvar TargetOption =
+    Option<"target", "target", "std::string", "\"cpu\"", "cpu or cuda">;
+defvar ProfileOption =
     Option<"profile", "device-profile", "std::string", "\"\"",
-           "a known card, or device.json of qlora-run --calibrate">,
-    Option<"remarks", "remarks", "bool", "false", "say why, with numbers">,
-  ];
-}
+           "a known card, or device.json of qlora-run --calibrate">;
 
-def PlanDequant : Pass<"plan-dequant", "::mlir::ModuleOp"> {
-  let summary = "where stored weights become numbers";
-  let description = [{
-    For every weight that is not stored in the compute type, by cost: decoded
-    in panels inside each GEMM (`panel`), once into scratch before it, shared
-    by the recompute and backward of the same block (`scratch`), or kept as
-    numbers (`resident`) where memory allows. Each choice is a remark. A GPU
-    has no panels: `panel` is a decode of all of W inside each GEMM there, so
-    the choice is between the other two.
-  }];
-  let options = [
-    Option<"form", "form", "std::string", "\"auto\"",
-           "auto, panel, scratch or resident">,
-    Option<"residentBytes", "resident-bytes", "int64_t", "0",
-           "memory left for resident weights">,
-    Option<"target", "target", "std::string", "\"cpu\"", "cpu or cuda">,
-    Option<"profile", "device-profile", "std::string", "\"\"",
-           "a known card, or device.json of qlora-run --calibrate">,
-    Option<"remarks", "remarks", "bool", "false", "say why, with numbers">,
-  ];
-}
-
-def ConcatSiblings : Pass<"concat-siblings", "::mlir::ModuleOp"> {
-  let summary = "one GEMM for frozen linears over the same x";
-  let description = [{
-    Products of one x whose weights are decoded into scratch: the weights are
-    decoded into one, by rows, and one GEMM makes all outputs; so does one of
-    all their output gradients the input gradient. Only where views are
-    enough: nothing is copied, and nothing is kept longer.
-  }];
-}
-
-def FuseRows : Pass<"fuse-rows", "::mlir::ModuleOp"> {
-  let summary = "chains of row ops become one row region";
-  let description = [{
-    Every row op becomes a `model.rows`; a producer and a consumer over the
-    same rows become one, where no value moves across a reader.
-  }];
-  let options = [
-    Option<"fuse", "fuse", "bool", "true", "false: one kernel per op">,
-  ];
-}
-
-def BucketGradients : Pass<"bucket-gradients", "::mlir::ModuleOp"> {
-  let summary = "the flat gradient arena and its all-reduces";
-  let description = [{
-    Orders the trainable parameters as the backward finishes them (module
-    attribute `train.layout`: names in order, and `train.offsets`), and places
-    at most `maxBuckets` all-reduces, each right after the last gradient of
-    its bucket.
-  }];
-  let options = [
-    Option<"maxBuckets", "max-buckets", "int64_t", "4", "">,
-    Option<"minBytes", "min-bytes", "int64_t", "1048576",
-           "a bucket is not smaller than this, but for the last">,
-  ];
-}
-
-//===----------------------------------------------------------------------===//
-// program
-//===----------------------------------------------------------------------===//
-
-def LowerToProgram : Pass<"lower-to-program", "::mlir::ModuleOp"> {
-  let summary = "values get buffers, ops become commands";
-  let description = [{
-    One buffer per value, but: the parts of a split or concat are ranges of the
-    whole, a result that may overwrite an operand which dies takes over its buffer,
-    and a gradient is written straight into the gradient arena where its op can
-    add. An accumulate step becomes two entries, with and without collectives.
-    Places in the activation arena are left to plan-memory.
-
-    ```mlir
-    // before: %y = model.linear %x, %w init %y0 : ...
-    // after:  program.launch @matmul(%x, %w, %y0) access [1, 1, 3] ...
-    ```
-  }];
-  let dependentDialects = ["::qlora::program::ProgramDialect"];
-  let options = [
-    Option<"offloadTables", "offload-tables", "bool", "false",
-           "frozen weights that are read by rows go to the host arena">,
-  ];
-}
-
-def SelectKernels : Pass<"select-kernels", "::mlir::ModuleOp"> {
-  let summary = "the first row of Kernels.def that can do it";
-  let description = [{
-    Each launch of a library op gets an implementation and the workspace that
-    the implementation and those after it promise to stay within. It cuts the
-    work as it likes (KernelRow::tune), and may have a large workspace
-    (KernelRow::isRoomy) unless workspaces are to be small. The workspace
-    arena gets the target's alignment.
-  }];
-  let options = [
-    Option<"target", "target", "std::string", "\"cpu\"", "cpu or cuda">,
-    Option<"small", "small", "bool", "false", "small workspaces">,
-    Option<"large", "large", "bool", "false",
-           "workspaces as large as makes a kernel faster">,
-    Option<"remarks", "remarks", "bool", "false", "say why a row was refused">,
-  ];
-}
-
-def AssignQueues : Pass<"assign-queues", "::mlir::ModuleOp"> {
-  let summary = "which queue runs a command, with events between queues";
-  let description = [{
-    Collectives go to the communication queue, after an event that the compute
-    queue records when their buffer is complete; the compute queue waits for
-    all of them at the end of the entry.
-
-    On a target that runs kernels of the copy queue beside the compute queue,
-    launches that read frozen parameters only and write one scratch buffer go
-    there, ahead of the buffer's first reader by as much arithmetic as hides
-    them, and at most to the first reader of the buffer before. A wait that
-    another one implies is left out.
-  }];
-  let options = [
-    Option<"target", "target", "std::string", "\"cpu\"", "cpu or cuda">,
-    Option<"profile", "device-profile", "std::string", "\"\"",
-           "device.json of qlora-run --calibrate">,
-    Option<"inOrder", "in-order", "bool", "false",
-           "kernels stay on the compute queue">,
-    Option<"remarks", "remarks", "bool", "false", "say how many, per entry">,
-  ];
-}
-
-def PlanMemory : Pass<"plan-memory", "::mlir::ModuleOp"> {
-  let summary = "lifetimes become offsets in the arenas";
-  let description = [{
-    Buffers of the activation and workspace arenas live from their first to
-    their last command, or, where one of another queue uses them, from where
-    its events let that one start to where the compute queue has waited for
-    it; those that do not live together may overlap. They start at multiples
-    of their arena's alignment. The arenas are as large as the largest entry
-    needs. Writes the plan for people (bytes per arena, largest buffers at the
-    peak) to `program.plan`.
-  }];
-}
+include "compiler/Graph/Passes.td"
+include "compiler/Schedule/Passes.td"
 
 def VerifyPhase : Pass<"verify-phase", "::mlir::ModuleOp"> {
   let summary = "nothing of an earlier phase is left";
   let description = [{
-    After `adapt` shapes are static; after `step` there are no functions and one
-    update; after `optimize` every row op is a `model.rows` and the layout is
-    known; after `program` only the program dialect is left, every buffer has a
-    place, and nothing reads what nothing has written. Runs in every build.
+    Each op is as its verifier has it. After `adapt` shapes are static; after
+    `step` there are no functions and one update; after `optimize` every row op
+    is a `model.rows` and the layout is known; after `program` only the program
+    dialect is left, every buffer has a place, and nothing reads what nothing
+    has written. Runs in every build.
   }];
   let options = [
     Option<"phase", "phase", "std::string", "\"\"",
@@ -349,8 +42,16 @@ def PrintKernels : Pass<"print-kernels", "::mlir::ModuleOp"> {
     output, so that a text test can look at it.
   }];
   let options = [
-    Option<"target", "target", "std::string", "\"cpu\"", "cpu or cuda">,
+    TargetOption,
   ];
+}
+
+def PrintPlan : Pass<"print-plan", "::mlir::ModuleOp"> {
+  let summary = "write the plan of a program as JSON to stdout";
+  let description = [{
+    Writes what `qloracc --report plan.json` has, but for times, so that a test
+    can look at it: arenas, entries, and what the passes before decided.
+  }];
 }
 
 #endif // QLORA_COMPILER_PASSES_TD

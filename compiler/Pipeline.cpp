@@ -20,13 +20,6 @@ using namespace qlora;
 
 static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
                        const MemoryBudget &) {
-  // Shapes first: every later pass counts bytes.
-  SpecializeShapesOptions shapes;
-  shapes.batch = options.batch;
-  llvm::append_range(shapes.lengths, options.lengths);
-  llvm::append_range(shapes.buckets, options.buckets);
-  shapes.computeType = options.computeType;
-  pm.addPass(createSpecializeShapes(shapes));
   // Before the adapters, so that only the model's own weights are quantised.
   if (options.loadIn4bit) {
     QuantizeBaseOptions quantize;
@@ -49,6 +42,13 @@ static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
   // Before the gradient: the backward of the fused form is fused too.
   if (options.isEnabled("fuse-lora"))
     pm.addPass(createFuseLora());
+  // Once all that has no length is done: every later pass counts bytes.
+  SpecializeShapesOptions shapes;
+  shapes.batch = options.batch;
+  llvm::append_range(shapes.lengths, options.lengths);
+  llvm::append_range(shapes.buckets, options.buckets);
+  shapes.computeType = options.computeType;
+  pm.addPass(createSpecializeShapes(shapes));
 }
 
 //===----------------------------------------------------------------------===//
@@ -60,7 +60,7 @@ static void buildStep(OpPassManager &pm, const CompileOptions &options,
   pm.addPass(createBuildTrainStep());
   // Sums of gradients are explicit adds until here.
   if (options.isEnabled("fuse-accumulate"))
-    pm.addPass(createFuseAccumulate());
+    pm.addNestedPass<train::StepOp>(createFuseAccumulate());
 }
 
 //===----------------------------------------------------------------------===//
@@ -74,20 +74,16 @@ static void buildOptimize(OpPassManager &pm, const CompileOptions &options,
       targetTraits(options.target)->roundsBeforeGemms)
     pm.addPass(createRoundAdapters());
   // Before rematerialize, so that it weighs what really waits.
-  if (options.loraActivations == "int8") {
-    EncodeActivationsOptions encode;
-    encode.remarks = options.remarks;
-    pm.addPass(createEncodeActivations(encode));
-  }
+  if (options.loraActivations == "int8")
+    pm.addNestedPass<train::StepOp>(createEncodeActivations());
   // While every value still has an op of its own to compute it again.
   RematerializeOptions remat;
   remat.budget = budget.activationBytes;
   remat.blocks = options.checkpointing;
   remat.target = options.target;
   remat.profile = options.deviceProfile;
-  remat.remarks = options.remarks;
   if (options.isEnabled("rematerialize"))
-    pm.addPass(createRematerialize(remat));
+    pm.addNestedPass<train::StepOp>(createRematerialize(remat));
   // After recomputation, so that a recomputed use can share a decode.
   PlanDequantOptions dequant;
   dequant.form = options.isEnabled("plan-dequant") && !budget.onlyPanels
@@ -96,16 +92,15 @@ static void buildOptimize(OpPassManager &pm, const CompileOptions &options,
   dequant.residentBytes = budget.residentBytes;
   dequant.target = options.target;
   dequant.profile = options.deviceProfile;
-  dequant.remarks = options.remarks;
   pm.addPass(createPlanDequant(dequant));
   // Where what is decoded into scratch is known.
   if (options.isEnabled("concat-siblings") && !budget.siblingsApart &&
       targetTraits(options.target)->prefersWideGemms)
-    pm.addPass(createConcatSiblings());
+    pm.addNestedPass<train::StepOp>(createConcatSiblings());
   // Last of those that need single row ops; makes all of them `model.rows`.
   FuseRowsOptions rows;
   rows.fuse = options.isEnabled("fuse-rows");
-  pm.addPass(createFuseRows(rows));
+  pm.addNestedPass<train::StepOp>(createFuseRows(rows));
   // The order in which gradients finish is final now.
   BucketGradientsOptions buckets;
   buckets.maxBuckets =
@@ -125,16 +120,13 @@ static void buildProgram(OpPassManager &pm, const CompileOptions &options,
   // Brings the workspaces, which the plan has to include.
   SelectKernelsOptions select;
   select.target = options.target;
-  select.small = budget.smallWorkspaces;
-  select.large = budget.largeWorkspaces;
-  select.remarks = options.remarks;
+  select.workspaces = budget.workspaces;
   pm.addPass(createSelectKernels(select));
   // Before the plan: what runs at the same time must not share memory.
   AssignQueuesOptions queues;
   queues.target = options.target;
   queues.profile = options.deviceProfile;
   queues.inOrder = budget.inOrder || !options.isEnabled("assign-queues");
-  queues.remarks = options.remarks;
   pm.addPass(createAssignQueues(queues));
   pm.addPass(createPlanMemory());
 }

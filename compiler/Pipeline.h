@@ -9,6 +9,8 @@
 #include "mlir/IR/BuiltinOps.h"
 #include "mlir/Pass/PassManager.h"
 
+#include "runtime/Kernels/WorkspaceSize.h"
+
 #include <set>
 #include <string>
 #include <vector>
@@ -44,7 +46,7 @@ struct CompileOptions {
   std::string deviceProfile; ///< path; empty: the shipped default
   std::string dequantForm = "auto";
   int64_t maxBuckets = 4;
-  bool remarks = false;
+  bool remarks = false; ///< of what is done in the end, not of attempts
   /// Optimisations that are left out, by the name of their pass.
   std::set<std::string> disabled;
 
@@ -56,9 +58,8 @@ struct MemoryBudget {
   int64_t activationBytes = 0; ///< 0: no limit
   int64_t residentBytes = 0;
   bool siblingsApart = false; ///< no joined GEMMs: what is joined lives longer
-  bool largeWorkspaces = true; ///< all that makes a kernel faster
+  WorkspaceSize workspaces = WorkspaceSize::kLarge;
   bool inOrder = false;    ///< no scratch for a weight ahead of its GEMM
-  bool smallWorkspaces = false;
   bool onlyPanels = false; ///< no scratch for whole weights
   bool offloadTables = false; ///< weights that are read by rows: host memory
 };

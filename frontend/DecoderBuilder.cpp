@@ -89,8 +89,7 @@ void DecoderBuilder::enter(StringRef path) {
 template <typename Op, typename... Args>
 Op DecoderBuilder::emit(Args &&...args) {
   auto op = Op::create(body, std::forward<Args>(args)...);
-  if (layerNumber >= 0)
-    op->setAttr(model::kBlockAttr, body.getI64IntegerAttr(layerNumber));
+  model::setLayer(op, layerNumber);
   return op;
 }
 

@@ -12,7 +12,7 @@
 //   }
 //
 // Every op carries the path of its Hugging Face module as its location, and
-// those of layer N the attribute `model.block = N`.
+// those of decoder layer N the attribute `layer = N`.
 
 #ifndef QLORA_FRONTEND_DECODERBUILDER_H
 #define QLORA_FRONTEND_DECODERBUILDER_H

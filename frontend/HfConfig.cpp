@@ -6,13 +6,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <iterator>
 #include <optional>
 #include <utility>
 
 #include "frontend/ConfigKeys.h"
 #include "frontend/JsonFields.h"
+#include "runtime/Base/UserFiles.h"
 
 using nlohmann::json;
 
@@ -309,15 +309,13 @@ StatusOr<ModelConfig> parseHfConfig(std::string_view text,
 StatusOr<ModelConfig> readHfConfig(const std::string &folder,
                                    const json &instead) {
   const std::string path = folder + "/config.json";
-  std::ifstream stream(path, std::ios::binary);
-  const std::string text((std::istreambuf_iterator<char>(stream)),
-                         std::istreambuf_iterator<char>());
-  if (!stream.is_open() || stream.bad())
+  const auto text = readWholeFile(path);
+  if (!text.isOk())
     return Status::error(StatusCode::kNotFound,
                          "cannot read '{}'; is it a Hugging Face model "
                          "folder?",
                          path);
-  StatusOr<ModelConfig> config = parseHfConfig(text, instead);
+  StatusOr<ModelConfig> config = parseHfConfig(text.value(), instead);
   if (!config.isOk())
     return config.status().withContext(fmt::format("'{}'", path));
   return config;

@@ -5,6 +5,7 @@
 #include "compiler/Codegen/AssemblyText.h"
 
 #include "llvm/ADT/StringExtras.h"
+#include "llvm/Support/Base64.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -35,8 +36,7 @@ std::string StringTable::label(std::string_view text) {
 }
 
 void WordTable::row(std::initializer_list<uint64_t> words) {
-  fmt::format_to(std::back_inserter(lines), ".quad {}\n",
-                 fmt::join(words, ", "));
+  numbers.insert(numbers.end(), words);
   ++count;
 }
 
@@ -46,6 +46,15 @@ void WordTable::row(const std::vector<std::string> &words) {
   ++count;
 }
 
+/// Numbers in base 64: the assembler takes longer to read them in decimal than
+/// the compiler to find them.
 std::string WordTable::str() const {
-  return fmt::format(".balign 16\n{}:\n{}", label, lines);
+  std::string text = fmt::format(".balign 16\n{}:\n{}", label, lines);
+  if (!numbers.empty())
+    text += fmt::format(
+        ".base64 \"{}\"\n",
+        llvm::encodeBase64(llvm::StringRef(
+            reinterpret_cast<const char *>(numbers.data()),
+            numbers.size() * sizeof(numbers.front()))));
+  return text;
 }

@@ -37,8 +37,8 @@ class WordTable {
 public:
   explicit WordTable(std::string label) : label(std::move(label)) {}
 
-  /// Adds a row of 64-bit words; a word is a number or the text of an
-  /// expression of labels.
+  /// Adds a row of 64-bit words: numbers, or texts of expressions of labels.
+  /// All rows of a table are of one sort.
   void row(std::initializer_list<uint64_t> words);
   void row(const std::vector<std::string> &words);
 
@@ -48,7 +48,8 @@ public:
 
 private:
   std::string label;
-  std::string lines;
+  std::vector<uint64_t> numbers;
+  std::string lines; ///< of texts
   uint32_t count = 0;
 };
 

@@ -47,8 +47,7 @@ FailureOr<ArrayRef<RowOperand>> CommandTables::rowsOf(LaunchOp op) {
   auto [known, isNew] = rowOperandsOf.try_emplace(op.getKernel());
   if (!isNew)
     return ArrayRef<RowOperand>(known->second);
-  auto kernel = SymbolTable::lookupNearestSymbolFrom<program::KernelOp>(
-      op, op.getKernelAttr());
+  auto kernel = symbols.lookup<program::KernelOp>(op.getKernel());
   if (!kernel.getOp()) {
     FailureOr<SmallVector<RowOperand>> rows = rowOperands(kernel);
     if (failed(rows))
@@ -83,12 +82,13 @@ uint32_t CommandTables::constantsOf(ArrayRef<int64_t> values) {
 // Commands
 //===----------------------------------------------------------------------===//
 
-void CommandTables::command(qlora_command_kind kind, uint64_t queue,
-                            uint32_t target, uint32_t firstOperand) {
+void CommandTables::command(qlora_command_kind kind, Queue queue,
+                            uint32_t target, uint32_t firstOperand,
+                            uint32_t collective) {
   uint32_t count = operands.size() - firstOperand;
-  commands.row(
-      {kind | queue << 8 | uint64_t(count) << 16 | uint64_t(target) << 32,
-       firstOperand});
+  commands.row({kind | uint64_t(queue) << 8 | uint64_t(count) << 16 |
+                    uint64_t(target) << 32,
+                wordOf(firstOperand, collective)});
 }
 
 uint32_t CommandTables::launchOf(LaunchOp op, uint32_t kernel) {
@@ -105,8 +105,7 @@ uint32_t CommandTables::launchOf(LaunchOp op, uint32_t kernel) {
 
 /// A row of no bytes, with the access that the library op has to it.
 LogicalResult CommandTables::addAbsent(LaunchOp op, unsigned position) {
-  auto kernel = SymbolTable::lookupNearestSymbolFrom<program::KernelOp>(
-      op, op.getKernelAttr());
+  auto kernel = symbols.lookup<program::KernelOp>(op.getKernel());
   const qlora::KernelOp *library =
       kernel.getOp() ? findKernelOp(*kernel.getOp()) : nullptr;
   if (!library || position >= library->operands.size())
@@ -148,15 +147,15 @@ LogicalResult CommandTables::addLaunch(LaunchOp op) {
 
 /// A command whose operands are those of the op.
 LogicalResult CommandTables::addTransfer(Operation &op, qlora_command_kind kind,
-                                         ArrayRef<qlora_access> access,
-                                         uint32_t target, uint64_t queue) {
+                                         uint32_t target, Queue queue,
+                                         uint32_t collective) {
   uint32_t first = operands.size();
-  for (auto [buffer, mode] : llvm::zip_equal(op.getOperands(), access)) {
+  for (auto [buffer, mode] : accessesOf(&op)) {
     FailureOr<BufferRange> range = rangeOf(buffer);
     if (failed(range) || failed(addOperand(buffer, mode, range->dtype)))
       return failure();
   }
-  return command(kind, queue, target, first), success();
+  return command(kind, queue, target, first, collective), success();
 }
 
 LogicalResult CommandTables::addCommand(Operation &op) {
@@ -164,23 +163,25 @@ LogicalResult CommandTables::addCommand(Operation &op) {
       .Case<BufferOp, ViewOp, BindOp>([](auto) { return success(); })
       .Case<LaunchOp>([&](auto launch) { return addLaunch(launch); })
       .Case<FillOp>([&](auto fill) {
-        return addTransfer(op, QLORA_COMMAND_FILL, QLORA_WRITE, 0,
-                           fill.getQueue());
+        return addTransfer(op, QLORA_COMMAND_FILL, 0, fill.getQueue());
       })
       .Case<CopyOp>([&](auto copy) {
-        return addTransfer(op, QLORA_COMMAND_COPY, {QLORA_WRITE, QLORA_READ}, 0,
-                           copy.getQueue());
+        return addTransfer(op, QLORA_COMMAND_COPY, 0, copy.getQueue());
       })
-      .Case<AllReduceOp>([&](auto reduce) {
-        return addTransfer(op, QLORA_COMMAND_COLLECTIVE, QLORA_READ_WRITE,
-                           reduce.getBucket(), reduce.getQueue());
+      .Case<CollectiveOp>([&](CollectiveOp together) {
+        // The last word of qlora_command.
+        uint32_t how = uint32_t(together.getKind()) |
+                       uint32_t(together.getGroup()) << 8 |
+                       uint32_t(uint16_t(together.getPeer())) << 16;
+        return addTransfer(op, QLORA_COMMAND_COLLECTIVE, together.getNumber(),
+                           Queue::Communication, how);
       })
       .Case<RecordOp>([&](auto record) {
-        return addTransfer(op, QLORA_COMMAND_RECORD, {}, record.getEvent(),
+        return addTransfer(op, QLORA_COMMAND_RECORD, record.getEvent(),
                            record.getQueue());
       })
       .Case<WaitOp>([&](auto wait) {
-        return addTransfer(op, QLORA_COMMAND_WAIT, {}, wait.getEvent(),
+        return addTransfer(op, QLORA_COMMAND_WAIT, wait.getEvent(),
                            wait.getQueue());
       })
       .Default([](Operation &other) {

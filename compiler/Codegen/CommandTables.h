@@ -23,7 +23,8 @@ struct BufferRange {
 
 class CommandTables {
 public:
-  explicit CommandTables(StringTable &strings) : strings(strings) {}
+  CommandTables(mlir::ModuleOp module, StringTable &strings)
+      : symbols(module), strings(strings) {}
 
   /// Number of the arenas and kernels, in the order of their tables.
   std::map<program::Arena, uint32_t> arenaIndex;
@@ -47,13 +48,14 @@ private:
                                  uint32_t dtype,
                                  const RowOperand *row = nullptr);
   llvm::LogicalResult addTransfer(mlir::Operation &op, qlora_command_kind kind,
-                                  llvm::ArrayRef<qlora_access> access,
-                                  uint32_t target, uint64_t queue);
-  void command(qlora_command_kind kind, uint64_t queue, uint32_t target,
-               uint32_t firstOperand);
+                                  uint32_t target, program::Queue queue,
+                                  uint32_t collective = 0);
+  void command(qlora_command_kind kind, program::Queue queue, uint32_t target,
+               uint32_t firstOperand, uint32_t collective = 0);
   uint32_t launchOf(program::LaunchOp op, uint32_t kernel);
   uint32_t constantsOf(llvm::ArrayRef<int64_t> values);
 
+  mlir::SymbolTable symbols;
   StringTable &strings;
   std::map<std::vector<int64_t>, uint32_t> constantIndex;
   llvm::StringMap<llvm::SmallVector<RowOperand>> rowOperandsOf; ///< of kernels

@@ -47,7 +47,7 @@ private:
   const Target &target;
   const uint32_t cudaVersion;
   StringTable strings;
-  CommandTables commands{strings};
+  CommandTables commands{module, strings};
   WordTable arenas{".Larenas"}, parameters{".Lparameters"},
       kernels{".Lkernels"}, entries{".Lentries"}, bindings{".Lbindings"},
       images{".Limages"};
@@ -79,8 +79,9 @@ LogicalResult ModuleEmitter::addParameter(ParameterOp op) {
   if (shape.size() > QLORA_MAX_RANK)
     return op.emitOpError("has ")
            << shape.size() << " dimensions, more than " << QLORA_MAX_RANK;
-  auto word = [](uint32_t low, uint32_t high) {
-    return std::to_string(wordOf(low, high));
+  auto word = [](auto low, auto high) {
+    return std::to_string(
+        wordOf(static_cast<uint32_t>(low), static_cast<uint32_t>(high)));
   };
   std::vector<std::string> row = {
       string(op.getName()), word(op.getRole(), op.getDtype()),
@@ -140,7 +141,7 @@ LogicalResult ModuleEmitter::addBinding(BindOp op) {
   FailureOr<BufferRange> range = commands.rangeOf(op.getBuffer());
   if (failed(range))
     return failure();
-  bindings.row({wordOf(op.getKind(), range->arena), range->offset,
+  bindings.row({wordOf(uint32_t(op.getKind()), range->arena), range->offset,
                 range->bytes});
   return success();
 }

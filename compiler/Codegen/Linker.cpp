@@ -4,7 +4,7 @@
 
 #include "compiler/Codegen/Linker.h"
 
-#include "runtime/Base/Seal.h"
+#include "runtime/Base/ContentHash.h"
 
 using namespace qlora;
 

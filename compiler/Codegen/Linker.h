@@ -14,7 +14,7 @@ Status assemble(const std::string &clang, const std::string &text,
                 const std::string &object, const ScratchFolder &folder);
 
 /// The bytes of a library with these objects and nothing else: it imports
-/// nothing, and the same objects give the same bytes. Sealed (Seal.h).
+/// nothing, and the same objects give the same bytes. Sealed (ContentHash.h).
 StatusOr<std::string> linkLibrary(const std::vector<std::string> &objects,
                                   const ScratchFolder &folder);
 

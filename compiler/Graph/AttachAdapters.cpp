@@ -100,11 +100,6 @@ static SmallVector<WeightedProduct> productsOf(func::FuncOp function) {
   return products;
 }
 
-static void copyBlock(Operation *from, Operation *to) {
-  if (Attribute block = from->getAttr(kBlockAttr))
-    to->setAttr(kBlockAttr, block);
-}
-
 /// x after dropout: one mask for all products that read the same x.
 Value AttachAdaptersPass::dropoutOf(WeightedProduct product,
                                     DenseMap<Value, Value> &dropped) {
@@ -117,7 +112,7 @@ Value AttachAdaptersPass::dropoutOf(WeightedProduct product,
     auto op = DropoutOp::create(builder, product.getLoc(), x.getType(), x,
                                 llvm::APFloat(double(dropout)),
                                 static_cast<uint64_t>(dropped.size()));
-    copyBlock(product, op);
+    copyStage(product, op);
     value = op;
   }
   return value;
@@ -189,7 +184,7 @@ void AttachAdaptersPass::attach(WeightedProduct product,
   y.replaceAllUsesExcept(sum, sum);
   for (Operation *op : {xa.getOperation(), branch.getOperation(),
                         sum.getOperation()})
-    copyBlock(product, op);
+    copyStage(product, op);
 }
 
 /// PEFT puts adapters on other modules too (embeddings, the head), or refuses

@@ -18,13 +18,14 @@
 // when the backward ends is waited for. So buckets get smaller: of four the
 // sizes are near 4 : 3 : 2 : 1.
 
+#include "compiler/Decisions.h"
 #include "compiler/Passes.h"
 #include "dialects/Train/Train.h"
 
 #include "llvm/ADT/MapVector.h"
-#include "llvm/Support/JSON.h"
 
 using namespace mlir;
+using namespace qlora;
 using namespace qlora::model;
 using namespace qlora::train;
 
@@ -54,7 +55,7 @@ private:
   void writeLayout();
   int64_t bucketCount() const;
   SmallVector<Bucket> makeBuckets() const;
-  void report(ArrayRef<Bucket> buckets);
+  ArrayAttr factsOf(ArrayRef<Bucket> buckets);
 
   /// Trainable parameters as the backward finishes them, with their elements
   /// rounded up to the alignment.
@@ -179,26 +180,21 @@ static void insertCollectives(StepOp step, ArrayRef<Bucket> buckets) {
     builder.setInsertionPointAfter(after);
     after = AllReduceOp::create(builder, after->getLoc(), number,
                                 bucket.offset, bucket.elements);
-    after->setAttr(kBackwardAttr, builder.getUnitAttr());
+    setPhase(after, StepPhase::Backward);
   }
 }
 
-/// `train.buckets`: what each all-reduce holds, for the report.
-void BucketGradientsPass::report(ArrayRef<Bucket> buckets) {
-  std::string text;
-  llvm::raw_string_ostream stream(text);
-  llvm::json::OStream json(stream);
-  json.array([&] {
-    for (const Bucket &bucket : buckets)
-      json.object([&] {
-        json.attribute("offset_bytes", 4 * bucket.offset);
-        json.attribute("bytes", 4 * bucket.elements);
-        json.attribute("parameters", int64_t(bucket.parameters.size()));
-        json.attribute("starts_after", bucket.parameters.back());
-      });
-  });
-  getOperation()->setAttr("train.buckets",
-                          StringAttr::get(&getContext(), text));
+/// What each all-reduce holds.
+ArrayAttr BucketGradientsPass::factsOf(ArrayRef<Bucket> buckets) {
+  SmallVector<Attribute> facts;
+  for (const Bucket &bucket : buckets)
+    facts.push_back(Facts(&getContext())
+                        .add("offset_bytes", 4 * bucket.offset)
+                        .add("bytes", 4 * bucket.elements)
+                        .add("parameters", bucket.parameters.size())
+                        .add("starts_after", bucket.parameters.back())
+                        .get());
+  return ArrayAttr::get(&getContext(), facts);
 }
 
 void BucketGradientsPass::runOnOperation() {
@@ -221,5 +217,5 @@ void BucketGradientsPass::runOnOperation() {
   SmallVector<Bucket> buckets = makeBuckets();
   for (StepOp step : steps)
     insertCollectives(step, buckets);
-  report(buckets);
+  recordDecision(getOperation(), getArgument(), factsOf(buckets));
 }

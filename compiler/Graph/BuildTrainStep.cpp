@@ -28,17 +28,14 @@ namespace qlora {
 
 namespace {
 
-/// Marks ops of the backward, and gives them the block of the forward op
-/// that they differentiate.
+/// Puts ops into the backward, and into the layer of the forward op that they
+/// differentiate.
 class BackwardMarker : public OpBuilder::Listener {
 public:
   void notifyOperationInserted(Operation *op, OpBuilder::InsertPoint) override {
-    // Arithmetic inside a row region is not an op of the step.
-    if (!isa<StepOp>(op->getParentOp()))
-      return;
-    op->setAttr(kBackwardAttr, UnitAttr::get(op->getContext()));
-    if (current && current->hasAttr(kBlockAttr))
-      op->setAttr(kBlockAttr, current->getAttr(kBlockAttr));
+    setPhase(op, StepPhase::Backward);
+    if (current)
+      setLayer(op, layerOf(current));
   }
   Operation *current = nullptr;
 };
@@ -58,6 +55,12 @@ class BuildTrainStepPass
   LogicalResult buildAccumulate(OpBuilder &builder, func::FuncOp function);
   void buildEvaluate(OpBuilder &builder, func::FuncOp function);
   void buildUpdate(OpBuilder &builder);
+  bool isTrainable(Operation *op) const;
+  LogicalResult findWanted(ArrayRef<Operation *> ops, Tape &tape) const;
+  DenseMap<Operation *, SmallVector<WeightOp>>
+  findFirstUses(ArrayRef<Operation *> ops) const;
+
+  DenseSet<Attribute> trainable; ///< parameters, as weights name them
 };
 
 } // namespace
@@ -125,15 +128,14 @@ Forward BuildTrainStepPass::cloneForward(OpBuilder &builder,
   return forward;
 }
 
-static bool isTrainable(Operation *op) {
+bool BuildTrainStepPass::isTrainable(Operation *op) const {
   auto weight = dyn_cast<WeightOp>(op);
-  return weight && SymbolTable::lookupNearestSymbolFrom<ParameterOp>(
-                       op, weight.getParameterAttr())
-                       .getTrainable();
+  return weight && trainable.contains(weight.getParameterAttr());
 }
 
 /// Marks every value that a trainable parameter flows into.
-static LogicalResult findWanted(ArrayRef<Operation *> ops, Tape &tape) {
+LogicalResult BuildTrainStepPass::findWanted(ArrayRef<Operation *> ops,
+                                             Tape &tape) const {
   for (Operation *op : ops) {
     bool reads = llvm::any_of(op->getOperands(),
                               [&](Value v) { return tape.needs(v); });
@@ -149,8 +151,8 @@ static LogicalResult findWanted(ArrayRef<Operation *> ops, Tape &tape) {
 
 /// For each trainable weight, the first op that reads it: once the reverse
 /// walk has passed that op, its gradient is complete.
-static DenseMap<Operation *, SmallVector<WeightOp>>
-findFirstUses(ArrayRef<Operation *> ops) {
+DenseMap<Operation *, SmallVector<WeightOp>>
+BuildTrainStepPass::findFirstUses(ArrayRef<Operation *> ops) const {
   DenseMap<Operation *, SmallVector<WeightOp>> firstUses;
   DenseSet<Value> seen;
   for (Operation *op : ops)
@@ -204,7 +206,7 @@ LogicalResult BuildTrainStepPass::buildAccumulate(OpBuilder &builder,
         continue;
       reached.insert(weight.getParameterAttr());
       qlora::train::AccumulateOp::create(backward, weight.getLoc(),
-                                  weight.getParameterAttr(), gradient);
+                                  weight.getParameter(), gradient);
     }
   }
   for (Operation *op : llvm::reverse(forward.ops))
@@ -256,10 +258,11 @@ void BuildTrainStepPass::buildUpdate(OpBuilder &builder) {
 
 void BuildTrainStepPass::runOnOperation() {
   ModuleOp module = getOperation();
-  bool trains = llvm::any_of(module.getOps<ParameterOp>(), [](ParameterOp p) {
-    return p.getTrainable();
-  });
-  if (!trains) {
+  trainable.clear();
+  for (auto parameter : module.getOps<ParameterOp>())
+    if (parameter.getTrainable())
+      trainable.insert(FlatSymbolRefAttr::get(parameter));
+  if (trainable.empty()) {
     module.emitError("nothing to train: no parameter is trainable; attach "
                      "adapters or name modules to save");
     return signalPassFailure();

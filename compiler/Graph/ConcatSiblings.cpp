@@ -68,10 +68,7 @@ private:
 
 class ConcatSiblingsPass
     : public qlora::impl::ConcatSiblingsBase<ConcatSiblingsPass> {
-  void runOnOperation() override {
-    for (auto step : getOperation().getOps<StepOp>())
-      SiblingConcatenator(step).run();
-  }
+  void runOnOperation() override { SiblingConcatenator(getOperation()).run(); }
 };
 
 } // namespace
@@ -88,12 +85,6 @@ static RankedTensorType joinedType(TypeRange types, unsigned dim) {
   for (Type type : types)
     shape[dim] += cast<RankedTensorType>(type).getDimSize(dim);
   return first.clone(shape);
-}
-
-static void copyMarks(Operation *from, Operation *to) {
-  for (StringRef mark : {StringRef(kBackwardAttr), StringRef(kBlockAttr)})
-    if (Attribute value = from->getAttr(mark))
-      to->setAttr(mark, value);
 }
 
 static void moveAhead(Operation *op, Operation *user) {
@@ -129,7 +120,7 @@ Value SiblingConcatenator::stack(ArrayRef<DecodeOp> decodes, Operation *user) {
   auto whole = ConcatOp::create(builder, user->getLoc(),
                                 joinedType(ValueRange(parts).getTypes(), 0),
                                 parts, builder.getUnitAttr());
-  copyMarks(user, whole);
+  copyStage(user, whole);
   for (DecodeOp decode : decodes)
     stacks[decode] = whole;
   return whole.getWhole();
@@ -145,12 +136,12 @@ static bool areOneKind(WeightedProduct a, WeightedProduct b) {
 }
 
 static bool canJoin(WeightedProduct a, WeightedProduct b) {
-  return blockOf(a) == blockOf(b) && areOneKind(a, b) &&
-         a->hasAttr(kBackwardAttr) == b->hasAttr(kBackwardAttr) &&
+  return layerOf(a) == layerOf(b) && areOneKind(a, b) &&
+         isBackward(a) == isBackward(b) &&
          a.getWeightType().getElementType() ==
              b.getWeightType().getElementType() &&
          decodeOf(a) != decodeOf(b) &&
-         (a->hasAttr(kBackwardAttr) ||
+         (isBackward(a) ||
           StepMemory::isReadInBackward(a.getProduct()) ==
               StepMemory::isReadInBackward(b.getProduct()));
 }
@@ -171,7 +162,7 @@ void SiblingConcatenator::joinProducts(ArrayRef<WeightedProduct> siblings) {
       first.cloneWith(builder, weight, joinedType(types, columns));
   auto split =
       SplitOp::create(builder, first.getLoc(), types, whole.getProduct());
-  copyMarks(first, split);
+  copyStage(first, split);
   for (auto [op, part] : llvm::zip_equal(siblings, split.getParts())) {
     WeightedProduct sibling = op;
     sibling.getProduct().replaceAllUsesWith(part);
@@ -237,7 +228,7 @@ void SiblingConcatenator::joinSum(WeightedProduct last) {
   while (true) {
     Value init = chain.back().getInit();
     WeightedProduct before = summandOf(init);
-    if (!before || !init.hasOneUse() || blockOf(before) != blockOf(last))
+    if (!before || !init.hasOneUse() || layerOf(before) != layerOf(last))
       break;
     chain.push_back(before);
   }
@@ -261,7 +252,7 @@ void SiblingConcatenator::joinSum(WeightedProduct last) {
       builder, last.getLoc(),
       joinedType(ValueRange(dys).getTypes(), type.getRank() - 1), dys,
       /*rows=*/UnitAttr());
-  copyMarks(last, dy);
+  copyStage(last, dy);
   Value weight = stack(llvm::map_to_vector(members, decodeOf), dy);
   addTo(members.front(), Value());
   WeightedProduct joined = members.front().cloneWith(builder, weight, type);

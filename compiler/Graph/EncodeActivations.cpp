@@ -6,7 +6,7 @@
 //   %n  = model.rms_norm %x, %w
 //   %z  = model.linear %n, %a
 //   ...
-//   %da = train.linear_weight_grad %dz, %n      {train.backward}
+//   %da = train.linear_weight_grad %dz, %n      {phase = backward}
 //
 // becomes
 //
@@ -14,18 +14,19 @@
 //   %codes, %scales = train.encode_rows %n
 //   %z  = model.linear %n, %a
 //   ...
-//   %m  = train.decode_rows %codes, %scales     {train.backward}
-//   %da = train.linear_weight_grad %dz, %m      {train.backward}
+//   %m  = train.decode_rows %codes, %scales     {phase = backward}
+//   %da = train.linear_weight_grad %dz, %m      {phase = backward}
 //
 // An error of such a value ends in the gradient that is made of it: no other
 // gradient is computed from that one. The forward, and the gradients of all
 // activations, keep every bit. Whoever else needs the value in the backward
 // needs it exactly, and then it is kept as it is.
 
+#include "compiler/Decisions.h"
 #include "compiler/Graph/OpCost.h"
 #include "compiler/Passes.h"
 
-#include "llvm/Support/JSON.h"
+#include "mlir/IR/Remarks.h"
 
 using namespace mlir;
 using namespace qlora;
@@ -47,10 +48,6 @@ public:
 private:
   void runOnOperation() override;
   void encode(Value value);
-  void report();
-
-  int64_t values = 0;
-  int64_t exactBytes = 0, encodedBytes = 0; ///< of the values
 };
 
 } // namespace
@@ -74,7 +71,7 @@ static bool isOnlyAccumulated(Value gradient) {
 static SmallVector<OpOperand *> backwardReads(Value value) {
   SmallVector<OpOperand *> reads;
   for (OpOperand &use : value.getUses())
-    if (use.getOwner()->hasAttr(kBackwardAttr))
+    if (isBackward(use.getOwner()))
       reads.push_back(&use);
   llvm::sort(reads, [](OpOperand *a, OpOperand *b) {
     return a->getOwner() == b->getOwner()
@@ -114,7 +111,7 @@ static bool canEncode(Value value) {
   });
 }
 
-/// Decodes once for the readers of each block, before the first of them.
+/// Decodes once for the readers of each layer, before the first of them.
 void EncodeActivationsPass::encode(Value value) {
   Operation *maker = value.getDefiningOp();
   auto type = cast<RankedTensorType>(value.getType());
@@ -123,57 +120,46 @@ void EncodeActivationsPass::encode(Value value) {
   builder.setInsertionPointAfter(maker);
   auto encoded = EncodeRowsOp::create(builder, maker->getLoc(), codesOf(type),
                                       scalesOf(type), value);
-  auto copyBlock = [](Operation *from, Operation *to) {
-    if (Attribute block = from->getAttr(kBlockAttr))
-      to->setAttr(kBlockAttr, block);
-  };
-  copyBlock(maker, encoded);
-  DenseMap<int64_t, Value> decoded; // by block
+  copyStage(maker, encoded);
+  DenseMap<int64_t, Value> decoded; // by layer
   for (OpOperand *read : reads) {
     Operation *reader = read->getOwner();
-    Value &known = decoded[blockOf(reader)];
+    Value &known = decoded[layerOf(reader)];
     if (!known) {
       builder.setInsertionPoint(reader);
       auto decode = DecodeRowsOp::create(builder, maker->getLoc(), type,
                                          encoded.getCodes(),
                                          encoded.getScales());
-      decode->setAttr(kBackwardAttr, builder.getUnitAttr());
-      copyBlock(reader, decode);
+      copyStage(reader, decode);
       known = decode.getX();
     }
     read->set(known);
   }
-  ++values;
-  exactBytes += tensorBytes(type);
-  encodedBytes += bytesOfEncoded(type);
-  if (remarks)
-    maker->emitRemark("encode-activations: ")
-        << bytesOfEncoded(type) << " bytes wait for " << reads.size()
-        << " weight gradients in place of " << tensorBytes(type);
-}
-
-/// `train.encoded`: what it came to, in all steps.
-void EncodeActivationsPass::report() {
-  llvm::json::Object decision{{"values", values},
-                              {"exact_bytes", exactBytes},
-                              {"encoded_bytes", encodedBytes}};
-  getOperation()->setAttr(
-      "train.encoded",
-      StringAttr::get(&getContext(),
-                      llvm::formatv("{0}", llvm::json::Value(
-                                               std::move(decision)))
-                          .str()));
+  remark::passed(maker->getLoc(),
+                 remark::RemarkOpts::name("encoded").category(getArgument()))
+      << remark::add("{0} bytes wait for {1} weight gradients in place of {2}",
+                     bytesOfEncoded(type), reads.size(), tensorBytes(type));
 }
 
 void EncodeActivationsPass::runOnOperation() {
-  values = exactBytes = encodedBytes = 0;
-  for (auto step : getOperation().getOps<StepOp>()) {
-    SmallVector<Value> found;
-    for (Operation &op : step.getBody().front())
-      if (isa<RowOp>(op) && !op.hasAttr(kBackwardAttr))
-        llvm::copy_if(op.getResults(), std::back_inserter(found), canEncode);
-    for (Value value : found)
-      encode(value);
+  SmallVector<Value> found;
+  for (Operation &op : getOperation().getBody().front())
+    if (isa<RowOp>(op) && !isBackward(&op))
+      llvm::copy_if(op.getResults(), std::back_inserter(found), canEncode);
+  int64_t exact = 0, encoded = 0;
+  for (Value value : found) {
+    auto type = cast<RankedTensorType>(value.getType());
+    exact += tensorBytes(type);
+    encoded += bytesOfEncoded(type);
+    encode(value);
   }
-  report();
+  values += found.size();
+  exactBytes += exact;
+  encodedBytes += encoded;
+  recordDecision(getOperation(), getArgument(),
+                 Facts(&getContext())
+                     .add("values", found.size())
+                     .add("exact_bytes", exact)
+                     .add("encoded_bytes", encoded)
+                     .get());
 }

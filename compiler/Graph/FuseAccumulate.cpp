@@ -45,11 +45,10 @@ class FuseAccumulatePass
     : public qlora::impl::FuseAccumulateBase<FuseAccumulatePass> {
   void runOnOperation() override {
     // Only sums that reverse mode made: a residual is read again later.
-    for (auto step : getOperation().getOps<train::StepOp>())
-      for (auto add : llvm::make_early_inc_range(
-               step.getBody().getOps<model::AddOp>()))
-        if (add->hasAttr(train::kBackwardAttr))
-          fuseAdd(add, [](Value) { return true; });
+    for (auto add : llvm::make_early_inc_range(
+             getOperation().getBody().getOps<model::AddOp>()))
+      if (model::isBackward(add))
+        fuseAdd(add, [](Value) { return true; });
   }
 };
 } // namespace

@@ -126,8 +126,7 @@ static void replaceSiblings(const Siblings &siblings, StringRef name,
         return op.getProduct().getType();
       });
   auto split = SplitOp::create(builder, loc, types, whole.getProduct());
-  if (Attribute block = first->getAttr(kBlockAttr))
-    split->setAttr(kBlockAttr, block);
+  copyStage(first, split);
   for (auto [op, part] : llvm::zip_equal(siblings, split.getParts())) {
     WeightedProduct sibling = op;
     sibling.getProduct().replaceAllUsesWith(part);

@@ -39,7 +39,7 @@ private:
 /// Buffers of one kernel: more would spill the printed kernel's registers.
 static constexpr unsigned kMaxBuffers = 16;
 
-/// A row op as a `model.rows`, with the same discardable attributes.
+/// A row op as a `model.rows`, in its place.
 static RowsOp asRows(RowOp op) {
   if (auto rows = dyn_cast<RowsOp>(op.getOperation()))
     return rows;
@@ -50,8 +50,7 @@ static RowsOp asRows(RowOp op) {
       [&](OpBuilder &inner, ValueRange arguments) {
         return op.buildRow(inner, arguments);
       });
-  for (NamedAttribute attr : op->getDiscardableAttrs())
-    rows->setDiscardableAttr(attr.getName(), attr.getValue());
+  copyStage(op, rows);
   op->replaceAllUsesWith(rows->getResults());
   op->erase();
   return cast<RowsOp>(rows);
@@ -97,7 +96,7 @@ static bool canFuse(RowsOp producer, RowsOp consumer) {
   if (producer->getBlock() != consumer->getBlock() ||
       producer.getColumns() != consumer.getColumns() ||
       rowCount(producer) != rowCount(consumer) ||
-      producer->hasAttr(kBackwardAttr) != consumer->hasAttr(kBackwardAttr))
+      isBackward(producer) != isBackward(consumer))
     return false;
   for (auto [operand, map] :
        llvm::zip_equal(consumer.getInputs(), consumer.getRowMaps()))
@@ -189,8 +188,7 @@ static RowsOp fuseInto(RowsOp producer, RowsOp consumer, Operation *position) {
         llvm::append_range(yielded, second);
         return yielded;
       });
-  for (NamedAttribute attr : consumer->getDiscardableAttrs())
-    fused->setDiscardableAttr(attr.getName(), attr.getValue());
+  copyStage(consumer, fused);
   for (auto [i, number] : llvm::enumerate(kept))
     producer->getResult(number).replaceUsesWithIf(
         fused->getResult(i),
@@ -229,16 +227,14 @@ static void cleanUp(RowsOp rows) {
 }
 
 void FuseRowsPass::runOnOperation() {
-  for (auto step : getOperation().getOps<StepOp>()) {
-    SmallVector<RowOp> rowOps(step.getBody().getOps<RowOp>());
-    // Producers are visited before their consumers, so an op that was fused
-    // into a later one is not visited again.
-    SmallVector<RowsOp> rows =
-        llvm::map_to_vector(rowOps, [](RowOp op) { return asRows(op); });
-    if (fuse)
-      for (RowsOp op : rows)
-        fuseProducers(op);
-    for (auto rows : step.getBody().getOps<RowsOp>())
-      cleanUp(rows);
-  }
+  Region &body = getOperation().getBody();
+  // Producers are visited before their consumers, so an op that was fused into
+  // a later one is not visited again.
+  SmallVector<RowsOp> rows = llvm::map_to_vector(
+      SmallVector<RowOp>(body.getOps<RowOp>()), asRows);
+  if (fuse)
+    for (RowsOp op : rows)
+      fuseProducers(op);
+  for (auto op : body.getOps<RowsOp>())
+    cleanUp(op);
 }

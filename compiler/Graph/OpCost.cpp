@@ -4,6 +4,9 @@
 
 #include "compiler/Graph/OpCost.h"
 
+#include "mlir/IR/IRMapping.h"
+#include "mlir/IR/OwningOpRef.h"
+
 using namespace mlir;
 using namespace qlora;
 using namespace qlora::model;
@@ -74,7 +77,9 @@ double qlora::secondsOf(Operation *op, const DeviceProfile &device) {
   return 0;
 }
 
-double qlora::secondsAfterWriting(Value written, LibraryOp op,
+/// The same for a library op of which `written`, an operand, was written just
+/// before: a CPU has it in a cache.
+static double secondsAfterWriting(Value written, LibraryOp op,
                                   const DeviceProfile &device) {
   const KernelRequest request = kernelRequestOf(op);
   if (device.gpu)
@@ -85,13 +90,44 @@ double qlora::secondsAfterWriting(Value written, LibraryOp op,
   return secondsOf(withCached(kernelWork(request), bytes), device);
 }
 
+/// A copy of `op` outside of its step, with arguments of `block` for operands:
+/// `decoded` in place of `stored`.
+static OwningOpRef<Operation *> standIn(Operation *op, Block &block,
+                                        Value stored, Type decoded) {
+  IRMapping mapping;
+  for (Value operand : op->getOperands())
+    mapping.map(operand,
+                block.addArgument(operand == stored ? decoded
+                                                    : operand.getType(),
+                                  operand.getLoc()));
+  return op->clone(mapping);
+}
+
+DecodeSeconds qlora::decodeSeconds(ArrayRef<OpOperand *> uses, Type compute,
+                                   const DeviceProfile &device) {
+  Value stored = uses.front()->get();
+  Type decoded = cast<RankedTensorType>(stored.getType()).clone(compute);
+  DecodeSeconds seconds;
+  Block arguments;
+  for (OpOperand *use : uses) {
+    Operation *op = use->getOwner();
+    OwningOpRef<Operation *> copy = standIn(op, arguments, stored, decoded);
+    seconds.panel += secondsOf(op, device);
+    seconds.resident += secondsOf(*copy, device);
+    seconds.scratch +=
+        secondsAfterWriting((*copy)->getOperand(use->getOperandNumber()),
+                            cast<LibraryOp>(*copy), device);
+  }
+  OpBuilder builder(stored.getContext());
+  OwningOpRef<Operation *> decode(train::DecodeOp::create(
+      builder, stored.getLoc(), decoded,
+      arguments.addArgument(stored.getType(), stored.getLoc())));
+  seconds.scratch += secondsOf(*decode, device);
+  return seconds;
+}
+
 std::string qlora::labelOf(Operation *op) {
   if (auto name = op->getLoc()->findInstanceOf<NameLoc>())
     return name.getName().str();
   return op->getName().getStringRef().str();
-}
-
-int64_t qlora::blockOf(Operation *op) {
-  auto block = op->getAttrOfType<IntegerAttr>(kBlockAttr);
-  return block ? block.getInt() : -1;
 }

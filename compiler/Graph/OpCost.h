@@ -6,7 +6,7 @@
 #ifndef QLORA_COMPILER_GRAPH_OPCOST_H
 #define QLORA_COMPILER_GRAPH_OPCOST_H
 
-#include "dialects/Model/Model.h"
+#include "dialects/Train/Train.h"
 #include "runtime/Kernels/CostModel.h"
 
 namespace qlora {
@@ -16,10 +16,17 @@ namespace qlora {
 /// (weights, views, structure) is free. All shapes have to be static.
 double secondsOf(mlir::Operation *op, const DeviceProfile &device);
 
-/// The same for a library op of which `written`, an operand, was written just
-/// before: a CPU has it in a cache.
-double secondsAfterWriting(mlir::Value written, model::LibraryOp op,
-                           const DeviceProfile &device);
+/// Seconds of library ops that use one stored weight, by how it becomes
+/// numbers.
+struct DecodeSeconds {
+  double panel = 0;    ///< inside of each op's kernel
+  double scratch = 0;  ///< once before them, the decoding included
+  double resident = 0; ///< when it is loaded: in no step
+};
+/// Of `uses` with a weight decoded to `compute`. The ops are asked, and others
+/// like them outside of the step, whose weight has the type of the numbers.
+DecodeSeconds decodeSeconds(llvm::ArrayRef<mlir::OpOperand *> uses,
+                            mlir::Type compute, const DeviceProfile &device);
 
 /// The request of a library op's kernel call, with the dtypes of its tensors.
 KernelRequest kernelRequestOf(model::LibraryOp op);
@@ -27,10 +34,6 @@ KernelRequest kernelRequestOf(model::LibraryOp op);
 /// The op's place in the model, as in the reports: the name in its location,
 /// or else the op's own.
 std::string labelOf(mlir::Operation *op);
-
-/// The block that a forward op belongs to (or whose gradient it is part of);
-/// -1 where there is none.
-int64_t blockOf(mlir::Operation *op);
 
 } // namespace qlora
 

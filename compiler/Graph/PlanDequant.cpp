@@ -25,14 +25,14 @@
 // of W first. Resident decodes nothing and costs the full width: what
 // `resident-bytes` allows goes to the weights that save most seconds per byte.
 
+#include "compiler/Decisions.h"
 #include "compiler/Graph/OpCost.h"
 #include "compiler/Graph/StepProblem.h"
 #include "compiler/Passes.h"
 #include "compiler/Support/TargetTraits.h"
 
+#include "mlir/IR/Remarks.h"
 #include "llvm/ADT/MapVector.h"
-#include "llvm/Support/FormatVariadic.h"
-#include "llvm/Support/JSON.h"
 
 using namespace mlir;
 using namespace qlora;
@@ -56,12 +56,12 @@ struct UseGroup {
   unsigned zone = 0;
   SmallVector<OpOperand *> uses;
   Type compute; ///< element type of what is multiplied with it
-  double panelSeconds = 0, scratchSeconds = 0, residentSeconds = 0;
+  DecodeSeconds seconds;
   Form form = Form::Panel;
   StringRef reason = {}; ///< of the form
 
-  double seconds() const {
-    return form == Form::Panel ? panelSeconds : scratchSeconds;
+  double chosenSeconds() const {
+    return form == Form::Panel ? seconds.panel : seconds.scratch;
   }
 };
 
@@ -88,7 +88,7 @@ private:
   void choose(const DeviceProfile &device, const TargetTraits &traits);
   void chooseResident();
   void apply(StoredWeight &weight);
-  void report();
+  ArrayAttr facts();
 
   llvm::MapVector<Attribute, StoredWeight> weights;
   DenseMap<Operation *, unsigned> zones;
@@ -114,7 +114,7 @@ double StoredWeight::savedByResidence() const {
   double saved = 0;
   for (const UseGroup &group : groups)
     if (StepOp(group.step).getKind() == StepKind::Accumulate)
-      saved += group.seconds() - group.residentSeconds;
+      saved += group.chosenSeconds() - group.seconds.resident;
   return saved;
 }
 
@@ -131,8 +131,9 @@ void PlanDequantPass::collectUse(OpOperand &use) {
   Operation *op = use.getOwner();
   auto weightOp = use.get().getDefiningOp<WeightOp>();
   StoredWeight &weight = weights[weightOp.getParameterAttr()];
-  weight.parameter = SymbolTable::lookupNearestSymbolFrom<model::ParameterOp>(
-      weightOp, weightOp.getParameterAttr());
+  if (!weight.parameter)
+    weight.parameter = SymbolTable::lookupNearestSymbolFrom<model::ParameterOp>(
+        weightOp, weightOp.getParameterAttr());
   auto product = dyn_cast<WeightedProduct>(op);
   Type compute = product && &use == &product.getWeightMutable()
                      ? product.getDecodedType()
@@ -142,11 +143,11 @@ void PlanDequantPass::collectUse(OpOperand &use) {
     return;
   }
   auto step = cast<StepOp>(op->getParentOp());
-  bool isBackward = op->hasAttr(kBackwardAttr);
+  bool isBackward = model::isBackward(op);
   for (UseGroup &group : weight.groups) {
     if (group.step == step && group.isBackward == isBackward &&
         group.zone == zones[op] && group.compute == compute &&
-        blockOf(group.uses.front()->getOwner()) == blockOf(op)) {
+        layerOf(group.uses.front()->getOwner()) == layerOf(op)) {
       group.uses.push_back(&use);
       return;
     }
@@ -171,35 +172,14 @@ void PlanDequantPass::collect() {
 // Choice
 //===----------------------------------------------------------------------===//
 
-/// Seconds of the group's GEMMs in each form.
-static void estimate(UseGroup &group, const DeviceProfile &device) {
-  Value stored = group.uses.front()->get();
-  auto type = cast<RankedTensorType>(stored.getType());
-  for (OpOperand *use : group.uses)
-    group.panelSeconds += secondsOf(use->getOwner(), device);
-  // Ask the ops themselves, with a stand-in that has the type of the numbers.
-  OpBuilder builder(group.uses.front()->getOwner());
-  auto decode = DecodeOp::create(builder, stored.getLoc(),
-                                 type.clone(group.compute), stored);
-  for (OpOperand *use : group.uses) {
-    use->set(decode.getResult());
-    group.residentSeconds += secondsOf(use->getOwner(), device);
-    group.scratchSeconds += secondsAfterWriting(
-        decode.getResult(), cast<LibraryOp>(use->getOwner()), device);
-    use->set(stored);
-  }
-  group.scratchSeconds += secondsOf(decode.getOperation(), device);
-  decode.erase();
-}
-
 void PlanDequantPass::choose(const DeviceProfile &device,
                              const TargetTraits &traits) {
   for (auto &[name, weight] : weights) {
     for (UseGroup &group : weight.groups) {
-      estimate(group, device);
+      group.seconds = decodeSeconds(group.uses, group.compute, device);
       bool isFaster =
           !traits.decodesInPanels ||
-          group.scratchSeconds < (1 - kScratchGain) * group.panelSeconds;
+          group.seconds.scratch < (1 - kScratchGain) * group.seconds.panel;
       if (form == "scratch" || (form == "auto" && isFaster))
         group.form = Form::Scratch;
       group.reason = form != "auto"     ? "the only form allowed"
@@ -244,9 +224,7 @@ static void insertDecode(UseGroup &group) {
   auto decode = DecodeOp::create(
       builder, stored.getLoc(),
       cast<RankedTensorType>(stored.getType()).clone(group.compute), stored);
-  for (StringRef attribute : {StringRef(kBackwardAttr), StringRef(kBlockAttr)})
-    if (Attribute value = first->getAttr(attribute))
-      decode->setAttr(attribute, value);
+  copyStage(first, decode);
   for (OpOperand *use : group.uses)
     use->set(decode.getResult());
 }
@@ -268,58 +246,60 @@ static void makeResident(StoredWeight &weight) {
 }
 
 void PlanDequantPass::apply(StoredWeight &weight) {
-  if (weight.isResident)
+  if (weight.isResident) {
+    ++keptResident;
     return makeResident(weight);
-  for (UseGroup &group : weight.groups)
+  }
+  for (UseGroup &group : weight.groups) {
+    ++(group.form == Form::Scratch ? inScratch : inPanels);
     if (group.form == Form::Scratch)
       insertDecode(group);
+  }
 }
 
-/// `train.dequant`: every decision with its numbers, for the report.
-void PlanDequantPass::report() {
-  std::string text;
-  llvm::raw_string_ostream stream(text);
-  llvm::json::OStream json(stream);
-  auto writeGroup = [&](const StoredWeight &weight, const UseGroup &group) {
-    json.attribute("step", stringifyStepKind(StepOp(group.step).getKind()));
-    json.attribute("length", int64_t(StepOp(group.step).getLength()));
-    json.attribute("backward", group.isBackward);
-    json.attribute("uses", int64_t(group.uses.size()));
-    json.attribute("form",
-                   nameOf(weight.isResident ? Form::Resident : group.form));
-    json.attribute("reason", group.reason);
-    json.attribute("panel_seconds", group.panelSeconds);
-    json.attribute("scratch_seconds", group.scratchSeconds);
-    json.attribute("resident_seconds", group.residentSeconds);
-  };
-  json.array([&] {
-    for (auto &[name, weight] : weights)
-      json.object([&] {
-        json.attribute("weight", cast<FlatSymbolRefAttr>(name).getValue());
-        json.attribute("resident_bytes", weight.residentBytes());
-        json.attributeArray("groups", [&] {
-          for (const UseGroup &group : weight.groups)
-            json.object([&] { writeGroup(weight, group); });
-        });
-      });
-  });
-  getOperation()->setAttr("train.dequant",
-                          StringAttr::get(&getContext(), text));
+/// Every decision with its numbers.
+ArrayAttr PlanDequantPass::facts() {
+  MLIRContext *context = &getContext();
+  SmallVector<Attribute> rows;
+  for (auto &[name, weight] : weights) {
+    SmallVector<Attribute> groups;
+    for (const UseGroup &group : weight.groups)
+      groups.push_back(
+          Facts(context)
+              .add("step", stringifyStepKind(StepOp(group.step).getKind()))
+              .add("length", StepOp(group.step).getLength())
+              .add("backward", group.isBackward)
+              .add("uses", group.uses.size())
+              .add("form",
+                   nameOf(weight.isResident ? Form::Resident : group.form))
+              .add("reason", group.reason)
+              .add("panel_seconds", group.seconds.panel)
+              .add("scratch_seconds", group.seconds.scratch)
+              .add("resident_seconds", group.seconds.resident)
+              .get());
+    rows.push_back(
+        Facts(context)
+            .add("weight", cast<FlatSymbolRefAttr>(name).getValue())
+            .add("resident_bytes", weight.residentBytes())
+            .add("groups", groups)
+            .get());
+  }
+  return ArrayAttr::get(context, rows);
 }
 
-static void remarkOn(const StoredWeight &weight, const UseGroup &group) {
-  StepOp step = group.step;
-  model::ParameterOp parameter = weight.parameter;
+static void remarkOn(const StoredWeight &weight, const UseGroup &group,
+                     StringRef pass) {
   Form form = weight.isResident ? Form::Resident : group.form;
-  parameter.emitRemark("plan-dequant: ")
-      << llvm::formatv("{0} {1}, {2}, {3} uses: {4} (us: panel {5:F1}, "
-                       "scratch {6:F1}, resident {7:F1} for {8} bytes more)",
-                       stringifyStepKind(step.getKind()), step.getLength(),
-                       group.isBackward ? "backward" : "forward",
-                       group.uses.size(), nameOf(form),
-                       group.panelSeconds * 1e6, group.scratchSeconds * 1e6,
-                       group.residentSeconds * 1e6, weight.residentBytes())
-             .str();
+  remark::passed(model::ParameterOp(weight.parameter).getLoc(),
+                 remark::RemarkOpts::name(nameOf(form)).category(pass))
+      << remark::add("{0} {1}, {2}, {3} uses: {4} (us: panel {5:F1}, scratch "
+                     "{6:F1}, resident {7:F1} for {8} bytes more)",
+                     stringifyStepKind(StepOp(group.step).getKind()),
+                     StepOp(group.step).getLength(),
+                     group.isBackward ? "backward" : "forward",
+                     group.uses.size(), nameOf(form), group.seconds.panel * 1e6,
+                     group.seconds.scratch * 1e6, group.seconds.resident * 1e6,
+                     weight.residentBytes());
 }
 
 void PlanDequantPass::runOnOperation() {
@@ -346,11 +326,10 @@ void PlanDequantPass::runOnOperation() {
   if (form == "auto")
     chooseResident();
   // While the types still are the stored ones.
-  report();
-  if (remarks)
-    for (auto &[name, weight] : weights)
-      for (const UseGroup &group : weight.groups)
-        remarkOn(weight, group);
+  recordDecision(getOperation(), getArgument(), facts());
+  for (auto &[name, weight] : weights)
+    for (const UseGroup &group : weight.groups)
+      remarkOn(weight, group, getArgument());
   for (auto &[name, weight] : weights)
     apply(weight);
 }

@@ -5,28 +5,27 @@
 //
 //   %n  = model.rms_norm %x, %w
 //   ...
-//   %da = train.linear_weight_grad %dy, %n      {train.backward}
+//   %da = train.linear_weight_grad %dy, %n      {phase = backward}
 //
 // becomes, where keeping %n is too dear,
 //
 //   %n  = model.rms_norm %x, %w                 // dies in the forward
 //   ...
-//   %n2 = model.rms_norm %x, %w                 {train.backward,
-//                                                train.recomputed}
-//   %da = train.linear_weight_grad %dy, %n2     {train.backward}
+//   %n2 = model.rms_norm %x, %w                 {phase = recomputed}
+//   %da = train.linear_weight_grad %dy, %n2     {phase = backward}
 //
 // Which ones is decided by Support/RecomputePlanner.h; where memory is short,
 // an op may be computed again for several blocks, each with a clone of its own.
 // A recomputed op gives the same bits: dropout's random numbers are a function
 // of their position.
 
+#include "compiler/Decisions.h"
 #include "compiler/Graph/OpCost.h"
 #include "compiler/Graph/StepProblem.h"
 #include "compiler/Passes.h"
 
 #include "mlir/IR/IRMapping.h"
-#include "llvm/Support/FormatVariadic.h"
-#include "llvm/Support/JSON.h"
+#include "mlir/IR/Remarks.h"
 
 using namespace mlir;
 using namespace qlora;
@@ -40,9 +39,8 @@ namespace qlora {
 
 namespace {
 
-/// What was decided for one step.
+/// What was decided for the step.
 struct Decision {
-  StepOp step;
   StepProblem described;
   RecomputePlan plan;
   uint64_t peakOfAllKept = 0;
@@ -55,9 +53,9 @@ public:
 
 private:
   void runOnOperation() override;
-  Decision decide(StepOp step, const DeviceProfile &device) const;
-  void report(ArrayRef<Decision> decisions);
-  void remark(const Decision &decision) const;
+  Decision decide(const DeviceProfile &device);
+  DictionaryAttr factsOf(const Decision &decision);
+  void remark(const Decision &decision);
   StringRef policy() const {
     return blocks ? "blocks" : budget ? "budget" : "keep";
   }
@@ -65,11 +63,9 @@ private:
 
 } // namespace
 
-Decision RematerializePass::decide(StepOp step,
-                                   const DeviceProfile &device) const {
+Decision RematerializePass::decide(const DeviceProfile &device) {
   Decision decision;
-  decision.step = step;
-  decision.described = buildStepProblem(step, device);
+  decision.described = buildStepProblem(getOperation(), device);
   const RecomputeProblem &problem = decision.described.problem;
   decision.plan = planWithoutRecompute(problem);
   decision.peakOfAllKept = decision.plan.peakBytes;
@@ -106,11 +102,8 @@ static void apply(const Decision &decision) {
   IRMapping latest;
   for (unsigned reader = forwardOps; reader < ops.size(); ++reader) {
     OpBuilder builder(ops[reader]);
-    for (unsigned i : clonesBefore[reader]) {
-      Operation *clone = builder.clone(*ops[i], latest);
-      clone->setAttr(kBackwardAttr, builder.getUnitAttr());
-      clone->setAttr(kRecomputedAttr, builder.getUnitAttr());
-    }
+    for (unsigned i : clonesBefore[reader])
+      setPhase(builder.clone(*ops[i], latest), StepPhase::Recomputed);
     readClones(ops[reader], latest);
   }
   // What only the backward read is now computed there alone.
@@ -123,72 +116,56 @@ static void apply(const Decision &decision) {
 // Report
 //===----------------------------------------------------------------------===//
 
-void RematerializePass::remark(const Decision &decision) const {
-  StepOp step = decision.step;
+void RematerializePass::remark(const Decision &decision) {
   for (auto [op, before] :
        llvm::zip(decision.described.ops, decision.plan.before))
     for (unsigned reader : before)
       if (!isView(op))
-        op->emitRemark("rematerialize: recomputed before the backward of ")
-            << labelOf(decision.described.ops[reader]) << ", "
-            << resultBytes(op) << " bytes are not kept";
+        remark::passed(op->getLoc(), remark::RemarkOpts::name("recomputed")
+                                         .category(getArgument()))
+            << remark::add("recomputed before the backward of {0}, {1} bytes "
+                           "are not kept",
+                           labelOf(decision.described.ops[reader]),
+                           resultBytes(op));
   bool fits = !budget || int64_t(decision.plan.peakBytes) <= budget;
-  step.emitRemark("rematerialize: estimated peak of ")
-      << decision.plan.peakBytes << " bytes, "
-      << decision.peakOfAllKept - decision.plan.peakBytes
-      << " less than with everything kept, for "
-      << llvm::formatv("{0:F1}", decision.plan.seconds * 1e6).str() << " us"
-      << (fits ? "" : "; no plan within the budget was found");
+  remark::analysis(getOperation().getLoc(),
+                   remark::RemarkOpts::name("peak").category(getArgument()))
+      << remark::add("estimated peak of {0} bytes, {1} less than with "
+                     "everything kept, for {2:F1} us{3}",
+                     decision.plan.peakBytes,
+                     decision.peakOfAllKept - decision.plan.peakBytes,
+                     decision.plan.seconds * 1e6,
+                     fits ? "" : "; no plan within the budget was found");
 }
 
-/// `train.remat`: the policy, its numbers, and what is computed again.
-void RematerializePass::report(ArrayRef<Decision> decisions) {
-  std::string text;
-  llvm::raw_string_ostream stream(text);
-  llvm::json::OStream json(stream);
-  uint64_t peak = 0;
-  double seconds = 0;
-  for (const Decision &decision : decisions) {
-    peak = std::max(peak, decision.plan.peakBytes);
-    seconds = std::max(seconds, decision.plan.seconds);
-  }
-  auto writeOp = [&](Operation *op, double opSeconds) {
-    json.attribute("of", labelOf(op));
-    json.attribute("op", op->getName().getStringRef());
-    json.attribute("block", blockOf(op));
-    json.attribute("bytes", resultBytes(op));
-    json.attribute("seconds", opSeconds);
-  };
-  auto writeStep = [&](const Decision &decision) {
-    StepOp step = decision.step;
-    json.attribute("batch", static_cast<int64_t>(step.getBatch()));
-    json.attribute("length", static_cast<int64_t>(step.getLength()));
-    json.attribute("peak_of_all_kept", decision.peakOfAllKept);
-    json.attribute("estimated_peak", decision.plan.peakBytes);
-    json.attribute("recompute_seconds", decision.plan.seconds);
-    json.attributeArray("recomputed", [&] {
-      for (auto [i, op] : llvm::enumerate(decision.described.ops))
-        if (size_t times = decision.plan.before[i].size();
-            times && !isView(op))
-          json.object([&] {
-            writeOp(op, decision.described.problem.ops[i].seconds);
-            json.attribute("times", static_cast<int64_t>(times));
-          });
-    });
-    if (problem)
-      writeProblem(decision.described, decision.plan, json);
-  };
-  json.object([&] {
-    json.attribute("policy", policy());
-    json.attribute("budget", static_cast<int64_t>(budget));
-    json.attribute("estimated_peak", peak);
-    json.attribute("recompute_seconds", seconds);
-    json.attributeArray("steps", [&] {
-      for (const Decision &decision : decisions)
-        json.object([&] { writeStep(decision); });
-    });
-  });
-  getOperation()->setAttr("train.remat", StringAttr::get(&getContext(), text));
+/// The policy, its numbers, and what is computed again.
+DictionaryAttr RematerializePass::factsOf(const Decision &decision) {
+  SmallVector<Attribute> recomputed;
+  for (auto [i, op] : llvm::enumerate(decision.described.ops))
+    if (size_t times = decision.plan.before[i].size(); times && !isView(op)) {
+      ++opsRecomputed;
+      recomputed.push_back(
+          Facts(&getContext())
+              .add("of", labelOf(op))
+              .add("op", op->getName().getStringRef())
+              .add("block", layerOf(op))
+              .add("bytes", resultBytes(op))
+              .add("seconds", decision.described.problem.ops[i].seconds)
+              .add("times", times)
+              .get());
+    }
+  Facts facts(&getContext());
+  facts.add("policy", policy())
+      .add("budget", budget.getValue())
+      .add("batch", getOperation().getBatch())
+      .add("length", getOperation().getLength())
+      .add("peak_of_all_kept", decision.peakOfAllKept)
+      .add("estimated_peak", decision.plan.peakBytes)
+      .add("recompute_seconds", decision.plan.seconds)
+      .add("recomputed", recomputed);
+  if (problem)
+    addProblem(decision.described, decision.plan, facts);
+  return facts.get();
 }
 
 void RematerializePass::runOnOperation() {
@@ -202,14 +179,10 @@ void RematerializePass::runOnOperation() {
     getOperation().emitError(device.status().message());
     return signalPassFailure();
   }
-  SmallVector<Decision> decisions;
-  for (auto step : getOperation().getOps<StepOp>())
-    if (step.getKind() == StepKind::Accumulate)
-      decisions.push_back(decide(step, *device));
-  report(decisions);
-  for (const Decision &decision : decisions) {
-    if (remarks)
-      remark(decision);
-    apply(decision);
-  }
+  if (getOperation().getKind() != StepKind::Accumulate)
+    return;
+  const Decision decision = decide(*device);
+  recordDecision(getOperation(), getArgument(), factsOf(decision));
+  remark(decision);
+  apply(decision);
 }

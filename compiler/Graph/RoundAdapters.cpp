@@ -98,12 +98,12 @@ static void storeRounded(StepOp update) {
 
 void RoundAdaptersPass::runOnOperation() {
   bool isAnyRounded = false;
+  SymbolTable symbols(getOperation());
   SmallVector<StepOp> steps(getOperation().getOps<StepOp>());
   for (StepOp step : steps)
     for (auto weight :
          llvm::make_early_inc_range(step.getBody().getOps<WeightOp>()))
-      if (SymbolTable::lookupNearestSymbolFrom<model::ParameterOp>(
-              weight, weight.getParameterAttr())
+      if (symbols.lookup<model::ParameterOp>(weight.getParameter())
               .getTrainable())
         isAnyRounded |= roundUses(weight);
   if (!isAnyRounded)

@@ -79,7 +79,7 @@ static bool isAddedInPlace(Value value) {
 
 /// The forward, and what the backward does of it a second time.
 static bool isForward(Operation *op) {
-  return !op->hasAttr(kBackwardAttr) || op->hasAttr(kRecomputedAttr);
+  return phaseOf(op) != StepPhase::Backward;
 }
 
 /// Rule 4.
@@ -111,7 +111,7 @@ bool StepMemory::canBecomePart(Value value) {
 bool StepMemory::isReadInBackward(Value value) {
   return llvm::any_of(value.getUses(), [](OpOperand &use) {
     Operation *user = use.getOwner();
-    if (user->hasAttr(kBackwardAttr))
+    if (isBackward(user))
       return true;
     return llvm::any_of(user->getResults(), [&](OpResult result) {
       std::optional<MemoryTie> tie = continuedBy(result);

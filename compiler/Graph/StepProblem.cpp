@@ -22,7 +22,7 @@ public:
   StepProblem run();
 
 private:
-  void addOp(Operation *op, bool isBackward);
+  void addOp(Operation *op);
   double secondsOfCopies(Operation *op) const;
   uint32_t lookup(Value value) const {
     auto known = numbers.find(value);
@@ -47,10 +47,10 @@ double ProblemBuilder::secondsOfCopies(Operation *op) const {
   return bytes ? secondsOf(rowWork(2 * bytes, 0), device) : 0;
 }
 
-void ProblemBuilder::addOp(Operation *op, bool isBackward) {
+void ProblemBuilder::addOp(Operation *op) {
   RecomputeOp entry;
-  entry.isBackward = isBackward;
-  entry.block = blockOf(op);
+  entry.isBackward = isBackward(op);
+  entry.block = layerOf(op);
   for (Value operand : op->getOperands())
     if (uint32_t number = lookup(operand); number != kNoValue)
       entry.inputs.push_back(number);
@@ -62,7 +62,7 @@ void ProblemBuilder::addOp(Operation *op, bool isBackward) {
     entry.outputs.push_back(result.problem.values.size());
     result.problem.values.push_back(described);
   }
-  if (!isBackward)
+  if (!entry.isBackward)
     entry.seconds = isView(op) ? secondsOfCopies(op) : secondsOf(op, device);
   // Names of ranges of something that the step makes.
   entry.isView = !entry.inputs.empty() && isView(op) &&
@@ -77,13 +77,11 @@ void ProblemBuilder::addOp(Operation *op, bool isBackward) {
 }
 
 StepProblem ProblemBuilder::run() {
-  bool isBackward = false;
   for (Operation &op : step.getBody().front()) {
     if (isa<WeightOp>(op))
       continue;
-    isBackward |= op.hasAttr(kBackwardAttr);
-    addOp(&op, isBackward);
-    result.forwardOps += !isBackward;
+    addOp(&op);
+    result.forwardOps += !isBackward(&op);
   }
   for (auto [value, number] : numbers)
     if (Value whole = memory.wholeOf(value); whole != value)
@@ -96,62 +94,50 @@ StepProblem qlora::buildStepProblem(StepOp step,
   return ProblemBuilder(step, device).run();
 }
 
-void qlora::writeProblem(const StepProblem &described,
-                         const RecomputePlan &plan,
-                         llvm::json::OStream &json) {
-  auto writeNumbers = [&](StringRef key, const std::vector<uint32_t> &list) {
-    json.attributeArray(key, [&] {
-      for (uint32_t number : list)
-        json.value(number);
-    });
+void qlora::addProblem(const StepProblem &described, const RecomputePlan &plan,
+                       Facts &facts) {
+  MLIRContext *context = described.ops.front()->getContext();
+  Builder builder(context);
+  auto numbers = [&](const std::vector<uint32_t> &list) -> Attribute {
+    return builder.getDenseI64ArrayAttr(llvm::to_vector_of<int64_t>(list));
   };
-  auto writePair = [&](int64_t first, int64_t second) {
-    json.array([&] {
-      json.value(first);
-      json.value(second);
-    });
+  auto pair = [&](int64_t first, int64_t second) -> Attribute {
+    return builder.getDenseI64ArrayAttr({first, second});
   };
-  json.attributeArray("values", [&] {
-    for (const RecomputeValue &value : described.problem.values)
-      writePair(value.bytes,
-                value.partOf == kNoValue ? -1 : int64_t(value.partOf));
-  });
-  auto writeOp = [&](size_t i) {
-    const RecomputeOp &op = described.problem.ops[i];
-    json.attribute("op", described.ops[i]->getName().getStringRef());
-    json.attribute("of", labelOf(described.ops[i]));
-    json.attribute("block", op.block);
-    json.attribute("backward", op.isBackward);
-    json.attribute("view", op.isView);
-    json.attribute("seconds", op.seconds);
-    writeNumbers("inputs", op.inputs);
-    writeNumbers("outputs", op.outputs);
-    json.attributeArray("ties", [&] {
-      for (RecomputeOp::Tie tie : op.ties)
-        writePair(tie.input, tie.output);
-    });
-    writeNumbers("before", plan.before[i]);
-  };
-  json.attributeArray("ops", [&] {
-    for (size_t i = 0; i < described.ops.size(); ++i)
-      json.object([&] { writeOp(i); });
-  });
+  SmallVector<Attribute> values, ops;
+  for (const RecomputeValue &value : described.problem.values)
+    values.push_back(pair(
+        value.bytes, value.partOf == kNoValue ? -1 : int64_t(value.partOf)));
+  for (auto [op, entry, before] :
+       llvm::zip_equal(described.ops, described.problem.ops, plan.before)) {
+    SmallVector<Attribute> ties;
+    for (RecomputeOp::Tie tie : entry.ties)
+      ties.push_back(pair(tie.input, tie.output));
+    ops.push_back(Facts(context)
+                      .add("op", op->getName().getStringRef())
+                      .add("of", labelOf(op))
+                      .add("block", entry.block)
+                      .add("backward", entry.isBackward)
+                      .add("view", entry.isView)
+                      .add("seconds", entry.seconds)
+                      .add("inputs", numbers(entry.inputs))
+                      .add("outputs", numbers(entry.outputs))
+                      .add("ties", ties)
+                      .add("before", numbers(before))
+                      .get());
+  }
+  facts.add("values", values).add("ops", ops);
 }
 
 DenseMap<Operation *, unsigned> qlora::zonesOf(StepOp step) {
   DenseMap<Operation *, unsigned> zones;
   SmallVector<Operation *> recomputed;
-  unsigned zone = 0;
-  int64_t block = -1;
+  ZoneCounter counter;
   for (Operation &op : step.getBody().front()) {
     recomputed.push_back(&op);
-    if (op.hasAttr(kRecomputedAttr))
+    if (phaseOf(&op) == StepPhase::Recomputed)
       continue;
-    bool isInBlock = op.hasAttr(kBackwardAttr) && blockOf(&op) >= 0;
-    if (isInBlock && blockOf(&op) != block) {
-      block = blockOf(&op);
-      ++zone;
-    }
+    unsigned zone = counter.enter(isBackward(&op), layerOf(&op));
     while (!recomputed.empty())
       zones[recomputed.pop_back_val()] = zone;
   }

@@ -6,11 +6,10 @@
 #ifndef QLORA_COMPILER_GRAPH_STEPPROBLEM_H
 #define QLORA_COMPILER_GRAPH_STEPPROBLEM_H
 
+#include "compiler/Decisions.h"
 #include "compiler/Support/RecomputePlanner.h"
 #include "dialects/Train/Train.h"
 #include "runtime/Kernels/DeviceProfile.h"
-
-#include "llvm/Support/JSON.h"
 
 namespace qlora {
 
@@ -28,16 +27,15 @@ struct StepProblem {
 /// outside of the step has no bytes here.
 StepProblem buildStepProblem(train::StepOp step, const DeviceProfile &device);
 
-/// Writes a problem and its plan into an open JSON object, as the planner has
-/// them:
+/// Adds a problem and its plan, as the planner has them:
 ///
 ///   "values": [[bytes, the value it is part of or -1]],
 ///   "ops": [{"op", "of", "block", "backward", "view", "seconds",
 ///            "inputs", "outputs",       // values
 ///            "ties": [[input, output]],
 ///            "before": [...]}]          // ops, see RecomputePlan
-void writeProblem(const StepProblem &described, const RecomputePlan &plan,
-                  llvm::json::OStream &json);
+void addProblem(const StepProblem &described, const RecomputePlan &plan,
+                Facts &facts);
 
 /// Per op of `step`, the zone it is in (RecomputePlanner.h); a recomputed op is
 /// in that of the op which it was recomputed for.

@@ -78,7 +78,7 @@ std::vector<TimelineSpan> CommandTimes::of(EntryOp entry,
     } else if (auto wait = dyn_cast<WaitOp>(command)) {
       item.kind = TimelineItem::Kind::kWait;
       item.event = wait.getEvent();
-    } else if (isa<AllReduceOp>(command)) {
+    } else if (isa<CollectiveOp>(command)) {
       item.kind = TimelineItem::Kind::kCollective;
     } else {
       for (const Work &work : worksOf(command)) {

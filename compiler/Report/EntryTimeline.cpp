@@ -62,10 +62,10 @@ static BufferCategory purposeOf(BufferOp buffer,
     return BufferCategory::Workspace;
   if (buffer.getSaved())
     return BufferCategory::Saved;
-  if (buffer.getRecomputed())
-    return BufferCategory::Recomputed;
   if (decoded.contains(buffer))
     return BufferCategory::Decoded;
+  if (buffer.getRecomputed())
+    return BufferCategory::Recomputed;
   return buffer.getBackward() ? BufferCategory::Backward
                               : BufferCategory::Forward;
 }
@@ -97,11 +97,12 @@ static TimelinePeak peakOf(const EntryTimeline &timeline) {
   return peak;
 }
 
-EntryTimeline qlora::timelineOf(EntryOp entry, const CommandTimes &times) {
+EntryTimeline qlora::timelineOf(EntryOp entry, const CommandTimes *times) {
   EntryTimeline timeline;
   timeline.entry = entry;
   timeline.commands = commandsOf(entry);
-  timeline.spans = times.of(entry);
+  if (times)
+    timeline.spans = times->of(entry);
   DenseSet<Operation *> decoded = decodedBuffers(timeline.commands);
   for (auto [buffer, first, last] : livesOf(entry)) {
     Arena arena = BufferOp(buffer).getArena();

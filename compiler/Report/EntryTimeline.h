@@ -60,8 +60,10 @@ struct EntryTimeline {
   double seconds() const; ///< until the last command has ended
 };
 
-/// `entry` has been planned: every buffer has its offset.
-EntryTimeline timelineOf(program::EntryOp entry, const CommandTimes &times);
+/// `entry` has been planned: every buffer has its offset. Without `times` there
+/// are no spans.
+EntryTimeline timelineOf(program::EntryOp entry,
+                         const CommandTimes *times = nullptr);
 
 } // namespace qlora
 

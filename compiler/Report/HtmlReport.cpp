@@ -127,13 +127,13 @@ void PageData::writePeak(const TimelinePeak &peak) {
 void PageData::writeCollectives(const EntryTimeline &timeline) {
   json.attributeArray("collectives", [&] {
     for (auto [position, command] : llvm::enumerate(timeline.commands))
-      if (auto reduce = dyn_cast<AllReduceOp>(command))
+      if (auto together = dyn_cast<CollectiveOp>(command))
         json.object([&, position = position] {
           json.attribute("command", static_cast<int64_t>(position));
-          json.attribute("bucket", static_cast<int64_t>(reduce.getBucket()));
+          json.attribute("bucket", static_cast<int64_t>(together.getNumber()));
           json.attribute("bytes",
                          static_cast<int64_t>(
-                             rootOf(reduce.getBuffer()).getBytes()));
+                             rangeOf(together.getTarget()).bytes));
         });
   });
 }

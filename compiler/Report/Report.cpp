@@ -4,25 +4,29 @@
 
 #include "compiler/Report/Report.h"
 
+#include "compiler/Decisions.h"
 #include "compiler/Report/HtmlReport.h"
 #include "compiler/Report/MemorySnapshot.h"
 #include "compiler/Report/RunFacts.h"
+#include "compiler/Schedule/EntryBuffers.h"
 
-#include "runtime/Base/ProcessMemory.h"
+#include "runtime/Base/HostMemory.h"
 
+#include "mlir/IR/Threading.h"
 #include "llvm/ADT/StringExtras.h"
+#include "llvm/ADT/TypeSwitch.h"
 #include "llvm/Support/Path.h"
 
 using namespace mlir;
 using namespace qlora;
+using namespace qlora::program;
 
-/// Each pass writes its decisions, as JSON, into an attribute of the module.
-static constexpr std::pair<llvm::StringLiteral, llvm::StringLiteral>
-    kDecisions[] = {{"encode-activations", "train.encoded"},
-                    {"rematerialize", "train.remat"},
-                    {"plan-dequant", "train.dequant"},
-                    {"bucket-gradients", "train.buckets"},
-                    {"select-kernels", "program.selection"}};
+/// Buffers of an entry that are named.
+static constexpr size_t kLargest = 8;
+
+/// Those that decide for the module.
+static constexpr llvm::StringLiteral kModulePasses[] = {
+    "plan-dequant", "bucket-gradients", "select-kernels"};
 
 static constexpr std::pair<llvm::StringLiteral, ReportFormat> kFormats[] = {
     {".json", ReportFormat::Json},
@@ -39,31 +43,150 @@ StatusOr<ReportFormat> qlora::reportFormatOf(StringRef path) {
                          llvm::join(extensions, ", "));
 }
 
-static llvm::json::Value parsed(StringAttr attribute) {
-  return llvm::cantFail(llvm::json::parse(attribute.getValue()),
-                        "a pass writes JSON");
+//===----------------------------------------------------------------------===//
+// Decisions (compiler/Decisions.h)
+//===----------------------------------------------------------------------===//
+
+static llvm::json::Value jsonOf(Attribute attribute) {
+  return llvm::TypeSwitch<Attribute, llvm::json::Value>(attribute)
+      .Case([](BoolAttr flag) { return flag.getValue(); })
+      .Case([](IntegerAttr number) { return number.getInt(); })
+      .Case([](FloatAttr number) { return number.getValueAsDouble(); })
+      .Case([](StringAttr text) { return llvm::json::fixUTF8(text.strref()); })
+      .Case([](DenseI64ArrayAttr list) {
+        return llvm::json::Array(list.asArrayRef());
+      })
+      .Case([](ArrayAttr list) {
+        llvm::json::Array values;
+        for (Attribute value : list)
+          values.push_back(jsonOf(value));
+        return values;
+      })
+      .Case([](DictionaryAttr dictionary) {
+        llvm::json::Object object;
+        for (NamedAttribute entry : dictionary)
+          object[entry.getName().strref()] = jsonOf(entry.getValue());
+        return object;
+      });
 }
 
-/// What was decided, with what it is expected to cost.
-static llvm::json::Value planOf(ModuleOp program,
-                                ArrayRef<EntryTimeline> timelines,
-                                const DeviceProfile &device) {
-  llvm::json::Value plan =
-      parsed(program->getAttrOfType<StringAttr>("program.plan"));
-  llvm::json::Object &object = *plan.getAsObject();
+/// What `pass` decided for each entry that is made of a step.
+static llvm::json::Array decisionsOf(ModuleOp program, StringRef pass) {
+  llvm::json::Array list;
+  for (auto entry : program.getOps<EntryOp>())
+    if (auto decision = decisionOf<DictionaryAttr>(entry, pass))
+      list.push_back(jsonOf(decision));
+  return list;
+}
+
+/// `key` of all of `list`, as `combine` has two of them.
+static double combined(const llvm::json::Array &list, StringRef key,
+                       double (*combine)(double, double)) {
+  double result = 0;
+  for (const llvm::json::Value &value : list)
+    result = combine(result, *value.getAsObject()->getNumber(key));
+  return result;
+}
+
+static void addDecisions(ModuleOp program, llvm::json::Object &plan) {
+  for (StringRef pass : kModulePasses)
+    if (auto decision = decisionOf<ArrayAttr>(program, pass))
+      plan[pass] = jsonOf(decision);
+  auto sum = [](double a, double b) { return a + b; };
+  auto most = [](double a, double b) { return std::max(a, b); };
+  if (llvm::json::Array steps = decisionsOf(program, "encode-activations");
+      !steps.empty()) {
+    llvm::json::Object all;
+    for (StringRef key : {"values", "exact_bytes", "encoded_bytes"})
+      all[key] = int64_t(combined(steps, key, sum));
+    plan["encode-activations"] = std::move(all);
+  }
+  if (llvm::json::Array steps = decisionsOf(program, "rematerialize");
+      !steps.empty()) {
+    llvm::json::Object &first = *steps.front().getAsObject();
+    plan["rematerialize"] = llvm::json::Object{
+        {"policy", *first.get("policy")},
+        {"budget", *first.get("budget")},
+        {"estimated_peak", int64_t(combined(steps, "estimated_peak", most))},
+        {"recompute_seconds", combined(steps, "recompute_seconds", most)},
+        {"steps", std::move(steps)}};
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// Arenas and entries
+//===----------------------------------------------------------------------===//
+
+static llvm::json::Array largestOf(const EntryTimeline &timeline) {
+  llvm::json::Array list;
+  SmallVector<BufferOp> buffers;
+  for (const TimelineBuffer &buffer : timeline.buffers)
+    buffers.push_back(buffer.op);
+  for (BufferOp buffer : largestBuffers(buffers, kLargest))
+    list.push_back(llvm::json::Object{
+        {"of", llvm::json::fixUTF8(buffer.getLabel().value_or(""))},
+        {"bytes", int64_t(buffer.getBytes())},
+        {"saved", buffer.getSaved()}});
+  return list;
+}
+
+static llvm::json::Object planOf(const EntryTimeline &timeline) {
+  int64_t bytes[] = {0, 0}, saved = 0;
+  for (const TimelineBuffer &buffer : timeline.buffers) {
+    BufferOp op = buffer.op;
+    int64_t &end = bytes[op.getArena() == Arena::Workspace];
+    end = std::max<int64_t>(end, *op.getOffset() + op.getBytes());
+    saved += op.getSaved() ? op.getBytes() : 0;
+  }
+  EntryOp entry = timeline.entry;
+  return llvm::json::Object{
+      {"kind", stringifyEntryKind(entry.getKind())},
+      {"batch", int64_t(entry.getBatch())},
+      {"length", int64_t(entry.getLength())},
+      {"activation_bytes", bytes[0]},
+      {"activation_live_bytes", timeline.peak.bytes},
+      {"saved_bytes", saved},
+      {"workspace_bytes", bytes[1]},
+      {"largest", largestOf(timeline)}};
+}
+
+static llvm::json::Object planOf(ModuleOp program,
+                                 ArrayRef<EntryTimeline> timelines) {
+  llvm::json::Object arenas;
+  llvm::json::Array entries;
+  for (const EntryTimeline &timeline : timelines)
+    entries.push_back(planOf(timeline));
+  for (auto arena : program.getOps<ArenaOp>())
+    arenas[stringifyArena(arena.getKind())] = int64_t(arena.getBytes());
+  llvm::json::Object plan{{"arenas", std::move(arenas)},
+                          {"total_bytes", plannedBytes(program)},
+                          {"entries", std::move(entries)}};
+  return plan;
+}
+
+std::string qlora::planJson(ModuleOp program, bool withDecisions) {
+  SmallVector<EntryOp> entries(program.getOps<EntryOp>());
+  std::vector<EntryTimeline> timelines(entries.size());
+  parallelFor(program.getContext(), 0, entries.size(),
+              [&](size_t i) { timelines[i] = timelineOf(entries[i]); });
+  llvm::json::Object plan = planOf(program, timelines);
+  if (withDecisions)
+    addDecisions(program, plan);
+  return llvm::formatv("{0}", llvm::json::Value(std::move(plan)));
+}
+
+/// What it is expected to cost on `device`.
+static void addCosts(ArrayRef<EntryTimeline> timelines,
+                     const DeviceProfile &device, llvm::json::Object &plan) {
   for (auto [entry, timeline] :
-       llvm::zip_equal(*object.getArray("entries"), timelines))
+       llvm::zip_equal(*plan.getArray("entries"), timelines))
     entry.getAsObject()->try_emplace("seconds", timeline.seconds());
   // A card's process and driver are not known here.
-  if (!device.gpu) {
-    object["process_bytes"] = kTypicalProcessBytes;
-    object["resident_bytes"] = predictedPeakBytes(
-        *object.getInteger("total_bytes"), kTypicalProcessBytes);
-  }
-  for (auto [pass, name] : kDecisions)
-    if (auto decision = program->getAttrOfType<StringAttr>(name))
-      object.try_emplace(pass, parsed(decision));
-  return plan;
+  if (device.gpu)
+    return;
+  plan["process_bytes"] = kTypicalProcessBytes;
+  plan["resident_bytes"] = predictedPeakBytes(*plan.getInteger("total_bytes"),
+                                              kTypicalProcessBytes);
 }
 
 /// Of a card, what each entry takes by its low figure.
@@ -77,7 +200,7 @@ static LogicalResult addLowSeconds(ModuleOp program,
   if (failed(times))
     return failure();
   for (auto [entry, json] : llvm::zip_equal(
-           program.getOps<program::EntryOp>(), *plan.getArray("entries")))
+           program.getOps<EntryOp>(), *plan.getArray("entries")))
     json.getAsObject()->try_emplace(
         "seconds_low", times->secondsOf(entry, QueueSharing::kTakeTurns));
   return success();
@@ -90,15 +213,17 @@ FailureOr<std::string> qlora::reportText(ModuleOp program,
   if (failed(times))
     return failure();
   std::vector<EntryTimeline> timelines;
-  for (auto entry : program.getOps<program::EntryOp>())
-    timelines.push_back(timelineOf(entry, *times));
+  for (auto entry : program.getOps<EntryOp>())
+    timelines.push_back(timelineOf(entry, &*times));
   if (format == ReportFormat::Pickle)
     return memorySnapshot(program, timelines);
-  llvm::json::Value plan = planOf(program, timelines, device);
-  if (failed(addLowSeconds(program, device, *plan.getAsObject())))
+  llvm::json::Object plan = planOf(program, timelines);
+  addDecisions(program, plan);
+  addCosts(timelines, device, plan);
+  if (failed(addLowSeconds(program, device, plan)))
     return failure();
   if (format == ReportFormat::Json)
-    return llvm::formatv("{0:2}\n", plan).str();
+    return llvm::formatv("{0:2}\n", llvm::json::Value(std::move(plan))).str();
   StatusOr<std::string> run = runFacts(program, device);
   if (!run.isOk())
     return emitError(program.getLoc(), run.status().message());

@@ -6,7 +6,7 @@
 // plan.json, for programs:
 //
 //   {"arenas": {...}, "total_bytes": ...,                     // plan-memory
-//    "process_bytes", "resident_bytes",       // on a CPU: Base/ProcessMemory.h
+//    "process_bytes", "resident_bytes",       // on a CPU: Base/HostMemory.h
 //    "entries": [{"kind", "activation_bytes", "activation_live_bytes", ...,
 //                 "seconds",                  // predicted: CommandTimes.h
 //                 "seconds_low"}],            // of a card: DeviceProfile.h
@@ -41,6 +41,10 @@ enum class ReportFormat { Json, Html, Pickle };
 
 /// By the extension; an error names those that are known.
 StatusOr<ReportFormat> reportFormatOf(llvm::StringRef path);
+
+/// The plan alone, without times: arenas and entries, which train.so carries
+/// (plan_json), and what the passes decided.
+std::string planJson(mlir::ModuleOp program, bool withDecisions);
 
 /// Of a planned program, with times as on `device`. Errors are diagnostics.
 mlir::FailureOr<std::string> reportText(mlir::ModuleOp program,

@@ -45,8 +45,8 @@ static void addParameters(ModuleOp program, json &facts) {
   json format;
   for (auto parameter : program.getOps<program::ParameterOp>()) {
     const uint64_t elements =
-        counts.add(parameter.getRole(), parameter.getShape());
-    if (parameter.getQuantization() == QLORA_QUANTIZATION_NONE)
+        counts.add(uint32_t(parameter.getRole()), parameter.getShape());
+    if (parameter.getQuantization() == program::Quantization::None)
       continue;
     quantized += elements;
     format = {{"parameters", quantized},

@@ -42,6 +42,9 @@
 
 #include "runtime/ABI/module.h"
 
+#include "mlir/IR/Remarks.h"
+#include "mlir/IR/Threading.h"
+
 #include <array>
 
 using namespace mlir;
@@ -61,6 +64,8 @@ public:
 
 private:
   void runOnOperation() override;
+  void assign(EntryOp entry, const SymbolTable &symbols,
+              const DeviceProfile &device, bool mayIssueAhead);
 };
 } // namespace
 
@@ -143,12 +148,26 @@ static int64_t addEvents(EntryOp entry) {
     if (i > 0 && producers.contains(i - 1)) {
       int64_t event = events.size();
       events[i - 1] = event;
-      RecordOp::create(builder, loc, event, order[i - 1].queue);
+      RecordOp::create(builder, loc, event, Queue(order[i - 1].queue));
     }
     for (; next != end && next->consumer == i; ++next)
-      WaitOp::create(builder, loc, events.at(next->producer), order[i].queue);
+      WaitOp::create(builder, loc, events.at(next->producer),
+                     Queue(order[i].queue));
   }
   return events.size();
+}
+
+void AssignQueuesPass::assign(EntryOp entry, const SymbolTable &symbols,
+                              const DeviceProfile &device, bool mayIssueAhead) {
+  unsigned ahead = mayIssueAhead ? issueAhead(entry, symbols, device) : 0;
+  int64_t events = addEvents(entry);
+  launchesAhead += ahead;
+  eventsAdded += events;
+  remark::passed(entry.getLoc(),
+                 remark::RemarkOpts::name("queues").category(getArgument()))
+      << remark::add("{0} {1}: {2} launches ahead, {3} events",
+                     stringifyEntryKind(entry.getKind()), entry.getLength(),
+                     ahead, events);
 }
 
 void AssignQueuesPass::runOnOperation() {
@@ -163,17 +182,10 @@ void AssignQueuesPass::runOnOperation() {
     getOperation().emitError(device.status().message());
     return signalPassFailure();
   }
-  SymbolTable symbols(getOperation());
-  for (auto entry : getOperation().getOps<EntryOp>()) {
-    for (auto collective : entry.getBody().getOps<AllReduceOp>())
-      collective.setQueue(QLORA_QUEUE_COMMUNICATION);
-    unsigned ahead = 0;
-    if (traits->kernelsBesideCompute && !inOrder)
-      ahead = issueAhead(entry, symbols, *device);
-    int64_t events = addEvents(entry);
-    if (remarks)
-      entry.emitRemark("assign-queues: ")
-          << stringifyEntryKind(entry.getKind()) << " " << entry.getLength()
-          << ": " << ahead << " launches ahead, " << events << " events";
-  }
+  const SymbolTable symbols(getOperation());
+  const bool mayIssueAhead = traits->kernelsBesideCompute && !inOrder;
+  SmallVector<EntryOp> entries(getOperation().getOps<EntryOp>());
+  parallelForEach(&getContext(), entries, [&](EntryOp entry) {
+    assign(entry, symbols, *device, mayIssueAhead);
+  });
 }

@@ -29,8 +29,9 @@ uint32_t qlora::eventCountOf(EntryOp entry) {
 
 unsigned qlora::queueOf(Operation *command) {
   return llvm::TypeSwitch<Operation *, unsigned>(command)
-      .Case<LaunchOp, FillOp, CopyOp, AllReduceOp, RecordOp, WaitOp>(
-          [](auto op) { return op.getQueue(); });
+      .Case<LaunchOp, FillOp, CopyOp, RecordOp, WaitOp>(
+          [](auto op) { return static_cast<unsigned>(op.getQueue()); })
+      .Case([](CollectiveOp) { return QLORA_QUEUE_COMMUNICATION; });
 }
 
 BufferOp qlora::rootOf(Value buffer) {
@@ -55,8 +56,10 @@ SmallVector<BufferAccess> qlora::accessesOf(Operation *command) {
         add(copy.getTarget(), QLORA_WRITE);
         add(copy.getSource(), QLORA_READ);
       })
-      .Case<AllReduceOp>([&](AllReduceOp sum) {
-        add(sum.getBuffer(), QLORA_READ_WRITE);
+      .Case<CollectiveOp>([&](CollectiveOp together) {
+        add(together.getTarget(), int64_t(together.getTargetAccess()));
+        if (Value source = together.getSource())
+          add(source, QLORA_READ);
       });
   return accesses;
 }

@@ -42,3 +42,24 @@ SmallVector<BufferLife> qlora::livesOf(EntryOp entry) {
     }
   return lives;
 }
+
+SmallVector<BufferOp> qlora::largestBuffers(ArrayRef<BufferOp> buffers,
+                                            size_t count) {
+  SmallVector<BufferOp> largest;
+  for (BufferOp buffer : buffers)
+    if (buffer.getArena() == Arena::Activation)
+      largest.push_back(buffer);
+  llvm::stable_sort(largest, [](BufferOp a, BufferOp b) {
+    return a.getBytes() > b.getBytes();
+  });
+  largest.resize(std::min(largest.size(), count));
+  return largest;
+}
+
+int64_t qlora::plannedBytes(ModuleOp program) {
+  int64_t bytes = 0;
+  for (auto arena : program.getOps<ArenaOp>())
+    if (arena.getKind() != Arena::Host)
+      bytes += arena.getBytes();
+  return bytes;
+}

@@ -8,6 +8,8 @@
 
 #include "dialects/Program/Program.h"
 
+#include "mlir/IR/BuiltinOps.h"
+
 namespace qlora {
 
 /// Positions among commandsOf(entry), both included: the life begins no later
@@ -22,6 +24,14 @@ struct BufferLife {
 /// Of those that a command uses, of all arenas, in the order of their first
 /// use. A use of a part is one of the whole.
 llvm::SmallVector<BufferLife> livesOf(program::EntryOp entry);
+
+/// The `count` largest of those in the activation arena, the largest first.
+llvm::SmallVector<program::BufferOp>
+largestBuffers(llvm::ArrayRef<program::BufferOp> buffers, size_t count);
+
+/// Bytes of all arenas of a planned program: what a rank allocates. Host memory
+/// of a card's rank is not counted.
+int64_t plannedBytes(mlir::ModuleOp program);
 
 } // namespace qlora
 

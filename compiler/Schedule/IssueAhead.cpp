@@ -29,7 +29,7 @@ struct Prepared {
 
 class AheadIssuer {
 public:
-  AheadIssuer(EntryOp entry, SymbolTable &symbols, const DeviceProfile &device)
+  AheadIssuer(EntryOp entry, const SymbolTable &symbols, const DeviceProfile &device)
       : commands(commandsOf(entry)), symbols(symbols), device(device) {}
 
   unsigned run();
@@ -41,7 +41,7 @@ private:
   double coverOf(Operation *command);
 
   SmallVector<Operation *> commands;
-  SymbolTable &symbols;
+  const SymbolTable &symbols;
   const DeviceProfile &device;
   DenseSet<Operation *> ahead;
 };
@@ -163,7 +163,7 @@ unsigned AheadIssuer::run() {
       launch->moveBefore(place);
       for (Value operand : launch.getOperands())
         hoist(operand, launch);
-      launch.setQueue(QLORA_QUEUE_COPY);
+      launch.setQueue(Queue::Copy);
     }
     moved += prepared.launches.size();
     earliest = prepared.reader;
@@ -171,7 +171,7 @@ unsigned AheadIssuer::run() {
   return moved;
 }
 
-unsigned qlora::issueAhead(EntryOp entry, SymbolTable &symbols,
+unsigned qlora::issueAhead(EntryOp entry, const SymbolTable &symbols,
                            const DeviceProfile &device) {
   return AheadIssuer(entry, symbols, device).run();
 }

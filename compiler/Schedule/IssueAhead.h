@@ -31,7 +31,7 @@ namespace qlora {
 /// Sets the queue and moves the launches, in the order of their readers;
 /// events are the caller's. `symbols` has the program.kernels. Returns how
 /// many launches were moved.
-unsigned issueAhead(program::EntryOp entry, mlir::SymbolTable &symbols,
+unsigned issueAhead(program::EntryOp entry, const mlir::SymbolTable &symbols,
                     const DeviceProfile &device);
 
 } // namespace qlora

@@ -18,25 +18,33 @@ FlatSymbolRefAttr KernelSymbols::library(StringRef op) {
   return symbol = FlatSymbolRefAttr::get(kernel);
 }
 
+/// Equal for bodies that are; of ops and attributes alone, not of who uses whom.
+static llvm::hash_code hashOf(model::RowsOp rows) {
+  llvm::hash_code hash = 0;
+  for (Operation &op : rows.getBody().front())
+    hash = llvm::hash_combine(
+        hash, OperationEquivalence::computeHash(
+                  &op, OperationEquivalence::ignoreHashValue,
+                  OperationEquivalence::ignoreHashValue,
+                  OperationEquivalence::IgnoreLocations));
+  return hash;
+}
+
 FlatSymbolRefAttr KernelSymbols::generated(model::RowsOp rows,
                                            ArrayRef<int64_t> dtypes,
                                            ArrayRef<int64_t> strides,
                                            ArrayRef<int64_t> groups,
                                            int64_t aligned) {
-  std::string signature;
-  llvm::raw_string_ostream stream(signature);
-  OpPrintingFlags flags;
-  flags.printGenericOpForm().useLocalScope();
-  for (Operation &op : rows.getBody().front())
-    op.print(stream, flags.skipRegions(false)), stream << '\n';
-  stream << rows.getColumns() << rows.getMaps() << aligned;
-  for (ArrayRef<int64_t> list : {dtypes, strides, groups}) {
-    stream << '|';
-    llvm::interleaveComma(list, stream);
-  }
-  FlatSymbolRefAttr &symbol = known[signature];
-  if (symbol)
-    return symbol;
+  SmallVector<program::KernelOp> &alike = bodies[hashOf(rows)];
+  for (program::KernelOp kernel : alike)
+    if (kernel.getColumns() == rows.getColumns() &&
+        kernel.getMapsAttr() == rows.getMapsAttr() &&
+        kernel.getAligned() == aligned && *kernel.getDtypes() == dtypes &&
+        *kernel.getStrides() == strides && *kernel.getGroups() == groups &&
+        OperationEquivalence::isRegionEquivalentTo(
+            &kernel.getBody(), &rows.getBody(),
+            OperationEquivalence::IgnoreLocations))
+      return FlatSymbolRefAttr::get(kernel);
   std::string name = rows.getLabel().value_or("rows").str();
   if (unsigned copies = labels[name]++)
     name += "_" + std::to_string(copies);
@@ -48,5 +56,6 @@ FlatSymbolRefAttr KernelSymbols::generated(model::RowsOp rows,
       builder.getDenseI64ArrayAttr(groups), aligned);
   IRMapping mapping;
   rows.getBody().cloneInto(&kernel.getBody(), mapping);
-  return symbol = FlatSymbolRefAttr::get(kernel);
+  alike.push_back(kernel);
+  return FlatSymbolRefAttr::get(kernel);
 }

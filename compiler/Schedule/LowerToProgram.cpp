@@ -13,9 +13,12 @@
 // Graph/StepMemory.h's to say; here it becomes buffers, and copies where a value
 // is not where it has to be.
 
+#include "compiler/Decisions.h"
 #include "compiler/Passes.h"
 #include "compiler/Schedule/ParameterLayout.h"
 #include "compiler/Schedule/StepLowering.h"
+
+#include "mlir/IR/Threading.h"
 
 using namespace mlir;
 using namespace qlora;
@@ -43,9 +46,10 @@ static void makeInnerMicroBatch(program::EntryOp last) {
   OpBuilder builder(last);
   auto inner = cast<program::EntryOp>(builder.clone(*last));
   inner.setKind(program::EntryKind::Accumulate);
+  inner->removeAttr(kDecisionsAttr);
   for (auto op : llvm::make_early_inc_range(
-           inner.getBody().getOps<program::AllReduceOp>())) {
-    Operation *view = op.getBuffer().getDefiningOp();
+           inner.getBody().getOps<program::CollectiveOp>())) {
+    Operation *view = op.getTarget().getDefiningOp();
     op.erase();
     while (view && view->use_empty()) {
       Operation *source = view->getNumOperands()
@@ -96,11 +100,19 @@ void LowerToProgramPass::runOnOperation() {
   }
   emitArenas(builder, module.getLoc(), *layout, inputBytes(tokens),
              resultBytes(tokens), hasRounded);
-  for (StepOp step : steps) {
-    FailureOr<program::EntryOp> entry =
-        StepLowering(step, *layout, kernels, tokens).run(builder);
+  // What is where is found for all steps side by side; kernels and entries are
+  // made in their order.
+  std::vector<std::unique_ptr<StepLowering>> lowerings(steps.size());
+  parallelFor(&getContext(), 0, steps.size(), [&](size_t i) {
+    lowerings[i] =
+        std::make_unique<StepLowering>(steps[i], *layout, kernels, tokens);
+  });
+  for (auto [step, lowering] : llvm::zip_equal(steps, lowerings)) {
+    FailureOr<program::EntryOp> entry = lowering->run(builder);
     if (failed(entry))
       return signalPassFailure();
+    if (Attribute decisions = step->getAttr(kDecisionsAttr))
+      (*entry)->setAttr(kDecisionsAttr, decisions);
     if (entry->getKind() == program::EntryKind::AccumulateLast)
       makeInnerMicroBatch(*entry);
   }

@@ -77,18 +77,29 @@ FailureOr<ParameterLayout> ParameterLayout::of(ModuleOp module,
   return layout;
 }
 
-static int64_t initOf(ParameterOp parameter) {
-  return llvm::StringSwitch<int64_t>(parameter.getInit().value_or("file"))
-      .Case("zero", QLORA_INIT_ZERO)
-      .Case("kaiming", QLORA_INIT_KAIMING)
-      .Case("gaussian", QLORA_INIT_GAUSSIAN)
-      .Default(QLORA_INIT_FILE);
+static program::Init initOf(ParameterOp parameter) {
+  return program::symbolizeInit(parameter.getInit().value_or("file"))
+      .value_or(program::Init::File);
 }
 
-static int64_t roleOf(ParameterOp parameter) {
+static program::Role roleOf(ParameterOp parameter) {
   if (!parameter.getTrainable())
-    return QLORA_ROLE_FROZEN;
-  return parameter.getInit() ? QLORA_ROLE_ADAPTER : QLORA_ROLE_TRAINABLE;
+    return program::Role::Frozen;
+  return parameter.getInit() ? program::Role::Adapter
+                             : program::Role::Trainable;
+}
+
+/// Quantised when loaded, quantised in the file, or neither.
+static program::Quantization quantizationOf(ParameterOp parameter, NF4Type nf4) {
+  using program::Quantization;
+  return !nf4                             ? Quantization::None
+         : parameter.getStoredQuantized() ? Quantization::NF4Stored
+         : parameter.getTransposed()      ? Quantization::NF4Turned
+                                          : Quantization::NF4;
+}
+
+static program::DType dtypeOf(Type element) {
+  return program::DType(*elementDtype(element));
 }
 
 void ParameterLayout::emit(OpBuilder &builder, ModuleOp module) const {
@@ -96,15 +107,8 @@ void ParameterLayout::emit(OpBuilder &builder, ModuleOp module) const {
     const ParameterPlace &place = lookup(parameter.getSymName());
     RankedTensorType type = parameter.getTensorType();
     Type element = type.getElementType();
-    // Quantised when loaded, quantised in the file, or neither.
     auto nf4 = dyn_cast_or_null<NF4Type>(
         parameter.getQuantized() ? *parameter.getQuantized() : element);
-    int64_t quantization = !nf4 ? QLORA_QUANTIZATION_NONE
-                           : parameter.getStoredQuantized()
-                               ? QLORA_QUANTIZATION_NF4_STORED
-                           : parameter.getTransposed()
-                               ? QLORA_QUANTIZATION_NF4_TURNED
-                               : QLORA_QUANTIZATION_NF4;
     Type fileType = parameter.getFileType().value_or(element);
     auto emitPart = [&](StringRef name, int64_t firstRow, int64_t rows) {
       SmallVector<int64_t> shape(type.getShape());
@@ -112,19 +116,12 @@ void ParameterLayout::emit(OpBuilder &builder, ModuleOp module) const {
       bool whole = rows == type.getDimSize(0);
       shape[0] = rows;
       program::ParameterOp::create(
-          builder, parameter.getLoc(), builder.getStringAttr(name),
-          program::ArenaAttr::get(builder.getContext(), place.arena),
-          builder.getI64IntegerAttr(place.offset + firstRow * rowBytes),
-          builder.getI64IntegerAttr(whole ? place.bytes : rows * rowBytes),
-          builder.getDenseI64ArrayAttr(shape),
-          builder.getI64IntegerAttr(*elementDtype(element)),
-          builder.getI64IntegerAttr(roleOf(parameter)),
-          builder.getI64IntegerAttr(initOf(parameter)),
-          builder.getI64IntegerAttr(quantization),
-          builder.getI64IntegerAttr(nf4 ? nf4.getBlock() : 0),
-          builder.getBoolAttr(nf4 && nf4.getDoubleQuant()),
-          builder.getI64IntegerAttr(*elementDtype(fileType)),
-          parameter.getFileAttr());
+          builder, parameter.getLoc(), name, place.arena,
+          place.offset + firstRow * rowBytes,
+          whole ? place.bytes : rows * rowBytes, shape, dtypeOf(element),
+          roleOf(parameter), initOf(parameter), quantizationOf(parameter, nf4),
+          nf4 ? nf4.getBlock() : 0, nf4 && nf4.getDoubleQuant(),
+          dtypeOf(fileType), parameter.getFileAttr());
     };
     if (!parameter.getPartNames()) {
       emitPart(parameter.getSymName(), 0, type.getDimSize(0));

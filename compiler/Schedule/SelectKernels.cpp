@@ -15,13 +15,14 @@
 //
 // and the workspace arena has the alignment that the target's kernels ask for.
 
+#include "compiler/Decisions.h"
 #include "compiler/Passes.h"
 #include "compiler/Schedule/Commands.h"
 #include "compiler/Support/TargetTraits.h"
 
 #include "runtime/Kernels/KernelTable.h"
 
-#include "llvm/Support/JSON.h"
+#include "mlir/IR/Remarks.h"
 
 #include <map>
 
@@ -48,7 +49,7 @@ private:
   void refuse(LaunchOp launch, const std::string &reason,
               std::vector<std::string> &choice);
   FlatSymbolRefAttr symbolFor(const KernelRow &row);
-  void report();
+  ArrayAttr factsOfChoices();
 
   llvm::StringMap<FlatSymbolRefAttr> symbols;
   /// Launches per choice: the row, then each refused row with its reason.
@@ -74,14 +75,14 @@ static void addWorkspace(LaunchOp launch, unsigned position, int64_t bytes) {
   OpBuilder builder(launch);
   Value buffer =
       BufferOp::create(builder, launch.getLoc(), Arena::Workspace,
-                       std::nullopt, bytes, QLORA_DTYPE_U8, launch.getLabel());
+                       std::nullopt, bytes, DType::U8, launch.getLabel());
   auto isBefore = [&](int64_t absent) {
     return absent < static_cast<int64_t>(position);
   };
   unsigned index = position - llvm::count_if(launch.getAbsent(), isBefore);
   SmallVector<int64_t> access(launch.getAccess()), dtypes(launch.getDtypes());
   SmallVector<int64_t> absent(launch.getAbsent());
-  access.insert(access.begin() + index, 2 /*QLORA_WRITE*/);
+  access.insert(access.begin() + index, int64_t(Access::Write));
   dtypes.insert(dtypes.begin() + index, QLORA_DTYPE_U8);
   llvm::erase(absent, static_cast<int64_t>(position));
   launch->insertOperands(index, buffer);
@@ -93,19 +94,19 @@ static void addWorkspace(LaunchOp launch, unsigned position, int64_t bytes) {
 void SelectKernelsPass::refuse(LaunchOp launch, const std::string &reason,
                                std::vector<std::string> &choice) {
   choice.push_back(reason);
-  if (remarks)
-    launch.emitRemark() << reason;
+  remark::missed(launch.getLoc(),
+                 remark::RemarkOpts::name("refused").category(getArgument()))
+      << reason;
 }
 
 /// Lets the row cut the work; why it is not taken so, or nullopt.
 std::optional<std::string> SelectKernelsPass::tune(const KernelRow &row,
                                                    KernelRequest &request) {
   if (row.tune)
-    row.tune(request, small   ? WorkspaceSize::kSmall
-                      : large ? WorkspaceSize::kLarge
-                              : WorkspaceSize::kModest);
+    row.tune(request, workspaces);
   const uint64_t bytes = row.workspaceBytes(request);
-  if (!small || !row.isRoomy || bytes <= kSmallWorkspace)
+  if (workspaces != WorkspaceSize::kSmall || !row.isRoomy ||
+      bytes <= kSmallWorkspace)
     return std::nullopt;
   return "workspaces are to be small, and it needs " + std::to_string(bytes) +
          " bytes";
@@ -149,25 +150,19 @@ LogicalResult SelectKernelsPass::select(LaunchOp launch,
   return success();
 }
 
-/// `program.selection`: which rows were taken how often, and why the rows
-/// before them were not, for the report.
-void SelectKernelsPass::report() {
-  std::string text;
-  llvm::raw_string_ostream stream(text);
-  llvm::json::OStream json(stream);
-  json.array([&] {
-    for (const auto &[choice, launches] : choices)
-      json.object([&] {
-        json.attribute("kernel", choice.front());
-        json.attribute("launches", launches);
-        json.attributeArray("refused", [&] {
-          for (const std::string &reason : llvm::drop_begin(choice))
-            json.value(reason);
-        });
-      });
-  });
-  getOperation()->setAttr("program.selection",
-                          StringAttr::get(&getContext(), text));
+/// Which rows were taken how often, and why the rows before them were not.
+ArrayAttr SelectKernelsPass::factsOfChoices() {
+  Builder builder(&getContext());
+  SmallVector<Attribute> facts;
+  for (const auto &[choice, launches] : choices) {
+    SmallVector<StringRef> refused(llvm::drop_begin(choice));
+    facts.push_back(Facts(&getContext())
+                        .add("kernel", choice.front())
+                        .add("launches", launches)
+                        .add("refused", builder.getStrArrayAttr(refused))
+                        .get());
+  }
+  return builder.getArrayAttr(facts);
 }
 
 void SelectKernelsPass::runOnOperation() {
@@ -191,5 +186,5 @@ void SelectKernelsPass::runOnOperation() {
   for (auto arena : getOperation().getOps<ArenaOp>())
     if (traits && arena.getKind() == Arena::Workspace)
       arena.setAlignment(traits->workspaceAlignment);
-  report();
+  recordDecision(getOperation(), getArgument(), factsOfChoices());
 }

@@ -49,7 +49,7 @@ static const StepResult &resultOf(const OutsideMemory &outside) {
 Value StepLowering::arenaBuffer(Arena arena, int64_t offset, int64_t bytes,
                                 qlora_dtype dtype) {
   return program::BufferOp::create(b, step.getLoc(), arena, offset, bytes,
-                                   dtype);
+                                   program::DType(dtype));
 }
 
 Place StepLowering::flatPlace(MemorySpace space, bool statistics) {
@@ -105,8 +105,8 @@ void StepLowering::bindInputs() {
     auto name =
         cast<StringAttr>(memory.rootOf(argument).outside->name).getValue();
     program::BindOp::create(b, step.getLoc(),
-                            llvm::find(kStepInputs, name) -
-                                std::begin(kStepInputs),
+                            program::Binding(llvm::find(kStepInputs, name) -
+                                             std::begin(kStepInputs)),
                             placeOf(argument).buffer);
   }
 }
@@ -115,7 +115,8 @@ void StepLowering::bindResults() {
   for (auto op : step.getBody().getOps<MemoryOp>())
     for (const MemoryStore &store : op.getMemoryStores())
       if (isa_and_nonnull<StringAttr>(store.memory.name))
-        program::BindOp::create(b, step.getLoc(), resultOf(store.memory).kind,
+        program::BindOp::create(b, step.getLoc(),
+                                program::Binding(resultOf(store.memory).kind),
                                 at(memory.placeOf(store)).buffer);
 }
 
@@ -129,19 +130,20 @@ Place StepLowering::allocate(Value value, bool isSaved) {
   Operation *def = value.getDefiningOp();
   auto buffer = program::BufferOp::create(
       b, def->getLoc(), Arena::Activation, std::nullopt, tensorBytes(type),
-      *elementDtype(type.getElementType()), labelOf(def), isSaved);
-  buffer.setBackward(def->hasAttr(kBackwardAttr));
-  buffer.setRecomputed(def->hasAttr(kRecomputedAttr));
+      program::DType(*elementDtype(type.getElementType())), labelOf(def),
+      isSaved);
+  buffer.setBackward(isBackward(def));
+  buffer.setRecomputed(phaseOf(def) == StepPhase::Recomputed);
   return {buffer, 0, matrixColumns(type)};
 }
 
 /// True for the memory of what the backward reads of a forward op.
 bool StepLowering::isSaved(const MemoryRoot &root) const {
   return llvm::any_of(root.values, [](Value value) {
-    return !value.getDefiningOp()->hasAttr(kBackwardAttr) &&
+    return !isBackward(value.getDefiningOp()) &&
            llvm::any_of(value.getUsers(), [](Operation *user) {
              auto store = dyn_cast<MemoryOp>(user);
-             return user->hasAttr(kBackwardAttr) &&
+             return isBackward(user) &&
                     !(store && !store.getMemoryStores().empty());
            });
   });

@@ -197,7 +197,8 @@ void StepLowering::lowerStores(MemoryOp op) {
 void StepLowering::lowerAllReduce(AllReduceOp op) {
   Value buffer = arenaBuffer(Arena::Gradient, 4 * op.getOffset(),
                              4 * op.getElements(), QLORA_DTYPE_F32);
-  program::AllReduceOp::create(b, op.getLoc(), op.getBucket(), buffer);
+  program::CollectiveOp::create(b, op.getLoc(), program::Collective::AllReduce,
+                                op.getBucket(), buffer, /*source=*/Value());
 }
 
 LogicalResult StepLowering::lower(Operation &op) {

@@ -11,6 +11,8 @@
 
 #include "runtime/ABI/module.h"
 
+#include <map>
+
 namespace qlora {
 
 inline constexpr int64_t kArenaAlignment = 64;
@@ -41,7 +43,8 @@ public:
 private:
   mlir::OpBuilder builder;
   mlir::Location loc;
-  llvm::StringMap<mlir::FlatSymbolRefAttr> known;
+  llvm::StringMap<mlir::FlatSymbolRefAttr> known; ///< of library ops
+  std::map<size_t, llvm::SmallVector<program::KernelOp>> bodies; ///< by hash
   llvm::StringMap<unsigned> labels;
 };
 

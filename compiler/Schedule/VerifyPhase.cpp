@@ -15,6 +15,8 @@
 #include "dialects/Train/Train.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/IR/Threading.h"
+#include "mlir/IR/Verifier.h"
 
 #include "runtime/Module/AccessCheck.h"
 
@@ -114,9 +116,9 @@ RangeUse CommandVerifier::useOf(Value buffer, qlora_access access) {
 
 Status CommandVerifier::walk(Operation *command) {
   if (auto record = dyn_cast<program::RecordOp>(command))
-    return check.record(record.getQueue(), record.getEvent());
+    return check.record(queueOf(record), record.getEvent());
   if (auto wait = dyn_cast<program::WaitOp>(command))
-    return check.wait(wait.getQueue(), wait.getEvent());
+    return check.wait(queueOf(wait), wait.getEvent());
   std::vector<RangeUse> uses;
   for (auto [buffer, access] : accessesOf(command))
     uses.push_back(useOf(buffer, access));
@@ -156,16 +158,17 @@ static LogicalResult verifyProgram(ModuleOp module) {
   });
   if (walk.wasInterrupted())
     return failure();
-  for (auto entry : module.getOps<program::EntryOp>())
-    if (failed(CommandVerifier().run(entry)))
-      return failure();
-  return success();
+  SmallVector<program::EntryOp> entries(module.getOps<program::EntryOp>());
+  return failableParallelForEach(
+      module.getContext(), entries,
+      [](program::EntryOp entry) { return CommandVerifier().run(entry); });
 }
 
 void VerifyPhasePass::runOnOperation() {
   ModuleOp module = getOperation();
   LogicalResult result =
-      phase == "adapt"      ? verifyAdapt(module)
+      failed(verify(module)) ? failure()
+      : phase == "adapt"      ? verifyAdapt(module)
       : phase == "step"     ? verifyStep(module)
       : phase == "optimize" ? verifyOptimize(module)
       : phase == "program"

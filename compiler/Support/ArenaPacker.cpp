@@ -90,7 +90,7 @@ private:
 
 class Packer {
 public:
-  explicit Packer(std::span<const PackedBuffer> buffers);
+  Packer(std::span<const PackedBuffer> buffers, uint64_t enough);
 
   PackResult run();
 
@@ -103,12 +103,12 @@ private:
   Packing packInOrder(const Order &order);
   Order sortedBy(double (*weight)(const PackedBuffer &)) const;
   void improve(Order order, Packing current);
-  /// Keeps `packing` if it is the lowest. True when nothing can be lower.
+  /// Keeps `packing` if it is the lowest. True when that is low enough.
   bool keep(Packing packing);
 
   std::span<const PackedBuffer> buffers;
   Order occupied; ///< the buffers that have bytes
-  uint64_t lowerBound = 0;
+  uint64_t lowerBound = 0, enough;
   uint64_t work = 0;
   Packing best;
 };
@@ -138,7 +138,8 @@ static uint64_t maxLiveBytes(std::span<const PackedBuffer> buffers,
   return most;
 }
 
-Packer::Packer(std::span<const PackedBuffer> buffers) : buffers(buffers) {
+Packer::Packer(std::span<const PackedBuffer> buffers, uint64_t enough)
+    : buffers(buffers), enough(enough) {
   for (uint32_t i = 0; i < buffers.size(); ++i) {
     assert(buffers[i].first <= buffers[i].last && "a life that ends first");
     assert(buffers[i].alignment &&
@@ -148,12 +149,13 @@ Packer::Packer(std::span<const PackedBuffer> buffers) : buffers(buffers) {
       occupied.push_back(i);
   }
   lowerBound = maxLiveBytes(buffers, occupied);
+  this->enough = std::max(enough, lowerBound);
 }
 
 bool Packer::keep(Packing packing) {
   if (packing.bytes < best.bytes)
     best = std::move(packing);
-  return best.bytes == lowerBound;
+  return best.bytes <= enough;
 }
 
 Packing Packer::packInTime(bool backwards) const {
@@ -274,6 +276,7 @@ PackResult Packer::run() {
   return {std::move(best.offsets), best.bytes, lowerBound};
 }
 
-PackResult qlora::packArena(std::span<const PackedBuffer> buffers) {
-  return Packer(buffers).run();
+PackResult qlora::packArena(std::span<const PackedBuffer> buffers,
+                            uint64_t enough) {
+  return Packer(buffers, enough).run();
 }

@@ -62,9 +62,12 @@ struct PackResult {
   uint64_t lowerBound = 0;       ///< most bytes alive at one command
 };
 
-/// Places all buffers. Two whose lives share a command never share a byte.
-/// Deterministic; under half a second for 50,000 buffers. Thread-safe.
-PackResult packArena(std::span<const PackedBuffer> buffers);
+/// Places all buffers. Two whose lives share a command never share a byte. A
+/// packing of `enough` bytes or less is taken as it is found: for what shares
+/// an arena with something larger. Deterministic; under half a second for
+/// 50,000 buffers. Thread-safe.
+PackResult packArena(std::span<const PackedBuffer> buffers,
+                     uint64_t enough = 0);
 
 } // namespace qlora
 

@@ -13,17 +13,19 @@ using Choice = RecomputeSearch::Choice;
 /// Blocks per segment of the fixed policies.
 static constexpr int64_t kSegments[] = {1, 2, 3, 4, 6, 8};
 
+uint32_t ZoneCounter::enter(bool isBackward, int64_t block) {
+  if (isBackward && block >= 0 && block != last) {
+    last = block;
+    ++zone;
+  }
+  return zone;
+}
+
 std::vector<uint32_t> qlora::zonesOf(const RecomputeProblem &problem) {
   std::vector<uint32_t> zones;
-  uint32_t zone = 0;
-  int64_t block = -1;
-  for (const RecomputeOp &op : problem.ops) {
-    if (op.isBackward && op.block >= 0 && op.block != block) {
-      block = op.block;
-      ++zone;
-    }
-    zones.push_back(zone);
-  }
+  ZoneCounter counter;
+  for (const RecomputeOp &op : problem.ops)
+    zones.push_back(counter.enter(op.isBackward, op.block));
   return zones;
 }
 

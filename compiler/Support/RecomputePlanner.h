@@ -116,8 +116,19 @@ struct RecomputePlan {
   double seconds = 0; ///< of all that is computed again
 };
 
-/// Per op, the zone of a backward op: a new one begins where the block changes.
-/// What has no block belongs to the zone that it is in.
+/// Numbers the zones of a step, op by op: a new one begins where the block of
+/// the backward changes. What has no block belongs to the zone that it is in.
+class ZoneCounter {
+public:
+  /// The zone of the next op.
+  uint32_t enter(bool isBackward, int64_t block);
+
+private:
+  uint32_t zone = 0;
+  int64_t last = -1; ///< block
+};
+
+/// The zone of each op.
 std::vector<uint32_t> zonesOf(const RecomputeProblem &problem);
 
 /// Everything kept.

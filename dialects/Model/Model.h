@@ -37,9 +37,6 @@ class TrainingOnly : public mlir::OpTrait::TraitBase<Op, TrainingOnly> {};
 template <typename Op>
 class RowReduction : public mlir::OpTrait::TraitBase<Op, RowReduction> {};
 
-/// Discardable attribute of forward ops, i64: number of the decoder block.
-inline constexpr llvm::StringLiteral kBlockAttr = "model.block";
-
 /// Discardable attribute of a module whose adapters have dropout: what
 /// model.dropout the input of each adapter goes through. Ops are fused and
 /// renamed; this stays, so that the runtime can draw the masks again.
@@ -121,6 +118,20 @@ llvm::SmallVector<MemoryTie> tiesOf(mlir::Operation *op);
 
 /// True for an op that only gives ranges names, or puts them together.
 bool isView(mlir::Operation *op);
+
+/// What an op is in a training step (StagedOp). Ops that are none are of the
+/// forward and of no layer.
+int64_t layerOf(mlir::Operation *op);
+StepPhase phaseOf(mlir::Operation *op);
+/// Also of what the backward does again.
+inline bool isBackward(mlir::Operation *op) {
+  return phaseOf(op) != StepPhase::Forward;
+}
+/// Nothing for an op that is no StagedOp.
+void setLayer(mlir::Operation *op, int64_t layer);
+void setPhase(mlir::Operation *op, StepPhase phase);
+/// Gives `to`, which is made for `from` or in its place, its layer and phase.
+void copyStage(mlir::Operation *from, mlir::Operation *to);
 
 /// A double as a constant of a launch.
 int64_t doubleBits(double value);

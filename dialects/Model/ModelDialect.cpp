@@ -53,6 +53,50 @@ LogicalResult MapAttr::verify(function_ref<InFlightDiagnostic()> emitError,
   return success();
 }
 
+//===----------------------------------------------------------------------===//
+// Stages
+//===----------------------------------------------------------------------===//
+
+int64_t qlora::model::layerOf(Operation *op) {
+  auto staged = dyn_cast<StagedOp>(op);
+  return staged ? staged.getLayer() : -1;
+}
+
+StepPhase qlora::model::phaseOf(Operation *op) {
+  auto staged = dyn_cast<StagedOp>(op);
+  return staged ? staged.getPhase() : StepPhase::Forward;
+}
+
+void qlora::model::setLayer(Operation *op, int64_t layer) {
+  if (auto staged = dyn_cast<StagedOp>(op))
+    staged.setLayer(layer);
+}
+
+void qlora::model::setPhase(Operation *op, StepPhase phase) {
+  if (auto staged = dyn_cast<StagedOp>(op))
+    staged.setPhase(phase);
+}
+
+void qlora::model::copyStage(Operation *from, Operation *to) {
+  setLayer(to, layerOf(from));
+  setPhase(to, phaseOf(from));
+}
+
+/// A mark with the dialect's name beside the attributes of an op is read by
+/// nobody, as `model.block` of earlier versions.
+LogicalResult
+ModelDialect::verifyOperationAttribute(Operation *op,
+                                       NamedAttribute attribute) {
+  if (isa<StagedOp>(op))
+    return op->emitOpError("has no attribute '")
+           << attribute.getName().getValue() << "'";
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// Types and sizes
+//===----------------------------------------------------------------------===//
+
 /// Elements that an index and a byte count of any type can still express.
 static constexpr int64_t kMaxElements = int64_t(1) << 48;
 

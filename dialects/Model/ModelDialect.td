@@ -39,7 +39,9 @@ def Model_Dialect : Dialect {
     region, they fuse with each other into `model.rows`, and their code is
     generated. **Library ops** (`LibraryOp`) name an op of `Kernels.def`.
     **View ops** (`model.split`, `model.concat`) move no data where it can be
-    avoided. What shares memory with what, ops say by `MemoryOp`. No pass asks for the name of an op.
+    avoided. What shares memory with what, ops say by `MemoryOp`. All of them are
+    `StagedOp`s, which know their decoder layer and their phase of a training
+    step. No pass asks for the name of an op.
 
     In a row region a row is a `tensor<Cxf32>`, one number per row an `f32`,
     and the ops are those of `arith` and `math` plus the `model.row_*` ops,
@@ -49,6 +51,7 @@ def Model_Dialect : Dialect {
   }];
   let useDefaultTypePrinterParser = 1;
   let useDefaultAttributePrinterParser = 1;
+  let hasOperationAttrVerify = 1;
   let dependentDialects = [
     "::mlir::arith::ArithDialect", "::mlir::math::MathDialect"
   ];
@@ -77,6 +80,17 @@ def Model_WeightLayout
 }
 def Model_WeightLayoutAttr
     : EnumAttr<Model_Dialect, Model_WeightLayout, "layout">;
+
+def Model_StepPhase : I32EnumAttr<"StepPhase", "a part of a training step", [
+    I32EnumAttrCase<"Forward", 0, "forward">,
+    I32EnumAttrCase<"Backward", 1, "backward">,
+    I32EnumAttrCase<"Recomputed", 2, "recomputed">]> {
+  let cppNamespace = "::qlora::model";
+  let genSpecializedAttr = 0;
+}
+def Model_StepPhaseAttr : EnumAttr<Model_Dialect, Model_StepPhase, "phase"> {
+  let assemblyFormat = "`<` $value `>`";
+}
 
 def Model_Activation : I32EnumAttr<"Activation", "a function of one number", [
     I32EnumAttrCase<"Gelu", 0, "gelu">,

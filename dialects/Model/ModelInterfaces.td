@@ -5,7 +5,64 @@
 #ifndef QLORA_DIALECTS_MODEL_MODELINTERFACES_TD
 #define QLORA_DIALECTS_MODEL_MODELINTERFACES_TD
 
+include "mlir/IR/CommonAttrConstraints.td"
 include "mlir/IR/OpBase.td"
+
+def Model_Staged : OpInterface<"StagedOp"> {
+  let cppNamespace = "::qlora::model";
+  let description = [{
+    An op that can stand in a training step, and what it is there: the decoder
+    `layer` that it belongs to, or whose gradient it is part of (none outside of
+    the layers: -1), and its `phase`. `backward` is what reverse mode and the
+    passes after it add to the forward; `recomputed` is the part of that which
+    does a forward op again. A forward op does not say so.
+
+    Both are attributes of the op, so that clones have them; who makes an op for
+    another one calls `copyStage` (Model.h).
+  }];
+  let methods = [
+    InterfaceMethod<"-1 outside of the layers.", "int64_t", "getLayer">,
+    InterfaceMethod<"", "void", "setLayer", (ins "int64_t":$layer)>,
+    InterfaceMethod<"Which part of the step.", "::qlora::model::StepPhase",
+                    "getPhase">,
+    InterfaceMethod<"", "void", "setPhase",
+                    (ins "::qlora::model::StepPhase":$phase)>,
+  ];
+}
+
+// Attributes that need not be there, nor be given to a builder.
+def Model_LayerAttr : Attr<And<[I64Attr.predicate, IntNonNegative.predicate]>,
+                           "number of a decoder layer, not negative"> {
+  let isOptional = 1;
+  let storageType = "::mlir::IntegerAttr";
+  let returnType = "int64_t";
+  let convertFromStorage = "($_self ? $_self.getInt() : -1)";
+  let constBuilderCall =
+      "($0 < 0 ? ::mlir::IntegerAttr() : $_builder.getI64IntegerAttr($0))";
+  let defaultValue = "-1";
+}
+def Model_PhaseAttr
+    : Attr<CPred<"::llvm::isa<::qlora::model::StepPhaseAttr>($_self)">,
+           "phase of a training step"> {
+  let isOptional = 1;
+  let storageType = "::qlora::model::StepPhaseAttr";
+  let returnType = "::qlora::model::StepPhase";
+  let convertFromStorage =
+      "($_self ? $_self.getValue() : ::qlora::model::StepPhase::Forward)";
+  let constBuilderCall = [{($0 == ::qlora::model::StepPhase::Forward
+      ? ::qlora::model::StepPhaseAttr()
+      : ::qlora::model::StepPhaseAttr::get($_builder.getContext(), $0))}];
+  let defaultValue = "::qlora::model::StepPhase::Forward";
+}
+
+/// A StagedOp of either dialect: its records say `ownArguments` where
+/// those of others say `arguments`.
+class Model_StagedOp<Dialect dialect, string mnemonic, list<Trait> traits = []>
+    : Op<dialect, mnemonic, [Model_Staged] # traits> {
+  dag ownArguments = (ins);
+  let arguments = !con(ownArguments,
+                       (ins Model_LayerAttr:$layer, Model_PhaseAttr:$phase));
+}
 
 def Model_RowOp : OpInterface<"RowOp"> {
   let cppNamespace = "::qlora::model";

@@ -20,14 +20,14 @@ class Model_Op<string mnemonic, list<Trait> traits = []>
 
 /// A pure op on tensors that code is generated for.
 class Model_Row<string mnemonic, list<Trait> traits = []>
-    : Model_Op<mnemonic,
-               [Pure, Model_MemoryOp,
-                DeclareOpInterfaceMethods<Model_RowOp>] # traits>;
+    : Model_StagedOp<Model_Dialect, mnemonic,
+                     [Pure, Model_MemoryOp,
+                      DeclareOpInterfaceMethods<Model_RowOp>] # traits>;
 
 class Model_Library<string mnemonic, list<Trait> traits = []>
-    : Model_Op<mnemonic,
-               [Pure, Model_MemoryOp,
-                DeclareOpInterfaceMethods<Model_LibraryOp>] # traits>;
+    : Model_StagedOp<Model_Dialect, mnemonic,
+                     [Pure, Model_MemoryOp,
+                      DeclareOpInterfaceMethods<Model_LibraryOp>] # traits>;
 
 //===----------------------------------------------------------------------===//
 // Parameters
@@ -73,7 +73,7 @@ def Model_ParameterOp : Model_Op<"parameter", [Symbol]> {
   let hasVerifier = 1;
 }
 
-def Model_WeightOp : Model_Op<"weight",
+def Model_WeightOp : Model_StagedOp<Model_Dialect, "weight",
     [Pure, DeclareOpInterfaceMethods<Model_MemoryOp, ["getOutsideMemory"]>,
      DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
   let summary = "the value of a parameter";
@@ -82,7 +82,8 @@ def Model_WeightOp : Model_Op<"weight",
     the parameter trainable and f32: its numbers as the last update rounded
     them.
   }];
-  let arguments = (ins FlatSymbolRefAttr:$parameter, UnitAttr:$rounded);
+  let ownArguments = (ins FlatSymbolRefAttr:$parameter,
+    UnitAttr:$rounded);
   let results = (outs Model_Tensor:$result);
   let assemblyFormat = "$parameter attr-dict `:` type($result)";
 }
@@ -98,7 +99,8 @@ def Model_EmbeddingOp : Model_Library<"embedding"> {
     dimension of the result is the table's. (C3) the table is [V, H] and not
     4-bit.
   }];
-  let arguments = (ins Model_Tensor:$ids, Model_WeightTensor:$table);
+  let ownArguments = (ins Model_Tensor:$ids,
+    Model_WeightTensor:$table);
   let results = (outs Model_FloatTensor:$result);
   let assemblyFormat =
       "$ids `,` $table attr-dict `:` functional-type(operands, results)";
@@ -118,7 +120,7 @@ def Model_LinearOp : Model_Library<"linear",
     The gradient of x is a linear too: of dy, with the same W seen the other way
     round.
   }];
-  let arguments = (ins Model_FloatTensor:$x, Model_WeightTensor:$weight,
+  let ownArguments = (ins Model_FloatTensor:$x, Model_WeightTensor:$weight,
     Optional<Model_FloatTensor>:$init,
     DefaultValuedAttr<F64Attr, "1.0">:$scale,
     OptionalAttr<StrAttr>:$module,
@@ -148,7 +150,7 @@ def Model_AttentionOp : Model_Library<"attention",
     log-sum-exp is f32 [B, heads, T]; it has no derivative. (C5) window is not
     negative.
   }];
-  let arguments = (ins Model_FloatTensor:$q, Model_FloatTensor:$k,
+  let ownArguments = (ins Model_FloatTensor:$q, Model_FloatTensor:$k,
     Model_FloatTensor:$v, Model_Tensor:$segments, I64Attr:$heads,
     I64Attr:$kv_heads, I64Attr:$head_dim, I64Attr:$window, F64Attr:$scale);
   let results = (outs Model_FloatTensor:$result, Model_FloatTensor:$lse);
@@ -186,7 +188,7 @@ def Model_HeadLossOp : Model_Library<"head_loss", [Model_WeightedProduct]> {
     is H. (C2) targets is [B, T] i32. (C3) W is not 4-bit. (C4) the results
     have these types.
   }];
-  let arguments = (ins Model_FloatTensor:$hidden, Model_WeightTensor:$weight,
+  let ownArguments = (ins Model_FloatTensor:$hidden, Model_WeightTensor:$weight,
     Model_Tensor:$targets);
   let results = (outs Model_FloatTensor:$loss, Model_FloatTensor:$count,
     Model_Tensor:$correct);
@@ -206,7 +208,7 @@ include "dialects/Model/ModelRowOps.td"
 //===----------------------------------------------------------------------===//
 
 class Model_View<string mnemonic>
-    : Model_Op<mnemonic,
+    : Model_StagedOp<Model_Dialect, mnemonic,
         [Pure, DeclareOpInterfaceMethods<Model_MemoryOp, ["getMemoryParts"]>]>;
 
 def Model_SplitOp : Model_View<"split"> {
@@ -215,7 +217,7 @@ def Model_SplitOp : Model_View<"split"> {
     (C1) the last dimensions of the results add up to that of x. (C2) the
     other dimensions and the element type, which is not 4-bit, are x's.
   }];
-  let arguments = (ins Model_Tensor:$whole);
+  let ownArguments = (ins Model_Tensor:$whole);
   let results = (outs Variadic<Model_Tensor>:$parts);
   let assemblyFormat =
       "$whole attr-dict `:` functional-type(operands, results)";
@@ -229,7 +231,7 @@ def Model_ConcatOp : Model_View<"concat"> {
     with `rows`, the first of two. (C2) the other dimensions and the element
     type, which is not 4-bit, are the result's.
   }];
-  let arguments = (ins Variadic<Model_Tensor>:$parts, UnitAttr:$rows);
+  let ownArguments = (ins Variadic<Model_Tensor>:$parts, UnitAttr:$rows);
   let results = (outs Model_Tensor:$whole);
   let assemblyFormat =
       "$parts attr-dict `:` functional-type(operands, results)";

@@ -18,7 +18,7 @@ def Model_RmsNormOp : Model_Row<"rms_norm"> {
     (Qwen3's q and k norm). (C1) the last dimension of x is a multiple of C.
     (C2) y has x's type. Zhang and Sennrich, 2019.
   }];
-  let arguments = (ins Model_FloatTensor:$x, Model_FloatTensor:$weight,
+  let ownArguments = (ins Model_FloatTensor:$x, Model_FloatTensor:$weight,
     F64Attr:$epsilon);
   let results = (outs Model_FloatTensor:$result);
   let assemblyFormat =
@@ -33,7 +33,7 @@ def Model_LayerNormOp : Model_Row<"layer_norm"> {
     themselves (divided by C). (C1) the last dimension of x is a multiple of C.
     (C2) y has x's type. (C3) the bias is as wide as the weight. Ba et al., 2016.
   }];
-  let arguments = (ins Model_FloatTensor:$x, Model_FloatTensor:$weight,
+  let ownArguments = (ins Model_FloatTensor:$x, Model_FloatTensor:$weight,
     Model_FloatTensor:$bias, F64Attr:$epsilon);
   let results = (outs Model_FloatTensor:$result);
   let assemblyFormat = [{
@@ -50,7 +50,7 @@ def Model_RopeTableOp : Model_Row<"rope_table"> {
     times `attention_factor`. (C1) positions is i32 [B, T]. (C2) frequencies
     has dim elements, and sin has cos's type.
   }];
-  let arguments = (ins Model_Tensor:$positions,
+  let ownArguments = (ins Model_Tensor:$positions,
     DenseF32ArrayAttr:$frequencies, F64Attr:$attention_factor);
   let results = (outs Model_FloatTensor:$cos, Model_FloatTensor:$sin);
   let assemblyFormat =
@@ -65,7 +65,7 @@ def Model_RopeOp : Model_Row<"rope"> {
     dimension of x is a multiple of dim. (C2) dim is even. (C3) y has x's
     type. Su et al., 2021, with the halves as Hugging Face has them.
   }];
-  let arguments = (ins Model_FloatTensor:$x, Model_FloatTensor:$cos,
+  let ownArguments = (ins Model_FloatTensor:$x, Model_FloatTensor:$cos,
     Model_FloatTensor:$sin);
   let results = (outs Model_FloatTensor:$result);
   let assemblyFormat = [{
@@ -76,7 +76,7 @@ def Model_RopeOp : Model_Row<"rope"> {
 
 def Model_SwigluOp : Model_Row<"swiglu", [SameOperandsAndResultType]> {
   let summary = "y = gate * sigmoid(gate) * up";
-  let arguments = (ins Model_FloatTensor:$gate, Model_FloatTensor:$up);
+  let ownArguments = (ins Model_FloatTensor:$gate, Model_FloatTensor:$up);
   let results = (outs Model_FloatTensor:$result);
   let assemblyFormat = "$gate `,` $up attr-dict `:` type($result)";
 }
@@ -88,7 +88,7 @@ def Model_ActivationOp : Model_Row<"activation", [SameOperandsAndResultType]> {
     x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) / 2. relu: max(x, 0).
     silu: x * sigmoid(x). Hendrycks and Gimpel, 2016.
   }];
-  let arguments = (ins Model_FloatTensor:$x, Model_ActivationAttr:$kind);
+  let ownArguments = (ins Model_FloatTensor:$x, Model_ActivationAttr:$kind);
   let results = (outs Model_FloatTensor:$result);
   let assemblyFormat = "$kind $x attr-dict `:` type($result)";
 }
@@ -96,7 +96,7 @@ def Model_ActivationOp : Model_Row<"activation", [SameOperandsAndResultType]> {
 def Model_AddOp : Model_Row<"add",
     [SameOperandsAndResultType, Commutative]> {
   let summary = "y = a + b";
-  let arguments = (ins Model_FloatTensor:$a, Model_FloatTensor:$b);
+  let ownArguments = (ins Model_FloatTensor:$a, Model_FloatTensor:$b);
   let results = (outs Model_FloatTensor:$result);
   let assemblyFormat = "$a `,` $b attr-dict `:` type($result)";
 }
@@ -106,7 +106,7 @@ def Model_AddBiasOp : Model_Row<"add_bias"> {
   let description = [{
     (C1) the last dimension of x is |bias|. (C2) y has x's type.
   }];
-  let arguments = (ins Model_FloatTensor:$x, Model_FloatTensor:$bias);
+  let ownArguments = (ins Model_FloatTensor:$x, Model_FloatTensor:$bias);
   let results = (outs Model_FloatTensor:$result);
   let assemblyFormat =
       "$x `,` $bias attr-dict `:` functional-type(operands, results)";
@@ -127,13 +127,14 @@ def Model_DropoutOp : Model_Row<"dropout",
     (runtime/Kernels/Math/Philox.h). Not there in evaluation.
     (C1) 0 < probability < 1.
   }];
-  let arguments = (ins Model_FloatTensor:$x, F64Attr:$probability, I64Attr:$id);
+  let ownArguments = (ins Model_FloatTensor:$x, F64Attr:$probability,
+    I64Attr:$id);
   let results = (outs Model_FloatTensor:$result);
   let assemblyFormat = "$x attr-dict `:` type($result)";
   let hasVerifier = 1;
 }
 
-def Model_RowsOp : Model_Op<"rows",
+def Model_RowsOp : Model_StagedOp<Model_Dialect, "rows",
     [Pure, IsolatedFromAbove, Model_MemoryOp,
      DeclareOpInterfaceMethods<Model_RowOp, ["isScalarResult"]>,
      SingleBlockImplicitTerminator<"RowYieldOp">]> {
@@ -147,7 +148,7 @@ def Model_RowsOp : Model_Op<"rows",
     (C4) every row in the region has C elements. (C5) `label` is an identifier:
     the kernel is called so.
   }];
-  let arguments = (ins Variadic<Model_Tensor>:$inputs, I64Attr:$columns,
+  let ownArguments = (ins Variadic<Model_Tensor>:$inputs, I64Attr:$columns,
     Model_MapArrayAttr:$maps, OptionalAttr<StrAttr>:$label);
   let results = (outs Variadic<Model_RowTensor>:$outputs);
   let regions = (region SizedRegion<1>:$body);

@@ -257,7 +257,7 @@ SmallVector<Value> qlora::model::simplifyRows(RowsOp rows) {
           return mapping.lookup(yield->getOperand(i));
         });
       });
-  smaller->setDiscardableAttrs(rows->getDiscardableAttrDictionary());
+  copyStage(rows, smaller);
   for (auto [i, number] : llvm::enumerate(kept))
     replacements[number] = smaller->getResult(i);
   rows.erase();

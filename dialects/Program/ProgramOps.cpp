@@ -7,6 +7,7 @@
 #include "llvm/ADT/TypeSwitch.h"
 #include "mlir/IR/DialectImplementation.h"
 
+#include "runtime/ABI/module.h"
 #include "runtime/Kernels/KernelTable.h"
 
 using namespace mlir;
@@ -18,8 +19,86 @@ using namespace qlora::program;
 #include "dialects/Program/ProgramAttrs.cpp.inc"
 #define GET_TYPEDEF_CLASSES
 #include "dialects/Program/ProgramTypes.cpp.inc"
+/// "(%x read f32, %y write bf16)": what a launch does with each operand, and
+/// what it takes it for.
+static ParseResult
+parseUses(OpAsmParser &parser,
+          SmallVectorImpl<OpAsmParser::UnresolvedOperand> &operands,
+          DenseI64ArrayAttr &access, DenseI64ArrayAttr &dtypes) {
+  SmallVector<int64_t> accesses, types;
+  auto parseUse = [&]() -> ParseResult {
+    FailureOr<Access> use;
+    FailureOr<DType> type;
+    if (parser.parseOperand(operands.emplace_back()) ||
+        failed(use = FieldParser<Access>::parse(parser)) ||
+        failed(type = FieldParser<DType>::parse(parser)))
+      return failure();
+    accesses.push_back(int64_t(*use));
+    types.push_back(int64_t(*type));
+    return success();
+  };
+  if (parser.parseCommaSeparatedList(AsmParser::Delimiter::Paren, parseUse))
+    return failure();
+  access = DenseI64ArrayAttr::get(parser.getContext(), accesses);
+  dtypes = DenseI64ArrayAttr::get(parser.getContext(), types);
+  return success();
+}
+
+static void printUses(OpAsmPrinter &printer, Operation *, OperandRange operands,
+                      DenseI64ArrayAttr access, DenseI64ArrayAttr dtypes) {
+  printer << '(';
+  llvm::interleaveComma(
+      llvm::zip(operands, access.asArrayRef(), dtypes.asArrayRef()), printer,
+      [&](auto use) {
+        auto [operand, access, dtype] = use;
+        printer << operand << ' ' << stringifyAccess(Access(access)) << ' '
+                << stringifyDType(DType(dtype));
+      });
+  printer << ')';
+}
+
 #define GET_OP_CLASSES
 #include "dialects/Program/ProgramOps.cpp.inc"
+
+/// True where the numbers of an enum are those of the ABI's.
+template <auto... Ours> static constexpr bool are(auto... theirs) {
+  return ((static_cast<int64_t>(Ours) == static_cast<int64_t>(theirs)) && ...);
+}
+static_assert(are<Access::Read, Access::Write, Access::ReadWrite>(
+    QLORA_READ, QLORA_WRITE, QLORA_READ_WRITE));
+static_assert(are<DType::F32, DType::BF16, DType::F16, DType::I32, DType::NF4,
+                  DType::U8, DType::I8>(
+    QLORA_DTYPE_F32, QLORA_DTYPE_BF16, QLORA_DTYPE_F16, QLORA_DTYPE_I32,
+    QLORA_DTYPE_NF4, QLORA_DTYPE_U8, QLORA_DTYPE_I8));
+static_assert(are<Role::Frozen, Role::Adapter, Role::Trainable>(
+    QLORA_ROLE_FROZEN, QLORA_ROLE_ADAPTER, QLORA_ROLE_TRAINABLE));
+static_assert(are<Init::File, Init::Zero, Init::Kaiming, Init::Gaussian>(
+    QLORA_INIT_FILE, QLORA_INIT_ZERO, QLORA_INIT_KAIMING, QLORA_INIT_GAUSSIAN));
+static_assert(are<Quantization::None, Quantization::NF4,
+                  Quantization::NF4Stored, Quantization::NF4Turned>(
+    QLORA_QUANTIZATION_NONE, QLORA_QUANTIZATION_NF4,
+    QLORA_QUANTIZATION_NF4_STORED, QLORA_QUANTIZATION_NF4_TURNED));
+static_assert(are<Queue::Compute, Queue::Communication, Queue::Copy>(
+    QLORA_QUEUE_COMPUTE, QLORA_QUEUE_COMMUNICATION, QLORA_QUEUE_COPY));
+static_assert(are<Binding::Ids, Binding::Targets, Binding::Positions,
+                  Binding::Segments, Binding::LossSum, Binding::LabelCount,
+                  Binding::Correct, Binding::GradNorm>(
+    QLORA_INPUT_IDS, QLORA_INPUT_TARGETS, QLORA_INPUT_POSITIONS,
+    QLORA_INPUT_SEGMENTS, QLORA_RESULT_LOSS_SUM, QLORA_RESULT_LABEL_COUNT,
+    QLORA_RESULT_CORRECT, QLORA_RESULT_GRAD_NORM));
+static_assert(are<Collective::AllReduce, Collective::AllGather,
+                  Collective::ReduceScatter, Collective::Broadcast,
+                  Collective::AllToAll, Collective::Send, Collective::Recv>(
+    QLORA_COLLECTIVE_ALL_REDUCE, QLORA_COLLECTIVE_ALL_GATHER,
+    QLORA_COLLECTIVE_REDUCE_SCATTER, QLORA_COLLECTIVE_BROADCAST,
+    QLORA_COLLECTIVE_ALL_TO_ALL, QLORA_COLLECTIVE_SEND,
+    QLORA_COLLECTIVE_RECV));
+static_assert(getMaxEnumValForDType() + 1 == QLORA_DTYPE_COUNT &&
+              getMaxEnumValForQueue() + 1 == QLORA_QUEUE_COUNT &&
+              getMaxEnumValForCollective() + 1 == QLORA_COLLECTIVE_COUNT &&
+              getMaxEnumValForGroup() + 1 == QLORA_GROUP_COUNT &&
+              getMaxEnumValForEntryKind() + 1 == QLORA_ENTRY_KIND_COUNT &&
+              getMaxEnumValForArena() == QLORA_ARENA_ROUNDED);
 
 void ProgramDialect::initialize() {
   addOperations<
@@ -47,12 +126,13 @@ LogicalResult KernelOp::verify() {
 }
 
 void BufferOp::build(OpBuilder &builder, OperationState &state, Arena arena,
-                     std::optional<int64_t> offset, int64_t bytes,
-                     int64_t dtype, StringRef label, bool saved) {
+                     std::optional<int64_t> offset, int64_t bytes, DType dtype,
+                     StringRef label, bool saved) {
   build(builder, state, BufferType::get(builder.getContext()),
         ArenaAttr::get(builder.getContext(), arena),
         offset ? builder.getI64IntegerAttr(*offset) : IntegerAttr(),
-        builder.getI64IntegerAttr(bytes), builder.getI64IntegerAttr(dtype),
+        builder.getI64IntegerAttr(bytes),
+        DTypeAttr::get(builder.getContext(), dtype),
         label.empty() ? StringAttr() : builder.getStringAttr(label),
         saved ? builder.getUnitAttr() : UnitAttr(), /*backward=*/UnitAttr(),
         /*recomputed=*/UnitAttr());
@@ -98,5 +178,63 @@ LogicalResult LaunchOp::verify() {
     return emitOpError("(C2) expects one access and dtype for each of ")
            << getNumOperands() << " operands, but got " << getAccess().size()
            << " and " << getDtypes().size();
+  for (auto [access, dtype] : llvm::zip(getAccess(), getDtypes()))
+    if (!symbolizeAccess(access) || !symbolizeDType(dtype))
+      return emitOpError("(C2) expects an access and a dtype, but got ")
+             << access << " and " << dtype;
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// Collectives
+//===----------------------------------------------------------------------===//
+
+static const qlora::CollectiveForm &formOf(Collective kind) {
+  return qlora::kCollectiveForms[static_cast<unsigned>(kind)];
+}
+
+Access CollectiveOp::getTargetAccess() {
+  return Access(formOf(getKind()).target);
+}
+
+/// Bytes and dtype of a buffer or a view.
+static std::pair<int64_t, DType> contentsOf(Value buffer) {
+  int64_t bytes = 0;
+  for (auto view = buffer.getDefiningOp<ViewOp>(); view;
+       view = buffer.getDefiningOp<ViewOp>()) {
+    bytes = bytes ? bytes : view.getBytes();
+    buffer = view.getSource();
+  }
+  auto whole = buffer.getDefiningOp<BufferOp>();
+  return {bytes ? bytes : whole.getBytes(), whole.getDtype()};
+}
+
+LogicalResult CollectiveOp::verify() {
+  const qlora::CollectiveForm &form = formOf(getKind());
+  StringRef name = stringifyCollective(getKind());
+  if (form.hasSource != bool(getSource()))
+    return emitOpError("(C1) expects ")
+           << (form.hasSource ? "a source" : "no source") << " for " << name;
+  auto [bytes, dtype] = contentsOf(getTarget());
+  auto [sourceBytes, sourceDtype] =
+      contentsOf(getSource() ? getSource() : getTarget());
+  bool isAddable = dtype == DType::F32 || dtype == DType::BF16 ||
+                   dtype == DType::F16 || dtype == DType::I32;
+  if (dtype != sourceDtype || dtype == DType::NF4 ||
+      (form.isSum && !isAddable))
+    return emitOpError("(C2) cannot be of ")
+           << stringifyDType(dtype) << " and " << stringifyDType(sourceDtype);
+  bool isWhole = getKind() == Collective::AllToAll ? bytes == sourceBytes
+                                                   : bytes % sourceBytes == 0 ||
+                                                         sourceBytes % bytes == 0;
+  if (!isWhole)
+    return emitOpError("(C3) has ")
+           << bytes << " and " << sourceBytes << " bytes";
+  int64_t peer = getPeer();
+  bool isPeer = form.peer == qlora::CollectiveForm::kRank     ? peer >= 0
+                : form.peer == qlora::CollectiveForm::kPlaces ? peer != 0
+                                                       : peer == 0;
+  if (!isPeer || !llvm::isInt<16>(peer))
+    return emitOpError("(C4) ") << name << " cannot have the peer " << peer;
   return success();
 }

@@ -32,18 +32,23 @@ def Program_Dialect : Dialect {
     | `program.launch` | LAUNCH |
     | `program.fill` | FILL |
     | `program.copy` | COPY |
-    | `program.all_reduce` | ALL_REDUCE |
+    | `program.collective` | COLLECTIVE |
     | `program.record`, `program.wait` | RECORD, WAIT |
 
     A buffer has an arena and, for `activation` and `workspace`, no offset
     until `plan-memory` gives it one.
 
     ```mlir
+    program.kernel @matmul.onednn attributes {
+        op = "matmul", implementation = "onednn"} {
+    }
     program.entry accumulate batch 2 length 32 {
       %x = program.buffer activation bytes 16384 : f32
       %w = program.buffer frozen offset 0 bytes 8192 : bf16
-      program.launch @matmul.onednn (%x read, %w read, %y write)
-          constants [64, 64, ...] rows 0 label "model.layers.0.q_proj"
+      %y = program.buffer activation bytes 16384 : f32
+      program.launch @matmul.onednn(%x read f32, %w read bf16, %y write f32)
+          absent [3] constants [64, 64, 64, 64, 64, 64, 0, 1, 0, 0] rows 0
+          label "model.layers.0.q_proj"
     }
     ```
   }];
@@ -59,7 +64,17 @@ def Program_BufferType : TypeDef<Program_Dialect, "Buffer"> {
   let summary = "a range of an arena";
 }
 
-def Program_Arena : I32EnumAttr<"Arena", "as enum qlora_arena_kind", [
+/// Numbers are those of the enum of runtime/ABI/module.h that is named;
+/// ProgramOps.cpp compares them.
+class Program_Enum<string name, string abi, list<I32EnumAttrCase> cases>
+    : I32EnumAttr<name, "as enum " # abi, cases> {
+  let cppNamespace = "::qlora::program";
+  let genSpecializedAttr = 0;
+}
+class Program_EnumAttr<I32EnumAttr kind, string mnemonic>
+    : EnumAttr<Program_Dialect, kind, mnemonic>;
+
+def Program_Arena : Program_Enum<"Arena", "qlora_arena_kind", [
     I32EnumAttrCase<"Frozen", 0, "frozen">,
     I32EnumAttrCase<"Trainable", 1, "trainable">,
     I32EnumAttrCase<"Gradient", 2, "gradient">,
@@ -70,29 +85,87 @@ def Program_Arena : I32EnumAttr<"Arena", "as enum qlora_arena_kind", [
     I32EnumAttrCase<"Input", 7, "input">,
     I32EnumAttrCase<"Result", 8, "result">,
     I32EnumAttrCase<"Host", 9, "host">,
-    I32EnumAttrCase<"Rounded", 10, "rounded">]> {
-  let cppNamespace = "::qlora::program";
-  let genSpecializedAttr = 0;
-}
-def Program_ArenaAttr : EnumAttr<Program_Dialect, Program_Arena, "arena">;
+    I32EnumAttrCase<"Rounded", 10, "rounded">]>;
+def Program_ArenaAttr : Program_EnumAttr<Program_Arena, "arena">;
 
-def Program_EntryKind : I32EnumAttr<"EntryKind", "as enum qlora_entry_kind", [
+def Program_EntryKind : Program_Enum<"EntryKind", "qlora_entry_kind", [
     I32EnumAttrCase<"Accumulate", 0, "accumulate">,
     I32EnumAttrCase<"AccumulateLast", 1, "accumulate_last">,
     I32EnumAttrCase<"Update", 2, "update">,
-    I32EnumAttrCase<"Evaluate", 3, "evaluate">]> {
-  let cppNamespace = "::qlora::program";
-  let genSpecializedAttr = 0;
-}
-def Program_EntryKindAttr
-    : EnumAttr<Program_Dialect, Program_EntryKind, "entry_kind">;
+    I32EnumAttrCase<"Evaluate", 3, "evaluate">]>;
+def Program_EntryKindAttr : Program_EnumAttr<Program_EntryKind, "entry_kind">;
 
-def Program_Access : I32EnumAttr<"Access", "as enum qlora_access", [
+def Program_Access : Program_Enum<"Access", "qlora_access", [
     I32EnumAttrCase<"Read", 1, "read">,
     I32EnumAttrCase<"Write", 2, "write">,
-    I32EnumAttrCase<"ReadWrite", 3, "read_write">]> {
-  let cppNamespace = "::qlora::program";
-}
+    I32EnumAttrCase<"ReadWrite", 3, "read_write">]>;
+
+def Program_DType : Program_Enum<"DType", "qlora_dtype", [
+    I32EnumAttrCase<"F32", 0, "f32">,
+    I32EnumAttrCase<"BF16", 1, "bf16">,
+    I32EnumAttrCase<"F16", 2, "f16">,
+    I32EnumAttrCase<"I32", 3, "i32">,
+    I32EnumAttrCase<"NF4", 4, "nf4">,
+    I32EnumAttrCase<"U8", 5, "u8">,
+    I32EnumAttrCase<"I8", 6, "i8">]>;
+def Program_DTypeAttr : Program_EnumAttr<Program_DType, "dtype">;
+
+def Program_Role : Program_Enum<"Role", "qlora_role", [
+    I32EnumAttrCase<"Frozen", 0, "frozen">,
+    I32EnumAttrCase<"Adapter", 1, "adapter">,
+    I32EnumAttrCase<"Trainable", 2, "trainable">]>;
+def Program_RoleAttr : Program_EnumAttr<Program_Role, "role">;
+
+def Program_Init : Program_Enum<"Init", "qlora_init", [
+    I32EnumAttrCase<"File", 0, "file">,
+    I32EnumAttrCase<"Zero", 1, "zero">,
+    I32EnumAttrCase<"Kaiming", 2, "kaiming">,
+    I32EnumAttrCase<"Gaussian", 3, "gaussian">]>;
+def Program_InitAttr : Program_EnumAttr<Program_Init, "init">;
+
+def Program_Quantization
+    : Program_Enum<"Quantization", "qlora_quantization", [
+    I32EnumAttrCase<"None", 0, "none">,
+    I32EnumAttrCase<"NF4", 1, "nf4">,
+    I32EnumAttrCase<"NF4Stored", 2, "nf4_stored">,
+    I32EnumAttrCase<"NF4Turned", 3, "nf4_turned">]>;
+def Program_QuantizationAttr
+    : Program_EnumAttr<Program_Quantization, "quantization">;
+
+def Program_Queue : Program_Enum<"Queue", "qlora_queue", [
+    I32EnumAttrCase<"Compute", 0, "compute">,
+    I32EnumAttrCase<"Communication", 1, "communication">,
+    I32EnumAttrCase<"Copy", 2, "copy">]>;
+def Program_QueueAttr : Program_EnumAttr<Program_Queue, "queue">;
+/// Of a command; the last word of its line where it is another one.
+defvar Program_ComputeQueue =
+    DefaultValuedAttr<Program_QueueAttr, "Queue::Compute">;
+
+def Program_Binding : Program_Enum<"Binding", "qlora_binding_kind", [
+    I32EnumAttrCase<"Ids", 0, "ids">,
+    I32EnumAttrCase<"Targets", 1, "targets">,
+    I32EnumAttrCase<"Positions", 2, "positions">,
+    I32EnumAttrCase<"Segments", 3, "segments">,
+    I32EnumAttrCase<"LossSum", 16, "loss_sum">,
+    I32EnumAttrCase<"LabelCount", 17, "label_count">,
+    I32EnumAttrCase<"Correct", 18, "correct">,
+    I32EnumAttrCase<"GradNorm", 19, "grad_norm">]>;
+def Program_BindingAttr : Program_EnumAttr<Program_Binding, "binding">;
+
+def Program_Collective : Program_Enum<"Collective", "qlora_collective", [
+    I32EnumAttrCase<"AllReduce", 0, "all_reduce">,
+    I32EnumAttrCase<"AllGather", 1, "all_gather">,
+    I32EnumAttrCase<"ReduceScatter", 2, "reduce_scatter">,
+    I32EnumAttrCase<"Broadcast", 3, "broadcast">,
+    I32EnumAttrCase<"AllToAll", 4, "all_to_all">,
+    I32EnumAttrCase<"Send", 5, "send">,
+    I32EnumAttrCase<"Recv", 6, "recv">]>;
+def Program_CollectiveAttr
+    : Program_EnumAttr<Program_Collective, "collective">;
+
+def Program_Group : Program_Enum<"Group", "qlora_group", [
+    I32EnumAttrCase<"DP", 0, "dp">]>;
+def Program_GroupAttr : Program_EnumAttr<Program_Group, "group">;
 
 def Program_ArenaOp : Program_Op<"arena"> {
   let summary = "an arena and its size";
@@ -105,16 +178,18 @@ def Program_ArenaOp : Program_Op<"arena"> {
 def Program_ParameterOp : Program_Op<"parameter"> {
   let summary = "one named tensor in an arena, as qlora_parameter";
   let description = [{
-    Attributes as the fields of qlora_parameter in runtime/ABI/module.h; the
-    enumerations are numbers of that header.
+    Attributes as the fields of qlora_parameter in runtime/ABI/module.h.
   }];
   let arguments = (ins StrAttr:$name, Program_ArenaAttr:$arena,
     I64Attr:$offset, I64Attr:$bytes, DenseI64ArrayAttr:$shape,
-    I64Attr:$dtype, I64Attr:$role, I64Attr:$init, I64Attr:$quantization,
-    I64Attr:$block, BoolAttr:$double_quant, I64Attr:$file_dtype,
+    Program_DTypeAttr:$dtype, Program_RoleAttr:$role, Program_InitAttr:$init,
+    Program_QuantizationAttr:$quantization, I64Attr:$block,
+    BoolAttr:$double_quant, Program_DTypeAttr:$file_dtype,
     OptionalAttr<StrAttr>:$file);
-  let assemblyFormat =
-      "$name $arena `offset` $offset `bytes` $bytes $shape attr-dict";
+  let assemblyFormat = [{
+    $name $arena `offset` $offset `bytes` $bytes $shape `:` $dtype
+    `from` $file_dtype $role `init` $init `quantization` $quantization attr-dict
+  }];
 }
 
 def Program_KernelOp : Program_Op<"kernel", [Symbol, IsolatedFromAbove,
@@ -152,10 +227,7 @@ def Program_EntryOp : Program_Op<"entry", [IsolatedFromAbove, NoTerminator,
 
 def Program_BindOp : Program_Op<"bind"> {
   let summary = "a buffer that the runtime writes before or reads after";
-  let description = [{
-    `kind` is enum qlora_binding_kind of runtime/ABI/module.h.
-  }];
-  let arguments = (ins I64Attr:$kind, Program_BufferType:$buffer);
+  let arguments = (ins Program_BindingAttr:$kind, Program_BufferType:$buffer);
   let assemblyFormat = "$kind $buffer attr-dict";
 }
 
@@ -168,15 +240,15 @@ def Program_BufferOp : Program_Op<"buffer"> {
     makes a second time.
   }];
   let arguments = (ins Program_ArenaAttr:$arena,
-    OptionalAttr<I64Attr>:$offset, I64Attr:$bytes, I64Attr:$dtype,
+    OptionalAttr<I64Attr>:$offset, I64Attr:$bytes, Program_DTypeAttr:$dtype,
     OptionalAttr<StrAttr>:$label, UnitAttr:$saved, UnitAttr:$backward,
     UnitAttr:$recomputed);
   let results = (outs Program_BufferType:$result);
   let assemblyFormat =
-      "$arena (`offset` $offset^)? `bytes` $bytes `dtype` $dtype attr-dict";
+      "$arena (`offset` $offset^)? `bytes` $bytes `:` $dtype attr-dict";
   let hasVerifier = 1;
   let builders = [OpBuilder<(ins "Arena":$arena,
-      "std::optional<int64_t>":$offset, "int64_t":$bytes, "int64_t":$dtype,
+      "std::optional<int64_t>":$offset, "int64_t":$bytes, "DType":$dtype,
       CArg<"::llvm::StringRef", "{}">:$label, CArg<"bool", "false">:$saved)>];
 }
 
@@ -197,18 +269,18 @@ def Program_LaunchOp : Program_Op<"launch",
     [DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
   let summary = "runs a kernel";
   let description = [{
-    (C1) the kernel exists. (C2) one access (enum qlora_access) and dtype
-    (enum qlora_dtype) per operand. `absent` lists operand positions of the
-    library op that are not there. `queue` is enum qlora_queue.
+    (C1) the kernel exists. (C2) one access (Access) and dtype (DType) per
+    operand. `absent` lists operand positions of the library op that are not
+    there.
   }];
   let arguments = (ins FlatSymbolRefAttr:$kernel,
     Variadic<Program_BufferType>:$operands, DenseI64ArrayAttr:$access,
-    DenseI64ArrayAttr:$dtypes, DenseI64ArrayAttr:$absent,
+    DenseI64ArrayAttr:$dtypes, DefaultValuedAttr<DenseI64ArrayAttr, "{}">:$absent,
     DenseI64ArrayAttr:$constants, I64Attr:$rows, StrAttr:$label,
-    DefaultValuedAttr<I64Attr, "0">:$queue);
+    Program_ComputeQueue:$queue);
   let assemblyFormat = [{
-    $kernel `(` $operands `)` `access` $access `constants` $constants
-    `rows` $rows `label` $label attr-dict
+    $kernel `` custom<Uses>($operands, $access, $dtypes) (`absent` $absent^)?
+    `constants` $constants `rows` $rows `label` $label (`on` $queue^)? attr-dict
   }];
   let hasVerifier = 1;
 }
@@ -216,33 +288,55 @@ def Program_LaunchOp : Program_Op<"launch",
 def Program_FillOp : Program_Op<"fill"> {
   let summary = "zeros a buffer";
   let arguments = (ins Program_BufferType:$buffer,
-                       DefaultValuedAttr<I64Attr, "0">:$queue);
-  let assemblyFormat = "$buffer attr-dict";
+                       Program_ComputeQueue:$queue);
+  let assemblyFormat = "$buffer (`on` $queue^)? attr-dict";
 }
 
 def Program_CopyOp : Program_Op<"copy"> {
   let summary = "target := source";
   let arguments = (ins Program_BufferType:$target,
-    Program_BufferType:$source, DefaultValuedAttr<I64Attr, "0">:$queue);
-  let assemblyFormat = "$target `from` $source attr-dict";
+    Program_BufferType:$source, Program_ComputeQueue:$queue);
+  let assemblyFormat = "$target `from` $source (`on` $queue^)? attr-dict";
 }
 
-def Program_AllReduceOp : Program_Op<"all_reduce"> {
-  let summary = "sums a buffer over all ranks";
-  let arguments = (ins I64Attr:$bucket, Program_BufferType:$buffer,
-                       DefaultValuedAttr<I64Attr, "1">:$queue);
-  let assemblyFormat = "$bucket $buffer attr-dict";
+def Program_CollectiveOp : Program_Op<"collective"> {
+  let summary = "what the ranks of a group do together";
+  let description = [{
+    As enum qlora_collective of runtime/ABI/module.h says, with `target` for
+    operand 0 and `source` for operand 1; `number` is for people, as of the
+    bucket. All run on the communication queue: so ranks agree on their order.
+
+    (C1) a source where ranks have pieces (all_gather, reduce_scatter,
+    all_to_all), and nowhere else. (C2) target and source have one dtype, of
+    sums f32, bf16, f16 or i32. (C3) the larger of the two is a multiple of the
+    other; in all_to_all they are as large. (C4) a peer where one rank has a
+    part of its own: of broadcast a rank, of send and recv a number of places
+    that is not 0.
+  }];
+  let arguments = (ins Program_CollectiveAttr:$kind, I64Attr:$number,
+    Program_BufferType:$target, Optional<Program_BufferType>:$source,
+    DefaultValuedAttr<I64Attr, "0">:$peer,
+    DefaultValuedAttr<Program_GroupAttr, "Group::DP">:$group);
+  let assemblyFormat = [{
+    $kind $number $target (`from` $source^)? (`peer` $peer^)? (`over` $group^)?
+    attr-dict
+  }];
+  let extraClassDeclaration = [{
+    /// How the ranks' commands touch the target; a source is read.
+    Access getTargetAccess();
+  }];
+  let hasVerifier = 1;
 }
 
 def Program_RecordOp : Program_Op<"record"> {
   let summary = "an event happens when this queue gets here";
-  let arguments = (ins I64Attr:$event, I64Attr:$queue);
+  let arguments = (ins I64Attr:$event, Program_QueueAttr:$queue);
   let assemblyFormat = "$event `on` $queue attr-dict";
 }
 
 def Program_WaitOp : Program_Op<"wait"> {
   let summary = "this queue waits for an event";
-  let arguments = (ins I64Attr:$event, I64Attr:$queue);
+  let arguments = (ins I64Attr:$event, Program_QueueAttr:$queue);
   let assemblyFormat = "$event `on` $queue attr-dict";
 }
 

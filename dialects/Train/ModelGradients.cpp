@@ -44,13 +44,13 @@ void qlora::train::buildProductGradient(WeightedProduct product, Tape &tape) {
   Value dy = tape.lookup(product.getProduct());
   if (product.getInit())
     tape.add(product.getInit(), dy);
-  auto scale = b.getFloatAttr(b.getF64Type(), product.getScale());
   if (Value weight = product.getWeight(); tape.needs(weight)) {
     Value out = dy, in = product.getX();
     if (product.getLayout() == WeightLayout::InOut)
       std::swap(out, in);
     tape.add(weight, LinearWeightGradOp::create(b, loc, asF32(tensorOf(weight)),
-                                                out, in, Value(), scale));
+                                                out, in, Value(),
+                                                product.getScale()));
   }
   if (Value x = product.getX(); tape.needs(x))
     tape.add(x, LinearOp::create(b, loc, x.getType(), dy, product.getWeight(),
@@ -82,9 +82,9 @@ static LogicalResult reverse(AttentionOp attention, Tape &tape) {
       tape.getBuilder(), attention.getLoc(),
       TypeRange{q.getType(), k.getType(), v.getType()}, q, k, v,
       attention.getSegments(), attention.getResult(), attention.getLse(),
-      tape.lookup(attention.getResult()), attention.getHeadsAttr(),
-      attention.getKvHeadsAttr(), attention.getHeadDimAttr(),
-      attention.getWindowAttr(), attention.getScaleAttr());
+      tape.lookup(attention.getResult()), attention.getHeads(),
+      attention.getKvHeads(), attention.getHeadDim(), attention.getWindow(),
+      attention.getScale());
   tape.add(q, grad.getDq());
   tape.add(k, grad.getDk());
   tape.add(v, grad.getDv());

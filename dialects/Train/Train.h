@@ -32,12 +32,6 @@ inline constexpr int64_t kFlatAlignment = 16;
 /// parameters, rounded up to whole rows. Does not depend on their order.
 int64_t flatElements(mlir::Operation *module);
 
-/// Discardable unit attribute of every op that reverse mode created.
-inline constexpr llvm::StringLiteral kBackwardAttr = "train.backward";
-/// Discardable unit attribute of forward ops that the backward does again.
-/// They have kBackwardAttr too.
-inline constexpr llvm::StringLiteral kRecomputedAttr = "train.recomputed";
-
 /// Reverse-mode bookkeeping: which values need a gradient, and what has been
 /// contributed so far. Contributions to a value are added in the order they
 /// are made.

@@ -62,6 +62,27 @@ LogicalResult StepOp::verify() {
   return success();
 }
 
+LogicalResult StepOp::verifyRegions() {
+  Operation *backward = nullptr; // the first
+  for (Operation &op : getBody().front()) {
+    if (isBackward(&op)) {
+      backward = backward ? backward : &op;
+      continue;
+    }
+    if (!backward)
+      continue;
+    InFlightDiagnostic error =
+        op.emitOpError("(C4) stands in the forward, but after the backward "
+                       "has begun");
+    error.attachNote(backward->getLoc()) << "here";
+    return error;
+  }
+  if (backward && getKind() != StepKind::Accumulate)
+    return backward->emitOpError("(C5) expects a train.step accumulate around "
+                                 "an op of the backward");
+  return success();
+}
+
 //===----------------------------------------------------------------------===//
 // Memory outside of the step
 //===----------------------------------------------------------------------===//

@@ -52,7 +52,7 @@ def Train_Dialect : Dialect {
 }
 
 class Train_Op<string mnemonic, list<Trait> traits = []>
-    : Op<Train_Dialect, mnemonic, traits>;
+    : Model_StagedOp<Train_Dialect, mnemonic, traits>;
 class Train_Library<string mnemonic, list<Trait> traits = []>
     : Train_Op<mnemonic,
                [Pure, Model_MemoryOp,
@@ -87,14 +87,15 @@ def Train_FlatKindAttr : EnumAttr<Train_Dialect, Train_FlatKind, "flat">;
 // Structure
 //===----------------------------------------------------------------------===//
 
-def Train_StepOp : Train_Op<"step", [IsolatedFromAbove, NoTerminator,
-                                     SingleBlock]> {
+def Train_StepOp : Op<Train_Dialect, "step", [IsolatedFromAbove, NoTerminator,
+                                              SingleBlock]> {
   let summary = "a piece of straight-line code that the runtime can run";
   let description = [{
     Arguments of `accumulate` and `evaluate`: those of the forward function,
     with the input that each is in `inputs`. (C1) as many arguments as
     inputs. (C2) an update has no arguments. (C3) each input is one of
-    kStepInputs, and there once.
+    kStepInputs, and there once. (C4) ops of the backward come after all of the
+    forward. (C5) only `accumulate` has a backward.
   }];
   let arguments = (ins Train_StepKindAttr:$kind, I64Attr:$batch,
                        I64Attr:$length, StrArrayAttr:$inputs);
@@ -102,6 +103,7 @@ def Train_StepOp : Train_Op<"step", [IsolatedFromAbove, NoTerminator,
   let assemblyFormat =
       "$kind `batch` $batch `length` $length $inputs attr-dict-with-keyword $body";
   let hasVerifier = 1;
+  let hasRegionVerifier = 1;
 }
 
 def Train_AccumulateOp : Train_Store<"accumulate",
@@ -111,7 +113,7 @@ def Train_AccumulateOp : Train_Store<"accumulate",
     (C1) the gradient is f32 and has as many elements as the parameter.
     (C2) the parameter is trainable.
   }];
-  let arguments = (ins FlatSymbolRefAttr:$parameter,
+  let ownArguments = (ins FlatSymbolRefAttr:$parameter,
                        Model_Tensor:$gradient);
   let assemblyFormat = "$parameter `,` $gradient attr-dict `:` type($gradient)";
 }
@@ -124,7 +126,7 @@ def Train_ResultOp : Train_Store<"result"> {
     (C1) the name is one of these. (C2) of loss_sum and label_count, where it
     accumulates.
   }];
-  let arguments = (ins StrAttr:$name, Model_Tensor:$value,
+  let ownArguments = (ins StrAttr:$name, Model_Tensor:$value,
                        UnitAttr:$accumulate);
   let assemblyFormat = "$name `,` $value attr-dict `:` type($value)";
   let hasVerifier = 1;
@@ -136,7 +138,7 @@ def Train_AllReduceOp : Train_Store<"all_reduce"> {
     Elements [offset, offset + elements). Runs in the last micro-batch of a
     step only. Starts as soon as the `train.accumulate`s before it are done.
   }];
-  let arguments = (ins I64Attr:$bucket, I64Attr:$offset, I64Attr:$elements);
+  let ownArguments = (ins I64Attr:$bucket, I64Attr:$offset, I64Attr:$elements);
   let assemblyFormat =
       "$bucket `offset` $offset `elements` $elements attr-dict";
 }
@@ -151,7 +153,7 @@ def Train_DecodeOp : Train_Library<"decode"> {
     From NF4, bf16 or f16 to the compute type, once, into scratch.
     (C1) same shape. (C2) the result is not 4-bit.
   }];
-  let arguments = (ins Model_Tensor:$weight);
+  let ownArguments = (ins Model_Tensor:$weight);
   let results = (outs Model_Tensor:$result);
   let assemblyFormat =
       "$weight attr-dict `:` functional-type(operands, results)";
@@ -179,7 +181,7 @@ def Train_EncodeRowsOp : Train_Coding<"encode_rows", ["isScalarResult"]> {
     or NaN has such a scale. (C1) codes are i8 of x's shape. (C2) scales are
     f32, one per row.
   }];
-  let arguments = (ins Model_FloatTensor:$x);
+  let ownArguments = (ins Model_FloatTensor:$x);
   let results = (outs Model_RowTensor:$codes, Model_RowTensor:$scales);
   let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
 }
@@ -189,7 +191,7 @@ def Train_DecodeRowsOp : Train_Coding<"decode_rows", []> {
   let description = [{
     Within half a scale of what was encoded. (C1), (C2) as in encode_rows.
   }];
-  let arguments = (ins Model_RowTensor:$codes, Model_RowTensor:$scales);
+  let ownArguments = (ins Model_RowTensor:$codes, Model_RowTensor:$scales);
   let results = (outs Model_FloatTensor:$x);
   let assemblyFormat =
       "$codes `,` $scales attr-dict `:` functional-type(operands, results)";
@@ -206,7 +208,7 @@ def Train_LinearWeightGradOp
     dy [B, T, out], x [B, T, in], dW and init f32 [out, in]; of a weight
     [in, out] the two change places. (C1) shapes agree and dW is f32.
   }];
-  let arguments = (ins Model_Tensor:$dy, Model_Tensor:$x,
+  let ownArguments = (ins Model_Tensor:$dy, Model_Tensor:$x,
     Optional<Model_Tensor>:$init, F64Attr:$scale);
   let results = (outs Model_Tensor:$result);
   let assemblyFormat = [{
@@ -218,7 +220,7 @@ def Train_LinearWeightGradOp
 
 def Train_AttentionGradOp : Train_Library<"attention_grad"> {
   let summary = "gradients of model.attention";
-  let arguments = (ins Model_Tensor:$q, Model_Tensor:$k,
+  let ownArguments = (ins Model_Tensor:$q, Model_Tensor:$k,
     Model_Tensor:$v, Model_Tensor:$segments, Model_Tensor:$result,
     Model_Tensor:$lse, Model_Tensor:$dresult, I64Attr:$heads,
     I64Attr:$kv_heads, I64Attr:$head_dim, I64Attr:$window, F64Attr:$scale);
@@ -234,7 +236,7 @@ def Train_HeadLossGradOp
     dhidden is that of the loss sum. With two more operands than that, dW too:
     `dweight` is there when the head is trained, f32 like W's shape.
   }];
-  let arguments = (ins Model_Tensor:$hidden, Model_Tensor:$weight,
+  let ownArguments = (ins Model_Tensor:$hidden, Model_Tensor:$weight,
     Model_Tensor:$targets);
   let results = (outs Model_Tensor:$loss, Model_Tensor:$count,
     Model_Tensor:$correct, Model_Tensor:$dhidden,
@@ -245,14 +247,14 @@ def Train_HeadLossGradOp
 
 def Train_EmbeddingGradOp : Train_Library<"embedding_grad"> {
   let summary = "dtable[ids] += dy";
-  let arguments = (ins Model_Tensor:$ids, Model_Tensor:$dy);
+  let ownArguments = (ins Model_Tensor:$ids, Model_Tensor:$dy);
   let results = (outs Model_Tensor:$result);
   let assemblyFormat = "operands attr-dict `:` functional-type(operands, results)";
 }
 
 def Train_ColumnSumOp : Train_Library<"column_sum"> {
   let summary = "sum over all rows, in a fixed order";
-  let arguments = (ins Model_Tensor:$x);
+  let ownArguments = (ins Model_Tensor:$x);
   let results = (outs Model_Tensor:$result);
   let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
 }
@@ -267,20 +269,20 @@ def Train_FlatOp : Train_Op<"flat",
   let description = [{
     All parameters; with `statistics` also the row before them.
   }];
-  let arguments = (ins Train_FlatKindAttr:$flat, UnitAttr:$statistics);
+  let ownArguments = (ins Train_FlatKindAttr:$flat, UnitAttr:$statistics);
   let results = (outs Model_Tensor:$result);
   let assemblyFormat = "$flat attr-dict `:` type($result)";
 }
 
 def Train_StoreFlatOp : Train_Store<"store_flat"> {
   let summary = "the new contents of a flat arena";
-  let arguments = (ins Train_FlatKindAttr:$flat, Model_Tensor:$value);
+  let ownArguments = (ins Train_FlatKindAttr:$flat, Model_Tensor:$value);
   let assemblyFormat = "$flat `,` $value attr-dict `:` type($value)";
 }
 
 def Train_ClearOp : Train_Store<"clear"> {
   let summary = "zeros a flat arena";
-  let arguments = (ins Train_FlatKindAttr:$flat);
+  let ownArguments = (ins Train_FlatKindAttr:$flat);
   let assemblyFormat = "$flat attr-dict";
 }
 
@@ -291,7 +293,7 @@ def Train_ClipNormOp : Train_Library<"clip_norm"> {
     (no limit where max_grad_norm is 0). f32 [1] each. The gradient is the whole
     arena; its statistics row has the count and is not part of the norm.
   }];
-  let arguments = (ins Model_Tensor:$gradient);
+  let ownArguments = (ins Model_Tensor:$gradient);
   let results = (outs Model_Tensor:$norm, Model_Tensor:$scale);
   let assemblyFormat =
       "$gradient attr-dict `:` functional-type(operands, results)";
@@ -304,7 +306,7 @@ def Train_AdamWOp : Train_Op<"adamw",
     p, m, v, g [R, kFlatColumns]; scale [1] multiplies g. Rates, betas and
     bias corrections come from the step block. `rounded` is new_p in bf16.
   }];
-  let arguments = (ins Model_Tensor:$p, Model_Tensor:$m,
+  let ownArguments = (ins Model_Tensor:$p, Model_Tensor:$m,
     Model_Tensor:$v, Model_Tensor:$g, Model_Tensor:$scale);
   let results = (outs Model_Tensor:$new_p, Model_Tensor:$new_m,
     Model_Tensor:$new_v, Optional<Model_Tensor>:$rounded);

@@ -41,6 +41,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "runtime/ABI/collective.h"
 #include "runtime/ABI/kernel.h"
 
 #ifdef __cplusplus
@@ -201,32 +202,6 @@ enum qlora_command_kind {
   QLORA_COMMAND_KIND_COUNT = 6
 };
 
-/* What the N ranks of a group do together, each with its own operands, which
- * have one element type. Sums are of f32, bf16, f16 or i32; all ranks have the
- * same bits, on a CPU those of a sum in the order of ranks. */
-enum qlora_collective {
-  QLORA_COLLECTIVE_ALL_REDUCE = 0, /* operand 0 := its sum over the ranks */
-  QLORA_COLLECTIVE_ALL_GATHER = 1, /* operand 0, N pieces := operand 1 of every
-                                      rank, in their order */
-  QLORA_COLLECTIVE_REDUCE_SCATTER = 2, /* operand 0 := the sum of this rank's
-                                          piece of everybody's operand 1 */
-  QLORA_COLLECTIVE_BROADCAST = 3, /* operand 0 := that of the rank `peer` */
-  QLORA_COLLECTIVE_ALL_TO_ALL = 4,/* piece r of operand 0 := this rank's piece
-                                     of operand 1 of rank r */
-  QLORA_COLLECTIVE_SEND = 5, /* operand 0 goes to the rank `peer` places on,
-                                back where it is negative; to nobody beyond
-                                the ends of the group */
-  QLORA_COLLECTIVE_RECV = 6, /* operand 0 := what the rank `peer` places on
-                                sends; beyond the ends it stays as it is */
-  QLORA_COLLECTIVE_COUNT = 7
-};
-
-/* A group is an axis of the mesh of ranks, not a list of them. */
-enum qlora_group {
-  QLORA_GROUP_DP = 0, /* data parallel; its size is chosen when a run starts */
-  QLORA_GROUP_COUNT = 1
-};
-
 enum qlora_queue {
   QLORA_QUEUE_COMPUTE = 0,
   QLORA_QUEUE_COMMUNICATION = 1,
@@ -309,8 +284,8 @@ typedef struct qlora_module {
                                needed by the generated kernels */
   const char *config_json;  /* options recorded at compile time, an object
                                with Hugging Face's names */
-  const char *plan_json;    /* the memory plan and every decision, for people
-                               and for `--report` */
+  const char *plan_json;    /* the memory plan, for people: what each arena and
+                               entry takes */
 
   uint32_t arena_count;
   uint32_t parameter_count;

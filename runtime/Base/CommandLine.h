@@ -17,13 +17,35 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "runtime/Base/OptionHelp.h"
+#include "runtime/Base/OptionTable.h"
 #include "runtime/Base/Options.h"
 #include "runtime/Base/Status.h"
 
 namespace qlora {
+
+/// The options of some scopes among rows.
+struct HelpSection {
+  std::span<const OptionRow> rows;
+  std::vector<OptionScope> scopes;
+  std::string_view heading; ///< over them all; empty: over each group its own
+};
+
+struct Tool {
+  std::string_view version = {}; ///< the answer to --version
+  /// "usage: tool INPUT [options]", and what it does.
+  std::string_view usage = {};
+  std::string_view input = {}; ///< what it calls its input: "MODEL.mlir"
+  std::vector<std::string_view> common = {}; ///< options of --help, in order
+  std::string_view example = {};             ///< what --help ends with
+  std::vector<HelpSection> sections = {};    ///< of --help-all
+  std::string_view footer = {};              ///< what --help-all ends with
+  std::vector<std::span<const OptionRow>> tables = {}; ///< all that it takes
+  /// Whether another parser knows a flag of this name (without dashes).
+  bool (*isForeign)(const std::string &name) = nullptr;
+};
 
 struct CommandLine {
   std::vector<OptionSetting> settings; ///< the last of an option wins
@@ -39,6 +61,16 @@ StatusOr<CommandLine> parseCommandLine(std::span<const std::string> words,
 
 /// The one input that a tool has.
 StatusOr<std::string> onlyInput(const CommandLine &line, const Tool &tool);
+
+// Answers (OptionHelp.cpp): the options of the tables as --help and --help-all
+// show them, in argparse's layout, within 80 columns, with every other spelling
+// of each option.
+
+/// --help, --help-all and --version, which every tool has.
+std::span<const OptionRow> questionTable();
+
+std::string commonHelp(const Tool &tool);
+std::string fullHelp(const Tool &tool);
 
 } // namespace qlora
 

@@ -48,4 +48,20 @@ std::string ContentHash::finish() const {
   return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
 }
 
+static std::string sealOf(std::string_view bytes) {
+  ContentHash hash;
+  hash.add(bytes);
+  return "qlora-seal:" + hash.finish();
+}
+
+std::string sealed(std::string bytes) {
+  bytes += sealOf(bytes);
+  return bytes;
+}
+
+bool isSealed(std::string_view bytes) {
+  const size_t end = bytes.rfind("qlora-seal:");
+  return end != bytes.npos && bytes.substr(end) == sealOf(bytes.substr(0, end));
+}
+
 } // namespace qlora

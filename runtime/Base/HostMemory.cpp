@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// mmap and munmap with an owner.
+// mmap and munmap with an owner; reading of /proc.
 
 #include "runtime/Base/HostMemory.h"
 
@@ -10,6 +10,8 @@
 
 #include <cerrno>
 #include <cstring>
+#include <fstream>
+#include <string>
 
 namespace qlora {
 
@@ -72,12 +74,12 @@ StatusOr<HostMemory> HostMemory::readOnly(int descriptor, uint64_t bytes) {
     return Status::error(StatusCode::kDataLoss,
                          "a file of {} bytes has no arena of {}", info.st_size,
                          bytes);
-  QLORA_ASSIGN_OR_RETURN(HostMemory memory,
-                         map(bytes, PROT_READ, MAP_SHARED, descriptor));
-  // Now, at once, and not page by page in the first step. Advice too.
-  if (bytes > 0)
-    madvise(memory.base, bytes, MADV_POPULATE_READ);
-  return memory;
+  return map(bytes, PROT_READ, MAP_SHARED, descriptor);
+}
+
+void HostMemory::populate() const {
+  if (base)
+    madvise(base, size, MADV_POPULATE_READ);
 }
 
 HostMemory::HostMemory(HostMemory &&other) noexcept
@@ -101,6 +103,20 @@ Status HostMemory::protect() {
                          "cannot protect {} bytes of memory: {}", size,
                          std::strerror(errno));
   return Status::ok();
+}
+
+uint64_t procBytes(const char *file, std::string_view name) {
+  std::ifstream stream(file);
+  for (std::string key; stream >> key; stream.ignore(4096, '\n'))
+    if (uint64_t kibibytes = 0;
+        key == fmt::format("{}:", name) && stream >> kibibytes)
+      return kibibytes << 10;
+  return 0;
+}
+
+ProcessMemory readProcessMemory() {
+  constexpr const char *kFile = "/proc/self/status";
+  return {procBytes(kFile, "VmRSS"), procBytes(kFile, "VmHWM")};
 }
 
 } // namespace qlora

@@ -2,7 +2,7 @@
 
 // Layout of --help.
 
-#include "runtime/Base/OptionHelp.h"
+#include "runtime/Base/CommandLine.h"
 
 #include <fmt/format.h>
 

@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: MIT
 
-// Parsing of option values by type.
+// Parsing of option values by type; yaml-cpp, with its exceptions turned into
+// Status.
 
 #include "runtime/Base/OptionValue.h"
+
+#include <yaml-cpp/yaml.h>
 
 #include <algorithm>
 #include <cctype>
 #include <charconv>
 #include <cmath>
 #include <cstring>
+#include <set>
 
-#include "runtime/Base/YamlJson.h"
+#include "runtime/Base/UserFiles.h"
 
 namespace qlora {
 
@@ -45,22 +49,15 @@ static Status checkRange(const OptionRow &row, double value) {
 }
 
 template <typename Number>
-static StatusOr<Number> parseAll(std::string_view text, std::string_view what) {
+static StatusOr<Number> parseNumber(std::string_view text) {
   Number value = 0;
   auto [end, error] =
       std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() ||
       !std::isfinite(static_cast<double>(value)))
-    return expected(what, text);
+    return expected(std::is_integral_v<Number> ? "an integer" : "a number",
+                    text);
   return value;
-}
-
-static StatusOr<double> parseNumber(std::string_view text) {
-  return parseAll<double>(text, "a number");
-}
-
-static StatusOr<int64_t> parseInteger(std::string_view text) {
-  return parseAll<int64_t>(text, "an integer");
 }
 
 static StatusOr<bool> parseBool(std::string_view text) {
@@ -90,7 +87,7 @@ StatusOr<int64_t> parseByteSize(std::string_view text) {
   size_t digits = text.find_first_not_of("0123456789.");
   std::string_view unit =
       digits == text.npos ? "" : text.substr(std::min(digits, text.size()));
-  auto number = parseNumber(text.substr(0, text.size() - unit.size()));
+  auto number = parseNumber<double>(text.substr(0, text.size() - unit.size()));
   while (!unit.empty() && unit.front() == ' ')
     unit.remove_prefix(1);
   std::string lower = lowerCase(unit);
@@ -159,7 +156,8 @@ static StatusOr<json> parseLengths(const OptionRow &row, const json &raw) {
   std::vector<int64_t> lengths;
   for (const json &text : texts) {
     QLORA_ASSIGN_OR_RETURN(int64_t length,
-                           parseInteger(text.get_ref<const std::string &>()));
+                           parseNumber<int64_t>(
+                               text.get_ref<const std::string &>()));
     QLORA_RETURN_IF_ERROR(checkRange(row, static_cast<double>(length)));
     lengths.push_back(length);
   }
@@ -177,8 +175,9 @@ static StatusOr<json> parseNumberMap(const OptionRow &row, const json &raw) {
   for (const auto &[name, text] : raw.items()) {
     if (!text.is_string())
       return expected("a map of numbers", plain(raw));
-    QLORA_ASSIGN_OR_RETURN(double value,
-                           parseNumber(text.get_ref<const std::string &>()));
+    QLORA_ASSIGN_OR_RETURN(
+        double value,
+        parseNumber<double>(text.get_ref<const std::string &>()));
     QLORA_RETURN_IF_ERROR(checkRange(row, value));
     if (value == std::floor(value) && std::abs(value) < 1e15)
       map[name] = static_cast<int64_t>(value);
@@ -249,9 +248,9 @@ StatusOr<json> parseOptionValue(const OptionRow &row, const json &value) {
     return json(isTrue);
   }
   case OptionType::kInt:
-    return inRange(row, parseInteger(text));
+    return inRange(row, parseNumber<int64_t>(text));
   case OptionType::kFloat:
-    return inRange(row, parseNumber(text));
+    return inRange(row, parseNumber<double>(text));
   case OptionType::kSize:
     return parseSize(row, text, value.is_string());
   case OptionType::kChoice:
@@ -272,6 +271,79 @@ StatusOr<json> parseOptionText(const OptionRow &row, std::string_view text) {
     return parseOptionValue(row, json(text));
   QLORA_ASSIGN_OR_RETURN(json raw, yamlTextToJson(text));
   return parseOptionValue(row, raw);
+}
+
+static StatusOr<json> nodeToJson(const YAML::Node &node, int depth) {
+  // Aliases may make a small text an endless or exponentially large value.
+  constexpr int kMaxDepth = 8;
+  if (depth > kMaxDepth)
+    return Status::invalid("is nested more than {} levels deep", kMaxDepth);
+  switch (node.Type()) {
+  case YAML::NodeType::Scalar:
+    return json(node.Scalar());
+  case YAML::NodeType::Sequence: {
+    json array = json::array();
+    for (const YAML::Node &element : node) {
+      QLORA_ASSIGN_OR_RETURN(json value, nodeToJson(element, depth + 1));
+      array.push_back(std::move(value));
+    }
+    return array;
+  }
+  case YAML::NodeType::Map: {
+    json object = json::object();
+    for (const auto &entry : node) {
+      if (!entry.first.IsScalar())
+        return Status::invalid("has a key that is not a name");
+      QLORA_ASSIGN_OR_RETURN(json value, nodeToJson(entry.second, depth + 1));
+      if (!object.emplace(entry.first.Scalar(), std::move(value)).second)
+        return Status::invalid("has the key '{}' twice", entry.first.Scalar());
+    }
+    return object;
+  }
+  default:
+    return json(nullptr);
+  }
+}
+
+StatusOr<json> yamlTextToJson(std::string_view text) {
+  try {
+    return nodeToJson(YAML::Load(std::string(text)), 0);
+  } catch (const YAML::Exception &error) {
+    return Status::invalid("'{}' is not a value: {}", text, error.msg);
+  }
+}
+
+static StatusOr<std::vector<YamlEntry>> topLevel(const YAML::Node &root,
+                                                 const std::string &path) {
+  std::vector<YamlEntry> entries;
+  if (root.IsNull())
+    return entries;
+  if (!root.IsMap())
+    return Status::invalid("{}: expects 'key: value' lines", path);
+  std::set<std::string> seen;
+  for (const auto &entry : root) {
+    int line = entry.first.Mark().line + 1;
+    if (!entry.first.IsScalar())
+      return Status::invalid("{}:{}: a key must be a name", path, line);
+    const std::string &key = entry.first.Scalar();
+    if (!seen.insert(key).second)
+      return Status::invalid("{}:{}: '{}' is given twice", path, line, key);
+    auto value = nodeToJson(entry.second, 0);
+    if (!value.isOk())
+      return value.status().withContext(
+          fmt::format("{}:{}: '{}'", path, line, key));
+    entries.push_back({key, std::move(*value), line});
+  }
+  return entries;
+}
+
+StatusOr<std::vector<YamlEntry>> readYamlMap(const std::string &path) {
+  QLORA_ASSIGN_OR_RETURN(const std::string text, readWholeFile(path));
+  try {
+    return topLevel(YAML::Load(text), path);
+  } catch (const YAML::Exception &error) {
+    return Status::invalid("{}:{}: {}", path, error.mark.line + 1, error.msg);
+  }
 }
 
 } // namespace qlora

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The value of one option: from what was written to its canonical JSON form.
+// The value of one option: from what was written, on a command line or in YAML,
+// to its canonical JSON form.
 
 #ifndef QLORA_RUNTIME_BASE_OPTIONVALUE_H
 #define QLORA_RUNTIME_BASE_OPTIONVALUE_H
@@ -9,6 +10,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "runtime/Base/OptionTable.h"
 #include "runtime/Base/Status.h"
@@ -37,6 +39,23 @@ StatusOr<std::string> switchText(const OptionName &name, std::string_view text,
 /// "20GiB" -> 21474836480. Units: none or B, K, M, G, T with B (1000) or iB
 /// (1024) or alone (1024).
 StatusOr<int64_t> parseByteSize(std::string_view text);
+
+// YAML read as JSON. Scalars stay the text that was written ("1e-5" and 1e-5
+// are the same), null becomes null; the reader of a value decides its type.
+
+/// One entry of a YAML file's top-level map.
+struct YamlEntry {
+  std::string key;
+  nlohmann::json value;
+  int line = 0; ///< from 1
+};
+
+/// A YAML text of one value. JSON is a subset of what is understood.
+StatusOr<nlohmann::json> yamlTextToJson(std::string_view text);
+
+/// The entries of a file whose top level is a map (or nothing), in order.
+/// Errors name the file and line; a key written twice is refused.
+StatusOr<std::vector<YamlEntry>> readYamlMap(const std::string &path);
 
 } // namespace qlora
 

@@ -9,26 +9,12 @@
 #include <filesystem>
 
 #include "runtime/Base/OptionValue.h"
+#include "runtime/Base/UserFiles.h"
 
 namespace qlora {
 
 using nlohmann::json;
 namespace fs = std::filesystem;
-
-static std::string absolutePath(const std::string &path,
-                                const std::string &folder) {
-  if (path.empty())
-    return path;
-  fs::path full = fs::path(folder) / path;
-  std::error_code ignored;
-  fs::path absolute = fs::absolute(full, ignored);
-  fs::path normal = absolute.lexically_normal();
-  // "model/" and "model" are the same folder.
-  if (!normal.has_filename() && normal.has_parent_path() &&
-      normal != normal.root_path())
-    normal = normal.parent_path();
-  return normal.string();
-}
 
 /// What a row's path means in `folder`; other values as they are.
 static json resolvedValue(const OptionRow &row, json value,

@@ -28,7 +28,7 @@
 
 #include "runtime/Base/OptionTable.h"
 #include "runtime/Base/Status.h"
-#include "runtime/Base/YamlJson.h"
+#include "runtime/Base/OptionValue.h"
 
 namespace qlora {
 

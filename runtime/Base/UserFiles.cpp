@@ -1,15 +1,23 @@
 // SPDX-License-Identifier: MIT
 
-// Reading, replacing, listing, and finding the folder.
+// Reading, replacing, listing, and finding the folder; questions to the file
+// system; deleting the oldest files of a cache.
 
 #include "runtime/Base/UserFiles.h"
 
+#include <sys/statvfs.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <tuple>
+#include <vector>
 
 namespace qlora {
 
@@ -61,10 +69,110 @@ StatusOr<std::vector<fs::path>> listFolder(const std::string &path) {
   return entries;
 }
 
+std::string absolutePath(const std::string &path, const std::string &folder) {
+  if (path.empty())
+    return path;
+  fs::path full = fs::path(folder) / path;
+  std::error_code ignored;
+  fs::path absolute = fs::absolute(full, ignored);
+  fs::path normal = absolute.lexically_normal();
+  // "model/" and "model" are the same folder.
+  if (!normal.has_filename() && normal.has_parent_path() &&
+      normal != normal.root_path())
+    normal = normal.parent_path();
+  return normal.string();
+}
+
 std::string shownPath(const std::string &path) {
   std::error_code ignored;
   const std::string near = fs::proximate(path, ignored).string();
   return near.empty() || near.starts_with("..") ? path : near;
+}
+
+Status checkOutputFile(const std::string &path) {
+  std::error_code ignored;
+  const fs::path file(path);
+  if (fs::is_directory(file, ignored))
+    return Status::invalid("cannot write '{}': it is a folder; name a file in "
+                           "it",
+                           path);
+  const fs::path folder = file.parent_path();
+  if (folder.empty() || fs::is_directory(folder, ignored))
+    return Status::ok();
+  return Status::invalid("cannot write '{}': there is no folder '{}'", path,
+                         folder.string());
+}
+
+Status checkFreeSpace(const std::string &folder, uint64_t bytes) {
+  struct statvfs disk {};
+  // Some file systems of users' own say nothing.
+  if (statvfs(folder.c_str(), &disk) != 0 || disk.f_blocks == 0)
+    return Status::ok();
+  // What is kept back is kept for the superuser.
+  const uint64_t blocks = geteuid() == 0 ? disk.f_bfree : disk.f_bavail;
+  const uint64_t free = blocks * disk.f_frsize;
+  if (bytes <= free)
+    return Status::ok();
+  return Status::error(StatusCode::kResourceExhausted,
+                       "the disk of '{}' is too full: {} of {} bytes are "
+                       "missing",
+                       folder, bytes - free, bytes);
+}
+
+/// After that, whoever wrote a *.part.* file is taken to be gone.
+static constexpr auto kAbandoned = std::chrono::hours(24);
+/// After that, no run is between finding a file and opening it.
+static constexpr auto kInUse = std::chrono::hours(1);
+
+namespace {
+struct KeptFile {
+  fs::path path;
+  uint64_t bytes = 0;
+  fs::file_time_type used;
+};
+} // namespace
+
+/// The least recently used first. Abandoned parts go.
+static std::vector<KeptFile> keptFiles(const std::string &folder,
+                                       const std::string &extension) {
+  std::vector<KeptFile> kept;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error);
+       entry != fs::directory_iterator(); entry.increment(error)) {
+    const fs::path &path = entry->path();
+    std::error_code gone; // Another run may just have deleted it.
+    KeptFile file{path, entry->file_size(gone), {}};
+    if (!gone)
+      file.used = entry->last_write_time(gone);
+    if (gone)
+      continue;
+    const bool isPart = path.stem().extension() == ".part";
+    if (isPart && file.used + kAbandoned < fs::file_time_type::clock::now())
+      fs::remove(path, gone);
+    else if (path.extension() == extension)
+      kept.push_back(file);
+  }
+  std::sort(kept.begin(), kept.end(), [](const KeptFile &a, const KeptFile &b) {
+    return std::tie(a.used, a.path) < std::tie(b.used, b.path);
+  });
+  return kept;
+}
+
+void keepRecentFiles(const std::string &folder, const std::string &extension,
+                     uint64_t limit, uint64_t coming) {
+  const std::vector<KeptFile> kept = keptFiles(folder, extension);
+  uint64_t total = coming <= limit ? coming : 0;
+  for (const KeptFile &file : kept)
+    total += file.bytes <= limit ? file.bytes : 0;
+  const auto hourAgo = fs::file_time_type::clock::now() - kInUse;
+  for (const KeptFile &file : kept) {
+    const bool isTooLarge = file.bytes > limit;
+    if (file.used > hourAgo || (total <= limit && !isTooLarge))
+      continue;
+    std::error_code ignored;
+    fs::remove(file.path, ignored);
+    total -= isTooLarge ? 0 : file.bytes;
+  }
 }
 
 } // namespace qlora

@@ -64,7 +64,7 @@ static StatusOr<DataSummary> summaryOf(const std::string &path,
     return summary;
   MicroBatch batch;
   for (int64_t i = 0; i < dataset.schedule().countInOrder(); ++i) {
-    dataset.readInOrder(i, batch);
+    QLORA_RETURN_IF_ERROR(dataset.readInOrder(i, batch));
     summary.tokens += static_cast<int64_t>(batch.segments.size()) -
                       std::ranges::count(batch.segments, 0);
     summary.labelledTokens += batch.labelCount();

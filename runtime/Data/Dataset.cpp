@@ -21,16 +21,18 @@ StatusOr<std::unique_ptr<Dataset>> openDataset(const std::string &path,
   return std::make_unique<Dataset>(std::move(store), std::move(schedule));
 }
 
-void Dataset::fill(const BatchLayout &layout, MicroBatch &out) const {
+Status Dataset::fill(const BatchLayout &layout, MicroBatch &out) const {
   out.clear(layout.shape);
   for (size_t line = 0; line < layout.lines.size(); ++line) {
     int64_t offset = 0;
     int32_t segment = 1;
     for (int64_t row : layout.lines[line]) {
-      store.place(row, static_cast<int64_t>(line), offset, segment++, out);
+      QLORA_RETURN_IF_ERROR(store.place(row, static_cast<int64_t>(line), offset,
+                                        segment++, out));
       offset += store.length(row);
     }
   }
+  return Status::ok();
 }
 
 int64_t Dataset::labelsOf(const BatchLayout &layout) const {

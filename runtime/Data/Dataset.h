@@ -34,12 +34,12 @@ public:
   void identify(ContentHash &hash) const { store.identify(hash); }
 
   /// The micro-batches of Schedule::at() and inOrder().
-  void read(int64_t step, int64_t index, const StepShape &shape,
-            MicroBatch &out) {
-    fill(rule->at(step, index, shape), out);
+  Status read(int64_t step, int64_t index, const StepShape &shape,
+              MicroBatch &out) {
+    return fill(rule->at(step, index, shape), out);
   }
-  void readInOrder(int64_t number, MicroBatch &out) {
-    fill(rule->inOrder(number), out);
+  Status readInOrder(int64_t number, MicroBatch &out) {
+    return fill(rule->inOrder(number), out);
   }
 
   /// How many labels read() gives, from counts that were made once.
@@ -53,7 +53,7 @@ public:
                                     const StepShape &shape);
 
 private:
-  void fill(const BatchLayout &layout, MicroBatch &out) const;
+  Status fill(const BatchLayout &layout, MicroBatch &out) const;
   int64_t labelsOf(const BatchLayout &layout) const;
 
   TokenStore store;

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "runtime/Base/CpuCount.h"
-#include "runtime/Base/KeptFiles.h"
 #include "runtime/Base/UserFiles.h"
 
 namespace qlora {

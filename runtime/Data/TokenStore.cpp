@@ -6,16 +6,26 @@
 
 #include <algorithm>
 #include <cassert>
+#include <functional>
+#include <span>
 
 namespace qlora {
+
+/// Tokens that are looked at together when a file is opened.
+static constexpr int64_t kWindow = int64_t{1} << 16;
+
+template <typename T>
+static std::span<uint8_t> writableBytes(std::vector<T> &values) {
+  return {reinterpret_cast<uint8_t *>(values.data()),
+          values.size() * sizeof(T)};
+}
 
 StatusOr<TokenStore> TokenStore::open(const std::string &path,
                                       const CompiledVariants &variants) {
   QLORA_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::open(path));
-  TokenStore store(std::move(file));
+  TokenStore store(std::move(file), variants.vocabSize);
   QLORA_RETURN_IF_ERROR(store.load(variants));
-  for (int64_t row = 0; row < store.rows(); ++row)
-    QLORA_RETURN_IF_ERROR(store.checkRow(row, variants));
+  QLORA_RETURN_IF_ERROR(store.countLabels());
   if (std::ranges::all_of(store.labelCounts,
                           [](int64_t count) { return count == 0; }))
     return Status::invalid("'{}' has no labelled token to predict: all labels "
@@ -24,7 +34,7 @@ StatusOr<TokenStore> TokenStore::open(const std::string &path,
   return store;
 }
 
-StatusOr<MappedIntegers<int32_t>>
+StatusOr<const SafetensorsTensor *>
 TokenStore::integers(std::string_view name,
                      const std::vector<int64_t> &shape) const {
   QLORA_ASSIGN_OR_RETURN(const SafetensorsTensor *tensor, file.get(name));
@@ -35,7 +45,7 @@ TokenStore::integers(std::string_view name,
     return Status::invalid("'{}': {} has the shape {}, but input_ids has {}",
                            file.path(), name, formatShape(tensor->shape),
                            formatShape(shape));
-  return MappedIntegers<int32_t>(file.bytes(*tensor));
+  return tensor;
 }
 
 Status TokenStore::load(const CompiledVariants &variants) {
@@ -48,7 +58,7 @@ Status TokenStore::load(const CompiledVariants &variants) {
                                    : "[micro_batches, batch, length]");
   QLORA_ASSIGN_OR_RETURN(ids, integers("input_ids", first->shape));
   QLORA_ASSIGN_OR_RETURN(labelIds, integers("labels", first->shape));
-  return hasRows ? loadOffsets() : loadWhole(first->shape, variants);
+  return hasRows ? loadOffsets(variants) : loadWhole(first->shape, variants);
 }
 
 Status TokenStore::loadWhole(const std::vector<int64_t> &shape,
@@ -75,7 +85,7 @@ Status TokenStore::loadWhole(const std::vector<int64_t> &shape,
   return Status::ok();
 }
 
-Status TokenStore::loadOffsets() {
+Status TokenStore::loadOffsets(const CompiledVariants &variants) {
   QLORA_ASSIGN_OR_RETURN(const SafetensorsTensor *tensor,
                          file.get("row_offsets"));
   if (tensor->dtype != SafetensorsDtype::kI64 || tensor->shape.size() != 1)
@@ -85,16 +95,22 @@ Status TokenStore::loadOffsets() {
                            formatShape(tensor->shape));
   if (tensor->shape[0] < 2)
     return Status::invalid("'{}' has no rows", file.path());
-  offsets = MappedIntegers<int64_t>(file.bytes(*tensor));
-  bool rises = offsets[0] == 0 && offsets[offsets.size() - 1] == ids.size();
-  for (int64_t row = 1; row < offsets.size(); ++row)
-    rises = rises && offsets[row - 1] < offsets[row];
-  if (!rises)
+  offsets.resize(static_cast<size_t>(tensor->shape[0]));
+  QLORA_RETURN_IF_ERROR(file.read(*tensor, 0, writableBytes(offsets)));
+  const int64_t tokens = ids->shape[0];
+  if (offsets.front() != 0 || offsets.back() != tokens ||
+      std::ranges::adjacent_find(offsets, std::greater_equal()) !=
+          offsets.end())
     return Status::error(StatusCode::kDataLoss,
                          "'{}': row_offsets does not rise from 0 to the {} "
                          "tokens of input_ids",
-                         file.path(), ids.size());
-  labelCounts.resize(static_cast<size_t>(offsets.size() - 1));
+                         file.path(), tokens);
+  labelCounts.resize(offsets.size() - 1);
+  for (int64_t row = 0; row < rows(); ++row)
+    if (length(row) > variants.lengths.back())
+      return Status::invalid("'{}': row {} has {} tokens, but max_length is {}",
+                             file.path(), row, length(row),
+                             variants.lengths.back());
   return Status::ok();
 }
 
@@ -105,37 +121,79 @@ std::string TokenStore::placeName(int64_t row, int64_t position) const {
                      row / batch, row % batch, position);
 }
 
-Status TokenStore::checkRow(int64_t row, const CompiledVariants &variants) {
-  const int64_t size = length(row), first = begin(row);
-  if (size > variants.lengths.back())
-    return Status::invalid("'{}': row {} has {} tokens, but max_length is {}",
-                           file.path(), row, size, variants.lengths.back());
-  const auto isToken = [&](int32_t id) {
-    return id >= 0 && id < variants.vocabSize;
-  };
-  for (int64_t t = 0, at = first; t < size; ++t, ++at) {
-    const int32_t id = ids[at], label = labelIds[at];
+Status TokenStore::countLabels() {
+  for (int64_t first = 0, last = 0; first < rows(); first = last) {
+    for (last = first + 1;
+         last < rows() && begin(last + 1) - begin(first) <= kWindow; ++last)
+      ;
+    QLORA_ASSIGN_OR_RETURN(const Tokens tokens, read(first, last));
+    for (int64_t row = first; row < last; ++row)
+      labelCounts[static_cast<size_t>(row)] =
+          tokens.targets(static_cast<size_t>(begin(row) - begin(first)),
+                         static_cast<size_t>(begin(row + 1) - begin(first)));
+  }
+  return Status::ok();
+}
+
+StatusOr<std::vector<int32_t>>
+TokenStore::readPart(const SafetensorsTensor *tensor, int64_t first,
+                     int64_t last) const {
+  std::vector<int32_t> values;
+  if (!tensor)
+    return values;
+  values.resize(static_cast<size_t>(begin(last) - begin(first)));
+  QLORA_RETURN_IF_ERROR(
+      file.read(*tensor, static_cast<uint64_t>(begin(first)) * sizeof(int32_t),
+                writableBytes(values)));
+  return values;
+}
+
+StatusOr<TokenStore::Tokens> TokenStore::read(int64_t first,
+                                              int64_t last) const {
+  Tokens tokens;
+  QLORA_ASSIGN_OR_RETURN(tokens.ids, readPart(ids, first, last));
+  QLORA_ASSIGN_OR_RETURN(tokens.labels, readPart(labelIds, first, last));
+  QLORA_ASSIGN_OR_RETURN(tokens.positions, readPart(positions, first, last));
+  QLORA_ASSIGN_OR_RETURN(tokens.segments, readPart(segments, first, last));
+  for (int64_t row = first; row < last; ++row)
+    QLORA_RETURN_IF_ERROR(checkRow(
+        row, tokens, static_cast<size_t>(begin(row) - begin(first))));
+  return tokens;
+}
+
+Status TokenStore::checkRow(int64_t row, const Tokens &tokens,
+                            size_t begin) const {
+  const int64_t size = length(row);
+  const auto isToken = [&](int32_t id) { return id >= 0 && id < vocabSize; };
+  for (int64_t t = 0; t < size; ++t) {
+    const size_t at = begin + static_cast<size_t>(t);
+    const int32_t id = tokens.ids[at], label = tokens.labels[at];
     if (!isToken(id))
       return Status::invalid("{}: token id {} is outside the model's "
                              "vocabulary [0, {}); is it another model's "
                              "tokenizer?",
-                             placeName(row, t), id, variants.vocabSize);
+                             placeName(row, t), id, vocabSize);
     if (label != kNoLabel && !isToken(label))
       return Status::invalid("{}: label {} is neither -100 nor inside the "
                              "model's vocabulary [0, {})",
-                             placeName(row, t), label, variants.vocabSize);
-    if (!positions.isEmpty() && (positions[at] < 0 || positions[at] >= size))
+                             placeName(row, t), label, vocabSize);
+    if (positions &&
+        (tokens.positions[at] < 0 || tokens.positions[at] >= size))
       return Status::invalid("{}: position_ids has {}, which is outside "
                              "[0, {})",
-                             placeName(row, t), positions[at], size);
-    if (!segments.isEmpty() && segments[at] < 0)
+                             placeName(row, t), tokens.positions[at], size);
+    if (segments && tokens.segments[at] < 0)
       return Status::invalid("{}: segment_ids has {}, which is below 0",
-                             placeName(row, t), segments[at]);
-    const bool isTarget = t > 0 && label != kNoLabel && continues(at) &&
-                          (segments.isEmpty() || segments[at] != 0);
-    labelCounts[static_cast<size_t>(row)] += isTarget;
+                             placeName(row, t), tokens.segments[at]);
   }
   return Status::ok();
+}
+
+int64_t TokenStore::Tokens::targets(size_t begin, size_t end) const {
+  int64_t count = 0;
+  for (size_t t = begin + 1; t < end; ++t)
+    count += labels[t] != kNoLabel && continues(t) && !isPadding(t);
+  return count;
 }
 
 void TokenStore::identify(ContentHash &hash) const {
@@ -146,23 +204,31 @@ void TokenStore::identify(ContentHash &hash) const {
   hash.add(labelCounts);
 }
 
-void TokenStore::place(int64_t row, int64_t line, int64_t offset,
-                       int32_t segment, MicroBatch &out) const {
-  const int64_t size = length(row), first = begin(row);
-  assert(offset + size <= out.length);
-  const int64_t to = line * out.length + offset;
-  for (int64_t t = 0; t < size; ++t) {
-    const int64_t at = first + t;
-    const bool goesOn = t > 0 && continues(at);
-    out.ids[to + t] = ids[at];
-    out.segments[to + t] = segments.isEmpty() ? segment : segments[at];
-    if (!positions.isEmpty())
-      out.positions[to + t] = positions[at];
+Status TokenStore::place(int64_t row, int64_t line, int64_t offset,
+                         int32_t segment, MicroBatch &out) const {
+  QLORA_ASSIGN_OR_RETURN(const Tokens tokens, read(row, row + 1));
+  const size_t size = tokens.ids.size();
+  // Losses are divided by the labels that were counted then.
+  if (tokens.targets(0, size) != labels(row))
+    return Status::error(StatusCode::kDataLoss,
+                         "'{}': row {} is not what it was when the run began; "
+                         "start again, and leave the file alone while a run "
+                         "reads it",
+                         file.path(), row);
+  const auto first = static_cast<size_t>(line * out.length + offset);
+  assert(offset + length(row) <= out.length);
+  for (size_t t = 0, to = first; t < size; ++t, ++to) {
+    const bool goesOn = t > 0 && tokens.continues(t);
+    out.ids[to] = tokens.ids[t];
+    out.segments[to] = segments ? tokens.segments[t] : segment;
+    if (positions)
+      out.positions[to] = tokens.positions[t];
     else
-      out.positions[to + t] = goesOn ? out.positions[to + t - 1] + 1 : 0;
-    if (goesOn && out.segments[to + t] != 0)
-      out.targets[to + t - 1] = labelIds[at];
+      out.positions[to] = goesOn ? out.positions[to - 1] + 1 : 0;
+    if (goesOn && !tokens.isPadding(t))
+      out.targets[to - 1] = tokens.labels[t];
   }
+  return Status::ok();
 }
 
 } // namespace qlora

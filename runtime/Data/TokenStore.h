@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// The rows of a data file: ids and labels of each, read where the file is
-// mapped. Which rows share a micro-batch is Schedule.h's.
+// The rows of a data file: ids and labels of each, read from the file whenever
+// a micro-batch wants them, so that ranks share the page cache's. Which rows
+// share a micro-batch is Schedule.h's.
 //
 // Two kinds of file, told apart by the tensors in them. A *token file* holds
 // whole micro-batches:
@@ -15,14 +16,16 @@
 // Labels in files are those of their own token; what a micro-batch holds are
 // targets, the label of the *next* token of the same segment. A row without
 // segment_ids is one segment.
+//
+// A row is checked each time that it is read: a file that somebody cuts short
+// or writes over while a run reads it is an error, never a wrong token.
 
 #ifndef QLORA_RUNTIME_DATA_TOKENSTORE_H
 #define QLORA_RUNTIME_DATA_TOKENSTORE_H
 
-#include <cstring>
-#include <memory>
-#include <span>
+#include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/Base/ContentHash.h"
@@ -32,27 +35,6 @@
 #include "runtime/Weights/Safetensors.h"
 
 namespace qlora {
-
-/// Integers of a file, which need not be aligned there.
-template <typename T> class MappedIntegers {
-public:
-  MappedIntegers() = default;
-  explicit MappedIntegers(std::span<const uint8_t> bytes) : bytes(bytes) {}
-
-  int64_t size() const {
-    return static_cast<int64_t>(bytes.size() / sizeof(T));
-  }
-  bool isEmpty() const { return bytes.empty(); }
-  T operator[](int64_t index) const {
-    T value;
-    std::memcpy(&value, bytes.data() + static_cast<size_t>(index) * sizeof(T),
-                sizeof(T));
-    return value;
-  }
-
-private:
-  std::span<const uint8_t> bytes;
-};
 
 /// Immutable after open().
 class TokenStore {
@@ -66,7 +48,7 @@ public:
   bool isWhole() const { return rowLength > 0; }
   int64_t rows() const { return static_cast<int64_t>(labelCounts.size()); }
   int64_t length(int64_t row) const {
-    return isWhole() ? rowLength : offsets[row + 1] - offsets[row];
+    return isWhole() ? rowLength : begin(row + 1) - begin(row);
   }
   /// Tokens of the row that are targets.
   int64_t labels(int64_t row) const {
@@ -76,35 +58,56 @@ public:
   void identify(ContentHash &hash) const;
 
   /// Puts a row at `offset` of line `line`, as segment `segment` where the
-  /// file has none; the caller knows that it fits.
-  void place(int64_t row, int64_t line, int64_t offset, int32_t segment,
-             MicroBatch &out) const;
+  /// file has none; the caller knows that it fits. kDataLoss where the file is
+  /// not what it was when it was opened.
+  Status place(int64_t row, int64_t line, int64_t offset, int32_t segment,
+               MicroBatch &out) const;
 
 private:
-  explicit TokenStore(SafetensorsFile file) : file(std::move(file)) {}
+  /// The tokens of some rows, one after the other.
+  struct Tokens {
+    std::vector<int32_t> ids, labels;
+    std::vector<int32_t> positions; ///< empty: from the segments
+    std::vector<int32_t> segments;  ///< empty: one for each row
+
+    /// Whether token `t`, not the first of its row, goes on with the segment of
+    /// the one before it.
+    bool continues(size_t t) const {
+      return segments.empty() || segments[t] == segments[t - 1];
+    }
+    bool isPadding(size_t t) const {
+      return !segments.empty() && segments[t] == 0;
+    }
+    /// Of the row in [begin, end).
+    int64_t targets(size_t begin, size_t end) const;
+  };
+
+  TokenStore(SafetensorsFile file, int64_t vocabSize)
+      : file(std::move(file)), vocabSize(vocabSize) {}
   Status load(const CompiledVariants &variants);
   Status loadWhole(const std::vector<int64_t> &shape,
                    const CompiledVariants &variants);
-  Status loadOffsets();
-  Status checkRow(int64_t row, const CompiledVariants &variants);
+  Status loadOffsets(const CompiledVariants &variants);
+  Status countLabels();
+  /// Rows [first, last), checked.
+  StatusOr<Tokens> read(int64_t first, int64_t last) const;
+  StatusOr<std::vector<int32_t>> readPart(const SafetensorsTensor *tensor,
+                                          int64_t first, int64_t last) const;
+  Status checkRow(int64_t row, const Tokens &tokens, size_t begin) const;
   std::string placeName(int64_t row, int64_t position) const;
   int64_t begin(int64_t row) const {
-    return isWhole() ? row * rowLength : offsets[row];
+    return isWhole() ? row * rowLength : offsets[static_cast<size_t>(row)];
   }
-  StatusOr<MappedIntegers<int32_t>>
+  StatusOr<const SafetensorsTensor *>
   integers(std::string_view name, const std::vector<int64_t> &shape) const;
-  /// Whether token `at` goes on with the segment of the one before it.
-  bool continues(int64_t at) const {
-    return segments.isEmpty() || segments[at] == segments[at - 1];
-  }
 
   SafetensorsFile file;
+  int64_t vocabSize;
   int64_t batch = 0, rowLength = 0; ///< of a token file, else 0
-  MappedIntegers<int32_t> ids, labelIds;
-  MappedIntegers<int32_t> positions; ///< empty: from the segments
-  MappedIntegers<int32_t> segments;  ///< empty: one for each row
-  MappedIntegers<int64_t> offsets;   ///< of a rows file
-  std::vector<int64_t> labelCounts;  ///< of each row
+  const SafetensorsTensor *ids = nullptr, *labelIds = nullptr;
+  const SafetensorsTensor *positions = nullptr, *segments = nullptr; ///< or not
+  std::vector<int64_t> offsets;     ///< of a rows file
+  std::vector<int64_t> labelCounts; ///< of each row
 };
 
 } // namespace qlora

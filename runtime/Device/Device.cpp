@@ -8,6 +8,11 @@
 #include "runtime/Module/LaunchRequest.h"
 
 #include <algorithm>
+#include <set>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
 
 namespace qlora {
 
@@ -15,6 +20,17 @@ template <typename... Args>
 static Status misuse(fmt::format_string<Args...> format, Args &&...args) {
   return Status::error(StatusCode::kInternal, format,
                        std::forward<Args>(args)...);
+}
+
+Device::Device(const DeviceOptions &options)
+    : options(options),
+      groupSize(options.collectives ? options.collectives->size() : 1) {
+#ifdef _OPENMP
+  // One pool: of generated and library kernels on a CPU, and of what converts
+  // and quantises weights.
+  if (options.threads > 0)
+    omp_set_num_threads(options.threads);
+#endif
 }
 
 Status Device::load(const LoadedModule &loaded, FrozenArena *frozen) {
@@ -169,6 +185,8 @@ StatusOr<std::vector<TimedCommand>> Device::finishTiming() {
 }
 
 Status Device::dispatch(const qlora_command &command) {
+  if (isReplaying())
+    return Status::ok();
   switch (command.kind) {
   case QLORA_COMMAND_LAUNCH:
     return launch(command);
@@ -187,28 +205,10 @@ Status Device::dispatch(const qlora_command &command) {
 }
 
 void Device::countCommand(const qlora_command &command) {
-  switch (command.kind) {
-  case QLORA_COMMAND_LAUNCH:
-    ++count.launches;
-    break;
-  case QLORA_COMMAND_FILL:
-    ++count.fills;
-    break;
-  case QLORA_COMMAND_COPY:
-    ++count.copies;
-    break;
-  case QLORA_COMMAND_COLLECTIVE:
-    ++count.collectives;
+  ++count.commands[command.kind];
+  if (command.kind == QLORA_COMMAND_COLLECTIVE)
     count.collectiveBytes[command.group][command.collective] +=
         collectiveBytes(*module, command);
-    break;
-  case QLORA_COMMAND_RECORD:
-    ++count.records;
-    break;
-  default:
-    ++count.waits;
-    break;
-  }
   for (const qlora_operand &operand : module->operands(command)) {
     if (operand.access & QLORA_READ)
       count.bytesRead += operand.bytes;
@@ -243,7 +243,37 @@ std::vector<ArenaUse> Device::memory() const {
 }
 
 std::string Device::kernelName(uint32_t launch) const {
+  if (const KernelRow *row = rowOf(launch))
+    return row->fullName();
   return module->kernels()[module->launches()[launch].kernel].name;
+}
+
+static bool hasAlternatives(const KernelRow &row) {
+  return std::any_of(kernelRows().begin(), kernelRows().end(),
+                     [&](const KernelRow &other) {
+                       return other.op == row.op && &other != &row &&
+                              other.target == row.target && !other.isOracle;
+                     });
+}
+
+std::string kernelsText(const LoadedModule &module, const Device &device) {
+  std::set<std::pair<const KernelRow *, const KernelRow *>> choices;
+  for (uint32_t i = 0; i < module.launches().size(); ++i)
+    if (const KernelRow *planned = findLaunchRow(module, module.launches()[i])) {
+      const KernelRow *runs = findKernelRow(device.kernelName(i));
+      if (runs != planned || hasAlternatives(*planned))
+        choices.emplace(runs, planned);
+    }
+  // Rows are in one array, so that pointers to them have its order.
+  std::vector<std::string> names;
+  for (const auto &[row, planned] : choices) {
+    names.push_back(row->fullName());
+    if (row != planned)
+      names.back() += " (planned: ." + planned->implementation + ")";
+  }
+  return names.empty()
+             ? ""
+             : fmt::format("  kernels  {}\n", fmt::join(names, ", "));
 }
 
 } // namespace qlora

@@ -60,12 +60,7 @@ struct DeviceOptions {
 
 /// What commands asked for since load(), whatever the driver.
 struct DeviceCounters {
-  uint64_t launches = 0;
-  uint64_t fills = 0;
-  uint64_t copies = 0;
-  uint64_t collectives = 0;
-  uint64_t records = 0;
-  uint64_t waits = 0;
+  std::array<uint64_t, QLORA_COMMAND_KIND_COUNT> commands{}; ///< by kind
   uint64_t bytesRead = 0; ///< operands, at operand granularity
   uint64_t bytesWritten = 0;
   /// By group and kind: of the larger operand, on one rank.
@@ -89,6 +84,7 @@ struct ReserveUse {
 
 class Device {
 public:
+  explicit Device(const DeviceOptions &options = {});
   virtual ~Device() = default;
 
   /// Before the end, also after an error: waits, but not for long, until
@@ -153,9 +149,8 @@ public:
   /// What the device's own memory holds beside the arenas, as measured now.
   /// Empty where arenas are this process's memory.
   virtual std::vector<ReserveUse> reserve() const { return {}; }
-  /// Name of the kernel that runs a launch of the module: the driver may know
-  /// better than the module.
-  virtual std::string kernelName(uint32_t launch) const;
+  /// Name of the kernel that runs a launch of the module.
+  std::string kernelName(uint32_t launch) const;
   /// The algorithms that matrix products use, as the text of a table that can
   /// be pinned; of every kind of card in the group. Empty where the device
   /// chooses none. After load().
@@ -180,7 +175,11 @@ protected:
   virtual Status runRow(const KernelRow &row, const KernelRequest &request,
                         std::span<const qlora_operand> operands) = 0;
   virtual uint64_t allocatedBytes(uint32_t arena) const = 0;
+  /// The row that runs a launch; null where the module knows best.
+  virtual const KernelRow *rowOf(uint32_t) const { return nullptr; }
   virtual Status beginEntry(const qlora_entry &entry) = 0;
+  /// Whether that has put the whole entry on the queues.
+  virtual bool isReplaying() const { return false; }
   virtual Status launch(const qlora_command &command) = 0;
   virtual Status fill(const qlora_command &command) = 0;
   virtual Status copy(const qlora_command &command) = 0;
@@ -201,7 +200,8 @@ protected:
   void dropTimer() { timer.reset(); }
 
   const LoadedModule *module = nullptr;
-  int groupSize = 1; ///< the driver's constructor knows it
+  const DeviceOptions options;
+  int groupSize = 1; ///< of `options.collectives`
   bool frozenIsShared = false;
   qlora_step_block step{};
   bool onAllRanks = true; ///< of the current entry
@@ -221,9 +221,24 @@ private:
   DeviceCounters count;
 };
 
+/// One line that names the rows of Kernels.def that a program's launches run, of
+/// ops with more than one for the target:
+///
+///   kernels  attention.cudnn, attention_grad.cuda (planned: .cudnn)
+///
+/// A loaded device says what runs, the null device what was planned. Empty
+/// where there is no such op. Why a planned row does not run is a remark of
+/// the device.
+std::string kernelsText(const LoadedModule &module, const Device &device);
+
 /// "cpu", "cuda" (kUnavailable where there is no GPU) or "null".
 StatusOr<std::unique_ptr<Device>> createDevice(std::string_view name,
                                                const DeviceOptions &options);
+
+// The drivers, each in a folder of its own.
+std::unique_ptr<Device> createCpuDevice(const DeviceOptions &options);
+std::unique_ptr<Device> createNullDevice(const DeviceOptions &options);
+StatusOr<std::unique_ptr<Device>> createCudaDevice(const DeviceOptions &options);
 
 } // namespace qlora
 

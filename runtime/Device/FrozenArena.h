@@ -37,13 +37,19 @@ public:
   /// An arena of no bytes.
   FrozenArena() = default;
   /// Memory of this process alone.
-  static StatusOr<FrozenArena> anonymous(uint64_t bytes);
+  static StatusOr<FrozenArena> anonymous(uint64_t bytes) {
+    return of(HostMemory::anonymous(bytes), Kind::kPrivate);
+  }
   /// Maps a descriptor of HostMemory::createShared(bytes), which may be closed
   /// afterwards.
-  static StatusOr<FrozenArena> fromDescriptor(int descriptor, uint64_t bytes);
+  static StatusOr<FrozenArena> fromDescriptor(int descriptor, uint64_t bytes) {
+    return of(HostMemory::shared(descriptor, bytes), Kind::kShared);
+  }
   /// The first `bytes` of a file, which hold the weights already: nothing may
   /// be written. The descriptor may be closed afterwards.
-  static StatusOr<FrozenArena> filled(int descriptor, uint64_t bytes);
+  static StatusOr<FrozenArena> filled(int descriptor, uint64_t bytes) {
+    return of(HostMemory::readOnly(descriptor, bytes), Kind::kFilled);
+  }
 
   std::span<uint8_t> bytes() const { return memory.bytes(); }
   bool isShared() const { return kind != Kind::kPrivate; }
@@ -55,6 +61,12 @@ private:
   enum class Kind { kPrivate, kShared, kFilled };
   FrozenArena(HostMemory memory, Kind kind)
       : memory(std::move(memory)), kind(kind) {}
+  static StatusOr<FrozenArena> of(StatusOr<HostMemory> memory, Kind kind) {
+    QLORA_RETURN_IF_ERROR(memory.status());
+    if (kind == Kind::kFilled)
+      memory->populate();
+    return FrozenArena(std::move(memory).value(), kind);
+  }
 
   HostMemory memory;
   Kind kind = Kind::kPrivate;

@@ -19,6 +19,16 @@ LaunchKey launchKey(const LoadedModule &module, const qlora_command &command,
   return key;
 }
 
+std::vector<void *> operandAddresses(std::span<const qlora_operand> operands,
+                                     std::span<uint8_t *const> arenaBases) {
+  std::vector<void *> addresses;
+  for (const qlora_operand &operand : operands)
+    addresses.push_back(operand.bytes == 0
+                            ? nullptr
+                            : arenaBases[operand.arena] + operand.offset);
+  return addresses;
+}
+
 std::vector<const KernelRow *>
 candidateRows(const KernelRow &planned,
               std::span<const std::string> references) {

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/Device/Device.h"
 #include "runtime/Kernels/KernelTable.h"
 #include "runtime/Module/LaunchRequest.h"
 #include "runtime/Module/ModuleLoader.h"
@@ -26,6 +27,11 @@ namespace qlora {
 using LaunchKey = std::vector<int64_t>;
 LaunchKey launchKey(const LoadedModule &module, const qlora_command &command,
                     const KernelRequest &request);
+
+/// Addresses of operands; null where absent. `arenaBases` are the arenas'
+/// addresses, on the device.
+std::vector<void *> operandAddresses(std::span<const qlora_operand> operands,
+                                     std::span<uint8_t *const> arenaBases);
 
 /// The planned row, then those after it of the same op and target but its
 /// oracle; only that one for an op that `references` names.
@@ -44,14 +50,14 @@ public:
       const KernelRow &, const KernelRequest &, uint64_t)>;
 
   /// Prepares all launches of `module`. `arenaBases` are the arenas'
-  /// addresses, on the device. A row that is unavailable is passed over for
-  /// the op's next one, with a line in `remarks` that says why and which row
-  /// runs; a launch that no row can do is an error. Ops that `references` names
-  /// are done by their oracles.
+  /// addresses, on the device. A row that is unavailable, or disabled by
+  /// `options`, is passed over for the op's next one, with a line in `remarks`
+  /// that says why and which row runs; a launch that no row can do is an error.
+  /// Ops that `options` wants references of are done by their oracles.
   Status prepare(const LoadedModule &module,
-                 std::span<uint8_t *const> arenaBases, const Prepare &prepare,
-                 std::vector<std::string> &remarks,
-                 std::vector<std::string> references = {});
+                 std::span<uint8_t *const> arenaBases,
+                 const DeviceOptions &options, const Prepare &prepare,
+                 std::vector<std::string> &remarks);
 
   /// The library kernel of a command; nullptr for a generated one.
   Kernel *kernel(size_t commandIndex) const {
@@ -73,44 +79,49 @@ private:
     const KernelRow *row = nullptr;
   };
 
-  StatusOr<const Chosen *> find(const LoadedModule &module,
-                                const qlora_command &command,
-                                const KernelRow &planned,
-                                const Prepare &prepare,
-                                std::vector<std::string> &remarks);
-  StatusOr<Chosen> choose(const LoadedModule &module,
-                          const qlora_command &command,
-                          const KernelRow &planned,
-                          const KernelRequest &request, const Prepare &prepare,
-                          std::vector<std::string> &remarks);
+  /// What prepare() was given.
+  struct Job {
+    const LoadedModule &module;
+    const DeviceOptions &options;
+    const Prepare &prepare;
+    std::vector<std::string> &remarks;
+  };
+
+  StatusOr<const Chosen *> find(const Job &job, const qlora_command &command,
+                                const KernelRow &planned);
+  static StatusOr<Chosen> choose(const Job &job, const qlora_command &command,
+                                 const KernelRow &planned,
+                                 const KernelRequest &request);
 
   std::map<LaunchKey, Chosen> kernels;
   std::vector<const Chosen *> byCommand; ///< per command
   std::vector<const KernelRow *> rowOfLaunch;
-  std::vector<std::string> references; ///< ops
   std::vector<void *> addresses; ///< per operand of the module
 };
 
 template <typename Kernel>
-auto PreparedLaunches<Kernel>::choose(const LoadedModule &module,
+auto PreparedLaunches<Kernel>::choose(const Job &job,
                                       const qlora_command &command,
                                       const KernelRow &planned,
-                                      const KernelRequest &request,
-                                      const Prepare &prepare,
-                                      std::vector<std::string> &remarks)
+                                      const KernelRequest &request)
     -> StatusOr<Chosen> {
-  const std::string label = module.launches()[command.target].label;
-  const uint64_t workspace = givenWorkspace(module, command, *planned.op);
+  const std::string label = job.module.launches()[command.target].label;
+  const uint64_t workspace = givenWorkspace(job.module, command, *planned.op);
   Status last;
   std::string passedOver;
-  for (const KernelRow *row : candidateRows(planned, references)) {
-    last = checkLaunchRow(module, command, *row, request);
+  for (const KernelRow *row :
+       candidateRows(planned, job.options.referenceKernels)) {
+    last = checkLaunchRow(job.module, command, *row, request);
+    if (last.isOk())
+      last = checkEnabled(*row, job.options.disabledKernels)
+                 .withContext(row->fullName());
     if (last.isOk()) {
-      auto kernel = prepare(*row, request, workspace);
+      auto kernel = job.prepare(*row, request, workspace);
       if (kernel.isOk()) {
         if (!passedOver.empty())
-          remarks.push_back(fmt::format("launch '{}': {}{} runs instead", label,
-                                        passedOver, row->fullName()));
+          job.remarks.push_back(fmt::format("launch '{}': {}{} runs instead",
+                                            label, passedOver,
+                                            row->fullName()));
         return Chosen{std::move(kernel).value(), row};
       }
       last = kernel.status().withContext(row->fullName());
@@ -124,24 +135,22 @@ auto PreparedLaunches<Kernel>::choose(const LoadedModule &module,
 }
 
 template <typename Kernel>
-auto PreparedLaunches<Kernel>::find(const LoadedModule &module,
+auto PreparedLaunches<Kernel>::find(const Job &job,
                                     const qlora_command &command,
-                                    const KernelRow &planned,
-                                    const Prepare &prepare,
-                                    std::vector<std::string> &remarks)
+                                    const KernelRow &planned)
     -> StatusOr<const Chosen *> {
-  const KernelRequest request = makeRequest(module, command, *planned.op);
-  LaunchKey key = launchKey(module, command, request);
+  const KernelRequest request = makeRequest(job.module, command, *planned.op);
+  LaunchKey key = launchKey(job.module, command, request);
   const auto found = kernels.find(key);
   if (found == kernels.end()) {
-    QLORA_ASSIGN_OR_RETURN(Chosen kernel, choose(module, command, planned,
-                                                 request, prepare, remarks));
+    QLORA_ASSIGN_OR_RETURN(Chosen kernel,
+                           choose(job, command, planned, request));
     return &kernels.emplace(std::move(key), std::move(kernel)).first->second;
   }
   // The kernel is shared, the operands' sizes are this command's own.
-  const char *label = module.launches()[command.target].label;
+  const char *label = job.module.launches()[command.target].label;
   QLORA_RETURN_IF_ERROR(
-      checkLaunchRow(module, command, *found->second.row, request)
+      checkLaunchRow(job.module, command, *found->second.row, request)
           .withContext(fmt::format("launch '{}'", label)));
   return &found->second;
 }
@@ -149,14 +158,11 @@ auto PreparedLaunches<Kernel>::find(const LoadedModule &module,
 template <typename Kernel>
 Status PreparedLaunches<Kernel>::prepare(const LoadedModule &module,
                                          std::span<uint8_t *const> arenaBases,
+                                         const DeviceOptions &options,
                                          const Prepare &prepare,
-                                         std::vector<std::string> &remarks,
-                                         std::vector<std::string> wanted) {
-  references = std::move(wanted);
-  for (const qlora_operand &operand : module.operands())
-    addresses.push_back(operand.bytes == 0
-                            ? nullptr
-                            : arenaBases[operand.arena] + operand.offset);
+                                         std::vector<std::string> &remarks) {
+  const Job job = {module, options, prepare, remarks};
+  addresses = operandAddresses(module.operands(), arenaBases);
   byCommand.assign(module.commands().size(), nullptr);
   rowOfLaunch.assign(module.launches().size(), nullptr);
   for (size_t i = 0; i < module.commands().size(); ++i) {
@@ -167,8 +173,7 @@ Status PreparedLaunches<Kernel>::prepare(const LoadedModule &module,
         findLaunchRow(module, module.launches()[command.target]);
     if (!planned)
       continue;
-    QLORA_ASSIGN_OR_RETURN(byCommand[i],
-                           find(module, command, *planned, prepare, remarks));
+    QLORA_ASSIGN_OR_RETURN(byCommand[i], find(job, command, *planned));
     rowOfLaunch[command.target] = byCommand[i]->row;
   }
   return Status::ok();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The entries of a module as the four things a session does: accumulate a
+// One entry on a device, and the entries of a module as the four things a session does: accumulate a
 // micro-batch, update, evaluate, read results. Chooses the compiled variant
 // by the micro-batch's length and knows where inputs and results live.
 
@@ -18,6 +18,13 @@
 #include "runtime/Module/ModuleLoader.h"
 
 namespace qlora {
+
+/// Runs `entry` of the module that `device` has loaded and waits for it
+/// (Device::begin has the last two). An error says the entry, the number of
+/// the command and its label; the device is then unusable.
+Status runEntry(Device &device, const LoadedModule &module,
+                const qlora_entry &entry, const qlora_step_block &step,
+                bool onAllRanks = true);
 
 /// Sums over the labelled tokens of micro-batches.
 struct LossSums {

@@ -2,10 +2,7 @@
 
 // Names to devices.
 
-#include "runtime/Device/Cpu/CpuDevice.h"
-#include "runtime/Device/Cuda/CudaDevice.h"
 #include "runtime/Device/Device.h"
-#include "runtime/Device/Null/NullDevice.h"
 
 namespace qlora {
 

@@ -76,65 +76,52 @@ static Work softmaxWork(const CudaHeadPlan &plan, double rows) {
   return rowWork(bytes, (plan.hasGradient ? 2 : 1) * logits);
 }
 
-namespace {
-/// Appends what the head launches for one chunk of rows.
-class HeadChunk {
-public:
-  HeadChunk(const KernelRequest &r, const CudaHeadPlan &plan, int64_t rows,
-            Kernels &kernels)
-      : plan(plan), rows(rows), kernels(kernels),
-        hasWeightGradient(plan.hasGradient && r.dtype("dw").has_value()) {}
-
-  void add() {
-    moveRows(plan.hiddenType, plan.productType);
-    addPanels([&](int64_t words, bool) {
-      return plan.logitsProduct(rows, words);
-    });
-    kernels.push_back(softmaxWork(plan, double(rows)));
-    if (plan.hasGradient)
-      addGradients();
+/// product(words, whether it adds) over the panels of the head's weight.
+template <typename Product>
+static Kernels panelsWork(const CudaHeadPlan &plan, Product product) {
+  Kernels kernels;
+  for (int64_t first = 0; first < plan.vocab; first += plan.panelRows) {
+    const int64_t words = std::min(plan.panelRows, plan.vocab - first);
+    if (plan.hasPanels())
+      kernels.push_back(conversionWork(double(words) * plan.hidden,
+                                       plan.weightType, plan.productType));
+    append(kernels, productWork(product(words, first > 0)));
   }
+  return kernels;
+}
 
-private:
-  /// Gathers or scatters.
-  void moveRows(qlora_dtype from, qlora_dtype to) {
-    kernels.push_back(conversionWork(double(rows) * plan.hidden, from, to));
-  }
-
-  template <typename Product> void addPanels(Product product) {
-    for (int64_t first = 0; first < plan.vocab; first += plan.panelRows) {
-      const int64_t words = std::min(plan.panelRows, plan.vocab - first);
-      if (plan.hasPanels())
-        kernels.push_back(conversionWork(double(words) * plan.hidden,
-                                         plan.weightType, plan.productType));
-      append(kernels, productWork(product(words, first > 0)));
-    }
-  }
-
-  void addGradients() {
-    addPanels([&](int64_t words, bool adds) {
-      return plan.hiddenGradientProduct(rows, words, adds);
-    });
-    moveRows(plan.gradientType, plan.dhiddenType);
-    if (hasWeightGradient)
-      append(kernels, productWork(plan.weightGradientProduct(rows)));
-  }
-
-  const CudaHeadPlan &plan;
-  int64_t rows;
-  Kernels &kernels;
-  bool hasWeightGradient;
-};
-} // namespace
+/// What the head launches for one chunk of rows.
+static Kernels chunkWork(const CudaHeadPlan &plan, int64_t rows,
+                         bool hasWeightGradient) {
+  const double elements = double(rows) * plan.hidden;
+  Kernels kernels = {
+      conversionWork(elements, plan.hiddenType, plan.productType)};
+  append(kernels, panelsWork(plan, [&](int64_t words, bool) {
+           return plan.logitsProduct(rows, words);
+         }));
+  kernels.push_back(softmaxWork(plan, double(rows)));
+  if (!plan.hasGradient)
+    return kernels;
+  append(kernels, panelsWork(plan, [&](int64_t words, bool adds) {
+           return plan.hiddenGradientProduct(rows, words, adds);
+         }));
+  kernels.push_back(
+      conversionWork(elements, plan.gradientType, plan.dhiddenType));
+  if (hasWeightGradient)
+    append(kernels, productWork(plan.weightGradientProduct(rows)));
+  return kernels;
+}
 
 /// How many rows have a label is not known here: as if all had one.
 static Kernels headWork(const KernelRequest &r) {
   const CudaHeadPlan plan = CudaHeadPlan::of(r);
+  const bool hasWeightGradient = plan.hasGradient && r.dtype("dw").has_value();
   Kernels kernels;
   kernels.push_back(rowWork(12.0 * plan.rows, 0)); // the list of the rows
   for (int64_t first = 0; first < plan.rows; first += plan.chunkRows)
-    HeadChunk(r, plan, std::min(plan.chunkRows, plan.rows - first), kernels)
-        .add();
+    append(kernels,
+           chunkWork(plan, std::min(plan.chunkRows, plan.rows - first),
+                     hasWeightGradient));
   kernels.push_back(rowWork(12.0 * plan.rows, 0)); // the sum of the losses
   return kernels;
 }

@@ -145,12 +145,12 @@ static std::vector<KernelRow> buildRows() {
 #define QLORA_KERNEL_ORACLE(Op)                                                \
   add(#Op, "reference", "cpu");                                                \
   rows.back().isOracle = true;
-#define QLORA_KERNEL_WORKSPACE(Op, Implementation)                             \
-  rows.back().workspace = plans::Op::Implementation::workspaceBytes;
+#define QLORA_KERNEL_WORKSPACE(Op, Implementation, Bytes)                      \
+  rows.back().workspace = plans::Bytes;
 #define QLORA_KERNEL_LIMITS(Op, Implementation)                                \
   rows.back().limits = plans::Op::Implementation::limits;
-#define QLORA_KERNEL_TUNE(Op, Implementation)                                  \
-  rows.back().tune = plans::Op::Implementation::tune;
+#define QLORA_KERNEL_TUNE(Op, Implementation, Tune)                            \
+  rows.back().tune = plans::Tune;
 #define QLORA_KERNEL_ROOMY(Op, Implementation) rows.back().isRoomy = true;
 #include "runtime/Kernels/Kernels.def"
   return rows;

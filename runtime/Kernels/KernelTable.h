@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "runtime/ABI/kernel.h"
+#include "runtime/Kernels/WorkspaceSize.h"
 
 namespace qlora {
 
@@ -96,10 +97,6 @@ struct KernelRequest {
     return dtype(operand).value_or(QLORA_DTYPE_F32);
   }
 };
-
-/// What the workspaces of a plan may take: as little as can be, what a kernel
-/// needs to run well, or all that makes it faster.
-enum class WorkspaceSize { kSmall, kModest, kLarge };
 
 /// One implementation of an op.
 struct KernelRow {

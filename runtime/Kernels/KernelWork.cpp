@@ -107,41 +107,41 @@ static Work panelMatmulWork(const KernelRequest &r) {
   return work;
 }
 
+/// A walk over the operands, each read and written as its marks say.
+static Work walkWork(const KernelRequest &r) {
+  const std::vector<OperandShape> shapes = r.op->shapes(r).each;
+  double bytes = 0;
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    const KernelOperand &operand = r.op->operands[i];
+    const double elements = double(shapes[i].rows) * shapes[i].columns;
+    bytes += (operand.isRead + operand.isWritten) *
+             (r.type(operand.name) == QLORA_DTYPE_NF4
+                  ? storedBytes(r)
+                  : bytesOf(elements, r.type(operand.name)));
+  }
+  return rowWork(bytes, 0);
+}
+
 static Work decodeWork(const KernelRequest &r) {
-  double elements = double(r.constant("rows")) * r.constant("columns");
-  Work work = rowWork(storedBytes(r) + bytesOf(elements, *r.dtype("out")), 0);
-  work.decodedNumbers = decodedNumbers(elements, *r.dtype("w"));
+  Work work = walkWork(r);
+  work.decodedNumbers =
+      decodedNumbers(double(r.constant("rows")) * r.constant("columns"),
+                     *r.dtype("w"));
   return work;
 }
 
-static Work quantizeWork(const KernelRequest &r) {
-  const double elements = double(r.constant("elements"));
-  return rowWork(bytesOf(elements, *r.dtype("x")) + elements / 2 +
-                     4 * elements / double(r.constant("block")),
-                 0);
-}
-
-static Work quantizeScalesWork(const KernelRequest &r) {
-  return rowWork(2 * 4 * double(r.constant("blocks")), 0);
-}
-
-static AttentionExtents attentionExtents(const KernelRequest &r) {
-  return {r.constant("batch"),    r.constant("length"), r.constant("heads"),
-          r.constant("kv_heads"), r.constant("dim"),    r.constant("window")};
-}
-
-static Work attentionForwardWork(const KernelRequest &r) {
-  return attentionWork(attentionExtents(r), *r.dtype("q"), false);
-}
-
-static Work attentionBackwardWork(const KernelRequest &r) {
-  return attentionWork(attentionExtents(r), *r.dtype("q"), true);
+static Work attentionWork(const KernelRequest &r) {
+  return attentionWork({r.constant("batch"), r.constant("length"),
+                        r.constant("heads"), r.constant("kv_heads"),
+                        r.constant("dim"), r.constant("window")},
+                       *r.dtype("q"), r.op->name == "attention_grad");
 }
 
 /// Rows without a label are skipped, but how many there are is not known here:
 /// as if none were. Logits stay in a cache; each block of rows reads the
 /// weight. Its gradient takes a walk of its own, with the logits once more.
-static Work headWork(const KernelRequest &r, bool hasGradient) {
+static Work headWork(const KernelRequest &r) {
+  const bool hasGradient = r.op->name == "head_loss_grad";
   const int64_t rows = r.constant("rows"), hidden = r.constant("hidden_size"),
                 vocab = r.constant("vocab");
   const qlora_dtype type = *r.dtype("hidden"), weightType = *r.dtype("w");
@@ -160,12 +160,6 @@ static Work headWork(const KernelRequest &r, bool hasGradient) {
   return work;
 }
 
-static Work headLossWork(const KernelRequest &r) { return headWork(r, false); }
-
-static Work headLossGradWork(const KernelRequest &r) {
-  return headWork(r, true);
-}
-
 /// The bytes of [rows, columns] numbers of an operand.
 static double walkedBytes(const KernelRequest &r, std::string_view operand) {
   return bytesOf(double(r.constant("rows")) * r.constant("columns"),
@@ -181,22 +175,6 @@ static Work embeddingGradWork(const KernelRequest &r) {
   return rowWork(walkedBytes(r, "dout") + 2 * walkedBytes(r, "dw"), 0);
 }
 
-static Work columnSumWork(const KernelRequest &r) {
-  return rowWork(walkedBytes(r, "x"), 0);
-}
-
-static Work accumulateWork(const KernelRequest &r) {
-  return rowWork(walkedBytes(r, "x") + 2 * walkedBytes(r, "y"), 0);
-}
-
-static Work copyRowsWork(const KernelRequest &r) {
-  return rowWork(walkedBytes(r, "x") + walkedBytes(r, "out"), 0);
-}
-
-static Work clipNormWork(const KernelRequest &r) {
-  return rowWork(bytesOf(r.constant("elements"), *r.dtype("gradient")), 0);
-}
-
 namespace {
 struct KernelWorkRow {
   std::string_view op;
@@ -209,18 +187,18 @@ static constexpr KernelWorkRow kRows[] = {
     {"matmul", WorkCategory::kGemm, matmulWork},
     {"panel_matmul", WorkCategory::kGemm, panelMatmulWork},
     {"decode", WorkCategory::kDecode, decodeWork},
-    {"quantize", WorkCategory::kRows, quantizeWork},
-    {"quantize_scales", WorkCategory::kRows, quantizeScalesWork},
-    {"attention", WorkCategory::kAttention, attentionForwardWork},
-    {"attention_grad", WorkCategory::kAttention, attentionBackwardWork},
-    {"head_loss", WorkCategory::kHead, headLossWork},
-    {"head_loss_grad", WorkCategory::kHead, headLossGradWork},
+    {"quantize", WorkCategory::kRows, walkWork},
+    {"quantize_scales", WorkCategory::kRows, walkWork},
+    {"attention", WorkCategory::kAttention, attentionWork},
+    {"attention_grad", WorkCategory::kAttention, attentionWork},
+    {"head_loss", WorkCategory::kHead, headWork},
+    {"head_loss_grad", WorkCategory::kHead, headWork},
     {"embedding", WorkCategory::kRows, embeddingWork},
     {"embedding_grad", WorkCategory::kRows, embeddingGradWork},
-    {"column_sum", WorkCategory::kRows, columnSumWork},
-    {"accumulate", WorkCategory::kRows, accumulateWork},
-    {"copy_rows", WorkCategory::kRows, copyRowsWork},
-    {"clip_norm", WorkCategory::kRows, clipNormWork},
+    {"column_sum", WorkCategory::kRows, walkWork},
+    {"accumulate", WorkCategory::kRows, walkWork},
+    {"copy_rows", WorkCategory::kRows, walkWork},
+    {"clip_norm", WorkCategory::kRows, walkWork},
 };
 
 static const KernelWorkRow *findRow(std::string_view op) {

@@ -124,6 +124,9 @@ Status AccessCheck::access(unsigned queue,
 }
 
 Status AccessCheck::record(unsigned queue, uint32_t event) {
+  if (event >= events.size())
+    return Status::error(StatusCode::kDataLoss, "event {} of {}", event,
+                         events.size());
   if (events[event])
     return Status::error(StatusCode::kDataLoss, "event {} is recorded twice",
                          event);
@@ -132,7 +135,7 @@ Status AccessCheck::record(unsigned queue, uint32_t event) {
 }
 
 Status AccessCheck::wait(unsigned queue, uint32_t event) {
-  if (!events[event])
+  if (event >= events.size() || !events[event])
     return Status::error(StatusCode::kDataLoss,
                          "event {} is waited for before it is recorded", event);
   for (unsigned other = 0; other < QLORA_QUEUE_COUNT; ++other)

@@ -1,26 +1,33 @@
 // SPDX-License-Identifier: MIT
 
-// The rules of runtime/ABI/module.h, checked on tables in memory. Each
-// message names the table, the row and the number that is wrong.
+// What the tables of a module are checked for. Damage is found before, by the
+// seal of the file; so pointers, strings and values of enums are taken as they
+// are.
 //
-// They find bugs of a compiler. Damage is found before, by the seal of the
-// file; so pointers to tables and strings are taken as they are.
+// checkModule runs whenever a module is opened: that this qlora-run is the one
+// that the module was compiled for. A file may be whole and of another build.
 //
-// Beyond the ranges of indices: each arena kind at most once; parameters do
-// not overlap, have the bytes of their shape, and live in the arena of their
-// role; nothing writes FROZEN; operands are aligned to their dtype, workspaces
-// on CUDA to 256 bytes; image units have no gaps and no image twice; a kernel
-// is generated for the module's target (a function, or a symbol with a
-// geometry that a card can launch) or is a row of Kernels.def for it, whose
-// operands and constants its launches have; copies and collectives have
-// matching types and bytes; an event is recorded once and before it is waited
-// for; entries and bindings are unique and have the sizes of their batch and
-// length.
+// checkTables looks for bugs of a compiler, and runs where they are looked for:
+// on the null device, which the tests load every program into. Each message
+// names the table, the row and the number that is wrong:
+//
+// - arenas: each kind once; gradients, moments and rounded adapters have the
+//   size that the trainable ones ask for;
+// - parameters: one of a name, in the arena of its role, with the bytes of its
+//   shape, aligned, and none in another's place;
+// - kernels of the module are code for its target, with a geometry that a card
+//   can launch;
+// - operands lie in their arena and are whole, aligned elements, workspaces on
+//   CUDA at multiples of 256 bytes; nothing writes frozen weights;
+// - launches, copies and collectives have the operands of their kind;
+// - entries and bindings are there once, with the sizes of their batch and
+//   length.
+//
+// What the commands of an entry do to each other is AccessCheck.h's.
 
 #ifndef QLORA_RUNTIME_MODULE_MODULECHECK_H
 #define QLORA_RUNTIME_MODULE_MODULECHECK_H
 
-#include <cstdint>
 #include "runtime/ABI/module.h"
 #include "runtime/Base/Status.h"
 
@@ -33,26 +40,19 @@ Status damaged(fmt::format_string<Args...> format, Args &&...args) {
                        std::forward<Args>(args)...);
 }
 
-/// The header (magic, version, sizes), then every table.
+/// Format, target and library kernels are this qlora-run's, and this CPU has
+/// the instructions of the generated ones.
 Status checkModule(const qlora_module &module);
 
-/// The parts of checkModule; each trusts those before it.
-Status checkModuleHeader(const qlora_module &module);
-Status checkArenas(const qlora_module &module);
-Status checkParameters(const qlora_module &module);
-Status checkImages(const qlora_module &module);
-Status checkKernels(const qlora_module &module);
+/// The tables of a module that checkModule accepts.
+Status checkTables(const qlora_module &module);
+/// Its part for operands and commands, after launches.
 Status checkCommands(const qlora_module &module);
-/// Of one command, whose operands are in order; of any that is no collective,
-/// that it has nothing of one.
-Status checkCollective(const qlora_module &module,
-                       const qlora_command &command);
-/// Whether two operands have a byte in common.
-inline bool overlap(const qlora_operand &a, const qlora_operand &b) {
-  return a.arena == b.arena && a.offset < b.offset + b.bytes &&
-         b.offset < a.offset + a.bytes;
+
+/// Whether [first, first + count) lies within [0, limit).
+inline bool isRange(uint64_t first, uint64_t count, uint64_t limit) {
+  return first <= limit && count <= limit - first;
 }
-Status checkEntries(const qlora_module &module);
 
 } // namespace qlora
 

@@ -4,7 +4,7 @@
 
 #include "runtime/Module/ModuleLoader.h"
 
-#include "runtime/Base/Seal.h"
+#include "runtime/Base/ContentHash.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Module/ModuleCheck.h"
 
@@ -138,8 +138,11 @@ StatusOr<LoadedModule> LoadedModule::open(const std::string &path) {
 
 StatusOr<LoadedModule> LoadedModule::fromTable(const qlora_module &table,
                                                std::string name) {
-  QLORA_RETURN_IF_ERROR(
-      checkModule(table).withContext(fmt::format("'{}'", name)));
+  Status status = checkModule(table);
+  if (status.isOk())
+    status = checkTables(table);
+  if (!status.isOk())
+    return status.withContext(fmt::format("'{}'", name));
   return LoadedModule(&table, std::move(name), nullptr);
 }
 

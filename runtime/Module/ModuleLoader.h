@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
 
-// A loaded train.so whose every index, offset, string and count has been
-// checked, so that nothing after this needs a defensive line.
+// A loaded train.so, in which nothing after this needs a defensive line.
 //
 // What is checked: the file's seal (runtime/README.md, "Whom we trust"), before
-// it is mapped; version and size of the tables; all rules of
-// runtime/ABI/module.h, which ModuleCheck.h lists; that library kernels exist
+// it is mapped; version and size of the tables; that library kernels exist
 // in Kernels.def with the same operands and constants; that this CPU has the
 // instructions the generated kernels use. Whether a card can run the device
-// images is found out by the device that loads them.
+// images is found out by the device that loads them. That the tables of a
+// whole file are in order is the compiler's promise, which the null device
+// holds it to (ModuleCheck.h).
 
 #ifndef QLORA_RUNTIME_MODULE_MODULELOADER_H
 #define QLORA_RUNTIME_MODULE_MODULELOADER_H
@@ -32,8 +32,8 @@ public:
   /// kNotFound without a file, kDataLoss for a damaged one, kUnavailable for
   /// another version or a CPU that lacks an instruction.
   static StatusOr<LoadedModule> open(const std::string &path);
-  /// The same checks on tables in memory (not those of the file around
-  /// them), which must outlive the result. For tests.
+  /// Tables in memory, which must outlive the result, with every check but
+  /// those of the file around them. For tests.
   static StatusOr<LoadedModule> fromTable(const qlora_module &table,
                                           std::string name);
 

@@ -17,13 +17,10 @@
 #include <utility>
 #include <vector>
 
-#ifdef _OPENMP
-#include <omp.h>
-#endif
-
 #include "runtime/Base/HostMemory.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Kernels/CostModel.h"
+#include "runtime/Kernels/Cpu/Parallel.h"
 #include "runtime/Kernels/LibraryKernel.h"
 #include "runtime/Predict/PredictionText.h"
 
@@ -110,11 +107,12 @@ medianSeconds(const std::function<void(size_t)> &prepare,
 }
 
 static void clearInParallel(void *memory, uint64_t bytes) {
-  constexpr uint64_t kPart = 4096;
-#pragma omp parallel for schedule(static)
-  for (uint64_t part = 0; part < bytes; part += kPart)
-    std::memset(static_cast<uint8_t *>(memory) + part, 0,
-                std::min(kPart, bytes - part));
+  constexpr int64_t kPart = 4096;
+  parallelRanges(static_cast<int64_t>(bytes), kPart,
+                 [&](int64_t begin, int64_t end) {
+                   std::memset(static_cast<uint8_t *>(memory) + begin, 0,
+                               static_cast<size_t>(end - begin));
+                 });
 }
 
 /// All operands but weights and the workspace.
@@ -273,9 +271,9 @@ static StatusOr<double> measureAttention(qlora_dtype dtype) {
 
 static void copyInParallel(uint8_t *to, const uint8_t *from, int64_t bytes) {
   constexpr int64_t kPart = 1 << 20;
-#pragma omp parallel for schedule(static)
-  for (int64_t part = 0; part < bytes / kPart; ++part)
+  parallelFor(bytes / kPart, threadCount(), [&](int64_t part, int64_t) {
     std::memcpy(to + part * kPart, from + part * kPart, kPart);
+  });
 }
 
 static StatusOr<double> measureCopy() {
@@ -297,18 +295,10 @@ static std::string cpuName() {
   return "unknown";
 }
 
-static int coreCount() {
-#ifdef _OPENMP
-  return omp_get_max_threads();
-#else
-  return 1;
-#endif
-}
-
 DeviceProfile profileOfThisMachine() {
   DeviceProfile device;
   device.cpu = cpuName();
-  device.cores = coreCount();
+  device.cores = static_cast<int>(threadCount());
   return device;
 }
 
@@ -335,11 +325,8 @@ static StatusOr<DeviceProfile> measureProfile() {
   return device;
 }
 
-StatusOr<std::string> calibrate(const std::string &path,
-                                [[maybe_unused]] int threads) {
-#ifdef _OPENMP
-  omp_set_num_threads(threads);
-#endif
+StatusOr<std::string> calibrate(const std::string &path, int threads) {
+  const ScopedThreads measured(threads);
   QLORA_ASSIGN_OR_RETURN(const DeviceProfile device, measureProfile());
   const std::string text = profileJson(device).dump(2) + "\n";
   QLORA_RETURN_IF_ERROR(replaceWholeFile(path, text));

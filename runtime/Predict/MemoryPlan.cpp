@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "runtime/Base/Amounts.h"
-#include "runtime/Base/ProcessMemory.h"
+#include "runtime/Base/HostMemory.h"
 
 namespace qlora {
 

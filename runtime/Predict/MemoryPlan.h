@@ -48,7 +48,7 @@ public:
   /// one number), else of its process.
   uint64_t now() const;
   uint64_t peak() const;
-  /// What peak() will be (Base/ProcessMemory.h); 0 where the device has memory
+  /// What peak() will be (Base/HostMemory.h); 0 where the device has memory
   /// of its own.
   uint64_t predictedPeak() const;
 

@@ -8,8 +8,6 @@
 
 #include "runtime/Base/Amounts.h"
 #include "runtime/Device/Device.h"
-#include "runtime/Device/Executor.h"
-#include "runtime/Device/KernelChoice.h"
 #include "runtime/Device/Program.h"
 #include "runtime/Module/LaunchRequest.h"
 #include "runtime/Module/CompiledVariants.h"
@@ -38,15 +36,11 @@ StatusOr<DeviceChoice> parseDevice(const std::string &text) {
 
 static DeviceCounters operator-(const DeviceCounters &a,
                                 const DeviceCounters &b) {
-  DeviceCounters difference = {a.launches - b.launches,
-                               a.fills - b.fills,
-                               a.copies - b.copies,
-                               a.collectives - b.collectives,
-                               a.records - b.records,
-                               a.waits - b.waits,
-                               a.bytesRead - b.bytesRead,
-                               a.bytesWritten - b.bytesWritten,
-                               a.collectiveBytes};
+  DeviceCounters difference = a;
+  for (size_t kind = 0; kind < QLORA_COMMAND_KIND_COUNT; ++kind)
+    difference.commands[kind] -= b.commands[kind];
+  difference.bytesRead -= b.bytesRead;
+  difference.bytesWritten -= b.bytesWritten;
   for (size_t group = 0; group < QLORA_GROUP_COUNT; ++group)
     for (size_t kind = 0; kind < QLORA_COLLECTIVE_COUNT; ++kind)
       difference.collectiveBytes[group][kind] -= b.collectiveBytes[group][kind];
@@ -100,7 +94,8 @@ uint64_t NullReport::collectives() const {
   uint64_t most = 0;
   for (const EntryCount &count : entries)
     if (count.entry->kind == QLORA_ENTRY_ACCUMULATE_LAST)
-      most = std::max(most, count.counters.collectives);
+      most = std::max(most,
+                      count.counters.commands[QLORA_COMMAND_COLLECTIVE]);
   return most;
 }
 
@@ -117,8 +112,11 @@ static std::string countersText(const EntryCount &entry) {
         traffic += fmt::format("    {} over {}: {}\n", kind, group,
                                formatBytes(bytes));
       });
-  return fmt::format(kCounters, entry.name, c.launches, c.fills, c.copies,
-                     c.collectives, formatBytes(sent),
+  return fmt::format(kCounters, entry.name,
+                     c.commands[QLORA_COMMAND_LAUNCH],
+                     c.commands[QLORA_COMMAND_FILL],
+                     c.commands[QLORA_COMMAND_COPY],
+                     c.commands[QLORA_COMMAND_COLLECTIVE], formatBytes(sent),
                      formatBytes(c.bytesRead), formatBytes(c.bytesWritten)) +
          traffic;
 }
@@ -164,10 +162,10 @@ static json countersJson(const EntryCount &count) {
   return {{"kind", entryKindName(count.entry->kind)},
           {"batch", count.entry->batch},
           {"length", count.entry->length},
-          {"launches", c.launches},
-          {"fills", c.fills},
-          {"copies", c.copies},
-          {"collectives", c.collectives},
+          {"launches", c.commands[QLORA_COMMAND_LAUNCH]},
+          {"fills", c.commands[QLORA_COMMAND_FILL]},
+          {"copies", c.commands[QLORA_COMMAND_COPY]},
+          {"collectives", c.commands[QLORA_COMMAND_COLLECTIVE]},
           {"collective_bytes", sent},
           {"collective_groups", std::move(groups)},
           {"bytes_read", c.bytesRead},

@@ -22,10 +22,12 @@
 #ifndef QLORA_RUNTIME_RANKS_RANKENVIRONMENT_H
 #define QLORA_RUNTIME_RANKS_RANKENVIRONMENT_H
 
+#include <cstddef>
 #include <functional>
 #include <optional>
 #include <string>
 
+#include "runtime/Base/FileDescriptor.h"
 #include "runtime/Base/Status.h"
 
 namespace qlora {
@@ -57,6 +59,34 @@ StatusOr<RankEnvironment> readRankEnvironment(const GetVariable &get);
 
 /// The first host of a Slurm node list: "a[3-7,9],b" -> "a3".
 std::string firstSlurmHost(std::string_view nodeList);
+
+// The socket between a rank and the launcher that started it (Supervisor.h).
+// Its number is in the variable QLORA_RANK_CHANNEL. The launcher sends the
+// job's secret, and to rank 0 also the number of the inherited socket that the
+// store listens on; the rank sends back its error before it ends. So no secret
+// is on a command line and no port can be taken in between. Each message is
+// one packet of JSON.
+
+inline constexpr const char *kRankChannelVariable = "QLORA_RANK_CHANNEL";
+inline constexpr size_t kMaxChannelBytes = 64 << 10;
+
+/// A rank's end of the socket to its launcher.
+class RankChannel {
+public:
+  /// nullopt when we were not started by launchRanks. Fills in the secret and
+  /// takes QLORA_RANK_CHANNEL out of the environment.
+  static StatusOr<std::optional<RankChannel>> open(RankEnvironment &env);
+
+  /// Rank 0: the socket that the store listens on. Closed on other ranks.
+  FileDescriptor takeListeningSocket() { return std::move(listening); }
+
+  /// Tells the launcher why this rank ends. Nothing is printed here.
+  void reportError(const Status &status);
+
+private:
+  FileDescriptor socket;
+  FileDescriptor listening;
+};
 
 } // namespace qlora
 

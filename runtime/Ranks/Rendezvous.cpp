@@ -6,16 +6,10 @@
 
 #include "runtime/Base/Exceptions.h"
 
-#include <fcntl.h>
 #include <openssl/crypto.h>
 #include <openssl/hmac.h>
 #include <openssl/rand.h>
-#include <poll.h>
 #include <sys/socket.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
 
 namespace qlora {
 
@@ -96,12 +90,6 @@ RendezvousServer::start(FileDescriptor listening, std::string secret,
                         int ranks) {
   std::unique_ptr<RendezvousServer> server(new RendezvousServer(
       std::move(listening), std::move(secret), ranks));
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0)
-    return Status::error(StatusCode::kUnavailable, "pipe: {}",
-                         std::strerror(errno));
-  server->wakeReader = FileDescriptor(ends[0]);
-  server->wakeWriter = FileDescriptor(ends[1]);
   server->acceptor =
       std::thread([s = server.get()] { s->acceptConnections(); });
   return server;
@@ -115,7 +103,8 @@ RendezvousServer::~RendezvousServer() {
       shutdown(connection.socket.get(), SHUT_RDWR);
   }
   changed.notify_all();
-  wakeWriter = FileDescriptor();
+  // An accept that waits returns, and later ones at once.
+  shutdown(listening.get(), SHUT_RDWR);
   if (acceptor.joinable())
     acceptor.join();
   for (Connection &connection : connections)
@@ -124,12 +113,6 @@ RendezvousServer::~RendezvousServer() {
 
 void RendezvousServer::acceptConnections() {
   while (true) {
-    pollfd events[] = {{listening.get(), POLLIN, 0},
-                       {wakeReader.get(), POLLIN, 0}};
-    if (poll(events, 2, -1) < 0 && errno == EINTR)
-      continue;
-    if (events[1].revents)
-      return;
     FileDescriptor socket(
         accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC));
     removeFinished();

@@ -67,7 +67,6 @@ private:
                                  std::string value);
 
   FileDescriptor listening;
-  FileDescriptor wakeReader, wakeWriter; ///< a pipe; closing it ends accept
   const std::string secret;
   std::mutex mutex; ///< guards everything below
   std::condition_variable changed;

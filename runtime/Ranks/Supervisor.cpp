@@ -3,7 +3,7 @@
 // Starting, watching and ending ranks.
 
 #include "runtime/Ranks/Supervisor.h"
-#include "runtime/Ranks/RankChannel.h"
+#include "runtime/Ranks/RankEnvironment.h"
 #include "runtime/Ranks/Socket.h"
 
 #include <fcntl.h>
@@ -202,7 +202,7 @@ Status Supervisor::sendHello(int rank) {
 
 void Supervisor::killAll(int signal) {
   for (const Child &child : children)
-    if (!child.hasEnded)
+    if (!child.hasEnded && child.pid > 0) // -1 would be every process
       kill(child.pid, signal);
   isKilling = isKilling || signal == SIGKILL;
 }

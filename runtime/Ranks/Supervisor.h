@@ -4,7 +4,7 @@
 // of itself, one per rank, and supervises them.
 //
 // A rank finds its numbers in torchrun's variables (RANK, WORLD_SIZE, ...) and
-// a socket to the launcher in one of ours (RankChannel.h).
+// a socket to the launcher in one of ours (RankChannel).
 //
 // What the launcher promises:
 //  * the first failure is shown once, with its rank: a rank's own error, or

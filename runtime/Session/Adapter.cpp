@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <set>
 
-#include "runtime/Base/OutputFile.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Weights/Safetensors.h"
 

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "runtime/Kernels/Cpu/QuantizeNF4.h"
+#include "runtime/Kernels/Cpu/Decode.h"
 #include "runtime/Session/Adapter.h"
 #include "runtime/Session/DropoutMasks.h"
 
@@ -27,7 +27,7 @@ void Dump::add(std::string name, SafetensorsDtype dtype,
 
 Status Dump::takeLogits(const Run &run) {
   MicroBatch batch;
-  run.train->read(0, 0, run.stepShape, batch);
+  QLORA_RETURN_IF_ERROR(run.train->read(0, 0, run.stepShape, batch));
   // Every position gets a target, so that the head computes every row.
   std::fill(batch.targets.begin(), batch.targets.end(), 0);
   // Attention skips padding; here it is a segment of its own, so that its
@@ -79,10 +79,10 @@ static int64_t microBatchesOf(const Run &run, int64_t step) {
 /// Rows of the longest micro-batch of a step.
 static int64_t longestRows(const Run &run, int64_t step) {
   int64_t rows = 0;
-  MicroBatch batch;
   for (int64_t index = 0; index < microBatchesOf(run, step); ++index) {
-    run.train->read(step, index, run.stepShape, batch);
-    rows = std::max(rows, batch.batch * batch.length);
+    const BatchShape shape =
+        run.train->schedule().at(step, index, run.stepShape).shape;
+    rows = std::max(rows, shape.batch * shape.length);
   }
   return rows;
 }
@@ -113,10 +113,9 @@ Status Dump::takeDropout(const Run &run, int64_t step) {
 /// The numbers that a 4-bit weight in memory stands for.
 static std::vector<float> decoded(const NF4Layout &layout, int64_t columns,
                                   std::span<const uint8_t> bytes) {
-  std::vector<float> scales(layout.blocks), values(layout.elements);
-  decodeNF4Scales(layout, bytes.data(), scales.data());
-  decodeNF4(layout, bytes.data(), scales.data(), columns, 0, layout.elements,
-            values.data());
+  std::vector<float> values(layout.elements);
+  StoredWeight::of(layout, columns)
+      .decode(bytes.data(), 0, layout.elements, QLORA_DTYPE_F32, values.data());
   return values;
 }
 

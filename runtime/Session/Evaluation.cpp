@@ -13,7 +13,7 @@
 
 namespace qlora {
 
-StatusOr<EvaluationResult> evaluate(const Run &run) {
+static StatusOr<EvaluationResult> evaluate(const Run &run) {
   double loss = 0;
   int64_t counts[4] = {}; // labels, correct, rows, matched rows
   MicroBatch batch;
@@ -25,7 +25,7 @@ StatusOr<EvaluationResult> evaluate(const Run &run) {
   const int64_t count = run.validation->schedule().countInOrder();
   for (int64_t number = run.group.rank(); number < count;
        number += run.group.size()) {
-    run.validation->readInOrder(number, batch);
+    QLORA_RETURN_IF_ERROR(run.validation->readInOrder(number, batch));
     LossSums sums;
     QLORA_RETURN_IF_ERROR(run.program.evaluate(batch, step, sums, correct));
     loss += sums.loss;
@@ -53,7 +53,8 @@ StatusOr<EvaluationResult> evaluate(const Run &run) {
   return result;
 }
 
-StatusOr<EvaluationResult> evaluateAndLog(const Run &run, int64_t step, double epoch,
+StatusOr<EvaluationResult> evaluateAndLog(const Run &run, int64_t step,
+                                          double epoch,
                                           const std::string &title) {
   auto start = std::chrono::steady_clock::now();
   QLORA_ASSIGN_OR_RETURN(EvaluationResult result, evaluate(run));

@@ -18,11 +18,10 @@ struct EvaluationResult {
   int64_t rows = 0;         ///< with a labelled token
 };
 
-/// All ranks call it; all get the same result.
-StatusOr<EvaluationResult> evaluate(const Run &run);
-
 /// Evaluates and logs under `step` and `epoch`, with `title` on the terminal.
-StatusOr<EvaluationResult> evaluateAndLog(const Run &run, int64_t step, double epoch,
+/// All ranks call it; all get the same result.
+StatusOr<EvaluationResult> evaluateAndLog(const Run &run, int64_t step,
+                                          double epoch,
                                           const std::string &title);
 
 } // namespace qlora

@@ -12,7 +12,7 @@
 #include "runtime/Base/CpuCount.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Data/DataFiles.h"
-#include "runtime/Device/KernelChoice.h"
+#include "runtime/Device/Device.h"
 #include "runtime/Predict/MemoryPlan.h"
 #include "runtime/Predict/TouchedMemory.h"
 #include "runtime/Session/Adapter.h"

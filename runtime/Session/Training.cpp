@@ -54,7 +54,7 @@ public:
 private:
   qlora_step_block stepBlock(int64_t step) const;
   Status submitStep(int64_t step);
-  void readBatch(int64_t step, int64_t index);
+  Status readBatch(int64_t step, int64_t index);
   Status accumulateStep(qlora_step_block &block, SubmittedStep &own);
   Status agree(SubmittedStep &submitted);
   Status dumpFirst(const SubmittedStep &submitted);
@@ -104,9 +104,9 @@ qlora_step_block Trainer::stepBlock(int64_t step) const {
   return block;
 }
 
-void Trainer::readBatch(int64_t step, int64_t index) {
+Status Trainer::readBatch(int64_t step, int64_t index) {
   const HostSlice slice(run.profiler, HostWork::kData);
-  run.train->read(step, index, run.stepShape, batch);
+  return run.train->read(step, index, run.stepShape, batch);
 }
 
 Status Trainer::accumulateStep(qlora_step_block &block, SubmittedStep &own) {
@@ -115,7 +115,7 @@ Status Trainer::accumulateStep(qlora_step_block &block, SubmittedStep &own) {
       run.train->schedule().microBatches(own.step, run.stepShape);
   for (int64_t k = 0; k < count; ++k) {
     int64_t index = k * ranks + run.group.rank();
-    readBatch(own.step, index);
+    QLORA_RETURN_IF_ERROR(readBatch(own.step, index));
     block.micro_batch = static_cast<uint64_t>(own.step * run.perStep() + index);
     own.tokens += static_cast<int64_t>(batch.segments.size()) -
                   std::count(batch.segments.begin(), batch.segments.end(), 0);

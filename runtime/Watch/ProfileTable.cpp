@@ -2,7 +2,7 @@
 
 // Sums and their text.
 
-#include "runtime/Watch/ProfileTable.h"
+#include "runtime/Watch/Profiler.h"
 
 #include <algorithm>
 #include <tuple>
@@ -19,20 +19,6 @@ std::string_view hostWorkName(HostWork work) {
       "step",   "read and build a batch", "accumulate", "sums over ranks",
       "update", "wait for results",       "log"};
   return kNames[size_t(work)];
-}
-
-StatusOr<RankProfile> shareProfile(RankGroup &group, int rank,
-                                   const RankProfile &own) {
-  RankProfile none;
-  const RankProfile &mine = group.rank() == rank ? own : none;
-  QLORA_ASSIGN_OR_RETURN(auto commands,
-                         group.collectives().allGatherValues(
-                             std::span<const TimedCommand>(mine.commands)));
-  QLORA_ASSIGN_OR_RETURN(auto host,
-                         group.collectives().allGatherValues(
-                             std::span<const HostSpan>(mine.host)));
-  const auto from = static_cast<size_t>(rank);
-  return RankProfile{std::move(commands[from]), std::move(host[from])};
 }
 
 using json = nlohmann::ordered_json;

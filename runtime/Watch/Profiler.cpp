@@ -1,18 +1,94 @@
 // SPDX-License-Identifier: MIT
 
-// When to profile, and what becomes of it.
+// When to profile, and what becomes of it. Events are written as they come: a
+// trace is never whole in memory.
 
 #include "runtime/Watch/Profiler.h"
 
 #include <utility>
 
-#include "runtime/Device/KernelChoice.h"
-#include "runtime/Predict/CommandFacts.h"
-#include "runtime/Watch/ProfileTable.h"
+#include "runtime/Base/UserFiles.h"
+#include "runtime/Device/Device.h"
 
 namespace qlora {
 
 using json = nlohmann::ordered_json;
+
+/// Written at a time.
+static constexpr size_t kPendingBytes = size_t{1} << 16;
+
+StatusOr<std::unique_ptr<TraceFile>> TraceFile::open(const std::string &path) {
+  QLORA_RETURN_IF_ERROR(checkOutputFile(path));
+  QLORA_ASSIGN_OR_RETURN(AtomicFile file, AtomicFile::create(path));
+  std::unique_ptr<TraceFile> trace(new TraceFile(std::move(file)));
+  trace->write("{\"displayTimeUnit\": \"ms\", \"traceEvents\": [");
+  return trace;
+}
+
+void TraceFile::write(std::string_view text) {
+  pending += text;
+  if (pending.size() >= kPendingBytes)
+    writePending();
+}
+
+void TraceFile::writePending() {
+  if (status.isOk())
+    status = file.write(pending);
+  pending.clear();
+}
+
+/// A name that is not UTF-8 loses what is not.
+static std::string textOf(const json &value) {
+  return value.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+void TraceFile::addEvent(const json &event) {
+  write(isFirst ? "\n" : ",\n");
+  isFirst = false;
+  write(textOf(event));
+}
+
+void TraceFile::nameProcess(int process, std::string_view name) {
+  addEvent({{"ph", "M"},
+            {"name", "process_name"},
+            {"pid", process},
+            {"args", {{"name", name}}}});
+  addEvent({{"ph", "M"},
+            {"name", "process_sort_index"},
+            {"pid", process},
+            {"args", {{"sort_index", process}}}});
+}
+
+void TraceFile::nameTrack(int process, int track, std::string_view name) {
+  addEvent({{"ph", "M"},
+            {"name", "thread_name"},
+            {"pid", process},
+            {"tid", track},
+            {"args", {{"name", name}}}});
+  addEvent({{"ph", "M"},
+            {"name", "thread_sort_index"},
+            {"pid", process},
+            {"tid", track},
+            {"args", {{"sort_index", track}}}});
+}
+
+void TraceFile::add(const TraceSlice &slice) {
+  addEvent({{"ph", "X"},
+            {"name", slice.name},
+            {"cat", slice.category},
+            {"pid", slice.process},
+            {"tid", slice.track},
+            {"ts", double(slice.start) / 1e3},
+            {"dur", double(slice.end - slice.start) / 1e3},
+            {"args", slice.args}});
+}
+
+Status TraceFile::commit(const json &otherData) {
+  write("\n],\n\"otherData\": " + textOf(otherData) + "}\n");
+  writePending();
+  QLORA_RETURN_IF_ERROR(status);
+  return file.commit();
+}
 
 /// The host's track is the first one.
 static int trackOf(uint8_t queue) { return 1 + queue; }
@@ -123,6 +199,21 @@ void Profiler::writeRank(int rank, const RankProfile &profile,
     if (table && isOfStep)
       table->add(known, double(timed.end - timed.start) * 1e-9);
   }
+}
+
+/// The profile of `rank`, where `own` is this rank's. All ranks call it.
+static StatusOr<RankProfile> shareProfile(RankGroup &group, int rank,
+                                   const RankProfile &own) {
+  RankProfile none;
+  const RankProfile &mine = group.rank() == rank ? own : none;
+  QLORA_ASSIGN_OR_RETURN(auto commands,
+                         group.collectives().allGatherValues(
+                             std::span<const TimedCommand>(mine.commands)));
+  QLORA_ASSIGN_OR_RETURN(auto host,
+                         group.collectives().allGatherValues(
+                             std::span<const HostSpan>(mine.host)));
+  const auto from = static_cast<size_t>(rank);
+  return RankProfile{std::move(commands[from]), std::move(host[from])};
 }
 
 Status Profiler::write() {

@@ -17,8 +17,9 @@
 
 #include "runtime/Base/ContentHash.h"
 #include "runtime/Base/Exceptions.h"
-#include "runtime/Base/KeptFiles.h"
+#include "runtime/Base/UserFiles.h"
 #include "runtime/Base/StopSignal.h"
+#include "runtime/Kernels/Cpu/Parallel.h"
 
 namespace qlora {
 
@@ -41,21 +42,27 @@ static_assert(sizeof(BaseHead) == 64, "part of the format");
 
 } // namespace
 
+static uint64_t chunksOf(uint64_t arenaBytes) {
+  return (arenaBytes + kBaseChunk - 1) / kBaseChunk;
+}
+
 uint64_t baseTrailerOffset(uint64_t arenaBytes) {
   return (arenaBytes + kPage - 1) / kPage * kPage;
 }
 
 uint64_t baseFileBytes(uint64_t arenaBytes) {
   return baseTrailerOffset(arenaBytes) + sizeof(BaseHead) +
-         (baseChunks(arenaBytes) + 1) * sizeof(uint64_t);
+         (chunksOf(arenaBytes) + 1) * sizeof(uint64_t);
 }
 
-uint64_t baseChecksum(std::span<const uint8_t> bytes) {
+static uint64_t checksumOf(std::span<const uint8_t> bytes) {
   return XXH3_64bits(bytes.data(), bytes.size());
 }
 
-std::vector<uint8_t> baseTrailer(std::string_view key, uint64_t arenaBytes,
-                                 std::span<const uint64_t> checksums) {
+/// The part behind the arena. `key` is a ContentHash.
+static std::vector<uint8_t> trailerOf(std::string_view key,
+                                      uint64_t arenaBytes,
+                                      std::span<const uint64_t> checksums) {
   BaseHead head;
   head.arenaBytes = arenaBytes;
   key.copy(head.key.data(), head.key.size());
@@ -64,71 +71,57 @@ std::vector<uint8_t> baseTrailer(std::string_view key, uint64_t arenaBytes,
   if (!checksums.empty())
     std::memcpy(trailer.data() + sizeof head, checksums.data(),
                 checksums.size_bytes());
-  const uint64_t own = baseChecksum(trailer);
+  const uint64_t own = checksumOf(trailer);
   const auto *bytes = reinterpret_cast<const uint8_t *>(&own);
   trailer.insert(trailer.end(), bytes, bytes + sizeof own);
   return trailer;
 }
 
-/// False where the file ends before, or the system cannot read it.
-static bool readAt(int descriptor, uint64_t offset, std::span<uint8_t> out) {
-  while (!out.empty()) {
-    const ssize_t got =
-        pread(descriptor, out.data(), out.size(), static_cast<off_t>(offset));
-    if (got < 0 && errno == EINTR)
-      continue;
-    if (got <= 0)
-      return false;
-    out = out.subspan(static_cast<size_t>(got));
-    offset += static_cast<uint64_t>(got);
-  }
-  return true;
-}
-
 /// The checksums of a file whose trailer is sound and is of this base.
 static StatusOr<std::vector<uint64_t>>
-readChecksums(int descriptor, std::string_view key, uint64_t arenaBytes) {
+readChecksums(const FileDescriptor &file, std::string_view key,
+              uint64_t arenaBytes) {
   struct stat info {};
   const uint64_t wanted = baseFileBytes(arenaBytes);
-  if (fstat(descriptor, &info) != 0 ||
+  if (fstat(file.get(), &info) != 0 ||
       static_cast<uint64_t>(info.st_size) != wanted)
     return Status::error(StatusCode::kDataLoss, "it has {} bytes instead of {}",
                          info.st_size, wanted);
   const uint64_t offset = baseTrailerOffset(arenaBytes);
   std::vector<uint8_t> trailer(wanted - offset);
-  if (!readAt(descriptor, offset, trailer))
-    return Status::error(StatusCode::kDataLoss, "it cannot be read");
-  std::vector<uint64_t> checksums(baseChunks(arenaBytes));
+  QLORA_RETURN_IF_ERROR(file.readAt(offset, trailer));
+  std::vector<uint64_t> checksums(chunksOf(arenaBytes));
   if (!checksums.empty())
     std::memcpy(checksums.data(), trailer.data() + sizeof(BaseHead),
                 checksums.size() * sizeof(uint64_t));
   // Also says that magic, version, sizes and key are the ones wanted.
-  if (trailer != baseTrailer(key, arenaBytes, checksums))
+  if (trailer != trailerOf(key, arenaBytes, checksums))
     return Status::error(StatusCode::kDataLoss,
                          "its end is damaged or of another base");
   return checksums;
 }
 
-Status verifyBase(int descriptor, std::string_view key, uint64_t arenaBytes) {
+/// Reads the whole of an open file, on the threads of this process. kDataLoss,
+/// with the reason, where it is not the base of that key and size to the bit.
+static Status verify(const FileDescriptor &file, std::string_view key,
+                     uint64_t arenaBytes) {
   QLORA_ASSIGN_OR_RETURN(const std::vector<uint64_t> checksums,
-                         readChecksums(descriptor, key, arenaBytes));
+                         readChecksums(file, key, arenaBytes));
   const auto chunks = static_cast<int64_t>(checksums.size());
   std::atomic<int64_t> damaged = -1;
   // By read() and not through a mapping: a disk that fails is an error here,
   // not a signal.
-#pragma omp parallel
-  {
+  parallelRanges(chunks, 1, [&](int64_t begin, int64_t end) {
     std::vector<uint8_t> buffer(std::min(kBaseChunk, arenaBytes));
-#pragma omp for schedule(static)
-    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+    for (int64_t chunk = begin; chunk < end; ++chunk) {
       const uint64_t first = static_cast<uint64_t>(chunk) * kBaseChunk;
       const auto part =
           std::span(buffer).first(std::min(kBaseChunk, arenaBytes - first));
-      if (!readAt(descriptor, first, part) ||
-          baseChecksum(part) != checksums[static_cast<size_t>(chunk)])
+      if (!file.readAt(first, part).isOk() ||
+          checksumOf(part) != checksums[static_cast<size_t>(chunk)])
         damaged = chunk;
     }
-  }
+  });
   if (damaged >= 0)
     return Status::error(StatusCode::kDataLoss,
                          "the {} bytes from {} on are damaged", kBaseChunk,
@@ -162,7 +155,7 @@ void BaseWriter::writeInBackground() {
 }
 
 Status BaseWriter::writeRest(const std::atomic<bool> &stop) {
-  while (checksums.size() < baseChunks(arena.size())) {
+  while (checksums.size() < chunksOf(arena.size())) {
     if (stop || stopSignal())
       return Status::ok();
     QLORA_RETURN_IF_ERROR(writeChunk());
@@ -175,14 +168,14 @@ Status BaseWriter::writeChunk() {
   const auto chunk =
       arena.subspan(first, std::min(kBaseChunk, arena.size() - first));
   QLORA_RETURN_IF_ERROR(file.writeAt(first, chunk));
-  checksums.push_back(baseChecksum(chunk));
+  checksums.push_back(checksumOf(chunk));
   return Status::ok();
 }
 
 Status BaseWriter::publish() {
   QLORA_RETURN_IF_ERROR(
       file.writeAt(baseTrailerOffset(arena.size()),
-                   baseTrailer(key, arena.size(), checksums)));
+                   trailerOf(key, arena.size(), checksums)));
   // Its readers compare checksums.
   QLORA_RETURN_IF_ERROR(file.commit(AtomicFile::Flush::kNo));
   isWhole = true;
@@ -219,7 +212,7 @@ StatusOr<FileDescriptor> BaseCache::open(const std::string &key,
   if (!file.isOpen())
     return Status::error(StatusCode::kDataLoss, "cannot open '{}': {}", path,
                          std::strerror(errno));
-  Status sound = verifyBase(file.get(), key, arenaBytes);
+  Status sound = verify(file, key, arenaBytes);
   if (!sound.isOk())
     return sound.withContext(fmt::format("'{}'", path));
   // Where the folder is read-only, nothing is deleted from it either.

@@ -40,24 +40,10 @@ namespace qlora {
 /// Bytes with a checksum of their own: what is read or written at a time.
 inline constexpr uint64_t kBaseChunk = uint64_t{4} << 20;
 
-inline constexpr uint64_t baseChunks(uint64_t arenaBytes) {
-  return (arenaBytes + kBaseChunk - 1) / kBaseChunk;
-}
-
 /// Of a whole file, for an arena of so many bytes.
 uint64_t baseFileBytes(uint64_t arenaBytes);
 /// Where the part behind the arena starts.
 uint64_t baseTrailerOffset(uint64_t arenaBytes);
-
-uint64_t baseChecksum(std::span<const uint8_t> bytes);
-
-/// The part behind the arena. `key` is a ContentHash.
-std::vector<uint8_t> baseTrailer(std::string_view key, uint64_t arenaBytes,
-                                 std::span<const uint64_t> checksums);
-
-/// Reads the whole of an open file, on the threads of this process. kDataLoss,
-/// with the reason, where it is not the base of that key and size to the bit.
-Status verifyBase(int descriptor, std::string_view key, uint64_t arenaBytes);
 
 /// Writes a base file while the run that made the base trains: a thread of the
 /// lowest priority copies the arena, which nobody writes any more, to an
@@ -105,7 +91,7 @@ private:
 /// The folder. A file is read whole, and its checksums compared, before it is
 /// used: a damaged one is made again. That read is the one that the first step
 /// would have done. Before a base is added, those that were not used for the
-/// longest time make room (KeptFiles.h says which ones stay).
+/// longest time make room (UserFiles.h says which ones stay).
 class BaseCache {
 public:
   /// `limit`: bytes of all files together, but for those of the last hour.

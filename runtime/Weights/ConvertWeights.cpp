@@ -5,6 +5,7 @@
 #include "runtime/Weights/ConvertWeights.h"
 
 #include "runtime/Kernels/Cpu/Convert.h"
+#include "runtime/Kernels/Cpu/Parallel.h"
 
 #include <algorithm>
 #include <array>
@@ -55,14 +56,15 @@ static void turn(const uint8_t *from, int64_t rows, int64_t columns,
                  uint8_t *to) {
   // Squares of which both sides stay in a cache.
   constexpr int64_t kSide = 32;
-#pragma omp parallel for schedule(static)
-  for (int64_t top = 0; top < rows; top += kSide)
-    for (int64_t left = 0; left < columns; left += kSide)
-      for (int64_t c = left; c < std::min(left + kSide, columns); ++c)
-        for (int64_t r = top; r < std::min(top + kSide, rows); ++r)
-          std::memcpy(to + static_cast<size_t>(c * rows + r) * Bytes,
-                      from + static_cast<size_t>(r * columns + c) * Bytes,
-                      Bytes);
+  parallelRanges(rows, kSide, [&](int64_t begin, int64_t end) {
+    for (int64_t top = begin; top < end; top += kSide)
+      for (int64_t left = 0; left < columns; left += kSide)
+        for (int64_t c = left; c < std::min(left + kSide, columns); ++c)
+          for (int64_t r = top; r < std::min(top + kSide, end); ++r)
+            std::memcpy(to + static_cast<size_t>(c * rows + r) * Bytes,
+                        from + static_cast<size_t>(r * columns + c) * Bytes,
+                        Bytes);
+  });
 }
 
 void turnWeights(qlora_dtype dtype, const uint8_t *from, int64_t rows,
@@ -78,14 +80,14 @@ void convertWeights(qlora_dtype fromType, const uint8_t *from,
     return;
   }
   constexpr int64_t kPart = 4096;
-#pragma omp parallel for schedule(static)
-  for (int64_t begin = 0; begin < count; begin += kPart) {
+  parallelRanges(count, kPart, [&](int64_t begin, int64_t end) {
     float values[kPart];
-    const int64_t part = std::min(kPart, count - begin);
-    weightsToFloat(fromType, from + begin * weightBytes(fromType), part,
-                   values);
-    weightsFromFloat(toType, values, part, to + begin * weightBytes(toType));
-  }
+    for (int64_t at = begin; at < end; at += kPart) {
+      const int64_t part = std::min(kPart, end - at);
+      weightsToFloat(fromType, from + at * weightBytes(fromType), part, values);
+      weightsFromFloat(toType, values, part, to + at * weightBytes(toType));
+    }
+  });
 }
 
 } // namespace qlora

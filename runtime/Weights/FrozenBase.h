@@ -45,7 +45,7 @@ bool quantizesBase(const LoadedModule &module);
 ///                    of a sample; a version of ours, which is raised where
 ///                    loading gives other bytes in another way
 ///   what goes in     of each file of the model folder its name, identity
-///                    (FileIdentity.h) and tensors, and which file a tensor is
+///                    (FileDescriptor.h) and tensors, and which file a tensor is
 ///                    taken from
 ///
 /// Hashing the weights would cost the very read that a cache is for, so a file
@@ -58,7 +58,7 @@ StatusOr<std::string> baseKey(const LoadedModule &module,
                               const ModelFiles &model);
 
 /// kUnavailable, with the reason for people, where a file of the model was
-/// written so lately that its identity does not tell (FileIdentity.h). Asked
+/// written so lately that its identity does not tell (FileDescriptor.h). Asked
 /// before the weights are read.
 Status checkSettled(const ModelFiles &model);
 

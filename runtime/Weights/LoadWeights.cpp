@@ -6,7 +6,7 @@
 
 #include <utility>
 
-#include "runtime/Base/ProcessMemory.h"
+#include "runtime/Base/HostMemory.h"
 #include "runtime/Base/StopSignal.h"
 #include "runtime/Weights/ArenaSink.h"
 #include "runtime/Weights/ModelFiles.h"

@@ -18,14 +18,16 @@ static uint64_t mix(uint64_t x) {
   return x ^ x >> 31;
 }
 
-uint64_t initStream(uint64_t seed, const char *name) {
+/// The stream of a parameter.
+static uint64_t initStream(uint64_t seed, const char *name) {
   uint64_t hash = 0xcbf29ce484222325u; // FNV-1a
   for (; *name; ++name)
     hash = (hash ^ static_cast<uint8_t>(*name)) * 0x100000001b3u;
   return mix(mix(seed) ^ hash);
 }
 
-double initUniform(uint64_t stream, uint64_t index) {
+/// Uniform in [0, 1) with 53 bits: element `index` of a stream.
+static double initUniform(uint64_t stream, uint64_t index) {
   const uint64_t bits = mix(stream + (index + 1) * 0x9e3779b97f4a7c15u);
   return static_cast<double>(bits >> 11) * 0x1p-53;
 }

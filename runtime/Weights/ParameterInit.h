@@ -17,11 +17,6 @@ namespace qlora {
 /// KAIMING or GAUSSIAN.
 void initParameter(const qlora_parameter &parameter, uint64_t seed, float *out);
 
-/// Uniform in [0, 1) with 53 bits: element `index` of a stream.
-double initUniform(uint64_t stream, uint64_t index);
-/// The stream of a parameter.
-uint64_t initStream(uint64_t seed, const char *name);
-
 } // namespace qlora
 
 #endif // QLORA_RUNTIME_WEIGHTS_PARAMETERINIT_H

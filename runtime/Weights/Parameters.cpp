@@ -4,6 +4,7 @@
 
 #include "runtime/Weights/Parameters.h"
 
+#include "runtime/Kernels/Cpu/Parallel.h"
 #include "runtime/Kernels/KernelTable.h"
 #include "runtime/Weights/ConvertWeights.h"
 #include "runtime/Weights/ParameterInit.h"
@@ -40,16 +41,12 @@ struct Weight {
 Status Weight::read(int64_t first, std::span<uint8_t> out) const {
   const int64_t begin = first * weightBytes(dtype);
   const auto bytes = static_cast<int64_t>(out.size());
-  Status status;
-#pragma omp parallel for schedule(static)
-  for (int64_t at = 0; at < bytes; at += kPiece) {
-    Status own = file->read(*tensor, static_cast<uint64_t>(begin + at),
-                            out.subspan(at, std::min(kPiece, bytes - at)));
-    if (!own.isOk())
-#pragma omp critical
-      status = own;
-  }
-  return status;
+  const int64_t pieces = (bytes + kPiece - 1) / kPiece;
+  return FallibleTasks(threadCount()).run(pieces, [&](int64_t piece, int64_t) {
+    const int64_t at = piece * kPiece;
+    return file->read(*tensor, static_cast<uint64_t>(begin + at),
+                      out.subspan(at, std::min(kPiece, bytes - at)));
+  });
 }
 
 static std::span<const int64_t> shapeOf(const qlora_parameter &parameter) {

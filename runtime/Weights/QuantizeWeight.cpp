@@ -4,6 +4,7 @@
 
 #include "runtime/Weights/QuantizeWeight.h"
 
+#include "runtime/Kernels/Cpu/Decode.h"
 #include "runtime/Kernels/Cpu/QuantizeNF4.h"
 #include "runtime/Weights/ArenaSink.h"
 #include "runtime/Weights/ConvertWeights.h"
@@ -21,38 +22,16 @@ static constexpr uint64_t kAlignment = 64;
 
 // On the host -----------------------------------------------------------------
 
-/// Elements [first, first + count), which start a block.
-static void decodeElements(const NF4Layout &layout, const uint8_t *packed,
-                           std::span<const float> scales, int64_t columns,
-                           int64_t first, int64_t count, qlora_dtype dtype,
-                           uint8_t *out) {
-#pragma omp parallel
-  {
-    std::vector<float> values(static_cast<size_t>(layout.block));
-#pragma omp for schedule(static)
-    for (int64_t begin = 0; begin < count; begin += layout.block) {
-      const int64_t part = std::min(layout.block, count - begin);
-      decodeNF4(layout, packed, scales.data(), columns, first + begin, part,
-                values.data());
-      weightsFromFloat(dtype, values.data(), part,
-                       out + begin * weightBytes(dtype));
-    }
-  }
-}
-
 Status decodeOnHost(const NF4Layout &layout, const uint8_t *packed,
                     int64_t columns, qlora_dtype type, uint64_t offset,
                     ArenaSink &arena) {
-  std::vector<float> scales(static_cast<size_t>(layout.blocks));
-  decodeNF4Scales(layout, packed, scales.data());
-  static_assert(kDecodedElements % 65536 == 0, "a part is whole blocks");
+  const StoredWeight weight = StoredWeight::of(layout, columns);
   for (int64_t first = 0; first < layout.elements; first += kDecodedElements) {
     const int64_t count = std::min(kDecodedElements, layout.elements - first);
     const uint64_t size = weightBytes(type);
     const auto part = arena.map(offset + static_cast<uint64_t>(first) * size,
                                 static_cast<uint64_t>(count) * size);
-    decodeElements(layout, packed, scales, columns, first, count, type,
-                   part.data());
+    weight.decode(packed, first, count, type, part.data());
     QLORA_RETURN_IF_ERROR(arena.commit());
   }
   return Status::ok();

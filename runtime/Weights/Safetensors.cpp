@@ -1,69 +1,36 @@
 // SPDX-License-Identifier: MIT
 
-// The file behind SafetensorsFile.
+// Reading, and writing in the order and with the padding of the reference
+// implementation.
 
 #include "runtime/Weights/Safetensors.h"
 
-#include "runtime/Base/FileDescriptor.h"
-#include "runtime/Weights/SafetensorsHeader.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
+#include <algorithm>
 #include <bit>
 #include <cassert>
 #include <cerrno>
 #include <cstring>
 
 static_assert(std::endian::native == std::endian::little,
-              "the format is little endian and read in place");
+              "the format is little endian and read as it is");
 
 namespace qlora {
 
-struct SafetensorsFile::Mapping {
-  std::string path;
-  FileIdentity identity;
-  SafetensorsHeader header;
-  std::map<std::string, size_t, std::less<>> index; ///< into header.tensors
-  const uint8_t *base = nullptr;                    ///< of the whole file
-  size_t fileBytes = 0;
-  size_t dataStart = 0;
-  FileDescriptor file;
-
-  ~Mapping() {
-    if (base)
-      munmap(const_cast<uint8_t *>(base), fileBytes);
-  }
-};
-
-static Status readFully(int fd, uint64_t offset, void *out, size_t bytes) {
-  auto *cursor = static_cast<char *>(out);
-  while (bytes > 0) {
-    const ssize_t got = pread(fd, cursor, bytes, static_cast<off_t>(offset));
-    if (got < 0 && errno == EINTR)
-      continue;
-    if (got < 0)
-      return Status::error(StatusCode::kDataLoss, "cannot read it: {}",
-                           std::strerror(errno));
-    if (got == 0)
-      return Status::error(StatusCode::kDataLoss, "it ends at byte {}", offset);
-    cursor += got;
-    offset += static_cast<uint64_t>(got);
-    bytes -= static_cast<size_t>(got);
-  }
-  return Status::ok();
-}
-
 /// The header's text, after the checks that need the file's size only.
-static StatusOr<std::string> readHeaderText(int fd, uint64_t fileBytes) {
+static StatusOr<std::string> readHeaderText(const FileDescriptor &file,
+                                            uint64_t fileBytes) {
   uint64_t headerBytes = 0;
   if (fileBytes < sizeof(headerBytes))
     return Status::error(StatusCode::kDataLoss,
                          "it has {} bytes, fewer than the 8 of a header",
                          fileBytes);
-  QLORA_RETURN_IF_ERROR(readFully(fd, 0, &headerBytes, sizeof(headerBytes)));
+  QLORA_RETURN_IF_ERROR(
+      file.readAt(0, {reinterpret_cast<uint8_t *>(&headerBytes),
+                      sizeof(headerBytes)}));
   if (headerBytes > kMaxSafetensorsHeaderBytes)
     return Status::error(StatusCode::kDataLoss,
                          "its header says {} bytes, more than the {} allowed",
@@ -74,7 +41,8 @@ static StatusOr<std::string> readHeaderText(int fd, uint64_t fileBytes) {
                          headerBytes, fileBytes - sizeof(headerBytes));
   std::string text(headerBytes, '\0');
   QLORA_RETURN_IF_ERROR(
-      readFully(fd, sizeof(headerBytes), text.data(), text.size()));
+      file.readAt(sizeof(headerBytes),
+                  {reinterpret_cast<uint8_t *>(text.data()), text.size()}));
   return text;
 }
 
@@ -87,63 +55,35 @@ static StatusOr<uint64_t> regularFileBytes(int fd) {
   return static_cast<uint64_t>(info.st_size);
 }
 
+Status SafetensorsFile::load() {
+  QLORA_ASSIGN_OR_RETURN(const uint64_t fileBytes,
+                         regularFileBytes(file.get()));
+  QLORA_ASSIGN_OR_RETURN(fileIdentity, FileIdentity::of(file.get()));
+  QLORA_ASSIGN_OR_RETURN(const std::string text,
+                         readHeaderText(file, fileBytes));
+  dataStart = sizeof(uint64_t) + text.size();
+  QLORA_ASSIGN_OR_RETURN(header,
+                         parseSafetensorsHeader(text, fileBytes - dataStart));
+  for (size_t i = 0; i < header.tensors.size(); ++i)
+    index.emplace(header.tensors[i].name, i);
+  return Status::ok();
+}
+
 StatusOr<SafetensorsFile> SafetensorsFile::open(const std::string &path) {
-  auto mapping = std::make_unique<Mapping>();
-  mapping->path = path;
-  mapping->file = FileDescriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  const int fd = mapping->file.get();
-  if (fd < 0)
+  SafetensorsFile opened;
+  opened.filePath = path;
+  opened.file = FileDescriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!opened.file.isOpen())
     return Status::error(StatusCode::kNotFound, "cannot open '{}': {}", path,
                          std::strerror(errno));
-  auto load = [&]() -> Status {
-    QLORA_ASSIGN_OR_RETURN(uint64_t fileBytes, regularFileBytes(fd));
-    QLORA_ASSIGN_OR_RETURN(mapping->identity, FileIdentity::of(fd));
-    QLORA_ASSIGN_OR_RETURN(std::string text,
-                           readHeaderText(fd, fileBytes));
-    mapping->dataStart = sizeof(uint64_t) + text.size();
-    QLORA_ASSIGN_OR_RETURN(
-        mapping->header,
-        parseSafetensorsHeader(text, fileBytes - mapping->dataStart));
-    void *base = mmap(nullptr, fileBytes, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (base == MAP_FAILED)
-      return Status::error(StatusCode::kResourceExhausted,
-                           "cannot map {} bytes: {}", fileBytes,
-                           std::strerror(errno));
-    mapping->base = static_cast<const uint8_t *>(base);
-    mapping->fileBytes = fileBytes;
-    return Status::ok();
-  };
-  if (Status status = load(); !status.isOk())
+  if (Status status = opened.load(); !status.isOk())
     return status.withContext(fmt::format("'{}'", path));
-  for (size_t i = 0; i < mapping->header.tensors.size(); ++i)
-    mapping->index.emplace(mapping->header.tensors[i].name, i);
-  return SafetensorsFile(std::move(mapping));
-}
-
-SafetensorsFile::SafetensorsFile(std::unique_ptr<Mapping> mapping)
-    : mapping(std::move(mapping)) {}
-SafetensorsFile::SafetensorsFile(SafetensorsFile &&) noexcept = default;
-SafetensorsFile &
-SafetensorsFile::operator=(SafetensorsFile &&) noexcept = default;
-SafetensorsFile::~SafetensorsFile() = default;
-
-const std::string &SafetensorsFile::path() const { return mapping->path; }
-
-const FileIdentity &SafetensorsFile::identity() const {
-  return mapping->identity;
-}
-
-const std::vector<SafetensorsTensor> &SafetensorsFile::tensors() const {
-  return mapping->header.tensors;
-}
-
-const std::map<std::string, std::string> &SafetensorsFile::metadata() const {
-  return mapping->header.metadata;
+  return opened;
 }
 
 const SafetensorsTensor *SafetensorsFile::find(std::string_view name) const {
-  const auto found = mapping->index.find(name);
-  return found == mapping->index.end() ? nullptr : &tensors()[found->second];
+  const auto found = index.find(name);
+  return found == index.end() ? nullptr : &tensors()[found->second];
 }
 
 StatusOr<const SafetensorsTensor *>
@@ -158,21 +98,74 @@ SafetensorsFile::get(std::string_view name) const {
                        path(), name, tensors().size(), tensors()[0].name);
 }
 
-std::span<const uint8_t>
-SafetensorsFile::bytes(const SafetensorsTensor &tensor) const {
-  assert(tensor.end <= mapping->fileBytes - mapping->dataStart &&
-         "a tensor of another file");
-  return {mapping->base + mapping->dataStart + tensor.begin,
-          static_cast<size_t>(tensor.byteCount())};
-}
-
 Status SafetensorsFile::read(const SafetensorsTensor &tensor,
                              uint64_t firstByte, std::span<uint8_t> out) const {
   assert(firstByte + out.size() <= tensor.byteCount() && "not of the tensor");
-  return readFully(mapping->file.get(),
-                   mapping->dataStart + tensor.begin + firstByte, out.data(),
-                   out.size())
+  return file.readAt(dataStart + tensor.begin + firstByte, out)
       .withContext(fmt::format("'{}': tensor '{}'", path(), tensor.name));
+}
+
+/// Tensors as they will stand in the file, offsets set.
+static std::vector<SafetensorsTensor>
+layOut(const std::vector<SafetensorsItem> &items) {
+  std::vector<SafetensorsTensor> tensors;
+  uint64_t offset = 0;
+  for (const SafetensorsItem &item : items) {
+    tensors.push_back({item.name, item.dtype, item.shape, offset,
+                       offset + item.bytes.size()});
+    offset += item.bytes.size();
+  }
+  return tensors;
+}
+
+/// The length of the header, and the header, as they start the file of
+/// `items`, which are sorted as they follow. What we write, we must be able to
+/// read.
+static StatusOr<std::string>
+startOfFile(std::vector<SafetensorsItem> &items,
+            const std::map<std::string, std::string> &metadata) {
+  std::sort(items.begin(), items.end(),
+            [](const SafetensorsItem &a, const SafetensorsItem &b) {
+              return a.dtype != b.dtype ? a.dtype > b.dtype : a.name < b.name;
+            });
+  const std::vector<SafetensorsTensor> tensors = layOut(items);
+  const std::string header = formatSafetensorsHeader(tensors, metadata);
+  const uint64_t dataBytes = tensors.empty() ? 0 : tensors.back().end;
+  if (Status status = parseSafetensorsHeader(header, dataBytes).status();
+      !status.isOk())
+    return Status(StatusCode::kInternal, status.message());
+  const uint64_t headerBytes = header.size();
+  std::string start(sizeof headerBytes, '\0');
+  std::memcpy(start.data(), &headerBytes, sizeof headerBytes);
+  return start + header;
+}
+
+StatusOr<uint64_t>
+safetensorsBytes(std::vector<SafetensorsItem> items,
+                 const std::map<std::string, std::string> &metadata) {
+  QLORA_ASSIGN_OR_RETURN(const std::string start, startOfFile(items, metadata));
+  uint64_t bytes = start.size();
+  for (const SafetensorsItem &item : items)
+    bytes += item.bytes.size();
+  return bytes;
+}
+
+Status writeSafetensors(AtomicFile file, std::vector<SafetensorsItem> items,
+                        const std::map<std::string, std::string> &metadata) {
+  QLORA_ASSIGN_OR_RETURN(const std::string start, startOfFile(items, metadata));
+  QLORA_RETURN_IF_ERROR(file.write(start));
+  for (const SafetensorsItem &item : items)
+    QLORA_RETURN_IF_ERROR(
+        file.write({reinterpret_cast<const char *>(item.bytes.data()),
+                    item.bytes.size()}));
+  return file.commit();
+}
+
+Status writeSafetensors(const std::string &path,
+                        std::vector<SafetensorsItem> items,
+                        const std::map<std::string, std::string> &metadata) {
+  QLORA_ASSIGN_OR_RETURN(AtomicFile file, AtomicFile::create(path));
+  return writeSafetensors(std::move(file), std::move(items), metadata);
 }
 
 } // namespace qlora

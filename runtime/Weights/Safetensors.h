@@ -6,19 +6,17 @@
 //   QLORA_ASSIGN_OR_RETURN(const SafetensorsTensor *t, file.get("w"));
 //   QLORA_RETURN_IF_ERROR(file.read(*t, 0, window));
 //
-// open() reads and checks the header and nothing else: the data is mapped but
-// not touched. Weights are read: a file that somebody cuts short, or a disk
-// that fails, is then an error with a name. In a mapping it is a SIGBUS, so
-// that only small, private files (rows of tokens) are used in place. Everything the reference implementation refuses is
-// refused here, so a tensor that is handed out always lies inside the file
-// and has exactly the bytes its shape and dtype say.
+// open() reads and checks the header and nothing else. Data is read and never
+// mapped: a file that somebody cuts short, or a disk that fails, is then an
+// error with a name, and not a SIGBUS. Everything the reference implementation
+// refuses is refused here, so a tensor that is handed out always lies inside
+// the file and has exactly the bytes its shape and dtype say.
 
 #ifndef QLORA_RUNTIME_WEIGHTS_SAFETENSORS_H
 #define QLORA_RUNTIME_WEIGHTS_SAFETENSORS_H
 
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -27,7 +25,7 @@
 
 #include "runtime/ABI/kernel.h"
 #include "runtime/Base/AtomicFile.h"
-#include "runtime/Base/FileIdentity.h"
+#include "runtime/Base/FileDescriptor.h"
 #include "runtime/Base/Status.h"
 
 namespace qlora {
@@ -84,7 +82,12 @@ struct SafetensorsTensor {
 /// "[176, 64]", for messages.
 std::string formatShape(std::span<const int64_t> shape);
 
-/// One open file. Movable; tensors and spans live as long as it does (moving
+struct SafetensorsHeader {
+  std::vector<SafetensorsTensor> tensors; ///< sorted by offset
+  std::map<std::string, std::string> metadata;
+};
+
+/// One open file. Movable; tensors live as long as it does (moving
 /// keeps them valid). Immutable after open(), so any thread may read it.
 class SafetensorsFile {
 public:
@@ -92,17 +95,17 @@ public:
   /// safetensors file; the message names the file, the tensor and the number.
   static StatusOr<SafetensorsFile> open(const std::string &path);
 
-  SafetensorsFile(SafetensorsFile &&) noexcept;
-  SafetensorsFile &operator=(SafetensorsFile &&) noexcept;
-  ~SafetensorsFile();
-
-  const std::string &path() const;
+  const std::string &path() const { return filePath; }
   /// As the file was when it was opened.
-  const FileIdentity &identity() const;
+  const FileIdentity &identity() const { return fileIdentity; }
   /// In file order, that is by offset.
-  const std::vector<SafetensorsTensor> &tensors() const;
+  const std::vector<SafetensorsTensor> &tensors() const {
+    return header.tensors;
+  }
   /// The header's `__metadata__`; empty when it has none.
-  const std::map<std::string, std::string> &metadata() const;
+  const std::map<std::string, std::string> &metadata() const {
+    return header.metadata;
+  }
 
   /// nullptr when there is no such tensor.
   const SafetensorsTensor *find(std::string_view name) const;
@@ -113,14 +116,17 @@ public:
   /// `firstByte` on. kDataLoss where the file does not have them any more.
   Status read(const SafetensorsTensor &tensor, uint64_t firstByte,
               std::span<uint8_t> out) const;
-  /// All of its bytes where the file is mapped. Not aligned to the dtype in
-  /// files whose header is not padded: read them with memcpy.
-  std::span<const uint8_t> bytes(const SafetensorsTensor &tensor) const;
 
 private:
-  struct Mapping;
-  explicit SafetensorsFile(std::unique_ptr<Mapping> mapping);
-  std::unique_ptr<Mapping> mapping;
+  SafetensorsFile() = default;
+  Status load();
+
+  std::string filePath;
+  FileDescriptor file;
+  FileIdentity fileIdentity;
+  SafetensorsHeader header;
+  std::map<std::string, size_t, std::less<>> index; ///< into header.tensors
+  uint64_t dataStart = 0;
 };
 
 /// A tensor to write; the bytes must stay alive during writeSafetensors.
@@ -144,6 +150,25 @@ Status writeSafetensors(AtomicFile file, std::vector<SafetensorsItem> tensors,
 StatusOr<uint64_t>
 safetensorsBytes(std::vector<SafetensorsItem> tensors,
                  const std::map<std::string, std::string> &metadata);
+
+// The JSON header, as text to data and back (SafetensorsHeader.cpp). Knows
+// nothing of files.
+
+/// The reference implementation's limit.
+inline constexpr uint64_t kMaxSafetensorsHeaderBytes = 100'000'000;
+
+/// Parses and checks `text` against a data buffer of `bufferBytes`. Refuses
+/// what is not UTF-8 JSON, a name twice, unknown dtypes, shapes that
+/// overflow or disagree with the offsets, and any hole, overlap, missing or
+/// extra byte in the buffer.
+StatusOr<SafetensorsHeader> parseSafetensorsHeader(std::string_view text,
+                                                   uint64_t bufferBytes);
+
+/// The header's text for tensors in this order, padded with spaces to a
+/// multiple of 8 bytes; the offsets are those in the tensors.
+std::string
+formatSafetensorsHeader(const std::vector<SafetensorsTensor> &tensors,
+                        const std::map<std::string, std::string> &metadata);
 
 } // namespace qlora
 

@@ -3,7 +3,7 @@
 // Parsing, checking and printing of safetensors headers, by the rules of the
 // reference implementation's reader.
 
-#include "runtime/Weights/SafetensorsHeader.h"
+#include "runtime/Weights/Safetensors.h"
 
 #include <nlohmann/json.hpp>
 

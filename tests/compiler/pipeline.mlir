@@ -1,21 +1,25 @@
 // SPDX-License-Identifier: MIT
 
 // The order of the passes, none left out: a changed order is a changed test.
-// Pipeline.cpp has the reasons.
+// Those inside of train.step( ) run on all steps side by side. Pipeline.cpp has
+// the reasons.
 
 // RUN: qlora-opt %S/Inputs/layer.mlir --phase-adapt --phase-step --phase-optimize --phase-program --dump-pass-pipeline -o /dev/null 2>&1 | tr ',{' '\n' | FileCheck %s
 
 // CHECK: Pass Manager with 17 passes:
-// CHECK: {{^ +}}specialize-shapes
 // CHECK: {{^ +}}quantize-base
 // CHECK: {{^ +}}attach-adapters
 // CHECK: {{^ +}}fuse-lora
+// CHECK: {{^ +}}specialize-shapes
 // CHECK: {{^ +}}build-train-step
+// CHECK: {{^ +}}train.step(
 // CHECK: {{^ +}}fuse-accumulate
 // CHECK: {{^ +}}round-adapters
+// CHECK: {{^ +}}train.step(
 // CHECK: {{^ +}}encode-activations
 // CHECK: {{^ +}}rematerialize
 // CHECK: {{^ +}}plan-dequant
+// CHECK: {{^ +}}train.step(
 // CHECK: {{^ +}}concat-siblings
 // CHECK: {{^ +}}fuse-rows
 // CHECK: {{^ +}}bucket-gradients

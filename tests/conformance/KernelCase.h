@@ -21,7 +21,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/Kernels/Cuda/CudaKernels.h"
+#include "runtime/Kernels/Cuda/CudaKernel.h"
 #include "runtime/Kernels/LibraryKernel.h"
 #include "runtime/Kernels/Math/NF4.h"
 #include "runtime/Kernels/Rows.h"

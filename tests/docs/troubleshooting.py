@@ -36,8 +36,7 @@ SHARED = {
     "compiler/Graph/Rematerialize.cpp": "The compiler refuses its own work",
     "compiler/Schedule/*.cpp": "The compiler refuses its own work",
     # The tables of a module, field by field.
-    "runtime/Module/ModuleCheck*": "train.so is damaged",
-    "runtime/Module/AccessCheck.cpp": "train.so is damaged",
+    "runtime/Module/*Check.cpp": "train.so is damaged",
     "runtime/Session/DropoutMasks.cpp": "train.so is damaged",
     # The header of a safetensors file, field by field.
     "runtime/Weights/SafetensorsHeader.cpp": "A safetensors file is damaged",

@@ -45,7 +45,7 @@ MODEL = dict(
 LENGTH = 32
 THIRD = 0.34
 HEADERS = 4 << 20  # read ahead around the headers of a model's files
-SETTLED = 2.1  # seconds until a file's times are trusted (FileIdentity.h)
+SETTLED = 2.1  # seconds until a file's times are trusted (FileDescriptor.h)
 SLACK = 64 << 20
 
 

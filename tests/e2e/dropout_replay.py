@@ -81,21 +81,6 @@ MODEL_DROPOUTS = {".drop": "--embd-pdrop", ".resid_dropout": "--resid-pdrop",
 FIRST_MODEL_DROPOUT = 1 << 24
 
 
-def draw_mask(share, seed, micro_batch, op, shape):
-    """u8, 1 where kept; `shape`: rows, columns."""
-    random = philox.uniform(seed, micro_batch, op, *shape)
-    return (random >= np.float32(share)).astype(np.uint8)
-
-
-def expect_share(what, hits, share):
-    """`hits`: booleans that are true with probability `share`, apart from six
-    standard deviations."""
-    limit = 6 * np.sqrt(share * (1 - share) / hits.size)
-    if not abs(hits.mean() - share) <= limit:
-        raise Failure(f"{what}: {hits.mean():.4f}, expected {share:.4f} within "
-                      f"{limit:.1g}")
-
-
 def check_masks(run, settings, dump):
     """The exported masks: of every adapter, those of philox.py, and random
     enough; returns the number of the op of each adapted module."""
@@ -114,21 +99,22 @@ def check_masks(run, settings, dump):
     by_op = {ops[path]: masks[path] for path in inputs}
     for op, mask in by_op.items():
         for i, exported in enumerate(mask):
-            drawn = draw_mask(run.dropout, settings["seed"], i, op,
-                              mask.shape[1:])
+            drawn = philox.mask(run.dropout, settings["seed"], i, op,
+                                mask.shape[1:])
             if exported.tobytes() != drawn.tobytes():
                 raise Failure(f"op {op}, micro-batch {i}: "
                               f"{(exported != drawn).sum()} elements are not "
                               "those of Philox")
-        expect_share(f"op {op}: share kept", mask != 0, 1 - run.dropout)
+        philox.expect_share(f"op {op}: share kept", mask != 0, 1 - run.dropout)
     apart = 2 * run.dropout * (1 - run.dropout)
     for op, mask in by_op.items():
         for a, b in itertools.combinations(mask, 2):
-            expect_share(f"op {op}: difference of two micro-batches", a != b,
-                         apart)
+            philox.expect_share(f"op {op}: difference of two micro-batches",
+                                a != b, apart)
     for (a, one), (b, other) in itertools.combinations(by_op.items(), 2):
         if one.shape == other.shape:
-            expect_share(f"difference of ops {a} and {b}", one != other, apart)
+            philox.expect_share(f"difference of ops {a} and {b}",
+                                one != other, apart)
     check_siblings(ops)
     return ops
 
@@ -319,8 +305,8 @@ def check_run(tools, name, run, write):
             return exported[micro_batch].copy()
         op = (ops[path] if exported is not None else
               own.setdefault(path, FIRST_MODEL_DROPOUT + len(own)))
-        return draw_mask(own_share(run, path) or run.dropout, settings["seed"],
-                         micro_batch, op, shape)
+        return philox.mask(own_share(run, path) or run.dropout,
+                           settings["seed"], micro_batch, op, shape)
 
     expected = peft_replay(case, run, settings, masks)
     expected.update({key: value for key, value in dump.items()

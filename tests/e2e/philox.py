@@ -7,6 +7,8 @@ the documentation of runtime/Kernels/Math/Philox.h.
 
 import numpy as np
 
+from goldens import Failure
+
 
 def rounds(counter, key):
     """Philox4x32-10; four words of counter, two of key, as uint64 arrays."""
@@ -34,6 +36,21 @@ def uniform(seed, micro_batch, op, rows, columns):
         [np.uint64(seed & low), np.uint64(seed >> 32)])
     words = np.stack(words, axis=-1).reshape(rows, -1)[:, :columns]
     return (words >> np.uint64(8)).astype(np.float32) * np.float32(2.0**-24)
+
+
+def mask(share, seed, micro_batch, op, shape):
+    """u8, 1 where kept; `shape`: rows, columns."""
+    random = uniform(seed, micro_batch, op, *shape)
+    return (random >= np.float32(share)).astype(np.uint8)
+
+
+def expect_share(what, hits, share):
+    """`hits`: booleans that are true with probability `share`, apart from six
+    standard deviations."""
+    limit = 6 * np.sqrt(share * (1 - share) / hits.size)
+    if not abs(hits.mean() - share) <= limit:
+        raise Failure(f"{what}: {hits.mean():.4f}, expected {share:.4f} within "
+                      f"{limit:.1g}")
 
 
 # Random123's known answers.

@@ -23,7 +23,6 @@ budgets of a model have a plan.
 import argparse
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -77,18 +76,12 @@ class Model:
                     f"--plan-dequant={target}", "--fuse-rows",
                     "--bucket-gradients", "--lower-to-program",
                     f"--select-kernels={target}", f"--assign-queues={target}",
-                    "--plan-memory")
-        entries = [entry for entry in attribute(text, "program.plan")["entries"]
+                    "--plan-memory", "--print-plan", "-o", os.devnull)
+        plan = json.loads(text)
+        entries = [entry for entry in plan["entries"]
                    if entry["kind"].startswith("accumulate")]
-        return (attribute(text, "train.remat")["steps"][0],
+        return (plan["rematerialize"]["steps"][0],
                 max(entries, key=lambda entry: entry[PACKED]))
-
-
-def attribute(text, name):
-    """JSON in a string attribute of a module."""
-    quoted = re.search(name + r' = "((?:[^"\\]|\\.)*)"', text).group(1)
-    return json.loads(re.sub(r"\\([0-9A-F]{2})",
-                             lambda code: chr(int(code.group(1), 16)), quoted))
 
 
 def counted(problem, step):

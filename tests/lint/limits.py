@@ -20,6 +20,8 @@ FOLDERS = ("compiler", "dialects", "frontend", "runtime", "tools", "tests",
 # The rooms of runtime/, each of which includes itself and those to its left.
 ROOMS = ("ABI", "Base", "Kernels", "Module", "Device", "Ranks", "Weights",
          "Data", "Predict", "Watch", "Session")
+# Who may open a parallel region: these loops, and the caller of generated C.
+PARALLEL = ("runtime/Kernels/Cpu/Parallel.h", "runtime/Device/Cpu/CpuDevice.cpp")
 ALLOWED_BELOW = {
     "dialects": ("dialects", "runtime/ABI", "runtime/Kernels/KernelTable.h",
                  "runtime/Kernels/Math/NF4.h"),
@@ -46,6 +48,10 @@ def check_file(root, path, errors):
         errors.append(f"{path}: {len(lines)} lines, at most {MAX_LINES}")
     elif len(lines) > AIM_LINES:
         print(f"note: {path} has {len(lines)} lines; {AIM_LINES} is the aim")
+    if path.startswith("runtime") and path not in PARALLEL and any(
+            line.startswith("#pragma omp parallel") for line in lines):
+        errors.append(f"{path}: a parallel region of its own; the loops of "
+                      f"{PARALLEL[0]} let no exception out of one")
     check_functions(path, lines, errors)
     check_includes(path, lines, errors)
     for number, line in enumerate(lines, 1):
@@ -105,8 +111,10 @@ def check_rooms(path, target, errors):
 
 
 def check_passes(root, errors):
-    with open(os.path.join(root, "compiler/Passes.td")) as file:
-        text = file.read()
+    text = ""
+    for folder in ("", "Graph", "Schedule"):
+        with open(os.path.join(root, "compiler", folder, "Passes.td")) as file:
+            text += file.read()
     for name, mnemonic in re.findall(r'def (\w+) *: *Pass<"([a-z0-9-]+)"',
                                      text):
         body = text[text.index(f"Pass<\"{mnemonic}\""):]

@@ -4,7 +4,7 @@
 
 #include <fstream>
 
-#include "runtime/Base/Seal.h"
+#include "runtime/Base/ContentHash.h"
 #include "runtime/Base/UserFiles.h"
 
 int main(int, char **argv) {

@@ -6,7 +6,7 @@
 #include "frontend/ModelFolder.h"
 #include "runtime/Base/Amounts.h"
 #include "runtime/Base/CommandLine.h"
-#include "runtime/Base/OutputFile.h"
+#include "runtime/Base/UserFiles.h"
 
 #include "llvm/Support/Error.h"
 #include "llvm/Support/FileUtilities.h"
@@ -167,14 +167,6 @@ static Status import(const std::string &folder, const std::string &output,
   return Status::ok();
 }
 
-/// "x/" and "x" are one folder.
-static std::string absoluteFolder(const std::string &folder) {
-  std::error_code ignored;
-  const std::filesystem::path absolute =
-      std::filesystem::absolute(folder, ignored).lexically_normal();
-  return (absolute.has_filename() ? absolute : absolute.parent_path()).string();
-}
-
 static Status run(std::span<const std::string> words) {
   const Tool tool = importer();
   QLORA_ASSIGN_OR_RETURN(const CommandLine line, parseCommandLine(words, tool));
@@ -191,7 +183,7 @@ static Status run(std::span<const std::string> words) {
   if (output != "-")
     QLORA_RETURN_IF_ERROR(checkOutputFile(output));
   QLORA_RETURN_IF_ERROR(checkModelFolder(folder));
-  return import(absoluteFolder(folder), output, givenKeys(options));
+  return import(absolutePath(folder), output, givenKeys(options));
 }
 
 int main(int argc, char **argv) {

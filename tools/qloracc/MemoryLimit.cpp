@@ -5,8 +5,8 @@
 #include "tools/qloracc/MemoryLimit.h"
 
 #include <algorithm>
-#include <fstream>
 
+#include "runtime/Base/HostMemory.h"
 #include "runtime/Kernels/Cuda/CudaCard.h"
 
 namespace qlora {
@@ -47,19 +47,9 @@ static StatusOr<MemoryLimit> cardLimit() {
                  "code, graphs and libraries");
 }
 
-/// Bytes of a line "Name:   123 kB"; 0 without it.
-static uint64_t memoryInfo(const std::string &name) {
-  std::ifstream file("/proc/meminfo");
-  std::string word;
-  while (file >> word)
-    if (uint64_t kilobytes = 0; word == name + ":" && file >> kilobytes)
-      return kilobytes << 10;
-  return 0;
-}
-
 static StatusOr<MemoryLimit> machineLimit() {
-  const uint64_t free = memoryInfo("MemAvailable");
-  const uint64_t total = memoryInfo("MemTotal");
+  const uint64_t free = procBytes("/proc/meminfo", "MemAvailable");
+  const uint64_t total = procBytes("/proc/meminfo", "MemTotal");
   if (!free || !total)
     return Status::error(StatusCode::kUnavailable,
                          "/proc/meminfo does not say how much memory is free; "

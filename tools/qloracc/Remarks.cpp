@@ -4,7 +4,7 @@
 
 #include "tools/qloracc/Remarks.h"
 
-#include "compiler/Driver.h"
+#include "compiler/Schedule/EntryBuffers.h"
 #include "dialects/Model/Model.h"
 #include "dialects/Program/Program.h"
 #include "runtime/ABI/module.h"
@@ -152,7 +152,7 @@ std::string compileSummary(ModuleOp program, const CompilerSettings &settings,
                            double seconds) {
   ParameterCounts counts;
   for (auto parameter : program.getOps<program::ParameterOp>())
-    counts.add(parameter.getRole(), parameter.getShape());
+    counts.add(uint32_t(parameter.getRole()), parameter.getShape());
   std::string text;
   if (auto config = program->getAttrOfType<DictionaryAttr>("model.config"))
     if (auto family = config.getAs<StringAttr>("family")) {

@@ -7,7 +7,7 @@
 #include "compiler/Report/Report.h"
 #include "dialects/Program/Program.h"
 #include "dialects/Train/Train.h"
-#include "runtime/Base/OutputFile.h"
+#include "runtime/Base/CpuCount.h"
 #include "runtime/Base/UserFiles.h"
 #include "tools/qloracc/ReadModel.h"
 #include "tools/qloracc/Remarks.h"
@@ -17,6 +17,7 @@
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/Path.h"
 #include "llvm/Support/SourceMgr.h"
+#include "llvm/Support/ThreadPool.h"
 #include "llvm/Support/ToolOutputFile.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/AsmState.h"
@@ -181,6 +182,9 @@ LogicalResult Compile::report(ModuleOp program) {
 LogicalResult Compile::finish(ModuleOp program) {
   recordOptions(program);
   program->setAttr("program.config", StringAttr::get(&context, config));
+  program->setAttr("program.plan",
+                   StringAttr::get(&context,
+                                   planJson(program, /*withDecisions=*/false)));
   if (!settings.report.empty() && failed(report(program)))
     return failure();
   const KernelSpelling *spelling = spellingOf(settings.codegen.target);
@@ -268,6 +272,8 @@ static int compile(CompilerSettings &settings, MLIRContext &context) {
   if (job.wroteProgram())
     llvm::outs() << compileSummary(*module, settings, seconds.count()) << " -> "
                  << shownPath(settings.output) << "\n";
+  // The process ends here, and with it what the module holds.
+  (void)module.release();
   return 0;
 }
 
@@ -293,7 +299,10 @@ int main(int argc, char **argv) {
                   program::ProgramDialect, func::FuncDialect,
                   arith::ArithDialect, math::MathDialect>();
   train::registerModelGradients(registry);
-  MLIRContext context(registry);
+  MLIRContext context(registry, MLIRContext::Threading::DISABLED);
+  // LLVM's own pool knows of affinity, but of no quota.
+  llvm::DefaultThreadPool threads(llvm::hardware_concurrency(usableCpus()));
+  context.setThreadPool(threads);
   // A diagnostic is for the user of the model: place, what, what to do.
   context.printOpOnDiagnostic(false);
   return compile(settings, context);

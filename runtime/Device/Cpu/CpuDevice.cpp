@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT
 
-// Arenas, kernels and queues of the CPU device.
-
-#include "runtime/Device/Cpu/CpuDevice.h"
+// The CPU as a device, and the oracle of the others: arenas, kernels and queues.
+// The compute queue (and the copy queue, whose commands take their place in it)
+// runs on the caller's thread, with one OpenMP pool; the communication queue has
+// a thread of its own (CommunicationQueue.h).
 
 #include "runtime/Base/HostMemory.h"
+#include "runtime/Device/CommandTimer.h"
 #include "runtime/Device/Cpu/CommunicationQueue.h"
-#include "runtime/Device/Cpu/CpuTimer.h"
+#include "runtime/Device/Device.h"
 #include "runtime/Device/PreparedLaunches.h"
 #include "runtime/Kernels/LibraryKernel.h"
 
@@ -20,6 +22,86 @@
 namespace qlora {
 
 namespace {
+/// Times of the commands of a CPU rank: what runs while enqueue() does is timed
+/// there, what the communication queue runs by its own thread.
+class CpuTimer final : public CommandTimer {
+public:
+  /// `communication` outlives this.
+  explicit CpuTimer(CommunicationQueue &communication);
+
+  Status begin(const LoadedModule &module, const qlora_entry &entry,
+               uint64_t labelledRows) override;
+  Status before(const qlora_command &command) override;
+  Status after(const qlora_command &command) override;
+  Status end() override;
+  StatusOr<std::vector<TimedCommand>> finish() override;
+
+private:
+  /// Without times.
+  TimedCommand describe(const qlora_command &command) const;
+
+  CommunicationQueue &communication;
+  const LoadedModule *module = nullptr;
+  TimedCommand ofEntry; ///< its entry and rows
+  std::vector<TimedCommand> timed;
+};
+} // namespace
+
+CpuTimer::CpuTimer(CommunicationQueue &communication)
+    : communication(communication) {
+  communication.keepTimes(true);
+}
+
+Status CpuTimer::begin(const LoadedModule &ofDevice, const qlora_entry &entry,
+                       uint64_t labelledRows) {
+  module = &ofDevice;
+  ofEntry.entry = static_cast<uint32_t>(&entry - module->entries().data());
+  ofEntry.labelledRows = labelledRows;
+  // All that the entry adds, so that nothing is allocated in it.
+  const size_t needed = timed.size() + entry.command_count;
+  if (needed > timed.capacity())
+    timed.reserve(std::max(needed, 2 * timed.capacity()));
+  return Status::ok();
+}
+
+TimedCommand CpuTimer::describe(const qlora_command &command) const {
+  TimedCommand described = ofEntry;
+  described.command =
+      static_cast<uint32_t>(&command - module->commands().data());
+  return described;
+}
+
+Status CpuTimer::before(const qlora_command &command) {
+  if (command.queue == QLORA_QUEUE_COMMUNICATION)
+    return Status::ok();
+  timed.push_back(describe(command));
+  timed.back().start = steadyNanoseconds();
+  return Status::ok();
+}
+
+Status CpuTimer::after(const qlora_command &command) {
+  if (command.queue != QLORA_QUEUE_COMMUNICATION)
+    timed.back().end = steadyNanoseconds();
+  return Status::ok();
+}
+
+Status CpuTimer::end() {
+  for (const CommunicationQueue::Times &times : communication.times()) {
+    if (times.command->kind == QLORA_COMMAND_RECORD)
+      continue;
+    timed.push_back(describe(*times.command));
+    timed.back().start = times.start;
+    timed.back().end = times.end;
+  }
+  return Status::ok();
+}
+
+StatusOr<std::vector<TimedCommand>> CpuTimer::finish() {
+  communication.keepTimes(false);
+  return std::move(timed);
+}
+
+namespace {
 class CpuDevice final : public Device {
 public:
   explicit CpuDevice(const DeviceOptions &options);
@@ -29,7 +111,6 @@ public:
     return {bases[arena], module->arenas()[arena].bytes};
   }
   bool hasHostArenas() const override { return true; }
-  std::string kernelName(uint32_t launch) const override;
 
 protected:
   Status allocate(FrozenArena *frozen) override;
@@ -41,6 +122,9 @@ protected:
                 std::span<const qlora_operand> operands) override;
   uint64_t allocatedBytes(uint32_t arena) const override {
     return sizes[arena];
+  }
+  const KernelRow *rowOf(uint32_t launch) const override {
+    return launches.row(launch);
   }
   Status beginEntry(const qlora_entry &entry) override;
   Status launch(const qlora_command &command) override;
@@ -70,9 +154,7 @@ private:
 
   SingleRank alone;
   Collectives *collectives;
-  KernelObserver *observer;
-  std::vector<std::string> disabledKernels, referenceKernels;
-  int threads;
+  int threads = 1;
   std::vector<HostMemory> memory; ///< per arena; empty where shared
   std::vector<uint8_t *> bases;
   std::vector<uint64_t> sizes;
@@ -82,14 +164,9 @@ private:
 } // namespace
 
 CpuDevice::CpuDevice(const DeviceOptions &options)
-    : collectives(options.collectives ? options.collectives : &alone),
-      observer(options.observer), disabledKernels(options.disabledKernels),
-      referenceKernels(options.referenceKernels), threads(1) {
-  groupSize = collectives->size();
+    : Device(options),
+      collectives(options.collectives ? options.collectives : &alone) {
 #ifdef _OPENMP
-  // Generated and library kernels share the pool of this thread.
-  if (options.threads > 0)
-    omp_set_num_threads(options.threads);
   threads = omp_get_max_threads();
 #endif
 }
@@ -119,14 +196,8 @@ Status CpuDevice::allocate(FrozenArena *frozen) {
                            module->path());
   for (uint32_t i = 0; i < module->arenas().size(); ++i)
     QLORA_RETURN_IF_ERROR(allocateArena(i, frozen));
-  QLORA_RETURN_IF_ERROR(launches.prepare(
-      *module, bases,
-      [this](const KernelRow &row, const KernelRequest &request,
-             uint64_t workspace) -> StatusOr<std::unique_ptr<LibraryKernel>> {
-        QLORA_RETURN_IF_ERROR(checkEnabled(row, disabledKernels));
-        return prepareCpuKernel(row, request, workspace);
-      },
-      notes, referenceKernels));
+  QLORA_RETURN_IF_ERROR(
+      launches.prepare(*module, bases, options, prepareCpuKernel, notes));
   return prepareQueue();
 }
 
@@ -159,11 +230,7 @@ Status CpuDevice::runRow(const KernelRow &row, const KernelRequest &request,
                          std::span<const qlora_operand> operands) {
   QLORA_ASSIGN_OR_RETURN(std::unique_ptr<LibraryKernel> kernel,
                          prepareCpuKernel(row, request, 0));
-  std::vector<void *> addresses;
-  for (const qlora_operand &operand : operands)
-    addresses.push_back(
-        operand.bytes == 0 ? nullptr : bases[operand.arena] + operand.offset);
-  return kernel->run({addresses, &step, nullptr});
+  return kernel->run({operandAddresses(operands, bases), &step, nullptr});
 }
 
 Status CpuDevice::beginEntry(const qlora_entry &) {
@@ -196,7 +263,7 @@ Status CpuDevice::launch(const qlora_command &command) {
     runGenerated(command);
     return Status::ok();
   }
-  return kernel->run({launches.buffers(command), &step, observer});
+  return kernel->run({launches.buffers(command), &step, options.observer});
 }
 
 /// Runs a command that is no launch on the thread it is called from.
@@ -243,11 +310,6 @@ Status CpuDevice::wait(const qlora_command &command) {
 void CpuDevice::cancel() {
   communication->cancel();
   collectives->abort();
-}
-
-std::string CpuDevice::kernelName(uint32_t launch) const {
-  const KernelRow *row = launches.row(launch);
-  return row ? row->fullName() : Device::kernelName(launch);
 }
 
 std::unique_ptr<Device> createCpuDevice(const DeviceOptions &options) {

@@ -20,7 +20,7 @@ class CudaArenas {
 public:
   /// Allocates each arena once, and zeroes it on `stream` (not the host arena,
   /// which is filled as a whole). kResourceExhausted, where the card has too
-  /// little for all of them (CudaRoom.h), else names the arena, its bytes and
+  /// little for all of them, names who holds the rest, else names the arena, its bytes and
   /// what the card, or pinned memory, has.
   Status allocate(const CudaDriver &driver, std::span<const qlora_arena> arenas,
                   const CudaCard &card, CUstream stream);

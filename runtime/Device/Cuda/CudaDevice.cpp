@@ -7,22 +7,14 @@
 #include "runtime/Device/Cuda/CudaArenas.h"
 #include "runtime/Device/Cuda/CudaGraphs.h"
 #include "runtime/Device/Cuda/CudaImages.h"
-#include "runtime/Device/Cuda/CudaReads.h"
 #include "runtime/Device/Cuda/CudaTimer.h"
 #include "runtime/Device/Cuda/CudaTransfers.h"
 #include "runtime/Device/Cuda/GemmTuner.h"
-#include "runtime/Device/Cuda/GeneratedKernels.h"
-#include "runtime/Device/Cuda/LabelShare.h"
 #include "runtime/Device/Cuda/NcclCollectives.h"
 #include "runtime/Device/PreparedLaunches.h"
 #include "runtime/Kernels/Cuda/CudaKernel.h"
-#include "runtime/Kernels/Cuda/LibraryHandles.h"
 
 #include <algorithm>
-
-#ifdef _OPENMP
-#include <omp.h>
-#endif
 
 namespace qlora {
 
@@ -36,7 +28,9 @@ namespace {
 class CudaDevice final : public Device, public CudaContext {
 public:
   CudaDevice(const DeviceOptions &options, const CudaDriver &driver,
-             const Nccl *nccl, CudaCard card);
+             const Nccl *nccl, CudaCard card)
+      : Device(options), api(driver), nccl(nccl), card(std::move(card)),
+        tuner(options.gemmTable, options.gemmCache) {}
   ~CudaDevice() override;
 
   std::string_view name() const override { return "cuda"; }
@@ -45,7 +39,6 @@ public:
   int64_t lead() const override { return 1; }
   std::vector<ReserveUse> reserve() const override;
   bool settle() override;
-  std::string kernelName(uint32_t launch) const override;
   std::string gemmTable() const override {
     return tuner.table().cards.empty() ? "" : tuner.table().text();
   }
@@ -85,13 +78,21 @@ protected:
   uint64_t allocatedBytes(uint32_t arena) const override {
     return arenas.bytes(arena);
   }
+  const KernelRow *rowOf(uint32_t launch) const override {
+    return launches.row(launch);
+  }
   Status beginEntry(const qlora_entry &entry) override;
+  bool isReplaying() const override { return graphs.isReplaying(); }
   Status launch(const qlora_command &command) override;
   Status fill(const qlora_command &command) override;
   Status copy(const qlora_command &command) override;
   Status collective(const qlora_command &command) override;
-  Status record(const qlora_command &command) override;
-  Status wait(const qlora_command &command) override;
+  Status record(const qlora_command &command) override {
+    return queues.record(command.target, command.queue);
+  }
+  Status wait(const qlora_command &command) override {
+    return queues.wait(command.target, command.queue);
+  }
   Status finishEntry() override;
   void cancel() override { isCancelled = true; }
   StatusOr<std::unique_ptr<CommandTimer>> makeTimer() override {
@@ -99,18 +100,17 @@ protected:
   }
 
 private:
-  using Mode = GraphMode;
-
   Status prepareQueues();
   Status prepareKernels();
   Status prepareLaunches();
   Status connectRanks();
-  Status startEntry();
   size_t graphIndex() const { return entryIndex * kLabelShares + share.index; }
   const qlora_step_block *deviceStep() const {
     return reinterpret_cast<const qlora_step_block *>(arenas.step());
   }
-  bool isObserved() const { return observer && observer->onLogits; }
+  bool isObserved() const {
+    return options.observer && options.observer->onLogits;
+  }
   /// NCCL: what one rank captures or replays, all do, in the same order.
   bool mayHaveGraph() const {
     return onAllRanks || !queuesOfEntry[entryIndex][QLORA_QUEUE_COMMUNICATION];
@@ -121,10 +121,6 @@ private:
 
   const CudaDriver &api;
   const Nccl *nccl; ///< null: opened where it is needed
-  Collectives *const host;
-  KernelObserver *observer;
-  const bool usesGraphs;
-  const std::vector<std::string> disabledKernels, referenceKernels;
 
   // Destroyed from the last to the first.
   CudaCard card;
@@ -146,25 +142,9 @@ private:
   std::vector<QueueUse> queuesOfEntry;
   size_t entryIndex = 0;
   LabelShare share; ///< of the current entry
-  Mode mode = Mode::kDirect;
   bool isCancelled = false;
 };
 } // namespace
-
-CudaDevice::CudaDevice(const DeviceOptions &options, const CudaDriver &driver,
-                       const Nccl *nccl, CudaCard card)
-    : api(driver), nccl(nccl), host(options.collectives),
-      observer(options.observer), usesGraphs(options.graphs),
-      disabledKernels(options.disabledKernels),
-      referenceKernels(options.referenceKernels), card(std::move(card)),
-      tuner(options.gemmTable, options.gemmCache) {
-  groupSize = host ? host->size() : 1;
-#ifdef _OPENMP
-  // Weights are converted and quantised on the CPU.
-  if (options.threads > 0)
-    omp_set_num_threads(options.threads);
-#endif
-}
 
 CudaDevice::~CudaDevice() {
   // Nothing may be freed under work that still runs.
@@ -203,19 +183,17 @@ Status CudaDevice::prepareKernels() {
   QLORA_RETURN_IF_ERROR(blasHandleOwner.create());
   QLORA_RETURN_IF_ERROR(tuner.begin(card, api, blas(), gemms));
   QLORA_RETURN_IF_ERROR(prepareLaunches());
-  return tuner.finish(gemms, api, queues, transfers, arenas.spans(), host,
-                      notes);
+  return tuner.finish(gemms, api, queues, transfers, arenas.spans(),
+                      options.collectives, notes);
 }
 
 Status CudaDevice::prepareLaunches() {
-  return launches.prepare(
-      *module, arenas.bases(),
-      [this](const KernelRow &row, const KernelRequest &request,
-             uint64_t workspace) -> StatusOr<std::unique_ptr<CudaKernel>> {
-        QLORA_RETURN_IF_ERROR(checkEnabled(row, disabledKernels));
-        return prepareCudaKernel(row, request, workspace, *this);
-      },
-      notes, referenceKernels);
+  const auto prepare = [this](const KernelRow &row,
+                              const KernelRequest &request,
+                              uint64_t workspace) {
+    return prepareCudaKernel(row, request, workspace, *this);
+  };
+  return launches.prepare(*module, arenas.bases(), options, prepare, notes);
 }
 
 /// Runs each collective once, on zeros: NCCL makes its connections and
@@ -225,14 +203,14 @@ Status CudaDevice::connectRanks() {
   const auto isCollective = [](const qlora_command &command) {
     return command.kind == QLORA_COMMAND_COLLECTIVE;
   };
-  if (!host || host->size() == 1 ||
+  if (groupSize == 1 ||
       std::none_of(commands.begin(), commands.end(), isCollective))
     return Status::ok();
   if (!nccl) {
     QLORA_ASSIGN_OR_RETURN(nccl, Nccl::open());
   }
   QLORA_RETURN_IF_ERROR(queues.synchronize());
-  QLORA_ASSIGN_OR_RETURN(ranks, NcclCollectives::connect(*nccl, *host));
+  QLORA_ASSIGN_OR_RETURN(ranks, NcclCollectives::connect(*nccl, *options.collectives));
   queues.setWatch(ranks.get());
   for (const qlora_command &command : commands)
     if (isCollective(command))
@@ -262,12 +240,8 @@ Status CudaDevice::runRow(const KernelRow &row, const KernelRequest &request,
                           std::span<const qlora_operand> operands) {
   QLORA_ASSIGN_OR_RETURN(std::unique_ptr<CudaKernel> kernel,
                          prepareCudaKernel(row, request, 0, *this));
-  std::vector<void *> addresses;
-  for (const qlora_operand &operand : operands)
-    addresses.push_back(operand.bytes == 0
-                            ? nullptr
-                            : reinterpret_cast<void *>(address(operand)));
-  return kernel->enqueue({addresses, deviceStep(), queues.compute()});
+  return kernel->enqueue({operandAddresses(operands, arenas.bases()),
+                          deviceStep(), queues.compute()});
 }
 
 Status CudaDevice::beginEntry(const qlora_entry &entry) {
@@ -275,45 +249,25 @@ Status CudaDevice::beginEntry(const qlora_entry &entry) {
   share = LabelShare::of(entry, step);
   QLORA_RETURN_IF_ERROR(transfers.write(
       arenas.step(), {reinterpret_cast<const uint8_t *>(&step), sizeof step}));
-  const bool isDirect =
-      !usesGraphs || isObserved() || isTimed() || !mayHaveGraph();
-  mode = isDirect ? Mode::kDirect : graphs.modeOf(graphIndex());
-  Status status = startEntry();
-  if (!status.isOk() && mode == Mode::kCapture)
-    graphs.abandonCapture();
-  return status;
-}
-
-Status CudaDevice::startEntry() {
-  if (mode == Mode::kReplay)
-    return graphs.launch(graphIndex());
-  if (mode == Mode::kCapture)
-    QLORA_RETURN_IF_ERROR(graphs.beginCapture());
-  return queues.fork(queuesOfEntry[entryIndex]);
+  QLORA_RETURN_IF_ERROR(graphs.begin(
+      graphIndex(),
+      !options.graphs || isObserved() || isTimed() || !mayHaveGraph()));
+  if (isReplaying())
+    return Status::ok();
+  return graphs.orAbandon(queues.fork(queuesOfEntry[entryIndex]));
 }
 
 Status CudaDevice::finishEntry() {
-  if (mode == Mode::kReplay)
+  if (isCancelled)
+    graphs.abandon();
+  if (isCancelled || isReplaying())
     return Status::ok();
-  Status status;
-  if (!isCancelled)
-    status = queues.join(queuesOfEntry[entryIndex]);
-  if (mode == Mode::kDirect) {
-    if (mayHaveGraph())
-      graphs.markRun(graphIndex());
-    return status;
-  }
-  if (isCancelled || !status.isOk()) {
-    graphs.abandonCapture();
-    return status;
-  }
-  QLORA_RETURN_IF_ERROR(graphs.endCapture(graphIndex()));
-  return graphs.launch(graphIndex());
+  QLORA_RETURN_IF_ERROR(
+      graphs.orAbandon(queues.join(queuesOfEntry[entryIndex])));
+  return graphs.end(mayHaveGraph());
 }
 
 Status CudaDevice::launch(const qlora_command &command) {
-  if (mode == Mode::kReplay)
-    return Status::ok();
   const auto index = static_cast<size_t>(&command - module->commands().data());
   CudaKernel *kernel = launches.kernel(index);
   if (!kernel)
@@ -321,13 +275,13 @@ Status CudaDevice::launch(const qlora_command &command) {
                             deviceStep(), queues.stream(command.queue));
   return kernel->enqueue({launches.buffers(command), deviceStep(),
                           queues.stream(command.queue),
-                          isObserved() ? observer : nullptr,
+                          isObserved() ? options.observer : nullptr,
                           share.labelledRows});
 }
 
 Status CudaDevice::fill(const qlora_command &command) {
   const qlora_operand &to = module->operands(command)[0];
-  if (mode == Mode::kReplay || to.bytes == 0)
+  if (to.bytes == 0)
     return Status::ok();
   return api.check(
       api.memsetD8Async(address(to), 0, to.bytes, queues.stream(command.queue)),
@@ -336,7 +290,7 @@ Status CudaDevice::fill(const qlora_command &command) {
 
 Status CudaDevice::copy(const qlora_command &command) {
   const auto operands = module->operands(command);
-  if (mode == Mode::kReplay || operands[0].bytes == 0)
+  if (operands[0].bytes == 0)
     return Status::ok();
   return api.check(api.memcpyDtoDAsync(address(operands[0]),
                                        address(operands[1]), operands[0].bytes,
@@ -345,9 +299,10 @@ Status CudaDevice::copy(const qlora_command &command) {
 }
 
 Status CudaDevice::collective(const qlora_command &command) {
-  if (mode == Mode::kReplay || module->operands(command)[0].bytes == 0)
+  if (module->operands(command)[0].bytes == 0)
     return Status::ok();
-  const auto call = CollectiveCall::of(*module, command, launches.buffers(command));
+  const auto call =
+      CollectiveCall::of(*module, command, launches.buffers(command));
   if (ranks)
     return ranks->run(call, queues.stream(command.queue));
   // A group of one: only what has a source of its own moves.
@@ -358,23 +313,6 @@ Status CudaDevice::collective(const qlora_command &command) {
                           reinterpret_cast<CUdeviceptr>(call.from.data()),
                           call.from.size(), queues.stream(command.queue)),
       "cuMemcpyDtoDAsync");
-}
-
-Status CudaDevice::record(const qlora_command &command) {
-  if (mode == Mode::kReplay)
-    return Status::ok();
-  return queues.record(command.target, command.queue);
-}
-
-Status CudaDevice::wait(const qlora_command &command) {
-  if (mode == Mode::kReplay)
-    return Status::ok();
-  return queues.wait(command.target, command.queue);
-}
-
-std::string CudaDevice::kernelName(uint32_t launch) const {
-  const KernelRow *row = launches.row(launch);
-  return row ? row->fullName() : Device::kernelName(launch);
 }
 
 std::vector<ReserveUse> CudaDevice::reserve() const {

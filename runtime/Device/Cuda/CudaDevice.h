@@ -32,10 +32,9 @@
 
 namespace qlora {
 
-/// kUnavailable where there is no driver or no such card.
-StatusOr<std::unique_ptr<Device>> createCudaDevice(const DeviceOptions &);
-
-/// The same on libraries that are open already and outlive the device; without
+/// As createCudaDevice(options), which is kUnavailable where there is no driver
+/// or no such card, on libraries that are open already and outlive the device;
+/// without
 /// `nccl`, it is opened where it is needed.
 StatusOr<std::unique_ptr<Device>> createCudaDevice(const DeviceOptions &options,
                                                    const CudaDriver &driver,

@@ -13,10 +13,33 @@ void CudaGraphs::create(const CudaDriver &theDriver, CUstream theStream,
   graphs.resize(count);
 }
 
-GraphMode CudaGraphs::modeOf(size_t graph) const {
-  if (graphs[graph].executable)
-    return GraphMode::kReplay;
-  return graphs[graph].hasRun ? GraphMode::kCapture : GraphMode::kDirect;
+Status CudaGraphs::begin(size_t graph, bool isDirect) {
+  current = graph;
+  mode = Mode::kDirect;
+  if (isDirect)
+    return Status::ok();
+  if (graphs[graph].executable) {
+    mode = Mode::kReplay;
+    return launch(graph);
+  }
+  if (!graphs[graph].hasRun)
+    return Status::ok();
+  return orAbandon(beginCapture());
+}
+
+Status CudaGraphs::orAbandon(const Status &status) {
+  if (!status.isOk())
+    abandon();
+  return status;
+}
+
+Status CudaGraphs::end(bool counts) {
+  if (mode == Mode::kDirect) {
+    graphs[current].hasRun |= counts;
+    return Status::ok();
+  }
+  QLORA_RETURN_IF_ERROR(endCapture(current));
+  return launch(current);
 }
 
 Status CudaGraphs::launch(size_t graph) {
@@ -26,12 +49,14 @@ Status CudaGraphs::launch(size_t graph) {
 }
 
 Status CudaGraphs::beginCapture() {
+  mode = Mode::kCapture;
   return driver->check(
       driver->streamBeginCapture(stream, kCudaCaptureThreadLocal),
       "cuStreamBeginCapture");
 }
 
 Status CudaGraphs::endCapture(size_t graph) {
+  mode = Mode::kDirect;
   CUgraph captured = nullptr;
   QLORA_RETURN_IF_ERROR(driver->check(
       driver->streamEndCapture(stream, &captured), "cuStreamEndCapture"));
@@ -44,7 +69,9 @@ Status CudaGraphs::endCapture(size_t graph) {
   return Status::ok();
 }
 
-void CudaGraphs::abandonCapture() {
+void CudaGraphs::abandon() {
+  if (mode != Mode::kCapture)
+    return;
   CUgraph captured = nullptr;
   // Its error is that of the command that spoiled the capture.
   (void)driver->streamEndCapture(stream, &captured);

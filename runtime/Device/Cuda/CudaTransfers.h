@@ -14,6 +14,7 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "runtime/Device/Cuda/CudaHandle.h"
 #include "runtime/Device/Cuda/CudaQueues.h"
@@ -40,6 +41,31 @@ private:
   uint64_t used = 0; ///< of the half in use
   size_t half = 0;
   std::array<CudaEvent, 2> taken; ///< all copies of a half have been made
+};
+
+// Results that the host reads later: each is copied, in the order of the
+// compute stream, to a place of its own in pinned memory, with an event behind
+// it. The host so waits for a result only, not for what was queued after it.
+
+/// A ring of Device::kMaxStartedReads reads of kMaxStartedBytes; the caller
+/// keeps to both.
+class CudaReads {
+public:
+  /// `queues` outlives this.
+  Status create(const CudaDriver &driver, CudaQueues &queues);
+
+  Status start(CUdeviceptr from, uint64_t bytes);
+  /// Waits for the oldest read that has not been finished.
+  Status finish(std::span<uint8_t> data);
+
+private:
+  uint8_t *place(size_t read) const;
+
+  const CudaDriver *driver = nullptr;
+  CudaQueues *queues = nullptr;
+  CudaHostMemory buffer;
+  std::vector<CudaEvent> arrived; ///< per place
+  size_t started = 0, finished = 0; ///< reads so far
 };
 
 } // namespace qlora

@@ -195,7 +195,9 @@ Status GemmTimer::record(const GemmSignature &signature,
     enqueued = enqueue(signature, operands, choice, candidate);
   const Status ended = graphs.endCapture(candidate);
   // What spoils a capture, the library may call by any name.
-  return enqueued.isOk() || isRefusal(ended) ? ended : enqueued;
+  if (enqueued.isOk() || isRefusal(ended))
+    return ended;
+  return ended.isOk() ? enqueued : ended.withContext(enqueued.message());
 }
 
 Status GemmTimer::runRound(std::span<const size_t> candidates,

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT
 
-// Checks instead of running.
+// The device that runs nothing: it checks every command against the arenas and
+// the other queues, lets the shared half count, and allocates no arena.
+// `qlora-run train.so --device null --gpus 8` needs no hardware.
 
-#include "runtime/Device/Null/NullDevice.h"
-
+#include "runtime/Device/Device.h"
 #include "runtime/Module/AccessCheck.h"
 #include "runtime/Module/LaunchRequest.h"
+#include "runtime/Module/ModuleCheck.h"
 
 #include <algorithm>
 
@@ -14,7 +16,9 @@ namespace qlora {
 namespace {
 class NullDevice final : public Device {
 public:
-  explicit NullDevice(int ranks) { groupSize = ranks; }
+  explicit NullDevice(const DeviceOptions &options) : Device(options) {
+    groupSize = options.ranks;
+  }
   std::string_view name() const override { return "null"; }
   std::span<uint8_t> hostArena(uint32_t) override { return {}; }
   bool hasHostArenas() const override { return false; }
@@ -59,6 +63,7 @@ private:
 } // namespace
 
 Status NullDevice::allocate(FrozenArena *) {
+  QLORA_RETURN_IF_ERROR(checkTables(module->table()));
   for (const qlora_command &command : module->commands()) {
     if (command.kind != QLORA_COMMAND_LAUNCH)
       continue;
@@ -99,7 +104,7 @@ Status NullDevice::access(const qlora_command &command) {
 }
 
 std::unique_ptr<Device> createNullDevice(const DeviceOptions &options) {
-  return std::make_unique<NullDevice>(options.ranks);
+  return std::make_unique<NullDevice>(options);
 }
 
 } // namespace qlora

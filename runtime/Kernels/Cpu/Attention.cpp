@@ -31,23 +31,19 @@ struct Forward {
   std::shared_ptr<const BlockProducts> products = prepareProducts();
 
   std::shared_ptr<const BlockProducts> prepareProducts() const;
-  float *slotAt(const LibraryKernelArgs &args, int64_t slot) const {
-    return static_cast<float *>(args.buffers.back()) + slot * scratch.elements;
+  uint8_t *slotAt(const LibraryKernelArgs &args, int64_t slot) const {
+    return scratch.slots.in(args.buffers.back()) +
+           slot * int64_t(scratch.slotBytes);
   }
   Status runBlock(const LibraryKernelArgs &args, int64_t batchRow, int64_t head,
                   AttentionBlock queries, int64_t slotNumber) const;
   Status addKeys(const LibraryKernelArgs &args, int64_t batchRow, int64_t head,
                  AttentionBlock queries, AttentionBlock keys, RowView q,
                  int64_t slotNumber) const;
-  void softmax(int64_t rows, int64_t columns, float *slot,
+  void softmax(int64_t rows, int64_t columns, uint8_t *slot,
                uint16_t *narrow) const;
   void finish(const LibraryKernelArgs &args, int64_t batchRow, int64_t head,
-              AttentionBlock queries, float *slot) const;
-  const int32_t *segmentsOf(const LibraryKernelArgs &args,
-                            int64_t batchRow) const {
-    const auto *segments = bufferOf<const int32_t>(args, kSegments);
-    return segments ? segments + batchRow * shape.length : nullptr;
-  }
+              AttentionBlock queries, uint8_t *slot) const;
 };
 
 } // namespace
@@ -60,15 +56,16 @@ std::shared_ptr<const BlockProducts> Forward::prepareProducts() const {
       requests.push_back({outputForm, {queries, shape.dim, keys}});
     }
   return BlockProducts::create(requests, shape.dtype, shape.slots,
-                               4 * scratch.libraryElements);
+                               scratch.library.bytes);
 }
 
 /// Scores become exponentials below the running maxima, f32 in place or bf16
 /// in `narrow`; sums and output are rescaled where a maximum grew.
-void Forward::softmax(int64_t rows, int64_t columns, float *slot,
+void Forward::softmax(int64_t rows, int64_t columns, uint8_t *slot,
                       uint16_t *narrow) const {
-  float *scores = slot + scratch.scores;
-  float *maxima = slot + scratch.rowStates, *sums = maxima + scratch.block;
+  float *scores = scratch.scores.in<float>(slot);
+  float *maxima = scratch.rowStates.in<float>(slot);
+  float *sums = maxima + scratch.block;
   float *shifts = sums + scratch.block, *newSums = shifts + scratch.block;
   float *rescales = newSums + scratch.block;
   maximaOfRows(scores, rows, columns, shifts);
@@ -85,7 +82,8 @@ void Forward::softmax(int64_t rows, int64_t columns, float *slot,
   for (int64_t row = 0; row < rows; ++row) {
     sums[row] = sums[row] * rescales[row] + newSums[row];
     if (rescales[row] != 1.0f)
-      scaleRun(slot + scratch.sum + row * shape.dim, shape.dim, rescales[row]);
+      scaleRun(scratch.sum.in<float>(slot) + row * shape.dim, shape.dim,
+               rescales[row]);
   }
 }
 
@@ -93,59 +91,55 @@ Status Forward::addKeys(const LibraryKernelArgs &args, int64_t batchRow,
                         int64_t head, AttentionBlock queries,
                         AttentionBlock keys, RowView q,
                         int64_t slotNumber) const {
-  float *slot = slotAt(args, slotNumber);
-  const int32_t *segments = segmentsOf(args, batchRow);
-  float *scores = slot + scratch.scores;
-  float *output = slot + scratch.sum;
+  uint8_t *slot = slotAt(args, slotNumber);
+  const int32_t *segments = shape.segmentsOf(args, batchRow);
+  float *scores = scratch.scores.in<float>(slot);
+  float *output = scratch.sum.in<float>(slot);
   const int64_t keyHead = head / shape.group(), dim = shape.dim;
   const RowView k = shape.rows(*products, args.buffers[kK], ldk, batchRow,
-                               keyHead, keys, slot + scratch.keys);
+                               keyHead, keys, scratch.keys.in<float>(slot));
   QLORA_RETURN_IF_ERROR(
       products->run(slotNumber, scoreForm, {queries.count, keys.count, dim}, q,
-                    k, scores, keys.count, slot + scratch.library));
+                    k, scores, keys.count, scratch.library.in<float>(slot)));
   if (!shape.allMeet(segments, queries, keys))
     maskScores(shape, segments, queries, keys, scores);
-  uint16_t *narrow = narrowValues(*products, slot + scratch.narrowScores);
+  uint16_t *narrow = narrowValues(*products, scratch.narrowScores, slot);
   softmax(queries.count, keys.count, slot, narrow);
   const RowView v = shape.rows(*products, args.buffers[kV], ldv, batchRow,
-                               keyHead, keys, slot + scratch.values);
+                               keyHead, keys, scratch.values.in<float>(slot));
   const RowView p = denseRows(scores, narrow, keys.count);
   return products->run(slotNumber, outputForm, {queries.count, dim, keys.count},
-                       p, v, output, dim, slot + scratch.library);
+                       p, v, output, dim, scratch.library.in<float>(slot));
 }
 
 void Forward::finish(const LibraryKernelArgs &args, int64_t batchRow,
-                     int64_t head, AttentionBlock queries, float *slot) const {
-  const float *maxima = slot + scratch.rowStates;
+                     int64_t head, AttentionBlock queries,
+                     uint8_t *slot) const {
+  const float *maxima = scratch.rowStates.in<float>(slot);
   const float *sums = maxima + scratch.block;
-  float *lse = bufferOf<float>(args, kLse) +
-               (batchRow * shape.heads + head) * shape.length;
+  float *lse = shape.lseOf(args, batchRow, head);
   for (int64_t row = 0; row < queries.count; ++row) {
     const int64_t query = queries.first + row;
-    float *output = slot + scratch.sum + row * shape.dim;
+    float *output = scratch.sum.in<float>(slot) + row * shape.dim;
     // A query that sees nothing is padding.
     const bool isEmpty = maxima[row] == kNone;
     scaleRun(output, shape.dim, isEmpty ? 0.0f : 1.0f / sums[row]);
     lse[query] = isEmpty ? 0.0f : maxima[row] + std::log(sums[row]);
-    narrow(output, shape.dtype,
-           elementAt(args.buffers[kOut], shape.dtype,
-                     shape.rowOffset(ldo, batchRow, head, query)),
-           shape.dim);
+    shape.storeRow(output, args.buffers[kOut], ldo, batchRow, head, query);
   }
 }
 
 Status Forward::runBlock(const LibraryKernelArgs &args, int64_t batchRow,
                          int64_t head, AttentionBlock queries,
                          int64_t slotNumber) const {
-  const int32_t *segments = segmentsOf(args, batchRow);
-  float *slot = slotAt(args, slotNumber);
-  float *maxima = slot + scratch.rowStates;
+  const int32_t *segments = shape.segmentsOf(args, batchRow);
+  uint8_t *slot = slotAt(args, slotNumber);
+  float *maxima = scratch.rowStates.in<float>(slot);
   std::fill(maxima, maxima + scratch.block, kNone);
   std::fill(maxima + scratch.block, maxima + 2 * scratch.block, 0.0f);
-  std::fill(slot + scratch.sum, slot + scratch.sum + queries.count * shape.dim,
-            0.0f);
+  std::fill_n(scratch.sum.in<float>(slot), queries.count * shape.dim, 0.0f);
   const RowView q = shape.rows(*products, args.buffers[kQ], ldq, batchRow, head,
-                               queries, slot + scratch.queries);
+                               queries, scratch.queries.in<float>(slot));
   for (int64_t first = 0; first <= queries.last(); first += scratch.block) {
     const AttentionBlock keys =
         shape.blockAt(first / scratch.block, scratch.block);

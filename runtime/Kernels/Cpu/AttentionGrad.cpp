@@ -46,15 +46,14 @@ struct Gradient {
   BlockForm scoreForm = {false, true, shape.scale, 0};
   std::shared_ptr<const BlockProducts> products = prepareProducts();
 
-  bool isSplit() const { return scratch.partialElements > 0; }
+  bool isSplit() const { return bool(scratch.partials); }
   int64_t headsPerTask() const { return isSplit() ? 1 : shape.group(); }
   int64_t tasks() const { return shape.batch * shape.heads / headsPerTask(); }
   std::shared_ptr<const BlockProducts> prepareProducts() const;
   /// Of dk (0) or dv (1), with the stride dim.
   float *partial(const LibraryKernelArgs &args, int64_t batchRow, int64_t head,
                  int64_t which) const {
-    return static_cast<float *>(args.buffers.back()) +
-           shape.slots * scratch.elements +
+    return scratch.partials.in<float>(args.buffers.back()) +
            ((batchRow * shape.heads + head) * 2 + which) * shape.length *
                shape.dim;
   }
@@ -78,9 +77,9 @@ struct Task {
   const AttentionShape &shape = gradient.shape;
   const AttentionScratch &scratch = gradient.scratch;
   int64_t keyHead = firstHead / shape.group();
-  const int32_t *segments = segmentsOf();
-  float *slot =
-      static_cast<float *>(args.buffers.back()) + slotNumber * scratch.elements;
+  const int32_t *segments = shape.segmentsOf(args, batchRow);
+  uint8_t *slot = scratch.slots.in(args.buffers.back()) +
+                  slotNumber * int64_t(scratch.slotBytes);
   RowSum keySum = {}, valueSum = {};
 
   Status run();
@@ -89,22 +88,18 @@ struct Task {
   Status multiply(const BlockForm &form, BlockExtents extents, RowView a,
                   RowView b, float *c, int64_t ldc) const {
     return gradient.products->run(slotNumber, form, extents, a, b, c, ldc,
-                                  slot + scratch.library);
+                                  scratch.library.in<float>(slot));
   }
   void probabilities(const QueryBlock &queries, AttentionBlock keys,
                      uint16_t *narrow);
   void meanGradients(int64_t head, AttentionBlock at, float *means);
-  RowView gather(Operand operand, int64_t ld, int64_t head, AttentionBlock block,
-                 int64_t offset) const {
+  RowView gather(Operand operand, int64_t ld, int64_t head,
+                 AttentionBlock block, plans::Part room) const {
     return shape.rows(*gradient.products, args.buffers[operand], ld, batchRow,
-                      head, block, slot + offset);
+                      head, block, room.in<float>(slot));
   }
-  RowSum startSum(Operand operand, int64_t stride, int64_t offset);
+  RowSum startSum(Operand operand, int64_t stride, plans::Part room);
   void finishSum(Operand operand, int64_t stride, const RowSum &sum);
-  const int32_t *segmentsOf() const {
-    const auto *all = bufferOf<const int32_t>(args, kSegments);
-    return all ? all + batchRow * shape.length : nullptr;
-  }
 };
 
 } // namespace
@@ -119,7 +114,7 @@ std::shared_ptr<const BlockProducts> Gradient::prepareProducts() const {
       requests.push_back({kScoresTimes, {queries, shape.dim, keys}});
     }
   return BlockProducts::create(requests, shape.dtype, shape.slots,
-                               4 * scratch.libraryElements);
+                               scratch.library.bytes);
 }
 
 /// dk and dv of tokens [begin, end) of all rows and heads of keys, the tokens
@@ -141,18 +136,16 @@ void Gradient::addPartials(const LibraryKernelArgs &args, int64_t begin,
                shape.dim);
       const Operand operand = which == 0 ? kDK : kDV;
       const int64_t stride = which == 0 ? ld.dk : ld.dv;
-      narrow(row(0), shape.dtype,
-             elementAt(args.buffers[operand], shape.dtype,
-                       shape.rowOffset(stride, batchRow, keyHead, token)),
-             shape.dim);
+      shape.storeRow(row(0), args.buffers[operand], stride, batchRow, keyHead,
+                     token);
     }
   }
 }
 
 /// f32 sums are made in the result itself; others, and those of one head among
 /// several, in scratch.
-RowSum Task::startSum(Operand operand, int64_t stride, int64_t offset) {
-  RowSum sum = {slot + offset, shape.dim};
+RowSum Task::startSum(Operand operand, int64_t stride, plans::Part room) {
+  RowSum sum = {room.in<float>(slot), shape.dim};
   if (gradient.isSplit())
     sum.data = gradient.partial(args, batchRow, firstHead, operand == kDV);
   else if (shape.dtype == QLORA_DTYPE_F32)
@@ -168,16 +161,14 @@ void Task::finishSum(Operand operand, int64_t stride, const RowSum &sum) {
   if (gradient.isSplit() || shape.dtype == QLORA_DTYPE_F32)
     return;
   for (int64_t row = 0; row < shape.length; ++row)
-    narrow(sum.data + row * sum.ld, shape.dtype,
-           elementAt(args.buffers[operand], shape.dtype,
-                     shape.rowOffset(stride, batchRow, keyHead, row)),
-           shape.dim);
+    shape.storeRow(sum.data + row * sum.ld, args.buffers[operand], stride,
+                   batchRow, keyHead, row);
 }
 
 /// Turns the scores in scratch into probabilities, also in bf16 in `narrow`.
 void Task::probabilities(const QueryBlock &queries, AttentionBlock keys,
                          uint16_t *narrow) {
-  float *scores = slot + scratch.scores;
+  float *scores = scratch.scores.in<float>(slot);
   if (!shape.allMeet(segments, queries.at, keys))
     maskScores(shape, segments, queries.at, keys, scores);
   exponentiateRows({scores, queries.at.count, keys.count, queries.lse, nullptr,
@@ -188,9 +179,9 @@ Status Task::addKeys(const QueryBlock &queries, AttentionBlock keys) {
   const int64_t rows = queries.at.count, columns = keys.count;
   const int64_t dim = shape.dim;
   const BlockProducts &products = *gradient.products;
-  float *scores = slot + scratch.scores;
-  float *gradients = slot + scratch.scoreGradients;
-  uint16_t *narrow = narrowValues(products, slot + scratch.narrowScores);
+  float *scores = scratch.scores.in<float>(slot);
+  float *gradients = scratch.scoreGradients.in<float>(slot);
+  uint16_t *narrow = narrowValues(products, scratch.narrowScores, slot);
   const RowView k = gather(kK, gradient.ld.k, keyHead, keys, scratch.keys);
   const RowView v = gather(kV, gradient.ld.v, keyHead, keys, scratch.values);
   QLORA_RETURN_IF_ERROR(multiply(gradient.scoreForm, {rows, columns, dim},
@@ -206,7 +197,7 @@ Status Task::addKeys(const QueryBlock &queries, AttentionBlock keys) {
                  narrow);
   const RowView ds = denseRows(gradients, narrow, columns);
   QLORA_RETURN_IF_ERROR(multiply(kScoresTimes, {rows, dim, columns}, ds, k,
-                                 slot + scratch.sum, dim));
+                                 scratch.sum.in<float>(slot), dim));
   return multiply(kTransposedTimes, {columns, dim, rows}, ds, queries.q,
                   keySum.data + keys.first * keySum.ld, keySum.ld);
 }
@@ -225,9 +216,9 @@ void Task::meanGradients(int64_t head, AttentionBlock at, float *means) {
   };
   for (int64_t i = 0; i < at.count; ++i)
     means[i] = dotProduct(row(kDOut, gradient.ld.dout, at.first + i,
-                              slot + scratch.outputs),
+                              scratch.outputs.in<float>(slot)),
                           row(kOut, gradient.ld.out, at.first + i,
-                              slot + scratch.sum),
+                              scratch.sum.in<float>(slot)),
                           shape.dim);
 }
 
@@ -237,11 +228,10 @@ Status Task::runQueries(int64_t head, AttentionBlock at) {
   queries.q = gather(kQ, gradient.ld.q, head, at, scratch.queries);
   queries.dout = gather(kDOut, gradient.ld.dout, head, at,
                         scratch.outGradients);
-  queries.lse = bufferOf<const float>(args, kLse) +
-                (batchRow * shape.heads + head) * shape.length + at.first;
-  queries.means = slot + scratch.rowStates;
+  queries.lse = shape.lseOf(args, batchRow, head) + at.first;
+  queries.means = scratch.rowStates.in<float>(slot);
   meanGradients(head, at, queries.means);
-  float *sum = slot + scratch.sum;
+  float *sum = scratch.sum.in<float>(slot);
   std::fill_n(sum, at.count * shape.dim, 0.0f);
   for (int64_t first = 0; first <= at.last(); first += scratch.block) {
     const AttentionBlock keys =
@@ -251,11 +241,8 @@ Status Task::runQueries(int64_t head, AttentionBlock at) {
     QLORA_RETURN_IF_ERROR(addKeys(queries, keys));
   }
   for (int64_t row = 0; row < at.count; ++row)
-    narrow(sum + row * shape.dim, shape.dtype,
-           elementAt(args.buffers[kDQ], shape.dtype,
-                     shape.rowOffset(gradient.ld.dq, batchRow, head,
-                                     at.first + row)),
-           shape.dim);
+    shape.storeRow(sum + row * shape.dim, args.buffers[kDQ], gradient.ld.dq,
+                   batchRow, head, at.first + row);
   return Status::ok();
 }
 

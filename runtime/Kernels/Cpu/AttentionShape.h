@@ -83,19 +83,36 @@ struct AttentionShape {
   /// The numbers of queries or of keys that blocks have: one, or two.
   std::vector<int64_t> blockSizes(int64_t block) const;
 
-  /// The address of such a row.
+  /// The segments of a row of the batch; null without segments.
+  const int32_t *segmentsOf(const LibraryKernelArgs &args,
+                            int64_t batchRow) const {
+    const auto *segments = bufferOf<const int32_t>(args, kSegments);
+    return segments ? segments + batchRow * length : nullptr;
+  }
+  /// The log-sum-exps of a row of the batch and a head.
+  float *lseOf(const LibraryKernelArgs &args, int64_t batchRow,
+               int64_t head) const {
+    return bufferOf<float>(args, kLse) + (batchRow * heads + head) * length;
+  }
+  /// Writes such a row.
+  void storeRow(const float *from, void *matrix, int64_t ld, int64_t batchRow,
+                int64_t head, int64_t token) const {
+    narrow(from, dtype,
+           elementAt(matrix, dtype, rowOffset(ld, batchRow, head, token)), dim);
+  }
+  /// The element that such a row begins at.
   int64_t rowOffset(int64_t ld, int64_t batchRow, int64_t head,
                     int64_t token) const {
     return (batchRow * length + token) * ld + head * dim;
   }
 };
 
-/// Where dense values go that `products` take as bf16: `scratch`; null where
-/// they take f32.
-inline uint16_t *narrowValues(const BlockProducts &products, float *scratch) {
-  return products.operandType() == QLORA_DTYPE_BF16
-             ? reinterpret_cast<uint16_t *>(scratch)
-             : nullptr;
+/// Where dense values go that `products` take as bf16: a part of the scratch
+/// `slot`; null where they take f32.
+inline uint16_t *narrowValues(const BlockProducts &products, plans::Part part,
+                              void *slot) {
+  return products.operandType() == QLORA_DTYPE_BF16 ? part.in<uint16_t>(slot)
+                                                    : nullptr;
 }
 
 /// Dense rows, as `products` take them: `narrow` from above, or else `values`.

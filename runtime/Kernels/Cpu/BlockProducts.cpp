@@ -5,7 +5,6 @@
 #include "runtime/Kernels/Cpu/BlockProducts.h"
 
 #include <algorithm>
-#include <cassert>
 
 #include "runtime/Kernels/Cpu/InstructionLimit.h"
 #include "runtime/Kernels/Cpu/Parallel.h"
@@ -31,17 +30,6 @@ static GemmProblem problemOf(const BlockForm &form,
           form.beta};
 }
 
-Status BlockProducts::prepare(const Request &request, int64_t slots,
-                              uint64_t scratchBytes) {
-  Prepared product = {request, {}};
-  QLORA_ASSIGN_OR_RETURN(
-      product.slots, createForSlots(createGemmPrimitive,
-                                    problemOf(request.form, request.extents),
-                                    slots, scratchBytes));
-  prepared.push_back(std::move(product));
-  return Status::ok();
-}
-
 std::shared_ptr<const BlockProducts>
 BlockProducts::create(const std::vector<Request> &requests, qlora_dtype dtype,
                       int64_t slots, uint64_t scratchBytes) {
@@ -51,7 +39,10 @@ BlockProducts::create(const std::vector<Request> &requests, qlora_dtype dtype,
     return products;
   const int64_t used = std::min(slots, threadCount());
   for (const Request &request : requests)
-    if (!products->prepare(request, used, scratchBytes).isOk())
+    if (!products->prepared
+             .add(problemOf(request.form, request.extents), used, scratchBytes,
+                  createGemmPrimitive)
+             .isOk())
       return std::make_shared<BlockProducts>();
   products->type = QLORA_DTYPE_BF16;
   return products;
@@ -60,21 +51,16 @@ BlockProducts::create(const std::vector<Request> &requests, qlora_dtype dtype,
 Status BlockProducts::run(int64_t slot, const BlockForm &form,
                           const BlockExtents &extents, RowView a, RowView b,
                           float *c, int64_t ldc, void *scratch) const {
+  GemmProblem problem = problemOf(form, extents);
   if (type == QLORA_DTYPE_F32) {
-    GemmProblem problem = problemOf(form, extents);
     problem.lda = a.ld;
     problem.ldb = b.ld;
     problem.ldc = ldc;
     return multiplyF32(problem, static_cast<const float *>(a.data),
                        static_cast<const float *>(b.data), c);
   }
-  const auto fits = [&](const Prepared &product) {
-    return product.request.extents == extents && product.request.form == form;
-  };
-  const auto product = std::ranges::find_if(prepared, fits);
-  assert(product != prepared.end() && "one of the requests");
-  return product->slots[slot]->run(a.data, b.data, c,
-                                   static_cast<uint8_t *>(scratch));
+  return prepared.find(problem, slot)
+      .run(a.data, b.data, c, static_cast<uint8_t *>(scratch));
 }
 
 } // namespace qlora

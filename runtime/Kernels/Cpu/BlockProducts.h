@@ -25,13 +25,11 @@ struct RowView {
 struct BlockForm {
   bool transposeA = false, transposeB = false;
   float alpha = 1, beta = 0;
-  bool operator==(const BlockForm &) const = default;
 };
 
 /// op(a) is [m, k], op(b) [k, n].
 struct BlockExtents {
   int64_t m, n, k;
-  bool operator==(const BlockExtents &) const = default;
 };
 
 class BlockProducts {
@@ -56,14 +54,8 @@ public:
              RowView a, RowView b, float *c, int64_t ldc, void *scratch) const;
 
 private:
-  struct Prepared {
-    Request request;
-    std::vector<std::unique_ptr<Gemm>> slots;
-  };
-  Status prepare(const Request &request, int64_t slots, uint64_t scratchBytes);
-
   qlora_dtype type = QLORA_DTYPE_F32;
-  std::vector<Prepared> prepared; ///< bf16 only
+  SlotProducts prepared; ///< bf16 only
 };
 
 } // namespace qlora

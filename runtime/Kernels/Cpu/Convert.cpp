@@ -76,6 +76,19 @@ void narrowSum(const float *from, float beta, qlora_dtype dtype, void *to,
 /// Numbers in f32 on the way from one type to another.
 static constexpr int64_t kWindow = 1024;
 
+/// Calls use(numbers in f32, index of the first, how many) for all of a run of
+/// 16-bit numbers.
+template <typename Use>
+static void forWindows(qlora_dtype fromType, const void *from, int64_t count,
+                       Use use) {
+  float window[kWindow];
+  for (int64_t done = 0; done < count; done += kWindow) {
+    const int64_t run = std::min(kWindow, count - done);
+    widen(fromType, elementAt(from, fromType, done), window, run);
+    use(window, done, run);
+  }
+}
+
 void convertRun(qlora_dtype fromType, const void *from, qlora_dtype toType,
                 void *to, int64_t count) {
   if (fromType == toType) {
@@ -86,24 +99,21 @@ void convertRun(qlora_dtype fromType, const void *from, qlora_dtype toType,
     return widen(fromType, from, static_cast<float *>(to), count);
   if (fromType == QLORA_DTYPE_F32)
     return narrow(static_cast<const float *>(from), toType, to, count);
-  float window[kWindow];
-  for (int64_t done = 0; done < count; done += kWindow) {
-    const int64_t run = std::min(kWindow, count - done);
-    widen(fromType, elementAt(from, fromType, done), window, run);
-    narrow(window, toType, elementAt(to, toType, done), run);
-  }
+  forWindows(fromType, from, count,
+             [&](const float *window, int64_t first, int64_t run) {
+               narrow(window, toType, elementAt(to, toType, first), run);
+             });
 }
 
 void addRun(qlora_dtype fromType, const void *from, qlora_dtype toType,
             void *to, int64_t count) {
   if (fromType == QLORA_DTYPE_F32)
     return narrowSum(static_cast<const float *>(from), 1.0f, toType, to, count);
-  float window[kWindow];
-  for (int64_t done = 0; done < count; done += kWindow) {
-    const int64_t run = std::min(kWindow, count - done);
-    widen(fromType, elementAt(from, fromType, done), window, run);
-    narrowSum(window, 1.0f, toType, elementAt(to, toType, done), run);
-  }
+  forWindows(fromType, from, count,
+             [&](const float *window, int64_t first, int64_t run) {
+               narrowSum(window, 1.0f, toType, elementAt(to, toType, first),
+                         run);
+             });
 }
 
 QLORA_VECTOR static void addScaledF32(float factor,
@@ -117,12 +127,10 @@ void addScaled(float factor, qlora_dtype fromType, const void *from, float *to,
                int64_t count) {
   if (fromType == QLORA_DTYPE_F32)
     return addScaledF32(factor, static_cast<const float *>(from), to, count);
-  float window[kWindow];
-  for (int64_t done = 0; done < count; done += kWindow) {
-    const int64_t run = std::min(kWindow, count - done);
-    widen(fromType, elementAt(from, fromType, done), window, run);
-    addScaledF32(factor, window, to + done, run);
-  }
+  forWindows(fromType, from, count,
+             [&](const float *window, int64_t first, int64_t run) {
+               addScaledF32(factor, window, to + first, run);
+             });
 }
 
 float loadElement(qlora_dtype dtype, const void *base, int64_t index) {

@@ -159,18 +159,20 @@ void StoredWeight::decodeNF4(const void *weight, int64_t first, int64_t count,
 }
 
 StoredWeight StoredWeight::of(const KernelRequest &request) {
-  StoredWeight weight;
-  weight.dtype = request.type("w");
-  weight.columns = request.constant("columns");
-  if (weight.dtype != QLORA_DTYPE_NF4)
-    return weight;
-  const int64_t block = request.constant("block");
-  weight.layout =
-      NF4Layout::of(request.constant("rows") * weight.columns, block,
-                    request.constant("double_quant") != 0);
-  if (std::has_single_bit(static_cast<uint64_t>(block)) &&
-      !nf4HasRowScales(weight.columns, block))
-    weight.scaleShift = std::countr_zero(static_cast<uint64_t>(block));
+  const int64_t columns = request.constant("columns");
+  if (request.type("w") != QLORA_DTYPE_NF4)
+    return {request.type("w"), columns, {}};
+  return of(NF4Layout::of(request.constant("rows") * columns,
+                          request.constant("block"),
+                          request.constant("double_quant") != 0),
+            columns);
+}
+
+StoredWeight StoredWeight::of(const NF4Layout &layout, int64_t columns) {
+  StoredWeight weight = {QLORA_DTYPE_NF4, columns, layout};
+  const auto block = static_cast<uint64_t>(layout.block);
+  if (std::has_single_bit(block) && !nf4HasRowScales(columns, layout.block))
+    weight.scaleShift = std::countr_zero(block);
   weight.decodeRun = DecodeRun::find();
   return weight;
 }

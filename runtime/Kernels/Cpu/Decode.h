@@ -31,13 +31,15 @@ struct StoredWeight {
   qlora_dtype dtype;
   int64_t columns;
   NF4Layout layout; ///< of an NF4 weight
-  /// Element i has scale i >> scaleShift; -1: NF4Scales.h says which.
+  /// Element i has scale i >> scaleShift; -1: NF4.h says which.
   int scaleShift = -1;
   const DecodeRun *decodeRun = nullptr; ///< of an NF4 weight, where there is one
 
   /// From the constants rows, columns, block and double_quant and the
   /// operand w.
   static StoredWeight of(const KernelRequest &request);
+  /// An NF4 one.
+  static StoredWeight of(const NF4Layout &layout, int64_t columns);
 
   /// Elements [first, first + count) of `weight` as `outType` (f32, bf16 or
   /// f16), on all threads. Any range: it may begin and end within a block or

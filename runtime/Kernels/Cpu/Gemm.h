@@ -55,12 +55,26 @@ StatusOr<std::unique_ptr<Gemm>> createGemmTiles(const GemmProblem &problem,
 Status multiplyF32(const GemmProblem &p, const float *a, const float *b,
                    float *c);
 
-/// `problem` once for each of `slots` tasks that run at the same time, by
-/// `create` (Gemm::create, or one way): a product's memory objects are those
-/// of one thread.
-StatusOr<std::vector<std::unique_ptr<Gemm>>>
-createForSlots(decltype(Gemm::create) &create, const GemmProblem &problem,
-               int64_t slots, uint64_t scratchBytes);
+/// Products of some shapes for tasks that run at the same time: one of each
+/// shape for every slot, since its memory objects are those of one thread.
+class SlotProducts {
+public:
+  /// Prepares a shape, unless it was before, by `create` (Gemm::create, or one
+  /// way).
+  Status add(const GemmProblem &problem, int64_t slots, uint64_t scratchBytes,
+             decltype(Gemm::create) &create = Gemm::create);
+  /// Of a shape that was added.
+  Gemm &find(const GemmProblem &problem, int64_t slot) const;
+
+private:
+  struct Shape {
+    GemmProblem problem;
+    std::vector<std::unique_ptr<Gemm>> slots;
+  };
+  const Shape *shapeOf(const GemmProblem &problem) const;
+
+  std::vector<Shape> shapes;
+};
 
 } // namespace qlora
 

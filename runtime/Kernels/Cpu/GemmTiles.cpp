@@ -5,6 +5,7 @@
 #include <oneapi/dnnl/dnnl.h>
 
 #include <algorithm>
+#include <cassert>
 
 #include "runtime/Kernels/Cpu/Convert.h"
 #include "runtime/Kernels/Cpu/Gemm.h"
@@ -133,17 +134,31 @@ StatusOr<std::unique_ptr<Gemm>> Gemm::create(const GemmProblem &problem,
   return createGemmTiles(problem, scratchBytes);
 }
 
-StatusOr<std::vector<std::unique_ptr<Gemm>>>
-createForSlots(decltype(Gemm::create) &create, const GemmProblem &problem,
-               int64_t slots, uint64_t scratchBytes) {
+const SlotProducts::Shape *
+SlotProducts::shapeOf(const GemmProblem &problem) const {
+  const auto found = std::ranges::find(shapes, problem, &Shape::problem);
+  return found == shapes.end() ? nullptr : &*found;
+}
+
+Status SlotProducts::add(const GemmProblem &problem, int64_t slots,
+                         uint64_t scratchBytes,
+                         decltype(Gemm::create) &create) {
+  if (shapeOf(problem))
+    return Status::ok();
   const ScopedThreads sequential(1);
-  std::vector<std::unique_ptr<Gemm>> products;
+  Shape shape = {problem, {}};
   for (int64_t slot = 0; slot < slots; ++slot) {
-    QLORA_ASSIGN_OR_RETURN(std::unique_ptr<Gemm> product,
+    QLORA_ASSIGN_OR_RETURN(shape.slots.emplace_back(),
                            create(problem, scratchBytes));
-    products.push_back(std::move(product));
   }
-  return products;
+  shapes.push_back(std::move(shape));
+  return Status::ok();
+}
+
+Gemm &SlotProducts::find(const GemmProblem &problem, int64_t slot) const {
+  const Shape *shape = shapeOf(problem);
+  assert(shape && "one of those that were added");
+  return *shape->slots[static_cast<size_t>(slot)];
 }
 
 } // namespace qlora

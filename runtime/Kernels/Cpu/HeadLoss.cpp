@@ -56,22 +56,15 @@ namespace cpu {
 
 namespace {
 
-/// The parts of the workspace.
-struct Parts {
-  int32_t *rowNumbers;
-  double *rowLosses, *logSums;
-  uint8_t *gathered;
-  HeadRowState *states;
-  float *gradients;
-  uint8_t *slots;
-};
-
-/// A run with the first `rows` row numbers of its parts.
+/// A run with the first `rows` row numbers of its workspace.
 struct Chunk {
   const LibraryKernelArgs &args;
   const HeadOperands &operands;
-  const Parts &parts;
   int64_t rows, blocks, ranges;
+
+  template <typename T> T *at(plans::Part part) const {
+    return part.in<T>(args.buffers.back());
+  }
 };
 
 class HeadLoss final : public LibraryKernel {
@@ -83,9 +76,8 @@ private:
   explicit HeadLoss(const KernelRequest &request)
       : shape(HeadShape::of(request)), plan(HeadPlan::of(request)),
         tasks(plans::kGemmSlots) {}
-  Parts partsOf(const LibraryKernelArgs &args) const;
   uint8_t *slotOf(const Chunk &chunk, int64_t slot) const {
-    return chunk.parts.slots + slot * int64_t(plan.slotBytes);
+    return chunk.at<uint8_t>(plan.slots) + slot * int64_t(plan.slotBytes);
   }
 
   void gather(const Chunk &chunk) const;
@@ -118,29 +110,18 @@ PreparedKernel HeadLoss::prepare(const KernelRequest &request) {
   return std::unique_ptr<LibraryKernel>(std::move(kernel));
 }
 
-Parts HeadLoss::partsOf(const LibraryKernelArgs &args) const {
-  void *const workspace = args.buffers.back();
-  return {plan.rowNumbers.in<int32_t>(workspace),
-          plan.rowLosses.in<double>(workspace),
-          plan.logSums.in<double>(workspace),
-          plan.gathered.in(workspace),
-          plan.states.in<HeadRowState>(workspace),
-          plan.gradients.in<float>(workspace),
-          plan.slots.in(workspace)};
-}
-
 /// Rows in the type of the products, and zeros up to the rows of the last
 /// product.
 void HeadLoss::gather(const Chunk &chunk) const {
   const auto to = [&](int64_t row) {
-    return elementAt(chunk.parts.gathered, plan.productType,
+    return elementAt(chunk.at<uint8_t>(plan.gathered), plan.productType,
                      row * plan.hidden);
   };
   parallelRanges(chunk.rows, 64, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i)
       convertRun(shape.hiddenType,
                  elementAt(chunk.operands.hidden, shape.hiddenType,
-                           chunk.parts.rowNumbers[i] * shape.ldh),
+                           chunk.at<int32_t>(plan.rowNumbers)[i] * shape.ldh),
                  plan.productType, to(i), plan.hidden);
   });
   const HeadBlock last = blockOf(chunk, chunk.blocks - 1);
@@ -153,9 +134,9 @@ void HeadLoss::gather(const Chunk &chunk) const {
 
 HeadBlock HeadLoss::blockOf(const Chunk &chunk, int64_t block) const {
   const int64_t first = block * plan.blockRows;
-  return {elementAt(chunk.parts.gathered, plan.productType,
+  return {elementAt(chunk.at<uint8_t>(plan.gathered), plan.productType,
                     first * plan.hidden),
-          chunk.parts.rowNumbers + first, chunk.operands.targets,
+          chunk.at<int32_t>(plan.rowNumbers) + first, chunk.operands.targets,
           std::min(plan.blockRows, chunk.rows - first)};
 }
 
@@ -168,21 +149,21 @@ Status HeadLoss::walk(const Chunk &chunk) {
                                                     int64_t slot) {
     const int64_t range = task % chunk.ranges, all = plan.panels();
     const int64_t firstRow = task * plan.blockRows;
-    float *gradient = plan.hasGradient
-                          ? chunk.parts.gradients + firstRow * plan.hidden
-                          : nullptr;
+    float *gradient = chunk.at<float>(plan.gradients);
+    if (gradient)
+      gradient += firstRow * plan.hidden;
     return panels->walk(blockOf(chunk, task / chunk.ranges), chunk.operands.w,
                         all * range / chunk.ranges,
                         all * (range + 1) / chunk.ranges,
-                        chunk.parts.states + firstRow, gradient, observer,
-                        slot, slotOf(chunk, slot));
+                        chunk.at<HeadRowState>(plan.states) + firstRow,
+                        gradient, observer, slot, slotOf(chunk, slot));
   });
 }
 
 /// Loss and match of a row of the chunk, and its gradient.
 void HeadLoss::merge(const Chunk &chunk, int64_t row) const {
   const auto stateOf = [&](int64_t range) -> const HeadRowState & {
-    return chunk.parts.states[taskRow(chunk, row, range)];
+    return chunk.at<HeadRowState>(plan.states)[taskRow(chunk, row, range)];
   };
   HeadRowState whole = stateOf(0);
   for (int64_t range = 1; range < chunk.ranges; ++range) {
@@ -199,9 +180,9 @@ void HeadLoss::merge(const Chunk &chunk, int64_t row) const {
     whole.sum += stateOf(range).sum *
                  std::exp(double(stateOf(range).maximum) - whole.maximum);
   const double logSum = whole.maximum + std::log(whole.sum);
-  const int32_t number = chunk.parts.rowNumbers[row];
-  chunk.parts.logSums[row] = logSum;
-  chunk.parts.rowLosses[row] = logSum - whole.target;
+  const int32_t number = chunk.at<int32_t>(plan.rowNumbers)[row];
+  chunk.at<double>(plan.logSums)[row] = logSum;
+  chunk.at<double>(plan.rowLosses)[row] = logSum - whole.target;
   chunk.operands.correct[number] =
       whole.best == chunk.operands.targets[number];
   if (plan.hasGradient)
@@ -212,18 +193,19 @@ void HeadLoss::merge(const Chunk &chunk, int64_t row) const {
 void HeadLoss::mergeGradient(const Chunk &chunk, int64_t row,
                              double targetGradient, double logSum) const {
   float *const sum =
-      chunk.parts.gradients + taskRow(chunk, row, 0) * plan.hidden;
+      chunk.at<float>(plan.gradients) + taskRow(chunk, row, 0) * plan.hidden;
   for (int64_t range = 0; range < chunk.ranges; ++range) {
     const int64_t at = taskRow(chunk, row, range);
-    const auto factor =
-        float(std::exp(chunk.parts.states[at].maximum - logSum));
+    const HeadRowState &state = chunk.at<HeadRowState>(plan.states)[at];
+    const auto factor = float(std::exp(state.maximum - logSum));
     if (range == 0)
       scaleRun(sum, plan.hidden, factor);
     else
       addScaled(factor, QLORA_DTYPE_F32,
-                chunk.parts.gradients + at * plan.hidden, sum, plan.hidden);
+                chunk.at<float>(plan.gradients) + at * plan.hidden, sum,
+                plan.hidden);
   }
-  const int32_t number = chunk.parts.rowNumbers[row];
+  const int32_t number = chunk.at<int32_t>(plan.rowNumbers)[row];
   addScaled(float(targetGradient), shape.weightType,
             elementAt(chunk.operands.w, shape.weightType,
                       chunk.operands.targets[number] * plan.hidden),
@@ -240,8 +222,8 @@ Status HeadLoss::addWeightGradient(const Chunk &chunk) {
     for (int64_t block = 0; block < chunk.blocks; ++block)
       QLORA_RETURN_IF_ERROR(panels->addWeightGradient(
           blockOf(chunk, block), chunk.operands.w, panel,
-          chunk.parts.logSums + block * plan.blockRows, chunk.operands.dw,
-          slot, slotOf(chunk, slot)));
+          chunk.at<double>(plan.logSums) + block * plan.blockRows,
+          chunk.operands.dw, slot, slotOf(chunk, slot)));
     return Status::ok();
   });
 }
@@ -273,23 +255,24 @@ void HeadLoss::clearSkipped(const HeadOperands &operands) const {
 
 Status HeadLoss::run(const LibraryKernelArgs &args) {
   const HeadOperands operands = HeadOperands::of(args, plan.hasGradient);
-  const Parts parts = partsOf(args);
   QLORA_RETURN_IF_ERROR(checkTargets(shape, operands.targets));
   clearSkipped(operands);
+  auto *const rowNumbers = plan.rowNumbers.in<int32_t>(args.buffers.back());
+  auto *const rowLosses = plan.rowLosses.in<double>(args.buffers.back());
   double loss = 0;
   int64_t labels = 0;
   for (int64_t row = 0; row < shape.rows;) {
     int64_t count = 0;
     for (; row < shape.rows && count < plan.chunkRows; ++row)
       if (operands.targets[row] != kNoTarget)
-        parts.rowNumbers[count++] = static_cast<int32_t>(row);
+        rowNumbers[count++] = static_cast<int32_t>(row);
     if (count == 0)
       break;
     const int64_t blocks = plan.blocks(count);
     QLORA_RETURN_IF_ERROR(runChunk(
-        {args, operands, parts, count, blocks, plan.ranges(blocks)}));
+        {args, operands, count, blocks, plan.ranges(blocks)}));
     for (int64_t i = 0; i < count; ++i)
-      loss += parts.rowLosses[i];
+      loss += rowLosses[i];
     labels += count;
   }
   *operands.loss = float(loss);

@@ -31,34 +31,18 @@ StatusOr<std::unique_ptr<HeadPanels>> HeadPanels::create(const HeadPlan &plan,
 }
 
 Status HeadPanels::addProducts(int64_t rows, int64_t words, int64_t slots) {
-  Products added = {rows, words, {}, {}, {}};
-  const auto prepare = [&](const GemmProblem &problem) {
-    return createForSlots(Gemm::create, problem, slots, plan.scratch.bytes);
+  const auto add = [&](const GemmProblem &problem) {
+    return products.add(problem, slots, plan.scratch.bytes);
   };
-  QLORA_ASSIGN_OR_RETURN(added.logits,
-                         prepare(plan.logitsProduct(rows, words)));
-  if (plan.hasGradient) {
-    QLORA_ASSIGN_OR_RETURN(added.hiddenGradient,
-                           prepare(plan.hiddenGradientProduct(rows, words)));
-  }
-  if (plan.hasWeightGradient) {
-    QLORA_ASSIGN_OR_RETURN(added.weightGradient,
-                           prepare(plan.weightGradientProduct(rows, words)));
-  }
-  products.push_back(std::move(added));
-  return Status::ok();
+  QLORA_RETURN_IF_ERROR(add(plan.logitsProduct(rows, words)));
+  if (plan.hasGradient)
+    QLORA_RETURN_IF_ERROR(add(plan.hiddenGradientProduct(rows, words)));
+  return plan.hasWeightGradient ? add(plan.weightGradientProduct(rows, words))
+                                : Status::ok();
 }
 
 int64_t HeadPanels::paddedRows(int64_t count) const {
   return *std::lower_bound(ladder.begin(), ladder.end(), count);
-}
-
-const HeadPanels::Products &HeadPanels::productsFor(int64_t count,
-                                                    int64_t words) const {
-  const auto fits = [rows = paddedRows(count), words](const Products &p) {
-    return p.rows == rows && p.words == words;
-  };
-  return *std::find_if(products.begin(), products.end(), fits);
 }
 
 /// With its words in the type of the products.
@@ -152,9 +136,9 @@ Status HeadPanels::walk(const HeadBlock &block, const void *w, int64_t begin,
     std::fill_n(gradient, rows * plan.hidden, 0.0f);
   for (int64_t number = begin; number < end; ++number) {
     const Panel panel = panelAt(number, w, slotScratch);
-    const Products &products = productsFor(block.count, panel.count);
-    QLORA_RETURN_IF_ERROR(products.logits[slot]->run(
-        block.hidden, panel.words, panel.logits, panel.scratch));
+    QLORA_RETURN_IF_ERROR(
+        products.find(plan.logitsProduct(rows, panel.count), slot)
+            .run(block.hidden, panel.words, panel.logits, panel.scratch));
     if (observer && observer->onLogits)
       observer->onLogits({{block.numbers, static_cast<size_t>(block.count)},
                           panel.logits,
@@ -175,8 +159,9 @@ Status HeadPanels::walk(const HeadBlock &block, const void *w, int64_t begin,
       setTargetFactor(block, panel, row, 0.0f);
     });
     clearFactors(panel, block.count, rows);
-    QLORA_RETURN_IF_ERROR(products.hiddenGradient[slot]->run(
-        panel.factors(), panel.words, gradient, panel.scratch));
+    QLORA_RETURN_IF_ERROR(
+        products.find(plan.hiddenGradientProduct(rows, panel.count), slot)
+            .run(panel.factors(), panel.words, gradient, panel.scratch));
   }
   return Status::ok();
 }
@@ -186,9 +171,10 @@ Status HeadPanels::addWeightGradient(const HeadBlock &block, const void *w,
                                      float *dw, int64_t slot,
                                      uint8_t *slotScratch) const {
   const Panel panel = panelAt(number, w, slotScratch);
-  const Products &products = productsFor(block.count, panel.count);
-  QLORA_RETURN_IF_ERROR(products.logits[slot]->run(
-      block.hidden, panel.words, panel.logits, panel.scratch));
+  const int64_t rows = paddedRows(block.count);
+  QLORA_RETURN_IF_ERROR(
+      products.find(plan.logitsProduct(rows, panel.count), slot)
+          .run(block.hidden, panel.words, panel.logits, panel.scratch));
   for (int64_t row = 0; row < block.count; ++row)
     panel.shifts[row] = float(logSums[row]);
   exponentiate(block, panel);
@@ -196,10 +182,10 @@ Status HeadPanels::addWeightGradient(const HeadBlock &block, const void *w,
     setTargetFactor(block, panel, row,
                     std::expm1(panel.targets[row] - panel.shifts[row]));
   });
-  clearFactors(panel, block.count, products.rows);
-  return products.weightGradient[slot]->run(panel.factors(), block.hidden,
-                                            dw + panel.first * plan.hidden,
-                                            panel.scratch);
+  clearFactors(panel, block.count, rows);
+  return products.find(plan.weightGradientProduct(rows, panel.count), slot)
+      .run(panel.factors(), block.hidden, dw + panel.first * plan.hidden,
+           panel.scratch);
 }
 
 } // namespace qlora

@@ -82,11 +82,6 @@ public:
   int64_t paddedRows(int64_t count) const;
 
 private:
-  /// The products of `rows` rows with `words` words.
-  struct Products {
-    int64_t rows, words;
-    std::vector<std::unique_ptr<Gemm>> logits, hiddenGradient, weightGradient;
-  };
   /// Words [first, first + count), as they are multiplied, and what a slot
   /// has of them.
   struct Panel {
@@ -106,7 +101,6 @@ private:
 
   explicit HeadPanels(const HeadPlan &plan) : plan(plan) {}
   Status addProducts(int64_t rows, int64_t words, int64_t slots);
-  const Products &productsFor(int64_t count, int64_t words) const;
   Panel panelAt(int64_t number, const void *w, uint8_t *slotScratch) const;
   void raiseMaxima(const HeadBlock &block, const Panel &panel,
                    HeadRowState *states, float *gradient) const;
@@ -120,7 +114,7 @@ private:
 
   HeadPlan plan;
   std::vector<int64_t> ladder; ///< numbers of rows, fewest first
-  std::vector<Products> products;
+  SlotProducts products;
 };
 
 } // namespace qlora

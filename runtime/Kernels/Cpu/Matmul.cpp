@@ -5,7 +5,6 @@
 // of it in its own cache.
 
 #include <algorithm>
-#include <vector>
 
 #include "runtime/Kernels/Cpu/Convert.h"
 #include "runtime/Kernels/Cpu/CpuKernels.h"
@@ -35,12 +34,6 @@ using plans::PanelPlan;
 
 namespace {
 
-/// A product of some rows of a with some columns of op(W), for each slot.
-struct PanelProduct {
-  int64_t rows, columns;
-  std::vector<std::unique_ptr<Gemm>> slots;
-};
-
 class PanelMatmul final : public LibraryKernel {
 public:
   static PreparedKernel prepare(const KernelRequest &request);
@@ -53,8 +46,6 @@ private:
         cType(request.type("c")), ldc(request.constant("ldc")),
         beta(static_cast<float>(request.constantAsDouble("beta"))) {}
 
-  Status addProduct(int64_t rows, int64_t columns);
-  Gemm &productFor(int64_t rows, int64_t columns, int64_t slot) const;
   const void *denseA(const LibraryKernelArgs &args) const;
   Status runPanel(const LibraryKernelArgs &args, const void *a, int64_t panel,
                   int64_t slot) const;
@@ -66,19 +57,10 @@ private:
   qlora_dtype cType;
   int64_t ldc;
   float beta;
-  std::vector<PanelProduct> products; ///< one for each pair of extents
+  SlotProducts products;
 };
 
 } // namespace
-
-Status PanelMatmul::addProduct(int64_t rows, int64_t columns) {
-  PanelProduct product = {rows, columns, {}};
-  QLORA_ASSIGN_OR_RETURN(
-      product.slots, createForSlots(Gemm::create, plan.product(rows, columns),
-                                    tasks.slots(), plan.scratch.bytes));
-  products.push_back(std::move(product));
-  return Status::ok();
-}
 
 PreparedKernel PanelMatmul::prepare(const KernelRequest &request) {
   std::unique_ptr<PanelMatmul> kernel(new PanelMatmul(request));
@@ -88,16 +70,10 @@ PreparedKernel PanelMatmul::prepare(const KernelRequest &request) {
   for (int64_t rows : {plan.rows, lastRows})
     for (int64_t columns : {plan.columns, lastColumns})
       if (rows > 0 && columns > 0)
-        QLORA_RETURN_IF_ERROR(kernel->addProduct(rows, columns));
+        QLORA_RETURN_IF_ERROR(kernel->products.add(plan.product(rows, columns),
+                                                   kernel->tasks.slots(),
+                                                   plan.scratch.bytes));
   return std::unique_ptr<LibraryKernel>(std::move(kernel));
-}
-
-Gemm &PanelMatmul::productFor(int64_t rows, int64_t columns,
-                              int64_t slot) const {
-  const auto fits = [&](const PanelProduct &product) {
-    return product.rows == rows && product.columns == columns;
-  };
-  return *std::find_if(products.begin(), products.end(), fits)->slots[slot];
 }
 
 /// a, or a copy of it without gaps.
@@ -128,7 +104,7 @@ Status PanelMatmul::runPanel(const LibraryKernelArgs &args, const void *a,
   weight.decodePart(args.buffers[kW], part, plan.type, decoded);
   for (int64_t row = 0; row < plan.m; row += plan.rows) {
     const int64_t rows = std::min(plan.rows, plan.m - row);
-    QLORA_RETURN_IF_ERROR(productFor(rows, columns, slot)
+    QLORA_RETURN_IF_ERROR(products.find(plan.product(rows, columns), slot)
                               .run(elementAt(a, plan.type, row * plan.k),
                                    decoded, sum, plan.scratch.in(own)));
     for (int64_t i = 0; i < rows; ++i)

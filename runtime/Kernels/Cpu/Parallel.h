@@ -2,12 +2,20 @@
 
 // Loops over independent tasks on the one OpenMP pool, serial where OpenMP is
 // off (under ThreadSanitizer).
+//
+// An exception that leaves a parallel region ends the process without a word.
+// Tasks may throw here (memory runs out): the loop keeps the first exception and
+// throws it again on the thread that called it, when all tasks have ended. So
+// every parallel loop of the runtime is one of these; the one other calls
+// generated C (Device/Cpu/CpuDevice.cpp), which throws nothing.
 
 #ifndef QLORA_RUNTIME_KERNELS_CPU_PARALLEL_H
 #define QLORA_RUNTIME_KERNELS_CPU_PARALLEL_H
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
+#include <exception>
 #include <vector>
 
 #ifdef _OPENMP
@@ -55,6 +63,27 @@ private:
   int64_t before;
 };
 
+/// The first exception of a loop's tasks.
+class LoopException {
+public:
+  template <typename Work> void keep(Work &&work) noexcept {
+    try {
+      work();
+    } catch (...) {
+      if (!isTaken.test_and_set())
+        first = std::current_exception();
+    }
+  }
+  void rethrow() const {
+    if (first)
+      std::rethrow_exception(first);
+  }
+
+private:
+  std::atomic_flag isTaken;
+  std::exception_ptr first;
+};
+
 /// Calls task(index, slot) once for each index in [0, count). At any time at
 /// most one task has a given slot, and slots are in [0, min(slots, threads)):
 /// the number of a task's scratch. Results must not depend on the slot.
@@ -64,10 +93,11 @@ void parallelFor(int64_t count, int64_t slots, Task task) {
 #ifdef _OPENMP
   const int64_t threads = std::min({slots, threadCount(), count});
   if (threads > 1) {
+    LoopException exception;
 #pragma omp parallel for schedule(dynamic, 1) num_threads(int(threads))
     for (int64_t index = 0; index < count; ++index)
-      task(index, int64_t(omp_get_thread_num()));
-    return;
+      exception.keep([&] { task(index, int64_t(omp_get_thread_num())); });
+    return exception.rethrow();
   }
 #endif
   const ScopedThreads sequential(1);

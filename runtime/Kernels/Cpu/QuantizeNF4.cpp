@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The quantiser and plain decoder of NF4.h's layout. Every f32 operation is
+// The quantiser of NF4.h's layout. Every f32 operation is
 // rounded on its own (this file is compiled with -ffp-contract=off).
 
 #include "runtime/Kernels/Cpu/QuantizeNF4.h"
@@ -138,19 +138,17 @@ QLORA_VECTOR static float quantizeBlock(int64_t block, int64_t count,
 static void quantizeRange(int64_t block, int64_t elements,
                           const NF4Source &source, int64_t begin, int64_t end,
                           uint8_t *packed, float *scales) {
-#pragma omp parallel
-  {
+  parallelRanges(end - begin, 1, [&](int64_t from, int64_t to) {
     std::vector<float> values(static_cast<size_t>(block) + 1);
     std::vector<int32_t> codes(values.size());
-#pragma omp for schedule(static)
-    for (int64_t index = begin; index < end; ++index) {
+    for (int64_t index = begin + from; index < begin + to; ++index) {
       const int64_t first = index * block;
       const int64_t count = std::min(block, elements - first);
       source.read(first, count, values.data());
       scales[index] = quantizeBlock(block, count, values.data(), codes.data(),
                                     packed + first / 2);
     }
-  }
+  });
 }
 
 void quantizeNF4Blocks(int64_t block, int64_t elements, const NF4Source &source,
@@ -256,30 +254,6 @@ void quantizeNF4(const NF4Layout &layout, const float *elements, uint8_t *out) {
                },
                nullptr},
               out);
-}
-
-void decodeNF4Scales(const NF4Layout &layout, const uint8_t *tensor,
-                     float *scales) {
-  const NF4Tensor parts = NF4Tensor::of(layout, /*columns=*/0, tensor);
-  for (int64_t i = 0; i < layout.blocks; ++i)
-    scales[i] = parts.absmax(i);
-}
-
-void decodeNF4(const NF4Layout &layout, const uint8_t *tensor,
-               const float *scales, int64_t columns, int64_t first,
-               int64_t count, float *out) {
-  const auto *book = reinterpret_cast<const float *>(tensor + layout.codeBook);
-  int64_t element = first;
-  while (element < first + count) {
-    const float scale = scales[nf4ScaleIndex(columns, layout.block, element)];
-    const int64_t end =
-        std::min(nf4ScaleRunEnd(columns, layout.block, element), first + count);
-    for (; element < end; ++element) {
-      const uint8_t byte = tensor[element / 2];
-      const unsigned code = element % 2 == 0 ? byte >> 4 : byte & 15;
-      out[element - first] = book[code] * scale;
-    }
-  }
 }
 
 } // namespace qlora

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The NF4 quantiser, with the bytes of bitsandbytes 0.50 on the CPU, and a
-// plain decoder for one tensor (kernels that decode during a step are in
-// NF4.h). The layout of the bytes: runtime/Kernels/Math/NF4.h.
+// The NF4 quantiser, with the bytes of bitsandbytes 0.50 on the CPU. The layout
+// of the bytes: runtime/Kernels/Math/NF4.h; the decoder: Decode.h.
 //
 // The arithmetic, which CUDA shares, and what a scale's offset is:
 // runtime/Kernels/Math/NF4Quantize.h. All f32 operations are rounded one by
@@ -62,16 +61,6 @@ void quantizeNF4Scales(std::span<const float> scales, float offset,
 /// and offset included.
 void quantizeNF4Scales(const NF4Layout &layout, std::span<const float> scales,
                        float offset, uint8_t *out);
-
-/// The scales f32 [layout.blocks] that a quantised tensor stands for.
-void decodeNF4Scales(const NF4Layout &layout, const uint8_t *tensor,
-                     float *scales);
-/// Elements [first, first + count) as f32, `columns` of them in a row (which
-/// scale an element has depends on it: NF4Scales.h). `scales` as
-/// decodeNF4Scales gives them.
-void decodeNF4(const NF4Layout &layout, const uint8_t *tensor,
-               const float *scales, int64_t columns, int64_t first,
-               int64_t count, float *out);
 
 } // namespace qlora
 

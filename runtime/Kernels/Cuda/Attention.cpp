@@ -9,7 +9,7 @@
 
 #include <fmt/format.h>
 
-#include "runtime/Kernels/Cuda/CudaKernels.h"
+#include "runtime/Kernels/Cuda/CudaKernel.h"
 
 namespace qlora::cuda {
 

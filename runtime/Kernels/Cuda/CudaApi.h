@@ -13,6 +13,7 @@
 
 #include <dlfcn.h>
 
+#include <optional>
 #include <span>
 
 #include "runtime/Base/Status.h"
@@ -85,6 +86,40 @@ struct Cudnn {
 #define QLORA_CUDNN(Name, Symbol, Parameters) cudnnStatus_t(*Name) Parameters;
 #include "runtime/Kernels/Cuda/CudaSymbols.inc"
 };
+
+/// A handle for the context that is current when it is made, of `Library`,
+/// which opens, creates and destroys. Empty until create().
+template <typename Library, typename Handle> class LibraryHandle {
+public:
+  LibraryHandle() = default;
+  LibraryHandle(const LibraryHandle &) = delete;
+  LibraryHandle &operator=(const LibraryHandle &) = delete;
+  ~LibraryHandle() {
+    if (handle)
+      (void)library->destroy(handle);
+  }
+
+  Status create() {
+    QLORA_ASSIGN_OR_RETURN(library, Library::open());
+    return library->check(library->create(&handle), Library::kCreate);
+  }
+  /// Itself, made at the first call; the same refusal at every call.
+  StatusOr<const LibraryHandle *> get() {
+    if (!made)
+      made = create();
+    QLORA_RETURN_IF_ERROR(*made);
+    return this;
+  }
+
+  const Library *library = nullptr;
+  Handle handle = nullptr;
+
+private:
+  std::optional<Status> made;
+};
+
+using CublasHandle = LibraryHandle<CublasLt, cublasLtHandle_t>;
+using CudnnHandle = LibraryHandle<Cudnn, cudnnHandle_t>;
 
 } // namespace qlora
 

@@ -15,37 +15,15 @@ using cudnn_data::kBoolean;
 using cudnn_data::kFloat;
 using cudnn_data::kInt32;
 
-CudnnAttentionShape CudnnAttentionShape::of(const KernelRequest &r) {
-  CudnnAttentionShape shape = {};
-  shape.batch = r.constant("batch");
-  shape.length = r.constant("length");
-  shape.heads = r.constant("heads");
-  shape.keyHeads = r.constant("kv_heads");
-  shape.dim = r.constant("dim");
-  shape.window = r.constant("window");
-  shape.ldq = r.constant("ldq");
-  shape.ldk = r.constant("ldk");
-  shape.ldv = r.constant("ldv");
-  shape.ldo = r.constant("ldo");
-  shape.hasSegments = r.dtype("segments").has_value();
-  if (r.op->name == "attention_grad") {
-    shape.lddo = r.constant("lddo");
-    shape.lddq = r.constant("lddq");
-    shape.lddk = r.constant("lddk");
-    shape.lddv = r.constant("lddv");
-  }
-  return shape;
-}
-
 namespace {
 /// What both directions share: shapes, and the scores with their masks.
 class AttentionGraph {
 public:
-  AttentionGraph(const CudnnTarget &target, const CudnnAttentionShape &s)
-      : graph(target), s(s), scale(graph.value(operand::kScale)),
-        q(graph.operand(operand::kQ, kBFloat16, rows(s.heads, s.ldq))),
+  AttentionGraph(const CudnnTarget &target, const KernelRequest &request)
+      : graph(target), r(request), scale(graph.value(operand::kScale)),
+        q(graph.operand(operand::kQ, kBFloat16, rows(heads, "ldq"))),
         kTransposed(graph.operand(operand::kK, kBFloat16,
-                                  transposed(rows(s.keyHeads, s.ldk)))) {}
+                                  transposed(rows(keyHeads, "ldk")))) {}
 
   void forward();
   void backward(CudnnDqSum dqSum);
@@ -53,16 +31,17 @@ public:
   CudnnGraph graph;
 
 private:
-  /// [batch, length, count * dim] with row stride `ld`, by heads.
-  Shape rows(int64_t count, int64_t ld) const {
-    return {{s.batch, count, s.length, s.dim}, {s.length * ld, s.dim, ld, 1}};
+  /// [batch, length, count * dim] with the named row stride, by heads.
+  Shape rows(int64_t count, std::string_view name) const {
+    const int64_t ld = r.constant(name);
+    return {{batch, count, length, dim}, {length * ld, dim, ld, 1}};
   }
   /// Without gaps, head by head.
   Shape packed(int64_t width) const {
-    return {{s.batch, s.heads, s.length, width},
-            {s.heads * s.length * width, s.length * width, width, 1}};
+    return {{batch, heads, length, width},
+            {heads * length * width, length * width, width, 1}};
   }
-  Shape scores() const { return packed(s.length); }
+  Shape scores() const { return packed(length); }
   static Shape transposed(Shape shape) {
     std::swap(shape.dimensions[2], shape.dimensions[3]);
     std::swap(shape.strides[2], shape.strides[3]);
@@ -96,11 +75,15 @@ private:
   Tensor maskSegments(Tensor x);
   Tensor maskBand(Tensor x);
   Tensor scaledScores();
-  void gradientOf(Tensor turnedScores, Tensor by, int64_t id, int64_t ld);
+  void gradientOf(Tensor turnedScores, Tensor by, int64_t id,
+                  std::string_view ld);
   void gradientOfQueries(Tensor scoreGradient, CudnnDqSum dqSum);
   Tensor delta(Tensor dout);
 
-  const CudnnAttentionShape &s;
+  const KernelRequest &r;
+  const int64_t batch = r.constant("batch"), length = r.constant("length");
+  const int64_t heads = r.constant("heads"), dim = r.constant("dim");
+  const int64_t keyHeads = r.constant("kv_heads");
   Tensor scale, q, kTransposed;
   Tensor masked = nullptr;
   Tensor y0 = nullptr; ///< the scores that positions are counted in
@@ -117,12 +100,12 @@ Tensor AttentionGraph::where(int comparison, Tensor left, Tensor right,
 }
 
 Tensor AttentionGraph::maskSegments(Tensor x) {
-  if (!s.hasSegments)
+  if (!r.dtype("segments"))
     return x;
   y0 = x;
-  const Shape byQuery = {{s.batch, 1, s.length, 1}, {s.length, s.length, 1, 1}};
-  const Shape byKey = {{s.batch, 1, 1, s.length},
-                       {s.length, s.length, s.length, 1}};
+  const Shape byQuery = {{batch, 1, length, 1}, {length, length, 1, 1}};
+  const Shape byKey = {{batch, 1, 1, length},
+                       {length, length, length, 1}};
   Tensor ofQuery = graph.operand(operand::kQuerySegments, kInt32, byQuery);
   Tensor ofKey = graph.operand(operand::kKeySegments, kInt32, byKey);
   Tensor query = index(2);
@@ -137,7 +120,7 @@ Tensor AttentionGraph::maskBand(Tensor x) {
   y0 = x;
   Tensor query = index(2), key = index(3);
   x = where(pointwise::kGreaterOrEqual, query, key, x);
-  if (s.window == 0)
+  if (r.constant("window") == 0)
     return x;
   y0 = x;
   query = index(2);
@@ -153,8 +136,8 @@ Tensor AttentionGraph::scaledScores() {
 }
 
 void AttentionGraph::forward() {
-  Tensor v = graph.operand(operand::kV, kBFloat16, rows(s.keyHeads, s.ldv));
-  Tensor out = graph.operand(operand::kOut, kBFloat16, rows(s.heads, s.ldo));
+  Tensor v = graph.operand(operand::kV, kBFloat16, rows(keyHeads, "ldv"));
+  Tensor out = graph.operand(operand::kOut, kBFloat16, rows(heads, "ldo"));
   Tensor lse = graph.operand(operand::kLse, kFloat, packed(1));
   Tensor x = maskBand(maskSegments(scaledScores()));
   Tensor maximum = reduced(cudnn_reduce::kMaximum, x);
@@ -169,8 +152,8 @@ void AttentionGraph::forward() {
 
 /// rowsum(dout * out), as an operand in memory.
 Tensor AttentionGraph::delta(Tensor dout) {
-  Tensor out = graph.operand(operand::kOut, kBFloat16, rows(s.heads, s.ldo));
-  Tensor product = compute(pointwise::kMultiply, {dout, out}, packed(s.dim));
+  Tensor out = graph.operand(operand::kOut, kBFloat16, rows(heads, "ldo"));
+  Tensor product = compute(pointwise::kMultiply, {dout, out}, packed(dim));
   Tensor sum = reduced(cudnn_reduce::kSum, product);
   Tensor stored = graph.operand(operand::kDelta, kFloat, packed(1));
   graph.pointwise(pointwise::kMultiply, {sum, graph.value(operand::kOne)},
@@ -179,60 +162,46 @@ Tensor AttentionGraph::delta(Tensor dout) {
 }
 
 /// dK and dV: the turned scores times `by`, added up over the queries' heads.
-void AttentionGraph::gradientOf(Tensor x, Tensor by, int64_t id, int64_t ld) {
+void AttentionGraph::gradientOf(Tensor x, Tensor by, int64_t id,
+                                std::string_view ld) {
   Tensor narrow = graph.intermediate(kBFloat16, turned());
   graph.reshape(x, narrow);
-  Tensor result = graph.operand(id, kBFloat16, rows(s.keyHeads, ld));
-  if (s.heads == s.keyHeads)
+  Tensor result = graph.operand(id, kBFloat16, rows(keyHeads, ld));
+  if (heads == keyHeads)
     return graph.matmul(narrow, by, result);
-  Tensor ofHeads = graph.intermediate(kBFloat16, packed(s.dim));
+  Tensor ofHeads = graph.intermediate(kBFloat16, packed(dim));
   graph.matmul(narrow, by, ofHeads);
   graph.reduce(cudnn_reduce::kSum, ofHeads, result);
 }
 
 void AttentionGraph::gradientOfQueries(Tensor x, CudnnDqSum dqSum) {
-  Tensor k = graph.intermediate(kBFloat16, rows(s.keyHeads, s.ldk));
+  Tensor k = graph.intermediate(kBFloat16, rows(keyHeads, "ldk"));
   graph.reshape(kTransposed, k);
-  Tensor dq = graph.operand(operand::kDq, kBFloat16, rows(s.heads, s.lddq));
+  Tensor dq = graph.operand(operand::kDq, kBFloat16, rows(heads, "lddq"));
   if (dqSum == CudnnDqSum::kScores)
     return graph.matmul(x, k, dq);
-  Tensor sum = graph.operand(operand::kDqSum, kFloat, packed(s.dim));
+  Tensor sum = graph.operand(operand::kDqSum, kFloat, packed(dim));
   graph.matmul(x, k, sum);
   graph.pointwise(pointwise::kIdentity, {sum}, dq);
 }
 
 void AttentionGraph::backward(CudnnDqSum dqSum) {
-  Tensor dout = graph.operand(operand::kDout, kBFloat16, rows(s.heads, s.lddo));
+  Tensor dout = graph.operand(operand::kDout, kBFloat16, rows(heads, "lddo"));
   Tensor vTransposed = graph.operand(operand::kV, kBFloat16,
-                                     transposed(rows(s.keyHeads, s.ldv)));
+                                     transposed(rows(keyHeads, "ldv")));
   Tensor lse = graph.operand(operand::kLse, kFloat, packed(1));
   Tensor rowSum = delta(dout);
   Tensor x = maskSegments(scaledScores());
   x = maskBand(compute(pointwise::kSubtract, {x, lse}, scores()));
   Tensor p = compute(pointwise::kExponential, {x}, scores());
-  gradientOf(p, dout, operand::kDv, s.lddv);
+  gradientOf(p, dout, operand::kDv, "lddv");
   x = graph.intermediate(kFloat, scores());
   graph.matmul(dout, vTransposed, x);
   x = compute(pointwise::kSubtract, {x, rowSum}, scores());
   x = compute(pointwise::kMultiply, {x, p}, scores());
   x = compute(pointwise::kMultiply, {x, scale}, scores());
-  gradientOf(x, q, operand::kDk, s.lddk);
+  gradientOf(x, q, operand::kDk, "lddk");
   gradientOfQueries(x, dqSum);
-}
-
-CudnnGraph cudnnAttentionGraph(const CudnnTarget &target,
-                               const CudnnAttentionShape &shape) {
-  AttentionGraph attention(target, shape);
-  attention.forward();
-  return std::move(attention.graph);
-}
-
-CudnnGraph cudnnAttentionGradientGraph(const CudnnTarget &target,
-                                       const CudnnAttentionShape &shape,
-                                       CudnnDqSum dqSum) {
-  AttentionGraph attention(target, shape);
-  attention.backward(dqSum);
-  return std::move(attention.graph);
 }
 
 // Plans -----------------------------------------------------------------------
@@ -273,30 +242,39 @@ static std::optional<OrderedEngine> orderedEngine(uint32_t arch,
 }
 
 StatusOr<CudnnAttentionPlan>
-planCudnnAttention(const CudnnTarget &target, const CudnnAttentionShape &shape,
-                   uint64_t scratchBytes) {
-  CudnnGraph graph = cudnnAttentionGraph(target, shape);
-  QLORA_ASSIGN_OR_RETURN(CudnnPlan plan,
-                         graph.plan(std::nullopt, scratchBytes));
-  return CudnnAttentionPlan{std::move(graph), std::move(plan)};
+planCudnnAttention(const CudnnTarget &target, const KernelRequest &request) {
+  AttentionGraph attention(target, request);
+  attention.forward();
+  QLORA_ASSIGN_OR_RETURN(
+      CudnnPlan plan,
+      attention.graph.plan(std::nullopt, plans::kCudnnForwardScratch));
+  return CudnnAttentionPlan{std::move(attention.graph), std::move(plan)};
 }
 
 StatusOr<CudnnAttentionPlan>
 planCudnnAttentionGradient(const CudnnTarget &target, uint32_t arch,
-                           CudnnAttentionShape shape,
-                           const plans::CudnnGradientPlan &bytes) {
-  shape.batch = bytes.batch;
-  shape.heads = shape.heads / shape.keyHeads * bytes.keyHeads;
-  shape.keyHeads = bytes.keyHeads;
+                           const KernelRequest &request) {
+  const auto bytes = plans::CudnnGradientPlan::of(request);
+  KernelRequest piece = request;
+  const auto set = [&](std::string_view constant, int64_t value) {
+    piece.constants[request.op->constantIndex(constant)] = value;
+  };
+  set("batch", bytes.batch);
+  set("heads", request.constant("heads") / request.constant("kv_heads") *
+                   bytes.keyHeads);
+  set("kv_heads", bytes.keyHeads);
   const auto plan = [&](CudnnDqSum dqSum,
                         const std::optional<CudnnEngine> &engine)
       -> StatusOr<CudnnAttentionPlan> {
     const bool hasSum = dqSum == CudnnDqSum::kMemory;
-    CudnnGraph graph = cudnnAttentionGradientGraph(target, shape, dqSum);
+    AttentionGraph attention(target, piece);
+    attention.backward(dqSum);
     QLORA_ASSIGN_OR_RETURN(
         CudnnPlan made,
-        graph.plan(engine, (hasSum ? bytes.besideSum : bytes.scratch).bytes));
-    return CudnnAttentionPlan{std::move(graph), std::move(made), dqSum};
+        attention.graph.plan(
+            engine, (hasSum ? bytes.besideSum : bytes.scratch).bytes));
+    return CudnnAttentionPlan{std::move(attention.graph), std::move(made),
+                              dqSum};
   };
   Status none = Status::error(StatusCode::kUnavailable,
                               "the scores' gradient of a piece has more than "

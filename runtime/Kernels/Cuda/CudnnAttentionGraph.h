@@ -23,16 +23,6 @@
 
 namespace qlora {
 
-/// The shape of attention or attention_grad; row strides in elements.
-struct CudnnAttentionShape {
-  int64_t batch, length, heads, keyHeads, dim, window;
-  int64_t ldq, ldk, ldv, ldo;
-  int64_t lddo, lddq, lddk, lddv; ///< 0 without the gradient
-  bool hasSegments;
-
-  static CudnnAttentionShape of(const KernelRequest &request);
-};
-
 /// Ids of the operands of both graphs.
 namespace cudnn_operand {
 enum : int64_t {
@@ -66,12 +56,6 @@ enum : int64_t {
 /// must have the scores' gradient in its workspace.
 enum class CudnnDqSum { kScores, kMemory };
 
-CudnnGraph cudnnAttentionGraph(const CudnnTarget &target,
-                               const CudnnAttentionShape &shape);
-CudnnGraph cudnnAttentionGradientGraph(const CudnnTarget &target,
-                                       const CudnnAttentionShape &shape,
-                                       CudnnDqSum dqSum);
-
 /// A plan and the graph that it was made of.
 struct CudnnAttentionPlan {
   CudnnGraph graph;
@@ -80,17 +64,15 @@ struct CudnnAttentionPlan {
 };
 
 StatusOr<CudnnAttentionPlan>
-planCudnnAttention(const CudnnTarget &target, const CudnnAttentionShape &shape,
-                   uint64_t scratchBytes);
+planCudnnAttention(const CudnnTarget &target, const KernelRequest &request);
 
-/// For one of the pieces of `bytes`, on a card of compute capability `arch`
+/// For a piece of CudnnGradientPlan, on a card of compute capability `arch`
 /// (90: 9.0): by an engine that stores the scores' gradient, where they are
 /// not too many, and else by one whose blocks add to dQ in one order, where
 /// that card and version have one. cudnn-frontend has it so, up to 256 MiB.
 StatusOr<CudnnAttentionPlan>
 planCudnnAttentionGradient(const CudnnTarget &target, uint32_t arch,
-                           CudnnAttentionShape shape,
-                           const plans::CudnnGradientPlan &bytes);
+                           const KernelRequest &request);
 
 } // namespace qlora
 

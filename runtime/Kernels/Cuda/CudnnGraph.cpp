@@ -74,6 +74,16 @@ CudnnGraph::Tensor CudnnGraph::intermediate(int dataType, const Shape &shape) {
   return tensor(nextVirtual++, dataType, shape, true, false);
 }
 
+void CudnnGraph::addOperation(
+    int kind, const char *name,
+    std::initializer_list<std::pair<int, cudnnBackendDescriptor_t>> parts) {
+  CudnnObject operation(target.api, kind, name);
+  for (const auto &[attribute, part] : parts)
+    if (part)
+      operation.set(attribute, part);
+  operations.push_back(keep(std::move(operation)));
+}
+
 void CudnnGraph::pointwise(int mode, std::initializer_list<Tensor> x, Tensor y,
                            int mathType, std::optional<int64_t> axis) {
   CudnnObject what(target.api, descriptor::kPointwise, "a pointwise mode");
@@ -81,46 +91,38 @@ void CudnnGraph::pointwise(int mode, std::initializer_list<Tensor> x, Tensor y,
       .set(attribute::kPointwiseMathType, type::kDataType, mathType);
   if (axis)
     what.set(attribute::kPointwiseAxis, type::kInt64, *axis);
-  CudnnObject operation(target.api, descriptor::kPointwiseOperation,
-                        "a pointwise operation");
-  operation.set(attribute::kPointwiseDescriptor, keep(std::move(what)))
-      .set(attribute::kPointwiseX, x.begin()[0])
-      .set(attribute::kPointwiseY, y);
-  if (x.size() > 1)
-    operation.set(attribute::kPointwiseB, x.begin()[1]);
-  if (x.size() > 2)
-    operation.set(attribute::kPointwiseT, x.begin()[2]);
-  operations.push_back(keep(std::move(operation)));
+  addOperation(descriptor::kPointwiseOperation, "a pointwise operation",
+               {{attribute::kPointwiseDescriptor, keep(std::move(what))},
+                {attribute::kPointwiseX, x.begin()[0]},
+                {attribute::kPointwiseY, y},
+                {attribute::kPointwiseB, x.size() > 1 ? x.begin()[1] : nullptr},
+                {attribute::kPointwiseT,
+                 x.size() > 2 ? x.begin()[2] : nullptr}});
 }
 
 void CudnnGraph::matmul(Tensor a, Tensor b, Tensor c) {
   CudnnObject what(target.api, descriptor::kMatmul, "a matrix product");
   what.set(attribute::kMatmulMathType, type::kDataType, cudnn_data::kFloat);
-  CudnnObject operation(target.api, descriptor::kMatmulOperation,
-                        "a matrix product");
-  operation.set(attribute::kMatmulDescriptor, keep(std::move(what)))
-      .set(attribute::kMatmulA, a)
-      .set(attribute::kMatmulB, b)
-      .set(attribute::kMatmulC, c);
-  operations.push_back(keep(std::move(operation)));
+  addOperation(descriptor::kMatmulOperation, "a matrix product",
+               {{attribute::kMatmulDescriptor, keep(std::move(what))},
+                {attribute::kMatmulA, a},
+                {attribute::kMatmulB, b},
+                {attribute::kMatmulC, c}});
 }
 
 void CudnnGraph::reduce(int reduction, Tensor x, Tensor y) {
   CudnnObject what(target.api, descriptor::kReduction, "a reduction");
   what.set(attribute::kReductionOperator, type::kReductionOperator, reduction)
       .set(attribute::kReductionMathType, type::kDataType, cudnn_data::kFloat);
-  CudnnObject operation(target.api, descriptor::kReductionOperation,
-                        "a reduction");
-  operation.set(attribute::kReductionDescriptor, keep(std::move(what)))
-      .set(attribute::kReductionX, x)
-      .set(attribute::kReductionY, y);
-  operations.push_back(keep(std::move(operation)));
+  addOperation(descriptor::kReductionOperation, "a reduction",
+               {{attribute::kReductionDescriptor, keep(std::move(what))},
+                {attribute::kReductionX, x},
+                {attribute::kReductionY, y}});
 }
 
 void CudnnGraph::reshape(Tensor x, Tensor y) {
-  CudnnObject operation(target.api, descriptor::kReshapeOperation, "a reshape");
-  operation.set(attribute::kReshapeX, x).set(attribute::kReshapeY, y);
-  operations.push_back(keep(std::move(operation)));
+  addOperation(descriptor::kReshapeOperation, "a reshape",
+               {{attribute::kReshapeX, x}, {attribute::kReshapeY, y}});
 }
 
 // Plans -----------------------------------------------------------------------

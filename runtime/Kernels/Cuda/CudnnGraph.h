@@ -144,6 +144,10 @@ private:
                 bool isValue);
   /// Finishes an object and keeps it.
   cudnnBackendDescriptor_t keep(CudnnObject object);
+  /// Of these descriptors, by attribute; those that are null are left out.
+  void addOperation(
+      int kind, const char *name,
+      std::initializer_list<std::pair<int, cudnnBackendDescriptor_t>> parts);
   Status finishOperations();
   StatusOr<std::vector<CudnnObject>> configurations(int mode) const;
   StatusOr<CudnnObject> configurationOf(const CudnnEngine &engine) const;

@@ -48,8 +48,7 @@ Status CudaGemm::enqueue(const void *a, const void *b, void *c, void *scratch,
                                      scratch, stream);
 }
 
-// Products of operands of any types
-// ---------------------------------------------
+// Products of operands of any types -------------------------------------------
 
 StatusOr<std::unique_ptr<CudaProduct>>
 CudaProduct::create(CudaContext &context, const GemmProblem &p,
@@ -64,28 +63,24 @@ CudaProduct::create(CudaContext &context, const GemmProblem &p,
   const int64_t aColumns = p.transposeA ? p.m : p.k;
   const int64_t bRows = p.transposeB ? p.n : p.k;
   const int64_t bColumns = p.transposeB ? p.k : p.n;
-  if (p.a != inner.a) {
-    QLORA_ASSIGN_OR_RETURN(
-        product->convertA,
-        CudaConversion::prepare(context, p.a, inner.a,
+  const auto convert = [&](std::optional<CudaLaunch> &conversion,
+                           qlora_dtype from, qlora_dtype to,
+                           ConversionShape shape) -> Status {
+    if (from != to) {
+      QLORA_ASSIGN_OR_RETURN(conversion,
+                             prepareConversion(context, from, to, shape));
+    }
+    return Status::ok();
+  };
+  QLORA_RETURN_IF_ERROR(convert(product->convertA, p.a, inner.a,
                                 {aRows, aColumns, p.lda, inner.lda}));
-  }
-  if (p.b != inner.b) {
-    QLORA_ASSIGN_OR_RETURN(
-        product->convertB,
-        CudaConversion::prepare(context, p.b, inner.b,
+  QLORA_RETURN_IF_ERROR(convert(product->convertB, p.b, inner.b,
                                 {bRows, bColumns, p.ldb, inner.ldb}));
-  }
-  if (p.c == inner.c)
-    return product;
-  if (p.beta != 0) {
-    QLORA_ASSIGN_OR_RETURN(
-        product->readC, CudaConversion::prepare(context, p.c, inner.c,
-                                                {p.m, p.n, p.ldc, inner.ldc}));
-  }
-  QLORA_ASSIGN_OR_RETURN(product->writeC,
-                         CudaConversion::prepare(context, inner.c, p.c,
-                                                 {p.m, p.n, inner.ldc, p.ldc}));
+  if (p.beta != 0)
+    QLORA_RETURN_IF_ERROR(convert(product->readC, p.c, inner.c,
+                                  {p.m, p.n, p.ldc, inner.ldc}));
+  QLORA_RETURN_IF_ERROR(convert(product->writeC, inner.c, p.c,
+                                {p.m, p.n, inner.ldc, p.ldc}));
   return product;
 }
 

@@ -6,7 +6,7 @@
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_GEMM_H
 #define QLORA_RUNTIME_KERNELS_CUDA_GEMM_H
 
-#include "runtime/Kernels/Cuda/CudaKernels.h"
+#include "runtime/Kernels/Cuda/CudaKernel.h"
 #include "runtime/Kernels/Plans/CudaWorkspaces.h"
 
 namespace qlora {
@@ -45,7 +45,7 @@ public:
 private:
   plans::CudaGemmPlan plan;
   std::unique_ptr<CudaGemm> gemm;
-  std::optional<CudaConversion> convertA, convertB, readC, writeC;
+  std::optional<CudaLaunch> convertA, convertB, readC, writeC;
 };
 
 } // namespace qlora

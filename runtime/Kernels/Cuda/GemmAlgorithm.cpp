@@ -34,8 +34,7 @@ std::string GemmSignature::text() const {
                      lda, ldb, ldc, alignment, scratchLimit);
 }
 
-// Descriptions
-// ----------------------------------------------------------------
+// Descriptions ----------------------------------------------------------------
 
 /// A row-major [rows, columns] is a column-major [columns, rows].
 static Status describeMatrix(const CublasLt &blas, qlora_dtype dtype,
@@ -86,8 +85,7 @@ GemmDescription::~GemmDescription() {
     (void)blas.matmulDescDestroy(description);
 }
 
-// Algorithms
-// ------------------------------------------------------------------
+// Algorithms ------------------------------------------------------------------
 
 namespace {
 /// What the heuristic must heed; destroyed with its block.

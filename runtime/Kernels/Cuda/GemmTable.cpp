@@ -27,8 +27,7 @@ std::string CardKind::text() const {
                      driver / 1000, driver % 1000 / 10);
 }
 
-// Writing
-// ---------------------------------------------------------------------
+// Writing ---------------------------------------------------------------------
 
 static json toJson(const GemmSignature &s, const GemmEntry &entry) {
   json product = {{"m", s.m},
@@ -73,8 +72,7 @@ std::string GemmTable::text() const {
   return json{{"format", kFormat}, {"cards", std::move(all)}}.dump(1) + "\n";
 }
 
-// Reading
-// ---------------------------------------------------------------------
+// Reading ---------------------------------------------------------------------
 
 namespace {
 /// The values of one object; the first one that is wrong is kept.

@@ -1,12 +1,78 @@
 // SPDX-License-Identifier: MIT
 
-// What head_loss and head_loss_grad enqueue, and what they choose at load.
+// head_loss and head_loss_grad: the rows that have a label, gathered in
+// chunks; each chunk is a product, one launch of Device/HeadLoss.cu, and with
+// a gradient two more products. Which rows those are is only known on the
+// device; how many there are at most the host says (labelledRows), so chunks
+// that would be empty are not enqueued. All else is chosen when prepared.
 
-#include "runtime/Kernels/Cuda/HeadLoss.h"
+#include <map>
 
 #include <fmt/format.h>
 
+#include "runtime/Kernels/Cuda/Gemm.h"
+
 namespace qlora::cuda {
+
+namespace {
+class HeadLoss final : public CudaKernel {
+public:
+  static PreparedCudaKernel prepare(const KernelRequest &request,
+                                    CudaContext &context);
+  Status enqueue(const CudaKernelArgs &args) override;
+
+private:
+  using Plan = plans::CudaHeadPlan;
+  using Problem = plans::GemmProblem;
+
+  /// Addresses by name: of the op, then of the workspace; null where the op or
+  /// the launch has none.
+  struct Operands {
+    void *hidden, *w, *targets, *loss, *count, *correct, *dhidden, *dw;
+    void *rowLosses, *labelled, *logits, *gathered, *panel, *gradient, *scratch;
+  };
+  /// Labelled rows [first, first + rows).
+  struct Chunk {
+    int64_t first = 0, rows = 0;
+    CudaLaunch gather, softmax, scatter;
+  };
+  /// Words [first, first + words) of the vocabulary.
+  struct Panel {
+    int64_t first, words;
+    std::optional<CudaLaunch> widen;
+  };
+
+  HeadLoss(const KernelRequest &request, CudaContext &context);
+  Status addRowLaunches(const KernelRequest &request);
+  Status addChunks(const KernelRequest &request);
+  Status addPanels();
+  Status addProducts();
+  Status addProduct(const Problem &problem);
+  /// Panels but the first add to the gradient.
+  Problem hiddenGradient(const Chunk &chunk, const Panel &panel) const {
+    return plan.hiddenGradientProduct(chunk.rows, panel.words, panel.first > 0);
+  }
+
+  Operands operandsOf(const CudaKernelArgs &args) const;
+  StatusOr<const void *> panelOf(const Panel &panel, const Operands &operands,
+                                 const CudaKernelArgs &args) const;
+  Status enqueueChunk(const Chunk &chunk, const Operands &operands,
+                      const CudaKernelArgs &args) const;
+  Status enqueueGradients(const Chunk &chunk, const Operands &operands,
+                          const CudaKernelArgs &args) const;
+  Status observe(const Chunk &chunk, const Operands &operands,
+                 const CudaKernelArgs &args) const;
+
+  CudaContext &context;
+  Plan plan;
+  bool hasWeightGradient = false;
+  CudaLaunch findLabelled, clearUnlabelled;
+  std::vector<Chunk> chunks;
+  std::vector<CudaLaunch> sums; ///< by the number of chunks computed
+  std::vector<Panel> panels;
+  std::map<Problem, std::unique_ptr<CudaGemm>> products;
+};
+} // namespace
 
 /// A matrix from its row `row` on.
 static void *rowsAt(void *matrix, qlora_dtype dtype, int64_t row,
@@ -15,21 +81,23 @@ static void *rowsAt(void *matrix, qlora_dtype dtype, int64_t row,
 }
 
 HeadLoss::Operands HeadLoss::operandsOf(const CudaKernelArgs &args) const {
-  Operands operands = {args.buffers[0], args.buffers[1], args.buffers[2],
-                       args.buffers[3], args.buffers[4], args.buffers[5]};
-  if (plan.hasGradient) {
-    operands.dhidden = args.buffers[6];
-    operands.dw = args.buffers[7];
-  }
-  void *const workspace = args.buffers.back();
-  operands.rowLosses = plan.rowLosses.in(workspace);
-  operands.labelled = plan.labelled.in(workspace);
-  operands.logits = plan.logits.in(workspace);
-  operands.gathered = plan.gathered.in(workspace);
-  operands.panel = plan.panel.in(workspace);
-  operands.gradient = plan.gradient.in(workspace);
-  operands.scratch = plan.scratch.in(workspace);
-  return operands;
+  const auto &b = args.buffers;
+  void *const workspace = b.back();
+  return {b[0],
+          b[1],
+          b[2],
+          b[3],
+          b[4],
+          b[5],
+          plan.hasGradient ? b[6] : nullptr,
+          plan.hasGradient ? b[7] : nullptr,
+          plan.rowLosses.in(workspace),
+          plan.labelled.in(workspace),
+          plan.logits.in(workspace),
+          plan.gathered.in(workspace),
+          plan.panel.in(workspace),
+          plan.gradient.in(workspace),
+          plan.scratch.in(workspace)};
 }
 
 /// The words of a panel in the type of the products.
@@ -52,8 +120,8 @@ Status HeadLoss::enqueueChunk(const Chunk &chunk, const Operands &operands,
   for (const Panel &panel : panels) {
     QLORA_ASSIGN_OR_RETURN(const void *words, panelOf(panel, operands, args));
     QLORA_RETURN_IF_ERROR(
-        gemm(Product::kLogits, chunk.rows, panel.words)
-            .enqueue(operands.gathered, words,
+        products.at(plan.logitsProduct(chunk.rows, panel.words))
+            ->enqueue(operands.gathered, words,
                      movedBy(operands.logits, uint64_t(panel.first) * 4),
                      operands.scratch, args.stream));
   }
@@ -70,21 +138,19 @@ Status HeadLoss::enqueueGradients(const Chunk &chunk, const Operands &operands,
                                   const CudaKernelArgs &args) const {
   for (const Panel &panel : panels) {
     QLORA_ASSIGN_OR_RETURN(const void *words, panelOf(panel, operands, args));
-    const Product product = panel.first == 0 ? Product::kHiddenGradient
-                                             : Product::kAddedHiddenGradient;
     QLORA_RETURN_IF_ERROR(
-        gemm(product, chunk.rows, panel.words)
-            .enqueue(rowsAt(operands.logits, plan.productType, panel.first, 1),
-                     words, operands.gradient, operands.scratch, args.stream));
+        products.at(hiddenGradient(chunk, panel))
+            ->enqueue(rowsAt(operands.logits, plan.productType, panel.first, 1),
+                      words, operands.gradient, operands.scratch, args.stream));
   }
   void *const scattering[] = {operands.gradient, operands.labelled,
                               operands.dhidden};
   QLORA_RETURN_IF_ERROR(chunk.scatter.enqueue(scattering, args));
   if (!hasWeightGradient)
     return Status::ok();
-  return gemm(Product::kWeight, chunk.rows, plan.vocab)
-      .enqueue(operands.logits, operands.gathered, operands.dw,
-               operands.scratch, args.stream);
+  return products.at(plan.weightGradientProduct(chunk.rows))
+      ->enqueue(operands.logits, operands.gathered, operands.dw,
+                operands.scratch, args.stream);
 }
 
 /// Shows the rows of a chunk to the observer.
@@ -210,7 +276,7 @@ Status HeadLoss::addPanels() {
     if (plan.hasPanels()) {
       QLORA_ASSIGN_OR_RETURN(
           panel.widen,
-          CudaConversion::prepare(
+          prepareConversion(
               context, plan.weightType, plan.productType,
               {panel.words, plan.hidden, plan.hidden, plan.hidden}));
     }
@@ -219,41 +285,27 @@ Status HeadLoss::addPanels() {
   return Status::ok();
 }
 
-plans::GemmProblem HeadLoss::problemOf(Product product, int64_t rows,
-                                       int64_t words) const {
-  if (product == Product::kLogits)
-    return plan.logitsProduct(rows, words);
-  if (product == Product::kWeight)
-    return plan.weightGradientProduct(rows);
-  return plan.hiddenGradientProduct(rows, words,
-                                    product == Product::kAddedHiddenGradient);
-}
-
-Status HeadLoss::addProduct(Product product, int64_t rows, int64_t words) {
-  std::unique_ptr<CudaGemm> &entry = products[{product, rows, words}];
+Status HeadLoss::addProduct(const Problem &problem) {
+  std::unique_ptr<CudaGemm> &entry = products[problem];
   if (entry)
     return Status::ok();
   QLORA_ASSIGN_OR_RETURN(
-      entry, CudaGemm::create(context, problemOf(product, rows, words),
-                              plan.scratch.bytes));
+      entry, CudaGemm::create(context, problem, plan.scratch.bytes));
   return Status::ok();
 }
 
-/// The first and the last chunk and panel have all shapes that there are.
+/// The first and the last chunk have all shapes that there are.
 Status HeadLoss::addProducts() {
   for (const Chunk *chunk : {&chunks.front(), &chunks.back()}) {
-    for (const Panel *panel : {&panels.front(), &panels.back()}) {
-      const int64_t rows = chunk->rows, words = panel->words;
-      QLORA_RETURN_IF_ERROR(addProduct(Product::kLogits, rows, words));
-      if (!plan.hasGradient)
-        continue;
-      QLORA_RETURN_IF_ERROR(addProduct(Product::kHiddenGradient, rows, words));
+    for (const Panel &panel : panels) {
       QLORA_RETURN_IF_ERROR(
-          addProduct(Product::kAddedHiddenGradient, rows, words));
+          addProduct(plan.logitsProduct(chunk->rows, panel.words)));
+      if (plan.hasGradient)
+        QLORA_RETURN_IF_ERROR(addProduct(hiddenGradient(*chunk, panel)));
     }
     if (hasWeightGradient)
       QLORA_RETURN_IF_ERROR(
-          addProduct(Product::kWeight, chunk->rows, plan.vocab));
+          addProduct(plan.weightGradientProduct(chunk->rows)));
   }
   return Status::ok();
 }

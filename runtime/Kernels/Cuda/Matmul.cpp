@@ -30,9 +30,13 @@ PreparedCudaKernel matmul::cublaslt::prepare(const KernelRequest &r,
 static constexpr int64_t kDecodeElements = 8 * 2 * 1024;
 
 /// A stored weight to numbers of `out`: a launch with the buffers (w, out).
+/// NF4 is decoded, the other types are converted.
 static StatusOr<CudaLaunch>
 prepareDecode(const KernelRequest &r, qlora_dtype out, CudaContext &context) {
   const int64_t rows = r.constant("rows"), columns = r.constant("columns");
+  if (r.type("w") != QLORA_DTYPE_NF4)
+    return prepareConversion(context, r.type("w"), out,
+                             {rows, columns, columns, columns});
   const int64_t block = r.constant("block");
   const bool isDouble = r.constant("double_quant") != 0;
   const NF4Layout layout = NF4Layout::of(rows * columns, block, isDouble);
@@ -54,37 +58,12 @@ prepareDecode(const KernelRequest &r, qlora_dtype out, CudaContext &context) {
                              constants);
 }
 
-/// NF4 is decoded, the other types are converted.
-using Decode =
-    std::function<Status(const void *w, void *out, const CudaKernelArgs &args)>;
-
-static StatusOr<Decode> makeDecode(const KernelRequest &r, qlora_dtype out,
-                                   CudaContext &context) {
-  const qlora_dtype stored = r.type("w");
-  if (stored == QLORA_DTYPE_NF4) {
-    QLORA_ASSIGN_OR_RETURN(CudaLaunch launch, prepareDecode(r, out, context));
-    return Decode(
-        [launch](const void *w, void *to, const CudaKernelArgs &args) {
-          void *const buffers[] = {const_cast<void *>(w), to};
-          return launch.enqueue(buffers, args);
-        });
-  }
-  const int64_t columns = r.constant("columns");
-  QLORA_ASSIGN_OR_RETURN(
-      CudaConversion conversion,
-      CudaConversion::prepare(context, stored, out,
-                              {r.constant("rows"), columns, columns, columns}));
-  return Decode(
-      [conversion](const void *w, void *to, const CudaKernelArgs &args) {
-        return conversion.enqueue(w, to, args);
-      });
-}
-
 PreparedCudaKernel decode::cuda::prepare(const KernelRequest &r,
                                          CudaContext &context) {
-  QLORA_ASSIGN_OR_RETURN(Decode decode, makeDecode(r, r.type("out"), context));
+  QLORA_ASSIGN_OR_RETURN(const CudaLaunch decode,
+                         prepareDecode(r, r.type("out"), context));
   return makeCudaKernel([decode](const CudaKernelArgs &args) {
-    return decode(args.buffers[0], args.buffers[1], args);
+    return decode.enqueue(args.buffers, args);
   });
 }
 
@@ -94,16 +73,18 @@ PreparedCudaKernel panel_matmul::decoded::prepare(const KernelRequest &r,
   QLORA_ASSIGN_OR_RETURN(
       std::shared_ptr<CudaProduct> product,
       CudaProduct::create(context, plan.problem, plan.product()));
-  if (!plan.decoded)
-    return makeCudaKernel([product](const CudaKernelArgs &args) {
-      return product->enqueue(args.buffers[0], args.buffers[1], args.buffers[2],
-                              args.buffers[3], args);
-    });
-  QLORA_ASSIGN_OR_RETURN(Decode decode, makeDecode(r, r.type("a"), context));
-  return makeCudaKernel([=](const CudaKernelArgs &args) {
-    void *const decoded = plan.decoded.in(args.buffers[3]);
-    QLORA_RETURN_IF_ERROR(decode(args.buffers[1], decoded, args));
-    return product->enqueue(args.buffers[0], decoded, args.buffers[2],
+  std::optional<CudaLaunch> decode;
+  if (plan.decoded) {
+    QLORA_ASSIGN_OR_RETURN(decode, prepareDecode(r, r.type("a"), context));
+  }
+  return makeCudaKernel([=](const CudaKernelArgs &args) -> Status {
+    void *w = args.buffers[1];
+    if (decode) {
+      void *const decoded = plan.decoded.in(args.buffers[3]);
+      QLORA_RETURN_IF_ERROR(decode->enqueue(w, decoded, args));
+      w = decoded;
+    }
+    return product->enqueue(args.buffers[0], w, args.buffers[2],
                             args.buffers[3], args);
   });
 }

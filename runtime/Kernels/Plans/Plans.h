@@ -9,8 +9,7 @@
 //   plans::<op>::shapes                            see KernelOp
 // and a row, where the table says so,
 //   plans::<op>::<implementation>::limits          see KernelRow
-//   plans::<op>::<implementation>::workspaceBytes
-//   plans::<op>::<implementation>::tune
+// and the functions that it names for its workspace and for tuning.
 //
 // A request may come from a hostile train.so: shapes must say no to every
 // request for which a kernel would read or write outside of such operands, and
@@ -31,14 +30,10 @@ namespace qlora::plans {
   namespace Op::Implementation {                                               \
   std::optional<std::string> limits(const KernelRequest &);                    \
   }
-#define QLORA_KERNEL_WORKSPACE(Op, Implementation)                             \
-  namespace Op::Implementation {                                               \
-  uint64_t workspaceBytes(const KernelRequest &);                              \
-  }
-#define QLORA_KERNEL_TUNE(Op, Implementation)                                  \
-  namespace Op::Implementation {                                               \
-  void tune(KernelRequest &, WorkspaceSize);                                   \
-  }
+#define QLORA_KERNEL_WORKSPACE(Op, Implementation, Bytes)                      \
+  uint64_t Bytes(const KernelRequest &);
+#define QLORA_KERNEL_TUNE(Op, Implementation, Tune)                            \
+  void Tune(KernelRequest &, WorkspaceSize);
 #include "runtime/Kernels/Kernels.def"
 
 using Reason = std::optional<std::string>;
@@ -85,8 +80,7 @@ Size matrixBytes(qlora_dtype dtype, int64_t rows, int64_t columns, int64_t ld);
 std::string refusalOf(const KernelRequest &request, std::string_view constant,
                       std::string_view must);
 
-// Parts of a workspace
-// ----------------------------------------------------------
+// Parts of a workspace --------------------------------------------------------
 
 /// Where a part of a workspace begins, and its bytes: 0 for one that a launch
 /// has not.

@@ -116,7 +116,7 @@ Size sequentialGemmWorkspace(const GemmProblem &p, uint64_t most) {
   return workspaceOf(p, 1, libraryScratch(p, most)).aligned();
 }
 
-uint64_t matmul::onednn::workspaceBytes(const KernelRequest &r) {
+uint64_t matmulWorkspace(const KernelRequest &r) {
   return gemmWorkspace(matmulProblem(r)).bytes();
 }
 
@@ -163,7 +163,7 @@ PanelPlan PanelPlan::of(const KernelRequest &r) {
   return plan;
 }
 
-uint64_t panel_matmul::onednn::workspaceBytes(const KernelRequest &r) {
+uint64_t panelWorkspace(const KernelRequest &r) {
   return PanelPlan::of(r).total.bytes();
 }
 
@@ -187,50 +187,46 @@ GemmProblem PanelPlan::product(int64_t productRows,
 
 AttentionScratch AttentionScratch::of(const KernelRequest &r) {
   const int64_t length = r.constant("length"), dim = r.constant("dim");
-  const bool isNarrow = r.type("q") != kF32;
-  const bool isBF16 = r.type("q") == kBF16;
+  const bool isNarrow = r.type("q") != kF32, isBF16 = r.type("q") == kBF16;
+  const bool hasGradient = r.op->name == "attention_grad";
   AttentionScratch s;
   s.block = std::min(length, kAttentionBlock);
-  const auto take = [&](int64_t elements) {
-    const int64_t offset = s.elements;
-    s.elements += ceilDivide(elements, 16) * 16;
-    return offset;
+  WorkspaceLayout slot;
+  const auto take = [&](bool isThere, int64_t rows, int64_t columns) {
+    return isThere ? slot.add(packed(kF32, rows, columns)) : Part();
   };
-  s.scores = take(s.block * s.block);
-  s.rowStates = take(5 * s.block);
-  s.sum = take(s.block * dim);
-  s.queries = take(isNarrow ? s.block * dim : 0);
-  s.keys = take(isNarrow ? s.block * dim : 0);
-  s.values = take(isNarrow ? s.block * dim : 0);
-  s.narrowScores = take(isBF16 ? ceilDivide(s.block * s.block, 2) : 0);
+  s.scores = take(true, s.block, s.block);
+  s.rowStates = take(true, 5, s.block);
+  s.sum = take(true, s.block, dim);
+  s.queries = take(isNarrow, s.block, dim);
+  s.keys = take(isNarrow, s.block, dim);
+  s.values = take(isNarrow, s.block, dim);
+  s.narrowScores = take(isBF16, ceilDivide(s.block * s.block, 2), 1);
   // What oneDNN 2.6 asks for at most: both operands, padded.
-  s.library =
-      take(isBF16 ? (s.block + 63) * (std::max(s.block, dim) + 63) : 0);
-  s.libraryElements = s.elements - s.library;
-  if (r.op->name != "attention_grad")
-    return s;
-  const Size partials = Size(r.constant("batch")) * Size(r.constant("heads")) *
-                        Size(2) * Size(length) * Size(dim);
+  s.library = take(isBF16, s.block + 63, std::max(s.block, dim) + 63);
   const int64_t tasks = r.constant("batch") * r.constant("kv_heads");
-  if (r.constant("heads") > r.constant("kv_heads") &&
-      tasks < r.constant("slots") &&
-      (partials * Size(4)).bytes() <= kMostAttentionPartials)
-    s.partialElements = static_cast<int64_t>(partials.bytes());
-  s.scoreGradients = take(s.block * s.block);
-  s.outGradients = take(isNarrow ? s.block * dim : 0);
-  s.outputs = take(isNarrow ? s.block * dim : 0);
-  const bool hasOwnSums = isNarrow && s.partialElements == 0;
-  s.keyGradients = take(hasOwnSums ? length * dim : 0);
-  s.valueGradients = take(hasOwnSums ? length * dim : 0);
+  const Size partials = Size(r.constant("batch")) * Size(r.constant("heads")) *
+                        Size(8) * Size(length) * Size(dim);
+  const bool isSplit = hasGradient &&
+                       r.constant("heads") > r.constant("kv_heads") &&
+                       tasks < r.constant("slots") &&
+                       partials.bytes() <= kMostAttentionPartials;
+  s.scoreGradients = take(hasGradient, s.block, s.block);
+  s.outGradients = take(hasGradient && isNarrow, s.block, dim);
+  s.outputs = take(hasGradient && isNarrow, s.block, dim);
+  s.keyGradients = take(hasGradient && isNarrow && !isSplit, length, dim);
+  s.valueGradients = take(hasGradient && isNarrow && !isSplit, length, dim);
+  s.slotBytes = slot.end().bytes();
+  WorkspaceLayout layout;
+  s.slots = layout.add(slot.end() * Size(r.constant("slots")));
+  if (isSplit)
+    s.partials = layout.add(partials);
+  s.total = layout.end();
   return s;
 }
 
-uint64_t attention::blocked::workspaceBytes(const KernelRequest &r) {
-  return AttentionScratch::of(r).bytes(r.constant("slots")).bytes();
-}
-
-uint64_t attention_grad::blocked::workspaceBytes(const KernelRequest &r) {
-  return AttentionScratch::of(r).bytes(r.constant("slots")).bytes();
+uint64_t attentionWorkspace(const KernelRequest &r) {
+  return AttentionScratch::of(r).total.bytes();
 }
 
 // Head and loss ---------------------------------------------------------------
@@ -295,11 +291,7 @@ Size HeadPlan::productScratch() const {
   return scratch;
 }
 
-uint64_t head_loss::chunked::workspaceBytes(const KernelRequest &r) {
-  return HeadPlan::of(r).total.bytes();
-}
-
-uint64_t head_loss_grad::chunked::workspaceBytes(const KernelRequest &r) {
+uint64_t headWorkspace(const KernelRequest &r) {
   return HeadPlan::of(r).total.bytes();
 }
 
@@ -320,11 +312,11 @@ GemmProblem HeadPlan::weightGradientProduct(int64_t rows, int64_t count) const {
 
 // Walks over rows -------------------------------------------------------------
 
-uint64_t column_sum::cpu::workspaceBytes(const KernelRequest &r) {
+uint64_t columnSumWorkspace(const KernelRequest &r) {
   return packed(kF32, kColumnSumPartials, r.constant("columns")).bytes();
 }
 
-uint64_t clip_norm::cpu::workspaceBytes(const KernelRequest &) {
+uint64_t clipNormWorkspace(const KernelRequest &) {
   return kClipNormPartials * 8;
 }
 

@@ -7,6 +7,7 @@
 #define QLORA_RUNTIME_KERNELS_PLANS_WORKSPACES_H
 
 #include <algorithm>
+#include <compare>
 
 #include "runtime/Kernels/Plans/Plans.h"
 
@@ -35,6 +36,7 @@ struct GemmProblem {
   /// An f32 operand beside a bf16 one may be rounded to bf16 (`^` of
   /// Kernels.def).
   bool mayRound = false;
+  auto operator<=>(const GemmProblem &) const = default;
 
   /// No gaps between rows; a single row has none.
   bool isDenseA() const;
@@ -110,29 +112,32 @@ inline constexpr int64_t kAttentionBlock = 128;
 /// More than this is not spent on gradients that heads of keys share.
 inline constexpr int64_t kMostAttentionPartials = 32 << 20; // bytes
 
-/// Scratch of one concurrent task: offsets in f32 elements, each part of whole
-/// cache lines. Rows of other types than f32 are gathered as bf16 without gaps,
-/// or widened, whichever is multiplied.
+/// The workspace: slots, each the scratch of one concurrent task. Rows of other
+/// types than f32 are gathered as bf16 without gaps, or widened, whichever is
+/// multiplied.
 struct AttentionScratch {
-  int64_t block;                              ///< min(length, kAttentionBlock)
-  int64_t scores = 0, rowStates = 0, sum = 0; ///< rowStates: 5 for a query
-  int64_t queries = 0, keys = 0, values = 0;  ///< gathered rows
-  int64_t narrowScores = 0; ///< bf16: the left side of a product
-  int64_t library = 0, libraryElements = 0; ///< bf16: of a product
+  int64_t block; ///< min(length, kAttentionBlock)
+  // Of each slot.
+  Part scores;                ///< f32 [block, block]
+  Part rowStates;             ///< f32 [5, block]
+  Part sum;                   ///< f32 [block, dim]
+  Part queries, keys, values; ///< gathered rows
+  Part narrowScores;          ///< bf16: the left side of a product
+  Part library;               ///< bf16: of a product
   // Of the gradient only.
-  int64_t scoreGradients = 0, outGradients = 0, outputs = 0;
-  int64_t keyGradients = 0, valueGradients = 0; ///< of all keys of a head
-  int64_t elements = 0;
+  Part scoreGradients, outGradients, outputs;
+  Part keyGradients, valueGradients; ///< of all keys of a head
+  uint64_t slotBytes = 0;
+
+  Part slots;
   /// The gradient, where heads of keys are too few for all slots: the heads of
   /// queries that share one are tasks of their own, and the gradients of its
-  /// keys and values are summed up afterwards. After the slots: [batch, heads,
-  /// 2, length, dim]; 0 elements: one task per head of keys.
-  int64_t partialElements = 0;
+  /// keys and values are summed up afterwards. f32 [batch, heads, 2, length,
+  /// dim]; absent: one task per head of keys.
+  Part partials;
+  Size total = 0;
 
   static AttentionScratch of(const KernelRequest &request);
-  Size bytes(int64_t slots) const {
-    return Size(4) * (Size(slots) * elements + Size(partialElements));
-  }
 };
 
 // Head and loss ---------------------------------------------------------------

@@ -44,9 +44,7 @@ struct Line {
   }
 
   bool sees(int64_t query, int64_t key) const {
-    const auto *segments = bufferOf<const int32_t>(args, kSegments);
-    return shape.sees(segments ? segments + batchRow * shape.length : nullptr,
-                      query, key);
+    return shape.sees(shape.segmentsOf(args, batchRow), query, key);
   }
 
   double score(int64_t query, int64_t key) const {
@@ -55,8 +53,7 @@ struct Line {
   }
 
   float &lse(int64_t query) const {
-    return bufferOf<float>(
-        args, kLse)[(batchRow * shape.heads + head) * shape.length + query];
+    return shape.lseOf(args, batchRow, head)[query];
   }
 
   double probability(int64_t query, int64_t key) const {

@@ -193,9 +193,9 @@ module {
     model.row_yield %y : tensor<4096xf32>
   }
   program.entry evaluate batch 1 length 1 {
-    %a = program.buffer activation offset 0 bytes 256 dtype 0
-    program.launch @"add+one"(%a, %a) access [1, 2] constants [] rows 8
-        label "x" {dtypes = array<i64: 0, 0>, absent = array<i64>}
+    %a = program.buffer activation offset 0 bytes 256 : f32
+    program.launch @"add+one"(%a read f32, %a write f32)
+        constants [] rows 8 label "x"
   }
 })";
 

@@ -21,11 +21,11 @@ module attributes {program.config = "{\"seed\": 7}"} {
   program.arena activation bytes 1024 alignment 64
   program.arena input bytes 256 alignment 64
   program.parameter "model.w" frozen offset 64 bytes 512 [16, 16]
-      {dtype = 1, role = 0, init = 0, quantization = 0, block = 0,
-       double_quant = false, file_dtype = 1, file = "model.safetensors"}
+      : bf16 from bf16 frozen init file quantization none
+      {block = 0, double_quant = false, file = "model.safetensors"}
   program.parameter "a.\22quoted\22" trainable offset 0 bytes 64 [4, 4]
-      {dtype = 0, role = 1, init = 2, quantization = 0, block = 0,
-       double_quant = false, file_dtype = 0}
+      : f32 from f32 adapter init kaiming quantization none
+      {block = 0, double_quant = false}
   program.kernel @matmul.reference attributes
       {op = "matmul", implementation = "reference"} {}
   program.kernel @"add+one" attributes {columns = 8 : i64,
@@ -38,29 +38,48 @@ module attributes {program.config = "{\"seed\": 7}"} {
     model.row_yield %y : tensor<8xf32>
   }
   program.entry accumulate_last batch 2 length 4 {
-    %ids = program.buffer input offset 64 bytes 32 dtype 3
-    program.bind 0 %ids
-    %a = program.buffer activation offset 0 bytes 512 dtype 0
+    %ids = program.buffer input offset 64 bytes 32 : i32
+    program.bind ids %ids
+    %a = program.buffer activation offset 0 bytes 512 : f32
     %b = program.view %a offset 256 bytes 256
-    %g = program.buffer gradient offset 0 bytes 64 dtype 0
+    %g = program.buffer gradient offset 0 bytes 64 : f32
     program.fill %g
-    program.launch @"add+one"(%a, %b) access [1, 2] constants [] rows 8
-        label "same" {dtypes = array<i64: 0, 0>, absent = array<i64>}
-    program.launch @"add+one"(%b, %a) access [1, 2] constants [] rows 8
-        label "same" {dtypes = array<i64: 0, 0>, absent = array<i64>}
-    program.launch @matmul.reference(%a, %b, %g) access [1, 1, 3]
-        constants [4, 4, 4, 4, 4, 4, 0, 0, 0, 0] rows 0 label "product"
-        {dtypes = array<i64: 0, 0, 0>, absent = array<i64: 3>}
-    program.record 1 on 0
-    program.wait 1 on 1
-    program.all_reduce 2 %g
+    program.launch @"add+one"(%a read f32, %b write f32)
+        constants [] rows 8 label "same"
+    program.launch @"add+one"(%b read f32, %a write f32)
+        constants [] rows 8 label "same"
+    program.launch @matmul.reference(%a read f32, %b read f32, %g read_write f32)
+        absent [3] constants [4, 4, 4, 4, 4, 4, 0, 0, 0, 0] rows 0
+        label "product"
+    program.record 1 on compute
+    program.wait 1 on communication
+    program.collective all_reduce 2 %g
+  }
+})";
+
+static constexpr const char *kCollectives = R"(
+module {
+  program.arena activation bytes 1024 alignment 64
+  program.entry evaluate batch 1 length 4 {
+    %a = program.buffer activation offset 0 bytes 512 : f32
+    %b = program.buffer activation offset 512 bytes 256 : f32
+    %c = program.view %a offset 0 bytes 256
+    program.fill %a
+    program.collective all_reduce 7 %a
+    program.collective all_gather 0 %a from %b
+    program.collective reduce_scatter 0 %b from %a
+    program.collective broadcast 0 %a peer 3
+    program.collective all_to_all 0 %c from %b
+    program.collective send 0 %a peer 1
+    program.collective recv 0 %a peer -2
   }
 })";
 
 class EmitModuleTest : public testing::Test {
 protected:
-  mlir::LogicalResult emit(const std::string &path) {
-    auto module = mlir::parseSourceString<mlir::ModuleOp>(kProgram, &context());
+  mlir::LogicalResult emit(const std::string &path,
+                           const char *program = kProgram) {
+    auto module = mlir::parseSourceString<mlir::ModuleOp>(program, &context());
     CodegenOptions options;
     options.cacheFolder = folder.path("cache");
     return emitTrainSo(*module, options, path);
@@ -101,6 +120,32 @@ TEST_F(EmitModuleTest, LoadsAndSaysWhatTheProgramSays) {
   EXPECT_EQ(m.operands(commands[3])[3].bytes, 0u);
   EXPECT_EQ(commands[5].kind, QLORA_COMMAND_WAIT);
   EXPECT_EQ(commands[6].target, 2u);
+}
+
+TEST_F(EmitModuleTest, WritesEveryKindOfCollective) {
+  std::string path = folder.path("train.so");
+  ASSERT_TRUE(succeeded(emit(path, kCollectives)));
+  StatusOr<LoadedModule> loaded = LoadedModule::open(path);
+  ASSERT_TRUE(loaded.isOk()) << loaded.status().message();
+  LoadedModule &m = *loaded;
+  auto commands = m.commands(*m.entry(QLORA_ENTRY_EVALUATE, 1, 4));
+  ASSERT_EQ(commands.size(), 1u + QLORA_COLLECTIVE_COUNT);
+  EXPECT_EQ(commands[1].target, 7u);
+  static constexpr int kPeers[] = {0, 0, 0, 3, 0, 1, -2};
+  for (unsigned kind = 0; kind < QLORA_COLLECTIVE_COUNT; ++kind) {
+    const qlora_command &command = commands[1 + kind];
+    EXPECT_EQ(command.kind, QLORA_COMMAND_COLLECTIVE);
+    EXPECT_EQ(command.collective, kind);
+    EXPECT_EQ(command.queue, QLORA_QUEUE_COMMUNICATION);
+    EXPECT_EQ(command.group, QLORA_GROUP_DP);
+    EXPECT_EQ(command.peer, kPeers[kind]);
+    const CollectiveForm &form = kCollectiveForms[kind];
+    auto operands = m.operands(command);
+    ASSERT_EQ(operands.size(), form.hasSource ? 2u : 1u);
+    EXPECT_EQ(operands[0].access, form.target);
+    if (form.hasSource)
+      EXPECT_EQ(operands[1].access, QLORA_READ);
+  }
 }
 
 TEST_F(EmitModuleTest, GivesTheSameBytes) {

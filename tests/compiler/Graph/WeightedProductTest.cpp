@@ -84,7 +84,8 @@ protected:
 
   template <typename... Passes> ModuleOp run(StringRef text, Passes... passes) {
     module = parseSourceString<ModuleOp>(text, &context);
-    PassManager manager(&context);
+    PassManager manager(&context, ModuleOp::getOperationName(),
+                        PassManager::Nesting::Implicit);
     (manager.addPass(std::move(passes)), ...);
     return module && succeeded(manager.run(*module)) ? *module : ModuleOp();
   }

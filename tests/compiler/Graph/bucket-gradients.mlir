@@ -11,7 +11,7 @@
 // rest. c is the first, since more than half of it is below 3072; b begins the
 // second; a is left for the third.
 
-// CHECK: module attributes {train.buckets = "[{\22offset_bytes\22:0,\22bytes\22:20480,\22parameters\22:1,\22starts_after\22:\22c\22}{{.*}}, train.flat_elements = 6144 : i64
+// CHECK: module attributes {train.decisions = {"bucket-gradients" = [{bytes = 20480 : i64, offset_bytes = 0 : i64, parameters = 1 : i64, starts_after = "c"}{{.*}}, train.flat_elements = 6144 : i64
 // CHECK-SAME: train.layout = [@c, @b, @a]
 // CHECK-SAME: train.offsets = array<i64: 1024, 5120, 5152>
 // CHECK-LABEL: train.step accumulate batch 1 length 4
@@ -64,10 +64,10 @@ train.step accumulate batch 1 length 4 ["ids"] {
   %c = model.weight @c : tensor<64x64xf32>
   %b = model.weight @b : tensor<3x7xf32>
   %a = model.weight @a : tensor<2x8xf32>
-  train.result "loss_sum", %loss {accumulate} : tensor<1xf32>
-  train.accumulate @c, %c : tensor<64x64xf32>
-  train.accumulate @b, %b : tensor<3x7xf32>
-  train.accumulate @a, %a : tensor<2x8xf32>
+  train.result "loss_sum", %loss {accumulate, phase = #model.phase<backward>} : tensor<1xf32>
+  train.accumulate @c, %c {phase = #model.phase<backward>} : tensor<64x64xf32>
+  train.accumulate @b, %b {phase = #model.phase<backward>} : tensor<3x7xf32>
+  train.accumulate @a, %a {phase = #model.phase<backward>} : tensor<2x8xf32>
 }
 
 train.step accumulate batch 1 length 8 ["ids"] {
@@ -75,15 +75,15 @@ train.step accumulate batch 1 length 8 ["ids"] {
   %c = model.weight @c : tensor<64x64xf32>
   %b = model.weight @b : tensor<3x7xf32>
   %a = model.weight @a : tensor<2x8xf32>
-  train.accumulate @c, %c : tensor<64x64xf32>
-  train.accumulate @a, %a : tensor<2x8xf32>
-  train.accumulate @b, %b : tensor<3x7xf32>
+  train.accumulate @c, %c {phase = #model.phase<backward>} : tensor<64x64xf32>
+  train.accumulate @a, %a {phase = #model.phase<backward>} : tensor<2x8xf32>
+  train.accumulate @b, %b {phase = #model.phase<backward>} : tensor<3x7xf32>
 }
 
 // -----
 
 // One parameter is one bucket. 1024 + 16 elements, rounded up: 2048.
-// CHECK: module attributes {train.buckets = {{.*}}, train.flat_elements = 2048 : i64
+// CHECK: module attributes {train.decisions = {{.*}}, train.flat_elements = 2048 : i64
 // CHECK: train.accumulate @only
 // CHECK-NEXT: train.all_reduce 0 offset 0 elements 2048
 
@@ -91,7 +91,7 @@ model.parameter @only : tensor<4x4xf32> {init = "zero", trainable}
 train.step accumulate batch 1 length 4 ["ids"] {
 ^bb0(%ids: tensor<1x4xi32>):
   %w = model.weight @only : tensor<4x4xf32>
-  train.accumulate @only, %w : tensor<4x4xf32>
+  train.accumulate @only, %w {phase = #model.phase<backward>} : tensor<4x4xf32>
 }
 
 // -----
@@ -121,14 +121,14 @@ model.parameter @p9 : tensor<1024xf32> {init = "zero", trainable}
 train.step accumulate batch 1 length 4 ["ids"] {
 ^bb0(%ids: tensor<1x4xi32>):
   %g = model.weight @p0 : tensor<1024xf32>
-  train.accumulate @p0, %g : tensor<1024xf32>
-  train.accumulate @p1, %g : tensor<1024xf32>
-  train.accumulate @p2, %g : tensor<1024xf32>
-  train.accumulate @p3, %g : tensor<1024xf32>
-  train.accumulate @p4, %g : tensor<1024xf32>
-  train.accumulate @p5, %g : tensor<1024xf32>
-  train.accumulate @p6, %g : tensor<1024xf32>
-  train.accumulate @p7, %g : tensor<1024xf32>
-  train.accumulate @p8, %g : tensor<1024xf32>
-  train.accumulate @p9, %g : tensor<1024xf32>
+  train.accumulate @p0, %g {phase = #model.phase<backward>} : tensor<1024xf32>
+  train.accumulate @p1, %g {phase = #model.phase<backward>} : tensor<1024xf32>
+  train.accumulate @p2, %g {phase = #model.phase<backward>} : tensor<1024xf32>
+  train.accumulate @p3, %g {phase = #model.phase<backward>} : tensor<1024xf32>
+  train.accumulate @p4, %g {phase = #model.phase<backward>} : tensor<1024xf32>
+  train.accumulate @p5, %g {phase = #model.phase<backward>} : tensor<1024xf32>
+  train.accumulate @p6, %g {phase = #model.phase<backward>} : tensor<1024xf32>
+  train.accumulate @p7, %g {phase = #model.phase<backward>} : tensor<1024xf32>
+  train.accumulate @p8, %g {phase = #model.phase<backward>} : tensor<1024xf32>
+  train.accumulate @p9, %g {phase = #model.phase<backward>} : tensor<1024xf32>
 }

@@ -21,50 +21,50 @@ train.step accumulate batch 1 length 3 ["ids"] {
   // range that is kept keeps the whole: it stays by itself.
   // CHECK-DAG: %[[Q:.*]] = train.decode %{{.*}} : (tensor<16x8x
   // CHECK-DAG: %[[K:.*]] = train.decode %{{.*}} : (tensor<8x8x
-  // CHECK: %[[QK:.*]] = model.concat %[[Q]], %[[K]] {model.block = 0 : i64, rows} : (tensor<16x8xf32>, tensor<8x8xf32>) -> tensor<24x8xf32>
-  // CHECK-NEXT: %[[Y:.*]] = model.linear %[[X:.*]], %[[QK]] {model.block = 0 : i64, module = "q"
-  // CHECK-NEXT: %[[P:.*]]:2 = model.split %[[Y]] {model.block = 0 : i64} : (tensor<1x3x24xf32>) -> (tensor<1x3x16xf32>, tensor<1x3x8xf32>)
+  // CHECK: %[[QK:.*]] = model.concat %[[Q]], %[[K]] {layer = 0 : i64, rows} : (tensor<16x8xf32>, tensor<8x8xf32>) -> tensor<24x8xf32>
+  // CHECK-NEXT: %[[Y:.*]] = model.linear %[[X:.*]], %[[QK]] {layer = 0 : i64, module = "q"
+  // CHECK-NEXT: %[[P:.*]]:2 = model.split %[[Y]] {layer = 0 : i64} : (tensor<1x3x24xf32>) -> (tensor<1x3x16xf32>, tensor<1x3x8xf32>)
   // CHECK: model.linear %[[X]], %{{.*}} init %[[P]]#0
   // CHECK: %[[V:.*]] = train.decode
   // CHECK-NEXT: model.linear %[[X]], %[[V]] {{.*}}module = "v"
   %wq = model.weight @q : tensor<16x8x!model.nf4<64, false>>
-  %nq = train.decode %wq {model.block = 0 : i64} : (tensor<16x8x!model.nf4<64, false>>) -> tensor<16x8xf32>
-  %q0 = model.linear %x, %nq {model.block = 0 : i64, module = "q"} : (tensor<1x3x8xf32>, tensor<16x8xf32>) -> tensor<1x3x16xf32>
+  %nq = train.decode %wq {layer = 0 : i64} : (tensor<16x8x!model.nf4<64, false>>) -> tensor<16x8xf32>
+  %q0 = model.linear %x, %nq {layer = 0 : i64, module = "q"} : (tensor<1x3x8xf32>, tensor<16x8xf32>) -> tensor<1x3x16xf32>
   %wb = model.weight @b : tensor<16x8xf32>
-  %q = model.linear %x, %wb init %q0 {model.block = 0 : i64} : (tensor<1x3x8xf32>, tensor<16x8xf32>, tensor<1x3x16xf32>) -> tensor<1x3x16xf32>
+  %q = model.linear %x, %wb init %q0 {layer = 0 : i64} : (tensor<1x3x8xf32>, tensor<16x8xf32>, tensor<1x3x16xf32>) -> tensor<1x3x16xf32>
   %wk = model.weight @k : tensor<8x8x!model.nf4<64, false>>
-  %nk = train.decode %wk {model.block = 0 : i64} : (tensor<8x8x!model.nf4<64, false>>) -> tensor<8x8xf32>
-  %k = model.linear %x, %nk {model.block = 0 : i64, module = "k"} : (tensor<1x3x8xf32>, tensor<8x8xf32>) -> tensor<1x3x8xf32>
+  %nk = train.decode %wk {layer = 0 : i64} : (tensor<8x8x!model.nf4<64, false>>) -> tensor<8x8xf32>
+  %k = model.linear %x, %nk {layer = 0 : i64, module = "k"} : (tensor<1x3x8xf32>, tensor<8x8xf32>) -> tensor<1x3x8xf32>
   %wv = model.weight @v : tensor<8x8x!model.nf4<64, false>>
-  %nv = train.decode %wv {model.block = 0 : i64} : (tensor<8x8x!model.nf4<64, false>>) -> tensor<8x8xf32>
-  %v = model.linear %x, %nv {model.block = 0 : i64, module = "v"} : (tensor<1x3x8xf32>, tensor<8x8xf32>) -> tensor<1x3x8xf32>
-  %qq = model.swiglu %q, %q {model.block = 0 : i64} : tensor<1x3x16xf32>
-  %kk = model.swiglu %k, %k {model.block = 0 : i64} : tensor<1x3x8xf32>
+  %nv = train.decode %wv {layer = 0 : i64} : (tensor<8x8x!model.nf4<64, false>>) -> tensor<8x8xf32>
+  %v = model.linear %x, %nv {layer = 0 : i64, module = "v"} : (tensor<1x3x8xf32>, tensor<8x8xf32>) -> tensor<1x3x8xf32>
+  %qq = model.swiglu %q, %q {layer = 0 : i64} : tensor<1x3x16xf32>
+  %kk = model.swiglu %k, %k {layer = 0 : i64} : tensor<1x3x8xf32>
 
   // The sum over q, k and v, and an adapter's term between them: that comes
   // first, and then one GEMM for the three.
-  // CHECK: %[[DQ:.*]] = model.swiglu {{.*}}train.backward
-  // CHECK: %[[DK:.*]] = model.swiglu {{.*}}train.backward
-  // CHECK: %[[DV:.*]] = model.swiglu {{.*}}train.backward
-  // CHECK: %[[ADAPTER:.*]] = model.linear %[[DQ]], %{{.*}} layout in_out {model.block = 0 : i64, train.backward}
-  // CHECK: %[[N:.*]] = model.concat %{{.*}}, %{{.*}}, %{{.*}} {model.block = 0 : i64, rows, train.backward} : {{.*}} -> tensor<32x8xf32>
-  // CHECK: %[[DY:.*]] = model.concat %[[DQ]], %[[DK]], %[[DV]] {model.block = 0 : i64, train.backward} : (tensor<1x3x16xf32>, tensor<1x3x8xf32>, tensor<1x3x8xf32>) -> tensor<1x3x32xf32>
+  // CHECK: %[[DQ:.*]] = model.swiglu {{.*}}phase = #model.phase<backward>
+  // CHECK: %[[DK:.*]] = model.swiglu {{.*}}phase = #model.phase<backward>
+  // CHECK: %[[DV:.*]] = model.swiglu {{.*}}phase = #model.phase<backward>
+  // CHECK: %[[ADAPTER:.*]] = model.linear %[[DQ]], %{{.*}} layout in_out {layer = 0 : i64, phase = #model.phase<backward>}
+  // CHECK: %[[N:.*]] = model.concat %{{.*}}, %{{.*}}, %{{.*}} {layer = 0 : i64, phase = #model.phase<backward>, rows} : {{.*}} -> tensor<32x8xf32>
+  // CHECK: %[[DY:.*]] = model.concat %[[DQ]], %[[DK]], %[[DV]] {layer = 0 : i64, phase = #model.phase<backward>} : (tensor<1x3x16xf32>, tensor<1x3x8xf32>, tensor<1x3x8xf32>) -> tensor<1x3x32xf32>
   // CHECK: %[[DX:.*]] = model.linear %[[DY]], %[[N]] layout in_out init %[[ADAPTER]]
   // CHECK-NOT: model.linear
   // CHECK: model.swiglu %[[DX]], %[[DX]]
-  %dq = model.swiglu %qq, %qq {model.block = 0 : i64, train.backward} : tensor<1x3x16xf32>
-  %dk = model.swiglu %kk, %kk {model.block = 0 : i64, train.backward} : tensor<1x3x8xf32>
-  %dv = model.swiglu %v, %v {model.block = 0 : i64, train.backward} : tensor<1x3x8xf32>
-  %mq = train.decode %wq {model.block = 0 : i64, train.backward} : (tensor<16x8x!model.nf4<64, false>>) -> tensor<16x8xf32>
-  %0 = model.linear %dq, %mq layout in_out {model.block = 0 : i64, train.backward} : (tensor<1x3x16xf32>, tensor<16x8xf32>) -> tensor<1x3x8xf32>
-  %mk = train.decode %wk {model.block = 0 : i64, train.backward} : (tensor<8x8x!model.nf4<64, false>>) -> tensor<8x8xf32>
-  %1 = model.linear %dk, %mk layout in_out init %0 {model.block = 0 : i64, train.backward} : (tensor<1x3x8xf32>, tensor<8x8xf32>, tensor<1x3x8xf32>) -> tensor<1x3x8xf32>
-  %2 = model.linear %dq, %wb layout in_out init %1 {model.block = 0 : i64, train.backward} : (tensor<1x3x16xf32>, tensor<16x8xf32>, tensor<1x3x8xf32>) -> tensor<1x3x8xf32>
-  %mv = train.decode %wv {model.block = 0 : i64, train.backward} : (tensor<8x8x!model.nf4<64, false>>) -> tensor<8x8xf32>
-  %3 = model.linear %dv, %mv layout in_out init %2 {model.block = 0 : i64, train.backward} : (tensor<1x3x8xf32>, tensor<8x8xf32>, tensor<1x3x8xf32>) -> tensor<1x3x8xf32>
-  %dx = model.swiglu %3, %3 {model.block = 0 : i64, train.backward} : tensor<1x3x8xf32>
-  %de = train.embedding_grad %ids, %dx {train.backward} : (tensor<1x3xi32>, tensor<1x3x8xf32>) -> tensor<8x8xf32>
-  train.accumulate @e, %de {train.backward} : tensor<8x8xf32>
+  %dq = model.swiglu %qq, %qq {layer = 0 : i64, phase = #model.phase<backward>} : tensor<1x3x16xf32>
+  %dk = model.swiglu %kk, %kk {layer = 0 : i64, phase = #model.phase<backward>} : tensor<1x3x8xf32>
+  %dv = model.swiglu %v, %v {layer = 0 : i64, phase = #model.phase<backward>} : tensor<1x3x8xf32>
+  %mq = train.decode %wq {layer = 0 : i64, phase = #model.phase<backward>} : (tensor<16x8x!model.nf4<64, false>>) -> tensor<16x8xf32>
+  %0 = model.linear %dq, %mq layout in_out {layer = 0 : i64, phase = #model.phase<backward>} : (tensor<1x3x16xf32>, tensor<16x8xf32>) -> tensor<1x3x8xf32>
+  %mk = train.decode %wk {layer = 0 : i64, phase = #model.phase<backward>} : (tensor<8x8x!model.nf4<64, false>>) -> tensor<8x8xf32>
+  %1 = model.linear %dk, %mk layout in_out init %0 {layer = 0 : i64, phase = #model.phase<backward>} : (tensor<1x3x8xf32>, tensor<8x8xf32>, tensor<1x3x8xf32>) -> tensor<1x3x8xf32>
+  %2 = model.linear %dq, %wb layout in_out init %1 {layer = 0 : i64, phase = #model.phase<backward>} : (tensor<1x3x16xf32>, tensor<16x8xf32>, tensor<1x3x8xf32>) -> tensor<1x3x8xf32>
+  %mv = train.decode %wv {layer = 0 : i64, phase = #model.phase<backward>} : (tensor<8x8x!model.nf4<64, false>>) -> tensor<8x8xf32>
+  %3 = model.linear %dv, %mv layout in_out init %2 {layer = 0 : i64, phase = #model.phase<backward>} : (tensor<1x3x8xf32>, tensor<8x8xf32>, tensor<1x3x8xf32>) -> tensor<1x3x8xf32>
+  %dx = model.swiglu %3, %3 {layer = 0 : i64, phase = #model.phase<backward>} : tensor<1x3x8xf32>
+  %de = train.embedding_grad %ids, %dx {phase = #model.phase<backward>} : (tensor<1x3xi32>, tensor<1x3x8xf32>) -> tensor<8x8xf32>
+  train.accumulate @e, %de {phase = #model.phase<backward>} : tensor<8x8xf32>
 }
 
 // In the program all of them are ranges: nothing is copied, the adapter adds
@@ -76,8 +76,8 @@ train.step accumulate batch 1 length 3 ["ids"] {
 // PROGRAM: program.launch @decode
 // PROGRAM: program.view %[[S]] offset 512 bytes 256
 // PROGRAM: program.launch @decode
-// PROGRAM: program.launch @matmul(%{{.*}}, %[[S]], %{{.*}}) access [1, 1, 2] constants [3, 24, 8, 8, 8, 24,
-// PROGRAM: program.launch @matmul({{.*}}) access [1, 1, 3] constants [3, 16, 8, 8, 8, 24,
+// PROGRAM: program.launch @matmul(%{{.*}} read {{[a-z0-9]+}}, %[[S]] read {{[a-z0-9]+}}, %{{.*}} write {{[a-z0-9]+}}){{.*}} constants [3, 24, 8, 8, 8, 24,
+// PROGRAM: program.launch @matmul({{.*}} read {{[a-z0-9]+}}, {{.*}} read {{[a-z0-9]+}}, {{.*}} read_write {{[a-z0-9]+}}){{.*}} constants [3, 16, 8, 8, 8, 24,
 // PROGRAM-NOT: copy_rows
-// PROGRAM: program.launch @matmul({{.*}}) access [1, 1, 3] constants [3, 8, 32, 32, 8, 8,
+// PROGRAM: program.launch @matmul({{.*}} read {{[a-z0-9]+}}, {{.*}} read {{[a-z0-9]+}}, {{.*}} read_write {{[a-z0-9]+}}){{.*}} constants [3, 8, 32, 32, 8, 8,
 // PROGRAM-NOT: copy_rows

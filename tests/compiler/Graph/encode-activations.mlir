@@ -4,15 +4,12 @@
 // decoded.
 
 // RUN: qlora-opt %s --encode-activations | FileCheck %s
-// RUN: qlora-opt %s --encode-activations=remarks -o /dev/null 2>&1 | FileCheck %s --check-prefix=REMARK
+// RUN: qlora-opt %s --encode-activations --remark-policy=all --remarks-filter=encode-activations -o /dev/null 2>&1 | FileCheck %s --check-prefix=REMARK
 // RUN: qlora-opt %s --encode-activations --fuse-rows | FileCheck %s --check-prefix=FUSED
 // RUN: qlora-opt %s --encode-activations --rematerialize="budget=21500" --fuse-rows | FileCheck %s --check-prefix=AGAIN
 
-// n and s of 8 x 64 numbers: 8 x (64 + 4) bytes each in place of 8 x 64 x 2;
-// of the second step, m of 8 x 64 f32 numbers.
-// CHECK: train.encoded = "{\22encoded_bytes\22:1632,\22exact_bytes\22:4096,\22values\22:3}"
-// REMARK: remark: encode-activations: 544 bytes wait for 2 weight gradients in place of 1024
-// REMARK: remark: encode-activations: 544 bytes wait for 1 weight gradients in place of 1024
+// REMARK: remark: [Passed] encoded | Category:encode-activations | Remark="544 bytes wait for 2 weight gradients in place of 1024
+// REMARK: remark: [Passed] encoded | Category:encode-activations | Remark="544 bytes wait for 1 weight gradients in place of 1024
 
 model.parameter @table : tensor<32x64xbf16> {file = "m.safetensors"}
 model.parameter @norm : tensor<64xbf16> {file = "m.safetensors"}
@@ -25,10 +22,13 @@ model.parameter @c : tensor<64x64xf32> {init = "zero", trainable}
 // those stay. z is made by a product. n serves two products whose results go
 // to parameters, one of them through a sum; s one, through init. Both readers
 // of n are in block 0: it is decoded once.
+//
+// n and s of 8 x 64 numbers: 8 x (64 + 4) bytes each in place of 8 x 64 x 2.
 // CHECK-LABEL: train.step accumulate batch 1 length 8
+// CHECK-SAME: "encode-activations" = {encoded_bytes = 1088 : i64, exact_bytes = 2048 : i64, values = 2 : i64}
 // CHECK: %[[X:.*]] = model.embedding
 // CHECK-NEXT: %[[N:.*]] = model.rms_norm %[[X]]
-// CHECK-NEXT: %[[NC:.*]], %[[NS:.*]] = train.encode_rows %[[N]] {model.block = 0 : i64} : (tensor<1x8x64xbf16>) -> (tensor<1x8x64xi8>, tensor<1x8x1xf32>)
+// CHECK-NEXT: %[[NC:.*]], %[[NS:.*]] = train.encode_rows %[[N]] {layer = 0 : i64} : (tensor<1x8x64xbf16>) -> (tensor<1x8x64xi8>, tensor<1x8x1xf32>)
 // CHECK-NEXT: %[[G:.*]] = model.linear %[[N]]
 // CHECK-NEXT: %[[U:.*]] = model.linear %[[N]]
 // CHECK-NEXT: %[[S:.*]] = model.swiglu
@@ -37,7 +37,7 @@ model.parameter @c : tensor<64x64xf32> {init = "zero", trainable}
 // CHECK-NEXT: %[[O:.*]] = model.add
 // CHECK-NOT: encode_rows
 // CHECK: %[[DZ:.*]] = train.linear_weight_grad %{{.*}}, %[[Z]]
-// CHECK-NEXT: %[[S2:.*]] = train.decode_rows %[[SC]], %[[SS]] {model.block = 0 : i64, train.backward} : (tensor<1x8x64xi8>, tensor<1x8x1xf32>) -> tensor<1x8x64xbf16>
+// CHECK-NEXT: %[[S2:.*]] = train.decode_rows %[[SC]], %[[SS]] {layer = 0 : i64, phase = #model.phase<backward>} : (tensor<1x8x64xi8>, tensor<1x8x1xf32>) -> tensor<1x8x64xbf16>
 // CHECK-NEXT: train.linear_weight_grad %{{.*}}, %[[S2]] init %[[DZ]]
 // CHECK: train.linear_weight_grad %{{.*}}, %[[O]]
 // CHECK: model.swiglu %{{.*}}, %[[G]]
@@ -49,13 +49,13 @@ model.parameter @c : tensor<64x64xf32> {init = "zero", trainable}
 
 // What makes it and what encodes it are one kernel, with a number a row.
 // FUSED-LABEL: train.step accumulate batch 1 length 8
-// FUSED: %{{.*}}:3 = model.rows(%{{.*}}, %{{.*}}) attributes {columns = 64 : i64, label = "rms_norm__encode_rows", maps = [#model.map<full>, #model.map<column>], model.block = 0 : i64} : (tensor<1x8x64xbf16>, tensor<64xbf16>) -> (tensor<1x8x64xbf16>, tensor<1x8x64xi8>, tensor<1x8x1xf32>) {
+// FUSED: %{{.*}}:3 = model.rows(%{{.*}}, %{{.*}}) attributes {columns = 64 : i64, label = "rms_norm__encode_rows", layer = 0 : i64, maps = [#model.map<full>, #model.map<column>]} : (tensor<1x8x64xbf16>, tensor<64xbf16>) -> (tensor<1x8x64xbf16>, tensor<1x8x64xi8>, tensor<1x8x1xf32>) {
 // FUSED: %[[MAX:.*]] = model.row_max
 // FUSED: %[[LIMIT:.*]] = arith.maximumf %[[MAX]]
 // FUSED: %[[SCALE:.*]] = arith.divf %[[LIMIT]]
 // FUSED: %[[CODES:.*]] = math.roundeven
 // FUSED: model.row_yield %{{.*}}, %[[CODES]], %[[SCALE]] : tensor<64xf32>, tensor<64xf32>, f32
-// FUSED: label = "decode_rows", maps = [#model.map<full>, #model.map<scalar>]
+// FUSED: label = "decode_rows", layer = 0 : i64, maps = [#model.map<full>, #model.map<scalar>]
 
 // Computed again, the codes are not stored, but still rounded: n has the bits
 // that memory would have given.
@@ -69,28 +69,28 @@ train.step accumulate batch 1 length 8 ["ids"] {
   %norm = model.weight @norm : tensor<64xbf16>
   %w = model.weight @w : tensor<64x64xbf16>
   %x = model.embedding %ids, %table : (tensor<1x8xi32>, tensor<32x64xbf16>) -> tensor<1x8x64xbf16>
-  %n = model.rms_norm %x, %norm {epsilon = 1.0e-5 : f64, model.block = 0 : i64} : (tensor<1x8x64xbf16>, tensor<64xbf16>) -> tensor<1x8x64xbf16>
-  %g = model.linear %n, %w {model.block = 0 : i64} : (tensor<1x8x64xbf16>, tensor<64x64xbf16>) -> tensor<1x8x64xbf16>
-  %u = model.linear %n, %w {model.block = 0 : i64} : (tensor<1x8x64xbf16>, tensor<64x64xbf16>) -> tensor<1x8x64xbf16>
-  %s = model.swiglu %g, %u {model.block = 0 : i64} : tensor<1x8x64xbf16>
-  %z = model.linear %s, %w {model.block = 0 : i64} : (tensor<1x8x64xbf16>, tensor<64x64xbf16>) -> tensor<1x8x64xbf16>
-  %o = model.add %z, %x {model.block = 0 : i64} : tensor<1x8x64xbf16>
+  %n = model.rms_norm %x, %norm {epsilon = 1.0e-5 : f64, layer = 0 : i64} : (tensor<1x8x64xbf16>, tensor<64xbf16>) -> tensor<1x8x64xbf16>
+  %g = model.linear %n, %w {layer = 0 : i64} : (tensor<1x8x64xbf16>, tensor<64x64xbf16>) -> tensor<1x8x64xbf16>
+  %u = model.linear %n, %w {layer = 0 : i64} : (tensor<1x8x64xbf16>, tensor<64x64xbf16>) -> tensor<1x8x64xbf16>
+  %s = model.swiglu %g, %u {layer = 0 : i64} : tensor<1x8x64xbf16>
+  %z = model.linear %s, %w {layer = 0 : i64} : (tensor<1x8x64xbf16>, tensor<64x64xbf16>) -> tensor<1x8x64xbf16>
+  %o = model.add %z, %x {layer = 0 : i64} : tensor<1x8x64xbf16>
 
-  %dy = model.add %z, %z {train.backward} : tensor<1x8x64xbf16>
-  %dz = train.linear_weight_grad %dy, %z {scale = 1.0 : f64, train.backward, model.block = 0 : i64} : (tensor<1x8x64xbf16>, tensor<1x8x64xbf16>) -> tensor<64x64xf32>
-  %dc = train.linear_weight_grad %dy, %s init %dz {scale = 1.0 : f64, train.backward, model.block = 0 : i64} : (tensor<1x8x64xbf16>, tensor<1x8x64xbf16>, tensor<64x64xf32>) -> tensor<64x64xf32>
-  train.accumulate @c, %dc {train.backward} : tensor<64x64xf32>
-  %do = train.linear_weight_grad %dy, %o {scale = 1.0 : f64, train.backward, model.block = 0 : i64} : (tensor<1x8x64xbf16>, tensor<1x8x64xbf16>) -> tensor<64x64xf32>
-  train.accumulate @c, %do {train.backward} : tensor<64x64xf32>
-  %dv = model.add %dy, %o {train.backward, model.block = 0 : i64} : tensor<1x8x64xbf16>
-  %ds = model.linear %dv, %w layout in_out {train.backward, model.block = 0 : i64} : (tensor<1x8x64xbf16>, tensor<64x64xbf16>) -> tensor<1x8x64xbf16>
-  %dg = model.swiglu %ds, %g {train.backward, model.block = 0 : i64} : tensor<1x8x64xbf16>
-  %da = train.linear_weight_grad %dg, %n {scale = 1.0 : f64, train.backward, model.block = 0 : i64} : (tensor<1x8x64xbf16>, tensor<1x8x64xbf16>) -> tensor<64x64xf32>
-  train.accumulate @a, %da {train.backward} : tensor<64x64xf32>
-  %db = train.linear_weight_grad %ds, %n {scale = 1.0 : f64, train.backward, model.block = 0 : i64} : (tensor<1x8x64xbf16>, tensor<1x8x64xbf16>) -> tensor<64x64xf32>
-  %sum = model.add %db, %db {train.backward} : tensor<64x64xf32>
-  train.accumulate @b, %sum {train.backward} : tensor<64x64xf32>
-  %dx = model.add %dg, %x {train.backward} : tensor<1x8x64xbf16>
+  %dy = model.add %z, %z {phase = #model.phase<backward>} : tensor<1x8x64xbf16>
+  %dz = train.linear_weight_grad %dy, %z {layer = 0 : i64, phase = #model.phase<backward>, scale = 1.0 : f64} : (tensor<1x8x64xbf16>, tensor<1x8x64xbf16>) -> tensor<64x64xf32>
+  %dc = train.linear_weight_grad %dy, %s init %dz {layer = 0 : i64, phase = #model.phase<backward>, scale = 1.0 : f64} : (tensor<1x8x64xbf16>, tensor<1x8x64xbf16>, tensor<64x64xf32>) -> tensor<64x64xf32>
+  train.accumulate @c, %dc {phase = #model.phase<backward>} : tensor<64x64xf32>
+  %do = train.linear_weight_grad %dy, %o {layer = 0 : i64, phase = #model.phase<backward>, scale = 1.0 : f64} : (tensor<1x8x64xbf16>, tensor<1x8x64xbf16>) -> tensor<64x64xf32>
+  train.accumulate @c, %do {phase = #model.phase<backward>} : tensor<64x64xf32>
+  %dv = model.add %dy, %o {layer = 0 : i64, phase = #model.phase<backward>} : tensor<1x8x64xbf16>
+  %ds = model.linear %dv, %w layout in_out {layer = 0 : i64, phase = #model.phase<backward>} : (tensor<1x8x64xbf16>, tensor<64x64xbf16>) -> tensor<1x8x64xbf16>
+  %dg = model.swiglu %ds, %g {layer = 0 : i64, phase = #model.phase<backward>} : tensor<1x8x64xbf16>
+  %da = train.linear_weight_grad %dg, %n {layer = 0 : i64, phase = #model.phase<backward>, scale = 1.0 : f64} : (tensor<1x8x64xbf16>, tensor<1x8x64xbf16>) -> tensor<64x64xf32>
+  train.accumulate @a, %da {phase = #model.phase<backward>} : tensor<64x64xf32>
+  %db = train.linear_weight_grad %ds, %n {layer = 0 : i64, phase = #model.phase<backward>, scale = 1.0 : f64} : (tensor<1x8x64xbf16>, tensor<1x8x64xbf16>) -> tensor<64x64xf32>
+  %sum = model.add %db, %db {phase = #model.phase<backward>} : tensor<64x64xf32>
+  train.accumulate @b, %sum {phase = #model.phase<backward>} : tensor<64x64xf32>
+  %dx = model.add %dg, %x {phase = #model.phase<backward>} : tensor<1x8x64xbf16>
 }
 
 // Readers in two blocks: decoded for each. A gradient that a product multiplies
@@ -100,9 +100,9 @@ train.step accumulate batch 1 length 8 ["ids"] {
 // CHECK: %[[M:.*]] = model.add
 // CHECK-NEXT: %[[MC:.*]], %[[MS:.*]] = train.encode_rows %[[M]] : (tensor<1x8x64xf32>)
 // CHECK-NOT: encode_rows
-// CHECK: %[[M1:.*]] = train.decode_rows %[[MC]], %[[MS]] {model.block = 1 : i64, train.backward}
+// CHECK: %[[M1:.*]] = train.decode_rows %[[MC]], %[[MS]] {layer = 1 : i64, phase = #model.phase<backward>}
 // CHECK-NEXT: train.linear_weight_grad %{{.*}}, %[[M1]]
-// CHECK: %[[M0:.*]] = train.decode_rows %[[MC]], %[[MS]] {model.block = 0 : i64, train.backward}
+// CHECK: %[[M0:.*]] = train.decode_rows %[[MC]], %[[MS]] {layer = 0 : i64, phase = #model.phase<backward>}
 // CHECK-NEXT: train.linear_weight_grad %{{.*}}, %[[M0]]
 // CHECK-LABEL: train.step evaluate
 // CHECK-NOT: encode_rows
@@ -119,21 +119,21 @@ train.step accumulate batch 1 length 16 ["ids"] {
     model.row_yield %1 : tensor<1xf32>
   }
 
-  %dthin = train.linear_weight_grad %thin, %thin {scale = 1.0 : f64, train.backward} : (tensor<512x1xf32>, tensor<512x1xf32>) -> tensor<1x1xf32>
-  %more = model.rows(%dthin) attributes {columns = 1 : i64, maps = [#model.map<global>], train.backward} : (tensor<1x1xf32>) -> tensor<4096x1xf32> {
+  %dthin = train.linear_weight_grad %thin, %thin {phase = #model.phase<backward>, scale = 1.0 : f64} : (tensor<512x1xf32>, tensor<512x1xf32>) -> tensor<1x1xf32>
+  %more = model.rows(%dthin) attributes {columns = 1 : i64, maps = [#model.map<global>], phase = #model.phase<backward>} : (tensor<1x1xf32>) -> tensor<4096x1xf32> {
   ^bb0(%0: f32):
     %1 = model.row_splat %0 : tensor<1xf32>
     model.row_yield %1 : tensor<1xf32>
   }
-  train.accumulate @c, %more {train.backward} : tensor<4096x1xf32>
-  %d1 = train.linear_weight_grad %y, %m {scale = 1.0 : f64, train.backward, model.block = 1 : i64} : (tensor<1x8x64xf32>, tensor<1x8x64xf32>) -> tensor<64x64xf32>
-  train.accumulate @a, %d1 {train.backward} : tensor<64x64xf32>
-  %d0 = train.linear_weight_grad %y, %m {scale = 1.0 : f64, train.backward, model.block = 0 : i64} : (tensor<1x8x64xf32>, tensor<1x8x64xf32>) -> tensor<64x64xf32>
-  train.accumulate @b, %d0 {train.backward} : tensor<64x64xf32>
-  %dk = train.linear_weight_grad %y, %k {scale = 1.0 : f64, train.backward} : (tensor<1x8x64xf32>, tensor<1x8x64xf32>) -> tensor<64x64xf32>
-  %dy = model.linear %y, %dk layout in_out {train.backward} : (tensor<1x8x64xf32>, tensor<64x64xf32>) -> tensor<1x8x64xf32>
-  %dw = train.linear_weight_grad %dy, %y {scale = 1.0 : f64, train.backward} : (tensor<1x8x64xf32>, tensor<1x8x64xf32>) -> tensor<64x64xf32>
-  train.accumulate @c, %dw {train.backward} : tensor<64x64xf32>
+  train.accumulate @c, %more {phase = #model.phase<backward>} : tensor<4096x1xf32>
+  %d1 = train.linear_weight_grad %y, %m {layer = 1 : i64, phase = #model.phase<backward>, scale = 1.0 : f64} : (tensor<1x8x64xf32>, tensor<1x8x64xf32>) -> tensor<64x64xf32>
+  train.accumulate @a, %d1 {phase = #model.phase<backward>} : tensor<64x64xf32>
+  %d0 = train.linear_weight_grad %y, %m {layer = 0 : i64, phase = #model.phase<backward>, scale = 1.0 : f64} : (tensor<1x8x64xf32>, tensor<1x8x64xf32>) -> tensor<64x64xf32>
+  train.accumulate @b, %d0 {phase = #model.phase<backward>} : tensor<64x64xf32>
+  %dk = train.linear_weight_grad %y, %k {phase = #model.phase<backward>, scale = 1.0 : f64} : (tensor<1x8x64xf32>, tensor<1x8x64xf32>) -> tensor<64x64xf32>
+  %dy = model.linear %y, %dk layout in_out {phase = #model.phase<backward>} : (tensor<1x8x64xf32>, tensor<64x64xf32>) -> tensor<1x8x64xf32>
+  %dw = train.linear_weight_grad %dy, %y {phase = #model.phase<backward>, scale = 1.0 : f64} : (tensor<1x8x64xf32>, tensor<1x8x64xf32>) -> tensor<64x64xf32>
+  train.accumulate @c, %dw {phase = #model.phase<backward>} : tensor<64x64xf32>
 }
 
 train.step evaluate batch 1 length 8 ["ids"] {

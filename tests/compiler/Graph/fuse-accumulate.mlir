@@ -13,33 +13,33 @@ train.step accumulate batch 1 length 3 ["ids"] {
   %x = model.embedding %ids, %w : (tensor<1x3xi32>, tensor<8x8xf32>) -> tensor<1x3x8xf32>
 
   // Both terms are read once: the second continues the first.
-  // CHECK: %[[G0:.*]] = model.linear %[[X:.*]], %{{.*}} layout in_out {train
-  // CHECK: %[[G1:.*]] = model.linear %[[X]], %{{.*}} layout in_out init %[[G0]] {train
+  // CHECK: %[[G0:.*]] = model.linear %[[X:.*]], %{{.*}} layout in_out {phase = #model.phase<backward>}
+  // CHECK: %[[G1:.*]] = model.linear %[[X]], %{{.*}} layout in_out init %[[G0]] {phase = #model.phase<backward>}
   // CHECK-NOT: model.add
   // CHECK: %[[H:.*]] = model.linear %[[G1]]
-  %0 = model.linear %x, %w layout in_out {train.backward} : (tensor<1x3x8xf32>, tensor<8x8xf32>) -> tensor<1x3x8xf32>
-  %1 = model.linear %x, %w layout in_out {train.backward} : (tensor<1x3x8xf32>, tensor<8x8xf32>) -> tensor<1x3x8xf32>
-  %2 = model.add %0, %1 {train.backward} : tensor<1x3x8xf32>
-  %3 = model.linear %2, %w layout in_out {train.backward} : (tensor<1x3x8xf32>, tensor<8x8xf32>) -> tensor<1x3x8xf32>
+  %0 = model.linear %x, %w layout in_out {phase = #model.phase<backward>} : (tensor<1x3x8xf32>, tensor<8x8xf32>) -> tensor<1x3x8xf32>
+  %1 = model.linear %x, %w layout in_out {phase = #model.phase<backward>} : (tensor<1x3x8xf32>, tensor<8x8xf32>) -> tensor<1x3x8xf32>
+  %2 = model.add %0, %1 {phase = #model.phase<backward>} : tensor<1x3x8xf32>
+  %3 = model.linear %2, %w layout in_out {phase = #model.phase<backward>} : (tensor<1x3x8xf32>, tensor<8x8xf32>) -> tensor<1x3x8xf32>
 
   // A term that is read again is not overwritten: the other way around.
   // CHECK: %[[T:.*]] = model.linear %[[X]]
   // CHECK: model.add %[[H]], %[[T]]
   // CHECK: model.add %{{.*}}, %[[H]]
-  %4 = model.linear %x, %w layout in_out {train.backward} : (tensor<1x3x8xf32>, tensor<8x8xf32>) -> tensor<1x3x8xf32>
-  %5 = model.add %3, %4 {train.backward} : tensor<1x3x8xf32>
-  %6 = model.add %5, %3 {train.backward} : tensor<1x3x8xf32>
+  %4 = model.linear %x, %w layout in_out {phase = #model.phase<backward>} : (tensor<1x3x8xf32>, tensor<8x8xf32>) -> tensor<1x3x8xf32>
+  %5 = model.add %3, %4 {phase = #model.phase<backward>} : tensor<1x3x8xf32>
+  %6 = model.add %5, %3 {phase = #model.phase<backward>} : tensor<1x3x8xf32>
 
   // The base may come after the term; the term moves down to it.
   // CHECK: %[[DY:.*]] = model.swiglu
-  // CHECK: %[[V:.*]] = train.linear_weight_grad %{{.*}}, %{{.*}} {scale = 1.000000e+00 : f64, train.backward}
+  // CHECK: %[[V:.*]] = train.linear_weight_grad %{{.*}}, %{{.*}} {phase = #model.phase<backward>, scale = 1.000000e+00 : f64}
   // CHECK: %[[U:.*]] = train.linear_weight_grad %{{.*}}, %[[DY]] init %[[V]]
   // CHECK: train.accumulate @w, %[[U]]
-  %dy = model.swiglu %6, %x {train.backward} : tensor<1x3x8xf32>
-  %7 = train.linear_weight_grad %x, %dy {scale = 1.0 : f64, train.backward} : (tensor<1x3x8xf32>, tensor<1x3x8xf32>) -> tensor<8x8xf32>
-  %8 = train.linear_weight_grad %dy, %x {scale = 1.0 : f64, train.backward} : (tensor<1x3x8xf32>, tensor<1x3x8xf32>) -> tensor<8x8xf32>
-  %9 = model.add %8, %7 {train.backward} : tensor<8x8xf32>
-  train.accumulate @w, %9 : tensor<8x8xf32>
+  %dy = model.swiglu %6, %x {phase = #model.phase<backward>} : tensor<1x3x8xf32>
+  %7 = train.linear_weight_grad %x, %dy {phase = #model.phase<backward>, scale = 1.0 : f64} : (tensor<1x3x8xf32>, tensor<1x3x8xf32>) -> tensor<8x8xf32>
+  %8 = train.linear_weight_grad %dy, %x {phase = #model.phase<backward>, scale = 1.0 : f64} : (tensor<1x3x8xf32>, tensor<1x3x8xf32>) -> tensor<8x8xf32>
+  %9 = model.add %8, %7 {phase = #model.phase<backward>} : tensor<8x8xf32>
+  train.accumulate @w, %9 {phase = #model.phase<backward>} : tensor<8x8xf32>
 }
 
 // A sum of the forward is left alone: the residual is saved.

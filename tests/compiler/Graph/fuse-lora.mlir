@@ -20,8 +20,8 @@ model.parameter @bk : tensor<12x2xf32> {init = "zero", trainable}
 func.func @siblings(%x: tensor<1x3x8xf32>) -> (tensor<1x3x16xf32>, tensor<1x3x12xf32>) {
   // CHECK: %[[Q0:.*]] = model.linear %[[X]], %{{.*}} {module = "q"}
   // CHECK: %[[A:.*]] = model.weight @aq.group : tensor<6x8xf32>
-  // CHECK: %[[XA:.*]] = model.linear %[[X]], %[[A]] {model.block = 3 : i64} : (tensor<1x3x8xf32>, tensor<6x8xf32>) -> tensor<1x3x6xf32>
-  // CHECK: %[[PARTS:.*]]:2 = model.split %[[XA]] {model.block = 3 : i64} : (tensor<1x3x6xf32>) -> (tensor<1x3x4xf32>, tensor<1x3x2xf32>)
+  // CHECK: %[[XA:.*]] = model.linear %[[X]], %[[A]] {layer = 3 : i64} : (tensor<1x3x8xf32>, tensor<6x8xf32>) -> tensor<1x3x6xf32>
+  // CHECK: %[[PARTS:.*]]:2 = model.split %[[XA]] {layer = 3 : i64} : (tensor<1x3x6xf32>) -> (tensor<1x3x4xf32>, tensor<1x3x2xf32>)
   // CHECK: %[[Q:.*]] = model.linear %[[PARTS]]#0, %{{.*}} init %[[Q0]] {scale = 2.000000e+00 : f64}
   // CHECK: %[[K0:.*]] = model.linear %[[X]], %{{.*}} {module = "k"}
   // CHECK: %[[K:.*]] = model.linear %[[PARTS]]#1, %{{.*}} init %[[K0]] {scale = 2.000000e+00 : f64}
@@ -30,7 +30,7 @@ func.func @siblings(%x: tensor<1x3x8xf32>) -> (tensor<1x3x16xf32>, tensor<1x3x12
   %wq = model.weight @wq : tensor<16x8xf32>
   %q0 = model.linear %x, %wq {module = "q"} : (tensor<1x3x8xf32>, tensor<16x8xf32>) -> tensor<1x3x16xf32>
   %aq = model.weight @aq : tensor<4x8xf32>
-  %qa = model.linear %x, %aq {model.block = 3} : (tensor<1x3x8xf32>, tensor<4x8xf32>) -> tensor<1x3x4xf32>
+  %qa = model.linear %x, %aq {layer = 3} : (tensor<1x3x8xf32>, tensor<4x8xf32>) -> tensor<1x3x4xf32>
   %bq = model.weight @bq : tensor<16x4xf32>
   %qb = model.linear %qa, %bq {scale = 2.0 : f64} : (tensor<1x3x4xf32>, tensor<16x4xf32>) -> tensor<1x3x16xf32>
   %q = model.add %q0, %qb : tensor<1x3x16xf32>

@@ -106,11 +106,11 @@ train.step evaluate batch 1 length 6 ["ids"] {
 // rematerialize.
 // SMALL-LABEL: train.step accumulate
 // SMALL: label = "add", maps
-// SMALL: label = "swiglu", maps = [#model.map<full>, #model.map<full>], train.backward
+// SMALL: label = "swiglu", maps = [#model.map<full>, #model.map<full>], phase = #model.phase<backward>
 train.step accumulate batch 1 length 3 ["ids"] {
 ^bb0(%ids: tensor<1x3xi32>):
   %w = model.weight @w : tensor<8x8xf32>
   %x = model.embedding %ids, %w : (tensor<1x3xi32>, tensor<8x8xf32>) -> tensor<1x3x8xf32>
   %h = model.add %x, %x : tensor<1x3x8xf32>
-  %y = model.swiglu %h, %x {train.backward} : tensor<1x3x8xf32>
+  %y = model.swiglu %h, %x {phase = #model.phase<backward>} : tensor<1x3x8xf32>
 }

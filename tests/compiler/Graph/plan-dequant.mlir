@@ -6,7 +6,7 @@
 // RUN: qlora-opt %s --plan-dequant="device-profile=%S/Inputs/slow-decode.json" | FileCheck %s --check-prefix=SLOW
 // RUN: qlora-opt %s --plan-dequant="device-profile=%S/Inputs/slow-copy.json" | FileCheck %s --check-prefix=PANEL
 // RUN: qlora-opt %s --plan-dequant="device-profile=%S/Inputs/slow-decode.json resident-bytes=60000" | FileCheck %s --check-prefix=ROOM
-// RUN: qlora-opt %s --plan-dequant="remarks device-profile=%S/Inputs/slow-decode.json" 2>&1 -o /dev/null | FileCheck %s --check-prefix=REMARK
+// RUN: qlora-opt %s --plan-dequant="device-profile=%S/Inputs/slow-decode.json" --remark-policy=all --remarks-filter=plan-dequant 2>&1 -o /dev/null | FileCheck %s --check-prefix=REMARK
 
 // @w is used in the forward, and twice near each other in the backward of
 // block 0; @b is stored in bf16; @a is f32 already. @shared is an embedding
@@ -20,11 +20,11 @@
 // marked as the op it is for.
 // SCRATCH-LABEL: train.step accumulate
 // SCRATCH: %[[W:.*]] = model.weight @w
-// SCRATCH: %[[N1:.*]] = train.decode %[[W]] {model.block = 0 : i64} : {{.*}} -> tensor<128x128xf32>
+// SCRATCH: %[[N1:.*]] = train.decode %[[W]] {layer = 0 : i64} : {{.*}} -> tensor<128x128xf32>
 // SCRATCH-NEXT: model.linear %{{.*}}, %[[N1]]
 // SCRATCH: %[[B:.*]] = train.decode %{{.*}} : (tensor<128x128xbf16>) -> tensor<128x128xf32>
 // SCRATCH-NEXT: model.linear %{{.*}}, %[[B]]
-// SCRATCH: %[[N2:.*]] = train.decode %[[W]] {model.block = 0 : i64, train.backward}
+// SCRATCH: %[[N2:.*]] = train.decode %[[W]] {layer = 0 : i64, phase = #model.phase<backward>}
 // SCRATCH-NEXT: model.linear %{{.*}}, %[[N2]]
 // SCRATCH-NOT: train.decode
 // SCRATCH: model.linear %{{.*}}, %[[N2]] layout in_out
@@ -42,7 +42,7 @@
 // SLOW-LABEL: train.step accumulate
 // SLOW: %[[W:.*]] = model.weight @w
 // SLOW-NOT: train.decode
-// SLOW: %[[N:.*]] = train.decode %[[W]] {model.block = 0 : i64, train.backward}
+// SLOW: %[[N:.*]] = train.decode %[[W]] {layer = 0 : i64, phase = #model.phase<backward>}
 // SLOW-NOT: train.decode
 // SLOW: model.linear %{{.*}}, %[[N]] layout in_out
 
@@ -54,8 +54,8 @@
 // ROOM-DAG: model.parameter @stored : tensor<128x128x!model.nf4<64, false>>
 // ROOM-NOT: train.decode
 
-// REMARK: remark: plan-dequant: accumulate 64, forward, 1 uses: panel (us: panel
-// REMARK: remark: plan-dequant: accumulate 64, backward, 2 uses: scratch (us: panel {{.*}}, scratch {{.*}}, resident {{.*}} bytes more)
+// REMARK: remark: [Passed] panel | Category:plan-dequant | Remark="accumulate 64, forward, 1 uses: panel (us: panel
+// REMARK: remark: [Passed] scratch | Category:plan-dequant | Remark="accumulate 64, backward, 2 uses: scratch (us: panel {{.*}}, scratch {{.*}}, resident {{.*}} bytes more)
 
 model.parameter @w : tensor<128x128x!model.nf4<64, true>> {file = "m.safetensors", file_type = bf16, quantized = !model.nf4<64, true>}
 model.parameter @b : tensor<128x128xbf16> {file = "m.safetensors"}
@@ -71,13 +71,13 @@ train.step accumulate batch 1 length 64 ["ids"] {
   %shared = model.weight @shared : tensor<128x128xbf16>
   %a = model.weight @a : tensor<8x128xf32>
   %x = model.embedding %ids, %shared : (tensor<1x64xi32>, tensor<128x128xbf16>) -> tensor<1x64x128xf32>
-  %y = model.linear %x, %w {model.block = 0 : i64} : (tensor<1x64x128xf32>, tensor<128x128x!model.nf4<64, true>>) -> tensor<1x64x128xf32>
+  %y = model.linear %x, %w {layer = 0 : i64} : (tensor<1x64x128xf32>, tensor<128x128x!model.nf4<64, true>>) -> tensor<1x64x128xf32>
   %z = model.linear %y, %b : (tensor<1x64x128xf32>, tensor<128x128xbf16>) -> tensor<1x64x128xf32>
   %s = model.linear %z, %stored : (tensor<1x64x128xf32>, tensor<128x128x!model.nf4<64, false>>) -> tensor<1x64x128xf32>
   %t = model.linear %s, %shared : (tensor<1x64x128xf32>, tensor<128x128xbf16>) -> tensor<1x64x128xf32>
   %xa = model.linear %t, %a : (tensor<1x64x128xf32>, tensor<8x128xf32>) -> tensor<1x64x8xf32>
-  %y2 = model.linear %x, %w {model.block = 0 : i64, train.backward} : (tensor<1x64x128xf32>, tensor<128x128x!model.nf4<64, true>>) -> tensor<1x64x128xf32>
-  %dx = model.linear %y2, %w layout in_out {model.block = 0 : i64, train.backward} : (tensor<1x64x128xf32>, tensor<128x128x!model.nf4<64, true>>) -> tensor<1x64x128xf32>
-  %da = train.linear_weight_grad %xa, %dx {scale = 1.0 : f64, train.backward} : (tensor<1x64x8xf32>, tensor<1x64x128xf32>) -> tensor<8x128xf32>
-  train.accumulate @a, %da : tensor<8x128xf32>
+  %y2 = model.linear %x, %w {layer = 0 : i64, phase = #model.phase<backward>} : (tensor<1x64x128xf32>, tensor<128x128x!model.nf4<64, true>>) -> tensor<1x64x128xf32>
+  %dx = model.linear %y2, %w layout in_out {layer = 0 : i64, phase = #model.phase<backward>} : (tensor<1x64x128xf32>, tensor<128x128x!model.nf4<64, true>>) -> tensor<1x64x128xf32>
+  %da = train.linear_weight_grad %xa, %dx {phase = #model.phase<backward>, scale = 1.0 : f64} : (tensor<1x64x8xf32>, tensor<1x64x128xf32>) -> tensor<8x128xf32>
+  train.accumulate @a, %da {phase = #model.phase<backward>} : tensor<8x128xf32>
 }

@@ -6,5 +6,5 @@
 // FILE: error: '{{.*}}no-such.json' is neither a known card ({{.*}}h200{{.*}}) nor a file that can be read
 // KIND: error: the device profile 'h200' is of a GPU, but the program is for cpu
 
-module {
+train.step evaluate batch 1 length 8 [] {
 }

@@ -4,7 +4,7 @@
 
 // `init` is continued: x and a are alive at a, then b takes a's place, and c
 // b's. The most is 2 U.
-// CHECK: \22estimated_peak\22:131072,
+// CHECK: estimated_peak = 131072 : i64
 model.parameter @w : tensor<256x256xf32> {init = "zero", trainable}
 train.step accumulate batch 1 length 64 ["ids"] {
 ^bb0(%ids: tensor<1x64xi32>):
@@ -18,7 +18,7 @@ train.step accumulate batch 1 length 64 ["ids"] {
 // -----
 
 // But not where the operand is read again: x, a and b are alive. 3 U.
-// CHECK: \22estimated_peak\22:196608,
+// CHECK: estimated_peak = 196608 : i64
 model.parameter @w : tensor<256x256xf32> {init = "zero", trainable}
 train.step accumulate batch 1 length 64 ["ids"] {
 ^bb0(%ids: tensor<1x64xi32>):
@@ -33,16 +33,16 @@ train.step accumulate batch 1 length 64 ["ids"] {
 
 // The parts of a split are the whole, and the parts of a concat are written
 // where the concat is: x, then x and its sums, of 1 U together. 2 U.
-// CHECK: \22estimated_peak\22:131072,
+// CHECK: estimated_peak = 131072 : i64
 model.parameter @w : tensor<256x256xf32> {init = "zero", trainable}
 train.step accumulate batch 1 length 64 ["ids"] {
 ^bb0(%ids: tensor<1x64xi32>):
   %w = model.weight @w : tensor<256x256xf32>
   %x = model.embedding %ids, %w : (tensor<1x64xi32>, tensor<256x256xf32>) -> tensor<1x64x256xf32>
   %l, %r = model.split %x : (tensor<1x64x256xf32>) -> (tensor<1x64x128xf32>, tensor<1x64x128xf32>)
-  %dl = model.add %l, %r {train.backward} : tensor<1x64x128xf32>
-  %dr = model.add %r, %r {train.backward} : tensor<1x64x128xf32>
-  %dx = model.concat %dl, %dr {train.backward} : (tensor<1x64x128xf32>, tensor<1x64x128xf32>) -> tensor<1x64x256xf32>
+  %dl = model.add %l, %r {phase = #model.phase<backward>} : tensor<1x64x128xf32>
+  %dr = model.add %r, %r {phase = #model.phase<backward>} : tensor<1x64x128xf32>
+  %dx = model.concat %dl, %dr {phase = #model.phase<backward>} : (tensor<1x64x128xf32>, tensor<1x64x128xf32>) -> tensor<1x64x256xf32>
 }
 
 // -----
@@ -50,7 +50,7 @@ train.step accumulate batch 1 length 64 ["ids"] {
 // A gradient that its op adds to the gradient arena has no bytes here, nor has
 // one whose kernel always adds; one that is made before has. x alone, then x
 // and 256 * 256 * 4 bytes: 1 U + 4 U.
-// CHECK: \22estimated_peak\22:327680,
+// CHECK: estimated_peak = 327680 : i64
 model.parameter @w : tensor<256x256xf32> {init = "zero", trainable}
 model.parameter @e : tensor<256x256xf32> {init = "zero", trainable}
 model.parameter @b : tensor<256xf32> {init = "zero", trainable}
@@ -58,20 +58,20 @@ train.step accumulate batch 1 length 64 ["ids"] {
 ^bb0(%ids: tensor<1x64xi32>):
   %w = model.weight @w : tensor<256x256xf32>
   %x = model.embedding %ids, %w : (tensor<1x64xi32>, tensor<256x256xf32>) -> tensor<1x64x256xf32>
-  %de = train.embedding_grad %ids, %x {train.backward} : (tensor<1x64xi32>, tensor<1x64x256xf32>) -> tensor<256x256xf32>
-  train.accumulate @e, %de {train.backward} : tensor<256x256xf32>
-  %db = train.column_sum %x {train.backward} : (tensor<1x64x256xf32>) -> tensor<256xf32>
-  train.accumulate @b, %db {train.backward} : tensor<256xf32>
-  %dw = train.linear_weight_grad %x, %x {scale = 1.0 : f64, train.backward} : (tensor<1x64x256xf32>, tensor<1x64x256xf32>) -> tensor<256x256xf32>
-  %dw2 = train.linear_weight_grad %x, %x init %dw {scale = 1.0 : f64, train.backward} : (tensor<1x64x256xf32>, tensor<1x64x256xf32>, tensor<256x256xf32>) -> tensor<256x256xf32>
-  train.accumulate @w, %dw2 {train.backward} : tensor<256x256xf32>
+  %de = train.embedding_grad %ids, %x {phase = #model.phase<backward>} : (tensor<1x64xi32>, tensor<1x64x256xf32>) -> tensor<256x256xf32>
+  train.accumulate @e, %de {phase = #model.phase<backward>} : tensor<256x256xf32>
+  %db = train.column_sum %x {phase = #model.phase<backward>} : (tensor<1x64x256xf32>) -> tensor<256xf32>
+  train.accumulate @b, %db {phase = #model.phase<backward>} : tensor<256xf32>
+  %dw = train.linear_weight_grad %x, %x {phase = #model.phase<backward>, scale = 1.0 : f64} : (tensor<1x64x256xf32>, tensor<1x64x256xf32>) -> tensor<256x256xf32>
+  %dw2 = train.linear_weight_grad %x, %x init %dw {phase = #model.phase<backward>, scale = 1.0 : f64} : (tensor<1x64x256xf32>, tensor<1x64x256xf32>, tensor<256x256xf32>) -> tensor<256x256xf32>
+  train.accumulate @w, %dw2 {phase = #model.phase<backward>} : tensor<256x256xf32>
 }
 
 // -----
 
 // In the forward a concat copies: both halves and the whole. 2 U. A value that
 // the runtime reads is made where it does, and has no bytes here.
-// CHECK: \22estimated_peak\22:131072,
+// CHECK: estimated_peak = 131072 : i64
 model.parameter @w : tensor<256x128xf32> {init = "zero", trainable}
 train.step accumulate batch 1 length 64 ["ids"] {
 ^bb0(%ids: tensor<1x64xi32>):

@@ -36,11 +36,11 @@ train.step accumulate batch 1 length 3 ["ids"] {
   %z = model.linear %y, %w : (tensor<1x3x8xbf16>, tensor<64x8xf32>) -> tensor<1x3x64xbf16>
   %xf = model.embedding %ids, %table : (tensor<1x3xi32>, tensor<16x64xf32>) -> tensor<1x3x64xf32>
   %yf = model.linear %xf, %a : (tensor<1x3x64xf32>, tensor<8x64xf32>) -> tensor<1x3x8xf32>
-  %dx = model.linear %y, %a layout in_out {train.backward} : (tensor<1x3x8xbf16>, tensor<8x64xf32>) -> tensor<1x3x64xbf16>
-  %da = train.linear_weight_grad %y, %z {scale = 1.0 : f64, train.backward} : (tensor<1x3x8xbf16>, tensor<1x3x64xbf16>) -> tensor<8x64xf32>
-  train.accumulate @a, %da : tensor<8x64xf32>
-  %dt = train.embedding_grad %ids, %dx {train.backward} : (tensor<1x3xi32>, tensor<1x3x64xbf16>) -> tensor<16x64xf32>
-  train.accumulate @table, %dt : tensor<16x64xf32>
+  %dx = model.linear %y, %a layout in_out {phase = #model.phase<backward>} : (tensor<1x3x8xbf16>, tensor<8x64xf32>) -> tensor<1x3x64xbf16>
+  %da = train.linear_weight_grad %y, %z {phase = #model.phase<backward>, scale = 1.0 : f64} : (tensor<1x3x8xbf16>, tensor<1x3x64xbf16>) -> tensor<8x64xf32>
+  train.accumulate @a, %da {phase = #model.phase<backward>} : tensor<8x64xf32>
+  %dt = train.embedding_grad %ids, %dx {phase = #model.phase<backward>} : (tensor<1x3xi32>, tensor<1x3x64xbf16>) -> tensor<16x64xf32>
+  train.accumulate @table, %dt {phase = #model.phase<backward>} : tensor<16x64xf32>
 }
 
 // The update writes both.

@@ -4,12 +4,12 @@
 // CHECK: program.entry accumulate batch
 // CHECK-NOT: program.record
 // CHECK: program.entry accumulate_last
-// CHECK: program.record 0 on 0
-// CHECK-NEXT: program.wait 0 on 1
-// CHECK-NEXT: program.all_reduce 0 %{{.*}}
+// CHECK: program.record 0 on compute
+// CHECK-NEXT: program.wait 0 on communication
+// CHECK-NEXT: program.collective all_reduce 0 %{{.*}}
 // The backward goes on beside it.
 // CHECK: program.launch
 // One event is enough for the end: a queue runs in order.
-// CHECK: program.record [[#E:]] on 1
-// CHECK-NEXT: program.wait [[#E]] on 0
+// CHECK: program.record [[#E:]] on communication
+// CHECK-NEXT: program.wait [[#E]] on compute
 // CHECK: program.entry evaluate

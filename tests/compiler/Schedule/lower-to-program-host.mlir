@@ -9,7 +9,7 @@
 // CHECK-DAG: program.arena frozen bytes 32768
 // CHECK-DAG: program.arena host bytes 16384
 // CHECK: %[[TABLE:.*]] = program.buffer host offset 0 bytes 16384
-// CHECK: program.launch @embedding(%{{.*}}, %[[TABLE]], %{{.*}})
+// CHECK: program.launch @embedding(%{{.*}}, %[[TABLE]] {{[a-z_]+ [a-z0-9]+}}, %{{.*}})
 
 // CARD-NOT: host
 // CARD: program.parameter "table" frozen
@@ -28,6 +28,6 @@ train.step accumulate batch 1 length 64 ["ids"] {
   %y = model.embedding %ids, %tied : (tensor<1x64xi32>, tensor<32x256xf32>) -> tensor<1x64x256xf32>
   %z = model.embedding %ids, %trained : (tensor<1x64xi32>, tensor<32x256xf32>) -> tensor<1x64x256xf32>
   %h = model.linear %y, %tied : (tensor<1x64x256xf32>, tensor<32x256xf32>) -> tensor<1x64x32xf32>
-  %de = train.embedding_grad %ids, %x {train.backward} : (tensor<1x64xi32>, tensor<1x64x256xf32>) -> tensor<32x256xf32>
-  train.accumulate @trained, %de {train.backward} : tensor<32x256xf32>
+  %de = train.embedding_grad %ids, %x {phase = #model.phase<backward>} : (tensor<1x64xi32>, tensor<1x64x256xf32>) -> tensor<32x256xf32>
+  train.accumulate @trained, %de {phase = #model.phase<backward>} : tensor<32x256xf32>
 }

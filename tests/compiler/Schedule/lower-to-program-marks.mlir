@@ -7,13 +7,13 @@
 // x dies in the forward, but y goes where it was, and the backward reads y; of
 // w it reads a part. z dies, and is computed again; dz is the backward's own.
 // CHECK: program.entry accumulate batch 1 length 64
-// CHECK: program.buffer activation bytes 65536 dtype 0 {label = "x", saved}
+// CHECK: program.buffer activation bytes 65536 : f32 {label = "x", saved}
 // CHECK-NOT: program.buffer activation
-// CHECK: program.buffer activation bytes 65536 dtype 0 {label = "w", saved}
-// CHECK: program.buffer activation bytes 65536 dtype 0 {label = "z"}
-// CHECK: program.buffer activation bytes 32768 dtype 0 {backward, label = "dl"}
-// CHECK: program.buffer activation bytes 65536 dtype 0 {backward, label = "again", recomputed}
-// CHECK: program.buffer activation bytes 65536 dtype 0 {backward, label = "dz"}
+// CHECK: program.buffer activation bytes 65536 : f32 {label = "w", saved}
+// CHECK: program.buffer activation bytes 65536 : f32 {label = "z"}
+// CHECK: program.buffer activation bytes 32768 : f32 {backward, label = "dl"}
+// CHECK: program.buffer activation bytes 65536 : f32 {backward, label = "again", recomputed}
+// CHECK: program.buffer activation bytes 65536 : f32 {backward, label = "dz"}
 
 model.parameter @table : tensor<32x256xf32> {file = "m.safetensors"}
 model.parameter @trained : tensor<32x256xf32> {init = "zero", trainable}
@@ -26,11 +26,11 @@ train.step accumulate batch 1 length 64 ["ids"] {
   %w = model.embedding %ids, %table : (tensor<1x64xi32>, tensor<32x256xf32>) -> tensor<1x64x256xf32> loc("w")
   %l, %r = model.split %w : (tensor<1x64x256xf32>) -> (tensor<1x64x128xf32>, tensor<1x64x128xf32>) loc("parts")
   %z = model.swiglu %y, %w : tensor<1x64x256xf32> loc("z")
-  %dl = model.add %l, %l {train.backward} : tensor<1x64x128xf32> loc("dl")
-  %again = model.swiglu %y, %y {train.backward, train.recomputed} : tensor<1x64x256xf32> loc("again")
-  %dz = model.swiglu %again, %y {train.backward} : tensor<1x64x256xf32> loc("dz")
-  %d = model.add %dz, %again {train.backward} : tensor<1x64x256xf32> loc("d")
-  %e = model.add %d, %y {train.backward} : tensor<1x64x256xf32> loc("e")
-  %de = train.embedding_grad %ids, %e {train.backward} : (tensor<1x64xi32>, tensor<1x64x256xf32>) -> tensor<32x256xf32>
-  train.accumulate @trained, %de {train.backward} : tensor<32x256xf32>
+  %dl = model.add %l, %l {phase = #model.phase<backward>} : tensor<1x64x128xf32> loc("dl")
+  %again = model.swiglu %y, %y {phase = #model.phase<recomputed>} : tensor<1x64x256xf32> loc("again")
+  %dz = model.swiglu %again, %y {phase = #model.phase<backward>} : tensor<1x64x256xf32> loc("dz")
+  %d = model.add %dz, %again {phase = #model.phase<backward>} : tensor<1x64x256xf32> loc("d")
+  %e = model.add %d, %y {phase = #model.phase<backward>} : tensor<1x64x256xf32> loc("e")
+  %de = train.embedding_grad %ids, %e {phase = #model.phase<backward>} : (tensor<1x64xi32>, tensor<1x64x256xf32>) -> tensor<32x256xf32>
+  train.accumulate @trained, %de {phase = #model.phase<backward>} : tensor<32x256xf32>
 }

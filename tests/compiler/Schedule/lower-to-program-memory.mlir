@@ -14,20 +14,20 @@
 
 //--- twice.mlir
 // Both parts are a: the first is written by who makes it, the second copied.
-// TWICE: program.entry evaluate
+// TWICE: program.entry accumulate
 // TWICE-DAG: %[[C:.*]] = program.buffer activation bytes 128
 // TWICE-DAG: %[[FIRST:.*]] = program.view %[[C]] offset 0 bytes 112
-// TWICE: program.launch @embedding(%{{.*}}, %{{.*}}, %[[FIRST]])
+// TWICE: program.launch @embedding(%{{.*}}, %{{.*}}, %[[FIRST]] {{[a-z_]+ [a-z0-9]+}})
 // TWICE: %[[SECOND:.*]] = program.view %[[C]] offset 16 bytes 112
-// TWICE: program.launch @copy_rows(%{{.*}}, %[[SECOND]]) access [1, 2] constants [4, 4, 8, 8]
+// TWICE: program.launch @copy_rows(%{{.*}} read {{[a-z0-9]+}}, %[[SECOND]] write {{[a-z0-9]+}}) constants [4, 4, 8, 8]
 module attributes {train.layout = [], train.offsets = array<i64>} {
   model.parameter @w : tensor<8x4xf32> {file = "a"}
-  train.step evaluate batch 1 length 4 ["ids"] {
+  train.step accumulate batch 1 length 4 ["ids"] {
   ^bb0(%ids: tensor<1x4xi32>):
     %w = model.weight @w : tensor<8x4xf32>
-    %a = model.embedding %ids, %w {train.backward} : (tensor<1x4xi32>, tensor<8x4xf32>) -> tensor<1x4x4xf32>
-    %c = model.concat %a, %a {train.backward} : (tensor<1x4x4xf32>, tensor<1x4x4xf32>) -> tensor<1x4x8xf32>
-    %n = train.column_sum %c : (tensor<1x4x8xf32>) -> tensor<8xf32>
+    %a = model.embedding %ids, %w {phase = #model.phase<backward>} : (tensor<1x4xi32>, tensor<8x4xf32>) -> tensor<1x4x4xf32>
+    %c = model.concat %a, %a {phase = #model.phase<backward>} : (tensor<1x4x4xf32>, tensor<1x4x4xf32>) -> tensor<1x4x8xf32>
+    %n = train.column_sum %c {phase = #model.phase<backward>} : (tensor<1x4x8xf32>) -> tensor<8xf32>
   }
 }
 
@@ -35,10 +35,10 @@ module attributes {train.layout = [], train.offsets = array<i64>} {
 // In the forward activations are copied side by side, as rematerialize counts
 // them (rematerialize-memory.mlir): each can be dropped by itself.
 // FORWARD: program.entry evaluate
-// FORWARD: program.launch @embedding(%{{.*}}, %{{.*}}, %[[A:[0-9]+]]) {{.*}} constants [4, 4, 8, 4]
-// FORWARD: program.launch @embedding(%{{.*}}, %{{.*}}, %[[B:[0-9]+]]) {{.*}} constants [4, 4, 8, 4]
-// FORWARD: program.launch @copy_rows(%[[A]], %{{.*}})
-// FORWARD: program.launch @copy_rows(%[[B]], %{{.*}})
+// FORWARD: program.launch @embedding(%{{.*}}, %{{.*}}, %[[A:[0-9]+]] {{[a-z_]+ [a-z0-9]+}}){{.*}} constants [4, 4, 8, 4]
+// FORWARD: program.launch @embedding(%{{.*}}, %{{.*}}, %[[B:[0-9]+]] {{[a-z_]+ [a-z0-9]+}}){{.*}} constants [4, 4, 8, 4]
+// FORWARD: program.launch @copy_rows(%[[A]] {{[a-z_]+ [a-z0-9]+}}, %{{.*}})
+// FORWARD: program.launch @copy_rows(%[[B]] {{[a-z_]+ [a-z0-9]+}}, %{{.*}})
 module attributes {train.layout = [], train.offsets = array<i64>} {
   model.parameter @w : tensor<8x4xf32> {file = "a"}
   train.step evaluate batch 1 length 4 ["ids"] {
@@ -56,16 +56,16 @@ module attributes {train.layout = [], train.offsets = array<i64>} {
 // RESULTS: program.entry evaluate
 // RESULTS-DAG: %[[IDS:.*]] = program.buffer input offset 0 bytes 16
 // RESULTS-DAG: %[[LOSS:.*]] = program.buffer result offset 0 bytes 4
-// RESULTS-DAG: program.bind 16 %[[LOSS]]
+// RESULTS-DAG: program.bind loss_sum %[[LOSS]]
 // RESULTS-DAG: %[[COUNT:.*]] = program.buffer result offset 64 bytes 4
-// RESULTS-DAG: program.bind 17 %[[COUNT]]
+// RESULTS-DAG: program.bind label_count %[[COUNT]]
 // RESULTS-DAG: %[[CORRECT:.*]] = program.buffer result offset 192 bytes 16
-// RESULTS-DAG: program.bind 18 %[[CORRECT]]
-// RESULTS: program.launch @column_sum(%{{.*}}, %[[SUMS:[0-9]+]])
+// RESULTS-DAG: program.bind correct %[[CORRECT]]
+// RESULTS: program.launch @column_sum(%{{.*}}, %[[SUMS:[0-9]+]] {{[a-z_]+ [a-z0-9]+}})
 // RESULTS: %[[PART:.*]] = program.view %[[SUMS]] offset 4 bytes 4
-// RESULTS: program.launch @copy_rows(%[[PART]], %[[LOSS]])
-// RESULTS: program.launch @copy_rows(%{{.*}}, %[[COUNT]])
-// RESULTS: program.launch @copy_rows(%[[IDS]], %[[CORRECT]])
+// RESULTS: program.launch @copy_rows(%[[PART]] {{[a-z_]+ [a-z0-9]+}}, %[[LOSS]] {{[a-z_]+ [a-z0-9]+}})
+// RESULTS: program.launch @copy_rows(%{{.*}}, %[[COUNT]] {{[a-z_]+ [a-z0-9]+}})
+// RESULTS: program.launch @copy_rows(%[[IDS]] {{[a-z_]+ [a-z0-9]+}}, %[[CORRECT]] {{[a-z_]+ [a-z0-9]+}})
 module attributes {train.layout = [], train.offsets = array<i64>} {
   model.parameter @w : tensor<8x2xf32> {file = "a"}
   train.step evaluate batch 1 length 4 ["ids"] {
@@ -84,10 +84,10 @@ module attributes {train.layout = [], train.offsets = array<i64>} {
 // a is a result, so that b adds to a copy of it.
 // OVERWRITE: program.entry evaluate
 // OVERWRITE: %[[NORM:.*]] = program.buffer result offset 128 bytes 4
-// OVERWRITE: program.launch @matmul(%{{.*}}, %{{.*}}, %[[NORM]]) access [1, 1, 2]
+// OVERWRITE: program.launch @matmul(%{{.*}} read {{[a-z0-9]+}}, %{{.*}} read {{[a-z0-9]+}}, %[[NORM]] write {{[a-z0-9]+}})
 // OVERWRITE: %[[B:.*]] = program.buffer activation bytes 4
-// OVERWRITE: program.launch @copy_rows(%[[NORM]], %[[B]])
-// OVERWRITE: program.launch @matmul(%{{.*}}, %{{.*}}, %[[B]]) access [1, 1, 3]
+// OVERWRITE: program.launch @copy_rows(%[[NORM]] {{[a-z_]+ [a-z0-9]+}}, %[[B]] {{[a-z_]+ [a-z0-9]+}})
+// OVERWRITE: program.launch @matmul(%{{.*}} read {{[a-z0-9]+}}, %{{.*}} read {{[a-z0-9]+}}, %[[B]] read_write {{[a-z0-9]+}})
 module attributes {train.layout = [], train.offsets = array<i64>} {
   model.parameter @w : tensor<1x4xf32> {file = "a"}
   model.parameter @e : tensor<8x4xf32> {file = "a"}
@@ -107,9 +107,9 @@ module attributes {train.layout = [], train.offsets = array<i64>} {
 // One value in two flat arenas: in one by who makes it, in the other by a copy.
 // STORED: program.entry update
 // STORED: %[[P:.*]] = program.buffer trainable offset 4096 bytes 4096
-// STORED: program.launch @add(%[[P]], %[[P]], %[[P]])
+// STORED: program.launch @add(%[[P]] {{[a-z_]+ [a-z0-9]+}}, %[[P]] {{[a-z_]+ [a-z0-9]+}}, %[[P]] {{[a-z_]+ [a-z0-9]+}})
 // STORED: %[[M:.*]] = program.buffer moment1 offset 4096 bytes 4096
-// STORED: program.launch @copy_rows(%[[P]], %[[M]]) access [1, 2] constants [1, 1024, 1024, 1024]
+// STORED: program.launch @copy_rows(%[[P]] read {{[a-z0-9]+}}, %[[M]] write {{[a-z0-9]+}}) constants [1, 1024, 1024, 1024]
 module attributes {train.layout = [@w], train.offsets = array<i64: 1024>} {
   model.parameter @w : tensor<32x32xf32> {init = "zero", trainable}
   train.step update batch 0 length 0 [] {
@@ -126,9 +126,9 @@ module attributes {train.layout = [@w], train.offsets = array<i64: 1024>} {
 // LATER: program.entry update
 // LATER: %[[P:.*]] = program.buffer trainable offset 4096 bytes 4096
 // LATER: %[[Q:.*]] = program.buffer activation bytes 4096
-// LATER: program.launch @add(%[[P]], %[[P]], %[[Q]])
+// LATER: program.launch @add(%[[P]] {{[a-z_]+ [a-z0-9]+}}, %[[P]] {{[a-z_]+ [a-z0-9]+}}, %[[Q]] {{[a-z_]+ [a-z0-9]+}})
 // LATER: program.launch @column_sum(%[[P]]
-// LATER: program.launch @copy_rows(%[[Q]], %[[P]])
+// LATER: program.launch @copy_rows(%[[Q]] {{[a-z_]+ [a-z0-9]+}}, %[[P]] {{[a-z_]+ [a-z0-9]+}})
 module attributes {train.layout = [@w], train.offsets = array<i64: 1024>} {
   model.parameter @w : tensor<32x32xf32> {init = "zero", trainable}
   train.step update batch 0 length 0 [] {
@@ -144,7 +144,7 @@ module attributes {train.layout = [@w], train.offsets = array<i64: 1024>} {
 // DENSE: program.entry evaluate
 // DENSE: %[[COPY:.*]] = program.buffer activation bytes 64
 // DENSE: %[[PART:.*]] = program.view %{{.*}} offset 16 bytes 112
-// DENSE: program.launch @copy_rows(%[[PART]], %[[COPY]]) access [1, 2] constants [4, 4, 8, 4]
+// DENSE: program.launch @copy_rows(%[[PART]] read {{[a-z0-9]+}}, %[[COPY]] write {{[a-z0-9]+}}) constants [4, 4, 8, 4]
 // DENSE: program.launch @clip_norm(%[[COPY]]
 module attributes {train.layout = [], train.offsets = array<i64>} {
   model.parameter @w : tensor<8x8xf32> {file = "a"}

@@ -3,11 +3,11 @@
 // A row op writes over the first operand that nothing reads afterwards: s over
 // u, since g is read again; t over s, which it reads twice; v over t.
 // CHECK: program.entry accumulate batch 1 length 64
-// CHECK: program.launch @embedding(%{{.*}}, %{{.*}}, %[[G:[0-9]+]])
-// CHECK: program.launch @embedding(%{{.*}}, %{{.*}}, %[[U:[0-9]+]])
-// CHECK: program.launch @swiglu(%[[G]], %[[U]], %[[U]]) access [1, 1, 2]
-// CHECK: program.launch @add(%[[U]], %[[U]], %[[U]]) access [1, 1, 2]
-// CHECK: program.launch @add(%[[U]], %[[G]], %[[U]]) access [1, 1, 2]
+// CHECK: program.launch @embedding(%{{.*}}, %{{.*}}, %[[G:[0-9]+]] {{[a-z_]+ [a-z0-9]+}})
+// CHECK: program.launch @embedding(%{{.*}}, %{{.*}}, %[[U:[0-9]+]] {{[a-z_]+ [a-z0-9]+}})
+// CHECK: program.launch @swiglu(%[[G]] read {{[a-z0-9]+}}, %[[U]] read {{[a-z0-9]+}}, %[[U]] write {{[a-z0-9]+}})
+// CHECK: program.launch @add(%[[U]] read {{[a-z0-9]+}}, %[[U]] read {{[a-z0-9]+}}, %[[U]] write {{[a-z0-9]+}})
+// CHECK: program.launch @add(%[[U]] read {{[a-z0-9]+}}, %[[G]] read {{[a-z0-9]+}}, %[[U]] write {{[a-z0-9]+}})
 
 model.parameter @table : tensor<32x256xf32> {file = "m.safetensors"}
 model.parameter @trained : tensor<32x256xf32> {init = "zero", trainable}
@@ -20,6 +20,6 @@ train.step accumulate batch 1 length 64 ["ids"] {
   %s = model.swiglu %g, %u : tensor<1x64x256xf32>
   %t = model.add %s, %s : tensor<1x64x256xf32>
   %v = model.add %t, %g : tensor<1x64x256xf32>
-  %de = train.embedding_grad %ids, %v {train.backward} : (tensor<1x64xi32>, tensor<1x64x256xf32>) -> tensor<32x256xf32>
-  train.accumulate @trained, %de {train.backward} : tensor<32x256xf32>
+  %de = train.embedding_grad %ids, %v {phase = #model.phase<backward>} : (tensor<1x64xi32>, tensor<1x64x256xf32>) -> tensor<32x256xf32>
+  train.accumulate @trained, %de {phase = #model.phase<backward>} : tensor<32x256xf32>
 }

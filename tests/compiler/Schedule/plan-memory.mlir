@@ -3,6 +3,7 @@
 // Lifetimes become offsets; arenas are as large as the largest entry needs.
 
 // RUN: qlora-opt %s --split-input-file --plan-memory | FileCheck %s
+// RUN: qlora-opt %s --split-input-file --plan-memory --print-plan -o /dev/null | FileCheck %s --check-prefix=PLAN
 
 // %a lives in commands 0 and 1, %b in 1 and 2, %c in 2 and 3: %a and %c share
 // memory, so 128 + 64 bytes are enough for 3 buffers.
@@ -12,10 +13,10 @@ program.arena workspace bytes 0 alignment 64
 // CHECK: program.arena activation bytes 192 alignment 64
 // CHECK: program.arena workspace bytes 0
 program.entry evaluate batch 1 length 8 {
-  %a = program.buffer activation bytes 128 dtype 0
-  %b = program.buffer activation bytes 64 dtype 0
-  %c = program.buffer activation bytes 128 dtype 0
-  %unused = program.buffer activation bytes 999936 dtype 0
+  %a = program.buffer activation bytes 128 : f32
+  %b = program.buffer activation bytes 64 : f32
+  %c = program.buffer activation bytes 128 : f32
+  %unused = program.buffer activation bytes 999936 : f32
   program.fill %a
   program.copy %b from %a
   program.copy %c from %b
@@ -40,14 +41,14 @@ program.arena activation bytes 0 alignment 64
 program.arena workspace bytes 0 alignment 64
 program.entry evaluate batch 1 length 8 {
   // CHECK: program.buffer activation offset 0 bytes 100
-  %a = program.buffer activation bytes 100 dtype 0
+  %a = program.buffer activation bytes 100 : f32
   %v = program.view %a offset 92 bytes 8
   // CHECK: program.buffer activation offset 128 bytes 8
-  %b = program.buffer activation bytes 8 dtype 0
+  %b = program.buffer activation bytes 8 : f32
   // CHECK: program.buffer workspace offset 0 bytes 512
-  %w = program.buffer workspace bytes 512 dtype 5
+  %w = program.buffer workspace bytes 512 : u8
   // CHECK: program.buffer frozen offset 1024 bytes 8
-  %f = program.buffer frozen offset 1024 bytes 8 dtype 0
+  %f = program.buffer frozen offset 1024 bytes 8 : f32
   program.fill %a
   program.copy %b from %f
   program.fill %w
@@ -65,13 +66,13 @@ program.arena activation bytes 0 alignment 64
 program.arena workspace bytes 0 alignment 256
 program.entry evaluate batch 1 length 8 {
   // CHECK: program.buffer workspace offset 0 bytes 320
-  %a = program.buffer workspace bytes 320 dtype 5
+  %a = program.buffer workspace bytes 320 : u8
   // CHECK: program.buffer workspace offset 512 bytes 320
-  %b = program.buffer workspace bytes 320 dtype 5
+  %b = program.buffer workspace bytes 320 : u8
   // CHECK: program.buffer activation offset 0 bytes 100
-  %c = program.buffer activation bytes 100 dtype 0
+  %c = program.buffer activation bytes 100 : f32
   // CHECK: program.buffer activation offset 128 bytes 8
-  %d = program.buffer activation bytes 8 dtype 0
+  %d = program.buffer activation bytes 8 : f32
   program.copy %a from %b
   program.copy %c from %d
 }
@@ -81,21 +82,22 @@ program.entry evaluate batch 1 length 8 {
 
 // Entries do not run at the same time: the arena holds the larger. The report
 // has every arena, and for each entry what is saved and its largest buffers.
-// CHECK: program.plan = "{\22arenas\22:{\22activation\22:256,\22workspace\22:0},\22total_bytes\22:256,
-// CHECK-SAME: {\22kind\22:\22accumulate\22,\22batch\22:1,\22length\22:8,\22activation_bytes\22:256,\22activation_live_bytes\22:256,\22saved_bytes\22:64,\22workspace_bytes\22:0,\22largest\22:[{\22of\22:\22hidden\22,\22bytes\22:192,\22saved\22:false},{\22of\22:\22attention\22,\22bytes\22:64,\22saved\22:true}]}
-// CHECK-SAME: {\22kind\22:\22evaluate\22,\22batch\22:1,\22length\22:8,\22activation_bytes\22:128,
+// PLAN: {"arenas":{"activation":256,"workspace":0},"entries":
+// PLAN-SAME: {"activation_bytes":256,"activation_live_bytes":256,"batch":1,"kind":"accumulate","largest":[{"bytes":192,"of":"hidden","saved":false},{"bytes":64,"of":"attention","saved":true}],"length":8,"saved_bytes":64,"workspace_bytes":0}
+// PLAN-SAME: {"activation_bytes":128,{{.*}}"kind":"evaluate"
+// PLAN-SAME: "total_bytes":256}
 module {
 program.arena activation bytes 0 alignment 64
 program.arena workspace bytes 0 alignment 64
 program.entry accumulate batch 1 length 8 {
-  %a = program.buffer activation bytes 64 dtype 0 {label = "attention", saved}
-  %b = program.buffer activation bytes 192 dtype 0 {label = "hidden"}
+  %a = program.buffer activation bytes 64 : f32 {label = "attention", saved}
+  %b = program.buffer activation bytes 192 : f32 {label = "hidden"}
   program.fill %a
   program.fill %b
   program.fill %a
 }
 program.entry evaluate batch 1 length 8 {
-  %a = program.buffer activation bytes 128 dtype 0
+  %a = program.buffer activation bytes 128 : f32
   program.fill %a
 }
 }
@@ -111,19 +113,19 @@ program.arena activation bytes 0 alignment 64
 program.arena workspace bytes 0 alignment 64
 // CHECK: program.arena activation bytes 192 alignment 64
 program.entry evaluate batch 1 length 8 {
-  // CHECK: program.buffer activation offset [[#N:]] bytes 128 dtype 0 {label = "a"}
-  %a = program.buffer activation bytes 128 dtype 0 {label = "a"}
-  // CHECK: program.buffer activation offset [[#B:]] bytes 64 dtype 0 {label = "b"}
-  %b = program.buffer activation bytes 64 dtype 0 {label = "b"}
-  // CHECK: program.buffer activation offset [[#N]] bytes 128 dtype 0 {label = "n"}
-  %n = program.buffer activation bytes 128 dtype 0 {label = "n"}
+  // CHECK: program.buffer activation offset [[#N:]] bytes 128 : f32 {label = "a"}
+  %a = program.buffer activation bytes 128 : f32 {label = "a"}
+  // CHECK: program.buffer activation offset [[#B:]] bytes 64 : f32 {label = "b"}
+  %b = program.buffer activation bytes 64 : f32 {label = "b"}
+  // CHECK: program.buffer activation offset [[#N]] bytes 128 : f32 {label = "n"}
+  %n = program.buffer activation bytes 128 : f32 {label = "n"}
   program.fill %a
-  program.record 0 on 0
+  program.record 0 on compute
   program.fill %b
-  program.wait 0 on 2
-  program.fill %n {queue = 2 : i64}
-  program.record 1 on 2
-  program.wait 1 on 0
+  program.wait 0 on copy
+  program.fill %n on copy
+  program.record 1 on copy
+  program.wait 1 on compute
   program.fill %n
 }
 }
@@ -137,11 +139,11 @@ program.arena activation bytes 0 alignment 64
 program.arena workspace bytes 0 alignment 64
 // CHECK: program.arena activation bytes 256 alignment 64
 program.entry evaluate batch 1 length 8 {
-  %a = program.buffer activation bytes 128 dtype 0
-  %b = program.buffer activation bytes 64 dtype 0
-  %n = program.buffer activation bytes 128 dtype 0
+  %a = program.buffer activation bytes 128 : f32
+  %b = program.buffer activation bytes 64 : f32
+  %n = program.buffer activation bytes 128 : f32
   program.fill %a
   program.fill %b
-  program.fill %n {queue = 2 : i64}
+  program.fill %n on copy
 }
 }

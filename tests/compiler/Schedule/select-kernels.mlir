@@ -5,17 +5,17 @@
 
 // RUN: qlora-opt %S/../Inputs/layer.mlir --specialize-shapes="batch=2 lengths=32" --quantize-base --attach-adapters='r=4' --fuse-lora --build-train-step --fuse-accumulate --fuse-rows --bucket-gradients --lower-to-program --select-kernels | FileCheck %s
 // RUN: qlora-opt %S/../Inputs/layer.mlir --specialize-shapes="batch=2 lengths=32" --quantize-base --attach-adapters='r=4' --fuse-lora --build-train-step --fuse-accumulate --fuse-rows --bucket-gradients --lower-to-program --select-kernels=target=cuda | FileCheck %s --check-prefix=CUDA
-// RUN: qlora-opt %s --select-kernels=remarks=true 2>&1 | FileCheck %s --check-prefix=SMALL
-// RUN: qlora-opt %s --select-kernels='target=cuda remarks=true' 2>&1 | FileCheck %s --check-prefix=CUDNN
+// RUN: qlora-opt %s --select-kernels --remark-policy=all --remarks-filter=select-kernels 2>&1 | FileCheck %s --check-prefix=SMALL
+// RUN: qlora-opt %s --select-kernels=target=cuda --remark-policy=all --remarks-filter=select-kernels 2>&1 | FileCheck %s --check-prefix=CUDNN
 // RUN: qlora-opt %s --select-kernels=target=cuda | FileCheck %s --check-prefix=TUNED
-// RUN: qlora-opt %s --select-kernels="target=cuda large" | FileCheck %s --check-prefix=LARGE
-// RUN: qlora-opt %s --select-kernels="target=cuda small" | FileCheck %s --check-prefix=ROOMLESS
-// RUN: qlora-opt %s --select-kernels="target=cuda small remarks" 2>&1 | FileCheck %s --check-prefix=REFUSED
+// RUN: qlora-opt %s --select-kernels="target=cuda workspaces=large" | FileCheck %s --check-prefix=LARGE
+// RUN: qlora-opt %s --select-kernels="target=cuda workspaces=small" | FileCheck %s --check-prefix=ROOMLESS
+// RUN: qlora-opt %s --select-kernels="target=cuda workspaces=small" --remark-policy=all --remarks-filter=select-kernels 2>&1 | FileCheck %s --check-prefix=REFUSED
 // RUN: not qlora-opt %s --select-kernels=target=abacus 2>&1 | FileCheck %s --check-prefix=TARGET
 
 // CHECK: program.arena workspace bytes 0 alignment 64
 // CHECK: %[[W:.*]] = program.buffer workspace bytes
-// CHECK: program.launch @panel_matmul.onednn(%{{.*}}, %{{.*}}, %{{.*}}, %[[W]]) access [1, 1, 2, 2]
+// CHECK: program.launch @panel_matmul.onednn(%{{.*}} read {{[a-z0-9]+}}, %{{.*}} read {{[a-z0-9]+}}, %{{.*}} write {{[a-z0-9]+}}, %[[W]] write {{[a-z0-9]+}})
 // CHECK: program.launch @attention.blocked
 // CHECK: program.launch @head_loss_grad.chunked
 // CHECK: program.kernel @panel_matmul.onednn
@@ -27,8 +27,8 @@
 // CUDA: program.launch @head_loss_grad.cuda(
 // CUDA: program.launch @clip_norm.cuda(
 
-// CUDNN: remark: attention.cudnn: q must be bf16, got f32
-// CUDNN: remark: attention.cudnn: length must be a multiple of 128, got 4
+// CUDNN: remark: [Missed] refused | Category:select-kernels | Remark="attention.cudnn: q must be bf16, got f32
+// CUDNN: remark: [Missed] refused | Category:select-kernels | Remark="attention.cudnn: length must be a multiple of 128, got 4
 
 // TARGET: error: 'program.launch' op no kernel of 'matmul' for target 'abacus' accepts it
 
@@ -47,39 +47,39 @@ program.kernel @generated attributes {columns = 8, maps = [], dtypes = array<i64
 
 // SMALL-LABEL: program.entry evaluate
 program.entry evaluate batch 1 length 4 {
-  %a = program.buffer activation bytes 128 dtype 0
-  %b = program.buffer activation bytes 128 dtype 0
-  %c = program.buffer activation bytes 64 dtype 0
+  %a = program.buffer activation bytes 128 : f32
+  %b = program.buffer activation bytes 128 : f32
+  %c = program.buffer activation bytes 64 : f32
   // 4x8 . 8x4: operands m n k lda ldb ldc ta tb alpha beta. The workspace takes
   // the place of the operand that was absent.
-  // SMALL: program.launch @matmul.onednn(%{{.*}}) access [1, 1, 2{{.*}}
-  program.launch @matmul(%a, %b, %c) access [1, 1, 2] constants [4, 4, 8, 8, 8, 4, 0, 1, 4607182418800017408, 0] rows 0 label "y" {absent = array<i64: 3>, dtypes = array<i64: 0, 0, 0>}
+  // SMALL: program.launch @matmul.onednn(%{{.*}} read f32, %{{.*}} read f32, %{{.*}} write f32, %{{.*}} write u8) constants
+  program.launch @matmul(%a read f32, %b read f32, %c write f32) absent [3] constants [4, 4, 8, 8, 8, 4, 0, 1, 4607182418800017408, 0] rows 0 label "y"
   // SMALL: program.launch @accumulate.cpu(
-  program.launch @accumulate(%a, %b) access [1, 3] constants [4, 8, 8, 8] rows 0 label "sum" {absent = array<i64>, dtypes = array<i64: 0, 0>}
+  program.launch @accumulate(%a read f32, %b read_write f32) constants [4, 8, 8, 8] rows 0 label "sum"
   // One head of 8 in bf16: cuDNN's row, with its workspace.
   // CUDNN: %[[W:.*]] = program.buffer workspace bytes 4096
-  // CUDNN: program.launch @attention.cudnn(%{{.*}}, %{{.*}}, %{{.*}}, %{{.*}}, %{{.*}}, %[[W]])
-  program.launch @attention(%a, %a, %a, %b, %c) access [1, 1, 1, 2, 2] constants [1, 128, 1, 1, 8, 8, 8, 8, 8, 0, 4607182418800017408, 1] rows 0 label "narrow" {absent = array<i64: 3, 6>, dtypes = array<i64: 1, 1, 1, 1, 0>}
+  // CUDNN: program.launch @attention.cudnn(%{{.*}}, %{{.*}}, %{{.*}}, %{{.*}}, %{{.*}}, %[[W]] {{[a-z_]+ [a-z0-9]+}})
+  program.launch @attention(%a read bf16, %a read bf16, %a read bf16, %b write bf16, %c write f32) absent [3, 6] constants [1, 128, 1, 1, 8, 8, 8, 8, 8, 0, 4607182418800017408, 1] rows 0 label "narrow"
   // In f32 our own.
   // CUDNN: program.launch @attention.cuda(%{{.*}}, %{{.*}}, %{{.*}}, %{{.*}}, %{{.*}})
-  program.launch @attention(%a, %a, %a, %b, %c) access [1, 1, 1, 2, 2] constants [1, 4, 1, 1, 8, 8, 8, 8, 8, 0, 4607182418800017408, 1] rows 0 label "wide" {absent = array<i64: 3, 6>, dtypes = array<i64: 0, 0, 0, 0, 0>}
+  program.launch @attention(%a read f32, %a read f32, %a read f32, %b write f32, %c write f32) absent [3, 6] constants [1, 4, 1, 1, 8, 8, 8, 8, 8, 0, 4607182418800017408, 1] rows 0 label "wide"
   // And for a length that cuDNN is not given.
   // CUDNN: program.launch @attention.cuda(
-  program.launch @attention(%a, %a, %a, %b, %c) access [1, 1, 1, 2, 2] constants [1, 4, 1, 1, 8, 8, 8, 8, 8, 0, 4607182418800017408, 1] rows 0 label "short" {absent = array<i64: 3, 6>, dtypes = array<i64: 1, 1, 1, 1, 0>}
+  program.launch @attention(%a read bf16, %a read bf16, %a read bf16, %b write bf16, %c write f32) absent [3, 6] constants [1, 4, 1, 1, 8, 8, 8, 8, 8, 0, 4607182418800017408, 1] rows 0 label "short"
   // cuDNN's gradient has the scores' in the workspace, of as many heads of
   // keys at a time as fill a card (here: all 4 of 2 sequences), or of one.
   // TUNED: program.launch @attention_grad.cudnn({{.*}}, 4]
   // ROOMLESS: program.launch @attention_grad.cudnn({{.*}}, 1]
-  program.launch @attention_grad(%a, %a, %a, %a, %c, %a, %b, %b, %b) access [1, 1, 1, 1, 1, 1, 2, 2, 2] constants [2, 2048, 2, 2, 8, 16, 16, 16, 16, 16, 16, 16, 16, 0, 4607182418800017408, 16] rows 0 label "gradient" {absent = array<i64: 3, 10>, dtypes = array<i64: 1, 1, 1, 1, 0, 1, 1, 1, 1>}
+  program.launch @attention_grad(%a read bf16, %a read bf16, %a read bf16, %a read bf16, %c read f32, %a read bf16, %b write bf16, %b write bf16, %b write bf16) absent [3, 10] constants [2, 2048, 2, 2, 8, 16, 16, 16, 16, 16, 16, 16, 16, 0, 4607182418800017408, 16] rows 0 label "gradient"
   // Even those of one are too many where workspaces are to be small: 8192^2 of
   // 2 bytes, sums of dK and dV, delta, and 128 KiB.
   // TUNED: program.launch @attention_grad.cudnn(
   // ROOMLESS: program.launch @attention_grad.cuda(
-  // REFUSED: remark: attention_grad.cudnn: workspaces are to be small, and it needs 134643712 bytes
-  program.launch @attention_grad(%a, %a, %a, %a, %c, %a, %b, %b, %b) access [1, 1, 1, 1, 1, 1, 2, 2, 2] constants [1, 8192, 1, 1, 8, 8, 8, 8, 8, 8, 8, 8, 8, 0, 4607182418800017408, 16] rows 0 label "long gradient" {absent = array<i64: 3, 10>, dtypes = array<i64: 1, 1, 1, 1, 0, 1, 1, 1, 1>}
+  // REFUSED: remark: [Missed] refused | Category:select-kernels | Remark="attention_grad.cudnn: workspaces are to be small, and it needs 134643712 bytes
+  program.launch @attention_grad(%a read bf16, %a read bf16, %a read bf16, %a read bf16, %c read f32, %a read bf16, %b write bf16, %b write bf16, %b write bf16) absent [3, 10] constants [1, 8192, 1, 1, 8, 8, 8, 8, 8, 8, 8, 8, 8, 0, 4607182418800017408, 16] rows 0 label "long gradient"
   // A generated kernel needs no choice.
   // SMALL: program.launch @generated(
-  program.launch @generated(%a) access [2] constants [] rows 4 label "generated" {absent = array<i64>, dtypes = array<i64: 0>}
+  program.launch @generated(%a write f32) constants [] rows 4 label "generated"
 }
 
 // CUDA's head takes the rows of a chunk that it likes, where its workspace need
@@ -90,13 +90,13 @@ program.entry evaluate batch 1 length 4 {
 program.kernel @head_loss attributes {op = "head_loss"} {
 }
 program.entry evaluate batch 1 length 300 {
-  %hidden = program.buffer activation bytes 9600 dtype 0
-  %w = program.buffer activation bytes 6400000 dtype 0
-  %targets = program.buffer activation bytes 1200 dtype 3
-  %loss = program.buffer activation bytes 4 dtype 0
-  %count = program.buffer activation bytes 4 dtype 0
-  %correct = program.buffer activation bytes 1200 dtype 3
-  program.launch @head_loss(%hidden, %w, %targets, %loss, %count, %correct) access [1, 1, 1, 2, 2, 2] constants [300, 8, 200000, 8, 64] rows 0 label "head" {absent = array<i64: 6>, dtypes = array<i64: 0, 0, 3, 0, 0, 3>}
+  %hidden = program.buffer activation bytes 9600 : f32
+  %w = program.buffer activation bytes 6400000 : f32
+  %targets = program.buffer activation bytes 1200 : i32
+  %loss = program.buffer activation bytes 4 : f32
+  %count = program.buffer activation bytes 4 : f32
+  %correct = program.buffer activation bytes 1200 : i32
+  program.launch @head_loss(%hidden read f32, %w read f32, %targets read i32, %loss write f32, %count write f32, %correct write i32) absent [6] constants [300, 8, 200000, 8, 64] rows 0 label "head"
 }
 
 // What the chosen rows replace is gone.

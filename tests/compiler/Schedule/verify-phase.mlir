@@ -8,10 +8,10 @@
 // Nothing is read before it is written.
 program.kernel @k attributes {op = "copy_rows"} {}
 program.entry evaluate batch 1 length 8 {
-  %a = program.buffer activation offset 0 bytes 64 dtype 0
-  %b = program.buffer activation offset 64 bytes 64 dtype 0
+  %a = program.buffer activation offset 0 bytes 64 : f32
+  %b = program.buffer activation offset 64 bytes 64 : f32
   // expected-error @below {{operand 0 in the activation arena: reads bytes 0+64, but byte 0 was not written before}}
-  program.launch @k(%a, %b) access [1, 2] constants [1, 16, 16, 16] rows 0 label "copy" {absent = array<i64>, dtypes = array<i64: 0, 0>}
+  program.launch @k(%a read f32, %b write f32) constants [1, 16, 16, 16] rows 0 label "copy"
 }
 
 // -----
@@ -20,16 +20,16 @@ program.entry evaluate batch 1 length 8 {
 // all read well. So is memory that two buffers have in turn.
 program.kernel @k attributes {op = "copy_rows"} {}
 program.entry evaluate batch 1 length 16 {
-  %input = program.buffer input offset 0 bytes 64 dtype 0
-  program.bind 0 %input
-  %a = program.buffer activation offset 0 bytes 64 dtype 0
-  %b = program.buffer activation offset 64 bytes 64 dtype 0
-  %c = program.buffer activation offset 0 bytes 64 dtype 0
+  %input = program.buffer input offset 0 bytes 64 : f32
+  program.bind ids %input
+  %a = program.buffer activation offset 0 bytes 64 : f32
+  %b = program.buffer activation offset 64 bytes 64 : f32
+  %c = program.buffer activation offset 0 bytes 64 : f32
   %low = program.view %c offset 0 bytes 32
   %high = program.view %c offset 32 bytes 32
   program.copy %a from %input
-  program.launch @k(%a, %b) access [1, 2] constants [1, 16, 16, 16] rows 0 label "copy" {absent = array<i64>, dtypes = array<i64: 0, 0>}
-  program.launch @k(%b, %high) access [1, 2] constants [1, 8, 8, 8] rows 0 label "copy" {absent = array<i64>, dtypes = array<i64: 0, 0>}
+  program.launch @k(%a read f32, %b write f32) constants [1, 16, 16, 16] rows 0 label "copy"
+  program.launch @k(%b read f32, %high write f32) constants [1, 8, 8, 8] rows 0 label "copy"
   program.fill %low
   program.copy %b from %c
 }
@@ -37,8 +37,8 @@ program.entry evaluate batch 1 length 16 {
 // -----
 
 program.entry evaluate batch 1 length 8 {
-  %a = program.buffer activation offset 0 bytes 64 dtype 0
-  %b = program.buffer activation offset 64 bytes 64 dtype 0
+  %a = program.buffer activation offset 0 bytes 64 : f32
+  %b = program.buffer activation offset 64 bytes 64 : f32
   // expected-error @below {{operand 1 in the activation arena: reads bytes 0+64, but byte 0 was not written before}}
   program.copy %b from %a
 }
@@ -47,8 +47,8 @@ program.entry evaluate batch 1 length 8 {
 
 // A part that was written is no whole.
 program.entry evaluate batch 1 length 8 {
-  %a = program.buffer activation offset 0 bytes 64 dtype 0
-  %b = program.buffer activation offset 64 bytes 64 dtype 0
+  %a = program.buffer activation offset 0 bytes 64 : f32
+  %b = program.buffer activation offset 64 bytes 64 : f32
   %low = program.view %a offset 0 bytes 32
   program.fill %low
   // expected-error @below {{operand 1 in the activation arena: reads bytes 0+64, but byte 32 was not written before}}
@@ -59,8 +59,8 @@ program.entry evaluate batch 1 length 8 {
 
 // Nor is an input that the runtime does not write.
 program.entry evaluate batch 1 length 8 {
-  %input = program.buffer input offset 64 bytes 32 dtype 6
-  %a = program.buffer activation offset 0 bytes 32 dtype 6
+  %input = program.buffer input offset 64 bytes 32 : i8
+  %a = program.buffer activation offset 0 bytes 32 : i8
   // expected-error @below {{operand 1 in the input arena: reads bytes 64+32, but byte 64 was not written before}}
   program.copy %a from %input
 }
@@ -70,18 +70,18 @@ program.entry evaluate batch 1 length 8 {
 // And a result that the runtime reads is there at the end.
 // expected-error @below {{result in the result arena: reads bytes 0+4, but byte 0 was not written before}}
 program.entry evaluate batch 1 length 8 {
-  %loss = program.buffer result offset 0 bytes 4 dtype 0
-  program.bind 16 %loss
+  %loss = program.buffer result offset 0 bytes 4 : f32
+  program.bind loss_sum %loss
 }
 
 // -----
 
 // No two buffers that live at the same time share bytes.
 program.entry evaluate batch 1 length 8 {
-  %a = program.buffer activation offset 0 bytes 64 dtype 0
+  %a = program.buffer activation offset 0 bytes 64 : f32
   // expected-note @below {{the other buffer}}
-  %b = program.buffer activation offset 32 bytes 64 dtype 0
-  %c = program.buffer activation offset 128 bytes 64 dtype 0
+  %b = program.buffer activation offset 32 bytes 64 : f32
+  %c = program.buffer activation offset 128 bytes 64 : f32
   program.fill %a
   program.fill %b
   // expected-error @below {{operand 1 in the activation arena: reads bytes 0+64, but another buffer was written to byte 32 since}}
@@ -92,9 +92,9 @@ program.entry evaluate batch 1 length 8 {
 
 // No two queues touch the same bytes at the same time.
 program.entry accumulate_last batch 1 length 8 {
-  %sum = program.buffer gradient offset 0 bytes 128 dtype 0
-  %part = program.buffer gradient offset 64 bytes 64 dtype 0
-  program.all_reduce 0 %sum
+  %sum = program.buffer gradient offset 0 bytes 128 : f32
+  %part = program.buffer gradient offset 64 bytes 64 : f32
+  program.collective all_reduce 0 %sum
   // expected-error @below {{operand 0 in the gradient arena: race: writes bytes 64+64 while the communication queue writes 0+128, with no event between them}}
   program.fill %part
 }
@@ -103,10 +103,10 @@ program.entry accumulate_last batch 1 length 8 {
 
 // Events order them.
 program.entry accumulate_last batch 1 length 8 {
-  %sum = program.buffer gradient offset 0 bytes 128 dtype 0
-  program.all_reduce 0 %sum
-  program.record 0 on 1
-  program.wait 0 on 0
+  %sum = program.buffer gradient offset 0 bytes 128 : f32
+  program.collective all_reduce 0 %sum
+  program.record 0 on communication
+  program.wait 0 on compute
   program.fill %sum
 }
 
@@ -114,22 +114,22 @@ program.entry accumulate_last batch 1 length 8 {
 
 program.entry accumulate_last batch 1 length 8 {
   // expected-error @below {{event 0 is waited for before it is recorded}}
-  program.wait 0 on 0
+  program.wait 0 on compute
 }
 
 // -----
 
 program.entry accumulate_last batch 1 length 8 {
-  program.record 0 on 0
+  program.record 0 on compute
   // expected-error @below {{event 0 is recorded twice}}
-  program.record 0 on 1
+  program.record 0 on communication
 }
 
 // -----
 
 program.entry evaluate batch 1 length 8 {
   // expected-error @below {{has no offset after program}}
-  %a = program.buffer activation bytes 64 dtype 0
+  %a = program.buffer activation bytes 64 : f32
   program.fill %a
 }
 

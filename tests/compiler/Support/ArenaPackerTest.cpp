@@ -164,6 +164,20 @@ TEST(ArenaPacker, RandomBuffersNeverOverlap) {
   }
 }
 
+TEST(ArenaPacker, WhatIsEnoughIsNotImproved) {
+  std::mt19937 random(17);
+  std::vector<PackedBuffer> buffers =
+      randomBuffers(random, 300, 200, 1 << 14, 60);
+  const PackResult best = packArena(buffers);
+  const PackResult any = packArena(buffers, UINT64_MAX);
+  expectValid(buffers, any);
+  EXPECT_GT(any.bytes, best.bytes);
+  // One byte less than the first packing, and it goes on to look.
+  const PackResult other = packArena(buffers, any.bytes - 1);
+  expectValid(buffers, other);
+  EXPECT_LT(other.bytes, any.bytes);
+}
+
 TEST(ArenaPacker, TrainingStepNeedsLittleMoreThanTheBound) {
   std::vector<PackedBuffer> buffers = trainingStep(32, 60);
   PackResult result = packArena(buffers);

@@ -54,8 +54,7 @@ struct Letters {
 };
 } // namespace
 
-static constexpr int kIllegalAddressCode = 700;
-static constexpr int kLaunchFailedCode = 719;
+static constexpr int kIllegalAddressCode = 700, kLaunchFailedCode = 719;
 
 static size_t bytesOf(int type) {
   switch (type) {
@@ -105,14 +104,12 @@ int Collective::run() const {
     return 0;
   group.running = nullptr;
   const uint64_t number = group.done++;
-  if (const std::string wrong = checkRanges(); !wrong.empty()) {
+  const std::string badRange = checkRanges();
+  const std::string wrong =
+      badRange.empty() ? group.exchange->objectionTo(number) : badRange;
+  if (!wrong.empty()) {
     explain(fmt::format("{} runs: {}", symbol, wrong));
-    return kIllegalAddressCode;
-  }
-  if (const std::string wrong = group.exchange->objectionTo(number);
-      !wrong.empty()) {
-    explain(fmt::format("{} runs: {}", symbol, wrong));
-    return kLaunchFailedCode;
+    return badRange.empty() ? kLaunchFailedCode : kIllegalAddressCode;
   }
   group.exchange->finish(number, operands, to);
   if (group.done == settings().failingCollective)

@@ -330,3 +330,20 @@ func.func @concat_c2(%a: tensor<16x8xf32>, %b: tensor<8x4xf32>) {
   %0 = model.concat %a, %b {rows} : (tensor<16x8xf32>, tensor<8x4xf32>) -> tensor<24x8xf32>
   return
 }
+
+// -----
+
+func.func @layer(%a: tensor<2x4x8xf32>) {
+  // expected-error @+1 {{attribute 'layer' failed to satisfy constraint: number of a decoder layer, not negative}}
+  %0 = model.add %a, %a {layer = -1 : i64} : tensor<2x4x8xf32>
+  return
+}
+
+// -----
+
+// What earlier versions wrote in place of `layer`.
+func.func @mark(%a: tensor<2x4x8xf32>) {
+  // expected-error @+1 {{has no attribute 'model.block'}}
+  %0 = model.add %a, %a {model.block = 1 : i64} : tensor<2x4x8xf32>
+  return
+}

@@ -25,8 +25,8 @@ func.func @library(%ids: tensor<?x?xi32>, %segments: tensor<?x?xi32>)
   %q = model.weight @q : tensor<32x32x!model.nf4<64, true>>
   // CHECK: %[[X:.*]] = model.embedding %{{.*}}, %[[E]] : (tensor<?x?xi32>, tensor<96x32xbf16>) -> tensor<?x?x32xf32>
   %x = model.embedding %ids, %e : (tensor<?x?xi32>, tensor<96x32xbf16>) -> tensor<?x?x32xf32>
-  // CHECK: %[[Y:.*]] = model.linear %[[X]], %[[Q]] {module = "layers.0.q_proj"} : (tensor<?x?x32xf32>, tensor<32x32x!model.nf4<64, true>>) -> tensor<?x?x32xf32>
-  %y = model.linear %x, %q {module = "layers.0.q_proj"} : (tensor<?x?x32xf32>, tensor<32x32x!model.nf4<64, true>>) -> tensor<?x?x32xf32>
+  // CHECK: %[[Y:.*]] = model.linear %[[X]], %[[Q]] {layer = 0 : i64, module = "layers.0.q_proj", phase = #model.phase<backward>} : (tensor<?x?x32xf32>, tensor<32x32x!model.nf4<64, true>>) -> tensor<?x?x32xf32>
+  %y = model.linear %x, %q {layer = 0 : i64, module = "layers.0.q_proj", phase = #model.phase<backward>} : (tensor<?x?x32xf32>, tensor<32x32x!model.nf4<64, true>>) -> tensor<?x?x32xf32>
   // CHECK: %[[Z:.*]] = model.linear %[[X]], %[[Q]] init %[[Y]] {scale = 2.000000e+00 : f64} : (tensor<?x?x32xf32>, tensor<32x32x!model.nf4<64, true>>, tensor<?x?x32xf32>) -> tensor<?x?x32xf32>
   %z = model.linear %x, %q init %y {scale = 2.0 : f64} : (tensor<?x?x32xf32>, tensor<32x32x!model.nf4<64, true>>, tensor<?x?x32xf32>) -> tensor<?x?x32xf32>
   // CHECK: model.linear %[[Y]], %[[Q]] layout in_out init %[[X]] : (tensor<?x?x32xf32>, tensor<32x32x!model.nf4<64, true>>, tensor<?x?x32xf32>) -> tensor<?x?x32xf32>

@@ -7,8 +7,8 @@
 
 // CHECK: program.arena frozen bytes 4096 alignment 64
 program.arena frozen bytes 4096 alignment 64
-// CHECK: program.parameter "w" frozen offset 0 bytes 128 [8, 8] {block = 0 : i64, double_quant = false, dtype = 1 : i64, file = "a.safetensors", file_dtype = 1 : i64, init = 0 : i64, quantization = 0 : i64, role = 0 : i64}
-program.parameter "w" frozen offset 0 bytes 128 [8, 8] {block = 0, double_quant = false, dtype = 1, file = "a.safetensors", file_dtype = 1, init = 0, quantization = 0, role = 0}
+// CHECK: program.parameter "w" frozen offset 0 bytes 128 [8, 8] : bf16 from bf16 frozen init file quantization none {block = 0 : i64, double_quant = false, file = "a.safetensors"}
+program.parameter "w" frozen offset 0 bytes 128 [8, 8] : bf16 from bf16 frozen init file quantization none {block = 0, double_quant = false, file = "a.safetensors"}
 // CHECK: program.kernel @matmul attributes {op = "matmul"} {
 program.kernel @matmul attributes {op = "matmul"} {
 }
@@ -25,28 +25,41 @@ program.kernel @twice attributes {columns = 8, maps = [#model.map<full>], dtypes
 
 // CHECK: program.entry accumulate_last batch 2 length 4 {
 program.entry accumulate_last batch 2 length 4 {
-  // CHECK: %[[IN:.*]] = program.buffer input offset 64 bytes 32 dtype 3
-  %in = program.buffer input offset 64 bytes 32 dtype 3
-  // CHECK: program.bind 0 %[[IN]]
-  program.bind 0 %in
-  // CHECK: %[[A:.*]] = program.buffer activation bytes 256 dtype 0 {label = "x", saved}
-  %a = program.buffer activation bytes 256 dtype 0 {label = "x", saved}
-  // CHECK: %[[B:.*]] = program.buffer gradient offset 0 bytes 256 dtype 0
-  %b = program.buffer gradient offset 0 bytes 256 dtype 0
+  // CHECK: %[[IN:.*]] = program.buffer input offset 64 bytes 32 : i32
+  %in = program.buffer input offset 64 bytes 32 : i32
+  // CHECK: program.bind ids %[[IN]]
+  program.bind ids %in
+  // CHECK: %[[A:.*]] = program.buffer activation bytes 256 : f32 {label = "x", saved}
+  %a = program.buffer activation bytes 256 : f32 {label = "x", saved}
+  // CHECK: %[[B:.*]] = program.buffer gradient offset 0 bytes 256 : f32
+  %b = program.buffer gradient offset 0 bytes 256 : f32
   // CHECK: %[[V:.*]] = program.view %[[A]] offset 64 bytes 192
   %v = program.view %a offset 64 bytes 192
   // CHECK: program.fill %[[V]]
   program.fill %v
   // CHECK: program.copy %[[A]] from %[[B]]
   program.copy %a from %b
-  // CHECK: program.launch @twice(%[[A]], %[[B]]) access [1, 2] constants [] rows 8 label "twice" {absent = array<i64>, dtypes = array<i64: 0, 0>}
-  program.launch @twice(%a, %b) access [1, 2] constants [] rows 8 label "twice" {absent = array<i64>, dtypes = array<i64: 0, 0>}
-  // CHECK: program.record 0 on 0
-  program.record 0 on 0
-  // CHECK: program.wait 0 on 1
-  program.wait 0 on 1
-  // CHECK: program.all_reduce 0 %[[B]]
-  program.all_reduce 0 %b
+  // CHECK: program.launch @twice(%[[A]] read f32, %[[B]] write f32) constants [] rows 8 label "twice"
+  program.launch @twice(%a read f32, %b write f32) constants [] rows 8 label "twice"
+  // CHECK: program.record 0 on compute
+  program.record 0 on compute
+  // CHECK: program.wait 0 on communication
+  program.wait 0 on communication
+  // CHECK: program.collective all_reduce 0 %[[B]]{{$}}
+  program.collective all_reduce 0 %b
+  %c = program.buffer activation bytes 64 : f32
+  // CHECK: program.collective all_gather 1 %[[B]] from %[[C:.*]]{{$}}
+  program.collective all_gather 1 %b from %c
+  // CHECK: program.collective reduce_scatter 2 %[[C]] from %[[B]]{{$}}
+  program.collective reduce_scatter 2 %c from %b
+  // CHECK: program.collective broadcast 3 %[[B]] peer 2{{$}}
+  program.collective broadcast 3 %b peer 2 over dp
+  // CHECK: program.collective all_to_all 4 %[[A]] from %[[B]]
+  program.collective all_to_all 4 %a from %b
+  // CHECK: program.collective send 5 %[[B]] peer 1
+  program.collective send 5 %b peer 1
+  // CHECK: program.collective recv 5 %[[B]] peer -1
+  program.collective recv 5 %b peer -1
 }
 // CHECK: program.entry accumulate batch 2 length 4 {
 program.entry accumulate batch 2 length 4 {

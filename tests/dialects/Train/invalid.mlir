@@ -145,3 +145,29 @@ func.func @result_c2(%x: tensor<1xf32>) {
   train.result "grad_norm", %x {accumulate} : tensor<1xf32>
   return
 }
+
+// -----
+
+train.step accumulate batch 2 length 4 ["ids"] {
+^bb0(%ids: tensor<2x4xi32>):
+  %x = model.rows() attributes {columns = 8 : i64, maps = []} : () -> tensor<2x4x8xf32> {
+    %0 = model.row_constant [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0] : tensor<8xf32>
+    model.row_yield %0 : tensor<8xf32>
+  }
+  // expected-note @+1 {{here}}
+  %y = model.add %x, %x {phase = #model.phase<recomputed>} : tensor<2x4x8xf32>
+  %z = model.add %y, %y {phase = #model.phase<backward>} : tensor<2x4x8xf32>
+  // expected-error @+1 {{(C4) stands in the forward, but after the backward has begun}}
+  %w = model.add %z, %z : tensor<2x4x8xf32>
+}
+
+// -----
+
+train.step evaluate batch 2 length 4 ["ids"] {
+^bb0(%ids: tensor<2x4xi32>):
+  // expected-error @+1 {{(C5) expects a train.step accumulate around an op of the backward}}
+  %x = model.rows() attributes {columns = 8 : i64, maps = [], phase = #model.phase<recomputed>} : () -> tensor<2x4x8xf32> {
+    %0 = model.row_constant [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0] : tensor<8xf32>
+    model.row_yield %0 : tensor<8xf32>
+  }
+}

@@ -10,7 +10,7 @@
 // CHECK: train.step accumulate
 // CHECK: %[[X:.*]] = model.embedding
 // CHECK: %{{.*}}, %{{.*}}, %{{.*}}, %[[DY:.*]] = train.head_loss_grad
-// CHECK: %[[G:.*]]:2 = model.rows(%[[X]], %{{.*}}, %[[DY]]) attributes {columns = 4 : i64, label = "rms_norm_grad", maps = [#model.map<full>, #model.map<column>, #model.map<full>], train.backward} : (tensor<1x3x4xf32>, tensor<4xf32>, tensor<1x3x4xf32>) -> (tensor<1x3x4xf32>, tensor<1x3x4xf32>)
+// CHECK: %[[G:.*]]:2 = model.rows(%[[X]], %{{.*}}, %[[DY]]) attributes {columns = 4 : i64, label = "rms_norm_grad", maps = [#model.map<full>, #model.map<column>, #model.map<full>], phase = #model.phase<backward>} : (tensor<1x3x4xf32>, tensor<4xf32>, tensor<1x3x4xf32>) -> (tensor<1x3x4xf32>, tensor<1x3x4xf32>)
 // CHECK-NEXT: ^bb0(%[[x:.*]]: tensor<4xf32>, %[[w:.*]]: tensor<4xf32>, %[[dy:.*]]: tensor<4xf32>):
 // CHECK: %[[s:.*]] = math.rsqrt
 // CHECK: %[[S:.*]] = model.row_splat %[[s]]
@@ -55,7 +55,7 @@ func.func @rms_norm(%ids: tensor<1x3xi32> {model.input = "ids"}) -> (tensor<1xf3
 // CHECK: train.step accumulate
 // CHECK: %[[COS:.*]], %[[SIN:.*]] = model.rope_table
 // CHECK: %{{.*}}, %{{.*}}, %{{.*}}, %[[DY:.*]] = train.head_loss_grad
-// CHECK: %[[G:.*]] = model.rows(%[[COS]], %[[SIN]], %[[DY]]) attributes {columns = 4 : i64, label = "rope_grad", maps = [#model.map<group>, #model.map<group>, #model.map<full>], train.backward}
+// CHECK: %[[G:.*]] = model.rows(%[[COS]], %[[SIN]], %[[DY]]) attributes {columns = 4 : i64, label = "rope_grad", maps = [#model.map<group>, #model.map<group>, #model.map<full>], phase = #model.phase<backward>}
 // CHECK-NEXT: ^bb0(%[[c:.*]]: tensor<4xf32>, %[[s:.*]]: tensor<4xf32>, %[[dy:.*]]: tensor<4xf32>):
 // CHECK-NEXT: %[[a:.*]] = arith.mulf %[[dy]], %[[c]]
 // CHECK-NEXT: %[[b:.*]] = arith.mulf %[[dy]], %[[s]]
@@ -96,7 +96,7 @@ func.func @rope(%ids: tensor<1x3xi32> {model.input = "ids"}) -> (tensor<1xf32>, 
 // CHECK-NEXT: %[[dg:.*]] = arith.addf %[[dg0]], %[[r]]
 // CHECK-NEXT: model.row_yield %[[dg]], %[[du]]
 // x is both: its gradient is the sum.
-// CHECK: %[[SUM:.*]] = model.add %[[G]]#0, %[[G]]#1 {train.backward}
+// CHECK: %[[SUM:.*]] = model.add %[[G]]#0, %[[G]]#1 {phase = #model.phase<backward>}
 // CHECK: train.embedding_grad %{{.*}}, %[[SUM]]
 model.parameter @embed : tensor<16x4xf32> {file = "a", trainable}
 model.parameter @head : tensor<16x4xf32> {file = "a"}
@@ -139,7 +139,7 @@ func.func @add_bias(%ids: tensor<1x3xi32> {model.input = "ids"}) -> (tensor<1xf3
 // dropout: the mask is drawn again from its number; x is not read.
 // CHECK: train.step accumulate
 // CHECK: %{{.*}}, %{{.*}}, %{{.*}}, %[[DY:.*]] = train.head_loss_grad
-// CHECK: model.rows(%[[DY]]) attributes {columns = 4 : i64, label = "dropout_grad", maps = [#model.map<full>], train.backward}
+// CHECK: model.rows(%[[DY]]) attributes {columns = 4 : i64, label = "dropout_grad", maps = [#model.map<full>], phase = #model.phase<backward>}
 // CHECK-NEXT: ^bb0(%[[dy:.*]]: tensor<4xf32>):
 // CHECK: %[[u:.*]] = model.row_random {id = 9 : i64}
 // CHECK: %[[keep:.*]] = arith.cmpf oge, %[[u]]
@@ -261,7 +261,7 @@ func.func @choice(%ids: tensor<1x3xi32> {model.input = "ids"}) -> (tensor<1xf32>
 // matter gets zero.
 // CHECK: train.step accumulate
 // CHECK: %{{.*}}, %{{.*}}, %{{.*}}, %[[DY:.*]] = train.head_loss_grad
-// CHECK: %[[ZERO:.*]] = model.rows() attributes {columns = 4 : i64, label = "rows_grad", maps = [], train.backward}
+// CHECK: %[[ZERO:.*]] = model.rows() attributes {columns = 4 : i64, label = "rows_grad", maps = [], phase = #model.phase<backward>}
 // CHECK: %[[SUM:.*]] = model.add %[[DY]], %[[ZERO]]
 // CHECK: train.embedding_grad %{{.*}}, %[[SUM]]
 model.parameter @embed : tensor<16x4xf32> {file = "a", trainable}

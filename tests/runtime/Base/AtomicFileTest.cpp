@@ -9,10 +9,26 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
+
 #include "tests/runtime/TemporaryFolder.h"
+
+/// Whether the next close finds that a write has failed.
+static bool losesOnClose = false;
+
+/// The system's.
+extern "C" int close(int file) {
+  const int result = static_cast<int>(syscall(SYS_close, file));
+  if (!losesOnClose)
+    return result;
+  losesOnClose = false;
+  errno = EIO;
+  return -1;
+}
 
 namespace qlora {
 namespace {
@@ -90,6 +106,20 @@ TEST(AtomicFile, AFullDiskLeavesWhatWasThere) {
   int status = -1;
   waitpid(child, &status, 0);
   EXPECT_EQ(status, 0);
+  EXPECT_EQ(folder.read("x"), "old");
+  EXPECT_EQ(folder.fileCount(), 1u);
+}
+
+TEST(AtomicFile, AWriteThatFailsInTheEndLeavesWhatWasThere) {
+  const TemporaryFolder folder;
+  const std::string path = folder.write("x", "old");
+  auto file = AtomicFile::create(path);
+  ASSERT_TRUE(file.isOk()) << file.status().message();
+  ASSERT_TRUE(file->write("new").isOk());
+  losesOnClose = true;
+  EXPECT_EQ(file->commit().message(),
+            "cannot write '" + path +
+                "': Input/output error; what was there before is unchanged");
   EXPECT_EQ(folder.read("x"), "old");
   EXPECT_EQ(folder.fileCount(), 1u);
 }

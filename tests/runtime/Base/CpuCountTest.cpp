@@ -6,12 +6,36 @@
 
 #include <gtest/gtest.h>
 
+#include <dlfcn.h>
 #include <sched.h>
+
+#include <cerrno>
 
 #include "tests/runtime/TemporaryFolder.h"
 
 using namespace qlora;
 namespace fs = std::filesystem;
+
+/// CPUs of a machine that is made up; 0: this one.
+static size_t madeUpCpus = 0;
+
+/// The C library's; like the kernel, it refuses a set that is too small.
+extern "C" int sched_getaffinity(pid_t process, size_t bytes,
+                                 cpu_set_t *set) noexcept {
+  using Function = int (*)(pid_t, size_t, cpu_set_t *);
+  static const auto next =
+      reinterpret_cast<Function>(dlsym(RTLD_NEXT, "sched_getaffinity"));
+  if (madeUpCpus == 0)
+    return next(process, bytes, set);
+  if (bytes * 8 < madeUpCpus) {
+    errno = EINVAL;
+    return -1;
+  }
+  CPU_ZERO_S(bytes, set);
+  for (size_t cpu = 0; cpu < madeUpCpus; ++cpu)
+    CPU_SET_S(cpu, bytes, set);
+  return 0;
+}
 
 namespace {
 
@@ -44,6 +68,14 @@ TEST_F(CpuCount, WithoutGroupsItIsTheAffinity) {
   EXPECT_EQ(cpus(), affinity);
   EXPECT_GE(usableCpus(), 1);
   EXPECT_LE(usableCpus(), affinity);
+}
+
+TEST_F(CpuCount, LargeMachinesHaveThemAll) {
+  for (const size_t count : {1024, 1025, 5000}) {
+    madeUpCpus = count;
+    EXPECT_EQ(cpus(), static_cast<int>(count));
+  }
+  madeUpCpus = 0;
 }
 
 TEST_F(CpuCount, AnUnifiedGroupLimits) {

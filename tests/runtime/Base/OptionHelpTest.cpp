@@ -2,7 +2,7 @@
 
 // --help: every option and every other spelling of it once, within 80 columns.
 
-#include "runtime/Base/OptionHelp.h"
+#include "runtime/Base/CommandLine.h"
 
 #include <gtest/gtest.h>
 

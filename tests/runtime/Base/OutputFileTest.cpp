@@ -2,7 +2,7 @@
 
 // Space that is said to be missing.
 
-#include "runtime/Base/OutputFile.h"
+#include "runtime/Base/UserFiles.h"
 
 #include <gtest/gtest.h>
 

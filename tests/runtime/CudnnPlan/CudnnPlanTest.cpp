@@ -118,9 +118,7 @@ protected:
   StatusOr<CudnnAttentionPlan> plan(const Case &c) {
     const KernelRequest request = requestOf("attention", c);
     EXPECT_EQ(findKernelRow("attention.cudnn")->reject(request), std::nullopt);
-    return planCudnnAttention({*cudnn, nullptr, device->get()},
-                              CudnnAttentionShape::of(request),
-                              plans::kCudnnForwardScratch);
+    return planCudnnAttention({*cudnn, nullptr, device->get()}, request);
   }
   StatusOr<CudnnAttentionPlan> planGradient(const Case &c) {
     KernelRequest request = requestOf("attention_grad", c);
@@ -129,9 +127,7 @@ protected:
                                : WorkspaceSize::kModest);
     EXPECT_EQ(row->reject(request), std::nullopt);
     return planCudnnAttentionGradient({*cudnn, nullptr, device->get()},
-                                      GetParam().arch,
-                                      CudnnAttentionShape::of(request),
-                                      plans::CudnnGradientPlan::of(request));
+                                      GetParam().arch, request);
   }
   void expectPlan(const StatusOr<CudnnAttentionPlan> &plan) {
     EXPECT_TRUE(plan.isOk()) << plan.status().message();

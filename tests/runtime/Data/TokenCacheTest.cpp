@@ -18,7 +18,7 @@
 
 #include "runtime/Base/ContentHash.h"
 #include "runtime/Base/CpuCount.h"
-#include "runtime/Base/KeptFiles.h"
+#include "runtime/Base/UserFiles.h"
 
 using namespace qlora;
 namespace fs = std::filesystem;

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <stdexcept>
 
 namespace qlora {
 namespace {
@@ -44,6 +45,19 @@ TEST(CommunicationQueue, RunsInOrderAfterEvents) {
     EXPECT_EQ(order, (std::vector<uint32_t>{7, 8}));
     EXPECT_TRUE(queue.finish().isOk());
   }
+}
+
+/// What a command throws does not leave its thread.
+TEST(CommunicationQueue, AnExceptionIsItsError) {
+  CommunicationQueue queue(
+      [](const qlora_command &) -> Status {
+        throw std::runtime_error("no threads");
+      },
+      1, 0);
+  const qlora_command only = command(QLORA_COMMAND_COLLECTIVE);
+  queue.begin();
+  queue.push(only);
+  EXPECT_EQ(queue.finish().message(), "communication queue: no threads");
 }
 
 TEST(CommunicationQueue, KeepsTheFirstErrorAndSkipsTheRest) {

@@ -4,7 +4,7 @@
 // collectives, and no allocation during a step.
 
 #include "runtime/Device/Device.h"
-#include "runtime/Device/Executor.h"
+#include "runtime/Device/Program.h"
 #include "tests/runtime/DemoTables.h"
 #include "tests/runtime/Device/AllocationCount.h"
 

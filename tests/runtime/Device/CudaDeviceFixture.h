@@ -14,7 +14,7 @@
 #include <optional>
 
 #include "runtime/Device/Cuda/CudaDevice.h"
-#include "runtime/Device/Executor.h"
+#include "runtime/Device/Program.h"
 #include "tests/runtime/DemoTables.h"
 #include "tests/runtime/Device/FakeNccl.h"
 

@@ -31,7 +31,8 @@ TEST_F(CudaDeviceTest, TrainsAsTheCpuDoes) {
       EXPECT_EQ((*read(kDemoGradient))[i], 0);
       EXPECT_EQ((*read(kDemoResult))[i], 2 * x + 1 - 3.5f * (x + 1));
     }
-    EXPECT_EQ(device->counters().launches, 3 * 2 + 3 * 1 + 1u);
+    EXPECT_EQ(device->counters().commands[QLORA_COMMAND_LAUNCH],
+              3 * 2 + 3 * 1 + 1u);
   }
 }
 

@@ -31,6 +31,7 @@ struct Group {
   std::atomic<bool> isAborted = false;
   std::atomic<bool> isAbortHeld = false; ///< an abort does not end
   std::vector<std::string> said; ///< by kinds other than allReduce
+  std::vector<const void *> places; ///< of what is sent and received
   bool isGrouped = false;
   ncclConfig_t config;
 };
@@ -102,12 +103,14 @@ inline ncclResult_t broadcast(const void *, void *, size_t count, int type,
                               int root, ncclComm_t, CUstream) {
   return say("broadcast", count, type, root);
 }
-inline ncclResult_t send(const void *, size_t count, int type, int peer,
+inline ncclResult_t send(const void *from, size_t count, int type, int peer,
                          ncclComm_t, CUstream) {
+  group.places.push_back(from);
   return say("send", count, type, peer);
 }
-inline ncclResult_t recv(void *, size_t count, int type, int peer, ncclComm_t,
-                         CUstream) {
+inline ncclResult_t recv(void *to, size_t count, int type, int peer,
+                         ncclComm_t, CUstream) {
+  group.places.push_back(to);
   return say("recv", count, type, peer);
 }
 inline ncclResult_t groupStart() {
@@ -135,6 +138,7 @@ inline const Nccl &newNccl() {
   static Nccl nccl;
   group.calls.clear();
   group.said.clear();
+  group.places.clear();
   group.failing.clear();
   group.hanging.clear();
   group.error = 2;
@@ -161,7 +165,7 @@ inline const Nccl &newNccl() {
 /// The host's side: rank 0 of two. The other adds nothing.
 class TwoRanks final : public Collectives {
 public:
-  int rank() const override { return 0; }
+  int rank() const override { return own; }
   int size() const override { return 2; }
   Status run(const CollectiveCall &) override { return Status::ok(); }
   StatusOr<std::vector<std::string>> allGather(std::string_view mine) override {
@@ -174,6 +178,7 @@ public:
   std::chrono::milliseconds timeout() const override { return limit; }
   void abort() override {}
 
+  int own = 0;
   bool isAlone = false;
   std::chrono::milliseconds limit = std::chrono::minutes(1);
 };

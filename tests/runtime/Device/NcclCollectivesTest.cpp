@@ -110,6 +110,23 @@ TEST_F(NcclCollectivesTest, EveryKindIsACallOfNccl) {
                 "broadcast 7 of 9 (1)", "send 5 of 9 (0)", "recv 5 of 9 (0)",
                 "send 5 of 9 (1)", "recv 5 of 9 (1)", "send 3 of 9 (1)",
                 "recv 3 of 9 (1)"}));
+  const std::vector<const void *> places = {from.data(),     to.data(),
+                                            from.data() + 5, to.data() + 5,
+                                            from.data(),     to.data()};
+  EXPECT_EQ(group.places, places);
+}
+
+TEST_F(NcclCollectivesTest, PeersAreCountedFromTheRank) {
+  ASSERT_TRUE(connect().isOk());
+  host.own = 1;
+  CollectiveCall call = {QLORA_COLLECTIVE_SEND, QLORA_DTYPE_F32, -1, {}, {}};
+  call.from = {reinterpret_cast<uint8_t *>(values.data()), sizeof(float)};
+  EXPECT_TRUE(gpus->run(call, nullptr).isOk());
+  call.kind = QLORA_COLLECTIVE_RECV;
+  call.to = {reinterpret_cast<uint8_t *>(values.data()), sizeof(float)};
+  EXPECT_TRUE(gpus->run(call, nullptr).isOk());
+  EXPECT_EQ(group.said, (std::vector<std::string>{"send 1 of 7 (0)",
+                                                  "recv 1 of 7 (0)"}));
 }
 
 TEST_F(NcclCollectivesTest, EveryFailingCallIsNamedAndAborts) {

@@ -4,7 +4,7 @@
 // what nobody wrote or race across queues.
 
 #include "runtime/Device/Device.h"
-#include "runtime/Device/Executor.h"
+#include "runtime/Device/Program.h"
 #include "tests/runtime/DemoTables.h"
 
 #include <gtest/gtest.h>
@@ -36,12 +36,12 @@ TEST(NullDevice, CountsAStep) {
     ASSERT_TRUE(status.isOk()) << status.message();
   }
   const DeviceCounters &counters = device->counters();
-  EXPECT_EQ(counters.launches, 4u);
-  EXPECT_EQ(counters.copies, 1u);
-  EXPECT_EQ(counters.fills, 1u);
-  EXPECT_EQ(counters.collectives, 1u);
-  EXPECT_EQ(counters.records, 2u);
-  EXPECT_EQ(counters.waits, 2u);
+  EXPECT_EQ(counters.commands[QLORA_COMMAND_LAUNCH], 4u);
+  EXPECT_EQ(counters.commands[QLORA_COMMAND_COPY], 1u);
+  EXPECT_EQ(counters.commands[QLORA_COMMAND_FILL], 1u);
+  EXPECT_EQ(counters.commands[QLORA_COMMAND_COLLECTIVE], 1u);
+  EXPECT_EQ(counters.commands[QLORA_COMMAND_RECORD], 2u);
+  EXPECT_EQ(counters.commands[QLORA_COMMAND_WAIT], 2u);
   EXPECT_EQ(counters.collectiveBytes[QLORA_GROUP_DP]
                                     [QLORA_COLLECTIVE_ALL_REDUCE],
             72u);
@@ -112,6 +112,31 @@ TEST(NullDevice, FindsResultsThatNobodyWrites) {
   EXPECT_HAS(runNull(tables, kDemoEvaluate).message(),
              "result in the result arena: reads bytes 0+64, but byte 0 was not "
              "written before");
+}
+
+/// A module that is opened has tables that nobody has looked at.
+TEST(NullDevice, ChecksTheTablesOfWhatItLoads) {
+  DemoTables tables;
+  auto module = tables.load();
+  ASSERT_TRUE(module.isOk()) << module.status().message();
+  tables.operands[0].offset = 4;
+  auto device = std::move(createDevice("null", {})).value();
+  EXPECT_HAS(device->load(*module, nullptr).message(),
+             "operand 0: bytes 4+64 of the frozen arena of 64");
+}
+
+TEST(NullDevice, FindsEventsOutOfOrder) {
+  DemoTables few;
+  few.entries[kDemoAccumulate].event_count = 1;
+  EXPECT_HAS(runNull(few, kDemoAccumulate).message(), "event 1 of 1");
+  DemoTables twice;
+  twice.commands[6].target = 0;
+  EXPECT_HAS(runNull(twice, kDemoAccumulate).message(),
+             "event 0 is recorded twice");
+  DemoTables early;
+  std::swap(early.commands[3], early.commands[4]);
+  EXPECT_HAS(runNull(early, kDemoAccumulate).message(),
+             "event 0 is waited for before it is recorded");
 }
 
 TEST(NullDevice, FindsRaces) {

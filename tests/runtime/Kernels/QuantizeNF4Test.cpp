@@ -4,6 +4,7 @@
 // scales bit for bit; nested codes and decoded values bit for bit given the
 // reference's offset; our own offset within 2 ulp.
 
+#include "runtime/Kernels/Cpu/Decode.h"
 #include "runtime/Kernels/Cpu/QuantizeNF4.h"
 
 #include "runtime/Weights/ConvertWeights.h"
@@ -20,18 +21,26 @@ namespace {
 
 const std::string kInputs = QLORA_TEST_INPUTS;
 
+std::vector<uint8_t> readBytes(const SafetensorsFile &file,
+                               const std::string &name) {
+  const SafetensorsTensor &tensor = *file.get(name).value();
+  std::vector<uint8_t> bytes(tensor.byteCount());
+  EXPECT_TRUE(file.read(tensor, 0, bytes).isOk());
+  return bytes;
+}
+
 std::vector<float> readFloats(const SafetensorsFile &file,
                               const std::string &name) {
   const SafetensorsTensor &tensor = *file.get(name).value();
   std::vector<float> values(static_cast<size_t>(tensor.elementCount()));
-  weightsToFloat(*toAbiDtype(tensor.dtype), file.bytes(tensor).data(),
+  weightsToFloat(*toAbiDtype(tensor.dtype), readBytes(file, name).data(),
                  tensor.elementCount(), values.data());
   return values;
 }
 
 bool equalBytes(const SafetensorsFile &file, const std::string &name,
                 const void *ours) {
-  const auto bytes = file.bytes(*file.get(name).value());
+  const std::vector<uint8_t> bytes = readBytes(file, name);
   return std::memcmp(bytes.data(), ours, bytes.size()) == 0;
 }
 
@@ -43,11 +52,9 @@ int64_t ulpDistance(float a, float b) {
 /// Decodes all of a tensor.
 std::vector<float> decode(const NF4Layout &layout, const uint8_t *tensor,
                           int64_t columns) {
-  std::vector<float> scales(static_cast<size_t>(layout.blocks));
   std::vector<float> values(static_cast<size_t>(layout.elements));
-  decodeNF4Scales(layout, tensor, scales.data());
-  decodeNF4(layout, tensor, scales.data(), columns, 0, layout.elements,
-            values.data());
+  StoredWeight::of(layout, columns)
+      .decode(tensor, 0, layout.elements, QLORA_DTYPE_F32, values.data());
   return values;
 }
 

@@ -53,8 +53,6 @@ TEST(ModuleLoader, RefusesHeaders) {
   EXPECT_REFUSED(t.header.abi_version = 2, "format version 2");
   EXPECT_REFUSED(t.header.module_bytes -= 8, "184 bytes instead of 192");
   EXPECT_REFUSED(t.header.target = 7, "unknown target 7");
-  EXPECT_REFUSED(t.header.config_json = "[]", "config_json");
-  EXPECT_REFUSED(t.header.plan_json = "{", "plan_json");
 }
 
 TEST(ModuleLoader, NamesMissingCpuFeatures) {
@@ -67,39 +65,27 @@ TEST(ModuleLoader, NamesMissingCpuFeatures) {
 
 TEST(ModuleLoader, RefusesArenas) {
   EXPECT_REFUSED(t.arenas[0].kind = QLORA_ARENA_KIND_COUNT,
-                 "arena 0: unknown kind 11");
+                 "arena 0: unknown, or a second unknown");
   EXPECT_REFUSED(t.arenas[1].kind = QLORA_ARENA_FROZEN, "second frozen arena");
   EXPECT_REFUSED(t.arenas[0].kind = QLORA_ARENA_RESULT, "second result arena");
   EXPECT_REFUSED(t.arenas[0].alignment = 0, "alignment 0");
   EXPECT_REFUSED(t.arenas[0].alignment = 48, "alignment 48");
-  EXPECT_REFUSED(t.arenas[0].alignment = 1 << 20, "alignment 1048576");
-  EXPECT_REFUSED(t.arenas[5].bytes = ~uint64_t{0}, "more than any machine");
   EXPECT_REFUSED(t.arenas[kDemoGradient].bytes = 60, "the gradient arena");
   EXPECT_REFUSED(t.arenas.push_back({QLORA_ARENA_MOMENT1, 64, 60}),
                  "the moment1 arena has 60 bytes, the trainable one 64");
 }
 
 TEST(ModuleLoader, RefusesParameters) {
-  EXPECT_REFUSED(t.parameters[0].name = "", "parameter 0 has no name");
   EXPECT_REFUSED(t.parameters[1].name = t.parameters[0].name, "two param");
   EXPECT_REFUSED(t.parameters[0].arena = 6, "arena 6 of 6");
   EXPECT_REFUSED(t.parameters[0].arena = kDemoTrainable, "role 0 in the");
-  EXPECT_REFUSED(t.parameters[0].role = 3, "unknown role 3");
-  EXPECT_REFUSED(t.parameters[0].init = 4, "unknown init 4");
   EXPECT_REFUSED(t.parameters[0].init = QLORA_INIT_ZERO, "role 0 with init 1");
   EXPECT_REFUSED(t.parameters[1].init = QLORA_INIT_FILE, "role 1 with init 0");
-  EXPECT_REFUSED(t.parameters[0].dtype = QLORA_DTYPE_I32, "no dtype of a wei");
-  EXPECT_REFUSED(t.parameters[0].dtype = 99, "dtype 99");
   EXPECT_REFUSED(t.parameters[1].dtype = QLORA_DTYPE_BF16, "is not f32");
-  EXPECT_REFUSED(t.parameters[0].file_dtype = 7, "unknown file_dtype 7");
-  EXPECT_REFUSED(t.parameters[0].rank = 5, "rank 5");
-  EXPECT_REFUSED(t.parameters[0].shape[0] = -4, "dimension 0 is -4");
-  EXPECT_REFUSED(t.parameters[0].shape[0] = INT64_MAX, "too many elements");
+  EXPECT_REFUSED(t.parameters[0].shape[0] = -4, "its shape has -16 elements");
   EXPECT_REFUSED(t.parameters[0].bytes = 60, "60 bytes instead of 64");
   EXPECT_REFUSED(t.parameters[0].offset = 4, "bytes 4+64 of an arena of 64");
   EXPECT_REFUSED(t.parameters[0].offset = ~uint64_t{0}, "of an arena of 64");
-  EXPECT_REFUSED(t.parameters[1].rank = 1;
-                 t.parameters[1].shape[0] = 16, "kaiming");
 }
 
 TEST(ModuleLoader, RefusesOverlappingParameters) {
@@ -108,24 +94,20 @@ TEST(ModuleLoader, RefusesOverlappingParameters) {
 }
 
 TEST(ModuleLoader, RefusesQuantizations) {
-  EXPECT_REFUSED(t.parameters[0].quantization = 4, "unknown quantization 4");
-  EXPECT_REFUSED(t.parameters[0].quantization = 3; t.parameters[0].rank = 1,
+  EXPECT_REFUSED(t.parameters[0].quantization = 3; t.parameters[0].block = 64;
+                 t.parameters[0].rank = 1,
                  "turned, but of 1 dimensions");
   EXPECT_REFUSED(t.parameters[0].dtype = QLORA_DTYPE_NF4, "not quantised");
   EXPECT_REFUSED(t.parameters[0].block = 64, "not quantised, but");
-  EXPECT_REFUSED(t.parameters[0].double_quant = 2, "double_quant is 2");
   EXPECT_REFUSED(t.parameters[0].quantization = 1, "block 0");
   EXPECT_REFUSED(t.parameters[0].quantization = 1;
                  t.parameters[0].block = 96, "block 96");
-  EXPECT_REFUSED(t.parameters[0].quantization = 1;
-                 t.parameters[0].block = 8192, "block 8192");
   EXPECT_REFUSED(t.parameters[0].quantization = 1; t.parameters[0].block = 64;
                  t.parameters[0].dtype = QLORA_DTYPE_NF4,
                  "64 bytes instead of");
 }
 
 TEST(ModuleLoader, RefusesKernelsAndLaunches) {
-  EXPECT_REFUSED(t.kernels[0].name = "", "kernel 0 has no name");
   EXPECT_REFUSED(t.kernels[0].function = nullptr, "no library kernel");
   EXPECT_REFUSED(t.kernels[0].function = nullptr;
                  t.kernels[0].name = "accumulate.cpu",
@@ -134,7 +116,7 @@ TEST(ModuleLoader, RefusesKernelsAndLaunches) {
   EXPECT_REFUSED(t.launches[0].constant_count = 0, "0 constants");
   EXPECT_REFUSED(t.launches[0].first_constant = 1, "constants 1+1 of 1");
   EXPECT_REFUSED(t.launches[0].first_constant = ~0u, "constants");
-  EXPECT_REFUSED(t.launches[0].rows = -1, "-1 rows");
+  EXPECT_REFUSED(t.launches[0].rows = -1, "-1 rows for kernel");
 }
 
 #define EXPECT_CUDA_REFUSED(change, part)                                      \
@@ -144,42 +126,22 @@ TEST(ModuleLoader, RefusesKernelsAndLaunches) {
              }),                                                               \
              part)
 
-TEST(ModuleLoader, RefusesImages) {
-  EXPECT_CUDA_REFUSED((void)t, "");
-  EXPECT_CUDA_REFUSED(t.header.target = QLORA_TARGET_CPU, "for the CPU");
-  EXPECT_CUDA_REFUSED(t.header.cuda_version = 0,
-                      "6 device images of CUDA version 0");
-  EXPECT_CUDA_REFUSED(t.images[1].size = 0, "image 1: it has no bytes");
-  EXPECT_CUDA_REFUSED(t.images[2].kind = 2, "image 2: unknown kind 2");
-  EXPECT_CUDA_REFUSED(t.images[0].arch = 9, "unknown architecture 9");
-  EXPECT_CUDA_REFUSED(t.images[1].arch = 80,
-                      "a second CUBIN of unit 0 for architecture 80");
-  EXPECT_CUDA_REFUSED(t.images[5].unit = 3, "3 units, but one is number 3");
-  EXPECT_CUDA_REFUSED(t.images[5].unit = ~0u, "one is number 4294967295");
-}
-
 TEST(ModuleLoader, RefusesDeviceKernels) {
+  EXPECT_CUDA_REFUSED((void)t, "");
   EXPECT_CUDA_REFUSED(t.images.clear(), "the module has no device image");
-  EXPECT_CUDA_REFUSED(t.kernels[0].symbol = "", "its symbol is not a C name");
-  EXPECT_CUDA_REFUSED(t.kernels[0].symbol = "a-b", "not a C name");
-  EXPECT_CUDA_REFUSED(t.kernels[0].symbol = "1a", "not a C name");
   EXPECT_CUDA_REFUSED(t.kernels[0].threads = 0, "0 threads");
   EXPECT_CUDA_REFUSED(t.kernels[0].threads = 48, "48 threads");
   EXPECT_CUDA_REFUSED(t.kernels[0].threads = 1056, "1056 threads");
-  EXPECT_CUDA_REFUSED(t.kernels[0].rows_per_block = 0, "0 rows per block");
+  EXPECT_CUDA_REFUSED(t.kernels[0].rows_per_block = 0, "or 0 rows per block");
   EXPECT_CUDA_REFUSED(t.kernels[0].operand_count = 33, "33 operands");
   EXPECT_CUDA_REFUSED(t.kernels[0].constant_count = 25, "25 constants");
   EXPECT_CUDA_REFUSED(t.launches[0].rows = int64_t{1} << 31,
                       "2147483648 rows");
   EXPECT_CUDA_REFUSED(t.kernels[1] = libraryKernel("clip_norm.cpu", 4, 2),
                       "a kernel of target cpu in a module for cuda");
-  EXPECT_REFUSED(t.kernels[0].symbol = "scale_add", "also a symbol");
-  EXPECT_REFUSED(t.kernels[0].threads = 32, "also a symbol, threads");
   EXPECT_REFUSED(t.kernels[0].function = nullptr;
-                 t.kernels[0].symbol = "scale_add", "a symbol in a module for");
-  EXPECT_REFUSED(t.header.target = QLORA_TARGET_CUDA, "code for the CPU in a");
-  EXPECT_REFUSED(t.kernels[0] = libraryKernel("accumulate.cpu", 2, 4);
-                 t.kernels[0].threads = 32, "library kernel with 32 threads");
+                 t.kernels[0].symbol = "scale_add", "another target than");
+  EXPECT_REFUSED(t.header.target = QLORA_TARGET_CUDA, "another target than");
 }
 
 /// evaluate's first launch as column_sum, with its workspace in the
@@ -203,9 +165,6 @@ TEST(ModuleLoader, RefusesWorkspacesThatLibrariesWould) {
 
 TEST(ModuleLoader, RefusesOperands) {
   EXPECT_REFUSED(t.operands[0].arena = 6, "operand 0: arena 6 of 6");
-  EXPECT_REFUSED(t.operands[0].dtype = 7, "unknown dtype 7");
-  EXPECT_REFUSED(t.operands[0].access = 0, "unknown access 0");
-  EXPECT_REFUSED(t.operands[0].access = 4, "unknown access 4");
   EXPECT_REFUSED(t.operands[0].offset = 4, "bytes 4+64");
   EXPECT_REFUSED(t.operands[0].bytes = ~uint64_t{0}, "of the frozen arena");
   EXPECT_REFUSED(t.operands[0].skipped = 64, "64 of 64 bytes skipped");
@@ -216,8 +175,6 @@ TEST(ModuleLoader, RefusesOperands) {
 }
 
 TEST(ModuleLoader, RefusesCommands) {
-  EXPECT_REFUSED(t.commands[0].kind = 6, "unknown kind 6");
-  EXPECT_REFUSED(t.commands[0].queue = 3, "unknown queue 3");
   EXPECT_REFUSED(t.commands[0].first_operand = 10, "operands 10+3 of 11");
   EXPECT_REFUSED(t.commands[0].first_operand = ~0u, "operands");
   EXPECT_REFUSED(t.commands[0].target = 3, "launch 3 of 3");
@@ -225,18 +182,17 @@ TEST(ModuleLoader, RefusesCommands) {
   EXPECT_REFUSED(t.commands[0].queue = QLORA_QUEUE_COMMUNICATION,
                  "on the communication queue");
   EXPECT_REFUSED(t.commands[1].operand_count = 1, "1 operands instead of 2");
-  EXPECT_REFUSED(t.operands[3].bytes = 32, "32 bytes of dtype 0 from 64");
+  EXPECT_REFUSED(t.operands[3].bytes = 32, "32 bytes from 64");
   EXPECT_REFUSED(t.operands[3] = t.operands[4];
                  t.operands[3].access = 2, "overlap");
-  EXPECT_REFUSED(t.operands[3].access = QLORA_READ, "access 1 and 1");
-  EXPECT_REFUSED(t.commands[3].operand_count = 1, "1 operands instead of 0");
+  EXPECT_REFUSED(t.operands[3].access = QLORA_READ, "access 1 instead of 0 and 2");
   EXPECT_REFUSED(t.commands[5].queue = QLORA_QUEUE_COMPUTE,
                  "collective on the compute queue");
   EXPECT_REFUSED(t.operands[10].access = QLORA_READ, "access 1");
 }
 
 TEST(ModuleLoader, RefusesCollectives) {
-  EXPECT_REFUSED(t.operands[7].dtype = QLORA_DTYPE_U8, "a sum of dtype 5");
+  EXPECT_REFUSED(t.operands[7].dtype = QLORA_DTYPE_U8, "all_reduce of dtype 5");
   EXPECT_REFUSED(t.commands[5].collective = 7, "collective 7 over group 0");
   EXPECT_REFUSED(t.commands[5].group = 1, "collective 0 over group 1");
   EXPECT_REFUSED(t.commands[5].peer = 1, "all_reduce with peer 1");
@@ -248,27 +204,19 @@ TEST(ModuleLoader, RefusesCollectives) {
                  "recv with peer 0");
   EXPECT_REFUSED(t.commands[5].collective = QLORA_COLLECTIVE_BROADCAST;
                  t.commands[5].peer = -1, "broadcast with peer -1");
-  EXPECT_REFUSED(t.commands[0].peer = 1, "of a command that is none");
 }
 
 TEST(ModuleLoader, RefusesEntries) {
-  EXPECT_REFUSED(t.entries[0].kind = 4, "unknown kind 4");
   EXPECT_REFUSED(t.entries[0].first_command = 11, "commands 11+2 of 11");
   EXPECT_REFUSED(t.entries[0].command_count = ~0u, "commands");
   EXPECT_REFUSED(t.entries[0].batch = 0, "batch 0 and length 8");
   EXPECT_REFUSED(t.entries[0].length = -8, "batch 2 and length -8");
   EXPECT_REFUSED(t.entries[2].batch = 1, "batch 1 and length 0");
-  EXPECT_REFUSED(t.entries[0].event_count = ~0u, "events are more than");
-  EXPECT_REFUSED(t.entries[1].event_count = 1, "event 1 of 1");
-  EXPECT_REFUSED(t.commands[6].target = 0, "recorded twice");
-  EXPECT_REFUSED(std::swap(t.commands[3], t.commands[4]),
-                 "waited for before it is recorded");
   EXPECT_REFUSED(t.entries.push_back(t.entries[0]), "two entries evaluate");
 }
 
 TEST(ModuleLoader, RefusesBindings) {
   EXPECT_REFUSED(t.entries[0].first_binding = 5, "bindings 5+2 of 5");
-  EXPECT_REFUSED(t.bindings[0].kind = 5, "unknown kind 5");
   EXPECT_REFUSED(t.bindings[0].arena = 6, "arena 6 of 6");
   EXPECT_REFUSED(t.bindings[0].arena = kDemoResult, "in the result arena");
   EXPECT_REFUSED(t.bindings[1].arena = kDemoInput, "in the input arena");

@@ -17,9 +17,9 @@ public:
   std::string_view name() const override { return "choosing"; }
   std::span<uint8_t> hostArena(uint32_t) override { return {}; }
   bool hasHostArenas() const override { return false; }
-  std::string kernelName(uint32_t) const override { return row; }
 
 protected:
+  const KernelRow *rowOf(uint32_t) const override { return findKernelRow(row); }
   Status allocate(FrozenArena *) override { return Status::ok(); }
   Status writeArena(uint32_t, uint64_t, std::span<const uint8_t>) override {
     return Status::ok();

@@ -7,10 +7,12 @@
 #include <gtest/gtest.h>
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "runtime/Base/HostMemory.h"
 #include "tests/runtime/Ranks/ThreadedRanks.h"
+#include "tests/runtime/TemporaryFolder.h"
 
 using namespace qlora;
 using namespace std::chrono_literals;
@@ -51,22 +53,26 @@ TEST(LocalRanks, CountsThoseOfThisMachineOnly) {
 }
 
 /// Shares a file of the first of two ranks, which expect `bytes` of it.
+/// `owner`: -1 is this user.
 static StatusOr<LocalRanks::Shared> shared(Access access, uint64_t size,
-                                           uint64_t bytes) {
+                                           uint64_t bytes, int owner = -1) {
   StatusOr<LocalRanks::Shared> there = LocalRanks::Shared();
   runRanks(2, [&](RingCollectives &group) {
     auto ranks = LocalRanks::find(group);
     ASSERT_TRUE(ranks.isOk()) << ranks.status().message();
     LocalRanks::Shared own;
     own.access = access;
-    if (group.rank() == 0)
+    if (group.rank() == 0) {
       own.memory = FileDescriptor(HostMemory::createShared("t", size).value());
+      ASSERT_EQ(fchown(own.memory.get(), static_cast<uid_t>(owner), -1), 0);
+    }
     auto result = ranks->share(group, "memory", std::move(own), bytes);
     if (group.rank() == 1) {
       there = std::move(result);
       return;
     }
-    EXPECT_EQ(result.isOk(), size == bytes || access == Access::kRead);
+    EXPECT_EQ(result.isOk(),
+              owner == -1 && (size == bytes || access == Access::kRead));
     if (result.isOk() && access == Access::kReadWrite)
       HostMemory::shared(result->memory.get(), size).value().bytes()[7] = 5;
   });
@@ -92,6 +98,14 @@ TEST(LocalRanks, RefusesMemoryOfAnotherSize) {
       << status.message();
 }
 
+TEST(LocalRanks, WritesNoMemoryOfAnotherUser) {
+  if (geteuid() != 0)
+    GTEST_SKIP() << "only root gives a file to another user";
+  const Status status = shared(Access::kReadWrite, 4096, 4096, 4711).status();
+  EXPECT_NE(status.message().find("it is another user's"), std::string::npos)
+      << status.message();
+}
+
 /// What another process says is not trusted: it might be any file of ours.
 TEST(LocalRanks, RefusesWhatIsNoMemory) {
   struct Offer {
@@ -100,11 +114,17 @@ TEST(LocalRanks, RefusesWhatIsNoMemory) {
   };
   const FileDescriptor folder(open("/tmp", O_RDONLY));
   const FileDescriptor null(open("/dev/null", O_RDWR));
+  const TemporaryFolder temporary;
+  ASSERT_EQ(mkfifo(temporary.path("pipe").c_str(), 0600), 0);
+  const FileDescriptor pipe(
+      open(temporary.path("pipe").c_str(), O_RDONLY | O_NONBLOCK));
   const std::pair<Offer, const char *> offers[] = {
       {{getpid(), folder.get(), Access::kRead}, "it is no file"},
       {{getpid(), null.get(), Access::kReadWrite}, "it is no file"},
       {{getpid(), 999999, Access::kRead}, "No such file"},
-      {{-1, 0, Access::kRead}, "No such file"}};
+      {{-1, 0, Access::kRead}, "No such file"},
+      // To open a pipe that nobody writes to would wait for a writer.
+      {{getpid(), pipe.get(), Access::kRead}, "it is no file"}};
   Told machines({"here", "here"}, 1);
   const LocalRanks ranks = LocalRanks::find(machines).value();
   for (const auto &[offer, why] : offers) {

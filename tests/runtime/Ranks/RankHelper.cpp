@@ -11,7 +11,7 @@
 #include <fstream>
 #include <string>
 
-#include "runtime/Ranks/RankChannel.h"
+#include "runtime/Ranks/RankEnvironment.h"
 #include "runtime/Ranks/RankGroup.h"
 
 using namespace qlora;

@@ -79,20 +79,35 @@ TEST(Rendezvous, WrongSecretIsRefused) {
   EXPECT_HAS(client.status().message(), "refused this rank");
 }
 
+/// A client that does not look at the server's proof gets nothing from it.
+TEST(Rendezvous, TheServerTellsNothingWithoutAProof) {
+  Served served(1);
+  const FileDescriptor stranger =
+      std::move(connectTo("127.0.0.1", served.port, 1s)).value();
+  char text[64] = {};
+  EXPECT_TRUE(receiveAll(stranger, text, 32).isOk());
+  EXPECT_TRUE(sendAll(stranger, text, 64).isOk());
+  EXPECT_EQ(receiveAll(stranger, text, 1).code(), StatusCode::kAborted);
+}
+
 TEST(Rendezvous, TheServerProvesTheSecretToo) {
-  // It takes any client's proof for right, and has none of its own.
-  FileDescriptor listening = std::move(listenOn("127.0.0.1", 0)).value();
-  const int port = portOf(listening).value();
-  std::thread impostor([&] {
-    FileDescriptor socket(accept(listening.get(), nullptr, nullptr));
-    char text[64] = {};
-    EXPECT_TRUE(sendAll(socket, text, 32).isOk());
-    EXPECT_TRUE(receiveAll(socket, text, 64).isOk());
-    EXPECT_TRUE(sendAll(socket, text, 32).isOk());
-  });
-  EXPECT_HAS(Rendezvous::connect("127.0.0.1", port, "job", 5s).status().message(),
-             "it has another secret");
-  impostor.join();
+  // It takes any client's proof for right, and has none of its own: it sends
+  // something, or the client's.
+  for (const size_t offset : {0, 32}) {
+    FileDescriptor listening = std::move(listenOn("127.0.0.1", 0)).value();
+    const int port = portOf(listening).value();
+    std::thread impostor([&] {
+      FileDescriptor socket(accept(listening.get(), nullptr, nullptr));
+      char text[64] = {};
+      EXPECT_TRUE(sendAll(socket, text, 32).isOk());
+      EXPECT_TRUE(receiveAll(socket, text, 64).isOk());
+      EXPECT_TRUE(sendAll(socket, text + offset, 32).isOk());
+    });
+    EXPECT_HAS(
+        Rendezvous::connect("127.0.0.1", port, "job", 5s).status().message(),
+        "it has another secret");
+    impostor.join();
+  }
 }
 
 TEST(Rendezvous, HostileClientsEndTheirConnectionOnly) {

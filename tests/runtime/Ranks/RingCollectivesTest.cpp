@@ -172,7 +172,7 @@ TEST_P(RingCollectivesTest, NeighboursSendBothWaysAndTheEndsDoNot) {
 
 TEST_P(RingCollectivesTest, TextsOfAnyLengthGoToAll) {
   runGroup(4, [](Collectives &group, int rank) {
-    for (size_t unit : {0u, 3u, 56u, 57u, 100000u}) {
+    for (size_t unit : {0u, 3u, 19u, 56u, 57u, 100000u}) {
       auto all = group.allGather(std::string(unit * rank, char('a' + rank)));
       ASSERT_TRUE(all.isOk()) << all.status().message();
       for (int other = 0; other < 4; ++other)
@@ -263,6 +263,25 @@ TEST_P(RingCollectivesTest, RanksThatMakeOtherCallsAreTold) {
                 std::string::npos)
           << status.message();
     }
+  });
+}
+
+/// The rank that notices ends its connections, although it lives on.
+TEST_P(RingCollectivesTest, ALossIsPassedOn) {
+  runGroup(4, [](Collectives &group, int rank) {
+    if (rank == 3) {
+      std::this_thread::sleep_for(2s);
+      return;
+    }
+    const auto start = std::chrono::steady_clock::now();
+    std::vector<int32_t> data(rank == 0 ? 10 : 11);
+    const Status status =
+        run(group, QLORA_COLLECTIVE_BROADCAST, QLORA_DTYPE_I32, data);
+    if (rank > 0) {
+      EXPECT_EQ(status.code(), StatusCode::kAborted) << rank;
+    }
+    EXPECT_LT(std::chrono::steady_clock::now() - start, 1s) << rank;
+    std::this_thread::sleep_until(start + 2s);
   });
 }
 

@@ -11,7 +11,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "runtime/Base/ProcessMemory.h"
+#include "runtime/Base/HostMemory.h"
 
 using namespace qlora;
 

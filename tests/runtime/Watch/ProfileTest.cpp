@@ -5,8 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/Predict/Calibrate.h"
-#include "runtime/Watch/ProfileTable.h"
-#include "runtime/Watch/TraceFile.h"
+#include "runtime/Watch/Profiler.h"
 #include "tests/runtime/Session/SessionFixture.h"
 
 namespace fs = std::filesystem;

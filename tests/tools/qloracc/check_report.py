@@ -139,6 +139,11 @@ def check_entry(data, entry, planned, buckets):
                 zip(buffers["bytes"], buffers["category"])
                 if data["categories"][category] == "saved")
     assert saved == planned["saved_bytes"], saved
+    # What a recomputed op reads is no more recomputed than any weight.
+    kinds = {data["categories"][category] for label, category in
+             zip(buffers["label"], buffers["category"])
+             if data["texts"][label].endswith("_proj.weight")}
+    assert kinds <= {"decoded"}, kinds
     sent = [collective["bytes"] for collective in
             sorted(entry["collectives"], key=lambda row: row["bucket"])]
     expected = [bucket["bytes"] for bucket in buckets]

@@ -6,7 +6,7 @@
 // checked when the data was read; one outside of the vocabulary makes the
 // loss NaN.
 
-#include "runtime/Kernels/Cuda/Device/RowLanes.cuh"
+#include "runtime/Kernels/Cuda/Device/Lanes.cuh"
 #include "runtime/Kernels/Cuda/Device/TensorCore.cuh"
 
 constexpr int kHeadThreads = 512;

@@ -71,10 +71,7 @@ QLORA_DEVICE void quantize(const qlora_cuda_args &args) {
 }
 
 #define QLORA_QUANTIZE(In)                                                     \
-  QLORA_CUDA_KERNEL(kQuantizeThreads)                                          \
-  qlora_quantize_##In(const __grid_constant__ qlora_cuda_args args) {          \
-    quantize<qlora_##In>(args);                                                \
-  }
+  QLORA_CUDA_SYMBOL(kQuantizeThreads, qlora_quantize_##In, quantize<qlora_##In>)
 QLORA_QUANTIZE(f32)
 QLORA_QUANTIZE(bf16)
 QLORA_QUANTIZE(f16)

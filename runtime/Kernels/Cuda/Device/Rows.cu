@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
 // The walks over rows: conversion and copy with other strides, accumulate,
-// column_sum. Buffers and constants are those of the op in Kernels.def;
-// convert has the ones of copy_rows.
+// column_sum, embedding and embedding_grad, clip_norm. Buffers and constants
+// are those of the op in Kernels.def; convert has the ones of copy_rows.
 
 #include "runtime/Kernels/Cuda/Device/Lanes.cuh"
 
@@ -160,4 +160,131 @@ qlora_column_sum_add(const __grid_constant__ qlora_cuda_args args) {
     sum += qlora_load_f32(args.buffers[2], partial * columns + column);
   float *out = qlora_at<float>(args.buffers[1], column);
   *out += sum;
+}
+
+// Embedding --------------------------------------------------------------------
+//
+// Token ids were checked when the data was read; one outside of the vocabulary
+// gives a row of NaN, which the loss then shows, and no gradient.
+
+/// A block is one row of out.
+template <typename W, typename Out>
+QLORA_DEVICE void embedding(const qlora_cuda_args &args) {
+  const int64_t columns = args.constants[1], vocab = args.constants[2];
+  const int64_t row = blockIdx.x;
+  const int64_t id = qlora_load_i32(args.buffers[0], row);
+  auto *out = qlora_at<typename Out::storage>(args.buffers[2],
+                                              row * args.constants[3]);
+  if (id >= 0 && id < vocab)
+    qlora_copy_row<W, Out>(
+        qlora_at<typename W::storage>(args.buffers[1], id * columns), out,
+        columns);
+  else
+    qlora_fill_row<Out>(out, columns, qlora_from_bits(0x7fc00000u));
+}
+
+#define QLORA_EMBEDDING(W, Out)                                                \
+  QLORA_CUDA_SYMBOL(kRowThreads, qlora_embedding_##W##_##Out,            \
+                    embedding<qlora_##W, qlora_##Out>)
+QLORA_EMBEDDING(f32, f32)
+QLORA_EMBEDDING(f32, bf16)
+QLORA_EMBEDDING(bf16, f32)
+QLORA_EMBEDDING(bf16, bf16)
+QLORA_EMBEDDING(f16, f32)
+QLORA_EMBEDDING(f16, bf16)
+
+/// Whether some row before `row` has the same id; the same in all threads.
+QLORA_DEVICE bool isRepeated(const void *ids, int64_t row, int32_t id) {
+  int found = 0;
+  for (int64_t other = threadIdx.x; other < row; other += kRowThreads)
+    found |= qlora_load_i32(ids, other) == id;
+  return __syncthreads_or(found) != 0;
+}
+
+/// A block is the first row of its id, and adds all rows of that id in their
+/// order, as one thread would.
+template <typename DOut>
+QLORA_DEVICE void embeddingGrad(const qlora_cuda_args &args,
+                                unsigned (&matches)[kRowThreads / 32]) {
+  const int64_t rows = args.constants[0], columns = args.constants[1];
+  const int64_t vocab = args.constants[2], lddo = args.constants[3];
+  const int64_t first = blockIdx.x;
+  const int32_t id = qlora_load_i32(args.buffers[0], first);
+  if (id < 0 || id >= vocab || isRepeated(args.buffers[0], first, id))
+    return;
+  float *sum = qlora_at<float>(args.buffers[2], id * columns);
+  for (int64_t begin = first; begin < rows; begin += kRowThreads) {
+    const int64_t mine = begin + threadIdx.x;
+    const unsigned ballot =
+        __ballot_sync(0xffffffffu, mine < rows &&
+                                       qlora_load_i32(args.buffers[0], mine) == id);
+    if (threadIdx.x % kQloraWarp == 0)
+      matches[threadIdx.x / kQloraWarp] = ballot;
+    __syncthreads();
+    for (int i = 0; i < kRowThreads; ++i)
+      if (matches[i / 32] >> (i % 32) & 1)
+        for (int64_t c = threadIdx.x; c < columns; c += kRowThreads)
+          sum[c] += DOut::load(args.buffers[1], (begin + i) * lddo + c);
+    __syncthreads();
+  }
+}
+
+QLORA_CUDA_KERNEL(kRowThreads)
+qlora_embedding_grad_f32(const __grid_constant__ qlora_cuda_args args) {
+  __shared__ unsigned matches[kRowThreads / 32];
+  embeddingGrad<qlora_f32>(args, matches);
+}
+QLORA_CUDA_KERNEL(kRowThreads)
+qlora_embedding_grad_bf16(const __grid_constant__ qlora_cuda_args args) {
+  __shared__ unsigned matches[kRowThreads / 32];
+  embeddingGrad<qlora_bf16>(args, matches);
+}
+
+// The gradient's length --------------------------------------------------------
+//
+// clip_norm in a fixed number of partial sums, in f64: the length of the
+// gradient divided by the label count, and what AdamW multiplies with. The
+// number of partials follows the op's constants.
+
+/// Block i sums the squares of the i-th part of [skip, elements).
+QLORA_CUDA_KERNEL(kRowThreads)
+qlora_clip_norm_partials(const __grid_constant__ qlora_cuda_args args) {
+  const int64_t skip = args.constants[1], count = args.constants[0] - skip;
+  const int64_t partials = args.constants[2], index = blockIdx.x;
+  const int64_t end = count * (index + 1) / partials;
+  double sum = 0;
+  for (int64_t i = count * index / partials + threadIdx.x; i < end;
+       i += kRowThreads) {
+    const double value = qlora_load_f32(args.buffers[0], skip + i);
+    sum += value * value;
+  }
+  sum = qlora_block_sum(sum);
+  if (threadIdx.x == 0)
+    *qlora_at<double>(args.buffers[3], index) = sum;
+}
+
+QLORA_DEVICE float clipScale(double norm, float count, float maxNorm) {
+  if (count <= 0)
+    return 0;
+  if (maxNorm <= 0)
+    return float(1.0 / count);
+  const double factor = maxNorm / (norm + 1e-6);
+  return float((factor < 1.0 ? factor : 1.0) / count);
+}
+
+/// One block.
+QLORA_CUDA_KERNEL(kRowThreads)
+qlora_clip_norm_finish(const __grid_constant__ qlora_cuda_args args) {
+  const int64_t partials = args.constants[2];
+  double sum = 0;
+  for (int64_t i = threadIdx.x; i < partials; i += kRowThreads)
+    sum += *qlora_at<double>(args.buffers[3], i);
+  sum = qlora_block_sum(sum);
+  if (threadIdx.x != 0)
+    return;
+  const float count = qlora_load_f32(args.buffers[0], 1);
+  const double norm = count > 0 ? sqrt(sum) / count : 0.0;
+  qlora_store_f32(args.buffers[1], 0, float(norm));
+  qlora_store_f32(args.buffers[2], 0,
+                  clipScale(norm, count, args.step->max_grad_norm));
 }

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: MIT
+
+// The passes over graphs, in pipeline order; compiler/Passes.td includes it.
+
+#ifndef QLORA_COMPILER_GRAPH_PASSES_TD
+#define QLORA_COMPILER_GRAPH_PASSES_TD
+
+//===----------------------------------------------------------------------===//
+// adapt
+//===----------------------------------------------------------------------===//
+
+def SpecializeShapes : Pass<"specialize-shapes", "::mlir::ModuleOp"> {
+  let summary = "fix the batch, the length and the compute type";
+  let description = [{
+    Makes one copy of the forward function per length, named
+    `@forward_<batch>x<length>`, with `model.batch` and `model.length`
+    attributes, and one of a single row per token bucket, unless a length is the
+    same. In every value of a copy the first two dynamic dimensions become batch
+    and length, and f32 activations become the compute type. Values without
+    dynamic dimensions (weights, loss) keep theirs.
+
+    ```mlir
+    // before: %y = model.add %a, %b : tensor<?x?x64xf32>
+    // after:  %y = model.add %a, %b : tensor<2x32x64xbf16>
+    ```
+  }];
+  let options = [
+    Option<"batch", "batch", "int64_t", "1", "rows of a micro-batch">,
+    ListOption<"lengths", "lengths", "int64_t", "tokens of a row">,
+    ListOption<"buckets", "buckets", "int64_t",
+               "tokens of one line that short rows share">,
+    Option<"computeType", "compute-type", "std::string", "\"float32\"",
+           "float32 or bfloat16">,
+  ];
+}
+
+def QuantizeBase : Pass<"quantize-base", "::mlir::ModuleOp"> {
+  let summary = "give the weights of frozen linears a 4-bit type";
+  let description = [{
+    Every parameter that is used as the weight of a `WeightedProduct` with a
+    `module` (so not embeddings, norms, or the head) becomes
+    `!model.nf4<block, double-quant>`, with `quantized` and the old element
+    type as `file_type`; one that is [in, out] is turned, as bitsandbytes
+    does it. Weights that are stored quantised stay as they are. A weight
+    whose symbol is used by something else than such products is left, with a
+    remark.
+  }];
+  let options = [
+    Option<"block", "block", "int64_t", "64", "elements per block">,
+    Option<"doubleQuant", "double-quant", "bool", "true",
+           "quantise the block scales too">,
+  ];
+}
+
+def AttachAdapters : Pass<"attach-adapters", "::mlir::ModuleOp"> {
+  let summary = "put LoRA branches beside the target linears";
+  let description = [{
+    PEFT's rules. `targets` is a JSON list of suffixes, a JSON string with a
+    regular expression for the whole path, or "all-linear" (every
+    `WeightedProduct` with a `module`). Rank and alpha patterns (JSON
+    objects) match as PEFT does. Targets that match nothing are an error that
+    lists what is there.
+
+    ```mlir
+    // %y = model.linear %x, %w {module = "…q_proj"}
+    // becomes
+    // %y0 = model.linear %x, %w {module = "…q_proj"}
+    // %xa = model.linear %x, %a          // A: [r, in], kaiming
+    // %yb = model.linear %xa, %b {scale} // B: [out, r], zero
+    // %y  = model.add %y0, %yb
+    ```
+
+    With dropout, x goes through one `model.dropout` per distinct x, so that
+    siblings share a mask (PEFT draws one per module); the module attribute
+    `model.adapter_dropout` keeps which. `modulesToSave` (JSON list) makes
+    ordinary weights trainable.
+  }];
+  let options = [
+    Option<"rank", "r", "int64_t", "8", "">,
+    Option<"alpha", "alpha", "double", "8.0", "">,
+    Option<"dropout", "dropout", "double", "0.0", "">,
+    Option<"rslora", "rslora", "bool", "false", "alpha / sqrt(r)">,
+    Option<"targets", "targets", "std::string", "\"\\\"all-linear\\\"\"", "">,
+    Option<"rankPattern", "rank-pattern", "std::string", "\"{}\"", "">,
+    Option<"alphaPattern", "alpha-pattern", "std::string", "\"{}\"", "">,
+    Option<"modulesToSave", "modules-to-save", "std::string", "\"[]\"", "">,
+    Option<"initA", "init-a", "std::string", "\"kaiming\"",
+           "kaiming or gaussian">,
+    Option<"initB", "init-b", "std::string", "\"zero\"", "zero or kaiming">,
+  ];
+}
+
+def FuseLora : Pass<"fuse-lora", "::mlir::ModuleOp"> {
+  let summary = "one GEMM for the A's of siblings, B added into the base";
+  let description = [{
+    Trainable products without a `module` that share x become one, over one
+    parameter whose rows are the siblings' (`part_names`), and a
+    `model.split`. An `add` of a value used once and an accumulating op used
+    once becomes that op's `init`. Before the gradient is built, so that the
+    backward is fused too.
+  }];
+}
+
+//===----------------------------------------------------------------------===//
+// step
+//===----------------------------------------------------------------------===//
+
+def BuildTrainStep : Pass<"build-train-step", "::mlir::ModuleOp"> {
+  let summary = "reverse mode: forward functions become train.steps";
+  let description = [{
+    For each `@forward_<length>` an `accumulate` and an `evaluate` step (the
+    latter without dropout), and one `update`. Saves every activation that
+    the backward reads. A trainable parameter that no gradient reaches is an
+    error.
+  }];
+  let dependentDialects = ["::qlora::train::TrainDialect"];
+}
+
+def FuseAccumulate : Pass<"fuse-accumulate", "::qlora::train::StepOp"> {
+  let summary = "sums of gradients inside the GEMMs that produce them";
+  let description = [{
+    `add(g, op)` becomes `op init g` where op can accumulate, and both values
+    are used once.
+  }];
+}
+
+//===----------------------------------------------------------------------===//
+// optimize
+//===----------------------------------------------------------------------===//
+
+def RoundAdapters : Pass<"round-adapters", "::mlir::ModuleOp"> {
+  let summary = "products read trained weights that were rounded once";
+  let description = [{
+    A kernel that rounds a trained f32 weight to bf16, because the other factor
+    is bf16 (`^` in Kernels.def), reads a bf16 copy of it instead. The copy is
+    flat as the weights are, and `train.adamw` writes both. The numbers stay
+    the same; what is saved is a conversion before every product.
+
+    ```mlir
+    // %a = model.weight @a : tensor<8x64xf32>
+    // %y = model.linear %x, %a : (tensor<2x32x64xbf16>, tensor<8x64xf32>) -> …
+    // becomes
+    // %a = model.weight @a {rounded} : tensor<8x64xbf16>
+    // %y = model.linear %x, %a : (tensor<2x32x64xbf16>, tensor<8x64xbf16>) -> …
+    ```
+  }];
+}
+
+def EncodeActivations : Pass<"encode-activations", "::qlora::train::StepOp"> {
+  let summary = "what serves weight gradients alone waits in 8 bits";
+  let description = [{
+    A forward value made by a row op that the backward reads only in library
+    ops whose results are gradients of parameters, and nothing else, is kept
+    as `train.encode_rows` makes it, and decoded before its readers. In LoRA
+    that is the x of an adapter: x of q, k, v; of gate, up; of down; and what
+    its dropout leaves of an x. The decision has the number and the bytes.
+    `rematerialize` may still drop the codes and compute them again: the
+    gradients do not depend on that.
+  }];
+  let statistics = [
+    Statistic<"values", "values", "values that wait in 8 bits">,
+    Statistic<"exactBytes", "exact-bytes", "bytes of them as they were">,
+    Statistic<"encodedBytes", "encoded-bytes", "bytes of them as they wait">,
+  ];
+}
+
+def Rematerialize : Pass<"rematerialize", "::qlora::train::StepOp"> {
+  let summary = "what to keep for the backward and what to compute again";
+  let description = [{
+    Keeps the estimated peak of each accumulate step under `budget` bytes of
+    activations at the least extra time. 0: no limit, nothing is recomputed.
+    `blocks`: the whole-block policy (`--gradient-checkpointing`): only
+    values that cross from one decoder layer to another are kept.
+    With `problem` the decision has also what it was made from (addProblem in
+    Graph/StepProblem.h), to be checked by another solver.
+  }];
+  let options = [
+    Option<"budget", "budget", "int64_t", "0", "bytes of activations">,
+    Option<"blocks", "blocks", "bool", "false", "whole-block policy">,
+    Option<"problem", "problem", "bool", "false",
+           "write down the planner's problem">,
+    TargetOption, ProfileOption,
+  ];
+  let statistics = [
+    Statistic<"opsRecomputed", "recomputed", "ops that are computed again">,
+  ];
+}
+
+def PlanDequant : Pass<"plan-dequant", "::mlir::ModuleOp"> {
+  let summary = "where stored weights become numbers";
+  let description = [{
+    For every weight that is not stored in the compute type, by cost: decoded
+    in panels inside each GEMM (`panel`), once into scratch before it, shared
+    by the recompute and backward of the same block (`scratch`), or kept as
+    numbers (`resident`) where memory allows. Each choice is a remark. A GPU
+    has no panels: `panel` is a decode of all of W inside each GEMM there, so
+    the choice is between the other two.
+  }];
+  let options = [
+    Option<"form", "form", "std::string", "\"auto\"",
+           "auto, panel, scratch or resident">,
+    Option<"residentBytes", "resident-bytes", "int64_t", "0",
+           "memory left for resident weights">,
+    TargetOption, ProfileOption,
+  ];
+  let statistics = [
+    Statistic<"inPanels", "panel", "groups of uses decoded in panels">,
+    Statistic<"inScratch", "scratch", "groups of uses decoded into scratch">,
+    Statistic<"keptResident", "resident", "weights kept as numbers">,
+  ];
+}
+
+def ConcatSiblings : Pass<"concat-siblings", "::qlora::train::StepOp"> {
+  let summary = "one GEMM for frozen linears over the same x";
+  let description = [{
+    Products of one x whose weights are decoded into scratch: the weights are
+    decoded into one, by rows, and one GEMM makes all outputs; so does one of
+    all their output gradients the input gradient. Only where views are
+    enough: nothing is copied, and nothing is kept longer.
+  }];
+}
+
+def FuseRows : Pass<"fuse-rows", "::qlora::train::StepOp"> {
+  let summary = "chains of row ops become one row region";
+  let description = [{
+    Every row op becomes a `model.rows`; a producer and a consumer over the
+    same rows become one, where no value moves across a reader.
+  }];
+  let options = [
+    Option<"fuse", "fuse", "bool", "true", "false: one kernel per op">,
+  ];
+}
+
+def BucketGradients : Pass<"bucket-gradients", "::mlir::ModuleOp"> {
+  let summary = "the flat gradient arena and its all-reduces";
+  let description = [{
+    Orders the trainable parameters as the backward finishes them (module
+    attribute `train.layout`: names in order, and `train.offsets`), and places
+    at most `maxBuckets` all-reduces, each right after the last gradient of
+    its bucket.
+  }];
+  let options = [
+    Option<"maxBuckets", "max-buckets", "int64_t", "4", "">,
+    Option<"minBytes", "min-bytes", "int64_t", "1048576",
+           "a bucket is not smaller than this, but for the last">,
+  ];
+}
+
+#endif // QLORA_COMPILER_GRAPH_PASSES_TD

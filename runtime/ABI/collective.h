@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: MIT */
+
+/* What ranks do together, and which of them: a part of the format of train.so
+ * (module.h).
+ */
+
+#ifndef QLORA_RUNTIME_ABI_COLLECTIVE_H
+#define QLORA_RUNTIME_ABI_COLLECTIVE_H
+
+/* What the N ranks of a group do together, each with its own operands, which
+ * have one element type. Sums are of f32, bf16, f16 or i32; all ranks have the
+ * same bits, on a CPU those of a sum in the order of ranks. */
+enum qlora_collective {
+  QLORA_COLLECTIVE_ALL_REDUCE = 0, /* operand 0 := its sum over the ranks */
+  QLORA_COLLECTIVE_ALL_GATHER = 1, /* operand 0, N pieces := operand 1 of every
+                                      rank, in their order */
+  QLORA_COLLECTIVE_REDUCE_SCATTER = 2, /* operand 0 := the sum of this rank's
+                                          piece of everybody's operand 1 */
+  QLORA_COLLECTIVE_BROADCAST = 3, /* operand 0 := that of the rank `peer` */
+  QLORA_COLLECTIVE_ALL_TO_ALL = 4,/* piece r of operand 0 := this rank's piece
+                                     of operand 1 of rank r */
+  QLORA_COLLECTIVE_SEND = 5, /* operand 0 goes to the rank `peer` places on,
+                                back where it is negative; to nobody beyond
+                                the ends of the group */
+  QLORA_COLLECTIVE_RECV = 6, /* operand 0 := what the rank `peer` places on
+                                sends; beyond the ends it stays as it is */
+  QLORA_COLLECTIVE_COUNT = 7
+};
+
+/* A group is an axis of the mesh of ranks, not a list of them. */
+enum qlora_group {
+  QLORA_GROUP_DP = 0, /* data parallel; its size is chosen when a run starts */
+  QLORA_GROUP_COUNT = 1
+};
+
+#ifdef __cplusplus
+namespace qlora {
+
+/* What a kind of collective has, for who writes one and who checks it. */
+struct CollectiveForm {
+  enum Peer { kNone, kRank, kPlaces };
+  int target;             /* enum qlora_access of operand 0 */
+  bool hasSource = false; /* operand 1, which is read */
+  bool isSum = false;
+  Peer peer = kNone; /* kPlaces: not 0 */
+};
+
+inline constexpr CollectiveForm kCollectiveForms[QLORA_COLLECTIVE_COUNT] = {
+    {3, false, true},
+    {2, true},
+    {2, true, true},
+    {3, false, false, CollectiveForm::kRank},
+    {2, true},
+    {1, false, false, CollectiveForm::kPlaces},
+    {3, false, false, CollectiveForm::kPlaces}};
+
+} // namespace qlora
+#endif
+
+#endif /* QLORA_RUNTIME_ABI_COLLECTIVE_H */

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: MIT
+
+// Bugs of a compiler, found in the tables of a module; those of commands are
+// CommandCheck.cpp's.
+
+#include "runtime/Module/ModuleCheck.h"
+
+#include "runtime/Kernels/KernelTable.h"
+#include "runtime/Kernels/Math/NF4.h"
+#include "runtime/Module/ModuleLoader.h"
+
+#include <algorithm>
+#include <bit>
+#include <set>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+namespace qlora {
+
+/// Of a warp, and most of a block of threads.
+static constexpr uint32_t kWarp = 32, kMaxThreads = 1024;
+/// Of a launch on CUDA: the x dimension of a grid, and what kernels divide in
+/// 32 bits.
+static constexpr int64_t kMaxRows = 0x7fffffff;
+
+//===----------------------------------------------------------------------===//
+// Arenas and parameters
+//===----------------------------------------------------------------------===//
+
+static Status checkArenas(const qlora_module &m) {
+  std::set<uint32_t> kinds;
+  uint64_t bytes[QLORA_ARENA_KIND_COUNT] = {};
+  for (uint32_t i = 0; i < m.arena_count; ++i) {
+    const qlora_arena &arena = m.arenas[i];
+    if (arena.kind >= QLORA_ARENA_KIND_COUNT ||
+        !kinds.insert(arena.kind).second)
+      return damaged("arena {}: unknown, or a second {} arena", i,
+                     arenaKindName(arena.kind));
+    if (!std::has_single_bit(arena.alignment))
+      return damaged("arena {}: alignment {} is not a power of two", i,
+                     arena.alignment);
+    bytes[arena.kind] = arena.bytes;
+  }
+  const uint64_t trainable = bytes[QLORA_ARENA_TRAINABLE];
+  const auto differs = [&](uint32_t kind) {
+    return damaged("the {} arena has {} bytes, the trainable one {}",
+                   arenaKindName(kind), bytes[kind], trainable);
+  };
+  if (kinds.contains(QLORA_ARENA_GRADIENT) &&
+      bytes[QLORA_ARENA_GRADIENT] < trainable)
+    return differs(QLORA_ARENA_GRADIENT);
+  for (uint32_t kind : {QLORA_ARENA_MOMENT1, QLORA_ARENA_MOMENT2})
+    if (kinds.contains(kind) && bytes[kind] != trainable)
+      return differs(kind);
+  if (kinds.contains(QLORA_ARENA_ROUNDED) &&
+      2 * bytes[QLORA_ARENA_ROUNDED] != trainable)
+    return differs(QLORA_ARENA_ROUNDED);
+  return Status::ok();
+}
+
+/// Role, init, dtype and quantisation must make sense together.
+static Status checkRole(const qlora_module &m, const qlora_parameter &p) {
+  const bool isFrozen = p.role == QLORA_ROLE_FROZEN;
+  const uint32_t kind = m.arenas[p.arena].kind;
+  if (isFrozen ? !isFrozenArena(kind) : kind != QLORA_ARENA_TRAINABLE)
+    return damaged("role {} in the {} arena", p.role, arenaKindName(kind));
+  if (!isFrozen && p.dtype != QLORA_DTYPE_F32)
+    return damaged("trained, but dtype {} is not f32", p.dtype);
+  if ((p.init == QLORA_INIT_FILE) == (p.role == QLORA_ROLE_ADAPTER))
+    return damaged("role {} with init {}", p.role, p.init);
+  if (p.quantization == QLORA_QUANTIZATION_NONE &&
+      (p.dtype == QLORA_DTYPE_NF4 || p.block != 0 || p.double_quant != 0))
+    return damaged("not quantised, but dtype {}, block {}, double_quant {}",
+                   p.dtype, p.block, p.double_quant);
+  if (p.quantization != QLORA_QUANTIZATION_NONE &&
+      (!isFrozen || !std::has_single_bit(p.block)))
+    return damaged("quantised, but its role is {} and its block {}", p.role,
+                   p.block);
+  if (p.quantization == QLORA_QUANTIZATION_NF4_TURNED && p.rank != 2)
+    return damaged("turned, but of {} dimensions", p.rank);
+  return Status::ok();
+}
+
+static Status checkParameter(const qlora_module &m, const qlora_parameter &p) {
+  if (p.arena >= m.arena_count)
+    return damaged("arena {} of {}", p.arena, m.arena_count);
+  QLORA_RETURN_IF_ERROR(checkRole(m, p));
+  int64_t elements = 1;
+  for (uint32_t i = 0; i < p.rank; ++i)
+    elements *= p.shape[i];
+  if (elements <= 0)
+    return damaged("its shape has {} elements", elements);
+  const bool isNF4 = p.dtype == QLORA_DTYPE_NF4;
+  const uint64_t expected =
+      isNF4 ? NF4Layout::of(elements, p.block, p.double_quant != 0).bytes
+            : static_cast<uint64_t>(elements) *
+                  dtypeBits(static_cast<qlora_dtype>(p.dtype)) / 8;
+  if (p.bytes != expected)
+    return damaged("{} bytes instead of {}", p.bytes, expected);
+  const uint64_t arenaBytes = m.arenas[p.arena].bytes;
+  if (!isRange(p.offset, p.bytes, arenaBytes) ||
+      p.offset % (isNF4 ? 64 : 4) != 0)
+    return damaged("bytes {}+{} of an arena of {}", p.offset, p.bytes,
+                   arenaBytes);
+  return Status::ok();
+}
+
+static Status checkParameters(const qlora_module &m) {
+  std::set<std::string_view> names;
+  std::vector<const qlora_parameter *> sorted;
+  for (uint32_t i = 0; i < m.parameter_count; ++i) {
+    const qlora_parameter &p = m.parameters[i];
+    if (!names.insert(p.name).second)
+      return damaged("two parameters are called '{}'", p.name);
+    if (Status status = checkParameter(m, p); !status.isOk())
+      return status.withContext(fmt::format("parameter '{}'", p.name));
+    sorted.push_back(&p);
+  }
+  std::sort(sorted.begin(), sorted.end(), [](const auto *a, const auto *b) {
+    return std::tie(a->arena, a->offset) < std::tie(b->arena, b->offset);
+  });
+  for (size_t i = 1; i < sorted.size(); ++i)
+    if (sorted[i]->arena == sorted[i - 1]->arena &&
+        sorted[i]->offset < sorted[i - 1]->offset + sorted[i - 1]->bytes)
+      return damaged("parameters '{}' and '{}' share bytes",
+                     sorted[i - 1]->name, sorted[i]->name);
+  return Status::ok();
+}
+
+//===----------------------------------------------------------------------===//
+// Kernels and launches
+//===----------------------------------------------------------------------===//
+
+static Status checkGeneratedKernel(const qlora_module &m,
+                                   const qlora_kernel &kernel) {
+  if (!isGenerated(kernel))
+    return Status::ok();
+  if ((m.target == QLORA_TARGET_CPU) != (kernel.function != nullptr))
+    return damaged("code for another target than the module's");
+  if (m.target == QLORA_TARGET_CPU)
+    return Status::ok();
+  if (m.image_count == 0)
+    return damaged("symbol '{}', but the module has no device image",
+                   kernel.symbol);
+  if (kernel.threads == 0 || kernel.threads % kWarp != 0 ||
+      kernel.threads > kMaxThreads || kernel.rows_per_block == 0)
+    return damaged("{} threads, not a multiple of {} up to {}, or {} rows per "
+                   "block",
+                   kernel.threads, kWarp, kMaxThreads, kernel.rows_per_block);
+  if (kernel.operand_count > QLORA_CUDA_MAX_OPERANDS ||
+      kernel.constant_count > QLORA_CUDA_MAX_CONSTANTS)
+    return damaged("{} operands and {} constants are more than {} and {}",
+                   kernel.operand_count, kernel.constant_count,
+                   QLORA_CUDA_MAX_OPERANDS, QLORA_CUDA_MAX_CONSTANTS);
+  return Status::ok();
+}
+
+static Status checkLaunch(const qlora_module &m, const qlora_launch &launch) {
+  if (launch.kernel >= m.kernel_count)
+    return damaged("kernel {} of {}", launch.kernel, m.kernel_count);
+  const qlora_kernel &kernel = m.kernels[launch.kernel];
+  if (launch.constant_count != kernel.constant_count)
+    return damaged("{} constants, but kernel '{}' has {}",
+                   launch.constant_count, kernel.name, kernel.constant_count);
+  if (!isRange(launch.first_constant, launch.constant_count, m.constant_count))
+    return damaged("constants {}+{} of {}", launch.first_constant,
+                   launch.constant_count, m.constant_count);
+  if (launch.rows < 0 || (launch.rows != 0 && !isGenerated(kernel)) ||
+      (kernel.symbol && launch.rows > kMaxRows))
+    return damaged("{} rows for kernel '{}'", launch.rows, kernel.name);
+  return Status::ok();
+}
+
+//===----------------------------------------------------------------------===//
+// Entries
+//===----------------------------------------------------------------------===//
+
+/// The bytes and arenas that a binding may have.
+static Status checkBinding(const qlora_module &m, const qlora_entry &entry,
+                           const qlora_binding &binding) {
+  if (binding.arena >= m.arena_count)
+    return damaged("arena {} of {}", binding.arena, m.arena_count);
+  const qlora_arena &arena = m.arenas[binding.arena];
+  const bool isInput = binding.kind <= QLORA_INPUT_SEGMENTS;
+  const bool isScalar = binding.kind == QLORA_RESULT_LOSS_SUM ||
+                        binding.kind == QLORA_RESULT_LABEL_COUNT ||
+                        binding.kind == QLORA_RESULT_GRAD_NORM;
+  if (isInput != (arena.kind == QLORA_ARENA_INPUT) ||
+      (!isInput && arena.kind != QLORA_ARENA_RESULT &&
+       arena.kind != QLORA_ARENA_GRADIENT))
+    return damaged("kind {} in the {} arena", binding.kind,
+                   arenaKindName(arena.kind));
+  const uint64_t bytes =
+      isScalar ? 4 : 4 * static_cast<uint64_t>(entry.batch * entry.length);
+  if (binding.bytes != bytes)
+    return damaged("kind {} has {} bytes instead of {}", binding.kind,
+                   binding.bytes, bytes);
+  if (binding.offset % 4 != 0 ||
+      !isRange(binding.offset, binding.bytes, arena.bytes))
+    return damaged("bytes {}+{} of the {} arena of {}", binding.offset,
+                   binding.bytes, arenaKindName(arena.kind), arena.bytes);
+  return Status::ok();
+}
+
+static Status checkBindings(const qlora_module &m, const qlora_entry &entry) {
+  if (!isRange(entry.first_binding, entry.binding_count, m.binding_count))
+    return damaged("bindings {}+{} of {}", entry.first_binding,
+                   entry.binding_count, m.binding_count);
+  std::set<uint32_t> kinds;
+  for (uint32_t i = 0; i < entry.binding_count; ++i) {
+    const qlora_binding &binding = m.bindings[entry.first_binding + i];
+    if (Status status = checkBinding(m, entry, binding); !status.isOk())
+      return status.withContext(
+          fmt::format("binding {}", entry.first_binding + i));
+    if (!kinds.insert(binding.kind).second)
+      return damaged("two bindings of kind {}", binding.kind);
+  }
+  return Status::ok();
+}
+
+static Status checkEntry(const qlora_module &m, const qlora_entry &entry) {
+  if (!isRange(entry.first_command, entry.command_count, m.command_count))
+    return damaged("commands {}+{} of {}", entry.first_command,
+                   entry.command_count, m.command_count);
+  const bool isUpdate = entry.kind == QLORA_ENTRY_UPDATE;
+  if (isUpdate ? entry.batch != 0 || entry.length != 0
+               : entry.batch < 1 || entry.length < 1)
+    return damaged("batch {} and length {} for {}", entry.batch, entry.length,
+                   entryKindName(entry.kind));
+  return checkBindings(m, entry);
+}
+
+static Status checkEntries(const qlora_module &m) {
+  std::set<std::tuple<uint32_t, int64_t, int64_t>> seen;
+  for (uint32_t i = 0; i < m.entry_count; ++i) {
+    const qlora_entry &entry = m.entries[i];
+    if (Status status = checkEntry(m, entry); !status.isOk())
+      return status.withContext(
+          fmt::format("entry {} ({})", i, entryKindName(entry.kind)));
+    if (!seen.insert({entry.kind, entry.batch, entry.length}).second)
+      return damaged("two entries {} for batch {} and length {}",
+                     entryKindName(entry.kind), entry.batch, entry.length);
+  }
+  return Status::ok();
+}
+
+Status checkTables(const qlora_module &m) {
+  QLORA_RETURN_IF_ERROR(checkArenas(m));
+  QLORA_RETURN_IF_ERROR(checkParameters(m));
+  for (uint32_t i = 0; i < m.kernel_count; ++i)
+    if (Status status = checkGeneratedKernel(m, m.kernels[i]); !status.isOk())
+      return status.withContext(fmt::format("kernel '{}'", m.kernels[i].name));
+  for (uint32_t i = 0; i < m.launch_count; ++i)
+    if (Status status = checkLaunch(m, m.launches[i]); !status.isOk())
+      return status.withContext(
+          fmt::format("launch {} ('{}')", i, m.launches[i].label));
+  QLORA_RETURN_IF_ERROR(checkCommands(m));
+  return checkEntries(m);
+}
+
+} // namespace qlora

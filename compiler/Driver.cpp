@@ -89,10 +89,7 @@ static std::string largestTensors(ModuleOp program) {
   for (auto entry : program.getOps<program::EntryOp>())
     if (entry.getKind() == program::EntryKind::AccumulateLast &&
         tensors.empty())
-      for (program::BufferOp buffer : largestBuffers(
-               SmallVector<program::BufferOp>(
-                   entry.getBody().getOps<program::BufferOp>()),
-               kShown))
+      for (program::BufferOp buffer : largestBuffers(entry, kShown))
         tensors.push_back(fmt::format("{} of {}",
                                       formatBytes(buffer.getBytes()),
                                       buffer.getLabel().value_or("").str()));
@@ -189,9 +186,9 @@ LogicalResult Driver::joinIfRoomy(ModuleOp step, OwningOpRef<ModuleOp> &best) {
   return success();
 }
 
-/// A plan within the limit; what is left of it goes to large workspaces, then
-/// to resident weights.
-FailureOr<OwningOpRef<ModuleOp>> Driver::fitMemory(ModuleOp step) {
+/// Chooses a budget within the limit; what is left of it goes to large
+/// workspaces, then to resident weights.
+LogicalResult Driver::fitMemory(ModuleOp step) {
   OwningOpRef<ModuleOp> best;
   chosen.workspaces = WorkspaceSize::kModest;
   if (failed(joinIfRoomy(step, best)))
@@ -221,9 +218,9 @@ FailureOr<OwningOpRef<ModuleOp>> Driver::fitMemory(ModuleOp step) {
   roomy = chosen;
   roomy.residentBytes = options.memoryLimit - plannedBytes(*best);
   if (roomy.residentBytes > 0 && !roomy.onlyPanels &&
-      options.dequantForm == "auto" && failed(tryBudget(step, roomy, best)))
-    return failure();
-  return best;
+      options.dequantForm == "auto")
+    return tryBudget(step, roomy, best);
+  return success();
 }
 
 /// Erases steps that are smaller than others; true where there were some.
@@ -258,7 +255,7 @@ LogicalResult Driver::chooseBudget(ModuleOp module) {
   if (plannedBytes(*all) <= options.memoryLimit)
     return success();
   chosen = asked;
-  return failure(failed(fitMemory(module)));
+  return fitMemory(module);
 }
 
 LogicalResult Driver::enableRemarks() {

@@ -82,11 +82,11 @@ uint32_t CommandTables::constantsOf(ArrayRef<int64_t> values) {
 // Commands
 //===----------------------------------------------------------------------===//
 
-void CommandTables::command(qlora_command_kind kind, Queue queue,
+void CommandTables::command(Operation &op, qlora_command_kind kind,
                             uint32_t target, uint32_t firstOperand,
                             uint32_t collective) {
   uint32_t count = operands.size() - firstOperand;
-  commands.row({kind | uint64_t(queue) << 8 | uint64_t(count) << 16 |
+  commands.row({kind | uint64_t(queueOf(&op)) << 8 | uint64_t(count) << 16 |
                     uint64_t(target) << 32,
                 wordOf(firstOperand, collective)});
 }
@@ -141,13 +141,13 @@ LogicalResult CommandTables::addLaunch(LaunchOp op) {
     ++next;
   }
   uint32_t index = kernelIndex.lookup(op.getKernel());
-  command(QLORA_COMMAND_LAUNCH, op.getQueue(), launchOf(op, index), first);
+  command(*op, QLORA_COMMAND_LAUNCH, launchOf(op, index), first);
   return success();
 }
 
 /// A command whose operands are those of the op.
 LogicalResult CommandTables::addTransfer(Operation &op, qlora_command_kind kind,
-                                         uint32_t target, Queue queue,
+                                         uint32_t target,
                                          uint32_t collective) {
   uint32_t first = operands.size();
   for (auto [buffer, mode] : accessesOf(&op)) {
@@ -155,34 +155,28 @@ LogicalResult CommandTables::addTransfer(Operation &op, qlora_command_kind kind,
     if (failed(range) || failed(addOperand(buffer, mode, range->dtype)))
       return failure();
   }
-  return command(kind, queue, target, first, collective), success();
+  return command(op, kind, target, first, collective), success();
 }
 
 LogicalResult CommandTables::addCommand(Operation &op) {
   return llvm::TypeSwitch<Operation &, LogicalResult>(op)
       .Case<BufferOp, ViewOp, BindOp>([](auto) { return success(); })
       .Case<LaunchOp>([&](auto launch) { return addLaunch(launch); })
-      .Case<FillOp>([&](auto fill) {
-        return addTransfer(op, QLORA_COMMAND_FILL, 0, fill.getQueue());
-      })
-      .Case<CopyOp>([&](auto copy) {
-        return addTransfer(op, QLORA_COMMAND_COPY, 0, copy.getQueue());
-      })
+      .Case<FillOp>([&](auto) { return addTransfer(op, QLORA_COMMAND_FILL); })
+      .Case<CopyOp>([&](auto) { return addTransfer(op, QLORA_COMMAND_COPY); })
       .Case<CollectiveOp>([&](CollectiveOp together) {
         // The last word of qlora_command.
         uint32_t how = uint32_t(together.getKind()) |
                        uint32_t(together.getGroup()) << 8 |
                        uint32_t(uint16_t(together.getPeer())) << 16;
         return addTransfer(op, QLORA_COMMAND_COLLECTIVE, together.getNumber(),
-                           Queue::Communication, how);
+                           how);
       })
       .Case<RecordOp>([&](auto record) {
-        return addTransfer(op, QLORA_COMMAND_RECORD, record.getEvent(),
-                           record.getQueue());
+        return addTransfer(op, QLORA_COMMAND_RECORD, record.getEvent());
       })
       .Case<WaitOp>([&](auto wait) {
-        return addTransfer(op, QLORA_COMMAND_WAIT, wait.getEvent(),
-                           wait.getQueue());
+        return addTransfer(op, QLORA_COMMAND_WAIT, wait.getEvent());
       })
       .Default([](Operation &other) {
         return other.emitOpError("is not a command of a module");

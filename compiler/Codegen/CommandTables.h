@@ -48,9 +48,8 @@ private:
                                  uint32_t dtype,
                                  const RowOperand *row = nullptr);
   llvm::LogicalResult addTransfer(mlir::Operation &op, qlora_command_kind kind,
-                                  uint32_t target, program::Queue queue,
-                                  uint32_t collective = 0);
-  void command(qlora_command_kind kind, program::Queue queue, uint32_t target,
+                                  uint32_t target = 0, uint32_t collective = 0);
+  void command(mlir::Operation &op, qlora_command_kind kind, uint32_t target,
                uint32_t firstOperand, uint32_t collective = 0);
   uint32_t launchOf(program::LaunchOp op, uint32_t kernel);
   uint32_t constantsOf(llvm::ArrayRef<int64_t> values);

@@ -117,12 +117,9 @@ static void addDecisions(ModuleOp program, llvm::json::Object &plan) {
 // Arenas and entries
 //===----------------------------------------------------------------------===//
 
-static llvm::json::Array largestOf(const EntryTimeline &timeline) {
+static llvm::json::Array largestOf(EntryOp entry) {
   llvm::json::Array list;
-  SmallVector<BufferOp> buffers;
-  for (const TimelineBuffer &buffer : timeline.buffers)
-    buffers.push_back(buffer.op);
-  for (BufferOp buffer : largestBuffers(buffers, kLargest))
+  for (BufferOp buffer : largestBuffers(entry, kLargest))
     list.push_back(llvm::json::Object{
         {"of", llvm::json::fixUTF8(buffer.getLabel().value_or(""))},
         {"bytes", int64_t(buffer.getBytes())},
@@ -147,7 +144,7 @@ static llvm::json::Object planOf(const EntryTimeline &timeline) {
       {"activation_live_bytes", timeline.peak.bytes},
       {"saved_bytes", saved},
       {"workspace_bytes", bytes[1]},
-      {"largest", largestOf(timeline)}};
+      {"largest", largestOf(entry)}};
 }
 
 static llvm::json::Object planOf(ModuleOp program,

@@ -3,18 +3,18 @@
 // assign-queues: which queue runs a command, and what waits for what.
 //
 //   program.launch @matmul...(..., %gradient)        // last write of bucket 0
-//   program.all_reduce 0 %bucket
+//   program.collective all_reduce 0 %bucket
 //   program.launch ...                               // rest of the backward
 //
 // becomes
 //
 //   program.launch @matmul...(..., %gradient)
-//   program.record 0 on 0
-//   program.wait 0 on 1
-//   program.all_reduce 0 %bucket {queue = 1}
+//   program.record 0 on compute
+//   program.wait 0 on communication
+//   program.collective all_reduce 0 %bucket
 //   program.launch ...
-//   program.record 1 on 1
-//   program.wait 1 on 0                              // at the end
+//   program.record 1 on communication
+//   program.wait 1 on compute  // at the end
 //
 // and where kernels of the copy queue run beside those of the compute queue
 // (TargetTraits.h), a frozen weight is decoded while the GEMM before its own
@@ -26,12 +26,12 @@
 //
 // becomes
 //
-//   program.record 0 on 0                            // what used the memory
-//   program.wait 0 on 2                              // of %numbers1 is done
-//   program.launch @decode...(%w1, %numbers1) {queue = 2}
+//   program.record 0 on compute  // what used the memory
+//   program.wait 0 on copy  // of %numbers1 is done
+//   program.launch @decode...(%w1, %numbers1) ... on copy
 //   program.launch @matmul...(..., %numbers0, ...)
-//   program.record 1 on 2
-//   program.wait 1 on 0
+//   program.record 1 on copy
+//   program.wait 1 on compute
 //   program.launch @matmul...(..., %numbers1, ...)
 
 #include "compiler/Passes.h"

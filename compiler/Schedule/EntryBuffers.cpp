@@ -43,10 +43,9 @@ SmallVector<BufferLife> qlora::livesOf(EntryOp entry) {
   return lives;
 }
 
-SmallVector<BufferOp> qlora::largestBuffers(ArrayRef<BufferOp> buffers,
-                                            size_t count) {
+SmallVector<BufferOp> qlora::largestBuffers(EntryOp entry, size_t count) {
   SmallVector<BufferOp> largest;
-  for (BufferOp buffer : buffers)
+  for (auto buffer : entry.getBody().getOps<BufferOp>())
     if (buffer.getArena() == Arena::Activation)
       largest.push_back(buffer);
   llvm::stable_sort(largest, [](BufferOp a, BufferOp b) {

@@ -25,9 +25,9 @@ struct BufferLife {
 /// use. A use of a part is one of the whole.
 llvm::SmallVector<BufferLife> livesOf(program::EntryOp entry);
 
-/// The `count` largest of those in the activation arena, the largest first.
-llvm::SmallVector<program::BufferOp>
-largestBuffers(llvm::ArrayRef<program::BufferOp> buffers, size_t count);
+/// The `count` largest of the activation arena, the largest first.
+llvm::SmallVector<program::BufferOp> largestBuffers(program::EntryOp entry,
+                                                    size_t count);
 
 /// Bytes of all arenas of a planned program: what a rank allocates. Host memory
 /// of a card's rank is not counted.

@@ -29,7 +29,8 @@ struct Prepared {
 
 class AheadIssuer {
 public:
-  AheadIssuer(EntryOp entry, const SymbolTable &symbols, const DeviceProfile &device)
+  AheadIssuer(EntryOp entry, const SymbolTable &symbols,
+              const DeviceProfile &device)
       : commands(commandsOf(entry)), symbols(symbols), device(device) {}
 
   unsigned run();

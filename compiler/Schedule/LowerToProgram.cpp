@@ -6,7 +6,7 @@
 //
 // becomes, where nothing reads %y0 afterwards,
 //
-//   program.launch @matmul(%x, %w, %y0) access [1, 1, 3]
+//   program.launch @matmul(%x read bf16, %w read bf16, %y0 read_write bf16)
 //       constants [64, 64, 8, ...] rows 0 label "model.layers.0.q_proj"
 //
 // Which values share a buffer, and what is made where it has to end up, is

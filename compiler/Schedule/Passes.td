@@ -20,7 +20,8 @@ def LowerToProgram : Pass<"lower-to-program", "::mlir::ModuleOp"> {
 
     ```mlir
     // before: %y = model.linear %x, %w init %y0 : ...
-    // after:  program.launch @matmul(%x, %w, %y0) access [1, 1, 3] ...
+    // after:  program.launch @matmul(%x read bf16, %w read bf16,
+    //                                %y0 read_write bf16) ...
     ```
   }];
   let dependentDialects = ["::qlora::program::ProgramDialect"];

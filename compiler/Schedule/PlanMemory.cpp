@@ -17,7 +17,6 @@
 
 #include "compiler/Passes.h"
 #include "compiler/Schedule/EntryBuffers.h"
-#include "compiler/Schedule/StepLowering.h"
 #include "compiler/Support/ArenaPacker.h"
 
 #include "mlir/IR/Threading.h"

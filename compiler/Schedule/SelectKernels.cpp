@@ -6,7 +6,7 @@
 // Every "no" is a remark; the last row accepts everything, and an op's plain
 // reference is never taken.
 //
-//   program.launch @matmul(%a, %b, %c) ...          absent = [3]
+//   program.launch @matmul(%a, %b, %c) absent [3] ...
 //
 // becomes
 //

@@ -166,9 +166,10 @@ static LogicalResult verifyProgram(ModuleOp module) {
 
 void VerifyPhasePass::runOnOperation() {
   ModuleOp module = getOperation();
+  if (failed(verify(module)))
+    return signalPassFailure();
   LogicalResult result =
-      failed(verify(module)) ? failure()
-      : phase == "adapt"      ? verifyAdapt(module)
+      phase == "adapt"      ? verifyAdapt(module)
       : phase == "step"     ? verifyStep(module)
       : phase == "optimize" ? verifyOptimize(module)
       : phase == "program"

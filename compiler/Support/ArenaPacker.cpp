@@ -108,7 +108,7 @@ private:
 
   std::span<const PackedBuffer> buffers;
   Order occupied; ///< the buffers that have bytes
-  uint64_t lowerBound = 0, enough;
+  uint64_t lowerBound = 0, enough = 0;
   uint64_t work = 0;
   Packing best;
 };
@@ -139,7 +139,7 @@ static uint64_t maxLiveBytes(std::span<const PackedBuffer> buffers,
 }
 
 Packer::Packer(std::span<const PackedBuffer> buffers, uint64_t enough)
-    : buffers(buffers), enough(enough) {
+    : buffers(buffers) {
   for (uint32_t i = 0; i < buffers.size(); ++i) {
     assert(buffers[i].first <= buffers[i].last && "a life that ends first");
     assert(buffers[i].alignment &&

@@ -7,7 +7,7 @@
 #include "llvm/ADT/TypeSwitch.h"
 #include "mlir/IR/DialectImplementation.h"
 
-#include "runtime/ABI/module.h"
+#include "runtime/ABI/CollectiveForm.h"
 #include "runtime/Kernels/KernelTable.h"
 
 using namespace mlir;

@@ -33,28 +33,4 @@ enum qlora_group {
   QLORA_GROUP_COUNT = 1
 };
 
-#ifdef __cplusplus
-namespace qlora {
-
-/* What a kind of collective has, for who writes one and who checks it. */
-struct CollectiveForm {
-  enum Peer { kNone, kRank, kPlaces };
-  int target;             /* enum qlora_access of operand 0 */
-  bool hasSource = false; /* operand 1, which is read */
-  bool isSum = false;
-  Peer peer = kNone; /* kPlaces: not 0 */
-};
-
-inline constexpr CollectiveForm kCollectiveForms[QLORA_COLLECTIVE_COUNT] = {
-    {3, false, true},
-    {2, true},
-    {2, true, true},
-    {3, false, false, CollectiveForm::kRank},
-    {2, true},
-    {1, false, false, CollectiveForm::kPlaces},
-    {3, false, false, CollectiveForm::kPlaces}};
-
-} // namespace qlora
-#endif
-
 #endif /* QLORA_RUNTIME_ABI_COLLECTIVE_H */

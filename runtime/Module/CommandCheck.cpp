@@ -4,6 +4,7 @@
 
 #include "runtime/Module/ModuleCheck.h"
 
+#include "runtime/ABI/CollectiveForm.h"
 #include "runtime/Kernels/KernelTable.h"
 #include "runtime/Kernels/Plans/CudaWorkspaces.h"
 #include "runtime/Module/ModuleLoader.h"

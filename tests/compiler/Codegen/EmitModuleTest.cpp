@@ -7,6 +7,7 @@
 
 #include "compiler/Codegen/Tools.h"
 #include "llvm/Object/ELFObjectFile.h"
+#include "runtime/ABI/CollectiveForm.h"
 #include "runtime/Kernels/KernelTable.h"
 #include "runtime/Module/ModuleLoader.h"
 

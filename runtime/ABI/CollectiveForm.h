@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: MIT
+
+// What each kind of collective has, for who writes one and who checks it.
+
+#ifndef QLORA_RUNTIME_ABI_COLLECTIVEFORM_H
+#define QLORA_RUNTIME_ABI_COLLECTIVEFORM_H
+
+#include "runtime/ABI/module.h"
+
+namespace qlora {
+
+struct CollectiveForm {
+  enum Peer { kNone, kRank, kPlaces };
+  qlora_access target;    ///< to operand 0
+  bool hasSource = false; ///< operand 1, which is read
+  bool isSum = false;
+  Peer peer = kNone; ///< kPlaces: not 0
+};
+
+/// By enum qlora_collective.
+inline constexpr CollectiveForm kCollectiveForms[QLORA_COLLECTIVE_COUNT] = {
+    {QLORA_READ_WRITE, false, true},
+    {QLORA_WRITE, true},
+    {QLORA_WRITE, true, true},
+    {QLORA_READ_WRITE, false, false, CollectiveForm::kRank},
+    {QLORA_WRITE, true},
+    {QLORA_READ, false, false, CollectiveForm::kPlaces},
+    {QLORA_READ_WRITE, false, false, CollectiveForm::kPlaces}};
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_ABI_COLLECTIVEFORM_H

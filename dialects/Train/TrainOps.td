@@ -290,7 +290,8 @@ def Train_ClipNormOp : Train_Library<"clip_norm"> {
   let summary = "norm of the mean gradient, and what AdamW scales it with";
   let description = [{
     norm = |g| / count; scale = min(1, max_grad_norm / (norm + 1e-6)) / count
-    (no limit where max_grad_norm is 0). f32 [1] each. The gradient is the whole
+    (no limit where max_grad_norm is 0), NaN where the norm or the loss is not
+    finite. f32 [1] each. The gradient is the whole
     arena; its statistics row has the count and is not part of the norm.
   }];
   let ownArguments = (ins Model_Tensor:$gradient);
@@ -305,6 +306,8 @@ def Train_AdamWOp : Train_Op<"adamw",
   let description = [{
     p, m, v, g [R, kFlatColumns]; scale [1] multiplies g. Rates, betas and
     bias corrections come from the step block. `rounded` is new_p in bf16.
+    Where scale is NaN, because a gradient or the loss was not finite, the step
+    changes nothing.
   }];
   let ownArguments = (ins Model_Tensor:$p, Model_Tensor:$m,
     Model_Tensor:$v, Model_Tensor:$g, Model_Tensor:$scale);

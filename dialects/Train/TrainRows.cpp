@@ -21,6 +21,7 @@ SmallVector<MapAttr> AdamWOp::getRowMaps() {
 ///   p -= lr * weight_decay * p
 ///   m = m + (1 - beta1) * (g - m),  v = beta2 * v + (1 - beta2) * g^2
 ///   p -= lr / correction1 * m / (sqrt(v) / correction2_sqrt + epsilon)
+/// and nothing of it where the scale is NaN.
 SmallVector<Value> AdamWOp::buildRow(OpBuilder &b, ValueRange arguments) {
   Arithmetic a(b, getLoc());
   Value p = arguments[0], m = arguments[1], v = arguments[2];
@@ -43,7 +44,11 @@ SmallVector<Value> AdamWOp::buildRow(OpBuilder &b, ValueRange arguments) {
   Value size = splat(a.div(rate, step("bias_correction1")));
   Value newP = a.sub(a.mul(p, splat(decay)),
                      a.mul(size, a.div(newM, denominator)));
-  SmallVector<Value> results = {newP, newM, newV};
+  Value scale = splat(arguments[4]);
+  Value isFinite = a.compare(arith::CmpFPredicate::OEQ, scale, scale);
+  newP = a.select(isFinite, newP, p);
+  SmallVector<Value> results = {newP, a.select(isFinite, newM, m),
+                                a.select(isFinite, newV, v)};
   // A store rounds to the type of the result.
   if (getRounded())
     results.push_back(newP);

@@ -21,7 +21,8 @@ constexpr const char *kQuantization = "Quantisation";
 constexpr const char *kShape = "Batch, length and memory";
 constexpr const char *kSchedule = "Optimizer and schedule";
 constexpr const char *kData = "Data";
-constexpr const char *kReport = "Evaluation, logging and saving";
+constexpr const char *kReport = "Evaluation and logging";
+constexpr const char *kSaving = "Checkpoints and stopping";
 
 const OptionRow kRows[] = {
     {"model_name_or_path", kPath, "", kRun, kFiles, "Hugging Face model folder",
@@ -168,14 +169,45 @@ const OptionRow kRows[] = {
      "log_every_n_steps steps_per_report", "", 1, 1e15},
     {"log_format", kChoice, "text", kRun, kReport, "lines on standard output",
      "", "text json"},
-    {"save_steps", kInt, "0", kRun, kReport,
-     "write the adapter every N steps; 0: at the end only", "save_every", "", 0,
-     1e15},
-    {"overwrite_output_dir", kBool, "false", kOutput, kReport,
-     "write into --output-dir although it is not empty"},
     {"report_to", kChoice, "none", kRun, kReport,
      "no other service is supported; metrics.jsonl is always written", "",
      "none"},
+
+    {"save_strategy", kChoice, "steps", kRun, kSaving,
+     "when to write a checkpoint, from which --resume-from-checkpoint goes on; "
+     "with steps and epoch also at the end and when a signal stops the run",
+     "", "no steps epoch"},
+    {"save_steps", kInt, "500", kRun, kSaving,
+     "a checkpoint every N steps; 0: only at the end", "save_every", "", 0,
+     1e15},
+    {"save_total_limit", kInt, "0", kRun, kSaving,
+     "how many checkpoints stay, beside the best one where that is loaded at "
+     "the end; 0: all",
+     "", "", 0, 1e9},
+    {"resume_from_checkpoint", kPath, "", kOutput, kSaving,
+     "go on from this checkpoint folder; true or latest: from the newest in "
+     "--output-dir that is whole, or from the beginning where there is none",
+     "resume", "true latest false"},
+    {"load_best_model_at_end", kBool, "false", kRun, kSaving,
+     "the adapter of the best evaluation is the one that is written at the "
+     "end"},
+    {"metric_for_best_model", kString, "loss", kRun, kSaving,
+     "which evaluation is the best: loss, perplexity, token_accuracy or "
+     "argmax_match"},
+    {"greater_is_better", kChoice, "auto", kRun, kSaving,
+     "whether the best one has the greatest --metric-for-best-model", "",
+     "auto true false"},
+    {"early_stopping_patience", kInt, "0", kRun, kSaving,
+     "end after so many evaluations in a row without a better one; 0: never",
+     "", "", 0, 1e9},
+    {"early_stopping_threshold", kFloat, "0", kRun, kSaving,
+     "by how much an evaluation has to be better to count as one", "", "", 0},
+    {"on_nonfinite", kChoice, "abort", kRun, kSaving,
+     "what to do when a loss or gradient is not finite: end, leave the step "
+     "out, or go back to the newest checkpoint's weights and on after the step",
+     "", "abort skip rewind"},
+    {"overwrite_output_dir", kBool, "false", kOutput, kSaving,
+     "write into --output-dir although it is not empty"},
 };
 
 /// Optimal string alignment distance: insert, delete, replace, swap.

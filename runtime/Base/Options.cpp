@@ -188,6 +188,12 @@ Status Options::validate() const {
         "and its results do not depend on the batch size",
         spelling("per_device_eval_batch_size"), evalBatch,
         spelling("per_device_train_batch_size"), trainBatch);
+  const std::string resume = text("resume_from_checkpoint");
+  if (!resume.empty() && resume != "false" && boolean("overwrite_output_dir"))
+    return Status::invalid("{} goes on with what {} would write over; leave "
+                           "one of them out",
+                           spelling("resume_from_checkpoint"),
+                           spelling("overwrite_output_dir"));
   int64_t block = integer("bnb_4bit_blocksize");
   if ((block & (block - 1)) != 0)
     return Status::invalid(

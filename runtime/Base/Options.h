@@ -85,6 +85,9 @@ public:
   /// A key of the recorded object that is no option, or null.
   const nlohmann::json &recordedFact(std::string_view key) const;
 
+  /// All of those keys.
+  const nlohmann::json &recordedFacts() const { return facts; }
+
   /// All options as YAML, in the order of the table.
   std::string resolvedYaml() const;
 

@@ -22,6 +22,10 @@ static std::atomic<int> received = 0;
 static_assert(std::atomic<int>::is_always_lock_free);
 static volatile int64_t firstMs = 0; ///< used by the handler alone
 
+static std::atomic<bool> saveRequested = false;
+
+static void onSaveSignal(int) { saveRequested = true; }
+
 static void onSignal(int signal) {
   timespec now = {};
   clock_gettime(CLOCK_MONOTONIC, &now);
@@ -49,9 +53,17 @@ void installStopSignals() {
   sigaction(SIGHUP, nullptr, &hangup);
   if (hangup.sa_handler != SIG_IGN)
     sigaction(SIGHUP, &action, nullptr);
+  struct sigaction save = {};
+  save.sa_handler = onSaveSignal;
+  save.sa_flags = SA_RESTART;
+  sigaction(SIGUSR1, &save, nullptr);
   // Who reads the lines may go; the adapter is still to be written.
   std::signal(SIGPIPE, SIG_IGN);
 }
+
+bool takeSaveSignal() { return saveRequested.exchange(false); }
+
+void ignoreSaveSignal() { std::signal(SIGUSR1, SIG_IGN); }
 
 int stopSignal() { return received; }
 

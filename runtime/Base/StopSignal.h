@@ -12,6 +12,12 @@ namespace qlora {
 /// Takes the signals over; call once, before the first step.
 void installStopSignals();
 
+/// Whether SIGUSR1 has come since the last call: a request for a checkpoint, as
+/// Slurm sends it some time before a job ends. Before installStopSignals() it
+/// is ignored, where ignoreSaveSignal() was called.
+bool takeSaveSignal();
+void ignoreSaveSignal();
+
 /// The signal that came, or 0. A run that ends because of it exits with
 /// 128 + the signal: 130 or 143.
 int stopSignal();

@@ -122,17 +122,26 @@ std::string TokenStore::placeName(int64_t row, int64_t position) const {
 }
 
 Status TokenStore::countLabels() {
+  ContentHash content;
   for (int64_t first = 0, last = 0; first < rows(); first = last) {
     for (last = first + 1;
          last < rows() && begin(last + 1) - begin(first) <= kWindow; ++last)
       ;
     QLORA_ASSIGN_OR_RETURN(const Tokens tokens, read(first, last));
+    tokens.identify(content);
     for (int64_t row = first; row < last; ++row)
       labelCounts[static_cast<size_t>(row)] =
           tokens.targets(static_cast<size_t>(begin(row) - begin(first)),
                          static_cast<size_t>(begin(row + 1) - begin(first)));
   }
+  digest = content.finish();
   return Status::ok();
+}
+
+void TokenStore::Tokens::identify(ContentHash &hash) const {
+  for (const std::vector<int32_t> *part : {&ids, &labels, &positions, &segments})
+    hash.add({reinterpret_cast<const char *>(part->data()),
+              part->size() * sizeof(int32_t)});
 }
 
 StatusOr<std::vector<int32_t>>
@@ -201,7 +210,7 @@ void TokenStore::identify(ContentHash &hash) const {
   for (int64_t row = 0; row < rows(); ++row)
     lengths.push_back(length(row));
   hash.add(lengths);
-  hash.add(labelCounts);
+  hash.add(digest);
 }
 
 Status TokenStore::place(int64_t row, int64_t line, int64_t offset,

@@ -54,7 +54,7 @@ public:
   int64_t labels(int64_t row) const {
     return labelCounts[static_cast<size_t>(row)];
   }
-  /// Adds the length and labels of all rows.
+  /// Adds the rows, to the last token, as they were when it was opened.
   void identify(ContentHash &hash) const;
 
   /// Puts a row at `offset` of line `line`, as segment `segment` where the
@@ -78,6 +78,7 @@ private:
     bool isPadding(size_t t) const {
       return !segments.empty() && segments[t] == 0;
     }
+    void identify(ContentHash &hash) const;
     /// Of the row in [begin, end).
     int64_t targets(size_t begin, size_t end) const;
   };
@@ -88,6 +89,7 @@ private:
   Status loadWhole(const std::vector<int64_t> &shape,
                    const CompiledVariants &variants);
   Status loadOffsets(const CompiledVariants &variants);
+  /// And takes the digest: the one time that all of a file is read.
   Status countLabels();
   /// Rows [first, last), checked.
   StatusOr<Tokens> read(int64_t first, int64_t last) const;
@@ -108,6 +110,7 @@ private:
   const SafetensorsTensor *positions = nullptr, *segments = nullptr; ///< or not
   std::vector<int64_t> offsets;     ///< of a rows file
   std::vector<int64_t> labelCounts; ///< of each row
+  std::string digest;               ///< of all that rows have
 };
 
 } // namespace qlora

@@ -100,4 +100,11 @@ uint64_t TouchedMemory::bytes() const {
   return map.bytes();
 }
 
+uint64_t TouchedMemory::untouchedBytes() const {
+  uint64_t arenas = 0;
+  for (const qlora_arena &arena : module.arenas())
+    arenas += arena.bytes;
+  return arenas - bytes();
+}
+
 } // namespace qlora

@@ -44,6 +44,8 @@ public:
 
   /// Of all arenas together.
   uint64_t bytes() const;
+  /// And what they have beside these.
+  uint64_t untouchedBytes() const;
 
 private:
   void add(qlora_entry_kind kind, const BatchShape &shape);

@@ -109,7 +109,7 @@ static Status systemError(const char *what) {
 Status Supervisor::blockSignals() {
   sigset_t mask;
   sigemptyset(&mask);
-  for (int signal : {SIGCHLD, SIGINT, SIGTERM, SIGHUP})
+  for (int signal : {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1})
     sigaddset(&mask, signal);
   sigprocmask(SIG_BLOCK, &mask, &oldMask);
   signals = FileDescriptor(signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK));
@@ -289,6 +289,10 @@ void Supervisor::handleSignals() {
     int signal = static_cast<int>(info.ssi_signo);
     if (signal == SIGCHLD) {
       reap();
+      continue;
+    }
+    if (signal == SIGUSR1) {
+      killAll(signal);
       continue;
     }
     const auto now = Clock::now();

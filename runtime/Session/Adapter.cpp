@@ -32,8 +32,6 @@ constexpr const char *kTokenizerFiles[] = {"tokenizer.json",
 
 constexpr const char *kWeights = "adapter_model.safetensors";
 constexpr const char *kConfig = "adapter_config.json";
-/// Behind the name of a folder that is not there yet.
-constexpr const char *kNewFolder = ".part.new";
 
 } // namespace
 
@@ -137,27 +135,53 @@ tokenizerFiles(const std::string &model) {
 }
 
 /// Through links: Hugging Face's cache is made of them.
-static Status copyInto(const std::string &folder, const fs::path &source) {
+static Status copyInto(const std::string &folder, const fs::path &source,
+                       AtomicFile::Flush flush) {
   QLORA_ASSIGN_OR_RETURN(const std::string text, readWholeFile(source));
-  return replaceWholeFile(folder + "/" + source.filename().string(), text);
+  return replaceWholeFile(folder + "/" + source.filename().string(), text,
+                          flush);
 }
 
-/// Of an arena that may not be read yet: then the items are for their sizes.
-static std::vector<SafetensorsItem> itemsOf(const LoadedModule &module,
-                                            const uint8_t *arena) {
+std::vector<SafetensorsItem> adapterItems(const LoadedModule &module,
+                                          std::span<const uint8_t> arena) {
   std::vector<SafetensorsItem> items;
   for (const qlora_parameter *parameter : trainedParameters(module))
     items.push_back(
         {peftName(*parameter),
          SafetensorsDtype::kF32,
          {parameter->shape, parameter->shape + parameter->rank},
-         {arena ? arena + parameter->offset : nullptr, parameter->bytes}});
+         {arena.empty() ? nullptr : arena.data() + parameter->offset,
+          parameter->bytes}});
   return items;
 }
 
 /// As save_pretrained writes it.
 static std::map<std::string, std::string> metadata() {
   return {{"format", "pt"}};
+}
+
+static std::string configText(const LoadedModule &module,
+                              const Options &options) {
+  return adapterConfig(module, options).dump(2) + "\n";
+}
+
+Status writeAdapterWeights(const LoadedModule &module,
+                           std::span<const uint8_t> trained,
+                           const std::string &folder) {
+  QLORA_ASSIGN_OR_RETURN(AtomicFile file,
+                         AtomicFile::create(folder + "/" + kWeights));
+  return writeSafetensors(std::move(file), adapterItems(module, trained),
+                          metadata(), AtomicFile::Flush::kNo);
+}
+
+Status writeAdapterConfig(const LoadedModule &module, const Options &options,
+                          const std::string &folder, AtomicFile::Flush flush) {
+  QLORA_RETURN_IF_ERROR(replaceWholeFile(
+      folder + "/" + kConfig, configText(module, options), flush));
+  for (const auto &[file, size] :
+       tokenizerFiles(options.text("model_name_or_path")))
+    QLORA_RETURN_IF_ERROR(copyInto(folder, file, flush));
+  return Status::ok();
 }
 
 static Status renameInto(const fs::path &to, const fs::path &from) {
@@ -173,15 +197,13 @@ StatusOr<PreparedAdapter> PreparedAdapter::prepare(const LoadedModule &module,
                                                    const Options &options,
                                                    const std::string &folder) {
   std::error_code error;
-  const bool isNew = !fs::exists(folder, error);
-  const std::string staging =
-      isNew ? folder + kNewFolder : folder + "/" + kStagingFolder;
+  const std::string staging = folder + "/" + kStagingFolder;
   fs::remove_all(staging, error); // an earlier run's
   fs::create_directories(staging, error);
   if (error)
     return Status::error(StatusCode::kUnavailable, "cannot write to '{}': {}",
                          folder, error.message());
-  PreparedAdapter adapter(module, options, folder, staging, isNew);
+  PreparedAdapter adapter(module, options, folder, staging);
   QLORA_RETURN_IF_ERROR(adapter.fill());
   return adapter;
 }
@@ -189,11 +211,10 @@ StatusOr<PreparedAdapter> PreparedAdapter::prepare(const LoadedModule &module,
 Status PreparedAdapter::fill() {
   QLORA_ASSIGN_OR_RETURN(
       const uint64_t bytesOfWeights,
-      safetensorsBytes(itemsOf(*module, nullptr), metadata()));
-  const std::string config = adapterConfig(*module, *options).dump(2) + "\n";
-  const auto tokenizer = tokenizerFiles(options->text("model_name_or_path"));
-  uint64_t bytes = bytesOfWeights + config.size();
-  for (const auto &[file, size] : tokenizer)
+      safetensorsBytes(adapterItems(*module, {}), metadata()));
+  uint64_t bytes = bytesOfWeights + configText(*module, *options).size();
+  for (const auto &[file, size] :
+       tokenizerFiles(options->text("model_name_or_path")))
     bytes += size;
   auto made = AtomicFile::create(staging + "/" + kWeights);
   Status space = made.status();
@@ -204,17 +225,15 @@ Status PreparedAdapter::fill() {
   if (!space.isOk())
     return Status::error(space.code(), "{}; make room there", space.message());
   weights.emplace(std::move(*made));
-  QLORA_RETURN_IF_ERROR(replaceWholeFile(staging + "/" + kConfig, config));
-  for (const auto &[file, size] : tokenizer)
-    QLORA_RETURN_IF_ERROR(copyInto(staging, file));
-  return Status::ok();
+  return writeAdapterConfig(*module, *options, staging,
+                            AtomicFile::Flush::kYes);
 }
 
 PreparedAdapter::PreparedAdapter(PreparedAdapter &&other) noexcept
     : module(other.module), options(other.options),
       folder(std::move(other.folder)),
       staging(std::exchange(other.staging, std::string())),
-      isNew(other.isNew), weights(std::move(other.weights)) {}
+      weights(std::move(other.weights)) {}
 
 PreparedAdapter::~PreparedAdapter() {
   if (staging.empty())
@@ -228,17 +247,19 @@ Status PreparedAdapter::write(std::span<const uint8_t> trained) {
   // Somebody may have removed the folder while the run was on.
   if (!weights->isThere()) {
     staging.clear(); // the other one's from here on
-    return writeAdapter(*module, *options, trained, folder);
+    QLORA_ASSIGN_OR_RETURN(PreparedAdapter again,
+                           prepare(*module, *options, folder));
+    return again.write(trained);
   }
   QLORA_RETURN_IF_ERROR(writeSafetensors(
-      std::move(*weights), itemsOf(*module, trained.data()), metadata()));
+      std::move(*weights), adapterItems(*module, trained), metadata()));
   std::vector<fs::path> files;
-  const Status status = isNew ? renameInto(folder, staging) : commit(files);
+  const Status status = commit(files);
   // There is no other copy of what was trained.
   if (!status.isOk())
     return Status::error(status.code(), "{}; the adapter is in '{}'",
                          status.message(), std::exchange(staging, ""));
-  flushFolder(isNew ? fs::path(folder).parent_path().string() : folder);
+  flushFolder(folder);
   return removeOldTokenizer(files);
 }
 
@@ -270,7 +291,7 @@ Status PreparedAdapter::removeOldTokenizer(
     std::error_code error;
     const bool isOurs = std::ranges::any_of(
         written, [&](const fs::path &file) { return file.filename() == name; });
-    if (!isNew && !isOurs)
+    if (!isOurs)
       fs::remove(fs::path(folder) / name, error);
     if (error)
       return Status::error(StatusCode::kUnavailable,
@@ -279,14 +300,6 @@ Status PreparedAdapter::removeOldTokenizer(
                            folder, name, error.message());
   }
   return Status::ok();
-}
-
-Status writeAdapter(const LoadedModule &module, const Options &options,
-                    std::span<const uint8_t> trained,
-                    const std::string &folder) {
-  QLORA_ASSIGN_OR_RETURN(PreparedAdapter adapter,
-                         PreparedAdapter::prepare(module, options, folder));
-  return adapter.write(trained);
 }
 
 } // namespace qlora

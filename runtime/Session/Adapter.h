@@ -3,16 +3,14 @@
 // PEFT adapter folders: adapter_model.safetensors and adapter_config.json,
 // with the tokenizer's files of the base model beside them.
 //
-// A folder is written whole or not at all. One that is not there yet, such as
-// checkpoint-N, is made beside its name and renamed. Into one that is there
-// files come by way of a staging folder in it, and each is renamed into place.
-// When the disk is full, or the process is killed before, an earlier adapter is
-// unharmed; what has been renamed outlasts a crash of the machine.
-//
-// The adapter of a run's end has its space before step 1: all but the trained
-// values is written then, and the file for these is there in its full size,
-// under another name until it has them. An adapter that is whole but cannot be
-// renamed into place stays in the staging folder, and the error says so.
+// The adapter of a run's end is written whole or not at all: by way of a staging
+// folder in its own, from which each file is renamed into place. When the disk
+// is full, or the process is killed before, an earlier adapter is unharmed; what
+// has been renamed outlasts a crash of the machine. It has its space before
+// step 1: all but the trained values is written then, and the file for these is
+// there in its full size, under another name until it has them. One that is
+// whole but cannot be renamed into place stays in the staging folder, and the
+// error says so.
 
 #ifndef QLORA_RUNTIME_SESSION_ADAPTER_H
 #define QLORA_RUNTIME_SESSION_ADAPTER_H
@@ -30,6 +28,7 @@
 #include "runtime/Base/Options.h"
 #include "runtime/Base/Status.h"
 #include "runtime/Module/ModuleLoader.h"
+#include "runtime/Weights/Safetensors.h"
 
 namespace qlora {
 
@@ -54,8 +53,22 @@ trainedParameters(const LoadedModule &module);
 nlohmann::json adapterConfig(const LoadedModule &module,
                              const Options &options);
 
-/// An adapter that waits for its values, in `folder`/.staging or beside a new
-/// folder, with all the space on the disk that it will need. Removed when it gets no values.
+/// The values of `arena`, which has TRAINABLE's layout, by PEFT's names. An
+/// arena that may not be read yet is empty: the items are then for their sizes.
+std::vector<SafetensorsItem> adapterItems(const LoadedModule &module,
+                                          std::span<const uint8_t> arena);
+
+// The parts of an adapter folder, file by file: for a folder that becomes an
+// adapter by being renamed. The weights are not flushed.
+Status writeAdapterWeights(const LoadedModule &module,
+                           std::span<const uint8_t> trained,
+                           const std::string &folder);
+/// adapter_config.json and the tokenizer.
+Status writeAdapterConfig(const LoadedModule &module, const Options &options,
+                          const std::string &folder, AtomicFile::Flush flush);
+
+/// An adapter that waits for its values in `folder`/.staging, with all the
+/// space on the disk that it will need. Removed when it gets no values.
 class PreparedAdapter {
 public:
   /// Creates `folder` when it is missing; the first two outlive this. Without
@@ -73,9 +86,9 @@ public:
 
 private:
   PreparedAdapter(const LoadedModule &module, const Options &options,
-                  std::string folder, std::string staging, bool isNew)
+                  std::string folder, std::string staging)
       : module(&module), options(&options), folder(std::move(folder)),
-        staging(std::move(staging)), isNew(isNew) {}
+        staging(std::move(staging)) {}
   Status fill();
   Status commit(std::vector<std::filesystem::path> &files) const;
   Status
@@ -85,14 +98,8 @@ private:
   const Options *options;
   std::string folder;
   std::string staging; ///< empty: moved from, or not ours to remove
-  bool isNew;          ///< the staging folder becomes `folder`
   std::optional<AtomicFile> weights; ///< reserved; not empty once filled
 };
-
-/// Prepares an adapter and writes it at once.
-Status writeAdapter(const LoadedModule &module, const Options &options,
-                    std::span<const uint8_t> trained,
-                    const std::string &folder);
 
 /// Whether an adapter folder can continue under these options: PEFT's LoRA
 /// with the same r, alpha, patterns and scaling, and nothing switched on that

@@ -25,6 +25,18 @@ void Dump::add(std::string name, SafetensorsDtype dtype,
   items.push_back({std::move(name), dtype, std::move(shape), storage.back()});
 }
 
+StatusOr<std::optional<Dump>> Dump::open(const std::string &path,
+                                         const Run &run) {
+  if (!path.empty() && !run.train)
+    return Status::invalid("--dump needs a step to train");
+  if (path.empty() || run.group.rank() != 0)
+    return std::optional<Dump>();
+  Dump dump(path);
+  QLORA_RETURN_IF_ERROR(dump.takeWeights(run));
+  QLORA_RETURN_IF_ERROR(dump.takeLogits(run));
+  return std::optional(std::move(dump));
+}
+
 Status Dump::takeLogits(const Run &run) {
   MicroBatch batch;
   QLORA_RETURN_IF_ERROR(run.train->read(0, 0, run.stepShape, batch));

@@ -30,6 +30,7 @@
 #define QLORA_RUNTIME_SESSION_DUMP_H
 
 #include <list>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,11 +43,10 @@ namespace qlora {
 /// Only rank 0 has one.
 class Dump {
 public:
-  explicit Dump(std::string path) : path(std::move(path)) {}
+  /// Before step 1, with what is there by then; nothing where `path` is empty.
+  static StatusOr<std::optional<Dump>> open(const std::string &path,
+                                            const Run &run);
 
-  /// Before step 1.
-  Status takeLogits(const Run &run);
-  Status takeWeights(const Run &run);
   /// After ACCUMULATE_LAST of step 1; `labels`: of the whole step.
   Status takeGradients(const Run &run, double labels);
   /// `step`: from 0, the one whose gradients are taken.
@@ -54,6 +54,9 @@ public:
   Status write();
 
 private:
+  explicit Dump(std::string path) : path(std::move(path)) {}
+  Status takeLogits(const Run &run);
+  Status takeWeights(const Run &run);
   void add(std::string name, SafetensorsDtype dtype, std::vector<int64_t> shape,
            std::span<const uint8_t> bytes);
   void addWeight(const qlora_parameter &parameter,

@@ -10,12 +10,13 @@
 #include <numeric>
 
 #include "runtime/Base/Amounts.h"
+#include "runtime/Base/StopSignal.h"
 
 namespace qlora {
 
-static StatusOr<EvaluationResult> evaluate(const Run &run) {
+static StatusOr<std::optional<EvaluationResult>> evaluate(const Run &run) {
   double loss = 0;
-  int64_t counts[4] = {}; // labels, correct, rows, matched rows
+  int64_t counts[5] = {}; // labels, correct, rows, matched rows; stopped
   MicroBatch batch;
   std::vector<int32_t> correct;
   qlora_step_block step = {};
@@ -25,6 +26,10 @@ static StatusOr<EvaluationResult> evaluate(const Run &run) {
   const int64_t count = run.validation->schedule().countInOrder();
   for (int64_t number = run.group.rank(); number < count;
        number += run.group.size()) {
+    if (stopSignal() != 0) {
+      counts[4] = 1;
+      break;
+    }
     QLORA_RETURN_IF_ERROR(run.validation->readInOrder(number, batch));
     LossSums sums;
     QLORA_RETURN_IF_ERROR(run.program.evaluate(batch, step, sums, correct));
@@ -41,6 +46,8 @@ static StatusOr<EvaluationResult> evaluate(const Run &run) {
   }
   QLORA_RETURN_IF_ERROR(run.group.sum(std::span(&loss, 1)));
   QLORA_RETURN_IF_ERROR(run.group.sum(std::span(counts)));
+  if (counts[4] > 0)
+    return std::optional<EvaluationResult>();
   // The file was checked to have at least one label.
   EvaluationResult result;
   result.loss = loss / static_cast<double>(counts[0]);
@@ -50,19 +57,20 @@ static StatusOr<EvaluationResult> evaluate(const Run &run) {
   result.rows = counts[2];
   result.argmaxMatch =
       static_cast<double>(counts[3]) / static_cast<double>(counts[2]);
-  return result;
+  return std::optional(result);
 }
 
-StatusOr<EvaluationResult> evaluateAndLog(const Run &run, int64_t step,
-                                          double epoch,
-                                          const std::string &title) {
+StatusOr<std::optional<EvaluationResult>>
+evaluateAndLog(const Run &run, int64_t step, double epoch,
+               const std::string &title) {
   auto start = std::chrono::steady_clock::now();
-  QLORA_ASSIGN_OR_RETURN(EvaluationResult result, evaluate(run));
+  QLORA_ASSIGN_OR_RETURN(const auto evaluated, evaluate(run));
   double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
           .count();
-  if (!run.metrics)
-    return result;
+  if (!run.metrics || !evaluated)
+    return evaluated;
+  const EvaluationResult &result = *evaluated;
   nlohmann::ordered_json values = {
       {"step", step},
       {"epoch", epoch},
@@ -80,7 +88,7 @@ StatusOr<EvaluationResult> evaluateAndLog(const Run &run, int64_t step,
       100 * result.tokenAccuracy, 100 * result.argmaxMatch,
       formatCount(static_cast<uint64_t>(result.rows)), seconds);
   QLORA_RETURN_IF_ERROR(run.metrics->log(values, text));
-  return result;
+  return evaluated;
 }
 
 } // namespace qlora

@@ -5,6 +5,8 @@
 #ifndef QLORA_RUNTIME_SESSION_EVALUATION_H
 #define QLORA_RUNTIME_SESSION_EVALUATION_H
 
+#include <optional>
+
 #include "runtime/Base/Status.h"
 #include "runtime/Session/Run.h"
 
@@ -19,8 +21,9 @@ struct EvaluationResult {
 };
 
 /// Evaluates and logs under `step` and `epoch`, with `title` on the terminal.
-/// All ranks call it; all get the same result.
-StatusOr<EvaluationResult> evaluateAndLog(const Run &run, int64_t step,
+/// All ranks call it; all get the same result: nothing, and nothing is logged,
+/// where a signal to stop has come to any of them.
+StatusOr<std::optional<EvaluationResult>> evaluateAndLog(const Run &run, int64_t step,
                                           double epoch,
                                           const std::string &title);
 

@@ -18,6 +18,8 @@
 
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Session/Adapter.h"
+#include "runtime/Session/Checkpoint.h"
+#include "runtime/Session/Resume.h"
 
 namespace qlora {
 
@@ -74,15 +76,18 @@ static Status checkContent(const std::string &path, bool mayOverwrite) {
            name == kStagingFolder;
   });
   return Status::invalid(
-      "the output folder '{}' {} ({}); choose another --output-dir, or write "
-      "over it with --overwrite-output-dir",
-      path, hasAdapter ? "holds an adapter" : "is not empty", listed(found));
+      "the output folder '{}' {} ({}); choose another --output-dir, write over "
+      "it with --overwrite-output-dir{}",
+      path, hasAdapter ? "holds an adapter" : "is not empty", listed(found),
+      checkpointsIn(path).empty()
+          ? ""
+          : ", or go on with --resume-from-checkpoint latest");
 }
 
 Status checkOutputFolder(const Options &options) {
   return checkContent(options.text("output_dir"),
                       options.boolean("overwrite_output_dir") ||
-                          !trains(options));
+                          resumesInto(options) || !trains(options));
 }
 
 /// "process 12 of HOST" of the run that has the lock, as that wrote it.

@@ -15,7 +15,8 @@
 // place, and nobody has another one.
 //
 // Anything else, such as an adapter, a checkpoint-N or a file of the user's,
-// wants --overwrite-output-dir. Then files of ours are replaced when this run
+// wants --overwrite-output-dir, or --resume-from-checkpoint with a checkpoint in
+// the folder. Then files of ours are replaced when this run
 // has new ones, and others stay. An evaluation alone may use any folder: it
 // adds to metrics.jsonl, and writes nothing else.
 //

@@ -161,6 +161,13 @@ static std::string nextText(const std::string &folder) {
 
 std::string runEnding(const Run &run, const TrainingResult &result) {
   const std::string folder = shownPath(run.outputFolder);
+  const bool isSaved = result.steps > 0 && result.savedStep == result.steps;
+  if (result.stopSignal != 0 && isSaved)
+    return fmt::format(
+        "interrupted after step {} of {}; all of it is in {}/checkpoint-{}\n"
+        "go on from there: the same command with --resume-from-checkpoint "
+        "latest",
+        result.steps, run.totalSteps, folder, result.steps);
   if (result.stopSignal != 0)
     return fmt::format(
         "interrupted at step {} of {}; the adapter so far is in {}\n"

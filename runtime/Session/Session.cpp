@@ -16,9 +16,11 @@
 #include "runtime/Predict/MemoryPlan.h"
 #include "runtime/Predict/TouchedMemory.h"
 #include "runtime/Session/Adapter.h"
+#include "runtime/Session/Checkpoint.h"
 #include "runtime/Session/Dump.h"
 #include "runtime/Session/Evaluation.h"
 #include "runtime/Session/OutputFolder.h"
+#include "runtime/Session/RunStart.h"
 #include "runtime/Session/RunSummary.h"
 #include "runtime/Session/SameOnRanks.h"
 #include "runtime/Session/Training.h"
@@ -51,25 +53,25 @@ private:
   Status loadBase();
   int64_t totalSteps() const;
   StepShape stepShape() const {
-    return {options.integer("gradient_accumulation_steps"), group.size()};
+    return {start.accumulation, group.size()};
   }
   uint64_t untouchedBytes() const;
   void warnOfBase();
   Status writeRecord();
   Status announce(const Run &run);
   std::string verbosePlan(const Run &run) const;
-  StatusOr<std::optional<Dump>> openDump(const Run &run);
   StatusOr<int> work(const Run &run, Dump *dump);
   Status finish(const Run &run, const TrainingResult &result);
   Metrics *listener() { return metrics ? &*metrics : nullptr; }
 
-  const SessionRequest &request;
+  SessionRequest request;
   LoadedModule module;
   Options options;
   std::optional<OutputFolder> output; ///< on rank 0
   RankGroup group;
   RankEnvironment env;
 
+  RunStart start;
   std::string outputFolder;
   std::optional<PreparedAdapter> adapter; ///< on rank 0, where one is trained
   std::optional<Metrics> metrics; ///< on rank 0
@@ -114,7 +116,8 @@ Status Session::writeRecord() {
   if (const std::string table = device->gemmTable(); !table.empty())
     QLORA_RETURN_IF_ERROR(
         replaceWholeFile(outputFolder + "/gemm_table.json", table));
-  return metrics->open(outputFolder, Metrics::Start::kNew);
+  QLORA_ASSIGN_OR_RETURN(const std::string history, start.history());
+  return metrics->open(outputFolder, Metrics::Start::kNew, history);
 }
 
 /// Everything is loaded and checked: from here on a training replaces files of
@@ -136,6 +139,8 @@ Status Session::announce(const Run &run) {
       metrics->warn(warning);
   for (const std::string &remark : device->remarks())
     metrics->warn(remark);
+  for (const std::string &remark : start.remarks)
+    metrics->note(remark);
   warnOfBase();
   return Status::ok();
 }
@@ -185,14 +190,16 @@ Status Session::openData() {
 }
 
 Status Session::loadBase() {
-  const std::string start = options.text("adapter_name_or_path");
-  if (!start.empty())
-    QLORA_RETURN_IF_ERROR(checkAdapterConfig(start, options));
+  // A checkpoint has what another adapter has become by then.
+  const std::string adapter =
+      start.resume ? "" : options.text("adapter_name_or_path");
+  if (!adapter.empty())
+    QLORA_RETURN_IF_ERROR(checkAdapterConfig(adapter, options));
   WeightRequest wanted{module,
                        group,
                        request.baseCache,
                        options.text("model_name_or_path"),
-                       start,
+                       adapter,
                        static_cast<uint64_t>(options.integer("seed")),
                        {}};
   if (metrics)
@@ -201,7 +208,8 @@ Status Session::loadBase() {
                                             : "reading the base",
                                         Metrics::kBytes);
   QLORA_ASSIGN_OR_RETURN(weights, loadWeights(wanted, *device));
-  return Status::ok();
+  return start.resume ? restoreArenas(*start.resume, module, *device, group)
+                      : Status::ok();
 }
 
 /// Steps that the options ask for; 0 without data to train on.
@@ -220,22 +228,28 @@ int64_t Session::totalSteps() const {
 uint64_t Session::untouchedBytes() const {
   if (weights.processBytes == 0)
     return 0;
-  uint64_t arenas = 0;
-  for (const qlora_arena &arena : module.arenas())
-    arenas += arena.bytes;
   TouchedMemory touched(module, group.rank());
   if (trainData)
     touched.addTraining(trainData->schedule(), stepShape(), totalSteps());
   if (validationData)
     touched.addEvaluation(validationData->schedule(), group.size());
-  return arenas - touched.bytes();
+  return touched.untouchedBytes();
 }
 
 Status Session::finish(const Run &run, const TrainingResult &result) {
   if (!metrics)
     return Status::ok();
   std::vector<uint8_t> copy;
-  QLORA_ASSIGN_OR_RETURN(const auto trained, trainedBytes(module, *device, copy));
+  QLORA_ASSIGN_OR_RETURN(auto trained, trainedBytes(module, *device, copy));
+  if (result.takesBest(options)) {
+    auto best = readTrained(module, checkpointFolder(run, result.bestStep));
+    if (best.isOk())
+      trained = copy = std::move(*best);
+    else // hours of training are not lost for it
+      metrics->warn(fmt::format("the adapter of the best evaluation cannot be "
+                                "read, and the last one is written: {}",
+                                best.status().message()));
+  }
   QLORA_RETURN_IF_ERROR(adapter->write(trained));
   std::string text = "\n";
   if (request.verbose)
@@ -245,15 +259,21 @@ Status Session::finish(const Run &run, const TrainingResult &result) {
 }
 
 StatusOr<int> Session::work(const Run &run, Dump *dump) {
-  if (run.validation)
+  if (run.validation && !start.resume)
     QLORA_RETURN_IF_ERROR(
         evaluateAndLog(run, 0, 0, "before training").status());
   if (!run.train)
     return 0;
-  QLORA_ASSIGN_OR_RETURN(TrainingResult result, train(run, dump));
-  bool evaluates =
-      run.validation && result.stopSignal == 0 && !result.justEvaluated;
-  if (evaluates)
+  std::optional<CheckpointWriter> writer;
+  if (metrics)
+    writer.emplace(run, start.facts);
+  QLORA_ASSIGN_OR_RETURN(
+      TrainingResult result,
+      train(run, {dump, writer ? &*writer : nullptr,
+                  start.resume ? &*start.resume : nullptr}));
+  if (writer && !writer->finish())
+    result.savedStep = 0;
+  if (run.validation && result.stopSignal == 0 && !result.justEvaluated)
     QLORA_RETURN_IF_ERROR(evaluateAndLog(run, result.steps, result.epoch,
                                          "after training")
                               .status());
@@ -276,19 +296,8 @@ Status Session::openProfiler() {
   return Status::ok();
 }
 
-StatusOr<std::optional<Dump>> Session::openDump(const Run &run) {
-  std::optional<Dump> dump;
-  if (!request.dumpFile.empty() && !run.train)
-    return Status::invalid("--dump needs a step to train");
-  if (!request.dumpFile.empty() && group.rank() == 0) {
-    dump.emplace(request.dumpFile);
-    QLORA_RETURN_IF_ERROR(dump->takeWeights(run));
-    QLORA_RETURN_IF_ERROR(dump->takeLogits(run));
-  }
-  return dump;
-}
-
 StatusOr<int> Session::run() {
+  QLORA_ASSIGN_OR_RETURN(start, RunStart::find(options, group, request));
   QLORA_ASSIGN_OR_RETURN(device,
                          openDevice(request, module, group, env, observer));
   QLORA_RETURN_IF_ERROR(createOutput());
@@ -297,6 +306,10 @@ StatusOr<int> Session::run() {
   QLORA_RETURN_IF_ERROR(checkSameOnRanks(request, options, group,
                                          trainData.get(),
                                          validationData.get()));
+  if (trainData)
+    QLORA_RETURN_IF_ERROR(
+        start.compare({module, options, *trainData, stepShape(),
+                       threadsPerRank(threadsOf(request, env))}));
   QLORA_RETURN_IF_ERROR(loadBase());
   Program program(module, *device);
   const Run run{module,
@@ -314,7 +327,7 @@ StatusOr<int> Session::run() {
                 totalSteps(),
                 {module, *device, weights.processBytes, untouchedBytes()}};
   QLORA_RETURN_IF_ERROR(announce(run));
-  QLORA_ASSIGN_OR_RETURN(std::optional<Dump> dump, openDump(run));
+  QLORA_ASSIGN_OR_RETURN(std::optional<Dump> dump, Dump::open(request.dumpFile, run));
   QLORA_ASSIGN_OR_RETURN(const int code, work(run, dump ? &*dump : nullptr));
   if (weights.base)
     weights.base->finish();

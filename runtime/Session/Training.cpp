@@ -7,20 +7,18 @@
 
 #include "runtime/Session/Training.h"
 
-#include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <csignal>
 #include <deque>
 
 #include "runtime/Base/Amounts.h"
-#include "runtime/Base/StopSignal.h"
-#include "runtime/Session/Adapter.h"
+#include "runtime/Base/UserFiles.h"
+#include "runtime/Session/BestModel.h"
 #include "runtime/Session/Evaluation.h"
-#include "runtime/Session/LearningRate.h"
+#include "runtime/Session/NonFinite.h"
+#include "runtime/Session/StepSubmitter.h"
 #include "runtime/Watch/Profiler.h"
 #include "runtime/Watch/StepLog.h"
-#include "runtime/Weights/Parameters.h"
 
 namespace qlora {
 
@@ -28,22 +26,12 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-/// A step that the device may still be working on.
-struct SubmittedStep {
-  int64_t step = 0;
-  int64_t tokens = 0; ///< of all ranks
-  int64_t labels = 0; ///< of all ranks; none: there was no update
-};
-
 class Trainer {
 public:
-  Trainer(const Run &run, Dump *dump)
-      : run(run), dump(dump), options(run.options),
-        total(run.totalSteps),
-        rate{options.number("learning_rate"), options.text("lr_scheduler_type"),
-             LearningRate::warmupOf(options.integer("warmup_steps"),
-                                    options.number("warmup_ratio"), total),
-             total},
+  Trainer(const Run &run, const TrainingTools &tools)
+      : run(run), tools(tools), options(run.options), total(run.totalSteps),
+        onNonFinite(options.text("on_nonfinite")), submitter(run, tools.dump),
+        best(options),
         log({run.metrics, run.profiler, run.train->schedule(), run.memory,
              run.perStep(), total, options.integer("logging_steps")},
             Divergence(options.recordedFact("vocab_size").get<double>(),
@@ -52,139 +40,135 @@ public:
   StatusOr<TrainingResult> train();
 
 private:
-  qlora_step_block stepBlock(int64_t step) const;
+  nlohmann::ordered_json state() const;
+  void restore(const nlohmann::ordered_json &state);
   Status submitStep(int64_t step);
-  Status readBatch(int64_t step, int64_t index);
-  Status accumulateStep(qlora_step_block &block, SubmittedStep &own);
-  Status agree(SubmittedStep &submitted);
-  Status dumpFirst(const SubmittedStep &submitted);
   Status settleStep();
   Status settleResults(SettledStep &settled, bool hasLabels);
-  Status checkFinite(double value, const char *what, int64_t step) const;
+  Status handleNonFinite(const SettledStep &settled);
+  Status rewind(int64_t step);
   StatusOr<bool> advance(int64_t done);
   Status pauseAfter(int64_t done);
+  Status evaluateAfter(int64_t done);
   bool shouldEvaluate(int64_t done) const;
   bool shouldSave(int64_t done) const;
-  void saveOnTheWay(int64_t done);
-  bool isLast(int64_t done) const {
-    return done == total || result.stopSignal != 0;
+  Status save(int64_t done);
+  bool hasStopped() const {
+    return result.stopSignal != 0 || result.hasStoppedEarly;
+  }
+  bool isLast(int64_t done) const { return done == total || hasStopped(); }
+  /// Whoever may take a step back cannot have submitted the next one.
+  size_t lead() const {
+    return onNonFinite == "abort" ? static_cast<size_t>(run.device.lead()) : 0;
   }
 
   const Run &run;
-  Dump *dump;
+  const TrainingTools tools;
   const Options &options;
   const int64_t total;
-  const LearningRate rate;
+  const std::string onNonFinite;
 
-  MicroBatch batch;
+  StepSubmitter submitter;
+  SignalRequests requests;
   std::deque<SubmittedStep> submitted; ///< not settled, oldest first
-  int64_t updates = 0; ///< AdamW's own count: skipped steps do not count
+  int64_t nonFiniteInARow = 0;
+  int64_t evaluatedStep = 0;
+  bool evaluationDue = false; ///< after the last step, and a signal came first
+  BestModel best;
   StepLog log;
   TrainingResult result;
 };
 
 } // namespace
 
-qlora_step_block Trainer::stepBlock(int64_t step) const {
-  double beta1 = options.number("adam_beta1");
-  double beta2 = options.number("adam_beta2");
-  double count = static_cast<double>(updates + 1);
-  qlora_step_block block = {};
-  block.learning_rate = static_cast<float>(rate.at(step));
-  block.beta1 = static_cast<float>(beta1);
-  block.beta2 = static_cast<float>(beta2);
-  block.epsilon = static_cast<float>(options.number("adam_epsilon"));
-  block.weight_decay = static_cast<float>(options.number("weight_decay"));
-  block.max_grad_norm = static_cast<float>(options.number("max_grad_norm"));
-  block.bias_correction1 = static_cast<float>(1 - std::pow(beta1, count));
-  block.bias_correction2_sqrt =
-      static_cast<float>(std::sqrt(1 - std::pow(beta2, count)));
-  block.seed = static_cast<uint64_t>(options.integer("seed"));
-  block.step = static_cast<uint64_t>(step);
-  return block;
+/// Beside the arenas, all that the steps to come depend on.
+nlohmann::ordered_json Trainer::state() const {
+  return {{"step", result.steps},
+          {"updates", submitter.updates},
+          {"next_micro_batch", result.steps * run.perStep()},
+          {"non_finite_in_a_row", nonFiniteInARow},
+          {"evaluation_due", evaluationDue},
+          {"best", best.state()},
+          {"log", log.state()}};
 }
 
-Status Trainer::readBatch(int64_t step, int64_t index) {
-  const HostSlice slice(run.profiler, HostWork::kData);
-  return run.train->read(step, index, run.stepShape, batch);
-}
-
-Status Trainer::accumulateStep(qlora_step_block &block, SubmittedStep &own) {
-  int64_t ranks = run.group.size();
-  const int64_t count =
-      run.train->schedule().microBatches(own.step, run.stepShape);
-  for (int64_t k = 0; k < count; ++k) {
-    int64_t index = k * ranks + run.group.rank();
-    QLORA_RETURN_IF_ERROR(readBatch(own.step, index));
-    block.micro_batch = static_cast<uint64_t>(own.step * run.perStep() + index);
-    own.tokens += static_cast<int64_t>(batch.segments.size()) -
-                  std::count(batch.segments.begin(), batch.segments.end(), 0);
-    own.labels += batch.labelCount();
-    const HostSlice slice(run.profiler, HostWork::kAccumulate);
-    QLORA_RETURN_IF_ERROR(
-        k + 1 < count
-            ? run.program.accumulate(batch, block)
-            : run.program.accumulateLast(
-                  batch, run.train->mostLabels(own.step, k, run.stepShape),
-                  block));
-  }
-  return Status::ok();
-}
-
-Status Trainer::checkFinite(double value, const char *what,
-                            int64_t step) const {
-  if (std::isfinite(value))
-    return Status::ok();
-  return Status::invalid(
-      "the {} of step {} is {}; try a smaller --learning-rate (it was {}), or "
-      "compile with --compute-dtype float32. No adapter was written over",
-      what, step + 1, value, formatShort(rate.at(step)));
-}
-
-/// Sums over ranks. Signals reach ranks at different steps; all have to stop
-/// at the same one.
-Status Trainer::agree(SubmittedStep &step) {
-  const HostSlice slice(run.profiler, HostWork::kAgree);
-  int signal = stopSignal();
-  int64_t values[] = {signal == SIGINT, signal == SIGTERM, step.tokens,
-                      step.labels};
-  QLORA_RETURN_IF_ERROR(run.group.sum(std::span(values)));
-  if (values[0] > 0)
-    result.stopSignal = SIGINT;
-  if (values[1] > 0)
-    result.stopSignal = SIGTERM;
-  step.tokens = values[2];
-  step.labels = values[3];
-  return Status::ok();
-}
-
-Status Trainer::dumpFirst(const SubmittedStep &first) {
-  QLORA_RETURN_IF_ERROR(
-      dump->takeGradients(run, static_cast<double>(first.labels)));
-  QLORA_RETURN_IF_ERROR(dump->takeDropout(run, first.step));
-  return dump->write();
+void Trainer::restore(const nlohmann::ordered_json &state) {
+  result.steps = state.at("step");
+  submitter.updates = state.at("updates");
+  nonFiniteInARow = state.at("non_finite_in_a_row");
+  evaluationDue = state.at("evaluation_due");
+  evaluatedStep = evaluationDue ? -1 : result.steps;
+  best.restore(state.at("best"));
+  result.hasStoppedEarly = best.shouldStop();
+  log.restore(state.at("log"), result.steps);
 }
 
 Status Trainer::submitStep(int64_t step) {
-  qlora_step_block block = stepBlock(step);
-  SubmittedStep submitting{step};
-  QLORA_RETURN_IF_ERROR(accumulateStep(block, submitting));
-  QLORA_RETURN_IF_ERROR(agree(submitting));
+  QLORA_ASSIGN_OR_RETURN(const SubmittedStep submitting,
+                         submitter.submit(step, requests));
+  result.stopSignal = requests.stop;
+  if (submitting.isCut) {
+    while (!submitted.empty())
+      QLORA_RETURN_IF_ERROR(settleStep());
+    return run.program.finishSums().status();
+  }
   submitted.push_back(submitting);
   result.steps = step + 1;
-  if (submitting.labels == 0)
+  return Status::ok();
+}
+
+/// The newest checkpoint's weights and moments, under the step that is reached.
+Status Trainer::rewind(int64_t step) {
+  if (tools.writer)
+    tools.writer->finish();
+  std::vector<std::string> remarks;
+  QLORA_ASSIGN_OR_RETURN(const auto point,
+                         findNewestPoint(run.outputFolder, run.group, remarks));
+  if (!point)
+    return Status::error(StatusCode::kNotFound,
+                         "there is no checkpoint to go back to");
+  QLORA_RETURN_IF_ERROR(
+      restoreArenas(*point, run.module, run.device, run.group));
+  submitter.updates = point->state.at("updates");
+  if (run.metrics)
+    run.metrics->warn(fmt::format("went back to the weights of '{}', and goes "
+                                  "on after step {}",
+                                  shownPath(point->folder), step + 1));
+  return Status::ok();
+}
+
+/// NonFinite.h. The step has changed nothing.
+Status Trainer::handleNonFinite(const SettledStep &settled) {
+  --submitter.updates;
+  QLORA_ASSIGN_OR_RETURN(const std::string where,
+                         findNonFinite(run, settled.step,
+                                       submitter.block(settled.step)));
+  const bool isLoss = !std::isfinite(settled.loss);
+  const std::string what = fmt::format(
+      "the {} of step {} is {}{}{}", isLoss ? "loss" : "gradient norm",
+      settled.step + 1, isLoss ? settled.loss : settled.gradNorm,
+      where.empty() ? "" : ": ", where);
+  const std::string advice =
+      fmt::format("try a smaller --learning-rate (it was {}), or compile with "
+                  "--compute-dtype float32",
+                  formatShort(settled.learningRate));
+  if (onNonFinite == "abort")
+    return Status::invalid("{}; {}, or go on with --on-nonfinite skip. No "
+                           "adapter was written over",
+                           what, advice);
+  if (++nonFiniteInARow >= kMostInARow)
+    return Status::invalid("{}, as in the {} steps before; {}", what,
+                           nonFiniteInARow - 1, advice);
+  if (run.metrics)
+    run.metrics->warn(fmt::format("{}; the step is left out", what));
+  if (onNonFinite == "skip")
     return Status::ok();
-  if (dump && updates == 0)
-    QLORA_RETURN_IF_ERROR(dumpFirst(submitting));
-  ++updates;
-  const HostSlice slice(run.profiler, HostWork::kUpdate);
-  return run.program.update(block);
+  return rewind(settled.step).withContext(what);
 }
 
 Status Trainer::settleResults(SettledStep &settled, bool hasLabels) {
   const HostSlice slice(run.profiler, HostWork::kResults);
   QLORA_ASSIGN_OR_RETURN(const LossSums sums, run.program.finishSums());
-  settled.hasUpdate = hasLabels;
   if (!hasLabels) {
     if (run.metrics)
       run.metrics->warn(
@@ -194,8 +178,12 @@ Status Trainer::settleResults(SettledStep &settled, bool hasLabels) {
   }
   settled.loss = sums.loss / sums.labels;
   QLORA_ASSIGN_OR_RETURN(settled.gradNorm, run.program.finishNorm());
-  QLORA_RETURN_IF_ERROR(checkFinite(settled.loss, "loss", settled.step));
-  return checkFinite(settled.gradNorm, "gradient norm", settled.step);
+  settled.hasUpdate =
+      std::isfinite(settled.loss) && std::isfinite(settled.gradNorm);
+  if (!settled.hasUpdate)
+    return handleNonFinite(settled);
+  nonFiniteInARow = 0;
+  return Status::ok();
 }
 
 /// The results of the oldest submitted step.
@@ -203,44 +191,64 @@ Status Trainer::settleStep() {
   const SubmittedStep oldest = submitted.front();
   submitted.pop_front();
   SettledStep settled{oldest.step, oldest.tokens};
-  settled.learningRate = rate.at(oldest.step);
+  settled.learningRate = submitter.rateAt(oldest.step);
   QLORA_RETURN_IF_ERROR(settleResults(settled, oldest.labels > 0));
-  return log.add(settled, submitted.empty() && isLast(oldest.step + 1));
+  return log.add(settled, oldest.step + 1 == total);
+}
+
+static int64_t stepsPerEpoch(const Run &run) {
+  return run.train->schedule().stepsPerEpoch(run.perStep());
 }
 
 bool Trainer::shouldEvaluate(int64_t done) const {
-  if (!run.validation || result.stopSignal != 0)
+  if (!run.validation)
     return false;
   std::string strategy = options.text("eval_strategy");
   int64_t every = options.integer("eval_steps");
   if (strategy == "epoch")
-    every = run.train->schedule().stepsPerEpoch(run.perStep());
+    every = stepsPerEpoch(run);
   else if (strategy == "steps" && every == 0)
     every = options.integer("logging_steps");
   return every > 0 && done % every == 0;
 }
 
+/// Where checkpoints are wanted at all, one is written at the end too, whatever
+/// has brought it about.
 bool Trainer::shouldSave(int64_t done) const {
-  int64_t every = options.integer("save_steps");
-  return every > 0 && done % every == 0 && !isLast(done);
+  const std::string strategy = options.text("save_strategy");
+  const int64_t every = strategy == "epoch" ? stepsPerEpoch(run)
+                                            : options.integer("save_steps");
+  const bool isDue = (every > 0 && done % every == 0) || isLast(done);
+  return done > 0 && done != result.savedStep &&
+         ((strategy != "no" && isDue) || requests.save);
 }
 
-static Status saveAdapter(const Run &run, const std::string &folder) {
-  if (run.group.rank() != 0)
+Status Trainer::save(int64_t done) {
+  requests.save = false;
+  result.savedStep = done;
+  return tools.writer ? tools.writer->save(done, state(), best) : Status::ok();
+}
+
+/// A signal ends an evaluation: the run that resumes this one does it.
+Status Trainer::evaluateAfter(int64_t done) {
+  QLORA_ASSIGN_OR_RETURN(
+      const auto evaluation,
+      evaluateAndLog(run, done,
+                     run.train->schedule().epochAfter(done, run.perStep()),
+                     fmt::format("after step {}", done)));
+  evaluationDue = !evaluation;
+  result.justEvaluated = evaluation.has_value();
+  if (!evaluation)
     return Status::ok();
-  std::vector<uint8_t> copy;
-  QLORA_ASSIGN_OR_RETURN(const auto trained,
-                         trainedBytes(run.module, run.device, copy));
-  return writeAdapter(run.module, run.options, trained, folder);
-}
-
-/// The training goes on without it: the last adapter has its space.
-void Trainer::saveOnTheWay(int64_t done) {
-  const Status status =
-      saveAdapter(run, fmt::format("{}/checkpoint-{}", run.outputFolder, done));
-  if (!status.isOk())
-    run.metrics->warn(fmt::format("the adapter after step {} is not saved: {}",
-                                  done, status.message()));
+  evaluatedStep = done;
+  best.add(*evaluation, done);
+  if (!best.shouldStop() || isLast(done))
+    return Status::ok();
+  result.hasStoppedEarly = true;
+  if (run.metrics)
+    run.metrics->say(fmt::format(
+        "stopped early: no better evaluation since step {}", best.step()));
+  return Status::ok();
 }
 
 /// Evaluates, saves and ends or begins the profile; nothing of it is training
@@ -249,14 +257,11 @@ Status Trainer::pauseAfter(int64_t done) {
   Clock::time_point pause = Clock::now();
   if (run.profiler)
     QLORA_RETURN_IF_ERROR(run.profiler->finishAfter(done, isLast(done)));
-  result.justEvaluated = shouldEvaluate(done);
-  if (result.justEvaluated)
-    QLORA_RETURN_IF_ERROR(
-        evaluateAndLog(run, done, run.train->schedule().epochAfter(done, run.perStep()),
-                       fmt::format("after step {}", done))
-            .status());
+  evaluationDue = shouldEvaluate(done) && done != evaluatedStep;
+  if (evaluationDue && result.stopSignal == 0)
+    QLORA_RETURN_IF_ERROR(evaluateAfter(done));
   if (shouldSave(done))
-    saveOnTheWay(done);
+    QLORA_RETURN_IF_ERROR(save(done));
   if (run.profiler && !isLast(done))
     QLORA_RETURN_IF_ERROR(run.profiler->startAfter(done));
   log.leaveOut(Clock::now() - pause);
@@ -272,27 +277,34 @@ StatusOr<bool> Trainer::advance(int64_t done) {
   const bool pauses = shouldEvaluate(done) || shouldSave(done) ||
                       isLast(done) ||
                       (run.profiler && run.profiler->isEdge(done));
-  const size_t lead = static_cast<size_t>(run.device.lead());
-  while (submitted.size() > (pauses ? 0 : lead))
+  while (submitted.size() > (pauses ? 0 : lead()))
     QLORA_RETURN_IF_ERROR(settleStep());
+  if (tools.writer)
+    tools.writer->poll();
   return pauses;
 }
 
 StatusOr<TrainingResult> Trainer::train() {
+  if (tools.resume)
+    restore(tools.resume->state);
+  result.savedStep = result.steps;
+  if (evaluationDue)
+    QLORA_RETURN_IF_ERROR(evaluateAfter(result.steps));
   if (run.profiler)
-    QLORA_RETURN_IF_ERROR(run.profiler->startAfter(0));
-  for (int64_t done = 1; done <= total && result.stopSignal == 0; ++done) {
-    QLORA_ASSIGN_OR_RETURN(const bool pauses, advance(done));
+    QLORA_RETURN_IF_ERROR(run.profiler->startAfter(result.steps));
+  while (result.steps < total && !hasStopped()) {
+    QLORA_ASSIGN_OR_RETURN(const bool pauses, advance(result.steps + 1));
     if (pauses)
-      QLORA_RETURN_IF_ERROR(pauseAfter(done));
+      QLORA_RETURN_IF_ERROR(pauseAfter(result.steps));
   }
   result.totals = log.totals();
   result.epoch = run.train->schedule().epochAfter(result.steps, run.perStep());
+  result.bestStep = best.step();
   return result;
 }
 
-StatusOr<TrainingResult> train(const Run &run, Dump *dump) {
-  return Trainer(run, dump).train();
+StatusOr<TrainingResult> train(const Run &run, const TrainingTools &tools) {
+  return Trainer(run, tools).train();
 }
 
 } // namespace qlora

@@ -13,6 +13,8 @@
 #include <cstring>
 #include <utility>
 
+#include "runtime/Base/AtomicFile.h"
+
 namespace qlora {
 
 /// Between two drawings of a bar, and between two lines of a log; work that
@@ -30,9 +32,16 @@ Metrics::Metrics(bool asJson, FILE *out, FILE *errors)
     : asJson(asJson), out(out), errors(errors),
       isTerminal(!asJson && isatty(fileno(out))) {}
 
-Status Metrics::open(const std::string &folder, Start start) {
+Status Metrics::open(const std::string &folder, Start start,
+                     const std::string &history) {
   path = folder + "/metrics.jsonl";
-  file = std::fopen(path.c_str(), start == Start::kNew ? "we" : "ae");
+  // Whole or not at all: a kill now must not cost the lines of before.
+  if (start == Start::kNew) {
+    QLORA_ASSIGN_OR_RETURN(AtomicFile begun, AtomicFile::create(path));
+    QLORA_RETURN_IF_ERROR(begun.write(history));
+    QLORA_RETURN_IF_ERROR(begun.commit());
+  }
+  file = std::fopen(path.c_str(), "ae");
   if (!file)
     return Status::error(StatusCode::kUnavailable, "cannot write '{}': {}",
                          path, std::strerror(errno));

@@ -47,8 +47,10 @@ public:
   /// Starts a new metrics.jsonl in `folder`, which must exist, or goes on with
   /// the one that is there. Not before the run is known to be able to start: a
   /// mistake leaves the file of an earlier run alone.
+  /// `history`: what a new one begins with, the lines of a run that is resumed.
   enum class Start { kNew, kAppend };
-  Status open(const std::string &folder, Start start);
+  Status open(const std::string &folder, Start start,
+              const std::string &history = "");
 
   /// Appends `values` to the file, which is open; prints them or `text`.
   Status log(const nlohmann::ordered_json &values, const std::string &text);

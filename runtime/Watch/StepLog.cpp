@@ -41,6 +41,26 @@ std::string Divergence::check(const StepReport &report) {
                      formatShort(learningRate));
 }
 
+/// Infinity, which JSON has not, is null.
+static nlohmann::ordered_json finiteOrNull(double value) {
+  return std::isfinite(value) ? nlohmann::ordered_json(value) : nullptr;
+}
+
+nlohmann::ordered_json Divergence::state() const {
+  return {{"best", finiteOrNull(best)},
+          {"in_a_row", inARow},
+          {"said_zero", saidZero},
+          {"said_guessing", saidGuessing}};
+}
+
+void Divergence::restore(const nlohmann::ordered_json &state) {
+  if (!state.at("best").is_null())
+    best = state.at("best");
+  inARow = state.at("in_a_row");
+  saidZero = state.at("said_zero");
+  saidGuessing = state.at("said_guessing");
+}
+
 static double secondsSince(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
       .count();
@@ -84,7 +104,8 @@ Status StepLog::log() {
   report.learningRate = last.learningRate;
   report.stepSeconds = seconds / static_cast<double>(logged.steps);
   report.tokensPerSecond = static_cast<double>(logged.tokens) / seconds;
-  report.etaSeconds = secondsSince(start) / static_cast<double>(report.step) *
+  report.etaSeconds = secondsSince(start) /
+                      static_cast<double>(report.step - firstStep) *
                       static_cast<double>(run.totalSteps - report.step);
   if (!std::exchange(hasHeading, true))
     run.metrics->say(stepHeading(run.totalSteps));
@@ -106,8 +127,43 @@ Status StepLog::log() {
   return Status::ok();
 }
 
+nlohmann::ordered_json StepLog::state() const {
+  return {{"updates", updates},
+          {"tokens", tokens},
+          {"loss_sum", lossSum},
+          {"has_diverged", hasDiverged},
+          {"seconds", secondsBefore + secondsSince(start)},
+          {"grad_norm", last.gradNorm},
+          {"window",
+           {{"updates", window.updates},
+            {"steps", window.steps},
+            {"tokens", window.tokens},
+            {"loss_sum", window.lossSum},
+            {"seconds", secondsSince(window.start)}}},
+          {"divergence", divergence.state()}};
+}
+
+void StepLog::restore(const nlohmann::ordered_json &state,
+                      int64_t stepsDone) {
+  firstStep = stepsDone;
+  updates = state.at("updates");
+  tokens = state.at("tokens");
+  lossSum = state.at("loss_sum");
+  hasDiverged = state.at("has_diverged");
+  secondsBefore = state.at("seconds");
+  last.gradNorm = state.at("grad_norm");
+  const auto &logged = state.at("window");
+  window.updates = logged.at("updates");
+  window.steps = logged.at("steps");
+  window.tokens = logged.at("tokens");
+  window.lossSum = logged.at("loss_sum");
+  const std::chrono::duration<double> before(logged.at("seconds").get<double>());
+  window.start -= std::chrono::duration_cast<Clock::duration>(before);
+  divergence.restore(state.at("divergence"));
+}
+
 StepTotals StepLog::totals() const {
-  return {secondsSince(start),
+  return {secondsBefore + secondsSince(start),
           updates > 0 ? lossSum / static_cast<double>(updates) : 0, tokens,
           hasDiverged};
 }

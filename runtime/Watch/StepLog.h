@@ -32,6 +32,10 @@ public:
   /// After a logged step: a warning, or nothing.
   std::string check(const StepReport &report);
 
+  /// What it remembers, for a run that goes on with it.
+  nlohmann::ordered_json state() const;
+  void restore(const nlohmann::ordered_json &state);
+
 private:
   const double guessing; ///< ln V
   const double learningRate;
@@ -75,8 +79,13 @@ public:
   StepLog(const LoggedRun &run, Divergence divergence)
       : run(run), divergence(divergence) {}
 
-  /// `isEnd`: no step follows.
+  /// `isEnd`: no step follows, in this run or in one that resumes it.
   Status add(const SettledStep &step, bool isEnd);
+
+  /// All that later lines and totals depend on, but for times: a run that is
+  /// resumed with it logs what it would have logged without the break.
+  nlohmann::ordered_json state() const;
+  void restore(const nlohmann::ordered_json &state, int64_t stepsDone);
   /// A time that was no training.
   void leaveOut(std::chrono::steady_clock::duration pause) {
     start += pause;
@@ -105,6 +114,8 @@ private:
   int64_t tokens = 0;
   double lossSum = 0;
   bool hasDiverged = false;
+  int64_t firstStep = 0;    ///< done before this process began
+  double secondsBefore = 0; ///< that they took
   Clock::time_point start = Clock::now();
   Window window;
 };

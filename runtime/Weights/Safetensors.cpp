@@ -151,14 +151,15 @@ safetensorsBytes(std::vector<SafetensorsItem> items,
 }
 
 Status writeSafetensors(AtomicFile file, std::vector<SafetensorsItem> items,
-                        const std::map<std::string, std::string> &metadata) {
+                        const std::map<std::string, std::string> &metadata,
+                        AtomicFile::Flush flush) {
   QLORA_ASSIGN_OR_RETURN(const std::string start, startOfFile(items, metadata));
   QLORA_RETURN_IF_ERROR(file.write(start));
   for (const SafetensorsItem &item : items)
     QLORA_RETURN_IF_ERROR(
         file.write({reinterpret_cast<const char *>(item.bytes.data()),
                     item.bytes.size()}));
-  return file.commit();
+  return file.commit(flush);
 }
 
 Status writeSafetensors(const std::string &path,

@@ -144,7 +144,8 @@ Status writeSafetensors(const std::string &path,
                         const std::map<std::string, std::string> &metadata);
 /// The same into a file that has been made, and perhaps reserved.
 Status writeSafetensors(AtomicFile file, std::vector<SafetensorsItem> tensors,
-                        const std::map<std::string, std::string> &metadata);
+                        const std::map<std::string, std::string> &metadata,
+                        AtomicFile::Flush flush = AtomicFile::Flush::kYes);
 
 /// The bytes of that file; tensors need no data for it.
 StatusOr<uint64_t>

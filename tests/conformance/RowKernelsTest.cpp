@@ -162,13 +162,14 @@ TEST(CopyRows, ChangesTheStride) {
 
 /// norm and scale of a gradient (0, count, 3, 4, 12, 0 ...): |gradient| = 13.
 std::pair<double, double> clip(const std::string &implementation, double count,
-                               float maxNorm) {
+                               float maxNorm, double loss = 1e9,
+                               double last = 12) {
   KernelCase test("clip_norm",
                   {{"gradient", F32}, {"norm", F32}, {"scale", F32}},
                   {{"elements", 1000}, {"skip", 2}});
   for (int64_t i = 0; i < 1000; ++i)
-    test.set("gradient", i, i == 2 ? 3 : i == 3 ? 4 : i == 999 ? 12 : 0);
-  test.set("gradient", 0, 1e9);
+    test.set("gradient", i, i == 2 ? 3 : i == 3 ? 4 : i == 999 ? last : 0);
+  test.set("gradient", 0, loss);
   test.set("gradient", 1, count);
   qlora_step_block step = {};
   step.max_grad_norm = maxNorm;
@@ -184,6 +185,17 @@ TEST(ClipNorm, DividesThenClips) {
     EXPECT_NEAR(clip(row, 2, 1).second, 1 / (6.5 + 1e-6) / 2, 1e-8);
     EXPECT_EQ(clip(row, 0, 1), std::pair(0.0, 0.0));
   }
+}
+
+TEST(ClipNorm, ScalesWithNaNWhereSomethingIsNotFinite) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  for (const std::string &row : allRowsToTest("clip_norm"))
+    for (float maxNorm : {0.0f, 1.0f})
+      for (double bad : {infinity, -infinity, nan}) {
+        EXPECT_TRUE(std::isnan(clip(row, 2, maxNorm, bad).second)) << row << bad;
+        EXPECT_TRUE(std::isnan(clip(row, 2, maxNorm, 1, bad).second)) << bad;
+      }
 }
 
 } // namespace

@@ -14,6 +14,7 @@ cd "$(dirname "$0")"
 ./step_profile.py --tools "$tools"
 ./padding_free.py --tools "$tools"
 ./base_cache.py --tools "$tools"
+./checkpoints.py --tools "$tools"
 
 echo "-- the CPU benchmarks with tiny shapes"
 ../../bench/cpu.py --fast --tools "$tools"

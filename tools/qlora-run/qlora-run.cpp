@@ -18,6 +18,7 @@
 #include "runtime/Base/CommandLine.h"
 #include "runtime/Base/CpuCount.h"
 #include "runtime/Base/Exceptions.h"
+#include "runtime/Base/StopSignal.h"
 #include "runtime/Module/ProgramText.h"
 #include "runtime/Predict/Calibrate.h"
 #include "runtime/Predict/NullRun.h"
@@ -154,6 +155,7 @@ static int launch(const SessionRequest &request, int ranks, char **argv,
 
 /// As a rank of a launcher, ours or another, or alone.
 static int runRank(const SessionRequest &request, RankEnvironment env) {
+  ignoreSaveSignal(); // until there is something to save
   auto channel = RankChannel::open(env);
   if (!channel.isOk())
     return fail(channel.status());

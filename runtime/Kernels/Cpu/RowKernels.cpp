@@ -4,6 +4,7 @@
 // copy_rows, clip_norm; and quantize, quantize_scales.
 
 #include <cmath>
+#include <limits>
 #include <cstring>
 
 #include "runtime/Kernels/Cpu/Convert.h"
@@ -140,7 +141,9 @@ QLORA_VECTOR static double sumOfSquares(const float *values, int64_t count) {
 }
 
 /// What AdamW multiplies with; see Kernels.def.
-static float clipScale(double norm, float count, float maxNorm) {
+static float clipScale(double norm, float count, float loss, float maxNorm) {
+  if (!std::isfinite(float(norm)) || !std::isfinite(loss))
+    return std::numeric_limits<float>::quiet_NaN();
   if (count <= 0)
     return 0;
   if (maxNorm <= 0)
@@ -167,7 +170,7 @@ PreparedKernel clip_norm::cpu::prepare(const KernelRequest &request, uint64_t) {
     const double norm = labels > 0 ? std::sqrt(sum) / labels : 0.0;
     *bufferOf<float>(args, 1) = float(norm);
     *bufferOf<float>(args, 2) =
-        clipScale(norm, labels, args.step->max_grad_norm);
+        clipScale(norm, labels, gradient[0], args.step->max_grad_norm);
     return Status::ok();
   });
 }

@@ -263,4 +263,9 @@ TEST(KernelRun, AdamW) {
   k.run(0, 2);
   for (int i = 0; i < 3; ++i)
     EXPECT_EQ(k[i].memory, k[5 + i].memory);
+  // A gradient that was not finite changes nothing.
+  const auto before = k[0].memory;
+  k[4].set(0, std::nan(""));
+  k.run(0, 2);
+  EXPECT_EQ(k[5].memory, before);
 }

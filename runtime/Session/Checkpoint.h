@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: MIT
+
+// Checkpoints: OUTPUT_DIR/checkpoint-N after step N, in Hugging Face's layout.
+//
+//   adapter_model.safetensors, adapter_config.json, the tokenizer   (Adapter.h)
+//   state.safetensors      AdamW's moments, by the parameter's name in the
+//                          adapter: NAME.exp_avg, NAME.exp_avg_sq; counters and
+//                          the cursor in the data are "state" in its metadata
+//   trainer_state.json     as transformers writes it (TrainerState.h)
+//   config.resolved.yaml, gemm_table.json (of a GPU)
+//   MANIFEST.json          sizes and SHA-256 of all of these, and what the
+//                          checkpoint is of (CheckpointFacts.h)
+//
+// What a step depends on beside these is a pure function of seed and step.
+//
+// Between two steps the arenas are copied into files of a folder beside the
+// checkpoint's name, which costs what copying memory costs; all else is done by
+// a thread while the training goes on: the small files, flushing, the manifest,
+// the rename, and only then the removal of older checkpoints. A process that is
+// killed at any moment leaves the checkpoints of before, each whole. Nothing
+// but the copies in the system's page cache is added to the memory of the run.
+//
+// A checkpoint that cannot be written is a warning; the training goes on, and
+// the last adapter has its space.
+
+#ifndef QLORA_RUNTIME_SESSION_CHECKPOINT_H
+#define QLORA_RUNTIME_SESSION_CHECKPOINT_H
+
+#include <cstdint>
+#include <future>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/Base/Status.h"
+#include "runtime/Session/BestModel.h"
+#include "runtime/Session/Run.h"
+
+namespace qlora {
+
+inline constexpr const char *kStateFile = "state.safetensors";
+/// In the metadata of that file.
+inline constexpr const char *kStateKey = "state";
+/// Behind a parameter's name, with the arena that has it.
+inline constexpr std::pair<const char *, qlora_arena_kind> kMoments[] = {
+    {".exp_avg", QLORA_ARENA_MOMENT1}, {".exp_avg_sq", QLORA_ARENA_MOMENT2}};
+
+/// The step of a folder that is named checkpoint-N, or -1.
+int64_t checkpointStep(const std::string &folder);
+/// Where a run's checkpoint of a step is.
+std::string checkpointFolder(const Run &run, int64_t step);
+/// Every checkpoint-N of `outputFolder`, the newest first.
+std::vector<std::string> checkpointsIn(const std::string &outputFolder);
+
+/// Rank 0's. Used by the session's thread; `run` outlives it.
+class CheckpointWriter {
+public:
+  CheckpointWriter(const Run &run, nlohmann::ordered_json facts)
+      : run(run), facts(std::move(facts)) {}
+  /// Waits for the last one.
+  ~CheckpointWriter() { finish(); }
+
+  /// After step `step`, with no step in flight; `state` is what
+  /// Trainer::state() says. Waits for the checkpoint before. An error is the
+  /// device's; what files cannot be is a warning.
+  Status save(int64_t step, const nlohmann::ordered_json &state,
+              const BestModel &best);
+  /// Warns where the last one could not be written. Does not wait.
+  void poll();
+  /// The same after waiting for it; false where it could not be written.
+  bool finish();
+
+private:
+  struct Order;
+  struct Arenas;
+  Status copyOut(const Order &order, const Arenas &arenas,
+                 const nlohmann::ordered_json &state) const;
+  Status writeOut(const Order &order) const;
+  Status putInPlace(const Order &order) const;
+  void prune(const Order &order) const;
+  void report(const Status &status);
+
+  const Run &run;
+  const nlohmann::ordered_json facts;
+  std::future<Status> pending;
+  int64_t last = 0;    ///< step of the last one
+  bool isWhole = true; ///< the last one, or there is none
+};
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_SESSION_CHECKPOINT_H

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: MIT
+
+// Facts of a run, and how two runs differ.
+
+#include "runtime/Session/CheckpointFacts.h"
+
+#include <algorithm>
+#include <array>
+
+#include "runtime/Base/ContentHash.h"
+#include "runtime/Base/Manifest.h"
+#include "runtime/Weights/ModelFiles.h"
+
+namespace qlora {
+
+using nlohmann::ordered_json;
+
+/// Of the options that a program is compiled for, those that change what is in
+/// memory or computed together, and no number but by its rounding.
+static constexpr std::string_view kPlanOnly[] = {
+    "memory_limit",           "offload_embedding",
+    "gradient_checkpointing", "per_device_train_batch_size",
+    "fan_in_fan_out",         "per_device_eval_batch_size",
+    "max_length"};
+/// Of the options of a run, those that decide which rows a step has.
+static constexpr std::string_view kRowOrder[] = {"seed", "packing",
+                                                 "padding_free", "optim"};
+/// Of a run, what is no part of a training.
+static constexpr std::string_view kNoPart[] = {"log_format", "report_to",
+                                               "gradient_accumulation_steps"};
+
+template <size_t N>
+static bool isOneOf(std::string_view name,
+                    const std::string_view (&names)[N]) {
+  return std::ranges::find(names, name) != std::end(names);
+}
+
+/// The first bytes of every tensor: a model that was trained further differs
+/// there from what it began with.
+static Status addSample(const std::string &folder, ContentHash &hash) {
+  QLORA_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(folder));
+  constexpr uint64_t kSample = 4096;
+  std::array<uint8_t, kSample> bytes;
+  for (const std::string &name : files.tensorNames()) {
+    QLORA_ASSIGN_OR_RETURN(const ModelFiles::Entry entry, files.get(name));
+    const auto sample = std::span(bytes).first(
+        std::min(kSample, entry.tensor->byteCount()));
+    QLORA_RETURN_IF_ERROR(entry.file->read(*entry.tensor, 0, sample));
+    hash.add(name);
+    hash.add(formatShape(entry.tensor->shape));
+    hash.add({reinterpret_cast<const char *>(sample.data()), sample.size()});
+  }
+  return Status::ok();
+}
+
+static StatusOr<std::string> modelDigest(const RunFacts &run) {
+  ContentHash hash;
+  QLORA_RETURN_IF_ERROR(
+      addSample(run.options.text("model_name_or_path"), hash));
+  hash.add(run.options.recordedFacts().dump());
+  return hash.finish();
+}
+
+static std::string dataDigest(const Dataset &data) {
+  ContentHash hash;
+  data.identify(hash);
+  return hash.finish();
+}
+
+StatusOr<ordered_json> checkpointFacts(const RunFacts &run) {
+  QLORA_ASSIGN_OR_RETURN(const std::string model, modelDigest(run));
+  QLORA_ASSIGN_OR_RETURN(const std::string program,
+                         sha256OfFile(run.module.path()));
+  ordered_json facts = {
+      {"model", model},
+      {"data", dataDigest(run.data)},
+      {"rows_per_step",
+       run.options.integer("per_device_train_batch_size") * run.step.count()},
+      {"program", program},
+      {"backend",
+       run.module.table().target == QLORA_TARGET_CUDA ? "cuda" : "cpu"},
+      {"ranks", run.step.ranks},
+      {"threads", run.threads},
+      {"accumulation", run.step.accumulation}};
+  for (const OptionRow &row : optionTable())
+    if (row.scope != OptionScope::kOutput && row.type != OptionType::kPath)
+      facts["options"][row.name] = run.options.value(row.name);
+  return facts;
+}
+
+static Status differs(const std::string &checkpoint, std::string_view what,
+                      const ordered_json &before, const ordered_json &own) {
+  return Status::invalid("'{}' cannot be resumed: its {} is {}, and this run's "
+                         "is {}; resume it with what it was trained with, or "
+                         "start anew without --resume-from-checkpoint",
+                         checkpoint, what, before.dump(), own.dump());
+}
+
+static Status compareOptions(const std::string &checkpoint,
+                             const ordered_json &before,
+                             const ordered_json &own,
+                             std::vector<std::string> &remarks) {
+  for (const OptionRow &row : optionTable()) {
+    const bool isKnown = before.contains(row.name) && own.contains(row.name);
+    if (!isKnown || before[row.name] == own[row.name] ||
+        isOneOf(row.name, kPlanOnly) || isOneOf(row.name, kNoPart))
+      continue;
+    const std::string flag = flagSpelling(row.name);
+    if (row.scope == OptionScope::kProgram || isOneOf(row.name, kRowOrder))
+      return differs(checkpoint, flag, before[row.name], own[row.name]);
+    remarks.push_back(fmt::format("{} is {}, and was {} before", flag,
+                                  own[row.name].dump(),
+                                  before[row.name].dump()));
+  }
+  return Status::ok();
+}
+
+Status compareFacts(const std::string &checkpoint, const ordered_json &before,
+                    const ordered_json &own,
+                    std::vector<std::string> &remarks) {
+  // Options first: a user knows them, and they make for other rows.
+  QLORA_RETURN_IF_ERROR(compareOptions(checkpoint, before.at("options"),
+                                       own.at("options"), remarks));
+  for (const auto &[key, what] :
+       {std::pair("model", "model"), {"data", "training data"},
+        {"rows_per_step", "number of rows in a step"}})
+    if (before.at(key) != own.at(key))
+      return differs(checkpoint, what, before.at(key), own.at(key));
+  std::string others;
+  for (const auto &[key, what] :
+       {std::pair("program", "another program"), {"backend", "another backend"},
+        {"ranks", "another number of ranks"},
+        {"threads", "another number of threads"}})
+    if (before.at(key) != own.at(key))
+      others += (others.empty() ? "" : ", ") + std::string(what);
+  if (!others.empty())
+    remarks.push_back(fmt::format(
+        "resumed with {}: the same data in the same order, and numbers equal "
+        "up to rounding, not to the bit",
+        others));
+  return Status::ok();
+}
+
+StatusOr<int64_t> accumulationFor(const ordered_json &before,
+                                  const Options &options, int64_t ranks) {
+  const int64_t asked = options.integer("gradient_accumulation_steps");
+  if (before.is_null())
+    return asked;
+  const int64_t rows = before.at("rows_per_step");
+  const int64_t once =
+      options.integer("per_device_train_batch_size") * ranks;
+  if (rows % once == 0)
+    return rows / once;
+  return Status::invalid(
+      "the checkpoint's steps have {} rows, which {} ranks with {} rows each "
+      "cannot share; resume with a number of ranks that divides them",
+      rows, ranks, once / ranks);
+}
+
+} // namespace qlora

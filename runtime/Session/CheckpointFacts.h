@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: MIT
+
+// What a checkpoint is of, written into its manifest, and whether a run can go
+// on with it. Facts are of three kinds:
+//
+//   what has to be the same   model, data, the options that decide the numbers
+//                             of a step, rows of a step: else it is refused,
+//                             with both values
+//   what bits depend on       program, backend, ranks, threads: another one is
+//                             another rounding, and is said
+//   what a user may change    learning rate, schedule and so on: is said
+//
+// "model" is a digest of what decides the model's numbers (ModelIdentity.h) and
+// of a sample of its weights; "data" one of all rows that are trained on.
+
+#ifndef QLORA_RUNTIME_SESSION_CHECKPOINTFACTS_H
+#define QLORA_RUNTIME_SESSION_CHECKPOINTFACTS_H
+
+#include <nlohmann/json.hpp>
+
+#include <string>
+#include <vector>
+
+#include "runtime/Base/Options.h"
+#include "runtime/Base/Status.h"
+#include "runtime/Data/Dataset.h"
+#include "runtime/Module/ModuleLoader.h"
+
+namespace qlora {
+
+/// Of this process.
+struct RunFacts {
+  const LoadedModule &module;
+  const Options &options;
+  const Dataset &data;
+  StepShape step;
+  int threads = 0;
+};
+
+/// Reads a little of the model folder's weights, and all of the program.
+StatusOr<nlohmann::ordered_json> checkpointFacts(const RunFacts &run);
+
+/// Whether a run with facts `own` can go on with a checkpoint of `before`,
+/// named `checkpoint` in errors; what the user should know of it in `remarks`.
+Status compareFacts(const std::string &checkpoint,
+                    const nlohmann::ordered_json &before,
+                    const nlohmann::ordered_json &own,
+                    std::vector<std::string> &remarks);
+
+/// Micro-batches that each rank accumulates so that a step has the rows of the
+/// checkpoint's: `asked` where nothing is resumed (`before` is null).
+StatusOr<int64_t> accumulationFor(const nlohmann::ordered_json &before,
+                                  const Options &options, int64_t ranks);
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_SESSION_CHECKPOINTFACTS_H

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: MIT
+
+// Looking for the first number that is not finite.
+
+#include "runtime/Session/NonFinite.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "runtime/Session/Adapter.h"
+
+namespace qlora {
+
+/// The rows that a micro-batch has, "rows 17, 4, 23 and 5 more".
+static std::string rowsText(const BatchLayout &layout) {
+  constexpr size_t kShown = 8;
+  std::vector<int64_t> rows;
+  for (const auto &line : layout.lines)
+    rows.insert(rows.end(), line.begin(), line.end());
+  const size_t shown = std::min(rows.size(), kShown);
+  std::string text = fmt::format(
+      "{} {}", rows.size() == 1 ? "row" : "rows",
+      fmt::join(rows.begin(), rows.begin() + static_cast<int64_t>(shown), ", "));
+  if (rows.size() > shown)
+    text += fmt::format(" and {} more", rows.size() - shown);
+  return text;
+}
+
+static const float *firstNonFinite(std::span<const float> values) {
+  const auto found = std::ranges::find_if_not(
+      values, [](float value) { return std::isfinite(value); });
+  return found == values.end() ? nullptr : &*found;
+}
+
+/// Where the sum of the loss is in the gradient arena, beside the gradients.
+static std::optional<uint64_t> lossElement(const LoadedModule &module,
+                                           const BatchShape &shape) {
+  const qlora_entry *entry =
+      module.entry(QLORA_ENTRY_ACCUMULATE_LAST, shape.batch, shape.length);
+  const qlora_binding *binding =
+      entry ? module.binding(*entry, QLORA_RESULT_LOSS_SUM) : nullptr;
+  if (!binding || binding->arena != module.arena(QLORA_ARENA_GRADIENT))
+    return std::nullopt;
+  return binding->offset / sizeof(float);
+}
+
+/// Of one micro-batch, whose sums are in `gradient`; empty where all is finite.
+static std::string describe(const LoadedModule &module,
+                            std::span<const float> gradient,
+                            std::optional<uint64_t> loss) {
+  std::string text;
+  if (loss && !std::isfinite(gradient[*loss]))
+    text = fmt::format("the loss is {}", gradient[*loss]);
+  for (const qlora_parameter *parameter : trainedParameters(module)) {
+    const auto values = gradient.subspan(parameter->offset / sizeof(float),
+                                         parameter->bytes / sizeof(float));
+    if (const float *value = firstNonFinite(values))
+      return fmt::format("{}{}the gradient of '{}' has {}", text,
+                         text.empty() ? "" : ", and ", parameter->name, *value);
+  }
+  return text;
+}
+
+static Status clearGradient(const Run &run) {
+  const std::vector<uint8_t> zeros(
+      run.module.arenaBytes(QLORA_ARENA_GRADIENT));
+  return run.device.write(*run.module.arena(QLORA_ARENA_GRADIENT), 0, zeros);
+}
+
+/// This rank's first, with the micro-batch's number in the step; -1: none.
+static StatusOr<std::pair<int64_t, std::string>>
+findOwn(const Run &run, int64_t step, qlora_step_block block) {
+  const uint32_t arena = *run.module.arena(QLORA_ARENA_GRADIENT);
+  std::vector<float> gradient(run.module.arenaBytes(QLORA_ARENA_GRADIENT) /
+                              sizeof(float));
+  std::span<uint8_t> bytes(reinterpret_cast<uint8_t *>(gradient.data()),
+                           gradient.size() * sizeof(float));
+  MicroBatch batch;
+  Schedule &schedule = run.train->schedule();
+  for (int64_t k = 0; k < schedule.microBatches(step, run.stepShape); ++k) {
+    const int64_t index = k * run.group.size() + run.group.rank();
+    QLORA_RETURN_IF_ERROR(clearGradient(run));
+    QLORA_RETURN_IF_ERROR(
+        run.train->read(step, index, run.stepShape, batch));
+    block.micro_batch = static_cast<uint64_t>(step * run.perStep() + index);
+    QLORA_RETURN_IF_ERROR(run.program.accumulate(batch, block));
+    QLORA_RETURN_IF_ERROR(run.device.read(arena, 0, bytes));
+    const BatchLayout layout = schedule.at(step, index, run.stepShape);
+    const std::string text = describe(run.module, gradient,
+                                      lossElement(run.module, layout.shape));
+    if (!text.empty())
+      return std::pair(index, fmt::format("rank {}, micro-batch {} ({}): {}",
+                                          run.group.rank(), k,
+                                          rowsText(layout), text));
+  }
+  return std::pair(int64_t{-1}, std::string());
+}
+
+StatusOr<std::string> findNonFinite(const Run &run, int64_t step,
+                                    qlora_step_block block) {
+  QLORA_ASSIGN_OR_RETURN(const auto own, findOwn(run, step, block));
+  QLORA_RETURN_IF_ERROR(clearGradient(run));
+  QLORA_ASSIGN_OR_RETURN(
+      const auto all,
+      run.group.collectives().allGather(
+          own.first < 0 ? "" : fmt::format("{} {}", own.first, own.second)));
+  // The first in the step's order, whichever rank has it.
+  int64_t first = -1;
+  std::string text;
+  for (const std::string &said : all) {
+    if (said.empty())
+      continue;
+    const int64_t index = std::stoll(said);
+    if (first >= 0 && index > first)
+      continue;
+    first = index;
+    text = said.substr(said.find(' ') + 1);
+  }
+  return text;
+}
+
+} // namespace qlora

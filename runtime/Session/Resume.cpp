@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: MIT
+
+// Finding, verifying and loading of checkpoints.
+
+#include "runtime/Session/Resume.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "runtime/Base/Manifest.h"
+#include "runtime/Base/UserFiles.h"
+#include "runtime/Session/Adapter.h"
+#include "runtime/Session/Checkpoint.h"
+#include "runtime/Weights/Parameters.h"
+#include "runtime/Weights/Safetensors.h"
+
+namespace qlora {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+
+/// What ranks are sent at a time.
+static constexpr uint64_t kWindow = uint64_t{4} << 20;
+
+static bool isWord(const std::string &given) {
+  return given == "true" || given == "latest";
+}
+
+static bool isGiven(const std::string &given) {
+  return !given.empty() && given != "false";
+}
+
+bool resumesInto(const Options &options) {
+  const std::string given = options.text("resume_from_checkpoint");
+  const std::string output = options.text("output_dir");
+  if (isWord(given))
+    return !checkpointsIn(output).empty();
+  std::error_code ignored;
+  return isGiven(given) &&
+         (fs::equivalent(given, output, ignored) ||
+          fs::equivalent(fs::path(given).parent_path(), output, ignored));
+}
+
+static StatusOr<ResumePoint> openPoint(const std::string &folder) {
+  ResumePoint point;
+  point.folder = folder;
+  QLORA_ASSIGN_OR_RETURN(point.facts, verifyManifest(folder));
+  QLORA_ASSIGN_OR_RETURN(const SafetensorsFile file,
+                         SafetensorsFile::open(folder + "/" + kStateFile));
+  const auto text = file.metadata().find(kStateKey);
+  if (text != file.metadata().end())
+    point.state = ordered_json::parse(text->second, nullptr,
+                                      /*allow_exceptions=*/false);
+  if (!point.state.is_object())
+    return Status::error(StatusCode::kDataLoss, "'{}' has no state",
+                         file.path());
+  const std::string table = folder + "/gemm_table.json";
+  if (fs::exists(table))
+    point.gemmTable = table;
+  return point;
+}
+
+/// The newest of `output` that is whole.
+static StatusOr<std::optional<ResumePoint>>
+newestPoint(const std::string &output, std::vector<std::string> &remarks) {
+  const auto folders = checkpointsIn(output);
+  for (const std::string &folder : folders) {
+    auto point = openPoint(folder);
+    if (point.isOk())
+      return std::optional(std::move(*point));
+    remarks.push_back(fmt::format("checkpoint passed over: {}",
+                                  point.status().message()));
+  }
+  if (folders.empty())
+    return std::optional<ResumePoint>();
+  // To start anew would be to write over what may still be saved.
+  return Status::error(StatusCode::kDataLoss,
+                       "no checkpoint in '{}' can be resumed ({}); remove them "
+                       "to start anew, or resume another one",
+                       output, fmt::join(remarks, "; "));
+}
+
+/// Later ones would be what `latest` means the next time.
+static void remarkLater(const ResumePoint &point, const std::string &output,
+                        std::vector<std::string> &remarks) {
+  const auto folders = checkpointsIn(output);
+  if (!folders.empty() && checkpointStep(folders.front()) > point.step())
+    remarks.push_back(fmt::format(
+        "'{}' is later than the checkpoint that is resumed, and 'latest' would "
+        "mean it; remove it where this run is to replace it",
+        folders.front()));
+}
+
+static StatusOr<std::optional<ResumePoint>>
+findPoint(const Options &options, std::vector<std::string> &remarks) {
+  const std::string given = options.text("resume_from_checkpoint");
+  if (!isGiven(given))
+    return std::optional<ResumePoint>();
+  const std::string output = options.text("output_dir");
+  if (isWord(given)) {
+    QLORA_ASSIGN_OR_RETURN(auto point, newestPoint(output, remarks));
+    if (!point)
+      remarks.push_back(fmt::format(
+          "no checkpoint in '{}': training starts from the beginning", output));
+    return point;
+  }
+  if (checkpointStep(given) < 0 && !checkpointsIn(given).empty())
+    return newestPoint(given, remarks);
+  auto point = openPoint(given);
+  if (point.status().code() == StatusCode::kNotFound)
+    return Status::invalid("--resume-from-checkpoint: '{}' is no checkpoint: "
+                           "it has no {}",
+                           given, kManifestFile);
+  QLORA_RETURN_IF_ERROR(point.status().withContext("--resume-from-checkpoint"));
+  remarkLater(*point, output, remarks);
+  return std::optional(std::move(*point));
+}
+
+/// What rank 0's `find` finds, or its error, on every rank.
+template <typename Find>
+static StatusOr<std::optional<ResumePoint>> findOnRankZero(RankGroup &group,
+                                                           Find &&find) {
+  std::string mine;
+  Status error;
+  std::optional<ResumePoint> point;
+  if (group.rank() == 0) {
+    StatusOr<std::optional<ResumePoint>> found = find();
+    error = found.status();
+    if (found.isOk())
+      point = std::move(*found);
+    mine = ordered_json{{"failed", !error.isOk()},
+                        {"folder", point ? point->folder : ""},
+                        {"facts", point ? point->facts : nullptr},
+                        {"state", point ? point->state : nullptr}}
+               .dump();
+  }
+  QLORA_ASSIGN_OR_RETURN(const auto all, group.collectives().allGather(mine));
+  QLORA_RETURN_IF_ERROR(error);
+  const ordered_json told = ordered_json::parse(all[0]);
+  if (told["failed"] == true)
+    return Status::error(StatusCode::kAborted,
+                         "rank 0 cannot resume; its own message says why");
+  if (group.rank() != 0 && !told["facts"].is_null())
+    point = ResumePoint{told["folder"], told["facts"], told["state"], ""};
+  return point;
+}
+
+StatusOr<std::optional<ResumePoint>>
+findResumePoint(const Options &options, RankGroup &group,
+                std::vector<std::string> &remarks) {
+  return findOnRankZero(group, [&] { return findPoint(options, remarks); });
+}
+
+StatusOr<std::optional<ResumePoint>>
+findNewestPoint(const std::string &output, RankGroup &group,
+                std::vector<std::string> &remarks) {
+  return findOnRankZero(group, [&] { return newestPoint(output, remarks); });
+}
+
+static constexpr const char *kAdapterFile = "adapter_model.safetensors";
+
+/// What an arena with TRAINABLE's layout has in one of the checkpoint's files,
+/// under the parameters' names and `suffix`.
+static StatusOr<std::vector<uint8_t>>
+readArena(const LoadedModule &module, const std::string &checkpoint,
+          const char *name, const char *suffix) {
+  QLORA_ASSIGN_OR_RETURN(const SafetensorsFile file,
+                         SafetensorsFile::open(checkpoint + "/" + name));
+  std::vector<uint8_t> arena(module.arenaBytes(QLORA_ARENA_TRAINABLE));
+  for (const SafetensorsItem &item : adapterItems(module, arena)) {
+    QLORA_ASSIGN_OR_RETURN(const SafetensorsTensor *tensor,
+                           file.get(item.name + suffix));
+    if (tensor->dtype != item.dtype || tensor->shape != item.shape)
+      return Status::invalid("'{}': tensor '{}' is {} {}, and train.so has {} "
+                             "{}; resume it with the program that it is of",
+                             file.path(), tensor->name,
+                             safetensorsDtypeName(tensor->dtype),
+                             formatShape(tensor->shape),
+                             safetensorsDtypeName(item.dtype),
+                             formatShape(item.shape));
+    const auto offset = static_cast<size_t>(item.bytes.data() - arena.data());
+    QLORA_RETURN_IF_ERROR(file.read(
+        *tensor, 0, std::span(arena).subspan(offset, item.bytes.size())));
+  }
+  return arena;
+}
+
+StatusOr<std::vector<uint8_t>> readTrained(const LoadedModule &module,
+                                           const std::string &checkpoint) {
+  return readArena(module, checkpoint, kAdapterFile, "");
+}
+
+/// Rank 0's values to every rank's arena.
+static Status share(std::span<const uint8_t> values, uint32_t arena,
+                    uint64_t bytes, Device &device, RankGroup &group) {
+  for (uint64_t done = 0; done < bytes;) {
+    const uint64_t count = std::min(kWindow, bytes - done);
+    std::string_view mine;
+    if (group.rank() == 0)
+      mine = {reinterpret_cast<const char *>(values.data()) + done, count};
+    QLORA_ASSIGN_OR_RETURN(const auto all, group.collectives().allGather(mine));
+    if (all[0].size() != count)
+      return Status::error(StatusCode::kAborted,
+                           "rank 0 has another checkpoint than it said");
+    QLORA_RETURN_IF_ERROR(device.write(
+        arena, done,
+        {reinterpret_cast<const uint8_t *>(all[0].data()), count}));
+    done += count;
+  }
+  return Status::ok();
+}
+
+Status restoreArenas(const ResumePoint &point, const LoadedModule &module,
+                     Device &device, RankGroup &group) {
+  struct Source {
+    const char *file, *suffix;
+    qlora_arena_kind kind;
+  };
+  std::vector<Source> sources = {{kAdapterFile, "", QLORA_ARENA_TRAINABLE}};
+  for (const auto &[suffix, kind] : kMoments)
+    sources.push_back({kStateFile, suffix, kind});
+  for (const Source &source : sources) {
+    std::vector<uint8_t> values;
+    if (group.rank() == 0) {
+      QLORA_ASSIGN_OR_RETURN(
+          values, readArena(module, point.folder, source.file, source.suffix));
+    }
+    QLORA_RETURN_IF_ERROR(share(values, *module.arena(source.kind),
+                                module.arenaBytes(QLORA_ARENA_TRAINABLE),
+                                device, group));
+  }
+  return fillRounded(module, device);
+}
+
+} // namespace qlora

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: MIT
+
+// How a run begins: anew, or where a checkpoint ends, with what its bits depend
+// on.
+
+#ifndef QLORA_RUNTIME_SESSION_RUNSTART_H
+#define QLORA_RUNTIME_SESSION_RUNSTART_H
+
+#include <nlohmann/json.hpp>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/Session/CheckpointFacts.h"
+#include "runtime/Session/Resume.h"
+#include "runtime/Session/SessionRequest.h"
+
+namespace qlora {
+
+struct RunStart {
+  std::optional<ResumePoint> resume; ///< none: anew
+  int64_t accumulation = 1; ///< micro-batches of a step, on each rank
+  nlohmann::ordered_json facts; ///< of this run's checkpoints
+  std::vector<std::string> remarks; ///< for the user; rank 0's
+
+  /// Before the device is opened: threads, and the algorithms of a GPU's
+  /// products, become the checkpoint's in `request` where it does not say. All
+  /// ranks call it.
+  static StatusOr<RunStart> find(const Options &options, RankGroup &group,
+                                 SessionRequest &request);
+  /// Once the data are open: whether this run can go on with that checkpoint.
+  Status compare(const RunFacts &own);
+  /// What metrics.jsonl begins with.
+  StatusOr<std::string> history() const;
+};
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_SESSION_RUNSTART_H

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: MIT
+
+// Micro-batches, sums over ranks, the update.
+
+#include "runtime/Session/StepSubmitter.h"
+
+#include <algorithm>
+#include <cmath>
+#include <csignal>
+
+#include "runtime/Base/StopSignal.h"
+#include "runtime/Watch/Profiler.h"
+
+namespace qlora {
+
+StepSubmitter::StepSubmitter(const Run &run, Dump *dump)
+    : run(run), dump(dump), options(run.options),
+      rate{options.number("learning_rate"), options.text("lr_scheduler_type"),
+           LearningRate::warmupOf(options.integer("warmup_steps"),
+                                  options.number("warmup_ratio"),
+                                  run.totalSteps),
+           run.totalSteps} {}
+
+qlora_step_block StepSubmitter::block(int64_t step) const {
+  double beta1 = options.number("adam_beta1");
+  double beta2 = options.number("adam_beta2");
+  double count = static_cast<double>(updates + 1);
+  qlora_step_block block = {};
+  block.learning_rate = static_cast<float>(rate.at(step));
+  block.beta1 = static_cast<float>(beta1);
+  block.beta2 = static_cast<float>(beta2);
+  block.epsilon = static_cast<float>(options.number("adam_epsilon"));
+  block.weight_decay = static_cast<float>(options.number("weight_decay"));
+  block.max_grad_norm = static_cast<float>(options.number("max_grad_norm"));
+  block.bias_correction1 = static_cast<float>(1 - std::pow(beta1, count));
+  block.bias_correction2_sqrt =
+      static_cast<float>(std::sqrt(1 - std::pow(beta2, count)));
+  block.seed = static_cast<uint64_t>(options.integer("seed"));
+  block.step = static_cast<uint64_t>(step);
+  return block;
+}
+
+Status StepSubmitter::readBatch(int64_t step, int64_t index) {
+  const HostSlice slice(run.profiler, HostWork::kData);
+  return run.train->read(step, index, run.stepShape, batch);
+}
+
+Status StepSubmitter::accumulate(qlora_step_block &block, SubmittedStep &own) {
+  int64_t ranks = run.group.size();
+  const int64_t count =
+      run.train->schedule().microBatches(own.step, run.stepShape);
+  for (int64_t k = 0; k < count; ++k) {
+    // The last one has the collectives, in which the others wait for this rank.
+    if (k + 1 < count && stopSignal() != 0) {
+      own.isCut = true;
+      k = count - 1;
+    }
+    int64_t index = k * ranks + run.group.rank();
+    QLORA_RETURN_IF_ERROR(readBatch(own.step, index));
+    block.micro_batch = static_cast<uint64_t>(own.step * run.perStep() + index);
+    own.tokens += static_cast<int64_t>(batch.segments.size()) -
+                  std::count(batch.segments.begin(), batch.segments.end(), 0);
+    own.labels += batch.labelCount();
+    const HostSlice slice(run.profiler, HostWork::kAccumulate);
+    QLORA_RETURN_IF_ERROR(
+        k + 1 < count
+            ? run.program.accumulate(batch, block)
+            : run.program.accumulateLast(
+                  batch, run.train->mostLabels(own.step, k, run.stepShape),
+                  block));
+  }
+  return Status::ok();
+}
+
+/// Sums over ranks. Signals reach ranks at different steps; all have to do what
+/// they ask after the same one.
+Status StepSubmitter::agree(SubmittedStep &step, SignalRequests &requests) {
+  enum { kInterrupt, kTerminate, kSave, kCut, kTokens, kLabels, kCount };
+  const HostSlice slice(run.profiler, HostWork::kAgree);
+  const int signal = stopSignal();
+  int64_t values[kCount] = {};
+  values[kInterrupt] = signal == SIGINT;
+  values[kTerminate] = signal == SIGTERM;
+  values[kSave] = takeSaveSignal();
+  values[kCut] = step.isCut;
+  values[kTokens] = step.tokens;
+  values[kLabels] = step.labels;
+  QLORA_RETURN_IF_ERROR(run.group.sum(std::span(values)));
+  if (values[kInterrupt] > 0)
+    requests.stop = SIGINT;
+  if (values[kTerminate] > 0)
+    requests.stop = SIGTERM;
+  requests.save = requests.save || values[kSave] > 0;
+  step.isCut = values[kCut] > 0;
+  step.tokens = values[kTokens];
+  step.labels = values[kLabels];
+  return Status::ok();
+}
+
+Status StepSubmitter::dumpFirst(const SubmittedStep &first) {
+  QLORA_RETURN_IF_ERROR(
+      dump->takeGradients(run, static_cast<double>(first.labels)));
+  QLORA_RETURN_IF_ERROR(dump->takeDropout(run, first.step));
+  return dump->write();
+}
+
+StatusOr<SubmittedStep> StepSubmitter::submit(int64_t step,
+                                              SignalRequests &requests) {
+  qlora_step_block block = this->block(step);
+  SubmittedStep submitted{step};
+  QLORA_RETURN_IF_ERROR(accumulate(block, submitted));
+  QLORA_RETURN_IF_ERROR(agree(submitted, requests));
+  if (submitted.isCut || submitted.labels == 0)
+    return submitted;
+  if (dump && updates == 0)
+    QLORA_RETURN_IF_ERROR(dumpFirst(submitted));
+  ++updates;
+  const HostSlice slice(run.profiler, HostWork::kUpdate);
+  QLORA_RETURN_IF_ERROR(run.program.update(block));
+  return submitted;
+}
+
+} // namespace qlora

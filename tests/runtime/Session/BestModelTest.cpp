@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: MIT
+
+// The best evaluation and early stopping, by the rules of transformers'
+// EarlyStoppingCallback.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "runtime/Session/BestModel.h"
+
+namespace qlora {
+namespace {
+
+Options optionsOf(std::vector<std::pair<const char *, const char *>> given) {
+  Options options;
+  for (const auto &[name, text] : given) {
+    const OptionSetting setting = {findOption(optionTable(), name), text, name};
+    EXPECT_TRUE(options.applySettings({&setting, 1}).isOk());
+  }
+  return options;
+}
+
+EvaluationResult loss(double value) {
+  EvaluationResult result;
+  result.loss = value;
+  result.tokenAccuracy = value;
+  return result;
+}
+
+TEST(BestModel, IsTheLowestLossAndTheGreatestAccuracy) {
+  BestModel lowest(optionsOf({}));
+  BestModel greatest(optionsOf({{"metric_for_best_model",
+                                 "eval_token_accuracy"}}));
+  int64_t step = 0;
+  for (double value : {0.5, 0.7, 0.3, std::nan(""), 0.4}) {
+    lowest.add(loss(value), ++step);
+    greatest.add(loss(value), step);
+  }
+  EXPECT_EQ(lowest.step(), 3);
+  EXPECT_EQ(lowest.metric(), 0.3);
+  EXPECT_EQ(greatest.step(), 2);
+  EXPECT_FALSE(lowest.shouldStop());
+}
+
+TEST(BestModel, StopsAfterThePatience) {
+  const Options options = optionsOf({{"early_stopping_patience", "2"},
+                                     {"early_stopping_threshold", "0.1"}});
+  BestModel best(options);
+  best.add(loss(1.0), 1);
+  best.add(loss(0.95), 2); // better, by less than the threshold
+  EXPECT_EQ(best.step(), 2);
+  EXPECT_FALSE(best.shouldStop());
+  BestModel other(options);
+  other.restore(best.state());
+  for (BestModel *one : {&best, &other}) {
+    one->add(loss(0.9), 3);
+    EXPECT_TRUE(one->shouldStop());
+    EXPECT_EQ(one->step(), 3);
+  }
+}
+
+TEST(BestModel, AsksForEvaluationsAtEveryCheckpoint) {
+  EXPECT_TRUE(checkBestModelOptions(optionsOf({})).isOk());
+  EXPECT_FALSE(
+      checkBestModelOptions(optionsOf({{"load_best_model_at_end", "true"}}))
+          .isOk());
+  const auto check = [](const char *strategy, const char *evalSteps,
+                        const char *saveSteps) {
+    return checkBestModelOptions(optionsOf({{"load_best_model_at_end", "true"},
+                                            {"validation_file", "x.jsonl"},
+                                            {"eval_strategy", strategy},
+                                            {"eval_steps", evalSteps},
+                                            {"save_steps", saveSteps}}))
+        .isOk();
+  };
+  EXPECT_TRUE(check("steps", "5", "10"));
+  EXPECT_FALSE(check("steps", "5", "12"));
+  EXPECT_FALSE(check("epoch", "0", "10"));
+  EXPECT_FALSE(checkBestModelOptions(
+                   optionsOf({{"metric_for_best_model", "bleu"}}))
+                   .isOk());
+}
+
+} // namespace
+} // namespace qlora

@@ -145,6 +145,7 @@ nlohmann::ordered_json runTotals(const Run &run, const TrainingResult &result) {
       {"train_steps_per_second", static_cast<double>(result.steps) / seconds},
       {"train_tokens_per_second",
        static_cast<double>(result.totals.tokens) / seconds},
+      {"checkpoint_runtime", result.saveSeconds},
       {"planned_bytes", run.memory.planned()},
       {"peak_memory_bytes", run.memory.peak()}};
   if (const uint64_t peak = run.memory.predictedPeak())

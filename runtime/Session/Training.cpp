@@ -226,7 +226,13 @@ bool Trainer::shouldSave(int64_t done) const {
 Status Trainer::save(int64_t done) {
   requests.save = false;
   result.savedStep = done;
-  return tools.writer ? tools.writer->save(done, state(), best) : Status::ok();
+  if (!tools.writer)
+    return Status::ok();
+  const Clock::time_point start = Clock::now();
+  QLORA_RETURN_IF_ERROR(tools.writer->save(done, state(), best));
+  result.saveSeconds +=
+      std::chrono::duration<double>(Clock::now() - start).count();
+  return Status::ok();
 }
 
 /// A signal ends an evaluation: the run that resumes this one does it.

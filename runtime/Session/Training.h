@@ -22,6 +22,7 @@ struct TrainingResult {
   bool hasStoppedEarly = false; ///< --early-stopping-patience
   bool justEvaluated = false;   ///< after the last step
   int64_t savedStep = 0; ///< of the last checkpoint of this run; 0: none
+  double saveSeconds = 0; ///< that the training waited for checkpoints
   int64_t bestStep = 0;  ///< of the best evaluation; 0: none
 
   /// Whether another adapter than the last is the result.

@@ -14,6 +14,7 @@
 //                    eval_runtime (s)
 //   the end          step, epoch, train_loss, train_runtime,
 //                    train_steps_per_second, train_tokens_per_second,
+//                    checkpoint_runtime (s that training waited for them),
 //                    planned_bytes, peak_memory_bytes, and on a CPU
 //                    predicted_peak_memory_bytes
 //

@@ -153,12 +153,24 @@ safetensorsBytes(std::vector<SafetensorsItem> items,
 Status writeSafetensors(AtomicFile file, std::vector<SafetensorsItem> items,
                         const std::map<std::string, std::string> &metadata,
                         AtomicFile::Flush flush) {
-  QLORA_ASSIGN_OR_RETURN(const std::string start, startOfFile(items, metadata));
-  QLORA_RETURN_IF_ERROR(file.write(start));
-  for (const SafetensorsItem &item : items)
-    QLORA_RETURN_IF_ERROR(
-        file.write({reinterpret_cast<const char *>(item.bytes.data()),
-                    item.bytes.size()}));
+  // Adapters have hundreds of small tensors: they are written together.
+  constexpr size_t kTogether = size_t{1} << 18;
+  QLORA_ASSIGN_OR_RETURN(std::string waiting, startOfFile(items, metadata));
+  for (const SafetensorsItem &item : items) {
+    const std::string_view bytes(
+        reinterpret_cast<const char *>(item.bytes.data()), item.bytes.size());
+    if (waiting.size() + bytes.size() <= kTogether) {
+      waiting += bytes;
+      continue;
+    }
+    QLORA_RETURN_IF_ERROR(file.write(waiting));
+    waiting.clear();
+    if (bytes.size() <= kTogether)
+      waiting = bytes;
+    else
+      QLORA_RETURN_IF_ERROR(file.write(bytes));
+  }
+  QLORA_RETURN_IF_ERROR(file.write(waiting));
   return file.commit(flush);
 }
 

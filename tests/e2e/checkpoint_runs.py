@@ -15,7 +15,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 DEMO = os.path.join(HERE, "..", "..", "examples", "demo")
 # What may differ between two runs of the same numbers.
 TIMES = ("step_time", "tokens_per_second", "memory_bytes", "eval_runtime",
-         "train_runtime", "train_steps_per_second", "train_tokens_per_second",
+         "train_runtime", "checkpoint_runtime", "train_steps_per_second",
+         "train_tokens_per_second",
          "peak_memory_bytes", "predicted_peak_memory_bytes", "planned_bytes")
 SAVE_STEPS = 7
 

@@ -3,8 +3,9 @@
 
 # install.sh [--tests]: installs what is missing. Debian packages, and a Python
 # environment in .venv for the data step (tokenizers, jinja2), which finds it
-# there by itself, and the tests (numpy, ortools); with --tests NVML's header
-# and NVIDIA's disassembler too, and its compiler where the machine has none.
+# there by itself, and the tests (numpy, ortools); with --tests launchers
+# (torchrun, mpirun), transformers' reader of checkpoints, NVML's header and
+# NVIDIA's disassembler too, and its compiler where the machine has none.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -14,6 +15,7 @@ packages=(
   libdnnl-dev libyaml-cpp-dev nlohmann-json3-dev
   libfmt-dev libcli11-dev libxxhash-dev libssl-dev libgtest-dev libgmock-dev
 )
+[ "${1:-}" != --tests ] || packages+=(openmpi-bin python3-torch)
 missing=()
 for package in "${packages[@]}"; do
   dpkg-query -W -f='${Status}' "$package" 2>/dev/null |
@@ -35,6 +37,11 @@ if ! .venv/bin/python -c 'import tokenizers, jinja2, numpy, ortools' 2>/dev/null
 fi
 
 [ "${1:-}" = --tests ] || exit 0
+
+if ! .venv/bin/pip show -q transformers 2>/dev/null; then
+  echo "installing transformers into .venv"
+  .venv/bin/pip install -q transformers==5.23.0
+fi
 
 nvml=(.venv/lib/python3*/site-packages/nvidia/cu13/include/nvml.h)
 if ! [ -f "${nvml[0]}" ]; then

@@ -18,6 +18,8 @@ was not: the same bytes of adapter and moments, the same metrics but for times.
   signals  Ctrl-C, SIGTERM, a second one, SIGUSR1
   changes  other ranks, options, data and programs: what is refused, what is said
   best     the best adapter at the end, early stopping
+  readers  transformers reads trainer_state.json; what it says is ours
+  targets  begun on a CPU, gone on with on CUDA (the software platform), and back
 
 Without numbers it is the short form, which the tests run.
 """
@@ -35,7 +37,8 @@ import tempfile
 import time
 
 from checkpoint_runs import (DEMO, HERE, SAVE_STEPS, Failure, Runs, check,
-                             lines_of_trouble, metrics_of, steps_of, verify)
+                             lines_of_trouble, metrics_of, steps_of, verify,
+                             without_times)
 
 
 def children_of(process):
@@ -319,7 +322,49 @@ def best(runs, arguments):
     print("best      at the end")
 
 
-PARTS = (kills, calls, faults, flips, signals, changes, best)
+def readers(runs, arguments):
+    from transformers.trainer_callback import TrainerState
+    runs.reference("--gpus", "2")
+    folder = os.path.join(runs.work, "reference--gpus2")
+    for step in steps_of(folder):
+        state = TrainerState.load_from_json(
+            os.path.join(folder, f"checkpoint-{step}", "trainer_state.json"))
+        check(state.global_step == step and state.max_steps == runs.steps,
+              state)
+        logged = [line for line in metrics_of(folder)
+                  if line["step"] <= step and "train_loss" not in line
+                  and not (step == runs.steps and "eval_loss" in line
+                           and line["step"] == step)]
+        own = [without_times(line) for line in state.log_history]
+        check(own == logged, own, logged)
+    print("readers   agree")
+
+
+def targets(runs, arguments):
+    runs.compile("cuda.so", os.path.join(DEMO, "model"), "--target", "cuda",
+                 "--cuda-arch", "90", "--cuda-compiler",
+                 os.path.join(HERE, "..", "cuda", "host-nvcc"))
+    platform = {"QLORA_TEST_CUDA_DEVICES": "sm_90:4096",
+                "LD_LIBRARY_PATH": os.path.join(
+                    os.path.dirname(runs.tools), "cuda-platform")}
+    start = runs.folder("cpu")
+    runs.run(start)
+    at = os.path.join(start, f"checkpoint-{2 * SAVE_STEPS}")
+    onward, back = runs.folder("cuda"), runs.folder("back")
+    done = runs.run(onward, "--resume-from-checkpoint", at, program="cuda.so",
+                    environment=platform)
+    check("another backend" in done.stderr, done.stderr)
+    runs.run(back, "--resume-from-checkpoint",
+             os.path.join(onward, f"checkpoint-{3 * SAVE_STEPS}"))
+    losses = [[line["loss"] for line in metrics_of(folder) if "loss" in line]
+              for folder in (start, onward, back)]
+    for own, *others in zip(*losses, strict=True):
+        for other in others:
+            check(abs(own - other) < 1e-3 * own, losses)
+    print("targets   CPU, CUDA, CPU: the same losses")
+
+
+PARTS = (kills, calls, faults, flips, signals, changes, best, readers, targets)
 
 
 def main():

@@ -81,15 +81,17 @@ static StatusOr<std::string> receiveText(const FileDescriptor &socket,
 // ----------------------------------------------------------------------
 
 RendezvousServer::RendezvousServer(FileDescriptor listening, std::string secret,
-                                   int ranks)
+                                   int ranks,
+                                   std::chrono::milliseconds patience)
     : listening(std::move(listening)), secret(std::move(secret)),
+      patience(patience),
       values(static_cast<size_t>(ranks)), missing(values.size()) {}
 
 StatusOr<std::unique_ptr<RendezvousServer>>
 RendezvousServer::start(FileDescriptor listening, std::string secret,
-                        int ranks) {
+                        int ranks, std::chrono::milliseconds patience) {
   std::unique_ptr<RendezvousServer> server(new RendezvousServer(
-      std::move(listening), std::move(secret), ranks));
+      std::move(listening), std::move(secret), ranks, patience));
   server->acceptor =
       std::thread([s = server.get()] { s->acceptConnections(); });
   return server;
@@ -157,7 +159,7 @@ void RendezvousServer::removeFinished() {
 
 Status RendezvousServer::authenticate(const FileDescriptor &socket) const {
   QLORA_ASSIGN_OR_RETURN(const Digest drawn, randomDigest());
-  QLORA_RETURN_IF_ERROR(setTimeout(socket, kHandshakeTimeout));
+  QLORA_RETURN_IF_ERROR(setTimeout(socket, patience));
   QLORA_RETURN_IF_ERROR(sendAll(socket, drawn.data(), drawn.size()));
   Greeting greeting;
   QLORA_RETURN_IF_ERROR(receiveAll(socket, &greeting, sizeof greeting));

@@ -46,9 +46,11 @@ bool isSame(const Digest &a, const Digest &b);
 /// Serves until destroyed: one thread that accepts, one per connection.
 class RendezvousServer {
 public:
-  /// `listening`: from listenOn(), or inherited.
+  /// `listening`: from listenOn(), or inherited. `patience`: with a client that
+  /// says nothing while it should prove the secret.
   static StatusOr<std::unique_ptr<RendezvousServer>>
-  start(FileDescriptor listening, std::string secret, int ranks);
+  start(FileDescriptor listening, std::string secret, int ranks,
+        std::chrono::milliseconds patience = std::chrono::seconds(10));
   ~RendezvousServer();
 
 private:
@@ -58,7 +60,8 @@ private:
     bool isFinished = false; ///< guarded by `mutex`
   };
 
-  RendezvousServer(FileDescriptor listening, std::string secret, int ranks);
+  RendezvousServer(FileDescriptor listening, std::string secret, int ranks,
+                   std::chrono::milliseconds patience);
   void acceptConnections();
   void removeFinished();
   Status serve(const FileDescriptor &socket);
@@ -68,6 +71,7 @@ private:
 
   FileDescriptor listening;
   const std::string secret;
+  const std::chrono::milliseconds patience;
   std::mutex mutex; ///< guards everything below
   std::condition_variable changed;
   bool isStopping = false;

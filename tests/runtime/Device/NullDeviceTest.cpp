@@ -81,6 +81,42 @@ TEST(NullDevice, CountsBytesByKindForTheGroupThatAProgramIsFor) {
             "not the pieces of 4 ranks; start as many as it was compiled for");
 }
 
+/// Of a program by hand whose one collective is `kind`.
+static std::string collectiveRefusal(qlora_collective kind, int16_t peer,
+                                     uint64_t whole, uint64_t piece,
+                                     int ranks) {
+  DemoTables tables;
+  qlora_command &command = tables.commands[5];
+  command.collective = kind;
+  command.peer = peer;
+  command.first_operand = uint32_t(tables.operands.size());
+  command.operand_count = piece > 0 ? 2 : 1;
+  const uint8_t access = piece > 0 ? QLORA_WRITE : QLORA_READ_WRITE;
+  tables.operands.push_back(
+      {kDemoGradient, QLORA_DTYPE_F32, access, 0, 0, whole, 0});
+  tables.operands.push_back(
+      {kDemoTrainable, QLORA_DTYPE_F32, QLORA_READ, 0, 0, piece, 0});
+  auto module = tables.load();
+  if (!module.isOk())
+    return module.status().message();
+  DeviceOptions options;
+  options.ranks = ranks;
+  auto device = std::move(createDevice("null", options)).value();
+  return device->load(*module, nullptr).message();
+}
+
+TEST(NullDevice, RefusesCollectivesOfOtherGroups) {
+  EXPECT_EQ(collectiveRefusal(QLORA_COLLECTIVE_BROADCAST, 2, 72, 0, 3), "");
+  EXPECT_EQ(collectiveRefusal(QLORA_COLLECTIVE_BROADCAST, 2, 72, 0, 2),
+            "the program's broadcast over dp is from rank 2, but there are 2 "
+            "ranks");
+  // Three ranks' pieces, and of one size, which are no whole elements.
+  EXPECT_EQ(collectiveRefusal(QLORA_COLLECTIVE_ALL_TO_ALL, 0, 48, 48, 3), "");
+  for (const uint64_t piece : {48u, 40u})
+    EXPECT_NE(collectiveRefusal(QLORA_COLLECTIVE_ALL_TO_ALL, 0, 48, piece, 5),
+              "");
+}
+
 TEST(NullDevice, FindsReadsBeforeWrites) {
   DemoTables tables;
   std::swap(tables.commands[0], tables.commands[1]);

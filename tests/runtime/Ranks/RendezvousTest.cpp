@@ -9,6 +9,7 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <thread>
 
 #include "runtime/Ranks/Ring.h"
@@ -122,6 +123,20 @@ TEST(Rendezvous, HostileClientsEndTheirConnectionOnly) {
   EXPECT_EQ(served.exchange(0, 1, "here").value(), "here");
 }
 
+TEST(Rendezvous, ASilentClientIsSentAway) {
+  FileDescriptor listening = std::move(listenOn("127.0.0.1", 0)).value();
+  const int port = portOf(listening).value();
+  const auto server =
+      RendezvousServer::start(std::move(listening), "job", 1, 100ms);
+  ASSERT_TRUE(server.isOk());
+  const FileDescriptor silent =
+      std::move(connectTo("127.0.0.1", port, 1s)).value();
+  char text[32];
+  EXPECT_TRUE(receiveAll(silent, text, sizeof text).isOk());
+  ASSERT_TRUE(setTimeout(silent, 2s).isOk());
+  EXPECT_EQ(receiveAll(silent, text, 1).code(), StatusCode::kAborted);
+}
+
 TEST(Rendezvous, ServerMayEndFirst) {
   auto served = std::make_unique<Served>(2);
   Rendezvous client = served->connect("job").value();
@@ -143,6 +158,31 @@ TEST(Ring, StrangersAreNoNeighbours) {
         std::move(connectTo("127.0.0.1", std::stoi(found.substr(32)), 1s))
             .value();
     EXPECT_TRUE(sendAll(stranger, found.data(), 32).isOk());
+    char answer;
+    EXPECT_FALSE(receiveAll(stranger, &answer, 1).isOk());
+  });
+  Rendezvous meeting = served.connect("job").value();
+  EXPECT_EQ(Ring::connect(meeting, "job", 0, 2, 1s, 1s).status().message(),
+            "the rank before it has not connected in 1 s");
+  other.join();
+}
+
+/// Nor is another rank of the same job, which knows the secret.
+TEST(Ring, OnlyTheRankBeforeIsANeighbour) {
+  Served served(2);
+  FileDescriptor listening = std::move(listenOn("127.0.0.1", 0)).value();
+  const std::string place = std::string(32, 'x') +
+                            std::to_string(portOf(listening).value()) +
+                            " 127.0.0.1";
+  std::thread other([&] {
+    const std::string found = served.exchange(1, 2, place).value();
+    Digest drawn;
+    std::copy_n(found.begin(), drawn.size(), drawn.begin());
+    const FileDescriptor stranger =
+        std::move(connectTo("127.0.0.1", std::stoi(found.substr(32)), 1s))
+            .value();
+    const Digest proof = proofOf("job", "ring 0", drawn);
+    EXPECT_TRUE(sendAll(stranger, proof.data(), proof.size()).isOk());
     char answer;
     EXPECT_FALSE(receiveAll(stranger, &answer, 1).isOk());
   });

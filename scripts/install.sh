@@ -4,7 +4,7 @@
 # install.sh [--tests]: installs what is missing. Debian packages, and a Python
 # environment in .venv for the data step (tokenizers, jinja2), which finds it
 # there by itself, and the tests (numpy, ortools); with --tests launchers
-# (torchrun, mpirun), transformers' reader of checkpoints, NVML's header and
+# (torchrun, mpirun), transformers' and TensorBoard's readers, NVML's header and
 # NVIDIA's disassembler too, and its compiler where the machine has none.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -38,9 +38,9 @@ fi
 
 [ "${1:-}" = --tests ] || exit 0
 
-if ! .venv/bin/pip show -q transformers 2>/dev/null; then
-  echo "installing transformers into .venv"
-  .venv/bin/pip install -q transformers==5.23.0
+if ! .venv/bin/pip show -q transformers tensorboard 2>/dev/null; then
+  echo "installing transformers and tensorboard into .venv"
+  .venv/bin/pip install -q transformers==5.23.0 tensorboard==2.20.0
 fi
 
 nvml=(.venv/lib/python3*/site-packages/nvidia/cu13/include/nvml.h)

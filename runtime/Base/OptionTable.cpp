@@ -169,9 +169,11 @@ const OptionRow kRows[] = {
      "log_every_n_steps steps_per_report", "", 1, 1e15},
     {"log_format", kChoice, "text", kRun, kReport, "lines on standard output",
      "", "text json"},
-    {"report_to", kChoice, "none", kRun, kReport,
-     "no other service is supported; metrics.jsonl is always written", "",
-     "none"},
+    {"report_to", kNames, "[]", kOutput, kReport,
+     "tensorboard: event files too, which 'wandb sync --sync-tensorboard' reads "
+     "as well; metrics.jsonl and trainer_log.jsonl are always written"},
+    {"logging_dir", kPath, "", kOutput, kReport,
+     "folder for event files; without it runs/DATE_HOST in --output-dir"},
 
     {"save_strategy", kChoice, "steps", kRun, kSaving,
      "when to write a checkpoint, from which --resume-from-checkpoint goes on; "

@@ -194,6 +194,12 @@ Status Options::validate() const {
                            "one of them out",
                            spelling("resume_from_checkpoint"),
                            spelling("overwrite_output_dir"));
+  for (const std::string &name : names("report_to"))
+    if (name != "tensorboard" && name != "none")
+      return Status::invalid(
+          "{}: '{}' is not supported; tensorboard is, and Weights & Biases "
+          "reads its files: wandb sync --sync-tensorboard",
+          spelling("report_to"), name);
   int64_t block = integer("bnb_4bit_blocksize");
   if ((block & (block - 1)) != 0)
     return Status::invalid(

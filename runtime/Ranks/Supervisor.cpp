@@ -287,12 +287,8 @@ void Supervisor::handleSignals() {
   signalfd_siginfo info;
   while (read(signals.get(), &info, sizeof info) == sizeof info) {
     int signal = static_cast<int>(info.ssi_signo);
-    if (signal == SIGCHLD) {
-      reap();
-      continue;
-    }
-    if (signal == SIGUSR1) {
-      killAll(signal);
+    if (signal == SIGCHLD || signal == SIGUSR1) {
+      signal == SIGCHLD ? reap() : killAll(signal);
       continue;
     }
     const auto now = Clock::now();

@@ -26,7 +26,7 @@ static constexpr std::string_view kPlanOnly[] = {
 static constexpr std::string_view kRowOrder[] = {"seed", "packing",
                                                  "padding_free", "optim"};
 /// Of a run, what is no part of a training.
-static constexpr std::string_view kNoPart[] = {"log_format", "report_to",
+static constexpr std::string_view kNoPart[] = {"log_format",
                                                "gradient_accumulation_steps"};
 
 template <size_t N>

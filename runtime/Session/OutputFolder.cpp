@@ -41,6 +41,7 @@ static bool isLeftOver(const fs::path &file) {
     return false;
   constexpr std::string_view kNames[] = {"config.resolved.yaml",
                                          "metrics.jsonl", "gemm_table.json",
+                                         "trainer_log.jsonl", "runs",
                                          kStagingFolder, ".lock"};
   return std::ranges::find(kNames, name) != std::end(kNames) ||
          file.stem().extension() == ".part"; // was not renamed any more

@@ -7,6 +7,7 @@
 // unfinished run left, which has no adapter:
 //
 //   config.resolved.yaml   metrics.jsonl   gemm_table.json
+//   trainer_log.jsonl      runs (event files)
 //   *.part.*   what was not renamed any more (AtomicFile.h, Adapter.h)
 //   .staging   the space and the parts of an adapter (Adapter.h)
 //   .lock      held while a run writes, removed at its end

@@ -31,6 +31,7 @@ struct RunStart {
                                  SessionRequest &request);
   /// Once the data are open: whether this run can go on with that checkpoint.
   Status compare(const RunFacts &own);
+  int64_t stepsDone() const { return resume ? resume->step() : 0; }
   /// What metrics.jsonl begins with.
   StatusOr<std::string> history() const;
 };

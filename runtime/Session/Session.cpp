@@ -5,7 +5,6 @@
 #include "runtime/Session/Session.h"
 
 #include <cmath>
-#include <cstdlib>
 #include <filesystem>
 #include <optional>
 
@@ -24,6 +23,7 @@
 #include "runtime/Session/RunSummary.h"
 #include "runtime/Session/SameOnRanks.h"
 #include "runtime/Session/Training.h"
+#include "runtime/Watch/Sinks.h"
 #include "runtime/Weights/LoadWeights.h"
 #include "runtime/Weights/Parameters.h"
 
@@ -52,9 +52,7 @@ private:
   Status openProfiler();
   Status loadBase();
   int64_t totalSteps() const;
-  StepShape stepShape() const {
-    return {start.accumulation, group.size()};
-  }
+  StepShape stepShape() const { return {start.accumulation, group.size()}; }
   uint64_t untouchedBytes() const;
   void warnOfBase();
   Status writeRecord();
@@ -63,7 +61,6 @@ private:
   StatusOr<int> work(const Run &run, Dump *dump);
   Status finish(const Run &run, const TrainingResult &result);
   Metrics *listener() { return metrics ? &*metrics : nullptr; }
-
   SessionRequest request;
   LoadedModule module;
   Options options;
@@ -117,7 +114,9 @@ Status Session::writeRecord() {
     QLORA_RETURN_IF_ERROR(
         replaceWholeFile(outputFolder + "/gemm_table.json", table));
   QLORA_ASSIGN_OR_RETURN(const std::string history, start.history());
-  return metrics->open(outputFolder, Metrics::Start::kNew, history);
+  QLORA_RETURN_IF_ERROR(
+      metrics->open(outputFolder, Metrics::Start::kNew, history));
+  return attachSinks(*metrics, options, start.stepsDone(), totalSteps());
 }
 
 /// Everything is loaded and checked: from here on a training replaces files of
@@ -131,10 +130,9 @@ Status Session::announce(const Run &run) {
   metrics->say(runHeader(run, trainSummary));
   if (request.verbose)
     metrics->say(verbosePlan(run));
-  const bool isCpu = device->hasHostArenas();
   for (const std::string &warning :
        {output->remark(), env.secretRemark,
-        isCpu ? threadsRemark(threadsOf(request, env)) : ""})
+        device->hasHostArenas() ? threadsRemark(threadsOf(request, env)) : ""})
     if (!warning.empty())
       metrics->warn(warning);
   for (const std::string &remark : device->remarks())
@@ -191,15 +189,15 @@ Status Session::openData() {
 
 Status Session::loadBase() {
   // A checkpoint has what another adapter has become by then.
-  const std::string adapter =
+  const std::string from =
       start.resume ? "" : options.text("adapter_name_or_path");
-  if (!adapter.empty())
-    QLORA_RETURN_IF_ERROR(checkAdapterConfig(adapter, options));
+  if (!from.empty())
+    QLORA_RETURN_IF_ERROR(checkAdapterConfig(from, options));
   WeightRequest wanted{module,
                        group,
                        request.baseCache,
                        options.text("model_name_or_path"),
-                       adapter,
+                       from,
                        static_cast<uint64_t>(options.integer("seed")),
                        {}};
   if (metrics)

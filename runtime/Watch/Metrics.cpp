@@ -68,6 +68,12 @@ Status Metrics::log(const nlohmann::ordered_json &values,
     std::fclose(std::exchange(file, nullptr));
   }
   print(out, asJson ? line : text + "\n");
+  std::erase_if(sinks, [&](const std::unique_ptr<MetricsSink> &sink) {
+    const Status status = sink->log(values);
+    if (!status.isOk())
+      warn(fmt::format("{}; the run goes on without it", status.message()));
+    return !status.isOk();
+  });
   return Status::ok();
 }
 

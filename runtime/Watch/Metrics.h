@@ -28,13 +28,16 @@
 
 #include <chrono>
 #include <cstdio>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
 #include "runtime/Base/Progress.h"
 #include "runtime/Base/Status.h"
+#include "runtime/Watch/MetricsSink.h"
 #include "runtime/Watch/ProgressLine.h"
 
 namespace qlora {
@@ -52,6 +55,11 @@ public:
   enum class Start { kNew, kAppend };
   Status open(const std::string &folder, Start start,
               const std::string &history = "");
+
+  /// Every later log() goes there too.
+  void attach(std::unique_ptr<MetricsSink> sink) {
+    sinks.push_back(std::move(sink));
+  }
 
   /// Appends `values` to the file, which is open; prints them or `text`.
   Status log(const nlohmann::ordered_json &values, const std::string &text);
@@ -77,6 +85,7 @@ private:
   void drawBar(const ProgressView &view);
   void clearBar();
 
+  std::vector<std::unique_ptr<MetricsSink>> sinks;
   FILE *file = nullptr;
   std::string path;
   const bool asJson;

@@ -16,6 +16,7 @@ cd "$(dirname "$0")"
 ./base_cache.py --tools "$tools"
 ./checkpoints.py --tools "$tools"
 ./supervision.py --tools "$tools"
+./watching.py --tools "$tools"
 
 echo "-- the CPU benchmarks with tiny shapes"
 ../../bench/cpu.py --fast --tools "$tools"

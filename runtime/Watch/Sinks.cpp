@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: MIT
+
+// From options to sinks.
+
+#include "runtime/Watch/Sinks.h"
+
+#include <algorithm>
+
+#include "runtime/Base/UserFiles.h"
+#include "runtime/Watch/TensorBoard.h"
+#include "runtime/Watch/TrainerLog.h"
+
+namespace qlora {
+
+/// The newest of the output folder's, where the run goes on: their names begin
+/// with a date, which sorts by month only.
+static std::string newestFolder(const std::string &runs) {
+  const auto folders = listFolder(runs);
+  if (!folders.isOk() || folders.value().empty())
+    return "";
+  std::error_code ignored;
+  return std::ranges::max(folders.value(), {}, [&](const auto &folder) {
+    return std::filesystem::last_write_time(folder, ignored);
+  });
+}
+
+static std::string loggingFolder(const Options &options, int64_t doneSteps) {
+  const std::string output = options.text("output_dir");
+  std::string folder = options.text("logging_dir");
+  if (folder.empty() && doneSteps > 0)
+    folder = newestFolder(output + "/runs");
+  return folder.empty() ? defaultLoggingFolder(output) : folder;
+}
+
+Status attachSinks(Metrics &metrics, const Options &options, int64_t doneSteps,
+                   int64_t totalSteps) {
+  QLORA_ASSIGN_OR_RETURN(auto log, TrainerLog::open(options.text("output_dir"),
+                                                    doneSteps, totalSteps));
+  metrics.attach(std::move(log));
+  const auto names = options.names("report_to");
+  if (std::ranges::find(names, "tensorboard") == names.end())
+    return Status::ok();
+  // What was logged with the checkpoint's last step stays.
+  QLORA_ASSIGN_OR_RETURN(auto board,
+                         TensorBoard::open(loggingFolder(options, doneSteps),
+                                           doneSteps > 0 ? doneSteps + 1 : 0));
+  metrics.attach(std::move(board));
+  return Status::ok();
+}
+
+} // namespace qlora

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: MIT
+
+// TensorBoard's event files, with the tags of transformers' Trainer:
+// train/loss, train/learning_rate, eval/loss and so on.
+//
+// A file is a row of records (TFRecord):
+//
+//   u64 bytes, u32 masked CRC-32C of these 8, the bytes, u32 masked CRC of them
+//
+// each of which is an Event of tensorflow/core/util/event.proto:
+//
+//   1 wall_time (double)   2 step (int64)   3 file_version (string)
+//   5 summary: repeated 1 { 1 tag (string), 2 simple_value (float) }
+//   7 session_log: { 1 status: START is 1 }
+//
+// A run that is resumed writes a file of its own. It begins with START at its
+// first step, by which TensorBoard leaves out what an earlier file of the folder
+// has from there on.
+
+#ifndef QLORA_RUNTIME_WATCH_TENSORBOARD_H
+#define QLORA_RUNTIME_WATCH_TENSORBOARD_H
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "runtime/Base/FileDescriptor.h"
+#include "runtime/Watch/MetricsSink.h"
+
+namespace qlora {
+
+/// CRC-32C (Castagnoli, RFC 3720 B.4), as TFRecord masks it.
+uint32_t maskedCrc32c(std::string_view bytes);
+
+class TensorBoard final : public MetricsSink {
+public:
+  /// A new file in `folder`, which is made; `firstStep`: of what follows.
+  static StatusOr<std::unique_ptr<TensorBoard>> open(const std::string &folder,
+                                                     int64_t firstStep);
+
+  Status log(const nlohmann::ordered_json &values) override;
+
+private:
+  TensorBoard(FileDescriptor file, std::string path)
+      : file(std::move(file)), path(std::move(path)) {}
+  Status writeEvent(int64_t step, std::string_view what);
+
+  const FileDescriptor file;
+  const std::string path;
+};
+
+/// runs/Nov23_09-10-38_HOST in `outputFolder`, as transformers names it.
+std::string defaultLoggingFolder(const std::string &outputFolder);
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_WATCH_TENSORBOARD_H

@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+
+"""TensorBoard's own reader finds in our event files what metrics.jsonl has.
+
+    watching.py --tools build/bin
+
+A run that is stopped and resumed has one curve: what it logged after the
+checkpoint is left out by the reader.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import struct
+import sys
+import tempfile
+
+from checkpoint_runs import SAVE_STEPS, Failure, Runs, check
+from tensorboard.backend.event_processing.event_accumulator import (
+    EventAccumulator)
+
+
+def as_float32(value):
+    return struct.unpack("f", struct.pack("f", value))[0]
+
+
+def expected(folder):
+    """(tag, step) -> value, by transformers' rule for names."""
+    values = {}
+    with open(os.path.join(folder, "metrics.jsonl")) as file:
+        for line in map(json.loads, file):
+            for name, value in line.items():
+                tag = ("eval/" + name[5:] if name.startswith("eval_")
+                       else "train/" + name)
+                if name != "step":
+                    values[tag, line["step"]] = as_float32(value)
+    return values
+
+
+def read(folder):
+    """The one run of the output folder."""
+    runs = os.path.join(folder, "runs")
+    names = os.listdir(runs)
+    check(len(names) == 1, names)
+    events = EventAccumulator(os.path.join(runs, names[0]))
+    events.Reload()
+    return {(tag, event.step): event.value
+            for tag in events.Tags()["scalars"]
+            for event in events.Scalars(tag)}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tools", required=True)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as work:
+        runs = Runs(os.path.abspath(arguments.tools), work, 4 * SAVE_STEPS)
+        folder = runs.folder("watched")
+        flags = ("--report-to", "tensorboard")
+        runs.run(folder, *flags)
+        found, wanted = read(folder), expected(folder)
+        check(found == wanted, sorted(set(found.items()) ^ set(wanted.items())))
+        check(("train/loss", 4) in found and ("eval/loss", 0) in found, found)
+        # Of the run from there on, twice, the second time counts.
+        for step in (3, 4):
+            shutil.rmtree(os.path.join(folder,
+                                       f"checkpoint-{step * SAVE_STEPS}"))
+        runs.run(folder, *flags, "--resume-from-checkpoint", "latest")
+        found, wanted = read(folder), expected(folder)
+        check(found == wanted, sorted(set(found.items()) ^ set(wanted.items())))
+        with open(os.path.join(folder, "trainer_log.jsonl")) as file:
+            steps = [json.loads(line)["current_steps"] for line in file]
+        check(steps == sorted(steps) and steps[-1] == 4 * SAVE_STEPS, steps)
+    print("watching  TensorBoard reads what metrics.jsonl has, also resumed")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except Failure as failure:
+        sys.exit(f"watching.py: {failure}")

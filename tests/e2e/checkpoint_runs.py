@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 
 """Runs of the demo that are broken off and resumed, and what has to be the same
-of them: used by checkpoints.py."""
+of them: used by checkpoints.py, resuming.py, supervision.py and watching.py."""
 
 import hashlib
 import json
@@ -10,6 +10,8 @@ import re
 import shutil
 import struct
 import subprocess
+import sys
+import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 DEMO = os.path.join(HERE, "..", "..", "examples", "demo")
@@ -147,3 +149,16 @@ class Runs:
 def lines_of_trouble(text):
     return [line for line in text.splitlines()
             if re.match(r"qlora-run: (warning|error)", line)]
+
+
+def run_parts(parts, arguments):
+    """Those that are named, or all."""
+    try:
+        with tempfile.TemporaryDirectory() as work:
+            runs = Runs(os.path.abspath(arguments.tools), work,
+                        arguments.steps)
+            for part in parts:
+                if not arguments.parts or part.__name__ in arguments.parts:
+                    part(runs, arguments)
+    except Failure as failure:
+        sys.exit(f"{os.path.basename(sys.argv[0])}: {failure}")

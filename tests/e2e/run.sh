@@ -15,6 +15,7 @@ cd "$(dirname "$0")"
 ./padding_free.py --tools "$tools"
 ./base_cache.py --tools "$tools"
 ./checkpoints.py --tools "$tools"
+./resuming.py --tools "$tools"
 ./supervision.py --tools "$tools"
 ./watching.py --tools "$tools"
 

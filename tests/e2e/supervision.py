@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 
-from checkpoint_runs import (DEMO, HERE, SAVE_STEPS, Failure, Runs, check,
+from checkpoint_runs import (HERE, SAVE_STEPS, Failure, Runs, check,
                              steps_of)
 
 PAGE = os.path.join(HERE, "..", "..", "docs", "launchers.md")

@@ -14,7 +14,6 @@
 namespace qlora {
 
 namespace {
-constexpr auto kHandshakeTimeout = std::chrono::seconds(10);
 constexpr std::string_view kClient = "rank";
 constexpr std::string_view kServer = "rendezvous";
 
@@ -82,16 +81,16 @@ static StatusOr<std::string> receiveText(const FileDescriptor &socket,
 
 RendezvousServer::RendezvousServer(FileDescriptor listening, std::string secret,
                                    int ranks,
-                                   std::chrono::milliseconds patience)
+                                   std::chrono::milliseconds handshakeTimeout)
     : listening(std::move(listening)), secret(std::move(secret)),
-      patience(patience),
+      handshakeTimeout(handshakeTimeout),
       values(static_cast<size_t>(ranks)), missing(values.size()) {}
 
 StatusOr<std::unique_ptr<RendezvousServer>>
-RendezvousServer::start(FileDescriptor listening, std::string secret,
-                        int ranks, std::chrono::milliseconds patience) {
+RendezvousServer::start(FileDescriptor listening, std::string secret, int ranks,
+                        std::chrono::milliseconds handshakeTimeout) {
   std::unique_ptr<RendezvousServer> server(new RendezvousServer(
-      std::move(listening), std::move(secret), ranks, patience));
+      std::move(listening), std::move(secret), ranks, handshakeTimeout));
   server->acceptor =
       std::thread([s = server.get()] { s->acceptConnections(); });
   return server;
@@ -159,7 +158,7 @@ void RendezvousServer::removeFinished() {
 
 Status RendezvousServer::authenticate(const FileDescriptor &socket) const {
   QLORA_ASSIGN_OR_RETURN(const Digest drawn, randomDigest());
-  QLORA_RETURN_IF_ERROR(setTimeout(socket, patience));
+  QLORA_RETURN_IF_ERROR(setTimeout(socket, handshakeTimeout));
   QLORA_RETURN_IF_ERROR(sendAll(socket, drawn.data(), drawn.size()));
   Greeting greeting;
   QLORA_RETURN_IF_ERROR(receiveAll(socket, &greeting, sizeof greeting));
@@ -202,8 +201,9 @@ Status RendezvousServer::serve(const FileDescriptor &socket) {
 // ----------------------------------------------------------------------
 
 static Status authenticateTo(const FileDescriptor &socket,
-                             std::string_view secret) {
-  QLORA_RETURN_IF_ERROR(setTimeout(socket, kHandshakeTimeout));
+                             std::string_view secret,
+                             std::chrono::milliseconds timeout) {
+  QLORA_RETURN_IF_ERROR(setTimeout(socket, timeout));
   Digest drawn, proof;
   QLORA_RETURN_IF_ERROR(receiveAll(socket, drawn.data(), drawn.size()));
   Greeting greeting;
@@ -216,11 +216,12 @@ static Status authenticateTo(const FileDescriptor &socket,
   return Status::error(StatusCode::kUnavailable, "it has another secret");
 }
 
-StatusOr<Rendezvous> Rendezvous::connect(const std::string &host, int port,
-                                         std::string_view secret,
-                                         std::chrono::milliseconds timeout) {
+StatusOr<Rendezvous>
+Rendezvous::connect(const std::string &host, int port, std::string_view secret,
+                    std::chrono::milliseconds timeout,
+                    std::chrono::milliseconds handshakeTimeout) {
   QLORA_ASSIGN_OR_RETURN(FileDescriptor socket, connectTo(host, port, timeout));
-  Status status = authenticateTo(socket, secret);
+  Status status = authenticateTo(socket, secret, handshakeTimeout);
   if (!status.isOk())
     return Status::error(StatusCode::kUnavailable,
                          "{}:{} refused this rank: is it another job's? ({})",

@@ -34,6 +34,11 @@
 
 namespace qlora {
 
+/// How long who has connected may take to prove the secret. Whoever says
+/// nothing holds up a thread of the server, or the accept of a ring, until then.
+inline constexpr std::chrono::milliseconds kHandshakeTimeout =
+    std::chrono::seconds(10);
+
 /// Random bytes, or the HMAC-SHA256 of some under the job's secret.
 using Digest = std::array<unsigned char, 32>;
 StatusOr<Digest> randomDigest();
@@ -46,11 +51,10 @@ bool isSame(const Digest &a, const Digest &b);
 /// Serves until destroyed: one thread that accepts, one per connection.
 class RendezvousServer {
 public:
-  /// `listening`: from listenOn(), or inherited. `patience`: with a client that
-  /// says nothing while it should prove the secret.
+  /// `listening`: from listenOn(), or inherited.
   static StatusOr<std::unique_ptr<RendezvousServer>>
   start(FileDescriptor listening, std::string secret, int ranks,
-        std::chrono::milliseconds patience = std::chrono::seconds(10));
+        std::chrono::milliseconds handshakeTimeout = kHandshakeTimeout);
   ~RendezvousServer();
 
 private:
@@ -61,7 +65,7 @@ private:
   };
 
   RendezvousServer(FileDescriptor listening, std::string secret, int ranks,
-                   std::chrono::milliseconds patience);
+                   std::chrono::milliseconds handshakeTimeout);
   void acceptConnections();
   void removeFinished();
   Status serve(const FileDescriptor &socket);
@@ -71,7 +75,7 @@ private:
 
   FileDescriptor listening;
   const std::string secret;
-  const std::chrono::milliseconds patience;
+  const std::chrono::milliseconds handshakeTimeout;
   std::mutex mutex; ///< guards everything below
   std::condition_variable changed;
   bool isStopping = false;
@@ -87,9 +91,10 @@ public:
   static constexpr uint32_t kMaxValueBytes = 1024;
 
   /// Tries until `timeout` has passed, since rank 0 may start later.
-  static StatusOr<Rendezvous> connect(const std::string &host, int port,
-                                      std::string_view secret,
-                                      std::chrono::milliseconds timeout);
+  static StatusOr<Rendezvous>
+  connect(const std::string &host, int port, std::string_view secret,
+          std::chrono::milliseconds timeout,
+          std::chrono::milliseconds handshakeTimeout = kHandshakeTimeout);
 
   /// The address of this machine that rank 0 is reached from.
   const std::string &localAddress() const { return address; }

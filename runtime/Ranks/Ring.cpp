@@ -55,10 +55,10 @@ static Digest proofOfRank(std::string_view secret, int rank,
 }
 
 /// Whoever does not prove to be the rank before this one is sent away.
-static StatusOr<FileDescriptor> acceptFrom(const FileDescriptor &listening,
-                                           const Digest &expected,
-                                           std::chrono::milliseconds patience) {
-  constexpr auto kProofTimeout = std::chrono::seconds(10);
+static StatusOr<FileDescriptor>
+acceptFrom(const FileDescriptor &listening, const Digest &expected,
+           std::chrono::milliseconds patience,
+           std::chrono::milliseconds handshakeTimeout) {
   const Clock::time_point deadline = Clock::now() + patience;
   while (Clock::now() < deadline) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
@@ -69,7 +69,7 @@ static StatusOr<FileDescriptor> acceptFrom(const FileDescriptor &listening,
     FileDescriptor socket(
         accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC));
     Digest proof;
-    if (!socket.isOpen() || !setTimeout(socket, kProofTimeout).isOk() ||
+    if (!socket.isOpen() || !setTimeout(socket, handshakeTimeout).isOk() ||
         !receiveAll(socket, proof.data(), proof.size()).isOk() ||
         !isSame(proof, expected))
       continue;
@@ -85,7 +85,8 @@ static StatusOr<FileDescriptor> acceptFrom(const FileDescriptor &listening,
 StatusOr<std::unique_ptr<Ring>>
 Ring::connect(Rendezvous &rendezvous, std::string_view secret, int rank,
               int size, std::chrono::milliseconds patience,
-              std::chrono::milliseconds timeout) {
+              std::chrono::milliseconds timeout,
+              std::chrono::milliseconds handshakeTimeout) {
   std::unique_ptr<Ring> ring(new Ring(rank, size, timeout));
   Place own;
   own.host = rendezvous.localAddress();
@@ -106,7 +107,7 @@ Ring::connect(Rendezvous &rendezvous, std::string_view secret, int rank,
       ring->sockets[kPrevious],
       acceptFrom(listening,
                  proofOfRank(secret, ring->rankOf(kPrevious), own.drawn),
-                 patience));
+                 patience, handshakeTimeout));
   return ring;
 }
 

@@ -64,7 +64,8 @@ public:
   static StatusOr<std::unique_ptr<Ring>>
   connect(Rendezvous &rendezvous, std::string_view secret, int rank, int size,
           std::chrono::milliseconds patience,
-          std::chrono::milliseconds timeout);
+          std::chrono::milliseconds timeout,
+          std::chrono::milliseconds handshakeTimeout = kHandshakeTimeout);
 
   int rank() const { return ownRank; }
   int size() const { return ranks; }

@@ -81,40 +81,60 @@ TEST(NullDevice, CountsBytesByKindForTheGroupThatAProgramIsFor) {
             "not the pieces of 4 ranks; start as many as it was compiled for");
 }
 
-/// Of a program by hand whose one collective is `kind`.
-static std::string collectiveRefusal(qlora_collective kind, int16_t peer,
-                                     uint64_t whole, uint64_t piece,
-                                     int ranks) {
+/// What loading says on the null device for a group of so many ranks, where the
+/// collective of the demo is `kind` of a larger and a smaller operand.
+Status loadCollective(int ranks, qlora_collective kind, uint64_t toBytes,
+                      uint64_t fromBytes) {
   DemoTables tables;
   qlora_command &command = tables.commands[5];
   command.collective = kind;
-  command.peer = peer;
+  command.operand_count = 2;
   command.first_operand = uint32_t(tables.operands.size());
-  command.operand_count = piece > 0 ? 2 : 1;
-  const uint8_t access = piece > 0 ? QLORA_WRITE : QLORA_READ_WRITE;
   tables.operands.push_back(
-      {kDemoGradient, QLORA_DTYPE_F32, access, 0, 0, whole, 0});
+      {kDemoGradient, QLORA_DTYPE_F32, QLORA_WRITE, 0, 0, toBytes, 0});
   tables.operands.push_back(
-      {kDemoTrainable, QLORA_DTYPE_F32, QLORA_READ, 0, 0, piece, 0});
-  auto module = tables.load();
-  if (!module.isOk())
-    return module.status().message();
+      {kDemoTrainable, QLORA_DTYPE_F32, QLORA_READ, 0, 0, fromBytes, 0});
+  QLORA_ASSIGN_OR_RETURN(LoadedModule module, tables.load());
   DeviceOptions options;
   options.ranks = ranks;
-  auto device = std::move(createDevice("null", options)).value();
-  return device->load(*module, nullptr).message();
+  QLORA_ASSIGN_OR_RETURN(auto device, createDevice("null", options));
+  return device->load(module, nullptr);
 }
 
-TEST(NullDevice, RefusesCollectivesOfOtherGroups) {
-  EXPECT_EQ(collectiveRefusal(QLORA_COLLECTIVE_BROADCAST, 2, 72, 0, 3), "");
-  EXPECT_EQ(collectiveRefusal(QLORA_COLLECTIVE_BROADCAST, 2, 72, 0, 2),
-            "the program's broadcast over dp is from rank 2, but there are 2 "
-            "ranks");
-  // Three ranks' pieces, and of one size, which are no whole elements.
-  EXPECT_EQ(collectiveRefusal(QLORA_COLLECTIVE_ALL_TO_ALL, 0, 48, 48, 3), "");
-  for (const uint64_t piece : {48u, 40u})
-    EXPECT_NE(collectiveRefusal(QLORA_COLLECTIVE_ALL_TO_ALL, 0, 48, piece, 5),
-              "");
+TEST(NullDevice, RefusesPiecesThatAreNotEqual) {
+  // 64 bytes are 16 numbers: no whole number of them for each of 3 ranks, nor
+  // a whole number of bytes' worth of numbers for each of 32.
+  EXPECT_TRUE(loadCollective(4, QLORA_COLLECTIVE_ALL_TO_ALL, 64, 64).isOk());
+  EXPECT_HAS(loadCollective(3, QLORA_COLLECTIVE_ALL_TO_ALL, 64, 64).message(),
+             "all_to_all over dp has 64 and 64 bytes, which are not the pieces "
+             "of 3 ranks");
+  EXPECT_HAS(loadCollective(32, QLORA_COLLECTIVE_ALL_TO_ALL, 64, 64).message(),
+             "not the pieces of 32 ranks");
+  // 72 bytes are pieces of 3 ranks, but 36 are no piece of them.
+  EXPECT_TRUE(loadCollective(2, QLORA_COLLECTIVE_ALL_GATHER, 72, 36).isOk());
+  EXPECT_HAS(loadCollective(3, QLORA_COLLECTIVE_ALL_GATHER, 72, 36).message(),
+             "all_gather over dp has 72 and 36 bytes, which are not the pieces "
+             "of 3 ranks");
+}
+
+TEST(NullDevice, RefusesABroadcastFromNobody) {
+  DemoTables tables;
+  qlora_command &broadcast = tables.commands[5];
+  broadcast.collective = QLORA_COLLECTIVE_BROADCAST;
+  broadcast.peer = 2;
+  auto module = tables.load();
+  ASSERT_TRUE(module.isOk()) << module.status().message();
+  const auto load = [&](int ranks) {
+    DeviceOptions options;
+    options.ranks = ranks;
+    return std::move(createDevice("null", options))
+        .value()
+        ->load(*module, nullptr);
+  };
+  EXPECT_EQ(load(2).message(), "the program's broadcast over dp is from rank "
+                               "2, but there are 2 ranks");
+  const Status status = load(3);
+  EXPECT_TRUE(status.isOk()) << status.message();
 }
 
 TEST(NullDevice, FindsReadsBeforeWrites) {

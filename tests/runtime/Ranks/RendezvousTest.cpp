@@ -9,7 +9,6 @@
 
 #include <sys/socket.h>
 
-#include <algorithm>
 #include <thread>
 
 #include "runtime/Ranks/Ring.h"
@@ -23,11 +22,14 @@ struct Served {
   std::unique_ptr<RendezvousServer> server;
   int port = 0;
 
-  explicit Served(int ranks, std::string secret = "job") {
+  explicit Served(int ranks, std::string secret = "job",
+                  std::chrono::milliseconds handshakeTimeout = 10s) {
     FileDescriptor socket = std::move(listenOn("127.0.0.1", 0)).value();
     port = portOf(socket).value();
     server = std::move(
-        RendezvousServer::start(std::move(socket), secret, ranks).value());
+        RendezvousServer::start(std::move(socket), secret, ranks,
+                                handshakeTimeout)
+            .value());
   }
   StatusOr<std::string> exchange(int rank, int ranks, std::string value,
                                  std::chrono::milliseconds timeout = 5s) {
@@ -123,20 +125,6 @@ TEST(Rendezvous, HostileClientsEndTheirConnectionOnly) {
   EXPECT_EQ(served.exchange(0, 1, "here").value(), "here");
 }
 
-TEST(Rendezvous, ASilentClientIsSentAway) {
-  FileDescriptor listening = std::move(listenOn("127.0.0.1", 0)).value();
-  const int port = portOf(listening).value();
-  const auto server =
-      RendezvousServer::start(std::move(listening), "job", 1, 100ms);
-  ASSERT_TRUE(server.isOk());
-  const FileDescriptor silent =
-      std::move(connectTo("127.0.0.1", port, 1s)).value();
-  char text[32];
-  EXPECT_TRUE(receiveAll(silent, text, sizeof text).isOk());
-  ASSERT_TRUE(setTimeout(silent, 2s).isOk());
-  EXPECT_EQ(receiveAll(silent, text, 1).code(), StatusCode::kAborted);
-}
-
 TEST(Rendezvous, ServerMayEndFirst) {
   auto served = std::make_unique<Served>(2);
   Rendezvous client = served->connect("job").value();
@@ -167,29 +155,79 @@ TEST(Ring, StrangersAreNoNeighbours) {
   other.join();
 }
 
-/// Nor is another rank of the same job, which knows the secret.
-TEST(Ring, OnlyTheRankBeforeIsANeighbour) {
+/// Who connects and says nothing is let go, by both ends.
+TEST(Rendezvous, WhoSaysNothingIsLetGo) {
+  Served served(1, "job", 50ms);
+  const FileDescriptor silent =
+      std::move(connectTo("127.0.0.1", served.port, 1s)).value();
+  ASSERT_TRUE(setTimeout(silent, 5s).isOk()); // a wait of ours ends too
+  char text[33];
+  EXPECT_TRUE(receiveAll(silent, text, 32).isOk()); // what the server draws
+  EXPECT_EQ(receiveAll(silent, text, 1).code(), StatusCode::kAborted);
+
+  const FileDescriptor listening =
+      std::move(listenOn("127.0.0.1", 0)).value();
+  const int port = portOf(listening).value();
+  std::thread silentServer([&] {
+    const FileDescriptor client(accept(listening.get(), nullptr, nullptr));
+    EXPECT_TRUE(setTimeout(client, 5s).isOk());
+    EXPECT_EQ(receiveAll(client, text, 1).code(), StatusCode::kAborted);
+  });
+  EXPECT_HAS(Rendezvous::connect("127.0.0.1", port, "job", 5s, 50ms)
+                 .status()
+                 .message(),
+             "refused this rank");
+  silentServer.join();
+}
+
+/// The rank before is found although a stranger came first, who is silent.
+TEST(Ring, WhoSaysNothingDoesNotStandInTheWay) {
   Served served(2);
   FileDescriptor listening = std::move(listenOn("127.0.0.1", 0)).value();
   const std::string place = std::string(32, 'x') +
                             std::to_string(portOf(listening).value()) +
                             " 127.0.0.1";
+  FileDescriptor previous;
   std::thread other([&] {
     const std::string found = served.exchange(1, 2, place).value();
+    const int port = std::stoi(found.substr(32));
     Digest drawn;
     std::copy_n(found.begin(), drawn.size(), drawn.begin());
-    const FileDescriptor stranger =
-        std::move(connectTo("127.0.0.1", std::stoi(found.substr(32)), 1s))
-            .value();
-    const Digest proof = proofOf("job", "ring 0", drawn);
-    EXPECT_TRUE(sendAll(stranger, proof.data(), proof.size()).isOk());
+    const FileDescriptor silent =
+        std::move(connectTo("127.0.0.1", port, 1s)).value();
+    previous = std::move(connectTo("127.0.0.1", port, 1s)).value();
+    const Digest proof = proofOf("job", "ring 1", drawn);
+    EXPECT_TRUE(sendAll(previous, proof.data(), proof.size()).isOk());
+    EXPECT_TRUE(setTimeout(silent, 5s).isOk());
     char answer;
-    EXPECT_FALSE(receiveAll(stranger, &answer, 1).isOk());
+    EXPECT_EQ(receiveAll(silent, &answer, 1).code(), StatusCode::kAborted);
+  });
+  Rendezvous meeting = served.connect("job").value();
+  EXPECT_TRUE(Ring::connect(meeting, "job", 0, 2, 20s, 1s, 50ms).isOk());
+  other.join();
+}
+
+/// Who knows the secret, but is another rank than the one before, is not let
+/// in: rank 0 of another meeting is sent where rank 1 is expected.
+TEST(Ring, AnotherRankIsNoNeighbour) {
+  Served served(2), elsewhere(2);
+  FileDescriptor listening = std::move(listenOn("127.0.0.1", 0)).value();
+  const std::string place = std::string(32, 'x') +
+                            std::to_string(portOf(listening).value()) +
+                            " 127.0.0.1";
+  std::thread misleading([&] {
+    const std::string found = served.exchange(1, 2, place).value();
+    EXPECT_TRUE(elsewhere.exchange(1, 2, found).isOk());
+  });
+  std::thread second([&] {
+    Rendezvous meeting = elsewhere.connect("job").value();
+    EXPECT_FALSE(Ring::connect(meeting, "job", 0, 2, 1s, 1s).isOk());
   });
   Rendezvous meeting = served.connect("job").value();
   EXPECT_EQ(Ring::connect(meeting, "job", 0, 2, 1s, 1s).status().message(),
             "the rank before it has not connected in 1 s");
-  other.join();
+  misleading.join();
+  second.join();
 }
 
 TEST(Socket, ConnectingNowhereFailsInTime) {

@@ -150,6 +150,30 @@ TEST(Supervisor, ARankThatCannotBeStartedEndsTheOthers) {
                      [] { forksLeft = 2; });
 }
 
+/// The rank that was not started is not waited for: without a number that would
+/// be any child of the launcher, and take the end of one that is not ours.
+TEST(Supervisor, ARankThatCannotBeStartedTakesNoOthersEnd) {
+  const pid_t launcher = fork();
+  if (launcher == 0) {
+    const pid_t other = fork();
+    if (other == 0)
+      _exit(42);
+    siginfo_t ended;
+    waitid(P_PID, static_cast<id_t>(other), &ended, WEXITED | WNOWAIT);
+    forksLeft = 2;
+    const LaunchResult result = launch("hang", 4);
+    int status = 0;
+    const bool isLeft = waitpid(other, &status, 0) == other;
+    _exit(result.exitCode == 1 && isLeft && WEXITSTATUS(status) == 42 ? 0 : 98);
+  }
+  EXPECT_TRUE(endsSoon(launcher));
+  kill(launcher, SIGKILL);
+  int status = 0;
+  waitpid(launcher, &status, 0);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
 /// Runs the scene "wait" in a launcher that is a child of the test.
 static pid_t launcherProcess(const std::string &file) {
   pid_t launcher = fork();

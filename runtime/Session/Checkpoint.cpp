@@ -73,7 +73,18 @@ static uint64_t sizeOf(const std::string &path) {
 }
 
 static std::string metricsFile(const Run &run) {
-  return run.outputFolder + "/metrics.jsonl";
+  return run.outputFolder + "/" + kMetricsFile;
+}
+
+CheckpointWriter::CheckpointWriter(const Run &run, ordered_json facts)
+    : run(run), facts(std::move(facts)) {
+  const auto files = listFolder(run.outputFolder);
+  std::error_code ignored;
+  for (const fs::path &file :
+       files.isOk() ? files.value() : std::vector<fs::path>())
+    if (file.filename().string().starts_with(kPrefix) &&
+        file.stem().extension() == ".part")
+      fs::remove_all(file, ignored);
 }
 
 /// What a checkpoint has of the device, in place where that is possible.
@@ -196,6 +207,7 @@ Status CheckpointWriter::writeOut(const Order &order) const {
   const auto metrics = readWholeFile(metricsFile(run));
   const std::string history =
       metrics.isOk() ? metrics.value().substr(0, order.metricsBytes) : "";
+  QLORA_RETURN_IF_ERROR(put(kMetricsFile, history));
   QLORA_RETURN_IF_ERROR(
       put("trainer_state.json", withHistory(order.trainer, history)));
   ordered_json own = facts;

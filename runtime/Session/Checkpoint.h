@@ -7,6 +7,7 @@
 //                          adapter: NAME.exp_avg, NAME.exp_avg_sq; counters and
 //                          the cursor in the data are "state" in its metadata
 //   trainer_state.json     as transformers writes it (TrainerState.h)
+//   metrics.jsonl          up to here, which a run that is resumed begins with
 //   config.resolved.yaml, gemm_table.json (of a GPU)
 //   MANIFEST.json          sizes and SHA-256 of all of these, and what the
 //                          checkpoint is of (CheckpointFacts.h)
@@ -55,8 +56,8 @@ std::vector<std::string> checkpointsIn(const std::string &outputFolder);
 /// Rank 0's. Used by the session's thread; `run` outlives it.
 class CheckpointWriter {
 public:
-  CheckpointWriter(const Run &run, nlohmann::ordered_json facts)
-      : run(run), facts(std::move(facts)) {}
+  /// Removes what a run that was killed has left of its last one.
+  CheckpointWriter(const Run &run, nlohmann::ordered_json facts);
   /// Waits for the last one.
   ~CheckpointWriter() { finish(); }
 

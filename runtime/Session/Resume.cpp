@@ -41,6 +41,13 @@ bool resumesInto(const Options &options) {
           fs::equivalent(fs::path(given).parent_path(), output, ignored));
 }
 
+/// As this machine sees it; or empty.
+static std::string gemmTableOf(const std::string &folder) {
+  const std::string table = folder + "/gemm_table.json";
+  std::error_code ignored;
+  return fs::exists(table, ignored) ? table : "";
+}
+
 static StatusOr<ResumePoint> openPoint(const std::string &folder) {
   ResumePoint point;
   point.folder = folder;
@@ -54,9 +61,7 @@ static StatusOr<ResumePoint> openPoint(const std::string &folder) {
   if (!point.state.is_object())
     return Status::error(StatusCode::kDataLoss, "'{}' has no state",
                          file.path());
-  const std::string table = folder + "/gemm_table.json";
-  if (fs::exists(table))
-    point.gemmTable = table;
+  point.gemmTable = gemmTableOf(folder);
   return point;
 }
 
@@ -141,7 +146,8 @@ static StatusOr<std::optional<ResumePoint>> findOnRankZero(RankGroup &group,
     return Status::error(StatusCode::kAborted,
                          "rank 0 cannot resume; its own message says why");
   if (group.rank() != 0 && !told["facts"].is_null())
-    point = ResumePoint{told["folder"], told["facts"], told["state"], ""};
+    point = ResumePoint{told["folder"], told["facts"], told["state"],
+                        gemmTableOf(told["folder"])};
   return point;
 }
 

@@ -5,7 +5,7 @@
 #include "runtime/Session/RunStart.h"
 
 #include "runtime/Base/UserFiles.h"
-#include "runtime/Session/TrainerState.h"
+#include "runtime/Watch/Metrics.h"
 
 namespace qlora {
 
@@ -39,7 +39,8 @@ Status RunStart::compare(const RunFacts &own) {
 }
 
 StatusOr<std::string> RunStart::history() const {
-  return resume ? readHistory(resume->folder) : std::string();
+  return resume ? readWholeFile(resume->folder + "/" + kMetricsFile)
+                : std::string();
 }
 
 } // namespace qlora

@@ -9,6 +9,7 @@
 
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Module/LaunchRequest.h"
+#include "runtime/Session/BestModel.h"
 
 namespace qlora {
 
@@ -23,6 +24,7 @@ StatusOr<LoadedRequest> loadRequest(const SessionRequest &request) {
     QLORA_RETURN_IF_ERROR(options.applyYaml(request.configFile));
   QLORA_RETURN_IF_ERROR(options.applySettings(request.settings));
   QLORA_RETURN_IF_ERROR(options.validate());
+  QLORA_RETURN_IF_ERROR(checkBestModelOptions(options));
   if (request.checkModel)
     QLORA_RETURN_IF_ERROR(request.checkModel(options, request.modulePath));
   return LoadedRequest{std::move(module), std::move(options)};

@@ -6,8 +6,6 @@
 
 #include <sstream>
 
-#include "runtime/Base/UserFiles.h"
-
 namespace qlora {
 
 using nlohmann::ordered_json;
@@ -42,34 +40,22 @@ ordered_json trainerState(const Run &run, int64_t step, const BestModel &best) {
 }
 
 std::string withHistory(ordered_json state, const std::string &lines) {
-  ordered_json history = ordered_json::array();
+  // As text: a long run has a hundred thousand of them.
+  std::string history, last;
   std::istringstream stream(lines);
   for (std::string line; std::getline(stream, line);) {
-    ordered_json values =
-        ordered_json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (!values.is_object())
+    if (!ordered_json::accept(line))
       continue;
-    if (values.contains("num_input_tokens_seen"))
-      state["num_input_tokens_seen"] = values["num_input_tokens_seen"];
-    history.push_back(std::move(values));
+    history += (history.empty() ? "\n    " : ",\n    ") + line;
+    if (line.find("num_input_tokens_seen") != line.npos)
+      last = line;
   }
-  state["log_history"] = std::move(history);
-  return state.dump(2) + "\n";
-}
-
-StatusOr<std::string> readHistory(const std::string &checkpoint) {
-  const std::string path = checkpoint + "/trainer_state.json";
-  QLORA_ASSIGN_OR_RETURN(const std::string text, readWholeFile(path));
-  const ordered_json state =
-      ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!state.is_object() || !state.contains("log_history") ||
-      !state["log_history"].is_array())
-    return Status::error(StatusCode::kDataLoss, "'{}' has no log_history",
-                         path);
-  std::string lines;
-  for (const ordered_json &values : state["log_history"])
-    lines += values.dump() + "\n";
-  return lines;
+  if (!last.empty())
+    state["num_input_tokens_seen"] =
+        ordered_json::parse(last).at("num_input_tokens_seen");
+  std::string text = state.dump(2);
+  text.resize(text.size() - 2); // the end of the object
+  return text + ",\n  \"log_history\": [" + history + "\n  ]\n}\n";
 }
 
 } // namespace qlora

@@ -2,8 +2,7 @@
 
 // trainer_state.json as transformers' Trainer writes it into a checkpoint, so
 // that TrainerState.load_from_json and the tools around it read ours. Its
-// log_history is metrics.jsonl up to the checkpoint's step, and a run that is
-// resumed begins its metrics.jsonl with it.
+// log_history is metrics.jsonl up to the checkpoint's step.
 
 #ifndef QLORA_RUNTIME_SESSION_TRAINERSTATE_H
 #define QLORA_RUNTIME_SESSION_TRAINERSTATE_H
@@ -23,9 +22,6 @@ nlohmann::ordered_json trainerState(const Run &run, int64_t step,
 /// The file's text. `lines`: of metrics.jsonl; one that is no JSON, such as
 /// the last of a disk that was full, is left out.
 std::string withHistory(nlohmann::ordered_json state, const std::string &lines);
-
-/// The log_history of a checkpoint as lines of metrics.jsonl.
-StatusOr<std::string> readHistory(const std::string &checkpoint);
 
 } // namespace qlora
 

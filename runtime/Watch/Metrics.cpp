@@ -34,7 +34,7 @@ Metrics::Metrics(bool asJson, FILE *out, FILE *errors)
 
 Status Metrics::open(const std::string &folder, Start start,
                      const std::string &history) {
-  path = folder + "/metrics.jsonl";
+  path = folder + "/" + kMetricsFile;
   // Whole or not at all: a kill now must not cost the lines of before.
   if (start == Start::kNew) {
     QLORA_ASSIGN_OR_RETURN(AtomicFile begun, AtomicFile::create(path));

@@ -42,6 +42,8 @@
 
 namespace qlora {
 
+inline constexpr const char *kMetricsFile = "metrics.jsonl";
+
 class Metrics {
 public:
   /// `out` and `errors` outlive this object.

@@ -110,6 +110,13 @@ def best(runs, arguments):
                   "rb") as file:
             adapters.append(file.read())
     check(adapters[0] == adapters[1], "the best adapter is not at the end")
+    done = runs.run(runs.folder("mistake"), "--load-best-model-at-end",
+                    expect=1)
+    check("--load-best-model-at-end: needs an evaluation at every" in
+          done.stderr, done.stderr)
+    done = runs.run(runs.folder("mistake"), "--metric-for-best-model", "bleu",
+                    expect=1)
+    check("but got 'bleu'" in done.stderr, done.stderr)
     # An early stop is the end for whoever resumes it too.
     done = runs.run(folder, "--resume-from-checkpoint", "true", *bad)
     check(steps_of(folder)[-1] == max(evaluations), steps_of(folder))

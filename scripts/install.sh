@@ -15,7 +15,7 @@ packages=(
   libdnnl-dev libyaml-cpp-dev nlohmann-json3-dev
   libfmt-dev libcli11-dev libxxhash-dev libssl-dev libgtest-dev libgmock-dev
 )
-[ "${1:-}" != --tests ] || packages+=(openmpi-bin python3-torch)
+[ "${1:-}" != --tests ] || packages+=(dpkg-dev openmpi-bin python3-torch)
 missing=()
 for package in "${packages[@]}"; do
   dpkg-query -W -f='${Status}' "$package" 2>/dev/null |

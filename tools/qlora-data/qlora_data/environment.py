@@ -3,7 +3,8 @@
 
 In this order: $QLORA_PYTHON alone, if it is set; the Python that runs this;
 that of $VIRTUAL_ENV; that of .venv in the repository, which scripts/install.sh
-makes. Without packages of its own a Python hands over to the next one.
+makes, or, where qlora is installed, of ~/.local/share/qlora/venv, which the
+user makes once. Without packages of its own a Python hands over to the next one.
 """
 
 from __future__ import annotations
@@ -22,6 +23,17 @@ PACKAGES = ("tokenizers", "jinja2")
 _TRIED = "QLORA_DATA_TRIED"
 _REPOSITORY = os.path.abspath(os.path.join(
     os.path.dirname(os.path.realpath(__file__)), "..", "..", ".."))
+# share/qlora/qlora-data/qlora_data, and no repository.
+_IS_INSTALLED = os.path.basename(_REPOSITORY) == "share"
+
+
+def _venv() -> str:
+    """Where the packages belong that nobody else brings."""
+    if not _IS_INSTALLED:
+        return os.path.join(_REPOSITORY, ".venv")
+    data = (os.environ.get("XDG_DATA_HOME")
+            or os.path.expanduser("~/.local/share"))
+    return os.path.join(data, "qlora", "venv")
 
 
 def _candidates() -> list[str]:
@@ -32,8 +44,7 @@ def _candidates() -> list[str]:
             raise DataError(f"QLORA_PYTHON: cannot execute '{named}'",
                             "name a Python, or unset the variable")
         return [found]
-    folders = [os.environ.get("VIRTUAL_ENV"),
-               os.path.join(_REPOSITORY, ".venv")]
+    folders = [os.environ.get("VIRTUAL_ENV"), _venv()]
     pythons = [os.path.join(folder, "bin", "python")
                for folder in folders if folder]
     return [sys.executable] + [python for python in pythons
@@ -47,9 +58,10 @@ def _missing(tried: list[str]) -> DataError:
         todo = (f"run: {shlex.quote(tried[-1])} -m pip install {packages}, or "
                 "unset QLORA_PYTHON")
     else:
+        venv = shlex.quote(_venv())
         install = shlex.quote(os.path.join(_REPOSITORY, "scripts/install.sh"))
-        venv = shlex.quote(os.path.join(_REPOSITORY, ".venv"))
-        todo = (f"run {install}, or: python3 -m venv {venv} && "
+        first = "run: " if _IS_INSTALLED else f"run {install}, or: "
+        todo = (f"{first}python3 -m venv {venv} && "
                 f"{venv}/bin/pip install {packages}")
     return DataError("the Python packages " + " and ".join(PACKAGES)
                      + f" are missing (looked in {looked})", todo)

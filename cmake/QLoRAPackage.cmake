@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: MIT
+
+# cmake --install BUILD --prefix PREFIX, and from the same rules a Debian
+# package (cpack -G DEB, in the build folder). The programs are whole in
+# themselves but for the system's libraries; what they start (qlora-data) they
+# find beside themselves, so that a prefix may be moved.
+include(GNUInstallDirs)
+set(QLORA_SHARE ${CMAKE_INSTALL_DATADIR}/qlora)
+set(programs qlora-run)
+if(QLORA_COMPILER)
+  list(APPEND programs qloracc qlora-import)
+  # Debian's MLIR lies in a folder of its own, where the loader does not look.
+  set_target_properties(qloracc qlora-import PROPERTIES
+                        INSTALL_RPATH "${LLVM_LIBRARY_DIR}")
+endif()
+install(TARGETS ${programs} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+
+# The Python package lies beside its script; bin/ has a relative link to it.
+install(PROGRAMS tools/qlora-data/qlora-data
+        DESTINATION ${QLORA_SHARE}/qlora-data)
+install(DIRECTORY tools/qlora-data/qlora_data
+        DESTINATION ${QLORA_SHARE}/qlora-data
+        PATTERN __pycache__ EXCLUDE)
+file(MAKE_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/package)
+file(CREATE_LINK ../${QLORA_SHARE}/qlora-data/qlora-data
+     ${CMAKE_CURRENT_BINARY_DIR}/package/qlora-data SYMBOLIC)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/package/qlora-data
+        DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(DIRECTORY examples/demo DESTINATION ${QLORA_SHARE}/examples)
+install(FILES README.md LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/docs)
+
+# The package needs the libraries that it links (dpkg-shlibdeps finds them) and
+# the programs that it starts: clang and lld, and Python for the data step.
+set(CMAKE_SKIP_INSTALL_ALL_DEPENDENCY ON)
+set(CPACK_GENERATOR DEB)
+set(CPACK_PACKAGE_NAME qlora)
+set(CPACK_PACKAGE_CONTACT "qlora maintainers <qlora@localhost>")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY
+    "compile and run LoRA fine-tuning of language models on a 4-bit base")
+set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_SECTION science)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_PACKAGE_DEPENDS "python3, python3-venv")
+if(QLORA_COMPILER)
+  string(APPEND CPACK_DEBIAN_PACKAGE_DEPENDS ", clang-22, lld-22")
+endif()
+include(CPack)

@@ -5,11 +5,14 @@
 #include "runtime/Base/StopSignal.h"
 
 #include <time.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <cstdint>
 #include <initializer_list>
+#include <vector>
 
 namespace qlora {
 
@@ -39,11 +42,26 @@ static void onSignal(int signal) {
   }
 }
 
+/// A stack for handlers, of this thread, which is the one that the system hands
+/// a process' signals to. Kernels that oneDNN generates keep values below the
+/// stack pointer, beyond what the ABI leaves alone there: a handler on the same
+/// stack would write over them.
+static void useOwnStack() {
+  static std::vector<char> memory;
+  memory.resize(std::max<size_t>(static_cast<size_t>(sysconf(_SC_SIGSTKSZ)),
+                                 size_t{1} << 16));
+  stack_t stack = {};
+  stack.ss_sp = memory.data();
+  stack.ss_size = memory.size();
+  sigaltstack(&stack, nullptr);
+}
+
 void installStopSignals() {
+  useOwnStack();
   struct sigaction action = {};
   action.sa_handler = onSignal;
   // System calls in flight go on.
-  action.sa_flags = SA_RESTART;
+  action.sa_flags = SA_RESTART | SA_ONSTACK;
   for (int signal : {SIGINT, SIGTERM, SIGHUP})
     sigaddset(&action.sa_mask, signal);
   sigaction(SIGINT, &action, nullptr);
@@ -55,7 +73,7 @@ void installStopSignals() {
     sigaction(SIGHUP, &action, nullptr);
   struct sigaction save = {};
   save.sa_handler = onSaveSignal;
-  save.sa_flags = SA_RESTART;
+  save.sa_flags = SA_RESTART | SA_ONSTACK;
   sigaction(SIGUSR1, &save, nullptr);
   // Who reads the lines may go; the adapter is still to be written.
   std::signal(SIGPIPE, SIG_IGN);

@@ -15,7 +15,7 @@ was not: the same bytes of adapter and moments, the same metrics but for times.
            full from there on: one clear line, and the run goes on or ends whole
   flips    a byte of a checkpoint changed: always found, and the checkpoint before
            is taken
-  signals  Ctrl-C, SIGTERM, a second one, SIGUSR1
+  signals  Ctrl-C, SIGTERM, a second one, SIGUSR1; many of them change no number
 
 Without numbers it is the short form, which the tests run.
 """
@@ -204,6 +204,17 @@ def signals(runs, arguments):
         check(got == 0 and len(steps_of(folder)) == 1, got, errors,
               steps_of(folder))
         verify(os.path.join(folder, f"checkpoint-{steps_of(folder)[0]}"))
+    # Wherever they come, in a kernel too (StopSignal.cpp).
+    folder = runs.folder("often")
+    process = subprocess.Popen(runs.command(folder, "--save-total-limit", "1"),
+                               stdout=subprocess.PIPE, text=True)
+    process.stdout.readline()
+    while process.poll() is None:
+        process.send_signal(signal.SIGUSR1)
+        time.sleep(0.01)
+    process.communicate()
+    check(process.returncode == 0, process.returncode)
+    runs.compare(folder)
     folder = runs.folder("killed")
     got, _, _ = stop(runs, folder, signal.SIGINT, "--gpus", "2",
                      "--gradient-accumulation-steps", "1",
@@ -219,7 +230,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--tools", required=True)
     parser.add_argument("--kills", type=int, default=6)
-    parser.add_argument("--every", type=int, default=60)
+    parser.add_argument("--every", type=int, default=20)
     parser.add_argument("--flips", type=int, default=8)
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1)

@@ -112,8 +112,12 @@ def best(runs, arguments):
     check(adapters[0] == adapters[1], "the best adapter is not at the end")
     done = runs.run(runs.folder("mistake"), "--load-best-model-at-end",
                     expect=1)
-    check("--load-best-model-at-end: needs an evaluation at every" in
-          done.stderr, done.stderr)
+    check("--load-best-model-at-end: needs evaluations: " in done.stderr,
+          done.stderr)
+    done = runs.run(runs.folder("mistake"), *flags, "--save-steps", "8",
+                    expect=1)
+    check("needs an evaluation at every checkpoint: " in done.stderr,
+          done.stderr)
     done = runs.run(runs.folder("mistake"), "--metric-for-best-model", "bleu",
                     expect=1)
     check("but got 'bleu'" in done.stderr, done.stderr)

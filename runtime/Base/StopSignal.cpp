@@ -12,7 +12,6 @@
 #include <csignal>
 #include <cstdint>
 #include <initializer_list>
-#include <vector>
 
 namespace qlora {
 
@@ -47,12 +46,12 @@ static void onSignal(int signal) {
 /// stack pointer, beyond what the ABI leaves alone there: a handler on the same
 /// stack would write over them.
 static void useOwnStack() {
-  static std::vector<char> memory;
-  memory.resize(std::max<size_t>(static_cast<size_t>(sysconf(_SC_SIGSTKSZ)),
-                                 size_t{1} << 16));
+  static const size_t bytes = std::max<size_t>(
+      static_cast<size_t>(sysconf(_SC_SIGSTKSZ)), size_t{1} << 16);
+  static char *const memory = new char[bytes]; // signals come to the very end
   stack_t stack = {};
-  stack.ss_sp = memory.data();
-  stack.ss_size = memory.size();
+  stack.ss_sp = memory;
+  stack.ss_size = bytes;
   sigaltstack(&stack, nullptr);
 }
 

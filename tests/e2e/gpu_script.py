@@ -226,12 +226,15 @@ def check_kept(script):
 
 def check_stopped(script):
     whole = len(verdicts(script.rows(), "micro"))
-    # On a busy machine the part may be over before the signal is there.
+    # A row is shown before it is in the file, and on a busy machine the part may
+    # be over before the signal is there.
     for _ in range(5):
         process = script.start("--bundle", script.bundle, "--out", script.out,
                                "--part", "micro")
+        shown = 0
         for line in process.stdout:
-            if line.startswith("micro  "):
+            shown += line.startswith("micro  ")
+            if shown == 3:
                 process.terminate()
                 break
         process.communicate(timeout=60)

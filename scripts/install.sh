@@ -4,8 +4,9 @@
 # install.sh [--tests]: installs what is missing. Debian packages, and a Python
 # environment in .venv for the data step (tokenizers, jinja2), which finds it
 # there by itself, and the tests (numpy, ortools); with --tests launchers
-# (torchrun, mpirun), transformers' and TensorBoard's readers, NVML's header and
-# NVIDIA's disassembler too, and its compiler where the machine has none.
+# (torchrun, mpirun), transformers' and TensorBoard's readers, a browser
+# (Chromium), NVML's header and NVIDIA's disassembler too, and its compiler where
+# the machine has none.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,7 +16,7 @@ packages=(
   libdnnl-dev libyaml-cpp-dev nlohmann-json3-dev
   libfmt-dev libcli11-dev libxxhash-dev libssl-dev libgtest-dev libgmock-dev
 )
-[ "${1:-}" != --tests ] || packages+=(dpkg-dev openmpi-bin python3-torch)
+[ "${1:-}" != --tests ] || packages+=(dpkg-dev openmpi-bin python3-torch chromium)
 missing=()
 for package in "${packages[@]}"; do
   dpkg-query -W -f='${Status}' "$package" 2>/dev/null |

@@ -20,6 +20,7 @@
 #include "runtime/Session/Adapter.h"
 #include "runtime/Session/Checkpoint.h"
 #include "runtime/Session/Resume.h"
+#include "runtime/Watch/ReportPage.h"
 
 namespace qlora {
 
@@ -42,7 +43,7 @@ static bool isLeftOver(const fs::path &file) {
   constexpr std::string_view kNames[] = {"config.resolved.yaml",
                                          "metrics.jsonl", "gemm_table.json",
                                          "trainer_log.jsonl", "runs",
-                                         kStagingFolder, ".lock"};
+                                         kReportFile, kStagingFolder, ".lock"};
   return std::ranges::find(kNames, name) != std::end(kNames) ||
          file.stem().extension() == ".part"; // was not renamed any more
 }

@@ -23,6 +23,7 @@
 #include "runtime/Session/RunSummary.h"
 #include "runtime/Session/SameOnRanks.h"
 #include "runtime/Session/Training.h"
+#include "runtime/Watch/ReportPage.h"
 #include "runtime/Watch/Sinks.h"
 #include "runtime/Weights/LoadWeights.h"
 #include "runtime/Weights/Parameters.h"
@@ -253,7 +254,10 @@ Status Session::finish(const Run &run, const TrainingResult &result) {
   if (request.verbose)
     text += run.memory.measuredText() + "\n";
   text += runEnding(run, result);
-  return metrics->log(runTotals(run, result), text);
+  QLORA_RETURN_IF_ERROR(metrics->log(runTotals(run, result), text));
+  if (Status status = writeReport(outputFolder); !status.isOk())
+    metrics->warn(status.message()); // the adapter is there
+  return Status::ok();
 }
 
 StatusOr<int> Session::work(const Run &run, Dump *dump) {

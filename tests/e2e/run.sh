@@ -18,6 +18,7 @@ cd "$(dirname "$0")"
 ./resuming.py --tools "$tools"
 ./supervision.py --tools "$tools"
 ./watching.py --tools "$tools"
+./report.py --tools "$tools"
 
 echo "-- the CPU benchmarks with tiny shapes"
 ../../bench/cpu.py --fast --tools "$tools"

@@ -73,6 +73,8 @@ def main():
         with open(os.path.join(folder, "trainer_log.jsonl")) as file:
             steps = [json.loads(line)["current_steps"] for line in file]
         check(steps == sorted(steps) and steps[-1] == 4 * SAVE_STEPS, steps)
+        with open(os.path.join(folder, "report.html")) as file:
+            check(file.read().count("<figure>") == 5, "the report's charts")
     print("watching  TensorBoard reads what metrics.jsonl has, also resumed")
 
 

@@ -19,6 +19,7 @@
 #include "runtime/Base/CpuCount.h"
 #include "runtime/Base/Exceptions.h"
 #include "runtime/Base/StopSignal.h"
+#include "runtime/Base/UserFiles.h"
 #include "runtime/Module/ProgramText.h"
 #include "runtime/Predict/Calibrate.h"
 #include "runtime/Predict/NullRun.h"
@@ -26,6 +27,7 @@
 #include "runtime/Ranks/RankEnvironment.h"
 #include "runtime/Session/OutputFolder.h"
 #include "runtime/Session/Session.h"
+#include "runtime/Watch/ReportPage.h"
 
 using namespace qlora;
 
@@ -90,6 +92,10 @@ static const OptionRow kToolOptions[] = {
     {"device_profile", OptionType::kString, "", kRun, kInside,
      "rates that --profile compares with: a known card (h200) or the "
      "device.json of --calibrate; without it, with none"},
+    {"report", OptionType::kPath, "", kRun, kInside,
+     "write report.html, a page of curves and settings, again from what is in "
+     "a run's folder, and do nothing else; every training writes it at its "
+     "end"},
     {"calibrate", OptionType::kBool, "false", kRun, kInside,
      "measure this machine and write device.json for qloracc"},
 };
@@ -135,6 +141,13 @@ static int print(const StatusOr<std::string> &text) {
   if (!text.isOk())
     return fail(text.status());
   fmt::print("{}", text.value());
+  return 0;
+}
+
+static int report(const std::string &folder) {
+  if (Status status = writeReport(folder); !status.isOk())
+    return fail(status);
+  fmt::print("report written to {}/{}\n", shownPath(folder), kReportFile);
   return 0;
 }
 
@@ -265,6 +278,8 @@ static int runTool(int argc, char **argv) {
   if (!line->answer.empty())
     return print(line->answer);
   boundBusyWaiting(argv);
+  if (const std::string folder = tool.text("report"); !folder.empty())
+    return report(folder);
   if (tool.boolean("calibrate"))
     return print(calibrate(
         "device.json",

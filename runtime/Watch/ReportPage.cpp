@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: MIT
+
+// Charts and tables of what was logged.
+
+#include "runtime/Watch/ReportPage.h"
+
+#include <cmath>
+#include <filesystem>
+#include <optional>
+#include <sstream>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "runtime/Base/Amounts.h"
+#include "runtime/Base/OptionTable.h"
+#include "runtime/Base/UserFiles.h"
+#include "runtime/Watch/Chart.h"
+
+namespace qlora {
+
+using nlohmann::json;
+
+namespace {
+
+/// metrics.jsonl by what its lines are (Metrics.h).
+struct Logged {
+  std::vector<json> steps, evaluations;
+  json totals = json::object(); ///< the end, where the run has one
+  size_t unreadable = 0;        ///< lines
+
+  explicit Logged(std::string_view text);
+};
+
+} // namespace
+
+Logged::Logged(std::string_view text) {
+  std::istringstream lines{std::string(text)};
+  for (std::string line; std::getline(lines, line);) {
+    json values = json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (line.empty())
+      continue;
+    if (!values.is_object() || !values.contains("step") ||
+        !values["step"].is_number())
+      ++unreadable;
+    else if (values.contains("train_runtime"))
+      totals = std::move(values);
+    else if (values.contains("eval_loss"))
+      evaluations.push_back(std::move(values));
+    else
+      steps.push_back(std::move(values));
+  }
+}
+
+/// What is no number, as JSON writes one that is not finite, is not drawn.
+static double numberOf(const json &line, const char *name) {
+  const auto found = line.find(name);
+  return found != line.end() && found->is_number() ? found->get<double>()
+                                                   : std::nan("");
+}
+
+static ChartSeries seriesOf(const std::vector<json> &lines,
+                            const std::string &name, const char *key,
+                            double unit = 1) {
+  ChartSeries series{name, {}};
+  for (const json &line : lines)
+    series.points.push_back(
+        {numberOf(line, "step"), numberOf(line, key) / unit});
+  return series;
+}
+
+static std::string chartsHtml(const Logged &logged) {
+  Chart loss{"Loss", "step", {seriesOf(logged.steps, "training", "loss")}};
+  if (!logged.evaluations.empty())
+    loss.series.push_back(
+        seriesOf(logged.evaluations, "evaluation", "eval_loss"));
+  constexpr double kMiB = 1 << 20;
+  std::string html = "<section class=\"charts\">" + chartSvg(loss);
+  for (const auto &[title, key, unit] :
+       {std::tuple("Learning rate", "learning_rate", 1.0),
+        {"Gradient norm", "grad_norm", 1.0},
+        {"Tokens per second", "tokens_per_second", 1.0},
+        {"Memory of the first rank, MiB", "memory_bytes", kMiB}})
+    html += chartSvg(
+        {title, "step", {seriesOf(logged.steps, title, key, unit)}});
+  return html + "</section>";
+}
+
+/// A cell for a number of a line; a dash where there is none.
+static std::string shown(const json &line, const char *name,
+                         std::string_view form) {
+  const double value = numberOf(line, name);
+  return std::isfinite(value) ? fmt::format(fmt::runtime(form), value) : "–";
+}
+
+static std::string evaluationsHtml(const std::vector<json> &evaluations) {
+  if (evaluations.empty())
+    return "";
+  std::string html =
+      "<section><h2>Evaluations</h2><div class=\"wide\"><table><thead><tr>"
+      "<th>step</th><th>epoch</th><th>loss</th><th>perplexity</th>"
+      "<th>tokens right</th></tr></thead><tbody>";
+  for (const json &line : evaluations) {
+    const double right = numberOf(line, "eval_token_accuracy");
+    html += fmt::format(
+        "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
+        shown(line, "step", "{:.0f}"), shown(line, "epoch", "{:.2f}"),
+        shown(line, "eval_loss", "{:.4g}"),
+        shown(line, "eval_perplexity", "{:.4g}"),
+        std::isfinite(right) ? fmt::format("{:.1f} %", 100 * right) : "–");
+  }
+  return html + "</tbody></table></div></section>";
+}
+
+/// Rows of a name and a text; the page's own names, anybody's texts.
+static std::string row(std::string_view name, std::string_view value) {
+  return fmt::format("<tr><th scope=\"row\">{}</th><td>{}</td></tr>",
+                     escapeHtml(name), escapeHtml(value));
+}
+
+static std::string table(const std::string &title, const std::string &rows) {
+  return rows.empty() ? ""
+                      : "<section><h2>" + title + "</h2><table><tbody>" + rows +
+                            "</tbody></table></section>";
+}
+
+static std::string totalsHtml(const Logged &logged) {
+  std::string rows;
+  if (!logged.steps.empty() || !logged.totals.empty()) {
+    const json &last =
+        logged.totals.empty() ? logged.steps.back() : logged.totals;
+    rows += row("steps", shown(last, "step", "{:.0f}"));
+    rows += row("epochs", shown(last, "epoch", "{:.2f}"));
+  }
+  if (logged.totals.empty())
+    return table("What came out",
+                 rows + row("end", "the run has not ended by itself, or goes "
+                                   "on; these are its numbers so far"));
+  const double seconds = numberOf(logged.totals, "train_runtime");
+  if (seconds >= 0 && seconds < 1e10)
+    rows += row("time", formatDuration(seconds));
+  rows += row("mean loss", shown(logged.totals, "train_loss", "{:.4f}"));
+  rows += row("tokens per second",
+              shown(logged.totals, "train_tokens_per_second", "{:.0f}"));
+  for (const auto &[name, key] :
+       {std::pair("memory planned", "planned_bytes"),
+        {"memory predicted at most", "predicted_peak_memory_bytes"},
+        {"memory measured at most", "peak_memory_bytes"}}) {
+    const double bytes = numberOf(logged.totals, key);
+    if (bytes >= 0 && bytes < 1e18)
+      rows += row(name, formatBytes(static_cast<uint64_t>(bytes)));
+  }
+  return table("What came out", rows);
+}
+
+/// Options that are not as they come.
+static std::string settingsHtml(const Options *settings) {
+  if (!settings)
+    return "<section><h2>Settings</h2><p>config.resolved.yaml cannot be "
+           "read.</p></section>";
+  const Options initial;
+  std::string rows;
+  for (const OptionRow &option : optionTable()) {
+    const auto &value = settings->value(option.name);
+    if (value == initial.value(option.name))
+      continue;
+    rows += row(option.name, value.is_string()
+                                 ? value.get<std::string>()
+                                 : value.dump(-1, ' ', false,
+                                              json::error_handler_t::replace));
+  }
+  return table("Settings that differ from the defaults", rows);
+}
+
+static constexpr std::string_view kPageStyle = R"(
+:root{color-scheme:light dark;--page:#fff;--ink:#1a1c1f;--rule:#d5d9de}
+@media(prefers-color-scheme:dark){:root{--page:#16181b;--ink:#e8eaed;
+--rule:#3a3f45}}
+*{box-sizing:border-box}
+body{margin:0 auto;max-width:76rem;padding:1rem;background:var(--page);
+color:var(--ink);font:16px/1.45 system-ui,sans-serif}
+h1{font-size:1.4rem;overflow-wrap:anywhere}h2{font-size:1.1rem}
+section{margin:0 0 1.5rem}
+.charts{display:grid;gap:1.5rem;
+grid-template-columns:repeat(auto-fit,minmax(min(100%,340px),1fr))}
+table{border-collapse:collapse;font-size:.92rem}
+.wide{overflow-x:auto}.wide td{white-space:nowrap;overflow-wrap:normal}
+th,td{text-align:left;vertical-align:top;padding:.25rem .9rem .25rem 0;
+border-bottom:1px solid var(--rule)}
+th{font-weight:600}td{overflow-wrap:anywhere;font-variant-numeric:tabular-nums}
+)";
+
+std::string reportPage(const std::string &title, std::string_view metrics,
+                       const Options *settings) {
+  const Logged logged(metrics);
+  std::string html = fmt::format(
+      "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
+      "<meta name=\"viewport\" content=\"width=device-width,"
+      "initial-scale=1\"><title>{0}</title><style>{1}{2}</style></head><body>"
+      "<h1>{0}</h1>",
+      escapeHtml(title), kPageStyle, chartStyle());
+  if (logged.unreadable > 0)
+    html += fmt::format("<p>Lines of metrics.jsonl that cannot be read and are "
+                        "left out: {}.</p>",
+                        formatCount(logged.unreadable));
+  return html + chartsHtml(logged) + evaluationsHtml(logged.evaluations) +
+         totalsHtml(logged) + settingsHtml(settings) + "</body></html>\n";
+}
+
+Status writeReport(const std::string &folder) {
+  const std::string path = folder + "/metrics.jsonl";
+  const auto metrics = readWholeFile(path);
+  if (!metrics.isOk())
+    return Status::error(StatusCode::kNotFound,
+                         "no report of '{}': {}; it is made of a run's "
+                         "metrics.jsonl, in its --output-dir",
+                         folder, metrics.status().message());
+  Options settings;
+  const bool isRead =
+      settings.applyYaml(folder + "/config.resolved.yaml").isOk();
+  std::error_code ignored;
+  const std::string title =
+      std::filesystem::canonical(folder, ignored).filename();
+  return replaceWholeFile(folder + "/" + kReportFile,
+                          reportPage(title, metrics.value(),
+                                     isRead ? &settings : nullptr));
+}
+
+} // namespace qlora

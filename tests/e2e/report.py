@@ -1,0 +1,175 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+
+"""report.html in headless Chromium, which the page has to fit into.
+
+    report.py --tools build/bin [--screenshots DIR]
+
+Folders as runs leave them are laid out, whole ones and what nobody should have
+logged; qlora-run --report makes their pages. Chromium opens each of them at a
+phone's width and at a desktop's: nothing is wider than the window, the charts
+have their size, nothing of the user's became markup, and the console is silent.
+"""
+
+import argparse
+import html
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+WIDTHS = (390, 1280)
+HOSTILE = "</td><script>document.body.innerHTML='owned'</script>" + "x" * 300
+# Beside a frame of the width, in which the page lies; Chromium's own windows
+# are not as narrow as a phone.
+FRAME = """<!doctype html><meta charset="utf-8"><style>body{{margin:0}}
+iframe{{border:0;width:{width}px;height:{height}px}}</style>
+<iframe srcdoc="{page}"></iframe><script>
+document.querySelector("iframe").onload = event => {{
+  const page = event.target.contentDocument;
+  const facts = {{
+    width: page.documentElement.scrollWidth,
+    charts: [...page.querySelectorAll("svg.chart")].map(
+        chart => chart.getBoundingClientRect().width),
+    figures: page.querySelectorAll("figure").length,
+    lines: page.querySelectorAll("svg.chart .line").length,
+    clipped: [...page.querySelectorAll("svg.chart text")].filter(text => {{
+      const box = text.getBBox();
+      return box.x < 0 || box.x + box.width > 360;
+    }}).map(text => text.textContent),
+    broken: [...page.querySelectorAll(".wide td")].filter(
+        cell => cell.getClientRects()[0].height > 40)
+        .map(cell => cell.textContent),
+    scripts: page.querySelectorAll("script").length,
+    text: page.body.textContent}};
+  const found = document.createElement("pre");
+  found.id = "found";
+  found.textContent = encodeURIComponent(JSON.stringify(facts));
+  document.body.append(found);
+}};
+</script>"""
+
+
+class Failure(Exception):
+    pass
+
+
+def check(condition, *what):
+    if not condition:
+        raise Failure(" ".join(str(part)[:300] for part in what))
+
+
+def run_of(steps):
+    """metrics.jsonl of a run that learned something."""
+    lines = [{"step": 0, "epoch": 0, "eval_loss": 8.6, "eval_perplexity": 5431,
+              "eval_token_accuracy": 0.25}]
+    for step in range(1, steps + 1):
+        done = step / steps
+        lines.append({
+            "step": step, "loss": 7 * math.exp(-6 * done) + 0.3 * done % 0.1,
+            "grad_norm": 2 + math.sin(step), "epoch": 3 * done,
+            "learning_rate": 2e-4 * (1 - done), "tokens_per_second": 16000,
+            "memory_bytes": 73 << 20})
+    lines.append({"step": steps, "epoch": 3, "eval_loss": 0.31,
+                  "eval_perplexity": 1.36, "eval_token_accuracy": 0.97})
+    lines.append({"step": steps, "epoch": 3, "train_loss": 0.43,
+                  "train_runtime": 4321.0, "train_tokens_per_second": 16400,
+                  "planned_bytes": 38 << 20, "peak_memory_bytes": 61 << 20})
+    return "".join(json.dumps(line) + "\n" for line in lines)
+
+
+def cases():
+    """name -> metrics.jsonl, config.resolved.yaml, lines that are drawn."""
+    settings = ("model_name_or_path: Qwen3-0.6B\ntrain_file: data.jsonl\n"
+                "learning_rate: 2e-4\nlora_r: 16\n")
+    strange = ("{\"step\": 1, \"loss\": 1e300, \"grad_norm\": -1e300}\n"
+               "{\"step\": 2, \"loss\": null, \"learning_rate\": \"<b>\"}\n"
+               "{\"step\": 3, \"loss\": 1, \"grad_norm\": 1e-300}\n")
+    return {
+        "whole": (run_of(250), settings, 6),
+        "long": (run_of(200000), settings, 6),
+        "empty": ("", settings, 0),
+        "one": ("{\"step\": 1, \"loss\": 2.5}\n", settings, 1),
+        "cut": (run_of(250)[:-200] + "{\"st", settings, 6),
+        "hostile": (strange, "model_name_or_path: " + json.dumps(HOSTILE), 2)}
+
+
+def open_page(page, width, folder, *flags):
+    """What Chromium finds in it."""
+    path = os.path.join(folder, f"frame-{width}.html")
+    with open(path, "w") as file:
+        file.write(FRAME.format(width=width, height=3000,
+                                page=html.escape(page)))
+    done = subprocess.run(
+        ["chromium", "--headless=new", "--no-sandbox", "--disable-gpu",
+         "--disable-dev-shm-usage", "--enable-logging=stderr",
+         f"--user-data-dir={folder}/profile", "--window-size=1300,3000",
+         "--virtual-time-budget=5000", *flags, "file://" + path],
+        capture_output=True, text=True, timeout=120)
+    check("CONSOLE" not in done.stderr, "the console says", done.stderr)
+    return done.stdout
+
+
+def facts_of(page, width, folder):
+    from urllib.parse import unquote
+    dom = open_page(page, width, folder, "--dump-dom")
+    found = re.search(r'<pre id="found">([^<]*)</pre>', dom)
+    check(found, "Chromium did not open the page:", dom)
+    return json.loads(unquote(found[1]))
+
+
+def check_page(name, page, width, lines, folder):
+    facts = facts_of(page, width, folder)
+    where = f"{name} at {width}:"
+    check(facts["width"] <= width, where, facts["width"], "wide")
+    check(facts["scripts"] == 0, where, "has a script")
+    check(not facts["clipped"], where, facts["clipped"], "are cut off")
+    check(not facts["broken"], where, facts["broken"], "are broken over lines")
+    check(facts["figures"] == 5, where, facts["figures"], "charts")
+    check(facts["lines"] == lines, where, facts["lines"], "lines, not", lines)
+    check(all(width / 4 < chart <= width for chart in facts["charts"]), where,
+          facts["charts"])
+    if name == "hostile":
+        check(HOSTILE in facts["text"], where, facts["text"])
+
+
+def make_page(tools, folder, metrics, settings):
+    os.makedirs(folder)
+    for name, text in (("metrics.jsonl", metrics),
+                       ("config.resolved.yaml", settings)):
+        with open(os.path.join(folder, name), "w") as file:
+            file.write(text)
+    subprocess.run([os.path.join(tools, "qlora-run"), "--report", folder],
+                   check=True, stdout=subprocess.DEVNULL)
+    with open(os.path.join(folder, "report.html")) as file:
+        return file.read()
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tools", required=True)
+    parser.add_argument("--screenshots", help="keep pictures of all here")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as work:
+        for name, (metrics, settings, lines) in cases().items():
+            page = make_page(arguments.tools, os.path.join(work, name), metrics,
+                             settings)
+            check(len(page) < 200000, name, len(page), "bytes")
+            for width in WIDTHS:
+                check_page(name, page, width, lines, work)
+                for scheme in ("0", "1") if arguments.screenshots else ():
+                    open_page(page, width, work,
+                              f"--blink-settings=preferredColorScheme={scheme}",
+                              f"--screenshot={arguments.screenshots}/{name}-"
+                              f"{width}-{('dark', 'light')[int(scheme)]}.png")
+    print("report    fits into Chromium's windows, also of strange runs")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except Failure as failure:
+        sys.exit(f"report.py: {failure}")

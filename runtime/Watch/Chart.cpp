@@ -105,7 +105,8 @@ static std::string tickText(double value) {
   // Without the exponent's sign and zero: 5e-05.
   std::string text = fmt::format("{:.3g}", value);
   if (const size_t e = text.find('e'); e != std::string::npos)
-    text = fmt::format("{}e{}", text.substr(0, e), std::stoi(text.substr(e + 1)));
+    text = fmt::format("{}e{}", text.substr(0, e),
+                       std::stoi(text.substr(e + 1)));
   else // 0.00015
     text = fmt::format("{:.3g}e-4", value * 1e4);
   return text;
@@ -113,14 +114,14 @@ static std::string tickText(double value) {
 
 namespace {
 
-/// Ticks, and where a value lies between them.
+/// Ticks, and where a value lies.
 struct Axis {
   std::vector<double> ticks;
-  double from, to; ///< places of the first and the last tick
+  double low, high; ///< values at the two ends
+  double from, to;  ///< places of these
 
   double place(double value) const {
-    return from + (value - ticks.front()) / (ticks.back() - ticks.front()) *
-                      (to - from);
+    return from + (value - low) / (high - low) * (to - from);
   }
 };
 
@@ -136,6 +137,25 @@ struct Range {
 };
 
 } // namespace
+
+/// From the first to the last round number.
+static Axis wholeAxis(Range range, double from, double to) {
+  std::vector<double> ticks = roundTicks(range.low, range.high);
+  const double low = ticks.front(), high = ticks.back();
+  return {std::move(ticks), low, high, from, to};
+}
+
+/// From the least to the greatest value, which a line then spans.
+static Axis tightAxis(Range range, double from, double to) {
+  Axis axis = wholeAxis(range, from, to);
+  std::vector<double> inside;
+  for (const double tick : axis.ticks)
+    if (tick >= range.low && tick <= range.high)
+      inside.push_back(tick);
+  if (inside.size() < 2) // one value, or nearly
+    return axis;
+  return {std::move(inside), range.low, range.high, from, to};
+}
 
 static std::string gridSvg(const Axis &x, const Axis &y,
                            const std::string &xName) {
@@ -175,7 +195,8 @@ static std::string lineSvg(const std::vector<ChartPoint> &points, size_t style,
   }
   if (path.empty())
     return "";
-  return fmt::format("<path class=\"line s{}\" d=\"{}\"/>", style, path) + marks;
+  return fmt::format("<path class=\"line s{}\" d=\"{}\"/>", style, path) +
+         marks;
 }
 
 static std::string legendHtml(const std::vector<ChartSeries> &series) {
@@ -203,8 +224,10 @@ std::string chartSvg(const Chart &chart) {
   std::string html = "<figure><figcaption>" + title + "</figcaption>";
   if (xs.low > xs.high)
     return html + "<p class=\"none\">Nothing was logged.</p></figure>";
-  const Axis x{roundTicks(xs.low, xs.high), kLeft, kRight};
-  const Axis y{roundTicks(ys.low, ys.high), kBottom, kTop};
+  if (chart.startsAtZero)
+    ys.add(0);
+  const Axis x = tightAxis(xs, kLeft, kRight);
+  const Axis y = wholeAxis(ys, kBottom, kTop);
   html += fmt::format("<svg class=\"chart\" viewBox=\"0 0 {} {}\" role=\"img\" "
                       "aria-label=\"{}\">",
                       kWidth, kHeight, title);

@@ -38,6 +38,8 @@ struct Chart {
   std::string title;
   std::string xName; ///< "step"
   std::vector<ChartSeries> series;
+  /// For amounts, whose noise else fills the picture: memory, rates.
+  bool startsAtZero = false;
 };
 
 /// Text as content or as an attribute's value.

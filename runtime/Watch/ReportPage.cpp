@@ -76,13 +76,15 @@ static std::string chartsHtml(const Logged &logged) {
         seriesOf(logged.evaluations, "evaluation", "eval_loss"));
   constexpr double kMiB = 1 << 20;
   std::string html = "<section class=\"charts\">" + chartSvg(loss);
-  for (const auto &[title, key, unit] :
-       {std::tuple("Learning rate", "learning_rate", 1.0),
-        {"Gradient norm", "grad_norm", 1.0},
-        {"Tokens per second", "tokens_per_second", 1.0},
-        {"Memory of the first rank, MiB", "memory_bytes", kMiB}})
-    html += chartSvg(
-        {title, "step", {seriesOf(logged.steps, title, key, unit)}});
+  for (const auto &[title, key, unit, isAmount] :
+       {std::tuple("Learning rate", "learning_rate", 1.0, false),
+        {"Gradient norm", "grad_norm", 1.0, false},
+        {"Tokens per second", "tokens_per_second", 1.0, true},
+        {"Memory of the first rank, MiB", "memory_bytes", kMiB, true}})
+    html += chartSvg({title,
+                      "step",
+                      {seriesOf(logged.steps, title, key, unit)},
+                      isAmount});
   return html + "</section>";
 }
 

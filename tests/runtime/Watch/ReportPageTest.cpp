@@ -59,7 +59,9 @@ TEST(Chart, WhatIsNotFiniteBreaksTheLine) {
   const double none = std::numeric_limits<double>::quiet_NaN();
   const double infinite = std::numeric_limits<double>::infinity();
   const std::string svg = chartSvg(
-      {"Loss", "step", {{"a", {{1, 2}, {2, 3}, {3, none}, {4, 2}, {5, infinite}, {6, 1}}}}});
+      {"Loss",
+       "step",
+       {{"a", {{1, 2}, {2, 3}, {3, none}, {4, 2}, {5, infinite}, {6, 1}}}}});
   EXPECT_THAT(svg, Not(HasSubstr("nan")));
   EXPECT_THAT(svg, Not(HasSubstr("inf")));
   const size_t line = svg.find("class=\"line s0\" d=\"") + 19;
@@ -77,6 +79,23 @@ TEST(Chart, LabelsAreShort) {
   EXPECT_THAT(labels(200000), HasSubstr(">150k<"));
   EXPECT_THAT(labels(-1e300), HasSubstr(">-1e300<"));
   EXPECT_THAT(labels(1), HasSubstr(">0.2<"));
+}
+
+TEST(Chart, LinesEndWhereTheXAxisDoes) {
+  const std::string svg =
+      chartSvg({"Loss", "step", {{"a", {{10, 2}, {120, 3}}}}});
+  EXPECT_THAT(svg, HasSubstr(">100<"));
+  EXPECT_THAT(svg, Not(HasSubstr(">150<")));
+  EXPECT_THAT(svg, HasSubstr("cx=\"52.0\""));
+  EXPECT_THAT(svg, HasSubstr("cx=\"340.0\""));
+}
+
+TEST(Chart, NoiseOfAnAmountIsSmallFromZeroOn) {
+  Chart memory{"Memory", "step", {{"a", {{1, 60.508}, {2, 60.516}}}}};
+  EXPECT_THAT(chartSvg(memory), HasSubstr(">60.51<"));
+  memory.startsAtZero = true;
+  EXPECT_THAT(chartSvg(memory), HasSubstr(">80<"));
+  EXPECT_THAT(chartSvg(memory), Not(HasSubstr(">60.51<")));
 }
 
 TEST(Chart, OnePointIsAMarkAndNoneAreSaid) {

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: MIT
 
 # install.sh [--tests]: installs what is missing. Debian packages, and a Python
-# environment in .venv for the data step (tokenizers, jinja2), which finds it
+# environment in .venv for the data step (tokenizers, jinja2; pyarrow, which
+# Parquet and zstd need), which finds it
 # there by itself, and the tests (numpy, ortools); with --tests launchers
 # (torchrun, mpirun), transformers' and TensorBoard's readers, a browser
 # (Chromium), NVML's header and NVIDIA's disassembler too, and its compiler where
@@ -31,10 +32,10 @@ if ((${#missing[@]})); then
     apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 fi
 
-if ! .venv/bin/python -c 'import tokenizers, jinja2, numpy, ortools' 2>/dev/null; then
-  echo "installing tokenizers jinja2 numpy ortools into .venv"
+if ! .venv/bin/python -c 'import tokenizers, jinja2, pyarrow, numpy, ortools' 2>/dev/null; then
+  echo "installing tokenizers jinja2 pyarrow numpy ortools into .venv"
   python3 -m venv .venv
-  .venv/bin/pip install -q tokenizers jinja2 numpy ortools
+  .venv/bin/pip install -q tokenizers jinja2 pyarrow numpy ortools
 fi
 
 [ "${1:-}" = --tests ] || exit 0

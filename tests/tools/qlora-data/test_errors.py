@@ -45,7 +45,7 @@ class BadDataTest(ToolTest):
     def test_empty_and_missing_files(self):
         for raw in (b"", b"\n \n"):
             self.write_bytes(raw)
-            self.assertIn(f"{self.data}: the file has no rows",
+            self.assertIn(f"{self.data}: the data has no rows",
                           self.refusal())
         os.unlink(self.data)
         self.assertIn("No such file", self.refusal())

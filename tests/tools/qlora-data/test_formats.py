@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Files that are not JSONL: each is named, and the command that is advised
-makes JSONL of it, where what it needs is installed."""
+"""Kinds of files: the same rows as any of them give the same tokens; what is
+not read is named, with the command that makes JSONL of it."""
 
 import bz2
 import gzip
@@ -12,9 +12,11 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
+import unittest
 import zipfile
 
-from fixtures import ToolTest
+from fixtures import TOOL, ToolTest
 
 ROWS = [{"prompt": "a, é", "completion": "b\nc"},
         {"prompt": "d \"e\"", "completion": "f"}]
@@ -36,7 +38,7 @@ class FormatsTest(ToolTest):
         error = self.refusal()
         found = re.fullmatch(
             rf"qlora-data: error: {re.escape(self.data)}: {re.escape(what)}, "
-            r"not JSONL; turn it into JSONL: (.+)",
+            r"which is not read here; turn it into JSONL: (.+)",
             error)
         self.assertTrue(found, error)
         return found[1]
@@ -53,22 +55,8 @@ class FormatsTest(ToolTest):
             self.assertEqual([json.loads(line) for line in file], ROWS)
         os.remove(result)
 
-    def test_compressed(self):
-        for extension, pack, name, tool in (
-                (".gz", gzip.compress, "gzip", "gzip"),
-                (".bz2", bz2.compress, "bzip2", "bzip2"),
-                (".xz", lzma.compress, "xz", "xz")):
-            with self.subTest(name):
-                command = self.refused("data 'x'.jsonl" + extension,
-                                       pack(JSONL),
-                                       f"is compressed with {name}")
-                self.check_command(command, tool)
-        self.assertIn("zstd -dc <", self.refused(
-            "d.jsonl.zst", b"\x28\xb5\x2f\xfd\x00", "is compressed with zstd"))
-
     def test_tables(self):
         for raw, what, reader in (
-                (b"PAR1\x15\x04", "is a Parquet file", "'parquet'"),
                 (b"ARROW1\0\0", "is an Arrow file", "'arrow'"),
                 (b"\xff\xff\xff\xff\x10\x01", "is an Arrow file", "'arrow'")):
             with self.subTest(what):
@@ -78,21 +66,11 @@ class FormatsTest(ToolTest):
                 self.assertRegex(command, r"^(\S+ -m pip install datasets|"
                                  r"python3 -m venv tables) && ")
 
-    def test_parquet_and_excel_commands(self):
-        if importlib.util.find_spec("pandas") is None:
-            self.skipTest("pandas is not installed")
-        import pandas
-        rows = pandas.DataFrame(ROWS)
-        data = self.path("data 'x'.parquet")
-        if importlib.util.find_spec("pyarrow"):
-            rows.to_parquet(data)
-            with open(data, "rb") as file:
-                self.check_command(self.refused(
-                    "data 'x'.parquet", file.read(), "is a Parquet file"),
-                    "datasets")
+    def test_excel_command(self):
         if importlib.util.find_spec("openpyxl"):
+            import pandas
             data = self.path("data 'x'.xlsx")
-            rows.to_excel(data, index=False)
+            pandas.DataFrame(ROWS).to_excel(data, index=False)
             with open(data, "rb") as file:
                 self.check_command(self.refused(
                     "data 'x'.xlsx", file.read(), "is an Excel workbook"))
@@ -105,22 +83,6 @@ class FormatsTest(ToolTest):
             self.check_command(self.refused(
                 "data 'x'.zip", file.read(), "is a zip archive"), "unzip")
 
-    def test_separated_values(self):
-        for name, raw, what in (
-                ("data 'x'.csv", CSV, "is CSV"),
-                ("data 'x'.txt", CSV, "is CSV"),
-                ("data 'x'.csv", "\ufeff" + CSV, "is CSV"),
-                ("data 'x'.tsv", CSV.replace("t,c", "t\tc")
-                 .replace('","', '"\t"').replace('",f', '"\tf'), "is TSV")):
-            with self.subTest(name=name, raw=raw[:8]):
-                self.check_command(self.refused(name, raw.encode(), what),
-                                   "python3")
-
-    def test_json_array(self):
-        for text in (json.dumps(ROWS), "\n " + json.dumps(ROWS, indent=2)):
-            self.check_command(self.refused("data 'x'.json", text.encode(),
-                                            "is one JSON array"), "python3")
-
     def test_utf16(self):
         for encoding in ("utf-16", "utf-16-le", "utf-16-be"):
             with self.subTest(encoding):
@@ -130,14 +92,11 @@ class FormatsTest(ToolTest):
                 self.check_command(command, "iconv")
 
     def test_the_file_is_not_written_over(self):
-        for name, output in (("data.jsonl", "data.rows.jsonl"),
-                             ("data.jsonl.gz", "data.rows.jsonl")):
-            with open(self.path("data.jsonl"), "wb"):
-                pass
-            with self.subTest(name):
-                self.assertTrue(self.refused(
-                    name, gzip.compress(JSONL), "is compressed with gzip"
-                ).endswith("> " + self.path(output)))
+        with open(self.path("data.jsonl"), "wb"):
+            pass
+        self.assertTrue(self.refused(
+            "data.txt", JSONL.decode().encode("utf-16"), "is UTF-16"
+        ).endswith("> " + self.path("data.rows.jsonl")))
 
     def test_a_sentence_is_no_table(self):
         for text in ("Hello, world\n", "a\n", "# a,b\n"):
@@ -146,3 +105,176 @@ class FormatsTest(ToolTest):
             with self.subTest(text):
                 self.assertIn(f"{self.data}:1: malformed JSON",
                               self.refusal())
+
+
+class KindsTest(ToolTest):
+    """What is read."""
+
+    def setUp(self):
+        super().setUp()
+        self.make_model()
+
+    def tokens(self, name, raw=None, flags=()):
+        """The bytes of the tensors of `raw` as a file `name`."""
+        self.data = self.path(name)
+        if raw is not None:
+            with open(self.data, "wb") as file:
+                file.write(raw)
+        done = self.run_tool(*flags)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        with open(self.output, "rb") as file:
+            return file.read()[8:].split(b"}}", 1)[1].lstrip(b" }")
+
+    def test_the_same_rows_are_the_same_tokens(self):
+        tokens = self.tokens("d.jsonl", JSONL)
+        array = json.dumps(ROWS, ensure_ascii=False).encode()
+        tsv = "prompt\tcompletion\na, é\t\"b\nc\"\n\"d \"\"e\"\"\"\tf\n"
+        for name, raw in (
+                ("d.json", array), ("d.json", b"\xef\xbb\xbf\n" + array),
+                ("d.json", json.dumps(ROWS, indent=2).encode()),
+                ("d.json", b'{"version": 1, "data": ' + array + b"}"),
+                ("d.json", b'{"train":' + array + b', "more": [1]}'),
+                ("lines.json", JSONL), ("d.csv", CSV.encode()),
+                ("d.txt", b"\xef\xbb\xbf" + CSV.encode()),
+                ("d.tsv", tsv.encode()),
+                ("d.jsonl.gz", gzip.compress(JSONL)),
+                ("d.csv.gz", gzip.compress(CSV.encode())),
+                ("d.json.xz", lzma.compress(array)),
+                ("d.bz2", bz2.compress(JSONL))):
+            with self.subTest(name=name, raw=raw[:16]):
+                self.assertEqual(self.tokens(name, raw), tokens)
+
+    @unittest.skipUnless(importlib.util.find_spec("pyarrow"),
+                         "pyarrow is not installed")
+    def test_parquet_and_zstd(self):
+        import pyarrow
+        import pyarrow.parquet
+        tokens = self.tokens("d.jsonl", JSONL)
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(ROWS),
+                                    self.path("d.parquet"), row_group_size=1)
+        self.assertEqual(self.tokens("d.parquet"), tokens)
+        half = len(JSONL) // 2
+        for raw in (pyarrow.compress(JSONL, "zstd", asbytes=True),
+                    pyarrow.compress(JSONL[:half], "zstd", asbytes=True)
+                    + pyarrow.compress(JSONL[half:], "zstd", asbytes=True)):
+            self.assertEqual(self.tokens("d.jsonl.zst", raw), tokens)
+        with open(self.path("d.parquet"), "rb") as file:
+            whole = file.read()
+        for name, raw in (("d.parquet", whole[:-9]),
+                          ("d.zst", b"\x28\xb5\x2f\xfd" + b"x" * 99)):
+            self.assertIn("is damaged: ", self.broken(name, raw))
+
+    def test_what_needs_pyarrow_says_so(self):
+        self.make_model()
+        self.data = self.path("d.jsonl.zst")
+        with open(self.data, "wb") as file:
+            file.write(b"\x28\xb5\x2f\xfd" + b"x" * 99)
+        blocked = self.path("blocked", "pyarrow")
+        os.makedirs(blocked)
+        with open(os.path.join(blocked, "__init__.py"), "w",
+                  encoding="ascii") as file:
+            file.write("raise ImportError")
+        done = self.run_tool(env={**os.environ,
+                                  "PYTHONPATH": self.path("blocked")})
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("zstd needs the Python package pyarrow; run: ",
+                      done.stderr)
+
+    def test_a_folder_is_read_by_name(self):
+        tokens = self.tokens("d.jsonl", JSONL)
+        folder = self.path("folder")
+        os.makedirs(os.path.join(folder, "d.jsonl"))
+        for name, raw in (("a.jsonl", JSONL.splitlines()[0]),
+                          ("b.csv", b'prompt,completion\n"d ""e""",f\n'),
+                          (".hidden.jsonl", b"no"), ("README.md", b"no")):
+            with open(os.path.join(folder, name), "wb") as file:
+                file.write(raw)
+        self.assertEqual(self.tokens("folder"), tokens)
+        with open(os.path.join(folder, "c.jsonl"), "wb") as file:
+            file.write(b'{"text": "a"}\n{"text": 1}\n')
+        self.assertIn("c.jsonl:2: 'text' expects a string", self.refusal())
+
+    def test_a_folder_without_data(self):
+        self.data = self.path("empty")
+        os.mkdir(self.data)
+        self.assertIn("empty: the folder has no data; put files in it",
+                      self.refusal())
+        with open(self.path("empty", "a.jsonl"), "wb"):
+            pass
+        self.assertIn("empty: the data has no rows", self.refusal())
+
+    def broken(self, name, raw):
+        self.data = self.path(name)
+        with open(self.data, "wb") as file:
+            file.write(raw)
+        return self.refusal()
+
+    def test_what_is_broken_is_one_line_with_its_place(self):
+        packed = gzip.compress(JSONL * 99)
+        for name, raw, message in (
+                ("d.gz", packed[:-20], "d.gz: is damaged: "),
+                ("d.gz", packed[:30] + b"x" * 30, "d.gz: is damaged: "),
+                ("d.xz", lzma.compress(JSONL)[:-20], "d.xz: is damaged: "),
+                ("d.csv", b"a,a\n1,2\n", "d.csv:1: the first line does not"),
+                ("d.csv", b"a,\n1,2\n", "d.csv:1: the first line does not"),
+                ("d.csv", b"prompt,completion\na,b\na\n",
+                 "d.csv: row 2: has 1 cells, and the first line names 2"),
+                ("d.csv", b"how are you,fine\nand you,too\n",
+                 "row 1: the shape of this row is not known (it has 'how"),
+                ("d.csv", b"prompt,completion\na,\xff\n", "not UTF-8"),
+                ("d.json", b'[{"text": "a"} {"text": "b"}]',
+                 "row 2: malformed JSON: expects ','"),
+                ("d.json", b'[{"text": "a"}, {"text": ',
+                 "row 2: malformed JSON: "),
+                ("d.json", b'[{"text": "a"}, 3]',
+                 "row 2: expects a JSON object, but got a number"),
+                ("d.json", b'[{"text": "a"}] {}', "follows the array"),
+                ("d.json", b"[" * 100000, "nested too deeply"),
+                ("d.json", b"[{\"text\": 1e}," + b" " * 99 + b"{}]",
+                 "row 1: malformed JSON: ")):
+            with self.subTest(name=name, raw=raw[:20]):
+                self.assertIn(message, self.broken(name, raw))
+
+    def test_a_row_has_a_limit(self):
+        for name, start in (("d.jsonl", b'{"text": "'), ("d.csv", b"text\n"),
+                            ("d.json", b'[{"text": "')):
+            with self.subTest(name):
+                self.assertIn("a row of more than 64 MiB", self.broken(
+                    name, start + b"x" * ((65 << 20) + 100)))
+
+    def test_columns(self):
+        tokens = self.tokens("d.jsonl", JSONL)
+        named = [{"question": row["prompt"], "answer": row["completion"],
+                  "text": "no", "messages": []} for row in ROWS]
+        raw = "".join(json.dumps(row) + "\n" for row in named).encode()
+        flags = ["--column", "prompt=question", "--column"]
+        self.assertEqual(
+            self.tokens("n.jsonl", raw, (*flags, "completion=answer")), tokens)
+        for column, message in (
+                ("completion=reply", "n.jsonl:1: has no column 'reply' (it has "
+                 "'question', 'answer', 'text', 'messages')"),
+                ("answer=answer", "'answer' is not a column that is learned"),
+                ("prompt=x", "each name once, but got 'prompt=x'")):
+            self.assertIn(message, self.refusal(flags=(*flags, column)))
+
+    def test_memory_does_not_grow_with_the_rows(self):
+        def peak(rows):
+            self.write_data(*[{"text": "hello world " * 40}] * rows)
+            program = (
+                "import resource, sys; from qlora_data import main\n"
+                "code = main.main(sys.argv[1:])\n"
+                "for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):\n"
+                "    print(resource.getrusage(who).ru_maxrss)\n"
+                "sys.exit(code)\n")
+            done = subprocess.run(
+                [sys.executable, "-c", program, "--tokenizer", self.model,
+                 "--input", self.data, "--output", self.output, "--workers",
+                 "2"], env={**os.environ, "PYTHONPATH": os.path.dirname(TOOL)
+                            + os.pathsep + os.environ.get("PYTHONPATH", "")},
+                capture_output=True, text=True, check=True)
+            return [int(line) for line in done.stdout.splitlines()[-2:]]
+        peak(3000)
+        few, many = peak(3000), peak(24000)
+        # 24,000 rows have 4 MB of tokens and more than 11 MB of text.
+        for before, after in zip(few, many):
+            self.assertLess(after - before, 4 << 10, (few, many))

@@ -14,6 +14,7 @@ from datetime import date
 from .environment import PACKAGES
 from .errors import unreadable
 from .model_files import ModelFiles
+from .sources import data_files
 from .training import SHIPPED
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
@@ -65,7 +66,9 @@ def cache_key(args: argparse.Namespace) -> str:
     key.add(args.max_length, args.vocab_size, args.completion_only_loss,
             args.assistant_only_loss, args.chat_template)
     # Messages name the file, so a copy elsewhere is another one.
-    key.add_file(args.input)
+    key.add(args.input, *args.column)
+    for path in data_files(args.input):
+        key.add_file(path)
     files = ModelFiles(args.tokenizer)
     for name in _MODEL_FILES:
         path = os.path.join(args.tokenizer, name)

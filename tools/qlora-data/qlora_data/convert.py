@@ -4,26 +4,24 @@ labels, rows that are too long cut, rows with nothing to learn left out."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
 from tokenizers import Encoding
 
-from .errors import DataError, unreadable
-from .jsonl import parse_line, read_lines
+from .columns import Columns
+from .errors import DataError
 from .masking import (IGNORED, Conversation, LossRule, Span, labels_of,
                       learned_spans)
 from .model_files import ModelFiles
-from .rows import TokenRows
+from .rows import RowSpool, TokenRows
 from .shapes import ChatRow, PlainRow, normalise
+from .sources import SourceRow, batches, data_files, total_bytes
 from .template import Template
 from .tokenizer import TextTokenizer
 from .training import SHIPPED, recognised, shipped_template
 from .workers import in_order, worker_count
-
-_BATCH_ROWS = 256
 
 # How many bytes of how many have become tokens.
 Progress = Callable[[int, int], None]
@@ -36,13 +34,14 @@ class Options:
     rule: LossRule = field(default_factory=LossRule)
     chat_template: str | None = None
     workers: int | None = None
+    columns: Columns = field(default_factory=Columns)
 
 
 @dataclass
 class RenderedRow:
     """A row as one text. `spans` are its learned characters (None: all);
     plain text gets the tokenizer's special tokens and an end token."""
-    line: int
+    place: str
     text: str
     spans: list[Span] | None
     plain: bool
@@ -59,18 +58,16 @@ class Converter:
             None if self._is_shipped else named)
         self._templates: dict[str, Template] = {}
 
-    def convert(self, path: str, progress: Progress) -> TokenRows:
-        """All rows of the file `path`."""
-        try:
-            total = os.stat(path).st_size
-        except OSError as error:
-            raise unreadable(path, error) from None
+    def convert(self, path: str, output: str, progress: Progress) -> RowSpool:
+        """All rows of the file or folder `path`, for the file `output`."""
+        files = data_files(path)
+        total = total_bytes(files)
 
         def parts() -> Iterator[Callable[[], tuple[TokenRows, int]]]:
-            for lines, done in read_lines(path, _BATCH_ROWS):
-                yield partial(self._part, path, lines, done)
+            for rows, done in batches(files):
+                yield partial(self._part, rows, done)
 
-        out = TokenRows()
+        out = RowSpool(output)
         progress(0, total)
         workers = worker_count(total, self.options.workers)
         for rows, done in in_order(parts, workers):
@@ -79,29 +76,28 @@ class Converter:
         self._check_any(path, out)
         return out
 
-    def _part(self, path: str, lines: list[tuple[int, bytes]],
+    def _part(self, rows: list[SourceRow],
               done: int) -> tuple[TokenRows, int]:
         out = TokenRows()
-        batch = [self._rendered(f"{path}:{line}", line, raw, out)
-                 for line, raw in lines]
-        for row, encoding in zip(batch, self._encoded(path, batch)):
+        batch = [self._rendered(row, out) for row in rows]
+        for row, encoding in zip(batch, self._encoded(batch)):
             try:
                 ids, labels = self._tokens(row, encoding)
                 self._check_vocabulary(ids[:self.options.max_length])
-                out.add(row.line, ids, labels, self.options.max_length)
+                out.add(row.place, ids, labels, self.options.max_length)
             except DataError as error:
-                raise error.at(f"{path}:{row.line}") from None
+                raise error.at(row.place) from None
         return out, done
 
-    def _rendered(self, place: str, line: int, raw: bytes,
-                  out: TokenRows) -> RenderedRow:
-        row = parse_line(raw, place)
+    def _rendered(self, source: SourceRow, out: TokenRows) -> RenderedRow:
+        place = source.place
         try:
+            row = self.options.columns.renamed(source.read())
             form = normalise(row, self.tokenizer.eos_token)
             if isinstance(form, PlainRow):
-                rendered = self._plain(line, form)
+                rendered = self._plain(place, form)
             else:
-                rendered = self._chat(line, form, out)
+                rendered = self._chat(place, form, out)
             rendered.text.encode("utf-8")
         except UnicodeEncodeError:
             raise DataError("holds half of a surrogate pair (\\ud800 to "
@@ -111,23 +107,24 @@ class Converter:
             raise error.at(place) from None
         return rendered
 
-    def _plain(self, line: int, row: PlainRow) -> RenderedRow:
+    def _plain(self, place: str, row: PlainRow) -> RenderedRow:
         text, spans = "", []
         for piece, learned in row.segments:
             if learned or not self.options.rule.completion_only:
                 spans.append((len(text), len(text) + len(piece)))
             text += piece
         everything = len(spans) == len(row.segments)
-        return RenderedRow(line, text, None if everything else spans, True)
+        return RenderedRow(place, text, None if everything else spans, True)
 
-    def _chat(self, line: int, chat: ChatRow, out: TokenRows) -> RenderedRow:
+    def _chat(self, place: str, chat: ChatRow,
+              out: TokenRows) -> RenderedRow:
         template = self._template(chat)
         if template.place in SHIPPED and not self._is_shipped:
             out.chosen_template = template.place
         talk = Conversation(chat, template, self.tokenizer.special_tokens,
                             self.tokenizer.added_tokens)
         text, spans = learned_spans(talk, self.options.rule)
-        return RenderedRow(line, text, spans, False)
+        return RenderedRow(place, text, spans, False)
 
     def _template(self, chat: ChatRow) -> Template:
         """The compiled template for a row: 'tool_use' where there is one and
@@ -158,7 +155,7 @@ class Converter:
             f" and {self.files.folder} has {has}",
             "pass --chat-template FILE or add chat_template.jinja there")
 
-    def _encoded(self, path: str, batch: list[RenderedRow]) -> list[Encoding]:
+    def _encoded(self, batch: list[RenderedRow]) -> list[Encoding]:
         try:
             return self.tokenizer.encode([row.text for row in batch])
         except Exception:  # the library does not say which text it was
@@ -170,7 +167,7 @@ class Converter:
             except Exception as error:
                 raise DataError(f"cannot be tokenized: {error}",
                                 f"check {self.tokenizer.path}",
-                                f"{path}:{row.line}") from None
+                                row.place) from None
         return encodings
 
     def _tokens(self, row: RenderedRow,
@@ -198,21 +195,21 @@ class Converter:
             f"the model's vocabulary of {size}",
             f"use the tokenizer the model came with ({self.tokenizer.path})")
 
-    def _check_any(self, path: str, out: TokenRows) -> None:
+    def _check_any(self, path: str, out: RowSpool) -> None:
         if out.rows:
             return
-        if not out.dropped_rows:
-            raise DataError("the file has no rows",
+        counts = out.counts
+        if not counts.dropped_rows:
+            raise DataError("the data has no rows",
                             "write one JSON object a line", path)
-        place = f"{path}:{out.first_masked}"
-        masked = out.dropped_rows - out.cut_off_rows
-        if not out.cut_off_rows:
+        masked = counts.dropped_rows - counts.cut_off_rows
+        if not counts.cut_off_rows:
             raise DataError(
                 f"no row has a token to learn from (all {masked} are masked)",
-                "check the roles of the messages", place)
+                "check the roles of the messages", counts.first_masked)
         others = f", and the {masked} others have none" if masked else ""
         rows = "all" if not masked else "the"
         raise DataError(
-            f"{rows} {out.cut_off_rows} rows lost their answer to --max-length"
+            f"{rows} {counts.cut_off_rows} rows lost their answer to --max-length"
             f" {self.options.max_length}{others}; the shortest needs "
-            f"{out.shortest_cut_off} tokens", "raise --max-length", path)
+            f"{counts.shortest_cut_off} tokens", "raise --max-length", path)

@@ -1,15 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Reads a JSONL file: one object a line, every mistake with its line."""
+"""Reads a line of JSONL: one object, every mistake with its line."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-
-from .errors import DataError, unreadable
-from .formats import check_is_jsonl
-
-_BOM = b"\xef\xbb\xbf"
+from .errors import DataError
 
 
 def parse_line(raw: bytes, place: str) -> dict:
@@ -44,27 +39,3 @@ def kind(value: object) -> str:
     names = {dict: "an object", list: "a list", str: "a string",
              bool: "a boolean", type(None): "null"}
     return names.get(type(value), "a number")
-
-
-def read_lines(path: str, count: int) -> Iterator[
-        tuple[list[tuple[int, bytes]], int]]:
-    """Yields up to `count` (line number, line) at a time, and how many bytes
-    of the file were read by then; blank lines are skipped. Lines end with LF
-    or CR LF only, so that a U+2028 inside a string stays inside it."""
-    lines, done = [], 0
-    try:
-        with open(path, "rb") as file:
-            check_is_jsonl(path, file.peek())
-            for number, raw in enumerate(file, start=1):
-                done += len(raw)
-                if number == 1 and raw.startswith(_BOM):
-                    raw = raw[len(_BOM):]
-                if raw.strip():
-                    lines.append((number, raw))
-                if len(lines) == count:
-                    yield lines, done
-                    lines = []
-    except OSError as error:
-        raise unreadable(path, error) from None
-    if lines:
-        yield lines, done

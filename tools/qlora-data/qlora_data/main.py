@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 
+from .columns import Columns
 from .environment import ensure_packages
 from .errors import DataError
 from .progress import progress_writer
@@ -35,11 +36,16 @@ def _positive(text: str) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="qlora-data", allow_abbrev=False, description=(
-        "Turns JSONL rows into token ids and labels for qlora-run."))
+        "Turns rows into token ids and labels for qlora-run."))
     add = parser.add_argument
     add("--tokenizer", required=True, metavar="MODEL_DIR",
         help="folder with tokenizer.json and tokenizer_config.json")
-    add("--input", required=True, metavar="FILE", help="JSONL rows")
+    add("--input", required=True, metavar="PATH",
+        help="rows: a JSONL, JSON, CSV, TSV or Parquet file, compressed or "
+        "not, or a folder of them")
+    add("--column", action="append", default=[], metavar="NAME=COLUMN",
+        help="what a column is called in the data, as prompt=question; as "
+        "often as needed")
     add("--output", metavar="FILE",
         help="token file to write (safetensors)")
     add("--max-length", type=_positive, metavar="N",
@@ -57,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
         help="processes for a large file, at most 16 (default: one for each "
         "CPU)")
     add("--progress", action="store_true", help="write 'qlora-data: progress: "
-        "DONE TOTAL' lines on stderr, in bytes of the JSONL")
+        "DONE TOTAL' lines on stderr, in bytes of the data")
     add("--print-key", action="store_true", help="write nothing but a number "
         "that changes with whatever the tokens depend on: data, tokenizer, "
         "templates, options, versions")
@@ -66,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _metadata(source: str, summary: dict[str, int],
               max_length: int | None) -> dict[str, str]:
-    name = os.fsencode(os.path.basename(source)).decode("utf-8", "replace")
+    name = os.fsencode(os.path.basename(source.rstrip("/"))).decode("utf-8", "replace")
     metadata = {"format": "qlora-rows", "version": "1", "source": name}
     if max_length:
         metadata["max_length"] = str(max_length)
@@ -83,16 +89,16 @@ def _report(source: str, rows, max_length: int | None) -> None:
         _warn(source, f"uses the chat template {rows.chosen_template}, which "
               "writes earlier turns as they were learned", "note")
     if rows.truncated_rows:
-        _warn(f"{source}:{rows.first_truncated}",
+        _warn(rows.first_truncated,
               f"rows cut to {max_length} tokens: {rows.truncated_rows}, which "
               f"lost {rows.truncated_tokens} tokens; this is the first")
     if rows.cut_off_rows:
-        _warn(f"{source}:{rows.first_cut_off}",
+        _warn(rows.first_cut_off,
               f"rows left out because --max-length {max_length} cuts off "
               f"their answer: {rows.cut_off_rows}; this is the first, and the "
               f"shortest has {rows.shortest_cut_off} tokens")
     if masked := rows.dropped_rows - rows.cut_off_rows:
-        _warn(f"{source}:{rows.first_masked}",
+        _warn(rows.first_masked,
               "rows left out because no token of theirs is to be learned: "
               f"{masked}; this is the first")
 
@@ -102,6 +108,9 @@ def _run(arguments: list[str]) -> None:
     args = parser.parse_args(arguments)
     if not args.output and not args.print_key:
         parser.error("the following arguments are required: --output")
+    columns = Columns()
+    for column in args.column:
+        columns.add(column)
     ensure_packages(arguments)
     if args.print_key:
         from .cache_key import cache_key
@@ -113,18 +122,16 @@ def _run(arguments: list[str]) -> None:
     from .model_files import ModelFiles
     options = Options(args.max_length, args.vocab_size, LossRule(
         args.completion_only_loss, args.assistant_only_loss),
-        args.chat_template, args.workers)
+        args.chat_template, args.workers, columns)
     converter = Converter(ModelFiles(args.tokenizer), options)
     with progress_writer(args.progress) as progress:
-        rows = converter.convert(args.input, progress)
+        rows = converter.convert(args.input, args.output, progress)
     summary = rows.summary()
     metadata = _metadata(args.input, summary, args.max_length)
-    if rows.chosen_template:
-        metadata["chosen_template"] = rows.chosen_template
-    write_safetensors(
-        args.output, {"input_ids": rows.input_ids, "labels": rows.labels,
-                      "row_offsets": rows.row_offsets}, metadata)
-    _report(args.input, rows, args.max_length)
+    if rows.counts.chosen_template:
+        metadata["chosen_template"] = rows.counts.chosen_template
+    write_safetensors(args.output, rows.tensors, metadata)
+    _report(args.input, rows.counts, args.max_length)
     print(json.dumps(summary, separators=(",", ":")))
 
 
@@ -145,7 +152,7 @@ def main(arguments: list[str]) -> int:
         print(f"qlora-data: error: {error}", file=sys.stderr)
         return 1
     except MemoryError:
-        print("qlora-data: error: out of memory; split the file or free some "
+        print("qlora-data: error: out of memory; free some "
               "memory", file=sys.stderr)
         return 1
     return 0

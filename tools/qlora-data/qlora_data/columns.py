@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: MIT
+"""Columns that are called otherwise in the data: `prompt=question`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .errors import DataError
+
+# The columns of each shape, what makes a row one of it first.
+_SHAPES = (("prompt", "completion", "tools"), ("messages", "tools"), ("text",),
+           ("instruction", "output", "input", "system", "history"),
+           ("conversations", "system", "tools"))
+_MAIN = {"prompt", "completion", "messages", "text", "instruction", "output",
+         "conversations"}
+_NAMES = sorted({name for shape in _SHAPES for name in shape}
+                | {"chat_template_kwargs"})
+
+
+@dataclass
+class Columns:
+    """Names as shapes.py knows them, and as the data has them."""
+    sources: dict[str, str] = field(default_factory=dict)
+
+    def add(self, text: str) -> None:
+        """Adds `name=column`."""
+        name, equals, column = text.partition("=")
+        if not equals or not column or name in self.sources:
+            raise DataError(f"--column: expects name=column, each name once, "
+                            f"but got '{text}'")
+        if name not in _NAMES:
+            raise DataError(f"--column: '{name}' is not a column that is "
+                            "learned from", "name one of: " + ", ".join(_NAMES))
+        self.sources[name] = column
+
+    def renamed(self, row: dict) -> dict:
+        """The row with the names that are known here. Columns of other shapes
+        go: who names columns says which ones are meant."""
+        if not self.sources:
+            return row
+        for column in self.sources.values():
+            if column not in row:
+                there = ", ".join(f"'{key}'" for key in list(row)[:16])
+                raise DataError(f"has no column '{column}' (it has {there})",
+                                "correct --dataset-columns")
+        meant = {name for shape in _SHAPES for name in shape
+                 if not self.sources.keys().isdisjoint(shape)}
+        kept = {key: value for key, value in row.items()
+                if key not in self.sources.values()
+                and (key in meant or key not in _MAIN)}
+        return kept | {name: row[column]
+                       for name, column in self.sources.items()}

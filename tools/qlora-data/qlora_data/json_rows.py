@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: MIT
+"""The elements of a JSON array, one after the other, without the array in
+memory: an array of rows, or that of "data" or "train" in an object."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections.abc import Iterator
+
+from .errors import DataError
+
+_BLOCK = 1 << 20
+_SPACE = re.compile(r"[ \t\r\n]*")
+# Short values may come before the rows.
+_ROWS_KEY = re.compile(
+    rb'\s*\{\s*(?:"\w+"\s*:\s*(?:"[^"\\]*"|[\w.+-]+)\s*,\s*)*'
+    rb'"(?:data|train)"\s*:\s*(?=\[)')
+# What is said of an element that goes on behind the text there is stands this
+# near to its end.
+_NEAR_THE_END = 16
+_DECODER = json.JSONDecoder()
+
+
+def json_list_place(head: bytes) -> int:
+    """Where the rows of an object begin, in bytes; 0: it is another object.
+    Large values before them are not looked behind."""
+    found = _ROWS_KEY.match(head)
+    return found.end() if found else 0
+
+
+class _Text:
+    """A part of the text: what was read goes, what is needed comes."""
+
+    def __init__(self, path: str, stream, limit: int):
+        self.path, self.stream, self.limit = path, stream, limit
+        self.decoder = codecs.getincrementaldecoder("utf-8-sig")()
+        self.text, self.at, self.ended = "", 0, False
+
+    def more(self) -> bool:
+        """Twice as much as there is, so that a long element is not tried
+        often."""
+        if self.ended:
+            return False
+        self.text, self.at = self.text[self.at:], 0
+        if len(self.text) > self.limit:
+            raise DataError(f"a row of more than {self.limit >> 20} MiB",
+                            "split it: a model reads far less at once",
+                            self.path)
+        raw = self.stream.read(max(_BLOCK, len(self.text)))
+        self.ended = not raw
+        self.text += self.decoder.decode(raw, self.ended)
+        return not self.ended
+
+    def next_sign(self) -> str:
+        """The first character that is no space, which stays."""
+        while True:
+            self.at = _SPACE.match(self.text, self.at).end()
+            if self.at < len(self.text) or not self.more():
+                return self.text[self.at:self.at + 1]
+
+
+def json_elements(path: str, stream, skipped: int,
+                  limit: int) -> Iterator[tuple[object, int]]:
+    """Each element of the array that begins after `skipped` bytes, and how
+    long it was written."""
+    stream.read(skipped)
+    text = _Text(path, stream, limit)
+    text.next_sign()
+    text.at += 1
+    number = 0
+    while (sign := text.next_sign()) != "]":
+        number += 1
+        place = f"{path}: row {number}"
+        if number > 1:
+            if sign != ",":
+                raise DataError("malformed JSON: expects ',' or ']' before it",
+                                "write an array of objects", place)
+            text.at += 1
+        yield _element(text, place)
+    text.at += 1
+    if not skipped and text.next_sign():
+        raise DataError("malformed JSON: something follows the array",
+                        "write one array of objects", path)
+
+
+def _element(text: _Text, place: str) -> tuple[object, int]:
+    text.next_sign()
+    while True:
+        try:
+            value, end = _DECODER.raw_decode(text.text, text.at)
+            if end < len(text.text) or not text.more():
+                size, text.at = end - text.at, end
+                return value, size
+        except json.JSONDecodeError as error:
+            is_cut = (error.msg.startswith("Unterminated string")
+                      or error.pos + _NEAR_THE_END > len(text.text))
+            if not is_cut or not text.more():
+                raise DataError(f"malformed JSON: {error.msg}",
+                                "write an array of objects", place) from None
+        except RecursionError:
+            raise DataError("malformed JSON: nested too deeply",
+                            "write an array of objects", place) from None
+        except ValueError as error:  # a number of thousands of digits
+            raise DataError(f"malformed JSON: {error}",
+                            "write such a number as a string", place) from None

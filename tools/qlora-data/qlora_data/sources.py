@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: MIT
+"""The rows of files, whatever kind they are of, a few at a time: JSONL, JSON,
+CSV, TSV and Parquet, compressed or not, a file or a folder of them.
+
+What a file is its first bytes say, and its name only where they do not. No
+file is held in memory: a row is at most `MAX_ROW_BYTES` long, a batch ends
+after `BATCH_ROWS` rows or `_BATCH_BYTES` bytes, and Parquet is read by its row
+groups.
+"""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import importlib
+import io
+import lzma
+import os
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from .errors import DataError, unreadable
+from .formats import check_is_text, head_of, separator_of
+from .json_rows import json_elements, json_list_place
+from .jsonl import kind, parse_line
+
+MAX_ROW_BYTES = 64 << 20
+BATCH_ROWS = 256
+_BATCH_BYTES = 4 << 20
+_BOM = b"\xef\xbb\xbf"
+_KINDS = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
+_COMPRESSED = ("", ".gz", ".zst", ".bz2", ".xz")
+# What libraries say of bytes that are not what they should be. An OSError of
+# the system has a number, one of a decompressor has none.
+_DAMAGE = (EOFError, zlib.error, lzma.LZMAError, csv.Error, OSError)
+
+
+@dataclass
+class SourceRow:
+    """A row before it is read: `place` names it in errors."""
+    place: str
+    read: Callable[[], dict]
+    size: int
+
+
+def data_files(path: str) -> list[str]:
+    """The file, or those of a folder that are data by their names, sorted;
+    hidden ones are not."""
+    if not os.path.isdir(path):
+        return [path]
+    try:
+        names = sorted(os.listdir(path))
+    except OSError as error:
+        raise unreadable(path, error) from None
+    endings = tuple(kind + packed for kind in _KINDS for packed in _COMPRESSED)
+    files = [os.path.join(path, name) for name in names
+             if name.endswith(endings) and not name.startswith(".")]
+    files = [file for file in files if os.path.isfile(file)]
+    if not files:
+        raise DataError("the folder has no data", "put files in it that end "
+                        "in .jsonl, .json, .csv, .tsv or .parquet, or those "
+                        "with .gz or .zst", path)
+    return files
+
+
+def total_bytes(files: list[str]) -> int:
+    try:
+        return sum(os.stat(file).st_size for file in files)
+    except OSError as error:
+        raise unreadable(error.filename, error) from None
+
+
+def batches(files: list[str]) -> Iterator[tuple[list[SourceRow], int]]:
+    """The rows of all files and how many bytes of them were read by then."""
+    before = 0
+    for path in files:
+        rows, size = [], 0
+        for row, done in _rows_of(path):
+            rows.append(row)
+            size += row.size
+            if len(rows) == BATCH_ROWS or size >= _BATCH_BYTES:
+                yield rows, before + done
+                rows, size = [], 0
+        before += os.path.getsize(path)
+        if rows:
+            yield rows, before
+
+
+def _rows_of(path: str) -> Iterator[tuple[SourceRow, int]]:
+    try:
+        with open(path, "rb") as file:
+            head = file.read(4)
+            file.seek(0)
+            if head == b"PAR1":
+                yield from _parquet_rows(path, file)
+                return
+            with _decompressed(path, file, head) as stream:
+                for row in _text_rows(path, stream):
+                    yield row, file.tell()
+    except UnicodeDecodeError as error:
+        raise DataError(f"not UTF-8 (byte 0x{error.object[error.start]:02x})",
+                        "save the file as UTF-8", path) from None
+    except _DAMAGE as error:
+        if isinstance(error, OSError) and error.errno:
+            raise unreadable(path, error) from None
+        raise DataError(f"is damaged: {error}", "make or fetch it again",
+                        path) from None
+
+
+def _decompressed(path: str, file, head: bytes):
+    if head.startswith(b"\x1f\x8b"):
+        return io.BufferedReader(gzip.GzipFile(fileobj=file))
+    if head.startswith(b"BZh"):
+        return io.BufferedReader(bz2.BZ2File(file))
+    if head.startswith(b"\xfd7zX"):
+        return io.BufferedReader(lzma.LZMAFile(file))
+    if head == b"\x28\xb5\x2f\xfd":
+        pyarrow = _package("pyarrow", "zstd", path)
+        return io.BufferedReader(pyarrow.CompressedInputStream(file, "zstd"))
+    return file
+
+
+def _package(name: str, what: str, path: str):
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise DataError(f"{what} needs the Python package pyarrow",
+                        f"run: {sys.executable} -m pip install pyarrow, or "
+                        "give the rows as .jsonl or .jsonl.gz", path) from None
+
+
+def _text_rows(path: str, stream) -> Iterator[SourceRow]:
+    head = head_of(stream)
+    check_is_text(path, head)
+    stem = path
+    for packed in _COMPRESSED[1:]:
+        stem = stem.removesuffix(packed)
+    first = head.removeprefix(_BOM).lstrip()
+    if separator := separator_of(stem, first):
+        return _table_rows(path, stream, separator)
+    if first[:1] == b"[":
+        return _json_rows(path, stream, 0)
+    if stem.endswith(".json"):
+        if place := json_list_place(head):
+            return _json_rows(path, stream, place)
+    return _line_rows(path, stream)
+
+
+def _lines(path: str, stream) -> Iterator[tuple[int, bytes]]:
+    """Lines end with LF or CR LF only, so that a U+2028 inside a string stays
+    inside it."""
+    for number in range(1, sys.maxsize):
+        raw = stream.readline(MAX_ROW_BYTES + 1)
+        if not raw:
+            return
+        if len(raw) > MAX_ROW_BYTES:
+            raise too_long(f"{path}:{number}")
+        yield number, raw.removeprefix(_BOM) if number == 1 else raw
+
+
+def too_long(place: str) -> DataError:
+    return DataError(f"a row of more than {MAX_ROW_BYTES >> 20} MiB",
+                     "split it: a model reads far less at once", place)
+
+
+def _line_rows(path: str, stream) -> Iterator[SourceRow]:
+    for number, raw in _lines(path, stream):
+        if raw.strip():
+            place = f"{path}:{number}"
+            yield SourceRow(place, lambda raw=raw, place=place:
+                            parse_line(raw, place), len(raw))
+
+
+def _given(row: object, place: str) -> dict:
+    if not isinstance(row, dict):
+        raise DataError(f"expects a JSON object, but got {kind(row)}",
+                        "write an array of objects", place)
+    return row
+
+
+def _json_rows(path: str, stream, skipped: int) -> Iterator[SourceRow]:
+    elements = json_elements(path, stream, skipped, MAX_ROW_BYTES)
+    for number, (row, size) in enumerate(elements, start=1):
+        place = f"{path}: row {number}"
+        yield SourceRow(place, lambda row=row, place=place:
+                        _given(row, place), size)
+
+
+def _table_rows(path: str, stream, separator: str) -> Iterator[SourceRow]:
+    csv.field_size_limit(MAX_ROW_BYTES)
+    lines = (raw.decode("utf-8") for _, raw in _lines(path, stream))
+    reader = csv.reader(lines, delimiter=separator, strict=True)
+    columns = next(reader, [])
+    if not all(columns) or len(set(columns)) < len(columns):
+        raise DataError("the first line does not name the columns: a name is "
+                        "empty or comes twice", "write their names there, as "
+                        "prompt,completion", f"{path}:1")
+    for number, cells in enumerate((row for row in reader if row), start=1):
+        if len(cells) != len(columns):
+            raise DataError(f"has {len(cells)} cells, and the first line names "
+                            f"{len(columns)} columns", "put text that has "
+                            "separators or line breaks in quotes",
+                            f"{path}: row {number}")
+        row = dict(zip(columns, cells))
+        yield SourceRow(f"{path}: row {number}", lambda row=row: row,
+                        sum(map(len, cells)))
+
+
+def _parquet_rows(path: str, file) -> Iterator[tuple[SourceRow, int]]:
+    _package("pyarrow", "Parquet", path)
+    parquet = importlib.import_module("pyarrow.parquet")
+    error_types = (importlib.import_module("pyarrow").ArrowException, OSError)
+    number, size = 0, os.path.getsize(path)
+    try:
+        table = parquet.ParquetFile(file)
+        for batch in table.iter_batches(BATCH_ROWS):
+            for row in batch.to_pylist():
+                number += 1
+                done = size * number // max(table.metadata.num_rows, 1)
+                yield SourceRow(f"{path}: row {number}", lambda row=row: row,
+                                size // max(table.metadata.num_rows, 1)), done
+    except error_types as error:
+        raise DataError(f"is damaged: {error}", "make or fetch it again",
+                        path) from None

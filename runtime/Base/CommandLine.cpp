@@ -55,7 +55,8 @@ static bool isList(const OptionName &name) {
   using enum OptionType;
   const OptionType type = name.row->type;
   return !name.isSwitch() &&
-         (type == kNames || type == kTargets || type == kLengths);
+         (type == kNames || type == kTargets || type == kLengths ||
+          type == kTextMap);
 }
 
 /// No name of a module or a kernel ends so.

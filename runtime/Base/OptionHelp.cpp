@@ -49,6 +49,10 @@ static std::string valueHint(const OptionRow &row) {
     return " N [N ...]";
   case OptionType::kNumberMap:
     return " {NAME: X}";
+  case OptionType::kPaths:
+    return " PATH[:WEIGHT]";
+  case OptionType::kTextMap:
+    return " NAME=TEXT [NAME=TEXT ...]";
   case OptionType::kChoice:
     break;
   }

@@ -27,10 +27,14 @@ constexpr const char *kSaving = "Checkpoints and stopping";
 const OptionRow kRows[] = {
     {"model_name_or_path", kPath, "", kRun, kFiles, "Hugging Face model folder",
      "base_model model"},
-    {"train_file", kPath, "", kRun, kFiles,
-     "JSONL file, or a safetensors file of tokens that is read in order"},
-    {"validation_file", kPath, "", kRun, kFiles,
-     "the same for evaluation before, during and after training"},
+    {"train_file", kPaths, "", kRun, kFiles,
+     "JSONL, JSON, CSV or Parquet file, compressed or not, or a folder of "
+     "them; or a safetensors file of tokens that is read in order. Given "
+     "several times, all are mixed: with :2 behind it each row comes twice in "
+     "an epoch, with :0.5 half of the rows"},
+    {"validation_file", kPaths, "", kRun, kFiles,
+     "the same, without weights, for evaluation before, during and after "
+     "training"},
     {"adapter_name_or_path", kPath, "", kRun, kFiles,
      "PEFT adapter folder to start from"},
     {"output_dir", kPath, "out", kOutput, kFiles,
@@ -150,6 +154,19 @@ const OptionRow kRows[] = {
      "less time: needs token buckets, which auto compiles where --train-file "
      "has rows",
      "", "auto true false"},
+    {"val_set_size", kFloat, "0", kRun, kData,
+     "rows of --train-file that are kept for validation, drawn by --seed: "
+     "below 1 a share, such as 0.05, else their number",
+     "val_size", "", 0, 1e15},
+    {"dataset_columns", kTextMap, "{}", kRun, kData,
+     "what columns are called in the data, such as prompt=question "
+     "completion=answer",
+     "columns"},
+    {"dataset_text_field", kString, "text", kRun, kData,
+     "the column of plain text", "text_column"},
+    {"dataset_num_proc", kInt, "0", kRun, kData,
+     "processes that tokenise a large file, at most 16; 0: one for each CPU",
+     "preprocessing_num_workers dataset_processes", "", 0, 65536},
     {"completion_only_loss", kBool, "true", kRun, kData,
      "prompt and completion rows: loss on the completion only", "mask_prompt"},
     {"assistant_only_loss", kBool, "true", kRun, kData,

@@ -24,6 +24,9 @@ enum class OptionType {
   kString,    ///< any text
   kPath,      ///< file or folder, relative as its scope says; empty: none; a
               ///< word of `choices` stays that word
+  kPaths,     ///< kPath as often as it is given, each with a weight behind a
+              ///< colon or not; a list in YAML, of paths or of {path, weight}
+              ///< -> one path, or an array of {path, weight}
   kChoice,    ///< one of `choices`
   kSize,      ///< bytes: 20GiB, 512MB -> integer; a word of `choices` is
               ///< kAutoSize
@@ -32,7 +35,13 @@ enum class OptionType {
               ///< -> string; a list of names -> array
   kLengths,   ///< one positive integer or a list -> ascending array
   kNumberMap, ///< {name: number} -> object
+  kTextMap,   ///< {name: text}, or name=text,name=text -> object
 };
+
+/// Of one file or folder, or of several.
+inline bool isPath(OptionType type) {
+  return type == OptionType::kPath || type == OptionType::kPaths;
+}
 
 /// Who decides. Paths in a YAML file are relative to the file, those of
 /// kOutput to where the command runs; on a command line all are.

@@ -14,6 +14,7 @@
 #include <cstring>
 #include <set>
 
+#include "runtime/Base/DataValues.h"
 #include "runtime/Base/UserFiles.h"
 
 namespace qlora {
@@ -224,14 +225,16 @@ static StatusOr<json> inRange(const OptionRow &row, StatusOr<Number> value) {
 
 static bool isStructured(OptionType type) {
   return type == OptionType::kNames || type == OptionType::kTargets ||
-         type == OptionType::kLengths || type == OptionType::kNumberMap;
+         type == OptionType::kLengths || type == OptionType::kNumberMap ||
+         type == OptionType::kTextMap;
 }
 
 StatusOr<json> parseOptionValue(const OptionRow &row, const json &value) {
   const json raw = scalarsAsText(value);
   if (raw.is_null())
     return parseOptionText(row, row.initial);
-  if (!raw.is_string() && !isStructured(row.type))
+  if (!raw.is_string() && !isStructured(row.type) &&
+      row.type != OptionType::kPaths)
     return expected("one value", plain(raw));
   const std::string text = raw.is_string() ? raw.get<std::string>() : "";
   switch (row.type) {
@@ -243,6 +246,10 @@ StatusOr<json> parseOptionValue(const OptionRow &row, const json &value) {
     return parseLengths(row, raw);
   case OptionType::kNumberMap:
     return parseNumberMap(row, raw);
+  case OptionType::kTextMap:
+    return parseTextMap(raw);
+  case OptionType::kPaths:
+    return parsePaths(raw);
   case OptionType::kBool: {
     QLORA_ASSIGN_OR_RETURN(bool isTrue, parseBool(text));
     return json(isTrue);

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "runtime/Base/DataValues.h"
 #include "runtime/Base/OptionValue.h"
 #include "runtime/Base/UserFiles.h"
 
@@ -17,15 +18,18 @@ using nlohmann::json;
 namespace fs = std::filesystem;
 
 /// What a row's path means in `folder`; other values as they are.
-static json resolvedValue(const OptionRow &row, json value,
-                          const std::string &folder) {
+static StatusOr<json> resolvedValue(const OptionRow &row, json value,
+                                    const std::string &folder) {
+  if (row.type == OptionType::kPaths)
+    return resolvedPaths(value, folder);
   if (row.type != OptionType::kPath)
     return value;
   const std::string path = value.get<std::string>();
   for (std::string_view choice : splitWords(row.choices))
     if (path == choice)
       return value;
-  return absolutePath(path, row.scope == OptionScope::kOutput ? "" : folder);
+  return json(
+      absolutePath(path, row.scope == OptionScope::kOutput ? "" : folder));
 }
 
 /// As a command line has it.
@@ -47,13 +51,8 @@ static bool isInput(const OptionRow &row) {
 }
 
 static Status twoPaths(const std::string &first, const std::string &second) {
-  const bool areLines =
-      first.ends_with(".jsonl") && second.ends_with(".jsonl");
-  std::string remedy = "leave one out";
-  if (areLines)
-    remedy = fmt::format("join them: cat {} {} > both.jsonl", first, second);
-  return Status::invalid("takes one path, but got '{}' and '{}'; {}", first,
-                         second, remedy);
+  return Status::invalid("takes one path, but got '{}' and '{}'; leave one out",
+                         first, second);
 }
 
 static Status unknownOption(std::string_view key,
@@ -129,8 +128,9 @@ Status Options::applyYamlEntry(YamlEntry entry, const std::string &folder,
     QLORA_ASSIGN_OR_RETURN(entry.value, switchText(name, text, row->name));
   }
   QLORA_ASSIGN_OR_RETURN(json value, parseOptionValue(*row, entry.value));
-  if (!entry.value.is_null())
-    value = resolvedValue(*row, std::move(value), folder);
+  if (!entry.value.is_null()) {
+    QLORA_ASSIGN_OR_RETURN(value, resolvedValue(*row, std::move(value), folder));
+  }
   // A flag may still agree with the program, and flags win.
   if (Status status = set(*row, std::move(value), Source::kYaml);
       !status.isOk())
@@ -161,8 +161,15 @@ Status Options::applySettings(std::span<const OptionSetting> settings) {
     auto value = parseOptionText(*setting.row, setting.text);
     if (!value.isOk())
       return value.status().withContext(setting.written);
-    *value = resolvedValue(*setting.row, std::move(*value), "");
+    value = resolvedValue(*setting.row, std::move(*value), "");
+    if (!value.isOk())
+      return value.status().withContext(setting.written);
     Status status;
+    if (setting.row->type == OptionType::kPaths) {
+      const bool isNew = paths.emplace(setting.row, &setting).second;
+      if (!isNew)
+        *value = joinedPaths(this->value(setting.row->name), *value);
+    }
     if (isInput(*setting.row)) {
       auto [first, isNew] = paths.emplace(setting.row, &setting);
       if (!isNew && *value != this->value(setting.row->name))
@@ -200,6 +207,7 @@ Status Options::validate() const {
           "{}: '{}' is not supported; tensorboard is, and Weights & Biases "
           "reads its files: wandb sync --sync-tensorboard",
           spelling("report_to"), name);
+  QLORA_RETURN_IF_ERROR(validateData());
   int64_t block = integer("bnb_4bit_blocksize");
   if ((block & (block - 1)) != 0)
     return Status::invalid(
@@ -209,6 +217,29 @@ Status Options::validate() const {
     if (rank != std::floor(rank))
       return Status::invalid("{}: '{}' expects an integer, but got {}",
                              spelling("lora_rank_pattern"), name, rank);
+  return Status::ok();
+}
+
+Status Options::validateData() const {
+  const double size = number("val_set_size");
+  if (size >= 1 && size != std::floor(size))
+    return Status::invalid("{}: expects a share below 1 or a number of rows, "
+                           "but got {}",
+                           spelling("val_set_size"), size);
+  if (size > 0 && !paths("validation_file").empty())
+    return Status::invalid("{} names the data for validation, and {} takes it "
+                           "from the training data; leave one of them out",
+                           spelling("validation_file"),
+                           spelling("val_set_size"));
+  const auto columns = textMap("dataset_columns");
+  if (const auto text = columns.find("text");
+      text != columns.end() && this->text("dataset_text_field") != "text" &&
+      this->text("dataset_text_field") != text->second)
+    return Status::invalid("{} says that text is '{}', and {} that it is '{}'; "
+                           "leave one of them out",
+                           spelling("dataset_columns"), text->second,
+                           spelling("dataset_text_field"),
+                           this->text("dataset_text_field"));
   return Status::ok();
 }
 
@@ -248,13 +279,20 @@ std::vector<int64_t> Options::lengths(std::string_view name) const {
 std::map<std::string, double> Options::numberMap(std::string_view name) const {
   return value(name).get<std::map<std::string, double>>();
 }
+std::map<std::string, std::string>
+Options::textMap(std::string_view name) const {
+  return value(name).get<std::map<std::string, std::string>>();
+}
+std::vector<WeightedPath> Options::paths(std::string_view name) const {
+  return weightedPaths(value(name));
+}
 
 json Options::recorded(const json &facts) const {
   json object = facts.is_object() ? facts : json::object();
   for (const OptionRow &row : table) {
     const Value &option = find(row.name);
     bool isUnsetPath =
-        row.type == OptionType::kPath && option.source == Source::kDefault;
+        isPath(row.type) && option.source == Source::kDefault;
     if (!isUnsetPath && row.scope != OptionScope::kOutput)
       object[row.name] = option.value;
   }

@@ -26,6 +26,7 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/Base/DataValues.h"
 #include "runtime/Base/OptionTable.h"
 #include "runtime/Base/Status.h"
 #include "runtime/Base/OptionValue.h"
@@ -55,8 +56,8 @@ public:
   Status applyYaml(const std::string &path);
 
   /// Applies the settings whose row is in this table, in order, and passes
-  /// over the others. The last one wins, but a path given as two is an error:
-  /// one of them would not be read.
+  /// over the others. The last one wins, but of a kPaths all count, and a kPath
+  /// given as two is an error: one of them would not be read.
   Status applySettings(std::span<const OptionSetting> settings);
 
   /// What no single value can show: options that contradict each other.
@@ -71,6 +72,8 @@ public:
   std::vector<std::string> names(std::string_view name) const;
   std::vector<int64_t> lengths(std::string_view name) const;
   std::map<std::string, double> numberMap(std::string_view name) const;
+  std::map<std::string, std::string> textMap(std::string_view name) const;
+  std::vector<WeightedPath> paths(std::string_view name) const;
   const nlohmann::json &value(std::string_view name) const; ///< any type
   Source source(std::string_view name) const;
   /// The name for an error: as in a YAML file where that set it, else as a
@@ -97,6 +100,7 @@ private:
     Source source = Source::kDefault;
   };
 
+  Status validateData() const;
   Status set(const OptionRow &row, nlohmann::json value, Source source);
   /// `given`: the key that set each option of this file so far.
   Status applyYamlEntry(YamlEntry entry, const std::string &folder,

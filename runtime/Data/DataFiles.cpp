@@ -6,11 +6,15 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
+#include <vector>
 
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Data/TokenCache.h"
 
 namespace qlora {
+
+namespace fs = std::filesystem;
 
 /// One meeting of all ranks: whether one of them is still at work. Each meets
 /// the others every second, so that no wait is as long as the work, and a rank
@@ -35,6 +39,11 @@ static StatusOr<std::string> tokenise(const DataRequest &request,
   tokens.completionOnlyLoss = options.boolean("completion_only_loss");
   tokens.assistantOnlyLoss = options.boolean("assistant_only_loss");
   tokens.chatTemplate = options.text("chat_template");
+  tokens.columns = options.textMap("dataset_columns");
+  if (const std::string text = options.text("dataset_text_field");
+      text != "text")
+    tokens.columns.emplace("text", text);
+  tokens.workers = options.integer("dataset_num_proc");
   QLORA_ASSIGN_OR_RETURN(std::string rows, cachedRowsPath(tokens));
   // A cache that several machines see is filled by each of them: waiting for
   // one another would take as long.
@@ -53,69 +62,139 @@ static StatusOr<std::string> tokenise(const DataRequest &request,
   return rows;
 }
 
-/// Of qlora-data's files from what it has counted, of others by counting.
-static StatusOr<DataSummary> summaryOf(const std::string &path,
-                                       Dataset &dataset) {
+/// Adds what a file says of the rows that qlora-data read for it.
+static Status addCounts(const std::string &path, DataSummary &summary) {
   QLORA_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::open(path));
   const RowsNumbers numbers(file);
-  DataSummary summary{dataset.rows(), numbers.tokens, numbers.labelledTokens,
-                      numbers.truncatedRows, numbers.droppedRows};
-  if (numbers.isKnown)
-    return summary;
+  summary.truncatedRows += numbers.truncatedRows;
+  summary.droppedRows += numbers.droppedRows;
+  return Status::ok();
+}
+
+/// Of rows from their lengths, of a token file by reading it.
+static StatusOr<DataSummary> summaryOf(const DataMix &mix, Dataset &dataset) {
+  DataSummary summary;
+  summary.rows = dataset.rows();
   MicroBatch batch;
-  for (int64_t i = 0; i < dataset.schedule().countInOrder(); ++i) {
+  for (int64_t i = 0;
+       dataset.isWhole() && i < dataset.schedule().countInOrder(); ++i) {
     QLORA_RETURN_IF_ERROR(dataset.readInOrder(i, batch));
     summary.tokens += static_cast<int64_t>(batch.segments.size()) -
                       std::ranges::count(batch.segments, 0);
     summary.labelledTokens += batch.labelCount();
   }
+  if (dataset.isWhole())
+    return summary;
+  for (const WeightedPath &file : mix.files)
+    QLORA_RETURN_IF_ERROR(addCounts(file.path, summary));
+  std::vector<int64_t> lengths;
+  for (int64_t row = 0; row < summary.rows; ++row) {
+    lengths.push_back(dataset.length(row));
+    summary.tokens += lengths.back();
+    summary.labelledTokens += dataset.labels(row);
+  }
+  const auto middle = lengths.begin() + std::ssize(lengths) / 2;
+  std::ranges::nth_element(lengths, middle);
+  summary.median = *middle;
+  summary.longest = *std::ranges::max_element(lengths);
   return summary;
+}
+
+std::string dataName(const Options &options, const std::string &option) {
+  const auto files = options.paths(option);
+  return files.size() == 1 ? shownPath(files[0].path)
+                           : fmt::format("{} inputs", files.size());
+}
+
+/// That there is something at each path, and none twice.
+static Status checkFiles(const Options &options, const std::string &option,
+                         const std::vector<WeightedPath> &files) {
+  const std::string spelling = options.spelling(option);
+  if (files.empty())
+    return Status::invalid("no {}: name the data with {} FILE", option,
+                           flagSpelling(option));
+  std::map<fs::path, std::string> known;
+  for (const auto &[path, weight] : files) {
+    std::error_code error;
+    if (!fs::is_regular_file(path, error) && !fs::is_directory(path, error))
+      return Status::error(StatusCode::kNotFound, "{}: there is no file '{}'",
+                           spelling, path);
+    if (option == "validation_file" && weight != 1)
+      return Status::invalid("{}: '{}' has the weight {}, and validation reads "
+                             "each row once; leave it out",
+                             spelling, path, weight);
+    if (!known.emplace(fs::canonical(path, error), path).second)
+      return Status::invalid("{}: '{}' is given twice; write {}:2 for each of "
+                             "its rows twice",
+                             spelling, path, path);
+  }
+  for (const auto &[real, path] : known)
+    if (known.contains(real.parent_path()))
+      return Status::invalid("{}: '{}' is in the folder '{}' too; leave one "
+                             "of them out",
+                             spelling, path, known[real.parent_path()]);
+  return Status::ok();
+}
+
+/// The options' files as files of tokens.
+static StatusOr<DataMix> tokeniseAll(const DataRequest &request,
+                                     const std::vector<WeightedPath> &files,
+                                     int64_t vocabSize, RankGroup &group) {
+  DataMix mix;
+  for (const auto &[path, weight] : files) {
+    std::string tokens = path;
+    if (!isTokenData(path)) {
+      QLORA_ASSIGN_OR_RETURN(tokens,
+                             tokenise(request, path, vocabSize, group));
+    }
+    mix.files.push_back({tokens, weight});
+    mix.names.push_back(path);
+  }
+  return mix;
+}
+
+/// Whether rows of text are padded although they need not be.
+static bool isPaddedText(const DataMix &mix, const CompiledVariants &variants,
+                         const ScheduleOptions &options) {
+  const bool isText = mix.files.front().path != mix.names.front();
+  return isText && variants.buckets.empty() && !options.paddingFree;
 }
 
 StatusOr<std::unique_ptr<Dataset>>
 openDataFile(const DataRequest &request, const std::string &option,
-             RankGroup &group, DataSummary *summary) {
-  std::string file = request.options.text(option);
-  if (file.empty())
-    return Status::invalid("no {}: name the data with {} FILE", option,
-                           flagSpelling(option));
-  std::error_code error;
-  if (!std::filesystem::is_regular_file(file, error))
-    return Status::error(StatusCode::kNotFound, "{}: there is no file '{}'",
-                         request.options.spelling(option), file);
+             RankGroup &group, DataSummary *summary,
+             std::unique_ptr<Dataset> *validation) {
+  const std::vector<WeightedPath> files = request.options.paths(option);
+  QLORA_RETURN_IF_ERROR(checkFiles(request.options, option, files));
   if (!request.vocabSize.is_number_integer())
     return Status::error(StatusCode::kDataLoss,
                          "the module does not record vocab_size; compile it "
                          "again");
   CompiledVariants shape = request.variants;
   shape.vocabSize = request.vocabSize.get<int64_t>();
-  std::string tokens = file;
-  if (!isTokenData(file)) {
-    QLORA_ASSIGN_OR_RETURN(
-        tokens, tokenise(request, file, shape.vocabSize, group));
-  }
+  QLORA_ASSIGN_OR_RETURN(DataMix mix, tokeniseAll(request, files,
+                                                  shape.vocabSize, group));
+  if (validation)
+    mix.validationSize = request.options.number("val_set_size");
   ScheduleOptions options;
   options.seed = static_cast<uint64_t>(request.options.integer("seed"));
   options.packing = request.options.boolean("packing");
   if (const std::string free = request.options.text("padding_free");
       free != "auto")
     options.paddingFree = free == "true";
-  auto data = openDataset(tokens, shape, options);
-  // The user knows the JSONL file, not the cached one.
-  if (!data.isOk() && tokens != file)
-    return data.status().withContext(file);
+  QLORA_ASSIGN_OR_RETURN(DataParts parts, openMix(mix, shape, options));
+  if (validation)
+    *validation = std::move(parts.validation);
   // Of a foreign file it is a whole read, which one rank is enough for.
-  if (data.isOk() && summary && request.note) {
-    QLORA_ASSIGN_OR_RETURN(*summary, summaryOf(tokens, **data));
+  if (summary && request.note) {
+    QLORA_ASSIGN_OR_RETURN(*summary, summaryOf(mix, *parts.training));
   }
-  const bool isPadded =
-      tokens != file && shape.buckets.empty() && !options.paddingFree;
-  if (isPadded && request.warn)
+  if (isPaddedText(mix, shape, options) && request.warn)
     request.warn(fmt::format(
         "'{}': its rows are padded, because the program has no token buckets; "
         "compile it with --padding-free true, and steps take less time",
-        shownPath(file)));
-  return data;
+        dataName(request.options, option)));
+  return std::move(parts.training);
 }
 
 } // namespace qlora

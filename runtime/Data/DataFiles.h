@@ -31,23 +31,29 @@ struct DataRequest {
   std::function<void(std::string_view)> note = {}, warn = {};
 };
 
-/// What is in a file, for people.
+/// What is in the files of an option, for people.
 struct DataSummary {
   int64_t rows = 0;
   int64_t tokens = 0; ///< without padding
   int64_t labelledTokens = 0;
-  int64_t truncatedRows = 0; ///< of JSONL, as the next
+  int64_t truncatedRows = 0; ///< of qlora-data's files, as the next
   int64_t droppedRows = 0;   ///< not among `rows`
+  int64_t longest = 0;       ///< tokens of a row; 0: of a token file, as the next
+  int64_t median = 0;
 };
 
-/// Opens the file that `option` names. All ranks call it: the first one of each
-/// machine tokenises JSONL, unless the user's cache has it, while the others
+/// What an option names: a file's path, or how many there are.
+std::string dataName(const Options &options, const std::string &option);
+
+/// Opens what `option` names. All ranks call it: the first one of each machine
+/// tokenises what is text, unless the user's cache has it, while the others
 /// wait. `summary`, if it is not null, gets what there is on the rank that
-/// reports.
-StatusOr<std::unique_ptr<Dataset>> openDataFile(const DataRequest &request,
-                                                const std::string &option,
-                                                RankGroup &group,
-                                                DataSummary *summary = nullptr);
+/// reports; `validation`, if it is not null, the rows that --val-set-size keeps
+/// from the others, where it keeps some.
+StatusOr<std::unique_ptr<Dataset>>
+openDataFile(const DataRequest &request, const std::string &option,
+             RankGroup &group, DataSummary *summary = nullptr,
+             std::unique_ptr<Dataset> *validation = nullptr);
 
 } // namespace qlora
 

@@ -6,19 +6,109 @@
 
 #include <algorithm>
 
+#include "runtime/Data/RowSelection.h"
+
 namespace qlora {
+
+int64_t DatasetRows::count() const {
+  if (!chosen.empty())
+    return static_cast<int64_t>(chosen.size());
+  int64_t rows = 0;
+  for (const TokenStore &store : *stores)
+    rows += store.rows();
+  return rows;
+}
+
+std::pair<const TokenStore *, int64_t> DatasetRows::find(int64_t row) const {
+  int64_t number = chosen.empty() ? row : chosen[static_cast<size_t>(row)];
+  const TokenStore *store = stores->data();
+  for (; number >= store->rows(); ++store)
+    number -= store->rows();
+  return {store, number};
+}
+
+int64_t DatasetRows::length(int64_t row) const {
+  const auto [store, number] = find(row);
+  return store->length(number);
+}
+
+int64_t DatasetRows::labels(int64_t row) const {
+  const auto [store, number] = find(row);
+  return store->labels(number);
+}
+
+static StatusOr<std::unique_ptr<Dataset>>
+makeDataset(DatasetRows rows, const CompiledVariants &variants,
+            const ScheduleOptions &options) {
+  std::vector<int64_t> lengths;
+  for (int64_t row = 0; row < rows.count(); ++row)
+    lengths.push_back(rows.length(row));
+  QLORA_ASSIGN_OR_RETURN(auto schedule,
+                         Schedule::make(std::move(lengths), variants,
+                                        rows.isWhole(), options));
+  return std::make_unique<Dataset>(std::move(rows), std::move(schedule));
+}
+
+/// What is read as it is has no rows to choose.
+static Status checkMix(const DatasetRows::Stores &stores, const DataMix &mix) {
+  const bool isOne = mix.files.size() == 1 && mix.files[0].weight == 1 &&
+                     mix.validationSize == 0;
+  for (size_t i = 0; i < stores.size() && !isOne; ++i)
+    if (stores[i].isWhole())
+      return Status::invalid("'{}' has whole micro-batches, which are read as "
+                             "they are: without other files, weights and "
+                             "--val-set-size",
+                             mix.files[i].path);
+  return Status::ok();
+}
+
+StatusOr<DataParts> openMix(const DataMix &mix, const CompiledVariants &variants,
+                            const ScheduleOptions &options) {
+  auto stores = std::make_shared<DatasetRows::Stores>();
+  std::vector<RowSource> sources;
+  bool isPlain = mix.validationSize == 0;
+  for (size_t i = 0; i < mix.files.size(); ++i) {
+    const auto &[path, weight] = mix.files[i];
+    const std::string &name = mix.names.empty() ? path : mix.names[i];
+    auto store = TokenStore::open(path, variants);
+    // The user knows the file that was named, not the cached one.
+    if (!store.isOk())
+      return name == path ? store.status() : store.status().withContext(name);
+    stores->push_back(std::move(*store));
+    sources.push_back({name, stores->back().rows(), weight});
+    isPlain = isPlain && weight == 1;
+  }
+  QLORA_RETURN_IF_ERROR(checkMix(*stores, mix));
+  RowSelection chosen;
+  if (!isPlain) {
+    QLORA_ASSIGN_OR_RETURN(
+        chosen, selectRows(sources, mix.validationSize, options.seed));
+  }
+  DataParts parts;
+  QLORA_ASSIGN_OR_RETURN(
+      parts.training,
+      makeDataset({stores, std::move(chosen.training)}, variants, options));
+  if (!chosen.validation.empty()) {
+    QLORA_ASSIGN_OR_RETURN(
+        parts.validation,
+        makeDataset({stores, std::move(chosen.validation)}, variants, options));
+  }
+  return parts;
+}
+
+void Dataset::identify(ContentHash &hash) const {
+  for (const TokenStore &store : *data.stores)
+    store.identify(hash);
+  if (!data.chosen.empty())
+    hash.add(data.chosen);
+}
 
 StatusOr<std::unique_ptr<Dataset>> openDataset(const std::string &path,
                                                const CompiledVariants &variants,
                                                const ScheduleOptions &options) {
-  QLORA_ASSIGN_OR_RETURN(TokenStore store, TokenStore::open(path, variants));
-  std::vector<int64_t> lengths;
-  for (int64_t row = 0; row < store.rows(); ++row)
-    lengths.push_back(store.length(row));
-  QLORA_ASSIGN_OR_RETURN(auto schedule,
-                         Schedule::make(std::move(lengths), variants,
-                                        store.isWhole(), options));
-  return std::make_unique<Dataset>(std::move(store), std::move(schedule));
+  QLORA_ASSIGN_OR_RETURN(DataParts parts,
+                         openMix({{{path}}}, variants, options));
+  return std::move(parts.training);
 }
 
 Status Dataset::fill(const BatchLayout &layout, MicroBatch &out) const {
@@ -27,9 +117,10 @@ Status Dataset::fill(const BatchLayout &layout, MicroBatch &out) const {
     int64_t offset = 0;
     int32_t segment = 1;
     for (int64_t row : layout.lines[line]) {
-      QLORA_RETURN_IF_ERROR(store.place(row, static_cast<int64_t>(line), offset,
-                                        segment++, out));
-      offset += store.length(row);
+      const auto [store, number] = data.find(row);
+      QLORA_RETURN_IF_ERROR(store->place(number, static_cast<int64_t>(line),
+                                         offset, segment++, out));
+      offset += store->length(number);
     }
   }
   return Status::ok();
@@ -39,7 +130,7 @@ int64_t Dataset::labelsOf(const BatchLayout &layout) const {
   int64_t labels = 0;
   for (const std::vector<int64_t> &line : layout.lines)
     for (int64_t row : line)
-      labels += store.labels(row);
+      labels += data.labels(row);
   return labels;
 }
 
@@ -56,6 +147,25 @@ std::optional<int64_t> Dataset::mostLabels(int64_t step, int64_t k,
     most = std::max(most, labelsOf(layout));
   }
   return most;
+}
+
+std::optional<double> Dataset::paddingShare(const StepShape &shape) {
+  constexpr int64_t kWalked = 4096;
+  if (isWhole())
+    return std::nullopt;
+  int64_t tokens = 0, slots = 0, walked = 0;
+  const int64_t steps = rule->stepsPerEpoch(shape.count());
+  for (int64_t step = 0; step < steps && walked < kWalked; ++step) {
+    const int64_t count = rule->microBatches(step, shape) * shape.ranks;
+    for (int64_t index = 0; index < count; ++index, ++walked) {
+      const BatchLayout layout = rule->at(step, index, shape);
+      slots += layout.shape.batch * layout.shape.length;
+      for (const std::vector<int64_t> &line : layout.lines)
+        for (int64_t row : line)
+          tokens += length(row);
+    }
+  }
+  return 1 - static_cast<double>(tokens) / static_cast<double>(slots);
 }
 
 RowMatches countRowMatches(const MicroBatch &batch,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Micro-batches of training and evaluation data: the rows of a file
+// Micro-batches of training and evaluation data: rows (RowSelection.h) of files
 // (TokenStore.h) in the order of a schedule (Schedule.h).
 
 #ifndef QLORA_RUNTIME_DATA_DATASET_H
@@ -12,8 +12,10 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "runtime/Base/ContentHash.h"
+#include "runtime/Base/DataValues.h"
 #include "runtime/Base/Status.h"
 #include "runtime/Data/Schedule.h"
 #include "runtime/Data/TokenStore.h"
@@ -21,17 +23,39 @@
 
 namespace qlora {
 
-/// Used by one thread. The same on every rank for the same file and seed.
+/// The files of a dataset, and those of its rows that it has.
+struct DatasetRows {
+  using Stores = std::vector<TokenStore>;
+
+  /// Shared by the parts of a split.
+  std::shared_ptr<const Stores> stores;
+  /// Numbers that go on from one file to the next. Empty: all rows once.
+  std::vector<int64_t> chosen = {};
+
+  int64_t count() const;
+  int64_t length(int64_t row) const;
+  int64_t labels(int64_t row) const;
+  /// Of a token file, in its order.
+  bool isWhole() const { return stores->front().isWhole(); }
+  /// The file that has a row, and the row's number in it.
+  std::pair<const TokenStore *, int64_t> find(int64_t row) const;
+};
+
+/// Used by one thread. The same on every rank for the same files and seed.
 class Dataset {
 public:
-  Dataset(TokenStore store, std::unique_ptr<Schedule> schedule)
-      : store(std::move(store)), rule(std::move(schedule)) {}
+  Dataset(DatasetRows rows, std::unique_ptr<Schedule> schedule)
+      : data(std::move(rows)), rule(std::move(schedule)) {}
 
   Schedule &schedule() { return *rule; }
   /// Rows of text of one pass, for messages.
-  int64_t rows() const { return store.rows(); }
-  /// Adds the length and labels of all that it gives.
-  void identify(ContentHash &hash) const { store.identify(hash); }
+  int64_t rows() const { return data.count(); }
+  /// Tokens of a row and those of them that are targets.
+  int64_t length(int64_t row) const { return data.length(row); }
+  int64_t labels(int64_t row) const { return data.labels(row); }
+  bool isWhole() const { return data.isWhole(); }
+  /// Adds all that it gives, to the last token.
+  void identify(ContentHash &hash) const;
 
   /// The micro-batches of Schedule::at() and inOrder().
   Status read(int64_t step, int64_t index, const StepShape &shape,
@@ -52,13 +76,30 @@ public:
   std::optional<int64_t> mostLabels(int64_t step, int64_t k,
                                     const StepShape &shape);
 
+  /// The share of padding in the micro-batches of an epoch, of the first
+  /// thousands where there are more; nothing for a token file, whose padding
+  /// is its maker's.
+  std::optional<double> paddingShare(const StepShape &shape);
+
 private:
   Status fill(const BatchLayout &layout, MicroBatch &out) const;
   int64_t labelsOf(const BatchLayout &layout) const;
 
-  TokenStore store;
+  DatasetRows data;
   std::unique_ptr<Schedule> rule;
 };
+
+/// Files as one, or as two parts that have no row in common.
+struct DataMix {
+  std::vector<WeightedPath> files;
+  std::vector<std::string> names = {}; ///< for errors; empty: the paths
+  double validationSize = 0;           ///< as in selectRows()
+};
+struct DataParts {
+  std::unique_ptr<Dataset> training, validation; ///< the latter may be null
+};
+StatusOr<DataParts> openMix(const DataMix &mix, const CompiledVariants &variants,
+                            const ScheduleOptions &options);
 
 /// Opens either kind of file and checks all of it.
 StatusOr<std::unique_ptr<Dataset>> openDataset(const std::string &path,

@@ -60,6 +60,10 @@ static std::vector<std::string> commandOf(const TokenRequest &request) {
     command.push_back("--chat-template");
     command.push_back(request.chatTemplate);
   }
+  for (const auto &[name, column] : request.columns) {
+    command.push_back("--column");
+    command.push_back(name + "=" + column);
+  }
   return command;
 }
 
@@ -113,6 +117,20 @@ static LineListener progressLines(const ProgressListener &progress) {
   };
 }
 
+/// Of a file, or of all in a folder; 0 where it cannot be read.
+static uint64_t dataBytes(const std::string &path) {
+  std::error_code error;
+  if (!fs::is_directory(path, error)) {
+    const uint64_t bytes = fs::file_size(path, error);
+    return error ? 0 : bytes;
+  }
+  uint64_t bytes = 0;
+  for (const auto &entry : fs::directory_iterator(path, error))
+    if (entry.is_regular_file(error))
+      bytes += entry.file_size(error);
+  return bytes;
+}
+
 /// Of this user alone: the rows can be read back into the data.
 static Status prepareFolder(const TokenRequest &request) {
   const std::string &folder = request.cacheFolder;
@@ -125,11 +143,10 @@ static Status prepareFolder(const TokenRequest &request) {
                          "cannot create '{}': {}; set XDG_CACHE_HOME to a "
                          "folder for caches",
                          folder, error.message());
-  const uint64_t bytes = fs::file_size(request.dataFile, error);
-  // Where it has just gone, qlora-data says so.
-  if (!error)
-    // Rows have about twice the bytes of their text.
-    keepRecentFiles(folder, ".safetensors", request.cacheLimit, 2 * bytes);
+  // Rows have about twice the bytes of their text. Where it has just gone,
+  // qlora-data says so.
+  keepRecentFiles(folder, ".safetensors", request.cacheLimit,
+                  2 * dataBytes(request.dataFile));
   return Status::ok();
 }
 
@@ -146,7 +163,8 @@ Status makeCachedRows(const TokenRequest &request, const std::string &path,
   std::vector<std::string> command = commandOf(request);
   for (const std::string &word :
        {std::string("--output"), path, std::string("--workers"),
-        std::to_string(usableCpus()), std::string("--progress")})
+        std::to_string(request.workers ? request.workers : usableCpus()),
+        std::string("--progress")})
     command.push_back(word);
   return runConverter(command, path, progressLines(progress), everySecond)
       .status();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// JSONL as a rows file: calls qlora-data and keeps the result in the user's
+// JSONL and its like as a rows file: calls qlora-data and keeps the result in the user's
 // cache, under a name that follows what the rows depend on, so that the same run
 // again starts at once and a changed file is never mistaken for an old one.
 // What that is, qlora-data knows: `qlora-data --print-key`. It is not in the
@@ -10,6 +10,7 @@
 #define QLORA_RUNTIME_DATA_TOKENCACHE_H
 
 #include <cstdint>
+#include <map>
 #include <string>
 
 #include "runtime/Base/Progress.h"
@@ -20,7 +21,7 @@
 namespace qlora {
 
 struct TokenRequest {
-  std::string dataFile;
+  std::string dataFile;    ///< or a folder of them
   std::string modelFolder; ///< with the tokenizer
   std::string converter;   ///< qlora-data
   std::string cacheFolder; ///< created when missing, for this user alone
@@ -31,6 +32,9 @@ struct TokenRequest {
   /// A file, or the name of one that comes with qlora-data; empty: the
   /// tokenizer's.
   std::string chatTemplate;
+  /// What columns are called in the data: "prompt" -> "question".
+  std::map<std::string, std::string> columns = {};
+  int64_t workers = 0; ///< processes; 0: one for each CPU
   /// Bytes of all rows in the folder; those that were not used for long make
   /// room.
   uint64_t cacheLimit = uint64_t(10) << 30;
@@ -39,7 +43,7 @@ struct TokenRequest {
 /// `tokens/` of userCacheFolder(). kUnavailable where the user has none.
 StatusOr<std::string> tokenCacheFolder();
 
-/// Safetensors files are used as they are; anything else is JSONL.
+/// Safetensors files are used as they are; anything else qlora-data reads.
 bool isTokenData(const std::string &path);
 
 /// Where the rows of the request are, once makeCachedRows() has made them.

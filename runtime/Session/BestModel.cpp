@@ -72,9 +72,10 @@ Status checkBestModelOptions(const Options &options) {
     return Status::ok();
   const char *option =
       loadsBest ? "load_best_model_at_end" : "early_stopping_patience";
-  if (options.text("validation_file").empty() ||
-      (options.text("eval_strategy") == "no" &&
-       options.integer("eval_steps") == 0))
+  const bool hasData = !options.paths("validation_file").empty() ||
+                       options.number("val_set_size") > 0;
+  if (!hasData || (options.text("eval_strategy") == "no" &&
+                   options.integer("eval_steps") == 0))
     return Status::invalid("{}: needs evaluations: give --validation-file FILE "
                            "and --eval-strategy steps or epoch",
                            options.spelling(option));

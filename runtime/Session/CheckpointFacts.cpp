@@ -26,8 +26,8 @@ static constexpr std::string_view kPlanOnly[] = {
 static constexpr std::string_view kRowOrder[] = {"seed", "packing",
                                                  "padding_free", "optim"};
 /// Of a run, what is no part of a training.
-static constexpr std::string_view kNoPart[] = {"log_format",
-                                               "gradient_accumulation_steps"};
+static constexpr std::string_view kNoPart[] = {
+    "log_format", "gradient_accumulation_steps", "dataset_num_proc"};
 
 template <size_t N>
 static bool isOneOf(std::string_view name,
@@ -83,7 +83,7 @@ StatusOr<ordered_json> checkpointFacts(const RunFacts &run) {
       {"threads", run.threads},
       {"accumulation", run.step.accumulation}};
   for (const OptionRow &row : optionTable())
-    if (row.scope != OptionScope::kOutput && row.type != OptionType::kPath)
+    if (row.scope != OptionScope::kOutput && !isPath(row.type))
       facts["options"][row.name] = run.options.value(row.name);
   return facts;
 }

@@ -82,11 +82,23 @@ static std::string counted(int64_t count, const char *one) {
 }
 
 static std::string dataText(const Run &run, const DataSummary &data) {
-  const fs::path file(run.options.text("train_file"));
+  const fs::path file(dataName(run.options, "train_file"));
   return fmt::format("{}: {}, {}, {} of them learned",
                      file.filename().string(), counted(data.rows, "row"),
                      counted(data.tokens, "token"),
                      formatCount(data.labelledTokens));
+}
+
+/// "longest 512 tokens, median 48; 3 cut, 1 left out; 20 % padding".
+static std::string lengthsText(const Run &run, const DataSummary &data) {
+  std::string text = fmt::format("longest {}, median {}",
+                                 counted(data.longest, "token"),
+                                 formatCount(data.median));
+  text += fmt::format("; {} cut, {} left out", formatCount(data.truncatedRows),
+                      formatCount(data.droppedRows));
+  if (const auto padding = run.train->paddingShare(run.stepShape))
+    text += fmt::format("; {:.1f} % padding", 100 * *padding);
+  return text;
 }
 
 static std::string batchText(const Run &run) {
@@ -124,8 +136,9 @@ std::string runHeader(const Run &run, const DataSummary &data) {
                                                   "compute_dtype"))) +
                      line("adapter", adapterText(run, counts));
   if (run.train)
-    text += line("data", dataText(run, data)) + line("batch", batchText(run)) +
-            line("steps", stepsText(run));
+    text += line("data", dataText(run, data)) +
+            (data.longest ? line("rows", lengthsText(run, data)) : "") +
+            line("batch", batchText(run)) + line("steps", stepsText(run));
   return text + line("memory", memoryText(run)) +
          line("output", shownPath(run.outputFolder));
 }

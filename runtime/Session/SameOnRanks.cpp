@@ -49,7 +49,7 @@ static StatusOr<std::vector<Fact>> factsOf(const SessionRequest &request,
                               : fmt::format("{} {}", profile.warmup,
                                             profile.active))};
   for (const OptionRow &row : optionTable())
-    if (row.scope == OptionScope::kRun && row.type != OptionType::kPath)
+    if (row.scope == OptionScope::kRun && !isPath(row.type))
       facts.push_back(
           factOf(flagSpelling(row.name), options.value(row.name).dump()));
   return facts;

@@ -172,18 +172,23 @@ Status Session::openData() {
     request.note = [&](std::string_view text) { metrics->note(text); };
     request.warn = [&](std::string_view text) { metrics->warn(text); };
   }
-  const auto open = [&](const char *option, DataSummary *summary) {
+  const auto open = [&](const char *option, DataSummary *summary,
+                        std::unique_ptr<Dataset> *kept) {
     if (metrics)
       request.progress =
-          metrics->progress("tokenising " + shownPath(options.text(option)),
+          metrics->progress("tokenising " + dataName(options, option),
                             Metrics::kBytes);
-    return openDataFile(request, option, group, summary);
+    return openDataFile(request, option, group, summary, kept);
   };
-  if (trains(options)) {
-    QLORA_ASSIGN_OR_RETURN(trainData, open("train_file", &trainSummary));
+  if (trains(options) || options.number("val_set_size") > 0) {
+    QLORA_ASSIGN_OR_RETURN(
+        trainData, open("train_file", &trainSummary, &validationData));
   }
-  if (!options.text("validation_file").empty()) {
-    QLORA_ASSIGN_OR_RETURN(validationData, open("validation_file", nullptr));
+  if (!trains(options))
+    trainData.reset();
+  if (!options.paths("validation_file").empty()) {
+    QLORA_ASSIGN_OR_RETURN(validationData,
+                           open("validation_file", nullptr, nullptr));
   }
   return Status::ok();
 }

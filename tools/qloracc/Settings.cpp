@@ -123,17 +123,12 @@ Status refuseOutputs(const CommandLine &line) {
 
 /// It is recorded, and what is in it decides what is compiled.
 Status checkDataFile(const Options &options, std::string_view name) {
-  const std::string path = options.text(name);
-  if (path.empty())
-    return Status::ok();
-  std::error_code error;
-  if (std::filesystem::is_directory(path, error))
-    return Status::invalid("{}: '{}' is a folder; name a file in it",
-                           options.spelling(name), path);
-  if (access(path.c_str(), R_OK) == 0)
-    return Status::ok();
-  return Status::invalid("{}: cannot read '{}': {}", options.spelling(name),
-                         path, std::strerror(errno));
+  for (const WeightedPath &file : options.paths(name))
+    if (access(file.path.c_str(), R_OK) != 0)
+      return Status::invalid("{}: cannot read '{}': {}",
+                             options.spelling(name), file.path,
+                             std::strerror(errno));
+  return Status::ok();
 }
 
 std::string initName(const std::string &choice, bool isB) {
@@ -172,11 +167,15 @@ StatusOr<bool> wantsTokenBuckets(const Options &options) {
   const std::string choice = options.text("padding_free");
   if (choice != "auto")
     return choice == "true";
-  const std::string file = options.text("train_file");
-  if (file.empty() || std::filesystem::path(file).extension() != ".safetensors")
-    return !file.empty();
-  QLORA_ASSIGN_OR_RETURN(SafetensorsFile data, SafetensorsFile::open(file));
-  return data.find("row_offsets") != nullptr;
+  for (const WeightedPath &file : options.paths("train_file")) {
+    if (std::filesystem::path(file.path).extension() != ".safetensors")
+      return true;
+    QLORA_ASSIGN_OR_RETURN(SafetensorsFile data,
+                           SafetensorsFile::open(file.path));
+    if (data.find("row_offsets"))
+      return true;
+  }
+  return false;
 }
 
 Status fillCompile(const Options &own, CompilerSettings &settings) {

@@ -97,15 +97,12 @@ TEST(Options, AnInputGivenTwiceIsRefusedAndOfOthersTheLastWins) {
     Options options;
     return options.applySettings(flags).message();
   };
-  EXPECT_EQ(apply({setting("train_file", "a.jsonl"),
-                   setting("train_file", "b/c.jsonl")}),
-            "--train_file: takes one path, but got 'a.jsonl' and 'b/c.jsonl'; "
-            "join them: cat a.jsonl b/c.jsonl > both.jsonl");
   EXPECT_EQ(apply({setting("model_name_or_path", "a"),
                    setting("model_name_or_path", "b")}),
             "--model_name_or_path: takes one path, but got 'a' and 'b'; leave "
             "one out");
-  EXPECT_EQ(apply({setting("train_file", "a/"), setting("train_file", "./a")}),
+  EXPECT_EQ(apply({setting("model_name_or_path", "a/"),
+                   setting("model_name_or_path", "./a")}),
             "");
   EXPECT_EQ(apply({setting("output_dir", "a"), setting("output_dir", "b")}),
             "");

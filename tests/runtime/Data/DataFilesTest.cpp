@@ -36,8 +36,9 @@ protected:
     std::ofstream(at("python"))
         << "#!/bin/sh\nfor word; do if [ $word = --print-key ]; then echo key; "
            "exit; fi; done\n"
-        << first << "echo \"$@\" >> " << at("log") << "\ncp "
-        << at("rows.safetensors") << " \"${15}\"\n";
+        << first << "echo \"$@\" >> " << at("log")
+        << "\nwhile [ \"$1\" != --output ]; do shift; done\ncp "
+        << at("rows.safetensors") << " \"$2\"\n";
   }
   std::vector<std::string> filesIn(const char *name) {
     std::vector<std::string> names;
@@ -89,6 +90,60 @@ TEST_F(DataFiles, WithoutACacheOfTheUserJsonlIsRefused) {
       << output.errors;
 }
 
+TEST_F(DataFiles, SeveralFilesAndTheRowsKeptForValidation) {
+  const auto train = [&](std::vector<std::string> flags) {
+    flags.insert(flags.end(), {"--output-dir", at("out"), "--lr", "0.05",
+                               "--overwrite-output-dir", "true"});
+    return run(flags);
+  };
+  // 5 rows twice and 5 once, of which 3 are kept.
+  ProcessOutput output = train({"--train-file", at("data.jsonl") + ":2",
+                                "--train-file", at("rows.safetensors"),
+                                "--val-set-size", "3"});
+  ASSERT_EQ(output.exitCode, 0) << output.errors;
+  EXPECT_NE(output.out.find("of 3 rows"), std::string::npos) << output.out;
+  EXPECT_NE(output.out.find("2 inputs: "), std::string::npos) << output.out;
+  EXPECT_NE(output.out.find("rows     longest 8 tokens, median "),
+            std::string::npos)
+      << output.out;
+
+  const std::string data = at("data.jsonl"), flag = "--train-file: '" + data;
+  for (const auto &[flags, message] :
+       {std::pair(std::vector<std::string>{"--train-file", data,
+                                           "--train-file", data},
+                  flag + "' is given twice; write " + data +
+                      ":2 for each of its rows twice"),
+        {{"--train-file", data, "--train-file", folder.string()},
+         flag + "' is in the folder '" + folder.string() +
+             "' too; leave one of them out"},
+        {{"--train-file", data, "--validation-file", data + ":2"},
+         "--validation-file: '" + data +
+             "' has the weight 2, and validation reads each row once; leave it "
+             "out"},
+        {{"--train-file", data, "--val-set-size", "5"},
+         "--val-set-size 5 is 5 rows for validation, and the data has 5: none "
+         "would be left to train on"}}) {
+    output = train(flags);
+    EXPECT_EQ(output.exitCode, 1);
+    EXPECT_NE(output.errors.find(message), std::string::npos) << output.errors;
+  }
+}
+
+TEST_F(DataFiles, ColumnsAndProcessesReachTheConverter) {
+  ProcessOutput output =
+      run({"--train-file", at("data.jsonl"), "--output-dir", at("out"), "--lr",
+           "0.05", "--dataset-columns", "prompt=question", "completion=answer",
+           "--dataset-text-field", "body", "--dataset-num-proc", "3"});
+  ASSERT_EQ(output.exitCode, 0) << output.errors;
+  std::ifstream log(at("log"));
+  const std::string words(std::istreambuf_iterator<char>(log), {});
+  for (const char *flags :
+       {"--column completion=answer --column prompt=question --column "
+        "text=body",
+        "--workers 3"})
+    EXPECT_NE(words.find(flags), std::string::npos) << words;
+}
+
 TEST_F(DataFiles, SummaryOfEachKindOfFile) {
   auto summarize = [&](const std::string &file) {
     Options options;
@@ -126,6 +181,9 @@ TEST_F(DataFiles, SummaryOfEachKindOfFile) {
   EXPECT_EQ(rows.rows, 5);
   EXPECT_EQ(rows.tokens, 25);
   EXPECT_EQ(rows.labelledTokens, 20);
+  EXPECT_EQ(rows.longest, 8);
+  EXPECT_EQ(rows.median, 5);
+  EXPECT_EQ(tokens.longest, 0);
 }
 
 } // namespace

@@ -260,9 +260,10 @@ TEST_F(Session, MistakesAreOneLine) {
        "--device null:h201: 'h201' is neither a known card (a100, h100, h200, "
        "b200, rtx4090) nor a file that can be read; qlora-run --calibrate "
        "makes one of this machine"},
-      {{"--train-file", "a.jsonl", "--train-file", "b.jsonl"},
-       "--train-file: takes one path, but got 'a.jsonl' and 'b.jsonl'; join "
-       "them: cat a.jsonl b.jsonl > both.jsonl"},
+      {{"--train-file", "/nonexistent:2", "--train-file", "b.jsonl:x"},
+       "--train-file: the weight 'x' is not a number above 0 and up to 1000"},
+      {{"--train-file", "/nonexistent:2"},
+       "--train-file: there is no file '/nonexistent'"},
       {{"second.so"},
        "expects one TRAIN.so, but got '" QLORA_UNIGRAM_MODULE
        "' and 'second.so'"},

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: MIT
+
+// Values of options that say what the data is: inputs with weights, and names
+// for columns. Their canonical form is JSON as all options have it:
+//
+//   a.jsonl                    "/here/a.jsonl"
+//   a.jsonl:2, b.jsonl         [{"path": "/here/a.jsonl", "weight": 2},
+//                               {"path": "/here/b.jsonl", "weight": 1}]
+//   prompt=question            {"prompt": "question"}
+
+#ifndef QLORA_RUNTIME_BASE_DATAVALUES_H
+#define QLORA_RUNTIME_BASE_DATAVALUES_H
+
+#include <nlohmann/json.hpp>
+
+#include <string>
+#include <vector>
+
+#include "runtime/Base/Status.h"
+
+namespace qlora {
+
+/// An input, and how often each of its rows comes in an epoch.
+struct WeightedPath {
+  std::string path;
+  double weight = 1;
+};
+
+/// A path as it was written, a list of them or of {path, weight}: checked, and
+/// not yet canonical.
+StatusOr<nlohmann::json> parsePaths(const nlohmann::json &raw);
+
+/// What that means in `folder`. Behind the last colon there is a weight, unless
+/// there is a file of the whole name.
+StatusOr<nlohmann::json> resolvedPaths(const nlohmann::json &parsed,
+                                       const std::string &folder);
+
+/// Two canonical values as one.
+nlohmann::json joinedPaths(const nlohmann::json &earlier,
+                           const nlohmann::json &later);
+
+/// Of a canonical value.
+std::vector<WeightedPath> weightedPaths(const nlohmann::json &value);
+
+/// A map of texts, `a=b,c=d` or a list of `a=b`.
+StatusOr<nlohmann::json> parseTextMap(const nlohmann::json &raw);
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_BASE_DATAVALUES_H

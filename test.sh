@@ -23,6 +23,9 @@ ctest --test-dir build --output-on-failure -j2
 section "qlora-data"
 python3 -m unittest discover -s tests/tools/qlora-data 2>&1 | tail -5
 
+section "qlora"
+python3 -m unittest discover -s tests/tools/qlora 2>&1 | tail -5
+
 section "golden cases"
 tests/e2e/goldens.py --tools build/bin
 

@@ -139,7 +139,12 @@ Status Options::applyYamlEntry(YamlEntry entry, const std::string &folder,
 }
 
 Status Options::applyYaml(const std::string &path) {
-  QLORA_ASSIGN_OR_RETURN(auto entries, readYamlMap(path));
+  QLORA_ASSIGN_OR_RETURN(const auto entries, readYamlMap(path));
+  return applyEntries(entries, path);
+}
+
+Status Options::applyEntries(std::span<const YamlEntry> entries,
+                             const std::string &path) {
   std::string folder = fs::path(path).parent_path().string();
   std::map<std::string, std::string> given;
   for (const YamlEntry &entry : entries) {

@@ -55,6 +55,11 @@ public:
   /// an option back to its default.
   Status applyYaml(const std::string &path);
 
+  /// The same for what was read of `path`: a tool that understands other
+  /// names too has translated the entries (tools/qlora/PeerKeys.h).
+  Status applyEntries(std::span<const YamlEntry> entries,
+                      const std::string &path);
+
   /// Applies the settings whose row is in this table, in order, and passes
   /// over the others. The last one wins, but of a kPaths all count, and a kPath
   /// given as two is an error: one of them would not be read.

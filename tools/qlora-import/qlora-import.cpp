@@ -7,6 +7,7 @@
 #include "runtime/Base/Amounts.h"
 #include "runtime/Base/CommandLine.h"
 #include "runtime/Base/UserFiles.h"
+#include "tools/qlora-import/ImporterOptions.h"
 
 #include "llvm/Support/Error.h"
 #include "llvm/Support/FileUtilities.h"
@@ -19,19 +20,6 @@
 #include <filesystem>
 
 using namespace qlora;
-
-static const OptionRow kOptions[] = {
-    {"output", OptionType::kString, "-", OptionScope::kRun, "Import",
-     "the file to write; -: standard output", "o"},
-    {"embd_pdrop", OptionType::kFloat, "0", OptionScope::kRun, "Dropout",
-     "of the embeddings (GPT-2), in place of what config.json says"},
-    {"resid_pdrop", OptionType::kFloat, "0", OptionScope::kRun, "Dropout",
-     "of what each layer adds (GPT-2), likewise"},
-    {"attn_pdrop", OptionType::kFloat, "0", OptionScope::kRun, "Dropout",
-     "of attention (GPT-2); nothing but 0 is supported"},
-    {"attention_dropout", OptionType::kFloat, "0", OptionScope::kRun, "Dropout",
-     "the same of other models"},
-};
 
 static Tool importer() {
   return {.version = "qlora-import " QLORA_VERSION " (MLIR 22)\n",
@@ -46,8 +34,8 @@ static Tool importer() {
           .example =
               "  hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B\n"
               "  qlora-import Qwen3-0.6B -o model.mlir\n",
-          .sections = {{kOptions, {OptionScope::kRun}, ""}},
-          .tables = {kOptions}};
+          .sections = {{kImporterOptions, {OptionScope::kRun}, ""}},
+          .tables = {kImporterOptions}};
 }
 
 static int fail(const std::string &message) {
@@ -134,7 +122,7 @@ static std::string summaryOf(const ModelConfig &config, const ModelFiles &files,
 /// The keys of config.json that are given as flags.
 static nlohmann::json givenKeys(const Options &options) {
   nlohmann::json given = nlohmann::json::object();
-  for (const OptionRow &row : kOptions)
+  for (const OptionRow &row : kImporterOptions)
     if (row.type == OptionType::kFloat &&
         options.source(row.name) != Options::Source::kDefault)
       given[row.name] = options.value(row.name);
@@ -170,7 +158,7 @@ static Status import(const std::string &folder, const std::string &output,
 static Status run(std::span<const std::string> words) {
   const Tool tool = importer();
   QLORA_ASSIGN_OR_RETURN(const CommandLine line, parseCommandLine(words, tool));
-  Options options(kOptions);
+  Options options(kImporterOptions);
   QLORA_RETURN_IF_ERROR(options.applySettings(line.settings));
   if (!line.answer.empty())
     return llvm::outs() << line.answer, Status::ok();

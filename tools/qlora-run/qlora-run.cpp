@@ -28,80 +28,14 @@
 #include "runtime/Session/OutputFolder.h"
 #include "runtime/Session/Session.h"
 #include "runtime/Watch/ReportPage.h"
+#include "tools/qlora-run/RunnerOptions.h"
 
 using namespace qlora;
 
-static constexpr const char *kGroup = "Run";
-static constexpr const char *kKernels = "Kernels and caches";
-static constexpr const char *kInside = "Looking inside";
 static constexpr OptionScope kRun = OptionScope::kRun;
 
-/// Of the options below: those that come first in --help-all.
-static constexpr size_t kRunRows = 5;
-
-static const OptionRow kToolOptions[] = {
-    {"config", OptionType::kPath, "", kRun, kGroup, "YAML file with options"},
-    {"gpus", OptionType::kInt, "1", kRun, kGroup,
-     "processes (ranks) to train with on this machine: one per GPU with a "
-     "program for cuda, else sharing the CPU",
-     "nproc_per_node", "", 1, 4096},
-    {"device", OptionType::kString, "auto", kRun, kGroup,
-     "auto (what TRAIN.so is for), cpu or cuda; null: check and count the "
-     "program for --gpus N ranks, run nothing; null:CARD, with a known card "
-     "(null:h200) or a device.json: predict a step's time too"},
-    {"threads", OptionType::kInt, "0", kRun, kGroup,
-     "CPU threads of each rank; 0: OMP_NUM_THREADS, or else this rank's share "
-     "of the CPUs that this process may use",
-     "t", "", 0, 4096},
-    {"verbose", OptionType::kBool, "false", kRun, kGroup,
-     "print the tables of memory and time", "v"},
-    {"cuda_graphs", OptionType::kBool, "true", kRun, kKernels,
-     "launch an entry as one captured graph; false: kernel by kernel"},
-    {"disable_kernels", OptionType::kNames, "[]", kRun, kKernels,
-     "library kernels not to use, such as attention.cudnn; another one of the "
-     "same kind is taken"},
-    {"reference_kernels", OptionType::kNames, "[]", kRun, kKernels,
-     "library ops, such as attention, to do by their plain references: sums in "
-     "float64, for comparison, hundreds of times slower; CPU only"},
-    {"gemm_table", OptionType::kString, DeviceOptions::kMeasureGemms, kRun,
-     kKernels,
-     "algorithms of matrix products on a GPU: measure (once for a card, then "
-     "kept in the user's cache), heuristic (cuBLASLt's first choice), or the "
-     "gemm_table.json of an earlier run, which is then used as it is"},
-    {"base_cache", OptionType::kString, BaseCacheRequest::kUserCache, kRun,
-     kKernels,
-     "where quantised bases are kept, for later runs of the same model to map "
-     "instead of reading and quantising it again: auto (bases/ in the user's "
-     "cache), a folder, or none; CPU only"},
-    {"base_cache_limit", OptionType::kSize, "40GiB", kRun, kKernels,
-     "size of all bases that are kept; the least recently used go first", "",
-     "", 0},
-    {"print", OptionType::kBool, "false", kRun, kInside,
-     "list the commands of the program"},
-    {"dump", OptionType::kPath, "", kRun, kInside,
-     "write logits, first gradients and 4-bit weights to a safetensors file"},
-    {"profile", OptionType::kPath, "", kRun, kInside,
-     "write what every command of a few steps costs, on all queues and ranks, "
-     "as a Chrome trace (ui.perfetto.dev), and print the step's time by kind; "
-     "on a GPU these steps run kernel by kernel with events around each, so "
-     "that small kernels take longer than in a graph"},
-    {"profile_warmup", OptionType::kInt, "2", kRun, kInside,
-     "steps before those of --profile", "", "", 0},
-    {"profile_active", OptionType::kInt, "3", kRun, kInside,
-     "steps of --profile", "profile_steps", "", 1},
-    {"device_profile", OptionType::kString, "", kRun, kInside,
-     "rates that --profile compares with: a known card (h200) or the "
-     "device.json of --calibrate; without it, with none"},
-    {"report", OptionType::kPath, "", kRun, kInside,
-     "write report.html, a page of curves and settings, again from what is in "
-     "a run's folder, and do nothing else; every training writes it at its "
-     "end"},
-    {"calibrate", OptionType::kBool, "false", kRun, kInside,
-     "measure this machine and write device.json for qloracc"},
-};
-
 static Tool runner() {
-  const std::span<const OptionRow> own = kToolOptions;
+  const std::span<const OptionRow> own = kRunnerOptions;
   const std::vector<OptionScope> scopes = {kRun, OptionScope::kOutput};
   return {
       .version = "qlora-run " QLORA_VERSION "\n",
@@ -122,14 +56,14 @@ static Tool runner() {
           "  qlora-run train.so --train-file data.jsonl --output-dir adapter "
           "\\\n"
           "      --learning-rate 2e-4 --num-train-epochs 2 --gpus 2\n",
-      .sections = {{own.first(kRunRows), scopes, ""},
+      .sections = {{own.first(kRunnerOptionsFirst), scopes, ""},
                    {optionTable(), scopes, ""},
-                   {own.subspan(kRunRows), scopes, ""},
+                   {own.subspan(kRunnerOptionsFirst), scopes, ""},
                    {optionTable(),
                     {OptionScope::kProgram},
                     "Fixed when TRAIN.so is compiled (give them to qloracc; a "
                     "YAML file may hold\nthem for both tools)"}},
-      .tables = {kToolOptions, optionTable()}};
+      .tables = {kRunnerOptions, optionTable()}};
 }
 
 static int fail(const Status &status) {
@@ -272,7 +206,7 @@ static int runTool(int argc, char **argv) {
   auto line = parseCommandLine(words, description);
   if (!line.isOk())
     return fail(line.status());
-  Options tool(kToolOptions);
+  Options tool(kRunnerOptions);
   if (Status status = tool.applySettings(line->settings); !status.isOk())
     return fail(status);
   if (!line->answer.empty())

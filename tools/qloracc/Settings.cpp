@@ -16,68 +16,21 @@
 #include "compiler/Support/TargetTraits.h"
 #include "runtime/Base/CommandLine.h"
 #include "runtime/Weights/Safetensors.h"
+#include "tools/qloracc/CompilerOptions.h"
 #include "tools/qloracc/MemoryLimit.h"
 
 namespace qlora {
 
 namespace {
 
-using enum OptionType;
 constexpr OptionScope kProgram = OptionScope::kProgram;
-constexpr const char *kGroup = "Compile";
-constexpr const char *kInside = "Looking inside";
-constexpr const char *kKernels = "Kernels and passes";
-
-/// Of the options below: those that come first in --help-all.
-constexpr size_t kCompileRows = 4;
-
-const OptionRow kOwn[] = {
-    {"config", kPath, "", kProgram, kGroup,
-     "YAML file with any of the options below; qlora-run reads it too"},
-    {"output", kPath, "", kProgram, kGroup, "the program to write", "o"},
-    {"target", kChoice, "cpu", kProgram, kGroup, "what runs the program", "",
-     "cpu cuda"},
-    {"verbose", kBool, "false", kProgram, kGroup, "print the memory plan", "v"},
-    {"emit", kChoice, "so", kProgram, kInside,
-     "print the IR after a phase, or the generated kernels (cpp, cuda)", "",
-     "adapt step optimize program cpp cuda so"},
-    {"dump_phases", kPath, "", kProgram, kInside,
-     "folder for the IR after every phase and the kernels"},
-    {"report", kPath, "", kProgram, kInside,
-     "file for the memory plan and every decision: .json, .html (a picture), "
-     ".pickle (for pytorch.org/memory_viz)"},
-    {"remarks", kBool, "false", kProgram, kInside,
-     "say why kernels, decoding and recomputation were chosen"},
-
-    {"march", kString, "native", kProgram, kKernels,
-     "instructions of the kernels: native, x86-64-v2, x86-64-v3, x86-64-v4"},
-    {"cuda_arch", kNames, "[80, 89, 90, 100, 120, compute_80]", kProgram,
-     kKernels,
-     "kinds of cards: 90 or sm_90; compute_80 is PTX for all from there on"},
-    {"cuda_compiler", kString, "", kProgram, kKernels,
-     "the CUDA compiler: a path, or a name on PATH; without it: nvcc"},
-    {"device_profile", kString, "", kProgram, kKernels,
-     "whose rates to plan with: a known card (h100, h200, ...), or the "
-     "device.json of qlora-run --calibrate"},
-    {"dequant", kChoice, "auto", kProgram, kKernels,
-     "where stored weights become numbers: panel by panel, whole in each use, "
-     "or once for all steps",
-     "", "auto panel scratch resident"},
-    {"disable_pass", kNames, "[]", kProgram, kKernels,
-     "optimisations to leave out, by the name of their pass"},
-    {"max_buckets", kInt, "4", kProgram, kKernels,
-     "all-reduces of a step at most", "", "", 1, 4},
-    {"cache_dir", kPath, "", kProgram, kKernels,
-     "folder of compiled kernels; without it: the user's cache"},
-    {"cache", kBool, "true", kProgram, kKernels, "keep compiled kernels"},
-};
 
 bool isMlirFlag(const std::string &name) {
   return llvm::cl::getRegisteredOptions().count(name) != 0;
 }
 
 Tool compilerTool() {
-  const std::span<const OptionRow> own = kOwn;
+  const std::span<const OptionRow> own = kCompilerOptions;
   return {
       .version = "qloracc " QLORA_VERSION " (MLIR 22)\n",
       .usage =
@@ -98,16 +51,16 @@ Tool compilerTool() {
           "  qloracc model.mlir -o train.so --load-in-4bit --lora-r 16 \\\n"
           "      --train-file data.jsonl --max-length 512 \\\n"
           "      --per-device-train-batch-size 4\n",
-      .sections = {{own.first(kCompileRows), {kProgram}, ""},
+      .sections = {{own.first(kCompilerOptionsFirst), {kProgram}, ""},
                    {optionTable(), {kProgram}, ""},
                    {optionTable(),
                     {OptionScope::kRun},
                     "Recorded in TRAIN.so, as defaults that qlora-run may "
                     "override"},
-                   {own.subspan(kCompileRows), {kProgram}, ""}},
+                   {own.subspan(kCompilerOptionsFirst), {kProgram}, ""}},
       .footer = "\nMLIR's own flags (--mlir-print-ir-after-all, "
                 "--mlir-timing, ...) work too.\n",
-      .tables = {kOwn, optionTable()},
+      .tables = {kCompilerOptions, optionTable()},
       .isForeign = isMlirFlag};
 }
 
@@ -269,7 +222,7 @@ parseSettings(std::span<const std::string> words) {
   CompilerSettings settings;
   const Tool tool = compilerTool();
   QLORA_ASSIGN_OR_RETURN(const CommandLine line, parseCommandLine(words, tool));
-  Options own{std::span<const OptionRow>(kOwn)};
+  Options own{std::span<const OptionRow>(kCompilerOptions)};
   QLORA_RETURN_IF_ERROR(own.applySettings(line.settings));
   settings.answer = line.answer;
   if (!settings.answer.empty())

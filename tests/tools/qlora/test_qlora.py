@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: MIT
+"""The commands of qlora, with the tools of PATH, on the demo model."""
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+INPUTS = os.path.join(HERE, "Inputs")
+DEMO = os.path.normpath(os.path.join(HERE, "../../../examples/demo"))
+MODEL = os.path.join(DEMO, "model")
+DATA = os.path.join(DEMO, "data/train.jsonl")
+SMALL = ["--max-length=64", "--per-device-train-batch-size=4", "--lora-r=2",
+         "--compute-dtype=float32", "--max-steps=2", "--base-cache=none"]
+
+
+class QloraTest(unittest.TestCase):
+    """Programs are kept for all tests of a class: they compile few."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.shared = tempfile.mkdtemp()
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.shared)
+
+    def setUp(self):
+        self.folder = tempfile.mkdtemp()
+        self.environment = {**os.environ, "XDG_CACHE_HOME": self.shared}
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def run_qlora(self, *words, code=0, program="qlora"):
+        done = subprocess.run([program, *words], capture_output=True,
+                              text=True, cwd=self.folder,
+                              env=self.environment)
+        self.assertEqual(done.returncode, code, done.stderr)
+        return done
+
+    def own_cache(self):
+        self.environment["XDG_CACHE_HOME"] = self.folder + "/cache"
+        return self.folder + "/cache/qlora/programs"
+
+    def adapter(self, name):
+        path = os.path.join(self.folder, name, "adapter_model.safetensors")
+        with open(path, "rb") as file:
+            return file.read()
+
+
+class TrainTest(QloraTest):
+    def test_a_second_run_compiles_nothing_and_gives_the_same(self):
+        programs = self.own_cache()
+        first = self.run_qlora("train", MODEL, DATA, *SMALL,
+                               "--output-dir=a")
+        self.assertIn("qlora: compiling", first.stderr)
+        second = self.run_qlora("train", MODEL, DATA, *SMALL,
+                                "--output-dir=b", "--learning-rate=5e-5")
+        self.assertIn("qlora: the program is cached", second.stderr)
+        self.assertNotIn("compiling", second.stderr)
+        self.assertEqual(self.adapter("a"), self.adapter("b"))
+        # Half of a program is none.
+        program, = (os.path.join(programs, name)
+                    for name in os.listdir(programs) if name.endswith(".so"))
+        with open(program, "r+b") as file:
+            whole = file.read()
+            file.truncate(len(whole) // 2)
+        third = self.run_qlora("train", MODEL, DATA, *SMALL,
+                               "--output-dir=c")
+        self.assertIn("is damaged and is made again", third.stderr)
+        self.assertEqual(self.adapter("a"), self.adapter("c"))
+
+    def key(self, *words, model=MODEL):
+        done = self.run_qlora("train", model, DATA, "--dry-run", *words)
+        return done.stdout.splitlines()[-1].split()[1]
+
+    def test_what_decides_the_program_decides_the_key(self):
+        key = self.key(*SMALL)
+        self.assertEqual(key, self.key(*SMALL, "--learning-rate=1"))
+        copy = shutil.copytree(MODEL, self.folder + "/copy")
+        self.assertEqual(key, self.key(*SMALL, model=copy))
+        self.assertNotEqual(key, self.key(*SMALL, "--lora-r=3"))
+        self.assertNotEqual(key, self.key(*SMALL, "--march=x86-64-v2"))
+        config = os.path.join(copy, "config.json")
+        with open(config, encoding="utf-8") as file:
+            text = file.read()
+        with open(config, "w", encoding="utf-8") as file:
+            file.write(text.replace('"rms_norm_eps": 1e-05',
+                                    '"rms_norm_eps": 1e-06'))
+        self.assertNotEqual(key, self.key(*SMALL, model=copy))
+
+    def test_dry_run_can_be_pasted(self):
+        self.own_cache()
+        words = ["train", MODEL, DATA, *SMALL, "--output-dir=with space's",
+                 "--lora-target-modules", "q_proj", "v_proj"]
+        shown = self.run_qlora(*words, "--dry-run")
+        self.assertEqual(len(shown.stdout.splitlines()), 3)
+        self.assertFalse(os.path.exists(self.folder + "/with space's"))
+        subprocess.run(["sh", "-e", "-c", shown.stdout], check=True,
+                       env=self.environment, cwd=self.folder,
+                       capture_output=True)
+        pasted = self.adapter("with space's")
+        self.run_qlora(*words, "--overwrite-output-dir")
+        self.assertEqual(pasted, self.adapter("with space's"))
+
+    def test_two_at_once(self):
+        self.own_cache()
+        runs = [subprocess.Popen(
+            ["qlora", "train", MODEL, DATA, *SMALL, f"--output-dir={name}"],
+            cwd=self.folder, env=self.environment,
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+            for name in "ab"]
+        for run in runs:
+            _, errors = run.communicate()
+            self.assertEqual(run.returncode, 0, errors)
+        self.assertEqual(self.adapter("a"), self.adapter("b"))
+
+    def test_a_program_is_taken_where_there_is_no_compiler(self):
+        self.run_qlora("train", MODEL, DATA, *SMALL, "--output-dir=warm")
+        bare = self.folder + "/bin"
+        os.mkdir(bare)
+        for tool in ("qlora", "qlora-run"):
+            shutil.copy(shutil.which(tool), bare)
+        for tool in ("qlora-data", "python3"):
+            os.symlink(os.path.realpath(shutil.which(tool))
+                       if tool != "python3" else shutil.which(tool),
+                       os.path.join(bare, tool))
+        self.environment["PATH"] = bare
+        program = bare + "/qlora"
+        cached = self.run_qlora("train", MODEL, DATA, *SMALL,
+                                "--output-dir=a", program=program)
+        self.assertIn("the program is cached", cached.stderr)
+        found = cached.stderr.split("cached: ")[1].splitlines()[0]
+        self.run_qlora("train", found, DATA, "--max-steps=2",
+                       "--base-cache=none", "--output-dir=b", program=program)
+        self.assertEqual(self.adapter("a"), self.adapter("b"))
+        missing = self.run_qlora("train", MODEL, DATA, *SMALL, "--lora-r=5",
+                                 program=program, code=1)
+        self.assertIn("the compiler is not installed here", missing.stderr)
+
+    def test_ctrl_c_is_the_runs_own(self):
+        run = subprocess.Popen(
+            ["qlora", "train", MODEL, DATA, *SMALL, "--max-steps=100000",
+             "--output-dir=a", "--logging-steps=1"],
+            cwd=self.folder, env=self.environment, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, text=True)
+        for line in run.stdout:
+            if line.startswith("step"):
+                break
+        run.send_signal(signal.SIGINT)
+        run.communicate(timeout=60)
+        self.assertIn(run.returncode, (130, -signal.SIGINT))
+
+    def test_mistakes(self):
+        for words, message in (
+                (["train"], "no model is named"),
+                (["train", MODEL, DATA, "more"], "'more'"),
+                (["train", "Qwen/Qwen3-0.6B", DATA], "Qwen3-0.6B"),
+                (["train", MODEL, DATA, "--lorar=8"], "--lora-r"),
+                (["hepl"], "did you mean 'help'?"),
+                (["help", "nothing"], "topics:"),
+                (["completion", "fish"], "bash"),
+                (["report"], "no folder is named"),
+                (["info", "x"], "info takes nothing")):
+            with self.subTest(words=words):
+                done = self.run_qlora(*words, code=1)
+                self.assertIn(message, done.stderr)
+                self.assertLessEqual(len(done.stderr.splitlines()), 2)
+
+
+class OtherCommandsTest(QloraTest):
+    def test_plan_trains_nothing(self):
+        done = self.run_qlora("plan", MODEL, DATA, *SMALL)
+        for row in ("frozen base", "adapters", "gradients", "optimizer",
+                    "activations", "total"):
+            self.assertIn(row, done.stdout)
+        self.assertEqual(os.listdir(self.folder), [])
+
+    def test_info(self):
+        shown = self.run_qlora("info").stdout
+        for word in ("CPU", "GPU", "Tools", "qloracc", "Caches"):
+            self.assertIn(word, shown)
+
+    def test_help(self):
+        topics = self.run_qlora("help").stdout.split("Topics:")[1].split()
+        self.assertIn("memory", topics)
+        for topic in topics:
+            for line in self.run_qlora("help", topic).stdout.splitlines():
+                self.assertLessEqual(len(line), 80)
+
+    def complete(self, *words):
+        script = self.run_qlora("completion", "bash").stdout
+        shown = subprocess.run(
+            ["bash", "-c", script + 'COMP_WORDS=("$@"); COMP_CWORD=$(($#-1));'
+             '_qlora; echo "${COMPREPLY[@]}"', "bash", "qlora", *words],
+            capture_output=True, text=True, check=True)
+        return shown.stdout.split()
+
+    def test_completion(self):
+        self.assertEqual(self.complete("tr"), ["train"])
+        self.assertEqual(self.complete("train", "--lora-al"),
+                         ["--lora-alpha", "--lora-alpha-pattern"])
+        self.assertEqual(self.complete("train", "--eval-strategy", "e"),
+                         ["epoch"])
+        self.assertIn("memory", self.complete("help", ""))
+
+
+class PeerFileTest(QloraTest):
+    def write(self, text):
+        path = os.path.join(self.folder, "train.yaml")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        return path
+
+    def test_files_of_others_train(self):
+        for name, notes in (
+                ("axolotl", ["'flash_attention' chooses kernels",
+                             "'optimizer: paged_adamw_32bit'",
+                             "'type' of a data set is not needed"]),
+                ("llama-factory", ["'template' names a chat template"]),
+                ("trl", ["'report_to: wandb'", "'use_peft'"])):
+            with self.subTest(name=name):
+                done = self.run_qlora(
+                    "train", f"{INPUTS}/{name}.yaml", "--base-cache=none",
+                    f"--output-dir={name}")
+                self.adapter(name)
+                for note in notes:
+                    self.assertIn(note, done.stderr)
+                self.assertNotIn("'fp16'", done.stderr)
+
+    def test_values_are_translated(self):
+        self.own_cache()
+        for name, flags in (
+                ("axolotl", ["--load-in-4bit=true", "--optim=adamw_torch",
+                             "--lora-target-modules=all-linear",
+                             "--completion-only-loss=true",
+                             "--save-strategy=epoch", "--lora-r=4",
+                             "--compute-dtype=float32"]),
+                ("llama-factory", ["--load-in-4bit=true",
+                                   "--ddp-timeout=1000000",
+                                   '\'--lora-target-modules=["q_proj",'
+                                   '"v_proj"]\''])):
+            done = self.run_qlora("train", f"{INPUTS}/{name}.yaml",
+                                  "--dry-run")
+            for flag in flags:
+                self.assertIn(" " + flag, done.stdout)
+
+    def test_what_would_change_the_training_is_refused(self):
+        for text, message in (
+                ("val_set_size: 0.1", "name that part with validation_file"),
+                ("stage: dpo", "supervised fine-tuning"),
+                ("quantization_bit: 8", "write 4"),
+                ("adapter: lora\nuse_dora: true", "train.yaml:2: 'use_dora'"),
+                ("deepspeed: ds.json", "shards the model"),
+                ("datasets:\n  - path: tatsu-lab/alpaca",
+                 "data set of the hub"),
+                ("dataset: nothing", "dataset_info.json"),
+                ("flash_atention: true", "did you mean 'flash_attention'?"),
+                ("sequence_lenn: 3", "did you mean 'sequence_len'?")):
+            with self.subTest(text=text):
+                done = self.run_qlora("train", self.write(text), code=1)
+                self.assertIn(message, done.stderr)
+                self.assertLessEqual(len(done.stderr.splitlines()), 2)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: MIT
+
+// The script of bash; zsh runs it by its own emulation.
+
+#include "tools/qlora/Completion.h"
+
+#include <fmt/format.h>
+
+#include "tools/qlora/Topics.h"
+#include "tools/qlora/Train.h"
+
+namespace qlora {
+
+static constexpr const char *kScript = R"(_qlora() {{
+  local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}}
+  COMPREPLY=()
+  if [[ $COMP_CWORD == 1 ]]; then
+    COMPREPLY=($(compgen -W "train plan report info help completion" -- "$word"))
+    return
+  fi
+  case $before in
+  help) COMPREPLY=($(compgen -W "{}" -- "$word")); return ;;
+  completion) COMPREPLY=($(compgen -W "bash zsh" -- "$word")); return ;;
+{}  esac
+  if [[ $word == -* ]]; then
+    COMPREPLY=($(compgen -W "{}" -- "$word"))
+  else
+    COMPREPLY=($(compgen -f -- "$word"))
+  fi
+}}
+complete -o filenames -F _qlora qlora
+)";
+
+StatusOr<std::string> completionScript(std::string_view shell) {
+  if (shell != "bash" && shell != "zsh")
+    return Status::invalid("there is a completion for bash and for zsh, but "
+                           "got '{}'; write: qlora completion bash",
+                           shell);
+  std::string topics, flags, values;
+  for (const std::string &name : topicNames())
+    topics += (topics.empty() ? "" : " ") + name;
+  for (const std::span<const OptionRow> table : trainTool().tables)
+    for (const OptionRow &row : table) {
+      const std::string flag = flagSpelling(row.name);
+      flags += (flags.empty() ? "" : " ") + flag;
+      std::string choices;
+      for (const std::string_view choice : splitWords(row.choices))
+        choices += fmt::format("{}{}", choices.empty() ? "" : " ",
+                               choice.substr(0, choice.find('=')));
+      if (row.type == OptionType::kChoice)
+        values += fmt::format("  {}) COMPREPLY=($(compgen -W \"{}\" -- "
+                              "\"$word\")); return ;;\n",
+                              flag, choices);
+    }
+  const std::string script = fmt::format(kScript, topics, values, flags);
+  if (shell == "bash")
+    return script;
+  return "#compdef qlora\nautoload -U +X bashcompinit && bashcompinit\n" +
+         script;
+}
+
+} // namespace qlora

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: MIT
+
+// Layers of options, then flags by their scopes.
+
+#include "tools/qlora/Configuration.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "tools/qlora-import/ImporterOptions.h"
+#include "tools/qlora-run/RunnerOptions.h"
+#include "tools/qlora/PeerKeys.h"
+#include "tools/qloracc/CompilerOptions.h"
+
+namespace qlora {
+
+static std::vector<OptionRow>
+rowsWithout(std::span<const OptionRow> rows,
+            std::initializer_list<std::string_view> names) {
+  std::vector<OptionRow> kept;
+  for (const OptionRow &row : rows)
+    if (std::ranges::find(names, row.name) == names.end())
+      kept.push_back(row);
+  return kept;
+}
+
+std::span<const OptionRow> importerRows() {
+  static const auto rows = rowsWithout(kImporterOptions, {"output"});
+  return rows;
+}
+
+std::span<const OptionRow> compilerRows() {
+  static const auto rows =
+      rowsWithout(kCompilerOptions, {"config", "output", "emit", "verbose"});
+  return rows;
+}
+
+/// Whose rates to plan and to compare with is one question; a report is of a
+/// program here, and of a run by `qlora report`.
+std::span<const OptionRow> runnerRows() {
+  static const auto rows =
+      rowsWithout(kRunnerOptions, {"config", "device_profile", "report"});
+  return rows;
+}
+
+static bool isAmong(const OptionRow *row, std::span<const OptionRow> rows) {
+  return row >= rows.data() && row < rows.data() + rows.size();
+}
+
+/// As a command line takes it.
+static std::string flagOf(const OptionRow &row, const nlohmann::json &value) {
+  std::string text =
+      value.is_string() ? value.get<std::string>() : value.dump();
+  if (row.type == OptionType::kSize && value == kAutoSize)
+    text = "auto";
+  else if (row.type == OptionType::kSize && value != 0)
+    text += "B";
+  return fmt::format("{}={}", flagSpelling(row.name), text);
+}
+
+/// What the words that are no options stand for.
+static Status takeInputs(const CommandLine &line, std::string &config,
+                         std::string &program,
+                         std::vector<OptionSetting> &settings) {
+  std::vector<std::string> words = line.rest;
+  if (words.size() > 2)
+    return Status::invalid("expects a model and data, but got '{}' too",
+                           words[2]);
+  const auto add = [&](const char *name, const std::string &path) {
+    settings.push_back({findOption(optionTable(), name), path, path});
+  };
+  if (!words.empty()) {
+    const std::string kind = std::filesystem::path(words[0]).extension();
+    const bool isYaml = kind == ".yaml" || kind == ".yml";
+    if (isYaml && !config.empty())
+      return Status::invalid("takes one configuration, but got '{}' and '{}'",
+                             config, words[0]);
+    if (isYaml)
+      config = words[0];
+    else if (kind == ".so")
+      program = words[0];
+    else
+      add("model_name_or_path", words[0]);
+  }
+  if (words.size() == 2)
+    add("train_file", words[1]);
+  return Status::ok();
+}
+
+/// Of the options of a run, by their scopes.
+static void addRunFlags(Configuration &result) {
+  for (const OptionRow &row : optionTable()) {
+    const std::string_view name = row.name;
+    if (result.options.source(name) == Options::Source::kDefault)
+      continue;
+    const std::string flag = flagOf(row, result.options.value(name));
+    // A program that is there already is asked whether it was compiled so.
+    const bool decidesProgram = row.scope == OptionScope::kProgram;
+    if (!decidesProgram || !result.program.empty())
+      result.runnerFlags.push_back(flag);
+    // Rows of a training file are what lengths of lines are compiled for.
+    if (decidesProgram || name == "train_file" || name == "padding_free")
+      result.compilerFlags.push_back(flag);
+  }
+  result.alwaysCompiles |= result.options.value("memory_limit") == kAutoSize;
+}
+
+/// Of the tools' own options.
+static Status addToolFlags(const CommandLine &line, Configuration &result) {
+  for (const OptionSetting &setting : line.settings) {
+    const OptionRow &row = *setting.row;
+    const std::string_view name = row.name;
+    auto value = parseOptionText(row, setting.text);
+    if (!value.isOk())
+      return value.status().withContext(setting.written);
+    const std::string flag = flagOf(row, value.value());
+    if (isAmong(&row, importerRows())) {
+      result.importerFlags.push_back(flag);
+      result.dropout[row.name] = value.value();
+    } else if (isAmong(&row, compilerRows())) {
+      result.compilerFlags.push_back(flag);
+      result.alwaysCompiles |=
+          name == "report" || name == "dump_phases" || name == "remarks";
+      if (name == "device_profile") {
+        result.deviceProfile = value->get<std::string>();
+        result.runnerFlags.push_back(flag);
+      }
+    } else if (isAmong(&row, runnerRows())) {
+      result.runnerFlags.push_back(flag);
+    }
+  }
+  return Status::ok();
+}
+
+StatusOr<Configuration> configure(const CommandLine &line,
+                                  const std::string &configFile) {
+  Configuration result;
+  std::string config = configFile;
+  std::vector<OptionSetting> settings = line.settings;
+  QLORA_RETURN_IF_ERROR(takeInputs(line, config, result.program, settings));
+  if (!config.empty()) {
+    QLORA_ASSIGN_OR_RETURN(const auto written, readYamlMap(config));
+    QLORA_ASSIGN_OR_RETURN(const auto entries,
+                           translatePeerKeys(written, config, result.notes));
+    QLORA_RETURN_IF_ERROR(result.options.applyEntries(entries, config));
+  }
+  QLORA_RETURN_IF_ERROR(result.options.applySettings(settings));
+  QLORA_RETURN_IF_ERROR(result.options.validate());
+  addRunFlags(result);
+  QLORA_RETURN_IF_ERROR(addToolFlags(line, result));
+  return result;
+}
+
+} // namespace qlora

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: MIT
+
+// Finding, quoting, running.
+
+#include "tools/qlora/Tools.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <ranges>
+
+#include "runtime/Base/Subprocess.h"
+
+namespace qlora {
+
+namespace fs = std::filesystem;
+
+static bool isProgram(const fs::path &path) {
+  std::error_code ignored;
+  return fs::is_regular_file(path, ignored) && access(path.c_str(), X_OK) == 0;
+}
+
+/// Empty: nowhere.
+static std::string findInPath(std::string_view tool) {
+  const char *path = std::getenv("PATH");
+  for (const auto folder :
+       std::views::split(std::string_view(path ? path : ""), ':'))
+    if (const fs::path file =
+            fs::path(std::string_view(folder.begin(), folder.end())) / tool;
+        isProgram(file))
+      return file.string();
+  return "";
+}
+
+StatusOr<std::string> findTool(std::string_view tool) {
+  std::error_code ignored;
+  const fs::path self = fs::read_symlink("/proc/self/exe", ignored);
+  if (const fs::path beside = self.parent_path() / tool; isProgram(beside))
+    return beside.string();
+  if (std::string found = findInPath(tool); !found.empty())
+    return found;
+  if (tool == "qlora-run")
+    return Status::error(StatusCode::kNotFound,
+                         "qlora-run is neither in '{}' nor in PATH; install "
+                         "qlora again",
+                         self.parent_path().string());
+  return Status::error(
+      StatusCode::kNotFound,
+      "{} is neither in '{}' nor in PATH: the compiler is not installed here; "
+      "build it (scripts/install.sh, scripts/build.sh), or train a program "
+      "that was compiled elsewhere: qlora train train.so DATA",
+      tool, self.parent_path().string());
+}
+
+static std::string quoted(const std::string &word) {
+  static constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+      "_-./=+:,@%";
+  if (!word.empty() && word.find_first_not_of(kPlain) == word.npos)
+    return word;
+  std::string text = "'";
+  for (const char c : word)
+    text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return text + "'";
+}
+
+std::string shellText(const ToolCommand &command) {
+  const auto path = findTool(command.tool);
+  const bool isInPath =
+      !path.isOk() || findInPath(command.tool) == path.value();
+  std::string text = quoted(isInPath ? command.tool : path.value());
+  for (const std::string &argument : command.arguments)
+    text += " " + quoted(argument);
+  return text;
+}
+
+Status runTool(const ToolCommand &command) {
+  std::vector<std::string> words = command.arguments;
+  QLORA_ASSIGN_OR_RETURN(std::string path, findTool(command.tool));
+  words.insert(words.begin(), std::move(path));
+  QLORA_ASSIGN_OR_RETURN(const ProcessOutput output,
+                         runProgram(words, [](std::string_view line) {
+                           fmt::print(stderr, "{}\n", line);
+                           return true;
+                         }));
+  fmt::print(stderr, "{}{}", output.errors, output.out);
+  if (output.exitCode == 0)
+    return Status::ok();
+  return Status::invalid("{} ended with code {}: see above", command.tool,
+                         output.exitCode);
+}
+
+Status becomeTool(const ToolCommand &command) {
+  QLORA_ASSIGN_OR_RETURN(std::string path, findTool(command.tool));
+  std::vector<std::string> words = command.arguments;
+  words.insert(words.begin(), path);
+  std::vector<char *> pointers;
+  for (std::string &word : words)
+    pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  std::fflush(nullptr);
+  execv(path.c_str(), pointers.data());
+  return Status::error(StatusCode::kUnavailable, "cannot start '{}': {}", path,
+                       std::strerror(errno));
+}
+
+} // namespace qlora

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: MIT
+
+// The three commands.
+
+#include "tools/qlora/Train.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <optional>
+
+#include "runtime/Base/UserFiles.h"
+#include "runtime/Weights/Safetensors.h"
+#include "tools/qlora/Configuration.h"
+#include "tools/qlora/ProgramCache.h"
+#include "tools/qlora/Tools.h"
+
+namespace qlora {
+
+static constexpr OptionScope kRun = OptionScope::kRun;
+static constexpr OptionScope kProgram = OptionScope::kProgram;
+
+static const OptionRow kTrainOptions[] = {
+    {"config", OptionType::kPath, "", kRun, "Train",
+     "YAML file with options; files of axolotl, LLaMA-Factory and TRL are "
+     "understood"},
+    {"dry_run", OptionType::kBool, "false", kRun, "Train",
+     "print the commands that this one stands for, and run nothing"},
+};
+
+const Tool &trainTool() {
+  static const Tool tool = {
+      .version = "qlora " QLORA_VERSION "\n",
+      .usage = "usage: qlora train MODEL_DIR DATA [options]\n"
+               "       qlora train CONFIG.yaml [options]\n"
+               "       qlora train TRAIN.so DATA [options]\n"
+               "\n"
+               "Trains an adapter: imports the model, compiles it (once: "
+               "programs are kept),\n"
+               "and runs. Flags win over the YAML file.\n",
+      .input = "MODEL_DIR",
+      .common = {"config", "output_dir", "load_in_4bit", "lora_r", "max_length",
+                 "per_device_train_batch_size", "num_train_epochs",
+                 "learning_rate", "gpus", "dry_run"},
+      .example = "  qlora train Qwen3-0.6B data.jsonl --load-in-4bit \\\n"
+                 "      --max-length 512 --output-dir adapter\n",
+      .sections = {{kTrainOptions, {kRun}, ""},
+                   {optionTable(), {kProgram, kRun, OptionScope::kOutput}, ""},
+                   {runnerRows(), {kRun, OptionScope::kOutput}, ""},
+                   {compilerRows(), {kProgram}, ""},
+                   {importerRows(), {kRun}, ""}},
+      .tables = {kTrainOptions, optionTable(), runnerRows(), compilerRows(),
+                 importerRows()}};
+  return tool;
+}
+
+/// Of a training file only that decides the program whether it has rows.
+static StatusOr<std::string> shapeOfData(const std::string &path) {
+  if (path.empty())
+    return std::string("none");
+  if (std::filesystem::path(path).extension() != ".safetensors")
+    return std::string("rows");
+  QLORA_ASSIGN_OR_RETURN(const SafetensorsFile file,
+                         SafetensorsFile::open(path));
+  return std::string(file.find("row_offsets") ? "rows" : "tokens");
+}
+
+/// A hash of all that decides what is in the program.
+static StatusOr<std::string> keyOf(const Configuration &configuration) {
+  const Options &options = configuration.options;
+  ContentHash hash;
+  hash.add(QLORA_VERSION);
+  QLORA_RETURN_IF_ERROR(addModel(hash, options.text("model_name_or_path"),
+                                 configuration.dropout));
+  addInstructions(hash);
+  QLORA_ASSIGN_OR_RETURN(const std::string data,
+                         shapeOfData(options.text("train_file")));
+  hash.add(data);
+  for (const std::string &flag : configuration.compilerFlags)
+    if (!flag.starts_with("--train-file="))
+      hash.add(flag);
+  if (const auto profile = readWholeFile(configuration.deviceProfile);
+      profile.isOk())
+    hash.add(profile.value()); // else it is the name of a known card
+  return hash.finish();
+}
+
+namespace {
+/// The commands up to the program, and where that is.
+struct ProgramCommands {
+  std::vector<ToolCommand> commands; ///< none: it is there
+  std::string program;
+  std::string note;
+  std::optional<ProgramCache> cache;
+};
+} // namespace
+
+static StatusOr<ProgramCommands>
+programCommands(const Configuration &configuration) {
+  ProgramCommands result;
+  result.program = configuration.program;
+  if (!result.program.empty())
+    return result;
+  const std::string model = configuration.options.text("model_name_or_path");
+  if (model.empty())
+    return Status::invalid("no model is named; give its folder: qlora train "
+                           "MODEL_DIR DATA, or model_name_or_path in the "
+                           "YAML file");
+  QLORA_ASSIGN_OR_RETURN(const std::string key, keyOf(configuration));
+  QLORA_ASSIGN_OR_RETURN(result.cache, ProgramCache::open(key));
+  const ProgramCache &cache = *result.cache;
+  if (!configuration.alwaysCompiles)
+    result.program = cache.find(result.note);
+  if (!result.program.empty())
+    return result;
+  result.program = cache.programPath();
+  ToolCommand import{"qlora-import", {model, "-o", cache.modelPath()}};
+  std::ranges::copy(configuration.importerFlags,
+                    std::back_inserter(import.arguments));
+  ToolCommand compile{"qloracc", {cache.modelPath(), "-o", result.program}};
+  std::ranges::copy(configuration.compilerFlags,
+                    std::back_inserter(compile.arguments));
+  result.commands = {std::move(import), std::move(compile)};
+  return result;
+}
+
+static void note(const std::string &text) {
+  if (!text.empty())
+    fmt::print(stderr, "qlora: {}\n", text);
+}
+
+/// Makes the program where it is not there.
+static Status make(const ProgramCommands &made) {
+  if (made.commands.empty()) {
+    if (made.cache)
+      note(fmt::format("the program is cached: {}", made.program));
+    return Status::ok();
+  }
+  for (const ToolCommand &command : made.commands)
+    QLORA_RETURN_IF_ERROR(findTool(command.tool).status());
+  QLORA_RETURN_IF_ERROR(made.cache->prepare());
+  note("compiling; the program is kept for the next run");
+  for (const ToolCommand &command : made.commands)
+    QLORA_RETURN_IF_ERROR(runTool(command));
+  return Status::ok();
+}
+
+Status train(std::span<const std::string> words, TrainGoal goal) {
+  QLORA_ASSIGN_OR_RETURN(const CommandLine line,
+                         parseCommandLine(words, trainTool()));
+  if (!line.answer.empty())
+    return fmt::print("{}", line.answer), Status::ok();
+  Options own{std::span<const OptionRow>(kTrainOptions)};
+  QLORA_RETURN_IF_ERROR(own.applySettings(line.settings));
+  if (line.rest.empty() && own.text("config").empty())
+    return Status::invalid("no model is named; usage: qlora train MODEL_DIR "
+                           "DATA [options]; see --help");
+  QLORA_ASSIGN_OR_RETURN(const Configuration configuration,
+                         configure(line, own.text("config")));
+  for (const std::string &text : configuration.notes)
+    note(text);
+  QLORA_ASSIGN_OR_RETURN(const ProgramCommands made,
+                         programCommands(configuration));
+  note(made.note);
+  ToolCommand run{"qlora-run", {made.program}};
+  std::ranges::copy(configuration.runnerFlags,
+                    std::back_inserter(run.arguments));
+  if (goal == TrainGoal::kPlan)
+    run.arguments.insert(run.arguments.end(), {"--device=null"});
+  if (!own.boolean("dry_run")) {
+    QLORA_RETURN_IF_ERROR(make(made));
+    return becomeTool(run);
+  }
+  if (made.cache)
+    QLORA_RETURN_IF_ERROR(made.cache->prepare());
+  if (made.commands.empty() && made.cache)
+    note(fmt::format("the program is cached: {}", made.program));
+  for (const ToolCommand &command : made.commands)
+    fmt::print("{}\n", shellText(command));
+  fmt::print("{}\n", shellText(run));
+  return Status::ok();
+}
+
+} // namespace qlora

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: MIT
+
+// qlora: the commands by their names.
+
+#include <fmt/format.h>
+
+#include <string>
+#include <vector>
+
+#include "runtime/Base/Exceptions.h"
+#include "tools/qlora/Completion.h"
+#include "tools/qlora/Information.h"
+#include "tools/qlora/Tools.h"
+#include "tools/qlora/Topics.h"
+#include "tools/qlora/Train.h"
+
+using namespace qlora;
+
+using Words = std::span<const std::string>;
+
+static Status print(const StatusOr<std::string> &text) {
+  if (text.isOk())
+    fmt::print("{}", text.value());
+  return text.status();
+}
+
+static StatusOr<std::string> onlyWord(Words words, std::string_view what) {
+  if (words.size() > 1)
+    return Status::invalid("expects one {}, but got '{}' too", what, words[1]);
+  return words.empty() ? std::string() : words[0];
+}
+
+static Status help(Words words) {
+  QLORA_ASSIGN_OR_RETURN(const std::string topic, onlyWord(words, "topic"));
+  return print(helpText(topic));
+}
+
+static Status completion(Words words) {
+  QLORA_ASSIGN_OR_RETURN(const std::string shell, onlyWord(words, "shell"));
+  return print(completionScript(shell));
+}
+
+static Status report(Words words) {
+  QLORA_ASSIGN_OR_RETURN(const std::string folder,
+                         onlyWord(words, "folder of a run"));
+  if (folder.empty())
+    return Status::invalid("no folder is named; usage: qlora report DIR, with "
+                           "the --output-dir of a run");
+  return becomeTool({"qlora-run", {"--report", folder}});
+}
+
+static Status information(Words words) {
+  if (!words.empty())
+    return Status::invalid("info takes nothing, but got '{}'", words[0]);
+  return print(machineInformation());
+}
+
+static Status dispatch(Words words) {
+  const std::string command = words.empty() ? "help" : words[0];
+  const Words rest = words.empty() ? words : words.subspan(1);
+  if (command == "train")
+    return train(rest, TrainGoal::kAdapter);
+  if (command == "plan")
+    return train(rest, TrainGoal::kPlan);
+  if (command == "report")
+    return report(rest);
+  if (command == "info")
+    return information(rest);
+  if (command == "completion")
+    return completion(rest);
+  if (command == "help" || command == "--help" || command == "-h")
+    return help(rest);
+  if (command == "--version")
+    return print(std::string("qlora " QLORA_VERSION "\n"));
+  const std::vector<std::string> commands = {"train", "plan",       "report",
+                                             "info",  "completion", "help"};
+  const std::string nearest = nearestName(command, commands);
+  return Status::invalid("'{}' is not a command; {}", command,
+                         nearest.empty()
+                             ? std::string("see qlora help")
+                             : fmt::format("did you mean '{}'?", nearest));
+}
+
+static int runCommand(Words words) {
+  const Status status = dispatch(words);
+  if (status.isOk())
+    return 0;
+  fmt::print(stderr, "qlora: error: {}\n", status.message());
+  return 1;
+}
+
+int main(int argc, char **argv) {
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  auto code = endExceptions(
+      "this program", [&]() -> StatusOr<int> { return runCommand(words); });
+  if (code.isOk())
+    return *code;
+  fmt::print(stderr, "qlora: error: {}\n", code.status().message());
+  return 1;
+}

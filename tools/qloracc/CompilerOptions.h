@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: MIT
+
+// The options of qloracc that are no options of a fine-tuning run: qlora takes
+// them too and passes them on.
+
+#ifndef QLORA_TOOLS_QLORACC_COMPILEROPTIONS_H
+#define QLORA_TOOLS_QLORACC_COMPILEROPTIONS_H
+
+#include "runtime/Base/OptionTable.h"
+
+namespace qlora {
+
+/// Of the options below: those that come first in --help-all.
+inline constexpr size_t kCompilerOptionsFirst = 4;
+
+inline constexpr OptionRow kCompilerOptions[] = {
+    {"config", OptionType::kPath, "", OptionScope::kProgram, "Compile",
+     "YAML file with any of the options below; qlora-run reads it too"},
+    {"output", OptionType::kPath, "", OptionScope::kProgram, "Compile",
+     "the program to write", "o"},
+    {"target", OptionType::kChoice, "cpu", OptionScope::kProgram, "Compile",
+     "what runs the program", "", "cpu cuda"},
+    {"verbose", OptionType::kBool, "false", OptionScope::kProgram, "Compile",
+     "print the memory plan", "v"},
+    {"emit", OptionType::kChoice, "so", OptionScope::kProgram, "Looking inside",
+     "print the IR after a phase, or the generated kernels (cpp, cuda)", "",
+     "adapt step optimize program cpp cuda so"},
+    {"dump_phases", OptionType::kPath, "", OptionScope::kProgram,
+     "Looking inside", "folder for the IR after every phase and the kernels"},
+    {"report", OptionType::kPath, "", OptionScope::kProgram, "Looking inside",
+     "file for the memory plan and every decision: .json, .html (a picture), "
+     ".pickle (for pytorch.org/memory_viz)"},
+    {"remarks", OptionType::kBool, "false", OptionScope::kProgram,
+     "Looking inside",
+     "say why kernels, decoding and recomputation were chosen"},
+
+    {"march", OptionType::kString, "native", OptionScope::kProgram,
+     "Kernels and passes",
+     "instructions of the kernels: native, x86-64-v2, x86-64-v3, x86-64-v4"},
+    {"cuda_arch", OptionType::kNames, "[80, 89, 90, 100, 120, compute_80]",
+     OptionScope::kProgram, "Kernels and passes",
+     "kinds of cards: 90 or sm_90; compute_80 is PTX for all from there on"},
+    {"cuda_compiler", OptionType::kString, "", OptionScope::kProgram,
+     "Kernels and passes",
+     "the CUDA compiler: a path, or a name on PATH; without it: nvcc"},
+    {"device_profile", OptionType::kString, "", OptionScope::kProgram,
+     "Kernels and passes",
+     "whose rates to plan with: a known card (h100, h200, ...), or the "
+     "device.json of qlora-run --calibrate"},
+    {"dequant", OptionType::kChoice, "auto", OptionScope::kProgram,
+     "Kernels and passes",
+     "where stored weights become numbers: panel by panel, whole in each use, "
+     "or once for all steps",
+     "", "auto panel scratch resident"},
+    {"disable_pass", OptionType::kNames, "[]", OptionScope::kProgram,
+     "Kernels and passes",
+     "optimisations to leave out, by the name of their pass"},
+    {"max_buckets", OptionType::kInt, "4", OptionScope::kProgram,
+     "Kernels and passes", "all-reduces of a step at most", "", "", 1, 4},
+    {"cache_dir", OptionType::kPath, "", OptionScope::kProgram,
+     "Kernels and passes",
+     "folder of compiled kernels; without it: the user's cache"},
+    {"cache", OptionType::kBool, "true", OptionScope::kProgram,
+     "Kernels and passes", "keep compiled kernels"},
+};
+
+} // namespace qlora
+
+#endif // QLORA_TOOLS_QLORACC_COMPILEROPTIONS_H

@@ -15,7 +15,7 @@ static constexpr const char *kScript = R"(_qlora() {{
   local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}}
   COMPREPLY=()
   if [[ $COMP_CWORD == 1 ]]; then
-    COMPREPLY=($(compgen -W "train plan report info help completion" -- "$word"))
+    COMPREPLY=($(compgen -W "train plan memory report info help completion" -- "$word"))
     return
   fi
   case $before in

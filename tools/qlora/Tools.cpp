@@ -81,16 +81,18 @@ std::string shellText(const ToolCommand &command) {
   return text;
 }
 
-Status runTool(const ToolCommand &command) {
+Status runTool(const ToolCommand &command, ToolNoise noise) {
   std::vector<std::string> words = command.arguments;
   QLORA_ASSIGN_OR_RETURN(std::string path, findTool(command.tool));
   words.insert(words.begin(), std::move(path));
   QLORA_ASSIGN_OR_RETURN(const ProcessOutput output,
-                         runProgram(words, [](std::string_view line) {
-                           fmt::print(stderr, "{}\n", line);
-                           return true;
+                         runProgram(words, [&](std::string_view line) {
+                           if (noise == ToolNoise::kAll)
+                             fmt::print(stderr, "{}\n", line);
+                           return noise == ToolNoise::kAll;
                          }));
-  fmt::print(stderr, "{}{}", output.errors, output.out);
+  if (noise == ToolNoise::kAll || output.exitCode != 0)
+    fmt::print(stderr, "{}{}", output.errors, output.out);
   if (output.exitCode == 0)
     return Status::ok();
   return Status::invalid("{} ended with code {}: see above", command.tool,

@@ -27,10 +27,14 @@ StatusOr<std::string> findTool(std::string_view tool);
 /// quotes, the tool by its path where PATH does not lead to it.
 std::string shellText(const ToolCommand &command);
 
-/// Runs a tool to its end; all that it says goes to standard error, which
-/// leaves standard output to qlora-run. An error when it fails: it has said
-/// why.
-Status runTool(const ToolCommand &command);
+enum class ToolNoise {
+  kAll,    ///< what it says is shown as it comes
+  kErrors, ///< only when it fails
+};
+
+/// Runs a tool to its end; what it says goes to standard error, which leaves
+/// standard output to qlora-run. An error when it fails: it has said why.
+Status runTool(const ToolCommand &command, ToolNoise noise = ToolNoise::kAll);
 
 /// Becomes the tool, so that signals and the exit code are its own. Returns
 /// only where that is not possible.

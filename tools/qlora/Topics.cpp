@@ -16,6 +16,7 @@ static constexpr const char *kOverview =
 
   train MODEL_DIR DATA      train a LoRA adapter; also: train CONFIG.yaml
   plan MODEL_DIR            the memory and commands of a training, without it
+  memory MODEL_DIR          what fits where: by base, length, batch, rank
   report DIR                what a run did, from its folder
   info                      this machine: CPU, GPU libraries, tools, caches
   help [TOPIC]              this text, or one about a topic
@@ -61,7 +62,8 @@ are cut.
   all of it      --memory-limit 20GiB (or auto): the compiler recomputes as
                  much as it has to, or says what does not fit
 
-qlora plan MODEL_DIR says the bytes before anything is trained.
+qlora memory MODEL_DIR says what fits where, qlora plan MODEL_DIR [options] what
+one training needs, before anything is trained.
 )"},
     {"checkpoints",
      R"(A run writes checkpoints into --output-dir every --save-steps, and when it is

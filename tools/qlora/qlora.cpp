@@ -10,6 +10,7 @@
 #include "runtime/Base/Exceptions.h"
 #include "tools/qlora/Completion.h"
 #include "tools/qlora/Information.h"
+#include "tools/qlora/Memory.h"
 #include "tools/qlora/Tools.h"
 #include "tools/qlora/Topics.h"
 #include "tools/qlora/Train.h"
@@ -62,6 +63,8 @@ static Status dispatch(Words words) {
     return train(rest, TrainGoal::kAdapter);
   if (command == "plan")
     return train(rest, TrainGoal::kPlan);
+  if (command == "memory")
+    return print(memoryTable(rest));
   if (command == "report")
     return report(rest);
   if (command == "info")
@@ -72,8 +75,8 @@ static Status dispatch(Words words) {
     return help(rest);
   if (command == "--version")
     return print(std::string("qlora " QLORA_VERSION "\n"));
-  const std::vector<std::string> commands = {"train", "plan",       "report",
-                                             "info",  "completion", "help"};
+  const std::vector<std::string> commands = {
+      "train", "plan", "memory", "report", "info", "completion", "help"};
   const std::string nearest = nearestName(command, commands);
   return Status::invalid("'{}' is not a command; {}", command,
                          nearest.empty()

@@ -178,6 +178,42 @@ class OtherCommandsTest(QloraTest):
             self.assertIn(row, done.stdout)
         self.assertEqual(os.listdir(self.folder), [])
 
+    def memory(self, *words):
+        shown = self.run_qlora("memory", MODEL, "--max-length=64", *words)
+        return [line.split() for line in shown.stdout.split("\n\n")[0]
+                .splitlines()]
+
+    def test_memory(self):
+        header, *rows = self.memory("--lora-r", "2", "8")
+        self.assertEqual(header[:5],
+                         ["base", "length", "batch", "rank", "memory"])
+        shapes = {tuple(row[:4]) for row in rows}
+        self.assertEqual(shapes, {(base, "64", batch, rank) for base in
+                                  ("nf4", "bf16") for batch in "14"
+                                  for rank in "28"})
+        self.assertEqual({row[-1] for row in rows}, {"rtx4090"})
+        # The plan is the one of the program that would be compiled.
+        plan = self.run_qlora("plan", MODEL, DATA, "--max-length=64",
+                              "--per-device-train-batch-size=4", "--lora-r=2",
+                              "--load-in-4bit", "--padding-free=false",
+                              "--verbose").stdout
+        _, row = self.memory("--target=cpu", "--base=nf4", "--lora-r=2",
+                             "--per-device-train-batch-size=4")
+        total, = (line.split() for line in plan.splitlines()
+                  if line.split()[:1] == ["total"])
+        # On a CPU the process is counted too: runtime/Base/HostMemory.h.
+        self.assertEqual(row[5], "MiB")
+        self.assertGreater(float(row[4]), float(total[1]))
+
+    def test_memory_limit(self):
+        _, roomy, tight = self.memory(
+            "--memory-limit=1GiB", "--base", "nf4", "bf16", "--lora-r=2",
+            "--per-device-train-batch-size=1")
+        self.assertEqual((roomy[-1], tight[-1]), ("fits", "fits"))
+        _, row = self.memory("--memory-limit=1MiB", "--base=nf4",
+                             "--per-device-train-batch-size=1")
+        self.assertEqual(row[-3], "needs")
+
     def test_info(self):
         shown = self.run_qlora("info").stdout
         for word in ("CPU", "GPU", "Tools", "qloracc", "Caches"):

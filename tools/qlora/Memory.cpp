@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: MIT
+
+// A plan for each combination, then the table.
+
+#include "tools/qlora/Memory.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <tuple>
+
+#include "runtime/Base/Amounts.h"
+#include "runtime/Base/UserFiles.h"
+#include "runtime/Kernels/DeviceProfile.h"
+#include "tools/qlora/Tools.h"
+
+namespace qlora {
+
+namespace fs = std::filesystem;
+
+static constexpr OptionScope kRun = OptionScope::kRun;
+
+static const OptionRow kMemoryOptions[] = {
+    {"base", OptionType::kNames, "[nf4, bf16]", kRun, "Memory",
+     "formats of the frozen weights"},
+    {"max_length", OptionType::kLengths, "[512, 2048, 8192]", kRun, "Memory",
+     "tokens of a row", "sequence_len cutoff_len", "", 1, 1 << 24},
+    {"per_device_train_batch_size", OptionType::kLengths, "[1, 4]", kRun,
+     "Memory", "rows of a micro-batch", "micro_batch_size batch_size", "", 1,
+     1 << 20},
+    {"lora_r", OptionType::kLengths, "[16]", kRun, "Memory",
+     "ranks of the adapters", "lora_rank rank r", "", 1, 65536},
+    {"target", OptionType::kChoice, "cuda", kRun, "Memory", "what is to train",
+     "", "cuda cpu"},
+    {"memory_limit", OptionType::kSize, "0", kRun, "Memory",
+     "what there is, such as 24GiB; without it: the known cards", "", "", 0},
+};
+
+const Tool &memoryTool() {
+  static const Tool tool = {
+      .version = "qlora " QLORA_VERSION "\n",
+      .usage = "usage: qlora memory MODEL_DIR [options]\n"
+               "\n"
+               "Says what a training of the model needs, by base, length, "
+               "batch and rank, and\n"
+               "where it fits.\n",
+      .input = "MODEL_DIR",
+      .common = {"base", "max_length", "per_device_train_batch_size", "lora_r",
+                 "target", "memory_limit"},
+      .example = "  qlora memory Qwen3-0.6B --memory-limit 8GiB\n",
+      .sections = {{kMemoryOptions, {kRun}, ""}},
+      .tables = {kMemoryOptions}};
+  return tool;
+}
+
+namespace {
+struct Combination {
+  std::string base;
+  int64_t length = 0, batch = 0, rank = 0;
+  int64_t bytes = 0;      ///< as it is
+  int64_t leastBytes = 0; ///< with blocks recomputed
+};
+
+/// Files of the plans; goes with the object.
+class PlanFolder {
+public:
+  static StatusOr<PlanFolder> create() {
+    std::error_code ignored;
+    const fs::path base = fs::temp_directory_path(ignored);
+    std::string name = (base / "qlora-memory-XXXXXX").string();
+    if (!mkdtemp(name.data()))
+      return Status::error(StatusCode::kUnavailable,
+                           "cannot make a folder in '{}' for plans; TMPDIR "
+                           "says where else",
+                           base.string());
+    return PlanFolder(std::move(name));
+  }
+  PlanFolder(PlanFolder &&other) noexcept
+      : folder(std::exchange(other.folder, "")) {}
+  PlanFolder &operator=(PlanFolder &&) = delete;
+  ~PlanFolder() {
+    std::error_code ignored;
+    if (!folder.empty())
+      fs::remove_all(folder, ignored);
+  }
+  std::string file(const char *name) const { return folder + "/" + name; }
+
+private:
+  explicit PlanFolder(std::string folder) : folder(std::move(folder)) {}
+  std::string folder;
+};
+} // namespace
+
+/// The generated kernels are the last text before any compiler runs: the plan
+/// is done by then.
+static StatusOr<int64_t> planBytes(const PlanFolder &files,
+                                   const std::string &target,
+                                   const Combination &c, bool recomputes) {
+  const bool isGpu = target == "cuda";
+  ToolCommand plan{"qloracc",
+                   {files.file("model.mlir"), "-o", files.file("kernels"),
+                    "--target", target, isGpu ? "--emit=cuda" : "--emit=cpp",
+                    "--report", files.file("plan.json"),
+                    fmt::format("--max-length={}", c.length),
+                    fmt::format("--per-device-train-batch-size={}", c.batch),
+                    fmt::format("--lora-r={}", c.rank),
+                    fmt::format("--load-in-4bit={}", c.base == "nf4"),
+                    fmt::format("--gradient-checkpointing={}", recomputes)}};
+  QLORA_RETURN_IF_ERROR(runTool(plan, ToolNoise::kErrors));
+  QLORA_ASSIGN_OR_RETURN(const std::string text,
+                         readWholeFile(files.file("plan.json")));
+  const auto report =
+      nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const char *key = isGpu ? "total_bytes" : "resident_bytes";
+  if (!report.is_object() || !report.value(key, nlohmann::json()).is_number())
+    return Status::error(StatusCode::kInternal,
+                         "the plan of qloracc has no {}; install qlora again: "
+                         "its tools are of different versions",
+                         key);
+  return report[key].get<int64_t>();
+}
+
+static StatusOr<std::vector<Combination>> combinations(const Options &options) {
+  std::vector<Combination> all;
+  for (const std::string &base : options.names("base")) {
+    if (base != "nf4" && base != "bf16")
+      return Status::invalid("--base: expects nf4 or bf16, but got '{}'", base);
+    for (const int64_t length : options.lengths("max_length"))
+      for (const int64_t batch : options.lengths("per_device_train_batch_size"))
+        for (const int64_t rank : options.lengths("lora_r"))
+          all.push_back({base, length, batch, rank});
+  }
+  return all;
+}
+
+/// The smallest card that has so much, or empty.
+static StatusOr<std::string> cardFor(int64_t bytes) {
+  std::string best;
+  double bestGb = 0;
+  for (const std::string_view name : knownCards()) {
+    QLORA_ASSIGN_OR_RETURN(const DeviceProfile card,
+                           findDeviceProfile(std::string(name)));
+    const double gigabytes = card.gpu ? card.gpu->memoryGb : 0;
+    if (gigabytes * 1e9 < bytes || (!best.empty() && gigabytes >= bestGb))
+      continue;
+    best = name;
+    bestGb = gigabytes;
+  }
+  return best;
+}
+
+static StatusOr<std::string> verdict(const Combination &c, int64_t limit) {
+  if (limit > 0 && c.bytes <= limit)
+    return std::string("fits");
+  if (limit > 0 && c.leastBytes <= limit)
+    return std::string("fits with --memory-limit");
+  if (limit > 0)
+    return "needs " + formatBytes(c.leastBytes);
+  QLORA_ASSIGN_OR_RETURN(const std::string fast, cardFor(c.bytes));
+  QLORA_ASSIGN_OR_RETURN(const std::string least, cardFor(c.leastBytes));
+  const char *const none = "none known";
+  return fmt::format("{:<11}{}", fast.empty() ? none : fast,
+                     least.empty() ? none : least);
+}
+
+static StatusOr<std::string> tableOf(std::vector<Combination> all,
+                                     const Options &options) {
+  const int64_t limit = options.integer("memory_limit");
+  const bool namesCards = limit == 0 && options.text("target") == "cuda";
+  std::ranges::stable_sort(all, {}, [](const Combination &c) {
+    return std::tie(c.bytes, c.leastBytes);
+  });
+  std::string text =
+      fmt::format("{:<6}{:>7}{:>7}{:>6}{:>12}{:>14}  {}\n", "base", "length",
+                  "batch", "rank", "memory", "recomputing",
+                  limit        ? "with " + formatBytes(limit)
+                  : namesCards ? "card       recomputing"
+                               : "");
+  for (const Combination &c : all) {
+    std::string where;
+    if (limit > 0 || namesCards) {
+      QLORA_ASSIGN_OR_RETURN(where, verdict(c, limit));
+    }
+    std::string line = fmt::format(
+        "{:<6}{:>7}{:>7}{:>6}{:>12}{:>14}  {}", c.base, c.length, c.batch,
+        c.rank, formatBytes(c.bytes), formatBytes(c.leastBytes), where);
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  }
+  return text + "\nrecomputing: with --gradient-checkpointing; --memory-limit "
+                "recomputes no more than it has to\n";
+}
+
+StatusOr<std::string> memoryTable(std::span<const std::string> words) {
+  QLORA_ASSIGN_OR_RETURN(const CommandLine line,
+                         parseCommandLine(words, memoryTool()));
+  if (!line.answer.empty())
+    return line.answer;
+  Options options{std::span<const OptionRow>(kMemoryOptions)};
+  QLORA_RETURN_IF_ERROR(options.applySettings(line.settings));
+  QLORA_ASSIGN_OR_RETURN(const std::string model,
+                         onlyInput(line, memoryTool()));
+  QLORA_ASSIGN_OR_RETURN(std::vector<Combination> all, combinations(options));
+  QLORA_ASSIGN_OR_RETURN(const PlanFolder files, PlanFolder::create());
+  QLORA_RETURN_IF_ERROR(
+      runTool({"qlora-import", {model, "-o", files.file("model.mlir")}},
+              ToolNoise::kErrors));
+  const std::string target = options.text("target");
+  for (Combination &c : all) {
+    QLORA_ASSIGN_OR_RETURN(c.bytes, planBytes(files, target, c, false));
+    QLORA_ASSIGN_OR_RETURN(c.leastBytes, planBytes(files, target, c, true));
+  }
+  return tableOf(std::move(all), options);
+}
+
+} // namespace qlora

@@ -190,8 +190,11 @@ static StatusOr<std::string> tableOf(std::vector<Combination> all,
     line.erase(line.find_last_not_of(' ') + 1);
     text += line + "\n";
   }
-  return text + "\nrecomputing: with --gradient-checkpointing; --memory-limit "
-                "recomputes no more than it has to\n";
+  text += "\nrecomputing: with --gradient-checkpointing; --memory-limit "
+          "recomputes no more than\nit has to.";
+  if (options.text("target") == "cuda")
+    text += " A GPU's driver and libraries take some hundred MiB more.";
+  return text + "\n";
 }
 
 StatusOr<std::string> memoryTable(std::span<const std::string> words) {

@@ -2,23 +2,17 @@
 # SPDX-License-Identifier: MIT
 
 # From a clean clone to a trained adapter: installs what is missing, builds
-# into build/, then imports, compiles and trains the demo on 2 CPU ranks.
+# into build/, then trains the demo on 2 CPU ranks.
 set -euo pipefail
 cd "$(dirname "$0")"
 
 scripts/install.sh
-scripts/build.sh qlora-import qloracc qlora-run
+scripts/build.sh qlora qlora-import qloracc qlora-run
 export PATH="$PWD/.venv/bin:$PWD/build/bin:$PATH"
 
 demo=examples/demo
 out=out/demo
-mkdir -p "$out"
-echo "== import"
-qlora-import "$demo/model" -o "$out/model.mlir"
-echo "== compile"
-qloracc "$out/model.mlir" -o "$out/train.so" --config "$demo/train.yaml"
-echo "== train"
-qlora-run "$out/train.so" --config "$demo/train.yaml" --gpus 2 \
+qlora train "$demo/train.yaml" --gpus 2 \
   --output-dir "$out/adapter" --overwrite-output-dir
 
 python3 - "$out/adapter/metrics.jsonl" <<'PYTHON'
@@ -32,13 +26,11 @@ cat <<TEXT
 adapter: $PWD/$out/adapter
 
 Next:
-  your own model   "Your own model" in README.md: a model to download, data,
-                   train.yaml and three commands
-  another run      build/bin/qlora-run $out/train.so --gpus 2 \\
-                       --config $demo/train.yaml \\
+  your own model   "Your own model" in README.md: a model to download, data and
+                   train.yaml
+  another run      build/bin/qlora train $demo/train.yaml --gpus 2 \\
                        --learning-rate 2e-3 --output-dir $out/slower
-  the memory plan  build/bin/qlora-run $out/train.so --device null --gpus 8
-  the kernels      build/bin/qloracc $out/model.mlir --emit=cpp \\
-                       --config $demo/train.yaml
+  the memory plan  build/bin/qlora plan $demo/train.yaml --gpus 8
+  the three parts  build/bin/qlora train $demo/train.yaml --dry-run
   an error         docs/troubleshooting.md
 TEXT

@@ -6,7 +6,7 @@
 # find beside themselves, so that a prefix may be moved.
 include(GNUInstallDirs)
 set(QLORA_SHARE ${CMAKE_INSTALL_DATADIR}/qlora)
-set(programs qlora-run)
+set(programs qlora qlora-run)
 if(QLORA_COMPILER)
   list(APPEND programs qloracc qlora-import)
   # Debian's MLIR lies in a folder of its own, where the loader does not look.

@@ -21,8 +21,8 @@ ROOT = os.path.realpath(
 TOOLS = os.path.realpath(
     os.environ.get("QLORA_TOOLS", os.path.join(ROOT, "build", "bin")))
 MOST_LINES = 150
-PAGES = ("README.md", "docs/benchmarks.md", "docs/developing.md",
-         "docs/troubleshooting.md")
+PAGES = ("README.md", *sorted(
+    f"docs/{name}" for name in os.listdir(os.path.join(ROOT, "docs"))))
 
 
 def read(path):
@@ -119,9 +119,8 @@ class OwnModelTest(CommandTest):
     def test_commands_train_an_adapter(self):
         lines = re.findall(r"^    (build/bin/.*)$",
                            section("Your own model"), re.M)
-        self.assertEqual(len(lines), 3)
-        for line in lines:
-            self.run_command(line)
+        self.assertEqual(len(lines), 1)
+        self.run_command(lines[0])
         written = os.listdir(self.at("adapter"))
         for name in re.findall(r"`([\w.]+\.(?:safetensors|jsonl?|yaml))`",
                                section("What comes out")):
@@ -140,10 +139,7 @@ class QuickStartTest(CommandTest):
         os.symlink(os.path.join(ROOT, "examples/demo"),
                    self.at("examples", "demo"))
         script = read("quickstart.sh")
-        steps = re.findall(r"^qlora(?:-import|cc) .*$", script, re.M)
-        self.assertEqual(len(steps), 2)
-        begin = "demo=examples/demo out=out/demo PATH=build/bin:$PATH\n"
-        self.run_command(begin + 'mkdir -p "$out"\n' + "\n".join(steps))
+        begin = "demo=examples/demo out=out/demo\n"
         end = self.run_command(begin + script[script.index("cat <<TEXT"):])
         commands = re.findall(r"build/bin/(?:.*\\\n)*.*", end)
         self.assertEqual(len(commands), 3)

@@ -3,11 +3,11 @@
 
 # install.sh [--tests]: installs what is missing. Debian packages, and a Python
 # environment in .venv for the data step (tokenizers, jinja2; pyarrow, which
-# Parquet and zstd need), which finds it
-# there by itself, and the tests (numpy, ortools); with --tests launchers
-# (torchrun, mpirun), transformers' and TensorBoard's readers, a browser
-# (Chromium), NVML's header and NVIDIA's disassembler too, and its compiler where
-# the machine has none.
+# Parquet and zstd need), which finds it there by itself, and the tests (numpy,
+# ortools); with --tests what packages are made with (dpkg-dev, help2man),
+# launchers (torchrun, mpirun), transformers' and TensorBoard's readers, a
+# browser (Chromium), NVML's header and NVIDIA's disassembler too, and its
+# compiler where the machine has none.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -17,7 +17,9 @@ packages=(
   libdnnl-dev libyaml-cpp-dev nlohmann-json3-dev
   libfmt-dev libcli11-dev libxxhash-dev libssl-dev libgtest-dev libgmock-dev
 )
-[ "${1:-}" != --tests ] || packages+=(dpkg-dev openmpi-bin python3-torch chromium)
+[ "${1:-}" != --tests ] || packages+=(
+  dpkg-dev help2man openmpi-bin python3-torch chromium
+)
 missing=()
 for package in "${packages[@]}"; do
   dpkg-query -W -f='${Status}' "$package" 2>/dev/null |

@@ -26,6 +26,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -80,6 +81,12 @@ struct ArenaUse {
 struct ReserveUse {
   std::string name;
   uint64_t bytes = 0;
+};
+
+/// What a card says of itself, where it does.
+struct CardReadings {
+  std::optional<double> utilization; ///< percent of the time with a kernel
+  std::optional<double> watts;       ///< drawn by the whole card
 };
 
 class Device {
@@ -149,6 +156,8 @@ public:
   /// What the device's own memory holds beside the arenas, as measured now.
   /// Empty where arenas are this process's memory.
   virtual std::vector<ReserveUse> reserve() const { return {}; }
+  /// Of now; empty where there is no card.
+  virtual CardReadings readings() const { return {}; }
   /// Name of the kernel that runs a launch of the module.
   std::string kernelName(uint32_t launch) const;
   /// The algorithms that matrix products use, as the text of a table that can

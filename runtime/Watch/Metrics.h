@@ -8,7 +8,9 @@
 //
 //   a logged step    step, loss, grad_norm, learning_rate, epoch,
 //                    step_time (s), tokens_per_second, num_input_tokens_seen,
-//                    memory_bytes
+//                    memory_bytes (of rank 0), and lists with a number for
+//                    each rank: rank_memory_bytes, and from NVML
+//                    rank_gpu_utilization (%), rank_gpu_power_watts
 //   an evaluation    step, epoch, eval_loss, eval_perplexity,
 //                    eval_token_accuracy, eval_argmax_match, eval_rows,
 //                    eval_runtime (s)

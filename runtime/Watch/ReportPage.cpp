@@ -4,6 +4,7 @@
 
 #include "runtime/Watch/ReportPage.h"
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <optional>
@@ -69,6 +70,38 @@ static ChartSeries seriesOf(const std::vector<json> &lines,
   return series;
 }
 
+/// A list with a number for each rank, as a line each; of more ranks than can
+/// be told apart, the least and the greatest.
+static std::vector<ChartSeries> seriesOfRanks(const std::vector<json> &lines,
+                                              const char *key, double unit) {
+  constexpr size_t kMostLines = 4;
+  size_t ranks = 0;
+  for (const json &line : lines)
+    if (const auto list = line.find(key); list != line.end() && list->is_array())
+      ranks = std::max(ranks, list->size());
+  std::vector<ChartSeries> series(ranks > kMostLines ? 2 : ranks);
+  for (size_t i = 0; i < series.size(); ++i)
+    series[i].name = ranks <= kMostLines ? fmt::format("rank {}", i)
+                     : i == 0            ? "least of the ranks"
+                                         : "greatest of the ranks";
+  for (const json &line : lines) {
+    std::vector<double> values(ranks, std::nan(""));
+    if (const auto list = line.find(key); list != line.end() && list->is_array())
+      for (size_t i = 0; i < list->size(); ++i)
+        if ((*list)[i].is_number())
+          values[i] = (*list)[i].get<double>() / unit;
+    if (ranks > kMostLines)
+      std::erase_if(values, [](double value) { return std::isnan(value); });
+    if (values.empty())
+      values = {std::nan(""), std::nan("")};
+    else if (ranks > kMostLines)
+      values = {std::ranges::min(values), std::ranges::max(values)};
+    for (size_t i = 0; i < series.size(); ++i)
+      series[i].points.push_back({numberOf(line, "step"), values[i]});
+  }
+  return series;
+}
+
 static std::string chartsHtml(const Logged &logged) {
   Chart loss{"Loss", "step", {seriesOf(logged.steps, "training", "loss")}};
   if (!logged.evaluations.empty())
@@ -79,12 +112,21 @@ static std::string chartsHtml(const Logged &logged) {
   for (const auto &[title, key, unit, isAmount] :
        {std::tuple("Learning rate", "learning_rate", 1.0, false),
         {"Gradient norm", "grad_norm", 1.0, false},
-        {"Tokens per second", "tokens_per_second", 1.0, true},
-        {"Memory of the first rank, MiB", "memory_bytes", kMiB, true}})
+        {"Tokens per second", "tokens_per_second", 1.0, true}})
     html += chartSvg({title,
                       "step",
                       {seriesOf(logged.steps, title, key, unit)},
                       isAmount});
+  for (const auto &[title, key, unit] :
+       {std::tuple("Memory, MiB", "rank_memory_bytes", kMiB),
+        {"GPU busy, %", "rank_gpu_utilization", 1.0},
+        {"GPU power, W", "rank_gpu_power_watts", 1.0}}) {
+    auto series = seriesOfRanks(logged.steps, key, unit);
+    if (series.empty() && unit == kMiB)
+      series = {seriesOf(logged.steps, title, "memory_bytes", unit)};
+    if (!series.empty())
+      html += chartSvg({title, "step", std::move(series), true});
+  }
   return html + "</section>";
 }
 

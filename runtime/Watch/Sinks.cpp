@@ -15,10 +15,14 @@ namespace qlora {
 /// The newest of the output folder's, where the run goes on: their names begin
 /// with a date, which sorts by month only.
 static std::string newestFolder(const std::string &runs) {
-  const auto folders = listFolder(runs);
+  auto folders = listFolder(runs);
+  std::error_code ignored;
+  if (folders.isOk())
+    std::erase_if(folders.value(), [&](const auto &path) {
+      return !std::filesystem::is_directory(path, ignored);
+    });
   if (!folders.isOk() || folders.value().empty())
     return "";
-  std::error_code ignored;
   return std::ranges::max(folders.value(), {}, [&](const auto &folder) {
     return std::filesystem::last_write_time(folder, ignored);
   });

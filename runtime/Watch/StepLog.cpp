@@ -89,11 +89,53 @@ Status StepLog::add(const SettledStep &step, bool isEnd) {
   return Status::ok();
 }
 
+namespace {
+/// NaN: nothing tells. Without pointers, for the other ranks.
+struct RankReadings {
+  double memoryBytes, utilization, watts;
+};
+} // namespace
+
+/// A list with a number of each rank, or null where it has none, unless no rank
+/// has one.
+static void addOfRanks(nlohmann::ordered_json &values, const char *name,
+                       const std::vector<std::vector<RankReadings>> &ranks,
+                       double RankReadings::*member) {
+  auto list = nlohmann::ordered_json::array();
+  bool hasAny = false;
+  for (const std::vector<RankReadings> &rank : ranks) {
+    list.push_back(finiteOrNull(rank.at(0).*member));
+    hasAny |= !list.back().is_null();
+  }
+  if (hasAny)
+    values[name] = std::move(list);
+}
+
+StatusOr<nlohmann::ordered_json> StepLog::readings() const {
+  const CardReadings card = run.device.readings();
+  const double unknown = std::nan("");
+  const RankReadings mine{static_cast<double>(run.memory.now()),
+                          card.utilization.value_or(unknown),
+                          card.watts.value_or(unknown)};
+  QLORA_ASSIGN_OR_RETURN(const auto ranks,
+                         run.ranks.allGatherValues(std::span(&mine, 1)));
+  nlohmann::ordered_json values = {{"memory_bytes", run.memory.now()}};
+  if (ranks.size() > 1)
+    addOfRanks(values, "rank_memory_bytes", ranks, &RankReadings::memoryBytes);
+  addOfRanks(values, "rank_gpu_utilization", ranks,
+             &RankReadings::utilization);
+  addOfRanks(values, "rank_gpu_power_watts", ranks, &RankReadings::watts);
+  return values;
+}
+
 Status StepLog::log() {
   const HostSlice slice(run.profiler, HostWork::kLog);
   const double seconds = secondsSince(window.start);
   const Window logged = std::exchange(window, Window());
-  if (!run.metrics || logged.updates == 0)
+  if (logged.updates == 0)
+    return Status::ok();
+  QLORA_ASSIGN_OR_RETURN(const auto machines, readings());
+  if (!run.metrics)
     return Status::ok();
   StepReport report;
   report.step = last.step + 1;
@@ -117,8 +159,8 @@ Status StepLog::log() {
       {"epoch", report.epoch},
       {"step_time", report.stepSeconds},
       {"tokens_per_second", report.tokensPerSecond},
-      {"num_input_tokens_seen", tokens},
-      {"memory_bytes", run.memory.now()}};
+      {"num_input_tokens_seen", tokens}};
+  values.update(machines);
   QLORA_RETURN_IF_ERROR(run.metrics->log(values, stepLine(report)));
   if (const std::string doubt = divergence.check(report); !doubt.empty()) {
     run.metrics->warn(doubt);

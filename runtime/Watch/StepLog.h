@@ -3,7 +3,8 @@
 // What is said of steps while they are trained: a line every few of them, a
 // bar in between, and a warning when something has gone wrong although every
 // number is finite. It observes; the trainer calls it for each step whose
-// results are there, on every rank, and rank 0 alone writes.
+// results are there, on every rank; rank 0 alone writes, with what the others
+// tell of their memory and their cards.
 
 #ifndef QLORA_RUNTIME_WATCH_STEPLOG_H
 #define QLORA_RUNTIME_WATCH_STEPLOG_H
@@ -15,6 +16,7 @@
 
 #include "runtime/Base/Status.h"
 #include "runtime/Data/Schedule.h"
+#include "runtime/Device/Device.h"
 #include "runtime/Predict/MemoryPlan.h"
 #include "runtime/Watch/Metrics.h"
 #include "runtime/Watch/Profiler.h"
@@ -68,6 +70,8 @@ struct LoggedRun {
   Profiler *profiler; ///< or null
   const Schedule &schedule;
   const RunMemory &memory;
+  const Device &device;
+  Collectives &ranks;
   int64_t perStep;    ///< micro-batches of all ranks
   int64_t totalSteps;
   int64_t every; ///< logging_steps
@@ -104,6 +108,8 @@ private:
     double lossSum = 0;
   };
 
+  /// Of all ranks, which call it together: memory, and what cards say.
+  StatusOr<nlohmann::ordered_json> readings() const;
   Status log();
 
   const LoggedRun run;

@@ -146,6 +146,11 @@ Status TensorBoard::log(const nlohmann::ordered_json &values) {
   for (const auto &[name, value] : values.items())
     if (name != "step" && value.is_number())
       summary += scalar(tagOf(name), value.get<float>());
+    else if (value.is_array())
+      for (size_t i = 0; i < value.size(); ++i)
+        if (value[i].is_number())
+          summary += scalar(fmt::format("{}/{}", tagOf(name), i),
+                            value[i].get<float>());
   return writeEvent(values.value("step", int64_t{0}), bytesField(5, summary));
 }
 

@@ -72,6 +72,10 @@ class TextTest(unittest.TestCase):
                                    if line.startswith("#")]
                         self.assertIn(target[1][1:], anchors)
 
+    def test_page_of_options(self):
+        subprocess.run([os.path.join(ROOT, "tests/docs/options_page.py"),
+                        TOOLS], check=True)
+
     def test_python_can_be_parsed(self):
         ast.parse(fenced("python"))
 

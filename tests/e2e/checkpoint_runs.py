@@ -17,6 +17,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 DEMO = os.path.join(HERE, "..", "..", "examples", "demo")
 # What may differ between two runs of the same numbers.
 TIMES = ("step_time", "tokens_per_second", "memory_bytes", "eval_runtime",
+         "rank_memory_bytes", "rank_gpu_utilization", "rank_gpu_power_watts",
          "train_runtime", "checkpoint_runtime", "train_steps_per_second",
          "train_tokens_per_second",
          "peak_memory_bytes", "predicted_peak_memory_bytes", "planned_bytes")
@@ -114,6 +115,17 @@ class Runs:
                 str(self.steps), "--save-steps", str(SAVE_STEPS),
                 "--logging-steps", "4", "--threads", "1", "--output-dir",
                 folder, *flags]
+
+    def compile_for_cards(self, program):
+        self.compile(program, os.path.join(DEMO, "model"), "--target", "cuda",
+                     "--cuda-arch", "90", "--cuda-compiler",
+                     os.path.join(HERE, "..", "cuda", "host-nvcc"))
+
+    def cards(self, count):
+        """The environment with so many of them, of the software platform."""
+        return {"QLORA_TEST_CUDA_DEVICES": ",".join(["sm_90:4096"] * count),
+                "LD_LIBRARY_PATH": os.path.join(os.path.dirname(self.tools),
+                                                "cuda-platform")}
 
     def run(self, folder, *flags, environment=None, expect=0, **named):
         done = subprocess.run(

@@ -152,18 +152,13 @@ def readers(runs, arguments):
 
 
 def targets(runs, arguments):
-    runs.compile("cuda.so", os.path.join(DEMO, "model"), "--target", "cuda",
-                 "--cuda-arch", "90", "--cuda-compiler",
-                 os.path.join(HERE, "..", "cuda", "host-nvcc"))
-    platform = {"QLORA_TEST_CUDA_DEVICES": "sm_90:4096",
-                "LD_LIBRARY_PATH": os.path.join(
-                    os.path.dirname(runs.tools), "cuda-platform")}
+    runs.compile_for_cards("cuda.so")
     start = runs.folder("cpu")
     runs.run(start)
     at = os.path.join(start, f"checkpoint-{2 * SAVE_STEPS}")
     onward, back = runs.folder("cuda"), runs.folder("back")
     done = runs.run(onward, "--resume-from-checkpoint", at, program="cuda.so",
-                    environment=platform)
+                    environment=runs.cards(1))
     check("another backend" in done.stderr, done.stderr)
     runs.run(back, "--resume-from-checkpoint",
              os.path.join(onward, f"checkpoint-{3 * SAVE_STEPS}"))

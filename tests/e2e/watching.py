@@ -26,6 +26,13 @@ def as_float32(value):
     return struct.unpack("f", struct.pack("f", value))[0]
 
 
+def tags(tag, value):
+    """With a number of each rank's own."""
+    if not isinstance(value, list):
+        return [(tag, value)]
+    return [(f"{tag}/{rank}", one) for rank, one in enumerate(value)]
+
+
 def expected(folder):
     """(tag, step) -> value, by transformers' rule for names."""
     values = {}
@@ -35,7 +42,8 @@ def expected(folder):
                 tag = ("eval/" + name[5:] if name.startswith("eval_")
                        else "train/" + name)
                 if name != "step":
-                    values[tag, line["step"]] = as_float32(value)
+                    values.update(((at, line["step"]), as_float32(one))
+                              for at, one in tags(tag, value))
     return values
 
 
@@ -49,6 +57,24 @@ def read(folder):
     return {(tag, event.step): event.value
             for tag in events.Tags()["scalars"]
             for event in events.Scalars(tag)}
+
+
+def watch_cards(runs):
+    """What each rank's card says of itself; the platform's NVML has 90 % and
+    300 W, and one more of each for the second card."""
+    runs.compile_for_cards("cuda.so")
+    folder = runs.folder("cards")
+    runs.run(folder, "--report-to", "tensorboard", "--gpus", "2",
+             program="cuda.so", environment=runs.cards(2))
+    found, wanted = read(folder), expected(folder)
+    check(found == wanted, sorted(set(found.items()) ^ set(wanted.items())))
+    for rank in (0, 1):
+        for name, value in (("utilization", 90), ("power_watts", 300)):
+            tag = f"train/rank_gpu_{name}/{rank}"
+            check(found.get((tag, 4)) == value + rank, tag, found)
+        check(found.get((f"train/rank_memory_bytes/{rank}", 4), 0) > 1e6, found)
+    with open(os.path.join(folder, "report.html")) as file:
+        check(file.read().count("<figure>") == 7, "the charts of cards")
 
 
 def main():
@@ -75,6 +101,7 @@ def main():
         check(steps == sorted(steps) and steps[-1] == 4 * SAVE_STEPS, steps)
         with open(os.path.join(folder, "report.html")) as file:
             check(file.read().count("<figure>") == 5, "the report's charts")
+        watch_cards(runs)
     print("watching  TensorBoard reads what metrics.jsonl has, also resumed")
 
 

@@ -60,6 +60,18 @@ static std::string flagOf(const OptionRow &row, const nlohmann::json &value) {
   return fmt::format("{}={}", flagSpelling(row.name), text);
 }
 
+/// One, or one for each input.
+static std::vector<std::string> flagsOf(const OptionRow &row,
+                                        const Options &options) {
+  if (row.type != OptionType::kPaths)
+    return {flagOf(row, options.value(row.name))};
+  std::vector<std::string> flags;
+  for (const auto &[path, weight] : options.paths(row.name))
+    flags.push_back(fmt::format("{}={}", flagSpelling(row.name), path) +
+                    (weight == 1 ? "" : fmt::format(":{}", weight)));
+  return flags;
+}
+
 /// What the words that are no options stand for.
 static Status takeInputs(const CommandLine &line, std::string &config,
                          std::string &program,
@@ -95,14 +107,14 @@ static void addRunFlags(Configuration &result) {
     const std::string_view name = row.name;
     if (result.options.source(name) == Options::Source::kDefault)
       continue;
-    const std::string flag = flagOf(row, result.options.value(name));
+    const auto flags = flagsOf(row, result.options);
     // A program that is there already is asked whether it was compiled so.
     const bool decidesProgram = row.scope == OptionScope::kProgram;
     if (!decidesProgram || !result.program.empty())
-      result.runnerFlags.push_back(flag);
+      std::ranges::copy(flags, std::back_inserter(result.runnerFlags));
     // Rows of a training file are what lengths of lines are compiled for.
     if (decidesProgram || name == "train_file" || name == "padding_free")
-      result.compilerFlags.push_back(flag);
+      std::ranges::copy(flags, std::back_inserter(result.compilerFlags));
   }
   result.alwaysCompiles |= result.options.value("memory_limit") == kAutoSize;
 }

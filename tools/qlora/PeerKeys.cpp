@@ -11,7 +11,7 @@
 #include <map>
 
 #include "runtime/Base/OptionTable.h"
-#include "runtime/Base/UserFiles.h"
+#include "tools/qlora/PeerData.h"
 
 namespace qlora {
 
@@ -53,8 +53,9 @@ static const PeerRow kRows[] = {
     {"pure_bf16", "compute_dtype", "true=bfloat16 false=float32", ""},
     {"ddp_timeout", "ddp_timeout", "180000000=1000000 *", ""},
     {"report_to", "report_to",
-     "wandb=none tensorboard=none swanlab=none mlflow=none all=none *",
-     "nothing is sent: metrics.jsonl is written"},
+     "wandb=tensorboard all=tensorboard swanlab=none mlflow=none *",
+     "nothing is sent: TensorBoard's files are written, which wandb sync "
+     "--sync-tensorboard sends"},
     {"lora_model_dir", "adapter_name_or_path", kAny, ""},
     {"quantization_method", "", "bnb bitsandbytes none",
      "only the 4-bit format of bitsandbytes is supported: write bnb"},
@@ -78,8 +79,7 @@ static const PeerRow kRows[] = {
      "use_liger_kernel use_liger",
      "", kAny, "chooses kernels: the compiler chooses them here"},
     {"tf32 ddp ddp_find_unused_parameters gradient_checkpointing_kwargs "
-     "dataloader_num_workers dataloader_pin_memory preprocessing_num_workers "
-     "dataset_processes dataset_num_proc group_by_length "
+     "dataloader_num_workers dataloader_pin_memory group_by_length "
      "pad_to_sequence_len eval_sample_packing dataset_prepared_path "
      "overwrite_cache low_cpu_mem_usage device_map use_fast_tokenizer "
      "bnb_4bit_quant_storage remove_unused_columns "
@@ -96,7 +96,7 @@ static const PeerRow kRows[] = {
      "names a chat template: the tokenizer's own is used; chat_template gives "
      "another one"},
     {"wandb_project wandb_entity wandb_watch wandb_name wandb_run_id "
-     "wandb_log_model run_name logging_dir plot_loss debug hub_model_id "
+     "wandb_log_model run_name plot_loss debug hub_model_id "
      "hub_strategy push_to_hub save_only_model save_safetensors",
      "", kAny,
      "is about logs and uploads: metrics.jsonl is written, nothing "
@@ -109,9 +109,6 @@ static const PeerRow kRows[] = {
 
     // What changes the result, and is allowed only where it is off.
     {"do_eval", "", kAny, "is decided by validation_file and eval_strategy"},
-    {"val_set_size", "", kOff,
-     "would hold rows back for evaluation: split the file and name that part "
-     "with validation_file"},
     {"load_in_8bit", "", kOff,
      "8-bit weights are not supported: write "
      "load_in_4bit: true"},
@@ -170,8 +167,7 @@ private:
   Status translate(const YamlEntry &entry);
   Status translateBy(const PeerRow &row, const YamlEntry &entry);
   Status translateNames(const YamlEntry &entry);
-  Status translateDatasets(const YamlEntry &entry, const char *option);
-  Status translateDataset(const YamlEntry &entry, const char *option);
+  Status translateData(const YamlEntry &entry, const char *option);
   void dropUnset();
   Status refused(std::string_view words) const {
     return Status::invalid("{}", words);
@@ -230,68 +226,34 @@ Status Translation::translateNames(const YamlEntry &entry) {
   return add(entry, "lora_target_modules", std::move(list)), Status::ok();
 }
 
-/// axolotl: [{path: data.jsonl, type: chat_template, ...}]
-Status Translation::translateDatasets(const YamlEntry &entry,
-                                      const char *option) {
-  if (!entry.value.is_array() || entry.value.size() != 1 ||
-      !entry.value[0].is_object() || !entry.value[0].contains("path"))
-    return Status::invalid("expects a list of one data set with a path; join "
-                           "the files of several into one");
-  const json &set = entry.value[0];
-  if (!set["path"].is_string())
-    return Status::invalid("expects a path that is text");
-  std::string file = set["path"].get<std::string>();
-  // {path: json, data_files: [data.jsonl]}
-  if (const json files = set.value("data_files", json()); !files.is_null()) {
-    const json first = files.is_array() && files.size() == 1 ? files[0] : files;
-    if (!first.is_string())
-      return Status::invalid("data_files: expects one file; join several "
-                             "into one");
-    file = first.get<std::string>();
-  }
-  if (!std::filesystem::path(file).has_extension())
-    return Status::invalid("'{}' is a data set of the hub; download it and "
-                           "give the path of its JSONL file",
-                           file);
-  add(entry, option, file);
-  if (set.contains("type"))
+Status Translation::translateData(const YamlEntry &entry, const char *option) {
+  const auto base = std::filesystem::path(path).parent_path().string();
+  const json *folder = find("dataset_dir");
+  QLORA_ASSIGN_OR_RETURN(
+      json paths,
+      entry.key.ends_with("datasets")
+          ? pathsOfDatasets(entry.value)
+          : pathsOfNames(wordOf(entry.value), base,
+                         folder && folder->is_string()
+                             ? folder->get<std::string>()
+                             : "data"));
+  add(entry, option, std::move(paths));
+  if (entry.value.is_array() && std::ranges::any_of(entry.value, [](auto &set) {
+        return set.is_object() && set.contains("type");
+      }))
     notes.push_back(fmt::format("{}:{}: 'type' of a data set is not needed: "
                                 "the form of a row is seen from its keys",
                                 path, entry.line));
   return Status::ok();
 }
 
-/// LLaMA-Factory: a name in dataset_dir/dataset_info.json.
-Status Translation::translateDataset(const YamlEntry &entry,
-                                     const char *option) {
-  const json *given = find("dataset_dir");
-  const std::filesystem::path folder =
-      given && given->is_string() ? given->get<std::string>() : "data";
-  const std::string name = wordOf(entry.value);
-  const auto base = std::filesystem::path(path).parent_path();
-  const std::string info = (base / folder / "dataset_info.json").string();
-  QLORA_ASSIGN_OR_RETURN(const std::string text, readWholeFile(info));
-  const json sets = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!sets.is_object() || !sets.contains(name) || !sets[name].is_object() ||
-      !sets[name].value("file_name", json()).is_string())
-    return Status::invalid("'{}' has no data set '{}' with a file_name; name "
-                           "one of its data sets, or give train_file",
-                           info, name);
-  add(entry, option, (folder / sets[name]["file_name"]).string());
-  return Status::ok();
-}
-
 Status Translation::translate(const YamlEntry &entry) {
   if (entry.key == "dataset_dir")
     return Status::ok(); // read with 'dataset'
-  if (entry.key == "datasets")
-    return translateDatasets(entry, "train_file");
-  if (entry.key == "test_datasets")
-    return translateDatasets(entry, "validation_file");
-  if (entry.key == "dataset")
-    return translateDataset(entry, "train_file");
-  if (entry.key == "eval_dataset")
-    return translateDataset(entry, "validation_file");
+  if (entry.key == "datasets" || entry.key == "dataset")
+    return translateData(entry, "train_file");
+  if (entry.key == "test_datasets" || entry.key == "eval_dataset")
+    return translateData(entry, "validation_file");
   if (entry.key == "special_tokens") {
     for (const auto &[token, text] : entry.value.items())
       if (token != "pad_token")

@@ -54,15 +54,18 @@ const Tool &trainTool() {
   return tool;
 }
 
-/// Of a training file only that decides the program whether it has rows.
-static StatusOr<std::string> shapeOfData(const std::string &path) {
-  if (path.empty())
-    return std::string("none");
-  if (std::filesystem::path(path).extension() != ".safetensors")
-    return std::string("rows");
-  QLORA_ASSIGN_OR_RETURN(const SafetensorsFile file,
-                         SafetensorsFile::open(path));
-  return std::string(file.find("row_offsets") ? "rows" : "tokens");
+/// Of training files only that decides the program whether one has rows.
+static StatusOr<std::string>
+shapeOfData(const std::vector<WeightedPath> &files) {
+  for (const auto &[path, weight] : files) {
+    if (std::filesystem::path(path).extension() != ".safetensors")
+      return std::string("rows");
+    QLORA_ASSIGN_OR_RETURN(const SafetensorsFile file,
+                           SafetensorsFile::open(path));
+    if (file.find("row_offsets"))
+      return std::string("rows");
+  }
+  return std::string(files.empty() ? "none" : "tokens");
 }
 
 /// A hash of all that decides what is in the program.
@@ -74,7 +77,7 @@ static StatusOr<std::string> keyOf(const Configuration &configuration) {
                                  configuration.dropout));
   addInstructions(hash);
   QLORA_ASSIGN_OR_RETURN(const std::string data,
-                         shapeOfData(options.text("train_file")));
+                         shapeOfData(options.paths("train_file")));
   hash.add(data);
   for (const std::string &flag : configuration.compilerFlags)
     if (!flag.starts_with("--train-file="))

@@ -11,6 +11,7 @@
 #include "runtime/Device/Cuda/CudaTransfers.h"
 #include "runtime/Device/Cuda/GemmTuner.h"
 #include "runtime/Device/Cuda/NcclCollectives.h"
+#include "runtime/Device/Cuda/NvmlApi.h"
 #include "runtime/Device/PreparedLaunches.h"
 #include "runtime/Kernels/Cuda/CudaKernel.h"
 
@@ -38,6 +39,7 @@ public:
   bool hasHostArenas() const override { return false; }
   int64_t lead() const override { return 1; }
   std::vector<ReserveUse> reserve() const override;
+  CardReadings readings() const override;
   bool settle() override;
   std::string gemmTable() const override {
     return tuner.table().cards.empty() ? "" : tuner.table().text();
@@ -326,6 +328,12 @@ std::vector<ReserveUse> CudaDevice::reserve() const {
   return {{"CUDA context and others", before.total - before.free},
           {"code, graphs, libraries",
            taken - std::min(taken, arenas.totalBytes())}};
+}
+
+CardReadings CudaDevice::readings() const {
+  const auto nvml = Nvml::open();
+  return nvml.isOk() ? cardReadings(*nvml.value(), card.pciBusId())
+                     : CardReadings();
 }
 
 StatusOr<std::unique_ptr<Device>> createCudaDevice(const DeviceOptions &options,

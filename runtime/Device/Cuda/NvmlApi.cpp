@@ -92,4 +92,18 @@ std::vector<CardProcess> otherProcesses(const Nvml &nvml,
   return processes;
 }
 
+CardReadings cardReadings(const Nvml &nvml, const std::string &pciBusId) {
+  nvmlDevice_t device = nullptr;
+  CardReadings readings;
+  if (nvml.deviceByPciBusId(pciBusId.c_str(), &device) != 0)
+    return readings;
+  nvmlUtilization_t utilization{};
+  if (nvml.utilizationRates(device, &utilization) == 0)
+    readings.utilization = utilization.gpu;
+  unsigned milliwatts = 0;
+  if (nvml.powerUsage(device, &milliwatts) == 0)
+    readings.watts = milliwatts / 1000.0;
+  return readings;
+}
+
 } // namespace qlora

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// NVML as a table of functions: what else runs on a card. It comes with the
-// driver, and is opened only where something has gone wrong; a machine without
-// it gets a message with less in it.
+// NVML as a table of functions: what else runs on a card, how busy it is and
+// what it draws. It comes with the driver; a machine without it gets a message
+// with less in it, and metrics without readings.
 //
 // A table lives as long as the process. Thread-safe after open().
 
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "runtime/Base/Status.h"
+#include "runtime/Device/Device.h"
 #include "runtime/Kernels/Cuda/CudaTypes.h"
 
 namespace qlora {
@@ -40,6 +41,9 @@ struct CardProcess {
 /// Empty where NVML does not tell, as in most containers.
 std::vector<CardProcess> otherProcesses(const Nvml &nvml,
                                         const std::string &pciBusId);
+
+/// How busy the card is, and its power. Empty where NVML does not tell either.
+CardReadings cardReadings(const Nvml &nvml, const std::string &pciBusId);
 
 } // namespace qlora
 

@@ -140,6 +140,10 @@ struct nvmlProcessInfo_t {
 };
 static_assert(sizeof(nvmlProcessInfo_t) == 24);
 
+struct nvmlUtilization_t {
+  unsigned gpu;    ///< percent of the last sample period with a kernel running
+  unsigned memory; ///< percent of it in which memory was read or written
+};
 inline constexpr unsigned long long kNvmlUnknown = ~0ull;
 inline constexpr nvmlReturn_t kNvmlInsufficientSize = 7;
 

@@ -17,6 +17,10 @@ QLORA_SAME_FIELD(nvmlProcessInfo_t, usedGpuMemory, usedGpuMemory)
 QLORA_SAME_FIELD(nvmlProcessInfo_t, gpuInstanceId, gpuInstanceId)
 QLORA_SAME_FIELD(nvmlProcessInfo_t, computeInstanceId, computeInstanceId)
 
+QLORA_SAME_STRUCT(nvmlUtilization_t)
+QLORA_SAME_FIELD(nvmlUtilization_t, gpu, gpu)
+QLORA_SAME_FIELD(nvmlUtilization_t, memory, memory)
+
 #define QLORA_NVML(Name, Symbol, Parameters)                                   \
   QLORA_SAME_FUNCTION(#Symbol, Symbol, nvmlReturn_t, Parameters)
 #include "runtime/Kernels/Cuda/CudaSymbols.inc"

@@ -2,6 +2,7 @@
 
 // libnvidia-ml.so.1: the processes that a test says are on the cards
 // (Settings.h). Lists have to be asked for with room for them, as NVML's do.
+// Card c is 90 + c percent busy and draws 300 + c watts.
 
 #include "tests/cuda/Driver/Settings.h"
 #include "tests/cuda/Nvml/Codes.h"
@@ -89,6 +90,29 @@ nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsigned *count,
                                          nvmlProcessInfo_t *infos) {
   return list("nvmlDeviceGetGraphicsRunningProcesses_v3", device, false, count,
               infos);
+}
+
+nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device,
+                                           nvmlUtilization_t *rates) {
+  if (const int code = countAndInject("nvmlDeviceGetUtilizationRates"))
+    return code;
+  if (!isInitialized)
+    return kNvmlUninitialized;
+  if (!device || !rates)
+    return kNvmlInvalidArgument;
+  *rates = {90u + unsigned(device->card), 40};
+  return kNvmlSuccess;
+}
+
+nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned *power) {
+  if (const int code = countAndInject("nvmlDeviceGetPowerUsage"))
+    return code;
+  if (!isInitialized)
+    return kNvmlUninitialized;
+  if (!device || !power)
+    return kNvmlInvalidArgument;
+  *power = 1000 * (300 + unsigned(device->card));
+  return kNvmlSuccess;
 }
 
 nvmlReturn_t nvmlSystemGetProcessName(unsigned pid, char *name,

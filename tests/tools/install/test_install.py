@@ -12,7 +12,7 @@ import unittest
 
 BUILD = pathlib.Path(os.environ["QLORA_BUILD"])
 SOURCE = pathlib.Path(__file__).resolve().parents[3]
-PROGRAMS = ("qlora-import", "qloracc", "qlora-run")
+PROGRAMS = ("qlora", "qlora-import", "qloracc", "qlora-run")
 
 
 def run(command, cwd, **environment):
@@ -51,6 +51,8 @@ class Install(unittest.TestCase):
         for program in PROGRAMS:
             paths = run(["readelf", "-d", prefix / "bin" / program], "/")
             self.assertNotIn(str(BUILD), paths)
+            page = prefix / "share" / "man" / "man1" / f"{program}.1"
+            self.assertIn(r"\-\-", page.read_text())
         demo = prefix / "share" / "qlora" / "examples" / "demo"
         self.assertEqual(self.train("installed", prefix / "bin", demo),
                          self.train("built", BUILD / "bin",

@@ -272,6 +272,9 @@ class PeerFileTest(QloraTest):
                 ("axolotl", ["--load-in-4bit=true", "--optim=adamw_torch",
                              "--lora-target-modules=all-linear",
                              "--completion-only-loss=true",
+                             "--val-set-size=0.05",
+                             "--train-file=" + os.path.join(DEMO, "data", "train.jsonl")
+                             + " --train-file=",
                              "--save-strategy=epoch", "--lora-r=4",
                              "--compute-dtype=float32"]),
                 ("llama-factory", ["--load-in-4bit=true",
@@ -285,14 +288,18 @@ class PeerFileTest(QloraTest):
 
     def test_what_would_change_the_training_is_refused(self):
         for text, message in (
-                ("val_set_size: 0.1", "name that part with validation_file"),
                 ("stage: dpo", "supervised fine-tuning"),
                 ("quantization_bit: 8", "write 4"),
                 ("adapter: lora\nuse_dora: true", "train.yaml:2: 'use_dora'"),
                 ("deepspeed: ds.json", "shards the model"),
                 ("datasets:\n  - path: tatsu-lab/alpaca",
                  "data set of the hub"),
+                ("datasets: []", "each with a path"),
+                ("datasets:\n  - path: a.jsonl\n    shards: 4",
+                 "'shards' of a data set"),
                 ("dataset: nothing", "dataset_info.json"),
+                (f"dataset: renamed\ndataset_dir: {INPUTS}/sets",
+                 "has its prompt in the column \"question\""),
                 ("flash_atention: true", "did you mean 'flash_attention'?"),
                 ("sequence_lenn: 3", "did you mean 'sequence_len'?")):
             with self.subTest(text=text):

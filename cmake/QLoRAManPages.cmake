@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: MIT
+
+# Man pages of the programs, made from their --help-all, and so from the option
+# tables; installed where help2man was there to make them.
+find_program(QLORA_HELP2MAN help2man)
+set(QLORA_MAN_PAGES ${CMAKE_CURRENT_BINARY_DIR}/man)
+set(manPages)
+
+# page, the command that it is of, the one line in its NAME, and how to ask the
+# command for its help.
+function(qlora_man_page page command name help)
+  separate_arguments(command)
+  list(POP_FRONT command program)
+  set(file ${QLORA_MAN_PAGES}/${page}.1)
+  string(JOIN " " text $<TARGET_FILE:${program}> ${command})
+  add_custom_command(
+    OUTPUT ${file}
+    COMMAND ${QLORA_HELP2MAN} --no-info --help-option=${help} --name=${name}
+            --output=${file} ${text}
+    DEPENDS ${program} VERBATIM)
+  list(APPEND manPages ${file})
+  set(manPages ${manPages} PARENT_SCOPE)
+endfunction()
+
+if(QLORA_HELP2MAN)
+  file(MAKE_DIRECTORY ${QLORA_MAN_PAGES})
+  qlora_man_page(qlora qlora "fine-tune language models with LoRA" --help)
+  qlora_man_page(qlora-train "qlora train"
+                 "train a LoRA adapter of a Hugging Face model" --help-all)
+  qlora_man_page(qlora-memory "qlora memory"
+                 "what a training of a model needs, and where it fits"
+                 --help-all)
+  qlora_man_page(qlora-run qlora-run "train a program that qloracc compiled"
+                 --help-all)
+  if(QLORA_COMPILER)
+    qlora_man_page(qloracc qloracc "compile a model's graph to a training program"
+                   --help-all)
+    qlora_man_page(qlora-import qlora-import
+                   "make a graph of a Hugging Face model folder" --help-all)
+  endif()
+  add_custom_target(man ALL DEPENDS ${manPages})
+  install(FILES ${manPages} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+endif()

@@ -21,6 +21,21 @@ install(PROGRAMS tools/qlora-data/qlora-data
 install(DIRECTORY tools/qlora-data/qlora_data
         DESTINATION ${QLORA_SHARE}/qlora-data
         PATTERN __pycache__ EXCLUDE)
+# The Python packages of the data step, which Debian has not or not all of: for
+# any Python from 3.9 on, found after its own.
+file(GLOB packages CONFIGURE_DEPENDS
+     .venv/lib/python3*/site-packages/tokenizers
+     .venv/lib/python3*/site-packages/jinja2
+     .venv/lib/python3*/site-packages/markupsafe
+     .venv/lib/python3*/site-packages/tokenizers-*.dist-info
+     .venv/lib/python3*/site-packages/jinja2-*.dist-info
+     .venv/lib/python3*/site-packages/markupsafe-*.dist-info)
+if(packages)
+  install(DIRECTORY ${packages}
+          DESTINATION ${QLORA_SHARE}/qlora-data/packages
+          PATTERN __pycache__ EXCLUDE
+          PATTERN _speedups.* EXCLUDE) # of one version of Python; not needed
+endif()
 file(MAKE_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/package)
 file(CREATE_LINK ../${QLORA_SHARE}/qlora-data/qlora-data
      ${CMAKE_CURRENT_BINARY_DIR}/package/qlora-data SYMBOLIC)
@@ -43,7 +58,8 @@ set(CPACK_STRIP_FILES ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
-set(CPACK_DEBIAN_PACKAGE_DEPENDS "python3, python3-venv")
+set(CPACK_DEBIAN_PACKAGE_DEPENDS "python3")
+set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "python3-venv")
 if(QLORA_COMPILER)
   string(APPEND CPACK_DEBIAN_PACKAGE_DEPENDS ", clang-22, lld-22")
 endif()

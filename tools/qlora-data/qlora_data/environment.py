@@ -4,7 +4,8 @@
 In this order: $QLORA_PYTHON alone, if it is set; the Python that runs this;
 that of $VIRTUAL_ENV; that of .venv in the repository, which scripts/install.sh
 makes, or, where qlora is installed, of ~/.local/share/qlora/venv, which the
-user makes once. Without packages of its own a Python hands over to the next one.
+user may make. Without packages of its own a Python hands over to the next one,
+and the last takes those that were installed with qlora.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ PACKAGES = ("tokenizers", "jinja2")
 _TRIED = "QLORA_DATA_TRIED"
 _REPOSITORY = os.path.abspath(os.path.join(
     os.path.dirname(os.path.realpath(__file__)), "..", "..", ".."))
+# Beside this package where it is installed: copies of PACKAGES, for any Python.
+_COPIES = os.path.join(_REPOSITORY, "qlora", "qlora-data", "packages")
 # share/qlora/qlora-data/qlora_data, and no repository.
 _IS_INSTALLED = os.path.basename(_REPOSITORY) == "share"
 
@@ -49,6 +52,14 @@ def _candidates() -> list[str]:
                for folder in folders if folder]
     return [sys.executable] + [python for python in pythons
                                if os.access(python, os.X_OK)]
+
+
+def how_to_install(packages: str) -> str:
+    """A command that gives the next start a Python with them."""
+    if sys.prefix != sys.base_prefix:  # an environment
+        return f"{shlex.quote(sys.executable)} -m pip install {packages}"
+    venv = shlex.quote(_venv())
+    return f"python3 -m venv {venv} && {venv}/bin/pip install {packages}"
 
 
 def _missing(tried: list[str]) -> DataError:
@@ -84,4 +95,7 @@ def ensure_packages(arguments: list[str]) -> None:
         if python not in tried:
             os.environ[_TRIED] = os.pathsep.join(tried + [python])
             os.execv(python, [python, sys.argv[0], *arguments])
+    sys.path.append(_COPIES)
+    if all(importlib.util.find_spec(name) for name in PACKAGES):
+        return
     raise _missing(tried)

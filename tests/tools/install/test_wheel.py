@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: MIT
+"""The wheel, alone in a fresh environment: its commands and its package train a
+compiled program, report what fails in the program's words, and stop it."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import tempfile
+import textwrap
+import unittest
+
+BUILD = pathlib.Path(os.environ["QLORA_BUILD"])
+SOURCE = pathlib.Path(__file__).resolve().parents[3]
+DEMO = SOURCE / "examples" / "demo"
+
+
+def run(command, code=0, **options):
+    done = subprocess.run(command, capture_output=True, text=True,
+                          check=False, **options)
+    if done.returncode != code:
+        raise AssertionError(f"{command}: {done.returncode} {done.stdout}"
+                             f"{done.stderr}")
+    return done
+
+
+class Wheel(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.folder = pathlib.Path(folder.name)
+        run([SOURCE / "scripts" / "wheel.sh", "--tools", BUILD / "bin",
+             cls.folder])
+        cls.wheel, = cls.folder.glob("qlora-*-py3-none-manylinux_*.whl")
+        run(["python3", "-m", "venv", cls.folder / "venv"])
+        cls.bin = cls.folder / "venv" / "bin"
+        run([cls.bin / "pip", "install", "-q", "--no-index", "--no-deps",
+             cls.wheel])
+        # The packages that it depends on, as they are in the project's.
+        theirs, = (SOURCE / ".venv" / "lib").glob("python3*/site-packages")
+        site, = (cls.folder / "venv" / "lib").glob("python3*/site-packages")
+        (site / "dependencies.pth").write_text(f"{theirs}\n")
+        for command in (["qlora-import", DEMO / "model", "-o", "m.mlir"],
+                        ["qloracc", "m.mlir", "-o", "train.so", "--config",
+                         DEMO / "train.yaml"]):
+            run([BUILD / "bin" / command[0], *command[1:]], cwd=cls.folder)
+        cls.environment = {"HOME": str(cls.folder), "PATH": "/usr/bin:/bin"}
+
+    def command(self, *words, **options):
+        return run([self.bin / words[0], *words[1:]], cwd=self.folder,
+                   env=self.environment, **options)
+
+    def python(self, text, **options):
+        return self.command("python3", "-c", textwrap.dedent(text), **options)
+
+    def test_trains_a_compiled_program(self):
+        self.command("qlora", "train", "train.so", "--config",
+                     DEMO / "train.yaml", "--max-steps", "3",
+                     "--output-dir", "command")
+        self.python(f"""
+            import qlora
+            run = qlora.train("train.so", config="{DEMO}/train.yaml",
+                              max_steps=3, logging_steps=1,
+                              output_dir="package", validation_file=None)
+            rows = [row for row in run if "loss" in row]
+            assert [row["step"] for row in rows] == [1, 2, 3], rows
+            assert run.returncode == 0 and run.metrics[-1]["train_runtime"]
+            """)
+        one, other = ((self.folder / name / "adapter_model.safetensors")
+                      .read_bytes() for name in ("command", "package"))
+        self.assertEqual(one, other)
+
+    def test_errors_are_the_programs(self):
+        done = self.python("""
+            import qlora
+            try:
+                list(qlora.train("train.so", "nothing.jsonl"))
+            except qlora.Error as error:
+                print(error)
+            """)
+        self.assertIn("nothing.jsonl", done.stdout)
+        self.assertEqual(len(done.stdout.splitlines()), 1, done.stdout)
+        self.assertIn("error: ", done.stderr)
+
+    def test_says_where_the_compiler_is_to_be_had(self):
+        done = self.command("qlora", "train", DEMO / "model",
+                            DEMO / "data" / "train.jsonl", code=1)
+        self.assertIn("the compiler is not installed here", done.stderr)
+
+    def test_stops_with_a_checkpoint(self):
+        self.python(f"""
+            import qlora
+            run = qlora.train("train.so", config="{DEMO}/train.yaml",
+                              max_steps=100000, output_dir="stopped")
+            next(row for row in run if "loss" in row)
+            run.stop()
+            assert run.returncode == 143, run.returncode
+            assert list(run) == []
+            """)
+        self.assertTrue(list((self.folder / "stopped").glob("checkpoint-*")))
+
+    def test_none_is_left_running(self):
+        done = self.python(f"""
+            import qlora
+            run = qlora.train("train.so", config="{DEMO}/train.yaml",
+                              max_steps=100000, output_dir="left")
+            next(row for row in run if "loss" in row)
+            print(run._process.pid)
+            """)
+        with self.assertRaises(ProcessLookupError):
+            process = int(done.stdout)
+            for _ in range(300):
+                os.kill(process, 0)
+                signal.sigtimedwait([], 0.1)
+
+
+if __name__ == "__main__":
+    unittest.main()

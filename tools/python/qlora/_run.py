@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: MIT
+"""Starts `qlora` and reads what it writes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_BUILD = os.path.join(_HERE, "..", "..", "..", "build", "bin")
+# Ends after a checkpoint: Ctrl-C and SIGTERM.
+_STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
+
+
+class Error(Exception):
+    """The program's own words: what, where, and what to do."""
+
+
+def _program(name: str) -> str:
+    """In the wheel, in the build of a clone, else in PATH."""
+    for folder in (os.path.join(_HERE, "bin"), _BUILD):
+        path = os.path.join(folder, name)
+        if os.access(path, os.X_OK):
+            return path
+    found = shutil.which(name)
+    if not found:
+        raise Error(f"{name} is not installed: it is neither beside this "
+                    "package nor in PATH")
+    return found
+
+
+def _environment() -> dict[str, str]:
+    """The data step runs in this Python, which has its packages."""
+    return {"QLORA_PYTHON": sys.executable, **os.environ}
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, (bool, list, tuple, dict)):
+        return json.dumps(value)
+    return os.fspath(value) if isinstance(value, os.PathLike) else str(value)
+
+
+def _flags(options: dict[str, Any]) -> list[str]:
+    flags = []
+    for name, value in options.items():
+        # Inputs are mixed: one flag for each.
+        several = (name in ("train_file", "validation_file")
+                   and isinstance(value, (list, tuple)))
+        for one in value if several else [value]:
+            if one is not None:
+                flags.append(f"--{name.replace('_', '-')}={_text(one)}")
+    return flags
+
+
+def _end(process: subprocess.Popen) -> None:
+    if process.poll() is None:
+        process.terminate()
+
+
+class Training:
+    """A run. Iterating gives its metrics as they come, and raises Error where
+    it fails. One that nobody refers to any more is stopped, as by stop()."""
+
+    def __init__(self, command: list[str]):
+        self.metrics: list[dict[str, Any]] = []  # all so far
+        self._errors: list[str] = []
+        self._process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL, env=_environment(), text=True,
+            encoding="utf-8", errors="replace")
+        weakref.finalize(self, _end, self._process)
+        # Not of a notebook's terminal: what sys.stderr is now.
+        self._reader = threading.Thread(
+            target=_forward, daemon=True,
+            args=(self._process.stderr, sys.stderr, self._errors))
+        self._reader.start()
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return self
+
+    def __next__(self) -> dict[str, Any]:
+        try:
+            line = self._process.stdout.readline()
+        except KeyboardInterrupt:
+            # A terminal's reaches the program too, and both count once.
+            self.stop(signal.SIGINT)
+            raise
+        if not line:
+            self._finish()
+            raise StopIteration
+        self.metrics.append(json.loads(line))
+        return self.metrics[-1]
+
+    def _finish(self) -> None:
+        code = self._process.wait()
+        self._reader.join()
+        if code != 0 and code not in _STOPPED:
+            raise Error("\n".join(self._errors)
+                        or f"qlora ended with code {code}")
+
+    def wait(self) -> list[dict[str, Any]]:
+        """To the end; all metrics."""
+        for _ in self:
+            pass
+        return self.metrics
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        """Ends the step, writes a checkpoint and the adapter so far."""
+        if self._process.poll() is None:
+            self._process.send_signal(number)
+        for line in self._process.stdout:
+            self.metrics.append(json.loads(line))
+        self._process.wait()
+
+    @property
+    def returncode(self) -> int | None:
+        """None while it runs."""
+        return self._process.poll()
+
+
+def _forward(pipe, out, errors: list[str]) -> None:
+    for line in pipe:
+        out.write(line)
+        out.flush()
+        name, found, message = line.partition(": error: ")
+        if found and name.startswith("qlora"):
+            errors.append(message.rstrip())
+
+
+def train(model, data=None, **options) -> Training:
+    """`model`: a folder, a YAML file or a compiled train.so. `data`: a file, a
+    folder, or a list of them."""
+    if data is not None:
+        options["train_file"] = data
+    options.setdefault("log_format", "json")
+    return Training([_program("qlora"), "train", _text(model),
+                     *_flags(options)])
+
+
+def _say(command: str, model, options: dict[str, Any]) -> str:
+    done = subprocess.run(
+        [_program("qlora"), command, _text(model), *_flags(options)],
+        capture_output=True, text=True, env=_environment(), check=False)
+    if done.returncode:
+        raise Error(done.stderr.strip())
+    return done.stdout
+
+
+def plan(model, **options) -> str:
+    """What a training needs, without it."""
+    return _say("plan", model, options)
+
+
+def memory(model, **options) -> str:
+    """What fits where."""
+    return _say("memory", model, options)
+
+
+def _become(name: str) -> None:
+    os.environ.setdefault("QLORA_PYTHON", sys.executable)
+    path = _program(name)
+    os.execv(path, [path, *sys.argv[1:]])
+
+
+# The wheel's commands.
+def qlora() -> None:
+    _become("qlora")
+
+
+def qlora_run() -> None:
+    _become("qlora-run")
+
+
+def qlora_data() -> None:
+    _become("qlora-data")

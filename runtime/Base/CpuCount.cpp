@@ -163,4 +163,12 @@ std::string threadsRemark(const ThreadRequest &request) {
                      share);
 }
 
+std::string processorName() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);)
+    if (line.starts_with("model name") && line.find(": ") != line.npos)
+      return line.substr(line.find(": ") + 2);
+  return "unknown";
+}
+
 } // namespace qlora

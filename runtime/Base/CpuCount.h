@@ -37,6 +37,9 @@ int threadsPerRank(const ThreadRequest &request);
 /// CPUs idle, or where threads are more than CPUs; else empty.
 std::string threadsRemark(const ThreadRequest &request);
 
+/// "AMD EPYC 9B45", as /proc/cpuinfo has it; "unknown" where it does not.
+std::string processorName();
+
 } // namespace qlora
 
 #endif // QLORA_RUNTIME_BASE_CPUCOUNT_H

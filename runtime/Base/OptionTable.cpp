@@ -184,6 +184,9 @@ const OptionRow kRows[] = {
      "evaluate every N steps; 0: as --eval-strategy says", "", "", 0, 1e15},
     {"logging_steps", kInt, "10", kRun, kReport, "log every N steps",
      "log_every_n_steps steps_per_report", "", 1, 1e15},
+    {"run_name", kString, "", kOutput, kReport,
+     "name of the run's session in sessions/v1 of --output-dir, by which qlora "
+     "compare shows it; without it, when the run began"},
     {"log_format", kChoice, "text", kRun, kReport, "lines on standard output",
      "", "text json"},
     {"report_to", kNames, "[]", kOutput, kReport,

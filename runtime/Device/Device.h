@@ -156,6 +156,8 @@ public:
   /// What the device's own memory holds beside the arenas, as measured now.
   /// Empty where arenas are this process's memory.
   virtual std::vector<ReserveUse> reserve() const { return {}; }
+  /// The card's name, or empty.
+  virtual std::string hardware() const { return {}; }
   /// Of now; empty where there is no card.
   virtual CardReadings readings() const { return {}; }
   /// Name of the kernel that runs a launch of the module.

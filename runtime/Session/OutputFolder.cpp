@@ -20,7 +20,9 @@
 #include "runtime/Session/Adapter.h"
 #include "runtime/Session/Checkpoint.h"
 #include "runtime/Session/Resume.h"
+#include "runtime/Session/SessionRecord.h"
 #include "runtime/Watch/ReportPage.h"
+#include "runtime/Watch/RunFolder.h"
 
 namespace qlora {
 
@@ -43,6 +45,8 @@ static bool isLeftOver(const fs::path &file) {
   constexpr std::string_view kNames[] = {"config.resolved.yaml",
                                          "metrics.jsonl", "gemm_table.json",
                                          "trainer_log.jsonl", "runs",
+                                         kEnvironmentFile, kPlanFile,
+                                         kSessionsFolder,
                                          kReportFile, kStagingFolder, ".lock"};
   return std::ranges::find(kNames, name) != std::end(kNames) ||
          file.stem().extension() == ".part"; // was not renamed any more

@@ -21,6 +21,7 @@
 #include "runtime/Session/OutputFolder.h"
 #include "runtime/Session/RunStart.h"
 #include "runtime/Session/RunSummary.h"
+#include "runtime/Session/SessionRecord.h"
 #include "runtime/Session/SameOnRanks.h"
 #include "runtime/Session/Training.h"
 #include "runtime/Watch/ReportPage.h"
@@ -72,6 +73,7 @@ private:
   RunStart start;
   std::string outputFolder;
   std::optional<PreparedAdapter> adapter; ///< on rank 0, where one is trained
+  SessionRecord record;
   std::optional<Metrics> metrics; ///< on rank 0
   std::unique_ptr<Dataset> trainData, validationData;
   DataSummary trainSummary;
@@ -140,6 +142,9 @@ Status Session::announce(const Run &run) {
     metrics->warn(remark);
   for (const std::string &remark : start.remarks)
     metrics->note(remark);
+  if (run.train)
+    if (const Status status = record.begin(run, start.facts); !status.isOk())
+      metrics->warn(status.message());
   warnOfBase();
   return Status::ok();
 }
@@ -260,8 +265,9 @@ Status Session::finish(const Run &run, const TrainingResult &result) {
     text += run.memory.measuredText() + "\n";
   text += runEnding(run, result);
   QLORA_RETURN_IF_ERROR(metrics->log(runTotals(run, result), text));
-  if (Status status = writeReport(outputFolder); !status.isOk())
-    metrics->warn(status.message()); // the adapter is there
+  for (const Status &status : {writeReport(outputFolder), record.end()})
+    if (!status.isOk())
+      metrics->warn(status.message()); // the adapter is there
   return Status::ok();
 }
 

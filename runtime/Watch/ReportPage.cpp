@@ -17,48 +17,11 @@
 #include "runtime/Base/OptionTable.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Watch/Chart.h"
+#include "runtime/Watch/RunFolder.h"
 
 namespace qlora {
 
 using nlohmann::json;
-
-namespace {
-
-/// metrics.jsonl by what its lines are (Metrics.h).
-struct Logged {
-  std::vector<json> steps, evaluations;
-  json totals = json::object(); ///< the end, where the run has one
-  size_t unreadable = 0;        ///< lines
-
-  explicit Logged(std::string_view text);
-};
-
-} // namespace
-
-Logged::Logged(std::string_view text) {
-  std::istringstream lines{std::string(text)};
-  for (std::string line; std::getline(lines, line);) {
-    json values = json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (line.empty())
-      continue;
-    if (!values.is_object() || !values.contains("step") ||
-        !values["step"].is_number())
-      ++unreadable;
-    else if (values.contains("train_runtime"))
-      totals = std::move(values);
-    else if (values.contains("eval_loss"))
-      evaluations.push_back(std::move(values));
-    else
-      steps.push_back(std::move(values));
-  }
-}
-
-/// What is no number, as JSON writes one that is not finite, is not drawn.
-static double numberOf(const json &line, const char *name) {
-  const auto found = line.find(name);
-  return found != line.end() && found->is_number() ? found->get<double>()
-                                                   : std::nan("");
-}
 
 static ChartSeries seriesOf(const std::vector<json> &lines,
                             const std::string &name, const char *key,
@@ -102,7 +65,7 @@ static std::vector<ChartSeries> seriesOfRanks(const std::vector<json> &lines,
   return series;
 }
 
-static std::string chartsHtml(const Logged &logged) {
+static std::string chartsHtml(const LoggedLines &logged) {
   Chart loss{"Loss", "step", {seriesOf(logged.steps, "training", "loss")}};
   if (!logged.evaluations.empty())
     loss.series.push_back(
@@ -168,7 +131,7 @@ static std::string table(const std::string &title, const std::string &rows) {
                             "</tbody></table></section>";
 }
 
-static std::string totalsHtml(const Logged &logged) {
+static std::string totalsHtml(const LoggedLines &logged) {
   std::string rows;
   if (!logged.steps.empty() || !logged.totals.empty()) {
     const json &last =
@@ -195,6 +158,26 @@ static std::string totalsHtml(const Logged &logged) {
       rows += row(name, formatBytes(static_cast<uint64_t>(bytes)));
   }
   return table("What came out", rows);
+}
+
+/// plan.json: bytes of each arena.
+static std::string planHtml(const json &plan) {
+  std::string rows;
+  const json arenas = plan.value("arenas", json());
+  for (const auto &[name, bytes] : arenas.items())
+    if (bytes.is_number_unsigned())
+      rows += row(name, formatBytes(bytes.get<uint64_t>()));
+  return table("Memory that was planned, each rank", rows);
+}
+
+/// environment.json: a text or a number each.
+static std::string machineHtml(const json &environment) {
+  std::string rows;
+  for (const auto &[name, value] : environment.items())
+    if (value.is_primitive())
+      rows += row(name, value.is_string() ? value.get<std::string>()
+                                          : value.dump());
+  return table("What it ran on", rows);
 }
 
 /// Options that are not as they come.
@@ -228,46 +211,42 @@ section{margin:0 0 1.5rem}
 .charts{display:grid;gap:1.5rem;
 grid-template-columns:repeat(auto-fit,minmax(min(100%,340px),1fr))}
 table{border-collapse:collapse;font-size:.92rem}
-.wide{overflow-x:auto}.wide td{white-space:nowrap;overflow-wrap:normal}
+.wide{overflow-x:auto}.wide td,.wide th{white-space:nowrap;overflow-wrap:normal}
 th,td{text-align:left;vertical-align:top;padding:.25rem .9rem .25rem 0;
 border-bottom:1px solid var(--rule)}
 th{font-weight:600}td{overflow-wrap:anywhere;font-variant-numeric:tabular-nums}
 )";
 
-std::string reportPage(const std::string &title, std::string_view metrics,
-                       const Options *settings) {
-  const Logged logged(metrics);
-  std::string html = fmt::format(
+std::string pageHtml(const std::string &title, const std::string &content) {
+  return fmt::format(
       "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
       "<meta name=\"viewport\" content=\"width=device-width,"
       "initial-scale=1\"><title>{0}</title><style>{1}{2}</style></head><body>"
-      "<h1>{0}</h1>",
-      escapeHtml(title), kPageStyle, chartStyle());
-  if (logged.unreadable > 0)
-    html += fmt::format("<p>Lines of metrics.jsonl that cannot be read and are "
-                        "left out: {}.</p>",
-                        formatCount(logged.unreadable));
-  return html + chartsHtml(logged) + evaluationsHtml(logged.evaluations) +
-         totalsHtml(logged) + settingsHtml(settings) + "</body></html>\n";
+      "<h1>{0}</h1>{3}</body></html>\n",
+      escapeHtml(title), kPageStyle, chartStyle(), content);
+}
+
+std::string unreadableHtml(const std::string &name, size_t lines) {
+  return lines == 0 ? ""
+                    : fmt::format("<p>Lines of {} that cannot be read and are "
+                                  "left out: {}.</p>",
+                                  escapeHtml(name), formatCount(lines));
+}
+
+std::string reportPage(const RunFolder &run) {
+  const LoggedLines &logged = run.logged;
+  return pageHtml(run.name,
+                  unreadableHtml("metrics.jsonl", logged.unreadable) +
+                      chartsHtml(logged) +
+                      evaluationsHtml(logged.evaluations) +
+                      totalsHtml(logged) + planHtml(run.plan) +
+                      machineHtml(run.environment) +
+                      settingsHtml(run.settings ? &*run.settings : nullptr));
 }
 
 Status writeReport(const std::string &folder) {
-  const std::string path = folder + "/metrics.jsonl";
-  const auto metrics = readWholeFile(path);
-  if (!metrics.isOk())
-    return Status::error(StatusCode::kNotFound,
-                         "no report of '{}': {}; it is made of a run's "
-                         "metrics.jsonl, in its --output-dir",
-                         folder, metrics.status().message());
-  Options settings;
-  const bool isRead =
-      settings.applyYaml(folder + "/config.resolved.yaml").isOk();
-  std::error_code ignored;
-  const std::string title =
-      std::filesystem::canonical(folder, ignored).filename();
-  return replaceWholeFile(folder + "/" + kReportFile,
-                          reportPage(title, metrics.value(),
-                                     isRead ? &settings : nullptr));
+  QLORA_ASSIGN_OR_RETURN(const RunFolder run, RunFolder::read(folder));
+  return replaceWholeFile(folder + "/" + kReportFile, reportPage(run));
 }
 
 } // namespace qlora

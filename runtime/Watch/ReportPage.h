@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // report.html: a run on one page, from what is in its folder alone
-// (metrics.jsonl, config.resolved.yaml), so that it can be made again at any
+// (RunFolder.h), so that it can be made again at any
 // time, of a run that was broken off too. The page loads nothing and runs no
 // script; it is for a phone and a desktop, light and dark.
 //
@@ -13,23 +13,25 @@
 #define QLORA_RUNTIME_WATCH_REPORTPAGE_H
 
 #include <string>
-#include <string_view>
 
-#include "runtime/Base/Options.h"
 #include "runtime/Base/Status.h"
+#include "runtime/Watch/RunFolder.h"
 
 namespace qlora {
 
 inline constexpr const char *kReportFile = "report.html";
 
-/// `metrics`: the text of metrics.jsonl. `settings`: null where they cannot be
-/// read.
-std::string reportPage(const std::string &title, std::string_view metrics,
-                       const Options *settings);
+std::string reportPage(const RunFolder &run);
 
 /// Writes it into the folder of a run, in place of an older one. kNotFound: it
 /// has no metrics.jsonl.
 Status writeReport(const std::string &folder);
+
+/// A whole page with the style of these, and `content` below its title.
+std::string pageHtml(const std::string &title, const std::string &content);
+
+/// A sentence where lines of `name` cannot be read.
+std::string unreadableHtml(const std::string &name, size_t lines);
 
 } // namespace qlora
 

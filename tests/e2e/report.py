@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""report.html in headless Chromium, which the page has to fit into.
+"""report.html and compare.html in headless Chromium, which they have to fit
+into.
 
     report.py --tools build/bin [--screenshots DIR]
 
 Folders as runs leave them are laid out, whole ones and what nobody should have
-logged; qlora-run --report makes their pages. Chromium opens each of them at a
+logged; qlora-run --report makes their pages, and qlora compare one of all. Chromium opens each of them at a
 phone's width and at a desktop's: nothing is wider than the window, the charts
 have their size, nothing of the user's became markup, and the console is silent.
 """
@@ -71,6 +72,7 @@ def run_of(steps):
         lines.append({
             "step": step, "loss": 7 * math.exp(-6 * done) + 0.3 * done % 0.1,
             "grad_norm": 2 + math.sin(step), "epoch": 3 * done,
+            "num_input_tokens_seen": 3000 * step,
             "learning_rate": 2e-4 * (1 - done), "tokens_per_second": 16000,
             "memory_bytes": 73 << 20})
     lines.append({"step": steps, "epoch": 3, "eval_loss": 0.31,
@@ -121,18 +123,18 @@ def facts_of(page, width, folder):
     return json.loads(unquote(found[1]))
 
 
-def check_page(name, page, width, lines, folder):
+def check_page(name, page, width, lines, folder, figures=5):
     facts = facts_of(page, width, folder)
     where = f"{name} at {width}:"
     check(facts["width"] <= width, where, facts["width"], "wide")
     check(facts["scripts"] == 0, where, "has a script")
     check(not facts["clipped"], where, facts["clipped"], "are cut off")
     check(not facts["broken"], where, facts["broken"], "are broken over lines")
-    check(facts["figures"] == 5, where, facts["figures"], "charts")
+    check(facts["figures"] == figures, where, facts["figures"], "charts")
     check(facts["lines"] == lines, where, facts["lines"], "lines, not", lines)
     check(all(width / 4 < chart <= width for chart in facts["charts"]), where,
           facts["charts"])
-    if name == "hostile":
+    if name in ("hostile", "compare"):
         check(HOSTILE in facts["text"], where, facts["text"])
 
 
@@ -148,24 +150,37 @@ def make_page(tools, folder, metrics, settings):
         return file.read()
 
 
+def compare(tools, work, names):
+    page = os.path.join(work, "compare.html")
+    subprocess.run([os.path.join(tools, "qlora"), "compare", "--output", page,
+                    *[os.path.join(work, name) for name in names]],
+                   check=True, stdout=subprocess.DEVNULL)
+    with open(page) as file:
+        return file.read()
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--tools", required=True)
     parser.add_argument("--screenshots", help="keep pictures of all here")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as work:
-        for name, (metrics, settings, lines) in cases().items():
-            page = make_page(arguments.tools, os.path.join(work, name), metrics,
-                             settings)
+        pages = {name: (make_page(arguments.tools, os.path.join(work, name),
+                                  metrics, settings), lines, 5)
+                 for name, (metrics, settings, lines) in cases().items()}
+        # Three of the runs have tokens and times, in each of three charts.
+        pages["compare"] = (compare(arguments.tools, work, pages), 9, 3)
+        for name, (page, lines, figures) in pages.items():
             check(len(page) < 200000, name, len(page), "bytes")
             for width in WIDTHS:
-                check_page(name, page, width, lines, work)
+                check_page(name, page, width, lines, work, figures)
                 for scheme in ("0", "1") if arguments.screenshots else ():
                     open_page(page, width, work,
                               f"--blink-settings=preferredColorScheme={scheme}",
                               f"--screenshot={arguments.screenshots}/{name}-"
                               f"{width}-{('dark', 'light')[int(scheme)]}.png")
-    print("report    fits into Chromium's windows, also of strange runs")
+    print("report    fits into Chromium's windows, also of strange runs and "
+          "many")
 
 
 if __name__ == "__main__":

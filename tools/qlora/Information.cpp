@@ -9,7 +9,6 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 
 #include "runtime/Base/Amounts.h"
 #include "runtime/Base/CpuCount.h"
@@ -19,14 +18,6 @@
 namespace qlora {
 
 namespace fs = std::filesystem;
-
-static std::string cpuName() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);)
-    if (line.starts_with("model name") && line.find(": ") != line.npos)
-      return line.substr(line.find(": ") + 2);
-  return "unknown";
-}
 
 static std::string cpuLevel() {
 #if defined(__x86_64__)
@@ -86,7 +77,7 @@ static std::string gpuLines() {
 
 std::string machineInformation() {
   std::string text = "qlora " QLORA_VERSION "\nCPU\n";
-  text += fmt::format("  {:<15} {}\n", "name", cpuName());
+  text += fmt::format("  {:<15} {}\n", "name", processorName());
   text += fmt::format("  {:<15} {}\n", "level", cpuLevel());
   text += fmt::format("  {:<15} {}\n", "usable CPUs", usableCpus());
   text += gpuLines() + "Tools\n";

@@ -17,6 +17,7 @@ static constexpr const char *kOverview =
   train MODEL_DIR DATA      train a LoRA adapter; also: train CONFIG.yaml
   plan MODEL_DIR            the memory and commands of a training, without it
   memory MODEL_DIR          what fits where: by base, length, batch, rank
+  compare DIR DIR ...       runs side by side; with --sweep it trains them
   report DIR                what a run did, from its folder
   info                      this machine: CPU, GPU libraries, tools, caches
   help [TOPIC]              this text, or one about a topic

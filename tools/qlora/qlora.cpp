@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/Base/Exceptions.h"
+#include "tools/qlora/Compare.h"
 #include "tools/qlora/Completion.h"
 #include "tools/qlora/Information.h"
 #include "tools/qlora/Memory.h"
@@ -65,6 +66,8 @@ static Status dispatch(Words words) {
     return train(rest, TrainGoal::kPlan);
   if (command == "memory")
     return print(memoryTable(rest));
+  if (command == "compare")
+    return print(compare(rest));
   if (command == "report")
     return report(rest);
   if (command == "info")
@@ -76,7 +79,8 @@ static Status dispatch(Words words) {
   if (command == "--version")
     return print(std::string("qlora " QLORA_VERSION "\n"));
   const std::vector<std::string> commands = {
-      "train", "plan", "memory", "report", "info", "completion", "help"};
+      "train",  "plan", "memory", "compare",
+      "report", "info", "completion", "help"};
   const std::string nearest = nearestName(command, commands);
   return Status::invalid("'{}' is not a command; {}", command,
                          nearest.empty()

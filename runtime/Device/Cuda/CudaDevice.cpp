@@ -40,6 +40,7 @@ public:
   int64_t lead() const override { return 1; }
   std::vector<ReserveUse> reserve() const override;
   CardReadings readings() const override;
+  std::string hardware() const override { return card.name; }
   bool settle() override;
   std::string gemmTable() const override {
     return tuner.table().cards.empty() ? "" : tuner.table().text();

@@ -120,17 +120,20 @@ TEST(ReportPage, HasChartsTablesAndWhatDiffersFromTheDefaults) {
                       {findOption(optionTable(), "model_name_or_path"),
                        "<script>alert(1)</script>", "x"}})
                   .isOk());
-  const std::string page = reportPage(
-      "a & b",
+  RunFolder run{.name = "a & b", .logged = LoggedLines(
       "{\"step\":0,\"eval_loss\":8.5,\"eval_token_accuracy\":0.25}\n"
       "{\"step\":10,\"loss\":2.5,\"grad_norm\":1e300,\"learning_rate\":1e-4}\n"
       "{\"step\":20,\"loss\":null,\"grad_norm\":1.0}\n"
-      "{\"step\":20,\"train_runtime\":61,\"peak_memory_bytes\":1048576}\n",
-      &settings);
+      "{\"step\":20,\"train_runtime\":61,\"peak_memory_bytes\":1048576}\n")};
+  run.settings = settings;
+  run.plan = {{"arenas", {{"<activations>", 2097152u}}}};
+  run.environment = {{"hardware", "an & y"}, {"ranks", 2}};
+  const std::string page = reportPage(run);
   EXPECT_EQ(countOf(page, "<figure>"), 5u);
   for (const char *part :
        {"<title>a &amp; b</title>", "25.0 %", "0:01:01", "1.0 MiB",
-        "&lt;script&gt;alert(1)&lt;/script&gt;"})
+        "&lt;script&gt;alert(1)&lt;/script&gt;", "2.0 MiB",
+        "&lt;activations&gt;", "an &amp; y"})
     EXPECT_THAT(page, HasSubstr(part));
   EXPECT_THAT(page, Not(HasSubstr("<script")));
   EXPECT_THAT(page, Not(HasSubstr("nan")));
@@ -139,19 +142,19 @@ TEST(ReportPage, HasChartsTablesAndWhatDiffersFromTheDefaults) {
 
 TEST(ReportPage, IsMadeOfWhatCanBeRead) {
   const std::string page = reportPage(
-      "run",
-      "{\"step\":1,\"loss\":2}\n[]\n{\"step\":\"x\"}\n{\"step\":2,\"lo",
-      nullptr);
+      {.name = "run", .logged = LoggedLines("{\"step\":1,\"loss\":2}\n[]\n"
+                                            "{\"step\":\"x\"}\n"
+                                            "{\"step\":2,\"lo")});
   EXPECT_THAT(page, HasSubstr("left out: 3."));
   EXPECT_THAT(page, HasSubstr("config.resolved.yaml cannot be read"));
   EXPECT_THAT(page, HasSubstr("has not ended by itself"));
-  EXPECT_THAT(reportPage("run", "", nullptr), HasSubstr("Nothing was logged."));
+  EXPECT_THAT(reportPage({.name = "run"}), HasSubstr("Nothing was logged."));
 }
 
 TEST(ReportPage, AFolderWithoutARunHasNone) {
   const std::string folder = testing::TempDir() + "noRun";
   std::filesystem::create_directories(folder);
-  EXPECT_THAT(writeReport(folder).message(), HasSubstr("no report of"));
+  EXPECT_THAT(writeReport(folder).message(), HasSubstr("no run in"));
   std::ofstream(folder + "/metrics.jsonl") << "{\"step\":1,\"loss\":2}\n";
   ASSERT_TRUE(writeReport(folder).isOk());
   EXPECT_THAT(readWholeFile(folder + "/report.html").value(),

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: MIT
+
+// Two files, and links.
+
+#include "runtime/Session/SessionRecord.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <ctime>
+#include <filesystem>
+
+#include "runtime/Base/CpuCount.h"
+#include "runtime/Base/UserFiles.h"
+#include "runtime/Predict/MemoryPlan.h"
+#include "runtime/Watch/RunFolder.h"
+
+namespace qlora {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+
+static constexpr const char *kMetrics = "metrics.jsonl";
+static constexpr const char *kFiles[] = {kMetrics, "config.resolved.yaml",
+                                         kEnvironmentFile, kPlanFile};
+
+static std::string timeNow(const char *form) {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  gmtime_r(&now, &utc);
+  std::array<char, 64> text{};
+  std::strftime(text.data(), text.size(), form, &utc);
+  return text.data();
+}
+
+static ordered_json environmentOf(const Run &run, const ordered_json &facts) {
+  const std::string hardware = run.device.hardware();
+  ordered_json environment = {
+      {"program_by", run.module.table().producer},
+      {"hardware", hardware.empty() ? processorName() : hardware},
+      {"started", timeNow("%Y-%m-%dT%H:%M:%SZ")}};
+  for (const auto &[name, value] : facts.items())
+    if (value.is_primitive())
+      environment[name] = value;
+  return environment;
+}
+
+static ordered_json planOf(const Run &run) {
+  ordered_json arenas = ordered_json::object();
+  for (const ArenaUse &use : run.device.memory())
+    arenas[std::string(arenaTitle(use.kind))] = use.plannedBytes;
+  ordered_json plan = {{"arenas", std::move(arenas)},
+                       {"planned_bytes", run.memory.planned()}};
+  if (const uint64_t peak = run.memory.predictedPeak())
+    plan["predicted_peak_memory_bytes"] = peak;
+  return plan;
+}
+
+/// Of a --run-name with a slash its parts would be folders.
+static std::string nameOf(const Options &options) {
+  std::string name = options.text("run_name");
+  for (char &letter : name)
+    if (letter == '/')
+      letter = '-';
+  const bool isPlain = !name.empty() && name != "." && name != "..";
+  return isPlain ? name : timeNow("%Y-%m-%d_%H-%M-%S");
+}
+
+static Status cannotWrite(const std::string &path,
+                          const std::error_code &error) {
+  return Status::error(StatusCode::kUnavailable,
+                       "cannot write '{}': {}; the run leaves no session there",
+                       path, error.message());
+}
+
+Status SessionRecord::begin(const Run &run, const ordered_json &facts) {
+  output = run.outputFolder;
+  for (const auto &[name, content] :
+       {std::pair(kEnvironmentFile, environmentOf(run, facts)),
+        {kPlanFile, planOf(run)}})
+    QLORA_RETURN_IF_ERROR(replaceWholeFile(
+        output + "/" + name,
+        content.dump(2, ' ', false, ordered_json::error_handler_t::replace) +
+            "\n"));
+  const std::string sessions = output + "/" + kSessionsFolder + "/v1/";
+  std::error_code error;
+  fs::create_directories(sessions, error);
+  const std::string name = sessions + nameOf(run.options);
+  std::string unique = name;
+  for (int number = 2; !error && !fs::create_directory(unique, error); ++number)
+    unique = fmt::format("{}-{}", name, number);
+  if (error)
+    return cannotWrite(unique, error);
+  folder = unique;
+  for (const char *file : kFiles) {
+    const fs::path from = fs::path(output) / file, to = fs::path(folder) / file;
+    fs::create_hard_link(from, to, error);
+    if (error && !fs::copy_file(from, to, error))
+      return cannotWrite(to, error);
+  }
+  return Status::ok();
+}
+
+Status SessionRecord::end() {
+  const fs::path from = fs::path(output) / kMetrics;
+  const fs::path to = fs::path(folder) / kMetrics;
+  std::error_code error;
+  if (folder.empty() || fs::equivalent(from, to, error))
+    return Status::ok();
+  fs::copy_file(from, to, fs::copy_options::overwrite_existing, error);
+  return error ? cannotWrite(to, error) : Status::ok();
+}
+
+} // namespace qlora

@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: MIT
+
+// The bootstrap, and the table.
+
+#include "runtime/Watch/RunComparison.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <numeric>
+#include <random>
+
+#include "runtime/Base/Amounts.h"
+
+namespace qlora {
+
+using nlohmann::json;
+
+static constexpr size_t kDraws = 2000, kFewest = 3;
+static constexpr uint64_t kSeed = 20260101;
+
+// The bootstrap
+// -----------------------------------------------------------------------
+
+/// Indices below `count`, as many, in runs of `block` neighbours.
+static std::vector<size_t> drawAgain(std::mt19937_64 &random, size_t count,
+                                     size_t block) {
+  std::vector<size_t> drawn;
+  while (drawn.size() < count) {
+    const size_t start = random() % (count - block + 1);
+    for (size_t i = 0; i < block && drawn.size() < count; ++i)
+      drawn.push_back(start + i);
+  }
+  return drawn;
+}
+
+/// `draw` gives the value of one drawing.
+static Estimate
+estimate(double value, const std::function<double(std::mt19937_64 &)> &draw) {
+  std::mt19937_64 random(kSeed);
+  std::vector<double> values(kDraws);
+  for (double &each : values)
+    each = draw(random);
+  std::ranges::sort(values);
+  return {value, values[kDraws / 40], values[kDraws - 1 - kDraws / 40]};
+}
+
+static double rateOf(const std::vector<SpeedWindow> &windows,
+                     const std::vector<size_t> &drawn) {
+  double tokens = 0, seconds = 0;
+  for (const size_t i : drawn) {
+    tokens += windows[i].tokens;
+    seconds += windows[i].seconds;
+  }
+  return tokens / seconds;
+}
+
+static std::vector<size_t> allOf(size_t count) {
+  std::vector<size_t> all(count);
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
+std::optional<Estimate> speedRatio(const std::vector<SpeedWindow> &run,
+                                   const std::vector<SpeedWindow> &first) {
+  if (std::min(run.size(), first.size()) < kFewest)
+    return std::nullopt;
+  return estimate(
+      rateOf(run, allOf(run.size())) / rateOf(first, allOf(first.size())),
+      [&](std::mt19937_64 &random) {
+        const double own = rateOf(run, drawAgain(random, run.size(), 1));
+        return own / rateOf(first, drawAgain(random, first.size(), 1));
+      });
+}
+
+static double meanOf(const std::vector<double> &values,
+                     const std::vector<size_t> &drawn) {
+  double sum = 0;
+  for (const size_t i : drawn)
+    sum += values[i];
+  return sum / static_cast<double>(drawn.size());
+}
+
+/// Long enough for neighbours that are alike, short enough for many blocks.
+static size_t blockOf(size_t count) {
+  return std::max<size_t>(1, std::lround(std::cbrt(count)));
+}
+
+std::optional<Estimate> meanDifference(const std::vector<double> &run,
+                                       const std::vector<double> &first,
+                                       bool arePaired) {
+  if (std::min(run.size(), first.size()) < kFewest)
+    return std::nullopt;
+  if (arePaired) {
+    std::vector<double> differences(run.size());
+    std::ranges::transform(run, first, differences.begin(), std::minus());
+    return estimate(meanOf(differences, allOf(differences.size())),
+                    [&](std::mt19937_64 &random) {
+                      return meanOf(differences,
+                                    drawAgain(random, differences.size(),
+                                              blockOf(differences.size())));
+                    });
+  }
+  const auto draw = [](std::mt19937_64 &random,
+                       const std::vector<double> &values) {
+    return meanOf(values,
+                  drawAgain(random, values.size(), blockOf(values.size())));
+  };
+  return estimate(meanOf(run, allOf(run.size())) -
+                      meanOf(first, allOf(first.size())),
+                  [&](std::mt19937_64 &random) {
+                    const double own = draw(random, run);
+                    return own - draw(random, first);
+                  });
+}
+
+// Runs
+// -----------------------------------------------------------------------
+
+/// Between two logged lines; what is not finite or has no time is left out.
+static std::vector<SpeedWindow> windowsOf(const RunFolder &run) {
+  std::vector<SpeedWindow> windows;
+  const std::vector<json> &lines = run.logged.steps;
+  for (size_t i = 1; i < lines.size(); ++i) {
+    const double tokens = numberOf(lines[i], "num_input_tokens_seen") -
+                          numberOf(lines[i - 1], "num_input_tokens_seen");
+    const double seconds = tokens / numberOf(lines[i], "tokens_per_second");
+    if (tokens > 0 && seconds > 0 && std::isfinite(seconds))
+      windows.push_back({tokens, seconds});
+  }
+  return windows;
+}
+
+namespace {
+struct EndLosses {
+  std::vector<double> steps, losses;
+};
+} // namespace
+
+static EndLosses endLosses(const RunFolder &run) {
+  EndLosses all;
+  for (const json &line : run.logged.steps)
+    if (const double loss = numberOf(line, "loss"); std::isfinite(loss)) {
+      all.steps.push_back(numberOf(line, "step"));
+      all.losses.push_back(loss);
+    }
+  const size_t kept = std::min(
+      all.losses.size(), std::max(kFewest, (all.losses.size() + 3) / 4));
+  const auto last = [&](std::vector<double> &values) {
+    values.erase(values.begin(), values.end() - static_cast<int64_t>(kept));
+  };
+  last(all.steps);
+  last(all.losses);
+  return all;
+}
+
+/// Of the end, else the largest that was logged.
+static double peakOf(const LoggedLines &logged) {
+  double peak = numberOf(logged.totals, "peak_memory_bytes");
+  for (const json &line : logged.steps)
+    peak = std::fmax(peak, numberOf(line, "memory_bytes"));
+  return peak;
+}
+
+std::vector<ComparedRun> compareRuns(const std::vector<RunFolder> &runs) {
+  std::vector<ComparedRun> compared;
+  const auto firstWindows = windowsOf(runs[0]);
+  const EndLosses firstLosses = endLosses(runs[0]);
+  for (const RunFolder &run : runs) {
+    const LoggedLines &logged = run.logged;
+    const json none = json::object();
+    const json &last = logged.steps.empty() ? none : logged.steps.back();
+    const auto windows = windowsOf(run);
+    const EndLosses losses = endLosses(run);
+    ComparedRun each;
+    each.name = run.name;
+    each.ranks = numberOf(run.environment, "ranks");
+    each.steps = numberOf(logged.totals.empty() ? last : logged.totals, "step");
+    each.tokens = numberOf(last, "num_input_tokens_seen");
+    each.tokensPerSecond = windows.empty()
+                               ? numberOf(last, "tokens_per_second")
+                               : rateOf(windows, allOf(windows.size()));
+    each.planned = numberOf(run.plan, "planned_bytes");
+    each.peak = peakOf(logged);
+    each.loss = losses.losses.empty()
+                    ? std::nan("")
+                    : meanOf(losses.losses, allOf(losses.losses.size()));
+    each.evaluationLoss =
+        logged.evaluations.empty()
+            ? std::nan("")
+            : numberOf(logged.evaluations.back(), "eval_loss");
+    const bool isFirst = compared.empty();
+    each.speedUp = isFirst ? std::nullopt : speedRatio(windows, firstWindows);
+    each.efficiency =
+        each.speedUp && each.ranks != compared[0].ranks
+            ? each.speedUp->value * compared[0].ranks / each.ranks
+            : std::nan("");
+    each.lossDifference =
+        isFirst ? std::nullopt
+                : meanDifference(losses.losses, firstLosses.losses,
+                                 losses.steps == firstLosses.steps);
+    compared.push_back(std::move(each));
+  }
+  return compared;
+}
+
+// The table
+// -----------------------------------------------------------------------
+
+static std::string shown(double value, const char *form) {
+  if (std::abs(value) >= 1e9) // a column is narrow
+    form = "{:.3g}";
+  return std::isfinite(value) ? fmt::format(fmt::runtime(form), value) : "–";
+}
+
+static std::string shownCount(double value) {
+  return value >= 0 && value < 1e15 ? formatCount(static_cast<uint64_t>(value))
+                                    : "–";
+}
+
+static std::string shownBytes(double value) {
+  return value > 0 && value < 1e18 ? formatBytes(static_cast<uint64_t>(value))
+                                   : "–";
+}
+
+static std::string interval(const std::optional<Estimate> &estimate,
+                            const char *form) {
+  return estimate ? fmt::format("{} to {}", shown(estimate->low, form),
+                                shown(estimate->high, form))
+                  : "–";
+}
+
+static std::string verdict(const std::optional<Estimate> &estimate, double none,
+                           const char *less, const char *more) {
+  if (!estimate || !std::isfinite(estimate->value))
+    return "–";
+  if (estimate->low == none && estimate->high == none)
+    return "the same";
+  return estimate->holds(none) ? "tie" : estimate->value < none ? less : more;
+}
+
+std::vector<ComparisonRow>
+comparisonRows(const std::vector<ComparedRun> &runs) {
+  std::vector<ComparisonRow> rows;
+  const auto add = [&](const char *name, auto text) {
+    ComparisonRow row{name, {}};
+    for (const ComparedRun &run : runs)
+      row.values.push_back(text(run));
+    // What none of them has is no row.
+    if (std::ranges::any_of(row.values, [](auto &value) { return value != "–"; }))
+      rows.push_back(std::move(row));
+  };
+  using Run = const ComparedRun &;
+  add("ranks", [](Run run) { return shownCount(run.ranks); });
+  add("steps", [](Run run) { return shownCount(run.steps); });
+  add("tokens", [](Run run) { return shownCount(run.tokens); });
+  add("tokens per second",
+      [](Run run) { return shown(run.tokensPerSecond, "{:.0f}"); });
+  add("speed-up", [](Run run) {
+    return run.speedUp ? shown(run.speedUp->value, "{:.3f}") : "–";
+  });
+  add("  95 %", [](Run run) { return interval(run.speedUp, "{:.3f}"); });
+  add("  verdict",
+      [](Run run) { return verdict(run.speedUp, 1, "slower", "faster"); });
+  add("scaling efficiency", [](Run run) {
+    return std::isfinite(run.efficiency)
+               ? fmt::format("{:.0f} %", 100 * run.efficiency)
+               : "–";
+  });
+  add("memory planned", [](Run run) { return shownBytes(run.planned); });
+  add("memory at most", [](Run run) { return shownBytes(run.peak); });
+  add("loss at the end", [](Run run) { return shown(run.loss, "{:.4f}"); });
+  add("  difference", [](Run run) {
+    return run.lossDifference ? shown(run.lossDifference->value, "{:+.4f}")
+                              : "–";
+  });
+  add("  95 %",
+      [](Run run) { return interval(run.lossDifference, "{:+.4f}"); });
+  add("  verdict",
+      [](Run run) { return verdict(run.lossDifference, 0, "lower", "higher"); });
+  add("evaluation loss",
+      [](Run run) { return shown(run.evaluationLoss, "{:.4f}"); });
+  return rows;
+}
+
+/// Columns of text, without what a terminal counts otherwise: "–" is one.
+static size_t widthOf(const std::string &text) {
+  return static_cast<size_t>(std::ranges::count_if(
+      text, [](char c) { return (static_cast<uint8_t>(c) & 0xc0) != 0x80; }));
+}
+
+static std::string padded(const std::string &text, size_t width) {
+  return std::string(width - std::min(width, widthOf(text)), ' ') + text;
+}
+
+std::string comparisonTable(const std::vector<ComparedRun> &runs) {
+  constexpr size_t kNames = 20;
+  auto rows = comparisonRows(runs);
+  ComparisonRow heading{"", {}};
+  for (const ComparedRun &run : runs)
+    heading.values.push_back(run.name);
+  rows.insert(rows.begin(), heading);
+  std::vector<size_t> widths(runs.size(), 0);
+  for (const ComparisonRow &row : rows)
+    for (size_t i = 0; i < widths.size(); ++i)
+      widths[i] = std::max(widths[i], widthOf(row.values[i]));
+  std::string text;
+  for (const ComparisonRow &row : rows) {
+    text += fmt::format("{:<{}}", row.name, kNames);
+    for (size_t i = 0; i < widths.size(); ++i)
+      text += "  " + padded(row.values[i], widths[i]);
+    text += "\n";
+  }
+  return text;
+}
+
+} // namespace qlora

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: MIT
+
+// Files of a run, each as far as it can be read.
+
+#include "runtime/Watch/RunFolder.h"
+
+#include <cmath>
+#include <filesystem>
+#include <sstream>
+
+#include "runtime/Base/UserFiles.h"
+
+namespace qlora {
+
+using nlohmann::json;
+
+LoggedLines::LoggedLines(std::string_view text) {
+  std::istringstream lines{std::string(text)};
+  for (std::string line; std::getline(lines, line);) {
+    json values = json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (line.empty())
+      continue;
+    if (!values.is_object() || !values.contains("step") ||
+        !values["step"].is_number())
+      ++unreadable;
+    else if (values.contains("train_runtime"))
+      totals = std::move(values);
+    else if (values.contains("eval_loss"))
+      evaluations.push_back(std::move(values));
+    else
+      steps.push_back(std::move(values));
+  }
+}
+
+double numberOf(const json &line, const char *name) {
+  const auto found = line.find(name);
+  return found != line.end() && found->is_number() ? found->get<double>()
+                                                   : std::nan("");
+}
+
+static json objectIn(const std::string &path) {
+  const auto text = readWholeFile(path);
+  json object = text.isOk() ? json::parse(text.value(), nullptr, false) : json();
+  return object.is_object() ? object : json::object();
+}
+
+StatusOr<RunFolder> RunFolder::read(const std::string &folder) {
+  const auto metrics = readWholeFile(folder + "/metrics.jsonl");
+  if (!metrics.isOk())
+    return Status::error(StatusCode::kNotFound,
+                         "no run in '{}': {}; name a run's --output-dir, or "
+                         "one of the folders in its sessions/v1",
+                         folder, metrics.status().message());
+  RunFolder run;
+  std::error_code ignored;
+  run.name = std::filesystem::canonical(folder, ignored).filename();
+  run.logged = LoggedLines(metrics.value());
+  Options settings;
+  if (settings.applyYaml(folder + "/config.resolved.yaml").isOk())
+    run.settings = std::move(settings);
+  run.environment = objectIn(folder + "/" + kEnvironmentFile);
+  run.plan = objectIn(folder + "/" + kPlanFile);
+  return run;
+}
+
+} // namespace qlora

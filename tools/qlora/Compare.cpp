@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: MIT
+
+// Folders to a table and a page; before that, with --sweep, a training each.
+
+#include "tools/qlora/Compare.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "runtime/Base/OptionTable.h"
+#include "runtime/Base/Options.h"
+#include "runtime/Base/UserFiles.h"
+#include "runtime/Watch/RunComparison.h"
+#include "tools/qlora/Tools.h"
+
+namespace qlora {
+
+static constexpr OptionScope kRun = OptionScope::kRun;
+
+static const OptionRow kCompareOptions[] = {
+    {"output", OptionType::kPath, "compare.html", kRun, "Compare",
+     "the page, with loss against tokens and against time", "o"},
+    {"sweep", OptionType::kString, "", kRun, "Compare",
+     "NAME=VALUE,VALUE,...: trains with each value of an option, into folders "
+     "of --output-dir (sweep); what else is on the line is for qlora train. "
+     "Given several times: every combination"},
+};
+
+const Tool &compareTool() {
+  static const Tool tool = {
+      .version = "qlora " QLORA_VERSION "\n",
+      .usage = "usage: qlora compare DIR DIR ... [--output compare.html]\n"
+               "       qlora compare --sweep NAME=VALUE,... MODEL_DIR DATA "
+               "[train options]\n"
+               "\n"
+               "Says of runs which is faster, needs less memory and has the "
+               "lower loss, and which\n"
+               "difference is no more than noise. The first is what the "
+               "others are compared\nwith. DIR is a run's --output-dir, or "
+               "one of its sessions/v1.\n",
+      .input = "DIR",
+      .common = {"output", "sweep"},
+      .example = "  qlora compare adapter-r8 adapter-r64\n"
+                 "  qlora compare --sweep gpus=1,2 Qwen3-0.6B data.jsonl "
+                 "--max-steps 50\n",
+      .sections = {{kCompareOptions, {kRun}, ""}},
+      .tables = {kCompareOptions}};
+  return tool;
+}
+
+namespace {
+/// What a sweep is asked for; the other words are for qlora train.
+struct Sweep {
+  std::vector<std::pair<std::string, std::vector<std::string>>> axes;
+  std::vector<std::string> words;
+  std::string output = "sweep", page;
+};
+} // namespace
+
+static Status addAxis(const std::string &text, Sweep &sweep) {
+  const size_t equals = text.find('=');
+  std::vector<std::string> values;
+  for (size_t at = equals; at != text.npos && at < text.size();) {
+    const size_t comma = std::min(text.find(',', at + 1), text.size());
+    values.push_back(text.substr(at + 1, comma - at - 1));
+    at = comma;
+  }
+  if (equals == 0 || values.empty() ||
+      std::ranges::count(values, std::string()) > 0 ||
+      std::set(values.begin(), values.end()).size() < values.size())
+    return Status::invalid("--sweep: expects NAME=VALUE,VALUE,..., each value "
+                           "once, but got '{}'",
+                           text);
+  sweep.axes.emplace_back(text.substr(0, equals), std::move(values));
+  return Status::ok();
+}
+
+/// Takes the three options that are not for qlora train.
+static StatusOr<Sweep> parseSweep(std::span<const std::string> words) {
+  Sweep sweep;
+  for (size_t i = 0; i < words.size(); ++i) {
+    const size_t equals = words[i].find('=');
+    const std::string name = words[i].substr(0, equals);
+    const bool isOurs = name == "--sweep" || name == "--output" ||
+                        name == "-o" || name == "--output-dir" ||
+                        name == "--output_dir";
+    if (!isOurs) {
+      sweep.words.push_back(words[i]);
+      continue;
+    }
+    if (equals == words[i].npos && i + 1 == words.size())
+      return Status::invalid("{}: expects a value", name);
+    const std::string value =
+        equals == words[i].npos ? words[++i] : words[i].substr(equals + 1);
+    if (name == "--sweep")
+      QLORA_RETURN_IF_ERROR(addAxis(value, sweep));
+    else
+      (name.starts_with("--output") && name.ends_with("dir") ? sweep.output
+                                                             : sweep.page) =
+          value;
+  }
+  return sweep;
+}
+
+/// Each combination of values, as what is added to the line of a training.
+static std::vector<std::vector<std::string>> combinations(const Sweep &sweep) {
+  std::vector<std::vector<std::string>> all = {{}};
+  for (const auto &[name, values] : sweep.axes) {
+    std::vector<std::vector<std::string>> longer;
+    for (const auto &flags : all)
+      for (const std::string &value : values) {
+        longer.push_back(flags);
+        longer.back().push_back(name + "=" + value);
+      }
+    all = std::move(longer);
+  }
+  return all;
+}
+
+static std::string joined(const std::vector<std::string> &words) {
+  std::string text;
+  for (const std::string &word : words)
+    text += (text.empty() ? "" : ",") + word;
+  std::ranges::replace(text, '/', '_');
+  return text;
+}
+
+/// Trains, and returns the folders.
+static StatusOr<std::vector<std::string>> trainAll(const Sweep &sweep) {
+  std::vector<std::string> folders;
+  for (const auto &flags : combinations(sweep)) {
+    folders.push_back(sweep.output + "/" + joined(flags));
+    ToolCommand command{"qlora", {"train"}};
+    std::ranges::copy(sweep.words, std::back_inserter(command.arguments));
+    for (const std::string &flag : flags)
+      command.arguments.push_back("--" + flag);
+    command.arguments.push_back("--output-dir=" + folders.back());
+    fmt::print(stderr, "qlora: {}\n", shellText(command));
+    QLORA_RETURN_IF_ERROR(runTool(command));
+  }
+  return folders;
+}
+
+static StatusOr<std::string>
+compareFolders(const std::vector<std::string> &folders,
+               const std::string &page) {
+  std::vector<RunFolder> runs;
+  std::string text;
+  for (const std::string &folder : folders) {
+    QLORA_ASSIGN_OR_RETURN(RunFolder run, RunFolder::read(folder));
+    if (run.logged.unreadable > 0)
+      text += fmt::format("{}: {} lines of metrics.jsonl cannot be read and "
+                          "are left out\n",
+                          folder, run.logged.unreadable);
+    runs.push_back(std::move(run));
+  }
+  const auto compared = compareRuns(runs);
+  QLORA_RETURN_IF_ERROR(replaceWholeFile(page, comparisonPage(runs, compared)));
+  return text + comparisonTable(compared) +
+         fmt::format("\npage written to {}\n", shownPath(page));
+}
+
+StatusOr<std::string> compare(std::span<const std::string> words) {
+  const bool isSweep = std::ranges::any_of(words, [](const std::string &word) {
+    return word == "--sweep" || word.starts_with("--sweep=");
+  });
+  if (isSweep) {
+    QLORA_ASSIGN_OR_RETURN(const Sweep sweep, parseSweep(words));
+    QLORA_ASSIGN_OR_RETURN(const auto folders, trainAll(sweep));
+    return compareFolders(folders, sweep.page.empty()
+                                       ? sweep.output + "/compare.html"
+                                       : sweep.page);
+  }
+  QLORA_ASSIGN_OR_RETURN(const CommandLine line,
+                         parseCommandLine(words, compareTool()));
+  if (!line.answer.empty())
+    return line.answer;
+  Options options{std::span<const OptionRow>(kCompareOptions)};
+  QLORA_RETURN_IF_ERROR(options.applySettings(line.settings));
+  if (line.rest.size() < 2)
+    return Status::invalid("expects two folders of runs or more; usage: qlora "
+                           "compare DIR DIR ...; see --help");
+  return compareFolders(line.rest, options.text("output"));
+}
+
+} // namespace qlora

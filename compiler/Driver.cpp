@@ -97,6 +97,9 @@ static std::string largestTensors(ModuleOp program) {
 }
 
 LogicalResult Driver::refuseLimit(ModuleOp smallest, int64_t bytes) {
+  isOverLimit = true;
+  if (!explainsLimit)
+    return failure();
   InFlightDiagnostic error = emitError(smallest.getLoc())
       << "--memory-limit: the smallest plan needs " << formatBytes(bytes)
       << " (" << bytes << " bytes), but the limit is "
@@ -288,4 +291,13 @@ LogicalResult Driver::run(OwningOpRef<ModuleOp> &module,
       return success();
   }
   return success();
+}
+
+FailureOr<bool> Driver::plan(OwningOpRef<ModuleOp> &module) {
+  explainsLimit = false;
+  const bool isPlanned =
+      succeeded(run(module, [](StringRef, ModuleOp) { return true; }));
+  if (!isPlanned && !isOverLimit)
+    return failure();
+  return isPlanned;
 }

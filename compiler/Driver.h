@@ -30,6 +30,10 @@ public:
   mlir::LogicalResult run(mlir::OwningOpRef<mlir::ModuleOp> &module,
                           PhaseHook afterPhase);
 
+  /// The same to the end, to look at the plan alone: false, without a
+  /// diagnostic, where none fits the memory limit.
+  mlir::FailureOr<bool> plan(mlir::OwningOpRef<mlir::ModuleOp> &module);
+
 private:
   mlir::LogicalResult runPhase(const Phase &phase, mlir::ModuleOp module,
                                const MemoryBudget &budget);
@@ -51,6 +55,8 @@ private:
   const CompileOptions &options;
   const TargetTraits traits;
   MemoryBudget chosen;
+  bool explainsLimit = true;
+  bool isOverLimit = false; ///< of all plans
 };
 
 } // namespace qlora

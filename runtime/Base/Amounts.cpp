@@ -32,6 +32,11 @@ std::string formatCount(uint64_t count) {
   return text;
 }
 
+std::string formatCounted(int64_t count, const char *one) {
+  return fmt::format("{} {}{}", formatCount(static_cast<uint64_t>(count)), one,
+                     count == 1 ? "" : "s");
+}
+
 std::string formatParameters(uint64_t count) {
   const double value = static_cast<double>(count);
   if (value >= 999.95e6)

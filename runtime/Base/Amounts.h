@@ -12,6 +12,8 @@ namespace qlora {
 
 std::string formatBytes(uint64_t bytes); ///< "18.2 GiB", "512 B"
 std::string formatCount(uint64_t count); ///< "89,088"
+/// "1 row", "2,000 rows".
+std::string formatCounted(int64_t count, const char *one);
 /// Of a model: "1.7 M", "8.0 B".
 std::string formatParameters(uint64_t count);
 std::string formatDuration(double seconds); ///< "0:12:10"

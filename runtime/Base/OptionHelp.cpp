@@ -33,7 +33,7 @@ static std::string valueHint(const OptionRow &row) {
   case OptionType::kBool:
     return "";
   case OptionType::kInt:
-    return " N";
+    return orChoice("N");
   case OptionType::kFloat:
     return " X";
   case OptionType::kString:

@@ -88,6 +88,10 @@ const OptionRow kRows[] = {
     {"per_device_train_batch_size", kInt, "8", kProgram, kShape,
      "rows of a micro-batch, on each rank", "micro_batch_size batch_size", "",
      1, 1 << 20},
+    {"auto_find_batch_size", kBool, "false", kProgram, kShape,
+     "compile for the batch that the memory plan says is best: within "
+     "--memory-limit (without one what is free on this machine), least time a "
+     "row, at most --per-device-train-batch-size where that is given"},
     {"per_device_eval_batch_size", kInt, "0", kProgram, kShape,
      "0, or the training batch size: evaluation runs the same program",
      "eval_batch_size", "", 0, 1 << 20},
@@ -113,9 +117,14 @@ const OptionRow kRows[] = {
     {"num_train_epochs", kFloat, "3", kRun, kSchedule,
      "passes over the training file; 0: only evaluate", "epochs num_epochs", "",
      0, 1e9},
+    {"global_batch_size", kInt, "0", kRun, kSchedule,
+     "rows of a step on all ranks together, which the micro-batches of a step "
+     "follow from; 0: what these make",
+     "", "", 0, 1e9},
     {"gradient_accumulation_steps", kInt, "1", kRun, kSchedule,
-     "micro-batches of a step, on each rank", "grad_accumulation_steps", "", 1,
-     1 << 20},
+     "micro-batches of a step, on each rank; auto: what --global-batch-size "
+     "asks for",
+     "grad_accumulation_steps", "auto", 1, 1 << 20},
     {"optim", kChoice, "adamw_torch", kRun, kSchedule, "optimizer", "optimizer",
      "adamw_torch adamw=adamw_torch"},
     {"learning_rate", kFloat, "5e-5", kRun, kSchedule, "peak learning rate",

@@ -19,7 +19,7 @@ namespace qlora {
 /// How a value is written, and the JSON type it becomes.
 enum class OptionType {
   kBool,      ///< true, false, yes, no, on, off, 1, 0 -> boolean
-  kInt,       ///< integer
+  kInt,       ///< integer, or a word of `choices`, which stays that word
   kFloat,     ///< number; 1e-5 and "1e-5" are both accepted
   kString,    ///< any text
   kPath,      ///< file or folder, relative as its scope says; empty: none; a

@@ -255,6 +255,8 @@ StatusOr<json> parseOptionValue(const OptionRow &row, const json &value) {
     return json(isTrue);
   }
   case OptionType::kInt:
+    if (*row.choices && lowerCase(text) == row.choices)
+      return json(row.choices);
     return inRange(row, parseNumber<int64_t>(text));
   case OptionType::kFloat:
     return inRange(row, parseNumber<double>(text));

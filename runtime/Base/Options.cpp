@@ -50,6 +50,8 @@ static bool isInput(const OptionRow &row) {
   return row.type == OptionType::kPath && row.scope == OptionScope::kRun;
 }
 
+static constexpr const char *kFoundBatch = "per_device_train_batch_size";
+
 static Status twoPaths(const std::string &first, const std::string &second) {
   return Status::invalid("takes one path, but got '{}' and '{}'; leave one out",
                          first, second);
@@ -76,6 +78,10 @@ Status Options::set(const OptionRow &row, json value, Source source) {
   Value &slot = values.find(std::string_view(row.name))->second;
   // What the machine said when the program was compiled.
   if (isCompiled && row.type == OptionType::kSize && value == kAutoSize)
+    return Status::ok();
+  // Where a batch was found, what was asked for is the most that it may be.
+  if (isCompiled && row.name == std::string_view(kFoundBatch) &&
+      boolean("auto_find_batch_size") && value > slot.value)
     return Status::ok();
   if (isCompiled && row.scope == OptionScope::kProgram && value != slot.value)
     return Status::invalid("the program was compiled with {} and cannot run "
@@ -212,6 +218,11 @@ Status Options::validate() const {
           "{}: '{}' is not supported; tensorboard is, and Weights & Biases "
           "reads its files: wandb sync --sync-tensorboard",
           spelling("report_to"), name);
+  if (value("gradient_accumulation_steps") == "auto" &&
+      integer("global_batch_size") == 0)
+    return Status::invalid("{} auto follows from --global-batch-size, the rows "
+                           "of a step: give that too",
+                           spelling("gradient_accumulation_steps"));
   QLORA_RETURN_IF_ERROR(validateData());
   int64_t block = integer("bnb_4bit_blocksize");
   if ((block & (block - 1)) != 0)

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/Base/Amounts.h"
+#include "runtime/Base/StepRows.h"
 #include "runtime/Device/Device.h"
 #include "runtime/Device/Program.h"
 #include "runtime/Module/LaunchRequest.h"
@@ -222,13 +223,15 @@ checkOnNullDevice(const LoadedModule &module, const Options &options, int ranks,
                   const std::vector<std::string> &disabledKernels) {
   QLORA_RETURN_IF_ERROR(checkKernelNames(disabledKernels));
   QLORA_RETURN_IF_ERROR(CompiledVariants::of(module).status());
+  QLORA_ASSIGN_OR_RETURN(const int64_t microBatches,
+                         accumulationSteps(options, ranks));
   DeviceOptions deviceOptions;
   deviceOptions.ranks = ranks;
   QLORA_ASSIGN_OR_RETURN(std::unique_ptr<Device> device,
                          createDevice("null", deviceOptions));
   QLORA_RETURN_IF_ERROR(device->load(module, nullptr));
   NullReport report{module, *device, ranks,
-                    options.integer("gradient_accumulation_steps"),
+                    microBatches,
                     {},     card,    {},
                     {}};
   for (const qlora_entry &entry : module.entries()) {

@@ -9,6 +9,7 @@
 
 #include "runtime/Base/ContentHash.h"
 #include "runtime/Base/Manifest.h"
+#include "runtime/Base/StepRows.h"
 #include "runtime/Weights/ModelFiles.h"
 
 namespace qlora {
@@ -21,13 +22,14 @@ static constexpr std::string_view kPlanOnly[] = {
     "memory_limit",           "offload_embedding",
     "gradient_checkpointing", "per_device_train_batch_size",
     "fan_in_fan_out",         "per_device_eval_batch_size",
-    "max_length"};
+    "max_length",             "auto_find_batch_size"};
 /// Of the options of a run, those that decide which rows a step has.
 static constexpr std::string_view kRowOrder[] = {"seed", "packing",
                                                  "padding_free", "optim"};
 /// Of a run, what is no part of a training.
 static constexpr std::string_view kNoPart[] = {
-    "log_format", "gradient_accumulation_steps", "dataset_num_proc"};
+    "log_format", "gradient_accumulation_steps", "global_batch_size",
+    "dataset_num_proc"};
 
 template <size_t N>
 static bool isOneOf(std::string_view name,
@@ -143,10 +145,16 @@ Status compareFacts(const std::string &checkpoint, const ordered_json &before,
 
 StatusOr<int64_t> accumulationFor(const ordered_json &before,
                                   const Options &options, int64_t ranks) {
-  const int64_t asked = options.integer("gradient_accumulation_steps");
   if (before.is_null())
-    return asked;
+    return accumulationSteps(options, ranks);
   const int64_t rows = before.at("rows_per_step");
+  const int64_t asked = options.integer("global_batch_size");
+  if (asked != 0 && asked != rows)
+    return Status::invalid(
+        "the checkpoint's steps have {} rows, and {} is {}; resume it with "
+        "what it was trained with, or start anew without "
+        "--resume-from-checkpoint",
+        rows, options.spelling("global_batch_size"), asked);
   const int64_t once =
       options.integer("per_device_train_batch_size") * ranks;
   if (rows % once == 0)

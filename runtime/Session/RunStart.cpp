@@ -9,7 +9,18 @@
 
 namespace qlora {
 
-StatusOr<RunStart> RunStart::find(const Options &options, RankGroup &group,
+/// The record of a run has the number that it ran with.
+static Status recordAccumulation(int64_t accumulation, Options &options) {
+  if (options.integer("global_batch_size") == 0)
+    return Status::ok();
+  constexpr const char *kName = "gradient_accumulation_steps";
+  const OptionSetting setting = {findOption(optionTable(), kName),
+                                 std::to_string(accumulation),
+                                 flagSpelling(kName)};
+  return options.applySettings({&setting, 1});
+}
+
+StatusOr<RunStart> RunStart::find(Options &options, RankGroup &group,
                                   SessionRequest &request) {
   RunStart start;
   QLORA_ASSIGN_OR_RETURN(start.resume,
@@ -18,6 +29,7 @@ StatusOr<RunStart> RunStart::find(const Options &options, RankGroup &group,
       start.resume ? start.resume->facts : nullptr;
   QLORA_ASSIGN_OR_RETURN(start.accumulation,
                          accumulationFor(before, options, group.size()));
+  QLORA_RETURN_IF_ERROR(recordAccumulation(start.accumulation, options));
   if (!start.resume)
     return start;
   if (request.threads == 0 && before.at("ranks") == group.size())

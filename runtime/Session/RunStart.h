@@ -25,9 +25,9 @@ struct RunStart {
   std::vector<std::string> remarks; ///< for the user; rank 0's
 
   /// Before the device is opened: threads, and the algorithms of a GPU's
-  /// products, become the checkpoint's in `request` where it does not say. All
-  /// ranks call it.
-  static StatusOr<RunStart> find(const Options &options, RankGroup &group,
+  /// products, become the checkpoint's in `request` where it does not say, and
+  /// what a global batch size comes to is said in `options`. All ranks call it.
+  static StatusOr<RunStart> find(Options &options, RankGroup &group,
                                  SessionRequest &request);
   /// Once the data are open: whether this run can go on with that checkpoint.
   Status compare(const RunFacts &own);

@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "runtime/Base/Amounts.h"
+#include "runtime/Base/StepRows.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Kernels/KernelTable.h"
 #include "runtime/Module/ParameterCounts.h"
@@ -75,24 +76,18 @@ static std::string adapterText(const Run &run, const ParameterCounts &counts) {
                      run.options.number("lora_alpha"));
 }
 
-/// "1 row", "2,000 rows".
-static std::string counted(int64_t count, const char *one) {
-  return fmt::format("{} {}{}", formatCount(static_cast<uint64_t>(count)), one,
-                     count == 1 ? "" : "s");
-}
-
 static std::string dataText(const Run &run, const DataSummary &data) {
   const fs::path file(dataName(run.options, "train_file"));
   return fmt::format("{}: {}, {}, {} of them learned",
-                     file.filename().string(), counted(data.rows, "row"),
-                     counted(data.tokens, "token"),
+                     file.filename().string(), formatCounted(data.rows, "row"),
+                     formatCounted(data.tokens, "token"),
                      formatCount(data.labelledTokens));
 }
 
 /// "longest 512 tokens, median 48; 3 cut, 1 left out; 20 % padding".
 static std::string lengthsText(const Run &run, const DataSummary &data) {
   std::string text = fmt::format("longest {}, median {}",
-                                 counted(data.longest, "token"),
+                                 formatCounted(data.longest, "token"),
                                  formatCount(data.median));
   text += fmt::format("; {} cut, {} left out", formatCount(data.truncatedRows),
                       formatCount(data.droppedRows));
@@ -102,11 +97,8 @@ static std::string lengthsText(const Run &run, const DataSummary &data) {
 }
 
 static std::string batchText(const Run &run) {
-  const int64_t rows = run.options.integer("per_device_train_batch_size");
-  const StepShape step = run.stepShape;
-  return fmt::format("{} x {} x {} accumulated = {} a step",
-                     counted(rows, "row"), counted(step.ranks, "rank"),
-                     step.accumulation, counted(rows * step.count(), "row"));
+  return stepRowsText(run.options.integer("per_device_train_batch_size"),
+                      run.stepShape.ranks, run.stepShape.accumulation);
 }
 
 static std::string stepsText(const Run &run) {

@@ -7,8 +7,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 
+#include "runtime/Base/StepRows.h"
+#include "runtime/Ranks/RankEnvironment.h"
 #include "tools/qlora-import/ImporterOptions.h"
 #include "tools/qlora-run/RunnerOptions.h"
 #include "tools/qlora/PeerKeys.h"
@@ -103,6 +106,7 @@ static Status takeInputs(const CommandLine &line, std::string &config,
 
 /// Of the options of a run, by their scopes.
 static void addRunFlags(Configuration &result) {
+  const bool findsBatch = result.options.boolean("auto_find_batch_size");
   for (const OptionRow &row : optionTable()) {
     const std::string_view name = row.name;
     if (result.options.source(name) == Options::Source::kDefault)
@@ -112,11 +116,20 @@ static void addRunFlags(Configuration &result) {
     const bool decidesProgram = row.scope == OptionScope::kProgram;
     if (!decidesProgram || !result.program.empty())
       std::ranges::copy(flags, std::back_inserter(result.runnerFlags));
-    // Rows of a training file are what lengths of lines are compiled for.
-    if (decidesProgram || name == "train_file" || name == "padding_free")
+    // Rows of a training file are what lengths of lines are compiled for, and
+    // those of a step what a batch is found for.
+    const bool decidesBatch =
+        findsBatch && (name == "global_batch_size" ||
+                       name == "gradient_accumulation_steps");
+    if (decidesProgram || decidesBatch || name == "train_file" ||
+        name == "padding_free")
       std::ranges::copy(flags, std::back_inserter(result.compilerFlags));
   }
-  result.alwaysCompiles |= result.options.value("memory_limit") == kAutoSize;
+  const bool asksMachine =
+      result.options.value("memory_limit") == kAutoSize ||
+      (findsBatch && result.options.source("memory_limit") ==
+                         Options::Source::kDefault);
+  result.alwaysCompiles |= asksMachine;
 }
 
 /// Of the tools' own options.
@@ -146,6 +159,32 @@ static Status addToolFlags(const CommandLine &line, Configuration &result) {
   return Status::ok();
 }
 
+/// The rows of a step, before anything is compiled for them. A program that is
+/// there, or a launcher of other ranks, knows more than these options.
+static Status checkStepRows(const CommandLine &line, Configuration &result) {
+  if (!result.program.empty())
+    return Status::ok();
+  Options runner{runnerRows()}, compiler{compilerRows()};
+  QLORA_RETURN_IF_ERROR(runner.applySettings(line.settings));
+  QLORA_RETURN_IF_ERROR(compiler.applySettings(line.settings));
+  const bool isSaid =
+      compiler.source("ranks") != Options::Source::kDefault;
+  int64_t ranks = runner.integer("gpus");
+  if (isSaid) {
+    ranks = compiler.integer("ranks");
+  } else {
+    QLORA_ASSIGN_OR_RETURN(const RankEnvironment env,
+                           readRankEnvironment(std::getenv));
+    if (env.worldSize > 1)
+      ranks = env.worldSize;
+  }
+  if (!result.options.boolean("auto_find_batch_size"))
+    return accumulationSteps(result.options, ranks).status();
+  if (!isSaid && ranks > 1)
+    result.compilerFlags.push_back(fmt::format("--ranks={}", ranks));
+  return batchCandidates(result.options, ranks).status();
+}
+
 StatusOr<Configuration> configure(const CommandLine &line,
                                   const std::string &configFile) {
   Configuration result;
@@ -162,6 +201,7 @@ StatusOr<Configuration> configure(const CommandLine &line,
   QLORA_RETURN_IF_ERROR(result.options.validate());
   addRunFlags(result);
   QLORA_RETURN_IF_ERROR(addToolFlags(line, result));
+  QLORA_RETURN_IF_ERROR(checkStepRows(line, result));
   return result;
 }
 

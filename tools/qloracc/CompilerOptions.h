@@ -55,6 +55,11 @@ inline constexpr OptionRow kCompilerOptions[] = {
     {"disable_pass", OptionType::kNames, "[]", OptionScope::kProgram,
      "Kernels and passes",
      "optimisations to leave out, by the name of their pass"},
+    {"ranks", OptionType::kInt, "1", OptionScope::kProgram,
+     "Kernels and passes",
+     "ranks of all machines, which share a --global-batch-size: for "
+     "--auto-find-batch-size, since a program is the same for any number",
+     "", "", 1, 1 << 20},
     {"max_buckets", OptionType::kInt, "4", OptionScope::kProgram,
      "Kernels and passes", "all-reduces of a step at most", "", "", 1, 4},
     {"cache_dir", OptionType::kPath, "", OptionScope::kProgram,

@@ -47,20 +47,29 @@ static StatusOr<MemoryLimit> cardLimit() {
                  "code, graphs and libraries");
 }
 
-static StatusOr<MemoryLimit> machineLimit() {
+static StatusOr<MemoryLimit> machineLimit(int64_t ranks) {
   const uint64_t free = procBytes("/proc/meminfo", "MemAvailable");
   const uint64_t total = procBytes("/proc/meminfo", "MemTotal");
   if (!free || !total)
     return Status::error(StatusCode::kUnavailable,
                          "/proc/meminfo does not say how much memory is free; "
                          "give --memory-limit a number");
-  return limitOf("this machine", free, total, kMachineReserveShare,
-                 "the process and the pages of weights (one rank)");
+  QLORA_ASSIGN_OR_RETURN(
+      MemoryLimit limit,
+      limitOf("this machine", free, total, kMachineReserveShare,
+              "the process and the pages of weights"));
+  limit.bytes /= ranks;
+  limit.reason += ranks == 1
+                      ? " (one rank)"
+                      : fmt::format("; {:.2f} GiB for each of {} ranks",
+                                    asGiB(limit.bytes), ranks);
+  return limit;
 }
 
-StatusOr<MemoryLimit> machineMemoryLimit(const std::string &target) {
+StatusOr<MemoryLimit> machineMemoryLimit(const std::string &target,
+                                         int64_t ranks) {
   if (target != "cuda")
-    return machineLimit();
+    return machineLimit(ranks);
   auto limit = cardLimit();
   if (limit.isOk())
     return limit;

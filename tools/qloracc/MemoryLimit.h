@@ -20,10 +20,11 @@ struct MemoryLimit {
   std::string reason; ///< one line: of what, and what is kept back
 };
 
-/// Of `target` "cuda" the first card that is visible; of "cpu" this machine,
-/// for one rank. kUnavailable where that cannot be asked: the line says to give
+/// Of `target` "cuda" the first card that is visible; of "cpu" this machine's
+/// share of one of `ranks` ranks. kUnavailable where that cannot be asked: the line says to give
 /// a number.
-StatusOr<MemoryLimit> machineMemoryLimit(const std::string &target);
+StatusOr<MemoryLimit> machineMemoryLimit(const std::string &target,
+                                         int64_t ranks);
 
 } // namespace qlora
 

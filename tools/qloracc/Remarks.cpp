@@ -127,8 +127,7 @@ std::vector<std::string> modelWarnings(ModuleOp model,
   return warnings;
 }
 
-/// "5.9 of 6.0 GiB", or without a limit "38.1 MiB".
-static std::string planText(int64_t bytes, int64_t limit) {
+std::string planText(int64_t bytes, int64_t limit) {
   std::string plan = formatBytes(bytes);
   if (limit <= 0)
     return plan;

@@ -32,6 +32,9 @@ std::string positionsError(mlir::ModuleOp model,
 /// A line for each arena of the plan.
 std::string arenasText(mlir::ModuleOp program);
 
+/// "5.9 of 6.0 GiB", or without a limit "38.1 MiB".
+std::string planText(int64_t bytes, int64_t limit);
+
 /// Llama, 1.7 M parameters, 89,088 trainable (4.97 %), batch 4 x 512 tokens,
 /// plan 38.1 MiB, 0.6 s
 std::string compileSummary(mlir::ModuleOp program,

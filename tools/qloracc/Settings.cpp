@@ -15,6 +15,7 @@
 
 #include "compiler/Support/TargetTraits.h"
 #include "runtime/Base/CommandLine.h"
+#include "runtime/Base/StepRows.h"
 #include "runtime/Weights/Safetensors.h"
 #include "tools/qloracc/CompilerOptions.h"
 #include "tools/qloracc/MemoryLimit.h"
@@ -131,16 +132,22 @@ StatusOr<bool> wantsTokenBuckets(const Options &options) {
   return false;
 }
 
-Status fillCompile(const Options &own, CompilerSettings &settings) {
-  const Options &o = settings.options;
-  CompileOptions &c = settings.compile;
-  c.target = own.text("target");
+/// Rows, lengths, and the lengths of lines that short rows share.
+Status fillShape(const Options &o, CompileOptions &c) {
   c.batch = o.integer("per_device_train_batch_size");
   c.lengths = o.lengths("max_length");
   QLORA_ASSIGN_OR_RETURN(const bool isPaddingFree, wantsTokenBuckets(o));
   if (isPaddingFree)
     c.buckets = tokenBuckets(
         c.batch * *std::max_element(c.lengths.begin(), c.lengths.end()));
+  return Status::ok();
+}
+
+Status fillCompile(const Options &own, CompilerSettings &settings) {
+  const Options &o = settings.options;
+  CompileOptions &c = settings.compile;
+  c.target = own.text("target");
+  QLORA_RETURN_IF_ERROR(fillShape(o, c));
   c.computeType = o.text("compute_dtype");
   c.loraActivations = o.text("activation_dtype_for_lora");
   c.loadIn4bit = o.boolean("load_in_4bit");
@@ -201,21 +208,35 @@ Status fillCodegen(const Options &own, CompilerSettings &settings) {
   return Status::ok();
 }
 
-/// `auto` becomes the number that is recorded.
-Status resolveMemoryLimit(CompilerSettings &settings) {
-  if (settings.compile.memoryLimit != kAutoSize)
-    return Status::ok();
-  QLORA_ASSIGN_OR_RETURN(MemoryLimit limit,
-                         machineMemoryLimit(settings.compile.target));
-  llvm::errs() << "qloracc: note: " << limit.reason << "\n";
-  settings.compile.memoryLimit = limit.bytes;
-  const OptionSetting setting = {findOption(optionTable(), "memory_limit"),
-                                 std::to_string(limit.bytes),
-                                 "--memory-limit"};
+/// Gives an option the number that was found for it.
+Status record(const char *name, int64_t number, CompilerSettings &settings) {
+  const OptionSetting setting = {findOption(optionTable(), name),
+                                 std::to_string(number), flagSpelling(name)};
   return settings.options.applySettings({&setting, 1});
 }
 
+/// `auto` becomes the number that is recorded.
+Status resolveMemoryLimit(CompilerSettings &settings) {
+  const bool fitsMachine = settings.options.source("memory_limit") ==
+                               Options::Source::kDefault &&
+                           !settings.batches.empty();
+  if (settings.compile.memoryLimit != kAutoSize && !fitsMachine)
+    return Status::ok();
+  QLORA_ASSIGN_OR_RETURN(MemoryLimit limit,
+                         machineMemoryLimit(settings.compile.target,
+                                            settings.ranks));
+  llvm::errs() << "qloracc: note: " << limit.reason << "\n";
+  settings.compile.memoryLimit = limit.bytes;
+  return record("memory_limit", limit.bytes, settings);
+}
+
 } // namespace
+
+Status setBatch(CompilerSettings &settings, int64_t batch) {
+  QLORA_RETURN_IF_ERROR(
+      record("per_device_train_batch_size", batch, settings));
+  return fillShape(settings.options, settings.compile);
+}
 
 StatusOr<CompilerSettings>
 parseSettings(std::span<const std::string> words) {
@@ -247,6 +268,11 @@ parseSettings(std::span<const std::string> words) {
   QLORA_RETURN_IF_ERROR(fillCompile(own, settings));
   QLORA_RETURN_IF_ERROR(fillCodegen(own, settings));
   QLORA_ASSIGN_OR_RETURN(settings.input, onlyInput(line, tool));
+  settings.ranks = own.integer("ranks");
+  if (settings.options.boolean("auto_find_batch_size")) {
+    QLORA_ASSIGN_OR_RETURN(settings.batches,
+                           batchCandidates(settings.options, settings.ranks));
+  }
   QLORA_RETURN_IF_ERROR(resolveMemoryLimit(settings));
   return settings;
 }

@@ -27,7 +27,14 @@ struct CompilerSettings {
   std::vector<std::string> mlirFlags; ///< for MLIR's own parser
   Options options;
   CompileOptions compile;
+  /// With --auto-find-batch-size the candidates, ascending; else empty, and the
+  /// batch of `compile` is what was asked for.
+  std::vector<int64_t> batches;
+  int64_t ranks = 1; ///< that share a global batch
 };
+
+/// Compiles for `batch`, with what follows from it, and records it.
+Status setBatch(CompilerSettings &settings, int64_t batch);
 
 /// Parses `words` (argv without the program's name). MLIR's own options are
 /// registered with llvm::cl before, so that they are told from mistakes.

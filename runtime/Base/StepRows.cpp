@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: MIT
+
+// Division, and what to say where there is a remainder.
+
+#include "runtime/Base/StepRows.h"
+
+#include "runtime/Base/Amounts.h"
+
+namespace qlora {
+
+static constexpr const char *kGlobal = "global_batch_size";
+static constexpr const char *kBatch = "per_device_train_batch_size";
+static constexpr const char *kSteps = "gradient_accumulation_steps";
+
+std::string stepRowsText(int64_t batch, int64_t ranks, int64_t accumulation) {
+  return fmt::format("{} x {} x {} accumulated = {} a step",
+                     formatCounted(batch, "row"), formatCounted(ranks, "rank"),
+                     accumulation,
+                     formatCounted(batch * ranks * accumulation, "row"));
+}
+
+/// `rows` is no multiple of what `batch` rows on each rank make.
+static Status cannotShare(const Options &options, int64_t batch,
+                          int64_t ranks) {
+  const int64_t rows = options.integer(kGlobal), once = batch * ranks;
+  const int64_t below = rows / once * once;
+  return Status::invalid(
+      "{} {} cannot be made of {} with {} each at a time; the nearest that can "
+      "{}",
+      options.spelling(kGlobal), rows, formatCounted(ranks, "rank"),
+      formatCounted(batch, "row"),
+      below == 0 ? fmt::format("is {}", once)
+                 : fmt::format("are {} and {}", below, below + once));
+}
+
+/// Whether the number of steps is the user's, and not what a global batch size
+/// of a later layer overrides.
+static bool isGiven(const Options &options) {
+  using enum Options::Source;
+  const Options::Source source = options.source(kSteps);
+  if (options.value(kSteps) == "auto" || source < options.source(kGlobal))
+    return false;
+  return source > kRecorded || (source == kRecorded && options.value(kSteps) != 1);
+}
+
+StatusOr<int64_t> accumulationSteps(const Options &options, int64_t ranks) {
+  const int64_t rows = options.integer(kGlobal);
+  if (rows == 0)
+    return options.integer(kSteps);
+  const int64_t batch = options.integer(kBatch);
+  if (rows % (batch * ranks) != 0)
+    return cannotShare(options, batch, ranks);
+  const int64_t steps = rows / (batch * ranks);
+  if (isGiven(options) && options.integer(kSteps) != steps)
+    return Status::invalid(
+        "{} {} is {}, and {} is {}: leave one of them out",
+        options.spelling(kGlobal), rows, stepRowsText(batch, ranks, steps),
+        options.spelling(kSteps), options.integer(kSteps));
+  return steps;
+}
+
+StatusOr<std::vector<int64_t>> batchCandidates(const Options &options,
+                                               int64_t ranks) {
+  const bool isBounded =
+      options.source(kBatch) != Options::Source::kDefault;
+  const int64_t most = isBounded ? options.integer(kBatch) : kMostFound;
+  std::vector<int64_t> batches;
+  const int64_t rows = options.integer(kGlobal);
+  if (rows == 0) {
+    for (int64_t batch = most; batch > 0; batch /= 2)
+      batches.insert(batches.begin(), batch);
+    return batches;
+  }
+  if (isGiven(options))
+    return Status::invalid("{} follows from {} and the batch that {} finds: "
+                           "leave it out",
+                           options.spelling(kSteps), options.spelling(kGlobal),
+                           options.spelling("auto_find_batch_size"));
+  if (rows % ranks != 0)
+    return cannotShare(options, 1, ranks);
+  for (int64_t batch = 1; batch <= std::min(most, rows / ranks); ++batch)
+    if (rows / ranks % batch == 0)
+      batches.push_back(batch);
+  return batches;
+}
+
+} // namespace qlora

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: MIT
+"""The rows of a step and the batch that a plan is found for, from the command
+to the losses of a run."""
+
+import json
+import re
+import unittest
+
+from test_qlora import DATA, MODEL, QloraTest
+
+
+class BatchTest(QloraTest):
+    words = ["--max-length=64", "--lora-r=2", "--compute-dtype=float32",
+             "--max-steps=2", "--base-cache=none", "--padding-free=false",
+             "--disable-pass=rematerialize"]
+
+    def found(self, *words):
+        """The batch of the program, by what is planned."""
+        plan = self.run_qlora("plan", MODEL, DATA, *self.words,
+                              "--auto-find-batch-size", *words)
+        return int(re.search(r"micro-batch (\d+) x 64", plan.stdout)[1])
+
+    def test_one_byte_decides(self):
+        refused = self.run_qlora("plan", MODEL, DATA, *self.words, code=1,
+                                 *("--per-device-train-batch-size=4",
+                                   "--memory-limit=1MiB"))
+        most = int(re.search(r"\((\d+) bytes\)", refused.stderr)[1])
+        self.assertEqual(self.found(f"--memory-limit={most}B"), 4)
+        self.assertEqual(self.found(f"--memory-limit={most - 1}B"), 2)
+        # The ranks are part of the question, and of the key of its answer.
+        share = (f"--memory-limit={most}B", "--global-batch-size=4")
+        self.assertEqual(self.found(*share), 4)
+        self.assertEqual(self.found(*share, "--gpus=2"), 2)
+        self.environment.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="4",
+                                LOCAL_WORLD_SIZE="4")
+        self.assertEqual(self.found(*share), 1)
+
+    def losses(self, name, *words):
+        self.run_qlora("train", MODEL, DATA, *self.words, "--global-batch-size=64", f"--output-dir={name}",
+                       "--memory-limit=64MiB", "--logging-steps=1", *words)
+        with open(f"{self.folder}/{name}/metrics.jsonl",
+                  encoding="utf-8") as file:
+            return [json.loads(line)["loss"] for line in file
+                    if '"loss"' in line]
+
+    def test_a_step_is_the_same_on_any_number_of_ranks(self):
+        one = self.losses("one", "--auto-find-batch-size")
+        two = self.losses("two", "--auto-find-batch-size", "--gpus=2")
+        steps = self.losses("steps", "--per-device-train-batch-size=16",
+                            "--gradient-accumulation-steps=auto")
+        self.assertEqual(len(one), 2)
+        for other in (two, steps):
+            for mine, theirs in zip(one, other, strict=True):
+                self.assertAlmostEqual(mine, theirs, places=5)
+
+    def test_what_cannot_be_is_said_before_compiling(self):
+        self.own_cache()
+        for words, message in (
+                (["--global-batch-size=25", "--gpus=2"], "are 16 and 32"),
+                (["--global-batch-size=16", "--gradient-accumulation-steps=4"],
+                 "leave one of them out"),
+                (["--gradient-accumulation-steps=auto"],
+                 "follows from --global-batch-size"),
+                (["--global-batch-size=25", "--gpus=2",
+                  "--auto-find-batch-size"], "are 24 and 26")):
+            with self.subTest(words=words):
+                done = self.run_qlora("train", MODEL, DATA, *words, code=1)
+                self.assertIn(message, done.stderr)
+                self.assertNotIn("compiling", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: MIT
+
+// --auto-find-batch-size: the batch from the plan of each candidate, and not by
+// running out of memory. A plan is what a run takes, to the byte, so that the
+// first step is the proof and no run has to fail.
+//
+// Of the candidates (runtime/Base/StepRows.h) whose plan fits the memory limit
+// it takes the largest whose predicted time for a row is within 1 % of the
+// least: larger batches share the decoding of weights, until blocks have to be
+// computed again to make room. Plans grow with the batch, so that the search
+// ends at the first that does not fit.
+
+#ifndef QLORA_TOOLS_QLORACC_BATCHSEARCH_H
+#define QLORA_TOOLS_QLORACC_BATCHSEARCH_H
+
+#include "mlir/IR/BuiltinOps.h"
+
+#include "tools/qloracc/Settings.h"
+
+namespace qlora {
+
+/// Sets the batch of `settings` and says in one line which and why; `model` is
+/// left as it is. Where no plan fits, the batch is the smallest candidate,
+/// whose compile then says what is missing. Does nothing where no batch is to
+/// be found. Errors are diagnostics of the model's context.
+mlir::LogicalResult findBatch(mlir::ModuleOp model, CompilerSettings &settings);
+
+} // namespace qlora
+
+#endif // QLORA_TOOLS_QLORACC_BATCHSEARCH_H

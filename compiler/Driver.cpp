@@ -82,6 +82,14 @@ static std::string arenasInWords(ModuleOp program) {
   return text;
 }
 
+static int64_t frozenBytes(ModuleOp program) {
+  int64_t bytes = 0;
+  for (auto arena : program.getOps<program::ArenaOp>())
+    if (arena.getKind() == program::Arena::Frozen)
+      bytes += arena.getBytes();
+  return bytes;
+}
+
 /// The first few of a step's largest tensors, "4.0 MiB of MODULE, ...".
 static std::string largestTensors(ModuleOp program) {
   constexpr size_t kShown = 3;
@@ -109,6 +117,11 @@ LogicalResult Driver::refuseLimit(ModuleOp smallest, int64_t bytes) {
       << (options.loadIn4bit ? "" : ", or use --load-in-4bit");
   error.attachNote(smallest.getLoc())
       << "of it: " << arenasInWords(smallest);
+  if (const int64_t base = frozenBytes(smallest); base > options.memoryLimit)
+    error.attachNote(smallest.getLoc())
+        << "the frozen base alone has " << formatBytes(base)
+        << ", which each rank holds whole: sharding a base over ranks is not "
+           "there yet";
   if (std::string tensors = largestTensors(smallest); !tensors.empty())
     error.attachNote(smallest.getLoc()) << "large tensors: " << tensors;
   return error;

@@ -135,6 +135,10 @@ static llvm::json::Object planOf(const EntryTimeline &timeline) {
     end = std::max<int64_t>(end, *op.getOffset() + op.getBytes());
     saved += op.getSaved() ? op.getBytes() : 0;
   }
+  llvm::json::Object peak;
+  for (auto [category, alive] : llvm::enumerate(timeline.peak.byCategory))
+    if (BufferCategory(category) != BufferCategory::Workspace)
+      peak[nameOf(BufferCategory(category))] = alive;
   EntryOp entry = timeline.entry;
   return llvm::json::Object{
       {"kind", stringifyEntryKind(entry.getKind())},
@@ -142,6 +146,7 @@ static llvm::json::Object planOf(const EntryTimeline &timeline) {
       {"length", int64_t(entry.getLength())},
       {"activation_bytes", bytes[0]},
       {"activation_live_bytes", timeline.peak.bytes},
+      {"peak", std::move(peak)},
       {"saved_bytes", saved},
       {"workspace_bytes", bytes[1]},
       {"largest", largestOf(entry)}};

@@ -7,7 +7,9 @@
 //
 //   {"arenas": {...}, "total_bytes": ...,                     // plan-memory
 //    "process_bytes", "resident_bytes",       // on a CPU: Base/HostMemory.h
-//    "entries": [{"kind", "activation_bytes", "activation_live_bytes", ...,
+//    "entries": [{"kind", "activation_bytes", "activation_live_bytes",
+//                 "peak": {"saved": ..., ...}, // of these, EntryTimeline.h
+//                 ...,
 //                 "seconds",                  // predicted: CommandTimes.h
 //                 "seconds_low"}],            // of a card: DeviceProfile.h
 //    "rematerialize": {"policy", "budget", "recompute_seconds", "steps"},

@@ -4,25 +4,32 @@
 
 #include "runtime/Predict/MemoryPlan.h"
 
+#include <algorithm>
+#include <iterator>
 #include <optional>
+
+#include <nlohmann/json.hpp>
 
 #include "runtime/Base/Amounts.h"
 #include "runtime/Base/HostMemory.h"
 
 namespace qlora {
 
+using nlohmann::json;
+
 std::string planTable(const std::string &title, std::span<const PlanRow> rows,
                       bool withMeasured) {
   PlanRow total{"total", 0, 0, ""};
   for (const PlanRow &row : rows)
-    if (row.isCounted) {
+    if (row.isCounted && !row.isPart) {
       total.planned += row.planned;
       total.measured += row.measured;
     }
   auto line = [&](const PlanRow &row) {
     std::string text =
-        fmt::format("  {:<24} {:>10}", row.name, formatBytes(row.planned));
-    if (withMeasured)
+        fmt::format("  {:<24} {:>10}", (row.isPart ? "  " : "") + row.name,
+                    formatBytes(row.planned));
+    if (withMeasured && !row.isPart)
       text += fmt::format(" {:>10}", formatBytes(row.measured));
     return text + (row.note.empty() ? "\n" : "  " + row.note + "\n");
   };
@@ -34,14 +41,56 @@ std::string planTable(const std::string &title, std::span<const PlanRow> rows,
   return table + line(total) + beside;
 }
 
-static std::vector<PlanRow> arenaRows(const Device &device) {
+/// The entry that the activation arena is as large as, of what the compiler
+/// wrote beside the program; null where a program has none.
+static json largestEntry(const LoadedModule &module) {
+  const json plan = json::parse(module.table().plan_json, nullptr,
+                                /*allow_exceptions=*/false);
+  json largest;
+  uint64_t most = 0;
+  if (!plan.is_object() || !plan.value("entries", json()).is_array())
+    return largest;
+  for (const json &entry : plan["entries"]) {
+    const json bytes =
+        entry.is_object() ? entry.value("activation_bytes", json()) : json();
+    if (!bytes.is_number_unsigned() || bytes <= most)
+      continue;
+    most = bytes;
+    largest = entry;
+  }
+  return largest;
+}
+
+/// What the activations are at their peak.
+static std::vector<PlanRow> activationParts(const LoadedModule &module) {
+  constexpr std::pair<const char *, const char *> kParts[] = {
+      {"saved", "saved for the backward"},
+      {"recomputed", "computed again"},
+      {"decoded", "decoded weights"},
+      {"forward", "in the forward"},
+      {"backward", "in the backward"}};
+  const json entry = largestEntry(module);
+  const json peak = entry.is_object() ? entry.value("peak", json()) : json();
   std::vector<PlanRow> rows;
-  for (const ArenaUse &use : device.memory())
+  for (const auto &[key, name] : kParts)
+    if (peak.is_object() && peak.contains(key) &&
+        peak[key].is_number_unsigned() && peak[key] != 0)
+      rows.push_back({name, peak[key], 0, "", true, true});
+  return rows;
+}
+
+static std::vector<PlanRow> arenaRows(const LoadedModule &module,
+                                      const Device &device) {
+  std::vector<PlanRow> rows;
+  for (const ArenaUse &use : device.memory()) {
     rows.push_back(
         {std::string(arenaTitle(use.kind)), use.plannedBytes,
          use.allocatedBytes,
          use.shared ? "one copy for the ranks of this machine" : "",
          use.kind != QLORA_ARENA_HOST});
+    if (use.kind == QLORA_ARENA_ACTIVATION)
+      std::ranges::copy(activationParts(module), std::back_inserter(rows));
+  }
   return rows;
 }
 
@@ -54,12 +103,26 @@ static std::string reserveLines(const Device &device, bool withMeasured) {
   return lines;
 }
 
-std::string planText(const Device &device, int ranks) {
+std::string planText(const LoadedModule &module, const Device &device,
+                     int ranks) {
   std::string title = ranks == 1
                           ? std::string("memory")
                           : fmt::format("memory of each of {} ranks", ranks);
-  return planTable(title, arenaRows(device), /*withMeasured=*/false) +
+  return planTable(title, arenaRows(module, device), /*withMeasured=*/false) +
          reserveLines(device, /*withMeasured=*/false);
+}
+
+std::string parallelText(const LoadedModule &module, int ranks) {
+  const bool isGpu = module.table().target == QLORA_TARGET_CUDA;
+  const std::string base =
+      formatBytes(module.arenaBytes(QLORA_ARENA_FROZEN));
+  if (ranks == 1)
+    return fmt::format("one, with the whole base ({}); nothing is summed",
+                       base);
+  return fmt::format(
+      "data parallel, {} base ({}); sums {} of gradients a step",
+      isGpu ? "each a whole" : "all on one", base,
+      formatBytes(module.arenaBytes(QLORA_ARENA_GRADIENT)));
 }
 
 uint64_t RunMemory::planned() const {
@@ -114,7 +177,7 @@ std::string RunMemory::residentText() const {
 
 std::string RunMemory::measuredText() const {
   std::string table =
-      planTable("memory", arenaRows(device), /*withMeasured=*/true);
+      planTable("memory", arenaRows(module, device), /*withMeasured=*/true);
   return table + reserveLines(device, /*withMeasured=*/true) +
          fmt::format("  {:<24} {:>10} {:>10}  {}code, libraries and the "
                      "reading of weights",

@@ -16,13 +16,15 @@
 namespace qlora {
 
 /// A row of the memory table; measured 0: not yet. What is not counted comes
-/// after the total.
+/// after the total; a part of the row above it is not counted either, and has
+/// no measurement.
 struct PlanRow {
   std::string name;
   uint64_t planned = 0;
   uint64_t measured = 0;
   std::string note;
   bool isCounted = true;
+  bool isPart = false;
 };
 
 /// The rows, aligned, with a total of the planned (and measured) bytes.
@@ -66,8 +68,16 @@ private:
   uint64_t untouchedBytes;
 };
 
-/// Bytes per arena of one rank, in the order of the ABI.
-std::string planText(const Device &device, int ranks);
+/// Bytes per arena of one rank, in the order of the ABI, those of activations
+/// by what they are for.
+std::string planText(const LoadedModule &module, const Device &device,
+                     int ranks);
+
+/// How the ranks work together, and what that takes, in a line: "data parallel,
+/// each a whole base (0.4 GiB); sums 9.0 MiB of gradients a step". On a GPU
+/// each rank has a base of its own, since a card is a memory of its own; ranks
+/// of one machine's CPU share one.
+std::string parallelText(const LoadedModule &module, int ranks);
 
 } // namespace qlora
 

@@ -123,23 +123,28 @@ static std::string countersText(const EntryCount &entry) {
 }
 
 /// What the card's memory says to the plan.
-static std::string cardMemoryText(const Device &device, const GpuRates &gpu) {
+static std::string cardMemoryText(const LoadedModule &module,
+                                  const Device &device, const GpuRates &gpu) {
+  const double card = gpu.memoryGb * 1e9;
   double planned = 0;
   for (const ArenaUse &use : device.memory())
     if (use.kind != QLORA_ARENA_HOST)
       planned += double(use.plannedBytes);
-  const double share = planned / (gpu.memoryGb * 1e9);
+  const char *answer = "";
+  if (double(module.arenaBytes(QLORA_ARENA_FROZEN)) > card)
+    answer = ": the base alone does not fit one card; sharding a base over "
+             "cards is not\n  there yet";
+  else if (planned > card)
+    answer = ": does not fit; compile it with a --memory-limit";
   return fmt::format("  {:.1f} of the card's {:.0f} GB{}\n", planned / 1e9,
-                     gpu.memoryGb,
-                     share > 1 ? ": does not fit; compile it with a "
-                                 "--memory-limit"
-                               : "");
+                     gpu.memoryGb, answer);
 }
 
 std::string NullReport::text() const {
-  std::string text = planText(device, ranks);
+  std::string text = planText(module, device, ranks);
   if (card && card->gpu)
-    text += cardMemoryText(device, *card->gpu);
+    text += cardMemoryText(module, device, *card->gpu);
+  text += "  ranks: " + parallelText(module, ranks) + "\n";
   text += kernelsText(module, device) + "\n";
   text += fmt::format(kCounters, "program", "launches", "fills", "copies",
                       "sums", "sent", "read", "written");

@@ -130,7 +130,11 @@ std::string runHeader(const Run &run, const DataSummary &data) {
   if (run.train)
     text += line("data", dataText(run, data)) +
             (data.longest ? line("rows", lengthsText(run, data)) : "") +
-            line("batch", batchText(run)) + line("steps", stepsText(run));
+            line("batch", batchText(run)) +
+            (run.group.size() > 1
+                 ? line("ranks", parallelText(run.module, run.group.size()))
+                 : "") +
+            line("steps", stepsText(run));
   return text + line("memory", memoryText(run)) +
          line("output", shownPath(run.outputFolder));
 }

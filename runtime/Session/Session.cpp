@@ -151,7 +151,7 @@ Status Session::announce(const Run &run) {
 
 /// Every arena, what is beside the plan, and where the base comes from.
 std::string Session::verbosePlan(const Run &run) const {
-  std::string plan = planText(*device, group.size());
+  std::string plan = planText(module, *device, group.size());
   plan += kernelsText(module, *device);
   if (run.memory.predictedPeak() > 0)
     plan += run.memory.residentText();

@@ -237,6 +237,23 @@ def check_seconds(one, many, rates):
         check("bytes sent", sent, adapters)])
 
 
+def check_cards(tools, module, rates, folder):
+    """What a card says to a plan whose weights alone are some 80 MB."""
+    passed = True
+    for gigabytes, answer in ((0.01, "the base alone does not fit one card"),
+                              (0.2, "does not fit; compile it with a"),
+                              (80, "of the card's 80 GB\n")):
+        card = f"{folder}/card.json"
+        with open(card, "w") as file:
+            json.dump({**rates, "gpu": {**rates["gpu"],
+                                        "memory_gb": gigabytes}}, file)
+        text = call(f"{tools}/qlora-run", module, "--device", f"null:{card}")
+        print(f"{'ok  ' if answer in text else 'FAIL'} a card of {gigabytes} "
+              f"GB: {answer.strip()}")
+        passed &= answer in text
+    return passed
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--tools", required=True)
@@ -246,7 +263,8 @@ def main():
         one, rates = predict(tools, module, 1)
         many, _ = predict(tools, module, 64)
         passed = [check_counts(one), check_seconds(one, many, rates),
-                  check_low(one), check_rows(one)]
+                  check_low(one), check_rows(one),
+                  check_cards(tools, module, rates, folder)]
     return 0 if all(passed) else 1
 
 

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <optional>
 
@@ -168,8 +169,12 @@ Status train(std::span<const std::string> words, TrainGoal goal) {
   ToolCommand run{"qlora-run", {made.program}};
   std::ranges::copy(configuration.runnerFlags,
                     std::back_inserter(run.arguments));
-  if (goal == TrainGoal::kPlan)
-    run.arguments.insert(run.arguments.end(), {"--device=null"});
+  const bool namesCard = std::ranges::any_of(
+      run.arguments, [](const std::string &argument) {
+        return argument.starts_with("--device=null");
+      });
+  if (goal == TrainGoal::kPlan && !namesCard)
+    run.arguments.push_back("--device=null");
   if (!own.boolean("dry_run")) {
     QLORA_RETURN_IF_ERROR(make(made));
     return becomeTool(run);

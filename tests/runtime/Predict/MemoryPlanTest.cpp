@@ -27,3 +27,15 @@ TEST(MemoryPlan, WhatIsNotCountedComesAfterTheTotal) {
             "  total                         512 B\n"
             "  host (pinned)               4.0 KiB\n");
 }
+
+TEST(MemoryPlan, PartsStandBelowTheirRowAndAreNotAdded) {
+  PlanRow rows[] = {{"activations", 4096, 4096, ""},
+                    {"decoded weights", 1024, 0, "", true, true},
+                    {"adapters", 512, 512, ""}};
+  EXPECT_EQ(planTable("memory", rows, true),
+            "memory                           plan   measured\n"
+            "  activations                 4.0 KiB    4.0 KiB\n"
+            "    decoded weights           1.0 KiB\n"
+            "  adapters                      512 B      512 B\n"
+            "  total                       4.5 KiB    4.5 KiB\n");
+}

@@ -39,6 +39,8 @@ TEST_F(RunSummary, SaysWhatIsTrainedOnWhat) {
                                     " learned"));
   EXPECT_THAT(output.out,
               HasSubstr("2 rows x 2 ranks x 1 accumulated = 4 rows a step"));
+  EXPECT_THAT(output.out, HasSubstr("ranks    data parallel, all on one base "
+                                    "(64 B); sums 136 B of gradients a step"));
   EXPECT_THAT(output.out, HasSubstr("steps    4, 2 in an epoch; learning rate "));
   EXPECT_THAT(output.out, HasSubstr("planned (no limit), "));
   EXPECT_THAT(output.out, HasSubstr(stepHeading(4)));

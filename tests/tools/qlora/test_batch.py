@@ -69,5 +69,38 @@ class BatchTest(QloraTest):
                 self.assertNotIn("compiling", done.stderr)
 
 
+class PlanTest(QloraTest):
+    words = [MODEL, DATA, *BatchTest.words,
+             "--per-device-train-batch-size=4"]
+
+    def test_the_table_says_what_activations_are(self):
+        rows = {}
+        for line in self.run_qlora("plan", *self.words).stdout.splitlines():
+            found = re.fullmatch(r"(  +\D+?)  +([\d.]+) (B|KiB|MiB).*", line)
+            if found:
+                scale = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20}[found[3]]
+                rows[found[1]] = float(found[2]) * scale
+        saved = rows["    saved for the backward"]
+        whole = rows["  activations and scratch"]
+        parts = [bytes for name, bytes in rows.items()
+                 if name.startswith("    ")]
+        self.assertGreater(saved, whole / 2)
+        # All that is alive at the peak; the rest is lost in packing.
+        self.assertLessEqual(sum(parts), whole * 1.02)
+        self.assertGreater(sum(parts), whole * 0.8)
+
+    def test_how_ranks_work_together(self):
+        one = self.run_qlora("plan", *self.words).stdout
+        self.assertRegex(one, r"ranks: one, with the whole base \(3.\d MiB\)")
+        two = self.run_qlora("plan", *self.words, "--gpus=2").stdout
+        self.assertRegex(two, r"ranks: data parallel, all on one base "
+                              r"\(3.\d MiB\); sums [\d.]+ KiB of gradients")
+
+    def test_a_card_of_the_plan_stays(self):
+        shown = self.run_qlora("plan", *self.words, "--target=cuda",
+                               "--device=null:h100", "--dry-run").stdout
+        self.assertTrue(shown.rstrip().endswith("--device=null:h100"), shown)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -28,7 +28,7 @@ std::string formatBytes(uint64_t bytes) {
 std::string formatCount(uint64_t count) {
   std::string text = std::to_string(count);
   for (size_t end = text.size(); end > 3; end -= 3)
-    text.insert(end - 3, ",");
+    text.insert(end - 3, 1, ',');
   return text;
 }
 

@@ -26,9 +26,10 @@ std::string planTable(const std::string &title, std::span<const PlanRow> rows,
       total.measured += row.measured;
     }
   auto line = [&](const PlanRow &row) {
-    std::string text =
-        fmt::format("  {:<24} {:>10}", (row.isPart ? "  " : "") + row.name,
-                    formatBytes(row.planned));
+    std::string text = fmt::format("{}{:<{}} {:>10}",
+                                   row.isPart ? "    " : "  ", row.name,
+                                   row.isPart ? 22 : 24,
+                                   formatBytes(row.planned));
     if (withMeasured && !row.isPart)
       text += fmt::format(" {:>10}", formatBytes(row.measured));
     return text + (row.note.empty() ? "\n" : "  " + row.note + "\n");

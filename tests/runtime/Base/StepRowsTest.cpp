@@ -14,8 +14,9 @@ static Options optionsOf(
     std::initializer_list<std::pair<const char *, const char *>> flags,
     const char *recorded = nullptr) {
   Options options;
-  if (recorded)
+  if (recorded) {
     EXPECT_TRUE(options.applyRecorded(recorded).isOk());
+  }
   for (const auto &[name, text] : flags) {
     const OptionSetting setting = {findOption(optionTable(), name), text,
                                    flagSpelling(name)};

@@ -63,6 +63,9 @@ are cut.
   all of it      --memory-limit 20GiB (or auto): the compiler recomputes as
                  much as it has to, or says what does not fit
 
+--global-batch-size 64 --auto-find-batch-size finds the batch that fits and is
+fastest, and the accumulation steps that make 64 rows of it on all ranks.
+
 qlora memory MODEL_DIR says what fits where, qlora plan MODEL_DIR [options] what
 one training needs, before anything is trained.
 )"},

@@ -60,11 +60,18 @@ planOf(ModuleOp model, const CompilerSettings &settings,
                                    *seconds / double(options.batch)});
 }
 
-static const Candidate &bestOf(ArrayRef<Candidate> candidates) {
-  constexpr double kAsGood = 1.01;
+/// How much slower than the least a row may be.
+static constexpr double kAsGood = 1.01, kWorthMore = 1.05;
+
+static double leastSeconds(ArrayRef<Candidate> candidates) {
   double least = candidates.front().rowSeconds;
   for (const Candidate &candidate : candidates)
     least = std::min(least, candidate.rowSeconds);
+  return least;
+}
+
+static const Candidate &bestOf(ArrayRef<Candidate> candidates) {
+  const double least = leastSeconds(candidates);
   const Candidate *best = nullptr;
   for (const Candidate &candidate : candidates)
     if (candidate.rowSeconds <= least * kAsGood)
@@ -99,20 +106,16 @@ static std::string reasonOf(const Candidate &best,
              : text;
 }
 
-LogicalResult findBatch(ModuleOp model, CompilerSettings &settings) {
-  if (settings.batches.empty())
-    return success();
-  StatusOr<DeviceProfile> device = deviceProfileOrDefault(
-      settings.compile.deviceProfile, settings.compile.target);
-  if (!device.isOk())
-    return emitError(model.getLoc(), device.status().message());
+/// Plans in order, to the first that does not fit, which becomes `refused`, or
+/// that is so slow that larger ones would only compute more again.
+static FailureOr<std::vector<Candidate>>
+planAll(ModuleOp model, CompilerSettings &settings, const DeviceProfile &device,
+        int64_t &refused) {
   std::vector<Candidate> candidates;
-  int64_t refused = 0;
   for (int64_t batch : settings.batches) {
     if (Status status = setBatch(settings, batch); !status.isOk())
       return emitError(model.getLoc(), status.message());
-    FailureOr<std::optional<Candidate>> plan =
-        planOf(model, settings, *device);
+    FailureOr<std::optional<Candidate>> plan = planOf(model, settings, device);
     if (failed(plan))
       return failure();
     if (!*plan) {
@@ -120,7 +123,25 @@ LogicalResult findBatch(ModuleOp model, CompilerSettings &settings) {
       break;
     }
     candidates.push_back(**plan);
+    if ((*plan)->rowSeconds > kWorthMore * leastSeconds(candidates))
+      break;
   }
+  return candidates;
+}
+
+LogicalResult findBatch(ModuleOp model, CompilerSettings &settings) {
+  if (settings.batches.empty())
+    return success();
+  StatusOr<DeviceProfile> device = deviceProfileOrDefault(
+      settings.compile.deviceProfile, settings.compile.target);
+  if (!device.isOk())
+    return emitError(model.getLoc(), device.status().message());
+  int64_t refused = 0;
+  FailureOr<std::vector<Candidate>> planned =
+      planAll(model, settings, *device, refused);
+  if (failed(planned))
+    return failure();
+  const std::vector<Candidate> &candidates = *planned;
   const bool isAny = !candidates.empty();
   const int64_t batch =
       isAny ? bestOf(candidates).batch : settings.batches.front();

@@ -7,8 +7,9 @@
 // Of the candidates (runtime/Base/StepRows.h) whose plan fits the memory limit
 // it takes the largest whose predicted time for a row is within 1 % of the
 // least: larger batches share the decoding of weights, until blocks have to be
-// computed again to make room. Plans grow with the batch, so that the search
-// ends at the first that does not fit.
+// computed again to make room. Plans grow with the batch, and so does what is
+// computed again: the search ends at the first that does not fit, or whose row
+// takes 5 % more.
 
 #ifndef QLORA_TOOLS_QLORACC_BATCHSEARCH_H
 #define QLORA_TOOLS_QLORACC_BATCHSEARCH_H

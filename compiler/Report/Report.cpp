@@ -137,7 +137,7 @@ static llvm::json::Object planOf(const EntryTimeline &timeline) {
   }
   llvm::json::Object peak;
   for (auto [category, alive] : llvm::enumerate(timeline.peak.byCategory))
-    if (BufferCategory(category) != BufferCategory::Workspace)
+    if (alive > 0 && BufferCategory(category) != BufferCategory::Workspace)
       peak[nameOf(BufferCategory(category))] = alive;
   EntryOp entry = timeline.entry;
   return llvm::json::Object{

@@ -75,7 +75,7 @@ static std::vector<PlanRow> activationParts(const LoadedModule &module) {
   std::vector<PlanRow> rows;
   for (const auto &[key, name] : kParts)
     if (peak.is_object() && peak.contains(key) &&
-        peak[key].is_number_unsigned() && peak[key] != 0)
+        peak[key].is_number_unsigned())
       rows.push_back({name, peak[key], 0, "", true, true});
   return rows;
 }

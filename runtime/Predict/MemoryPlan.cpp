@@ -45,9 +45,10 @@ std::string planTable(const std::string &title, std::span<const PlanRow> rows,
 /// The entry that the activation arena is as large as, of what the compiler
 /// wrote beside the program; null where a program has none.
 static json largestEntry(const LoadedModule &module) {
-  const json plan = json::parse(module.table().plan_json, nullptr,
-                                /*allow_exceptions=*/false);
   json largest;
+  const char *text = module.table().plan_json;
+  const json plan =
+      json::parse(text ? text : "", nullptr, /*allow_exceptions=*/false);
   uint64_t most = 0;
   if (!plan.is_object() || !plan.value("entries", json()).is_array())
     return largest;

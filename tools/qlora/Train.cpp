@@ -41,7 +41,8 @@ const Tool &trainTool() {
                "and runs. Flags win over the YAML file.\n",
       .input = "MODEL_DIR",
       .common = {"config", "output_dir", "load_in_4bit", "lora_r", "max_length",
-                 "per_device_train_batch_size", "num_train_epochs",
+                 "per_device_train_batch_size", "global_batch_size",
+                 "auto_find_batch_size", "memory_limit", "num_train_epochs",
                  "learning_rate", "gpus", "dry_run"},
       .example = "  qlora train Qwen3-0.6B data.jsonl --load-in-4bit \\\n"
                  "      --max-length 512 --output-dir adapter\n",

@@ -14,6 +14,7 @@
 #include "runtime/Ranks/RankEnvironment.h"
 #include "tools/qlora-import/ImporterOptions.h"
 #include "tools/qlora-run/RunnerOptions.h"
+#include "tools/qlora/HubModel.h"
 #include "tools/qlora/PeerKeys.h"
 #include "tools/qloracc/CompilerOptions.h"
 
@@ -185,20 +186,75 @@ static Status checkStepRows(const CommandLine &line, Configuration &result) {
   return batchCandidates(result.options, ranks).status();
 }
 
+/// As a command line or a YAML file has it: in the options it is a path.
+static std::string writtenModel(std::span<const OptionSetting> settings,
+                                std::span<const YamlEntry> entries) {
+  const OptionRow *row = findOption(optionTable(), "model_name_or_path");
+  std::string word;
+  for (const YamlEntry &entry : entries)
+    if (findOption(optionTable(), entry.key) == row && entry.value.is_string())
+      word = entry.value.get<std::string>();
+  for (const OptionSetting &setting : settings)
+    if (setting.row == row)
+      word = setting.text;
+  return word;
+}
+
+/// TRL's and axolotl's key; what a YAML file says where no flag does.
+static void takeRevision(std::vector<YamlEntry> &entries,
+                         std::string &revision) {
+  std::erase_if(entries, [&](const YamlEntry &entry) {
+    if (entry.key != "model_revision" && entry.key != "revision_of_model")
+      return false;
+    if (revision.empty() && entry.value.is_string())
+      revision = entry.value.get<std::string>();
+    return true;
+  });
+}
+
+static Status findModel(const std::string &word, const std::string &revision,
+                        Options &options) {
+  const auto add = [&](const char *name, const std::string &text) {
+    const OptionSetting setting{findOption(optionTable(), name), text, text};
+    return options.applySettings({&setting, 1});
+  };
+  std::error_code ignored;
+  const std::string path = options.text("model_name_or_path");
+  const auto name = parseHubName(word, revision);
+  if (!name || std::filesystem::exists(path, ignored)) {
+    if (revision.empty() || path.empty())
+      return Status::ok();
+    return Status::invalid("a model_revision is of a model on the Hugging Face "
+                           "hub, but '{}' is none; leave it out",
+                           word);
+  }
+  QLORA_ASSIGN_OR_RETURN(const std::string folder, hubModelFolder(*name));
+  QLORA_RETURN_IF_ERROR(add("model_name_or_path", folder));
+  // Others find the base of the adapter by it, on machines of their own.
+  return options.text("base_model_name_or_path").empty()
+             ? add("base_model_name_or_path", name->id)
+             : Status::ok();
+}
+
 StatusOr<Configuration> configure(const CommandLine &line,
-                                  const std::string &configFile) {
+                                  const std::string &configFile,
+                                  const std::string &modelRevision) {
   Configuration result;
-  std::string config = configFile;
+  std::string config = configFile, revision = modelRevision;
   std::vector<OptionSetting> settings = line.settings;
   QLORA_RETURN_IF_ERROR(takeInputs(line, config, result.program, settings));
+  std::vector<YamlEntry> entries;
   if (!config.empty()) {
-    QLORA_ASSIGN_OR_RETURN(const auto written, readYamlMap(config));
-    QLORA_ASSIGN_OR_RETURN(const auto entries,
+    QLORA_ASSIGN_OR_RETURN(auto written, readYamlMap(config));
+    takeRevision(written, revision);
+    QLORA_ASSIGN_OR_RETURN(entries,
                            translatePeerKeys(written, config, result.notes));
     QLORA_RETURN_IF_ERROR(result.options.applyEntries(entries, config));
   }
   QLORA_RETURN_IF_ERROR(result.options.applySettings(settings));
   QLORA_RETURN_IF_ERROR(result.options.validate());
+  QLORA_RETURN_IF_ERROR(
+      findModel(writtenModel(settings, entries), revision, result.options));
   addRunFlags(result);
   QLORA_RETURN_IF_ERROR(addToolFlags(line, result));
   QLORA_RETURN_IF_ERROR(checkStepRows(line, result));

@@ -38,10 +38,13 @@ struct Configuration {
   bool alwaysCompiles = false;
 };
 
-/// `config`: --config, or empty. The words that are no options are MODEL_DIR,
-/// a program or a YAML file, and then the data.
+/// `config`: --config, or empty. The words that are no options are a model, a
+/// program or a YAML file, and then the data. A model that is a name on the
+/// Hugging Face hub and no folder becomes the folder of its snapshot, of
+/// `revision` where that is not empty, which may have to be fetched.
 StatusOr<Configuration> configure(const CommandLine &line,
-                                  const std::string &config);
+                                  const std::string &config,
+                                  const std::string &revision);
 
 } // namespace qlora
 

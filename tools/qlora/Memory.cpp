@@ -15,6 +15,7 @@
 #include "runtime/Base/Amounts.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Kernels/DeviceProfile.h"
+#include "tools/qlora/HubModel.h"
 #include "tools/qlora/Tools.h"
 
 namespace qlora {
@@ -42,15 +43,16 @@ static const OptionRow kMemoryOptions[] = {
 const Tool &memoryTool() {
   static const Tool tool = {
       .version = "qlora " QLORA_VERSION "\n",
-      .usage = "usage: qlora memory MODEL_DIR [options]\n"
+      .usage = "usage: qlora memory MODEL [options]\n"
                "\n"
                "Says what a training of the model needs, by base, length, "
                "batch and rank, and\n"
-               "where it fits.\n",
-      .input = "MODEL_DIR",
+               "where it fits. MODEL is a folder or a name on the Hugging "
+               "Face hub.\n",
+      .input = "MODEL",
       .common = {"base", "max_length", "per_device_train_batch_size", "lora_r",
                  "target", "memory_limit"},
-      .example = "  qlora memory Qwen3-0.6B --memory-limit 8GiB\n",
+      .example = "  qlora memory Qwen/Qwen3-0.6B --memory-limit 8GiB\n",
       .sections = {{kMemoryOptions, {kRun}, ""}},
       .tables = {kMemoryOptions}};
   return tool;
@@ -204,8 +206,9 @@ StatusOr<std::string> memoryTable(std::span<const std::string> words) {
     return line.answer;
   Options options{std::span<const OptionRow>(kMemoryOptions)};
   QLORA_RETURN_IF_ERROR(options.applySettings(line.settings));
-  QLORA_ASSIGN_OR_RETURN(const std::string model,
+  QLORA_ASSIGN_OR_RETURN(const std::string word,
                          onlyInput(line, memoryTool()));
+  QLORA_ASSIGN_OR_RETURN(const std::string model, modelFolder(word));
   QLORA_ASSIGN_OR_RETURN(std::vector<Combination> all, combinations(options));
   QLORA_ASSIGN_OR_RETURN(const PlanFolder files, PlanFolder::create());
   QLORA_RETURN_IF_ERROR(

@@ -5,6 +5,8 @@
 #include "tools/qlora/Tools.h"
 
 #include <fmt/format.h>
+#include <spawn.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -46,11 +48,11 @@ StatusOr<std::string> findTool(std::string_view tool) {
     return beside.string();
   if (std::string found = findInPath(tool); !found.empty())
     return found;
-  if (tool == "qlora-run")
+  if (tool == "qlora-run" || tool == "qlora-data")
     return Status::error(StatusCode::kNotFound,
-                         "qlora-run is neither in '{}' nor in PATH; install "
-                         "qlora again",
-                         self.parent_path().string());
+                         "{} is neither in '{}' nor in PATH; install qlora "
+                         "again",
+                         tool, self.parent_path().string());
   return Status::error(
       StatusCode::kNotFound,
       "{} is neither in '{}' nor in PATH: the compiler is not installed here; "
@@ -81,10 +83,44 @@ std::string shellText(const ToolCommand &command) {
   return text;
 }
 
+/// The words with a null behind them, as exec takes them.
+static std::vector<char *> pointersTo(std::vector<std::string> &words) {
+  std::vector<char *> pointers;
+  for (std::string &word : words)
+    pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+/// Its exit code; 128 + the signal that ended it.
+static StatusOr<int> runOnTerminal(std::vector<std::string> words) {
+  std::fflush(nullptr);
+  pid_t process = 0;
+  if (const int error = posix_spawn(&process, words[0].c_str(), nullptr,
+                                    nullptr, pointersTo(words).data(), environ))
+    return Status::error(StatusCode::kUnavailable, "cannot start '{}': {}",
+                         words[0], std::strerror(error));
+  int state = 0;
+  while (waitpid(process, &state, 0) < 0 && errno == EINTR) {
+  }
+  return WIFEXITED(state) ? WEXITSTATUS(state) : 128 + WTERMSIG(state);
+}
+
+static Status ended(const ToolCommand &command, int code) {
+  if (code == 0)
+    return Status::ok();
+  return Status::invalid("{} ended with code {}: see above", command.tool,
+                         code);
+}
+
 Status runTool(const ToolCommand &command, ToolNoise noise) {
   std::vector<std::string> words = command.arguments;
   QLORA_ASSIGN_OR_RETURN(std::string path, findTool(command.tool));
   words.insert(words.begin(), std::move(path));
+  if (noise == ToolNoise::kTerminal) {
+    QLORA_ASSIGN_OR_RETURN(const int code, runOnTerminal(std::move(words)));
+    return ended(command, code);
+  }
   QLORA_ASSIGN_OR_RETURN(const ProcessOutput output,
                          runProgram(words, [&](std::string_view line) {
                            if (noise == ToolNoise::kAll)
@@ -93,22 +129,15 @@ Status runTool(const ToolCommand &command, ToolNoise noise) {
                          }));
   if (noise == ToolNoise::kAll || output.exitCode != 0)
     fmt::print(stderr, "{}{}", output.errors, output.out);
-  if (output.exitCode == 0)
-    return Status::ok();
-  return Status::invalid("{} ended with code {}: see above", command.tool,
-                         output.exitCode);
+  return ended(command, output.exitCode);
 }
 
 Status becomeTool(const ToolCommand &command) {
   QLORA_ASSIGN_OR_RETURN(std::string path, findTool(command.tool));
   std::vector<std::string> words = command.arguments;
   words.insert(words.begin(), path);
-  std::vector<char *> pointers;
-  for (std::string &word : words)
-    pointers.push_back(word.data());
-  pointers.push_back(nullptr);
   std::fflush(nullptr);
-  execv(path.c_str(), pointers.data());
+  execv(path.c_str(), pointersTo(words).data());
   return Status::error(StatusCode::kUnavailable, "cannot start '{}': {}", path,
                        std::strerror(errno));
 }

@@ -30,6 +30,7 @@ std::string shellText(const ToolCommand &command);
 enum class ToolNoise {
   kAll,    ///< what it says is shown as it comes
   kErrors, ///< only when it fails
+  kTerminal, ///< it writes to ours itself: bars that move
 };
 
 /// Runs a tool to its end; what it says goes to standard error, which leaves

@@ -14,9 +14,9 @@ namespace qlora {
 static constexpr const char *kOverview =
     R"(usage: qlora COMMAND ...
 
-  train MODEL_DIR DATA      train a LoRA adapter; also: train CONFIG.yaml
-  plan MODEL_DIR            the memory and commands of a training, without it
-  memory MODEL_DIR          what fits where: by base, length, batch, rank
+  train MODEL DATA          train a LoRA adapter; also: train CONFIG.yaml
+  plan MODEL                the memory and commands of a training, without it
+  memory MODEL              what fits where: by base, length, batch, rank
   compare DIR DIR ...       runs side by side; with --sweep it trains them
   report DIR                what a run did, from its folder
   info                      this machine: CPU, GPU libraries, tools, caches
@@ -32,9 +32,9 @@ struct Topic {
 } // namespace
 
 static const Topic kTopics[] = {
-    {"train", R"(qlora train MODEL_DIR DATA [options]
+    {"train", R"(qlora train MODEL DATA [options]
 
-MODEL_DIR is a Hugging Face model folder (hf download NAME --local-dir DIR),
+MODEL is a Hugging Face model folder, or a name on the hub (qlora help hub),
 DATA a JSONL file. The first run compiles a program for the model and the
 options that decide it (batch size, length, rank, ...); it is kept, so that the
 next run starts at once. The adapter is in --output-dir, and loads with PEFT.
@@ -66,14 +66,25 @@ are cut.
 --global-batch-size 64 --auto-find-batch-size finds the batch that fits and is
 fastest, and the accumulation steps that make 64 rows of it on all ranks.
 
-qlora memory MODEL_DIR says what fits where, qlora plan MODEL_DIR [options] what
-one training needs, before anything is trained.
+qlora memory MODEL says what fits where, qlora plan MODEL [options] what one
+training needs, before anything is trained.
 )"},
     {"checkpoints",
      R"(A run writes checkpoints into --output-dir every --save-steps, and when it is
 stopped (Ctrl-C, SIGTERM). --resume-from-checkpoint latest goes on from the
 newest, to the same bits as a run that was not stopped. --save-total-limit N
 keeps the newest N, --save-strategy no writes none.
+)"},
+    {"hub", R"(A model can be named as on the Hugging Face hub, in commands and YAML files:
+
+  qlora train Qwen/Qwen3-0.6B data.jsonl
+  qlora memory Qwen/Qwen3-0.6B@REVISION      a branch, a tag or a commit
+
+It is looked up in Hugging Face's cache ($HF_HUB_CACHE, $HF_HOME/hub,
+~/.cache/huggingface/hub), which qlora shares with transformers; only what is
+missing there is fetched, with safetensors alone. Gated and private models need
+hf auth login, or HF_TOKEN. HF_HUB_OFFLINE=1 fetches nothing. A folder of that
+name wins over the hub.
 )"},
     {"caches", R"(In $XDG_CACHE_HOME/qlora, else ~/.cache/qlora:
 

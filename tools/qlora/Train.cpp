@@ -25,6 +25,10 @@ static const OptionRow kTrainOptions[] = {
     {"config", OptionType::kPath, "", kRun, "Train",
      "YAML file with options; files of axolotl, LLaMA-Factory and TRL are "
      "understood"},
+    {"model_revision", OptionType::kString, "", kRun, "Train",
+     "branch, tag or commit of a model that is named as on the Hugging Face "
+     "hub, as NAME@REVISION says it too; without it main",
+     "revision_of_model"},
     {"dry_run", OptionType::kBool, "false", kRun, "Train",
      "print the commands that this one stands for, and run nothing"},
 };
@@ -32,19 +36,21 @@ static const OptionRow kTrainOptions[] = {
 const Tool &trainTool() {
   static const Tool tool = {
       .version = "qlora " QLORA_VERSION "\n",
-      .usage = "usage: qlora train MODEL_DIR DATA [options]\n"
+      .usage = "usage: qlora train MODEL DATA [options]\n"
                "       qlora train CONFIG.yaml [options]\n"
                "       qlora train TRAIN.so DATA [options]\n"
                "\n"
                "Trains an adapter: imports the model, compiles it (once: "
                "programs are kept),\n"
-               "and runs. Flags win over the YAML file.\n",
-      .input = "MODEL_DIR",
+               "and runs. Flags win over the YAML file. MODEL is a folder or a "
+               "name on the\n"
+               "Hugging Face hub, which is fetched once.\n",
+      .input = "MODEL",
       .common = {"config", "output_dir", "load_in_4bit", "lora_r", "max_length",
                  "per_device_train_batch_size", "global_batch_size",
                  "auto_find_batch_size", "memory_limit", "num_train_epochs",
                  "learning_rate", "gpus", "dry_run"},
-      .example = "  qlora train Qwen3-0.6B data.jsonl --load-in-4bit \\\n"
+      .example = "  qlora train Qwen/Qwen3-0.6B data.jsonl --load-in-4bit \\\n"
                  "      --max-length 512 --output-dir adapter\n",
       .sections = {{kTrainOptions, {kRun}, ""},
                    {optionTable(), {kProgram, kRun, OptionScope::kOutput}, ""},
@@ -108,9 +114,9 @@ programCommands(const Configuration &configuration) {
     return result;
   const std::string model = configuration.options.text("model_name_or_path");
   if (model.empty())
-    return Status::invalid("no model is named; give its folder: qlora train "
-                           "MODEL_DIR DATA, or model_name_or_path in the "
-                           "YAML file");
+    return Status::invalid("no model is named; give its folder or its name on the "
+                           "Hugging Face hub: qlora train MODEL DATA, or "
+                           "model_name_or_path in the YAML file");
   QLORA_ASSIGN_OR_RETURN(const std::string key, keyOf(configuration));
   QLORA_ASSIGN_OR_RETURN(result.cache, ProgramCache::open(key));
   const ProgramCache &cache = *result.cache;
@@ -158,10 +164,11 @@ Status train(std::span<const std::string> words, TrainGoal goal) {
   Options own{std::span<const OptionRow>(kTrainOptions)};
   QLORA_RETURN_IF_ERROR(own.applySettings(line.settings));
   if (line.rest.empty() && own.text("config").empty())
-    return Status::invalid("no model is named; usage: qlora train MODEL_DIR "
-                           "DATA [options]; see --help");
+    return Status::invalid("no model is named; usage: qlora train MODEL DATA "
+                           " [options]; see --help");
   QLORA_ASSIGN_OR_RETURN(const Configuration configuration,
-                         configure(line, own.text("config")));
+                         configure(line, own.text("config"),
+                                   own.text("model_revision")));
   for (const std::string &text : configuration.notes)
     note(text);
   QLORA_ASSIGN_OR_RETURN(const ProgramCommands made,

@@ -157,7 +157,7 @@ class TrainTest(QloraTest):
         for words, message in (
                 (["train"], "no model is named"),
                 (["train", MODEL, DATA, "more"], "'more'"),
-                (["train", "Qwen/Qwen3-0.6B", DATA], "Qwen3-0.6B"),
+                (["train", "./Qwen3-0.6B", DATA], "Qwen3-0.6B"),
                 (["train", MODEL, DATA, "--lorar=8"], "--lora-r"),
                 (["hepl"], "did you mean 'help'?"),
                 (["help", "nothing"], "topics:"),

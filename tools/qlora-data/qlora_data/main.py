@@ -12,6 +12,7 @@ import sys
 from .columns import Columns
 from .environment import ensure_packages
 from .errors import DataError
+from .hub import COMMANDS, run_command
 from .progress import progress_writer
 from .safetensors import write_safetensors
 
@@ -104,6 +105,9 @@ def _report(source: str, rows, max_length: int | None) -> None:
 
 
 def _run(arguments: list[str]) -> None:
+    if arguments and arguments[0] in COMMANDS:
+        run_command(arguments)
+        return
     parser = _parser()
     args = parser.parse_args(arguments)
     if not args.output and not args.print_key:

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: MIT
+"""A Hugging Face hub on this machine, as much of it as huggingface_hub asks
+for: repositories are folders, each with one commit."""
+
+import hashlib
+import http.server
+import json
+import os
+import re
+import threading
+
+COMMIT = "1234567890abcdef1234567890abcdef12345678"
+
+
+class Hub:
+    """`folders`: by repository, as "org/name". `requests` has what was asked
+    for, `gated` the repositories that nobody may read."""
+
+    def __init__(self, folders):
+        self.folders = folders
+        self.gated = set()
+        self.requests = []
+        hub = self
+
+        class Handler(_Handler):
+            pass
+        Handler.hub = hub
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0),
+                                                      Handler)
+        self.thread = threading.Thread(target=self.server.serve_forever,
+                                       daemon=True)
+        self.thread.start()
+        self.endpoint = f"http://127.0.0.1:{self.server.server_port}"
+
+    def close(self):
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+    def fetched(self):
+        """The names of files whose contents were asked for."""
+        return sorted(path.rsplit("/", 1)[1] for method, path in self.requests
+                      if method == "GET" and "/resolve/" in path)
+
+
+def _hash(path):
+    with open(path, "rb") as file:
+        return hashlib.sha1(file.read()).hexdigest()
+
+
+def _tree(folder):
+    paths = {name: os.path.join(folder, name) for name in os.listdir(folder)}
+    return [{"type": "file", "path": name, "oid": _hash(path),
+             "size": os.path.getsize(path)}
+            for name, path in sorted(paths.items())]
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    hub: Hub
+
+    def log_message(self, *_):
+        pass
+
+    def answer(self, code, body=b"", **headers):
+        self.send_response(code)
+        length = headers.pop("Content_Length", len(body))
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.send_header("Content-Length", str(length))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def refuse(self, code, kind):
+        self.answer(code, json.dumps({"error": kind}).encode(),
+                    X_Error_Code=kind, X_Error_Message=kind)
+
+    def do_HEAD(self):
+        self.do_GET()
+
+    def do_GET(self):
+        path = self.path.split("?")[0]
+        self.hub.requests.append((self.command, path))
+        model = re.fullmatch(
+            r"/api/models/([^/]+/[^/]+)/(?:revision|tree)/([^/]+)", path)
+        file = re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path)
+        match = model or file
+        folder = self.hub.folders.get(match[1]) if match else None
+        if folder is None:
+            self.refuse(401, "RepoNotFound")
+        elif match[2] not in ("main", COMMIT):
+            self.refuse(404, "RevisionNotFound")
+        elif file and match[1] in self.hub.gated:
+            self.refuse(403, "GatedRepo")
+        elif model:
+            self.answer(200, json.dumps(
+                _tree(folder) if "/tree/" in path else
+                {"id": match[1], "sha": COMMIT, "private": False, "tags": [],
+                 "downloads": 0, "likes": 0}).encode(),
+                Content_Type="application/json")
+        else:
+            self.send_content(os.path.join(folder, file[3]))
+
+    def send_content(self, path):
+        if not os.path.exists(path):
+            self.refuse(404, "EntryNotFound")
+            return
+        with open(path, "rb") as file:
+            content = file.read()
+        self.answer(200, content, X_Repo_Commit=COMMIT,
+                    ETag=f'"{_hash(path)}"')

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: MIT
+"""What goes through the Hugging Face hub: models that come from it.
+
+    qlora-data fetch-model NAME REVISION
+
+All of it is done by huggingface_hub: its cache, its tokens (hf auth login,
+HF_TOKEN), its endpoint (HF_ENDPOINT). What can go wrong there is said in one
+line, with what to do."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+
+from .environment import ensure_packages
+from .errors import DataError
+
+# What a model is made of: neither weights in other formats nor what other
+# programs keep beside them ("*" alone does not match in folders' names).
+_MODEL_FILES = ["config.json", "generation_config.json", "*.safetensors",
+                "model.safetensors.index.json", "tokenizer*", "vocab.*",
+                "merges.txt", "special_tokens_map.json", "added_tokens.json",
+                "chat_template*"]
+_OTHER_FOLDERS = ["*/*"]
+
+
+def _library():
+    """huggingface_hub, which tokenizers brings along."""
+    # Read when it is imported. Bars are for people.
+    if not sys.stderr.isatty():
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    try:
+        import huggingface_hub
+    except ImportError as error:
+        raise DataError(f"the Python package huggingface_hub is missing "
+                        f"({error})", f"run: {sys.executable} -m pip install "
+                        "huggingface_hub") from error
+    return huggingface_hub
+
+
+def _because(error: Exception) -> str:
+    """The first line: the others are links and identifiers of requests."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else repr(error)
+
+
+def _explain(name: str, error: Exception) -> DataError:
+    from huggingface_hub import errors
+    login = "log in with hf auth login, or set HF_TOKEN"
+    if isinstance(error, errors.GatedRepoError):
+        return DataError(f"'{name}' is gated on the Hugging Face hub",
+                         f"accept its terms on https://huggingface.co/{name}, "
+                         f"and {login}")
+    if isinstance(error, errors.RevisionNotFoundError):
+        return DataError(f"'{name}' has no such revision on the Hugging Face "
+                         "hub", "look at its branches and tags there")
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return DataError(f"there is no '{name}' on the Hugging Face hub, or "
+                         "you may not see it, and no folder of that name "
+                         "here", f"correct the name; if it is private, {login}")
+    # Its own errors, those of its HTTP client, and of the disk.
+    return DataError(f"'{name}': the Hugging Face hub cannot be used: "
+                     f"{_because(error)}", "check the network, HF_ENDPOINT "
+                     f"and the room on the disk; if access is refused, {login}")
+
+
+def _fetch_model(name: str, revision: str) -> None:
+    hub = _library()
+    print(f"qlora-data: fetching {name} from the Hugging Face hub",
+          file=sys.stderr, flush=True)
+    try:
+        hub.snapshot_download(name, revision=revision,
+                              allow_patterns=_MODEL_FILES,
+                              ignore_patterns=_OTHER_FOLDERS)
+    except Exception as error:
+        raise _explain(name, error) from error
+
+
+COMMANDS: dict[str, Callable[..., None]] = {"fetch-model": _fetch_model}
+
+
+def run_command(arguments: list[str]) -> None:
+    """`arguments[0]` is one of COMMANDS."""
+    ensure_packages(arguments)
+    command = COMMANDS[arguments[0]]
+    try:
+        command(*arguments[1:])
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: MIT
+
+// Names, the layout of the cache, and what is missing in it.
+
+#include "tools/qlora/HubModel.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <filesystem>
+
+#include "runtime/Base/UserFiles.h"
+#include "runtime/Weights/ModelFiles.h"
+#include "tools/qlora/Tools.h"
+
+namespace qlora {
+
+namespace fs = std::filesystem;
+
+static bool isWordLetter(unsigned char c) { return std::isalnum(c) || c == '_'; }
+
+/// Also keeps ".." out, which would lead out of the cache.
+static bool isPlain(const std::string &text) {
+  return !text.empty() && isWordLetter(text.front()) &&
+         isWordLetter(text.back()) && text.find("..") == text.npos &&
+         std::ranges::all_of(text, [](unsigned char c) {
+           return isWordLetter(c) || c == '-' || c == '.';
+         });
+}
+
+/// As huggingface_hub's validate_repo_id().
+static bool isRepositoryId(const std::string &id) {
+  constexpr size_t kLongest = 96;
+  const size_t slash = id.find('/');
+  const std::string name = slash == id.npos ? id : id.substr(slash + 1);
+  return isPlain(name) && name.size() <= kLongest && !name.ends_with(".git") &&
+         (slash == id.npos || isPlain(id.substr(0, slash))) &&
+         id.find("--") == id.npos;
+}
+
+/// Of several plain parts, as refs/pr/1.
+static bool isRevision(const std::string &text) {
+  const size_t slash = text.find('/');
+  return isPlain(text.substr(0, slash)) &&
+         (slash == text.npos || isRevision(text.substr(slash + 1)));
+}
+
+std::optional<HubName> parseHubName(const std::string &word,
+                                    const std::string &revision) {
+  const size_t at = word.find('@');
+  HubName name{word.substr(0, at), revision.empty() ? "main" : revision};
+  if (at != word.npos)
+    name.revision = word.substr(at + 1);
+  if (!isRepositoryId(name.id) || !isRevision(name.revision))
+    return std::nullopt;
+  return name;
+}
+
+/// Empty where no variable says it.
+static fs::path hubCache() {
+  const auto variable = [](const char *name) -> fs::path {
+    const char *text = std::getenv(name);
+    return text ? text : "";
+  };
+  if (const fs::path hub = variable("HF_HUB_CACHE"); !hub.empty())
+    return hub;
+  if (const fs::path home = variable("HF_HOME"); !home.empty())
+    return home / "hub";
+  if (const fs::path cache = variable("XDG_CACHE_HOME"); !cache.empty())
+    return cache / "huggingface/hub";
+  const fs::path home = variable("HOME");
+  return home.empty() ? home : home / ".cache/huggingface/hub";
+}
+
+static bool isCommit(const std::string &text) {
+  return text.size() == 40 && std::ranges::all_of(text, [](unsigned char c) {
+           return std::isxdigit(c);
+         });
+}
+
+/// Where the snapshot is or would be; empty: its commit is not known here.
+static fs::path snapshotOf(const HubName &name, const fs::path &cache) {
+  std::string folder = "models--" + name.id;
+  if (const size_t slash = folder.find('/'); slash != folder.npos)
+    folder.replace(slash, 1, "--");
+  const fs::path model = cache / folder;
+  auto commit = readWholeFile(model / "refs" / name.revision);
+  std::string hash = commit.isOk() ? *commit : name.revision;
+  while (!hash.empty() && std::isspace(static_cast<unsigned char>(hash.back())))
+    hash.pop_back();
+  return isCommit(hash) ? model / "snapshots" / hash : fs::path();
+}
+
+/// An error says what is missing.
+static Status checkSnapshot(const fs::path &folder, const HubName &name) {
+  std::error_code ignored;
+  if (folder.empty() || !fs::is_directory(folder, ignored))
+    return Status::error(StatusCode::kNotFound, "revision '{}' is not there",
+                         name.revision);
+  if (!fs::exists(folder / "config.json", ignored))
+    return Status::error(StatusCode::kNotFound, "'{}' has no config.json",
+                         folder.string());
+  return ModelFiles::open(folder).status();
+}
+
+/// By the words that huggingface_hub takes for true.
+static bool isOffline() {
+  const char *text = std::getenv("HF_HUB_OFFLINE");
+  std::string word = text ? text : "";
+  std::ranges::transform(word, word.begin(), ::toupper);
+  return word == "1" || word == "ON" || word == "YES" || word == "TRUE";
+}
+
+StatusOr<std::string> hubModelFolder(const HubName &name) {
+  const fs::path cache = hubCache();
+  if (cache.empty())
+    return Status::error(StatusCode::kUnavailable,
+                         "'{}' is no folder here, and no variable says where "
+                         "models of the Hugging Face hub are kept; set HF_HOME "
+                         "to a folder",
+                         name.id);
+  Status status = checkSnapshot(snapshotOf(name, cache), name);
+  if (status.isOk())
+    return snapshotOf(name, cache).string();
+  if (isOffline())
+    return Status::error(StatusCode::kNotFound,
+                         "'{}' is no folder here and is not whole in '{}': {}; "
+                         "nothing is fetched because HF_HUB_OFFLINE is set: "
+                         "unset it, or copy the model there",
+                         name.id, cache.string(), status.message());
+  QLORA_RETURN_IF_ERROR(
+      runTool({"qlora-data", {"fetch-model", name.id, name.revision}},
+              ToolNoise::kTerminal));
+  status = checkSnapshot(snapshotOf(name, cache), name);
+  if (status.isOk())
+    return snapshotOf(name, cache).string();
+  return Status::error(status.code(),
+                       "'{}' was fetched but cannot be trained: {}", name.id,
+                       status.message());
+}
+
+StatusOr<std::string> modelFolder(const std::string &word) {
+  std::error_code ignored;
+  const auto name = parseHubName(word);
+  if (!name || fs::exists(word, ignored))
+    return word;
+  return hubModelFolder(*name);
+}
+
+} // namespace qlora

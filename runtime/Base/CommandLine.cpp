@@ -119,6 +119,11 @@ void Parser::add(const OptionRow &row) {
 
 Status Parser::unknown(const std::string &flag) const {
   const size_t start = std::min(flag.find_first_not_of('-'), flag.size());
+  if (canonicalSpelling(flag.substr(start)) == "hub_token")
+    return Status::invalid("'{}' would show the token to whoever lists this "
+                           "machine's processes; run hf auth login, or set "
+                           "HF_TOKEN",
+                           flag);
   const std::string nearest =
       nearestName(flag.substr(start), allOptionNames(tables));
   if (nearest.empty())

@@ -42,6 +42,13 @@ const OptionRow kRows[] = {
      "adapter_path out_dir"},
     {"base_model_name_or_path", kString, "", kRun, kFiles,
      "name written into adapter_config.json instead of the model folder"},
+    {"push_to_hub", kBool, "false", kOutput, kFiles,
+     "upload the adapter to the Hugging Face hub once it is written, with the "
+     "token of hf auth login or HF_TOKEN"},
+    {"hub_model_id", kString, "", kOutput, kFiles,
+     "its name there, NAME or OWNER/NAME; without it the output folder's name"},
+    {"hub_private_repo", kBool, "false", kOutput, kFiles,
+     "make it a private one where it is not there yet"},
 
     {"lora_r", kInt, "8", kProgram, kLora, "rank of the adapter's matrices",
      "lora_rank r rank", "", 1, 65536},

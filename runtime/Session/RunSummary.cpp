@@ -44,9 +44,12 @@ static std::string baseFormat(const LoadedModule &module) {
   return std::string(dtypeName(static_cast<qlora_dtype>(largest->dtype)));
 }
 
-/// "Qwen/Qwen3-0.6B" where the folder is a snapshot of Hugging Face's cache
-/// (models--Qwen--Qwen3-0.6B/snapshots/HASH), else the folder's name.
-static std::string modelName(const fs::path &folder) {
+/// Of a snapshot: models--Qwen--Qwen3-0.6B/snapshots/HASH.
+std::string modelName(const Options &options) {
+  const std::string given = options.text("base_model_name_or_path");
+  if (!given.empty() && !given.starts_with('/') && !given.starts_with('.'))
+    return given;
+  const fs::path folder = options.text("model_name_or_path");
   const fs::path snapshots = folder.parent_path();
   std::string name = snapshots.parent_path().filename().string();
   constexpr std::string_view kCached = "models--";
@@ -64,7 +67,7 @@ static std::string modelText(const Run &run, const ParameterCounts &counts) {
   if (const size_t suffix = family.rfind("ForCausalLM"); suffix != family.npos)
     family.resize(suffix);
   return fmt::format("{}{}{}, {} parameters",
-                     modelName(run.options.text("model_name_or_path")),
+                     modelName(run.options),
                      family.empty() ? "" : ", ", family,
                      formatParameters(counts.base));
 }

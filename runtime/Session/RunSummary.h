@@ -15,6 +15,11 @@
 
 namespace qlora {
 
+/// The base model's name for people: --base-model-name-or-path unless that is a
+/// path, "Qwen/Qwen3-0.6B" of a snapshot in Hugging Face's cache, else the last
+/// name of the folder.
+std::string modelName(const Options &options);
+
 /// model, base, adapter, data, batch, steps, memory, output: a line each.
 /// `data`: of what is trained on.
 std::string runHeader(const Run &run, const DataSummary &data);

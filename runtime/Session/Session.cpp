@@ -18,6 +18,8 @@
 #include "runtime/Session/Checkpoint.h"
 #include "runtime/Session/Dump.h"
 #include "runtime/Session/Evaluation.h"
+#include "runtime/Session/HubPush.h"
+#include "runtime/Session/ModelCard.h"
 #include "runtime/Session/OutputFolder.h"
 #include "runtime/Session/RunStart.h"
 #include "runtime/Session/RunSummary.h"
@@ -127,6 +129,8 @@ Status Session::writeRecord() {
 Status Session::announce(const Run &run) {
   if (!metrics)
     return Status::ok();
+  if (run.train && options.boolean("push_to_hub"))
+    QLORA_RETURN_IF_ERROR(prepareHub(options));
   QLORA_RETURN_IF_ERROR(
       run.train ? writeRecord()
                 : metrics->open(outputFolder, Metrics::Start::kAppend));
@@ -265,9 +269,15 @@ Status Session::finish(const Run &run, const TrainingResult &result) {
     text += run.memory.measuredText() + "\n";
   text += runEnding(run, result);
   QLORA_RETURN_IF_ERROR(metrics->log(runTotals(run, result), text));
-  for (const Status &status : {writeReport(outputFolder), record.end()})
+  for (const Status &status :
+       {writeReport(outputFolder), record.end(),
+        writeModelCard(run, trainSummary, result)})
     if (!status.isOk())
       metrics->warn(status.message()); // the adapter is there
+  if (!options.boolean("push_to_hub") || result.stopSignal != 0)
+    return Status::ok();
+  QLORA_ASSIGN_OR_RETURN(const std::string address, pushToHub(options));
+  metrics->say("pushed to " + address);
   return Status::ok();
 }
 

@@ -96,11 +96,13 @@ static const PeerRow kRows[] = {
      "names a chat template: the tokenizer's own is used; chat_template gives "
      "another one"},
     {"wandb_project wandb_entity wandb_watch wandb_name wandb_run_id "
-     "wandb_log_model run_name plot_loss debug hub_model_id "
-     "hub_strategy push_to_hub save_only_model save_safetensors",
-     "", kAny,
-     "is about logs and uploads: metrics.jsonl is written, nothing "
-     "is sent"},
+     "wandb_log_model plot_loss debug "
+     "save_only_model save_safetensors",
+     "", kAny, "is about logs and files: metrics.jsonl is written"},
+    {"hub_strategy", "", kAny,
+     "is when to upload: with push_to_hub it is done once, at the end"},
+    {"hub_token push_to_hub_token", "", kOff,
+     "a token in a file is read by others: run hf auth login, or set HF_TOKEN"},
     {"do_train stage", "", "true sft",
      "would do something else than supervised fine-tuning: leave it out"},
     {"deepspeed fsdp fsdp_config", "", kOff,

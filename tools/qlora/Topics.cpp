@@ -85,6 +85,9 @@ It is looked up in Hugging Face's cache ($HF_HUB_CACHE, $HF_HOME/hub,
 missing there is fetched, with safetensors alone. Gated and private models need
 hf auth login, or HF_TOKEN. HF_HUB_OFFLINE=1 fetches nothing. A folder of that
 name wins over the hub.
+
+--push-to-hub uploads the adapter with its model card (README.md) in the end,
+as --hub-model-id OWNER/NAME; --hub-private-repo makes it a private one.
 )"},
     {"caches", R"(In $XDG_CACHE_HOME/qlora, else ~/.cache/qlora:
 

@@ -2,6 +2,7 @@
 """A Hugging Face hub on this machine, as much of it as huggingface_hub asks
 for: repositories are folders, each with one commit."""
 
+import base64
 import hashlib
 import http.server
 import json
@@ -14,12 +15,16 @@ COMMIT = "1234567890abcdef1234567890abcdef12345678"
 
 class Hub:
     """`folders`: by repository, as "org/name". `requests` has what was asked
-    for, `gated` the repositories that nobody may read."""
+    for, `gated` the repositories that nobody may read. Who comes with the
+    token hf_right is "me", and may write."""
 
     def __init__(self, folders):
         self.folders = folders
         self.gated = set()
         self.requests = []
+        self.pushed = {}  # by repository its files
+        self.private = {}
+        self.refuses_commits = False
         hub = self
 
         class Handler(_Handler):
@@ -28,7 +33,7 @@ class Hub:
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0),
                                                       Handler)
         self.thread = threading.Thread(target=self.server.serve_forever,
-                                       daemon=True)
+                                       args=(0.01,), daemon=True)
         self.thread.start()
         self.endpoint = f"http://127.0.0.1:{self.server.server_port}"
 
@@ -94,13 +99,53 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         elif file and match[1] in self.hub.gated:
             self.refuse(403, "GatedRepo")
         elif model:
-            self.answer(200, json.dumps(
+            self.send_json(
                 _tree(folder) if "/tree/" in path else
                 {"id": match[1], "sha": COMMIT, "private": False, "tags": [],
-                 "downloads": 0, "likes": 0}).encode(),
-                Content_Type="application/json")
+                 "downloads": 0, "likes": 0})
         else:
             self.send_content(os.path.join(folder, file[3]))
+
+    def send_json(self, value, code=200):
+        self.answer(code, json.dumps(value).encode(),
+                    Content_Type="application/json")
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        path = self.path.split("?")[0]
+        self.hub.requests.append((self.command, path))
+        commit = re.fullmatch(
+            r"/api/models/(me/[^/]+)/(preupload|commit)/main", path)
+        if self.headers.get("Authorization") != "Bearer hf_right":
+            self.refuse(401, "Unauthorized")
+        elif path == "/api/repos/create":
+            self.create(json.loads(body))
+        elif path == "/api/validate-yaml":
+            self.send_json({"errors": [], "warnings": []})
+        elif commit and commit[2] == "preupload":
+            self.send_json({"files": [
+                {"path": file["path"], "uploadMode": "regular",
+                 "shouldIgnore": False}
+                for file in json.loads(body)["files"]]})
+        elif commit and not self.hub.refuses_commits:
+            lines = [json.loads(line) for line in body.splitlines()]
+            self.hub.pushed[commit[1]] = {
+                line["value"]["path"]:
+                base64.b64decode(line["value"]["content"])
+                for line in lines if line["key"] == "file"}
+            self.send_json({"commitOid": COMMIT, "commitUrl":
+                            f"{self.hub.endpoint}/{commit[1]}/commit/{COMMIT}"})
+        else:
+            self.refuse(403, "Forbidden")
+
+    def create(self, asked):
+        name = f"{asked.get('organization') or 'me'}/{asked['name']}"
+        is_there = name in self.hub.private
+        if not is_there:
+            self.hub.private[name] = (asked.get("private") is True
+                                      or asked.get("visibility") == "private")
+        self.send_json({"url": f"{self.hub.endpoint}/{name}"},
+                       409 if is_there else 200)
 
     def send_content(self, path):
         if not os.path.exists(path):

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""What goes through the Hugging Face hub: models that come from it.
+"""What goes through the Hugging Face hub: models that come from it, adapters
+that are published there.
 
     qlora-data fetch-model NAME REVISION
+    qlora-data create-repository NAME public|private
+    qlora-data push-adapter NAME FOLDER      prints where it is
 
 All of it is done by huggingface_hub: its cache, its tokens (hf auth login,
 HF_TOKEN), its endpoint (HF_ENDPOINT). What can go wrong there is said in one
@@ -23,6 +26,13 @@ _MODEL_FILES = ["config.json", "generation_config.json", "*.safetensors",
                 "merges.txt", "special_tokens_map.json", "added_tokens.json",
                 "chat_template*"]
 _OTHER_FOLDERS = ["*/*"]
+
+# What an adapter is made of; checkpoints, logs and metrics stay.
+_ADAPTER_FILES = ["adapter_config.json", "adapter_model.safetensors",
+                  "README.md", "tokenizer.json", "tokenizer.model",
+                  "tokenizer_config.json", "chat_template.jinja",
+                  "special_tokens_map.json", "added_tokens.json",
+                  "vocab.json", "merges.txt"]
 
 
 def _library():
@@ -77,7 +87,42 @@ def _fetch_model(name: str, revision: str) -> None:
         raise _explain(name, error) from error
 
 
-COMMANDS: dict[str, Callable[..., None]] = {"fetch-model": _fetch_model}
+def _create(hub, name: str, private: bool) -> str:
+    """The name with its owner. Nothing changes where it is there already."""
+    if not hub.get_token():
+        raise DataError("--push-to-hub needs a token of the Hugging Face hub",
+                        "log in with hf auth login, or set HF_TOKEN")
+    try:
+        return hub.create_repo(name, private=private, exist_ok=True).repo_id
+    except Exception as error:
+        raise _refused(name, error) from error
+
+
+def _refused(name: str, error: Exception) -> DataError:
+    return DataError(f"'{name}' cannot be written on the Hugging Face hub: "
+                     f"{_because(error)}", "the token needs the right to "
+                     "write, and --hub-model-id a name that is yours")
+
+
+def _create_repository(name: str, visibility: str) -> None:
+    _create(_library(), name, visibility == "private")
+
+
+def _push_adapter(name: str, folder: str) -> None:
+    hub = _library()
+    name = _create(hub, name, False)
+    try:
+        hub.upload_folder(repo_id=name, folder_path=folder,
+                          allow_patterns=_ADAPTER_FILES,
+                          commit_message="Adapter trained with qlora")
+    except Exception as error:
+        raise _refused(name, error) from error
+    print(f"{hub.constants.ENDPOINT}/{name}")
+
+
+COMMANDS: dict[str, Callable[..., None]] = {
+    "fetch-model": _fetch_model, "create-repository": _create_repository,
+    "push-adapter": _push_adapter}
 
 
 def run_command(arguments: list[str]) -> None:

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: MIT
+
+// What qlora-data is told, and what its errors become.
+
+#include "runtime/Session/HubPush.h"
+
+#include <filesystem>
+#include <vector>
+
+#include "runtime/Base/Subprocess.h"
+#include "runtime/Base/UserFiles.h"
+#include "runtime/Data/TokenCache.h"
+
+namespace qlora {
+
+/// As transformers: without a name, that of the folder, in the user's own
+/// namespace.
+static std::string repositoryId(const Options &options) {
+  const std::string id = options.text("hub_model_id");
+  return id.empty() ? std::filesystem::path(options.text("output_dir"))
+                          .filename()
+                          .string()
+                    : id;
+}
+
+/// What it printed, without the end of the line; an error is its last line.
+static StatusOr<std::string> runHubCommand(std::vector<std::string> words) {
+  QLORA_ASSIGN_OR_RETURN(std::string program, findConverter());
+  words.insert(words.begin(), std::move(program));
+  QLORA_ASSIGN_OR_RETURN(ProcessOutput output, runProgram(words));
+  std::string &text = output.exitCode == 0 ? output.out : output.errors;
+  while (text.ends_with('\n'))
+    text.pop_back();
+  text.erase(0, text.rfind('\n') + 1);
+  if (output.exitCode == 0)
+    return text;
+  constexpr std::string_view kPrefix = "qlora-data: error: ";
+  if (text.starts_with(kPrefix))
+    text.erase(0, kPrefix.size());
+  return Status::error(StatusCode::kUnavailable, "{}", text);
+}
+
+Status prepareHub(const Options &options) {
+  return runHubCommand({"create-repository", repositoryId(options),
+                        options.boolean("hub_private_repo") ? "private"
+                                                            : "public"})
+      .status();
+}
+
+StatusOr<std::string> pushToHub(const Options &options) {
+  const std::string folder = options.text("output_dir");
+  const std::string id = repositoryId(options);
+  auto pushed = runHubCommand({"push-adapter", id, folder});
+  if (pushed.isOk())
+    return pushed;
+  return Status::error(pushed.status().code(),
+                       "the adapter is in '{}' but not on the hub: {}; by "
+                       "hand: hf upload {} {} --exclude 'checkpoint-*' 'runs/*'",
+                       shownPath(folder), pushed.status().message(), id,
+                       shownPath(folder));
+}
+
+} // namespace qlora

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: MIT
+
+// The parts of the card, from top to bottom.
+
+#include "runtime/Session/ModelCard.h"
+
+#include <yaml-cpp/yaml.h>
+
+#include <cmath>
+#include <filesystem>
+#include <optional>
+#include <sstream>
+
+#include "runtime/Base/Amounts.h"
+#include "runtime/Base/UserFiles.h"
+#include "runtime/Session/RunSummary.h"
+
+namespace qlora {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+/// By which a card of ours is known.
+static constexpr std::string_view kMark =
+    "<!-- Written by qlora. A README.md without this line is not replaced. -->";
+
+/// File names are bytes; a card is UTF-8.
+static std::string validText(const std::string &text) {
+  return json::parse(
+      json(text).dump(-1, ' ', false, json::error_handler_t::replace));
+}
+
+/// As text of one line, also in a table.
+static std::string markdown(const std::string &text) {
+  static constexpr std::string_view kSpecial = "\\`*_{}[]<>()#+!|~&$";
+  std::string escaped;
+  for (const char c : validText(text)) {
+    const bool isControl = static_cast<unsigned char>(c) < ' ';
+    if (kSpecial.find(c) != kSpecial.npos)
+      escaped += '\\';
+    escaped += isControl ? ' ' : c;
+  }
+  return escaped;
+}
+
+static std::string row(const std::string &name, const std::string &value) {
+  return fmt::format("| {} | {} |\n", markdown(name), markdown(value));
+}
+
+static std::string header(const std::string &base) {
+  YAML::Emitter yaml;
+  yaml.SetStringFormat(YAML::DoubleQuoted);
+  yaml << YAML::BeginMap;
+  yaml << YAML::Key << "base_model" << YAML::Value << base;
+  yaml << YAML::Key << "library_name" << YAML::Value << "peft";
+  yaml << YAML::Key << "pipeline_tag" << YAML::Value << "text-generation";
+  yaml << YAML::Key << "tags" << YAML::Value << YAML::BeginSeq
+       << "base_model:adapter:" + base << "lora" << "qlora" << YAML::EndSeq;
+  yaml << YAML::EndMap;
+  return fmt::format("---\n{}\n---\n", yaml.c_str());
+}
+
+/// Where a reader gets the adapter; its folder, where it is on no hub.
+static std::string adapterName(const Run &run) {
+  const std::string id = run.options.text("hub_model_id");
+  return id.empty() ? fs::path(run.outputFolder).filename().string() : id;
+}
+
+static std::string loadingText(const Run &run, const std::string &base) {
+  const std::string name = json(validText(adapterName(run))).dump();
+  return fmt::format("## How to load it\n\n"
+                     "```python\n"
+                     "from peft import PeftModel\n"
+                     "from transformers import AutoModelForCausalLM, "
+                     "AutoTokenizer\n\n"
+                     "base = AutoModelForCausalLM.from_pretrained({0})\n"
+                     "model = PeftModel.from_pretrained(base, {1})\n"
+                     "tokenizer = AutoTokenizer.from_pretrained({1})\n"
+                     "```\n\n",
+                     json(base).dump(), name);
+}
+
+static std::string settingsText(const Run &run) {
+  static constexpr const char *kNames[] = {
+      "learning_rate", "lr_scheduler_type", "warmup_ratio", "warmup_steps",
+      "per_device_train_batch_size", "max_length", "num_train_epochs", "optim",
+      "weight_decay", "max_grad_norm", "seed", "lora_r", "lora_alpha",
+      "lora_dropout", "lora_target_modules", "use_rslora", "modules_to_save",
+      "load_in_4bit", "compute_dtype"};
+  std::string text = "## Settings\n\n| Setting | Value |\n| --- | --- |\n";
+  for (const char *name : kNames) {
+    const json &value = run.options.value(name);
+    text += row(name, value.is_string() ? value.get<std::string>()
+                                        : value.dump());
+  }
+  const StepShape step = run.stepShape;
+  text += row("gradient_accumulation_steps", std::to_string(step.accumulation));
+  text += row("rows of a step",
+              std::to_string(step.count() * run.options.integer(
+                                                "per_device_train_batch_size")));
+  text += row("processes", std::to_string(step.ranks));
+  return text + row("device", std::string(run.device.name())) + "\n";
+}
+
+static std::string dataText(const Run &run, const DataSummary &data) {
+  const fs::path file(dataName(run.options, "train_file"));
+  const auto count = [](int64_t number) {
+    return formatCount(static_cast<uint64_t>(number));
+  };
+  return "## Data\n\n| | |\n| --- | --- |\n" +
+         row("data", file.filename().string()) +
+         row("rows", count(data.rows)) + row("tokens", count(data.tokens)) +
+         row("of them learned", count(data.labelledTokens)) + "\n";
+}
+
+/// "3.1416 (perplexity 23.14) after step 20".
+static std::string evaluationText(const json &line) {
+  const double loss = line["eval_loss"].get<double>();
+  return fmt::format("{:.4f} (perplexity {:.2f}) after step {}", loss,
+                     std::exp(loss), line.value("step", json(0)).dump());
+}
+
+static std::string resultsText(const Run &run, const TrainingResult &result,
+                               std::string_view metrics) {
+  std::optional<json> last, best;
+  std::istringstream lines{std::string(metrics)};
+  for (std::string text; std::getline(lines, text);) {
+    json line = json::parse(text, nullptr, /*allow_exceptions=*/false);
+    if (!line.is_object() || !line.value("eval_loss", json()).is_number())
+      continue;
+    if (!best || line["eval_loss"] < (*best)["eval_loss"])
+      best = line;
+    last = std::move(line);
+  }
+  std::string text = "## Results\n\n| | |\n| --- | --- |\n" +
+                     row("steps", std::to_string(result.steps)) +
+                     row("epochs", fmt::format("{:.2f}", result.epoch)) +
+                     row("mean training loss",
+                         fmt::format("{:.4f}", result.totals.meanLoss));
+  if (last)
+    text += row("last evaluation loss", evaluationText(*last)) +
+            row("best evaluation loss", evaluationText(*best));
+  if (result.takesBest(run.options))
+    text += row("this adapter", fmt::format("is that after step {}",
+                                            result.bestStep));
+  return text + "\n";
+}
+
+std::string modelCard(const Run &run, const DataSummary &data,
+                      const TrainingResult &result, std::string_view metrics) {
+  const std::string base = validText(modelName(run.options));
+  return fmt::format("{}{}\n\n# LoRA adapter of {}\n\nTrained with qlora "
+                     "{}.\n\n",
+                     header(base), kMark, markdown(base), QLORA_VERSION) +
+         loadingText(run, base) + dataText(run, data) + settingsText(run) +
+         resultsText(run, result, metrics);
+}
+
+Status writeModelCard(const Run &run, const DataSummary &data,
+                      const TrainingResult &result) {
+  const std::string path = run.outputFolder + "/" + kCardFile;
+  const auto old = readWholeFile(path);
+  if (old.isOk() && old.value().find(kMark) == std::string::npos)
+    return Status::invalid("'{}' was not written by qlora and stays as it is: "
+                           "it may not be about this adapter",
+                           shownPath(path));
+  const auto metrics =
+      readWholeFile(run.outputFolder + "/" + std::string(kMetricsFile));
+  return replaceWholeFile(
+      path, modelCard(run, data, result, metrics.isOk() ? metrics.value() : std::string()));
+}
+
+} // namespace qlora

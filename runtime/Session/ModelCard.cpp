@@ -49,13 +49,14 @@ static std::string row(const std::string &name, const std::string &value) {
 
 static std::string header(const std::string &base) {
   YAML::Emitter yaml;
-  yaml.SetStringFormat(YAML::DoubleQuoted);
   yaml << YAML::BeginMap;
-  yaml << YAML::Key << "base_model" << YAML::Value << base;
+  yaml << YAML::Key << "base_model" << YAML::Value << YAML::DoubleQuoted
+       << base;
   yaml << YAML::Key << "library_name" << YAML::Value << "peft";
   yaml << YAML::Key << "pipeline_tag" << YAML::Value << "text-generation";
   yaml << YAML::Key << "tags" << YAML::Value << YAML::BeginSeq
-       << "base_model:adapter:" + base << "lora" << "qlora" << YAML::EndSeq;
+       << YAML::DoubleQuoted << "base_model:adapter:" + base << "lora"
+       << "qlora" << YAML::EndSeq;
   yaml << YAML::EndMap;
   return fmt::format("---\n{}\n---\n", yaml.c_str());
 }

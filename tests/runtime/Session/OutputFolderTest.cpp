@@ -197,8 +197,8 @@ TEST_F(Runs, AFinishedAdapterIsNotWrittenOver) {
     EXPECT_EQ(output.exitCode, 1);
     EXPECT_EQ(output.errors,
               "qlora-run: error: the output folder '" + at("out") +
-                  "' holds an adapter (adapter_config.json, "
-                  "adapter_model.safetensors, checkpoint-2 and 1 more); choose "
+                  "' holds an adapter (README.md, adapter_config.json, "
+                  "adapter_model.safetensors and 2 more); choose "
                   "another --output-dir, write over it with "
                   "--overwrite-output-dir, or go on with "
                   "--resume-from-checkpoint latest\n");

@@ -19,20 +19,15 @@ from collections.abc import Callable
 from .environment import ensure_packages
 from .errors import DataError
 
-# What a model is made of: neither weights in other formats nor what other
-# programs keep beside them ("*" alone does not match in folders' names).
-_MODEL_FILES = ["config.json", "generation_config.json", "*.safetensors",
-                "model.safetensors.index.json", "tokenizer*", "vocab.*",
-                "merges.txt", "special_tokens_map.json", "added_tokens.json",
-                "chat_template*"]
-_OTHER_FOLDERS = ["*/*"]
-
-# What an adapter is made of; checkpoints, logs and metrics stay.
-_ADAPTER_FILES = ["adapter_config.json", "adapter_model.safetensors",
-                  "README.md", "tokenizer.json", "tokenizer.model",
-                  "tokenizer_config.json", "chat_template.jinja",
-                  "special_tokens_map.json", "added_tokens.json",
-                  "vocab.json", "merges.txt"]
+_TOKENIZER_FILES = ["tokenizer*", "chat_template*", "vocab.*", "merges.txt",
+                    "special_tokens_map.json", "added_tokens.json"]
+# Neither weights in other formats nor, of an adapter, logs and metrics.
+_MODEL_FILES = [*_TOKENIZER_FILES, "config.json", "generation_config.json",
+                "*.safetensors", "model.safetensors.index.json"]
+_ADAPTER_FILES = [*_TOKENIZER_FILES, "adapter_config.json",
+                  "adapter_model.safetensors", "README.md"]
+# A pattern's * goes into folders too: checkpoints, copies in other formats.
+_FOLDERS = ["*/*"]
 
 
 def _library():
@@ -82,7 +77,7 @@ def _fetch_model(name: str, revision: str) -> None:
     try:
         hub.snapshot_download(name, revision=revision,
                               allow_patterns=_MODEL_FILES,
-                              ignore_patterns=_OTHER_FOLDERS)
+                              ignore_patterns=_FOLDERS)
     except Exception as error:
         raise _explain(name, error) from error
 
@@ -100,8 +95,9 @@ def _create(hub, name: str, private: bool) -> str:
 
 def _refused(name: str, error: Exception) -> DataError:
     return DataError(f"'{name}' cannot be written on the Hugging Face hub: "
-                     f"{_because(error)}", "the token needs the right to "
-                     "write, and --hub-model-id a name that is yours")
+                     f"{_because(error)}", "check the network; the token "
+                     "needs the right to write, and --hub-model-id a name "
+                     "that is yours")
 
 
 def _create_repository(name: str, visibility: str) -> None:
@@ -114,6 +110,7 @@ def _push_adapter(name: str, folder: str) -> None:
     try:
         hub.upload_folder(repo_id=name, folder_path=folder,
                           allow_patterns=_ADAPTER_FILES,
+                          ignore_patterns=_FOLDERS,
                           commit_message="Adapter trained with qlora")
     except Exception as error:
         raise _refused(name, error) from error
@@ -126,7 +123,10 @@ COMMANDS: dict[str, Callable[..., None]] = {
 
 
 def run_command(arguments: list[str]) -> None:
-    """`arguments[0]` is one of COMMANDS."""
+    """`arguments[0]` is one of COMMANDS, which take two words each."""
+    if len(arguments) != 3:
+        raise DataError(f"{arguments[0]} takes two words, but got "
+                        f"{len(arguments) - 1}", "see qlora-data's README.md")
     ensure_packages(arguments)
     command = COMMANDS[arguments[0]]
     try:

@@ -41,9 +41,9 @@ static StatusOr<std::string> runHubCommand(std::vector<std::string> words) {
 }
 
 Status prepareHub(const Options &options) {
-  return runHubCommand({"create-repository", repositoryId(options),
-                        options.boolean("hub_private_repo") ? "private"
-                                                            : "public"})
+  return runHubCommand(
+             {"create-repository", repositoryId(options),
+              options.boolean("hub_private_repo") ? "private" : "public"})
       .status();
 }
 
@@ -53,11 +53,11 @@ StatusOr<std::string> pushToHub(const Options &options) {
   auto pushed = runHubCommand({"push-adapter", id, folder});
   if (pushed.isOk())
     return pushed;
-  return Status::error(pushed.status().code(),
-                       "the adapter is in '{}' but not on the hub: {}; by "
-                       "hand: hf upload {} {} --exclude 'checkpoint-*' 'runs/*'",
-                       shownPath(folder), pushed.status().message(), id,
-                       shownPath(folder));
+  return Status::error(
+      pushed.status().code(),
+      "the adapter is in '{}' but not on the hub: {}; by "
+      "hand: hf upload {} {} --exclude 'checkpoint-*' 'runs/*'",
+      shownPath(folder), pushed.status().message(), id, shownPath(folder));
 }
 
 } // namespace qlora

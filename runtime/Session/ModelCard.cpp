@@ -82,23 +82,24 @@ static std::string loadingText(const Run &run, const std::string &base) {
 }
 
 static std::string settingsText(const Run &run) {
-  static constexpr const char *kNames[] = {
-      "learning_rate", "lr_scheduler_type", "warmup_ratio", "warmup_steps",
-      "per_device_train_batch_size", "max_length", "num_train_epochs", "optim",
-      "weight_decay", "max_grad_norm", "seed", "lora_r", "lora_alpha",
-      "lora_dropout", "lora_target_modules", "use_rslora", "modules_to_save",
-      "load_in_4bit", "compute_dtype"};
+  static constexpr std::string_view kNames =
+      "learning_rate lr_scheduler_type warmup_ratio warmup_steps "
+      "per_device_train_batch_size max_length num_train_epochs optim "
+      "weight_decay max_grad_norm seed lora_r lora_alpha lora_dropout "
+      "lora_target_modules use_rslora modules_to_save load_in_4bit "
+      "compute_dtype";
   std::string text = "## Settings\n\n| Setting | Value |\n| --- | --- |\n";
-  for (const char *name : kNames) {
+  for (const std::string_view name : splitWords(kNames)) {
     const json &value = run.options.value(name);
-    text += row(name, value.is_string() ? value.get<std::string>()
-                                        : value.dump());
+    text += row(std::string(name),
+                value.is_string() ? value.get<std::string>() : value.dump());
   }
   const StepShape step = run.stepShape;
   text += row("gradient_accumulation_steps", std::to_string(step.accumulation));
-  text += row("rows of a step",
-              std::to_string(step.count() * run.options.integer(
-                                                "per_device_train_batch_size")));
+  text +=
+      row("rows of a step",
+          std::to_string(step.count() *
+                         run.options.integer("per_device_train_batch_size")));
   text += row("processes", std::to_string(step.ranks));
   return text + row("device", std::string(run.device.name())) + "\n";
 }
@@ -109,8 +110,8 @@ static std::string dataText(const Run &run, const DataSummary &data) {
     return formatCount(static_cast<uint64_t>(number));
   };
   return "## Data\n\n| | |\n| --- | --- |\n" +
-         row("data", file.filename().string()) +
-         row("rows", count(data.rows)) + row("tokens", count(data.tokens)) +
+         row("data", file.filename().string()) + row("rows", count(data.rows)) +
+         row("tokens", count(data.tokens)) +
          row("of them learned", count(data.labelledTokens)) + "\n";
 }
 
@@ -133,17 +134,17 @@ static std::string resultsText(const Run &run, const TrainingResult &result,
       best = line;
     last = std::move(line);
   }
-  std::string text = "## Results\n\n| | |\n| --- | --- |\n" +
-                     row("steps", std::to_string(result.steps)) +
-                     row("epochs", fmt::format("{:.2f}", result.epoch)) +
-                     row("mean training loss",
-                         fmt::format("{:.4f}", result.totals.meanLoss));
+  std::string text =
+      "## Results\n\n| | |\n| --- | --- |\n" +
+      row("steps", std::to_string(result.steps)) +
+      row("epochs", fmt::format("{:.2f}", result.epoch)) +
+      row("mean training loss", fmt::format("{:.4f}", result.totals.meanLoss));
   if (last)
     text += row("last evaluation loss", evaluationText(*last)) +
             row("best evaluation loss", evaluationText(*best));
   if (result.takesBest(run.options))
-    text += row("this adapter", fmt::format("is that after step {}",
-                                            result.bestStep));
+    text += row("this adapter",
+                fmt::format("is that after step {}", result.bestStep));
   return text + "\n";
 }
 
@@ -168,7 +169,8 @@ Status writeModelCard(const Run &run, const DataSummary &data,
   const auto metrics =
       readWholeFile(run.outputFolder + "/" + std::string(kMetricsFile));
   return replaceWholeFile(
-      path, modelCard(run, data, result, metrics.isOk() ? metrics.value() : std::string()));
+      path, modelCard(run, data, result,
+                      metrics.isOk() ? metrics.value() : std::string()));
 }
 
 } // namespace qlora

@@ -17,7 +17,9 @@ namespace qlora {
 
 namespace fs = std::filesystem;
 
-static bool isWordLetter(unsigned char c) { return std::isalnum(c) || c == '_'; }
+static bool isWordLetter(unsigned char c) {
+  return std::isalnum(c) || c == '_';
+}
 
 /// Also keeps ".." out, which would lead out of the cache.
 static bool isPlain(const std::string &text) {
@@ -62,8 +64,9 @@ static fs::path hubCache() {
     const char *text = std::getenv(name);
     return text ? text : "";
   };
-  if (const fs::path hub = variable("HF_HUB_CACHE"); !hub.empty())
-    return hub;
+  for (const char *name : {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"}) // now, old
+    if (const fs::path hub = variable(name); !hub.empty())
+      return hub;
   if (const fs::path home = variable("HF_HOME"); !home.empty())
     return home / "hub";
   if (const fs::path cache = variable("XDG_CACHE_HOME"); !cache.empty())

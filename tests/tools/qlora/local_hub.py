@@ -54,10 +54,11 @@ def _hash(path):
 
 
 def _tree(folder):
-    paths = {name: os.path.join(folder, name) for name in os.listdir(folder)}
-    return [{"type": "file", "path": name, "oid": _hash(path),
-             "size": os.path.getsize(path)}
-            for name, path in sorted(paths.items())]
+    paths = sorted(os.path.join(below, name)
+                   for below, _, names in os.walk(folder) for name in names)
+    return [{"type": "file", "path": os.path.relpath(path, folder),
+             "oid": _hash(path), "size": os.path.getsize(path)}
+            for path in paths]
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):

@@ -136,6 +136,10 @@ class PushTest(QloraTest):
         self.assertTrue(self.adapter("a"))
 
     def test_a_token_is_no_option(self):
-        done = self.train("--hub-token=hf_secret", code=1)
-        self.assertIn("set HF_TOKEN", done.stderr)
-        self.assertNotIn("hf_secret", done.stderr)
+        path = self.folder + "/train.yaml"
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("hub_token: hf_secret\n")
+        for word in ("--hub-token=hf_secret", "--config=" + path):
+            done = self.train(word, code=1)
+            self.assertIn("set HF_TOKEN", done.stderr)
+            self.assertNotIn("hf_secret", done.stderr)

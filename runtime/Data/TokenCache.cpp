@@ -185,8 +185,8 @@ StatusOr<std::string> findConverter() {
       return candidate;
   }
   return Status::error(StatusCode::kUnavailable,
-                       "JSONL needs qlora-data, which is neither beside "
-                       "qlora-run ('{}') nor in PATH",
+                       "JSONL and the hub need qlora-data, which is neither "
+                       "beside qlora-run ('{}') nor in PATH",
                        self.parent_path().string());
 }
 

@@ -114,8 +114,8 @@ programCommands(const Configuration &configuration) {
     return result;
   const std::string model = configuration.options.text("model_name_or_path");
   if (model.empty())
-    return Status::invalid("no model is named; give its folder or its name on the "
-                           "Hugging Face hub: qlora train MODEL DATA, or "
+    return Status::invalid("no model is named; give its folder or its name on "
+                           "the Hugging Face hub: qlora train MODEL DATA, or "
                            "model_name_or_path in the YAML file");
   QLORA_ASSIGN_OR_RETURN(const std::string key, keyOf(configuration));
   QLORA_ASSIGN_OR_RETURN(result.cache, ProgramCache::open(key));

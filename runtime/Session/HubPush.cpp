@@ -56,7 +56,7 @@ StatusOr<std::string> pushToHub(const Options &options) {
   return Status::error(
       pushed.status().code(),
       "the adapter is in '{}' but not on the hub: {}; by "
-      "hand: hf upload {} {} --exclude 'checkpoint-*' 'runs/*'",
+      "hand: hf upload {} {} --exclude 'checkpoint-*' 'runs/*' 'sessions/*'",
       shownPath(folder), pushed.status().message(), id, shownPath(folder));
 }
 

@@ -91,6 +91,10 @@ static Status checkContent(const std::string &path, bool mayOverwrite) {
 }
 
 Status checkOutputFolder(const Options &options) {
+  if (options.boolean("push_to_hub") && !trains(options))
+    return Status::invalid("{} is for a training, and without steps there is "
+                           "no new adapter; leave it out",
+                           options.spelling("push_to_hub"));
   return checkContent(options.text("output_dir"),
                       options.boolean("overwrite_output_dir") ||
                           resumesInto(options) || !trains(options));

@@ -62,7 +62,9 @@ std::optional<HubName> parseHubName(const std::string &word,
 static fs::path hubCache() {
   const auto variable = [](const char *name) -> fs::path {
     const char *text = std::getenv(name);
-    return text ? text : "";
+    const std::string path = text ? text : "";
+    const char *home = std::getenv("HOME"); // a shell may have left its sign
+    return path.starts_with("~/") && home ? home + path.substr(1) : path;
   };
   for (const char *name : {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"}) // now, old
     if (const fs::path hub = variable(name); !hub.empty())

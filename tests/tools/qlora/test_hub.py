@@ -107,6 +107,9 @@ class CacheTest(HubTest):
             else:
                 self.assertEqual(self.model_of(NAME, DATA), expected)
             del self.environment[variable]
+        self.environment.update(HOME=f"{self.folder}/home", HF_HOME="~/hf")
+        expected = self.snapshot(f"{self.folder}/home/hf/hub")
+        self.assertEqual(self.model_of(NAME, DATA), expected)
 
     def test_a_folder_wins(self):
         self.snapshot()

@@ -129,6 +129,10 @@ class PushTest(QloraTest):
         self.assertFalse(os.path.exists(
             self.folder + "/a/adapter_model.safetensors"))
 
+    def test_an_evaluation_has_nothing_to_push(self):
+        done = self.train("--num-train-epochs=0", "--max-steps=-1", code=1)
+        self.assertIn("--push-to-hub is for a training", done.stderr)
+
     def test_a_failed_push_keeps_the_adapter(self):
         self.hub.refuses_commits = True
         done = self.train("--hub-model-id=me/mine", code=1)

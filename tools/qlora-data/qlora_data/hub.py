@@ -16,7 +16,7 @@ import os
 import sys
 from collections.abc import Callable
 
-from .environment import ensure_packages
+from .environment import ensure_packages, how_to_install
 from .errors import DataError
 
 _TOKENIZER_FILES = ["tokenizer*", "chat_template*", "vocab.*", "merges.txt",
@@ -39,8 +39,8 @@ def _library():
         import huggingface_hub
     except ImportError as error:
         raise DataError(f"the Python package huggingface_hub is missing "
-                        f"({error})", f"run: {sys.executable} -m pip install "
-                        "huggingface_hub") from error
+                        f"({error})", "run: "
+                        + how_to_install("huggingface_hub")) from error
     return huggingface_hub
 
 

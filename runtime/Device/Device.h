@@ -156,6 +156,10 @@ public:
   /// What the device's own memory holds beside the arenas, as measured now.
   /// Empty where arenas are this process's memory.
   virtual std::vector<ReserveUse> reserve() const { return {}; }
+  /// Seconds since load() in which this rank computed nothing because it
+  /// waited for collectives, and so for other ranks. Nothing where there is no
+  /// other, or where that is measured by startTiming() alone.
+  virtual std::optional<double> exposedCommunication() const { return {}; }
   /// The card's name, or empty.
   virtual std::string hardware() const { return {}; }
   /// Of now; empty where there is no card.

@@ -8,6 +8,8 @@
 //
 //   a logged step    step, loss, grad_norm, learning_rate, epoch,
 //                    step_time (s), tokens_per_second, num_input_tokens_seen,
+//                    exposed_communication (s of a step in which rank 0 waits
+//                    for others; on several ranks of a CPU),
 //                    memory_bytes (of rank 0), and lists with a number for
 //                    each rank: rank_memory_bytes, and from NVML
 //                    rank_gpu_utilization (%), rank_gpu_power_watts

@@ -162,6 +162,16 @@ static double peakOf(const LoggedLines &logged) {
   return peak;
 }
 
+/// Of the lines but the first, as for speed.
+static double exposedShare(const std::vector<json> &lines) {
+  double exposed = 0, seconds = 0;
+  for (size_t i = 1; i < lines.size(); ++i) {
+    exposed += numberOf(lines[i], "exposed_communication");
+    seconds += numberOf(lines[i], "step_time");
+  }
+  return exposed / seconds;
+}
+
 std::vector<ComparedRun> compareRuns(const std::vector<RunFolder> &runs) {
   std::vector<ComparedRun> compared;
   const auto firstWindows = windowsOf(runs[0]);
@@ -195,6 +205,7 @@ std::vector<ComparedRun> compareRuns(const std::vector<RunFolder> &runs) {
         each.speedUp && each.ranks != compared[0].ranks
             ? each.speedUp->value * compared[0].ranks / each.ranks
             : std::nan("");
+    each.exposed = exposedShare(logged.steps);
     each.lossDifference =
         isFirst ? std::nullopt
                 : meanDifference(losses.losses, firstLosses.losses,
@@ -267,6 +278,11 @@ comparisonRows(const std::vector<ComparedRun> &runs) {
                ? fmt::format("{:.0f} %", 100 * run.efficiency)
                : "–";
   });
+  add("exposed communication", [](Run run) {
+    return std::isfinite(run.exposed)
+               ? fmt::format("{:.1f} %", 100 * run.exposed)
+               : "–";
+  });
   add("memory planned", [](Run run) { return shownBytes(run.planned); });
   add("memory at most", [](Run run) { return shownBytes(run.peak); });
   add("loss at the end", [](Run run) { return shown(run.loss, "{:.4f}"); });
@@ -294,7 +310,7 @@ static std::string padded(const std::string &text, size_t width) {
 }
 
 std::string comparisonTable(const std::vector<ComparedRun> &runs) {
-  constexpr size_t kNames = 20;
+  constexpr size_t kNames = 21;
   auto rows = comparisonRows(runs);
   ComparisonRow heading{"", {}};
   for (const ComparedRun &run : runs)

@@ -39,6 +39,7 @@ struct ComparedRun {
       evaluationLoss;
   std::optional<Estimate> speedUp;  ///< of too few lines there is none
   double efficiency;                ///< the speed-up of each rank
+  double exposed;                   ///< share of time waiting for other ranks
   std::optional<Estimate> lossDifference; ///< minus the first's
 };
 

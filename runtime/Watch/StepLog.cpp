@@ -160,6 +160,11 @@ Status StepLog::log() {
       {"step_time", report.stepSeconds},
       {"tokens_per_second", report.tokensPerSecond},
       {"num_input_tokens_seen", tokens}};
+  if (const auto exposed = run.device.exposedCommunication()) {
+    values["exposed_communication"] = (*exposed - exposedBefore) /
+                                      static_cast<double>(logged.steps);
+    exposedBefore = *exposed;
+  }
   values.update(machines);
   QLORA_RETURN_IF_ERROR(run.metrics->log(values, stepLine(report)));
   if (const std::string doubt = divergence.check(report); !doubt.empty()) {

@@ -122,6 +122,7 @@ private:
   bool hasDiverged = false;
   int64_t firstStep = 0;    ///< done before this process began
   double secondsBefore = 0; ///< that they took
+  double exposedBefore = 0; ///< seconds of communication until the last line
   Clock::time_point start = Clock::now();
   Window window;
 };

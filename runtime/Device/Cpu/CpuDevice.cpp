@@ -13,6 +13,7 @@
 #include "runtime/Kernels/LibraryKernel.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 
 #ifdef _OPENMP
@@ -102,6 +103,22 @@ StatusOr<std::vector<TimedCommand>> CpuTimer::finish() {
 }
 
 namespace {
+/// Adds the seconds of its life.
+class Exposed {
+public:
+  explicit Exposed(double &seconds) : seconds(seconds) {}
+  ~Exposed() {
+    seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() -
+                                             start)
+                   .count();
+  }
+
+private:
+  double &seconds;
+  const std::chrono::steady_clock::time_point start =
+      std::chrono::steady_clock::now();
+};
+
 class CpuDevice final : public Device {
 public:
   explicit CpuDevice(const DeviceOptions &options);
@@ -111,6 +128,9 @@ public:
     return {bases[arena], module->arenas()[arena].bytes};
   }
   bool hasHostArenas() const override { return true; }
+  std::optional<double> exposedCommunication() const override {
+    return collectives->size() > 1 ? std::optional(exposed) : std::nullopt;
+  }
 
 protected:
   Status allocate(FrozenArena *frozen) override;
@@ -139,7 +159,10 @@ protected:
   }
   Status record(const qlora_command &command) override;
   Status wait(const qlora_command &command) override;
-  Status finishEntry() override { return communication->finish(); }
+  Status finishEntry() override {
+    const Exposed timed(exposed);
+    return communication->finish();
+  }
   void cancel() override;
   StatusOr<std::unique_ptr<CommandTimer>> makeTimer() override {
     return std::unique_ptr<CommandTimer>(new CpuTimer(*communication));
@@ -160,6 +183,7 @@ private:
   std::vector<uint64_t> sizes;
   PreparedLaunches<LibraryKernel> launches;
   std::unique_ptr<CommunicationQueue> communication;
+  double exposed = 0; ///< seconds of the compute thread
 };
 } // namespace
 
@@ -285,8 +309,12 @@ Status CpuDevice::runNow(const qlora_command &command) {
 }
 
 Status CpuDevice::runOrPush(const qlora_command &command) {
-  if (command.queue != QLORA_QUEUE_COMMUNICATION)
+  if (command.queue != QLORA_QUEUE_COMMUNICATION) {
+    double others = 0; // a fill or a copy waits for nobody
+    const Exposed timed(command.kind == QLORA_COMMAND_COLLECTIVE ? exposed
+                                                                 : others);
     return runNow(command);
+  }
   communication->push(command);
   return Status::ok();
 }
@@ -302,8 +330,10 @@ Status CpuDevice::record(const qlora_command &command) {
 Status CpuDevice::wait(const qlora_command &command) {
   if (command.queue == QLORA_QUEUE_COMMUNICATION)
     communication->push(command);
-  else
+  else {
+    const Exposed timed(exposed);
     communication->wait(command.target);
+  }
   return Status::ok();
 }
 

@@ -20,10 +20,14 @@ class CompareTest(QloraTest):
         names = ["gpus=1,weight_decay=0", "gpus=1,weight_decay=0.1",
                  "gpus=2,weight_decay=0", "gpus=2,weight_decay=0.1"]
         self.assertEqual(lines[0].split(), names)
-        rows = {line[:20].strip(): line[20:].split() for line in lines}
+        rows = {line[:21].strip(): line[21:].split() for line in lines}
         self.assertEqual(rows["ranks"], ["1", "1", "2", "2"])
         self.assertEqual(rows["steps"], ["12"] * 4)
         self.assertTrue(rows["scaling efficiency"][2].isdigit(), rows)
+        shares = rows["exposed communication"]
+        self.assertEqual(shares[:2], ["–", "–"])
+        self.assertTrue(all(0 < float(share) < 100 for share in shares[2::2]),
+                        shares)
         self.assertEqual(set(rows["memory planned"][1::2]), {"MiB"})
         with open(f"{self.folder}/s/compare.html", encoding="utf-8") as file:
             self.assertIn("<th scope=\"row\">weight_decay</th><td>0.0</td>"

@@ -5,7 +5,7 @@
 # environment in .venv for the data step (tokenizers, jinja2; pyarrow, which
 # Parquet and zstd need), which finds it there by itself, and the tests (numpy,
 # ortools); with --tests what packages are made with (dpkg-dev, help2man),
-# launchers (torchrun, mpirun), transformers' and TensorBoard's readers, a
+# launchers (torchrun, mpirun), PEFT, transformers' and TensorBoard's readers, a
 # browser (Chromium), NVML's header and NVIDIA's disassembler too, and its
 # compiler where the machine has none.
 set -euo pipefail
@@ -45,6 +45,16 @@ fi
 if ! .venv/bin/pip show -q transformers tensorboard 2>/dev/null; then
   echo "installing transformers and tensorboard into .venv"
   .venv/bin/pip install -q transformers==5.23.0 tensorboard==2.20.0
+fi
+
+# PEFT itself, on Debian's torch: PyPI's is 5 GB with what it depends on.
+if ! .venv/peft/bin/pip show -q peft 2>/dev/null; then
+  echo "installing peft into .venv/peft"
+  /usr/bin/python3 -m venv --system-site-packages .venv/peft
+  .venv/peft/bin/pip install -q --no-deps peft==0.17.1 transformers==4.44.2 \
+    accelerate==1.0.1 tokenizers==0.19.1 huggingface_hub==0.25.2 \
+    safetensors==0.4.5 regex tqdm psutil packaging pyyaml requests filelock \
+    fsspec urllib3 idna certifi charset-normalizer typing_extensions
 fi
 
 nvml=(.venv/lib/python3*/site-packages/nvidia/cu13/include/nvml.h)

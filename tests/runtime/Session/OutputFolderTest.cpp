@@ -68,6 +68,21 @@ TEST_F(Output, WhatAnUnfinishedRunLeftMayBeUsed) {
   EXPECT_TRUE(OutputFolder::claim(options()).isOk());
 }
 
+TEST_F(Output, PartsOfAKilledRunGo) {
+  for (const char *name : {"trainer_log.jsonl.part.e9419e75", "notes.part.1",
+                           "notes.part.e9419e75x", "a.part.e9419e75/file"})
+    put(name);
+  OptionSetting overwrite{findOption(optionTable(), "overwrite_output_dir"),
+                          "true", "--overwrite-output-dir"};
+  Options all = options();
+  ASSERT_TRUE(all.applySettings({&overwrite, 1}).isOk());
+  EXPECT_TRUE(OutputFolder::claim(all).isOk());
+  EXPECT_FALSE(fs::exists(out + "/trainer_log.jsonl.part.e9419e75"));
+  for (const char *name : {"notes.part.1", "notes.part.e9419e75x",
+                           "a.part.e9419e75/file"})
+    EXPECT_TRUE(fs::exists(out + "/" + name)) << name;
+}
+
 TEST_F(Output, WorkIsNotWrittenOver) {
   const std::string remedy =
       "; choose another --output-dir, write over it with "

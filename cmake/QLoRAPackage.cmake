@@ -22,7 +22,7 @@ install(DIRECTORY tools/qlora-data/qlora_data
         DESTINATION ${QLORA_SHARE}/qlora-data
         PATTERN __pycache__ EXCLUDE)
 # The Python packages of the data step, which Debian has not or not all of: for
-# any Python from 3.9 on, found after its own.
+# any Python from 3.10 on, found after its own.
 file(GLOB packages CONFIGURE_DEPENDS
      .venv/lib/python3*/site-packages/tokenizers
      .venv/lib/python3*/site-packages/jinja2
@@ -35,6 +35,9 @@ if(packages)
           DESTINATION ${QLORA_SHARE}/qlora-data/packages
           PATTERN __pycache__ EXCLUDE
           PATTERN _speedups.* EXCLUDE) # of one version of Python; not needed
+else()
+  message(STATUS "no .venv: what is installed from here will need an "
+                 "environment with tokenizers and jinja2")
 endif()
 file(MAKE_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/package)
 file(CREATE_LINK ../${QLORA_SHARE}/qlora-data/qlora-data

@@ -37,6 +37,14 @@ mkdir "$bin"
 cp "$tools/qlora" "$tools/qlora-run" tools/qlora-data/qlora-data "$bin"
 cp -r tools/qlora-data/qlora_data "$bin"
 find "$stage" -name __pycache__ -exec rm -r {} +
+# What the libraries that go along ask for, by their Debian packages.
+mkdir "$stage/licenses"
+for library in $(ldd "$bin/qlora-run" | awk '$3 ~ "^/" { print $3 }' |
+  grep -v -E '/lib(c|m|stdc\+\+|gcc_s)\.so'); do
+  package=$(dpkg -S "$(realpath "$library")")
+  package=${package%%:*}
+  cp "/usr/share/doc/$package/copyright" "$stage/licenses/$package"
+done
 strip "$bin/qlora" "$bin/qlora-run"
 "$bin/qlora" --version | sed 's/^qlora //' >"$stage/VERSION"
 

@@ -21,10 +21,10 @@ deb $mirror/debian bookworm main
 deb $mirror/debian bookworm-updates main
 deb $mirror/debian-security bookworm-security main
 TEXT
+trap 'umount -l "$root/proc" "$root/dev" || true
+      [ -n "${2:-}" ] || rm -rf --one-file-system "$root"' EXIT
 mountpoint -q "$root/dev" || mount --rbind --make-rslave /dev "$root/dev"
 mountpoint -q "$root/proc" || mount -t proc proc "$root/proc"
-trap 'umount -l "$root/proc" "$root/dev"
-      [ -n "${2:-}" ] || rm -rf --one-file-system "$root"' EXIT
 cp "$package" "$root/tmp/qlora.deb"
 rm -rf "$root/tmp/peers"
 cp -r "$peers" "$root/tmp/peers"

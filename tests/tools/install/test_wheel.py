@@ -100,6 +100,25 @@ class Wheel(unittest.TestCase):
             """)
         self.assertTrue(list((self.folder / "stopped").glob("checkpoint-*")))
 
+    def test_what_nobody_reads_holds_nothing_up(self):
+        # More than a pipe holds.
+        many = ("import json\\n"
+                "for i in range(5000): print(json.dumps({'step': i}))\\n"
+                "print('no row')\\nopen('done', 'w')")
+        done = self.python(f"""
+            import os, qlora, sys, time
+            run = qlora.Training([sys.executable, "-c", "{many}"])
+            deadline = time.monotonic() + 30
+            while not os.path.exists("done"):
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            assert run.wait() == [{{"step": i}} for i in range(5000)]
+            assert list(run) == []
+            qlora.train("train.so", dry_run=True).wait()
+            """)
+        self.assertEqual(done.stdout.splitlines()[0], "no row")
+        self.assertIn("qlora-run", done.stdout.splitlines()[1])
+
     def test_none_is_left_running(self):
         done = self.python(f"""
             import qlora

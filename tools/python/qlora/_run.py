@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import shutil
 import signal
 import subprocess
@@ -77,31 +78,39 @@ class Training:
             stdin=subprocess.DEVNULL, env=_environment(), text=True,
             encoding="utf-8", errors="replace")
         weakref.finalize(self, _end, self._process)
-        # Not of a notebook's terminal: what sys.stderr is now.
-        self._reader = threading.Thread(
-            target=_forward, daemon=True,
-            args=(self._process.stderr, sys.stderr, self._errors))
-        self._reader.start()
+        # Both are read at once, so that the program never waits for a reader;
+        # by threads that do not know this object, which may go before them.
+        # sys.stderr and sys.stdout are a notebook's, and no terminal's.
+        self._rows: queue.SimpleQueue = queue.SimpleQueue()
+        self._readers = [
+            threading.Thread(target=_forward, daemon=True, args=(
+                self._process.stderr, sys.stderr, self._errors)),
+            threading.Thread(target=_read_rows, daemon=True, args=(
+                self._process.stdout, sys.stdout, self._rows))]
+        for reader in self._readers:
+            reader.start()
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return self
 
     def __next__(self) -> dict[str, Any]:
         try:
-            line = self._process.stdout.readline()
+            row = self._rows.get()
         except KeyboardInterrupt:
             # A terminal's reaches the program too, and both count once.
             self.stop(signal.SIGINT)
             raise
-        if not line:
+        if row is None:
+            self._rows.put(None)  # for whoever asks again
             self._finish()
             raise StopIteration
-        self.metrics.append(json.loads(line))
-        return self.metrics[-1]
+        self.metrics.append(row)
+        return row
 
     def _finish(self) -> None:
         code = self._process.wait()
-        self._reader.join()
+        for reader in self._readers:
+            reader.join()
         if code != 0 and code not in _STOPPED:
             raise Error("\n".join(self._errors)
                         or f"qlora ended with code {code}")
@@ -116,8 +125,9 @@ class Training:
         """Ends the step, writes a checkpoint and the adapter so far."""
         if self._process.poll() is None:
             self._process.send_signal(number)
-        for line in self._process.stdout:
-            self.metrics.append(json.loads(line))
+        while (row := self._rows.get()) is not None:
+            self.metrics.append(row)
+        self._rows.put(None)
         self._process.wait()
 
     @property
@@ -133,6 +143,21 @@ def _forward(pipe, out, errors: list[str]) -> None:
         name, found, message = line.partition(": error: ")
         if found and name.startswith("qlora"):
             errors.append(message.rstrip())
+
+
+def _read_rows(pipe, out, rows: queue.SimpleQueue) -> None:
+    """None is the end. What is no row, as the commands of dry_run, is said."""
+    for line in pipe:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            row = None
+        if isinstance(row, dict):
+            rows.put(row)
+        else:
+            out.write(line)
+            out.flush()
+    rows.put(None)
 
 
 def train(model, data=None, **options) -> Training:

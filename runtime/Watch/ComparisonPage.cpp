@@ -21,9 +21,12 @@ static ChartSeries series(const RunFolder &run, bool isTime, const char *key) {
   double seconds = 0, tokens = 0;
   for (const json &line : run.logged.steps) {
     const double seen = numberOf(line, "num_input_tokens_seen");
-    seconds += (seen - tokens) / numberOf(line, "tokens_per_second");
-    tokens = seen;
-    series.points.push_back({isTime ? seconds : tokens, numberOf(line, key)});
+    // A line whose time is not known has no place, and the next goes on.
+    const double taken = (seen - tokens) / numberOf(line, "tokens_per_second");
+    seconds += std::isfinite(taken) ? taken : 0;
+    tokens = std::isfinite(seen) ? seen : tokens;
+    const double at = !isTime ? seen : std::isfinite(taken) ? seconds : taken;
+    series.points.push_back({at, numberOf(line, key)});
   }
   return series;
 }

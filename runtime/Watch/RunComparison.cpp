@@ -41,6 +41,8 @@ estimate(double value, const std::function<double(std::mt19937_64 &)> &draw) {
   std::vector<double> values(kDraws);
   for (double &each : values)
     each = draw(random);
+  if (!std::ranges::all_of(values, [](double v) { return std::isfinite(v); }))
+    return {std::nan(""), std::nan(""), std::nan("")}; // sums beyond what a number holds
   std::ranges::sort(values);
   return {value, values[kDraws / 40], values[kDraws - 1 - kDraws / 40]};
 }
@@ -61,6 +63,11 @@ static std::vector<size_t> allOf(size_t count) {
   return all;
 }
 
+/// Long enough for neighbours that are alike, short enough for many blocks.
+static size_t blockOf(size_t count) {
+  return std::max<size_t>(1, std::lround(std::cbrt(count)));
+}
+
 std::optional<Estimate> speedRatio(const std::vector<SpeedWindow> &run,
                                    const std::vector<SpeedWindow> &first) {
   if (std::min(run.size(), first.size()) < kFewest)
@@ -68,8 +75,10 @@ std::optional<Estimate> speedRatio(const std::vector<SpeedWindow> &run,
   return estimate(
       rateOf(run, allOf(run.size())) / rateOf(first, allOf(first.size())),
       [&](std::mt19937_64 &random) {
-        const double own = rateOf(run, drawAgain(random, run.size(), 1));
-        return own / rateOf(first, drawAgain(random, first.size(), 1));
+        const double own =
+            rateOf(run, drawAgain(random, run.size(), blockOf(run.size())));
+        return own / rateOf(first, drawAgain(random, first.size(),
+                                             blockOf(first.size())));
       });
 }
 
@@ -79,11 +88,6 @@ static double meanOf(const std::vector<double> &values,
   for (const size_t i : drawn)
     sum += values[i];
   return sum / static_cast<double>(drawn.size());
-}
-
-/// Long enough for neighbours that are alike, short enough for many blocks.
-static size_t blockOf(size_t count) {
-  return std::max<size_t>(1, std::lround(std::cbrt(count)));
 }
 
 std::optional<Estimate> meanDifference(const std::vector<double> &run,

@@ -10,7 +10,8 @@
 // is a tie.
 //
 //   speed  tokens over seconds of the logged lines without the first, which has
-//          the warm-up; each run's are drawn by themselves
+//          the warm-up; each run's are drawn by themselves, in blocks of
+//          neighbours, since a machine that is busy stays so for a while
 //   loss   training losses of the last quarter of the lines. Where both runs
 //          logged the same steps their differences are drawn, in blocks of
 //          neighbours (Künsch 1989), since losses of near steps are alike;

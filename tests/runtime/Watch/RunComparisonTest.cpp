@@ -89,6 +89,24 @@ TEST(RunComparison, TheTableHasSpeedMemoryLossAndVerdicts) {
   EXPECT_THAT(page, Not(HasSubstr("nan")));
 }
 
+TEST(RunComparison, ALineWithoutARateEndsNoCurve) {
+  RunFolder run = runOf("gap", 1, 500, 2);
+  run.logged.steps[5]["tokens_per_second"] = nullptr;
+  const std::vector<RunFolder> runs = {run, run};
+  const std::string page = comparisonPage(runs, compareRuns(runs));
+  const size_t time = page.find("Loss against time");
+  const std::string chart = page.substr(time, page.find("</svg>", time) - time);
+  size_t marks = 0;
+  for (size_t at = 0; (at = chart.find("<circle", at)) != chart.npos; ++at)
+    ++marks;
+  EXPECT_EQ(marks, 38u);
+}
+
+TEST(RunComparison, SumsBeyondNumbersHaveNoVerdict) {
+  const std::vector<double> huge(8, 1e308), small(8, 1);
+  EXPECT_TRUE(std::isnan(meanDifference(huge, small, false)->low));
+}
+
 TEST(RunComparison, OfARunThatLoggedNothingThereIsNoVerdict) {
   const std::vector<RunFolder> runs = {{.name = "empty"},
                                        runOf("two", 2, 900, 2)};

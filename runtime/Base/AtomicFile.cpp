@@ -98,6 +98,16 @@ Status AtomicFile::commit(Flush flush) {
   return Status::ok();
 }
 
+bool AtomicFile::isPart(std::string_view path) {
+  constexpr std::string_view kMark = ".part.";
+  constexpr size_t kDigits = 8;
+  if (path.size() < kMark.size() + kDigits)
+    return false;
+  const std::string_view end = path.substr(path.size() - kDigits);
+  return path.substr(0, path.size() - kDigits).ends_with(kMark) &&
+         end.find_first_not_of("0123456789abcdef") == end.npos;
+}
+
 bool AtomicFile::isThere() const { return access(part.c_str(), F_OK) == 0; }
 
 void flushFolder(const std::string &folder) {

@@ -52,6 +52,8 @@ public:
   Status commit(Flush flush = Flush::kYes);
 
   const std::string &path() const { return target; }
+  /// Whether a file of that name is a part, by its end.
+  static bool isPart(std::string_view path);
   /// Whether nobody has removed the part.
   bool isThere() const;
 

@@ -11,6 +11,7 @@
 
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Data/TokenCache.h"
+#include "runtime/Data/TokenFiles.h"
 
 namespace qlora {
 

@@ -21,10 +21,6 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kProgressPrefix = "qlora-data: progress: ";
 
-bool isTokenData(const std::string &path) {
-  return fs::path(path).extension() == ".safetensors";
-}
-
 StatusOr<std::string> tokenCacheFolder() {
   const std::string cache = userCacheFolder();
   if (!cache.empty())

@@ -43,9 +43,6 @@ struct TokenRequest {
 /// `tokens/` of userCacheFolder(). kUnavailable where the user has none.
 StatusOr<std::string> tokenCacheFolder();
 
-/// Safetensors files are used as they are; anything else qlora-data reads.
-bool isTokenData(const std::string &path);
-
 /// Where the rows of the request are, once makeCachedRows() has made them.
 StatusOr<std::string> cachedRowsPath(const TokenRequest &request);
 

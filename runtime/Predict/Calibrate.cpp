@@ -11,12 +11,12 @@
 #include <cassert>
 #include <chrono>
 #include <cstring>
-#include <fstream>
 #include <functional>
 #include <numeric>
 #include <utility>
 #include <vector>
 
+#include "runtime/Base/CpuCount.h"
 #include "runtime/Base/HostMemory.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Kernels/CostModel.h"
@@ -287,17 +287,9 @@ static StatusOr<double> measureCopy() {
   return 2e-9 * kBytes / seconds;
 }
 
-static std::string cpuName() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);)
-    if (line.starts_with("model name"))
-      return line.substr(std::min(line.size(), line.find(':') + 2));
-  return "unknown";
-}
-
 DeviceProfile profileOfThisMachine() {
   DeviceProfile device;
-  device.cpu = cpuName();
+  device.cpu = processorName();
   device.cores = static_cast<int>(threadCount());
   return device;
 }

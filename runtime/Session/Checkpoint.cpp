@@ -18,6 +18,7 @@
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Session/Adapter.h"
 #include "runtime/Session/TrainerState.h"
+#include "runtime/Watch/RunFolder.h"
 #include "runtime/Weights/Safetensors.h"
 
 namespace qlora {
@@ -200,7 +201,7 @@ Status CheckpointWriter::writeOut(const Order &order) const {
   QLORA_RETURN_IF_ERROR(writeAdapterConfig(run.module, run.options, part,
                                            AtomicFile::Flush::kNo));
   QLORA_RETURN_IF_ERROR(
-      put("config.resolved.yaml", run.options.resolvedYaml()));
+      put(kSettingsFile, run.options.resolvedYaml()));
   if (!order.gemmTable.empty())
     QLORA_RETURN_IF_ERROR(put("gemm_table.json", order.gemmTable));
   // Where metrics.jsonl could not be written, a warning has said so.

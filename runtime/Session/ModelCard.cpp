@@ -8,12 +8,11 @@
 
 #include <cmath>
 #include <filesystem>
-#include <optional>
-#include <sstream>
 
 #include "runtime/Base/Amounts.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Session/RunSummary.h"
+#include "runtime/Watch/RunFolder.h"
 
 namespace qlora {
 
@@ -119,21 +118,19 @@ static std::string dataText(const Run &run, const DataSummary &data) {
 static std::string evaluationText(const json &line) {
   const double loss = line["eval_loss"].get<double>();
   return fmt::format("{:.4f} (perplexity {:.2f}) after step {}", loss,
-                     std::exp(loss), line.value("step", json(0)).dump());
+                     std::exp(loss), line["step"].dump());
 }
 
 static std::string resultsText(const Run &run, const TrainingResult &result,
                                std::string_view metrics) {
-  std::optional<json> last, best;
-  std::istringstream lines{std::string(metrics)};
-  for (std::string text; std::getline(lines, text);) {
-    json line = json::parse(text, nullptr, /*allow_exceptions=*/false);
-    if (!line.is_object() || !line.value("eval_loss", json()).is_number())
-      continue;
-    if (!best || line["eval_loss"] < (*best)["eval_loss"])
-      best = line;
-    last = std::move(line);
-  }
+  const json *last = nullptr, *best = nullptr;
+  const LoggedLines logged(metrics);
+  for (const json &line : logged.evaluations)
+    if (line["eval_loss"].is_number()) {
+      last = &line;
+      if (!best || line["eval_loss"] < (*best)["eval_loss"])
+        best = last;
+    }
   std::string text =
       "## Results\n\n| | |\n| --- | --- |\n" +
       row("steps", std::to_string(result.steps)) +

@@ -16,6 +16,7 @@
 #include <filesystem>
 #include <vector>
 
+#include "runtime/Base/AtomicFile.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Session/Adapter.h"
 #include "runtime/Session/Checkpoint.h"
@@ -23,6 +24,7 @@
 #include "runtime/Session/SessionRecord.h"
 #include "runtime/Watch/ReportPage.h"
 #include "runtime/Watch/RunFolder.h"
+#include "runtime/Watch/TrainerLog.h"
 
 namespace qlora {
 
@@ -42,12 +44,10 @@ static bool isLeftOver(const fs::path &file) {
   const std::string name = file.filename();
   if (name == kStagingFolder && holdsAdapter(file))
     return false;
-  constexpr std::string_view kNames[] = {"config.resolved.yaml",
-                                         "metrics.jsonl", "gemm_table.json",
-                                         "trainer_log.jsonl", "runs",
-                                         kEnvironmentFile, kPlanFile,
-                                         kSessionsFolder,
-                                         kReportFile, kStagingFolder, ".lock"};
+  constexpr std::string_view kNames[] = {
+      kSettingsFile,    kMetricsFile, "gemm_table.json", kTrainerLogFile,
+      "runs",           kPlanFile,    kEnvironmentFile,  kSessionsFolder,
+      kReportFile,      kStagingFolder, ".lock"};
   return std::ranges::find(kNames, name) != std::end(kNames) ||
          file.stem().extension() == ".part"; // was not renamed any more
 }
@@ -155,15 +155,12 @@ Status OutputFolder::lock() {
 /// What a run that was killed was writing (AtomicFile.h). Nobody else writes
 /// into the folder now.
 static void removeParts(const std::string &path) {
-  static constexpr std::string_view kHexadecimal = "0123456789abcdef";
   const auto files = listFolder(path);
   if (!files.isOk())
     return;
   for (const fs::path &file : files.value()) {
-    const std::string number = file.extension();
     std::error_code ignored;
-    if (file.stem().extension() == ".part" && number.size() == 9 &&
-        number.find_first_not_of(kHexadecimal, 1) == number.npos &&
+    if (AtomicFile::isPart(file.string()) &&
         fs::is_regular_file(fs::symlink_status(file, ignored)))
       fs::remove(file, ignored);
   }

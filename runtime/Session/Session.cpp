@@ -23,8 +23,8 @@
 #include "runtime/Session/OutputFolder.h"
 #include "runtime/Session/RunStart.h"
 #include "runtime/Session/RunSummary.h"
-#include "runtime/Session/SessionRecord.h"
 #include "runtime/Session/SameOnRanks.h"
+#include "runtime/Session/SessionRecord.h"
 #include "runtime/Session/Training.h"
 #include "runtime/Watch/ReportPage.h"
 #include "runtime/Watch/Sinks.h"
@@ -113,8 +113,8 @@ Status Session::createOutput() {
 
 /// What of this run's settings is kept beside its adapter.
 Status Session::writeRecord() {
-  QLORA_RETURN_IF_ERROR(replaceWholeFile(outputFolder + "/config.resolved.yaml",
-                                         options.resolvedYaml()));
+  QLORA_RETURN_IF_ERROR(replaceWholeFile(
+      outputFolder + "/" + kSettingsFile, options.resolvedYaml()));
   if (const std::string table = device->gemmTable(); !table.empty())
     QLORA_RETURN_IF_ERROR(
         replaceWholeFile(outputFolder + "/gemm_table.json", table));

@@ -20,8 +20,7 @@ namespace qlora {
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
-static constexpr const char *kMetrics = "metrics.jsonl";
-static constexpr const char *kFiles[] = {kMetrics, "config.resolved.yaml",
+static constexpr const char *kFiles[] = {kMetricsFile, kSettingsFile,
                                          kEnvironmentFile, kPlanFile};
 
 static std::string timeNow(const char *form) {
@@ -102,8 +101,8 @@ Status SessionRecord::begin(const Run &run, const ordered_json &facts) {
 }
 
 Status SessionRecord::end() {
-  const fs::path from = fs::path(output) / kMetrics;
-  const fs::path to = fs::path(folder) / kMetrics;
+  const fs::path from = fs::path(output) / kMetricsFile;
+  const fs::path to = fs::path(folder) / kMetricsFile;
   std::error_code error;
   if (folder.empty() || fs::equivalent(from, to, error))
     return Status::ok();

@@ -3,8 +3,9 @@
 // What a run was, for comparing it with others later: beside metrics.jsonl and
 // config.resolved.yaml, the output folder gets
 //
-//   environment.json  the compiler, device, ranks, threads, when it began, and what
-//                     a checkpoint says that it is of (CheckpointFacts.h)
+//   environment.json  the compiler, hardware, when it began, and what a
+//                     checkpoint says that it is of: ranks, threads, the
+//                     program, model and data (CheckpointFacts.h)
 //   plan.json         bytes of each arena, their sum, and the predicted peak
 //
 // and these four are in sessions/v1/NAME too, as hard links: the same file,

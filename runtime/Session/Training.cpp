@@ -33,7 +33,8 @@ public:
         onNonFinite(options.text("on_nonfinite")), submitter(run, tools.dump),
         best(options),
         log({run.metrics, run.profiler, run.train->schedule(), run.memory,
-             run.device, run.group.collectives(), run.perStep(), total, options.integer("logging_steps")},
+             run.device, run.group.collectives(), run.perStep(), total,
+             options.integer("logging_steps")},
             Divergence(options.recordedFact("vocab_size").get<double>(),
                        options.number("learning_rate"))) {}
 

@@ -15,8 +15,12 @@ namespace qlora {
 
 using nlohmann::json;
 
-/// `lines` over tokens; over the seconds of training so far where `isTime`.
-static ChartSeries series(const RunFolder &run, bool isTime, const char *key) {
+namespace {
+enum class Over { kTokens, kSeconds };
+} // namespace
+
+/// What was logged as `key`, over the tokens or the seconds of training so far.
+static ChartSeries series(const RunFolder &run, Over over, const char *key) {
   ChartSeries series{run.name, {}};
   double seconds = 0, tokens = 0;
   for (const json &line : run.logged.steps) {
@@ -25,34 +29,47 @@ static ChartSeries series(const RunFolder &run, bool isTime, const char *key) {
     const double taken = (seen - tokens) / numberOf(line, "tokens_per_second");
     seconds += std::isfinite(taken) ? taken : 0;
     tokens = std::isfinite(seen) ? seen : tokens;
-    const double at = !isTime ? seen : std::isfinite(taken) ? seconds : taken;
+    const double at = over == Over::kTokens  ? seen
+                      : std::isfinite(taken) ? seconds
+                                             : taken;
     series.points.push_back({at, numberOf(line, key)});
   }
   return series;
 }
 
 static std::string chart(const std::vector<RunFolder> &runs, const char *title,
-                         const char *xName, const char *key, bool isAmount) {
-  Chart chart{title, xName, {}, isAmount};
-  const bool isTime = std::string_view(xName) == "seconds";
+                         Over over, const char *key, bool isAmount) {
+  Chart chart{title, over == Over::kTokens ? "tokens" : "seconds", {},
+              isAmount};
   for (const RunFolder &run : runs)
-    chart.series.push_back(series(run, isTime, key));
+    chart.series.push_back(series(run, over, key));
   return chartSvg(chart);
 }
 
-static std::string tableHtml(const std::vector<ComparedRun> &runs) {
-  std::string html = "<section><h2>Side by side</h2><div class=\"wide\"><table>"
-                     "<thead><tr><th></th>";
+static std::string rowHtml(const std::string &name,
+                           const std::vector<std::string> &values) {
+  std::string html =
+      fmt::format("<tr><th scope=\"row\">{}</th>", escapeHtml(name));
+  for (const std::string &value : values)
+    html += "<td>" + escapeHtml(value) + "</td>";
+  return html + "</tr>";
+}
+
+/// `head`: of the columns, or empty.
+static std::string tableHtml(const char *title, const std::string &head,
+                             const std::string &rows) {
+  return fmt::format("<section><h2>{}</h2><div class=\"wide\"><table>{}<tbody>"
+                     "{}</tbody></table></div></section>",
+                     title, head, rows);
+}
+
+static std::string comparisonHtml(const std::vector<ComparedRun> &runs) {
+  std::string head = "<thead><tr><th></th>", rows;
   for (const ComparedRun &run : runs)
-    html += "<th>" + escapeHtml(run.name) + "</th>";
-  html += "</tr></thead><tbody>";
-  for (const ComparisonRow &row : comparisonRows(runs)) {
-    html += fmt::format("<tr><th scope=\"row\">{}</th>", escapeHtml(row.name));
-    for (const std::string &value : row.values)
-      html += "<td>" + escapeHtml(value) + "</td>";
-    html += "</tr>";
-  }
-  return html + "</tbody></table></div></section>";
+    head += "<th>" + escapeHtml(run.name) + "</th>";
+  for (const ComparisonRow &row : comparisonRows(runs))
+    rows += rowHtml(row.name, row.values);
+  return tableHtml("Side by side", head + "</tr></thead>", rows);
 }
 
 /// Settings that are not the same in all runs.
@@ -70,16 +87,9 @@ static std::string differencesHtml(const std::vector<RunFolder> &runs) {
                            : "–");
     if (std::ranges::count(values, values[0]) == std::ssize(values))
       continue;
-    rows += fmt::format("<tr><th scope=\"row\">{}</th>", option.name);
-    for (const std::string &value : values)
-      rows += "<td>" + escapeHtml(value) + "</td>";
-    rows += "</tr>";
+    rows += rowHtml(option.name, values);
   }
-  if (rows.empty())
-    return "";
-  return "<section><h2>Settings that differ</h2><div class=\"wide\"><table>"
-         "<tbody>" +
-         rows + "</tbody></table></div></section>";
+  return rows.empty() ? "" : tableHtml("Settings that differ", "", rows);
 }
 
 std::string comparisonPage(const std::vector<RunFolder> &runs,
@@ -91,12 +101,12 @@ std::string comparisonPage(const std::vector<RunFolder> &runs,
                            run.logged.unreadable);
   }
   html += "<section class=\"charts\">" +
-          chart(runs, "Loss against tokens", "tokens", "loss", false) +
-          chart(runs, "Loss against time", "seconds", "loss", false) +
-          chart(runs, "Tokens per second", "tokens", "tokens_per_second",
+          chart(runs, "Loss against tokens", Over::kTokens, "loss", false) +
+          chart(runs, "Loss against time", Over::kSeconds, "loss", false) +
+          chart(runs, "Tokens per second", Over::kTokens, "tokens_per_second",
                 true) +
           "</section>";
-  return pageHtml(title, html + tableHtml(compared) +
+  return pageHtml(title, html + comparisonHtml(compared) +
                              "<p>Compared with the first. A verdict is by the "
                              "bootstrap: where the 95 % interval holds no "
                              "difference, it is a tie.</p>" +

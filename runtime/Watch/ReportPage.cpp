@@ -6,9 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
-#include <optional>
-#include <sstream>
 #include <vector>
 
 #include <fmt/format.h>
@@ -17,7 +14,7 @@
 #include "runtime/Base/OptionTable.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Watch/Chart.h"
-#include "runtime/Watch/RunFolder.h"
+#include "runtime/Watch/Metrics.h"
 
 namespace qlora {
 
@@ -33,34 +30,45 @@ static ChartSeries seriesOf(const std::vector<json> &lines,
   return series;
 }
 
-/// A list with a number for each rank, as a line each; of more ranks than can
-/// be told apart, the least and the greatest.
+/// A line's list with a number for each rank; NaN for what is none.
+static std::vector<double> numbersOf(const json &line, const char *key) {
+  std::vector<double> numbers;
+  const auto list = line.find(key);
+  if (list != line.end() && list->is_array())
+    for (const json &number : *list)
+      numbers.push_back(number.is_number() ? number.get<double>()
+                                           : std::nan(""));
+  return numbers;
+}
+
+/// The two ends of what is known.
+static std::vector<double> rangeOf(std::vector<double> numbers) {
+  std::erase_if(numbers, [](double number) { return std::isnan(number); });
+  if (numbers.empty())
+    return {};
+  return {std::ranges::min(numbers), std::ranges::max(numbers)};
+}
+
+/// Such lists, as a line for each rank; of more ranks than can be told apart,
+/// the least and the greatest.
 static std::vector<ChartSeries> seriesOfRanks(const std::vector<json> &lines,
                                               const char *key, double unit) {
   constexpr size_t kMostLines = 4;
   size_t ranks = 0;
   for (const json &line : lines)
-    if (const auto list = line.find(key); list != line.end() && list->is_array())
-      ranks = std::max(ranks, list->size());
-  std::vector<ChartSeries> series(ranks > kMostLines ? 2 : ranks);
-  for (size_t i = 0; i < series.size(); ++i)
-    series[i].name = ranks <= kMostLines ? fmt::format("rank {}", i)
-                     : i == 0            ? "least of the ranks"
-                                         : "greatest of the ranks";
+    ranks = std::max(ranks, numbersOf(line, key).size());
+  std::vector<ChartSeries> series;
+  if (ranks > kMostLines)
+    series = {{"least of the ranks", {}}, {"greatest of the ranks", {}}};
+  for (size_t rank = 0; rank < ranks && ranks <= kMostLines; ++rank)
+    series.push_back({fmt::format("rank {}", rank), {}});
   for (const json &line : lines) {
-    std::vector<double> values(ranks, std::nan(""));
-    if (const auto list = line.find(key); list != line.end() && list->is_array())
-      for (size_t i = 0; i < list->size(); ++i)
-        if ((*list)[i].is_number())
-          values[i] = (*list)[i].get<double>() / unit;
+    std::vector<double> numbers = numbersOf(line, key);
     if (ranks > kMostLines)
-      std::erase_if(values, [](double value) { return std::isnan(value); });
-    if (values.empty())
-      values = {std::nan(""), std::nan("")};
-    else if (ranks > kMostLines)
-      values = {std::ranges::min(values), std::ranges::max(values)};
+      numbers = rangeOf(std::move(numbers));
+    numbers.resize(series.size(), std::nan(""));
     for (size_t i = 0; i < series.size(); ++i)
-      series[i].points.push_back({numberOf(line, "step"), values[i]});
+      series[i].points.push_back({numberOf(line, "step"), numbers[i] / unit});
   }
   return series;
 }
@@ -236,7 +244,7 @@ std::string unreadableHtml(const std::string &name, size_t lines) {
 std::string reportPage(const RunFolder &run) {
   const LoggedLines &logged = run.logged;
   return pageHtml(run.name,
-                  unreadableHtml("metrics.jsonl", logged.unreadable) +
+                  unreadableHtml(kMetricsFile, logged.unreadable) +
                       chartsHtml(logged) +
                       evaluationsHtml(logged.evaluations) +
                       totalsHtml(logged) + planHtml(run.plan) +

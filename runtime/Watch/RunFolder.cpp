@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "runtime/Base/UserFiles.h"
+#include "runtime/Watch/Metrics.h"
 
 namespace qlora {
 
@@ -45,7 +46,7 @@ static json objectIn(const std::string &path) {
 }
 
 StatusOr<RunFolder> RunFolder::read(const std::string &folder) {
-  const auto metrics = readWholeFile(folder + "/metrics.jsonl");
+  const auto metrics = readWholeFile(folder + "/" + kMetricsFile);
   if (!metrics.isOk())
     return Status::error(StatusCode::kNotFound,
                          "no run in '{}': {}; name a run's --output-dir, or "
@@ -56,7 +57,7 @@ StatusOr<RunFolder> RunFolder::read(const std::string &folder) {
   run.name = std::filesystem::canonical(folder, ignored).filename();
   run.logged = LoggedLines(metrics.value());
   Options settings;
-  if (settings.applyYaml(folder + "/config.resolved.yaml").isOk())
+  if (settings.applyYaml(folder + "/" + kSettingsFile).isOk())
     run.settings = std::move(settings);
   run.environment = objectIn(folder + "/" + kEnvironmentFile);
   run.plan = objectIn(folder + "/" + kPlanFile);

@@ -20,6 +20,7 @@
 
 namespace qlora {
 
+inline constexpr const char *kSettingsFile = "config.resolved.yaml";
 inline constexpr const char *kEnvironmentFile = "environment.json";
 inline constexpr const char *kPlanFile = "plan.json";
 

@@ -114,12 +114,13 @@ static void addOfRanks(nlohmann::ordered_json &values, const char *name,
 StatusOr<nlohmann::ordered_json> StepLog::readings() const {
   const CardReadings card = run.device.readings();
   const double unknown = std::nan("");
-  const RankReadings mine{static_cast<double>(run.memory.now()),
+  const uint64_t memory = run.memory.now();
+  const RankReadings mine{static_cast<double>(memory),
                           card.utilization.value_or(unknown),
                           card.watts.value_or(unknown)};
   QLORA_ASSIGN_OR_RETURN(const auto ranks,
                          run.ranks.allGatherValues(std::span(&mine, 1)));
-  nlohmann::ordered_json values = {{"memory_bytes", run.memory.now()}};
+  nlohmann::ordered_json values = {{"memory_bytes", memory}};
   if (ranks.size() > 1)
     addOfRanks(values, "rank_memory_bytes", ranks, &RankReadings::memoryBytes);
   addOfRanks(values, "rank_gpu_utilization", ranks,

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "runtime/Base/OptionTable.h"
@@ -77,29 +78,30 @@ static Status addAxis(const std::string &text, Sweep &sweep) {
   return Status::ok();
 }
 
-/// Takes the three options that are not for qlora train.
+/// Takes the three options that are not for qlora train, whose own it does not
+/// look at.
 static StatusOr<Sweep> parseSweep(std::span<const std::string> words) {
   Sweep sweep;
+  std::string axis;
+  const std::map<std::string, std::string *> ours = {
+      {"--sweep", &axis},
+      {"--output", &sweep.page},
+      {"-o", &sweep.page},
+      {"--output-dir", &sweep.output},
+      {"--output_dir", &sweep.output}};
   for (size_t i = 0; i < words.size(); ++i) {
     const size_t equals = words[i].find('=');
-    const std::string name = words[i].substr(0, equals);
-    const bool isOurs = name == "--sweep" || name == "--output" ||
-                        name == "-o" || name == "--output-dir" ||
-                        name == "--output_dir";
-    if (!isOurs) {
+    const auto option = ours.find(words[i].substr(0, equals));
+    if (option == ours.end()) {
       sweep.words.push_back(words[i]);
       continue;
     }
     if (equals == words[i].npos && i + 1 == words.size())
-      return Status::invalid("{}: expects a value", name);
-    const std::string value =
+      return Status::invalid("{}: expects a value", option->first);
+    *option->second =
         equals == words[i].npos ? words[++i] : words[i].substr(equals + 1);
-    if (name == "--sweep")
-      QLORA_RETURN_IF_ERROR(addAxis(value, sweep));
-    else
-      (name.starts_with("--output") && name.ends_with("dir") ? sweep.output
-                                                             : sweep.page) =
-          value;
+    if (option->second == &axis)
+      QLORA_RETURN_IF_ERROR(addAxis(axis, sweep));
   }
   return sweep;
 }

@@ -7,11 +7,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <optional>
 
 #include "runtime/Base/UserFiles.h"
-#include "runtime/Weights/Safetensors.h"
+#include "runtime/Data/TokenFiles.h"
 #include "tools/qlora/Configuration.h"
 #include "tools/qlora/ProgramCache.h"
 #include "tools/qlora/Tools.h"
@@ -62,20 +61,6 @@ const Tool &trainTool() {
   return tool;
 }
 
-/// Of training files only that decides the program whether one has rows.
-static StatusOr<std::string>
-shapeOfData(const std::vector<WeightedPath> &files) {
-  for (const auto &[path, weight] : files) {
-    if (std::filesystem::path(path).extension() != ".safetensors")
-      return std::string("rows");
-    QLORA_ASSIGN_OR_RETURN(const SafetensorsFile file,
-                           SafetensorsFile::open(path));
-    if (file.find("row_offsets"))
-      return std::string("rows");
-  }
-  return std::string(files.empty() ? "none" : "tokens");
-}
-
 /// A hash of all that decides what is in the program.
 static StatusOr<std::string> keyOf(const Configuration &configuration) {
   const Options &options = configuration.options;
@@ -84,9 +69,8 @@ static StatusOr<std::string> keyOf(const Configuration &configuration) {
   QLORA_RETURN_IF_ERROR(addModel(hash, options.text("model_name_or_path"),
                                  configuration.dropout));
   addInstructions(hash);
-  QLORA_ASSIGN_OR_RETURN(const std::string data,
-                         shapeOfData(options.paths("train_file")));
-  hash.add(data);
+  QLORA_ASSIGN_OR_RETURN(const bool rows, hasRows(options.paths("train_file")));
+  hash.add(rows ? "rows" : "no rows");
   for (const std::string &flag : configuration.compilerFlags)
     if (!flag.starts_with("--train-file="))
       hash.add(flag);

@@ -11,12 +11,11 @@
 
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
 
 #include "compiler/Support/TargetTraits.h"
 #include "runtime/Base/CommandLine.h"
 #include "runtime/Base/StepRows.h"
-#include "runtime/Weights/Safetensors.h"
+#include "runtime/Data/TokenFiles.h"
 #include "tools/qloracc/CompilerOptions.h"
 #include "tools/qloracc/MemoryLimit.h"
 
@@ -121,15 +120,7 @@ StatusOr<bool> wantsTokenBuckets(const Options &options) {
   const std::string choice = options.text("padding_free");
   if (choice != "auto")
     return choice == "true";
-  for (const WeightedPath &file : options.paths("train_file")) {
-    if (std::filesystem::path(file.path).extension() != ".safetensors")
-      return true;
-    QLORA_ASSIGN_OR_RETURN(SafetensorsFile data,
-                           SafetensorsFile::open(file.path));
-    if (data.find("row_offsets"))
-      return true;
-  }
-  return false;
+  return hasRows(options.paths("train_file"));
 }
 
 /// Rows, lengths, and the lengths of lines that short rows share.

@@ -155,6 +155,7 @@ protected:
     return runOrPush(command);
   }
   Status collective(const qlora_command &command) override {
+    const Exposed timed(exposed);
     return runOrPush(command);
   }
   Status record(const qlora_command &command) override;
@@ -309,12 +310,8 @@ Status CpuDevice::runNow(const qlora_command &command) {
 }
 
 Status CpuDevice::runOrPush(const qlora_command &command) {
-  if (command.queue != QLORA_QUEUE_COMMUNICATION) {
-    double others = 0; // a fill or a copy waits for nobody
-    const Exposed timed(command.kind == QLORA_COMMAND_COLLECTIVE ? exposed
-                                                                 : others);
+  if (command.queue != QLORA_QUEUE_COMMUNICATION)
     return runNow(command);
-  }
   communication->push(command);
   return Status::ok();
 }

@@ -54,12 +54,16 @@ def _candidates() -> list[str]:
                                if os.access(python, os.X_OK)]
 
 
+def _new_environment(packages: str) -> str:
+    venv = shlex.quote(_venv())
+    return f"python3 -m venv {venv} && {venv}/bin/pip install {packages}"
+
+
 def how_to_install(packages: str) -> str:
     """A command that gives the next start a Python with them."""
     if sys.prefix != sys.base_prefix:  # an environment
         return f"{shlex.quote(sys.executable)} -m pip install {packages}"
-    venv = shlex.quote(_venv())
-    return f"python3 -m venv {venv} && {venv}/bin/pip install {packages}"
+    return _new_environment(packages)
 
 
 def _missing(tried: list[str]) -> DataError:
@@ -69,11 +73,9 @@ def _missing(tried: list[str]) -> DataError:
         todo = (f"run: {shlex.quote(tried[-1])} -m pip install {packages}, or "
                 "unset QLORA_PYTHON")
     else:
-        venv = shlex.quote(_venv())
         install = shlex.quote(os.path.join(_REPOSITORY, "scripts/install.sh"))
         first = "run: " if _IS_INSTALLED else f"run {install}, or: "
-        todo = (f"{first}python3 -m venv {venv} && "
-                f"{venv}/bin/pip install {packages}")
+        todo = first + _new_environment(packages)
     return DataError("the Python packages " + " and ".join(PACKAGES)
                      + f" are missing (looked in {looked})", todo)
 

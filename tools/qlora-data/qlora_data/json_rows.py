@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 
 from .errors import DataError
+from .jsonl import beyond_limits
 
 _BLOCK = 1 << 20
 _SPACE = re.compile(r"[ \t\r\n]*")
@@ -99,9 +100,6 @@ def _element(text: _Text, place: str) -> tuple[object, int]:
             if not is_cut or not text.more():
                 raise DataError(f"malformed JSON: {error.msg}",
                                 "write an array of objects", place) from None
-        except RecursionError:
-            raise DataError("malformed JSON: nested too deeply",
-                            "write an array of objects", place) from None
-        except ValueError as error:  # a number of thousands of digits
-            raise DataError(f"malformed JSON: {error}",
-                            "write such a number as a string", place) from None
+        except (RecursionError, ValueError) as error:
+            raise beyond_limits(error, "write an array of objects",
+                                place) from None

@@ -22,16 +22,22 @@ def parse_line(raw: bytes, place: str) -> dict:
         raise DataError(
             f"malformed JSON: {error.msg} at column {error.colno}",
             "write one JSON object a line", place) from None
-    except RecursionError:
-        raise DataError("malformed JSON: nested too deeply",
-                        "write one JSON object a line", place) from None
-    except ValueError as error:  # a number of thousands of digits
-        raise DataError(f"malformed JSON: {error}",
-                        "write such a number as a string", place) from None
+    except (RecursionError, ValueError) as error:
+        raise beyond_limits(error, "write one JSON object a line",
+                            place) from None
     if not isinstance(row, dict):
         raise DataError(f"expects a JSON object, but got {kind(row)}",
                         "write one JSON object a line", place)
     return row
+
+
+def beyond_limits(error: Exception, todo: str, place: str) -> DataError:
+    """Of JSON that Python does not read although it is well formed."""
+    if isinstance(error, RecursionError):
+        return DataError("malformed JSON: nested too deeply", todo, place)
+    # A number of thousands of digits.
+    return DataError(f"malformed JSON: {error}",
+                     "write such a number as a string", place)
 
 
 def kind(value: object) -> str:

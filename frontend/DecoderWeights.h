@@ -46,14 +46,17 @@ struct NormWeight {
   std::optional<Weight> bias;
 };
 
+/// A norm that the family does not have is not there.
 struct LayerWeights {
-  NormWeight inputNorm;
+  std::optional<NormWeight> inputNorm;
   std::vector<LinearWeight> queryKeyValue; ///< one each, or one for all
   std::optional<NormWeight> queryNorm, keyNorm;
   LinearWeight attentionOutput;
-  NormWeight mlpNorm;
+  std::optional<NormWeight> attentionNorm; ///< of what attention adds
+  std::optional<NormWeight> mlpNorm;
   std::vector<LinearWeight> mlpInput; ///< gate and up, or up
   LinearWeight mlpOutput;
+  std::optional<NormWeight> mlpOutputNorm; ///< of what the MLP adds
 };
 
 struct DecoderWeights {

@@ -245,7 +245,7 @@ template <typename... Ops> static void attachRules(MLIRContext *context) {
 void qlora::train::registerModelGradients(DialectRegistry &registry) {
   registry.addExtension(+[](MLIRContext *context, ModelDialect *) {
     attachRules<EmbeddingOp, LinearOp, AttentionOp, HeadLossOp, RmsNormOp,
-                LayerNormOp, RopeOp, SwigluOp, ActivationOp, AddOp, AddBiasOp,
-                DropoutOp, RowsOp, SplitOp, ConcatOp>(context);
+                LayerNormOp, RopeOp, ActivationOp, GluOp, AddOp, ScaleOp,
+                AddBiasOp, DropoutOp, RowsOp, SplitOp, ConcatOp>(context);
   });
 }

@@ -90,8 +90,8 @@ CASES = {
       %w = model.weight @w.weight : tensor<16x16xf32>
       %g = model.linear %x, %w {module = "w"}
           : (XX, tensor<16x16xf32>) -> XX
-      %z = model.glu silu %g, %x : XX
-      %y = model.glu gelu_tanh %z, %g : XX"""),
+      %s = model.glu silu %g, %x : XX
+      %y = model.glu gelu_tanh %s, %g : XX"""),
     "scale": ({}, """
       %y = model.scale %x {factor = 1.7 : f64} : XX"""),
     "add_bias": ({"b": (H,)}, """

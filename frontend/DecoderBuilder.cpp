@@ -228,7 +228,7 @@ Value DecoderBuilder::buildAttention(const LayerWeights &layer, Value x) {
   Value k = rotate(layer.keyNorm, qkv[1], path);
   auto attention = emit<model::AttentionOp>(
       q, k, qkv[2], segments, config.heads, config.kvHeads, config.headDim,
-      config.windows[layerNumber], config.attentionScale);
+      config.windows[layerNumber], config.attentionScale, config.attentionCap);
   return linear(layer.attentionOutput, attention.getResult());
 }
 
@@ -322,7 +322,8 @@ void DecoderBuilder::buildForward() {
   x = scale(config.logitScale, x);
   Value head = weights.head ? parameter(*weights.head) : embedding;
   auto loss = emit<model::HeadLossOp>(number, number, ids, x, head,
-                                      block->getArgument(1));
+                                      block->getArgument(1),
+                                      APFloat(config.logitCap));
   enter("forward");
   emit<func::ReturnOp>(loss->getResults());
 }

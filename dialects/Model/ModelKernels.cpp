@@ -80,14 +80,15 @@ KernelCall LinearOp::getKernelCall() { return productCall(*this); }
 KernelCall AttentionOp::getKernelCall() {
   using A = KernelArgument;
   RankedTensorType q = tensorOf(getQ());
+  A sinks = getSinks() ? A{A::Operand, 4} : A{A::Absent};
   return {"attention",
           {{A::Operand, 0}, {A::Operand, 1}, {A::Operand, 2}, {A::Operand, 3},
-           {A::Result, 0}, {A::Result, 1}, {A::Workspace}},
+           {A::Result, 0}, {A::Result, 1}, sinks, {A::Workspace}},
           {q.getDimSize(0), q.getDimSize(1), (int64_t)getHeads(),
            (int64_t)getKvHeads(), (int64_t)getHeadDim(), columnsOf(getQ()),
            columnsOf(getK()), columnsOf(getV()), columnsOf(getResult()),
            (int64_t)getWindow(), doubleBits(getScale().convertToDouble()),
-           kAttentionSlots},
+           doubleBits(getCap().convertToDouble()), kAttentionSlots},
           {{5, 0}, {6, 1}, {7, 2}, {8, 4}}};
 }
 
@@ -102,6 +103,7 @@ KernelCall HeadLossOp::getKernelCall() {
           {{A::Operand, 0}, {A::Operand, 1}, {A::Operand, 2}, {A::Result, 0},
            {A::Result, 1}, {A::Result, 2}, {A::Workspace}},
           {matrixRows(hidden), matrixColumns(hidden), vocab,
-           matrixColumns(hidden), kHeadChunkRows},
+           matrixColumns(hidden), doubleBits(getCap().convertToDouble()),
+           kHeadChunkRows},
           {{3, 0}}};
 }

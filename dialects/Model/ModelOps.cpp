@@ -174,6 +174,10 @@ LogicalResult LinearOp::verify() {
   return success();
 }
 
+static bool isCap(const APFloat &cap) {
+  return cap.isFinite() && !cap.isNegative();
+}
+
 LogicalResult AttentionOp::verify() {
   int64_t heads = getHeads(), kvHeads = getKvHeads(), dim = getHeadDim();
   if (kvHeads <= 0 || heads <= 0 || dim <= 0 || heads % kvHeads)
@@ -202,6 +206,13 @@ LogicalResult AttentionOp::verify() {
   if (static_cast<int64_t>(getWindow()) < 0)
     return emitOpError("(C5) expects a window of at least 0, but got ")
            << static_cast<int64_t>(getWindow());
+  if (!isCap(getCap()))
+    return emitOpError("(C5) expects a finite cap of at least 0");
+  if (Value sinks = getSinks())
+    if (sinks.getType() !=
+        RankedTensorType::get({heads}, Float32Type::get(getContext())))
+      return emitOpError("(C6) expects sinks of type f32 [")
+             << heads << "], but got " << sinks.getType();
   return success();
 }
 
@@ -219,6 +230,8 @@ LogicalResult HeadLossOp::verify() {
       !isTokenMask(getCorrect(), getHidden()))
     return emitOpError("(C4) expects results of type ")
            << one << " twice and [B, T] i32";
+  if (!isCap(getCap()))
+    return emitOpError("(C5) expects a finite cap of at least 0");
   return success();
 }
 

@@ -144,18 +144,23 @@ def Model_AttentionOp : Model_Library<"attention",
     q [B, T, heads * dim], k and v [B, T, kv_heads * dim]; result as q, and
     the log-sum-exp of the scaled scores, f32 [B, heads, T]. A query sees keys
     of its own segment, not after itself, and with `window` > 0 only the last
-    `window` positions. Segment 0 is padding and gives 0. (C1) heads is a
+    `window` positions. Segment 0 is padding and gives 0. With a `cap` (not 0)
+    scores s are cap * tanh(s / cap). `sinks` are one more score for every query
+    of a head, whose probability is dropped. (C1) heads is a
     multiple of kv_heads. (C2) the last dimensions agree with heads, kv_heads
     and head_dim, the others with q's. (C3) segments is [B, T] i32. (C4) the
     log-sum-exp is f32 [B, heads, T]; it has no derivative. (C5) window is not
-    negative.
+    negative, and cap neither negative nor infinite. (C6) sinks are f32 [heads];
+    they have no derivative.
   }];
   let ownArguments = (ins Model_FloatTensor:$q, Model_FloatTensor:$k,
-    Model_FloatTensor:$v, Model_Tensor:$segments, I64Attr:$heads,
-    I64Attr:$kv_heads, I64Attr:$head_dim, I64Attr:$window, F64Attr:$scale);
+    Model_FloatTensor:$v, Model_Tensor:$segments,
+    Optional<Model_FloatTensor>:$sinks, I64Attr:$heads,
+    I64Attr:$kv_heads, I64Attr:$head_dim, I64Attr:$window, F64Attr:$scale,
+    DefaultValuedAttr<F64Attr, "0.0">:$cap);
   let results = (outs Model_FloatTensor:$result, Model_FloatTensor:$lse);
   let assemblyFormat = [{
-    $q `,` $k `,` $v `,` $segments attr-dict
+    $q `,` $k `,` $v `,` $segments (`sinks` $sinks^)? attr-dict
     `:` functional-type(operands, results)
   }];
   let hasVerifier = 1;
@@ -164,14 +169,18 @@ def Model_AttentionOp : Model_Library<"attention",
   let builders = [OpBuilder<(ins "::mlir::Value":$q, "::mlir::Value":$k,
     "::mlir::Value":$v, "::mlir::Value":$segments, "int64_t":$heads,
     "int64_t":$kvHeads, "int64_t":$headDim, "int64_t":$window,
-    "double":$scale), [{
+    "double":$scale, CArg<"double", "0">:$cap,
+    CArg<"::mlir::Value", "{}">:$sinks), [{
       $_state.addOperands({q, k, v, segments});
+      if (sinks)
+        $_state.addOperands(sinks);
       auto &properties = $_state.getOrAddProperties<Properties>();
       properties.heads = $_builder.getI64IntegerAttr(heads);
       properties.kv_heads = $_builder.getI64IntegerAttr(kvHeads);
       properties.head_dim = $_builder.getI64IntegerAttr(headDim);
       properties.window = $_builder.getI64IntegerAttr(window);
       properties.scale = $_builder.getF64FloatAttr(scale);
+      properties.cap = $_builder.getF64FloatAttr(cap);
       ::mlir::RankedTensorType type = tensorOf(q);
       $_state.addTypes({type, ::mlir::RankedTensorType::get(
           {type.getDimSize(0), heads, type.getDimSize(1)},
@@ -184,12 +193,13 @@ def Model_HeadLossOp : Model_Library<"head_loss", [Model_WeightedProduct]> {
   let description = [{
     hidden [B, T, H], W [V, H], targets [B, T] i32 (the label of the next
     token; -100: none). Results: loss sum and label count, f32 [1]; correct
-    i32 [B, T], 1 where the target is the argmax. (C1) W's second dimension
+    i32 [B, T], 1 where the target is the argmax. With a `cap` (not 0) logits
+    z are cap * tanh(z / cap). (C1) W's second dimension
     is H. (C2) targets is [B, T] i32. (C3) W is not 4-bit. (C4) the results
-    have these types.
+    have these types. (C5) cap is neither negative nor infinite.
   }];
   let ownArguments = (ins Model_FloatTensor:$hidden, Model_WeightTensor:$weight,
-    Model_Tensor:$targets);
+    Model_Tensor:$targets, DefaultValuedAttr<F64Attr, "0.0">:$cap);
   let results = (outs Model_FloatTensor:$loss, Model_FloatTensor:$count,
     Model_Tensor:$correct);
   let assemblyFormat = [{

@@ -78,13 +78,16 @@ static LogicalResult reverse(AttentionOp attention, Tape &tape) {
   if (tape.lookup(attention.getLse()))
     return attention.emitOpError("has no derivative of its log-sum-exp, but a "
                                  "gradient reaches it");
+  if (attention.getSinks() && tape.needs(attention.getSinks()))
+    return attention.emitOpError("has no derivative of its sinks; leave them "
+                                 "out of what is trained");
   auto grad = AttentionGradOp::create(
       tape.getBuilder(), attention.getLoc(),
       TypeRange{q.getType(), k.getType(), v.getType()}, q, k, v,
       attention.getSegments(), attention.getResult(), attention.getLse(),
       tape.lookup(attention.getResult()), attention.getHeads(),
       attention.getKvHeads(), attention.getHeadDim(), attention.getWindow(),
-      attention.getScale());
+      attention.getScale(), attention.getCap());
   tape.add(q, grad.getDq());
   tape.add(k, grad.getDk());
   tape.add(v, grad.getDv());
@@ -102,7 +105,7 @@ static LogicalResult reverse(HeadLossOp head, Tape &tape) {
   auto grad =
       HeadLossGradOp::create(tape.getBuilder(), head.getLoc(), types,
                              head.getHidden(), head.getWeight(),
-                             head.getTargets());
+                             head.getTargets(), head.getCap());
   head->replaceAllUsesWith(grad->getResults().take_front(3));
   tape.add(head.getHidden(), grad.getDhidden());
   if (trained)

@@ -227,7 +227,8 @@ KernelCall AttentionGradOp::getKernelCall() {
           {q.getDimSize(0), q.getDimSize(1), (int64_t)getHeads(),
            (int64_t)getKvHeads(), (int64_t)getHeadDim(), wide, narrow, narrow,
            wide, wide, wide, narrow, narrow, (int64_t)getWindow(),
-           doubleBits(getScale().convertToDouble()), kAttentionSlots},
+           doubleBits(getScale().convertToDouble()),
+           doubleBits(getCap().convertToDouble()), kAttentionSlots},
           {{5, 0}, {6, 1}, {7, 2}, {8, 4}, {9, 6}, {10, 7}, {11, 8}, {12, 9}}};
 }
 
@@ -240,7 +241,7 @@ KernelCall HeadLossGradOp::getKernelCall() {
            {A::Result, 1}, {A::Result, 2}, {A::Result, 3},
            getDweight() ? A{A::Result, 4} : A{A::Absent}, {A::Workspace}},
           {matrixRows(hidden), width, vocab, width, width,
-           kHeadChunkRows},
+           doubleBits(getCap().convertToDouble()), kHeadChunkRows},
           {{3, 0}, {4, 6}}};
 }
 

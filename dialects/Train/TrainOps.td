@@ -223,7 +223,8 @@ def Train_AttentionGradOp : Train_Library<"attention_grad"> {
   let ownArguments = (ins Model_Tensor:$q, Model_Tensor:$k,
     Model_Tensor:$v, Model_Tensor:$segments, Model_Tensor:$result,
     Model_Tensor:$lse, Model_Tensor:$dresult, I64Attr:$heads,
-    I64Attr:$kv_heads, I64Attr:$head_dim, I64Attr:$window, F64Attr:$scale);
+    I64Attr:$kv_heads, I64Attr:$head_dim, I64Attr:$window, F64Attr:$scale,
+    DefaultValuedAttr<F64Attr, "0.0">:$cap);
   let results = (outs Model_Tensor:$dq, Model_Tensor:$dk,
     Model_Tensor:$dv);
   let assemblyFormat = "operands attr-dict `:` functional-type(operands, results)";
@@ -237,7 +238,7 @@ def Train_HeadLossGradOp
     `dweight` is there when the head is trained, f32 like W's shape.
   }];
   let ownArguments = (ins Model_Tensor:$hidden, Model_Tensor:$weight,
-    Model_Tensor:$targets);
+    Model_Tensor:$targets, DefaultValuedAttr<F64Attr, "0.0">:$cap);
   let results = (outs Model_Tensor:$loss, Model_Tensor:$count,
     Model_Tensor:$correct, Model_Tensor:$dhidden,
     Optional<Model_Tensor>:$dweight);

@@ -49,7 +49,7 @@ extern "C" {
 #endif
 
 #define QLORA_MODULE_MAGIC 0x41524c51u /* "QLRA", little endian */
-#define QLORA_ABI_VERSION 8u
+#define QLORA_ABI_VERSION 9u
 #define QLORA_MAX_RANK 4
 
 /* Index that refers to nothing. */

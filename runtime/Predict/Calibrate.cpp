@@ -244,7 +244,7 @@ static StatusOr<double> measureAttention(qlora_dtype dtype) {
   Constants constants = {{"batch", 1},       {"length", kRows},
                          {"heads", kHeads},  {"kv_heads", kHeads},
                          {"dim", kDim},      {"slots", 16},
-                         {"scale", bitsOf(0.125)}};
+                         {"scale", bitsOf(0.125)}, {"cap", bitsOf(0)}};
   for (const char *stride : {"ldq", "ldk", "ldv", "ldo"})
     constants.push_back({stride, kWidth});
   QLORA_ASSIGN_OR_RETURN(

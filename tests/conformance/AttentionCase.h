@@ -18,6 +18,8 @@ struct Attention {
   int64_t batch, length, heads, keyHeads, dim, window, gap;
   Segments segments;
   qlora_dtype dtype;
+  double cap = 0;
+  bool hasSinks = false;
 
   double scale() const { return 1 / std::sqrt(double(dim)); }
   int64_t tokens() const { return batch * length; }
@@ -28,7 +30,8 @@ struct Attention {
 inline std::ostream &operator<<(std::ostream &out, const Attention &a) {
   return out << "B" << a.batch << " T" << a.length << " H" << a.heads << "/"
              << a.keyHeads << " D" << a.dim << " window " << a.window
-             << " segments " << int(a.segments) << " " << dtypeName(a.dtype);
+             << " segments " << int(a.segments) << " " << dtypeName(a.dtype)
+             << " cap " << a.cap << (a.hasSinks ? " sinks" : "");
 }
 
 /// Three segments of odd lengths, and padding at the end where asked.
@@ -47,6 +50,8 @@ inline KernelCase makeCase(const Attention &a, bool isGradient) {
                              {"lse", QLORA_DTYPE_F32}};
   if (a.segments != Segments::kNone)
     types["segments"] = QLORA_DTYPE_I32;
+  if (a.hasSinks && !isGradient)
+    types["sinks"] = QLORA_DTYPE_F32;
   if (isGradient)
     for (const char *name : {"dout", "dq", "dk", "dv"})
       types[name] = a.dtype;
@@ -66,10 +71,13 @@ inline KernelCase makeCase(const Attention &a, bool isGradient) {
                    {"lddv", a.keyWidth() + a.gap},
                    {"window", a.window},
                    {"scale", bits(a.scale())},
+                   {"cap", bits(a.cap)},
                    {"slots", 3}});
   test.fill("q", a.tokens(), a.width(), a.width() + a.gap, 1);
   test.fill("k", a.tokens(), a.keyWidth(), a.keyWidth() + a.gap, 2);
   test.fill("v", a.tokens(), a.keyWidth(), a.keyWidth() + a.gap, 3);
+  if (a.hasSinks && !isGradient)
+    test.fill("sinks", 1, a.heads, a.heads, 5);
   if (isGradient)
     test.fill("dout", a.tokens(), a.width(), a.width() + a.gap, 4);
   for (int64_t i = 0; a.segments != Segments::kNone && i < a.tokens(); ++i)
@@ -173,10 +181,16 @@ private:
     const int64_t j = (batch * a.length + key) * (a.keyWidth() + a.gap) +
                       head / (a.heads / a.keyHeads) * a.dim;
     const double *q = row("q", i), *k = row("k", j), *dout = row("dout", i);
-    const double p = std::exp(a.scale() * product(q, k) -
-                              lse[(batch * a.heads + head) * a.length + query]);
+    double score = a.scale() * product(q, k), slope = 1;
+    if (a.cap != 0) {
+      const double t = std::tanh(score / a.cap);
+      score = a.cap * t;
+      slope = 1 - t * t;
+    }
+    const double p = std::exp(
+        score - lse[(batch * a.heads + head) * a.length + query]);
     const double ds =
-        a.scale() * p *
+        a.scale() * p * slope *
         (product(dout, row("v", j)) - product(dout, row("out", i)));
     add(ds, k, "dq", i);
     add(ds, q, "dk", j);

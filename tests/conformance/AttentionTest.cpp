@@ -63,6 +63,14 @@ const Attention kCases[] = {
     {1, 256, 3, 1, 32, 50, 0, Segments::kNone, BF16},
     // Its gradient in pieces of two of four heads of keys.
     {2, 128, 8, 4, 32, 70, 8, Segments::kPadded, BF16},
+    // Caps that bend all scores and hardly any, and sinks.
+    {1, 150, 4, 2, 20, 0, 3, Segments::kPadded, F32, 0.7},
+    {1, 270, 2, 1, 9, 33, 0, Segments::kNone, F32, 50},
+    {2, 131, 4, 2, 64, 0, 8, Segments::kPacked, BF16, 0.5},
+    {1, 128, 2, 2, 128, 40, 0, Segments::kNone, BF16, 30},
+    {1, 150, 4, 2, 20, 12, 3, Segments::kPadded, F32, 0, true},
+    {2, 131, 4, 2, 64, 0, 8, Segments::kPadded, BF16, 0, true},
+    {1, 140, 3, 1, 80, 70, 1, Segments::kNone, BF16, 0.6, true},
 };
 
 TEST(Attention, AgreesWithTheReference) {
@@ -210,8 +218,17 @@ double objective(const Attention &a, const char *operand, int64_t index,
   return sum;
 }
 
-TEST(AttentionGrad, ReferenceIsTheDerivativeOfTheReference) {
-  const Attention a = {2, 9, 4, 2, 3, 5, 0, Segments::kPacked, F32};
+class AttentionDerivative : public testing::TestWithParam<Attention> {};
+
+INSTANTIATE_TEST_SUITE_P(
+    All, AttentionDerivative,
+    testing::Values(
+        Attention{2, 9, 4, 2, 3, 5, 0, Segments::kPacked, F32},
+        Attention{2, 9, 4, 2, 3, 5, 0, Segments::kPacked, F32, 0.8},
+        Attention{1, 9, 4, 2, 3, 0, 0, Segments::kPacked, F32, 0.8, true}));
+
+TEST_P(AttentionDerivative, IsThatOfTheReference) {
+  const Attention a = GetParam();
   KernelCase gradient = makeGradient(a);
   expectOk(gradient.run("reference"));
   // Central differences: the error is step^2 times a third derivative of

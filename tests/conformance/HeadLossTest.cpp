@@ -23,12 +23,14 @@ struct Head {
   int64_t rows, hidden, vocab, chunk, gap;
   qlora_dtype dtype, weight, dhidden;
   bool hasWeightGradient;
+  double cap = 0;
 };
 
 std::ostream &operator<<(std::ostream &out, const Head &h) {
   return out << h.rows << "x" << h.hidden << "x" << h.vocab << " chunk "
              << h.chunk << " " << dtypeName(h.dtype) << ","
-             << dtypeName(h.weight) << "->" << dtypeName(h.dhidden);
+             << dtypeName(h.weight) << "->" << dtypeName(h.dhidden) << " cap "
+             << h.cap;
 }
 
 KernelCase makeCase(const Head &h, bool isGradient) {
@@ -45,6 +47,7 @@ KernelCase makeCase(const Head &h, bool isGradient) {
                    {"vocab", h.vocab},
                    {"ldh", h.hidden + h.gap},
                    {"lddh", h.hidden + h.gap},
+                   {"cap", bits(h.cap)},
                    {"chunk_rows", h.chunk}});
   test.fill("hidden", h.rows, h.hidden, h.hidden + h.gap, 1);
   test.fill("w", h.vocab, h.hidden, h.hidden, 2);
@@ -73,6 +76,11 @@ const Head kCases[] = {
     {1100, 12, 40, 400, 1, F32, F32, BF16, true},
     // Words beyond one panel of a weight that CUDA widens.
     {3, 4096, 4200, 2, 0, BF16, F16, BF16, false},
+    // Caps that bend all logits and hardly any.
+    {70, 33, 130, 16, 1, F32, F32, F32, true, 0.8},
+    {90, 48, 515, 64, 0, BF16, BF16, BF16, true, 1.5},
+    {61, 50, 300, 100, 2, BF16, F32, BF16, true, 30},
+    {40, 16, 75, 8, 0, F32, BF16, F32, false, 30},
 };
 
 /// bf16 operands of the gradients' products: the logits' gradients are
@@ -160,8 +168,12 @@ double lossWith(const Head &h, const char *operand, int64_t index,
   return test.at("loss", 0);
 }
 
-TEST(HeadLoss, ReferenceGradientIsTheDerivative) {
-  const Head h = {6, 5, 9, 3, 0, F32, F32, F32, true};
+class HeadLossDerivative : public testing::TestWithParam<double> {};
+
+INSTANTIATE_TEST_SUITE_P(Caps, HeadLossDerivative, testing::Values(0, 1.2));
+
+TEST_P(HeadLossDerivative, IsThatOfTheReference) {
+  const Head h = {6, 5, 9, 3, 0, F32, F32, F32, true, GetParam()};
   KernelCase before = makeCase(h, true), after = makeCase(h, true);
   expectOk(after.run("reference"));
   // Step^2 times a third derivative of about rows, and the f32 rounding of a

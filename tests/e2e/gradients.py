@@ -111,6 +111,18 @@ CASES = {
            window = 4 : i64, scale = 0.5 : f64}
           : (XX, tensor<?x?x8xf32>, tensor<?x?x8xf32>, tensor<?x?xi32>)
             -> (XX, tensor<?x4x?xf32>)"""),
+    "attention with a cap": ({"k": (8, H), "v": (8, H)}, """
+      %wk = model.weight @k.weight : tensor<8x16xf32>
+      %wv = model.weight @v.weight : tensor<8x16xf32>
+      %k = model.linear %x, %wk {module = "k"}
+          : (XX, tensor<8x16xf32>) -> tensor<?x?x8xf32>
+      %v = model.linear %x, %wv {module = "v"}
+          : (XX, tensor<8x16xf32>) -> tensor<?x?x8xf32>
+      %y, %lse = model.attention %x, %k, %v, %segments
+          {heads = 4 : i64, kv_heads = 2 : i64, head_dim = 4 : i64,
+           window = 0 : i64, scale = 0.5 : f64, cap = 1.5 : f64}
+          : (XX, tensor<?x?x8xf32>, tensor<?x?x8xf32>, tensor<?x?xi32>)
+            -> (XX, tensor<?x4x?xf32>)"""),
     "split, concat": ({}, """
       %a, %b = model.split %x : (XX) -> (tensor<?x?x4xf32>, tensor<?x?x12xf32>)
       %c = model.add %b, %b : tensor<?x?x12xf32>

@@ -138,6 +138,7 @@ inline void addAttention(DemoTables &tables, const char *row) {
     values[op.constantIndex(one)] = 1;
   values[op.constantIndex("length")] = 128;
   values[op.constantIndex("window")] = 0;
+  values[op.constantIndex("cap")] = 0;
   tables.constants.insert(tables.constants.end(), values.begin(),
                           values.end());
   tables.arenas[kDemoActivation].bytes = 1 << 16;

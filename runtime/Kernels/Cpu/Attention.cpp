@@ -40,6 +40,9 @@ struct Forward {
   Status addKeys(const LibraryKernelArgs &args, int64_t batchRow, int64_t head,
                  AttentionBlock queries, AttentionBlock keys, RowView q,
                  int64_t slotNumber) const;
+  void startRows(const LibraryKernelArgs &args, const int32_t *segments,
+                 int64_t head, AttentionBlock queries, float *maxima,
+                 float *sums) const;
   void softmax(int64_t rows, int64_t columns, uint8_t *slot,
                uint16_t *narrow) const;
   void finish(const LibraryKernelArgs &args, int64_t batchRow, int64_t head,
@@ -57,6 +60,20 @@ std::shared_ptr<const BlockProducts> Forward::prepareProducts() const {
     }
   return BlockProducts::create(requests, shape.dtype, shape.slots,
                                scratch.library.bytes);
+}
+
+/// A sink is a score that all queries but padding have seen at the start.
+void Forward::startRows(const LibraryKernelArgs &args, const int32_t *segments,
+                        int64_t head, AttentionBlock queries, float *maxima,
+                        float *sums) const {
+  const auto *sinks = bufferOf<const float>(args, kSinks);
+  for (int64_t row = 0; row < scratch.block; ++row) {
+    const bool hasSink =
+        sinks && row < queries.count &&
+        (!segments || segments[queries.first + row] != 0);
+    maxima[row] = hasSink ? sinks[head] : kNone;
+    sums[row] = hasSink ? 1.0f : 0.0f;
+  }
 }
 
 /// Scores become exponentials below the running maxima, f32 in place or bf16
@@ -101,6 +118,8 @@ Status Forward::addKeys(const LibraryKernelArgs &args, int64_t batchRow,
   QLORA_RETURN_IF_ERROR(
       products->run(slotNumber, scoreForm, {queries.count, keys.count, dim}, q,
                     k, scores, keys.count, scratch.library.in<float>(slot)));
+  if (shape.cap != 0)
+    capRun(scores, queries.count * keys.count, shape.cap, nullptr);
   if (!shape.allMeet(segments, queries, keys))
     maskScores(shape, segments, queries, keys, scores);
   uint16_t *narrow = narrowValues(*products, scratch.narrowScores, slot);
@@ -135,8 +154,7 @@ Status Forward::runBlock(const LibraryKernelArgs &args, int64_t batchRow,
   const int32_t *segments = shape.segmentsOf(args, batchRow);
   uint8_t *slot = slotAt(args, slotNumber);
   float *maxima = scratch.rowStates.in<float>(slot);
-  std::fill(maxima, maxima + scratch.block, kNone);
-  std::fill(maxima + scratch.block, maxima + 2 * scratch.block, 0.0f);
+  startRows(args, segments, head, queries, maxima, maxima + scratch.block);
   std::fill_n(scratch.sum.in<float>(slot), queries.count * shape.dim, 0.0f);
   const RowView q = shape.rows(*products, args.buffers[kQ], ldq, batchRow, head,
                                queries, scratch.queries.in<float>(slot));

@@ -7,7 +7,7 @@
 // again from the scores and lse:
 //
 //   P = e^(S - lse)      dV += P^T dO         dP = dO V^T
-//   dS = scale P (dP - rowsum(dO O))
+//   dS = scale P (dP - rowsum(dO O)), with a cap times 1 - tanh^2
 //   dQ += dS K           dK += dS^T Q
 
 #include <cmath>
@@ -169,6 +169,9 @@ void Task::finishSum(Operand operand, int64_t stride, const RowSum &sum) {
 void Task::probabilities(const QueryBlock &queries, AttentionBlock keys,
                          uint16_t *narrow) {
   float *scores = scratch.scores.in<float>(slot);
+  if (shape.cap != 0)
+    capRun(scores, queries.at.count * keys.count, shape.cap,
+           scratch.slopes.in<float>(slot));
   if (!shape.allMeet(segments, queries.at, keys))
     maskScores(shape, segments, queries.at, keys, scores);
   exponentiateRows({scores, queries.at.count, keys.count, queries.lse, nullptr,
@@ -193,6 +196,9 @@ Status Task::addKeys(const QueryBlock &queries, AttentionBlock keys) {
                valueSum.data + keys.first * valueSum.ld, valueSum.ld));
   QLORA_RETURN_IF_ERROR(multiply(kOutputTimes, {rows, columns, dim},
                                  queries.dout, v, gradients, columns));
+  if (shape.cap != 0)
+    multiplyRun(scores, scratch.slopes.in<float>(slot), rows * columns,
+                nullptr);
   scoreGradients(scores, gradients, rows, columns, queries.means, shape.scale,
                  narrow);
   const RowView ds = denseRows(gradients, narrow, columns);

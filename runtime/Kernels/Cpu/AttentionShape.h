@@ -15,8 +15,8 @@
 
 namespace qlora {
 
-/// Operands of attention (the first six) and of attention_grad; a workspace is
-/// the last.
+/// Operands of attention (the first six, then sinks) and of attention_grad; a
+/// workspace is the last.
 enum AttentionOperand {
   kQ,
   kK,
@@ -28,6 +28,7 @@ enum AttentionOperand {
   kDQ,
   kDK,
   kDV,
+  kSinks = kDOut,
 };
 
 /// Queries or keys [first, first + count) of one row of the batch.
@@ -38,7 +39,7 @@ struct AttentionBlock {
 
 struct AttentionShape {
   int64_t batch, length, heads, keyHeads, dim, window, slots;
-  float scale;
+  float scale, cap;
   qlora_dtype dtype;
 
   static AttentionShape of(const KernelRequest &r) {
@@ -47,7 +48,7 @@ struct AttentionShape {
         r.constant("heads"), r.constant("kv_heads"),
         r.constant("dim"),   r.constant("window"),
         r.constant("slots"), static_cast<float>(r.constantAsDouble("scale")),
-        r.type("q")};
+        static_cast<float>(r.constantAsDouble("cap")), r.type("q")};
   }
 
   int64_t group() const { return heads / keyHeads; }

@@ -21,6 +21,7 @@ HeadShape HeadShape::of(const KernelRequest &r) {
           r.constant("vocab"),
           r.constant("ldh"),
           hasGradient ? r.constant("lddh") : 0,
+          static_cast<float>(r.constantAsDouble("cap")),
           r.type("hidden"),
           r.type("w"),
           hasGradient ? r.type("dhidden") : QLORA_DTYPE_F32};
@@ -186,7 +187,10 @@ void HeadLoss::merge(const Chunk &chunk, int64_t row) const {
   chunk.operands.correct[number] =
       whole.best == chunk.operands.targets[number];
   if (plan.hasGradient)
-    mergeGradient(chunk, row, std::expm1(whole.target - logSum), logSum);
+    mergeGradient(chunk, row,
+                  std::expm1(whole.target - logSum) *
+                      panels->slopeAt(static_cast<float>(whole.target)),
+                  logSum);
 }
 
 /// The tasks' sums, each by its factor, and the target's word by softmax - 1.

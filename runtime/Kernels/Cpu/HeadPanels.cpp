@@ -55,6 +55,7 @@ HeadPanels::Panel HeadPanels::panelAt(int64_t number, const void *w,
   panel.sums = panel.shifts + plan.blockRows;
   panel.targets = panel.sums + plan.blockRows;
   panel.logits = plan.logits.in<float>(slotScratch);
+  panel.slopes = plan.slopes.in<float>(slotScratch);
   panel.narrow = plan.narrow.in<uint16_t>(slotScratch);
   panel.scratch = plan.scratch.in(slotScratch);
   panel.words = elementAt(w, plan.weightType, panel.first * plan.hidden);
@@ -64,6 +65,17 @@ HeadPanels::Panel HeadPanels::panelAt(int64_t number, const void *w,
     panel.words = words;
   }
   return panel;
+}
+
+Status HeadPanels::computeLogits(const HeadBlock &block, const Panel &panel,
+                                 int64_t slot) const {
+  QLORA_RETURN_IF_ERROR(
+      products.find(plan.logitsProduct(paddedRows(block.count), panel.count),
+                    slot)
+          .run(block.hidden, panel.words, panel.logits, panel.scratch));
+  if (plan.cap != 0)
+    capRun(panel.logits, block.count * panel.count, plan.cap, panel.slopes);
+  return Status::ok();
 }
 
 /// Where a panel has a greater logit, a row's sums are scaled to it.
@@ -103,10 +115,13 @@ void HeadPanels::exponentiate(const HeadBlock &block,
     panel.targets[row] = panel.logits[row * panel.count +
                                       block.targetOf(row) - panel.first];
   });
-  const bool isWide = plan.hasGradient && !panel.narrow;
+  const bool isWide = plan.hasGradient && (!panel.narrow || panel.slopes);
   exponentiateRows({panel.logits, block.count, panel.count, panel.shifts,
                     panel.sums, isWide ? panel.logits : nullptr,
-                    plan.hasGradient ? panel.narrow : nullptr});
+                    plan.hasGradient && !isWide ? panel.narrow : nullptr});
+  if (panel.slopes)
+    multiplyRun(panel.logits, panel.slopes, block.count * panel.count,
+                panel.narrow);
 }
 
 void HeadPanels::setTargetFactor(const HeadBlock &block, const Panel &panel,
@@ -136,9 +151,7 @@ Status HeadPanels::walk(const HeadBlock &block, const void *w, int64_t begin,
     std::fill_n(gradient, rows * plan.hidden, 0.0f);
   for (int64_t number = begin; number < end; ++number) {
     const Panel panel = panelAt(number, w, slotScratch);
-    QLORA_RETURN_IF_ERROR(
-        products.find(plan.logitsProduct(rows, panel.count), slot)
-            .run(block.hidden, panel.words, panel.logits, panel.scratch));
+    QLORA_RETURN_IF_ERROR(computeLogits(block, panel, slot));
     if (observer && observer->onLogits)
       observer->onLogits({{block.numbers, static_cast<size_t>(block.count)},
                           panel.logits,
@@ -172,15 +185,14 @@ Status HeadPanels::addWeightGradient(const HeadBlock &block, const void *w,
                                      uint8_t *slotScratch) const {
   const Panel panel = panelAt(number, w, slotScratch);
   const int64_t rows = paddedRows(block.count);
-  QLORA_RETURN_IF_ERROR(
-      products.find(plan.logitsProduct(rows, panel.count), slot)
-          .run(block.hidden, panel.words, panel.logits, panel.scratch));
+  QLORA_RETURN_IF_ERROR(computeLogits(block, panel, slot));
   for (int64_t row = 0; row < block.count; ++row)
     panel.shifts[row] = float(logSums[row]);
   exponentiate(block, panel);
   forTargets(block, panel, [&](int64_t row) {
     setTargetFactor(block, panel, row,
-                    std::expm1(panel.targets[row] - panel.shifts[row]));
+                    std::expm1(panel.targets[row] - panel.shifts[row]) *
+                        slopeAt(panel.targets[row]));
   });
   clearFactors(panel, block.count, rows);
   return products.find(plan.weightGradientProduct(rows, panel.count), slot)

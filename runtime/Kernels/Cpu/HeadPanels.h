@@ -25,6 +25,7 @@ inline constexpr int32_t kNoTarget = -100;
 
 struct HeadShape {
   int64_t rows, hidden, vocab, ldh, lddh;
+  float cap;
   qlora_dtype hiddenType, weightType, dhiddenType;
 
   static HeadShape of(const KernelRequest &request);
@@ -81,6 +82,12 @@ public:
   /// Rows that a product for `count` rows computes.
   int64_t paddedRows(int64_t count) const;
 
+  /// The derivative of a capped logit by the one before; 1 without a cap.
+  float slopeAt(float logit) const {
+    const float t = plan.cap == 0 ? 0 : logit / plan.cap;
+    return 1 - t * t;
+  }
+
 private:
   /// Words [first, first + count), as they are multiplied, and what a slot
   /// has of them.
@@ -89,6 +96,7 @@ private:
     const void *words;
     float *shifts, *sums, *targets; ///< of rows; targets: their logits
     float *logits;
+    float *slopes;    ///< of a cap, where there is a gradient; else null
     uint16_t *narrow; ///< factors of the gradients' products; null: logits
     uint8_t *scratch;
     void *factors() const {
@@ -102,6 +110,9 @@ private:
   explicit HeadPanels(const HeadPlan &plan) : plan(plan) {}
   Status addProducts(int64_t rows, int64_t words, int64_t slots);
   Panel panelAt(int64_t number, const void *w, uint8_t *slotScratch) const;
+  /// A panel's logits, as the loss has them.
+  Status computeLogits(const HeadBlock &block, const Panel &panel,
+                       int64_t slot) const;
   void raiseMaxima(const HeadBlock &block, const Panel &panel,
                    HeadRowState *states, float *gradient) const;
   /// Calls task(row) for the rows whose target the panel has.

@@ -5,6 +5,7 @@
 
 #include "runtime/Kernels/Cpu/Softmax.h"
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 
@@ -205,6 +206,55 @@ QLORA_VECTOR float dotProduct(const float *a, const float *b, int64_t count) {
     sums += left * right;
   }
   return sumOfLanes(sums);
+}
+
+/// tanh x within 2 ulp: by e^2x, and where that would cancel by an odd
+/// polynomial (Moshier, Cephes tanhf).
+QLORA_LANES_INLINE void tanhLanes(FloatLanes &x) {
+  const FloatLanes size = x < 0.0f ? -x : x;
+  const FloatLanes square = x * x;
+  FloatLanes p = square * -5.70498872745e-3f + 2.06390887954e-2f;
+  p = p * square - 5.37397155531e-2f;
+  p = p * square + 1.33314422036e-1f;
+  p = p * square - 3.33332819422e-1f;
+  p = p * square * x + x;
+  FloatLanes power = size + size;
+  exponentiateLanes(power);
+  const FloatLanes far = 1.0f - 2.0f / (power + 1.0f);
+  x = size < 0.625f ? p : x < 0.0f ? -far : far;
+}
+
+QLORA_VECTOR void capRun(float *values, int64_t count, float cap,
+                         float *slopes) {
+  for (int64_t i = 0; i < count; i += kLanes) {
+    const int64_t rest = count - i;
+    FloatLanes t;
+    if (rest >= kLanes)
+      loadLanes(values + i, t);
+    else
+      loadRest(values + i, rest, 0.0f, t);
+    t = t / cap;
+    tanhLanes(t);
+    const FloatLanes slope = 1.0f - t * t;
+    t = t * cap;
+    const auto bytes = static_cast<size_t>(std::min(rest, kLanes)) * 4;
+    std::memcpy(values + i, &t, bytes);
+    if (slopes)
+      std::memcpy(slopes + i, &slope, bytes);
+  }
+}
+
+QLORA_VECTOR void multiplyRun(float *a, const float *b, int64_t count,
+                              uint16_t *narrow) {
+  FloatLanes left, right;
+  for (int64_t i = 0; i < count; i += kLanes) {
+    const int64_t rest = std::min(count - i, kLanes);
+    loadRest(a + i, rest, 0.0f, left);
+    loadRest(b + i, rest, 0.0f, right);
+    left = left * right;
+    storeRest(left, rest, narrow ? nullptr : a + i,
+              narrow ? narrow + i : nullptr);
+  }
 }
 
 QLORA_VECTOR void scaleRun(float *values, int64_t count, float factor) {

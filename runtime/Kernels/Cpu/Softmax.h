@@ -29,6 +29,13 @@ void exponentiateRows(const ExponentialRows &rows);
 /// Sum of a[i] * b[i].
 float dotProduct(const float *a, const float *b, int64_t count);
 
+/// values[i] := cap * tanh(values[i] / cap), and slopes[i] := its derivative,
+/// 1 - tanh^2, unless `slopes` is null.
+void capRun(float *values, int64_t count, float cap, float *slopes);
+
+/// a[i] * b[i], in place of a, or in bf16 to `narrow` where that is not null.
+void multiplyRun(float *a, const float *b, int64_t count, uint16_t *narrow);
+
 /// values[i] := values[i] * factor.
 void scaleRun(float *values, int64_t count, float factor);
 

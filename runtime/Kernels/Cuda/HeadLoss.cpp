@@ -35,6 +35,7 @@ private:
   struct Chunk {
     int64_t first = 0, rows = 0;
     CudaLaunch gather, softmax, scatter;
+    std::optional<CudaLaunch> cap;
   };
   /// Words [first, first + words) of the vocabulary.
   struct Panel {
@@ -125,6 +126,9 @@ Status HeadLoss::enqueueChunk(const Chunk &chunk, const Operands &operands,
                      movedBy(operands.logits, uint64_t(panel.first) * 4),
                      operands.scratch, args.stream));
   }
+  void *const capping[] = {operands.logits};
+  if (chunk.cap)
+    QLORA_RETURN_IF_ERROR(chunk.cap->enqueue(capping, args));
   if (args.observer && args.observer->onLogits)
     QLORA_RETURN_IF_ERROR(observe(chunk, operands, args));
   void *const buffers[] = {operands.logits, operands.targets, operands.labelled,
@@ -241,6 +245,7 @@ Status HeadLoss::addChunks(const KernelRequest &request) {
     return CudaLaunch::prepare(context, symbol, {blocks, kHeadThreads},
                                {constants.begin(), constants.size()});
   };
+  const int64_t cap = request.constant("cap");
   for (int64_t first = 0; first < plan.rows; first += plan.chunkRows) {
     Chunk chunk;
     chunk.first = first;
@@ -250,7 +255,12 @@ Status HeadLoss::addChunks(const KernelRequest &request) {
                                    {first, plan.hidden,
                                     request.constant("ldh")}));
     QLORA_ASSIGN_OR_RETURN(chunk.softmax,
-                           prepare(softmax, chunk.rows, {first, plan.vocab}));
+                           prepare(softmax, chunk.rows,
+                                   {first, plan.vocab, cap}));
+    if (request.constantAsDouble("cap") != 0) {
+      QLORA_ASSIGN_OR_RETURN(
+          chunk.cap, prepare("qlora_head_cap", chunk.rows, {plan.vocab, cap}));
+    }
     if (plan.hasGradient) {
       QLORA_ASSIGN_OR_RETURN(chunk.scatter,
                              prepare(scatter, chunk.rows,

@@ -167,6 +167,8 @@ static Reason needCudnn(const KernelRequest &r) {
     return "q must be bf16, got " + std::string(dtypeName(r.type("q")));
   if (r.constant("dim") > 256)
     return refusalOf(r, "dim", "be at most 256");
+  if (r.constantAsDouble("cap") != 0)
+    return "scores have a cap";
   // Strides of scores that no memory holds are numbers all the same.
   const Size scores = Size(r.constant("batch")) * Size(r.constant("heads")) *
                       Size(r.constant("length")) * Size(r.constant("length"));
@@ -180,7 +182,11 @@ static Reason needCudnn(const KernelRequest &r) {
                        {"dim", "ldq", "ldk", "ldv", "ldo"});
 }
 
-Reason attention::cudnn::limits(const KernelRequest &r) { return needCudnn(r); }
+Reason attention::cudnn::limits(const KernelRequest &r) {
+  if (r.dtype("sinks"))
+    return "scores have sinks";
+  return needCudnn(r);
+}
 
 uint64_t cudnnWorkspace(const KernelRequest &) {
   return kCudnnForwardScratch;

@@ -7,6 +7,7 @@
 #include "runtime/Kernels/Plans/Plans.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace qlora::plans {
 
@@ -82,6 +83,13 @@ OperandShapes quantize_scales::shapes(const KernelRequest &r) {
 
 // Attention -------------------------------------------------------------------
 
+static Reason needCap(const KernelRequest &r) {
+  const double cap = r.constantAsDouble("cap");
+  if (cap >= 0 && std::isfinite(cap))
+    return std::nullopt;
+  return "cap must be finite and not negative, got " + std::to_string(cap);
+}
+
 /// Extents small enough that products of two stay far from overflow.
 static Reason needExtents(const KernelRequest &r) {
   for (std::string_view name : {"batch", "length", "heads", "kv_heads", "dim"})
@@ -93,11 +101,11 @@ static Reason needExtents(const KernelRequest &r) {
            std::to_string(r.constant("kv_heads"));
   if (r.constant("window") < 0)
     return refusalOf(r, "window", "not be negative");
-  return std::nullopt;
+  return needCap(r);
 }
 
 /// Of q, k, v, segments, out and lse.
-OperandShapes attention::shapes(const KernelRequest &r) {
+static OperandShapes attentionShapes(const KernelRequest &r) {
   if (Reason reason = needExtents(r))
     return *reason;
   const int64_t batch = r.constant("batch"), length = r.constant("length");
@@ -109,8 +117,15 @@ OperandShapes attention::shapes(const KernelRequest &r) {
           {tokens, queries, "ldo"}, {batch * heads, length}};
 }
 
+OperandShapes attention::shapes(const KernelRequest &r) {
+  OperandShapes shapes = attentionShapes(r);
+  if (!shapes.refusal)
+    shapes.each.push_back({1, r.constant("heads")}); // sinks
+  return shapes;
+}
+
 OperandShapes attention_grad::shapes(const KernelRequest &r) {
-  OperandShapes shapes = attention::shapes(r);
+  OperandShapes shapes = attentionShapes(r);
   if (shapes.refusal)
     return shapes;
   const OperandShape q = shapes.each[0], k = shapes.each[1];
@@ -129,6 +144,8 @@ OperandShapes head_loss::shapes(const KernelRequest &r) {
   for (std::string_view name : {"rows", "vocab"})
     if (r.constant(name) > int64_t(1) << 31)
       return refusalOf(r, name, "be at most 2^31");
+  if (Reason reason = needCap(r))
+    return *reason;
   const int64_t rows = r.constant("rows"), hidden = r.constant("hidden_size");
   return {{rows, hidden, "ldh"},
           {r.constant("vocab"), hidden},

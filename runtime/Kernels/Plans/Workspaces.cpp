@@ -212,6 +212,8 @@ AttentionScratch AttentionScratch::of(const KernelRequest &r) {
                        tasks < r.constant("slots") &&
                        partials.bytes() <= kMostAttentionPartials;
   s.scoreGradients = take(hasGradient, s.block, s.block);
+  s.slopes = take(hasGradient && r.constantAsDouble("cap") != 0, s.block,
+                  s.block);
   s.outGradients = take(hasGradient && isNarrow, s.block, dim);
   s.outputs = take(hasGradient && isNarrow, s.block, dim);
   s.keyGradients = take(hasGradient && isNarrow && !isSplit, length, dim);
@@ -250,6 +252,7 @@ HeadPlan HeadPlan::of(const KernelRequest &r) {
   plan.hasWeightGradient = plan.hasGradient && r.dtype("dw").has_value();
   plan.blockRows = std::min(kHeadBlockRows, (plan.chunkRows + 15) / 16 * 16);
   plan.panelWords = std::min(kHeadPanelWords, plan.vocab);
+  plan.cap = static_cast<float>(r.constantAsDouble("cap"));
 
   const int64_t blocks = plan.blocks(plan.chunkRows);
   const int64_t taskRows = std::max(kHeadTasks, blocks) * plan.blockRows;
@@ -269,6 +272,8 @@ HeadPlan HeadPlan::of(const KernelRequest &r) {
   if (plan.hasGradient && plan.productType != kF32)
     plan.narrow =
         slot.add(packed(plan.productType, plan.blockRows, plan.panelWords));
+  if (plan.hasGradient && plan.cap != 0)
+    plan.slopes = slot.add(packed(kF32, plan.blockRows, plan.panelWords));
   if (plan.productType != plan.weightType)
     plan.words =
         slot.add(packed(plan.productType, plan.panelWords, plan.hidden));

@@ -126,6 +126,7 @@ struct AttentionScratch {
   Part library;               ///< bf16: of a product
   // Of the gradient only.
   Part scoreGradients, outGradients, outputs;
+  Part slopes; ///< of a cap, f32 [block, block]
   Part keyGradients, valueGradients; ///< of all keys of a head
   uint64_t slotBytes = 0;
 
@@ -180,6 +181,7 @@ struct HeadPlan {
   qlora_dtype productType;
   bool hasGradient, hasWeightGradient;
   int64_t blockRows, panelWords;
+  float cap; ///< of logits; 0: none
 
   // Parts of the workspace.
   Part rowNumbers, rowLosses; ///< i32, f64 [chunkRows]
@@ -193,6 +195,7 @@ struct HeadPlan {
   Part rowValues; ///< f32 [3, blockRows]
   Part logits;    ///< f32 [blockRows, panelWords]
   Part narrow;    ///< the same in productType, where that is not f32
+  Part slopes;    ///< of a cap, as logits
   Part words;     ///< a panel in productType, where w is of another type
   Part scratch;   ///< of a product
   uint64_t slotBytes = 0;

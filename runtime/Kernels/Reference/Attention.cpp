@@ -48,8 +48,15 @@ struct Line {
   }
 
   double score(int64_t query, int64_t key) const {
-    return shape.scale * dot(kQ, offset("ldq", head, query), kK,
-                             offset("ldk", keyHead(), key));
+    const double score = shape.scale * dot(kQ, offset("ldq", head, query), kK,
+                                           offset("ldk", keyHead(), key));
+    return shape.cap == 0 ? score : shape.cap * std::tanh(score / shape.cap);
+  }
+
+  /// Of the cap.
+  double slope(int64_t query, int64_t key) const {
+    const double t = shape.cap == 0 ? 0 : score(query, key) / shape.cap;
+    return 1 - t * t;
   }
 
   float &lse(int64_t query) const {
@@ -65,7 +72,8 @@ struct Line {
     const int64_t dout = offset("lddo", head, query);
     const double gradient = dot(kDOut, dout, kV, offset("ldv", keyHead(), key));
     const double mean = dot(kDOut, dout, kOut, offset("ldo", head, query));
-    return shape.scale * probability(query, key) * (gradient - mean);
+    return shape.scale * probability(query, key) * (gradient - mean) *
+           slope(query, key);
   }
 
   void store(Operand operand, int64_t to, const double *sum) const {
@@ -85,6 +93,9 @@ static void attend(const Line &line, int64_t query) {
       scores.push_back(line.score(query, key));
       seen.push_back(key);
     }
+  const auto *sinks = bufferOf<const float>(line.args, kSinks);
+  if (sinks && !seen.empty())
+    scores.push_back(sinks[line.head]);
   double lse = 0;
   if (!seen.empty()) {
     const double maximum = *std::ranges::max_element(scores);

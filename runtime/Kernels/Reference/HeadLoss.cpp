@@ -38,7 +38,8 @@ void ReferenceRow::computeLogits() const {
     double sum = 0;
     for (int64_t i = 0; i < shape.hidden; ++i)
       sum += hidden(i) * weight(word, i);
-    logits[word] = float(sum);
+    logits[word] =
+        float(shape.cap == 0 ? sum : shape.cap * std::tanh(sum / shape.cap));
   }
 }
 
@@ -52,9 +53,12 @@ double ReferenceRow::logSumExp() const {
 
 void ReferenceRow::addGradients(double lse) const {
   const int32_t target = operands.targets[row];
-  for (int64_t word = 0; word < shape.vocab; ++word)
-    logits[word] =
-        float(std::exp(logits[word] - lse)) - (word == target ? 1.0f : 0.0f);
+  for (int64_t word = 0; word < shape.vocab; ++word) {
+    const double t = shape.cap == 0 ? 0 : logits[word] / shape.cap;
+    const double gradient =
+        std::exp(logits[word] - lse) - (word == target ? 1 : 0);
+    logits[word] = float(gradient * (1 - t * t));
+  }
   for (int64_t i = 0; i < shape.hidden; ++i) {
     double sum = 0;
     for (int64_t word = 0; word < shape.vocab; ++word)

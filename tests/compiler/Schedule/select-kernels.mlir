@@ -59,24 +59,24 @@ program.entry evaluate batch 1 length 4 {
   // One head of 8 in bf16: cuDNN's row, with its workspace.
   // CUDNN: %[[W:.*]] = program.buffer workspace bytes 4096
   // CUDNN: program.launch @attention.cudnn(%{{.*}}, %{{.*}}, %{{.*}}, %{{.*}}, %{{.*}}, %[[W]] {{[a-z_]+ [a-z0-9]+}})
-  program.launch @attention(%a read bf16, %a read bf16, %a read bf16, %b write bf16, %c write f32) absent [3, 6] constants [1, 128, 1, 1, 8, 8, 8, 8, 8, 0, 4607182418800017408, 1] rows 0 label "narrow"
+  program.launch @attention(%a read bf16, %a read bf16, %a read bf16, %b write bf16, %c write f32) absent [3, 6, 7] constants [1, 128, 1, 1, 8, 8, 8, 8, 8, 0, 4607182418800017408, 0, 1] rows 0 label "narrow"
   // In f32 our own.
   // CUDNN: program.launch @attention.cuda(%{{.*}}, %{{.*}}, %{{.*}}, %{{.*}}, %{{.*}})
-  program.launch @attention(%a read f32, %a read f32, %a read f32, %b write f32, %c write f32) absent [3, 6] constants [1, 4, 1, 1, 8, 8, 8, 8, 8, 0, 4607182418800017408, 1] rows 0 label "wide"
+  program.launch @attention(%a read f32, %a read f32, %a read f32, %b write f32, %c write f32) absent [3, 6, 7] constants [1, 4, 1, 1, 8, 8, 8, 8, 8, 0, 4607182418800017408, 0, 1] rows 0 label "wide"
   // And for a length that cuDNN is not given.
   // CUDNN: program.launch @attention.cuda(
-  program.launch @attention(%a read bf16, %a read bf16, %a read bf16, %b write bf16, %c write f32) absent [3, 6] constants [1, 4, 1, 1, 8, 8, 8, 8, 8, 0, 4607182418800017408, 1] rows 0 label "short"
+  program.launch @attention(%a read bf16, %a read bf16, %a read bf16, %b write bf16, %c write f32) absent [3, 6, 7] constants [1, 4, 1, 1, 8, 8, 8, 8, 8, 0, 4607182418800017408, 0, 1] rows 0 label "short"
   // cuDNN's gradient has the scores' in the workspace, of as many heads of
   // keys at a time as fill a card (here: all 4 of 2 sequences), or of one.
   // TUNED: program.launch @attention_grad.cudnn({{.*}}, 4]
   // ROOMLESS: program.launch @attention_grad.cudnn({{.*}}, 1]
-  program.launch @attention_grad(%a read bf16, %a read bf16, %a read bf16, %a read bf16, %c read f32, %a read bf16, %b write bf16, %b write bf16, %b write bf16) absent [3, 10] constants [2, 2048, 2, 2, 8, 16, 16, 16, 16, 16, 16, 16, 16, 0, 4607182418800017408, 16] rows 0 label "gradient"
+  program.launch @attention_grad(%a read bf16, %a read bf16, %a read bf16, %a read bf16, %c read f32, %a read bf16, %b write bf16, %b write bf16, %b write bf16) absent [3, 10] constants [2, 2048, 2, 2, 8, 16, 16, 16, 16, 16, 16, 16, 16, 0, 4607182418800017408, 0, 16] rows 0 label "gradient"
   // Even those of one are too many where workspaces are to be small: 8192^2 of
   // 2 bytes, sums of dK and dV, delta, and 128 KiB.
   // TUNED: program.launch @attention_grad.cudnn(
   // ROOMLESS: program.launch @attention_grad.cuda(
   // REFUSED: remark: [Missed] refused | Category:select-kernels | Remark="attention_grad.cudnn: workspaces are to be small, and it needs 134643712 bytes
-  program.launch @attention_grad(%a read bf16, %a read bf16, %a read bf16, %a read bf16, %c read f32, %a read bf16, %b write bf16, %b write bf16, %b write bf16) absent [3, 10] constants [1, 8192, 1, 1, 8, 8, 8, 8, 8, 8, 8, 8, 8, 0, 4607182418800017408, 16] rows 0 label "long gradient"
+  program.launch @attention_grad(%a read bf16, %a read bf16, %a read bf16, %a read bf16, %c read f32, %a read bf16, %b write bf16, %b write bf16, %b write bf16) absent [3, 10] constants [1, 8192, 1, 1, 8, 8, 8, 8, 8, 8, 8, 8, 8, 0, 4607182418800017408, 0, 16] rows 0 label "long gradient"
   // A generated kernel needs no choice.
   // SMALL: program.launch @generated(
   program.launch @generated(%a write f32) constants [] rows 4 label "generated"
@@ -84,9 +84,9 @@ program.entry evaluate batch 1 length 4 {
 
 // CUDA's head takes the rows of a chunk that it likes, where its workspace need
 // not be small: 256 (128 MiB of logits are less than that), or up to 1,024.
-// TUNED: program.launch @head_loss.cuda({{.*}} constants [300, 8, 200000, 8, 256]
-// LARGE: program.launch @head_loss.cuda({{.*}} constants [300, 8, 200000, 8, 300]
-// ROOMLESS: program.launch @head_loss.cuda({{.*}} constants [300, 8, 200000, 8, 64]
+// TUNED: program.launch @head_loss.cuda({{.*}} constants [300, 8, 200000, 8, 0, 256]
+// LARGE: program.launch @head_loss.cuda({{.*}} constants [300, 8, 200000, 8, 0, 300]
+// ROOMLESS: program.launch @head_loss.cuda({{.*}} constants [300, 8, 200000, 8, 0, 64]
 program.kernel @head_loss attributes {op = "head_loss"} {
 }
 program.entry evaluate batch 1 length 300 {
@@ -96,7 +96,7 @@ program.entry evaluate batch 1 length 300 {
   %loss = program.buffer activation bytes 4 : f32
   %count = program.buffer activation bytes 4 : f32
   %correct = program.buffer activation bytes 1200 : i32
-  program.launch @head_loss(%hidden read f32, %w read f32, %targets read i32, %loss write f32, %count write f32, %correct write i32) absent [6] constants [300, 8, 200000, 8, 64] rows 0 label "head"
+  program.launch @head_loss(%hidden read f32, %w read f32, %targets read i32, %loss write f32, %count write f32, %correct write i32) absent [6] constants [300, 8, 200000, 8, 0, 64] rows 0 label "head"
 }
 
 // What the chosen rows replace is gone.

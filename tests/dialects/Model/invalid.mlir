@@ -281,6 +281,22 @@ func.func @attention_c5(%q: tensor<2x4x8xf32>, %s: tensor<2x4xi32>) {
 
 // -----
 
+func.func @attention_c5_cap(%q: tensor<2x4x8xf32>, %s: tensor<2x4xi32>) {
+  // expected-error @+1 {{(C5) expects a finite cap of at least 0}}
+  %0, %1 = model.attention %q, %q, %q, %s {heads = 1, kv_heads = 1, head_dim = 8, window = 0, scale = 1.0 : f64, cap = -1.0 : f64} : (tensor<2x4x8xf32>, tensor<2x4x8xf32>, tensor<2x4x8xf32>, tensor<2x4xi32>) -> (tensor<2x4x8xf32>, tensor<2x1x4xf32>)
+  return
+}
+
+// -----
+
+func.func @attention_c6(%q: tensor<2x4x8xf32>, %s: tensor<2x4xi32>, %sinks: tensor<3xf32>) {
+  // expected-error @+1 {{(C6) expects sinks of type f32 [1], but got 'tensor<3xf32>'}}
+  %0, %1 = model.attention %q, %q, %q, %s sinks %sinks {heads = 1, kv_heads = 1, head_dim = 8, window = 0, scale = 1.0 : f64} : (tensor<2x4x8xf32>, tensor<2x4x8xf32>, tensor<2x4x8xf32>, tensor<2x4xi32>, tensor<3xf32>) -> (tensor<2x4x8xf32>, tensor<2x1x4xf32>)
+  return
+}
+
+// -----
+
 //===----------------------------------------------------------------------===//
 // head_loss
 //===----------------------------------------------------------------------===//

@@ -14,6 +14,7 @@ model.parameter @resident : tensor<32x32xbf16> {file = "a.safetensors", quantize
 // CHECK: model.parameter @a : tensor<12x32xf32> {init = "kaiming", part_names = ["a.q", "a.k"], part_rows = array<i64: 8, 4>, trainable}
 model.parameter @a : tensor<12x32xf32> {init = "kaiming", part_names = ["a.q", "a.k"], part_rows = array<i64: 8, 4>, trainable}
 model.parameter @n : tensor<32xbf16> {file = "a.safetensors"}
+model.parameter @sinks : tensor<4xf32> {file = "a.safetensors", file_type = bf16}
 model.parameter @b : tensor<32xbf16> {file = "a.safetensors"}
 
 // CHECK-LABEL: func.func @library
@@ -35,6 +36,9 @@ func.func @library(%ids: tensor<?x?xi32>, %segments: tensor<?x?xi32>)
   %k:2 = model.split %z : (tensor<?x?x32xf32>) -> (tensor<?x?x16xf32>, tensor<?x?x16xf32>)
   // CHECK: %[[A:.*]], %{{.*}} = model.attention %[[Z]], %[[K]]#0, %[[K]]#1, %{{.*}} {head_dim = 8 : i64, heads = 4 : i64, kv_heads = 2 : i64, scale = 5.000000e-01 : f64, window = 0 : i64}
   %a, %lse = model.attention %z, %k#0, %k#1, %segments {heads = 4, kv_heads = 2, head_dim = 8, window = 0, scale = 0.5 : f64} : (tensor<?x?x32xf32>, tensor<?x?x16xf32>, tensor<?x?x16xf32>, tensor<?x?xi32>) -> (tensor<?x?x32xf32>, tensor<?x4x?xf32>)
+  // CHECK: model.attention %[[Z]], %[[K]]#0, %[[K]]#1, %{{.*}} sinks %{{.*}} {cap = 5.000000e+01 : f64, head_dim = 8 : i64,
+  %sinks = model.weight @sinks : tensor<4xf32>
+  %capped, %cl = model.attention %z, %k#0, %k#1, %segments sinks %sinks {heads = 4, kv_heads = 2, head_dim = 8, window = 0, scale = 0.5 : f64, cap = 50.0 : f64} : (tensor<?x?x32xf32>, tensor<?x?x16xf32>, tensor<?x?x16xf32>, tensor<?x?xi32>, tensor<4xf32>) -> (tensor<?x?x32xf32>, tensor<?x4x?xf32>)
   // CHECK: model.concat %[[K]]#1, %[[K]]#0 : (tensor<?x?x16xf32>, tensor<?x?x16xf32>) -> tensor<?x?x32xf32>
   %c = model.concat %k#1, %k#0 : (tensor<?x?x16xf32>, tensor<?x?x16xf32>) -> tensor<?x?x32xf32>
   // CHECK: %[[LOSS:.*]], %[[COUNT:.*]], %[[CORRECT:.*]] = model.head_loss %[[A]], %[[E]], %{{.*}} : (tensor<?x?x32xf32>, tensor<96x32xbf16>, tensor<?x?xi32>) -> (tensor<1xf32>, tensor<1xf32>, tensor<?x?xi32>)

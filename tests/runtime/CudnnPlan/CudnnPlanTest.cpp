@@ -73,6 +73,7 @@ KernelRequest requestOf(const char *op, const Case &c) {
     request.dtypes.push_back(
         operand.name == "segments"
             ? (c.hasSegments ? std::optional(QLORA_DTYPE_I32) : std::nullopt)
+        : operand.name == "sinks"     ? std::nullopt
         : operand.name == "lse"       ? std::optional(QLORA_DTYPE_F32)
         : operand.name == "workspace" ? std::optional(QLORA_DTYPE_U8)
                                       : std::optional(QLORA_DTYPE_BF16));
@@ -85,6 +86,7 @@ KernelRequest requestOf(const char *op, const Case &c) {
       {"dim", c.dim},
       {"window", c.window},
       {"scale", std::bit_cast<int64_t>(0.125)},
+      {"cap", 0},
       {"slots", 1}};
   for (const std::string &name : request.op->constants) {
     const auto found = constants.find(name);

@@ -188,8 +188,9 @@ TEST(CostModel, OnCudaAttentionIsThatOfItsRow) {
   // As below: 5.005e5 pairs and 64 dimensions.
   std::vector<std::pair<const char *, int64_t>> shape = {
       {"length", 1024}, {"dim", 64}, {"ldq", 64}, {"ldk", 64}, {"ldv", 64},
-      {"ldo", 64}, {"window", 0}};
-  std::vector<std::optional<qlora_dtype>> dtypes(7, QLORA_DTYPE_BF16);
+      {"ldo", 64}, {"window", 0}, {"cap", 0}};
+  std::vector<std::optional<qlora_dtype>> dtypes(8, QLORA_DTYPE_BF16);
+  dtypes[findKernelOp("attention")->operandIndex("sinks")] = std::nullopt;
   dtypes[findKernelOp("attention")->operandIndex("segments")] = std::nullopt;
   dtypes[findKernelOp("attention")->operandIndex("lse")] = QLORA_DTYPE_F32;
   const KernelRequest forward = request("attention", shape, dtypes);

@@ -25,7 +25,7 @@ QLORA_DEVICE void softmaxStep(const AttentionTiles &tiles,
       const bool isSeen =
           shape.sees(firstQuery + row, firstKey + column,
                      tiles.leftSegments[row], tiles.rightSegments[column]);
-      scores[i][j] = isSeen ? scores[i][j] * shape.scale : none;
+      scores[i][j] = isSeen ? shape.score(scores[i][j]) : none;
       most = qlora_max(most, scores[i][j]);
     }
     most = rowMaximum(most);
@@ -60,8 +60,10 @@ QLORA_DEVICE void attention(const qlora_cuda_args &args,
   SoftmaxState state;
   QLORA_UNROLL
   for (int i = 0; i < kSide; ++i) {
-    state.maximum[i] = qlora_from_bits(0xff800000u);
-    state.sum[i] = 0;
+    const AttentionSink sink =
+        sinkOf(args, shape, at.head, firstQuery + threadRow() * kSide + i);
+    state.maximum[i] = sink.maximum;
+    state.sum[i] = sink.sum;
   }
   stageSegments(tiles.leftSegments, shape, firstQuery);
   const TileRange range = keyTiles(shape, firstQuery, kTile);

@@ -9,7 +9,7 @@
 //
 //   P = e^(S - lse)      dV = P^T dO         dP = dO V^T
 //   dS = P (dP - delta)  dQ = scale dS K     delta = rowsum(dO O)
-//                        dK = scale dS^T Q
+//                        dK = scale dS^T Q   (with a cap dS times 1 - tanh^2)
 //
 // the gradient is three kernels: delta, then dK and dV by blocks of keys, then
 // dQ by blocks of queries. No atomics: each sum is made by one thread in one
@@ -28,10 +28,10 @@ constexpr int kTile = 64; ///< rows that a block computes
 struct AttentionShape {
   int length, heads, keyHeads, dim;
   int window; ///< 0 where it hides nothing
-  float scale;
+  float scale, cap;
   const int32_t *segments; ///< of the batch, then of a row of it; or null
 
-  /// `window` is the position of that constant; scale follows it.
+  /// `window` is the position of that constant; scale and cap follow it.
   QLORA_DEVICE AttentionShape of(const qlora_cuda_args &args, int window) {
     const int64_t *c = args.constants;
     return {int(c[1]),
@@ -40,7 +40,19 @@ struct AttentionShape {
             int(c[4]),
             c[window] < c[1] ? int(c[window]) : 0,
             float(__builtin_bit_cast(double, c[window + 1])),
+            float(__builtin_bit_cast(double, c[window + 2])),
             static_cast<const int32_t *>(args.buffers[3])};
+  }
+
+  /// A score from a product.
+  __device__ float score(float product) const {
+    const float score = product * scale;
+    return cap == 0 ? score : cap * tanhf(score / cap);
+  }
+  /// The derivative of a score by what it was before the cap.
+  __device__ float slope(float score) const {
+    const float t = cap == 0 ? 0.0f : score / cap;
+    return 1.0f - t * t;
   }
 
   __device__ bool sees(int query, int key, int32_t querySegment,
@@ -122,6 +134,23 @@ QLORA_DEVICE TileRange queryTiles(const AttentionShape &shape, int firstKey,
 /// The head of keys of a head of queries.
 QLORA_DEVICE int keyHeadOf(const AttentionShape &shape, int head) {
   return head / (shape.heads / shape.keyHeads);
+}
+
+/// What a query's softmax starts from: nothing, or, where its head has a sink
+/// (operand 6), that score.
+struct AttentionSink {
+  float maximum, sum;
+};
+
+QLORA_DEVICE AttentionSink sinkOf(const qlora_cuda_args &args,
+                                  const AttentionShape &shape, int head,
+                                  int query) {
+  const bool isThere =
+      args.buffers[6] && query < shape.length &&
+      (!shape.segments || shape.segments[query] != 0);
+  return {isThere ? qlora_load_f32(args.buffers[6], head)
+                  : qlora_from_bits(0xff800000u),
+          isThere ? 1.0f : 0.0f};
 }
 
 /// What the gradient's kernels know of one head of queries.

@@ -143,7 +143,16 @@ QLORA_DEVICE void attention(const qlora_cuda_args &args,
   }
   qlora_commit_copies();
   WarpSums<Width> output = {};
-  SoftmaxState state = {{attentionNone(), attentionNone()}, {0, 0}};
+  SoftmaxState state;
+  QLORA_UNROLL
+  for (int r = 0; r < 2; ++r) {
+    const AttentionSink sink =
+        sinkOf(args, shape, at.head,
+               at.first + warpFirstRow() + warpLane() / 4 + 8 * r);
+    state.maximum[r] = sink.maximum * kLog2E;
+    // `sum` is the lane's own part: one of the four that share the row has it.
+    state.sum[r] = warpLane() % 4 == 0 ? sink.sum : 0.0f;
+  }
   while (tile.index < range.end) {
     const TileStep next =
         nextTile<kTile>(shape, segments, tile.index + 1, range.end);

@@ -4,14 +4,14 @@
 
 #include "runtime/Kernels/Cuda/Device/AttentionTiles.cuh"
 
-/// A warp sums one row of one head. Constant 16: batch * length * heads.
+/// A warp sums one row of one head. Constant 17: batch * length * heads.
 template <typename T>
 QLORA_DEVICE void attentionDelta(const qlora_cuda_args &args) {
   const int64_t heads = args.constants[2], length = args.constants[1];
   const int64_t dim = args.constants[4];
   const int64_t index = int64_t(blockIdx.x) * (kAttentionThreads / kQloraWarp) +
                         threadIdx.x / kQloraWarp;
-  if (index >= args.constants[16])
+  if (index >= args.constants[17])
     return;
   const int64_t head = index % heads, token = index / heads;
   const int64_t out = token * args.constants[8] + head * dim;
@@ -27,27 +27,32 @@ QLORA_DEVICE void attentionDelta(const qlora_cuda_args &args) {
                     sum);
 }
 
-/// P of one pair from its product, 0 where the query does not see the key.
-QLORA_DEVICE float probability(const AttentionShape &shape,
-                               const GradientRows &rows, int query, int key,
-                               int32_t querySegment, int32_t keySegment,
-                               float product) {
+/// P of one pair, 0 where the query does not see the key; and what its
+/// gradient is multiplied with to be that of the product.
+struct Probable {
+  float p, factor;
+};
+
+QLORA_DEVICE Probable probability(const AttentionShape &shape,
+                                  const GradientRows &rows, int query, int key,
+                                  int32_t querySegment, int32_t keySegment,
+                                  float product) {
   if (!shape.sees(query, key, querySegment, keySegment))
-    return 0;
-  return qlora_exp(product * shape.scale - rows.lse[query]);
+    return {0, 0};
+  const float score = shape.score(product);
+  return {qlora_exp(score - rows.lse[query]), shape.scale * shape.slope(score)};
 }
 
-QLORA_DEVICE float scoreGradient(const AttentionShape &shape,
-                                 const GradientRows &rows, int query, float p,
-                                 float dp) {
-  return p == 0.0f ? 0.0f : shape.scale * p * (dp - rows.delta[query]);
+QLORA_DEVICE float scoreGradient(const GradientRows &rows, int query,
+                                 Probable pair, float dp) {
+  return pair.p == 0.0f ? 0.0f : pair.factor * pair.p * (dp - rows.delta[query]);
 }
 
 /// One tile of queries for a block of keys: the left side are the keys.
 QLORA_DEVICE void addQueries(AttentionTiles &tiles, const AttentionShape &shape,
                              const GradientRows &rows, int64_t part,
                              AttentionSum &dk, AttentionSum &dv) {
-  float p[kSide][kSide], ds[kSide][kSide];
+  float p[kSide][kSide], factors[kSide][kSide], ds[kSide][kSide];
   multiplyRows(tiles, shape, rows.k, rows.q, p);
   QLORA_UNROLL
   for (int i = 0; i < kSide; ++i)
@@ -55,9 +60,11 @@ QLORA_DEVICE void addQueries(AttentionTiles &tiles, const AttentionShape &shape,
     for (int j = 0; j < kSide; ++j) {
       const int row = threadRow() * kSide + i;
       const int column = threadColumn() + 16 * j;
-      p[i][j] = probability(shape, rows, rows.q.first + column,
-                            rows.k.first + row, tiles.rightSegments[column],
-                            tiles.leftSegments[row], p[i][j]);
+      const Probable pair = probability(
+          shape, rows, rows.q.first + column, rows.k.first + row,
+          tiles.rightSegments[column], tiles.leftSegments[row], p[i][j]);
+      p[i][j] = pair.p;
+      factors[i][j] = pair.factor;
     }
   shareScores(tiles, p);
   addProduct(tiles, shape, rows.dout, part, dv);
@@ -66,9 +73,8 @@ QLORA_DEVICE void addQueries(AttentionTiles &tiles, const AttentionShape &shape,
   for (int i = 0; i < kSide; ++i)
     QLORA_UNROLL
     for (int j = 0; j < kSide; ++j)
-      ds[i][j] =
-          scoreGradient(shape, rows, rows.q.first + threadColumn() + 16 * j,
-                        p[i][j], ds[i][j]);
+      ds[i][j] = scoreGradient(rows, rows.q.first + threadColumn() + 16 * j,
+                               {p[i][j], factors[i][j]}, ds[i][j]);
   shareScores(tiles, ds);
   addProduct(tiles, shape, rows.q, part, dk);
 }
@@ -122,10 +128,10 @@ QLORA_DEVICE void addKeys(AttentionTiles &tiles, const AttentionShape &shape,
       const int row = threadRow() * kSide + i;
       const int column = threadColumn() + 16 * j;
       const int query = rows.q.first + row;
-      const float probable = probability(
+      const Probable pair = probability(
           shape, rows, query, rows.k.first + column, tiles.leftSegments[row],
           tiles.rightSegments[column], p[i][j]);
-      ds[i][j] = scoreGradient(shape, rows, query, probable, ds[i][j]);
+      ds[i][j] = scoreGradient(rows, query, pair, ds[i][j]);
     }
   shareScores(tiles, ds);
   addProduct(tiles, shape, rows.k, part, dq);

@@ -40,8 +40,13 @@ differentiate(const AttentionShape &shape, const GradientRows &rows,
       const float delta = exists ? rows.delta[query] : 0.0f;
       float &probable = p.tile[j].value[i];
       float &slope = ds.tile[j].value[i];
+      slope -= delta;
+      if (shape.cap != 0) { // of a score that counts in powers of two
+        const float t = __fdividef(probable, shape.cap * kLog2E);
+        slope -= slope * t * t;
+      }
       probable = qlora_exp2(probable - lse * kLog2E);
-      slope = probable == 0.0f ? 0.0f : probable * (slope - delta);
+      slope = probable == 0.0f ? 0.0f : probable * slope;
     }
 }
 

@@ -268,6 +268,15 @@ QLORA_DEVICE int32_t segmentAt(const AttentionShape &shape, int token) {
   return shape.segments && token < shape.length ? shape.segments[token] : 0;
 }
 
+/// cap * tanh of a product, in powers of two: tanh x = 1 - 2 / (1 + e^2x), off
+/// by 2^-22 of the cap.
+QLORA_DEVICE float cappedScore(const AttentionShape &shape, float product) {
+  const float cap = shape.cap * kLog2E;
+  const float power =
+      qlora_exp2(product * __fdividef(2 * kLog2E * shape.scale, shape.cap));
+  return cap - __fdividef(2 * cap, 1.0f + power);
+}
+
 /// Products to scores, which count in powers of two; minus infinity where the
 /// query does not see the key.
 template <int Columns, bool AreRowsQueries>
@@ -277,8 +286,11 @@ QLORA_DEVICE void scaleAndHide(const AttentionShape &shape,
   QLORA_UNROLL
   for (int j = 0; j < WarpSums<Columns>::kCount; ++j)
     QLORA_UNROLL
-    for (int i = 0; i < 4; ++i)
-      scores.tile[j].value[i] *= shape.scale * kLog2E;
+    for (int i = 0; i < 4; ++i) {
+      float &score = scores.tile[j].value[i];
+      score = shape.cap == 0 ? score * (shape.scale * kLog2E)
+                             : cappedScore(shape, score);
+    }
   if (place.isFull)
     return;
   const int32_t rowSegments[2] = {segmentAt(shape, place.row(0)),

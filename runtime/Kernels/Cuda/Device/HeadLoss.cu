@@ -229,6 +229,24 @@ QLORA_DEVICE HeadRow readRow(const float *logits, int64_t vocab) {
   return reduceSoftmax(softmax);
 }
 
+/// One block is one row: logits z to cap * tanh(z / cap). Buffer: logits f32.
+/// Constants: vocab, the bits of cap.
+QLORA_CUDA_KERNEL(kHeadThreads)
+qlora_head_cap(const __grid_constant__ qlora_cuda_args args) {
+  const int64_t vocab = args.constants[0];
+  const float cap = float(__builtin_bit_cast(double, args.constants[1]));
+  float *row = qlora_at<float>(args.buffers[0], blockIdx.x * vocab);
+  for (int64_t word = threadIdx.x; word < vocab; word += kHeadThreads)
+    row[word] = cap * tanhf(row[word] / cap);
+}
+
+/// The derivative of a capped logit by the one before; without a cap
+/// `inverse` is 0.
+QLORA_DEVICE float headSlope(float logit, float inverse) {
+  const float t = logit * inverse;
+  return 1.0f - t * t;
+}
+
 /// No gradient is asked for.
 struct HeadNoGradient {
   static constexpr bool kExists = false;
@@ -240,11 +258,12 @@ struct HeadGradientBF16 : qlora_bf16 {
   static constexpr bool kExists = true;
 };
 
-/// logits := softmax, narrowed in place. What a step writes lies in words that
+/// logits := softmax times the slope of a cap, narrowed in place. What a step writes lies in words that
 /// all threads must have read; after a barrier that is so for as many more words
 /// as there were so far, so that barriers are few.
 template <typename Gradient, bool kWide>
-QLORA_DEVICE void writeSoftmax(float *logits, int64_t vocab, float lse) {
+QLORA_DEVICE void writeSoftmax(float *logits, int64_t vocab, float lse,
+                               float inverse) {
   constexpr int kNarrowing = 4 / int(sizeof(typename Gradient::storage));
   constexpr int kEach = kWide ? 4 : 1;
   int64_t readByAll = 0;
@@ -263,31 +282,34 @@ QLORA_DEVICE void writeSoftmax(float *logits, int64_t vocab, float lse) {
       qlora_lanes<kEach> lanes;
       QLORA_UNROLL
       for (int lane = 0; lane < kEach; ++lane)
-        lanes[lane] = headExp(words.value[i + lane] - lse);
+        lanes[lane] = headExp(words.value[i + lane] - lse) *
+                      headSlope(words.value[i + lane], inverse);
       qlora_store_lanes<Gradient>(logits, at, lanes);
     }
   }
 }
 
-/// softmax - 1 at the target, or zero.
+/// softmax - 1 at the target, or zero; times the slope of a cap.
 template <typename Gradient>
 QLORA_DEVICE void writeGradient(float *logits, int64_t vocab, bool isWide,
-                                int32_t target, float logit, float lse) {
+                                int32_t target, float logit, float lse,
+                                float inverse) {
   if (target < 0)
     return qlora_fill_row<Gradient>(
         reinterpret_cast<typename Gradient::storage *>(logits), vocab, 0.0f);
   if (isWide)
-    writeSoftmax<Gradient, true>(logits, vocab, lse);
+    writeSoftmax<Gradient, true>(logits, vocab, lse, inverse);
   else
-    writeSoftmax<Gradient, false>(logits, vocab, lse);
+    writeSoftmax<Gradient, false>(logits, vocab, lse, inverse);
   __syncthreads();
   if (threadIdx.x == 0)
-    Gradient::store(logits, target, headExp(logit - lse) - 1.0f);
+    Gradient::store(logits, target,
+                    (headExp(logit - lse) - 1.0f) * headSlope(logit, inverse));
 }
 
 /// One block is one row of the chunk. Buffers: logits f32 [chunk, vocab],
 /// targets, labelled, row losses f64 in the order of labelled, correct.
-/// Constants: the chunk's first row, vocab.
+/// Constants: the chunk's first row, vocab, the bits of cap.
 template <typename Gradient>
 QLORA_DEVICE void headRow(const qlora_cuda_args &args) {
   const int64_t vocab = args.constants[1];
@@ -315,8 +337,11 @@ QLORA_DEVICE void headRow(const qlora_cuda_args &args) {
     if (isCorrect)
       qlora_store_i32(args.buffers[4], row, isCorrect);
   }
-  if constexpr (Gradient::kExists)
-    writeGradient<Gradient>(logits, vocab, isWide, target, logit, lse);
+  if constexpr (Gradient::kExists) {
+    const float cap = float(__builtin_bit_cast(double, args.constants[2]));
+    writeGradient<Gradient>(logits, vocab, isWide, target, logit, lse,
+                            cap == 0 ? 0.0f : 1.0f / cap);
+  }
 }
 
 QLORA_HEAD_ROWS(qlora_head_loss_rows, headRow<HeadNoGradient>)

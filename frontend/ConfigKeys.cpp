@@ -8,6 +8,7 @@
 #include <set>
 #include <string_view>
 
+#include "frontend/Experts.h"
 #include "frontend/JsonFields.h"
 
 using nlohmann::json;
@@ -157,7 +158,8 @@ bool understandsKey(const Family &family, std::string_view key) {
       keys.heads,             keys.maxPositions,    keys.normEpsilon,
       keys.activation,        keys.embeddingDropout, keys.residualDropout,
       keys.attentionDropout};
-  return !key.empty() && std::ranges::find(names, key) != std::end(names);
+  return (!key.empty() && std::ranges::find(names, key) != std::end(names)) ||
+         understandsExpertKey(family, key);
 }
 
 Status checkConfigKeys(const json &config, const Family &family,

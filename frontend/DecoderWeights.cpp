@@ -37,6 +37,7 @@ class LayerFinder {
 public:
   LayerFinder(const ModelConfig &config, TensorFinder &tensors, int64_t layer)
       : config(config), names(config.family->modules), tensors(tensors),
+        number(static_cast<size_t>(layer)),
         prefix(fmt::format("{}.{}", names.layers, layer)) {}
 
   StatusOr<LayerWeights> find();
@@ -58,6 +59,7 @@ private:
   const ModelConfig &config;
   const ModuleNames &names;
   TensorFinder &tensors;
+  const size_t number;
   const std::string prefix;
 };
 } // namespace
@@ -105,6 +107,10 @@ Status LayerFinder::findAttention(LayerWeights &layer) {
 }
 
 Status LayerFinder::findMlp(LayerWeights &layer) {
+  if (config.experts.count && config.experts.layers[number]) {
+    QLORA_ASSIGN_OR_RETURN(layer.experts, findExperts(config, tensors, prefix));
+    return Status::ok();
+  }
   std::vector<int64_t> widths(config.family->mlp.gated ? 2 : 1,
                               config.innerSize);
   QLORA_ASSIGN_OR_RETURN(layer.mlpInput,

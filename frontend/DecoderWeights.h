@@ -54,6 +54,7 @@ struct LayerWeights {
   NormWeight mlpNorm;
   std::vector<LinearWeight> mlpInput; ///< gate and up, or up
   LinearWeight mlpOutput;
+  std::optional<ExpertWeights> experts; ///< in place of both
 };
 
 struct DecoderWeights {

@@ -39,6 +39,28 @@ static constexpr Family kFamilies[] = {
         .defaults = {.kvHeads = 32, .headDim = 128, .window = 4096},
     },
     {
+        .architecture = "MixtralForCausalLM",
+        .modelType = "mixtral",
+        .mixer = {.window = WindowRule::kAll},
+        .experts = {.router = "block_sparse_moe.gate",
+                    .each = "block_sparse_moe.experts",
+                    .projections = {"w1", "w3", "w2"},
+                    .innerKey = "intermediate_size",
+                    .alwaysNormalized = true},
+        .defaults = {.kvHeads = 8, .normEpsilon = 1e-5},
+    },
+    {
+        .architecture = "Qwen3MoeForCausalLM",
+        .modelType = "qwen3_moe",
+        .mixer = {.inputBias = BiasRule::kByKey,
+                  .outputBias = BiasRule::kByKey,
+                  .headNorms = true},
+        .experts = {.router = "mlp.gate",
+                    .each = "mlp.experts",
+                    .hasDenseLayers = true},
+        .defaults = {.kvHeads = 4},
+    },
+    {
         .architecture = "GPT2LMHeadModel", // DialoGPT's too
         .modelType = "gpt2",
         .norm = NormKind::kLayer,

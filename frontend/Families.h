@@ -96,6 +96,22 @@ struct Mlp {
   BiasRule bias = BiasRule::kNever; ///< `mlp_bias` is the key
 };
 
+/// A mixture of experts in place of the MLP (Experts.h).
+struct Experts {
+  std::string_view router = ""; ///< inside a layer; empty: no experts
+  std::string_view each = "";   ///< in the files, before the expert's number
+  std::array<std::string_view, 3> projections = {"gate_proj", "up_proj",
+                                                 "down_proj"};
+  std::string_view module = "mlp.experts"; ///< transformers'
+  /// The key of their number, and another name that it may have.
+  std::array<const char *, 2> countKeys = {"num_experts", "num_local_experts"};
+  const char *innerKey = "moe_intermediate_size";
+  bool alwaysNormalized = false; ///< else by `norm_topk_prob`
+  bool hasDenseLayers = false; ///< by `decoder_sparse_step`, `mlp_only_layers`
+
+  constexpr bool isThere() const { return !router.empty(); }
+};
+
 /// What transformers takes for a missing key; 0 means "computed from other
 /// keys".
 struct ConfigDefaults {
@@ -117,6 +133,7 @@ struct Family {
   LinearLayout layout = LinearLayout::kOutIn;
   Mixer mixer = {};
   Mlp mlp = {};
+  Experts experts = {};
   ConfigNames keys = {};
   ModuleNames modules = {};
   ConfigDefaults defaults = {};

@@ -296,6 +296,7 @@ StatusOr<ModelConfig> parseHfConfig(std::string_view text,
   QLORA_RETURN_IF_ERROR(readHeads(fields, config));
   QLORA_RETURN_IF_ERROR(readBiases(fields, config));
   QLORA_RETURN_IF_ERROR(readActivation(fields, config));
+  QLORA_RETURN_IF_ERROR(readExperts(fields, config));
   QLORA_RETURN_IF_ERROR(readDropout(fields, config));
   QLORA_RETURN_IF_ERROR(readWindows(fields, config));
   QLORA_RETURN_IF_ERROR(readQuantization(fields, config));

@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "frontend/Experts.h"
 #include "frontend/Families.h"
 #include "frontend/Rope.h"
 #include "runtime/Base/Status.h"
@@ -46,6 +47,7 @@ struct ModelConfig {
   bool qkvBias = false;
   bool outputBias = false; ///< of the attention
   bool mlpBias = false;
+  ExpertsConfig experts;
   DropoutConfig dropout;
   RopeConfig rope;                ///< of rotary positions
   std::vector<float> frequencies; ///< headDim/2, of RoPE; else none

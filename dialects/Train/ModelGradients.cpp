@@ -73,6 +73,64 @@ static LogicalResult reverse(WeightedProduct product, Tape &tape) {
   return success();
 }
 
+static LogicalResult reverse(RouteOp route, Tape &tape) {
+  if (Value flowing = tape.lookup(route.getWeights()))
+    tape.add(route.getLogits(),
+             RouteGradOp::create(tape.getBuilder(), route.getLoc(),
+                                 route.getLogits().getType(), route.getLogits(),
+                                 route.getChoices(), flowing,
+                                 route.getOverAll()));
+  return success();
+}
+
+/// Whole numbers: nothing flows through them.
+static LogicalResult reverse(SortByExpertOp, Tape &) { return success(); }
+
+/// Of what moves tokens to rows or back: `Back` is the other one.
+template <typename Back, typename Op>
+static LogicalResult reverseMove(Op op, Value tokens, Value rows, Tape &tape) {
+  OpBuilder &b = tape.getBuilder();
+  Value dy = tape.lookup(op.getResult());
+  if (Value x = op.getX(); tape.needs(x))
+    tape.add(x, Back::create(b, op.getLoc(), x.getType(), dy, op.getOrder(),
+                             op.getPlaces(), op.getWeights()));
+  if (Value weights = op.getWeights(); weights && tape.needs(weights))
+    tape.add(weights,
+             ChoiceGradOp::create(b, op.getLoc(), weights.getType(),
+                                  tokens ? tokens : dy, rows ? rows : dy,
+                                  op.getPlaces()));
+  return success();
+}
+static LogicalResult reverse(GatherRowsOp op, Tape &tape) {
+  return reverseMove<CombineRowsOp>(op, op.getX(), Value(), tape);
+}
+static LogicalResult reverse(CombineRowsOp op, Tape &tape) {
+  return reverseMove<GatherRowsOp>(op, Value(), op.getX(), tape);
+}
+
+static LogicalResult reverse(GroupedLinearOp op, Tape &tape) {
+  OpBuilder &b = tape.getBuilder();
+  Value dy = tape.lookup(op.getResult());
+  if (op.getInit())
+    tape.add(op.getInit(), dy);
+  if (Value weight = op.getWeight(); tape.needs(weight)) {
+    Value out = dy, in = op.getX();
+    if (op.getLayout() == WeightLayout::InOut)
+      std::swap(out, in);
+    tape.add(weight, GroupedWeightGradOp::create(
+                         b, op.getLoc(), asF32(tensorOf(weight)), out, in,
+                         op.getOffsets(), Value(), op.getScale(),
+                         op.getGroupsLast()));
+  }
+  if (Value x = op.getX(); tape.needs(x))
+    tape.add(x, GroupedLinearOp::create(b, op.getLoc(), x.getType(), dy,
+                                        op.getWeight(), op.getOffsets(),
+                                        Value(), op.getScale(), StringAttr(),
+                                        turned(op.getLayout()),
+                                        op.getGroupsLast()));
+  return success();
+}
+
 static LogicalResult reverse(AttentionOp attention, Tape &tape) {
   Value q = attention.getQ(), k = attention.getK(), v = attention.getV();
   if (tape.lookup(attention.getLse()))
@@ -246,6 +304,7 @@ void qlora::train::registerModelGradients(DialectRegistry &registry) {
   registry.addExtension(+[](MLIRContext *context, ModelDialect *) {
     attachRules<EmbeddingOp, LinearOp, AttentionOp, HeadLossOp, RmsNormOp,
                 LayerNormOp, RopeOp, SwigluOp, ActivationOp, AddOp, AddBiasOp,
-                DropoutOp, RowsOp, SplitOp, ConcatOp>(context);
+                DropoutOp, RowsOp, SplitOp, ConcatOp, RouteOp, SortByExpertOp,
+                GatherRowsOp, CombineRowsOp, GroupedLinearOp>(context);
   });
 }

@@ -215,9 +215,8 @@ Value DecoderBuilder::buildAttention(const LayerWeights &layer, Value x) {
 
 Value DecoderBuilder::buildMlp(const LayerWeights &layer, Value x) {
   if (layer.experts)
-    return buildExperts(
-        body, parameters, config.experts, *layer.experts, layerNumber,
-        [this](const Weight &weight) { return parameter(weight); }, x);
+    return buildExperts(body, parameters, config.experts, *layer.experts,
+                        layerNumber, x);
   SmallVector<int64_t> widths(config.family->mlp.gated ? 2 : 1,
                               config.innerSize);
   SmallVector<Value> inputs = parts(layer.mlpInput, widths, x);

@@ -17,8 +17,7 @@ public:
                 const ExpertsConfig &config, int64_t layer)
       : body(body), parameters(parameters), config(config), layer(layer) {}
 
-  Value build(const ExpertWeights &weights,
-              llvm::function_ref<Value(const Weight &)> parameter, Value x);
+  Value build(const ExpertWeights &weights, Value x);
 
 private:
   template <typename Op, typename... Args> Op emit(Args &&...args) {
@@ -58,12 +57,14 @@ Value ExpertBuilder::stackedParameter(const StackedWeight &weight) {
   for (const Weight &part : weight.parts)
     names.push_back(part.name);
   SmallVector<int64_t> rows(names.size(), first.shape[0]);
+  const bool isOwn = names.size() == 1 && names.front() == weight.name;
   Location loc = NameLoc::get(body.getStringAttr(weight.name));
   model::ParameterOp::create(
       parameters, loc, weight.name, type, body.getStringAttr(first.file),
       /*file_type=*/TypeAttr(), /*init=*/StringAttr(), /*trainable=*/false,
       /*stored_quantized=*/false, /*quantized=*/TypeAttr(),
-      body.getStrArrayAttr(names), body.getDenseI64ArrayAttr(rows));
+      isOwn ? ArrayAttr() : body.getStrArrayAttr(names),
+      isOwn ? DenseI64ArrayAttr() : body.getDenseI64ArrayAttr(rows));
   Location outer = body.getLoc();
   body.setLoc(loc);
   Value value = emit<model::WeightOp>(type, weight.name);
@@ -81,15 +82,13 @@ Value ExpertBuilder::product(const StackedWeight &weight, Value rows,
       model::WeightLayout::OutIn, /*groups_last=*/false);
 }
 
-Value ExpertBuilder::build(const ExpertWeights &weights,
-                           llvm::function_ref<Value(const Weight &)> parameter,
-                           Value x) {
+Value ExpertBuilder::build(const ExpertWeights &weights, Value x) {
   Type f32 = body.getF32Type(), i32 = body.getI32Type();
   int64_t k = config.chosen, hidden = weights.gateUp.shape[1];
   body.setLoc(NameLoc::get(body.getStringAttr(weights.module)));
   // Without a module: adapters and 4 bits are not for routers.
   Value logits = emit<model::LinearOp>(tensor({config.count}, f32), x,
-                                       parameter(weights.router.front()),
+                                       stackedParameter(weights.router),
                                        /*init=*/Value(), APFloat(1.0),
                                        /*module=*/StringAttr());
   auto route = emit<model::RouteOp>(tensor({k}, f32), tensor({k}, i32), logits,
@@ -112,11 +111,8 @@ Value ExpertBuilder::build(const ExpertWeights &weights,
 
 Value buildExperts(ImplicitLocOpBuilder &body, OpBuilder &parameters,
                    const ExpertsConfig &config, const ExpertWeights &weights,
-                   int64_t layer,
-                   llvm::function_ref<Value(const Weight &)> parameter,
-                   Value x) {
-  return ExpertBuilder(body, parameters, config, layer)
-      .build(weights, parameter, x);
+                   int64_t layer, Value x) {
+  return ExpertBuilder(body, parameters, config, layer).build(weights, x);
 }
 
 } // namespace qlora

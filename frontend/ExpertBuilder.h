@@ -12,12 +12,13 @@
 
 namespace qlora {
 
-/// What the experts of `weights` make of x [B, T, hidden]. `parameter` declares
-/// a weight and returns its value. Ops are those of decoder layer `layer`.
-mlir::Value buildExperts(
-    mlir::ImplicitLocOpBuilder &body, mlir::OpBuilder &parameters,
-    const ExpertsConfig &config, const ExpertWeights &weights, int64_t layer,
-    llvm::function_ref<mlir::Value(const Weight &)> parameter, mlir::Value x);
+/// What the experts of `weights` make of x [B, T, hidden]: ops of decoder layer
+/// `layer` at `body`, parameters at `parameters`.
+mlir::Value buildExperts(mlir::ImplicitLocOpBuilder &body,
+                         mlir::OpBuilder &parameters,
+                         const ExpertsConfig &config,
+                         const ExpertWeights &weights, int64_t layer,
+                         mlir::Value x);
 
 } // namespace qlora
 

@@ -170,7 +170,9 @@ StatusOr<ExpertWeights> findExperts(const ModelConfig &config,
       Weight router,
       tensors.dense(fmt::format("{}.{}.weight", layer, names.router),
                     {config.experts.count, hidden}));
-  weights.router.push_back(std::move(router));
+  weights.router = {fmt::format("{}.{}.weight", layer, names.routerModule),
+                    {router},
+                    router.shape};
   QLORA_ASSIGN_OR_RETURN(weights.gateUp,
                          stack(config, tensors,
                                weights.module + ".gate_up_proj", each, inputs,

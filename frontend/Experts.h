@@ -44,8 +44,8 @@ Status readExperts(const JsonFields &fields, ModelConfig &config);
 /// What decides numbers, for ModelIdentity.
 void describeExperts(const ModelConfig &config, nlohmann::ordered_json &model);
 
-/// A parameter that is several tensors of the files, one above the other, each
-/// with as many rows as the others.
+/// A parameter that is one or several tensors of the files, one above the other,
+/// each with as many rows as the others. `name` is what transformers calls it.
 struct StackedWeight {
   std::string name;
   std::vector<Weight> parts;
@@ -54,7 +54,7 @@ struct StackedWeight {
 
 struct ExpertWeights {
   std::string module; ///< "model.layers.0.mlp.experts"
-  std::vector<Weight> router; ///< one: [experts, hidden], never quantised
+  StackedWeight router; ///< [experts, hidden], one part; never quantised
   StackedWeight gateUp, down;
 };
 

@@ -102,7 +102,8 @@ struct Experts {
   std::string_view each = "";   ///< in the files, before the expert's number
   std::array<std::string_view, 3> projections = {"gate_proj", "up_proj",
                                                  "down_proj"};
-  std::string_view module = "mlp.experts"; ///< transformers'
+  /// Where transformers has them, whatever the files say.
+  std::string_view module = "mlp.experts", routerModule = "mlp.gate";
   /// The key of their number, and another name that it may have.
   std::array<const char *, 2> countKeys = {"num_experts", "num_local_experts"};
   const char *innerKey = "moe_intermediate_size";

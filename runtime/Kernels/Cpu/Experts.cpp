@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT
 
 // Experts, row by row: route, route_grad, sort_by_expert, gather_rows,
-// combine_rows, choice_grad; and grouped_weight_grad.
+// combine_rows, choice_grad.
 
+#include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <vector>
 
+#include "runtime/Kernels/Cpu/CheckIndices.h"
 #include "runtime/Kernels/Cpu/Convert.h"
 #include "runtime/Kernels/Cpu/CpuKernels.h"
 #include "runtime/Kernels/Cpu/Parallel.h"
@@ -15,17 +16,6 @@ namespace qlora::cpu {
 
 /// Rows of `columns` elements that one thread should at least have.
 static int64_t rowGrain(int64_t columns) { return 1 + 16384 / columns; }
-
-/// Numbers of a row, an expert or a choice come from a kernel before.
-static Status checkIndices(const char *op, const int32_t *indices,
-                           int64_t count, int64_t limit) {
-  for (int64_t i = 0; i < count; ++i)
-    if (indices[i] < 0 || indices[i] >= limit)
-      return Status::error(StatusCode::kInternal,
-                           "{}: index {} is {}, not below {}", op, i,
-                           indices[i], limit);
-  return Status::ok();
-}
 
 // Which experts ---------------------------------------------------------------
 
@@ -75,17 +65,22 @@ struct Router {
 };
 } // namespace
 
-/// A NaN is smaller than any number, so that there always are `chosen`.
+/// A NaN is smaller than any number.
+static bool isBetter(float a, float b) { return a > b || (b != b && a == a); }
+
+/// One walk, with the best so far in order.
 void Router::choose(const void *logits, int64_t row, int32_t *choices) const {
-  for (int64_t j = 0; j < chosen; ++j) {
-    int32_t best = -1;
-    for (int32_t e = 0; e < experts; ++e) {
-      const bool isTaken = std::find(choices, choices + j, e) != choices + j;
-      if (!isTaken && (best < 0 || logit(logits, row, e) >
-                                       logit(logits, row, best)))
-        best = e;
-    }
-    choices[j] = best;
+  int64_t count = 0;
+  for (int32_t e = 0; e < experts; ++e) {
+    const float value = logit(logits, row, e);
+    int64_t at = count;
+    while (at > 0 && isBetter(value, logit(logits, row, choices[at - 1])))
+      --at;
+    if (at == chosen)
+      continue;
+    count = std::min(count + 1, chosen);
+    std::copy_backward(choices + at, choices + count - 1, choices + count);
+    choices[at] = e;
   }
 }
 
@@ -179,6 +174,9 @@ PreparedKernel sort_by_expert::cpu::prepare(const KernelRequest &request,
 
 // Tokens and sorted rows ------------------------------------------------------
 
+/// Columns that are summed at a time, in f32.
+static constexpr int64_t kSummed = 1024;
+
 namespace {
 struct Move {
   int64_t rows, chosen, columns, ldx, ldo;
@@ -206,25 +204,27 @@ PreparedKernel gather_rows::cpu::prepare(const KernelRequest &request,
     QLORA_RETURN_IF_ERROR(checkIndices("gather_rows", order, sorted, sorted));
     parallelRanges(sorted, rowGrain(move.columns),
                    [&](int64_t begin, int64_t end) {
+      float sum[kSummed];
       for (int64_t p = begin; p < end; ++p) {
         const void *x = elementAt(args.buffers[0], move.type,
                                   order[p] / move.chosen * move.ldx);
         void *out = elementAt(args.buffers[3], move.type, p * move.ldo);
-        const float factor = move.weight(args, order[p]);
-        if (factor == 1)
+        if (!move.hasWeights) {
           convertRun(move.type, x, move.type, out, move.columns);
-        else
-          for (int64_t c = 0; c < move.columns; ++c)
-            storeElement(move.type, out, c,
-                         factor * loadElement(move.type, x, c));
+          continue;
+        }
+        for (int64_t c = 0; c < move.columns; c += kSummed) {
+          const int64_t count = std::min(kSummed, move.columns - c);
+          std::fill_n(sum, count, 0.0f);
+          addScaled(move.weight(args, order[p]), move.type,
+                    elementAt(x, move.type, c), sum, count);
+          narrow(sum, move.type, elementAt(out, move.type, c), count);
+        }
       }
     });
     return Status::ok();
   });
 }
-
-/// Columns that are summed at a time, in f32.
-static constexpr int64_t kSummed = 1024;
 
 PreparedKernel combine_rows::cpu::prepare(const KernelRequest &request,
                                           uint64_t) {
@@ -256,6 +256,22 @@ PreparedKernel combine_rows::cpu::prepare(const KernelRequest &request,
   });
 }
 
+/// In eight lanes, whatever the vector width, so that all machines agree.
+QLORA_VECTOR static double dotOf(const float *a, const float *b,
+                                 int64_t count) {
+  double lanes[8] = {};
+  int64_t i = 0;
+  for (; i + 8 <= count; i += 8)
+    for (int lane = 0; lane < 8; ++lane)
+      lanes[lane] += double(a[i + lane]) * b[i + lane];
+  for (; i < count; ++i)
+    lanes[i % 8] += double(a[i]) * b[i];
+  double sum = 0;
+  for (double lane : lanes)
+    sum += lane;
+  return sum;
+}
+
 PreparedKernel choice_grad::cpu::prepare(const KernelRequest &request,
                                          uint64_t) {
   const int64_t rows = request.constant("rows");
@@ -269,74 +285,21 @@ PreparedKernel choice_grad::cpu::prepare(const KernelRequest &request,
         checkIndices("choice_grad", places, rows * chosen, rows * chosen));
     parallelRanges(rows * chosen, rowGrain(columns),
                    [&](int64_t begin, int64_t end) {
+      float token[kSummed], row[kSummed];
       for (int64_t choice = begin; choice < end; ++choice) {
         double sum = 0;
-        for (int64_t c = 0; c < columns; ++c)
-          sum += double(loadElement(type, args.buffers[0],
-                                    choice / chosen * ldt + c)) *
-                 loadElement(type, args.buffers[1], places[choice] * ldx + c);
+        for (int64_t c = 0; c < columns; c += kSummed) {
+          const int64_t count = std::min(kSummed, columns - c);
+          widen(type,
+                elementAt(args.buffers[0], type, choice / chosen * ldt + c),
+                token, count);
+          widen(type, elementAt(args.buffers[1], type, places[choice] * ldx + c),
+                row, count);
+          sum += dotOf(token, row, count);
+        }
         bufferOf<float>(args, 3)[choice] = float(sum);
       }
     });
-    return Status::ok();
-  });
-}
-
-// Gradients of weights --------------------------------------------------------
-
-namespace {
-/// dW_g of some of its rows: sums over the group's rows in their order.
-struct GroupedWeightGrad {
-  int64_t m, groups, rows, columns, lddy, ldx;
-  bool isLast;
-  qlora_dtype dy, x;
-  float alpha, beta;
-
-  explicit GroupedWeightGrad(const KernelRequest &r)
-      : m(r.constant("m")), groups(r.constant("groups")),
-        rows(r.constant("rows")), columns(r.constant("columns")),
-        lddy(r.constant("lddy")), ldx(r.constant("ldx")),
-        isLast(r.constant("groups_last") != 0), dy(r.type("dy")),
-        x(r.type("x")), alpha(float(r.constantAsDouble("alpha"))),
-        beta(float(r.constantAsDouble("beta"))) {}
-
-  void add(const LibraryKernelArgs &args, int64_t group, int64_t row) const;
-};
-} // namespace
-
-void GroupedWeightGrad::add(const LibraryKernelArgs &args, int64_t group,
-                            int64_t row) const {
-  const auto *offsets = bufferOf<const int32_t>(args, 2);
-  auto *dw = bufferOf<float>(args, 3);
-  const int64_t step = isLast ? groups : 1;
-  dw += isLast ? row * columns * groups + group
-               : (group * rows + row) * columns;
-  for (int64_t first = 0; first < columns; first += kSummed) {
-    const int64_t count = std::min(kSummed, columns - first);
-    float sum[kSummed];
-    std::fill_n(sum, count, 0.0f);
-    for (int64_t p = offsets[group]; p < offsets[group + 1]; ++p)
-      addScaled(loadElement(dy, args.buffers[0], p * lddy + row), x,
-                elementAt(args.buffers[1], x, p * ldx + first), sum, count);
-    for (int64_t c = 0; c < count; ++c) {
-      float &to = dw[(first + c) * step];
-      to = alpha * sum[c] + (beta == 0 ? 0 : beta * to);
-    }
-  }
-}
-
-PreparedKernel grouped_weight_grad::cpu::prepare(const KernelRequest &request,
-                                                 uint64_t) {
-  const GroupedWeightGrad gradient(request);
-  return makeKernel([gradient](const LibraryKernelArgs &args) {
-    const auto *offsets = bufferOf<const int32_t>(args, 2);
-    QLORA_RETURN_IF_ERROR(checkIndices("grouped_weight_grad", offsets,
-                                       gradient.groups + 1, gradient.m + 1));
-    parallelFor(gradient.groups * gradient.rows, threadCount(),
-                [&](int64_t index, int64_t) {
-                  gradient.add(args, index / gradient.rows,
-                               index % gradient.rows);
-                });
     return Status::ok();
   });
 }

@@ -42,19 +42,26 @@ template <typename Logits> struct RouterRow {
   }
 };
 
-/// A NaN is smaller than any number, so that there always are `chosen`.
+/// A NaN is smaller than any number.
+QLORA_DEVICE bool isBetter(float a, float b) {
+  return a > b || (b != b && a == a);
+}
+
+/// One walk, with the best so far in order.
 template <typename Logits>
 QLORA_DEVICE void choose(const RouterRow<Logits> &row, int32_t *choices) {
-  for (int64_t j = 0; j < row.chosen; ++j) {
-    int32_t best = -1;
-    for (int32_t e = 0; e < row.experts; ++e) {
-      bool isTaken = false;
-      for (int64_t i = 0; i < j; ++i)
-        isTaken |= choices[i] == e;
-      if (!isTaken && (best < 0 || row.logit(e) > row.logit(best)))
-        best = e;
-    }
-    choices[j] = best;
+  int64_t count = 0;
+  for (int32_t e = 0; e < row.experts; ++e) {
+    const float value = row.logit(e);
+    int64_t at = count;
+    while (at > 0 && isBetter(value, row.logit(choices[at - 1])))
+      --at;
+    if (at == row.chosen)
+      continue;
+    count = count < row.chosen ? count + 1 : count;
+    for (int64_t i = count - 1; i > at; --i)
+      choices[i] = choices[i - 1];
+    choices[at] = e;
   }
 }
 

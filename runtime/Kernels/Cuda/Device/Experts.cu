@@ -12,6 +12,12 @@
 
 constexpr int kExpertThreads = 256;
 
+/// A kernel that is one function of its arguments; a thread may have all the
+/// registers that it needs.
+#define QLORA_EXPERT_KERNEL(Symbol, ...)                                       \
+  QLORA_CUDA_KERNEL(kExpertThreads, 1)                                         \
+  Symbol(const __grid_constant__ qlora_cuda_args args) { __VA_ARGS__(args); }
+
 // Which experts ---------------------------------------------------------------
 
 /// Row `row` of the logits, of which a thread has all.
@@ -80,8 +86,8 @@ template <typename Logits> QLORA_DEVICE void route(const qlora_cuda_args &args) 
   for (int64_t j = 0; j < row.chosen; ++j)
     weights[j] = row.weight(choices[j]);
 }
-QLORA_CUDA_SYMBOL(kExpertThreads, qlora_route_f32, route<qlora_f32>)
-QLORA_CUDA_SYMBOL(kExpertThreads, qlora_route_bf16, route<qlora_bf16>)
+QLORA_EXPERT_KERNEL(qlora_route_f32, route<qlora_f32>)
+QLORA_EXPERT_KERNEL(qlora_route_bf16, route<qlora_bf16>)
 
 template <typename Logits>
 QLORA_DEVICE void routeGrad(const qlora_cuda_args &args) {
@@ -105,11 +111,11 @@ QLORA_DEVICE void routeGrad(const qlora_cuda_args &args) {
     Logits::store(out, choices[j],
                   row.weight(choices[j]) * (dweights[j] - mean));
 }
-QLORA_CUDA_SYMBOL(kExpertThreads, qlora_route_grad_f32, routeGrad<qlora_f32>)
-QLORA_CUDA_SYMBOL(kExpertThreads, qlora_route_grad_bf16, routeGrad<qlora_bf16>)
+QLORA_EXPERT_KERNEL(qlora_route_grad_f32, routeGrad<qlora_f32>)
+QLORA_EXPERT_KERNEL(qlora_route_grad_bf16, routeGrad<qlora_bf16>)
 
 /// One block; each thread counts, then places, the rows of its experts.
-QLORA_CUDA_KERNEL(kExpertThreads)
+QLORA_CUDA_KERNEL(kExpertThreads, 1)
 qlora_sort_by_expert(const __grid_constant__ qlora_cuda_args args) {
   const int64_t rows = args.constants[0], experts = args.constants[1];
   const int32_t *choices = qlora_at<int32_t>(args.buffers[0], 0);
@@ -152,11 +158,10 @@ template <typename X> QLORA_DEVICE void gatherRows(const qlora_cuda_args &args) 
       args.buffers[2] ? qlora_load_f32(args.buffers[2], choice) : 1.0f;
   for (int64_t i = threadIdx.x; i < c[2]; i += kExpertThreads)
     X::store(args.buffers[3], p * c[4] + i,
-             factor * X::load(args.buffers[0], choice / c[1] * c[3] + i));
+             factor * X::load(args.buffers[0], choice / int32_t(c[1]) * c[3] + i));
 }
-QLORA_CUDA_SYMBOL(kExpertThreads, qlora_gather_rows_f32, gatherRows<qlora_f32>)
-QLORA_CUDA_SYMBOL(kExpertThreads, qlora_gather_rows_bf16,
-                  gatherRows<qlora_bf16>)
+QLORA_EXPERT_KERNEL(qlora_gather_rows_f32, gatherRows<qlora_f32>)
+QLORA_EXPERT_KERNEL(qlora_gather_rows_bf16, gatherRows<qlora_bf16>)
 
 /// A block is a token.
 template <typename X>
@@ -176,29 +181,26 @@ QLORA_DEVICE void combineRows(const qlora_cuda_args &args) {
     X::store(args.buffers[3], n * c[4] + i, sum);
   }
 }
-QLORA_CUDA_SYMBOL(kExpertThreads, qlora_combine_rows_f32,
-                  combineRows<qlora_f32>)
-QLORA_CUDA_SYMBOL(kExpertThreads, qlora_combine_rows_bf16,
-                  combineRows<qlora_bf16>)
+QLORA_EXPERT_KERNEL(qlora_combine_rows_f32, combineRows<qlora_f32>)
+QLORA_EXPERT_KERNEL(qlora_combine_rows_bf16, combineRows<qlora_bf16>)
 
 /// A block is a choice of a token.
 template <typename X>
 QLORA_DEVICE void choiceGrad(const qlora_cuda_args &args) {
   const int64_t *c = args.constants;
-  const int64_t choice = blockIdx.x;
+  const int32_t choice = int32_t(blockIdx.x);
   const int32_t place = qlora_load_i32(args.buffers[2], choice);
   const bool isThere = place >= 0 && place < c[0] * c[1];
   float sum = 0;
   for (int64_t i = threadIdx.x; isThere && i < c[2]; i += kExpertThreads)
-    sum += X::load(args.buffers[0], choice / c[1] * c[3] + i) *
+    sum += X::load(args.buffers[0], choice / int32_t(c[1]) * c[3] + i) *
            X::load(args.buffers[1], place * c[4] + i);
   sum = qlora_block_sum(sum);
   if (threadIdx.x == 0)
     qlora_store_f32(args.buffers[3], choice, sum);
 }
-QLORA_CUDA_SYMBOL(kExpertThreads, qlora_choice_grad_f32, choiceGrad<qlora_f32>)
-QLORA_CUDA_SYMBOL(kExpertThreads, qlora_choice_grad_bf16,
-                  choiceGrad<qlora_bf16>)
+QLORA_EXPERT_KERNEL(qlora_choice_grad_f32, choiceGrad<qlora_f32>)
+QLORA_EXPERT_KERNEL(qlora_choice_grad_bf16, choiceGrad<qlora_bf16>)
 
 // Products --------------------------------------------------------------------
 
@@ -280,7 +282,7 @@ QLORA_DEVICE void groupedMatmul(const qlora_cuda_args &args, GroupTile &a,
 }
 
 #define QLORA_GROUPED_MATMUL(X)                                                \
-  QLORA_CUDA_KERNEL(kExpertThreads)                                            \
+  QLORA_CUDA_KERNEL(kExpertThreads, 1)                                         \
   qlora_grouped_matmul_##X(const __grid_constant__ qlora_cuda_args args) {     \
     __shared__ GroupTile a, w;                                                 \
     groupedMatmul<qlora_##X>(args, a, w);                                      \
@@ -309,8 +311,8 @@ QLORA_DEVICE void groupedWeightGrad(const qlora_cuda_args &args) {
   *to = float(__builtin_bit_cast(double, c[7])) * sum + (beta == 0 ? 0 : beta * *to);
 }
 #define QLORA_GROUPED_WEIGHT_GRAD(Dy, X)                                       \
-  QLORA_CUDA_SYMBOL(kExpertThreads, qlora_grouped_weight_grad_##Dy##_##X,      \
-                    groupedWeightGrad<qlora_##Dy, qlora_##X>)
+  QLORA_EXPERT_KERNEL(qlora_grouped_weight_grad_##Dy##_##X,                    \
+                      groupedWeightGrad<qlora_##Dy, qlora_##X>)
 QLORA_GROUPED_WEIGHT_GRAD(f32, f32)
 QLORA_GROUPED_WEIGHT_GRAD(f32, bf16)
 QLORA_GROUPED_WEIGHT_GRAD(bf16, f32)

@@ -20,6 +20,9 @@ namespace qlora::cpu::grouped_matmul {
 
 enum Operand { kA, kW, kOffsets, kC, kWorkspace };
 
+/// Of one product: then its sums stay in a cache.
+static constexpr int64_t kMostRows = 256;
+
 using plans::PanelPlan;
 
 namespace {
@@ -62,10 +65,12 @@ private:
 PreparedKernel GroupedMatmul::prepare(const KernelRequest &request) {
   std::unique_ptr<GroupedMatmul> kernel(new GroupedMatmul(request));
   const PanelPlan &plan = kernel->plan;
-  for (int64_t height : {8, 32, 128})
-    if (height < plan.rows)
+  // Few rows more than are there: matrix tiles have 16.
+  for (int64_t height : {8, 16, 32, 64, 96, 128, 160, 192, 224, 256})
+    if (height < plan.m)
       kernel->heights.push_back(height);
-  kernel->heights.push_back(plan.rows);
+  if (plan.m <= kMostRows)
+    kernel->heights.push_back(plan.m);
   for (int64_t rows : kernel->heights)
     for (int64_t columns : {plan.columns, plan.n % plan.columns})
       if (columns > 0)

@@ -157,7 +157,7 @@ bool understandsKey(const Family &family, std::string_view key) {
       keys.hiddenSize,        keys.innerSize,       keys.layers,
       keys.heads,             keys.maxPositions,    keys.normEpsilon,
       keys.activation,        keys.embeddingDropout, keys.residualDropout,
-      keys.attentionDropout};
+      keys.attentionDropout,  keys.qkvBias};
   return (!key.empty() && std::ranges::find(names, key) != std::end(names)) ||
          understandsExpertKey(family, key);
 }

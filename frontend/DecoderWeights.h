@@ -54,7 +54,9 @@ struct LayerWeights {
   NormWeight mlpNorm;
   std::vector<LinearWeight> mlpInput; ///< gate and up, or up
   LinearWeight mlpOutput;
-  std::optional<ExpertWeights> experts; ///< in place of both
+  /// In place of the MLP, which is left out; or with a gate, beside it.
+  std::optional<ExpertWeights> experts;
+  std::optional<LinearWeight> sharedGate;
 };
 
 struct DecoderWeights {

@@ -28,6 +28,8 @@ bool understandsExpertKey(const Family &family, std::string_view key) {
   const Experts &experts = family.experts;
   if (!experts.isThere())
     return false;
+  if (!experts.shared.empty() && key == experts.sharedKey)
+    return true;
   const std::string_view keys[] = {
       experts.countKeys[0], experts.countKeys[1], experts.innerKey, kChosenKey,
       kNormalizeKey,        kLogitsKey,           kLossKey,         kNoiseKey,
@@ -98,6 +100,10 @@ Status readExperts(const JsonFields &fields, ModelConfig &config) {
   QLORA_ASSIGN_OR_RETURN(experts.chosen, fields.integer(kChosenKey, 1));
   QLORA_ASSIGN_OR_RETURN(experts.innerSize,
                          fields.integer(family.innerKey, 1));
+  if (!family.shared.empty()) {
+    QLORA_ASSIGN_OR_RETURN(experts.sharedSize,
+                           fields.integer(family.sharedKey, 1));
+  }
   QLORA_ASSIGN_OR_RETURN(
       experts.normalized,
       fields.boolean(kNormalizeKey, family.alwaysNormalized));
@@ -119,6 +125,8 @@ void describeExperts(const ModelConfig &config, nlohmann::ordered_json &model) {
   model[kChosenKey] = experts.chosen;
   model["expert_intermediate_size"] = experts.innerSize;
   model[kNormalizeKey] = experts.normalized;
+  if (experts.sharedSize)
+    model["shared_expert_intermediate_size"] = experts.sharedSize;
   std::string dense;
   for (size_t layer = 0; layer < experts.layers.size(); ++layer)
     if (!experts.layers[layer])

@@ -31,6 +31,7 @@ struct ExpertsConfig {
   int64_t count = 0;
   int64_t chosen = 0; ///< of each token; at most `count`
   int64_t innerSize = 0;
+  int64_t sharedSize = 0; ///< of the MLP beside them; 0: none
   bool normalized = false;  ///< the weights of the chosen add up to 1
   std::vector<bool> layers; ///< which have experts, not an MLP
 };

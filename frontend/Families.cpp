@@ -50,6 +50,18 @@ static constexpr Family kFamilies[] = {
         .defaults = {.kvHeads = 8, .normEpsilon = 1e-5},
     },
     {
+        .architecture = "Qwen2MoeForCausalLM",
+        .modelType = "qwen2_moe",
+        .mixer = {.inputBias = BiasRule::kAlways},
+        .experts = {.router = "mlp.gate",
+                    .each = "mlp.experts",
+                    .shared = "mlp.shared_expert",
+                    .sharedGate = "mlp.shared_expert_gate",
+                    .hasDenseLayers = true},
+        .keys = {.qkvBias = "qkv_bias"},
+        .defaults = {.kvHeads = 16},
+    },
+    {
         .architecture = "Qwen3MoeForCausalLM",
         .modelType = "qwen3_moe",
         .mixer = {.inputBias = BiasRule::kByKey,

@@ -58,6 +58,7 @@ struct ConfigNames {
   const char *embeddingDropout = "";
   const char *residualDropout = "";
   const char *attentionDropout = "attention_dropout";
+  const char *qkvBias = ""; ///< what says again that q, k and v have one
 };
 
 /// Paths of modules; those of a layer are inside `layers`.N. Parts that one
@@ -107,6 +108,9 @@ struct Experts {
   /// The key of their number, and another name that it may have.
   std::array<const char *, 2> countKeys = {"num_experts", "num_local_experts"};
   const char *innerKey = "moe_intermediate_size";
+  /// An MLP for all tokens beside them, and the linear of its gate; empty: none.
+  std::string_view shared = "", sharedGate = "";
+  const char *sharedKey = "shared_expert_intermediate_size";
   bool alwaysNormalized = false; ///< else by `norm_topk_prob`
   bool hasDenseLayers = false; ///< by `decoder_sparse_step`, `mlp_only_layers`
 

@@ -95,6 +95,10 @@ static Status readBiases(const JsonFields &fields, ModelConfig &config) {
   QLORA_ASSIGN_OR_RETURN(const bool attention,
                          fields.boolean("attention_bias", false));
   QLORA_ASSIGN_OR_RETURN(const bool mlp, fields.boolean("mlp_bias", false));
+  const char *inputs = config.family->keys.qkvBias;
+  QLORA_ASSIGN_OR_RETURN(const bool hasInputs, fields.boolean(inputs, true));
+  if (*inputs && !hasInputs)
+    return Status::invalid("'{}' is false; only true is supported", inputs);
   const Mixer &mixer = config.family->mixer;
   const BiasRule mlpRule = config.family->mlp.bias;
   if (attention && mixer.inputBias == BiasRule::kNever)
@@ -152,15 +156,15 @@ static StatusOr<int64_t> readWindow(const JsonFields &fields,
       const bool wanted,
       fields.boolean("use_sliding_window", rule != WindowRule::kByLayers));
   // transformers asks this key of the Qwen families only; elsewhere false
-  // beside a window would be a guess.
-  if (rule == WindowRule::kByLayers && !wanted)
+  // beside a window would be a guess. It writes 0 where there is none.
+  if (rule != WindowRule::kAll && !wanted)
     return 0;
   const bool missing = !fields.mentions("sliding_window");
   QLORA_ASSIGN_OR_RETURN(
       const int64_t window,
       fields.integer("sliding_window", 1,
                      missing ? family.defaults.window : 0));
-  if (!window || (rule == WindowRule::kNone && !wanted))
+  if (!window)
     return 0;
   if (rule == WindowRule::kNone)
     return Status::invalid("'sliding_window' is {}, but {} has none", window,

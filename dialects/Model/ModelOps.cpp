@@ -289,6 +289,15 @@ LogicalResult AddBiasOp::verify() {
   return success();
 }
 
+LogicalResult GateRowsOp::verify() {
+  if (columnsOf(getGate()) != 1 || !sameTokens(getX(), getGate()))
+    return emitOpError("(C1) expects a gate of one number for each row of ")
+           << getX().getType() << ", but got " << getGate().getType();
+  if (getX().getType() != getResult().getType())
+    return emitOpError("(C2) expects a result of type ") << getX().getType();
+  return success();
+}
+
 LogicalResult DropoutOp::verify() {
   double p = getProbability().convertToDouble();
   if (!(p > 0 && p < 1))

@@ -106,7 +106,7 @@ SmallVector<Value> RopeOp::buildRow(OpBuilder &builder, ValueRange arguments) {
 }
 
 //===----------------------------------------------------------------------===//
-// swiglu, activation, add, add_bias, dropout
+// swiglu, activation, add, add_bias, gate_rows, dropout
 //===----------------------------------------------------------------------===//
 
 int64_t SwigluOp::getRowColumns() { return columnsOf(getGate()); }
@@ -175,6 +175,19 @@ SmallVector<MapAttr> AddBiasOp::getRowMaps() {
 SmallVector<Value> AddBiasOp::buildRow(OpBuilder &builder,
                                        ValueRange arguments) {
   return {Arithmetic(builder, getLoc()).add(arguments[0], arguments[1])};
+}
+
+int64_t GateRowsOp::getRowColumns() { return columnsOf(getX()); }
+
+SmallVector<MapAttr> GateRowsOp::getRowMaps() {
+  return {map(*this, MapKind::Full), map(*this, MapKind::Scalar)};
+}
+
+SmallVector<Value> GateRowsOp::buildRow(OpBuilder &builder,
+                                        ValueRange arguments) {
+  Arithmetic a(builder, getLoc());
+  Value x = arguments[0];
+  return {a.mul(x, a.sigmoid(a.splat(arguments[1], x.getType())))};
 }
 
 int64_t DropoutOp::getRowColumns() { return columnsOf(getX()); }

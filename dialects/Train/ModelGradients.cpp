@@ -168,14 +168,21 @@ static LogicalResult reverse(HeadLossOp head, Tape &tape) {
   return success();
 }
 
+/// True for one number that each row has of its own.
+static bool isRowNumber(MapAttr map) {
+  return map.getKind() == MapKind::Scalar && map.getGroup() == 1;
+}
+
 /// The operands that need a gradient; an error for one that cannot have any.
+/// Rows have a row for their first result, so one stands before numbers.
 static FailureOr<SmallVector<unsigned>> wantedOperands(RowOp op, Tape &tape) {
-  SmallVector<unsigned> wanted;
+  SmallVector<unsigned> wanted, numbers;
   for (auto [i, operand] : llvm::enumerate(op->getOperands())) {
     if (!tape.needs(operand))
       continue;
-    MapKind kind = op.getRowMaps()[i].getKind();
-    if (kind != MapKind::Full && kind != MapKind::Column)
+    MapAttr map = op.getRowMaps()[i];
+    MapKind kind = map.getKind();
+    if (kind != MapKind::Full && kind != MapKind::Column && !isRowNumber(map))
       return op->emitOpError("cannot be differentiated with respect to "
                              "operand ")
              << i << ", which every row reads as '" << stringifyMapKind(kind)
@@ -184,8 +191,13 @@ static FailureOr<SmallVector<unsigned>> wantedOperands(RowOp op, Tape &tape) {
       return op->emitOpError("cannot be differentiated with respect to "
                              "operand ")
              << i << ", which holds integers: " << operand.getType();
-    wanted.push_back(i);
+    (isRowNumber(map) ? numbers : wanted).push_back(i);
   }
+  if (wanted.empty() && !numbers.empty())
+    for (auto [i, map] : llvm::enumerate(op.getRowMaps()))
+      if (wanted.empty() && map.getKind() == MapKind::Full)
+        wanted.push_back(i);
+  wanted.append(numbers);
   return wanted;
 }
 
@@ -199,8 +211,8 @@ static FailureOr<Operation *> buildReversedRows(RowOp op,
   SmallVector<MapAttr> maps = op.getRowMaps();
   auto full = asF32(tensorOf(op->getResult(0)));
   SmallVector<Type> types = llvm::map_to_vector(wanted, [&](unsigned i) -> Type {
-    return maps[i].getKind() == MapKind::Full ? op->getOperand(i).getType()
-                                              : full;
+    return maps[i].getKind() == MapKind::Column ? full
+                                                : op->getOperand(i).getType();
   });
   for (auto [i, gradient] : llvm::enumerate(flowing)) {
     if (!gradient)
@@ -224,9 +236,13 @@ static FailureOr<Operation *> buildReversedRows(RowOp op,
     outcome = success(succeeded(rows));
     if (failed(rows))
       return SmallVector<Value>();
-    return llvm::map_to_vector(wanted, [&](unsigned i) {
-      return (*rows)[i] ? (*rows)[i]
-                        : zeroRow(inner, op.getLoc(), op.getRowColumns());
+    return llvm::map_to_vector(wanted, [&](unsigned i) -> Value {
+      if ((*rows)[i])
+        return (*rows)[i];
+      if (isRowNumber(op.getRowMaps()[i]))
+        return arith::ConstantOp::create(inner, op.getLoc(),
+                                         inner.getF32FloatAttr(0));
+      return zeroRow(inner, op.getLoc(), op.getRowColumns());
     });
   };
   std::string label = (op->getName().stripDialect() + "_grad").str();
@@ -304,7 +320,7 @@ void qlora::train::registerModelGradients(DialectRegistry &registry) {
   registry.addExtension(+[](MLIRContext *context, ModelDialect *) {
     attachRules<EmbeddingOp, LinearOp, AttentionOp, HeadLossOp, RmsNormOp,
                 LayerNormOp, RopeOp, SwigluOp, ActivationOp, AddOp, AddBiasOp,
-                DropoutOp, RowsOp, SplitOp, ConcatOp, RouteOp, SortByExpertOp,
+                GateRowsOp, DropoutOp, RowsOp, SplitOp, ConcatOp, RouteOp, SortByExpertOp,
                 GatherRowsOp, CombineRowsOp, GroupedLinearOp>(context);
   });
 }

@@ -81,6 +81,14 @@ CASES = {
     "add_bias": ({"b": (H,)}, """
       %b = model.weight @b.weight : tensor<16xf32>
       %y = model.add_bias %x, %b : (XX, tensor<16xf32>) -> XX"""),
+    "gate_rows": ({"g": (1, H), "w": (H, H)}, """
+      %g = model.weight @g.weight : tensor<1x16xf32>
+      %w = model.weight @w.weight : tensor<16x16xf32>
+      %n = model.linear %x, %g {module = "g"}
+          : (XX, tensor<1x16xf32>) -> tensor<?x?x1xf32>
+      %m = model.linear %x, %w {module = "w"}
+          : (XX, tensor<16x16xf32>) -> XX
+      %y = model.gate_rows %m, %n : (XX, tensor<?x?x1xf32>) -> XX"""),
     "dropout": ({}, """
       %y = model.dropout %x {probability = 0.3 : f64, id = 5 : i64} : XX"""),
     "attention": ({"k": (8, H), "v": (8, H)}, """

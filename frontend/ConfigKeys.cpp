@@ -18,9 +18,10 @@ namespace qlora {
 // clang-format off
 /// HfConfig.cpp and Rope.cpp read these of every family.
 static const std::set<std::string_view> kReadKeys = {
-    "architectures", "attention_bias", "head_dim", "layer_types",
-    "max_window_layers", "mlp_bias", "model_type", "num_key_value_heads",
-    "original_max_position_embeddings", "quantization_config",
+    "architectures", "head_dim", "layer_types",
+    "max_window_layers", "model_type", "num_key_value_heads",
+    "original_max_position_embeddings", "partial_rotary_factor",
+    "quantization_config",
     "rope_parameters", "rope_scaling", "rope_theta", "sliding_window",
     "tie_word_embeddings", "use_sliding_window", "vocab_size",
 };
@@ -32,7 +33,7 @@ static const std::set<std::string_view> kHarmlessKeys = {
     "_attn_implementation", "_attn_implementation_autoset", "_commit_hash",
     "_flash_attn_2_enabled", "_name_or_path", "attn_implementation",
     "auto_map", "bad_words_ids", "begin_suppress_tokens", "bos_token_id",
-    "cls_token_id", "decoder_start_token_id", "diversity_penalty",
+    "cache_implementation", "cls_token_id", "decoder_start_token_id", "diversity_penalty",
     "do_sample", "dtype", "early_stopping", "encoder_no_repeat_ngram_size",
     "eos_token_id", "exponential_decay_length_penalty", "finetuning_task",
     "forced_bos_token_id", "forced_eos_token_id", "gradient_checkpointing",
@@ -66,6 +67,7 @@ static constexpr NeutralKey kNeutralKeys[] = {
     {"alibi", "false"},
     {"attention_chunk_size", "null"},
     {"attention_dropout", "0"},
+    {"attention_bias", "false"},
     {"attention_multiplier", "null"},
     {"attention_out_bias", "false"},
     {"attn_logit_softcapping", "null"},
@@ -81,12 +83,12 @@ static constexpr NeutralKey kNeutralKeys[] = {
     {"is_encoder_decoder", "false"},
     {"logit_scale", "1"},
     {"logits_scaling", "1"},
+    {"mlp_bias", "false"},
     {"mup_multiplier", "1"},
     {"no_rope_layers", "[]"},
     {"num_experts", "0"},
     {"num_experts_per_tok", "0"},
     {"num_local_experts", "0"},
-    {"partial_rotary_factor", "1"},
     {"per_layer_config", "{}"},
     {"pretraining_tp", "1"},
     {"pruned_heads", "{}"},
@@ -154,10 +156,20 @@ static Status checkUnknownKey(const std::string &name, const json &value,
 bool understandsKey(const Family &family, std::string_view key) {
   const ConfigNames &keys = family.keys;
   const std::string_view names[] = {
-      keys.hiddenSize,        keys.innerSize,       keys.layers,
-      keys.heads,             keys.maxPositions,    keys.normEpsilon,
-      keys.activation,        keys.embeddingDropout, keys.residualDropout,
-      keys.attentionDropout,  keys.qkvBias};
+      keys.hiddenSize,     keys.innerSize,       keys.layers,
+      keys.heads,          keys.maxPositions,    keys.normEpsilon,
+      keys.activation,     keys.embeddingDropout, keys.residualDropout,
+      keys.attentionDropout, keys.inputBias,     keys.outputBias,
+      keys.mlpBias,        keys.queryWidth,      keys.attentionScale,
+      keys.attentionCap,   keys.logitCap,        keys.logitDivisor,
+      keys.embeddingScale, keys.residualScale,   keys.windowPeriod,
+      keys.unread,         keys.qkvBias};
+  if (family.mixer.rotary == RotaryRule::kByLayerType &&
+      key == "rope_local_base_freq")
+    return true;
+  if (family.mixer.rotary == RotaryRule::kSkipping &&
+      (key == "no_rope_layers" || key == "no_rope_layer_interval"))
+    return true;
   return (!key.empty() && std::ranges::find(names, key) != std::end(names)) ||
          understandsExpertKey(family, key);
 }

@@ -11,8 +11,6 @@
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/ImplicitLocOpBuilder.h"
 
-#include <cmath>
-
 using namespace mlir;
 
 namespace qlora {
@@ -34,7 +32,7 @@ public:
 private:
   DictionaryAttr describe();
   void buildForward();
-  void buildRopeTable(Value positions);
+  void buildRopeTables(Value positions);
   Value buildAttention(const LayerWeights &layer, Value x);
   Value buildMlp(const LayerWeights &layer, Value x);
   Value buildLayer(const LayerWeights &layer, Value x);
@@ -50,11 +48,17 @@ private:
   SmallVector<Value> parts(ArrayRef<LinearWeight> linears,
                            ArrayRef<int64_t> widths, Value x);
   Value norm(const NormWeight &weight, Value x);
+  Value norm(const std::optional<NormWeight> &weight, Value x) {
+    return weight ? norm(*weight, x) : x;
+  }
+  Value scale(double factor, Value x, bool isRounded = false);
   Value rotate(const std::optional<NormWeight> &headNorm, Value x,
                StringRef path);
   Value activate(ValueRange inputs);
   Value dropout(double probability, Value x);
-  Value addToResidual(Value x, Value added, StringRef path);
+  Value addToResidual(Value x, Value added,
+                      const std::optional<NormWeight> &outputNorm,
+                      StringRef path);
   Value embed(Value ids, Value positions);
 
   /// [B, T, width] f32.
@@ -71,7 +75,7 @@ private:
   int64_t layerNumber = -1; ///< -1: outside the layers
   int64_t dropouts = 0;
   Value embedding, segments;
-  Value cos, sin; ///< of rotary positions
+  SmallVector<model::RopeTableOp> tables; ///< of config.rotaries
 };
 
 } // namespace
@@ -161,27 +165,40 @@ Value DecoderBuilder::norm(const NormWeight &norm, Value x) {
   if (norm.bias)
     return emit<model::LayerNormOp>(x.getType(), x, weight,
                                     parameter(*norm.bias), epsilon);
-  return emit<model::RmsNormOp>(x.getType(), x, weight, epsilon);
+  double offset = config.family->norm == NormKind::kRmsAboveOne ? 1 : 0;
+  return emit<model::RmsNormOp>(x.getType(), x, weight, epsilon,
+                                APFloat(offset));
 }
 
-/// q or k: its norm by head, where the family has one, then RoPE, where
+Value DecoderBuilder::scale(double factor, Value x, bool isRounded) {
+  if (factor == 1)
+    return x;
+  return emit<model::ScaleOp>(x.getType(), x, APFloat(factor), isRounded);
+}
+
+/// q or k: its norm, where the family has one, then RoPE, where the layer's
 /// positions are rotary.
 Value DecoderBuilder::rotate(const std::optional<NormWeight> &headNorm, Value x,
                              StringRef path) {
-  if (headNorm)
-    x = norm(*headNorm, x);
+  x = norm(headNorm, x);
   enter(path);
-  return cos ? emit<model::RopeOp>(x.getType(), x, cos, sin) : x;
+  int number = config.rotaryOfLayer[layerNumber];
+  if (number < 0)
+    return x;
+  int64_t rotated = config.rotaries[number].rope.rotated;
+  model::RopeTableOp table = tables[number];
+  return emit<model::RopeOp>(x.getType(), x, table.getCos(), table.getSin(),
+                             rotated == config.headDim ? 0 : rotated);
 }
 
 /// Gate and up, or up alone.
 Value DecoderBuilder::activate(ValueRange inputs) {
   Type type = inputs.front().getType();
-  if (inputs.size() == 2)
-    return emit<model::SwigluOp>(type, inputs[0], inputs[1]);
   std::optional<model::Activation> kind =
       model::symbolizeActivation(config.activation);
   assert(kind && "HfConfig has the op's names");
+  if (inputs.size() == 2)
+    return emit<model::GluOp>(type, inputs[0], inputs[1], *kind);
   return emit<model::ActivationOp>(type, inputs[0], *kind);
 }
 
@@ -192,9 +209,13 @@ Value DecoderBuilder::dropout(double probability, Value x) {
                                 kFirstDropoutId + dropouts++);
 }
 
-Value DecoderBuilder::addToResidual(Value x, Value added, StringRef path) {
+Value DecoderBuilder::addToResidual(Value x, Value added,
+                                    const std::optional<NormWeight> &outputNorm,
+                                    StringRef path) {
+  added = norm(outputNorm, added);
   enter(path);
   added = dropout(config.dropout.residual, added);
+  added = scale(config.residualScale, added);
   return emit<model::AddOp>(x.getType(), x, added);
 }
 
@@ -206,17 +227,16 @@ Value DecoderBuilder::buildAttention(const LayerWeights &layer, Value x) {
       parts(layer.queryKeyValue, {width, kvWidth, kvWidth}, x);
   Value q = rotate(layer.queryNorm, qkv[0], path);
   Value k = rotate(layer.keyNorm, qkv[1], path);
-  double scale = std::pow(static_cast<double>(config.headDim), -0.5);
   auto attention = emit<model::AttentionOp>(
       q, k, qkv[2], segments, config.heads, config.kvHeads, config.headDim,
-      config.windows[layerNumber], scale);
+      config.windows[layerNumber], config.attentionScale);
   return linear(layer.attentionOutput, attention.getResult());
 }
 
 Value DecoderBuilder::buildMlp(const LayerWeights &layer, Value x) {
   Value experts;
   if (layer.experts)
-    experts = buildExperts(body, parameters, config.experts, *layer.experts,
+    experts = buildExperts(body, parameters, config, *layer.experts,
                            layerNumber, x);
   if (layer.mlpInput.empty())
     return experts;
@@ -235,8 +255,10 @@ Value DecoderBuilder::buildMlp(const LayerWeights &layer, Value x) {
 Value DecoderBuilder::buildLayer(const LayerWeights &layer, Value x) {
   std::string path =
       fmt::format("{}.{}", config.family->modules.layers, layerNumber);
-  x = addToResidual(x, buildAttention(layer, norm(layer.inputNorm, x)), path);
-  return addToResidual(x, buildMlp(layer, norm(layer.mlpNorm, x)), path);
+  x = addToResidual(x, buildAttention(layer, norm(layer.inputNorm, x)),
+                    layer.attentionNorm, path);
+  return addToResidual(x, buildMlp(layer, norm(layer.mlpNorm, x)),
+                       layer.mlpOutputNorm, path);
 }
 
 Value DecoderBuilder::embed(Value ids, Value positions) {
@@ -245,6 +267,7 @@ Value DecoderBuilder::embed(Value ids, Value positions) {
   enter(names.embedding);
   embedding = parameter(weights.embedding);
   Value x = emit<model::EmbeddingOp>(type, ids, embedding);
+  x = scale(config.embeddingScale, x, config.family->scalesEmbedding);
   if (weights.positions) {
     enter(names.positions);
     Value table = parameter(*weights.positions);
@@ -254,17 +277,32 @@ Value DecoderBuilder::embed(Value ids, Value positions) {
   return dropout(config.dropout.embedding, x);
 }
 
+/// rotate-half wants the frequencies of one half for the other one, too.
+static SmallVector<float> twice(ArrayRef<float> frequencies) {
+  SmallVector<float> both(frequencies);
+  llvm::append_range(both, frequencies);
+  return both;
+}
+
 /// Makes cos and sin.
-void DecoderBuilder::buildRopeTable(Value positions) {
-  // rotate-half wants the frequencies of one half for the other one, too.
-  SmallVector<float> frequencies(ArrayRef<float>(config.frequencies));
-  llvm::append_range(frequencies, config.frequencies);
+void DecoderBuilder::buildRopeTables(Value positions) {
+  Type type = activation(config.headDim);
   enter("model.rotary_emb");
-  auto table = emit<model::RopeTableOp>(
-      activation(config.headDim), activation(config.headDim), positions,
-      frequencies, APFloat(1.0));
-  cos = table.getCos();
-  sin = table.getSin();
+  for (const Rotary &rotary : config.rotaries) {
+    const RopeConfig &rope = rotary.rope;
+    bool isDynamic = rope.kind == RopeKind::kDynamic;
+    bool isLong = !rotary.longFrequencies.empty();
+    DenseF32ArrayAttr beyond;
+    if (isLong)
+      beyond = body.getDenseF32ArrayAttr(twice(rotary.longFrequencies));
+    tables.push_back(emit<model::RopeTableOp>(
+        type, type, positions,
+        body.getDenseF32ArrayAttr(twice(rotary.frequencies)),
+        body.getF64FloatAttr(rope.attentionFactor), beyond,
+        body.getF64FloatAttr(isDynamic ? rope.factor : 0),
+        body.getI64IntegerAttr(isDynamic || isLong ? rope.originalMaxPositions
+                                                   : 0)));
+  }
 }
 
 void DecoderBuilder::buildForward() {
@@ -286,14 +324,14 @@ void DecoderBuilder::buildForward() {
   parameters.setInsertionPoint(function);
   body.setInsertionPointToStart(block);
 
-  if (config.family->positions == PositionKind::kRotary)
-    buildRopeTable(block->getArgument(2));
+  buildRopeTables(block->getArgument(2));
   Value x = embed(block->getArgument(0), block->getArgument(2));
   for (layerNumber = 0; layerNumber < config.layers; ++layerNumber)
     x = buildLayer(weights.layers[layerNumber], x);
   layerNumber = -1;
   x = norm(weights.norm, x);
   enter(config.family->modules.head);
+  x = scale(config.logitScale, x);
   Value head = weights.head ? parameter(*weights.head) : embedding;
   auto loss = emit<model::HeadLossOp>(number, number, ids, x, head,
                                       block->getArgument(1));

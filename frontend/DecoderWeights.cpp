@@ -53,9 +53,9 @@ private:
   StatusOr<std::vector<LinearWeight>>
   linears(std::span<const std::string_view> parts, std::vector<int64_t> widths,
           bool bias);
-  StatusOr<NormWeight> norm(std::string_view name, int64_t width) {
-    return findNorm(config, tensors, fmt::format("{}.{}", prefix, name), width);
-  }
+  /// None without a name.
+  Status norm(std::string_view name, int64_t width,
+              std::optional<NormWeight> &found);
 
   const ModelConfig &config;
   const ModuleNames &names;
@@ -64,6 +64,16 @@ private:
   const std::string prefix;
 };
 } // namespace
+
+Status LayerFinder::norm(std::string_view name, int64_t width,
+                         std::optional<NormWeight> &found) {
+  if (name.empty())
+    return Status::ok();
+  QLORA_ASSIGN_OR_RETURN(
+      found, findNorm(config, tensors, fmt::format("{}.{}", prefix, name),
+                      width));
+  return Status::ok();
+}
 
 StatusOr<LinearWeight> LayerFinder::linear(std::string_view name, int64_t out,
                                            int64_t in, bool bias) {
@@ -99,12 +109,13 @@ Status LayerFinder::findAttention(LayerWeights &layer) {
   QLORA_ASSIGN_OR_RETURN(layer.attentionOutput,
                          linear(names.attentionOutput, config.hiddenSize, width,
                                 config.outputBias));
-  if (!config.family->mixer.headNorms)
+  const HeadNorms norms = config.family->mixer.headNorms;
+  if (norms == HeadNorms::kNone)
     return Status::ok();
-  QLORA_ASSIGN_OR_RETURN(layer.queryNorm,
-                         norm(names.queryNorm, config.headDim));
-  QLORA_ASSIGN_OR_RETURN(layer.keyNorm, norm(names.keyNorm, config.headDim));
-  return Status::ok();
+  const bool isWhole = norms == HeadNorms::kWhole;
+  QLORA_RETURN_IF_ERROR(norm(
+      names.queryNorm, isWhole ? width : config.headDim, layer.queryNorm));
+  return norm(names.keyNorm, isWhole ? kvWidth : config.headDim, layer.keyNorm);
 }
 
 /// As an MLP, named after the projections of the experts.
@@ -144,13 +155,14 @@ Status LayerFinder::findMlp(LayerWeights &layer) {
 }
 
 StatusOr<LayerWeights> LayerFinder::find() {
+  const int64_t width = config.hiddenSize;
   LayerWeights layer;
-  QLORA_ASSIGN_OR_RETURN(layer.inputNorm,
-                         norm(names.inputNorm, config.hiddenSize));
+  QLORA_RETURN_IF_ERROR(norm(names.inputNorm, width, layer.inputNorm));
   QLORA_RETURN_IF_ERROR(findAttention(layer));
-  QLORA_ASSIGN_OR_RETURN(layer.mlpNorm,
-                         norm(names.mlpNorm, config.hiddenSize));
+  QLORA_RETURN_IF_ERROR(norm(names.attentionNorm, width, layer.attentionNorm));
+  QLORA_RETURN_IF_ERROR(norm(names.mlpNorm, width, layer.mlpNorm));
   QLORA_RETURN_IF_ERROR(findMlp(layer));
+  QLORA_RETURN_IF_ERROR(norm(names.mlpOutputNorm, width, layer.mlpOutputNorm));
   return layer;
 }
 

@@ -46,17 +46,20 @@ struct NormWeight {
   std::optional<Weight> bias;
 };
 
+/// A norm that the family does not have is not there.
 struct LayerWeights {
-  NormWeight inputNorm;
+  std::optional<NormWeight> inputNorm;
   std::vector<LinearWeight> queryKeyValue; ///< one each, or one for all
   std::optional<NormWeight> queryNorm, keyNorm;
   LinearWeight attentionOutput;
-  NormWeight mlpNorm;
+  std::optional<NormWeight> attentionNorm; ///< of what attention adds
+  std::optional<NormWeight> mlpNorm;
   std::vector<LinearWeight> mlpInput; ///< gate and up, or up
   LinearWeight mlpOutput;
   /// In place of the MLP, which is left out; or with a gate, beside it.
   std::optional<ExpertWeights> experts;
   std::optional<LinearWeight> sharedGate;
+  std::optional<NormWeight> mlpOutputNorm; ///< of what the MLP adds
 };
 
 struct DecoderWeights {

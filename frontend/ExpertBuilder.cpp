@@ -14,8 +14,9 @@ namespace {
 class ExpertBuilder {
 public:
   ExpertBuilder(ImplicitLocOpBuilder &body, OpBuilder &parameters,
-                const ExpertsConfig &config, int64_t layer)
-      : body(body), parameters(parameters), config(config), layer(layer) {}
+                const ModelConfig &config, int64_t layer)
+      : body(body), parameters(parameters), config(config.experts),
+        activation(config.activation), layer(layer) {}
 
   Value build(const ExpertWeights &weights, Value x);
 
@@ -37,6 +38,7 @@ private:
   ImplicitLocOpBuilder &body;
   OpBuilder &parameters;
   const ExpertsConfig &config;
+  StringRef activation;
   int64_t layer;
 };
 
@@ -102,15 +104,18 @@ Value ExpertBuilder::build(const ExpertWeights &weights, Value x) {
   Value gateUp = product(weights.gateUp, rows, sorted.getOffsets());
   Type half = tensor({k, config.innerSize}, f32);
   auto split = emit<model::SplitOp>(TypeRange{half, half}, gateUp);
-  Value inner = emit<model::SwigluOp>(half, split.getParts()[0],
-                                      split.getParts()[1]);
+  std::optional<model::Activation> kind =
+      model::symbolizeActivation(activation);
+  assert(kind && "HfConfig has the op's names");
+  Value inner = emit<model::GluOp>(half, split.getParts()[0],
+                                   split.getParts()[1], *kind);
   Value out = product(weights.down, inner, sorted.getOffsets());
   return emit<model::CombineRowsOp>(x.getType(), out, sorted.getOrder(),
                                     sorted.getPlaces(), route.getWeights());
 }
 
 Value buildExperts(ImplicitLocOpBuilder &body, OpBuilder &parameters,
-                   const ExpertsConfig &config, const ExpertWeights &weights,
+                   const ModelConfig &config, const ExpertWeights &weights,
                    int64_t layer, Value x) {
   return ExpertBuilder(body, parameters, config, layer).build(weights, x);
 }

@@ -16,7 +16,7 @@ namespace qlora {
 /// `layer` at `body`, parameters at `parameters`.
 mlir::Value buildExperts(mlir::ImplicitLocOpBuilder &body,
                          mlir::OpBuilder &parameters,
-                         const ExpertsConfig &config,
+                         const ModelConfig &config,
                          const ExpertWeights &weights, int64_t layer,
                          mlir::Value x);
 

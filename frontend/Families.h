@@ -27,11 +27,30 @@ enum class WindowRule {
   kAll,      ///< all, if `sliding_window` is a number
   kByLayers, ///< `layer_types`, or else layers from `max_window_layers` on,
              ///< and only if `use_sliding_window`
+  kPeriodic, ///< `layer_types`, or else all but the last of each
+             ///< `sliding_window_pattern` layers
+  kUnrotated, ///< `layer_types`, or else layers without RoPE, and only if
+              ///< `use_sliding_window`
 };
 
 enum class NormKind {
   kRms,
-  kLayer, ///< with the mean subtracted, and a bias
+  kRmsAboveOne, ///< the weight is stored less 1
+  kLayer,       ///< with the mean subtracted, and a bias
+};
+
+/// Norms of q and k, before RoPE.
+enum class HeadNorms {
+  kNone,
+  kByHead,
+  kWhole, ///< of all heads together
+};
+
+/// How positions turn q and k, where they are rotary.
+enum class RotaryRule {
+  kOne,
+  kByLayerType, ///< layers with a window have parameters of their own
+  kSkipping,    ///< not in the layers that `no_rope_layers` has a 0 for
 };
 
 enum class PositionKind {
@@ -58,11 +77,24 @@ struct ConfigNames {
   const char *embeddingDropout = "";
   const char *residualDropout = "";
   const char *attentionDropout = "attention_dropout";
+  const char *inputBias = "attention_bias"; ///< of q, k and v
+  const char *outputBias = "attention_bias";
+  const char *mlpBias = "mlp_bias";
+  const char *queryWidth = ""; ///< scores are divided by its root
+  const char *attentionScale = ""; ///< scores are multiplied with it
+  const char *attentionCap = "";   ///< c of c * tanh(scores / c)
+  const char *logitCap = "";
+  const char *logitDivisor = "";
+  const char *embeddingScale = "";
+  const char *residualScale = ""; ///< of what a layer adds
+  const char *windowPeriod = "";
+  const char *unread = ""; ///< one that the family has and does not use
   const char *qkvBias = ""; ///< what says again that q, k and v have one
 };
 
 /// Paths of modules; those of a layer are inside `layers`.N. Parts that one
-/// linear computes side by side have one name together.
+/// linear computes side by side have one name together. A norm without a name
+/// is not there.
 struct ModuleNames {
   std::string_view embedding = "model.embed_tokens";
   std::string_view positions = ""; ///< of learned ones
@@ -74,27 +106,30 @@ struct ModuleNames {
   std::array<std::string_view, 3> queryKeyValue = {
       "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"};
   std::string_view attentionOutput = "self_attn.o_proj";
+  std::string_view attentionNorm = ""; ///< of what attention adds
   std::string_view queryNorm = "self_attn.q_norm";
   std::string_view keyNorm = "self_attn.k_norm";
 
   std::string_view mlpNorm = "post_attention_layernorm";
   std::array<std::string_view, 2> mlpInput = {"mlp.gate_proj", "mlp.up_proj"};
   std::string_view mlpOutput = "mlp.down_proj";
+  std::string_view mlpOutputNorm = ""; ///< of what the MLP adds
 
   /// Ends of the names of tensors that older files have and nobody reads.
   std::array<std::string_view, 2> buffers = {"rotary_emb.inv_freq"};
 };
 
 struct Mixer {
-  BiasRule inputBias = BiasRule::kNever;  ///< of q, k and v
-  BiasRule outputBias = BiasRule::kNever; ///< `attention_bias` is the key
-  bool headNorms = false;                 ///< on q and k, before RoPE
+  BiasRule inputBias = BiasRule::kNever; ///< of q, k and v
+  BiasRule outputBias = BiasRule::kNever;
+  HeadNorms headNorms = HeadNorms::kNone;
   WindowRule window = WindowRule::kNone;
+  RotaryRule rotary = RotaryRule::kOne;
 };
 
 struct Mlp {
   bool gated = true; ///< activation(gate) * up, else activation(up)
-  BiasRule bias = BiasRule::kNever; ///< `mlp_bias` is the key
+  BiasRule bias = BiasRule::kNever;
 };
 
 /// A mixture of experts in place of the MLP (Experts.h).
@@ -123,6 +158,13 @@ struct ConfigDefaults {
   int64_t kvHeads = 0;
   int64_t headDim = 0;
   int64_t window = 0; ///< where `sliding_window` is missing, not null
+  int64_t windowPeriod = 0;
+  double queryWidth = 0, attentionScale = 0;
+  double attentionCap = 0, logitCap = 0; ///< where missing, not null
+  double ropeTheta = 10000;
+  double windowedRopeTheta = 10000; ///< of RotaryRule::kByLayerType
+  /// `partial_rotary_factor`; 0: the family has no such key.
+  double partialRotary = 0;
   int64_t innerFactor = 0; ///< times the hidden size; 0: the key must be there
   double normEpsilon = 1e-6;
   const char *activation = "silu";
@@ -136,6 +178,8 @@ struct Family {
   NormKind norm = NormKind::kRms;
   PositionKind positions = PositionKind::kRotary;
   LinearLayout layout = LinearLayout::kOutIn;
+  /// Embeddings times the root of their width, rounded to their type.
+  bool scalesEmbedding = false;
   Mixer mixer = {};
   Mlp mlp = {};
   Experts experts = {};

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "frontend/ConfigKeys.h"
+#include "frontend/ConfigLayers.h"
 #include "frontend/JsonFields.h"
 #include "runtime/Base/UserFiles.h"
 
@@ -30,8 +31,6 @@ static constexpr std::pair<std::string_view, std::string_view> kActivations[] =
      {"relu", "relu"},
      {"silu", "silu"},
      {"swish", "silu"}};
-/// The one that model.swiglu has.
-static constexpr std::string_view kGatedActivation = "silu";
 
 static Status readSizes(const JsonFields &fields, ModelConfig &config) {
   const Family &family = *config.family;
@@ -83,36 +82,38 @@ static Status readHeads(const JsonFields &fields, ModelConfig &config) {
   }
   QLORA_ASSIGN_OR_RETURN(config.headDim,
                          fields.integer("head_dim", 1, headDim));
-  if (family.positions == PositionKind::kRotary && config.headDim % 2)
-    return Status::invalid("the width of a head is {}; RoPE needs an even "
-                           "one",
-                           config.headDim);
   return Status::ok();
 }
 
 /// Keys that turn on what the family has no weights for are refused.
 static Status readBiases(const JsonFields &fields, ModelConfig &config) {
-  QLORA_ASSIGN_OR_RETURN(const bool attention,
-                         fields.boolean("attention_bias", false));
-  QLORA_ASSIGN_OR_RETURN(const bool mlp, fields.boolean("mlp_bias", false));
   const char *inputs = config.family->keys.qkvBias;
   QLORA_ASSIGN_OR_RETURN(const bool hasInputs, fields.boolean(inputs, true));
   if (*inputs && !hasInputs)
     return Status::invalid("'{}' is false; only true is supported", inputs);
-  const Mixer &mixer = config.family->mixer;
-  const BiasRule mlpRule = config.family->mlp.bias;
-  if (attention && mixer.inputBias == BiasRule::kNever)
-    return Status::invalid("'attention_bias' is true, but {} has none",
-                           config.family->architecture);
-  if (mlp && mlpRule == BiasRule::kNever)
-    return Status::invalid("'mlp_bias' is true, but {} has none",
-                           config.family->architecture);
-  const auto follow = [](BiasRule rule, bool key) {
-    return rule == BiasRule::kAlways || (rule == BiasRule::kByKey && key);
+  const Family &family = *config.family;
+  const ConfigNames &keys = family.keys;
+  struct Bias {
+    const char *key;
+    BiasRule rule;
+    bool &there;
   };
-  config.qkvBias = follow(mixer.inputBias, attention);
-  config.outputBias = follow(mixer.outputBias, attention);
-  config.mlpBias = follow(mlpRule, mlp);
+  const Bias biases[] = {
+      {keys.inputBias, family.mixer.inputBias, config.qkvBias},
+      {keys.outputBias, family.mixer.outputBias, config.outputBias},
+      {keys.mlpBias, family.mlp.bias, config.mlpBias}};
+  for (const auto &[key, rule, there] : biases) {
+    QLORA_ASSIGN_OR_RETURN(const bool value, fields.boolean(key, false));
+    // One key may be for several, of which one never has a bias.
+    const bool isOfOthers = std::ranges::any_of(biases, [&](const Bias &other) {
+      return other.rule != BiasRule::kNever &&
+             std::string_view(key) == other.key;
+    });
+    if (value && rule == BiasRule::kNever && !isOfOthers)
+      return Status::invalid("'{}' is true, but {} has none", key,
+                             family.architecture);
+    there = rule == BiasRule::kAlways || (rule == BiasRule::kByKey && value);
+  }
   return Status::ok();
 }
 
@@ -122,16 +123,60 @@ static Status readActivation(const JsonFields &fields, ModelConfig &config) {
       const std::string name,
       fields.string(family.keys.activation, family.defaults.activation));
   for (const auto &[known, activation] : kActivations)
-    if (name == known && (!family.mlp.gated || activation == kGatedActivation))
+    if (name == known)
       config.activation = activation;
   if (!config.activation.empty())
     return Status::ok();
-  if (family.mlp.gated)
-    return Status::invalid("'{}' is '{}'; only silu is supported",
-                           family.keys.activation, name);
   return Status::invalid("'{}' is '{}'; supported are gelu, gelu_new, "
                          "gelu_pytorch_tanh, relu, silu",
                          family.keys.activation, name);
+}
+
+/// A factor whose key may be missing, or the family without one.
+static Status readFactor(const JsonFields &fields, const char *key,
+                         double missing, double &factor) {
+  factor = missing;
+  if (*key) {
+    QLORA_ASSIGN_OR_RETURN(factor, fields.positive(key, missing));
+  }
+  return Status::ok();
+}
+
+/// Null is no cap; a missing key is the family's.
+static Status readCap(const JsonFields &fields, const char *key, double missing,
+                      double &cap) {
+  if (!*key)
+    return Status::ok();
+  const bool isNull = fields.mentions(key) && !fields.find(key);
+  QLORA_ASSIGN_OR_RETURN(cap, fields.positive(key, isNull ? 0 : missing));
+  return Status::ok();
+}
+
+static Status readFactors(const JsonFields &fields, ModelConfig &config) {
+  const Family &family = *config.family;
+  const ConfigNames &keys = family.keys;
+  const ConfigDefaults &defaults = family.defaults;
+  double queryWidth = 0, divisor = 1;
+  QLORA_RETURN_IF_ERROR(readFactor(
+      fields, keys.queryWidth,
+      defaults.queryWidth ? defaults.queryWidth : double(config.headDim),
+      queryWidth));
+  QLORA_RETURN_IF_ERROR(readFactor(
+      fields, keys.attentionScale,
+      defaults.attentionScale ? defaults.attentionScale
+                              : std::pow(queryWidth, -0.5),
+      config.attentionScale));
+  QLORA_RETURN_IF_ERROR(readFactor(fields, keys.logitDivisor, 1, divisor));
+  config.logitScale = 1 / divisor;
+  QLORA_RETURN_IF_ERROR(readFactor(
+      fields, keys.embeddingScale,
+      family.scalesEmbedding ? std::sqrt(double(config.hiddenSize)) : 1,
+      config.embeddingScale));
+  QLORA_RETURN_IF_ERROR(
+      readFactor(fields, keys.residualScale, 1, config.residualScale));
+  QLORA_RETURN_IF_ERROR(readCap(fields, keys.attentionCap,
+                                defaults.attentionCap, config.attentionCap));
+  return readCap(fields, keys.logitCap, defaults.logitCap, config.logitCap);
 }
 
 static Status readDropout(const JsonFields &fields, ModelConfig &config) {
@@ -145,77 +190,6 @@ static Status readDropout(const JsonFields &fields, ModelConfig &config) {
       QLORA_ASSIGN_OR_RETURN(
           *rate, fields.probability(key, config.family->defaults.dropout));
     }
-  return Status::ok();
-}
-
-/// The window of a layer that slides; 0 if none does.
-static StatusOr<int64_t> readWindow(const JsonFields &fields,
-                                    const Family &family) {
-  const WindowRule rule = family.mixer.window;
-  QLORA_ASSIGN_OR_RETURN(
-      const bool wanted,
-      fields.boolean("use_sliding_window", rule != WindowRule::kByLayers));
-  // transformers asks this key of the Qwen families only; elsewhere false
-  // beside a window would be a guess. It writes 0 where there is none.
-  if (rule != WindowRule::kAll && !wanted)
-    return 0;
-  const bool missing = !fields.mentions("sliding_window");
-  QLORA_ASSIGN_OR_RETURN(
-      const int64_t window,
-      fields.integer("sliding_window", 1,
-                     missing ? family.defaults.window : 0));
-  if (!window)
-    return 0;
-  if (rule == WindowRule::kNone)
-    return Status::invalid("'sliding_window' is {}, but {} has none", window,
-                           family.architecture);
-  if (!wanted)
-    return Status::invalid("'use_sliding_window' is false but "
-                           "'sliding_window' is {}, which {} uses; set it to "
-                           "null for no window",
-                           window, family.architecture);
-  return window;
-}
-
-static Status checkLayerTypes(const std::vector<std::string> &types,
-                              int64_t layers) {
-  if (types.size() != static_cast<size_t>(layers))
-    return Status::invalid("'layer_types' has {} entries for {} layers",
-                           types.size(), layers);
-  for (const std::string &type : types)
-    if (type != "full_attention" && type != "sliding_attention")
-      return Status::invalid("layer type '{}' is not supported; supported "
-                             "are full_attention, sliding_attention",
-                             type);
-  return Status::ok();
-}
-
-static Status readWindows(const JsonFields &fields, ModelConfig &config) {
-  const Family &family = *config.family;
-  QLORA_ASSIGN_OR_RETURN(const int64_t window, readWindow(fields, family));
-  QLORA_ASSIGN_OR_RETURN(const int64_t fullLayers,
-                         fields.integer("max_window_layers", 0, 28));
-  QLORA_ASSIGN_OR_RETURN(const std::vector<std::string> types,
-                         fields.strings("layer_types"));
-  if (fields.find("layer_types"))
-    QLORA_RETURN_IF_ERROR(checkLayerTypes(types, config.layers));
-  const bool slidesInAll = family.mixer.window == WindowRule::kAll;
-  for (int64_t layer = 0; layer < config.layers; ++layer) {
-    bool sliding = window && (slidesInAll || layer >= fullLayers);
-    if (!types.empty()) {
-      const bool named = types[layer] == "sliding_attention";
-      if (named && !window)
-        return Status::invalid("layer {} is sliding_attention, but no "
-                               "sliding window is set",
-                               layer);
-      if (sliding != named && slidesInAll)
-        return Status::invalid("layer {} is full_attention, but {} slides in "
-                               "every layer",
-                               layer, family.architecture);
-      sliding = named;
-    }
-    config.windows.push_back(sliding ? window : 0);
-  }
   return Status::ok();
 }
 
@@ -255,19 +229,6 @@ static Status readQuantization(const JsonFields &fields, ModelConfig &config) {
   return Status::ok();
 }
 
-static Status readRope(const json &root, ModelConfig &config) {
-  if (config.family->positions != PositionKind::kRotary)
-    return Status::ok();
-  QLORA_ASSIGN_OR_RETURN(config.rope, readRopeConfig(root, config.warnings));
-  config.frequencies = inverseFrequencies(config.rope, config.headDim);
-  for (float frequency : config.frequencies)
-    if (!std::isfinite(frequency))
-      return Status::invalid("RoPE with rope_theta {} and factor {} has a "
-                             "frequency of {}",
-                             config.rope.theta, config.rope.factor, frequency);
-  return Status::ok();
-}
-
 /// A value for a key that the family does not have would do nothing.
 static Status replaceValues(const Family &family, const json &instead,
                             json &root) {
@@ -302,9 +263,9 @@ StatusOr<ModelConfig> parseHfConfig(std::string_view text,
   QLORA_RETURN_IF_ERROR(readActivation(fields, config));
   QLORA_RETURN_IF_ERROR(readExperts(fields, config));
   QLORA_RETURN_IF_ERROR(readDropout(fields, config));
-  QLORA_RETURN_IF_ERROR(readWindows(fields, config));
+  QLORA_RETURN_IF_ERROR(readFactors(fields, config));
+  QLORA_RETURN_IF_ERROR(readLayers(root, config));
   QLORA_RETURN_IF_ERROR(readQuantization(fields, config));
-  QLORA_RETURN_IF_ERROR(readRope(root, config));
   QLORA_ASSIGN_OR_RETURN(
       config.tied,
       fields.boolean("tie_word_embeddings", config.family->defaults.tied));

@@ -28,8 +28,15 @@ struct DropoutConfig {
   double attention = 0; ///< of the softmax; see checkTraining()
 };
 
-/// A decoder, in numbers. All counts are above 0, kvHeads divides heads, and
-/// headDim is even where there is RoPE.
+/// Rotary positions of some layers.
+struct Rotary {
+  RopeConfig rope;
+  std::vector<float> frequencies;     ///< rope.rotated / 2
+  std::vector<float> longFrequencies; ///< of longrope; else none
+};
+
+/// A decoder, in numbers. All counts are above 0, and kvHeads divides
+/// heads.
 struct ModelConfig {
   const Family *family = nullptr;
   int64_t vocabSize = 0;
@@ -49,8 +56,11 @@ struct ModelConfig {
   bool mlpBias = false;
   ExpertsConfig experts;
   DropoutConfig dropout;
-  RopeConfig rope;                ///< of rotary positions
-  std::vector<float> frequencies; ///< headDim/2, of RoPE; else none
+  double embeddingScale = 1, residualScale = 1, logitScale = 1;
+  double attentionScale = 0;             ///< of the scores
+  double attentionCap = 0, logitCap = 0; ///< c of c * tanh(x / c); 0: none
+  std::vector<Rotary> rotaries;
+  std::vector<int> rotaryOfLayer; ///< of `rotaries`; -1: none
   std::vector<int64_t> windows;   ///< by layer; 0: the whole past
   /// bitsandbytes has quantised the linears, but for those modules.
   bool quantized = false;

@@ -5,6 +5,7 @@
 #include "frontend/ModelIdentity.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 
 #include "frontend/DecoderWeights.h"
@@ -47,16 +48,67 @@ static ordered_json onlyIf(bool isThere, ordered_json value) {
   return isThere ? value : ordered_json();
 }
 
-static void describeRope(const RopeConfig &rope, ordered_json &model) {
-  const bool scales = rope.kind != RopeKind::kDefault;
-  const bool ramps = rope.kind == RopeKind::kLlama3;
-  model["rope_type"] = ropeKindName(rope.kind);
-  model["rope_theta"] = rope.theta;
-  model["rope_factor"] = onlyIf(scales, rope.factor);
-  model["low_freq_factor"] = onlyIf(ramps, rope.lowFreqFactor);
-  model["high_freq_factor"] = onlyIf(ramps, rope.highFreqFactor);
-  model["original_max_position_embeddings"] =
-      onlyIf(ramps, rope.originalMaxPositions);
+/// "0-2, 4-6".
+static std::string layersWhere(const std::vector<bool> &chosen) {
+  std::vector<int64_t> flags(chosen.begin(), chosen.end());
+  return slidingLayers(flags);
+}
+
+/// Keys of a second kind of positions, of layers with a window, have a prefix.
+static void describeRope(const RopeConfig &rope, const std::string &prefix,
+                         ordered_json &model) {
+  using K = RopeKind;
+  const auto put = [&](const char *key, ordered_json value) {
+    model[prefix + key] = std::move(value);
+  };
+  const auto isOneOf = [&](std::initializer_list<K> kinds) {
+    return std::ranges::find(kinds, rope.kind) != kinds.end();
+  };
+  const bool ramps = rope.kind == K::kLlama3, yarn = rope.kind == K::kYarn;
+  put("rope_type", ropeKindName(rope.kind));
+  put("rope_theta", rope.theta);
+  put("rope_factor", onlyIf(rope.kind != K::kDefault, rope.factor));
+  put("low_freq_factor", onlyIf(ramps, rope.lowFreqFactor));
+  put("high_freq_factor", onlyIf(ramps, rope.highFreqFactor));
+  put("original_max_position_embeddings",
+      onlyIf(!isOneOf({K::kDefault, K::kLinear}), rope.originalMaxPositions));
+  put("beta_fast", onlyIf(yarn, rope.betaFast));
+  put("beta_slow", onlyIf(yarn, rope.betaSlow));
+  put("truncate", onlyIf(yarn, rope.truncate));
+  put("rope_attention_factor",
+      onlyIf(isOneOf({K::kYarn, K::kLongRope}), rope.attentionFactor));
+  for (const auto &[key, factors] :
+       {std::pair("short_factor", &rope.shortFactors),
+        std::pair("long_factor", &rope.longFactors)})
+    put(key, onlyIf(!factors->empty(), fmt::format("{}", fmt::join(*factors,
+                                                                   " "))));
+}
+
+static void describePositions(const ModelConfig &config, ordered_json &model) {
+  for (size_t i = 0; i < config.rotaries.size(); ++i)
+    describeRope(config.rotaries[i].rope, i == 0 ? "" : "sliding_", model);
+  if (config.rotaries.empty())
+    return;
+  const int64_t rotated = config.rotaries.front().rope.rotated;
+  model["rotated_dim"] = onlyIf(rotated != config.headDim, rotated);
+  std::vector<bool> unrotated;
+  for (int rotary : config.rotaryOfLayer)
+    unrotated.push_back(rotary < 0);
+  const std::string layers = layersWhere(unrotated);
+  model["no_rope_layers"] = onlyIf(!layers.empty(), layers);
+}
+
+static void describeFactors(const ModelConfig &config, ordered_json &model) {
+  const double usual = std::pow(static_cast<double>(config.headDim), -0.5);
+  model["embedding_scale"] =
+      onlyIf(config.embeddingScale != 1, config.embeddingScale);
+  model["residual_scale"] =
+      onlyIf(config.residualScale != 1, config.residualScale);
+  model["attention_scale"] =
+      onlyIf(config.attentionScale != usual, config.attentionScale);
+  model["attention_cap"] = onlyIf(config.attentionCap, config.attentionCap);
+  model["logit_scale"] = onlyIf(config.logitScale != 1, config.logitScale);
+  model["logit_cap"] = onlyIf(config.logitCap, config.logitCap);
 }
 
 ordered_json describeArithmetic(const ModelConfig &config) {
@@ -74,12 +126,13 @@ ordered_json describeArithmetic(const ModelConfig &config) {
       {"tie_word_embeddings", config.tied},
       {"attention_bias", biasedLinears(config)},
       {"mlp_bias", config.mlpBias},
-      {"qk_norm", family.mixer.headNorms},
+      {"qk_norm", family.mixer.headNorms != HeadNorms::kNone},
       {"stored_in_4bit", config.quantized},
   };
-  if (family.positions == PositionKind::kRotary)
-    describeRope(config.rope, model);
-  model["activation"] = onlyIf(!family.mlp.gated, config.activation);
+  describePositions(config, model);
+  describeFactors(config, model);
+  model["activation"] = onlyIf(!family.mlp.gated || config.activation != "silu",
+                               config.activation);
   model["positions"] =
       onlyIf(family.positions == PositionKind::kLearned, "learned");
   model["linear_layout"] = onlyIf(

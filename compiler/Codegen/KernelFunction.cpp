@@ -26,7 +26,7 @@ std::string qlora::functionName(KernelOp kernel) {
 /// What can be refused before anything is printed.
 static LogicalResult checkBody(KernelOp kernel) {
   Block &body = kernel.getBody().front();
-  int64_t columns = *kernel.getColumns();
+  int64_t columns = *kernel.getColumns(), turned = 0;
   WalkResult result = kernel.walk([&](Operation *op) {
     for (Value value : op->getResults()) {
       auto row = dyn_cast<RankedTensorType>(value.getType());
@@ -36,11 +36,20 @@ static LogicalResult checkBody(KernelOp kernel) {
         return WalkResult::interrupt();
       }
     }
-    if (isa<RowRotateOp>(op) && columns % 2) {
+    auto rotate = dyn_cast<RowRotateOp>(op);
+    if (!rotate)
+      return WalkResult::advance();
+    if (columns % 2) {
       op->emitOpError("expects an even number of columns, but got ")
           << columns;
       return WalkResult::interrupt();
     }
+    if (turned && turned != rotate.getTurned()) {
+      op->emitOpError("cannot be printed in a kernel that also turns ")
+          << turned << " columns";
+      return WalkResult::interrupt();
+    }
+    turned = rotate.getTurned();
     return WalkResult::advance();
   });
   if (result.wasInterrupted())

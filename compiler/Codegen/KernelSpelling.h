@@ -39,7 +39,7 @@ struct Reduction {
 /// A loop over the columns [0, columns) of a row.
 struct ColumnLoop {
   int64_t columns = 0;
-  /// Of the kernel's rows: twice `columns` where the loop takes c and c + C/2.
+  /// Of the kernel's rows: twice `columns` where the loop takes two columns.
   int64_t rowColumns = 0;
   /// The body fills an array of the row that a later loop reads.
   bool fillsArray = false;

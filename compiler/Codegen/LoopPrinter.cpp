@@ -27,13 +27,27 @@ static constexpr size_t kMaxInline = 48;
 ArrayRef<LoopPrinter::Half> LoopPrinter::halves() const {
   static constexpr Half kAll[] = {kWhole};
   static constexpr Half kPair[] = {kLow, kHigh};
-  if (plan.loops[number].isPaired)
+  if (plan.loops[number].turned)
     return kPair;
   return kAll;
 }
 
+bool LoopPrinter::turnsPart() const {
+  int64_t turned = plan.loops[number].turned;
+  return turned && turned < text.getColumns();
+}
+
+/// Where only the first R columns turn, c and c + R/2 for c < R/2; the others
+/// follow in two runs of equal length.
 std::string LoopPrinter::firstColumn(Half half) const {
-  return half == kHigh ? fmt::format("c + {}", text.getColumns() / 2) : "c";
+  int64_t middle = text.getColumns() / 2;
+  if (turnsPart()) {
+    int64_t turned = plan.loops[number].turned / 2;
+    return half == kLow ? fmt::format("c + (c < {0} ? 0 : {0})", turned)
+                        : fmt::format("c + (c < {0} ? {0} : {1})", turned,
+                                      middle);
+  }
+  return half == kHigh ? fmt::format("c + {}", middle) : "c";
 }
 
 std::string LoopPrinter::column(Half half) const {
@@ -41,11 +55,12 @@ std::string LoopPrinter::column(Half half) const {
 }
 
 /// An array of the row is one column a thread: the lanes of neighbours would
-/// meet in the same banks of memory.
+/// meet in the same banks of memory. Nor are columns that do not follow each
+/// other lanes.
 void LoopPrinter::chooseLanes() {
   loop.rowColumns = text.getColumns();
   loop.columns = loop.rowColumns / static_cast<int64_t>(halves().size());
-  if (plan.kept.empty())
+  if (plan.kept.empty() && !turnsPart())
     loop.lanes = text.getSpelling().lanes(loop.columns, loop.rowColumns,
                                          text.getAligned());
 }
@@ -147,6 +162,10 @@ FailureOr<Expression> LoopPrinter::opExpression(Operation *op, Half half) {
         row(rotate.getRow(), half == kLow ? kHigh : kLow);
     if (failed(other))
       return failure();
+    if (turnsPart())
+      return Expression{fmt::format("c < {} ? {}{} : 0.0f",
+                                    rotate.getTurned() / 2,
+                                    half == kLow ? "-" : "", *other)};
     return half == kLow ? Expression{"-" + *other} : Expression{*other, true};
   }
   SmallVector<std::string> operands;

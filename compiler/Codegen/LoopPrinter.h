@@ -25,12 +25,14 @@ public:
                                   unsigned firstResult);
 
 private:
-  /// Which column a text is about: `c`, or in a paired loop the one in the
-  /// first or in the second half of the row.
+  /// Which column a text is about: `c`, or in a loop with rotations the one of
+  /// the first or of the second half of what turns.
   enum Half : unsigned { kWhole, kLow, kHigh };
   using Key = std::pair<mlir::Value, unsigned>;
 
   llvm::ArrayRef<Half> halves() const;
+  /// Whether rotations leave columns out.
+  bool turnsPart() const;
   /// Of the lane, or where the lanes start.
   std::string column(Half half) const;
   std::string firstColumn(Half half) const;

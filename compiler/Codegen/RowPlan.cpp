@@ -90,8 +90,8 @@ void RowPlanner::evaluate(Value value, unsigned loop, DenseSet<Value> &seen) {
     return;
   if (isExpensive(op) && keep(value, loop))
     return;
-  if (isa<RowRotateOp>(op))
-    plan.loops[loop].isPaired = true;
+  if (auto rotate = dyn_cast<RowRotateOp>(op))
+    plan.loops[loop].turned = rotate.getTurned();
   for (Value operand : op->getOperands())
     evaluate(operand, loop, seen);
 }

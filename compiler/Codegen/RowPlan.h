@@ -12,8 +12,10 @@
 // A reduction is in loop k when k reductions follow each other up to it;
 // results are stored in the last loop. A value that is expensive (exp, sin,
 // division, ...) and needed by a later loop again is kept in an array of one
-// row. A loop that meets `model.row_rotate` handles column c and column
-// c + C/2 together, so that each operand is still read once.
+// row. A loop that meets `model.row_rotate` handles the two columns together
+// that it exchanges, c and c + C/2, so that each operand is still read once;
+// where only `width` columns turn, c and c + width/2, and then the others by
+// two.
 
 #ifndef QLORA_COMPILER_CODEGEN_ROWPLAN_H
 #define QLORA_COMPILER_CODEGEN_ROWPLAN_H
@@ -26,7 +28,7 @@ namespace qlora {
 struct RowLoop {
   /// Ops with RowReduction; none: the loop that stores.
   llvm::SmallVector<mlir::Operation *> reductions;
-  bool isPaired = false; ///< columns c and c + C/2 together
+  int64_t turned = 0; ///< the width of its rotations; 0: it has none
 };
 
 struct RowPlan {

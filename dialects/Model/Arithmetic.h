@@ -36,6 +36,7 @@ public:
   Value neg(Value x) const { return mlir::arith::NegFOp::create(b, loc, x); }
   Value sqrt(Value x) const { return mlir::math::SqrtOp::create(b, loc, x); }
   Value rsqrt(Value x) const { return mlir::math::RsqrtOp::create(b, loc, x); }
+  Value erf(Value x) const { return mlir::math::ErfOp::create(b, loc, x); }
   Value sigmoid(Value row) const {
     return RowSigmoidOp::create(b, loc, row.getType(), row);
   }

@@ -258,10 +258,19 @@ LogicalResult LayerNormOp::verify() {
 LogicalResult RopeTableOp::verify() {
   if (!isTokenMask(getPositions(), getCos()))
     return emitOpError("(C1) expects positions of type [B, T] i32");
-  int64_t dim = getFrequencies().size();
-  if (columnsOf(getCos()) != dim || getSin().getType() != getCos().getType())
-    return emitOpError("(C2) expects cos and sin of one type, as wide as the ")
-           << dim << " frequencies";
+  int64_t turned = getFrequencies().size();
+  if (turned % 2 || turned > columnsOf(getCos()) ||
+      getSin().getType() != getCos().getType())
+    return emitOpError("(C2) expects cos and sin of one type, and an even "
+                       "number of frequencies, at most their width, but got ")
+           << turned;
+  std::optional<ArrayRef<float>> beyond = getLongFrequencies();
+  bool isDynamic = !getDynamicFactor().isZero();
+  if ((beyond && (isDynamic || beyond->size() != getFrequencies().size())) ||
+      ((beyond || isDynamic) != (getOriginalLength() > 0)))
+    return emitOpError("(C3) expects long frequencies, as many as the others, "
+                       "or a dynamic factor where there is an original "
+                       "length, and only there");
   return success();
 }
 
@@ -270,6 +279,10 @@ LogicalResult RopeOp::verify() {
   if (dim < 1 || dim % 2 || getCos().getType() != getSin().getType())
     return emitOpError("(C2) expects cos and sin of one even width, but got ")
            << dim;
+  if (int64_t rotated = getRotated(); rotated < 0 || rotated % 2 || rotated > dim)
+    return emitOpError("(C2) expects an even number of rotated columns, at "
+                       "most ")
+           << dim << ", but got " << rotated;
   if (columnsOf(getX()) % dim)
     return emitOpError("(C1) expects a width that is a multiple of ")
            << dim << ", but got " << columnsOf(getX());

@@ -12,14 +12,15 @@
 //===----------------------------------------------------------------------===//
 
 def Model_RmsNormOp : Model_Row<"rms_norm"> {
-  let summary = "y = x / sqrt(mean(x^2) + epsilon) * weight";
+  let summary = "y = x / sqrt(mean(x^2) + epsilon) * (offset + weight)";
   let description = [{
     Over groups of C = |weight| elements: the whole hidden size, or one head
-    (Qwen3's q and k norm). (C1) the last dimension of x is a multiple of C.
+    (Qwen3's q and k norm). Gemma stores what its weights are above an `offset`
+    of 1. (C1) the last dimension of x is a multiple of C.
     (C2) y has x's type. Zhang and Sennrich, 2019.
   }];
   let ownArguments = (ins Model_FloatTensor:$x, Model_FloatTensor:$weight,
-    F64Attr:$epsilon);
+    F64Attr:$epsilon, DefaultValuedAttr<F64Attr, "0.0">:$offset);
   let results = (outs Model_FloatTensor:$result);
   let assemblyFormat =
       "$x `,` $weight attr-dict `:` functional-type(operands, results)";
@@ -45,13 +46,25 @@ def Model_LayerNormOp : Model_Row<"layer_norm"> {
 def Model_RopeTableOp : Model_Row<"rope_table"> {
   let summary = "cos and sin of position * frequency";
   let description = [{
-    positions [B, T] i32, frequencies f32 [dim] (the dim/2 inverse
+    positions [B, T] i32, frequencies f32 [rotated] (the rotated/2 inverse
     frequencies twice, as rotate-half wants them): cos and sin [B, T, dim],
-    times `attention_factor`. (C1) positions is i32 [B, T]. (C2) frequencies
-    has dim elements, and sin has cos's type.
+    times `attention_factor`. Columns from `rotated` on are not turned: cos 1,
+    sin 0.
+
+    Scalings that depend on the length: where T is above `original_length`,
+    `long_frequencies` take the place of `frequencies` (longrope; Ding et al.,
+    2024), or with a `dynamic_factor` the base grows with T / original_length
+    (dynamic NTK, as Hugging Face has it).
+
+    (C1) positions is i32 [B, T]. (C2) sin has cos's type, and frequencies an
+    even number of elements, at most dim. (C3) long_frequencies has as many;
+    it and dynamic_factor come with an original_length, and not together.
   }];
   let ownArguments = (ins Model_Tensor:$positions,
-    DenseF32ArrayAttr:$frequencies, F64Attr:$attention_factor);
+    DenseF32ArrayAttr:$frequencies, F64Attr:$attention_factor,
+    OptionalAttr<DenseF32ArrayAttr>:$long_frequencies,
+    DefaultValuedAttr<F64Attr, "0.0">:$dynamic_factor,
+    DefaultValuedAttr<I64Attr, "0">:$original_length);
   let results = (outs Model_FloatTensor:$cos, Model_FloatTensor:$sin);
   let assemblyFormat =
       "$positions attr-dict `:` functional-type(operands, results)";
@@ -61,12 +74,14 @@ def Model_RopeTableOp : Model_Row<"rope_table"> {
 def Model_RopeOp : Model_Row<"rope"> {
   let summary = "rotary position embedding: x * cos + rotate_half(x) * sin";
   let description = [{
-    x [B, T, heads * dim], cos and sin [B, T, dim]; C = dim. (C1) the last
-    dimension of x is a multiple of dim. (C2) dim is even. (C3) y has x's
-    type. Su et al., 2021, with the halves as Hugging Face has them.
+    x [B, T, heads * dim], cos and sin [B, T, dim]; C = dim. The halves are
+    those of the first `rotated` columns of a head (0: of all); the others stay
+    as they are, by a table that says so. (C1) the last dimension of x is a
+    multiple of dim. (C2) dim is even, and so is `rotated`, at most dim. (C3) y
+    has x's type. Su et al., 2021, with the halves as Hugging Face has them.
   }];
   let ownArguments = (ins Model_FloatTensor:$x, Model_FloatTensor:$cos,
-    Model_FloatTensor:$sin);
+    Model_FloatTensor:$sin, DefaultValuedAttr<I64Attr, "0">:$rotated);
   let results = (outs Model_FloatTensor:$result);
   let assemblyFormat = [{
     $x `,` $cos `,` $sin attr-dict `:` functional-type(operands, results)
@@ -74,11 +89,16 @@ def Model_RopeOp : Model_Row<"rope"> {
   let hasVerifier = 1;
 }
 
-def Model_SwigluOp : Model_Row<"swiglu", [SameOperandsAndResultType]> {
-  let summary = "y = gate * sigmoid(gate) * up";
-  let ownArguments = (ins Model_FloatTensor:$gate, Model_FloatTensor:$up);
+def Model_GluOp : Model_Row<"glu", [SameOperandsAndResultType]> {
+  let summary = "gated linear unit: y = f(gate) * up";
+  let description = [{
+    With the functions of `model.activation`: SwiGLU is silu, GeGLU gelu or
+    gelu_tanh. Shazeer, 2020.
+  }];
+  let ownArguments = (ins Model_FloatTensor:$gate, Model_FloatTensor:$up,
+    Model_ActivationAttr:$kind);
   let results = (outs Model_FloatTensor:$result);
-  let assemblyFormat = "$gate `,` $up attr-dict `:` type($result)";
+  let assemblyFormat = "$kind $gate `,` $up attr-dict `:` type($result)";
 }
 
 def Model_ActivationOp : Model_Row<"activation", [SameOperandsAndResultType]> {
@@ -99,6 +119,18 @@ def Model_AddOp : Model_Row<"add",
   let ownArguments = (ins Model_FloatTensor:$a, Model_FloatTensor:$b);
   let results = (outs Model_FloatTensor:$result);
   let assemblyFormat = "$a `,` $b attr-dict `:` type($result)";
+}
+
+def Model_ScaleOp : Model_Row<"scale", [SameOperandsAndResultType]> {
+  let summary = "y = factor * x";
+  let description = [{
+    With `rounded`, the factor is a number of x's storage type before it is
+    multiplied with: Gemma's of embeddings.
+  }];
+  let ownArguments = (ins Model_FloatTensor:$x, F64Attr:$factor,
+    UnitAttr:$rounded);
+  let results = (outs Model_FloatTensor:$result);
+  let assemblyFormat = "$x attr-dict `:` type($result)";
 }
 
 def Model_AddBiasOp : Model_Row<"add_bias"> {
@@ -215,10 +247,21 @@ def Model_RowSplatOp : Model_Op<"row_splat", [Pure]> {
 def Model_RowRotateOp : Model_Op<"row_rotate",
     [Pure, SameOperandsAndResultType]> {
   let summary = "rotate_half: (-second half, first half)";
-  let description = "(C1) the row has an even number of elements.";
-  let arguments = (ins Model_Row1D:$row);
+  let description = [{
+    Of the first `width` elements (0: of all); the others give 0. (C1) the row
+    has an even number of elements, and so has what is turned, at most the row.
+  }];
+  let arguments = (ins Model_Row1D:$row,
+    DefaultValuedAttr<I64Attr, "0">:$width);
   let results = (outs Model_Row1D:$result);
   let assemblyFormat = "$row attr-dict `:` type($result)";
+  let extraClassDeclaration = [{
+    /// What is turned, in elements.
+    int64_t getTurned() {
+      int64_t all = getRow().getType().getDimSize(0);
+      return getWidth() ? static_cast<int64_t>(getWidth()) : all;
+    }
+  }];
   let hasVerifier = 1;
 }
 

@@ -17,7 +17,7 @@ static MapAttr map(Operation *op, MapKind kind, int64_t group = 1) {
 }
 
 //===----------------------------------------------------------------------===//
-// rms_norm: x * rsqrt(mean(x^2) + epsilon) * weight
+// rms_norm: x * rsqrt(mean(x^2) + epsilon) * (offset + weight)
 //===----------------------------------------------------------------------===//
 
 int64_t RmsNormOp::getRowColumns() { return columnsOf(getWeight()); }
@@ -33,6 +33,8 @@ SmallVector<Value> RmsNormOp::buildRow(OpBuilder &builder,
   Value mean = a.mean(a.mul(x, x));
   Value scale =
       a.rsqrt(a.add(mean, a.number(getEpsilon().convertToDouble())));
+  if (double offset = getOffset().convertToDouble())
+    weight = a.add(weight, a.constant(offset, weight.getType()));
   return {a.mul(a.mul(x, a.splat(scale, x.getType())), weight)};
 }
 
@@ -63,10 +65,32 @@ SmallVector<Value> LayerNormOp::buildRow(OpBuilder &builder,
 // rope_table: cos and sin of position * frequency
 //===----------------------------------------------------------------------===//
 
-int64_t RopeTableOp::getRowColumns() { return getFrequencies().size(); }
+int64_t RopeTableOp::getRowColumns() { return columnsOf(getCos()); }
 
 SmallVector<MapAttr> RopeTableOp::getRowMaps() {
   return {map(*this, MapKind::Scalar)};
+}
+
+/// Those of this length. Dynamic NTK turns the base b into b s^(R / (R - 2)),
+/// so the frequency b^(-2i / R) becomes s^(-2i / (R - 2)) times itself.
+static SmallVector<float> frequenciesOf(RopeTableOp op) {
+  int64_t length = tensorOf(op.getPositions()).getDimSize(1);
+  int64_t original = op.getOriginalLength();
+  SmallVector<float> frequencies(op.getFrequencies());
+  if (ShapedType::isDynamic(length) || !original || length <= original)
+    return frequencies;
+  if (std::optional<ArrayRef<float>> beyond = op.getLongFrequencies())
+    return SmallVector<float>(*beyond);
+  double factor = op.getDynamicFactor().convertToDouble();
+  auto rotated = static_cast<double>(frequencies.size());
+  double stretch = factor * static_cast<double>(length) /
+                       static_cast<double>(original) - (factor - 1);
+  size_t half = frequencies.size() / 2;
+  for (auto [i, frequency] : llvm::enumerate(frequencies))
+    frequency = static_cast<float>(
+        frequency *
+        std::pow(stretch, -2 * static_cast<double>(i % half) / (rotated - 2)));
+  return frequencies;
 }
 
 SmallVector<Value> RopeTableOp::buildRow(OpBuilder &builder,
@@ -74,16 +98,22 @@ SmallVector<Value> RopeTableOp::buildRow(OpBuilder &builder,
   Arithmetic a(builder, getLoc());
   auto row =
       RankedTensorType::get({getRowColumns()}, builder.getF32Type());
-  Value frequencies =
-      RowConstantOp::create(builder, getLoc(), row, getFrequenciesAttr());
+  SmallVector<float> turns = frequenciesOf(*this);
+  auto factor = static_cast<float>(getAttentionFactor().convertToDouble());
+  SmallVector<float> factors(turns.size(), factor);
+  // What is not turned: the angle 0, and no factor.
+  turns.resize(getRowColumns(), 0);
+  factors.resize(getRowColumns(), 1);
+  Value frequencies = RowConstantOp::create(builder, getLoc(), row, turns);
   Value angle = a.mul(a.splat(arguments[0], row), frequencies);
   Value cos = math::CosOp::create(builder, getLoc(), angle);
   Value sin = math::SinOp::create(builder, getLoc(), angle);
-  double factor = getAttentionFactor().convertToDouble();
   if (factor == 1)
     return {cos, sin};
-  Value factors = a.constant(factor, row);
-  return {a.mul(cos, factors), a.mul(sin, factors)};
+  Value scale = factors.front() == factors.back()
+                    ? a.constant(factor, row)
+                    : RowConstantOp::create(builder, getLoc(), row, factors);
+  return {a.mul(cos, scale), a.mul(sin, scale)};
 }
 
 //===----------------------------------------------------------------------===//
@@ -101,25 +131,37 @@ SmallVector<MapAttr> RopeOp::getRowMaps() {
 SmallVector<Value> RopeOp::buildRow(OpBuilder &builder, ValueRange arguments) {
   Arithmetic a(builder, getLoc());
   Value x = arguments[0];
-  Value rotated = RowRotateOp::create(builder, getLoc(), x.getType(), x);
+  Value rotated =
+      RowRotateOp::create(builder, getLoc(), x.getType(), x, getRotated());
   return {a.add(a.mul(x, arguments[1]), a.mul(rotated, arguments[2]))};
 }
 
 //===----------------------------------------------------------------------===//
-// swiglu, activation, add, add_bias, gate_rows, dropout
+// activation, glu, add, scale, add_bias, gate_rows, dropout
 //===----------------------------------------------------------------------===//
 
-int64_t SwigluOp::getRowColumns() { return columnsOf(getGate()); }
-
-SmallVector<MapAttr> SwigluOp::getRowMaps() {
-  return {map(*this, MapKind::Full), map(*this, MapKind::Full)};
-}
-
-SmallVector<Value> SwigluOp::buildRow(OpBuilder &builder,
-                                      ValueRange arguments) {
-  Arithmetic a(builder, getLoc());
-  Value gate = arguments[0];
-  return {a.mul(a.mul(gate, a.sigmoid(gate)), arguments[1])};
+static Value activate(Arithmetic &a, Activation kind, Value x) {
+  Type row = x.getType();
+  switch (kind) {
+  case Activation::Gelu: {
+    Value erf = a.erf(a.times(x, std::sqrt(0.5)));
+    return a.mul(a.times(x, 0.5), a.add(erf, a.constant(1, row)));
+  }
+  case Activation::GeluTanh: {
+    // (1 + tanh u) / 2 is sigmoid(2 u).
+    Value cubic = a.times(a.mul(a.mul(x, x), x), 0.044715);
+    Value twice = a.times(a.add(x, cubic), std::sqrt(8 / llvm::numbers::pi));
+    return a.mul(x, a.sigmoid(twice));
+  }
+  case Activation::Relu: {
+    // Not a maximum, whose derivative at 0 is not torch's 0.
+    Value zero = a.constant(0, row);
+    return a.select(a.compare(arith::CmpFPredicate::OLE, x, zero), zero, x);
+  }
+  case Activation::Silu:
+    return a.mul(x, a.sigmoid(x));
+  }
+  llvm_unreachable("every kind has its arithmetic");
 }
 
 int64_t ActivationOp::getRowColumns() { return columnsOf(getX()); }
@@ -131,29 +173,35 @@ SmallVector<MapAttr> ActivationOp::getRowMaps() {
 SmallVector<Value> ActivationOp::buildRow(OpBuilder &builder,
                                           ValueRange arguments) {
   Arithmetic a(builder, getLoc());
-  Value x = arguments[0];
-  Type row = x.getType();
-  switch (getKind()) {
-  case Activation::Gelu: {
-    Value erf =
-        math::ErfOp::create(builder, getLoc(), a.times(x, std::sqrt(0.5)));
-    return {a.mul(a.times(x, 0.5), a.add(erf, a.constant(1, row)))};
-  }
-  case Activation::GeluTanh: {
-    // (1 + tanh u) / 2 is sigmoid(2 u).
-    Value cubic = a.times(a.mul(a.mul(x, x), x), 0.044715);
-    Value twice = a.times(a.add(x, cubic), std::sqrt(8 / llvm::numbers::pi));
-    return {a.mul(x, a.sigmoid(twice))};
-  }
-  case Activation::Relu: {
-    // Not a maximum, whose derivative at 0 is not torch's 0.
-    Value zero = a.constant(0, row);
-    return {a.select(a.compare(arith::CmpFPredicate::OLE, x, zero), zero, x)};
-  }
-  case Activation::Silu:
-    return {a.mul(x, a.sigmoid(x))};
-  }
-  llvm_unreachable("every kind has its arithmetic");
+  return {activate(a, getKind(), arguments[0])};
+}
+
+int64_t GluOp::getRowColumns() { return columnsOf(getGate()); }
+
+SmallVector<MapAttr> GluOp::getRowMaps() {
+  return {map(*this, MapKind::Full), map(*this, MapKind::Full)};
+}
+
+SmallVector<Value> GluOp::buildRow(OpBuilder &builder, ValueRange arguments) {
+  Arithmetic a(builder, getLoc());
+  return {a.mul(activate(a, getKind(), arguments[0]), arguments[1])};
+}
+
+int64_t ScaleOp::getRowColumns() { return columnsOf(getX()); }
+
+SmallVector<MapAttr> ScaleOp::getRowMaps() {
+  return {map(*this, MapKind::Full)};
+}
+
+SmallVector<Value> ScaleOp::buildRow(OpBuilder &builder, ValueRange arguments) {
+  APFloat factor = getFactor();
+  bool isInexact = false;
+  if (getRounded())
+    factor.convert(
+        cast<FloatType>(tensorOf(getX()).getElementType()).getFloatSemantics(),
+        APFloat::rmNearestTiesToEven, &isInexact);
+  return {Arithmetic(builder, getLoc())
+              .times(arguments[0], factor.convertToDouble())};
 }
 
 int64_t AddOp::getRowColumns() { return columnsOf(getA()); }

@@ -93,9 +93,10 @@ LogicalResult RowsOp::verify() {
 }
 
 LogicalResult RowRotateOp::verify() {
-  if (getRow().getType().getDimSize(0) % 2)
+  int64_t width = getWidth(), all = getRow().getType().getDimSize(0);
+  if (all % 2 || width < 0 || width % 2 || width > all)
     return emitOpError("(C1) expects an even number of elements, but got ")
-           << getRow().getType();
+           << width << " of " << getRow().getType();
   return success();
 }
 

@@ -319,8 +319,9 @@ template <typename... Ops> static void attachRules(MLIRContext *context) {
 void qlora::train::registerModelGradients(DialectRegistry &registry) {
   registry.addExtension(+[](MLIRContext *context, ModelDialect *) {
     attachRules<EmbeddingOp, LinearOp, AttentionOp, HeadLossOp, RmsNormOp,
-                LayerNormOp, RopeOp, SwigluOp, ActivationOp, AddOp, AddBiasOp,
-                GateRowsOp, DropoutOp, RowsOp, SplitOp, ConcatOp, RouteOp, SortByExpertOp,
-                GatherRowsOp, CombineRowsOp, GroupedLinearOp>(context);
+                LayerNormOp, RopeOp, ActivationOp, GluOp, AddOp, ScaleOp,
+                AddBiasOp, GateRowsOp, DropoutOp, RowsOp, SplitOp, ConcatOp,
+                RouteOp, SortByExpertOp, GatherRowsOp, CombineRowsOp,
+                GroupedLinearOp>(context);
   });
 }

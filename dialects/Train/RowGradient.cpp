@@ -100,8 +100,9 @@ Value RowTape::functionGradient(Operation *op, Value x, Value y, Value dy) {
       .Case<RowMaxOp>([&](auto) { return maxGradient(x, y, dy); })
       .Case<RowSplatOp>([&](auto) { return sum(dy); })
       // The transpose is minus the rotation.
-      .Case<RowRotateOp>([&](auto) {
-        return neg(RowRotateOp::create(b, loc, dy.getType(), dy));
+      .Case<RowRotateOp>([&](RowRotateOp rotate) {
+        return neg(
+            RowRotateOp::create(b, loc, dy.getType(), dy, rotate.getWidth()));
       })
       .Default([](Operation *) { return Value(); });
 }

@@ -73,11 +73,27 @@ CASES = {
           : (tensor<?x?xi32>) -> (tensor<?x?x4xf32>, tensor<?x?x4xf32>)
       %y = model.rope %x, %cos, %sin
           : (XX, tensor<?x?x4xf32>, tensor<?x?x4xf32>) -> XX"""),
-    "swiglu": ({"w": (H, H)}, """
+    # 2 of the 4 columns of a head turn; the length is beyond the original.
+    "rope of a part": ({}, """
+      %cos, %sin = model.rope_table %positions
+          {frequencies = array<f32: 1.0, 1.0>,
+           long_frequencies = array<f32: 0.3, 0.3>, original_length = 2 : i64,
+           attention_factor = 1.2 : f64}
+          : (tensor<?x?xi32>) -> (tensor<?x?x4xf32>, tensor<?x?x4xf32>)
+      %y = model.rope %x, %cos, %sin {rotated = 2 : i64}
+          : (XX, tensor<?x?x4xf32>, tensor<?x?x4xf32>) -> XX"""),
+    "rms_norm above one": ({"n": (H,)}, """
+      %n = model.weight @n.weight : tensor<16xf32>
+      %y = model.rms_norm %x, %n {epsilon = 1.0e-5 : f64, offset = 1.0 : f64}
+          : (XX, tensor<16xf32>) -> XX"""),
+    "glu": ({"w": (H, H)}, """
       %w = model.weight @w.weight : tensor<16x16xf32>
       %g = model.linear %x, %w {module = "w"}
           : (XX, tensor<16x16xf32>) -> XX
-      %y = model.swiglu %g, %x : XX"""),
+      %s = model.glu silu %g, %x : XX
+      %y = model.glu gelu_tanh %s, %g : XX"""),
+    "scale": ({}, """
+      %y = model.scale %x {factor = 1.7 : f64} : XX"""),
     "add_bias": ({"b": (H,)}, """
       %b = model.weight @b.weight : tensor<16xf32>
       %y = model.add_bias %x, %b : (XX, tensor<16xf32>) -> XX"""),

@@ -92,7 +92,7 @@ std::string positionsError(ModuleOp model, const CompilerSettings &settings) {
 static std::string positionsWarning(ModuleOp model,
                                     const CompilerSettings &settings) {
   const std::optional<int64_t> positions = fewPositions(model, settings);
-  if (!positions)
+  if (!positions || isConfigured(model, "rope_type", "dynamic"))
     return "";
   return fmt::format("--max-length {} is longer than the {} positions that "
                      "this model was made for (max_position_embeddings in "

@@ -175,7 +175,7 @@ TEST(KernelRun, RopeGradient) { testRope(QLORA_DTYPE_F32, true); }
 
 static constexpr const char *kSwiglu = R"(
   func.func @f(%g: tensor<5x45xf32>, %u: tensor<5x45xf32>) {
-    %y = model.swiglu %g, %u : tensor<5x45xf32>
+    %y = model.glu silu %g, %u : tensor<5x45xf32>
     return
   })";
 

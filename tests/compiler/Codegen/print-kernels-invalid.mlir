@@ -67,3 +67,15 @@ program.kernel @odd attributes {columns = 3 : i64,
   %y = model.row_rotate %x : tensor<3xf32>
   model.row_yield %y : tensor<3xf32>
 }
+
+// -----
+
+program.kernel @two_widths attributes {columns = 8 : i64,
+    maps = [#model.map<full>], dtypes = array<i64: 0, 0>,
+    strides = array<i64: 8, 8>, groups = array<i64: 1, 1>} {
+^bb0(%x: tensor<8xf32>):
+  %y = model.row_rotate %x {width = 6 : i64} : tensor<8xf32>
+  // expected-error@+1 {{cannot be printed in a kernel that also turns 6 columns}}
+  %z = model.row_rotate %y : tensor<8xf32>
+  model.row_yield %z : tensor<8xf32>
+}

@@ -117,6 +117,23 @@ program.kernel @rotate attributes {columns = 8 : i64,
   model.row_yield %y : tensor<8xf32>
 }
 
+// Of a row of 8 the first 6 turn, 3 with 3, and then the others by two.
+
+// CHECK-LABEL: // part: rows of 8 columns.
+// CHECK: for (int64_t c = 0; c < 4; ++c) {
+// CHECK: const float x0_low = in0_row[c + (c < 3 ? 0 : 3)];
+// CHECK: const float x0_high = in0_row[c + (c < 3 ? 3 : 4)];
+// CHECK: out0_row[c + (c < 3 ? 0 : 3)] = x0_low + (c < 3 ? -x0_high : 0.0f);
+// CHECK: out0_row[c + (c < 3 ? 3 : 4)] = x0_high + (c < 3 ? x0_low : 0.0f);
+program.kernel @part attributes {columns = 8 : i64,
+    maps = [#model.map<full>], dtypes = array<i64: 0, 0>,
+    strides = array<i64: 8, 8>, groups = array<i64: 1, 1>} {
+^bb0(%x: tensor<8xf32>):
+  %turned = model.row_rotate %x {width = 6 : i64} : tensor<8xf32>
+  %y = arith.addf %x, %turned : tensor<8xf32>
+  model.row_yield %y : tensor<8xf32>
+}
+
 // Random numbers and a choice; a table of numbers is a constant of the file.
 
 // CHECK-LABEL: // mask+table: rows of 2 columns.

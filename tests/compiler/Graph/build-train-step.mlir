@@ -1,5 +1,5 @@
 // The swiglu alone is in a layer, so that what is made of it can be told.
-// RUN: sed 's/model.swiglu %g, %g/& {layer = 5 : i64}/' %S/../Inputs/layer.mlir | qlora-opt - --specialize-shapes="batch=2 lengths=32" --attach-adapters='r=4 targets=["q_proj","o_proj"]' --fuse-lora --build-train-step | FileCheck %s
+// RUN: sed 's/model.glu silu %g, %g/& {layer = 5 : i64}/' %S/../Inputs/layer.mlir | qlora-opt - --specialize-shapes="batch=2 lengths=32" --attach-adapters='r=4 targets=["q_proj","o_proj"]' --fuse-lora --build-train-step | FileCheck %s
 // RUN: not qlora-opt %S/../Inputs/layer.mlir --specialize-shapes="batch=2 lengths=32" --build-train-step 2>&1 | FileCheck %s --check-prefix=NOTHING
 
 // CHECK: train.step accumulate batch 2 length 32
@@ -32,7 +32,7 @@
 // CHECK-NEXT: train.result "label_count", %[[COUNT]] {accumulate, phase = #model.phase<backward>}
 // CHECK-NEXT: train.result "correct", %[[CORRECT]] {phase = #model.phase<backward>}
 // CHECK-NEXT: %[[DS:.*]] = model.linear %[[DH2]], %[[WD]] layout in_out {phase = #model.phase<backward>}
-// CHECK-NEXT: %[[DGS:.*]]:2 = model.rows(%[[G]], %[[G]], %[[DS]]) attributes {columns = 96 : i64, label = "swiglu_grad", layer = 5 : i64, maps = [#model.map<full>, #model.map<full>, #model.map<full>], phase = #model.phase<backward>}
+// CHECK-NEXT: %[[DGS:.*]]:2 = model.rows(%[[G]], %[[G]], %[[DS]]) attributes {columns = 96 : i64, label = "glu_grad", layer = 5 : i64, maps = [#model.map<full>, #model.map<full>, #model.map<full>], phase = #model.phase<backward>}
 // CHECK: %[[DG:.*]] = model.add %[[DGS]]#0, %[[DGS]]#1 {layer = 5 : i64, phase = #model.phase<backward>}
 // CHECK-NEXT: %[[DX1:.*]] = model.linear %[[DG]], %[[WG]] layout in_out {phase = #model.phase<backward>}
 // CHECK-NEXT: %[[DN1:.*]] = model.rows(%[[H1]], %[[N]], %[[DX1]]) attributes {columns = 64 : i64, label = "rms_norm_grad"

@@ -38,23 +38,23 @@ train.step accumulate batch 1 length 3 ["ids"] {
   %wv = model.weight @v : tensor<8x8x!model.nf4<64, false>>
   %nv = train.decode %wv {layer = 0 : i64} : (tensor<8x8x!model.nf4<64, false>>) -> tensor<8x8xf32>
   %v = model.linear %x, %nv {layer = 0 : i64, module = "v"} : (tensor<1x3x8xf32>, tensor<8x8xf32>) -> tensor<1x3x8xf32>
-  %qq = model.swiglu %q, %q {layer = 0 : i64} : tensor<1x3x16xf32>
-  %kk = model.swiglu %k, %k {layer = 0 : i64} : tensor<1x3x8xf32>
+  %qq = model.glu silu %q, %q {layer = 0 : i64} : tensor<1x3x16xf32>
+  %kk = model.glu silu %k, %k {layer = 0 : i64} : tensor<1x3x8xf32>
 
   // The sum over q, k and v, and an adapter's term between them: that comes
   // first, and then one GEMM for the three.
-  // CHECK: %[[DQ:.*]] = model.swiglu {{.*}}phase = #model.phase<backward>
-  // CHECK: %[[DK:.*]] = model.swiglu {{.*}}phase = #model.phase<backward>
-  // CHECK: %[[DV:.*]] = model.swiglu {{.*}}phase = #model.phase<backward>
+  // CHECK: %[[DQ:.*]] = model.glu silu {{.*}}phase = #model.phase<backward>
+  // CHECK: %[[DK:.*]] = model.glu silu {{.*}}phase = #model.phase<backward>
+  // CHECK: %[[DV:.*]] = model.glu silu {{.*}}phase = #model.phase<backward>
   // CHECK: %[[ADAPTER:.*]] = model.linear %[[DQ]], %{{.*}} layout in_out {layer = 0 : i64, phase = #model.phase<backward>}
   // CHECK: %[[N:.*]] = model.concat %{{.*}}, %{{.*}}, %{{.*}} {layer = 0 : i64, phase = #model.phase<backward>, rows} : {{.*}} -> tensor<32x8xf32>
   // CHECK: %[[DY:.*]] = model.concat %[[DQ]], %[[DK]], %[[DV]] {layer = 0 : i64, phase = #model.phase<backward>} : (tensor<1x3x16xf32>, tensor<1x3x8xf32>, tensor<1x3x8xf32>) -> tensor<1x3x32xf32>
   // CHECK: %[[DX:.*]] = model.linear %[[DY]], %[[N]] layout in_out init %[[ADAPTER]]
   // CHECK-NOT: model.linear
-  // CHECK: model.swiglu %[[DX]], %[[DX]]
-  %dq = model.swiglu %qq, %qq {layer = 0 : i64, phase = #model.phase<backward>} : tensor<1x3x16xf32>
-  %dk = model.swiglu %kk, %kk {layer = 0 : i64, phase = #model.phase<backward>} : tensor<1x3x8xf32>
-  %dv = model.swiglu %v, %v {layer = 0 : i64, phase = #model.phase<backward>} : tensor<1x3x8xf32>
+  // CHECK: model.glu silu %[[DX]], %[[DX]]
+  %dq = model.glu silu %qq, %qq {layer = 0 : i64, phase = #model.phase<backward>} : tensor<1x3x16xf32>
+  %dk = model.glu silu %kk, %kk {layer = 0 : i64, phase = #model.phase<backward>} : tensor<1x3x8xf32>
+  %dv = model.glu silu %v, %v {layer = 0 : i64, phase = #model.phase<backward>} : tensor<1x3x8xf32>
   %mq = train.decode %wq {layer = 0 : i64, phase = #model.phase<backward>} : (tensor<16x8x!model.nf4<64, false>>) -> tensor<16x8xf32>
   %0 = model.linear %dq, %mq layout in_out {layer = 0 : i64, phase = #model.phase<backward>} : (tensor<1x3x16xf32>, tensor<16x8xf32>) -> tensor<1x3x8xf32>
   %mk = train.decode %wk {layer = 0 : i64, phase = #model.phase<backward>} : (tensor<8x8x!model.nf4<64, false>>) -> tensor<8x8xf32>
@@ -62,7 +62,7 @@ train.step accumulate batch 1 length 3 ["ids"] {
   %2 = model.linear %dq, %wb layout in_out init %1 {layer = 0 : i64, phase = #model.phase<backward>} : (tensor<1x3x16xf32>, tensor<16x8xf32>, tensor<1x3x8xf32>) -> tensor<1x3x8xf32>
   %mv = train.decode %wv {layer = 0 : i64, phase = #model.phase<backward>} : (tensor<8x8x!model.nf4<64, false>>) -> tensor<8x8xf32>
   %3 = model.linear %dv, %mv layout in_out init %2 {layer = 0 : i64, phase = #model.phase<backward>} : (tensor<1x3x8xf32>, tensor<8x8xf32>, tensor<1x3x8xf32>) -> tensor<1x3x8xf32>
-  %dx = model.swiglu %3, %3 {layer = 0 : i64, phase = #model.phase<backward>} : tensor<1x3x8xf32>
+  %dx = model.glu silu %3, %3 {layer = 0 : i64, phase = #model.phase<backward>} : tensor<1x3x8xf32>
   %de = train.embedding_grad %ids, %dx {phase = #model.phase<backward>} : (tensor<1x3xi32>, tensor<1x3x8xf32>) -> tensor<8x8xf32>
   train.accumulate @e, %de {phase = #model.phase<backward>} : tensor<8x8xf32>
 }

@@ -31,7 +31,7 @@ model.parameter @c : tensor<64x64xf32> {init = "zero", trainable}
 // CHECK-NEXT: %[[NC:.*]], %[[NS:.*]] = train.encode_rows %[[N]] {layer = 0 : i64} : (tensor<1x8x64xbf16>) -> (tensor<1x8x64xi8>, tensor<1x8x1xf32>)
 // CHECK-NEXT: %[[G:.*]] = model.linear %[[N]]
 // CHECK-NEXT: %[[U:.*]] = model.linear %[[N]]
-// CHECK-NEXT: %[[S:.*]] = model.swiglu
+// CHECK-NEXT: %[[S:.*]] = model.glu
 // CHECK-NEXT: %[[SC:.*]], %[[SS:.*]] = train.encode_rows %[[S]]
 // CHECK-NEXT: %[[Z:.*]] = model.linear %[[S]]
 // CHECK-NEXT: %[[O:.*]] = model.add
@@ -40,7 +40,7 @@ model.parameter @c : tensor<64x64xf32> {init = "zero", trainable}
 // CHECK-NEXT: %[[S2:.*]] = train.decode_rows %[[SC]], %[[SS]] {layer = 0 : i64, phase = #model.phase<backward>} : (tensor<1x8x64xi8>, tensor<1x8x1xf32>) -> tensor<1x8x64xbf16>
 // CHECK-NEXT: train.linear_weight_grad %{{.*}}, %[[S2]] init %[[DZ]]
 // CHECK: train.linear_weight_grad %{{.*}}, %[[O]]
-// CHECK: model.swiglu %{{.*}}, %[[G]]
+// CHECK: model.glu silu %{{.*}}, %[[G]]
 // CHECK: %[[N2:.*]] = train.decode_rows %[[NC]], %[[NS]]
 // CHECK-NEXT: train.linear_weight_grad %{{.*}}, %[[N2]]
 // CHECK: train.linear_weight_grad %{{.*}}, %[[N2]]
@@ -72,7 +72,7 @@ train.step accumulate batch 1 length 8 ["ids"] {
   %n = model.rms_norm %x, %norm {epsilon = 1.0e-5 : f64, layer = 0 : i64} : (tensor<1x8x64xbf16>, tensor<64xbf16>) -> tensor<1x8x64xbf16>
   %g = model.linear %n, %w {layer = 0 : i64} : (tensor<1x8x64xbf16>, tensor<64x64xbf16>) -> tensor<1x8x64xbf16>
   %u = model.linear %n, %w {layer = 0 : i64} : (tensor<1x8x64xbf16>, tensor<64x64xbf16>) -> tensor<1x8x64xbf16>
-  %s = model.swiglu %g, %u {layer = 0 : i64} : tensor<1x8x64xbf16>
+  %s = model.glu silu %g, %u {layer = 0 : i64} : tensor<1x8x64xbf16>
   %z = model.linear %s, %w {layer = 0 : i64} : (tensor<1x8x64xbf16>, tensor<64x64xbf16>) -> tensor<1x8x64xbf16>
   %o = model.add %z, %x {layer = 0 : i64} : tensor<1x8x64xbf16>
 
@@ -84,7 +84,7 @@ train.step accumulate batch 1 length 8 ["ids"] {
   train.accumulate @c, %do {phase = #model.phase<backward>} : tensor<64x64xf32>
   %dv = model.add %dy, %o {layer = 0 : i64, phase = #model.phase<backward>} : tensor<1x8x64xbf16>
   %ds = model.linear %dv, %w layout in_out {layer = 0 : i64, phase = #model.phase<backward>} : (tensor<1x8x64xbf16>, tensor<64x64xbf16>) -> tensor<1x8x64xbf16>
-  %dg = model.swiglu %ds, %g {layer = 0 : i64, phase = #model.phase<backward>} : tensor<1x8x64xbf16>
+  %dg = model.glu silu %ds, %g {layer = 0 : i64, phase = #model.phase<backward>} : tensor<1x8x64xbf16>
   %da = train.linear_weight_grad %dg, %n {layer = 0 : i64, phase = #model.phase<backward>, scale = 1.0 : f64} : (tensor<1x8x64xbf16>, tensor<1x8x64xbf16>) -> tensor<64x64xf32>
   train.accumulate @a, %da {phase = #model.phase<backward>} : tensor<64x64xf32>
   %db = train.linear_weight_grad %ds, %n {layer = 0 : i64, phase = #model.phase<backward>, scale = 1.0 : f64} : (tensor<1x8x64xbf16>, tensor<1x8x64xbf16>) -> tensor<64x64xf32>

@@ -31,11 +31,11 @@ train.step accumulate batch 1 length 3 ["ids"] {
   %6 = model.add %5, %3 {phase = #model.phase<backward>} : tensor<1x3x8xf32>
 
   // The base may come after the term; the term moves down to it.
-  // CHECK: %[[DY:.*]] = model.swiglu
+  // CHECK: %[[DY:.*]] = model.glu
   // CHECK: %[[V:.*]] = train.linear_weight_grad %{{.*}}, %{{.*}} {phase = #model.phase<backward>, scale = 1.000000e+00 : f64}
   // CHECK: %[[U:.*]] = train.linear_weight_grad %{{.*}}, %[[DY]] init %[[V]]
   // CHECK: train.accumulate @w, %[[U]]
-  %dy = model.swiglu %6, %x {phase = #model.phase<backward>} : tensor<1x3x8xf32>
+  %dy = model.glu silu %6, %x {phase = #model.phase<backward>} : tensor<1x3x8xf32>
   %7 = train.linear_weight_grad %x, %dy {phase = #model.phase<backward>, scale = 1.0 : f64} : (tensor<1x3x8xf32>, tensor<1x3x8xf32>) -> tensor<8x8xf32>
   %8 = train.linear_weight_grad %dy, %x {phase = #model.phase<backward>, scale = 1.0 : f64} : (tensor<1x3x8xf32>, tensor<1x3x8xf32>) -> tensor<8x8xf32>
   %9 = model.add %8, %7 {phase = #model.phase<backward>} : tensor<8x8xf32>

@@ -26,7 +26,7 @@ model.parameter @n : tensor<4xf32> {file = "a"}
 // argument, and the same sum is computed once.
 // SMALL-LABEL: train.step evaluate batch 1 length 3
 // SMALL: %[[X:.*]] = model.embedding
-// SMALL-NEXT: %[[Y:.*]] = model.rows(%[[X]]) attributes {columns = 8 : i64, label = "add__swiglu", maps = [#model.map<full>]}
+// SMALL-NEXT: %[[Y:.*]] = model.rows(%[[X]]) attributes {columns = 8 : i64, label = "add__glu", maps = [#model.map<full>]}
 // SMALL-NEXT: ^bb0(%[[x:.*]]: tensor<8xf32>):
 // SMALL-NEXT: %[[h:.*]] = arith.addf %[[x]], %[[x]]
 // SMALL-NEXT: %[[s:.*]] = model.row_sigmoid %[[h]]
@@ -39,14 +39,14 @@ train.step evaluate batch 1 length 3 ["ids"] {
   %w = model.weight @w : tensor<8x8xf32>
   %x = model.embedding %ids, %w : (tensor<1x3xi32>, tensor<8x8xf32>) -> tensor<1x3x8xf32>
   %h = model.add %x, %x : tensor<1x3x8xf32>
-  %y = model.swiglu %h, %x : tensor<1x3x8xf32>
+  %y = model.glu silu %h, %x : tensor<1x3x8xf32>
   %z = model.linear %y, %w : (tensor<1x3x8xf32>, tensor<8x8xf32>) -> tensor<1x3x8xf32>
 }
 
 // In 16 bits what is read in the same kernel is rounded as memory would have
 // rounded it: who computes %y again from a stored %h gets the same bits.
 // SMALL-LABEL: train.step evaluate batch 1 length 2
-// SMALL: label = "add__swiglu"
+// SMALL: label = "add__glu"
 // SMALL: %[[h:.*]] = arith.addf
 // SMALL-NEXT: %[[r:.*]] = model.row_round %[[h]] to bf16 : tensor<8xf32>
 // SMALL-NEXT: model.row_sigmoid %[[r]]
@@ -55,7 +55,7 @@ train.step evaluate batch 1 length 2 ["ids"] {
   %w = model.weight @w : tensor<8x8xf32>
   %x = model.embedding %ids, %w : (tensor<1x2xi32>, tensor<8x8xf32>) -> tensor<1x2x8xbf16>
   %h = model.add %x, %x : tensor<1x2x8xbf16>
-  %y = model.swiglu %h, %x : tensor<1x2x8xbf16>
+  %y = model.glu silu %h, %x : tensor<1x2x8xbf16>
   %z = model.linear %y, %w : (tensor<1x2x8xbf16>, tensor<8x8xf32>) -> tensor<1x2x8xbf16>
 }
 
@@ -106,11 +106,11 @@ train.step evaluate batch 1 length 6 ["ids"] {
 // rematerialize.
 // SMALL-LABEL: train.step accumulate
 // SMALL: label = "add", maps
-// SMALL: label = "swiglu", maps = [#model.map<full>, #model.map<full>], phase = #model.phase<backward>
+// SMALL: label = "glu", maps = [#model.map<full>, #model.map<full>], phase = #model.phase<backward>
 train.step accumulate batch 1 length 3 ["ids"] {
 ^bb0(%ids: tensor<1x3xi32>):
   %w = model.weight @w : tensor<8x8xf32>
   %x = model.embedding %ids, %w : (tensor<1x3xi32>, tensor<8x8xf32>) -> tensor<1x3x8xf32>
   %h = model.add %x, %x : tensor<1x3x8xf32>
-  %y = model.swiglu %h, %x {phase = #model.phase<backward>} : tensor<1x3x8xf32>
+  %y = model.glu silu %h, %x {phase = #model.phase<backward>} : tensor<1x3x8xf32>
 }

@@ -38,7 +38,7 @@
 
 // 5 U: n, the cheapest again, from x, which comes back with it.
 // DROP-XN-LABEL: train.step accumulate{{.*}} estimated_peak = 327680 : i64
-// DROP-XN: %[[S:.*]] = model.swiglu
+// DROP-XN: %[[S:.*]] = model.glu
 // DROP-XN: train.linear_weight_grad %{{.*}}, %[[S]]
 // DROP-XN: %[[X2:.*]] = model.embedding {{.*}} {phase = #model.phase<recomputed>}
 // DROP-XN-NEXT: %[[N2:.*]] = model.rms_norm %[[X2]], %{{.*}} {epsilon = 1.000000e-05 : f64, layer = 0 : i64, phase = #model.phase<recomputed>}
@@ -49,7 +49,7 @@
 // DROP-XNS-LABEL: train.step accumulate{{.*}} estimated_peak = 262144 : i64
 // DROP-XNS: %[[G:.*]] = model.linear
 // DROP-XNS: %[[U:.*]] = model.linear
-// DROP-XNS: %[[S2:.*]] = model.swiglu %[[G]], %[[U]] {layer = 0 : i64, phase = #model.phase<recomputed>}
+// DROP-XNS: %[[S2:.*]] = model.glu silu %[[G]], %[[U]] {layer = 0 : i64, phase = #model.phase<recomputed>}
 // DROP-XNS-NEXT: train.linear_weight_grad %{{.*}}, %[[S2]]
 // DROP-XNS: model.embedding {{.*}}phase = #model.phase<recomputed>
 // DROP-XNS-NEXT: model.rms_norm {{.*}}phase = #model.phase<recomputed>
@@ -63,9 +63,9 @@
 // BLOCKS-NEXT: %[[N2:.*]] = model.rms_norm %[[X]], {{.*}}phase = #model.phase<recomputed>
 // BLOCKS-NEXT: %[[G2:.*]] = model.linear %[[N2]], {{.*}}phase = #model.phase<recomputed>
 // BLOCKS-NEXT: %[[U2:.*]] = model.linear %[[N2]], {{.*}}phase = #model.phase<recomputed>
-// BLOCKS-NEXT: %[[S2:.*]] = model.swiglu %[[G2]], %[[U2]] {{.*}}phase = #model.phase<recomputed>
+// BLOCKS-NEXT: %[[S2:.*]] = model.glu silu %[[G2]], %[[U2]] {{.*}}phase = #model.phase<recomputed>
 // BLOCKS-NEXT: train.linear_weight_grad %[[DY]], %[[S2]]
-// BLOCKS: model.swiglu %{{.*}}, %[[G2]]
+// BLOCKS: model.glu silu %{{.*}}, %[[G2]]
 // BLOCKS-NOT: phase = #model.phase<recomputed>
 
 // REMARK: remark: [Passed] recomputed | Category:rematerialize | Remark="recomputed before the backward of train.linear_weight_grad, 65536 bytes are not kept"
@@ -88,7 +88,7 @@ train.step accumulate batch 1 length 64 ["ids"] {
   %n = model.rms_norm %x, %norm {epsilon = 1.0e-5 : f64, layer = 0 : i64} : (tensor<1x64x256xf32>, tensor<256xf32>) -> tensor<1x64x256xf32>
   %g = model.linear %n, %up {layer = 0 : i64} : (tensor<1x64x256xf32>, tensor<256x256xf32>) -> tensor<1x64x256xf32>
   %u = model.linear %n, %up {layer = 0 : i64} : (tensor<1x64x256xf32>, tensor<256x256xf32>) -> tensor<1x64x256xf32>
-  %s = model.swiglu %g, %u {layer = 0 : i64} : tensor<1x64x256xf32>
+  %s = model.glu silu %g, %u {layer = 0 : i64} : tensor<1x64x256xf32>
   %y = model.linear %s, %down {layer = 0 : i64} : (tensor<1x64x256xf32>, tensor<256x256xf32>) -> tensor<1x64x256xf32>
   %z = model.rms_norm %y, %norm {epsilon = 1.0e-5 : f64} : (tensor<1x64x256xf32>, tensor<256xf32>) -> tensor<1x64x256xf32>
 
@@ -97,7 +97,7 @@ train.step accumulate batch 1 length 64 ["ids"] {
   %ddown = train.linear_weight_grad %dy, %s {phase = #model.phase<backward>, scale = 1.0 : f64} : (tensor<1x64x256xf32>, tensor<1x64x256xf32>) -> tensor<256x256xf32>
   train.accumulate @down, %ddown {phase = #model.phase<backward>} : tensor<256x256xf32>
   %ds = model.linear %dy, %down layout in_out {phase = #model.phase<backward>} : (tensor<1x64x256xf32>, tensor<256x256xf32>) -> tensor<1x64x256xf32>
-  %dg = model.swiglu %ds, %g {phase = #model.phase<backward>} : tensor<1x64x256xf32>
+  %dg = model.glu silu %ds, %g {phase = #model.phase<backward>} : tensor<1x64x256xf32>
   %du = model.add %dg, %u {phase = #model.phase<backward>} : tensor<1x64x256xf32>
   %dup = train.linear_weight_grad %du, %n {phase = #model.phase<backward>, scale = 1.0 : f64} : (tensor<1x64x256xf32>, tensor<1x64x256xf32>) -> tensor<256x256xf32>
   train.accumulate @up, %dup {phase = #model.phase<backward>} : tensor<256x256xf32>

@@ -30,7 +30,7 @@ func.func @forward(%ids: tensor<?x?xi32> {model.input="ids"}, %targets: tensor<?
  %x1 = model.rms_norm %h1, %n {epsilon = 1.0e-5 : f64} : (tensor<?x?x64xf32>, tensor<64xbf16>) -> tensor<?x?x64xf32>
  %wg = model.weight @wg : tensor<96x64xbf16>
  %g = model.linear %x1, %wg {module = "l.0.gate"} : (tensor<?x?x64xf32>, tensor<96x64xbf16>) -> tensor<?x?x96xf32>
- %s = model.swiglu %g, %g : tensor<?x?x96xf32>
+ %s = model.glu silu %g, %g : tensor<?x?x96xf32>
  %wd = model.weight @wd : tensor<64x96xbf16>
  %d = model.linear %s, %wd {module = "l.0.down"} : (tensor<?x?x96xf32>, tensor<64x96xbf16>) -> tensor<?x?x64xf32>
  %h2 = model.add %h1, %d : tensor<?x?x64xf32>

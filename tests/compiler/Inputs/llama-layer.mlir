@@ -66,7 +66,7 @@ func.func @forward(
   %g = model.linear %y, %wg {module = "model.layers.0.mlp.gate_proj"} : (tensor<?x?x4096xf32>, tensor<14336x4096xbf16>) -> tensor<?x?x14336xf32>
   %wu = model.weight @wu : tensor<14336x4096xbf16>
   %u = model.linear %y, %wu {module = "model.layers.0.mlp.up_proj"} : (tensor<?x?x4096xf32>, tensor<14336x4096xbf16>) -> tensor<?x?x14336xf32>
-  %s = model.swiglu %g, %u : tensor<?x?x14336xf32>
+  %s = model.glu silu %g, %u : tensor<?x?x14336xf32>
   %wd = model.weight @wd : tensor<4096x14336xbf16>
   %d = model.linear %s, %wd {module = "model.layers.0.mlp.down_proj"} : (tensor<?x?x14336xf32>, tensor<4096x14336xbf16>) -> tensor<?x?x4096xf32>
   %h2 = model.add %h1, %d : tensor<?x?x4096xf32>

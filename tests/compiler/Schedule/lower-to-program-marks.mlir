@@ -25,10 +25,10 @@ train.step accumulate batch 1 length 64 ["ids"] {
   %y = model.add %x, %x : tensor<1x64x256xf32> loc("y")
   %w = model.embedding %ids, %table : (tensor<1x64xi32>, tensor<32x256xf32>) -> tensor<1x64x256xf32> loc("w")
   %l, %r = model.split %w : (tensor<1x64x256xf32>) -> (tensor<1x64x128xf32>, tensor<1x64x128xf32>) loc("parts")
-  %z = model.swiglu %y, %w : tensor<1x64x256xf32> loc("z")
+  %z = model.glu silu %y, %w : tensor<1x64x256xf32> loc("z")
   %dl = model.add %l, %l {phase = #model.phase<backward>} : tensor<1x64x128xf32> loc("dl")
-  %again = model.swiglu %y, %y {phase = #model.phase<recomputed>} : tensor<1x64x256xf32> loc("again")
-  %dz = model.swiglu %again, %y {phase = #model.phase<backward>} : tensor<1x64x256xf32> loc("dz")
+  %again = model.glu silu %y, %y {phase = #model.phase<recomputed>} : tensor<1x64x256xf32> loc("again")
+  %dz = model.glu silu %again, %y {phase = #model.phase<backward>} : tensor<1x64x256xf32> loc("dz")
   %d = model.add %dz, %again {phase = #model.phase<backward>} : tensor<1x64x256xf32> loc("d")
   %e = model.add %d, %y {phase = #model.phase<backward>} : tensor<1x64x256xf32> loc("e")
   %de = train.embedding_grad %ids, %e {phase = #model.phase<backward>} : (tensor<1x64xi32>, tensor<1x64x256xf32>) -> tensor<32x256xf32>

@@ -5,7 +5,7 @@
 // CHECK: program.entry accumulate batch 1 length 64
 // CHECK: program.launch @embedding(%{{.*}}, %{{.*}}, %[[G:[0-9]+]] {{[a-z_]+ [a-z0-9]+}})
 // CHECK: program.launch @embedding(%{{.*}}, %{{.*}}, %[[U:[0-9]+]] {{[a-z_]+ [a-z0-9]+}})
-// CHECK: program.launch @swiglu(%[[G]] read {{[a-z0-9]+}}, %[[U]] read {{[a-z0-9]+}}, %[[U]] write {{[a-z0-9]+}})
+// CHECK: program.launch @glu(%[[G]] read {{[a-z0-9]+}}, %[[U]] read {{[a-z0-9]+}}, %[[U]] write {{[a-z0-9]+}})
 // CHECK: program.launch @add(%[[U]] read {{[a-z0-9]+}}, %[[U]] read {{[a-z0-9]+}}, %[[U]] write {{[a-z0-9]+}})
 // CHECK: program.launch @add(%[[U]] read {{[a-z0-9]+}}, %[[G]] read {{[a-z0-9]+}}, %[[U]] write {{[a-z0-9]+}})
 
@@ -17,7 +17,7 @@ train.step accumulate batch 1 length 64 ["ids"] {
   %table = model.weight @table : tensor<32x256xf32>
   %g = model.embedding %ids, %table : (tensor<1x64xi32>, tensor<32x256xf32>) -> tensor<1x64x256xf32>
   %u = model.embedding %ids, %table : (tensor<1x64xi32>, tensor<32x256xf32>) -> tensor<1x64x256xf32>
-  %s = model.swiglu %g, %u : tensor<1x64x256xf32>
+  %s = model.glu silu %g, %u : tensor<1x64x256xf32>
   %t = model.add %s, %s : tensor<1x64x256xf32>
   %v = model.add %t, %g : tensor<1x64x256xf32>
   %de = train.embedding_grad %ids, %v {phase = #model.phase<backward>} : (tensor<1x64xi32>, tensor<1x64x256xf32>) -> tensor<32x256xf32>

@@ -52,8 +52,16 @@ func.func @row_ops(%x: tensor<2x4x32xbf16>, %positions: tensor<2x4xi32>) {
   %cos, %sin = model.rope_table %positions {frequencies = array<f32: 1.0, 0.5, 1.0, 0.5>, attention_factor = 1.0 : f64} : (tensor<2x4xi32>) -> (tensor<2x4x4xbf16>, tensor<2x4x4xbf16>)
   // CHECK: model.rope %{{.*}}, %[[COS]], %[[SIN]] : (tensor<2x4x32xbf16>, tensor<2x4x4xbf16>, tensor<2x4x4xbf16>) -> tensor<2x4x32xbf16>
   %1 = model.rope %0, %cos, %sin : (tensor<2x4x32xbf16>, tensor<2x4x4xbf16>, tensor<2x4x4xbf16>) -> tensor<2x4x32xbf16>
-  // CHECK: model.swiglu %{{.*}}, %{{.*}} : tensor<2x4x32xbf16>
-  %2 = model.swiglu %0, %1 : tensor<2x4x32xbf16>
+  // CHECK: model.glu silu %{{.*}}, %{{.*}} : tensor<2x4x32xbf16>
+  %2 = model.glu silu %0, %1 : tensor<2x4x32xbf16>
+  // CHECK: model.rms_norm %{{.*}}, %{{.*}} {epsilon = 1.000000e-05 : f64, offset = 1.000000e+00 : f64}
+  %above = model.rms_norm %x, %n {epsilon = 1.0e-5 : f64, offset = 1.0 : f64} : (tensor<2x4x32xbf16>, tensor<32xbf16>) -> tensor<2x4x32xbf16>
+  // CHECK: %[[C:.*]], %[[S:.*]] = model.rope_table %{{.*}} {attention_factor = 1.100000e+00 : f64, frequencies = array<f32: 1.000000e+00, 1.000000e+00>, long_frequencies = array<f32: 5.000000e-01, 5.000000e-01>, original_length = 3 : i64} : (tensor<2x4xi32>) -> (tensor<2x4x4xbf16>, tensor<2x4x4xbf16>)
+  %c, %s = model.rope_table %positions {frequencies = array<f32: 1.0, 1.0>, long_frequencies = array<f32: 0.5, 0.5>, original_length = 3, attention_factor = 1.1 : f64} : (tensor<2x4xi32>) -> (tensor<2x4x4xbf16>, tensor<2x4x4xbf16>)
+  // CHECK: model.rope %{{.*}}, %[[C]], %[[S]] {rotated = 2 : i64}
+  %turned = model.rope %0, %c, %s {rotated = 2} : (tensor<2x4x32xbf16>, tensor<2x4x4xbf16>, tensor<2x4x4xbf16>) -> tensor<2x4x32xbf16>
+  // CHECK: model.scale %{{.*}} {factor = 6.928203{{.*}} : f64, rounded} : tensor<2x4x32xbf16>
+  %scaled = model.scale %turned {factor = 6.92820323 : f64, rounded} : tensor<2x4x32xbf16>
   // CHECK: model.add %{{.*}}, %{{.*}} : tensor<2x4x32xbf16>
   %3 = model.add %0, %2 : tensor<2x4x32xbf16>
   // CHECK: model.add_bias %{{.*}}, %{{.*}} : (tensor<2x4x32xbf16>, tensor<32xbf16>) -> tensor<2x4x32xbf16>
@@ -82,6 +90,8 @@ func.func @rows(%x: tensor<2x3x8xbf16>, %c: tensor<4xf32>, %s: tensor<2x3xi32>, 
     %6 = model.row_splat %5 : tensor<4xf32>
     // CHECK: model.row_rotate %[[G]] : tensor<4xf32>
     %7 = model.row_rotate %3 : tensor<4xf32>
+    // CHECK: model.row_rotate %[[G]] {width = 2 : i64} : tensor<4xf32>
+    %part = model.row_rotate %3 {width = 2} : tensor<4xf32>
     // CHECK: model.row_sigmoid %{{.*}} : tensor<4xf32>
     %8 = model.row_sigmoid %7 : tensor<4xf32>
     // CHECK: model.row_constant [1.000000e+00, 2.000000e+00, 3.000000e+00, 4.000000e+00] : tensor<4xf32>

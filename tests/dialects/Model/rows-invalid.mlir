@@ -57,8 +57,40 @@ func.func @rope_table_c1(%p: tensor<2x4xf32>) {
 // -----
 
 func.func @rope_table_c2(%p: tensor<2x4xi32>) {
-  // expected-error @+1 {{(C2) expects cos and sin of one type, as wide as the 2 frequencies}}
+  // expected-error @+1 {{(C2) expects cos and sin of one type, and an even number of frequencies, at most their width, but got 2}}
   %0, %1 = model.rope_table %p {frequencies = array<f32: 1.0, 1.0>, attention_factor = 1.0 : f64} : (tensor<2x4xi32>) -> (tensor<2x4x2xf32>, tensor<2x4x4xf32>)
+  return
+}
+
+// -----
+
+func.func @rope_table_c2_count(%p: tensor<2x4xi32>) {
+  // expected-error @+1 {{(C2) expects cos and sin of one type, and an even number of frequencies, at most their width, but got 4}}
+  %0, %1 = model.rope_table %p {frequencies = array<f32: 1.0, 1.0, 1.0, 1.0>, attention_factor = 1.0 : f64} : (tensor<2x4xi32>) -> (tensor<2x4x2xf32>, tensor<2x4x2xf32>)
+  return
+}
+
+// -----
+
+func.func @rope_table_c3(%p: tensor<2x4xi32>) {
+  // expected-error @+1 {{(C3) expects long frequencies, as many as the others, or a dynamic factor where there is an original length, and only there}}
+  %0, %1 = model.rope_table %p {frequencies = array<f32: 1.0, 1.0>, long_frequencies = array<f32: 1.0>, attention_factor = 1.0 : f64, original_length = 2 : i64} : (tensor<2x4xi32>) -> (tensor<2x4x2xf32>, tensor<2x4x2xf32>)
+  return
+}
+
+// -----
+
+func.func @rope_table_c3_length(%p: tensor<2x4xi32>) {
+  // expected-error @+1 {{(C3) expects long frequencies}}
+  %0, %1 = model.rope_table %p {frequencies = array<f32: 1.0, 1.0>, dynamic_factor = 2.0 : f64, attention_factor = 1.0 : f64} : (tensor<2x4xi32>) -> (tensor<2x4x2xf32>, tensor<2x4x2xf32>)
+  return
+}
+
+// -----
+
+func.func @rope_c2_rotated(%x: tensor<2x4x8xf32>, %c: tensor<2x4x4xf32>) {
+  // expected-error @+1 {{(C2) expects an even number of rotated columns, at most 4, but got 6}}
+  %0 = model.rope %x, %c, %c {rotated = 6 : i64} : (tensor<2x4x8xf32>, tensor<2x4x4xf32>, tensor<2x4x4xf32>) -> tensor<2x4x8xf32>
   return
 }
 
@@ -97,9 +129,9 @@ func.func @rope_r1(%x: tensor<2x4x8xf32>, %c: tensor<2x3x4xf32>) {
 
 // -----
 
-func.func @swiglu_types(%x: tensor<2x4x8xf32>, %y: tensor<2x4x9xf32>) {
+func.func @glu_types(%x: tensor<2x4x8xf32>, %y: tensor<2x4x9xf32>) {
   // expected-error @+1 {{requires the same type for all operands and results}}
-  %0 = "model.swiglu"(%x, %y) : (tensor<2x4x8xf32>, tensor<2x4x9xf32>) -> tensor<2x4x8xf32>
+  %0 = "model.glu"(%x, %y) <{kind = #model<activation_kind silu>}> : (tensor<2x4x8xf32>, tensor<2x4x9xf32>) -> tensor<2x4x8xf32>
   return
 }
 
@@ -302,8 +334,16 @@ func.func @row_round_c1(%x: tensor<8xf32>) {
 // -----
 
 func.func @row_rotate_c1(%x: tensor<7xf32>) {
-  // expected-error @+1 {{(C1) expects an even number of elements, but got 'tensor<7xf32>'}}
+  // expected-error @+1 {{(C1) expects an even number of elements, but got 0 of 'tensor<7xf32>'}}
   %0 = model.row_rotate %x : tensor<7xf32>
+  return
+}
+
+// -----
+
+func.func @row_rotate_c1_width(%x: tensor<8xf32>) {
+  // expected-error @+1 {{(C1) expects an even number of elements, but got 10 of 'tensor<8xf32>'}}
+  %0 = model.row_rotate %x {width = 10 : i64} : tensor<8xf32>
   return
 }
 

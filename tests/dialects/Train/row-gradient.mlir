@@ -78,11 +78,11 @@ func.func @rope(%ids: tensor<1x3xi32> {model.input = "ids"}) -> (tensor<1xf32>, 
 
 // -----
 
-// swiglu: with s = sigmoid(g), dg = dy u (s + g s (1 - s)), du = dy g s.
+// glu of silu: with s = sigmoid(g), dg = dy u (s + g s (1 - s)), du = dy g s.
 // CHECK: train.step accumulate
 // CHECK: %[[X:.*]] = model.embedding
 // CHECK: %{{.*}}, %{{.*}}, %{{.*}}, %[[DY:.*]] = train.head_loss_grad
-// CHECK: %[[G:.*]]:2 = model.rows(%[[X]], %[[X]], %[[DY]]) attributes {columns = 4 : i64, label = "swiglu_grad"
+// CHECK: %[[G:.*]]:2 = model.rows(%[[X]], %[[X]], %[[DY]]) attributes {columns = 4 : i64, label = "glu_grad"
 // CHECK-NEXT: ^bb0(%[[g:.*]]: tensor<4xf32>, %[[u:.*]]: tensor<4xf32>, %[[dy:.*]]: tensor<4xf32>):
 // CHECK-NEXT: %[[s:.*]] = model.row_sigmoid %[[g]]
 // CHECK-NEXT: %[[t:.*]] = arith.mulf %[[g]], %[[s]]
@@ -100,11 +100,11 @@ func.func @rope(%ids: tensor<1x3xi32> {model.input = "ids"}) -> (tensor<1xf32>, 
 // CHECK: train.embedding_grad %{{.*}}, %[[SUM]]
 model.parameter @embed : tensor<16x4xf32> {file = "a", trainable}
 model.parameter @head : tensor<16x4xf32> {file = "a"}
-func.func @swiglu(%ids: tensor<1x3xi32> {model.input = "ids"}) -> (tensor<1xf32>, tensor<1xf32>, tensor<1x3xi32>) attributes {model.batch = 1, model.length = 3} {
+func.func @glu(%ids: tensor<1x3xi32> {model.input = "ids"}) -> (tensor<1xf32>, tensor<1xf32>, tensor<1x3xi32>) attributes {model.batch = 1, model.length = 3} {
   %e = model.weight @embed : tensor<16x4xf32>
   %h = model.weight @head : tensor<16x4xf32>
   %x = model.embedding %ids, %e : (tensor<1x3xi32>, tensor<16x4xf32>) -> tensor<1x3x4xf32>
-  %y = model.swiglu %x, %x : tensor<1x3x4xf32>
+  %y = model.glu silu %x, %x : tensor<1x3x4xf32>
   %loss, %count, %correct = model.head_loss %y, %h, %ids : (tensor<1x3x4xf32>, tensor<16x4xf32>, tensor<1x3xi32>) -> (tensor<1xf32>, tensor<1xf32>, tensor<1x3xi32>)
   return %loss, %count, %correct : tensor<1xf32>, tensor<1xf32>, tensor<1x3xi32>
 }

@@ -25,6 +25,7 @@ static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
     QuantizeBaseOptions quantize;
     quantize.block = options.block;
     quantize.doubleQuant = options.doubleQuant;
+    quantize.experts = options.quantizeExperts;
     pm.addPass(createQuantizeBase(quantize));
   }
   AttachAdaptersOptions adapters;
@@ -39,6 +40,18 @@ static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
   adapters.initA = options.initA;
   adapters.initB = options.initB;
   pm.addPass(createAttachAdapters(adapters));
+  AttachExpertAdaptersOptions experts;
+  experts.rank = options.rank;
+  experts.alpha = options.alpha;
+  experts.dropout = options.dropout;
+  experts.rslora = options.rslora;
+  experts.targets = options.targetParameters;
+  experts.moduleTargets = options.targets;
+  experts.rankPattern = options.rankPattern;
+  experts.alphaPattern = options.alphaPattern;
+  experts.initA = options.initA;
+  experts.initB = options.initB;
+  pm.addPass(createAttachExpertAdapters(experts));
   // Before the gradient: the backward of the fused form is fused too.
   if (options.isEnabled("fuse-lora"))
     pm.addPass(createFuseLora());

@@ -28,6 +28,7 @@ struct CompileOptions {
   /// What serves weight gradients alone: auto (as computed) or int8.
   std::string loraActivations = "auto";
   bool loadIn4bit = false;
+  bool quantizeExperts = false; ///< with loadIn4bit
   int64_t block = 64;
   bool doubleQuant = false;
   int64_t rank = 8;
@@ -38,6 +39,7 @@ struct CompileOptions {
   std::string rankPattern = "{}";
   std::string alphaPattern = "{}";
   std::string modulesToSave = "[]";
+  std::string targetParameters = "[]";
   std::string initA = "kaiming";
   std::string initB = "zero";
   int64_t memoryLimit = 0; ///< bytes per rank; 0: none

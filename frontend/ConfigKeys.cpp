@@ -8,6 +8,7 @@
 #include <set>
 #include <string_view>
 
+#include "frontend/Experts.h"
 #include "frontend/JsonFields.h"
 
 using nlohmann::json;
@@ -162,14 +163,15 @@ bool understandsKey(const Family &family, std::string_view key) {
       keys.mlpBias,        keys.queryWidth,      keys.attentionScale,
       keys.attentionCap,   keys.logitCap,        keys.logitDivisor,
       keys.embeddingScale, keys.residualScale,   keys.windowPeriod,
-      keys.unread};
+      keys.unread,         keys.qkvBias};
   if (family.mixer.rotary == RotaryRule::kByLayerType &&
       key == "rope_local_base_freq")
     return true;
   if (family.mixer.rotary == RotaryRule::kSkipping &&
       (key == "no_rope_layers" || key == "no_rope_layer_interval"))
     return true;
-  return !key.empty() && std::ranges::find(names, key) != std::end(names);
+  return (!key.empty() && std::ranges::find(names, key) != std::end(names)) ||
+         understandsExpertKey(family, key);
 }
 
 Status checkConfigKeys(const json &config, const Family &family,

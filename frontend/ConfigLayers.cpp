@@ -117,15 +117,15 @@ static StatusOr<int64_t> readWindow(const JsonFields &fields,
   QLORA_ASSIGN_OR_RETURN(const bool wanted,
                          fields.boolean("use_sliding_window", !hasSwitch));
   // transformers asks this key of these families only; elsewhere false
-  // beside a window would be a guess.
-  if (hasSwitch && !wanted)
+  // beside a window would be a guess. Where there is none it may write 0.
+  if ((hasSwitch || rule == WindowRule::kNone) && !wanted)
     return 0;
   const bool missing = !fields.mentions("sliding_window");
   QLORA_ASSIGN_OR_RETURN(
       const int64_t window,
       fields.integer("sliding_window", 1,
                      missing ? family.defaults.window : 0));
-  if (!window || (rule == WindowRule::kNone && !wanted))
+  if (!window)
     return 0;
   if (rule == WindowRule::kNone)
     return Status::invalid("'sliding_window' is {}, but {} has none", window,

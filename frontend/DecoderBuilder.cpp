@@ -5,6 +5,7 @@
 
 #include "frontend/DecoderBuilder.h"
 
+#include "frontend/ExpertBuilder.h"
 #include "frontend/ModelIdentity.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -233,11 +234,22 @@ Value DecoderBuilder::buildAttention(const LayerWeights &layer, Value x) {
 }
 
 Value DecoderBuilder::buildMlp(const LayerWeights &layer, Value x) {
+  Value experts;
+  if (layer.experts)
+    experts = buildExperts(body, parameters, config, *layer.experts,
+                           layerNumber, x);
+  if (layer.mlpInput.empty())
+    return experts;
   SmallVector<int64_t> widths(config.family->mlp.gated ? 2 : 1,
                               config.innerSize);
   SmallVector<Value> inputs = parts(layer.mlpInput, widths, x);
   enter(StringRef(layer.mlpOutput.module).rsplit('.').first);
-  return linear(layer.mlpOutput, activate(inputs));
+  Value y = linear(layer.mlpOutput, activate(inputs));
+  if (!layer.sharedGate)
+    return y;
+  Value gate = linear(*layer.sharedGate, x);
+  y = emit<model::GateRowsOp>(y.getType(), y, gate);
+  return emit<model::AddOp>(y.getType(), experts, y);
 }
 
 Value DecoderBuilder::buildLayer(const LayerWeights &layer, Value x) {

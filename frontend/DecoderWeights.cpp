@@ -37,6 +37,7 @@ class LayerFinder {
 public:
   LayerFinder(const ModelConfig &config, TensorFinder &tensors, int64_t layer)
       : config(config), names(config.family->modules), tensors(tensors),
+        number(static_cast<size_t>(layer)),
         prefix(fmt::format("{}.{}", names.layers, layer)) {}
 
   StatusOr<LayerWeights> find();
@@ -44,6 +45,7 @@ public:
 private:
   Status findAttention(LayerWeights &layer);
   Status findMlp(LayerWeights &layer);
+  Status findSharedExpert(LayerWeights &layer);
   StatusOr<LinearWeight> linear(std::string_view name, int64_t out, int64_t in,
                                 bool bias);
   /// Of parts with these widths: one for each, or one for all where only the
@@ -58,6 +60,7 @@ private:
   const ModelConfig &config;
   const ModuleNames &names;
   TensorFinder &tensors;
+  const size_t number;
   const std::string prefix;
 };
 } // namespace
@@ -115,7 +118,32 @@ Status LayerFinder::findAttention(LayerWeights &layer) {
   return norm(names.keyNorm, isWhole ? kvWidth : config.headDim, layer.keyNorm);
 }
 
+/// As an MLP, named after the projections of the experts.
+Status LayerFinder::findSharedExpert(LayerWeights &layer) {
+  const Experts &experts = config.family->experts;
+  const int64_t hidden = config.hiddenSize, inner = config.experts.sharedSize;
+  if (!inner)
+    return Status::ok();
+  const auto project = [&](size_t number, int64_t out, int64_t in) {
+    return linear(
+        fmt::format("{}.{}", experts.shared, experts.projections[number]), out,
+        in, /*bias=*/false);
+  };
+  for (size_t number : {0, 1}) {
+    QLORA_ASSIGN_OR_RETURN(LinearWeight input, project(number, inner, hidden));
+    layer.mlpInput.push_back(std::move(input));
+  }
+  QLORA_ASSIGN_OR_RETURN(layer.mlpOutput, project(2, hidden, inner));
+  QLORA_ASSIGN_OR_RETURN(layer.sharedGate,
+                         linear(experts.sharedGate, 1, hidden, false));
+  return Status::ok();
+}
+
 Status LayerFinder::findMlp(LayerWeights &layer) {
+  if (config.experts.count && config.experts.layers[number]) {
+    QLORA_ASSIGN_OR_RETURN(layer.experts, findExperts(config, tensors, prefix));
+    return findSharedExpert(layer);
+  }
   std::vector<int64_t> widths(config.family->mlp.gated ? 2 : 1,
                               config.innerSize);
   QLORA_ASSIGN_OR_RETURN(layer.mlpInput,

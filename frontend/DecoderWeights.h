@@ -56,6 +56,9 @@ struct LayerWeights {
   std::optional<NormWeight> mlpNorm;
   std::vector<LinearWeight> mlpInput; ///< gate and up, or up
   LinearWeight mlpOutput;
+  /// In place of the MLP, which is left out; or with a gate, beside it.
+  std::optional<ExpertWeights> experts;
+  std::optional<LinearWeight> sharedGate;
   std::optional<NormWeight> mlpOutputNorm; ///< of what the MLP adds
 };
 

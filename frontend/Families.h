@@ -89,6 +89,7 @@ struct ConfigNames {
   const char *residualScale = ""; ///< of what a layer adds
   const char *windowPeriod = "";
   const char *unread = ""; ///< one that the family has and does not use
+  const char *qkvBias = ""; ///< what says again that q, k and v have one
 };
 
 /// Paths of modules; those of a layer are inside `layers`.N. Parts that one
@@ -131,6 +132,26 @@ struct Mlp {
   BiasRule bias = BiasRule::kNever;
 };
 
+/// A mixture of experts in place of the MLP (Experts.h).
+struct Experts {
+  std::string_view router = ""; ///< inside a layer; empty: no experts
+  std::string_view each = "";   ///< in the files, before the expert's number
+  std::array<std::string_view, 3> projections = {"gate_proj", "up_proj",
+                                                 "down_proj"};
+  /// Where transformers has them, whatever the files say.
+  std::string_view module = "mlp.experts", routerModule = "mlp.gate";
+  /// The key of their number, and another name that it may have.
+  std::array<const char *, 2> countKeys = {"num_experts", "num_local_experts"};
+  const char *innerKey = "moe_intermediate_size";
+  /// An MLP for all tokens beside them, and the linear of its gate; empty: none.
+  std::string_view shared = "", sharedGate = "";
+  const char *sharedKey = "shared_expert_intermediate_size";
+  bool alwaysNormalized = false; ///< else by `norm_topk_prob`
+  bool hasDenseLayers = false; ///< by `decoder_sparse_step`, `mlp_only_layers`
+
+  constexpr bool isThere() const { return !router.empty(); }
+};
+
 /// What transformers takes for a missing key; 0 means "computed from other
 /// keys".
 struct ConfigDefaults {
@@ -161,6 +182,7 @@ struct Family {
   bool scalesEmbedding = false;
   Mixer mixer = {};
   Mlp mlp = {};
+  Experts experts = {};
   ConfigNames keys = {};
   ModuleNames modules = {};
   ConfigDefaults defaults = {};

@@ -87,6 +87,10 @@ static Status readHeads(const JsonFields &fields, ModelConfig &config) {
 
 /// Keys that turn on what the family has no weights for are refused.
 static Status readBiases(const JsonFields &fields, ModelConfig &config) {
+  const char *inputs = config.family->keys.qkvBias;
+  QLORA_ASSIGN_OR_RETURN(const bool hasInputs, fields.boolean(inputs, true));
+  if (*inputs && !hasInputs)
+    return Status::invalid("'{}' is false; only true is supported", inputs);
   const Family &family = *config.family;
   const ConfigNames &keys = family.keys;
   struct Bias {
@@ -257,6 +261,7 @@ StatusOr<ModelConfig> parseHfConfig(std::string_view text,
   QLORA_RETURN_IF_ERROR(readHeads(fields, config));
   QLORA_RETURN_IF_ERROR(readBiases(fields, config));
   QLORA_RETURN_IF_ERROR(readActivation(fields, config));
+  QLORA_RETURN_IF_ERROR(readExperts(fields, config));
   QLORA_RETURN_IF_ERROR(readDropout(fields, config));
   QLORA_RETURN_IF_ERROR(readFactors(fields, config));
   QLORA_RETURN_IF_ERROR(readLayers(root, config));

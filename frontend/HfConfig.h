@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "frontend/Experts.h"
 #include "frontend/Families.h"
 #include "frontend/Rope.h"
 #include "runtime/Base/Status.h"
@@ -53,6 +54,7 @@ struct ModelConfig {
   bool qkvBias = false;
   bool outputBias = false; ///< of the attention
   bool mlpBias = false;
+  ExpertsConfig experts;
   DropoutConfig dropout;
   double embeddingScale = 1, residualScale = 1, logitScale = 1;
   double attentionScale = 0;             ///< of the scores

@@ -141,6 +141,7 @@ ordered_json describeArithmetic(const ModelConfig &config) {
       *std::max_element(config.windows.begin(), config.windows.end());
   model["sliding_window"] = onlyIf(window, window);
   model["sliding_layers"] = onlyIf(window, slidingLayers(config.windows));
+  describeExperts(config, model);
   return model;
 }
 

@@ -83,15 +83,21 @@ LogicalResult ModuleEmitter::addParameter(ParameterOp op) {
     return std::to_string(
         wordOf(static_cast<uint32_t>(low), static_cast<uint32_t>(high)));
   };
+  // Names of parts follow, each behind the zero of the one before.
+  std::string name = op.getName().str();
+  ArrayAttr parts = op.getPartsAttr();
+  if (parts)
+    for (StringRef part : parts.getAsValueRange<StringAttr>())
+      name += std::string(1, '\0') + part.str();
   std::vector<std::string> row = {
-      string(op.getName()), word(op.getRole(), op.getDtype()),
+      string(name), word(op.getRole(), op.getDtype()),
       word(op.getInit(), op.getQuantization()),
       word(op.getBlock(), op.getDoubleQuant()), word(*arena, shape.size())};
   for (size_t i = 0; i < QLORA_MAX_RANK; ++i)
     row.push_back(std::to_string(i < shape.size() ? shape[i] : 0));
   row.push_back(std::to_string(op.getOffset()));
   row.push_back(std::to_string(op.getBytes()));
-  row.push_back(word(op.getFileDtype(), 0));
+  row.push_back(word(op.getFileDtype(), parts ? parts.size() : 0));
   parameters.row(row);
   return success();
 }

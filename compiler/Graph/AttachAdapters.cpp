@@ -95,7 +95,8 @@ static SmallVector<WeightedProduct> productsOf(func::FuncOp function) {
   SmallVector<WeightedProduct> products;
   for (Operation &op : function.front())
     if (auto product = dyn_cast<WeightedProduct>(op);
-        product && product.getModule() && product.getProduct())
+        product && product.getModule() && product.getProduct() &&
+        !product.getGroupOffsets())
       products.push_back(product);
   return products;
 }
@@ -249,6 +250,11 @@ static bool isShared(model::ParameterOp parameter) {
 /// Makes an ordinary weight trainable: f32 in memory, as stored in the file.
 LogicalResult AttachAdaptersPass::train(model::ParameterOp parameter) {
   RankedTensorType type = parameter.getTensorType();
+  if (parameter.getPartNames())
+    return parameter.emitError("modules_to_save: '")
+           << parameter.getSymName()
+           << "' has other names in the files (experts, or their router) and "
+              "cannot be trained in full; leave it out";
   if (isShared(parameter))
     return parameter.emitError("modules_to_save: '")
            << parameter.getSymName()

@@ -279,7 +279,7 @@ void SiblingConcatenator::run() {
   SmallVector<WeightedProduct> sums;
   for (Operation &op : step.getBody().front()) {
     auto product = dyn_cast<WeightedProduct>(op);
-    if (!product || !product.getProduct())
+    if (!product || !product.getProduct() || product.getGroups() > 1)
       continue;
     if (product.getInDimension() == 0) {
       if (summandOf(product.getProduct()) && !isContinued(product))

@@ -55,6 +55,7 @@ static model::ParameterOp parameterOf(Value weight) {
 static bool isAdapterA(WeightedProduct product) {
   model::ParameterOp parameter = parameterOf(product.getWeight());
   return product.getProduct() && !product.getModule() && !product.getInit() &&
+         product.getGroups() == 1 &&
          product.getOutDimension() == 0 && parameter &&
          parameter.getTrainable() && parameter.getInit() &&
          !parameter.getPartNames() && product.getWeight().hasOneUse();

@@ -49,6 +49,8 @@ def QuantizeBase : Pass<"quantize-base", "::mlir::ModuleOp"> {
     Option<"block", "block", "int64_t", "64", "elements per block">,
     Option<"doubleQuant", "double-quant", "bool", "true",
            "quantise the block scales too">,
+    Option<"experts", "experts", "bool", "false",
+           "also the stacked weights of experts">,
   ];
 }
 
@@ -84,6 +86,41 @@ def AttachAdapters : Pass<"attach-adapters", "::mlir::ModuleOp"> {
     Option<"rankPattern", "rank-pattern", "std::string", "\"{}\"", "">,
     Option<"alphaPattern", "alpha-pattern", "std::string", "\"{}\"", "">,
     Option<"modulesToSave", "modules-to-save", "std::string", "\"[]\"", "">,
+    Option<"initA", "init-a", "std::string", "\"kaiming\"",
+           "kaiming or gaussian">,
+    Option<"initB", "init-b", "std::string", "\"zero\"", "zero or kaiming">,
+  ];
+}
+
+def AttachExpertAdapters
+    : Pass<"attach-expert-adapters", "::mlir::ModuleOp"> {
+  let summary = "put LoRA branches beside the target products of experts";
+  let description = [{
+    PEFT's `target_parameters`: a JSON list of ends of the paths of parameters,
+    of every `WeightedProduct` with groups and a `module`. Names are PEFT's,
+    which wraps a module once for each of its parameters, the first innermost
+    (`base_layer`). Targets of modules that reach experts are an error.
+
+    ```mlir
+    // %y = model.grouped_linear %x, %w, %offsets {module = "…gate_up_proj"}
+    // becomes
+    // %y0 = model.grouped_linear %x, %w, %offsets {module = "…gate_up_proj"}
+    // %xa = model.grouped_linear %x, %a, %offsets    // A: [E * r, in]
+    // %yb = model.grouped_linear %xa, %b, %offsets   // B: [out, r * E]
+    //     {groups_last, scale}
+    // %y  = model.add %y0, %yb
+    ```
+  }];
+  let options = [
+    Option<"rank", "r", "int64_t", "8", "">,
+    Option<"alpha", "alpha", "double", "8.0", "">,
+    Option<"dropout", "dropout", "double", "0.0", "">,
+    Option<"rslora", "rslora", "bool", "false", "alpha / sqrt(r)">,
+    Option<"targets", "targets", "std::string", "\"[]\"", "">,
+    Option<"moduleTargets", "module-targets", "std::string",
+           "\"\\\"all-linear\\\"\"", "attach-adapters' targets">,
+    Option<"rankPattern", "rank-pattern", "std::string", "\"{}\"", "">,
+    Option<"alphaPattern", "alpha-pattern", "std::string", "\"{}\"", "">,
     Option<"initA", "init-a", "std::string", "\"kaiming\"",
            "kaiming or gaussian">,
     Option<"initB", "init-b", "std::string", "\"zero\"", "zero or kaiming">,

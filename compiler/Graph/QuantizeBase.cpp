@@ -36,10 +36,11 @@ private:
 
 /// A product that stands for a module multiplies with the weight, and can
 /// decode it.
-static WeightedProduct quantizableProduct(OpOperand &use) {
+static WeightedProduct quantizableProduct(OpOperand &use, bool experts) {
   auto product = dyn_cast<WeightedProduct>(use.getOwner());
   bool isWeight = product && product.getModule() &&
                   product.takesStoredWeight() &&
+                  (experts || !product.getGroupOffsets()) &&
                   &use == &product.getWeightMutable();
   return isWeight ? product : WeightedProduct();
 }
@@ -47,12 +48,12 @@ static WeightedProduct quantizableProduct(OpOperand &use) {
 /// The readers, where all are products of modules and see the weight the same
 /// way; a remark where only some are, and none then.
 static SmallVector<WeightedProduct>
-productsToQuantize(ArrayRef<WeightOp> weights) {
+productsToQuantize(ArrayRef<WeightOp> weights, bool experts) {
   SmallVector<WeightedProduct> products;
   Operation *other = nullptr;
   for (WeightOp weight : weights)
     for (OpOperand &use : weight.getResult().getUses()) {
-      WeightedProduct product = quantizableProduct(use);
+      WeightedProduct product = quantizableProduct(use, experts);
       if (product && (products.empty() ||
                       products.front().getLayout() == product.getLayout()))
         products.push_back(product);
@@ -99,7 +100,8 @@ void QuantizeBasePass::runOnOperation() {
     if (parameter.getTrainable() || parameter.getInit() ||
         isa<NF4Type>(type.getElementType()))
       continue;
-    SmallVector<WeightedProduct> products = productsToQuantize(weights);
+    SmallVector<WeightedProduct> products =
+        productsToQuantize(weights, experts);
     if (products.empty())
       continue;
     if (WeightedProduct(products.front()).getLayout() == WeightLayout::InOut)

@@ -110,7 +110,8 @@ void ParameterLayout::emit(OpBuilder &builder, ModuleOp module) const {
     auto nf4 = dyn_cast_or_null<NF4Type>(
         parameter.getQuantized() ? *parameter.getQuantized() : element);
     Type fileType = parameter.getFileType().value_or(element);
-    auto emitPart = [&](StringRef name, int64_t firstRow, int64_t rows) {
+    auto emitPart = [&](StringRef name, int64_t firstRow, int64_t rows,
+                        ArrayAttr parts = {}) {
       SmallVector<int64_t> shape(type.getShape());
       int64_t rowBytes = place.bytes / type.getDimSize(0);
       bool whole = rows == type.getDimSize(0);
@@ -121,10 +122,12 @@ void ParameterLayout::emit(OpBuilder &builder, ModuleOp module) const {
           whole ? place.bytes : rows * rowBytes, shape, dtypeOf(element),
           roleOf(parameter), initOf(parameter), quantizationOf(parameter, nf4),
           nf4 ? nf4.getBlock() : 0, nf4 && nf4.getDoubleQuant(),
-          dtypeOf(fileType), parameter.getFileAttr());
+          dtypeOf(fileType), parameter.getFileAttr(), parts);
     };
-    if (!parameter.getPartNames()) {
-      emitPart(parameter.getSymName(), 0, type.getDimSize(0));
+    // What is quantised as a whole is one tensor.
+    if (!parameter.getPartNames() || nf4) {
+      emitPart(parameter.getSymName(), 0, type.getDimSize(0),
+               parameter.getPartNamesAttr());
       continue;
     }
     int64_t row = 0;

@@ -198,6 +198,10 @@ namespace qlora::model {
 /// The call of a product as a GEMM: a plain matmul, or, where it has a type to
 /// decode W to, a panel_matmul.
 KernelCall productCall(WeightedProduct product);
+/// Columns of a product that are computed at a time: few enough that what
+/// they are multiplied with stays in the cache next to a core, whole vectors
+/// and tiles, and so many panels that threads end at about the same time.
+int64_t panelColumns(int64_t columns);
 
 /// The same weight, seen by the product that goes back from y to x.
 inline WeightLayout turned(WeightLayout layout) {

@@ -140,9 +140,9 @@ def Model_WeightedProduct : OpInterface<"WeightedProduct"> {
 
     What it leaves open is the op's: the output head uses its product up for a
     loss, so that it has no value (`getProduct`), and reads numbers only
-    (`takesStoredWeight`). An op of experts would have rows that are grouped by
-    expert and a weight with one more dimension in front; there is none yet,
-    and whoever adds it says here how many groups there are.
+    (`takesStoredWeight`). Of experts, rows are grouped by expert and W holds a
+    matrix for each group (`getGroups`); who cuts, stacks or adapts W asks for
+    that.
   }];
   let methods = [
     InterfaceMethod<"x, [..., in].", "::mlir::OpOperand &", "getXMutable">,
@@ -156,6 +156,15 @@ def Model_WeightedProduct : OpInterface<"WeightedProduct"> {
     InterfaceMethod<"W has been turned; asked of ops that have both layouts.",
       "void", "setLayout", (ins "::qlora::model::WeightLayout":$layout),
       [{}], [{ llvm_unreachable("an op of one layout"); }]>,
+    InterfaceMethod<"Matrices in W, each for a group of x's rows; 1 for a W "
+                    "that is one.", "int64_t", "getGroups",
+      (ins), [{}], [{ return 1; }]>,
+    InterfaceMethod<"i32 [getGroups() + 1]: where each group's rows begin, or "
+                    "null for a W that is one.", "::mlir::Value",
+      "getGroupOffsets", (ins), [{}], [{ return nullptr; }]>,
+    InterfaceMethod<[{The dimension of W that the groups share: they follow
+      each other in the first, and take turns in the second.}],
+      "unsigned", "getGroupDimension", (ins), [{}], [{ return 0; }]>,
     InterfaceMethod<"What is added to, or null.", "::mlir::Value", "getInit",
       (ins), [{}], [{ return nullptr; }]>,
     InterfaceMethod<"A factor of the product, but not of init.",
@@ -179,8 +188,13 @@ def Model_WeightedProduct : OpInterface<"WeightedProduct"> {
       return getLayout() == ::qlora::model::WeightLayout::OutIn ? 0 : 1;
     }
     unsigned getInDimension() { return 1 - getOutDimension(); }
-    int64_t getOutWidth() { return getWeightType().getDimSize(getOutDimension()); }
-    int64_t getInWidth() { return getWeightType().getDimSize(getInDimension()); }
+    /// What one row of y, and of x, has of them.
+    int64_t getOutWidth() { return widthOf(getOutDimension()); }
+    int64_t getInWidth() { return widthOf(getInDimension()); }
+    int64_t widthOf(unsigned dimension) {
+      int64_t shared = dimension == getGroupDimension() ? getGroups() : 1;
+      return getWeightType().getDimSize(dimension) / shared;
+    }
     ::mlir::RankedTensorType getWeightType() {
       return ::llvm::cast<::mlir::RankedTensorType>(getWeight().getType());
     }

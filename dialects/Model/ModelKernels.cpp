@@ -18,10 +18,7 @@ KernelCall EmbeddingOp::getKernelCall() {
           {{3, 2}}};
 }
 
-/// Columns of a product that are computed at a time: few enough that what
-/// they are multiplied with stays in the cache next to a core, whole vectors
-/// and tiles, and so many panels that threads end at about the same time.
-static int64_t panelColumns(int64_t columns) {
+int64_t qlora::model::panelColumns(int64_t columns) {
   constexpr int64_t kUnit = 16;
   for (int64_t panel : {128, 64}) {
     const bool isEven = columns % (2 * panel) == 0;

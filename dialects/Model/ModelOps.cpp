@@ -61,8 +61,12 @@ static LogicalResult verifyParts(ParameterOp op) {
            << type.getDimSize(0) << " rows, but got " << rows << " in "
            << parts.size() << " for " << op.getPartNames()->size()
            << " names";
-  if (isa<NF4Type>(type.getElementType()))
-    return op.emitOpError("(C3) expects no parts of a 4-bit tensor");
+  bool isStored = op.getStoredQuantized() || op.getTransposed() ||
+                  !llvm::all_equal(parts);
+  if ((isa<NF4Type>(type.getElementType()) && !op.getQuantized()) ||
+      (op.getQuantized() && isStored))
+    return op.emitOpError("(C3) expects a 4-bit tensor of parts to be equal "
+                          "ones that are quantised when loaded");
   return success();
 }
 
@@ -306,6 +310,15 @@ LogicalResult AddBiasOp::verify() {
     return emitOpError("(C1) expects a bias of ")
            << columnsOf(getX()) << " elements, but got "
            << columnsOf(getBias());
+  if (getX().getType() != getResult().getType())
+    return emitOpError("(C2) expects a result of type ") << getX().getType();
+  return success();
+}
+
+LogicalResult GateRowsOp::verify() {
+  if (columnsOf(getGate()) != 1 || !sameTokens(getX(), getGate()))
+    return emitOpError("(C1) expects a gate of one number for each row of ")
+           << getX().getType() << ", but got " << getGate().getType();
   if (getX().getType() != getResult().getType())
     return emitOpError("(C2) expects a result of type ") << getX().getType();
   return success();

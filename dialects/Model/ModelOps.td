@@ -39,7 +39,7 @@ def Model_ParameterOp : Model_Op<"parameter", [Symbol]> {
     (C1) `type` has a static shape of at most 4 dimensions. (C2) exactly one of
     `file` and `init` is there. (C3) with parts, `part_names` and `part_rows`
     have equal length, the rows are positive and add up to the first dimension,
-    and the type is not 4-bit. (C4) a trainable parameter is f32.
+    and a 4-bit type is of tensors that are quantised when loaded. (C4) a trainable parameter is f32.
     (C5) `quantized` is 4-bit, `file_type` is f32, bf16 or f16, and
     `stored_quantized` goes with a 4-bit `type` or `quantized`. (C6)
     `transposed` goes with `quantized` and two dimensions, and not with
@@ -55,7 +55,8 @@ def Model_ParameterOp : Model_Op<"parameter", [Symbol]> {
     `init`: `zero`, `kaiming` or `gaussian` (PEFT's for A and B).
 
     A parameter may be several tensors, stacked along the first dimension,
-    that are read and written under their own names (`part_names`).
+    that are read and written under their own names (`part_names`). One that is
+    quantised is so as a whole.
   }];
   let arguments = (ins SymbolNameAttr:$sym_name,
     TypeAttrOf<Model_Tensor>:$type, OptionalAttr<StrAttr>:$file,
@@ -211,6 +212,7 @@ def Model_HeadLossOp : Model_Library<"head_loss", [Model_WeightedProduct]> {
 }
 
 // Between library ops and views, as the reference page has them.
+include "dialects/Model/ModelExpertOps.td"
 include "dialects/Model/ModelRowOps.td"
 
 //===----------------------------------------------------------------------===//

@@ -145,6 +145,19 @@ def Model_AddBiasOp : Model_Row<"add_bias"> {
   let hasVerifier = 1;
 }
 
+def Model_GateRowsOp : Model_Row<"gate_rows"> {
+  let summary = "y = x * sigmoid(gate), one gate for each row";
+  let description = [{
+    x [B, T, C], gate [B, T, 1]: of an expert that all tokens share. (C1) the
+    gate is one number for each row of x. (C2) y has x's type.
+  }];
+  let ownArguments = (ins Model_FloatTensor:$x, Model_FloatTensor:$gate);
+  let results = (outs Model_FloatTensor:$result);
+  let assemblyFormat =
+      "$x `,` $gate attr-dict `:` functional-type(operands, results)";
+  let hasVerifier = 1;
+}
+
 /// An op that evaluation leaves out: its result is its first operand.
 def Model_TrainingOnly : NativeOpTrait<"TrainingOnly"> {
   let cppNamespace = "::qlora::model";

@@ -137,7 +137,7 @@ SmallVector<Value> RopeOp::buildRow(OpBuilder &builder, ValueRange arguments) {
 }
 
 //===----------------------------------------------------------------------===//
-// activation, glu, add, scale, add_bias, dropout
+// activation, glu, add, scale, add_bias, gate_rows, dropout
 //===----------------------------------------------------------------------===//
 
 static Value activate(Arithmetic &a, Activation kind, Value x) {
@@ -223,6 +223,19 @@ SmallVector<MapAttr> AddBiasOp::getRowMaps() {
 SmallVector<Value> AddBiasOp::buildRow(OpBuilder &builder,
                                        ValueRange arguments) {
   return {Arithmetic(builder, getLoc()).add(arguments[0], arguments[1])};
+}
+
+int64_t GateRowsOp::getRowColumns() { return columnsOf(getX()); }
+
+SmallVector<MapAttr> GateRowsOp::getRowMaps() {
+  return {map(*this, MapKind::Full), map(*this, MapKind::Scalar)};
+}
+
+SmallVector<Value> GateRowsOp::buildRow(OpBuilder &builder,
+                                        ValueRange arguments) {
+  Arithmetic a(builder, getLoc());
+  Value x = arguments[0];
+  return {a.mul(x, a.sigmoid(a.splat(arguments[1], x.getType())))};
 }
 
 int64_t DropoutOp::getRowColumns() { return columnsOf(getX()); }

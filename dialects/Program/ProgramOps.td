@@ -185,7 +185,7 @@ def Program_ParameterOp : Program_Op<"parameter"> {
     Program_DTypeAttr:$dtype, Program_RoleAttr:$role, Program_InitAttr:$init,
     Program_QuantizationAttr:$quantization, I64Attr:$block,
     BoolAttr:$double_quant, Program_DTypeAttr:$file_dtype,
-    OptionalAttr<StrAttr>:$file);
+    OptionalAttr<StrAttr>:$file, OptionalAttr<StrArrayAttr>:$parts);
   let assemblyFormat = [{
     $name $arena `offset` $offset `bytes` $bytes $shape `:` $dtype
     `from` $file_dtype $role `init` $init `quantization` $quantization attr-dict

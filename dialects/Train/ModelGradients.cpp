@@ -73,6 +73,64 @@ static LogicalResult reverse(WeightedProduct product, Tape &tape) {
   return success();
 }
 
+static LogicalResult reverse(RouteOp route, Tape &tape) {
+  if (Value flowing = tape.lookup(route.getWeights()))
+    tape.add(route.getLogits(),
+             RouteGradOp::create(tape.getBuilder(), route.getLoc(),
+                                 route.getLogits().getType(), route.getLogits(),
+                                 route.getChoices(), flowing,
+                                 route.getOverAll()));
+  return success();
+}
+
+/// Whole numbers: nothing flows through them.
+static LogicalResult reverse(SortByExpertOp, Tape &) { return success(); }
+
+/// Of what moves tokens to rows or back: `Back` is the other one.
+template <typename Back, typename Op>
+static LogicalResult reverseMove(Op op, Value tokens, Value rows, Tape &tape) {
+  OpBuilder &b = tape.getBuilder();
+  Value dy = tape.lookup(op.getResult());
+  if (Value x = op.getX(); tape.needs(x))
+    tape.add(x, Back::create(b, op.getLoc(), x.getType(), dy, op.getOrder(),
+                             op.getPlaces(), op.getWeights()));
+  if (Value weights = op.getWeights(); weights && tape.needs(weights))
+    tape.add(weights,
+             ChoiceGradOp::create(b, op.getLoc(), weights.getType(),
+                                  tokens ? tokens : dy, rows ? rows : dy,
+                                  op.getPlaces()));
+  return success();
+}
+static LogicalResult reverse(GatherRowsOp op, Tape &tape) {
+  return reverseMove<CombineRowsOp>(op, op.getX(), Value(), tape);
+}
+static LogicalResult reverse(CombineRowsOp op, Tape &tape) {
+  return reverseMove<GatherRowsOp>(op, Value(), op.getX(), tape);
+}
+
+static LogicalResult reverse(GroupedLinearOp op, Tape &tape) {
+  OpBuilder &b = tape.getBuilder();
+  Value dy = tape.lookup(op.getResult());
+  if (op.getInit())
+    tape.add(op.getInit(), dy);
+  if (Value weight = op.getWeight(); tape.needs(weight)) {
+    Value out = dy, in = op.getX();
+    if (op.getLayout() == WeightLayout::InOut)
+      std::swap(out, in);
+    tape.add(weight, GroupedWeightGradOp::create(
+                         b, op.getLoc(), asF32(tensorOf(weight)), out, in,
+                         op.getOffsets(), Value(), op.getScale(),
+                         op.getGroupsLast()));
+  }
+  if (Value x = op.getX(); tape.needs(x))
+    tape.add(x, GroupedLinearOp::create(b, op.getLoc(), x.getType(), dy,
+                                        op.getWeight(), op.getOffsets(),
+                                        Value(), op.getScale(), StringAttr(),
+                                        turned(op.getLayout()),
+                                        op.getGroupsLast()));
+  return success();
+}
+
 static LogicalResult reverse(AttentionOp attention, Tape &tape) {
   Value q = attention.getQ(), k = attention.getK(), v = attention.getV();
   if (tape.lookup(attention.getLse()))
@@ -113,14 +171,21 @@ static LogicalResult reverse(HeadLossOp head, Tape &tape) {
   return success();
 }
 
+/// True for one number that each row has of its own.
+static bool isRowNumber(MapAttr map) {
+  return map.getKind() == MapKind::Scalar && map.getGroup() == 1;
+}
+
 /// The operands that need a gradient; an error for one that cannot have any.
+/// Rows have a row for their first result, so one stands before numbers.
 static FailureOr<SmallVector<unsigned>> wantedOperands(RowOp op, Tape &tape) {
-  SmallVector<unsigned> wanted;
+  SmallVector<unsigned> wanted, numbers;
   for (auto [i, operand] : llvm::enumerate(op->getOperands())) {
     if (!tape.needs(operand))
       continue;
-    MapKind kind = op.getRowMaps()[i].getKind();
-    if (kind != MapKind::Full && kind != MapKind::Column)
+    MapAttr map = op.getRowMaps()[i];
+    MapKind kind = map.getKind();
+    if (kind != MapKind::Full && kind != MapKind::Column && !isRowNumber(map))
       return op->emitOpError("cannot be differentiated with respect to "
                              "operand ")
              << i << ", which every row reads as '" << stringifyMapKind(kind)
@@ -129,8 +194,13 @@ static FailureOr<SmallVector<unsigned>> wantedOperands(RowOp op, Tape &tape) {
       return op->emitOpError("cannot be differentiated with respect to "
                              "operand ")
              << i << ", which holds integers: " << operand.getType();
-    wanted.push_back(i);
+    (isRowNumber(map) ? numbers : wanted).push_back(i);
   }
+  if (wanted.empty() && !numbers.empty())
+    for (auto [i, map] : llvm::enumerate(op.getRowMaps()))
+      if (wanted.empty() && map.getKind() == MapKind::Full)
+        wanted.push_back(i);
+  wanted.append(numbers);
   return wanted;
 }
 
@@ -144,8 +214,8 @@ static FailureOr<Operation *> buildReversedRows(RowOp op,
   SmallVector<MapAttr> maps = op.getRowMaps();
   auto full = asF32(tensorOf(op->getResult(0)));
   SmallVector<Type> types = llvm::map_to_vector(wanted, [&](unsigned i) -> Type {
-    return maps[i].getKind() == MapKind::Full ? op->getOperand(i).getType()
-                                              : full;
+    return maps[i].getKind() == MapKind::Column ? full
+                                                : op->getOperand(i).getType();
   });
   for (auto [i, gradient] : llvm::enumerate(flowing)) {
     if (!gradient)
@@ -169,9 +239,13 @@ static FailureOr<Operation *> buildReversedRows(RowOp op,
     outcome = success(succeeded(rows));
     if (failed(rows))
       return SmallVector<Value>();
-    return llvm::map_to_vector(wanted, [&](unsigned i) {
-      return (*rows)[i] ? (*rows)[i]
-                        : zeroRow(inner, op.getLoc(), op.getRowColumns());
+    return llvm::map_to_vector(wanted, [&](unsigned i) -> Value {
+      if ((*rows)[i])
+        return (*rows)[i];
+      if (isRowNumber(op.getRowMaps()[i]))
+        return arith::ConstantOp::create(inner, op.getLoc(),
+                                         inner.getF32FloatAttr(0));
+      return zeroRow(inner, op.getLoc(), op.getRowColumns());
     });
   };
   std::string label = (op->getName().stripDialect() + "_grad").str();
@@ -249,6 +323,8 @@ void qlora::train::registerModelGradients(DialectRegistry &registry) {
   registry.addExtension(+[](MLIRContext *context, ModelDialect *) {
     attachRules<EmbeddingOp, LinearOp, AttentionOp, HeadLossOp, RmsNormOp,
                 LayerNormOp, RopeOp, ActivationOp, GluOp, AddOp, ScaleOp,
-                AddBiasOp, DropoutOp, RowsOp, SplitOp, ConcatOp>(context);
+                AddBiasOp, GateRowsOp, DropoutOp, RowsOp, SplitOp, ConcatOp,
+                RouteOp, SortByExpertOp, GatherRowsOp, CombineRowsOp,
+                GroupedLinearOp>(context);
   });
 }

@@ -260,6 +260,9 @@ def Train_ColumnSumOp : Train_Library<"column_sum"> {
   let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
 }
 
+// Between gradients and updates, as the reference page has them.
+include "dialects/Train/TrainExpertOps.td"
+
 //===----------------------------------------------------------------------===//
 // Update
 //===----------------------------------------------------------------------===//

@@ -130,7 +130,10 @@ typedef struct qlora_parameter {
   uint64_t offset; /* bytes from the start of the arena */
   uint64_t bytes;
   uint32_t file_dtype; /* enum qlora_dtype expected in the file */
-  uint32_t reserved;
+  uint32_t parts; /* 0: the file has it under its name. Else so many tensors
+                     with equal numbers of rows, one above the other, are
+                     quantised as one; their names follow `name`, each behind
+                     the zero of the one before */
 } qlora_parameter;
 
 /* Kernels and launches ---------------------------------------------------- */

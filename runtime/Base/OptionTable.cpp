@@ -60,6 +60,9 @@ const OptionRow kRows[] = {
      "modules that get an adapter: the ends of their names, a regular "
      "expression for the whole name, or all-linear",
      "target_modules lora_target lora_target_linear=all-linear"},
+    {"target_parameters", kNames, "[]", kProgram, kLora,
+     "weights of experts that get an adapter: the ends of their names, such as "
+     "mlp.experts.gate_up_proj"},
     {"use_rslora", kBool, "false", kProgram, kLora,
      "the adapter is scaled by alpha / sqrt(rank)"},
     {"lora_rank_pattern", kNumberMap, "{}", kProgram, kLora,
@@ -77,6 +80,8 @@ const OptionRow kRows[] = {
 
     {"load_in_4bit", kBool, "false", kProgram, kQuantization,
      "store frozen linear weights in 4 bits"},
+    {"quantize_moe_experts", kBool, "false", kProgram, kQuantization,
+     "store the weights of experts in 4 bits too, where linears are"},
     {"bnb_4bit_quant_type", kChoice, "nf4", kProgram, kQuantization,
      "code book of 4-bit weights", "", "nf4"},
     {"bnb_4bit_use_double_quant", kBool, "false", kProgram, kQuantization,

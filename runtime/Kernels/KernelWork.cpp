@@ -107,12 +107,38 @@ static Work panelMatmulWork(const KernelRequest &r) {
   return work;
 }
 
+/// As if every group had rows: each weight is decoded once.
+static Work groupedMatmulWork(const KernelRequest &r) {
+  const std::vector<OperandShape> shapes = r.op->shapes(r).each;
+  const qlora_dtype compute = *r.dtype("a");
+  Work work = gemmWork(r.constant("m"), shapes[3].columns, shapes[0].columns,
+                       compute, compute, *r.dtype("c"),
+                       r.constant("beta") != 0);
+  std::swap(work.f32Flops, work.panelF32Flops);
+  std::swap(work.bf16Flops, work.panelBf16Flops);
+  const double weights = double(r.constant("rows")) * r.constant("columns");
+  work.bytes = storedBytes(r) + bytesOf(double(r.constant("m")) *
+                                            (shapes[0].columns +
+                                             shapes[3].columns), compute);
+  work.waitedBytes = work.bytes;
+  work.decodedNumbers = decodedNumbers(weights, *r.dtype("w"));
+  return work;
+}
+
+static Work groupedWeightGradWork(const KernelRequest &r) {
+  return gemmWork(r.constant("rows"), r.constant("columns"), r.constant("m"),
+                  *r.dtype("dy"), *r.dtype("x"), QLORA_DTYPE_F32,
+                  r.constant("beta") != 0);
+}
+
 /// A walk over the operands, each read and written as its marks say.
 static Work walkWork(const KernelRequest &r) {
   const std::vector<OperandShape> shapes = r.op->shapes(r).each;
   double bytes = 0;
   for (size_t i = 0; i < shapes.size(); ++i) {
     const KernelOperand &operand = r.op->operands[i];
+    if (!r.dtypes[i])
+      continue;
     const double elements = double(shapes[i].rows) * shapes[i].columns;
     bytes += (operand.isRead + operand.isWritten) *
              (r.type(operand.name) == QLORA_DTYPE_NF4
@@ -195,6 +221,14 @@ static constexpr KernelWorkRow kRows[] = {
     {"head_loss_grad", WorkCategory::kHead, headWork},
     {"embedding", WorkCategory::kRows, embeddingWork},
     {"embedding_grad", WorkCategory::kRows, embeddingGradWork},
+    {"route", WorkCategory::kRows, walkWork},
+    {"route_grad", WorkCategory::kRows, walkWork},
+    {"sort_by_expert", WorkCategory::kRows, walkWork},
+    {"gather_rows", WorkCategory::kRows, walkWork},
+    {"combine_rows", WorkCategory::kRows, walkWork},
+    {"choice_grad", WorkCategory::kRows, walkWork},
+    {"grouped_matmul", WorkCategory::kGemm, groupedMatmulWork},
+    {"grouped_weight_grad", WorkCategory::kGemm, groupedWeightGradWork},
     {"column_sum", WorkCategory::kRows, walkWork},
     {"accumulate", WorkCategory::kRows, walkWork},
     {"copy_rows", WorkCategory::kRows, walkWork},

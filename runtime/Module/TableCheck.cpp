@@ -77,6 +77,10 @@ static Status checkRole(const qlora_module &m, const qlora_parameter &p) {
       (!isFrozen || !std::has_single_bit(p.block)))
     return damaged("quantised, but its role is {} and its block {}", p.role,
                    p.block);
+  if (p.parts != 0 && (p.quantization != QLORA_QUANTIZATION_NF4 ||
+                       p.rank == 0 || p.shape[0] % p.parts != 0))
+    return damaged("{} parts, but quantization {} and {} dimensions", p.parts,
+                   p.quantization, p.rank);
   if (p.quantization == QLORA_QUANTIZATION_NF4_TURNED && p.rank != 2)
     return damaged("turned, but of {} dimensions", p.rank);
   return Status::ok();

@@ -56,15 +56,34 @@ trainedParameters(const LoadedModule &module) {
   return trained;
 }
 
+/// True for the module of experts that `target_parameters` name, as PEFT wraps
+/// it.
+static bool hasTargetParameters(std::string_view module,
+                                const Options &options) {
+  static constexpr std::string_view kWrapped = ".base_layer";
+  if (module.ends_with(kWrapped))
+    module.remove_suffix(kWrapped.size());
+  for (const std::string &target : options.names("target_parameters")) {
+    const std::string_view of =
+        std::string_view(target).substr(0, target.rfind('.'));
+    if (module == of || module.ends_with(fmt::format(".{}", of)))
+      return true;
+  }
+  return false;
+}
+
 /// "model.layers.0.self_attn.q_proj" for each A matrix, in table order.
-static std::vector<std::string> adaptedModules(const LoadedModule &module) {
+static std::vector<std::string> adaptedModules(const LoadedModule &module,
+                                               const Options &options) {
   std::vector<std::string> modules;
   for (const qlora_parameter *parameter : trainedParameters(module)) {
     std::string name = peftName(*parameter);
     size_t suffix = name.find(".lora_A.");
-    if (suffix != name.npos)
-      modules.push_back(
-          name.substr(kBasePrefix.size(), suffix - kBasePrefix.size()));
+    if (suffix == name.npos)
+      continue;
+    name = name.substr(kBasePrefix.size(), suffix - kBasePrefix.size());
+    if (!hasTargetParameters(name, options))
+      modules.push_back(std::move(name));
   }
   return modules;
 }
@@ -73,7 +92,7 @@ static json targetModules(const LoadedModule &module, const Options &options) {
   const json &given = options.value("lora_target_modules");
   if (given.is_array())
     return given;
-  std::vector<std::string> modules = adaptedModules(module);
+  std::vector<std::string> modules = adaptedModules(module, options);
   if (given != "all-linear")
     return modules;
   std::set<std::string> lastNames;
@@ -95,6 +114,7 @@ json adapterConfig(const LoadedModule &module, const Options &options) {
     base = options.text("model_name_or_path");
   std::string init = options.text("init_lora_weights");
   json saved = options.value("modules_to_save");
+  json parameters = options.value("target_parameters");
   return {
       {"alpha_pattern", options.value("lora_alpha_pattern")},
       {"auto_mapping", nullptr},
@@ -115,6 +135,8 @@ json adapterConfig(const LoadedModule &module, const Options &options) {
       {"rank_pattern", options.value("lora_rank_pattern")},
       {"revision", nullptr},
       {"target_modules", targetModules(module, options)},
+      {"target_parameters",
+       parameters.empty() ? json(nullptr) : parameters},
       {"task_type", "CAUSAL_LM"},
       {"use_dora", false},
       {"use_rslora", options.value("use_rslora")},

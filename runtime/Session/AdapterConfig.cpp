@@ -55,6 +55,8 @@ Status checkAdapterConfig(const std::string &folder, const Options &options) {
       {"r", {options.value("lora_r"), 8}},
       {"lora_alpha", {options.value("lora_alpha"), 8}},
       {"use_rslora", {options.value("use_rslora"), false}},
+      {"target_parameters",
+       {options.value("target_parameters"), json::array()}},
       {"rank_pattern", {options.value("lora_rank_pattern"), json::object()}},
       {"alpha_pattern", {options.value("lora_alpha_pattern"), json::object()}},
   };

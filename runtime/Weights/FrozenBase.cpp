@@ -12,6 +12,7 @@
 #include "runtime/Base/ContentHash.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Kernels/Cpu/QuantizeNF4.h"
+#include "runtime/Weights/FileWeight.h"
 
 namespace qlora {
 
@@ -89,6 +90,8 @@ StatusOr<std::string> baseKey(const LoadedModule &module,
     if (!isInFrozenArena(module, parameter))
       continue;
     hash.add(parameter.name);
+    for (const char *name : fileNamesOf(parameter))
+      hash.add(name);
     hash.add(layoutText(parameter));
   }
   for (const auto &[name, file] : model.all())

@@ -4,9 +4,9 @@
 
 #include "runtime/Weights/Parameters.h"
 
-#include "runtime/Kernels/Cpu/Parallel.h"
 #include "runtime/Kernels/KernelTable.h"
 #include "runtime/Weights/ConvertWeights.h"
+#include "runtime/Weights/FileWeight.h"
 #include "runtime/Weights/ParameterInit.h"
 #include "runtime/Weights/QuantizeWeight.h"
 #include "runtime/Weights/StoredNF4.h"
@@ -19,35 +19,8 @@ namespace qlora {
 
 /// Elements that are read at a time.
 static constexpr int64_t kWindow = int64_t{1} << 22;
-/// Bytes that a thread reads at a time.
-static constexpr int64_t kPiece = int64_t{1} << 20;
-
 /// How PEFT names a weight of the model in an adapter.
 static constexpr std::string_view kPeftPrefix = "base_model.model.";
-
-namespace {
-/// A tensor of a file as numbers.
-struct Weight {
-  const SafetensorsFile *file;
-  const SafetensorsTensor *tensor;
-  qlora_dtype dtype;
-
-  /// Elements from `first` on, on the threads of this process: one alone does
-  /// not read as fast as memory does.
-  Status read(int64_t first, std::span<uint8_t> out) const;
-};
-} // namespace
-
-Status Weight::read(int64_t first, std::span<uint8_t> out) const {
-  const int64_t begin = first * weightBytes(dtype);
-  const auto bytes = static_cast<int64_t>(out.size());
-  const int64_t pieces = (bytes + kPiece - 1) / kPiece;
-  return FallibleTasks(threadCount()).run(pieces, [&](int64_t piece, int64_t) {
-    const int64_t at = piece * kPiece;
-    return file->read(*tensor, static_cast<uint64_t>(begin + at),
-                      out.subspan(at, std::min(kPiece, bytes - at)));
-  });
-}
 
 static std::span<const int64_t> shapeOf(const qlora_parameter &parameter) {
   return {parameter.shape, parameter.rank};
@@ -72,45 +45,12 @@ static int64_t elementsOf(const qlora_parameter &parameter) {
   return elements;
 }
 
-static StatusOr<Weight> asWeight(const SafetensorsFile &file,
-                                 const SafetensorsTensor &tensor,
-                                 const qlora_parameter &parameter) {
-  const std::vector<int64_t> shape = shapeInFile(parameter);
-  if (!std::equal(shape.begin(), shape.end(), tensor.shape.begin(),
-                  tensor.shape.end()))
-    return Status::invalid("'{}': tensor '{}' has shape {}, train.so was "
-                           "compiled for {}",
-                           file.path(), tensor.name, formatShape(tensor.shape),
-                           formatShape(shape));
-  const auto dtype = toAbiDtype(tensor.dtype);
-  if (!dtype || weightBytes(*dtype) == 0)
-    return Status::invalid("'{}': tensor '{}' is {}; weights must be F32, "
-                           "BF16 or F16",
-                           file.path(), tensor.name,
-                           safetensorsDtypeName(tensor.dtype));
-  return Weight{&file, &tensor, *dtype};
-}
-
 /// The weight of the model folder that a parameter names.
-static StatusOr<Weight> findWeight(const ParameterSources &sources,
-                                   const qlora_parameter &parameter) {
-  if (!sources.model)
-    return Status::error(StatusCode::kNotFound,
-                         "parameter '{}' needs a model folder, and none is "
-                         "given",
-                         parameter.name);
-  QLORA_ASSIGN_OR_RETURN(ModelFiles::Entry entry,
-                         sources.model->get(parameter.name));
-  QLORA_ASSIGN_OR_RETURN(Weight weight,
-                         asWeight(*entry.file, *entry.tensor, parameter));
-  const auto expected = static_cast<qlora_dtype>(parameter.file_dtype);
-  if (weight.dtype != expected)
-    return Status::invalid(
-        "'{}': tensor '{}' is {}, train.so was compiled for {}; compile it "
-        "again for this model",
-        entry.file->path(), entry.tensor->name,
-        safetensorsDtypeName(entry.tensor->dtype), dtypeName(expected));
-  return weight;
+static StatusOr<FileWeight> findWeight(const ParameterSources &sources,
+                                       const qlora_parameter &parameter) {
+  return FileWeight::find(sources.model, parameter.name,
+                          shapeInFile(parameter),
+                          static_cast<qlora_dtype>(parameter.file_dtype));
 }
 
 /// Room for `count` elements of a parameter, from `first` on.
@@ -123,7 +63,7 @@ static uint8_t *mapElements(ArenaSink &arena, const qlora_parameter &parameter,
       .data();
 }
 
-static Status copyWeight(const Weight &weight, const qlora_parameter &parameter,
+static Status copyWeight(const FileWeight &weight, const qlora_parameter &parameter,
                          ArenaSink &arena) {
   const int64_t elements = elementsOf(parameter);
   const auto type = static_cast<qlora_dtype>(parameter.dtype);
@@ -147,22 +87,22 @@ static Status copyWeight(const Weight &weight, const qlora_parameter &parameter,
 
 /// A turned weight goes through memory whole, as its blocks lie across the
 /// rows of the file.
-static Status quantizeWeight(const Weight &weight,
+static Status quantizeWeight(const StackedFileWeight &weight,
                              const qlora_parameter &parameter,
                              const NF4Layout &layout, ArenaSink &arena) {
   UnquantizedWeight source;
   source.name = parameter.name;
-  source.fileType = weight.dtype;
+  source.fileType = weight.parts.front().dtype;
   source.read = [&](int64_t first, std::span<uint8_t> out) {
     return weight.read(first, out);
   };
-  const size_t size = weightBytes(weight.dtype);
+  const size_t size = weightBytes(source.fileType);
   std::vector<uint8_t> turned;
   if (isTurned(parameter)) {
     turned.resize(static_cast<size_t>(layout.elements) * size);
     std::vector<uint8_t> stored(turned.size());
     QLORA_RETURN_IF_ERROR(weight.read(0, stored));
-    turnWeights(weight.dtype, stored.data(), parameter.shape[1],
+    turnWeights(source.fileType, stored.data(), parameter.shape[1],
                 parameter.shape[0], turned.data());
     source.read = [&](int64_t first, std::span<uint8_t> out) {
       std::ranges::copy(std::span(turned).subspan(
@@ -207,14 +147,20 @@ static Status fillFrozenParameter(const ParameterSources &sources,
                                   const qlora_parameter &parameter,
                                   ArenaSink &arena) {
   if (parameter.quantization == QLORA_QUANTIZATION_NONE) {
-    QLORA_ASSIGN_OR_RETURN(Weight weight, findWeight(sources, parameter));
+    QLORA_ASSIGN_OR_RETURN(FileWeight weight, findWeight(sources, parameter));
     return copyWeight(weight, parameter, arena);
   }
   const NF4Layout layout = NF4Layout::of(elementsOf(parameter), parameter.block,
                                          parameter.double_quant != 0);
   if (parameter.quantization == QLORA_QUANTIZATION_NF4_STORED)
     return fillStored(sources, parameter, layout, arena);
-  QLORA_ASSIGN_OR_RETURN(Weight weight, findWeight(sources, parameter));
+  if (parameter.parts == 0) {
+    QLORA_ASSIGN_OR_RETURN(FileWeight weight, findWeight(sources, parameter));
+    return quantizeWeight({{weight}, layout.elements}, parameter, layout,
+                          arena);
+  }
+  QLORA_ASSIGN_OR_RETURN(StackedFileWeight weight,
+                         StackedFileWeight::find(sources.model, parameter));
   return quantizeWeight(weight, parameter, layout, arena);
 }
 
@@ -285,8 +231,9 @@ static Status fillTrainableParameter(const ParameterSources &sources,
     initParameter(parameter, sources.seed, reinterpret_cast<float *>(out));
     return arena.commit();
   }
-  QLORA_ASSIGN_OR_RETURN(Weight weight,
-                         tensor ? asWeight(*sources.adapter, *tensor, parameter)
+  QLORA_ASSIGN_OR_RETURN(FileWeight weight,
+                         tensor ? FileWeight::of(*sources.adapter, *tensor,
+                                                 shapeInFile(parameter))
                                 : findWeight(sources, parameter));
   return copyWeight(weight, parameter, arena);
 }

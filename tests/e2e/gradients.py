@@ -97,6 +97,14 @@ CASES = {
     "add_bias": ({"b": (H,)}, """
       %b = model.weight @b.weight : tensor<16xf32>
       %y = model.add_bias %x, %b : (XX, tensor<16xf32>) -> XX"""),
+    "gate_rows": ({"g": (1, H), "w": (H, H)}, """
+      %g = model.weight @g.weight : tensor<1x16xf32>
+      %w = model.weight @w.weight : tensor<16x16xf32>
+      %n = model.linear %x, %g {module = "g"}
+          : (XX, tensor<1x16xf32>) -> tensor<?x?x1xf32>
+      %m = model.linear %x, %w {module = "w"}
+          : (XX, tensor<16x16xf32>) -> XX
+      %y = model.gate_rows %m, %n : (XX, tensor<?x?x1xf32>) -> XX"""),
     "dropout": ({}, """
       %y = model.dropout %x {probability = 0.3 : f64, id = 5 : i64} : XX"""),
     "attention": ({"k": (8, H), "v": (8, H)}, """
@@ -123,6 +131,56 @@ CASES = {
            window = 0 : i64, scale = 0.5 : f64, cap = 1.5 : f64}
           : (XX, tensor<?x?x8xf32>, tensor<?x?x8xf32>, tensor<?x?xi32>)
             -> (XX, tensor<?x4x?xf32>)"""),
+    # W_e above each other, and in turns.
+    "experts": ({"r": (4, H), "u": (32, H), "d": (H, 32)}, """
+      %r = model.weight @r.weight : tensor<4x16xf32>
+      %u = model.weight @u.weight : tensor<32x16xf32>
+      %d = model.weight @d.weight : tensor<16x32xf32>
+      %l = model.linear %x, %r {module = "r"}
+          : (XX, tensor<4x16xf32>) -> tensor<?x?x4xf32>
+      %p, %c = model.route %l
+          : (tensor<?x?x4xf32>) -> (tensor<?x?x2xf32>, tensor<?x?x2xi32>)
+      %order, %places, %offsets = model.sort_by_expert %c
+          : (tensor<?x?x2xi32>)
+            -> (tensor<?x?x2xi32>, tensor<?x?x2xi32>, tensor<5xi32>)
+      %g = model.gather_rows %x, %order, %places
+          : (XX, tensor<?x?x2xi32>, tensor<?x?x2xi32>)
+            -> tensor<?x?x2x16xf32>
+      %m = model.grouped_linear %g, %u, %offsets {module = "e.u"}
+          : (tensor<?x?x2x16xf32>, tensor<32x16xf32>, tensor<5xi32>)
+            -> tensor<?x?x2x8xf32>
+      %o = model.grouped_linear %m, %d, %offsets init %g
+          {module = "e.d", scale = 0.7 : f64, groups_last}
+          : (tensor<?x?x2x8xf32>, tensor<16x32xf32>, tensor<5xi32>,
+             tensor<?x?x2x16xf32>) -> tensor<?x?x2x16xf32>
+      %y = model.combine_rows %o, %order, %places weights %p
+          : (tensor<?x?x2x16xf32>, tensor<?x?x2xi32>, tensor<?x?x2xi32>,
+             tensor<?x?x2xf32>) -> XX"""),
+    "experts, turned": ({"r": (3, H), "u": (48, 8), "d": (8, 48)}, """
+      %r = model.weight @r.weight : tensor<3x16xf32>
+      %u = model.weight @u.weight : tensor<48x8xf32>
+      %d = model.weight @d.weight : tensor<8x48xf32>
+      %l = model.linear %x, %r {module = "r"}
+          : (XX, tensor<3x16xf32>) -> tensor<?x?x3xf32>
+      %p, %c = model.route %l {over_all}
+          : (tensor<?x?x3xf32>) -> (tensor<?x?x2xf32>, tensor<?x?x2xi32>)
+      %order, %places, %offsets = model.sort_by_expert %c
+          : (tensor<?x?x2xi32>)
+            -> (tensor<?x?x2xi32>, tensor<?x?x2xi32>, tensor<4xi32>)
+      %g = model.gather_rows %x, %order, %places weights %p
+          : (XX, tensor<?x?x2xi32>, tensor<?x?x2xi32>, tensor<?x?x2xf32>)
+            -> tensor<?x?x2x16xf32>
+      %m = model.grouped_linear %g, %u, %offsets layout in_out
+          {module = "e.u"}
+          : (tensor<?x?x2x16xf32>, tensor<48x8xf32>, tensor<4xi32>)
+            -> tensor<?x?x2x8xf32>
+      %o = model.grouped_linear %m, %d, %offsets layout in_out
+          {module = "e.d", groups_last}
+          : (tensor<?x?x2x8xf32>, tensor<8x48xf32>, tensor<4xi32>)
+            -> tensor<?x?x2x16xf32>
+      %y = model.combine_rows %o, %order, %places
+          : (tensor<?x?x2x16xf32>, tensor<?x?x2xi32>, tensor<?x?x2xi32>)
+            -> XX"""),
     "split, concat": ({}, """
       %a, %b = model.split %x : (XX) -> (tensor<?x?x4xf32>, tensor<?x?x12xf32>)
       %c = model.add %b, %b : tensor<?x?x12xf32>

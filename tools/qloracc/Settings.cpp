@@ -151,6 +151,8 @@ Status fillCompile(const Options &own, CompilerSettings &settings) {
   c.targets = o.value("lora_target_modules").dump();
   c.rankPattern = o.value("lora_rank_pattern").dump();
   c.alphaPattern = o.value("lora_alpha_pattern").dump();
+  c.targetParameters = o.value("target_parameters").dump();
+  c.quantizeExperts = o.boolean("quantize_moe_experts");
   c.modulesToSave = o.value("modules_to_save").dump();
   c.initA = initName(o.text("init_lora_weights"), false);
   c.initB = initName(o.text("init_lora_weights"), true);

@@ -48,6 +48,14 @@ private:
   std::optional<CudaLaunch> convertA, convertB, readC, writeC;
 };
 
+namespace cuda {
+/// A stored weight to numbers of `out`: a launch with the buffers (w, out), for
+/// a request with the operand w and its constants rows, columns, block and
+/// double_quant. NF4 is decoded, the other types are converted.
+StatusOr<CudaLaunch> prepareDecode(const KernelRequest &request,
+                                   qlora_dtype out, CudaContext &context);
+} // namespace cuda
+
 } // namespace qlora
 
 #endif // QLORA_RUNTIME_KERNELS_CUDA_GEMM_H

@@ -29,10 +29,8 @@ PreparedCudaKernel matmul::cublaslt::prepare(const KernelRequest &r,
 /// Elements of a block of Device/Decode.cu.
 static constexpr int64_t kDecodeElements = 8 * 2 * 1024;
 
-/// A stored weight to numbers of `out`: a launch with the buffers (w, out).
-/// NF4 is decoded, the other types are converted.
-static StatusOr<CudaLaunch>
-prepareDecode(const KernelRequest &r, qlora_dtype out, CudaContext &context) {
+StatusOr<CudaLaunch> prepareDecode(const KernelRequest &r, qlora_dtype out,
+                                   CudaContext &context) {
   const int64_t rows = r.constant("rows"), columns = r.constant("columns");
   if (r.type("w") != QLORA_DTYPE_NF4)
     return prepareConversion(context, r.type("w"), out,

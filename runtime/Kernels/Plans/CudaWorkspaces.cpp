@@ -78,6 +78,12 @@ uint64_t decodedPanelWorkspace(const KernelRequest &r) {
   return CudaPanelPlan::of(r).product().total.bytes();
 }
 
+uint64_t cudaGroupedWorkspace(const KernelRequest &r) {
+  if (r.type("w") == r.type("a"))
+    return 0;
+  return packed(r.type("a"), r.constant("rows"), r.constant("columns")).bytes();
+}
+
 // Attention -------------------------------------------------------------------
 
 Size cudaAttentionDelta(const KernelRequest &r) {

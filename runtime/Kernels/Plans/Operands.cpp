@@ -33,8 +33,7 @@ static Reason needBlock(const KernelRequest &r) {
   return std::nullopt;
 }
 
-/// The constants of a weight that is NF4.
-static Reason needNF4(const KernelRequest &r) {
+Reason needNF4(const KernelRequest &r) {
   if (r.type("w") != QLORA_DTYPE_NF4)
     return std::nullopt;
   if (Reason reason = needBlock(r))

@@ -143,8 +143,13 @@ PanelPlan PanelPlan::of(const KernelRequest &r) {
   PanelPlan plan;
   plan.isForward = r.constant("transpose_w") != 0;
   plan.m = r.constant("m");
-  plan.n = r.constant(plan.isForward ? "rows" : "columns");
-  plan.k = r.constant(plan.isForward ? "columns" : "rows");
+  int64_t shape[2] = {r.constant("rows"), r.constant("columns")};
+  if (r.op->name == "grouped_matmul") {
+    plan.groups = r.constant("groups");
+    shape[r.constant("groups_last")] /= plan.groups;
+  }
+  plan.n = shape[!plan.isForward];
+  plan.k = shape[plan.isForward];
   plan.columns = std::min(r.constant("panel_columns"), plan.n);
   plan.rows = std::min(plan.m, kRows);
   plan.type = r.type("a");
@@ -166,6 +171,8 @@ PanelPlan PanelPlan::of(const KernelRequest &r) {
 uint64_t panelWorkspace(const KernelRequest &r) {
   return PanelPlan::of(r).total.bytes();
 }
+
+uint64_t groupedWorkspace(const KernelRequest &r) { return panelWorkspace(r); }
 
 GemmProblem PanelPlan::product(int64_t productRows,
                                int64_t productColumns) const {

@@ -85,8 +85,12 @@ GemmProblem matmulProblem(const KernelRequest &request);
 /// the part of W that the panel is multiplied with, decoded, then some rows of
 /// the product in f32, then the scratch of that product. After the slots, a
 /// without gaps, where it has some.
+///
+/// grouped_matmul has the panels of each group's matrix one after the other, and
+/// multiplies as many rows at a time as a group has, by products of some heights.
 struct PanelPlan {
   bool isForward;
+  int64_t groups = 1;
   int64_t m, n, k;       ///< c[m,n] and the depth
   int64_t columns, rows; ///< of a panel; rows of one product
   qlora_dtype type;      ///< of a and of what is decoded
@@ -98,9 +102,7 @@ struct PanelPlan {
   static PanelPlan of(const KernelRequest &request);
   int64_t panels() const { return (n + columns - 1) / columns; }
   /// Tasks at the same time, at most.
-  int64_t slots() const {
-    return panels() < kGemmSlots ? panels() : kGemmSlots;
-  }
+  int64_t slots() const { return std::min(panels() * groups, kGemmSlots); }
   /// rows x columns of c, from dense rows of a, into dense f32.
   GemmProblem product(int64_t rows, int64_t columns) const;
 };

@@ -83,7 +83,7 @@ model.parameter @w : tensor<8x2xf32> {init = "zero", part_names = ["a", "b"], pa
 
 // -----
 
-// expected-error @+1 {{(C3) expects no parts of a 4-bit tensor}}
+// expected-error @+1 {{(C3) expects a 4-bit tensor of parts to be equal ones that are quantised when loaded}}
 model.parameter @w : tensor<8x64x!model.nf4<64, true>> {file = "a", part_names = ["a", "b"], part_rows = array<i64: 4, 4>}
 
 // -----

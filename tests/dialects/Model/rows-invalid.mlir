@@ -406,3 +406,19 @@ func.func @concat_c2(%x: tensor<2x4x8xf32>) {
   %0 = model.concat %x, %x : (tensor<2x4x8xf32>, tensor<2x4x8xf32>) -> tensor<2x5x16xf32>
   return
 }
+
+// -----
+
+func.func @gate_rows_c1(%x: tensor<2x3x8xf32>, %g: tensor<2x3x2xf32>) {
+  // expected-error @+1 {{(C1) expects a gate of one number for each row of 'tensor<2x3x8xf32>', but got 'tensor<2x3x2xf32>'}}
+  %0 = model.gate_rows %x, %g : (tensor<2x3x8xf32>, tensor<2x3x2xf32>) -> tensor<2x3x8xf32>
+  return
+}
+
+// -----
+
+func.func @gate_rows_c2(%x: tensor<2x3x8xf32>, %g: tensor<2x3x1xf32>) {
+  // expected-error @+1 {{(C2) expects a result of type 'tensor<2x3x8xf32>'}}
+  %0 = model.gate_rows %x, %g : (tensor<2x3x8xf32>, tensor<2x3x1xf32>) -> tensor<2x3x8xbf16>
+  return
+}

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: MIT
+
+// attach-expert-adapters: LoRA on the stacked weights of experts, PEFT's
+// `target_parameters`. See Passes.td for a before and after.
+
+#include "compiler/Graph/Targets.h"
+#include "compiler/Passes.h"
+
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "llvm/ADT/MapVector.h"
+
+#include <nlohmann/json.hpp>
+
+#include <cmath>
+
+using namespace mlir;
+using namespace qlora;
+using namespace qlora::model;
+
+namespace qlora {
+#define GEN_PASS_DEF_ATTACHEXPERTADAPTERS
+#include "compiler/Passes.h.inc"
+} // namespace qlora
+
+namespace {
+
+class AttachExpertAdaptersPass
+    : public qlora::impl::AttachExpertAdaptersBase<AttachExpertAdaptersPass> {
+public:
+  using AttachExpertAdaptersBase::AttachExpertAdaptersBase;
+
+private:
+  void runOnOperation() override;
+  LogicalResult parseOptions();
+  LogicalResult refuseModuleTargets(WeightedProduct product);
+  LogicalResult attachTo(func::FuncOp function);
+  void attach(WeightedProduct product, StringRef adapter);
+  Value adapterWeight(OpBuilder &builder, Location loc, const Twine &name,
+                      ArrayRef<int64_t> shape, StringRef initial);
+
+  Targets modules;
+  std::optional<Targets> parameters; ///< none: no target
+  ValuePatterns ranks, alphas;
+};
+
+} // namespace
+
+LogicalResult AttachExpertAdaptersPass::parseOptions() {
+  modules = Targets();
+  parameters.reset();
+  ranks = alphas = ValuePatterns();
+  std::string error;
+  auto fail = [&](StringRef option) {
+    return getOperation().emitError(option) << ": " << error;
+  };
+  // attach-adapters has said what is wrong with these.
+  if (!modules.parse(moduleTargets, error))
+    return fail("lora_target_modules");
+  if (!ranks.parse(rankPattern, error))
+    return fail("lora_rank_pattern");
+  if (!alphas.parse(alphaPattern, error))
+    return fail("lora_alpha_pattern");
+  auto list = nlohmann::json::parse(targets, nullptr, false);
+  if (!list.is_array())
+    return getOperation().emitError("target_parameters: expects a list of "
+                                    "names, but got ")
+           << targets;
+  if (list.empty())
+    return success();
+  if (!parameters.emplace().parse(targets, error))
+    return fail("target_parameters");
+  if (dropout != 0)
+    return getOperation().emitError("lora_dropout: PEFT has none for "
+                                    "target_parameters; expects 0, but got ")
+           << dropout;
+  if (initA == "gaussian")
+    return getOperation().emitError("init_lora_weights: expects true or false "
+                                    "beside target_parameters, but got "
+                                    "gaussian");
+  return success();
+}
+
+/// "model.layers.0.mlp.experts" of "….gate_up_proj".
+static StringRef moduleOf(WeightedProduct product) {
+  return product.getModule()->rsplit('.').first;
+}
+
+/// PEFT adapts experts that its targets for modules reach, with twice the rank
+/// where gate and up are one.
+LogicalResult
+AttachExpertAdaptersPass::refuseModuleTargets(WeightedProduct product) {
+  StringRef module = moduleOf(product);
+  if (!modules.matches(module.str()))
+    return success();
+  return getOperation().emitError("lora_target_modules: ")
+         << moduleTargets << " reaches the experts '" << module
+         << "'; name the modules around them, such as [\"q_proj\", \"v_proj\"], "
+            "and experts by target_parameters";
+}
+
+/// Its parameter is made on first use: several lengths share one.
+Value AttachExpertAdaptersPass::adapterWeight(OpBuilder &builder, Location loc,
+                                              const Twine &name,
+                                              ArrayRef<int64_t> shape,
+                                              StringRef initial) {
+  auto type = RankedTensorType::get(shape, builder.getF32Type());
+  std::string path = ("base_model.model." + name + ".weight").str();
+  if (!getOperation().lookupSymbol(path)) {
+    OpBuilder atEnd = OpBuilder::atBlockEnd(getOperation().getBody());
+    model::ParameterOp::create(
+        atEnd, loc, path, type, /*file=*/StringAttr(), /*file_type=*/TypeAttr(),
+        atEnd.getStringAttr(initial), /*trainable=*/true,
+        /*stored_quantized=*/false, /*quantized=*/TypeAttr(),
+        /*part_names=*/ArrayAttr(), /*part_rows=*/DenseI64ArrayAttr());
+  }
+  return WeightOp::create(builder, loc, type, path);
+}
+
+void AttachExpertAdaptersPass::attach(WeightedProduct product,
+                                      StringRef adapter) {
+  Value y = product.getProduct(), offsets = product.getGroupOffsets();
+  std::string path = product.getModule()->str();
+  int64_t r = static_cast<int64_t>(ranks.lookup(path).value_or(rank));
+  double a = alphas.lookup(path).value_or(alpha);
+  double scale = rslora ? a / std::sqrt(double(r)) : a / double(r);
+  int64_t groups = product.getGroups();
+  RankedTensorType type = tensorOf(y);
+  SmallVector<int64_t> narrow(type.getShape());
+  narrow.back() = r;
+  Location loc = product.getLoc();
+  OpBuilder builder(product->getContext());
+  builder.setInsertionPointAfter(product);
+  Value weightA = adapterWeight(builder, loc, adapter + ".lora_A",
+                                {r * groups, product.getInWidth()}, initA);
+  auto xa = GroupedLinearOp::create(
+      builder, loc, type.clone(narrow), product.getX(), weightA, offsets,
+      Value(), llvm::APFloat(1.0), StringAttr(), WeightLayout::OutIn,
+      /*groups_last=*/false);
+  Value weightB = adapterWeight(builder, loc, adapter + ".lora_B",
+                                {product.getOutWidth(), r * groups}, initB);
+  auto branch = GroupedLinearOp::create(
+      builder, loc, type, xa, weightB, offsets, Value(),
+      llvm::APFloat(scale), StringAttr(), WeightLayout::OutIn,
+      /*groups_last=*/true);
+  auto sum = model::AddOp::create(builder, loc, type, y, branch);
+  y.replaceAllUsesExcept(sum, sum);
+  for (Operation *made : {xa.getOperation(), branch.getOperation(),
+                          sum.getOperation()})
+    copyStage(product, made);
+}
+
+/// PEFT wraps a module once for each of its parameters, the first innermost.
+LogicalResult AttachExpertAdaptersPass::attachTo(func::FuncOp function) {
+  llvm::MapVector<StringRef, SmallVector<WeightedProduct>> wanted;
+  SmallVector<StringRef> there;
+  for (Operation &op : function.front()) {
+    auto product = dyn_cast<WeightedProduct>(op);
+    if (!product || !product.getModule() || !product.getGroupOffsets())
+      continue;
+    if (failed(refuseModuleTargets(product)))
+      return failure();
+    there.push_back(*product.getModule());
+    if (parameters && parameters->matches(product.getModule()->str()))
+      wanted[moduleOf(product)].push_back(product);
+  }
+  if (parameters && wanted.empty())
+    return getOperation().emitError("target_parameters: ")
+           << targets << " matches no parameter of experts; there are: "
+           << llvm::join(there, ", ");
+  for (auto &[module, products] : wanted)
+    for (auto [i, product] : llvm::enumerate(products)) {
+      std::string adapter = module.str();
+      for (size_t outer = i + 1; outer < products.size(); ++outer)
+        adapter += ".base_layer";
+      attach(product, adapter);
+    }
+  return success();
+}
+
+void AttachExpertAdaptersPass::runOnOperation() {
+  if (failed(parseOptions()))
+    return signalPassFailure();
+  for (auto function : getOperation().getOps<func::FuncOp>())
+    if (failed(attachTo(function)))
+      return signalPassFailure();
+}

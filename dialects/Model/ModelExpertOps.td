@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: MIT
+
+// Mixtures of experts (Shazeer et al., 2017) without dropped tokens. To be
+// included by ModelOps.td, whose conventions and classes hold.
+//
+//   %weights, %choices        = model.route %logits
+//   %order, %places, %offsets = model.sort_by_expert %choices
+//   %rows = model.gather_rows %x, %order, %places
+//   %h    = model.grouped_linear %rows, %w1, %offsets     // and row ops
+//   %o    = model.grouped_linear %h, %w2, %offsets
+//   %y    = model.combine_rows %o, %order, %places weights %weights
+//
+// N tokens with k choices each are N * k rows, sorted by expert: [B, T, k, C],
+// of which the first three dimensions only count. That number is static; how
+// many rows an expert has is data, in `offsets`, which kernels read where they
+// run. So plans, recomputation and CUDA graphs are as of any other op.
+
+#ifndef QLORA_DIALECTS_MODEL_MODELEXPERTOPS_TD
+#define QLORA_DIALECTS_MODEL_MODELEXPERTOPS_TD
+
+def Model_RouteOp : Model_Library<"route",
+    [DeclareOpInterfaceMethods<Model_LibraryOp, ["isFullPrecisionResult"]>]> {
+  let summary = "the k experts of each token, and their weights";
+  let description = [{
+    logits [B, T, E]: choices [B, T, k] are the largest, largest first, the
+    lower number of two that are equal; weights f32 [B, T, k] are a softmax in
+    f32, over the chosen k, or with `over_all` over all E. The first is also
+    what a softmax over all is once it is divided by the sum of the chosen
+    (Mixtral, `norm_topk_prob` of Qwen). (C1) weights are f32, choices i32,
+    both [B, T, k]. (C2) k is from 1 to E.
+  }];
+  let ownArguments = (ins Model_FloatTensor:$logits, UnitAttr:$over_all);
+  let results = (outs Model_FloatTensor:$weights, Model_Tensor:$choices);
+  let assemblyFormat =
+      "$logits attr-dict `:` functional-type(operands, results)";
+  let hasVerifier = 1;
+}
+
+def Model_SortByExpertOp : Model_Library<"sort_by_expert"> {
+  let summary = "the order of rows by expert, then by token";
+  let description = [{
+    Row p of the sorted ones belongs to choice order[p], counted over
+    [B, T, k]; places is the inverse. Those of expert e are rows
+    [offsets[e], offsets[e + 1]). (C1) all are i32, order and places as
+    choices, offsets [E + 1].
+  }];
+  let ownArguments = (ins Model_Tensor:$choices);
+  let results = (outs Model_Tensor:$order, Model_Tensor:$places,
+    Model_Tensor:$offsets);
+  let assemblyFormat =
+      "$choices attr-dict `:` functional-type(operands, results)";
+  let hasVerifier = 1;
+}
+
+/// Moves between tokens and sorted rows. Either is the other's transpose, so
+/// that each is the other's derivative; `weights` has the same one in both.
+class Model_Moved<string mnemonic> : Model_Library<mnemonic> {
+  let ownArguments = (ins Model_FloatTensor:$x, Model_Tensor:$order,
+    Model_Tensor:$places, Optional<Model_FloatTensor>:$weights);
+  let results = (outs Model_FloatTensor:$result);
+  let assemblyFormat = [{
+    $x `,` $order `,` $places (`weights` $weights^)? attr-dict
+    `:` functional-type(operands, results)
+  }];
+  let hasVerifier = 1;
+}
+
+def Model_GatherRowsOp : Model_Moved<"gather_rows"> {
+  let summary = "tokens as rows sorted by expert";
+  let description = [{
+    out[p] = weights[order[p]] * x[order[p] / k], or without the factor.
+    (C1) order and places are i32 [B, T, k]; x is [B, T, C] and the result
+    [B, T, k, C]. (C2) weights are f32 [B, T, k].
+  }];
+}
+
+def Model_CombineRowsOp : Model_Moved<"combine_rows"> {
+  let summary = "the sum of each token's rows";
+  let description = [{
+    out[n] = sum over j of weights[n, j] * x[places[n, j]], in the order of j,
+    or without the factor. (C1) order and places are i32 [B, T, k]; x is
+    [B, T, k, C] and the result [B, T, C]. (C2) weights are f32 [B, T, k].
+  }];
+}
+
+def Model_GroupedLinearOp : Model_Library<"grouped_linear",
+    [Model_AccumulatingOp, Model_WeightedProduct]> {
+  let summary = "y = init + scale * x . W_e^T, of the rows of each group e";
+  let description = [{
+    Rows [offsets[e], offsets[e + 1]) of x are multiplied with matrix e of W.
+    W has two dimensions: the matrices one above the other, [E * out, in], or,
+    with `layout in_out`, [E * in, out]. With `groups_last` it is the second
+    dimension that all share, with group e in columns j * E + e, as PEFT has
+    the B of experts: [out, in * E]. (C1) x is as wide as a matrix's `in`.
+    (C2) the last dimension of y is a matrix's `out`, the others are x's. (C3)
+    init has y's type. (C4) offsets is i32 [E + 1], and E divides the dimension
+    of W that groups share. (C5) with groups_last W is not 4-bit. `module` is
+    the path of the parameter in the Hugging Face model.
+  }];
+  let ownArguments = (ins Model_FloatTensor:$x, Model_WeightTensor:$weight,
+    Model_Tensor:$offsets, Optional<Model_FloatTensor>:$init,
+    DefaultValuedAttr<F64Attr, "1.0">:$scale,
+    OptionalAttr<StrAttr>:$module,
+    DefaultValuedAttr<Model_WeightLayoutAttr,
+                      "::qlora::model::WeightLayout::OutIn">:$layout,
+    UnitAttr:$groups_last);
+  let results = (outs Model_FloatTensor:$result);
+  let assemblyFormat = [{
+    $x `,` $weight `,` $offsets (`layout` $layout^)? (`init` $init^)?
+    attr-dict `:` functional-type(operands, results)
+  }];
+  let extraClassDeclaration = [{
+    ::mlir::Value getProduct() { return getResult(); }
+    int64_t getGroups();
+    ::mlir::Value getGroupOffsets() { return getOffsets(); }
+    unsigned getGroupDimension();
+  }];
+  let hasVerifier = 1;
+}
+
+#endif // QLORA_DIALECTS_MODEL_MODELEXPERTOPS_TD

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: MIT
+
+// Experts in config.json and in the files.
+
+#include "frontend/Experts.h"
+
+#include <algorithm>
+#include <span>
+
+#include "frontend/JsonFields.h"
+#include "frontend/TensorFinder.h"
+
+using nlohmann::json;
+
+namespace qlora {
+
+// config.json -----------------------------------------------------------------
+
+static constexpr const char *kChosenKey = "num_experts_per_tok";
+static constexpr const char *kNormalizeKey = "norm_topk_prob";
+static constexpr const char *kLogitsKey = "output_router_logits";
+static constexpr const char *kLossKey = "router_aux_loss_coef";
+static constexpr const char *kNoiseKey = "router_jitter_noise";
+static constexpr const char *kStepKey = "decoder_sparse_step";
+static constexpr const char *kDenseKey = "mlp_only_layers";
+
+bool understandsExpertKey(const Family &family, std::string_view key) {
+  const Experts &experts = family.experts;
+  if (!experts.isThere())
+    return false;
+  if (!experts.shared.empty() && key == experts.sharedKey)
+    return true;
+  const std::string_view keys[] = {
+      experts.countKeys[0], experts.countKeys[1], experts.innerKey, kChosenKey,
+      kNormalizeKey,        kLogitsKey,           kLossKey,         kNoiseKey,
+      kStepKey,             kDenseKey};
+  return std::ranges::find(keys, key) != std::end(keys);
+}
+
+/// Either key; both only with one number.
+static StatusOr<int64_t> readCount(const JsonFields &fields,
+                                   const Experts &experts) {
+  const auto &[first, second] = experts.countKeys;
+  const char *key = fields.find(first) ? first : second;
+  QLORA_ASSIGN_OR_RETURN(const int64_t count, fields.integer(key, 1));
+  QLORA_ASSIGN_OR_RETURN(const int64_t other,
+                         fields.integer(second, 1, count));
+  if (other != count)
+    return Status::invalid("'{}' is {}, but '{}' is {}", first, count, second,
+                           other);
+  return count;
+}
+
+/// transformers': layers that are listed, or do not end a run of `step`, have
+/// an MLP.
+static Status readLayers(const JsonFields &fields, ModelConfig &config) {
+  ExpertsConfig &experts = config.experts;
+  experts.layers.assign(static_cast<size_t>(config.layers), true);
+  if (!config.family->experts.hasDenseLayers)
+    return Status::ok();
+  QLORA_ASSIGN_OR_RETURN(const int64_t step, fields.integer(kStepKey, 1, 1));
+  for (int64_t layer = 0; layer < config.layers; ++layer)
+    experts.layers[static_cast<size_t>(layer)] = (layer + 1) % step == 0;
+  const json *dense = fields.find(kDenseKey);
+  if (!dense)
+    return Status::ok();
+  const auto isLayer = [&](const json &layer) {
+    return layer.is_number_unsigned() && layer < config.layers;
+  };
+  if (!dense->is_array() || !std::ranges::all_of(*dense, isLayer))
+    return Status::invalid("'{}' is {}; expected numbers of the {} layers",
+                           kDenseKey, shortDump(*dense), config.layers);
+  for (const json &layer : *dense)
+    experts.layers[layer.get<size_t>()] = false;
+  return Status::ok();
+}
+
+/// What training with it would compute is not there.
+static Status refuseRouterTraining(const JsonFields &fields) {
+  QLORA_ASSIGN_OR_RETURN(const bool hasLoss,
+                         fields.boolean(kLogitsKey, false));
+  if (hasLoss)
+    return Status::invalid("'{}' is true, which adds the router's auxiliary "
+                           "loss; it is not supported, set it to false",
+                           kLogitsKey);
+  QLORA_ASSIGN_OR_RETURN(const double noise, fields.probability(kNoiseKey, 0));
+  if (noise != 0)
+    return Status::invalid("'{}' is {}; noise before the router is not "
+                           "supported, set it to 0",
+                           kNoiseKey, noise);
+  return Status::ok();
+}
+
+Status readExperts(const JsonFields &fields, ModelConfig &config) {
+  const Experts &family = config.family->experts;
+  if (!family.isThere())
+    return Status::ok();
+  ExpertsConfig &experts = config.experts;
+  QLORA_ASSIGN_OR_RETURN(experts.count, readCount(fields, family));
+  QLORA_ASSIGN_OR_RETURN(experts.chosen, fields.integer(kChosenKey, 1));
+  QLORA_ASSIGN_OR_RETURN(experts.innerSize,
+                         fields.integer(family.innerKey, 1));
+  if (!family.shared.empty()) {
+    QLORA_ASSIGN_OR_RETURN(experts.sharedSize,
+                           fields.integer(family.sharedKey, 1));
+  }
+  QLORA_ASSIGN_OR_RETURN(
+      experts.normalized,
+      fields.boolean(kNormalizeKey, family.alwaysNormalized));
+  if (family.alwaysNormalized && !experts.normalized)
+    return Status::invalid("'{}' is false, but {} always divides by the sum",
+                           kNormalizeKey, config.family->architecture);
+  if (experts.chosen > experts.count)
+    return Status::invalid("'{}' is {}, but there are {} experts", kChosenKey,
+                           experts.chosen, experts.count);
+  QLORA_RETURN_IF_ERROR(refuseRouterTraining(fields));
+  return readLayers(fields, config);
+}
+
+void describeExperts(const ModelConfig &config, nlohmann::ordered_json &model) {
+  const ExpertsConfig &experts = config.experts;
+  if (!experts.count)
+    return;
+  model["num_experts"] = experts.count;
+  model[kChosenKey] = experts.chosen;
+  model["expert_intermediate_size"] = experts.innerSize;
+  model[kNormalizeKey] = experts.normalized;
+  if (experts.sharedSize)
+    model["shared_expert_intermediate_size"] = experts.sharedSize;
+  std::string dense;
+  for (size_t layer = 0; layer < experts.layers.size(); ++layer)
+    if (!experts.layers[layer])
+      dense += fmt::format("{}{}", dense.empty() ? "" : ", ", layer);
+  if (!dense.empty())
+    model[kDenseKey] = dense;
+}
+
+// Tensors ---------------------------------------------------------------------
+
+/// `projections` of one expert after the other, each [rows, columns].
+static StatusOr<StackedWeight>
+stack(const ModelConfig &config, TensorFinder &tensors, std::string name,
+      const std::string &each, std::span<const std::string_view> projections,
+      int64_t rows, int64_t columns) {
+  StackedWeight stacked;
+  for (int64_t expert = 0; expert < config.experts.count; ++expert)
+    for (std::string_view projection : projections) {
+      QLORA_ASSIGN_OR_RETURN(
+          Weight part,
+          tensors.dense(fmt::format("{}.{}.{}.weight", each, expert,
+                                    projection),
+                        {rows, columns}));
+      stacked.parts.push_back(std::move(part));
+    }
+  const Weight &first = stacked.parts.front();
+  for (const Weight &part : stacked.parts)
+    if (part.dtype != first.dtype)
+      return Status::invalid("tensor '{}' is {} and '{}' {}; experts of one "
+                             "layer must have one type",
+                             first.name, safetensorsDtypeName(first.dtype),
+                             part.name, safetensorsDtypeName(part.dtype));
+  stacked.name = std::move(name);
+  stacked.shape = {rows * int64_t(stacked.parts.size()), columns};
+  return stacked;
+}
+
+StatusOr<ExpertWeights> findExperts(const ModelConfig &config,
+                                    TensorFinder &tensors,
+                                    const std::string &layer) {
+  const Experts &names = config.family->experts;
+  const int64_t hidden = config.hiddenSize, inner = config.experts.innerSize;
+  const std::string each = fmt::format("{}.{}", layer, names.each);
+  const auto &[gate, up, down] = names.projections;
+  const std::string_view inputs[] = {gate, up}, outputs[] = {down};
+  ExpertWeights weights;
+  weights.module = fmt::format("{}.{}", layer, names.module);
+  QLORA_ASSIGN_OR_RETURN(
+      Weight router,
+      tensors.dense(fmt::format("{}.{}.weight", layer, names.router),
+                    {config.experts.count, hidden}));
+  weights.router = {fmt::format("{}.{}.weight", layer, names.routerModule),
+                    {router},
+                    router.shape};
+  QLORA_ASSIGN_OR_RETURN(weights.gateUp,
+                         stack(config, tensors,
+                               weights.module + ".gate_up_proj", each, inputs,
+                               inner, hidden));
+  QLORA_ASSIGN_OR_RETURN(weights.down,
+                         stack(config, tensors, weights.module + ".down_proj",
+                               each, outputs, hidden, inner));
+  return weights;
+}
+
+} // namespace qlora

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: MIT
+
+// Experts, row by row: route, route_grad, sort_by_expert, gather_rows,
+// combine_rows, choice_grad.
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "runtime/Kernels/Cpu/CheckIndices.h"
+#include "runtime/Kernels/Cpu/Convert.h"
+#include "runtime/Kernels/Cpu/CpuKernels.h"
+#include "runtime/Kernels/Cpu/Parallel.h"
+
+namespace qlora::cpu {
+
+/// Rows of `columns` elements that one thread should at least have.
+static int64_t rowGrain(int64_t columns) { return 1 + 16384 / columns; }
+
+// Which experts ---------------------------------------------------------------
+
+namespace {
+/// One row of logits: the same in route and its gradient.
+struct Softmax {
+  float largest, sum;
+
+  template <typename At> static Softmax of(int64_t count, At at) {
+    Softmax softmax = {at(0), 0};
+    for (int64_t i = 1; i < count; ++i)
+      softmax.largest = std::max(softmax.largest, at(i));
+    for (int64_t i = 0; i < count; ++i)
+      softmax.sum += std::exp(at(i) - softmax.largest);
+    return softmax;
+  }
+  float operator()(float logit) const {
+    return std::exp(logit - largest) / sum;
+  }
+};
+
+struct Router {
+  int64_t rows, experts, chosen, ldl;
+  bool overAll;
+  qlora_dtype type;
+
+  explicit Router(const KernelRequest &r)
+      : rows(r.constant("rows")), experts(r.constant("experts")),
+        chosen(r.constant("chosen")), ldl(r.constant("ldl")),
+        overAll(r.constant("over_all") != 0), type(r.type("logits")) {}
+
+  float logit(const void *logits, int64_t row, int64_t expert) const {
+    return loadElement(type, logits, row * ldl + expert);
+  }
+  Softmax softmax(const void *logits, int64_t row,
+                  const int32_t *choices) const {
+    if (overAll)
+      return Softmax::of(experts,
+                         [&](int64_t e) { return logit(logits, row, e); });
+    return Softmax::of(
+        chosen, [&](int64_t j) { return logit(logits, row, choices[j]); });
+  }
+  void choose(const void *logits, int64_t row, int32_t *choices) const;
+  void differentiate(const void *logits, int64_t row, const int32_t *choices,
+                     const float *dweights, qlora_dtype out, void *dlogits,
+                     int64_t first) const;
+};
+} // namespace
+
+/// A NaN is smaller than any number.
+static bool isBetter(float a, float b) { return a > b || (b != b && a == a); }
+
+/// One walk, with the best so far in order.
+void Router::choose(const void *logits, int64_t row, int32_t *choices) const {
+  int64_t count = 0;
+  for (int32_t e = 0; e < experts; ++e) {
+    const float value = logit(logits, row, e);
+    int64_t at = count;
+    while (at > 0 && isBetter(value, logit(logits, row, choices[at - 1])))
+      --at;
+    if (at == chosen)
+      continue;
+    count = std::min(count + 1, chosen);
+    std::copy_backward(choices + at, choices + count - 1, choices + count);
+    choices[at] = e;
+  }
+}
+
+/// dl_i = w_i (dw_i - sum of w_j dw_j), where dw is 0 of what is not chosen and
+/// w of what the softmax is not over.
+void Router::differentiate(const void *logits, int64_t row,
+                           const int32_t *choices, const float *dweights,
+                           qlora_dtype out, void *dlogits,
+                           int64_t first) const {
+  const Softmax softmax = this->softmax(logits, row, choices);
+  float mean = 0;
+  for (int64_t j = 0; j < chosen; ++j)
+    mean += softmax(logit(logits, row, choices[j])) * dweights[j];
+  for (int64_t e = 0; e < experts; ++e)
+    storeElement(out, dlogits, first + e,
+                 overAll ? -softmax(logit(logits, row, e)) * mean : 0);
+  for (int64_t j = 0; j < chosen; ++j)
+    storeElement(out, dlogits, first + choices[j],
+                 softmax(logit(logits, row, choices[j])) *
+                     (dweights[j] - mean));
+}
+
+PreparedKernel route::cpu::prepare(const KernelRequest &request, uint64_t) {
+  const Router router(request);
+  return makeKernel([router](const LibraryKernelArgs &args) {
+    const void *logits = args.buffers[0];
+    parallelRanges(router.rows, rowGrain(router.experts * router.chosen),
+                   [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        float *weights = bufferOf<float>(args, 1) + row * router.chosen;
+        int32_t *choices = bufferOf<int32_t>(args, 2) + row * router.chosen;
+        router.choose(logits, row, choices);
+        const Softmax softmax = router.softmax(logits, row, choices);
+        for (int64_t j = 0; j < router.chosen; ++j)
+          weights[j] = softmax(router.logit(logits, row, choices[j]));
+      }
+    });
+    return Status::ok();
+  });
+}
+
+PreparedKernel route_grad::cpu::prepare(const KernelRequest &request,
+                                        uint64_t) {
+  const Router router(request);
+  const int64_t lddl = request.constant("lddl");
+  const qlora_dtype out = request.type("dlogits");
+  return makeKernel([=](const LibraryKernelArgs &args) {
+    const auto *choices = bufferOf<const int32_t>(args, 1);
+    const auto *dweights = bufferOf<const float>(args, 2);
+    const int64_t chosen = router.chosen;
+    QLORA_RETURN_IF_ERROR(checkIndices("route_grad", choices,
+                                       router.rows * chosen, router.experts));
+    parallelRanges(router.rows, rowGrain(router.experts),
+                   [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row)
+        router.differentiate(args.buffers[0], row, choices + row * chosen,
+                             dweights + row * chosen, out, args.buffers[3],
+                             row * lddl);
+    });
+    return Status::ok();
+  });
+}
+
+/// A counting sort.
+PreparedKernel sort_by_expert::cpu::prepare(const KernelRequest &request,
+                                            uint64_t) {
+  const int64_t rows = request.constant("rows");
+  const int64_t experts = request.constant("experts");
+  std::vector<int32_t> next(static_cast<size_t>(experts));
+  return makeKernel([=](const LibraryKernelArgs &args) mutable {
+    const auto *choices = bufferOf<const int32_t>(args, 0);
+    auto *order = bufferOf<int32_t>(args, 1);
+    auto *places = bufferOf<int32_t>(args, 2);
+    auto *offsets = bufferOf<int32_t>(args, 3);
+    QLORA_RETURN_IF_ERROR(
+        checkIndices("sort_by_expert", choices, rows, experts));
+    std::fill_n(offsets, experts + 1, 0);
+    for (int64_t row = 0; row < rows; ++row)
+      ++offsets[choices[row] + 1];
+    for (int64_t e = 0; e < experts; ++e)
+      offsets[e + 1] += offsets[e];
+    std::copy_n(offsets, experts, next.begin());
+    for (int64_t row = 0; row < rows; ++row) {
+      const int32_t place = next[static_cast<size_t>(choices[row])]++;
+      order[place] = static_cast<int32_t>(row);
+      places[row] = place;
+    }
+    return Status::ok();
+  });
+}
+
+// Tokens and sorted rows ------------------------------------------------------
+
+/// Columns that are summed at a time, in f32.
+static constexpr int64_t kSummed = 1024;
+
+namespace {
+struct Move {
+  int64_t rows, chosen, columns, ldx, ldo;
+  qlora_dtype type;
+  bool hasWeights;
+
+  explicit Move(const KernelRequest &r)
+      : rows(r.constant("rows")), chosen(r.constant("chosen")),
+        columns(r.constant("columns")), ldx(r.constant("ldx")),
+        ldo(r.constant("ldo")), type(r.type("x")),
+        hasWeights(r.dtype("weights").has_value()) {}
+
+  float weight(const LibraryKernelArgs &args, int64_t choice) const {
+    return hasWeights ? bufferOf<const float>(args, 2)[choice] : 1.0f;
+  }
+};
+} // namespace
+
+PreparedKernel gather_rows::cpu::prepare(const KernelRequest &request,
+                                         uint64_t) {
+  const Move move(request);
+  return makeKernel([move](const LibraryKernelArgs &args) {
+    const auto *order = bufferOf<const int32_t>(args, 1);
+    const int64_t sorted = move.rows * move.chosen;
+    QLORA_RETURN_IF_ERROR(checkIndices("gather_rows", order, sorted, sorted));
+    parallelRanges(sorted, rowGrain(move.columns),
+                   [&](int64_t begin, int64_t end) {
+      float sum[kSummed];
+      for (int64_t p = begin; p < end; ++p) {
+        const void *x = elementAt(args.buffers[0], move.type,
+                                  order[p] / move.chosen * move.ldx);
+        void *out = elementAt(args.buffers[3], move.type, p * move.ldo);
+        if (!move.hasWeights) {
+          convertRun(move.type, x, move.type, out, move.columns);
+          continue;
+        }
+        for (int64_t c = 0; c < move.columns; c += kSummed) {
+          const int64_t count = std::min(kSummed, move.columns - c);
+          std::fill_n(sum, count, 0.0f);
+          addScaled(move.weight(args, order[p]), move.type,
+                    elementAt(x, move.type, c), sum, count);
+          narrow(sum, move.type, elementAt(out, move.type, c), count);
+        }
+      }
+    });
+    return Status::ok();
+  });
+}
+
+PreparedKernel combine_rows::cpu::prepare(const KernelRequest &request,
+                                          uint64_t) {
+  const Move move(request);
+  return makeKernel([move](const LibraryKernelArgs &args) {
+    const auto *places = bufferOf<const int32_t>(args, 1);
+    const int64_t sorted = move.rows * move.chosen;
+    QLORA_RETURN_IF_ERROR(checkIndices("combine_rows", places, sorted, sorted));
+    parallelRanges(move.rows, rowGrain(move.columns * move.chosen),
+                   [&](int64_t begin, int64_t end) {
+      float sum[kSummed];
+      for (int64_t row = begin; row < end; ++row)
+        for (int64_t c = 0; c < move.columns; c += kSummed) {
+          const int64_t count = std::min(kSummed, move.columns - c);
+          std::fill_n(sum, count, 0.0f);
+          for (int64_t j = 0; j < move.chosen; ++j) {
+            const int64_t choice = row * move.chosen + j;
+            addScaled(move.weight(args, choice), move.type,
+                      elementAt(args.buffers[0], move.type,
+                                places[choice] * move.ldx + c),
+                      sum, count);
+          }
+          narrow(sum, move.type,
+                 elementAt(args.buffers[3], move.type, row * move.ldo + c),
+                 count);
+        }
+    });
+    return Status::ok();
+  });
+}
+
+/// In eight lanes, whatever the vector width, so that all machines agree.
+QLORA_VECTOR static double dotOf(const float *a, const float *b,
+                                 int64_t count) {
+  double lanes[8] = {};
+  int64_t i = 0;
+  for (; i + 8 <= count; i += 8)
+    for (int lane = 0; lane < 8; ++lane)
+      lanes[lane] += double(a[i + lane]) * b[i + lane];
+  for (; i < count; ++i)
+    lanes[i % 8] += double(a[i]) * b[i];
+  double sum = 0;
+  for (double lane : lanes)
+    sum += lane;
+  return sum;
+}
+
+PreparedKernel choice_grad::cpu::prepare(const KernelRequest &request,
+                                         uint64_t) {
+  const int64_t rows = request.constant("rows");
+  const int64_t chosen = request.constant("chosen");
+  const int64_t columns = request.constant("columns");
+  const int64_t ldt = request.constant("ldt"), ldx = request.constant("ldx");
+  const qlora_dtype type = request.type("x");
+  return makeKernel([=](const LibraryKernelArgs &args) {
+    const auto *places = bufferOf<const int32_t>(args, 2);
+    QLORA_RETURN_IF_ERROR(
+        checkIndices("choice_grad", places, rows * chosen, rows * chosen));
+    parallelRanges(rows * chosen, rowGrain(columns),
+                   [&](int64_t begin, int64_t end) {
+      float token[kSummed], row[kSummed];
+      for (int64_t choice = begin; choice < end; ++choice) {
+        double sum = 0;
+        for (int64_t c = 0; c < columns; c += kSummed) {
+          const int64_t count = std::min(kSummed, columns - c);
+          widen(type,
+                elementAt(args.buffers[0], type, choice / chosen * ldt + c),
+                token, count);
+          widen(type, elementAt(args.buffers[1], type, places[choice] * ldx + c),
+                row, count);
+          sum += dotOf(token, row, count);
+        }
+        bufferOf<float>(args, 3)[choice] = float(sum);
+      }
+    });
+    return Status::ok();
+  });
+}
+
+} // namespace qlora::cpu

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: MIT
+
+// grouped_matmul: panel_matmul of each group's rows with its own matrix. A
+// thread decodes a panel of one matrix and multiplies the group's rows with it.
+//
+// How many rows a group has is known only when it runs, and a product is of
+// rows that were known before: so there are products of some heights, and the
+// last of a group is the lowest that holds what is left. It may begin before
+// or end behind the group's rows; only those are written.
+
+#include <algorithm>
+
+#include "runtime/Kernels/Cpu/Convert.h"
+#include "runtime/Kernels/Cpu/CpuKernels.h"
+#include "runtime/Kernels/Cpu/Decode.h"
+#include "runtime/Kernels/Cpu/Gemm.h"
+#include "runtime/Kernels/Cpu/Parallel.h"
+
+namespace qlora::cpu::grouped_matmul {
+
+enum Operand { kA, kW, kOffsets, kC, kWorkspace };
+
+/// Of one product: then its sums stay in a cache.
+static constexpr int64_t kMostRows = 256;
+
+using plans::PanelPlan;
+
+namespace {
+
+class GroupedMatmul final : public LibraryKernel {
+public:
+  static PreparedKernel prepare(const KernelRequest &request);
+  Status run(const LibraryKernelArgs &args) override;
+
+private:
+  explicit GroupedMatmul(const KernelRequest &request)
+      : plan(PanelPlan::of(request)), weight(StoredWeight::of(request)),
+        tasks(plan.slots()), lda(request.constant("lda")),
+        cType(request.type("c")), ldc(request.constant("ldc")),
+        groupsLast(request.constant("groups_last") != 0),
+        beta(static_cast<float>(request.constantAsDouble("beta"))) {}
+
+  Status checkOffsets(const int32_t *offsets) const;
+  const void *denseA(const LibraryKernelArgs &args) const;
+  void decode(const void *w, int64_t group, int64_t first, int64_t columns,
+              void *out) const;
+  int64_t heightFor(int64_t rows) const;
+  Status runPanel(const LibraryKernelArgs &args, const void *a, int64_t task,
+                  int64_t slot) const;
+
+  PanelPlan plan;
+  StoredWeight weight;
+  FallibleTasks tasks;
+  int64_t lda;
+  qlora_dtype cType;
+  int64_t ldc;
+  bool groupsLast;
+  float beta;
+  std::vector<int64_t> heights; ///< of products, from the lowest
+  SlotProducts products;
+};
+
+} // namespace
+
+PreparedKernel GroupedMatmul::prepare(const KernelRequest &request) {
+  std::unique_ptr<GroupedMatmul> kernel(new GroupedMatmul(request));
+  const PanelPlan &plan = kernel->plan;
+  // Few rows more than are there: matrix tiles have 16.
+  for (int64_t height : {8, 16, 32, 64, 96, 128, 160, 192, 224, 256})
+    if (height < plan.m)
+      kernel->heights.push_back(height);
+  if (plan.m <= kMostRows)
+    kernel->heights.push_back(plan.m);
+  for (int64_t rows : kernel->heights)
+    for (int64_t columns : {plan.columns, plan.n % plan.columns})
+      if (columns > 0)
+        QLORA_RETURN_IF_ERROR(kernel->products.add(plan.product(rows, columns),
+                                                   kernel->tasks.slots(),
+                                                   plan.scratch.bytes));
+  return std::unique_ptr<LibraryKernel>(std::move(kernel));
+}
+
+/// They come from a kernel before.
+Status GroupedMatmul::checkOffsets(const int32_t *offsets) const {
+  bool isOrdered = offsets[0] >= 0 && offsets[plan.groups] <= plan.m;
+  for (int64_t group = 0; group < plan.groups; ++group)
+    isOrdered &= offsets[group] <= offsets[group + 1];
+  if (isOrdered)
+    return Status::ok();
+  return Status::error(StatusCode::kInternal,
+                       "grouped_matmul: offsets do not rise from 0 to {}",
+                       plan.m);
+}
+
+/// a, or a copy of it without gaps.
+const void *GroupedMatmul::denseA(const LibraryKernelArgs &args) const {
+  const void *a = args.buffers[kA];
+  uint8_t *const copy = plan.dense.in(args.buffers[kWorkspace]);
+  if (!copy)
+    return a;
+  parallelRanges(plan.m, 16, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row)
+      convertRun(plan.type, elementAt(a, plan.type, row * lda), plan.type,
+                 elementAt(copy, plan.type, row * plan.k), plan.k);
+  });
+  return copy;
+}
+
+/// What the panel from column `first` of c on is multiplied with.
+void GroupedMatmul::decode(const void *w, int64_t group, int64_t first,
+                           int64_t columns, void *out) const {
+  StoredWeight::Part part = {0, plan.k, first, columns};
+  if (plan.isForward)
+    part = {first, columns, 0, plan.k};
+  if (!groupsLast) {
+    part.firstRow += group * (plan.isForward ? plan.n : plan.k);
+    return weight.decodePart(w, part, plan.type, out);
+  }
+  for (int64_t i = 0; i < part.rowCount; ++i)
+    for (int64_t j = 0; j < part.columnCount; ++j)
+      storeElement(plan.type, out, i * part.columnCount + j,
+                   loadElement(weight.dtype, w,
+                               (part.firstRow + i) * weight.columns +
+                                   (part.firstColumn + j) * plan.groups +
+                                   group));
+}
+
+int64_t GroupedMatmul::heightFor(int64_t rows) const {
+  const auto found = std::ranges::lower_bound(heights, rows);
+  return found == heights.end() ? heights.back() : *found;
+}
+
+Status GroupedMatmul::runPanel(const LibraryKernelArgs &args, const void *a,
+                               int64_t task, int64_t slot) const {
+  const int64_t group = task / plan.panels();
+  const auto *offsets = bufferOf<const int32_t>(args, kOffsets) + group;
+  if (offsets[0] == offsets[1])
+    return Status::ok();
+  uint8_t *const own =
+      bufferOf<uint8_t>(args, kWorkspace) + plan.slotBytes * slot;
+  uint8_t *const decoded = plan.decoded.in(own);
+  auto *const sum = plan.sum.in<float>(own);
+  const int64_t first = task % plan.panels() * plan.columns;
+  const int64_t columns = std::min(plan.columns, plan.n - first);
+  decode(args.buffers[kW], group, first, columns, decoded);
+  for (int64_t row = offsets[0]; row < offsets[1];) {
+    const int64_t height = heightFor(offsets[1] - row);
+    const int64_t start = std::min(row, plan.m - height);
+    QLORA_RETURN_IF_ERROR(products.find(plan.product(height, columns), slot)
+                              .run(elementAt(a, plan.type, start * plan.k),
+                                   decoded, sum, plan.scratch.in(own)));
+    for (const int64_t end = std::min<int64_t>(offsets[1], start + height);
+         row < end; ++row)
+      narrowSum(sum + (row - start) * columns, beta, cType,
+                elementAt(args.buffers[kC], cType, row * ldc + first), columns);
+  }
+  return Status::ok();
+}
+
+Status GroupedMatmul::run(const LibraryKernelArgs &args) {
+  QLORA_RETURN_IF_ERROR(checkOffsets(bufferOf<const int32_t>(args, kOffsets)));
+  const void *a = denseA(args);
+  return tasks.run(plan.groups * plan.panels(), [&](int64_t task, int64_t slot) {
+    return runPanel(args, a, task, slot);
+  });
+}
+
+PreparedKernel onednn::prepare(const KernelRequest &request, uint64_t) {
+  return GroupedMatmul::prepare(request);
+}
+
+} // namespace qlora::cpu::grouped_matmul

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: MIT
+
+// The shapes of the operands of experts.
+
+#include "runtime/Kernels/Plans/Plans.h"
+
+namespace qlora::plans {
+
+/// Row numbers are i32, and so few that products of two do not overflow.
+static Reason needRows(const KernelRequest &r,
+                       std::initializer_list<std::string_view> names) {
+  static constexpr int64_t kMost = (int64_t(1) << 31) - 1;
+  Size product = 1;
+  for (std::string_view name : names)
+    product = product * Size(r.constant(name));
+  if (product.bytes() <= uint64_t(kMost))
+    return std::nullopt;
+  return refusalOf(r, *names.begin(), "be fewer, with all choices below 2^31");
+}
+
+static Reason needChoices(const KernelRequest &r) {
+  if (r.constant("chosen") > r.constant("experts"))
+    return refusalOf(r, "chosen", "be at most as many as experts");
+  return needRows(r, {"rows", "experts"});
+}
+
+OperandShapes route::shapes(const KernelRequest &r) {
+  if (Reason reason = needChoices(r))
+    return *reason;
+  const int64_t rows = r.constant("rows"), chosen = r.constant("chosen");
+  return {{rows, r.constant("experts"), "ldl"}, {rows, chosen}, {rows, chosen}};
+}
+
+OperandShapes route_grad::shapes(const KernelRequest &r) {
+  if (Reason reason = needChoices(r))
+    return *reason;
+  const int64_t rows = r.constant("rows"), chosen = r.constant("chosen");
+  const int64_t experts = r.constant("experts");
+  return {{rows, experts, "ldl"},
+          {rows, chosen},
+          {rows, chosen},
+          {rows, experts, "lddl"}};
+}
+
+OperandShapes sort_by_expert::shapes(const KernelRequest &r) {
+  for (std::string_view name : {"rows", "experts"})
+    if (Reason reason = needRows(r, {name}))
+      return *reason;
+  const int64_t rows = r.constant("rows");
+  return {{1, rows}, {1, rows}, {1, rows}, {1, r.constant("experts") + 1}};
+}
+
+OperandShapes gather_rows::shapes(const KernelRequest &r) {
+  if (Reason reason = needRows(r, {"rows", "chosen"}))
+    return *reason;
+  const int64_t rows = r.constant("rows"), columns = r.constant("columns");
+  const int64_t sorted = rows * r.constant("chosen");
+  return {{rows, columns, "ldx"},
+          {1, sorted},
+          {1, sorted},
+          {sorted, columns, "ldo"}};
+}
+
+OperandShapes combine_rows::shapes(const KernelRequest &r) {
+  if (Reason reason = needRows(r, {"rows", "chosen"}))
+    return *reason;
+  const int64_t rows = r.constant("rows"), columns = r.constant("columns");
+  const int64_t sorted = rows * r.constant("chosen");
+  return {{sorted, columns, "ldx"},
+          {1, sorted},
+          {1, sorted},
+          {rows, columns, "ldo"}};
+}
+
+OperandShapes choice_grad::shapes(const KernelRequest &r) {
+  if (Reason reason = needRows(r, {"rows", "chosen"}))
+    return *reason;
+  const int64_t rows = r.constant("rows"), columns = r.constant("columns");
+  const int64_t sorted = rows * r.constant("chosen");
+  return {{rows, columns, "ldt"},
+          {sorted, columns, "ldx"},
+          {1, sorted},
+          {1, sorted}};
+}
+
+OperandShapes grouped_matmul::shapes(const KernelRequest &r) {
+  if (Reason reason = needNF4(r))
+    return *reason;
+  for (std::string_view name : {"m", "groups"})
+    if (Reason reason = needRows(r, {name}))
+      return *reason;
+  const int64_t groups = r.constant("groups"), m = r.constant("m");
+  const bool isLast = r.constant("groups_last");
+  const std::string_view shared = isLast ? "columns" : "rows";
+  if (r.constant(shared) % groups)
+    return refusalOf(r, shared, "be a multiple of the groups");
+  if (isLast && r.type("w") == QLORA_DTYPE_NF4)
+    return std::string("w must not be nf4 beside groups_last");
+  const int64_t rows = r.constant("rows"), columns = r.constant("columns");
+  const int64_t out = isLast ? rows : rows / groups;
+  const int64_t in = isLast ? columns / groups : columns;
+  const bool isForward = r.constant("transpose_w");
+  return {{m, isForward ? in : out, "lda"},
+          {rows, columns},
+          {1, groups + 1},
+          {m, isForward ? out : in, "ldc"}};
+}
+
+OperandShapes grouped_weight_grad::shapes(const KernelRequest &r) {
+  for (std::string_view name : {"m", "groups"})
+    if (Reason reason = needRows(r, {name}))
+      return *reason;
+  const int64_t groups = r.constant("groups"), m = r.constant("m");
+  const int64_t rows = r.constant("rows"), columns = r.constant("columns");
+  const Size whole = Size(groups) * Size(rows);
+  if (whole.bytes() > uint64_t(1) << 40)
+    return refusalOf(r, "rows", "be fewer, with all groups below 2^40");
+  return {{m, rows, "lddy"},
+          {m, columns, "ldx"},
+          {1, groups + 1},
+          {groups * rows, columns}};
+}
+
+} // namespace qlora::plans

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: MIT
+
+// The ops of experts against sums in f64: odd shapes, experts without rows,
+// and choices that are equally good.
+
+#include "tests/conformance/KernelCase.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace qlora {
+namespace {
+
+constexpr qlora_dtype F32 = QLORA_DTYPE_F32;
+constexpr qlora_dtype BF16 = QLORA_DTYPE_BF16;
+constexpr qlora_dtype I32 = QLORA_DTYPE_I32;
+
+struct Routing {
+  int64_t rows, experts, chosen;
+  bool overAll;
+  int64_t ld() const { return experts + 3; }
+};
+const Routing kRoutings[] = {{1, 1, 1, false},  {7, 4, 2, false},
+                             {7, 4, 2, true},   {300, 9, 9, false},
+                             {300, 9, 4, true}, {33, 128, 8, false}};
+
+/// Logits with ties: few different numbers.
+void fillLogits(KernelCase &test, const Routing &r) {
+  for (int64_t row = 0; row < r.rows; ++row)
+    for (int64_t e = 0; e < r.experts; ++e)
+      test.set("logits", row * r.ld() + e,
+               double((row * 31 + e * e * 7) % 11) / 4 - 1);
+}
+
+/// By the definition: sorted, stable.
+std::vector<int64_t> chosenOf(KernelCase &test, const Routing &r, int64_t row) {
+  std::vector<int64_t> experts(static_cast<size_t>(r.experts));
+  std::iota(experts.begin(), experts.end(), 0);
+  const auto logit = [&](int64_t e) {
+    return test.at("logits", row * r.ld() + e);
+  };
+  std::ranges::stable_sort(
+      experts, [&](int64_t a, int64_t b) { return logit(a) > logit(b); });
+  return experts;
+}
+
+/// The softmax of the logits of a row in f64, 0 where it is not over.
+std::vector<double> softmaxOf(KernelCase &test, const Routing &r, int64_t row) {
+  std::vector<int64_t> experts = chosenOf(test, r, row);
+  if (!r.overAll)
+    experts.resize(static_cast<size_t>(r.chosen));
+  std::vector<double> weights(static_cast<size_t>(r.experts), 0);
+  double sum = 0;
+  for (int64_t e : experts)
+    sum += weights[e] = std::exp(test.at("logits", row * r.ld() + e));
+  for (double &weight : weights)
+    weight /= sum;
+  return weights;
+}
+
+TEST(Route, ChoosesTheLargestAndOfEqualsTheFirst) {
+  for (const std::string &row : allRowsToTest("route"))
+    for (qlora_dtype type : {F32, BF16})
+      for (const Routing &r : kRoutings) {
+        KernelCase test("route",
+                        {{"logits", type}, {"weights", F32}, {"choices", I32}},
+                        {{"rows", r.rows},
+                         {"experts", r.experts},
+                         {"chosen", r.chosen},
+                         {"ldl", r.ld()},
+                         {"over_all", r.overAll}});
+        fillLogits(test, r);
+        expectOk(test.run(row));
+        for (int64_t n = 0; n < r.rows; ++n) {
+          const auto order = chosenOf(test, r, n);
+          const auto exact = softmaxOf(test, r, n);
+          for (int64_t j = 0; j < r.chosen; ++j) {
+            ASSERT_EQ(test.at("choices", n * r.chosen + j), order[j]);
+            ASSERT_NEAR(test.at("weights", n * r.chosen + j), exact[order[j]],
+                        tolerance(F32, 1, r.experts));
+          }
+        }
+      }
+}
+
+TEST(Route, ChoosesNoNaNBeforeANumber) {
+  for (const std::string &row : allRowsToTest("route")) {
+    KernelCase test("route",
+                    {{"logits", F32}, {"weights", F32}, {"choices", I32}},
+                    {{"rows", 1}, {"experts", 3}, {"chosen", 2}, {"ldl", 3},
+                     {"over_all", 0}});
+    test.set("logits", 0, std::nan(""));
+    test.set("logits", 1, -5);
+    test.set("logits", 2, 1);
+    expectOk(test.run(row));
+    EXPECT_EQ(test.at("choices", 0), 2);
+    EXPECT_EQ(test.at("choices", 1), 1);
+  }
+}
+
+TEST(RouteGrad, IsTheDerivativeOfTheSoftmax) {
+  for (const std::string &row : allRowsToTest("route_grad"))
+    for (qlora_dtype type : {F32, BF16})
+      for (const Routing &r : kRoutings) {
+        KernelCase test("route_grad",
+                        {{"logits", type},
+                         {"choices", I32},
+                         {"dweights", F32},
+                         {"dlogits", type}},
+                        {{"rows", r.rows},
+                         {"experts", r.experts},
+                         {"chosen", r.chosen},
+                         {"ldl", r.ld()},
+                         {"lddl", r.experts + 1},
+                         {"over_all", r.overAll}});
+        fillLogits(test, r);
+        test.fill("dweights", r.rows, r.chosen, r.chosen, 2);
+        for (int64_t n = 0; n < r.rows; ++n)
+          for (int64_t j = 0; j < r.chosen; ++j)
+            test.set("choices", n * r.chosen + j,
+                     double(chosenOf(test, r, n)[j]));
+        expectOk(test.run(row));
+        EXPECT_TRUE(test.gapsHold("dlogits", r.rows, r.experts, r.experts + 1));
+        for (int64_t n = 0; n < r.rows; ++n) {
+          const auto order = chosenOf(test, r, n);
+          const auto w = softmaxOf(test, r, n);
+          std::vector<double> dw(static_cast<size_t>(r.experts), 0);
+          double mean = 0;
+          for (int64_t j = 0; j < r.chosen; ++j) {
+            dw[order[j]] = test.at("dweights", n * r.chosen + j);
+            mean += w[order[j]] * dw[order[j]];
+          }
+          for (int64_t e = 0; e < r.experts; ++e)
+            ASSERT_NEAR(test.at("dlogits", n * (r.experts + 1) + e),
+                        w[e] * (dw[e] - mean), tolerance(type, 1, r.experts));
+        }
+      }
+}
+
+/// Experts of 37 choices, of which some have none.
+std::vector<int64_t> someChoices(int64_t rows, int64_t experts) {
+  std::vector<int64_t> choices;
+  for (int64_t i = 0; i < rows; ++i)
+    choices.push_back(i * i * 5 % experts);
+  return choices;
+}
+
+TEST(SortByExpert, KeepsTheOrderOfTokens) {
+  for (const std::string &row : allRowsToTest("sort_by_expert"))
+    for (int64_t rows : {1, 37, 1000})
+      for (int64_t experts : {1, 7, 300}) {
+        KernelCase test("sort_by_expert",
+                        {{"choices", I32},
+                         {"order", I32},
+                         {"places", I32},
+                         {"offsets", I32}},
+                        {{"rows", rows}, {"experts", experts}});
+        const auto choices = someChoices(rows, experts);
+        for (int64_t i = 0; i < rows; ++i)
+          test.set("choices", i, double(choices[i]));
+        expectOk(test.run(row));
+        std::vector<int64_t> order(static_cast<size_t>(rows));
+        std::iota(order.begin(), order.end(), 0);
+        std::ranges::stable_sort(order, [&](int64_t a, int64_t b) {
+          return choices[a] < choices[b];
+        });
+        for (int64_t p = 0; p < rows; ++p) {
+          ASSERT_EQ(test.at("order", p), order[p]);
+          ASSERT_EQ(test.at("places", order[p]), p);
+        }
+        for (int64_t e = 0; e <= experts; ++e)
+          ASSERT_EQ(test.at("offsets", e),
+                    std::ranges::count_if(
+                        choices, [&](int64_t choice) { return choice < e; }));
+      }
+}
+
+TEST(SortByExpert, NamesAnImpossibleExpert) {
+  KernelCase test(
+      "sort_by_expert",
+      {{"choices", I32}, {"order", I32}, {"places", I32}, {"offsets", I32}},
+      {{"rows", 2}, {"experts", 3}});
+  test.set("choices", 0, 1);
+  test.set("choices", 1, 3);
+  EXPECT_EQ(test.run("cpu").message(),
+            "sort_by_expert: index 1 is 3, not below 3");
+}
+
+constexpr int64_t kTokens = 13, kChosen = 3, kSorted = kTokens * kChosen;
+
+/// A permutation of the choices.
+int64_t placeOf(int64_t choice) { return (choice * 7 + 5) % kSorted; }
+
+TEST(GatherRows, AndCombineRowsAreTransposes) {
+  for (const char *op : {"gather_rows", "combine_rows"})
+    for (const std::string &row : allRowsToTest(op))
+      for (qlora_dtype type : {F32, BF16})
+        for (int64_t columns : {1, 37, 1100})
+          for (bool isWeighted : {false, true}) {
+            const bool gathers = op == std::string("gather_rows");
+            KernelCase::Types types = {{"x", type}, {"out", type}};
+            types[gathers ? "order" : "places"] = I32;
+            if (isWeighted)
+              types["weights"] = F32;
+            const int64_t ld = columns + 2;
+            KernelCase test(op, types,
+                            {{"rows", kTokens},
+                             {"chosen", kChosen},
+                             {"columns", columns},
+                             {"ldx", ld},
+                             {"ldo", ld}});
+            test.fill("x", gathers ? kTokens : kSorted, columns, ld, 1);
+            if (isWeighted)
+              test.fill("weights", 1, kSorted, kSorted, 2);
+            for (int64_t i = 0; i < kSorted; ++i)
+              gathers ? test.set("order", placeOf(i), double(i))
+                      : test.set("places", i, double(placeOf(i)));
+            expectOk(test.run(row));
+            EXPECT_TRUE(test.gapsHold("out", gathers ? kSorted : kTokens,
+                                      columns, ld));
+            const auto factor = [&](int64_t choice) {
+              return isWeighted ? test.at("weights", choice) : 1.0;
+            };
+            for (int64_t c = 0; c < columns; ++c)
+              for (int64_t n = 0; n < kTokens; ++n) {
+                double sum = 0;
+                for (int64_t i = n * kChosen; i < (n + 1) * kChosen; ++i) {
+                  const int64_t at = placeOf(i) * ld + c;
+                  if (!gathers) {
+                    sum += factor(i) * test.at("x", at);
+                    continue;
+                  }
+                  const double exact = factor(i) * test.at("x", n * ld + c);
+                  ASSERT_NEAR(test.at("out", at), exact,
+                              tolerance(type, exact, 1));
+                }
+                if (!gathers)
+                  ASSERT_NEAR(test.at("out", n * ld + c), sum,
+                              tolerance(type, sum, kChosen));
+              }
+          }
+}
+
+TEST(ChoiceGrad, IsTheProductOfTokenAndRow) {
+  for (const std::string &row : allRowsToTest("choice_grad"))
+    for (qlora_dtype type : {F32, BF16})
+      for (int64_t columns : {1, 37, 1100}) {
+        const int64_t ld = columns + 2;
+        KernelCase test("choice_grad",
+                        {{"tokens", type},
+                         {"x", type},
+                         {"places", I32},
+                         {"dweights", F32}},
+                        {{"rows", kTokens},
+                         {"chosen", kChosen},
+                         {"columns", columns},
+                         {"ldt", ld},
+                         {"ldx", ld}});
+        test.fill("tokens", kTokens, columns, ld, 1);
+        test.fill("x", kSorted, columns, ld, 2);
+        for (int64_t i = 0; i < kSorted; ++i)
+          test.set("places", i, double(placeOf(i)));
+        expectOk(test.run(row));
+        for (int64_t i = 0; i < kSorted; ++i) {
+          double sum = 0;
+          for (int64_t c = 0; c < columns; ++c)
+            sum += test.at("tokens", i / kChosen * ld + c) *
+                   test.at("x", placeOf(i) * ld + c);
+          ASSERT_NEAR(test.at("dweights", i), sum,
+                      tolerance(F32, sum, columns));
+        }
+      }
+}
+
+} // namespace
+} // namespace qlora

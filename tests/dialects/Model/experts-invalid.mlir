@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: MIT
+
+// The constraints of the ops of experts, by their labels.
+// RUN: qlora-opt %s --split-input-file --verify-diagnostics
+
+func.func @route_c1(%l: tensor<2x3x4xf32>) {
+  // expected-error @+1 {{(C1) expects f32 weights and i32 choices for the tokens of 'tensor<2x3x4xf32>', but got 'tensor<2x3x2xf32>' and 'tensor<2x3x1xi32>'}}
+  %w, %c = model.route %l : (tensor<2x3x4xf32>) -> (tensor<2x3x2xf32>, tensor<2x3x1xi32>)
+  return
+}
+
+// -----
+
+func.func @route_c2(%l: tensor<2x3x4xf32>) {
+  // expected-error @+1 {{(C2) expects at most 4 choices of as many experts, but got 5}}
+  %w, %c = model.route %l : (tensor<2x3x4xf32>) -> (tensor<2x3x5xf32>, tensor<2x3x5xi32>)
+  return
+}
+
+// -----
+
+func.func @sort_c1(%c: tensor<2x3x2xi32>) {
+  // expected-error @+1 {{(C1) expects i32 [B, T, k] three times and offsets [E + 1], but got}}
+  %o, %p, %s = model.sort_by_expert %c : (tensor<2x3x2xi32>) -> (tensor<2x3x2xi32>, tensor<2x6xi32>, tensor<5xi32>)
+  return
+}
+
+// -----
+
+func.func @gather_c1(%x: tensor<2x3x8xf32>, %o: tensor<2x3x2xi32>) {
+  // expected-error @+1 {{(C1) expects [B, T, C] and [B, T, k, C] beside i32 [B, T, k], but got}}
+  %y = model.gather_rows %x, %o, %o : (tensor<2x3x8xf32>, tensor<2x3x2xi32>, tensor<2x3x2xi32>) -> tensor<2x3x1x8xf32>
+  return
+}
+
+// -----
+
+func.func @combine_c2(%x: tensor<2x3x2x8xf32>, %o: tensor<2x3x2xi32>, %w: tensor<2x3x2xbf16>) {
+  // expected-error @+1 {{(C2) expects f32 weights like 'tensor<2x3x2xi32>', but got 'tensor<2x3x2xbf16>'}}
+  %y = model.combine_rows %x, %o, %o weights %w : (tensor<2x3x2x8xf32>, tensor<2x3x2xi32>, tensor<2x3x2xi32>, tensor<2x3x2xbf16>) -> tensor<2x3x8xf32>
+  return
+}
+
+// -----
+
+func.func @grouped_c1(%x: tensor<2x3x2x8xf32>, %w: tensor<24x9xf32>, %s: tensor<5xi32>) {
+  // expected-error @+1 {{(C1) expects x as wide as the 9 of 'tensor<24x9xf32>' in 4 groups, but got 'tensor<2x3x2x8xf32>'}}
+  %y = model.grouped_linear %x, %w, %s : (tensor<2x3x2x8xf32>, tensor<24x9xf32>, tensor<5xi32>) -> tensor<2x3x2x6xf32>
+  return
+}
+
+// -----
+
+func.func @grouped_c2(%x: tensor<2x3x2x8xf32>, %w: tensor<24x8xf32>, %s: tensor<5xi32>) {
+  // expected-error @+1 {{(C2) expects rows of 6 for those of 'tensor<2x3x2x8xf32>', but got 'tensor<2x3x2x24xf32>'}}
+  %y = model.grouped_linear %x, %w, %s : (tensor<2x3x2x8xf32>, tensor<24x8xf32>, tensor<5xi32>) -> tensor<2x3x2x24xf32>
+  return
+}
+
+// -----
+
+func.func @grouped_c3(%x: tensor<2x3x2x8xf32>, %w: tensor<24x8xf32>, %s: tensor<5xi32>) {
+  // expected-error @+1 {{(C3) expects init of type 'tensor<2x3x2x6xf32>'}}
+  %y = model.grouped_linear %x, %w, %s init %x : (tensor<2x3x2x8xf32>, tensor<24x8xf32>, tensor<5xi32>, tensor<2x3x2x8xf32>) -> tensor<2x3x2x6xf32>
+  return
+}
+
+// -----
+
+func.func @grouped_c4(%x: tensor<2x3x2x8xf32>, %w: tensor<25x8xf32>, %s: tensor<5xi32>) {
+  // expected-error @+1 {{(C4) expects i32 offsets of E + 1 groups that divide the weight, but got 'tensor<5xi32>' and 'tensor<25x8xf32>'}}
+  %y = model.grouped_linear %x, %w, %s : (tensor<2x3x2x8xf32>, tensor<25x8xf32>, tensor<5xi32>) -> tensor<2x3x2x6xf32>
+  return
+}
+
+// -----
+
+func.func @grouped_c5(%x: tensor<2x3x2x8xf32>, %w: tensor<8x32x!model.nf4<64, true>>, %s: tensor<5xi32>) {
+  // expected-error @+1 {{(C5) expects a weight that is not 4-bit beside groups_last}}
+  %y = model.grouped_linear %x, %w, %s {groups_last} : (tensor<2x3x2x8xf32>, tensor<8x32x!model.nf4<64, true>>, tensor<5xi32>) -> tensor<2x3x2x8xf32>
+  return
+}

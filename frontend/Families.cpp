@@ -61,6 +61,7 @@ static constexpr Family kFamilies[] = {
                      .windowPeriod = 6,
                      .queryWidth = 256,
                      .ropeTheta = 1000000,
+                     .paddingToken = 0,
                      .activation = "gelu_pytorch_tanh",
                      .tied = true},
     },
@@ -71,7 +72,9 @@ static constexpr Family kFamilies[] = {
         .keys = {.residualDropout = "resid_pdrop"},
         .modules = {.queryKeyValue = {"self_attn.qkv_proj"},
                     .mlpInput = {"mlp.gate_up_proj"}},
-        .defaults = {.partialRotary = 1, .normEpsilon = 1e-5},
+        .defaults = {.partialRotary = 1,
+                     .paddingToken = 32000,
+                     .normEpsilon = 1e-5},
     },
     {
         .architecture = "Olmo2ForCausalLM",
@@ -83,7 +86,7 @@ static constexpr Family kFamilies[] = {
                     .attentionNorm = "post_attention_layernorm",
                     .mlpNorm = "",
                     .mlpOutputNorm = "post_feedforward_layernorm"},
-        .defaults = {.normEpsilon = 1e-5},
+        .defaults = {.paddingToken = 1, .normEpsilon = 1e-5},
     },
     {
         .architecture = "GraniteForCausalLM",
@@ -105,7 +108,10 @@ static constexpr Family kFamilies[] = {
                   .window = WindowRule::kUnrotated,
                   .rotary = RotaryRule::kSkipping},
         .mlp = {.bias = BiasRule::kByKey},
-        .defaults = {.kvHeads = 4, .ropeTheta = 2000000, .tied = true},
+        .defaults = {.kvHeads = 4,
+                     .ropeTheta = 2000000,
+                     .paddingToken = 128004,
+                     .tied = true},
     },
     {
         .architecture = "GPT2LMHeadModel", // DialoGPT's too
@@ -138,6 +144,7 @@ static constexpr Family kFamilies[] = {
                     .mlpOutput = "mlp.c_proj",
                     .buffers = {".attn.bias", ".attn.masked_bias"}},
         .defaults = {.innerFactor = 4,
+                     .padsEmbedding = false,
                      .normEpsilon = 1e-5,
                      .activation = "gelu_new",
                      .dropout = 0.1,

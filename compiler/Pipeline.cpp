@@ -34,6 +34,9 @@ static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
   adapters.dropout = options.dropout;
   adapters.rslora = options.rslora;
   adapters.targets = options.targets;
+  adapters.exclude = options.excludedModules;
+  adapters.layers = options.layers;
+  adapters.layersPattern = options.layersPattern;
   adapters.rankPattern = options.rankPattern;
   adapters.alphaPattern = options.alphaPattern;
   adapters.modulesToSave = options.modulesToSave;

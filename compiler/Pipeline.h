@@ -36,6 +36,8 @@ struct CompileOptions {
   double dropout = 0;
   bool rslora = false;
   std::string targets = "\"all-linear\"";
+  std::string excludedModules = "[]";
+  std::string layers = "[]", layersPattern = "[]";
   std::string rankPattern = "{}";
   std::string alphaPattern = "{}";
   std::string modulesToSave = "[]";

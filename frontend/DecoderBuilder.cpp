@@ -266,7 +266,8 @@ Value DecoderBuilder::embed(Value ids, Value positions) {
   RankedTensorType type = activation(config.hiddenSize);
   enter(names.embedding);
   embedding = parameter(weights.embedding);
-  Value x = emit<model::EmbeddingOp>(type, ids, embedding);
+  Value x = emit<model::EmbeddingOp>(type, ids, embedding,
+                                     config.paddingToken);
   x = scale(config.embeddingScale, x, config.family->scalesEmbedding);
   if (weights.positions) {
     enter(names.positions);

@@ -166,6 +166,9 @@ struct ConfigDefaults {
   /// `partial_rotary_factor`; 0: the family has no such key.
   double partialRotary = 0;
   int64_t innerFactor = 0; ///< times the hidden size; 0: the key must be there
+  /// `pad_token_id`, whose row of the embedding gets no gradient; -1: none.
+  int64_t paddingToken = -1;
+  bool padsEmbedding = true; ///< false: there is no such row
   double normEpsilon = 1e-6;
   const char *activation = "silu";
   double dropout = 0; ///< of each kind that the family has a key for

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -82,6 +83,26 @@ static Status readHeads(const JsonFields &fields, ModelConfig &config) {
   }
   QLORA_ASSIGN_OR_RETURN(config.headDim,
                          fields.integer("head_dim", 1, headDim));
+  return Status::ok();
+}
+
+/// torch counts a negative one from the end. One that is outside of the
+/// vocabulary is no row, and nothing that has to be refused.
+static Status readPadding(const JsonFields &fields, ModelConfig &config) {
+  constexpr const char *kKey = "pad_token_id";
+  const ConfigDefaults &defaults = config.family->defaults;
+  const bool isNull = fields.mentions(kKey) && !fields.find(kKey);
+  if (!defaults.padsEmbedding || isNull)
+    return Status::ok();
+  QLORA_ASSIGN_OR_RETURN(
+      int64_t token,
+      fields.integer(kKey, std::numeric_limits<int32_t>::min(),
+                     defaults.paddingToken < 0 ? config.vocabSize
+                                               : defaults.paddingToken));
+  if (token < 0)
+    token += config.vocabSize;
+  if (token >= 0 && token < config.vocabSize)
+    config.paddingToken = token;
   return Status::ok();
 }
 
@@ -258,6 +279,7 @@ StatusOr<ModelConfig> parseHfConfig(std::string_view text,
   QLORA_RETURN_IF_ERROR(
       checkConfigKeys(root, *config.family, config.warnings));
   QLORA_RETURN_IF_ERROR(readSizes(fields, config));
+  QLORA_RETURN_IF_ERROR(readPadding(fields, config));
   QLORA_RETURN_IF_ERROR(readHeads(fields, config));
   QLORA_RETURN_IF_ERROR(readBiases(fields, config));
   QLORA_RETURN_IF_ERROR(readActivation(fields, config));

@@ -48,6 +48,7 @@ struct ModelConfig {
   int64_t headDim = 0;
   /// 0: config.json does not say. Of learned positions, the table's rows.
   int64_t maxPositions = 0;
+  int64_t paddingToken = -1; ///< whose embedding is not trained; -1: none
   double normEpsilon = 0;
   std::string activation; ///< as model.activation has it
   bool tied = false;

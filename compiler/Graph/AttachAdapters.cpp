@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 
-// attach-adapters: LoRA branches beside the target linears (Hu et al., 2021),
+// attach-adapters: LoRA branches beside the target modules (Hu et al., 2021),
 // by PEFT's rules. See Passes.td for a before and after.
 
 #include "compiler/Graph/Targets.h"
+#include "compiler/Graph/TrainModules.h"
 #include "compiler/Passes.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -36,13 +37,17 @@ private:
   void attach(WeightedProduct product, DenseMap<Value, Value> &dropped);
   Value dropoutOf(WeightedProduct product, DenseMap<Value, Value> &dropped);
   void recordDropout(WeightOp weightA, DropoutOp dropoutOp);
-  WeightOp adapterWeight(OpBuilder &builder, WeightedProduct product,
-                         StringRef name, ArrayRef<int64_t> shape,
-                         StringRef init);
-  LogicalResult trainModules();
-  LogicalResult train(model::ParameterOp parameter);
+  WeightOp adapterWeight(OpBuilder &builder, Location loc, const Twine &name,
+                         ArrayRef<int64_t> shape, StringRef init);
+  void addBranch(OpBuilder &builder, Value y, Value narrow,
+                 StringRef module, const Twine &nameB, StringRef initialB);
+  int64_t rankOf(StringRef module) const;
+  LogicalResult parseTargets();
+  bool isTarget(StringRef module) const;
+  void attachToEmbedding(EmbeddingOp embedding);
 
   Targets matcher;
+  std::optional<Targets> excluded;
   ValuePatterns ranks, alphas;
   std::vector<std::string> saved;
   /// The entries of kAdapterDropoutAttr.
@@ -51,8 +56,32 @@ private:
 
 } // namespace
 
-LogicalResult AttachAdaptersPass::parseOptions() {
+/// Which modules get an adapter.
+LogicalResult AttachAdaptersPass::parseTargets() {
   matcher = Targets();
+  excluded.reset();
+  std::string error;
+  auto fail = [&](StringRef option) {
+    return getOperation().emitError(option) << ": " << error;
+  };
+  if (!matcher.parse(targets, error))
+    return fail("lora_target_modules");
+  if (!matcher.parseLayers(layers, layersPattern, error))
+    return getOperation().emitError(error);
+  if (exclude != "[]" && !excluded.emplace().parse(exclude, error))
+    return fail("exclude_modules");
+  return success();
+}
+
+bool AttachAdaptersPass::isTarget(StringRef module) const {
+  const std::string path = module.str();
+  return matcher.matches(path) && !isSavedModule(path, saved) &&
+         !(excluded && excluded->matches(path));
+}
+
+LogicalResult AttachAdaptersPass::parseOptions() {
+  if (failed(parseTargets()))
+    return failure();
   ranks = alphas = ValuePatterns();
   saved.clear();
   recorded.clear();
@@ -60,8 +89,6 @@ LogicalResult AttachAdaptersPass::parseOptions() {
   auto fail = [&](StringRef option) {
     return getOperation().emitError(option) << ": " << error;
   };
-  if (!matcher.parse(targets, error))
-    return fail("lora_target_modules");
   if (!ranks.parse(rankPattern, error))
     return fail("lora_rank_pattern");
   if (!alphas.parse(alphaPattern, error))
@@ -101,6 +128,22 @@ static SmallVector<WeightedProduct> productsOf(func::FuncOp function) {
   return products;
 }
 
+/// The module of the table.
+static StringRef moduleOf(EmbeddingOp embedding) {
+  auto table = embedding.getTable().getDefiningOp<WeightOp>();
+  auto [module, name] = table.getParameter().rsplit('.');
+  return name == "weight" ? module : StringRef();
+}
+
+/// Embeddings that an adapter can stand beside: none that is one itself.
+static SmallVector<EmbeddingOp> embeddingsOf(func::FuncOp function) {
+  return llvm::filter_to_vector(
+      function.front().getOps<EmbeddingOp>(), [](EmbeddingOp embedding) {
+        return embedding.getTable().getDefiningOp<WeightOp>() &&
+               !moduleOf(embedding).empty();
+      });
+}
+
 /// x after dropout: one mask for all products that read the same x.
 Value AttachAdaptersPass::dropoutOf(WeightedProduct product,
                                     DenseMap<Value, Value> &dropped) {
@@ -131,80 +174,111 @@ void AttachAdaptersPass::recordDropout(WeightOp weightA, DropoutOp dropoutOp) {
 
 /// The value of A or B; its parameter is made on first use (several lengths
 /// share one).
-WeightOp AttachAdaptersPass::adapterWeight(OpBuilder &builder,
-                                           WeightedProduct product,
-                                           StringRef name,
+WeightOp AttachAdaptersPass::adapterWeight(OpBuilder &builder, Location loc,
+                                           const Twine &name,
                                            ArrayRef<int64_t> shape,
                                            StringRef initial) {
   auto type = RankedTensorType::get(shape, builder.getF32Type());
-  std::string path =
-      ("base_model.model." + *product.getModule() + "." + name + ".weight")
-          .str();
+  std::string path = ("base_model.model." + name).str();
   if (!getOperation().lookupSymbol(path)) {
     OpBuilder atEnd = OpBuilder::atBlockEnd(getOperation().getBody());
     model::ParameterOp::create(
-        atEnd, product.getLoc(), path, type, /*file=*/StringAttr(),
+        atEnd, loc, path, type, /*file=*/StringAttr(),
         /*file_type=*/TypeAttr(), atEnd.getStringAttr(initial),
         /*trainable=*/true, /*stored_quantized=*/false,
         /*quantized=*/TypeAttr(), /*part_names=*/ArrayAttr(),
         /*part_rows=*/DenseI64ArrayAttr());
   }
-  return WeightOp::create(builder, product.getLoc(), type, path);
+  return WeightOp::create(builder, loc, type, path);
+}
+
+int64_t AttachAdaptersPass::rankOf(StringRef module) const {
+  return static_cast<int64_t>(ranks.lookup(module.str()).value_or(rank));
+}
+
+/// y + scale * B `narrow` in the place of y, which is as wide as B is high.
+void AttachAdaptersPass::addBranch(OpBuilder &builder, Value y, Value narrow,
+                                   StringRef module, const Twine &nameB,
+                                   StringRef initialB) {
+  const int64_t r = rankOf(module);
+  const double a = alphas.lookup(module.str()).value_or(alpha);
+  const double scale = rslora ? a / std::sqrt(double(r)) : a / double(r);
+  Operation *const base = y.getDefiningOp();
+  Location loc = base->getLoc();
+  auto type = cast<RankedTensorType>(y.getType());
+  WeightOp weightB = adapterWeight(builder, loc, nameB,
+                                   {type.getShape().back(), r}, initialB);
+  auto branch = LinearOp::create(builder, loc, type, narrow, weightB, Value(),
+                                 llvm::APFloat(scale), StringAttr());
+  auto sum = model::AddOp::create(builder, loc, type, y, branch);
+  y.replaceAllUsesExcept(sum, sum);
+  for (Operation *op : {narrow.getDefiningOp(), branch.getOperation(),
+                        sum.getOperation()})
+    copyStage(base, op);
+}
+
+static RankedTensorType withWidth(Value value, int64_t width) {
+  auto type = cast<RankedTensorType>(value.getType());
+  SmallVector<int64_t> shape(type.getShape());
+  shape.back() = width;
+  return type.clone(shape);
 }
 
 /// A and B are [out, in], whatever the layout of the weight beside them.
 void AttachAdaptersPass::attach(WeightedProduct product,
                                 DenseMap<Value, Value> &dropped) {
-  std::string path = product.getModule()->str();
-  int64_t r = static_cast<int64_t>(ranks.lookup(path).value_or(rank));
-  double a = alphas.lookup(path).value_or(alpha);
-  double scale = rslora ? a / std::sqrt(double(r)) : a / double(r);
-  Value y = product.getProduct();
-  auto type = cast<RankedTensorType>(y.getType());
-  SmallVector<int64_t> narrow(type.getShape());
-  narrow.back() = r;
-
-  Value x = dropoutOf(product, dropped);
+  StringRef module = *product.getModule();
+  const int64_t r = rankOf(module);
+  Value y = product.getProduct(), x = dropoutOf(product, dropped);
   OpBuilder builder(product->getContext());
   builder.setInsertionPointAfter(product);
   Location loc = product.getLoc();
-  auto makeLinear = [&](Type result, Value input, Value weight,
-                        double factor) -> LinearOp {
-    return LinearOp::create(builder, loc, result, input, weight, Value(),
-                            llvm::APFloat(factor), StringAttr());
-  };
-  WeightOp weightA = adapterWeight(builder, product, "lora_A",
+  WeightOp weightA = adapterWeight(builder, loc, module + ".lora_A.weight",
                                    {r, product.getInWidth()}, initA);
   if (dropout != 0)
     recordDropout(weightA, x.getDefiningOp<DropoutOp>());
-  LinearOp xa = makeLinear(type.clone(narrow), x, weightA, 1.0);
-  WeightOp weightB = adapterWeight(builder, product, "lora_B",
-                                   {product.getOutWidth(), r}, initB);
-  LinearOp branch = makeLinear(type, xa, weightB, scale);
-  auto sum = model::AddOp::create(builder, loc, type, y, branch);
-  y.replaceAllUsesExcept(sum, sum);
-  for (Operation *op : {xa.getOperation(), branch.getOperation(),
-                        sum.getOperation()})
-    copyStage(product, op);
+  auto xa = LinearOp::create(builder, loc, withWidth(y, r), x, weightA, Value(),
+                             llvm::APFloat(1.0), StringAttr());
+  addBranch(builder, y, xa, module, module + ".lora_B.weight", initB);
 }
 
-/// PEFT puts adapters on other modules too (embeddings, the head), or refuses
-/// them (norms): neither may pass unseen. A name without a match is a slip.
+/// PEFT has no dropout here, and draws one of the two anew.
+void AttachAdaptersPass::attachToEmbedding(EmbeddingOp embedding) {
+  StringRef module = moduleOf(embedding);
+  const int64_t r = rankOf(module);
+  Value y = embedding.getResult();
+  OpBuilder builder(&getContext());
+  builder.setInsertionPointAfter(embedding);
+  Location loc = embedding.getLoc();
+  const bool startsAtBase = initB == "zero";
+  WeightOp weightA = adapterWeight(
+      builder, loc, module + ".lora_embedding_A",
+      {r, embedding.getVocabulary()}, startsAtBase ? "zero" : "normal");
+  auto xa = EmbeddingOp::create(builder, loc, withWidth(y, r),
+                                embedding.getIds(), weightA,
+                                embedding.getPadding(), WeightLayout::OutIn);
+  addBranch(builder, y, xa, module, module + ".lora_embedding_B", "normal");
+}
+
+/// PEFT puts adapters on the head too, or refuses them (norms): neither may
+/// pass unseen. A name without a match is a slip.
 LogicalResult AttachAdaptersPass::checkNames(func::FuncOp function) {
   if (matcher.isAllLinear())
     return success();
   llvm::StringSet<> linears;
   for (WeightedProduct product : productsOf(function))
     linears.insert(*product.getModule());
+  for (EmbeddingOp embedding : embeddingsOf(function))
+    linears.insert(moduleOf(embedding));
   for (auto parameter : getOperation().getOps<model::ParameterOp>()) {
     auto [module, name] = parameter.getSymName().rsplit('.');
     if (parameter.getInit() || name != "weight" || linears.contains(module) ||
-        isSavedModule(module.str(), saved) || !matcher.matches(module.str()))
+        !isTarget(module))
       continue;
     return getOperation().emitError("lora_target_modules: ")
            << targets << " matches '" << module
-           << "', which is no linear of the model; adapters are for linears "
-              "only";
+           << "', which is no linear or embedding of the model; adapters "
+              "are for these only";
   }
   for (const std::string &name : matcher.getNames()) {
     StringRef text = name;
@@ -223,83 +297,23 @@ LogicalResult AttachAdaptersPass::attachTo(func::FuncOp function) {
   for (WeightedProduct product : productsOf(function)) {
     StringRef module = *product.getModule();
     names.insert(module.substr(module.rfind('.') + 1));
-    if (!isSavedModule(module.str(), saved) && matcher.matches(module.str()))
+    if (isTarget(module))
       linears.push_back(product);
   }
-  if (linears.empty())
+  SmallVector<EmbeddingOp> embeddings;
+  if (!matcher.isAllLinear()) // which means what it says
+    embeddings = llvm::filter_to_vector(
+        embeddingsOf(function),
+        [&](EmbeddingOp op) { return isTarget(moduleOf(op)); });
+  if (linears.empty() && embeddings.empty())
     return getOperation().emitError("lora_target_modules: ")
            << targets << " matches no linear; there are: "
            << llvm::join(names, ", ");
   DenseMap<Value, Value> dropped;
   for (WeightedProduct linear : linears)
     attach(linear, dropped);
-  return success();
-}
-
-/// True where two ops of one function read the parameter: tied weights.
-static bool isShared(model::ParameterOp parameter) {
-  llvm::DenseMap<Operation *, unsigned> readers;
-  parameter->getParentOp()->walk([&](WeightOp weight) {
-    if (weight.getParameter() == parameter.getSymName())
-      readers[weight->getParentOp()] +=
-          llvm::range_size(weight.getResult().getUses());
-  });
-  return llvm::any_of(readers, [](auto &of) { return of.second > 1; });
-}
-
-/// Makes an ordinary weight trainable: f32 in memory, as stored in the file.
-LogicalResult AttachAdaptersPass::train(model::ParameterOp parameter) {
-  RankedTensorType type = parameter.getTensorType();
-  if (parameter.getPartNames())
-    return parameter.emitError("modules_to_save: '")
-           << parameter.getSymName()
-           << "' has other names in the files (experts, or their router) and "
-              "cannot be trained in full; leave it out";
-  if (isShared(parameter))
-    return parameter.emitError("modules_to_save: '")
-           << parameter.getSymName()
-           << "' is shared by two modules (tied weights), and PEFT would train "
-              "a copy for one of them only; leave it out";
-  if (isa<NF4Type>(type.getElementType()))
-    return parameter.emitError("modules_to_save: '")
-           << parameter.getSymName()
-           << "' is 4-bit and cannot be trained; train a module that is not "
-              "quantised, or drop load_in_4bit";
-  parameter.setFileTypeAttr(TypeAttr::get(type.getElementType()));
-  parameter.setTrainable(true);
-  auto f32 = type.clone(Float32Type::get(&getContext()));
-  parameter.setType(f32);
-  getOperation().walk([&](WeightOp weight) {
-    if (weight.getParameter() == parameter.getSymName())
-      weight.getResult().setType(f32);
-  });
-  return success();
-}
-
-/// PEFT wraps every module whose path ends so, with all that is inside.
-static bool isInside(StringRef module, StringRef name) {
-  for (size_t dot = module.find('.'); dot != StringRef::npos;
-       dot = module.find('.', dot + 1))
-    if (module.take_front(dot).ends_with(name))
-      return true;
-  return module.ends_with(name);
-}
-
-LogicalResult AttachAdaptersPass::trainModules() {
-  for (const std::string &name : saved) {
-    bool found = false;
-    for (auto parameter : getOperation().getOps<model::ParameterOp>()) {
-      if (parameter.getInit() ||
-          !isInside(parameter.getSymName().rsplit('.').first, name))
-        continue;
-      found = true;
-      if (!parameter.getTrainable() && failed(train(parameter)))
-        return failure();
-    }
-    if (!found)
-      return getOperation().emitError("modules_to_save: '")
-             << name << "' matches no module with a weight";
-  }
+  for (EmbeddingOp embedding : embeddings)
+    attachToEmbedding(embedding);
   return success();
 }
 
@@ -320,6 +334,6 @@ void AttachAdaptersPass::runOnOperation() {
   if (!recorded.empty())
     getOperation()->setAttr(kAdapterDropoutAttr,
                             recorded.getDictionary(&getContext()));
-  if (failed(trainModules()))
+  if (failed(trainModules(getOperation(), saved)))
     signalPassFailure();
 }

@@ -72,6 +72,15 @@ def AttachAdapters : Pass<"attach-adapters", "::mlir::ModuleOp"> {
     // %y  = model.add %y0, %yb
     ```
 
+    An embedding that `targets` name gets one too: xa is an embedding of A,
+    [r, vocabulary], B is [out, r], and there is no dropout; A starts as zero
+    and B normal, whatever the others do, but for `init-b` kaiming, where both
+    are normal.
+
+    `exclude` (as `targets`, or an empty list) takes modules out again; `layers`
+    (a JSON list of numbers) leaves those of a list whose path has one of these
+    numbers, behind one of the names of `layersPattern` where there are any.
+
     With dropout, x goes through one `model.dropout` per distinct x, so that
     siblings share a mask (PEFT draws one per module); the module attribute
     `model.adapter_dropout` keeps which. `modulesToSave` (JSON list) makes
@@ -83,6 +92,9 @@ def AttachAdapters : Pass<"attach-adapters", "::mlir::ModuleOp"> {
     Option<"dropout", "dropout", "double", "0.0", "">,
     Option<"rslora", "rslora", "bool", "false", "alpha / sqrt(r)">,
     Option<"targets", "targets", "std::string", "\"\\\"all-linear\\\"\"", "">,
+    Option<"exclude", "exclude", "std::string", "\"[]\"", "">,
+    Option<"layers", "layers", "std::string", "\"[]\"", "">,
+    Option<"layersPattern", "layers-pattern", "std::string", "\"[]\"", "">,
     Option<"rankPattern", "rank-pattern", "std::string", "\"{}\"", "">,
     Option<"alphaPattern", "alpha-pattern", "std::string", "\"{}\"", "">,
     Option<"modulesToSave", "modules-to-save", "std::string", "\"[]\"", "">,

@@ -89,16 +89,54 @@ bool Targets::parse(const std::string &json, std::string &error) {
   return true;
 }
 
+bool Targets::parseLayers(const std::string &json, const std::string &patterns,
+                          std::string &error) {
+  const ordered_json numbers = parseJson(json), names = parseJson(patterns);
+  if (numbers.empty() && !names.empty()) {
+    error = "layers_pattern is about layers_to_transform, which is not given; "
+            "leave it out";
+    return false;
+  }
+  if (!numbers.empty() && suffixes.empty()) {
+    error = "layers_to_transform goes with lora_target_modules as a list of "
+            "names; write one, or the layers into the regular expression";
+    return false;
+  }
+  for (const ordered_json &number : numbers)
+    layers.insert(number.get<int64_t>());
+  for (const ordered_json &name : names)
+    if (!compile(".*\\.", name.get<std::string>(), "\\.([0-9]+)\\..*",
+                 beforeLayer.emplace_back(), error))
+      return false;
+  if (names.empty())
+    beforeLayer.emplace_back(".*\\.[^.]*\\.([0-9]+)\\..*");
+  return true;
+}
+
+/// The number is the last group: a pattern may have groups of its own.
+bool Targets::isInLayers(const std::string &path) const {
+  if (layers.empty())
+    return true;
+  std::smatch match;
+  for (const std::regex &before : beforeLayer)
+    if (std::regex_match(path, match, before)) {
+      const std::string number = match[match.size() - 1].str();
+      return number.size() < 10 && layers.contains(std::stoll(number));
+    }
+  return false;
+}
+
 bool Targets::matches(const std::string &path) const {
   if (all)
     return true;
   if (pattern)
     return std::regex_match(path, *pattern);
-  for (const std::string &suffix : suffixes)
-    if (path == suffix || (path.size() > suffix.size() &&
-                           path.ends_with("." + suffix)))
-      return true;
-  return false;
+  if (std::ranges::count(suffixes, path))
+    return true;
+  return isInLayers(path) &&
+         std::ranges::any_of(suffixes, [&](const std::string &suffix) {
+           return path.ends_with("." + suffix);
+         });
 }
 
 bool qlora::isSavedModule(const std::string &path,

@@ -10,6 +10,7 @@
 #include <map>
 #include <optional>
 #include <regex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,13 @@ public:
   /// On a mistake returns false and says what in `error`.
   bool parse(const std::string &json, std::string &error);
 
+  /// Leaves those modules that a list names whose paths have one of these
+  /// numbers (PEFT's layers_to_transform, JSON), behind one of `patterns`
+  /// (layers_pattern, JSON) where there are any. A module that is named by its
+  /// whole path stays, as in PEFT. An error where this is no list of names.
+  bool parseLayers(const std::string &json, const std::string &patterns,
+                   std::string &error);
+
   /// True where the module at `path` gets an adapter.
   bool matches(const std::string &path) const;
 
@@ -34,8 +42,12 @@ public:
 
 private:
   bool all = false;
+  bool isInLayers(const std::string &path) const;
+
   std::vector<std::string> suffixes;
   std::optional<std::regex> pattern;
+  std::set<int64_t> layers;           ///< empty: all
+  std::vector<std::regex> beforeLayer; ///< with the number as a group
 };
 
 /// True where `path` is a module of PEFT's `modules_to_save`, or inside one:

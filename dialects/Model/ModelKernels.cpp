@@ -8,13 +8,18 @@
 using namespace mlir;
 using namespace qlora::model;
 
+int64_t EmbeddingOp::getVocabulary() {
+  const bool isInOut = getLayout() == WeightLayout::InOut;
+  return tensorOf(getTable()).getDimSize(isInOut ? 0 : 1);
+}
+
 KernelCall EmbeddingOp::getKernelCall() {
   using A = KernelArgument;
   RankedTensorType out = tensorOf(getResult());
   return {"embedding",
           {{A::Operand, 0}, {A::Operand, 1}, {A::Result, 0}},
-          {matrixRows(out), matrixColumns(out), tensorOf(getTable()).getDimSize(0),
-           matrixColumns(out)},
+          {matrixRows(out), matrixColumns(out), getVocabulary(),
+           matrixColumns(out), getLayout() == WeightLayout::OutIn},
           {{3, 2}}};
 }
 

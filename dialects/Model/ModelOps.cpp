@@ -100,8 +100,8 @@ LogicalResult ParameterOp::verify() {
   if (getFile().has_value() == getInit().has_value())
     return emitOpError("(C2) expects either a file or an init");
   if (getInit() && *getInit() != "zero" && *getInit() != "kaiming" &&
-      *getInit() != "gaussian")
-    return emitOpError("(C2) expects zero, kaiming or gaussian as init, but "
+      *getInit() != "gaussian" && *getInit() != "normal")
+    return emitOpError("(C2) expects zero, kaiming, gaussian or normal as init, but "
                        "got '")
            << *getInit() << "'";
   if (getTrainable() && !type.getElementType().isF32())
@@ -151,7 +151,9 @@ LogicalResult EmbeddingOp::verify() {
   if (!isTokenMask(getIds(), getResult()))
     return emitOpError("(C1) expects ids of type [B, T] i32");
   RankedTensorType table = tensorOf(getTable());
-  if (table.getRank() != 2 || columnsOf(getResult()) != table.getDimSize(1))
+  const bool isInOut = getLayout() == WeightLayout::InOut;
+  if (table.getRank() != 2 ||
+      columnsOf(getResult()) != table.getDimSize(isInOut ? 1 : 0))
     return emitOpError("(C2) expects a result as wide as the table, but got ")
            << columnsOf(getResult());
   if (isa<NF4Type>(table.getElementType()))

@@ -52,7 +52,8 @@ def Model_ParameterOp : Model_Op<"parameter", [Symbol]> {
     `quantized` marks a tensor to be quantised with the given type when
     loaded, and, where `type` is not NF4 itself, decoded again ("resident");
     with `transposed` the file has [in, out] of the [out, in] that is quantised.
-    `init`: `zero`, `kaiming` or `gaussian` (PEFT's for A and B).
+    `init`: `zero`, `kaiming` or `gaussian` (PEFT's for A and B), or `normal` (its
+    for B of an embedding).
 
     A parameter may be several tensors, stacked along the first dimension,
     that are read and written under their own names (`part_names`). One that is
@@ -96,15 +97,28 @@ def Model_WeightOp : Model_StagedOp<Model_Dialect, "weight",
 def Model_EmbeddingOp : Model_Library<"embedding"> {
   let summary = "rows of a table";
   let description = [{
-    out[b, t, :] = table[ids[b, t], :]. (C1) ids is [B, T] i32. (C2) the last
-    dimension of the result is the table's. (C3) the table is [V, H] and not
-    4-bit.
+    out[b, t, :] = table[ids[b, t], :]; with `layout out_in`, as PEFT has A of
+    an embedding, table[:, ids[b, t]]. (C1) ids is [B, T] i32. (C2) the last
+    dimension of the result is the table's `out`. (C3) the table is [V, H], or
+    [H, V] with `layout out_in`, and not 4-bit.
+
+    Where ids are `padding` the table gets no gradient, as with torch's
+    `padding_idx`; -1 is no id.
   }];
   let ownArguments = (ins Model_Tensor:$ids,
-    Model_WeightTensor:$table);
+    Model_WeightTensor:$table,
+    DefaultValuedAttr<I64Attr, "-1">:$padding,
+    DefaultValuedAttr<Model_WeightLayoutAttr,
+                      "::qlora::model::WeightLayout::InOut">:$layout);
   let results = (outs Model_FloatTensor:$result);
-  let assemblyFormat =
-      "$ids `,` $table attr-dict `:` functional-type(operands, results)";
+  let assemblyFormat = [{
+    $ids `,` $table (`layout` $layout^)? attr-dict
+    `:` functional-type(operands, results)
+  }];
+  let extraClassDeclaration = [{
+    /// How many ids the table has a vector for.
+    int64_t getVocabulary();
+  }];
   let hasVerifier = 1;
 }
 

@@ -72,8 +72,10 @@ static_assert(are<DType::F32, DType::BF16, DType::F16, DType::I32, DType::NF4,
     QLORA_DTYPE_NF4, QLORA_DTYPE_U8, QLORA_DTYPE_I8));
 static_assert(are<Role::Frozen, Role::Adapter, Role::Trainable>(
     QLORA_ROLE_FROZEN, QLORA_ROLE_ADAPTER, QLORA_ROLE_TRAINABLE));
-static_assert(are<Init::File, Init::Zero, Init::Kaiming, Init::Gaussian>(
-    QLORA_INIT_FILE, QLORA_INIT_ZERO, QLORA_INIT_KAIMING, QLORA_INIT_GAUSSIAN));
+static_assert(are<Init::File, Init::Zero, Init::Kaiming, Init::Gaussian,
+                  Init::Normal>(QLORA_INIT_FILE, QLORA_INIT_ZERO,
+                                QLORA_INIT_KAIMING, QLORA_INIT_GAUSSIAN,
+                                QLORA_INIT_NORMAL));
 static_assert(are<Quantization::None, Quantization::NF4,
                   Quantization::NF4Stored, Quantization::NF4Turned>(
     QLORA_QUANTIZATION_NONE, QLORA_QUANTIZATION_NF4,

@@ -120,7 +120,8 @@ def Program_Init : Program_Enum<"Init", "qlora_init", [
     I32EnumAttrCase<"File", 0, "file">,
     I32EnumAttrCase<"Zero", 1, "zero">,
     I32EnumAttrCase<"Kaiming", 2, "kaiming">,
-    I32EnumAttrCase<"Gaussian", 3, "gaussian">]>;
+    I32EnumAttrCase<"Gaussian", 3, "gaussian">,
+    I32EnumAttrCase<"Normal", 4, "normal">]>;
 def Program_InitAttr : Program_EnumAttr<Program_Init, "init">;
 
 def Program_Quantization

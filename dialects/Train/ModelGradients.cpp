@@ -64,7 +64,9 @@ static LogicalResult reverse(EmbeddingOp embedding, Tape &tape) {
     tape.add(table, EmbeddingGradOp::create(
                         tape.getBuilder(), embedding.getLoc(),
                         asF32(tensorOf(table)), embedding.getIds(),
-                        tape.lookup(embedding.getResult())));
+                        tape.lookup(embedding.getResult()),
+                        embedding.getPadding(),
+                        embedding.getLayout() == WeightLayout::OutIn));
   return success();
 }
 

@@ -248,9 +248,12 @@ KernelCall HeadLossGradOp::getKernelCall() {
 KernelCall EmbeddingGradOp::getKernelCall() {
   RankedTensorType dy = tensorOf(getDy());
   int64_t width = matrixColumns(dy);
+  const bool isTurned = getTurned();
   return {"embedding_grad",
           {{A::Operand, 0}, {A::Operand, 1}, {A::Result, 0}},
-          {matrixRows(dy), width, tensorOf(getResult()).getDimSize(0), width},
+          {matrixRows(dy), width,
+           tensorOf(getResult()).getDimSize(isTurned ? 1 : 0), width, isTurned,
+           getPadding()},
           {{3, 1}}};
 }
 

@@ -247,8 +247,12 @@ def Train_HeadLossGradOp
 }
 
 def Train_EmbeddingGradOp : Train_Library<"embedding_grad"> {
-  let summary = "dtable[ids] += dy";
-  let ownArguments = (ins Model_Tensor:$ids, Model_Tensor:$dy);
+  let summary = "dtable[ids] += dy, but where ids are `padding`";
+  let description = [{
+    With `turned` the table is [H, V]: dtable[:, ids] += dy.
+  }];
+  let ownArguments = (ins Model_Tensor:$ids, Model_Tensor:$dy,
+    DefaultValuedAttr<I64Attr, "-1">:$padding, UnitAttr:$turned);
   let results = (outs Model_Tensor:$result);
   let assemblyFormat = "operands attr-dict `:` functional-type(operands, results)";
 }

@@ -101,7 +101,8 @@ enum qlora_init {
   QLORA_INIT_ZERO = 1,
   QLORA_INIT_KAIMING = 2, /* uniform in +-1/sqrt(shape[1]): torch's
                              kaiming_uniform_(a = sqrt(5)) */
-  QLORA_INIT_GAUSSIAN = 3 /* normal with deviation 1/shape[0] */
+  QLORA_INIT_GAUSSIAN = 3, /* normal with deviation 1/shape[0] */
+  QLORA_INIT_NORMAL = 4    /* normal with deviation 1 */
 };
 
 enum qlora_quantization {

@@ -63,6 +63,16 @@ const OptionRow kRows[] = {
     {"target_parameters", kNames, "[]", kProgram, kLora,
      "weights of experts that get an adapter: the ends of their names, such as "
      "mlp.experts.gate_up_proj"},
+    {"exclude_modules", kTargets, "[]", kProgram, kLora,
+     "modules that get none although --lora-target-modules has them, in the "
+     "same forms",
+     "lora_exclude_modules"},
+    {"layers_to_transform", kLengths, "[]", kProgram, kLora,
+     "numbers of the layers whose modules get an adapter; without it all do; "
+     "for --lora-target-modules as a list of names",
+     "peft_layers_to_transform", "", 0, 1 << 20},
+    {"layers_pattern", kNames, "[]", kProgram, kLora,
+     "what comes before these numbers in the names of modules, such as layers"},
     {"use_rslora", kBool, "false", kProgram, kLora,
      "the adapter is scaled by alpha / sqrt(rank)"},
     {"lora_rank_pattern", kNumberMap, "{}", kProgram, kLora,

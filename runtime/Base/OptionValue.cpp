@@ -134,9 +134,12 @@ static StatusOr<json> parseNames(const json &raw) {
   return names;
 }
 
+/// Of an option that may be left out.
+static bool isEmptyList(std::string_view initial) { return initial == "[]"; }
+
 /// A word without any sign of a regular expression matches the same modules
 /// as a list with that word, so that `q_proj,v_proj` works as people mean it.
-static StatusOr<json> parseTargets(const json &raw) {
+static StatusOr<json> parseTargets(const OptionRow &row, const json &raw) {
   if (raw.is_string()) {
     std::string text = raw.get<std::string>();
     if (text == "all" || text == "all-linear" || text == "all_linear")
@@ -145,7 +148,7 @@ static StatusOr<json> parseTargets(const json &raw) {
       return json(text);
   }
   QLORA_ASSIGN_OR_RETURN(json names, parseNames(raw));
-  if (names.empty())
+  if (names.empty() && !isEmptyList(row.initial))
     return Status::invalid("expects at least one module");
   if (names.size() == 1 && names[0] == "all-linear")
     return names[0];
@@ -163,7 +166,7 @@ static StatusOr<json> parseLengths(const OptionRow &row, const json &raw) {
     lengths.push_back(length);
   }
   std::sort(lengths.begin(), lengths.end());
-  if (lengths.empty() ||
+  if ((lengths.empty() && !isEmptyList(row.initial)) ||
       std::adjacent_find(lengths.begin(), lengths.end()) != lengths.end())
     return expected("one length, or several that differ", plain(raw));
   return json(lengths);
@@ -241,7 +244,7 @@ StatusOr<json> parseOptionValue(const OptionRow &row, const json &value) {
   case OptionType::kNames:
     return parseNames(raw);
   case OptionType::kTargets:
-    return parseTargets(raw);
+    return parseTargets(row, raw);
   case OptionType::kLengths:
     return parseLengths(row, raw);
   case OptionType::kNumberMap:

@@ -78,7 +78,8 @@ static std::vector<std::string> adaptedModules(const LoadedModule &module,
   std::vector<std::string> modules;
   for (const qlora_parameter *parameter : trainedParameters(module)) {
     std::string name = peftName(*parameter);
-    size_t suffix = name.find(".lora_A.");
+    const size_t suffix = std::min(name.find(".lora_A."),
+                                   name.find(".lora_embedding_A"));
     if (suffix == name.npos)
       continue;
     name = name.substr(kBasePrefix.size(), suffix - kBasePrefix.size());
@@ -108,35 +109,38 @@ static json shortNumber(double value) {
   return value;
 }
 
+/// PEFT writes null for what is not given.
+static json orNull(const json &list) {
+  return list.empty() ? json(nullptr) : list;
+}
+
 json adapterConfig(const LoadedModule &module, const Options &options) {
   std::string base = options.text("base_model_name_or_path");
   if (base.empty())
     base = options.text("model_name_or_path");
   std::string init = options.text("init_lora_weights");
-  json saved = options.value("modules_to_save");
-  json parameters = options.value("target_parameters");
   return {
       {"alpha_pattern", options.value("lora_alpha_pattern")},
       {"auto_mapping", nullptr},
       {"base_model_name_or_path", base},
       {"bias", "none"},
+      {"exclude_modules", orNull(options.value("exclude_modules"))},
       {"fan_in_fan_out", options.recordedFact("adapts_in_out") == true},
       {"inference_mode", true},
       {"init_lora_weights",
        init == "gaussian" ? json(init) : json(init == "true")},
-      {"layers_pattern", nullptr},
-      {"layers_to_transform", nullptr},
+      {"layers_pattern", orNull(options.value("layers_pattern"))},
+      {"layers_to_transform", orNull(options.value("layers_to_transform"))},
       {"lora_alpha", shortNumber(options.number("lora_alpha"))},
       {"lora_dropout", options.value("lora_dropout")},
-      {"modules_to_save", saved.empty() ? json(nullptr) : saved},
+      {"modules_to_save", orNull(options.value("modules_to_save"))},
       {"peft_type", "LORA"},
       {"peft_version", kPeftVersion},
       {"r", options.value("lora_r")},
       {"rank_pattern", options.value("lora_rank_pattern")},
       {"revision", nullptr},
       {"target_modules", targetModules(module, options)},
-      {"target_parameters",
-       parameters.empty() ? json(nullptr) : parameters},
+      {"target_parameters", orNull(options.value("target_parameters"))},
       {"task_type", "CAUSAL_LM"},
       {"use_dora", false},
       {"use_rslora", options.value("use_rslora")},

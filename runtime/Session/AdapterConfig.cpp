@@ -24,7 +24,9 @@ static const std::set<std::string, std::less<>> kIgnored = {
     "lora_dropout",        "megatron_core",
     "peft_version",        "qalora_group_size",
     "revision",            "target_modules",
-    "task_type",           "modules_to_save"};
+    "task_type",           "modules_to_save",
+    "exclude_modules",     "layers_to_transform",
+    "layers_pattern"};
 
 static bool isOff(const json &value) {
   return value.is_null() || value == false || value == 0 ||

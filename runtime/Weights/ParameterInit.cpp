@@ -52,8 +52,12 @@ void initParameter(const qlora_parameter &parameter, uint64_t seed,
       out[i] = static_cast<float>((2 * initUniform(stream, i) - 1) * bound);
     return;
   }
-  case QLORA_INIT_GAUSSIAN: {
-    const double deviation = 1.0 / static_cast<double>(parameter.shape[0]);
+  case QLORA_INIT_GAUSSIAN:
+  case QLORA_INIT_NORMAL: {
+    const double deviation =
+        parameter.init == QLORA_INIT_NORMAL
+            ? 1.0
+            : 1.0 / static_cast<double>(parameter.shape[0]);
     for (uint64_t i = 0; i < count; ++i)
       out[i] = static_cast<float>(initNormal(stream, i) * deviation);
     return;

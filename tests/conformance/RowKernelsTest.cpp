@@ -22,7 +22,11 @@ double rounded(qlora_dtype dtype, double value) {
 KernelCase makeEmbedding(qlora_dtype w, qlora_dtype out, int64_t columns) {
   KernelCase test(
       "embedding", {{"ids", I32}, {"w", w}, {"out", out}},
-      {{"rows", 9}, {"columns", columns}, {"vocab", 11}, {"ldo", 64}});
+      {{"rows", 9},
+       {"columns", columns},
+       {"vocab", 11},
+       {"ldo", 64},
+       {"turned", 0}});
   test.fill("w", 11, columns, columns, 1);
   for (int64_t row = 0; row < 9; ++row)
     test.set("ids", row, double(row * 7 % 11));
@@ -46,6 +50,30 @@ TEST(Embedding, GathersRows) {
         }
 }
 
+/// A of an embedding's adapter: ids are columns.
+TEST(Embedding, GathersColumns) {
+  for (const std::string &implementation : allRowsToTest("embedding"))
+    for (qlora_dtype w : {F32, BF16, F16})
+      for (qlora_dtype out : {F32, BF16})
+        for (int64_t columns : {1, 13, 300}) {
+          KernelCase test("embedding", {{"ids", I32}, {"w", w}, {"out", out}},
+                          {{"rows", 9},
+                           {"columns", columns},
+                           {"vocab", 11},
+                           {"ldo", 304},
+                           {"turned", 1}});
+          test.fill("w", columns, 11, 11, 1);
+          for (int64_t row = 0; row < 9; ++row)
+            test.set("ids", row, double(row * 7 % 11));
+          expectOk(test.run(implementation));
+          EXPECT_TRUE(test.gapsHold("out", 9, columns, 304));
+          for (int64_t row = 0; row < 9; ++row)
+            for (int64_t i = 0; i < columns; ++i)
+              ASSERT_EQ(test.at("out", row * 304 + i),
+                        rounded(out, test.at("w", i * 11 + row * 7 % 11)));
+        }
+}
+
 TEST(Embedding, NamesTheRowOfAnImpossibleId) {
   KernelCase test = makeEmbedding(F32, F32, 37);
   test.set("ids", 5, 11);
@@ -55,26 +83,40 @@ TEST(Embedding, NamesTheRowOfAnImpossibleId) {
                               "the vocabulary of 11");
 }
 
+/// Rows of ids 1 and 2 in turn, of 3.
+void checkEmbeddingGrad(const std::string &implementation, qlora_dtype dout,
+                        bool isTurned, int64_t padding) {
+  KernelCase test("embedding_grad",
+                  {{"ids", I32}, {"dout", dout}, {"dw", F32}},
+                  {{"rows", 50},
+                   {"columns", 133},
+                   {"vocab", 3},
+                   {"lddo", 135},
+                   {"turned", isTurned},
+                   {"padding", padding}});
+  test.fill("dout", 50, 133, 135, 1);
+  test.fill("dw", 1, 3 * 133, 3 * 133, 2);
+  for (int64_t row = 0; row < 50; ++row)
+    test.set("ids", row, row % 2 ? 1 : 2);
+  std::vector<double> exact;
+  for (int64_t i = 0; i < 3 * 133; ++i)
+    exact.push_back(test.at("dw", i));
+  for (int64_t row = 0; row < 50; ++row)
+    for (int64_t i = 0; i < 133; ++i)
+      if (const int64_t id = row % 2 ? 1 : 2; id != padding)
+        exact[isTurned ? i * 3 + id : id * 133 + i] +=
+            test.at("dout", row * 135 + i);
+  expectOk(test.run(implementation));
+  for (int64_t i = 0; i < 3 * 133; ++i)
+    ASSERT_NEAR(test.at("dw", i), exact[i], tolerance(F32, exact[i], 26));
+}
+
 TEST(EmbeddingGrad, AddsRowsThatShareAnId) {
   for (const std::string &implementation : allRowsToTest("embedding_grad"))
-    for (qlora_dtype dout : {F32, BF16}) {
-      KernelCase test(
-          "embedding_grad", {{"ids", I32}, {"dout", dout}, {"dw", F32}},
-          {{"rows", 50}, {"columns", 133}, {"vocab", 3}, {"lddo", 135}});
-      test.fill("dout", 50, 133, 135, 1);
-      test.fill("dw", 3, 133, 133, 2);
-      for (int64_t row = 0; row < 50; ++row)
-        test.set("ids", row, row % 2 ? 1 : 2);
-      std::vector<double> exact;
-      for (int64_t i = 0; i < 3 * 133; ++i)
-        exact.push_back(test.at("dw", i));
-      for (int64_t row = 0; row < 50; ++row)
-        for (int64_t i = 0; i < 133; ++i)
-          exact[(row % 2 ? 1 : 2) * 133 + i] += test.at("dout", row * 135 + i);
-      expectOk(test.run(implementation));
-      for (int64_t i = 0; i < 3 * 133; ++i)
-        ASSERT_NEAR(test.at("dw", i), exact[i], tolerance(F32, exact[i], 26));
-    }
+    for (qlora_dtype dout : {F32, BF16})
+      for (bool isTurned : {false, true})
+        for (int64_t padding : {-1, 2})
+          checkEmbeddingGrad(implementation, dout, isTurned, padding);
 }
 
 TEST(ColumnSum, AddsToTheOldSum) {

@@ -30,6 +30,12 @@ X = f"tensor<?x?x{H}xf32>"
 # that turn %x into %y (both [B, T, H]).
 CASES = {
     "embedding, head_loss": ({}, "%y = model.add %x, %x : XX"),
+    # As A of an embedding's adapter.
+    "embedding [out, in]": ({"w": (H, V)}, """
+      %w = model.weight @w.weight : tensor<16x24xf32>
+      %e2 = model.embedding %ids, %w layout out_in
+          : (tensor<?x?xi32>, tensor<16x24xf32>) -> XX
+      %y = model.add %x, %e2 : XX"""),
     "linear": ({"w": (H, H)}, """
       %w = model.weight @w.weight : tensor<16x16xf32>
       %y = model.linear %x, %w init %x {module = "w", scale = 0.7 : f64}

@@ -46,7 +46,8 @@ echo "-- inputs of adapters in 8 bits"
 echo "-- adapters in PEFT"
 # Not the cases whose families or masks came after Debian's torch.
 ../../.venv/peft/bin/python peft_load.py --tools "$tools" gpt2 gpt2-nf4 \
-  llama-lora llama-nf4 llama-packed llama-patterns mistral-window qwen2-nf4
+  llama-embed llama-embed-tied llama-lora llama-nf4 llama-packed llama-patterns \
+  mistral-window qwen2-nf4
 echo "-- dropout with the same masks in PyTorch"
 ./dropout_replay.py --tools "$tools"
 

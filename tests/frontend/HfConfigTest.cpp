@@ -56,6 +56,16 @@ TEST(HfConfigTest, TakesNullForMissing) {
   EXPECT_EQ(config.headDim, 16);
 }
 
+/// As torch.nn.Embedding(vocab, width, pad_token_id) counts.
+TEST(HfConfigTest, KnowsTheRowOfPadding) {
+  EXPECT_EQ(parse("").paddingToken, -1);
+  EXPECT_EQ(parse(R"(, "pad_token_id": null)").paddingToken, -1);
+  EXPECT_EQ(parse(R"(, "pad_token_id": 3)").paddingToken, 3);
+  EXPECT_EQ(parse(R"(, "pad_token_id": -1)").paddingToken, 255);
+  EXPECT_EQ(parse(R"(, "pad_token_id": 256)").paddingToken, -1);
+  EXPECT_EQ(parse(R"(, "pad_token_id": -257)").paddingToken, -1);
+}
+
 TEST(HfConfigTest, RopeDefault) {
   const std::vector<float> expected = {
       1.0f,           0.316227764f,   0.100000001f,   0.0316227786f,

@@ -149,6 +149,9 @@ Status fillCompile(const Options &own, CompilerSettings &settings) {
   c.dropout = o.number("lora_dropout");
   c.rslora = o.boolean("use_rslora");
   c.targets = o.value("lora_target_modules").dump();
+  c.excludedModules = o.value("exclude_modules").dump();
+  c.layers = o.value("layers_to_transform").dump();
+  c.layersPattern = o.value("layers_pattern").dump();
   c.rankPattern = o.value("lora_rank_pattern").dump();
   c.alphaPattern = o.value("lora_alpha_pattern").dump();
   c.targetParameters = o.value("target_parameters").dump();

@@ -28,19 +28,39 @@ static Status checkIds(const int32_t *ids, int64_t rows, int64_t vocab) {
   return Status::ok();
 }
 
+namespace {
+/// Where a table of an embedding has element `column` of the vector of `id`.
+struct TableWalk {
+  int64_t perId, perColumn;
+
+  explicit TableWalk(const KernelRequest &request)
+      : perId(request.constant("turned") ? 1 : request.constant("columns")),
+        perColumn(request.constant("turned") ? request.constant("vocab") : 1) {}
+
+  int64_t at(int64_t id, int64_t column) const {
+    return id * perId + column * perColumn;
+  }
+  /// Neighbours in a vector that are neighbours in the table, of `columns`.
+  int64_t run(int64_t columns) const { return perColumn == 1 ? columns : 1; }
+};
+} // namespace
+
 PreparedKernel embedding::cpu::prepare(const KernelRequest &request, uint64_t) {
   const int64_t rows = request.constant("rows");
   const int64_t columns = request.constant("columns");
   const int64_t vocab = request.constant("vocab");
   const int64_t ldo = request.constant("ldo");
+  const TableWalk table(request);
+  const int64_t run = table.run(columns);
   const qlora_dtype w = request.type("w"), out = request.type("out");
   return makeKernel([=](const LibraryKernelArgs &args) {
     const auto *ids = bufferOf<const int32_t>(args, 0);
     QLORA_RETURN_IF_ERROR(checkIds(ids, rows, vocab));
     parallelRanges(rows, rowGrain(columns), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row)
-        convertRun(w, elementAt(args.buffers[1], w, ids[row] * columns), out,
-                   elementAt(args.buffers[2], out, row * ldo), columns);
+        for (int64_t c = 0; c < columns; c += run)
+          convertRun(w, elementAt(args.buffers[1], w, table.at(ids[row], c)),
+                     out, elementAt(args.buffers[2], out, row * ldo + c), run);
     });
     return Status::ok();
   });
@@ -52,17 +72,20 @@ PreparedKernel embedding_grad::cpu::prepare(const KernelRequest &request,
   const int64_t columns = request.constant("columns");
   const int64_t vocab = request.constant("vocab");
   const int64_t lddo = request.constant("lddo");
+  const int64_t padding = request.constant("padding");
+  const TableWalk table(request);
   const qlora_dtype dout = request.type("dout");
   return makeKernel([=](const LibraryKernelArgs &args) {
     const auto *ids = bufferOf<const int32_t>(args, 0);
     QLORA_RETURN_IF_ERROR(checkIds(ids, rows, vocab));
     // Threads own columns, so that each sum is in row order.
     parallelRanges(columns, 64, [&](int64_t begin, int64_t end) {
+      const int64_t run = table.run(end - begin);
       for (int64_t row = 0; row < rows; ++row)
-        addRun(dout, elementAt(args.buffers[1], dout, row * lddo + begin),
-               QLORA_DTYPE_F32,
-               bufferOf<float>(args, 2) + ids[row] * columns + begin,
-               end - begin);
+        for (int64_t c = begin; c < end && ids[row] != padding; c += run)
+          addRun(dout, elementAt(args.buffers[1], dout, row * lddo + c),
+                 QLORA_DTYPE_F32,
+                 bufferOf<float>(args, 2) + table.at(ids[row], c), run);
     });
     return Status::ok();
   });

@@ -166,14 +166,21 @@ OperandShapes head_loss_grad::shapes(const KernelRequest &r) {
 
 // Walks over rows -------------------------------------------------------------
 
+/// Of an embedding.
+static OperandShape tableShape(const KernelRequest &r) {
+  const int64_t vocab = r.constant("vocab"), columns = r.constant("columns");
+  return r.constant("turned") ? OperandShape{columns, vocab}
+                              : OperandShape{vocab, columns};
+}
+
 OperandShapes embedding::shapes(const KernelRequest &r) {
   const int64_t rows = r.constant("rows"), columns = r.constant("columns");
-  return {{1, rows}, {r.constant("vocab"), columns}, {rows, columns, "ldo"}};
+  return {{1, rows}, tableShape(r), {rows, columns, "ldo"}};
 }
 
 OperandShapes embedding_grad::shapes(const KernelRequest &r) {
   const int64_t rows = r.constant("rows"), columns = r.constant("columns");
-  return {{1, rows}, {rows, columns, "lddo"}, {r.constant("vocab"), columns}};
+  return {{1, rows}, {rows, columns, "lddo"}, tableShape(r)};
 }
 
 OperandShapes column_sum::shapes(const KernelRequest &r) {

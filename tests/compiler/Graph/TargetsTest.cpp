@@ -117,6 +117,55 @@ INSTANTIATE_TEST_SUITE_P(
         PatternCase{R"({"z": 1, "a|q_proj": 8})", kQuery, 8},
         PatternCase{R"({"q_proj": 0.5})", kQuery, 0.5}));
 
+/// layers_to_transform and layers_pattern, as check_target_module_exists has
+/// them.
+TEST(Targets, LeavesTheLayersThatAreNamed) {
+  struct {
+    const char *targets, *layers, *patterns, *path;
+    bool matches;
+  } cases[] = {
+      {R"(["q_proj"])", "[0]", "[]", kQuery, true},
+      {R"(["q_proj"])", "[0]", "[]", kQuery10, false},
+      {R"(["q_proj"])", "[1, 10]", "[]", kQuery10, true},
+      {R"(["q_proj"])", "[]", "[]", kQuery10, true},
+      // The last number that something comes behind.
+      {R"(["q_proj"])", "[2]", "[]", "model.h.1.x.2.q_proj", true},
+      {R"(["q_proj"])", "[1]", "[]", "model.h.1.x.2.q_proj", false},
+      {R"(["q_proj"])", "[1]", R"(["h"])", "model.h.1.x.2.q_proj", true},
+      {R"(["q_proj"])", "[1]", R"(["blocks", "h"])", "model.h.1.q_proj", true},
+      {R"(["q_proj"])", "[1]", R"j(["(a|h)"])j", "model.h.1.q_proj", true},
+      {R"(["q_proj"])", "[0]", R"(["h"])", kQuery, false},
+      // No number, or nothing before it.
+      {R"(["embed_tokens"])", "[0]", "[]", "model.embed_tokens", false},
+      {R"(["q_proj"])", "[1]", "[]", "h.1.q_proj", false},
+      // Named in full.
+      {R"(["model.layers.1.mlp.down_proj"])", "[0]", "[]", kDown, true},
+  };
+  for (const auto &test : cases) {
+    Targets targets;
+    std::string error;
+    ASSERT_TRUE(targets.parse(test.targets, error)) << error;
+    ASSERT_TRUE(targets.parseLayers(test.layers, test.patterns, error))
+        << error;
+    EXPECT_EQ(targets.matches(test.path), test.matches)
+        << test.layers << test.patterns << test.path;
+  }
+}
+
+TEST(Targets, RefusesLayersWithoutAList) {
+  for (const auto &[json, layers, patterns, wanted] :
+       {std::tuple(R"("all-linear")", "[0]", "[]", "layers_to_transform goes "),
+        std::tuple(R"(".*q_proj")", "[0]", "[]", "layers_to_transform goes "),
+        std::tuple(R"(["q"])", "[]", R"(["h"])", "layers_pattern is about "),
+        std::tuple(R"(["q"])", "[0]", R"j(["("])j", "'(' is not a regular ")}) {
+    Targets targets;
+    std::string error;
+    ASSERT_TRUE(targets.parse(json, error)) << error;
+    EXPECT_FALSE(targets.parseLayers(layers, patterns, error));
+    EXPECT_EQ(error.find(wanted), 0u) << error;
+  }
+}
+
 TEST(Targets, SaysWhatIsWrong) {
   struct {
     const char *json;

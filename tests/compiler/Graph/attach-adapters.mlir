@@ -2,6 +2,8 @@
 // RUN: qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=4 alpha=8 rslora=true rank-pattern={{"v_proj":16}}' | FileCheck %s --check-prefix=ALL
 // RUN: qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=4 dropout=0.1 targets=["q_proj","k_proj"]' | FileCheck %s --check-prefix=DROP
 // RUN: qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=4 dropout=0.1 targets=["q_proj","down"]' | FileCheck %s --check-prefix=TWO
+// RUN: qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=4 targets=["q_proj","v_proj"] exclude=["0.v_proj"]' | FileCheck %s --check-prefix=EXCLUDE
+// RUN: sed -e 's/@embed\b/@embed_tokens.weight/' -e 's/%%ids, %%e : \(.*\)$/%%ids, %%e {padding = 3 : i64} : \1/' %S/../Inputs/layer.mlir | qlora-opt - --attach-adapters='r=4 alpha=8 dropout=0.1 targets=["q_proj","embed_tokens"]' | FileCheck %s --check-prefix=EMBED
 // RUN: not qlora-opt %S/../Inputs/layer.mlir --attach-adapters='targets=["query"]' 2>&1 | FileCheck %s --check-prefix=NONE
 
 // CHECK-NOT: model.adapter_dropout
@@ -37,3 +39,18 @@
 
 // NONE: lora_target_modules
 // NONE-SAME: query
+
+// EXCLUDE-NOT: v_proj.lora_A
+// EXCLUDE: q_proj.lora_A
+
+// The head shares the table, and not the adapter; dropout is none of it.
+// EMBED: %[[E:.*]] = model.weight @embed_tokens.weight
+// EMBED: %[[Y0:.*]] = model.embedding %[[IDS:.*]], %[[E]] {padding = 3 : i64}
+// EMBED: %[[A:.*]] = model.weight @base_model.model.embed_tokens.lora_embedding_A : tensor<4x128xf32>
+// EMBED: %[[XA:.*]] = model.embedding %[[IDS]], %[[A]] layout out_in {padding = 3 : i64}
+// EMBED: %[[B:.*]] = model.weight @base_model.model.embed_tokens.lora_embedding_B : tensor<64x4xf32>
+// EMBED: %[[YB:.*]] = model.linear %[[XA]], %[[B]] {scale = 2.000000e+00 : f64}
+// EMBED: model.add %[[Y0]], %[[YB]]
+// EMBED: model.head_loss %{{.*}}, %[[E]],
+// EMBED-DAG: model.parameter @base_model.model.embed_tokens.lora_embedding_A : tensor<4x128xf32> {init = "zero", trainable}
+// EMBED-DAG: model.parameter @base_model.model.embed_tokens.lora_embedding_B : tensor<64x4xf32> {init = "normal", trainable}

@@ -58,7 +58,7 @@ model.parameter @w : tensor<8xf32> {file = "a", init = "zero"}
 
 // -----
 
-// expected-error @+1 {{(C2) expects zero, kaiming or gaussian as init, but got 'ones'}}
+// expected-error @+1 {{(C2) expects zero, kaiming, gaussian or normal as init, but got 'ones'}}
 model.parameter @w : tensor<8xf32> {init = "ones"}
 
 // -----
@@ -156,6 +156,14 @@ func.func @embedding_c1(%ids: tensor<2x3xi32>, %table: tensor<9x8xf32>) {
 func.func @embedding_c2(%ids: tensor<2x4xi32>, %table: tensor<9x8xf32>) {
   // expected-error @+1 {{(C2) expects a result as wide as the table, but got 16}}
   %0 = model.embedding %ids, %table : (tensor<2x4xi32>, tensor<9x8xf32>) -> tensor<2x4x16xf32>
+  return
+}
+
+// -----
+
+func.func @embedding_c2_turned(%ids: tensor<2x4xi32>, %table: tensor<9x8xf32>) {
+  // expected-error @below {{(C2) expects a result as wide as the table, but got 8}}
+  %0 = model.embedding %ids, %table layout out_in : (tensor<2x4xi32>, tensor<9x8xf32>) -> tensor<2x4x8xf32>
   return
 }
 

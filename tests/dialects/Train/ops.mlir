@@ -27,6 +27,8 @@ train.step accumulate batch 2 length 4 ["ids"] {
   %h = model.linear %y, %a layout in_out : (tensor<2x4x8xf32>, tensor<8x64xf32>) -> tensor<2x4x64xf32>
   // CHECK: %[[V:.*]] = train.linear_weight_grad %{{.*}}, %{{.*}} init %[[DW]] {scale = 1.000000e+00 : f64} : (tensor<2x4x8xf32>, tensor<2x4x64xf32>, tensor<8x64xf32>) -> tensor<8x64xf32>
   %v = train.linear_weight_grad %y, %x init %dw {scale = 1.0 : f64} : (tensor<2x4x8xf32>, tensor<2x4x64xf32>, tensor<8x64xf32>) -> tensor<8x64xf32>
+  // CHECK: train.embedding_grad %[[IDS]], %{{.*}} {padding = 3 : i64, turned} : (tensor<2x4xi32>, tensor<2x4x64xf32>) -> tensor<64x8xf32>
+  %turned = train.embedding_grad %ids, %h {padding = 3 : i64, turned} : (tensor<2x4xi32>, tensor<2x4x64xf32>) -> tensor<64x8xf32>
   // CHECK: train.embedding_grad %[[IDS]], %{{.*}} : (tensor<2x4xi32>, tensor<2x4x64xf32>) -> tensor<8x64xf32>
   %e = train.embedding_grad %ids, %h : (tensor<2x4xi32>, tensor<2x4x64xf32>) -> tensor<8x64xf32>
   // CHECK: train.column_sum %{{.*}} : (tensor<2x4x64xf32>) -> tensor<64xf32>

@@ -179,6 +179,25 @@ TEST(Options, ListsAndMaps) {
   EXPECT_EQ(options.integer("memory_limit"), 3ll << 29);
 }
 
+TEST(Options, ModulesAndLayersThatGetNoAdapter) {
+  EXPECT_EQ(Options().value("exclude_modules"), nlohmann::json::array());
+  EXPECT_EQ(Options().value("layers_to_transform"), nlohmann::json::array());
+  Options options;
+  auto yaml = writeFile("e.yaml", "exclude_modules: '.*head'\n"
+                                  "layers_to_transform: [3, 0]\n"
+                                  "layers_pattern: h\n");
+  ASSERT_TRUE(options.applyYaml(yaml).isOk());
+  EXPECT_EQ(options.value("exclude_modules"), ".*head");
+  EXPECT_EQ(options.lengths("layers_to_transform"),
+            (std::vector<int64_t>{0, 3}));
+  EXPECT_EQ(options.names("layers_pattern"), std::vector<std::string>{"h"});
+  yaml = writeFile("e.yaml", "exclude_modules: null\n"
+                             "layers_to_transform: 2\n");
+  ASSERT_TRUE(options.applyYaml(yaml).isOk());
+  EXPECT_EQ(options.value("exclude_modules"), nlohmann::json::array());
+  EXPECT_EQ(options.lengths("layers_to_transform"), std::vector<int64_t>{2});
+}
+
 TEST(Options, AMemoryLimitOfTheMachine) {
   Options options;
   auto yaml = writeFile("a.yaml", "memory_limit: auto\n");

@@ -108,6 +108,23 @@ TEST_F(Adapter, TargetsAreSpelledForEveryReader) {
             json({"model.scores"}));
 }
 
+TEST_F(Adapter, SaysWhichModulesWereLeftOut) {
+  const json none = adapterConfig(module, Options());
+  Options some;
+  ASSERT_TRUE(some.applyRecorded(R"({"exclude_modules": ["head"],
+      "layers_to_transform": [0, 3], "layers_pattern": ["h"]})")
+                  .isOk());
+  const json config = adapterConfig(module, some);
+  for (const auto &[key, value] :
+       {std::pair("exclude_modules", json({"head"})),
+        std::pair("layers_to_transform", json({0, 3})),
+        std::pair("layers_pattern", json({"h"}))}) {
+    EXPECT_EQ(none[key], nullptr) << key;
+    EXPECT_EQ(config[key], value);
+    EXPECT_EQ(check({{key, value}}), "");
+  }
+}
+
 TEST_F(Adapter, SaysWhichWayTheWeightsAre) {
   Options inOut;
   ASSERT_TRUE(inOut.applyRecorded(R"({"adapts_in_out": true})").isOk());

@@ -282,7 +282,14 @@ TEST(Parameters, InitsByKindSeedAndName) {
   EXPECT_EQ(initial(tables, 7), kaiming);
   EXPECT_NE(initial(tables, 8), kaiming);
   tables.parameters[1].init = QLORA_INIT_GAUSSIAN;
-  EXPECT_NE(initial(tables, 7), kaiming);
+  const std::vector<float> gaussian = initial(tables, 7);
+  EXPECT_NE(gaussian, kaiming);
+  // The same draws, of deviation 1 instead of 1 over the rows.
+  tables.parameters[1].init = QLORA_INIT_NORMAL;
+  const std::vector<float> normal = initial(tables, 7);
+  const auto rows = static_cast<float>(tables.parameters[1].shape[0]);
+  for (size_t i = 0; i < normal.size(); ++i)
+    EXPECT_FLOAT_EQ(normal[i], gaussian[i] * rows);
   tables.parameters[1].init = QLORA_INIT_ZERO;
   EXPECT_EQ(initial(tables, 7), std::vector<float>(16, 0.0f));
 }

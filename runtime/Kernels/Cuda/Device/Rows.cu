@@ -175,7 +175,10 @@ QLORA_DEVICE void embedding(const qlora_cuda_args &args) {
   const int64_t id = qlora_load_i32(args.buffers[0], row);
   auto *out = qlora_at<typename Out::storage>(args.buffers[2],
                                               row * args.constants[3]);
-  if (id >= 0 && id < vocab)
+  if (args.constants[4] && id >= 0 && id < vocab)
+    for (int64_t c = threadIdx.x; c < columns; c += kRowThreads)
+      Out::store(out, c, W::load(args.buffers[1], c * vocab + id));
+  else if (id >= 0 && id < vocab)
     qlora_copy_row<W, Out>(
         qlora_at<typename W::storage>(args.buffers[1], id * columns), out,
         columns);
@@ -210,9 +213,12 @@ QLORA_DEVICE void embeddingGrad(const qlora_cuda_args &args,
   const int64_t vocab = args.constants[2], lddo = args.constants[3];
   const int64_t first = blockIdx.x;
   const int32_t id = qlora_load_i32(args.buffers[0], first);
-  if (id < 0 || id >= vocab || isRepeated(args.buffers[0], first, id))
+  if (id < 0 || id >= vocab || id == args.constants[5] ||
+      isRepeated(args.buffers[0], first, id))
     return;
-  float *sum = qlora_at<float>(args.buffers[2], id * columns);
+  const bool isTurned = args.constants[4];
+  const int64_t perColumn = isTurned ? vocab : 1;
+  float *sum = qlora_at<float>(args.buffers[2], isTurned ? id : id * columns);
   for (int64_t begin = first; begin < rows; begin += kRowThreads) {
     const int64_t mine = begin + threadIdx.x;
     const unsigned ballot =
@@ -224,7 +230,8 @@ QLORA_DEVICE void embeddingGrad(const qlora_cuda_args &args,
     for (int i = 0; i < kRowThreads; ++i)
       if (matches[i / 32] >> (i % 32) & 1)
         for (int64_t c = threadIdx.x; c < columns; c += kRowThreads)
-          sum[c] += DOut::load(args.buffers[1], (begin + i) * lddo + c);
+          sum[c * perColumn] +=
+              DOut::load(args.buffers[1], (begin + i) * lddo + c);
     __syncthreads();
   }
 }

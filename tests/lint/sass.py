@@ -53,7 +53,8 @@ EXEMPT_UNITS = {
 EXEMPT = {
     r"qlora_head_labelled|qlora_head_loss_sum|qlora_clip_norm_finish":
         "one block, for a few KiB",
-    r"qlora_grouped_": "matrix products",
+    r"qlora_grouped_matmul_\w+": "matrix products",
+    r"qlora_route_grad_\w+": "a few numbers of each token",
     r"qlora_attention_padding_lse": "one number of each row and head",
     r"rope_table_kernel": "sines in f64, once a micro-batch for all layers",
 }

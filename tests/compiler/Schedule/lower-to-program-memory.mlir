@@ -144,7 +144,7 @@ module attributes {train.layout = [@w], train.offsets = array<i64: 1024>} {
 // DENSE: program.entry evaluate
 // DENSE: %[[COPY:.*]] = program.buffer activation bytes 64
 // DENSE: %[[PART:.*]] = program.view %{{.*}} offset 16 bytes 112
-// DENSE: program.launch @copy_rows(%[[PART]] read {{[a-z0-9]+}}, %[[COPY]] write {{[a-z0-9]+}}) constants [4, 4, 8, 4, 0]
+// DENSE: program.launch @copy_rows(%[[PART]] read {{[a-z0-9]+}}, %[[COPY]] write {{[a-z0-9]+}}) constants [4, 4, 8, 4]
 // DENSE: program.launch @clip_norm(%[[COPY]]
 module attributes {train.layout = [], train.offsets = array<i64>} {
   model.parameter @w : tensor<8x8xf32> {file = "a"}

@@ -27,8 +27,9 @@ static const std::set<std::string_view> kReadKeys = {
 };
 
 /// Names, tokens, generation, labels, initialisation, and how (not what) a
-/// framework computes. `dtype` and `torch_dtype` are among them: each tensor
-/// is taken in the type it is stored in.
+/// framework computes: `pretraining_tp` cuts a product into parts. `dtype` and
+/// `torch_dtype` are among them: each tensor is taken in the type it is stored
+/// in.
 static const std::set<std::string_view> kHarmlessKeys = {
     "_attn_implementation", "_attn_implementation_autoset", "_commit_hash",
     "_flash_attn_2_enabled", "_name_or_path", "attn_implementation",
@@ -42,7 +43,8 @@ static const std::set<std::string_view> kHarmlessKeys = {
     "mask_token_id", "min_length", "model_max_length", "n_ctx", "name_or_path",
     "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_labels",
     "num_return_sequences", "output_attentions", "output_hidden_states",
-    "output_scores", "pad_token", "pad_token_id", "prefix", "problem_type",
+    "output_scores", "pad_token", "pad_token_id", "prefix", "pretraining_tp",
+    "problem_type",
     "remove_invalid_values", "repetition_penalty", "return_dict",
     "return_dict_in_generate", "sep_token_id", "summary_activation",
     "summary_first_dropout", "summary_proj_to_labels", "summary_type",
@@ -78,7 +80,9 @@ static constexpr NeutralKey kNeutralKeys[] = {
     {"embd_pdrop", "0"},
     {"embedding_multiplier", "1"},
     {"final_logit_softcapping", "null"},
+    {"full_attn_mod", "1"},
     {"hidden_dropout", "0"},
+    {"interpolate_factor", "1"},
     {"is_causal", "true"},
     {"is_encoder_decoder", "false"},
     {"logit_scale", "1"},
@@ -90,7 +94,6 @@ static constexpr NeutralKey kNeutralKeys[] = {
     {"num_experts_per_tok", "0"},
     {"num_local_experts", "0"},
     {"per_layer_config", "{}"},
-    {"pretraining_tp", "1"},
     {"pruned_heads", "{}"},
     {"qk_layernorm", "false"},
     {"query_pre_attn_scalar", "null"},
@@ -163,7 +166,7 @@ bool understandsKey(const Family &family, std::string_view key) {
       keys.mlpBias,        keys.queryWidth,      keys.attentionScale,
       keys.attentionCap,   keys.logitCap,        keys.logitDivisor,
       keys.embeddingScale, keys.residualScale,   keys.windowPeriod,
-      keys.unread,         keys.qkvBias};
+      keys.unread[0], keys.unread[1],         keys.qkvBias};
   if (family.mixer.rotary == RotaryRule::kByLayerType &&
       key == "rope_local_base_freq")
     return true;

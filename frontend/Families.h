@@ -88,7 +88,8 @@ struct ConfigNames {
   const char *embeddingScale = "";
   const char *residualScale = ""; ///< of what a layer adds
   const char *windowPeriod = "";
-  const char *unread = ""; ///< one that the family has and does not use
+  /// Those that the family's files have and transformers does not use.
+  std::array<const char *, 2> unread = {"", ""};
   const char *qkvBias = ""; ///< what says again that q, k and v have one
 };
 

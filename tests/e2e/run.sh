@@ -78,6 +78,8 @@ echo "-- weights decoded ahead, in any order of the queues"
 ./cuda_platform.py --tools "$tools" --case llama-nf4 --bf16 --faults 0
 echo "-- plans of large models"
 ./plans.py --tools "$tools"
+echo "-- published models, a few of them"
+./published.py --tools "$tools" gemma-3-1b Phi-4-mini SmolLM3-3B Mixtral-8x7B
 echo "-- what is recomputed, against the optimum"
 ./recompute_gap.py --tools "$tools"
 echo "-- CUDA on several ranks"

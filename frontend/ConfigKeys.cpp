@@ -165,15 +165,17 @@ bool understandsKey(const Family &family, std::string_view key) {
       keys.attentionDropout, keys.inputBias,     keys.outputBias,
       keys.mlpBias,        keys.queryWidth,      keys.attentionScale,
       keys.attentionCap,   keys.logitCap,        keys.logitDivisor,
-      keys.embeddingScale, keys.residualScale,   keys.windowPeriod,
-      keys.unread[0], keys.unread[1],         keys.qkvBias};
+      keys.embeddingScale, keys.residualScale,   keys.windowPeriod};
   if (family.mixer.rotary == RotaryRule::kByLayerType &&
       key == "rope_local_base_freq")
     return true;
   if (family.mixer.rotary == RotaryRule::kSkipping &&
       (key == "no_rope_layers" || key == "no_rope_layer_interval"))
     return true;
-  return (!key.empty() && std::ranges::find(names, key) != std::end(names)) ||
+  if (key.empty())
+    return false;
+  return std::ranges::find(names, key) != std::end(names) ||
+         std::ranges::find(keys.unread, key) != std::end(keys.unread) ||
          understandsExpertKey(family, key);
 }
 

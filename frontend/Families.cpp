@@ -79,14 +79,14 @@ static constexpr Family kFamilies[] = {
     {
         .architecture = "Qwen2MoeForCausalLM",
         .modelType = "qwen2_moe",
-        .mixer = {.inputBias = BiasRule::kAlways},
+        .mixer = {.inputBias = BiasRule::kByKey},
         .experts = {.router = "mlp.gate",
                     .each = "mlp.experts",
                     .shared = "mlp.shared_expert",
                     .sharedGate = "mlp.shared_expert_gate",
                     .hasDenseLayers = true},
-        .keys = {.qkvBias = "qkv_bias"},
-        .defaults = {.kvHeads = 16},
+        .keys = {.inputBias = "qkv_bias"},
+        .defaults = {.kvHeads = 16, .biases = true},
     },
     {
         .architecture = "Qwen3MoeForCausalLM",

@@ -89,8 +89,7 @@ struct ConfigNames {
   const char *residualScale = ""; ///< of what a layer adds
   const char *windowPeriod = "";
   /// Those that the family's files have and transformers does not use.
-  std::array<const char *, 2> unread = {"", ""};
-  const char *qkvBias = ""; ///< what says again that q, k and v have one
+  std::array<std::string_view, 6> unread = {};
 };
 
 /// Paths of modules; those of a layer are inside `layers`.N. Parts that one
@@ -167,6 +166,7 @@ struct ConfigDefaults {
   /// `partial_rotary_factor`; 0: the family has no such key.
   double partialRotary = 0;
   int64_t innerFactor = 0; ///< times the hidden size; 0: the key must be there
+  bool biases = false; ///< of the keys of BiasRule::kByKey
   /// `pad_token_id`, whose row of the embedding gets no gradient; -1: none.
   int64_t paddingToken = -1;
   bool padsEmbedding = true; ///< false: there is no such row

@@ -108,10 +108,6 @@ static Status readPadding(const JsonFields &fields, ModelConfig &config) {
 
 /// Keys that turn on what the family has no weights for are refused.
 static Status readBiases(const JsonFields &fields, ModelConfig &config) {
-  const char *inputs = config.family->keys.qkvBias;
-  QLORA_ASSIGN_OR_RETURN(const bool hasInputs, fields.boolean(inputs, true));
-  if (*inputs && !hasInputs)
-    return Status::invalid("'{}' is false; only true is supported", inputs);
   const Family &family = *config.family;
   const ConfigNames &keys = family.keys;
   struct Bias {
@@ -124,7 +120,8 @@ static Status readBiases(const JsonFields &fields, ModelConfig &config) {
       {keys.outputBias, family.mixer.outputBias, config.outputBias},
       {keys.mlpBias, family.mlp.bias, config.mlpBias}};
   for (const auto &[key, rule, there] : biases) {
-    QLORA_ASSIGN_OR_RETURN(const bool value, fields.boolean(key, false));
+    const bool missing = rule == BiasRule::kByKey && family.defaults.biases;
+    QLORA_ASSIGN_OR_RETURN(const bool value, fields.boolean(key, missing));
     // One key may be for several, of which one never has a bias.
     const bool isOfOthers = std::ranges::any_of(biases, [&](const Bias &other) {
       return other.rule != BiasRule::kNever &&

@@ -10,8 +10,9 @@
 
 Each case is imported, compiled and trained as a user would, on its own number
 of ranks, and held against expected.safetensors: float32 within the tolerances
-below, dropout masks exactly; with --bf16, losses within 2 % and the gradients
-of step 1 within 5 % of their norms. With
+below, dropout masks exactly; with --bf16, losses within 2 % and, without
+experts, the gradients of step 1 within 5 % of their norms: of two layers, and
+more of more (bf16_gradient_limit). With
 --target cuda the programs are CUDA's and run on the software platform
 (tests/cuda), or with --library-path on NVIDIA's libraries: LD_LIBRARY_PATH of
 qlora-run. With --modules they were compiled before: NAME.so, or NAME-bf16.so.
@@ -38,7 +39,8 @@ import safetensors_io  # noqa: E402
 # Absolute, or relative to the norm or distance where the name says so. The
 # reference itself, run in float64, differs by a tenth of these.
 LOGITS, LOSS, NORM, GRADIENT, FINAL = 5e-5, 2e-5, 5e-5, 5e-5, 1e-3
-# Of a case's tensors the worst differs by 2.1 to 2.8 %, on CPUs and on CUDA.
+# Of a case of two layers the worst tensor differs by 2.1 to 2.8 %, on CPUs
+# and on CUDA.
 GRADIENT_BF16 = 0.05
 
 
@@ -189,6 +191,19 @@ def check_tensors(errors, dump, adapter, case, expected):
         raise Failure(f"the dump has {min(extra)}, PyTorch has no dropout")
 
 
+def bf16_gradient_limit(case):
+    """Roundings of layers add up as a random walk does. None with experts:
+    where rounding makes a token choose another expert, gradients differ by
+    what the two experts do and not by rounding."""
+    path = os.path.join(settings(case)["model_name_or_path"], "config.json")
+    with open(path) as file:
+        config = json.load(file)
+    if "num_experts_per_tok" in config:
+        return None
+    layers = config.get("num_hidden_layers", config.get("n_layer"))
+    return GRADIENT_BF16 * max(1.0, layers / 2) ** 0.5
+
+
 def wrong_bytes(dump, name, want):
     """Elements that differ; masks and numbers of ops are exact."""
     if name not in dump:
@@ -267,7 +282,8 @@ def run_case(options, case):
         for i, step in enumerate(metrics):
             want = expected["loss"][i]
             check(errors, "loss (bf16)", abs(step["loss"] - want) / want, 0.02)
-        check_gradients(errors, dump, expected, GRADIENT_BF16)
+        if limit := bf16_gradient_limit(case):
+            check_gradients(errors, dump, expected, limit)
         return errors
     check_metrics(errors, metrics, expected)
     check_tensors(errors, dump, adapter, case, expected)

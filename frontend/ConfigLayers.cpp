@@ -213,8 +213,18 @@ static Status readWindows(const JsonFields &fields, ModelConfig &config) {
   return Status::ok();
 }
 
+/// The keys, with the family's where none is there.
+static json withDefaultRope(json root, const Family &family) {
+  const bool isThere =
+      root.contains("rope_scaling") || root.contains("rope_parameters");
+  if (*family.defaults.rope && !isThere)
+    root["rope_scaling"] = json::parse(family.defaults.rope);
+  return root;
+}
+
 Status readLayers(const json &root, ModelConfig &config) {
-  QLORA_RETURN_IF_ERROR(readRotaries(root, config));
+  QLORA_RETURN_IF_ERROR(
+      readRotaries(withDefaultRope(root, *config.family), config));
   QLORA_RETURN_IF_ERROR(readWindows(JsonFields(root), config));
   if (config.family->mixer.rotary == RotaryRule::kByLayerType)
     for (int64_t layer = 0; layer < config.layers; ++layer)

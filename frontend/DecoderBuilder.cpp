@@ -7,6 +7,7 @@
 
 #include "frontend/ExpertBuilder.h"
 #include "frontend/ModelIdentity.h"
+#include "frontend/WeightBuilder.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/ImplicitLocOpBuilder.h"
@@ -42,7 +43,9 @@ private:
   /// Creates an op here, as part of the current layer.
   template <typename Op, typename... Args> Op emit(Args &&...args);
 
-  Value parameter(const Weight &weight);
+  Value parameter(const Weight &weight) {
+    return WeightBuilder{body, parameters}.build(weight, layerNumber);
+  }
   Value linear(const LinearWeight &linear, Value x);
   /// The parts that these linears compute of x, each with its width.
   SmallVector<Value> parts(ArrayRef<LinearWeight> linears,
@@ -63,7 +66,6 @@ private:
 
   /// [B, T, width] f32.
   RankedTensorType activation(int64_t width);
-  Type elementType(const Weight &weight);
 
   MLIRContext &context;
   const ModelConfig &config;
@@ -101,33 +103,6 @@ Op DecoderBuilder::emit(Args &&...args) {
 RankedTensorType DecoderBuilder::activation(int64_t width) {
   return RankedTensorType::get(
       {ShapedType::kDynamic, ShapedType::kDynamic, width}, body.getF32Type());
-}
-
-Type DecoderBuilder::elementType(const Weight &weight) {
-  if (weight.nf4Block)
-    return model::NF4Type::get(&context, weight.nf4Block, weight.doubleQuant);
-  if (weight.dtype == SafetensorsDtype::kBF16)
-    return body.getBF16Type();
-  return weight.dtype == SafetensorsDtype::kF16 ? Type(body.getF16Type())
-                                                : Type(body.getF32Type());
-}
-
-/// Declares a weight and returns its value. Both have the tensor's name as
-/// location; that of the ops to come stays the module's.
-Value DecoderBuilder::parameter(const Weight &weight) {
-  auto type = RankedTensorType::get(weight.shape, elementType(weight));
-  Location loc = NameLoc::get(StringAttr::get(&context, weight.name));
-  model::ParameterOp::create(
-      parameters, loc, weight.name, type,
-      StringAttr::get(&context, weight.file), /*file_type=*/TypeAttr(),
-      /*init=*/StringAttr(), /*trainable=*/false,
-      /*stored_quantized=*/weight.nf4Block != 0, /*quantized=*/TypeAttr(),
-      /*part_names=*/ArrayAttr(), /*part_rows=*/DenseI64ArrayAttr());
-  Location outer = body.getLoc();
-  body.setLoc(loc);
-  Value value = emit<model::WeightOp>(type, weight.name);
-  body.setLoc(outer);
-  return value;
 }
 
 Value DecoderBuilder::linear(const LinearWeight &linear, Value x) {
@@ -198,7 +173,7 @@ Value DecoderBuilder::activate(ValueRange inputs) {
       model::symbolizeActivation(config.activation);
   assert(kind && "HfConfig has the op's names");
   if (inputs.size() == 2)
-    return emit<model::GluOp>(type, inputs[0], inputs[1], *kind);
+    return emit<model::GluOp>(inputs[0], inputs[1], *kind);
   return emit<model::ActivationOp>(type, inputs[0], *kind);
 }
 
@@ -227,9 +202,13 @@ Value DecoderBuilder::buildAttention(const LayerWeights &layer, Value x) {
       parts(layer.queryKeyValue, {width, kvWidth, kvWidth}, x);
   Value q = rotate(layer.queryNorm, qkv[0], path);
   Value k = rotate(layer.keyNorm, qkv[1], path);
+  Value sinks;
+  if (layer.sinks)
+    sinks = WeightBuilder{body, parameters}.buildF32(*layer.sinks, layerNumber);
   auto attention = emit<model::AttentionOp>(
       q, k, qkv[2], segments, config.heads, config.kvHeads, config.headDim,
-      config.windows[layerNumber], config.attentionScale, config.attentionCap);
+      config.windows[layerNumber], config.attentionScale, config.attentionCap,
+      sinks);
   return linear(layer.attentionOutput, attention.getResult());
 }
 

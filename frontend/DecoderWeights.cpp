@@ -109,6 +109,11 @@ Status LayerFinder::findAttention(LayerWeights &layer) {
   QLORA_ASSIGN_OR_RETURN(layer.attentionOutput,
                          linear(names.attentionOutput, config.hiddenSize, width,
                                 config.outputBias));
+  if (!names.sinks.empty()) {
+    QLORA_ASSIGN_OR_RETURN(
+        layer.sinks, tensors.dense(fmt::format("{}.{}", prefix, names.sinks),
+                                   {config.heads}));
+  }
   const HeadNorms norms = config.family->mixer.headNorms;
   if (norms == HeadNorms::kNone)
     return Status::ok();
@@ -206,13 +211,13 @@ static Status findEnds(const ModelConfig &config, const ModelFiles &files,
 }
 
 /// The rest of a stored name after "model.layers."; empty if it has another
-/// start. Files of a base model lack the first part of every name.
+/// start.
 static std::string_view insideLayers(const Family &family,
                                      std::string_view name) {
-  const std::string_view layers = family.modules.layers;
-  for (std::string_view start : {layers, layers.substr(layers.find('.') + 1)})
-    if (name.starts_with(start) && name.substr(start.size()).starts_with('.'))
-      return name.substr(start.size() + 1);
+  for (const std::string &start :
+       spellings(fmt::format("{}.", family.modules.layers)))
+    if (name.starts_with(start))
+      return name.substr(start.size());
   return {};
 }
 

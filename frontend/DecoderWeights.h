@@ -18,17 +18,6 @@
 
 namespace qlora {
 
-/// One stored weight. `shape` is that of the numbers, also where they are
-/// packed in 4 bits.
-struct Weight {
-  std::string name;
-  std::string file; ///< base name
-  SafetensorsDtype dtype = SafetensorsDtype::kF32;
-  std::vector<int64_t> shape;
-  int64_t nf4Block = 0; ///< 0: not quantised
-  bool doubleQuant = false;
-};
-
 struct LinearWeight {
   std::string module; ///< "model.layers.0.self_attn.q_proj"
   LinearLayout layout = LinearLayout::kOutIn; ///< of the stored weight
@@ -51,6 +40,7 @@ struct LayerWeights {
   std::optional<NormWeight> inputNorm;
   std::vector<LinearWeight> queryKeyValue; ///< one each, or one for all
   std::optional<NormWeight> queryNorm, keyNorm;
+  std::optional<Weight> sinks; ///< [heads]
   LinearWeight attentionOutput;
   std::optional<NormWeight> attentionNorm; ///< of what attention adds
   std::optional<NormWeight> mlpNorm;

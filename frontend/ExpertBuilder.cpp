@@ -4,6 +4,8 @@
 
 #include "frontend/ExpertBuilder.h"
 
+#include "frontend/WeightBuilder.h"
+
 using namespace mlir;
 
 namespace qlora {
@@ -15,10 +17,11 @@ class ExpertBuilder {
 public:
   ExpertBuilder(ImplicitLocOpBuilder &body, OpBuilder &parameters,
                 const ModelConfig &config, int64_t layer)
-      : body(body), parameters(parameters), config(config.experts),
-        activation(config.activation), layer(layer) {}
+      : body(body), weights{body, parameters}, config(config.experts),
+        activation(config.activation), layer(layer),
+        areInTurns(config.family->experts.areStacked) {}
 
-  Value build(const ExpertWeights &weights, Value x);
+  Value build(const ExpertWeights &experts, Value x);
 
 private:
   template <typename Op, typename... Args> Op emit(Args &&...args) {
@@ -26,8 +29,12 @@ private:
     model::setLayer(op, layer);
     return op;
   }
-  Value stackedParameter(const StackedWeight &weight);
-  Value product(const StackedWeight &weight, Value rows, Value offsets);
+  Value parameter(const StackedWeight &weight) {
+    return weights.build(weight.name, weight.shape, weight.parts, layer);
+  }
+  Value logits(const StackedWeight &router, Value x);
+  Value product(const StackedWeight &weight, Value rows);
+  Value activate(Value gateUp);
   /// [B, T, ...] of `element`; the shape behind the tokens.
   RankedTensorType tensor(ArrayRef<int64_t> shape, Type element) {
     SmallVector<int64_t> whole = {ShapedType::kDynamic, ShapedType::kDynamic};
@@ -36,80 +43,77 @@ private:
   }
 
   ImplicitLocOpBuilder &body;
-  OpBuilder &parameters;
+  const WeightBuilder weights;
   const ExpertsConfig &config;
   StringRef activation;
   int64_t layer;
+  bool areInTurns; ///< gate and up
+  model::SortByExpertOp sorted;
 };
 
 } // namespace
 
-static Type elementType(OpBuilder &builder, SafetensorsDtype dtype) {
-  if (dtype == SafetensorsDtype::kBF16)
-    return builder.getBF16Type();
-  return dtype == SafetensorsDtype::kF16 ? Type(builder.getF16Type())
-                                         : Type(builder.getF32Type());
+/// Without a module: adapters and 4 bits are not for routers.
+Value ExpertBuilder::logits(const StackedWeight &router, Value x) {
+  RankedTensorType type = tensor({config.count}, body.getF32Type());
+  Value y = emit<model::LinearOp>(
+      type, x, parameter(router),
+      /*init=*/Value(), APFloat(1.0), /*module=*/StringAttr());
+  if (!router.bias)
+    return y;
+  return emit<model::AddBiasOp>(
+      type, y, weights.build(*router.bias, layer));
 }
 
-Value ExpertBuilder::stackedParameter(const StackedWeight &weight) {
-  const Weight &first = weight.parts.front();
-  auto type =
-      RankedTensorType::get(weight.shape, elementType(body, first.dtype));
-  SmallVector<StringRef> names;
-  for (const Weight &part : weight.parts)
-    names.push_back(part.name);
-  SmallVector<int64_t> rows(names.size(), first.shape[0]);
-  const bool isOwn = names.size() == 1 && names.front() == weight.name;
-  Location loc = NameLoc::get(body.getStringAttr(weight.name));
-  model::ParameterOp::create(
-      parameters, loc, weight.name, type, body.getStringAttr(first.file),
-      /*file_type=*/TypeAttr(), /*init=*/StringAttr(), /*trainable=*/false,
-      /*stored_quantized=*/false, /*quantized=*/TypeAttr(),
-      isOwn ? ArrayAttr() : body.getStrArrayAttr(names),
-      isOwn ? DenseI64ArrayAttr() : body.getDenseI64ArrayAttr(rows));
-  Location outer = body.getLoc();
-  body.setLoc(loc);
-  Value value = emit<model::WeightOp>(type, weight.name);
-  body.setLoc(outer);
-  return value;
-}
-
-Value ExpertBuilder::product(const StackedWeight &weight, Value rows,
-                             Value offsets) {
-  Value value = stackedParameter(weight);
-  int64_t out = weight.shape[0] / config.count;
+/// Each row with the matrix, and the bias, of its expert.
+Value ExpertBuilder::product(const StackedWeight &weight, Value rows) {
+  Value value = parameter(weight);
+  const bool isOutIn = weight.layout == LinearLayout::kOutIn;
+  int64_t out = isOutIn ? weight.shape[0] / config.count : weight.shape[1];
+  RankedTensorType type = tensor({config.chosen, out}, body.getF32Type());
+  Value init;
+  if (weight.bias)
+    init = emit<model::EmbeddingOp>(
+        type, sorted.getExperts(),
+        weights.build(*weight.bias, layer));
   return emit<model::GroupedLinearOp>(
-      tensor({config.chosen, out}, body.getF32Type()), rows, value, offsets,
-      /*init=*/Value(), APFloat(1.0), body.getStringAttr(weight.name),
-      model::WeightLayout::OutIn, /*groups_last=*/false);
+      type, rows, value, sorted.getOffsets(), init, APFloat(1.0),
+      body.getStringAttr(weight.name),
+      isOutIn ? model::WeightLayout::OutIn : model::WeightLayout::InOut,
+      /*groups_last=*/false);
 }
 
-Value ExpertBuilder::build(const ExpertWeights &weights, Value x) {
-  Type f32 = body.getF32Type(), i32 = body.getI32Type();
-  int64_t k = config.chosen, hidden = weights.gateUp.shape[1];
-  body.setLoc(NameLoc::get(body.getStringAttr(weights.module)));
-  // Without a module: adapters and 4 bits are not for routers.
-  Value logits = emit<model::LinearOp>(tensor({config.count}, f32), x,
-                                       stackedParameter(weights.router),
-                                       /*init=*/Value(), APFloat(1.0),
-                                       /*module=*/StringAttr());
-  auto route = emit<model::RouteOp>(tensor({k}, f32), tensor({k}, i32), logits,
-                                    /*over_all=*/!config.normalized);
-  auto sorted = emit<model::SortByExpertOp>(
-      tensor({k}, i32), tensor({k}, i32),
-      RankedTensorType::get({config.count + 1}, i32), route.getChoices());
-  Value rows = emit<model::GatherRowsOp>(tensor({k, hidden}, f32), x,
-                                         sorted.getOrder(), sorted.getPlaces(),
-                                         /*weights=*/Value());
-  Value gateUp = product(weights.gateUp, rows, sorted.getOffsets());
-  Type half = tensor({k, config.innerSize}, f32);
+Value ExpertBuilder::activate(Value gateUp) {
+  if (areInTurns)
+    gateUp = emit<model::TransposeRowsOp>(gateUp.getType(), gateUp,
+                                          /*inner=*/2);
+  Type half =
+      tensor({config.chosen, config.innerSize}, body.getF32Type());
   auto split = emit<model::SplitOp>(TypeRange{half, half}, gateUp);
   std::optional<model::Activation> kind =
       model::symbolizeActivation(activation);
   assert(kind && "HfConfig has the op's names");
-  Value inner = emit<model::GluOp>(half, split.getParts()[0],
-                                   split.getParts()[1], *kind);
-  Value out = product(weights.down, inner, sorted.getOffsets());
+  const ClampedGlu &glu = config.glu;
+  return emit<model::GluOp>(split.getParts()[0], split.getParts()[1], *kind,
+                            glu.limit, glu.slope, glu.offset);
+}
+
+Value ExpertBuilder::build(const ExpertWeights &experts, Value x) {
+  Type f32 = body.getF32Type(), i32 = body.getI32Type();
+  int64_t k = config.chosen;
+  body.setLoc(NameLoc::get(body.getStringAttr(experts.module)));
+  auto route = emit<model::RouteOp>(tensor({k}, f32), tensor({k}, i32),
+                                    logits(experts.router, x),
+                                    /*over_all=*/!config.normalized);
+  Type choices = tensor({k}, i32);
+  sorted = emit<model::SortByExpertOp>(
+      choices, choices, choices,
+      RankedTensorType::get({config.count + 1}, i32), route.getChoices());
+  int64_t hidden = cast<RankedTensorType>(x.getType()).getDimSize(2);
+  Value rows = emit<model::GatherRowsOp>(tensor({k, hidden}, f32), x,
+                                         sorted.getOrder(), sorted.getPlaces(),
+                                         /*weights=*/Value());
+  Value out = product(experts.down, activate(product(experts.gateUp, rows)));
   return emit<model::CombineRowsOp>(x.getType(), out, sorted.getOrder(),
                                     sorted.getPlaces(), route.getWeights());
 }

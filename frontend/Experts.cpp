@@ -34,7 +34,8 @@ bool understandsExpertKey(const Family &family, std::string_view key) {
       experts.countKeys[0], experts.countKeys[1], experts.innerKey, kChosenKey,
       kNormalizeKey,        kLogitsKey,           kLossKey,         kNoiseKey,
       kStepKey,             kDenseKey};
-  return std::ranges::find(keys, key) != std::end(keys);
+  return std::ranges::find(keys, key) != std::end(keys) ||
+         key == experts.glu.limitKey || key == experts.glu.slopeKey;
 }
 
 /// Either key; both only with one number.
@@ -72,6 +73,20 @@ static Status readLayers(const JsonFields &fields, ModelConfig &config) {
                            kDenseKey, shortDump(*dense), config.layers);
   for (const json &layer : *dense)
     experts.layers[layer.get<size_t>()] = false;
+  return Status::ok();
+}
+
+static Status readGlu(const JsonFields &fields, const ClampedGlu &family,
+                      ClampedGlu &glu) {
+  glu = family;
+  if (*family.limitKey) {
+    QLORA_ASSIGN_OR_RETURN(glu.limit,
+                           fields.positive(family.limitKey, family.limit));
+  }
+  if (*family.slopeKey) {
+    QLORA_ASSIGN_OR_RETURN(glu.slope,
+                           fields.positive(family.slopeKey, family.slope));
+  }
   return Status::ok();
 }
 
@@ -114,6 +129,7 @@ Status readExperts(const JsonFields &fields, ModelConfig &config) {
     return Status::invalid("'{}' is {}, but there are {} experts", kChosenKey,
                            experts.chosen, experts.count);
   QLORA_RETURN_IF_ERROR(refuseRouterTraining(fields));
+  QLORA_RETURN_IF_ERROR(readGlu(fields, family.glu, experts.glu));
   return readLayers(fields, config);
 }
 
@@ -125,6 +141,10 @@ void describeExperts(const ModelConfig &config, nlohmann::ordered_json &model) {
   model[kChosenKey] = experts.chosen;
   model["expert_intermediate_size"] = experts.innerSize;
   model[kNormalizeKey] = experts.normalized;
+  if (experts.glu.limit)
+    model["glu_limit"] = experts.glu.limit;
+  if (experts.glu.slope != 1)
+    model["glu_slope"] = experts.glu.slope;
   if (experts.sharedSize)
     model["shared_expert_intermediate_size"] = experts.sharedSize;
   std::string dense;
@@ -164,30 +184,76 @@ stack(const ModelConfig &config, TensorFinder &tensors, std::string name,
   return stacked;
 }
 
+/// All experts in one tensor of the files, [experts, in, out].
+static StatusOr<StackedWeight> findStacked(const ModelConfig &config,
+                                           TensorFinder &tensors,
+                                           std::string name, int64_t in,
+                                           int64_t out) {
+  const int64_t experts = config.experts.count;
+  QLORA_ASSIGN_OR_RETURN(Weight weight,
+                         tensors.dense(name, {experts, in, out}));
+  return StackedWeight{
+      name, {weight}, {experts * in, out}, LinearLayout::kInOut, {}};
+}
+
+static StatusOr<StackedWeight> findRouter(const ModelConfig &config,
+                                          TensorFinder &tensors,
+                                          const std::string &layer) {
+  const Experts &names = config.family->experts;
+  const std::string module = fmt::format("{}.{}", layer, names.router);
+  QLORA_ASSIGN_OR_RETURN(
+      Weight weight, tensors.dense(module + ".weight",
+                                   {config.experts.count, config.hiddenSize}));
+  StackedWeight router = {
+      fmt::format("{}.{}.weight", layer, names.routerModule),
+      {weight},
+      weight.shape};
+  if (names.haveBiases) {
+    QLORA_ASSIGN_OR_RETURN(
+        router.bias, tensors.dense(module + ".bias", {config.experts.count}));
+  }
+  return router;
+}
+
+static Status findBias(const ModelConfig &config, TensorFinder &tensors,
+                       int64_t out, StackedWeight &weight) {
+  if (!config.family->experts.haveBiases)
+    return Status::ok();
+  QLORA_ASSIGN_OR_RETURN(weight.bias,
+                         tensors.dense(weight.name + "_bias",
+                                       {config.experts.count, out}));
+  return Status::ok();
+}
+
 StatusOr<ExpertWeights> findExperts(const ModelConfig &config,
                                     TensorFinder &tensors,
                                     const std::string &layer) {
   const Experts &names = config.family->experts;
   const int64_t hidden = config.hiddenSize, inner = config.experts.innerSize;
-  const std::string each = fmt::format("{}.{}", layer, names.each);
-  const auto &[gate, up, down] = names.projections;
-  const std::string_view inputs[] = {gate, up}, outputs[] = {down};
   ExpertWeights weights;
   weights.module = fmt::format("{}.{}", layer, names.module);
-  QLORA_ASSIGN_OR_RETURN(
-      Weight router,
-      tensors.dense(fmt::format("{}.{}.weight", layer, names.router),
-                    {config.experts.count, hidden}));
-  weights.router = {fmt::format("{}.{}.weight", layer, names.routerModule),
-                    {router},
-                    router.shape};
-  QLORA_ASSIGN_OR_RETURN(weights.gateUp,
-                         stack(config, tensors,
-                               weights.module + ".gate_up_proj", each, inputs,
-                               inner, hidden));
-  QLORA_ASSIGN_OR_RETURN(weights.down,
-                         stack(config, tensors, weights.module + ".down_proj",
-                               each, outputs, hidden, inner));
+  const std::string gateUp = weights.module + ".gate_up_proj";
+  const std::string down = weights.module + ".down_proj";
+  QLORA_ASSIGN_OR_RETURN(weights.router, findRouter(config, tensors, layer));
+  if (names.areStacked) {
+    QLORA_ASSIGN_OR_RETURN(
+        weights.gateUp,
+        findStacked(config, tensors, gateUp, hidden, 2 * inner));
+    QLORA_ASSIGN_OR_RETURN(weights.down,
+                           findStacked(config, tensors, down, inner, hidden));
+  } else {
+    const std::string each = fmt::format("{}.{}", layer, names.each);
+    const std::span inputs = std::span(names.projections).first(2);
+    const std::span outputs = std::span(names.projections).last(1);
+    QLORA_ASSIGN_OR_RETURN(
+        weights.gateUp,
+        stack(config, tensors, gateUp, each, inputs, inner, hidden));
+    QLORA_ASSIGN_OR_RETURN(
+        weights.down,
+        stack(config, tensors, down, each, outputs, hidden, inner));
+  }
+  QLORA_RETURN_IF_ERROR(findBias(config, tensors, 2 * inner, weights.gateUp));
+  QLORA_RETURN_IF_ERROR(findBias(config, tensors, hidden, weights.down));
   return weights;
 }
 

@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: MIT
 
 // The experts of a decoder: what config.json says of them, and their tensors.
-// Files have a tensor for each expert and projection; a parameter is all of a
-// layer's, stacked as transformers stacks them, which is how PEFT names them:
+// Most files have a tensor for each expert and projection; a parameter is all of
+// a layer's, stacked as transformers stacks them, which is how PEFT names them:
 //
 //   mlp.experts.gate_up_proj  [experts * 2 * inner, hidden]: of each expert all
 //                             rows of gate, then all of up
 //   mlp.experts.down_proj     [experts * hidden, inner]
+//
+// Those of gpt-oss are stacked in the files: [experts, hidden, 2 * inner] and
+// [experts, inner, hidden], with gate and up in turns.
 
 #ifndef QLORA_FRONTEND_EXPERTS_H
 #define QLORA_FRONTEND_EXPERTS_H
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,13 +22,13 @@
 #include <nlohmann/json.hpp>
 
 #include "frontend/Families.h"
+#include "frontend/Weight.h"
 
 namespace qlora {
 
 class JsonFields;
 class TensorFinder;
 struct ModelConfig;
-struct Weight;
 
 /// In numbers. A model without experts has a count of 0.
 struct ExpertsConfig {
@@ -33,6 +37,7 @@ struct ExpertsConfig {
   int64_t innerSize = 0;
   int64_t sharedSize = 0; ///< of the MLP beside them; 0: none
   bool normalized = false;  ///< the weights of the chosen add up to 1
+  ClampedGlu glu;
   std::vector<bool> layers; ///< which have experts, not an MLP
 };
 
@@ -51,11 +56,14 @@ struct StackedWeight {
   std::string name;
   std::vector<Weight> parts;
   std::vector<int64_t> shape;
+  LinearLayout layout = LinearLayout::kOutIn; ///< of each expert
+  std::optional<Weight> bias;                 ///< [experts, out]
 };
 
 struct ExpertWeights {
   std::string module; ///< "model.layers.0.mlp.experts"
-  StackedWeight router; ///< [experts, hidden], one part; never quantised
+  /// [experts, hidden], one part; never quantised. Its bias is [experts].
+  StackedWeight router;
   StackedWeight gateUp, down;
 };
 

@@ -107,6 +107,7 @@ struct ModuleNames {
       "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"};
   std::string_view attentionOutput = "self_attn.o_proj";
   std::string_view attentionNorm = ""; ///< of what attention adds
+  std::string_view sinks = ""; ///< of attention: a score for each head
   std::string_view queryNorm = "self_attn.q_norm";
   std::string_view keyNorm = "self_attn.k_norm";
 
@@ -132,6 +133,14 @@ struct Mlp {
   BiasRule bias = BiasRule::kNever;
 };
 
+/// gate * f(gate) of a gated MLP, where it is not plain: gpt-oss's.
+struct ClampedGlu {
+  double limit = 0; ///< of gate and up; 0: none
+  double slope = 1; ///< inside of the sigmoid of silu
+  double offset = 0; ///< added to up
+  const char *limitKey = "", *slopeKey = "";
+};
+
 /// A mixture of experts in place of the MLP (Experts.h).
 struct Experts {
   std::string_view router = ""; ///< inside a layer; empty: no experts
@@ -147,6 +156,11 @@ struct Experts {
   std::string_view shared = "", sharedGate = "";
   const char *sharedKey = "shared_expert_intermediate_size";
   bool alwaysNormalized = false; ///< else by `norm_topk_prob`
+  /// The files have a layer's as transformers has them, [experts, in, out], with
+  /// a row of gate before each of up.
+  bool areStacked = false;
+  bool haveBiases = false; ///< and the router
+  ClampedGlu glu = {};
   bool hasDenseLayers = false; ///< by `decoder_sparse_step`, `mlp_only_layers`
 
   constexpr bool isThere() const { return !router.empty(); }
@@ -162,6 +176,7 @@ struct ConfigDefaults {
   double queryWidth = 0, attentionScale = 0;
   double attentionCap = 0, logitCap = 0; ///< where missing, not null
   double ropeTheta = 10000;
+  const char *rope = ""; ///< an object like `rope_scaling`
   double windowedRopeTheta = 10000; ///< of RotaryRule::kByLayerType
   /// `partial_rotary_factor`; 0: the family has no such key.
   double partialRotary = 0;

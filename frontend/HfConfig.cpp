@@ -260,13 +260,39 @@ static Status replaceValues(const Family &family, const json &instead,
   return Status::ok();
 }
 
+/// The keys of the text model inside of one that reads more than text; it has
+/// the others' where it has none itself.
+static StatusOr<json> takeTextModel(json root, ModelConfig &config) {
+  const auto text = root.find("text_config");
+  if (text == root.end() || text->empty())
+    return root;
+  if (!text->is_object())
+    return Status::invalid("'text_config' is {}; expected an object",
+                           shortDump(*text));
+  std::vector<std::string> parts;
+  for (const auto &[name, value] : root.items())
+    if (name.ends_with("_config") && value.is_object() &&
+        name != "text_config" && name != "quantization_config")
+      parts.push_back(name);
+  config.warnings.push_back(fmt::format(
+      "only the text model of {} is imported; left out: {}",
+      shortDump(root.value("model_type", json("this folder"))),
+      parts.empty() ? "nothing" : fmt::format("{}", fmt::join(parts, ", "))));
+  json taken = *text;
+  for (const char *key : {"quantization_config", "tie_word_embeddings"})
+    if (root.contains(key) && !taken.contains(key))
+      taken[key] = root[key];
+  return taken;
+}
+
 StatusOr<ModelConfig> parseHfConfig(std::string_view text,
                                     const json &instead) {
-  json root = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!root.is_object())
+  json whole = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!whole.is_object())
     return Status::invalid("not a JSON object");
-  const JsonFields fields(root);
   ModelConfig config;
+  QLORA_ASSIGN_OR_RETURN(json root, takeTextModel(std::move(whole), config));
+  const JsonFields fields(root);
   QLORA_ASSIGN_OR_RETURN(const std::vector<std::string> architectures,
                          fields.strings("architectures"));
   QLORA_ASSIGN_OR_RETURN(const std::string type,

@@ -72,7 +72,8 @@ productsToQuantize(ArrayRef<WeightOp> weights, bool experts) {
 }
 
 /// bitsandbytes quantises a Conv1D as the Linear that it puts in its place,
-/// [out, in]: blocks go along x. The file keeps its [in, out].
+/// [out, in]: blocks go along x. The file keeps its [in, out]. Experts, which
+/// are no modules of their own, it takes as they are.
 static void turn(ParameterOp parameter, ArrayRef<WeightedProduct> products) {
   RankedTensorType type = parameter.getTensorType();
   parameter.setType(type.clone({type.getDimSize(1), type.getDimSize(0)}));
@@ -104,7 +105,9 @@ void QuantizeBasePass::runOnOperation() {
         productsToQuantize(weights, experts);
     if (products.empty())
       continue;
-    if (WeightedProduct(products.front()).getLayout() == WeightLayout::InOut)
+    WeightedProduct product = products.front();
+    if (product.getLayout() == WeightLayout::InOut &&
+        !product.getGroupOffsets())
       turn(parameter, products);
     parameter.setFileTypeAttr(TypeAttr::get(type.getElementType()));
     parameter.setQuantizedAttr(TypeAttr::get(nf4));

@@ -4,7 +4,7 @@
 // included by ModelOps.td, whose conventions and classes hold.
 //
 //   %weights, %choices        = model.route %logits
-//   %order, %places, %offsets = model.sort_by_expert %choices
+//   %order, %places, %experts, %offsets = model.sort_by_expert %choices
 //   %rows = model.gather_rows %x, %order, %places
 //   %h    = model.grouped_linear %rows, %w1, %offsets     // and row ops
 //   %o    = model.grouped_linear %h, %w2, %offsets
@@ -40,13 +40,13 @@ def Model_SortByExpertOp : Model_Library<"sort_by_expert"> {
   let summary = "the order of rows by expert, then by token";
   let description = [{
     Row p of the sorted ones belongs to choice order[p], counted over
-    [B, T, k]; places is the inverse. Those of expert e are rows
-    [offsets[e], offsets[e + 1]). (C1) all are i32, order and places as
-    choices, offsets [E + 1].
+    [B, T, k]; places is the inverse. Its expert is experts[p]; those of expert
+    e are rows [offsets[e], offsets[e + 1]). (C1) all are i32, order, places and
+    experts as choices, offsets [E + 1].
   }];
   let ownArguments = (ins Model_Tensor:$choices);
   let results = (outs Model_Tensor:$order, Model_Tensor:$places,
-    Model_Tensor:$offsets);
+    Model_Tensor:$experts, Model_Tensor:$offsets);
   let assemblyFormat =
       "$choices attr-dict `:` functional-type(operands, results)";
   let hasVerifier = 1;
@@ -81,6 +81,21 @@ def Model_CombineRowsOp : Model_Moved<"combine_rows"> {
     or without the factor. (C1) order and places are i32 [B, T, k]; x is
     [B, T, k, C] and the result [B, T, C]. (C2) weights are f32 [B, T, k].
   }];
+}
+
+def Model_TransposeRowsOp : Model_Library<"transpose_rows"> {
+  let summary = "the elements of each row in another order";
+  let description = [{
+    A row is seen as [C / inner, inner] and becomes its transpose, [inner, C /
+    inner]: what lies in turns, as gate and up of some files, lies side by side
+    after `inner` 2. (C1) inner is positive and divides the last dimension of x,
+    whose type the result has.
+  }];
+  let ownArguments = (ins Model_FloatTensor:$x, I64Attr:$inner);
+  let results = (outs Model_FloatTensor:$result);
+  let assemblyFormat =
+      "$x attr-dict `:` functional-type(operands, results)";
+  let hasVerifier = 1;
 }
 
 def Model_GroupedLinearOp : Model_Library<"grouped_linear",

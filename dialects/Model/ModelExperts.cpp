@@ -53,18 +53,24 @@ LogicalResult SortByExpertOp::verify() {
   ArrayRef<int64_t> choices = tensorOf(getChoices()).getShape();
   if (choices.size() == 3 && isIndex(getChoices(), choices) &&
       isIndex(getOrder(), choices) && isIndex(getPlaces(), choices) &&
+      isIndex(getExperts(), choices) &&
       tensorOf(getOffsets()).getRank() == 1 && columnsOf(getOffsets()) > 1 &&
       isIndex(getOffsets(), tensorOf(getOffsets()).getShape()))
     return success();
-  return emitOpError("(C1) expects i32 [B, T, k] three times and offsets "
+  return emitOpError("(C1) expects i32 [B, T, k] four times and offsets "
                      "[E + 1], but got ")
          << getChoices().getType() << ", " << getOrder().getType() << ", "
-         << getPlaces().getType() << " and " << getOffsets().getType();
+         << getPlaces().getType() << ", " << getExperts().getType() << " and "
+         << getOffsets().getType();
 }
 
 KernelCall SortByExpertOp::getKernelCall() {
   return {"sort_by_expert",
-          {{A::Operand, 0}, {A::Result, 0}, {A::Result, 1}, {A::Result, 2}},
+          {{A::Operand, 0},
+           {A::Result, 0},
+           {A::Result, 1},
+           {A::Result, 2},
+           {A::Result, 3}},
           {tensorOf(getChoices()).getNumElements(),
            columnsOf(getOffsets()) - 1},
           {}};
@@ -122,6 +128,26 @@ KernelCall GatherRowsOp::getKernelCall() {
 }
 KernelCall CombineRowsOp::getKernelCall() {
   return movingCall(*this, "combine_rows", 2);
+}
+
+LogicalResult TransposeRowsOp::verify() {
+  int64_t inner = getInner();
+  if (inner < 1 || columnsOf(getX()) % inner ||
+      getResult().getType() != getX().getType())
+    return emitOpError("(C1) expects a positive divisor of ")
+           << columnsOf(getX()) << " and the type of x, but got " << inner
+           << " and " << getResult().getType();
+  return success();
+}
+
+KernelCall TransposeRowsOp::getKernelCall() {
+  RankedTensorType x = tensorOf(getX());
+  int64_t width = matrixColumns(x);
+  return {"transpose_rows",
+          {{A::Operand, 0}, {A::Result, 0}},
+          {matrixRows(x), width, static_cast<int64_t>(getInner()), width,
+           width},
+          {{3, 0}, {4, 1}}};
 }
 
 //===----------------------------------------------------------------------===//

@@ -148,7 +148,9 @@ WeightOp::verifySymbolUses(SymbolTableCollection &symbols) {
 //===----------------------------------------------------------------------===//
 
 LogicalResult EmbeddingOp::verify() {
-  if (!isTokenMask(getIds(), getResult()))
+  RankedTensorType ids = tensorOf(getIds());
+  if (ids.getRank() < 2 || !ids.getElementType().isInteger(32) ||
+      ids.getShape() != tensorOf(getResult()).getShape().drop_back())
     return emitOpError("(C1) expects ids of type [B, T] i32");
   RankedTensorType table = tensorOf(getTable());
   const bool isInOut = getLayout() == WeightLayout::InOut;
@@ -267,6 +269,15 @@ LogicalResult LayerNormOp::verify() {
     return emitOpError("(C3) expects a bias of ")
            << columnsOf(getWeight()) << " elements, but got "
            << columnsOf(getBias());
+  return success();
+}
+
+LogicalResult GluOp::verify() {
+  if (getLimit().isNegative() || !getLimit().isFinite())
+    return emitOpError("(C1) expects a finite limit that is not negative");
+  if (getKind() != Activation::Silu && !getSlope().isExactlyValue(1.0))
+    return emitOpError("(C2) expects silu beside a slope, but got ")
+           << stringifyActivation(getKind());
   return success();
 }
 

@@ -98,7 +98,8 @@ def Model_EmbeddingOp : Model_Library<"embedding"> {
   let summary = "rows of a table";
   let description = [{
     out[b, t, :] = table[ids[b, t], :]; with `layout out_in`, as PEFT has A of
-    an embedding, table[:, ids[b, t]]. (C1) ids is [B, T] i32. (C2) the last
+    an embedding, table[:, ids[b, t]]. (C1) ids is i32 [B, T], or [B, T, k]
+    where a token has several. (C2) the last
     dimension of the result is the table's `out`. (C3) the table is [V, H], or
     [H, V] with `layout out_in`, and not 4-bit.
 

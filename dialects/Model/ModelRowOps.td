@@ -90,15 +90,29 @@ def Model_RopeOp : Model_Row<"rope"> {
 }
 
 def Model_GluOp : Model_Row<"glu", [SameOperandsAndResultType]> {
-  let summary = "gated linear unit: y = f(gate) * up";
+  let summary = "gated linear unit: y = f(gate) * (up + offset)";
   let description = [{
     With the functions of `model.activation`: SwiGLU is silu, GeGLU gelu or
-    gelu_tanh. Shazeer, 2020.
+    gelu_tanh. Shazeer, 2020. A `limit` (not 0) is the most that gate and up may
+    be, and the negative of it the least up may. With a `slope` silu is x *
+    sigmoid(slope * x). Both are gpt-oss's, and so is an offset of 1.
+    (C1) the limit is neither negative nor infinite. (C2) only silu has a slope
+    other than 1.
   }];
   let ownArguments = (ins Model_FloatTensor:$gate, Model_FloatTensor:$up,
-    Model_ActivationAttr:$kind);
+    Model_ActivationAttr:$kind, DefaultValuedAttr<F64Attr, "0.0">:$limit,
+    DefaultValuedAttr<F64Attr, "1.0">:$slope,
+    DefaultValuedAttr<F64Attr, "0.0">:$offset);
   let results = (outs Model_FloatTensor:$result);
   let assemblyFormat = "$kind $gate `,` $up attr-dict `:` type($result)";
+  let builders = [OpBuilder<(ins "::mlir::Value":$gate, "::mlir::Value":$up,
+    "Activation":$kind, CArg<"double", "0">:$limit, CArg<"double", "1">:$slope,
+    CArg<"double", "0">:$offset), [{
+      build($_builder, $_state, gate.getType(), gate, up, kind,
+            ::llvm::APFloat(limit), ::llvm::APFloat(slope),
+            ::llvm::APFloat(offset));
+  }]>];
+  let hasVerifier = 1;
 }
 
 def Model_ActivationOp : Model_Row<"activation", [SameOperandsAndResultType]> {

@@ -140,7 +140,8 @@ SmallVector<Value> RopeOp::buildRow(OpBuilder &builder, ValueRange arguments) {
 // activation, glu, add, scale, add_bias, gate_rows, dropout
 //===----------------------------------------------------------------------===//
 
-static Value activate(Arithmetic &a, Activation kind, Value x) {
+static Value activate(Arithmetic &a, Activation kind, Value x,
+                      double slope = 1) {
   Type row = x.getType();
   switch (kind) {
   case Activation::Gelu: {
@@ -159,7 +160,7 @@ static Value activate(Arithmetic &a, Activation kind, Value x) {
     return a.select(a.compare(arith::CmpFPredicate::OLE, x, zero), zero, x);
   }
   case Activation::Silu:
-    return a.mul(x, a.sigmoid(x));
+    return a.mul(x, a.sigmoid(slope == 1 ? x : a.times(x, slope)));
   }
   llvm_unreachable("every kind has its arithmetic");
 }
@@ -182,9 +183,24 @@ SmallVector<MapAttr> GluOp::getRowMaps() {
   return {map(*this, MapKind::Full), map(*this, MapKind::Full)};
 }
 
+/// Not a minimum: the derivative at the limit is torch's 1, and a NaN stays one.
+static Value clamp(Arithmetic &a, arith::CmpFPredicate isBeyond, Value x,
+                   double limit) {
+  Value end = a.constant(limit, x.getType());
+  return a.select(a.compare(isBeyond, x, end), end, x);
+}
+
 SmallVector<Value> GluOp::buildRow(OpBuilder &builder, ValueRange arguments) {
   Arithmetic a(builder, getLoc());
-  return {a.mul(activate(a, getKind(), arguments[0]), arguments[1])};
+  Value gate = arguments[0], up = arguments[1];
+  if (double limit = getLimit().convertToDouble()) {
+    gate = clamp(a, arith::CmpFPredicate::OGT, gate, limit);
+    up = clamp(a, arith::CmpFPredicate::OGT, up, limit);
+    up = clamp(a, arith::CmpFPredicate::OLT, up, -limit);
+  }
+  if (double offset = getOffset().convertToDouble())
+    up = a.add(up, a.constant(offset, up.getType()));
+  return {a.mul(activate(a, getKind(), gate, getSlope().convertToDouble()), up)};
 }
 
 int64_t ScaleOp::getRowColumns() { return columnsOf(getX()); }

@@ -295,6 +295,15 @@ static LogicalResult reverse(SplitOp split, Tape &tape) {
   return success();
 }
 
+static LogicalResult reverse(TransposeRowsOp transpose, Tape &tape) {
+  Value x = transpose.getX();
+  tape.add(x, TransposeRowsOp::create(tape.getBuilder(), transpose.getLoc(),
+                                      x.getType(),
+                                      tape.lookup(transpose.getResult()),
+                                      columnsOf(x) / transpose.getInner()));
+  return success();
+}
+
 static LogicalResult reverse(ConcatOp concat, Tape &tape) {
   SmallVector<Type> types(concat.getParts().getTypes());
   auto split = SplitOp::create(tape.getBuilder(), concat.getLoc(), types,
@@ -327,6 +336,6 @@ void qlora::train::registerModelGradients(DialectRegistry &registry) {
                 LayerNormOp, RopeOp, ActivationOp, GluOp, AddOp, ScaleOp,
                 AddBiasOp, GateRowsOp, DropoutOp, RowsOp, SplitOp, ConcatOp,
                 RouteOp, SortByExpertOp, GatherRowsOp, CombineRowsOp,
-                GroupedLinearOp>(context);
+                TransposeRowsOp, GroupedLinearOp>(context);
   });
 }

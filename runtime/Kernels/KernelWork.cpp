@@ -227,6 +227,7 @@ static constexpr KernelWorkRow kRows[] = {
     {"gather_rows", WorkCategory::kRows, walkWork},
     {"combine_rows", WorkCategory::kRows, walkWork},
     {"choice_grad", WorkCategory::kRows, walkWork},
+    {"transpose_rows", WorkCategory::kRows, walkWork},
     {"grouped_matmul", WorkCategory::kGemm, groupedMatmulWork},
     {"grouped_weight_grad", WorkCategory::kGemm, groupedWeightGradWork},
     {"column_sum", WorkCategory::kRows, walkWork},

@@ -27,11 +27,19 @@ Status FileWeight::read(int64_t first, std::span<uint8_t> out) const {
   });
 }
 
+/// A stack of matrices is the matrices one above the other, too.
+static bool hasShape(const SafetensorsTensor &tensor,
+                     std::span<const int64_t> shape) {
+  const std::vector<int64_t> &stored = tensor.shape;
+  if (stored.size() == 3 && shape.size() == 2)
+    return stored[2] == shape[1] && tensor.elementCount() == shape[0] * shape[1];
+  return std::ranges::equal(stored, shape);
+}
+
 StatusOr<FileWeight> FileWeight::of(const SafetensorsFile &file,
                                     const SafetensorsTensor &tensor,
                                     std::span<const int64_t> shape) {
-  if (!std::equal(shape.begin(), shape.end(), tensor.shape.begin(),
-                  tensor.shape.end()))
+  if (!hasShape(tensor, shape))
     return Status::invalid("'{}': tensor '{}' has shape {}, train.so was "
                            "compiled for {}",
                            file.path(), tensor.name, formatShape(tensor.shape),

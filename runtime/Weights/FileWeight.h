@@ -20,7 +20,8 @@ struct FileWeight {
   const SafetensorsTensor *tensor;
   qlora_dtype dtype;
 
-  /// One of F32, BF16 or F16 with this shape.
+  /// One of F32, BF16 or F16 with this shape, or of three dimensions where the
+  /// first two are one of `shape`'s.
   static StatusOr<FileWeight> of(const SafetensorsFile &file,
                                  const SafetensorsTensor &tensor,
                                  std::span<const int64_t> shape);

@@ -92,13 +92,24 @@ Status ModelFiles::openIndexed(const std::string &indexPath) {
   return Status::ok();
 }
 
+std::vector<std::string> spellings(std::string_view name) {
+  std::vector<std::string> all = {std::string(name)};
+  const size_t dot = name.find('.');
+  if (dot == name.npos)
+    return all;
+  all.emplace_back(name.substr(dot + 1));
+  all.push_back(fmt::format("language_model.{}", name));
+  all.push_back(fmt::format("{}.language_model{}", name.substr(0, dot),
+                            name.substr(dot)));
+  return all;
+}
+
 ModelFiles::Owners::const_iterator
 ModelFiles::locate(std::string_view name) const {
-  const auto found = owner.find(name);
-  const size_t dot = name.find('.');
-  if (found != owner.end() || dot == name.npos)
-    return found;
-  return owner.find(name.substr(dot + 1));
+  for (const std::string &spelling : spellings(name))
+    if (const auto found = owner.find(spelling); found != owner.end())
+      return found;
+  return owner.end();
 }
 
 ModelFiles::Entry ModelFiles::find(std::string_view name) const {

@@ -17,6 +17,12 @@
 
 namespace qlora {
 
+/// What files may call a tensor of a text model, given its name or how its name
+/// starts: that; without the first part, as files of a base model alone have it
+/// ("wte.weight" for "transformer.wte.weight"); inside of a model that reads
+/// more than text, as transformers 4 and 5 write it.
+std::vector<std::string> spellings(std::string_view name);
+
 class ModelFiles {
 public:
   /// A tensor and the file it is in.
@@ -32,9 +38,7 @@ public:
   static StatusOr<ModelFiles> open(const std::string &folder);
 
   const std::string &folder() const { return root; }
-  /// nullptr file and tensor when there is none. Files of a base model alone
-  /// ("wte.weight") are found by the names of the whole
-  /// ("transformer.wte.weight"), as transformers does.
+  /// nullptr file and tensor when there is none, under any of its spellings().
   Entry find(std::string_view name) const;
   /// As find(), with an error that names the folder and says what it holds.
   StatusOr<Entry> get(std::string_view name) const;

@@ -153,6 +153,7 @@ TEST(SortByExpert, KeepsTheOrderOfTokens) {
                         {{"choices", I32},
                          {"order", I32},
                          {"places", I32},
+                         {"sorted", I32},
                          {"offsets", I32}},
                         {{"rows", rows}, {"experts", experts}});
         const auto choices = someChoices(rows, experts);
@@ -167,6 +168,7 @@ TEST(SortByExpert, KeepsTheOrderOfTokens) {
         for (int64_t p = 0; p < rows; ++p) {
           ASSERT_EQ(test.at("order", p), order[p]);
           ASSERT_EQ(test.at("places", order[p]), p);
+          ASSERT_EQ(test.at("sorted", p), choices[order[p]]);
         }
         for (int64_t e = 0; e <= experts; ++e)
           ASSERT_EQ(test.at("offsets", e),
@@ -176,10 +178,13 @@ TEST(SortByExpert, KeepsTheOrderOfTokens) {
 }
 
 TEST(SortByExpert, NamesAnImpossibleExpert) {
-  KernelCase test(
-      "sort_by_expert",
-      {{"choices", I32}, {"order", I32}, {"places", I32}, {"offsets", I32}},
-      {{"rows", 2}, {"experts", 3}});
+  KernelCase test("sort_by_expert",
+                  {{"choices", I32},
+                   {"order", I32},
+                   {"places", I32},
+                   {"sorted", I32},
+                   {"offsets", I32}},
+                  {{"rows", 2}, {"experts", 3}});
   test.set("choices", 0, 1);
   test.set("choices", 1, 3);
   EXPECT_EQ(test.run("cpu").message(),
@@ -269,6 +274,30 @@ TEST(ChoiceGrad, IsTheProductOfTokenAndRow) {
           ASSERT_NEAR(test.at("dweights", i), sum,
                       tolerance(F32, sum, columns));
         }
+      }
+}
+
+TEST(TransposeRows, PutsWhatLiesInTurnsSideBySide) {
+  for (const std::string &row : allRowsToTest("transpose_rows"))
+    for (qlora_dtype type : {F32, BF16})
+      for (const auto &[outer, inner] :
+           {std::pair<int64_t, int64_t>{1, 1}, {37, 2}, {3, 7}, {600, 2}}) {
+        const int64_t columns = outer * inner, ldx = columns + 3,
+                      ldo = columns + 1;
+        KernelCase test("transpose_rows", {{"x", type}, {"out", type}},
+                        {{"rows", kTokens},
+                         {"columns", columns},
+                         {"inner", inner},
+                         {"ldx", ldx},
+                         {"ldo", ldo}});
+        test.fill("x", kTokens, columns, ldx, 1);
+        expectOk(test.run(row));
+        EXPECT_TRUE(test.gapsHold("out", kTokens, columns, ldo));
+        for (int64_t n = 0; n < kTokens; ++n)
+          for (int64_t i = 0; i < outer; ++i)
+            for (int64_t j = 0; j < inner; ++j)
+              ASSERT_EQ(test.at("out", n * ldo + j * outer + i),
+                        test.at("x", n * ldx + i * inner + j));
       }
 }
 

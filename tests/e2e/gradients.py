@@ -147,9 +147,10 @@ CASES = {
           : (XX, tensor<4x16xf32>) -> tensor<?x?x4xf32>
       %p, %c = model.route %l
           : (tensor<?x?x4xf32>) -> (tensor<?x?x2xf32>, tensor<?x?x2xi32>)
-      %order, %places, %offsets = model.sort_by_expert %c
+      %order, %places, %experts, %offsets = model.sort_by_expert %c
           : (tensor<?x?x2xi32>)
-            -> (tensor<?x?x2xi32>, tensor<?x?x2xi32>, tensor<5xi32>)
+            -> (tensor<?x?x2xi32>, tensor<?x?x2xi32>,
+                tensor<?x?x2xi32>, tensor<5xi32>)
       %g = model.gather_rows %x, %order, %places
           : (XX, tensor<?x?x2xi32>, tensor<?x?x2xi32>)
             -> tensor<?x?x2x16xf32>
@@ -171,9 +172,10 @@ CASES = {
           : (XX, tensor<3x16xf32>) -> tensor<?x?x3xf32>
       %p, %c = model.route %l {over_all}
           : (tensor<?x?x3xf32>) -> (tensor<?x?x2xf32>, tensor<?x?x2xi32>)
-      %order, %places, %offsets = model.sort_by_expert %c
+      %order, %places, %experts, %offsets = model.sort_by_expert %c
           : (tensor<?x?x2xi32>)
-            -> (tensor<?x?x2xi32>, tensor<?x?x2xi32>, tensor<4xi32>)
+            -> (tensor<?x?x2xi32>, tensor<?x?x2xi32>,
+                tensor<?x?x2xi32>, tensor<4xi32>)
       %g = model.gather_rows %x, %order, %places weights %p
           : (XX, tensor<?x?x2xi32>, tensor<?x?x2xi32>, tensor<?x?x2xf32>)
             -> tensor<?x?x2x16xf32>
@@ -188,6 +190,45 @@ CASES = {
       %y = model.combine_rows %o, %order, %places
           : (tensor<?x?x2x16xf32>, tensor<?x?x2xi32>, tensor<?x?x2xi32>)
             -> XX"""),
+    # Biases by expert, gate and up in turns, clamped.
+    "experts of gpt-oss": ({"r": (3, H), "u": (48, 8), "b": (3, 8),
+                            "d": (12, H)}, """
+      %r = model.weight @r.weight : tensor<3x16xf32>
+      %u = model.weight @u.weight : tensor<48x8xf32>
+      %b = model.weight @b.weight : tensor<3x8xf32>
+      %d = model.weight @d.weight : tensor<12x16xf32>
+      %l = model.linear %x, %r {module = "r"}
+          : (XX, tensor<3x16xf32>) -> tensor<?x?x3xf32>
+      %p, %c = model.route %l
+          : (tensor<?x?x3xf32>) -> (tensor<?x?x2xf32>, tensor<?x?x2xi32>)
+      %order, %places, %experts, %offsets = model.sort_by_expert %c
+          : (tensor<?x?x2xi32>)
+            -> (tensor<?x?x2xi32>, tensor<?x?x2xi32>,
+                tensor<?x?x2xi32>, tensor<4xi32>)
+      %g = model.gather_rows %x, %order, %places
+          : (XX, tensor<?x?x2xi32>, tensor<?x?x2xi32>)
+            -> tensor<?x?x2x16xf32>
+      %i = model.embedding %experts, %b
+          : (tensor<?x?x2xi32>, tensor<3x8xf32>) -> tensor<?x?x2x8xf32>
+      %m = model.grouped_linear %g, %u, %offsets layout in_out init %i
+          {module = "e.u"}
+          : (tensor<?x?x2x16xf32>, tensor<48x8xf32>, tensor<4xi32>,
+             tensor<?x?x2x8xf32>) -> tensor<?x?x2x8xf32>
+      %t = model.transpose_rows %m {inner = 2 : i64}
+          : (tensor<?x?x2x8xf32>) -> tensor<?x?x2x8xf32>
+      %gate, %up = model.split %t
+          : (tensor<?x?x2x8xf32>)
+            -> (tensor<?x?x2x4xf32>, tensor<?x?x2x4xf32>)
+      %s = model.glu silu %gate, %up
+          {limit = 0.7 : f64, slope = 1.702 : f64, offset = 1.0 : f64}
+          : tensor<?x?x2x4xf32>
+      %o = model.grouped_linear %s, %d, %offsets layout in_out
+          {module = "e.d"}
+          : (tensor<?x?x2x4xf32>, tensor<12x16xf32>, tensor<4xi32>)
+            -> tensor<?x?x2x16xf32>
+      %y = model.combine_rows %o, %order, %places weights %p
+          : (tensor<?x?x2x16xf32>, tensor<?x?x2xi32>, tensor<?x?x2xi32>,
+             tensor<?x?x2xf32>) -> XX"""),
     "split, concat": ({}, """
       %a, %b = model.split %x : (XX) -> (tensor<?x?x4xf32>, tensor<?x?x12xf32>)
       %c = model.add %b, %b : tensor<?x?x12xf32>

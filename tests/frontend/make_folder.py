@@ -11,7 +11,9 @@
     drop TENSOR         all whose name ends with it
     add TENSOR DTYPE 2x3
     copy TENSOR NAME    the same tensor once more
+    nest KEY            puts all keys of config.json into one
     strip START         of the names of all tensors that have it
+    prefix START        of the names of all tensors
     remove FILE
     truncate FILE BYTES leaves the first BYTES; minus counts from the end
     header FILE OLD NEW replaces text in a header, whose length stays true
@@ -93,7 +95,11 @@ class Folder:
         self.text(json.dumps(self.config))
 
     def unset(self, key):
-        del self.config[key]
+        *path, last = key.split(".")
+        target = self.config
+        for part in path:
+            target = target[part]
+        del target[last]
         self.text(json.dumps(self.config))
 
     def text(self, text):
@@ -121,6 +127,14 @@ class Folder:
         self.put({name.removeprefix(start): tensor
                   for name, tensor in self.tensors().items()})
 
+    def prefix(self, start):
+        self.put({start + name: tensor
+                  for name, tensor in self.tensors().items()})
+
+    def nest(self, key):
+        self.config = {key: self.config}
+        self.text(json.dumps(self.config))
+
     def remove(self, name):
         os.remove(self.at(name))
 
@@ -139,7 +153,7 @@ class Folder:
 
 
 ARGUMENTS = {"set": 2, "unset": 1, "text": 1, "drop": 1, "add": 3, "copy": 2,
-             "strip": 1, "remove": 1, "truncate": 2, "header": 3}
+             "nest": 1, "strip": 1, "prefix": 1, "remove": 1, "truncate": 2, "header": 3}
 
 
 def main():

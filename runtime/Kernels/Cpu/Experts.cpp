@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // Experts, row by row: route, route_grad, sort_by_expert, gather_rows,
-// combine_rows, choice_grad.
+// combine_rows, choice_grad, transpose_rows.
 
 #include <algorithm>
 #include <cmath>
@@ -154,7 +154,8 @@ PreparedKernel sort_by_expert::cpu::prepare(const KernelRequest &request,
     const auto *choices = bufferOf<const int32_t>(args, 0);
     auto *order = bufferOf<int32_t>(args, 1);
     auto *places = bufferOf<int32_t>(args, 2);
-    auto *offsets = bufferOf<int32_t>(args, 3);
+    auto *sorted = bufferOf<int32_t>(args, 3);
+    auto *offsets = bufferOf<int32_t>(args, 4);
     QLORA_RETURN_IF_ERROR(
         checkIndices("sort_by_expert", choices, rows, experts));
     std::fill_n(offsets, experts + 1, 0);
@@ -166,6 +167,7 @@ PreparedKernel sort_by_expert::cpu::prepare(const KernelRequest &request,
     for (int64_t row = 0; row < rows; ++row) {
       const int32_t place = next[static_cast<size_t>(choices[row])]++;
       order[place] = static_cast<int32_t>(row);
+      sorted[place] = choices[row];
       places[row] = place;
     }
     return Status::ok();
@@ -302,6 +304,45 @@ PreparedKernel choice_grad::cpu::prepare(const KernelRequest &request,
     });
     return Status::ok();
   });
+}
+
+namespace {
+/// Of `Word`s, whatever number they are.
+template <typename Word> struct RowTranspose {
+  int64_t columns, inner, ldx, ldo;
+
+  void operator()(const LibraryKernelArgs &args, int64_t row) const {
+    const Word *x = bufferOf<const Word>(args, 0) + row * ldx;
+    Word *out = bufferOf<Word>(args, 1) + row * ldo;
+    const int64_t outer = columns / inner;
+    for (int64_t j = 0; j < inner; ++j)
+      for (int64_t i = 0; i < outer; ++i)
+        out[j * outer + i] = x[i * inner + j];
+  }
+};
+} // namespace
+
+template <typename Word>
+static PreparedKernel prepareRowTranspose(const KernelRequest &request) {
+  const int64_t rows = request.constant("rows");
+  const RowTranspose<Word> transpose = {
+      request.constant("columns"), request.constant("inner"),
+      request.constant("ldx"), request.constant("ldo")};
+  return makeKernel([=](const LibraryKernelArgs &args) {
+    parallelRanges(rows, rowGrain(transpose.columns),
+                   [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row)
+        transpose(args, row);
+    });
+    return Status::ok();
+  });
+}
+
+PreparedKernel transpose_rows::cpu::prepare(const KernelRequest &request,
+                                            uint64_t) {
+  return request.type("x") == QLORA_DTYPE_F32
+             ? prepareRowTranspose<uint32_t>(request)
+             : prepareRowTranspose<uint16_t>(request);
 }
 
 } // namespace qlora::cpu

@@ -63,6 +63,15 @@ PreparedCudaKernel choice_grad::cuda::prepare(const KernelRequest &r,
       r.constants);
 }
 
+PreparedCudaKernel transpose_rows::cuda::prepare(const KernelRequest &r,
+                                                 CudaContext &context) {
+  return makeLaunchKernel(
+      context,
+      {{fmt::format("qlora_transpose_rows_{}", dtypeName(r.type("x"))),
+        {r.constant("rows")}}},
+      r.constants);
+}
+
 /// A weight of another type than a's is decoded whole first.
 PreparedCudaKernel grouped_matmul::cuda::prepare(const KernelRequest &r,
                                                  CudaContext &context) {

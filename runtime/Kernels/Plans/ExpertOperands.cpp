@@ -47,7 +47,11 @@ OperandShapes sort_by_expert::shapes(const KernelRequest &r) {
     if (Reason reason = needRows(r, {name}))
       return *reason;
   const int64_t rows = r.constant("rows");
-  return {{1, rows}, {1, rows}, {1, rows}, {1, r.constant("experts") + 1}};
+  return {{1, rows},
+          {1, rows},
+          {1, rows},
+          {1, rows},
+          {1, r.constant("experts") + 1}};
 }
 
 OperandShapes gather_rows::shapes(const KernelRequest &r) {
@@ -81,6 +85,15 @@ OperandShapes choice_grad::shapes(const KernelRequest &r) {
           {sorted, columns, "ldx"},
           {1, sorted},
           {1, sorted}};
+}
+
+OperandShapes transpose_rows::shapes(const KernelRequest &r) {
+  const int64_t rows = r.constant("rows"), columns = r.constant("columns");
+  if (columns % r.constant("inner"))
+    return refusalOf(r, "inner", "divide the columns");
+  if (Reason reason = needRows(r, {"columns"}))
+    return *reason;
+  return {{rows, columns, "ldx"}, {rows, columns, "ldo"}};
 }
 
 OperandShapes grouped_matmul::shapes(const KernelRequest &r) {

@@ -20,8 +20,8 @@ func.func @route_c2(%l: tensor<2x3x4xf32>) {
 // -----
 
 func.func @sort_c1(%c: tensor<2x3x2xi32>) {
-  // expected-error @+1 {{(C1) expects i32 [B, T, k] three times and offsets [E + 1], but got}}
-  %o, %p, %s = model.sort_by_expert %c : (tensor<2x3x2xi32>) -> (tensor<2x3x2xi32>, tensor<2x6xi32>, tensor<5xi32>)
+  // expected-error @+1 {{(C1) expects i32 [B, T, k] four times and offsets [E + 1], but got}}
+  %o, %p, %e, %s = model.sort_by_expert %c : (tensor<2x3x2xi32>) -> (tensor<2x3x2xi32>, tensor<2x6xi32>, tensor<2x3x2xi32>, tensor<5xi32>)
   return
 }
 
@@ -78,5 +78,29 @@ func.func @grouped_c4(%x: tensor<2x3x2x8xf32>, %w: tensor<25x8xf32>, %s: tensor<
 func.func @grouped_c5(%x: tensor<2x3x2x8xf32>, %w: tensor<8x32x!model.nf4<64, true>>, %s: tensor<5xi32>) {
   // expected-error @+1 {{(C5) expects a weight that is not 4-bit beside groups_last}}
   %y = model.grouped_linear %x, %w, %s {groups_last} : (tensor<2x3x2x8xf32>, tensor<8x32x!model.nf4<64, true>>, tensor<5xi32>) -> tensor<2x3x2x8xf32>
+  return
+}
+
+// -----
+
+func.func @transpose_c1(%x: tensor<2x3x8xf32>) {
+  // expected-error @+1 {{(C1) expects a positive divisor of 8 and the type of x, but got 3 and 'tensor<2x3x8xf32>'}}
+  %y = model.transpose_rows %x {inner = 3 : i64} : (tensor<2x3x8xf32>) -> tensor<2x3x8xf32>
+  return
+}
+
+// -----
+
+func.func @glu_c1(%x: tensor<2x3x8xf32>) {
+  // expected-error @+1 {{(C1) expects a finite limit that is not negative}}
+  %y = model.glu silu %x, %x {limit = -1.0 : f64} : tensor<2x3x8xf32>
+  return
+}
+
+// -----
+
+func.func @glu_c2(%x: tensor<2x3x8xf32>) {
+  // expected-error @+1 {{(C2) expects silu beside a slope, but got gelu}}
+  %y = model.glu gelu %x, %x {slope = 2.0 : f64} : tensor<2x3x8xf32>
   return
 }

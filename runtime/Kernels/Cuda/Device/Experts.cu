@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // Experts: route, route_grad, sort_by_expert, gather_rows, combine_rows,
-// choice_grad, grouped_matmul, grouped_weight_grad. Buffers and constants are
+// choice_grad, transpose_rows, grouped_matmul, grouped_weight_grad. Buffers and constants are
 // those of the op in Kernels.def. How many rows an expert has is read from
 // memory, so grids are for the most there can be: what is too much returns.
 //
@@ -121,7 +121,8 @@ qlora_sort_by_expert(const __grid_constant__ qlora_cuda_args args) {
   const int32_t *choices = qlora_at<int32_t>(args.buffers[0], 0);
   int32_t *order = qlora_at<int32_t>(args.buffers[1], 0);
   int32_t *places = qlora_at<int32_t>(args.buffers[2], 0);
-  int32_t *offsets = qlora_at<int32_t>(args.buffers[3], 0);
+  int32_t *sorted = qlora_at<int32_t>(args.buffers[3], 0);
+  int32_t *offsets = qlora_at<int32_t>(args.buffers[4], 0);
   for (int64_t e = threadIdx.x; e < experts; e += kExpertThreads) {
     int32_t count = 0;
     for (int64_t row = 0; row < rows; ++row)
@@ -140,6 +141,7 @@ qlora_sort_by_expert(const __grid_constant__ qlora_cuda_args args) {
     for (int64_t row = 0; row < rows; ++row)
       if (choices[row] == e) {
         order[place] = int32_t(row);
+        sorted[place] = int32_t(e);
         places[row] = place++;
       }
   }
@@ -183,6 +185,32 @@ QLORA_DEVICE void combineRows(const qlora_cuda_args &args) {
 }
 QLORA_EXPERT_KERNEL(qlora_combine_rows_f32, combineRows<qlora_f32>)
 QLORA_EXPERT_KERNEL(qlora_combine_rows_bf16, combineRows<qlora_bf16>)
+
+/// A block is a row. Threads are neighbours in the longer of its dimensions.
+template <typename X>
+QLORA_DEVICE void transposeRows(const qlora_cuda_args &args) {
+  const int64_t *c = args.constants;
+  const auto *x =
+      qlora_at<typename X::storage>(args.buffers[0], blockIdx.x * c[3]);
+  auto *out =
+      qlora_at<typename X::storage>(args.buffers[1], blockIdx.x * c[4]);
+  const int inner = int(c[2]), outer = int(c[1] / c[2]);
+  const bool isWide = inner > outer;
+  const int longer = isWide ? inner : outer, shorter = isWide ? outer : inner;
+  const int from = isWide ? 1 : inner, to = isWide ? outer : 1;
+  for (int j = 0; j < shorter; ++j) {
+    const int end = j * (isWide ? inner : 1) + longer * from;
+    int read = j * (isWide ? inner : 1) + int(threadIdx.x) * from;
+    int written = j * (isWide ? 1 : outer) + int(threadIdx.x) * to;
+    QLORA_ROLL
+    for (; read < end; read += kExpertThreads * from) {
+      out[written] = x[read];
+      written += kExpertThreads * to;
+    }
+  }
+}
+QLORA_EXPERT_KERNEL(qlora_transpose_rows_f32, transposeRows<qlora_f32>)
+QLORA_EXPERT_KERNEL(qlora_transpose_rows_bf16, transposeRows<qlora_bf16>)
 
 /// A block is a choice of a token.
 template <typename X>

@@ -66,8 +66,8 @@ void AdaptedWeight::measure(const LibraryKernelArgs &args, int64_t begin,
     bufferOf<float>(args, kOut)[output] = float(std::sqrt(sums[output - begin]));
 }
 
-PreparedKernel adapted_norm::cpu::prepare(const KernelRequest &request,
-                                          uint64_t) {
+PreparedKernel adapted_norm::pieces::prepare(const KernelRequest &request,
+                                             uint64_t) {
   const bool isTurned = request.constant("turned");
   const int64_t rows = request.constant("rows");
   const int64_t columns = request.constant("columns");

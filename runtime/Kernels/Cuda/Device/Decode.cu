@@ -277,7 +277,7 @@ QLORA_DEVICE void adaptedNorm(const qlora_cuda_args &args,
       value = __fadd_rn(
           value, __fmul_rn(b, qlora_load_f32(args.buffers[1], j * in + k)));
     }
-    sum += double(value) * double(value);
+    sum = __dadd_rn(sum, __dmul_rn(double(value), double(value)));
   }
   sum = qlora_block_sum(sum);
   if (threadIdx.x == 0)

@@ -249,7 +249,7 @@ static bool keepLargestSteps(ModuleOp module) {
     most = std::max(most, tokensOf(step));
   bool isAnySmaller = false;
   for (auto step : llvm::make_early_inc_range(module.getOps<train::StepOp>()))
-    if (step.getKind() != train::StepKind::Update && tokensOf(step) < most) {
+    if (step.getBatch() > 0 && tokensOf(step) < most) {
       step.erase();
       isAnySmaller = true;
     }

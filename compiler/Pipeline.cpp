@@ -33,6 +33,8 @@ static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
   adapters.alpha = options.alpha;
   adapters.dropout = options.dropout;
   adapters.rslora = options.rslora;
+  adapters.dora = options.dora;
+  adapters.bias = options.loraBias;
   adapters.targets = options.targets;
   adapters.exclude = options.excludedModules;
   adapters.layers = options.layers;

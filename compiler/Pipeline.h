@@ -35,6 +35,8 @@ struct CompileOptions {
   double alpha = 8;
   double dropout = 0;
   bool rslora = false;
+  bool dora = false;
+  bool loraBias = false;
   std::string targets = "\"all-linear\"";
   std::string excludedModules = "[]";
   std::string layers = "[]", layersPattern = "[]";

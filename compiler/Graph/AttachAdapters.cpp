@@ -39,8 +39,12 @@ private:
   void recordDropout(WeightOp weightA, DropoutOp dropoutOp);
   WeightOp adapterWeight(OpBuilder &builder, Location loc, const Twine &name,
                          ArrayRef<int64_t> shape, StringRef init);
-  void addBranch(OpBuilder &builder, Value y, Value narrow,
-                 StringRef module, const Twine &nameB, StringRef initialB);
+  double scaleOf(StringRef module) const;
+  LinearOp addBranch(OpBuilder &builder, Value y, Value narrow,
+                     StringRef module, const Twine &nameB, StringRef initialB);
+  void addBias(OpBuilder &builder, LinearOp branch, StringRef module);
+  void rescale(OpBuilder &builder, WeightedProduct product, Value x,
+               WeightOp weightA, LinearOp branch);
   int64_t rankOf(StringRef module) const;
   LogicalResult parseTargets();
   bool isTarget(StringRef module) const;
@@ -196,25 +200,90 @@ int64_t AttachAdaptersPass::rankOf(StringRef module) const {
   return static_cast<int64_t>(ranks.lookup(module.str()).value_or(rank));
 }
 
-/// y + scale * B `narrow` in the place of y, which is as wide as B is high.
-void AttachAdaptersPass::addBranch(OpBuilder &builder, Value y, Value narrow,
-                                   StringRef module, const Twine &nameB,
-                                   StringRef initialB) {
-  const int64_t r = rankOf(module);
+double AttachAdaptersPass::scaleOf(StringRef module) const {
+  const auto r = static_cast<double>(rankOf(module));
   const double a = alphas.lookup(module.str()).value_or(alpha);
-  const double scale = rslora ? a / std::sqrt(double(r)) : a / double(r);
+  return rslora ? a / std::sqrt(r) : a / r;
+}
+
+/// y + scale * B `narrow` in the place of y, which is as wide as B is high.
+/// Returns what is added.
+LinearOp AttachAdaptersPass::addBranch(OpBuilder &builder, Value y,
+                                       Value narrow, StringRef module,
+                                       const Twine &nameB,
+                                       StringRef initialB) {
+  const int64_t r = rankOf(module);
   Operation *const base = y.getDefiningOp();
   Location loc = base->getLoc();
   auto type = cast<RankedTensorType>(y.getType());
   WeightOp weightB = adapterWeight(builder, loc, nameB,
                                    {type.getShape().back(), r}, initialB);
   auto branch = LinearOp::create(builder, loc, type, narrow, weightB, Value(),
-                                 llvm::APFloat(scale), StringAttr());
+                                 llvm::APFloat(scaleOf(module)), StringAttr());
   auto sum = model::AddOp::create(builder, loc, type, y, branch);
   y.replaceAllUsesExcept(sum, sum);
   for (Operation *op : {narrow.getDefiningOp(), branch.getOperation(),
                         sum.getOperation()})
     copyStage(base, op);
+  return branch;
+}
+
+/// B's own bias, which is scaled as B is.
+void AttachAdaptersPass::addBias(OpBuilder &builder, LinearOp branch,
+                                 StringRef module) {
+  auto sum = cast<model::AddOp>(*branch->user_begin());
+  Location loc = branch.getLoc();
+  auto bias = adapterWeight(builder, loc, module + ".lora_B.bias",
+                            {tensorOf(sum).getShape().back()}, "zero");
+  auto scaled = ScaleOp::create(builder, loc, bias, branch.getScale(),
+                                /*rounded=*/false);
+  auto biased =
+      AddBiasOp::create(builder, loc, sum.getType(), sum, scaled);
+  sum.getResult().replaceAllUsesExcept(biased, biased);
+  copyStage(branch, scaled);
+  copyStage(branch, biased);
+}
+
+/// DoRA (Liu et al., 2024), as PEFT has it: W x + BA x become m / |W + BA|
+/// times themselves, where the norm has no gradient. Behind a dropout only what
+/// this changes is of the dropped x~: W x - W x~ + m / |W + BA| (W x~ + BA x~).
+void AttachAdaptersPass::rescale(OpBuilder &builder, WeightedProduct product,
+                                 Value x, WeightOp weightA, LinearOp branch) {
+  StringRef module = *product.getModule();
+  Location loc = product.getLoc();
+  auto sum = cast<model::AddOp>(*branch->user_begin());
+  auto type = cast<RankedTensorType>(sum.getType());
+  const int64_t out = product.getOutWidth();
+  auto magnitude = adapterWeight(
+      builder, loc, module + ".lora_magnitude_vector", {out}, "computed");
+  auto norm = AdaptedNormOp::create(
+      builder, loc, magnitude.getType(), product.getWeight(), weightA,
+      branch.getWeight(), branch.getScale(), magnitude.getParameterAttr(),
+      product.getLayout());
+  SmallVector<Operation *> added = {norm};
+  Value rest;
+  if (x != product.getX()) {
+    WeightedProduct dropped =
+        product.cloneWith(builder, product.getWeight(), type);
+    dropped.getXMutable().set(x);
+    auto minus = ScaleOp::create(builder, loc, dropped.getProduct(),
+                                 llvm::APFloat(-1.0), /*rounded=*/false);
+    auto kept = model::AddOp::create(builder, loc, type, sum.getA(), minus);
+    sum->moveAfter(kept);
+    sum.getAMutable().set(dropped.getProduct());
+    builder.setInsertionPointAfter(sum);
+    added.append({minus, kept});
+    rest = kept;
+  }
+  auto scaled = MagnitudeOp::create(builder, loc, type, sum, magnitude, norm);
+  added.push_back(scaled);
+  Operation *last = scaled;
+  if (rest)
+    added.push_back(
+        last = model::AddOp::create(builder, loc, type, rest, scaled));
+  sum.getResult().replaceAllUsesExcept(last->getResult(0), scaled);
+  for (Operation *op : added)
+    copyStage(product, op);
 }
 
 static RankedTensorType withWidth(Value value, int64_t width) {
@@ -239,7 +308,12 @@ void AttachAdaptersPass::attach(WeightedProduct product,
     recordDropout(weightA, x.getDefiningOp<DropoutOp>());
   auto xa = LinearOp::create(builder, loc, withWidth(y, r), x, weightA, Value(),
                              llvm::APFloat(1.0), StringAttr());
-  addBranch(builder, y, xa, module, module + ".lora_B.weight", initB);
+  LinearOp branch =
+      addBranch(builder, y, xa, module, module + ".lora_B.weight", initB);
+  if (bias)
+    addBias(builder, branch, module);
+  if (dora)
+    rescale(builder, product, x, weightA, branch);
 }
 
 /// PEFT has no dropout here, and draws one of the two anew.
@@ -305,6 +379,11 @@ LogicalResult AttachAdaptersPass::attachTo(func::FuncOp function) {
     embeddings = llvm::filter_to_vector(
         embeddingsOf(function),
         [&](EmbeddingOp op) { return isTarget(moduleOf(op)); });
+  if ((dora || bias) && !embeddings.empty())
+    return getOperation().emitError("lora_target_modules: '")
+           << moduleOf(embeddings.front())
+           << "' is an embedding, for which neither use_dora nor lora_bias is "
+              "supported; leave it out";
   if (linears.empty() && embeddings.empty())
     return getOperation().emitError("lora_target_modules: ")
            << targets << " matches no linear; there are: "

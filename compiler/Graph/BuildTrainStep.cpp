@@ -10,6 +10,10 @@
 //     train.accumulate @p, %dp ... }
 //   train.step evaluate batch 2 length 32 { forward }
 //   train.step update { clip_norm, adamw, clear }
+//
+// and, where trained parameters start at a function of other weights,
+//
+//   train.step initialize { train.initialize @p, %first }
 
 #include "compiler/Passes.h"
 #include "dialects/Train/Train.h"
@@ -54,6 +58,7 @@ class BuildTrainStepPass
                        StepKind kind);
   LogicalResult buildAccumulate(OpBuilder &builder, func::FuncOp function);
   void buildEvaluate(OpBuilder &builder, func::FuncOp function);
+  void buildInitialize(OpBuilder &builder, func::FuncOp function);
   void buildUpdate(OpBuilder &builder);
   bool isTrainable(Operation *op) const;
   LogicalResult findWanted(ArrayRef<Operation *> ops, Tape &tape) const;
@@ -137,6 +142,8 @@ bool BuildTrainStepPass::isTrainable(Operation *op) const {
 LogicalResult BuildTrainStepPass::findWanted(ArrayRef<Operation *> ops,
                                              Tape &tape) const {
   for (Operation *op : ops) {
+    if (isa<DetachedOp>(op))
+      continue;
     bool reads = llvm::any_of(op->getOperands(),
                               [&](Value v) { return tape.needs(v); });
     if (reads && !isa<Differentiable>(op))
@@ -228,6 +235,28 @@ void BuildTrainStepPass::buildEvaluate(OpBuilder &builder,
   emitResults(inner, function.getLoc(), forward.results, false);
 }
 
+/// Of the ops that say where a parameter starts, copies over the weights then.
+void BuildTrainStepPass::buildInitialize(OpBuilder &builder,
+                                         func::FuncOp function) {
+  auto starts = llvm::filter_to_vector(
+      function.getOps<DetachedOp>(),
+      [](DetachedOp op) { return op.getStartedAttr() != nullptr; });
+  if (starts.empty())
+    return;
+  auto step = StepOp::create(builder, function.getLoc(), StepKind::Initialize,
+                             0, 0, builder.getStrArrayAttr({}));
+  OpBuilder inner =
+      OpBuilder::atBlockEnd(&step.getBody().emplaceBlock());
+  for (DetachedOp op : starts) {
+    IRMapping mapping;
+    for (Value weight : op->getOperands())
+      inner.clone(*weight.getDefiningOp(), mapping);
+    Operation *first = inner.clone(*op, mapping);
+    qlora::train::InitializeOp::create(inner, op.getLoc(), op.getStartedAttr(),
+                                       first->getResult(0));
+  }
+}
+
 void BuildTrainStepPass::buildUpdate(OpBuilder &builder) {
   Location loc = builder.getUnknownLoc();
   int64_t rows = flatElements(getOperation()) / kFlatColumns;
@@ -269,6 +298,8 @@ void BuildTrainStepPass::runOnOperation() {
   }
   OpBuilder builder = OpBuilder::atBlockEnd(module.getBody());
   SmallVector<func::FuncOp> functions(module.getOps<func::FuncOp>());
+  if (!functions.empty()) // of which all lengths have the same weights
+    buildInitialize(builder, functions.front());
   for (func::FuncOp function : functions) {
     if (failed(checkForward(function)) ||
         failed(buildAccumulate(builder, function)))

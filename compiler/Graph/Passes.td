@@ -72,6 +72,10 @@ def AttachAdapters : Pass<"attach-adapters", "::mlir::ModuleOp"> {
     // %y  = model.add %y0, %yb
     ```
 
+    With `bias`, `lora_B.bias`, [out], is added too, times `scale`. With `dora`,
+    y is `model.magnitude` of that sum: times m / |W + scale * B A|, where m,
+    [out], is `lora_magnitude_vector`.
+
     An embedding that `targets` name gets one too: xa is an embedding of A,
     [r, vocabulary], B is [out, r], and there is no dropout; A starts as zero
     and B normal, whatever the others do, but for `init-b` kaiming, where both
@@ -91,6 +95,8 @@ def AttachAdapters : Pass<"attach-adapters", "::mlir::ModuleOp"> {
     Option<"alpha", "alpha", "double", "8.0", "">,
     Option<"dropout", "dropout", "double", "0.0", "">,
     Option<"rslora", "rslora", "bool", "false", "alpha / sqrt(r)">,
+    Option<"bias", "bias", "bool", "false", "a bias beside B">,
+    Option<"dora", "dora", "bool", "false", "learn magnitude and direction">,
     Option<"targets", "targets", "std::string", "\"\\\"all-linear\\\"\"", "">,
     Option<"exclude", "exclude", "std::string", "\"[]\"", "">,
     Option<"layers", "layers", "std::string", "\"[]\"", "">,

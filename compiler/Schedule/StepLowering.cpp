@@ -215,7 +215,7 @@ LogicalResult StepLowering::lower(Operation &op) {
         return success();
       })
       .Case<WeightOp, SplitOp, FlatOp>([](auto) { return success(); })
-      .Case<AccumulateOp, ResultOp, StoreFlatOp>([&](auto op) {
+      .Case<AccumulateOp, ResultOp, StoreFlatOp, InitializeOp>([&](auto op) {
         return lowerStores(cast<MemoryOp>(op.getOperation())), success();
       })
       .Default([](Operation *op) {
@@ -229,6 +229,8 @@ FailureOr<program::EntryOp> StepLowering::run(OpBuilder &outer) {
                   ? program::EntryKind::AccumulateLast
               : step.getKind() == StepKind::Update
                   ? program::EntryKind::Update
+              : step.getKind() == StepKind::Initialize
+                  ? program::EntryKind::Initialize
                   : program::EntryKind::Evaluate;
   auto entry = program::EntryOp::create(outer, step.getLoc(), kind,
                                         step.getBatch(), step.getLength());

@@ -109,6 +109,18 @@ def Model_LibraryOp : OpInterface<"LibraryOp"> {
   ];
 }
 
+def Model_DetachedOp : OpInterface<"DetachedOp"> {
+  let cppNamespace = "::qlora::model";
+  let description = [{
+    An op of weights alone whose result reverse mode takes for a constant,
+    though trained ones are among them: torch's `detach`.
+  }];
+  let methods = [
+    InterfaceMethod<"The trained parameter that starts at the result, or null.",
+      "::mlir::FlatSymbolRefAttr", "getStartedAttr">,
+  ];
+}
+
 def Model_AccumulatingOp : OpInterface<"AccumulatingOp"> {
   let cppNamespace = "::qlora::model";
   let description = [{

@@ -79,6 +79,22 @@ KernelCall qlora::model::productCall(WeightedProduct product) {
 
 KernelCall LinearOp::getKernelCall() { return productCall(*this); }
 
+KernelCall AdaptedNormOp::getKernelCall() {
+  using A = KernelArgument;
+  RankedTensorType w = tensorOf(getWeight());
+  auto nf4 = dyn_cast<NF4Type>(w.getElementType());
+  return {"adapted_norm",
+          {{A::Operand, 0}, {A::Operand, 1}, {A::Operand, 2}, {A::Result, 0}},
+          {w.getDimSize(0), w.getDimSize(1), tensorOf(getA()).getDimSize(0),
+           getLayout() == WeightLayout::InOut, nf4 ? nf4.getBlock() : 0,
+           nf4 && nf4.getDoubleQuant(),
+           doubleBits(getScale().convertToDouble())},
+          {}};
+}
+
+/// The magnitudes that it is divided by and starts are f32.
+bool AdaptedNormOp::isFullPrecisionResult(unsigned) { return true; }
+
 KernelCall AttentionOp::getKernelCall() {
   using A = KernelArgument;
   RankedTensorType q = tensorOf(getQ());

@@ -100,9 +100,10 @@ LogicalResult ParameterOp::verify() {
   if (getFile().has_value() == getInit().has_value())
     return emitOpError("(C2) expects either a file or an init");
   if (getInit() && *getInit() != "zero" && *getInit() != "kaiming" &&
-      *getInit() != "gaussian" && *getInit() != "normal")
-    return emitOpError("(C2) expects zero, kaiming, gaussian or normal as init, but "
-                       "got '")
+      *getInit() != "gaussian" && *getInit() != "normal" &&
+      *getInit() != "computed")
+    return emitOpError("(C2) expects zero, kaiming, gaussian, normal or "
+                       "computed as init, but got '")
            << *getInit() << "'";
   if (getTrainable() && !type.getElementType().isF32())
     return emitOpError("(C4) expects a trainable parameter in f32, but got ")
@@ -184,6 +185,25 @@ LogicalResult LinearOp::verify() {
 
 static bool isCap(const APFloat &cap) {
   return cap.isFinite() && !cap.isNegative();
+}
+
+LogicalResult AdaptedNormOp::verify() {
+  RankedTensorType w = tensorOf(getWeight()), a = tensorOf(getA()),
+                   b = tensorOf(getB()), norm = tensorOf(getResult());
+  bool isTurned = getLayout() == WeightLayout::InOut;
+  int64_t out = w.getDimSize(isTurned), in = w.getDimSize(!isTurned);
+  if (a.getRank() != 2 || b.getShape() != ArrayRef({out, a.getDimSize(0)}) ||
+      a.getDimSize(1) != in || norm.getShape() != ArrayRef({out}))
+    return emitOpError("(C1) expects A [rank, ")
+           << in << "], B [" << out << ", rank] and " << out
+           << " norms, but got " << a << ", " << b << " and " << norm;
+  for (RankedTensorType type : {a, b, norm})
+    if (!type.getElementType().isF32())
+      return emitOpError("(C2) expects f32, but got ") << type;
+  for (Value operand : getOperands())
+    if (!isa_and_nonnull<WeightOp>(operand.getDefiningOp()))
+      return emitOpError("(C3) expects weights as operands");
+  return success();
 }
 
 LogicalResult AttentionOp::verify() {
@@ -323,6 +343,17 @@ LogicalResult AddBiasOp::verify() {
     return emitOpError("(C1) expects a bias of ")
            << columnsOf(getX()) << " elements, but got "
            << columnsOf(getBias());
+  if (getX().getType() != getResult().getType())
+    return emitOpError("(C2) expects a result of type ") << getX().getType();
+  return success();
+}
+
+LogicalResult MagnitudeOp::verify() {
+  for (Value column : {getMagnitude(), getNorm()})
+    if (tensorOf(column).getRank() != 1 ||
+        columnsOf(getX()) != columnsOf(column))
+      return emitOpError("(C1) expects ")
+             << columnsOf(getX()) << " numbers, but got " << column.getType();
   if (getX().getType() != getResult().getType())
     return emitOpError("(C2) expects a result of type ") << getX().getType();
   return success();

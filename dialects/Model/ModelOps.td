@@ -53,7 +53,8 @@ def Model_ParameterOp : Model_Op<"parameter", [Symbol]> {
     loaded, and, where `type` is not NF4 itself, decoded again ("resident");
     with `transposed` the file has [in, out] of the [out, in] that is quantised.
     `init`: `zero`, `kaiming` or `gaussian` (PEFT's for A and B), or `normal` (its
-    for B of an embedding).
+    for B of an embedding), or `computed` from other weights, by the DetachedOp
+    that names it.
 
     A parameter may be several tensors, stacked along the first dimension,
     that are read and written under their own names (`part_names`). One that is
@@ -149,6 +150,29 @@ def Model_LinearOp : Model_Library<"linear",
   }];
   let extraClassDeclaration = [{
     ::mlir::Value getProduct() { return getResult(); }
+  }];
+  let hasVerifier = 1;
+}
+
+def Model_AdaptedNormOp : Model_Library<"adapted_norm",
+    [DeclareOpInterfaceMethods<Model_LibraryOp, ["isFullPrecisionResult"]>,
+     Model_DetachedOp]> {
+  let summary = "length of each output's weights in W + scale * B . A";
+  let description = [{
+    W [out, in], or [in, out] with `layout in_out`, A [rank, in], B [out, rank]:
+    f32 [out], which no gradient flows through. (C1) the shapes agree. (C2) A, B
+    and the result are f32. (C3) the operands are weights. The parameter
+    `started`, where there is one, starts at the result. Liu et al., 2024 (DoRA).
+  }];
+  let ownArguments = (ins Model_WeightTensor:$weight, Model_FloatTensor:$a,
+    Model_FloatTensor:$b, F64Attr:$scale,
+    OptionalAttr<FlatSymbolRefAttr>:$started,
+    DefaultValuedAttr<Model_WeightLayoutAttr,
+                      "::qlora::model::WeightLayout::OutIn">:$layout);
+  let results = (outs Model_FloatTensor:$result);
+  let assemblyFormat = [{
+    $weight (`layout` $layout^)? `,` $a `,` $b (`starts` $started^)? attr-dict
+    `:` functional-type(operands, results)
   }];
   let hasVerifier = 1;
 }

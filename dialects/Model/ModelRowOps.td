@@ -159,6 +159,22 @@ def Model_AddBiasOp : Model_Row<"add_bias"> {
   let hasVerifier = 1;
 }
 
+def Model_MagnitudeOp : Model_Row<"magnitude"> {
+  let summary = "y = x * magnitude / norm, the same for every token";
+  let description = [{
+    What DoRA does to a product, whose weights' lengths are `norm`. (C1) the
+    last dimension of x is |magnitude| and |norm|. (C2) y has x's type.
+  }];
+  let ownArguments = (ins Model_FloatTensor:$x, Model_FloatTensor:$magnitude,
+    Model_FloatTensor:$norm);
+  let results = (outs Model_FloatTensor:$result);
+  let assemblyFormat = [{
+    $x `,` $magnitude `,` $norm attr-dict
+    `:` functional-type(operands, results)
+  }];
+  let hasVerifier = 1;
+}
+
 def Model_GateRowsOp : Model_Row<"gate_rows"> {
   let summary = "y = x * sigmoid(gate), one gate for each row";
   let description = [{

@@ -137,7 +137,7 @@ SmallVector<Value> RopeOp::buildRow(OpBuilder &builder, ValueRange arguments) {
 }
 
 //===----------------------------------------------------------------------===//
-// activation, glu, add, scale, add_bias, gate_rows, dropout
+// activation, glu, add, scale, add_bias, magnitude, gate_rows, dropout
 //===----------------------------------------------------------------------===//
 
 static Value activate(Arithmetic &a, Activation kind, Value x,
@@ -239,6 +239,19 @@ SmallVector<MapAttr> AddBiasOp::getRowMaps() {
 SmallVector<Value> AddBiasOp::buildRow(OpBuilder &builder,
                                        ValueRange arguments) {
   return {Arithmetic(builder, getLoc()).add(arguments[0], arguments[1])};
+}
+
+int64_t MagnitudeOp::getRowColumns() { return columnsOf(getMagnitude()); }
+
+SmallVector<MapAttr> MagnitudeOp::getRowMaps() {
+  return {map(*this, MapKind::Full), map(*this, MapKind::Column),
+          map(*this, MapKind::Column)};
+}
+
+SmallVector<Value> MagnitudeOp::buildRow(OpBuilder &builder,
+                                         ValueRange arguments) {
+  Arithmetic a(builder, getLoc());
+  return {a.mul(arguments[0], a.div(arguments[1], arguments[2]))};
 }
 
 int64_t GateRowsOp::getRowColumns() { return columnsOf(getX()); }

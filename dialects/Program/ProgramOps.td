@@ -92,7 +92,8 @@ def Program_EntryKind : Program_Enum<"EntryKind", "qlora_entry_kind", [
     I32EnumAttrCase<"Accumulate", 0, "accumulate">,
     I32EnumAttrCase<"AccumulateLast", 1, "accumulate_last">,
     I32EnumAttrCase<"Update", 2, "update">,
-    I32EnumAttrCase<"Evaluate", 3, "evaluate">]>;
+    I32EnumAttrCase<"Evaluate", 3, "evaluate">,
+    I32EnumAttrCase<"Initialize", 4, "initialize">]>;
 def Program_EntryKindAttr : Program_EnumAttr<Program_EntryKind, "entry_kind">;
 
 def Program_Access : Program_Enum<"Access", "qlora_access", [
@@ -121,7 +122,8 @@ def Program_Init : Program_Enum<"Init", "qlora_init", [
     I32EnumAttrCase<"Zero", 1, "zero">,
     I32EnumAttrCase<"Kaiming", 2, "kaiming">,
     I32EnumAttrCase<"Gaussian", 3, "gaussian">,
-    I32EnumAttrCase<"Normal", 4, "normal">]>;
+    I32EnumAttrCase<"Normal", 4, "normal">,
+    I32EnumAttrCase<"Computed", 5, "computed">]>;
 def Program_InitAttr : Program_EnumAttr<Program_Init, "init">;
 
 def Program_Quantization

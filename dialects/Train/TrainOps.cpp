@@ -47,8 +47,10 @@ LogicalResult StepOp::verify() {
   if (getBody().getNumArguments() != getInputs().size())
     return emitOpError("(C1) expects one argument per input, but got ")
            << getBody().getNumArguments() << " and " << getInputs().size();
-  if (getKind() == StepKind::Update && !getInputs().empty())
-    return emitOpError("(C2) expects an update without arguments");
+  if ((getKind() == StepKind::Update || getKind() == StepKind::Initialize) &&
+      !getInputs().empty())
+    return emitOpError("(C2) expects an ")
+           << stringifyStepKind(getKind()) << " without arguments";
   DenseSet<StringRef> seen;
   for (StringRef input : getInputs().getAsValueRange<StringAttr>()) {
     if (!llvm::is_contained(kStepInputs, input))
@@ -108,6 +110,9 @@ SmallVector<MemoryStore> AccumulateOp::getMemoryStores() {
            &getGradientMutable(),
            /*adds=*/true}};
 }
+SmallVector<MemoryStore> InitializeOp::getMemoryStores() {
+  return {{{MemorySpace::Trainable, getParameterAttr()}, &getValueMutable()}};
+}
 SmallVector<MemoryStore> ResultOp::getMemoryStores() {
   return {{{getAccumulate() ? MemorySpace::Gradient : MemorySpace::Result,
             getNameAttr()},
@@ -124,22 +129,35 @@ SmallVector<MemoryStore> AllReduceOp::getMemoryStores() {
 // Results
 //===----------------------------------------------------------------------===//
 
-LogicalResult
-AccumulateOp::verifySymbolUses(SymbolTableCollection &symbols) {
-  auto parameter = symbols.lookupNearestSymbolFrom<ParameterOp>(
-      *this, getParameterAttr());
+/// `value`, called `noun`, is of a trained parameter.
+static LogicalResult verifyOfTrained(Operation *op, FlatSymbolRefAttr name,
+                                     Value value, StringRef noun,
+                                     SymbolTableCollection &symbols) {
+  auto parameter = symbols.lookupNearestSymbolFrom<ParameterOp>(op, name);
   if (!parameter)
-    return emitOpError("refers to ") << getParameterAttr()
-                                     << ", which is not a model.parameter";
-  RankedTensorType type = tensorOf(getGradient());
+    return op->emitOpError("refers to ")
+           << name << ", which is not a model.parameter";
+  RankedTensorType type = tensorOf(value);
   if (!type.getElementType().isF32() || !type.hasStaticShape() ||
       type.getNumElements() != parameter.getTensorType().getNumElements())
-    return emitOpError("(C1) expects an f32 gradient for ")
-           << parameter.getType() << ", but got " << type;
+    return op->emitOpError("(C1) expects an f32 ")
+           << noun << " for " << parameter.getType() << ", but got " << type;
   if (!parameter.getTrainable())
-    return emitOpError("(C2) expects a trainable parameter, but ")
-           << getParameterAttr() << " is not";
+    return op->emitOpError("(C2) expects a trainable parameter, but ")
+           << name << " is not";
   return success();
+}
+
+LogicalResult
+AccumulateOp::verifySymbolUses(SymbolTableCollection &symbols) {
+  return verifyOfTrained(*this, getParameterAttr(), getGradient(), "gradient",
+                         symbols);
+}
+
+LogicalResult
+InitializeOp::verifySymbolUses(SymbolTableCollection &symbols) {
+  return verifyOfTrained(*this, getParameterAttr(), getValue(), "value",
+                         symbols);
 }
 
 LogicalResult ResultOp::verify() {

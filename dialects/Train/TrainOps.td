@@ -25,7 +25,8 @@ def Train_Dialect : Dialect {
     `build-train-step` replaces the forward function by `train.step`s: one
     `accumulate` (forward, backward, gradients added to the gradient arena)
     and one `evaluate` per compiled length, and one `update` (divide, clip,
-    AdamW). Inside are model ops and the ops below.
+    AdamW); where trained parameters start at a function of others, one
+    `initialize`. Inside are model ops and the ops below.
 
     Trainable parameters, their gradients and AdamW's moments are flat f32
     arenas of one layout; so is, in bf16, a copy of the parameters for who
@@ -66,7 +67,8 @@ class Train_Store<string mnemonic, list<Trait> traits = []>
 def Train_StepKind : I32EnumAttr<"StepKind", "what a step is for", [
     I32EnumAttrCase<"Accumulate", 0, "accumulate">,
     I32EnumAttrCase<"Update", 1, "update">,
-    I32EnumAttrCase<"Evaluate", 2, "evaluate">]> {
+    I32EnumAttrCase<"Evaluate", 2, "evaluate">,
+    I32EnumAttrCase<"Initialize", 3, "initialize">]> {
   let cppNamespace = "::qlora::train";
   let genSpecializedAttr = 0;
 }
@@ -93,7 +95,7 @@ def Train_StepOp : Op<Train_Dialect, "step", [IsolatedFromAbove, NoTerminator,
   let description = [{
     Arguments of `accumulate` and `evaluate`: those of the forward function,
     with the input that each is in `inputs`. (C1) as many arguments as
-    inputs. (C2) an update has no arguments. (C3) each input is one of
+    inputs. (C2) an update and an initialize have none. (C3) each input is one of
     kStepInputs, and there once. (C4) ops of the backward come after all of the
     forward. (C5) only `accumulate` has a backward.
   }];
@@ -116,6 +118,14 @@ def Train_AccumulateOp : Train_Store<"accumulate",
   let ownArguments = (ins FlatSymbolRefAttr:$parameter,
                        Model_Tensor:$gradient);
   let assemblyFormat = "$parameter `,` $gradient attr-dict `:` type($gradient)";
+}
+
+def Train_InitializeOp : Train_Store<"initialize",
+    [DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
+  let summary = "the value at which a trained parameter starts";
+  let description = "(C1), (C2) as for `accumulate`.";
+  let ownArguments = (ins FlatSymbolRefAttr:$parameter, Model_Tensor:$value);
+  let assemblyFormat = "$parameter `,` $value attr-dict `:` type($value)";
 }
 
 def Train_ResultOp : Train_Store<"result"> {

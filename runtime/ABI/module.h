@@ -18,7 +18,8 @@
  * The life of a step
  * ------------------
  * The runtime allocates each arena once and fills the frozen, host and trainable
- * ones from the parameter table. An optimizer step of K micro-batches is then
+ * ones from the parameter table; what starts at a function of these is computed
+ * by INITIALIZE. An optimizer step of K micro-batches is then
  *
  *     K-1 times   write the inputs, run the entry ACCUMULATE
  *     once        write the inputs, run the entry ACCUMULATE_LAST, which is
@@ -49,7 +50,7 @@ extern "C" {
 #endif
 
 #define QLORA_MODULE_MAGIC 0x41524c51u /* "QLRA", little endian */
-#define QLORA_ABI_VERSION 9u
+#define QLORA_ABI_VERSION 10u
 #define QLORA_MAX_RANK 4
 
 /* Index that refers to nothing. */
@@ -102,7 +103,8 @@ enum qlora_init {
   QLORA_INIT_KAIMING = 2, /* uniform in +-1/sqrt(shape[1]): torch's
                              kaiming_uniform_(a = sqrt(5)) */
   QLORA_INIT_GAUSSIAN = 3, /* normal with deviation 1/shape[0] */
-  QLORA_INIT_NORMAL = 4    /* normal with deviation 1 */
+  QLORA_INIT_NORMAL = 4,   /* normal with deviation 1 */
+  QLORA_INIT_COMPUTED = 5  /* zero, until the entry INITIALIZE writes it */
 };
 
 enum qlora_quantization {
@@ -257,11 +259,13 @@ enum qlora_entry_kind {
   QLORA_ENTRY_UPDATE = 2,
   QLORA_ENTRY_EVALUATE = 3, /* forward only; results LOSS_SUM, LABEL_COUNT
                                (overwritten, in RESULT) and CORRECT */
-  QLORA_ENTRY_KIND_COUNT = 4
+  QLORA_ENTRY_INITIALIZE = 4, /* writes the parameters of QLORA_INIT_COMPUTED */
+  QLORA_ENTRY_KIND_COUNT = 5
 };
 
 /* A range of commands. There is one ACCUMULATE, ACCUMULATE_LAST and EVALUATE
- * per compiled length (a variant), over the same arenas, and one UPDATE. */
+ * per compiled length (a variant), over the same arenas, one UPDATE, and where
+ * there is something to compute one INITIALIZE. */
 typedef struct qlora_entry {
   uint32_t kind;
   uint32_t first_command;
@@ -269,8 +273,8 @@ typedef struct qlora_entry {
   uint32_t event_count; /* events used are 0 .. event_count-1 */
   uint32_t first_binding;
   uint32_t binding_count;
-  int64_t batch;  /* rows of a micro-batch; 0 for UPDATE */
-  int64_t length; /* tokens of a row; 0 for UPDATE */
+  int64_t batch;  /* rows of a micro-batch; 0 for UPDATE and INITIALIZE */
+  int64_t length; /* tokens of a row; 0 for these too */
 } qlora_entry;
 
 /* The module -------------------------------------------------------------- */

@@ -75,6 +75,12 @@ const OptionRow kRows[] = {
      "what comes before these numbers in the names of modules, such as layers"},
     {"use_rslora", kBool, "false", kProgram, kLora,
      "the adapter is scaled by alpha / sqrt(rank)"},
+    {"use_dora", kBool, "false", kProgram, kLora,
+     "DoRA: the length of each output's weights is trained apart from their "
+     "direction",
+     "peft_use_dora lora_use_dora"},
+    {"lora_bias", kBool, "false", kProgram, kLora,
+     "B of each adapter has a bias"},
     {"lora_rank_pattern", kNumberMap, "{}", kProgram, kLora,
      "rank of single modules, {name: rank}", "rank_pattern", "", 1, 65536},
     {"lora_alpha_pattern", kNumberMap, "{}", kProgram, kLora,

@@ -195,6 +195,30 @@ Status Options::applySettings(std::span<const OptionSetting> settings) {
   return Status::ok();
 }
 
+/// What PEFT has for modules, and not for each other or for all of them.
+static Status validateAdapter(const Options &o) {
+  const bool isDora = o.boolean("use_dora"), hasBias = o.boolean("lora_bias");
+  const std::string kind = o.spelling(isDora ? "use_dora" : "lora_bias");
+  if ((isDora || hasBias) && !o.value("target_parameters").empty())
+    return Status::invalid("{} does not go with {}: PEFT has it for modules "
+                           "only; leave one of them out",
+                           kind, o.spelling("target_parameters"));
+  if (isDora && hasBias)
+    return Status::invalid("{} does not go with {}, as in PEFT; leave one of "
+                           "them out",
+                           o.spelling("lora_bias"), kind);
+  if (hasBias && o.text("init_lora_weights") == "gaussian")
+    return Status::invalid("{} goes with {} true or false, as in PEFT, but got "
+                           "gaussian",
+                           kind, o.spelling("init_lora_weights"));
+  if (hasBias && o.number("weight_decay") != 0)
+    return Status::invalid("{} needs {} 0, but got {}: transformers' Trainer "
+                           "does not decay biases, and here all is decayed",
+                           kind, o.spelling("weight_decay"),
+                           o.number("weight_decay"));
+  return Status::ok();
+}
+
 Status Options::validate() const {
   if (!contradictions.empty())
     return contradictions.begin()->second;
@@ -224,6 +248,7 @@ Status Options::validate() const {
                            "of a step: give that too",
                            spelling("gradient_accumulation_steps"));
   QLORA_RETURN_IF_ERROR(validateData());
+  QLORA_RETURN_IF_ERROR(validateAdapter(*this));
   int64_t block = integer("bnb_4bit_blocksize");
   if ((block & (block - 1)) != 0)
     return Status::invalid(

@@ -156,6 +156,16 @@ static Work decodeWork(const KernelRequest &r) {
   return work;
 }
 
+/// Beside the walk over w, a product of a low rank for each of its numbers.
+static Work adaptedNormWork(const KernelRequest &r) {
+  Work work = decodeWork(r);
+  const double products = double(r.constant("rows")) * r.constant("columns") *
+                          r.constant("rank");
+  work.f32Flops = 2 * products;
+  work.laneInstructions += products;
+  return work;
+}
+
 static Work attentionWork(const KernelRequest &r) {
   return attentionWork({r.constant("batch"), r.constant("length"),
                         r.constant("heads"), r.constant("kv_heads"),
@@ -213,6 +223,7 @@ static constexpr KernelWorkRow kRows[] = {
     {"matmul", WorkCategory::kGemm, matmulWork},
     {"panel_matmul", WorkCategory::kGemm, panelMatmulWork},
     {"decode", WorkCategory::kDecode, decodeWork},
+    {"adapted_norm", WorkCategory::kRows, adaptedNormWork},
     {"quantize", WorkCategory::kRows, walkWork},
     {"quantize_scales", WorkCategory::kRows, walkWork},
     {"attention", WorkCategory::kAttention, attentionWork},

@@ -75,7 +75,7 @@ std::string_view arenaKindName(unsigned kind) {
 
 std::string_view entryKindName(unsigned kind) {
   static constexpr std::array<std::string_view, QLORA_ENTRY_KIND_COUNT> names =
-      {"accumulate", "accumulate_last", "update", "evaluate"};
+      {"accumulate", "accumulate_last", "update", "evaluate", "initialize"};
   return nameOf(names, kind);
 }
 

@@ -227,8 +227,9 @@ static Status checkEntry(const qlora_module &m, const qlora_entry &entry) {
   if (!isRange(entry.first_command, entry.command_count, m.command_count))
     return damaged("commands {}+{} of {}", entry.first_command,
                    entry.command_count, m.command_count);
-  const bool isUpdate = entry.kind == QLORA_ENTRY_UPDATE;
-  if (isUpdate ? entry.batch != 0 || entry.length != 0
+  const bool isOnce = entry.kind == QLORA_ENTRY_UPDATE ||
+                      entry.kind == QLORA_ENTRY_INITIALIZE;
+  if (isOnce ? entry.batch != 0 || entry.length != 0
                : entry.batch < 1 || entry.length < 1)
     return damaged("batch {} and length {} for {}", entry.batch, entry.length,
                    entryKindName(entry.kind));

@@ -206,6 +206,8 @@ static std::string_view entryTitle(unsigned kind) {
     return "optimizer";
   case QLORA_ENTRY_EVALUATE:
     return "evaluation";
+  case QLORA_ENTRY_INITIALIZE:
+    return "first values";
   default:
     return entryKindName(kind);
   }

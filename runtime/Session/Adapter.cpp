@@ -132,6 +132,7 @@ json adapterConfig(const LoadedModule &module, const Options &options) {
       {"layers_pattern", orNull(options.value("layers_pattern"))},
       {"layers_to_transform", orNull(options.value("layers_to_transform"))},
       {"lora_alpha", shortNumber(options.number("lora_alpha"))},
+      {"lora_bias", options.value("lora_bias")},
       {"lora_dropout", options.value("lora_dropout")},
       {"modules_to_save", orNull(options.value("modules_to_save"))},
       {"peft_type", "LORA"},
@@ -142,7 +143,7 @@ json adapterConfig(const LoadedModule &module, const Options &options) {
       {"target_modules", targetModules(module, options)},
       {"target_parameters", orNull(options.value("target_parameters"))},
       {"task_type", "CAUSAL_LM"},
-      {"use_dora", false},
+      {"use_dora", options.value("use_dora")},
       {"use_rslora", options.value("use_rslora")},
   };
 }

@@ -57,6 +57,8 @@ Status checkAdapterConfig(const std::string &folder, const Options &options) {
       {"r", {options.value("lora_r"), 8}},
       {"lora_alpha", {options.value("lora_alpha"), 8}},
       {"use_rslora", {options.value("use_rslora"), false}},
+      {"lora_bias", {options.value("lora_bias"), false}},
+      {"use_dora", {options.value("use_dora"), false}},
       {"target_parameters",
        {options.value("target_parameters"), json::array()}},
       {"rank_pattern", {options.value("lora_rank_pattern"), json::object()}},

@@ -85,7 +85,7 @@ static std::string settingsText(const Run &run) {
       "learning_rate lr_scheduler_type warmup_ratio warmup_steps "
       "per_device_train_batch_size max_length num_train_epochs optim "
       "weight_decay max_grad_norm seed lora_r lora_alpha lora_dropout "
-      "lora_target_modules use_rslora modules_to_save load_in_4bit "
+      "lora_target_modules use_rslora use_dora lora_bias modules_to_save load_in_4bit "
       "compute_dtype";
   std::string text = "## Settings\n\n| Setting | Value |\n| --- | --- |\n";
   for (const std::string_view name : splitWords(kNames)) {

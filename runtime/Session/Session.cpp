@@ -221,8 +221,12 @@ Status Session::loadBase() {
                                             : "reading the base",
                                         Metrics::kBytes);
   QLORA_ASSIGN_OR_RETURN(weights, loadWeights(wanted, *device));
-  return start.resume ? restoreArenas(*start.resume, module, *device, group)
-                      : Status::ok();
+  if (start.resume)
+    return restoreArenas(*start.resume, module, *device, group);
+  // What an adapter to start from has, as it has all that is its own.
+  const qlora_entry *first = module.entry(QLORA_ENTRY_INITIALIZE);
+  return first && from.empty() ? runEntry(*device, module, *first, {})
+                               : Status::ok();
 }
 
 /// Steps that the options ask for; 0 without data to train on.

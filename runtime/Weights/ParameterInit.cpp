@@ -63,7 +63,9 @@ void initParameter(const qlora_parameter &parameter, uint64_t seed,
     return;
   }
   default:
-    assert(parameter.init == QLORA_INIT_ZERO && "this init reads a file");
+    assert((parameter.init == QLORA_INIT_ZERO ||
+            parameter.init == QLORA_INIT_COMPUTED) &&
+           "this init reads a file");
     for (uint64_t i = 0; i < count; ++i)
       out[i] = 0;
   }

@@ -14,7 +14,7 @@
 namespace qlora {
 
 /// Fills `out` (the parameter's elements, f32) by its init kind: ZERO,
-/// KAIMING, GAUSSIAN or NORMAL.
+/// KAIMING, GAUSSIAN or NORMAL, with zeros where it is COMPUTED later.
 void initParameter(const qlora_parameter &parameter, uint64_t seed, float *out);
 
 } // namespace qlora

@@ -70,6 +70,7 @@ RUNS = {
     "llama3-targets": Run("llama3-tied", 0.5, 4, 1, 5),
     "qwen2-nf4-ranks": Run("qwen2-nf4", 0.25, 2, 2, 10),
     "qwen3-nf4-ranks": Run("qwen3-ranks", 0.05, 1, 2, 20),
+    "llama-dora": Run("llama-dora", 0.1, 2, 1, 6),
     "gpt2": Run("gpt2", 0.1, 2, 1, 6,
                 {"--embd-pdrop": 0.125, "--resid-pdrop": 0.25}),
 }
@@ -197,12 +198,19 @@ def peft_replay(case, run, settings, masks):
     return expected
 
 
+def saved_name(name):
+    """PEFT saves a magnitude without what its module calls it."""
+    name = name.replace(".default", "")
+    return (name.removesuffix(".weight")
+            if name.endswith(".lora_magnitude_vector.weight") else name)
+
+
 def peft_train(run, settings, model, labels, logits):
     """A step as golden cases have it: one mean over its labelled tokens."""
     import torch
     from torch.nn.functional import cross_entropy
     from transformers import get_scheduler
-    trained = {name.replace(".default", ""): parameter for name, parameter
+    trained = {saved_name(name): parameter for name, parameter
                in model.named_parameters() if parameter.requires_grad}
     optimizer = torch.optim.AdamW(
         trained.values(), lr=settings["learning_rate"],

@@ -104,6 +104,15 @@ CASES = {
     "add_bias": ({"b": (H,)}, """
       %b = model.weight @b.weight : tensor<16xf32>
       %y = model.add_bias %x, %b : (XX, tensor<16xf32>) -> XX"""),
+    # The norm of frozen weights alone: it has no gradient.
+    "magnitude": ({"m": (H,)}, """
+      %f0 = model.weight @frozen.weight : tensor<16x16xf32>
+      %n = model.adapted_norm %f0, %f0, %f0 {scale = 0.3 : f64}
+          : (tensor<16x16xf32>, tensor<16x16xf32>, tensor<16x16xf32>)
+            -> tensor<16xf32>
+      %m = model.weight @m.weight : tensor<16xf32>
+      %y = model.magnitude %x, %m, %n
+          : (XX, tensor<16xf32>, tensor<16xf32>) -> XX"""),
     "gate_rows": ({"g": (1, H), "w": (H, H)}, """
       %g = model.weight @g.weight : tensor<1x16xf32>
       %w = model.weight @w.weight : tensor<16x16xf32>

@@ -55,6 +55,7 @@ EXEMPT = {
         "one block, for a few KiB",
     r"qlora_grouped_matmul_\w+": "matrix products",
     r"qlora_route_grad_\w+": "a few numbers of each token",
+    r"qlora_adapted_norm_\w+": "products of a low rank for each number",
     r"qlora_attention_padding_lse": "one number of each row and head",
     r"rope_table_kernel": "sines in f64, once a micro-batch for all layers",
 }

@@ -114,6 +114,9 @@ static const PeerRow kRows[] = {
     {"load_in_8bit", "", kOff,
      "8-bit weights are not supported: write "
      "load_in_4bit: true"},
+    {"bias", "", "none",
+     "biases of the base are not trained: write none; lora_bias trains one "
+     "beside each adapter"},
     {"fp16", "", kOff, "float16 is not supported: write bf16: true"},
     {"dataset_name dataset_config", "", kOff,
      "names a data set of the hub: download it and name its JSONL file with "
@@ -122,9 +125,9 @@ static const PeerRow kRows[] = {
      "would train on the first rows alone: write "
      "them into a file of their own, or give "
      "max_steps"},
-    {"do_predict predict_with_generate use_dora lora_use_dora "
-     "loraplus_lr_ratio neftune_noise_alpha "
-     "noisy_embedding_alpha use_galore use_badam pissa_init "
+    {"do_predict predict_with_generate "
+     "loraplus_lr_ratio loraplus_lr_embedding trainable_token_indices "
+     "neftune_noise_alpha noisy_embedding_alpha use_galore use_badam pissa_init "
      "lora_fan_in_fan_out resize_vocab unfrozen_parameters relora_steps "
      "auto_resume_from_checkpoints strict",
      "", kOff,

@@ -148,6 +148,8 @@ Status fillCompile(const Options &own, CompilerSettings &settings) {
   c.alpha = o.number("lora_alpha");
   c.dropout = o.number("lora_dropout");
   c.rslora = o.boolean("use_rslora");
+  c.dora = o.boolean("use_dora");
+  c.loraBias = o.boolean("lora_bias");
   c.targets = o.value("lora_target_modules").dump();
   c.excludedModules = o.value("exclude_modules").dump();
   c.layers = o.value("layers_to_transform").dump();

@@ -151,4 +151,18 @@ void storeElement(qlora_dtype dtype, void *base, int64_t index, float value) {
   qlora_store_f32(base, index, value);
 }
 
+QLORA_VECTOR double sumOfSquares(const float *values, int64_t count) {
+  double lanes[8] = {};
+  int64_t i = 0;
+  for (; i + 8 <= count; i += 8)
+    for (int lane = 0; lane < 8; ++lane)
+      lanes[lane] += double(values[i + lane]) * values[i + lane];
+  for (; i < count; ++i)
+    lanes[i % 8] += double(values[i]) * values[i];
+  double sum = 0;
+  for (double lane : lanes)
+    sum += lane;
+  return sum;
+}
+
 } // namespace qlora

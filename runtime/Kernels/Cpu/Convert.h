@@ -43,6 +43,10 @@ void addScaled(float factor, qlora_dtype fromType, const void *from, float *to,
 float loadElement(qlora_dtype dtype, const void *base, int64_t index);
 void storeElement(qlora_dtype dtype, void *base, int64_t index, float value);
 
+/// In f64 and in eight lanes, whatever the vector width, so that all machines
+/// agree.
+double sumOfSquares(const float *values, int64_t count);
+
 } // namespace qlora
 
 #endif // QLORA_RUNTIME_KERNELS_CPU_CONVERT_H

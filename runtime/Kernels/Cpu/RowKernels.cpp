@@ -148,21 +148,6 @@ PreparedKernel copy_rows::cpu::prepare(const KernelRequest &request, uint64_t) {
   });
 }
 
-/// In eight lanes, whatever the vector width, so that all machines agree.
-QLORA_VECTOR static double sumOfSquares(const float *values, int64_t count) {
-  double lanes[8] = {};
-  int64_t i = 0;
-  for (; i + 8 <= count; i += 8)
-    for (int lane = 0; lane < 8; ++lane)
-      lanes[lane] += double(values[i + lane]) * values[i + lane];
-  for (; i < count; ++i)
-    lanes[i % 8] += double(values[i]) * values[i];
-  double sum = 0;
-  for (double lane : lanes)
-    sum += lane;
-  return sum;
-}
-
 /// What AdamW multiplies with; see Kernels.def.
 static float clipScale(double norm, float count, float loss, float maxNorm) {
   if (!std::isfinite(float(norm)) || !std::isfinite(loss))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// matmul, panel_matmul and decode.
+// matmul, panel_matmul, decode and adapted_norm.
 
 #include <bit>
 
@@ -29,31 +29,35 @@ PreparedCudaKernel matmul::cublaslt::prepare(const KernelRequest &r,
 /// Elements of a block of Device/Decode.cu.
 static constexpr int64_t kDecodeElements = 8 * 2 * 1024;
 
+/// Where Device/Decode.cu finds the parts of a w in 4 bits.
+static std::vector<int64_t> decodeConstants(const KernelRequest &r) {
+  const int64_t columns = r.constant("columns"), block = r.constant("block");
+  const int64_t elements = r.constant("rows") * columns;
+  const bool isDouble = r.constant("double_quant") != 0;
+  const NF4Layout layout = NF4Layout::of(elements, block, isDouble);
+  // select-kernels and the check of a module take powers of two only.
+  return {elements,
+          columns,
+          std::countr_zero(static_cast<uint64_t>(block)),
+          isDouble,
+          layout.scales,
+          layout.nestedAbsmax,
+          layout.nestedMap,
+          layout.codeBook,
+          layout.offset,
+          nf4HasRowScales(columns, block) ? columns / block : -1};
+}
+
 StatusOr<CudaLaunch> prepareDecode(const KernelRequest &r, qlora_dtype out,
                                    CudaContext &context) {
   const int64_t rows = r.constant("rows"), columns = r.constant("columns");
   if (r.type("w") != QLORA_DTYPE_NF4)
     return prepareConversion(context, r.type("w"), out,
                              {rows, columns, columns, columns});
-  const int64_t block = r.constant("block");
-  const bool isDouble = r.constant("double_quant") != 0;
-  const NF4Layout layout = NF4Layout::of(rows * columns, block, isDouble);
-  // select-kernels and the check of a module take powers of two only.
-  const int64_t constants[] = {rows * columns,
-                               columns,
-                               std::countr_zero(static_cast<uint64_t>(block)),
-                               isDouble,
-                               layout.scales,
-                               layout.nestedAbsmax,
-                               layout.nestedMap,
-                               layout.codeBook,
-                               layout.offset,
-                               nf4HasRowScales(columns, block) ? columns / block
-                                                               : -1};
   return CudaLaunch::prepare(context,
                              fmt::format("qlora_decode_nf4_{}", dtypeName(out)),
                              {blocksOf(rows * columns, kDecodeElements)},
-                             constants);
+                             decodeConstants(r));
 }
 
 PreparedCudaKernel decode::cuda::prepare(const KernelRequest &r,
@@ -63,6 +67,25 @@ PreparedCudaKernel decode::cuda::prepare(const KernelRequest &r,
   return makeCudaKernel([decode](const CudaKernelArgs &args) {
     return decode.enqueue(args.buffers, args);
   });
+}
+
+PreparedCudaKernel adapted_norm::cuda::prepare(const KernelRequest &r,
+                                               CudaContext &context) {
+  const int64_t rows = r.constant("rows"), columns = r.constant("columns");
+  const bool isTurned = r.constant("turned");
+  std::vector<int64_t> constants(10);
+  if (r.type("w") == QLORA_DTYPE_NF4)
+    constants = decodeConstants(r);
+  const auto scale = static_cast<float>(r.constantAsDouble("scale"));
+  for (int64_t constant :
+       {isTurned ? rows : columns, r.constant("rank"), isTurned ? 1 : columns,
+        isTurned ? columns : 1, int64_t{std::bit_cast<uint32_t>(scale)}})
+    constants.push_back(constant);
+  return makeLaunchKernel(
+      context,
+      {{fmt::format("qlora_adapted_norm_{}", dtypeName(r.type("w"))),
+        {isTurned ? columns : rows}}},
+      constants);
 }
 
 PreparedCudaKernel panel_matmul::decoded::prepare(const KernelRequest &r,

@@ -62,6 +62,16 @@ OperandShapes decode::shapes(const KernelRequest &r) {
   return {{rows, columns}, {rows, columns}};
 }
 
+OperandShapes adapted_norm::shapes(const KernelRequest &r) {
+  if (Reason reason = needNF4(r))
+    return *reason;
+  const int64_t rows = r.constant("rows"), columns = r.constant("columns");
+  const int64_t rank = r.constant("rank");
+  const auto [out, in] = r.constant("turned") ? std::pair(columns, rows)
+                                              : std::pair(rows, columns);
+  return {{rows, columns}, {rank, in}, {out, rank}, {1, out}};
+}
+
 OperandShapes quantize::shapes(const KernelRequest &r) {
   if (Reason reason = needBlock(r))
     return *reason;

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// matmul, panel_matmul and decode, plain: each element by its own sum in f64.
+// matmul, panel_matmul, decode and adapted_norm, plain: each element by its own
+// sum in f64.
+
+#include <cmath>
 
 #include "runtime/Kernels/Cpu/Convert.h"
 #include "runtime/Kernels/Cpu/CpuKernels.h"
@@ -101,6 +104,33 @@ PreparedKernel decode::reference::prepare(const KernelRequest &request,
     for (int64_t i = 0; i < count; ++i)
       storeElement(outType, args.buffers[1], i,
                    storedElement(weight, args.buffers[0], i));
+    return Status::ok();
+  });
+}
+
+PreparedKernel adapted_norm::reference::prepare(const KernelRequest &request,
+                                                uint64_t) {
+  enum Operand { kW, kA, kB, kOut };
+  const StoredWeight weight = StoredWeight::of(request);
+  const bool isTurned = request.constant("turned") != 0;
+  const int64_t rows = request.constant("rows"), columns = weight.columns;
+  const int64_t out = isTurned ? columns : rows, in = isTurned ? rows : columns;
+  const int64_t rank = request.constant("rank");
+  const double scale = request.constantAsDouble("scale");
+  return makeKernel([=](const LibraryKernelArgs &args) {
+    const auto *a = bufferOf<const float>(args, kA);
+    const auto *b = bufferOf<const float>(args, kB);
+    for (int64_t o = 0; o < out; ++o) {
+      double sum = 0;
+      for (int64_t i = 0; i < in; ++i) {
+        double value = storedElement(weight, args.buffers[kW],
+                                     isTurned ? i * columns + o : o * in + i);
+        for (int64_t j = 0; j < rank; ++j)
+          value += scale * b[o * rank + j] * a[j * in + i];
+        sum += value * value;
+      }
+      bufferOf<float>(args, kOut)[o] = float(std::sqrt(sum));
+    }
     return Status::ok();
   });
 }

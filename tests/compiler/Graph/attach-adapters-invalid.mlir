@@ -12,6 +12,7 @@
 // RUN: not qlora-opt %S/../Inputs/layer.mlir --attach-adapters='exclude=7' 2>&1 | FileCheck %s --check-prefix=EXCLUDE
 // RUN: not qlora-opt %S/../Inputs/layer.mlir --attach-adapters='layers=[0]' 2>&1 | FileCheck %s --check-prefix=LAYERS
 // RUN: not qlora-opt %S/../Inputs/layer.mlir --attach-adapters='targets=["q_proj"] exclude=["l.0.q_proj"]' 2>&1 | FileCheck %s --check-prefix=NOTHING
+// RUN: sed -e 's/@embed\b/@embed_tokens.weight/' %S/../Inputs/layer.mlir | not qlora-opt - --attach-adapters='dora=true targets=["q_proj","embed_tokens"]' 2>&1 | FileCheck %s --check-prefix=EMBEDDING
 
 // TARGETS: error: lora_target_modules:
 // RANK: error: lora_r: expects at least 1, but got 0
@@ -23,3 +24,4 @@
 // EXCLUDE: error: exclude_modules: expects a list of module names
 // LAYERS: error: layers_to_transform goes with lora_target_modules as a list of names
 // NOTHING: error: lora_target_modules: ["q_proj"] matches no linear
+// EMBEDDING: error: lora_target_modules: 'embed_tokens' is an embedding, for which neither use_dora nor lora_bias is supported; leave it out

@@ -4,6 +4,9 @@
 // RUN: qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=4 dropout=0.1 targets=["q_proj","down"]' | FileCheck %s --check-prefix=TWO
 // RUN: qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=4 targets=["q_proj","v_proj"] exclude=["0.v_proj"]' | FileCheck %s --check-prefix=EXCLUDE
 // RUN: sed -e 's/@embed\b/@embed_tokens.weight/' -e 's/%%ids, %%e : \(.*\)$/%%ids, %%e {padding = 3 : i64} : \1/' %S/../Inputs/layer.mlir | qlora-opt - --attach-adapters='r=4 alpha=8 dropout=0.1 targets=["q_proj","embed_tokens"]' | FileCheck %s --check-prefix=EMBED
+// RUN: qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=4 alpha=8 bias=true targets=["q_proj"]' | FileCheck %s --check-prefix=BIAS
+// RUN: qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=4 alpha=8 dora=true targets=["q_proj"]' | FileCheck %s --check-prefix=DORA
+// RUN: qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=4 alpha=8 dora=true dropout=0.1 targets=["q_proj"]' | FileCheck %s --check-prefix=DORADROP
 // RUN: not qlora-opt %S/../Inputs/layer.mlir --attach-adapters='targets=["query"]' 2>&1 | FileCheck %s --check-prefix=NONE
 
 // CHECK-NOT: model.adapter_dropout
@@ -54,3 +57,34 @@
 // EMBED: model.head_loss %{{.*}}, %[[E]],
 // EMBED-DAG: model.parameter @base_model.model.embed_tokens.lora_embedding_A : tensor<4x128xf32> {init = "zero", trainable}
 // EMBED-DAG: model.parameter @base_model.model.embed_tokens.lora_embedding_B : tensor<64x4xf32> {init = "normal", trainable}
+
+// The norm is of all that the product multiplies with, and the magnitude
+// starts there.
+// DORA: %[[Y0:.*]] = model.linear %[[X:.*]], %[[W:.*]] {module = "l.0.q_proj"}
+// DORA: %[[A:.*]] = model.weight @base_model.model.l.0.q_proj.lora_A.weight
+// DORA: %[[B:.*]] = model.weight @base_model.model.l.0.q_proj.lora_B.weight
+// DORA: %[[SUM:.*]] = model.add %[[Y0]],
+// DORA: %[[M:.*]] = model.weight @base_model.model.l.0.q_proj.lora_magnitude_vector : tensor<64xf32>
+// DORA: %[[NORM:.*]] = model.adapted_norm %[[W]], %[[A]], %[[B]] starts @base_model.model.l.0.q_proj.lora_magnitude_vector {scale = 2.000000e+00 : f64}
+// DORA: %[[Y:.*]] = model.magnitude %[[SUM]], %[[M]], %[[NORM]]
+// DORA: model.rope %[[Y]],
+// DORA: model.parameter @base_model.model.l.0.q_proj.lora_magnitude_vector : tensor<64xf32> {init = "computed", trainable}
+
+// Behind a dropout the base's own product stays that of the whole x.
+// DORADROP: %[[D:.*]] = model.dropout %[[X:.*]] {
+// DORADROP: %[[Y0:.*]] = model.linear %[[X]], %[[W:.*]] {module = "l.0.q_proj"}
+// DORADROP: %[[YB:.*]] = model.linear %{{.*}}, %{{.*}} {scale = 2.000000e+00 : f64}
+// DORADROP: %[[WD:.*]] = model.linear %[[D]], %[[W]] {module = "l.0.q_proj"}
+// DORADROP: %[[MINUS:.*]] = model.scale %[[WD]] {factor = -1.000000e+00 : f64}
+// DORADROP: %[[REST:.*]] = model.add %[[Y0]], %[[MINUS]]
+// DORADROP: %[[SUM:.*]] = model.add %[[WD]], %[[YB]]
+// DORADROP: %[[SCALED:.*]] = model.magnitude %[[SUM]],
+// DORADROP: %[[Y:.*]] = model.add %[[REST]], %[[SCALED]]
+// DORADROP: model.rope %[[Y]],
+
+// BIAS: %[[SUM:.*]] = model.add
+// BIAS: %[[BIAS:.*]] = model.weight @base_model.model.l.0.q_proj.lora_B.bias : tensor<64xf32>
+// BIAS: %[[SCALED:.*]] = model.scale %[[BIAS]] {factor = 2.000000e+00 : f64}
+// BIAS: %[[Y:.*]] = model.add_bias %[[SUM]], %[[SCALED]]
+// BIAS: model.rope %[[Y]],
+// BIAS: model.parameter @base_model.model.l.0.q_proj.lora_B.bias : tensor<64xf32> {init = "zero", trainable}

@@ -1,5 +1,6 @@
 // The swiglu alone is in a layer, so that what is made of it can be told.
 // RUN: sed 's/model.glu silu %g, %g/& {layer = 5 : i64}/' %S/../Inputs/layer.mlir | qlora-opt - --specialize-shapes="batch=2 lengths=32" --attach-adapters='r=4 targets=["q_proj","o_proj"]' --fuse-lora --build-train-step | FileCheck %s
+// RUN: qlora-opt %S/../Inputs/layer.mlir --specialize-shapes="batch=2 lengths=16,32" --attach-adapters='r=4 dora=true targets=["q_proj"]' --build-train-step | FileCheck %s --check-prefix=START
 // RUN: not qlora-opt %S/../Inputs/layer.mlir --specialize-shapes="batch=2 lengths=32" --build-train-step 2>&1 | FileCheck %s --check-prefix=NOTHING
 
 // CHECK: train.step accumulate batch 2 length 32
@@ -80,3 +81,13 @@
 // CHECK-NEXT: train.clear gradient
 
 // NOTHING: nothing to train: no parameter is trainable
+
+// What a parameter starts at is computed once for all lengths, and no gradient
+// flows through it.
+// START-COUNT-1: train.step initialize batch 0 length 0 []
+// START: %[[NORM:.*]] = model.adapted_norm
+// START-NEXT: train.initialize @base_model.model.l.0.q_proj.lora_magnitude_vector, %[[NORM]] : tensor<64xf32>
+// START: train.step accumulate
+// START-NOT: adapted_norm_grad
+// START: train.accumulate @base_model.model.l.0.q_proj.lora_magnitude_vector,
+// START-NOT: train.step initialize

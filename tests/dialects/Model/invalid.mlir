@@ -58,7 +58,7 @@ model.parameter @w : tensor<8xf32> {file = "a", init = "zero"}
 
 // -----
 
-// expected-error @+1 {{(C2) expects zero, kaiming, gaussian or normal as init, but got 'ones'}}
+// expected-error @+1 {{(C2) expects zero, kaiming, gaussian, normal or computed as init, but got 'ones'}}
 model.parameter @w : tensor<8xf32> {init = "ones"}
 
 // -----
@@ -180,6 +180,38 @@ func.func @embedding_c3(%ids: tensor<2x4xi32>, %table: tensor<9x64x!model.nf4<64
 //===----------------------------------------------------------------------===//
 // linear
 //===----------------------------------------------------------------------===//
+
+func.func @adapted_norm_c1(%w: tensor<16x8xf32>, %a: tensor<2x8xf32>, %b: tensor<16x3xf32>) {
+  // expected-error @+1 {{(C1) expects A [rank, 8], B [16, rank] and 16 norms, but got 'tensor<2x8xf32>', 'tensor<16x3xf32>' and 'tensor<16xf32>'}}
+  %0 = model.adapted_norm %w, %a, %b {scale = 1.0 : f64} : (tensor<16x8xf32>, tensor<2x8xf32>, tensor<16x3xf32>) -> tensor<16xf32>
+  return
+}
+
+// -----
+
+func.func @adapted_norm_c1_turned(%w: tensor<16x8xf32>, %a: tensor<2x8xf32>, %b: tensor<16x2xf32>) {
+  // expected-error @+1 {{(C1) expects A [rank, 16], B [8, rank] and 8 norms}}
+  %0 = model.adapted_norm %w layout in_out, %a, %b {scale = 1.0 : f64} : (tensor<16x8xf32>, tensor<2x8xf32>, tensor<16x2xf32>) -> tensor<16xf32>
+  return
+}
+
+// -----
+
+func.func @adapted_norm_c2(%w: tensor<16x8xf32>, %a: tensor<2x8xbf16>, %b: tensor<16x2xf32>) {
+  // expected-error @+1 {{(C2) expects f32, but got 'tensor<2x8xbf16>'}}
+  %0 = model.adapted_norm %w, %a, %b {scale = 1.0 : f64} : (tensor<16x8xf32>, tensor<2x8xbf16>, tensor<16x2xf32>) -> tensor<16xf32>
+  return
+}
+
+// -----
+
+func.func @adapted_norm_c3(%w: tensor<16x8xf32>, %a: tensor<2x8xf32>, %b: tensor<16x2xf32>) {
+  // expected-error @+1 {{(C3) expects weights as operands}}
+  %0 = model.adapted_norm %w, %a, %b {scale = 1.0 : f64} : (tensor<16x8xf32>, tensor<2x8xf32>, tensor<16x2xf32>) -> tensor<16xf32>
+  return
+}
+
+// -----
 
 func.func @linear_c1(%x: tensor<2x4x8xf32>, %w: tensor<16x9xf32>) {
   // expected-error @+1 {{(C1) expects x as wide as the weight's in, but got 8 and 'tensor<16x9xf32>', out_in}}

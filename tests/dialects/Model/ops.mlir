@@ -70,6 +70,8 @@ func.func @row_ops(%x: tensor<2x4x32xbf16>, %positions: tensor<2x4xi32>) {
   %3 = model.add %0, %2 : tensor<2x4x32xbf16>
   // CHECK: model.add_bias %{{.*}}, %{{.*}} : (tensor<2x4x32xbf16>, tensor<32xbf16>) -> tensor<2x4x32xbf16>
   %4 = model.add_bias %3, %b : (tensor<2x4x32xbf16>, tensor<32xbf16>) -> tensor<2x4x32xbf16>
+  // CHECK: model.magnitude %{{.*}}, %{{.*}}, %{{.*}} : (tensor<2x4x32xbf16>, tensor<32xbf16>, tensor<32xbf16>) -> tensor<2x4x32xbf16>
+  %sized = model.magnitude %4, %n, %b : (tensor<2x4x32xbf16>, tensor<32xbf16>, tensor<32xbf16>) -> tensor<2x4x32xbf16>
   // CHECK: model.layer_norm %{{.*}}, %{{.*}}, %{{.*}} {epsilon = 1.000000e-05 : f64} : (tensor<2x4x32xbf16>, tensor<32xbf16>, tensor<32xbf16>) -> tensor<2x4x32xbf16>
   %6 = model.layer_norm %4, %n, %b {epsilon = 1.0e-5 : f64} : (tensor<2x4x32xbf16>, tensor<32xbf16>, tensor<32xbf16>) -> tensor<2x4x32xbf16>
   // CHECK: model.activation gelu_tanh %{{.*}} : tensor<2x4x32xbf16>

@@ -153,6 +153,22 @@ func.func @add_bias_c2(%x: tensor<2x4x8xf32>, %b: tensor<8xf32>) {
 
 // -----
 
+func.func @magnitude_c1(%x: tensor<2x4x8xf32>, %m: tensor<8xf32>, %n: tensor<9xf32>) {
+  // expected-error @+1 {{(C1) expects 8 numbers, but got 'tensor<9xf32>'}}
+  %0 = model.magnitude %x, %m, %n : (tensor<2x4x8xf32>, tensor<8xf32>, tensor<9xf32>) -> tensor<2x4x8xf32>
+  return
+}
+
+// -----
+
+func.func @magnitude_c2(%x: tensor<2x4x8xf32>, %m: tensor<8xf32>) {
+  // expected-error @+1 {{(C2) expects a result of type 'tensor<2x4x8xf32>'}}
+  %0 = model.magnitude %x, %m, %m : (tensor<2x4x8xf32>, tensor<8xf32>, tensor<8xf32>) -> tensor<2x4x8xbf16>
+  return
+}
+
+// -----
+
 func.func @dropout_c1(%x: tensor<2x4x8xf32>) {
   // expected-error @+1 {{(C1) expects a probability between 0 and 1, but got 1.0}}
   %0 = model.dropout %x {probability = 1.0 : f64, id = 0} : tensor<2x4x8xf32>

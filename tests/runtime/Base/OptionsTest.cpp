@@ -179,6 +179,28 @@ TEST(Options, ListsAndMaps) {
   EXPECT_EQ(options.integer("memory_limit"), 3ll << 29);
 }
 
+TEST(Options, KindsOfAdaptersThatPeftDoesNotJoin) {
+  const auto refusal = [](const std::string &yaml) {
+    Options options;
+    EXPECT_TRUE(options.applyYaml(writeFile("k.yaml", yaml)).isOk());
+    return options.validate().message();
+  };
+  EXPECT_EQ(refusal("use_dora: true\n"), "");
+  EXPECT_EQ(refusal("lora_bias: true\n"), "");
+  EXPECT_EQ(refusal("use_dora: true\ntarget_parameters: [experts.down_proj]\n"),
+            "use_dora does not go with target_parameters: PEFT has it for "
+            "modules only; leave one of them out");
+  EXPECT_EQ(refusal("use_dora: true\nlora_bias: true\n"),
+            "lora_bias does not go with use_dora, as in PEFT; leave one of "
+            "them out");
+  EXPECT_EQ(refusal("lora_bias: true\ninit_lora_weights: gaussian\n"),
+            "lora_bias goes with init_lora_weights true or false, as in PEFT, "
+            "but got gaussian");
+  EXPECT_EQ(refusal("lora_bias: true\nweight_decay: 0.01\n"),
+            "lora_bias needs weight_decay 0, but got 0.01: transformers' "
+            "Trainer does not decay biases, and here all is decayed");
+}
+
 TEST(Options, ModulesAndLayersThatGetNoAdapter) {
   EXPECT_EQ(Options().value("exclude_modules"), nlohmann::json::array());
   EXPECT_EQ(Options().value("layers_to_transform"), nlohmann::json::array());

@@ -271,8 +271,9 @@ TEST_F(Adapter, ContradictionsAreRefused) {
   EXPECT_EQ(check({{"r", 4}}), "'/adapter_config.json': r is 4, but this "
                                "program was compiled for 1");
   EXPECT_EQ(check({{"use_dora", true}}),
-            "'/adapter_config.json': use_dora is true, which is not "
-            "supported");
+            "'/adapter_config.json': use_dora is true, but this program was "
+            "compiled for false");
+  EXPECT_NE(check({{"use_bdlora", true}}), "");
   EXPECT_EQ(check({{"rank_pattern", {{"q", 2}}}}),
             "'/adapter_config.json': rank_pattern is {\"q\":2}, but this "
             "program was compiled for {}");

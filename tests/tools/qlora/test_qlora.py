@@ -290,7 +290,7 @@ class PeerFileTest(QloraTest):
         for text, message in (
                 ("stage: dpo", "supervised fine-tuning"),
                 ("quantization_bit: 8", "write 4"),
-                ("adapter: lora\nuse_dora: true", "train.yaml:2: 'use_dora'"),
+                ("adapter: lora\nuse_galore: true", "train.yaml:2: 'use_galore'"),
                 ("deepspeed: ds.json", "shards the model"),
                 ("datasets:\n  - path: tatsu-lab/alpaca",
                  "data set of the hub"),

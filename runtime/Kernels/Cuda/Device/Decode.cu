@@ -239,3 +239,63 @@ QLORA_DEVICE void decode(const qlora_cuda_args &args, DecodeTables &tables) {
 QLORA_DECODE(f32)
 QLORA_DECODE(bf16)
 QLORA_DECODE(f16)
+
+// adapted_norm: one block for each output. Behind the constants of decode come
+// in, rank, the elements of w from one output and from one input to the next,
+// and the bits of the scale. Buffers: w, a, b, out.
+
+struct NF4Numbers {
+  const DecodeWeight w;
+  const DecodeTables &tables;
+
+  __device__ float operator()(int64_t i) const {
+    const uint32_t byte = w.packed[i / 2];
+    const float absmax =
+        DecodeScale::load(w, decodeScaleIndex(w, i)).absmax(w, tables);
+    return __fmul_rn(tables.codeBook[i % 2 == 0 ? byte >> 4 : byte & 15],
+                     absmax);
+  }
+};
+
+template <typename Type> struct PlainNumbers {
+  const void *w;
+  __device__ float operator()(int64_t i) const { return Type::load(w, i); }
+};
+
+template <typename Numbers>
+QLORA_DEVICE void adaptedNorm(const qlora_cuda_args &args,
+                              const Numbers &numbers) {
+  const int64_t *c = args.constants + 10;
+  const int64_t in = c[0], rank = c[1], out = blockIdx.x;
+  const float scale = qlora_from_bits(uint32_t(c[4]));
+  double sum = 0;
+  for (int64_t k = threadIdx.x; k < in; k += kDecodeThreads) {
+    float value = numbers(out * c[2] + k * c[3]);
+    for (int64_t j = 0; j < rank; ++j) {
+      const float b =
+          __fmul_rn(scale, qlora_load_f32(args.buffers[2], out * rank + j));
+      value = __fadd_rn(
+          value, __fmul_rn(b, qlora_load_f32(args.buffers[1], j * in + k)));
+    }
+    sum = __dadd_rn(sum, __dmul_rn(double(value), double(value)));
+  }
+  sum = qlora_block_sum(sum);
+  if (threadIdx.x == 0)
+    *qlora_at<float>(args.buffers[3], out) = float(sqrt(sum));
+}
+
+QLORA_CUDA_KERNEL(kDecodeThreads)
+qlora_adapted_norm_nf4(const __grid_constant__ qlora_cuda_args args) {
+  __shared__ DecodeTables tables;
+  fillTables(args, tables);
+  adaptedNorm(args, NF4Numbers{DecodeWeight::of(args), tables});
+}
+
+#define QLORA_ADAPTED_NORM(Type)                                               \
+  QLORA_CUDA_KERNEL(kDecodeThreads)                                            \
+  qlora_adapted_norm_##Type(const __grid_constant__ qlora_cuda_args args) {    \
+    adaptedNorm(args, PlainNumbers<qlora_##Type>{args.buffers[0]});            \
+  }
+QLORA_ADAPTED_NORM(f32)
+QLORA_ADAPTED_NORM(bf16)
+QLORA_ADAPTED_NORM(f16)

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: MIT
+
+// adapted_norm against the reference row.
+
+#include "tests/conformance/KernelCase.h"
+
+namespace qlora {
+namespace {
+
+constexpr qlora_dtype F32 = QLORA_DTYPE_F32;
+constexpr qlora_dtype NF4 = QLORA_DTYPE_NF4;
+
+struct Shape {
+  int64_t rows, columns, rank;
+};
+
+KernelCase makeCase(const Shape &s, qlora_dtype w, bool isTurned,
+                    bool isDouble) {
+  const int64_t out = isTurned ? s.columns : s.rows;
+  const int64_t in = isTurned ? s.rows : s.columns;
+  KernelCase test("adapted_norm",
+                  {{"w", w}, {"a", F32}, {"b", F32}, {"out", F32}},
+                  {{"rows", s.rows},
+                   {"columns", s.columns},
+                   {"rank", s.rank},
+                   {"turned", isTurned},
+                   {"block", w == NF4 ? 64 : 0},
+                   {"double_quant", w == NF4 && isDouble},
+                   {"scale", std::bit_cast<int64_t>(0.7)}});
+  if (w == NF4)
+    fillNF4(test.data("w"),
+            NF4Layout::of(s.rows * s.columns, 64, isDouble), 5);
+  else
+    test.fill("w", s.rows, s.columns, s.columns, 5);
+  test.fill("a", s.rank, in, in, 1);
+  test.fill("b", out, s.rank, s.rank, 2);
+  return test;
+}
+
+void check(const Shape &s, const std::string &implementation, qlora_dtype w,
+           bool isTurned, bool isDouble) {
+  SCOPED_TRACE(implementation + " " + std::string(dtypeName(w)) +
+               (isTurned ? " turned" : ""));
+  KernelCase expected = makeCase(s, w, isTurned, isDouble);
+  KernelCase got = makeCase(s, w, isTurned, isDouble);
+  expectOk(expected.run("reference"));
+  expectOk(got.run(implementation));
+  for (int64_t i = 0; i < (isTurned ? s.columns : s.rows); ++i)
+    ASSERT_NEAR(got.at("out", i), expected.at("out", i),
+                tolerance(F32, expected.at("out", i), s.rank));
+}
+
+/// Rows, columns and ranks that are no multiples of any piece; blocks that
+/// straddle rows.
+TEST(AdaptedNorm, AgreesWithTheReferenceOnOddShapes) {
+  const Shape shapes[] = {
+      {1, 1, 1}, {17, 513, 3}, {33, 64, 8}, {5, 1100, 16}, {600, 7, 2}};
+  for (const std::string &implementation : allRowsToTest("adapted_norm"))
+    for (const Shape &shape : shapes)
+      for (qlora_dtype w : {NF4, F32, QLORA_DTYPE_BF16, QLORA_DTYPE_F16})
+        for (int flags = 0; flags < 4; ++flags)
+          check(shape, implementation, w, flags & 1, flags & 2);
+}
+
+} // namespace
+} // namespace qlora

@@ -63,7 +63,6 @@ private:
 
   /// [B, T, width] f32.
   RankedTensorType activation(int64_t width);
-  Type elementType(const Weight &weight);
 
   MLIRContext &context;
   const ModelConfig &config;
@@ -103,25 +102,16 @@ RankedTensorType DecoderBuilder::activation(int64_t width) {
       {ShapedType::kDynamic, ShapedType::kDynamic, width}, body.getF32Type());
 }
 
-Type DecoderBuilder::elementType(const Weight &weight) {
-  if (weight.nf4Block)
-    return model::NF4Type::get(&context, weight.nf4Block, weight.doubleQuant);
-  if (weight.dtype == SafetensorsDtype::kBF16)
-    return body.getBF16Type();
-  return weight.dtype == SafetensorsDtype::kF16 ? Type(body.getF16Type())
-                                                : Type(body.getF32Type());
-}
-
 /// Declares a weight and returns its value. Both have the tensor's name as
 /// location; that of the ops to come stays the module's.
 Value DecoderBuilder::parameter(const Weight &weight) {
-  auto type = RankedTensorType::get(weight.shape, elementType(weight));
+  auto type = RankedTensorType::get(weight.shape, elementType(context, weight));
   Location loc = NameLoc::get(StringAttr::get(&context, weight.name));
   model::ParameterOp::create(
       parameters, loc, weight.name, type,
       StringAttr::get(&context, weight.file), /*file_type=*/TypeAttr(),
       /*init=*/StringAttr(), /*trainable=*/false,
-      /*stored_quantized=*/weight.nf4Block != 0, /*quantized=*/TypeAttr(),
+      /*stored_quantized=*/weight.stored.has_value(), /*quantized=*/TypeAttr(),
       /*part_names=*/ArrayAttr(), /*part_rows=*/DenseI64ArrayAttr());
   Location outer = body.getLoc();
   body.setLoc(loc);

@@ -44,17 +44,22 @@ private:
 
 } // namespace
 
-static Type elementType(OpBuilder &builder, SafetensorsDtype dtype) {
-  if (dtype == SafetensorsDtype::kBF16)
-    return builder.getBF16Type();
-  return dtype == SafetensorsDtype::kF16 ? Type(builder.getF16Type())
-                                         : Type(builder.getF32Type());
+Type elementType(MLIRContext &context, const Weight &weight) {
+  if (const std::optional<StoredLayout> &l = weight.stored)
+    return model::QuantizedType::get(&context, l->dtype, l->block,
+                                     l->doubleQuant);
+  if (weight.dtype == SafetensorsDtype::kBF16)
+    return BFloat16Type::get(&context);
+  return weight.dtype == SafetensorsDtype::kF16
+             ? Type(Float16Type::get(&context))
+             : Type(Float32Type::get(&context));
 }
 
 Value ExpertBuilder::stackedParameter(const StackedWeight &weight) {
   const Weight &first = weight.parts.front();
   auto type =
-      RankedTensorType::get(weight.shape, elementType(body, first.dtype));
+      RankedTensorType::get(
+      weight.shape, elementType(*body.getContext(), first));
   SmallVector<StringRef> names;
   for (const Weight &part : weight.parts)
     names.push_back(part.name);
@@ -64,7 +69,7 @@ Value ExpertBuilder::stackedParameter(const StackedWeight &weight) {
   model::ParameterOp::create(
       parameters, loc, weight.name, type, body.getStringAttr(first.file),
       /*file_type=*/TypeAttr(), /*init=*/StringAttr(), /*trainable=*/false,
-      /*stored_quantized=*/false, /*quantized=*/TypeAttr(),
+      /*stored_quantized=*/first.stored.has_value(), /*quantized=*/TypeAttr(),
       isOwn ? ArrayAttr() : body.getStrArrayAttr(names),
       isOwn ? DenseI64ArrayAttr() : body.getDenseI64ArrayAttr(rows));
   Location outer = body.getLoc();

@@ -12,6 +12,9 @@
 
 namespace qlora {
 
+/// Of a weight as its parameter has it.
+mlir::Type elementType(mlir::MLIRContext &context, const Weight &weight);
+
 /// What the experts of `weights` make of x [B, T, hidden]: ops of decoder layer
 /// `layer` at `body`, parameters at `parameters`.
 mlir::Value buildExperts(mlir::ImplicitLocOpBuilder &body,

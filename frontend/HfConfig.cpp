@@ -211,8 +211,50 @@ static Status readDropout(const JsonFields &fields, ModelConfig &config) {
   return Status::ok();
 }
 
-/// bitsandbytes' NF4 is the one method read. What is stored how, block and
-/// double quantisation included, is for each weight's quant_state to say.
+/// Of bitsandbytes: what is stored how, block and double quantisation included,
+/// is for each weight's tensors to say.
+static Status readBitsandbytes(const JsonFields &quantization,
+                               ModelConfig &config) {
+  QLORA_ASSIGN_OR_RETURN(const bool eightBit,
+                         quantization.boolean("load_in_8bit", false));
+  QLORA_ASSIGN_OR_RETURN(const bool fourBit,
+                         quantization.boolean("load_in_4bit", false));
+  if (eightBit == fourBit)
+    return Status::invalid("quantization_config has load_in_4bit {} and "
+                           "load_in_8bit {}; one of them must be true",
+                           fourBit, eightBit);
+  config.unquantizedKey = "llm_int8_skip_modules";
+  config.storedFormat = qlora::storedFormat(QLORA_DTYPE_LLM_INT8);
+  if (eightBit)
+    return Status::ok();
+  QLORA_ASSIGN_OR_RETURN(const std::string type,
+                         quantization.string("bnb_4bit_quant_type", "fp4"));
+  config.storedFormat = type == "nf4"   ? storedFormat(QLORA_DTYPE_NF4)
+                        : type == "fp4" ? storedFormat(QLORA_DTYPE_FP4)
+                                        : nullptr;
+  if (config.storedFormat)
+    return Status::ok();
+  return Status::invalid("bnb_4bit_quant_type '{}' is not supported; nf4 and "
+                         "fp4 are",
+                         type);
+}
+
+static Status readMicroscaling(const JsonFields &, ModelConfig &config) {
+  config.unquantizedKey = "modules_to_not_convert";
+  config.storedFormat = qlora::storedFormat(QLORA_DTYPE_MXFP4);
+  return Status::ok();
+}
+
+namespace {
+struct QuantizationMethod {
+  const char *name;
+  Status (*read)(const JsonFields &, ModelConfig &);
+};
+} // namespace
+
+static constexpr QuantizationMethod kMethods[] = {
+    {"bitsandbytes", readBitsandbytes}, {"mxfp4", readMicroscaling}};
+
 static Status readQuantization(const JsonFields &fields, ModelConfig &config) {
   const json *object = fields.find("quantization_config");
   if (!object)
@@ -223,27 +265,16 @@ static Status readQuantization(const JsonFields &fields, ModelConfig &config) {
   const JsonFields quantization(*object);
   QLORA_ASSIGN_OR_RETURN(const std::string method,
                          quantization.string("quant_method", "bitsandbytes"));
-  if (method != "bitsandbytes")
+  const auto known = std::ranges::find(kMethods, method,
+                                       &QuantizationMethod::name);
+  if (known == std::end(kMethods))
     return Status::invalid("quantization method '{}' is not supported; "
-                           "supported is bitsandbytes (NF4)",
+                           "supported are bitsandbytes (NF4, FP4, LLM.int8) "
+                           "and mxfp4; or take the model that is not quantised",
                            method);
-  QLORA_ASSIGN_OR_RETURN(const bool eightBit,
-                         quantization.boolean("load_in_8bit", false));
-  QLORA_ASSIGN_OR_RETURN(const bool fourBit,
-                         quantization.boolean("load_in_4bit", false));
-  if (eightBit || !fourBit)
-    return Status::invalid("quantization_config has load_in_{} {}; only "
-                           "4-bit NF4 is supported",
-                           eightBit ? "8bit" : "4bit", eightBit);
-  QLORA_ASSIGN_OR_RETURN(const std::string type,
-                         quantization.string("bnb_4bit_quant_type", "fp4"));
-  if (type != "nf4")
-    return Status::invalid("bnb_4bit_quant_type '{}' is not supported; only "
-                           "nf4 is",
-                           type);
+  QLORA_RETURN_IF_ERROR(known->read(quantization, config));
   QLORA_ASSIGN_OR_RETURN(config.unquantizedModules,
-                         quantization.strings("llm_int8_skip_modules"));
-  config.quantized = true;
+                         quantization.strings(config.unquantizedKey));
   return Status::ok();
 }
 

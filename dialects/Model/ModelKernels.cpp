@@ -68,11 +68,11 @@ KernelCall qlora::model::productCall(WeightedProduct product) {
             arguments,
             {m, n, k, k, w.getDimSize(1), n, 0, isTransposed, scale, beta},
             {{3, 0}, {5, 2}}};
-  auto nf4 = dyn_cast<NF4Type>(w.getElementType());
+  auto stored = dyn_cast<QuantizedType>(w.getElementType());
   return {"panel_matmul",
           arguments,
           {m, w.getDimSize(0), w.getDimSize(1), k, n, isTransposed,
-           nf4 ? nf4.getBlock() : 0, nf4 && nf4.getDoubleQuant(),
+           stored ? stored.getBlock() : 0, stored && stored.getDoubleQuant(),
            panelColumns(n), scale, beta},
           {{3, 0}, {4, 2}}};
 }

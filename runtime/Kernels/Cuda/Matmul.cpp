@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 
 #include "runtime/Kernels/Cuda/Gemm.h"
-#include "runtime/Kernels/Math/NF4.h"
+#include "runtime/Kernels/Math/Stored.h"
 
 namespace qlora::cuda {
 
@@ -32,26 +32,33 @@ static constexpr int64_t kDecodeElements = 8 * 2 * 1024;
 StatusOr<CudaLaunch> prepareDecode(const KernelRequest &r, qlora_dtype out,
                                    CudaContext &context) {
   const int64_t rows = r.constant("rows"), columns = r.constant("columns");
-  if (r.type("w") != QLORA_DTYPE_NF4)
-    return prepareConversion(context, r.type("w"), out,
+  const qlora_dtype stored = r.type("w");
+  if (!storedFormat(stored))
+    return prepareConversion(context, stored, out,
                              {rows, columns, columns, columns});
   const int64_t block = r.constant("block");
   const bool isDouble = r.constant("double_quant") != 0;
-  const NF4Layout layout = NF4Layout::of(rows * columns, block, isDouble);
-  // select-kernels and the check of a module take powers of two only.
+  const StoredLayout layout = 
+      StoredLayout::of(stored, rows * columns, block, isDouble);
+  // select-kernels and the check of a module take powers of two and rows only:
+  // a row has one scale, and no bit of a column's number shifts to another.
+  const bool isPower = std::has_single_bit(static_cast<uint64_t>(block));
+  constexpr int64_t kBeyondColumns = 62;
   const int64_t constants[] = {rows * columns,
                                columns,
-                               std::countr_zero(static_cast<uint64_t>(block)),
+                               isPower ? std::countr_zero(static_cast<uint64_t>(block))
+                                       : kBeyondColumns,
                                isDouble,
                                layout.scales,
                                layout.nestedAbsmax,
                                layout.nestedMap,
                                layout.codeBook,
-                               layout.offset,
-                               nf4HasRowScales(columns, block) ? columns / block
-                                                               : -1};
+                               layout.correction,
+                               !isPower || hasRowScales(columns, block)
+                                   ? columns / block
+                                   : -1};
   return CudaLaunch::prepare(context,
-                             fmt::format("qlora_decode_nf4_{}", dtypeName(out)),
+                             fmt::format("qlora_decode_{}bit_{}", layout.bits, dtypeName(out)),
                              {blocksOf(rows * columns, kDecodeElements)},
                              constants);
 }

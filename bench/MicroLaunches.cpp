@@ -84,11 +84,12 @@ static void addRequest(std::string label, const std::string &row,
 static void addDecodes(const LoadedModule &module,
                        std::vector<MicroLaunch> &launches) {
   for (const qlora_parameter &parameter : module.parameters())
-    if (parameter.dtype == QLORA_DTYPE_NF4)
+    if (storedFormat(parameter.dtype))
       addRequest(
           fmt::format("decode of {}", parameter.name), "decode.cuda",
           microRequest("decode",
-                       {{"w", QLORA_DTYPE_NF4}, {"out", QLORA_DTYPE_BF16}},
+                       {{"w", qlora_dtype(parameter.dtype)},
+                        {"out", QLORA_DTYPE_BF16}},
                        {parameter.shape[0], parameter.shape[1], parameter.block,
                         parameter.double_quant}),
           launches);

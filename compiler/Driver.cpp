@@ -114,7 +114,7 @@ LogicalResult Driver::refuseLimit(ModuleOp smallest, int64_t bytes) {
       << formatBytes(options.memoryLimit)
       << "; raise it to at least that, or lower --max-length, "
          "--per-device-train-batch-size or --lora-r"
-      << (options.loadIn4bit ? "" : ", or use --load-in-4bit");
+      << (options.quantizedFormat == "nf4" ? "" : ", or use --load-in-4bit");
   error.attachNote(smallest.getLoc())
       << "of it: " << arenasInWords(smallest);
   if (const int64_t base = frozenBytes(smallest); base > options.memoryLimit)

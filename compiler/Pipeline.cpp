@@ -21,8 +21,9 @@ using namespace qlora;
 static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
                        const MemoryBudget &) {
   // Before the adapters, so that only the model's own weights are quantised.
-  if (options.loadIn4bit) {
+  if (!options.quantizedFormat.empty()) {
     QuantizeBaseOptions quantize;
+    quantize.format = options.quantizedFormat;
     quantize.block = options.block;
     quantize.doubleQuant = options.doubleQuant;
     quantize.experts = options.quantizeExperts;
@@ -162,7 +163,7 @@ void qlora::registerPhases() {
   CompileOptions options;
   options.target = "cuda";
   options.lengths = {32};
-  options.loadIn4bit = true;
+  options.quantizedFormat = "nf4";
   options.loraActivations = "int8";
   for (const Phase &phase : kPhases)
     PassPipelineRegistration<>("phase-" + std::string(phase.name),

@@ -27,8 +27,10 @@ struct CompileOptions {
   std::string computeType = "bfloat16";
   /// What serves weight gradients alone: auto (as computed) or int8.
   std::string loraActivations = "auto";
-  bool loadIn4bit = false;
-  bool quantizeExperts = false; ///< with loadIn4bit
+  /// Of kStoredFormats, for weights that the files have not quantised; empty:
+  /// they stay as they are.
+  std::string quantizedFormat;
+  bool quantizeExperts = false; ///< with a quantizedFormat
   int64_t block = 64;
   bool doubleQuant = false;
   int64_t rank = 8;

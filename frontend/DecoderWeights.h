@@ -3,7 +3,7 @@
 // Which tensor of the files is which weight of a decoder, checked: that it is
 // there, with the shape that config.json implies, in a type that is read.
 // Only headers are read, and the quant_state (a few bytes of JSON) of weights
-// that bitsandbytes quantised.
+// that bitsandbytes quantised to 4 bits.
 
 #ifndef QLORA_FRONTEND_DECODERWEIGHTS_H
 #define QLORA_FRONTEND_DECODERWEIGHTS_H
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "frontend/HfConfig.h"
+#include "runtime/Kernels/Math/Stored.h"
 #include "runtime/Weights/ModelFiles.h"
 
 namespace qlora {

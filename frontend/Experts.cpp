@@ -184,12 +184,19 @@ stack(const ModelConfig &config, TensorFinder &tensors, std::string name,
   return stacked;
 }
 
-/// All experts in one tensor of the files, [experts, in, out].
+/// All experts in one tensor of the files, [experts, in, out], or in a stored
+/// format [experts, out, in].
 static StatusOr<StackedWeight> findStacked(const ModelConfig &config,
                                            TensorFinder &tensors,
                                            std::string name, int64_t in,
                                            int64_t out) {
   const int64_t experts = config.experts.count;
+  if (tensors.isStored(name)) {
+    QLORA_ASSIGN_OR_RETURN(Weight weight,
+                           tensors.stored(name, {experts, out, in}));
+    return StackedWeight{
+        name, {weight}, weight.shape, LinearLayout::kOutIn, {}};
+  }
   QLORA_ASSIGN_OR_RETURN(Weight weight,
                          tensors.dense(name, {experts, in, out}));
   return StackedWeight{

@@ -13,6 +13,7 @@
 
 #include "frontend/ConfigKeys.h"
 #include "frontend/ConfigLayers.h"
+#include "frontend/ConfigQuantization.h"
 #include "frontend/JsonFields.h"
 #include "runtime/Base/UserFiles.h"
 
@@ -208,42 +209,6 @@ static Status readDropout(const JsonFields &fields, ModelConfig &config) {
       QLORA_ASSIGN_OR_RETURN(
           *rate, fields.probability(key, config.family->defaults.dropout));
     }
-  return Status::ok();
-}
-
-/// bitsandbytes' NF4 is the one method read. What is stored how, block and
-/// double quantisation included, is for each weight's quant_state to say.
-static Status readQuantization(const JsonFields &fields, ModelConfig &config) {
-  const json *object = fields.find("quantization_config");
-  if (!object)
-    return Status::ok();
-  if (!object->is_object())
-    return Status::invalid("'quantization_config' is {}; expected an object",
-                           shortDump(*object));
-  const JsonFields quantization(*object);
-  QLORA_ASSIGN_OR_RETURN(const std::string method,
-                         quantization.string("quant_method", "bitsandbytes"));
-  if (method != "bitsandbytes")
-    return Status::invalid("quantization method '{}' is not supported; "
-                           "supported is bitsandbytes (NF4)",
-                           method);
-  QLORA_ASSIGN_OR_RETURN(const bool eightBit,
-                         quantization.boolean("load_in_8bit", false));
-  QLORA_ASSIGN_OR_RETURN(const bool fourBit,
-                         quantization.boolean("load_in_4bit", false));
-  if (eightBit || !fourBit)
-    return Status::invalid("quantization_config has load_in_{} {}; only "
-                           "4-bit NF4 is supported",
-                           eightBit ? "8bit" : "4bit", eightBit);
-  QLORA_ASSIGN_OR_RETURN(const std::string type,
-                         quantization.string("bnb_4bit_quant_type", "fp4"));
-  if (type != "nf4")
-    return Status::invalid("bnb_4bit_quant_type '{}' is not supported; only "
-                           "nf4 is",
-                           type);
-  QLORA_ASSIGN_OR_RETURN(config.unquantizedModules,
-                         quantization.strings("llm_int8_skip_modules"));
-  config.quantized = true;
   return Status::ok();
 }
 

@@ -17,6 +17,7 @@
 #include "frontend/Experts.h"
 #include "frontend/Families.h"
 #include "frontend/Rope.h"
+#include "runtime/Kernels/Math/Stored.h"
 #include "runtime/Base/Status.h"
 
 namespace qlora {
@@ -64,7 +65,9 @@ struct ModelConfig {
   std::vector<int> rotaryOfLayer; ///< of `rotaries`; -1: none
   std::vector<int64_t> windows;   ///< by layer; 0: the whole past
   /// bitsandbytes has quantised the linears, but for those modules.
-  bool quantized = false;
+  /// Of the weights that are quantised in the files; null: none is.
+  const StoredFormat *storedFormat = nullptr;
+  const char *unquantizedKey = ""; ///< whose value is:
   std::vector<std::string> unquantizedModules;
   /// One line each, for the user.
   std::vector<std::string> warnings;

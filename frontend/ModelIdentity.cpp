@@ -127,7 +127,7 @@ ordered_json describeArithmetic(const ModelConfig &config) {
       {"attention_bias", biasedLinears(config)},
       {"mlp_bias", config.mlpBias},
       {"qk_norm", family.mixer.headNorms != HeadNorms::kNone},
-      {"stored_in_4bit", config.quantized},
+      {"stored_in_4bit", config.storedFormat && config.storedFormat->bits == 4},
   };
   describePositions(config, model);
   describeFactors(config, model);
@@ -136,7 +136,7 @@ ordered_json describeArithmetic(const ModelConfig &config) {
   model["positions"] =
       onlyIf(family.positions == PositionKind::kLearned, "learned");
   model["linear_layout"] = onlyIf(
-      family.layout == LinearLayout::kInOut && !config.quantized, "in_out");
+      family.layout == LinearLayout::kInOut && !config.storedFormat, "in_out");
   const int64_t window =
       *std::max_element(config.windows.begin(), config.windows.end());
   model["sliding_window"] = onlyIf(window, window);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "frontend/DecoderWeights.h"
+#include "runtime/Weights/StoredTensors.h"
 
 namespace qlora {
 
@@ -24,12 +25,21 @@ public:
   StatusOr<Weight> dense(const std::string &name,
                          const std::vector<int64_t> &shape);
 
-  /// A linear without its bias: dense in the family's layout, or as
-  /// bitsandbytes stores NF4. It is the files that decide; a 4-bit weight that
-  /// config.json knows nothing of and a dense one that it calls 4-bit are
-  /// errors.
+  /// A linear without its bias: dense in the family's layout, or in a stored
+  /// format. It is the files that decide; a quantised weight that config.json
+  /// knows nothing of and a dense one that it calls quantised are errors.
   StatusOr<LinearWeight> linear(const std::string &module, int64_t out,
                                 int64_t in);
+
+  /// A weight in the stored format that config.json names, whose numbers have
+  /// this shape. One of three dimensions is a matrix for each expert; it becomes
+  /// one, the experts' one above the other.
+  StatusOr<Weight> stored(const std::string &name,
+                          const std::vector<int64_t> &shape);
+
+  bool isStored(const std::string &name) const {
+    return findStoredFormat(files, name);
+  }
 
   /// Counts a tensor that is there as taken.
   void skip(const std::string &name) {
@@ -45,11 +55,6 @@ public:
 
 private:
   StatusOr<Weight> take(const std::string &name);
-  StatusOr<Weight> quantized(const std::string &name,
-                             const std::vector<int64_t> &shape);
-  Status takePart(const std::string &name, SafetensorsDtype dtype,
-                  int64_t count);
-  bool isStoredQuantized(const std::string &name) const;
   bool isLeftUnquantized(const std::string &module) const;
 
   const ModelConfig &config;

@@ -6,22 +6,23 @@
 #define QLORA_FRONTEND_WEIGHT_H
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "runtime/Kernels/Math/Stored.h"
 #include "runtime/Weights/Safetensors.h"
 
 namespace qlora {
 
 /// One stored weight. `shape` is that of the numbers, also where they are
-/// packed in 4 bits.
+/// packed in few bits.
 struct Weight {
   std::string name;
   std::string file; ///< base name
   SafetensorsDtype dtype = SafetensorsDtype::kF32;
   std::vector<int64_t> shape;
-  int64_t nf4Block = 0; ///< 0: not quantised
-  bool doubleQuant = false;
+  std::optional<StoredLayout> stored; ///< where it is quantised
 };
 
 } // namespace qlora

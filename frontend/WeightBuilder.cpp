@@ -9,9 +9,9 @@ using namespace mlir;
 namespace qlora {
 
 static Type elementType(OpBuilder &builder, const Weight &weight) {
-  if (weight.nf4Block)
-    return model::NF4Type::get(builder.getContext(), weight.nf4Block,
-                               weight.doubleQuant);
+  if (const std::optional<StoredLayout> &l = weight.stored)
+    return model::QuantizedType::get(builder.getContext(), l->dtype, l->block,
+                                     l->doubleQuant);
   if (weight.dtype == SafetensorsDtype::kBF16)
     return builder.getBF16Type();
   return weight.dtype == SafetensorsDtype::kF16 ? Type(builder.getF16Type())
@@ -44,7 +44,7 @@ Value WeightBuilder::declare(StringRef name, RankedTensorType type,
   model::ParameterOp::create(
       parameters, loc, name, type, body.getStringAttr(first.file), fileType,
       /*init=*/StringAttr(), /*trainable=*/false,
-      /*stored_quantized=*/first.nf4Block != 0, /*quantized=*/TypeAttr(),
+      /*stored_quantized=*/first.stored.has_value(), /*quantized=*/TypeAttr(),
       isOwn ? ArrayAttr() : body.getStrArrayAttr(names),
       isOwn ? DenseI64ArrayAttr() : body.getDenseI64ArrayAttr(rows));
   body.setLoc(loc);

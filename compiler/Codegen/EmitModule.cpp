@@ -98,6 +98,7 @@ LogicalResult ModuleEmitter::addParameter(ParameterOp op) {
   row.push_back(std::to_string(op.getOffset()));
   row.push_back(std::to_string(op.getBytes()));
   row.push_back(word(op.getFileDtype(), parts ? parts.size() : 0));
+  row.push_back(word(op.getFormat().value_or(program::DType::F32), 0));
   parameters.row(row);
   return success();
 }

@@ -35,20 +35,23 @@ def SpecializeShapes : Pass<"specialize-shapes", "::mlir::ModuleOp"> {
 }
 
 def QuantizeBase : Pass<"quantize-base", "::mlir::ModuleOp"> {
-  let summary = "give the weights of frozen linears a 4-bit type";
+  let summary = "give the weights of frozen linears a type of few bits";
   let description = [{
     Every parameter that is used as the weight of a `WeightedProduct` with a
     `module` (so not embeddings, norms, or the head) becomes
-    `!model.nf4<block, double-quant>`, with `quantized` and the old element
+    `!model.quantized<format, block, double-quant>`, with `quantized` and the old element
     type as `file_type`; one that is [in, out] is turned, as bitsandbytes
     does it. Weights that are stored quantised stay as they are. A weight
     whose symbol is used by something else than such products is left, with a
     remark.
   }];
   let options = [
-    Option<"block", "block", "int64_t", "64", "elements per block">,
+    Option<"format", "format", "std::string", "\"nf4\"",
+           "a format of kStoredFormats">,
+    Option<"block", "block", "int64_t", "64",
+           "elements per block, where that is not a row">,
     Option<"doubleQuant", "double-quant", "bool", "true",
-           "quantise the block scales too">,
+           "quantise the block scales too, where the format may">,
     Option<"experts", "experts", "bool", "false",
            "also the stacked weights of experts">,
   ];

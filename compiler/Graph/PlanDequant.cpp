@@ -235,7 +235,7 @@ static void makeResident(StoredWeight &weight) {
   Type element = parameter.getTensorType().getElementType();
   if (!parameter.getFileType())
     parameter.setFileTypeAttr(TypeAttr::get(element));
-  if (isa<NF4Type>(element) && !parameter.getQuantized())
+  if (isa<QuantizedType>(element) && !parameter.getQuantized())
     parameter.setQuantizedAttr(TypeAttr::get(element));
   Type compute = weight.groups.front().compute;
   RankedTensorType numbers = parameter.getTensorType().clone(compute);

@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: MIT
 
-// quantize-base: the weights of frozen linears get a 4-bit type.
+// quantize-base: the weights of frozen linears get a type of few bits.
 //
 //   model.parameter @w : tensor<64x64xbf16> {file = "model.safetensors"}
 //
 // becomes
 //
-//   model.parameter @w : tensor<64x64x!model.nf4<64, true>>
-//       {file = ..., file_type = bf16, quantized = !model.nf4<64, true>}
+//   model.parameter @w : tensor<64x64x!model.quantized<nf4, 64, true>>
+//       {file = ..., file_type = bf16, quantized = !model.quantized<nf4, 64, true>}
 //
 // A weight [in, out] becomes one of [out, in], with `transposed`.
 
 #include "compiler/Passes.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
+
+#include "runtime/Kernels/Math/Stored.h"
 
 using namespace mlir;
 using namespace qlora::model;
@@ -30,6 +32,8 @@ public:
   using QuantizeBaseBase::QuantizeBaseBase;
 
 private:
+  QuantizedType elementOf(const qlora::StoredFormat &format,
+                          RankedTensorType type);
   void runOnOperation() override;
 };
 } // namespace
@@ -82,24 +86,48 @@ static void turn(ParameterOp parameter, ArrayRef<WeightedProduct> products) {
     product.setLayout(WeightLayout::OutIn);
 }
 
+static const qlora::StoredFormat *findFormat(StringRef name) {
+  for (const qlora::StoredFormat &format : qlora::kStoredFormats)
+    if (name == format.name)
+      return &format;
+  return nullptr;
+}
+
+/// A format that takes rows has a scale for each.
+QuantizedType
+QuantizeBasePass::elementOf(const qlora::StoredFormat &format,
+                            RankedTensorType type) {
+  bool isDouble = format.codedScales == qlora::CodedScales::kAlways ||
+                  (format.codedScales == qlora::CodedScales::kByChoice &&
+                   doubleQuant);
+  return QuantizedType::get(&getContext(), format.dtype,
+                            format.takesRows ? type.getShape().back()
+                                             : int64_t(block),
+                            isDouble);
+}
+
 void QuantizeBasePass::runOnOperation() {
   ModuleOp module = getOperation();
-  if (block < 64 || block > 4096 || (block & (block - 1))) {
-    module.emitError("expects a power of two from 64 to 4096 as block, but "
-                     "got ")
-        << int64_t(block);
+  const qlora::StoredFormat *stored = findFormat(format);
+  if (!stored) {
+    module.emitError("knows no format ") << format;
+    return signalPassFailure();
+  }
+  if (!stored->takesRows && !stored->takesBlock(block)) {
+    module.emitError("expects a power of two from ")
+        << stored->leastBlock << " to " << stored->mostBlock
+        << " as block, but got " << int64_t(block);
     return signalPassFailure();
   }
   DenseMap<Attribute, SmallVector<WeightOp>> uses;
   module.walk([&](WeightOp weight) {
     uses[weight.getParameterAttr()].push_back(weight);
   });
-  auto nf4 = NF4Type::get(&getContext(), block, doubleQuant);
   for (auto parameter : module.getOps<ParameterOp>()) {
     RankedTensorType type = parameter.getTensorType();
     ArrayRef<WeightOp> weights = uses[FlatSymbolRefAttr::get(parameter)];
     if (parameter.getTrainable() || parameter.getInit() ||
-        isa<NF4Type>(type.getElementType()))
+        isa<QuantizedType>(type.getElementType()))
       continue;
     SmallVector<WeightedProduct> products =
         productsToQuantize(weights, experts);
@@ -110,8 +138,9 @@ void QuantizeBasePass::runOnOperation() {
         !product.getGroupOffsets())
       turn(parameter, products);
     parameter.setFileTypeAttr(TypeAttr::get(type.getElementType()));
-    parameter.setQuantizedAttr(TypeAttr::get(nf4));
-    auto quantized = parameter.getTensorType().clone(nf4);
+    auto element = elementOf(*stored, parameter.getTensorType());
+    parameter.setQuantizedAttr(TypeAttr::get(element));
+    auto quantized = parameter.getTensorType().clone(element);
     parameter.setType(quantized);
     for (WeightOp weight : weights)
       weight.getResult().setType(quantized);

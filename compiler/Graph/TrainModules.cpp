@@ -35,11 +35,11 @@ static LogicalResult makeTrainable(ModuleOp module,
            << parameter.getSymName()
            << "' is shared by two modules (tied weights), and PEFT would train "
               "a copy for one of them only; leave it out";
-  if (isa<NF4Type>(type.getElementType()))
+  if (isa<QuantizedType>(type.getElementType()))
     return parameter.emitError("modules_to_save: '")
            << parameter.getSymName()
-           << "' is 4-bit and cannot be trained; train a module that is not "
-              "quantised, or drop load_in_4bit";
+           << "' is quantised and cannot be trained; train a module that is not "
+              "quantised, or load without load_in_4bit or load_in_8bit";
   parameter.setFileTypeAttr(TypeAttr::get(type.getElementType()));
   parameter.setTrainable(true);
   auto f32 = type.clone(Float32Type::get(module.getContext()));

@@ -110,7 +110,7 @@ function addFormats() {
   const {quantized, options, parameters} = run;
   const offloaded = data.plan.arenas.host;
   addTile('Base weights',
-          quantized ? 'NF4, 4 bits' : 'as in the files',
+          quantized ? quantized.format : 'as in the files',
           quantized ? (quantized.double_quant ? 'double quantisation, ' : '') +
               `blocks of ${quantized.block}` : '',
           quantized ? `${inShare(quantized.parameters,

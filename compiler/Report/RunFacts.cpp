@@ -8,6 +8,7 @@
 
 #include "runtime/ABI/module.h"
 #include "runtime/Base/Options.h"
+#include "runtime/Kernels/Math/Stored.h"
 #include "runtime/Module/ParameterCounts.h"
 
 #include <chrono>
@@ -50,6 +51,7 @@ static void addParameters(ModuleOp program, json &facts) {
       continue;
     quantized += elements;
     format = {{"parameters", quantized},
+              {"format", storedFormat(uint32_t(*parameter.getFormat()))->title},
               {"block", parameter.getBlock()},
               {"double_quant", parameter.getDoubleQuant()}};
   }

@@ -90,12 +90,13 @@ static program::Role roleOf(ParameterOp parameter) {
 }
 
 /// Quantised when loaded, quantised in the file, or neither.
-static program::Quantization quantizationOf(ParameterOp parameter, NF4Type nf4) {
+static program::Quantization quantizationOf(ParameterOp parameter,
+                                            QuantizedType stored) {
   using program::Quantization;
-  return !nf4                             ? Quantization::None
-         : parameter.getStoredQuantized() ? Quantization::NF4Stored
-         : parameter.getTransposed()      ? Quantization::NF4Turned
-                                          : Quantization::NF4;
+  return !stored                          ? Quantization::None
+         : parameter.getStoredQuantized() ? Quantization::Stored
+         : parameter.getTransposed()      ? Quantization::Turned
+                                          : Quantization::OnLoad;
 }
 
 static program::DType dtypeOf(Type element) {
@@ -107,7 +108,7 @@ void ParameterLayout::emit(OpBuilder &builder, ModuleOp module) const {
     const ParameterPlace &place = lookup(parameter.getSymName());
     RankedTensorType type = parameter.getTensorType();
     Type element = type.getElementType();
-    auto nf4 = dyn_cast_or_null<NF4Type>(
+    auto stored = dyn_cast_or_null<QuantizedType>(
         parameter.getQuantized() ? *parameter.getQuantized() : element);
     Type fileType = parameter.getFileType().value_or(element);
     auto emitPart = [&](StringRef name, int64_t firstRow, int64_t rows,
@@ -120,12 +121,15 @@ void ParameterLayout::emit(OpBuilder &builder, ModuleOp module) const {
           builder, parameter.getLoc(), name, place.arena,
           place.offset + firstRow * rowBytes,
           whole ? place.bytes : rows * rowBytes, shape, dtypeOf(element),
-          roleOf(parameter), initOf(parameter), quantizationOf(parameter, nf4),
-          nf4 ? nf4.getBlock() : 0, nf4 && nf4.getDoubleQuant(),
-          dtypeOf(fileType), parameter.getFileAttr(), parts);
+          roleOf(parameter), initOf(parameter), quantizationOf(parameter, stored),
+          stored ? stored.getBlock() : 0, stored && stored.getDoubleQuant(),
+          dtypeOf(fileType), parameter.getFileAttr(), parts,
+          stored ? program::DTypeAttr::get(builder.getContext(),
+                                           dtypeOf(stored))
+                 : program::DTypeAttr());
     };
     // What is quantised as a whole is one tensor.
-    if (!parameter.getPartNames() || nf4) {
+    if (!parameter.getPartNames() || stored) {
       emitPart(parameter.getSymName(), 0, type.getDimSize(0),
                parameter.getPartNamesAttr());
       continue;

@@ -8,7 +8,7 @@
 #include "llvm/ADT/bit.h"
 #include "mlir/IR/DialectImplementation.h"
 
-#include "runtime/Kernels/Math/NF4.h"
+#include "runtime/Kernels/Math/Stored.h"
 
 using namespace mlir;
 using namespace qlora::model;
@@ -18,6 +18,26 @@ using namespace qlora::model;
 #include "dialects/Model/ModelInterfaces.cpp.inc"
 #define GET_ATTRDEF_CLASSES
 #include "dialects/Model/ModelAttrs.cpp.inc"
+
+/// A format by its name in kStoredFormats.
+static ParseResult parseFormat(AsmParser &parser,
+                               qlora_dtype &dtype) {
+  StringRef name;
+  SMLoc at = parser.getCurrentLocation();
+  if (parser.parseKeyword(&name))
+    return failure();
+  for (const qlora::StoredFormat &format : qlora::kStoredFormats)
+    if (name == format.name) {
+      dtype = format.dtype;
+      return success();
+    }
+  return parser.emitError(at, "unknown format ") << name;
+}
+
+static void printFormat(AsmPrinter &printer, qlora_dtype dtype) {
+  printer << qlora::storedFormat(dtype)->name;
+}
+
 #define GET_TYPEDEF_CLASSES
 #include "dialects/Model/ModelTypes.cpp.inc"
 
@@ -36,12 +56,22 @@ void ModelDialect::initialize() {
       >();
 }
 
-LogicalResult NF4Type::verify(function_ref<InFlightDiagnostic()> emitError,
-                              int64_t block, bool doubleQuant) {
-  if (block < 64 || block > 4096 || (block & (block - 1)))
-    return emitError() << "expects a power of two from 64 to 4096 as block, "
-                          "but got "
+LogicalResult
+QuantizedType::verify(function_ref<InFlightDiagnostic()> emitError,
+                      qlora_dtype dtype, int64_t block, bool doubleQuant) {
+  const StoredFormat *format = storedFormat(dtype);
+  if (!format)
+    return emitError() << "expects a stored format";
+  if (!format->takesBlock(block) && format->takesRows)
+    return emitError() << "expects a row's elements as block, but got "
                        << block;
+  if (!format->takesBlock(block))
+    return emitError() << "expects a power of two from " << format->leastBlock
+                       << " to " << format->mostBlock << " as block, but got "
+                       << block;
+  if (!format->takesDoubleQuant(doubleQuant))
+    return emitError() << format->name << " expects " << !doubleQuant
+                       << " as double quantisation";
   return success();
 }
 
@@ -128,7 +158,7 @@ bool qlora::model::isRowStorable(Type type) {
 
 bool qlora::model::isWeightStorable(Type type) {
   return isStorable(type) &&
-         isa<FloatType, NF4Type>(cast<RankedTensorType>(type).getElementType());
+         isa<FloatType, QuantizedType>(cast<RankedTensorType>(type).getElementType());
 }
 
 bool qlora::model::isRow(Type type) {
@@ -154,14 +184,16 @@ int64_t qlora::model::matrixColumns(RankedTensorType type) {
 
 int64_t qlora::model::tensorBytes(RankedTensorType type) {
   int64_t elements = type.getNumElements();
-  if (auto nf4 = dyn_cast<NF4Type>(type.getElementType()))
-    return NF4Layout::of(elements, nf4.getBlock(), nf4.getDoubleQuant()).bytes;
+  if (auto stored = dyn_cast<QuantizedType>(type.getElementType()))
+    return StoredLayout::of(stored.getFormat(), elements, stored.getBlock(),
+                            stored.getDoubleQuant())
+        .bytes;
   return elements * (type.getElementTypeBitWidth() / 8);
 }
 
 std::optional<qlora_dtype> qlora::model::elementDtype(Type type) {
-  if (isa<NF4Type>(type))
-    return QLORA_DTYPE_NF4;
+  if (auto stored = dyn_cast<QuantizedType>(type))
+    return stored.getFormat();
   if (type.isF32())
     return QLORA_DTYPE_F32;
   if (type.isBF16())

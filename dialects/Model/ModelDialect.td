@@ -57,17 +57,19 @@ def Model_Dialect : Dialect {
   ];
 }
 
-def Model_NF4Type : TypeDef<Model_Dialect, "NF4"> {
-  let mnemonic = "nf4";
-  let summary = "4-bit NormalFloat element, scaled per block";
+def Model_QuantizedType : TypeDef<Model_Dialect, "Quantized"> {
+  let mnemonic = "quantized";
+  let summary = "element of few bits, scaled by block";
   let description = [{
-    Element type of a quantised tensor: `tensor<64x64x!model.nf4<64, true>>`.
-    Blocks of `block` elements of the flattened tensor share a scale; with
-    `doubleQuant` the scales are stored in 8 bits
-    (runtime/Kernels/Math/NF4.h has the layout).
+    Element type of a tensor as `tensor<64x96x!model.quantized<nf4, 64, true>>`
+    or `tensor<64x96x!model.quantized<llm_int8, 96, false>>`: a format of
+    kStoredFormats (runtime/Kernels/Math/Stored.h, which has the layout too).
+    Blocks of `block` elements of the flattened tensor share a scale, which may
+    be its rows; with `doubleQuant` the scales are stored in 8 bits.
   }];
-  let parameters = (ins "int64_t":$block, "bool":$doubleQuant);
-  let assemblyFormat = "`<` $block `,` $doubleQuant `>`";
+  let parameters = (ins "::qlora_dtype":$format, "int64_t":$block,
+                        "bool":$doubleQuant);
+  let assemblyFormat = "`<` custom<Format>($format) `,` $block `,` $doubleQuant `>`";
   let genVerifyDecl = 1;
 }
 

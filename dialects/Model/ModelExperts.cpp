@@ -178,8 +178,8 @@ LogicalResult GroupedLinearOp::verify() {
            << y;
   if (getInit() && getInit().getType() != y)
     return emitOpError("(C3) expects init of type ") << y;
-  if (getGroupsLast() && isa<NF4Type>(weight.getElementType()))
-    return emitOpError("(C5) expects a weight that is not 4-bit beside "
+  if (getGroupsLast() && isa<QuantizedType>(weight.getElementType()))
+    return emitOpError("(C5) expects a weight that is not quantised beside "
                        "groups_last");
   return success();
 }
@@ -187,7 +187,7 @@ LogicalResult GroupedLinearOp::verify() {
 KernelCall GroupedLinearOp::getKernelCall() {
   auto product = cast<WeightedProduct>(getOperation());
   RankedTensorType w = product.getWeightType();
-  auto nf4 = dyn_cast<NF4Type>(w.getElementType());
+  auto stored = dyn_cast<QuantizedType>(w.getElementType());
   return {"grouped_matmul",
           {{A::Operand, 0},
            {A::Operand, 1},
@@ -197,7 +197,7 @@ KernelCall GroupedLinearOp::getKernelCall() {
           {matrixRows(tensorOf(getX())), getGroups(), w.getDimSize(0),
            w.getDimSize(1), columnsOf(getX()), columnsOf(getResult()),
            getLayout() == WeightLayout::OutIn, getGroupsLast(),
-           nf4 ? nf4.getBlock() : 0, nf4 && nf4.getDoubleQuant(),
+           stored ? stored.getBlock() : 0, stored && stored.getDoubleQuant(),
            panelColumns(columnsOf(getResult())),
            doubleBits(getScale().convertToDouble()),
            doubleBits(getInit() ? 1.0 : 0.0)},

@@ -68,11 +68,11 @@ KernelCall qlora::model::productCall(WeightedProduct product) {
             arguments,
             {m, n, k, k, w.getDimSize(1), n, 0, isTransposed, scale, beta},
             {{3, 0}, {5, 2}}};
-  auto nf4 = dyn_cast<NF4Type>(w.getElementType());
+  auto stored = dyn_cast<QuantizedType>(w.getElementType());
   return {"panel_matmul",
           arguments,
           {m, w.getDimSize(0), w.getDimSize(1), k, n, isTransposed,
-           nf4 ? nf4.getBlock() : 0, nf4 && nf4.getDoubleQuant(),
+           stored ? stored.getBlock() : 0, stored && stored.getDoubleQuant(),
            panelColumns(n), scale, beta},
           {{3, 0}, {4, 2}}};
 }
@@ -82,12 +82,12 @@ KernelCall LinearOp::getKernelCall() { return productCall(*this); }
 KernelCall AdaptedNormOp::getKernelCall() {
   using A = KernelArgument;
   RankedTensorType w = tensorOf(getWeight());
-  auto nf4 = dyn_cast<NF4Type>(w.getElementType());
+  auto stored = dyn_cast<QuantizedType>(w.getElementType());
   return {"adapted_norm",
           {{A::Operand, 0}, {A::Operand, 1}, {A::Operand, 2}, {A::Result, 0}},
           {w.getDimSize(0), w.getDimSize(1), tensorOf(getA()).getDimSize(0),
-           getLayout() == WeightLayout::InOut, nf4 ? nf4.getBlock() : 0,
-           nf4 && nf4.getDoubleQuant(),
+           getLayout() == WeightLayout::InOut, stored ? stored.getBlock() : 0,
+           stored && stored.getDoubleQuant(),
            doubleBits(getScale().convertToDouble())},
           {}};
 }

@@ -63,25 +63,25 @@ static LogicalResult verifyParts(ParameterOp op) {
            << " names";
   bool isStored = op.getStoredQuantized() || op.getTransposed() ||
                   !llvm::all_equal(parts);
-  if ((isa<NF4Type>(type.getElementType()) && !op.getQuantized()) ||
+  if ((isa<QuantizedType>(type.getElementType()) && !op.getQuantized()) ||
       (op.getQuantized() && isStored))
-    return op.emitOpError("(C3) expects a 4-bit tensor of parts to be equal "
+    return op.emitOpError("(C3) expects a quantised tensor of parts to be equal "
                           "ones that are quantised when loaded");
   return success();
 }
 
 static LogicalResult verifyStorage(ParameterOp op) {
-  if (op.getQuantized() && !isa<NF4Type>(*op.getQuantized()))
-    return op.emitOpError("(C5) expects a 4-bit type as quantized, but got ")
+  if (op.getQuantized() && !isa<QuantizedType>(*op.getQuantized()))
+    return op.emitOpError("(C5) expects a type of few bits as quantized, but got ")
            << *op.getQuantized();
   bool isQuantized =
-      op.getQuantized() || isa<NF4Type>(op.getTensorType().getElementType());
+      op.getQuantized() || isa<QuantizedType>(op.getTensorType().getElementType());
   if (op.getStoredQuantized() && !isQuantized)
-    return op.emitOpError("(C5) expects a 4-bit type or quantized beside "
+    return op.emitOpError("(C5) expects a type of few bits or quantized beside "
                           "stored_quantized");
   if (std::optional<Type> type = op.getFileType();
       type && !type->isF32() && !type->isBF16() && !type->isF16() &&
-      !(op.getStoredQuantized() && isa<NF4Type>(*type)))
+      !(op.getStoredQuantized() && isa<QuantizedType>(*type)))
     return op.emitOpError("(C5) expects f32, bf16 or f16 as file_type, but "
                           "got ")
            << *type;
@@ -159,8 +159,8 @@ LogicalResult EmbeddingOp::verify() {
       columnsOf(getResult()) != table.getDimSize(isInOut ? 1 : 0))
     return emitOpError("(C2) expects a result as wide as the table, but got ")
            << columnsOf(getResult());
-  if (isa<NF4Type>(table.getElementType()))
-    return emitOpError("(C3) expects a table that is not 4-bit");
+  if (isa<QuantizedType>(table.getElementType()))
+    return emitOpError("(C3) expects a table that is not quantised");
   return success();
 }
 
@@ -251,8 +251,8 @@ LogicalResult HeadLossOp::verify() {
            << weight << " and " << columnsOf(getHidden());
   if (!isTokenMask(getTargets(), getHidden()))
     return emitOpError("(C2) expects targets of type [B, T] i32");
-  if (isa<NF4Type>(weight.getElementType()))
-    return emitOpError("(C3) expects a weight that is not 4-bit");
+  if (isa<QuantizedType>(weight.getElementType()))
+    return emitOpError("(C3) expects a weight that is not quantised");
   auto one = RankedTensorType::get({1}, Float32Type::get(getContext()));
   if (getLoss().getType() != one || getCount().getType() != one ||
       !isTokenMask(getCorrect(), getHidden()))
@@ -385,7 +385,7 @@ template <typename Op> static LogicalResult verifyView(Op op) {
   Type element = tensorOf(op.getWhole()).getElementType();
   for (Value part : op.getParts()) {
     width += columnsOf(part);
-    if (!sameTokens(part, op.getWhole()) || isa<NF4Type>(element) ||
+    if (!sameTokens(part, op.getWhole()) || isa<QuantizedType>(element) ||
         tensorOf(part).getElementType() != element)
       return op.emitOpError("(C2) expects column ranges of ")
              << op.getWhole().getType() << ", but got " << part.getType();
@@ -406,7 +406,7 @@ LogicalResult ConcatOp::verify() {
     RankedTensorType type = tensorOf(part);
     if (whole.getRank() != 2 || type.getRank() != 2 ||
         columnsOf(part) != columnsOf(getWhole()) ||
-        isa<NF4Type>(whole.getElementType()) ||
+        isa<QuantizedType>(whole.getElementType()) ||
         type.getElementType() != whole.getElementType())
       return emitOpError("(C2) expects row ranges of ")
              << whole << ", but got " << type;

@@ -188,9 +188,9 @@ LogicalResult qlora::model::verifyRowOp(Operation *op) {
   int64_t rows = rowCount(op);
   for (auto [i, map] : llvm::enumerate(rowOp.getRowMaps())) {
     auto tensor = cast<RankedTensorType>(op->getOperand(i).getType());
-    if (isa<NF4Type>(tensor.getElementType()))
+    if (isa<QuantizedType>(tensor.getElementType()))
       return op->emitOpError("(R1) cannot read operand ")
-             << i << ", which is 4-bit";
+             << i << ", which is quantised";
     if (tensor.hasStaticShape() &&
         elementsRead(tensor, map, rows, columns) != tensor.getNumElements())
       return op->emitOpError("(R1) operand ")

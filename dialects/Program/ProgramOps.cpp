@@ -9,6 +9,7 @@
 
 #include "runtime/ABI/CollectiveForm.h"
 #include "runtime/Kernels/KernelTable.h"
+#include "runtime/Kernels/Math/Stored.h"
 
 using namespace mlir;
 using namespace qlora::program;
@@ -67,19 +68,21 @@ template <auto... Ours> static constexpr bool are(auto... theirs) {
 static_assert(are<Access::Read, Access::Write, Access::ReadWrite>(
     QLORA_READ, QLORA_WRITE, QLORA_READ_WRITE));
 static_assert(are<DType::F32, DType::BF16, DType::F16, DType::I32, DType::NF4,
-                  DType::U8, DType::I8>(
+                  DType::U8, DType::I8, DType::LLMInt8, DType::MXFP4,
+                  DType::FP4, DType::FP8>(
     QLORA_DTYPE_F32, QLORA_DTYPE_BF16, QLORA_DTYPE_F16, QLORA_DTYPE_I32,
-    QLORA_DTYPE_NF4, QLORA_DTYPE_U8, QLORA_DTYPE_I8));
+    QLORA_DTYPE_NF4, QLORA_DTYPE_U8, QLORA_DTYPE_I8, QLORA_DTYPE_LLM_INT8,
+    QLORA_DTYPE_MXFP4, QLORA_DTYPE_FP4, QLORA_DTYPE_FP8));
 static_assert(are<Role::Frozen, Role::Adapter, Role::Trainable>(
     QLORA_ROLE_FROZEN, QLORA_ROLE_ADAPTER, QLORA_ROLE_TRAINABLE));
 static_assert(are<Init::File, Init::Zero, Init::Kaiming, Init::Gaussian,
                   Init::Normal>(QLORA_INIT_FILE, QLORA_INIT_ZERO,
                                 QLORA_INIT_KAIMING, QLORA_INIT_GAUSSIAN,
                                 QLORA_INIT_NORMAL));
-static_assert(are<Quantization::None, Quantization::NF4,
-                  Quantization::NF4Stored, Quantization::NF4Turned>(
-    QLORA_QUANTIZATION_NONE, QLORA_QUANTIZATION_NF4,
-    QLORA_QUANTIZATION_NF4_STORED, QLORA_QUANTIZATION_NF4_TURNED));
+static_assert(are<Quantization::None, Quantization::OnLoad,
+                  Quantization::Stored, Quantization::Turned>(
+    QLORA_QUANTIZATION_NONE, QLORA_QUANTIZATION_ON_LOAD,
+    QLORA_QUANTIZATION_STORED, QLORA_QUANTIZATION_TURNED));
 static_assert(are<Queue::Compute, Queue::Communication, Queue::Copy>(
     QLORA_QUEUE_COMPUTE, QLORA_QUEUE_COMMUNICATION, QLORA_QUEUE_COPY));
 static_assert(are<Binding::Ids, Binding::Targets, Binding::Positions,
@@ -222,7 +225,7 @@ LogicalResult CollectiveOp::verify() {
       contentsOf(getSource() ? getSource() : getTarget());
   bool isAddable = dtype == DType::F32 || dtype == DType::BF16 ||
                    dtype == DType::F16 || dtype == DType::I32;
-  if (dtype != sourceDtype || dtype == DType::NF4 ||
+  if (dtype != sourceDtype || qlora::storedFormat(uint32_t(dtype)) ||
       (form.isSum && !isAddable))
     return emitOpError("(C2) cannot be of ")
            << stringifyDType(dtype) << " and " << stringifyDType(sourceDtype);

@@ -108,7 +108,11 @@ def Program_DType : Program_Enum<"DType", "qlora_dtype", [
     I32EnumAttrCase<"I32", 3, "i32">,
     I32EnumAttrCase<"NF4", 4, "nf4">,
     I32EnumAttrCase<"U8", 5, "u8">,
-    I32EnumAttrCase<"I8", 6, "i8">]>;
+    I32EnumAttrCase<"I8", 6, "i8">,
+    I32EnumAttrCase<"LLMInt8", 7, "llm_int8">,
+    I32EnumAttrCase<"MXFP4", 8, "mxfp4">,
+    I32EnumAttrCase<"FP4", 9, "fp4">,
+    I32EnumAttrCase<"FP8", 10, "fp8">]>;
 def Program_DTypeAttr : Program_EnumAttr<Program_DType, "dtype">;
 
 def Program_Role : Program_Enum<"Role", "qlora_role", [
@@ -129,9 +133,9 @@ def Program_InitAttr : Program_EnumAttr<Program_Init, "init">;
 def Program_Quantization
     : Program_Enum<"Quantization", "qlora_quantization", [
     I32EnumAttrCase<"None", 0, "none">,
-    I32EnumAttrCase<"NF4", 1, "nf4">,
-    I32EnumAttrCase<"NF4Stored", 2, "nf4_stored">,
-    I32EnumAttrCase<"NF4Turned", 3, "nf4_turned">]>;
+    I32EnumAttrCase<"OnLoad", 1, "on_load">,
+    I32EnumAttrCase<"Stored", 2, "stored">,
+    I32EnumAttrCase<"Turned", 3, "turned">]>;
 def Program_QuantizationAttr
     : Program_EnumAttr<Program_Quantization, "quantization">;
 
@@ -188,10 +192,12 @@ def Program_ParameterOp : Program_Op<"parameter"> {
     Program_DTypeAttr:$dtype, Program_RoleAttr:$role, Program_InitAttr:$init,
     Program_QuantizationAttr:$quantization, I64Attr:$block,
     BoolAttr:$double_quant, Program_DTypeAttr:$file_dtype,
-    OptionalAttr<StrAttr>:$file, OptionalAttr<StrArrayAttr>:$parts);
+    OptionalAttr<StrAttr>:$file, OptionalAttr<StrArrayAttr>:$parts,
+    OptionalAttr<Program_DTypeAttr>:$format);
   let assemblyFormat = [{
     $name $arena `offset` $offset `bytes` $bytes $shape `:` $dtype
-    `from` $file_dtype $role `init` $init `quantization` $quantization attr-dict
+    `from` $file_dtype $role `init` $init `quantization` $quantization
+    (`to` $format^)? attr-dict
   }];
 }
 

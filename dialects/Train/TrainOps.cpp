@@ -182,18 +182,18 @@ LogicalResult DecodeOp::verify() {
   if (tensorOf(getWeight()).getShape() != tensorOf(getResult()).getShape())
     return emitOpError("(C1) expects one shape, but got ")
            << getWeight().getType() << " and " << getResult().getType();
-  if (isa<NF4Type>(tensorOf(getResult()).getElementType()))
-    return emitOpError("(C2) expects a result that is not 4-bit");
+  if (isa<QuantizedType>(tensorOf(getResult()).getElementType()))
+    return emitOpError("(C2) expects a result that is not quantised");
   return success();
 }
 
 KernelCall DecodeOp::getKernelCall() {
   RankedTensorType type = tensorOf(getWeight());
-  auto nf4 = dyn_cast<NF4Type>(type.getElementType());
+  auto stored = dyn_cast<QuantizedType>(type.getElementType());
   return {"decode",
           {{A::Operand, 0}, {A::Result, 0}},
-          {matrixRows(type), matrixColumns(type), nf4 ? nf4.getBlock() : 0,
-           nf4 && nf4.getDoubleQuant()},
+          {matrixRows(type), matrixColumns(type), stored ? stored.getBlock() : 0,
+           stored && stored.getDoubleQuant()},
           {}};
 }
 

@@ -25,10 +25,16 @@ enum qlora_dtype {
   QLORA_DTYPE_BF16 = 1,
   QLORA_DTYPE_F16 = 2,
   QLORA_DTYPE_I32 = 3,
-  QLORA_DTYPE_NF4 = 4, /* a block-quantised tensor: see Kernels/Math/NF4.h */
+  QLORA_DTYPE_NF4 = 4, /* 4 bits of bitsandbytes. This and those from LLM_INT8
+                          on: a whole tensor of codes and scales, see
+                          Kernels/Math/Stored.h */
   QLORA_DTYPE_U8 = 5,  /* plain bytes: workspaces */
   QLORA_DTYPE_I8 = 6,  /* -128 to 127 */
-  QLORA_DTYPE_COUNT = 7
+  QLORA_DTYPE_LLM_INT8 = 7, /* 8 bits of bitsandbytes, a scale a row */
+  QLORA_DTYPE_MXFP4 = 8,    /* E2M1, powers of two for 32 elements */
+  QLORA_DTYPE_FP4 = 9,      /* the other 4 bits of bitsandbytes */
+  QLORA_DTYPE_FP8 = 10,     /* E4M3 */
+  QLORA_DTYPE_COUNT = 11
 };
 
 /* Every scalar that changes from step to step. The runtime writes it before

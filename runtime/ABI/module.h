@@ -109,24 +109,24 @@ enum qlora_init {
 
 enum qlora_quantization {
   QLORA_QUANTIZATION_NONE = 0,
-  QLORA_QUANTIZATION_NF4 = 1,      /* quantised when loaded */
-  QLORA_QUANTIZATION_NF4_STORED = 2, /* the file already holds NF4, as
-                                        bitsandbytes saves it */
-  QLORA_QUANTIZATION_NF4_TURNED = 3 /* as 1, of the transpose of what the file
-                                       holds: a Conv1D's [in, out] */
+  QLORA_QUANTIZATION_ON_LOAD = 1, /* quantised when loaded */
+  QLORA_QUANTIZATION_STORED = 2,  /* the file holds it quantised */
+  QLORA_QUANTIZATION_TURNED = 3   /* as 1, of the transpose of what the file
+                                     holds: a Conv1D's [in, out] */
 };
 
 /* One named tensor. What the kernels see at `offset` is `dtype`; when
- * `quantization` is not NONE and `dtype` is not NF4, the tensor is quantised
- * and decoded again when loaded ("resident": full width, 4-bit values). */
+ * `quantization` is not NONE and `dtype` is not `format`, the tensor is
+ * quantised and decoded again when loaded ("resident": full width, values of
+ * few bits). */
 typedef struct qlora_parameter {
   const char *name; /* Hugging Face's for weights, PEFT's for adapters */
   uint32_t role;    /* enum qlora_role */
   uint32_t dtype;   /* enum qlora_dtype, in the arena */
   uint32_t init;    /* enum qlora_init */
   uint32_t quantization; /* enum qlora_quantization */
-  uint32_t block;        /* elements per NF4 block, or 0 */
-  uint32_t double_quant; /* 1: block scales are quantised too */
+  uint32_t block;        /* elements that share a scale, or 0 */
+  uint32_t double_quant; /* 1: scales are codes */
   uint32_t arena;        /* index into arenas */
   uint32_t rank;         /* number of dimensions */
   int64_t shape[QLORA_MAX_RANK];
@@ -137,6 +137,9 @@ typedef struct qlora_parameter {
                      with equal numbers of rows, one above the other, are
                      quantised as one; their names follow `name`, each behind
                      the zero of the one before */
+  uint32_t format;   /* enum qlora_dtype, of few bits; 0 where it is not
+                        quantised */
+  uint32_t reserved;
 } qlora_parameter;
 
 /* Kernels and launches ---------------------------------------------------- */
@@ -333,7 +336,7 @@ typedef const qlora_module *(*qlora_module_query_function)(
 } /* extern "C" */
 
 static_assert(sizeof(qlora_arena) == 16, "qlora_arena is part of the format");
-static_assert(sizeof(qlora_parameter) == 96, "part of the format");
+static_assert(sizeof(qlora_parameter) == 104, "part of the format");
 static_assert(sizeof(qlora_image) == 32, "part of the format");
 static_assert(sizeof(qlora_kernel) == 40, "part of the format");
 static_assert(sizeof(qlora_launch) == 32, "part of the format");

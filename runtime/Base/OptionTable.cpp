@@ -96,6 +96,12 @@ const OptionRow kRows[] = {
 
     {"load_in_4bit", kBool, "false", kProgram, kQuantization,
      "store frozen linear weights in 4 bits"},
+    {"load_in_8bit", kBool, "false", kProgram, kQuantization,
+     "store frozen linear weights in 8 bits, as LLM.int8 does"},
+    {"llm_int8_activations", kChoice, "dequantized", kProgram, kQuantization,
+     "what multiplies with weights of 8 bits: activations as they are, and "
+     "numbers that the weights stand for",
+     "", "dequantized"},
     {"quantize_moe_experts", kBool, "false", kProgram, kQuantization,
      "store the weights of experts in 4 bits too, where linears are"},
     {"bnb_4bit_quant_type", kChoice, "nf4", kProgram, kQuantization,

@@ -249,6 +249,14 @@ Status Options::validate() const {
                            spelling("gradient_accumulation_steps"));
   QLORA_RETURN_IF_ERROR(validateData());
   QLORA_RETURN_IF_ERROR(validateAdapter(*this));
+  if (boolean("load_in_4bit") && boolean("load_in_8bit"))
+    return Status::invalid("{} and {}: a base has 4 bits or 8, leave one out",
+                           spelling("load_in_4bit"), spelling("load_in_8bit"));
+  if (boolean("quantize_moe_experts") && boolean("load_in_8bit"))
+    return Status::invalid("{}: experts are stored in 4 bits or as they are, "
+                           "not beside {}",
+                           spelling("quantize_moe_experts"),
+                           spelling("load_in_8bit"));
   int64_t block = integer("bnb_4bit_blocksize");
   if ((block & (block - 1)) != 0)
     return Status::invalid(

@@ -28,7 +28,11 @@ static void parseTypes(std::string_view text, KernelOperand &operand) {
     for (unsigned type = 0; type < QLORA_DTYPE_COUNT; ++type)
       if (dtypeName(qlora_dtype(type)) == word)
         return operand.types.push_back(qlora_dtype(type));
-    operand.like = word;
+    if (word == "quantized")
+      for (const StoredFormat &format : kStoredFormats)
+        operand.types.push_back(format.dtype);
+    else
+      operand.like = word;
   });
 }
 
@@ -170,9 +174,11 @@ const KernelRow *findKernelRow(std::string_view fullName) {
 
 std::string_view dtypeName(qlora_dtype dtype) {
   static constexpr std::string_view kNames[] = {"f32", "bf16", "f16", "i32",
-                                                "nf4", "u8",   "i8"};
+                                                "",    "u8",   "i8"};
+  if (const StoredFormat *format = storedFormat(dtype))
+    return format->name;
   const auto index = static_cast<unsigned>(dtype);
-  return index < QLORA_DTYPE_COUNT ? kNames[index] : "unknown type";
+  return index < std::size(kNames) ? kNames[index] : "unknown type";
 }
 
 } // namespace qlora

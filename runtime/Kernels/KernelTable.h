@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "runtime/ABI/kernel.h"
+#include "runtime/Kernels/Math/Stored.h"
 #include "runtime/Kernels/WorkspaceSize.h"
 
 namespace qlora {
@@ -137,7 +138,8 @@ const std::vector<KernelRow> &kernelRows();
 const KernelOp *findKernelOp(std::string_view name);
 const KernelRow *findKernelRow(std::string_view fullName);
 
-/// Elements and bytes of dtypes; 0 bits for NF4 (its size needs a layout).
+/// Elements and bytes of dtypes; 0 bits for stored formats (their size needs a
+/// layout).
 inline unsigned dtypeBits(qlora_dtype dtype) {
   switch (dtype) {
   case QLORA_DTYPE_F32:

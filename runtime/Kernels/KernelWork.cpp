@@ -4,7 +4,7 @@
 
 #include "runtime/Kernels/CostModel.h"
 
-#include "runtime/Kernels/Math/NF4.h"
+#include "runtime/Kernels/Math/Stored.h"
 #include "runtime/Kernels/Plans/Workspaces.h"
 
 #include <algorithm>
@@ -29,16 +29,16 @@ static double bytesOf(double elements, qlora_dtype dtype) {
 static double storedBytes(const KernelRequest &r) {
   const int64_t elements = r.constant("rows") * r.constant("columns");
   const qlora_dtype dtype = *r.dtype("w");
-  if (dtype != QLORA_DTYPE_NF4)
+  if (!storedFormat(dtype))
     return bytesOf(double(elements), dtype);
-  return double(NF4Layout::of(elements, r.constant("block"),
+  return double(StoredLayout::of(dtype, elements, r.constant("block"),
                               r.constant("double_quant") != 0)
                     .bytes);
 }
 
 /// bf16 and f16 only change width, as fast as they are read.
 static double decodedNumbers(double elements, qlora_dtype stored) {
-  return stored == QLORA_DTYPE_NF4 ? elements : 0;
+  return storedFormat(stored) ? elements : 0;
 }
 
 Work qlora::gemmWork(int64_t m, int64_t n, int64_t k, qlora_dtype a,
@@ -141,7 +141,7 @@ static Work walkWork(const KernelRequest &r) {
       continue;
     const double elements = double(shapes[i].rows) * shapes[i].columns;
     bytes += (operand.isRead + operand.isWritten) *
-             (r.type(operand.name) == QLORA_DTYPE_NF4
+             (storedFormat(r.type(operand.name))
                   ? storedBytes(r)
                   : bytesOf(elements, r.type(operand.name)));
   }

@@ -27,8 +27,8 @@ static Status checkOperand(const qlora_module &m, const qlora_operand &o) {
   if (o.skipped >= o.bytes)
     return damaged("{} of {} bytes skipped", o.skipped, o.bytes);
   const uint64_t bytes = dtypeBits(static_cast<qlora_dtype>(o.dtype)) / 8;
-  // A decoder reads the scales of an NF4 tensor in place.
-  const uint64_t unit = o.dtype == QLORA_DTYPE_NF4 ? 64 : bytes;
+  // A decoder reads the scales of a quantised tensor in place.
+  const uint64_t unit = storedFormat(o.dtype) ? 64 : bytes;
   if (o.offset % unit != 0 || (bytes > 0 && o.bytes % bytes != 0))
     return damaged("bytes {}+{} are not a range of {} elements", o.offset,
                    o.bytes, dtypeName(static_cast<qlora_dtype>(o.dtype)));
@@ -129,7 +129,7 @@ static Status checkCollective(const qlora_command &command,
       {static_cast<uint8_t>(form.target),
        static_cast<uint8_t>(form.hasSource ? QLORA_READ : 0)}));
   const uint8_t dtype = operands[0].dtype;
-  if (dtype == QLORA_DTYPE_NF4 || (form.isSum && dtype > QLORA_DTYPE_I32))
+  if (storedFormat(dtype) || (form.isSum && dtype > QLORA_DTYPE_I32))
     return damaged("{} of dtype {}", commandName(command), dtype);
   if (form.peer == CollectiveForm::kRank
           ? command.peer < 0

@@ -6,7 +6,7 @@
 #include "runtime/Module/ModuleCheck.h"
 
 #include "runtime/Kernels/KernelTable.h"
-#include "runtime/Kernels/Math/NF4.h"
+#include "runtime/Kernels/Math/Stored.h"
 #include "runtime/Module/ModuleLoader.h"
 
 #include <algorithm>
@@ -59,6 +59,21 @@ static Status checkArenas(const qlora_module &m) {
   return Status::ok();
 }
 
+/// Of a quantised one: what StoredLayout can describe.
+static Status checkFormat(const qlora_parameter &p) {
+  const StoredFormat *format = storedFormat(p.format);
+  if (!format || (storedFormat(p.dtype) && p.dtype != p.format))
+    return damaged("dtype {} as format {}", p.dtype, p.format);
+  const bool isRow = format->takesRows && p.rank > 0 && p.rank <= QLORA_MAX_RANK
+                     && p.block == p.shape[p.rank - 1];
+  if (p.role != QLORA_ROLE_FROZEN || (!isRow && !std::has_single_bit(p.block)))
+    return damaged("quantised, but its role is {} and its block {}", p.role,
+                   p.block);
+  if (!format->takesDoubleQuant(p.double_quant != 0))
+    return damaged("{} with double_quant {}", format->name, p.double_quant);
+  return Status::ok();
+}
+
 /// Role, init, dtype and quantisation must make sense together.
 static Status checkRole(const qlora_module &m, const qlora_parameter &p) {
   const bool isFrozen = p.role == QLORA_ROLE_FROZEN;
@@ -70,18 +85,16 @@ static Status checkRole(const qlora_module &m, const qlora_parameter &p) {
   if ((p.init == QLORA_INIT_FILE) == (p.role == QLORA_ROLE_ADAPTER))
     return damaged("role {} with init {}", p.role, p.init);
   if (p.quantization == QLORA_QUANTIZATION_NONE &&
-      (p.dtype == QLORA_DTYPE_NF4 || p.block != 0 || p.double_quant != 0))
+      (storedFormat(p.dtype) || p.block != 0 || p.double_quant != 0))
     return damaged("not quantised, but dtype {}, block {}, double_quant {}",
                    p.dtype, p.block, p.double_quant);
-  if (p.quantization != QLORA_QUANTIZATION_NONE &&
-      (!isFrozen || !std::has_single_bit(p.block)))
-    return damaged("quantised, but its role is {} and its block {}", p.role,
-                   p.block);
-  if (p.parts != 0 && (p.quantization != QLORA_QUANTIZATION_NF4 ||
+  if (p.quantization != QLORA_QUANTIZATION_NONE)
+    QLORA_RETURN_IF_ERROR(checkFormat(p));
+  if (p.parts != 0 && (p.quantization != QLORA_QUANTIZATION_ON_LOAD ||
                        p.rank == 0 || p.shape[0] % p.parts != 0))
     return damaged("{} parts, but quantization {} and {} dimensions", p.parts,
                    p.quantization, p.rank);
-  if (p.quantization == QLORA_QUANTIZATION_NF4_TURNED && p.rank != 2)
+  if (p.quantization == QLORA_QUANTIZATION_TURNED && p.rank != 2)
     return damaged("turned, but of {} dimensions", p.rank);
   return Status::ok();
 }
@@ -95,16 +108,18 @@ static Status checkParameter(const qlora_module &m, const qlora_parameter &p) {
     elements *= p.shape[i];
   if (elements <= 0)
     return damaged("its shape has {} elements", elements);
-  const bool isNF4 = p.dtype == QLORA_DTYPE_NF4;
+  const auto dtype = static_cast<qlora_dtype>(p.dtype);
+  const bool isStored = storedFormat(dtype);
   const uint64_t expected =
-      isNF4 ? NF4Layout::of(elements, p.block, p.double_quant != 0).bytes
-            : static_cast<uint64_t>(elements) *
-                  dtypeBits(static_cast<qlora_dtype>(p.dtype)) / 8;
+      isStored
+          ? StoredLayout::of(dtype, elements, p.block, p.double_quant != 0)
+                .bytes
+          : static_cast<uint64_t>(elements) * dtypeBits(dtype) / 8;
   if (p.bytes != expected)
     return damaged("{} bytes instead of {}", p.bytes, expected);
   const uint64_t arenaBytes = m.arenas[p.arena].bytes;
   if (!isRange(p.offset, p.bytes, arenaBytes) ||
-      p.offset % (isNF4 ? 64 : 4) != 0)
+      p.offset % (isStored ? 64 : 4) != 0)
     return damaged("bytes {}+{} of an arena of {}", p.offset, p.bytes,
                    arenaBytes);
   return Status::ok();

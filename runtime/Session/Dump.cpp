@@ -122,8 +122,8 @@ Status Dump::takeDropout(const Run &run, int64_t step) {
   return Status::ok();
 }
 
-/// The numbers that a 4-bit weight in memory stands for.
-static std::vector<float> decoded(const NF4Layout &layout, int64_t columns,
+/// The numbers that a quantised weight in memory stands for.
+static std::vector<float> decoded(const StoredLayout &layout, int64_t columns,
                                   std::span<const uint8_t> bytes) {
   std::vector<float> values(layout.elements);
   StoredWeight::of(layout, columns)
@@ -137,32 +137,39 @@ void Dump::addWeight(const qlora_parameter &parameter,
   int64_t elements = 1;
   for (int64_t size : shape)
     elements *= size;
-  const NF4Layout l =
-      NF4Layout::of(elements, parameter.block, parameter.double_quant != 0);
+  const StoredLayout l =
+      StoredLayout::of(static_cast<qlora_dtype>(parameter.format), elements,
+                       parameter.block, parameter.double_quant != 0);
   auto part = [&](int64_t offset, int64_t count) {
     return bytes.subspan(offset, count);
   };
-  std::string name = parameter.name;
-  int64_t packedBytes = (elements + 1) / 2;
-  add(name + ".packed", SafetensorsDtype::kU8, {packedBytes, 1},
-      part(l.packed, packedBytes));
-  add(name + ".quant_map", SafetensorsDtype::kF32, {16},
-      part(l.codeBook, 64));
-  if (l.doubleQuant) {
-    add(name + ".absmax", SafetensorsDtype::kU8, {l.blocks},
-        part(l.scales, l.blocks));
-    add(name + ".nested_absmax", SafetensorsDtype::kF32, {l.nestedBlocks},
-        part(l.nestedAbsmax, 4 * l.nestedBlocks));
-    add(name + ".nested_quant_map", SafetensorsDtype::kF32, {256},
-        part(l.nestedMap, 4 * 256));
-    add(name + ".nested_offset", SafetensorsDtype::kF32, {1},
-        part(l.offset, 4));
-  } else {
-    add(name + ".absmax", SafetensorsDtype::kF32, {l.blocks},
-        part(l.scales, 4 * l.blocks));
-  }
+  const std::string name = parameter.name;
   add(name + ".dequantized", SafetensorsDtype::kF32, shape,
       asBytes(decoded(l, shape.back(), bytes)));
+  if (l.bits == 8) {
+    add(name + ".CB", SafetensorsDtype::kI8, shape,
+        part(l.packed, l.packedBytes));
+    add(name + ".SCB", SafetensorsDtype::kF32, {l.blocks},
+        part(l.scales, 4 * l.blocks));
+    return;
+  }
+  add(name + ".packed", SafetensorsDtype::kU8, {l.packedBytes, 1},
+      part(l.packed, l.packedBytes));
+  add(name + ".quant_map", SafetensorsDtype::kF32, {16},
+      part(l.codeBook, 64));
+  if (!l.doubleQuant) {
+    add(name + ".absmax", SafetensorsDtype::kF32, {l.blocks},
+        part(l.scales, 4 * l.blocks));
+    return;
+  }
+  add(name + ".absmax", SafetensorsDtype::kU8, {l.blocks},
+      part(l.scales, l.blocks));
+  add(name + ".nested_absmax", SafetensorsDtype::kF32, {l.nestedBlocks},
+      part(l.nestedAbsmax, 4 * l.nestedBlocks));
+  add(name + ".nested_quant_map", SafetensorsDtype::kF32, {256},
+      part(l.nestedMap, 4 * 256));
+  add(name + ".nested_offset", SafetensorsDtype::kF32, {1},
+      part(l.correction, 4));
 }
 
 Status Dump::takeWeights(const Run &run) {
@@ -172,7 +179,7 @@ Status Dump::takeWeights(const Run &run) {
     std::vector<uint8_t> bytes(parameter.bytes);
     QLORA_RETURN_IF_ERROR(
         run.device.read(parameter.arena, parameter.offset, bytes));
-    if (parameter.dtype == QLORA_DTYPE_NF4) {
+    if (parameter.dtype == parameter.format) {
       addWeight(parameter, bytes);
       continue;
     }

@@ -28,6 +28,15 @@ static std::string line(const char *name, const std::string &text) {
   return fmt::format("{:<9}{}\n", name, text);
 }
 
+/// Double quantisation is told where there is a choice.
+static std::string formatText(const qlora_parameter &parameter) {
+  const StoredFormat &format = *storedFormat(parameter.format);
+  const bool isChosen = format.codedScales == CodedScales::kByChoice;
+  return fmt::format("{}{}", format.title,
+                     isChosen && parameter.double_quant ? ", double quantised"
+                                                        : "");
+}
+
 /// "NF4, double quantised", "bf16": of the quantised or else the largest.
 static std::string baseFormat(const LoadedModule &module) {
   const qlora_parameter *largest = nullptr;
@@ -35,7 +44,7 @@ static std::string baseFormat(const LoadedModule &module) {
     if (parameter.role != QLORA_ROLE_FROZEN)
       continue;
     if (parameter.quantization != QLORA_QUANTIZATION_NONE)
-      return parameter.double_quant ? "NF4, double quantised" : "NF4";
+      return formatText(parameter);
     if (!largest || parameter.bytes > largest->bytes)
       largest = &parameter;
   }

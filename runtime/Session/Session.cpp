@@ -216,7 +216,8 @@ Status Session::loadBase() {
                        static_cast<uint64_t>(options.integer("seed")),
                        {}};
   if (metrics)
-    wanted.progress = metrics->progress(options.boolean("load_in_4bit")
+    wanted.progress = metrics->progress(options.boolean("load_in_4bit") ||
+                                                options.boolean("load_in_8bit")
                                             ? "reading and quantising the base"
                                             : "reading the base",
                                         Metrics::kBytes);

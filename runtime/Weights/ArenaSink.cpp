@@ -31,6 +31,8 @@ Status ArenaSink::quantize(const UnquantizedWeight &weight) {
 }
 
 Status DeviceArena::quantize(const UnquantizedWeight &weight) {
+  if (!quantizesOnDevice(weight.layout.dtype))
+    return ArenaSink::quantize(weight);
   const uint64_t needed = leastScratch(weight);
   if (needed <= scratch.bytes)
     return quantizeOnDevice(weight, device, arena, scratch, *this)

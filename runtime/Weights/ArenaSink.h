@@ -36,7 +36,7 @@ public:
   virtual std::span<uint8_t> map(uint64_t offset, uint64_t count) = 0;
   /// The mapped part is written and reaches the arena.
   virtual Status commit() = 0;
-  /// Fills a weight that is not NF4 in its file; on the host unless the arena
+  /// Fills a weight that its file has not quantised; on the host unless the arena
   /// knows better.
   virtual Status quantize(const UnquantizedWeight &weight);
   /// Memory of this process for bytes of a file on their way; at least `count`

@@ -11,7 +11,7 @@
 
 #include "runtime/Base/ContentHash.h"
 #include "runtime/Base/UserFiles.h"
-#include "runtime/Kernels/Cpu/QuantizeNF4.h"
+#include "runtime/Kernels/Cpu/QuantizeStored.h"
 #include "runtime/Weights/FileWeight.h"
 
 namespace qlora {
@@ -35,13 +35,13 @@ bool quantizesBase(const LoadedModule &module) {
                      [&](const qlora_parameter &parameter) {
                        return isInFrozenArena(module, parameter) &&
                               (parameter.quantization ==
-                                   QLORA_QUANTIZATION_NF4 ||
+                                   QLORA_QUANTIZATION_ON_LOAD ||
                                parameter.quantization ==
-                                   QLORA_QUANTIZATION_NF4_TURNED);
+                                   QLORA_QUANTIZATION_TURNED);
                      });
 }
 
-/// Numbers of many magnitudes, quantised: what a change of the quantiser
+/// Numbers of many magnitudes, quantised by every quantiser: what a change of the quantiser
 /// changes, so that nobody has to remember the version.
 static std::string quantizedSample() {
   // Two runs of scales, and a partial block at the end.
@@ -51,18 +51,26 @@ static std::string quantizedSample() {
     elements[static_cast<size_t>(i)] =
         std::ldexp(static_cast<float>(i * 40503 % 65521 - 32760),
                    static_cast<int>(i / 64 % 24) - 32);
-  const NF4Layout layout = NF4Layout::of(kElements, 64, /*doubleQuant=*/true);
-  std::string bytes(static_cast<size_t>(layout.bytes), '\0');
-  quantizeNF4(layout, elements.data(),
-              reinterpret_cast<uint8_t *>(bytes.data()));
+  std::string bytes;
+  for (const StoredFormat &format : kStoredFormats) {
+    if (!isQuantizer(format.dtype))
+      continue;
+    const auto layout = StoredLayout::of(
+        format.dtype, kElements, 64,
+        format.codedScales != CodedScales::kNever);
+    const size_t begin = bytes.size();
+    bytes.resize(begin + static_cast<size_t>(layout.bytes));
+    quantizeStored(layout, elements.data(),
+                   reinterpret_cast<uint8_t *>(bytes.data() + begin));
+  }
   return bytes;
 }
 
 static std::string layoutText(const qlora_parameter &parameter) {
   const std::span<const int64_t> shape(parameter.shape, parameter.rank);
-  return fmt::format("{} {} {} {} {} {} {} {}", formatShape(shape),
+  return fmt::format("{} {} {} {} {} {} {} {} {}", formatShape(shape),
                      parameter.file_dtype, parameter.dtype,
-                     parameter.quantization, parameter.block,
+                     parameter.quantization, parameter.format, parameter.block,
                      parameter.double_quant, parameter.offset, parameter.bytes);
 }
 

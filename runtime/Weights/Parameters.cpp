@@ -9,7 +9,7 @@
 #include "runtime/Weights/FileWeight.h"
 #include "runtime/Weights/ParameterInit.h"
 #include "runtime/Weights/QuantizeWeight.h"
-#include "runtime/Weights/StoredNF4.h"
+#include "runtime/Weights/StoredTensors.h"
 
 #include <algorithm>
 #include <set>
@@ -27,7 +27,7 @@ static std::span<const int64_t> shapeOf(const qlora_parameter &parameter) {
 }
 
 static bool isTurned(const qlora_parameter &parameter) {
-  return parameter.quantization == QLORA_QUANTIZATION_NF4_TURNED;
+  return parameter.quantization == QLORA_QUANTIZATION_TURNED;
 }
 
 /// As its file has it.
@@ -89,7 +89,7 @@ static Status copyWeight(const FileWeight &weight, const qlora_parameter &parame
 /// rows of the file.
 static Status quantizeWeight(const StackedFileWeight &weight,
                              const qlora_parameter &parameter,
-                             const NF4Layout &layout, ArenaSink &arena) {
+                             const StoredLayout &layout, ArenaSink &arena) {
   UnquantizedWeight source;
   source.name = parameter.name;
   source.fileType = weight.parts.front().dtype;
@@ -118,20 +118,20 @@ static Status quantizeWeight(const StackedFileWeight &weight,
   return arena.quantize(source);
 }
 
-/// A weight that bitsandbytes has quantised.
+/// A weight that its files hold in few bits.
 static Status fillStored(const ParameterSources &sources,
                          const qlora_parameter &parameter,
-                         const NF4Layout &layout, ArenaSink &arena) {
+                         const StoredLayout &layout, ArenaSink &arena) {
   if (!sources.model)
     return Status::error(StatusCode::kNotFound,
                          "parameter '{}' needs a model folder, and none is "
                          "given",
                          parameter.name);
   const auto copyTo = [&](uint8_t *out) {
-    return copyStoredNF4(*sources.model, parameter.name, shapeOf(parameter),
-                         layout, out);
+    return copyStored(*sources.model, parameter.name, shapeOf(parameter),
+                      layout, out);
   };
-  if (parameter.dtype == QLORA_DTYPE_NF4) {
+  if (parameter.dtype == parameter.format) {
     QLORA_RETURN_IF_ERROR(
         copyTo(arena.map(parameter.offset, parameter.bytes).data()));
     return arena.commit();
@@ -150,9 +150,10 @@ static Status fillFrozenParameter(const ParameterSources &sources,
     QLORA_ASSIGN_OR_RETURN(FileWeight weight, findWeight(sources, parameter));
     return copyWeight(weight, parameter, arena);
   }
-  const NF4Layout layout = NF4Layout::of(elementsOf(parameter), parameter.block,
-                                         parameter.double_quant != 0);
-  if (parameter.quantization == QLORA_QUANTIZATION_NF4_STORED)
+  const StoredLayout layout = StoredLayout::of(
+      static_cast<qlora_dtype>(parameter.format), elementsOf(parameter),
+      parameter.block, parameter.double_quant != 0);
+  if (parameter.quantization == QLORA_QUANTIZATION_STORED)
     return fillStored(sources, parameter, layout, arena);
   if (parameter.parts == 0) {
     QLORA_ASSIGN_OR_RETURN(FileWeight weight, findWeight(sources, parameter));

@@ -8,7 +8,7 @@
 // (QuantizeWeight.h).
 //
 // Frozen weights are copied, converted (bf16, f16, f32 to the arena's dtype,
-// to nearest even), quantised to NF4 as bitsandbytes does, or taken as
+// to nearest even), quantised as bitsandbytes does, or taken as
 // bitsandbytes stored them; a "resident" one (quantised, but not NF4 in the
 // arena) is quantised and decoded again. Trained ones come from a PEFT
 // adapter where given, otherwise from their init kind.

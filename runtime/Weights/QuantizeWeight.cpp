@@ -5,7 +5,8 @@
 #include "runtime/Weights/QuantizeWeight.h"
 
 #include "runtime/Kernels/Cpu/Decode.h"
-#include "runtime/Kernels/Cpu/QuantizeNF4.h"
+#include "runtime/Kernels/Cpu/QuantizeStored.h"
+#include "runtime/Kernels/StoredTables.h"
 #include "runtime/Weights/ArenaSink.h"
 #include "runtime/Weights/ConvertWeights.h"
 
@@ -22,7 +23,7 @@ static constexpr uint64_t kAlignment = 64;
 
 // On the host -----------------------------------------------------------------
 
-Status decodeOnHost(const NF4Layout &layout, const uint8_t *packed,
+Status decodeOnHost(const StoredLayout &layout, const uint8_t *packed,
                     int64_t columns, qlora_dtype type, uint64_t offset,
                     ArenaSink &arena) {
   const StoredWeight weight = StoredWeight::of(layout, columns);
@@ -40,7 +41,7 @@ Status decodeOnHost(const NF4Layout &layout, const uint8_t *packed,
 static Status pack(const UnquantizedWeight &weight, ArenaSink &sink,
                    uint8_t *out) {
   const int64_t size = weightBytes(weight.fileType);
-  const int64_t most = std::min(weight.layout.elements, kNF4Window);
+  const int64_t most = std::min(weight.layout.elements, kQuantizedWindow);
   QLORA_ASSIGN_OR_RETURN(const auto window,
                          sink.window(static_cast<uint64_t>(most * size)));
   Status status;
@@ -55,13 +56,13 @@ static Status pack(const UnquantizedWeight &weight, ArenaSink &sink,
     weightsToFloat(weight.fileType, window.data() + (first - begin) * size,
                    count, values);
   };
-  quantizeNF4(weight.layout, {read, fetch}, out);
+  quantizeStored(weight.layout, {read, fetch}, out);
   return status;
 }
 
 Status quantizeOnHost(const UnquantizedWeight &weight, ArenaSink &arena) {
   const auto bytes = static_cast<uint64_t>(weight.layout.bytes);
-  if (weight.type == QLORA_DTYPE_NF4) {
+  if (weight.type == weight.layout.dtype) {
     QLORA_RETURN_IF_ERROR(
         pack(weight, arena, arena.map(weight.offset, bytes).data()));
     return arena.commit();
@@ -77,7 +78,7 @@ Status quantizeOnHost(const UnquantizedWeight &weight, ArenaSink &arena) {
 namespace {
 /// Where in the scratch memory things are; the window takes the rest.
 struct ScratchPlan {
-  uint64_t packed = 0; ///< NF4Layout, of a tensor that is decoded
+  uint64_t packed = 0; ///< StoredLayout, of a tensor that is decoded
   uint64_t scales = 0; ///< f32, of a tensor with double quantisation
   uint64_t window = 0;
 
@@ -86,9 +87,9 @@ struct ScratchPlan {
       return (static_cast<uint64_t>(bytes) + kAlignment - 1) / kAlignment *
              kAlignment;
     };
-    const NF4Layout &layout = weight.layout;
+    const StoredLayout &layout = weight.layout;
     ScratchPlan plan;
-    if (weight.type != QLORA_DTYPE_NF4)
+    if (weight.type != weight.layout.dtype)
       plan.scales = aligned(layout.bytes);
     plan.window =
         plan.scales + (layout.doubleQuant ? aligned(4 * layout.blocks) : 0);
@@ -114,7 +115,7 @@ public:
                   uint32_t arena, ScratchMemory scratch, ArenaSink &sink)
       : weight(weight), layout(weight.layout), device(device), arena(arena),
         scratch(scratch), sink(sink), plan(ScratchPlan::of(weight)),
-        staysPacked(weight.type == QLORA_DTYPE_NF4) {}
+        staysPacked(weight.type == weight.layout.dtype) {}
 
   Status run() {
     QLORA_RETURN_IF_ERROR(writeTables());
@@ -156,7 +157,7 @@ private:
   Status decode();
 
   const UnquantizedWeight &weight;
-  const NF4Layout &layout;
+  const StoredLayout &layout;
   Device &device;
   const uint32_t arena;
   const ScratchMemory scratch;
@@ -167,9 +168,14 @@ private:
 } // namespace
 
 Status DeviceQuantizer::writeTables() {
-  QLORA_RETURN_IF_ERROR(
-      write(inTensor(layout.codeBook, QLORA_DTYPE_F32, sizeof(nf4CodeBook())),
-            nf4CodeBook().data()));
+  std::vector<uint8_t> tables(static_cast<size_t>(layout.bytes - layout.codeBook));
+  StoredLayout tail = layout;
+  tail.codeBook = 0;
+  tail.correction = layout.correction - layout.codeBook;
+  qlora::writeTables(tail, tables.data());
+  QLORA_RETURN_IF_ERROR(write(inTensor(layout.codeBook, QLORA_DTYPE_F32,
+                                       layout.bytes - layout.codeBook),
+                              tables.data()));
   if (!layout.doubleQuant)
     return Status::ok();
   return write(
@@ -212,7 +218,7 @@ Status DeviceQuantizer::quantizeScales() {
       inTensor(layout.nestedMap, QLORA_DTYPE_F32, sizeof(nf4DynamicMap())),
       inTensor(layout.scales, QLORA_DTYPE_U8, layout.blocks),
       inTensor(layout.nestedAbsmax, QLORA_DTYPE_F32, 4 * layout.nestedBlocks),
-      inTensor(layout.offset, QLORA_DTYPE_F32, 4)};
+      inTensor(layout.correction, QLORA_DTYPE_F32, 4)};
   const int64_t constants[] = {layout.blocks};
   return device.run(*findKernelOp("quantize_scales"), operands, constants);
 }
@@ -221,7 +227,7 @@ Status DeviceQuantizer::decode() {
   const auto bytes =
       static_cast<uint64_t>(layout.elements) * weightBytes(weight.type);
   const qlora_operand operands[] = {
-      inTensor(0, QLORA_DTYPE_NF4, layout.bytes),
+      inTensor(0, layout.dtype, layout.bytes),
       makeOperand(arena, weight.offset, weight.type, bytes)};
   const int64_t constants[] = {layout.elements / weight.columns, weight.columns,
                                layout.block, layout.doubleQuant};
@@ -235,6 +241,8 @@ ScratchMemory loadingScratch(const LoadedModule &module) {
       scratch = {*module.arena(kind), module.arenaBytes(kind)};
   return scratch;
 }
+
+bool quantizesOnDevice(qlora_dtype dtype) { return dtype == QLORA_DTYPE_NF4; }
 
 uint64_t leastScratch(const UnquantizedWeight &weight) {
   const int64_t block = std::min(weight.layout.block, weight.layout.elements);

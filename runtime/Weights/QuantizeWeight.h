@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 
-// A weight of a file to NF4 in an arena, or ("resident") to the numbers that
-// its NF4 bytes stand for. The loader asks the arena (ArenaSink::quantize),
+// A weight of a file to few bits in an arena, or ("resident") to the numbers
+// that these stand for. The loader asks the arena (ArenaSink::quantize),
 // which knows where its memory is:
 //
 //   quantizeOnHost     on the threads of this process; a tensor that does not
-//                      stay NF4 is packed whole on the host first
+//                      stay packed is packed whole on the host first
 //   quantizeOnDevice   sends the elements as the file has them, and lets the
 //                      device do the rest (ops quantize, quantize_scales and
 //                      decode of Kernels.def)
@@ -24,7 +24,7 @@
 
 #include "runtime/ABI/kernel.h"
 #include "runtime/Base/Status.h"
-#include "runtime/Kernels/Math/NF4.h"
+#include "runtime/Kernels/Math/Stored.h"
 
 namespace qlora {
 
@@ -37,9 +37,9 @@ struct UnquantizedWeight {
   qlora_dtype fileType; ///< f32, bf16 or f16
   /// Elements from `first` on, as the file has them.
   std::function<Status(int64_t first, std::span<uint8_t> out)> read;
-  NF4Layout layout;
+  StoredLayout layout;
   int64_t columns; ///< of the matrix
-  qlora_dtype type; ///< in the arena: NF4, or f32, bf16, f16 for a resident one
+  qlora_dtype type; ///< in the arena: the layout's, or f32, bf16, f16
   uint64_t offset; ///< in the arena
 };
 
@@ -52,6 +52,9 @@ struct ScratchMemory {
 /// The largest arena of a module that nothing is kept in between entries.
 ScratchMemory loadingScratch(const LoadedModule &module);
 
+/// Whether a device quantises to this format; the host does all.
+bool quantizesOnDevice(qlora_dtype dtype);
+
 /// Scratch that a weight needs on a device for windows of one block, at least.
 uint64_t leastScratch(const UnquantizedWeight &weight);
 
@@ -63,7 +66,7 @@ Status quantizeOnDevice(const UnquantizedWeight &weight, Device &device,
                         uint32_t arena, ScratchMemory scratch, ArenaSink &sink);
 
 /// Decodes a packed tensor on the host into the elements at an offset.
-Status decodeOnHost(const NF4Layout &layout, const uint8_t *packed,
+Status decodeOnHost(const StoredLayout &layout, const uint8_t *packed,
                     int64_t columns, qlora_dtype type, uint64_t offset,
                     ArenaSink &arena);
 

@@ -28,8 +28,10 @@ KernelCase makeCase(const Shape &s, qlora_dtype w, bool isTurned,
                    {"double_quant", w == NF4 && isDouble},
                    {"scale", std::bit_cast<int64_t>(0.7)}});
   if (w == NF4)
-    fillNF4(test.data("w"),
-            NF4Layout::of(s.rows * s.columns, 64, isDouble), 5);
+    fillStored(test.data("w"),
+               StoredLayout::of(QLORA_DTYPE_NF4, s.rows * s.columns, 64,
+                                isDouble),
+               5);
   else
     test.fill("w", s.rows, s.columns, s.columns, 5);
   test.fill("a", s.rank, in, in, 1);

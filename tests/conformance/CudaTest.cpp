@@ -47,7 +47,7 @@ TEST_F(Cuda, DecodesToAnyElement) {
                              {"columns", 64},
                              {"block", 32},
                              {"double_quant", isDouble}});
-            fillNF4(test.data("w"), NF4Layout::of(90 * 64, 32, isDouble != 0),
+            fillStored(test.data("w"), StoredLayout::of(QLORA_DTYPE_NF4, 90 * 64, 32, isDouble != 0),
                     5);
             return test;
           },

@@ -37,15 +37,21 @@ void fillOffsets(KernelCase &test, const Grouped &g) {
 }
 
 /// Number (row, column) of group's matrix.
+/// Elements of a block of these tests.
+int64_t blockOf(qlora_dtype w) {
+  return w == NF4 ? 64 : storedFormat(w) ? 32 : 0;
+}
+
 double weightAt(KernelCase &test, const Grouped &g, int64_t group, int64_t row,
                 int64_t column) {
   const int64_t index = g.isLast
                             ? (row * g.in + column) * g.groups() + group
                             : (group * g.out + row) * g.in + column;
-  if (g.w != NF4)
+  if (!storedFormat(g.w))
     return test.at("w", index);
-  const auto layout = NF4Layout::of(g.groups() * g.out * g.in, 64, true);
-  return NF4Tensor::of(layout, g.in, test.data("w")).element(index);
+  const auto layout = StoredLayout::of(g.w, g.groups() * g.out * g.in,
+                                       blockOf(g.w), true);
+  return StoredTensor::of(layout, g.in, test.data("w")).element(index);
 }
 
 double roundedTo(qlora_dtype type, double value) {
@@ -64,14 +70,15 @@ void checkGrouped(const Grouped &g, const std::string &implementation) {
       {{"m", g.m()}, {"groups", g.groups()}, {"rows", rows},
        {"columns", columns}, {"lda", k + g.gap}, {"ldc", n + g.gap},
        {"transpose_w", g.isForward}, {"groups_last", g.isLast},
-       {"block", g.w == NF4 ? 64 : 0}, {"double_quant", g.w == NF4},
+       {"block", blockOf(g.w)}, {"double_quant", blockOf(g.w) != 0},
        {"panel_columns", 32}, {"alpha", bits(g.alpha)},
        {"beta", bits(g.beta)}});
   test.fill("a", g.m(), k, k + g.gap, 1);
   if (g.beta != 0)
     test.fill("c", g.m(), n, n + g.gap, 3);
-  if (g.w == NF4)
-    fillNF4(test.data("w"), NF4Layout::of(rows * columns, 64, true), 5);
+  if (storedFormat(g.w))
+    fillStored(test.data("w"),
+               StoredLayout::of(g.w, rows * columns, blockOf(g.w), true), 5);
   else
     test.fill("w", rows, columns, columns, 5, 0.2);
   fillOffsets(test, g);
@@ -108,10 +115,12 @@ TEST(GroupedMatmul, MultipliesEachGroupWithItsMatrix) {
     for (const auto &shape : shapes)
       for (const auto &type : {std::pair(F32, F32), std::pair(F32, NF4),
                                std::pair(F32, BF16), std::pair(BF16, BF16),
-                               std::pair(BF16, NF4), std::pair(BF16, F32)})
+                               std::pair(BF16, NF4), std::pair(BF16, F32),
+                               std::pair(F32, QLORA_DTYPE_MXFP4),
+                               std::pair(BF16, QLORA_DTYPE_MXFP4)})
         for (bool isForward : {false, true}) {
           ++number;
-          const bool isLast = type.second != NF4 && number % 3 == 0;
+          const bool isLast = !storedFormat(type.second) && number % 3 == 0;
           for (const std::string &row : rowsToTest("grouped_matmul"))
             checkGrouped({count, shape[0], shape[1], type.first, type.second,
                           isForward, isLast, number % 4 ? 1.0 : 0.5,

@@ -23,7 +23,7 @@
 
 #include "runtime/Kernels/Cuda/CudaKernel.h"
 #include "runtime/Kernels/LibraryKernel.h"
-#include "runtime/Kernels/Math/NF4.h"
+#include "runtime/Kernels/Math/Stored.h"
 #include "runtime/Kernels/Rows.h"
 #include "tests/conformance/CudaCard.h"
 
@@ -224,12 +224,12 @@ public:
   bool isShifted = false;
 
 private:
-  /// Bytes of an element; NF4 is aligned to 4, a workspace to 64.
+  /// Bytes of an element; what is quantised is aligned to 4, a workspace to 64.
   uint64_t shiftOf(size_t i) const {
     if (!isShifted || !request.dtypes[i] ||
         request.op->operands[i].name == "workspace")
       return 0;
-    return *request.dtypes[i] == QLORA_DTYPE_NF4
+    return storedFormat(*request.dtypes[i])
                ? 4
                : dtypeBits(*request.dtypes[i]) / 8;
   }
@@ -293,8 +293,8 @@ inline void expectOk(const Status &status) {
   EXPECT_TRUE(status.isOk()) << status.message();
 }
 
-/// Writes an NF4 tensor of random bytes and scales.
-inline void fillNF4(uint8_t *bytes, const NF4Layout &layout, unsigned seed) {
+/// Writes a quantised tensor of random bytes and scales.
+inline void fillStored(uint8_t *bytes, const StoredLayout &layout, unsigned seed) {
   std::mt19937 generator(seed);
   for (int64_t i = 0; i < layout.bytes; ++i)
     bytes[i] = uint8_t(generator());
@@ -308,9 +308,9 @@ inline void fillNF4(uint8_t *bytes, const NF4Layout &layout, unsigned seed) {
     floats(layout.nestedAbsmax)[i] = scale(generator);
   for (int64_t i = 0; layout.doubleQuant && i < 256; ++i)
     floats(layout.nestedMap)[i] = float(i - 128) / 127;
-  for (int64_t i = 0; i < 16; ++i)
-    floats(layout.codeBook)[i] = float(i * i - 100) / 157;
-  floats(layout.offset)[0] = 0.3f;
+  for (int64_t i = 0; i < 1 << layout.bits; ++i)
+    floats(layout.codeBook)[i] = float(i * i % 256 - 100) / 157;
+  floats(layout.correction)[0] = 0.3f;
 }
 
 } // namespace qlora

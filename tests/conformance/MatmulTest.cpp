@@ -130,9 +130,11 @@ std::ostream &operator<<(std::ostream &out, const Panels &p) {
 
 void fillWeight(KernelCase &test, int64_t rows, int64_t columns, int64_t block,
                 bool doubleQuant) {
-  if (test.dtype("w") == NF4)
-    return fillNF4(test.data("w"),
-                   NF4Layout::of(rows * columns, block, doubleQuant), 5);
+  if (storedFormat(test.dtype("w")))
+    return fillStored(
+        test.data("w"),
+        StoredLayout::of(test.dtype("w"), rows * columns, block, doubleQuant),
+        5);
   test.fill("w", rows, columns, columns, 5, 0.2);
 }
 
@@ -188,18 +190,21 @@ TEST(PanelMatmul, AgreesWithTheReferenceOnOddShapes) {
   const qlora_dtype types[][3] = {{F32, NF4, F32},    {BF16, NF4, BF16},
                                   {BF16, NF4, F32},   {F32, BF16, F32},
                                   {BF16, BF16, BF16}, {BF16, F16, BF16},
-                                  {F32, F16, F32},    {BF16, F32, BF16}};
+                                  {F32, F16, F32},    {BF16, F32, BF16},
+                                  {F32, QLORA_DTYPE_LLM_INT8, F32},
+                                  {BF16, QLORA_DTYPE_LLM_INT8, BF16}};
   int number = 0;
   for (const auto &s : shapes)
     for (const auto &type : types)
       for (int flags = 0; flags < 2; ++flags) {
         ++number;
+        const bool hasRows = type[1] == QLORA_DTYPE_LLM_INT8;
         const Panels p = {s[0],
                           s[1],
                           s[2],
                           s[3],
-                          s[4],
-                          number % 3 == 0,
+                          hasRows ? s[2] : s[4],
+                          !hasRows && number % 3 == 0,
                           flags != 0,
                           type[0],
                           type[1],
@@ -250,6 +255,50 @@ TEST(Decode, HasTheBitsOfTheReference) {
         }
 }
 
+/// Of other formats: rows that are blocks, of any length, and short blocks
+/// whose scales are codes.
+TEST(Decode, HasTheBitsOfTheReferenceInEveryFormat) {
+  struct Weight {
+    qlora_dtype dtype;
+    int64_t rows, columns, block;
+    bool doubleQuant;
+  };
+  const Weight weights[] = {
+      {QLORA_DTYPE_LLM_INT8, 1, 1, 1, false},
+      {QLORA_DTYPE_LLM_INT8, 33, 61, 61, false},
+      {QLORA_DTYPE_LLM_INT8, 129, 512, 512, false},
+      {QLORA_DTYPE_LLM_INT8, 70, 80, 80, false},
+      {QLORA_DTYPE_MXFP4, 41, 64, 32, true},
+      {QLORA_DTYPE_MXFP4, 129, 96, 32, true},
+      {QLORA_DTYPE_FP4, 33, 61, 64, true},
+      {QLORA_DTYPE_FP4, 40, 128, 64, false},
+      {QLORA_DTYPE_FP8, 33, 61, 61, false},
+      {QLORA_DTYPE_FP8, 65, 192, 64, false}};
+  for (const Weight &w : weights)
+    for (qlora_dtype out : {F32, BF16, F16}) {
+      SCOPED_TRACE(testing::Message() << w.rows << "x" << w.columns << " "
+                                      << dtypeName(w.dtype));
+      const auto run = [&](const std::string &row) {
+        KernelCase test("decode", {{"w", w.dtype}, {"out", out}},
+                        {{"rows", w.rows},
+                         {"columns", w.columns},
+                         {"block", w.block},
+                         {"double_quant", w.doubleQuant}});
+        fillWeight(test, w.rows, w.columns, w.block, w.doubleQuant);
+        expectOk(test.run(row));
+        return test;
+      };
+      KernelCase expected = run("reference");
+      for (const std::string &row : rowsToTest("decode")) {
+        KernelCase got = run(row);
+        EXPECT_EQ(std::memcmp(expected.data("out"), got.data("out"),
+                              got.bytes("out")),
+                  0)
+            << row;
+      }
+    }
+}
+
 TEST(Decode, RoundsProductAndSumOneByOne) {
   // map * absmax + offset with a product that a fused operation would keep:
   // (1 + 2^-12)^2 = 1 + 2^-11 + 2^-24, which rounds to 1 + 2^-11; minus 1
@@ -257,7 +306,7 @@ TEST(Decode, RoundsProductAndSumOneByOne) {
   KernelCase test(
       "decode", {{"w", NF4}, {"out", F32}},
       {{"rows", 1}, {"columns", 64}, {"block", 64}, {"double_quant", 1}});
-  const NF4Layout layout = NF4Layout::of(64, 64, true);
+  const StoredLayout layout = StoredLayout::of(QLORA_DTYPE_NF4, 64, 64, true);
   uint8_t *bytes = test.data("w");
   std::memset(bytes, 0, static_cast<size_t>(layout.bytes));
   const auto floats = [&](int64_t offset) {
@@ -265,7 +314,7 @@ TEST(Decode, RoundsProductAndSumOneByOne) {
   };
   floats(layout.nestedAbsmax)[0] = 1 + 0x1p-12f;
   floats(layout.nestedMap)[0] = 1 + 0x1p-12f;
-  floats(layout.offset)[0] = -1;
+  floats(layout.correction)[0] = -1;
   floats(layout.codeBook)[0] = 1;
   for (const std::string &row : allRowsToTest("decode")) {
     expectOk(test.run(row));

@@ -9,7 +9,7 @@
 #include <set>
 
 #include "runtime/Kernels/Cpu/Convert.h"
-#include "runtime/Kernels/Cpu/QuantizeNF4.h"
+#include "runtime/Kernels/Cpu/QuantizeStored.h"
 #include "tests/conformance/KernelCase.h"
 
 namespace qlora {
@@ -65,9 +65,9 @@ void fill(KernelCase &test, Kind kind) {
 }
 
 /// The whole tensor as the loader of a CPU makes it.
-std::vector<uint32_t> expected(KernelCase &test, const NF4Layout &layout) {
+std::vector<uint32_t> expected(KernelCase &test, const StoredLayout &layout) {
   std::vector<uint32_t> words(static_cast<size_t>(layout.bytes) / 4);
-  quantizeNF4(layout,
+  quantizeStored(layout,
               {[&](int64_t first, int64_t count, float *out) {
                  widen(test.dtype("x"),
                        elementAt(test.data("x"), test.dtype("x"), first), out,
@@ -97,7 +97,7 @@ TEST(Quantize, GivesTheBytesOfTheLoader) {
           fill(test, kind);
           expectOk(test.run(row));
           const auto layout =
-              NF4Layout::of(shape.elements, shape.block, false);
+              StoredLayout::of(QLORA_DTYPE_NF4, shape.elements, shape.block, false);
           const auto words = expected(test, layout);
           const auto *bytes = reinterpret_cast<const uint8_t *>(words.data());
           ASSERT_TRUE(equals(test, "packed", bytes + layout.packed));
@@ -137,13 +137,13 @@ TEST(QuantizeScales, GivesTheBytesOfTheLoader) {
         const std::vector<float> scales = scalesOf(blocks, kind);
         KernelCase test = makeScales(scales);
         expectOk(test.run(row));
-        const auto layout = NF4Layout::of(blocks * 64, 64, true);
+        const auto layout = StoredLayout::of(QLORA_DTYPE_NF4, blocks * 64, 64, true);
         std::vector<uint32_t> words(static_cast<size_t>(layout.bytes) / 4);
         auto *bytes = reinterpret_cast<uint8_t *>(words.data());
-        quantizeNF4Scales(layout, scales, nf4ScaleOffset(scales), bytes);
+        quantizeScales(layout, scales, nf4ScaleOffset(scales), bytes);
         ASSERT_TRUE(equals(test, "codes", bytes + layout.scales));
         ASSERT_TRUE(equals(test, "absmax", bytes + layout.nestedAbsmax));
-        ASSERT_TRUE(equals(test, "offset", bytes + layout.offset));
+        ASSERT_TRUE(equals(test, "offset", bytes + layout.correction));
       }
 }
 
@@ -165,10 +165,10 @@ std::vector<float> evenScales() {
 TEST(QuantizeScales, MeetsTheCodes) {
   const std::vector<float> scales = evenScales();
   const auto blocks = static_cast<int64_t>(scales.size());
-  const auto layout = NF4Layout::of(blocks * 64, 64, true);
+  const auto layout = StoredLayout::of(QLORA_DTYPE_NF4, blocks * 64, 64, true);
   std::vector<uint32_t> words(static_cast<size_t>(layout.bytes) / 4);
   auto *bytes = reinterpret_cast<uint8_t *>(words.data());
-  quantizeNF4Scales(layout, scales, nf4ScaleOffset(scales), bytes);
+  quantizeScales(layout, scales, nf4ScaleOffset(scales), bytes);
   const uint8_t *codes = bytes + layout.scales;
   EXPECT_GT(std::set<uint8_t>(codes, codes + blocks).size(), 240u);
   for (const std::string &row : allRowsToTest("quantize_scales")) {

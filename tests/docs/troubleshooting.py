@@ -40,7 +40,7 @@ SHARED = {
     "runtime/Session/DropoutMasks.cpp": "train.so is damaged",
     # The header of a safetensors file, field by field.
     "runtime/Weights/SafetensorsHeader.cpp": "A safetensors file is damaged",
-    "runtime/Weights/StoredNF4.cpp": "A safetensors file is damaged",
+    "runtime/Weights/StoredTensors.cpp": "A safetensors file is damaged",
     # Why one kernel leaves a launch to the next one.
     "runtime/Kernels/C*/*": "No kernel is left for an operation",
     "runtime/Kernels/LibraryKernel.h": "No kernel is left for an operation",

@@ -213,14 +213,17 @@ def wrong_bytes(dump, name, want):
     return float(np.count_nonzero(dump[name] != want))
 
 
-def check_nf4(errors, dump, case):
+def check_base(errors, dump, case):
     """Bits of the quantised base; the offset is a mean, within 2 ulp."""
-    path = os.path.join(settings(case)["model_name_or_path"], "..",
-                        "nf4.safetensors")
-    if not os.path.exists(path):
+    folder = os.path.join(settings(case)["model_name_or_path"], "..")
+    paths = [os.path.join(folder, name)
+             for name in ("nf4.safetensors", "int8.safetensors")]
+    path = next(filter(os.path.exists, paths), None)
+    if not path:
         return
     for name, want in safetensors_io.load(path).items():
-        if (f"{name.rsplit('.', 1)[0]}.packed" not in dump
+        weight = name.rsplit(".", 1)[0]
+        if (not {f"{weight}.packed", f"{weight}.CB"} & set(dump)
                 and not name.endswith(".dequantized")):
             continue  # kept decoded: only the numbers are there
         if name not in dump:
@@ -231,7 +234,6 @@ def check_nf4(errors, dump, case):
                        - want.view(np.int32)).max()
             check(errors, "nested offset (ulp)", float(ulps), 2)
             continue
-        weight = name.rsplit(".", 1)[0]
         offset = f"{weight}.nested_offset"
         nested = name.endswith((".absmax", ".nested_absmax", ".dequantized"))
         exact = got.tobytes() == want.tobytes()
@@ -240,7 +242,7 @@ def check_nf4(errors, dump, case):
                        safetensors_io.load(path)[offset].tobytes())
         if nested and not same_offset:
             continue  # the unit tests compare these given the offset
-        check(errors, "nf4 bytes", 0.0 if exact else 2.0, 1)
+        check(errors, "base bytes", 0.0 if exact else 2.0, 1)
 
 
 def run_case(options, case):
@@ -287,7 +289,7 @@ def run_case(options, case):
         return errors
     check_metrics(errors, metrics, expected)
     check_tensors(errors, dump, adapter, case, expected)
-    check_nf4(errors, dump, case)
+    check_base(errors, dump, case)
     return errors
 
 

@@ -9,7 +9,7 @@ import struct
 
 import numpy as np
 
-DTYPES = {"F32": np.float32, "F16": np.float16, "I32": np.int32,
+DTYPES = {"F32": np.float32, "F16": np.float16, "I32": np.int32, "I8": np.int8,
           "I64": np.int64, "U8": np.uint8, "BF16": np.uint16}
 
 

@@ -44,7 +44,7 @@ TEST(HfConfigTest, FillsInDefaults) {
   EXPECT_EQ(config.normEpsilon, 1e-6);
   EXPECT_EQ(config.windows, (std::vector<int64_t>{0, 0}));
   EXPECT_FALSE(config.tied || config.qkvBias || config.outputBias ||
-               config.mlpBias || config.quantized);
+               config.mlpBias || config.storedFormat);
   EXPECT_TRUE(config.warnings.empty());
 }
 

@@ -24,7 +24,7 @@ ROOMS = ("ABI", "Base", "Kernels", "Module", "Device", "Ranks", "Weights",
 PARALLEL = ("runtime/Kernels/Cpu/Parallel.h", "runtime/Device/Cpu/CpuDevice.cpp")
 ALLOWED_BELOW = {
     "dialects": ("dialects", "runtime/ABI", "runtime/Kernels/KernelTable.h",
-                 "runtime/Kernels/Math/NF4.h"),
+                 "runtime/Kernels/Math/Stored.h"),
     "runtime": ("runtime",),
 }
 

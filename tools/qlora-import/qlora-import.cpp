@@ -4,6 +4,7 @@
 
 #include "frontend/DecoderBuilder.h"
 #include "frontend/ModelFolder.h"
+#include "runtime/Kernels/Math/Stored.h"
 #include "runtime/Base/Amounts.h"
 #include "runtime/Base/CommandLine.h"
 #include "runtime/Base/UserFiles.h"
@@ -95,8 +96,8 @@ static Status writeOutput(const std::string &path, const std::string &text) {
 }
 
 static std::string typeName(mlir::Type type) {
-  if (llvm::isa<model::NF4Type>(type))
-    return "nf4";
+  if (auto stored = llvm::dyn_cast<model::QuantizedType>(type))
+    return storedFormat(stored.getFormat())->name;
   return type.isBF16() ? "bfloat16" : type.isF16() ? "float16" : "float32";
 }
 

@@ -38,7 +38,7 @@ static const PeerRow kRows[] = {
      "adapters are LoRA; full fine-tuning and other adapters are not "
      "supported: write lora"},
     {"quantization_bit", "load_in_4bit", "4=true none=false",
-     "8-bit weights are not supported: write 4, or leave it out"},
+     "write 4, or load_in_8bit: true in its place"},
     {"quantization_type", "bnb_4bit_quant_type", kAny, ""},
     {"double_quantization", "bnb_4bit_use_double_quant", kAny, ""},
     {"lora_target", "lora_target_modules", "all=all-linear *", ""},
@@ -111,9 +111,6 @@ static const PeerRow kRows[] = {
 
     // What changes the result, and is allowed only where it is off.
     {"do_eval", "", kAny, "is decided by validation_file and eval_strategy"},
-    {"load_in_8bit", "", kOff,
-     "8-bit weights are not supported: write "
-     "load_in_4bit: true"},
     {"bias", "", "none",
      "biases of the base are not trained: write none; lora_bias trains one "
      "beside each adapter"},

@@ -9,6 +9,7 @@
 #include "dialects/Program/Program.h"
 #include "runtime/ABI/module.h"
 #include "runtime/Base/Amounts.h"
+#include "runtime/Kernels/Math/Stored.h"
 #include "runtime/Module/ModuleLoader.h"
 #include "runtime/Module/ParameterCounts.h"
 
@@ -24,9 +25,16 @@ static bool isGiven(const Options &options, const char *name) {
 }
 
 /// What was asked for and the stored weight is not; or empty.
-static std::string unmetByStored(const Options &options, model::NF4Type type) {
-  if (isGiven(options, "load_in_4bit") && !options.boolean("load_in_4bit"))
-    return "--load-in-4bit false";
+static std::string unmetByStored(const Options &options, model::QuantizedType type) {
+  const StoredFormat &format = *storedFormat(type.getFormat());
+  const char *asked = format.bits == 4 ? "load_in_4bit" : "load_in_8bit";
+  const char *other = format.bits == 4 ? "load_in_8bit" : "load_in_4bit";
+  if (isGiven(options, asked) && !options.boolean(asked))
+    return fmt::format("{} false", options.spelling(asked));
+  if (options.boolean(other))
+    return options.spelling(other);
+  if (format.codedScales != CodedScales::kByChoice)
+    return "";
   if (isGiven(options, "bnb_4bit_use_double_quant") &&
       options.boolean("bnb_4bit_use_double_quant") != type.getDoubleQuant())
     return fmt::format("--bnb-4bit-use-double-quant {}",
@@ -42,13 +50,15 @@ static std::string unmetByStored(const Options &options, model::NF4Type type) {
 static std::string storedWarning(ModuleOp model, const Options &options) {
   for (auto parameter : model.getOps<model::ParameterOp>()) {
     auto type =
-        dyn_cast<model::NF4Type>(parameter.getTensorType().getElementType());
+        dyn_cast<model::QuantizedType>(parameter.getTensorType().getElementType());
     std::string unmet = type ? unmetByStored(options, type) : "";
     if (!unmet.empty())
-      return fmt::format("{} has no effect on weights that are stored in 4 "
-                         "bits: they are used as they are, NF4 in blocks of "
+      return fmt::format("{} has no effect on weights that are stored in {} "
+                         "bits: they are used as they are, {} in blocks of "
                          "{} with{} double quantisation ('{}')",
-                         unmet, int64_t(type.getBlock()),
+                         unmet, storedFormat(type.getFormat())->bits,
+                         storedFormat(type.getFormat())->title,
+                         int64_t(type.getBlock()),
                          type.getDoubleQuant() ? "" : "out",
                          parameter.getSymName().str());
   }
@@ -103,7 +113,7 @@ static std::string positionsWarning(ModuleOp model,
 
 bool adaptsInOut(ModuleOp model, const Options &options) {
   return isConfigured(model, "linear_layout", "in_out") &&
-         !options.boolean("load_in_4bit");
+         !options.boolean("load_in_4bit") && !options.boolean("load_in_8bit");
 }
 
 /// PEFT too warns and goes on.

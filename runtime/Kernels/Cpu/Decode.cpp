@@ -2,7 +2,7 @@
 
 // decode: the 16 numbers of a block are made once, each code-book value times
 // the scale; an element is then one lane of a table look-up. The products are
-// those of NF4Tensor::element, so the bits are too. Where DecodeRun has the
+// those of StoredTensor::element, so the bits are too. Where DecodeRun has the
 // instructions the table is in the result's type; elsewhere numbers are f32 on
 // the way.
 
@@ -70,7 +70,7 @@ QLORA_INLINE void lookUp(const CodeTable &table, const uint8_t *codes,
 }
 
 /// Elements [first, first + count), at most kWindow.
-QLORA_INLINE void decodeWindow(const NF4Tensor &tensor, int64_t first,
+QLORA_INLINE void decodeNibbles(const StoredTensor &tensor, int64_t first,
                                int64_t count, float *out) {
   // Whole bytes; an odd first element leaves its neighbour in front.
   CodePair window[kWindow / 2 + 1];
@@ -81,9 +81,9 @@ QLORA_INLINE void decodeWindow(const NF4Tensor &tensor, int64_t first,
   for (int64_t done = 0; done < count;) {
     const int64_t element = first + done;
     const int64_t end = std::min(
-        count, nf4ScaleRunEnd(tensor.columns, tensor.block, element) - first);
+        count, scaleRunEnd(tensor.columns, tensor.block, element) - first);
     const float absmax = tensor.absmax(
-        nf4ScaleIndex(tensor.columns, tensor.block, element));
+        scaleIndex(tensor.columns, tensor.block, element));
     CodeTable table;
     for (int code = 0; code < 16; ++code)
       table.values[code] = tensor.codeBook[code] * absmax;
@@ -92,10 +92,26 @@ QLORA_INLINE void decodeWindow(const NF4Tensor &tensor, int64_t first,
   }
 }
 
-QLORA_VECTOR static void decodeF32(const NF4Tensor &tensor, int64_t first,
+/// The same of 8 bits.
+QLORA_INLINE void decodeBytes(const StoredTensor &tensor, int64_t first,
+                              int64_t count, float *out) {
+  for (int64_t element = first; element < first + count;) {
+    const int64_t end =
+        std::min(first + count,
+                 scaleRunEnd(tensor.columns, tensor.block, element));
+    const float absmax = tensor.absmax(
+        scaleIndex(tensor.columns, tensor.block, element));
+    for (; element < end; ++element)
+      *out++ = tensor.codeBook[tensor.packed[element]] * absmax;
+  }
+}
+
+QLORA_VECTOR static void decodeF32(const StoredTensor &tensor, int64_t first,
                                    int64_t count, float *out) {
+  if (tensor.bits == 8)
+    return decodeBytes(tensor, first, count, out);
   for (int64_t done = 0; done < count; done += kWindow)
-    decodeWindow(tensor, first + done, std::min(kWindow, count - done),
+    decodeNibbles(tensor, first + done, std::min(kWindow, count - done),
                  out + done);
 }
 
@@ -105,10 +121,10 @@ namespace {
 /// as long as a run of 64 numbers: none where scaleShift is known.
 struct ScaleRun {
   int64_t index, end;
-  static ScaleRun at(const NF4Tensor &tensor, int scaleShift, int64_t element) {
+  static ScaleRun at(const StoredTensor &tensor, int scaleShift, int64_t element) {
     if (scaleShift < 0)
-      return {nf4ScaleIndex(tensor.columns, tensor.block, element),
-              nf4ScaleRunEnd(tensor.columns, tensor.block, element)};
+      return {scaleIndex(tensor.columns, tensor.block, element),
+              scaleRunEnd(tensor.columns, tensor.block, element)};
     const int64_t index = element >> scaleShift;
     return {index, (index + 1) << scaleShift};
   }
@@ -120,7 +136,7 @@ struct ScaleRun {
 template <typename Number>
 static void decodeRuns(void (*decodeRun)(const float *, float, const uint8_t *,
                                          int64_t, Number *),
-                       const NF4Tensor &tensor, int scaleShift, int64_t first,
+                       const StoredTensor &tensor, int scaleShift, int64_t first,
                        int64_t count, Number *out) {
   for (int64_t element = first; element < first + count;) {
     const ScaleRun scale = ScaleRun::at(tensor, scaleShift, element);
@@ -139,9 +155,9 @@ static void decodeRuns(void (*decodeRun)(const float *, float, const uint8_t *,
   }
 }
 
-void StoredWeight::decodeNF4(const void *weight, int64_t first, int64_t count,
+void StoredWeight::decodeQuantized(const void *weight, int64_t first, int64_t count,
                              qlora_dtype outType, void *out) const {
-  const NF4Tensor tensor = NF4Tensor::of(layout, columns, weight);
+  const StoredTensor tensor = StoredTensor::of(layout, columns, weight);
   if (decodeRun && outType == QLORA_DTYPE_F32)
     return decodeRuns(decodeRun->toF32, tensor, scaleShift, first, count,
                       static_cast<float *>(out));
@@ -160,28 +176,30 @@ void StoredWeight::decodeNF4(const void *weight, int64_t first, int64_t count,
 
 StoredWeight StoredWeight::of(const KernelRequest &request) {
   const int64_t columns = request.constant("columns");
-  if (request.type("w") != QLORA_DTYPE_NF4)
-    return {request.type("w"), columns, {}};
-  return of(NF4Layout::of(request.constant("rows") * columns,
-                          request.constant("block"),
-                          request.constant("double_quant") != 0),
+  const qlora_dtype dtype = request.type("w");
+  if (!storedFormat(dtype))
+    return {dtype, columns, {}};
+  return of(StoredLayout::of(dtype, request.constant("rows") * columns,
+                             request.constant("block"),
+                             request.constant("double_quant") != 0),
             columns);
 }
 
-StoredWeight StoredWeight::of(const NF4Layout &layout, int64_t columns) {
-  StoredWeight weight = {QLORA_DTYPE_NF4, columns, layout};
+StoredWeight StoredWeight::of(const StoredLayout &layout, int64_t columns) {
+  StoredWeight weight = {layout.dtype, columns, layout};
   const auto block = static_cast<uint64_t>(layout.block);
-  if (std::has_single_bit(block) && !nf4HasRowScales(columns, layout.block))
+  if (std::has_single_bit(block) && !hasRowScales(columns, layout.block))
     weight.scaleShift = std::countr_zero(block);
-  weight.decodeRun = DecodeRun::find();
+  if (layout.bits == 4)
+    weight.decodeRun = DecodeRun::find();
   return weight;
 }
 
 void StoredWeight::decodeSerial(const void *weight, int64_t first,
                                 int64_t count, qlora_dtype outType,
                                 void *out) const {
-  if (dtype == QLORA_DTYPE_NF4)
-    return decodeNF4(weight, first, count, outType, out);
+  if (isQuantized())
+    return decodeQuantized(weight, first, count, outType, out);
   convertRun(dtype, elementAt(weight, dtype, first), outType, out, count);
 }
 
@@ -212,7 +230,7 @@ void StoredWeight::decodePart(const void *weight, const Part &part,
 void StoredWeight::prefetch(const void *weight, int64_t first,
                             int64_t count) const {
   constexpr int64_t kCacheLine = 64;
-  const int64_t bits = dtype == QLORA_DTYPE_NF4 ? 4 : dtypeBits(dtype);
+  const int64_t bits = isQuantized() ? layout.bits : dtypeBits(dtype);
   const auto *bytes = static_cast<const uint8_t *>(weight);
   const int64_t end = (first + count) * bits / 8;
   for (int64_t byte = first * bits / 8; byte < end; byte += kCacheLine)

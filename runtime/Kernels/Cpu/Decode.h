@@ -6,12 +6,12 @@
 #define QLORA_RUNTIME_KERNELS_CPU_DECODE_H
 
 #include "runtime/Kernels/KernelTable.h"
-#include "runtime/Kernels/Math/NF4.h"
+#include "runtime/Kernels/Math/Stored.h"
 
 namespace qlora {
 
 /// NF4 numbers that share one scale, by AVX-512: 32 bf16 or 16 f32 numbers are
-/// one table look-up in a register. The bits are those of NF4Tensor::element,
+/// one table look-up in a register. The bits are those of StoredTensor::element,
 /// rounded to nearest even. Functions for `count` codes that share a scale, the first in the high
 /// nibble of packed[0]: out[i] := codeBook[code i] * scale, of 16 values in the
 /// code book. They read no byte beyond the last code and write no number beyond
@@ -26,20 +26,22 @@ struct DecodeRun {
   static const DecodeRun *find();
 };
 
-/// A weight [rows, columns], flattened; NF4 or a floating-point type.
+/// A weight [rows, columns], flattened; quantised or a floating-point type.
 struct StoredWeight {
   qlora_dtype dtype;
   int64_t columns;
-  NF4Layout layout; ///< of an NF4 weight
-  /// Element i has scale i >> scaleShift; -1: NF4.h says which.
+  StoredLayout layout; ///< of a quantised weight
+  /// Element i has scale i >> scaleShift; -1: Stored.h says which.
   int scaleShift = -1;
-  const DecodeRun *decodeRun = nullptr; ///< of an NF4 weight, where there is one
+  const DecodeRun *decodeRun = nullptr; ///< of 4 bits, where there is one
+
+  bool isQuantized() const { return storedFormat(dtype) != nullptr; }
 
   /// From the constants rows, columns, block and double_quant and the
   /// operand w.
   static StoredWeight of(const KernelRequest &request);
-  /// An NF4 one.
-  static StoredWeight of(const NF4Layout &layout, int64_t columns);
+  /// A quantised one.
+  static StoredWeight of(const StoredLayout &layout, int64_t columns);
 
   /// Elements [first, first + count) of `weight` as `outType` (f32, bf16 or
   /// f16), on all threads. Any range: it may begin and end within a block or
@@ -59,7 +61,7 @@ struct StoredWeight {
 private:
   void decodeSerial(const void *weight, int64_t first, int64_t count,
                     qlora_dtype outType, void *out) const;
-  void decodeNF4(const void *weight, int64_t first, int64_t count,
+  void decodeQuantized(const void *weight, int64_t first, int64_t count,
                  qlora_dtype outType, void *out) const;
   void prefetch(const void *weight, int64_t first, int64_t count) const;
 };

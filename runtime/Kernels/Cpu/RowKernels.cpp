@@ -10,7 +10,7 @@
 #include "runtime/Kernels/Cpu/Convert.h"
 #include "runtime/Kernels/Cpu/CpuKernels.h"
 #include "runtime/Kernels/Cpu/Parallel.h"
-#include "runtime/Kernels/Cpu/QuantizeNF4.h"
+#include "runtime/Kernels/Cpu/QuantizeStored.h"
 #include "runtime/Kernels/Plans/Workspaces.h"
 
 namespace qlora::cpu {
@@ -183,21 +183,21 @@ PreparedKernel clip_norm::cpu::prepare(const KernelRequest &request, uint64_t) {
   });
 }
 
-// The parts of the quantiser that fills a model on the CPU (QuantizeNF4.h), as
+// The parts of the quantiser that fills a model on the CPU (QuantizeStored.h), as
 // kernels.
 
 PreparedKernel quantize::cpu::prepare(const KernelRequest &request, uint64_t) {
   enum Operand { kX, kPacked, kScales };
   const qlora_dtype dtype = request.type("x");
-  const int64_t elements = request.constant("elements");
-  const int64_t block = request.constant("block");
+  const auto layout = StoredLayout::of(
+      QLORA_DTYPE_NF4, request.constant("elements"), request.constant("block"),
+      /*doubleQuant=*/false);
   return makeKernel([=](const LibraryKernelArgs &args) {
     const auto read = [&](int64_t first, int64_t count, float *values) {
       widen(dtype, elementAt(args.buffers[kX], dtype, first), values, count);
     };
-    quantizeNF4Blocks(block, elements, {read, nullptr},
-                      bufferOf<uint8_t>(args, kPacked),
-                      bufferOf<float>(args, kScales));
+    quantizeBlocks(layout, {read, nullptr}, bufferOf<uint8_t>(args, kPacked),
+                   bufferOf<float>(args, kScales));
     return Status::ok();
   });
 }
@@ -210,7 +210,7 @@ PreparedKernel quantize_scales::cpu::prepare(const KernelRequest &request,
     const std::span scales(bufferOf<const float>(args, kScales), blocks);
     const float offset = nf4ScaleOffset(scales);
     *bufferOf<float>(args, kOffset) = offset;
-    quantizeNF4Scales(scales, offset, bufferOf<const float>(args, kMap),
+    quantizeScales(scales, offset, bufferOf<const float>(args, kMap),
                       bufferOf<uint8_t>(args, kCodes),
                       bufferOf<float>(args, kAbsmax));
     return Status::ok();

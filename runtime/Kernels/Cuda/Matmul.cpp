@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 
 #include "runtime/Kernels/Cuda/Gemm.h"
-#include "runtime/Kernels/Math/NF4.h"
+#include "runtime/Kernels/Math/Stored.h"
 
 namespace qlora::cuda {
 
@@ -29,33 +29,42 @@ PreparedCudaKernel matmul::cublaslt::prepare(const KernelRequest &r,
 /// Elements of a block of Device/Decode.cu.
 static constexpr int64_t kDecodeElements = 8 * 2 * 1024;
 
-/// Where Device/Decode.cu finds the parts of a w in 4 bits.
+static StoredLayout layoutOf(const KernelRequest &r) {
+  return StoredLayout::of(r.type("w"), r.constant("rows") * r.constant("columns"),
+                          r.constant("block"), r.constant("double_quant") != 0);
+}
+
+/// Where Device/Decode.cu finds the parts of a stored w.
 static std::vector<int64_t> decodeConstants(const KernelRequest &r) {
   const int64_t columns = r.constant("columns"), block = r.constant("block");
-  const int64_t elements = r.constant("rows") * columns;
-  const bool isDouble = r.constant("double_quant") != 0;
-  const NF4Layout layout = NF4Layout::of(elements, block, isDouble);
-  // select-kernels and the check of a module take powers of two only.
-  return {elements,
+  const StoredLayout layout = layoutOf(r);
+  // select-kernels and the check of a module take powers of two and rows only:
+  // a row has one scale, and no bit of a column's number shifts to another.
+  const bool isPower = std::has_single_bit(static_cast<uint64_t>(block));
+  constexpr int64_t kBeyondColumns = 62;
+  return {layout.elements,
           columns,
-          std::countr_zero(static_cast<uint64_t>(block)),
-          isDouble,
+          isPower ? std::countr_zero(static_cast<uint64_t>(block))
+                  : kBeyondColumns,
+          layout.doubleQuant,
           layout.scales,
           layout.nestedAbsmax,
           layout.nestedMap,
           layout.codeBook,
-          layout.offset,
-          nf4HasRowScales(columns, block) ? columns / block : -1};
+          layout.correction,
+          !isPower || hasRowScales(columns, block) ? columns / block : -1};
 }
 
 StatusOr<CudaLaunch> prepareDecode(const KernelRequest &r, qlora_dtype out,
                                    CudaContext &context) {
   const int64_t rows = r.constant("rows"), columns = r.constant("columns");
-  if (r.type("w") != QLORA_DTYPE_NF4)
-    return prepareConversion(context, r.type("w"), out,
+  const qlora_dtype stored = r.type("w");
+  if (!storedFormat(stored))
+    return prepareConversion(context, stored, out,
                              {rows, columns, columns, columns});
   return CudaLaunch::prepare(context,
-                             fmt::format("qlora_decode_nf4_{}", dtypeName(out)),
+                             fmt::format("qlora_decode_{}bit_{}",
+                                         layoutOf(r).bits, dtypeName(out)),
                              {blocksOf(rows * columns, kDecodeElements)},
                              decodeConstants(r));
 }
@@ -73,8 +82,9 @@ PreparedCudaKernel adapted_norm::cuda::prepare(const KernelRequest &r,
                                                CudaContext &context) {
   const int64_t rows = r.constant("rows"), columns = r.constant("columns");
   const bool isTurned = r.constant("turned");
+  const StoredFormat *format = storedFormat(r.type("w"));
   std::vector<int64_t> constants(10);
-  if (r.type("w") == QLORA_DTYPE_NF4)
+  if (format)
     constants = decodeConstants(r);
   const auto scale = static_cast<float>(r.constantAsDouble("scale"));
   for (int64_t constant :
@@ -83,7 +93,9 @@ PreparedCudaKernel adapted_norm::cuda::prepare(const KernelRequest &r,
     constants.push_back(constant);
   return makeLaunchKernel(
       context,
-      {{fmt::format("qlora_adapted_norm_{}", dtypeName(r.type("w"))),
+      {{fmt::format("qlora_adapted_norm_{}",
+                    format ? fmt::format("{}bit", format->bits)
+                           : std::string(dtypeName(r.type("w")))),
         {isTurned ? columns : rows}}},
       constants);
 }

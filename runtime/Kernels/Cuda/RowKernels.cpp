@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 
 #include "runtime/Kernels/Cuda/CudaKernel.h"
-#include "runtime/Kernels/Math/NF4.h"
+#include "runtime/Kernels/Math/Stored.h"
 #include "runtime/Kernels/Math/NF4Quantize.h"
 #include "runtime/Kernels/Plans/CudaWorkspaces.h"
 
@@ -127,7 +127,7 @@ PreparedCudaKernel quantize_scales::cuda::prepare(const KernelRequest &r,
       context,
       {{"qlora_quantize_offset", {1, kNF4MeanPartials}},
        {"qlora_quantize_scales",
-        {blocksOf(r.constant("blocks"), kNF4NestedBlock)}}},
+        {blocksOf(r.constant("blocks"), kNestedRun)}}},
       r.constants);
 }
 

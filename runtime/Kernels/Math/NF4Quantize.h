@@ -23,7 +23,7 @@
 #ifndef QLORA_RUNTIME_KERNELS_MATH_NF4QUANTIZE_H
 #define QLORA_RUNTIME_KERNELS_MATH_NF4QUANTIZE_H
 
-#include "runtime/Kernels/Math/NF4.h"
+#include "runtime/Kernels/Math/CodeBooks.h"
 #include "runtime/Kernels/Rows.h"
 
 namespace qlora {

@@ -97,7 +97,7 @@ OperandShapes transpose_rows::shapes(const KernelRequest &r) {
 }
 
 OperandShapes grouped_matmul::shapes(const KernelRequest &r) {
-  if (Reason reason = needNF4(r))
+  if (Reason reason = needStored(r))
     return *reason;
   for (std::string_view name : {"m", "groups"})
     if (Reason reason = needRows(r, {name}))
@@ -107,8 +107,8 @@ OperandShapes grouped_matmul::shapes(const KernelRequest &r) {
   const std::string_view shared = isLast ? "columns" : "rows";
   if (r.constant(shared) % groups)
     return refusalOf(r, shared, "be a multiple of the groups");
-  if (isLast && r.type("w") == QLORA_DTYPE_NF4)
-    return std::string("w must not be nf4 beside groups_last");
+  if (isLast && storedFormat(r.type("w")))
+    return std::string("w must not be quantized beside groups_last");
   const int64_t rows = r.constant("rows"), columns = r.constant("columns");
   const int64_t out = isLast ? rows : rows / groups;
   const int64_t in = isLast ? columns / groups : columns;

@@ -3,7 +3,7 @@
 // What is asked of every request: by the marks and types of Kernels.def, by the
 // shapes of its op's operands, and what else an op asks.
 
-#include "runtime/Kernels/Math/NF4.h"
+#include "runtime/Kernels/Math/Stored.h"
 #include "runtime/Kernels/Plans/Plans.h"
 
 #include <algorithm>
@@ -25,27 +25,33 @@ OperandShapes matmul::shapes(const KernelRequest &r) {
           {m, n, "ldc"}};
 }
 
-/// What NF4Layout can describe.
-static Reason needBlock(const KernelRequest &r) {
+/// What StoredLayout can describe; `rowBlock`: of a row, or 0.
+static Reason needBlock(const KernelRequest &r, int64_t rowBlock = 0) {
   const int64_t block = r.constant("block");
+  if (rowBlock && block == rowBlock)
+    return std::nullopt;
   if (block < 16 || block > 65536 || (block & (block - 1)) != 0)
     return refusalOf(r, "block", "be a power of two in [16, 65536]");
   return std::nullopt;
 }
 
-Reason needNF4(const KernelRequest &r) {
-  if (r.type("w") != QLORA_DTYPE_NF4)
+Reason needStored(const KernelRequest &r) {
+  const StoredFormat *format = storedFormat(r.type("w"));
+  if (!format)
     return std::nullopt;
-  if (Reason reason = needBlock(r))
+  if (Reason reason =
+          needBlock(r, format->takesRows ? r.constant("columns") : 0))
     return reason;
   const int64_t isDouble = r.constant("double_quant");
   if (isDouble != 0 && isDouble != 1)
     return refusalOf(r, "double_quant", "be 0 or 1");
+  if (!format->takesDoubleQuant(isDouble))
+    return refusalOf(r, "double_quant", isDouble ? "be 0" : "be 1");
   return std::nullopt;
 }
 
 OperandShapes panel_matmul::shapes(const KernelRequest &r) {
-  if (Reason reason = needNF4(r))
+  if (Reason reason = needStored(r))
     return *reason;
   const int64_t m = r.constant("m");
   const int64_t rows = r.constant("rows"), columns = r.constant("columns");
@@ -56,14 +62,14 @@ OperandShapes panel_matmul::shapes(const KernelRequest &r) {
 }
 
 OperandShapes decode::shapes(const KernelRequest &r) {
-  if (Reason reason = needNF4(r))
+  if (Reason reason = needStored(r))
     return *reason;
   const int64_t rows = r.constant("rows"), columns = r.constant("columns");
   return {{rows, columns}, {rows, columns}};
 }
 
 OperandShapes adapted_norm::shapes(const KernelRequest &r) {
-  if (Reason reason = needNF4(r))
+  if (Reason reason = needStored(r))
     return *reason;
   const int64_t rows = r.constant("rows"), columns = r.constant("columns");
   const int64_t rank = r.constant("rank");
@@ -86,7 +92,7 @@ OperandShapes quantize_scales::shapes(const KernelRequest &r) {
   return {{1, blocks},
           {1, 256},
           {1, blocks},
-          {1, dividedUp(blocks, kNF4NestedBlock)},
+          {1, dividedUp(blocks, kNestedRun)},
           {1, 1}};
 }
 
@@ -239,15 +245,15 @@ std::string refusalOf(const KernelRequest &request, std::string_view constant,
 /// The bytes of an operand that is there.
 static Size bytesOf(const KernelRequest &r, qlora_dtype dtype,
                     const OperandShape &shape) {
-  if (dtype != QLORA_DTYPE_NF4)
+  if (!storedFormat(dtype))
     return matrixBytes(dtype, shape.rows, shape.columns,
                        shape.stride.empty() ? shape.columns
                                             : r.constant(shape.stride));
   const Size elements = Size(shape.rows) * Size(shape.columns);
   if (elements.bytes() > uint64_t(kMaxExtent))
     return Size(-1);
-  return NF4Layout::of(static_cast<int64_t>(elements.bytes()),
-                       r.constant("block"), r.constant("double_quant") != 0)
+  return StoredLayout::of(dtype, static_cast<int64_t>(elements.bytes()),
+                          r.constant("block"), r.constant("double_quant") != 0)
       .bytes;
 }
 

@@ -79,8 +79,8 @@ Size matrixBytes(qlora_dtype dtype, int64_t rows, int64_t columns, int64_t ld);
 /// what it is.
 std::string refusalOf(const KernelRequest &request, std::string_view constant,
                       std::string_view must);
-/// What is wrong with the constants of a weight `w` that is NF4.
-Reason needNF4(const KernelRequest &request);
+/// What is wrong with the constants of a weight `w` that is quantised.
+Reason needStored(const KernelRequest &request);
 
 // Parts of a workspace --------------------------------------------------------
 

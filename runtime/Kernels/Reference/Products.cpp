@@ -49,8 +49,8 @@ PreparedKernel matmul::reference::prepare(const KernelRequest &request,
 /// Element `index` of a weight.
 static float storedElement(const StoredWeight &weight, const void *w,
                            int64_t index) {
-  return weight.dtype == QLORA_DTYPE_NF4
-             ? NF4Tensor::of(weight.layout, weight.columns, w).element(index)
+  return weight.isQuantized()
+             ? StoredTensor::of(weight.layout, weight.columns, w).element(index)
              : loadElement(weight.dtype, w, index);
 }
 

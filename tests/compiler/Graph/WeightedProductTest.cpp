@@ -132,7 +132,7 @@ func.func @forward(%ids: tensor<1x8xi32> {model.input = "ids"})
 
 TEST_F(WeightedProductTest, IsQuantized) {
   ASSERT_TRUE(run(kModel, createQuantizeBase()));
-  auto nf4 = NF4Type::get(&context, 64, true);
+  auto nf4 = QuantizedType::get(&context, QLORA_DTYPE_NF4, 64, true);
   EXPECT_EQ(parameter("q").getType(), RankedTensorType::get({32, 64}, nf4));
   // [in, out] is turned when it is read, and the op with it.
   EXPECT_EQ(parameter("k").getType(), RankedTensorType::get({32, 64}, nf4));
@@ -177,19 +177,19 @@ TEST_F(WeightedProductTest, HasAGradient) {
 
 /// Two of one x in 4 bits, and the sum of what flows back to it.
 constexpr const char *kStep = R"(
-model.parameter @q : tensor<16x64x!model.nf4<64, false>> {file = "a", stored_quantized}
-model.parameter @k : tensor<32x64x!model.nf4<64, false>> {file = "a", stored_quantized}
+model.parameter @q : tensor<16x64x!model.quantized<nf4, 64, false>> {file = "a", stored_quantized}
+model.parameter @k : tensor<32x64x!model.quantized<nf4, 64, false>> {file = "a", stored_quantized}
 model.parameter @e : tensor<64x64xf32> {file = "a"}
 train.step evaluate batch 1 length 8 ["ids"] {
 ^bb0(%ids: tensor<1x8xi32>):
   %e = model.weight @e : tensor<64x64xf32>
   %x = model.embedding %ids, %e
       : (tensor<1x8xi32>, tensor<64x64xf32>) -> tensor<1x8x64xf32>
-  %wq = model.weight @q : tensor<16x64x!model.nf4<64, false>>
-  %q = "test.product"(%wq, %x) : (tensor<16x64x!model.nf4<64, false>>,
+  %wq = model.weight @q : tensor<16x64x!model.quantized<nf4, 64, false>>
+  %q = "test.product"(%wq, %x) : (tensor<16x64x!model.quantized<nf4, 64, false>>,
       tensor<1x8x64xf32>) -> tensor<1x8x16xf32>
-  %wk = model.weight @k : tensor<32x64x!model.nf4<64, false>>
-  %k = "test.product"(%wk, %x) : (tensor<32x64x!model.nf4<64, false>>,
+  %wk = model.weight @k : tensor<32x64x!model.quantized<nf4, 64, false>>
+  %k = "test.product"(%wk, %x) : (tensor<32x64x!model.quantized<nf4, 64, false>>,
       tensor<1x8x64xf32>) -> tensor<1x8x32xf32>
   %c = model.concat %q, %k
       : (tensor<1x8x16xf32>, tensor<1x8x32xf32>) -> tensor<1x8x48xf32>

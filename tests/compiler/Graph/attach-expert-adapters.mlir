@@ -22,7 +22,7 @@
 // OFF-NOT: lora
 
 // KEPT: model.parameter @l.0.e.up : tensor<24x8xbf16>
-// PACKED: model.parameter @l.0.e.up : tensor<24x8x!model.nf4<64, true>> {file = "a", file_type = bf16, part_names = ["u0", "u1"], part_rows = array<i64: 12, 12>, quantized = !model.nf4<64, true>}
+// PACKED: model.parameter @l.0.e.up : tensor<24x8x!model.quantized<nf4, 64, true>> {file = "a", file_type = bf16, part_names = ["u0", "u1"], part_rows = array<i64: 12, 12>, quantized = !model.quantized<nf4, 64, true>}
 model.parameter @l.0.e.up : tensor<24x8xbf16> {file = "a", part_names = ["u0", "u1"], part_rows = array<i64: 12, 12>}
 model.parameter @l.0.e.down : tensor<32x6xbf16> {file = "a"}
 

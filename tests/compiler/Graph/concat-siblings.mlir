@@ -5,9 +5,9 @@
 // RUN: qlora-opt %s --concat-siblings | FileCheck %s
 // RUN: qlora-opt %s --concat-siblings --fuse-rows --bucket-gradients --lower-to-program | FileCheck %s --check-prefix=PROGRAM
 
-model.parameter @q : tensor<16x8x!model.nf4<64, false>> {file = "m.safetensors", file_type = bf16, quantized = !model.nf4<64, false>}
-model.parameter @k : tensor<8x8x!model.nf4<64, false>> {file = "m.safetensors", file_type = bf16, quantized = !model.nf4<64, false>}
-model.parameter @v : tensor<8x8x!model.nf4<64, false>> {file = "m.safetensors", file_type = bf16, quantized = !model.nf4<64, false>}
+model.parameter @q : tensor<16x8x!model.quantized<nf4, 64, false>> {file = "m.safetensors", file_type = bf16, quantized = !model.quantized<nf4, 64, false>}
+model.parameter @k : tensor<8x8x!model.quantized<nf4, 64, false>> {file = "m.safetensors", file_type = bf16, quantized = !model.quantized<nf4, 64, false>}
+model.parameter @v : tensor<8x8x!model.quantized<nf4, 64, false>> {file = "m.safetensors", file_type = bf16, quantized = !model.quantized<nf4, 64, false>}
 model.parameter @e : tensor<8x8xf32> {init = "zero", trainable}
 model.parameter @b : tensor<16x8xf32> {file = "m.safetensors"}
 
@@ -27,16 +27,16 @@ train.step accumulate batch 1 length 3 ["ids"] {
   // CHECK: model.linear %[[X]], %{{.*}} init %[[P]]#0
   // CHECK: %[[V:.*]] = train.decode
   // CHECK-NEXT: model.linear %[[X]], %[[V]] {{.*}}module = "v"
-  %wq = model.weight @q : tensor<16x8x!model.nf4<64, false>>
-  %nq = train.decode %wq {layer = 0 : i64} : (tensor<16x8x!model.nf4<64, false>>) -> tensor<16x8xf32>
+  %wq = model.weight @q : tensor<16x8x!model.quantized<nf4, 64, false>>
+  %nq = train.decode %wq {layer = 0 : i64} : (tensor<16x8x!model.quantized<nf4, 64, false>>) -> tensor<16x8xf32>
   %q0 = model.linear %x, %nq {layer = 0 : i64, module = "q"} : (tensor<1x3x8xf32>, tensor<16x8xf32>) -> tensor<1x3x16xf32>
   %wb = model.weight @b : tensor<16x8xf32>
   %q = model.linear %x, %wb init %q0 {layer = 0 : i64} : (tensor<1x3x8xf32>, tensor<16x8xf32>, tensor<1x3x16xf32>) -> tensor<1x3x16xf32>
-  %wk = model.weight @k : tensor<8x8x!model.nf4<64, false>>
-  %nk = train.decode %wk {layer = 0 : i64} : (tensor<8x8x!model.nf4<64, false>>) -> tensor<8x8xf32>
+  %wk = model.weight @k : tensor<8x8x!model.quantized<nf4, 64, false>>
+  %nk = train.decode %wk {layer = 0 : i64} : (tensor<8x8x!model.quantized<nf4, 64, false>>) -> tensor<8x8xf32>
   %k = model.linear %x, %nk {layer = 0 : i64, module = "k"} : (tensor<1x3x8xf32>, tensor<8x8xf32>) -> tensor<1x3x8xf32>
-  %wv = model.weight @v : tensor<8x8x!model.nf4<64, false>>
-  %nv = train.decode %wv {layer = 0 : i64} : (tensor<8x8x!model.nf4<64, false>>) -> tensor<8x8xf32>
+  %wv = model.weight @v : tensor<8x8x!model.quantized<nf4, 64, false>>
+  %nv = train.decode %wv {layer = 0 : i64} : (tensor<8x8x!model.quantized<nf4, 64, false>>) -> tensor<8x8xf32>
   %v = model.linear %x, %nv {layer = 0 : i64, module = "v"} : (tensor<1x3x8xf32>, tensor<8x8xf32>) -> tensor<1x3x8xf32>
   %qq = model.glu silu %q, %q {layer = 0 : i64} : tensor<1x3x16xf32>
   %kk = model.glu silu %k, %k {layer = 0 : i64} : tensor<1x3x8xf32>
@@ -55,12 +55,12 @@ train.step accumulate batch 1 length 3 ["ids"] {
   %dq = model.glu silu %qq, %qq {layer = 0 : i64, phase = #model.phase<backward>} : tensor<1x3x16xf32>
   %dk = model.glu silu %kk, %kk {layer = 0 : i64, phase = #model.phase<backward>} : tensor<1x3x8xf32>
   %dv = model.glu silu %v, %v {layer = 0 : i64, phase = #model.phase<backward>} : tensor<1x3x8xf32>
-  %mq = train.decode %wq {layer = 0 : i64, phase = #model.phase<backward>} : (tensor<16x8x!model.nf4<64, false>>) -> tensor<16x8xf32>
+  %mq = train.decode %wq {layer = 0 : i64, phase = #model.phase<backward>} : (tensor<16x8x!model.quantized<nf4, 64, false>>) -> tensor<16x8xf32>
   %0 = model.linear %dq, %mq layout in_out {layer = 0 : i64, phase = #model.phase<backward>} : (tensor<1x3x16xf32>, tensor<16x8xf32>) -> tensor<1x3x8xf32>
-  %mk = train.decode %wk {layer = 0 : i64, phase = #model.phase<backward>} : (tensor<8x8x!model.nf4<64, false>>) -> tensor<8x8xf32>
+  %mk = train.decode %wk {layer = 0 : i64, phase = #model.phase<backward>} : (tensor<8x8x!model.quantized<nf4, 64, false>>) -> tensor<8x8xf32>
   %1 = model.linear %dk, %mk layout in_out init %0 {layer = 0 : i64, phase = #model.phase<backward>} : (tensor<1x3x8xf32>, tensor<8x8xf32>, tensor<1x3x8xf32>) -> tensor<1x3x8xf32>
   %2 = model.linear %dq, %wb layout in_out init %1 {layer = 0 : i64, phase = #model.phase<backward>} : (tensor<1x3x16xf32>, tensor<16x8xf32>, tensor<1x3x8xf32>) -> tensor<1x3x8xf32>
-  %mv = train.decode %wv {layer = 0 : i64, phase = #model.phase<backward>} : (tensor<8x8x!model.nf4<64, false>>) -> tensor<8x8xf32>
+  %mv = train.decode %wv {layer = 0 : i64, phase = #model.phase<backward>} : (tensor<8x8x!model.quantized<nf4, 64, false>>) -> tensor<8x8xf32>
   %3 = model.linear %dv, %mv layout in_out init %2 {layer = 0 : i64, phase = #model.phase<backward>} : (tensor<1x3x8xf32>, tensor<8x8xf32>, tensor<1x3x8xf32>) -> tensor<1x3x8xf32>
   %dx = model.glu silu %3, %3 {layer = 0 : i64, phase = #model.phase<backward>} : tensor<1x3x8xf32>
   %de = train.embedding_grad %ids, %dx {phase = #model.phase<backward>} : (tensor<1x3xi32>, tensor<1x3x8xf32>) -> tensor<8x8xf32>

@@ -13,15 +13,15 @@
 // BELOW: scratch would gain less than 5 %
 // BELOW-NOT: train.decode
 
-model.parameter @w : tensor<128x128x!model.nf4<64, true>> {file = "m.safetensors"}
+model.parameter @w : tensor<128x128x!model.quantized<nf4, 64, true>> {file = "m.safetensors"}
 train.step accumulate batch 1 length 64 ["ids"] {
 ^bb0(%ids: tensor<1x64xi32>):
-  %w = model.weight @w : tensor<128x128x!model.nf4<64, true>>
+  %w = model.weight @w : tensor<128x128x!model.quantized<nf4, 64, true>>
   %x = model.rows() attributes {columns = 128 : i64, maps = []} : () -> tensor<1x64x128xf32> {
     %0 = arith.constant 1.0 : f32
     %1 = model.row_splat %0 : tensor<128xf32>
     model.row_yield %1 : tensor<128xf32>
   }
-  %y = model.linear %x, %w : (tensor<1x64x128xf32>, tensor<128x128x!model.nf4<64, true>>) -> tensor<1x64x128xf32>
-  %z = model.linear %y, %w layout in_out : (tensor<1x64x128xf32>, tensor<128x128x!model.nf4<64, true>>) -> tensor<1x64x128xf32>
+  %y = model.linear %x, %w : (tensor<1x64x128xf32>, tensor<128x128x!model.quantized<nf4, 64, true>>) -> tensor<1x64x128xf32>
+  %z = model.linear %y, %w layout in_out : (tensor<1x64x128xf32>, tensor<128x128x!model.quantized<nf4, 64, true>>) -> tensor<1x64x128xf32>
 }

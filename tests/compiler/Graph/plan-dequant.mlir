@@ -13,7 +13,7 @@
 // too, so it has to stay what it is.
 
 // PANEL-NOT: train.decode
-// PANEL: model.parameter @w : tensor<128x128x!model.nf4<64, true>>
+// PANEL: model.parameter @w : tensor<128x128x!model.quantized<nf4, 64, true>>
 // PANEL-NOT: train.decode
 
 // One decode per group, shared by the recomputed forward and the gradient,
@@ -30,9 +30,9 @@
 // SCRATCH: model.linear %{{.*}}, %[[N2]] layout in_out
 
 // The parameter changes type; its 4 bits and the type in the file are kept.
-// RESIDENT-DAG: model.parameter @w : tensor<128x128xf32> {file = "m.safetensors", file_type = bf16, quantized = !model.nf4<64, true>}
+// RESIDENT-DAG: model.parameter @w : tensor<128x128xf32> {file = "m.safetensors", file_type = bf16, quantized = !model.quantized<nf4, 64, true>}
 // RESIDENT-DAG: model.parameter @b : tensor<128x128xf32> {file = "m.safetensors", file_type = bf16}
-// RESIDENT-DAG: model.parameter @stored : tensor<128x128xf32> {file = "m.safetensors", file_type = !model.nf4<64, false>, quantized = !model.nf4<64, false>, stored_quantized}
+// RESIDENT-DAG: model.parameter @stored : tensor<128x128xf32> {file = "m.safetensors", file_type = !model.quantized<nf4, 64, false>, quantized = !model.quantized<nf4, 64, false>, stored_quantized}
 // RESIDENT-DAG: model.parameter @shared : tensor<128x128xbf16>
 // RESIDENT: model.weight @w : tensor<128x128xf32>
 // RESIDENT-NOT: train.decode
@@ -51,33 +51,33 @@
 // scales. So 57 thousand bytes more make @w resident, which is used three
 // times, and nothing is left for @stored, which is used once.
 // ROOM-DAG: model.parameter @w : tensor<128x128xf32>
-// ROOM-DAG: model.parameter @stored : tensor<128x128x!model.nf4<64, false>>
+// ROOM-DAG: model.parameter @stored : tensor<128x128x!model.quantized<nf4, 64, false>>
 // ROOM-NOT: train.decode
 
 // REMARK: remark: [Passed] panel | Category:plan-dequant | Remark="accumulate 64, forward, 1 uses: panel (us: panel
 // REMARK: remark: [Passed] scratch | Category:plan-dequant | Remark="accumulate 64, backward, 2 uses: scratch (us: panel {{.*}}, scratch {{.*}}, resident {{.*}} bytes more)
 
-model.parameter @w : tensor<128x128x!model.nf4<64, true>> {file = "m.safetensors", file_type = bf16, quantized = !model.nf4<64, true>}
+model.parameter @w : tensor<128x128x!model.quantized<nf4, 64, true>> {file = "m.safetensors", file_type = bf16, quantized = !model.quantized<nf4, 64, true>}
 model.parameter @b : tensor<128x128xbf16> {file = "m.safetensors"}
-model.parameter @stored : tensor<128x128x!model.nf4<64, false>> {file = "m.safetensors", stored_quantized}
+model.parameter @stored : tensor<128x128x!model.quantized<nf4, 64, false>> {file = "m.safetensors", stored_quantized}
 model.parameter @shared : tensor<128x128xbf16> {file = "m.safetensors"}
 model.parameter @a : tensor<8x128xf32> {init = "zero", trainable}
 
 train.step accumulate batch 1 length 64 ["ids"] {
 ^bb0(%ids: tensor<1x64xi32>):
-  %w = model.weight @w : tensor<128x128x!model.nf4<64, true>>
+  %w = model.weight @w : tensor<128x128x!model.quantized<nf4, 64, true>>
   %b = model.weight @b : tensor<128x128xbf16>
-  %stored = model.weight @stored : tensor<128x128x!model.nf4<64, false>>
+  %stored = model.weight @stored : tensor<128x128x!model.quantized<nf4, 64, false>>
   %shared = model.weight @shared : tensor<128x128xbf16>
   %a = model.weight @a : tensor<8x128xf32>
   %x = model.embedding %ids, %shared : (tensor<1x64xi32>, tensor<128x128xbf16>) -> tensor<1x64x128xf32>
-  %y = model.linear %x, %w {layer = 0 : i64} : (tensor<1x64x128xf32>, tensor<128x128x!model.nf4<64, true>>) -> tensor<1x64x128xf32>
+  %y = model.linear %x, %w {layer = 0 : i64} : (tensor<1x64x128xf32>, tensor<128x128x!model.quantized<nf4, 64, true>>) -> tensor<1x64x128xf32>
   %z = model.linear %y, %b : (tensor<1x64x128xf32>, tensor<128x128xbf16>) -> tensor<1x64x128xf32>
-  %s = model.linear %z, %stored : (tensor<1x64x128xf32>, tensor<128x128x!model.nf4<64, false>>) -> tensor<1x64x128xf32>
+  %s = model.linear %z, %stored : (tensor<1x64x128xf32>, tensor<128x128x!model.quantized<nf4, 64, false>>) -> tensor<1x64x128xf32>
   %t = model.linear %s, %shared : (tensor<1x64x128xf32>, tensor<128x128xbf16>) -> tensor<1x64x128xf32>
   %xa = model.linear %t, %a : (tensor<1x64x128xf32>, tensor<8x128xf32>) -> tensor<1x64x8xf32>
-  %y2 = model.linear %x, %w {layer = 0 : i64, phase = #model.phase<backward>} : (tensor<1x64x128xf32>, tensor<128x128x!model.nf4<64, true>>) -> tensor<1x64x128xf32>
-  %dx = model.linear %y2, %w layout in_out {layer = 0 : i64, phase = #model.phase<backward>} : (tensor<1x64x128xf32>, tensor<128x128x!model.nf4<64, true>>) -> tensor<1x64x128xf32>
+  %y2 = model.linear %x, %w {layer = 0 : i64, phase = #model.phase<backward>} : (tensor<1x64x128xf32>, tensor<128x128x!model.quantized<nf4, 64, true>>) -> tensor<1x64x128xf32>
+  %dx = model.linear %y2, %w layout in_out {layer = 0 : i64, phase = #model.phase<backward>} : (tensor<1x64x128xf32>, tensor<128x128x!model.quantized<nf4, 64, true>>) -> tensor<1x64x128xf32>
   %da = train.linear_weight_grad %xa, %dx {phase = #model.phase<backward>, scale = 1.0 : f64} : (tensor<1x64x8xf32>, tensor<1x64x128xf32>) -> tensor<8x128xf32>
   train.accumulate @a, %da {phase = #model.phase<backward>} : tensor<8x128xf32>
 }

@@ -8,20 +8,26 @@
 
 // BLOCK: error: expects a power of two from 64 to 4096 as block, but got 96
 
+// RUN: qlora-opt %s --quantize-base=format=llm_int8 2>&1 | FileCheck %s --check-prefix=ROWS
+// RUN: not qlora-opt %s --quantize-base=format=gptq 2>&1 | FileCheck %s --check-prefix=FORMAT
+// FORMAT: error: knows no format gptq
+
 // Two readers, one of which is no linear: left, and said.
 // CHECK: remark: 'tied.weight' is not quantised: it is not only the weight of linears
 // CHECK: note: another reader
 
-// CHECK: model.parameter @q.weight : tensor<32x64x!model.nf4<128, false>> {file = "a", file_type = bf16, quantized = !model.nf4<128, false>}
-// DEFAULT: model.parameter @q.weight : tensor<32x64x!model.nf4<64, true>> {file = "a", file_type = bf16, quantized = !model.nf4<64, true>}
+// CHECK: model.parameter @q.weight : tensor<32x64x!model.quantized<nf4, 128, false>> {file = "a", file_type = bf16, quantized = !model.quantized<nf4, 128, false>}
+// DEFAULT: model.parameter @q.weight : tensor<32x64x!model.quantized<nf4, 64, true>> {file = "a", file_type = bf16, quantized = !model.quantized<nf4, 64, true>}
+// ROWS: model.parameter @q.weight : tensor<32x64x!model.quantized<llm_int8, 64, false>> {file = "a", file_type = bf16, quantized = !model.quantized<llm_int8, 64, false>}
 model.parameter @q.weight : tensor<32x64xbf16> {file = "a"}
 
 // Stored as 4-bit already, with blocks of its own.
-// CHECK: model.parameter @k.weight : tensor<32x64x!model.nf4<64, true>> {file = "a", stored_quantized}
-model.parameter @k.weight : tensor<32x64x!model.nf4<64, true>> {file = "a", stored_quantized}
+// CHECK: model.parameter @k.weight : tensor<32x64x!model.quantized<nf4, 64, true>> {file = "a", stored_quantized}
+model.parameter @k.weight : tensor<32x64x!model.quantized<nf4, 64, true>> {file = "a", stored_quantized}
 
 // Of [in, out] what is quantised is [out, in], as bitsandbytes does a Conv1D.
-// DEFAULT: model.parameter @conv.weight : tensor<32x64x!model.nf4<64, true>> {file = "a", file_type = bf16, quantized = !model.nf4<64, true>, transposed}
+// DEFAULT: model.parameter @conv.weight : tensor<32x64x!model.quantized<nf4, 64, true>> {file = "a", file_type = bf16, quantized = !model.quantized<nf4, 64, true>, transposed}
+// ROWS: model.parameter @conv.weight : tensor<32x64x!model.quantized<llm_int8, 64, false>>
 model.parameter @conv.weight : tensor<64x32xbf16> {file = "a"}
 
 // Two readers that see it differently: left.
@@ -42,16 +48,16 @@ model.parameter @norm.weight : tensor<64xbf16> {file = "a"}
 func.func @forward_8(%x: tensor<1x8x64xf32>, %ids: tensor<1x8xi32>) {
   %n = model.weight @norm.weight : tensor<64xbf16>
   %h = model.rms_norm %x, %n {epsilon = 1.0e-5 : f64} : (tensor<1x8x64xf32>, tensor<64xbf16>) -> tensor<1x8x64xf32>
-  // CHECK: %[[Q:.*]] = model.weight @q.weight : tensor<32x64x!model.nf4<128, false>>
-  // CHECK: model.linear %{{.*}}, %[[Q]] {module = "q"} : (tensor<1x8x64xf32>, tensor<32x64x!model.nf4<128, false>>) -> tensor<1x8x32xf32>
+  // CHECK: %[[Q:.*]] = model.weight @q.weight : tensor<32x64x!model.quantized<nf4, 128, false>>
+  // CHECK: model.linear %{{.*}}, %[[Q]] {module = "q"} : (tensor<1x8x64xf32>, tensor<32x64x!model.quantized<nf4, 128, false>>) -> tensor<1x8x32xf32>
   %q = model.weight @q.weight : tensor<32x64xbf16>
   %0 = model.linear %h, %q {module = "q"} : (tensor<1x8x64xf32>, tensor<32x64xbf16>) -> tensor<1x8x32xf32>
-  %k = model.weight @k.weight : tensor<32x64x!model.nf4<64, true>>
-  %1 = model.linear %h, %k {module = "k"} : (tensor<1x8x64xf32>, tensor<32x64x!model.nf4<64, true>>) -> tensor<1x8x32xf32>
+  %k = model.weight @k.weight : tensor<32x64x!model.quantized<nf4, 64, true>>
+  %1 = model.linear %h, %k {module = "k"} : (tensor<1x8x64xf32>, tensor<32x64x!model.quantized<nf4, 64, true>>) -> tensor<1x8x32xf32>
   %a = model.weight @a.weight : tensor<32x64xf32>
   %2 = model.linear %h, %a : (tensor<1x8x64xf32>, tensor<32x64xf32>) -> tensor<1x8x32xf32>
-  // DEFAULT: %[[C:.*]] = model.weight @conv.weight : tensor<32x64x!model.nf4<64, true>>
-  // DEFAULT: model.linear %{{.*}}, %[[C]] {module = "conv"} : (tensor<1x8x64xf32>, tensor<32x64x!model.nf4<64, true>>) -> tensor<1x8x32xf32>
+  // DEFAULT: %[[C:.*]] = model.weight @conv.weight : tensor<32x64x!model.quantized<nf4, 64, true>>
+  // DEFAULT: model.linear %{{.*}}, %[[C]] {module = "conv"} : (tensor<1x8x64xf32>, tensor<32x64x!model.quantized<nf4, 64, true>>) -> tensor<1x8x32xf32>
   %c = model.weight @conv.weight : tensor<64x32xbf16>
   %5 = model.linear %h, %c layout in_out {module = "conv"} : (tensor<1x8x64xf32>, tensor<64x32xbf16>) -> tensor<1x8x32xf32>
   %b = model.weight @both.weight : tensor<64x64xbf16>
@@ -66,7 +72,7 @@ func.func @forward_8(%x: tensor<1x8x64xf32>, %ids: tensor<1x8xi32>) {
 // Every copy of the function sees the new type.
 // CHECK-LABEL: func.func @forward_16
 func.func @forward_16(%x: tensor<1x16x64xf32>) {
-  // CHECK: model.weight @q.weight : tensor<32x64x!model.nf4<128, false>>
+  // CHECK: model.weight @q.weight : tensor<32x64x!model.quantized<nf4, 128, false>>
   %q = model.weight @q.weight : tensor<32x64xbf16>
   %0 = model.linear %x, %q {module = "q"} : (tensor<1x16x64xf32>, tensor<32x64xbf16>) -> tensor<1x16x32xf32>
   return

@@ -25,7 +25,7 @@ func.func @element(%x: tensor<2x4x8xf64>) {
 // -----
 
 // expected-error @+1 {{expects a power of two from 64 to 4096 as block, but got 48}}
-model.parameter @w : tensor<64x64x!model.nf4<48, true>> {file = "a"}
+model.parameter @w : tensor<64x64x!model.quantized<nf4, 48, true>> {file = "a"}
 
 // -----
 
@@ -83,8 +83,8 @@ model.parameter @w : tensor<8x2xf32> {init = "zero", part_names = ["a", "b"], pa
 
 // -----
 
-// expected-error @+1 {{(C3) expects a 4-bit tensor of parts to be equal ones that are quantised when loaded}}
-model.parameter @w : tensor<8x64x!model.nf4<64, true>> {file = "a", part_names = ["a", "b"], part_rows = array<i64: 4, 4>}
+// expected-error @+1 {{(C3) expects a quantised tensor of parts to be equal ones that are quantised when loaded}}
+model.parameter @w : tensor<8x64x!model.quantized<nf4, 64, true>> {file = "a", part_names = ["a", "b"], part_rows = array<i64: 4, 4>}
 
 // -----
 
@@ -93,12 +93,12 @@ model.parameter @w : tensor<8xbf16> {init = "zero", trainable}
 
 // -----
 
-// expected-error @+1 {{(C5) expects a 4-bit type as quantized, but got 'bf16'}}
+// expected-error @+1 {{(C5) expects a type of few bits as quantized, but got 'bf16'}}
 model.parameter @w : tensor<8xbf16> {file = "a", quantized = bf16}
 
 // -----
 
-// expected-error @+1 {{(C5) expects a 4-bit type or quantized beside stored_quantized}}
+// expected-error @+1 {{(C5) expects a type of few bits or quantized beside stored_quantized}}
 model.parameter @w : tensor<8xbf16> {file = "a", stored_quantized}
 
 // -----
@@ -169,9 +169,9 @@ func.func @embedding_c2_turned(%ids: tensor<2x4xi32>, %table: tensor<9x8xf32>) {
 
 // -----
 
-func.func @embedding_c3(%ids: tensor<2x4xi32>, %table: tensor<9x64x!model.nf4<64, true>>) {
-  // expected-error @+1 {{(C3) expects a table that is not 4-bit}}
-  %0 = model.embedding %ids, %table : (tensor<2x4xi32>, tensor<9x64x!model.nf4<64, true>>) -> tensor<2x4x64xf32>
+func.func @embedding_c3(%ids: tensor<2x4xi32>, %table: tensor<9x64x!model.quantized<nf4, 64, true>>) {
+  // expected-error @+1 {{(C3) expects a table that is not quantised}}
+  %0 = model.embedding %ids, %table : (tensor<2x4xi32>, tensor<9x64x!model.quantized<nf4, 64, true>>) -> tensor<2x4x64xf32>
   return
 }
 
@@ -357,9 +357,9 @@ func.func @head_loss_c2(%h: tensor<2x4x8xf32>, %w: tensor<16x8xf32>, %t: tensor<
 
 // -----
 
-func.func @head_loss_c3(%h: tensor<2x4x64xf32>, %w: tensor<16x64x!model.nf4<64, true>>, %t: tensor<2x4xi32>) {
-  // expected-error @+1 {{(C3) expects a weight that is not 4-bit}}
-  %0, %1, %2 = model.head_loss %h, %w, %t : (tensor<2x4x64xf32>, tensor<16x64x!model.nf4<64, true>>, tensor<2x4xi32>) -> (tensor<1xf32>, tensor<1xf32>, tensor<2x4xi32>)
+func.func @head_loss_c3(%h: tensor<2x4x64xf32>, %w: tensor<16x64x!model.quantized<nf4, 64, true>>, %t: tensor<2x4xi32>) {
+  // expected-error @+1 {{(C3) expects a weight that is not quantised}}
+  %0, %1, %2 = model.head_loss %h, %w, %t : (tensor<2x4x64xf32>, tensor<16x64x!model.quantized<nf4, 64, true>>, tensor<2x4xi32>) -> (tensor<1xf32>, tensor<1xf32>, tensor<2x4xi32>)
   return
 }
 

@@ -7,10 +7,10 @@
 
 // CHECK: model.parameter @embed : tensor<96x32xbf16> {file = "a.safetensors"}
 model.parameter @embed : tensor<96x32xbf16> {file = "a.safetensors"}
-// CHECK: model.parameter @q : tensor<32x32x!model.nf4<64, true>> {file = "a.safetensors", file_type = bf16, quantized = !model.nf4<64, true>}
-model.parameter @q : tensor<32x32x!model.nf4<64, true>> {file = "a.safetensors", file_type = bf16, quantized = !model.nf4<64, true>}
-// CHECK: model.parameter @resident : tensor<32x32xbf16> {file = "a.safetensors", quantized = !model.nf4<128, false>, stored_quantized}
-model.parameter @resident : tensor<32x32xbf16> {file = "a.safetensors", quantized = !model.nf4<128, false>, stored_quantized}
+// CHECK: model.parameter @q : tensor<32x32x!model.quantized<nf4, 64, true>> {file = "a.safetensors", file_type = bf16, quantized = !model.quantized<nf4, 64, true>}
+model.parameter @q : tensor<32x32x!model.quantized<nf4, 64, true>> {file = "a.safetensors", file_type = bf16, quantized = !model.quantized<nf4, 64, true>}
+// CHECK: model.parameter @resident : tensor<32x32xbf16> {file = "a.safetensors", quantized = !model.quantized<nf4, 128, false>, stored_quantized}
+model.parameter @resident : tensor<32x32xbf16> {file = "a.safetensors", quantized = !model.quantized<nf4, 128, false>, stored_quantized}
 // CHECK: model.parameter @a : tensor<12x32xf32> {init = "kaiming", part_names = ["a.q", "a.k"], part_rows = array<i64: 8, 4>, trainable}
 model.parameter @a : tensor<12x32xf32> {init = "kaiming", part_names = ["a.q", "a.k"], part_rows = array<i64: 8, 4>, trainable}
 model.parameter @n : tensor<32xbf16> {file = "a.safetensors"}
@@ -22,16 +22,16 @@ func.func @library(%ids: tensor<?x?xi32>, %segments: tensor<?x?xi32>)
     -> (tensor<1xf32>, tensor<1xf32>, tensor<?x?xi32>) {
   // CHECK: %[[E:.*]] = model.weight @embed : tensor<96x32xbf16>
   %e = model.weight @embed : tensor<96x32xbf16>
-  // CHECK: %[[Q:.*]] = model.weight @q : tensor<32x32x!model.nf4<64, true>>
-  %q = model.weight @q : tensor<32x32x!model.nf4<64, true>>
+  // CHECK: %[[Q:.*]] = model.weight @q : tensor<32x32x!model.quantized<nf4, 64, true>>
+  %q = model.weight @q : tensor<32x32x!model.quantized<nf4, 64, true>>
   // CHECK: %[[X:.*]] = model.embedding %{{.*}}, %[[E]] : (tensor<?x?xi32>, tensor<96x32xbf16>) -> tensor<?x?x32xf32>
   %x = model.embedding %ids, %e : (tensor<?x?xi32>, tensor<96x32xbf16>) -> tensor<?x?x32xf32>
-  // CHECK: %[[Y:.*]] = model.linear %[[X]], %[[Q]] {layer = 0 : i64, module = "layers.0.q_proj", phase = #model.phase<backward>} : (tensor<?x?x32xf32>, tensor<32x32x!model.nf4<64, true>>) -> tensor<?x?x32xf32>
-  %y = model.linear %x, %q {layer = 0 : i64, module = "layers.0.q_proj", phase = #model.phase<backward>} : (tensor<?x?x32xf32>, tensor<32x32x!model.nf4<64, true>>) -> tensor<?x?x32xf32>
-  // CHECK: %[[Z:.*]] = model.linear %[[X]], %[[Q]] init %[[Y]] {scale = 2.000000e+00 : f64} : (tensor<?x?x32xf32>, tensor<32x32x!model.nf4<64, true>>, tensor<?x?x32xf32>) -> tensor<?x?x32xf32>
-  %z = model.linear %x, %q init %y {scale = 2.0 : f64} : (tensor<?x?x32xf32>, tensor<32x32x!model.nf4<64, true>>, tensor<?x?x32xf32>) -> tensor<?x?x32xf32>
-  // CHECK: model.linear %[[Y]], %[[Q]] layout in_out init %[[X]] : (tensor<?x?x32xf32>, tensor<32x32x!model.nf4<64, true>>, tensor<?x?x32xf32>) -> tensor<?x?x32xf32>
-  %turned = model.linear %y, %q layout in_out init %x : (tensor<?x?x32xf32>, tensor<32x32x!model.nf4<64, true>>, tensor<?x?x32xf32>) -> tensor<?x?x32xf32>
+  // CHECK: %[[Y:.*]] = model.linear %[[X]], %[[Q]] {layer = 0 : i64, module = "layers.0.q_proj", phase = #model.phase<backward>} : (tensor<?x?x32xf32>, tensor<32x32x!model.quantized<nf4, 64, true>>) -> tensor<?x?x32xf32>
+  %y = model.linear %x, %q {layer = 0 : i64, module = "layers.0.q_proj", phase = #model.phase<backward>} : (tensor<?x?x32xf32>, tensor<32x32x!model.quantized<nf4, 64, true>>) -> tensor<?x?x32xf32>
+  // CHECK: %[[Z:.*]] = model.linear %[[X]], %[[Q]] init %[[Y]] {scale = 2.000000e+00 : f64} : (tensor<?x?x32xf32>, tensor<32x32x!model.quantized<nf4, 64, true>>, tensor<?x?x32xf32>) -> tensor<?x?x32xf32>
+  %z = model.linear %x, %q init %y {scale = 2.0 : f64} : (tensor<?x?x32xf32>, tensor<32x32x!model.quantized<nf4, 64, true>>, tensor<?x?x32xf32>) -> tensor<?x?x32xf32>
+  // CHECK: model.linear %[[Y]], %[[Q]] layout in_out init %[[X]] : (tensor<?x?x32xf32>, tensor<32x32x!model.quantized<nf4, 64, true>>, tensor<?x?x32xf32>) -> tensor<?x?x32xf32>
+  %turned = model.linear %y, %q layout in_out init %x : (tensor<?x?x32xf32>, tensor<32x32x!model.quantized<nf4, 64, true>>, tensor<?x?x32xf32>) -> tensor<?x?x32xf32>
   // CHECK: %[[K:.*]]:2 = model.split %[[Z]] : (tensor<?x?x32xf32>) -> (tensor<?x?x16xf32>, tensor<?x?x16xf32>)
   %k:2 = model.split %z : (tensor<?x?x32xf32>) -> (tensor<?x?x16xf32>, tensor<?x?x16xf32>)
   // CHECK: %[[A:.*]], %{{.*}} = model.attention %[[Z]], %[[K]]#0, %[[K]]#1, %{{.*}} {head_dim = 8 : i64, heads = 4 : i64, kv_heads = 2 : i64, scale = 5.000000e-01 : f64, window = 0 : i64}

@@ -61,17 +61,17 @@ func.func @result_c1(%x: tensor<1xf32>) {
 
 // -----
 
-func.func @decode_c1(%w: tensor<8x64x!model.nf4<64, true>>) {
-  // expected-error @+1 {{(C1) expects one shape, but got 'tensor<8x64x!model.nf4<64, true>>' and 'tensor<64x8xf32>'}}
-  %0 = train.decode %w : (tensor<8x64x!model.nf4<64, true>>) -> tensor<64x8xf32>
+func.func @decode_c1(%w: tensor<8x64x!model.quantized<nf4, 64, true>>) {
+  // expected-error @+1 {{(C1) expects one shape, but got 'tensor<8x64x!model.quantized<nf4, 64, true>>' and 'tensor<64x8xf32>'}}
+  %0 = train.decode %w : (tensor<8x64x!model.quantized<nf4, 64, true>>) -> tensor<64x8xf32>
   return
 }
 
 // -----
 
-func.func @decode_c2(%w: tensor<8x64x!model.nf4<64, true>>) {
-  // expected-error @+1 {{(C2) expects a result that is not 4-bit}}
-  %0 = train.decode %w : (tensor<8x64x!model.nf4<64, true>>) -> tensor<8x64x!model.nf4<64, true>>
+func.func @decode_c2(%w: tensor<8x64x!model.quantized<nf4, 64, true>>) {
+  // expected-error @+1 {{(C2) expects a result that is not quantised}}
+  %0 = train.decode %w : (tensor<8x64x!model.quantized<nf4, 64, true>>) -> tensor<8x64x!model.quantized<nf4, 64, true>>
   return
 }
 

@@ -5,17 +5,17 @@
 // RUN: qlora-opt %s | qlora-opt | FileCheck %s
 // RUN: qlora-opt %s --mlir-print-op-generic | qlora-opt | FileCheck %s
 
-model.parameter @w : tensor<8x64x!model.nf4<64, true>> {file = "a.safetensors"}
+model.parameter @w : tensor<8x64x!model.quantized<nf4, 64, true>> {file = "a.safetensors"}
 model.parameter @a : tensor<8x64xf32> {init = "zero", trainable}
 
 // CHECK: train.step accumulate batch 2 length 4 ["ids"] {
 // CHECK-NEXT: ^bb0(%[[IDS:.*]]: tensor<2x4xi32>):
 train.step accumulate batch 2 length 4 ["ids"] {
 ^bb0(%ids: tensor<2x4xi32>):
-  %w = model.weight @w : tensor<8x64x!model.nf4<64, true>>
+  %w = model.weight @w : tensor<8x64x!model.quantized<nf4, 64, true>>
   %a = model.weight @a : tensor<8x64xf32>
-  // CHECK: %[[W:.*]] = train.decode %{{.*}} : (tensor<8x64x!model.nf4<64, true>>) -> tensor<8x64xf32>
-  %d = train.decode %w : (tensor<8x64x!model.nf4<64, true>>) -> tensor<8x64xf32>
+  // CHECK: %[[W:.*]] = train.decode %{{.*}} : (tensor<8x64x!model.quantized<nf4, 64, true>>) -> tensor<8x64xf32>
+  %d = train.decode %w : (tensor<8x64x!model.quantized<nf4, 64, true>>) -> tensor<8x64xf32>
   %x = model.embedding %ids, %a : (tensor<2x4xi32>, tensor<8x64xf32>) -> tensor<2x4x64xf32>
   // CHECK: %[[LOSS:.*]], %[[COUNT:.*]], %[[CORRECT:.*]], %[[DX:.*]], %[[DW:.*]] = train.head_loss_grad %{{.*}}, %[[W]], %[[IDS]] : (tensor<2x4x64xf32>, tensor<8x64xf32>, tensor<2x4xi32>) -> (tensor<1xf32>, tensor<1xf32>, tensor<2x4xi32>, tensor<2x4x64xf32>, tensor<8x64xf32>)
   %loss, %count, %correct, %dx, %dw = train.head_loss_grad %x, %d, %ids : (tensor<2x4x64xf32>, tensor<8x64xf32>, tensor<2x4xi32>) -> (tensor<1xf32>, tensor<1xf32>, tensor<2x4xi32>, tensor<2x4x64xf32>, tensor<8x64xf32>)

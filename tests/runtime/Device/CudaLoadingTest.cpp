@@ -6,7 +6,7 @@
 
 #include "tests/runtime/Device/CudaDeviceFixture.h"
 
-#include "runtime/Kernels/Cpu/QuantizeNF4.h"
+#include "runtime/Kernels/Cpu/QuantizeStored.h"
 #include "runtime/Kernels/Rows.h"
 #include "runtime/Weights/Parameters.h"
 #include "tests/runtime/Device/AllocationCount.h"
@@ -28,7 +28,9 @@ void addQuantizers() {
       for (int64_t i = 0; i < count; ++i)
         out[i] = qlora_load_bf16(args.buffers[0], first + i);
     };
-    quantizeNF4Blocks(args.constants[1], args.constants[0], {read, nullptr},
+    quantizeBlocks(StoredLayout::of(QLORA_DTYPE_NF4, args.constants[0],
+                                    args.constants[1], false),
+                   {read, nullptr},
                       static_cast<uint8_t *>(args.buffers[1]),
                       static_cast<float *>(args.buffers[2]));
   };
@@ -42,7 +44,7 @@ void addQuantizers() {
   };
   kernels["qlora_quantize_scales"] = [=](const qlora_cuda_args &args, unsigned,
                                          unsigned) {
-    quantizeNF4Scales(scalesOf(args), *at<float>(args.buffers[4]),
+    quantizeScales(scalesOf(args), *at<float>(args.buffers[4]),
                       at<float>(args.buffers[1]),
                       static_cast<uint8_t *>(args.buffers[2]),
                       static_cast<float *>(args.buffers[3]));
@@ -53,14 +55,15 @@ class CudaLoading : public CudaDeviceFixture {
 protected:
   CudaLoading() {
     addQuantizers();
-    layout = NF4Layout::of(kRows * kColumns, 64, true);
+    layout = StoredLayout::of(QLORA_DTYPE_NF4, kRows * kColumns, 64, true);
     qlora_parameter &weight = tables.parameters[0];
     weight.name = "w";
     weight.rank = 2;
     weight.shape[0] = kRows;
     weight.shape[1] = kColumns;
-    weight.quantization = QLORA_QUANTIZATION_NF4;
+    weight.quantization = QLORA_QUANTIZATION_ON_LOAD;
     weight.dtype = QLORA_DTYPE_NF4;
+    weight.format = QLORA_DTYPE_NF4;
     weight.file_dtype = QLORA_DTYPE_BF16;
     weight.block = 64;
     weight.double_quant = 1;
@@ -109,7 +112,7 @@ protected:
   }
 
   const TemporaryFolder folder;
-  NF4Layout layout;
+  StoredLayout layout;
 };
 
 TEST_F(CudaLoading, TakesTheHostNoMoreThanThePinnedBuffer) {

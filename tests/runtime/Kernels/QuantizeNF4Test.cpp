@@ -5,7 +5,7 @@
 // reference's offset; our own offset within 2 ulp.
 
 #include "runtime/Kernels/Cpu/Decode.h"
-#include "runtime/Kernels/Cpu/QuantizeNF4.h"
+#include "runtime/Kernels/Cpu/QuantizeStored.h"
 
 #include "runtime/Weights/ConvertWeights.h"
 #include "runtime/Weights/Safetensors.h"
@@ -50,7 +50,7 @@ int64_t ulpDistance(float a, float b) {
 }
 
 /// Decodes all of a tensor.
-std::vector<float> decode(const NF4Layout &layout, const uint8_t *tensor,
+std::vector<float> decode(const StoredLayout &layout, const uint8_t *tensor,
                           int64_t columns) {
   std::vector<float> values(static_cast<size_t>(layout.elements));
   StoredWeight::of(layout, columns)
@@ -65,24 +65,24 @@ void compare(const SafetensorsFile &reference, const std::string &name,
              int64_t block, bool doubleQuant) {
   SCOPED_TRACE(name);
   const auto layout =
-      NF4Layout::of(static_cast<int64_t>(weight.size()), block, doubleQuant);
+      StoredLayout::of(QLORA_DTYPE_NF4, static_cast<int64_t>(weight.size()), block, doubleQuant);
   std::vector<uint32_t> storage(static_cast<size_t>(layout.bytes) / 4,
                                 0xa5a5a5a5);
   auto *bytes = reinterpret_cast<uint8_t *>(storage.data());
-  quantizeNF4(layout, weight.data(), bytes);
+  quantizeStored(layout, weight.data(), bytes);
   EXPECT_TRUE(equalBytes(reference, name + ".packed", bytes + layout.packed));
   if (doubleQuant) {
     const float theirs = readFloats(reference, name + offset)[0];
     float ours = 0;
-    std::memcpy(&ours, bytes + layout.offset, sizeof(ours));
+    std::memcpy(&ours, bytes + layout.correction, sizeof(ours));
     EXPECT_LE(ulpDistance(ours, theirs), 2);
-    const auto plain = NF4Layout::of(layout.elements, block, false);
+    const auto plain = StoredLayout::of(QLORA_DTYPE_NF4, layout.elements, block, false);
     std::vector<uint32_t> single(static_cast<size_t>(plain.bytes) / 4);
     auto *singleBytes = reinterpret_cast<uint8_t *>(single.data());
-    quantizeNF4(plain, weight.data(), singleBytes);
+    quantizeStored(plain, weight.data(), singleBytes);
     const auto *scales =
         reinterpret_cast<const float *>(singleBytes + plain.scales);
-    quantizeNF4Scales(layout, {scales, static_cast<size_t>(plain.blocks)},
+    quantizeScales(layout, {scales, static_cast<size_t>(plain.blocks)},
                       theirs, bytes);
     EXPECT_TRUE(equalBytes(reference, name + ".nested_absmax",
                            bytes + layout.nestedAbsmax));
@@ -133,10 +133,10 @@ TEST(QuantizeNF4, GivesBitsandbytesBytesForOddTensors) {
 
 TEST(QuantizeNF4, FetchesEachWindowOnceBeforeItIsRead) {
   const int64_t elements = (int64_t{1} << 23) + 100;
-  const auto layout = NF4Layout::of(elements, 64, true);
+  const auto layout = StoredLayout::of(QLORA_DTYPE_NF4, elements, 64, true);
   std::vector<uint32_t> storage(static_cast<size_t>(layout.bytes) / 4);
   int64_t next = 0;
-  quantizeNF4(layout,
+  quantizeStored(layout,
               {[&](int64_t first, int64_t count, float *out) {
                  EXPECT_LE(first + count, next);
                  for (int64_t i = 0; i < count; ++i)
@@ -144,7 +144,7 @@ TEST(QuantizeNF4, FetchesEachWindowOnceBeforeItIsRead) {
                },
                [&](int64_t first, int64_t count) {
                  EXPECT_EQ(first, next);
-                 EXPECT_LE(count, kNF4Window);
+                 EXPECT_LE(count, kQuantizedWindow);
                  next = first + count;
                }},
               reinterpret_cast<uint8_t *>(storage.data()));
@@ -154,10 +154,10 @@ TEST(QuantizeNF4, FetchesEachWindowOnceBeforeItIsRead) {
 TEST(QuantizeNF4, LetsNaNShow) {
   std::vector<float> values(64, 1.0f);
   values[3] = std::nanf("");
-  const auto layout = NF4Layout::of(64, 64, false);
+  const auto layout = StoredLayout::of(QLORA_DTYPE_NF4, 64, 64, false);
   std::vector<uint32_t> storage(static_cast<size_t>(layout.bytes) / 4);
   auto *bytes = reinterpret_cast<uint8_t *>(storage.data());
-  quantizeNF4(layout, values.data(), bytes);
+  quantizeStored(layout, values.data(), bytes);
   EXPECT_TRUE(std::isnan(decode(layout, bytes, 64)[0]));
 }
 

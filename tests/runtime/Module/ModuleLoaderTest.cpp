@@ -95,14 +95,22 @@ TEST(ModuleLoader, RefusesOverlappingParameters) {
 
 TEST(ModuleLoader, RefusesQuantizations) {
   EXPECT_REFUSED(t.parameters[0].quantization = 3; t.parameters[0].block = 64;
+                 t.parameters[0].format = QLORA_DTYPE_NF4;
                  t.parameters[0].rank = 1,
                  "turned, but of 1 dimensions");
   EXPECT_REFUSED(t.parameters[0].dtype = QLORA_DTYPE_NF4, "not quantised");
   EXPECT_REFUSED(t.parameters[0].block = 64, "not quantised, but");
-  EXPECT_REFUSED(t.parameters[0].quantization = 1, "block 0");
+  EXPECT_REFUSED(t.parameters[0].quantization = 1, "dtype 0 as format 0");
   EXPECT_REFUSED(t.parameters[0].quantization = 1;
+                 t.parameters[0].format = QLORA_DTYPE_NF4, "block 0");
+  EXPECT_REFUSED(t.parameters[0].quantization = 1;
+                 t.parameters[0].format = QLORA_DTYPE_MXFP4;
+                 t.parameters[0].block = 32, "mxfp4 with double_quant 0");
+  EXPECT_REFUSED(t.parameters[0].quantization = 1;
+                 t.parameters[0].format = QLORA_DTYPE_NF4;
                  t.parameters[0].block = 96, "block 96");
   EXPECT_REFUSED(t.parameters[0].quantization = 1; t.parameters[0].block = 64;
+                 t.parameters[0].format = QLORA_DTYPE_NF4;
                  t.parameters[0].dtype = QLORA_DTYPE_NF4,
                  "64 bytes instead of");
 }

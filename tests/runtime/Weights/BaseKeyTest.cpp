@@ -50,30 +50,30 @@ protected:
   }
 
   const TemporaryFolder folder;
-  OneParameter nf4{"w", {4, 64}, QLORA_QUANTIZATION_NF4, QLORA_DTYPE_NF4};
+  OneParameter nf4{"w", {4, 64}, QLORA_QUANTIZATION_ON_LOAD, QLORA_DTYPE_NF4};
 };
 
 TEST_F(BaseKeyTest, AnotherLayoutIsAnotherKey) {
   const std::string key = keyOf(nf4);
   EXPECT_EQ(key.size(), 32u);
   EXPECT_EQ(keyOf(nf4), key);
-  OneParameter single("w", {4, 64}, QLORA_QUANTIZATION_NF4, QLORA_DTYPE_NF4,
+  OneParameter single("w", {4, 64}, QLORA_QUANTIZATION_ON_LOAD, QLORA_DTYPE_NF4,
                       /*doubleQuant=*/false);
-  OneParameter resident("w", {4, 64}, QLORA_QUANTIZATION_NF4, QLORA_DTYPE_F32);
-  OneParameter name("v", {4, 64}, QLORA_QUANTIZATION_NF4, QLORA_DTYPE_NF4);
-  OneParameter shape("w", {64, 4}, QLORA_QUANTIZATION_NF4, QLORA_DTYPE_NF4);
-  OneParameter type("w", {4, 64}, QLORA_QUANTIZATION_NF4, QLORA_DTYPE_NF4);
+  OneParameter resident("w", {4, 64}, QLORA_QUANTIZATION_ON_LOAD, QLORA_DTYPE_F32);
+  OneParameter name("v", {4, 64}, QLORA_QUANTIZATION_ON_LOAD, QLORA_DTYPE_NF4);
+  OneParameter shape("w", {64, 4}, QLORA_QUANTIZATION_ON_LOAD, QLORA_DTYPE_NF4);
+  OneParameter type("w", {4, 64}, QLORA_QUANTIZATION_ON_LOAD, QLORA_DTYPE_NF4);
   type.tables.parameters[0].file_dtype = QLORA_DTYPE_F32;
-  OneParameter offset("w", {4, 64}, QLORA_QUANTIZATION_NF4, QLORA_DTYPE_NF4);
+  OneParameter offset("w", {4, 64}, QLORA_QUANTIZATION_ON_LOAD, QLORA_DTYPE_NF4);
   offset.tables.parameters[0].offset = 64;
   offset.tables.arenas[kDemoFrozen].bytes += 64;
-  OneParameter longer("w", {4, 64}, QLORA_QUANTIZATION_NF4, QLORA_DTYPE_NF4);
+  OneParameter longer("w", {4, 64}, QLORA_QUANTIZATION_ON_LOAD, QLORA_DTYPE_NF4);
   longer.tables.arenas[kDemoFrozen].bytes += 64;
   for (OneParameter *other :
        {&single, &resident, &name, &shape, &type, &offset, &longer})
     EXPECT_NE(keyOf(*other), key);
   // What is not in the arena does not count.
-  OneParameter other("w", {4, 64}, QLORA_QUANTIZATION_NF4, QLORA_DTYPE_NF4);
+  OneParameter other("w", {4, 64}, QLORA_QUANTIZATION_ON_LOAD, QLORA_DTYPE_NF4);
   other.tables.arenas[kDemoActivation].bytes += 64;
   EXPECT_EQ(keyOf(other), key);
 }
@@ -135,15 +135,15 @@ TEST_F(BaseKeyTest, OnlyWhatIsQuantizedWhenLoadedIsKept) {
     return quantizesBase(*module);
   };
   EXPECT_TRUE(
-      quantizes({"w", {4, 64}, QLORA_QUANTIZATION_NF4, QLORA_DTYPE_NF4}));
+      quantizes({"w", {4, 64}, QLORA_QUANTIZATION_ON_LOAD, QLORA_DTYPE_NF4}));
   EXPECT_TRUE(
-      quantizes({"w", {4, 64}, QLORA_QUANTIZATION_NF4, QLORA_DTYPE_F32}));
+      quantizes({"w", {4, 64}, QLORA_QUANTIZATION_ON_LOAD, QLORA_DTYPE_F32}));
   EXPECT_TRUE(
-      quantizes({"w", {4, 64}, QLORA_QUANTIZATION_NF4_TURNED, QLORA_DTYPE_NF4}));
+      quantizes({"w", {4, 64}, QLORA_QUANTIZATION_TURNED, QLORA_DTYPE_NF4}));
   EXPECT_FALSE(
       quantizes({"w", {4, 64}, QLORA_QUANTIZATION_NONE, QLORA_DTYPE_BF16}));
   EXPECT_FALSE(quantizes(
-      {"w", {4, 64}, QLORA_QUANTIZATION_NF4_STORED, QLORA_DTYPE_NF4}));
+      {"w", {4, 64}, QLORA_QUANTIZATION_STORED, QLORA_DTYPE_NF4}));
 }
 
 } // namespace

@@ -18,7 +18,7 @@ constexpr const char kGateUp[] =
 
 OneParameter stacked(const char *names, std::vector<int64_t> shape,
                      uint32_t parts) {
-  OneParameter parameter(names, std::move(shape), QLORA_QUANTIZATION_NF4,
+  OneParameter parameter(names, std::move(shape), QLORA_QUANTIZATION_ON_LOAD,
                          QLORA_DTYPE_NF4, /*doubleQuant=*/false);
   parameter.tables.parameters[0].parts = parts;
   return parameter;

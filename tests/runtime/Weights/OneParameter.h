@@ -10,7 +10,7 @@
 #include <functional>
 
 #include "runtime/Device/Device.h"
-#include "runtime/Kernels/Math/NF4.h"
+#include "runtime/Kernels/Math/Stored.h"
 #include "runtime/Weights/Parameters.h"
 #include "tests/runtime/DemoTables.h"
 
@@ -38,13 +38,14 @@ public:
     p.dtype = dtype;
     const bool quantized = quantization != QLORA_QUANTIZATION_NONE;
     p.block = quantized ? 64 : 0;
+    p.format = quantized ? QLORA_DTYPE_NF4 : 0;
     p.double_quant = quantized && doubleQuant;
     int64_t elements = 1;
     for (int64_t extent : shape)
       elements *= extent;
     p.bytes = static_cast<uint64_t>(
         dtype == QLORA_DTYPE_NF4
-            ? NF4Layout::of(elements, 64, doubleQuant).bytes
+            ? StoredLayout::of(QLORA_DTYPE_NF4, elements, 64, doubleQuant).bytes
             : elements * (dtype == QLORA_DTYPE_F32 ? 4 : 2));
     p.file_dtype = QLORA_DTYPE_BF16;
     tables.arenas[kDemoFrozen].bytes = p.bytes;

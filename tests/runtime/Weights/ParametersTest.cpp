@@ -6,7 +6,7 @@
 #include "runtime/Weights/Parameters.h"
 
 #include "runtime/Device/FrozenArena.h"
-#include "runtime/Kernels/Math/NF4.h"
+#include "runtime/Kernels/Math/Stored.h"
 #include "tests/runtime/TemporaryFolder.h"
 #include "tests/runtime/Weights/OneParameter.h"
 
@@ -48,22 +48,22 @@ TEST(Parameters, CopiesAndConverts) {
 }
 
 TEST(Parameters, QuantizesAndTakesStoredBytesAlike) {
-  OneParameter quantized(kWeight, {64, 176}, QLORA_QUANTIZATION_NF4,
+  OneParameter quantized(kWeight, {64, 176}, QLORA_QUANTIZATION_ON_LOAD,
                          QLORA_DTYPE_NF4);
   Status status = quantized.fill(kGoldens + "llama-nf4/model");
   ASSERT_TRUE(status.isOk()) << status.message();
-  OneParameter stored(kWeight, {64, 176}, QLORA_QUANTIZATION_NF4_STORED,
+  OneParameter stored(kWeight, {64, 176}, QLORA_QUANTIZATION_STORED,
                       QLORA_DTYPE_NF4);
   status = stored.fill(kGoldens + "prequantized-bnb/model");
   ASSERT_TRUE(status.isOk()) << status.message();
   // All but the nested part, whose offset may differ by 2 ulp.
-  const auto layout = NF4Layout::of(64 * 176, 64, true);
+  const auto layout = StoredLayout::of(QLORA_DTYPE_NF4, 64 * 176, 64, true);
   EXPECT_EQ(std::memcmp(quantized.bytes().data(), stored.bytes().data(),
                         static_cast<size_t>(layout.nestedAbsmax)),
             0);
   EXPECT_EQ(std::memcmp(quantized.bytes().data() + layout.nestedMap,
                         stored.bytes().data() + layout.nestedMap,
-                        static_cast<size_t>(layout.offset - layout.nestedMap)),
+                        static_cast<size_t>(layout.correction - layout.nestedMap)),
             0);
   EXPECT_TRUE(equals(kGoldens + "llama-nf4/nf4.safetensors",
                      std::string(kWeight) + ".absmax",
@@ -71,7 +71,7 @@ TEST(Parameters, QuantizesAndTakesStoredBytesAlike) {
 }
 
 TEST(Parameters, DecodesResidentWeightsAsTheReference) {
-  OneParameter stored(kWeight, {64, 176}, QLORA_QUANTIZATION_NF4_STORED,
+  OneParameter stored(kWeight, {64, 176}, QLORA_QUANTIZATION_STORED,
                       QLORA_DTYPE_F32);
   Status status = stored.fill(kGoldens + "prequantized-bnb/model");
   ASSERT_TRUE(status.isOk()) << status.message();
@@ -79,7 +79,7 @@ TEST(Parameters, DecodesResidentWeightsAsTheReference) {
                      std::string(kWeight) + ".dequantized",
                      stored.bytes().data()));
   OneParameter single("model.layers.0.mlp.down_proj.weight", {64, 176},
-                      QLORA_QUANTIZATION_NF4, QLORA_DTYPE_F32, false);
+                      QLORA_QUANTIZATION_ON_LOAD, QLORA_DTYPE_F32, false);
   ASSERT_TRUE(single.fill(kGoldens + "qwen2-nf4/model").isOk());
   EXPECT_TRUE(equals(kGoldens + "qwen2-nf4/nf4.safetensors",
                      std::string(kWeight) + ".dequantized",
@@ -103,14 +103,14 @@ TEST(Parameters, RefusesWhatDoesNotFit) {
   OneParameter packed(kWeight, {5632, 1}, QLORA_QUANTIZATION_NONE,
                       QLORA_DTYPE_F32);
   EXPECT_HAS(packed.fill(stored).message(), "must be F32, BF16 or F16");
-  OneParameter nesting(kWeight, {64, 176}, QLORA_QUANTIZATION_NF4_STORED,
+  OneParameter nesting(kWeight, {64, 176}, QLORA_QUANTIZATION_STORED,
                        QLORA_DTYPE_NF4, false);
   EXPECT_HAS(nesting.fill(stored).message(),
-             "with double quantisation, train.so was compiled for block 64 "
-             "without");
-  OneParameter plain(kWeight, {64, 176}, QLORA_QUANTIZATION_NF4_STORED,
+             "with double quantisation, train.so was compiled for NF4 in blocks "
+             "of 64 without");
+  OneParameter plain(kWeight, {64, 176}, QLORA_QUANTIZATION_STORED,
                      QLORA_DTYPE_NF4);
-  EXPECT_HAS(plain.fill(model).message(), "quant_state.bitsandbytes__nf4");
+  EXPECT_HAS(plain.fill(model).message(), "no tensors of a stored format");
 }
 
 /// Writes a stored weight with one change to its quant_state.
@@ -136,7 +136,7 @@ Status fillWithState(const std::string &state, SafetensorsDtype storage) {
         {static_cast<int64_t>(state.size())},
         text}},
       {}));
-  OneParameter parameter("w", {1, 64}, QLORA_QUANTIZATION_NF4_STORED,
+  OneParameter parameter("w", {1, 64}, QLORA_QUANTIZATION_STORED,
                          QLORA_DTYPE_F32, false);
   QLORA_RETURN_IF_ERROR(parameter.fill(folder.path()));
   float value = 0;
@@ -164,7 +164,7 @@ TEST(Parameters, ReadsStoredStatesAndRefusesBadOnes) {
   EXPECT_HAS(refusal(R"({"quant_type":"nf4","blocksize":64,"shape":[64]})"),
              "it has shape [64], train.so was compiled for [1, 64]");
   EXPECT_HAS(refusal(R"({"quant_type":"nf4","blocksize":128,"shape":[1,64]})"),
-             "block 128");
+             "blocks of 128");
   EXPECT_HAS(refusal(R"({"quant_type":"nf4","blocksize":64,"shape":[1,64],)"
                      R"("nested_blocksize":128})"),
              "nested_blocksize 128");
@@ -245,7 +245,7 @@ TEST(Parameters, NeedAWindowOnTheHost) {
                        {})
           .isOk());
   for (const auto quantization :
-       {QLORA_QUANTIZATION_NONE, QLORA_QUANTIZATION_NF4})
+       {QLORA_QUANTIZATION_NONE, QLORA_QUANTIZATION_ON_LOAD})
     for (const auto dtype : {QLORA_DTYPE_F32, QLORA_DTYPE_NF4}) {
       if (quantization == QLORA_QUANTIZATION_NONE && dtype == QLORA_DTYPE_NF4)
         continue;

@@ -52,7 +52,7 @@ void expectSameOnDevice(const TemporaryFolder &folder,
   OneParameter host = parameter, device = parameter;
   ASSERT_EQ(host.fill(folder.path()).message(), "");
   const qlora_parameter &weight = parameter.tables.parameters[0];
-  const auto layout = NF4Layout::of(weight.shape[0] * weight.shape[1], 64,
+  const auto layout = StoredLayout::of(QLORA_DTYPE_NF4, weight.shape[0] * weight.shape[1], 64,
                                     weight.double_quant != 0);
   const auto whole =
       static_cast<uint64_t>(layout.bytes + 4 * layout.blocks + 64);
@@ -80,7 +80,7 @@ TEST(QuantizeWeight, GivesTheHostsBytesOnADevice) {
           SCOPED_TRACE(testing::Message()
                        << shape[0] << "x" << shape[1] << " " << dtypeName(file)
                        << " to " << dtypeName(type) << ", " << doubleQuant);
-          OneParameter parameter("w", shape, QLORA_QUANTIZATION_NF4, type,
+          OneParameter parameter("w", shape, QLORA_QUANTIZATION_ON_LOAD, type,
                                  doubleQuant);
           parameter.tables.parameters[0].file_dtype = file;
           expectSameOnDevice(folder, parameter);
@@ -96,8 +96,8 @@ TEST(QuantizeWeight, TurnsWhatIsStoredTheOtherWayRound) {
         const TemporaryFolder straight, across;
         writeWeight(straight, shape, file);
         writeWeight(across, shape, file, /*turned=*/true);
-        OneParameter plain("w", shape, QLORA_QUANTIZATION_NF4, type);
-        OneParameter turned("w", shape, QLORA_QUANTIZATION_NF4_TURNED, type);
+        OneParameter plain("w", shape, QLORA_QUANTIZATION_ON_LOAD, type);
+        OneParameter turned("w", shape, QLORA_QUANTIZATION_TURNED, type);
         for (OneParameter *parameter : {&plain, &turned})
           parameter->tables.parameters[0].file_dtype = file;
         ASSERT_EQ(plain.fill(straight.path()).message(), "");
@@ -112,7 +112,7 @@ TEST(QuantizeWeight, SaysWhereScratchMemoryIsMissing) {
   const TemporaryFolder folder;
   writeWeight(folder, {33, 99}, QLORA_DTYPE_BF16);
   for (const auto type : {QLORA_DTYPE_NF4, QLORA_DTYPE_BF16}) {
-    OneParameter host("w", {33, 99}, QLORA_QUANTIZATION_NF4, type);
+    OneParameter host("w", {33, 99}, QLORA_QUANTIZATION_ON_LOAD, type);
     ASSERT_EQ(host.fill(folder.path()).message(), "");
     OneParameter device = host;
     std::vector<std::string> remarks;
@@ -130,8 +130,8 @@ TEST(QuantizeWeight, AFileThatIsCutShortWhileItIsReadIsAnError) {
   const TemporaryFolder folder;
   const std::string path = folder.path("model.safetensors");
   for (const auto &[quantization, type] :
-       {std::pair{QLORA_QUANTIZATION_NF4, QLORA_DTYPE_NF4},
-        {QLORA_QUANTIZATION_NF4, QLORA_DTYPE_BF16},
+       {std::pair{QLORA_QUANTIZATION_ON_LOAD, QLORA_DTYPE_NF4},
+        {QLORA_QUANTIZATION_ON_LOAD, QLORA_DTYPE_BF16},
         {QLORA_QUANTIZATION_NONE, QLORA_DTYPE_F32},
         {QLORA_QUANTIZATION_NONE, QLORA_DTYPE_BF16}})
     for (const bool onDevice : {false, true}) {
@@ -151,11 +151,11 @@ TEST(QuantizeWeight, AFileThatIsCutShortWhileItIsReadIsAnError) {
 
 TEST(QuantizeWeight, RefusesOnADeviceWhatTheHostRefuses) {
   const std::string model = kGoldens + "llama-nf4/model";
-  OneParameter shape(kWeight, {176, 64}, QLORA_QUANTIZATION_NF4,
+  OneParameter shape(kWeight, {176, 64}, QLORA_QUANTIZATION_ON_LOAD,
                      QLORA_DTYPE_NF4);
   EXPECT_HAS(shape.fillOnDevice(model, 1 << 20).message(),
              "has shape [64, 176], train.so was compiled for [176, 64]");
-  OneParameter name("nope", {64, 176}, QLORA_QUANTIZATION_NF4,
+  OneParameter name("nope", {64, 176}, QLORA_QUANTIZATION_ON_LOAD,
                     QLORA_DTYPE_NF4);
   EXPECT_HAS(name.fillOnDevice(model, 1 << 20).message(), "no tensor 'nope'");
   // A file that ends early is refused when it is opened.
@@ -163,7 +163,7 @@ TEST(QuantizeWeight, RefusesOnADeviceWhatTheHostRefuses) {
   writeWeight(folder, {33, 99}, QLORA_DTYPE_BF16);
   const std::string path = folder.path("model.safetensors");
   std::filesystem::resize_file(path, std::filesystem::file_size(path) - 2);
-  OneParameter shorter("w", {33, 99}, QLORA_QUANTIZATION_NF4, QLORA_DTYPE_NF4);
+  OneParameter shorter("w", {33, 99}, QLORA_QUANTIZATION_ON_LOAD, QLORA_DTYPE_NF4);
   const std::string said =
       shorter.fillOnDevice(folder.path(), 1 << 20).message();
   EXPECT_HAS(said, "model.safetensors");

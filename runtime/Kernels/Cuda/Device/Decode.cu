@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// decode of NF4, with and without double quantisation, in one launch per
-// weight: the numbers of NF4Tensor::element (Math/NF4.h) to the bit, each
+// decode of weights of 4 and 8 bits, in one launch per weight: the numbers of
+// StoredTensor::element (Math/Stored.h) to the bit, each
 // operation rounded on its own.
 //
 // A warp decodes tiles of 1024 elements. Lane l has the scale of elements
@@ -13,7 +13,7 @@
 //
 // Buffers: w, out. Constants: elements, columns, log2 of the block,
 // double_quant, the byte offsets of scales, nestedAbsmax, nestedMap, codeBook
-// and offset, then how many scales a row has of its own (nf4HasRowScales), -1
+// and offset, then how many scales a row has of its own (hasRowScales), -1
 // where blocks run through the rows.
 
 #include "runtime/Kernels/Cuda/Device/Lanes.cuh"
@@ -29,15 +29,15 @@ constexpr int kDecodeRun = kDecodeTile / kQloraWarp;
 /// What a block looks numbers up in. The 16 numbers of the code book lie in 16
 /// banks, so that lanes never wait for each other; its address ends in a byte of
 /// zeros (lookUp).
-struct alignas(256) DecodeTables {
-  float codeBook[16];
+template <int kBits> struct alignas(256) DecodeTables {
+  float codeBook[1 << kBits];
   float nestedMap[256];
 };
 
 struct DecodeWeight {
   const uint8_t *packed, *scales;
   const float *nestedAbsmax;
-  float offset;
+  float correction;
   int64_t count, columns, rowScales;
   int shift;
   bool isDouble;
@@ -57,11 +57,12 @@ struct DecodeWeight {
   }
 };
 
+template <int kBits>
 QLORA_DEVICE void fillTables(const qlora_cuda_args &args,
-                             DecodeTables &tables) {
+                             DecodeTables<kBits> &tables) {
   const uint8_t *base = qlora_at<uint8_t>(args.buffers[0], 0);
   const int thread = int(threadIdx.x);
-  if (thread < 16)
+  if (thread < 1 << kBits)
     tables.codeBook[thread] = qlora_load_f32(base + args.constants[7], thread);
   if (args.constants[3] != 0)
     tables.nestedMap[thread] = qlora_load_f32(base + args.constants[6], thread);
@@ -78,18 +79,19 @@ struct DecodeScale {
       return {w.nestedAbsmax[index / 256], w.scales[index]};
     return {qlora_load_f32(w.scales, index), 0};
   }
+  template <int kBits>
   __device__ float absmax(const DecodeWeight &w,
-                          const DecodeTables &tables) const {
-    return w.isDouble
-               ? __fadd_rn(__fmul_rn(tables.nestedMap[code], factor), w.offset)
-               : factor;
+                          const DecodeTables<kBits> &tables) const {
+    return w.isDouble ? __fadd_rn(__fmul_rn(tables.nestedMap[code], factor),
+                                  w.correction)
+                      : __fmul_rn(factor, w.correction);
   }
 };
 
 /// The number whose byte offset in the code book is byte i of `offsets`. An
 /// address in shared memory is this byte in place of the last one of the book's:
 /// one instruction.
-QLORA_DEVICE float lookUp(const DecodeTables &tables, uint32_t offsets, int i) {
+QLORA_DEVICE float lookUp(const DecodeTables<4> &tables, uint32_t offsets, int i) {
 #ifdef __NVCC__
   const uint32_t book = uint32_t(__cvta_generic_to_shared(tables.codeBook));
   float number;
@@ -105,7 +107,7 @@ QLORA_DEVICE float lookUp(const DecodeTables &tables, uint32_t offsets, int i) {
 /// The numbers of a group: packed bytes in the order of memory, of each the
 /// high half first.
 template <int kCount>
-QLORA_DEVICE void decodeGroup(const DecodeTables &tables, uint32_t packed,
+QLORA_DEVICE void decodeGroup(const DecodeTables<4> &tables, uint32_t packed,
                               float absmax, float (&values)[kCount]) {
   const uint32_t high = packed >> 2 & 0x3c3c3c3cu;
   const uint32_t low = packed << 2 & 0x3c3c3c3cu;
@@ -115,35 +117,50 @@ QLORA_DEVICE void decodeGroup(const DecodeTables &tables, uint32_t packed,
         __fmul_rn(lookUp(tables, i % 2 == 0 ? high : low, i / 2), absmax);
 }
 
+/// The same of 8 bits; a byte's number is looked up as it is.
+template <int kCount>
+QLORA_DEVICE void decodeGroup(const DecodeTables<8> &tables, uint64_t packed,
+                              float absmax, float (&values)[kCount]) {
+  QLORA_UNROLL
+  for (int i = 0; i < kCount; ++i)
+    values[i] =
+        __fmul_rn(tables.codeBook[packed >> (8 * i) & 0xffu], absmax);
+}
+
 /// Numbers of a group: those of 16 bytes, which a lane stores at once.
 template <typename Out>
 constexpr int kDecodeGroup = 16 / int(sizeof(typename Out::storage));
 
-template <int kCount> struct DecodePacked {
-  using type = uint32_t;
+/// The codes of a group.
+template <int kBytes> struct DecodePacked;
+template <> struct DecodePacked<2> {
+  using type = uint16_t;
 };
 template <> struct DecodePacked<4> {
-  using type = uint16_t;
+  using type = uint32_t;
+};
+template <> struct DecodePacked<8> {
+  using type = uint64_t;
 };
 
 /// A lane's part of a whole tile.
-template <typename Out> struct DecodeTile {
+template <int kBits, typename Out> struct DecodeTile {
   static constexpr int kCount = kDecodeGroup<Out>;
   static constexpr int kGroups = kDecodeRun / kCount;
-  using Packed = typename DecodePacked<kCount>::type;
+  using Packed = typename DecodePacked<kCount * kBits / 8>::type;
   Packed packed[kGroups];
   DecodeScale scale;
 
   __device__ void load(const DecodeWeight &w, int64_t first, int lane) {
     const Packed *from =
-        reinterpret_cast<const Packed *>(w.packed + first / 2) + lane;
+        reinterpret_cast<const Packed *>(w.packed + first * kBits / 8) + lane;
     QLORA_UNROLL
     for (int group = 0; group < kGroups; ++group)
       packed[group] = from[group * kQloraWarp];
     scale = DecodeScale::load(w, (first + lane * kDecodeRun) >> w.shift);
   }
 
-  __device__ void store(const DecodeWeight &w, const DecodeTables &tables,
+  __device__ void store(const DecodeWeight &w, const DecodeTables<kBits> &tables,
                         typename Out::storage *out, int lane) const {
     const float absmax = scale.absmax(w, tables);
     typename Out::storage *to = out + lane * kCount;
@@ -159,7 +176,7 @@ template <typename Out> struct DecodeTile {
   }
 };
 
-/// The scale of any element. Those of a group have the same one, because blocks
+/// The scale of any element. Those of a group have the same one where blocks
 /// and rows with scales of their own are multiples of 16 elements.
 QLORA_DEVICE int64_t decodeScaleIndex(const DecodeWeight &w, int64_t element) {
   if (w.rowScales < 0)
@@ -171,17 +188,31 @@ QLORA_DEVICE int64_t decodeScaleIndex(const DecodeWeight &w, int64_t element) {
   return row * w.rowScales + ((element - row * w.columns) >> w.shift);
 }
 
+/// Any element, looked up alone.
+template <int kBits>
+QLORA_DEVICE float decodeOne(const DecodeWeight &w,
+                             const DecodeTables<kBits> &tables, int64_t i) {
+  const uint32_t byte = w.packed[i * kBits / 8];
+  const uint32_t code = kBits == 8   ? byte
+                        : i % 2 == 0 ? byte >> 4
+                                     : byte & 15;
+  const float scale =
+      DecodeScale::load(w, decodeScaleIndex(w, i)).absmax(w, tables);
+  return __fmul_rn(tables.codeBook[code], scale);
+}
+
 /// Elements of any weight, [first, end), of which `first` begins a group: a
 /// lane's groups. One that is partial, or goes where 16 bytes cannot be stored
 /// at once, goes number by number.
-template <typename Out>
+template <int kBits, typename Out>
 QLORA_DEVICE void decodeGroups(const DecodeWeight &w,
-                               const DecodeTables &tables,
+                               const DecodeTables<kBits> &tables,
                                typename Out::storage *out, int64_t first,
                                int64_t end, int lane) {
   constexpr int kCount = kDecodeGroup<Out>;
-  using Packed = typename DecodePacked<kCount>::type;
-  const bool isAligned = reinterpret_cast<uintptr_t>(out) % 16 == 0;
+  using Packed = typename DecodePacked<kCount * kBits / 8>::type;
+  const bool isAligned = reinterpret_cast<uintptr_t>(out) % 16 == 0 &&
+                         (w.rowScales < 0 ? w.shift >= 4 : w.columns % 16 == 0);
   QLORA_ROLL
   for (int64_t group = first + lane * kCount; group < end;
        group += kQloraWarp * kCount) {
@@ -190,22 +221,21 @@ QLORA_DEVICE void decodeGroups(const DecodeWeight &w,
     if (isAligned && group + kCount <= end) {
       qlora_lanes<kCount> numbers;
       decodeGroup(tables,
-                  *reinterpret_cast<const Packed *>(w.packed + group / 2),
+                  *reinterpret_cast<const Packed *>(w.packed + group * kBits / 8),
                   absmax, numbers.value);
       qlora_store_lanes<Out>(out, group, numbers);
       continue;
     }
     QLORA_ROLL
     for (int64_t i = group; i < end && i < group + kCount; ++i) {
-      const uint32_t byte = w.packed[i / 2];
-      const uint32_t code = i % 2 == 0 ? byte >> 4 : byte & 15;
-      Out::store(out, i, __fmul_rn(tables.codeBook[code], absmax));
+      Out::store(out, i, decodeOne(w, tables, i));
     }
   }
 }
 
-template <typename Out>
-QLORA_DEVICE void decode(const qlora_cuda_args &args, DecodeTables &tables) {
+template <int kBits, typename Out>
+QLORA_DEVICE void decode(const qlora_cuda_args &args,
+                         DecodeTables<kBits> &tables) {
   const DecodeWeight w = DecodeWeight::of(args);
   const int lane = int(threadIdx.x) % kQloraWarp;
   const int64_t first =
@@ -215,45 +245,45 @@ QLORA_DEVICE void decode(const qlora_cuda_args &args, DecodeTables &tables) {
   auto *out = qlora_at<typename Out::storage>(args.buffers[1], 0);
   const bool isWhole = __all_sync(
       0xffffffffu, end <= w.count && w.rowScales < 0 &&
-                       1 << w.shift >= kDecodeRun &&
+                       int64_t(1) << w.shift >= kDecodeRun &&
                        reinterpret_cast<uintptr_t>(out) % 16 == 0);
-  DecodeTile<Out> tiles[kDecodeTiles];
+  DecodeTile<kBits, Out> tiles[kDecodeTiles];
   QLORA_UNROLL
   for (int tile = 0; isWhole && tile < kDecodeTiles; ++tile)
     tiles[tile].load(w, first + tile * kDecodeTile, lane);
   fillTables(args, tables);
   if (!isWhole)
-    return decodeGroups<Out>(w, tables, out, first,
+    return decodeGroups<kBits, Out>(w, tables, out, first,
                              end < w.count ? end : w.count, lane);
   QLORA_UNROLL
   for (int tile = 0; tile < kDecodeTiles; ++tile)
     tiles[tile].store(w, tables, out + first + tile * kDecodeTile, lane);
 }
 
-#define QLORA_DECODE(Out)                                                      \
+#define QLORA_DECODE(kBits, Out)                                               \
   QLORA_CUDA_KERNEL(kDecodeThreads)                                            \
-  qlora_decode_nf4_##Out(const __grid_constant__ qlora_cuda_args args) {       \
-    __shared__ DecodeTables tables;                                            \
-    decode<qlora_##Out>(args, tables);                                         \
+  qlora_decode_##kBits##bit_##Out(                                             \
+      const __grid_constant__ qlora_cuda_args args) {                          \
+    __shared__ DecodeTables<kBits> tables;                                     \
+    decode<kBits, qlora_##Out>(args, tables);                                  \
   }
-QLORA_DECODE(f32)
-QLORA_DECODE(bf16)
-QLORA_DECODE(f16)
+QLORA_DECODE(4, f32)
+QLORA_DECODE(4, bf16)
+QLORA_DECODE(4, f16)
+QLORA_DECODE(8, f32)
+QLORA_DECODE(8, bf16)
+QLORA_DECODE(8, f16)
 
 // adapted_norm: one block for each output. Behind the constants of decode come
 // in, rank, the elements of w from one output and from one input to the next,
 // and the bits of the scale. Buffers: w, a, b, out.
 
-struct NF4Numbers {
+template <int kBits> struct StoredNumbers {
   const DecodeWeight w;
-  const DecodeTables &tables;
+  const DecodeTables<kBits> &tables;
 
   __device__ float operator()(int64_t i) const {
-    const uint32_t byte = w.packed[i / 2];
-    const float absmax =
-        DecodeScale::load(w, decodeScaleIndex(w, i)).absmax(w, tables);
-    return __fmul_rn(tables.codeBook[i % 2 == 0 ? byte >> 4 : byte & 15],
-                     absmax);
+    return decodeOne(w, tables, i);
   }
 };
 
@@ -284,12 +314,16 @@ QLORA_DEVICE void adaptedNorm(const qlora_cuda_args &args,
     *qlora_at<float>(args.buffers[3], out) = float(sqrt(sum));
 }
 
-QLORA_CUDA_KERNEL(kDecodeThreads)
-qlora_adapted_norm_nf4(const __grid_constant__ qlora_cuda_args args) {
-  __shared__ DecodeTables tables;
-  fillTables(args, tables);
-  adaptedNorm(args, NF4Numbers{DecodeWeight::of(args), tables});
-}
+#define QLORA_ADAPTED_NORM_STORED(kBits)                                       \
+  QLORA_CUDA_KERNEL(kDecodeThreads)                                            \
+  qlora_adapted_norm_##kBits##bit(                                             \
+      const __grid_constant__ qlora_cuda_args args) {                          \
+    __shared__ DecodeTables<kBits> tables;                                     \
+    fillTables(args, tables);                                                  \
+    adaptedNorm(args, StoredNumbers<kBits>{DecodeWeight::of(args), tables});   \
+  }
+QLORA_ADAPTED_NORM_STORED(4)
+QLORA_ADAPTED_NORM_STORED(8)
 
 #define QLORA_ADAPTED_NORM(Type)                                               \
   QLORA_CUDA_KERNEL(kDecodeThreads)                                            \

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 
-// The NF4 quantiser, with the bytes of bitsandbytes 0.50 on the CPU. The layout
-// of the bytes: runtime/Kernels/Math/NF4.h; the decoder: Decode.h.
+// The quantisers, with the bytes of bitsandbytes 0.50 on the CPU. The layout
+// of the bytes: runtime/Kernels/Math/Stored.h; the decoder: Decode.h.
 //
-// The arithmetic, which CUDA shares, and what a scale's offset is:
+// LLM.int8 quantises rows of float16, whatever the file has. The arithmetic of
+// NF4, which CUDA shares, and what a scale's offset is:
 // runtime/Kernels/Math/NF4Quantize.h. All f32 operations are rounded one by
 // one: the file is compiled with -ffp-contract=off. Threads split blocks, so
 // their number changes no bit.
@@ -16,25 +17,27 @@
 #include <functional>
 #include <span>
 
-#include "runtime/Kernels/Math/NF4.h"
+#include "runtime/Kernels/Math/Stored.h"
 
 namespace qlora {
 
-/// The 16 values of NF4 and the 256 of the dynamic map, both increasing.
-const std::array<float, 16> &nf4CodeBook();
+/// Whether weights become this format when they are loaded.
+bool isQuantizer(qlora_dtype dtype);
+
+/// The 256 values of the dynamic map, which increase.
 const std::array<float, 256> &nf4DynamicMap();
 
 /// Elements that are fetched at a time: enough that starting the threads does
 /// not show, few enough that their memory does not either. Whole blocks.
-inline constexpr int64_t kNF4Window = int64_t{1} << 22;
+inline constexpr int64_t kQuantizedWindow = int64_t{1} << 22;
 
 /// The elements to quantise, in windows so that a file need not be in memory
 /// as a whole.
-struct NF4Source {
+struct ElementSource {
   /// Elements [first, first + count) as f32 into `out`. Called from several
   /// threads at once, each with its own range.
   std::function<void(int64_t first, int64_t count, float *out)> read;
-  /// Elements [first, first + count), at most kNF4Window, are what is read
+  /// Elements [first, first + count), at most kQuantizedWindow, are what is read
   /// next. Called from one thread, in order; may be empty.
   std::function<void(int64_t first, int64_t count)> fetch;
 };
@@ -42,24 +45,24 @@ struct NF4Source {
 /// Quantises `layout.elements` elements into `out` (layout.bytes, aligned to
 /// 4), code book and padding included. A NaN or infinity in the source is
 /// not looked for: its block decodes to NaN, as in bitsandbytes.
-void quantizeNF4(const NF4Layout &layout, const NF4Source &source,
+void quantizeStored(const StoredLayout &layout, const ElementSource &source,
                  uint8_t *out);
 /// The same for elements already in memory.
-void quantizeNF4(const NF4Layout &layout, const float *elements, uint8_t *out);
+void quantizeStored(const StoredLayout &layout, const float *elements, uint8_t *out);
 
-/// The parts of it. Blocks of `elements` elements, of which the last may be
-/// partial: packed [ceil(elements / 2)] and scales [blocks].
-void quantizeNF4Blocks(int64_t block, int64_t elements, const NF4Source &source,
-                       uint8_t *packed, float *scales);
+/// The parts of it. All blocks, of which the last may be partial: packed
+/// [layout.packedBytes] and scales [blocks].
+void quantizeBlocks(const StoredLayout &layout, const ElementSource &source,
+                    uint8_t *packed, float *scales);
 /// The offset of the second quantisation.
 float nf4ScaleOffset(std::span<const float> scales);
 /// The second quantisation alone, given an offset and a map [256]: a code for
 /// each scale, and absmax [ceil(scales / 256)].
-void quantizeNF4Scales(std::span<const float> scales, float offset,
+void quantizeScales(std::span<const float> scales, float offset,
                        const float *map, uint8_t *codes, float *absmax);
 /// The same with the dynamic map, into a layout with double quantisation, map
 /// and offset included.
-void quantizeNF4Scales(const NF4Layout &layout, std::span<const float> scales,
+void quantizeScales(const StoredLayout &layout, std::span<const float> scales,
                        float offset, uint8_t *out);
 
 } // namespace qlora

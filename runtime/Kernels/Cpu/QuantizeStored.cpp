@@ -3,10 +3,11 @@
 // The quantiser of NF4.h's layout. Every f32 operation is
 // rounded on its own (this file is compiled with -ffp-contract=off).
 
-#include "runtime/Kernels/Cpu/QuantizeNF4.h"
+#include "runtime/Kernels/Cpu/QuantizeStored.h"
 
 #include "runtime/Kernels/Cpu/Parallel.h"
 #include "runtime/Kernels/Math/NF4Quantize.h"
+#include "runtime/Kernels/StoredTables.h"
 
 #include <algorithm>
 #include <bit>
@@ -17,16 +18,6 @@
 #include <vector>
 
 namespace qlora {
-
-const std::array<float, 16> &nf4CodeBook() {
-  static constexpr auto kBook = [] {
-    std::array<float, 16> book{};
-    for (size_t code = 0; code < book.size(); ++code)
-      book[code] = nf4Value(static_cast<int>(code));
-    return book;
-  }();
-  return kBook;
-}
 
 /// Sign, 7 dynamic exponents, and for exponent e 2^e fractions: the middles
 /// of as many parts of [0.1, 1], times 10^(e-6) (Dettmers, "8-bit
@@ -111,7 +102,7 @@ QLORA_IN_VECTOR void countMidpoints(const float *__restrict values,
 
 /// Quantises one block of up to `block` elements in place of `values`, which
 /// has room for one more; returns its scale.
-QLORA_VECTOR static float quantizeBlock(int64_t block, int64_t count,
+QLORA_VECTOR static float quantizeNF4Block(int64_t block, int64_t count,
                                         float *__restrict values,
                                         int32_t *__restrict codes,
                                         uint8_t *__restrict packed) {
@@ -134,33 +125,75 @@ QLORA_VECTOR static float quantizeBlock(int64_t block, int64_t count,
   return absmax;
 }
 
+/// The same for a row of LLM.int8, torch's round(x * (127 / absmax)), whose
+/// quotient is 127 * (1 / absmax). A row of zeros has none: its codes are 0.
+static float quantizeInt8Row(int64_t, int64_t count, float *__restrict values,
+                             int32_t *__restrict, uint8_t *__restrict packed) {
+  for (int64_t i = 0; i < count; ++i)
+    values[i] = qlora_round_f16(values[i]);
+  const float absmax = absmaxOf(values, count);
+  const float inverse = 127.0f * (1.0f / absmax);
+  for (int64_t i = 0; i < count; ++i) {
+    const float code = std::nearbyint(values[i] * inverse);
+    packed[i] = static_cast<uint8_t>(
+        std::abs(code) <= 127.0f ? static_cast<int8_t>(code) : int8_t{0});
+  }
+  return absmax;
+}
+
+namespace {
+using QuantizeBlock = float (*)(int64_t block, int64_t count, float *values,
+                                int32_t *codes, uint8_t *packed);
+struct Quantizer {
+  qlora_dtype dtype;
+  QuantizeBlock run;
+};
+} // namespace
+
+/// Formats that weights become when they are loaded.
+static constexpr Quantizer kQuantizers[] = {
+    {QLORA_DTYPE_NF4, quantizeNF4Block},
+    {QLORA_DTYPE_LLM_INT8, quantizeInt8Row},
+};
+
+static QuantizeBlock findQuantizer(qlora_dtype dtype) {
+  for (const Quantizer &quantizer : kQuantizers)
+    if (quantizer.dtype == dtype)
+      return quantizer.run;
+  return nullptr;
+}
+
+bool isQuantizer(qlora_dtype dtype) { return findQuantizer(dtype); }
+
 /// Packs blocks [begin, end) and writes their scales.
-static void quantizeRange(int64_t block, int64_t elements,
-                          const NF4Source &source, int64_t begin, int64_t end,
-                          uint8_t *packed, float *scales) {
+static void quantizeRange(const StoredLayout &layout,
+                          const ElementSource &source, int64_t begin,
+                          int64_t end, uint8_t *packed, float *scales) {
+  const int64_t block = layout.block;
+  const QuantizeBlock quantizeBlock = findQuantizer(layout.dtype);
   parallelRanges(end - begin, 1, [&](int64_t from, int64_t to) {
     std::vector<float> values(static_cast<size_t>(block) + 1);
     std::vector<int32_t> codes(values.size());
     for (int64_t index = begin + from; index < begin + to; ++index) {
       const int64_t first = index * block;
-      const int64_t count = std::min(block, elements - first);
+      const int64_t count = std::min(block, layout.elements - first);
       source.read(first, count, values.data());
       scales[index] = quantizeBlock(block, count, values.data(), codes.data(),
-                                    packed + first / 2);
+                                    packed + layout.bytesOf(first));
     }
   });
 }
 
-void quantizeNF4Blocks(int64_t block, int64_t elements, const NF4Source &source,
-                       uint8_t *packed, float *scales) {
-  const int64_t blocks = (elements + block - 1) / block;
-  const int64_t window = std::max<int64_t>(1, kNF4Window / block);
+void quantizeBlocks(const StoredLayout &layout, const ElementSource &source,
+                    uint8_t *packed, float *scales) {
+  const int64_t block = layout.block, blocks = layout.blocks;
+  const int64_t window = std::max<int64_t>(1, kQuantizedWindow / block);
   for (int64_t begin = 0; begin < blocks; begin += window) {
     const int64_t end = std::min(begin + window, blocks);
     const int64_t first = begin * block;
     if (source.fetch)
-      source.fetch(first, std::min(end * block, elements) - first);
-    quantizeRange(block, elements, source, begin, end, packed, scales);
+      source.fetch(first, std::min(end * block, layout.elements) - first);
+    quantizeRange(layout, source, begin, end, packed, scales);
   }
 }
 
@@ -181,7 +214,7 @@ float nf4ScaleOffset(std::span<const float> scales) {
 template <typename Code>
 static float quantizeRun(std::span<const float> scales, float offset, Code code,
                          uint8_t *codes) {
-  std::array<float, kNF4NestedBlock> shifted;
+  std::array<float, kNestedRun> shifted;
   const auto count = static_cast<int64_t>(scales.size());
   for (size_t i = 0; i < scales.size(); ++i)
     shifted[i] = nf4Shifted(scales[i], offset);
@@ -197,15 +230,15 @@ static float quantizeRun(std::span<const float> scales, float offset, Code code,
 template <typename Code>
 static void quantizeRuns(std::span<const float> scales, float offset, Code code,
                          uint8_t *codes, float *absmax) {
-  for (size_t begin = 0; begin < scales.size(); begin += kNF4NestedBlock) {
+  for (size_t begin = 0; begin < scales.size(); begin += kNestedRun) {
     const size_t count =
-        std::min<size_t>(kNF4NestedBlock, scales.size() - begin);
+        std::min<size_t>(kNestedRun, scales.size() - begin);
     *absmax++ = quantizeRun(scales.subspan(begin, count), offset, code,
                             codes + begin);
   }
 }
 
-void quantizeNF4Scales(std::span<const float> scales, float offset,
+void quantizeScales(std::span<const float> scales, float offset,
                        const float *map, uint8_t *codes, float *absmax) {
   quantizeRuns(
       scales, offset,
@@ -213,7 +246,7 @@ void quantizeNF4Scales(std::span<const float> scales, float offset,
       absmax);
 }
 
-void quantizeNF4Scales(const NF4Layout &layout, std::span<const float> scales,
+void quantizeScales(const StoredLayout &layout, std::span<const float> scales,
                        float offset, uint8_t *out) {
   assert(layout.doubleQuant &&
          scales.size() == static_cast<size_t>(layout.blocks));
@@ -225,29 +258,24 @@ void quantizeNF4Scales(const NF4Layout &layout, std::span<const float> scales,
       reinterpret_cast<float *>(out + layout.nestedAbsmax));
   std::memcpy(out + layout.nestedMap, nf4DynamicMap().data(),
               sizeof(nf4DynamicMap()));
-  std::memcpy(out + layout.offset, &offset, sizeof(offset));
+  std::memcpy(out + layout.correction, &offset, sizeof(offset));
 }
 
-void quantizeNF4(const NF4Layout &layout, const NF4Source &source,
-                 uint8_t *out) {
-  std::memset(out + layout.scales, 0,
-              static_cast<size_t>(layout.bytes - layout.scales));
-  std::memset(out + (layout.elements + 1) / 2, 0,
-              static_cast<size_t>(layout.scales - (layout.elements + 1) / 2));
-  std::memcpy(out + layout.codeBook, nf4CodeBook().data(),
-              sizeof(nf4CodeBook()));
-  if (!layout.doubleQuant) {
-    quantizeNF4Blocks(layout.block, layout.elements, source, out,
-                      reinterpret_cast<float *>(out + layout.scales));
-    return;
-  }
+void quantizeStored(const StoredLayout &layout, const ElementSource &source,
+                    uint8_t *out) {
+  std::memset(out + layout.packedBytes, 0,
+              static_cast<size_t>(layout.bytes - layout.packedBytes));
+  writeTables(layout, out);
+  if (!layout.doubleQuant)
+    return quantizeBlocks(layout, source, out,
+                          reinterpret_cast<float *>(out + layout.scales));
   std::vector<float> scales(static_cast<size_t>(layout.blocks));
-  quantizeNF4Blocks(layout.block, layout.elements, source, out, scales.data());
-  quantizeNF4Scales(layout, scales, nf4ScaleOffset(scales), out);
+  quantizeBlocks(layout, source, out, scales.data());
+  quantizeScales(layout, scales, nf4ScaleOffset(scales), out);
 }
 
-void quantizeNF4(const NF4Layout &layout, const float *elements, uint8_t *out) {
-  quantizeNF4(layout,
+void quantizeStored(const StoredLayout &layout, const float *elements, uint8_t *out) {
+  quantizeStored(layout,
               {[elements](int64_t first, int64_t count, float *values) {
                  std::memcpy(values, elements + first,
                              static_cast<size_t>(count) * sizeof(float));

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: MIT
+
+// How a model's files hold their weights, as its config.json has it.
+
+#ifndef QLORA_FRONTEND_CONFIGQUANTIZATION_H
+#define QLORA_FRONTEND_CONFIGQUANTIZATION_H
+
+#include "frontend/HfConfig.h"
+#include "frontend/JsonFields.h"
+
+namespace qlora {
+
+/// Fills `storedFormat` and `unquantizedModules` of `config` from
+/// `quantization_config`; an unknown method is refused by name.
+Status readQuantization(const JsonFields &fields, ModelConfig &config);
+
+} // namespace qlora
+
+#endif // QLORA_FRONTEND_CONFIGQUANTIZATION_H

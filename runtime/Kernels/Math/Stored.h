@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: MIT
+
+// Weights that are stored in few bits: which formats there are, the layout of
+// one tensor in memory, and the arithmetic of one element. Used by
+// quantise-on-load, by every decode kernel, and by the compiler (sizes).
+//
+// A format is a dtype and a row of kStoredFormats; all else asks that row. In
+// files formats differ in order, scales and names, which the reader
+// (runtime/Weights/StoredTensors.h) evens out: in memory there is one layout.
+//
+// A tensor of n elements, flattened row-major, is cut into blocks of `block`
+// elements, which for some formats are its rows. An element is the code book's
+// value of its code times the block's scale. Of 4 bits, element 2i is in the
+// high nibble of byte i, element 2i+1 in the low nibble. A scale is an f32 times
+// the tensor's correction; or, with `doubleQuant`, a code of one byte: map[code]
+// * nestedAbsmax[i / 256] + correction, product and sum rounded separately (no
+// FMA). That is bitsandbytes' double quantisation; and MXFP4's powers of two
+// are a map of 256 entries, with 1 and 0 for the others.
+//
+// In memory the parts follow each other, each at a multiple of 64 bytes:
+//
+//   packed u8 [ceil(n*bits/8)] | scales f32 or u8 [blocks]
+//     | nestedAbsmax f32 [ceil(blocks/256)] | nestedMap f32 [256]
+//     | tail: codeBook f32 [2^bits], correction f32 [1]
+//
+// (nestedAbsmax and nestedMap only with double quantisation).
+
+#ifndef QLORA_RUNTIME_KERNELS_MATH_STORED_H
+#define QLORA_RUNTIME_KERNELS_MATH_STORED_H
+
+#include <cstdint>
+#include <iterator>
+
+#include "runtime/ABI/kernel.h"
+#include "runtime/Kernels/Math/CodeBooks.h"
+
+namespace qlora {
+
+/// Scales whose codes share one of nestedAbsmax.
+inline constexpr int64_t kNestedRun = 256;
+
+// Formats ---------------------------------------------------------------------
+
+/// Whether scales are codes.
+enum class CodedScales { kNever, kByChoice, kAlways };
+
+struct StoredFormat {
+  qlora_dtype dtype;
+  const char *name;  ///< of the dtype, and of the element type in programs
+  const char *title; ///< for people
+  int bits;          ///< of a code: 4 or 8
+  float (*value)(int code);
+  /// Blocks: powers of two from least to most, or rows, or either.
+  int64_t leastBlock, mostBlock;
+  bool takesRows;
+  CodedScales codedScales;
+  float scaleFactor; ///< correction of scales that are not codes
+
+  constexpr bool takesBlock(int64_t block) const {
+    const bool isPower = block > 0 && (block & (block - 1)) == 0;
+    return (isPower && block >= leastBlock && block <= mostBlock) ||
+           (takesRows && block > 0);
+  }
+  constexpr bool takesDoubleQuant(bool doubleQuant) const {
+    return codedScales == CodedScales::kByChoice ||
+           doubleQuant == (codedScales == CodedScales::kAlways);
+  }
+};
+
+/// bitsandbytes' LLM.int8 scales by the largest magnitude of a row, which 127
+/// stands for.
+inline constexpr StoredFormat kStoredFormats[] = {
+    {QLORA_DTYPE_NF4, "nf4", "NF4", 4, nf4Value, 64, 4096, false,
+     CodedScales::kByChoice, 1.0f},
+    {QLORA_DTYPE_FP4, "fp4", "FP4", 4, fp4Value, 64, 4096, false,
+     CodedScales::kByChoice, 1.0f},
+    {QLORA_DTYPE_MXFP4, "mxfp4", "MXFP4", 4, mxfp4Value, 32, 32, false,
+     CodedScales::kAlways, 1.0f},
+    {QLORA_DTYPE_LLM_INT8, "llm_int8", "LLM.int8", 8, int8Value, 1, 0, true,
+     CodedScales::kNever, 1.0f / 127.0f},
+    {QLORA_DTYPE_FP8, "fp8", "FP8", 8, fp8Value, 16, 128, true,
+     CodedScales::kNever, 1.0f},
+};
+
+/// Null for the types of plain numbers.
+constexpr const StoredFormat *storedFormat(uint32_t dtype) {
+  for (const StoredFormat &format : kStoredFormats)
+    if (format.dtype == dtype)
+      return &format;
+  return nullptr;
+}
+
+// Layout ----------------------------------------------------------------------
+
+struct StoredLayout {
+  qlora_dtype dtype = QLORA_DTYPE_NF4;
+  int64_t elements = 0;
+  int64_t block = 64;
+  bool doubleQuant = false;
+
+  int bits = 4;
+  int64_t blocks = 0;
+  int64_t nestedBlocks = 0;
+  int64_t packedBytes = 0;
+  // Byte offsets from the start of the tensor.
+  int64_t packed = 0;
+  int64_t scales = 0;
+  int64_t nestedAbsmax = 0;
+  int64_t nestedMap = 0;
+  int64_t codeBook = 0;
+  int64_t correction = 0;
+  int64_t bytes = 0; ///< of the whole
+
+  /// Of a dtype of kStoredFormats.
+  static constexpr StoredLayout of(qlora_dtype dtype, int64_t elements,
+                                   int64_t block, bool doubleQuant) {
+    auto align = [](int64_t bytes) { return (bytes + 63) / 64 * 64; };
+    StoredLayout l;
+    l.dtype = dtype;
+    l.elements = elements;
+    l.block = block;
+    l.doubleQuant = doubleQuant;
+    l.bits = storedFormat(dtype)->bits;
+    l.blocks = (elements + block - 1) / block;
+    l.nestedBlocks =
+        doubleQuant ? (l.blocks + kNestedRun - 1) / kNestedRun : 0;
+    l.packedBytes = l.bytesOf(elements);
+    l.scales = align(l.packedBytes);
+    l.nestedAbsmax = l.scales + align(doubleQuant ? l.blocks : 4 * l.blocks);
+    l.nestedMap = l.nestedAbsmax + align(4 * l.nestedBlocks);
+    l.codeBook = l.nestedMap + (doubleQuant ? 4 * 256 : 0);
+    l.correction = l.codeBook + 4 * (int64_t(1) << l.bits);
+    l.bytes = align(l.correction + 4);
+    return l;
+  }
+
+  /// Bytes of the codes of so many elements.
+  constexpr int64_t bytesOf(int64_t count) const {
+    return bits == 8 ? count : (count + 1) / 2;
+  }
+  const StoredFormat &format() const { return *storedFormat(dtype); }
+};
+
+// Which scale an element has ---------------------------------------------------
+//
+// By the format it is scale j / block for element j of the flattened matrix,
+// and where the columns are a multiple of the block nothing else is possible.
+// Otherwise bitsandbytes 0.50 on a CPU with AVX-512 decodes row by row, each
+// row from scale row * (columns / block) on, if the columns are a multiple of
+// 16 and the block is below 2048 (measured for every even number of columns
+// to 198 and blocks 32 to 4096). The weights that transformers and PEFT then
+// compute with on a CPU, and that the golden cases hold, are those; they are
+// not the ones that were quantised. We give the same numbers.
+
+/// Whether rows start at a scale of their own, though no block ends there.
+QLORA_HOST_DEVICE constexpr bool hasRowScales(int64_t columns, int64_t block) {
+  return columns % block != 0 && columns % 16 == 0 && block < 2048;
+}
+
+/// Index of the scale of flattened element `element`.
+QLORA_HOST_DEVICE constexpr int64_t scaleIndex(int64_t columns, int64_t block,
+                                int64_t element) {
+  if (!hasRowScales(columns, block))
+    return element / block;
+  return element / columns * (columns / block) + element % columns / block;
+}
+
+/// The first element after `element` that may have another scale.
+QLORA_HOST_DEVICE constexpr int64_t scaleRunEnd(int64_t columns, int64_t block,
+                                 int64_t element) {
+  if (!hasRowScales(columns, block))
+    return (element / block + 1) * block;
+  const int64_t rowStart = element / columns * columns;
+  const int64_t blockEnd = ((element - rowStart) / block + 1) * block;
+  return rowStart + (blockEnd < columns ? blockEnd : columns);
+}
+
+// Numbers ----------------------------------------------------------------------
+
+/// The parts of one quantised tensor, and what its numbers are. A kernel that
+/// decodes faster must give the same bits.
+struct StoredTensor {
+  int bits;
+  int64_t block;
+  bool doubleQuant;
+  const uint8_t *packed;
+  const void *scales;
+  const float *nestedAbsmax;
+  const float *nestedMap;
+  const float *codeBook;
+  const float *correction;
+  int64_t columns; ///< of the matrix: decides which scale
+
+  /// `bytes` is aligned to 4.
+  static StoredTensor of(const StoredLayout &layout, int64_t columns,
+                      const void *bytes) {
+    const auto *base = static_cast<const uint8_t *>(bytes);
+    const auto floats = [&](int64_t offset) {
+      return reinterpret_cast<const float *>(base + offset);
+    };
+    return {layout.bits,
+            layout.block,
+            layout.doubleQuant,
+            base + layout.packed,
+            base + layout.scales,
+            floats(layout.nestedAbsmax),
+            floats(layout.nestedMap),
+            floats(layout.codeBook),
+            floats(layout.correction),
+            columns};
+  }
+
+  /// Compile callers with -ffp-contract=off: product and sum are rounded one
+  /// by one.
+  float absmax(int64_t blockIndex) const {
+    if (!doubleQuant)
+      return static_cast<const float *>(scales)[blockIndex] * *correction;
+    const uint8_t code = static_cast<const uint8_t *>(scales)[blockIndex];
+    const float product =
+        nestedMap[code] * nestedAbsmax[blockIndex / kNestedRun];
+    return product + *correction;
+  }
+
+  int code(int64_t index) const {
+    if (bits == 8)
+      return packed[index];
+    const uint8_t byte = packed[index / 2];
+    return index % 2 == 0 ? byte >> 4 : byte & 15;
+  }
+
+  float element(int64_t index) const {
+    return codeBook[code(index)] * absmax(scaleIndex(columns, block, index));
+  }
+};
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_KERNELS_MATH_STORED_H

@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: MIT
+
+// The formats of files: bitsandbytes' NF4 and LLM.int8, and MXFP4.
+
+#include "runtime/Weights/StoredTensors.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+#include "runtime/Kernels/StoredTables.h"
+
+using nlohmann::json;
+
+namespace qlora {
+
+template <typename... Args>
+static Status damaged(fmt::format_string<Args...> format, Args &&...args) {
+  return Status::error(StatusCode::kDataLoss, format,
+                       std::forward<Args>(args)...);
+}
+
+static int64_t productOf(std::span<const int64_t> shape) {
+  return std::accumulate(shape.begin(), shape.end(), int64_t(1),
+                         std::multiplies<>());
+}
+
+// 4 bits of bitsandbytes ------------------------------------------------------
+
+static Status readShape(const json &state, StoredDescription &weight) {
+  const auto shape = state.find("shape");
+  if (shape == state.end() || !shape->is_array())
+    return damaged("no shape");
+  for (const json &extent : *shape) {
+    if (!extent.is_number_unsigned() || extent.get<uint64_t>() > 1u << 30)
+      return damaged("shape {}", shape->dump());
+    weight.shape.push_back(extent.get<int64_t>());
+  }
+  return Status::ok();
+}
+
+static Status readNesting(const json &state, bool &doubleQuant,
+                          float &correction) {
+  const auto nested = state.find("nested_blocksize");
+  doubleQuant = nested != state.end();
+  if (!doubleQuant)
+    return Status::ok();
+  if (*nested != kNestedRun)
+    return damaged("nested_blocksize {} instead of {}", nested->dump(),
+                   kNestedRun);
+  const auto dtype = state.find("nested_dtype");
+  if (dtype != state.end() && *dtype != "float32")
+    return damaged("nested_dtype {} instead of float32", dtype->dump());
+  const auto offset = state.find("nested_offset");
+  if (offset == state.end() || !offset->is_number())
+    return damaged("no nested_offset");
+  correction = offset->get<float>();
+  return Status::ok();
+}
+
+static Status parseState(std::span<const uint8_t> text,
+                         const StoredFormat &format,
+                         StoredDescription &result) {
+  const json state = json::parse(text.begin(), text.end(), nullptr, false);
+  if (!state.is_object())
+    return damaged("not a JSON object");
+  const auto type = state.find("quant_type");
+  if (type == state.end() || *type != format.name)
+    return damaged("quant_type {} instead of {}",
+                   type == state.end() ? "missing" : type->dump(),
+                   format.name);
+  const auto block = state.find("blocksize");
+  if (block == state.end() || !block->is_number_unsigned() ||
+      block->get<uint64_t>() > 1u << 20)
+    return damaged("no blocksize");
+  if (!format.takesBlock(block->get<int64_t>()))
+    return damaged("blocks of {}; supported are powers of two from {} to {}",
+                   block->dump(), format.leastBlock, format.mostBlock);
+  bool doubleQuant = false;
+  QLORA_RETURN_IF_ERROR(readShape(state, result));
+  QLORA_RETURN_IF_ERROR(readNesting(state, doubleQuant, result.correction));
+  if (result.shape.empty() || result.shape.size() > 2 ||
+      productOf(result.shape) <= 0)
+    return damaged("shape {}", formatShape(result.shape));
+  result.layout =
+      StoredLayout::of(format.dtype, productOf(result.shape),
+                       block->get<int64_t>(), doubleQuant);
+  return Status::ok();
+}
+
+static Status describeBlocks(const ModelFiles &model, const std::string &weight,
+                             const StoredFormat &format,
+                             StoredDescription &result) {
+  const std::string name =
+      fmt::format("{}.quant_state.bitsandbytes__{}", weight, format.name);
+  QLORA_ASSIGN_OR_RETURN(ModelFiles::Entry entry, model.get(name));
+  constexpr uint64_t kMostBytes = 1 << 16;
+  if (entry.tensor->byteCount() > kMostBytes)
+    return damaged("'{}': tensor '{}' has {} bytes; at most {} are supported",
+                   entry.file->path(), name, entry.tensor->byteCount(),
+                   kMostBytes);
+  std::vector<uint8_t> text(entry.tensor->byteCount());
+  QLORA_RETURN_IF_ERROR(entry.file->read(*entry.tensor, 0, text));
+  if (Status status = parseState(text, format, result); !status.isOk())
+    return status.withContext(
+        fmt::format("'{}': tensor '{}'", entry.file->path(), name));
+  const StoredLayout &l = result.layout;
+  constexpr auto kF32 = SafetensorsDtype::kF32;
+  const auto scales = l.doubleQuant ? SafetensorsDtype::kU8 : kF32;
+  // The codes may be stored as a view in another dtype, for FSDP.
+  result.parts = {
+      {name, SafetensorsDtype::kU8, {static_cast<int64_t>(text.size())}},
+      {weight, std::nullopt, {l.packedBytes}, l.packed},
+      {weight + ".absmax", scales, {l.blocks}, l.scales},
+      {weight + ".quant_map", kF32, {16}, l.codeBook}};
+  if (l.doubleQuant)
+    result.parts.insert(
+        result.parts.end(),
+        {{weight + ".nested_absmax", kF32, {l.nestedBlocks}, l.nestedAbsmax},
+         {weight + ".nested_quant_map", kF32, {256}, l.nestedMap}});
+  return Status::ok();
+}
+
+// LLM.int8 --------------------------------------------------------------------
+
+static std::string withoutWeight(const std::string &weight) {
+  constexpr std::string_view kSuffix = ".weight";
+  return weight.ends_with(kSuffix)
+             ? weight.substr(0, weight.size() - kSuffix.size())
+             : weight;
+}
+
+/// 0 is "row", the only order of bytes that is saved today.
+static Status needRowFormat(std::span<uint8_t> bytes) {
+  return bytes[0] == 0 ? Status::ok()
+                       : damaged("weight_format {} instead of 0 (row)",
+                                 bytes[0]);
+}
+
+static Status describeRows(const ModelFiles &model, const std::string &weight,
+                           const StoredFormat &format,
+                           StoredDescription &result) {
+  QLORA_ASSIGN_OR_RETURN(ModelFiles::Entry entry, model.get(weight));
+  const std::vector<int64_t> &shape = entry.tensor->shape;
+  if (shape.size() != 2 || productOf(shape) <= 0)
+    return damaged("'{}': tensor '{}' has shape {}; expected a matrix",
+                   entry.file->path(), weight, formatShape(shape));
+  result.shape = shape;
+  result.layout =
+      StoredLayout::of(format.dtype, productOf(shape), shape[1], false);
+  const std::string module = withoutWeight(weight);
+  result.parts = {{weight, SafetensorsDtype::kI8, shape, result.layout.packed},
+                  {module + ".SCB", SafetensorsDtype::kF32, {shape[0]},
+                   result.layout.scales}};
+  const std::string order = module + ".weight_format";
+  if (model.find(order).tensor)
+    result.parts.push_back(
+        {order, SafetensorsDtype::kU8, {}, -1, needRowFormat});
+  return Status::ok();
+}
+
+// MXFP4 -----------------------------------------------------------------------
+
+/// The file has the even element in the low nibble.
+static Status swapNibbles(std::span<uint8_t> bytes) {
+  for (uint8_t &byte : bytes)
+    byte = static_cast<uint8_t>(byte << 4 | byte >> 4);
+  return Status::ok();
+}
+
+/// E8M0 has one code that is no power of two.
+static Status needPowers(std::span<uint8_t> bytes) {
+  const auto bad = std::find(bytes.begin(), bytes.end(), uint8_t{255});
+  return bad == bytes.end() ? Status::ok()
+                            : damaged("scale {} is 255, not a number",
+                                      bad - bytes.begin());
+}
+
+static Status describeMicroscaling(const ModelFiles &model,
+                                   const std::string &weight,
+                                   const StoredFormat &format,
+                                   StoredDescription &result) {
+  const std::string blocks = weight + "_blocks";
+  QLORA_ASSIGN_OR_RETURN(ModelFiles::Entry entry, model.get(blocks));
+  std::vector<int64_t> shape = entry.tensor->shape;
+  if (shape.size() < 3 || shape.back() != 16 || productOf(shape) <= 0)
+    return damaged("'{}': tensor '{}' has shape {}; expected [..., rows, "
+                   "columns / 32, 16]",
+                   entry.file->path(), blocks, formatShape(shape));
+  std::vector<int64_t> scales(shape.begin(), shape.end() - 1);
+  result.shape = scales;
+  result.shape.back() *= 32;
+  result.layout = StoredLayout::of(format.dtype, productOf(result.shape), 32,
+                                   /*doubleQuant=*/true);
+  constexpr auto kU8 = SafetensorsDtype::kU8;
+  result.parts = {{blocks, kU8, shape, result.layout.packed, swapNibbles},
+                  {weight + "_scales", kU8, scales, result.layout.scales,
+                   needPowers}};
+  return Status::ok();
+}
+
+namespace {
+/// How a weight of a format is known, and read.
+struct StoredReader {
+  qlora_dtype dtype;
+  const char *mark; ///< behind the weight's name, or its module's
+  bool ofModule;
+  const char *codes; ///< what follows the weight's name in that of its codes
+  Status (*describe)(const ModelFiles &, const std::string &weight,
+                     const StoredFormat &, StoredDescription &);
+};
+} // namespace
+
+static constexpr StoredReader kReaders[] = {
+    {QLORA_DTYPE_NF4, ".quant_state.bitsandbytes__nf4", false, "",
+     describeBlocks},
+    {QLORA_DTYPE_FP4, ".quant_state.bitsandbytes__fp4", false, "",
+     describeBlocks},
+    {QLORA_DTYPE_LLM_INT8, ".SCB", true, "", describeRows},
+    {QLORA_DTYPE_MXFP4, "_blocks", false, "_blocks", describeMicroscaling},
+};
+
+static const StoredReader *findReader(const ModelFiles &model,
+                                      const std::string &weight) {
+  for (const StoredReader &reader : kReaders)
+    if (model.find((reader.ofModule ? withoutWeight(weight) : weight) +
+                   reader.mark)
+            .tensor)
+      return &reader;
+  return nullptr;
+}
+
+const StoredFormat *findStoredFormat(const ModelFiles &model,
+                                     std::string_view name) {
+  const StoredReader *reader = findReader(model, std::string(name));
+  return reader ? storedFormat(reader->dtype) : nullptr;
+}
+
+std::string storedTensorName(const ModelFiles &model, std::string_view name) {
+  const StoredReader *reader = findReader(model, std::string(name));
+  return std::string(name) + (reader ? reader->codes : "");
+}
+
+/// A part whose size (and, unless it is a view, dtype and shape) must fit.
+static Status checkPart(const ModelFiles &model, const StoredPart &part) {
+  QLORA_ASSIGN_OR_RETURN(ModelFiles::Entry entry, model.get(part.name));
+  const SafetensorsTensor &tensor = *entry.tensor;
+  const bool fits =
+      part.dtype ? tensor.dtype == *part.dtype && tensor.shape == part.shape
+                 : tensor.byteCount() ==
+                       static_cast<uint64_t>(productOf(part.shape));
+  if (fits)
+    return Status::ok();
+  if (!part.dtype)
+    return damaged("'{}': tensor '{}' has {} bytes; expected {}",
+                   entry.file->path(), part.name, tensor.byteCount(),
+                   productOf(part.shape));
+  return damaged("'{}': tensor '{}' is {} {}; expected {} {}",
+                 entry.file->path(), part.name,
+                 safetensorsDtypeName(tensor.dtype), formatShape(tensor.shape),
+                 safetensorsDtypeName(*part.dtype), formatShape(part.shape));
+}
+
+StatusOr<StoredDescription> describeStored(const ModelFiles &model,
+                                           std::string_view name) {
+  const std::string weight(name);
+  const StoredReader *reader = findReader(model, weight);
+  if (!reader)
+    return Status::error(StatusCode::kNotFound,
+                         "'{}' has no tensors of a stored format for '{}'",
+                         model.folder(), name);
+  StoredDescription result;
+  QLORA_RETURN_IF_ERROR(reader->describe(
+      model, weight, *storedFormat(reader->dtype), result));
+  for (const StoredPart &part : result.parts)
+    QLORA_RETURN_IF_ERROR(checkPart(model, part));
+  return result;
+}
+
+// Copying ---------------------------------------------------------------------
+
+static Status copyPart(const ModelFiles &model, const StoredPart &part,
+                       uint8_t *out) {
+  QLORA_ASSIGN_OR_RETURN(ModelFiles::Entry entry, model.get(part.name));
+  const uint64_t count = entry.tensor->byteCount();
+  std::vector<uint8_t> small(part.offset < 0 ? count : 0);
+  const std::span<uint8_t> bytes(
+      part.offset < 0 ? small.data() : out + part.offset, count);
+  QLORA_RETURN_IF_ERROR(entry.file->read(*entry.tensor, 0, bytes));
+  if (!part.arrange)
+    return Status::ok();
+  return part.arrange(bytes).withContext(
+      fmt::format("'{}': tensor '{}'", entry.file->path(), part.name));
+}
+
+static Status checkCompiled(const StoredDescription &stored,
+                            std::span<const int64_t> shape,
+                            const StoredLayout &layout) {
+  std::vector<int64_t> joined = stored.shape;
+  while (joined.size() > shape.size() && joined.size() > 1) {
+    joined[1] *= joined[0];
+    joined.erase(joined.begin());
+  }
+  if (!std::equal(shape.begin(), shape.end(), joined.begin(), joined.end()))
+    return damaged("it has shape {}, train.so was compiled for {}",
+                   formatShape(stored.shape), formatShape(shape));
+  const StoredLayout &l = stored.layout;
+  if (l.dtype != layout.dtype || l.block != layout.block ||
+      l.doubleQuant != layout.doubleQuant)
+    return damaged("it has {} in blocks of {} with{} double quantisation, "
+                   "train.so was compiled for {} in blocks of {} with{}",
+                   l.format().title, l.block, l.doubleQuant ? "" : "out",
+                   layout.format().title, layout.block,
+                   layout.doubleQuant ? "" : "out");
+  return Status::ok();
+}
+
+/// Of MXFP4: powers of two, as they are.
+static void writePowers(const StoredLayout &layout, uint8_t *out) {
+  auto *map = reinterpret_cast<float *>(out + layout.nestedMap);
+  for (int code = 0; code < 256; ++code)
+    map[code] = std::ldexp(1.0f, code - 127);
+  auto *ones = reinterpret_cast<float *>(out + layout.nestedAbsmax);
+  std::fill_n(ones, layout.nestedBlocks, 1.0f);
+}
+
+Status copyStored(const ModelFiles &model, std::string_view name,
+                  std::span<const int64_t> shape, const StoredLayout &layout,
+                  uint8_t *out) {
+  QLORA_ASSIGN_OR_RETURN(const StoredDescription stored,
+                         describeStored(model, name));
+  QLORA_RETURN_IF_ERROR(checkCompiled(stored, shape, layout)
+                            .withContext(fmt::format("weight '{}' in '{}'",
+                                                     name, model.folder())));
+  std::memset(out, 0, static_cast<size_t>(layout.bytes));
+  writeTables(layout, out);
+  if (layout.format().codedScales == CodedScales::kAlways)
+    writePowers(layout, out);
+  if (layout.doubleQuant)
+    std::memcpy(out + layout.correction, &stored.correction,
+                sizeof(stored.correction));
+  for (const StoredPart &part : stored.parts)
+    if (part.offset >= 0 || part.arrange)
+      QLORA_RETURN_IF_ERROR(copyPart(model, part, out));
+  return Status::ok();
+}
+
+} // namespace qlora

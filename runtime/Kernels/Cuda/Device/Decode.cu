@@ -188,16 +188,21 @@ QLORA_DEVICE int64_t decodeScaleIndex(const DecodeWeight &w, int64_t element) {
   return row * w.rowScales + ((element - row * w.columns) >> w.shift);
 }
 
+template <int kBits>
+QLORA_DEVICE float decodeScaleOf(const DecodeWeight &w,
+                                 const DecodeTables<kBits> &tables, int64_t i) {
+  return DecodeScale::load(w, decodeScaleIndex(w, i)).absmax(w, tables);
+}
+
 /// Any element, looked up alone.
 template <int kBits>
 QLORA_DEVICE float decodeOne(const DecodeWeight &w,
-                             const DecodeTables<kBits> &tables, int64_t i) {
+                             const DecodeTables<kBits> &tables, int64_t i,
+                             float scale) {
   const uint32_t byte = w.packed[i * kBits / 8];
   const uint32_t code = kBits == 8   ? byte
                         : i % 2 == 0 ? byte >> 4
                                      : byte & 15;
-  const float scale =
-      DecodeScale::load(w, decodeScaleIndex(w, i)).absmax(w, tables);
   return __fmul_rn(tables.codeBook[code], scale);
 }
 
@@ -216,8 +221,7 @@ QLORA_DEVICE void decodeGroups(const DecodeWeight &w,
   QLORA_ROLL
   for (int64_t group = first + lane * kCount; group < end;
        group += kQloraWarp * kCount) {
-    const float absmax = DecodeScale::load(w, decodeScaleIndex(w, group))
-                             .absmax(w, tables);
+    const float absmax = decodeScaleOf(w, tables, group);
     if (isAligned && group + kCount <= end) {
       qlora_lanes<kCount> numbers;
       decodeGroup(tables,
@@ -228,7 +232,9 @@ QLORA_DEVICE void decodeGroups(const DecodeWeight &w,
     }
     QLORA_ROLL
     for (int64_t i = group; i < end && i < group + kCount; ++i) {
-      Out::store(out, i, decodeOne(w, tables, i));
+      // Rows of 8 bits may begin within a group, blocks of 4 do not.
+      const float scale = kBits == 8 ? decodeScaleOf(w, tables, i) : absmax;
+      Out::store(out, i, decodeOne(w, tables, i, scale));
     }
   }
 }
@@ -283,7 +289,7 @@ template <int kBits> struct StoredNumbers {
   const DecodeTables<kBits> &tables;
 
   __device__ float operator()(int64_t i) const {
-    return decodeOne(w, tables, i);
+    return decodeOne(w, tables, i, decodeScaleOf(w, tables, i));
   }
 };
 

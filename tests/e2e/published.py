@@ -13,6 +13,7 @@ null device loads it and checks every command.
 
 import argparse
 import json
+import math
 import os
 import re
 import struct
@@ -49,6 +50,27 @@ GEMMA = {"attention_bias": False, "attn_logit_softcapping": None,
 PHI = {"attention_bias": False, "embd_pdrop": 0.0, "resid_pdrop": 0.0,
        "auto_map": {"AutoConfig": "configuration_phi3.Phi3Config"},
        "pad_token_id": 32000, "rope_scaling": None}
+
+
+def gpt_oss(layers, experts):
+    return config(
+        "GptOssForCausalLM", "gpt_oss", 2880, 2880, layers, 64, 8, 201088,
+        attention_bias=True, experts_per_token=4, head_dim=64,
+        initial_context_length=4096,
+        layer_types=["sliding_attention", "full_attention"] * (layers // 2),
+        max_position_embeddings=131072, num_experts_per_tok=4,
+        num_local_experts=experts, output_router_logits=False,
+        pad_token_id=199999, quantization_config={
+            "modules_to_not_convert": [
+                "model.layers.*.self_attn", "model.layers.*.mlp.router",
+                "model.embed_tokens", "lm_head"], "quant_method": "mxfp4"},
+        rope_scaling={"beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0,
+                      "original_max_position_embeddings": 4096,
+                      "rope_type": "yarn", "truncate": False},
+        rope_theta=150000, router_aux_loss_coef=0.9, sliding_window=128,
+        swiglu_limit=7.0)
+
+
 MODELS = {
     "TinyLlama-1.1B": config(*LLAMA, 2048, 5632, 22, 32, 4, 32000,
                              attention_bias=False, pretraining_tp=1,
@@ -114,6 +136,8 @@ MODELS = {
         pad_token_id=128004, pretraining_tp=2, rms_norm_eps=1e-06,
         rope_scaling=None, rope_theta=5000000.0, sliding_window=None,
         tie_word_embeddings=True, use_sliding_window=False),
+    "gpt-oss-20b": gpt_oss(24, 32),
+    "gpt-oss-120b": gpt_oss(36, 128),
     "Mixtral-8x7B": config(
         "MixtralForCausalLM", "mixtral", 4096, 14336, 32, 32, 8, 32000,
         max_position_embeddings=32768, num_experts_per_tok=2,
@@ -152,9 +176,11 @@ def attention(c, kind):
     else:
         for name, rows in (("q", width), ("k", narrow), ("v", narrow)):
             yield f"{name}_proj.weight", (rows, hidden)
-            if kind == "qwen2":
+            if kind in ("qwen2", "gpt_oss"):
                 yield f"{name}_proj.bias", (rows,)
     yield "o_proj.weight", (hidden, width)
+    if kind == "gpt_oss":
+        yield from (("o_proj.bias", (hidden,)), ("sinks", (heads,)))
     if kind == "olmo2":
         yield from (("q_norm.weight", (width,)), ("k_norm.weight", (narrow,)))
     if kind in ("gemma3_text", "qwen3_moe"):
@@ -163,6 +189,17 @@ def attention(c, kind):
 
 def mlp(c, kind):
     hidden, inner = c["hidden_size"], c["intermediate_size"]
+    if kind == "gpt_oss":
+        count = c["num_local_experts"]
+        yield "mlp.router.weight", (count, hidden)
+        yield "mlp.router.bias", (count,)
+        for name, rows, width in (("gate_up_proj", 2 * inner, hidden),
+                                  ("down_proj", hidden, inner)):
+            name = "mlp.experts." + name
+            yield name + "_blocks", (count, rows, width // 32, 16)
+            yield name + "_scales", (count, rows, width // 32)
+            yield name + "_bias", (count, rows)
+        return
     if kind == "phi3":
         yield "mlp.gate_up_proj.weight", (2 * inner, hidden)
         yield "mlp.down_proj.weight", (hidden, inner)
@@ -198,16 +235,16 @@ def shapes(c):
         yield "lm_head.weight", (c["vocab_size"], hidden)
 
 
-def elements(shape):
-    return shape[0] * (shape[1:] or (1,))[0]
+def is_packed(name):
+    return name.endswith(("_blocks", "_scales"))
 
 
 def write_model(c, folder):
     header, end = {}, 0
     for name, shape in shapes(c):
-        begin, end = end, end + 2 * elements(shape)
-        header[name] = {"dtype": "BF16", "shape": shape,
-                        "data_offsets": [begin, end]}
+        begin, end = end, end + math.prod(shape) * (2 - is_packed(name))
+        header[name] = {"dtype": "U8" if is_packed(name) else "BF16",
+                        "shape": shape, "data_offsets": [begin, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     with open(os.path.join(folder, "model.safetensors"), "wb") as file:
@@ -226,12 +263,16 @@ def call(*command):
 
 def room(c):
     """4 bits and double-quantised scales of all that is multiplied with in the
-    layers, 16 bits of the rest, and 4 GiB for adapters and activations."""
+    layers, what is stored packed as it is (with a number for 256 scales), 16
+    bits of the rest, and 4 GiB for adapters and activations."""
     bits = 4 + 8 / 64 + 32 / (64 * 256)
-    packed = sum(elements(s) for n, s in shapes(c) if "layers" in n
-                 and len(s) == 2)
-    rest = sum(elements(s) for n, s in shapes(c)) - packed
-    return packed * bits / 8 + rest * 2 + 4 * GIB
+    bytes_of = {True: 0, False: 0}
+    for name, shape in shapes(c):
+        size = math.prod(shape)
+        is_matrix = "layers" in name and len(shape) == 2
+        bytes_of[is_packed(name)] += size * (bits / 8 if is_matrix else
+                                             1 if is_packed(name) else 2)
+    return bytes_of[True] * 1.001 + bytes_of[False] + 4 * GIB
 
 
 def check(name, tools, work):
@@ -241,12 +282,14 @@ def check(name, tools, work):
     said = call(f"{tools}/qlora-import", work, "-o", model)
     assert "warning" not in said, f"{name}: {said}"
     is_sparse = "num_experts_per_tok" in c
+    is_stored = "quantization_config" in c
     call(f"{tools}/qloracc", model, "-o", module, "--target", "cuda",
          "--cuda-arch", "90", "--cuda-compiler", HOST_NVCC, "--load-in-4bit",
          "--bnb-4bit-use-double-quant", "--max-length", str(TOKENS),
          "--per-device-train-batch-size", "1", "--compute-dtype", "bfloat16",
          "--memory-limit", f"{int(room(c))}B",
-         *(["--quantize-moe-experts", "--lora-target-modules", "q_proj",
+         *(["--quantize-moe-experts"] if is_sparse and not is_stored else []),
+         *(["--lora-target-modules", "q_proj",
             "k_proj", "v_proj", "o_proj"] if is_sparse else []))
     said = call(f"{tools}/qlora-run", module, "--device", "null:h200")
     found = re.search(r"^ +total +([\d.]+) GiB", said, re.M)

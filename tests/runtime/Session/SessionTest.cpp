@@ -158,7 +158,7 @@ TEST_F(Session, AFirstSignalEndsAfterTheStep) {
       execv(arguments[0], arguments.data());
       _exit(99);
     }
-    for (int i = 0; i < 1000 && metrics(gpus).size() < 3; ++i)
+    for (int i = 0; i < 12000 && metrics(gpus).size() < 3; ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     kill(pid, SIGTERM);
     int status = 0;

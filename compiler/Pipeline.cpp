@@ -18,17 +18,7 @@ using namespace qlora;
 // adapt: from any model to the one that is trained
 //===----------------------------------------------------------------------===//
 
-static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
-                       const MemoryBudget &) {
-  // Before the adapters, so that only the model's own weights are quantised.
-  if (!options.quantizedFormat.empty()) {
-    QuantizeBaseOptions quantize;
-    quantize.format = options.quantizedFormat;
-    quantize.block = options.block;
-    quantize.doubleQuant = options.doubleQuant;
-    quantize.experts = options.quantizeExperts;
-    pm.addPass(createQuantizeBase(quantize));
-  }
+static void buildAdapters(OpPassManager &pm, const CompileOptions &options) {
   AttachAdaptersOptions adapters;
   adapters.rank = options.rank;
   adapters.alpha = options.alpha;
@@ -58,9 +48,29 @@ static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
   experts.initA = options.initA;
   experts.initB = options.initB;
   pm.addPass(createAttachExpertAdapters(experts));
+}
+
+static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
+                       const MemoryBudget &) {
+  // Before the adapters, so that only the model's own weights are quantised.
+  if (!options.quantizedFormat.empty()) {
+    QuantizeBaseOptions quantize;
+    quantize.format = options.quantizedFormat;
+    quantize.block = options.block;
+    quantize.doubleQuant = options.doubleQuant;
+    quantize.experts = options.quantizeExperts;
+    pm.addPass(createQuantizeBase(quantize));
+  }
+  if (!options.trainsAll)
+    buildAdapters(pm, options);
   // Before the gradient: the backward of the fused form is fused too.
   if (options.isEnabled("fuse-lora"))
     pm.addPass(createFuseLora());
+  TrainWeightsOptions weights;
+  weights.modules = options.trainsAll ? "[]" : options.modulesToSave;
+  weights.all = options.trainsAll;
+  weights.loraPlusRatio = options.loraPlusRatio;
+  pm.addPass(createTrainWeights(weights));
   // Once all that has no length is done: every later pass counts bytes.
   SpecializeShapesOptions shapes;
   shapes.batch = options.batch;

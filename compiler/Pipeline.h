@@ -45,6 +45,8 @@ struct CompileOptions {
   std::string rankPattern = "{}";
   std::string alphaPattern = "{}";
   std::string modulesToSave = "[]";
+  bool trainsAll = false; ///< the model itself, without adapters
+  double loraPlusRatio = 1;
   std::string targetParameters = "[]";
   std::string initA = "kaiming";
   std::string initB = "zero";

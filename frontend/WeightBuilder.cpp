@@ -46,7 +46,9 @@ Value WeightBuilder::declare(StringRef name, RankedTensorType type,
       /*init=*/StringAttr(), /*trainable=*/false,
       /*stored_quantized=*/first.stored.has_value(), /*quantized=*/TypeAttr(),
       isOwn ? ArrayAttr() : body.getStrArrayAttr(names),
-      isOwn ? DenseI64ArrayAttr() : body.getDenseI64ArrayAttr(rows));
+      isOwn ? DenseI64ArrayAttr() : body.getDenseI64ArrayAttr(rows),
+      /*transposed=*/false, /*undecayed=*/false,
+      /*rate_scale=*/llvm::APFloat(1.0));
   body.setLoc(loc);
   auto value = model::WeightOp::create(body, type, name);
   model::setLayer(value, layer);

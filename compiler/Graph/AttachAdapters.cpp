@@ -4,7 +4,6 @@
 // by PEFT's rules. See Passes.td for a before and after.
 
 #include "compiler/Graph/Targets.h"
-#include "compiler/Graph/TrainModules.h"
 #include "compiler/Passes.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -87,7 +86,6 @@ LogicalResult AttachAdaptersPass::parseOptions() {
   if (failed(parseTargets()))
     return failure();
   ranks = alphas = ValuePatterns();
-  saved.clear();
   recorded.clear();
   std::string error;
   auto fail = [&](StringRef option) {
@@ -101,16 +99,8 @@ LogicalResult AttachAdaptersPass::parseOptions() {
     return getOperation().emitError("lora_rank_pattern: expects a whole number "
                                     "of at least 1 for '")
            << wrong->first << "', but got " << wrong->second;
-  auto list = nlohmann::json::parse(modulesToSave, nullptr, false);
-  if (!list.is_array())
-    return getOperation().emitError("modules_to_save: expects a list, but "
-                                    "got ")
-           << modulesToSave;
-  for (const auto &item : list) {
-    if (!item.is_string())
-      return getOperation().emitError("modules_to_save: expects names");
-    saved.push_back(item.get<std::string>());
-  }
+  if (!parseNames(modulesToSave, saved, error))
+    return fail("modules_to_save");
   if (rank < 1)
     return getOperation().emitError("lora_r: expects at least 1, but got ")
            << int64_t(rank);
@@ -191,7 +181,9 @@ WeightOp AttachAdaptersPass::adapterWeight(OpBuilder &builder, Location loc,
         /*file_type=*/TypeAttr(), atEnd.getStringAttr(initial),
         /*trainable=*/true, /*stored_quantized=*/false,
         /*quantized=*/TypeAttr(), /*part_names=*/ArrayAttr(),
-        /*part_rows=*/DenseI64ArrayAttr());
+        /*part_rows=*/DenseI64ArrayAttr(),
+        /*transposed=*/false, /*undecayed=*/false,
+        /*rate_scale=*/llvm::APFloat(1.0));
   }
   return WeightOp::create(builder, loc, type, path);
 }
@@ -413,6 +405,4 @@ void AttachAdaptersPass::runOnOperation() {
   if (!recorded.empty())
     getOperation()->setAttr(kAdapterDropoutAttr,
                             recorded.getDictionary(&getContext()));
-  if (failed(trainModules(getOperation(), saved)))
-    signalPassFailure();
 }

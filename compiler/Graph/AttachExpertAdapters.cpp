@@ -111,7 +111,9 @@ Value AttachExpertAdaptersPass::adapterWeight(OpBuilder &builder, Location loc,
         atEnd, loc, path, type, /*file=*/StringAttr(), /*file_type=*/TypeAttr(),
         atEnd.getStringAttr(initial), /*trainable=*/true,
         /*stored_quantized=*/false, /*quantized=*/TypeAttr(),
-        /*part_names=*/ArrayAttr(), /*part_rows=*/DenseI64ArrayAttr());
+        /*part_names=*/ArrayAttr(), /*part_rows=*/DenseI64ArrayAttr(),
+        /*transposed=*/false, /*undecayed=*/false,
+        /*rate_scale=*/llvm::APFloat(1.0));
   }
   return WeightOp::create(builder, loc, type, path);
 }

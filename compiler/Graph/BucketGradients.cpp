@@ -36,12 +36,31 @@ namespace qlora {
 
 namespace {
 
-/// A range of the gradient arena, and the parameters whose gradients are in
-/// it.
-struct Bucket {
-  int64_t offset = 0;   ///< elements
+/// Elements of the gradient arena.
+struct Range {
+  int64_t offset = 0;
   int64_t elements = 0;
+};
+
+/// Parameters whose gradients are sent together, and where they are: a range
+/// of each group that is updated alike.
+struct Bucket {
   SmallVector<StringRef> parameters;
+  SmallVector<Range> ranges;
+
+  /// The range that is next to what is there, or a new one.
+  void add(int64_t offset, int64_t elements) {
+    if (ranges.empty() ||
+        ranges.back().offset + ranges.back().elements != offset)
+      ranges.push_back({offset, 0});
+    ranges.back().elements += elements;
+  }
+};
+
+/// A trainable parameter with its elements rounded up to the alignment.
+struct Trained {
+  int64_t elements;
+  UpdateKind kind;
 };
 
 class BucketGradientsPass
@@ -54,12 +73,13 @@ private:
   LogicalResult findOrder(ArrayRef<StepOp> steps);
   void writeLayout();
   int64_t bucketCount() const;
-  SmallVector<Bucket> makeBuckets() const;
+  SmallVector<Bucket> makeBuckets();
+  void findRanges(SmallVector<Bucket> &buckets);
   ArrayAttr factsOf(ArrayRef<Bucket> buckets);
 
-  /// Trainable parameters as the backward finishes them, with their elements
-  /// rounded up to the alignment.
-  llvm::MapVector<StringRef, int64_t> order;
+  /// As the backward finishes them.
+  llvm::MapVector<StringRef, Trained> order;
+  llvm::StringMap<int64_t> offsets; ///< elements
   int64_t flat = 0; ///< elements of the arena
 };
 
@@ -76,12 +96,11 @@ static llvm::MapVector<StringRef, Operation *> findLastWrites(StepOp step) {
 }
 
 LogicalResult BucketGradientsPass::findOrder(ArrayRef<StepOp> steps) {
-  llvm::StringMap<int64_t> trainable;
+  llvm::StringMap<Trained> trainable;
   for (auto parameter : getOperation().getOps<ParameterOp>())
     if (parameter.getTrainable())
-      trainable[parameter.getSymName()] =
-          llvm::alignTo(parameter.getTensorType().getNumElements(),
-                        kFlatAlignment);
+      trainable[parameter.getSymName()] = {flatElements(parameter),
+                                           updateKindOf(parameter)};
   for (StepOp step : steps) {
     auto lastWrites = findLastWrites(step);
     for (auto [name, op] : lastWrites) {
@@ -107,18 +126,23 @@ LogicalResult BucketGradientsPass::findOrder(ArrayRef<StepOp> steps) {
 
 void BucketGradientsPass::writeLayout() {
   SmallVector<Attribute> names;
-  SmallVector<int64_t> offsets;
-  int64_t offset = kFlatColumns;
-  for (auto [name, elements] : order) {
-    names.push_back(FlatSymbolRefAttr::get(&getContext(), name));
-    offsets.push_back(offset);
-    offset += elements;
+  SmallVector<int64_t> places;
+  for (const FlatGroup &group : flatGroups(getOperation())) {
+    int64_t offset = (1 + group.row) * kFlatColumns;
+    for (auto [name, trained] : order) {
+      if (trained.kind != group.kind)
+        continue;
+      names.push_back(FlatSymbolRefAttr::get(&getContext(), name));
+      places.push_back(offset);
+      offsets[name] = offset;
+      offset += trained.elements;
+    }
   }
   flat = flatElements(getOperation());
   Builder builder(&getContext());
   getOperation()->setAttr("train.layout", builder.getArrayAttr(names));
   getOperation()->setAttr("train.offsets",
-                          builder.getDenseI64ArrayAttr(offsets));
+                          builder.getDenseI64ArrayAttr(places));
   getOperation()->setAttr("train.flat_elements",
                           builder.getI64IntegerAttr(flat));
 }
@@ -135,30 +159,47 @@ int64_t BucketGradientsPass::bucketCount() const {
   return count;
 }
 
-SmallVector<Bucket> BucketGradientsPass::makeBuckets() const {
+SmallVector<Bucket> BucketGradientsPass::makeBuckets() {
   int64_t count = bucketCount(), parts = count * (count + 1) / 2;
   SmallVector<Bucket> buckets(1);
-  buckets[0].elements = kFlatColumns;
+  int64_t end = kFlatColumns; // of what has its bucket, and the statistics
   int64_t left = order.size();
   // What all buckets up to the current one should hold.
   int64_t target = flat * count / parts;
-  for (auto [name, elements] : order) {
+  for (auto [name, trained] : order) {
     int64_t later = count - buckets.size();
-    Bucket &current = buckets.back();
-    int64_t end = current.offset + current.elements;
     // A parameter goes where more than half of it belongs; each later bucket
     // needs at least one.
-    bool full = end + elements / 2 > target || left <= later;
-    if (later && full && !current.parameters.empty()) {
+    bool full = end + trained.elements / 2 > target || left <= later;
+    if (later && full && !buckets.back().parameters.empty()) {
       target += flat * later / parts;
-      buckets.push_back({end, 0, {}});
+      buckets.emplace_back();
     }
     buckets.back().parameters.push_back(name);
-    buckets.back().elements += elements;
+    end += trained.elements;
     --left;
   }
-  buckets.back().elements = flat - buckets.back().offset;
+  findRanges(buckets);
   return buckets;
+}
+
+/// The statistics are in the first bucket, what fills the last row of a group
+/// in the last one.
+void BucketGradientsPass::findRanges(SmallVector<Bucket> &buckets) {
+  buckets.front().add(0, kFlatColumns);
+  for (const FlatGroup &group : flatGroups(getOperation())) {
+    int64_t end = (1 + group.row) * kFlatColumns;
+    for (Bucket &bucket : buckets)
+      for (StringRef name : bucket.parameters)
+        if (const Trained &trained = order.find(name)->second;
+            trained.kind == group.kind) {
+          bucket.add(offsets.lookup(name), trained.elements);
+          end = offsets.lookup(name) + trained.elements;
+        }
+    const int64_t filled = (1 + group.row + group.rows) * kFlatColumns - end;
+    if (filled)
+      buckets.back().add(end, filled);
+  }
 }
 
 /// Puts each bucket's collective after its last gradient, in bucket order.
@@ -178,27 +219,34 @@ static void insertCollectives(StepOp step, ArrayRef<Bucket> buckets) {
       advance(lastWrites[parameter]);
     OpBuilder builder(step.getContext());
     builder.setInsertionPointAfter(after);
-    after = AllReduceOp::create(builder, after->getLoc(), number,
-                                bucket.offset, bucket.elements);
-    setPhase(after, StepPhase::Backward);
+    for (const Range &range : bucket.ranges) {
+      after = AllReduceOp::create(builder, after->getLoc(), number,
+                                  range.offset, range.elements);
+      setPhase(after, StepPhase::Backward);
+    }
   }
 }
 
 /// What each all-reduce holds.
 ArrayAttr BucketGradientsPass::factsOf(ArrayRef<Bucket> buckets) {
   SmallVector<Attribute> facts;
-  for (const Bucket &bucket : buckets)
+  for (const Bucket &bucket : buckets) {
+    int64_t elements = 0;
+    for (const Range &range : bucket.ranges)
+      elements += range.elements;
     facts.push_back(Facts(&getContext())
-                        .add("offset_bytes", 4 * bucket.offset)
-                        .add("bytes", 4 * bucket.elements)
+                        .add("offset_bytes", 4 * bucket.ranges.front().offset)
+                        .add("bytes", 4 * elements)
                         .add("parameters", bucket.parameters.size())
                         .add("starts_after", bucket.parameters.back())
                         .get());
+  }
   return ArrayAttr::get(&getContext(), facts);
 }
 
 void BucketGradientsPass::runOnOperation() {
   order.clear();
+  offsets.clear();
   if (maxBuckets < 1) {
     getOperation().emitError("expects at least one bucket, but got ")
         << int64_t(maxBuckets);

@@ -62,8 +62,6 @@ class BuildTrainStepPass
   void buildUpdate(OpBuilder &builder);
   bool isTrainable(Operation *op) const;
   LogicalResult findWanted(ArrayRef<Operation *> ops, Tape &tape) const;
-  DenseMap<Operation *, SmallVector<WeightOp>>
-  findFirstUses(ArrayRef<Operation *> ops) const;
 
   DenseSet<Attribute> trainable; ///< parameters, as weights name them
 };
@@ -156,20 +154,6 @@ LogicalResult BuildTrainStepPass::findWanted(ArrayRef<Operation *> ops,
   return success();
 }
 
-/// For each trainable weight, the first op that reads it: once the reverse
-/// walk has passed that op, its gradient is complete.
-DenseMap<Operation *, SmallVector<WeightOp>>
-BuildTrainStepPass::findFirstUses(ArrayRef<Operation *> ops) const {
-  DenseMap<Operation *, SmallVector<WeightOp>> firstUses;
-  DenseSet<Value> seen;
-  for (Operation *op : ops)
-    for (Value operand : op->getOperands())
-      if (Operation *def = operand.getDefiningOp();
-          def && isTrainable(def) && seen.insert(operand).second)
-        firstUses[op].push_back(cast<WeightOp>(def));
-  return firstUses;
-}
-
 static SmallVector<Operation *> emitResults(OpBuilder &builder, Location loc,
                                             ArrayRef<Value> values,
                                             bool accumulate) {
@@ -191,7 +175,6 @@ LogicalResult BuildTrainStepPass::buildAccumulate(OpBuilder &builder,
   Tape tape(backward);
   if (failed(findWanted(forward.ops, tape)))
     return failure();
-  auto firstUses = findFirstUses(forward.ops);
   SmallVector<Operation *> results =
       emitResults(backward, function.getLoc(), forward.results, true);
   Operation *lossOp = forward.results.front().getDefiningOp();
@@ -207,8 +190,12 @@ LogicalResult BuildTrainStepPass::buildAccumulate(OpBuilder &builder,
     if (op == lossOp)
       for (Operation *result : results)
         result->moveBefore(result->getBlock(), result->getBlock()->end());
-    for (WeightOp weight : firstUses.lookup(op)) {
-      Value gradient = tape.lookup(weight);
+    // At once, also where another op reads the weight too (tied weights):
+    // nothing of a weight's size waits.
+    for (Value operand : op->getOperands()) {
+      auto weight = operand.getDefiningOp<WeightOp>();
+      Value gradient = weight && isTrainable(weight) ? tape.take(operand)
+                                                     : Value();
       if (!gradient)
         continue;
       reached.insert(weight.getParameterAttr());
@@ -257,9 +244,26 @@ void BuildTrainStepPass::buildInitialize(OpBuilder &builder,
   }
 }
 
+static void updateGroup(OpBuilder &b, const FlatGroup &group, Value scale) {
+  Location loc = b.getUnknownLoc();
+  auto type = RankedTensorType::get({group.rows, kFlatColumns}, b.getF32Type());
+  auto flat = [&](FlatKind kind) -> Value {
+    return FlatOp::create(b, loc, type, kind, false, group.row);
+  };
+  const UpdateKind &kind = group.kind;
+  auto adamw = AdamWOp::create(
+      b, loc, type, type, type, /*rounded=*/Type(), flat(FlatKind::Trainable),
+      flat(FlatKind::Moment1), flat(FlatKind::Moment2),
+      flat(FlatKind::Gradient), scale,
+      APFloat(kind.rateScale), kind.isUndecayed);
+  StoreFlatOp::create(b, loc, FlatKind::Trainable, adamw.getNewP(), group.row);
+  StoreFlatOp::create(b, loc, FlatKind::Moment1, adamw.getNewM(), group.row);
+  StoreFlatOp::create(b, loc, FlatKind::Moment2, adamw.getNewV(), group.row);
+}
+
 void BuildTrainStepPass::buildUpdate(OpBuilder &builder) {
   Location loc = builder.getUnknownLoc();
-  int64_t rows = flatElements(getOperation()) / kFlatColumns;
+  const int64_t rows = flatElements(getOperation()) / kFlatColumns;
   Type f32 = builder.getF32Type();
   auto whole = RankedTensorType::get({rows, kFlatColumns}, f32);
   auto one = RankedTensorType::get({1}, f32);
@@ -270,18 +274,8 @@ void BuildTrainStepPass::buildUpdate(OpBuilder &builder) {
   Value all = FlatOp::create(b, loc, whole, FlatKind::Gradient, true);
   auto clip = ClipNormOp::create(b, loc, one, one, all);
   ResultOp::create(b, loc, "grad_norm", clip.getNorm(), false);
-  auto body = RankedTensorType::get({rows - 1, kFlatColumns}, f32);
-  auto flat = [&](FlatKind kind) -> Value {
-    return FlatOp::create(b, loc, body, kind, false);
-  };
-  auto adamw = AdamWOp::create(
-      b, loc, TypeRange{body, body, body},
-      ValueRange{flat(FlatKind::Trainable), flat(FlatKind::Moment1),
-                 flat(FlatKind::Moment2), flat(FlatKind::Gradient),
-                 clip.getScale()});
-  StoreFlatOp::create(b, loc, FlatKind::Trainable, adamw.getNewP());
-  StoreFlatOp::create(b, loc, FlatKind::Moment1, adamw.getNewM());
-  StoreFlatOp::create(b, loc, FlatKind::Moment2, adamw.getNewV());
+  for (const FlatGroup &group : flatGroups(getOperation()))
+    updateGroup(b, group, clip.getScale());
   ClearOp::create(b, loc, FlatKind::Gradient);
 }
 

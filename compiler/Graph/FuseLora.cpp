@@ -107,7 +107,9 @@ void FuseLoraPass::createParameter(ArrayRef<StringRef> members,
       builder, first.getLoc(), name, type, StringAttr(), TypeAttr(),
       first.getInitAttr(), /*trainable=*/true, /*stored_quantized=*/false,
       TypeAttr(), builder.getStrArrayAttr(members),
-      builder.getDenseI64ArrayAttr(rows));
+      builder.getDenseI64ArrayAttr(rows),
+      /*transposed=*/false, /*undecayed=*/false,
+      /*rate_scale=*/llvm::APFloat(1.0));
 }
 
 /// One product with `name`, split, in place of the siblings.

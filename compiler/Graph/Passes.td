@@ -90,8 +90,7 @@ def AttachAdapters : Pass<"attach-adapters", "::mlir::ModuleOp"> {
 
     With dropout, x goes through one `model.dropout` per distinct x, so that
     siblings share a mask (PEFT draws one per module); the module attribute
-    `model.adapter_dropout` keeps which. `modulesToSave` (JSON list) makes
-    ordinary weights trainable.
+    `model.adapter_dropout` keeps which. `modulesToSave` (JSON list) get none.
   }];
   let options = [
     Option<"rank", "r", "int64_t", "8", "">,
@@ -157,6 +156,25 @@ def FuseLora : Pass<"fuse-lora", "::mlir::ModuleOp"> {
     once becomes that op's `init`. Before the gradient is built, so that the
     backward is fused too.
   }];
+}
+
+def TrainWeights : Pass<"train-weights", "::mlir::ModuleOp"> {
+  let summary = "train weights of the model; say how each parameter is updated";
+  let description = [{
+    The weights of `modules` (JSON list, PEFT's `modules_to_save`), or of the
+    whole model with `all`, become trainable: f32 in memory, of the type in the
+    file that they had. What cannot be trained is an error, as is a name that no
+    module has.
+
+    Biases and norms are `undecayed`, as transformers' Trainer has it. With
+    `lora-plus-ratio`, the B of adapters and what has one dimension get it as
+    `rate_scale`. After fuse-lora, so that what it stacks is one parameter.
+  }];
+  let options = [
+    Option<"modules", "modules", "std::string", "\"[]\"", "">,
+    Option<"all", "all", "bool", "false", "every weight of the model">,
+    Option<"loraPlusRatio", "lora-plus-ratio", "double", "1.0", "">,
+  ];
 }
 
 //===----------------------------------------------------------------------===//

@@ -90,7 +90,8 @@ static void storeRounded(StepOp update) {
     auto both = AdamWOp::create(builder, adamw.getLoc(), types,
                                 adamw->getOperands(), adamw->getAttrs());
     StoreFlatOp::create(builder, adamw.getLoc(), FlatKind::Rounded,
-                        both.getRounded());
+                        both.getRounded(),
+                        adamw.getP().getDefiningOp<FlatOp>().getRow());
     adamw->replaceAllUsesWith(both->getResults().drop_back());
     adamw.erase();
   }

@@ -139,6 +139,24 @@ bool Targets::matches(const std::string &path) const {
          });
 }
 
+bool qlora::parseNames(const std::string &json,
+                       std::vector<std::string> &names, std::string &error) {
+  const auto list = nlohmann::json::parse(json, nullptr, false);
+  names.clear();
+  if (!list.is_array()) {
+    error = "expects a list, but got " + json;
+    return false;
+  }
+  for (const auto &item : list) {
+    if (!item.is_string()) {
+      error = "expects names";
+      return false;
+    }
+    names.push_back(item.get<std::string>());
+  }
+  return true;
+}
+
 bool qlora::isSavedModule(const std::string &path,
                           const std::vector<std::string> &names) {
   // PEFT: re.match(rf"(^|.*\.){name}($|\..*)", path). Names are plain ones, so

@@ -50,6 +50,10 @@ private:
   std::vector<std::regex> beforeLayer; ///< with the number as a group
 };
 
+/// A JSON list of names; what is none is an error.
+bool parseNames(const std::string &json, std::vector<std::string> &names,
+                std::string &error);
+
 /// True where `path` is a module of PEFT's `modules_to_save`, or inside one:
 /// such a module gets no adapter.
 bool isSavedModule(const std::string &path,

@@ -52,7 +52,8 @@ Value StepLowering::arenaBuffer(Arena arena, int64_t offset, int64_t bytes,
                                    program::DType(dtype));
 }
 
-Place StepLowering::flatPlace(MemorySpace space, bool statistics) {
+Place StepLowering::flatPlace(const OutsideMemory &outside) {
+  const MemorySpace space = outside.space;
   const bool isRounded = space == MemorySpace::Rounded;
   const Arena arena = space == MemorySpace::Trainable ? Arena::Trainable
                       : space == MemorySpace::Gradient ? Arena::Gradient
@@ -60,8 +61,11 @@ Place StepLowering::flatPlace(MemorySpace space, bool statistics) {
                       : space == MemorySpace::Moment2  ? Arena::Moment2
                                                        : Arena::Rounded;
   const int64_t width = isRounded ? 2 : 4;
-  const int64_t skip = statistics ? 0 : width * kFlatColumns;
-  return {arenaBuffer(arena, skip, layout.getFlatBytes() / 4 * width - skip,
+  const int64_t rowBytes = width * kFlatColumns;
+  const int64_t skip = outside.statistics ? 0 : rowBytes * (1 + outside.row);
+  const int64_t all = layout.getFlatBytes() / 4 * width;
+  return {arenaBuffer(arena, skip,
+                      outside.rows ? rowBytes * outside.rows : all - skip,
                       isRounded ? QLORA_DTYPE_BF16 : QLORA_DTYPE_F32),
           0, kFlatColumns};
 }
@@ -70,7 +74,7 @@ Place StepLowering::flatPlace(MemorySpace space, bool statistics) {
 Place StepLowering::outsidePlace(const OutsideMemory &outside,
                                  RankedTensorType type) {
   if (!outside.name)
-    return flatPlace(outside.space, outside.statistics);
+    return flatPlace(outside);
   auto buffer = [&](Arena arena, int64_t offset, int64_t bytes) {
     return Place{arenaBuffer(arena, offset, bytes,
                              *elementDtype(type.getElementType())),

@@ -86,7 +86,7 @@ private:
   mlir::Value bufferOf(unsigned root);
   Place outsidePlace(const model::OutsideMemory &outside,
                      mlir::RankedTensorType type);
-  Place flatPlace(model::MemorySpace space, bool statistics);
+  Place flatPlace(const model::OutsideMemory &outside);
   Place allocate(mlir::Value value, bool isSaved);
   bool isSaved(const MemoryRoot &root) const;
   mlir::Value arenaBuffer(program::Arena arena, int64_t offset, int64_t bytes,

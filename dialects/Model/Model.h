@@ -82,6 +82,8 @@ struct OutsideMemory {
   /// statistic; null: all parameters.
   mlir::Attribute name;
   bool statistics = false; ///< with the row of statistics before them
+  /// Of all parameters those in these rows of the flat arena; 0 rows: all.
+  int64_t row = 0, rows = 0;
 
   bool operator==(const OutsideMemory &) const = default;
   /// Whether the two may have a byte in common.

@@ -12,7 +12,9 @@ bool OutsideMemory::overlaps(const OutsideMemory &other) const {
     return space == MemorySpace::Weight ? MemorySpace::Trainable : space;
   };
   return arena(space) == arena(other.space) &&
-         (!name || !other.name || name == other.name);
+         (!name || !other.name || name == other.name) &&
+         (!rows || !other.rows ||
+          (row < other.row + other.rows && other.row < row + rows));
 }
 
 SmallVector<MemoryTie> qlora::model::tiesOf(Operation *op) {

@@ -17,6 +17,12 @@ void Tape::add(Value value, Value gradient) {
               : gradient;
 }
 
+Value Tape::take(Value value) {
+  Value gradient = lookup(value);
+  gradients.erase(value);
+  return gradient;
+}
+
 static RankedTensorType asF32(RankedTensorType type) {
   return type.clone(Float32Type::get(type.getContext()));
 }

@@ -28,9 +28,32 @@ inline constexpr int64_t kLabelCountElement = 1;
 /// Parameters start at multiples of this many elements in a flat arena.
 inline constexpr int64_t kFlatAlignment = 16;
 
-/// Elements of the flat arenas: the statistics row and all trainable
-/// parameters, rounded up to whole rows. Does not depend on their order.
+/// How a trained parameter is updated, beside what is the same for all.
+struct UpdateKind {
+  double rateScale = 1; ///< times the learning rate
+  bool isUndecayed = false;
+
+  auto operator<=>(const UpdateKind &) const = default;
+};
+
+UpdateKind updateKindOf(model::ParameterOp parameter);
+
+/// Rows of the flat arenas, behind the statistics, whose parameters are updated
+/// alike.
+struct FlatGroup {
+  UpdateKind kind;
+  int64_t row = 0;
+  int64_t rows = 0;
+};
+
+/// Groups by kind, each of whole rows. Does not depend on the order of the
+/// parameters.
+llvm::SmallVector<FlatGroup> flatGroups(mlir::Operation *module);
+
+/// Elements of the flat arenas: the statistics row and all groups.
 int64_t flatElements(mlir::Operation *module);
+/// Elements of a parameter with what aligns the next one.
+int64_t flatElements(model::ParameterOp parameter);
 
 /// Reverse-mode bookkeeping: which values need a gradient, and what has been
 /// contributed so far. Contributions to a value are added in the order they
@@ -44,6 +67,8 @@ public:
   mlir::Value lookup(mlir::Value value) const {
     return gradients.lookup(value);
   }
+  /// The same, which is then forgotten; what comes later starts anew.
+  mlir::Value take(mlir::Value value);
   /// True where a trainable parameter is upstream of `value`.
   bool needs(mlir::Value value) const { return wanted.contains(value); }
   void want(mlir::Value value) { wanted.insert(value); }

@@ -7,6 +7,8 @@
 #include "mlir/IR/DialectImplementation.h"
 #include "llvm/ADT/TypeSwitch.h"
 
+#include <map>
+
 using namespace mlir;
 using namespace qlora::model;
 using namespace qlora::train;
@@ -30,13 +32,36 @@ void TrainDialect::initialize() {
       >();
 }
 
-int64_t qlora::train::flatElements(Operation *module) {
-  int64_t elements = kFlatColumns;
+UpdateKind qlora::train::updateKindOf(ParameterOp parameter) {
+  return {parameter.getRateScale().convertToDouble(),
+          parameter.getUndecayed()};
+}
+
+int64_t qlora::train::flatElements(ParameterOp parameter) {
+  return llvm::alignTo(parameter.getTensorType().getNumElements(),
+                       kFlatAlignment);
+}
+
+SmallVector<FlatGroup> qlora::train::flatGroups(Operation *module) {
+  std::map<UpdateKind, int64_t> elements;
   for (auto parameter : module->getRegion(0).getOps<ParameterOp>())
     if (parameter.getTrainable())
-      elements += llvm::alignTo(parameter.getTensorType().getNumElements(),
-                                kFlatAlignment);
-  return llvm::alignTo(elements, kFlatColumns);
+      elements[updateKindOf(parameter)] += flatElements(parameter);
+  SmallVector<FlatGroup> groups;
+  int64_t row = 0;
+  for (const auto &[kind, count] : elements) {
+    const int64_t rows = llvm::divideCeil(count, kFlatColumns);
+    groups.push_back({kind, row, rows});
+    row += rows;
+  }
+  return groups;
+}
+
+int64_t qlora::train::flatElements(Operation *module) {
+  SmallVector<FlatGroup> groups = flatGroups(module);
+  const int64_t rows =
+      groups.empty() ? 0 : groups.back().row + groups.back().rows;
+  return (1 + rows) * kFlatColumns;
 }
 
 //===----------------------------------------------------------------------===//
@@ -96,11 +121,18 @@ static MemorySpace spaceOf(FlatKind kind) {
   return kSpaces[static_cast<int>(kind)];
 }
 
+static OutsideMemory rowsOf(FlatKind kind, int64_t row, Value value) {
+  return {spaceOf(kind), {}, /*statistics=*/false, row,
+          cast<RankedTensorType>(value.getType()).getDimSize(0)};
+}
+
 std::optional<OutsideMemory> FlatOp::getOutsideMemory() {
-  return OutsideMemory{spaceOf(getFlat()), {}, getStatistics()};
+  if (getStatistics())
+    return OutsideMemory{spaceOf(getFlat()), {}, /*statistics=*/true};
+  return rowsOf(getFlat(), getRow(), getResult());
 }
 SmallVector<MemoryStore> StoreFlatOp::getMemoryStores() {
-  return {{{spaceOf(getFlat()), {}}, &getValueMutable()}};
+  return {{rowsOf(getFlat(), getRow(), getValue()), &getValueMutable()}};
 }
 SmallVector<MemoryStore> ClearOp::getMemoryStores() {
   return {{{spaceOf(getFlat()), {}, /*statistics=*/true}}};

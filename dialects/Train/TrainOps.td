@@ -32,7 +32,8 @@ def Train_Dialect : Dialect {
     arenas of one layout; so is, in bf16, a copy of the parameters for who
     rounds them anyway. The first kFlatColumns elements of the gradient
     arena are for statistics (loss sum, label count), so that they are summed
-    over ranks with the gradients; then come the parameters in the order in
+    over ranks with the gradients; then come the parameters, those together
+    that are updated alike (FlatGroup in Train.h), and of these in the order in
     which the backward finishes their gradients.
 
     How an op is differentiated is the interface `Differentiable`, attached
@@ -285,16 +286,19 @@ def Train_FlatOp : Train_Op<"flat",
     [DeclareOpInterfaceMethods<Model_MemoryOp, ["getOutsideMemory"]>]> {
   let summary = "a flat arena as rows of kFlatColumns elements";
   let description = [{
-    All parameters; with `statistics` also the row before them.
+    From `row` on, which counts from the first parameter, as many as the result
+    has; with `statistics` the whole arena, of which they are the first row.
   }];
-  let ownArguments = (ins Train_FlatKindAttr:$flat, UnitAttr:$statistics);
+  let ownArguments = (ins Train_FlatKindAttr:$flat, UnitAttr:$statistics,
+    DefaultValuedAttr<I64Attr, "0">:$row);
   let results = (outs Model_Tensor:$result);
   let assemblyFormat = "$flat attr-dict `:` type($result)";
 }
 
 def Train_StoreFlatOp : Train_Store<"store_flat"> {
-  let summary = "the new contents of a flat arena";
-  let ownArguments = (ins Train_FlatKindAttr:$flat, Model_Tensor:$value);
+  let summary = "the new contents of a flat arena, from a row on";
+  let ownArguments = (ins Train_FlatKindAttr:$flat, Model_Tensor:$value,
+    DefaultValuedAttr<I64Attr, "0">:$row);
   let assemblyFormat = "$flat `,` $value attr-dict `:` type($value)";
 }
 
@@ -323,12 +327,14 @@ def Train_AdamWOp : Train_Op<"adamw",
   let summary = "AdamW as torch has it (Loshchilov and Hutter, 2019)";
   let description = [{
     p, m, v, g [R, kFlatColumns]; scale [1] multiplies g. Rates, betas and
-    bias corrections come from the step block. `rounded` is new_p in bf16.
+    bias corrections come from the step block; the rate is multiplied by
+    `rate_scale`, and `undecayed` is without decay. `rounded` is new_p in bf16.
     Where scale is NaN, because a gradient or the loss was not finite, the step
     changes nothing.
   }];
   let ownArguments = (ins Model_Tensor:$p, Model_Tensor:$m,
-    Model_Tensor:$v, Model_Tensor:$g, Model_Tensor:$scale);
+    Model_Tensor:$v, Model_Tensor:$g, Model_Tensor:$scale,
+    DefaultValuedAttr<F64Attr, "1.0">:$rate_scale, UnitAttr:$undecayed);
   let results = (outs Model_Tensor:$new_p, Model_Tensor:$new_m,
     Model_Tensor:$new_v, Optional<Model_Tensor>:$rounded);
   let assemblyFormat = "operands attr-dict `:` functional-type(operands, results)";

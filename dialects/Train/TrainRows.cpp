@@ -33,8 +33,9 @@ SmallVector<Value> AdamWOp::buildRow(OpBuilder &b, ValueRange arguments) {
   Value one = a.number(1.0);
   Value rate = step("learning_rate"), beta1 = step("beta1"),
         beta2 = step("beta2");
+  if (const double scale = getRateScale().convertToDouble(); scale != 1)
+    rate = a.mul(rate, a.number(scale));
   Value g = a.mul(arguments[3], splat(arguments[4]));
-  Value decay = a.sub(one, a.mul(rate, step("weight_decay")));
   Value newM = a.add(m, a.mul(splat(a.sub(one, beta1)), a.sub(g, m)));
   Value newV = a.add(a.mul(splat(beta2), v),
                      a.mul(splat(a.sub(one, beta2)), a.mul(g, g)));
@@ -42,8 +43,11 @@ SmallVector<Value> AdamWOp::buildRow(OpBuilder &b, ValueRange arguments) {
       a.add(a.div(a.sqrt(newV), splat(step("bias_correction2_sqrt"))),
             splat(step("epsilon")));
   Value size = splat(a.div(rate, step("bias_correction1")));
-  Value newP = a.sub(a.mul(p, splat(decay)),
-                     a.mul(size, a.div(newM, denominator)));
+  Value decayed = p;
+  if (!getUndecayed())
+    decayed = a.mul(
+        p, splat(a.sub(one, a.mul(rate, step("weight_decay")))));
+  Value newP = a.sub(decayed, a.mul(size, a.div(newM, denominator)));
   Value scale = splat(arguments[4]);
   Value isFinite = a.compare(arith::CmpFPredicate::OEQ, scale, scale);
   newP = a.select(isFinite, newP, p);

@@ -50,6 +50,10 @@ const OptionRow kRows[] = {
     {"hub_private_repo", kBool, "false", kOutput, kFiles,
      "make it a private one where it is not there yet"},
 
+    {"finetuning_type", kChoice, "lora", kProgram, kLora,
+     "lora: adapters beside the model; full: all weights of the model, which "
+     "has to be one that is not quantised, and a model folder comes out",
+     "", "lora full"},
     {"lora_r", kInt, "8", kProgram, kLora, "rank of the adapter's matrices",
      "lora_rank r rank", "", 1, 65536},
     {"lora_alpha", kFloat, "8", kProgram, kLora,
@@ -81,6 +85,10 @@ const OptionRow kRows[] = {
      "peft_use_dora lora_use_dora"},
     {"lora_bias", kBool, "false", kProgram, kLora,
      "B of each adapter has a bias"},
+    {"loraplus_lr_ratio", kFloat, "1", kProgram, kLora,
+     "LoRA+: the learning rate of each B, and of what has one dimension, as a "
+     "multiple of that of A",
+     "", "", 0},
     {"lora_rank_pattern", kNumberMap, "{}", kProgram, kLora,
      "rank of single modules, {name: rank}", "rank_pattern", "", 1, 65536},
     {"lora_alpha_pattern", kNumberMap, "{}", kProgram, kLora,

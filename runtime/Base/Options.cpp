@@ -211,11 +211,29 @@ static Status validateAdapter(const Options &o) {
     return Status::invalid("{} goes with {} true or false, as in PEFT, but got "
                            "gaussian",
                            kind, o.spelling("init_lora_weights"));
-  if (hasBias && o.number("weight_decay") != 0)
-    return Status::invalid("{} needs {} 0, but got {}: transformers' Trainer "
-                           "does not decay biases, and here all is decayed",
-                           kind, o.spelling("weight_decay"),
-                           o.number("weight_decay"));
+  return Status::ok();
+}
+
+/// Without adapters nothing is said of them, and no weight is quantised.
+static Status validateFull(const Options &o) {
+  if (o.text("finetuning_type") != "full")
+    return Status::ok();
+  const auto refuse = [&](const char *name) {
+    return Status::invalid("{} does not go with {} full, which trains the "
+                           "weights themselves; leave one of them out",
+                           o.spelling(name), o.spelling("finetuning_type"));
+  };
+  for (const char *name : {"load_in_4bit", "load_in_8bit", "use_dora",
+                           "lora_bias", "use_rslora"})
+    if (o.boolean(name))
+      return refuse(name);
+  for (const char *name : {"modules_to_save", "target_parameters"})
+    if (!o.value(name).empty())
+      return refuse(name);
+  if (!o.text("adapter_name_or_path").empty())
+    return refuse("adapter_name_or_path");
+  if (o.number("loraplus_lr_ratio") != 1)
+    return refuse("loraplus_lr_ratio");
   return Status::ok();
 }
 
@@ -249,6 +267,7 @@ Status Options::validate() const {
                            spelling("gradient_accumulation_steps"));
   QLORA_RETURN_IF_ERROR(validateData());
   QLORA_RETURN_IF_ERROR(validateAdapter(*this));
+  QLORA_RETURN_IF_ERROR(validateFull(*this));
   if (boolean("load_in_4bit") && boolean("load_in_8bit"))
     return Status::invalid("{} and {}: a base has 4 bits or 8, leave one out",
                            spelling("load_in_4bit"), spelling("load_in_8bit"));

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "runtime/Base/UserFiles.h"
+#include "runtime/Weights/ConvertWeights.h"
 #include "runtime/Weights/Safetensors.h"
 
 namespace qlora {
@@ -30,21 +31,43 @@ constexpr const char *kTokenizerFiles[] = {"tokenizer.json",
                                            "vocab.json",
                                            "merges.txt"};
 
-constexpr const char *kWeights = "adapter_model.safetensors";
-constexpr const char *kConfig = "adapter_config.json";
+constexpr const char *kAdapterWeights = "adapter_model.safetensors";
+constexpr const char *kModelWeights = "model.safetensors";
+constexpr const char *kAdapterConfig = "adapter_config.json";
+/// Of a model folder, as they are.
+constexpr const char *kModelConfigs[] = {"config.json",
+                                         "generation_config.json"};
 
 } // namespace
 
 bool holdsAdapter(const fs::path &folder) {
   std::error_code ignored;
-  return fs::exists(folder / kWeights, ignored);
+  return fs::exists(folder / kAdapterWeights, ignored) ||
+         fs::exists(folder / kModelWeights, ignored);
 }
 
-std::string peftName(const qlora_parameter &parameter) {
+bool trainsModel(const LoadedModule &module) {
+  const auto trained = trainedParameters(module);
+  return !trained.empty() &&
+         std::ranges::none_of(trained, [](const qlora_parameter *parameter) {
+           return parameter->role == QLORA_ROLE_ADAPTER;
+         });
+}
+
+const char *trainedFile(const LoadedModule &module) {
+  return trainsModel(module) ? kModelWeights : kAdapterWeights;
+}
+
+static std::string peftName(const qlora_parameter &parameter) {
   std::string_view name = parameter.name;
   if (name.starts_with(kBasePrefix))
     return std::string(name);
   return std::string(kBasePrefix) + std::string(name);
+}
+
+std::string trainedName(const LoadedModule &module,
+                        const qlora_parameter &parameter) {
+  return trainsModel(module) ? parameter.name : peftName(parameter);
 }
 
 std::vector<const qlora_parameter *>
@@ -148,16 +171,19 @@ json adapterConfig(const LoadedModule &module, const Options &options) {
   };
 }
 
-/// Those that the model folder has, with their bytes.
+/// What goes along, of what the model folder has, with its bytes.
 static std::vector<std::pair<fs::path, uint64_t>>
-tokenizerFiles(const std::string &model) {
+copiedFiles(const LoadedModule &module, const Options &options) {
   std::vector<std::pair<fs::path, uint64_t>> files;
-  for (const char *name : kTokenizerFiles) {
-    const fs::path file = fs::path(model) / name;
+  const fs::path model = options.text("model_name_or_path");
+  const auto add = [&](const char *name) {
     std::error_code error;
-    if (const uint64_t bytes = fs::file_size(file, error); !error)
-      files.emplace_back(file, bytes);
-  }
+    if (const uint64_t bytes = fs::file_size(model / name, error); !error)
+      files.emplace_back(model / name, bytes);
+  };
+  if (trainsModel(module))
+    std::ranges::for_each(kModelConfigs, add);
+  std::ranges::for_each(kTokenizerFiles, add);
   return files;
 }
 
@@ -169,16 +195,41 @@ static Status copyInto(const std::string &folder, const fs::path &source,
                           flush);
 }
 
-std::vector<SafetensorsItem> adapterItems(const LoadedModule &module,
+std::vector<SafetensorsItem> trainedItems(const LoadedModule &module,
                                           std::span<const uint8_t> arena) {
+  const bool isModel = trainsModel(module);
   std::vector<SafetensorsItem> items;
   for (const qlora_parameter *parameter : trainedParameters(module))
     items.push_back(
-        {peftName(*parameter),
+        {isModel ? parameter->name : peftName(*parameter),
          SafetensorsDtype::kF32,
          {parameter->shape, parameter->shape + parameter->rank},
          {arena.empty() ? nullptr : arena.data() + parameter->offset,
           parameter->bytes}});
+  return items;
+}
+
+template <qlora_dtype Type>
+static void roundTo(const uint8_t *from, uint8_t *to, int64_t count) {
+  convertWeights(QLORA_DTYPE_F32, from, Type, to, count);
+}
+
+/// The same as the run leaves it: a model's weights of their own types.
+static std::vector<SafetensorsItem>
+finalItems(const LoadedModule &module, std::span<const uint8_t> arena) {
+  std::vector<SafetensorsItem> items = trainedItems(module, arena);
+  if (!trainsModel(module))
+    return items;
+  const auto parameters = trainedParameters(module);
+  for (size_t i = 0; i < items.size(); ++i) {
+    items[i].dtype =
+        *fromAbiDtype(static_cast<qlora_dtype>(parameters[i]->file_dtype));
+    items[i].round = items[i].dtype == SafetensorsDtype::kBF16
+                         ? roundTo<QLORA_DTYPE_BF16>
+                     : items[i].dtype == SafetensorsDtype::kF16
+                         ? roundTo<QLORA_DTYPE_F16>
+                         : nullptr;
+  }
   return items;
 }
 
@@ -192,21 +243,21 @@ static std::string configText(const LoadedModule &module,
   return adapterConfig(module, options).dump(2) + "\n";
 }
 
-Status writeAdapterWeights(const LoadedModule &module,
+Status writeTrainedWeights(const LoadedModule &module,
                            std::span<const uint8_t> trained,
                            const std::string &folder) {
   QLORA_ASSIGN_OR_RETURN(AtomicFile file,
-                         AtomicFile::create(folder + "/" + kWeights));
-  return writeSafetensors(std::move(file), adapterItems(module, trained),
+                         AtomicFile::create(folder + "/" + trainedFile(module)));
+  return writeSafetensors(std::move(file), trainedItems(module, trained),
                           metadata(), AtomicFile::Flush::kNo);
 }
 
-Status writeAdapterConfig(const LoadedModule &module, const Options &options,
+Status writeTrainedConfig(const LoadedModule &module, const Options &options,
                           const std::string &folder, AtomicFile::Flush flush) {
-  QLORA_RETURN_IF_ERROR(replaceWholeFile(
-      folder + "/" + kConfig, configText(module, options), flush));
-  for (const auto &[file, size] :
-       tokenizerFiles(options.text("model_name_or_path")))
+  if (!trainsModel(module))
+    QLORA_RETURN_IF_ERROR(replaceWholeFile(
+        folder + "/" + kAdapterConfig, configText(module, options), flush));
+  for (const auto &[file, size] : copiedFiles(module, options))
     QLORA_RETURN_IF_ERROR(copyInto(folder, file, flush));
   return Status::ok();
 }
@@ -238,12 +289,11 @@ StatusOr<PreparedAdapter> PreparedAdapter::prepare(const LoadedModule &module,
 Status PreparedAdapter::fill() {
   QLORA_ASSIGN_OR_RETURN(
       const uint64_t bytesOfWeights,
-      safetensorsBytes(adapterItems(*module, {}), metadata()));
+      safetensorsBytes(finalItems(*module, {}), metadata()));
   uint64_t bytes = bytesOfWeights + configText(*module, *options).size();
-  for (const auto &[file, size] :
-       tokenizerFiles(options->text("model_name_or_path")))
+  for (const auto &[file, size] : copiedFiles(*module, *options))
     bytes += size;
-  auto made = AtomicFile::create(staging + "/" + kWeights);
+  auto made = AtomicFile::create(staging + "/" + trainedFile(*module));
   Status space = made.status();
   if (space.isOk())
     space = checkFreeSpace(staging, bytes);
@@ -252,7 +302,7 @@ Status PreparedAdapter::fill() {
   if (!space.isOk())
     return Status::error(space.code(), "{}; make room there", space.message());
   weights.emplace(std::move(*made));
-  return writeAdapterConfig(*module, *options, staging,
+  return writeTrainedConfig(*module, *options, staging,
                             AtomicFile::Flush::kYes);
 }
 
@@ -279,7 +329,7 @@ Status PreparedAdapter::write(std::span<const uint8_t> trained) {
     return again.write(trained);
   }
   QLORA_RETURN_IF_ERROR(writeSafetensors(
-      std::move(*weights), adapterItems(*module, trained), metadata()));
+      std::move(*weights), finalItems(*module, trained), metadata()));
   std::vector<fs::path> files;
   const Status status = commit(files);
   // There is no other copy of what was trained.

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 
 // PEFT adapter folders: adapter_model.safetensors and adapter_config.json,
-// with the tokenizer's files of the base model beside them.
+// with the tokenizer's files of the base model beside them. Where the model is
+// trained itself, without adapters, a model folder in the same way:
+// model.safetensors of the types that its files have, and config.json.
 //
 // The adapter of a run's end is written whole or not at all: by way of a staging
 // folder in its own, from which each file is renamed into place. When the disk
@@ -38,9 +40,16 @@ inline constexpr const char *kStagingFolder = ".staging";
 /// Whether a folder has an adapter's weights.
 bool holdsAdapter(const std::filesystem::path &folder);
 
-/// A trained parameter's name in a PEFT file: adapters carry it already,
-/// weights of the model get "base_model.model." in front.
-std::string peftName(const qlora_parameter &parameter);
+/// True where the model is trained itself: full fine-tuning.
+bool trainsModel(const LoadedModule &module);
+
+/// The name of the file with what is trained.
+const char *trainedFile(const LoadedModule &module);
+
+/// A trained parameter's name in that file. In PEFT's adapters carry it
+/// already, weights of the model get "base_model.model." in front.
+std::string trainedName(const LoadedModule &module,
+                        const qlora_parameter &parameter);
 
 /// The parameters of the TRAINABLE arena, in table order.
 std::vector<const qlora_parameter *>
@@ -53,18 +62,20 @@ trainedParameters(const LoadedModule &module);
 nlohmann::json adapterConfig(const LoadedModule &module,
                              const Options &options);
 
-/// The values of `arena`, which has TRAINABLE's layout, by PEFT's names. An
-/// arena that may not be read yet is empty: the items are then for their sizes.
-std::vector<SafetensorsItem> adapterItems(const LoadedModule &module,
+/// The values of `arena`, which has TRAINABLE's layout, by their names in files,
+/// in f32. An arena that may not be read yet is empty: the items are then for
+/// their sizes.
+std::vector<SafetensorsItem> trainedItems(const LoadedModule &module,
                                           std::span<const uint8_t> arena);
 
-// The parts of an adapter folder, file by file: for a folder that becomes an
-// adapter by being renamed. The weights are not flushed.
-Status writeAdapterWeights(const LoadedModule &module,
+// The parts of such a folder, file by file: for a checkpoint, which becomes
+// one by being renamed. The weights are not flushed, and f32: a run goes on
+// from them.
+Status writeTrainedWeights(const LoadedModule &module,
                            std::span<const uint8_t> trained,
                            const std::string &folder);
-/// adapter_config.json and the tokenizer.
-Status writeAdapterConfig(const LoadedModule &module, const Options &options,
+/// adapter_config.json or config.json, and the tokenizer.
+Status writeTrainedConfig(const LoadedModule &module, const Options &options,
                           const std::string &folder, AtomicFile::Flush flush);
 
 /// An adapter that waits for its values in `folder`/.staging, with all the

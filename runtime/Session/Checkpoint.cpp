@@ -178,11 +178,11 @@ Status CheckpointWriter::copyOut(const Order &order, const Arenas &arenas,
     return Status::error(StatusCode::kUnavailable, "cannot create '{}': {}",
                          order.part(), error.message());
   QLORA_RETURN_IF_ERROR(
-      writeAdapterWeights(run.module, arenas.trained, order.part()));
+      writeTrainedWeights(run.module, arenas.trained, order.part()));
   std::vector<SafetensorsItem> items;
   for (size_t i = 0; i < std::size(kMoments); ++i)
     for (SafetensorsItem &item :
-         adapterItems(run.module, arenas.moments[i])) {
+         trainedItems(run.module, arenas.moments[i])) {
       item.name += kMoments[i].first;
       items.push_back(std::move(item));
     }
@@ -198,7 +198,7 @@ Status CheckpointWriter::writeOut(const Order &order) const {
   const auto put = [&](const char *name, const std::string &text) {
     return replaceWholeFile(part + "/" + name, text, AtomicFile::Flush::kNo);
   };
-  QLORA_RETURN_IF_ERROR(writeAdapterConfig(run.module, run.options, part,
+  QLORA_RETURN_IF_ERROR(writeTrainedConfig(run.module, run.options, part,
                                            AtomicFile::Flush::kNo));
   QLORA_RETURN_IF_ERROR(
       put(kSettingsFile, run.options.resolvedYaml()));

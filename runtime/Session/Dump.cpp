@@ -75,7 +75,7 @@ Status Dump::takeGradients(const Run &run, double labels) {
         {reinterpret_cast<uint8_t *>(gradient.data()), parameter->bytes}));
     for (float &value : gradient)
       value = static_cast<float>(value / labels);
-    add("grad." + peftName(*parameter), SafetensorsDtype::kF32,
+    add("grad." + trainedName(run.module, *parameter), SafetensorsDtype::kF32,
         {parameter->shape, parameter->shape + parameter->rank},
         asBytes(gradient));
   }

@@ -2,6 +2,7 @@
 
 // The parts of the card, from top to bottom.
 
+#include "runtime/Session/Adapter.h"
 #include "runtime/Session/ModelCard.h"
 
 #include <yaml-cpp/yaml.h>
@@ -46,21 +47,25 @@ static std::string row(const std::string &name, const std::string &value) {
   return fmt::format("| {} | {} |\n", markdown(name), markdown(value));
 }
 
-static std::string header(const std::string &base) {
+static std::string header(const std::string &base, bool isModel) {
   YAML::Emitter yaml;
   yaml << YAML::BeginMap;
   yaml << YAML::Key << "base_model" << YAML::Value << YAML::DoubleQuoted
        << base;
-  yaml << YAML::Key << "library_name" << YAML::Value << "peft";
+  yaml << YAML::Key << "library_name" << YAML::Value
+       << (isModel ? "transformers" : "peft");
   yaml << YAML::Key << "pipeline_tag" << YAML::Value << "text-generation";
   yaml << YAML::Key << "tags" << YAML::Value << YAML::BeginSeq
-       << YAML::DoubleQuoted << "base_model:adapter:" + base << "lora"
-       << "qlora" << YAML::EndSeq;
+       << YAML::DoubleQuoted
+       << (isModel ? "base_model:finetune:" : "base_model:adapter:") + base;
+  if (!isModel)
+    yaml << "lora";
+  yaml << "qlora" << YAML::EndSeq;
   yaml << YAML::EndMap;
   return fmt::format("---\n{}\n---\n", yaml.c_str());
 }
 
-/// Where a reader gets the adapter; its folder, where it is on no hub.
+/// Where a reader gets what was trained; its folder, where it is on no hub.
 static std::string adapterName(const Run &run) {
   const std::string id = run.options.text("hub_model_id");
   return id.empty() ? fs::path(run.outputFolder).filename().string() : id;
@@ -68,6 +73,15 @@ static std::string adapterName(const Run &run) {
 
 static std::string loadingText(const Run &run, const std::string &base) {
   const std::string name = json(validText(adapterName(run))).dump();
+  if (trainsModel(run.module))
+    return fmt::format("## How to load it\n\n"
+                       "```python\n"
+                       "from transformers import AutoModelForCausalLM, "
+                       "AutoTokenizer\n\n"
+                       "model = AutoModelForCausalLM.from_pretrained({0})\n"
+                       "tokenizer = AutoTokenizer.from_pretrained({0})\n"
+                       "```\n\n",
+                       name);
   return fmt::format("## How to load it\n\n"
                      "```python\n"
                      "from peft import PeftModel\n"
@@ -84,7 +98,7 @@ static std::string settingsText(const Run &run) {
   static constexpr std::string_view kNames =
       "learning_rate lr_scheduler_type warmup_ratio warmup_steps "
       "per_device_train_batch_size max_length num_train_epochs optim "
-      "weight_decay max_grad_norm seed lora_r lora_alpha lora_dropout "
+      "weight_decay max_grad_norm seed finetuning_type lora_r lora_alpha lora_dropout "
       "lora_target_modules use_rslora use_dora lora_bias modules_to_save load_in_4bit "
       "compute_dtype";
   std::string text = "## Settings\n\n| Setting | Value |\n| --- | --- |\n";
@@ -140,7 +154,7 @@ static std::string resultsText(const Run &run, const TrainingResult &result,
     text += row("last evaluation loss", evaluationText(*last)) +
             row("best evaluation loss", evaluationText(*best));
   if (result.takesBest(run.options))
-    text += row("this adapter",
+    text += row(trainsModel(run.module) ? "this model" : "this adapter",
                 fmt::format("is that after step {}", result.bestStep));
   return text + "\n";
 }
@@ -148,9 +162,11 @@ static std::string resultsText(const Run &run, const TrainingResult &result,
 std::string modelCard(const Run &run, const DataSummary &data,
                       const TrainingResult &result, std::string_view metrics) {
   const std::string base = validText(modelName(run.options));
-  return fmt::format("{}{}\n\n# LoRA adapter of {}\n\nTrained with qlora "
-                     "{}.\n\n",
-                     header(base), kMark, markdown(base), QLORA_VERSION) +
+  const bool isModel = trainsModel(run.module);
+  return fmt::format("{}{}\n\n# {} {}\n\nTrained with qlora {}.\n\n",
+                     header(base, isModel), kMark,
+                     isModel ? "Fine-tuned" : "LoRA adapter of",
+                     markdown(base), QLORA_VERSION) +
          loadingText(run, base) + dataText(run, data) + settingsText(run) +
          resultsText(run, result, metrics);
 }

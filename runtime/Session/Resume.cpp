@@ -163,8 +163,6 @@ findNewestPoint(const std::string &output, RankGroup &group,
   return findOnRankZero(group, [&] { return newestPoint(output, remarks); });
 }
 
-static constexpr const char *kAdapterFile = "adapter_model.safetensors";
-
 /// What an arena with TRAINABLE's layout has in one of the checkpoint's files,
 /// under the parameters' names and `suffix`.
 static StatusOr<std::vector<uint8_t>>
@@ -173,7 +171,7 @@ readArena(const LoadedModule &module, const std::string &checkpoint,
   QLORA_ASSIGN_OR_RETURN(const SafetensorsFile file,
                          SafetensorsFile::open(checkpoint + "/" + name));
   std::vector<uint8_t> arena(module.arenaBytes(QLORA_ARENA_TRAINABLE));
-  for (const SafetensorsItem &item : adapterItems(module, arena)) {
+  for (const SafetensorsItem &item : trainedItems(module, arena)) {
     QLORA_ASSIGN_OR_RETURN(const SafetensorsTensor *tensor,
                            file.get(item.name + suffix));
     if (tensor->dtype != item.dtype || tensor->shape != item.shape)
@@ -193,7 +191,7 @@ readArena(const LoadedModule &module, const std::string &checkpoint,
 
 StatusOr<std::vector<uint8_t>> readTrained(const LoadedModule &module,
                                            const std::string &checkpoint) {
-  return readArena(module, checkpoint, kAdapterFile, "");
+  return readArena(module, checkpoint, trainedFile(module), "");
 }
 
 /// Rank 0's values to every rank's arena.
@@ -222,7 +220,8 @@ Status restoreArenas(const ResumePoint &point, const LoadedModule &module,
     const char *file, *suffix;
     qlora_arena_kind kind;
   };
-  std::vector<Source> sources = {{kAdapterFile, "", QLORA_ARENA_TRAINABLE}};
+  std::vector<Source> sources = {
+      {trainedFile(module), "", QLORA_ARENA_TRAINABLE}};
   for (const auto &[suffix, kind] : kMoments)
     sources.push_back({kStateFile, suffix, kind});
   for (const Source &source : sources) {

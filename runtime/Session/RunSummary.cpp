@@ -12,6 +12,7 @@
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Kernels/KernelTable.h"
 #include "runtime/Module/ParameterCounts.h"
+#include "runtime/Session/Adapter.h"
 
 namespace qlora {
 
@@ -81,7 +82,10 @@ static std::string modelText(const Run &run, const ParameterCounts &counts) {
                      formatParameters(counts.base));
 }
 
-static std::string adapterText(const Run &run, const ParameterCounts &counts) {
+static std::string trainedText(const Run &run, const ParameterCounts &counts) {
+  if (trainsModel(run.module))
+    return fmt::format("{} trainable parameters, all of the model",
+                       formatCount(counts.trainable));
   return fmt::format("{} trainable parameters ({:.2f} %), LoRA r {}, alpha {}",
                      formatCount(counts.trainable), counts.trainableShare(),
                      run.options.integer("lora_r"),
@@ -138,7 +142,8 @@ std::string runHeader(const Run &run, const DataSummary &data) {
                                               baseFormat(run.module),
                                               run.options.text(
                                                   "compute_dtype"))) +
-                     line("adapter", adapterText(run, counts));
+                     line(trainsModel(run.module) ? "trained" : "adapter",
+                          trainedText(run, counts));
   if (run.train)
     text += line("data", dataText(run, data)) +
             (data.longest ? line("rows", lengthsText(run, data)) : "") +
@@ -174,8 +179,12 @@ nlohmann::ordered_json runTotals(const Run &run, const TrainingResult &result) {
   return values;
 }
 
-/// As PEFT loads it.
-static std::string nextText(const std::string &folder) {
+/// As PEFT loads it, or transformers.
+static std::string nextText(const std::string &folder, bool isModel) {
+  if (isModel)
+    return fmt::format("load it: transformers.AutoModelForCausalLM."
+                       "from_pretrained(\"{}\")",
+                       folder);
   return fmt::format("load it: peft.PeftModel.from_pretrained(base_model, "
                      "\"{}\")",
                      folder);
@@ -183,6 +192,8 @@ static std::string nextText(const std::string &folder) {
 
 std::string runEnding(const Run &run, const TrainingResult &result) {
   const std::string folder = shownPath(run.outputFolder);
+  const bool isModel = trainsModel(run.module);
+  const std::string_view noun = isModel ? "model" : "adapter";
   const bool isSaved = result.steps > 0 && result.savedStep == result.steps;
   if (result.stopSignal != 0 && isSaved)
     return fmt::format(
@@ -192,20 +203,20 @@ std::string runEnding(const Run &run, const TrainingResult &result) {
         result.steps, run.totalSteps, folder, result.steps);
   if (result.stopSignal != 0)
     return fmt::format(
-        "interrupted at step {} of {}; the adapter so far is in {}\n"
-        "start from it: --adapter-name-or-path {} --output-dir ANOTHER\n"
+        "interrupted at step {} of {}; the {} so far is in {}\n"
+        "start from it: --{}-name-or-path {} --output-dir ANOTHER\n"
         "(data, schedule and optimizer then begin anew)",
-        result.steps, run.totalSteps, folder, folder);
+        result.steps, run.totalSteps, noun, folder, noun, folder);
   return fmt::format(
       "{} steps in {}, mean loss {:.4f}, {} tok/s, peak memory {}\n"
-      "adapter written to {}\n{}",
+      "{} written to {}\n{}",
       formatCount(result.steps), formatDuration(result.totals.seconds),
       result.totals.meanLoss,
       formatRate(static_cast<double>(result.totals.tokens) / secondsOf(result)),
-      formatBytes(run.memory.peak()), folder,
+      formatBytes(run.memory.peak()), noun, folder,
       result.totals.hasDiverged ? "it has diverged (see the warning above): train "
                            "again with a smaller --learning-rate"
-                         : nextText(folder));
+                         : nextText(folder, isModel));
 }
 
 } // namespace qlora

@@ -112,8 +112,8 @@ layOut(const std::vector<SafetensorsItem> &items) {
   uint64_t offset = 0;
   for (const SafetensorsItem &item : items) {
     tensors.push_back({item.name, item.dtype, item.shape, offset,
-                       offset + item.bytes.size()});
-    offset += item.bytes.size();
+                       offset + item.bytesInFile()});
+    offset += item.bytesInFile();
   }
   return tensors;
 }
@@ -146,8 +146,30 @@ safetensorsBytes(std::vector<SafetensorsItem> items,
   QLORA_ASSIGN_OR_RETURN(const std::string start, startOfFile(items, metadata));
   uint64_t bytes = start.size();
   for (const SafetensorsItem &item : items)
-    bytes += item.bytes.size();
+    bytes += item.bytesInFile();
   return bytes;
+}
+
+/// A window at a time, through what waits to be written.
+static Status writeRounded(AtomicFile &file, const SafetensorsItem &item,
+                           std::string &waiting) {
+  constexpr uint64_t kWindow = uint64_t{1} << 18; // elements
+  const uint64_t elements = item.bytes.size() / 4;
+  const uint64_t size = safetensorsDtypeBits(item.dtype) / 8;
+  for (uint64_t done = 0; done < elements;) {
+    const uint64_t count = std::min(kWindow, elements - done);
+    const size_t start = waiting.size();
+    waiting.resize(start + count * size);
+    item.round(item.bytes.data() + 4 * done,
+               reinterpret_cast<uint8_t *>(waiting.data() + start),
+               static_cast<int64_t>(count));
+    done += count;
+    if (waiting.size() < kWindow)
+      continue;
+    QLORA_RETURN_IF_ERROR(file.write(waiting));
+    waiting.clear();
+  }
+  return Status::ok();
 }
 
 Status writeSafetensors(AtomicFile file, std::vector<SafetensorsItem> items,
@@ -157,6 +179,10 @@ Status writeSafetensors(AtomicFile file, std::vector<SafetensorsItem> items,
   constexpr size_t kTogether = size_t{1} << 18;
   QLORA_ASSIGN_OR_RETURN(std::string waiting, startOfFile(items, metadata));
   for (const SafetensorsItem &item : items) {
+    if (item.round) {
+      QLORA_RETURN_IF_ERROR(writeRounded(file, item, waiting));
+      continue;
+    }
     const std::string_view bytes(
         reinterpret_cast<const char *>(item.bytes.data()), item.bytes.size());
     if (waiting.size() + bytes.size() <= kTogether) {

@@ -129,12 +129,22 @@ private:
   uint64_t dataStart = 0;
 };
 
-/// A tensor to write; the bytes must stay alive during writeSafetensors.
+/// Writes `count` numbers of f32 as those of another type.
+using Rounding = void (*)(const uint8_t *from, uint8_t *to, int64_t count);
+
+/// A tensor to write; the bytes must stay alive during writeSafetensors. They
+/// are of `dtype`, or with `round` of f32 that is rounded to it on the way.
 struct SafetensorsItem {
   std::string name;
   SafetensorsDtype dtype = SafetensorsDtype::kF32;
   std::vector<int64_t> shape;
   std::span<const uint8_t> bytes;
+  Rounding round = nullptr;
+
+  uint64_t bytesInFile() const {
+    return round ? bytes.size() / 32 * safetensorsDtypeBits(dtype)
+                     : bytes.size();
+  }
 };
 
 /// Writes a file with the reference implementation's bytes: tensors by dtype

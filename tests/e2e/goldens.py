@@ -67,7 +67,8 @@ def settings(case):
         for line in lines:
             name, value = line.split(":", 1)
             found[name] = json.loads(value)
-    for name in ("model_name_or_path", "train_file", "adapter_name_or_path"):
+    for name in {"model_name_or_path", "train_file",
+                 "adapter_name_or_path"} & set(found):
         found[name] = os.path.normpath(os.path.join(case, found[name]))
     return found
 
@@ -114,6 +115,16 @@ def build(tools, case, work, compile_flags, import_flags=()):
     return module
 
 
+def start_of(case):
+    """The file with what is trained as it was before, and its name: of an
+    adapter, or where there is none of the model itself."""
+    found = settings(case)
+    if found.get("finetuning_type") == "full":
+        return os.path.join(found["model_name_or_path"], "model.safetensors")
+    return os.path.join(found["adapter_name_or_path"],
+                        "adapter_model.safetensors")
+
+
 def check_adapter_config(start, out):
     """That weights are [in, out] is no option of ours: PEFT's word for it."""
     written = []
@@ -135,13 +146,14 @@ def train(tools, case, work, module, run_flags, ranks, environment=None):
     run([f"{tools}/qlora-run", module, "--config", yaml, "--gpus", str(ranks),
          "--output-dir", out, "--overwrite-output-dir", "--dump", dump,
          *run_flags], log, environment)
-    check_adapter_config(settings(case)["adapter_name_or_path"], out)
+    start = start_of(case)
+    if start.endswith("adapter_model.safetensors"):
+        check_adapter_config(os.path.dirname(start), out)
     with open(os.path.join(out, "metrics.jsonl")) as lines:
         metrics = [json.loads(line) for line in lines]
     return ([m for m in metrics if "loss" in m],
             safetensors_io.load(dump),
-            safetensors_io.load(os.path.join(out,
-                                             "adapter_model.safetensors")))
+            safetensors_io.load(os.path.join(out, os.path.basename(start))))
 
 
 def check(errors, what, value, limit):
@@ -175,8 +187,7 @@ def check_tensors(errors, dump, adapter, case, expected):
     check(errors, "logits",
           np.abs(dump["logits"].reshape(expected["logits"].shape)
                  - expected["logits"]).max(), LOGITS)
-    start = safetensors_io.load(os.path.join(
-        settings(case)["adapter_name_or_path"], "adapter_model.safetensors"))
+    start = safetensors_io.load(start_of(case))
     check_gradients(errors, dump, expected, GRADIENT)
     for name, want in expected.items():
         if name.startswith("final."):

@@ -34,9 +34,9 @@ static constexpr const char *kAny = "*";
 
 static const PeerRow kRows[] = {
     // Translated.
-    {"adapter finetuning_type", "", "lora qlora",
-     "adapters are LoRA; full fine-tuning and other adapters are not "
-     "supported: write lora"},
+    {"adapter", "finetuning_type", "lora=lora qlora=lora none=full",
+     "adapters are LoRA: write lora or qlora, or nothing for full "
+     "fine-tuning"},
     {"quantization_bit", "load_in_4bit", "4=true none=false",
      "write 4, or load_in_8bit: true in its place"},
     {"quantization_type", "bnb_4bit_quant_type", kAny, ""},

@@ -160,6 +160,8 @@ Status fillCompile(const Options &own, CompilerSettings &settings) {
   c.alphaPattern = o.value("lora_alpha_pattern").dump();
   c.targetParameters = o.value("target_parameters").dump();
   c.quantizeExperts = o.boolean("quantize_moe_experts");
+  c.trainsAll = o.text("finetuning_type") == "full";
+  c.loraPlusRatio = o.number("loraplus_lr_ratio");
   c.modulesToSave = o.value("modules_to_save").dump();
   c.initA = initName(o.text("init_lora_weights"), false);
   c.initB = initName(o.text("init_lora_weights"), true);

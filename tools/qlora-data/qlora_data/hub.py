@@ -24,8 +24,9 @@ _TOKENIZER_FILES = ["tokenizer*", "chat_template*", "vocab.*", "merges.txt",
 # Neither weights in other formats nor, of an adapter, logs and metrics.
 _MODEL_FILES = [*_TOKENIZER_FILES, "config.json", "generation_config.json",
                 "*.safetensors", "model.safetensors.index.json"]
-_ADAPTER_FILES = [*_TOKENIZER_FILES, "adapter_config.json",
-                  "adapter_model.safetensors", "README.md"]
+_TRAINED_FILES = [*_TOKENIZER_FILES, "adapter_config.json",
+                  "adapter_model.safetensors", "config.json",
+                  "generation_config.json", "model.safetensors", "README.md"]
 # A pattern's * goes into folders too: checkpoints, copies in other formats.
 _FOLDERS = ["*/*"]
 
@@ -109,7 +110,7 @@ def _push_adapter(name: str, folder: str) -> None:
     name = _create(hub, name, False)
     try:
         hub.upload_folder(repo_id=name, folder_path=folder,
-                          allow_patterns=_ADAPTER_FILES,
+                          allow_patterns=_TRAINED_FILES,
                           ignore_patterns=_FOLDERS,
                           commit_message="Adapter trained with qlora")
     except Exception as error:

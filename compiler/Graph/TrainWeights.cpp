@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: MIT
+
+// train-weights: weights of the model that are trained themselves, and how
+// each trained parameter is updated.
+//
+//   model.parameter @m.norm.weight : tensor<64xbf16> {file = "..."}
+//
+// becomes, with m.norm among the modules,
+//
+//   model.parameter @m.norm.weight : tensor<64xf32>
+//       {file = "...", file_type = bf16, trainable, undecayed}
+
+#include "compiler/Graph/Targets.h"
+#include "compiler/Passes.h"
+#include "dialects/Model/Model.h"
+
+using namespace mlir;
+using namespace qlora;
+using namespace qlora::model;
+
+namespace qlora {
+#define GEN_PASS_DEF_TRAINWEIGHTS
+#include "compiler/Passes.h.inc"
+} // namespace qlora
+
+namespace {
+class TrainWeightsPass : public qlora::impl::TrainWeightsBase<TrainWeightsPass> {
+public:
+  using TrainWeightsBase::TrainWeightsBase;
+
+private:
+  void runOnOperation() override;
+  LogicalResult trainModule(StringRef name);
+  LogicalResult checkTrainable(model::ParameterOp parameter);
+  LogicalResult makeTrainable(model::ParameterOp parameter);
+  LogicalResult chooseUpdate(model::ParameterOp parameter);
+};
+} // namespace
+
+/// True where two ops of one function read the parameter: tied weights.
+static bool isShared(model::ParameterOp parameter) {
+  llvm::DenseMap<Operation *, unsigned> readers;
+  parameter->getParentOp()->walk([&](WeightOp weight) {
+    if (weight.getParameter() == parameter.getSymName())
+      readers[weight->getParentOp()] +=
+          llvm::range_size(weight.getResult().getUses());
+  });
+  return llvm::any_of(readers, [](auto &of) { return of.second > 1; });
+}
+
+LogicalResult TrainWeightsPass::checkTrainable(model::ParameterOp parameter) {
+  if (parameter.getPartNames())
+    return parameter.emitError("'")
+           << parameter.getSymName()
+           << "' has other names in the files (experts, or their router) and "
+              "cannot be trained in full; leave it out of modules_to_save, or "
+              "write finetuning_type: lora";
+  if (!all && isShared(parameter))
+    return parameter.emitError("modules_to_save: '")
+           << parameter.getSymName()
+           << "' is shared by two modules (tied weights), and PEFT would train "
+              "a copy for one of them only; leave it out";
+  if (isa<QuantizedType>(parameter.getTensorType().getElementType()))
+    return parameter.emitError("'")
+           << parameter.getSymName()
+           << "' is quantised and cannot be trained in full; take a model or a "
+              "module that is not quantised, or load without load_in_4bit or "
+              "load_in_8bit";
+  return success();
+}
+
+/// Makes an ordinary weight trainable: f32 in memory, as stored in the file.
+LogicalResult TrainWeightsPass::makeTrainable(model::ParameterOp parameter) {
+  if (failed(checkTrainable(parameter)))
+    return failure();
+  RankedTensorType type = parameter.getTensorType();
+  parameter.setFileTypeAttr(TypeAttr::get(type.getElementType()));
+  parameter.setTrainable(true);
+  auto f32 = type.clone(Float32Type::get(&getContext()));
+  parameter.setType(f32);
+  getOperation().walk([&](WeightOp weight) {
+    if (weight.getParameter() == parameter.getSymName())
+      weight.getResult().setType(f32);
+  });
+  return success();
+}
+
+/// PEFT wraps every module whose path ends so, with all that is inside.
+static bool isInside(StringRef module, StringRef name) {
+  for (size_t dot = module.find('.'); dot != StringRef::npos;
+       dot = module.find('.', dot + 1))
+    if (module.take_front(dot).ends_with(name))
+      return true;
+  return module.ends_with(name);
+}
+
+LogicalResult TrainWeightsPass::trainModule(StringRef name) {
+  bool found = false;
+  for (auto parameter : getOperation().getOps<model::ParameterOp>()) {
+    if (parameter.getInit() ||
+        !isInside(parameter.getSymName().rsplit('.').first, name))
+      continue;
+    found = true;
+    if (!parameter.getTrainable() && failed(makeTrainable(parameter)))
+      return failure();
+  }
+  if (!found)
+    return getOperation().emitError("modules_to_save: '")
+           << name << "' matches no module with a weight";
+  return success();
+}
+
+/// As transformers' Trainer groups parameters, which decays neither biases nor
+/// norms, and PEFT's LoRA+ (Hayou et al., 2024): B's, and what has one
+/// dimension, learn at a rate of their own. What is stacked is alike.
+LogicalResult
+TrainWeightsPass::chooseUpdate(model::ParameterOp parameter) {
+  std::string name = parameter.getSymName().str();
+  if (auto parts = parameter.getPartNames())
+    name = cast<StringAttr>((*parts)[0]).str();
+  const bool isVector = parameter.getTensorType().getRank() == 1;
+  if (StringRef(name).lower().find("bias") != std::string::npos ||
+      (isVector && StringRef(name).ends_with(".weight")))
+    parameter.setUndecayed(true);
+  if (loraPlusRatio == 1)
+    return success();
+  if (StringRef(name).contains("lora_embedding"))
+    return parameter.emitError("loraplus_lr_ratio: '")
+           << name << "' is of an embedding, whose learning rate in LoRA+ is "
+                      "one of its own, which is not supported; leave its "
+                      "module out of lora_target_modules";
+  if (isVector || StringRef(name).contains("lora_B"))
+    parameter.setRateScale(llvm::APFloat(double(loraPlusRatio)));
+  return success();
+}
+
+void TrainWeightsPass::runOnOperation() {
+  std::vector<std::string> names;
+  std::string error;
+  if (!parseNames(modules, names, error)) {
+    getOperation().emitError("modules_to_save: ") << error;
+    return signalPassFailure();
+  }
+  for (const std::string &name : names)
+    if (failed(trainModule(name)))
+      return signalPassFailure();
+  for (auto parameter : getOperation().getOps<model::ParameterOp>()) {
+    if (all && !parameter.getInit() && !parameter.getTrainable() &&
+        failed(makeTrainable(parameter)))
+      return signalPassFailure();
+    if (parameter.getTrainable() && failed(chooseUpdate(parameter)))
+      return signalPassFailure();
+  }
+}

@@ -99,8 +99,8 @@ LogicalResult AttachAdaptersPass::parseOptions() {
     return getOperation().emitError("lora_rank_pattern: expects a whole number "
                                     "of at least 1 for '")
            << wrong->first << "', but got " << wrong->second;
-  if (!parseNames(modulesToSave, saved, error))
-    return fail("modules_to_save");
+  if (!parseSavedModules(modulesToSave, saved, error))
+    return getOperation().emitError(error);
   if (rank < 1)
     return getOperation().emitError("lora_r: expects at least 1, but got ")
            << int64_t(rank);

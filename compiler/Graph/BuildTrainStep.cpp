@@ -251,11 +251,11 @@ static void updateGroup(OpBuilder &b, const FlatGroup &group, Value scale) {
     return FlatOp::create(b, loc, type, kind, false, group.row);
   };
   const UpdateKind &kind = group.kind;
-  auto adamw = AdamWOp::create(
-      b, loc, type, type, type, /*rounded=*/Type(), flat(FlatKind::Trainable),
-      flat(FlatKind::Moment1), flat(FlatKind::Moment2),
-      flat(FlatKind::Gradient), scale,
-      APFloat(kind.rateScale), kind.isUndecayed);
+  Value p = flat(FlatKind::Trainable), m = flat(FlatKind::Moment1);
+  Value v = flat(FlatKind::Moment2), g = flat(FlatKind::Gradient);
+  auto adamw = AdamWOp::create(b, loc, type, type, type, /*rounded=*/Type(), p,
+                               m, v, g, scale, APFloat(kind.rateScale),
+                               kind.isUndecayed);
   StoreFlatOp::create(b, loc, FlatKind::Trainable, adamw.getNewP(), group.row);
   StoreFlatOp::create(b, loc, FlatKind::Moment1, adamw.getNewM(), group.row);
   StoreFlatOp::create(b, loc, FlatKind::Moment2, adamw.getNewV(), group.row);

@@ -139,17 +139,18 @@ bool Targets::matches(const std::string &path) const {
          });
 }
 
-bool qlora::parseNames(const std::string &json,
-                       std::vector<std::string> &names, std::string &error) {
+bool qlora::parseSavedModules(const std::string &json,
+                              std::vector<std::string> &names,
+                              std::string &error) {
   const auto list = nlohmann::json::parse(json, nullptr, false);
   names.clear();
   if (!list.is_array()) {
-    error = "expects a list, but got " + json;
+    error = "modules_to_save: expects a list, but got " + json;
     return false;
   }
   for (const auto &item : list) {
     if (!item.is_string()) {
-      error = "expects names";
+      error = "modules_to_save: expects names";
       return false;
     }
     names.push_back(item.get<std::string>());

@@ -50,8 +50,8 @@ private:
   std::vector<std::regex> beforeLayer; ///< with the number as a group
 };
 
-/// A JSON list of names; what is none is an error.
-bool parseNames(const std::string &json, std::vector<std::string> &names,
+/// PEFT's `modules_to_save`, a JSON list of names; what is none is an error.
+bool parseSavedModules(const std::string &json, std::vector<std::string> &names,
                 std::string &error);
 
 /// True where `path` is a module of PEFT's `modules_to_save`, or inside one:

@@ -137,8 +137,8 @@ TrainWeightsPass::chooseUpdate(model::ParameterOp parameter) {
 void TrainWeightsPass::runOnOperation() {
   std::vector<std::string> names;
   std::string error;
-  if (!parseNames(modules, names, error)) {
-    getOperation().emitError("modules_to_save: ") << error;
+  if (!parseSavedModules(modules, names, error)) {
+    getOperation().emitError(error);
     return signalPassFailure();
   }
   for (const std::string &name : names)

@@ -16,6 +16,7 @@ cd "$(dirname "$0")"
 ./base_cache.py --tools "$tools"
 ./checkpoints.py --tools "$tools"
 ./resuming.py --tools "$tools"
+./full.py --tools "$tools"
 ./supervision.py --tools "$tools"
 ./watching.py --tools "$tools"
 ./report.py --tools "$tools"
@@ -30,7 +31,7 @@ for pass in fuse-lora fuse-accumulate rematerialize plan-dequant fuse-rows \
   bucket-gradients assign-queues; do
   echo "-- without $pass"
   ./goldens.py --tools "$tools" --compile-flag=--disable-pass=$pass \
-    llama-nf4 qwen3-ranks llama-dropout
+    llama-nf4 qwen3-ranks llama-dropout llama-full
 done
 for form in panel scratch resident; do
   echo "-- weights decoded: $form"

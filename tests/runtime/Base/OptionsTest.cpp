@@ -196,9 +196,12 @@ TEST(Options, KindsOfAdaptersThatPeftDoesNotJoin) {
   EXPECT_EQ(refusal("lora_bias: true\ninit_lora_weights: gaussian\n"),
             "lora_bias goes with init_lora_weights true or false, as in PEFT, "
             "but got gaussian");
-  EXPECT_EQ(refusal("lora_bias: true\nweight_decay: 0.01\n"),
-            "lora_bias needs weight_decay 0, but got 0.01: transformers' "
-            "Trainer does not decay biases, and here all is decayed");
+  EXPECT_EQ(refusal("finetuning_type: full\nload_in_4bit: true\n"),
+            "load_in_4bit does not go with finetuning_type full, which trains "
+            "the weights themselves; leave one of them out");
+  EXPECT_EQ(refusal("finetuning_type: full\nmodules_to_save: [lm_head]\n"),
+            "modules_to_save does not go with finetuning_type full, which "
+            "trains the weights themselves; leave one of them out");
 }
 
 TEST(Options, ModulesAndLayersThatGetNoAdapter) {

@@ -8,4 +8,9 @@ if(QLORA_SANITIZE)
   add_compile_options(-fsanitize=${QLORA_SANITIZERS} -fno-sanitize-recover=all
                       -fno-omit-frame-pointer -g1)
   add_link_options(-fsanitize=${QLORA_SANITIZERS})
+  # With a check at each access, what -O2 adds takes a third of the build.
+  if("address" IN_LIST QLORA_SANITIZE)
+    string(REPLACE "-O2" "-O1" CMAKE_CXX_FLAGS_RELEASE
+                   "${CMAKE_CXX_FLAGS_RELEASE}")
+  endif()
 endif()

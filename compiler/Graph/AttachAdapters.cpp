@@ -3,14 +3,13 @@
 // attach-adapters: LoRA branches beside the target modules (Hu et al., 2021),
 // by PEFT's rules. See Passes.td for a before and after.
 
+#include "compiler/Graph/AdapterWeight.h"
 #include "compiler/Graph/Targets.h"
 #include "compiler/Passes.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "llvm/ADT/SetVector.h"
 #include "llvm/ADT/StringSet.h"
-
-#include <nlohmann/json.hpp>
 
 using namespace mlir;
 using namespace qlora;
@@ -36,8 +35,6 @@ private:
   void attach(WeightedProduct product, DenseMap<Value, Value> &dropped);
   Value dropoutOf(WeightedProduct product, DenseMap<Value, Value> &dropped);
   void recordDropout(WeightOp weightA, DropoutOp dropoutOp);
-  WeightOp adapterWeight(OpBuilder &builder, Location loc, const Twine &name,
-                         ArrayRef<int64_t> shape, StringRef init);
   double scaleOf(StringRef module) const;
   LinearOp addBranch(OpBuilder &builder, Value y, Value narrow,
                      StringRef module, const Twine &nameB, StringRef initialB);
@@ -166,28 +163,6 @@ void AttachAdaptersPass::recordDropout(WeightOp weightA, DropoutOp dropoutOp) {
                                          dropoutOp.getProbabilityAttr())}));
 }
 
-/// The value of A or B; its parameter is made on first use (several lengths
-/// share one).
-WeightOp AttachAdaptersPass::adapterWeight(OpBuilder &builder, Location loc,
-                                           const Twine &name,
-                                           ArrayRef<int64_t> shape,
-                                           StringRef initial) {
-  auto type = RankedTensorType::get(shape, builder.getF32Type());
-  std::string path = ("base_model.model." + name).str();
-  if (!getOperation().lookupSymbol(path)) {
-    OpBuilder atEnd = OpBuilder::atBlockEnd(getOperation().getBody());
-    model::ParameterOp::create(
-        atEnd, loc, path, type, /*file=*/StringAttr(),
-        /*file_type=*/TypeAttr(), atEnd.getStringAttr(initial),
-        /*trainable=*/true, /*stored_quantized=*/false,
-        /*quantized=*/TypeAttr(), /*part_names=*/ArrayAttr(),
-        /*part_rows=*/DenseI64ArrayAttr(),
-        /*transposed=*/false, /*undecayed=*/false,
-        /*rate_scale=*/llvm::APFloat(1.0));
-  }
-  return WeightOp::create(builder, loc, type, path);
-}
-
 int64_t AttachAdaptersPass::rankOf(StringRef module) const {
   return static_cast<int64_t>(ranks.lookup(module.str()).value_or(rank));
 }
@@ -208,7 +183,7 @@ LinearOp AttachAdaptersPass::addBranch(OpBuilder &builder, Value y,
   Operation *const base = y.getDefiningOp();
   Location loc = base->getLoc();
   auto type = cast<RankedTensorType>(y.getType());
-  WeightOp weightB = adapterWeight(builder, loc, nameB,
+  WeightOp weightB = adapterWeight(getOperation(), builder, loc, nameB,
                                    {type.getShape().back(), r}, initialB);
   auto branch = LinearOp::create(builder, loc, type, narrow, weightB, Value(),
                                  llvm::APFloat(scaleOf(module)), StringAttr());
@@ -225,8 +200,9 @@ void AttachAdaptersPass::addBias(OpBuilder &builder, LinearOp branch,
                                  StringRef module) {
   auto sum = cast<model::AddOp>(*branch->user_begin());
   Location loc = branch.getLoc();
-  auto bias = adapterWeight(builder, loc, module + ".lora_B.bias",
-                            {tensorOf(sum).getShape().back()}, "zero");
+  auto bias =
+      adapterWeight(getOperation(), builder, loc, module + ".lora_B.bias",
+                    {tensorOf(sum).getShape().back()}, "zero");
   auto scaled = ScaleOp::create(builder, loc, bias, branch.getScale(),
                                 /*rounded=*/false);
   auto biased =
@@ -246,8 +222,9 @@ void AttachAdaptersPass::rescale(OpBuilder &builder, WeightedProduct product,
   auto sum = cast<model::AddOp>(*branch->user_begin());
   auto type = cast<RankedTensorType>(sum.getType());
   const int64_t out = product.getOutWidth();
-  auto magnitude = adapterWeight(
-      builder, loc, module + ".lora_magnitude_vector", {out}, "computed");
+  auto magnitude =
+      adapterWeight(getOperation(), builder, loc,
+                    module + ".lora_magnitude_vector", {out}, "computed");
   auto norm = AdaptedNormOp::create(
       builder, loc, magnitude.getType(), product.getWeight(), weightA,
       branch.getWeight(), branch.getScale(), magnitude.getParameterAttr(),
@@ -294,8 +271,9 @@ void AttachAdaptersPass::attach(WeightedProduct product,
   OpBuilder builder(product->getContext());
   builder.setInsertionPointAfter(product);
   Location loc = product.getLoc();
-  WeightOp weightA = adapterWeight(builder, loc, module + ".lora_A.weight",
-                                   {r, product.getInWidth()}, initA);
+  WeightOp weightA =
+      adapterWeight(getOperation(), builder, loc, module + ".lora_A.weight",
+                    {r, product.getInWidth()}, initA);
   if (dropout != 0)
     recordDropout(weightA, x.getDefiningOp<DropoutOp>());
   auto xa = LinearOp::create(builder, loc, withWidth(y, r), x, weightA, Value(),
@@ -318,7 +296,7 @@ void AttachAdaptersPass::attachToEmbedding(EmbeddingOp embedding) {
   Location loc = embedding.getLoc();
   const bool startsAtBase = initB == "zero";
   WeightOp weightA = adapterWeight(
-      builder, loc, module + ".lora_embedding_A",
+      getOperation(), builder, loc, module + ".lora_embedding_A",
       {r, embedding.getVocabulary()}, startsAtBase ? "zero" : "normal");
   auto xa = EmbeddingOp::create(builder, loc, withWidth(y, r),
                                 embedding.getIds(), weightA,

@@ -3,6 +3,7 @@
 // attach-expert-adapters: LoRA on the stacked weights of experts, PEFT's
 // `target_parameters`. See Passes.td for a before and after.
 
+#include "compiler/Graph/AdapterWeight.h"
 #include "compiler/Graph/Targets.h"
 #include "compiler/Passes.h"
 
@@ -35,8 +36,6 @@ private:
   LogicalResult refuseModuleTargets(WeightedProduct product);
   LogicalResult attachTo(func::FuncOp function);
   void attach(WeightedProduct product, StringRef adapter);
-  Value adapterWeight(OpBuilder &builder, Location loc, const Twine &name,
-                      ArrayRef<int64_t> shape, StringRef initial);
 
   Targets modules;
   std::optional<Targets> parameters; ///< none: no target
@@ -98,26 +97,6 @@ AttachExpertAdaptersPass::refuseModuleTargets(WeightedProduct product) {
             "and experts by target_parameters";
 }
 
-/// Its parameter is made on first use: several lengths share one.
-Value AttachExpertAdaptersPass::adapterWeight(OpBuilder &builder, Location loc,
-                                              const Twine &name,
-                                              ArrayRef<int64_t> shape,
-                                              StringRef initial) {
-  auto type = RankedTensorType::get(shape, builder.getF32Type());
-  std::string path = ("base_model.model." + name + ".weight").str();
-  if (!getOperation().lookupSymbol(path)) {
-    OpBuilder atEnd = OpBuilder::atBlockEnd(getOperation().getBody());
-    model::ParameterOp::create(
-        atEnd, loc, path, type, /*file=*/StringAttr(), /*file_type=*/TypeAttr(),
-        atEnd.getStringAttr(initial), /*trainable=*/true,
-        /*stored_quantized=*/false, /*quantized=*/TypeAttr(),
-        /*part_names=*/ArrayAttr(), /*part_rows=*/DenseI64ArrayAttr(),
-        /*transposed=*/false, /*undecayed=*/false,
-        /*rate_scale=*/llvm::APFloat(1.0));
-  }
-  return WeightOp::create(builder, loc, type, path);
-}
-
 void AttachExpertAdaptersPass::attach(WeightedProduct product,
                                       StringRef adapter) {
   Value y = product.getProduct(), offsets = product.getGroupOffsets();
@@ -132,14 +111,16 @@ void AttachExpertAdaptersPass::attach(WeightedProduct product,
   Location loc = product.getLoc();
   OpBuilder builder(product->getContext());
   builder.setInsertionPointAfter(product);
-  Value weightA = adapterWeight(builder, loc, adapter + ".lora_A",
-                                {r * groups, product.getInWidth()}, initA);
+  Value weightA =
+      adapterWeight(getOperation(), builder, loc, adapter + ".lora_A.weight",
+                    {r * groups, product.getInWidth()}, initA);
   auto xa = GroupedLinearOp::create(
       builder, loc, type.clone(narrow), product.getX(), weightA, offsets,
       Value(), llvm::APFloat(1.0), StringAttr(), WeightLayout::OutIn,
       /*groups_last=*/false);
-  Value weightB = adapterWeight(builder, loc, adapter + ".lora_B",
-                                {product.getOutWidth(), r * groups}, initB);
+  Value weightB =
+      adapterWeight(getOperation(), builder, loc, adapter + ".lora_B.weight",
+                    {product.getOutWidth(), r * groups}, initB);
   auto branch = GroupedLinearOp::create(
       builder, loc, type, xa, weightB, offsets, Value(),
       llvm::APFloat(scale), StringAttr(), WeightLayout::OutIn,

@@ -61,6 +61,7 @@ struct Bucket {
 struct Trained {
   int64_t elements;
   UpdateKind kind;
+  int64_t offset = 0; ///< elements
 };
 
 class BucketGradientsPass
@@ -73,13 +74,13 @@ private:
   LogicalResult findOrder(ArrayRef<StepOp> steps);
   void writeLayout();
   int64_t bucketCount() const;
-  SmallVector<Bucket> makeBuckets();
-  void findRanges(SmallVector<Bucket> &buckets);
+  SmallVector<Bucket> makeBuckets() const;
+  void findRanges(SmallVector<Bucket> &buckets) const;
   ArrayAttr factsOf(ArrayRef<Bucket> buckets);
 
   /// As the backward finishes them.
   llvm::MapVector<StringRef, Trained> order;
-  llvm::StringMap<int64_t> offsets; ///< elements
+  SmallVector<FlatGroup> groups;
   int64_t flat = 0; ///< elements of the arena
 };
 
@@ -126,15 +127,16 @@ LogicalResult BucketGradientsPass::findOrder(ArrayRef<StepOp> steps) {
 
 void BucketGradientsPass::writeLayout() {
   SmallVector<Attribute> names;
-  SmallVector<int64_t> places;
-  for (const FlatGroup &group : flatGroups(getOperation())) {
+  SmallVector<int64_t> offsets;
+  groups = flatGroups(getOperation());
+  for (const FlatGroup &group : groups) {
     int64_t offset = (1 + group.row) * kFlatColumns;
-    for (auto [name, trained] : order) {
+    for (auto &[name, trained] : order) {
       if (trained.kind != group.kind)
         continue;
+      trained.offset = offset;
       names.push_back(FlatSymbolRefAttr::get(&getContext(), name));
-      places.push_back(offset);
-      offsets[name] = offset;
+      offsets.push_back(offset);
       offset += trained.elements;
     }
   }
@@ -142,7 +144,7 @@ void BucketGradientsPass::writeLayout() {
   Builder builder(&getContext());
   getOperation()->setAttr("train.layout", builder.getArrayAttr(names));
   getOperation()->setAttr("train.offsets",
-                          builder.getDenseI64ArrayAttr(places));
+                          builder.getDenseI64ArrayAttr(offsets));
   getOperation()->setAttr("train.flat_elements",
                           builder.getI64IntegerAttr(flat));
 }
@@ -159,7 +161,7 @@ int64_t BucketGradientsPass::bucketCount() const {
   return count;
 }
 
-SmallVector<Bucket> BucketGradientsPass::makeBuckets() {
+SmallVector<Bucket> BucketGradientsPass::makeBuckets() const {
   int64_t count = bucketCount(), parts = count * (count + 1) / 2;
   SmallVector<Bucket> buckets(1);
   int64_t end = kFlatColumns; // of what has its bucket, and the statistics
@@ -185,16 +187,16 @@ SmallVector<Bucket> BucketGradientsPass::makeBuckets() {
 
 /// The statistics are in the first bucket, what fills the last row of a group
 /// in the last one.
-void BucketGradientsPass::findRanges(SmallVector<Bucket> &buckets) {
+void BucketGradientsPass::findRanges(SmallVector<Bucket> &buckets) const {
   buckets.front().add(0, kFlatColumns);
-  for (const FlatGroup &group : flatGroups(getOperation())) {
+  for (const FlatGroup &group : groups) {
     int64_t end = (1 + group.row) * kFlatColumns;
     for (Bucket &bucket : buckets)
       for (StringRef name : bucket.parameters)
         if (const Trained &trained = order.find(name)->second;
             trained.kind == group.kind) {
-          bucket.add(offsets.lookup(name), trained.elements);
-          end = offsets.lookup(name) + trained.elements;
+          bucket.add(trained.offset, trained.elements);
+          end = trained.offset + trained.elements;
         }
     const int64_t filled = (1 + group.row + group.rows) * kFlatColumns - end;
     if (filled)
@@ -246,7 +248,6 @@ ArrayAttr BucketGradientsPass::factsOf(ArrayRef<Bucket> buckets) {
 
 void BucketGradientsPass::runOnOperation() {
   order.clear();
-  offsets.clear();
   if (maxBuckets < 1) {
     getOperation().emitError("expects at least one bucket, but got ")
         << int64_t(maxBuckets);

@@ -103,13 +103,11 @@ void FuseLoraPass::createParameter(ArrayRef<StringRef> members,
       {std::accumulate(rows.begin(), rows.end(), int64_t(0)),
        first.getTensorType().getDimSize(1)},
       builder.getF32Type());
-  model::ParameterOp::create(
-      builder, first.getLoc(), name, type, StringAttr(), TypeAttr(),
-      first.getInitAttr(), /*trainable=*/true, /*stored_quantized=*/false,
-      TypeAttr(), builder.getStrArrayAttr(members),
-      builder.getDenseI64ArrayAttr(rows),
-      /*transposed=*/false, /*undecayed=*/false,
-      /*rate_scale=*/llvm::APFloat(1.0));
+  auto whole = cast<model::ParameterOp>(builder.clone(*first));
+  whole.setSymName(name);
+  whole.setType(type);
+  whole.setPartNamesAttr(builder.getStrArrayAttr(members));
+  whole.setPartRowsAttr(builder.getDenseI64ArrayAttr(rows));
 }
 
 /// One product with `name`, split, in place of the siblings.

@@ -52,7 +52,7 @@ private:
 
 /// PEFT's `modules_to_save`, a JSON list of names; what is none is an error.
 bool parseSavedModules(const std::string &json, std::vector<std::string> &names,
-                std::string &error);
+                       std::string &error);
 
 /// True where `path` is a module of PEFT's `modules_to_save`, or inside one:
 /// such a module gets no adapter.

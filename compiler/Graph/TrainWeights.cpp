@@ -24,7 +24,8 @@ namespace qlora {
 } // namespace qlora
 
 namespace {
-class TrainWeightsPass : public qlora::impl::TrainWeightsBase<TrainWeightsPass> {
+class TrainWeightsPass
+    : public qlora::impl::TrainWeightsBase<TrainWeightsPass> {
 public:
   using TrainWeightsBase::TrainWeightsBase;
 
@@ -76,13 +77,18 @@ LogicalResult TrainWeightsPass::makeTrainable(model::ParameterOp parameter) {
   RankedTensorType type = parameter.getTensorType();
   parameter.setFileTypeAttr(TypeAttr::get(type.getElementType()));
   parameter.setTrainable(true);
-  auto f32 = type.clone(Float32Type::get(&getContext()));
-  parameter.setType(f32);
-  getOperation().walk([&](WeightOp weight) {
-    if (weight.getParameter() == parameter.getSymName())
-      weight.getResult().setType(f32);
-  });
+  parameter.setType(type.clone(Float32Type::get(&getContext())));
   return success();
+}
+
+/// Weights get the types that their parameters have by now.
+static void retype(ModuleOp module) {
+  SymbolTable symbols(module);
+  module.walk([&](WeightOp weight) {
+    weight.getResult().setType(
+        symbols.lookup<model::ParameterOp>(weight.getParameter())
+            .getTensorType());
+  });
 }
 
 /// PEFT wraps every module whose path ends so, with all that is inside.
@@ -113,8 +119,7 @@ LogicalResult TrainWeightsPass::trainModule(StringRef name) {
 /// As transformers' Trainer groups parameters, which decays neither biases nor
 /// norms, and PEFT's LoRA+ (Hayou et al., 2024): B's, and what has one
 /// dimension, learn at a rate of their own. What is stacked is alike.
-LogicalResult
-TrainWeightsPass::chooseUpdate(model::ParameterOp parameter) {
+LogicalResult TrainWeightsPass::chooseUpdate(model::ParameterOp parameter) {
   std::string name = parameter.getSymName().str();
   if (auto parts = parameter.getPartNames())
     name = cast<StringAttr>((*parts)[0]).str();
@@ -126,9 +131,10 @@ TrainWeightsPass::chooseUpdate(model::ParameterOp parameter) {
     return success();
   if (StringRef(name).contains("lora_embedding"))
     return parameter.emitError("loraplus_lr_ratio: '")
-           << name << "' is of an embedding, whose learning rate in LoRA+ is "
-                      "one of its own, which is not supported; leave its "
-                      "module out of lora_target_modules";
+           << name
+           << "' is of an embedding, whose learning rate in LoRA+ is "
+              "one of its own, which is not supported; leave its "
+              "module out of lora_target_modules";
   if (isVector || StringRef(name).contains("lora_B"))
     parameter.setRateScale(llvm::APFloat(double(loraPlusRatio)));
   return success();
@@ -151,4 +157,5 @@ void TrainWeightsPass::runOnOperation() {
     if (parameter.getTrainable() && failed(chooseUpdate(parameter)))
       return signalPassFailure();
   }
+  retype(getOperation());
 }

@@ -62,10 +62,10 @@ Place StepLowering::flatPlace(const OutsideMemory &outside) {
                                                        : Arena::Rounded;
   const int64_t width = isRounded ? 2 : 4;
   const int64_t rowBytes = width * kFlatColumns;
-  const int64_t skip = outside.statistics ? 0 : rowBytes * (1 + outside.row);
-  const int64_t all = layout.getFlatBytes() / 4 * width;
-  return {arenaBuffer(arena, skip,
-                      outside.rows ? rowBytes * outside.rows : all - skip,
+  const bool isWhole = outside.rows == 0;
+  return {arenaBuffer(arena, isWhole ? 0 : rowBytes * (1 + outside.row),
+                      isWhole ? layout.getFlatBytes() / 4 * width
+                              : rowBytes * outside.rows,
                       isRounded ? QLORA_DTYPE_BF16 : QLORA_DTYPE_F32),
           0, kFlatColumns};
 }

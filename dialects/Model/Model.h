@@ -79,10 +79,10 @@ enum class MemorySpace {
 struct OutsideMemory {
   MemorySpace space;
   /// The symbol of a parameter, or the name of an input, a result or a
-  /// statistic; null: all parameters.
+  /// statistic; null: a flat arena.
   mlir::Attribute name;
-  bool statistics = false; ///< with the row of statistics before them
-  /// Of all parameters those in these rows of the flat arena; 0 rows: all.
+  /// Of a flat arena these rows, counted from the first parameter; 0 rows: all
+  /// of it, with the row of statistics before the parameters.
   int64_t row = 0, rows = 0;
 
   bool operator==(const OutsideMemory &) const = default;

@@ -108,7 +108,8 @@ LogicalResult ParameterOp::verify() {
   if (getTrainable() && !type.getElementType().isF32())
     return emitOpError("(C4) expects a trainable parameter in f32, but got ")
            << type.getElementType();
-  if (!getTrainable() && (getUndecayed() || getRateScale().convertToDouble() != 1))
+  if (!getTrainable() &&
+      (getUndecayed() || getRateScale().convertToDouble() != 1))
     return emitOpError("(C7) expects undecayed and rate_scale beside trainable "
                        "only");
   if (failed(verifyParts(*this)))

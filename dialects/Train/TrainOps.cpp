@@ -122,20 +122,20 @@ static MemorySpace spaceOf(FlatKind kind) {
 }
 
 static OutsideMemory rowsOf(FlatKind kind, int64_t row, Value value) {
-  return {spaceOf(kind), {}, /*statistics=*/false, row,
+  return {spaceOf(kind), {}, row,
           cast<RankedTensorType>(value.getType()).getDimSize(0)};
 }
 
 std::optional<OutsideMemory> FlatOp::getOutsideMemory() {
   if (getStatistics())
-    return OutsideMemory{spaceOf(getFlat()), {}, /*statistics=*/true};
+    return OutsideMemory{spaceOf(getFlat()), {}};
   return rowsOf(getFlat(), getRow(), getResult());
 }
 SmallVector<MemoryStore> StoreFlatOp::getMemoryStores() {
   return {{rowsOf(getFlat(), getRow(), getValue()), &getValueMutable()}};
 }
 SmallVector<MemoryStore> ClearOp::getMemoryStores() {
-  return {{{spaceOf(getFlat()), {}, /*statistics=*/true}}};
+  return {{{spaceOf(getFlat()), {}}}};
 }
 SmallVector<MemoryStore> AccumulateOp::getMemoryStores() {
   return {{{MemorySpace::Gradient, getParameterAttr()},
@@ -153,8 +153,7 @@ SmallVector<MemoryStore> ResultOp::getMemoryStores() {
 }
 /// Adds what the other ranks have, of parameters whose sums are complete.
 SmallVector<MemoryStore> AllReduceOp::getMemoryStores() {
-  return {{{MemorySpace::Gradient, {}, /*statistics=*/true}, nullptr,
-           /*adds=*/true}};
+  return {{{MemorySpace::Gradient, {}}, nullptr, /*adds=*/true}};
 }
 
 //===----------------------------------------------------------------------===//

@@ -45,8 +45,7 @@ SmallVector<Value> AdamWOp::buildRow(OpBuilder &b, ValueRange arguments) {
   Value size = splat(a.div(rate, step("bias_correction1")));
   Value decayed = p;
   if (!getUndecayed())
-    decayed = a.mul(
-        p, splat(a.sub(one, a.mul(rate, step("weight_decay")))));
+    decayed = a.mul(p, splat(a.sub(one, a.mul(rate, step("weight_decay")))));
   Value newP = a.sub(decayed, a.mul(size, a.div(newM, denominator)));
   Value scale = splat(arguments[4]);
   Value isFinite = a.compare(arith::CmpFPredicate::OEQ, scale, scale);

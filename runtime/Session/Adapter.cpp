@@ -58,16 +58,16 @@ const char *trainedFile(const LoadedModule &module) {
   return trainsModel(module) ? kModelWeights : kAdapterWeights;
 }
 
-static std::string peftName(const qlora_parameter &parameter) {
+static std::string nameInFile(const qlora_parameter &parameter, bool isModel) {
   std::string_view name = parameter.name;
-  if (name.starts_with(kBasePrefix))
+  if (isModel || name.starts_with(kBasePrefix))
     return std::string(name);
   return std::string(kBasePrefix) + std::string(name);
 }
 
 std::string trainedName(const LoadedModule &module,
                         const qlora_parameter &parameter) {
-  return trainsModel(module) ? parameter.name : peftName(parameter);
+  return nameInFile(parameter, trainsModel(module));
 }
 
 std::vector<const qlora_parameter *>
@@ -100,7 +100,7 @@ static std::vector<std::string> adaptedModules(const LoadedModule &module,
                                                const Options &options) {
   std::vector<std::string> modules;
   for (const qlora_parameter *parameter : trainedParameters(module)) {
-    std::string name = peftName(*parameter);
+    std::string name = nameInFile(*parameter, /*isModel=*/false);
     const size_t suffix = std::min(name.find(".lora_A."),
                                    name.find(".lora_embedding_A"));
     if (suffix == name.npos)
@@ -201,7 +201,7 @@ std::vector<SafetensorsItem> trainedItems(const LoadedModule &module,
   std::vector<SafetensorsItem> items;
   for (const qlora_parameter *parameter : trainedParameters(module))
     items.push_back(
-        {isModel ? parameter->name : peftName(*parameter),
+        {nameInFile(*parameter, isModel),
          SafetensorsDtype::kF32,
          {parameter->shape, parameter->shape + parameter->rank},
          {arena.empty() ? nullptr : arena.data() + parameter->offset,
@@ -290,7 +290,9 @@ Status PreparedAdapter::fill() {
   QLORA_ASSIGN_OR_RETURN(
       const uint64_t bytesOfWeights,
       safetensorsBytes(finalItems(*module, {}), metadata()));
-  uint64_t bytes = bytesOfWeights + configText(*module, *options).size();
+  uint64_t bytes = bytesOfWeights;
+  if (!trainsModel(*module))
+    bytes += configText(*module, *options).size();
   for (const auto &[file, size] : copiedFiles(*module, *options))
     bytes += size;
   auto made = AtomicFile::create(staging + "/" + trainedFile(*module));

@@ -2,7 +2,6 @@
 
 // The parts of the card, from top to bottom.
 
-#include "runtime/Session/Adapter.h"
 #include "runtime/Session/ModelCard.h"
 
 #include <yaml-cpp/yaml.h>
@@ -12,6 +11,7 @@
 
 #include "runtime/Base/Amounts.h"
 #include "runtime/Base/UserFiles.h"
+#include "runtime/Session/Adapter.h"
 #include "runtime/Session/RunSummary.h"
 #include "runtime/Watch/RunFolder.h"
 
@@ -98,9 +98,9 @@ static std::string settingsText(const Run &run) {
   static constexpr std::string_view kNames =
       "learning_rate lr_scheduler_type warmup_ratio warmup_steps "
       "per_device_train_batch_size max_length num_train_epochs optim "
-      "weight_decay max_grad_norm seed finetuning_type lora_r lora_alpha lora_dropout "
-      "lora_target_modules use_rslora use_dora lora_bias modules_to_save load_in_4bit "
-      "compute_dtype";
+      "weight_decay max_grad_norm seed finetuning_type lora_r lora_alpha "
+      "lora_dropout lora_target_modules use_rslora use_dora lora_bias "
+      "modules_to_save load_in_4bit compute_dtype";
   std::string text = "## Settings\n\n| Setting | Value |\n| --- | --- |\n";
   for (const std::string_view name : splitWords(kNames)) {
     const json &value = run.options.value(name);

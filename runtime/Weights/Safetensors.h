@@ -143,7 +143,7 @@ struct SafetensorsItem {
 
   uint64_t bytesInFile() const {
     return round ? bytes.size() / 32 * safetensorsDtypeBits(dtype)
-                     : bytes.size();
+                 : bytes.size();
   }
 };
 

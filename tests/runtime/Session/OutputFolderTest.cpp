@@ -297,7 +297,7 @@ TEST_F(Runs, AKilledRunsFolderCanBeUsedAndOneRunIsAlone) {
   // Two minutes: under a sanitizer, on a busy machine, a start takes long.
   for (int i = 0; i < 12000 && metrics("out").empty(); ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  ASSERT_FALSE(metrics("out").empty());
+  EXPECT_FALSE(metrics("out").empty());
   ProcessOutput second =
       run({"--train-file", at("tokens.safetensors"), "--output-dir", at("out"),
            "--overwrite-output-dir"});

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: MIT
+
+// Parameters of adapters.
+
+#include "compiler/Graph/AdapterWeight.h"
+
+using namespace mlir;
+using namespace qlora::model;
+
+WeightOp qlora::adapterWeight(ModuleOp module, OpBuilder &builder, Location loc,
+                              const Twine &name, ArrayRef<int64_t> shape,
+                              StringRef initial) {
+  auto type = RankedTensorType::get(shape, builder.getF32Type());
+  std::string path = ("base_model.model." + name).str();
+  if (!module.lookupSymbol(path)) {
+    OpBuilder atEnd = OpBuilder::atBlockEnd(module.getBody());
+    ParameterOp::create(atEnd, loc, path, type, /*file=*/StringAttr(),
+                        /*file_type=*/TypeAttr(), atEnd.getStringAttr(initial),
+                        /*trainable=*/true, /*stored_quantized=*/false,
+                        /*quantized=*/TypeAttr(), /*part_names=*/ArrayAttr(),
+                        /*part_rows=*/DenseI64ArrayAttr(),
+                        /*transposed=*/false, /*undecayed=*/false,
+                        /*rate_scale=*/llvm::APFloat(1.0));
+  }
+  return WeightOp::create(builder, loc, type, path);
+}

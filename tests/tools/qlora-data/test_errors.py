@@ -119,7 +119,7 @@ class BadModelTest(ToolTest):
         self.write_data(TALK)
         self.assertIn("has no tokenizer.json", self.refusal())
         self.write_model("tokenizer.model", "")
-        self.assertIn("has tokenizer.model but no tokenizer.json; convert it",
+        self.assertIn("tokenizer.model: not a SentencePiece model: no pieces",
                       self.refusal())
         self.write_model("tokenizer.json", "{}")
         self.assertIn("tokenizer.json: not a tokenizer", self.refusal())

@@ -19,8 +19,9 @@ from .training import SHIPPED
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _MODEL_FILES = ("config.json", "generation_config.json", "tokenizer.json",
-                "tokenizer.model", "tokenizer_config.json",
-                "special_tokens_map.json")
+                "tokenizer.model", "vocab.json", "merges.txt",
+                "tokenizer_config.json", "special_tokens_map.json",
+                "added_tokens.json")
 _BLOCK = 1 << 20
 
 

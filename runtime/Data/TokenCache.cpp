@@ -206,6 +206,7 @@ RowsNumbers::RowsNumbers(const SafetensorsFile &file) {
   droppedRows = number("dropped_rows");
   cutOffRows = number("cut_off_rows");
   chosenTemplate = text("chosen_template");
+  splitRows = number("split_rows");
 }
 
 StatusOr<ConversionNotes> conversionNotes(const std::string &rowsPath) {
@@ -216,6 +217,11 @@ StatusOr<ConversionNotes> conversionNotes(const std::string &rowsPath) {
     notes.note = fmt::format("uses the chat template {}, which writes earlier "
                              "turns as they were learned",
                              numbers.chosenTemplate);
+  else if (numbers.splitRows)
+    notes.note = fmt::format("{} conversations are learned in several rows, "
+                             "because the chat template writes earlier turns "
+                             "differently once later ones follow",
+                             numbers.splitRows);
   auto warn = [&](const std::string &text) {
     notes.warning += (notes.warning.empty() ? "" : "; ") + text;
   };

@@ -58,12 +58,12 @@ class TokenizersTest(ToolTest):
 
     def test_masks_of_transformers(self):
         from qlora_data.masking import Conversation, LossRule, labels_of, \
-            learned_spans
+            learned_texts
         from qlora_data.shapes import normalise
         from qlora_data.template import Template
         talk = Conversation(normalise({"messages": self.made["talk"]}),
                             Template(CHATML_MARKED, "t"), {}, ())
-        text, spans = learned_spans(talk, LossRule())
+        [(text, spans)] = learned_texts(talk, LossRule())
         for case in self.made["cases"]:
             self.put(case)
             encoding = self.loaded().encode([text])[0]

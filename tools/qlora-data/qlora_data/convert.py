@@ -13,7 +13,7 @@ from tokenizers import Encoding
 from .columns import Columns
 from .errors import DataError
 from .masking import (IGNORED, Conversation, LossRule, Span, labels_of,
-                      learned_spans)
+                      learned_texts)
 from .model_files import ModelFiles
 from .rows import RowSpool, TokenRows
 from .shapes import ChatRow, PlainRow, normalise
@@ -79,7 +79,7 @@ class Converter:
     def _part(self, rows: list[SourceRow],
               done: int) -> tuple[TokenRows, int]:
         out = TokenRows()
-        batch = [self._rendered(row, out) for row in rows]
+        batch = [text for row in rows for text in self._rendered(row, out)]
         for row, encoding in zip(batch, self._encoded(batch)):
             try:
                 ids, labels = self._tokens(row, encoding)
@@ -89,16 +89,18 @@ class Converter:
                 raise error.at(row.place) from None
         return out, done
 
-    def _rendered(self, source: SourceRow, out: TokenRows) -> RenderedRow:
+    def _rendered(self, source: SourceRow,
+                  out: TokenRows) -> list[RenderedRow]:
         place = source.place
         try:
             row = self.options.columns.renamed(source.read())
             form = normalise(row, self.tokenizer.eos_token)
             if isinstance(form, PlainRow):
-                rendered = self._plain(place, form)
+                rendered = [self._plain(place, form)]
             else:
                 rendered = self._chat(place, form, out)
-            rendered.text.encode("utf-8")
+            for text in rendered:
+                text.text.encode("utf-8")
         except UnicodeEncodeError:
             raise DataError("holds half of a surrogate pair (\\ud800 to "
                             "\\udfff alone), which is no character",
@@ -117,14 +119,18 @@ class Converter:
         return RenderedRow(place, text, None if everything else spans, True)
 
     def _chat(self, place: str, chat: ChatRow,
-              out: TokenRows) -> RenderedRow:
+              out: TokenRows) -> list[RenderedRow]:
         template = self._template(chat)
         if template.place in SHIPPED and not self._is_shipped:
             out.chosen_template = template.place
         talk = Conversation(chat, template, self.tokenizer.special_tokens,
                             self.tokenizer.added_tokens)
-        text, spans = learned_spans(talk, self.options.rule)
-        return RenderedRow(place, text, spans, False)
+        texts = learned_texts(talk, self.options.rule)
+        if len(texts) > 1:
+            out.split_rows += 1
+            out.first_split = out.first_split or place
+        return [RenderedRow(place, text, spans, False)
+                for text, spans in texts]
 
     def _template(self, chat: ChatRow) -> Template:
         """The compiled template for a row: 'tool_use' where there is one and

@@ -89,6 +89,12 @@ def _report(source: str, rows, max_length: int | None) -> None:
     if rows.chosen_template:
         _warn(source, f"uses the chat template {rows.chosen_template}, which "
               "writes earlier turns as they were learned", "note")
+    if rows.split_rows:
+        _warn(rows.first_split,
+              "the chat template writes earlier turns differently once later "
+              f"ones follow: {rows.split_rows} conversations are learned in "
+              "several rows, each as it was when it was answered; this is the "
+              "first", "note")
     if rows.truncated_rows:
         _warn(rows.first_truncated,
               f"rows cut to {max_length} tokens: {rows.truncated_rows}, which "
@@ -134,6 +140,8 @@ def _run(arguments: list[str]) -> None:
     metadata = _metadata(args.input, summary, args.max_length)
     if rows.counts.chosen_template:
         metadata["chosen_template"] = rows.counts.chosen_template
+    if rows.counts.split_rows:
+        metadata["split_rows"] = str(rows.counts.split_rows)
     write_safetensors(args.output, rows.tensors, metadata)
     _report(args.input, rows.counts, args.max_length)
     print(json.dumps(summary, separators=(",", ":")))

@@ -19,6 +19,7 @@ they have each turn once, after the very text that the model had before it.
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_left
 from dataclasses import dataclass
 
@@ -78,9 +79,11 @@ def _turns(talk: Conversation,
         if talk.chat.messages[index]["role"] != "assistant":
             continue
         through = text if index + 1 == count else talk.render(index + 1)
-        if not text.startswith(through):
+        lasting = _lasting(text, through, talk.end_tokens)
+        if not lasting:
             texts.insert(0, (text, spans))
             text, spans = through, []
+        through = lasting or through
         spans.insert(0, (_opening(talk, index, through),
                          _end_of_turn(through, talk.end_tokens)))
     texts.insert(0, (text, spans))
@@ -88,10 +91,26 @@ def _turns(talk: Conversation,
     return [part for part in texts if part[1]] or texts
 
 
+def _lasting(text: str, through: str, end_tokens: tuple[str, ...]) -> str:
+    """What of a turn's rendering the later one `text` begins with: all, or all
+    but a token after the end of the turn, which ends a conversation; empty:
+    it was written otherwise."""
+    if text.startswith(through):
+        return through
+    for token in end_tokens:
+        turn = through.removesuffix(token)
+        if turn != through and text.startswith(turn) \
+                and turn.rstrip().endswith(end_tokens):
+            return turn
+    return ""
+
+
 def _opening(talk: Conversation, index: int, through: str) -> int:
     """Where message `index` begins to be the assistant's own words. A
     template may ignore the generation prompt, or write another one than the
-    turn has; then the turn begins where the message before it ended."""
+    turn has, such as one that opens the thinking; then what they share is
+    not the assistant's."""
+    prompted = ""
     for prompt in (True, False):
         try:
             before = talk.render(index, prompt)
@@ -100,7 +119,9 @@ def _opening(talk: Conversation, index: int, through: str) -> int:
                 continue
             raise
         if through.startswith(before):
-            return len(before)
+            shared = os.path.commonprefix((through, prompted))
+            return max(len(before), len(shared))
+        prompted = before
     if index == 0:
         return 0
     raise _inconsistent(talk, index - 1)

@@ -113,7 +113,8 @@ class BadModelTest(ToolTest):
         error = self.refusal({"text": "a b"}, TALK)
         self.assertIn(f"{self.data}:2: ", error)
         self.assertIn("needs a chat template", error)
-        self.assertIn("--chat-template FILE", error)
+        self.assertIn("or pass --chat-template with a file or one of alpaca, "
+                      "chatml, ", error)
 
     def test_tokenizer_files(self):
         self.write_data(TALK)

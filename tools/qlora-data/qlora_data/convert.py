@@ -14,13 +14,13 @@ from .columns import Columns
 from .errors import DataError
 from .masking import (IGNORED, Conversation, LossRule, Span, labels_of,
                       learned_texts)
-from .model_files import ModelFiles
+from .model_files import SHIPPED, ModelFiles
 from .rows import RowSpool, TokenRows
 from .shapes import ChatRow, PlainRow, normalise
 from .sources import SourceRow, batches, data_files, total_bytes
 from .template import Template
 from .tokenizer import TextTokenizer
-from .training import SHIPPED, recognised, shipped_template
+from .training import QWEN3, recognised, shipped_template
 from .workers import in_order, worker_count
 
 # How many bytes of how many have become tokens.
@@ -142,16 +142,19 @@ class Converter:
         return self._templates[name]
 
     def _compiled(self, name: str, chat: ChatRow) -> Template:
+        named = self.options.chat_template
+        if self._is_shipped and named != QWEN3:
+            return shipped_template(named)
         own = None
         if name in self._sources:
             own = Template(*self._sources[name])
         # Who names a file gets it, and who learns all turns needs no template
         # that keeps them apart.
         if own and (self._is_shipped or (self.options.rule.assistant_only
-                                         and not self.options.chat_template)):
+                                         and not named)):
             own = recognised(own) or own
         if self._is_shipped and (own is None or own.place not in SHIPPED):
-            return shipped_template(self.options.chat_template)
+            return shipped_template(named)
         if own:
             return own
         others = ", ".join(sorted(self._sources))
@@ -159,7 +162,8 @@ class Converter:
         raise DataError(
             f"a row with '{chat.shape}' as messages needs a chat template,"
             f" and {self.files.folder} has {has}",
-            "pass --chat-template FILE or add chat_template.jinja there")
+            "add chat_template.jinja there, or pass --chat-template with a file"
+            f" or one of {', '.join(SHIPPED)}")
 
     def _encoded(self, batch: list[RenderedRow]) -> list[Encoding]:
         try:

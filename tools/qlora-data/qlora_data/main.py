@@ -13,6 +13,7 @@ from .columns import Columns
 from .environment import ensure_packages
 from .errors import DataError
 from .hub import COMMANDS, run_command
+from .model_files import SHIPPED
 from .progress import progress_writer
 from .safetensors import write_safetensors
 
@@ -57,9 +58,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="true|false", help="learn completions, not their prompts")
     add("--assistant-only-loss", type=_boolean, default=True,
         metavar="true|false", help="learn assistant turns, not the others")
-    add("--chat-template", metavar="FILE|qwen3-training",
-        help="a Jinja chat template to use instead of the model's, or the "
-        "one for Qwen3 that comes with this tool")
+    add("--chat-template", metavar="FILE|NAME",
+        help="a Jinja chat template to use instead of the model's, or one "
+        "that comes with this tool: " + ", ".join(SHIPPED))
     add("--workers", type=_positive, metavar="N",
         help="processes for a large file, at most 16 (default: one for each "
         "CPU)")

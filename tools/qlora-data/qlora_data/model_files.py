@@ -12,6 +12,10 @@ from .errors import DataError, unreadable
 
 NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token",
                 "pad_token", "cls_token", "mask_token")
+SHIPPED_FOLDER = os.path.join(os.path.dirname(os.path.realpath(__file__)),
+                              "chat_templates")
+SHIPPED = sorted(name.removesuffix(".jinja")
+                 for name in os.listdir(SHIPPED_FOLDER))
 
 
 def read_text(path: str) -> str:
@@ -134,22 +138,32 @@ class ModelFiles:
                        ) -> dict[str, tuple[str, str]]:
         """Name to (source, file). A file given by the user wins, then the
         .jinja files, then tokenizer_config.json."""
+        if override and not os.path.exists(override):
+            raise DataError(
+                f"--chat-template: '{override}' is no file and no template "
+                "that comes with this tool", "name a Jinja file or one of "
+                f"{', '.join(SHIPPED)}; without it the model's own is used")
         if override:
             return {"default": (read_text(override), override)}
         found = {}
         single = os.path.join(self.folder, "chat_template.jinja")
         if os.path.exists(single):
             found["default"] = (read_text(single), single)
-        several = os.path.join(self.folder, "chat_templates")
-        if os.path.isdir(several):
-            for file in sorted(os.listdir(several)):
-                if file.endswith(".jinja"):
-                    path = os.path.join(several, file)
-                    found[file[:-len(".jinja")]] = (read_text(path), path)
+        # The latter is what early versions of transformers wrote.
+        for several in ("additional_chat_templates", "chat_templates"):
+            several = os.path.join(self.folder, several)
+            if os.path.isdir(several):
+                for file in sorted(os.listdir(several)):
+                    if file.endswith(".jinja"):
+                        path = os.path.join(several, file)
+                        found[file[:-len(".jinja")]] = (read_text(path), path)
         return found or self._configured_templates()
 
     def _configured_templates(self) -> dict[str, tuple[str, str]]:
-        value = self.config.get("chat_template")
+        path, value = self.config_path, self.config.get("chat_template")
+        if value is None:  # that of the processor of a model with images
+            path = os.path.join(self.folder, "chat_template.json")
+            value = read_object(path).get("chat_template")
         if value is None:
             return {}
         if isinstance(value, str):
@@ -161,6 +175,6 @@ class ModelFiles:
                     or not isinstance(item.get("template"), str)):
                 raise DataError("'chat_template' expects a string or a list "
                                 'of {"name", "template"}', "fix the file",
-                                self.config_path)
-            found[item["name"]] = (item["template"], self.config_path)
+                                path)
+            found[item["name"]] = (item["template"], path)
         return found

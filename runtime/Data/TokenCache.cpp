@@ -207,6 +207,7 @@ RowsNumbers::RowsNumbers(const SafetensorsFile &file) {
   cutOffRows = number("cut_off_rows");
   chosenTemplate = text("chosen_template");
   splitRows = number("split_rows");
+  unreasonedRows = number("unreasoned_rows");
 }
 
 StatusOr<ConversionNotes> conversionNotes(const std::string &rowsPath) {
@@ -225,6 +226,10 @@ StatusOr<ConversionNotes> conversionNotes(const std::string &rowsPath) {
   auto warn = [&](const std::string &text) {
     notes.warning += (notes.warning.empty() ? "" : "; ") + text;
   };
+  if (numbers.unreasonedRows)
+    warn(fmt::format("the chat template leaves out the reasoning of {} "
+                     "conversations, which is not learned",
+                     numbers.unreasonedRows));
   if (numbers.truncatedRows)
     warn(fmt::format("{} rows cut to {} tokens, which lost {} tokens",
                      numbers.truncatedRows, numbers.maxLength,

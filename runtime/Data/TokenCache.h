@@ -69,6 +69,7 @@ struct RowsNumbers {
   int64_t cutOffRows = 0;     ///< of these: maxLength has cut it off
   std::string chosenTemplate; ///< in place of the tokenizer's
   int64_t splitRows = 0;      ///< conversations that became several rows
+  int64_t unreasonedRows = 0; ///< the template leaves out their reasoning
 };
 
 /// What qlora-data did to the rows, from the file's metadata; either is empty

@@ -111,6 +111,22 @@ class TurnsTest(ToolTest):
         self.assertEqual(self.learned(rows),
                          ["<think></think> é world\n\n<|im_end|>"])
 
+    def test_reasoning_that_the_template_leaves_out(self):
+        self.make_model("{% for m in messages %}<|im_start|>{{ m.role + '\n' "
+                        "+ m.content.split('</think>')[-1] }}<|im_end|>"
+                        "{% endfor %}")
+        tagged = chat(("user", "a"), ("assistant", "<think>b</think>c"))
+        rows = self.convert(
+            {"messages": TALK}, {"messages": tagged},
+            {"messages": [TALK[1], {**TALK[2], "reasoning_content": "b"}]})
+        self.assertIn(f"warning: {self.data}:2: the chat template leaves out "
+                      "the reasoning of answers, which is not learned: 2 "
+                      "conversations", self.warnings)
+        self.assertEqual(rows.metadata["unreasoned_rows"], "2")
+        self.make_model(CHATML)
+        self.convert({"messages": tagged})
+        self.assertEqual(self.warnings, "")
+
     def test_turns_that_cannot_be_found_are_refused(self):
         self.make_model("{{ messages | length }}" + CHATML)
         error = self.refusal({"messages": TALK})

@@ -287,9 +287,9 @@ class PeerFileTest(QloraTest):
                 self.assertIn(" " + flag, done.stdout)
 
     def test_names_of_chat_templates_are_translated(self):
-        for name, flag in (("phi_3", " --chat-template=phi3 "),
-                           ("tokenizer_default", " --chat-template= "),
-                           ("llama3", " --chat-template=llama3 ")):
+        for name, flag in (("phi_3", " --chat-template=phi3\n"),
+                           ("tokenizer_default", " --chat-template=\n"),
+                           ("llama3", " --chat-template=llama3\n")):
             path = self.write(f"base_model: {MODEL}\nchat_template: {name}\n"
                               f"datasets: [{{path: {DATA}}}]\n")
             done = self.run_qlora("train", path, "--dry-run")

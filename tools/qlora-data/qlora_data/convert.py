@@ -13,7 +13,7 @@ from tokenizers import Encoding
 from .columns import Columns
 from .errors import DataError
 from .masking import (IGNORED, Conversation, LossRule, Span, labels_of,
-                      learned_texts)
+                      learned_texts, leaves_out_reasoning)
 from .model_files import SHIPPED, ModelFiles
 from .rows import RowSpool, TokenRows
 from .shapes import ChatRow, PlainRow, normalise
@@ -129,6 +129,9 @@ class Converter:
         if len(texts) > 1:
             out.split_rows += 1
             out.first_split = out.first_split or place
+        if leaves_out_reasoning(chat.messages, texts):
+            out.unreasoned_rows += 1
+            out.first_unreasoned = out.first_unreasoned or place
         return [RenderedRow(place, text, spans, False)
                 for text, spans in texts]
 
@@ -202,8 +205,9 @@ class Converter:
         number = max(ids)
         raise DataError(
             f"token id {number} ('{self.tokenizer.token(number)}') is beyond "
-            f"the model's vocabulary of {size}",
-            f"use the tokenizer the model came with ({self.tokenizer.path})")
+            f"the model's vocabulary of {size}, and {self.tokenizer.path} has "
+            f"{self.tokenizer.size()} tokens",
+            "use the tokenizer the model came with")
 
     def _check_any(self, path: str, out: RowSpool) -> None:
         if out.rows:

@@ -96,6 +96,11 @@ def _report(source: str, rows, max_length: int | None) -> None:
               f"ones follow: {rows.split_rows} conversations are learned in "
               "several rows, each as it was when it was answered; this is the "
               "first", "note")
+    if rows.unreasoned_rows:
+        _warn(rows.first_unreasoned,
+              "the chat template leaves out the reasoning of answers, which "
+              f"is not learned: {rows.unreasoned_rows} conversations; this is "
+              "the first")
     if rows.truncated_rows:
         _warn(rows.first_truncated,
               f"rows cut to {max_length} tokens: {rows.truncated_rows}, which "
@@ -141,8 +146,9 @@ def _run(arguments: list[str]) -> None:
     metadata = _metadata(args.input, summary, args.max_length)
     if rows.counts.chosen_template:
         metadata["chosen_template"] = rows.counts.chosen_template
-    if rows.counts.split_rows:
-        metadata["split_rows"] = str(rows.counts.split_rows)
+    for name in ("split_rows", "unreasoned_rows"):
+        if number := getattr(rows.counts, name):
+            metadata[name] = str(number)
     write_safetensors(args.output, rows.tensors, metadata)
     _report(args.input, rows.counts, args.max_length)
     print(json.dumps(summary, separators=(",", ":")))

@@ -83,6 +83,9 @@ class TextTokenizer:
     def token(self, number: int) -> str:
         return self._tokenizer.id_to_token(number)
 
+    def size(self) -> int:
+        return self._tokenizer.get_vocab_size()
+
     def encode(self, texts: list[str]) -> list[Encoding]:
         """Many texts at once, on all cores; no special tokens are added."""
         return self._tokenizer.encode_batch(texts, add_special_tokens=False)

@@ -38,8 +38,8 @@ static std::string valueHint(const OptionRow &row) {
     return " X";
   case OptionType::kString:
     return " TEXT";
-  case OptionType::kPath:
-    return orChoice("PATH");
+  case OptionType::kPath: // many names the words list
+    return choices.size() > 40 ? " PATH|NAME" : orChoice("PATH");
   case OptionType::kSize:
     return orChoice("SIZE");
   case OptionType::kNames:

@@ -223,10 +223,13 @@ const OptionRow kRows[] = {
     {"assistant_only_loss", kBool, "true", kRun, kData,
      "conversations: loss on the assistant's turns only"},
     {"chat_template", kPath, "", kRun, kData,
-     "Jinja file to use instead of the tokenizer's chat template; "
-     "qwen3-training: Qwen3's for several turns and tools, which comes with "
-     "these tools",
-     "chat_template_path", "qwen3-training"},
+     "Jinja file to use instead of the tokenizer's chat template, or one of "
+     "these tools, for models without one: alpaca, chatml, gemma, gemma3, "
+     "llama2, llama3, mistral, phi3, qwen2.5, vicuna, zephyr; qwen3-training: "
+     "Qwen3's for several turns and tools",
+     "chat_template_path",
+     "alpaca chatml gemma gemma3 llama2 llama3 mistral phi3 qwen2.5 "
+     "qwen3-training vicuna zephyr"},
 
     {"eval_strategy", kChoice, "no", kRun, kReport,
      "when to evaluate during training", "evaluation_strategy",

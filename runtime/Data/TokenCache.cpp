@@ -206,6 +206,8 @@ RowsNumbers::RowsNumbers(const SafetensorsFile &file) {
   droppedRows = number("dropped_rows");
   cutOffRows = number("cut_off_rows");
   chosenTemplate = text("chosen_template");
+  splitRows = number("split_rows");
+  unreasonedRows = number("unreasoned_rows");
 }
 
 StatusOr<ConversionNotes> conversionNotes(const std::string &rowsPath) {
@@ -216,9 +218,18 @@ StatusOr<ConversionNotes> conversionNotes(const std::string &rowsPath) {
     notes.note = fmt::format("uses the chat template {}, which writes earlier "
                              "turns as they were learned",
                              numbers.chosenTemplate);
+  else if (numbers.splitRows)
+    notes.note = fmt::format("{} conversations are learned in several rows, "
+                             "because the chat template writes earlier turns "
+                             "differently once later ones follow",
+                             numbers.splitRows);
   auto warn = [&](const std::string &text) {
     notes.warning += (notes.warning.empty() ? "" : "; ") + text;
   };
+  if (numbers.unreasonedRows)
+    warn(fmt::format("the chat template leaves out the reasoning of {} "
+                     "conversations, which is not learned",
+                     numbers.unreasonedRows));
   if (numbers.truncatedRows)
     warn(fmt::format("{} rows cut to {} tokens, which lost {} tokens",
                      numbers.truncatedRows, numbers.maxLength,

@@ -68,12 +68,14 @@ struct RowsNumbers {
   int64_t droppedRows = 0;    ///< without a token to be learned
   int64_t cutOffRows = 0;     ///< of these: maxLength has cut it off
   std::string chosenTemplate; ///< in place of the tokenizer's
+  int64_t splitRows = 0;      ///< conversations that became several rows
+  int64_t unreasonedRows = 0; ///< the template leaves out their reasoning
 };
 
 /// What qlora-data did to the rows, from the file's metadata; either is empty
 /// when there is nothing to say.
 struct ConversionNotes {
-  std::string note;    ///< the chat template that it chose
+  std::string note;    ///< its chat template, if that is not the usual
   std::string warning; ///< what it cut or left out
 };
 StatusOr<ConversionNotes> conversionNotes(const std::string &rowsPath);

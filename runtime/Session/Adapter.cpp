@@ -8,6 +8,7 @@
 #include <set>
 
 #include "runtime/Base/UserFiles.h"
+#include "runtime/Data/TokenCache.h"
 #include "runtime/Weights/ConvertWeights.h"
 #include "runtime/Weights/Safetensors.h"
 
@@ -252,6 +253,24 @@ Status writeTrainedWeights(const LoadedModule &module,
                           metadata(), AtomicFile::Flush::kNo);
 }
 
+/// The template of --chat-template as the tokenizer's own, for who talks to the
+/// model; one for training alone is not.
+static Status writeNamedTemplate(const Options &options,
+                                 const std::string &folder,
+                                 AtomicFile::Flush flush) {
+  fs::path path = options.text("chat_template");
+  if (path.empty() || path == "qwen3-training")
+    return Status::ok();
+  if (path.is_relative()) { // a name: qlora-data has it beside itself
+    QLORA_ASSIGN_OR_RETURN(const fs::path converter, findConverter());
+    std::error_code ignored;
+    path = fs::canonical(converter, ignored).parent_path() /
+           "qlora_data/chat_templates" / (path.string() + ".jinja");
+  }
+  QLORA_ASSIGN_OR_RETURN(const std::string text, readWholeFile(path));
+  return replaceWholeFile(folder + "/chat_template.jinja", text, flush);
+}
+
 Status writeTrainedConfig(const LoadedModule &module, const Options &options,
                           const std::string &folder, AtomicFile::Flush flush) {
   if (!trainsModel(module))
@@ -259,7 +278,7 @@ Status writeTrainedConfig(const LoadedModule &module, const Options &options,
         folder + "/" + kAdapterConfig, configText(module, options), flush));
   for (const auto &[file, size] : copiedFiles(module, options))
     QLORA_RETURN_IF_ERROR(copyInto(folder, file, flush));
-  return Status::ok();
+  return writeNamedTemplate(options, folder, flush);
 }
 
 static Status renameInto(const fs::path &to, const fs::path &from) {

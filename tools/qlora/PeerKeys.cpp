@@ -57,6 +57,10 @@ static const PeerRow kRows[] = {
      "nothing is sent: TensorBoard's files are written, which wandb sync "
      "--sync-tensorboard sends"},
     {"lora_model_dir", "adapter_name_or_path", kAny, ""},
+    {"chat_template", "chat_template",
+     "tokenizer_default= phi_3=phi3 qwen_25=qwen2.5 mistral_v1=mistral "
+     "tokenizer_default_fallback_chatml= *",
+     "the template of the tokenizer, or qlora's of that name, is used"},
     {"quantization_method", "", "bnb bitsandbytes none",
      "only the 4-bit format of bitsandbytes is supported: write bnb"},
     {"lora_modules_to_save", "modules_to_save", kAny, ""},
@@ -94,7 +98,7 @@ static const PeerRow kRows[] = {
      "asks for an adapter of a language model: nothing else is trained here"},
     {"template chat_template_strategy", "", kAny,
      "names a chat template: the tokenizer's own is used; chat_template gives "
-     "another one"},
+     "another one, as chat_template: llama3 for a model without one"},
     {"wandb_project wandb_entity wandb_watch wandb_name wandb_run_id "
      "wandb_log_model plot_loss debug "
      "save_only_model save_safetensors",

@@ -275,6 +275,13 @@ TEST(ConversionNote, SaysWhatWasChosenCutAndLeftOut) {
       notes({{"dropped_rows", "4"}, {"cut_off_rows", "4"}, {"max_length", "9"}})
           .warning,
       "4 rows left out because --max-length 9 cuts off their answer");
+  const ConversionNotes talks =
+      notes({{"split_rows", "3"}, {"unreasoned_rows", "2"}});
+  EXPECT_EQ(talks.note,
+            "3 conversations are learned in several rows, because the chat "
+            "template writes earlier turns differently once later ones follow");
+  EXPECT_EQ(talks.warning, "the chat template leaves out the reasoning of 2 "
+                           "conversations, which is not learned");
   fs::remove(path);
 }
 

@@ -75,6 +75,23 @@ static std::string contents(const fs::path &path) {
   return text.str();
 }
 
+TEST_F(Adapter, TheNamedChatTemplateIsItsTokenizers) {
+  const fs::path written = folder / "out/chat_template.jinja";
+  std::ofstream(folder / "model/chat_template.jinja") << "the model's";
+  set("chat_template", "qwen3-training");
+  ASSERT_TRUE(write().isOk());
+  EXPECT_EQ(contents(written), "the model's");
+  std::ofstream(folder / "mine") << "mine";
+  set("chat_template", (folder / "mine").string());
+  ASSERT_TRUE(write().isOk());
+  EXPECT_EQ(contents(written), "mine");
+  set("chat_template", "llama3");
+  ASSERT_TRUE(write().isOk());
+  EXPECT_NE(contents(written).find("<|start_header_id|>"), std::string::npos);
+  set("chat_template", (folder / "none").string());
+  EXPECT_NE(write().message().find("none"), std::string::npos);
+}
+
 TEST_F(Adapter, HasPeftsFilesNamesAndShapes) {
   Status status = write();
   ASSERT_TRUE(status.isOk()) << status.message();

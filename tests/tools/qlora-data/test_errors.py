@@ -113,13 +113,14 @@ class BadModelTest(ToolTest):
         error = self.refusal({"text": "a b"}, TALK)
         self.assertIn(f"{self.data}:2: ", error)
         self.assertIn("needs a chat template", error)
-        self.assertIn("--chat-template FILE", error)
+        self.assertIn("or pass --chat-template with a file or one of alpaca, "
+                      "chatml, ", error)
 
     def test_tokenizer_files(self):
         self.write_data(TALK)
         self.assertIn("has no tokenizer.json", self.refusal())
         self.write_model("tokenizer.model", "")
-        self.assertIn("has tokenizer.model but no tokenizer.json; convert it",
+        self.assertIn("tokenizer.model: not a SentencePiece model: no pieces",
                       self.refusal())
         self.write_model("tokenizer.json", "{}")
         self.assertIn("tokenizer.json: not a tokenizer", self.refusal())

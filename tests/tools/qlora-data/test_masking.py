@@ -84,14 +84,55 @@ class TurnsTest(ToolTest):
         # Conversations have the template's own special tokens only.
         self.assertTrue(self.decode(rows.ids[0]).startswith("<|im_start|>"))
 
-    def test_not_prefix_consistent_is_refused(self):
+    def test_a_forgetful_template_gives_several_rows(self):
         self.make_model(FORGETFUL)
+        rows = self.convert({"messages": TALK}, {"messages": TALK[:3]})
+        self.assertEqual(self.learned(rows), [
+            "<think></think> é world\n\n<|im_end|>",
+            "<think></think>the 😀<|im_end|>",
+            "<think></think> é world\n\n<|im_end|>"])
+        # What stands before each is what the model had before it.
+        self.assertEqual(rows.ids[0], rows.ids[2])
+        self.assertIn("assistant\n é world\n\n<|im_end|>",
+                      self.decode(rows.ids[1]))
+        self.assertIn(f"note: {self.data}:1: the chat template writes",
+                      self.warnings)
+        self.assertEqual(rows.metadata["split_rows"], "1")
+
+    def test_only_what_is_asked_for_of_a_forgetful_template(self):
+        self.make_model(FORGETFUL)
+        row = {"prompt": TALK[:4], "completion": TALK[4:]}
+        rows = self.convert(row)
+        self.assertEqual(len(rows.ids), 1)
+        rows = self.convert(row, flags=["--completion-only-loss", "false"])
+        self.assertEqual(len(rows.ids), 2)
+        # A question at the end has no answer to learn.
+        rows = self.convert({"messages": TALK[:4]})
+        self.assertEqual(self.learned(rows),
+                         ["<think></think> é world\n\n<|im_end|>"])
+
+    def test_reasoning_that_the_template_leaves_out(self):
+        self.make_model("{% for m in messages %}<|im_start|>{{ m.role + '\n' "
+                        "+ m.content.split('</think>')[-1] }}<|im_end|>"
+                        "{% endfor %}")
+        tagged = chat(("user", "a"), ("assistant", "<think>b</think>c"))
+        rows = self.convert(
+            {"messages": TALK}, {"messages": tagged},
+            {"messages": [TALK[1], {**TALK[2], "reasoning_content": "b"}]})
+        self.assertIn(f"warning: {self.data}:2: the chat template leaves out "
+                      "the reasoning of answers, which is not learned: 2 "
+                      "conversations", self.warnings)
+        self.assertEqual(rows.metadata["unreasoned_rows"], "2")
+        self.make_model(CHATML)
+        self.convert({"messages": tagged})
+        self.assertEqual(self.warnings, "")
+
+    def test_turns_that_cannot_be_found_are_refused(self):
+        self.make_model("{{ messages | length }}" + CHATML)
         error = self.refusal({"messages": TALK})
         self.assertIn(f"{self.data}:1: ", error)
-        self.assertIn("writes message 3 differently", error)
+        self.assertIn("writes message 4 differently once an answer", error)
         self.assertIn("{% generation %}", error)
-        rows = self.convert({"messages": TALK[:3]})
-        self.assertEqual(len(rows.ids), 1)
 
     def test_mark_in_macro_is_refused(self):
         self.make_model(

@@ -286,6 +286,15 @@ class PeerFileTest(QloraTest):
             for flag in flags:
                 self.assertIn(" " + flag, done.stdout)
 
+    def test_names_of_chat_templates_are_translated(self):
+        for name, flag in (("phi_3", " --chat-template=phi3\n"),
+                           ("tokenizer_default", " --chat-template=\n"),
+                           ("llama3", " --chat-template=llama3\n")):
+            path = self.write(f"base_model: {MODEL}\nchat_template: {name}\n"
+                              f"datasets: [{{path: {DATA}}}]\n")
+            done = self.run_qlora("train", path, "--dry-run")
+            self.assertIn(flag, done.stdout)
+
     def test_what_would_change_the_training_is_refused(self):
         for text, message in (
                 ("stage: dpo", "supervised fine-tuning"),

@@ -13,14 +13,14 @@ from datetime import date
 
 from .environment import PACKAGES
 from .errors import unreadable
-from .model_files import ModelFiles
+from .model_files import SHIPPED, ModelFiles
 from .sources import data_files
-from .training import SHIPPED
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _MODEL_FILES = ("config.json", "generation_config.json", "tokenizer.json",
-                "tokenizer.model", "tokenizer_config.json",
-                "special_tokens_map.json")
+                "tokenizer.model", "vocab.json", "merges.txt",
+                "tokenizer_config.json", "special_tokens_map.json",
+                "added_tokens.json", "chat_template.json")
 _BLOCK = 1 << 20
 
 

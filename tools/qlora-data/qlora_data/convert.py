@@ -13,14 +13,14 @@ from tokenizers import Encoding
 from .columns import Columns
 from .errors import DataError
 from .masking import (IGNORED, Conversation, LossRule, Span, labels_of,
-                      learned_spans)
-from .model_files import ModelFiles
+                      learned_texts, leaves_out_reasoning)
+from .model_files import SHIPPED, ModelFiles
 from .rows import RowSpool, TokenRows
 from .shapes import ChatRow, PlainRow, normalise
 from .sources import SourceRow, batches, data_files, total_bytes
 from .template import Template
 from .tokenizer import TextTokenizer
-from .training import SHIPPED, recognised, shipped_template
+from .training import QWEN3, recognised, shipped_template
 from .workers import in_order, worker_count
 
 # How many bytes of how many have become tokens.
@@ -79,7 +79,7 @@ class Converter:
     def _part(self, rows: list[SourceRow],
               done: int) -> tuple[TokenRows, int]:
         out = TokenRows()
-        batch = [self._rendered(row, out) for row in rows]
+        batch = [text for row in rows for text in self._rendered(row, out)]
         for row, encoding in zip(batch, self._encoded(batch)):
             try:
                 ids, labels = self._tokens(row, encoding)
@@ -89,16 +89,18 @@ class Converter:
                 raise error.at(row.place) from None
         return out, done
 
-    def _rendered(self, source: SourceRow, out: TokenRows) -> RenderedRow:
+    def _rendered(self, source: SourceRow,
+                  out: TokenRows) -> list[RenderedRow]:
         place = source.place
         try:
             row = self.options.columns.renamed(source.read())
             form = normalise(row, self.tokenizer.eos_token)
             if isinstance(form, PlainRow):
-                rendered = self._plain(place, form)
+                rendered = [self._plain(place, form)]
             else:
                 rendered = self._chat(place, form, out)
-            rendered.text.encode("utf-8")
+            for text in rendered:
+                text.text.encode("utf-8")
         except UnicodeEncodeError:
             raise DataError("holds half of a surrogate pair (\\ud800 to "
                             "\\udfff alone), which is no character",
@@ -117,14 +119,21 @@ class Converter:
         return RenderedRow(place, text, None if everything else spans, True)
 
     def _chat(self, place: str, chat: ChatRow,
-              out: TokenRows) -> RenderedRow:
+              out: TokenRows) -> list[RenderedRow]:
         template = self._template(chat)
         if template.place in SHIPPED and not self._is_shipped:
             out.chosen_template = template.place
         talk = Conversation(chat, template, self.tokenizer.special_tokens,
                             self.tokenizer.added_tokens)
-        text, spans = learned_spans(talk, self.options.rule)
-        return RenderedRow(place, text, spans, False)
+        texts = learned_texts(talk, self.options.rule)
+        if len(texts) > 1:
+            out.split_rows += 1
+            out.first_split = out.first_split or place
+        if leaves_out_reasoning(chat.messages, texts):
+            out.unreasoned_rows += 1
+            out.first_unreasoned = out.first_unreasoned or place
+        return [RenderedRow(place, text, spans, False)
+                for text, spans in texts]
 
     def _template(self, chat: ChatRow) -> Template:
         """The compiled template for a row: 'tool_use' where there is one and
@@ -136,16 +145,19 @@ class Converter:
         return self._templates[name]
 
     def _compiled(self, name: str, chat: ChatRow) -> Template:
+        named = self.options.chat_template
+        if self._is_shipped and named != QWEN3:
+            return shipped_template(named)
         own = None
         if name in self._sources:
             own = Template(*self._sources[name])
         # Who names a file gets it, and who learns all turns needs no template
         # that keeps them apart.
         if own and (self._is_shipped or (self.options.rule.assistant_only
-                                         and not self.options.chat_template)):
+                                         and not named)):
             own = recognised(own) or own
         if self._is_shipped and (own is None or own.place not in SHIPPED):
-            return shipped_template(self.options.chat_template)
+            return shipped_template(named)
         if own:
             return own
         others = ", ".join(sorted(self._sources))
@@ -153,7 +165,8 @@ class Converter:
         raise DataError(
             f"a row with '{chat.shape}' as messages needs a chat template,"
             f" and {self.files.folder} has {has}",
-            "pass --chat-template FILE or add chat_template.jinja there")
+            "add chat_template.jinja there, or pass --chat-template with a file"
+            f" or one of {', '.join(SHIPPED)}")
 
     def _encoded(self, batch: list[RenderedRow]) -> list[Encoding]:
         try:
@@ -192,8 +205,9 @@ class Converter:
         number = max(ids)
         raise DataError(
             f"token id {number} ('{self.tokenizer.token(number)}') is beyond "
-            f"the model's vocabulary of {size}",
-            f"use the tokenizer the model came with ({self.tokenizer.path})")
+            f"the model's vocabulary of {size}, and {self.tokenizer.path} has "
+            f"{self.tokenizer.size()} tokens",
+            "use the tokenizer the model came with")
 
     def _check_any(self, path: str, out: RowSpool) -> None:
         if out.rows:

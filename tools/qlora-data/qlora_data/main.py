@@ -13,6 +13,7 @@ from .columns import Columns
 from .environment import ensure_packages
 from .errors import DataError
 from .hub import COMMANDS, run_command
+from .model_files import SHIPPED
 from .progress import progress_writer
 from .safetensors import write_safetensors
 
@@ -57,9 +58,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="true|false", help="learn completions, not their prompts")
     add("--assistant-only-loss", type=_boolean, default=True,
         metavar="true|false", help="learn assistant turns, not the others")
-    add("--chat-template", metavar="FILE|qwen3-training",
-        help="a Jinja chat template to use instead of the model's, or the "
-        "one for Qwen3 that comes with this tool")
+    add("--chat-template", metavar="FILE|NAME",
+        help="a Jinja chat template to use instead of the model's, or one "
+        "that comes with this tool: " + ", ".join(SHIPPED))
     add("--workers", type=_positive, metavar="N",
         help="processes for a large file, at most 16 (default: one for each "
         "CPU)")
@@ -89,6 +90,17 @@ def _report(source: str, rows, max_length: int | None) -> None:
     if rows.chosen_template:
         _warn(source, f"uses the chat template {rows.chosen_template}, which "
               "writes earlier turns as they were learned", "note")
+    if rows.split_rows:
+        _warn(rows.first_split,
+              "the chat template writes earlier turns differently once later "
+              f"ones follow: {rows.split_rows} conversations are learned in "
+              "several rows, each as it was when it was answered; this is the "
+              "first", "note")
+    if rows.unreasoned_rows:
+        _warn(rows.first_unreasoned,
+              "the chat template leaves out the reasoning of answers, which "
+              f"is not learned: {rows.unreasoned_rows} conversations; this is "
+              "the first")
     if rows.truncated_rows:
         _warn(rows.first_truncated,
               f"rows cut to {max_length} tokens: {rows.truncated_rows}, which "
@@ -134,6 +146,9 @@ def _run(arguments: list[str]) -> None:
     metadata = _metadata(args.input, summary, args.max_length)
     if rows.counts.chosen_template:
         metadata["chosen_template"] = rows.counts.chosen_template
+    for name in ("split_rows", "unreasoned_rows"):
+        if number := getattr(rows.counts, name):
+            metadata[name] = str(number)
     write_safetensors(args.output, rows.tensors, metadata)
     _report(args.input, rows.counts, args.max_length)
     print(json.dumps(summary, separators=(",", ":")))

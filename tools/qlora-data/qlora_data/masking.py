@@ -10,12 +10,16 @@ it: the difference is the turn, end-of-turn token included.
     through   ...                                        Hello<|im_end|>\\n
     learned                                              Hello<|im_end|>
 
-This needs renderings that are prefixes of each other; a template that writes
-an earlier turn differently once later ones follow is refused.
+This needs renderings that are prefixes of each other. A template that writes
+an earlier turn differently once later ones follow (without its reasoning, or
+with the tools elsewhere) gives several texts of one conversation, each of
+which ends with the last turn that stands there as it was answered: together
+they have each turn once, after the very text that the model had before it.
 """
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_left
 from dataclasses import dataclass
 
@@ -30,8 +34,6 @@ IGNORED = -100
 _ADVICE = ("mark the assistant's text in the template with {% generation %} "
            "... {% endgeneration %} (--chat-template FILE), or train on all "
            "of it with --assistant-only-loss false")
-_THINKING_ADVICE = ("if the model is a Qwen3, use --chat-template "
-                    "qwen3-training; else " + _ADVICE)
 
 
 @dataclass
@@ -53,47 +55,76 @@ class Conversation:
                                     self.special_tokens, prompt)[0]
 
 
-def learned_spans(talk: Conversation,
-                  rule: LossRule) -> tuple[str, list[Span] | None]:
+def learned_texts(talk: Conversation, rule: LossRule
+                  ) -> list[tuple[str, list[Span] | None]]:
     """The rendered conversation and its learned character ranges, in order;
-    None stands for all of it."""
-    chat = talk.chat
-    text, marks = talk.template.render(chat, chat.messages,
+    None stands for all of it. In several texts where the template forgets."""
+    from_message = talk.chat.prompt_count if rule.completion_only else 0
+    if rule.assistant_only and not talk.template.has_marks:
+        return _turns(talk, from_message)
+    text, marks = talk.template.render(talk.chat, talk.chat.messages,
                                        talk.special_tokens)
-    from_message = chat.prompt_count if rule.completion_only else 0
+    begin = _opening(talk, from_message, text) if from_message else 0
     if not rule.assistant_only:
-        if not from_message:
-            return text, None
-        return text, [(_opening(talk, from_message, text), len(text))]
-    if not talk.template.has_marks:
-        return text, _turns(talk, text, from_message)
-    if from_message:
-        begin = _opening(talk, from_message, text)
-        marks = [(max(start, begin), end) for start, end in marks
-                 if end > begin]
-    return text, sorted(marks)
+        return [(text, [(begin, len(text))] if from_message else None)]
+    return [(text, sorted((max(start, begin), end) for start, end in marks
+                          if end > begin))]
 
 
-def _turns(talk: Conversation, text: str, from_message: int) -> list[Span]:
-    spans = []
-    messages = talk.chat.messages
-    for index in range(from_message, len(messages)):
-        if messages[index]["role"] != "assistant":
+def _turns(talk: Conversation,
+           from_message: int) -> list[tuple[str, list[Span]]]:
+    count = len(talk.chat.messages)
+    text, spans, texts = talk.render(count), [], []
+    for index in range(count - 1, from_message - 1, -1):
+        if talk.chat.messages[index]["role"] != "assistant":
             continue
-        through = text
-        if index + 1 < len(messages):
-            through = talk.render(index + 1)
-            if not text.startswith(through):
-                raise _inconsistent(talk, index)
-        spans.append((_opening(talk, index, through),
-                      _end_of_turn(through, talk.end_tokens)))
-    return spans
+        through = text if index + 1 == count else talk.render(index + 1)
+        lasting = _lasting(text, through, talk.end_tokens)
+        if not lasting:
+            texts.insert(0, (text, spans))
+            text, spans = through, []
+        through = lasting or through
+        spans.insert(0, (_opening(talk, index, through),
+                         _end_of_turn(through, talk.end_tokens)))
+    texts.insert(0, (text, spans))
+    # The last text may end with a question.
+    return [part for part in texts if part[1]] or texts
+
+
+def leaves_out_reasoning(messages: list[dict],
+                         texts: list[tuple[str, list[Span] | None]]) -> bool:
+    """An assistant's reasoning is in none of the texts."""
+    for message in messages:
+        reasoning = message.get("reasoning_content")
+        content = message.get("content") or ""
+        if reasoning is None and "</think>" in content:
+            reasoning = content.split("</think>")[0].split("<think>")[-1]
+        if message["role"] == "assistant" and isinstance(reasoning, str) \
+                and not any(reasoning.strip() in text for text, _ in texts):
+            return True
+    return False
+
+
+def _lasting(text: str, through: str, end_tokens: tuple[str, ...]) -> str:
+    """What of a turn's rendering the later one `text` begins with: all, or all
+    but a token after the end of the turn, which ends a conversation; empty:
+    it was written otherwise."""
+    if text.startswith(through):
+        return through
+    for token in end_tokens:
+        turn = through.removesuffix(token)
+        if turn != through and text.startswith(turn) \
+                and turn.rstrip().endswith(end_tokens):
+            return turn
+    return ""
 
 
 def _opening(talk: Conversation, index: int, through: str) -> int:
     """Where message `index` begins to be the assistant's own words. A
     template may ignore the generation prompt, or write another one than the
-    turn has; then the turn begins where the message before it ended."""
+    turn has, such as one that opens the thinking; then what they share is
+    not the assistant's."""
+    prompted = ""
     for prompt in (True, False):
         try:
             before = talk.render(index, prompt)
@@ -102,7 +133,9 @@ def _opening(talk: Conversation, index: int, through: str) -> int:
                 continue
             raise
         if through.startswith(before):
-            return len(before)
+            shared = os.path.commonprefix((through, prompted))
+            return max(len(before), len(shared))
+        prompted = before
     if index == 0:
         return 0
     raise _inconsistent(talk, index - 1)
@@ -116,14 +149,10 @@ def _end_of_turn(through: str, end_tokens: tuple[str, ...]) -> int:
 
 
 def _inconsistent(talk: Conversation, index: int) -> DataError:
-    source = talk.template.source
-    # Not for every ChatML: it writes a <think> block into each turn.
-    thinks = "<|im_start|>" in source and "<think>" in source
     return DataError(
         f"the chat template ({talk.template.place}) writes message "
-        f"{index + 1} differently once later messages follow, so the "
-        "assistant's turns cannot be found",
-        _THINKING_ADVICE if thinks else _ADVICE)
+        f"{index + 1} differently once an answer follows, so the "
+        "assistant's turns cannot be found", _ADVICE)
 
 
 def labels_of(ids: list[int], offsets: list[Span],

@@ -12,6 +12,10 @@ from .errors import DataError, unreadable
 
 NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token",
                 "pad_token", "cls_token", "mask_token")
+SHIPPED_FOLDER = os.path.join(os.path.dirname(os.path.realpath(__file__)),
+                              "chat_templates")
+SHIPPED = sorted(name.removesuffix(".jinja")
+                 for name in os.listdir(SHIPPED_FOLDER))
 
 
 def read_text(path: str) -> str:
@@ -59,44 +63,53 @@ class ModelFiles:
                             "with its tokenizer.json", folder)
         self.config_path = os.path.join(folder, "tokenizer_config.json")
         self.config = read_object(self.config_path)
+        self.model_config = read_object(os.path.join(folder, "config.json"))
+        self.model_type = str(self.model_config.get("model_type") or "")
+        self.tokenizer_class = str(
+            self.config.get("tokenizer_class")
+            or self.model_config.get("tokenizer_class") or ""
+        ).removesuffix("Fast")
 
-    def tokenizer_path(self) -> str:
-        path = os.path.join(self.folder, "tokenizer.json")
-        if os.path.isfile(path):
-            return path
-        others = [name for name in ("tokenizer.model", "vocab.json",
-                                    "vocab.txt", "spiece.model")
-                  if os.path.exists(os.path.join(self.folder, name))]
-        if not others:
-            raise DataError("has no tokenizer.json", "copy it from the model "
-                            "the weights came with", self.folder)
-        raise DataError(
-            f"has {others[0]} but no tokenizer.json",
-            "convert it once with transformers: python3 -c \"from transformers"
-            " import AutoTokenizer as T; T.from_pretrained("
-            f"{self.folder!r}).save_pretrained({self.folder!r})\"",
-            self.folder)
+    def _special_sources(self) -> dict:
+        """Where special tokens are named. special_tokens_map.json is of old
+        folders: it wins, unless tokenizer_config.json has the added tokens,
+        as all have that transformers wrote since."""
+        if "added_tokens_decoder" in self.config:
+            return self.config
+        return self.config | read_object(os.path.join(
+            self.folder, "special_tokens_map.json"))
 
-    def special_tokens(self, id_to_token) -> dict[str, str]:
-        """The named special tokens. A name set to null is absent; one that is
-        not mentioned at all is looked up in special_tokens_map.json, then,
-        for bos and eos, by id in config.json (older GPT-2 folders)."""
-        legacy = read_object(os.path.join(self.folder,
-                                          "special_tokens_map.json"))
+    def special_tokens(self, id_to_token,
+                       defaults: dict[str, str]) -> dict[str, str]:
+        """The named special tokens. A name set to null is absent; bos and
+        eos that are not mentioned at all are the tokenizer's `defaults`, or
+        named by id in config.json (older GPT-2 folders)."""
+        source = self._special_sources()
         tokens = {}
         for name in NAMED_TOKENS:
-            source = self.config if name in self.config else legacy
             tokens[name] = _content(source.get(name))
-            if name in ("bos_token", "eos_token") and name not in source:
-                tokens[name] = self._token_by_id(name, id_to_token)
-        extra = self.config.get("extra_special_tokens")
+            if name not in source:
+                tokens[name] = defaults.get(name)
+                if name in ("bos_token", "eos_token") and not tokens[name]:
+                    tokens[name] = self._token_by_id(name, id_to_token)
+        extra = source.get("extra_special_tokens")
         if isinstance(extra, dict):
             tokens.update({name: _content(extra[name]) for name in extra})
         return {name: text for name, text in tokens.items() if text}
 
+    def further_special_tokens(self) -> list[dict]:
+        """Those that have no name of their own, as add_tokens takes them."""
+        source = self._special_sources()
+        listed = source.get("extra_special_tokens")
+        if not isinstance(listed, list):
+            listed = source.get("additional_special_tokens")
+        return [{**(token if isinstance(token, dict) else {}),
+                 "content": _content(token), "special": True}
+                for token in listed if _content(token)] \
+            if isinstance(listed, list) else []
+
     def _token_by_id(self, name: str, id_to_token) -> str | None:
-        config = read_object(os.path.join(self.folder, "config.json"))
-        number = config.get(f"{name}_id")
+        number = self.model_config.get(f"{name}_id")
         if isinstance(number, list) and number:
             number = number[0]
         if not isinstance(number, int) or number < 0:
@@ -104,10 +117,19 @@ class ModelFiles:
         return id_to_token(number)
 
     def declared_tokens(self) -> list[tuple[int, dict]]:
-        """added_tokens_decoder as (id, properties), by id."""
+        """added_tokens_decoder, else added_tokens.json, as (id, properties),
+        by id."""
         declared = self.config.get("added_tokens_decoder")
         if not isinstance(declared, dict):
-            return []
+            special = {_content(value) for value
+                       in self._special_sources().values()}
+            special |= {token["content"]
+                        for token in self.further_special_tokens()}
+            declared = {str(number): {"content": text, "special":
+                                      text in special, "normalized":
+                                      text not in special}
+                        for text, number in read_object(os.path.join(
+                            self.folder, "added_tokens.json")).items()}
         return sorted((int(number), token) for number, token
                       in declared.items() if re.fullmatch(r"\d+", number)
                       and isinstance(token, dict) and _content(token))
@@ -116,22 +138,32 @@ class ModelFiles:
                        ) -> dict[str, tuple[str, str]]:
         """Name to (source, file). A file given by the user wins, then the
         .jinja files, then tokenizer_config.json."""
+        if override and not os.path.exists(override):
+            raise DataError(
+                f"--chat-template: '{override}' is no file and no template "
+                "that comes with this tool", "name a Jinja file or one of "
+                f"{', '.join(SHIPPED)}; without it the model's own is used")
         if override:
             return {"default": (read_text(override), override)}
         found = {}
         single = os.path.join(self.folder, "chat_template.jinja")
         if os.path.exists(single):
             found["default"] = (read_text(single), single)
-        several = os.path.join(self.folder, "chat_templates")
-        if os.path.isdir(several):
-            for file in sorted(os.listdir(several)):
-                if file.endswith(".jinja"):
-                    path = os.path.join(several, file)
-                    found[file[:-len(".jinja")]] = (read_text(path), path)
+        # The latter is what early versions of transformers wrote.
+        for several in ("additional_chat_templates", "chat_templates"):
+            several = os.path.join(self.folder, several)
+            if os.path.isdir(several):
+                for file in sorted(os.listdir(several)):
+                    if file.endswith(".jinja"):
+                        path = os.path.join(several, file)
+                        found[file[:-len(".jinja")]] = (read_text(path), path)
         return found or self._configured_templates()
 
     def _configured_templates(self) -> dict[str, tuple[str, str]]:
-        value = self.config.get("chat_template")
+        path, value = self.config_path, self.config.get("chat_template")
+        if value is None:  # that of the processor of a model with images
+            path = os.path.join(self.folder, "chat_template.json")
+            value = read_object(path).get("chat_template")
         if value is None:
             return {}
         if isinstance(value, str):
@@ -143,6 +175,6 @@ class ModelFiles:
                     or not isinstance(item.get("template"), str)):
                 raise DataError("'chat_template' expects a string or a list "
                                 'of {"name", "template"}', "fix the file",
-                                self.config_path)
-            found[item["name"]] = (item["template"], self.config_path)
+                                path)
+            found[item["name"]] = (item["template"], path)
         return found

@@ -29,6 +29,10 @@ class TokenRows:
     first_cut_off: str = ""
     shortest_cut_off: int = 0  # tokens it had
     chosen_template: str = ""  # in place of the model's own
+    split_rows: int = 0  # of the data, each of which became several
+    first_split: str = ""
+    unreasoned_rows: int = 0  # whose reasoning the template leaves out
+    first_unreasoned: str = ""
 
     def add(self, place: str, ids: list[int], labels: list[int],
             max_length: int | None) -> None:
@@ -100,10 +104,11 @@ class RowSpool:
             array("q", [base + end for end in later.row_offsets[1:]]))
         counts = self.counts
         for name in ("labelled_tokens", "truncated_rows", "truncated_tokens",
-                     "dropped_rows", "cut_off_rows"):
+                     "dropped_rows", "cut_off_rows", "split_rows",
+                     "unreasoned_rows"):
             setattr(counts, name, getattr(counts, name) + getattr(later, name))
         for name in ("first_truncated", "first_masked", "first_cut_off",
-                     "chosen_template"):
+                     "chosen_template", "first_split", "first_unreasoned"):
             setattr(counts, name,
                     getattr(counts, name) or getattr(later, name))
         counts.longest = max(counts.longest, later.longest)

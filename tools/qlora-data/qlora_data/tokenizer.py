@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import os
 
-from tokenizers import AddedToken, Encoding, Tokenizer
+from tokenizers import Encoding, processors
 
 from .errors import DataError
 from .model_files import ModelFiles
-
-_TOKEN_FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")
+from .tokenizer_files import add_tokens, load_tokenizer
 
 
 class TextTokenizer:
@@ -22,50 +21,43 @@ class TextTokenizer:
     text is asked of it once, from the first text that has tokens."""
 
     def __init__(self, files: ModelFiles):
-        self.path = files.tokenizer_path()
-        try:
-            self._tokenizer = Tokenizer.from_file(self.path)
-        except Exception as error:  # the library raises bare Exception
-            raise DataError(f"not a tokenizer that can be read: {error}",
-                            "copy tokenizer.json again from the model",
-                            self.path) from None
+        self._tokenizer, self.path, defaults = load_tokenizer(files)
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         if getattr(self._tokenizer.model, "dropout", None) is not None:
             self._tokenizer.model.dropout = None
         self._post_processor = self._tokenizer.post_processor
         self._tokenizer.post_processor = None
-        self.special_tokens = files.special_tokens(self._tokenizer.id_to_token)
-        self._add_tokens(files)
+        self.special_tokens = files.special_tokens(
+            self._tokenizer.id_to_token, defaults)
+        self._add_special_tokens(files)
+        if not self.path.endswith(".json"):
+            self._post_processor = self._configured_processor(files.config)
         self.eos_token = self.special_tokens.get("eos_token", "")
         self.added_tokens = tuple(
             token.content for token in
             self._tokenizer.get_added_tokens_decoder().values())
         self._affixes: tuple[list[int], list[int]] | None = None
 
-    def _add_tokens(self, files: ModelFiles) -> None:
-        """Tokens the folder's other files name but tokenizer.json does not
-        hold as added tokens, in the order of their ids."""
+    def _add_special_tokens(self, files: ModelFiles) -> None:
         known = {token.content for token in
                  self._tokenizer.get_added_tokens_decoder().values()}
-        for number, token in files.declared_tokens():
-            if token["content"] in known:
-                continue
-            flags = {flag: bool(token[flag]) for flag in _TOKEN_FLAGS
-                     if flag in token}
-            self._tokenizer.add_tokens([AddedToken(token["content"], **flags)])
-            known.add(token["content"])
-            got = self._tokenizer.token_to_id(token["content"])
-            if got != number:
-                raise DataError(
-                    f"'added_tokens_decoder' gives '{token['content']}' the id"
-                    f" {number}, but in tokenizer.json it would be {got}",
-                    "save the tokenizer again with transformers",
-                    files.config_path)
-        named = [AddedToken(text, special=True, normalized=False)
-                 for text in self.special_tokens.values() if text not in known]
-        if named:
-            self._tokenizer.add_special_tokens(named)
+        named = [{"content": text, "special": True, "normalized": False}
+                 for text in self.special_tokens.values()]
+        add_tokens(self._tokenizer, [
+            token for token in named + files.further_special_tokens()
+            if token["content"] not in known])
+
+    def _configured_processor(self, config: dict):
+        """What tokenizer_config.json puts around a plain text; a
+        tokenizer.json says that itself."""
+        tokens = [self.special_tokens.get(name, "")
+                  if config.get(f"add_{name}") else ""
+                  for name in ("bos_token", "eos_token")]
+        return processors.TemplateProcessing(
+            single=f"{tokens[0]} $A {tokens[1]}".strip(), special_tokens=[
+                (text, self._tokenizer.token_to_id(text))
+                for text in tokens if text])
 
     def affixes(self, encoding: Encoding) -> tuple[list[int], list[int]]:
         """The ids the tokenizer puts before and after a plain text, read off
@@ -90,6 +82,9 @@ class TextTokenizer:
 
     def token(self, number: int) -> str:
         return self._tokenizer.id_to_token(number)
+
+    def size(self) -> int:
+        return self._tokenizer.get_vocab_size()
 
     def encode(self, texts: list[str]) -> list[Encoding]:
         """Many texts at once, on all cores; no special tokens are added."""

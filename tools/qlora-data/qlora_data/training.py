@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Chat templates made for training, and the models they are for.
+"""Chat templates that come with this tool, and the models they are for.
 
+Most are for models without one, by the names that other tools have for them.
 Some models' own templates write an assistant's turn differently once later
 messages follow. A template of `chat_templates/` then takes their place: named
-with --chat-template, or chosen where the model's own one is recognised. It is
+with --chat-template, or, for Qwen3, chosen where the model's own one is recognised. It is
 recognised by what it writes, not by its text, of which every model that was
 published has another version.
 """
@@ -13,14 +14,11 @@ from __future__ import annotations
 import os
 
 from .errors import DataError
+from .model_files import SHIPPED_FOLDER
 from .shapes import ChatRow
 from .template import Template
 
 QWEN3 = "qwen3-training"
-SHIPPED = (QWEN3,)
-
-_FOLDER = os.path.join(os.path.dirname(os.path.realpath(__file__)),
-                       "chat_templates")
 
 
 def _chat(*messages: dict, tools: list | None = None, **options) -> ChatRow:
@@ -60,7 +58,7 @@ _FORGOTTEN_TEXT = ("<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n"
 
 
 def shipped_template(name: str, opens_thinking: bool = False) -> Template:
-    with open(os.path.join(_FOLDER, name + ".jinja"),
+    with open(os.path.join(SHIPPED_FOLDER, name + ".jinja"),
               encoding="utf-8") as file:
         return Template(file.read(), name, {"opens_thinking": opens_thinking})
 

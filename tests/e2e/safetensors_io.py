@@ -33,9 +33,8 @@ def load(path):
 
 
 def save(path, tensors):
-    """Writes f32, i32, i64 or u8 arrays."""
-    names = {np.dtype(np.float32): "F32", np.dtype(np.int32): "I32",
-             np.dtype(np.int64): "I64", np.dtype(np.uint8): "U8"}
+    """Arrays of these types; of uint16 as the bits of bf16."""
+    names = {np.dtype(type_): name for name, type_ in DTYPES.items()}
     header, blobs, offset = {}, [], 0
     for name, array in tensors.items():
         blob = np.ascontiguousarray(array).tobytes()

@@ -10,7 +10,9 @@ array (tests/e2e/covering_rows.py).
                                                   (e2e/covering.py --keep DIR)
                                                   give PEFT our logits
 
-All in float32, eager. Models are decoded and then loaded as files are; what is
+Needs a CPU with AVX-512, by whose kernels bitsandbytes decodes other scales
+than without, and torch, transformers, PEFT, bitsandbytes of the versions that
+are in the file. All in float32, eager. Models are decoded and then loaded as files are; what is
 quantised on load is here what bitsandbytes makes of the loaded weights. A seed
 is one whose router comes near to no other choice of experts.
 """
@@ -43,14 +45,6 @@ transformers.logging.disable_progress_bar()
 torch.set_num_threads(1)
 
 
-def decode(packed, state):
-    """In one line: the CPU kernel of bitsandbytes 0.50.2 begins a block with
-    each row, although blocks go on where rows are no multiple of them."""
-    from bitsandbytes import functional as F
-    shape, state.shape = state.shape, torch.Size([state.shape.numel()])
-    return F.dequantize_4bit(packed, state).reshape(shape)
-
-
 def quantise_on_load(model, options):
     """Every linear of the layers, and experts where it is asked for, becomes
     what bitsandbytes decodes."""
@@ -65,7 +59,7 @@ def quantise_on_load(model, options):
             blocksize=options.get("bnb_4bit_blocksize", 64),
             compress_statistics=options.get("bnb_4bit_use_double_quant",
                                             False))
-        return decode(packed, state)
+        return F.dequantize_4bit(packed, state)
 
     for name, module in list(model.named_modules()):
         kind = type(module).__name__
@@ -95,7 +89,7 @@ def check_decoding(folder, decoded, is_turned):
                  if other.startswith(name + ".")}
         if parts:
             state = F.QuantState.from_dict(parts, device="cpu")
-            value = decode(value, state).numpy()
+            value = F.dequantize_4bit(value, state).numpy()
             np.testing.assert_array_equal(
                 value, plain[name].T if is_turned else plain[name])
 

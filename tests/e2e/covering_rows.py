@@ -18,8 +18,6 @@ from covering_models import FAMILIES, write_model
 BATCH, LENGTH, STEPS = 2, 13, 2
 SPARSE = {name for name, family in FAMILIES.items() if family.experts}
 DENSE = set(FAMILIES) - SPARSE
-TIED = {name for name, family in FAMILIES.items() if family.tied}
-REDUCED = {name for name, form in FORMATS.items() if not form.is_plain()}
 
 # Beside what all have; "linears" is all-linear, of experts the named targets.
 ADAPTERS = {
@@ -45,9 +43,14 @@ FACTORS = {"family": FAMILIES, "format": FORMATS, "adapter": ADAPTERS,
 REFUSED = [
     ({"family": SPARSE - {"gptoss"}}, {"adapter": {"all-linear"}},
      "lora_target_modules: .* reaches the experts"),
-    ({"family": SPARSE}, {"adapter": {"full"}},
+    ({"family": SPARSE - {"gptoss"}}, {"adapter": {"full"}},
      "has other names in the files"),
-    ({"format": REDUCED - {"mxfp4"}}, {"adapter": {"full"}},
+    ({"family": {"gptoss"}}, {"adapter": {"full"}},
+     "has no derivative of its sinks"),
+    ({"format": {name for name, form in FORMATS.items() if form.options}},
+     {"adapter": {"full"}}, "does not go with finetuning_type full"),
+    ({"format": {name for name, form in FORMATS.items()
+                 if form.store and name != "mxfp4"}}, {"adapter": {"full"}},
      "is quantised and cannot be trained in full"),
     ({"family": DENSE}, {"adapter": {"experts"}},
      "target_parameters: .* matches no parameter of experts"),
@@ -279,7 +282,7 @@ def settings(row):
 def write_row(folder, row, seed):
     family, form = FAMILIES[row["family"]], FORMATS[row["format"]]
     write_model(os.path.join(folder, "model"), family, form, seed)
-    if row["adapter"] != "full":
+    if row["adapter"] != "full" and is_possible(row):
         write_adapter(os.path.join(folder, "adapter_init"), row, seed)
     safetensors_io.save(os.path.join(folder, "batches.safetensors"),
                         batches(row, seed))

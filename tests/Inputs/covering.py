@@ -45,6 +45,17 @@ transformers.logging.disable_progress_bar()
 torch.set_num_threads(1)
 
 
+def make_linears(model):
+    """Of Conv1D, as where bitsandbytes takes its place."""
+    for name, module in list(model.named_modules()):
+        if type(module).__name__ == "Conv1D":
+            linear = torch.nn.Linear(*module.weight.shape)
+            linear.weight.data = module.weight.data.T.contiguous()
+            linear.bias = module.bias
+            path, _, last = name.rpartition(".")
+            setattr(model.get_submodule(path), last, linear)
+
+
 def quantise_on_load(model, options):
     """Every linear of the layers, and experts where it is asked for, becomes
     what bitsandbytes decodes."""
@@ -61,37 +72,37 @@ def quantise_on_load(model, options):
                                             False))
         return F.dequantize_4bit(packed, state)
 
-    for name, module in list(model.named_modules()):
-        kind = type(module).__name__
-        if name.endswith("lm_head") or "Router" in kind:
-            continue
-        if isinstance(module, torch.nn.Linear):
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear) and name != "lm_head":
             module.weight.data = decoded(module.weight.data)
-        elif kind == "Conv1D":
-            linear = torch.nn.Linear(*module.weight.shape)
-            linear.weight.data = decoded(module.weight.data.T)
-            linear.bias = module.bias
-            model.set_submodule(name, linear)
     if options.get("quantize_moe_experts"):
         for _, weight in model.named_parameters():
             if weight.dim() == 3:
                 weight.data = decoded(weight.data)
 
 
-def check_decoding(folder, decoded, is_turned):
+def check_decoding(row, seed):
     """That bitsandbytes decodes stored weights as covering_formats does."""
     from bitsandbytes import functional as F
     from safetensors.torch import load_file
-    tensors = load_file(os.path.join(folder, "model.safetensors"))
-    plain = safetensors_io.load(os.path.join(decoded, "model.safetensors"))
+    family, form = FAMILIES[row["family"]], FORMATS[row["format"]]
+    with tempfile.TemporaryDirectory() as work:
+        for name, decoded in (("stored", False), ("decoded", True)):
+            write_model(os.path.join(work, name), family, form, seed, decoded)
+        tensors, plain = (load_file(os.path.join(
+            work, name, "model.safetensors")) for name in ("stored",
+                                                           "decoded"))
     for name, value in tensors.items():
         parts = {other[len(name) + 1:]: part for other, part in tensors.items()
                  if other.startswith(name + ".")}
         if parts:
             state = F.QuantState.from_dict(parts, device="cpu")
-            value = F.dequantize_4bit(value, state).numpy()
-            np.testing.assert_array_equal(
-                value, plain[name].T if is_turned else plain[name])
+            value = F.dequantize_4bit(value, state)
+            turned = row["family"] == "gpt2"
+            if not torch.equal(value, plain[name].T if turned
+                               else plain[name]):
+                raise SystemExit(f"bitsandbytes decodes {name} of "
+                                 f"{name_of(row)} to other numbers")
 
 
 def load_base(row, seed):
@@ -99,10 +110,6 @@ def load_base(row, seed):
     with tempfile.TemporaryDirectory() as work:
         folder = os.path.join(work, "decoded")
         write_model(folder, family, form, seed, decoded=True)
-        if form.store and row["format"].startswith("bnb"):
-            write_model(os.path.join(work, "stored"), family, form, seed)
-            check_decoding(os.path.join(work, "stored"), folder,
-                           row["family"] == "gpt2")
         config = transformers.AutoConfig.from_pretrained(folder)
         config._experts_implementation = "eager"
         model, found = transformers.AutoModelForCausalLM.from_pretrained(
@@ -111,15 +118,10 @@ def load_base(row, seed):
     left = {kind: names for kind, names in found.items() if names}
     if left:
         raise SystemExit(f"{name_of(row)}: {left}")
+    if not form.is_plain():
+        make_linears(model)
     if form.options:
         quantise_on_load(model, form.options)
-    if form.store and row["family"] == "gpt2":  # bitsandbytes' linears
-        for name, module in list(model.named_modules()):
-            if type(module).__name__ == "Conv1D":
-                linear = torch.nn.Linear(*module.weight.shape)
-                linear.weight.data = module.weight.data.T.contiguous()
-                linear.bias = module.bias
-                model.set_submodule(name, linear)
     return model
 
 
@@ -179,6 +181,7 @@ def watch_routers(model):
 
 def train(row, seed):
     """None where a router's choice hangs on rounding."""
+    check_decoding(row, seed)
     model = load_base(row, seed)
     margins = watch_routers(model)
     model, named = adapted(model, row, seed)
@@ -260,7 +263,7 @@ def load(folder, path, rows):
         seeds = json.load(file)["rows"]
     worst = []
     for name, row in rows.items():
-        out = os.path.join(folder, name)
+        out = os.path.join(folder, name, "out")
         if not os.path.exists(os.path.join(out, "adapter_model.safetensors")):
             continue
         model = peft.PeftModel.from_pretrained(

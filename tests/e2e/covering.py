@@ -57,11 +57,9 @@ def build(options, folder):
 def train(options, row, folder, module):
     """Metrics, and the logits before and after; None where what comes out is
     rounded, so that its logits are others by more than arithmetic."""
-    environment = {**os.environ, "XDG_CACHE_HOME": folder}
-    if options.target == "cuda":
-        environment |= {key: value for key, value in cuda_environment(
-            options, row["ranks"]).items() if key not in os.environ
-            or key == "LD_LIBRARY_PATH"}
+    environment = (cuda_environment(options, row["ranks"])
+                   if options.target == "cuda" else os.environ)
+    environment = {**environment, "XDG_CACHE_HOME": folder}
     out, again = os.path.join(folder, "out"), os.path.join(folder, "again")
 
     def start(ranks, *more):
@@ -118,11 +116,11 @@ def check_refused(options, row, message, folder):
 
 
 def load_in_peft(options, rows, work):
-    """Where our adapters are; formats that only bitsandbytes makes are not for
-    a Python without."""
+    """Not what only bitsandbytes quantises, nor experts that transformers 5
+    made one parameter of."""
     names = [name for name, row in rows.items() if row["family"] in OLDER
              and not FORMATS[row["format"]].options
-             and row["adapter"] != "full"]
+             and row["adapter"] not in ("full", "experts")]
     return subprocess.run(
         [options.peft, os.path.join(INPUTS, "covering.py"), "--load", work,
          *names], check=False).returncode == 0

@@ -263,7 +263,8 @@ def write_model(folder, family, form, seed, decoded=False):
         values = rounded(drawn(family, seed, name, role, shape), form.dtype)
         tensors[name] = widened(values) if decoded else values
     os.makedirs(folder, exist_ok=True)
-    safetensors_io.save(os.path.join(folder, "model.safetensors"), tensors)
+    safetensors_io.save(os.path.join(folder, "model.safetensors"), tensors,
+                        {"format": "pt"})  # transformers 4 asks for it
     config = {**family.config,
               "torch_dtype": "float32" if decoded else form.dtype}
     if form.method and not decoded:

@@ -3,6 +3,9 @@
 """The rows of the covering array: family x format x adapter x ranks, so that
 every two levels of two factors meet in a row unless REFUSED or ABSENT says
 that they cannot; and the folder of a row, as a user would have it.
+
+A new level is an entry of FAMILIES, FORMATS or ADAPTERS. It changes which rows
+there are: Inputs/covering.py --write computes those that are new.
 """
 
 import itertools
@@ -30,7 +33,7 @@ ADAPTERS = {
     "bias": {"r": 4, "lora_alpha": 8, "target_modules": "linears",
              "lora_bias": True},
     "plus": {"r": 2, "lora_alpha": 7, "target_modules": "linears",
-             "loraplus_lr_ratio": 8.0},
+             "loraplus_lr_ratio": 3.0},
     "embedding": {"r": 6, "lora_alpha": 9, "modules_to_save": ["lm_head"]},
     "experts": {"r": 3, "lora_alpha": 5, "target_parameters": [
         "mlp.experts.gate_up_proj", "mlp.experts.down_proj"]},

@@ -32,10 +32,11 @@ def load(path):
     return tensors
 
 
-def save(path, tensors):
+def save(path, tensors, metadata=None):
     """Arrays of these types; of uint16 as the bits of bf16."""
     names = {np.dtype(type_): name for name, type_ in DTYPES.items()}
-    header, blobs, offset = {}, [], 0
+    header = {"__metadata__": metadata} if metadata else {}
+    blobs, offset = [], 0
     for name, array in tensors.items():
         blob = np.ascontiguousarray(array).tobytes()
         header[name] = {"dtype": names[array.dtype],

@@ -17,6 +17,7 @@ loaded by its PEFT on the same models, with our logits.
 
 import argparse
 import concurrent.futures
+import functools
 import json
 import os
 import re
@@ -108,7 +109,7 @@ def check_refused(options, row, message, folder):
     try:
         build(options, folder)
     except Failure as failure:
-        if not re.search(message, str(failure)):
+        if not re.search(f" exited 1\n(.*\n)*.*{message}", str(failure)):
             raise Failure(f"is refused with another message than '{message}': "
                           f"{failure}") from None
         return {}
@@ -137,43 +138,56 @@ def chosen(options):
             dict(list(refused.items())[::options.every]))
 
 
+def attempt(options, work, name, task):
+    """What it returns or fails with; what PEFT does not read goes."""
+    folder = os.path.join(work, name)
+    os.makedirs(folder)
+    try:
+        return name, task(folder)
+    except Failure as failure:
+        return name, failure
+    finally:
+        for entry in set() if options.keep else set(os.listdir(folder)):
+            path = os.path.join(folder, entry)
+            if os.path.isfile(path):
+                os.remove(path)
+            elif entry != "out":
+                shutil.rmtree(path)
+
+
+def report(options, name, errors):
+    """Whether all is within its limit."""
+    if isinstance(errors, Failure):
+        failed, text = True, errors
+    else:
+        failed = any(not ratio <= 1 for ratio, _ in errors.values())
+        text = ", ".join(f"{what} {value:.2g}" for what, (_, value)
+                         in errors.items()) or "refused"
+    if failed or options.list:
+        print(f"{'FAIL' if failed else 'ok  '} {name}: {text}", flush=True)
+    return not failed
+
+
 def train_all(options, work):
     """Whether all is well."""
     with open(os.path.join(INPUTS, "covering.json")) as file:
         expected = json.load(file)["rows"]
     rows, refused = chosen(options)
-
-    def one(name):
-        folder = os.path.join(work, name)
-        os.makedirs(folder)
-        try:
-            if name in refused:
-                return name, check_refused(options, *refused[name], folder)
-            return name, run_row(options, rows[name], expected[name], folder)
-        except Failure as failure:
-            return name, failure
-        finally:  # PEFT reads what is in out/
-            for entry in os.listdir(folder):
-                if entry in ("model", "again", "qlora") or "." in entry:
-                    path = os.path.join(folder, entry)
-                    if not options.keep:
-                        (shutil.rmtree if os.path.isdir(path)
-                         else os.remove)(path)
-    bad = 0
+    if unknown := set(rows) - set(expected):
+        sys.exit(f"covering: no numbers for {min(unknown)}; write them with "
+                 "Inputs/covering.py")
+    tasks = {name: functools.partial(run_row, options, row, expected[name])
+             for name, row in rows.items()} | {
+        name: functools.partial(check_refused, options, *refusal)
+        for name, refusal in refused.items()}
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        for name, errors in pool.map(one, [*rows, *refused]):
-            failed = isinstance(errors, Failure) or any(
-                not ratio <= 1 for ratio, _ in errors.values())
-            bad += failed
-            if failed or options.list:
-                text = errors if isinstance(errors, Failure) else ", ".join(
-                    f"{what} {value:.2g}"
-                    for what, (_, value) in errors.items()) or "refused"
-                print(f"{'FAIL' if failed else 'ok  '} {name}: {text}",
-                      flush=True)
-    print(f"covering: {len(rows)} rows trained, {len(refused)} refused, {bad} "
-          "failed")
-    return not bad and (not options.peft or load_in_peft(options, rows, work))
+        done = pool.map(lambda task: attempt(options, work, *task),
+                        tasks.items())
+        good = sum(report(options, *result) for result in done)
+    print(f"covering: {len(rows)} rows trained, {len(refused)} refused, "
+          f"{len(tasks) - good} failed", flush=True)
+    return good == len(tasks) and (
+        not options.peft or load_in_peft(options, rows, work))
 
 
 def main():

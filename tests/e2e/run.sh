@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: MIT
 
 # run.sh TOOLS: the end-to-end tests beside the golden cases on their own
-# ranks: derivative rules, the covering array, promises, predictions, profiles, other ranks, bf16,
-# each optimisation off.
+# ranks: derivative rules, promises, predictions, profiles, other ranks, bf16,
+# each optimisation off, every two of what models and adapters have.
 set -euo pipefail
 tools=$(realpath "$1")
 cd "$(dirname "$0")"

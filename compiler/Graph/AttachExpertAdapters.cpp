@@ -84,12 +84,22 @@ static StringRef moduleOf(WeightedProduct product) {
   return product.getModule()->rsplit('.').first;
 }
 
+/// Whether the files hold a linear for each expert, which all-linear means too.
+/// Experts in one tensor are a parameter and no linear.
+static bool isMadeOfLinears(WeightedProduct product) {
+  auto weight = product.getWeight().getDefiningOp<WeightOp>();
+  auto parameter = SymbolTable::lookupNearestSymbolFrom<model::ParameterOp>(
+      product, weight.getParameterAttr());
+  return parameter && parameter.getPartNames();
+}
+
 /// PEFT adapts experts that its targets for modules reach, with twice the rank
 /// where gate and up are one.
 LogicalResult
 AttachExpertAdaptersPass::refuseModuleTargets(WeightedProduct product) {
   StringRef module = moduleOf(product);
-  if (!modules.matches(module.str()))
+  if (!modules.matches(module.str()) ||
+      (modules.isAllLinear() && !isMadeOfLinears(product)))
     return success();
   return getOperation().emitError("lora_target_modules: ")
          << moduleTargets << " reaches the experts '" << module

@@ -142,7 +142,7 @@ struct SafetensorsItem {
   Rounding round = nullptr;
 
   uint64_t bytesInFile() const {
-    return round ? bytes.size() / 32 * safetensorsDtypeBits(dtype)
+    return round ? bytes.size() / 4 * (safetensorsDtypeBits(dtype) / 8)
                  : bytes.size();
   }
 };

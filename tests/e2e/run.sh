@@ -3,7 +3,7 @@
 
 # run.sh TOOLS: the end-to-end tests beside the golden cases on their own
 # ranks: derivative rules, promises, predictions, profiles, other ranks, bf16,
-# each optimisation off.
+# each optimisation off, every two of what models and adapters have.
 set -euo pipefail
 tools=$(realpath "$1")
 cd "$(dirname "$0")"
@@ -49,12 +49,15 @@ echo "-- adapters in PEFT"
 ../../.venv/peft/bin/python peft_load.py --tools "$tools" gpt2 gpt2-nf4 \
   llama-embed llama-embed-tied llama-lora llama-nf4 llama-packed llama-patterns \
   mistral-window qwen2-nf4
+echo "-- every two of family, format, adapter and ranks"
+./covering.py --tools "$tools" --peft ../../.venv/peft/bin/python
 echo "-- dropout with the same masks in PyTorch"
 ./dropout_replay.py --tools "$tools"
 
 echo "-- CUDA on the software platform"
 ./goldens.py --tools "$tools" --target cuda --ranks 1
 ./goldens.py --tools "$tools" --target cuda --ranks 1 --bf16
+./covering.py --tools "$tools" --target cuda --every 4
 echo "-- cuDNN's attention, and our own in its place"
 ./goldens.py --tools "$tools" --target cuda --ranks 1 --bf16 \
   --kernels attention.cudnn,attention_grad.cudnn mistral-packed

@@ -32,11 +32,11 @@ def load(path):
     return tensors
 
 
-def save(path, tensors):
-    """Writes f32, i32, i64 or u8 arrays."""
-    names = {np.dtype(np.float32): "F32", np.dtype(np.int32): "I32",
-             np.dtype(np.int64): "I64", np.dtype(np.uint8): "U8"}
-    header, blobs, offset = {}, [], 0
+def save(path, tensors, metadata=None):
+    """Arrays of these types; of uint16 as the bits of bf16."""
+    names = {np.dtype(type_): name for name, type_ in DTYPES.items()}
+    header = {"__metadata__": metadata} if metadata else {}
+    blobs, offset = [], 0
     for name, array in tensors.items():
         blob = np.ascontiguousarray(array).tobytes()
         header[name] = {"dtype": names[array.dtype],

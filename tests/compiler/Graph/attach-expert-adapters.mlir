@@ -8,6 +8,7 @@
 // RUN: qlora-opt %s --attach-expert-adapters='module-targets=["q"]' | FileCheck %s --check-prefix=OFF
 // RUN: not qlora-opt %s --attach-expert-adapters='targets=["gate"] module-targets=["q"]' 2>&1 | FileCheck %s --check-prefix=NONE
 // RUN: not qlora-opt %s --attach-expert-adapters='targets=["e.up"]' 2>&1 | FileCheck %s --check-prefix=LINEAR
+// RUN: sed 's/, part_names.*}/}/' %s | qlora-opt --attach-expert-adapters='targets=["e.up"]' | FileCheck %s --check-prefix=STACKED
 // RUN: not qlora-opt %s --attach-expert-adapters='targets=["e.up"] dropout=0.1 module-targets=["q"]' 2>&1 | FileCheck %s --check-prefix=DROP
 // RUN: not qlora-opt %s --attach-expert-adapters='targets=["e.up"] init-a=gaussian module-targets=["q"]' 2>&1 | FileCheck %s --check-prefix=INIT
 // RUN: not qlora-opt %s --attach-expert-adapters='targets="e.up" module-targets=["q"]' 2>&1 | FileCheck %s --check-prefix=LIST
@@ -16,6 +17,8 @@
 
 // NONE: target_parameters: ["gate"] matches no parameter of experts; there are: l.0.e.up, l.0.e.down
 // LINEAR: lora_target_modules: "all-linear" reaches the experts 'l.0.e'; name the modules around them
+// all-linear does not mean experts that are one tensor of the files.
+// STACKED: model.weight @base_model.model.l.0.e.lora_A.weight
 // DROP: lora_dropout: PEFT has none for target_parameters; expects 0, but got 1.000000e-01
 // INIT: init_lora_weights: expects true or false beside target_parameters, but got gaussian
 // LIST: target_parameters: expects a list of names, but got e.up

@@ -216,6 +216,24 @@ TEST(SafetensorsWriter, WritesTheReferencesBytes) {
   EXPECT_EQ(folder.fileCount(), 1u);
 }
 
+/// Also where the bytes are no multiple of 32.
+TEST(SafetensorsWriter, RoundsAnyNumberOfElements) {
+  const TemporaryFolder folder;
+  const std::vector<uint8_t> numbers(4 * 13);
+  const Rounding round = [](const uint8_t *, uint8_t *to, int64_t count) {
+    std::fill(to, to + 2 * count, uint8_t(count));
+  };
+  const Status status = writeSafetensors(
+      folder.path("x"), {{"a", SafetensorsDtype::kF16, {13}, numbers, round}},
+      {});
+  ASSERT_TRUE(status.isOk()) << status.message();
+  auto file = SafetensorsFile::open(folder.path("x"));
+  ASSERT_TRUE(file.isOk()) << file.status().message();
+  std::vector<uint8_t> halves(2 * 13);
+  ASSERT_TRUE(file->read(file->tensors().front(), 0, halves).isOk());
+  EXPECT_EQ(halves, std::vector<uint8_t>(2 * 13, 13));
+}
+
 TEST(SafetensorsWriter, RefusesWhatItCouldNotRead) {
   const TemporaryFolder folder;
   const uint8_t byte = 0;

@@ -1,0 +1,303 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+
+"""What transformers, PEFT and bitsandbytes compute for the rows of the covering
+array (tests/e2e/covering_rows.py).
+
+    covering.py --write covering.json [ROW ...]   rows that are not in it yet,
+                                                  or those named, anew
+    covering.py --load DIR [ROW ...]              adapters that our tools wrote
+                                                  (e2e/covering.py --keep DIR)
+                                                  give PEFT our logits
+
+Needs a CPU with AVX-512, by whose kernels bitsandbytes decodes other scales
+than without, and torch, transformers, PEFT, bitsandbytes of the versions that
+are in the file. All in float32, eager. Models are decoded and then loaded as files are; what is
+quantised on load is here what bitsandbytes makes of the loaded weights. A seed
+is one whose router comes near to no other choice of experts.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+
+import numpy as np
+import peft
+import torch
+import transformers
+from peft.optimizers import create_loraplus_optimizer
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)),
+                                "..", "e2e"))
+import safetensors_io  # noqa: E402
+from covering_formats import FORMATS, rounded, widened  # noqa: E402
+from covering_models import FAMILIES, write_model  # noqa: E402
+from covering_rows import BATCH, LENGTH, STEPS, adapter_tensors  # noqa: E402
+from covering_rows import batches, covering_array  # noqa: E402
+from covering_rows import lora_options, name_of, settings  # noqa: E402
+from covering_rows import sampled, write_adapter  # noqa: E402
+
+MARGIN, LIMIT = 1e-3, 5e-5
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
+torch.set_num_threads(1)
+
+
+def make_linears(model):
+    """Of Conv1D, as where bitsandbytes takes its place."""
+    for name, module in list(model.named_modules()):
+        if type(module).__name__ == "Conv1D":
+            linear = torch.nn.Linear(*module.weight.shape)
+            linear.weight.data = module.weight.data.T.contiguous()
+            linear.bias = module.bias
+            path, _, last = name.rpartition(".")
+            setattr(model.get_submodule(path), last, linear)
+
+
+def quantise_on_load(model, options):
+    """Every linear of the layers, and experts where it is asked for, becomes
+    what bitsandbytes decodes."""
+    from bitsandbytes import functional as F
+
+    def decoded(weight):
+        if options.get("load_in_8bit"):
+            codes, scales, _ = F.int8_vectorwise_quant(weight.half())
+            return codes.float() * (scales[:, None] * (1 / 127))
+        packed, state = F.quantize_4bit(
+            weight.contiguous(), quant_type="nf4",
+            blocksize=options.get("bnb_4bit_blocksize", 64),
+            compress_statistics=options.get("bnb_4bit_use_double_quant",
+                                            False))
+        return F.dequantize_4bit(packed, state)
+
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear) and name != "lm_head":
+            module.weight.data = decoded(module.weight.data)
+    if options.get("quantize_moe_experts"):
+        for _, weight in model.named_parameters():
+            if weight.dim() == 3:
+                weight.data = decoded(weight.data)
+
+
+def check_decoding(row, seed):
+    """That bitsandbytes decodes stored weights as covering_formats does."""
+    from bitsandbytes import functional as F
+    from safetensors.torch import load_file
+    family, form = FAMILIES[row["family"]], FORMATS[row["format"]]
+    with tempfile.TemporaryDirectory() as work:
+        for name, decoded in (("stored", False), ("decoded", True)):
+            write_model(os.path.join(work, name), family, form, seed, decoded)
+        tensors, plain = (load_file(os.path.join(
+            work, name, "model.safetensors")) for name in ("stored",
+                                                           "decoded"))
+    for name, value in tensors.items():
+        parts = {other[len(name) + 1:]: part for other, part in tensors.items()
+                 if other.startswith(name + ".")}
+        if parts:
+            state = F.QuantState.from_dict(parts, device="cpu")
+            value = F.dequantize_4bit(value, state)
+            turned = row["family"] == "gpt2"
+            if not torch.equal(value, plain[name].T if turned
+                               else plain[name]):
+                raise SystemExit(f"bitsandbytes decodes {name} of "
+                                 f"{name_of(row)} to other numbers")
+
+
+def load_base(row, seed):
+    family, form = FAMILIES[row["family"]], FORMATS[row["format"]]
+    with tempfile.TemporaryDirectory() as work:
+        folder = os.path.join(work, "decoded")
+        write_model(folder, family, form, seed, decoded=True)
+        config = transformers.AutoConfig.from_pretrained(folder)
+        config._experts_implementation = "eager"
+        model, found = transformers.AutoModelForCausalLM.from_pretrained(
+            folder, config=config, torch_dtype=torch.float32,
+            attn_implementation="eager", output_loading_info=True)
+    left = {kind: names for kind, names in found.items() if names}
+    if left:
+        raise SystemExit(f"{name_of(row)}: {left}")
+    if not form.is_plain():
+        make_linears(model)
+    if form.options:
+        quantise_on_load(model, form.options)
+    return model
+
+
+def adapted(model, row, seed):
+    """PEFT's model with the first adapter, and its parameters by the names that
+    PEFT saves; without an adapter those of the model."""
+    options = lora_options(row)
+    if options is None:
+        return model, dict(model.named_parameters())
+    options.pop("loraplus_lr_ratio", None)
+    with tempfile.TemporaryDirectory() as folder:
+        write_adapter(folder, row, seed)
+        model = peft.PeftModel.from_pretrained(model, folder,
+                                               is_trainable=True)
+    saved = peft.get_peft_model_state_dict(model, save_embedding_layers=False)
+    want = adapter_tensors(row, seed)
+    if set(saved) != set(want):
+        raise SystemExit(f"{name_of(row)}: PEFT has other tensors: "
+                         f"{sorted(set(saved) ^ set(want))}")
+    for name, tensor in saved.items():
+        np.testing.assert_array_equal(tensor.detach().numpy(), want[name],
+                                      err_msg=name)
+    names = {tensor.data_ptr(): name for name, tensor in saved.items()}
+    return model, {names[p.data_ptr()]: p for p in model.parameters()
+                   if p.requires_grad}
+
+
+def optimizer_of(model, named, row):
+    values = settings(row)
+    rate, decay = values["learning_rate"], values["weight_decay"]
+    if ratio := values.get("loraplus_lr_ratio"):
+        return create_loraplus_optimizer(
+            model, torch.optim.AdamW, lr=rate, eps=values["adam_epsilon"],
+            loraplus_lr_ratio=ratio, loraplus_weight_decay=decay)
+    undecayed = {id(p) for m in model.modules() for n, p
+                 in m.named_parameters(recurse=False)
+                 if "bias" in n or "Norm" in type(m).__name__}
+    groups = [{"params": [p for p in named.values() if id(p) not in undecayed],
+               "weight_decay": decay},
+              {"params": [p for p in named.values() if id(p) in undecayed],
+               "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=rate, eps=values["adam_epsilon"])
+
+
+def watch_routers(model):
+    """How near tokens came to other experts than their own."""
+    margins = [float("inf")]
+
+    def hook(module, _, out):
+        best = out[0].detach().topk(module.top_k + 1).values
+        margins.append(float((best[:, -2] - best[:, -1]).min()))
+    for module in model.modules():
+        if type(module).__name__.endswith("TopKRouter"):
+            module.register_forward_hook(hook)
+    return margins
+
+
+def train(row, seed):
+    """None where a router's choice hangs on rounding."""
+    check_decoding(row, seed)
+    model = load_base(row, seed)
+    margins = watch_routers(model)
+    model, named = adapted(model, row, seed)
+    optimizer = optimizer_of(model, named, row)
+    data = {name: torch.tensor(values).long()
+            for name, values in batches(row, seed).items()}
+    losses, norms = [], []
+    model.train()
+    for step in range(STEPS):
+        rows = range(step * row["ranks"], (step + 1) * row["ranks"])
+        count = sum(int((data["labels"][i][:, 1:] != -100).sum())
+                    for i in rows)
+        total = 0.0
+        for i in rows:
+            logits = model(input_ids=data["input_ids"][i]).logits
+            if step == 0 and i == 0:
+                before = logits.detach().numpy()
+            loss = torch.nn.functional.cross_entropy(
+                logits[:, :-1].flatten(0, 1), data["labels"][i][:, 1:]
+                .flatten(), reduction="sum") / count
+            loss.backward()
+            total += loss.item()
+        norms.append(float(torch.nn.utils.clip_grad_norm_(
+            named.values(), settings(row)["max_grad_norm"])))
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(total)
+    if row["adapter"] == "full":  # what comes out has the type of the files
+        for p in named.values():
+            p.data = torch.tensor(widened(rounded(
+                p.detach().numpy(), FORMATS[row["format"]].dtype)))
+    with torch.no_grad():
+        after = model(input_ids=data["input_ids"][0]).logits.numpy()
+    if min(margins) < MARGIN:
+        return None
+    return {"seed": seed, "loss": losses, "grad_norm": norms,
+            "before": sampled(before), "after": sampled(after)}
+
+
+def write(path, rows, anew):
+    results = {}
+    if os.path.exists(path):
+        with open(path) as file:
+            results = json.load(file)["rows"]
+    for name, row in rows.items():
+        if name in results and name not in anew:
+            continue
+        found = next(filter(None, (train(row, seed) for seed in range(1, 30))))
+        results[name] = found
+        print(f"{name}: seed {found['seed']}, loss {found['loss']}, grad norm "
+              f"{found['grad_norm']}", flush=True)
+        save(path, rows, results)
+
+
+def save(path, rows, results):
+    import bitsandbytes
+    text = {"versions": {module.__name__: module.__version__ for module in (
+        torch, transformers, peft, bitsandbytes)}, "rows": {}}
+    with open(path, "w") as file:
+        head = json.dumps(text)[:-2]
+        lines = [f"{json.dumps(name)}: {json.dumps(short(results[name]))}"
+                 for name in rows if name in results]
+        file.write(head + "\n" + ",\n".join(lines) + "\n}}\n")
+
+
+def short(value):
+    """Numbers with as many digits as float32 has."""
+    if isinstance(value, float):
+        return float(f"{value:.8g}")
+    if isinstance(value, list):
+        return [short(entry) for entry in value]
+    if isinstance(value, dict):
+        return {name: short(entry) for name, entry in value.items()}
+    return value
+
+
+def load(folder, path, rows):
+    with open(path) as file:
+        seeds = json.load(file)["rows"]
+    worst = []
+    for name, row in rows.items():
+        out = os.path.join(folder, name, "out")
+        if not os.path.exists(os.path.join(out, "adapter_model.safetensors")):
+            continue
+        model = peft.PeftModel.from_pretrained(
+            load_base(row, seeds[name]["seed"]), out)
+        ids = torch.tensor(batches(row, seeds[name]["seed"])["input_ids"][0])
+        with torch.no_grad():
+            theirs = model(input_ids=ids.long()).logits.numpy()
+        ours = safetensors_io.load(os.path.join(out, "after.safetensors"))
+        error = float(abs(ours["logits"].reshape(theirs.shape)
+                          - theirs).max())
+        worst.append(error)
+        print(f"{'ok  ' if error <= LIMIT else 'FAIL'} {name}: logits within "
+              f"{error:.1e}", flush=True)
+    bad = sum(not error <= LIMIT for error in worst)
+    print(f"peft {peft.__version__}: {len(worst) - bad} adapters loaded with "
+          f"our logits, {bad} not")
+    return 1 if bad or not worst else 0
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    here = os.path.dirname(os.path.abspath(__file__))
+    parser.add_argument("--write")
+    parser.add_argument("--load")
+    parser.add_argument("names", nargs="*")
+    options = parser.parse_args()
+    rows = covering_array()
+    if options.load:
+        if options.names:
+            rows = {name: rows[name] for name in options.names}
+        return load(options.load, os.path.join(here, "covering.json"), rows)
+    write(options.write, rows, options.names)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -6,6 +6,7 @@
     stored_formats.py matrices TO     small matrices, what they stand for, and
                                       what quantisers make of others
     stored_formats.py cases TO        golden cases TO/llama-{gptq,awq,fp8}
+    stored_formats.py experts TO      TO/mixtral-gptq, from TO/mixtral
 
 Needs torch, transformers, peft, bitsandbytes and safetensors; what they were is
 in case.json. `make` packs and `decode` reads the packed tensors again, so that
@@ -16,6 +17,7 @@ import json
 import math
 import os
 import sys
+import tempfile
 
 import torch
 from safetensors.torch import save_file
@@ -271,9 +273,29 @@ def write_yaml(to, shared):
         file.writelines(f"{k}: {json.dumps(v)}\n" for k, v in values.items())
 
 
-def write_case(to, name, first):
+def adamw(model, rate, decay):
+    """And the trained tensors by the names that PEFT saves."""
+    import peft
+    saved = {t.data_ptr(): k for k, t in
+             peft.get_peft_model_state_dict(model).items()}
+    named = {saved[p.data_ptr()]: p for p in model.parameters()
+             if p.requires_grad}
+    return torch.optim.AdamW(named.values(), lr=rate,
+                             weight_decay=decay), named
+
+
+def write_json(to, case):
     import peft
     import transformers
+    case["reference"] = {"torch": torch.__version__.split("+")[0],
+                         "transformers": transformers.__version__,
+                         "peft": peft.__version__}
+    with open(os.path.join(to, "case.json"), "w") as file:
+        json.dump(case, file, indent=2)
+
+
+def write_case(to, name, first):
+    import peft
     from other_golden import train
     model = build(os.path.join(to, "model"), *FORMATS[name])
     torch.manual_seed(CASE["seed"] + 1)
@@ -287,28 +309,69 @@ def write_case(to, name, first):
         model.save_pretrained(os.path.join(to, "adapter_init"))
         os.remove(os.path.join(to, "adapter_init", "README.md"))
         save_file(batches, os.path.join(to, "batches.safetensors"))
-    saved = {t.data_ptr(): k for k, t in
-             peft.get_peft_model_state_dict(model).items()}
-    named = {saved[p.data_ptr()]: p for p in model.parameters()
-             if p.requires_grad}
-    optimizer = torch.optim.AdamW(named.values(), lr=CASE["learning_rate"],
-                                  weight_decay=0.01)
-    expected = train(model, optimizer, named, CASE, batches)
+    expected = train(model, *adamw(model, CASE["learning_rate"], 0.01), CASE,
+                     batches)
     save_file({k: v.contiguous() for k, v in expected.items()},
               os.path.join(to, "expected.safetensors"))
     write_yaml(to, "" if to == first else f"../{os.path.basename(first)}/")
-    case = CASE | {"quantization": FORMATS[name][2], "reference": {
-        "torch": torch.__version__.split("+")[0],
-        "transformers": transformers.__version__,
-        "peft": peft.__version__}}
-    with open(os.path.join(to, "case.json"), "w") as file:
-        json.dump(case, file, indent=2)
+    write_json(to, CASE | {"quantization": FORMATS[name][2]})
     print(to, expected["loss"].tolist())
+
+
+def write_experts(to):
+    """The weights of attention and of single experts, in groups."""
+    import peft
+    from other_golden import load, train
+    from safetensors.torch import load_file
+    source, folder = os.path.join(to, "mixtral"), to + "/mixtral-gptq"
+    stored, numbers = {}, {}
+    for name, t in load_file(source + "/model/model.safetensors").items():
+        module, _, _ = name.rpartition(".")
+        if t.dim() < 2 or not any(part in name for part in
+                                  (".self_attn.", ".experts.")):
+            stored[name], numbers[name] = t, t.float()
+            continue
+        parts = make_gptq(t.float())
+        stored |= {f"{module}.{n}": p for n, p in parts.items()}
+        numbers[name] = decode_integers(parts)
+    os.makedirs(folder + "/model", exist_ok=True)
+    with open(source + "/model/config.json") as file:
+        config = json.load(file)
+    with tempfile.TemporaryDirectory() as decoded:
+        with open(decoded + "/config.json", "w") as file:
+            json.dump(config, file)
+        save_file(numbers, decoded + "/model.safetensors", {"format": "pt"})
+        model = load(decoded)
+    config["quantization_config"] = FORMATS["gptq"][2]
+    with open(folder + "/model/config.json", "w") as file:
+        json.dump(config, file, indent=1)
+    save_file({k: v.contiguous() for k, v in stored.items()},
+              folder + "/model/model.safetensors", {"format": "pt"})
+    with open(source + "/case.json") as file:
+        case = json.load(file) | {"steps": CASE["steps"], "from": "mixtral",
+                                  "quantization": FORMATS["gptq"][2]}
+    model = peft.PeftModel.from_pretrained(model, source + "/adapter_init",
+                                           is_trainable=True)
+    expected = train(model, *adamw(model, case["learning_rate"], 0.0), case,
+                     load_file(source + "/batches.safetensors"))
+    save_file({k: v.contiguous() for k, v in expected.items()},
+              folder + "/expected.safetensors")
+    with open(source + "/train.yaml") as file:
+        values = dict(line.split(": ", 1) for line in file)
+    values |= {"max_steps": f"{CASE['steps']}\n"} | {
+        name: json.dumps("../mixtral/" + json.loads(values[name])) + "\n"
+        for name in ("train_file", "adapter_name_or_path")}
+    with open(folder + "/train.yaml", "w") as file:
+        file.writelines(f"{k}: {v}" for k, v in values.items())
+    write_json(folder, case)
+    print(folder, expected["loss"].tolist())
 
 
 def main(what, to):
     if what == "matrices":
         return write_matrices(to)
+    if what == "experts":
+        return write_experts(to)
     folders = {name: os.path.join(to, f"llama-{name}") for name in FORMATS}
     for name, folder in folders.items():
         os.makedirs(folder, exist_ok=True)

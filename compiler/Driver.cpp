@@ -108,13 +108,15 @@ LogicalResult Driver::refuseLimit(ModuleOp smallest, int64_t bytes) {
   isOverLimit = true;
   if (!explainsLimit)
     return failure();
+  const StoredFormat *stored =
+      storedFormat(std::string_view(options.quantizedFormat));
   InFlightDiagnostic error = emitError(smallest.getLoc())
       << "--memory-limit: the smallest plan needs " << formatBytes(bytes)
       << " (" << bytes << " bytes), but the limit is "
       << formatBytes(options.memoryLimit)
       << "; raise it to at least that, or lower --max-length, "
          "--per-device-train-batch-size or --lora-r"
-      << (options.quantizedFormat == "nf4" ? "" : ", or use --load-in-4bit");
+      << (stored && stored->bits == 4 ? "" : ", or use --load-in-4bit");
   error.attachNote(smallest.getLoc())
       << "of it: " << arenasInWords(smallest);
   if (const int64_t base = frozenBytes(smallest); base > options.memoryLimit)

@@ -5,7 +5,10 @@
 #include "frontend/ConfigQuantization.h"
 
 #include <algorithm>
+#include <cctype>
 #include <iterator>
+
+#include <fmt/ranges.h>
 
 using nlohmann::json;
 
@@ -39,10 +42,120 @@ static Status readBitsandbytes(const JsonFields &quantization,
                          type);
 }
 
+/// A key that is missing, or has one of these values in any case.
+static Status needChoice(const JsonFields &quantization, const char *key,
+                         std::initializer_list<const char *> choices) {
+  QLORA_ASSIGN_OR_RETURN(std::string value,
+                         quantization.string(key, *choices.begin()));
+  std::ranges::transform(value, value.begin(),
+                         [](unsigned char c) { return std::tolower(c); });
+  if (std::ranges::find(choices, value) != choices.end())
+    return Status::ok();
+  return Status::invalid("quantization_config has {} '{}'; supported: {}", key,
+                         value, fmt::join(choices, ", "));
+}
+
 static Status readMicroscaling(const JsonFields &, ModelConfig &config) {
   config.unquantizedKey = "modules_to_not_convert";
   config.storedFormat = storedFormat(QLORA_DTYPE_MXFP4);
   return Status::ok();
+}
+
+// FP8 -------------------------------------------------------------------------
+
+/// Null, or the one shape of blocks that is published.
+static Status needTiles(const JsonFields &quantization, const char *key) {
+  const json *shape = quantization.find(key);
+  if (!shape || *shape == json::array({128, 128}))
+    return Status::ok();
+  return Status::invalid("{} {} is not supported; [128, 128] is, and none",
+                         key, shortDump(*shape));
+}
+
+/// What peers do to activations where they multiply is no part of the weights.
+static void warnOfActivations(const std::string &scheme, ModelConfig &config) {
+  config.warnings.push_back(fmt::format(
+      "the weights are FP8 as they are stored; activations are not rounded to "
+      "FP8 (activation scheme '{}')",
+      scheme));
+}
+
+static Status readFp8(const JsonFields &quantization, ModelConfig &config) {
+  config.unquantizedKey = quantization.find("ignored_layers")
+                              ? "ignored_layers"
+                              : "modules_to_not_convert";
+  config.storedFormat = storedFormat(QLORA_DTYPE_FP8);
+  QLORA_ASSIGN_OR_RETURN(const std::string scheme,
+                         quantization.string("activation_scheme", "dynamic"));
+  warnOfActivations(scheme, config);
+  QLORA_RETURN_IF_ERROR(needChoice(quantization, "fmt", {"e4m3"}));
+  QLORA_RETURN_IF_ERROR(needChoice(quantization, "scale_fmt", {"float"}));
+  return needTiles(quantization, "weight_block_size");
+}
+
+static Status checkCompressedGroup(const json &group) {
+  const json none = json::object();
+  const json &weights = group.is_object() ? group.value("weights", none) : none;
+  if (!weights.is_object() || weights.value("type", json()) != "float" ||
+      weights.value("num_bits", json()) != 8)
+    return Status::invalid("compressed-tensors weights {} are not supported; "
+                           "those of type float with num_bits 8 are",
+                           shortDump(weights));
+  return needTiles(JsonFields(weights), "block_structure");
+}
+
+/// FP8 alone; which linears is for their tensors to say.
+static Status readCompressed(const JsonFields &quantization,
+                             ModelConfig &config) {
+  config.unquantizedKey = "ignore";
+  config.storedFormat = storedFormat(QLORA_DTYPE_FP8);
+  QLORA_RETURN_IF_ERROR(
+      needChoice(quantization, "format", {"float-quantized"}));
+  const json *groups = quantization.find("config_groups");
+  if (!groups || !groups->is_object())
+    return Status::invalid("quantization_config has no config_groups");
+  for (const json &group : *groups)
+    QLORA_RETURN_IF_ERROR(checkCompressedGroup(group));
+  warnOfActivations("of config_groups", config);
+  return Status::ok();
+}
+
+// GPTQ and AWQ ----------------------------------------------------------------
+
+static Status readIntegers(const JsonFields &quantization, ModelConfig &config,
+                           bool hasEightBits) {
+  config.unquantizedKey = "modules_to_not_convert";
+  QLORA_ASSIGN_OR_RETURN(const int64_t bits, quantization.integer("bits", 1, 4));
+  if (bits != 4 && (bits != 8 || !hasEightBits))
+    return Status::invalid("quantization_config has bits {}; {} supported",
+                           bits, hasEightBits ? "4 and 8 are" : "4 is");
+  config.storedFormat =
+      storedFormat(bits == 4 ? QLORA_DTYPE_INT4 : QLORA_DTYPE_INT8);
+  const char *key = quantization.find("q_group_size") ? "q_group_size"
+                                                      : "group_size";
+  QLORA_ASSIGN_OR_RETURN(config.storedBlock,
+                         quantization.integer(key, -1, 128));
+  return Status::ok();
+}
+
+static Status readGptq(const JsonFields &quantization, ModelConfig &config) {
+  for (const char *key : {"checkpoint_format", "format"})
+    QLORA_RETURN_IF_ERROR(needChoice(quantization, key, {"gptq", "gptq_v2"}));
+  QLORA_RETURN_IF_ERROR(readIntegers(quantization, config, true));
+  // These name modules in ways of their own: the files say which they mean.
+  for (const char *key : {"modules_in_block_to_quantize", "dynamic"})
+    config.isChosenByFiles |= quantization.find(key) != nullptr;
+  return Status::ok();
+}
+
+static Status readAwq(const JsonFields &quantization, ModelConfig &config) {
+  for (const char *key : {"version", "format"})
+    QLORA_RETURN_IF_ERROR(needChoice(quantization, key, {"gemm"}));
+  if (const json *backend = quantization.find("backend");
+      backend && *backend == "llm-awq")
+    return Status::invalid("backend 'llm-awq' is not supported; AWQ's version "
+                           "gemm is");
+  return readIntegers(quantization, config, false);
 }
 
 namespace {
@@ -53,7 +166,10 @@ struct QuantizationMethod {
 } // namespace
 
 static constexpr QuantizationMethod kMethods[] = {
-    {"bitsandbytes", readBitsandbytes}, {"mxfp4", readMicroscaling}};
+    {"bitsandbytes", readBitsandbytes}, {"mxfp4", readMicroscaling},
+    {"fp8", readFp8},                   {"fbgemm_fp8", readFp8},
+    {"compressed-tensors", readCompressed},
+    {"gptq", readGptq},                 {"awq", readAwq}};
 
 Status readQuantization(const JsonFields &fields, ModelConfig &config) {
   const json *object = fields.find("quantization_config");
@@ -69,8 +185,9 @@ Status readQuantization(const JsonFields &fields, ModelConfig &config) {
                                        &QuantizationMethod::name);
   if (known == std::end(kMethods))
     return Status::invalid("quantization method '{}' is not supported; "
-                           "supported are bitsandbytes (NF4, FP4, LLM.int8) "
-                           "and mxfp4; or take the model that is not quantised",
+                           "supported are bitsandbytes, mxfp4, fp8, "
+                           "fbgemm_fp8, compressed-tensors (FP8), gptq and "
+                           "awq; or take the model that is not quantised",
                            method);
   QLORA_RETURN_IF_ERROR(known->read(quantization, config));
   QLORA_ASSIGN_OR_RETURN(config.unquantizedModules,

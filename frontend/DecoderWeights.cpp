@@ -255,6 +255,18 @@ static bool isBuffer(const Family &family, std::string_view name) {
   });
 }
 
+/// AutoGPTQ writes a bias beside each weight, where the model has none too.
+static StatusOr<bool> isZeroBias(const ModelFiles &files,
+                                 const std::string &name) {
+  constexpr uint64_t kMostBytes = 1 << 22;
+  const auto [file, tensor] = files.find(name);
+  if (!name.ends_with(".bias") || tensor->byteCount() > kMostBytes)
+    return false;
+  std::vector<uint8_t> bytes(tensor->byteCount());
+  QLORA_RETURN_IF_ERROR(file->read(*tensor, 0, bytes));
+  return std::ranges::all_of(bytes, [](uint8_t byte) { return byte == 0; });
+}
+
 static Status checkLeftOver(const ModelConfig &config, const ModelFiles &files,
                             const TensorFinder &tensors,
                             std::vector<std::string> &warnings) {
@@ -270,7 +282,8 @@ static Status checkLeftOver(const ModelConfig &config, const ModelFiles &files,
                              "config.json is {}",
                              path, name, layerOf(family, name),
                              family.keys.layers, config.layers);
-    if (isOptionalWeight(family, name))
+    QLORA_ASSIGN_OR_RETURN(const bool isZero, isZeroBias(files, name));
+    if (isOptionalWeight(family, name) && !isZero)
       return Status::invalid("'{}': tensor '{}' has no place in a {} with "
                              "this config.json",
                              path, name, family.architecture);

@@ -157,6 +157,28 @@ void describeExperts(const ModelConfig &config, nlohmann::ordered_json &model) {
 
 // Tensors ---------------------------------------------------------------------
 
+static bool haveOneType(const Weight &a, const Weight &b) {
+  if (!a.stored || !b.stored)
+    return a.dtype == b.dtype && !a.stored && !b.stored;
+  return a.stored->dtype == b.stored->dtype && a.stored->block == b.stored->block;
+}
+
+/// In memory stacked weights have one offset of their scales, and blocks that
+/// begin where a weight does.
+static Status checkStackable(const Weight &weight) {
+  if (!weight.stored ||
+      (weight.stored->elements % weight.stored->block == 0 &&
+       weight.stored->doubleQuant ==
+           (weight.stored->format().codedScales == CodedScales::kAlways)))
+    return Status::ok();
+  return Status::error(StatusCode::kUnavailable,
+                       "tensor '{}' of an expert is {} with double "
+                       "quantisation, or in blocks of {} that do not divide "
+                       "it; neither is supported for experts one by one",
+                       weight.name, weight.stored->format().title,
+                       weight.stored->block);
+}
+
 /// `projections` of one expert after the other, each [rows, columns].
 static StatusOr<StackedWeight>
 stack(const ModelConfig &config, TensorFinder &tensors, std::string name,
@@ -165,16 +187,18 @@ stack(const ModelConfig &config, TensorFinder &tensors, std::string name,
   StackedWeight stacked;
   for (int64_t expert = 0; expert < config.experts.count; ++expert)
     for (std::string_view projection : projections) {
-      QLORA_ASSIGN_OR_RETURN(
-          Weight part,
-          tensors.dense(fmt::format("{}.{}.{}.weight", each, expert,
-                                    projection),
-                        {rows, columns}));
-      stacked.parts.push_back(std::move(part));
+      const std::string part =
+          fmt::format("{}.{}.{}.weight", each, expert, projection);
+      QLORA_ASSIGN_OR_RETURN(Weight found,
+                             tensors.isStored(part)
+                                 ? tensors.stored(part, {rows, columns})
+                                 : tensors.dense(part, {rows, columns}));
+      QLORA_RETURN_IF_ERROR(checkStackable(found));
+      stacked.parts.push_back(std::move(found));
     }
   const Weight &first = stacked.parts.front();
   for (const Weight &part : stacked.parts)
-    if (part.dtype != first.dtype)
+    if (!haveOneType(part, first))
       return Status::invalid("tensor '{}' is {} and '{}' {}; experts of one "
                              "layer must have one type",
                              first.name, safetensorsDtypeName(first.dtype),

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -69,6 +70,9 @@ struct ModelConfig {
   const StoredFormat *storedFormat = nullptr;
   const char *unquantizedKey = ""; ///< whose value is:
   std::vector<std::string> unquantizedModules;
+  bool isChosenByFiles = false; ///< what is quantised, without any key
+  /// Inputs that share a scale, -1 for all; none where the config has no say.
+  std::optional<int64_t> storedBlock;
   /// One line each, for the user.
   std::vector<std::string> warnings;
 };

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 #include <fnmatch.h>
-
+#include <regex>
 
 namespace qlora {
 
@@ -34,7 +34,7 @@ StatusOr<Weight> TensorFinder::dense(const std::string &name,
   if (!entry.tensor)
     return files.get(name).status().withContext(
         fmt::format("expected '{}' {}", name, formatShape(shape)));
-  if (findStoredFormat(files, name))
+  if (isStoredWeight(files, name))
     return Status::error(StatusCode::kUnavailable,
                          "'{}': tensor '{}' is quantised; only the linears "
                          "of the layers may be",
@@ -53,12 +53,25 @@ StatusOr<Weight> TensorFinder::dense(const std::string &name,
   return weight;
 }
 
+/// Python's re.match, as compressed-tensors asks it.
+static bool startsAs(const std::string &module, const std::string &pattern) {
+  try {
+    return std::regex_search(module, std::regex(pattern),
+                             std::regex_constants::match_continuous);
+  } catch (const std::regex_error &) {
+    return false;
+  }
+}
+
 /// transformers' rule: an entry, which may have stars, is the start or the end of
 /// a module's path.
 bool TensorFinder::isLeftUnquantized(const std::string &module) const {
-  return std::any_of(
+  constexpr std::string_view kPattern = "re:";
+  return config.isChosenByFiles || std::any_of(
       config.unquantizedModules.begin(), config.unquantizedModules.end(),
       [&](const std::string &entry) {
+        if (entry.starts_with(kPattern))
+          return startsAs(module, entry.substr(kPattern.size()));
         return fnmatch((entry + "*").c_str(), module.c_str(), 0) == 0 ||
                fnmatch(("*" + entry).c_str(), module.c_str(), 0) == 0;
       });
@@ -70,7 +83,7 @@ StatusOr<LinearWeight> TensorFinder::linear(const std::string &module,
   const ModelFiles::Entry entry = files.find(name);
   LinearWeight linear;
   linear.module = module;
-  if (findStoredFormat(files, name)) {
+  if (isStoredWeight(files, name)) {
     QLORA_ASSIGN_OR_RETURN(linear.weight, stored(name, {out, in}));
     return linear;
   }
@@ -106,6 +119,11 @@ StatusOr<Weight> TensorFinder::stored(const std::string &name,
                            config.storedFormat->title);
   if (found.shape != shape)
     return wrongShape(files, codes, found.shape, shape);
+  const int64_t block = config.storedBlock.value_or(found.layout.block);
+  if (found.layout.block != (block < 0 ? shape.back() : block))
+    return Status::invalid("'{}': tensor '{}' has groups of {}, but config.json "
+                           "says group_size {}",
+                           path, codes, found.layout.block, block);
   for (const StoredPart &part : found.parts)
     skip(part.name);
   weight.name = name;

@@ -38,7 +38,7 @@ public:
                           const std::vector<int64_t> &shape);
 
   bool isStored(const std::string &name) const {
-    return findStoredFormat(files, name);
+    return isStoredWeight(files, name);
   }
 
   /// Counts a tensor that is there as taken.

@@ -86,34 +86,32 @@ static void turn(ParameterOp parameter, ArrayRef<WeightedProduct> products) {
     product.setLayout(WeightLayout::OutIn);
 }
 
-static const qlora::StoredFormat *findFormat(StringRef name) {
-  for (const qlora::StoredFormat &format : qlora::kStoredFormats)
-    if (name == format.name)
-      return &format;
-  return nullptr;
-}
-
-/// A format that takes rows has a scale for each.
+/// A format that takes rows has a scale for each; one of a single length of
+/// block has that.
 QuantizedType
 QuantizeBasePass::elementOf(const qlora::StoredFormat &format,
                             RankedTensorType type) {
+  const int64_t ofFormat =
+      format.leastBlock == format.mostBlock ? format.leastBlock : block;
   bool isDouble = format.codedScales == qlora::CodedScales::kAlways ||
                   (format.codedScales == qlora::CodedScales::kByChoice &&
                    doubleQuant);
   return QuantizedType::get(&getContext(), format.dtype,
                             format.takesRows ? type.getShape().back()
-                                             : int64_t(block),
+                                             : ofFormat,
                             isDouble);
 }
 
 void QuantizeBasePass::runOnOperation() {
   ModuleOp module = getOperation();
-  const qlora::StoredFormat *stored = findFormat(format);
+  const qlora::StoredFormat *stored =
+      qlora::storedFormat(std::string_view(format));
   if (!stored) {
     module.emitError("knows no format ") << format;
     return signalPassFailure();
   }
-  if (!stored->takesRows && !stored->takesBlock(block)) {
+  if (!stored->takesRows && stored->leastBlock < stored->mostBlock &&
+      !stored->takesBlock(block)) {
     module.emitError("expects a power of two from ")
         << stored->leastBlock << " to " << stored->mostBlock
         << " as block, but got " << int64_t(block);
@@ -139,6 +137,15 @@ void QuantizeBasePass::runOnOperation() {
       turn(parameter, products);
     parameter.setFileTypeAttr(TypeAttr::get(type.getElementType()));
     auto element = elementOf(*stored, parameter.getTensorType());
+    // Powers of two are for blocks of one row.
+    if (const int64_t columns = parameter.getTensorType().getShape().back();
+        stored->codedScales == qlora::CodedScales::kAlways &&
+        columns % element.getBlock() != 0) {
+      parameter.emitError("'") << parameter.getSymName() << "' has " << columns
+                               << " inputs; " << stored->title
+                               << " takes multiples of " << element.getBlock();
+      return signalPassFailure();
+    }
     parameter.setQuantizedAttr(TypeAttr::get(element));
     auto quantized = parameter.getTensorType().clone(element);
     parameter.setType(quantized);

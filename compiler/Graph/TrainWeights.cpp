@@ -65,8 +65,8 @@ LogicalResult TrainWeightsPass::checkTrainable(model::ParameterOp parameter) {
     return parameter.emitError("'")
            << parameter.getSymName()
            << "' is quantised and cannot be trained in full; take a model or a "
-              "module that is not quantised, or load without load_in_4bit or "
-              "load_in_8bit";
+              "module that is not quantised, or load without load_in_4bit, "
+              "load_in_8bit or quant_method";
   return success();
 }
 

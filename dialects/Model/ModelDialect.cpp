@@ -26,12 +26,11 @@ static ParseResult parseFormat(AsmParser &parser,
   SMLoc at = parser.getCurrentLocation();
   if (parser.parseKeyword(&name))
     return failure();
-  for (const qlora::StoredFormat &format : qlora::kStoredFormats)
-    if (name == format.name) {
-      dtype = format.dtype;
-      return success();
-    }
-  return parser.emitError(at, "unknown format ") << name;
+  const qlora::StoredFormat *format = qlora::storedFormat(std::string_view(name));
+  if (!format)
+    return parser.emitError(at, "unknown format ") << name;
+  dtype = format->dtype;
+  return success();
 }
 
 static void printFormat(AsmPrinter &printer, qlora_dtype dtype) {

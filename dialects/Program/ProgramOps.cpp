@@ -69,10 +69,11 @@ static_assert(are<Access::Read, Access::Write, Access::ReadWrite>(
     QLORA_READ, QLORA_WRITE, QLORA_READ_WRITE));
 static_assert(are<DType::F32, DType::BF16, DType::F16, DType::I32, DType::NF4,
                   DType::U8, DType::I8, DType::LLMInt8, DType::MXFP4,
-                  DType::FP4, DType::FP8>(
+                  DType::FP4, DType::FP8, DType::Int4, DType::Int8>(
     QLORA_DTYPE_F32, QLORA_DTYPE_BF16, QLORA_DTYPE_F16, QLORA_DTYPE_I32,
     QLORA_DTYPE_NF4, QLORA_DTYPE_U8, QLORA_DTYPE_I8, QLORA_DTYPE_LLM_INT8,
-    QLORA_DTYPE_MXFP4, QLORA_DTYPE_FP4, QLORA_DTYPE_FP8));
+    QLORA_DTYPE_MXFP4, QLORA_DTYPE_FP4, QLORA_DTYPE_FP8,
+    QLORA_DTYPE_INT4, QLORA_DTYPE_INT8));
 static_assert(are<Role::Frozen, Role::Adapter, Role::Trainable>(
     QLORA_ROLE_FROZEN, QLORA_ROLE_ADAPTER, QLORA_ROLE_TRAINABLE));
 static_assert(are<Init::File, Init::Zero, Init::Kaiming, Init::Gaussian,

@@ -112,7 +112,9 @@ def Program_DType : Program_Enum<"DType", "qlora_dtype", [
     I32EnumAttrCase<"LLMInt8", 7, "llm_int8">,
     I32EnumAttrCase<"MXFP4", 8, "mxfp4">,
     I32EnumAttrCase<"FP4", 9, "fp4">,
-    I32EnumAttrCase<"FP8", 10, "fp8">]>;
+    I32EnumAttrCase<"FP8", 10, "fp8">,
+    I32EnumAttrCase<"Int4", 11, "int4">,
+    I32EnumAttrCase<"Int8", 12, "int8">]>;
 def Program_DTypeAttr : Program_EnumAttr<Program_DType, "dtype">;
 
 def Program_Role : Program_Enum<"Role", "qlora_role", [

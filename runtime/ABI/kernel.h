@@ -34,7 +34,9 @@ enum qlora_dtype {
   QLORA_DTYPE_MXFP4 = 8,    /* E2M1, powers of two for 32 elements */
   QLORA_DTYPE_FP4 = 9,      /* the other 4 bits of bitsandbytes */
   QLORA_DTYPE_FP8 = 10,     /* E4M3 */
-  QLORA_DTYPE_COUNT = 11
+  QLORA_DTYPE_INT4 = 11,    /* 4 bits with zero points, of GPTQ and AWQ */
+  QLORA_DTYPE_INT8 = 12,    /* the same of 8 bits */
+  QLORA_DTYPE_COUNT = 13
 };
 
 /* Every scalar that changes from step to step. The runtime writes it before

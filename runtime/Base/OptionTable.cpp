@@ -113,7 +113,11 @@ const OptionRow kRows[] = {
     {"quantize_moe_experts", kBool, "false", kProgram, kQuantization,
      "store the weights of experts in 4 bits too, where linears are"},
     {"bnb_4bit_quant_type", kChoice, "nf4", kProgram, kQuantization,
-     "code book of 4-bit weights", "", "nf4"},
+     "code book of 4-bit weights", "", "nf4 fp4"},
+    {"quant_method", kChoice, "none", kProgram, kQuantization,
+     "store frozen linear weights in a format that is not bitsandbytes': fp8, "
+     "E4M3 with a scale for each row; mxfp4, E2M1 in blocks of 32",
+     "", "none fp8 mxfp4"},
     {"bnb_4bit_use_double_quant", kBool, "false", kProgram, kQuantization,
      "quantise the block scales too"},
     {"bnb_4bit_blocksize", kInt, "64", kProgram, kQuantization,

@@ -214,6 +214,15 @@ static Status validateAdapter(const Options &o) {
   return Status::ok();
 }
 
+std::string Options::quantizedFormat() const {
+  if (boolean("load_in_8bit"))
+    return "llm_int8";
+  if (boolean("load_in_4bit"))
+    return text("bnb_4bit_quant_type");
+  const std::string method = text("quant_method");
+  return method == "none" ? "" : method;
+}
+
 /// Without adapters nothing is said of them, and no weight is quantised.
 static Status validateFull(const Options &o) {
   if (o.text("finetuning_type") != "full")
@@ -227,6 +236,8 @@ static Status validateFull(const Options &o) {
                            "lora_bias", "use_rslora"})
     if (o.boolean(name))
       return refuse(name);
+  if (o.text("quant_method") != "none")
+    return refuse("quant_method");
   for (const char *name : {"modules_to_save", "target_parameters"})
     if (!o.value(name).empty())
       return refuse(name);
@@ -271,6 +282,12 @@ Status Options::validate() const {
   if (boolean("load_in_4bit") && boolean("load_in_8bit"))
     return Status::invalid("{} and {}: a base has 4 bits or 8, leave one out",
                            spelling("load_in_4bit"), spelling("load_in_8bit"));
+  for (const char *name : {"load_in_4bit", "load_in_8bit"})
+    if (boolean(name) && text("quant_method") != "none")
+      return Status::invalid("{} and {} {}: a base has one format, leave one "
+                             "out",
+                             spelling(name), spelling("quant_method"),
+                             text("quant_method"));
   if (boolean("quantize_moe_experts") && boolean("load_in_8bit"))
     return Status::invalid("{}: experts are stored in 4 bits or as they are, "
                            "not beside {}",

@@ -71,6 +71,9 @@ public:
   // Values. The name must be canonical and of that type (asserted: names are
   // written in our own code).
   bool boolean(std::string_view name) const;
+  /// Of Kernels/Math/Stored.h, which weights become when they are loaded; empty:
+  /// none.
+  std::string quantizedFormat() const;
   int64_t integer(std::string_view name) const; ///< kInt, kSize
   double number(std::string_view name) const;
   std::string text(std::string_view name) const; ///< kString, kPath, kChoice

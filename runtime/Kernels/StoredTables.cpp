@@ -2,6 +2,8 @@
 
 #include "runtime/Kernels/StoredTables.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 
 namespace qlora {
@@ -13,6 +15,13 @@ void writeTables(const StoredLayout &layout, uint8_t *out) {
     book[code] = format.value(code);
   const float correction = layout.doubleQuant ? 0.0f : format.scaleFactor;
   std::memcpy(out + layout.correction, &correction, sizeof(correction));
+  if (format.codedScales != CodedScales::kAlways)
+    return;
+  auto *map = reinterpret_cast<float *>(out + layout.nestedMap);
+  for (int code = 0; code < 256; ++code)
+    map[code] = std::ldexp(1.0f, code - 127);
+  auto *ones = reinterpret_cast<float *>(out + layout.nestedAbsmax);
+  std::fill_n(ones, layout.nestedBlocks, 1.0f);
 }
 
 } // namespace qlora

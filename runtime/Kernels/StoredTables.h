@@ -10,7 +10,8 @@
 namespace qlora {
 
 /// Into a layout at `out`: the values of all codes, and the correction of scales
-/// that are not codes, 0 for the others.
+/// that are not codes, 0 for the others; where scales are always codes, the
+/// powers of two that they are.
 void writeTables(const StoredLayout &layout, uint8_t *out);
 
 } // namespace qlora

@@ -90,7 +90,8 @@ static Status checkRole(const qlora_module &m, const qlora_parameter &p) {
                    p.dtype, p.block, p.double_quant);
   if (p.quantization != QLORA_QUANTIZATION_NONE)
     QLORA_RETURN_IF_ERROR(checkFormat(p));
-  if (p.parts != 0 && (p.quantization != QLORA_QUANTIZATION_ON_LOAD ||
+  if (p.parts != 0 && ((p.quantization != QLORA_QUANTIZATION_ON_LOAD &&
+                        p.quantization != QLORA_QUANTIZATION_STORED) ||
                        p.rank == 0 || p.shape[0] % p.parts != 0))
     return damaged("{} parts, but quantization {} and {} dimensions", p.parts,
                    p.quantization, p.rank);

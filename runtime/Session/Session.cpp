@@ -216,10 +216,9 @@ Status Session::loadBase() {
                        static_cast<uint64_t>(options.integer("seed")),
                        {}};
   if (metrics)
-    wanted.progress = metrics->progress(options.boolean("load_in_4bit") ||
-                                                options.boolean("load_in_8bit")
-                                            ? "reading and quantising the base"
-                                            : "reading the base",
+    wanted.progress = metrics->progress(options.quantizedFormat().empty()
+                                            ? "reading the base"
+                                            : "reading and quantising the base",
                                         Metrics::kBytes);
   QLORA_ASSIGN_OR_RETURN(weights, loadWeights(wanted, *device));
   if (start.resume)

@@ -4,6 +4,8 @@
 
 #include "runtime/Weights/ArenaSink.h"
 
+#include "runtime/Kernels/Cpu/QuantizeStored.h"
+
 namespace qlora {
 
 std::span<uint8_t> DeviceArena::map(uint64_t offset, uint64_t count) {
@@ -31,7 +33,7 @@ Status ArenaSink::quantize(const UnquantizedWeight &weight) {
 }
 
 Status DeviceArena::quantize(const UnquantizedWeight &weight) {
-  if (!quantizesOnDevice(weight.layout.dtype))
+  if (!hasDeviceQuantizer(weight.layout.dtype))
     return ArenaSink::quantize(weight);
   const uint64_t needed = leastScratch(weight);
   if (needed <= scratch.bytes)

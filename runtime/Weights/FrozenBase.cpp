@@ -93,6 +93,7 @@ StatusOr<std::string> baseKey(const LoadedModule &module,
   ContentHash hash;
   hash.add(kBaseVersion);
   hash.add(quantizedSample());
+  hash.add(model.quantization());
   hash.add(fmt::format("{}", module.arenaBytes(QLORA_ARENA_FROZEN)));
   for (const qlora_parameter &parameter : module.parameters()) {
     if (!isInFrozenArena(module, parameter))

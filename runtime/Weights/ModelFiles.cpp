@@ -36,7 +36,32 @@ StatusOr<ModelFiles> ModelFiles::open(const std::string &folder) {
                          "'{}' has neither {} nor {}; only safetensors "
                          "weights are read",
                          folder, kSingleFile, kIndexFile);
+  files.readQuantization();
   return files;
+}
+
+/// Where config.json is missing or broken, frontend/ says so.
+void ModelFiles::readQuantization() {
+  std::ifstream stream(root + "/config.json", std::ios::binary);
+  json config = json::parse(stream, nullptr, /*allow_exceptions=*/false);
+  if (!config.is_object())
+    return;
+  constexpr const char *kKey = "quantization_config", *kText = "text_config";
+  const bool isInside = config.contains(kText) && config[kText].is_object() &&
+                        config[kText].contains(kKey);
+  const json &from = isInside ? config[kText] : config;
+  if (const auto found = from.find(kKey); found != from.end())
+    quantizationText = found->dump();
+}
+
+bool ModelFiles::zeroPointsAreLess() const {
+  const json stored = json::parse(quantizationText, nullptr, false);
+  if (!stored.is_object())
+    return true;
+  for (const char *key : {"checkpoint_format", "format"})
+    if (const auto found = stored.find(key); found != stored.end())
+      return *found != "gptq_v2";
+  return true;
 }
 
 Status ModelFiles::openSingle() {

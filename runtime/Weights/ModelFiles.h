@@ -43,6 +43,12 @@ public:
   /// As find(), with an error that names the folder and says what it holds.
   StatusOr<Entry> get(std::string_view name) const;
 
+  /// `quantization_config` of the folder's config.json, which says what the
+  /// tensors do not; as text, empty where there is none.
+  const std::string &quantization() const { return quantizationText; }
+  /// GPTQ's checkpoint_format: one less than they are, but for gptq_v2.
+  bool zeroPointsAreLess() const;
+
   /// Every file by its base name.
   const std::map<std::string, SafetensorsFile, std::less<>> &all() const {
     return files;
@@ -59,7 +65,10 @@ private:
   Status openSingle();
   Status openIndexed(const std::string &indexPath);
 
+  void readQuantization();
+
   std::string root;
+  std::string quantizationText;
   std::map<std::string, SafetensorsFile, std::less<>> files; ///< by base name
   Owners owner;                                              ///< tensor -> file
 };

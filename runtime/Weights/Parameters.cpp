@@ -5,6 +5,7 @@
 #include "runtime/Weights/Parameters.h"
 
 #include "runtime/Kernels/KernelTable.h"
+#include "runtime/Kernels/StoredTables.h"
 #include "runtime/Weights/ConvertWeights.h"
 #include "runtime/Weights/FileWeight.h"
 #include "runtime/Weights/ParameterInit.h"
@@ -12,6 +13,7 @@
 #include "runtime/Weights/StoredTensors.h"
 
 #include <algorithm>
+#include <cstring>
 #include <set>
 #include <vector>
 
@@ -118,6 +120,45 @@ static Status quantizeWeight(const StackedFileWeight &weight,
   return arena.quantize(source);
 }
 
+/// The tensors of a weight that has parts, one behind the other: codes, scales
+/// and zero points of whole blocks. What is the format's is the first one's.
+static Status copyStacked(const ModelFiles &model,
+                          const qlora_parameter &parameter,
+                          const StoredLayout &layout, uint8_t *out) {
+  std::vector<int64_t> shape(parameter.shape, parameter.shape + parameter.rank);
+  shape[0] /= parameter.parts;
+  const StoredLayout each =
+      StoredLayout::of(layout.dtype, layout.elements / parameter.parts,
+                       layout.block, layout.doubleQuant);
+  if (each.elements % each.block != 0)
+    return Status::error(StatusCode::kDataLoss,
+                         "parameter '{}' has parts of {} elements in blocks of "
+                         "{}",
+                         parameter.name, each.elements, each.block);
+  std::memset(out, 0, static_cast<size_t>(layout.bytes));
+  std::vector<uint8_t> part(static_cast<size_t>(each.bytes));
+  const int64_t scaleBytes = layout.doubleQuant ? 1 : 4;
+  int64_t number = 0;
+  for (const char *name : fileNamesOf(parameter)) {
+    QLORA_RETURN_IF_ERROR(copyStored(model, name, shape, each, part.data()));
+    const auto append = [&](int64_t from, int64_t to, int64_t count) {
+      std::copy_n(part.data() + from, count, out + to + number * count);
+    };
+    append(each.packed, layout.packed, each.packedBytes);
+    append(each.scales, layout.scales, scaleBytes * each.blocks);
+    if (layout.format().hasZeros)
+      append(each.zeros, layout.zeros, each.blocks);
+    if (number++ == 0)
+      writeTables(layout, out);
+    if (const uint8_t *book = part.data() + each.codeBook;
+        !std::equal(book, book + (4 << layout.bits), out + layout.codeBook))
+      return Status::error(StatusCode::kDataLoss,
+                           "weight '{}' in '{}' has another code book than {}",
+                           name, model.folder(), layout.format().title);
+  }
+  return Status::ok();
+}
+
 /// A weight that its files hold in few bits.
 static Status fillStored(const ParameterSources &sources,
                          const qlora_parameter &parameter,
@@ -128,8 +169,10 @@ static Status fillStored(const ParameterSources &sources,
                          "given",
                          parameter.name);
   const auto copyTo = [&](uint8_t *out) {
-    return copyStored(*sources.model, parameter.name, shapeOf(parameter),
-                      layout, out);
+    return parameter.parts
+               ? copyStacked(*sources.model, parameter, layout, out)
+               : copyStored(*sources.model, parameter.name, shapeOf(parameter),
+                            layout, out);
   };
   if (parameter.dtype == parameter.format) {
     QLORA_RETURN_IF_ERROR(

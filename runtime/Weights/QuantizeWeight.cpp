@@ -242,8 +242,6 @@ ScratchMemory loadingScratch(const LoadedModule &module) {
   return scratch;
 }
 
-bool quantizesOnDevice(qlora_dtype dtype) { return dtype == QLORA_DTYPE_NF4; }
-
 uint64_t leastScratch(const UnquantizedWeight &weight) {
   const int64_t block = std::min(weight.layout.block, weight.layout.elements);
   return ScratchPlan::of(weight).window +

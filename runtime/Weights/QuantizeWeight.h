@@ -52,9 +52,6 @@ struct ScratchMemory {
 /// The largest arena of a module that nothing is kept in between entries.
 ScratchMemory loadingScratch(const LoadedModule &module);
 
-/// Whether a device quantises to this format; the host does all.
-bool quantizesOnDevice(qlora_dtype dtype);
-
 /// Scratch that a weight needs on a device for windows of one block, at least.
 uint64_t leastScratch(const UnquantizedWeight &weight);
 

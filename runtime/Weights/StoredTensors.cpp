@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// The formats of files: bitsandbytes' NF4 and LLM.int8, and MXFP4.
+// The formats of files: bitsandbytes' NF4, FP4 and LLM.int8, and MXFP4; FP8 and
+// integers with zero points have files of their own.
 
-#include "runtime/Weights/StoredTensors.h"
+#include "runtime/Weights/StoredReaders.h"
 
 #include <nlohmann/json.hpp>
 
@@ -16,12 +17,6 @@
 using nlohmann::json;
 
 namespace qlora {
-
-template <typename... Args>
-static Status damaged(fmt::format_string<Args...> format, Args &&...args) {
-  return Status::error(StatusCode::kDataLoss, format,
-                       std::forward<Args>(args)...);
-}
 
 static int64_t productOf(std::span<const int64_t> shape) {
   return std::accumulate(shape.begin(), shape.end(), int64_t(1),
@@ -126,7 +121,7 @@ static Status describeBlocks(const ModelFiles &model, const std::string &weight,
 
 // LLM.int8 --------------------------------------------------------------------
 
-static std::string withoutWeight(const std::string &weight) {
+std::string moduleOfWeight(const std::string &weight) {
   constexpr std::string_view kSuffix = ".weight";
   return weight.ends_with(kSuffix)
              ? weight.substr(0, weight.size() - kSuffix.size())
@@ -134,7 +129,7 @@ static std::string withoutWeight(const std::string &weight) {
 }
 
 /// 0 is "row", the only order of bytes that is saved today.
-static Status needRowFormat(std::span<uint8_t> bytes) {
+static Status needRowFormat(std::span<uint8_t> bytes, uint8_t *) {
   return bytes[0] == 0 ? Status::ok()
                        : damaged("weight_format {} instead of 0 (row)",
                                  bytes[0]);
@@ -151,7 +146,7 @@ static Status describeRows(const ModelFiles &model, const std::string &weight,
   result.shape = shape;
   result.layout =
       StoredLayout::of(format.dtype, productOf(shape), shape[1], false);
-  const std::string module = withoutWeight(weight);
+  const std::string module = moduleOfWeight(weight);
   result.parts = {{weight, SafetensorsDtype::kI8, shape, result.layout.packed},
                   {module + ".SCB", SafetensorsDtype::kF32, {shape[0]},
                    result.layout.scales}};
@@ -165,14 +160,14 @@ static Status describeRows(const ModelFiles &model, const std::string &weight,
 // MXFP4 -----------------------------------------------------------------------
 
 /// The file has the even element in the low nibble.
-static Status swapNibbles(std::span<uint8_t> bytes) {
+static Status swapNibbles(std::span<uint8_t> bytes, uint8_t *) {
   for (uint8_t &byte : bytes)
     byte = static_cast<uint8_t>(byte << 4 | byte >> 4);
   return Status::ok();
 }
 
 /// E8M0 has one code that is no power of two.
-static Status needPowers(std::span<uint8_t> bytes) {
+static Status needPowers(std::span<uint8_t> bytes, uint8_t *) {
   const auto bad = std::find(bytes.begin(), bytes.end(), uint8_t{255});
   return bad == bytes.end() ? Status::ok()
                             : damaged("scale {} is 255, not a number",
@@ -206,42 +201,46 @@ namespace {
 /// How a weight of a format is known, and read.
 struct StoredReader {
   qlora_dtype dtype;
-  const char *mark; ///< behind the weight's name, or its module's
-  bool ofModule;
-  const char *codes; ///< what follows the weight's name in that of its codes
+  bool ofModule; ///< the names below follow its module's name, not the weight's
+  const char *mark;
+  const char *codes; ///< the tensor that the numbers are in
   Status (*describe)(const ModelFiles &, const std::string &weight,
                      const StoredFormat &, StoredDescription &);
+
+  std::string nameOf(const std::string &weight, const char *part) const {
+    return (ofModule ? moduleOfWeight(weight) : weight) + part;
+  }
 };
 } // namespace
 
 static constexpr StoredReader kReaders[] = {
-    {QLORA_DTYPE_NF4, ".quant_state.bitsandbytes__nf4", false, "",
+    {QLORA_DTYPE_NF4, false, ".quant_state.bitsandbytes__nf4", "",
      describeBlocks},
-    {QLORA_DTYPE_FP4, ".quant_state.bitsandbytes__fp4", false, "",
+    {QLORA_DTYPE_FP4, false, ".quant_state.bitsandbytes__fp4", "",
      describeBlocks},
-    {QLORA_DTYPE_LLM_INT8, ".SCB", true, "", describeRows},
-    {QLORA_DTYPE_MXFP4, "_blocks", false, "_blocks", describeMicroscaling},
+    {QLORA_DTYPE_LLM_INT8, true, ".SCB", ".weight", describeRows},
+    {QLORA_DTYPE_MXFP4, false, "_blocks", "_blocks", describeMicroscaling},
+    {QLORA_DTYPE_FP8, true, ".weight_scale_inv", ".weight", describeFp8},
+    {QLORA_DTYPE_FP8, true, ".weight_scale", ".weight", describeFp8},
+    {QLORA_DTYPE_INT4, true, ".qweight", ".qweight", describeIntegers},
 };
 
 static const StoredReader *findReader(const ModelFiles &model,
                                       const std::string &weight) {
   for (const StoredReader &reader : kReaders)
-    if (model.find((reader.ofModule ? withoutWeight(weight) : weight) +
-                   reader.mark)
-            .tensor)
+    if (model.find(reader.nameOf(weight, reader.mark)).tensor)
       return &reader;
   return nullptr;
 }
 
-const StoredFormat *findStoredFormat(const ModelFiles &model,
-                                     std::string_view name) {
-  const StoredReader *reader = findReader(model, std::string(name));
-  return reader ? storedFormat(reader->dtype) : nullptr;
+bool isStoredWeight(const ModelFiles &model, std::string_view name) {
+  return findReader(model, std::string(name));
 }
 
 std::string storedTensorName(const ModelFiles &model, std::string_view name) {
-  const StoredReader *reader = findReader(model, std::string(name));
-  return std::string(name) + (reader ? reader->codes : "");
+  const std::string weight(name);
+  const StoredReader *reader = findReader(model, weight);
+  return reader ? reader->nameOf(weight, reader->codes) : weight;
 }
 
 /// A part whose size (and, unless it is a view, dtype and shape) must fit.
@@ -292,7 +291,7 @@ static Status copyPart(const ModelFiles &model, const StoredPart &part,
   QLORA_RETURN_IF_ERROR(entry.file->read(*entry.tensor, 0, bytes));
   if (!part.arrange)
     return Status::ok();
-  return part.arrange(bytes).withContext(
+  return part.arrange(bytes, out).withContext(
       fmt::format("'{}': tensor '{}'", entry.file->path(), part.name));
 }
 
@@ -318,15 +317,6 @@ static Status checkCompiled(const StoredDescription &stored,
   return Status::ok();
 }
 
-/// Of MXFP4: powers of two, as they are.
-static void writePowers(const StoredLayout &layout, uint8_t *out) {
-  auto *map = reinterpret_cast<float *>(out + layout.nestedMap);
-  for (int code = 0; code < 256; ++code)
-    map[code] = std::ldexp(1.0f, code - 127);
-  auto *ones = reinterpret_cast<float *>(out + layout.nestedAbsmax);
-  std::fill_n(ones, layout.nestedBlocks, 1.0f);
-}
-
 Status copyStored(const ModelFiles &model, std::string_view name,
                   std::span<const int64_t> shape, const StoredLayout &layout,
                   uint8_t *out) {
@@ -337,8 +327,6 @@ Status copyStored(const ModelFiles &model, std::string_view name,
                                                      name, model.folder())));
   std::memset(out, 0, static_cast<size_t>(layout.bytes));
   writeTables(layout, out);
-  if (layout.format().codedScales == CodedScales::kAlways)
-    writePowers(layout, out);
   if (layout.doubleQuant)
     std::memcpy(out + layout.correction, &stored.correction,
                 sizeof(stored.correction));

@@ -26,8 +26,9 @@ struct StoredPart {
   std::optional<SafetensorsDtype> dtype;
   std::vector<int64_t> shape; ///< of a view only the number of bytes counts
   int64_t offset = -1;        ///< in the layout; -1: read with the description
-  /// Changes bytes as the file has them in place, or refuses them.
-  Status (*arrange)(std::span<uint8_t> bytes) = nullptr;
+  /// Changes bytes as the file has them in place, or refuses them; `out`: of
+  /// the layout, into which a part goes by this alone if it has no offset.
+  std::function<Status(std::span<uint8_t> bytes, uint8_t *out)> arrange = {};
 };
 
 /// What a stored weight says of itself.
@@ -38,10 +39,9 @@ struct StoredDescription {
   float correction = 0; ///< of scales that are codes
 };
 
-/// The format that the files hold a weight in; null where its tensor is plain
-/// numbers, or not there.
-const StoredFormat *findStoredFormat(const ModelFiles &model,
-                                     std::string_view name);
+/// Whether the files hold a weight in a stored format; not where its tensor is
+/// plain numbers, or not there.
+bool isStoredWeight(const ModelFiles &model, std::string_view name);
 
 /// The tensor that the numbers of a weight are in: its own name, or another's.
 std::string storedTensorName(const ModelFiles &model, std::string_view name);

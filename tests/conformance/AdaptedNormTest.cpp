@@ -18,19 +18,21 @@ KernelCase makeCase(const Shape &s, qlora_dtype w, bool isTurned,
                     bool isDouble) {
   const int64_t out = isTurned ? s.columns : s.rows;
   const int64_t in = isTurned ? s.rows : s.columns;
+  const StoredFormat *format = storedFormat(w);
+  const int64_t block = !format ? 0 : format->takesRows ? s.columns : 64;
   KernelCase test("adapted_norm",
                   {{"w", w}, {"a", F32}, {"b", F32}, {"out", F32}},
                   {{"rows", s.rows},
                    {"columns", s.columns},
                    {"rank", s.rank},
                    {"turned", isTurned},
-                   {"block", w == NF4 ? 64 : 0},
+                   {"block", block},
                    {"double_quant", w == NF4 && isDouble},
                    {"scale", std::bit_cast<int64_t>(0.7)}});
-  if (w == NF4)
+  if (format)
     fillStored(test.data("w"),
-               StoredLayout::of(QLORA_DTYPE_NF4, s.rows * s.columns, 64,
-                                isDouble),
+               StoredLayout::of(w, s.rows * s.columns, block,
+                                w == NF4 && isDouble),
                5);
   else
     test.fill("w", s.rows, s.columns, s.columns, 5);
@@ -59,7 +61,9 @@ TEST(AdaptedNorm, AgreesWithTheReferenceOnOddShapes) {
       {1, 1, 1}, {17, 513, 3}, {33, 64, 8}, {5, 1100, 16}, {600, 7, 2}};
   for (const std::string &implementation : allRowsToTest("adapted_norm"))
     for (const Shape &shape : shapes)
-      for (qlora_dtype w : {NF4, F32, QLORA_DTYPE_BF16, QLORA_DTYPE_F16})
+      for (qlora_dtype w : {NF4, F32, QLORA_DTYPE_BF16, QLORA_DTYPE_F16,
+                            QLORA_DTYPE_FP8, QLORA_DTYPE_INT4,
+                            QLORA_DTYPE_INT8})
         for (int flags = 0; flags < 4; ++flags)
           check(shape, implementation, w, flags & 1, flags & 2);
 }

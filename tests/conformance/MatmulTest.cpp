@@ -192,13 +192,16 @@ TEST(PanelMatmul, AgreesWithTheReferenceOnOddShapes) {
                                   {BF16, BF16, BF16}, {BF16, F16, BF16},
                                   {F32, F16, F32},    {BF16, F32, BF16},
                                   {F32, QLORA_DTYPE_LLM_INT8, F32},
-                                  {BF16, QLORA_DTYPE_LLM_INT8, BF16}};
+                                  {BF16, QLORA_DTYPE_LLM_INT8, BF16},
+                                  {F32, QLORA_DTYPE_INT4, F32},
+                                  {BF16, QLORA_DTYPE_FP8, BF16}};
   int number = 0;
   for (const auto &s : shapes)
     for (const auto &type : types)
       for (int flags = 0; flags < 2; ++flags) {
         ++number;
-        const bool hasRows = type[1] == QLORA_DTYPE_LLM_INT8;
+        const StoredFormat *format = storedFormat(type[1]);
+        const bool hasRows = format && format->takesRows;
         const Panels p = {s[0],
                           s[1],
                           s[2],
@@ -273,7 +276,13 @@ TEST(Decode, HasTheBitsOfTheReferenceInEveryFormat) {
       {QLORA_DTYPE_FP4, 33, 61, 64, true},
       {QLORA_DTYPE_FP4, 40, 128, 64, false},
       {QLORA_DTYPE_FP8, 33, 61, 61, false},
-      {QLORA_DTYPE_FP8, 65, 192, 64, false}};
+      {QLORA_DTYPE_FP8, 65, 192, 64, false},
+      {QLORA_DTYPE_INT4, 33, 61, 61, false},
+      {QLORA_DTYPE_INT4, 7, 48, 48, false},
+      {QLORA_DTYPE_INT4, 65, 192, 32, false},
+      {QLORA_DTYPE_INT4, 40, 256, 128, false},
+      {QLORA_DTYPE_INT8, 33, 61, 61, false},
+      {QLORA_DTYPE_INT8, 41, 96, 16, false}};
   for (const Weight &w : weights)
     for (qlora_dtype out : {F32, BF16, F16}) {
       SCOPED_TRACE(testing::Message() << w.rows << "x" << w.columns << " "

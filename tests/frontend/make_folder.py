@@ -28,7 +28,8 @@ import shutil
 import struct
 import sys
 
-SIZES = {"F32": 4, "BF16": 2, "F16": 2, "U8": 1, "I8": 1, "F64": 8}
+SIZES = {"F32": 4, "BF16": 2, "F16": 2, "U8": 1, "I8": 1, "F64": 8,
+         "I32": 4, "F8_E4M3": 1, "F8_E8M0": 1}
 
 
 def split(data):

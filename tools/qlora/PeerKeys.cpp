@@ -62,7 +62,8 @@ static const PeerRow kRows[] = {
      "tokenizer_default_fallback_chatml= *",
      "the template of the tokenizer, or qlora's of that name, is used"},
     {"quantization_method", "", "bnb bitsandbytes none",
-     "only the 4-bit format of bitsandbytes is supported: write bnb"},
+     "only formats of bitsandbytes are quantised to under this key: write bnb, "
+     "or quant_method: fp8 or mxfp4"},
     {"lora_modules_to_save", "modules_to_save", kAny, ""},
     {"train_on_inputs", "completion_only_loss", "true=false false=true", ""},
     {"evals_per_epoch", "eval_strategy", "1=epoch 0=no none=no",

@@ -33,6 +33,9 @@ static std::string unmetByStored(const Options &options, model::QuantizedType ty
     return fmt::format("{} false", options.spelling(asked));
   if (options.boolean(other))
     return options.spelling(other);
+  if (const std::string method = options.text("quant_method");
+      method != "none" && method != format.name)
+    return fmt::format("{} {}", options.spelling("quant_method"), method);
   if (format.codedScales != CodedScales::kByChoice)
     return "";
   if (isGiven(options, "bnb_4bit_use_double_quant") &&
@@ -113,7 +116,7 @@ static std::string positionsWarning(ModuleOp model,
 
 bool adaptsInOut(ModuleOp model, const Options &options) {
   return isConfigured(model, "linear_layout", "in_out") &&
-         !options.boolean("load_in_4bit") && !options.boolean("load_in_8bit");
+         options.quantizedFormat().empty();
 }
 
 /// PEFT too warns and goes on.

@@ -141,9 +141,7 @@ Status fillCompile(const Options &own, CompilerSettings &settings) {
   QLORA_RETURN_IF_ERROR(fillShape(o, c));
   c.computeType = o.text("compute_dtype");
   c.loraActivations = o.text("activation_dtype_for_lora");
-  c.quantizedFormat = o.boolean("load_in_8bit")   ? "llm_int8"
-                      : o.boolean("load_in_4bit") ? o.text("bnb_4bit_quant_type")
-                                                  : "";
+  c.quantizedFormat = o.quantizedFormat();
   c.block = o.integer("bnb_4bit_blocksize");
   c.doubleQuant = o.boolean("bnb_4bit_use_double_quant");
   c.rank = o.integer("lora_r");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// decode: the 16 numbers of a block are made once, each code-book value times
-// the scale; an element is then one lane of a table look-up. The products are
+// decode: the 16 numbers of a block are made once, each code-book value less
+// the zero point times the scale; an element is then one lane of a table look-up. The products are
 // those of StoredTensor::element, so the bits are too. Where DecodeRun has the
 // instructions the table is in the result's type; elsewhere numbers are f32 on
 // the way.
@@ -82,11 +82,11 @@ QLORA_INLINE void decodeNibbles(const StoredTensor &tensor, int64_t first,
     const int64_t element = first + done;
     const int64_t end = std::min(
         count, scaleRunEnd(tensor.columns, tensor.block, element) - first);
-    const float absmax = tensor.absmax(
-        scaleIndex(tensor.columns, tensor.block, element));
+    const auto scale = ScaledFrom::of(
+        tensor, scaleIndex(tensor.columns, tensor.block, element));
     CodeTable table;
     for (int code = 0; code < 16; ++code)
-      table.values[code] = tensor.codeBook[code] * absmax;
+      table.values[code] = scale(tensor.codeBook[code]);
     lookUp(table, codes + 4 * done, end - done, out + done);
     done = end;
   }
@@ -99,10 +99,10 @@ QLORA_INLINE void decodeBytes(const StoredTensor &tensor, int64_t first,
     const int64_t end =
         std::min(first + count,
                  scaleRunEnd(tensor.columns, tensor.block, element));
-    const float absmax = tensor.absmax(
-        scaleIndex(tensor.columns, tensor.block, element));
+    const auto scale = ScaledFrom::of(
+        tensor, scaleIndex(tensor.columns, tensor.block, element));
     for (; element < end; ++element)
-      *out++ = tensor.codeBook[tensor.packed[element]] * absmax;
+      *out++ = scale(tensor.codeBook[tensor.packed[element]]);
   }
 }
 
@@ -134,22 +134,22 @@ struct ScaleRun {
 
 /// Scale by scale. Number: float, or uint16_t for bf16.
 template <typename Number>
-static void decodeRuns(void (*decodeRun)(const float *, float, const uint8_t *,
-                                         int64_t, Number *),
+static void decodeRuns(void (*decodeRun)(const float *, ScaledFrom,
+                                         const uint8_t *, int64_t, Number *),
                        const StoredTensor &tensor, int scaleShift, int64_t first,
                        int64_t count, Number *out) {
   for (int64_t element = first; element < first + count;) {
-    const ScaleRun scale = ScaleRun::at(tensor, scaleShift, element);
-    const int64_t run = std::min(first + count, scale.end) - element;
-    const float absmax = tensor.absmax(scale.index);
+    const ScaleRun at = ScaleRun::at(tensor, scaleShift, element);
+    const int64_t run = std::min(first + count, at.end) - element;
+    const auto scale = ScaledFrom::of(tensor, at.index);
     const uint8_t *packed = tensor.packed + element / 2;
     // An element in a low nibble begins no byte: alone, as the first of two.
     const int64_t lone = element % 2;
     if (lone) {
       const auto shifted = static_cast<uint8_t>(*packed++ << 4);
-      decodeRun(tensor.codeBook, absmax, &shifted, 1, out);
+      decodeRun(tensor.codeBook, scale, &shifted, 1, out);
     }
-    decodeRun(tensor.codeBook, absmax, packed, run - lone, out + lone);
+    decodeRun(tensor.codeBook, scale, packed, run - lone, out + lone);
     out += run;
     element += run;
   }

@@ -10,16 +10,26 @@
 
 namespace qlora {
 
-/// NF4 numbers that share one scale, by AVX-512: 32 bf16 or 16 f32 numbers are
+/// What the numbers of a block have in common.
+struct ScaledFrom {
+  float zero, absmax;
+
+  static ScaledFrom of(const StoredTensor &tensor, int64_t blockIndex) {
+    return {tensor.zero(blockIndex), tensor.absmax(blockIndex)};
+  }
+  float operator()(float value) const { return (value - zero) * absmax; }
+};
+
+/// Numbers of 4 bits that share one scale, by AVX-512: 32 bf16 or 16 f32 numbers are
 /// one table look-up in a register. The bits are those of StoredTensor::element,
 /// rounded to nearest even. Functions for `count` codes that share a scale, the first in the high
-/// nibble of packed[0]: out[i] := codeBook[code i] * scale, of 16 values in the
-/// code book. They read no byte beyond the last code and write no number beyond
+/// nibble of packed[0]: out[i] := (codeBook[code i] - zero) * scale, of 16
+/// values in the code book. They read no byte beyond the last code and write no number beyond
 /// `count`.
 struct DecodeRun {
-  void (*toF32)(const float *codeBook, float scale, const uint8_t *packed,
+  void (*toF32)(const float *codeBook, ScaledFrom scale, const uint8_t *packed,
                 int64_t count, float *out);
-  void (*toBF16)(const float *codeBook, float scale, const uint8_t *packed,
+  void (*toBF16)(const float *codeBook, ScaledFrom scale, const uint8_t *packed,
                  int64_t count, uint16_t *out);
 
   /// Null where this CPU lacks the instructions.

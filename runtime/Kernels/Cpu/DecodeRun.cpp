@@ -18,12 +18,14 @@ namespace qlora {
 #define QLORA_AVX512                                                           \
   __attribute__((target("avx512f,avx512bw,avx512vl,prefer-vector-width=512")))
 
-QLORA_AVX512 static __m512 tableOf(const float *codeBook, float scale) {
-  return _mm512_mul_ps(_mm512_loadu_ps(codeBook), _mm512_set1_ps(scale));
+QLORA_AVX512 static __m512 tableOf(const float *codeBook, ScaledFrom scale) {
+  return _mm512_mul_ps(_mm512_sub_ps(_mm512_loadu_ps(codeBook),
+                                     _mm512_set1_ps(scale.zero)),
+                       _mm512_set1_ps(scale.absmax));
 }
 
 /// The table in bf16, as qlora_f32_to_bf16 rounds it, twice.
-QLORA_AVX512 static __m512i narrowTableOf(const float *codeBook, float scale) {
+QLORA_AVX512 static __m512i narrowTableOf(const float *codeBook, ScaledFrom scale) {
   const __m512 table = tableOf(codeBook, scale);
   const __m512i bits = _mm512_castps_si512(table);
   const __m512i high = _mm512_srli_epi32(bits, 16);
@@ -57,7 +59,7 @@ QLORA_AVX512 static __m128i someBytes(const uint8_t *packed, int64_t codes) {
   return _mm_maskz_loadu_epi8(mask, packed);
 }
 
-QLORA_AVX512 static void runToF32(const float *codeBook, float scale,
+QLORA_AVX512 static void runToF32(const float *codeBook, ScaledFrom scale,
                                   const uint8_t *packed, int64_t count,
                                   float *out) {
   const __m512 table = tableOf(codeBook, scale);
@@ -74,7 +76,7 @@ QLORA_AVX512 static void runToF32(const float *codeBook, float scale,
   _mm512_mask_storeu_ps(out + i, rest, _mm512_permutexvar_ps(codes, table));
 }
 
-QLORA_AVX512 static void runToBF16(const float *codeBook, float scale,
+QLORA_AVX512 static void runToBF16(const float *codeBook, ScaledFrom scale,
                                    const uint8_t *packed, int64_t count,
                                    uint16_t *out) {
   const __m512i table = narrowTableOf(codeBook, scale);

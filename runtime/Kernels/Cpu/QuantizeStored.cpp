@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT
 
-// The quantiser of NF4.h's layout. Every f32 operation is
-// rounded on its own (this file is compiled with -ffp-contract=off).
+// Quantising window by window, and of the scales once more. Every f32 operation
+// is rounded on its own (this file is compiled with -ffp-contract=off).
 
 #include "runtime/Kernels/Cpu/QuantizeStored.h"
 
 #include "runtime/Kernels/Cpu/Parallel.h"
+#include "runtime/Kernels/Cpu/QuantizeBlock.h"
 #include "runtime/Kernels/Math/NF4Quantize.h"
 #include "runtime/Kernels/StoredTables.h"
 
@@ -65,112 +66,19 @@ static const std::array<uint8_t, 65536> &nestedCodes() {
   return *codes;
 }
 
-// The loops below are compiled for each instruction set of quantizeBlock.
-#define QLORA_IN_VECTOR [[gnu::always_inline]] static inline
-
-/// Largest magnitude.
-QLORA_IN_VECTOR float absmaxOf(const float *values, int64_t count) {
-  int32_t largest = 0;
-  for (int64_t i = 0; i < count; ++i)
-    largest = std::max(largest, nf4Magnitude(values[i]));
-  return std::bit_cast<float>(largest);
-}
-
-/// codes[i] := number of midpoints below values[i]. A run of elements and its
-/// counts stay in registers for all midpoints.
-QLORA_IN_VECTOR void countMidpoints(const float *__restrict values,
-                                    int64_t count, int32_t *__restrict codes) {
-  constexpr int64_t kRun = 16;
-  typedef float Values __attribute__((vector_size(kRun * sizeof(float))));
-  typedef int32_t Codes __attribute__((vector_size(kRun * sizeof(int32_t))));
-  int64_t first = 0;
-  for (; first + kRun <= count; first += kRun) {
-    Values run;
-    Codes below{};
-    std::memcpy(&run, values + first, sizeof run);
-#pragma GCC unroll 15
-    for (int m = 0; m < kNF4Midpoints; ++m)
-      below -= run > nf4Midpoint(m); // true is -1
-    std::memcpy(codes + first, &below, sizeof below);
-  }
-  for (; first < count; ++first) {
-    codes[first] = 0;
-    for (int m = 0; m < kNF4Midpoints; ++m)
-      codes[first] += values[first] > nf4Midpoint(m) ? 1 : 0;
-  }
-}
-
-/// Quantises one block of up to `block` elements in place of `values`, which
-/// has room for one more; returns its scale.
-QLORA_VECTOR static float quantizeNF4Block(int64_t block, int64_t count,
-                                        float *__restrict values,
-                                        int32_t *__restrict codes,
-                                        uint8_t *__restrict packed) {
-  float absmax = absmaxOf(values, count);
-  const float divisor = nf4Divisor(absmax);
-  if (count == block) {
-    const float inverse = 1.0f / divisor;
-    for (int64_t i = 0; i < count; ++i)
-      values[i] = nf4Scaled(values[i], inverse);
-  } else {
-    absmax = divisor;
-    for (int64_t i = 0; i < count; ++i)
-      values[i] = nf4Divided(values[i], divisor);
-  }
-  if (count % 2 != 0)
-    values[count++] = 0.0f;
-  countMidpoints(values, count, codes);
-  for (int64_t i = 0; i < count; i += 2)
-    packed[i / 2] = static_cast<uint8_t>(codes[i] << 4 | codes[i + 1]);
-  return absmax;
-}
-
-/// The same for a row of LLM.int8, torch's round(x * (127 / absmax)), whose
-/// quotient is 127 * (1 / absmax). A row of zeros has none: its codes are 0.
-static float quantizeInt8Row(int64_t, int64_t count, float *__restrict values,
-                             int32_t *__restrict, uint8_t *__restrict packed) {
-  for (int64_t i = 0; i < count; ++i)
-    values[i] = qlora_round_f16(values[i]);
-  const float absmax = absmaxOf(values, count);
-  const float inverse = 127.0f * (1.0f / absmax);
-  for (int64_t i = 0; i < count; ++i) {
-    const float code = std::nearbyint(values[i] * inverse);
-    packed[i] = static_cast<uint8_t>(
-        std::abs(code) <= 127.0f ? static_cast<int8_t>(code) : int8_t{0});
-  }
-  return absmax;
-}
-
-namespace {
-using QuantizeBlock = float (*)(int64_t block, int64_t count, float *values,
-                                int32_t *codes, uint8_t *packed);
-struct Quantizer {
-  qlora_dtype dtype;
-  QuantizeBlock run;
-};
-} // namespace
-
-/// Formats that weights become when they are loaded.
-static constexpr Quantizer kQuantizers[] = {
-    {QLORA_DTYPE_NF4, quantizeNF4Block},
-    {QLORA_DTYPE_LLM_INT8, quantizeInt8Row},
-};
-
-static QuantizeBlock findQuantizer(qlora_dtype dtype) {
-  for (const Quantizer &quantizer : kQuantizers)
-    if (quantizer.dtype == dtype)
-      return quantizer.run;
-  return nullptr;
-}
-
 bool isQuantizer(qlora_dtype dtype) { return findQuantizer(dtype); }
+
+bool hasDeviceQuantizer(qlora_dtype dtype) {
+  const Quantizer *quantizer = findQuantizer(dtype);
+  return quantizer && quantizer->isOnDevice;
+}
 
 /// Packs blocks [begin, end) and writes their scales.
 static void quantizeRange(const StoredLayout &layout,
                           const ElementSource &source, int64_t begin,
                           int64_t end, uint8_t *packed, float *scales) {
   const int64_t block = layout.block;
-  const QuantizeBlock quantizeBlock = findQuantizer(layout.dtype);
+  const auto quantizeBlock = findQuantizer(layout.dtype)->run;
   parallelRanges(end - begin, 1, [&](int64_t from, int64_t to) {
     std::vector<float> values(static_cast<size_t>(block) + 1);
     std::vector<int32_t> codes(values.size());
@@ -218,7 +126,7 @@ static float quantizeRun(std::span<const float> scales, float offset, Code code,
   const auto count = static_cast<int64_t>(scales.size());
   for (size_t i = 0; i < scales.size(); ++i)
     shifted[i] = nf4Shifted(scales[i], offset);
-  const float absmax = absmaxOf(shifted.data(), count);
+  const float absmax = largestMagnitude(shifted.data(), count);
   const float inverse = 1.0f / absmax;
   for (size_t i = 0; i < scales.size(); ++i) {
     const int32_t bucket = absmax == 0.0f ? -1 : nf4Bucket(shifted[i], inverse);
@@ -271,6 +179,12 @@ void quantizeStored(const StoredLayout &layout, const ElementSource &source,
                           reinterpret_cast<float *>(out + layout.scales));
   std::vector<float> scales(static_cast<size_t>(layout.blocks));
   quantizeBlocks(layout, source, out, scales.data());
+  if (layout.format().codedScales == CodedScales::kAlways) {
+    for (size_t i = 0; i < scales.size(); ++i) // the exponent
+      out[layout.scales + static_cast<int64_t>(i)] =
+          static_cast<uint8_t>(std::bit_cast<uint32_t>(scales[i]) >> 23);
+    return;
+  }
   quantizeScales(layout, scales, nf4ScaleOffset(scales), out);
 }
 

@@ -1,10 +1,18 @@
 // SPDX-License-Identifier: MIT
 
-// The quantisers, with the bytes of bitsandbytes 0.50 on the CPU. The layout
-// of the bytes: runtime/Kernels/Math/Stored.h; the decoder: Decode.h.
+// The quantisers. The layout of the bytes: runtime/Kernels/Math/Stored.h; the
+// decoder: Decode.h. Whose bytes they are:
 //
-// LLM.int8 quantises rows of float16, whatever the file has. The arithmetic of
-// NF4, which CUDA shares, and what a scale's offset is:
+//   NF4, FP4   bitsandbytes 0.50 on the CPU, double quantisation too
+//   LLM.int8   bitsandbytes: rows of float16, whatever the file has
+//   FP8        torchao's Float8WeightOnlyConfig from float32: a row's largest
+//              magnitude / 448, quotients rounded to nearest even; rows of
+//              zeros, which it makes NaN, stay zeros
+//   MXFP4      triton_kernels as transformers calls it: from bfloat16, a scale
+//              that is the power of two from largest magnitude / 6 on, so that
+//              nothing is clipped, numbers rounded to nearest even
+//
+// The arithmetic of NF4, which CUDA shares, and what a scale's offset is:
 // runtime/Kernels/Math/NF4Quantize.h. All f32 operations are rounded one by
 // one: the file is compiled with -ffp-contract=off. Threads split blocks, so
 // their number changes no bit.
@@ -23,6 +31,8 @@ namespace qlora {
 
 /// Whether weights become this format when they are loaded.
 bool isQuantizer(qlora_dtype dtype);
+/// Whether the ops quantize and quantize_scales do the same on any device.
+bool hasDeviceQuantizer(qlora_dtype dtype);
 
 /// The 256 values of the dynamic map, which increase.
 const std::array<float, 256> &nf4DynamicMap();

@@ -52,7 +52,13 @@ static std::vector<int64_t> decodeConstants(const KernelRequest &r) {
           layout.nestedMap,
           layout.codeBook,
           layout.correction,
-          !isPower || hasRowScales(columns, block) ? columns / block : -1};
+          !isPower || hasRowScales(columns, block) ? columns / block : -1,
+          layout.zeros};
+}
+
+/// The kernels of Device/Decode.cu that a format needs.
+static std::string codingOf(const StoredFormat &format) {
+  return fmt::format("{}bit{}", format.bits, format.hasZeros ? "_zeros" : "");
 }
 
 StatusOr<CudaLaunch> prepareDecode(const KernelRequest &r, qlora_dtype out,
@@ -63,8 +69,9 @@ StatusOr<CudaLaunch> prepareDecode(const KernelRequest &r, qlora_dtype out,
     return prepareConversion(context, stored, out,
                              {rows, columns, columns, columns});
   return CudaLaunch::prepare(context,
-                             fmt::format("qlora_decode_{}bit_{}",
-                                         layoutOf(r).bits, dtypeName(out)),
+                             fmt::format("qlora_decode_{}_{}",
+                                         codingOf(*storedFormat(stored)),
+                                         dtypeName(out)),
                              {blocksOf(rows * columns, kDecodeElements)},
                              decodeConstants(r));
 }
@@ -83,7 +90,7 @@ PreparedCudaKernel adapted_norm::cuda::prepare(const KernelRequest &r,
   const int64_t rows = r.constant("rows"), columns = r.constant("columns");
   const bool isTurned = r.constant("turned");
   const StoredFormat *format = storedFormat(r.type("w"));
-  std::vector<int64_t> constants(10);
+  std::vector<int64_t> constants(11);
   if (format)
     constants = decodeConstants(r);
   const auto scale = static_cast<float>(r.constantAsDouble("scale"));
@@ -94,7 +101,7 @@ PreparedCudaKernel adapted_norm::cuda::prepare(const KernelRequest &r,
   return makeLaunchKernel(
       context,
       {{fmt::format("qlora_adapted_norm_{}",
-                    format ? fmt::format("{}bit", format->bits)
+                    format ? codingOf(*format)
                            : std::string(dtypeName(r.type("w")))),
         {isTurned ? columns : rows}}},
       constants);

@@ -43,7 +43,7 @@ constexpr float fp4Value(int code) {
   constexpr float kTwelfths[8] = {0.0f, 0.0625f, 8.0f, 12.0f,
                                   4.0f, 6.0f,    2.0f, 3.0f};
   const float value = kTwelfths[code & 7] / 12.0f;
-  return code & 8 ? -value : value;
+  return code > 8 ? -value : value; // of both zeros neither is negative
 }
 
 /// A number of `exponentBits` and `mantissaBits`, biased so that half of the
@@ -73,6 +73,9 @@ constexpr float fp8Value(int code) {
 constexpr float int8Value(int code) {
   return float(code < 128 ? code : code - 256);
 }
+
+/// The code itself: of formats with zero points.
+constexpr float integerValue(int code) { return float(code); }
 
 } // namespace qlora
 

@@ -10,7 +10,9 @@
 //
 // A tensor of n elements, flattened row-major, is cut into blocks of `block`
 // elements, which for some formats are its rows. An element is the code book's
-// value of its code times the block's scale. Of 4 bits, element 2i is in the
+// value of its code times the block's scale; with zero points it is that value
+// less the block's zero point, which is exact, times the scale, rounded once.
+// Of 4 bits, element 2i is in the
 // high nibble of byte i, element 2i+1 in the low nibble. A scale is an f32 times
 // the tensor's correction; or, with `doubleQuant`, a code of one byte: map[code]
 // * nestedAbsmax[i / 256] + correction, product and sum rounded separately (no
@@ -20,16 +22,19 @@
 // In memory the parts follow each other, each at a multiple of 64 bytes:
 //
 //   packed u8 [ceil(n*bits/8)] | scales f32 or u8 [blocks]
-//     | nestedAbsmax f32 [ceil(blocks/256)] | nestedMap f32 [256]
+//     | zeros u8 [blocks] | nestedAbsmax f32 [ceil(blocks/256)]
+//     | nestedMap f32 [256]
 //     | tail: codeBook f32 [2^bits], correction f32 [1]
 //
-// (nestedAbsmax and nestedMap only with double quantisation).
+// (zeros only with zero points, nestedAbsmax and nestedMap only with double
+// quantisation).
 
 #ifndef QLORA_RUNTIME_KERNELS_MATH_STORED_H
 #define QLORA_RUNTIME_KERNELS_MATH_STORED_H
 
 #include <cstdint>
 #include <iterator>
+#include <string_view>
 
 #include "runtime/ABI/kernel.h"
 #include "runtime/Kernels/Math/CodeBooks.h"
@@ -55,11 +60,14 @@ struct StoredFormat {
   bool takesRows;
   CodedScales codedScales;
   float scaleFactor; ///< correction of scales that are not codes
+  bool hasZeros;     ///< a zero point for each block
 
+  constexpr bool takesPower(int64_t block) const {
+    return block > 0 && (block & (block - 1)) == 0 && block >= leastBlock &&
+           block <= mostBlock;
+  }
   constexpr bool takesBlock(int64_t block) const {
-    const bool isPower = block > 0 && (block & (block - 1)) == 0;
-    return (isPower && block >= leastBlock && block <= mostBlock) ||
-           (takesRows && block > 0);
+    return takesPower(block) || (takesRows && block > 0);
   }
   constexpr bool takesDoubleQuant(bool doubleQuant) const {
     return codedScales == CodedScales::kByChoice ||
@@ -68,24 +76,36 @@ struct StoredFormat {
 };
 
 /// bitsandbytes' LLM.int8 scales by the largest magnitude of a row, which 127
-/// stands for.
+/// stands for. INT4 and INT8 are what GPTQ and AWQ leave.
 inline constexpr StoredFormat kStoredFormats[] = {
     {QLORA_DTYPE_NF4, "nf4", "NF4", 4, nf4Value, 64, 4096, false,
-     CodedScales::kByChoice, 1.0f},
+     CodedScales::kByChoice, 1.0f, false},
     {QLORA_DTYPE_FP4, "fp4", "FP4", 4, fp4Value, 64, 4096, false,
-     CodedScales::kByChoice, 1.0f},
+     CodedScales::kByChoice, 1.0f, false},
     {QLORA_DTYPE_MXFP4, "mxfp4", "MXFP4", 4, mxfp4Value, 32, 32, false,
-     CodedScales::kAlways, 1.0f},
+     CodedScales::kAlways, 1.0f, false},
     {QLORA_DTYPE_LLM_INT8, "llm_int8", "LLM.int8", 8, int8Value, 1, 0, true,
-     CodedScales::kNever, 1.0f / 127.0f},
+     CodedScales::kNever, 1.0f / 127.0f, false},
     {QLORA_DTYPE_FP8, "fp8", "FP8", 8, fp8Value, 16, 128, true,
-     CodedScales::kNever, 1.0f},
+     CodedScales::kNever, 1.0f, false},
+    {QLORA_DTYPE_INT4, "int4", "INT4", 4, integerValue, 16, 1024, true,
+     CodedScales::kNever, 1.0f, true},
+    {QLORA_DTYPE_INT8, "int8", "INT8", 8, integerValue, 16, 1024, true,
+     CodedScales::kNever, 1.0f, true},
 };
 
 /// Null for the types of plain numbers.
 constexpr const StoredFormat *storedFormat(uint32_t dtype) {
   for (const StoredFormat &format : kStoredFormats)
     if (format.dtype == dtype)
+      return &format;
+  return nullptr;
+}
+
+/// By its name; null where there is none of it.
+constexpr const StoredFormat *storedFormat(std::string_view name) {
+  for (const StoredFormat &format : kStoredFormats)
+    if (format.name == name)
       return &format;
   return nullptr;
 }
@@ -105,6 +125,7 @@ struct StoredLayout {
   // Byte offsets from the start of the tensor.
   int64_t packed = 0;
   int64_t scales = 0;
+  int64_t zeros = 0;
   int64_t nestedAbsmax = 0;
   int64_t nestedMap = 0;
   int64_t codeBook = 0;
@@ -126,7 +147,8 @@ struct StoredLayout {
         doubleQuant ? (l.blocks + kNestedRun - 1) / kNestedRun : 0;
     l.packedBytes = l.bytesOf(elements);
     l.scales = align(l.packedBytes);
-    l.nestedAbsmax = l.scales + align(doubleQuant ? l.blocks : 4 * l.blocks);
+    l.zeros = l.scales + align(doubleQuant ? l.blocks : 4 * l.blocks);
+    l.nestedAbsmax = l.zeros + (l.format().hasZeros ? align(l.blocks) : 0);
     l.nestedMap = l.nestedAbsmax + align(4 * l.nestedBlocks);
     l.codeBook = l.nestedMap + (doubleQuant ? 4 * 256 : 0);
     l.correction = l.codeBook + 4 * (int64_t(1) << l.bits);
@@ -138,7 +160,7 @@ struct StoredLayout {
   constexpr int64_t bytesOf(int64_t count) const {
     return bits == 8 ? count : (count + 1) / 2;
   }
-  const StoredFormat &format() const { return *storedFormat(dtype); }
+  constexpr const StoredFormat &format() const { return *storedFormat(dtype); }
 };
 
 // Which scale an element has ---------------------------------------------------
@@ -185,6 +207,7 @@ struct StoredTensor {
   bool doubleQuant;
   const uint8_t *packed;
   const void *scales;
+  const uint8_t *zeros; ///< null without zero points
   const float *nestedAbsmax;
   const float *nestedMap;
   const float *codeBook;
@@ -203,6 +226,7 @@ struct StoredTensor {
             layout.doubleQuant,
             base + layout.packed,
             base + layout.scales,
+            layout.format().hasZeros ? base + layout.zeros : nullptr,
             floats(layout.nestedAbsmax),
             floats(layout.nestedMap),
             floats(layout.codeBook),
@@ -221,6 +245,11 @@ struct StoredTensor {
     return product + *correction;
   }
 
+  /// Nothing changes where nothing is subtracted.
+  float zero(int64_t blockIndex) const {
+    return zeros ? float(zeros[blockIndex]) : 0.0f;
+  }
+
   int code(int64_t index) const {
     if (bits == 8)
       return packed[index];
@@ -229,7 +258,8 @@ struct StoredTensor {
   }
 
   float element(int64_t index) const {
-    return codeBook[code(index)] * absmax(scaleIndex(columns, block, index));
+    const int64_t blockIndex = scaleIndex(columns, block, index);
+    return (codeBook[code(index)] - zero(blockIndex)) * absmax(blockIndex);
   }
 };
 

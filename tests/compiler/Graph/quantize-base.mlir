@@ -12,12 +12,15 @@
 // RUN: not qlora-opt %s --quantize-base=format=gptq 2>&1 | FileCheck %s --check-prefix=FORMAT
 // FORMAT: error: knows no format gptq
 
+// RUN: qlora-opt %s --quantize-base=format=mxfp4 2>&1 | FileCheck %s --check-prefix=MICRO
+
 // Two readers, one of which is no linear: left, and said.
 // CHECK: remark: 'tied.weight' is not quantised: it is not only the weight of linears
 // CHECK: note: another reader
 
 // CHECK: model.parameter @q.weight : tensor<32x64x!model.quantized<nf4, 128, false>> {file = "a", file_type = bf16, quantized = !model.quantized<nf4, 128, false>}
 // DEFAULT: model.parameter @q.weight : tensor<32x64x!model.quantized<nf4, 64, true>> {file = "a", file_type = bf16, quantized = !model.quantized<nf4, 64, true>}
+// MICRO: model.parameter @q.weight : tensor<32x64x!model.quantized<mxfp4, 32, true>>
 // ROWS: model.parameter @q.weight : tensor<32x64x!model.quantized<llm_int8, 64, false>> {file = "a", file_type = bf16, quantized = !model.quantized<llm_int8, 64, false>}
 model.parameter @q.weight : tensor<32x64xbf16> {file = "a"}
 

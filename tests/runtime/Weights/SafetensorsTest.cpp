@@ -152,6 +152,22 @@ TEST(SafetensorsReader, RefusesShapeAgainstBytes) {
              "12 bits, not a whole number of bytes");
 }
 
+/// What FP8, GPTQ and AWQ files have.
+TEST(SafetensorsReader, RefusesShapesAgainstBytesOfStoredFormats) {
+  for (const auto &[dtype, bytes] :
+       {std::pair{"F8_E4M3", 1}, std::pair{"F8_E5M2", 1},
+        std::pair{"F8_E8M0", 1}, std::pair{"I32", 4}})
+    for (const char *shape :
+         {"3,5", "0,5", "5", "9223372036854775807,9223372036854775807",
+          "4294967296,4294967296,4294967296", "18446744073709551615"})
+      EXPECT_HAS(headerError(fmt::format(R"({{"a":{{"dtype":"{}","shape":[{}],)"
+                                         R"("data_offsets":[0,{}]}}}})",
+                                         dtype, shape, 14 * bytes),
+                             14 * bytes),
+                 "'a'")
+          << dtype << " " << shape;
+}
+
 TEST(SafetensorsReader, RefusesHolesOverlapsMissingAndExtraBytes) {
   const std::string a =
       R"("a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]})";

@@ -14,7 +14,7 @@
 // Buffers: w, out. Constants: elements, columns, log2 of the block,
 // double_quant, the byte offsets of scales, nestedAbsmax, nestedMap, codeBook
 // and offset, then how many scales a row has of its own (hasRowScales), -1
-// where blocks run through the rows.
+// where blocks run through the rows, and the byte offset of zeros.
 
 #include "runtime/Kernels/Cuda/Device/Lanes.cuh"
 
@@ -26,16 +26,23 @@ constexpr int kDecodeOfWarp = kDecodeTiles * kDecodeTile;
 /// Elements of a tile whose scale a lane has.
 constexpr int kDecodeRun = kDecodeTile / kQloraWarp;
 
+/// How a format's numbers are made: bits of a code, and whether blocks have
+/// zero points.
+template <int Bits, bool HasZeros> struct DecodeCoding {
+  static constexpr int kBits = Bits;
+  static constexpr bool kHasZeros = HasZeros;
+};
+
 /// What a block looks numbers up in. The 16 numbers of the code book lie in 16
 /// banks, so that lanes never wait for each other; its address ends in a byte of
 /// zeros (lookUp).
-template <int kBits> struct alignas(256) DecodeTables {
-  float codeBook[1 << kBits];
+template <typename Coding> struct alignas(256) DecodeTables {
+  float codeBook[1 << Coding::kBits];
   float nestedMap[256];
 };
 
 struct DecodeWeight {
-  const uint8_t *packed, *scales;
+  const uint8_t *packed, *scales, *zeros;
   const float *nestedAbsmax;
   float correction;
   int64_t count, columns, rowScales;
@@ -47,6 +54,7 @@ struct DecodeWeight {
     const int64_t *c = args.constants;
     return {base,
             base + c[4],
+            base + c[10],
             reinterpret_cast<const float *>(base + c[5]),
             *reinterpret_cast<const float *>(base + c[8]),
             c[0],
@@ -57,41 +65,59 @@ struct DecodeWeight {
   }
 };
 
-template <int kBits>
+template <typename Coding>
 QLORA_DEVICE void fillTables(const qlora_cuda_args &args,
-                             DecodeTables<kBits> &tables) {
+                             DecodeTables<Coding> &tables) {
   const uint8_t *base = qlora_at<uint8_t>(args.buffers[0], 0);
   const int thread = int(threadIdx.x);
-  if (thread < 1 << kBits)
+  if (thread < 1 << Coding::kBits)
     tables.codeBook[thread] = qlora_load_f32(base + args.constants[7], thread);
   if (args.constants[3] != 0)
     tables.nestedMap[thread] = qlora_load_f32(base + args.constants[6], thread);
   __syncthreads();
 }
 
-/// A scale as it is stored.
-struct DecodeScale {
+/// What a number of the code book is less `zero`, times `absmax`.
+template <typename Coding> struct DecodeFactors {
+  float absmax, zero;
+
+  __device__ float operator()(float value) const {
+    return __fmul_rn(Coding::kHasZeros ? __fsub_rn(value, zero) : value, absmax);
+  }
+  /// Those of another lane.
+  __device__ DecodeFactors ofLane(int lane) const {
+    return {__shfl_sync(0xffffffffu, absmax, lane),
+            Coding::kHasZeros ? __shfl_sync(0xffffffffu, zero, lane) : 0.0f};
+  }
+};
+
+/// A scale as it is stored, and its zero point.
+template <typename Coding> struct DecodeScale {
   float factor; ///< of the scale's run, or the scale itself
   int code;
+  float zero;
 
   QLORA_DEVICE DecodeScale load(const DecodeWeight &w, int64_t index) {
+    const float zero = Coding::kHasZeros ? float(w.zeros[index]) : 0.0f;
     if (w.isDouble)
-      return {w.nestedAbsmax[index / 256], w.scales[index]};
-    return {qlora_load_f32(w.scales, index), 0};
+      return {w.nestedAbsmax[index / 256], w.scales[index], zero};
+    return {qlora_load_f32(w.scales, index), 0, zero};
   }
-  template <int kBits>
-  __device__ float absmax(const DecodeWeight &w,
-                          const DecodeTables<kBits> &tables) const {
-    return w.isDouble ? __fadd_rn(__fmul_rn(tables.nestedMap[code], factor),
-                                  w.correction)
-                      : __fmul_rn(factor, w.correction);
+  __device__ DecodeFactors<Coding>
+  factors(const DecodeWeight &w, const DecodeTables<Coding> &tables) const {
+    return {w.isDouble ? __fadd_rn(__fmul_rn(tables.nestedMap[code], factor),
+                                   w.correction)
+                       : __fmul_rn(factor, w.correction),
+            zero};
   }
 };
 
 /// The number whose byte offset in the code book is byte i of `offsets`. An
 /// address in shared memory is this byte in place of the last one of the book's:
 /// one instruction.
-QLORA_DEVICE float lookUp(const DecodeTables<4> &tables, uint32_t offsets, int i) {
+template <typename Coding>
+QLORA_DEVICE float lookUp(const DecodeTables<Coding> &tables, uint32_t offsets,
+                          int i) {
 #ifdef __NVCC__
   const uint32_t book = uint32_t(__cvta_generic_to_shared(tables.codeBook));
   float number;
@@ -106,25 +132,29 @@ QLORA_DEVICE float lookUp(const DecodeTables<4> &tables, uint32_t offsets, int i
 
 /// The numbers of a group: packed bytes in the order of memory, of each the
 /// high half first.
-template <int kCount>
-QLORA_DEVICE void decodeGroup(const DecodeTables<4> &tables, uint32_t packed,
-                              float absmax, float (&values)[kCount]) {
+template <bool kHasZeros, int kCount>
+QLORA_DEVICE void
+decodeGroup(const DecodeTables<DecodeCoding<4, kHasZeros>> &tables,
+            uint32_t packed,
+            const DecodeFactors<DecodeCoding<4, kHasZeros>> &factors,
+            float (&values)[kCount]) {
   const uint32_t high = packed >> 2 & 0x3c3c3c3cu;
   const uint32_t low = packed << 2 & 0x3c3c3c3cu;
   QLORA_UNROLL
   for (int i = 0; i < kCount; ++i)
-    values[i] =
-        __fmul_rn(lookUp(tables, i % 2 == 0 ? high : low, i / 2), absmax);
+    values[i] = factors(lookUp(tables, i % 2 == 0 ? high : low, i / 2));
 }
 
 /// The same of 8 bits; a byte's number is looked up as it is.
-template <int kCount>
-QLORA_DEVICE void decodeGroup(const DecodeTables<8> &tables, uint64_t packed,
-                              float absmax, float (&values)[kCount]) {
+template <bool kHasZeros, int kCount>
+QLORA_DEVICE void
+decodeGroup(const DecodeTables<DecodeCoding<8, kHasZeros>> &tables,
+            uint64_t packed,
+            const DecodeFactors<DecodeCoding<8, kHasZeros>> &factors,
+            float (&values)[kCount]) {
   QLORA_UNROLL
   for (int i = 0; i < kCount; ++i)
-    values[i] =
-        __fmul_rn(tables.codeBook[packed >> (8 * i) & 0xffu], absmax);
+    values[i] = factors(tables.codeBook[packed >> (8 * i) & 0xffu]);
 }
 
 /// Numbers of a group: those of 16 bytes, which a lane stores at once.
@@ -144,32 +174,33 @@ template <> struct DecodePacked<8> {
 };
 
 /// A lane's part of a whole tile.
-template <int kBits, typename Out> struct DecodeTile {
+template <typename Coding, typename Out> struct DecodeTile {
   static constexpr int kCount = kDecodeGroup<Out>;
   static constexpr int kGroups = kDecodeRun / kCount;
-  using Packed = typename DecodePacked<kCount * kBits / 8>::type;
+  using Packed = typename DecodePacked<kCount * Coding::kBits / 8>::type;
   Packed packed[kGroups];
-  DecodeScale scale;
+  DecodeScale<Coding> scale;
 
   __device__ void load(const DecodeWeight &w, int64_t first, int lane) {
     const Packed *from =
-        reinterpret_cast<const Packed *>(w.packed + first * kBits / 8) + lane;
+        reinterpret_cast<const Packed *>(w.packed + first * Coding::kBits / 8) +
+        lane;
     QLORA_UNROLL
     for (int group = 0; group < kGroups; ++group)
       packed[group] = from[group * kQloraWarp];
-    scale = DecodeScale::load(w, (first + lane * kDecodeRun) >> w.shift);
+    scale = DecodeScale<Coding>::load(w, (first + lane * kDecodeRun) >> w.shift);
   }
 
-  __device__ void store(const DecodeWeight &w, const DecodeTables<kBits> &tables,
+  __device__ void store(const DecodeWeight &w,
+                        const DecodeTables<Coding> &tables,
                         typename Out::storage *out, int lane) const {
-    const float absmax = scale.absmax(w, tables);
+    const DecodeFactors<Coding> factors = scale.factors(w, tables);
     typename Out::storage *to = out + lane * kCount;
     QLORA_UNROLL
     for (int group = 0; group < kGroups; ++group) {
       qlora_lanes<kCount> numbers;
       decodeGroup(tables, packed[group],
-                  __shfl_sync(0xffffffffu, absmax,
-                              group * kCount + lane * kCount / kDecodeRun),
+                  factors.ofLane(group * kCount + lane * kCount / kDecodeRun),
                   numbers.value);
       qlora_store_lanes<Out>(to, group * kQloraWarp * kCount, numbers);
     }
@@ -188,60 +219,63 @@ QLORA_DEVICE int64_t decodeScaleIndex(const DecodeWeight &w, int64_t element) {
   return row * w.rowScales + ((element - row * w.columns) >> w.shift);
 }
 
-template <int kBits>
-QLORA_DEVICE float decodeScaleOf(const DecodeWeight &w,
-                                 const DecodeTables<kBits> &tables, int64_t i) {
-  return DecodeScale::load(w, decodeScaleIndex(w, i)).absmax(w, tables);
+template <typename Coding>
+QLORA_DEVICE DecodeFactors<Coding>
+decodeFactorsOf(const DecodeWeight &w, const DecodeTables<Coding> &tables,
+                int64_t i) {
+  return DecodeScale<Coding>::load(w, decodeScaleIndex(w, i))
+      .factors(w, tables);
 }
 
 /// Any element, looked up alone.
-template <int kBits>
+template <typename Coding>
 QLORA_DEVICE float decodeOne(const DecodeWeight &w,
-                             const DecodeTables<kBits> &tables, int64_t i,
-                             float scale) {
-  const uint32_t byte = w.packed[i * kBits / 8];
-  const uint32_t code = kBits == 8   ? byte
-                        : i % 2 == 0 ? byte >> 4
-                                     : byte & 15;
-  return __fmul_rn(tables.codeBook[code], scale);
+                             const DecodeTables<Coding> &tables, int64_t i,
+                             const DecodeFactors<Coding> &factors) {
+  const uint32_t byte = w.packed[i * Coding::kBits / 8];
+  const uint32_t code = Coding::kBits == 8 ? byte
+                        : i % 2 == 0       ? byte >> 4
+                                           : byte & 15;
+  return factors(tables.codeBook[code]);
 }
 
 /// Elements of any weight, [first, end), of which `first` begins a group: a
 /// lane's groups. One that is partial, or goes where 16 bytes cannot be stored
 /// at once, goes number by number.
-template <int kBits, typename Out>
+template <typename Coding, typename Out>
 QLORA_DEVICE void decodeGroups(const DecodeWeight &w,
-                               const DecodeTables<kBits> &tables,
+                               const DecodeTables<Coding> &tables,
                                typename Out::storage *out, int64_t first,
                                int64_t end, int lane) {
-  constexpr int kCount = kDecodeGroup<Out>;
+  constexpr int kCount = kDecodeGroup<Out>, kBits = Coding::kBits;
   using Packed = typename DecodePacked<kCount * kBits / 8>::type;
   const bool isAligned = reinterpret_cast<uintptr_t>(out) % 16 == 0 &&
                          (w.rowScales < 0 ? w.shift >= 4 : w.columns % 16 == 0);
   QLORA_ROLL
   for (int64_t group = first + lane * kCount; group < end;
        group += kQloraWarp * kCount) {
-    const float absmax = decodeScaleOf(w, tables, group);
+    const DecodeFactors<Coding> factors = decodeFactorsOf(w, tables, group);
     if (isAligned && group + kCount <= end) {
       qlora_lanes<kCount> numbers;
       decodeGroup(tables,
                   *reinterpret_cast<const Packed *>(w.packed + group * kBits / 8),
-                  absmax, numbers.value);
+                  factors, numbers.value);
       qlora_store_lanes<Out>(out, group, numbers);
       continue;
     }
     QLORA_ROLL
-    for (int64_t i = group; i < end && i < group + kCount; ++i) {
-      // Rows of 8 bits may begin within a group, blocks of 4 do not.
-      const float scale = kBits == 8 ? decodeScaleOf(w, tables, i) : absmax;
-      Out::store(out, i, decodeOne(w, tables, i, scale));
-    }
+    for (int64_t i = group; i < end && i < group + kCount; ++i)
+      // Rows that are blocks may begin within a group.
+      Out::store(out, i,
+                 decodeOne(w, tables, i,
+                           w.rowScales < 0 ? factors
+                                           : decodeFactorsOf(w, tables, i)));
   }
 }
 
-template <int kBits, typename Out>
+template <typename Coding, typename Out>
 QLORA_DEVICE void decode(const qlora_cuda_args &args,
-                         DecodeTables<kBits> &tables) {
+                         DecodeTables<Coding> &tables) {
   const DecodeWeight w = DecodeWeight::of(args);
   const int lane = int(threadIdx.x) % kQloraWarp;
   const int64_t first =
@@ -253,43 +287,45 @@ QLORA_DEVICE void decode(const qlora_cuda_args &args,
       0xffffffffu, end <= w.count && w.rowScales < 0 &&
                        int64_t(1) << w.shift >= kDecodeRun &&
                        reinterpret_cast<uintptr_t>(out) % 16 == 0);
-  DecodeTile<kBits, Out> tiles[kDecodeTiles];
+  DecodeTile<Coding, Out> tiles[kDecodeTiles];
   QLORA_UNROLL
   for (int tile = 0; isWhole && tile < kDecodeTiles; ++tile)
     tiles[tile].load(w, first + tile * kDecodeTile, lane);
   fillTables(args, tables);
   if (!isWhole)
-    return decodeGroups<kBits, Out>(w, tables, out, first,
-                             end < w.count ? end : w.count, lane);
+    return decodeGroups<Coding, Out>(w, tables, out, first,
+                                     end < w.count ? end : w.count, lane);
   QLORA_UNROLL
   for (int tile = 0; tile < kDecodeTiles; ++tile)
     tiles[tile].store(w, tables, out + first + tile * kDecodeTile, lane);
 }
 
-#define QLORA_DECODE(kBits, Out)                                               \
+#define QLORA_DECODE(Name, Out, ...)                                           \
   QLORA_CUDA_KERNEL(kDecodeThreads)                                            \
-  qlora_decode_##kBits##bit_##Out(                                             \
-      const __grid_constant__ qlora_cuda_args args) {                          \
-    __shared__ DecodeTables<kBits> tables;                                     \
-    decode<kBits, qlora_##Out>(args, tables);                                  \
+  qlora_decode_##Name##_##Out(const __grid_constant__ qlora_cuda_args args) {  \
+    using Coding = DecodeCoding<__VA_ARGS__>;                                  \
+    __shared__ DecodeTables<Coding> tables;                                    \
+    decode<Coding, qlora_##Out>(args, tables);                                 \
   }
-QLORA_DECODE(4, f32)
-QLORA_DECODE(4, bf16)
-QLORA_DECODE(4, f16)
-QLORA_DECODE(8, f32)
-QLORA_DECODE(8, bf16)
-QLORA_DECODE(8, f16)
+#define QLORA_DECODES(Name, ...)                                               \
+  QLORA_DECODE(Name, f32, __VA_ARGS__)                                         \
+  QLORA_DECODE(Name, bf16, __VA_ARGS__)                                        \
+  QLORA_DECODE(Name, f16, __VA_ARGS__)
+QLORA_DECODES(4bit, 4, false)
+QLORA_DECODES(8bit, 8, false)
+QLORA_DECODES(4bit_zeros, 4, true)
+QLORA_DECODES(8bit_zeros, 8, true)
 
 // adapted_norm: one block for each output. Behind the constants of decode come
 // in, rank, the elements of w from one output and from one input to the next,
 // and the bits of the scale. Buffers: w, a, b, out.
 
-template <int kBits> struct StoredNumbers {
+template <typename Coding> struct StoredNumbers {
   const DecodeWeight w;
-  const DecodeTables<kBits> &tables;
+  const DecodeTables<Coding> &tables;
 
   __device__ float operator()(int64_t i) const {
-    return decodeOne(w, tables, i, decodeScaleOf(w, tables, i));
+    return decodeOne(w, tables, i, decodeFactorsOf(w, tables, i));
   }
 };
 
@@ -301,7 +337,7 @@ template <typename Type> struct PlainNumbers {
 template <typename Numbers>
 QLORA_DEVICE void adaptedNorm(const qlora_cuda_args &args,
                               const Numbers &numbers) {
-  const int64_t *c = args.constants + 10;
+  const int64_t *c = args.constants + 11;
   const int64_t in = c[0], rank = c[1], out = blockIdx.x;
   const float scale = qlora_from_bits(uint32_t(c[4]));
   double sum = 0;
@@ -320,16 +356,18 @@ QLORA_DEVICE void adaptedNorm(const qlora_cuda_args &args,
     *qlora_at<float>(args.buffers[3], out) = float(sqrt(sum));
 }
 
-#define QLORA_ADAPTED_NORM_STORED(kBits)                                       \
+#define QLORA_ADAPTED_NORM_STORED(Name, ...)                                   \
   QLORA_CUDA_KERNEL(kDecodeThreads)                                            \
-  qlora_adapted_norm_##kBits##bit(                                             \
-      const __grid_constant__ qlora_cuda_args args) {                          \
-    __shared__ DecodeTables<kBits> tables;                                     \
+  qlora_adapted_norm_##Name(const __grid_constant__ qlora_cuda_args args) {    \
+    using Coding = DecodeCoding<__VA_ARGS__>;                                  \
+    __shared__ DecodeTables<Coding> tables;                                    \
     fillTables(args, tables);                                                  \
-    adaptedNorm(args, StoredNumbers<kBits>{DecodeWeight::of(args), tables});   \
+    adaptedNorm(args, StoredNumbers<Coding>{DecodeWeight::of(args), tables});  \
   }
-QLORA_ADAPTED_NORM_STORED(4)
-QLORA_ADAPTED_NORM_STORED(8)
+QLORA_ADAPTED_NORM_STORED(4bit, 4, false)
+QLORA_ADAPTED_NORM_STORED(8bit, 8, false)
+QLORA_ADAPTED_NORM_STORED(4bit_zeros, 4, true)
+QLORA_ADAPTED_NORM_STORED(8bit_zeros, 8, true)
 
 #define QLORA_ADAPTED_NORM(Type)                                               \
   QLORA_CUDA_KERNEL(kDecodeThreads)                                            \

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: MIT
+
+// Blocks that are always whole take no other rows.
+
+// RUN: not qlora-opt %s --quantize-base=format=mxfp4 2>&1 | FileCheck %s
+// CHECK: error: 'q.weight' has 48 inputs; MXFP4 takes multiples of 32
+model.parameter @q.weight : tensor<32x48xbf16> {file = "a"}
+
+func.func @forward_8(%x: tensor<1x8x48xf32>) {
+  %q = model.weight @q.weight : tensor<32x48xbf16>
+  %0 = model.linear %x, %q {module = "q"} : (tensor<1x8x48xf32>, tensor<32x48xbf16>) -> tensor<1x8x32xf32>
+  return
+}

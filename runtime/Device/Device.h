@@ -41,9 +41,13 @@
 
 namespace qlora {
 
+class SweepTurns;
+
 /// What a device needs to know of its rank. The pointers outlive it.
 struct DeviceOptions {
   Collectives *collectives = nullptr; ///< null: a group of one
+  SweepTurns *turns = nullptr; ///< CPU: of the runs that share its base, or null
+  size_t run = 0;              ///< which of them this is
   KernelObserver *observer = nullptr; ///< null: nothing is observed
   int threads = 0;    ///< compute threads of this rank; 0: all of this process
   int ranks = 1;      ///< for devices that only count; others ask `collectives`

@@ -8,6 +8,7 @@
 #include "runtime/Base/HostMemory.h"
 #include "runtime/Device/CommandTimer.h"
 #include "runtime/Device/Cpu/CommunicationQueue.h"
+#include "runtime/Device/Cpu/SweepTurns.h"
 #include "runtime/Device/Device.h"
 #include "runtime/Device/PreparedLaunches.h"
 #include "runtime/Kernels/LibraryKernel.h"
@@ -172,6 +173,7 @@ protected:
 private:
   Status allocateArena(uint32_t index, FrozenArena *frozen);
   Status prepareQueue();
+  void findShared();
   void runGenerated(const qlora_command &command);
   Status runNow(const qlora_command &command);
   Status runOrPush(const qlora_command &command);
@@ -183,6 +185,10 @@ private:
   std::vector<uint8_t *> bases;
   std::vector<uint64_t> sizes;
   PreparedLaunches<LibraryKernel> launches;
+  /// Of a run of a sweep: which commands other runs may share, and of each
+  /// entry what they are, in their order.
+  std::vector<bool> isShared;
+  std::vector<std::string> sharedOrders;
   std::unique_ptr<CommunicationQueue> communication;
   double exposed = 0; ///< seconds of the compute thread
 };
@@ -223,7 +229,33 @@ Status CpuDevice::allocate(FrozenArena *frozen) {
     QLORA_RETURN_IF_ERROR(allocateArena(i, frozen));
   QLORA_RETURN_IF_ERROR(
       launches.prepare(*module, bases, options, prepareCpuKernel, notes));
+  if (options.turns)
+    findShared();
   return prepareQueue();
+}
+
+/// Launches on ranges of the base that they have in common.
+void CpuDevice::findShared() {
+  isShared.assign(module->commands().size(), false);
+  sharedOrders.assign(module->entries().size(), {});
+  for (size_t i = 0; i < sharedOrders.size(); ++i)
+    for (const qlora_command &command : module->commands(module->entries()[i])) {
+      const auto index =
+          static_cast<size_t>(&command - module->commands().data());
+      LibraryKernel *kernel = command.kind == QLORA_COMMAND_LAUNCH
+                                  ? launches.kernel(index)
+                                  : nullptr;
+      const std::string form = kernel ? kernel->sharedForm() : "";
+      if (form.empty())
+        continue;
+      isShared[index] = true;
+      sharedOrders[i] += form;
+      for (const qlora_operand &operand : module->operands(command))
+        if (module->arenas()[operand.arena].kind == QLORA_ARENA_FROZEN)
+          sharedOrders[i] += fmt::format(" {}+{}", operand.offset,
+                                         operand.bytes);
+      sharedOrders[i] += '\n';
+    }
 }
 
 Status CpuDevice::prepareQueue() {
@@ -258,7 +290,10 @@ Status CpuDevice::runRow(const KernelRow &row, const KernelRequest &request,
   return kernel->run({operandAddresses(operands, bases), &step, nullptr});
 }
 
-Status CpuDevice::beginEntry(const qlora_entry &) {
+Status CpuDevice::beginEntry(const qlora_entry &entry) {
+  const auto index = static_cast<size_t>(&entry - module->entries().data());
+  if (options.turns && !sharedOrders[index].empty())
+    options.turns->enter(options.run, sharedOrders[index]);
   communication->begin();
   return Status::ok();
 }
@@ -288,7 +323,11 @@ Status CpuDevice::launch(const qlora_command &command) {
     runGenerated(command);
     return Status::ok();
   }
-  return kernel->run({launches.buffers(command), &step, options.observer});
+  const LibraryKernelArgs args{launches.buffers(command), &step,
+                               options.observer};
+  if (options.turns && isShared[index])
+    return options.turns->multiply(options.run, *kernel, args);
+  return kernel->run(args);
 }
 
 /// Runs a command that is no launch on the thread it is called from.

@@ -2,7 +2,8 @@
 
 // matmul: one prepared product. panel_matmul: a thread decodes what a panel of
 // c's columns is multiplied with, multiplies, and narrows the sums into c, all
-// of it in its own cache.
+// of it in its own cache; where several runs have the same weight, for each in
+// turn.
 
 #include <algorithm>
 
@@ -37,7 +38,12 @@ namespace {
 class PanelMatmul final : public LibraryKernel {
 public:
   static PreparedKernel prepare(const KernelRequest &request);
-  Status run(const LibraryKernelArgs &args) override;
+  Status run(const LibraryKernelArgs &args) override {
+    const LaunchTogether alone{this, &args};
+    return runTogether({&alone, 1});
+  }
+  std::string sharedForm() const override;
+  Status runTogether(std::span<const LaunchTogether> launches) override;
 
 private:
   explicit PanelMatmul(const KernelRequest &request)
@@ -46,9 +52,18 @@ private:
         cType(request.type("c")), ldc(request.constant("ldc")),
         beta(static_cast<float>(request.constantAsDouble("beta"))) {}
 
+  void makeDense(const LibraryKernelArgs &args) const;
   const void *denseA(const LibraryKernelArgs &args) const;
-  Status runPanel(const LibraryKernelArgs &args, const void *a, int64_t panel,
-                  int64_t slot) const;
+  void decodePanel(const LibraryKernelArgs &args, int64_t panel,
+                   void *decoded) const;
+  Status multiplyPanel(const LibraryKernelArgs &args, const void *decoded,
+                       int64_t panel, int64_t slot) const;
+  uint8_t *ofSlot(const LibraryKernelArgs &args, int64_t slot) const {
+    return bufferOf<uint8_t>(args, kWorkspace) + plan.slotBytes * slot;
+  }
+  int64_t columnsOf(int64_t panel) const {
+    return std::min(plan.columns, plan.n - panel * plan.columns);
+  }
 
   PanelPlan plan;
   StoredWeight weight;
@@ -76,32 +91,39 @@ PreparedKernel PanelMatmul::prepare(const KernelRequest &request) {
   return std::unique_ptr<LibraryKernel>(std::move(kernel));
 }
 
-/// a, or a copy of it without gaps.
+/// a, or the copy of it without gaps.
 const void *PanelMatmul::denseA(const LibraryKernelArgs &args) const {
-  const void *a = args.buffers[kA];
   uint8_t *const copy = plan.dense.in(args.buffers[kWorkspace]);
-  if (!copy)
-    return a;
-  parallelRanges(plan.m, 16, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row)
-      convertRun(plan.type, elementAt(a, plan.type, row * lda), plan.type,
-                 elementAt(copy, plan.type, row * plan.k), plan.k);
-  });
-  return copy;
+  return copy ? copy : args.buffers[kA];
 }
 
-Status PanelMatmul::runPanel(const LibraryKernelArgs &args, const void *a,
-                             int64_t panel, int64_t slot) const {
-  uint8_t *const own =
-      bufferOf<uint8_t>(args, kWorkspace) + plan.slotBytes * slot;
-  uint8_t *const decoded = plan.decoded.in(own);
-  auto *const sum = plan.sum.in<float>(own);
-  const int64_t first = panel * plan.columns;
-  const int64_t columns = std::min(plan.columns, plan.n - first);
+void PanelMatmul::makeDense(const LibraryKernelArgs &args) const {
+  uint8_t *const copy = plan.dense.in(args.buffers[kWorkspace]);
+  if (!copy)
+    return;
+  parallelRanges(plan.m, 16, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row)
+      convertRun(plan.type, elementAt(args.buffers[kA], plan.type, row * lda),
+                 plan.type, elementAt(copy, plan.type, row * plan.k), plan.k);
+  });
+}
+
+void PanelMatmul::decodePanel(const LibraryKernelArgs &args, int64_t panel,
+                              void *decoded) const {
+  const int64_t first = panel * plan.columns, columns = columnsOf(panel);
   const StoredWeight::Part part =
       plan.isForward ? StoredWeight::Part{first, columns, 0, plan.k}
                      : StoredWeight::Part{0, plan.k, first, columns};
   weight.decodePart(args.buffers[kW], part, plan.type, decoded);
+}
+
+Status PanelMatmul::multiplyPanel(const LibraryKernelArgs &args,
+                                  const void *decoded, int64_t panel,
+                                  int64_t slot) const {
+  uint8_t *const own = ofSlot(args, slot);
+  auto *const sum = plan.sum.in<float>(own);
+  const void *const a = denseA(args);
+  const int64_t first = panel * plan.columns, columns = columnsOf(panel);
   for (int64_t row = 0; row < plan.m; row += plan.rows) {
     const int64_t rows = std::min(plan.rows, plan.m - row);
     QLORA_RETURN_IF_ERROR(products.find(plan.product(rows, columns), slot)
@@ -115,10 +137,27 @@ Status PanelMatmul::runPanel(const LibraryKernelArgs &args, const void *a,
   return Status::ok();
 }
 
-Status PanelMatmul::run(const LibraryKernelArgs &args) {
-  const void *a = denseA(args);
+/// All that decides what the panels are and what is decoded of them.
+std::string PanelMatmul::sharedForm() const {
+  return fmt::format("panel_matmul {} {} {} {} {} {}", plan.isForward, plan.n,
+                     plan.k, plan.columns, int(plan.type), int(weight.dtype));
+}
+
+Status
+PanelMatmul::runTogether(std::span<const LaunchTogether> launches) {
+  const auto kernelOf = [](const LaunchTogether &launch) -> PanelMatmul & {
+    return static_cast<PanelMatmul &>(*launch.kernel);
+  };
+  for (const LaunchTogether &launch : launches)
+    kernelOf(launch).makeDense(*launch.args);
+  const LibraryKernelArgs &mine = *launches.front().args;
   return tasks.run(plan.panels(), [&](int64_t panel, int64_t slot) {
-    return runPanel(args, a, panel, slot);
+    uint8_t *const decoded = plan.decoded.in(ofSlot(mine, slot));
+    decodePanel(mine, panel, decoded);
+    for (const LaunchTogether &launch : launches)
+      QLORA_RETURN_IF_ERROR(kernelOf(launch).multiplyPanel(
+          *launch.args, decoded, panel, slot));
+    return Status::ok();
   });
 }
 

@@ -27,8 +27,8 @@ struct SweepRun {
   std::string name;
   SessionRequest request;
   std::string folder = {};
-  uint64_t sharedBytes = 0; ///< of its plan: the base
-  uint64_t ownBytes = 0;    ///< and what else is in memory of its own
+  // Of its plan: what all runs have in common, and the rest.
+  uint64_t baseBytes = 0, workspaceBytes = 0, ownBytes = 0;
   StatusOr<int> end = 0;
 };
 } // namespace
@@ -91,32 +91,42 @@ static StatusOr<SweepRun> prepareRun(const SweepRequest &request,
   QLORA_ASSIGN_OR_RETURN(const LoadedRequest placed, loadRequest(run.request));
   QLORA_RETURN_IF_ERROR(checkOutputFolder(placed.options));
   for (const qlora_arena &arena : placed.module.arenas())
-    (arena.kind == QLORA_ARENA_FROZEN ? run.sharedBytes : run.ownBytes) +=
-        arena.bytes;
+    run.ownBytes += arena.bytes;
+  run.baseBytes = placed.module.arenaBytes(QLORA_ARENA_FROZEN);
+  run.workspaceBytes = placed.module.arenaBytes(QLORA_ARENA_WORKSPACE);
+  run.ownBytes -= run.baseBytes + run.workspaceBytes;
   return run;
+}
+
+static uint64_t workspaceOf(const std::vector<SweepRun> &runs) {
+  uint64_t bytes = 0;
+  for (const SweepRun &run : runs)
+    bytes = std::max(bytes, run.workspaceBytes);
+  return bytes;
 }
 
 static void say(const std::vector<SweepRun> &runs, bool asJson) {
   if (asJson)
     return;
-  uint64_t shared = 0, own = 0;
+  uint64_t base = 0, own = 0;
   std::string lines;
   for (const SweepRun &run : runs) {
-    shared = std::max(shared, run.sharedBytes);
+    base = std::max(base, run.baseBytes);
     own += run.ownBytes;
     lines += fmt::format("         {}: {} of its own, in {}\n", run.name,
                          formatBytes(run.ownBytes), shownPath(run.folder));
   }
   fmt::print("sweep    {} runs over one base of {}, which is decoded once for "
              "all; {} planned\n{}\n",
-             runs.size(), formatBytes(shared), formatBytes(shared + own),
-             lines);
+             runs.size(), formatBytes(base),
+             formatBytes(base + workspaceOf(runs) + own), lines);
 }
 
 /// Signals come to the thread that waits for the runs: kernels run in these.
-static void trainAll(const SweepRequest &request, const RankEnvironment &env,
-                     std::vector<SweepRun> &runs) {
+static Status trainAll(const SweepRequest &request, const RankEnvironment &env,
+                       std::vector<SweepRun> &runs) {
   SweepTurns turns(runs.size());
+  QLORA_RETURN_IF_ERROR(turns.allocateWorkspace(workspaceOf(runs)));
   SharedBase base;
   std::mutex reporting;
   const auto train = [&](size_t number) {
@@ -142,6 +152,7 @@ static void trainAll(const SweepRequest &request, const RankEnvironment &env,
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   for (std::thread &thread : threads)
     thread.join();
+  return Status::ok();
 }
 
 /// Of those that have got so far as to log something.
@@ -178,7 +189,7 @@ StatusOr<int> runSweep(const SweepRequest &request,
                          loadRequest(runs[0].request));
   const bool asJson = first.options.text("log_format") == "json";
   say(runs, asJson);
-  trainAll(request, env, runs);
+  QLORA_RETURN_IF_ERROR(trainAll(request, env, runs));
   QLORA_RETURN_IF_ERROR(compareRuns(runs, asJson));
   int code = 0;
   for (SweepRun &run : runs)

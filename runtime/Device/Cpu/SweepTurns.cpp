@@ -1,64 +1,39 @@
 // SPDX-License-Identifier: MIT
 
-// Who is next.
+// Who is next, and entries side by side.
 
 #include "runtime/Device/Cpu/SweepTurns.h"
 
+#include <utility>
+
 namespace qlora {
 
-/// The first run in a state, in a circle behind `from`, which comes last.
-size_t SweepTurns::next(State state, size_t from) const {
+/// In a circle behind `from`.
+size_t SweepTurns::nextReady(size_t from) const {
   for (size_t i = 1; i <= runs.size(); ++i)
-    if (const size_t run = (from + i) % runs.size(); runs[run].state == state)
+    if (const size_t run = (from + i) % runs.size();
+        runs[run].state == State::kReady)
       return run;
   return kNobody;
 }
 
-/// Of those that wait to enter, the first that has begun the fewest entries.
+/// Of those that wait, the first that has run the fewest entries.
 size_t SweepTurns::leastAdvanced() const {
   size_t least = kNobody;
   for (size_t i = 0; i < runs.size(); ++i)
-    if (runs[i].state == State::kEntering &&
+    if (runs[i].state == State::kWaiting &&
         (least == kNobody || runs[i].entries < runs[least].entries))
       least = i;
   return least;
 }
 
-/// Gives the turn to whoever can go on; `from` has just stopped.
+/// Gives the turn to whoever can go on; `from` has just stopped. A run that
+/// gets it while it waits runs its group.
 void SweepTurns::handOver(size_t from) {
-  turn = next(State::kReady, from);
-  if (turn == kNobody) {
-    // All that have begun these entries are at one product. It stays with the
-    // run that came last: its thread is awake.
-    turn = runs[from].state == State::kMultiplying
-               ? from
-               : next(State::kMultiplying, from);
-    productsAreDue = turn != kNobody;
-  }
-  if (turn == kNobody) {
+  turn = nextReady(from);
+  if (turn == kNobody)
     turn = leastAdvanced();
-    for (Run &run : runs)
-      if (run.state == State::kEntering && *run.order == *runs[turn].order)
-        run.state = State::kReady;
-  }
   turned.notify_all();
-}
-
-/// Without the lock: all others wait for a turn.
-void SweepTurns::makeProducts(Lock &lock) {
-  productsAreDue = false;
-  together.clear();
-  for (const Run &run : runs)
-    if (run.state == State::kMultiplying)
-      together.push_back(run.product);
-  lock.unlock();
-  const Status status = together.front().kernel->runTogether(together);
-  lock.lock();
-  for (Run &run : runs)
-    if (run.state == State::kMultiplying) {
-      run.state = State::kReady;
-      run.status = status;
-    }
 }
 
 void SweepTurns::begin(size_t run) {
@@ -66,25 +41,55 @@ void SweepTurns::begin(size_t run) {
   wait(lock, run);
 }
 
-void SweepTurns::enter(size_t run, const std::string &order) {
+Status SweepTurns::run(size_t number, SweepEntry &entry) {
   Lock lock(mutex);
-  runs[run].state = State::kEntering;
-  runs[run].order = &order;
-  handOver(run);
-  wait(lock, run);
-  ++runs[run].entries;
+  Run &run = runs[number];
+  run.state = State::kWaiting;
+  run.entry = &entry;
+  handOver(number);
+  wait(lock, number);
+  if (run.state == State::kReady) // somebody has run it
+    return run.status;
+  group.clear();
+  for (Run &other : runs)
+    if (other.state == State::kWaiting &&
+        other.entry->order() == entry.order())
+      group.push_back(&other);
+  const std::vector<Run *> all = group;
+  lock.unlock(); // all others wait for a turn
+  runGroup();
+  lock.lock();
+  for (Run *other : all) {
+    other->state = State::kReady;
+    ++other->entries;
+  }
+  return run.status;
 }
 
-Status SweepTurns::multiply(size_t run, LibraryKernel &kernel,
-                            const LibraryKernelArgs &args) {
-  Lock lock(mutex);
-  runs[run].state = State::kMultiplying;
-  runs[run].product = {&kernel, &args};
-  handOver(run);
-  wait(lock, run);
-  if (productsAreDue)
-    makeProducts(lock);
-  return runs[run].status;
+/// One that fails leaves the group.
+void SweepTurns::runGroup() {
+  for (Run *run : group)
+    run->status = Status::ok();
+  while (!group.empty()) {
+    std::erase_if(group, [](Run *run) {
+      auto product = run->entry->advance();
+      run->status = product.status();
+      if (product.isOk())
+        run->product = *product;
+      return !product.isOk() || !run->product.kernel;
+    });
+    if (const Status status = multiply(); !status.isOk())
+      for (Run *run : std::exchange(group, {}))
+        run->status = status;
+  }
+}
+
+Status SweepTurns::multiply() {
+  products.clear();
+  for (const Run *run : group)
+    products.push_back(run->product);
+  return products.empty() ? Status::ok()
+                          : products[0].kernel->runTogether(products);
 }
 
 void SweepTurns::leave(size_t run) {

@@ -55,12 +55,9 @@ private:
   void makeDense(const LibraryKernelArgs &args) const;
   const void *denseA(const LibraryKernelArgs &args) const;
   void decodePanel(const LibraryKernelArgs &args, int64_t panel,
-                   void *decoded) const;
-  Status multiplyPanel(const LibraryKernelArgs &args, const void *decoded,
-                       int64_t panel, int64_t slot) const;
-  uint8_t *ofSlot(const LibraryKernelArgs &args, int64_t slot) const {
-    return bufferOf<uint8_t>(args, kWorkspace) + plan.slotBytes * slot;
-  }
+                   uint8_t *own) const;
+  Status multiplyPanel(const LibraryKernelArgs &args, int64_t panel,
+                       int64_t slot, uint8_t *own) const;
   int64_t columnsOf(int64_t panel) const {
     return std::min(plan.columns, plan.n - panel * plan.columns);
   }
@@ -109,18 +106,17 @@ void PanelMatmul::makeDense(const LibraryKernelArgs &args) const {
 }
 
 void PanelMatmul::decodePanel(const LibraryKernelArgs &args, int64_t panel,
-                              void *decoded) const {
+                              uint8_t *own) const {
   const int64_t first = panel * plan.columns, columns = columnsOf(panel);
   const StoredWeight::Part part =
       plan.isForward ? StoredWeight::Part{first, columns, 0, plan.k}
                      : StoredWeight::Part{0, plan.k, first, columns};
-  weight.decodePart(args.buffers[kW], part, plan.type, decoded);
+  weight.decodePart(args.buffers[kW], part, plan.type, plan.decoded.in(own));
 }
 
-Status PanelMatmul::multiplyPanel(const LibraryKernelArgs &args,
-                                  const void *decoded, int64_t panel,
-                                  int64_t slot) const {
-  uint8_t *const own = ofSlot(args, slot);
+/// `own` is the slot's scratch, with the decoded panel.
+Status PanelMatmul::multiplyPanel(const LibraryKernelArgs &args, int64_t panel,
+                                  int64_t slot, uint8_t *own) const {
   auto *const sum = plan.sum.in<float>(own);
   const void *const a = denseA(args);
   const int64_t first = panel * plan.columns, columns = columnsOf(panel);
@@ -128,7 +124,8 @@ Status PanelMatmul::multiplyPanel(const LibraryKernelArgs &args,
     const int64_t rows = std::min(plan.rows, plan.m - row);
     QLORA_RETURN_IF_ERROR(products.find(plan.product(rows, columns), slot)
                               .run(elementAt(a, plan.type, row * plan.k),
-                                   decoded, sum, plan.scratch.in(own)));
+                                   plan.decoded.in(own), sum,
+                                   plan.scratch.in(own)));
     for (int64_t i = 0; i < rows; ++i)
       narrowSum(sum + i * columns, beta, cType,
                 elementAt(args.buffers[kC], cType, (row + i) * ldc + first),
@@ -143,20 +140,32 @@ std::string PanelMatmul::sharedForm() const {
                      plan.k, plan.columns, int(plan.type), int(weight.dtype));
 }
 
+/// The workspaces may be one memory. In a slot the decoded panel comes first,
+/// of one size, and the sums and scratch of the others fit behind it where they
+/// fit behind that of the largest; copies of a do not.
 Status
 PanelMatmul::runTogether(std::span<const LaunchTogether> launches) {
   const auto kernelOf = [](const LaunchTogether &launch) -> PanelMatmul & {
     return static_cast<PanelMatmul &>(*launch.kernel);
   };
-  for (const LaunchTogether &launch : launches)
-    kernelOf(launch).makeDense(*launch.args);
-  const LibraryKernelArgs &mine = *launches.front().args;
+  const bool hasCopies = std::ranges::any_of(launches, [&](const auto &launch) {
+    return kernelOf(launch).plan.dense.bytes > 0;
+  });
+  if (hasCopies && launches.size() > 1)
+    return LibraryKernel::runTogether(launches);
+  const LaunchTogether &largest =
+      *std::ranges::max_element(launches, {}, [&](const auto &launch) {
+        return kernelOf(launch).plan.slotBytes;
+      });
+  const uint64_t slotBytes = kernelOf(largest).plan.slotBytes;
+  auto *const slots = bufferOf<uint8_t>(*largest.args, kWorkspace);
+  kernelOf(largest).makeDense(*largest.args);
   return tasks.run(plan.panels(), [&](int64_t panel, int64_t slot) {
-    uint8_t *const decoded = plan.decoded.in(ofSlot(mine, slot));
-    decodePanel(mine, panel, decoded);
+    uint8_t *const own = slots + slotBytes * static_cast<uint64_t>(slot);
+    decodePanel(*largest.args, panel, own);
     for (const LaunchTogether &launch : launches)
-      QLORA_RETURN_IF_ERROR(kernelOf(launch).multiplyPanel(
-          *launch.args, decoded, panel, slot));
+      QLORA_RETURN_IF_ERROR(
+          kernelOf(launch).multiplyPanel(*launch.args, panel, slot, own));
     return Status::ok();
   });
 }

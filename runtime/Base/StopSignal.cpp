@@ -12,6 +12,7 @@
 #include <csignal>
 #include <cstdint>
 #include <initializer_list>
+#include <utility>
 
 namespace qlora {
 
@@ -24,9 +25,9 @@ static std::atomic<int> received = 0;
 static_assert(std::atomic<int>::is_always_lock_free);
 static volatile int64_t firstMs = 0; ///< used by the handler alone
 
-static std::atomic<bool> saveRequested = false;
+static std::atomic<unsigned> saveRequests = 0;
 
-static void onSaveSignal(int) { saveRequested = true; }
+static void onSaveSignal(int) { ++saveRequests; }
 
 static void onSignal(int signal) {
   timespec now = {};
@@ -78,7 +79,11 @@ void installStopSignals() {
   std::signal(SIGPIPE, SIG_IGN);
 }
 
-bool takeSaveSignal() { return saveRequested.exchange(false); }
+bool takeSaveSignal() {
+  thread_local unsigned seen = 0;
+  const unsigned now = saveRequests;
+  return std::exchange(seen, now) != now;
+}
 
 void ignoreSaveSignal() { std::signal(SIGUSR1, SIG_IGN); }
 

@@ -12,7 +12,7 @@ namespace qlora {
 /// Takes the signals over; call once, before the first step.
 void installStopSignals();
 
-/// Whether SIGUSR1 has come since the last call: a request for a checkpoint, as
+/// Whether SIGUSR1 has come since this thread's last call: a request for a checkpoint, as
 /// Slurm sends it some time before a job ends. Before installStopSignals() it
 /// is ignored, where ignoreSaveSignal() was called.
 bool takeSaveSignal();

@@ -153,6 +153,8 @@ Status Device::enqueue(const qlora_command &command) {
       &command >= commands.data() + commands.size())
     return misuse("a command of another entry");
   countCommand(command);
+  if (isReplaying())
+    return Status::ok();
   failure = timer ? dispatchTimed(command) : dispatch(command);
   if (!failure.isOk())
     cancel();
@@ -185,8 +187,6 @@ StatusOr<std::vector<TimedCommand>> Device::finishTiming() {
 }
 
 Status Device::dispatch(const qlora_command &command) {
-  if (isReplaying())
-    return Status::ok();
   switch (command.kind) {
   case QLORA_COMMAND_LAUNCH:
     return launch(command);

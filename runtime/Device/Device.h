@@ -41,9 +41,13 @@
 
 namespace qlora {
 
+class SweepTurns;
+
 /// What a device needs to know of its rank. The pointers outlive it.
 struct DeviceOptions {
   Collectives *collectives = nullptr; ///< null: a group of one
+  SweepTurns *turns = nullptr; ///< CPU: of the runs that share its base, or null
+  size_t run = 0;              ///< which of them this is
   KernelObserver *observer = nullptr; ///< null: nothing is observed
   int threads = 0;    ///< compute threads of this rank; 0: all of this process
   int ranks = 1;      ///< for devices that only count; others ask `collectives`
@@ -193,7 +197,7 @@ protected:
   /// The row that runs a launch; null where the module knows best.
   virtual const KernelRow *rowOf(uint32_t) const { return nullptr; }
   virtual Status beginEntry(const qlora_entry &entry) = 0;
-  /// Whether that has put the whole entry on the queues.
+  /// Whether its commands are run as a whole, by that or by finishEntry().
   virtual bool isReplaying() const { return false; }
   virtual Status launch(const qlora_command &command) = 0;
   virtual Status fill(const qlora_command &command) = 0;
@@ -203,6 +207,8 @@ protected:
   virtual Status wait(const qlora_command &command) = 0;
   /// All commands are on their queues; returns the first error known of any.
   virtual Status finishEntry() = 0;
+  /// Puts a command on its queue.
+  Status dispatch(const qlora_command &command);
   /// A command has failed: makes the other queues end soon, and blocked
   /// collectives return. finishEntry() follows.
   virtual void cancel() {}
@@ -224,7 +230,6 @@ protected:
 
 private:
   Status checkTransfer(uint32_t arena, uint64_t offset, uint64_t bytes) const;
-  Status dispatch(const qlora_command &command);
   Status dispatchTimed(const qlora_command &command);
   void countCommand(const qlora_command &command);
 

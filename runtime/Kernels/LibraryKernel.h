@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "runtime/Base/Status.h"
 #include "runtime/Kernels/KernelTable.h"
@@ -37,6 +38,14 @@ struct LibraryKernelArgs {
   KernelObserver *observer = nullptr;
 };
 
+class LibraryKernel;
+
+/// A launch that is made beside others. The arguments outlive it.
+struct LaunchTogether {
+  LibraryKernel *kernel = nullptr;
+  const LibraryKernelArgs *args = nullptr;
+};
+
 /// A prepared launch. Not thread-safe: a rank runs it from its compute
 /// thread; the kernel itself uses OpenMP with the threads of that rank.
 class LibraryKernel {
@@ -44,6 +53,17 @@ public:
   virtual ~LibraryKernel() = default;
   /// Must not allocate on the heap of ours and must not throw.
   virtual Status run(const LibraryKernelArgs &args) = 0;
+
+  /// Names what is done with a frozen operand before anything else, where that
+  /// can serve the launches of several runs; empty where nothing can.
+  virtual std::string sharedForm() const { return {}; }
+  /// Makes launches, of which this one is the first, that have one sharedForm()
+  /// and the same frozen operand: each with the bits that run() gives it.
+  virtual Status runTogether(std::span<const LaunchTogether> launches) {
+    for (const LaunchTogether &launch : launches)
+      QLORA_RETURN_IF_ERROR(launch.kernel->run(*launch.args));
+    return Status::ok();
+  }
 };
 
 /// Whether `row` can do `request` with so much workspace, on any target;

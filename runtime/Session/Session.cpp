@@ -97,7 +97,8 @@ Status Session::createOutput() {
   outputFolder = options.text("output_dir");
   if (group.rank() != 0)
     return Status::ok();
-  metrics.emplace(options.text("log_format") == "json", stdout, stderr);
+  metrics.emplace(options.text("log_format") == "json", stdout, stderr,
+                  request.sweep ? request.sweep->name : "");
   if (trains(options)) {
     auto prepared = PreparedAdapter::prepare(module, options, outputFolder);
     if (prepared.status().code() == StatusCode::kResourceExhausted)
@@ -214,13 +215,18 @@ Status Session::loadBase() {
                        options.text("model_name_or_path"),
                        from,
                        static_cast<uint64_t>(options.integer("seed")),
-                       {}};
+                       {},
+                       nullptr};
   if (metrics)
     wanted.progress = metrics->progress(options.quantizedFormat().empty()
                                             ? "reading the base"
                                             : "reading and quantising the base",
                                         Metrics::kBytes);
+  if (request.sweep)
+    wanted.shared = &request.sweep->base;
   QLORA_ASSIGN_OR_RETURN(weights, loadWeights(wanted, *device));
+  if (request.sweep) // the process is that of all runs
+    weights.processBytes = 0;
   if (start.resume)
     return restoreArenas(*start.resume, module, *device, group);
   // What an adapter to start from has, as it has all that is its own.

@@ -50,6 +50,10 @@ openDevice(const SessionRequest &request, const LoadedModule &module,
   DeviceOptions options;
   options.collectives = &group.collectives();
   options.observer = &observer;
+  if (request.sweep) {
+    options.turns = &request.sweep->turns;
+    options.run = request.sweep->run;
+  }
   options.threads = threadsPerRank(threadsOf(request, env));
   options.ranks = group.size();
   options.ordinal = env.localRank;

@@ -18,9 +18,17 @@
 #include "runtime/Ranks/RankEnvironment.h"
 #include "runtime/Ranks/RankGroup.h"
 #include "runtime/Watch/Profiler.h"
-#include "runtime/Weights/FrozenBase.h"
+#include "runtime/Weights/LoadWeights.h"
 
 namespace qlora {
+
+/// What a run of a sweep has of the others (Sweep.h); all of it outlives it.
+struct SweepPart {
+  std::string name; ///< "learning_rate=1e-4,lora_r=8"
+  SweepTurns &turns;
+  size_t run;
+  SharedBase &base;
+};
 
 /// What the command line said.
 struct SessionRequest {
@@ -40,6 +48,7 @@ struct SessionRequest {
   /// Whether the model that the options name is the module's; or empty.
   std::function<Status(const Options &options, const std::string &modulePath)>
       checkModel = {};
+  const SweepPart *sweep = nullptr; ///< or null: a run of its own
 };
 
 /// A module and the options that hold for it.

@@ -28,9 +28,22 @@ static void print(FILE *stream, const std::string &text) {
   (void)std::fflush(stream);
 }
 
-Metrics::Metrics(bool asJson, FILE *out, FILE *errors)
-    : asJson(asJson), out(out), errors(errors),
+Metrics::Metrics(bool asJson, FILE *out, FILE *errors, std::string name)
+    : asJson(asJson), name(std::move(name)), out(out), errors(errors),
       isTerminal(!asJson && isatty(fileno(out))) {}
+
+/// Each line behind the run's name.
+std::string Metrics::named(std::string_view text) const {
+  if (name.empty())
+    return fmt::format("{}\n", text);
+  std::string lines;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    lines += fmt::format("[{}] {}\n", name, text.substr(at, end - at));
+    at = end + 1;
+  }
+  return lines;
+}
 
 Status Metrics::open(const std::string &folder, Start start,
                      const std::string &history) {
@@ -67,7 +80,12 @@ Status Metrics::log(const nlohmann::ordered_json &values,
                      std::strerror(errno)));
     std::fclose(std::exchange(file, nullptr));
   }
-  print(out, asJson ? line : text + "\n");
+  if (asJson && !name.empty()) {
+    nlohmann::ordered_json shown = {{"run", name}};
+    shown.update(values);
+    line = shown.dump() + "\n";
+  }
+  print(out, asJson ? line : named(text));
   std::erase_if(sinks, [&](const std::unique_ptr<MetricsSink> &sink) {
     const Status status = sink->log(values);
     if (!status.isOk())
@@ -81,17 +99,19 @@ void Metrics::say(std::string_view text) {
   if (asJson)
     return;
   clearBar();
-  print(out, fmt::format("{}\n", text));
+  print(out, named(text));
 }
 
 void Metrics::note(std::string_view text) {
   clearBar();
-  print(errors, fmt::format("qlora-run: note: {}\n", text));
+  print(errors, fmt::format("qlora-run: {}note: {}\n",
+                            name.empty() ? "" : name + ": ", text));
 }
 
 void Metrics::warn(std::string_view text) {
   clearBar();
-  print(errors, fmt::format("qlora-run: warning: {}\n", text));
+  print(errors, fmt::format("qlora-run: {}warning: {}\n",
+                            name.empty() ? "" : name + ": ", text));
 }
 
 ProgressListener Metrics::progress(const std::string &what,

@@ -50,8 +50,10 @@ inline constexpr const char *kMetricsFile = "metrics.jsonl";
 
 class Metrics {
 public:
-  /// `out` and `errors` outlive this object.
-  Metrics(bool asJson, FILE *out, FILE *errors);
+  /// `out` and `errors` outlive this object. `name`: of a run that writes to
+  /// them beside others, which then stands before each line, or as "run" in
+  /// JSON; or empty.
+  Metrics(bool asJson, FILE *out, FILE *errors, std::string name = "");
   ~Metrics();
 
   /// Starts a new metrics.jsonl in `folder`, which must exist, or goes on with
@@ -87,6 +89,7 @@ public:
 private:
   using Clock = std::chrono::steady_clock;
 
+  std::string named(std::string_view text) const;
   void showProgress(const ProgressView &view);
   void drawBar(const ProgressView &view);
   void clearBar();
@@ -95,6 +98,7 @@ private:
   FILE *file = nullptr;
   std::string path;
   const bool asJson;
+  const std::string name;
   FILE *const out;
   FILE *const errors;
   bool isTerminal = false;

@@ -200,7 +200,9 @@ StatusOr<FrozenBase> FrozenBase::open(const LoadedModule &module,
 
 Status FrozenBase::seal(const ModelFiles &model) {
   QLORA_RETURN_IF_ERROR(arena.protect());
-  if (isFilled() || key.empty())
+  const bool isMadeHere = !isFilled();
+  isSealed = true;
+  if (!isMadeHere || key.empty())
     return Status::ok();
   if (Status unchanged = checkUnchanged(model); !unchanged.isOk()) {
     remark(unchanged);

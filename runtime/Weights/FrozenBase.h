@@ -85,7 +85,8 @@ public:
 
   FrozenArena &memory() { return arena; }
   const FillShare &share() const { return part; }
-  bool isFilled() const { return arena.isFilled(); }
+  /// By the file that is mapped, or by seal().
+  bool isFilled() const { return arena.isFilled() || isSealed; }
   /// The file that is mapped; empty where the base was made in this run, and
   /// on ranks other than the first of a machine.
   const std::string &mappedFile() const { return mapped; }
@@ -111,6 +112,7 @@ private:
   std::vector<std::string> remarks;
   FillShare part;
   FrozenArena arena;
+  bool isSealed = false;
   std::unique_ptr<BaseWriter> writer; ///< reads the arena
 };
 

@@ -4,6 +4,7 @@
 
 #include "runtime/Weights/LoadWeights.h"
 
+#include <optional>
 #include <utility>
 
 #include "runtime/Base/HostMemory.h"
@@ -14,14 +15,30 @@
 
 namespace qlora {
 
+/// A base of this run, or that of the sweep where it has the same bytes.
+static StatusOr<std::shared_ptr<FrozenBase>>
+openBase(const WeightRequest &request, const ModelFiles &model) {
+  std::string key;
+  if (SharedBase *shared = request.shared) {
+    QLORA_ASSIGN_OR_RETURN(key, baseKey(request.module, model));
+    if (shared->base && shared->key == key)
+      return shared->base;
+  }
+  QLORA_ASSIGN_OR_RETURN(FrozenBase made,
+                         FrozenBase::open(request.module, model, request.group,
+                                          request.cache));
+  auto base = std::make_shared<FrozenBase>(std::move(made));
+  if (request.shared && !request.shared->base)
+    *request.shared = {key, base};
+  return base;
+}
+
 static Status allocate(const WeightRequest &request, const ModelFiles &model,
                        Device &device, LoadedWeights &weights) {
   if (!device.hasHostArenas())
     return device.load(request.module, nullptr);
   const uint64_t before = readProcessMemory().residentBytes;
-  QLORA_ASSIGN_OR_RETURN(weights.base,
-                         FrozenBase::open(request.module, model, request.group,
-                                          request.cache));
+  QLORA_ASSIGN_OR_RETURN(weights.base, openBase(request, model));
   // A base that is mapped is there already, and is an arena.
   const uint64_t withBase = readProcessMemory().residentBytes;
   QLORA_RETURN_IF_ERROR(device.load(request.module, &weights.base->memory()));
@@ -81,7 +98,7 @@ StatusOr<LoadedWeights> loadWeights(const WeightRequest &request,
   LoadedWeights weights;
   QLORA_RETURN_IF_ERROR(allocate(request, model, device, weights));
   QLORA_RETURN_IF_ERROR(fill(request.module, sources, request.group, device,
-                             weights.base ? &*weights.base : nullptr));
+                             weights.base.get()));
   return weights;
 }
 

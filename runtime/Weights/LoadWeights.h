@@ -8,7 +8,7 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
+#include <memory>
 #include <string>
 
 #include "runtime/Base/Progress.h"
@@ -20,6 +20,12 @@
 
 namespace qlora {
 
+/// The base of the runs of a sweep, which the first one that needs it makes.
+struct SharedBase {
+  std::string key; ///< baseKey()
+  std::shared_ptr<FrozenBase> base;
+};
+
 /// The references outlive the weights.
 struct WeightRequest {
   const LoadedModule &module;
@@ -29,10 +35,11 @@ struct WeightRequest {
   std::string adapterFolder; ///< or empty
   uint64_t seed = 0;         ///< of what no file has
   ProgressListener progress; ///< bytes of the base
+  SharedBase *shared = nullptr; ///< or null: this run has its own base
 };
 
 struct LoadedWeights {
-  std::optional<FrozenBase> base; ///< where arenas are host memory
+  std::shared_ptr<FrozenBase> base; ///< where arenas are host memory
   /// Of this process beside its arenas, where it has them; else 0.
   uint64_t processBytes = 0;
 };

@@ -13,7 +13,7 @@
 namespace qlora {
 
 /// Of the options below: those that come first in --help-all.
-inline constexpr size_t kRunnerOptionsFirst = 5;
+inline constexpr size_t kRunnerOptionsFirst = 6;
 
 inline constexpr OptionRow kRunnerOptions[] = {
     {"config", OptionType::kPath, "", OptionScope::kRun, "Run",
@@ -32,6 +32,9 @@ inline constexpr OptionRow kRunnerOptions[] = {
      "t", "", 0, 4096},
     {"verbose", OptionType::kBool, "false", OptionScope::kRun, "Run",
      "print the tables of memory and time", "v"},
+    {"sweep", OptionType::kNames, "[]", OptionScope::kRun, "Run",
+     "NAME=VALUE,VALUE,... of options: a run for each combination, all at once "
+     "over one base, into folders of --output-dir; one rank, CPU only"},
     {"cuda_graphs", OptionType::kBool, "true", OptionScope::kRun,
      "Kernels and caches",
      "launch an entry as one captured graph; false: kernel by kernel"},

@@ -27,6 +27,7 @@
 #include "runtime/Ranks/RankEnvironment.h"
 #include "runtime/Session/OutputFolder.h"
 #include "runtime/Session/Session.h"
+#include "runtime/Session/Sweep.h"
 #include "runtime/Watch/ReportPage.h"
 #include "tools/qlora-run/RunnerOptions.h"
 
@@ -121,6 +122,13 @@ static int runRank(const SessionRequest &request, RankEnvironment env) {
   return 1;
 }
 
+static int sweep(SweepRequest request, const RankEnvironment &env) {
+  ignoreSaveSignal();
+  request.report = [](const Status &status) { fail(status); };
+  auto code = runSweep(request, env);
+  return code.isOk() ? *code : fail(code.status());
+}
+
 /// Whether libgomp, and no other runtime, is the one that is loaded.
 static bool usesLibgomp() {
   void *library = dlopen("libgomp.so.1", RTLD_LAZY | RTLD_NOLOAD);
@@ -167,8 +175,9 @@ static Status checkRanks(const Options &tool, const RankEnvironment &env) {
                          gpus, env.launcher, env.localWorldSize);
 }
 
-static int dispatch(SessionRequest request, const Options &tool,
-                    char **argv, int argc) {
+static int dispatch(SessionRequest request,
+                    const std::vector<std::string> &modules,
+                    const Options &tool, char **argv, int argc) {
   int ranks = static_cast<int>(tool.integer("gpus"));
   auto device = parseDevice(tool.text("device"));
   if (!device.isOk())
@@ -181,13 +190,20 @@ static int dispatch(SessionRequest request, const Options &tool,
     return fail(Status::invalid("--reference-kernels is for a run, and --print "
                                 "and --device null run nothing"));
   if (runsNothing) {
-    auto loaded = loadRequest(request);
-    if (!loaded.isOk())
-      return fail(loaded.status());
-    if (tool.boolean("print"))
-      return print(programText(loaded->module));
-    return print(checkOnNullDevice(loaded->module, loaded->options, ranks,
-                                   device->card, request.disabledKernels));
+    for (const std::string &module : modules) {
+      request.modulePath = module;
+      auto loaded = loadRequest(request);
+      if (!loaded.isOk())
+        return fail(loaded.status());
+      const int code = print(
+          tool.boolean("print")
+              ? StatusOr<std::string>(programText(loaded->module))
+              : checkOnNullDevice(loaded->module, loaded->options, ranks,
+                                  device->card, request.disabledKernels));
+      if (code != 0)
+        return code;
+    }
+    return 0;
   }
   request.checkModel = checkModelIdentity;
   auto env = readRankEnvironment(std::getenv);
@@ -195,6 +211,12 @@ static int dispatch(SessionRequest request, const Options &tool,
     return fail(env.status());
   if (Status status = checkRanks(tool, *env); !status.isOk())
     return fail(status);
+  auto axes = sweepAxes(tool.names("sweep"));
+  if (!axes.isOk())
+    return fail(axes.status());
+  if (!axes->empty())
+    return sweep({request, modules, *axes, std::max(ranks, env->worldSize), {}},
+                 *env);
   if (env->worldSize == 1 && ranks > 1)
     return launch(request, ranks, argv, argc);
   return runRank(request, *env);
@@ -219,10 +241,11 @@ static int runTool(int argc, char **argv) {
         "device.json",
         threadsPerRank({static_cast<int>(tool.integer("threads")),
                         std::getenv("OMP_NUM_THREADS"), usableCpus(), 1})));
-  auto input = onlyInput(*line, description);
-  if (!input.isOk())
-    return fail(input.status());
-  SessionRequest request{*input,
+  const bool mayBeSeveral = !tool.names("sweep").empty() && !line->rest.empty();
+  if (!mayBeSeveral)
+    if (auto input = onlyInput(*line, description); !input.isOk())
+      return fail(input.status());
+  SessionRequest request{line->rest[0],
                          tool.text("config"),
                          line->settings,
                          tool.text("dump"),
@@ -239,7 +262,7 @@ static int runTool(int argc, char **argv) {
                           tool.text("device_profile")},
                          tool.boolean("verbose"),
                          static_cast<int>(tool.integer("threads"))};
-  return dispatch(std::move(request), tool, argv, argc);
+  return dispatch(std::move(request), line->rest, tool, argv, argc);
 }
 
 int main(int argc, char **argv) {

@@ -8,10 +8,10 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 
 #include "runtime/Base/OptionTable.h"
 #include "runtime/Base/Options.h"
+#include "runtime/Base/SweepGrid.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Watch/RunComparison.h"
 #include "tools/qlora/Tools.h"
@@ -54,29 +54,11 @@ const Tool &compareTool() {
 namespace {
 /// What a sweep is asked for; the other words are for qlora train.
 struct Sweep {
-  std::vector<std::pair<std::string, std::vector<std::string>>> axes;
+  std::vector<SweepAxis> axes;
   std::vector<std::string> words;
   std::string output = "sweep", page;
 };
 } // namespace
-
-static Status addAxis(const std::string &text, Sweep &sweep) {
-  const size_t equals = text.find('=');
-  std::vector<std::string> values;
-  for (size_t at = equals; at != text.npos && at < text.size();) {
-    const size_t comma = std::min(text.find(',', at + 1), text.size());
-    values.push_back(text.substr(at + 1, comma - at - 1));
-    at = comma;
-  }
-  if (equals == 0 || values.empty() ||
-      std::ranges::count(values, std::string()) > 0 ||
-      std::set(values.begin(), values.end()).size() < values.size())
-    return Status::invalid("--sweep: expects NAME=VALUE,VALUE,..., each value "
-                           "once, but got '{}'",
-                           text);
-  sweep.axes.emplace_back(text.substr(0, equals), std::move(values));
-  return Status::ok();
-}
 
 /// Takes the three options that are not for qlora train, whose own it does not
 /// look at.
@@ -100,44 +82,23 @@ static StatusOr<Sweep> parseSweep(std::span<const std::string> words) {
       return Status::invalid("{}: expects a value", option->first);
     *option->second =
         equals == words[i].npos ? words[++i] : words[i].substr(equals + 1);
-    if (option->second == &axis)
-      QLORA_RETURN_IF_ERROR(addAxis(axis, sweep));
+    if (option->second == &axis) {
+      QLORA_ASSIGN_OR_RETURN(SweepAxis parsed, parseSweepAxis(axis));
+      sweep.axes.push_back(std::move(parsed));
+    }
   }
   return sweep;
-}
-
-/// Each combination of values, as what is added to the line of a training.
-static std::vector<std::vector<std::string>> combinations(const Sweep &sweep) {
-  std::vector<std::vector<std::string>> all = {{}};
-  for (const auto &[name, values] : sweep.axes) {
-    std::vector<std::vector<std::string>> longer;
-    for (const auto &flags : all)
-      for (const std::string &value : values) {
-        longer.push_back(flags);
-        longer.back().push_back(name + "=" + value);
-      }
-    all = std::move(longer);
-  }
-  return all;
-}
-
-static std::string joined(const std::vector<std::string> &words) {
-  std::string text;
-  for (const std::string &word : words)
-    text += (text.empty() ? "" : ",") + word;
-  std::ranges::replace(text, '/', '_');
-  return text;
 }
 
 /// Trains, and returns the folders.
 static StatusOr<std::vector<std::string>> trainAll(const Sweep &sweep) {
   std::vector<std::string> folders;
-  for (const auto &flags : combinations(sweep)) {
-    folders.push_back(sweep.output + "/" + joined(flags));
+  for (const SweepPoint &point : sweepPoints(sweep.axes)) {
+    folders.push_back(sweep.output + "/" + point.name());
     ToolCommand command{"qlora", {"train"}};
     std::ranges::copy(sweep.words, std::back_inserter(command.arguments));
-    for (const std::string &flag : flags)
-      command.arguments.push_back("--" + flag);
+    for (const auto &[name, value] : point.values)
+      command.arguments.push_back("--" + name + "=" + value);
     command.arguments.push_back("--output-dir=" + folders.back());
     fmt::print(stderr, "qlora: {}\n", shellText(command));
     QLORA_RETURN_IF_ERROR(runTool(command));

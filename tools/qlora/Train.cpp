@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "runtime/Base/SweepGrid.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Data/TokenFiles.h"
 #include "tools/qlora/Configuration.h"
@@ -140,6 +141,74 @@ static Status make(const ProgramCommands &made) {
   return Status::ok();
 }
 
+/// For each program that --sweep needs: the values that are compiled in.
+static StatusOr<std::vector<std::vector<OptionSetting>>>
+programSettings(const CommandLine &line) {
+  Options runner{runnerRows()};
+  QLORA_RETURN_IF_ERROR(runner.applySettings(line.settings));
+  QLORA_ASSIGN_OR_RETURN(const auto axes, sweepAxes(runner.names("sweep")));
+  std::vector<SweepAxis> compiled;
+  for (const SweepAxis &axis : axes)
+    if (const OptionRow *row = findOption(optionTable(), axis.name);
+        row && row->scope == kProgram)
+      compiled.push_back(axis);
+  std::vector<std::vector<OptionSetting>> all;
+  const std::span<const OptionRow> tables[] = {optionTable()};
+  for (const SweepPoint &point : sweepPoints(compiled)) {
+    QLORA_ASSIGN_OR_RETURN(auto settings, point.settings(tables));
+    all.push_back(std::move(settings));
+  }
+  return all;
+}
+
+namespace {
+/// What a line stands for: a program, of a sweep several, and its run.
+struct TrainCommands {
+  std::vector<ProgramCommands> programs;
+  ToolCommand run{"qlora-run", {}};
+};
+} // namespace
+
+static StatusOr<TrainCommands> trainCommands(const CommandLine &line,
+                                             const Options &own) {
+  TrainCommands all;
+  QLORA_ASSIGN_OR_RETURN(const auto programs, programSettings(line));
+  std::vector<std::string> flags;
+  for (const std::vector<OptionSetting> &settings : programs) {
+    CommandLine of = line;
+    std::ranges::copy(settings, std::back_inserter(of.settings));
+    QLORA_ASSIGN_OR_RETURN(const Configuration configuration,
+                           configure(of, own.text("config"),
+                                     own.text("model_revision")));
+    if (all.programs.empty()) {
+      for (const std::string &text : configuration.notes)
+        note(text);
+      flags = configuration.runnerFlags;
+    }
+    QLORA_ASSIGN_OR_RETURN(ProgramCommands made,
+                           programCommands(configuration));
+    note(made.note);
+    all.run.arguments.push_back(made.program);
+    all.programs.push_back(std::move(made));
+  }
+  std::ranges::copy(flags, std::back_inserter(all.run.arguments));
+  return all;
+}
+
+/// Prints what is asked for with --dry-run.
+static Status show(const TrainCommands &all) {
+  for (const ProgramCommands &made : all.programs) {
+    if (made.cache)
+      QLORA_RETURN_IF_ERROR(made.cache->prepare());
+    if (made.commands.empty() && made.cache)
+      note(fmt::format("the program is cached: {}", made.program));
+    for (const ToolCommand &command : made.commands)
+      fmt::print("{}\n", shellText(command));
+  }
+  fmt::print("{}\n", shellText(all.run));
+  return Status::ok();
+}
+
 Status train(std::span<const std::string> words, TrainGoal goal) {
   QLORA_ASSIGN_OR_RETURN(const CommandLine line,
                          parseCommandLine(words, trainTool()));
@@ -150,35 +219,19 @@ Status train(std::span<const std::string> words, TrainGoal goal) {
   if (line.rest.empty() && own.text("config").empty())
     return Status::invalid("no model is named; usage: qlora train MODEL DATA "
                            " [options]; see --help");
-  QLORA_ASSIGN_OR_RETURN(const Configuration configuration,
-                         configure(line, own.text("config"),
-                                   own.text("model_revision")));
-  for (const std::string &text : configuration.notes)
-    note(text);
-  QLORA_ASSIGN_OR_RETURN(const ProgramCommands made,
-                         programCommands(configuration));
-  note(made.note);
-  ToolCommand run{"qlora-run", {made.program}};
-  std::ranges::copy(configuration.runnerFlags,
-                    std::back_inserter(run.arguments));
-  const bool namesCard = std::ranges::any_of(
-      run.arguments, [](const std::string &argument) {
+  QLORA_ASSIGN_OR_RETURN(TrainCommands all, trainCommands(line, own));
+  std::vector<std::string> &arguments = all.run.arguments;
+  const bool namesCard =
+      std::ranges::any_of(arguments, [](const std::string &argument) {
         return argument.starts_with("--device=null");
       });
   if (goal == TrainGoal::kPlan && !namesCard)
-    run.arguments.push_back("--device=null");
-  if (!own.boolean("dry_run")) {
+    arguments.push_back("--device=null");
+  if (own.boolean("dry_run"))
+    return show(all);
+  for (const ProgramCommands &made : all.programs)
     QLORA_RETURN_IF_ERROR(make(made));
-    return becomeTool(run);
-  }
-  if (made.cache)
-    QLORA_RETURN_IF_ERROR(made.cache->prepare());
-  if (made.commands.empty() && made.cache)
-    note(fmt::format("the program is cached: {}", made.program));
-  for (const ToolCommand &command : made.commands)
-    fmt::print("{}\n", shellText(command));
-  fmt::print("{}\n", shellText(run));
-  return Status::ok();
+  return becomeTool(all.run);
 }
 
 } // namespace qlora

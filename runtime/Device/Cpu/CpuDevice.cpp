@@ -8,6 +8,7 @@
 #include "runtime/Base/HostMemory.h"
 #include "runtime/Device/CommandTimer.h"
 #include "runtime/Device/Cpu/CommunicationQueue.h"
+#include "runtime/Device/Cpu/SweepTurns.h"
 #include "runtime/Device/Device.h"
 #include "runtime/Device/PreparedLaunches.h"
 #include "runtime/Kernels/LibraryKernel.h"
@@ -119,7 +120,7 @@ private:
       std::chrono::steady_clock::now();
 };
 
-class CpuDevice final : public Device {
+class CpuDevice final : public Device, private SweepEntry {
 public:
   explicit CpuDevice(const DeviceOptions &options);
 
@@ -147,6 +148,7 @@ protected:
     return launches.row(launch);
   }
   Status beginEntry(const qlora_entry &entry) override;
+  bool isReplaying() const override { return !ahead.empty(); }
   Status launch(const qlora_command &command) override;
   Status fill(const qlora_command &command) override {
     return runOrPush(command);
@@ -160,18 +162,21 @@ protected:
   }
   Status record(const qlora_command &command) override;
   Status wait(const qlora_command &command) override;
-  Status finishEntry() override {
-    const Exposed timed(exposed);
-    return communication->finish();
-  }
+  Status finishEntry() override;
   void cancel() override;
   StatusOr<std::unique_ptr<CommandTimer>> makeTimer() override {
     return std::unique_ptr<CommandTimer>(new CpuTimer(*communication));
   }
 
 private:
+  const std::string &order() const override { return *aheadOrder; }
+  StatusOr<LaunchTogether> advance() override;
+  size_t indexOf(const qlora_command &command) const {
+    return static_cast<size_t>(&command - module->commands().data());
+  }
   Status allocateArena(uint32_t index, FrozenArena *frozen);
   Status prepareQueue();
+  void findShared();
   void runGenerated(const qlora_command &command);
   Status runNow(const qlora_command &command);
   Status runOrPush(const qlora_command &command);
@@ -183,6 +188,13 @@ private:
   std::vector<uint8_t *> bases;
   std::vector<uint64_t> sizes;
   PreparedLaunches<LibraryKernel> launches;
+  // Of a run of a sweep: which commands other runs may share, of each entry
+  // what they are, in their order, and what is to be run of the current one.
+  std::vector<bool> isShared;
+  std::vector<std::string> sharedOrders;
+  std::span<const qlora_command> ahead;
+  const std::string *aheadOrder = nullptr;
+  LibraryKernelArgs sharedArgs;
   std::unique_ptr<CommunicationQueue> communication;
   double exposed = 0; ///< seconds of the compute thread
 };
@@ -198,9 +210,14 @@ CpuDevice::CpuDevice(const DeviceOptions &options)
 
 Status CpuDevice::allocateArena(uint32_t index, FrozenArena *frozen) {
   const qlora_arena &arena = module->arenas()[index];
-  if (frozen && arena.kind == QLORA_ARENA_FROZEN) {
-    bases.push_back(frozen->bytes().data());
-    sizes.push_back(frozen->bytes().size());
+  std::span<uint8_t> shared;
+  if (frozen && arena.kind == QLORA_ARENA_FROZEN)
+    shared = frozen->bytes();
+  else if (options.turns && arena.kind == QLORA_ARENA_WORKSPACE)
+    shared = options.turns->workspace().first(arena.bytes);
+  if (!shared.empty()) {
+    bases.push_back(shared.data());
+    sizes.push_back(shared.size());
     memory.emplace_back();
     return Status::ok();
   }
@@ -223,7 +240,32 @@ Status CpuDevice::allocate(FrozenArena *frozen) {
     QLORA_RETURN_IF_ERROR(allocateArena(i, frozen));
   QLORA_RETURN_IF_ERROR(
       launches.prepare(*module, bases, options, prepareCpuKernel, notes));
+  if (options.turns)
+    findShared();
   return prepareQueue();
+}
+
+/// Launches on ranges of the base that they have in common.
+void CpuDevice::findShared() {
+  isShared.assign(module->commands().size(), false);
+  sharedOrders.assign(module->entries().size(), {});
+  for (size_t i = 0; i < sharedOrders.size(); ++i)
+    for (const qlora_command &command : module->commands(module->entries()[i])) {
+      const size_t index = indexOf(command);
+      LibraryKernel *kernel = command.kind == QLORA_COMMAND_LAUNCH
+                                  ? launches.kernel(index)
+                                  : nullptr;
+      const std::string form = kernel ? kernel->sharedForm() : "";
+      if (form.empty())
+        continue;
+      isShared[index] = true;
+      sharedOrders[i] += form;
+      for (const qlora_operand &operand : module->operands(command))
+        if (module->arenas()[operand.arena].kind == QLORA_ARENA_FROZEN)
+          sharedOrders[i] += fmt::format(" {}+{}", operand.offset,
+                                         operand.bytes);
+      sharedOrders[i] += '\n';
+    }
 }
 
 Status CpuDevice::prepareQueue() {
@@ -258,9 +300,42 @@ Status CpuDevice::runRow(const KernelRow &row, const KernelRequest &request,
   return kernel->run({operandAddresses(operands, bases), &step, nullptr});
 }
 
-Status CpuDevice::beginEntry(const qlora_entry &) {
+/// Where other runs may share what it does, an entry waits for its end.
+Status CpuDevice::beginEntry(const qlora_entry &entry) {
+  if (options.turns) {
+    aheadOrder =
+        &sharedOrders[static_cast<size_t>(&entry - module->entries().data())];
+    if (!aheadOrder->empty())
+      ahead = module->commands(entry);
+  }
   communication->begin();
   return Status::ok();
+}
+
+StatusOr<LaunchTogether> CpuDevice::advance() {
+  while (!ahead.empty()) {
+    const qlora_command &command = ahead.front();
+    ahead = ahead.subspan(1);
+    const size_t index = indexOf(command);
+    if (isShared[index]) {
+      sharedArgs = {launches.buffers(command), &step, options.observer};
+      return LaunchTogether{launches.kernel(index), &sharedArgs};
+    }
+    QLORA_RETURN_IF_ERROR(dispatch(command).withContext(commandName(command)));
+  }
+  return LaunchTogether();
+}
+
+Status CpuDevice::finishEntry() {
+  if (!ahead.empty()) {
+    const Status status = options.turns->run(options.run, *this);
+    ahead = {};
+    if (!status.isOk())
+      cancel();
+    QLORA_RETURN_IF_ERROR(status);
+  }
+  const Exposed timed(exposed);
+  return communication->finish();
 }
 
 /// Splits the rows evenly; which thread takes which does not change a bit.
@@ -282,8 +357,7 @@ void CpuDevice::runGenerated(const qlora_command &command) {
 }
 
 Status CpuDevice::launch(const qlora_command &command) {
-  const auto index = static_cast<size_t>(&command - module->commands().data());
-  LibraryKernel *kernel = launches.kernel(index);
+  LibraryKernel *kernel = launches.kernel(indexOf(command));
   if (!kernel) {
     runGenerated(command);
     return Status::ok();

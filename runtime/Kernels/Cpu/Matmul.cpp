@@ -2,7 +2,8 @@
 
 // matmul: one prepared product. panel_matmul: a thread decodes what a panel of
 // c's columns is multiplied with, multiplies, and narrows the sums into c, all
-// of it in its own cache.
+// of it in its own cache; where several runs have the same weight, for each in
+// turn.
 
 #include <algorithm>
 
@@ -37,7 +38,12 @@ namespace {
 class PanelMatmul final : public LibraryKernel {
 public:
   static PreparedKernel prepare(const KernelRequest &request);
-  Status run(const LibraryKernelArgs &args) override;
+  Status run(const LibraryKernelArgs &args) override {
+    const LaunchTogether alone{this, &args};
+    return runTogether({&alone, 1});
+  }
+  std::string sharedForm() const override;
+  Status runTogether(std::span<const LaunchTogether> launches) override;
 
 private:
   explicit PanelMatmul(const KernelRequest &request)
@@ -46,9 +52,15 @@ private:
         cType(request.type("c")), ldc(request.constant("ldc")),
         beta(static_cast<float>(request.constantAsDouble("beta"))) {}
 
+  void makeDense(const LibraryKernelArgs &args) const;
   const void *denseA(const LibraryKernelArgs &args) const;
-  Status runPanel(const LibraryKernelArgs &args, const void *a, int64_t panel,
-                  int64_t slot) const;
+  void decodePanel(const LibraryKernelArgs &args, int64_t panel,
+                   uint8_t *own) const;
+  Status multiplyPanel(const LibraryKernelArgs &args, int64_t panel,
+                       int64_t slot, uint8_t *own) const;
+  int64_t columnsOf(int64_t panel) const {
+    return std::min(plan.columns, plan.n - panel * plan.columns);
+  }
 
   PanelPlan plan;
   StoredWeight weight;
@@ -76,37 +88,44 @@ PreparedKernel PanelMatmul::prepare(const KernelRequest &request) {
   return std::unique_ptr<LibraryKernel>(std::move(kernel));
 }
 
-/// a, or a copy of it without gaps.
+/// a, or the copy of it without gaps.
 const void *PanelMatmul::denseA(const LibraryKernelArgs &args) const {
-  const void *a = args.buffers[kA];
   uint8_t *const copy = plan.dense.in(args.buffers[kWorkspace]);
-  if (!copy)
-    return a;
-  parallelRanges(plan.m, 16, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row)
-      convertRun(plan.type, elementAt(a, plan.type, row * lda), plan.type,
-                 elementAt(copy, plan.type, row * plan.k), plan.k);
-  });
-  return copy;
+  return copy ? copy : args.buffers[kA];
 }
 
-Status PanelMatmul::runPanel(const LibraryKernelArgs &args, const void *a,
-                             int64_t panel, int64_t slot) const {
-  uint8_t *const own =
-      bufferOf<uint8_t>(args, kWorkspace) + plan.slotBytes * slot;
-  uint8_t *const decoded = plan.decoded.in(own);
-  auto *const sum = plan.sum.in<float>(own);
-  const int64_t first = panel * plan.columns;
-  const int64_t columns = std::min(plan.columns, plan.n - first);
+void PanelMatmul::makeDense(const LibraryKernelArgs &args) const {
+  uint8_t *const copy = plan.dense.in(args.buffers[kWorkspace]);
+  if (!copy)
+    return;
+  parallelRanges(plan.m, 16, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row)
+      convertRun(plan.type, elementAt(args.buffers[kA], plan.type, row * lda),
+                 plan.type, elementAt(copy, plan.type, row * plan.k), plan.k);
+  });
+}
+
+void PanelMatmul::decodePanel(const LibraryKernelArgs &args, int64_t panel,
+                              uint8_t *own) const {
+  const int64_t first = panel * plan.columns, columns = columnsOf(panel);
   const StoredWeight::Part part =
       plan.isForward ? StoredWeight::Part{first, columns, 0, plan.k}
                      : StoredWeight::Part{0, plan.k, first, columns};
-  weight.decodePart(args.buffers[kW], part, plan.type, decoded);
+  weight.decodePart(args.buffers[kW], part, plan.type, plan.decoded.in(own));
+}
+
+/// `own` is the slot's scratch, with the decoded panel.
+Status PanelMatmul::multiplyPanel(const LibraryKernelArgs &args, int64_t panel,
+                                  int64_t slot, uint8_t *own) const {
+  auto *const sum = plan.sum.in<float>(own);
+  const void *const a = denseA(args);
+  const int64_t first = panel * plan.columns, columns = columnsOf(panel);
   for (int64_t row = 0; row < plan.m; row += plan.rows) {
     const int64_t rows = std::min(plan.rows, plan.m - row);
     QLORA_RETURN_IF_ERROR(products.find(plan.product(rows, columns), slot)
                               .run(elementAt(a, plan.type, row * plan.k),
-                                   decoded, sum, plan.scratch.in(own)));
+                                   plan.decoded.in(own), sum,
+                                   plan.scratch.in(own)));
     for (int64_t i = 0; i < rows; ++i)
       narrowSum(sum + i * columns, beta, cType,
                 elementAt(args.buffers[kC], cType, (row + i) * ldc + first),
@@ -115,10 +134,39 @@ Status PanelMatmul::runPanel(const LibraryKernelArgs &args, const void *a,
   return Status::ok();
 }
 
-Status PanelMatmul::run(const LibraryKernelArgs &args) {
-  const void *a = denseA(args);
+/// All that decides what the panels are and what is decoded of them.
+std::string PanelMatmul::sharedForm() const {
+  return fmt::format("panel_matmul {} {} {} {} {} {}", plan.isForward, plan.n,
+                     plan.k, plan.columns, int(plan.type), int(weight.dtype));
+}
+
+/// The workspaces may be one memory. In a slot the decoded panel comes first,
+/// of one size, and the sums and scratch of the others fit behind it where they
+/// fit behind that of the largest; copies of a do not.
+Status
+PanelMatmul::runTogether(std::span<const LaunchTogether> launches) {
+  const auto kernelOf = [](const LaunchTogether &launch) -> PanelMatmul & {
+    return static_cast<PanelMatmul &>(*launch.kernel);
+  };
+  const bool hasCopies = std::ranges::any_of(launches, [&](const auto &launch) {
+    return kernelOf(launch).plan.dense.bytes > 0;
+  });
+  if (hasCopies && launches.size() > 1)
+    return LibraryKernel::runTogether(launches);
+  const LaunchTogether &largest =
+      *std::ranges::max_element(launches, {}, [&](const auto &launch) {
+        return kernelOf(launch).plan.slotBytes;
+      });
+  const uint64_t slotBytes = kernelOf(largest).plan.slotBytes;
+  auto *const slots = bufferOf<uint8_t>(*largest.args, kWorkspace);
+  kernelOf(largest).makeDense(*largest.args);
   return tasks.run(plan.panels(), [&](int64_t panel, int64_t slot) {
-    return runPanel(args, a, panel, slot);
+    uint8_t *const own = slots + slotBytes * static_cast<uint64_t>(slot);
+    decodePanel(*largest.args, panel, own);
+    for (const LaunchTogether &launch : launches)
+      QLORA_RETURN_IF_ERROR(
+          kernelOf(launch).multiplyPanel(*launch.args, panel, slot, own));
+    return Status::ok();
   });
 }
 

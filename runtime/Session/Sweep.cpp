@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: MIT
+
+// A thread for each run.
+
+#include "runtime/Session/Sweep.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "runtime/Base/Amounts.h"
+#include "runtime/Base/Exceptions.h"
+#include "runtime/Base/UserFiles.h"
+#include "runtime/Device/Cpu/SweepTurns.h"
+#include "runtime/Session/OutputFolder.h"
+#include "runtime/Session/Session.h"
+#include "runtime/Watch/RunComparison.h"
+
+namespace qlora {
+
+namespace {
+/// A run before it starts.
+struct SweepRun {
+  std::string name;
+  SessionRequest request;
+  std::string folder = {};
+  // Of its plan: what all runs have in common, and the rest.
+  uint64_t baseBytes = 0, workspaceBytes = 0, ownBytes = 0;
+  StatusOr<int> end = 0;
+};
+} // namespace
+
+static Status checkSweep(const SweepRequest &request) {
+  const auto refuse = [](const char *what) {
+    return Status::invalid("--sweep trains all runs at once, in one process, "
+                           "and does not go with {}; qlora compare --sweep "
+                           "trains one after another",
+                           what);
+  };
+  if (request.ranks > 1)
+    return refuse("several ranks");
+  if (!request.common.profile.path.empty())
+    return refuse("--profile");
+  if (!request.common.dumpFile.empty())
+    return refuse("--dump");
+  return Status::ok();
+}
+
+static Status checkRun(const LoadedRequest &loaded) {
+  if (loaded.module.table().target != QLORA_TARGET_CPU)
+    return Status::invalid("'{}' was compiled for cuda, where runs share no "
+                           "decoded weights; qlora compare --sweep trains one "
+                           "after another",
+                           loaded.module.path());
+  if (loaded.options.boolean("push_to_hub"))
+    return Status::invalid("--push-to-hub would give all runs of a --sweep one "
+                           "name; push the best with hf upload");
+  return Status::ok();
+}
+
+/// With the first module that was compiled for the run's values.
+static StatusOr<LoadedRequest> loadFirst(const SweepRequest &request,
+                                         SweepRun &run) {
+  Status refused;
+  for (const std::string &module : request.modules) {
+    run.request.modulePath = module;
+    auto loaded = loadRequest(run.request);
+    if (loaded.isOk())
+      return loaded;
+    if (refused.isOk())
+      refused = loaded.status();
+  }
+  return refused;
+}
+
+static StatusOr<SweepRun> prepareRun(const SweepRequest &request,
+                                     const SweepPoint &point) {
+  SweepRun run{.name = point.name(), .request = request.common};
+  const std::span<const OptionRow> tables[] = {optionTable()};
+  QLORA_ASSIGN_OR_RETURN(const auto settings, point.settings(tables));
+  std::vector<OptionSetting> &all = run.request.settings;
+  all.insert(all.end(), settings.begin(), settings.end());
+  QLORA_ASSIGN_OR_RETURN(const LoadedRequest loaded, loadFirst(request, run));
+  QLORA_RETURN_IF_ERROR(checkRun(loaded));
+  run.folder = loaded.options.text("output_dir") + "/" + run.name;
+  all.push_back({findOption(optionTable(), "output_dir"), run.folder,
+                 "--output-dir"});
+  QLORA_ASSIGN_OR_RETURN(const LoadedRequest placed, loadRequest(run.request));
+  QLORA_RETURN_IF_ERROR(checkOutputFolder(placed.options));
+  for (const qlora_arena &arena : placed.module.arenas())
+    run.ownBytes += arena.bytes;
+  run.baseBytes = placed.module.arenaBytes(QLORA_ARENA_FROZEN);
+  run.workspaceBytes = placed.module.arenaBytes(QLORA_ARENA_WORKSPACE);
+  run.ownBytes -= run.baseBytes + run.workspaceBytes;
+  return run;
+}
+
+static uint64_t workspaceOf(const std::vector<SweepRun> &runs) {
+  uint64_t bytes = 0;
+  for (const SweepRun &run : runs)
+    bytes = std::max(bytes, run.workspaceBytes);
+  return bytes;
+}
+
+static void say(const std::vector<SweepRun> &runs, bool asJson) {
+  if (asJson)
+    return;
+  uint64_t base = 0, own = 0;
+  std::string lines;
+  for (const SweepRun &run : runs) {
+    base = std::max(base, run.baseBytes);
+    own += run.ownBytes;
+    lines += fmt::format("         {}: {} of its own, in {}\n", run.name,
+                         formatBytes(run.ownBytes), shownPath(run.folder));
+  }
+  fmt::print("sweep    {} runs over one base of {}, which is decoded once for "
+             "all; {} planned\n{}\n",
+             runs.size(), formatBytes(base),
+             formatBytes(base + workspaceOf(runs) + own), lines);
+}
+
+/// Signals come to the thread that waits for the runs: kernels run in these.
+static Status trainAll(const SweepRequest &request, const RankEnvironment &env,
+                       std::vector<SweepRun> &runs) {
+  SweepTurns turns(runs.size());
+  QLORA_RETURN_IF_ERROR(turns.allocateWorkspace(workspaceOf(runs)));
+  SharedBase base;
+  std::mutex reporting;
+  const auto train = [&](size_t number) {
+    SweepRun &run = runs[number];
+    const SweepPart part{run.name, turns, number, base};
+    run.request.sweep = &part;
+    turns.begin(number);
+    run.end = endExceptions(run.name, [&] {
+      return runSession(run.request, env, FileDescriptor());
+    });
+    turns.leave(number);
+    run.request.sweep = nullptr;
+    const std::scoped_lock lock(reporting);
+    if (!run.end.isOk())
+      request.report(run.end.status().withContext(run.name));
+  };
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, &before);
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < runs.size(); ++i)
+    threads.emplace_back(train, i);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  for (std::thread &thread : threads)
+    thread.join();
+  return Status::ok();
+}
+
+/// Of those that have got so far as to log something.
+static Status compareRuns(const std::vector<SweepRun> &runs, bool asJson) {
+  std::vector<RunFolder> folders;
+  for (const SweepRun &run : runs)
+    if (auto folder = RunFolder::read(run.folder); folder.isOk())
+      folders.push_back(std::move(*folder));
+  if (folders.empty())
+    return Status::ok();
+  const auto compared = compareRuns(folders);
+  const std::string parent =
+      runs[0].folder.substr(0, runs[0].folder.size() - runs[0].name.size());
+  const std::string page = parent + "compare.html";
+  QLORA_RETURN_IF_ERROR(
+      replaceWholeFile(page, comparisonPage(folders, compared)));
+  if (!asJson)
+    fmt::print("\n{}\npage written to {}\n", comparisonTable(compared),
+               shownPath(page));
+  return Status::ok();
+}
+
+StatusOr<int> runSweep(const SweepRequest &request,
+                       const RankEnvironment &env) {
+  QLORA_RETURN_IF_ERROR(checkSweep(request));
+  std::vector<SweepRun> runs;
+  for (const SweepPoint &point : sweepPoints(request.axes)) {
+    auto run = prepareRun(request, point);
+    if (!run.isOk())
+      return run.status().withContext(point.name());
+    runs.push_back(std::move(*run));
+  }
+  QLORA_ASSIGN_OR_RETURN(const LoadedRequest first,
+                         loadRequest(runs[0].request));
+  const bool asJson = first.options.text("log_format") == "json";
+  say(runs, asJson);
+  QLORA_RETURN_IF_ERROR(trainAll(request, env, runs));
+  QLORA_RETURN_IF_ERROR(compareRuns(runs, asJson));
+  int code = 0;
+  for (SweepRun &run : runs)
+    code = std::max(code, run.end.isOk() ? *run.end : 1);
+  return code;
+}
+
+} // namespace qlora

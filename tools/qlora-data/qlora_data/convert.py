@@ -16,6 +16,7 @@ from .masking import (IGNORED, Conversation, LossRule, Span, labels_of,
                       learned_spans)
 from .model_files import ModelFiles
 from .rows import RowSpool, TokenRows
+from .preferences import sides_of
 from .shapes import ChatRow, PlainRow, normalise
 from .sources import SourceRow, batches, data_files, total_bytes
 from .template import Template
@@ -35,6 +36,7 @@ class Options:
     chat_template: str | None = None
     workers: int | None = None
     columns: Columns = field(default_factory=Columns)
+    pairs: bool = False  # rows have a chosen and a rejected answer
 
 
 @dataclass
@@ -79,26 +81,34 @@ class Converter:
     def _part(self, rows: list[SourceRow],
               done: int) -> tuple[TokenRows, int]:
         out = TokenRows()
-        batch = [self._rendered(row, out) for row in rows]
-        for row, encoding in zip(batch, self._encoded(batch)):
+        batch = [side for row in rows for side in self._rendered(row, out)]
+        encodings = self._encoded(batch)
+        sides = 2 if self.options.pairs else 1
+        for first in range(0, len(batch), sides):
+            place = batch[first].place
             try:
-                ids, labels = self._tokens(row, encoding)
-                self._check_vocabulary(ids[:self.options.max_length])
-                out.add(row.place, ids, labels, self.options.max_length)
+                tokens = [self._tokens(batch[number], encodings[number])
+                          for number in range(first, first + sides)]
+                for ids, _ in tokens:
+                    self._check_vocabulary(ids[:self.options.max_length])
+                out.add(place, tokens, self.options.max_length)
             except DataError as error:
-                raise error.at(row.place) from None
+                raise error.at(place) from None
         return out, done
 
-    def _rendered(self, source: SourceRow, out: TokenRows) -> RenderedRow:
+    def _rendered(self, source: SourceRow,
+                  out: TokenRows) -> list[RenderedRow]:
         place = source.place
         try:
             row = self.options.columns.renamed(source.read())
-            form = normalise(row, self.tokenizer.eos_token)
-            if isinstance(form, PlainRow):
-                rendered = self._plain(place, form)
-            else:
-                rendered = self._chat(place, form, out)
-            rendered.text.encode("utf-8")
+            sides = sides_of(row) if self.options.pairs else [row]
+            rendered = []
+            for side in sides:
+                form = normalise(side, self.tokenizer.eos_token)
+                rendered.append(self._plain(place, form)
+                                if isinstance(form, PlainRow)
+                                else self._chat(place, form, out))
+                rendered[-1].text.encode("utf-8")
         except UnicodeEncodeError:
             raise DataError("holds half of a surrogate pair (\\ud800 to "
                             "\\udfff alone), which is no character",

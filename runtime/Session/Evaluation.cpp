@@ -11,6 +11,7 @@
 
 #include "runtime/Base/Amounts.h"
 #include "runtime/Base/StopSignal.h"
+#include "runtime/Watch/StepLog.h"
 
 namespace qlora {
 

@@ -162,7 +162,7 @@ const OptionRow kRows[] = {
      "how strongly --rl weighs preferences: DPO's beta, ORPO's lambda",
      "rl_beta dpo_beta pref_beta orpo_alpha", "", 0},
     {"loss_type", kChoice, "sigmoid", kProgram, kSchedule,
-     "which loss --rl dpo has", "pref_loss", "sigmoid"},
+     "which loss --rl dpo has", "", "sigmoid"},
 
     {"max_steps", kInt, "-1", kRun, kSchedule,
      "optimizer steps; overrides --num-train-epochs when positive", "iters",

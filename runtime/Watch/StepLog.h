@@ -55,7 +55,7 @@ struct SettledStep {
   double loss = 0;
   double gradNorm = 0;
   double learningRate = 0;
-  LossSums sums;
+  LossSums sums = {};
 };
 
 /// What TRL logs of pairs, under its names behind `prefix`; nothing where there

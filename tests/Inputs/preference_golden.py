@@ -32,6 +32,8 @@ from trl.experimental.orpo import ORPOConfig, ORPOTrainer
 
 STEPS, ACCUMULATION, PAIRS, LENGTH, VOCABULARY = 5, 2, 2, 24, 256
 BETA, RATE = {"dpo": 0.3, "orpo": 0.5}, 0.002
+# What has hardly any gradient but rounding makes no whole steps with it.
+EPSILON = 1e-6
 NAMES = ("model_name_or_path", "adapter_name_or_path")
 
 
@@ -95,7 +97,8 @@ def loss_of(kind, trainer, ids, labels):
 
 def train(kind, trainer, named, batches):
     model, expected = trainer.model, {}
-    optimizer = torch.optim.AdamW(named.values(), lr=RATE, weight_decay=0.0)
+    optimizer = torch.optim.AdamW(named.values(), lr=RATE, eps=EPSILON,
+                                  weight_decay=0.0)
     losses, norms = [], []
     for step in range(STEPS):
         total = 0.0
@@ -131,7 +134,8 @@ def write_yaml(kind, source, to, batches):
                "beta": BETA[kind], "per_device_train_batch_size": PAIRS,
                "max_length": LENGTH, "max_steps": STEPS, "warmup_steps": 0,
                "gradient_accumulation_steps": ACCUMULATION,
-               "learning_rate": RATE, "lr_scheduler_type": "constant",
+               "adam_epsilon": EPSILON, "learning_rate": RATE,
+               "lr_scheduler_type": "constant",
                "weight_decay": 0.0, "max_grad_norm": 1.0}
     with open(os.path.join(to, "train.yaml"), "w") as file:
         file.writelines(f"{name}: {json.dumps(value)}\n"

@@ -61,6 +61,14 @@ static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
     quantize.experts = options.quantizeExperts;
     pm.addPass(createQuantizeBase(quantize));
   }
+  // While the model is what it was: its copy is the reference.
+  const bool hasPairs = options.objective != "none";
+  if (hasPairs) {
+    AttachObjectiveOptions objective;
+    objective.objective = options.objective;
+    objective.beta = options.beta;
+    pm.addPass(createAttachObjective(objective));
+  }
   if (!options.trainsAll)
     buildAdapters(pm, options);
   // Before the gradient: the backward of the fused form is fused too.
@@ -73,7 +81,7 @@ static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
   pm.addPass(createTrainWeights(weights));
   // Once all that has no length is done: every later pass counts bytes.
   SpecializeShapesOptions shapes;
-  shapes.batch = options.batch;
+  shapes.batch = options.batch * (hasPairs ? 2 : 1);
   llvm::append_range(shapes.lengths, options.lengths);
   llvm::append_range(shapes.buckets, options.buckets);
   shapes.computeType = options.computeType;
@@ -175,6 +183,7 @@ void qlora::registerPhases() {
   options.lengths = {32};
   options.quantizedFormat = "nf4";
   options.loraActivations = "int8";
+  options.objective = "dpo";
   for (const Phase &phase : kPhases)
     PassPipelineRegistration<>("phase-" + std::string(phase.name),
                                "a phase of qloracc",

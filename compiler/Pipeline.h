@@ -21,7 +21,7 @@ namespace qlora {
 /// LoRA texts are JSON, as the passes take them.
 struct CompileOptions {
   std::string target = "cpu"; ///< cpu or cuda
-  int64_t batch = 1;
+  int64_t batch = 1; ///< rows, or pairs where the objective has them
   std::vector<int64_t> lengths;
   std::vector<int64_t> buckets; ///< tokens of variants of one row
   std::string computeType = "bfloat16";
@@ -33,6 +33,8 @@ struct CompileOptions {
   bool quantizeExperts = false; ///< with a quantizedFormat
   int64_t block = 64;
   bool doubleQuant = false;
+  std::string objective = "none"; ///< none, or as attach-objective has it
+  double beta = 0.1;
   int64_t rank = 8;
   double alpha = 8;
   double dropout = 0;

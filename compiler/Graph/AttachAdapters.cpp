@@ -114,7 +114,7 @@ static SmallVector<WeightedProduct> productsOf(func::FuncOp function) {
   for (Operation &op : function.front())
     if (auto product = dyn_cast<WeightedProduct>(op);
         product && product.getModule() && product.getProduct() &&
-        !product.getGroupOffsets())
+        !product.getGroupOffsets() && !isReference(product))
       products.push_back(product);
   return products;
 }
@@ -131,7 +131,7 @@ static SmallVector<EmbeddingOp> embeddingsOf(func::FuncOp function) {
   return llvm::filter_to_vector(
       function.front().getOps<EmbeddingOp>(), [](EmbeddingOp embedding) {
         return embedding.getTable().getDefiningOp<WeightOp>() &&
-               !moduleOf(embedding).empty();
+               !moduleOf(embedding).empty() && !isReference(embedding);
       });
 }
 

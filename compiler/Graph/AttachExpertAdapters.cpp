@@ -148,7 +148,8 @@ LogicalResult AttachExpertAdaptersPass::attachTo(func::FuncOp function) {
   SmallVector<StringRef> there;
   for (Operation &op : function.front()) {
     auto product = dyn_cast<WeightedProduct>(op);
-    if (!product || !product.getModule() || !product.getGroupOffsets())
+    if (!product || !product.getModule() || !product.getGroupOffsets() ||
+        isReference(product))
       continue;
     if (failed(refuseModuleTargets(product)))
       return failure();

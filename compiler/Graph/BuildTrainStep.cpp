@@ -48,7 +48,7 @@ public:
 struct Forward {
   StepOp step;
   SmallVector<Operation *> ops;
-  SmallVector<Value> results; ///< loss, count, correct
+  SmallVector<Value> results; ///< of the function
 };
 
 class BuildTrainStepPass
@@ -68,8 +68,20 @@ class BuildTrainStepPass
 
 } // namespace
 
+/// What the runtime reads of the function.
+static SmallVector<StringRef> readNames(func::FuncOp function) {
+  return llvm::map_to_vector(
+      function.front().getTerminator()->getOperands(), [](Value value) {
+        auto loss = value.getDefiningOp<LossOp>();
+        return loss ? loss.getReadName(
+                          cast<OpResult>(value).getResultNumber())
+                    : StringRef();
+      });
+}
+
 /// The function is one that the runtime can feed: each argument is a known
-/// input, and the results are those of a head_loss.
+/// input, and the results are what it reads, a loss first and how much that is
+/// of.
 static LogicalResult checkForward(func::FuncOp function) {
   if (!function->hasAttr("model.batch") || !function->hasAttr("model.length"))
     return function.emitOpError("has no model.batch and model.length, which "
@@ -90,13 +102,15 @@ static LogicalResult checkForward(func::FuncOp function) {
              << i << " expects a type of [B, T] i32, but got "
              << function.getArgument(i).getType();
   }
-  Operation *end = function.front().getTerminator();
-  // What uses its product up makes a loss of it.
-  auto head = end->getNumOperands()
-                  ? end->getOperand(0).getDefiningOp<WeightedProduct>()
-                  : WeightedProduct();
-  if (!head || head.getProduct() || !llvm::equal(end->getOperands(), head->getResults()))
-    return end->emitOpError("expects the three results of a model.head_loss");
+  const SmallVector<StringRef> names = readNames(function);
+  StringSet<> read;
+  if (names.size() < 2 || names[0] != "loss_sum" || names[1] != "label_count" ||
+      !llvm::all_of(names, [&](StringRef name) {
+        return !name.empty() && read.insert(name).second;
+      }))
+    return function.front().getTerminator()->emitOpError(
+        "expects the results of a loss: loss_sum, label_count, and others that "
+        "the runtime reads, each once");
   return success();
 }
 
@@ -155,10 +169,9 @@ LogicalResult BuildTrainStepPass::findWanted(ArrayRef<Operation *> ops,
 }
 
 static SmallVector<Operation *> emitResults(OpBuilder &builder, Location loc,
+                                            ArrayRef<StringRef> names,
                                             ArrayRef<Value> values,
                                             bool accumulate) {
-  static constexpr StringLiteral names[] = {"loss_sum", "label_count",
-                                            "correct"};
   SmallVector<Operation *> results;
   for (auto [name, value] : llvm::zip_equal(names, values))
     results.push_back(ResultOp::create(builder, loc, name, value,
@@ -176,7 +189,8 @@ LogicalResult BuildTrainStepPass::buildAccumulate(OpBuilder &builder,
   if (failed(findWanted(forward.ops, tape)))
     return failure();
   SmallVector<Operation *> results =
-      emitResults(backward, function.getLoc(), forward.results, true);
+      emitResults(backward, function.getLoc(), readNames(function),
+                  forward.results, true);
   Operation *lossOp = forward.results.front().getDefiningOp();
   DenseSet<Attribute> reached;
   for (Operation *op : llvm::reverse(forward.ops)) {
@@ -219,7 +233,8 @@ void BuildTrainStepPass::buildEvaluate(OpBuilder &builder,
                                        func::FuncOp function) {
   Forward forward = cloneForward(builder, function, StepKind::Evaluate);
   OpBuilder inner = OpBuilder::atBlockEnd(&forward.step.getBody().front());
-  emitResults(inner, function.getLoc(), forward.results, false);
+  emitResults(inner, function.getLoc(), readNames(function), forward.results,
+              false);
 }
 
 /// Of the ops that say where a parameter starts, copies over the weights then.

@@ -16,8 +16,9 @@ def SpecializeShapes : Pass<"specialize-shapes", "::mlir::ModuleOp"> {
     `@forward_<batch>x<length>`, with `model.batch` and `model.length`
     attributes, and one of a single row per token bucket, unless a length is the
     same. In every value of a copy the first two dynamic dimensions become batch
-    and length, and f32 activations become the compute type. Values without
-    dynamic dimensions (weights, loss) keep theirs.
+    and length, and f32 activations become the compute type; what has one number
+    for each row stays f32. Values without dynamic dimensions (weights, loss)
+    keep theirs.
 
     ```mlir
     // before: %y = model.add %a, %b : tensor<?x?x64xf32>
@@ -54,6 +55,31 @@ def QuantizeBase : Pass<"quantize-base", "::mlir::ModuleOp"> {
            "quantise the block scales too, where the format may">,
     Option<"experts", "experts", "bool", "false",
            "also the stacked weights of experts">,
+  ];
+}
+
+def AttachObjective : Pass<"attach-objective", "::mlir::ModuleOp"> {
+  let summary = "train for preferences instead of tokens";
+  let description = [{
+    The loss that a function returns becomes one of pairs of answers. The lines
+    of a batch are those of all chosen answers, then those of the rejected ones,
+    and the head gives the loss of each. For `dpo` all before the loss is there
+    twice: the copy is the model as it is now, goes first, is marked `reference`,
+    has no dropout, and is left alone by who adapts the model later. For `orpo` a
+    second head has the tokens before the answers, a new argument `prompts`.
+
+    ```mlir
+    // %loss, %count, %correct = model.head_loss %h, %w, %targets
+    // becomes
+    // %l0, %n0, %c0 = model.head_loss %h0, %w0, %targets
+    //     {phase = #model.phase<reference>}
+    // %l, %n, %correct = model.head_loss %h, %w, %targets // of each line
+    // %slopes, %loss, %count, ... = model.dpo_loss %l, %n, %l0
+    ```
+  }];
+  let options = [
+    Option<"objective", "objective", "std::string", "\"dpo\"", "dpo or orpo">,
+    Option<"beta", "beta", "double", "0.1", "">,
   ];
 }
 

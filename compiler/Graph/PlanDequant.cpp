@@ -147,7 +147,8 @@ void PlanDequantPass::collectUse(OpOperand &use) {
   for (UseGroup &group : weight.groups) {
     if (group.step == step && group.isBackward == isBackward &&
         group.zone == zones[op] && group.compute == compute &&
-        layerOf(group.uses.front()->getOwner()) == layerOf(op)) {
+        layerOf(group.uses.front()->getOwner()) == layerOf(op) &&
+        isReference(group.uses.front()->getOwner()) == isReference(op)) {
       group.uses.push_back(&use);
       return;
     }

@@ -83,17 +83,19 @@ SmallVector<Variant> SpecializeShapesPass::variants() const {
 
 /// `type` with its dynamic dimensions fixed: the batch is the first of a
 /// tensor, the length comes second in activations, last in what attention
-/// keeps of each head.
+/// keeps of each head. What has one number for each row stays f32.
 Type SpecializeShapesPass::specialized(Type type, Variant variant,
                                        bool keepF32) const {
   auto tensor = dyn_cast<RankedTensorType>(type);
-  if (!tensor || tensor.getNumDynamicDims() != 2 || !tensor.isDynamicDim(0))
+  const int64_t open = tensor ? tensor.getNumDynamicDims() : 0;
+  if (open < 1 || open > 2 || !tensor.isDynamicDim(0))
     return type;
   SmallVector<int64_t> shape(tensor.getShape());
   *llvm::find(shape, ShapedType::kDynamic) = variant.batch;
-  *llvm::find(shape, ShapedType::kDynamic) = variant.length;
+  if (open == 2)
+    *llvm::find(shape, ShapedType::kDynamic) = variant.length;
   Type element = tensor.getElementType();
-  if (element.isF32() && !keepF32)
+  if (open == 2 && element.isF32() && !keepF32)
     element = compute;
   return RankedTensorType::get(shape, element);
 }

@@ -90,15 +90,19 @@ void LowerToProgramPass::runOnOperation() {
   OpBuilder builder = OpBuilder::atBlockEnd(module.getBody());
   layout->emit(builder, module);
   KernelSymbols kernels(module);
-  int64_t tokens = 0;
+  int64_t tokens = 0, inputs = 4;
   bool hasRounded = false;
   SmallVector<StepOp> steps(module.getOps<StepOp>());
   for (StepOp step : steps) {
     tokens = std::max<int64_t>(tokens, step.getBatch() * step.getLength());
+    for (auto name : step.getInputs().getAsRange<StringAttr>())
+      inputs = std::max<int64_t>(
+          inputs, 1 + (llvm::find(kStepInputs, name.getValue()) -
+                       std::begin(kStepInputs)));
     hasRounded |= llvm::any_of(step.getBody().getOps<WeightOp>(),
                                [](WeightOp op) { return op.getRounded(); });
   }
-  emitArenas(builder, module.getLoc(), *layout, inputBytes(tokens),
+  emitArenas(builder, module.getLoc(), *layout, inputBytes(inputs, tokens),
              resultBytes(tokens), hasRounded);
   // What is where is found for all steps side by side; kernels and entries are
   // made in their order.

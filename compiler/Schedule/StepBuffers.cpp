@@ -12,27 +12,33 @@ using program::Arena;
 
 static constexpr int64_t kAlign = kArenaAlignment;
 
-int64_t qlora::inputBytes(int64_t tokens) {
-  return std::size(kStepInputs) * llvm::alignTo(4 * tokens, kAlign);
+int64_t qlora::inputBytes(int64_t inputs, int64_t tokens) {
+  return inputs * llvm::alignTo(4 * tokens, kAlign);
 }
 
 namespace {
-/// What a step hands to the runtime, in the order of the result arena.
+/// What a step hands to the runtime.
 struct StepResult {
   StringLiteral name;
   qlora_binding_kind kind;
-  int64_t statistic; ///< element of the gradient arena where it adds up
+  int64_t offset; ///< in the result arena
 };
 } // namespace
 
 static constexpr StepResult kResults[] = {
-    {"loss_sum", QLORA_RESULT_LOSS_SUM, kLossSumElement},
-    {"label_count", QLORA_RESULT_LABEL_COUNT, kLabelCountElement},
-    {"grad_norm", QLORA_RESULT_GRAD_NORM, -1},
-    {"correct", QLORA_RESULT_CORRECT, -1}}; // the only one of every token
+    {"loss_sum", QLORA_RESULT_LOSS_SUM, 0},
+    {"label_count", QLORA_RESULT_LABEL_COUNT, kAlign},
+    {"grad_norm", QLORA_RESULT_GRAD_NORM, 2 * kAlign},
+    {"chosen_rewards", QLORA_RESULT_CHOSEN_REWARDS, 2 * kAlign + 4},
+    {"rejected_rewards", QLORA_RESULT_REJECTED_REWARDS, 2 * kAlign + 8},
+    {"right_pairs", QLORA_RESULT_RIGHT_PAIRS, 2 * kAlign + 12},
+    {"chosen_logps", QLORA_RESULT_CHOSEN_LOGPS, 2 * kAlign + 16},
+    {"rejected_logps", QLORA_RESULT_REJECTED_LOGPS, 2 * kAlign + 20},
+    // The only one of every token.
+    {"correct", QLORA_RESULT_CORRECT, 3 * kAlign}};
 
 int64_t qlora::resultBytes(int64_t tokens) {
-  return (std::size(kResults) - 1) * kAlign + llvm::alignTo(4 * tokens, kAlign);
+  return 3 * kAlign + llvm::alignTo(4 * tokens, kAlign);
 }
 
 static const StepResult &resultOf(const OutsideMemory &outside) {
@@ -97,10 +103,10 @@ Place StepLowering::outsidePlace(const OutsideMemory &outside,
                   tensorBytes(type));
   }
   const StepResult &result = resultOf(outside);
-  if (outside.space == MemorySpace::Gradient)
-    return buffer(Arena::Gradient, 4 * result.statistic, tensorBytes(type));
-  return buffer(Arena::Result, (&result - kResults) * kAlign,
-                tensorBytes(type));
+  if (outside.space != MemorySpace::Gradient)
+    return buffer(Arena::Result, result.offset, tensorBytes(type));
+  auto element = llvm::find(kStatistics, result.name) - std::begin(kStatistics);
+  return buffer(Arena::Gradient, 4 * element, tensorBytes(type));
 }
 
 /// Inputs in enum qlora_binding_kind have kStepInputs' order.

@@ -17,10 +17,10 @@ namespace qlora {
 
 inline constexpr int64_t kArenaAlignment = 64;
 
-/// The input arena: ids, targets, positions and segments, i32 each, for the
+/// The input arena: the first `inputs` of kStepInputs, i32 each, for the
 /// largest variant's `tokens`. All variants use the same places.
-int64_t inputBytes(int64_t tokens);
-/// The result arena: loss sum, label count, grad norm, then `correct`.
+int64_t inputBytes(int64_t inputs, int64_t tokens);
+/// The result arena: sums and norm, then `correct`.
 int64_t resultBytes(int64_t tokens);
 
 /// The `program.kernel`s of a module: one per library op and one per distinct

@@ -127,7 +127,12 @@ int64_t layerOf(mlir::Operation *op);
 StepPhase phaseOf(mlir::Operation *op);
 /// Also of what the backward does again.
 inline bool isBackward(mlir::Operation *op) {
-  return phaseOf(op) != StepPhase::Forward;
+  return phaseOf(op) == StepPhase::Backward ||
+         phaseOf(op) == StepPhase::Recomputed;
+}
+/// Of the model before training, whose weights stay what they are.
+inline bool isReference(mlir::Operation *op) {
+  return phaseOf(op) == StepPhase::Reference;
 }
 /// Nothing for an op that is no StagedOp.
 void setLayer(mlir::Operation *op, int64_t layer);

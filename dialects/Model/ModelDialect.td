@@ -22,7 +22,7 @@ def Model_Dialect : Dialect {
     What a user writes or imports. A file holds one `model.parameter` per
     weight, which names a safetensors file and never holds the bytes, and one
     function whose arguments are marked with `model.input` and whose results
-    are those of `model.head_loss`:
+    are those of a `LossOp`, `model.head_loss`:
 
     ```mlir
     model.parameter @"model.norm.weight" : tensor<64xbf16>
@@ -86,7 +86,8 @@ def Model_WeightLayoutAttr
 def Model_StepPhase : I32EnumAttr<"StepPhase", "a part of a training step", [
     I32EnumAttrCase<"Forward", 0, "forward">,
     I32EnumAttrCase<"Backward", 1, "backward">,
-    I32EnumAttrCase<"Recomputed", 2, "recomputed">]> {
+    I32EnumAttrCase<"Recomputed", 2, "recomputed">,
+    I32EnumAttrCase<"Reference", 3, "reference">]> {
   let cppNamespace = "::qlora::model";
   let genSpecializedAttr = 0;
 }

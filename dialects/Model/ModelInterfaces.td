@@ -15,7 +15,9 @@ def Model_Staged : OpInterface<"StagedOp"> {
     `layer` that it belongs to, or whose gradient it is part of (none outside of
     the layers: -1), and its `phase`. `backward` is what reverse mode and the
     passes after it add to the forward; `recomputed` is the part of that which
-    does a forward op again. A forward op does not say so.
+    does a forward op again. `reference` is the forward of the model as it was
+    before training: nothing is adapted there, and no gradient flows through. A
+    forward op does not say so.
 
     Both are attributes of the op, so that clones have them; who makes an op for
     another one calls `copyStage` (Model.h).
@@ -227,6 +229,20 @@ defvar Model_HeadMethods = [{
     ::mlir::Value getProduct() { return nullptr; }
     bool takesStoredWeight() { return false; }
 }];
+
+def Model_LossOp : OpInterface<"LossOp"> {
+  let cppNamespace = "::qlora::model";
+  let description = [{
+    An op with results that the runtime reads, which a forward function returns:
+    a loss, what it is divided by, and what else is said of them. Reverse mode
+    starts at the one that is called `loss_sum`.
+  }];
+  let methods = [
+    InterfaceMethod<"What a result is read as (train.result); empty for one that "
+                    "is not.", "::llvm::StringRef", "getReadName",
+                    (ins "unsigned":$result)>,
+  ];
+}
 
 def Model_MemoryOp : OpInterface<"MemoryOp"> {
   let cppNamespace = "::qlora::model";

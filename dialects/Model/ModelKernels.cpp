@@ -122,6 +122,6 @@ KernelCall HeadLossOp::getKernelCall() {
            {A::Result, 1}, {A::Result, 2}, {A::Workspace}},
           {matrixRows(hidden), matrixColumns(hidden), vocab,
            matrixColumns(hidden), doubleBits(getCap().convertToDouble()),
-           kHeadChunkRows},
+           kHeadChunkRows, columnsOf(getLoss())},
           {{3, 0}}};
 }

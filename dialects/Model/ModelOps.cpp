@@ -258,10 +258,12 @@ LogicalResult HeadLossOp::verify() {
   if (isa<QuantizedType>(weight.getElementType()))
     return emitOpError("(C3) expects a weight that is not quantised");
   auto one = RankedTensorType::get({1}, Float32Type::get(getContext()));
-  if (getLoss().getType() != one || getCount().getType() != one ||
+  auto lines = one.clone({tensorOf(getHidden()).getDimSize(0)});
+  Type type = getLoss().getType();
+  if ((type != one && type != lines) || getCount().getType() != type ||
       !isTokenMask(getCorrect(), getHidden()))
     return emitOpError("(C4) expects results of type ")
-           << one << " twice and [B, T] i32";
+           << one << " or " << lines << " twice and [B, T] i32";
   if (!isCap(getCap()))
     return emitOpError("(C5) expects a finite cap of at least 0");
   return success();

@@ -232,29 +232,8 @@ def Model_AttentionOp : Model_Library<"attention",
     }]>];
 }
 
-def Model_HeadLossOp : Model_Library<"head_loss", [Model_WeightedProduct]> {
-  let summary = "output head and cross entropy, logits never whole";
-  let description = [{
-    hidden [B, T, H], W [V, H], targets [B, T] i32 (the label of the next
-    token; -100: none). Results: loss sum and label count, f32 [1]; correct
-    i32 [B, T], 1 where the target is the argmax. With a `cap` (not 0) logits
-    z are cap * tanh(z / cap). (C1) W's second dimension
-    is H. (C2) targets is [B, T] i32. (C3) W is not 4-bit. (C4) the results
-    have these types. (C5) cap is neither negative nor infinite.
-  }];
-  let ownArguments = (ins Model_FloatTensor:$hidden, Model_WeightTensor:$weight,
-    Model_Tensor:$targets, DefaultValuedAttr<F64Attr, "0.0">:$cap);
-  let results = (outs Model_FloatTensor:$loss, Model_FloatTensor:$count,
-    Model_Tensor:$correct);
-  let assemblyFormat = [{
-    $hidden `,` $weight `,` $targets attr-dict
-    `:` functional-type(operands, results)
-  }];
-  let extraClassDeclaration = Model_HeadMethods;
-  let hasVerifier = 1;
-}
-
 // Between library ops and views, as the reference page has them.
+include "dialects/Model/ModelLossOps.td"
 include "dialects/Model/ModelExpertOps.td"
 include "dialects/Model/ModelRowOps.td"
 

@@ -155,10 +155,16 @@ def Program_Binding : Program_Enum<"Binding", "qlora_binding_kind", [
     I32EnumAttrCase<"Targets", 1, "targets">,
     I32EnumAttrCase<"Positions", 2, "positions">,
     I32EnumAttrCase<"Segments", 3, "segments">,
+    I32EnumAttrCase<"Prompts", 4, "prompts">,
     I32EnumAttrCase<"LossSum", 16, "loss_sum">,
     I32EnumAttrCase<"LabelCount", 17, "label_count">,
     I32EnumAttrCase<"Correct", 18, "correct">,
-    I32EnumAttrCase<"GradNorm", 19, "grad_norm">]>;
+    I32EnumAttrCase<"GradNorm", 19, "grad_norm">,
+    I32EnumAttrCase<"ChosenRewards", 20, "chosen_rewards">,
+    I32EnumAttrCase<"RejectedRewards", 21, "rejected_rewards">,
+    I32EnumAttrCase<"RightPairs", 22, "right_pairs">,
+    I32EnumAttrCase<"ChosenLogps", 23, "chosen_logps">,
+    I32EnumAttrCase<"RejectedLogps", 24, "rejected_logps">]>;
 def Program_BindingAttr : Program_EnumAttr<Program_Binding, "binding">;
 
 def Program_Collective : Program_Enum<"Collective", "qlora_collective", [

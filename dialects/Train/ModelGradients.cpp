@@ -3,6 +3,7 @@
 // One derivative rule per model op, in the order of ModelOps.td. All row ops
 // share one: the reverse of their region.
 
+#include "dialects/Model/Arithmetic.h"
 #include "dialects/Train/Train.h"
 
 using namespace mlir;
@@ -160,22 +161,64 @@ static LogicalResult reverse(AttentionOp attention, Tape &tape) {
   return success();
 }
 
-/// The loss is the end of the tape: its own gradient is 1, and it is computed
-/// again together with that of its operands, so the forward op goes away.
+/// x times a number that the lines of a batch have each.
+static Value scaleLines(OpBuilder &b, Location loc, Value x, Value numbers) {
+  RankedTensorType type = tensorOf(x);
+  const int64_t columns = matrixColumns(type);
+  auto map = [&](MapKind kind, int64_t group) {
+    return MapAttr::get(b.getContext(), kind, group);
+  };
+  return buildRows(
+             b, loc, {type}, {x, numbers}, columns,
+             {map(MapKind::Full, 1),
+              map(MapKind::Scalar, matrixRows(type) / columnsOf(numbers))},
+             "scale_lines",
+             [&](OpBuilder &inner, ValueRange row) -> SmallVector<Value> {
+               Arithmetic a(inner, loc);
+               return {a.mul(row[0], a.splat(row[1], row[0].getType()))};
+             })
+      ->getResult(0);
+}
+
+/// The loss is computed together with its gradient, in the place of the forward
+/// op, which goes away. At the end of the tape its own gradient is 1; that of a
+/// loss by line is known later, and multiplies what is there then, so that no
+/// logits are made twice.
 static LogicalResult reverse(HeadLossOp head, Tape &tape) {
+  Value flowing = tape.lookup(head.getLoss());
   SmallVector<Type> types(head->getResultTypes());
   types.push_back(head.getHidden().getType());
   bool trained = tape.needs(head.getWeight());
+  if (trained && flowing)
+    return head.emitOpError("cannot be trained itself where each line has a "
+                            "loss of its own; leave the output head out of "
+                            "modules_to_save");
   if (trained)
     types.push_back(asF32(tensorOf(head.getWeight())));
-  auto grad =
-      HeadLossGradOp::create(tape.getBuilder(), head.getLoc(), types,
-                             head.getHidden(), head.getWeight(),
-                             head.getTargets(), head.getCap());
+  OpBuilder before(head), &b = flowing ? before : tape.getBuilder();
+  auto grad = HeadLossGradOp::create(b, head.getLoc(), types, head.getHidden(),
+                                     head.getWeight(), head.getTargets(),
+                                     head.getCap());
+  if (flowing)
+    copyStage(head, grad);
   head->replaceAllUsesWith(grad->getResults().take_front(3));
-  tape.add(head.getHidden(), grad.getDhidden());
+  Value dhidden = grad.getDhidden();
+  if (flowing)
+    dhidden = scaleLines(tape.getBuilder(), head.getLoc(), dhidden, flowing);
+  tape.add(head.getHidden(), dhidden);
   if (trained)
     tape.add(head.getWeight(), grad.getDweight());
+  return success();
+}
+
+/// They have made their derivatives with the loss, whose own is 1.
+static LogicalResult reverse(DpoLossOp loss, Tape &tape) {
+  tape.add(loss.getLosses(), loss.getSlopes());
+  return success();
+}
+static LogicalResult reverse(OrpoLossOp loss, Tape &tape) {
+  tape.add(loss.getLosses(), loss.getSlopes());
+  tape.add(loss.getPromptLosses(), loss.getPromptSlopes());
   return success();
 }
 
@@ -338,7 +381,8 @@ template <typename... Ops> static void attachRules(MLIRContext *context) {
 
 void qlora::train::registerModelGradients(DialectRegistry &registry) {
   registry.addExtension(+[](MLIRContext *context, ModelDialect *) {
-    attachRules<EmbeddingOp, LinearOp, AttentionOp, HeadLossOp, RmsNormOp,
+    attachRules<EmbeddingOp, LinearOp, AttentionOp, HeadLossOp, DpoLossOp,
+                OrpoLossOp, RmsNormOp,
                 LayerNormOp, RopeOp, ActivationOp, GluOp, AddOp, ScaleOp,
                 AddBiasOp, MagnitudeOp, GateRowsOp, DropoutOp, RowsOp, SplitOp, ConcatOp,
                 RouteOp, SortByExpertOp, GatherRowsOp, CombineRowsOp,

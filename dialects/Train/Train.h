@@ -20,10 +20,14 @@ namespace qlora::train {
 inline constexpr int64_t kFlatColumns = 1024;
 /// What the runtime can write for a step, as enum qlora_binding_kind.
 inline constexpr llvm::StringLiteral kStepInputs[] = {"ids", "targets",
-                                                      "positions", "segments"};
-/// Elements of the statistics row.
-inline constexpr int64_t kLossSumElement = 0;
-inline constexpr int64_t kLabelCountElement = 1;
+                                                      "positions", "segments",
+                                                      "prompts"};
+/// Elements of the statistics row, in their order: what adds up over the
+/// micro-batches and ranks of a step.
+inline constexpr llvm::StringLiteral kStatistics[] = {
+    "loss_sum",         "label_count", "chosen_rewards",
+    "rejected_rewards", "right_pairs", "chosen_logps",
+    "rejected_logps"};
 
 /// Parameters start at multiples of this many elements in a flat arena.
 inline constexpr int64_t kFlatAlignment = 16;

@@ -193,13 +193,13 @@ InitializeOp::verifySymbolUses(SymbolTableCollection &symbols) {
 
 LogicalResult ResultOp::verify() {
   StringRef name = getName();
-  if (name != "loss_sum" && name != "label_count" && name != "correct" &&
-      name != "grad_norm")
+  const bool isStatistic = llvm::is_contained(kStatistics, name);
+  if (!isStatistic && name != "correct" && name != "grad_norm")
     return emitOpError("(C1) does not know the result '") << name << "'";
-  if (getAccumulate() && name != "loss_sum" && name != "label_count")
-    return emitOpError("(C2) expects loss_sum or label_count to accumulate, "
-                       "but got '")
-           << name << "'";
+  if (getAccumulate() && !isStatistic)
+    return emitOpError("(C2) expects one of ")
+           << llvm::join(ArrayRef(kStatistics), ", ")
+           << " to accumulate, but got '" << name << "'";
   return success();
 }
 
@@ -290,7 +290,8 @@ KernelCall HeadLossGradOp::getKernelCall() {
            {A::Result, 1}, {A::Result, 2}, {A::Result, 3},
            getDweight() ? A{A::Result, 4} : A{A::Absent}, {A::Workspace}},
           {matrixRows(hidden), width, vocab, width, width,
-           doubleBits(getCap().convertToDouble()), kHeadChunkRows},
+           doubleBits(getCap().convertToDouble()), kHeadChunkRows,
+           columnsOf(getLoss())},
           {{3, 0}, {4, 6}}};
 }
 

@@ -31,7 +31,7 @@ def Train_Dialect : Dialect {
     Trainable parameters, their gradients and AdamW's moments are flat f32
     arenas of one layout; so is, in bf16, a copy of the parameters for who
     rounds them anyway. The first kFlatColumns elements of the gradient
-    arena are for statistics (loss sum, label count), so that they are summed
+    arena are for statistics (kStatistics in Train.h), so that they are summed
     over ranks with the gradients; then come the parameters, those together
     that are updated alike (FlatGroup in Train.h), and of these in the order in
     which the backward finishes their gradients.
@@ -132,10 +132,9 @@ def Train_InitializeOp : Train_Store<"initialize",
 def Train_ResultOp : Train_Store<"result"> {
   let summary = "names a value that the runtime reads";
   let description = [{
-    `loss_sum`, `label_count`, `correct` or `grad_norm`. With `accumulate` the
+    One of kStatistics, `correct` or `grad_norm`. With `accumulate` the
     value is added to a statistics element of the gradient arena.
-    (C1) the name is one of these. (C2) of loss_sum and label_count, where it
-    accumulates.
+    (C1) the name is one of these. (C2) of kStatistics, where it accumulates.
   }];
   let ownArguments = (ins StrAttr:$name, Model_Tensor:$value,
                        UnitAttr:$accumulate);
@@ -245,7 +244,8 @@ def Train_HeadLossGradOp
     : Train_Library<"head_loss_grad", [Model_WeightedProduct]> {
   let summary = "model.head_loss together with its gradients";
   let description = [{
-    dhidden is that of the loss sum. With two more operands than that, dW too:
+    dhidden is that of the loss sum, of which every line of hidden has its own
+    share. With two more operands than that, dW too:
     `dweight` is there when the head is trained, f32 like W's shape.
   }];
   let ownArguments = (ins Model_Tensor:$hidden, Model_Tensor:$weight,

@@ -240,12 +240,21 @@ enum qlora_binding_kind {
                                the runtime; -100 has no loss */
   QLORA_INPUT_POSITIONS = 2,/* position inside the segment, from 0 */
   QLORA_INPUT_SEGMENTS = 3, /* attention stays inside a segment; 0: padding */
+  QLORA_INPUT_PROMPTS = 4,  /* the next token of the segment where TARGETS has
+                               no label, else -100 */
   /* results */
-  QLORA_RESULT_LOSS_SUM = 16,    /* f32, summed over labelled tokens */
-  QLORA_RESULT_LABEL_COUNT = 17, /* f32 */
+  QLORA_RESULT_LOSS_SUM = 16,    /* f32, summed over labelled tokens, or over
+                                    what else the objective counts */
+  QLORA_RESULT_LABEL_COUNT = 17, /* f32: how many those are */
   QLORA_RESULT_CORRECT = 18,     /* i32 [batch, length]: 1 where the target is
                                     the argmax, 0 where not or no target */
-  QLORA_RESULT_GRAD_NORM = 19    /* f32, before clipping; UPDATE only */
+  QLORA_RESULT_GRAD_NORM = 19,   /* f32, before clipping; UPDATE only */
+  /* of pairs of answers, where the objective has them: f32, summed */
+  QLORA_RESULT_CHOSEN_REWARDS = 20,
+  QLORA_RESULT_REJECTED_REWARDS = 21,
+  QLORA_RESULT_RIGHT_PAIRS = 22, /* whose chosen answer has the larger reward */
+  QLORA_RESULT_CHOSEN_LOGPS = 23,
+  QLORA_RESULT_REJECTED_LOGPS = 24
 };
 
 /* Where an entry's input or result lives. */

@@ -157,6 +157,17 @@ const OptionRow kRows[] = {
      "memory; auto: where the memory limit asks for it",
      "", "auto true false"},
 
+    {"rl", kChoice, "none", kProgram, kSchedule,
+     "what is trained for: none, the tokens of the data; dpo: to prefer the "
+     "chosen answer to the rejected one more than the base does; orpo: the same "
+     "by the odds, and the chosen answers. Rows are pairs then",
+     "", "none dpo orpo"},
+    {"beta", kFloat, "0.1", kProgram, kSchedule,
+     "how strongly --rl weighs preferences: DPO's beta, ORPO's lambda",
+     "rl_beta dpo_beta pref_beta orpo_alpha", "", 0},
+    {"loss_type", kChoice, "sigmoid", kProgram, kSchedule,
+     "which loss --rl dpo has", "", "sigmoid"},
+
     {"max_steps", kInt, "-1", kRun, kSchedule,
      "optimizer steps; overrides --num-train-epochs when positive", "iters",
      "", -1, 1e15},

@@ -248,6 +248,33 @@ static Status validateFull(const Options &o) {
   return Status::ok();
 }
 
+/// Pairs of answers stay together, and a reference needs the base as it was.
+static Status validateObjective(const Options &o) {
+  const std::string rl = o.text("rl");
+  const std::string objective = o.spelling("rl") + " " + rl;
+  if (rl == "none")
+    return Status::ok();
+  const auto refuse = [&](const std::string &what, const char *why) {
+    return Status::invalid("{} does not go with {}: {}; leave one of them out",
+                           what, objective, why);
+  };
+  if (o.boolean("packing"))
+    return refuse(o.spelling("packing"), "a pair has two lines of its own");
+  if (o.text("padding_free") == "true")
+    return refuse(o.spelling("padding_free") + " true",
+                  "a pair has two lines of its own");
+  if (o.text("finetuning_type") == "full")
+    return refuse(o.spelling("finetuning_type") + " full",
+                  rl == "dpo" ? "the reference is the base, which would be "
+                                "needed a second time"
+                              : "the output head cannot be trained");
+  if (rl == "dpo" && !o.value("modules_to_save").empty())
+    return refuse(o.spelling("modules_to_save"),
+                  "the reference is the base, which would be needed a second "
+                  "time");
+  return Status::ok();
+}
+
 Status Options::validate() const {
   if (!contradictions.empty())
     return contradictions.begin()->second;
@@ -279,6 +306,7 @@ Status Options::validate() const {
   QLORA_RETURN_IF_ERROR(validateData());
   QLORA_RETURN_IF_ERROR(validateAdapter(*this));
   QLORA_RETURN_IF_ERROR(validateFull(*this));
+  QLORA_RETURN_IF_ERROR(validateObjective(*this));
   if (boolean("load_in_4bit") && boolean("load_in_8bit"))
     return Status::invalid("{} and {}: a base has 4 bits or 8, leave one out",
                            spelling("load_in_4bit"), spelling("load_in_8bit"));

@@ -39,6 +39,7 @@ static StatusOr<std::string> tokenise(const DataRequest &request,
   tokens.vocabSize = vocabSize;
   tokens.completionOnlyLoss = options.boolean("completion_only_loss");
   tokens.assistantOnlyLoss = options.boolean("assistant_only_loss");
+  tokens.pairs = options.text("rl") != "none";
   tokens.chatTemplate = options.text("chat_template");
   tokens.columns = options.textMap("dataset_columns");
   if (const std::string text = options.text("dataset_text_field");
@@ -91,7 +92,7 @@ static StatusOr<DataSummary> summaryOf(const DataMix &mix, Dataset &dataset) {
   std::vector<int64_t> lengths;
   for (int64_t row = 0; row < summary.rows; ++row) {
     lengths.push_back(dataset.length(row));
-    summary.tokens += lengths.back();
+    summary.tokens += dataset.tokens(row);
     summary.labelledTokens += dataset.labels(row);
   }
   const auto middle = lengths.begin() + std::ssize(lengths) / 2;
@@ -158,7 +159,8 @@ static StatusOr<DataMix> tokeniseAll(const DataRequest &request,
 static bool isPaddedText(const DataMix &mix, const CompiledVariants &variants,
                          const ScheduleOptions &options) {
   const bool isText = mix.files.front().path != mix.names.front();
-  return isText && variants.buckets.empty() && !options.paddingFree;
+  return isText && variants.buckets.empty() && !options.paddingFree &&
+         variants.sides == 1;
 }
 
 StatusOr<std::unique_ptr<Dataset>>
@@ -173,6 +175,7 @@ openDataFile(const DataRequest &request, const std::string &option,
                          "again");
   CompiledVariants shape = request.variants;
   shape.vocabSize = request.vocabSize.get<int64_t>();
+  shape.sides = request.options.text("rl") == "none" ? 1 : 2;
   QLORA_ASSIGN_OR_RETURN(DataMix mix, tokeniseAll(request, files,
                                                   shape.vocabSize, group));
   if (validation)

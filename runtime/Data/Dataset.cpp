@@ -15,32 +15,47 @@ int64_t DatasetRows::count() const {
     return static_cast<int64_t>(chosen.size());
   int64_t rows = 0;
   for (const TokenStore &store : *stores)
-    rows += store.rows();
+    rows += store.rows() / sides;
   return rows;
 }
 
 std::pair<const TokenStore *, int64_t> DatasetRows::find(int64_t row) const {
   int64_t number = chosen.empty() ? row : chosen[static_cast<size_t>(row)];
   const TokenStore *store = stores->data();
-  for (; number >= store->rows(); ++store)
-    number -= store->rows();
-  return {store, number};
+  for (; number >= store->rows() / sides; ++store)
+    number -= store->rows() / sides;
+  return {store, number * sides};
 }
 
 int64_t DatasetRows::length(int64_t row) const {
   const auto [store, number] = find(row);
-  return store->length(number);
+  int64_t longest = 0;
+  for (int64_t side = 0; side < sides; ++side)
+    longest = std::max(longest, store->length(number + side));
+  return longest;
+}
+
+int64_t DatasetRows::tokens(int64_t row) const {
+  const auto [store, number] = find(row);
+  int64_t tokens = 0;
+  for (int64_t side = 0; side < sides; ++side)
+    tokens += store->length(number + side);
+  return tokens;
 }
 
 int64_t DatasetRows::labels(int64_t row) const {
   const auto [store, number] = find(row);
-  return store->labels(number);
+  int64_t labels = 0;
+  for (int64_t side = 0; side < sides; ++side)
+    labels += store->labels(number + side);
+  return labels;
 }
 
 static StatusOr<std::unique_ptr<Dataset>>
 makeDataset(DatasetRows rows, const CompiledVariants &variants,
             const ScheduleOptions &options) {
   std::vector<int64_t> lengths;
+  rows.sides = rows.isWhole() ? 1 : variants.sides;
   for (int64_t row = 0; row < rows.count(); ++row)
     lengths.push_back(rows.length(row));
   QLORA_ASSIGN_OR_RETURN(auto schedule,
@@ -62,6 +77,22 @@ static Status checkMix(const DatasetRows::Stores &stores, const DataMix &mix) {
   return Status::ok();
 }
 
+/// Rows of what the program was compiled for.
+static Status checkPairs(const TokenStore &store, const std::string &name,
+                         const CompiledVariants &variants) {
+  const bool wantsPairs = variants.sides > 1;
+  if (store.isWhole() || store.hasPairs() == wantsPairs)
+    return Status::ok();
+  if (wantsPairs)
+    return Status::invalid("'{}' has rows without a rejected answer, and the "
+                           "program was compiled with --rl; make them with "
+                           "qlora-data --pairs, or compile without --rl",
+                           name);
+  return Status::invalid("'{}' has pairs of answers, and the program was "
+                         "compiled without --rl; compile it with --rl dpo",
+                         name);
+}
+
 StatusOr<DataParts> openMix(const DataMix &mix, const CompiledVariants &variants,
                             const ScheduleOptions &options) {
   auto stores = std::make_shared<DatasetRows::Stores>();
@@ -74,8 +105,13 @@ StatusOr<DataParts> openMix(const DataMix &mix, const CompiledVariants &variants
     // The user knows the file that was named, not the cached one.
     if (!store.isOk())
       return name == path ? store.status() : store.status().withContext(name);
+    QLORA_RETURN_IF_ERROR(checkPairs(*store, name, variants));
     stores->push_back(std::move(*store));
-    sources.push_back({name, stores->back().rows(), weight});
+    sources.push_back({name,
+                       stores->back().isWhole()
+                           ? stores->back().rows()
+                           : stores->back().rows() / variants.sides,
+                       weight});
     isPlain = isPlain && weight == 1;
   }
   QLORA_RETURN_IF_ERROR(checkMix(*stores, mix));
@@ -118,9 +154,13 @@ Status Dataset::fill(const BatchLayout &layout, MicroBatch &out) const {
     int32_t segment = 1;
     for (int64_t row : layout.lines[line]) {
       const auto [store, number] = data.find(row);
-      QLORA_RETURN_IF_ERROR(store->place(number, static_cast<int64_t>(line),
-                                         offset, segment++, out));
-      offset += store->length(number);
+      for (int64_t side = 0; side < data.sides; ++side)
+        QLORA_RETURN_IF_ERROR(store->place(
+            number + side,
+            static_cast<int64_t>(line) + side * layout.shape.batch / data.sides,
+            offset, segment, out));
+      ++segment;
+      offset += data.length(row);
     }
   }
   return Status::ok();
@@ -162,7 +202,7 @@ std::optional<double> Dataset::paddingShare(const StepShape &shape) {
       slots += layout.shape.batch * layout.shape.length;
       for (const std::vector<int64_t> &line : layout.lines)
         for (int64_t row : line)
-          tokens += length(row);
+          tokens += data.tokens(row);
     }
   }
   return 1 - static_cast<double>(tokens) / static_cast<double>(slots);

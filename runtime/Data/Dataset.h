@@ -23,7 +23,8 @@
 
 namespace qlora {
 
-/// The files of a dataset, and those of its rows that it has.
+/// The files of a dataset, and those of its rows that it has. A pair of answers
+/// is one row, of `sides` in the file.
 struct DatasetRows {
   using Stores = std::vector<TokenStore>;
 
@@ -31,13 +32,16 @@ struct DatasetRows {
   std::shared_ptr<const Stores> stores;
   /// Numbers that go on from one file to the next. Empty: all rows once.
   std::vector<int64_t> chosen = {};
+  int64_t sides = 1;
 
   int64_t count() const;
+  /// Of the longest side.
   int64_t length(int64_t row) const;
+  int64_t tokens(int64_t row) const;
   int64_t labels(int64_t row) const;
   /// Of a token file, in its order.
   bool isWhole() const { return stores->front().isWhole(); }
-  /// The file that has a row, and the row's number in it.
+  /// The file that has a row, and the number in it of the row or its first side.
   std::pair<const TokenStore *, int64_t> find(int64_t row) const;
 };
 
@@ -50,7 +54,8 @@ public:
   Schedule &schedule() { return *rule; }
   /// Rows of text of one pass, for messages.
   int64_t rows() const { return data.count(); }
-  /// Tokens of a row and those of them that are targets.
+  /// Tokens of a row, of its longest line, and those of them that are targets.
+  int64_t tokens(int64_t row) const { return data.tokens(row); }
   int64_t length(int64_t row) const { return data.length(row); }
   int64_t labels(int64_t row) const { return data.labels(row); }
   bool isWhole() const { return data.isWhole(); }

@@ -43,7 +43,7 @@ public:
         seed(seed) {}
 
   int64_t count() const override {
-    return (unitCount() + variants.batch - 1) / variants.batch;
+    return (unitCount() + unitsOfBatch() - 1) / unitsOfBatch();
   }
   BatchLayout at(int64_t step, int64_t index, const StepShape &shape) override;
   BatchLayout inOrder(int64_t number) override;
@@ -51,6 +51,10 @@ public:
 protected:
   bool endsEpochs() const override { return !isWhole; }
   int64_t unitCount() const { return static_cast<int64_t>(units.size()); }
+  /// A token file has lines, whatever they are of.
+  int64_t unitsOfBatch() const {
+    return variants.batch / (isWhole ? 1 : variants.sides);
+  }
   /// The units of an epoch, in its order.
   const std::vector<int64_t> &orderOf(int64_t epoch);
 
@@ -111,8 +115,8 @@ const std::vector<int64_t> &PaddedSchedule::orderOf(int64_t epoch) {
 template <typename UnitAt>
 BatchLayout PaddedSchedule::layout(int64_t number,
                                    const UnitAt &unitAt) const {
-  const int64_t first = number * variants.batch;
-  const int64_t end = std::min(first + variants.batch, unitCount());
+  const int64_t first = number * unitsOfBatch();
+  const int64_t end = std::min(first + unitsOfBatch(), unitCount());
   BatchLayout layout;
   int64_t longest = 0;
   for (int64_t place = first; place < end; ++place) {

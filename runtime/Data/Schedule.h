@@ -46,7 +46,8 @@ struct StepShape {
 /// row fills is padding.
 struct BatchLayout {
   BatchShape shape;
-  std::vector<std::vector<int64_t>> lines; ///< at most shape.batch
+  /// At most shape.batch; of rows that have several lines the first ones.
+  std::vector<std::vector<int64_t>> lines;
 };
 
 struct ScheduleOptions {

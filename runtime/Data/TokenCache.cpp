@@ -52,6 +52,8 @@ static std::vector<std::string> commandOf(const TokenRequest &request) {
                                       truth(request.completionOnlyLoss),
                                       "--assistant-only-loss",
                                       truth(request.assistantOnlyLoss)};
+  if (request.pairs)
+    command.push_back("--pairs");
   if (!request.chatTemplate.empty()) {
     command.push_back("--chat-template");
     command.push_back(request.chatTemplate);

@@ -29,6 +29,7 @@ struct TokenRequest {
   int64_t vocabSize = 0;
   bool completionOnlyLoss = true;
   bool assistantOnlyLoss = true;
+  bool pairs = false; ///< of answers, chosen and rejected
   /// A file, or the name of one that comes with qlora-data; empty: the
   /// tokenizer's.
   std::string chatTemplate;

@@ -74,7 +74,7 @@ Status TokenStore::loadWhole(const std::vector<int64_t> &shape,
         "compiled for {} x {}; compile again with "
         "--per-device-train-batch-size {} --max-length {}",
         file.path(), batch, rowLength, variants.batch,
-        fmt::join(variants.lengths, " or "), batch, rowLength);
+        fmt::join(variants.lengths, " or "), batch / variants.sides, rowLength);
   if (file.find("segment_ids")) {
     QLORA_ASSIGN_OR_RETURN(segments, integers("segment_ids", shape));
   }

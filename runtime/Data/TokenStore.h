@@ -54,6 +54,11 @@ public:
   int64_t labels(int64_t row) const {
     return labelCounts[static_cast<size_t>(row)];
   }
+  /// Whether rows 2i and 2i + 1 are a chosen answer and a rejected one.
+  bool hasPairs() const {
+    const auto pairs = file.metadata().find("pairs");
+    return pairs != file.metadata().end() && pairs->second == "true";
+  }
   /// Adds the rows, to the last token, as they were when it was opened.
   void identify(ContentHash &hash) const;
 

@@ -4,6 +4,8 @@
 
 #include "runtime/Device/Program.h"
 
+#include <algorithm>
+
 namespace qlora {
 
 /// "accumulate, command 17 (launch 'layers.0.mlp/glu')".
@@ -56,12 +58,27 @@ static bool isPlain(const MicroBatch &batch) {
   return true;
 }
 
+/// The tokens before the answers, of lines with chosen ones: what their loss
+/// has beside the targets.
+static std::vector<int32_t> promptsOf(const MicroBatch &batch) {
+  std::vector<int32_t> prompts(batch.ids.size(), kNoLabel);
+  for (int64_t i = 0; i + 1 < batch.batch / 2 * batch.length; ++i)
+    if (batch.targets[i] == kNoLabel && (i + 1) % batch.length != 0 &&
+        batch.segments[i] != 0 && batch.segments[i + 1] == batch.segments[i])
+      prompts[i] = batch.ids[i + 1];
+  return prompts;
+}
+
 Status Program::writeInputs(const qlora_entry &entry, const MicroBatch &batch) {
+  const bool hasPrompts = module.binding(entry, QLORA_INPUT_PROMPTS);
+  const std::vector<int32_t> prompts =
+      hasPrompts ? promptsOf(batch) : std::vector<int32_t>();
   const std::pair<qlora_binding_kind, const std::vector<int32_t> *> inputs[] = {
       {QLORA_INPUT_IDS, &batch.ids},
       {QLORA_INPUT_TARGETS, &batch.targets},
       {QLORA_INPUT_POSITIONS, &batch.positions},
-      {QLORA_INPUT_SEGMENTS, &batch.segments}};
+      {QLORA_INPUT_SEGMENTS, &batch.segments},
+      {QLORA_INPUT_PROMPTS, &prompts}};
   for (const auto &[kind, values] : inputs) {
     const qlora_binding *binding = module.binding(entry, kind);
     if (binding) {
@@ -100,16 +117,42 @@ StatusOr<double> Program::finishFloat() {
   return static_cast<double>(value);
 }
 
+LossSums &LossSums::operator+=(const LossSums &other) {
+  loss += other.loss;
+  labels += other.labels;
+  hasPairs = other.hasPairs;
+  for (size_t i = 0; i < pairs.size(); ++i)
+    pairs[i] += other.pairs[i];
+  return *this;
+}
+
+/// All entries that have sums have the same.
+Program::Program(const LoadedModule &module, Device &device)
+    : module(module), device(device) {
+  sums = {QLORA_RESULT_LOSS_SUM, QLORA_RESULT_LABEL_COUNT};
+  if (std::ranges::any_of(module.entries(), [&](const qlora_entry &entry) {
+        return module.binding(entry, QLORA_RESULT_CHOSEN_REWARDS);
+      }))
+    sums.insert(sums.end(),
+                {QLORA_RESULT_CHOSEN_REWARDS, QLORA_RESULT_REJECTED_REWARDS,
+                 QLORA_RESULT_RIGHT_PAIRS, QLORA_RESULT_CHOSEN_LOGPS,
+                 QLORA_RESULT_REJECTED_LOGPS});
+}
+
 Status Program::startSums(const qlora_entry &entry) {
-  QLORA_RETURN_IF_ERROR(startFloat(entry, QLORA_RESULT_LOSS_SUM));
-  return startFloat(entry, QLORA_RESULT_LABEL_COUNT);
+  for (qlora_binding_kind kind : sums)
+    QLORA_RETURN_IF_ERROR(startFloat(entry, kind));
+  return Status::ok();
 }
 
 StatusOr<LossSums> Program::finishSums() {
-  LossSums sums;
-  QLORA_ASSIGN_OR_RETURN(sums.loss, finishFloat());
-  QLORA_ASSIGN_OR_RETURN(sums.labels, finishFloat());
-  return sums;
+  std::vector<double> values;
+  for (size_t i = 0; i < sums.size(); ++i) {
+    QLORA_ASSIGN_OR_RETURN(values.emplace_back(), finishFloat());
+  }
+  LossSums read = {values[0], values[1], values.size() > 2};
+  std::copy(values.begin() + 2, values.end(), read.pairs.begin());
+  return read;
 }
 
 /// Without `mostLabels`, other ranks run other entries.
@@ -118,8 +161,11 @@ Status Program::runOn(const qlora_entry &entry, const MicroBatch &batch,
                       const qlora_step_block &step) {
   QLORA_RETURN_IF_ERROR(writeInputs(entry, batch));
   qlora_step_block block = step;
-  block.labelled_rows =
-      static_cast<uint64_t>(mostLabels.value_or(batch.labelCount()));
+  // Prompts have as many tokens as they have.
+  block.labelled_rows = static_cast<uint64_t>(
+      module.binding(entry, QLORA_INPUT_PROMPTS)
+          ? batch.batch * batch.length
+          : mostLabels.value_or(batch.labelCount()));
   return runEntry(device, module, entry, block, mostLabels.has_value());
 }
 
@@ -159,8 +205,7 @@ Status Program::evaluate(const MicroBatch &batch, const qlora_step_block &step,
                      correct.size() * sizeof(int32_t)}));
   QLORA_RETURN_IF_ERROR(startSums(*entry));
   QLORA_ASSIGN_OR_RETURN(const LossSums own, finishSums());
-  sums.loss += own.loss;
-  sums.labels += own.labels;
+  sums += own;
   return Status::ok();
 }
 

@@ -7,6 +7,7 @@
 #ifndef QLORA_RUNTIME_DEVICE_PROGRAM_H
 #define QLORA_RUNTIME_DEVICE_PROGRAM_H
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -26,18 +27,24 @@ Status runEntry(Device &device, const LoadedModule &module,
                 const qlora_entry &entry, const qlora_step_block &step,
                 bool onAllRanks = true);
 
-/// Sums over the labelled tokens of micro-batches.
+/// Sums over the labelled tokens of micro-batches, or over pairs of answers
+/// where the program was compiled for them.
 struct LossSums {
   double loss = 0;
-  double labels = 0;
+  double labels = 0; ///< or pairs
+  bool hasPairs = false;
+  /// Rewards of chosen and of rejected answers, pairs that are right, and the
+  /// logarithms of the answers' probabilities, chosen and rejected.
+  std::array<double, 5> pairs = {};
+
+  LossSums &operator+=(const LossSums &other);
 };
 
 /// Used by the session's thread. `module` and `device`, which has loaded it,
 /// outlive this.
 class Program {
 public:
-  Program(const LoadedModule &module, Device &device)
-      : module(module), device(device) {}
+  Program(const LoadedModule &module, Device &device);
 
   /// Forward and backward of one micro-batch into the gradient arena.
   Status accumulate(const MicroBatch &batch, const qlora_step_block &step);
@@ -74,6 +81,7 @@ private:
 
   const LoadedModule &module;
   Device &device;
+  std::vector<qlora_binding_kind> sums; ///< that entries have, in order
 };
 
 } // namespace qlora

@@ -34,6 +34,9 @@ struct CompiledVariants {
   int64_t vocabSize = 0;
   std::vector<int64_t> buckets = {}; ///< of one row, ascending; may be empty
   PackingCosts costs = {};           ///< of the last bucket, in FLOPs
+  /// Lines of a row of data: 2 for pairs of answers, all chosen ones of a
+  /// micro-batch before all rejected ones. Not in the tables either.
+  int64_t sides = 1;
 
   static StatusOr<CompiledVariants> of(const LoadedModule &module);
 };

@@ -202,10 +202,8 @@ static Status checkBinding(const qlora_module &m, const qlora_entry &entry,
   if (binding.arena >= m.arena_count)
     return damaged("arena {} of {}", binding.arena, m.arena_count);
   const qlora_arena &arena = m.arenas[binding.arena];
-  const bool isInput = binding.kind <= QLORA_INPUT_SEGMENTS;
-  const bool isScalar = binding.kind == QLORA_RESULT_LOSS_SUM ||
-                        binding.kind == QLORA_RESULT_LABEL_COUNT ||
-                        binding.kind == QLORA_RESULT_GRAD_NORM;
+  const bool isInput = binding.kind <= QLORA_INPUT_PROMPTS;
+  const bool isScalar = !isInput && binding.kind != QLORA_RESULT_CORRECT;
   if (isInput != (arena.kind == QLORA_ARENA_INPUT) ||
       (!isInput && arena.kind != QLORA_ARENA_RESULT &&
        arena.kind != QLORA_ARENA_GRADIENT))

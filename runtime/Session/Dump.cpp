@@ -66,8 +66,28 @@ Status Dump::takeLogits(const Run &run) {
   return Status::ok();
 }
 
-Status Dump::takeGradients(const Run &run, double labels) {
+/// What the sums of the step are divided by; every entry adds it up at one
+/// place.
+static StatusOr<float> countOf(const Run &run) {
+  float count = 0;
+  for (const qlora_entry &entry : run.module.entries()) {
+    const qlora_binding *binding =
+        entry.kind == QLORA_ENTRY_ACCUMULATE_LAST
+            ? run.module.binding(entry, QLORA_RESULT_LABEL_COUNT)
+            : nullptr;
+    if (!binding)
+      continue;
+    QLORA_RETURN_IF_ERROR(run.device.read(
+        binding->arena, binding->offset,
+        {reinterpret_cast<uint8_t *>(&count), sizeof count}));
+    break;
+  }
+  return count;
+}
+
+Status Dump::takeGradients(const Run &run) {
   auto arena = run.module.arena(QLORA_ARENA_GRADIENT);
+  QLORA_ASSIGN_OR_RETURN(const double labels, countOf(run));
   for (const qlora_parameter *parameter : trainedParameters(run.module)) {
     std::vector<float> gradient(parameter->bytes / sizeof(float));
     QLORA_RETURN_IF_ERROR(run.device.read(

@@ -48,7 +48,7 @@ public:
                                             const Run &run);
 
   /// After ACCUMULATE_LAST of step 1; `labels`: of the whole step.
-  Status takeGradients(const Run &run, double labels);
+  Status takeGradients(const Run &run);
   /// `step`: from 0, the one whose gradients are taken.
   Status takeDropout(const Run &run, int64_t step);
   Status write();

@@ -11,11 +11,12 @@
 
 #include "runtime/Base/Amounts.h"
 #include "runtime/Base/StopSignal.h"
+#include "runtime/Watch/StepLog.h"
 
 namespace qlora {
 
 static StatusOr<std::optional<EvaluationResult>> evaluate(const Run &run) {
-  double loss = 0;
+  LossSums all;
   int64_t counts[5] = {}; // labels, correct, rows, matched rows; stopped
   MicroBatch batch;
   std::vector<int32_t> correct;
@@ -33,7 +34,7 @@ static StatusOr<std::optional<EvaluationResult>> evaluate(const Run &run) {
     QLORA_RETURN_IF_ERROR(run.validation->readInOrder(number, batch));
     LossSums sums;
     QLORA_RETURN_IF_ERROR(run.program.evaluate(batch, step, sums, correct));
-    loss += sums.loss;
+    all += sums;
     counts[0] += batch.labelCount();
     counts[1] += std::accumulate(correct.begin(), correct.end(), int64_t(0));
     RowMatches matches = countRowMatches(batch, correct);
@@ -44,13 +45,16 @@ static StatusOr<std::optional<EvaluationResult>> evaluate(const Run &run) {
                    std::min(number + run.group.size(), count)),
                static_cast<uint64_t>(count));
   }
-  QLORA_RETURN_IF_ERROR(run.group.sum(std::span(&loss, 1)));
+  QLORA_RETURN_IF_ERROR(run.group.sum(std::span(&all.loss, 1)));
+  QLORA_RETURN_IF_ERROR(run.group.sum(std::span(&all.labels, 1)));
+  QLORA_RETURN_IF_ERROR(run.group.sum(std::span(all.pairs)));
   QLORA_RETURN_IF_ERROR(run.group.sum(std::span(counts)));
   if (counts[4] > 0)
     return std::optional<EvaluationResult>();
   // The file was checked to have at least one label.
   EvaluationResult result;
-  result.loss = loss / static_cast<double>(counts[0]);
+  result.sums = all;
+  result.loss = all.loss / all.labels;
   result.perplexity = std::exp(result.loss);
   result.tokenAccuracy =
       static_cast<double>(counts[1]) / static_cast<double>(counts[0]);
@@ -80,11 +84,18 @@ evaluateAndLog(const Run &run, int64_t step, double epoch,
       {"eval_argmax_match", result.argmaxMatch},
       {"eval_rows", result.rows},
       {"eval_runtime", seconds}};
+  addPairs(values, "eval_", result.sums);
+  const std::string measure =
+      result.sums.hasPairs
+          ? fmt::format("{:.1f} % of pairs right, margin {:.4f}",
+                        100 * double(values["eval_rewards/accuracies"]),
+                        double(values["eval_rewards/margins"]))
+          : "perplexity " + formatShort(result.perplexity);
   const std::string text = fmt::format(
-      "evaluation {}: loss {:.4f}, perplexity {}\n"
+      "evaluation {}: loss {:.4f}, {}\n"
       "  right: {:.1f} % of tokens, all tokens in {:.1f} % of {} rows ({:.1f} "
       "s)",
-      title, result.loss, formatShort(result.perplexity),
+      title, result.loss, measure,
       100 * result.tokenAccuracy, 100 * result.argmaxMatch,
       formatCount(static_cast<uint64_t>(result.rows)), seconds);
   QLORA_RETURN_IF_ERROR(run.metrics->log(values, text));

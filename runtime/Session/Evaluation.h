@@ -13,11 +13,12 @@
 namespace qlora {
 
 struct EvaluationResult {
-  double loss = 0;          ///< mean over labelled tokens
+  double loss = 0;          ///< mean over labelled tokens, or pairs
   double perplexity = 0;    ///< exp(loss)
   double tokenAccuracy = 0; ///< share of labelled tokens that are the argmax
   double argmaxMatch = 0;   ///< share of rows whose labelled tokens all are
   int64_t rows = 0;         ///< with a labelled token
+  LossSums sums;
 };
 
 /// Evaluates and logs under `step` and `epoch`, with `title` on the terminal.

@@ -98,8 +98,7 @@ Status StepSubmitter::agree(SubmittedStep &step, SignalRequests &requests) {
 }
 
 Status StepSubmitter::dumpFirst(const SubmittedStep &first) {
-  QLORA_RETURN_IF_ERROR(
-      dump->takeGradients(run, static_cast<double>(first.labels)));
+  QLORA_RETURN_IF_ERROR(dump->takeGradients(run));
   QLORA_RETURN_IF_ERROR(dump->takeDropout(run, first.step));
   return dump->write();
 }

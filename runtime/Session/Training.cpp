@@ -177,6 +177,7 @@ Status Trainer::settleResults(SettledStep &settled, bool hasLabels) {
                       settled.step + 1));
     return Status::ok();
   }
+  settled.sums = sums;
   settled.loss = sums.loss / sums.labels;
   QLORA_ASSIGN_OR_RETURN(settled.gradNorm, run.program.finishNorm());
   settled.hasUpdate =

@@ -73,6 +73,7 @@ Status StepLog::add(const SettledStep &step, bool isEnd) {
   if (step.hasUpdate) {
     ++window.updates;
     window.lossSum += step.loss;
+    window.sums += step.sums;
     ++updates;
     lossSum += step.loss;
     last = step;
@@ -129,6 +130,19 @@ StatusOr<nlohmann::ordered_json> StepLog::readings() const {
   return values;
 }
 
+void addPairs(nlohmann::ordered_json &values, const std::string &prefix,
+              const LossSums &sums) {
+  if (!sums.hasPairs)
+    return;
+  const auto mean = [&](size_t i) { return sums.pairs[i] / sums.labels; };
+  values[prefix + "rewards/chosen"] = mean(0);
+  values[prefix + "rewards/rejected"] = mean(1);
+  values[prefix + "rewards/accuracies"] = mean(2);
+  values[prefix + "rewards/margins"] = mean(0) - mean(1);
+  values[prefix + "logps/chosen"] = mean(3);
+  values[prefix + "logps/rejected"] = mean(4);
+}
+
 Status StepLog::log() {
   const HostSlice slice(run.profiler, HostWork::kLog);
   const double seconds = secondsSince(window.start);
@@ -161,6 +175,7 @@ Status StepLog::log() {
       {"step_time", report.stepSeconds},
       {"tokens_per_second", report.tokensPerSecond},
       {"num_input_tokens_seen", tokens}};
+  addPairs(values, "", logged.sums);
   if (const auto exposed = run.device.exposedCommunication()) {
     values["exposed_communication"] = (*exposed - exposedBefore) /
                                       static_cast<double>(logged.steps);
@@ -176,6 +191,9 @@ Status StepLog::log() {
 }
 
 nlohmann::ordered_json StepLog::state() const {
+  nlohmann::ordered_json pairs = nullptr;
+  if (window.sums.hasPairs)
+    pairs = {{"count", window.sums.labels}, {"sums", window.sums.pairs}};
   return {{"updates", updates},
           {"tokens", tokens},
           {"loss_sum", lossSum},
@@ -187,6 +205,7 @@ nlohmann::ordered_json StepLog::state() const {
             {"steps", window.steps},
             {"tokens", window.tokens},
             {"loss_sum", window.lossSum},
+            {"pairs", pairs},
             {"seconds", secondsSince(window.start)}}},
           {"divergence", divergence.state()}};
 }
@@ -205,6 +224,9 @@ void StepLog::restore(const nlohmann::ordered_json &state,
   window.steps = logged.at("steps");
   window.tokens = logged.at("tokens");
   window.lossSum = logged.at("loss_sum");
+  if (const auto pairs = logged.find("pairs");
+      pairs != logged.end() && !pairs->is_null())
+    window.sums = {0, pairs->at("count"), true, pairs->at("sums")};
   const std::chrono::duration<double> before(logged.at("seconds").get<double>());
   window.start -= std::chrono::duration_cast<Clock::duration>(before);
   divergence.restore(state.at("divergence"));

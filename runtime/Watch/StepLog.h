@@ -17,6 +17,7 @@
 #include "runtime/Base/Status.h"
 #include "runtime/Data/Schedule.h"
 #include "runtime/Device/Device.h"
+#include "runtime/Device/Program.h"
 #include "runtime/Predict/MemoryPlan.h"
 #include "runtime/Watch/Metrics.h"
 #include "runtime/Watch/Profiler.h"
@@ -54,7 +55,13 @@ struct SettledStep {
   double loss = 0;
   double gradNorm = 0;
   double learningRate = 0;
+  LossSums sums = {};
 };
+
+/// What TRL logs of pairs, under its names behind `prefix`; nothing where there
+/// are none.
+void addPairs(nlohmann::ordered_json &values, const std::string &prefix,
+              const LossSums &sums);
 
 /// What all steps came to.
 struct StepTotals {
@@ -106,6 +113,7 @@ private:
     int64_t steps = 0;
     int64_t tokens = 0;
     double lossSum = 0;
+    LossSums sums;
   };
 
   /// Of all ranks, which call it together: memory, and what cards say.

@@ -75,6 +75,7 @@ TEST(KernelTable, ARowThatTunesTakesWhatItTunes) {
       request.constants.assign(row->op->constants.size(), 64);
       request.constants[row->op->constantIndex("rows")] = rows;
       request.constants[row->op->constantIndex("vocab")] = vocab;
+      request.constants[row->op->constantIndex("lines")] = 1;
       row->tune(request, size);
       EXPECT_EQ(row->reject(request), std::nullopt);
       return request.constant("chunk_rows");

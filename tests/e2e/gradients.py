@@ -312,8 +312,33 @@ CASES = {
       }"""),
 }
 
+LINES, ONE, MASK = "tensor<?xf32>", "tensor<1xf32>", "tensor<?x?xi32>"
+HEAD = f"""
+  %loss, %count, %correct = model.head_loss %f, %h, %targets
+      : (XX, tensor<{V}x{H}xf32>, {MASK}) -> ({ONE}, {ONE}, {MASK})"""
+# What makes a loss of %f and the head's weight %h, where that is not HEAD: one
+# pair, of the two lines. The head itself is not trained.
+LOSSES = {
+    "dpo_loss": f"""
+  %l, %n, %correct = model.head_loss %f, %h, %targets
+      : (XX, tensor<{V}x{H}xf32>, {MASK}) -> ({LINES}, {LINES}, {MASK})
+  %s, %loss, %count, %r:5 = model.dpo_loss %l, %n, %n {{beta = 0.4 : f64}}
+      : ({LINES}, {LINES}, {LINES})
+        -> ({LINES}, {", ".join([ONE] * 7)})""",
+    "orpo_loss": f"""
+  %l, %n, %correct = model.head_loss %f, %h, %targets
+      : (XX, tensor<{V}x{H}xf32>, {MASK}) -> ({LINES}, {LINES}, {MASK})
+  %p, %m, %c2 = model.head_loss %f, %h, %ids
+      : (XX, tensor<{V}x{H}xf32>, {MASK}) -> ({LINES}, {LINES}, {MASK})
+  %s, %t, %loss, %count, %r:5 = model.orpo_loss %l, %n, %p, %m
+      {{beta = 0.4 : f64}}
+      : ({LINES}, {LINES}, {LINES}, {LINES})
+        -> ({LINES}, {LINES}, {", ".join([ONE] * 7)})""",
+}
+CASES |= {name: ({}, "%y = model.add %x, %x : XX") for name in LOSSES}
 
-def write_model(folder, extra, body, random):
+
+def write_model(folder, extra, body, loss, random):
     shapes = {"embed": (V, H), "head": (V, H), "out": (H, H),
               "frozen": (H, H), **extra}
     tensors = {f"{name}.weight":
@@ -343,9 +368,7 @@ func.func @forward(%ids: {mask} {{model.input = "ids"}},
   %f = model.linear %z, %wf {{module = "frozen"}}
       : (XX, tensor<{H}x{H}xf32>) -> XX
   %h = model.weight @head.weight : tensor<{V}x{H}xf32>
-  %loss, %count, %correct = model.head_loss %f, %h, %targets
-      : (XX, tensor<{V}x{H}xf32>, {mask})
-        -> (tensor<1xf32>, tensor<1xf32>, {mask})
+  {loss}
   return %loss, %count, %correct : tensor<1xf32>, tensor<1xf32>, {mask}
 }}
 }}
@@ -390,9 +413,11 @@ def loss_of(tools, folder):
 
 def check(tools, name, extra, body, random):
     with tempfile.TemporaryDirectory() as folder:
-        weights = write_model(folder, extra, body, random)
+        weights = write_model(folder, extra, body, LOSSES.get(name, HEAD),
+                              random)
         write_batch(folder, random)
-        trained = [key for key in weights if key != "frozen.weight"]
+        trained = [key for key in weights if key != "frozen.weight"
+                   and not (key == "head.weight" and name in LOSSES)]
         saved = [key.rsplit(".", 1)[0] for key in trained]
         call([f"{tools}/qloracc", f"{folder}/m.mlir", "-o", f"{folder}/t.so",
               "--per-device-train-batch-size", str(B), "--max-length", str(T),

@@ -108,8 +108,18 @@ static const PeerRow kRows[] = {
      "is when to upload: with push_to_hub it is done once, at the end"},
     {"hub_token push_to_hub_token", "", kOff,
      "a token in a file is read by others: run hf auth login, or set HF_TOKEN"},
-    {"do_train stage", "", "true sft",
-     "would do something else than supervised fine-tuning: leave it out"},
+    {"do_train", "", "true", "trains nothing: leave it out"},
+    {"stage", "rl", "sft=none dpo=dpo",
+     "is trained by other programs: write sft or dpo, with pref_loss orpo for "
+     "ORPO"},
+    {"pref_loss", "loss_type", "sigmoid",
+     "is a loss that is not there: write sigmoid or orpo"},
+    {"ref_model ref_model_adapters ref_model_quantization_bit "
+     "precompute_ref_log_probs sync_ref_model",
+     "", kOff,
+     "is about a second model: the reference is the base without its adapter"},
+    {"max_prompt_length max_completion_length", "", kOff,
+     "cuts parts of a row: rows are cut at max_length"},
     {"deepspeed fsdp fsdp_config", "", kOff,
      "shards the model over GPUs, which is not supported: leave it out, and "
      "say --gpus N for data parallelism"},
@@ -131,7 +141,9 @@ static const PeerRow kRows[] = {
      "loraplus_lr_ratio loraplus_lr_embedding trainable_token_indices "
      "neftune_noise_alpha noisy_embedding_alpha use_galore use_badam pissa_init "
      "lora_fan_in_fan_out resize_vocab unfrozen_parameters relora_steps "
-     "auto_resume_from_checkpoints strict",
+     "auto_resume_from_checkpoints strict label_smoothing dpo_label_smoothing "
+     "rl_label_smoothing pref_ftx simpo_gamma rpo_alpha ld_alpha use_weighting "
+     "dpo_use_weighting",
      "", kOff,
      "changes the training in a way that is not supported: leave it "
      "out"},
@@ -261,6 +273,14 @@ Status Translation::translate(const YamlEntry &entry) {
     return translateData(entry, "train_file");
   if (entry.key == "test_datasets" || entry.key == "eval_dataset")
     return translateData(entry, "validation_file");
+  // LLaMA-Factory has ORPO as a loss of its stage dpo.
+  const json *loss = find("pref_loss");
+  if (loss && wordOf(*loss) == "orpo") {
+    if (entry.key == "stage" && wordOf(entry.value) == "dpo")
+      return add(entry, "rl", "orpo"), Status::ok();
+    if (entry.key == "pref_loss")
+      return Status::ok();
+  }
   if (entry.key == "special_tokens") {
     for (const auto &[token, text] : entry.value.items())
       if (token != "pad_token")

@@ -118,6 +118,8 @@ std::vector<int64_t> tokenBuckets(int64_t tokens) {
 /// rows file of qlora-data).
 StatusOr<bool> wantsTokenBuckets(const Options &options) {
   const std::string choice = options.text("padding_free");
+  if (options.text("rl") != "none") // pairs stay together
+    return false;
   if (choice != "auto")
     return choice == "true";
   return hasRows(options.paths("train_file"));
@@ -144,6 +146,8 @@ Status fillCompile(const Options &own, CompilerSettings &settings) {
   c.quantizedFormat = o.quantizedFormat();
   c.block = o.integer("bnb_4bit_blocksize");
   c.doubleQuant = o.boolean("bnb_4bit_use_double_quant");
+  c.objective = o.text("rl");
+  c.beta = o.number("beta");
   c.rank = o.integer("lora_r");
   c.alpha = o.number("lora_alpha");
   c.dropout = o.number("lora_dropout");

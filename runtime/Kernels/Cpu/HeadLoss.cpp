@@ -3,6 +3,7 @@
 // head_loss and head_loss_grad, chunked: labelled rows are gathered, tasks
 // walk over the vocabulary with blocks of them, and what they found is merged.
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -21,6 +22,7 @@ HeadShape HeadShape::of(const KernelRequest &r) {
           r.constant("vocab"),
           r.constant("ldh"),
           hasGradient ? r.constant("lddh") : 0,
+          r.constant("lines"),
           static_cast<float>(r.constantAsDouble("cap")),
           r.type("hidden"),
           r.type("w"),
@@ -263,8 +265,8 @@ Status HeadLoss::run(const LibraryKernelArgs &args) {
   clearSkipped(operands);
   auto *const rowNumbers = plan.rowNumbers.in<int32_t>(args.buffers.back());
   auto *const rowLosses = plan.rowLosses.in<double>(args.buffers.back());
-  double loss = 0;
-  int64_t labels = 0;
+  std::vector<double> losses(static_cast<size_t>(shape.lines));
+  std::vector<int64_t> labels(losses.size());
   for (int64_t row = 0; row < shape.rows;) {
     int64_t count = 0;
     for (; row < shape.rows && count < plan.chunkRows; ++row)
@@ -275,12 +277,13 @@ Status HeadLoss::run(const LibraryKernelArgs &args) {
     const int64_t blocks = plan.blocks(count);
     QLORA_RETURN_IF_ERROR(runChunk(
         {args, operands, count, blocks, plan.ranges(blocks)}));
-    for (int64_t i = 0; i < count; ++i)
-      loss += rowLosses[i];
-    labels += count;
+    for (int64_t i = 0; i < count; ++i) {
+      losses[shape.lineOf(rowNumbers[i])] += rowLosses[i];
+      ++labels[shape.lineOf(rowNumbers[i])];
+    }
   }
-  *operands.loss = float(loss);
-  *operands.count = float(labels);
+  std::ranges::copy(losses, operands.loss);
+  std::ranges::copy(labels, operands.count);
   return Status::ok();
 }
 

@@ -24,11 +24,13 @@ using plans::HeadRowState;
 inline constexpr int32_t kNoTarget = -100;
 
 struct HeadShape {
-  int64_t rows, hidden, vocab, ldh, lddh;
+  int64_t rows, hidden, vocab, ldh, lddh, lines;
   float cap;
   qlora_dtype hiddenType, weightType, dhiddenType;
 
   static HeadShape of(const KernelRequest &request);
+  /// Which sum a row is in.
+  int64_t lineOf(int64_t row) const { return row / (rows / lines); }
 };
 
 /// Buffers by name; null where the op or the launch has none.

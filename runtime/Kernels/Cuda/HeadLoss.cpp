@@ -246,6 +246,7 @@ Status HeadLoss::addChunks(const KernelRequest &request) {
                                {constants.begin(), constants.size()});
   };
   const int64_t cap = request.constant("cap");
+  const int64_t lines = request.constant("lines");
   for (int64_t first = 0; first < plan.rows; first += plan.chunkRows) {
     Chunk chunk;
     chunk.first = first;
@@ -269,12 +270,14 @@ Status HeadLoss::addChunks(const KernelRequest &request) {
     }
     QLORA_ASSIGN_OR_RETURN(
         sums.emplace_back(),
-        prepare("qlora_head_loss_sum", 1, {plan.rows, first}));
+        prepare("qlora_head_loss_sum", lines,
+                {plan.rows, first, plan.rows / lines}));
     chunks.push_back(std::move(chunk));
   }
   QLORA_ASSIGN_OR_RETURN(
       sums.emplace_back(),
-      prepare("qlora_head_loss_sum", 1, {plan.rows, plan.rows}));
+      prepare("qlora_head_loss_sum", lines,
+              {plan.rows, plan.rows, plan.rows / lines}));
   return Status::ok();
 }
 

@@ -162,11 +162,14 @@ OperandShapes head_loss::shapes(const KernelRequest &r) {
   if (Reason reason = needCap(r))
     return *reason;
   const int64_t rows = r.constant("rows"), hidden = r.constant("hidden_size");
+  const int64_t lines = r.constant("lines");
+  if (rows % lines != 0)
+    return refusalOf(r, "lines", "divide rows");
   return {{rows, hidden, "ldh"},
           {r.constant("vocab"), hidden},
           {1, rows},
-          {1, 1},
-          {1, 1},
+          {1, lines},
+          {1, lines},
           {1, rows}};
 }
 

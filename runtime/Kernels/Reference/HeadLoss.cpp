@@ -77,8 +77,8 @@ static Status runReference(const HeadShape &shape,
                            const LibraryKernelArgs &args, bool hasGradient) {
   const HeadOperands operands = HeadOperands::of(args, hasGradient);
   QLORA_RETURN_IF_ERROR(checkTargets(shape, operands.targets));
-  double loss = 0;
-  int64_t labels = 0;
+  std::vector<double> losses(static_cast<size_t>(shape.lines));
+  std::fill_n(operands.count, shape.lines, 0.0f);
   std::vector<float> logits(static_cast<size_t>(shape.vocab));
   for (int64_t row = 0; row < shape.rows; ++row) {
     const ReferenceRow line = {shape, operands, row, logits.data()};
@@ -96,16 +96,15 @@ static Status runReference(const HeadShape &shape,
       args.observer->onLogits(
           {{&number, 1}, line.logits, 0, shape.vocab, shape.vocab});
     const double lse = line.logSumExp();
-    loss += lse - line.logits[target];
-    ++labels;
+    losses[shape.lineOf(row)] += lse - line.logits[target];
+    ++operands.count[shape.lineOf(row)];
     operands.correct[row] =
         std::max_element(line.logits, line.logits + shape.vocab) ==
         line.logits + target;
     if (hasGradient)
       line.addGradients(lse);
   }
-  *operands.loss = float(loss);
-  *operands.count = float(labels);
+  std::ranges::copy(losses, operands.loss);
   return Status::ok();
 }
 

@@ -20,7 +20,7 @@ func.func @sizes(%ids: tensor<1x3xi32> {model.input = "ids"}) {
 // -----
 
 model.parameter @w : tensor<16x8xf32> {file = "a", trainable}
-// expected-error @+1 {{argument 0 expects one of ids, targets, positions, segments as model.input}}
+// expected-error @+1 {{argument 0 expects one of ids, targets, positions, segments, prompts as model.input}}
 func.func @input(%ids: tensor<1x3xi32>) attributes {model.batch = 1, model.length = 3} {
   return
 }
@@ -28,7 +28,7 @@ func.func @input(%ids: tensor<1x3xi32>) attributes {model.batch = 1, model.lengt
 // -----
 
 model.parameter @w : tensor<16x8xf32> {file = "a", trainable}
-// expected-error @+1 {{argument 0 expects one of ids, targets, positions, segments as model.input}}
+// expected-error @+1 {{argument 0 expects one of ids, targets, positions, segments, prompts as model.input}}
 func.func @unknown_input(%ids: tensor<1x3xi32> {model.input = "mask"}) attributes {model.batch = 1, model.length = 3} {
   return
 }
@@ -55,7 +55,7 @@ model.parameter @w : tensor<16x8xf32> {file = "a", trainable}
 func.func @results(%ids: tensor<1x3xi32> {model.input = "ids"}) -> tensor<1x3x8xf32> attributes {model.batch = 1, model.length = 3} {
   %w = model.weight @w : tensor<16x8xf32>
   %x = model.embedding %ids, %w : (tensor<1x3xi32>, tensor<16x8xf32>) -> tensor<1x3x8xf32>
-  // expected-error @+1 {{expects the three results of a model.head_loss}}
+  // expected-error @+1 {{expects the results of a loss: loss_sum, label_count, and others that the runtime reads, each once}}
   return %x : tensor<1x3x8xf32>
 }
 

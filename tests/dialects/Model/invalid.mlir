@@ -366,8 +366,24 @@ func.func @head_loss_c3(%h: tensor<2x4x64xf32>, %w: tensor<16x64x!model.quantize
 // -----
 
 func.func @head_loss_c4(%h: tensor<2x4x8xf32>, %w: tensor<16x8xf32>, %t: tensor<2x4xi32>) {
-  // expected-error @+1 {{(C4) expects results of type 'tensor<1xf32>' twice and [B, T] i32}}
+  // expected-error @+1 {{(C4) expects results of type 'tensor<1xf32>' or 'tensor<2xf32>' twice and [B, T] i32}}
   %0, %1, %2 = model.head_loss %h, %w, %t : (tensor<2x4x8xf32>, tensor<16x8xf32>, tensor<2x4xi32>) -> (tensor<2xf32>, tensor<1xf32>, tensor<2x4xi32>)
+  return
+}
+
+// -----
+
+func.func @dpo_loss_c1(%l: tensor<3xf32>) {
+  // expected-error @+1 {{(C1) expects lines of type f32 [B], B even, but got 'tensor<3xf32>'}}
+  %0:8 = model.dpo_loss %l, %l, %l {beta = 0.1 : f64} : (tensor<3xf32>, tensor<3xf32>, tensor<3xf32>) -> (tensor<3xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>)
+  return
+}
+
+// -----
+
+func.func @orpo_loss_c2(%l: tensor<4xf32>) {
+  // expected-error @+1 {{(C2) expects sums of type 'tensor<1xf32>', but got 'tensor<4xf32>'}}
+  %0:9 = model.orpo_loss %l, %l, %l, %l {beta = 0.1 : f64} : (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>)
   return
 }
 

@@ -278,7 +278,8 @@ TEST(CostModel, OnCudaTheHeadIsChunksOfProducts) {
                                 {"vocab", 30},
                                 {"ldh", 20},
                                 {"lddh", 20},
-                                {"chunk_rows", 4}},
+                                {"chunk_rows", 4},
+                                {"lines", 1}},
                                dtypes);
   // The list of rows; chunks of 4, 4 and 2 rows: gather, logits, softmax,
   // gradient, scatter; then the sum.

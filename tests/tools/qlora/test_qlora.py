@@ -297,7 +297,13 @@ class PeerFileTest(QloraTest):
 
     def test_what_would_change_the_training_is_refused(self):
         for text, message in (
-                ("stage: dpo", "supervised fine-tuning"),
+                ("stage: ppo", "write sft or dpo"),
+                ("stage: dpo\npref_loss: simpo", "write sigmoid or orpo"),
+                ("rl: kto", "choose from: none, dpo, orpo"),
+                ("rl: dpo\npacking: true", "two lines of its own"),
+                ("rl: dpo\nfinetuning_type: full", "a second time"),
+                ("rl: dpo\nmodules_to_save: [lm_head]", "a second time"),
+                ("rl: dpo\nref_model: other", "the base without its adapter"),
                 ("quantization_bit: 8", "write 4"),
                 ("adapter: lora\nuse_galore: true", "train.yaml:2: 'use_galore'"),
                 ("deepspeed: ds.json", "shards the model"),

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from .errors import DataError
 
 # The columns of each shape, what makes a row one of it first.
-_SHAPES = (("prompt", "completion", "tools"), ("messages", "tools"), ("text",),
+_SHAPES = (("prompt", "completion", "chosen", "rejected", "tools"),
+           ("messages", "tools"), ("text",),
            ("instruction", "output", "input", "system", "history"),
            ("conversations", "system", "tools"))
 _MAIN = {"prompt", "completion", "messages", "text", "instruction", "output",

@@ -16,6 +16,7 @@ from .masking import (IGNORED, Conversation, LossRule, Span, labels_of,
                       learned_texts, leaves_out_reasoning)
 from .model_files import SHIPPED, ModelFiles
 from .rows import RowSpool, TokenRows
+from .preferences import sides_of
 from .shapes import ChatRow, PlainRow, normalise
 from .sources import SourceRow, batches, data_files, total_bytes
 from .template import Template
@@ -35,6 +36,7 @@ class Options:
     chat_template: str | None = None
     workers: int | None = None
     columns: Columns = field(default_factory=Columns)
+    pairs: bool = False  # rows have a chosen and a rejected answer
 
 
 @dataclass
@@ -80,13 +82,18 @@ class Converter:
               done: int) -> tuple[TokenRows, int]:
         out = TokenRows()
         batch = [text for row in rows for text in self._rendered(row, out)]
-        for row, encoding in zip(batch, self._encoded(batch)):
+        encodings = self._encoded(batch)
+        sides = 2 if self.options.pairs else 1
+        for first in range(0, len(batch), sides):
+            place = batch[first].place
             try:
-                ids, labels = self._tokens(row, encoding)
-                self._check_vocabulary(ids[:self.options.max_length])
-                out.add(row.place, ids, labels, self.options.max_length)
+                tokens = [self._tokens(batch[number], encodings[number])
+                          for number in range(first, first + sides)]
+                for ids, _ in tokens:
+                    self._check_vocabulary(ids[:self.options.max_length])
+                out.add(place, tokens, self.options.max_length)
             except DataError as error:
-                raise error.at(row.place) from None
+                raise error.at(place) from None
         return out, done
 
     def _rendered(self, source: SourceRow,
@@ -94,11 +101,9 @@ class Converter:
         place = source.place
         try:
             row = self.options.columns.renamed(source.read())
-            form = normalise(row, self.tokenizer.eos_token)
-            if isinstance(form, PlainRow):
-                rendered = [self._plain(place, form)]
-            else:
-                rendered = self._chat(place, form, out)
+            sides = sides_of(row) if self.options.pairs else [row]
+            rendered = [text for side in sides
+                        for text in self._side(place, side, out)]
             for text in rendered:
                 text.text.encode("utf-8")
         except UnicodeEncodeError:
@@ -108,6 +113,19 @@ class Converter:
         except DataError as error:
             raise error.at(place) from None
         return rendered
+
+    def _side(self, place: str, row: dict,
+              out: TokenRows) -> list[RenderedRow]:
+        form = normalise(row, self.tokenizer.eos_token)
+        if isinstance(form, PlainRow):
+            return [self._plain(place, form)]
+        texts = self._chat(place, form, out)
+        if self.options.pairs and len(texts) != 1:
+            raise DataError(
+                f"an answer of {len(texts)} assistant turns, of which the chat "
+                "template writes the earlier ones in another way",
+                "put all but the last turn into 'prompt'")
+        return texts
 
     def _plain(self, place: str, row: PlainRow) -> RenderedRow:
         text, spans = "", []

@@ -58,6 +58,8 @@ def _parser() -> argparse.ArgumentParser:
         metavar="true|false", help="learn completions, not their prompts")
     add("--assistant-only-loss", type=_boolean, default=True,
         metavar="true|false", help="learn assistant turns, not the others")
+    add("--pairs", action="store_true", help="rows have a chosen and a rejected "
+        "answer, which become two rows")
     add("--chat-template", metavar="FILE|NAME",
         help="a Jinja chat template to use instead of the model's, or one "
         "that comes with this tool: " + ", ".join(SHIPPED))
@@ -136,14 +138,18 @@ def _run(arguments: list[str]) -> None:
     from .convert import Converter, Options
     from .masking import LossRule
     from .model_files import ModelFiles
-    options = Options(args.max_length, args.vocab_size, LossRule(
-        args.completion_only_loss, args.assistant_only_loss),
-        args.chat_template, args.workers, columns)
+    # Of a pair the answers are learned, whole, as in TRL.
+    rule = LossRule(True, False) if args.pairs else LossRule(
+        args.completion_only_loss, args.assistant_only_loss)
+    options = Options(args.max_length, args.vocab_size, rule,
+        args.chat_template, args.workers, columns, args.pairs)
     converter = Converter(ModelFiles(args.tokenizer), options)
     with progress_writer(args.progress) as progress:
         rows = converter.convert(args.input, args.output, progress)
     summary = rows.summary()
     metadata = _metadata(args.input, summary, args.max_length)
+    if args.pairs:
+        metadata["pairs"] = "true"
     if rows.counts.chosen_template:
         metadata["chosen_template"] = rows.counts.chosen_template
     for name in ("split_rows", "unreasoned_rows"):

@@ -34,16 +34,25 @@ class TokenRows:
     unreasoned_rows: int = 0  # whose reasoning the template leaves out
     first_unreasoned: str = ""
 
-    def add(self, place: str, ids: list[int], labels: list[int],
+    def add(self, place: str, sides: list[tuple[list[int], list[int]]],
             max_length: int | None) -> None:
-        """Adds a row. Nothing precedes its first token, so that one is never
-        a target, and every label that is left counts in the loss."""
-        labels[:1] = [IGNORED] * len(labels[:1])
+        """Adds a row, or none of it: its ids and labels, of a pair those of
+        both answers. Nothing precedes a first token, so that one is never a
+        target, and every label that is left counts in the loss."""
+        for _, labels in sides:
+            labels[:1] = [IGNORED] * len(labels[:1])
+        for _, labels in sides:
+            kept = labels[:max_length]
+            if len(kept) == kept.count(IGNORED):
+                self._drop(place, labels)
+                return
+        for ids, labels in sides:
+            self._keep(place, ids, labels, max_length)
+
+    def _keep(self, place: str, ids: list[int], labels: list[int],
+              max_length: int | None) -> None:
         kept = labels[:max_length]
         learned = len(kept) - kept.count(IGNORED)
-        if not learned:
-            self._drop(place, labels)
-            return
         lost = len(ids) - len(kept)
         if lost:
             self.truncated_rows += 1

@@ -63,12 +63,13 @@ def normalise(row: dict, eos_token: str = "") -> PlainRow | ChatRow:
 def _refuse_other_training(row: dict) -> None:
     """Rows of other trainers, which say more than what to answer: learning
     the answers alone would be another thing than was meant."""
-    only = "only supervised fine-tuning is done here"
+    only = "answers are learned one by one here, or in pairs with --rl dpo"
     for key in ("chosen", "rejected"):
         if key in row:
-            raise DataError(f"a preference row ('{key}', as for DPO or a "
-                            f"reward model): {only}", "keep the chosen answer "
-                            "as 'messages' or 'completion'")
+            raise DataError(f"a preference row ('{key}'), where answers are "
+                            "learned one by one", "train with --rl dpo, or "
+                            "keep the chosen answer as 'messages' or "
+                            "'completion'")
     for key in ("label", "kto_tag"):
         if isinstance(row.get(key), bool) and "text" not in row:
             raise DataError(f"a row of desirable and undesirable answers "
@@ -192,7 +193,7 @@ def _conversations(row: dict) -> list[dict]:
     turns = row["conversations"]
     if not isinstance(turns, list) or not turns:
         raise DataError("'conversations' expects a list of turns", "fix it")
-    messages = [_turn(turn, f"conversations[{index}]")
+    messages = [turn_of(turn, f"conversations[{index}]")
                 for index, turn in enumerate(turns)]
     system = row.get("system")
     if isinstance(system, str) and system and messages[0]["role"] != "system":
@@ -200,7 +201,7 @@ def _conversations(row: dict) -> list[dict]:
     return messages
 
 
-def _turn(turn: object, where: str) -> dict:
+def turn_of(turn: object, where: str) -> dict:
     if isinstance(turn, dict) and "role" in turn and "from" not in turn:
         return _message(turn, where)
     if (not isinstance(turn, dict) or not isinstance(turn.get("from"), str)

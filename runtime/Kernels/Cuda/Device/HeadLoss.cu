@@ -348,15 +348,16 @@ QLORA_HEAD_ROWS(qlora_head_loss_rows, headRow<HeadNoGradient>)
 QLORA_HEAD_ROWS(qlora_head_loss_rows_f32, headRow<HeadGradientF32>)
 QLORA_HEAD_ROWS(qlora_head_loss_rows_bf16, headRow<HeadGradientBF16>)
 
-/// One block: loss and count. Buffers: row losses, labelled, loss, count.
-/// Constants: rows, and how many of labelled were computed; a labelled row
-/// that was not makes the loss NaN.
+/// One block is one line: its loss and count. Buffers: row losses, labelled,
+/// loss, count. Constants: rows, how many of labelled were computed, rows of a
+/// line; a labelled row that was not makes the loss NaN.
 QLORA_CUDA_KERNEL(kHeadThreads)
 qlora_head_loss_sum(const __grid_constant__ qlora_cuda_args args) {
   double loss = 0, count = 0;
   for (int64_t place = threadIdx.x; place < args.constants[0];
        place += kHeadThreads) {
-    if (qlora_load_i32(args.buffers[1], place) < 0)
+    const int32_t row = qlora_load_i32(args.buffers[1], place);
+    if (row < 0 || row / args.constants[2] != blockIdx.x)
       continue;
     count += 1;
     loss += place < args.constants[1]
@@ -367,6 +368,6 @@ qlora_head_loss_sum(const __grid_constant__ qlora_cuda_args args) {
   count = qlora_block_sum(count);
   if (threadIdx.x != 0)
     return;
-  qlora_store_f32(args.buffers[2], 0, float(loss));
-  qlora_store_f32(args.buffers[3], 0, float(count));
+  qlora_store_f32(args.buffers[2], blockIdx.x, float(loss));
+  qlora_store_f32(args.buffers[3], blockIdx.x, float(count));
 }

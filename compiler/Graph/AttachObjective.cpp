@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: MIT
+
+// attach-objective: the loss of a forward function becomes one of preferences.
+// See Passes.td for a before and after.
+
+#include "compiler/Passes.h"
+
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/IR/IRMapping.h"
+
+using namespace mlir;
+using namespace qlora::model;
+
+namespace qlora {
+#define GEN_PASS_DEF_ATTACHOBJECTIVE
+#include "compiler/Passes.h.inc"
+} // namespace qlora
+
+namespace {
+
+/// The op whose results a function returns: its sums, and what is none.
+struct Head {
+  LossOp op;
+  Value losses, labels;
+  SmallVector<Value> others;
+};
+
+class AttachObjectivePass
+    : public qlora::impl::AttachObjectiveBase<AttachObjectivePass> {
+public:
+  using AttachObjectiveBase::AttachObjectiveBase;
+
+private:
+  void runOnOperation() override;
+  LogicalResult attachTo(func::FuncOp function);
+  LossOp buildDpo(OpBuilder &builder, func::FuncOp function, const Head &head);
+  FailureOr<LossOp> buildOrpo(OpBuilder &builder, func::FuncOp function,
+                              const Head &head);
+};
+
+} // namespace
+
+static FailureOr<Head> headOf(func::FuncOp function) {
+  Operation *end = function.front().getTerminator();
+  Head head;
+  for (Value value : end->getOperands()) {
+    auto loss = value.getDefiningOp<LossOp>();
+    if (!loss || (head.op && loss != head.op))
+      return end->emitOpError("expects the results of one loss");
+    head.op = loss;
+    StringRef name = loss.getReadName(cast<OpResult>(value).getResultNumber());
+    if (name == "loss_sum")
+      head.losses = value;
+    else if (name == "label_count")
+      head.labels = value;
+    else
+      head.others.push_back(value);
+  }
+  if (!head.losses || !head.labels)
+    return end->emitOpError("expects a loss_sum and a label_count");
+  return head;
+}
+
+/// All that is there once more, first, and without what only training does.
+/// Returns the copy of `value`.
+static Value cloneReference(func::FuncOp function, Value value) {
+  SmallVector<Operation *> ops = llvm::map_to_vector(
+      function.front().without_terminator(), [](Operation &op) { return &op; });
+  OpBuilder builder(ops.front());
+  IRMapping mapping;
+  for (Operation *op : ops) {
+    if (op->hasTrait<TrainingOnly>())
+      mapping.map(op->getResult(0), mapping.lookupOrDefault(op->getOperand(0)));
+    else
+      setPhase(builder.clone(*op, mapping), StepPhase::Reference);
+  }
+  return mapping.lookup(value);
+}
+
+/// The results of a loss of pairs: `rows` of all lines, and the sums.
+static SmallVector<Type> resultTypes(Value losses, unsigned rows) {
+  constexpr unsigned kSums = 7;
+  RankedTensorType lines = tensorOf(losses);
+  SmallVector<Type> types(rows, lines);
+  types.append(kSums, lines.clone({1}));
+  return types;
+}
+
+LossOp AttachObjectivePass::buildDpo(OpBuilder &builder, func::FuncOp function,
+                                     const Head &head) {
+  Value reference = cloneReference(function, head.losses);
+  auto loss = DpoLossOp::create(
+      builder, function.getLoc(), resultTypes(head.losses, 1), head.losses,
+      head.labels, reference, llvm::APFloat(double(beta)));
+  return cast<LossOp>(loss.getOperation());
+}
+
+FailureOr<LossOp> AttachObjectivePass::buildOrpo(OpBuilder &builder,
+                                                 func::FuncOp function,
+                                                 const Head &head) {
+  const unsigned count = function.getNumArguments();
+  IRMapping mapping;
+  for (BlockArgument argument : function.getArguments()) {
+    auto input = function.getArgAttrOfType<StringAttr>(
+        argument.getArgNumber(), "model.input");
+    if (!input || input.getValue() != "targets")
+      continue;
+    DictionaryAttr prompts = builder.getDictionaryAttr(builder.getNamedAttr(
+        "model.input", builder.getStringAttr("prompts")));
+    if (failed(function.insertArgument(count, argument.getType(), prompts,
+                                       function.getLoc())))
+      return failure();
+    mapping.map(argument, function.getArgument(count));
+    break;
+  }
+  if (function.getNumArguments() == count)
+    return function.emitOpError("has no input 'targets'");
+  builder.clone(*head.op, mapping);
+  auto loss = OrpoLossOp::create(
+      builder, function.getLoc(), resultTypes(head.losses, 2), head.losses,
+      head.labels, mapping.lookup(head.losses), mapping.lookup(head.labels),
+      llvm::APFloat(double(beta)));
+  return cast<LossOp>(loss.getOperation());
+}
+
+LogicalResult AttachObjectivePass::attachTo(func::FuncOp function) {
+  FailureOr<Head> head = headOf(function);
+  if (failed(head))
+    return failure();
+  auto input = cast<RankedTensorType>(function.getArgument(0).getType());
+  auto lines = RankedTensorType::get({input.getDimSize(0)},
+                                     Float32Type::get(&getContext()));
+  head->losses.setType(lines);
+  head->labels.setType(lines);
+  Operation *end = function.front().getTerminator();
+  OpBuilder builder(end);
+  FailureOr<LossOp> loss = objective == "dpo"
+                               ? buildDpo(builder, function, *head)
+                               : buildOrpo(builder, function, *head);
+  if (failed(loss))
+    return failure();
+  SmallVector<Value> results;
+  for (OpResult result : (*loss)->getResults())
+    if (!loss->getReadName(result.getResultNumber()).empty())
+      results.push_back(result);
+  results.append(head->others);
+  end->setOperands(results);
+  function.setFunctionType(
+      FunctionType::get(&getContext(), function.front().getArgumentTypes(),
+                        end->getOperandTypes()));
+  return success();
+}
+
+void AttachObjectivePass::runOnOperation() {
+  if (objective != "dpo" && objective != "orpo") {
+    getOperation().emitError("expects dpo or orpo as objective, but got '")
+        << objective << "'";
+    return signalPassFailure();
+  }
+  for (auto function : getOperation().getOps<func::FuncOp>())
+    if (failed(attachTo(function)))
+      return signalPassFailure();
+}

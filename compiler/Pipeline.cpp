@@ -61,6 +61,11 @@ static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
     quantize.experts = options.quantizeExperts;
     pm.addPass(createQuantizeBase(quantize));
   }
+  if (options.noiseAlpha != 0) {
+    AddNoiseOptions noise;
+    noise.alpha = options.noiseAlpha;
+    pm.addPass(createAddNoise(noise));
+  }
   if (!options.trainsAll)
     buildAdapters(pm, options);
   // Before the gradient: the backward of the fused form is fused too.
@@ -69,6 +74,7 @@ static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
   TrainWeightsOptions weights;
   weights.modules = options.trainsAll ? "[]" : options.modulesToSave;
   weights.all = options.trainsAll;
+  weights.bias = options.bias;
   weights.loraPlusRatio = options.loraPlusRatio;
   pm.addPass(createTrainWeights(weights));
   // Once all that has no length is done: every later pass counts bytes.
@@ -175,6 +181,7 @@ void qlora::registerPhases() {
   options.lengths = {32};
   options.quantizedFormat = "nf4";
   options.loraActivations = "int8";
+  options.noiseAlpha = 5;
   for (const Phase &phase : kPhases)
     PassPipelineRegistration<>("phase-" + std::string(phase.name),
                                "a phase of qloracc",

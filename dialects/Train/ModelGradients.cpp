@@ -340,7 +340,7 @@ void qlora::train::registerModelGradients(DialectRegistry &registry) {
   registry.addExtension(+[](MLIRContext *context, ModelDialect *) {
     attachRules<EmbeddingOp, LinearOp, AttentionOp, HeadLossOp, RmsNormOp,
                 LayerNormOp, RopeOp, ActivationOp, GluOp, AddOp, ScaleOp,
-                AddBiasOp, MagnitudeOp, GateRowsOp, DropoutOp, RowsOp, SplitOp, ConcatOp,
+                AddBiasOp, MagnitudeOp, GateRowsOp, DropoutOp, NoiseOp, RowsOp, SplitOp, ConcatOp,
                 RouteOp, SortByExpertOp, GatherRowsOp, CombineRowsOp,
                 TransposeRowsOp, GroupedLinearOp>(context);
   });

@@ -4,6 +4,8 @@
 
 #include "runtime/Device/Program.h"
 
+#include <cmath>
+
 namespace qlora {
 
 /// "accumulate, command 17 (launch 'layers.0.mlp/glu')".
@@ -119,7 +121,9 @@ Status Program::runOn(const qlora_entry &entry, const MicroBatch &batch,
   QLORA_RETURN_IF_ERROR(writeInputs(entry, batch));
   qlora_step_block block = step;
   block.labelled_rows =
-      static_cast<uint64_t>(mostLabels.value_or(batch.labelCount()));
+      static_cast<uint32_t>(mostLabels.value_or(batch.labelCount()));
+  block.length_rsqrt =
+      1 / std::sqrt(static_cast<float>(batch.longestRow()));
   return runEntry(device, module, entry, block, mostLabels.has_value());
 }
 

@@ -221,6 +221,10 @@ Status Session::loadBase() {
                                             ? "reading and quantising the base"
                                             : "reading the base",
                                         Metrics::kBytes);
+  wanted.factors = {options.text("init_lora_weights"),
+                    options.recordedFact("adapter_factors"), wanted.seed};
+  if (metrics)
+    wanted.factors.progress = metrics->progress("decomposing weights", "weights");
   QLORA_ASSIGN_OR_RETURN(weights, loadWeights(wanted, *device));
   if (start.resume)
     return restoreArenas(*start.resume, module, *device, group);
@@ -268,7 +272,7 @@ Status Session::finish(const Run &run, const TrainingResult &result) {
                                 "read, and the last one is written: {}",
                                 best.status().message()));
   }
-  QLORA_RETURN_IF_ERROR(adapter->write(trained));
+  QLORA_RETURN_IF_ERROR(adapter->write(trained, weights.factors));
   std::string text = "\n";
   if (request.verbose)
     text += run.memory.measuredText() + "\n";

@@ -19,9 +19,12 @@ static Status allocate(const WeightRequest &request, const ModelFiles &model,
   if (!device.hasHostArenas())
     return device.load(request.module, nullptr);
   const uint64_t before = readProcessMemory().residentBytes;
-  QLORA_ASSIGN_OR_RETURN(weights.base,
-                         FrozenBase::open(request.module, model, request.group,
-                                          request.cache));
+  // What is left of a model is not kept: its key says nothing of factors.
+  BaseCacheRequest cache = request.cache;
+  if (weights.factors.isOfBase())
+    cache.place = BaseCacheRequest::kNone;
+  QLORA_ASSIGN_OR_RETURN(weights.base, FrozenBase::open(request.module, model,
+                                                        request.group, cache));
   // A base that is mapped is there already, and is an arena.
   const uint64_t withBase = readProcessMemory().residentBytes;
   QLORA_RETURN_IF_ERROR(device.load(request.module, &weights.base->memory()));
@@ -79,9 +82,18 @@ StatusOr<LoadedWeights> loadWeights(const WeightRequest &request,
     sources.adapter = &*adapter;
   }
   LoadedWeights weights;
+  QLORA_ASSIGN_OR_RETURN(weights.factors,
+                         StartingFactors::compute(request.module,
+                                                  request.factors, model,
+                                                  request.group));
+  sources.factors = &weights.factors;
   QLORA_RETURN_IF_ERROR(allocate(request, model, device, weights));
   QLORA_RETURN_IF_ERROR(fill(request.module, sources, request.group, device,
                              weights.base ? &*weights.base : nullptr));
+  // The first rank writes the adapter.
+  if (!weights.factors.isOfBase() || request.group.rank() != 0)
+    weights.factors = {};
+  weights.factors.turnB();
   return weights;
 }
 

@@ -17,6 +17,7 @@
 #include "runtime/Module/ModuleLoader.h"
 #include "runtime/Ranks/RankGroup.h"
 #include "runtime/Weights/FrozenBase.h"
+#include "runtime/Weights/WeightFactors.h"
 
 namespace qlora {
 
@@ -29,12 +30,15 @@ struct WeightRequest {
   std::string adapterFolder; ///< or empty
   uint64_t seed = 0;         ///< of what no file has
   ProgressListener progress; ///< bytes of the base
+  FactorRequest factors = {};
 };
 
 struct LoadedWeights {
   std::optional<FrozenBase> base; ///< where arenas are host memory
   /// Of this process beside its arenas, where it has them; else 0.
   uint64_t processBytes = 0;
+  /// Of adapters that are written as a plain LoRA of the model; else none.
+  StartingFactors factors = {};
 };
 
 /// Loads the module into `device`, which allocates every arena, and fills

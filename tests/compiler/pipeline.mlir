@@ -6,8 +6,9 @@
 
 // RUN: qlora-opt %S/Inputs/layer.mlir --phase-adapt --phase-step --phase-optimize --phase-program --dump-pass-pipeline -o /dev/null 2>&1 | tr ',{' '\n' | FileCheck %s
 
-// CHECK: Pass Manager with 19 passes:
+// CHECK: Pass Manager with 20 passes:
 // CHECK: {{^ +}}quantize-base
+// CHECK: {{^ +}}add-noise
 // CHECK: {{^ +}}attach-adapters
 // CHECK: {{^ +}}attach-expert-adapters
 // CHECK: {{^ +}}fuse-lora

@@ -25,18 +25,21 @@ static std::vector<float> rowsOf(const Matrix &matrix) {
   return values;
 }
 
-using Svd = Eigen::BDCSVD<Matrix>;
+/// In double: what rounding turns the vectors by grows as values come near each
+/// other.
+using Exact = Eigen::MatrixXd;
+using Svd = Eigen::BDCSVD<Exact>;
 
-static LowRank shareRoots(const Matrix &u, const Eigen::VectorXf &values,
-                          const Matrix &v, int64_t rank, double scale) {
-  const Eigen::VectorXf roots =
-      (values.head(rank) / static_cast<float>(scale)).cwiseSqrt();
-  return {rowsOf(roots.asDiagonal() * v.leftCols(rank).transpose()),
-          rowsOf(u.leftCols(rank) * roots.asDiagonal())};
+static LowRank shareRoots(const Exact &u, const Eigen::VectorXd &values,
+                          const Exact &v, int64_t rank, double scale) {
+  const Eigen::VectorXd roots = (values.head(rank) / scale).cwiseSqrt();
+  return {rowsOf((roots.asDiagonal() * v.leftCols(rank).transpose())
+                     .cast<float>()),
+          rowsOf((u.leftCols(rank) * roots.asDiagonal()).cast<float>())};
 }
 
 LowRank largestFactors(const WholeMatrix &w, int64_t rank, double scale) {
-  const Svd svd(toMatrix(w), Eigen::ComputeThinU | Eigen::ComputeThinV);
+  const Svd svd(toMatrix(w).cast<double>(), Eigen::ComputeThinU | Eigen::ComputeThinV);
   return shareRoots(svd.matrixU(), svd.singularValues(), svd.matrixV(), rank,
                     scale);
 }
@@ -55,9 +58,9 @@ LowRank nearLargestFactors(const WholeMatrix &w, int64_t rank, double scale,
   for (int64_t i = 0; i < iterations; ++i)
     q = orthonormal(matrix * orthonormal(matrix.transpose() * q));
   // Of W's transpose times Q, which is thin: its V is then that of Q' W's U.
-  const Svd svd(matrix.transpose() * q,
+  const Svd svd((matrix.transpose() * q).cast<double>(),
                 Eigen::ComputeThinU | Eigen::ComputeThinV);
-  return shareRoots(q * svd.matrixV(), svd.singularValues(), svd.matrixU(),
+  return shareRoots(q.cast<double>() * svd.matrixV(), svd.singularValues(), svd.matrixU(),
                     rank, scale);
 }
 

@@ -30,7 +30,7 @@ struct LowRank {
 
 /// The largest singular values (at most as many as W has), shared by A and B
 /// as roots of s / scale: PiSSA's (Meng et al., 2024), and with scale 1
-/// LoftQ's. Memory: five times W.
+/// LoftQ's. Computed in double, in ten times the memory of W.
 LowRank largestFactors(const WholeMatrix &w, int64_t rank, double scale);
 
 /// The same by subspace iteration (Halko et al., 2011, algorithm 4.4), from

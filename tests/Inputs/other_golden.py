@@ -116,11 +116,19 @@ def delta(module):
             @ module.lora_A["default"].weight).detach().clone()
 
 
+def exact_svd(svd=torch.linalg.svd):
+    """In float64: vectors of near values are turned by float32's roundings, of
+    which no two SVDs have the same."""
+    torch.linalg.svd = lambda w, **options: tuple(
+        part.float() for part in svd(w.double(), **options))
+
+
 def factored(model, options, is_packed):
     """The model with PEFT's adapter; in 4 bits what PiSSA leaves is packed, and
     LoftQ starts at what packing leaves (of PEFT's, which needs a card, the
     parts)."""
     from peft.utils.loftq_utils import _low_rank_decomposition
+    exact_svd()
     is_loftq = options["init_lora_weights"] == "loftq"
     config = peft.LoraConfig(**options | (
         {"init_lora_weights": True} if is_loftq else {}))

@@ -69,6 +69,11 @@ static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
     objective.beta = options.beta;
     pm.addPass(createAttachObjective(objective));
   }
+  if (options.noiseAlpha != 0) {
+    AddNoiseOptions noise;
+    noise.alpha = options.noiseAlpha;
+    pm.addPass(createAddNoise(noise));
+  }
   if (!options.trainsAll)
     buildAdapters(pm, options);
   // Before the gradient: the backward of the fused form is fused too.
@@ -77,6 +82,7 @@ static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
   TrainWeightsOptions weights;
   weights.modules = options.trainsAll ? "[]" : options.modulesToSave;
   weights.all = options.trainsAll;
+  weights.bias = options.bias;
   weights.loraPlusRatio = options.loraPlusRatio;
   pm.addPass(createTrainWeights(weights));
   // Once all that has no length is done: every later pass counts bytes.
@@ -184,6 +190,7 @@ void qlora::registerPhases() {
   options.quantizedFormat = "nf4";
   options.loraActivations = "int8";
   options.objective = "dpo";
+  options.noiseAlpha = 5;
   for (const Phase &phase : kPhases)
     PassPipelineRegistration<>("phase-" + std::string(phase.name),
                                "a phase of qloracc",

@@ -47,8 +47,10 @@ struct CompileOptions {
   std::string rankPattern = "{}";
   std::string alphaPattern = "{}";
   std::string modulesToSave = "[]";
+  std::string bias = "none"; ///< of the base: none, all or lora_only
   bool trainsAll = false; ///< the model itself, without adapters
   double loraPlusRatio = 1;
+  double noiseAlpha = 0; ///< NEFTune's
   std::string targetParameters = "[]";
   std::string initA = "kaiming";
   std::string initB = "zero";

@@ -16,6 +16,7 @@ packages=(
   libmlir-22-dev mlir-22-tools llvm-22-dev clang-22 lld-22
   libdnnl-dev libyaml-cpp-dev nlohmann-json3-dev
   libfmt-dev libcli11-dev libxxhash-dev libssl-dev libgtest-dev libgmock-dev
+  libeigen3-dev
 )
 [ "${1:-}" != --tests ] || packages+=(
   dpkg-dev help2man openmpi-bin python3-torch chromium

@@ -127,7 +127,8 @@ bool KernelText::isInvariant(Value value) {
 static bool isStepScalar(StringRef field) {
   return llvm::is_contained(
       {"learning_rate", "beta1", "beta2", "epsilon", "weight_decay",
-       "max_grad_norm", "bias_correction1", "bias_correction2_sqrt"},
+       "max_grad_norm", "bias_correction1", "bias_correction2_sqrt",
+       "length_rsqrt"},
       field);
 }
 

@@ -3,6 +3,7 @@
 // attach-adapters: LoRA branches beside the target modules (Hu et al., 2021),
 // by PEFT's rules. See Passes.td for a before and after.
 
+#include "compiler/Graph/AdapterForms.h"
 #include "compiler/Graph/AdapterWeight.h"
 #include "compiler/Graph/Targets.h"
 #include "compiler/Passes.h"
@@ -38,9 +39,6 @@ private:
   double scaleOf(StringRef module) const;
   LinearOp addBranch(OpBuilder &builder, Value y, Value narrow,
                      StringRef module, const Twine &nameB, StringRef initialB);
-  void addBias(OpBuilder &builder, LinearOp branch, StringRef module);
-  void rescale(OpBuilder &builder, WeightedProduct product, Value x,
-               WeightOp weightA, LinearOp branch);
   int64_t rankOf(StringRef module) const;
   LogicalResult parseTargets();
   bool isTarget(StringRef module) const;
@@ -50,8 +48,8 @@ private:
   std::optional<Targets> excluded;
   ValuePatterns ranks, alphas;
   std::vector<std::string> saved;
-  /// The entries of kAdapterDropoutAttr.
-  NamedAttrList recorded;
+  /// The entries of kAdapterDropoutAttr and of kAdapterFactorsAttr.
+  NamedAttrList recorded, factors;
 };
 
 } // namespace
@@ -84,6 +82,7 @@ LogicalResult AttachAdaptersPass::parseOptions() {
     return failure();
   ranks = alphas = ValuePatterns();
   recorded.clear();
+  factors.clear();
   std::string error;
   auto fail = [&](StringRef option) {
     return getOperation().emitError(option) << ": " << error;
@@ -195,66 +194,6 @@ LinearOp AttachAdaptersPass::addBranch(OpBuilder &builder, Value y,
   return branch;
 }
 
-/// B's own bias, which is scaled as B is.
-void AttachAdaptersPass::addBias(OpBuilder &builder, LinearOp branch,
-                                 StringRef module) {
-  auto sum = cast<model::AddOp>(*branch->user_begin());
-  Location loc = branch.getLoc();
-  auto bias =
-      adapterWeight(getOperation(), builder, loc, module + ".lora_B.bias",
-                    {tensorOf(sum).getShape().back()}, "zero");
-  auto scaled = ScaleOp::create(builder, loc, bias, branch.getScale(),
-                                /*rounded=*/false);
-  auto biased =
-      AddBiasOp::create(builder, loc, sum.getType(), sum, scaled);
-  sum.getResult().replaceAllUsesExcept(biased, biased);
-  copyStage(branch, scaled);
-  copyStage(branch, biased);
-}
-
-/// DoRA (Liu et al., 2024), as PEFT has it: W x + BA x become m / |W + BA|
-/// times themselves, where the norm has no gradient. Behind a dropout only what
-/// this changes is of the dropped x~: W x - W x~ + m / |W + BA| (W x~ + BA x~).
-void AttachAdaptersPass::rescale(OpBuilder &builder, WeightedProduct product,
-                                 Value x, WeightOp weightA, LinearOp branch) {
-  StringRef module = *product.getModule();
-  Location loc = product.getLoc();
-  auto sum = cast<model::AddOp>(*branch->user_begin());
-  auto type = cast<RankedTensorType>(sum.getType());
-  const int64_t out = product.getOutWidth();
-  auto magnitude =
-      adapterWeight(getOperation(), builder, loc,
-                    module + ".lora_magnitude_vector", {out}, "computed");
-  auto norm = AdaptedNormOp::create(
-      builder, loc, magnitude.getType(), product.getWeight(), weightA,
-      branch.getWeight(), branch.getScale(), magnitude.getParameterAttr(),
-      product.getLayout());
-  SmallVector<Operation *> added = {norm};
-  Value rest;
-  if (x != product.getX()) {
-    WeightedProduct dropped =
-        product.cloneWith(builder, product.getWeight(), type);
-    dropped.getXMutable().set(x);
-    auto minus = ScaleOp::create(builder, loc, dropped.getProduct(),
-                                 llvm::APFloat(-1.0), /*rounded=*/false);
-    auto kept = model::AddOp::create(builder, loc, type, sum.getA(), minus);
-    sum->moveAfter(kept);
-    sum.getAMutable().set(dropped.getProduct());
-    builder.setInsertionPointAfter(sum);
-    added.append({minus, kept});
-    rest = kept;
-  }
-  auto scaled = MagnitudeOp::create(builder, loc, type, sum, magnitude, norm);
-  added.push_back(scaled);
-  Operation *last = scaled;
-  if (rest)
-    added.push_back(
-        last = model::AddOp::create(builder, loc, type, rest, scaled));
-  sum.getResult().replaceAllUsesExcept(last->getResult(0), scaled);
-  for (Operation *op : added)
-    copyStage(product, op);
-}
-
 static RankedTensorType withWidth(Value value, int64_t width) {
   auto type = cast<RankedTensorType>(value.getType());
   SmallVector<int64_t> shape(type.getShape());
@@ -281,9 +220,9 @@ void AttachAdaptersPass::attach(WeightedProduct product,
   LinearOp branch =
       addBranch(builder, y, xa, module, module + ".lora_B.weight", initB);
   if (bias)
-    addBias(builder, branch, module);
+    addAdapterBias(getOperation(), branch, module);
   if (dora)
-    rescale(builder, product, x, weightA, branch);
+    addMagnitude(getOperation(), product, x, weightA, branch);
 }
 
 /// PEFT has no dropout here, and draws one of the two anew.
@@ -349,18 +288,25 @@ LogicalResult AttachAdaptersPass::attachTo(func::FuncOp function) {
     embeddings = llvm::filter_to_vector(
         embeddingsOf(function),
         [&](EmbeddingOp op) { return isTarget(moduleOf(op)); });
-  if ((dora || bias) && !embeddings.empty())
+  if ((dora || bias || initA == "factor") && !embeddings.empty())
     return getOperation().emitError("lora_target_modules: '")
            << moduleOf(embeddings.front())
-           << "' is an embedding, for which neither use_dora nor lora_bias is "
-              "supported; leave it out";
+           << "' is an embedding, for which neither use_dora nor lora_bias nor "
+              "init_lora_weights pissa, olora or loftq is supported; leave it "
+              "out";
   if (linears.empty() && embeddings.empty())
     return getOperation().emitError("lora_target_modules: ")
            << targets << " matches no linear; there are: "
            << llvm::join(names, ", ");
   DenseMap<Value, Value> dropped;
-  for (WeightedProduct linear : linears)
+  for (WeightedProduct linear : linears) {
+    StringRef module = *linear.getModule();
+    if (initA == "factor" &&
+        failed(recordFactors(getOperation(), linear, rankOf(module),
+                             scaleOf(module), factors)))
+      return failure();
     attach(linear, dropped);
+  }
   for (EmbeddingOp embedding : embeddings)
     attachToEmbedding(embedding);
   return success();
@@ -379,8 +325,10 @@ void AttachAdaptersPass::runOnOperation() {
       return signalPassFailure();
   }
   // Whatever the module came with described other adapters.
-  getOperation()->removeAttr(kAdapterDropoutAttr);
-  if (!recorded.empty())
-    getOperation()->setAttr(kAdapterDropoutAttr,
-                            recorded.getDictionary(&getContext()));
+  for (auto [name, facts] : {std::pair(kAdapterDropoutAttr, &recorded),
+                             std::pair(kAdapterFactorsAttr, &factors)}) {
+    getOperation()->removeAttr(name);
+    if (!facts->empty())
+      getOperation()->setAttr(name, facts->getDictionary(&getContext()));
+  }
 }

@@ -72,10 +72,10 @@ LogicalResult AttachExpertAdaptersPass::parseOptions() {
     return getOperation().emitError("lora_dropout: PEFT has none for "
                                     "target_parameters; expects 0, but got ")
            << dropout;
-  if (initA == "gaussian")
+  if (initA != "kaiming")
     return getOperation().emitError("init_lora_weights: expects true or false "
-                                    "beside target_parameters, but got "
-                                    "gaussian");
+                                    "beside target_parameters, but got ")
+           << initA;
   return success();
 }
 

@@ -83,6 +83,24 @@ def AttachObjective : Pass<"attach-objective", "::mlir::ModuleOp"> {
   ];
 }
 
+def AddNoise : Pass<"add-noise", "::mlir::ModuleOp"> {
+  let summary = "put noise on embeddings in training (NEFTune)";
+  let description = [{
+    What an embedding of the ids gives, times the scale that is the embedding's
+    own (`model.scale` with `rounded`), gets `model.noise` of alpha /
+    sqrt(columns). Before attach-adapters, whose branch of an embedding is then
+    in what gets it, as in PEFT.
+
+    ```mlir
+    // %x = model.embedding %ids, %w
+    // becomes
+    // %x0 = model.embedding %ids, %w
+    // %x  = model.noise %x0 {magnitude = alpha / 8, id}     // 64 columns
+    ```
+  }];
+  let options = [Option<"alpha", "alpha", "double", "0.0", "0: none">];
+}
+
 def AttachAdapters : Pass<"attach-adapters", "::mlir::ModuleOp"> {
   let summary = "put LoRA branches beside the target linears";
   let description = [{
@@ -117,6 +135,10 @@ def AttachAdapters : Pass<"attach-adapters", "::mlir::ModuleOp"> {
     With dropout, x goes through one `model.dropout` per distinct x, so that
     siblings share a mask (PEFT draws one per module); the module attribute
     `model.adapter_dropout` keeps which. `modulesToSave` (JSON list) get none.
+
+    With `init-a` and `init-b` factor, A and B start as factors of the weight,
+    which `model.adapter_factors` names for the runtime, and what is left of it
+    is the base (PiSSA, OLoRA), or as those of what quantisation leaves (LoftQ).
   }];
   let options = [
     Option<"rank", "r", "int64_t", "8", "">,
@@ -133,8 +155,9 @@ def AttachAdapters : Pass<"attach-adapters", "::mlir::ModuleOp"> {
     Option<"alphaPattern", "alpha-pattern", "std::string", "\"{}\"", "">,
     Option<"modulesToSave", "modules-to-save", "std::string", "\"[]\"", "">,
     Option<"initA", "init-a", "std::string", "\"kaiming\"",
-           "kaiming or gaussian">,
-    Option<"initB", "init-b", "std::string", "\"zero\"", "zero or kaiming">,
+           "kaiming, gaussian or factor">,
+    Option<"initB", "init-b", "std::string", "\"zero\"",
+           "zero, kaiming or factor">,
   ];
 }
 
@@ -189,8 +212,9 @@ def TrainWeights : Pass<"train-weights", "::mlir::ModuleOp"> {
   let description = [{
     The weights of `modules` (JSON list, PEFT's `modules_to_save`), or of the
     whole model with `all`, become trainable: f32 in memory, of the type in the
-    file that they had. What cannot be trained is an error, as is a name that no
-    module has.
+    file that they had. So do biases of the model: with `bias` all every one of
+    them, with lora_only those of modules that have an adapter. What cannot be
+    trained is an error, as is a name that no module has.
 
     Biases and norms are `undecayed`, as transformers' Trainer has it. With
     `lora-plus-ratio`, the B of adapters and what has one dimension get it as
@@ -199,6 +223,8 @@ def TrainWeights : Pass<"train-weights", "::mlir::ModuleOp"> {
   let options = [
     Option<"modules", "modules", "std::string", "\"[]\"", "">,
     Option<"all", "all", "bool", "false", "every weight of the model">,
+    Option<"bias", "bias", "std::string", "\"none\"",
+           "none, all or lora_only">,
     Option<"loraPlusRatio", "lora-plus-ratio", "double", "1.0", "">,
   ];
 }

@@ -14,6 +14,8 @@
 #include "compiler/Passes.h"
 #include "dialects/Model/Model.h"
 
+#include "llvm/ADT/StringSet.h"
+
 using namespace mlir;
 using namespace qlora;
 using namespace qlora::model;
@@ -32,6 +34,7 @@ public:
 private:
   void runOnOperation() override;
   LogicalResult trainModule(StringRef name);
+  LogicalResult trainBiases();
   LogicalResult checkTrainable(model::ParameterOp parameter);
   LogicalResult makeTrainable(model::ParameterOp parameter);
   LogicalResult chooseUpdate(model::ParameterOp parameter);
@@ -116,6 +119,46 @@ LogicalResult TrainWeightsPass::trainModule(StringRef name) {
   return success();
 }
 
+/// Modules with an adapter, by the names that PEFT gives to A.
+static llvm::StringSet<> adaptedModules(ModuleOp root) {
+  llvm::StringSet<> modules;
+  auto add = [&](StringRef name) {
+    name.consume_front("base_model.model.");
+    if (auto [module, rest] = name.split(".lora_A."); !rest.empty())
+      modules.insert(module);
+  };
+  for (auto parameter : root.getOps<model::ParameterOp>()) {
+    if (!parameter.getInit())
+      continue;
+    add(parameter.getSymName());
+    if (auto parts = parameter.getPartNames())
+      for (StringRef part : parts->getAsValueRange<StringAttr>())
+        add(part);
+  }
+  return modules;
+}
+
+LogicalResult TrainWeightsPass::trainBiases() {
+  if (bias == "none")
+    return success();
+  llvm::StringSet<> adapted = adaptedModules(getOperation());
+  bool found = false;
+  for (auto parameter : getOperation().getOps<model::ParameterOp>()) {
+    auto [module, name] = parameter.getSymName().rsplit('.');
+    if (parameter.getInit() || name != "bias" ||
+        (bias != "all" && !adapted.contains(module)))
+      continue;
+    found = true;
+    if (!parameter.getTrainable() && failed(makeTrainable(parameter)))
+      return failure();
+  }
+  if (!found)
+    getOperation().emitWarning("bias ")
+        << bias << ": no module "
+        << (bias == "all" ? "" : "with an adapter ") << "has a bias";
+  return success();
+}
+
 /// As transformers' Trainer groups parameters, which decays neither biases nor
 /// norms, and PEFT's LoRA+ (Hayou et al., 2024): B's, and what has one
 /// dimension, learn at a rate of their own. What is stacked is alike.
@@ -150,6 +193,8 @@ void TrainWeightsPass::runOnOperation() {
   for (const std::string &name : names)
     if (failed(trainModule(name)))
       return signalPassFailure();
+  if (failed(trainBiases()))
+    return signalPassFailure();
   for (auto parameter : getOperation().getOps<model::ParameterOp>()) {
     if (all && !parameter.getInit() && !parameter.getTrainable() &&
         failed(makeTrainable(parameter)))

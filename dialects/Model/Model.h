@@ -46,6 +46,15 @@ class RowReduction : public mlir::OpTrait::TraitBase<Op, RowReduction> {};
 inline constexpr llvm::StringLiteral kAdapterDropoutAttr =
     "model.adapter_dropout";
 
+/// Discardable attribute of a module whose adapters start at factors of the
+/// weights beside them, for the runtime, which computes them: of which weight,
+/// whether its file has [in, out], and what A and B are multiplied with.
+///
+///   {"base_model.model.….q_proj.lora_A.weight" =
+///      {scale = 2.0 : f64, turned = false, weight = "….q_proj.weight"}, ...}
+inline constexpr llvm::StringLiteral kAdapterFactorsAttr =
+    "model.adapter_factors";
+
 /// One operand of a Kernels.def op in a call: an operand or result of the
 /// MLIR op, the same memory as a result (for `c+` operands with a tied
 /// operand), the planned workspace, or nothing.

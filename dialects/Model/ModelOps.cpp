@@ -101,9 +101,9 @@ LogicalResult ParameterOp::verify() {
     return emitOpError("(C2) expects either a file or an init");
   if (getInit() && *getInit() != "zero" && *getInit() != "kaiming" &&
       *getInit() != "gaussian" && *getInit() != "normal" &&
-      *getInit() != "computed")
-    return emitOpError("(C2) expects zero, kaiming, gaussian, normal or "
-                       "computed as init, but got '")
+      *getInit() != "factor" && *getInit() != "computed")
+    return emitOpError("(C2) expects zero, kaiming, gaussian, normal, factor "
+                       "or computed as init, but got '")
            << *getInit() << "'";
   if (getTrainable() && !type.getElementType().isF32())
     return emitOpError("(C4) expects a trainable parameter in f32, but got ")
@@ -371,6 +371,12 @@ LogicalResult GateRowsOp::verify() {
            << getX().getType() << ", but got " << getGate().getType();
   if (getX().getType() != getResult().getType())
     return emitOpError("(C2) expects a result of type ") << getX().getType();
+  return success();
+}
+
+LogicalResult NoiseOp::verify() {
+  if (!getMagnitude().isFinite() || !(getMagnitude().convertToDouble() > 0))
+    return emitOpError("(C1) expects a finite magnitude above 0");
   return success();
 }
 

@@ -53,7 +53,8 @@ def Model_ParameterOp : Model_Op<"parameter", [Symbol]> {
     loaded, and, where `type` is not NF4 itself, decoded again ("resident");
     with `transposed` the file has [in, out] of the [out, in] that is quantised.
     `init`: `zero`, `kaiming` or `gaussian` (PEFT's for A and B), or `normal` (its
-    for B of an embedding), or `computed` from other weights, by the DetachedOp
+    for B of an embedding), `factor` of the weight beside it (PiSSA, OLoRA,
+    LoftQ), or `computed` from other weights, by the DetachedOp
     that names it.
 
     A trained parameter is updated with weight decay, but for `undecayed`, and

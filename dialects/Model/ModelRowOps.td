@@ -209,6 +209,22 @@ def Model_DropoutOp : Model_Row<"dropout",
   let hasVerifier = 1;
 }
 
+def Model_NoiseOp : Model_Row<"noise",
+    [SameOperandsAndResultType, Model_TrainingOnly]> {
+  let summary = "y = x + magnitude / sqrt(L) * u, u uniform in [-1, 1)";
+  let description = [{
+    NEFTune's of embeddings (Jain et al., 2023), where `magnitude` is alpha /
+    sqrt(columns) and L the tokens of the micro-batch's longest row. u is a pure
+    function as in `dropout`. Not there in evaluation.
+    (C1) the magnitude is finite and positive.
+  }];
+  let ownArguments = (ins Model_FloatTensor:$x, F64Attr:$magnitude,
+    I64Attr:$id);
+  let results = (outs Model_FloatTensor:$result);
+  let assemblyFormat = "$x attr-dict `:` type($result)";
+  let hasVerifier = 1;
+}
+
 def Model_RowsOp : Model_StagedOp<Model_Dialect, "rows",
     [Pure, IsolatedFromAbove, Model_MemoryOp,
      DeclareOpInterfaceMethods<Model_RowOp, ["isScalarResult"]>,

@@ -137,7 +137,7 @@ SmallVector<Value> RopeOp::buildRow(OpBuilder &builder, ValueRange arguments) {
 }
 
 //===----------------------------------------------------------------------===//
-// activation, glu, add, scale, add_bias, magnitude, gate_rows, dropout
+// activation, glu, add, scale, add_bias, magnitude, gate_rows, noise, dropout
 //===----------------------------------------------------------------------===//
 
 static Value activate(Arithmetic &a, Activation kind, Value x,
@@ -265,6 +265,25 @@ SmallVector<Value> GateRowsOp::buildRow(OpBuilder &builder,
   Arithmetic a(builder, getLoc());
   Value x = arguments[0];
   return {a.mul(x, a.sigmoid(a.splat(arguments[1], x.getType())))};
+}
+
+int64_t NoiseOp::getRowColumns() { return columnsOf(getX()); }
+
+SmallVector<MapAttr> NoiseOp::getRowMaps() {
+  return {map(*this, MapKind::Full)};
+}
+
+SmallVector<Value> NoiseOp::buildRow(OpBuilder &builder,
+                                     ValueRange arguments) {
+  Arithmetic a(builder, getLoc());
+  Type row = arguments[0].getType();
+  const double magnitude = getMagnitude().convertToDouble();
+  Value random = RowRandomOp::create(builder, getLoc(), row, getIdAttr());
+  Value length = RowStepOp::create(builder, getLoc(), builder.getF32Type(),
+                                   "length_rsqrt");
+  Value centred = a.sub(a.mul(random, a.constant(2 * magnitude, row)),
+                        a.constant(magnitude, row));
+  return {a.add(arguments[0], a.mul(centred, a.splat(length, row)))};
 }
 
 int64_t DropoutOp::getRowColumns() { return columnsOf(getX()); }

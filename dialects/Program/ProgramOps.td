@@ -129,7 +129,8 @@ def Program_Init : Program_Enum<"Init", "qlora_init", [
     I32EnumAttrCase<"Kaiming", 2, "kaiming">,
     I32EnumAttrCase<"Gaussian", 3, "gaussian">,
     I32EnumAttrCase<"Normal", 4, "normal">,
-    I32EnumAttrCase<"Computed", 5, "computed">]>;
+    I32EnumAttrCase<"Computed", 5, "computed">,
+    I32EnumAttrCase<"Factor", 6, "factor">]>;
 def Program_InitAttr : Program_EnumAttr<Program_Init, "init">;
 
 def Program_Quantization

@@ -384,7 +384,7 @@ void qlora::train::registerModelGradients(DialectRegistry &registry) {
     attachRules<EmbeddingOp, LinearOp, AttentionOp, HeadLossOp, DpoLossOp,
                 OrpoLossOp, RmsNormOp,
                 LayerNormOp, RopeOp, ActivationOp, GluOp, AddOp, ScaleOp,
-                AddBiasOp, MagnitudeOp, GateRowsOp, DropoutOp, RowsOp, SplitOp, ConcatOp,
+                AddBiasOp, MagnitudeOp, GateRowsOp, DropoutOp, NoiseOp, RowsOp, SplitOp, ConcatOp,
                 RouteOp, SortByExpertOp, GatherRowsOp, CombineRowsOp,
                 TransposeRowsOp, GroupedLinearOp>(context);
   });

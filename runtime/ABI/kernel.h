@@ -54,10 +54,11 @@ typedef struct qlora_step_block {
   uint64_t seed;
   uint64_t step;        /* optimizer steps done before this one */
   uint64_t micro_batch; /* global number: (step * K + k) * ranks + rank */
-  uint64_t labelled_rows; /* of the micro-batch, or of that of another rank
+  uint32_t labelled_rows; /* of the micro-batch, or of that of another rank
                              which has more; a device may leave the others
                              out of the head, and fewer than there are make
                              the loss NaN */
+  float length_rsqrt;     /* 1 / sqrt(tokens of the micro-batch's longest row) */
 } qlora_step_block;
 
 typedef struct qlora_kernel_args {

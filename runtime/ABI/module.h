@@ -104,7 +104,9 @@ enum qlora_init {
                              kaiming_uniform_(a = sqrt(5)) */
   QLORA_INIT_GAUSSIAN = 3, /* normal with deviation 1/shape[0] */
   QLORA_INIT_NORMAL = 4,   /* normal with deviation 1 */
-  QLORA_INIT_COMPUTED = 5  /* zero, until the entry INITIALIZE writes it */
+  QLORA_INIT_COMPUTED = 5, /* zero, until the entry INITIALIZE writes it */
+  QLORA_INIT_FACTOR = 6    /* A or B of a decomposed weight, as the recorded
+                              "adapter_factors" have it */
 };
 
 enum qlora_quantization {

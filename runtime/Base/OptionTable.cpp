@@ -85,6 +85,10 @@ const OptionRow kRows[] = {
      "peft_use_dora lora_use_dora"},
     {"lora_bias", kBool, "false", kProgram, kLora,
      "B of each adapter has a bias"},
+    {"bias", kChoice, "none", kProgram, kLora,
+     "biases of the model that are trained and saved with the adapter: none, "
+     "those of modules with an adapter, or all",
+     "", "none lora_only all"},
     {"loraplus_lr_ratio", kFloat, "1", kProgram, kLora,
      "LoRA+: the learning rate of each B, and of what has one dimension, as a "
      "multiple of that of A",
@@ -99,8 +103,21 @@ const OptionRow kRows[] = {
     {"modules_to_save", kNames, "[]", kProgram, kLora,
      "modules trained in full and saved with the adapter"},
     {"init_lora_weights", kChoice, "true", kProgram, kLora,
-     "true: A uniform, B zero; gaussian: A normal, B zero; false: both uniform",
-     "", "true false gaussian"},
+     "true: A uniform, B zero; gaussian: A normal, B zero; false: both uniform; "
+     "pissa, olora: the largest factors of the weight, by a full SVD (hours for "
+     "8B) or by QR, and the base is what is left; pissa_niter_N: PiSSA by N "
+     "subspace iterations, in seconds; loftq: factors of what quantisation "
+     "leaves. With pissa and olora the adapter at the end is a plain LoRA of "
+     "the model, of rank 2 r",
+     "peft_init_lora_weights",
+     "true false gaussian pissa pissa_niter_N olora loftq"},
+    {"loftq_config", kNumberMap, "{}", kProgram, kLora,
+     "of LoftQ: {loftq_bits: 4, loftq_iter: 1}, which is what there is", "", "",
+     1, 8},
+    {"neftune_noise_alpha", kFloat, "0", kProgram, kLora,
+     "NEFTune: in training embeddings get uniform noise of alpha / sqrt(tokens "
+     "of the longest row in a micro-batch x columns); 0: none",
+     "noisy_embedding_alpha", "", 0, 1e6},
 
     {"load_in_4bit", kBool, "false", kProgram, kQuantization,
      "store frozen linear weights in 4 bits"},

@@ -65,7 +65,8 @@ struct OptionRow {
   /// Separated by spaces. "bf16=bfloat16|float32" is a switch that stands for
   /// these values, true and false; "x=value" one that can only be true.
   const char *aliases = "";
-  const char *choices = ""; ///< separated by spaces; "a=b": a means b
+  /// Separated by spaces; "a=b": a means b; "a_N": a_ and a number.
+  const char *choices = "";
   double minimum = -std::numeric_limits<double>::infinity();
   double maximum = std::numeric_limits<double>::infinity();
 };

@@ -106,11 +106,22 @@ StatusOr<int64_t> parseByteSize(std::string_view text) {
   return static_cast<int64_t>(std::llround(*number * factor));
 }
 
+/// "pissa_niter_16" of the choice "pissa_niter_N".
+static bool isNumbered(std::string_view choice, std::string_view text) {
+  if (!choice.ends_with("_N") || !text.starts_with(choice.substr(0, choice.size() - 1)))
+    return false;
+  text.remove_prefix(choice.size() - 1);
+  return !text.empty() && text.size() < 5 &&
+         text.find_first_not_of("0123456789") == text.npos;
+}
+
 static StatusOr<json> parseChoice(const OptionRow &row, std::string_view text) {
   std::string lower = lowerCase(text);
   std::string list;
   for (std::string_view choice : splitWords(row.choices)) {
     size_t equals = choice.find('=');
+    if (isNumbered(choice, lower))
+      return json(lower);
     if (lower == choice.substr(0, equals))
       return json(equals == choice.npos ? choice : choice.substr(equals + 1));
     if (equals == choice.npos)

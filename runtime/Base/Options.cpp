@@ -8,6 +8,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "runtime/Base/AdapterOptions.h"
 #include "runtime/Base/DataValues.h"
 #include "runtime/Base/OptionValue.h"
 #include "runtime/Base/UserFiles.h"
@@ -195,25 +196,6 @@ Status Options::applySettings(std::span<const OptionSetting> settings) {
   return Status::ok();
 }
 
-/// What PEFT has for modules, and not for each other or for all of them.
-static Status validateAdapter(const Options &o) {
-  const bool isDora = o.boolean("use_dora"), hasBias = o.boolean("lora_bias");
-  const std::string kind = o.spelling(isDora ? "use_dora" : "lora_bias");
-  if ((isDora || hasBias) && !o.value("target_parameters").empty())
-    return Status::invalid("{} does not go with {}: PEFT has it for modules "
-                           "only; leave one of them out",
-                           kind, o.spelling("target_parameters"));
-  if (isDora && hasBias)
-    return Status::invalid("{} does not go with {}, as in PEFT; leave one of "
-                           "them out",
-                           o.spelling("lora_bias"), kind);
-  if (hasBias && o.text("init_lora_weights") == "gaussian")
-    return Status::invalid("{} goes with {} true or false, as in PEFT, but got "
-                           "gaussian",
-                           kind, o.spelling("init_lora_weights"));
-  return Status::ok();
-}
-
 std::string Options::quantizedFormat() const {
   if (boolean("load_in_8bit"))
     return "llm_int8";
@@ -245,6 +227,8 @@ static Status validateFull(const Options &o) {
     return refuse("adapter_name_or_path");
   if (o.number("loraplus_lr_ratio") != 1)
     return refuse("loraplus_lr_ratio");
+  if (o.text("bias") != "none")
+    return refuse("bias");
   return Status::ok();
 }
 
@@ -272,6 +256,17 @@ static Status validateObjective(const Options &o) {
     return refuse(o.spelling("modules_to_save"),
                   "the reference is the base, which would be needed a second "
                   "time");
+  if (rl == "dpo" && o.text("bias") != "none")
+    return refuse(o.spelling("bias") + " " + o.text("bias"),
+                  "the reference is the base as it was");
+  const std::string start = o.text("init_lora_weights");
+  if (rl == "dpo" && (start.starts_with("pissa") || start == "olora"))
+    return refuse(o.spelling("init_lora_weights") + " " + start,
+                  "the reference is the whole base, and not what is left of "
+                  "it");
+  if (o.number("neftune_noise_alpha") != 0)
+    return refuse(o.spelling("neftune_noise_alpha"),
+                  "log-probabilities would have noise");
   return Status::ok();
 }
 

@@ -41,6 +41,17 @@ struct MicroBatch {
     positions.assign(tokens, 0);
     segments.assign(tokens, 0);
   }
+  /// Tokens of the longest row, which is a segment; at least 1.
+  int64_t longestRow() const {
+    int64_t longest = 1, run = 0;
+    for (size_t i = 0; i < segments.size(); ++i) {
+      const bool goesOn = i % static_cast<size_t>(length) != 0 &&
+                          segments[i] == segments[i - 1];
+      run = segments[i] == 0 ? 0 : goesOn ? run + 1 : 1;
+      longest = std::max(longest, run);
+    }
+    return longest;
+  }
   int64_t labelCount() const {
     return static_cast<int64_t>(targets.size()) -
            std::ranges::count(targets, kNoLabel);

@@ -5,6 +5,7 @@
 #include "runtime/Device/Program.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace qlora {
 
@@ -162,10 +163,12 @@ Status Program::runOn(const qlora_entry &entry, const MicroBatch &batch,
   QLORA_RETURN_IF_ERROR(writeInputs(entry, batch));
   qlora_step_block block = step;
   // Prompts have as many tokens as they have.
-  block.labelled_rows = static_cast<uint64_t>(
+  block.labelled_rows = static_cast<uint32_t>(
       module.binding(entry, QLORA_INPUT_PROMPTS)
           ? batch.batch * batch.length
           : mostLabels.value_or(batch.labelCount()));
+  block.length_rsqrt =
+      1 / std::sqrt(static_cast<float>(batch.longestRow()));
   return runEntry(device, module, entry, block, mostLabels.has_value());
 }
 

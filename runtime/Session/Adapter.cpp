@@ -5,8 +5,8 @@
 #include "runtime/Session/Adapter.h"
 
 #include <algorithm>
-#include <set>
 
+#include "runtime/Base/AdapterOptions.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Data/TokenCache.h"
 #include "runtime/Weights/ConvertWeights.h"
@@ -18,10 +18,6 @@ using nlohmann::json;
 namespace fs = std::filesystem;
 
 namespace {
-
-constexpr std::string_view kBasePrefix = "base_model.model.";
-/// The version of PEFT whose adapter_config.json we write.
-constexpr const char *kPeftVersion = "0.19.0";
 
 constexpr const char *kTokenizerFiles[] = {"tokenizer.json",
                                            "tokenizer.model",
@@ -47,129 +43,8 @@ bool holdsAdapter(const fs::path &folder) {
          fs::exists(folder / kModelWeights, ignored);
 }
 
-bool trainsModel(const LoadedModule &module) {
-  const auto trained = trainedParameters(module);
-  return !trained.empty() &&
-         std::ranges::none_of(trained, [](const qlora_parameter *parameter) {
-           return parameter->role == QLORA_ROLE_ADAPTER;
-         });
-}
-
 const char *trainedFile(const LoadedModule &module) {
   return trainsModel(module) ? kModelWeights : kAdapterWeights;
-}
-
-static std::string nameInFile(const qlora_parameter &parameter, bool isModel) {
-  std::string_view name = parameter.name;
-  if (isModel || name.starts_with(kBasePrefix))
-    return std::string(name);
-  return std::string(kBasePrefix) + std::string(name);
-}
-
-std::string trainedName(const LoadedModule &module,
-                        const qlora_parameter &parameter) {
-  return nameInFile(parameter, trainsModel(module));
-}
-
-std::vector<const qlora_parameter *>
-trainedParameters(const LoadedModule &module) {
-  std::vector<const qlora_parameter *> trained;
-  for (const qlora_parameter &parameter : module.parameters())
-    if (parameter.role != QLORA_ROLE_FROZEN)
-      trained.push_back(&parameter);
-  return trained;
-}
-
-/// True for the module of experts that `target_parameters` name, as PEFT wraps
-/// it.
-static bool hasTargetParameters(std::string_view module,
-                                const Options &options) {
-  static constexpr std::string_view kWrapped = ".base_layer";
-  if (module.ends_with(kWrapped))
-    module.remove_suffix(kWrapped.size());
-  for (const std::string &target : options.names("target_parameters")) {
-    const std::string_view of =
-        std::string_view(target).substr(0, target.rfind('.'));
-    if (module == of || module.ends_with(fmt::format(".{}", of)))
-      return true;
-  }
-  return false;
-}
-
-/// "model.layers.0.self_attn.q_proj" for each A matrix, in table order.
-static std::vector<std::string> adaptedModules(const LoadedModule &module,
-                                               const Options &options) {
-  std::vector<std::string> modules;
-  for (const qlora_parameter *parameter : trainedParameters(module)) {
-    std::string name = nameInFile(*parameter, /*isModel=*/false);
-    const size_t suffix = std::min(name.find(".lora_A."),
-                                   name.find(".lora_embedding_A"));
-    if (suffix == name.npos)
-      continue;
-    name = name.substr(kBasePrefix.size(), suffix - kBasePrefix.size());
-    if (!hasTargetParameters(name, options))
-      modules.push_back(std::move(name));
-  }
-  return modules;
-}
-
-static json targetModules(const LoadedModule &module, const Options &options) {
-  const json &given = options.value("lora_target_modules");
-  if (given.is_array())
-    return given;
-  std::vector<std::string> modules = adaptedModules(module, options);
-  if (given != "all-linear")
-    return modules;
-  std::set<std::string> lastNames;
-  for (const std::string &name : modules)
-    lastNames.insert(name.substr(name.rfind('.') + 1));
-  return lastNames;
-}
-
-/// PEFT writes 16, not 16.0.
-static json shortNumber(double value) {
-  if (value == static_cast<double>(static_cast<int64_t>(value)))
-    return static_cast<int64_t>(value);
-  return value;
-}
-
-/// PEFT writes null for what is not given.
-static json orNull(const json &list) {
-  return list.empty() ? json(nullptr) : list;
-}
-
-json adapterConfig(const LoadedModule &module, const Options &options) {
-  std::string base = options.text("base_model_name_or_path");
-  if (base.empty())
-    base = options.text("model_name_or_path");
-  std::string init = options.text("init_lora_weights");
-  return {
-      {"alpha_pattern", options.value("lora_alpha_pattern")},
-      {"auto_mapping", nullptr},
-      {"base_model_name_or_path", base},
-      {"bias", "none"},
-      {"exclude_modules", orNull(options.value("exclude_modules"))},
-      {"fan_in_fan_out", options.recordedFact("adapts_in_out") == true},
-      {"inference_mode", true},
-      {"init_lora_weights",
-       init == "gaussian" ? json(init) : json(init == "true")},
-      {"layers_pattern", orNull(options.value("layers_pattern"))},
-      {"layers_to_transform", orNull(options.value("layers_to_transform"))},
-      {"lora_alpha", shortNumber(options.number("lora_alpha"))},
-      {"lora_bias", options.value("lora_bias")},
-      {"lora_dropout", options.value("lora_dropout")},
-      {"modules_to_save", orNull(options.value("modules_to_save"))},
-      {"peft_type", "LORA"},
-      {"peft_version", kPeftVersion},
-      {"r", options.value("lora_r")},
-      {"rank_pattern", options.value("lora_rank_pattern")},
-      {"revision", nullptr},
-      {"target_modules", targetModules(module, options)},
-      {"target_parameters", orNull(options.value("target_parameters"))},
-      {"task_type", "CAUSAL_LM"},
-      {"use_dora", options.value("use_dora")},
-      {"use_rslora", options.value("use_rslora")},
-  };
 }
 
 /// What goes along, of what the model folder has, with its bytes.
@@ -198,11 +73,10 @@ static Status copyInto(const std::string &folder, const fs::path &source,
 
 std::vector<SafetensorsItem> trainedItems(const LoadedModule &module,
                                           std::span<const uint8_t> arena) {
-  const bool isModel = trainsModel(module);
   std::vector<SafetensorsItem> items;
   for (const qlora_parameter *parameter : trainedParameters(module))
     items.push_back(
-        {nameInFile(*parameter, isModel),
+        {trainedName(module, *parameter),
          SafetensorsDtype::kF32,
          {parameter->shape, parameter->shape + parameter->rank},
          {arena.empty() ? nullptr : arena.data() + parameter->offset,
@@ -215,10 +89,28 @@ static void roundTo(const uint8_t *from, uint8_t *to, int64_t count) {
   convertWeights(QLORA_DTYPE_F32, from, Type, to, count);
 }
 
-/// The same as the run leaves it: a model's weights of their own types.
+/// A and A_0 below each other, or B and -B_0 (`start`) beside each other.
+static void putBeside(std::span<const float> start,
+                      const qlora_parameter &parameter, SafetensorsItem &item) {
+  const bool isB = std::string_view(parameter.name).ends_with(".lora_B.weight");
+  item.beside = {reinterpret_cast<const uint8_t *>(start.data()),
+                 parameter.bytes};
+  item.parts = isB ? static_cast<size_t>(parameter.shape[0]) : 1;
+  item.shape[isB ? 1 : 0] *= 2;
+}
+
+/// The same as the run leaves it: a model's weights of their own types, and
+/// adapters that are good for the model itself.
 static std::vector<SafetensorsItem>
-finalItems(const LoadedModule &module, std::span<const uint8_t> arena) {
+finalItems(const LoadedModule &module, const Options &options,
+           std::span<const uint8_t> arena, const StartingFactors &factors) {
   std::vector<SafetensorsItem> items = trainedItems(module, arena);
+  if (leavesResidual(options.text("init_lora_weights"))) {
+    const auto parameters = trainedParameters(module);
+    for (size_t i = 0; i < items.size(); ++i)
+      if (parameters[i]->init == QLORA_INIT_FACTOR)
+        putBeside(factors.ofAdapter(*parameters[i]), *parameters[i], items[i]);
+  }
   if (!trainsModel(module))
     return items;
   const auto parameters = trainedParameters(module);
@@ -240,8 +132,8 @@ static std::map<std::string, std::string> metadata() {
 }
 
 static std::string configText(const LoadedModule &module,
-                              const Options &options) {
-  return adapterConfig(module, options).dump(2) + "\n";
+                              const Options &options, AdapterForm form) {
+  return adapterConfig(module, options, form).dump(2) + "\n";
 }
 
 Status writeTrainedWeights(const LoadedModule &module,
@@ -272,10 +164,11 @@ static Status writeNamedTemplate(const Options &options,
 }
 
 Status writeTrainedConfig(const LoadedModule &module, const Options &options,
-                          const std::string &folder, AtomicFile::Flush flush) {
+                          const std::string &folder, AtomicFile::Flush flush,
+                          AdapterForm form) {
   if (!trainsModel(module))
     QLORA_RETURN_IF_ERROR(replaceWholeFile(
-        folder + "/" + kAdapterConfig, configText(module, options), flush));
+        folder + "/" + kAdapterConfig, configText(module, options, form), flush));
   for (const auto &[file, size] : copiedFiles(module, options))
     QLORA_RETURN_IF_ERROR(copyInto(folder, file, flush));
   return writeNamedTemplate(options, folder, flush);
@@ -308,10 +201,10 @@ StatusOr<PreparedAdapter> PreparedAdapter::prepare(const LoadedModule &module,
 Status PreparedAdapter::fill() {
   QLORA_ASSIGN_OR_RETURN(
       const uint64_t bytesOfWeights,
-      safetensorsBytes(finalItems(*module, {}), metadata()));
+      safetensorsBytes(finalItems(*module, *options, {}, {}), metadata()));
   uint64_t bytes = bytesOfWeights;
   if (!trainsModel(*module))
-    bytes += configText(*module, *options).size();
+    bytes += configText(*module, *options, AdapterForm::kPlain).size();
   for (const auto &[file, size] : copiedFiles(*module, *options))
     bytes += size;
   auto made = AtomicFile::create(staging + "/" + trainedFile(*module));
@@ -324,7 +217,7 @@ Status PreparedAdapter::fill() {
     return Status::error(space.code(), "{}; make room there", space.message());
   weights.emplace(std::move(*made));
   return writeTrainedConfig(*module, *options, staging,
-                            AtomicFile::Flush::kYes);
+                            AtomicFile::Flush::kYes, AdapterForm::kPlain);
 }
 
 PreparedAdapter::PreparedAdapter(PreparedAdapter &&other) noexcept
@@ -341,16 +234,18 @@ PreparedAdapter::~PreparedAdapter() {
   fs::remove(folder, ignored); // where nothing else is in it
 }
 
-Status PreparedAdapter::write(std::span<const uint8_t> trained) {
+Status PreparedAdapter::write(std::span<const uint8_t> trained,
+                              const StartingFactors &factors) {
   // Somebody may have removed the folder while the run was on.
   if (!weights->isThere()) {
     staging.clear(); // the other one's from here on
     QLORA_ASSIGN_OR_RETURN(PreparedAdapter again,
                            prepare(*module, *options, folder));
-    return again.write(trained);
+    return again.write(trained, factors);
   }
   QLORA_RETURN_IF_ERROR(writeSafetensors(
-      std::move(*weights), finalItems(*module, trained), metadata()));
+      std::move(*weights), finalItems(*module, *options, trained, factors),
+      metadata()));
   std::vector<fs::path> files;
   const Status status = commit(files);
   // There is no other copy of what was trained.

@@ -30,6 +30,7 @@
 #include "runtime/Base/Options.h"
 #include "runtime/Base/Status.h"
 #include "runtime/Module/ModuleLoader.h"
+#include "runtime/Weights/Parameters.h"
 #include "runtime/Weights/Safetensors.h"
 
 namespace qlora {
@@ -40,27 +41,22 @@ inline constexpr const char *kStagingFolder = ".staging";
 /// Whether a folder has an adapter's weights.
 bool holdsAdapter(const std::filesystem::path &folder);
 
-/// True where the model is trained itself: full fine-tuning.
-bool trainsModel(const LoadedModule &module);
-
 /// The name of the file with what is trained.
 const char *trainedFile(const LoadedModule &module);
 
-/// A trained parameter's name in that file. In PEFT's adapters carry it
-/// already, weights of the model get "base_model.model." in front.
-std::string trainedName(const LoadedModule &module,
-                        const qlora_parameter &parameter);
-
-/// The parameters of the TRAINABLE arena, in table order.
-std::vector<const qlora_parameter *>
-trainedParameters(const LoadedModule &module);
+/// What an adapter folder holds of adapters that start at factors of the model
+/// (runtime/Weights/WeightFactors.h): A and B as they are trained, beside what
+/// is left of the model, as PEFT has them; or a plain LoRA of the model itself,
+/// with A, A_0 and B, -B_0 of twice the rank.
+enum class AdapterForm { kTrained, kPlain };
 
 /// adapter_config.json for what the module trains, with PEFT's keys.
 /// target_modules is the list that was given; for all-linear the last names
 /// of the modules; for a regular expression their full names, since not every
 /// reader of adapters knows regular expressions.
 nlohmann::json adapterConfig(const LoadedModule &module,
-                             const Options &options);
+                             const Options &options,
+                             AdapterForm form = AdapterForm::kTrained);
 
 /// The values of `arena`, which has TRAINABLE's layout, by their names in files,
 /// in f32. An arena that may not be read yet is empty: the items are then for
@@ -76,7 +72,8 @@ Status writeTrainedWeights(const LoadedModule &module,
                            const std::string &folder);
 /// adapter_config.json or config.json, and the tokenizer.
 Status writeTrainedConfig(const LoadedModule &module, const Options &options,
-                          const std::string &folder, AtomicFile::Flush flush);
+                          const std::string &folder, AtomicFile::Flush flush,
+                          AdapterForm form = AdapterForm::kTrained);
 
 /// An adapter that waits for its values in `folder`/.staging, with all the
 /// space on the disk that it will need. Removed when it gets no values.
@@ -92,8 +89,10 @@ public:
   ~PreparedAdapter();
 
   /// Puts the adapter whose TRAINABLE arena is `trained` into the folder, in
-  /// place of one that is there, its tokenizer included. Called once.
-  Status write(std::span<const uint8_t> trained);
+  /// place of one that is there, its tokenizer included. `factors` are those
+  /// that it started at, where they are of the base. Called once.
+  Status write(std::span<const uint8_t> trained,
+               const StartingFactors &factors = {});
 
 private:
   PreparedAdapter(const LoadedModule &module, const Options &options,

@@ -1,19 +1,152 @@
 // SPDX-License-Identifier: MIT
 
-// Reading of adapter_config.json: what must agree, what must be off.
+// adapter_config.json: what is written, and what of one that is read must agree
+// and must be off.
 
 #include <nlohmann/json.hpp>
 
 #include <filesystem>
 #include <fstream>
+#include <numbers>
 #include <set>
 #include <sstream>
 
+#include "runtime/Base/AdapterOptions.h"
 #include "runtime/Session/Adapter.h"
+#include "runtime/Weights/Parameters.h"
 
 namespace qlora {
 
 using nlohmann::json;
+
+/// The version of PEFT whose adapter_config.json we write.
+static constexpr const char *kPeftVersion = "0.19.0";
+
+/// True for the module of experts that `target_parameters` name, as PEFT wraps
+/// it.
+static bool hasTargetParameters(std::string_view module,
+                                const Options &options) {
+  static constexpr std::string_view kWrapped = ".base_layer";
+  if (module.ends_with(kWrapped))
+    module.remove_suffix(kWrapped.size());
+  for (const std::string &target : options.names("target_parameters")) {
+    const std::string_view of =
+        std::string_view(target).substr(0, target.rfind('.'));
+    if (module == of || module.ends_with(fmt::format(".{}", of)))
+      return true;
+  }
+  return false;
+}
+
+/// "model.layers.0.self_attn.q_proj" for each A matrix, in table order.
+static std::vector<std::string> adaptedModules(const LoadedModule &module,
+                                               const Options &options) {
+  std::vector<std::string> modules;
+  for (const qlora_parameter *parameter : trainedParameters(module)) {
+    if (parameter->role != QLORA_ROLE_ADAPTER)
+      continue;
+    std::string name = parameter->name;
+    const size_t suffix = std::min(name.find(".lora_A."),
+                                   name.find(".lora_embedding_A"));
+    if (suffix == name.npos)
+      continue;
+    name = name.substr(kPeftPrefix.size(), suffix - kPeftPrefix.size());
+    if (!hasTargetParameters(name, options))
+      modules.push_back(std::move(name));
+  }
+  return modules;
+}
+
+static json targetModules(const LoadedModule &module, const Options &options) {
+  const json &given = options.value("lora_target_modules");
+  if (given.is_array())
+    return given;
+  std::vector<std::string> modules = adaptedModules(module, options);
+  if (given != "all-linear")
+    return modules;
+  std::set<std::string> lastNames;
+  for (const std::string &name : modules)
+    lastNames.insert(name.substr(name.rfind('.') + 1));
+  return lastNames;
+}
+
+/// PEFT writes 16, not 16.0.
+static json shortNumber(double value) {
+  if (value == static_cast<double>(static_cast<int64_t>(value)))
+    return static_cast<int64_t>(value);
+  return value;
+}
+
+/// PEFT writes null for what is not given.
+static json orNull(const json &list) {
+  return list.empty() ? json(nullptr) : list;
+}
+
+/// PEFT's numbers of a pattern, each times `factor`.
+static json timesAll(const json &pattern, double factor) {
+  json numbers = json::object();
+  for (const auto &[name, number] : pattern.items())
+    numbers[name] = shortNumber(number.get<double>() * factor);
+  return numbers;
+}
+
+/// Twice the rank with the same scale, as PEFT's conversion has it.
+static void makePlain(json &config) {
+  const double factor =
+      config["use_rslora"] == true ? std::numbers::sqrt2 : 2.0;
+  config["r"] = 2 * config["r"].get<int64_t>();
+  config["lora_alpha"] =
+      shortNumber(config["lora_alpha"].get<double>() * factor);
+  config["rank_pattern"] = timesAll(config["rank_pattern"], 2);
+  config["alpha_pattern"] = timesAll(config["alpha_pattern"], factor);
+  config["init_lora_weights"] = true;
+}
+
+/// What PEFT does with a model before it loads the adapter. LoftQ leaves the
+/// quantised base as it is.
+static json initInConfig(const std::string &init) {
+  return init == "true" || init == "false" || init == "loftq"
+             ? json(init != "false")
+             : json(init);
+}
+
+json adapterConfig(const LoadedModule &module, const Options &options,
+                   AdapterForm form) {
+  std::string base = options.text("base_model_name_or_path");
+  if (base.empty())
+    base = options.text("model_name_or_path");
+  const std::string init = options.text("init_lora_weights");
+  json config = {
+      {"alpha_pattern", options.value("lora_alpha_pattern")},
+      {"auto_mapping", nullptr},
+      {"base_model_name_or_path", base},
+      {"bias", options.value("bias")},
+      {"exclude_modules", orNull(options.value("exclude_modules"))},
+      {"fan_in_fan_out", options.recordedFact("adapts_in_out") == true},
+      {"inference_mode", true},
+      {"init_lora_weights", initInConfig(init)},
+      {"layers_pattern", orNull(options.value("layers_pattern"))},
+      {"layers_to_transform", orNull(options.value("layers_to_transform"))},
+      {"lora_alpha", shortNumber(options.number("lora_alpha"))},
+      {"lora_bias", options.value("lora_bias")},
+      {"lora_dropout", options.value("lora_dropout")},
+      {"modules_to_save", orNull(options.value("modules_to_save"))},
+      {"peft_type", "LORA"},
+      {"peft_version", kPeftVersion},
+      {"r", options.value("lora_r")},
+      {"rank_pattern", options.value("lora_rank_pattern")},
+      {"revision", nullptr},
+      {"target_modules", targetModules(module, options)},
+      {"target_parameters", orNull(options.value("target_parameters"))},
+      {"task_type", "CAUSAL_LM"},
+      {"use_dora", options.value("use_dora")},
+      {"use_rslora", options.value("use_rslora")},
+  };
+  if (form == AdapterForm::kPlain && leavesResidual(init))
+    makePlain(config);
+  return config;
+}
+
 
 /// Keys without a meaning for the numbers, whatever their value. A and B are
 /// [out, in] whichever way fan_in_fan_out says that the weight is.
@@ -51,9 +184,10 @@ Status checkAdapterConfig(const std::string &folder, const Options &options) {
   std::string path = folder + "/adapter_config.json";
   QLORA_ASSIGN_OR_RETURN(json config, readConfig(path));
   // What PEFT takes when a key is missing.
+  const std::string init = options.text("init_lora_weights");
   const std::pair<const char *, std::pair<json, json>> expected[] = {
       {"peft_type", {"LORA", "LORA"}},
-      {"bias", {"none", "none"}},
+      {"bias", {options.value("bias"), "none"}},
       {"r", {options.value("lora_r"), 8}},
       {"lora_alpha", {options.value("lora_alpha"), 8}},
       {"use_rslora", {options.value("use_rslora"), false}},
@@ -64,6 +198,14 @@ Status checkAdapterConfig(const std::string &folder, const Options &options) {
       {"rank_pattern", {options.value("lora_rank_pattern"), json::object()}},
       {"alpha_pattern", {options.value("lora_alpha_pattern"), json::object()}},
   };
+  // It says of which base the adapter is.
+  const json theirInit = config.value("init_lora_weights", json(true));
+  if (const std::string theirs =
+          theirInit.is_string() ? theirInit.get<std::string>() : "true";
+      theirs != init && (leavesResidual(theirs) || leavesResidual(init)))
+    return Status::invalid("'{}': init_lora_weights is {}, but this program was "
+                           "compiled for {}, which has another base",
+                           path, theirs, init);
   std::set<std::string, std::less<>> compared;
   for (const auto &[key, values] : expected) {
     const auto &[ours, missing] = values;

@@ -224,6 +224,10 @@ Status Session::loadBase() {
                                         Metrics::kBytes);
   if (request.sweep)
     wanted.shared = &request.sweep->base;
+  wanted.factors = {options.text("init_lora_weights"),
+                    options.recordedFact("adapter_factors"), wanted.seed};
+  if (metrics)
+    wanted.factors.progress = metrics->progress("decomposing weights", "weights");
   QLORA_ASSIGN_OR_RETURN(weights, loadWeights(wanted, *device));
   if (request.sweep) // the process is that of all runs
     weights.processBytes = 0;
@@ -273,7 +277,7 @@ Status Session::finish(const Run &run, const TrainingResult &result) {
                                 "read, and the last one is written: {}",
                                 best.status().message()));
   }
-  QLORA_RETURN_IF_ERROR(adapter->write(trained));
+  QLORA_RETURN_IF_ERROR(adapter->write(trained, weights.factors));
   std::string text = "\n";
   if (request.verbose)
     text += run.memory.measuredText() + "\n";

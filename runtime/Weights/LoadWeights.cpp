@@ -15,21 +15,28 @@
 
 namespace qlora {
 
-/// A base of this run, or that of the sweep where it has the same bytes.
+/// A base of this run, or that of the sweep where it has the same bytes. What
+/// is left of a model is `ofFactors`, of which the key says nothing: it is
+/// neither kept nor shared.
 static StatusOr<std::shared_ptr<FrozenBase>>
-openBase(const WeightRequest &request, const ModelFiles &model) {
+openBase(const WeightRequest &request, const ModelFiles &model,
+         bool ofFactors) {
+  SharedBase *const shared = ofFactors ? nullptr : request.shared;
   std::string key;
-  if (SharedBase *shared = request.shared) {
+  if (shared) {
     QLORA_ASSIGN_OR_RETURN(key, baseKey(request.module, model));
     if (shared->base && shared->key == key)
       return shared->base;
   }
+  BaseCacheRequest cache = request.cache;
+  if (ofFactors)
+    cache.place = BaseCacheRequest::kNone;
   QLORA_ASSIGN_OR_RETURN(FrozenBase made,
                          FrozenBase::open(request.module, model, request.group,
-                                          request.cache));
+                                          cache));
   auto base = std::make_shared<FrozenBase>(std::move(made));
-  if (request.shared && !request.shared->base)
-    *request.shared = {key, base};
+  if (shared && !shared->base)
+    *shared = {key, base};
   return base;
 }
 
@@ -38,7 +45,8 @@ static Status allocate(const WeightRequest &request, const ModelFiles &model,
   if (!device.hasHostArenas())
     return device.load(request.module, nullptr);
   const uint64_t before = readProcessMemory().residentBytes;
-  QLORA_ASSIGN_OR_RETURN(weights.base, openBase(request, model));
+  QLORA_ASSIGN_OR_RETURN(
+      weights.base, openBase(request, model, weights.factors.isOfBase()));
   // A base that is mapped is there already, and is an arena.
   const uint64_t withBase = readProcessMemory().residentBytes;
   QLORA_RETURN_IF_ERROR(device.load(request.module, &weights.base->memory()));
@@ -96,9 +104,18 @@ StatusOr<LoadedWeights> loadWeights(const WeightRequest &request,
     sources.adapter = &*adapter;
   }
   LoadedWeights weights;
+  QLORA_ASSIGN_OR_RETURN(weights.factors,
+                         StartingFactors::compute(request.module,
+                                                  request.factors, model,
+                                                  request.group));
+  sources.factors = &weights.factors;
   QLORA_RETURN_IF_ERROR(allocate(request, model, device, weights));
   QLORA_RETURN_IF_ERROR(fill(request.module, sources, request.group, device,
                              weights.base.get()));
+  // The first rank writes the adapter.
+  if (!weights.factors.isOfBase() || request.group.rank() != 0)
+    weights.factors = {};
+  weights.factors.turnB();
   return weights;
 }
 

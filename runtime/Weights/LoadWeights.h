@@ -17,6 +17,7 @@
 #include "runtime/Module/ModuleLoader.h"
 #include "runtime/Ranks/RankGroup.h"
 #include "runtime/Weights/FrozenBase.h"
+#include "runtime/Weights/WeightFactors.h"
 
 namespace qlora {
 
@@ -36,12 +37,15 @@ struct WeightRequest {
   uint64_t seed = 0;         ///< of what no file has
   ProgressListener progress; ///< bytes of the base
   SharedBase *shared = nullptr; ///< or null: this run has its own base
+  FactorRequest factors = {};
 };
 
 struct LoadedWeights {
   std::shared_ptr<FrozenBase> base; ///< where arenas are host memory
   /// Of this process beside its arenas, where it has them; else 0.
   uint64_t processBytes = 0;
+  /// Of adapters that are written as a plain LoRA of the model; else none.
+  StartingFactors factors = {};
 };
 
 /// Loads the module into `device`, which allocates every arena, and fills

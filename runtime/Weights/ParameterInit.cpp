@@ -40,6 +40,12 @@ static double initNormal(uint64_t stream, uint64_t index) {
   return std::sqrt(-2.0 * std::log(u)) * std::cos(angle);
 }
 
+void drawNormal(uint64_t seed, const char *name, std::span<float> out) {
+  const uint64_t stream = initStream(seed, name);
+  for (size_t i = 0; i < out.size(); ++i)
+    out[i] = static_cast<float>(initNormal(stream, i));
+}
+
 void initParameter(const qlora_parameter &parameter, uint64_t seed,
                    float *out) {
   const uint64_t stream = initStream(seed, parameter.name);

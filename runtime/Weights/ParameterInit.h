@@ -8,6 +8,7 @@
 #define QLORA_RUNTIME_WEIGHTS_PARAMETERINIT_H
 
 #include <cstdint>
+#include <span>
 
 #include "runtime/ABI/module.h"
 
@@ -16,6 +17,9 @@ namespace qlora {
 /// Fills `out` (the parameter's elements, f32) by its init kind: ZERO,
 /// KAIMING, GAUSSIAN or NORMAL, with zeros where it is COMPUTED later.
 void initParameter(const qlora_parameter &parameter, uint64_t seed, float *out);
+
+/// Normal numbers of a stream that is `name`'s.
+void drawNormal(uint64_t seed, const char *name, std::span<float> out);
 
 } // namespace qlora
 

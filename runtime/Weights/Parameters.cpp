@@ -21,8 +21,52 @@ namespace qlora {
 
 /// Elements that are read at a time.
 static constexpr int64_t kWindow = int64_t{1} << 22;
-/// How PEFT names a weight of the model in an adapter.
-static constexpr std::string_view kPeftPrefix = "base_model.model.";
+
+//===----------------------------------------------------------------------===//
+// What is trained, and its names
+//===----------------------------------------------------------------------===//
+
+std::vector<const qlora_parameter *>
+trainedParameters(const LoadedModule &module) {
+  std::vector<const qlora_parameter *> trained;
+  for (const qlora_parameter &parameter : module.parameters())
+    if (parameter.role != QLORA_ROLE_FROZEN)
+      trained.push_back(&parameter);
+  return trained;
+}
+
+static bool hasAdapter(const LoadedModule &module, std::string_view name) {
+  const std::string start = fmt::format("{}{}.lora_A.", kPeftPrefix, name);
+  return std::ranges::any_of(module.parameters(),
+                             [&](const qlora_parameter &parameter) {
+                               return std::string_view(parameter.name)
+                                   .starts_with(start);
+                             });
+}
+
+bool trainsModel(const LoadedModule &module) {
+  const auto trained = trainedParameters(module);
+  return !trained.empty() &&
+         std::ranges::none_of(trained, [](const qlora_parameter *parameter) {
+           return parameter->role == QLORA_ROLE_ADAPTER;
+         });
+}
+
+std::string trainedName(const LoadedModule &module,
+                        const qlora_parameter &parameter) {
+  const std::string_view name = parameter.name;
+  if (name.starts_with(kPeftPrefix) || trainsModel(module))
+    return std::string(name);
+  const size_t dot = name.rfind('.');
+  const std::string_view of = name.substr(0, dot), last = name.substr(dot + 1);
+  const bool isInside = last == "bias" && hasAdapter(module, of);
+  return fmt::format("{}{}.{}{}", kPeftPrefix, of,
+                     isInside ? "base_layer." : "", last);
+}
+
+//===----------------------------------------------------------------------===//
+// Filling
+//===----------------------------------------------------------------------===//
 
 static std::span<const int64_t> shapeOf(const qlora_parameter &parameter) {
   return {parameter.shape, parameter.rank};
@@ -65,8 +109,10 @@ static uint8_t *mapElements(ArenaSink &arena, const qlora_parameter &parameter,
       .data();
 }
 
+/// `factors`, where there are any, are subtracted from what is read.
 static Status copyWeight(const FileWeight &weight, const qlora_parameter &parameter,
-                         ArenaSink &arena) {
+                         ArenaSink &arena,
+                         const WeightFactors *factors = nullptr) {
   const int64_t elements = elementsOf(parameter);
   const auto type = static_cast<qlora_dtype>(parameter.dtype);
   for (int64_t first = 0; first < elements; first += kWindow) {
@@ -80,6 +126,8 @@ static Status copyWeight(const FileWeight &weight, const qlora_parameter &parame
       read = window.first(bytes);
     }
     QLORA_RETURN_IF_ERROR(weight.read(first, read));
+    if (factors)
+      factors->subtractFrom(first, weight.dtype, read);
     if (weight.dtype != type)
       convertWeights(weight.dtype, read.data(), type, out, count);
     QLORA_RETURN_IF_ERROR(arena.commit());
@@ -91,19 +139,23 @@ static Status copyWeight(const FileWeight &weight, const qlora_parameter &parame
 /// rows of the file.
 static Status quantizeWeight(const StackedFileWeight &weight,
                              const qlora_parameter &parameter,
-                             const StoredLayout &layout, ArenaSink &arena) {
+                             const StoredLayout &layout, ArenaSink &arena,
+                             const WeightFactors *factors = nullptr) {
   UnquantizedWeight source;
   source.name = parameter.name;
   source.fileType = weight.parts.front().dtype;
   source.read = [&](int64_t first, std::span<uint8_t> out) {
-    return weight.read(first, out);
+    QLORA_RETURN_IF_ERROR(weight.read(first, out));
+    if (factors)
+      factors->subtractFrom(first, source.fileType, out);
+    return Status::ok();
   };
   const size_t size = weightBytes(source.fileType);
   std::vector<uint8_t> turned;
   if (isTurned(parameter)) {
     turned.resize(static_cast<size_t>(layout.elements) * size);
     std::vector<uint8_t> stored(turned.size());
-    QLORA_RETURN_IF_ERROR(weight.read(0, stored));
+    QLORA_RETURN_IF_ERROR(source.read(0, stored));
     turnWeights(source.fileType, stored.data(), parameter.shape[1],
                 parameter.shape[0], turned.data());
     source.read = [&](int64_t first, std::span<uint8_t> out) {
@@ -189,9 +241,11 @@ static Status fillStored(const ParameterSources &sources,
 static Status fillFrozenParameter(const ParameterSources &sources,
                                   const qlora_parameter &parameter,
                                   ArenaSink &arena) {
+  const WeightFactors *const factors =
+      sources.factors ? sources.factors->ofBase(parameter) : nullptr;
   if (parameter.quantization == QLORA_QUANTIZATION_NONE) {
     QLORA_ASSIGN_OR_RETURN(FileWeight weight, findWeight(sources, parameter));
-    return copyWeight(weight, parameter, arena);
+    return copyWeight(weight, parameter, arena, factors);
   }
   const StoredLayout layout = StoredLayout::of(
       static_cast<qlora_dtype>(parameter.format), elementsOf(parameter),
@@ -201,7 +255,7 @@ static Status fillFrozenParameter(const ParameterSources &sources,
   if (parameter.parts == 0) {
     QLORA_ASSIGN_OR_RETURN(FileWeight weight, findWeight(sources, parameter));
     return quantizeWeight({{weight}, layout.elements}, parameter, layout,
-                          arena);
+                          arena, factors);
   }
   QLORA_ASSIGN_OR_RETURN(StackedFileWeight weight,
                          StackedFileWeight::find(sources.model, parameter));
@@ -235,13 +289,12 @@ Status fillFrozen(const LoadedModule &module, const ParameterSources &sources,
 /// The tensor of the adapter to start from, or null where a model's own
 /// weight is not in it.
 static StatusOr<const SafetensorsTensor *>
-findInAdapter(const SafetensorsFile &adapter,
+findInAdapter(const LoadedModule &module, const SafetensorsFile &adapter,
               const qlora_parameter &parameter) {
-  if (const SafetensorsTensor *tensor = adapter.find(parameter.name))
-    return tensor;
+  const std::string name = trainedName(module, parameter);
   if (parameter.role == QLORA_ROLE_ADAPTER)
-    return adapter.get(parameter.name);
-  return adapter.find(fmt::format("{}{}", kPeftPrefix, parameter.name));
+    return adapter.get(name);
+  return adapter.find(name);
 }
 
 /// An adapter tensor that no parameter takes would be lost without a word.
@@ -251,8 +304,7 @@ static Status checkAdapterUsed(const LoadedModule &module,
   for (const qlora_parameter &parameter : module.parameters()) {
     if (parameter.role == QLORA_ROLE_FROZEN)
       continue;
-    taken.insert(parameter.name);
-    taken.insert(fmt::format("{}{}", kPeftPrefix, parameter.name));
+    taken.insert(trainedName(module, parameter));
   }
   for (const SafetensorsTensor &tensor : adapter.tensors())
     if (!taken.contains(tensor.name))
@@ -263,12 +315,25 @@ static Status checkAdapterUsed(const LoadedModule &module,
   return Status::ok();
 }
 
-static Status fillTrainableParameter(const ParameterSources &sources,
+static Status fillTrainableParameter(const LoadedModule &module,
+                                     const ParameterSources &sources,
                                      const qlora_parameter &parameter,
                                      ArenaSink &arena) {
   const SafetensorsTensor *tensor = nullptr;
   if (sources.adapter) {
-    QLORA_ASSIGN_OR_RETURN(tensor, findInAdapter(*sources.adapter, parameter));
+    QLORA_ASSIGN_OR_RETURN(tensor, findInAdapter(module, *sources.adapter,
+                                                 parameter));
+  }
+  if (!tensor && parameter.init == QLORA_INIT_FACTOR) {
+    const auto values = sources.factors ? sources.factors->ofAdapter(parameter)
+                                        : std::span<const float>();
+    if (values.size_bytes() != parameter.bytes)
+      return Status::error(StatusCode::kInternal, "'{}' has no factors",
+                           parameter.name);
+    std::ranges::copy(std::as_bytes(values),
+                      reinterpret_cast<std::byte *>(
+                          arena.map(parameter.offset, parameter.bytes).data()));
+    return arena.commit();
   }
   if (!tensor && parameter.init != QLORA_INIT_FILE) {
     uint8_t *out = arena.map(parameter.offset, parameter.bytes).data();
@@ -292,7 +357,8 @@ Status fillTrainable(const LoadedModule &module,
     QLORA_RETURN_IF_ERROR(checkAdapterUsed(module, *sources.adapter));
   for (const qlora_parameter &parameter : module.parameters())
     if (parameter.role != QLORA_ROLE_FROZEN)
-      QLORA_RETURN_IF_ERROR(fillTrainableParameter(sources, parameter, arena));
+      QLORA_RETURN_IF_ERROR(fillTrainableParameter(module, sources, parameter,
+                                                   arena));
   return Status::ok();
 }
 

@@ -18,6 +18,9 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "runtime/Base/Progress.h"
 #include "runtime/Base/Status.h"
@@ -26,8 +29,25 @@
 #include "runtime/Weights/ArenaSink.h"
 #include "runtime/Weights/ModelFiles.h"
 #include "runtime/Weights/Safetensors.h"
+#include "runtime/Weights/WeightFactors.h"
 
 namespace qlora {
+
+/// What PEFT puts before the names of a model's modules.
+inline constexpr std::string_view kPeftPrefix = "base_model.model.";
+
+/// True where the model is trained itself: full fine-tuning.
+bool trainsModel(const LoadedModule &module);
+
+/// The parameters of the TRAINABLE arena, in table order.
+std::vector<const qlora_parameter *>
+trainedParameters(const LoadedModule &module);
+
+/// A trained parameter's name in files. In PEFT's adapters carry it already;
+/// weights of the model get kPeftPrefix, and the bias of a module that has an
+/// adapter is inside of "base_layer".
+std::string trainedName(const LoadedModule &module,
+                        const qlora_parameter &parameter);
 
 /// Where parameters come from. The pointers outlive the calls.
 struct ParameterSources {
@@ -36,6 +56,7 @@ struct ParameterSources {
   /// parameter must be in it under its name, and it may hold no other.
   const SafetensorsFile *adapter = nullptr;
   uint64_t seed = 0; ///< of random inits; the same on all ranks
+  const StartingFactors *factors = nullptr; ///< null: none is needed
   /// Hears of bytes of this rank's share that fillFrozen() has filled.
   ProgressListener progress;
 };

@@ -178,23 +178,26 @@ Status writeSafetensors(AtomicFile file, std::vector<SafetensorsItem> items,
   // Adapters have hundreds of small tensors: they are written together.
   constexpr size_t kTogether = size_t{1} << 18;
   QLORA_ASSIGN_OR_RETURN(std::string waiting, startOfFile(items, metadata));
+  const auto put = [&](std::span<const uint8_t> part) {
+    const std::string_view bytes(reinterpret_cast<const char *>(part.data()),
+                                 part.size());
+    if (waiting.size() + bytes.size() <= kTogether)
+      return waiting += bytes, Status::ok();
+    QLORA_RETURN_IF_ERROR(file.write(waiting));
+    waiting.clear();
+    if (bytes.size() > kTogether)
+      return file.write(bytes);
+    return waiting = bytes, Status::ok();
+  };
   for (const SafetensorsItem &item : items) {
     if (item.round) {
       QLORA_RETURN_IF_ERROR(writeRounded(file, item, waiting));
       continue;
     }
-    const std::string_view bytes(
-        reinterpret_cast<const char *>(item.bytes.data()), item.bytes.size());
-    if (waiting.size() + bytes.size() <= kTogether) {
-      waiting += bytes;
-      continue;
-    }
-    QLORA_RETURN_IF_ERROR(file.write(waiting));
-    waiting.clear();
-    if (bytes.size() <= kTogether)
-      waiting = bytes;
-    else
-      QLORA_RETURN_IF_ERROR(file.write(bytes));
+    for (size_t part = 0; part < item.parts; ++part)
+      for (std::span<const uint8_t> half : {item.bytes, item.beside})
+        QLORA_RETURN_IF_ERROR(put(half.subspan(
+            half.size() / item.parts * part, half.size() / item.parts)));
   }
   QLORA_RETURN_IF_ERROR(file.write(waiting));
   return file.commit(flush);

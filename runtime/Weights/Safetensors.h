@@ -134,16 +134,21 @@ using Rounding = void (*)(const uint8_t *from, uint8_t *to, int64_t count);
 
 /// A tensor to write; the bytes must stay alive during writeSafetensors. They
 /// are of `dtype`, or with `round` of f32 that is rounded to it on the way.
+/// Where `beside` is not empty, there are `parts` of both, and each of `bytes` is
+/// followed by one of it: with one part below each other, with as many as rows
+/// beside each other.
 struct SafetensorsItem {
   std::string name;
   SafetensorsDtype dtype = SafetensorsDtype::kF32;
   std::vector<int64_t> shape;
   std::span<const uint8_t> bytes;
   Rounding round = nullptr;
+  std::span<const uint8_t> beside = {};
+  size_t parts = 1;
 
   uint64_t bytesInFile() const {
     return round ? bytes.size() / 4 * (safetensorsDtypeBits(dtype) / 8)
-                 : bytes.size();
+                 : bytes.size() + beside.size();
   }
 };
 

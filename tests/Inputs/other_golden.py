@@ -5,10 +5,15 @@
 
     other_golden.py full FROM TO        all weights are trained, with decay
     other_golden.py loraplus FROM TO    B learns faster, by PEFT's LoRA+
+    other_golden.py KIND FROM TO        adapters of KINDS, beside the model
 
-Needs torch, transformers, peft and safetensors; what they were is in case.json.
-`full` has a model folder of its own, in float32, so that what comes out can be
-held against PyTorch's numbers.
+Needs torch, transformers, peft and safetensors, for 4 bits bitsandbytes too;
+what they were is in case.json. `full` has a model folder of its own, in
+float32, so that what comes out can be held against PyTorch's numbers.
+
+What starts at factors of the model has no adapter to start from, and singular
+vectors have no signs: expected are magnitudes of gradients, and what the model
+has become, as `delta.` of each adapted weight.
 """
 
 import json
@@ -21,11 +26,27 @@ import transformers
 from peft.optimizers import create_loraplus_optimizer
 from safetensors.torch import load_file, save_file
 
+# PEFT's options, and whether the base has 4 bits.
+ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj",
+       "down_proj"]
+FACTORS = {"r": 4, "lora_alpha": 8, "target_modules": ALL}
+KINDS = {
+    "bias-all": ({"bias": "all"}, False),
+    "bias-lora-only": ({"bias": "lora_only", "r": 4, "lora_alpha": 8,
+                        "target_modules": ["q_proj", "v_proj", "down_proj"]},
+                       False),
+    "pissa": (FACTORS | {"init_lora_weights": "pissa"}, False),
+    "olora": (FACTORS | {"init_lora_weights": "olora", "use_rslora": True},
+              False),
+    "pissa-nf4": (FACTORS | {"init_lora_weights": "pissa"}, True),
+    "loftq": (FACTORS | {"init_lora_weights": "loftq"}, True),
+}
 STEPS, DECAY, RATIO = 6, 0.1, 8.0
 # Keys' biases have no gradient but rounding, as a softmax does not see them:
 # with a usual epsilon AdamW would make whole steps of it.
 EPSILON = 1e-5
 transformers.logging.set_verbosity_error()
+torch.set_num_threads(1)  # the matrices are small
 
 
 def load(folder):
@@ -72,13 +93,88 @@ def full_optimizer(model, case):
 
 
 def lora_plus_optimizer(model, case):
-    saved = {t.data_ptr(): k for k, t in peft.get_peft_model_state_dict(
-        model, save_embedding_layers=False).items()}
-    named = {saved[p.data_ptr()]: p for p in model.parameters()
-             if p.requires_grad}
+    named = names_of(model)
     return create_loraplus_optimizer(
         model, torch.optim.AdamW, lr=case["learning_rate"],
         loraplus_lr_ratio=RATIO, loraplus_weight_decay=DECAY), named
+
+
+def decoded(weight):
+    """What is left of a weight in bitsandbytes' NF4."""
+    from bitsandbytes.functional import dequantize_4bit, quantize_4bit
+    return dequantize_4bit(*quantize_4bit(weight, quant_type="nf4"))
+
+
+def adapted(model):
+    return {name: module for name, module in model.named_modules()
+            if isinstance(module, peft.tuners.lora.LoraLayer)}
+
+
+def delta(module):
+    """What the adapter adds to its weight."""
+    return (module.scaling["default"] * module.lora_B["default"].weight
+            @ module.lora_A["default"].weight).detach().clone()
+
+
+def exact_svd(svd=torch.linalg.svd):
+    """In float64: vectors of near values are turned by float32's roundings, of
+    which no two SVDs have the same."""
+    torch.linalg.svd = lambda w, **options: tuple(
+        part.float() for part in svd(w.double(), **options))
+
+
+def factored(model, options, is_packed):
+    """The model with PEFT's adapter; in 4 bits what PiSSA leaves is packed, and
+    LoftQ starts at what packing leaves (of PEFT's, which needs a card, the
+    parts)."""
+    from peft.utils.loftq_utils import _low_rank_decomposition
+    exact_svd()
+    is_loftq = options["init_lora_weights"] == "loftq"
+    config = peft.LoraConfig(**options | (
+        {"init_lora_weights": True} if is_loftq else {}))
+    model = peft.get_peft_model(model, config)
+    if not is_packed:
+        return model
+    with torch.no_grad():
+        for module in adapted(model).values():
+            base = module.base_layer.weight
+            packed = decoded(base.data)
+            if is_loftq:
+                parts = _low_rank_decomposition(base - packed, config.r)
+                module.lora_A["default"].weight.copy_(parts["R"])
+                module.lora_B["default"].weight.copy_(parts["L"])
+            base.copy_(packed)
+    return model
+
+
+def names_of(model):
+    """What is trained, by the names that PEFT saves."""
+    saved = {t.data_ptr(): k for k, t in peft.get_peft_model_state_dict(
+        model, save_embedding_layers=False).items()}
+    return {saved[p.data_ptr()]: p for p in model.parameters()
+            if p.requires_grad}
+
+
+def trainer_optimizer(named, case):
+    """As Trainer groups them."""
+    groups = [{"params": [p for n, p in named.items()
+                          if n.endswith("bias") == is_bias],
+               "weight_decay": 0.0 if is_bias else DECAY}
+              for is_bias in (False, True)]
+    return torch.optim.AdamW([g for g in groups if g["params"]],
+                             lr=case["learning_rate"], eps=EPSILON)
+
+
+def without_signs(expected, before, model, is_residual):
+    """Of a training whose adapters started at factors."""
+    numbers = {k: v for k, v in expected.items()
+               if not k.startswith(("grad.", "final."))}
+    numbers |= {"abs_" + k: v.abs() for k, v in expected.items()
+                if k.startswith("grad.")}
+    for name, module in adapted(model).items():
+        change = delta(module) - (before[name] if is_residual else 0)
+        numbers["delta." + name] = change
+    return numbers
 
 
 def train(model, optimizer, named, case, batches):
@@ -119,13 +215,19 @@ def train(model, optimizer, named, case, batches):
     return expected
 
 
+def settings(case):
+    with open(os.path.join(case, "train.yaml")) as file:
+        return {name: json.loads(value) for name, value in
+                (line.split(":", 1) for line in file)}
+
+
 def write_yaml(source, to, kind):
-    with open(os.path.join(source, "train.yaml")) as file:
-        values = dict(line.split(":", 1) for line in file)
+    values = settings(source)
     beside = "../" + os.path.basename(source) + "/"
     for name in ("model_name_or_path", "train_file", "adapter_name_or_path"):
-        values[name] = json.dumps(os.path.normpath(
-            beside + json.loads(values[name])))
+        if name in values:
+            values[name] = os.path.normpath(beside + values[name])
+    values = {name: json.dumps(value) for name, value in values.items()}
     values |= {"max_steps": json.dumps(STEPS),
                "weight_decay": json.dumps(DECAY)}
     if kind == "full":
@@ -135,8 +237,18 @@ def write_yaml(source, to, kind):
         values |= {"finetuning_type": '"full"',
                    "model_name_or_path": '"model"',
                    "adam_epsilon": json.dumps(EPSILON)}
-    else:
+    elif kind == "loraplus":
         values["loraplus_lr_ratio"] = json.dumps(RATIO)
+    else:
+        options, is_packed = KINDS[kind]
+        values.pop("finetuning_type", None)
+        for name, value in options.items():
+            name = "lora_" * (name in ("r", "target_modules")) + name
+            values[name] = json.dumps(value)
+        values |= {"adam_epsilon": json.dumps(EPSILON),
+                   "load_in_4bit": json.dumps(is_packed)}
+        if kind.startswith("bias"):
+            values["adapter_name_or_path"] = '"adapter_init"'
     with open(os.path.join(to, "train.yaml"), "w") as file:
         file.writelines(f"{name}: {value.strip()}\n"
                         for name, value in values.items())
@@ -146,16 +258,35 @@ def main(kind, source, to):
     os.makedirs(to, exist_ok=True)
     with open(os.path.join(source, "case.json")) as file:
         case = json.load(file)
-    model = load(os.path.join(source, "model"))
+    model = load(os.path.join(source,
+                              settings(source)["model_name_or_path"]))
     if kind == "full":
         save(model, os.path.join(source, "model"), os.path.join(to, "model"))
         optimizer, named = full_optimizer(model, case)
-    else:
+    elif kind == "loraplus":
         model = peft.PeftModel.from_pretrained(
             model, os.path.join(source, "adapter_init"), is_trainable=True)
         optimizer, named = lora_plus_optimizer(model, case)
-    batches = load_file(os.path.join(source, "batches.safetensors"))
+    elif kind.startswith("bias"):
+        torch.manual_seed(case["seed"])
+        options = case["lora"] | KINDS[kind][0]
+        model = peft.get_peft_model(model, peft.LoraConfig(
+            **options, init_lora_weights=False, task_type="CAUSAL_LM"))
+        model.peft_config["default"].base_model_name_or_path = ""
+        model.save_pretrained(os.path.join(to, "adapter_init"))
+        named = names_of(model)
+        optimizer = trainer_optimizer(named, case)
+    else:
+        options, is_packed = KINDS[kind]
+        model = factored(model, options, is_packed)
+        named = names_of(model)
+        optimizer = trainer_optimizer(named, case)
+        before = {n: delta(m) for n, m in adapted(model).items()}
+    batches = load_file(os.path.join(
+        source, settings(source)["train_file"]))
     expected = train(model, optimizer, named, case, batches)
+    if kind in KINDS and not kind.startswith("bias"):
+        expected = without_signs(expected, before, model, kind != "loftq")
     save_file({k: v.contiguous() for k, v in expected.items()},
               os.path.join(to, "expected.safetensors"))
     write_yaml(source, to, kind)

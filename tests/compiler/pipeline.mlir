@@ -9,6 +9,7 @@
 // CHECK: Pass Manager with 20 passes:
 // CHECK: {{^ +}}quantize-base
 // CHECK: {{^ +}}attach-objective
+// CHECK: {{^ +}}add-noise
 // CHECK: {{^ +}}attach-adapters
 // CHECK: {{^ +}}attach-expert-adapters
 // CHECK: {{^ +}}fuse-lora

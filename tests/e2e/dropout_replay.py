@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""Trains with LoRA dropout and replays the same masks in PyTorch.
+"""Trains with LoRA dropout, or with noise on embeddings (NEFTune), and replays
+the same random numbers in PyTorch.
 
     dropout_replay.py --tools build/bin [RUN ...]
     dropout_replay.py --tools build/bin RUN --write CASE_DIR
@@ -50,11 +51,15 @@ class Run:
     ranks: int
     steps: int
     model: dict = field(default_factory=dict)  # its own: flag, probability
+    noise: float = 0.0  # NEFTune's alpha
 
     def changes(self):
-        return {"lora_dropout": self.dropout,
-                "gradient_accumulation_steps": self.accumulation,
-                "max_steps": self.steps}
+        changes = {"lora_dropout": self.dropout,
+                   "gradient_accumulation_steps": self.accumulation,
+                   "max_steps": self.steps}
+        if self.noise:
+            changes["neftune_noise_alpha"] = self.noise
+        return changes
 
     def import_flags(self):
         return [word for flag, share in self.model.items()
@@ -73,6 +78,8 @@ RUNS = {
     "llama-dora": Run("llama-dora", 0.1, 2, 1, 6),
     "gpt2": Run("gpt2", 0.1, 2, 1, 6,
                 {"--embd-pdrop": 0.125, "--resid-pdrop": 0.25}),
+    "llama-neftune": Run("llama-lora", 0.0, 2, 1, 6, noise=15.0),
+    "gemma2-neftune": Run("gemma2-nf4", 0.0, 1, 2, 4, noise=15.0),
 }
 
 # The modules of a model's own dropouts, and the number of the first of them;
@@ -80,6 +87,7 @@ RUNS = {
 MODEL_DROPOUTS = {".drop": "--embd-pdrop", ".resid_dropout": "--resid-pdrop",
                   ".mlp.dropout": "--resid-pdrop"}
 FIRST_MODEL_DROPOUT = 1 << 24
+NOISE = 1 << 25  # the number of NEFTune's
 
 
 def check_masks(run, settings, dump):
@@ -169,9 +177,19 @@ def peft_replay(case, run, settings, masks):
     model = PeftModel.from_pretrained(peft_model.load_base(case), adapter,
                                       is_trainable=True, config=config)
     replays = []
+    numbers = {"micro_batch": 0}
+
+    def add_noise(module, inputs, output):
+        if not module.training:
+            return output
+        return output + torch.from_numpy(noise_of(
+            run, settings["seed"], numbers["micro_batch"], output.shape))
+
+    if run.noise:  # as transformers hooks it
+        model.get_input_embeddings().register_forward_hook(add_noise)
     for path, module in model.named_modules():
-        if isinstance(getattr(module, "lora_dropout", None),
-                      torch.nn.ModuleDict):
+        if run.dropout and isinstance(getattr(module, "lora_dropout", None),
+                                      torch.nn.ModuleDict):
             assert module.lora_dropout["default"].p == run.dropout
             replays.append(Replay(path, run.dropout))
             module.lora_dropout["default"] = replays[-1]
@@ -182,6 +200,7 @@ def peft_replay(case, run, settings, masks):
             in safetensors_io.load(settings["train_file"]).items()}
 
     def logits(micro_batch):
+        numbers["micro_batch"] = micro_batch
         for replay in replays:
             replay.micro_batch = micro_batch
         return model(input_ids=data["input_ids"][micro_batch]).logits
@@ -196,6 +215,16 @@ def peft_replay(case, run, settings, masks):
                       "would not show it in evaluation")
     expected.update(peft_train(run, settings, model, data["labels"], logits))
     return expected
+
+
+def noise_of(run, seed, micro_batch, shape):
+    """NEFTune's of a micro-batch without padding, [batch, length, columns]."""
+    batch, length, columns = shape
+    drawn = philox.uniform(seed, micro_batch, NOISE, batch * length, columns)
+    philox.expect_share("noise above zero", drawn >= 0.5, 0.5)
+    philox.expect_share("noise above a half", drawn >= 0.75, 0.25)
+    magnitude = np.float32(run.noise / np.sqrt(length * columns))
+    return (magnitude * (2 * drawn - 1)).reshape(shape).astype(np.float32)
 
 
 def saved_name(name):
@@ -300,7 +329,7 @@ def check_run(tools, name, run, write):
 
     trained = train()
     dump = trained[1]
-    ops = check_masks(run, settings, dump)
+    ops = check_masks(run, settings, dump) if run.dropout else {}
     if peft_model.missing():
         print(f"ok   {name}: masks of {len(ops)} adapters", flush=True)
         return True

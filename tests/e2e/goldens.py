@@ -117,12 +117,28 @@ def build(tools, case, work, compile_flags, import_flags=()):
 
 def start_of(case):
     """The file with what is trained as it was before, and its name: of an
-    adapter, or where there is none of the model itself."""
+    adapter, or of the model itself. None where it is made of the model."""
     found = settings(case)
     if found.get("finetuning_type") == "full":
         return os.path.join(found["model_name_or_path"], "model.safetensors")
+    if "adapter_name_or_path" not in found:
+        return None
     return os.path.join(found["adapter_name_or_path"],
                         "adapter_model.safetensors")
+
+
+def deltas_of(out):
+    """What an adapter adds to each weight, by the names of modules."""
+    with open(os.path.join(out, "adapter_config.json")) as file:
+        config = json.load(file)
+    scale = config["lora_alpha"] / (
+        config["r"] ** 0.5 if config["use_rslora"] else config["r"])
+    adapter = safetensors_io.load(
+        os.path.join(out, "adapter_model.safetensors"))
+    end = ".lora_A.weight"
+    return {name[:-len(end)]:
+            scale * adapter[name[:-len(end)] + ".lora_B.weight"] @ a
+            for name, a in adapter.items() if name.endswith(end)}
 
 
 def check_adapter_config(start, out):
@@ -147,13 +163,13 @@ def train(tools, case, work, module, run_flags, ranks, environment=None):
          "--output-dir", out, "--overwrite-output-dir", "--dump", dump,
          *run_flags], log, environment)
     start = start_of(case)
-    if start.endswith("adapter_model.safetensors"):
+    if start and start.endswith("adapter_model.safetensors"):
         check_adapter_config(os.path.dirname(start), out)
     with open(os.path.join(out, "metrics.jsonl")) as lines:
         metrics = [json.loads(line) for line in lines]
-    return ([m for m in metrics if "loss" in m],
-            safetensors_io.load(dump),
-            safetensors_io.load(os.path.join(out, os.path.basename(start))))
+    return ([m for m in metrics if "loss" in m], safetensors_io.load(dump),
+            safetensors_io.load(os.path.join(out, os.path.basename(start)))
+            if start else deltas_of(out))
 
 
 def check(errors, what, value, limit):
@@ -181,13 +197,17 @@ def check_gradients(errors, dump, expected, limit):
         if name.startswith("grad."):
             check(errors, "gradient", np.linalg.norm(dump[name] - want)
                   / np.linalg.norm(want), limit)
+        elif name.startswith("abs_grad."):
+            got = np.abs(dump[name[len("abs_"):]])
+            check(errors, "gradient", np.linalg.norm(got - want)
+                  / np.linalg.norm(want), limit)
 
 
 def check_tensors(errors, dump, adapter, case, expected):
     check(errors, "logits",
           np.abs(dump["logits"].reshape(expected["logits"].shape)
                  - expected["logits"]).max(), LOGITS)
-    start = safetensors_io.load(start_of(case))
+    start = start_of(case) and safetensors_io.load(start_of(case))
     check_gradients(errors, dump, expected, GRADIENT)
     for name, want in expected.items():
         if name.startswith("final."):
@@ -195,6 +215,10 @@ def check_tensors(errors, dump, adapter, case, expected):
             moved = np.linalg.norm(want - start[key])
             check(errors, "final adapter",
                   np.linalg.norm(adapter[key] - want) / moved, FINAL)
+        elif name.startswith("delta."):
+            got = adapter[name[len("delta."):]]
+            check(errors, "final adapter", np.linalg.norm(got - want)
+                  / np.linalg.norm(want), FINAL)
         elif name.startswith("dropout."):
             check(errors, "dropout masks", wrong_bytes(dump, name, want), 0.5)
     if extra := {name for name in dump if name.startswith("dropout.")
@@ -226,7 +250,10 @@ def wrong_bytes(dump, name, want):
 
 def check_base(errors, dump, case):
     """Bits of the quantised base; the offset is a mean, within 2 ulp."""
-    folder = os.path.join(settings(case)["model_name_or_path"], "..")
+    found = settings(case)
+    if found.get("load_in_4bit") is False and "load_in_8bit" not in found:
+        return
+    folder = os.path.join(found["model_name_or_path"], "..")
     paths = [os.path.join(folder, name)
              for name in ("nf4.safetensors", "int8.safetensors")]
     path = next(filter(os.path.exists, paths), None)

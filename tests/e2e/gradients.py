@@ -123,6 +123,8 @@ CASES = {
       %y = model.gate_rows %m, %n : (XX, tensor<?x?x1xf32>) -> XX"""),
     "dropout": ({}, """
       %y = model.dropout %x {probability = 0.3 : f64, id = 5 : i64} : XX"""),
+    "noise": ({}, """
+      %y = model.noise %x {magnitude = 0.3 : f64, id = 6 : i64} : XX"""),
     "attention": ({"k": (8, H), "v": (8, H)}, """
       %wk = model.weight @k.weight : tensor<8x16xf32>
       %wv = model.weight @v.weight : tensor<8x16xf32>

@@ -12,6 +12,7 @@ micro-batch are compared with those of qlora-run started from that adapter.
 """
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -42,6 +43,18 @@ def peft_logits(case, adapter, batch):
         return model(**inputs).logits.numpy()
 
 
+def plain_flags(adapter):
+    """Of a program for an adapter that is not as it was trained."""
+    with open(os.path.join(adapter, "adapter_config.json")) as file:
+        config = json.load(file)
+    with open(os.path.join(adapter, "config.resolved.yaml")) as file:
+        trained = dict(line.split(": ", 1) for line in file)
+    if config["r"] == int(trained["lora_r"]):
+        return []
+    return ["--init-lora-weights", "true", "--lora-r", str(config["r"]),
+            "--lora-alpha", str(config["lora_alpha"])]
+
+
 def check(tools, name, folder):
     case = os.path.join(CASES, name)
     yaml = os.path.join(case, "train.yaml")
@@ -56,8 +69,12 @@ def check(tools, name, folder):
     run = (f"{tools}/qlora-run", module, "--config", yaml, "--base-cache",
            "none", "--output-dir")
     call(*run, f"{folder}/out")
-    call(*run, f"{folder}/again", "--adapter-name-or-path", f"{folder}/out",
-         "--max-steps", "1", "--dump", f"{folder}/dump.safetensors")
+    flags = plain_flags(f"{folder}/out")
+    if flags:  # a plain LoRA of twice the rank
+        call(f"{tools}/qloracc", model, "-o", module, "--config", yaml, *flags)
+    call(*run, f"{folder}/again", *flags, "--adapter-name-or-path",
+         f"{folder}/out", "--max-steps", "1", "--dump",
+         f"{folder}/dump.safetensors")
     ours = safetensors_io.load(f"{folder}/dump.safetensors")["logits"]
     batch = safetensors_io.load(paths["train_file"])
     theirs = peft_logits(case, f"{folder}/out", batch)

@@ -56,6 +56,13 @@ static const PeerRow kRows[] = {
      "wandb=tensorboard all=tensorboard swanlab=none mlflow=none *",
      "nothing is sent: TensorBoard's files are written, which wandb sync "
      "--sync-tensorboard sends"},
+    {"pissa_init", "init_lora_weights",
+     "true=pissa_niter_16 false=true none=true", "takes true or false"},
+    {"pissa_iter", "", "16",
+     "is the number in init_lora_weights: write pissa_niter_N, or pissa for a "
+     "full SVD, in the place of pissa_init"},
+    {"pissa_convert", "", kAny,
+     "is always done: what comes out is a plain LoRA of the model"},
     {"lora_model_dir", "adapter_name_or_path", kAny, ""},
     {"chat_template", "chat_template",
      "tokenizer_default= phi_3=phi3 qwen_25=qwen2.5 mistral_v1=mistral "
@@ -125,10 +132,11 @@ static const PeerRow kRows[] = {
      "say --gpus N for data parallelism"},
 
     // What changes the result, and is allowed only where it is off.
+    {"trainable_token_indices", "", kOff,
+     "trains rows of the embedding, which is not supported: write "
+     "modules_to_save: [embed_tokens], which trains all of them, or "
+     "lora_target_modules with embed_tokens in it"},
     {"do_eval", "", kAny, "is decided by validation_file and eval_strategy"},
-    {"bias", "", "none",
-     "biases of the base are not trained: write none; lora_bias trains one "
-     "beside each adapter"},
     {"fp16", "", kOff, "float16 is not supported: write bf16: true"},
     {"dataset_name dataset_config", "", kOff,
      "names a data set of the hub: download it and name its JSONL file with "
@@ -138,8 +146,7 @@ static const PeerRow kRows[] = {
      "them into a file of their own, or give "
      "max_steps"},
     {"do_predict predict_with_generate "
-     "loraplus_lr_ratio loraplus_lr_embedding trainable_token_indices "
-     "neftune_noise_alpha noisy_embedding_alpha use_galore use_badam pissa_init "
+     "loraplus_lr_embedding use_galore use_badam "
      "lora_fan_in_fan_out resize_vocab unfrozen_parameters relora_steps "
      "auto_resume_from_checkpoints strict label_smoothing dpo_label_smoothing "
      "rl_label_smoothing pref_ftx simpo_gamma rpo_alpha ld_alpha use_weighting "

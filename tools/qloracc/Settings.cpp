@@ -13,6 +13,7 @@
 #include <cstring>
 
 #include "compiler/Support/TargetTraits.h"
+#include "runtime/Base/AdapterOptions.h"
 #include "runtime/Base/CommandLine.h"
 #include "runtime/Base/StepRows.h"
 #include "runtime/Data/TokenFiles.h"
@@ -87,6 +88,8 @@ Status checkDataFile(const Options &options, std::string_view name) {
 std::string initName(const std::string &choice, bool isB) {
   if (choice == "false")
     return "kaiming";
+  if (startsAtFactors(choice))
+    return "factor";
   return isB ? "zero" : choice == "gaussian" ? "gaussian" : "kaiming";
 }
 
@@ -164,6 +167,8 @@ Status fillCompile(const Options &own, CompilerSettings &settings) {
   c.quantizeExperts = o.boolean("quantize_moe_experts");
   c.trainsAll = o.text("finetuning_type") == "full";
   c.loraPlusRatio = o.number("loraplus_lr_ratio");
+  c.noiseAlpha = o.number("neftune_noise_alpha");
+  c.bias = o.text("bias");
   c.modulesToSave = o.value("modules_to_save").dump();
   c.initA = initName(o.text("init_lora_weights"), false);
   c.initB = initName(o.text("init_lora_weights"), true);

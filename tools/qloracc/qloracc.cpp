@@ -104,15 +104,21 @@ private:
 
 } // namespace
 
-/// As runtime/Session/DropoutMasks.h reads it.
-static nlohmann::json dropoutFacts(DictionaryAttr adapters) {
+/// What has no form in JSON is left out.
+static nlohmann::json factsOf(DictionaryAttr attributes) {
   nlohmann::json facts = nlohmann::json::object();
-  for (NamedAttribute adapter : adapters) {
-    auto entry = cast<DictionaryAttr>(adapter.getValue());
-    facts[adapter.getName().str()] = {
-        {"op", entry.getAs<IntegerAttr>("op").getInt()},
-        {"probability",
-         entry.getAs<FloatAttr>("probability").getValueAsDouble()}};
+  for (NamedAttribute attr : attributes) {
+    std::string key = attr.getName().str();
+    if (auto flag = dyn_cast<BoolAttr>(attr.getValue()))
+      facts[key] = flag.getValue();
+    else if (auto integer = dyn_cast<IntegerAttr>(attr.getValue()))
+      facts[key] = integer.getInt();
+    else if (auto number = dyn_cast<FloatAttr>(attr.getValue()))
+      facts[key] = number.getValueAsDouble();
+    else if (auto text = dyn_cast<StringAttr>(attr.getValue()))
+      facts[key] = text.getValue().str();
+    else if (auto inner = dyn_cast<DictionaryAttr>(attr.getValue()))
+      facts[key] = factsOf(inner);
   }
   return facts;
 }
@@ -121,20 +127,11 @@ static nlohmann::json dropoutFacts(DictionaryAttr adapters) {
 void Compile::recordOptions(ModuleOp module) {
   nlohmann::json facts = nlohmann::json::object();
   if (auto model = module->getAttrOfType<DictionaryAttr>("model.config"))
-    for (NamedAttribute attr : model) {
-      std::string key = attr.getName().str();
-      if (auto flag = dyn_cast<BoolAttr>(attr.getValue()))
-        facts[key] = flag.getValue();
-      else if (auto integer = dyn_cast<IntegerAttr>(attr.getValue()))
-        facts[key] = integer.getInt();
-      else if (auto number = dyn_cast<FloatAttr>(attr.getValue()))
-        facts[key] = number.getValueAsDouble();
-      else if (auto text = dyn_cast<StringAttr>(attr.getValue()))
-        facts[key] = text.getValue().str();
-    }
-  if (auto adapters =
-          module->getAttrOfType<DictionaryAttr>(model::kAdapterDropoutAttr))
-    facts["adapter_dropout"] = dropoutFacts(adapters);
+    facts = factsOf(model);
+  // What attach-adapters recorded, without "model.".
+  for (StringRef name : {model::kAdapterDropoutAttr, model::kAdapterFactorsAttr})
+    if (auto adapters = module->getAttrOfType<DictionaryAttr>(name))
+      facts[name.split('.').second.str()] = factsOf(adapters);
   if (adaptsInOut(module, settings.options))
     facts["adapts_in_out"] = true;
   nlohmann::json recorded = settings.options.recorded(facts);

@@ -7,7 +7,13 @@
 // RUN: qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=4 alpha=8 bias=true targets=["q_proj"]' | FileCheck %s --check-prefix=BIAS
 // RUN: qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=4 alpha=8 dora=true targets=["q_proj"]' | FileCheck %s --check-prefix=DORA
 // RUN: qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=4 alpha=8 dora=true dropout=0.1 targets=["q_proj"]' | FileCheck %s --check-prefix=DORADROP
+// RUN: qlora-opt %S/../Inputs/layer.mlir --quantize-base --attach-adapters='r=4 alpha=8 init-a=factor init-b=factor targets=["q_proj"]' | FileCheck %s --check-prefix=FACTOR
 // RUN: not qlora-opt %S/../Inputs/layer.mlir --attach-adapters='targets=["query"]' 2>&1 | FileCheck %s --check-prefix=NONE
+
+// What the runtime decomposes, and how.
+// FACTOR: module attributes {model.adapter_factors = {base_model.model.l.0.q_proj.lora_A.weight = {scale = 2.000000e+00 : f64, turned = false, weight = "wq"}}
+// FACTOR-DAG: model.parameter @base_model.model.l.0.q_proj.lora_A.weight : tensor<4x64xf32> {init = "factor", trainable}
+// FACTOR-DAG: model.parameter @base_model.model.l.0.q_proj.lora_B.weight : tensor<64x4xf32> {init = "factor", trainable}
 
 // CHECK-NOT: model.adapter_dropout
 // CHECK: %[[Y0:.*]] = model.linear %[[X:.*]], %{{.*}} {module = "l.0.q_proj"}

@@ -3,6 +3,9 @@
 // RUN: qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=4 targets=["q_proj","k_proj"] bias=true' --fuse-lora --train-weights='lora-plus-ratio=16' | FileCheck %s --check-prefix=PLUS
 // RUN: qlora-opt %S/../Inputs/layer.mlir --specialize-shapes="batch=2 lengths=32" --train-weights='all=true' --build-train-step | FileCheck %s --check-prefix=TIED
 // RUN: sed -e 's/@n1\b/@norm.weight/' -e 's/@wg\b/@gate.bias/' %S/../Inputs/layer.mlir | qlora-opt - --specialize-shapes="batch=2 lengths=32" --train-weights='all=true' --build-train-step --fuse-rows --bucket-gradients='max-buckets=2 min-bytes=0' | FileCheck %s --check-prefix=GROUPS
+// RUN: sed -e 's/@n1\b/@l.0.q_proj.bias/' -e 's/@wd\b/@down.bias/' %S/../Inputs/layer.mlir | qlora-opt - --attach-adapters='r=4 targets=["q_proj","k_proj"]' --fuse-lora --train-weights='bias=lora_only' | FileCheck %s --check-prefix=ONLY
+// RUN: sed -e 's/@n1\b/@l.0.q_proj.bias/' -e 's/@wd\b/@down.bias/' %S/../Inputs/layer.mlir | qlora-opt - --attach-adapters='r=4 targets=["q_proj","k_proj"]' --train-weights='bias=all' | FileCheck %s --check-prefix=BIASES
+// RUN: qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=4' --train-weights='bias=lora_only' 2>&1 | FileCheck %s --check-prefix=BIASLESS
 // RUN: not qlora-opt %S/../Inputs/layer.mlir --train-weights='modules=["nothing"]' 2>&1 | FileCheck %s --check-prefix=MODULE
 // RUN: sed -e 's/@embed\b/@embed_tokens.weight/' %S/../Inputs/layer.mlir | not qlora-opt - --train-weights='modules=["embed_tokens"]' 2>&1 | FileCheck %s --check-prefix=SHARED
 // RUN: qlora-opt %S/../Inputs/layer.mlir --quantize-base | not qlora-opt - --train-weights='all=true' 2>&1 | FileCheck %s --check-prefix=QUANTISED
@@ -22,6 +25,12 @@
 // PLUS-DAG: model.parameter @{{.*}}lora_A{{.*}} : tensor<8x64xf32> {init = "kaiming", part_names = {{.*}}, trainable}
 // PLUS-DAG: model.parameter @{{.*}}q_proj.lora_B.weight : tensor<64x4xf32> {init = "zero", rate_scale = 1.600000e+01 : f64, trainable}
 // PLUS-DAG: model.parameter @{{.*}}q_proj.lora_B.bias : tensor<64xf32> {init = "zero", rate_scale = 1.600000e+01 : f64, trainable, undecayed}
+
+// ONLY: model.parameter @l.0.q_proj.bias : tensor<64xf32> {{.*}}trainable, undecayed}
+// ONLY: model.parameter @down.bias : tensor<64x96xbf16> {file = "model.safetensors"}
+// BIASES: model.parameter @l.0.q_proj.bias : tensor<64xf32> {{.*}}trainable, undecayed}
+// BIASES: model.parameter @down.bias : tensor<64x96xf32> {{.*}}trainable, undecayed}
+// BIASLESS: warning: bias lora_only: no module with an adapter has a bias
 
 // What two ops read gets two gradients, each at once.
 // TIED-LABEL: train.step accumulate

@@ -78,6 +78,8 @@ func.func @row_ops(%x: tensor<2x4x32xbf16>, %positions: tensor<2x4xi32>) {
   %7 = model.activation gelu_tanh %6 : tensor<2x4x32xbf16>
   // CHECK: model.dropout %{{.*}} {id = 3 : i64, probability = 1.000000e-01 : f64} : tensor<2x4x32xbf16>
   %5 = model.dropout %4 {probability = 0.1 : f64, id = 3} : tensor<2x4x32xbf16>
+  // CHECK: model.noise %{{.*}} {id = 4 : i64, magnitude = 5.000000e-01 : f64} : tensor<2x4x32xbf16>
+  %noisy = model.noise %5 {magnitude = 0.5 : f64, id = 4} : tensor<2x4x32xbf16>
   return
 }
 

@@ -169,6 +169,14 @@ func.func @magnitude_c2(%x: tensor<2x4x8xf32>, %m: tensor<8xf32>) {
 
 // -----
 
+func.func @noise_c1(%x: tensor<2x4x8xf32>) {
+  // expected-error @+1 {{(C1) expects a finite magnitude above 0}}
+  %0 = model.noise %x {magnitude = 0.0 : f64, id = 0} : tensor<2x4x8xf32>
+  return
+}
+
+// -----
+
 func.func @dropout_c1(%x: tensor<2x4x8xf32>) {
   // expected-error @+1 {{(C1) expects a probability between 0 and 1, but got 1.0}}
   %0 = model.dropout %x {probability = 1.0 : f64, id = 0} : tensor<2x4x8xf32>

@@ -193,6 +193,28 @@ TEST(Options, KindsOfAdaptersThatPeftDoesNotJoin) {
   EXPECT_EQ(refusal("use_dora: true\nlora_bias: true\n"),
             "lora_bias does not go with use_dora, as in PEFT; leave one of "
             "them out");
+  EXPECT_EQ(refusal("init_lora_weights: pissa_niter_16\nbias: all\n"), "");
+  EXPECT_EQ(refusal("init_lora_weights: loftq\n"),
+            "init_lora_weights loftq starts at what 4 bits leave of a weight; "
+            "give --load-in-4bit too");
+  EXPECT_EQ(refusal("init_lora_weights: loftq\nload_in_4bit: true\n"
+                    "loftq_config: {loftq_bits: 4, loftq_iter: 1}\n"),
+            "");
+  EXPECT_EQ(refusal("init_lora_weights: loftq\nload_in_4bit: true\n"
+                    "loftq_config: {loftq_iter: 5}\n"),
+            "loftq_config: 'loftq_iter: 5' is not supported; there are "
+            "loftq_bits 4 and loftq_iter 1, of which the base is the quantised "
+            "model itself");
+  EXPECT_EQ(refusal("loftq_config: {loftq_bits: 4}\n"),
+            "loftq_config is for init_lora_weights loftq; leave it out, or "
+            "write that too");
+  EXPECT_EQ(refusal("init_lora_weights: olora\n"
+                    "target_parameters: [mlp.experts.gate_up_proj]\n"),
+            "target_parameters does not go with init_lora_weights olora; write "
+            "init_lora_weights true");
+  EXPECT_EQ(refusal("finetuning_type: full\nbias: all\n"),
+            "bias does not go with finetuning_type full, which trains the "
+            "weights themselves; leave one of them out");
   EXPECT_EQ(refusal("lora_bias: true\ninit_lora_weights: gaussian\n"),
             "lora_bias goes with init_lora_weights true or false, as in PEFT, "
             "but got gaussian");

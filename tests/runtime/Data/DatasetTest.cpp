@@ -72,6 +72,7 @@ TEST(RowsFile, InOrderIsPaddedToTheShortestLengthThatFits) {
   EXPECT_EQ(batch.ids, (Ints{1, 0, 2, 2}));
   EXPECT_EQ(batch.targets, (Ints{-100, -100, 2, -100}));
   EXPECT_EQ(batch.segments, (Ints{1, 0, 1, 1}));
+  EXPECT_EQ(batch.longestRow(), 2);
   // Row 4 alone; its neighbour is padding.
   EXPECT_TRUE(data->readInOrder(2, batch).isOk());
   EXPECT_EQ(batch.length, 8);
@@ -80,6 +81,11 @@ TEST(RowsFile, InOrderIsPaddedToTheShortestLengthThatFits) {
   EXPECT_TRUE(data->readInOrder(3, batch).isOk());
   EXPECT_EQ(batch.length, 2);
   EXPECT_EQ(batch.labelCount(), 0);
+  EXPECT_EQ(batch.longestRow(), 1);
+  // Rows of one line are apart, and those of two lines too.
+  batch.length = 4;
+  batch.segments = {1, 1, 1, 2, 2, 2, 0, 0};
+  EXPECT_EQ(batch.longestRow(), 3);
 }
 
 /// Bytes of this process's own memory, files that it maps apart.

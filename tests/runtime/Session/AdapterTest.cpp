@@ -13,6 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -149,6 +150,36 @@ TEST_F(Adapter, SaysWhichWayTheWeightsAre) {
   Options asked;
   ASSERT_TRUE(asked.applyRecorded(R"({"fan_in_fan_out": true})").isOk());
   EXPECT_EQ(adapterConfig(module, asked)["fan_in_fan_out"], false);
+}
+
+TEST_F(Adapter, APlainLoraHasTwiceTheRankAndTheSameScale) {
+  Options residual;
+  ASSERT_TRUE(residual.applyRecorded(R"({"init_lora_weights": "pissa",
+      "lora_r": 4, "lora_alpha": 8, "lora_rank_pattern": {"q_proj": 2},
+      "lora_alpha_pattern": {"q_proj": 3}})")
+                  .isOk());
+  const json trained = adapterConfig(module, residual);
+  EXPECT_EQ(trained["init_lora_weights"], "pissa");
+  EXPECT_EQ(trained["r"], 4);
+  const json plain = adapterConfig(module, residual, AdapterForm::kPlain);
+  EXPECT_EQ(plain["init_lora_weights"], true);
+  EXPECT_EQ(plain["r"], 8);
+  EXPECT_EQ(plain["lora_alpha"], 16);
+  EXPECT_EQ(plain["rank_pattern"], json({{"q_proj", 4}}));
+  EXPECT_EQ(plain["alpha_pattern"], json({{"q_proj", 6}}));
+  ASSERT_TRUE(residual.applyRecorded(R"({"use_rslora": true})").isOk());
+  EXPECT_NEAR(adapterConfig(module, residual, AdapterForm::kPlain)["lora_alpha"]
+                  .get<double>(),
+              8 * std::sqrt(2.0), 1e-12);
+  EXPECT_EQ(adapterConfig(module, options, AdapterForm::kPlain),
+            adapterConfig(module, options));
+}
+
+TEST_F(Adapter, AnAdapterOfAnotherBaseIsRefused) {
+  EXPECT_EQ(check({{"init_lora_weights", "pissa"}}),
+            "'/adapter_config.json': init_lora_weights is pissa, but this "
+            "program was compiled for true, which has another base");
+  EXPECT_EQ(check({{"init_lora_weights", "gaussian"}}), "");
 }
 
 TEST_F(Adapter, AFullDiskLeavesTheEarlierAdapter) {

@@ -250,6 +250,33 @@ TEST(SafetensorsWriter, RoundsAnyNumberOfElements) {
   EXPECT_EQ(halves, std::vector<uint8_t>(2 * 13, 13));
 }
 
+TEST(SafetensorsWriter, PutsPartsBesideEachOther) {
+  const std::vector<float> first = {1, 2, 3, 4}, second = {5, 6, 7, 8};
+  const auto bytes = [](const std::vector<float> &values) {
+    return std::span(reinterpret_cast<const uint8_t *>(values.data()),
+                     values.size() * sizeof(float));
+  };
+  SafetensorsItem below = {"a", SafetensorsDtype::kF32, {4, 2}, bytes(first)};
+  below.beside = bytes(second);
+  SafetensorsItem beside = below;
+  beside.name = "b";
+  beside.shape = {2, 4};
+  beside.parts = 2;
+  const std::string path = testing::TempDir() + "/beside.safetensors";
+  ASSERT_TRUE(writeSafetensors(path, {below, beside}, {}).isOk());
+  auto file = SafetensorsFile::open(path);
+  ASSERT_TRUE(file.isOk()) << file.status().message();
+  std::vector<float> values(16);
+  ASSERT_TRUE(file->read(file->tensors()[0], 0,
+                         {reinterpret_cast<uint8_t *>(values.data()), 32})
+                  .isOk());
+  ASSERT_TRUE(file->read(file->tensors()[1], 0,
+                         {reinterpret_cast<uint8_t *>(values.data() + 8), 32})
+                  .isOk());
+  EXPECT_EQ(values, (std::vector<float>{1, 2, 3, 4, 5, 6, 7, 8, //
+                                        1, 2, 5, 6, 3, 4, 7, 8}));
+}
+
 TEST(SafetensorsWriter, RefusesWhatItCouldNotRead) {
   const TemporaryFolder folder;
   const uint8_t byte = 0;

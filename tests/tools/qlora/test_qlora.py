@@ -279,6 +279,8 @@ class PeerFileTest(QloraTest):
                              "--compute-dtype=float32"]),
                 ("llama-factory", ["--load-in-4bit=true",
                                    "--ddp-timeout=1000000",
+                                   "--init-lora-weights=pissa_niter_16",
+                                   "--neftune-noise-alpha=5",
                                    '\'--lora-target-modules=["q_proj",'
                                    '"v_proj"]\''])):
             done = self.run_qlora("train", f"{INPUTS}/{name}.yaml",
@@ -306,6 +308,9 @@ class PeerFileTest(QloraTest):
                 ("rl: dpo\nref_model: other", "the base without its adapter"),
                 ("quantization_bit: 8", "write 4"),
                 ("adapter: lora\nuse_galore: true", "train.yaml:2: 'use_galore'"),
+                ("trainable_token_indices: [5]",
+                 "modules_to_save: [embed_tokens]"),
+                ("pissa_init: true\npissa_iter: 4", "pissa_niter_N"),
                 ("deepspeed: ds.json", "shards the model"),
                 ("datasets:\n  - path: tatsu-lab/alpaca",
                  "data set of the hub"),

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: MIT
+
+// add-noise: NEFTune (Jain et al., 2023), where transformers has it, behind
+// the module of the input embeddings. See Passes.td for a before and after.
+
+#include "compiler/Passes.h"
+#include "dialects/Model/Model.h"
+
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+
+using namespace mlir;
+using namespace qlora;
+using namespace qlora::model;
+
+namespace qlora {
+#define GEN_PASS_DEF_ADDNOISE
+#include "compiler/Passes.h.inc"
+} // namespace qlora
+
+/// Numbers of dropouts are below: adapters' count from 1, a model's own from
+/// 2^24.
+static constexpr int64_t kNoiseId = 1 << 25;
+
+namespace {
+class AddNoisePass : public qlora::impl::AddNoiseBase<AddNoisePass> {
+public:
+  using AddNoiseBase::AddNoiseBase;
+
+private:
+  void runOnOperation() override;
+};
+} // namespace
+
+/// The ids of tokens are an input of that name; positions are another.
+static bool embedsTokens(EmbeddingOp embedding) {
+  auto ids = dyn_cast<BlockArgument>(embedding.getIds());
+  auto function = dyn_cast<func::FuncOp>(embedding->getParentOp());
+  if (!ids || !function)
+    return false;
+  auto input = function.getArgAttrOfType<StringAttr>(ids.getArgNumber(),
+                                                     "model.input");
+  return input && input.getValue() == "ids";
+}
+
+/// With a scale that is the module's own, as Gemma has it.
+static Operation *endOfModule(EmbeddingOp embedding) {
+  if (!embedding->hasOneUse())
+    return embedding;
+  auto scale = dyn_cast<ScaleOp>(*embedding->user_begin());
+  return scale && scale.getRounded() ? scale.getOperation() : embedding;
+}
+
+static void addNoise(EmbeddingOp embedding, double alpha) {
+  Operation *end = endOfModule(embedding);
+  Value x = end->getResult(0);
+  OpBuilder builder(end->getContext());
+  builder.setInsertionPointAfter(end);
+  const double magnitude = alpha / std::sqrt(double(columnsOf(x)));
+  auto noise = NoiseOp::create(builder, end->getLoc(), x.getType(), x,
+                               llvm::APFloat(magnitude), kNoiseId);
+  x.replaceAllUsesExcept(noise, noise);
+  copyStage(end, noise);
+}
+
+void AddNoisePass::runOnOperation() {
+  if (alpha == 0)
+    return;
+  for (auto function : getOperation().getOps<func::FuncOp>()) {
+    auto embeddings = llvm::filter_to_vector(
+        function.getOps<EmbeddingOp>(), embedsTokens);
+    if (embeddings.empty()) {
+      function.emitError("neftune_noise_alpha: expects an embedding of the "
+                         "input 'ids', and there is none");
+      return signalPassFailure();
+    }
+    for (EmbeddingOp embedding : embeddings)
+      addNoise(embedding, alpha);
+  }
+}

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: MIT
+
+// SVD and QR of whole and of thin matrices.
+
+#include "runtime/Weights/LowRank.h"
+
+#include <Eigen/Dense>
+
+namespace qlora {
+
+using Matrix = Eigen::MatrixXf;
+using RowMajor =
+    Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+
+static Matrix toMatrix(const WholeMatrix &w) {
+  const Eigen::Map<const RowMajor> stored(
+      w.values.data(), w.isTurned ? w.columns : w.rows,
+      w.isTurned ? w.rows : w.columns);
+  return w.isTurned ? Matrix(stored.transpose()) : Matrix(stored);
+}
+
+static std::vector<float> rowsOf(const Matrix &matrix) {
+  std::vector<float> values(static_cast<size_t>(matrix.size()));
+  Eigen::Map<RowMajor>(values.data(), matrix.rows(), matrix.cols()) = matrix;
+  return values;
+}
+
+/// In double: what rounding turns the vectors by grows as values come near each
+/// other.
+using Exact = Eigen::MatrixXd;
+using Svd = Eigen::BDCSVD<Exact>;
+
+static LowRank shareRoots(const Exact &u, const Eigen::VectorXd &values,
+                          const Exact &v, int64_t rank, double scale) {
+  const Eigen::VectorXd roots = (values.head(rank) / scale).cwiseSqrt();
+  return {rowsOf((roots.asDiagonal() * v.leftCols(rank).transpose())
+                     .cast<float>()),
+          rowsOf((u.leftCols(rank) * roots.asDiagonal()).cast<float>())};
+}
+
+LowRank largestFactors(const WholeMatrix &w, int64_t rank, double scale) {
+  const Svd svd(toMatrix(w).cast<double>(), Eigen::ComputeThinU | Eigen::ComputeThinV);
+  return shareRoots(svd.matrixU(), svd.singularValues(), svd.matrixV(), rank,
+                    scale);
+}
+
+/// Q of the QR of a thin matrix.
+static Matrix orthonormal(const Matrix &thin) {
+  return Eigen::HouseholderQR<Matrix>(thin).householderQ() *
+         Matrix::Identity(thin.rows(), thin.cols());
+}
+
+LowRank nearLargestFactors(const WholeMatrix &w, int64_t rank, double scale,
+                           int64_t iterations, std::span<const float> start) {
+  const Matrix matrix = toMatrix(w);
+  const Eigen::Map<const RowMajor> first(start.data(), w.columns, rank);
+  Matrix q = orthonormal(matrix * first);
+  for (int64_t i = 0; i < iterations; ++i)
+    q = orthonormal(matrix * orthonormal(matrix.transpose() * q));
+  // Of W's transpose times Q, which is thin: its V is then that of Q' W's U.
+  const Svd svd((matrix.transpose() * q).cast<double>(),
+                Eigen::ComputeThinU | Eigen::ComputeThinV);
+  return shareRoots(q.cast<double>() * svd.matrixV(), svd.singularValues(), svd.matrixU(),
+                    rank, scale);
+}
+
+LowRank orthogonalFactors(const WholeMatrix &w, int64_t rank) {
+  const Matrix matrix = toMatrix(w);
+  const Matrix q = orthonormal(matrix.leftCols(rank));
+  return {rowsOf(q.transpose() * matrix), rowsOf(q)};
+}
+
+} // namespace qlora

@@ -279,8 +279,8 @@ TEST(RowsFile, PairsAreForProgramsOfPairs) {
             "'' has rows without a rejected answer, and the program was "
             "compiled with --rl; make them with qlora-data --pairs, or compile "
             "without --rl");
-  const Ints ids = {1, 2, 3};
-  EXPECT_EQ(errorOf(writeRows("odd", ids, ids, {0, 1, 2, 3}, {{"pairs", "true"}}),
+  const Ints ids = {1, 1, 2, 3};
+  EXPECT_EQ(errorOf(writeRows("odd", ids, ids, {0, 2, 3, 4}, {{"pairs", "true"}}),
                     shape),
             "'' has pairs of answers, but 3 rows; make it again with "
             "qlora-data");

@@ -81,6 +81,11 @@ static Status checkMix(const DatasetRows::Stores &stores, const DataMix &mix) {
 static Status checkPairs(const TokenStore &store, const std::string &name,
                          const CompiledVariants &variants) {
   const bool wantsPairs = variants.sides > 1;
+  if (store.hasPairs() && store.rows() % 2 != 0)
+    return Status::error(StatusCode::kDataLoss,
+                         "'{}' has pairs of answers, but {} rows; make it again "
+                         "with qlora-data",
+                         name, store.rows());
   if (store.isWhole() || store.hasPairs() == wantsPairs)
     return Status::ok();
   if (wantsPairs)

@@ -7,6 +7,9 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+#include <string>
+
 #include "runtime/Data/Dataset.h"
 
 namespace qlora {
@@ -22,16 +25,18 @@ inline SafetensorsItem item(const char *name, const Ints &values,
       {reinterpret_cast<const uint8_t *>(values.data()), values.size() * 4}};
 }
 
-inline std::string write(const char *name, std::vector<SafetensorsItem> items) {
+inline std::string write(const char *name, std::vector<SafetensorsItem> items,
+                         std::map<std::string, std::string> metadata = {}) {
   std::string path = testing::TempDir() + name;
-  Status status = writeSafetensors(path, std::move(items), {});
+  Status status = writeSafetensors(path, std::move(items), metadata);
   EXPECT_TRUE(status.isOk()) << status.message();
   return path;
 }
 
 inline std::string writeRows(const char *name, const Ints &ids,
                              const Ints &labels,
-                             const std::vector<int64_t> &offsets) {
+                             const std::vector<int64_t> &offsets,
+                             std::map<std::string, std::string> metadata = {}) {
   int64_t tokens = static_cast<int64_t>(ids.size());
   return write(name, {item("input_ids", ids, {tokens}),
                       item("labels", labels, {tokens}),
@@ -39,7 +44,8 @@ inline std::string writeRows(const char *name, const Ints &ids,
                        SafetensorsDtype::kI64,
                        {static_cast<int64_t>(offsets.size())},
                        {reinterpret_cast<const uint8_t *>(offsets.data()),
-                        offsets.size() * 8}}});
+                        offsets.size() * 8}}},
+               std::move(metadata));
 }
 
 inline std::unique_ptr<Dataset> open(const std::string &path,

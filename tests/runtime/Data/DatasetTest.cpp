@@ -250,6 +250,48 @@ TEST(RowsFile, PaddingFreeIsWhatBucketsAreFor) {
             "--padding-free true");
 }
 
+/// Three pairs: of 1 and 2 tokens, 3 and 1, 2 and 2.
+static std::string threePairs(const char *isPairs = "true") {
+  const Ints ids = {1, 2, 2, 3, 3, 3, 4, 5, 5, 6, 6};
+  return writeRows("pairs", ids, ids, {0, 1, 3, 6, 7, 9, 11},
+                   {{"pairs", isPairs}});
+}
+
+TEST(RowsFile, PairsStayTogetherChosenBeforeRejected) {
+  CompiledVariants shape = {4, {2, 4}, 10};
+  shape.sides = 2;
+  auto data = open(threePairs(), shape);
+  EXPECT_EQ(data->rows(), 3);
+  EXPECT_EQ(data->schedule().count(), 2);
+  EXPECT_EQ(data->tokens(1), 4);
+  EXPECT_EQ(data->length(1), 3);
+  MicroBatch batch;
+  EXPECT_TRUE(data->readInOrder(0, batch).isOk());
+  EXPECT_EQ(batch.ids, (Ints{1, 0, 0, 0, 3, 3, 3, 0, 2, 2, 0, 0, 4, 0, 0, 0}));
+  // The last one has one pair, and lines without.
+  EXPECT_TRUE(data->readInOrder(1, batch).isOk());
+  EXPECT_EQ(batch.ids, (Ints{5, 5, 0, 0, 6, 6, 0, 0}));
+  EXPECT_EQ(batch.segments, (Ints{1, 1, 0, 0, 1, 1, 0, 0}));
+  expectCountsOf(*data);
+}
+
+TEST(RowsFile, PairsAreForProgramsOfPairs) {
+  CompiledVariants shape = {4, {4}, 10};
+  EXPECT_EQ(errorOf(threePairs(), shape),
+            "'' has pairs of answers, and the program was compiled without "
+            "--rl; compile it with --rl dpo");
+  shape.sides = 2;
+  EXPECT_EQ(errorOf(threePairs("false"), shape),
+            "'' has rows without a rejected answer, and the program was "
+            "compiled with --rl; make them with qlora-data --pairs, or compile "
+            "without --rl");
+  const Ints ids = {1, 1, 2, 3};
+  EXPECT_EQ(errorOf(writeRows("odd", ids, ids, {0, 2, 3, 4}, {{"pairs", "true"}}),
+                    shape),
+            "'' has pairs of answers, but 3 rows; make it again with "
+            "qlora-data");
+}
+
 TEST(RowsFile, Errors) {
   EXPECT_EQ(errorOf(fiveRows(), {1, {4}, 10}),
             "'': row 4 has 5 tokens, but max_length is 4");

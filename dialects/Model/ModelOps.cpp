@@ -61,10 +61,11 @@ static LogicalResult verifyParts(ParameterOp op) {
            << type.getDimSize(0) << " rows, but got " << rows << " in "
            << parts.size() << " for " << op.getPartNames()->size()
            << " names";
-  bool isStored = op.getStoredQuantized() || op.getTransposed() ||
-                  !llvm::all_equal(parts);
-  if ((isa<QuantizedType>(type.getElementType()) && !op.getQuantized()) ||
-      (op.getQuantized() && isStored))
+  bool isQuantized =
+      op.getQuantized() || isa<QuantizedType>(type.getElementType());
+  bool isFromFiles = op.getQuantized() || op.getStoredQuantized();
+  if (isQuantized &&
+      (!isFromFiles || op.getTransposed() || !llvm::all_equal(parts)))
     return op.emitOpError("(C3) expects a quantised tensor of parts to be equal "
                           "ones that are quantised when loaded");
   return success();

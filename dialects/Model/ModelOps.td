@@ -39,7 +39,8 @@ def Model_ParameterOp : Model_Op<"parameter", [Symbol]> {
     (C1) `type` has a static shape of at most 4 dimensions. (C2) exactly one of
     `file` and `init` is there. (C3) with parts, `part_names` and `part_rows`
     have equal length, the rows are positive and add up to the first dimension,
-    and a 4-bit type is of tensors that are quantised when loaded. (C4) a trainable parameter is f32.
+    and a type of few bits is of equal ones, quantised when loaded or stored so.
+    (C4) a trainable parameter is f32.
     (C5) `quantized` is 4-bit, `file_type` is f32, bf16 or f16, and
     `stored_quantized` goes with a 4-bit `type` or `quantized`. (C6)
     `transposed` goes with `quantized` and two dimensions, and not with

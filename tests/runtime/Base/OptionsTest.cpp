@@ -226,6 +226,26 @@ TEST(Options, KindsOfAdaptersThatPeftDoesNotJoin) {
             "trains the weights themselves; leave one of them out");
 }
 
+TEST(Options, ABaseHasOneFormat) {
+  const auto formatOf = [](const std::string &yaml) {
+    Options options;
+    EXPECT_TRUE(options.applyYaml(writeFile("b.yaml", yaml)).isOk());
+    const Status status = options.validate();
+    return status.isOk() ? options.quantizedFormat() : status.message();
+  };
+  EXPECT_EQ(formatOf("lora_r: 4\n"), "");
+  EXPECT_EQ(formatOf("load_in_4bit: true\n"), "nf4");
+  EXPECT_EQ(formatOf("load_in_4bit: true\nbnb_4bit_quant_type: fp4\n"), "fp4");
+  EXPECT_EQ(formatOf("load_in_8bit: true\n"), "llm_int8");
+  EXPECT_EQ(formatOf("quant_method: mxfp4\n"), "mxfp4");
+  EXPECT_EQ(formatOf("quant_method: fp8\nload_in_4bit: true\n"),
+            "load_in_4bit and quant_method fp8: a base has one format, leave "
+            "one out");
+  EXPECT_EQ(formatOf("quant_method: fp8\nfinetuning_type: full\n"),
+            "quant_method does not go with finetuning_type full, which trains "
+            "the weights themselves; leave one of them out");
+}
+
 TEST(Options, ModulesAndLayersThatGetNoAdapter) {
   EXPECT_EQ(Options().value("exclude_modules"), nlohmann::json::array());
   EXPECT_EQ(Options().value("layers_to_transform"), nlohmann::json::array());

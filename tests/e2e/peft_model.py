@@ -53,7 +53,7 @@ def load_base(case):
         model = AutoModelForCausalLM.from_pretrained(
             folder, torch_dtype=torch.float32, attn_implementation="eager")
     stored = os.path.join(folder, "..", "nf4.safetensors")
-    if os.path.exists(stored):
+    if settings(case).get("load_in_4bit") and os.path.exists(stored):
         with torch.no_grad():
             for name, value in load_file(stored).items():
                 if name.endswith(".weight.dequantized"):

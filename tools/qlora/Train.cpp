@@ -141,11 +141,14 @@ static Status make(const ProgramCommands &made) {
   return Status::ok();
 }
 
-/// For each program that --sweep needs: the values that are compiled in.
+/// For each program that --sweep needs, what is compiled in: values of axes,
+/// and, unless the user has said it, weights that are decoded panel by panel,
+/// which is what runs can share.
 static StatusOr<std::vector<std::vector<OptionSetting>>>
 programSettings(const CommandLine &line) {
-  Options runner{runnerRows()};
+  Options runner{runnerRows()}, compiler{compilerRows()};
   QLORA_RETURN_IF_ERROR(runner.applySettings(line.settings));
+  QLORA_RETURN_IF_ERROR(compiler.applySettings(line.settings));
   QLORA_ASSIGN_OR_RETURN(const auto axes, sweepAxes(runner.names("sweep")));
   std::vector<SweepAxis> compiled;
   for (const SweepAxis &axis : axes)
@@ -156,6 +159,10 @@ programSettings(const CommandLine &line) {
   const std::span<const OptionRow> tables[] = {optionTable()};
   for (const SweepPoint &point : sweepPoints(compiled)) {
     QLORA_ASSIGN_OR_RETURN(auto settings, point.settings(tables));
+    if (!axes.empty() &&
+        compiler.source("dequant") == Options::Source::kDefault)
+      settings.push_back(
+          {findOption(compilerRows(), "dequant"), "panel", "--dequant"});
     all.push_back(std::move(settings));
   }
   return all;

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: MIT
+
+// Runs that take turns: what goes together, and what does not.
+
+#include "runtime/Device/Cpu/SweepTurns.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <functional>
+#include <thread>
+
+namespace qlora {
+namespace {
+
+/// Logs how many launches are made together.
+class CountingKernel final : public LibraryKernel {
+public:
+  explicit CountingKernel(std::vector<size_t> &log) : log(log) {}
+  Status run(const LibraryKernelArgs &) override { return Status::ok(); }
+  Status runTogether(std::span<const LaunchTogether> launches) override {
+    log.push_back(launches.size());
+    return Status::ok();
+  }
+
+private:
+  std::vector<size_t> &log;
+};
+
+/// So many shared products; before number `fails` there is an error.
+class Products final : public SweepEntry {
+public:
+  Products(std::string name, int count, LibraryKernel &kernel, int fails = -1)
+      : name(std::move(name)), count(count), fails(fails), kernel(kernel) {}
+  const std::string &order() const override { return name; }
+  StatusOr<LaunchTogether> advance() override {
+    if (done == fails)
+      return Status::invalid("a product failed");
+    if (done++ == count)
+      return LaunchTogether();
+    return LaunchTogether{&kernel, &args};
+  }
+
+private:
+  std::string name;
+  int count, done = 0, fails;
+  LibraryKernel &kernel;
+  LibraryKernelArgs args;
+};
+
+using Work = std::function<void(SweepTurns &, size_t run)>;
+
+void runAll(size_t count, const Work &work) {
+  SweepTurns turns(count);
+  std::vector<std::thread> threads;
+  for (size_t run = 0; run < count; ++run)
+    threads.emplace_back([&, run] {
+      turns.begin(run);
+      work(turns, run);
+      turns.leave(run);
+    });
+  for (std::thread &thread : threads)
+    thread.join();
+}
+
+TEST(SweepTurns, EqualEntriesGoTogether) {
+  std::vector<size_t> log;
+  CountingKernel kernel(log);
+  runAll(3, [&](SweepTurns &turns, size_t run) {
+    for (int step = 0; step < 2; ++step) {
+      Products entry("W0 W1", 2, kernel);
+      EXPECT_TRUE(turns.run(run, entry).isOk());
+    }
+  });
+  EXPECT_EQ(log, std::vector<size_t>({3, 3, 3, 3}));
+}
+
+TEST(SweepTurns, OtherEntriesWaitAndMeetAgain) {
+  std::vector<size_t> log;
+  CountingKernel kernel(log);
+  runAll(2, [&](SweepTurns &turns, size_t run) {
+    if (run == 1) { // evaluates first
+      Products evaluate("W0", 1, kernel);
+      EXPECT_TRUE(turns.run(run, evaluate).isOk());
+    }
+    for (int step = 0; step < 2; ++step) {
+      Products entry("W0 W1", 2, kernel);
+      EXPECT_TRUE(turns.run(run, entry).isOk());
+    }
+  });
+  // Run 0 alone, the evaluation, then both together, then the last of run 1.
+  EXPECT_EQ(log, std::vector<size_t>({1, 1, 1, 2, 2, 1, 1}));
+}
+
+TEST(SweepTurns, WhoEndsIsNotWaitedFor) {
+  std::vector<size_t> log;
+  CountingKernel kernel(log);
+  runAll(3, [&](SweepTurns &turns, size_t run) {
+    for (size_t step = 0; step < 1 + run; ++step) {
+      Products entry("W0", 1, kernel);
+      EXPECT_TRUE(turns.run(run, entry).isOk());
+    }
+  });
+  EXPECT_EQ(log, std::vector<size_t>({3, 2, 1}));
+}
+
+TEST(SweepTurns, WhoFailsLeavesTheGroup) {
+  std::vector<size_t> log;
+  CountingKernel kernel(log);
+  std::atomic<int> failures = 0;
+  runAll(3, [&](SweepTurns &turns, size_t run) {
+    Products entry("W0 W1", 2, kernel, run == 1 ? 1 : -1);
+    failures += !turns.run(run, entry).isOk();
+  });
+  EXPECT_EQ(log, std::vector<size_t>({3, 2}));
+  EXPECT_EQ(failures, 1);
+}
+
+/// One thread works at a time: what they do needs no lock.
+TEST(SweepTurns, OneWorksAtATime) {
+  std::vector<size_t> log;
+  CountingKernel kernel(log);
+  int working = 0;
+  runAll(4, [&](SweepTurns &turns, size_t run) {
+    for (int step = 0; step < 20; ++step) {
+      EXPECT_EQ(working++, 0);
+      std::this_thread::yield();
+      --working;
+      Products entry(step % (1 + run) ? "W0" : "W1", 3, kernel);
+      EXPECT_TRUE(turns.run(run, entry).isOk());
+    }
+  });
+}
+
+} // namespace
+} // namespace qlora

@@ -95,7 +95,9 @@ class BadDataTest(ToolTest):
     def test_token_beyond_the_vocabulary(self):
         error = self.refusal({"text": "a b"}, flags=["--vocab-size", "4"])
         self.assertIn(f"{self.data}:1: token id ", error)
-        self.assertIn("beyond the model's vocabulary of 4", error)
+        self.assertIn("beyond the model's vocabulary of 4, and "
+                      f"{self.model}/tokenizer.json has "
+                      f"{self.tokenizer.get_vocab_size()} tokens; ", error)
 
     def test_bad_flags(self):
         self.write_data(TALK)

@@ -61,6 +61,9 @@ static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
     quantize.experts = options.quantizeExperts;
     pm.addPass(createQuantizeBase(quantize));
   }
+  // Before the adapters, whose own products are of x as it is.
+  if (options.int8Threshold)
+    pm.addPass(createRoundActivations({*options.int8Threshold}));
   if (!options.trainsAll)
     buildAdapters(pm, options);
   // Before the gradient: the backward of the fused form is fused too.

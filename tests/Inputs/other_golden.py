@@ -119,7 +119,7 @@ def train(model, optimizer, named, case, batches):
     return expected
 
 
-def write_yaml(source, to, kind):
+def write_yaml(source, to, kind, more=None):
     with open(os.path.join(source, "train.yaml")) as file:
         values = dict(line.split(":", 1) for line in file)
     beside = "../" + os.path.basename(source) + "/"
@@ -128,7 +128,9 @@ def write_yaml(source, to, kind):
             beside + json.loads(values[name])))
     values |= {"max_steps": json.dumps(STEPS),
                "weight_decay": json.dumps(DECAY)}
-    if kind == "full":
+    if more:
+        values |= {name: json.dumps(value) for name, value in more.items()}
+    elif kind == "full":
         values = {name: value for name, value in values.items()
                   if not name.startswith(("lora_", "use_", "adapter_", "fan_in",
                                           "exclude_", "layers_"))}

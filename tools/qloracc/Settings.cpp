@@ -144,6 +144,8 @@ Status fillCompile(const Options &own, CompilerSettings &settings) {
   c.quantizedFormat = o.boolean("load_in_8bit")   ? "llm_int8"
                       : o.boolean("load_in_4bit") ? o.text("bnb_4bit_quant_type")
                                                   : "";
+  if (o.text("llm_int8_activations") == "int8")
+    c.int8Threshold = o.number("llm_int8_threshold");
   c.block = o.integer("bnb_4bit_blocksize");
   c.doubleQuant = o.boolean("bnb_4bit_use_double_quant");
   c.rank = o.integer("lora_r");

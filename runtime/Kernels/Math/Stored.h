@@ -61,6 +61,9 @@ struct StoredFormat {
     return (isPower && block >= leastBlock && block <= mostBlock) ||
            (takesRows && block > 0);
   }
+  /// Codes are whole numbers (two's complement), of which a row shares a scale:
+  /// int8_matmul multiplies with them as they are.
+  constexpr bool isInteger() const { return value == int8Value; }
   constexpr bool takesDoubleQuant(bool doubleQuant) const {
     return codedScales == CodedScales::kByChoice ||
            doubleQuant == (codedScales == CodedScales::kAlways);

@@ -12,7 +12,8 @@ function. Versions are in case.json.
 
 A number near the border between two codes may fall on either side of it, by
 float32's rounding before it. THRESHOLD is such that in the one step none comes
-nearer to one than MARGIN of itself, which is printed.
+nearer to one than MARGIN of itself, which is printed. AdamW's epsilon is large:
+its first step would make whole steps of gradients that are rounding.
 """
 
 import json
@@ -80,7 +81,7 @@ def main(source, to):
     named = {saved[p.data_ptr()]: p for p in model.parameters()
              if p.requires_grad}
     optimizer = torch.optim.AdamW(named.values(), lr=case["learning_rate"],
-                                  weight_decay=0.0)
+                                  eps=other_golden.EPSILON, weight_decay=0.0)
     expected = other_golden.train(
         model, optimizer, named, case,
         load_file(os.path.join(source, "batches.safetensors")))
@@ -91,6 +92,7 @@ def main(source, to):
               os.path.join(to, "expected.safetensors"))
     other_golden.write_yaml(source, to, "int8", {
         "max_steps": STEPS, "weight_decay": 0.0,
+        "adam_epsilon": other_golden.EPSILON,
         "llm_int8_activations": "int8", "llm_int8_threshold": THRESHOLD})
     case |= {"steps": STEPS, "from": os.path.basename(source),
              "quantization": {"bits": 8, "activations": "int8",

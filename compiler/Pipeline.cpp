@@ -61,6 +61,10 @@ static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
     quantize.experts = options.quantizeExperts;
     pm.addPass(createQuantizeBase(quantize));
   }
+  // Before the adapters, whose own products are of x as it is, and before the
+  // model is copied.
+  if (options.int8Threshold)
+    pm.addPass(createRoundActivations({*options.int8Threshold}));
   // While the model is what it was: its copy is the reference.
   const bool hasPairs = options.objective != "none";
   if (hasPairs) {

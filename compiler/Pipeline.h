@@ -11,6 +11,7 @@
 
 #include "runtime/Kernels/WorkspaceSize.h"
 
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -31,6 +32,9 @@ struct CompileOptions {
   /// they stay as they are.
   std::string quantizedFormat;
   bool quantizeExperts = false; ///< with a quantizedFormat
+  /// Set: what multiplies with LLM.int8 is rounded too, but for columns with
+  /// such a magnitude (0: all of it).
+  std::optional<double> int8Threshold;
   int64_t block = 64;
   bool doubleQuant = false;
   std::string objective = "none"; ///< none, or as attach-objective has it

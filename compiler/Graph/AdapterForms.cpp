@@ -45,6 +45,8 @@ void qlora::addMagnitude(ModuleOp root, WeightedProduct product, Value x,
     WeightedProduct dropped =
         product.cloneWith(builder, product.getWeight(), type);
     dropped.getXMutable().set(x);
+    // PEFT multiplies with the decoded weight here.
+    dropped.roundInput(std::nullopt);
     auto minus = ScaleOp::create(builder, loc, dropped.getProduct(),
                                  llvm::APFloat(-1.0), /*rounded=*/false);
     auto kept = model::AddOp::create(builder, loc, type, sum.getA(), minus);

@@ -58,6 +58,25 @@ def QuantizeBase : Pass<"quantize-base", "::mlir::ModuleOp"> {
   ];
 }
 
+def RoundActivations : Pass<"round-activations", "::mlir::ModuleOp"> {
+  let summary = "inputs of products with 8-bit weights are rounded to 8 bits";
+  let description = [{
+    Every `WeightedProduct` with a `module` whose weight has whole numbers for
+    codes (LLM.int8) gets `int8_threshold`: bitsandbytes' MatMul8bitLt. It is an
+    error where there is none, or one that cannot round. Gradients are built
+    later, of the numbers that weights stand for.
+
+    ```mlir
+    // before: %y = model.linear %x, %w {module = "…q_proj"}
+    // after:  %y = model.linear %x, %w {int8_threshold = 6.0, module = "…q_proj"}
+    ```
+  }];
+  let options = [
+    Option<"threshold", "threshold", "double", "6.0",
+           "columns of x with such a magnitude are not rounded; 0: all are">,
+  ];
+}
+
 def AttachObjective : Pass<"attach-objective", "::mlir::ModuleOp"> {
   let summary = "train for preferences instead of tokens";
   let description = [{

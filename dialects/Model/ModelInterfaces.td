@@ -193,6 +193,15 @@ def Model_WeightedProduct : OpInterface<"WeightedProduct"> {
       decoded first (4 bits, or 16 beside an f32 x): by the op's kernel, or
       before it.}],
       "bool", "takesStoredWeight", (ins), [{}], [{ return true; }]>,
+    InterfaceMethod<[{Where x is rounded to 8 bits row by row before it is
+      multiplied with a W of whole numbers: from which magnitude on its
+      columns are left out of that, 0 for never (LLM.int8). nullopt: x is
+      multiplied as it is.}],
+      "::std::optional<double>", "getInt8Threshold",
+      (ins), [{}], [{ return ::std::nullopt; }]>,
+    InterfaceMethod<"Rounds x from now on, or does not; false where the op cannot.",
+      "bool", "roundInput", (ins "::std::optional<double>":$threshold),
+      [{}], [{ return !threshold; }]>,
   ];
   let extraClassDeclaration = [{
     ::mlir::Value getX() { return getXMutable().get(); }
@@ -213,7 +222,7 @@ def Model_WeightedProduct : OpInterface<"WeightedProduct"> {
       return ::llvm::cast<::mlir::RankedTensorType>(getWeight().getType());
     }
     /// The type that the kernel decodes W to, which is x's; null where it
-    /// takes W as it is: in x's type, or an f32 adapter.
+    /// takes W as it is: in x's type, an f32 adapter, or whole numbers.
     ::mlir::Type getDecodedType();
     /// The same product of another weight, of a type of its own, and without
     /// init; marks are kept.

@@ -38,6 +38,7 @@ Type WeightedProduct::getDecodedType() {
   Type stored = getWeightType().getElementType();
   Type numbers = tensorOf(getX()).getElementType();
   bool isTakenAsItIs = stored == numbers || stored.isF32();
+  isTakenAsItIs |= getInt8Threshold().has_value();
   return takesStoredWeight() && !isTakenAsItIs ? numbers : Type();
 }
 
@@ -63,12 +64,18 @@ KernelCall qlora::model::productCall(WeightedProduct product) {
       {A::Operand, product.getWeightMutable().getOperandNumber()},
       {A::Result, 0},
       {A::Workspace}};
+  auto stored = dyn_cast<QuantizedType>(w.getElementType());
+  if (std::optional<double> threshold = product.getInt8Threshold())
+    return {"int8_matmul",
+            arguments,
+            {m, n, k, k, n, stored.getBlock(), stored.getDoubleQuant(),
+             doubleBits(*threshold), scale, beta},
+            {{3, 0}, {4, 2}}};
   if (!product.getDecodedType())
     return {"matmul",
             arguments,
             {m, n, k, k, w.getDimSize(1), n, 0, isTransposed, scale, beta},
             {{3, 0}, {5, 2}}};
-  auto stored = dyn_cast<QuantizedType>(w.getElementType());
   return {"panel_matmul",
           arguments,
           {m, w.getDimSize(0), w.getDimSize(1), k, n, isTransposed,

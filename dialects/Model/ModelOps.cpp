@@ -4,6 +4,9 @@
 
 #include "dialects/Model/Model.h"
 
+#include "runtime/Kernels/Math/Stored.h"
+
+#include <cmath>
 #include <numeric>
 
 using namespace mlir;
@@ -185,6 +188,18 @@ LogicalResult LinearOp::verify() {
            << getResult().getType() << " for " << getX().getType();
   if (getInit() && getInit().getType() != getResult().getType())
     return emitOpError("(C3) expects init of type ") << getResult().getType();
+  if (std::optional<double> threshold = getInt8Threshold()) {
+    auto stored = dyn_cast<QuantizedType>(weight.getElementType());
+    if (!stored || !qlora::storedFormat(stored.getFormat())->isInteger() ||
+        getLayout() != WeightLayout::OutIn)
+      return emitOpError("(C4) expects a weight of whole numbers, out_in, "
+                         "beside int8_threshold, but got ")
+             << weight << ", " << layout;
+    if (!(*threshold >= 0) || std::isinf(*threshold))
+      return emitOpError("(C4) expects an int8_threshold that is neither "
+                         "negative nor infinite, but got ")
+             << *threshold;
+  }
   return success();
 }
 

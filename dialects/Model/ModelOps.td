@@ -130,6 +130,19 @@ def Model_EmbeddingOp : Model_Library<"embedding"> {
   let hasVerifier = 1;
 }
 
+/// A magnitude that need not be there, nor be given to a builder.
+def Model_ThresholdAttr : Attr<F64Attr.predicate, "64-bit float attribute"> {
+  let isOptional = 1;
+  let storageType = "::mlir::FloatAttr";
+  let returnType = "::std::optional<double>";
+  let convertFromStorage = [{
+    $_self ? ::std::optional($_self.getValueAsDouble()) : ::std::nullopt
+  }];
+  let constBuilderCall =
+      "($0 ? $_builder.getF64FloatAttr(*$0) : ::mlir::FloatAttr())";
+  let defaultValue = "::std::optional<double>()";
+}
+
 def Model_LinearOp : Model_Library<"linear",
     [Model_AccumulatingOp, Model_WeightedProduct]> {
   let summary = "y = init + scale * x . W^T";
@@ -140,15 +153,22 @@ def Model_LinearOp : Model_Library<"linear",
     y's type. `module` is the path of the Hugging Face module, which adapter
     targets are matched against; LoRA's own linears have none.
 
+    With `int8_threshold` rows of x are rounded to 8 bits, but for columns with
+    a magnitude of at least that (0: none), and multiplied with W's whole
+    numbers; those columns are multiplied as they are. (C4) W is then [out, in]
+    of such a format, and the threshold neither negative nor infinite. Dettmers
+    et al., 2022 (LLM.int8).
+
     The gradient of x is a linear too: of dy, with the same W seen the other way
-    round.
+    round, and nothing rounded.
   }];
   let ownArguments = (ins Model_FloatTensor:$x, Model_WeightTensor:$weight,
     Optional<Model_FloatTensor>:$init,
     DefaultValuedAttr<F64Attr, "1.0">:$scale,
     OptionalAttr<StrAttr>:$module,
     DefaultValuedAttr<Model_WeightLayoutAttr,
-                      "::qlora::model::WeightLayout::OutIn">:$layout);
+                      "::qlora::model::WeightLayout::OutIn">:$layout,
+    Model_ThresholdAttr:$int8_threshold);
   let results = (outs Model_FloatTensor:$result);
   let assemblyFormat = [{
     $x `,` $weight (`layout` $layout^)? (`init` $init^)? attr-dict
@@ -156,6 +176,10 @@ def Model_LinearOp : Model_Library<"linear",
   }];
   let extraClassDeclaration = [{
     ::mlir::Value getProduct() { return getResult(); }
+    bool roundInput(::std::optional<double> threshold) {
+      setInt8Threshold(threshold);
+      return true;
+    }
   }];
   let hasVerifier = 1;
 }

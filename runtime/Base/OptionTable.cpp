@@ -124,9 +124,14 @@ const OptionRow kRows[] = {
     {"load_in_8bit", kBool, "false", kProgram, kQuantization,
      "store frozen linear weights in 8 bits, as LLM.int8 does"},
     {"llm_int8_activations", kChoice, "dequantized", kProgram, kQuantization,
-     "what multiplies with weights of 8 bits: activations as they are, and "
-     "numbers that the weights stand for",
-     "", "dequantized"},
+     "what multiplies with weights of 8 bits. dequantized: activations as they "
+     "are, and numbers that the weights stand for; int8: each row of activations "
+     "rounded to 8 bits too, forward, as bitsandbytes does on GPUs",
+     "", "dequantized int8"},
+    {"llm_int8_threshold", kFloat, "6", kProgram, kQuantization,
+     "of these, columns in which some activation of a micro-batch is at least so "
+     "large are multiplied as they are; 0: none",
+     "", "", 0, 65504},
     {"quantize_moe_experts", kBool, "false", kProgram, kQuantization,
      "store the weights of experts in 4 bits too, where linears are"},
     {"bnb_4bit_quant_type", kChoice, "nf4", kProgram, kQuantization,

@@ -107,6 +107,22 @@ static Work panelMatmulWork(const KernelRequest &r) {
   return work;
 }
 
+/// Whole numbers go through the CPU's units about as fast as f32; rows of a are
+/// rounded first.
+static Work int8MatmulWork(const KernelRequest &r) {
+  const int64_t m = r.constant("m"), rows = r.constant("rows"),
+                columns = r.constant("columns");
+  const qlora_dtype type = *r.dtype("a");
+  Work work = gemmWork(m, rows, columns, QLORA_DTYPE_F32, QLORA_DTYPE_F32,
+                       *r.dtype("c"), r.constant("beta") != 0);
+  std::swap(work.f32Flops, work.panelF32Flops);
+  work.bytes = storedBytes(r) + bytesOf(double(m) * columns, type) +
+               bytesOf(double(m) * rows, *r.dtype("c"));
+  work.waitedBytes = work.bytes;
+  work += rowWork(bytesOf(double(m) * columns, type), 0);
+  return work;
+}
+
 /// As if every group had rows: each weight is decoded once.
 static Work groupedMatmulWork(const KernelRequest &r) {
   const std::vector<OperandShape> shapes = r.op->shapes(r).each;
@@ -222,6 +238,7 @@ struct KernelWorkRow {
 static constexpr KernelWorkRow kRows[] = {
     {"matmul", WorkCategory::kGemm, matmulWork},
     {"panel_matmul", WorkCategory::kGemm, panelMatmulWork},
+    {"int8_matmul", WorkCategory::kGemm, int8MatmulWork},
     {"decode", WorkCategory::kDecode, decodeWork},
     {"adapted_norm", WorkCategory::kRows, adaptedNormWork},
     {"quantize", WorkCategory::kRows, walkWork},

@@ -147,6 +147,8 @@ Status fillCompile(const Options &own, CompilerSettings &settings) {
   c.computeType = o.text("compute_dtype");
   c.loraActivations = o.text("activation_dtype_for_lora");
   c.quantizedFormat = o.quantizedFormat();
+  if (o.text("llm_int8_activations") == "int8")
+    c.int8Threshold = o.number("llm_int8_threshold");
   c.block = o.integer("bnb_4bit_blocksize");
   c.doubleQuant = o.boolean("bnb_4bit_use_double_quant");
   c.objective = o.text("rl");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// matmul, panel_matmul, decode and adapted_norm.
+// matmul, panel_matmul, int8_matmul, decode and adapted_norm.
 
 #include <bit>
 
@@ -8,6 +8,7 @@
 
 #include "runtime/Kernels/Cuda/Gemm.h"
 #include "runtime/Kernels/Math/Stored.h"
+#include "runtime/Kernels/Plans/CudaWorkspaces.h"
 
 namespace qlora::cuda {
 
@@ -83,6 +84,27 @@ PreparedCudaKernel decode::cuda::prepare(const KernelRequest &r,
   return makeCudaKernel([decode](const CudaKernelArgs &args) {
     return decode.enqueue(args.buffers, args);
   });
+}
+
+/// Rows and columns of a tile of Device/Int8.cu.
+static constexpr int64_t kInt8Tile = 32;
+
+PreparedCudaKernel int8_matmul::cuda::prepare(const KernelRequest &r,
+                                              CudaContext &context) {
+  const plans::CudaInt8Plan plan = plans::CudaInt8Plan::of(r);
+  const std::string_view a = dtypeName(r.type("a"));
+  std::vector<int64_t> constants = r.constants;
+  for (uint64_t offset : {plan.codes.offset, plan.scales.offset,
+                          plan.marks.offset, uint64_t(layoutOf(r).scales)})
+    constants.push_back(int64_t(offset));
+  const int64_t m = r.constant("m");
+  return makeLaunchKernel(
+      context,
+      {{"qlora_int8_clear", {blocksOf(r.constant("columns"), 256)}},
+       {fmt::format("qlora_int8_rows_{}", a), {m}},
+       {fmt::format("qlora_int8_matmul_{}_{}", a, dtypeName(r.type("c"))),
+        {blocksOf(m, kInt8Tile) * blocksOf(r.constant("rows"), kInt8Tile)}}},
+      constants);
 }
 
 PreparedCudaKernel adapted_norm::cuda::prepare(const KernelRequest &r,

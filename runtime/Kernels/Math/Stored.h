@@ -69,6 +69,9 @@ struct StoredFormat {
   constexpr bool takesBlock(int64_t block) const {
     return takesPower(block) || (takesRows && block > 0);
   }
+  /// Codes are whole numbers (two's complement), of which a row shares a scale:
+  /// int8_matmul multiplies with them as they are.
+  constexpr bool isInteger() const { return value == int8Value; }
   constexpr bool takesDoubleQuant(bool doubleQuant) const {
     return codedScales == CodedScales::kByChoice ||
            doubleQuant == (codedScales == CodedScales::kAlways);

@@ -78,6 +78,21 @@ uint64_t decodedPanelWorkspace(const KernelRequest &r) {
   return CudaPanelPlan::of(r).product().total.bytes();
 }
 
+CudaInt8Plan CudaInt8Plan::of(const KernelRequest &r) {
+  const Size m = r.constant("m"), columns = r.constant("columns");
+  WorkspaceLayout layout(kCudaAlignment);
+  CudaInt8Plan plan;
+  plan.codes = layout.add(m * columns);
+  plan.scales = layout.add(m * Size(4));
+  plan.marks = layout.add(columns * Size(4));
+  plan.total = layout.end();
+  return plan;
+}
+
+uint64_t cudaInt8Workspace(const KernelRequest &r) {
+  return CudaInt8Plan::of(r).total.bytes();
+}
+
 uint64_t cudaGroupedWorkspace(const KernelRequest &r) {
   if (r.type("w") == r.type("a"))
     return 0;

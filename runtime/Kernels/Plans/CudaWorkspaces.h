@@ -55,6 +55,16 @@ struct CudaPanelPlan {
   }
 };
 
+/// int8_matmul: all of a as whole numbers, with a scale for each row, and which
+/// columns are left out of that.
+struct CudaInt8Plan {
+  Part codes;  ///< i8 [m, columns]
+  Part scales; ///< f32 [m]
+  Part marks;  ///< i32 [columns]
+  Size total = 0;
+  static CudaInt8Plan of(const KernelRequest &request);
+};
+
 /// attention_grad: rowsum(dout * out), f32 [batch, heads, length].
 Size cudaAttentionDelta(const KernelRequest &request);
 

@@ -3,6 +3,7 @@
 // What is asked of every request: by the marks and types of Kernels.def, by the
 // shapes of its op's operands, and what else an op asks.
 
+#include "runtime/Kernels/Math/Int8Product.h"
 #include "runtime/Kernels/Math/Stored.h"
 #include "runtime/Kernels/Plans/Plans.h"
 
@@ -59,6 +60,22 @@ OperandShapes panel_matmul::shapes(const KernelRequest &r) {
   return {{m, isForward ? columns : rows, "lda"},
           {rows, columns},
           {m, isForward ? rows : columns, "ldc"}};
+}
+
+/// Sums of products of codes are i32: of 2^17 at most, and a row is a block.
+OperandShapes int8_matmul::shapes(const KernelRequest &r) {
+  if (Reason reason = needStored(r))
+    return *reason;
+  const int64_t m = r.constant("m");
+  const int64_t rows = r.constant("rows"), columns = r.constant("columns");
+  if (columns > kMostInt8Depth)
+    return refusalOf(r, "columns", "be at most 131072");
+  if (r.constant("block") != columns)
+    return refusalOf(r, "block", "be the columns");
+  const double threshold = r.constantAsDouble("threshold");
+  if (!(threshold >= 0) || std::isinf(threshold))
+    return std::string("threshold must be neither negative nor infinite");
+  return {{m, columns, "lda"}, {rows, columns}, {m, rows, "ldc"}};
 }
 
 OperandShapes decode::shapes(const KernelRequest &r) {

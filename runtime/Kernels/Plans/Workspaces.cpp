@@ -137,6 +137,38 @@ GemmProblem matmulProblem(const KernelRequest &r) {
           /*mayRound=*/true};
 }
 
+Int8Plan Int8Plan::of(const KernelRequest &r) {
+  // A panel stays in the cache next to its core.
+  static constexpr int64_t kPanelNumbers = 128 * 1024;
+  Int8Plan plan = {};
+  plan.m = r.constant("m");
+  plan.n = r.constant("rows");
+  plan.k = r.constant("columns");
+  plan.depth = ceilDivide(plan.k, kDepthUnit) * kDepthUnit;
+  plan.columns = std::min(
+      std::clamp<int64_t>(kPanelNumbers / plan.depth / kTile, 1, 16),
+      ceilDivide(plan.n, kTile)) * kTile;
+  const Size rows = ceilDivide(plan.m, kTile) * kTile;
+  WorkspaceLayout slot;
+  plan.row = slot.add(Size(plan.k) * Size(4));
+  plan.panel = slot.add(Size(plan.columns) * Size(plan.depth) * Size(2));
+  plan.sums = slot.add(Size(plan.columns) * Size(kRows) * Size(4));
+  plan.lines = slot.add(Size(plan.columns) * Size(2 + kRows) * Size(4));
+  plan.slotBytes = slot.end().bytes();
+  WorkspaceLayout layout;
+  plan.codes = layout.add(rows * Size(plan.depth) * Size(2));
+  plan.scales = layout.add(Size(plan.m) * Size(4));
+  plan.marks = layout.add(plan.k);
+  plan.outliers = layout.add(Size(plan.k) * Size(4));
+  plan.slots = layout.add(slot.end() * Size(kGemmSlots));
+  plan.total = layout.end();
+  return plan;
+}
+
+uint64_t int8Workspace(const KernelRequest &r) {
+  return Int8Plan::of(r).total.bytes();
+}
+
 PanelPlan PanelPlan::of(const KernelRequest &r) {
   /// So many rows keep a panel of sums in the cache next to a core.
   static constexpr int64_t kRows = 512;

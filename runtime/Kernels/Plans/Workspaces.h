@@ -107,6 +107,32 @@ struct PanelPlan {
   GemmProblem product(int64_t rows, int64_t columns) const;
 };
 
+/// int8_matmul: all rows of a are rounded to whole numbers first, which are
+/// widened to i16 for the sake of the instruction that multiplies them, with
+/// zeros up to whole tiles. Then a task has a panel of W's rows, widened too.
+struct Int8Plan {
+  static constexpr int64_t kTile = 4;      ///< rows of both sides of a product
+  static constexpr int64_t kDepthUnit = 32;
+  static constexpr int64_t kRows = 16;     ///< of c that are finished together
+  int64_t m, n, k;
+  int64_t depth;   ///< k with its zeros
+  int64_t columns; ///< of c in a panel, a multiple of kTile
+  Part codes;      ///< i16 [m with zeros, depth]
+  Part scales;     ///< f32 [m]
+  Part marks;      ///< u8 [k]: of columns that are left out
+  Part outliers;   ///< i32 [k]: their numbers
+  // Of each slot: a row of a, or what follows.
+  Part row;    ///< f32 [k]
+  Part panel;  ///< i16 [columns, depth]
+  Part sums;   ///< i32 [kRows, columns]
+  Part lines;  ///< f32 [2 + kRows, columns]: scales, numbers, c's rows
+  uint64_t slotBytes = 0;
+  Part slots;
+  Size total = 0;
+  static Int8Plan of(const KernelRequest &request);
+  int64_t panels() const { return (n + columns - 1) / columns; }
+};
+
 // Attention -------------------------------------------------------------------
 
 /// Queries or keys that are looked at together.

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: MIT
 
-// matmul, panel_matmul, decode and adapted_norm, plain: each element by its own
-// sum in f64.
+// matmul, panel_matmul, int8_matmul, decode and adapted_norm, plain: each element
+// by its own sum in f64.
 
 #include <cmath>
+#include <vector>
 
 #include "runtime/Kernels/Cpu/Convert.h"
 #include "runtime/Kernels/Cpu/CpuKernels.h"
 #include "runtime/Kernels/Cpu/Decode.h"
 #include "runtime/Kernels/Cpu/Parallel.h"
+#include "runtime/Kernels/Math/Int8Product.h"
 #include "runtime/Kernels/Plans/Workspaces.h"
 
 namespace qlora::cpu {
@@ -90,6 +92,96 @@ PreparedKernel panel_matmul::reference::prepare(const KernelRequest &request,
       if (beta != 0)
         value += beta * loadElement(c, args.buffers[kC], target);
       storeElement(c, args.buffers[kC], target, float(value));
+    });
+    return Status::ok();
+  });
+}
+
+namespace {
+/// int8_matmul, line by line as Int8Product.h says it.
+struct Int8Reference {
+  StoredWeight weight;
+  int64_t m, n, k, lda, ldc;
+  qlora_dtype a, c;
+  uint32_t outlier;
+  double alpha, beta;
+
+  float half(const void *x, int64_t row, int64_t i) const {
+    return qlora_round_f16(loadElement(a, x, row * lda + i));
+  }
+  bool isOutlier(float x) const {
+    return qlora_is_outlier(qlora_to_bits(qlora_abs(x)), outlier);
+  }
+  std::vector<bool> outliers(const void *x) const {
+    std::vector<bool> found(static_cast<size_t>(k));
+    for (int64_t row = 0; row < m; ++row)
+      for (int64_t i = 0; i < k; ++i)
+        if (isOutlier(half(x, row, i)))
+          found[static_cast<size_t>(i)] = true;
+    return found;
+  }
+  float absmax(const void *x, int64_t row) const {
+    float most = 0;
+    for (int64_t i = 0; i < k; ++i)
+      if (const float value = half(x, row, i); !isOutlier(value))
+        most = qlora_maximum(most, qlora_abs(value));
+    return most;
+  }
+  float rounded(float value) const {
+    uint32_t stored = 0;
+    storeElement(a, &stored, 0, value);
+    return loadElement(a, &stored, 0);
+  }
+  /// Of a row with this absmax, and of an output.
+  double element(const void *x, const void *w, const std::vector<bool> &out,
+                 int64_t row, float most, int64_t column) const {
+    const auto *bytes = static_cast<const uint8_t *>(w);
+    const float scale = reinterpret_cast<const float *>(
+        bytes + weight.layout.scales)[column];
+    const float inverse = qlora_int8_inverse(most);
+    int32_t sum = 0;
+    double extra = 0;
+    for (int64_t i = 0; i < k; ++i) {
+      const int code = static_cast<int8_t>(bytes[column * k + i]);
+      if (out[static_cast<size_t>(i)])
+        extra += double(loadElement(a, x, row * lda + i)) *
+                 rounded(qlora_int8_weight(code, scale));
+      else
+        sum += qlora_int8_code(half(x, row, i), inverse) * code;
+    }
+    return rounded(qlora_int8_number(sum, most, scale)) + extra;
+  }
+};
+} // namespace
+
+PreparedKernel int8_matmul::reference::prepare(const KernelRequest &r,
+                                               uint64_t) {
+  enum Operand { kA, kW, kC };
+  const Int8Reference op = {
+      StoredWeight::of(r),
+      r.constant("m"),
+      r.constant("rows"),
+      r.constant("columns"),
+      r.constant("lda"),
+      r.constant("ldc"),
+      r.type("a"),
+      r.type("c"),
+      qlora_outlier_bits(r.constantAsDouble("threshold")),
+      r.constantAsDouble("alpha"),
+      r.constantAsDouble("beta")};
+  return makeKernel([op](const LibraryKernelArgs &args) {
+    const void *const x = args.buffers[kA];
+    const std::vector<bool> outliers = op.outliers(x);
+    parallelFor(op.m, threadCount(), [&](int64_t row, int64_t) {
+      const float most = op.absmax(x, row);
+      for (int64_t column = 0; column < op.n; ++column) {
+        const int64_t index = row * op.ldc + column;
+        double value = op.alpha * op.element(x, args.buffers[kW], outliers,
+                                             row, most, column);
+        if (op.beta != 0)
+          value += op.beta * loadElement(op.c, args.buffers[kC], index);
+        storeElement(op.c, args.buffers[kC], index, float(value));
+      }
     });
     return Status::ok();
   });

@@ -261,6 +261,22 @@ func.func @linear_c3(%x: tensor<2x4x8xf32>, %w: tensor<16x8xf32>, %y: tensor<2x4
 
 // -----
 
+func.func @linear_c4_format(%x: tensor<2x4x8xf32>, %w: tensor<16x8xf32>) {
+  // expected-error @+1 {{(C4) expects a weight of whole numbers, out_in, beside int8_threshold, but got 'tensor<16x8xf32>', out_in}}
+  %0 = model.linear %x, %w {int8_threshold = 6.0} : (tensor<2x4x8xf32>, tensor<16x8xf32>) -> tensor<2x4x16xf32>
+  return
+}
+
+// -----
+
+func.func @linear_c4_threshold(%x: tensor<2x4x8xf32>, %w: tensor<16x8x!model.quantized<llm_int8, 8, false>>) {
+  // expected-error @+1 {{(C4) expects an int8_threshold that is neither negative nor infinite, but got -1}}
+  %0 = model.linear %x, %w {int8_threshold = -1.0} : (tensor<2x4x8xf32>, tensor<16x8x!model.quantized<llm_int8, 8, false>>) -> tensor<2x4x16xf32>
+  return
+}
+
+// -----
+
 //===----------------------------------------------------------------------===//
 // attention
 //===----------------------------------------------------------------------===//

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: MIT
+
+// round-activations: products with whole numbers for weights round their input.
+//
+//   %y = model.linear %x, %w {module = "…q_proj"}
+//
+// with %w of `!model.quantized<llm_int8, 64, false>` becomes
+//
+//   %y = model.linear %x, %w {int8_threshold = 6.0, module = "…q_proj"}
+
+#include "compiler/Passes.h"
+
+#include "runtime/Kernels/Math/Stored.h"
+
+using namespace mlir;
+using namespace qlora::model;
+
+namespace qlora {
+#define GEN_PASS_DEF_ROUNDACTIVATIONS
+#include "compiler/Passes.h.inc"
+} // namespace qlora
+
+namespace {
+class RoundActivationsPass
+    : public qlora::impl::RoundActivationsBase<RoundActivationsPass> {
+public:
+  using RoundActivationsBase::RoundActivationsBase;
+
+private:
+  void runOnOperation() override;
+};
+} // namespace
+
+static bool hasIntegerWeight(WeightedProduct product) {
+  auto stored =
+      dyn_cast<QuantizedType>(product.getWeightType().getElementType());
+  return stored && qlora::storedFormat(stored.getFormat())->isInteger();
+}
+
+void RoundActivationsPass::runOnOperation() {
+  bool isAny = false;
+  WalkResult walked = getOperation().walk([&](WeightedProduct product) {
+    if (!product.getModule() || !hasIntegerWeight(product))
+      return WalkResult::advance();
+    isAny = true;
+    if (product.roundInput(threshold))
+      return WalkResult::advance();
+    product.emitError("'") << *product.getModule()
+                           << "' cannot have its activations in 8 bits, as only "
+                              "linears can; use --llm-int8-activations "
+                              "dequantized";
+    return WalkResult::interrupt();
+  });
+  if (walked.wasInterrupted())
+    return signalPassFailure();
+  if (!isAny) {
+    getOperation().emitError(
+        "--llm-int8-activations int8 is for weights of LLM.int8, and no linear "
+        "has one; add --load-in-8bit, or leave it out");
+    signalPassFailure();
+  }
+}

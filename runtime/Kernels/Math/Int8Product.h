@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: MIT
+
+// The arithmetic of bitsandbytes' LLM.int8 product (MatMul8bitLt, forward), as
+// its ops have it on a CPU, to the bit; the kernels of both targets and their
+// oracle share it. Dettmers et al., 2022.
+//
+//   x' = float16(x)
+//   a column is an outlier where |x'| >= threshold in any row
+//   absmax[i] = max |x'[i, :]| of what is below the threshold
+//   q[i, :]   = round(x'[i, :] * (127 / absmax[i])), 0 in outlier columns
+//   y[i, j]   = (q[i, :] . codes[j, :]) * (absmax[i] * scale[j]) / 127^2
+//               rounded to x's type,
+//               + x[i, outliers] . W[j, outliers], rounded again
+//
+// where W = codes * scale / 127, rounded to x's type. The sum of whole numbers
+// is exact, and all of y but the last line has the same bits everywhere; the
+// sum over outliers, in f32, has an order of its own. A NaN makes all of its
+// row NaN, as does an infinity that is no outlier.
+//
+// Include Rows.h, or what defines its functions on a card, before.
+
+#ifndef QLORA_RUNTIME_KERNELS_MATH_INT8PRODUCT_H
+#define QLORA_RUNTIME_KERNELS_MATH_INT8PRODUCT_H
+
+#include "runtime/Kernels/Rows.h"
+
+/// 1 / 127^2 is 6.2000124e-05: bitsandbytes' op has lost a zero.
+#define QLORA_INT8_PRODUCT_SCALE 6.200124e-05f
+#define QLORA_INT8_WEIGHT_SCALE 7.874015718698502e-3f
+
+/// Terms of a sum: 2^17 * 127 * 128 is below 2^31.
+constexpr int64_t kMostInt8Depth = int64_t(1) << 17;
+
+/// Magnitudes are compared as their bits, among which a NaN is the largest.
+constexpr uint32_t kInfinityBits = 0x7f800000u;
+
+/// From these bits on a magnitude is an outlier; a comparison with float16
+/// rounds the threshold too.
+QLORA_INLINE uint32_t qlora_outlier_bits(double threshold) {
+  return threshold == 0 ? 0xffffffffu
+                        : qlora_to_bits(qlora_round_f16(float(threshold)));
+}
+QLORA_INLINE bool qlora_is_outlier(uint32_t magnitude, uint32_t from) {
+  return magnitude >= from && magnitude <= kInfinityBits;
+}
+
+QLORA_INLINE float qlora_int8_inverse(float absmax) {
+  return 127.0f * (1.0f / absmax);
+}
+/// 0 for the NaN that a row of zeros gives.
+QLORA_INLINE int qlora_int8_code(float x, float inverse) {
+  const float code = qlora_round_even(x * inverse);
+  return qlora_abs(code) <= 127.0f ? int(code) : 0;
+}
+QLORA_INLINE float qlora_int8_number(int32_t sum, float absmax, float scale) {
+  return float(sum) * (absmax * scale) * QLORA_INT8_PRODUCT_SCALE;
+}
+QLORA_INLINE float qlora_int8_weight(int code, float scale) {
+  return float(code) * scale * QLORA_INT8_WEIGHT_SCALE;
+}
+
+#endif // QLORA_RUNTIME_KERNELS_MATH_INT8PRODUCT_H

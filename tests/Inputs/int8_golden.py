@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+
+"""Writes a golden case of LLM.int8 with rounded activations from one of
+LLM.int8, whose data it shares.
+
+    int8_golden.py FROM TO
+
+bitsandbytes' Linear8bitLt with MatMul8bitLt, forward and backward, which it
+trains with on a GPU, by its ops for the CPU; there it would take another
+function. Versions are in case.json.
+
+A number near the border between two codes may fall on either side of it, by
+float32's rounding before it. THRESHOLD is such that in the one step none comes
+nearer to one than MARGIN of itself, which is printed. AdamW's epsilon is large:
+its first step would make whole steps of gradients that are rounding.
+"""
+
+import json
+import os
+import sys
+
+import bitsandbytes as bnb
+import bitsandbytes.autograd._functions as functions
+import peft
+import torch
+from safetensors.torch import load_file, save_file
+
+import other_golden
+
+THRESHOLD, STEPS, MARGIN = 4.0, 1, 1e-6
+functions.MatMul8bitFp = functions.MatMul8bitLt
+
+
+def quantise(model):
+    """As transformers does it: all linears but the head, from float16."""
+    for name, module in list(model.named_modules()):
+        if not isinstance(module, torch.nn.Linear) or "lm_head" in name:
+            continue
+        linear = bnb.nn.Linear8bitLt(
+            module.in_features, module.out_features, module.bias is not None,
+            has_fp16_weights=False, threshold=THRESHOLD)
+        codes, scales, _ = bnb.functional.int8_vectorwise_quant(
+            module.weight.data.half())
+        linear.weight = bnb.nn.Int8Params(codes, requires_grad=False,
+                                          has_fp16_weights=False, CB=codes,
+                                          SCB=scales)
+        model.set_submodule(name, linear)
+    return model
+
+
+def watch(model):
+    """Counts, call by call, outlier columns, and codes that a number nearly
+    equal would not have."""
+    seen = []
+
+    def hook(module, arguments):
+        x = arguments[0].detach().reshape(-1, arguments[0].shape[-1])
+        got = [bnb.functional.int8_vectorwise_quant(
+            (x * (1 + factor)).half(), threshold=THRESHOLD)
+            for factor in (0, MARGIN, -MARGIN)]
+        seen.append((len(got[0][2]), sum(int((got[0][0] != g[0]).sum())
+                                         for g in got[1:])))
+    for module in model.modules():
+        if isinstance(module, bnb.nn.Linear8bitLt):
+            module.register_forward_pre_hook(hook)
+    return seen
+
+
+def main(source, to):
+    os.makedirs(to, exist_ok=True)
+    other_golden.STEPS = STEPS
+    with open(os.path.join(source, "case.json")) as file:
+        case = json.load(file)
+    model = quantise(other_golden.load(os.path.join(source, "model")))
+    model = peft.PeftModel.from_pretrained(
+        model, os.path.join(source, "adapter_init"), is_trainable=True)
+    seen = watch(model)
+    saved = {t.data_ptr(): k for k, t in peft.get_peft_model_state_dict(
+        model, save_embedding_layers=False).items()}
+    named = {saved[p.data_ptr()]: p for p in model.parameters()
+             if p.requires_grad}
+    optimizer = torch.optim.AdamW(named.values(), lr=case["learning_rate"],
+                                  eps=other_golden.EPSILON, weight_decay=0.0)
+    expected = other_golden.train(
+        model, optimizer, named, case,
+        load_file(os.path.join(source, "batches.safetensors")))
+    print(f"{sum(s[0] for s in seen)} outlier columns in {len(seen)} products, "
+          f"{sum(s[1] for s in seen)} codes near a border, losses "
+          f"{expected['loss'].tolist()}")
+    save_file({k: v.contiguous() for k, v in expected.items()},
+              os.path.join(to, "expected.safetensors"))
+    other_golden.write_yaml(source, to, "int8", {
+        "max_steps": STEPS, "weight_decay": 0.0,
+        "adam_epsilon": other_golden.EPSILON,
+        "llm_int8_activations": "int8", "llm_int8_threshold": THRESHOLD})
+    case |= {"steps": STEPS, "from": os.path.basename(source),
+             "quantization": {"bits": 8, "activations": "int8",
+                              "threshold": THRESHOLD},
+             "reference": {"torch": torch.__version__.split("+")[0],
+                           "transformers": other_golden.transformers.__version__,
+                           "peft": peft.__version__,
+                           "bitsandbytes": bnb.__version__}}
+    with open(os.path.join(to, "case.json"), "w") as file:
+        json.dump(case, file, indent=2)
+
+
+if __name__ == "__main__":
+    main(*(arg.rstrip("/") for arg in sys.argv[1:3]))

@@ -47,6 +47,7 @@ struct CompileOptions {
   std::string modulesToSave = "[]";
   bool trainsAll = false; ///< the model itself, without adapters
   double loraPlusRatio = 1;
+  std::string optimizer = "adamw_torch";
   std::string targetParameters = "[]";
   std::string initA = "kaiming";
   std::string initB = "zero";

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "runtime/Base/UserFiles.h"
+#include "runtime/Module/ParameterCounts.h"
 #include "runtime/Weights/ConvertWeights.h"
 #include "runtime/Weights/Safetensors.h"
 
@@ -74,7 +75,7 @@ std::vector<const qlora_parameter *>
 trainedParameters(const LoadedModule &module) {
   std::vector<const qlora_parameter *> trained;
   for (const qlora_parameter &parameter : module.parameters())
-    if (parameter.role != QLORA_ROLE_FROZEN)
+    if (isTrained(parameter.role))
       trained.push_back(&parameter);
   return trained;
 }
@@ -195,18 +196,25 @@ static Status copyInto(const std::string &folder, const fs::path &source,
                           flush);
 }
 
-std::vector<SafetensorsItem> trainedItems(const LoadedModule &module,
-                                          std::span<const uint8_t> arena) {
+std::vector<SafetensorsItem> arenaItems(const LoadedModule &module,
+                                        qlora_arena_kind kind,
+                                        std::span<const uint8_t> arena) {
   const bool isModel = trainsModel(module);
   std::vector<SafetensorsItem> items;
-  for (const qlora_parameter *parameter : trainedParameters(module))
-    items.push_back(
-        {nameInFile(*parameter, isModel),
-         SafetensorsDtype::kF32,
-         {parameter->shape, parameter->shape + parameter->rank},
-         {arena.empty() ? nullptr : arena.data() + parameter->offset,
-          parameter->bytes}});
+  for (const qlora_parameter &parameter : module.parameters())
+    if (module.arenas()[parameter.arena].kind == kind)
+      items.push_back(
+          {nameInFile(parameter, isModel),
+           *fromAbiDtype(static_cast<qlora_dtype>(parameter.dtype)),
+           {parameter.shape, parameter.shape + parameter.rank},
+           {arena.empty() ? nullptr : arena.data() + parameter.offset,
+            parameter.bytes}});
   return items;
+}
+
+std::vector<SafetensorsItem> trainedItems(const LoadedModule &module,
+                                          std::span<const uint8_t> arena) {
+  return arenaItems(module, QLORA_ARENA_TRAINABLE, arena);
 }
 
 template <qlora_dtype Type>

@@ -5,6 +5,7 @@
 #include "runtime/Weights/Parameters.h"
 
 #include "runtime/Kernels/KernelTable.h"
+#include "runtime/Module/ParameterCounts.h"
 #include "runtime/Weights/ConvertWeights.h"
 #include "runtime/Weights/FileWeight.h"
 #include "runtime/Weights/ParameterInit.h"
@@ -206,7 +207,7 @@ static Status checkAdapterUsed(const LoadedModule &module,
                                const SafetensorsFile &adapter) {
   std::set<std::string, std::less<>> taken;
   for (const qlora_parameter &parameter : module.parameters()) {
-    if (parameter.role == QLORA_ROLE_FROZEN)
+    if (!isTrained(parameter.role))
       continue;
     taken.insert(parameter.name);
     taken.insert(fmt::format("{}{}", kPeftPrefix, parameter.name));
@@ -248,7 +249,7 @@ Status fillTrainable(const LoadedModule &module,
   if (sources.adapter)
     QLORA_RETURN_IF_ERROR(checkAdapterUsed(module, *sources.adapter));
   for (const qlora_parameter &parameter : module.parameters())
-    if (parameter.role != QLORA_ROLE_FROZEN)
+    if (isTrained(parameter.role))
       QLORA_RETURN_IF_ERROR(fillTrainableParameter(sources, parameter, arena));
   return Status::ok();
 }

@@ -5,12 +5,18 @@
 
     other_golden.py full FROM TO        all weights are trained, with decay
     other_golden.py loraplus FROM TO    B learns faster, by PEFT's LoRA+
+    other_golden.py OPTIM FROM TO       LoRA with that --optim, B's faster too
 
-Needs torch, transformers, peft and safetensors; what they were is in case.json.
+Needs torch, transformers, peft and safetensors, for some OPTIM bitsandbytes or
+schedulefree; what they were is in case.json. OPTIM has an adapter that the case
+of the first has, llama-adamw8bit, with tensors above and below 4096 elements (from where bitsandbytes has 8 bits)
+whose last block is partial, and B's that are not zero; what the optimizer keeps
+after the last step is under `state.`.
 `full` has a model folder of its own, in float32, so that what comes out can be
 held against PyTorch's numbers.
 """
 
+import importlib.metadata
 import json
 import os
 import sys
@@ -22,9 +28,11 @@ from peft.optimizers import create_loraplus_optimizer
 from safetensors.torch import load_file, save_file
 
 STEPS, DECAY, RATIO = 6, 0.1, 8.0
+TARGETS, RANK, WARMUP = ["q_proj", "k_proj"], 65, 3
 # Keys' biases have no gradient but rounding, as a softmax does not see them:
 # with a usual epsilon AdamW would make whole steps of it.
 EPSILON = 1e-5
+PATHS = ("model_name_or_path", "train_file", "adapter_name_or_path")
 transformers.logging.set_verbosity_error()
 
 
@@ -71,23 +79,82 @@ def full_optimizer(model, case):
                              eps=EPSILON), named
 
 
-def lora_plus_optimizer(model, case):
+def adapter_names(model):
     saved = {t.data_ptr(): k for k, t in peft.get_peft_model_state_dict(
         model, save_embedding_layers=False).items()}
-    named = {saved[p.data_ptr()]: p for p in model.parameters()
-             if p.requires_grad}
+    return {saved[p.data_ptr()]: p for p in model.parameters()
+            if p.requires_grad}
+
+
+def lora_plus_optimizer(model, case):
     return create_loraplus_optimizer(
         model, torch.optim.AdamW, lr=case["learning_rate"],
-        loraplus_lr_ratio=RATIO, loraplus_weight_decay=DECAY), named
+        loraplus_lr_ratio=RATIO,
+        loraplus_weight_decay=DECAY), adapter_names(model)
 
 
-def train(model, optimizer, named, case, batches):
+def muon(groups, lr):
+    """Its products in float32, as ours are; torch rounds them to bf16."""
+    from torch.optim import _muon
+    class InFloat32:
+        bfloat16 = torch.float32
+        def __getattr__(self, name):
+            return getattr(torch, name)
+    _muon.torch = InFloat32()
+    return torch.optim.Muon(groups, lr=lr)
+
+
+def optimizer_class(kind):
+    """As transformers' Trainer makes it."""
+    if kind == "adamw_bnb_8bit":
+        import bitsandbytes
+        return lambda groups, lr: bitsandbytes.optim.AdamW(
+            groups, lr=lr, optim_bits=8)
+    if kind == "lion_32bit":
+        import bitsandbytes
+        return lambda groups, lr: bitsandbytes.optim.Lion(
+            groups, lr=lr, betas=(0.9, 0.999))
+    if kind == "adafactor":
+        return lambda groups, lr: transformers.Adafactor(
+            groups, lr=lr, scale_parameter=False, relative_step=False)
+    if kind == "schedule_free_adamw":
+        import schedulefree
+        return lambda groups, lr: schedulefree.AdamWScheduleFree(
+            groups, lr=lr, warmup_steps=WARMUP)
+    return muon
+
+
+def other_optimizer(model, case, kind):
+    named, rate = adapter_names(model), case["learning_rate"]
+    groups = [{"params": [p for n, p in named.items() if "lora_A" in n],
+               "weight_decay": DECAY, "lr": rate},
+              {"params": [p for n, p in named.items() if "lora_B" in n],
+               "weight_decay": DECAY, "lr": RATIO * rate}]
+    return optimizer_class(kind)(groups, rate), named
+
+
+def new_adapter(model, to, kind):
+    torch.manual_seed(7)
+    model = peft.get_peft_model(model, peft.LoraConfig(
+        r=RANK, lora_alpha=RANK, target_modules=TARGETS,
+        init_lora_weights=False, task_type="CAUSAL_LM"))
+    for name, p in model.named_parameters():
+        if p.requires_grad:
+            torch.nn.init.normal_(p, std=0.05)
+    if kind == "adamw_bnb_8bit":
+        model.save_pretrained(os.path.join(to, "adapter_init"))
+        os.remove(os.path.join(to, "adapter_init", "README.md"))
+    return model
+
+
+def train(model, optimizer, named, case, batches, keeps):
     schedule = transformers.get_scheduler(
         case.get("lr_scheduler_type", "constant"), optimizer,
         case.get("warmup_steps", 0), STEPS)
     per = case["gradient_accumulation_steps"]
     expected, losses, norms, rates = {}, [], [], []
     model.train()
+    getattr(optimizer, "train", lambda: None)()
     for step in range(STEPS):
         rows = range(step * per, (step + 1) * per)
         labels = batches["labels"].long()
@@ -112,8 +179,13 @@ def train(model, optimizer, named, case, batches):
         schedule.step()
         optimizer.zero_grad()
         losses.append(total)
+    getattr(optimizer, "eval", lambda: None)()
     for name, p in named.items():
         expected["final." + name] = p.detach().clone()
+        for key, value in optimizer.state[p].items() if keeps else ():
+            if torch.is_tensor(value) and value.numel() > 1 \
+                    and not key.startswith("qmap"):
+                expected[f"state.{name}.{key}"] = value.detach().clone()
     expected.update(loss=torch.tensor(losses), grad_norm=torch.tensor(norms),
                     learning_rate=torch.tensor(rates))
     return expected
@@ -123,7 +195,7 @@ def write_yaml(source, to, kind):
     with open(os.path.join(source, "train.yaml")) as file:
         values = dict(line.split(":", 1) for line in file)
     beside = "../" + os.path.basename(source) + "/"
-    for name in ("model_name_or_path", "train_file", "adapter_name_or_path"):
+    for name in PATHS if kind in ("full", "loraplus") else PATHS[:2]:
         values[name] = json.dumps(os.path.normpath(
             beside + json.loads(values[name])))
     values |= {"max_steps": json.dumps(STEPS),
@@ -137,6 +209,15 @@ def write_yaml(source, to, kind):
                    "adam_epsilon": json.dumps(EPSILON)}
     else:
         values["loraplus_lr_ratio"] = json.dumps(RATIO)
+    if kind not in ("full", "loraplus"):
+        values |= {"optim": json.dumps(kind), "lora_r": str(RANK),
+                   "lora_alpha": str(RANK),
+                   "lora_target_modules": json.dumps(TARGETS),
+                   "save_steps": "0", "adapter_name_or_path": json.dumps(
+                       "adapter_init" if kind == "adamw_bnb_8bit"
+                       else "../llama-adamw8bit/adapter_init")}
+    if kind == "schedule_free_adamw":
+        values["warmup_steps"] = str(WARMUP)
     with open(os.path.join(to, "train.yaml"), "w") as file:
         file.writelines(f"{name}: {value.strip()}\n"
                         for name, value in values.items())
@@ -150,12 +231,16 @@ def main(kind, source, to):
     if kind == "full":
         save(model, os.path.join(source, "model"), os.path.join(to, "model"))
         optimizer, named = full_optimizer(model, case)
+    elif kind != "loraplus":
+        model = new_adapter(model, to, kind)
+        optimizer, named = other_optimizer(model, case, kind)
     else:
         model = peft.PeftModel.from_pretrained(
             model, os.path.join(source, "adapter_init"), is_trainable=True)
         optimizer, named = lora_plus_optimizer(model, case)
     batches = load_file(os.path.join(source, "batches.safetensors"))
-    expected = train(model, optimizer, named, case, batches)
+    keeps = kind not in ("full", "loraplus")
+    expected = train(model, optimizer, named, case, batches, keeps)
     save_file({k: v.contiguous() for k, v in expected.items()},
               os.path.join(to, "expected.safetensors"))
     write_yaml(source, to, kind)
@@ -163,7 +248,10 @@ def main(kind, source, to):
     case |= {"steps": STEPS, "kind": kind, "from": os.path.basename(source),
              "reference": {"torch": torch.__version__.split("+")[0],
                            "transformers": transformers.__version__,
-                           "peft": peft.__version__}}
+                           "peft": peft.__version__} | {
+                 name: importlib.metadata.version(name)
+                 for name in ("bitsandbytes", "schedulefree")
+                 if name in sys.modules}}
     with open(os.path.join(to, "case.json"), "w") as file:
         json.dump(case, file, indent=2)
 

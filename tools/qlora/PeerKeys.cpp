@@ -42,11 +42,7 @@ static const PeerRow kRows[] = {
     {"quantization_type", "bnb_4bit_quant_type", kAny, ""},
     {"double_quantization", "bnb_4bit_use_double_quant", kAny, ""},
     {"lora_target", "lora_target_modules", "all=all-linear *", ""},
-    {"optimizer optim", "optim",
-     "adamw_torch_fused=adamw_torch adamw_hf=adamw_torch "
-     "adamw_bnb_8bit=adamw_torch adamw_8bit=adamw_torch "
-     "paged_adamw_8bit=adamw_torch paged_adamw_32bit=adamw_torch *",
-     "AdamW with states in float32 is used: only adapters have any"},
+    {"optimizer optim", "optim", kAny, ""},
     {"bf16", "compute_dtype",
      "auto=bfloat16 full=bfloat16 true=bfloat16 false=float32 none=float32",
      "takes auto, true or false"},
@@ -123,7 +119,7 @@ static const PeerRow kRows[] = {
      "them into a file of their own, or give "
      "max_steps"},
     {"do_predict predict_with_generate "
-     "loraplus_lr_ratio loraplus_lr_embedding trainable_token_indices "
+     "loraplus_lr_embedding trainable_token_indices "
      "neftune_noise_alpha noisy_embedding_alpha use_galore use_badam pissa_init "
      "lora_fan_in_fan_out resize_vocab unfrozen_parameters relora_steps "
      "auto_resume_from_checkpoints strict",

@@ -162,6 +162,7 @@ Status fillCompile(const Options &own, CompilerSettings &settings) {
   c.quantizeExperts = o.boolean("quantize_moe_experts");
   c.trainsAll = o.text("finetuning_type") == "full";
   c.loraPlusRatio = o.number("loraplus_lr_ratio");
+  c.optimizer = o.text("optim");
   c.modulesToSave = o.value("modules_to_save").dump();
   c.initA = initName(o.text("init_lora_weights"), false);
   c.initB = initName(o.text("init_lora_weights"), true);

@@ -80,15 +80,16 @@ static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
   }
   if (!options.trainsAll)
     buildAdapters(pm, options);
-  // Before the gradient: the backward of the fused form is fused too.
-  if (options.isEnabled("fuse-lora"))
-    pm.addPass(createFuseLora());
   TrainWeightsOptions weights;
   weights.modules = options.trainsAll ? "[]" : options.modulesToSave;
   weights.all = options.trainsAll;
   weights.bias = options.bias;
   weights.loraPlusRatio = options.loraPlusRatio;
+  weights.optimizer = options.optimizer;
   pm.addPass(createTrainWeights(weights));
+  // Before the gradient: the backward of the fused form is fused too.
+  if (options.isEnabled("fuse-lora"))
+    pm.addPass(createFuseLora());
   // Once all that has no length is done: every later pass counts bytes.
   SpecializeShapesOptions shapes;
   shapes.batch = options.batch * (hasPairs ? 2 : 1);

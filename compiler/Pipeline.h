@@ -55,6 +55,7 @@ struct CompileOptions {
   bool trainsAll = false; ///< the model itself, without adapters
   double loraPlusRatio = 1;
   double noiseAlpha = 0; ///< NEFTune's
+  std::string optimizer = "adamw_torch";
   std::string targetParameters = "[]";
   std::string initA = "kaiming";
   std::string initB = "zero";

@@ -9,14 +9,17 @@
 //   train.step accumulate batch 2 length 32 { forward; backward;
 //     train.accumulate @p, %dp ... }
 //   train.step evaluate batch 2 length 32 { forward }
-//   train.step update { clip_norm, adamw, clear }
+//   train.step update { clip_norm, an update of each piece, clear }
 //
 // and, where trained parameters start at a function of other weights,
 //
 //   train.step initialize { train.initialize @p, %first }
+//
+// and, where an optimizer trains at other weights than are used, `average` and
+// `continue`, which turn the ones into the others.
 
 #include "compiler/Passes.h"
-#include "dialects/Train/Train.h"
+#include "dialects/Train/Optimizers.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "llvm/ADT/StringSet.h"
@@ -60,6 +63,7 @@ class BuildTrainStepPass
   void buildEvaluate(OpBuilder &builder, func::FuncOp function);
   void buildInitialize(OpBuilder &builder, func::FuncOp function);
   void buildUpdate(OpBuilder &builder);
+  void buildSwitch(OpBuilder &builder, const UpdatePlan &plan, StepKind kind);
   bool isTrainable(Operation *op) const;
   LogicalResult findWanted(ArrayRef<Operation *> ops, Tape &tape) const;
 
@@ -259,21 +263,73 @@ void BuildTrainStepPass::buildInitialize(OpBuilder &builder,
   }
 }
 
-static void updateGroup(OpBuilder &b, const FlatGroup &group, Value scale) {
+/// The new p and states: a row op, or one that calls a kernel, which have the
+/// same operands, or what the optimizer makes of several.
+static SmallVector<Value> updateOf(OpBuilder &b, const UpdatePiece &piece,
+                                   ArrayRef<Value> operands) {
+  const Optimizer &optimizer = *piece.kind.optimizer;
+  if (optimizer.build)
+    return optimizer.build(b, piece, operands);
+  OperationState op(b.getUnknownLoc(), optimizer.isByTensor
+                                           ? UpdateOp::getOperationName()
+                                           : StringRef(optimizer.op));
+  op.addOperands(operands);
+  for (Value updated : operands.drop_back(2))
+    op.addTypes(updated.getType());
+  op.addAttribute("rate_scale", b.getF64FloatAttr(piece.kind.rateScale));
+  if (piece.kind.isUndecayed)
+    op.addAttribute("undecayed", b.getUnitAttr());
+  if (optimizer.isByTensor)
+    op.addAttribute("kernel", b.getStringAttr(optimizer.op));
+  return SmallVector<Value>(b.create(op)->getResults());
+}
+
+static void updatePiece(OpBuilder &b, const UpdatePiece &piece, Value scale) {
   Location loc = b.getUnknownLoc();
-  auto type = RankedTensorType::get({group.rows, kFlatColumns}, b.getF32Type());
-  auto flat = [&](FlatKind kind) -> Value {
-    return FlatOp::create(b, loc, type, kind, false, group.row);
+  auto read = [&](FlatKind kind, RankedTensorType type,
+                  FlatSymbolRefAttr parameter, int64_t row) -> Value {
+    return FlatOp::create(b, loc, type, kind, parameter, false, row);
   };
-  const UpdateKind &kind = group.kind;
-  Value p = flat(FlatKind::Trainable), m = flat(FlatKind::Moment1);
-  Value v = flat(FlatKind::Moment2), g = flat(FlatKind::Gradient);
-  auto adamw = AdamWOp::create(b, loc, type, type, type, /*rounded=*/Type(), p,
-                               m, v, g, scale, APFloat(kind.rateScale),
-                               kind.isUndecayed);
-  StoreFlatOp::create(b, loc, FlatKind::Trainable, adamw.getNewP(), group.row);
-  StoreFlatOp::create(b, loc, FlatKind::Moment1, adamw.getNewM(), group.row);
-  StoreFlatOp::create(b, loc, FlatKind::Moment2, adamw.getNewV(), group.row);
+  SmallVector<Value> operands = {
+      read(FlatKind::Trainable, piece.type, piece.parameter, piece.row)};
+  for (const UpdatePiece::State &state : piece.states)
+    operands.push_back(read(FlatKind::State, state.type, {}, state.offset));
+  operands.push_back(
+      read(FlatKind::Gradient, piece.type, piece.parameter, piece.row));
+  operands.push_back(scale);
+  SmallVector<Value> updated = updateOf(b, piece, operands);
+  StoreFlatOp::create(b, loc, FlatKind::Trainable, piece.parameter, updated[0],
+                      piece.row);
+  for (auto [state, value] :
+       llvm::zip_equal(piece.states, ArrayRef(updated).drop_front()))
+    StoreFlatOp::create(b, loc, FlatKind::State, FlatSymbolRefAttr(), value,
+                        state.offset);
+}
+
+/// What is trained becomes what is used, or the other way round.
+void BuildTrainStepPass::buildSwitch(OpBuilder &builder,
+                                     const UpdatePlan &plan, StepKind kind) {
+  Location loc = builder.getUnknownLoc();
+  auto step =
+      StepOp::create(builder, loc, kind, 0, 0, builder.getStrArrayAttr({}));
+  OpBuilder b = OpBuilder::atBlockEnd(&step.getBody().emplaceBlock());
+  for (const UpdatePiece &piece : plan.pieces) {
+    StringRef average = piece.kind.optimizer->average;
+    if (average.empty())
+      continue;
+    auto read = [&](FlatKind flat, int64_t row) -> Value {
+      return FlatOp::create(b, loc, piece.type, flat, FlatSymbolRefAttr(),
+                            false, row);
+    };
+    OperationState op(loc, average);
+    op.addOperands({read(FlatKind::Trainable, piece.row),
+                    read(FlatKind::State, piece.states.front().offset)});
+    op.addTypes(piece.type);
+    if (kind == StepKind::Continue)
+      op.addAttribute("back", b.getUnitAttr());
+    StoreFlatOp::create(b, loc, FlatKind::Trainable, FlatSymbolRefAttr(),
+                        b.create(op)->getResult(0), piece.row);
+  }
 }
 
 void BuildTrainStepPass::buildUpdate(OpBuilder &builder) {
@@ -286,20 +342,33 @@ void BuildTrainStepPass::buildUpdate(OpBuilder &builder) {
                              builder.getStrArrayAttr({}));
   Block &block = step.getBody().emplaceBlock();
   OpBuilder b = OpBuilder::atBlockEnd(&block);
-  Value all = FlatOp::create(b, loc, whole, FlatKind::Gradient, true);
+  Value all = FlatOp::create(b, loc, whole, FlatKind::Gradient,
+                             FlatSymbolRefAttr(), true);
   auto clip = ClipNormOp::create(b, loc, one, one, all);
   ResultOp::create(b, loc, "grad_norm", clip.getNorm(), false);
-  for (const FlatGroup &group : flatGroups(getOperation()))
-    updateGroup(b, group, clip.getScale());
+  const UpdatePlan plan = planUpdate(getOperation());
+  for (const UpdatePiece &piece : plan.pieces)
+    updatePiece(b, piece, clip.getScale());
   ClearOp::create(b, loc, FlatKind::Gradient);
+  if (llvm::any_of(plan.pieces, [](const UpdatePiece &piece) {
+        return !piece.kind.optimizer->average.empty();
+      }))
+    for (StepKind kind : {StepKind::Average, StepKind::Continue})
+      buildSwitch(builder, plan, kind);
 }
 
 void BuildTrainStepPass::runOnOperation() {
   ModuleOp module = getOperation();
   trainable.clear();
-  for (auto parameter : module.getOps<ParameterOp>())
+  for (auto parameter : module.getOps<ParameterOp>()) {
+    if (!findOptimizer(parameter.getOptimizer())) {
+      parameter.emitError("no optimizer is called '")
+          << parameter.getOptimizer() << "'";
+      return signalPassFailure();
+    }
     if (parameter.getTrainable())
       trainable.insert(FlatSymbolRefAttr::get(parameter));
+  }
   if (trainable.empty()) {
     module.emitError("nothing to train: no parameter is trainable; attach "
                      "adapters or name modules to save");

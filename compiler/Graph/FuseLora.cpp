@@ -20,6 +20,7 @@
 
 #include "compiler/Graph/Accumulate.h"
 #include "compiler/Passes.h"
+#include "dialects/Train/Train.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "llvm/ADT/MapVector.h"
@@ -71,8 +72,8 @@ static SmallVector<Siblings> findSiblings(func::FuncOp function) {
   for (auto &[x, siblings] : byInput) {
     bool isOneKind = llvm::all_equal(
         llvm::map_range(siblings, [](WeightedProduct op) {
-          return std::pair(op->getName(),
-                           op.getScale().convertToDouble());
+          return std::tuple(op->getName(), op.getScale().convertToDouble(),
+                            train::updateKindOf(parameterOf(op.getWeight())));
         }));
     if (siblings.size() > 1 && isOneKind)
       groups.push_back(siblings);

@@ -237,7 +237,9 @@ def TrainWeights : Pass<"train-weights", "::mlir::ModuleOp"> {
 
     Biases and norms are `undecayed`, as transformers' Trainer has it. With
     `lora-plus-ratio`, the B of adapters and what has one dimension get it as
-    `rate_scale`. After fuse-lora, so that what it stacks is one parameter.
+    `rate_scale`. `optimizer` is
+    --optim, of which each parameter gets the row of its shape. Before fuse-lora,
+    which stacks only what is updated alike.
   }];
   let options = [
     Option<"modules", "modules", "std::string", "\"[]\"", "">,
@@ -245,6 +247,7 @@ def TrainWeights : Pass<"train-weights", "::mlir::ModuleOp"> {
     Option<"bias", "bias", "std::string", "\"none\"",
            "none, all or lora_only">,
     Option<"loraPlusRatio", "lora-plus-ratio", "double", "1.0", "">,
+    Option<"optimizer", "optimizer", "std::string", "\"adamw_torch\"", "">,
   ];
 }
 
@@ -280,7 +283,7 @@ def RoundAdapters : Pass<"round-adapters", "::mlir::ModuleOp"> {
   let description = [{
     A kernel that rounds a trained f32 weight to bf16, because the other factor
     is bf16 (`^` in Kernels.def), reads a bf16 copy of it instead. The copy is
-    flat as the weights are, and `train.adamw` writes both. The numbers stay
+    flat as the weights are, and updates write both. The numbers stay
     the same; what is saved is a conversion before every product.
 
     ```mlir

@@ -13,7 +13,8 @@
 //   %a = model.weight @a {rounded} : tensor<8x64xbf16>
 //   %y = model.linear %x, %a
 //   ...
-//   %p, %m, %v, %r = train.adamw ...
+//   %p, %m, %v = train.adamw ...
+//   %r = train.round %p
 //   train.store_flat rounded, %r
 
 #include "compiler/Passes.h"
@@ -79,21 +80,19 @@ static bool roundUses(WeightOp weight) {
   return true;
 }
 
-/// The update writes the copy beside the weights.
-static void storeRounded(StepOp update) {
-  for (auto adamw :
-       llvm::make_early_inc_range(update.getBody().getOps<AdamWOp>())) {
-    OpBuilder builder(adamw);
-    SmallVector<Type> types(adamw->getResultTypes());
-    auto whole = cast<RankedTensorType>(types.front());
-    types.push_back(whole.clone(builder.getBF16Type()));
-    auto both = AdamWOp::create(builder, adamw.getLoc(), types,
-                                adamw->getOperands(), adamw->getAttrs());
-    StoreFlatOp::create(builder, adamw.getLoc(), FlatKind::Rounded,
-                        both.getRounded(),
-                        adamw.getP().getDefiningOp<FlatOp>().getRow());
-    adamw->replaceAllUsesWith(both->getResults().drop_back());
-    adamw.erase();
+/// The step writes the copy beside the weights.
+static void storeRounded(StepOp step) {
+  for (auto store :
+       llvm::make_early_inc_range(step.getBody().getOps<StoreFlatOp>())) {
+    if (store.getFlat() != FlatKind::Trainable)
+      continue;
+    OpBuilder builder(store);
+    Value value = store.getValue();
+    auto type = cast<RankedTensorType>(value.getType());
+    Value rounded = train::RoundOp::create(
+        builder, store.getLoc(), type.clone(builder.getBF16Type()), value);
+    StoreFlatOp::create(builder, store.getLoc(), FlatKind::Rounded,
+                        store.getParameterAttr(), rounded, store.getRow());
   }
 }
 
@@ -110,6 +109,5 @@ void RoundAdaptersPass::runOnOperation() {
   if (!isAnyRounded)
     return;
   for (StepOp step : steps)
-    if (step.getKind() == StepKind::Update)
-      storeRounded(step);
+    storeRounded(step);
 }

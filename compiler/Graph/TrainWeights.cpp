@@ -12,7 +12,7 @@
 
 #include "compiler/Graph/Targets.h"
 #include "compiler/Passes.h"
-#include "dialects/Model/Model.h"
+#include "dialects/Train/Optimizers.h"
 
 #include "llvm/ADT/StringSet.h"
 
@@ -161,25 +161,27 @@ LogicalResult TrainWeightsPass::trainBiases() {
 
 /// As transformers' Trainer groups parameters, which decays neither biases nor
 /// norms, and PEFT's LoRA+ (Hayou et al., 2024): B's, and what has one
-/// dimension, learn at a rate of their own. What is stacked is alike.
+/// dimension, learn at a rate of their own.
 LogicalResult TrainWeightsPass::chooseUpdate(model::ParameterOp parameter) {
-  std::string name = parameter.getSymName().str();
-  if (auto parts = parameter.getPartNames())
-    name = cast<StringAttr>((*parts)[0]).str();
-  const bool isVector = parameter.getTensorType().getRank() == 1;
-  if (StringRef(name).lower().find("bias") != std::string::npos ||
-      (isVector && StringRef(name).ends_with(".weight")))
+  StringRef name = parameter.getSymName();
+  RankedTensorType type = parameter.getTensorType();
+  const bool isVector = type.getRank() == 1;
+  if (name.lower().find("bias") != std::string::npos ||
+      (isVector && name.ends_with(".weight")))
     parameter.setUndecayed(true);
-  if (loraPlusRatio == 1)
-    return success();
-  if (StringRef(name).contains("lora_embedding"))
+  if (loraPlusRatio != 1 && name.contains("lora_embedding"))
     return parameter.emitError("loraplus_lr_ratio: '")
            << name
            << "' is of an embedding, whose learning rate in LoRA+ is "
               "one of its own, which is not supported; leave its "
               "module out of lora_target_modules";
-  if (isVector || StringRef(name).contains("lora_B"))
+  if (isVector || name.contains("lora_B"))
     parameter.setRateScale(llvm::APFloat(double(loraPlusRatio)));
+  const train::Optimizer *row =
+      train::chooseOptimizer(optimizer, type.getShape());
+  if (!row)
+    return parameter.emitError("no --optim is called '") << optimizer << "'";
+  parameter.setOptimizer(row->name);
   return success();
 }
 

@@ -68,9 +68,9 @@ static void emitArenas(OpBuilder &builder, Location loc,
     program::ArenaOp::create(builder, loc, kind, bytes, kArenaAlignment);
   };
   arena(program::Arena::Frozen, layout.getFrozenBytes());
-  for (auto kind : {program::Arena::Trainable, program::Arena::Gradient,
-                    program::Arena::Moment1, program::Arena::Moment2})
+  for (auto kind : {program::Arena::Trainable, program::Arena::Gradient})
     arena(kind, layout.getFlatBytes());
+  arena(program::Arena::State, layout.getStateBytes());
   if (hasRounded)
     arena(program::Arena::Rounded, layout.getFlatBytes() / 2);
   // Sizes of these two come from plan-memory.

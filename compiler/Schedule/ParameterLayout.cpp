@@ -52,6 +52,7 @@ FailureOr<ParameterLayout> ParameterLayout::of(ModuleOp module,
                             "train.offsets, which bucket-gradients writes");
   ParameterLayout layout;
   layout.flatBytes = 4 * train::flatElements(module);
+  layout.update = train::planUpdate(module);
   llvm::StringMap<int64_t> flat;
   for (auto [name, offset] : llvm::zip_equal(names, offsets.asArrayRef()))
     flat[cast<FlatSymbolRefAttr>(name).getValue()] = 4 * offset;
@@ -134,13 +135,57 @@ void ParameterLayout::emit(OpBuilder &builder, ModuleOp module) const {
                parameter.getPartNamesAttr());
       continue;
     }
-    int64_t row = 0;
-    ArrayRef<int64_t> partRows = *parameter.getPartRows();
-    ArrayAttr partNames = *parameter.getPartNames();
-    for (auto [name, rows] : llvm::zip_equal(
-             partNames.getAsValueRange<StringAttr>(), partRows)) {
-      emitPart(name, row, rows);
-      row += rows;
+    for (const train::ParameterPart &part : train::partsOf(parameter))
+      emitPart(part.name, part.row, part.shape.front());
+  }
+  emitStates(builder, module);
+}
+
+/// Calls `emit` with each tensor that a piece updates, and the elements of the
+/// piece before it.
+static void
+forEachTensor(ModuleOp module, const train::UpdatePiece &piece,
+              llvm::function_ref<int64_t(StringRef)> elementOf,
+              llvm::function_ref<void(StringRef, ArrayRef<int64_t>, int64_t)>
+                  emit) {
+  const int64_t start = (1 + piece.row) * train::kFlatColumns;
+  for (auto parameter : module.getOps<ParameterOp>()) {
+    if (!parameter.getTrainable() ||
+        train::updateKindOf(parameter) != piece.kind)
+      continue;
+    for (const train::ParameterPart &part : train::partsOf(parameter)) {
+      if (!piece.parameter)
+        emit(part.name, part.shape,
+             elementOf(parameter.getSymName()) - start +
+                 part.row * parameter.getTensorType().getNumElements() /
+                     parameter.getTensorType().getDimSize(0));
+      else if (part.name == piece.name)
+        emit(part.name, part.shape, 0);
     }
   }
+}
+
+void ParameterLayout::emitStates(OpBuilder &builder, ModuleOp module) const {
+  using namespace program;
+  auto elementOf = [&](StringRef parameter) {
+    return lookup(parameter).offset / 4;
+  };
+  for (const train::UpdatePiece &piece : update.pieces)
+    for (auto [row, state] : llvm::zip_equal(piece.kind.optimizer->getStates(),
+                                             piece.states)) {
+      const DType dtype = dtypeOf(state.type.getElementType());
+      const int64_t width = state.type.getElementTypeBitWidth() / 8;
+      forEachTensor(module, piece, elementOf,
+                    [&](StringRef name, ArrayRef<int64_t> shape,
+                        int64_t element) {
+        if (row.extent != train::StateExtent::Element)
+          shape = state.type.getShape().take_front();
+        program::ParameterOp::create(
+            builder, module.getLoc(), (name + "." + row.name).str(),
+            Arena::State, state.offset + width * element,
+            width * ShapedType::getNumElements(shape), shape, dtype,
+            Role::State, Init::Zero, Quantization::None, 0, false, dtype,
+            StringAttr(), ArrayAttr(), DTypeAttr());
+      });
+    }
 }

@@ -9,7 +9,7 @@
 #define QLORA_COMPILER_SCHEDULE_PARAMETERLAYOUT_H
 
 #include "dialects/Program/Program.h"
-#include "dialects/Train/Train.h"
+#include "dialects/Train/Optimizers.h"
 
 #include "mlir/IR/BuiltinOps.h"
 
@@ -37,11 +37,16 @@ public:
   /// Bytes of each of the flat f32 arenas.
   int64_t getFlatBytes() const { return flatBytes; }
 
-  /// Writes one `program.parameter` per named tensor.
+  int64_t getStateBytes() const { return update.stateBytes; }
+
+  /// Writes one `program.parameter` per named tensor, and per state of one.
   void emit(mlir::OpBuilder &builder, mlir::ModuleOp module) const;
 
 private:
+  void emitStates(mlir::OpBuilder &builder, mlir::ModuleOp module) const;
+
   llvm::StringMap<ParameterPlace> places;
+  train::UpdatePlan update;
   int64_t frozenBytes = 0;
   int64_t hostBytes = 0;
   int64_t flatBytes = 0;

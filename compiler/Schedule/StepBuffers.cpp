@@ -63,8 +63,6 @@ Place StepLowering::flatPlace(const OutsideMemory &outside) {
   const bool isRounded = space == MemorySpace::Rounded;
   const Arena arena = space == MemorySpace::Trainable ? Arena::Trainable
                       : space == MemorySpace::Gradient ? Arena::Gradient
-                      : space == MemorySpace::Moment1  ? Arena::Moment1
-                      : space == MemorySpace::Moment2  ? Arena::Moment2
                                                        : Arena::Rounded;
   const int64_t width = isRounded ? 2 : 4;
   const int64_t rowBytes = width * kFlatColumns;
@@ -79,15 +77,21 @@ Place StepLowering::flatPlace(const OutsideMemory &outside) {
 /// A tensor of `type` outside of the step.
 Place StepLowering::outsidePlace(const OutsideMemory &outside,
                                  RankedTensorType type) {
-  if (!outside.name)
+  if (!outside.name && outside.space != MemorySpace::State)
     return flatPlace(outside);
   auto buffer = [&](Arena arena, int64_t offset, int64_t bytes) {
     return Place{arenaBuffer(arena, offset, bytes,
                              *elementDtype(type.getElementType())),
                  0, matrixColumns(type)};
   };
+  if (!outside.name)
+    return buffer(Arena::State, outside.row, outside.rows);
   if (auto symbol = dyn_cast<FlatSymbolRefAttr>(outside.name)) {
-    const ParameterPlace &place = layout.lookup(symbol.getValue());
+    ParameterPlace place = layout.lookup(symbol.getValue());
+    if (outside.rows) {
+      place.offset += 4 * outside.row * matrixColumns(type);
+      place.bytes = 4 * type.getNumElements();
+    }
     // The rounded arena has the layout of the trainable one in half the bytes.
     if (outside.space == MemorySpace::Rounded)
       return buffer(Arena::Rounded, place.offset / 2, place.bytes / 2);

@@ -225,13 +225,10 @@ LogicalResult StepLowering::lower(Operation &op) {
 }
 
 FailureOr<program::EntryOp> StepLowering::run(OpBuilder &outer) {
-  auto kind = step.getKind() == StepKind::Accumulate
-                  ? program::EntryKind::AccumulateLast
-              : step.getKind() == StepKind::Update
-                  ? program::EntryKind::Update
-              : step.getKind() == StepKind::Initialize
-                  ? program::EntryKind::Initialize
-                  : program::EntryKind::Evaluate;
+  const auto kind = step.getKind() == StepKind::Accumulate
+                        ? program::EntryKind::AccumulateLast
+                        : *program::symbolizeEntryKind(
+                              stringifyStepKind(step.getKind()));
   auto entry = program::EntryOp::create(outer, step.getLoc(), kind,
                                         step.getBatch(), step.getLength());
   b.setInsertionPointToEnd(&entry.getBody().emplaceBlock());

@@ -80,8 +80,7 @@ enum class MemorySpace {
   Weight, ///< of any role; a trained one is the flat arena's too
   Trainable,
   Gradient,
-  Moment1,
-  Moment2,
+  State, ///< what an optimizer keeps
   Rounded,
   Result
 };
@@ -91,7 +90,8 @@ struct OutsideMemory {
   /// statistic; null: a flat arena.
   mlir::Attribute name;
   /// Of a flat arena these rows, counted from the first parameter; 0 rows: all
-  /// of it, with the row of statistics before the parameters.
+  /// of it, with the row of statistics before the parameters. Of a parameter
+  /// its own rows, or 0: all of it. Of the state arena bytes.
   int64_t row = 0, rows = 0;
 
   bool operator==(const OutsideMemory &) const = default;

@@ -201,6 +201,8 @@ std::optional<qlora_dtype> qlora::model::elementDtype(Type type) {
     return QLORA_DTYPE_F16;
   if (type.isInteger(32))
     return QLORA_DTYPE_I32;
+  if (type.isUnsignedInteger(8))
+    return QLORA_DTYPE_U8;
   if (type.isInteger(8))
     return QLORA_DTYPE_I8;
   return std::nullopt;

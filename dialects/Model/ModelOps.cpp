@@ -113,9 +113,10 @@ LogicalResult ParameterOp::verify() {
     return emitOpError("(C4) expects a trainable parameter in f32, but got ")
            << type.getElementType();
   if (!getTrainable() &&
-      (getUndecayed() || getRateScale().convertToDouble() != 1))
-    return emitOpError("(C7) expects undecayed and rate_scale beside trainable "
-                       "only");
+      (getUndecayed() || getRateScale().convertToDouble() != 1 ||
+       getOptimizer() != "adamw"))
+    return emitOpError("(C7) expects undecayed, rate_scale and optimizer beside "
+                       "trainable only");
   if (failed(verifyParts(*this)))
     return failure();
   return verifyStorage(*this);

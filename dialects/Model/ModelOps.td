@@ -44,7 +44,8 @@ def Model_ParameterOp : Model_Op<"parameter", [Symbol]> {
     (C5) `quantized` is 4-bit, `file_type` is f32, bf16 or f16, and
     `stored_quantized` goes with a 4-bit `type` or `quantized`. (C6)
     `transposed` goes with `quantized` and two dimensions, and not with
-    `stored_quantized`. (C7) `undecayed` and `rate_scale` go with `trainable`.
+    `stored_quantized`. (C7) `undecayed`, `rate_scale` and an `optimizer` other
+    than `adamw` go with `trainable`.
 
     `file` is a safetensors file inside the folder that the module attribute
     `model.folder` names; its tensor has the symbol's name, element type
@@ -58,8 +59,9 @@ def Model_ParameterOp : Model_Op<"parameter", [Symbol]> {
     LoftQ), or `computed` from other weights, by the DetachedOp
     that names it.
 
-    A trained parameter is updated with weight decay, but for `undecayed`, and
-    with `rate_scale` times the learning rate.
+    A trained parameter is updated by `optimizer` (a row of Train/Optimizers.h),
+    with weight decay, but for `undecayed`, and with `rate_scale` times the
+    learning rate.
 
     A parameter may be several tensors, stacked along the first dimension,
     that are read and written under their own names (`part_names`). One that is
@@ -72,7 +74,8 @@ def Model_ParameterOp : Model_Op<"parameter", [Symbol]> {
     OptionalAttr<TypeAttr>:$quantized,
     OptionalAttr<StrArrayAttr>:$part_names,
     OptionalAttr<DenseI64ArrayAttr>:$part_rows, UnitAttr:$transposed,
-    UnitAttr:$undecayed, DefaultValuedAttr<F64Attr, "1.0">:$rate_scale);
+    UnitAttr:$undecayed, DefaultValuedAttr<F64Attr, "1.0">:$rate_scale,
+    DefaultValuedStrAttr<StrAttr, "adamw">:$optimizer);
   let assemblyFormat = "$sym_name `:` $type attr-dict";
   let extraClassDeclaration = [{
     ::mlir::RankedTensorType getTensorType() {

@@ -118,7 +118,8 @@ LogicalResult RowStepOp::verify() {
   static constexpr StringLiteral fields[] = {
       "learning_rate", "beta1",         "beta2",
       "epsilon",       "weight_decay",  "max_grad_norm",
-      "bias_correction1", "bias_correction2_sqrt", "length_rsqrt"};
+      "bias_correction1", "bias_correction2_sqrt", "length_rsqrt",
+      "one_minus_beta1", "one_minus_beta2", "update", "average"};
   if (!llvm::is_contained(fields, getField()))
     return emitOpError("(C1) does not know the field '") << getField() << "'";
   return success();

@@ -110,7 +110,7 @@ static_assert(getMaxEnumValForDType() + 1 == QLORA_DTYPE_COUNT &&
               getMaxEnumValForCollective() + 1 == QLORA_COLLECTIVE_COUNT &&
               getMaxEnumValForGroup() + 1 == QLORA_GROUP_COUNT &&
               getMaxEnumValForEntryKind() + 1 == QLORA_ENTRY_KIND_COUNT &&
-              getMaxEnumValForArena() == QLORA_ARENA_ROUNDED);
+              getMaxEnumValForArena() + 1 == QLORA_ARENA_KIND_COUNT);
 
 void ProgramDialect::initialize() {
   addOperations<

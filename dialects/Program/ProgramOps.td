@@ -78,14 +78,13 @@ def Program_Arena : Program_Enum<"Arena", "qlora_arena_kind", [
     I32EnumAttrCase<"Frozen", 0, "frozen">,
     I32EnumAttrCase<"Trainable", 1, "trainable">,
     I32EnumAttrCase<"Gradient", 2, "gradient">,
-    I32EnumAttrCase<"Moment1", 3, "moment1">,
-    I32EnumAttrCase<"Moment2", 4, "moment2">,
+    I32EnumAttrCase<"State", 3, "state">,
+    I32EnumAttrCase<"Rounded", 4, "rounded">,
     I32EnumAttrCase<"Activation", 5, "activation">,
     I32EnumAttrCase<"Workspace", 6, "workspace">,
     I32EnumAttrCase<"Input", 7, "input">,
     I32EnumAttrCase<"Result", 8, "result">,
-    I32EnumAttrCase<"Host", 9, "host">,
-    I32EnumAttrCase<"Rounded", 10, "rounded">]>;
+    I32EnumAttrCase<"Host", 9, "host">]>;
 def Program_ArenaAttr : Program_EnumAttr<Program_Arena, "arena">;
 
 def Program_EntryKind : Program_Enum<"EntryKind", "qlora_entry_kind", [
@@ -93,7 +92,9 @@ def Program_EntryKind : Program_Enum<"EntryKind", "qlora_entry_kind", [
     I32EnumAttrCase<"AccumulateLast", 1, "accumulate_last">,
     I32EnumAttrCase<"Update", 2, "update">,
     I32EnumAttrCase<"Evaluate", 3, "evaluate">,
-    I32EnumAttrCase<"Initialize", 4, "initialize">]>;
+    I32EnumAttrCase<"Initialize", 4, "initialize">,
+    I32EnumAttrCase<"Average", 5, "average">,
+    I32EnumAttrCase<"Continue", 6, "continue">]>;
 def Program_EntryKindAttr : Program_EnumAttr<Program_EntryKind, "entry_kind">;
 
 def Program_Access : Program_Enum<"Access", "qlora_access", [
@@ -120,7 +121,8 @@ def Program_DTypeAttr : Program_EnumAttr<Program_DType, "dtype">;
 def Program_Role : Program_Enum<"Role", "qlora_role", [
     I32EnumAttrCase<"Frozen", 0, "frozen">,
     I32EnumAttrCase<"Adapter", 1, "adapter">,
-    I32EnumAttrCase<"Trainable", 2, "trainable">]>;
+    I32EnumAttrCase<"Trainable", 2, "trainable">,
+    I32EnumAttrCase<"State", 3, "state">]>;
 def Program_RoleAttr : Program_EnumAttr<Program_Role, "role">;
 
 def Program_Init : Program_Enum<"Init", "qlora_init", [

@@ -32,8 +32,11 @@ inline constexpr llvm::StringLiteral kStatistics[] = {
 /// Parameters start at multiples of this many elements in a flat arena.
 inline constexpr int64_t kFlatAlignment = 16;
 
+struct Optimizer; ///< Optimizers.h
+
 /// How a trained parameter is updated, beside what is the same for all.
 struct UpdateKind {
+  const Optimizer *optimizer = nullptr; ///< of one table
   double rateScale = 1; ///< times the learning rate
   bool isUndecayed = false;
 

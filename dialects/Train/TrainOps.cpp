@@ -2,7 +2,7 @@
 
 // Registration, verifiers and kernel calls of the train dialect.
 
-#include "dialects/Train/Train.h"
+#include "dialects/Train/Optimizers.h"
 
 #include "mlir/IR/DialectImplementation.h"
 #include "llvm/ADT/TypeSwitch.h"
@@ -33,7 +33,8 @@ void TrainDialect::initialize() {
 }
 
 UpdateKind qlora::train::updateKindOf(ParameterOp parameter) {
-  return {parameter.getRateScale().convertToDouble(),
+  return {findOptimizer(parameter.getOptimizer()),
+          parameter.getRateScale().convertToDouble(),
           parameter.getUndecayed()};
 }
 
@@ -72,7 +73,7 @@ LogicalResult StepOp::verify() {
   if (getBody().getNumArguments() != getInputs().size())
     return emitOpError("(C1) expects one argument per input, but got ")
            << getBody().getNumArguments() << " and " << getInputs().size();
-  if ((getKind() == StepKind::Update || getKind() == StepKind::Initialize) &&
+  if (getKind() != StepKind::Accumulate && getKind() != StepKind::Evaluate &&
       !getInputs().empty())
     return emitOpError("(C2) expects an ")
            << stringifyStepKind(getKind()) << " without arguments";
@@ -116,23 +117,26 @@ LogicalResult StepOp::verifyRegions() {
 
 static MemorySpace spaceOf(FlatKind kind) {
   static constexpr MemorySpace kSpaces[] = {
-      MemorySpace::Trainable, MemorySpace::Gradient, MemorySpace::Moment1,
-      MemorySpace::Moment2, MemorySpace::Rounded};
+      MemorySpace::Trainable, MemorySpace::Gradient, MemorySpace::State,
+      MemorySpace::Rounded};
   return kSpaces[static_cast<int>(kind)];
 }
 
-static OutsideMemory rowsOf(FlatKind kind, int64_t row, Value value) {
-  return {spaceOf(kind), {}, row,
-          cast<RankedTensorType>(value.getType()).getDimSize(0)};
+static OutsideMemory rowsOf(FlatKind kind, FlatSymbolRefAttr parameter,
+                            int64_t row, Value value) {
+  RankedTensorType type = tensorOf(value);
+  return {spaceOf(kind), parameter, row,
+          kind == FlatKind::State ? tensorBytes(type) : matrixRows(type)};
 }
 
 std::optional<OutsideMemory> FlatOp::getOutsideMemory() {
   if (getStatistics())
     return OutsideMemory{spaceOf(getFlat()), {}};
-  return rowsOf(getFlat(), getRow(), getResult());
+  return rowsOf(getFlat(), getParameterAttr(), getRow(), getResult());
 }
 SmallVector<MemoryStore> StoreFlatOp::getMemoryStores() {
-  return {{rowsOf(getFlat(), getRow(), getValue()), &getValueMutable()}};
+  return {{rowsOf(getFlat(), getParameterAttr(), getRow(), getValue()),
+           &getValueMutable()}};
 }
 SmallVector<MemoryStore> ClearOp::getMemoryStores() {
   return {{{spaceOf(getFlat()), {}}}};
@@ -325,5 +329,28 @@ KernelCall ClipNormOp::getKernelCall() {
   return {"clip_norm",
           {{A::Operand, 0}, {A::Result, 0}, {A::Result, 1}, {A::Workspace}},
           {tensorOf(getGradient()).getNumElements(), kFlatColumns},
+          {}};
+}
+
+/// Everything is written where it was.
+SmallVector<MemoryTie> UpdateOp::getMemoryTies() {
+  SmallVector<MemoryTie> ties;
+  for (OpResult result : (*this)->getResults())
+    ties.push_back({&(*this)->getOpOperand(result.getResultNumber()), result,
+                    /*continues=*/true});
+  return ties;
+}
+
+KernelCall UpdateOp::getKernelCall() {
+  RankedTensorType p = tensorOf(getP());
+  SmallVector<A> arguments;
+  for (unsigned i = 0; i < (*this)->getNumResults(); ++i)
+    arguments.push_back({A::Result, i});
+  const unsigned kept = arguments.size();
+  llvm::append_values(arguments, A{A::Operand, kept}, A{A::Operand, kept + 1});
+  return {getKernel(),
+          arguments,
+          {matrixRows(p), matrixColumns(p),
+           doubleBits(getRateScale().convertToDouble()), getUndecayed()},
           {}};
 }

@@ -25,12 +25,14 @@ def Train_Dialect : Dialect {
     `build-train-step` replaces the forward function by `train.step`s: one
     `accumulate` (forward, backward, gradients added to the gradient arena)
     and one `evaluate` per compiled length, and one `update` (divide, clip,
-    AdamW); where trained parameters start at a function of others, one
-    `initialize`. Inside are model ops and the ops below.
+    optimizers); where trained parameters start at a function of others, one
+    `initialize`; where what is trained is not what is used, one `average` and
+    one `continue` (`schedule_free`). Inside are model ops and the ops below.
 
-    Trainable parameters, their gradients and AdamW's moments are flat f32
-    arenas of one layout; so is, in bf16, a copy of the parameters for who
-    rounds them anyway. The first kFlatColumns elements of the gradient
+    Trainable parameters and their gradients are flat f32 arenas of one layout;
+    so is, in bf16, a copy of the parameters for who rounds them anyway. What
+    optimizers keep is an arena of its own (UpdatePiece in Optimizers.h). The
+    first kFlatColumns elements of the gradient
     arena are for statistics (kStatistics in Train.h), so that they are summed
     over ranks with the gradients; then come the parameters, those together
     that are updated alike (FlatGroup in Train.h), and of these in the order in
@@ -69,7 +71,9 @@ def Train_StepKind : I32EnumAttr<"StepKind", "what a step is for", [
     I32EnumAttrCase<"Accumulate", 0, "accumulate">,
     I32EnumAttrCase<"Update", 1, "update">,
     I32EnumAttrCase<"Evaluate", 2, "evaluate">,
-    I32EnumAttrCase<"Initialize", 3, "initialize">]> {
+    I32EnumAttrCase<"Initialize", 3, "initialize">,
+    I32EnumAttrCase<"Average", 4, "average">,
+    I32EnumAttrCase<"Continue", 5, "continue">]> {
   let cppNamespace = "::qlora::train";
   let genSpecializedAttr = 0;
 }
@@ -78,9 +82,8 @@ def Train_StepKindAttr : EnumAttr<Train_Dialect, Train_StepKind, "kind">;
 def Train_FlatKind : I32EnumAttr<"FlatKind", "a flat arena", [
     I32EnumAttrCase<"Trainable", 0, "trainable">,
     I32EnumAttrCase<"Gradient", 1, "gradient">,
-    I32EnumAttrCase<"Moment1", 2, "moment1">,
-    I32EnumAttrCase<"Moment2", 3, "moment2">,
-    I32EnumAttrCase<"Rounded", 4, "rounded">]> {
+    I32EnumAttrCase<"State", 2, "state">,
+    I32EnumAttrCase<"Rounded", 3, "rounded">]> {
   let cppNamespace = "::qlora::train";
   let genSpecializedAttr = 0;
 }
@@ -96,7 +99,7 @@ def Train_StepOp : Op<Train_Dialect, "step", [IsolatedFromAbove, NoTerminator,
   let description = [{
     Arguments of `accumulate` and `evaluate`: those of the forward function,
     with the input that each is in `inputs`. (C1) as many arguments as
-    inputs. (C2) an update and an initialize have none. (C3) each input is one of
+    inputs. (C2) others have none. (C3) each input is one of
     kStepInputs, and there once. (C4) ops of the backward come after all of the
     forward. (C5) only `accumulate` has a backward.
   }];
@@ -288,18 +291,22 @@ def Train_FlatOp : Train_Op<"flat",
   let description = [{
     From `row` on, which counts from the first parameter, as many as the result
     has; with `statistics` the whole arena, of which they are the first row.
+    With `parameter` rows of that one; of the state arena `row` is a byte.
   }];
-  let ownArguments = (ins Train_FlatKindAttr:$flat, UnitAttr:$statistics,
+  let ownArguments = (ins Train_FlatKindAttr:$flat,
+    OptionalAttr<FlatSymbolRefAttr>:$parameter, UnitAttr:$statistics,
     DefaultValuedAttr<I64Attr, "0">:$row);
   let results = (outs Model_Tensor:$result);
-  let assemblyFormat = "$flat attr-dict `:` type($result)";
+  let assemblyFormat = "$flat ($parameter^)? attr-dict `:` type($result)";
 }
 
 def Train_StoreFlatOp : Train_Store<"store_flat"> {
   let summary = "the new contents of a flat arena, from a row on";
-  let ownArguments = (ins Train_FlatKindAttr:$flat, Model_Tensor:$value,
+  let ownArguments = (ins Train_FlatKindAttr:$flat,
+    OptionalAttr<FlatSymbolRefAttr>:$parameter, Model_Tensor:$value,
     DefaultValuedAttr<I64Attr, "0">:$row);
-  let assemblyFormat = "$flat `,` $value attr-dict `:` type($value)";
+  let assemblyFormat =
+      "$flat ($parameter^)? `,` $value attr-dict `:` type($value)";
 }
 
 def Train_ClearOp : Train_Store<"clear"> {
@@ -322,22 +329,66 @@ def Train_ClipNormOp : Train_Library<"clip_norm"> {
       "$gradient attr-dict `:` functional-type(operands, results)";
 }
 
-def Train_AdamWOp : Train_Op<"adamw",
-    [Pure, Model_MemoryOp, DeclareOpInterfaceMethods<Model_RowOp>]> {
-  let summary = "AdamW as torch has it (Loshchilov and Hutter, 2019)";
-  let description = [{
-    p, m, v, g [R, kFlatColumns]; scale [1] multiplies g. Rates, betas and
-    bias corrections come from the step block; the rate is multiplied by
-    `rate_scale`, and `undecayed` is without decay. `rounded` is new_p in bf16.
-    Where scale is NaN, because a gradient or the loss was not finite, the step
-    changes nothing.
-  }];
-  let ownArguments = (ins Model_Tensor:$p, Model_Tensor:$m,
-    Model_Tensor:$v, Model_Tensor:$g, Model_Tensor:$scale,
+/// p and what the optimizer keeps, g of p's shape, and scale [1], which
+/// multiplies g; then the same again, but for the last two. Rates, betas and
+/// bias corrections come from the step block; the rate is multiplied by
+/// `rate_scale`, and `undecayed` is without decay. Where scale is NaN, because
+/// a gradient or the loss was not finite, the step changes nothing.
+class Train_Update<string mnemonic, list<Trait> traits>
+    : Train_Op<mnemonic, [Pure] # traits> {
+  dag updateArguments = (ins Model_Tensor:$p, Variadic<Model_Tensor>:$states,
+    Model_Tensor:$g, Model_Tensor:$scale,
     DefaultValuedAttr<F64Attr, "1.0">:$rate_scale, UnitAttr:$undecayed);
-  let results = (outs Model_Tensor:$new_p, Model_Tensor:$new_m,
-    Model_Tensor:$new_v, Optional<Model_Tensor>:$rounded);
+  let ownArguments = updateArguments;
+  let results = (outs Model_Tensor:$new_p, Variadic<Model_Tensor>:$new_states);
   let assemblyFormat = "operands attr-dict `:` functional-type(operands, results)";
+}
+class Train_RowUpdate<string mnemonic>
+    : Train_Update<mnemonic, [Model_MemoryOp,
+                              DeclareOpInterfaceMethods<Model_RowOp>]>;
+
+def Train_AdamWOp : Train_RowUpdate<"adamw"> {
+  let summary = "AdamW as torch has it (Loshchilov and Hutter, 2019)";
+  let description = "Keeps m and v. All [R, kFlatColumns].";
+}
+
+def Train_LionOp : Train_RowUpdate<"lion"> {
+  let summary = "Lion as bitsandbytes has it (Chen et al., 2023)";
+  let description = "Keeps m.";
+}
+
+def Train_ScheduleFreeOp : Train_RowUpdate<"schedule_free"> {
+  let summary = "AdamW without a schedule (Defazio et al., 2024)";
+  let description = [{
+    Keeps z and v. p is y, at which gradients are taken; what is used is the
+    average x (`schedule_free_switch`). z starts at p.
+  }];
+}
+
+def Train_ScheduleFreeSwitchOp : Train_Op<"schedule_free_switch",
+    [Pure, Model_MemoryOp, DeclareOpInterfaceMethods<Model_RowOp>]> {
+  let summary = "x of y and z; with `back` y of x and z";
+  let ownArguments = (ins Model_Tensor:$p, Model_Tensor:$z, UnitAttr:$back);
+  let results = (outs Model_Tensor:$new_p);
+  let assemblyFormat = "operands attr-dict `:` functional-type(operands, results)";
+}
+
+def Train_UpdateOp : Train_Update<"update",
+    [DeclareOpInterfaceMethods<Model_MemoryOp, ["getMemoryTies"]>,
+     DeclareOpInterfaceMethods<Model_LibraryOp>]> {
+  let summary = "an update of one tensor by the kernel of that name";
+  let description = "p and g [R, C], what is kept as the kernel has it.";
+  let ownArguments = !con((ins StrAttr:$kernel), updateArguments);
+  let assemblyFormat =
+      "$kernel operands attr-dict `:` functional-type(operands, results)";
+}
+
+def Train_RoundOp : Train_Op<"round",
+    [Pure, Model_MemoryOp, DeclareOpInterfaceMethods<Model_RowOp>]> {
+  let summary = "the same numbers in the type of the result";
+  let ownArguments = (ins Model_FloatTensor:$x);
+  let results = (outs Model_FloatTensor:$result);
+  let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
 }
 
 #endif // QLORA_DIALECTS_TRAIN_TRAINOPS_TD

@@ -1,70 +1,139 @@
 // SPDX-License-Identifier: MIT
 
-// The arithmetic of AdamW, and of activations in 8 bits, as rows.
+// The arithmetic of optimizers, and of activations in 8 bits, as rows.
 
-#include "dialects/Model/Arithmetic.h"
-#include "dialects/Train/Train.h"
+#include "dialects/Train/UpdateArithmetic.h"
 
 using namespace mlir;
 using namespace qlora::model;
 using namespace qlora::train;
 
-int64_t AdamWOp::getRowColumns() { return kFlatColumns; }
+static MapAttr map(Operation *op, MapKind kind) {
+  return MapAttr::get(op->getContext(), kind, 1);
+}
 
-SmallVector<MapAttr> AdamWOp::getRowMaps() {
-  SmallVector<MapAttr> maps(4, MapAttr::get(getContext(), MapKind::Full, 1));
-  maps.push_back(MapAttr::get(getContext(), MapKind::Global, 1));
+/// Of an update: rows, and the scale.
+static SmallVector<MapAttr> updateMaps(Operation *op) {
+  SmallVector<MapAttr> maps(op->getNumOperands() - 1,
+                            MapAttr::get(op->getContext(), MapKind::Full, 1));
+  maps.push_back(MapAttr::get(op->getContext(), MapKind::Global, 1));
   return maps;
+}
+int64_t AdamWOp::getRowColumns() { return kFlatColumns; }
+SmallVector<MapAttr> AdamWOp::getRowMaps() { return updateMaps(*this); }
+int64_t LionOp::getRowColumns() { return kFlatColumns; }
+SmallVector<MapAttr> LionOp::getRowMaps() { return updateMaps(*this); }
+int64_t ScheduleFreeOp::getRowColumns() { return kFlatColumns; }
+SmallVector<MapAttr> ScheduleFreeOp::getRowMaps() { return updateMaps(*this); }
+
+/// Of a row op, whose last row is the scale.
+template <typename Op>
+static UpdateArithmetic arithmeticOf(OpBuilder &b, Op op, ValueRange rows) {
+  return {b, op.getLoc(), rows.front().getType(), rows.back(),
+          op.getRateScale().convertToDouble(), op.getUndecayed()};
+}
+
+/// p, and what is kept, as they were where the scale is NaN.
+static SmallVector<Value> finite(const UpdateArithmetic &a, ValueRange updated,
+                                 ValueRange rows) {
+  SmallVector<Value> results;
+  for (auto [after, before] : llvm::zip_equal(updated, rows.drop_back(2)))
+    results.push_back(a.ifFinite(after, before));
+  return results;
 }
 
 /// In torch's order of operations:
 ///   p -= lr * weight_decay * p
 ///   m = m + (1 - beta1) * (g - m),  v = beta2 * v + (1 - beta2) * g^2
 ///   p -= lr / correction1 * m / (sqrt(v) / correction2_sqrt + epsilon)
-/// and nothing of it where the scale is NaN.
-SmallVector<Value> AdamWOp::buildRow(OpBuilder &b, ValueRange arguments) {
+SmallVector<Value> AdamWOp::buildRow(OpBuilder &b, ValueRange rows) {
+  const UpdateArithmetic a = arithmeticOf(b, *this, rows);
+  Value p = rows[0], m = rows[1], v = rows[2], g = a.scaled(rows[3]);
+  Value beta2 = a.step("beta2");
+  Value newM = a.add(
+      m, a.mul(a.wide(a.sub(a.one(), a.step("beta1"))), a.sub(g, m)));
+  Value newV = a.add(a.mul(a.wide(beta2), v),
+                     a.mul(a.wide(a.sub(a.one(), beta2)), a.mul(g, g)));
+  Value denominator =
+      a.add(a.div(a.sqrt(newV), a.wide(a.step("bias_correction2_sqrt"))),
+            a.wide(a.step("epsilon")));
+  Value size = a.wide(a.div(a.rate(), a.step("bias_correction1")));
+  Value newP =
+      a.sub(a.decayed(p), a.mul(size, a.div(newM, denominator)));
+  return finite(a, {newP, newM, newV}, rows);
+}
+
+/// p = (1 - lr * weight_decay) * p - lr * sign(beta1 * m + (1 - beta1) * g)
+/// m = beta2 * m + (1 - beta2) * g
+SmallVector<Value> LionOp::buildRow(OpBuilder &b, ValueRange rows) {
+  const UpdateArithmetic a = arithmeticOf(b, *this, rows);
+  Value p = rows[0], m = rows[1], g = a.scaled(rows[2]);
+  Value direction = a.byBeta1(m, g);
+  Value zero = a.wide(0.0), rate = a.wide(a.rate());
+  auto isIn = [&](arith::CmpFPredicate predicate) {
+    return a.select(a.compare(predicate, direction, zero), rate, zero);
+  };
+  Value size = a.sub(isIn(arith::CmpFPredicate::OGT),
+                     isIn(arith::CmpFPredicate::OLT));
+  return finite(a, {a.sub(a.decayed(p), size), a.byBeta2(m, g)}, rows);
+}
+
+/// As the package schedulefree has it; `average` is the weight of this step's z
+/// in x, and at the first step z is p:
+///   v = beta2 * v + (1 - beta2) * g^2
+///   d = g / (sqrt(v / correction2) + epsilon) + weight_decay * y
+///   y = y + average * (z - y) + lr * (beta1 * (1 - average) - 1) * d
+///   z = z - lr * d
+SmallVector<Value> ScheduleFreeOp::buildRow(OpBuilder &b, ValueRange rows) {
+  const UpdateArithmetic a = arithmeticOf(b, *this, rows);
+  Value y = rows[0], v = rows[2], g = a.scaled(rows[3]), rate = a.rate();
+  Value isFirst = a.compare(arith::CmpFPredicate::OLE,
+                            a.wide(a.step("update")), a.wide(a.one()));
+  Value z = a.select(isFirst, y, rows[1]);
+  Value newV = a.byBeta2(v, a.mul(g, g));
+  Value root = a.div(a.sqrt(newV), a.wide(a.step("bias_correction2_sqrt")));
+  Value d = a.div(g, a.add(root, a.wide(a.step("epsilon"))));
+  if (!a.isUndecayed)
+    d = a.add(d, a.mul(a.wide(a.step("weight_decay")), y));
+  Value average = a.step("average");
+  Value weight = a.mul(
+      rate, a.sub(a.mul(a.step("beta1"), a.sub(a.one(), average)), a.one()));
+  Value newY = a.add(a.add(y, a.mul(a.wide(average), a.sub(z, y))),
+                     a.mul(a.wide(weight), d));
+  return finite(a, {newY, a.sub(z, a.mul(a.wide(rate), d)), newV}, rows);
+}
+
+int64_t ScheduleFreeSwitchOp::getRowColumns() { return kFlatColumns; }
+SmallVector<MapAttr> ScheduleFreeSwitchOp::getRowMaps() {
+  return {map(*this, MapKind::Full), map(*this, MapKind::Full)};
+}
+
+/// x = y + (1 - 1 / beta1) * (z - y),  y = x + (1 - beta1) * (z - x)
+SmallVector<Value> ScheduleFreeSwitchOp::buildRow(OpBuilder &b,
+                                                  ValueRange rows) {
   Arithmetic a(b, getLoc());
-  Value p = arguments[0], m = arguments[1], v = arguments[2];
-  Type row = p.getType();
   auto step = [&](StringRef field) -> Value {
     return RowStepOp::create(b, getLoc(), b.getF32Type(), field);
   };
-  auto splat = [&](Value number) { return a.splat(number, row); };
-  Value one = a.number(1.0);
-  Value rate = step("learning_rate"), beta1 = step("beta1"),
-        beta2 = step("beta2");
-  if (const double scale = getRateScale().convertToDouble(); scale != 1)
-    rate = a.mul(rate, a.number(scale));
-  Value g = a.mul(arguments[3], splat(arguments[4]));
-  Value newM = a.add(m, a.mul(splat(a.sub(one, beta1)), a.sub(g, m)));
-  Value newV = a.add(a.mul(splat(beta2), v),
-                     a.mul(splat(a.sub(one, beta2)), a.mul(g, g)));
-  Value denominator =
-      a.add(a.div(a.sqrt(newV), splat(step("bias_correction2_sqrt"))),
-            splat(step("epsilon")));
-  Value size = splat(a.div(rate, step("bias_correction1")));
-  Value decayed = p;
-  if (!getUndecayed())
-    decayed = a.mul(p, splat(a.sub(one, a.mul(rate, step("weight_decay")))));
-  Value newP = a.sub(decayed, a.mul(size, a.div(newM, denominator)));
-  Value scale = splat(arguments[4]);
-  Value isFinite = a.compare(arith::CmpFPredicate::OEQ, scale, scale);
-  newP = a.select(isFinite, newP, p);
-  SmallVector<Value> results = {newP, a.select(isFinite, newM, m),
-                                a.select(isFinite, newV, v)};
-  // A store rounds to the type of the result.
-  if (getRounded())
-    results.push_back(newP);
-  return results;
+  Value weight = step("one_minus_beta1");
+  if (!getBack())
+    weight = a.sub(a.number(1), a.div(a.number(1), step("beta1")));
+  Value p = rows[0], z = rows[1];
+  return {a.add(p, a.mul(a.splat(weight, p.getType()), a.sub(z, p)))};
+}
+
+int64_t RoundOp::getRowColumns() { return matrixColumns(tensorOf(getX())); }
+SmallVector<MapAttr> RoundOp::getRowMaps() {
+  return {map(*this, MapKind::Full)};
+}
+/// A store rounds to the type of the result.
+SmallVector<Value> RoundOp::buildRow(OpBuilder &, ValueRange rows) {
+  return {rows[0]};
 }
 
 //===----------------------------------------------------------------------===//
 // encode_rows, decode_rows
 //===----------------------------------------------------------------------===//
-
-static MapAttr map(Operation *op, MapKind kind) {
-  return MapAttr::get(op->getContext(), kind, 1);
-}
 
 int64_t EncodeRowsOp::getRowColumns() {
   return matrixColumns(cast<RankedTensorType>(getX().getType()));

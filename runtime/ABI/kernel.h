@@ -51,6 +51,10 @@ typedef struct qlora_step_block {
   float max_grad_norm;          /* 0: no clipping */
   float bias_correction1;       /* 1 - beta1^t, t counted from 1 */
   float bias_correction2_sqrt;  /* sqrt(1 - beta2^t) */
+  float one_minus_beta1;        /* of f64, as torch has it */
+  float one_minus_beta2;
+  float update;                 /* t */
+  float average; /* schedule-free: the weight of this step in the average */
   uint64_t seed;
   uint64_t step;        /* optimizer steps done before this one */
   uint64_t micro_batch; /* global number: (step * K + k) * ranks + rank */
@@ -89,7 +93,7 @@ typedef struct qlora_cuda_args {
 
 #ifdef __cplusplus
 } /* extern "C" */
-static_assert(sizeof(qlora_step_block) == 64, "one cache line");
+static_assert(sizeof(qlora_step_block) == 80, "part of the format");
 static_assert(sizeof(qlora_cuda_args) == 464, "below the 4 KiB of a launch");
 #endif
 

@@ -33,7 +33,8 @@
  * Gradients are those of the *sum* of the loss over labelled tokens. The
  * loss sum and the label count are two more elements of the gradient arena
  * (outputs LOSS_SUM and LABEL_COUNT), so that they are reduced with it;
- * UPDATE divides by the count, clips, applies AdamW and clears the arena.
+ * UPDATE divides by the count, clips, updates what is trained and clears the
+ * arena.
  */
 
 #ifndef QLORA_RUNTIME_ABI_MODULE_H
@@ -50,7 +51,7 @@ extern "C" {
 #endif
 
 #define QLORA_MODULE_MAGIC 0x41524c51u /* "QLRA", little endian */
-#define QLORA_ABI_VERSION 10u
+#define QLORA_ABI_VERSION 11u
 #define QLORA_MAX_RANK 4
 
 /* Index that refers to nothing. */
@@ -64,8 +65,12 @@ enum qlora_arena_kind {
   QLORA_ARENA_TRAINABLE = 1, /* f32 adapters and other trained weights, flat */
   QLORA_ARENA_GRADIENT = 2,  /* f32, the layout of TRAINABLE, then LOSS_SUM and
                                 LABEL_COUNT; zero before the first micro-batch */
-  QLORA_ARENA_MOMENT1 = 3,   /* f32, the layout of TRAINABLE; AdamW's m */
-  QLORA_ARENA_MOMENT2 = 4,   /* f32, the layout of TRAINABLE; AdamW's v */
+  QLORA_ARENA_STATE = 3,     /* what the optimizer keeps: parameters of the
+                                role STATE; zero before the first step */
+  QLORA_ARENA_ROUNDED = 4,   /* bf16, the layout of TRAINABLE: its numbers,
+                                rounded to nearest, ties to even. The runtime
+                                fills it when it fills TRAINABLE; commands that
+                                write one write both */
   QLORA_ARENA_ACTIVATION = 5,/* saved activations and scratch */
   QLORA_ARENA_WORKSPACE = 6, /* scratch of library kernels; on CUDA each one
                                 at a multiple of 256 bytes */
@@ -75,11 +80,7 @@ enum qlora_arena_kind {
                                 rows: on a card pinned host memory that its
                                 kernels read over the bus, elsewhere ordinary
                                 memory. Not part of a memory limit */
-  QLORA_ARENA_ROUNDED = 10,  /* bf16, the layout of TRAINABLE: its numbers,
-                                rounded to nearest, ties to even. The runtime
-                                fills it when it fills TRAINABLE; commands of
-                                UPDATE write both */
-  QLORA_ARENA_KIND_COUNT = 11
+  QLORA_ARENA_KIND_COUNT = 10
 };
 
 typedef struct qlora_arena {
@@ -93,8 +94,10 @@ typedef struct qlora_arena {
 enum qlora_role {
   QLORA_ROLE_FROZEN = 0,   /* in FROZEN or HOST */
   QLORA_ROLE_ADAPTER = 1,  /* LoRA A or B; has no file */
-  QLORA_ROLE_TRAINABLE = 2 /* a weight of the model that is trained
-                              (PEFT's modules_to_save) */
+  QLORA_ROLE_TRAINABLE = 2, /* a weight of the model that is trained
+                               (PEFT's modules_to_save) */
+  QLORA_ROLE_STATE = 3 /* of an optimizer, called TENSOR.STATE: in STATE, f32
+                          or u8; has no file, and starts at zero */
 };
 
 enum qlora_init {
@@ -274,12 +277,15 @@ enum qlora_entry_kind {
   QLORA_ENTRY_EVALUATE = 3, /* forward only; results LOSS_SUM, LABEL_COUNT
                                (overwritten, in RESULT) and CORRECT */
   QLORA_ENTRY_INITIALIZE = 4, /* writes the parameters of QLORA_INIT_COMPUTED */
-  QLORA_ENTRY_KIND_COUNT = 5
+  QLORA_ENTRY_AVERAGE = 5,    /* TRAINABLE := what is evaluated and saved, where
+                                 that is not what gradients are taken at */
+  QLORA_ENTRY_CONTINUE = 6,   /* and back; there where AVERAGE is */
+  QLORA_ENTRY_KIND_COUNT = 7
 };
 
 /* A range of commands. There is one ACCUMULATE, ACCUMULATE_LAST and EVALUATE
  * per compiled length (a variant), over the same arenas, one UPDATE, and where
- * there is something to compute one INITIALIZE. */
+ * there is something to do one of the others. */
 typedef struct qlora_entry {
   uint32_t kind;
   uint32_t first_command;
@@ -287,8 +293,8 @@ typedef struct qlora_entry {
   uint32_t event_count; /* events used are 0 .. event_count-1 */
   uint32_t first_binding;
   uint32_t binding_count;
-  int64_t batch;  /* rows of a micro-batch; 0 for UPDATE and INITIALIZE */
-  int64_t length; /* tokens of a row; 0 for these too */
+  int64_t batch;  /* rows of a micro-batch; 0 where there is none */
+  int64_t length; /* tokens of a row; 0 there too */
 } qlora_entry;
 
 /* The module -------------------------------------------------------------- */

@@ -204,8 +204,15 @@ const OptionRow kRows[] = {
      "micro-batches of a step, on each rank; auto: what --global-batch-size "
      "asks for",
      "grad_accumulation_steps", "auto", 1, 1 << 20},
-    {"optim", kChoice, "adamw_torch", kRun, kSchedule, "optimizer", "optimizer",
-     "adamw_torch adamw=adamw_torch"},
+    {"optim", kChoice, "adamw_torch", kProgram, kSchedule,
+     "optimizer; adamw_bnb_8bit: states of 8 bits, as bitsandbytes has them",
+     "optimizer",
+     "adamw_torch adamw_bnb_8bit lion_32bit adafactor schedule_free_adamw "
+     "muon "
+     "adamw=adamw_torch adamw_torch_fused=adamw_torch adamw_hf=adamw_torch "
+     "paged_adamw_32bit=adamw_torch paged_adamw=adamw_torch "
+     "adamw_8bit=adamw_bnb_8bit paged_adamw_8bit=adamw_bnb_8bit "
+     "lion=lion_32bit paged_lion_32bit=lion_32bit paged_lion=lion_32bit"},
     {"learning_rate", kFloat, "5e-5", kRun, kSchedule, "peak learning rate",
      "lr", "", 0},
     {"lr_scheduler_type", kChoice, "linear", kRun, kSchedule,
@@ -218,11 +225,11 @@ const OptionRow kRows[] = {
      1},
     {"weight_decay", kFloat, "0", kRun, kSchedule, "decoupled weight decay", "",
      "", 0},
-    {"adam_beta1", kFloat, "0.9", kRun, kSchedule, "AdamW beta 1", "", "", 0,
+    {"adam_beta1", kFloat, "0.9", kRun, kSchedule, "beta 1", "", "", 0,
      0.9999999},
-    {"adam_beta2", kFloat, "0.999", kRun, kSchedule, "AdamW beta 2", "", "", 0,
+    {"adam_beta2", kFloat, "0.999", kRun, kSchedule, "beta 2", "", "", 0,
      0.9999999},
-    {"adam_epsilon", kFloat, "1e-8", kRun, kSchedule, "AdamW epsilon", "", "",
+    {"adam_epsilon", kFloat, "1e-8", kRun, kSchedule, "epsilon", "", "",
      0},
     {"max_grad_norm", kFloat, "1", kRun, kSchedule,
      "clip gradients to this norm; 0: no clipping",

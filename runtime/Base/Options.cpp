@@ -270,6 +270,21 @@ static Status validateObjective(const Options &o) {
   return Status::ok();
 }
 
+/// Rates that a schedule changes are averaged by other weights.
+static Status validateScheduleFree(const Options &o) {
+  if (o.text("optim") != "schedule_free_adamw")
+    return Status::ok();
+  if (o.text("lr_scheduler_type") != "constant")
+    return Status::invalid("{} schedule_free_adamw goes with {} constant, and "
+                           "warms up by itself, but got {}",
+                           o.spelling("optim"), o.spelling("lr_scheduler_type"),
+                           o.text("lr_scheduler_type"));
+  if (o.number("adam_beta1") == 0)
+    return Status::invalid("{} schedule_free_adamw needs {} above 0",
+                           o.spelling("optim"), o.spelling("adam_beta1"));
+  return Status::ok();
+}
+
 Status Options::validate() const {
   if (!contradictions.empty())
     return contradictions.begin()->second;
@@ -302,6 +317,7 @@ Status Options::validate() const {
   QLORA_RETURN_IF_ERROR(validateAdapter(*this));
   QLORA_RETURN_IF_ERROR(validateFull(*this));
   QLORA_RETURN_IF_ERROR(validateObjective(*this));
+  QLORA_RETURN_IF_ERROR(validateScheduleFree(*this));
   if (boolean("load_in_4bit") && boolean("load_in_8bit"))
     return Status::invalid("{} and {}: a base has 4 bits or 8, leave one out",
                            spelling("load_in_4bit"), spelling("load_in_8bit"));

@@ -194,6 +194,11 @@ Status Program::update(const qlora_step_block &step) {
   return startFloat(*entry, QLORA_RESULT_GRAD_NORM);
 }
 
+Status Program::switchTo(qlora_entry_kind kind, const qlora_step_block &step) {
+  const qlora_entry *entry = module.entry(kind);
+  return entry ? runEntry(device, module, *entry, step) : Status::ok();
+}
+
 Status Program::evaluate(const MicroBatch &batch, const qlora_step_block &step,
                          LossSums &sums, std::vector<int32_t> &correct) {
   QLORA_ASSIGN_OR_RETURN(const qlora_entry *entry,

@@ -54,6 +54,9 @@ public:
   Status accumulateLast(const MicroBatch &batch,
                         std::optional<int64_t> mostLabels,
                         const qlora_step_block &step);
+  /// TRAINABLE := what is evaluated and saved, or again what is trained; nothing
+  /// where these are the same.
+  Status switchTo(qlora_entry_kind kind, const qlora_step_block &step);
   /// One optimizer step, with a read of its norm.
   Status update(const qlora_step_block &step);
 

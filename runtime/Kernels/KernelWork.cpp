@@ -262,6 +262,7 @@ static constexpr KernelWorkRow kRows[] = {
     {"accumulate", WorkCategory::kRows, walkWork},
     {"copy_rows", WorkCategory::kRows, walkWork},
     {"clip_norm", WorkCategory::kRows, walkWork},
+    {"adamw_8bit", WorkCategory::kRows, walkWork},
 };
 
 static const KernelWorkRow *findRow(std::string_view op) {

@@ -53,14 +53,13 @@ std::string_view arenaTitle(unsigned kind) {
       "frozen base",
       "adapters",
       "gradients",
-      "optimizer, first moment",
-      "optimizer, second moment",
+      "optimizer states",
+      "adapters, rounded",
       "activations and scratch",
       "library workspace",
       "inputs",
       "results",
       "host (pinned)",
-      "adapters, rounded",
   };
   static_assert(std::size(kTitles) == QLORA_ARENA_KIND_COUNT);
   return kind < std::size(kTitles) ? kTitles[kind] : "unknown";
@@ -68,14 +67,15 @@ std::string_view arenaTitle(unsigned kind) {
 
 std::string_view arenaKindName(unsigned kind) {
   static constexpr std::array<std::string_view, QLORA_ARENA_KIND_COUNT> names =
-      {"frozen",     "trainable", "gradient", "moment1", "moment2",
-       "activation", "workspace", "input",    "result",    "host",    "rounded"};
+      {"frozen",    "trainable", "gradient", "state",  "rounded",
+       "activation", "workspace", "input",    "result", "host"};
   return nameOf(names, kind);
 }
 
 std::string_view entryKindName(unsigned kind) {
   static constexpr std::array<std::string_view, QLORA_ENTRY_KIND_COUNT> names =
-      {"accumulate", "accumulate_last", "update", "evaluate", "initialize"};
+      {"accumulate", "accumulate_last", "update",  "evaluate",
+       "initialize", "average",         "continue"};
   return nameOf(names, kind);
 }
 

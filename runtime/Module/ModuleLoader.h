@@ -95,7 +95,7 @@ std::string_view collectiveName(unsigned kind);
 std::string_view groupName(unsigned group);
 std::string_view queueName(unsigned queue);
 std::string_view arenaKindName(unsigned kind);
-/// In plain words, for people: "optimizer, first moment".
+/// In plain words, for people: "optimizer states".
 std::string_view arenaTitle(unsigned kind);
 std::string_view entryKindName(unsigned kind);
 /// "13.0" of 13000, as CUDA numbers itself.

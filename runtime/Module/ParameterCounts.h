@@ -15,6 +15,11 @@
 
 namespace qlora {
 
+/// Of enum qlora_role: a tensor that training changes, and not a state of one.
+inline bool isTrained(uint32_t role) {
+  return role == QLORA_ROLE_ADAPTER || role == QLORA_ROLE_TRAINABLE;
+}
+
 struct ParameterCounts {
   uint64_t base = 0;      ///< of the model itself
   uint64_t adapters = 0;  ///< of LoRA alone
@@ -25,8 +30,10 @@ struct ParameterCounts {
     uint64_t elements = 1;
     for (int64_t extent : shape)
       elements *= static_cast<uint64_t>(extent);
+    if (role == QLORA_ROLE_STATE)
+      return elements;
     (role == QLORA_ROLE_ADAPTER ? adapters : base) += elements;
-    if (role != QLORA_ROLE_FROZEN)
+    if (isTrained(role))
       trainable += elements;
     return elements;
   }

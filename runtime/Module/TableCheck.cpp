@@ -50,9 +50,6 @@ static Status checkArenas(const qlora_module &m) {
   if (kinds.contains(QLORA_ARENA_GRADIENT) &&
       bytes[QLORA_ARENA_GRADIENT] < trainable)
     return differs(QLORA_ARENA_GRADIENT);
-  for (uint32_t kind : {QLORA_ARENA_MOMENT1, QLORA_ARENA_MOMENT2})
-    if (kinds.contains(kind) && bytes[kind] != trainable)
-      return differs(kind);
   if (kinds.contains(QLORA_ARENA_ROUNDED) &&
       2 * bytes[QLORA_ARENA_ROUNDED] != trainable)
     return differs(QLORA_ARENA_ROUNDED);
@@ -78,11 +75,16 @@ static Status checkFormat(const qlora_parameter &p) {
 static Status checkRole(const qlora_module &m, const qlora_parameter &p) {
   const bool isFrozen = p.role == QLORA_ROLE_FROZEN;
   const uint32_t kind = m.arenas[p.arena].kind;
-  if (isFrozen ? !isFrozenArena(kind) : kind != QLORA_ARENA_TRAINABLE)
+  const bool isState = p.role == QLORA_ROLE_STATE;
+  if (isFrozen  ? !isFrozenArena(kind)
+      : isState ? kind != QLORA_ARENA_STATE
+                : kind != QLORA_ARENA_TRAINABLE)
     return damaged("role {} in the {} arena", p.role, arenaKindName(kind));
-  if (!isFrozen && p.dtype != QLORA_DTYPE_F32)
+  if (!isFrozen && p.dtype != QLORA_DTYPE_F32 &&
+      !(isState && p.dtype == QLORA_DTYPE_U8))
     return damaged("trained, but dtype {} is not f32", p.dtype);
-  if ((p.init == QLORA_INIT_FILE) == (p.role == QLORA_ROLE_ADAPTER))
+  if ((p.init == QLORA_INIT_FILE) ==
+      (isState || p.role == QLORA_ROLE_ADAPTER))
     return damaged("role {} with init {}", p.role, p.init);
   if (p.quantization == QLORA_QUANTIZATION_NONE &&
       (storedFormat(p.dtype) || p.block != 0 || p.double_quant != 0))
@@ -120,7 +122,7 @@ static Status checkParameter(const qlora_module &m, const qlora_parameter &p) {
     return damaged("{} bytes instead of {}", p.bytes, expected);
   const uint64_t arenaBytes = m.arenas[p.arena].bytes;
   if (!isRange(p.offset, p.bytes, arenaBytes) ||
-      p.offset % (isStored ? 64 : 4) != 0)
+      p.offset % (isStored ? 64 : dtypeBits(dtype) / 8) != 0)
     return damaged("bytes {}+{} of an arena of {}", p.offset, p.bytes,
                    arenaBytes);
   return Status::ok();
@@ -241,9 +243,10 @@ static Status checkEntry(const qlora_module &m, const qlora_entry &entry) {
   if (!isRange(entry.first_command, entry.command_count, m.command_count))
     return damaged("commands {}+{} of {}", entry.first_command,
                    entry.command_count, m.command_count);
-  const bool isOnce = entry.kind == QLORA_ENTRY_UPDATE ||
-                      entry.kind == QLORA_ENTRY_INITIALIZE;
-  if (isOnce ? entry.batch != 0 || entry.length != 0
+  const bool hasRows = entry.kind == QLORA_ENTRY_ACCUMULATE ||
+                       entry.kind == QLORA_ENTRY_ACCUMULATE_LAST ||
+                       entry.kind == QLORA_ENTRY_EVALUATE;
+  if (!hasRows ? entry.batch != 0 || entry.length != 0
                : entry.batch < 1 || entry.length < 1)
     return damaged("batch {} and length {} for {}", entry.batch, entry.length,
                    entryKindName(entry.kind));

@@ -208,6 +208,10 @@ static std::string_view entryTitle(unsigned kind) {
     return "evaluation";
   case QLORA_ENTRY_INITIALIZE:
     return "first values";
+  case QLORA_ENTRY_AVERAGE:
+    return "weights to use";
+  case QLORA_ENTRY_CONTINUE:
+    return "weights to train";
   default:
     return entryKindName(kind);
   }

@@ -9,6 +9,7 @@
 #include "runtime/Base/AdapterOptions.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Data/TokenCache.h"
+#include "runtime/Module/ParameterCounts.h"
 #include "runtime/Weights/ConvertWeights.h"
 #include "runtime/Weights/Safetensors.h"
 
@@ -71,17 +72,24 @@ static Status copyInto(const std::string &folder, const fs::path &source,
                           flush);
 }
 
+std::vector<SafetensorsItem> arenaItems(const LoadedModule &module,
+                                        qlora_arena_kind kind,
+                                        std::span<const uint8_t> arena) {
+  std::vector<SafetensorsItem> items;
+  for (const qlora_parameter &parameter : module.parameters())
+    if (module.arenas()[parameter.arena].kind == kind)
+      items.push_back(
+          {trainedName(module, parameter),
+           *fromAbiDtype(static_cast<qlora_dtype>(parameter.dtype)),
+           {parameter.shape, parameter.shape + parameter.rank},
+           {arena.empty() ? nullptr : arena.data() + parameter.offset,
+            parameter.bytes}});
+  return items;
+}
+
 std::vector<SafetensorsItem> trainedItems(const LoadedModule &module,
                                           std::span<const uint8_t> arena) {
-  std::vector<SafetensorsItem> items;
-  for (const qlora_parameter *parameter : trainedParameters(module))
-    items.push_back(
-        {trainedName(module, *parameter),
-         SafetensorsDtype::kF32,
-         {parameter->shape, parameter->shape + parameter->rank},
-         {arena.empty() ? nullptr : arena.data() + parameter->offset,
-          parameter->bytes}});
-  return items;
+  return arenaItems(module, QLORA_ARENA_TRAINABLE, arena);
 }
 
 template <qlora_dtype Type>

@@ -58,9 +58,14 @@ nlohmann::json adapterConfig(const LoadedModule &module,
                              const Options &options,
                              AdapterForm form = AdapterForm::kTrained);
 
-/// The values of `arena`, which has TRAINABLE's layout, by their names in files,
-/// in f32. An arena that may not be read yet is empty: the items are then for
-/// their sizes.
+/// The parameters in an arena of that kind, of which `arena` has the bytes, by
+/// their names in files. One that may not be read yet is empty: the items are
+/// then for their sizes.
+std::vector<SafetensorsItem> arenaItems(const LoadedModule &module,
+                                        qlora_arena_kind kind,
+                                        std::span<const uint8_t> arena);
+
+/// The same of TRAINABLE, or of an arena with its layout.
 std::vector<SafetensorsItem> trainedItems(const LoadedModule &module,
                                           std::span<const uint8_t> arena);
 

@@ -90,8 +90,8 @@ CheckpointWriter::CheckpointWriter(const Run &run, ordered_json facts)
 
 /// What a checkpoint has of the device, in place where that is possible.
 struct CheckpointWriter::Arenas {
-  std::span<const uint8_t> trained, moments[std::size(kMoments)];
-  std::vector<uint8_t> copies[std::size(kMoments) + 1];
+  std::span<const uint8_t> trained, states;
+  std::vector<uint8_t> copies[2];
 
   Status read(const Run &run);
 };
@@ -107,13 +107,10 @@ arenaBytes(const Run &run, qlora_arena_kind kind, std::vector<uint8_t> &copy) {
 }
 
 Status CheckpointWriter::Arenas::read(const Run &run) {
-  QLORA_ASSIGN_OR_RETURN(
-      trained,
-      arenaBytes(run, QLORA_ARENA_TRAINABLE, copies[std::size(kMoments)]));
-  for (size_t i = 0; i < std::size(kMoments); ++i) {
-    QLORA_ASSIGN_OR_RETURN(moments[i],
-                           arenaBytes(run, kMoments[i].second, copies[i]));
-  }
+  QLORA_ASSIGN_OR_RETURN(trained,
+                         arenaBytes(run, QLORA_ARENA_TRAINABLE, copies[0]));
+  QLORA_ASSIGN_OR_RETURN(states,
+                         arenaBytes(run, QLORA_ARENA_STATE, copies[1]));
   return Status::ok();
 }
 
@@ -179,16 +176,11 @@ Status CheckpointWriter::copyOut(const Order &order, const Arenas &arenas,
                          order.part(), error.message());
   QLORA_RETURN_IF_ERROR(
       writeTrainedWeights(run.module, arenas.trained, order.part()));
-  std::vector<SafetensorsItem> items;
-  for (size_t i = 0; i < std::size(kMoments); ++i)
-    for (SafetensorsItem &item :
-         trainedItems(run.module, arenas.moments[i])) {
-      item.name += kMoments[i].first;
-      items.push_back(std::move(item));
-    }
   QLORA_ASSIGN_OR_RETURN(
       AtomicFile file, AtomicFile::create(order.part() + "/" + kStateFile));
-  return writeSafetensors(std::move(file), std::move(items),
+  return writeSafetensors(std::move(file),
+                          arenaItems(run.module, QLORA_ARENA_STATE,
+                                     arenas.states),
                           {{kStateKey, state.dump()}}, AtomicFile::Flush::kNo);
 }
 

@@ -3,9 +3,9 @@
 // Checkpoints: OUTPUT_DIR/checkpoint-N after step N, in Hugging Face's layout.
 //
 //   adapter_model.safetensors, adapter_config.json, the tokenizer   (Adapter.h)
-//   state.safetensors      AdamW's moments, by the parameter's name in the
-//                          adapter: NAME.exp_avg, NAME.exp_avg_sq; counters and
-//                          the cursor in the data are "state" in its metadata
+//   state.safetensors      what the optimizer keeps, by the parameter's name in
+//                          the adapter: NAME.exp_avg, ...; counters and the
+//                          cursor in the data are "state" in its metadata
 //   trainer_state.json     as transformers writes it (TrainerState.h)
 //   metrics.jsonl          up to here, which a run that is resumed begins with
 //   config.resolved.yaml, gemm_table.json (of a GPU)
@@ -30,7 +30,6 @@
 #include <cstdint>
 #include <future>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "runtime/Base/Status.h"
@@ -42,9 +41,6 @@ namespace qlora {
 inline constexpr const char *kStateFile = "state.safetensors";
 /// In the metadata of that file.
 inline constexpr const char *kStateKey = "state";
-/// Behind a parameter's name, with the arena that has it.
-inline constexpr std::pair<const char *, qlora_arena_kind> kMoments[] = {
-    {".exp_avg", QLORA_ARENA_MOMENT1}, {".exp_avg_sq", QLORA_ARENA_MOMENT2}};
 
 /// The step of a folder that is named checkpoint-N, or -1.
 int64_t checkpointStep(const std::string &folder);

@@ -163,17 +163,16 @@ findNewestPoint(const std::string &output, RankGroup &group,
   return findOnRankZero(group, [&] { return newestPoint(output, remarks); });
 }
 
-/// What an arena with TRAINABLE's layout has in one of the checkpoint's files,
-/// under the parameters' names and `suffix`.
+/// What an arena has in one of the checkpoint's files, by the parameters' names.
 static StatusOr<std::vector<uint8_t>>
 readArena(const LoadedModule &module, const std::string &checkpoint,
-          const char *name, const char *suffix) {
+          const char *name, qlora_arena_kind kind) {
   QLORA_ASSIGN_OR_RETURN(const SafetensorsFile file,
                          SafetensorsFile::open(checkpoint + "/" + name));
-  std::vector<uint8_t> arena(module.arenaBytes(QLORA_ARENA_TRAINABLE));
-  for (const SafetensorsItem &item : trainedItems(module, arena)) {
+  std::vector<uint8_t> arena(module.arenaBytes(kind));
+  for (const SafetensorsItem &item : arenaItems(module, kind, arena)) {
     QLORA_ASSIGN_OR_RETURN(const SafetensorsTensor *tensor,
-                           file.get(item.name + suffix));
+                           file.get(item.name));
     if (tensor->dtype != item.dtype || tensor->shape != item.shape)
       return Status::invalid("'{}': tensor '{}' is {} {}, and train.so has {} "
                              "{}; resume it with the program that it is of",
@@ -191,7 +190,8 @@ readArena(const LoadedModule &module, const std::string &checkpoint,
 
 StatusOr<std::vector<uint8_t>> readTrained(const LoadedModule &module,
                                            const std::string &checkpoint) {
-  return readArena(module, checkpoint, trainedFile(module), "");
+  return readArena(module, checkpoint, trainedFile(module),
+                   QLORA_ARENA_TRAINABLE);
 }
 
 /// Rank 0's values to every rank's arena.
@@ -216,23 +216,17 @@ static Status share(std::span<const uint8_t> values, uint32_t arena,
 
 Status restoreArenas(const ResumePoint &point, const LoadedModule &module,
                      Device &device, RankGroup &group) {
-  struct Source {
-    const char *file, *suffix;
-    qlora_arena_kind kind;
-  };
-  std::vector<Source> sources = {
-      {trainedFile(module), "", QLORA_ARENA_TRAINABLE}};
-  for (const auto &[suffix, kind] : kMoments)
-    sources.push_back({kStateFile, suffix, kind});
-  for (const Source &source : sources) {
+  const std::pair<const char *, qlora_arena_kind> sources[] = {
+      {trainedFile(module), QLORA_ARENA_TRAINABLE},
+      {kStateFile, QLORA_ARENA_STATE}};
+  for (const auto &[file, kind] : sources) {
     std::vector<uint8_t> values;
     if (group.rank() == 0) {
-      QLORA_ASSIGN_OR_RETURN(
-          values, readArena(module, point.folder, source.file, source.suffix));
+      QLORA_ASSIGN_OR_RETURN(values,
+                             readArena(module, point.folder, file, kind));
     }
-    QLORA_RETURN_IF_ERROR(share(values, *module.arena(source.kind),
-                                module.arenaBytes(QLORA_ARENA_TRAINABLE),
-                                device, group));
+    QLORA_RETURN_IF_ERROR(share(values, *module.arena(kind),
+                                module.arenaBytes(kind), device, group));
   }
   return fillRounded(module, device);
 }

@@ -21,12 +21,38 @@ StepSubmitter::StepSubmitter(const Run &run, Dump *dump)
                                   run.totalSteps),
            run.totalSteps} {}
 
+/// What update number `count` weighs in the average that the optimizer keeps:
+/// transformers' decay_rate of Adafactor, schedulefree's weights by the square
+/// of the rate, which rises linearly over the warm-up.
+static double weightOf(const std::string &optimizer, double count,
+                       double warmup) {
+  if (optimizer == "adafactor")
+    return std::pow(count, -0.8);
+  if (optimizer != "schedule_free_adamw")
+    return 0;
+  const double risen = std::min(count, warmup);
+  const double sum =
+      warmup > 0
+          ? risen * (risen + 1) * (2 * risen + 1) / (6 * warmup * warmup)
+          : 0;
+  const double factor = count < warmup ? count / warmup : 1;
+  return factor * factor / (sum + std::max(count - warmup, 0.0));
+}
+
+double StepSubmitter::ownFactor() const {
+  const auto warmup = static_cast<double>(rate.warmupSteps);
+  const auto count = static_cast<double>(updates + 1);
+  return options.text("optim") == "schedule_free_adamw" && count < warmup
+             ? count / warmup
+             : 1;
+}
+
 qlora_step_block StepSubmitter::block(int64_t step) const {
   double beta1 = options.number("adam_beta1");
   double beta2 = options.number("adam_beta2");
   double count = static_cast<double>(updates + 1);
   qlora_step_block block = {};
-  block.learning_rate = static_cast<float>(rate.at(step));
+  block.learning_rate = static_cast<float>(rate.at(step) * ownFactor());
   block.beta1 = static_cast<float>(beta1);
   block.beta2 = static_cast<float>(beta2);
   block.epsilon = static_cast<float>(options.number("adam_epsilon"));
@@ -35,6 +61,12 @@ qlora_step_block StepSubmitter::block(int64_t step) const {
   block.bias_correction1 = static_cast<float>(1 - std::pow(beta1, count));
   block.bias_correction2_sqrt =
       static_cast<float>(std::sqrt(1 - std::pow(beta2, count)));
+  block.one_minus_beta1 = static_cast<float>(1 - beta1);
+  block.one_minus_beta2 = static_cast<float>(1 - beta2);
+  block.update = static_cast<float>(count);
+  block.average = static_cast<float>(
+      weightOf(options.text("optim"), count,
+               static_cast<double>(rate.warmupSteps)));
   block.seed = static_cast<uint64_t>(options.integer("seed"));
   block.step = static_cast<uint64_t>(step);
   return block;

@@ -38,10 +38,13 @@ public:
   qlora_step_block block(int64_t step) const;
   double rateAt(int64_t step) const { return rate.at(step); }
 
-  /// AdamW's own count, which skipped steps are not in.
+  /// The optimizer's own count, which skipped steps are not in.
   int64_t updates = 0;
 
 private:
+  /// What the optimizer multiplies the rate of the next update with, which
+  /// metrics do not show: the warm-up of schedulefree.
+  double ownFactor() const;
   Status readBatch(int64_t step, int64_t index);
   Status accumulate(qlora_step_block &block, SubmittedStep &own);
   Status agree(SubmittedStep &step, SignalRequests &requests);

@@ -51,6 +51,7 @@ private:
   StatusOr<bool> advance(int64_t done);
   Status pauseAfter(int64_t done);
   Status evaluateAfter(int64_t done);
+  Status switchTo(qlora_entry_kind kind);
   bool shouldEvaluate(int64_t done) const;
   bool shouldSave(int64_t done) const;
   Status save(int64_t done);
@@ -131,6 +132,7 @@ Status Trainer::rewind(int64_t step) {
   QLORA_RETURN_IF_ERROR(
       restoreArenas(*point, run.module, run.device, run.group));
   submitter.updates = point->state.at("updates");
+  QLORA_RETURN_IF_ERROR(switchTo(QLORA_ENTRY_CONTINUE));
   if (run.metrics)
     run.metrics->warn(fmt::format("went back to the weights of '{}', and goes "
                                   "on after step {}",
@@ -259,6 +261,14 @@ Status Trainer::evaluateAfter(int64_t done) {
   return Status::ok();
 }
 
+/// What is used, and saved, may be another than what is trained. Before the
+/// first update they are the same.
+Status Trainer::switchTo(qlora_entry_kind kind) {
+  return submitter.updates == 0
+             ? Status::ok()
+             : run.program.switchTo(kind, submitter.block(result.steps));
+}
+
 /// Evaluates, saves and ends or begins the profile; nothing of it is training
 /// time. No step is submitted.
 Status Trainer::pauseAfter(int64_t done) {
@@ -266,10 +276,15 @@ Status Trainer::pauseAfter(int64_t done) {
   if (run.profiler)
     QLORA_RETURN_IF_ERROR(run.profiler->finishAfter(done, isLast(done)));
   evaluationDue = shouldEvaluate(done) && done != evaluatedStep;
+  const bool isUsed = evaluationDue || shouldSave(done) || isLast(done);
+  if (isUsed)
+    QLORA_RETURN_IF_ERROR(switchTo(QLORA_ENTRY_AVERAGE));
   if (evaluationDue && result.stopSignal == 0)
     QLORA_RETURN_IF_ERROR(evaluateAfter(done));
   if (shouldSave(done))
     QLORA_RETURN_IF_ERROR(save(done));
+  if (isUsed && !isLast(done))
+    QLORA_RETURN_IF_ERROR(switchTo(QLORA_ENTRY_CONTINUE));
   if (run.profiler && !isLast(done))
     QLORA_RETURN_IF_ERROR(run.profiler->startAfter(done));
   log.leaveOut(Clock::now() - pause);
@@ -298,6 +313,8 @@ StatusOr<TrainingResult> Trainer::train() {
   result.savedStep = result.steps;
   if (evaluationDue)
     QLORA_RETURN_IF_ERROR(evaluateAfter(result.steps));
+  if (result.steps < total && !hasStopped())
+    QLORA_RETURN_IF_ERROR(switchTo(QLORA_ENTRY_CONTINUE));
   if (run.profiler)
     QLORA_RETURN_IF_ERROR(run.profiler->startAfter(result.steps));
   while (result.steps < total && !hasStopped()) {

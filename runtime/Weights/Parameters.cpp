@@ -6,6 +6,7 @@
 
 #include "runtime/Kernels/KernelTable.h"
 #include "runtime/Kernels/StoredTables.h"
+#include "runtime/Module/ParameterCounts.h"
 #include "runtime/Weights/ConvertWeights.h"
 #include "runtime/Weights/FileWeight.h"
 #include "runtime/Weights/ParameterInit.h"
@@ -30,7 +31,7 @@ std::vector<const qlora_parameter *>
 trainedParameters(const LoadedModule &module) {
   std::vector<const qlora_parameter *> trained;
   for (const qlora_parameter &parameter : module.parameters())
-    if (parameter.role != QLORA_ROLE_FROZEN)
+    if (isTrained(parameter.role))
       trained.push_back(&parameter);
   return trained;
 }
@@ -302,7 +303,7 @@ static Status checkAdapterUsed(const LoadedModule &module,
                                const SafetensorsFile &adapter) {
   std::set<std::string, std::less<>> taken;
   for (const qlora_parameter &parameter : module.parameters()) {
-    if (parameter.role == QLORA_ROLE_FROZEN)
+    if (!isTrained(parameter.role))
       continue;
     taken.insert(trainedName(module, parameter));
   }
@@ -356,7 +357,7 @@ Status fillTrainable(const LoadedModule &module,
   if (sources.adapter)
     QLORA_RETURN_IF_ERROR(checkAdapterUsed(module, *sources.adapter));
   for (const qlora_parameter &parameter : module.parameters())
-    if (parameter.role != QLORA_ROLE_FROZEN)
+    if (isTrained(parameter.role))
       QLORA_RETURN_IF_ERROR(fillTrainableParameter(module, sources, parameter,
                                                    arena));
   return Status::ok();

@@ -184,6 +184,7 @@ def train(model, optimizer, named, case, batches):
     per = case["gradient_accumulation_steps"]
     expected, losses, norms, rates = {}, [], [], []
     model.train()
+    getattr(optimizer, "train", lambda: None)()  # schedule-free
     for step in range(STEPS):
         rows = range(step * per, (step + 1) * per)
         labels = batches["labels"].long()
@@ -208,6 +209,7 @@ def train(model, optimizer, named, case, batches):
         schedule.step()
         optimizer.zero_grad()
         losses.append(total)
+    getattr(optimizer, "eval", lambda: None)()
     for name, p in named.items():
         expected["final." + name] = p.detach().clone()
     expected.update(loss=torch.tensor(losses), grad_norm=torch.tensor(norms),

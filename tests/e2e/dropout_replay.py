@@ -277,7 +277,7 @@ def peft_train(run, settings, model, labels, logits):
 
 
 def compare(name, case, trained, expected):
-    metrics, dump, adapter = trained
+    metrics, dump, adapter, _ = trained
     errors = {}
     goldens.check_metrics(errors, metrics, expected)
     goldens.check_tensors(errors, dump, adapter, case, expected)

@@ -42,6 +42,12 @@ LOGITS, LOSS, NORM, GRADIENT, FINAL = 5e-5, 2e-5, 5e-5, 5e-5, 1e-3
 # Of a case of two layers the worst tensor differs by 2.1 to 2.8 %, on CPUs
 # and on CUDA.
 GRADIENT_BF16 = 0.05
+# Of the codes of 8-bit states: gradients differ by roundings, and where one of
+# them crosses the edge between two codes, so do these. Given the same gradients
+# they are equal (tests/conformance/UpdatesTest.cpp).
+CODES = 2e-3
+# What bitsandbytes calls the states of small tensors, which are torch's AdamW's.
+SMALL = {"state1": "exp_avg", "state2": "exp_avg_sq"}
 
 
 class Failure(Exception):
@@ -152,7 +158,7 @@ def check_adapter_config(start, out):
 
 
 def train(tools, case, work, module, run_flags, ranks, environment=None):
-    """Returns metrics, dump and adapter."""
+    """Returns metrics, dump, adapter and states."""
     log = os.path.join(work, "log.txt")
     yaml = os.path.join(case, "train.yaml")
     out = os.path.join(work, "out")
@@ -169,7 +175,34 @@ def train(tools, case, work, module, run_flags, ranks, environment=None):
         metrics = [json.loads(line) for line in lines]
     return ([m for m in metrics if "loss" in m], safetensors_io.load(dump),
             safetensors_io.load(os.path.join(out, os.path.basename(start)))
-            if start else deltas_of(out))
+            if start else deltas_of(out),
+            states_in(out))
+
+
+def states_in(out):
+    """What the optimizer keeps, as the last checkpoint has it."""
+    found = [name for name in os.listdir(out) if name.startswith("checkpoint-")]
+    if not found:
+        return {}
+    last = max(found, key=lambda name: int(name.split("-")[1]))
+    return safetensors_io.load(os.path.join(out, last, "state.safetensors"))
+
+
+def check_states(errors, states, expected):
+    for name, want in expected.items():
+        if not name.startswith("state."):
+            continue
+        tensor, kind = name[len("state."):].rsplit(".", 1)
+        kind = kind if f"{tensor}.{kind}" in states else SMALL.get(kind, kind)
+        got = states.get(f"{tensor}.{kind}")
+        if got is None or got.shape != want.shape or got.dtype != want.dtype:
+            raise Failure(f"the checkpoint's {tensor}.{kind} is not that of "
+                          f"{name}, {want.dtype} {want.shape}")
+        if want.dtype == np.uint8:
+            check(errors, "codes", np.mean(got != want), CODES)
+        else:
+            check(errors, "states", np.linalg.norm(got - want)
+                  / np.linalg.norm(want), FINAL)
 
 
 def check(errors, what, value, limit):
@@ -314,7 +347,7 @@ def run_case(options, case):
         else:
             module = build(options.tools, case, work, compile_flags,
                            described.get("import_flags", []))
-        metrics, dump, adapter = train(options.tools, case, work, module,
+        metrics, dump, adapter, states = train(options.tools, case, work, module,
                                        run_flags, ranks, environment)
         if options.kernels:
             check_kernels(work, options.kernels.split(","))
@@ -327,6 +360,7 @@ def run_case(options, case):
         return errors
     check_metrics(errors, metrics, expected)
     check_tensors(errors, dump, adapter, case, expected)
+    check_states(errors, states, expected)
     check_base(errors, dump, case)
     return errors
 

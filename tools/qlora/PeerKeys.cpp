@@ -42,11 +42,7 @@ static const PeerRow kRows[] = {
     {"quantization_type", "bnb_4bit_quant_type", kAny, ""},
     {"double_quantization", "bnb_4bit_use_double_quant", kAny, ""},
     {"lora_target", "lora_target_modules", "all=all-linear *", ""},
-    {"optimizer optim", "optim",
-     "adamw_torch_fused=adamw_torch adamw_hf=adamw_torch "
-     "adamw_bnb_8bit=adamw_torch adamw_8bit=adamw_torch "
-     "paged_adamw_8bit=adamw_torch paged_adamw_32bit=adamw_torch *",
-     "AdamW with states in float32 is used: only adapters have any"},
+    {"optimizer optim", "optim", kAny, ""},
     {"bf16", "compute_dtype",
      "auto=bfloat16 full=bfloat16 true=bfloat16 false=float32 none=float32",
      "takes auto, true or false"},

@@ -171,6 +171,7 @@ Status fillCompile(const Options &own, CompilerSettings &settings) {
   c.loraPlusRatio = o.number("loraplus_lr_ratio");
   c.noiseAlpha = o.number("neftune_noise_alpha");
   c.bias = o.text("bias");
+  c.optimizer = o.text("optim");
   c.modulesToSave = o.value("modules_to_save").dump();
   c.initA = initName(o.text("init_lora_weights"), false);
   c.initB = initName(o.text("init_lora_weights"), true);

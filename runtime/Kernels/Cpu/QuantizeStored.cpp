@@ -20,32 +20,10 @@
 
 namespace qlora {
 
-/// Sign, 7 dynamic exponents, and for exponent e 2^e fractions: the middles
-/// of as many parts of [0.1, 1], times 10^(e-6) (Dettmers, "8-bit
-/// Approximations for Parallelism in Deep Learning", 2015).
 static std::array<float, 256> makeDynamicMap() {
   std::array<float, 256> map{};
-  size_t count = 0;
-  for (int exponent = 0; exponent < 7; ++exponent) {
-    const int parts = 1 << exponent;
-    const float step = (1.0f - 0.1f) / static_cast<float>(parts);
-    // The grid is built from both ends and fused, as torch.linspace does.
-    auto boundary = [&](int i) {
-      return i < (parts + 1) / 2
-                 ? std::fma(step, static_cast<float>(i), 0.1f)
-                 : std::fma(-step, static_cast<float>(parts - i), 1.0f);
-    };
-    const auto power = static_cast<float>(std::pow(10.0, exponent - 6));
-    for (int i = 0; i < parts; ++i) {
-      const float mean = (boundary(i) + boundary(i + 1)) / 2.0f;
-      map[count++] = power * mean;
-      map[count++] = -power * mean;
-    }
-  }
-  map[count++] = 0.0f;
-  map[count++] = 1.0f;
-  assert(count == map.size());
-  std::sort(map.begin(), map.end());
+  for (size_t code = 0; code < map.size(); ++code)
+    map[code] = dynamicMapValue(/*isSigned=*/true, static_cast<int>(code));
   return map;
 }
 

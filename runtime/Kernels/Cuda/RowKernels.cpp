@@ -106,6 +106,16 @@ PreparedCudaKernel clip_norm::cuda::prepare(const KernelRequest &r,
                           constants);
 }
 
+// Of Device/Updates.cu.
+
+PreparedCudaKernel adamw_8bit::cuda::prepare(const KernelRequest &r,
+                                             CudaContext &context) {
+  const int64_t elements = r.constant("rows") * r.constant("columns");
+  return makeLaunchKernel(
+      context, {{"qlora_adamw_8bit", {blocksOf(elements, kStateBlock)}}},
+      r.constants);
+}
+
 // Quantising, of Device/Quantize.cu ------------------------------------------
 
 /// NF4 blocks of one block of threads.

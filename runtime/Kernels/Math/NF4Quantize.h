@@ -32,6 +32,8 @@ inline constexpr int kNF4Midpoints = 15;
 /// A power of two.
 inline constexpr int kNF4MeanPartials = 1024;
 inline constexpr int kNF4MapEntries = 256;
+/// Elements of 8-bit optimizer states that share a scale.
+inline constexpr int kStateBlock = 256;
 
 /// Between two neighbours of the code book. `code` is known to the compiler.
 QLORA_HOST_DEVICE constexpr float nf4Midpoint(int code) {
@@ -59,6 +61,14 @@ QLORA_HOST_DEVICE inline float nf4Divide(float a, float b) {
   return __fdiv_rn(a, b);
 #else
   return a / b;
+#endif
+}
+/// a * b + c, rounded once.
+QLORA_HOST_DEVICE inline float nf4Fused(float a, float b, float c) {
+#ifdef __CUDA_ARCH__
+  return __fmaf_rn(a, b, c);
+#else
+  return __builtin_fmaf(a, b, c);
 #endif
 }
 
@@ -116,21 +126,45 @@ QLORA_HOST_DEVICE inline int32_t nf4Bucket(float shifted, float inverse) {
 }
 
 /// The entry of the increasing `map` [kNF4MapEntries] that is nearest to the
-/// middle of a bucket, the lower of two.
+/// middle of a bucket: as many as there are midpoints below it.
 QLORA_HOST_DEVICE inline uint8_t nf4NearestCode(const float *map,
                                                 int32_t bucket) {
-  const double part = double(bucket) / 65535.0;
-  const double value = part + part - 1.0;
+  const float value =
+      nf4Add(-1.0f, nf4Divide(2.0f * float(bucket), 65535.0f));
   int low = 0, high = kNF4MapEntries - 1;
   while (low < high) {
     const int middle = (low + high) / 2;
-    const double below = value - map[middle], above = map[middle + 1] - value;
-    const bool isAbove = (above < 0 ? -above : above) <
-                         (below < 0 ? -below : below);
+    const bool isAbove = 0.5f * nf4Add(map[middle], map[middle + 1]) < value;
     low = isAbove ? middle + 1 : low;
     high = isAbove ? high : middle;
   }
   return uint8_t(low);
+}
+
+/// Entry `code` of a dynamic map (Dettmers, "8-bit Approximations for
+/// Parallelism in Deep Learning", 2015): 0, 1, and for 7 exponents e the middles
+/// of parts of [0.1, 1], times 10^(e-6). There are 2^e parts, of both signs, or
+/// twice as many without a sign.
+QLORA_HOST_DEVICE inline float dynamicMapValue(bool isSigned, int code) {
+  constexpr float kPowers[7] = {1e-6f, 1e-5f, 1e-4f, 1e-3f, 1e-2f, 1e-1f, 1};
+  const int zero = isSigned ? 127 : 0;
+  if (code == zero || code == 255)
+    return code == zero ? 0.0f : 1.0f;
+  int part = (code < zero ? zero - code : code - zero) - 1, exponent = 0;
+  int parts = isSigned ? 1 : 2;
+  for (; part >= parts; ++exponent) {
+    part -= parts;
+    parts *= 2;
+  }
+  // The grid is built from both ends and fused, as torch.linspace does.
+  const float step = nf4Divide(1.0f - 0.1f, float(parts));
+  const auto boundary = [&](int i) {
+    return i < (parts + 1) / 2 ? nf4Fused(step, float(i), 0.1f)
+                               : nf4Fused(-step, float(parts - i), 1.0f);
+  };
+  const float value = nf4Multiply(
+      kPowers[exponent], nf4Add(boundary(part), boundary(part + 1)) * 0.5f);
+  return code < zero ? -value : value;
 }
 
 } // namespace qlora

@@ -4,6 +4,7 @@
 // shapes of its op's operands, and what else an op asks.
 
 #include "runtime/Kernels/Math/Int8Product.h"
+#include "runtime/Kernels/Math/NF4Quantize.h"
 #include "runtime/Kernels/Math/Stored.h"
 #include "runtime/Kernels/Plans/Plans.h"
 
@@ -11,6 +12,8 @@
 #include <cmath>
 
 namespace qlora::plans {
+
+static constexpr int64_t kMaxExtent = int64_t(1) << 40;
 
 static int64_t dividedUp(int64_t count, int64_t each) {
   return count / each + (count % each != 0);
@@ -244,9 +247,16 @@ OperandShapes clip_norm::shapes(const KernelRequest &r) {
   return {{1, elements}, {1, 1}, {1, 1}};
 }
 
-// Every request ---------------------------------------------------------------
+OperandShapes adamw_8bit::shapes(const KernelRequest &r) {
+  const int64_t rows = r.constant("rows"), columns = r.constant("columns");
+  const int64_t blocks = rows > kMaxExtent / columns
+                             ? kMaxExtent
+                             : dividedUp(rows * columns, kStateBlock);
+  return {{rows, columns}, {rows, columns}, {rows, columns}, {1, blocks},
+          {1, blocks},     {rows, columns}, {1, 1}};
+}
 
-static constexpr int64_t kMaxExtent = int64_t(1) << 40;
+// Every request ---------------------------------------------------------------
 
 Size matrixBytes(qlora_dtype dtype, int64_t rows, int64_t columns, int64_t ld) {
   if (rows < 1 || columns < 1)

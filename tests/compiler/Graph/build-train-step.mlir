@@ -71,13 +71,13 @@
 // CHECK-NEXT: %[[NORM:.*]], %[[SCALE:.*]] = train.clip_norm %[[ALL]]
 // CHECK-NEXT: train.result "grad_norm", %[[NORM]]
 // CHECK-NEXT: %[[P:.*]] = train.flat trainable
-// CHECK-NEXT: %[[M:.*]] = train.flat moment1
-// CHECK-NEXT: %[[S:.*]] = train.flat moment2
+// CHECK-NEXT: %[[M:.*]] = train.flat state : tensor<1x1024xf32>
+// CHECK-NEXT: %[[S:.*]] = train.flat state {row = 4096 : i64} : tensor<1x1024xf32>
 // CHECK-NEXT: %[[GRADIENT:.*]] = train.flat gradient : tensor<1x1024xf32>
 // CHECK-NEXT: %[[NEW_P:.*]], %[[NEW_M:.*]], %[[NEW_S:.*]] = train.adamw %[[P]], %[[M]], %[[S]], %[[GRADIENT]], %[[SCALE]]
 // CHECK-NEXT: train.store_flat trainable, %[[NEW_P]]
-// CHECK-NEXT: train.store_flat moment1, %[[NEW_M]]
-// CHECK-NEXT: train.store_flat moment2, %[[NEW_S]]
+// CHECK-NEXT: train.store_flat state, %[[NEW_M]] : tensor<1x1024xf32>
+// CHECK-NEXT: train.store_flat state, %[[NEW_S]] {row = 4096 : i64}
 // CHECK-NEXT: train.clear gradient
 
 // NOTHING: nothing to train: no parameter is trainable

@@ -45,20 +45,21 @@ train.step accumulate batch 1 length 3 ["ids"] {
 
 // The update writes both.
 // CHECK-LABEL: train.step update
-// CHECK: %[[NEW:.*]], %{{.*}}, %{{.*}}, %[[ROUNDED:.*]] = train.adamw {{.*}}, tensor<2x1024xf32>, tensor<2x1024xbf16>)
+// CHECK: %[[NEW:.*]], %{{.*}}, %{{.*}} = train.adamw
+// CHECK: %[[ROUNDED:.*]] = train.round %[[NEW]] : (tensor<2x1024xf32>) -> tensor<2x1024xbf16>
 // CHECK-DAG: train.store_flat rounded, %[[ROUNDED]] : tensor<2x1024xbf16>
 // CHECK-DAG: train.store_flat trainable, %[[NEW]] : tensor<2x1024xf32>
 // PROGRAM: program.entry update
 // PROGRAM: program.buffer rounded offset 2048 bytes 4096
 train.step update batch 0 length 0 [] {
   %p = train.flat trainable : tensor<2x1024xf32>
-  %m = train.flat moment1 : tensor<2x1024xf32>
-  %v = train.flat moment2 : tensor<2x1024xf32>
+  %m = train.flat state : tensor<2x1024xf32>
+  %v = train.flat state {row = 8192} : tensor<2x1024xf32>
   %g = train.flat gradient : tensor<2x1024xf32>
   %all = train.flat gradient {statistics} : tensor<3x1024xf32>
   %norm, %scale = train.clip_norm %all : (tensor<3x1024xf32>) -> (tensor<1xf32>, tensor<1xf32>)
   %np, %nm, %nv = train.adamw %p, %m, %v, %g, %scale : (tensor<2x1024xf32>, tensor<2x1024xf32>, tensor<2x1024xf32>, tensor<2x1024xf32>, tensor<1xf32>) -> (tensor<2x1024xf32>, tensor<2x1024xf32>, tensor<2x1024xf32>)
   train.store_flat trainable, %np : tensor<2x1024xf32>
-  train.store_flat moment1, %nm : tensor<2x1024xf32>
-  train.store_flat moment2, %nv : tensor<2x1024xf32>
+  train.store_flat state, %nm : tensor<2x1024xf32>
+  train.store_flat state, %nv {row = 8192} : tensor<2x1024xf32>
 }

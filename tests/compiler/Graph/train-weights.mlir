@@ -1,6 +1,6 @@
 // RUN: sed -e 's/@n1\b/@norm.weight/' -e 's/@wd\b/@down.bias/' %S/../Inputs/layer.mlir | qlora-opt - --train-weights='all=true' | FileCheck %s
 // RUN: sed -e 's/@wo\b/@l.0.o_proj.weight/' %S/../Inputs/layer.mlir | qlora-opt - --train-weights='modules=["o_proj"]' | FileCheck %s --check-prefix=SAVED
-// RUN: qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=4 targets=["q_proj","k_proj"] bias=true' --fuse-lora --train-weights='lora-plus-ratio=16' | FileCheck %s --check-prefix=PLUS
+// RUN: qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=4 targets=["q_proj","k_proj"] bias=true' --train-weights='lora-plus-ratio=16' --fuse-lora | FileCheck %s --check-prefix=PLUS
 // RUN: qlora-opt %S/../Inputs/layer.mlir --specialize-shapes="batch=2 lengths=32" --train-weights='all=true' --build-train-step | FileCheck %s --check-prefix=TIED
 // RUN: sed -e 's/@n1\b/@norm.weight/' -e 's/@wg\b/@gate.bias/' %S/../Inputs/layer.mlir | qlora-opt - --specialize-shapes="batch=2 lengths=32" --train-weights='all=true' --build-train-step --fuse-rows --bucket-gradients='max-buckets=2 min-bytes=0' | FileCheck %s --check-prefix=GROUPS
 // RUN: sed -e 's/@n1\b/@l.0.q_proj.bias/' -e 's/@wd\b/@down.bias/' %S/../Inputs/layer.mlir | qlora-opt - --attach-adapters='r=4 targets=["q_proj","k_proj"]' --fuse-lora --train-weights='bias=lora_only' | FileCheck %s --check-prefix=ONLY

@@ -108,7 +108,7 @@ module attributes {train.layout = [], train.offsets = array<i64>} {
 // STORED: program.entry update
 // STORED: %[[P:.*]] = program.buffer trainable offset 4096 bytes 4096
 // STORED: program.launch @add(%[[P]] {{[a-z_]+ [a-z0-9]+}}, %[[P]] {{[a-z_]+ [a-z0-9]+}}, %[[P]] {{[a-z_]+ [a-z0-9]+}})
-// STORED: %[[M:.*]] = program.buffer moment1 offset 4096 bytes 4096
+// STORED: %[[M:.*]] = program.buffer state offset 0 bytes 4096
 // STORED: program.launch @copy_rows(%[[P]] read {{[a-z0-9]+}}, %[[M]] write {{[a-z0-9]+}}) constants [1, 1024, 1024, 1024]
 module attributes {train.layout = [@w], train.offsets = array<i64: 1024>} {
   model.parameter @w : tensor<32x32xf32> {init = "zero", trainable}
@@ -116,7 +116,7 @@ module attributes {train.layout = [@w], train.offsets = array<i64: 1024>} {
     %p = train.flat trainable : tensor<1x1024xf32>
     %q = model.add %p, %p : tensor<1x1024xf32>
     train.store_flat trainable, %q : tensor<1x1024xf32>
-    train.store_flat moment1, %q : tensor<1x1024xf32>
+    train.store_flat state, %q : tensor<1x1024xf32>
   }
 }
 

@@ -59,15 +59,34 @@ train.step update batch 0 length 0 [] {
   %norm, %scale = train.clip_norm %all : (tensor<2x1024xf32>) -> (tensor<1xf32>, tensor<1xf32>)
   // CHECK: %[[P:.*]] = train.flat trainable : tensor<1x1024xf32>
   %p = train.flat trainable : tensor<1x1024xf32>
-  // CHECK: %[[M:.*]] = train.flat moment1 : tensor<1x1024xf32>
-  %m = train.flat moment1 : tensor<1x1024xf32>
-  // CHECK: %[[V2:.*]] = train.flat moment2 : tensor<1x1024xf32>
-  %v = train.flat moment2 : tensor<1x1024xf32>
+  // CHECK: %[[M:.*]] = train.flat state : tensor<1x1024xf32>
+  %m = train.flat state : tensor<1x1024xf32>
+  // CHECK: %[[V2:.*]] = train.flat state {row = 4096 : i64} : tensor<1x1024xf32>
+  %v = train.flat state {row = 4096} : tensor<1x1024xf32>
   %g = train.flat gradient : tensor<1x1024xf32>
   // CHECK: %[[NEW:.*]], %{{.*}}, %{{.*}} = train.adamw %[[P]], %[[M]], %[[V2]], %{{.*}}, %[[SCALE]]
   %q, %m1, %v1 = train.adamw %p, %m, %v, %g, %scale : (tensor<1x1024xf32>, tensor<1x1024xf32>, tensor<1x1024xf32>, tensor<1x1024xf32>, tensor<1xf32>) -> (tensor<1x1024xf32>, tensor<1x1024xf32>, tensor<1x1024xf32>)
   // CHECK: train.store_flat trainable, %[[NEW]] : tensor<1x1024xf32>
   train.store_flat trainable, %q : tensor<1x1024xf32>
+  // CHECK: train.lion
+  %l, %ml = train.lion %p, %m, %g, %scale {rate_scale = 2.0} : (tensor<1x1024xf32>, tensor<1x1024xf32>, tensor<1x1024xf32>, tensor<1xf32>) -> (tensor<1x1024xf32>, tensor<1x1024xf32>)
+  // CHECK: train.schedule_free
+  %y, %z, %vz = train.schedule_free %p, %m, %v, %g, %scale {undecayed} : (tensor<1x1024xf32>, tensor<1x1024xf32>, tensor<1x1024xf32>, tensor<1x1024xf32>, tensor<1xf32>) -> (tensor<1x1024xf32>, tensor<1x1024xf32>, tensor<1x1024xf32>)
+  // CHECK: train.schedule_free_switch %{{.*}}, %{{.*}} {back}
+  %x = train.schedule_free_switch %y, %z {back} : (tensor<1x1024xf32>, tensor<1x1024xf32>) -> tensor<1x1024xf32>
+  // CHECK: train.round %{{.*}} : (tensor<1x1024xf32>) -> tensor<1x1024xbf16>
+  %r = train.round %x : (tensor<1x1024xf32>) -> tensor<1x1024xbf16>
+  // CHECK: %[[A:.*]] = train.flat trainable @a : tensor<8x64xf32>
+  %a = train.flat trainable @a : tensor<8x64xf32>
+  %s1 = train.flat state {row = 8192} : tensor<8x64xui8>
+  %s2 = train.flat state {row = 8704} : tensor<8x64xui8>
+  %a1 = train.flat state {row = 9216} : tensor<2xf32>
+  %a2 = train.flat state {row = 9280} : tensor<2xf32>
+  %ga = train.flat gradient @a : tensor<8x64xf32>
+  // CHECK: train.update "adamw_8bit" %[[A]],
+  %u:5 = train.update "adamw_8bit" %a, %s1, %s2, %a1, %a2, %ga, %scale : (tensor<8x64xf32>, tensor<8x64xui8>, tensor<8x64xui8>, tensor<2xf32>, tensor<2xf32>, tensor<8x64xf32>, tensor<1xf32>) -> (tensor<8x64xf32>, tensor<8x64xui8>, tensor<8x64xui8>, tensor<2xf32>, tensor<2xf32>)
+  // CHECK: train.store_flat trainable @a, %{{.*}} : tensor<8x64xf32>
+  train.store_flat trainable @a, %u#0 : tensor<8x64xf32>
   // CHECK: train.clear gradient
   train.clear gradient
 }

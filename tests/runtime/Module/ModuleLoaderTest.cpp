@@ -71,8 +71,8 @@ TEST(ModuleLoader, RefusesArenas) {
   EXPECT_REFUSED(t.arenas[0].alignment = 0, "alignment 0");
   EXPECT_REFUSED(t.arenas[0].alignment = 48, "alignment 48");
   EXPECT_REFUSED(t.arenas[kDemoGradient].bytes = 60, "the gradient arena");
-  EXPECT_REFUSED(t.arenas.push_back({QLORA_ARENA_MOMENT1, 64, 60}),
-                 "the moment1 arena has 60 bytes, the trainable one 64");
+  EXPECT_REFUSED(t.arenas.push_back({QLORA_ARENA_ROUNDED, 64, 30}),
+                 "the rounded arena has 30 bytes, the trainable one 64");
 }
 
 TEST(ModuleLoader, RefusesParameters) {

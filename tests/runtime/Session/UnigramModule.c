@@ -34,13 +34,12 @@ static const qlora_kernel kernels[] = {
 
 /* Tables ------------------------------------------------------------------ */
 
-enum { kFrozen, kAdapter, kGradient, kMoment1, kMoment2, kInput, kResult };
+enum { kFrozen, kAdapter, kGradient, kState, kInput, kResult };
 
 static const qlora_arena arenas[] = {
     {QLORA_ARENA_FROZEN, 64, 64},      {QLORA_ARENA_TRAINABLE, 64, 128},
-    {QLORA_ARENA_GRADIENT, 64, 136},   {QLORA_ARENA_MOMENT1, 64, 128},
-    {QLORA_ARENA_MOMENT2, 64, 128},    {QLORA_ARENA_INPUT, 64, 256},
-    {QLORA_ARENA_RESULT, 64, 64 + 12},
+    {QLORA_ARENA_GRADIENT, 64, 136},   {QLORA_ARENA_STATE, 64, 256},
+    {QLORA_ARENA_INPUT, 64, 256},      {QLORA_ARENA_RESULT, 64, 64 + 12},
 };
 
 #define ADAPTER(which, rows, columns, at, kind)                                \
@@ -49,6 +48,15 @@ static const qlora_arena arenas[] = {
     .role = QLORA_ROLE_ADAPTER, .dtype = QLORA_DTYPE_F32, .init = kind,        \
     .arena = kAdapter, .rank = 2, .shape = {rows, columns}, .offset = at,      \
     .bytes = 64, .file_dtype = QLORA_DTYPE_F32                                 \
+  }
+
+#define STATE(of, rows, columns, at)                                           \
+  {                                                                            \
+    .name = "base_model.model.model.scores.lora_" of,                          \
+    .role = QLORA_ROLE_STATE, .dtype = QLORA_DTYPE_F32,                        \
+    .init = QLORA_INIT_ZERO, .arena = kState, .rank = 2,                       \
+    .shape = {rows, columns}, .offset = at, .bytes = 64,                       \
+    .file_dtype = QLORA_DTYPE_F32                                              \
   }
 
 static const qlora_parameter parameters[] = {
@@ -63,6 +71,10 @@ static const qlora_parameter parameters[] = {
      .file_dtype = QLORA_DTYPE_F32},
     ADAPTER("A", 1, kVocab, 0, QLORA_INIT_KAIMING),
     ADAPTER("B", kVocab, 1, 64, QLORA_INIT_ZERO),
+    STATE("A.weight.exp_avg", 1, kVocab, 0),
+    STATE("B.weight.exp_avg", kVocab, 1, 64),
+    STATE("A.weight.exp_avg_sq", 1, kVocab, 128),
+    STATE("B.weight.exp_avg_sq", kVocab, 1, 192),
 };
 
 static const int64_t constants[] = {kBatch * 4, kBatch * 8};
@@ -103,8 +115,8 @@ static const qlora_operand operands[] = {
     {kGradient, F32, QLORA_READ_WRITE, 0, 0, 136, 0}, /* 30: all-reduce */
     {kAdapter, F32, QLORA_READ_WRITE, 0, 0, 128, 0},  /* 31: adamw */
     {kGradient, F32, QLORA_READ, 0, 0, 128, 0},
-    {kMoment1, F32, QLORA_READ_WRITE, 0, 0, 128, 0},
-    {kMoment2, F32, QLORA_READ_WRITE, 0, 0, 128, 0},
+    {kState, F32, QLORA_READ_WRITE, 0, 0, 128, 0},
+    {kState, F32, QLORA_READ_WRITE, 0, 128, 128, 0},
     {kGradient, F32, QLORA_READ, 0, 132, 4, 0},
     {kResult, F32, QLORA_WRITE, 0, 72, 4, 0},
     {kGradient, F32, QLORA_WRITE, 0, 0, 136, 0}, /* 37: clear */

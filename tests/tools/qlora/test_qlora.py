@@ -253,7 +253,6 @@ class PeerFileTest(QloraTest):
     def test_files_of_others_train(self):
         for name, notes in (
                 ("axolotl", ["'flash_attention' chooses kernels",
-                             "'optimizer: paged_adamw_32bit'",
                              "'type' of a data set is not needed"]),
                 ("llama-factory", ["'template' names a chat template"]),
                 ("trl", ["'report_to: wandb'", "'use_peft'"])):

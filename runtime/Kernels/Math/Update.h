@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MIT
+
+// What updates of single elements have in common on the CPU and on CUDA. Every
+// operation is rounded on its own, or fused by name.
+
+#ifndef QLORA_RUNTIME_KERNELS_MATH_UPDATE_H
+#define QLORA_RUNTIME_KERNELS_MATH_UPDATE_H
+
+#include "runtime/ABI/kernel.h"
+#include "runtime/Kernels/Math/NF4Quantize.h"
+
+namespace qlora {
+
+/// Scalars of a launch.
+struct UpdateRate {
+  float rate;    ///< of this tensor
+  float decayed; ///< what weight decay leaves of it
+
+  QLORA_HOST_DEVICE static UpdateRate of(const qlora_step_block &step,
+                                         double rateScale, bool isUndecayed) {
+    const float rate = nf4Multiply(step.learning_rate, float(rateScale));
+    return {rate, isUndecayed ? 1.0f
+                              : nf4Add(1.0f, -nf4Multiply(rate,
+                                                          step.weight_decay))};
+  }
+};
+
+/// AdamW's step by mean and mean square as bitsandbytes' 8-bit one makes it, in
+/// torch's order; both are updated.
+QLORA_HOST_DEVICE inline float adamWStep(float p, float &m, float &v, float g,
+                                         const UpdateRate &rate,
+                                         const qlora_step_block &step) {
+  m = nf4Fused(g, step.one_minus_beta1, nf4Multiply(m, step.beta1));
+  v = nf4Fused(nf4Multiply(step.one_minus_beta2, g), g,
+               nf4Multiply(v, step.beta2));
+  const float root = nf4Divide(qlora_sqrt(v), step.bias_correction2_sqrt);
+  const float size = nf4Divide(rate.rate, step.bias_correction1);
+  return nf4Add(nf4Multiply(p, rate.decayed),
+                -nf4Multiply(size, nf4Divide(m, nf4Add(root, step.epsilon))));
+}
+
+/// A state of `value` in a block with that largest magnitude.
+QLORA_HOST_DEVICE inline uint8_t stateCode(const float *map, float value,
+                                           float absmax) {
+  const int32_t bucket =
+      absmax == 0.0f ? -1 : nf4Bucket(value, nf4Divide(1.0f, absmax));
+  return bucket < 0 ? uint8_t(0) : nf4NearestCode(map, bucket);
+}
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_KERNELS_MATH_UPDATE_H

@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+
+"""Writes the golden case of an optimizer, whose data is another one's.
+
+    optimizer_golden.py OPTIM FROM TO
+
+LoRA with that --optim, B's faster. Needs what other_golden.py needs, for some
+OPTIM bitsandbytes or schedulefree too; what they were is in case.json. The
+adapter is that of llama-adamw8bit, with tensors above and below 4096 elements
+(from where bitsandbytes has 8 bits) whose last block is partial, and B's that
+are not zero; what the optimizer keeps after the last step is under `state.`.
+"""
+
+import importlib.metadata
+import json
+import os
+import sys
+
+import peft
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+import other_golden
+from other_golden import DECAY, RATIO, STEPS
+
+TARGETS, RANK, WARMUP = ["q_proj", "k_proj"], 65, 3
+
+
+def muon(groups, lr):
+    """Its products in float32, as ours are; torch rounds them to bf16."""
+    from torch.optim import _muon
+    class InFloat32:
+        bfloat16 = torch.float32
+        def __getattr__(self, name):
+            return getattr(torch, name)
+    _muon.torch = InFloat32()
+    return torch.optim.Muon(groups, lr=lr)
+
+
+def optimizer_class(kind):
+    """As transformers' Trainer makes it."""
+    if kind == "adamw_bnb_8bit":
+        import bitsandbytes
+        return lambda groups, lr: bitsandbytes.optim.AdamW(
+            groups, lr=lr, optim_bits=8)
+    if kind == "lion_32bit":
+        import bitsandbytes
+        return lambda groups, lr: bitsandbytes.optim.Lion(
+            groups, lr=lr, betas=(0.9, 0.999))
+    if kind == "adafactor":
+        return lambda groups, lr: transformers.Adafactor(
+            groups, lr=lr, scale_parameter=False, relative_step=False)
+    if kind == "schedule_free_adamw":
+        import schedulefree
+        return lambda groups, lr: schedulefree.AdamWScheduleFree(
+            groups, lr=lr, warmup_steps=WARMUP)
+    return muon
+
+
+def other_optimizer(model, case, kind):
+    named, rate = other_golden.names_of(model), case["learning_rate"]
+    groups = [{"params": [p for n, p in named.items() if "lora_A" in n],
+               "weight_decay": DECAY, "lr": rate},
+              {"params": [p for n, p in named.items() if "lora_B" in n],
+               "weight_decay": DECAY, "lr": RATIO * rate}]
+    return optimizer_class(kind)(groups, rate), named
+
+
+def new_adapter(model, to, kind):
+    torch.manual_seed(7)
+    model = peft.get_peft_model(model, peft.LoraConfig(
+        r=RANK, lora_alpha=RANK, target_modules=TARGETS,
+        init_lora_weights=False, task_type="CAUSAL_LM"))
+    for name, p in model.named_parameters():
+        if p.requires_grad:
+            torch.nn.init.normal_(p, std=0.05)
+    if kind == "adamw_bnb_8bit":
+        model.save_pretrained(os.path.join(to, "adapter_init"))
+        os.remove(os.path.join(to, "adapter_init", "README.md"))
+    return model
+
+
+def states(optimizer, named):
+    return {f"state.{name}.{key}": value.detach().clone()
+            for name, p in named.items()
+            for key, value in optimizer.state[p].items()
+            if torch.is_tensor(value) and value.numel() > 1
+            and not key.startswith("qmap")}
+
+
+def write_yaml(source, to, kind):
+    values = other_golden.settings(source)
+    beside = "../" + os.path.basename(source) + "/"
+    for name in ("model_name_or_path", "train_file"):
+        values[name] = os.path.normpath(beside + values[name])
+    values |= {"max_steps": STEPS, "weight_decay": DECAY,
+               "loraplus_lr_ratio": RATIO, "optim": kind, "lora_r": RANK,
+               "lora_alpha": RANK, "lora_target_modules": TARGETS,
+               "save_steps": 0, "adapter_name_or_path":
+                   "adapter_init" if kind == "adamw_bnb_8bit"
+                   else "../llama-adamw8bit/adapter_init"}
+    if kind == "schedule_free_adamw":
+        values["warmup_steps"] = WARMUP
+    with open(os.path.join(to, "train.yaml"), "w") as file:
+        file.writelines(f"{name}: {json.dumps(value)}\n"
+                        for name, value in values.items())
+
+
+def main(kind, source, to):
+    os.makedirs(to, exist_ok=True)
+    with open(os.path.join(source, "case.json")) as file:
+        case = json.load(file)
+    model = new_adapter(other_golden.load(os.path.join(source, "model")), to,
+                        kind)
+    optimizer, named = other_optimizer(model, case, kind)
+    batches = load_file(os.path.join(source, "batches.safetensors"))
+    expected = other_golden.train(model, optimizer, named, case, batches)
+    expected |= states(optimizer, named)
+    save_file({k: v.contiguous() for k, v in expected.items()},
+              os.path.join(to, "expected.safetensors"))
+    write_yaml(source, to, kind)
+    case.pop("lora", None)
+    case |= {"steps": STEPS, "kind": kind, "from": os.path.basename(source),
+             "reference": {"torch": torch.__version__.split("+")[0],
+                           "transformers": transformers.__version__,
+                           "peft": peft.__version__} | {
+                 name: importlib.metadata.version(name)
+                 for name in ("bitsandbytes", "schedulefree")
+                 if name in sys.modules}}
+    with open(os.path.join(to, "case.json"), "w") as file:
+        json.dump(case, file, indent=2)
+
+
+if __name__ == "__main__":
+    main(*(arg.rstrip("/") for arg in sys.argv[1:4]))

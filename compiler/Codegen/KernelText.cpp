@@ -124,14 +124,6 @@ bool KernelText::isInvariant(Value value) {
   return invariant[value] = result;
 }
 
-static bool isStepScalar(StringRef field) {
-  return llvm::is_contained(
-      {"learning_rate", "beta1", "beta2", "epsilon", "weight_decay",
-       "max_grad_norm", "bias_correction1", "bias_correction2_sqrt",
-       "length_rsqrt"},
-      field);
-}
-
 FailureOr<std::string> KernelText::literal(arith::ConstantOp op) {
   if (auto number = dyn_cast<FloatAttr>(op.getValue()))
     return floatLiteral(number.getValue().convertToDouble());
@@ -170,12 +162,8 @@ FailureOr<std::string> KernelText::scalar(Value value) {
     return nameOf(value);
   if (auto constant = dyn_cast_or_null<arith::ConstantOp>(op))
     return literal(constant);
-  if (auto step = dyn_cast_or_null<RowStepOp>(op)) {
-    if (!isStepScalar(step.getField()))
-      return step.emitOpError("names no scalar of qlora_step_block: '")
-             << step.getField() << "'";
+  if (auto step = dyn_cast_or_null<RowStepOp>(op))
     return stepField("float", step.getField());
-  }
   FailureOr<Expression> expression = scalarExpression(value);
   if (failed(expression))
     return failure();

@@ -207,9 +207,6 @@ inline float qlora_host_result(float a) {
 inline float __fadd_rn(float a, float b) { return qlora_host_result(a + b); }
 inline float __fsub_rn(float a, float b) { return qlora_host_result(a - b); }
 inline float __fmul_rn(float a, float b) { return qlora_host_result(a * b); }
-inline float __fmaf_rn(float a, float b, float c) {
-  return qlora_host_result(__builtin_fmaf(a, b, c));
-}
 inline float __fdiv_rn(float a, float b) { return qlora_host_result(a / b); }
 inline float __fmaf_rn(float a, float b, float c) {
   return qlora_host_result(fmaf(a, b, c));

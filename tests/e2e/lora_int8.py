@@ -44,7 +44,7 @@ def trained(options, case, *flags):
         report = os.path.join(work, "plan.json")
         module = goldens.build(options.tools, case, work,
                                flags + ["--report", report])
-        metrics, dump, _ = goldens.train(
+        metrics, dump, *_ = goldens.train(
             options.tools, case, work, module,
             ["--gradient-accumulation-steps", str(steps)], 1, environment)
         with open(report) as file:

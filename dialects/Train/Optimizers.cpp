@@ -4,14 +4,16 @@
 
 #include "dialects/Train/Optimizers.h"
 
-#include "runtime/Kernels/Math/NF4Quantize.h"
-
 using namespace mlir;
 using namespace qlora::model;
 using namespace qlora::train;
 
 /// Of the base address of what a kernel reads by itself.
 static constexpr int64_t kStateAlignment = 64;
+
+/// Elements that share a scale in 8-bit states, as Math/NF4Quantize.h has it:
+/// a kernel refuses scales of another number.
+static constexpr int64_t kStateBlock = 256;
 
 static constexpr auto kElement = StateExtent::Element;
 
@@ -54,7 +56,7 @@ struct Choice {
 static constexpr Choice kChoices[] = {
     {"adamw_torch", "adamw"},
     {"adamw_bnb_8bit", "adamw_8bit", "adamw", 0, 4096},
-    {"lion_32bit", "lion"},
+    {"lion", "lion"},
     {"schedule_free_adamw", "schedule_free"},
     {"adafactor", "adafactor", "adafactor_vector", 2},
     {"muon", "muon", "adamw", 2},
@@ -117,7 +119,7 @@ static RankedTensorType stateType(const OptimizerState &state,
     return RankedTensorType::get({columns}, element);
   case StateExtent::Block:
     return RankedTensorType::get(
-        {int64_t(llvm::divideCeil(rows * columns, qlora::kStateBlock))}, element);
+        {int64_t(llvm::divideCeil(rows * columns, kStateBlock))}, element);
   }
 }
 

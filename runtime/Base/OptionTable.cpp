@@ -207,12 +207,12 @@ const OptionRow kRows[] = {
     {"optim", kChoice, "adamw_torch", kProgram, kSchedule,
      "optimizer; adamw_bnb_8bit: states of 8 bits, as bitsandbytes has them",
      "optimizer",
-     "adamw_torch adamw_bnb_8bit lion_32bit adafactor schedule_free_adamw "
+     "adamw_torch adamw_bnb_8bit lion adafactor schedule_free_adamw "
      "muon "
      "adamw=adamw_torch adamw_torch_fused=adamw_torch adamw_hf=adamw_torch "
      "paged_adamw_32bit=adamw_torch paged_adamw=adamw_torch "
      "adamw_8bit=adamw_bnb_8bit paged_adamw_8bit=adamw_bnb_8bit "
-     "lion=lion_32bit paged_lion_32bit=lion_32bit paged_lion=lion_32bit"},
+     "lion_32bit=lion paged_lion_32bit=lion paged_lion=lion"},
     {"learning_rate", kFloat, "5e-5", kRun, kSchedule, "peak learning rate",
      "lr", "", 0},
     {"lr_scheduler_type", kChoice, "linear", kRun, kSchedule,

@@ -74,10 +74,10 @@
 // CHECK-NEXT: %[[M:.*]] = train.flat state : tensor<1x1024xf32>
 // CHECK-NEXT: %[[S:.*]] = train.flat state {row = 4096 : i64} : tensor<1x1024xf32>
 // CHECK-NEXT: %[[GRADIENT:.*]] = train.flat gradient : tensor<1x1024xf32>
-// CHECK-NEXT: %[[NEW_P:.*]], %[[NEW_M:.*]], %[[NEW_S:.*]] = train.adamw %[[P]], %[[M]], %[[S]], %[[GRADIENT]], %[[SCALE]]
+// CHECK-NEXT: %[[NEW_P:.*]], %[[NEW:.*]]:2 = train.adamw %[[P]], %[[M]], %[[S]], %[[GRADIENT]], %[[SCALE]]
 // CHECK-NEXT: train.store_flat trainable, %[[NEW_P]]
-// CHECK-NEXT: train.store_flat state, %[[NEW_M]] : tensor<1x1024xf32>
-// CHECK-NEXT: train.store_flat state, %[[NEW_S]] {row = 4096 : i64}
+// CHECK-NEXT: train.store_flat state, %[[NEW]]#0 : tensor<1x1024xf32>
+// CHECK-NEXT: train.store_flat state, %[[NEW]]#1 {row = 4096 : i64}
 // CHECK-NEXT: train.clear gradient
 
 // NOTHING: nothing to train: no parameter is trainable
@@ -91,3 +91,16 @@
 // START-NOT: adapted_norm_grad
 // START: train.accumulate @base_model.model.l.0.q_proj.lora_magnitude_vector,
 // START-NOT: train.step initialize
+
+// A tensor at a time: each part of what is stacked has its own rows and states.
+// RUN: qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=64 targets=["q_proj","k_proj"]' --train-weights='optimizer=adamw_bnb_8bit' --fuse-lora --specialize-shapes="batch=2 lengths=32" --build-train-step | FileCheck %s --check-prefix=TENSORS
+// TENSORS: train.step update
+// TENSORS: train.adamw
+// TENSORS: %[[P:.*]] = train.flat trainable @base_model.model.l.0.q_proj.lora_A.weight.group {row = 64 : i64} : tensor<64x64xf32>
+// TENSORS: train.flat state {row = [[CODES:[0-9]+]] : i64} : tensor<64x64xui8>
+// TENSORS: train.flat state {{.*}} : tensor<16xf32>
+// TENSORS: %[[NEW:.*]], %{{.*}}:4 = train.update "adamw_8bit" %[[P]],
+// TENSORS-NEXT: train.store_flat trainable @base_model.model.l.0.q_proj.lora_A.weight.group, %[[NEW]] {row = 64 : i64}
+// TENSORS-NEXT: train.store_flat state, %{{.*}} {row = [[CODES]] : i64} : tensor<64x64xui8>
+// RUN: qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=4 targets=["q_proj"]' | sed 's/, trainable}/, optimizer = "none", trainable}/' | not qlora-opt - --specialize-shapes="batch=2 lengths=32" --build-train-step 2>&1 | FileCheck %s --check-prefix=OPTIMIZER
+// OPTIMIZER: error: no optimizer is called 'none'

@@ -45,7 +45,7 @@ train.step accumulate batch 1 length 3 ["ids"] {
 
 // The update writes both.
 // CHECK-LABEL: train.step update
-// CHECK: %[[NEW:.*]], %{{.*}}, %{{.*}} = train.adamw
+// CHECK: %[[NEW:.*]], %{{.*}}:2 = train.adamw
 // CHECK: %[[ROUNDED:.*]] = train.round %[[NEW]] : (tensor<2x1024xf32>) -> tensor<2x1024xbf16>
 // CHECK-DAG: train.store_flat rounded, %[[ROUNDED]] : tensor<2x1024xbf16>
 // CHECK-DAG: train.store_flat trainable, %[[NEW]] : tensor<2x1024xf32>

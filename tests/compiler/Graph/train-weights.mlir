@@ -59,3 +59,11 @@
 // SHARED: error: modules_to_save: 'embed_tokens.weight' is shared by two modules (tied weights), and PEFT would train a copy for one of them only; leave it out
 // QUANTISED: error: '{{.*}}' is quantised and cannot be trained in full; take a model or a module that is not quantised
 // EMBEDDING: error: loraplus_lr_ratio: '{{.*}}lora_embedding_A' is of an embedding
+
+// Each tensor gets the row of its shape: bitsandbytes keeps 8 bits from 4096
+// elements on, and what is not updated alike is not stacked.
+// RUN: qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=64 targets=["q_proj","k_proj"]' --train-weights='optimizer=adamw_bnb_8bit' --fuse-lora | FileCheck %s --check-prefix=BITS
+// BITS: model.parameter @base_model.model.{{.*}}q_proj.lora_A.weight.group : tensor<128x64xf32> {{.*}}optimizer = "adamw_8bit"
+// BITS: model.parameter @base_model.model.{{.*}}k_proj.lora_B.weight : tensor<32x64xf32> {init = "zero", trainable}
+// RUN: not qlora-opt %S/../Inputs/layer.mlir --train-weights='all=true optimizer=sgd' 2>&1 | FileCheck %s --check-prefix=NAME
+// NAME: error: no --optim is called 'sgd'

@@ -64,7 +64,7 @@ train.step update batch 0 length 0 [] {
   // CHECK: %[[V2:.*]] = train.flat state {row = 4096 : i64} : tensor<1x1024xf32>
   %v = train.flat state {row = 4096} : tensor<1x1024xf32>
   %g = train.flat gradient : tensor<1x1024xf32>
-  // CHECK: %[[NEW:.*]], %{{.*}}, %{{.*}} = train.adamw %[[P]], %[[M]], %[[V2]], %{{.*}}, %[[SCALE]]
+  // CHECK: %[[NEW:.*]], %{{.*}}:2 = train.adamw %[[P]], %[[M]], %[[V2]], %{{.*}}, %[[SCALE]]
   %q, %m1, %v1 = train.adamw %p, %m, %v, %g, %scale : (tensor<1x1024xf32>, tensor<1x1024xf32>, tensor<1x1024xf32>, tensor<1x1024xf32>, tensor<1xf32>) -> (tensor<1x1024xf32>, tensor<1x1024xf32>, tensor<1x1024xf32>)
   // CHECK: train.store_flat trainable, %[[NEW]] : tensor<1x1024xf32>
   train.store_flat trainable, %q : tensor<1x1024xf32>

@@ -147,7 +147,7 @@ TEST(Options, YamlErrorsNameTheLine) {
        ":2: 'lora_rank': is the same option as 'lora_r'"},
       {"seed: 1\nseed: 2\n", ":2: 'seed' is given twice"},
       {"optim: sgd\n", ":1: 'optim': 'sgd' is not supported; choose from: "
-                       "adamw_torch, adamw_bnb_8bit, lion_32bit, adafactor, "
+                       "adamw_torch, adamw_bnb_8bit, lion, adafactor, "
                        "schedule_free_adamw, muon"},
       {"- a\n", ": expects 'key: value' lines"},
       {"lora_target_linear: false\n",

@@ -254,7 +254,7 @@ TEST_F(Session, MistakesAreOneLine) {
       {{"--gpus", "0"}, "--gpus: expects a number from 1 to 4096, but got 0"},
       {{"--optim", "sgd"},
        "--optim: 'sgd' is not supported; choose from: adamw_torch, "
-       "adamw_bnb_8bit, lion_32bit, adafactor, schedule_free_adamw, muon"},
+       "adamw_bnb_8bit, lion, adafactor, schedule_free_adamw, muon"},
       {{"--device", "gpu"},
        "--device gpu: there are auto, cpu, cuda, null, and null:CARD with a "
        "card of a100, h100, h200, b200, rtx4090 or a device.json"},

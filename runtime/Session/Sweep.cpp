@@ -4,6 +4,7 @@
 
 #include "runtime/Session/Sweep.h"
 
+#include <malloc.h>
 #include <signal.h>
 
 #include <algorithm>
@@ -125,6 +126,7 @@ static void say(const std::vector<SweepRun> &runs, bool asJson) {
 /// Signals come to the thread that waits for the runs: kernels run in these.
 static Status trainAll(const SweepRequest &request, const RankEnvironment &env,
                        std::vector<SweepRun> &runs) {
+  mallopt(M_ARENA_MAX, 1); // one thread works at a time
   SweepTurns turns(runs.size());
   QLORA_RETURN_IF_ERROR(turns.allocateWorkspace(workspaceOf(runs)));
   SharedBase base;

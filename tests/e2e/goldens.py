@@ -44,7 +44,7 @@ LOGITS, LOSS, NORM, GRADIENT, FINAL = 5e-5, 2e-5, 5e-5, 5e-5, 1e-3
 GRADIENT_BF16 = 0.05
 # Of the codes of 8-bit states. A gradient differs by 1e-6 of its scale, and near
 # zero an edge between two codes is every 3e-5 (a bucket of bitsandbytes'): of
-# some values it crosses one, and 0.1 to 0.4 % of codes are the next one after
+# some values it crosses one, and 0.1 to 0.7 % of codes are the next one after
 # six steps. Given equal gradients all are equal (conformance/UpdatesTest.cpp).
 CODES = 1e-2
 # What bitsandbytes calls the states of small tensors, which are torch's AdamW's.

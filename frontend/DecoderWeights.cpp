@@ -255,12 +255,17 @@ static bool isBuffer(const Family &family, std::string_view name) {
   });
 }
 
-/// AutoGPTQ writes a bias beside each weight, where the model has none too.
+/// AutoGPTQ writes a bias beside each weight of its own, where the model has
+/// none too.
 static StatusOr<bool> isZeroBias(const ModelFiles &files,
                                  const std::string &name) {
   constexpr uint64_t kMostBytes = 1 << 22;
+  constexpr std::string_view kBias = ".bias";
   const auto [file, tensor] = files.find(name);
-  if (!name.ends_with(".bias") || tensor->byteCount() > kMostBytes)
+  if (!name.ends_with(kBias) || tensor->byteCount() > kMostBytes)
+    return false;
+  const std::string module = name.substr(0, name.size() - kBias.size());
+  if (!files.find(module + ".qweight").tensor)
     return false;
   std::vector<uint8_t> bytes(tensor->byteCount());
   QLORA_RETURN_IF_ERROR(file->read(*tensor, 0, bytes));

@@ -6,7 +6,7 @@
 
 // RUN: qlora-opt %S/Inputs/layer.mlir --phase-adapt --phase-step --phase-optimize --phase-program --dump-pass-pipeline -o /dev/null 2>&1 | tr ',{' '\n' | FileCheck %s
 
-// CHECK: Pass Manager with 20 passes:
+// CHECK: Pass Manager with 21 passes:
 // CHECK: {{^ +}}quantize-base
 // CHECK: {{^ +}}attach-objective
 // CHECK: {{^ +}}add-noise

@@ -298,7 +298,9 @@ inline void fillStored(uint8_t *bytes, const StoredLayout &layout, unsigned seed
   std::mt19937 generator(seed);
   for (int64_t i = 0; i < layout.bytes; ++i)
     bytes[i] = uint8_t(generator());
-  std::uniform_real_distribution<float> scale(0.01f, 0.2f);
+  // Of zero points that are any bytes, so that numbers are below 1 too.
+  const float unit = layout.format().hasZeros ? 0x1p-8f : 1.0f;
+  std::uniform_real_distribution<float> scale(0.01f * unit, 0.2f * unit);
   const auto floats = [&](int64_t offset) {
     return reinterpret_cast<float *>(bytes + offset);
   };

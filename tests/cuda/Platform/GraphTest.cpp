@@ -100,11 +100,13 @@ TEST(Graph, AStreamMustJoinAgain) {
       << errors;
 }
 
+constexpr size_t kStepFloats = sizeof(qlora_step_block) / sizeof(float);
+
 TEST(Graph, HoldsArgumentsByValueAndTheStepByAddress) {
   EXPECT_TRUE(inProcess({}, [] {
     Client client;
     const CUdeviceptr out = client.allocate(64);
-    const CUdeviceptr step = client.allocate(16); // one qlora_step_block
+    const CUdeviceptr step = client.allocate(kStepFloats);
     qlora_cuda_args args = {};
     args.buffers[0] = reinterpret_cast<void *>(out);
     args.step = reinterpret_cast<const qlora_step_block *>(step);
@@ -123,7 +125,7 @@ TEST(Graph, HoldsArgumentsByValueAndTheStepByAddress) {
     CUgraphExec exec = endCapture(client.stream);
     bool isRight = true;
     for (const float rate : {0.5f, 0.25f}) {
-      client.write(step, std::vector<float>(16, rate));
+      client.write(step, std::vector<float>(kStepFloats, rate));
       client.require(cuGraphLaunch(exec, client.stream), "graph");
       isRight = isRight && client.read(out, 1)[0] == rate;
     }

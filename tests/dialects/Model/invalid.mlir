@@ -58,7 +58,7 @@ model.parameter @w : tensor<8xf32> {file = "a", init = "zero"}
 
 // -----
 
-// expected-error @+1 {{(C2) expects zero, kaiming, gaussian, normal or computed as init, but got 'ones'}}
+// expected-error @+1 {{(C2) expects zero, kaiming, gaussian, normal, factor or computed as init, but got 'ones'}}
 model.parameter @w : tensor<8xf32> {init = "ones"}
 
 // -----

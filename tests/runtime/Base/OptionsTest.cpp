@@ -207,7 +207,7 @@ TEST(Options, KindsOfAdaptersThatPeftDoesNotJoin) {
             "loftq_bits 4 and loftq_iter 1, of which the base is the quantised "
             "model itself");
   EXPECT_EQ(refusal("loftq_config: {loftq_bits: 4}\n"),
-            "loftq_config is for init_lora_weights loftq; leave it out, or "
+            "loftq_config is for --init-lora-weights loftq; leave it out, or "
             "write that too");
   EXPECT_EQ(refusal("init_lora_weights: olora\n"
                     "target_parameters: [mlp.experts.gate_up_proj]\n"),

@@ -35,21 +35,25 @@ TEST(SweepGrid, RefusesWhatIsNoAxis) {
 }
 
 TEST(SweepGrid, NamesHaveNoSlash) {
-  EXPECT_EQ(SweepPoint{{{"train_file", "a/b.jsonl"}}}.name(),
-            "train_file=a_b.jsonl");
+  const SweepPoint point{{{"train_file", "a/b.jsonl"}}};
+  EXPECT_EQ(point.name(), "train_file=a_b.jsonl");
 }
 
 TEST(SweepGrid, SettingsAreOptionsOfARun) {
   const std::span<const OptionRow> tables[] = {optionTable()};
-  auto settings = SweepPoint{{{"lr", "1e-4"}}}.settings(tables);
+  const SweepPoint known{{{"lr", "1e-4"}}};
+  auto settings = known.settings(tables);
   ASSERT_TRUE(settings.isOk());
   EXPECT_STREQ(settings->at(0).row->name, "learning_rate");
-  auto unknown = SweepPoint{{{"lora_rr", "1"}}}.settings(tables);
+  const SweepPoint mistaken{{{"lora_rr", "1"}}};
+  auto unknown = mistaken.settings(tables);
   EXPECT_NE(unknown.status().message().find("did you mean 'lora_r'"),
             std::string::npos)
       << unknown.status().message();
-  for (const char *name : {"output_dir", "model_name_or_path", "run_name"})
-    EXPECT_FALSE(SweepPoint{{{name, "x"}}}.settings(tables).isOk()) << name;
+  for (const char *name : {"output_dir", "model_name_or_path", "run_name"}) {
+    const SweepPoint refused{{{name, "x"}}};
+    EXPECT_FALSE(refused.settings(tables).isOk()) << name;
+  }
 }
 
 } // namespace

@@ -167,8 +167,11 @@ TEST_F(Adapter, APlainLoraHasTwiceTheRankAndTheSameScale) {
   EXPECT_EQ(plain["lora_alpha"], 16);
   EXPECT_EQ(plain["rank_pattern"], json({{"q_proj", 4}}));
   EXPECT_EQ(plain["alpha_pattern"], json({{"q_proj", 6}}));
-  ASSERT_TRUE(residual.applyRecorded(R"({"use_rslora": true})").isOk());
-  EXPECT_NEAR(adapterConfig(module, residual, AdapterForm::kPlain)["lora_alpha"]
+  Options rslora;
+  ASSERT_TRUE(rslora.applyRecorded(R"({"init_lora_weights": "pissa",
+      "lora_r": 4, "lora_alpha": 8, "use_rslora": true})")
+                  .isOk());
+  EXPECT_NEAR(adapterConfig(module, rslora, AdapterForm::kPlain)["lora_alpha"]
                   .get<double>(),
               8 * std::sqrt(2.0), 1e-12);
   EXPECT_EQ(adapterConfig(module, options, AdapterForm::kPlain),

@@ -77,38 +77,48 @@ QLORA_DEVICE void fillTables(const qlora_cuda_args &args,
   __syncthreads();
 }
 
-/// What a number of the code book is less `zero`, times `absmax`.
-template <typename Coding> struct DecodeFactors {
-  float absmax, zero;
+/// What a number of the code book is times `absmax`, less `zero` before where
+/// there are zero points. Without them nothing of it takes a register.
+template <typename Coding, bool = Coding::kHasZeros> struct DecodeFactors {
+  float absmax;
 
   __device__ float operator()(float value) const {
-    return __fmul_rn(Coding::kHasZeros ? __fsub_rn(value, zero) : value, absmax);
+    return __fmul_rn(value, absmax);
   }
   /// Those of another lane.
   __device__ DecodeFactors ofLane(int lane) const {
-    return {__shfl_sync(0xffffffffu, absmax, lane),
-            Coding::kHasZeros ? __shfl_sync(0xffffffffu, zero, lane) : 0.0f};
+    return {__shfl_sync(0xffffffffu, absmax, lane)};
   }
 };
 
-/// A scale as it is stored, and its zero point.
-template <typename Coding> struct DecodeScale {
+template <typename Coding> struct DecodeFactors<Coding, true> {
+  float absmax, zero;
+
+  __device__ float operator()(float value) const {
+    return __fmul_rn(__fsub_rn(value, zero), absmax);
+  }
+  __device__ DecodeFactors ofLane(int lane) const {
+    return {__shfl_sync(0xffffffffu, absmax, lane),
+            __shfl_sync(0xffffffffu, zero, lane)};
+  }
+};
+
+/// A scale as it is stored.
+struct DecodeScale {
   float factor; ///< of the scale's run, or the scale itself
   int code;
-  float zero;
 
   QLORA_DEVICE DecodeScale load(const DecodeWeight &w, int64_t index) {
-    const float zero = Coding::kHasZeros ? float(w.zeros[index]) : 0.0f;
     if (w.isDouble)
-      return {w.nestedAbsmax[index / 256], w.scales[index], zero};
-    return {qlora_load_f32(w.scales, index), 0, zero};
+      return {w.nestedAbsmax[index / 256], w.scales[index]};
+    return {qlora_load_f32(w.scales, index), 0};
   }
-  __device__ DecodeFactors<Coding>
-  factors(const DecodeWeight &w, const DecodeTables<Coding> &tables) const {
-    return {w.isDouble ? __fadd_rn(__fmul_rn(tables.nestedMap[code], factor),
-                                   w.correction)
-                       : __fmul_rn(factor, w.correction),
-            zero};
+  template <typename Coding>
+  __device__ float absmax(const DecodeWeight &w,
+                          const DecodeTables<Coding> &tables) const {
+    return w.isDouble ? __fadd_rn(__fmul_rn(tables.nestedMap[code], factor),
+                                  w.correction)
+                      : __fmul_rn(factor, w.correction);
   }
 };
 
@@ -179,7 +189,7 @@ template <typename Coding, typename Out> struct DecodeTile {
   static constexpr int kGroups = kDecodeRun / kCount;
   using Packed = typename DecodePacked<kCount * Coding::kBits / 8>::type;
   Packed packed[kGroups];
-  DecodeScale<Coding> scale;
+  DecodeScale scale;
 
   __device__ void load(const DecodeWeight &w, int64_t first, int lane) {
     const Packed *from =
@@ -188,13 +198,13 @@ template <typename Coding, typename Out> struct DecodeTile {
     QLORA_UNROLL
     for (int group = 0; group < kGroups; ++group)
       packed[group] = from[group * kQloraWarp];
-    scale = DecodeScale<Coding>::load(w, (first + lane * kDecodeRun) >> w.shift);
+    scale = DecodeScale::load(w, (first + lane * kDecodeRun) >> w.shift);
   }
 
   __device__ void store(const DecodeWeight &w,
                         const DecodeTables<Coding> &tables,
                         typename Out::storage *out, int lane) const {
-    const DecodeFactors<Coding> factors = scale.factors(w, tables);
+    const DecodeFactors<Coding> factors{scale.absmax(w, tables)};
     typename Out::storage *to = out + lane * kCount;
     QLORA_UNROLL
     for (int group = 0; group < kGroups; ++group) {
@@ -223,8 +233,12 @@ template <typename Coding>
 QLORA_DEVICE DecodeFactors<Coding>
 decodeFactorsOf(const DecodeWeight &w, const DecodeTables<Coding> &tables,
                 int64_t i) {
-  return DecodeScale<Coding>::load(w, decodeScaleIndex(w, i))
-      .factors(w, tables);
+  const int64_t index = decodeScaleIndex(w, i);
+  const float absmax = DecodeScale::load(w, index).absmax(w, tables);
+  if constexpr (Coding::kHasZeros)
+    return {absmax, float(w.zeros[index])};
+  else
+    return {absmax};
 }
 
 /// Any element, looked up alone.
@@ -249,6 +263,8 @@ QLORA_DEVICE void decodeGroups(const DecodeWeight &w,
                                int64_t end, int lane) {
   constexpr int kCount = kDecodeGroup<Out>, kBits = Coding::kBits;
   using Packed = typename DecodePacked<kCount * kBits / 8>::type;
+  // Then a block may begin within a group.
+  constexpr bool kRowsAreBlocks = kBits == 8 || Coding::kHasZeros;
   const bool isAligned = reinterpret_cast<uintptr_t>(out) % 16 == 0 &&
                          (w.rowScales < 0 ? w.shift >= 4 : w.columns % 16 == 0);
   QLORA_ROLL
@@ -265,11 +281,10 @@ QLORA_DEVICE void decodeGroups(const DecodeWeight &w,
     }
     QLORA_ROLL
     for (int64_t i = group; i < end && i < group + kCount; ++i)
-      // Rows that are blocks may begin within a group.
       Out::store(out, i,
                  decodeOne(w, tables, i,
-                           w.rowScales < 0 ? factors
-                                           : decodeFactorsOf(w, tables, i)));
+                           kRowsAreBlocks ? decodeFactorsOf(w, tables, i)
+                                          : factors));
   }
 }
 
@@ -283,21 +298,28 @@ QLORA_DEVICE void decode(const qlora_cuda_args &args,
        threadIdx.x / kQloraWarp) * kDecodeOfWarp;
   const int64_t end = first + kDecodeOfWarp;
   auto *out = qlora_at<typename Out::storage>(args.buffers[1], 0);
-  const bool isWhole = __all_sync(
-      0xffffffffu, end <= w.count && w.rowScales < 0 &&
-                       int64_t(1) << w.shift >= kDecodeRun &&
-                       reinterpret_cast<uintptr_t>(out) % 16 == 0);
-  DecodeTile<Coding, Out> tiles[kDecodeTiles];
-  QLORA_UNROLL
-  for (int tile = 0; isWhole && tile < kDecodeTiles; ++tile)
-    tiles[tile].load(w, first + tile * kDecodeTile, lane);
-  fillTables(args, tables);
-  if (!isWhole)
-    return decodeGroups<Coding, Out>(w, tables, out, first,
-                                     end < w.count ? end : w.count, lane);
-  QLORA_UNROLL
-  for (int tile = 0; tile < kDecodeTiles; ++tile)
-    tiles[tile].store(w, tables, out + first + tile * kDecodeTile, lane);
+  // With zero points tiles would spill: numbers go group by group.
+  if constexpr (Coding::kHasZeros) {
+    fillTables(args, tables);
+    decodeGroups<Coding, Out>(w, tables, out, first,
+                              end < w.count ? end : w.count, lane);
+  } else {
+    const bool isWhole = __all_sync(
+        0xffffffffu, end <= w.count && w.rowScales < 0 &&
+                         int64_t(1) << w.shift >= kDecodeRun &&
+                         reinterpret_cast<uintptr_t>(out) % 16 == 0);
+    DecodeTile<Coding, Out> tiles[kDecodeTiles];
+    QLORA_UNROLL
+    for (int tile = 0; isWhole && tile < kDecodeTiles; ++tile)
+      tiles[tile].load(w, first + tile * kDecodeTile, lane);
+    fillTables(args, tables);
+    if (!isWhole)
+      return decodeGroups<Coding, Out>(w, tables, out, first,
+                                       end < w.count ? end : w.count, lane);
+    QLORA_UNROLL
+    for (int tile = 0; tile < kDecodeTiles; ++tile)
+      tiles[tile].store(w, tables, out + first + tile * kDecodeTile, lane);
+  }
 }
 
 #define QLORA_DECODE(Name, Out, ...)                                           \

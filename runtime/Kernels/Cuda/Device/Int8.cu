@@ -96,6 +96,7 @@ QLORA_DEVICE void addOutlier(const qlora_cuda_args &args, const Int8Case &op,
            qlora_int8_weight(*qlora_at<int8_t>(op.w, column * op.k() + at),
                              op.scales()[column]));
   const float weight = A::load(&rounded, 0);
+  QLORA_UNROLL
   for (int s = 0; s < kInt8Sums; ++s)
     if (const int64_t r = row + s * kInt8Lines; r < op.m())
       extra[s] = __fadd_rn(
@@ -136,7 +137,9 @@ QLORA_DEVICE void int8Matmul(const qlora_cuda_args &args, Int8Tiles &tiles) {
                              : int8_t(0);
     }
     __syncthreads();
+    QLORA_ROLL
     for (int i = 0; i < kInt8Tile; ++i) {
+      QLORA_UNROLL
       for (int s = 0; s < kInt8Sums; ++s)
         sums[s] += int32_t(tiles.a[line + s * kInt8Lines][i]) *
                    int32_t(tiles.w[lane][i]);

@@ -26,7 +26,7 @@ cd "$(dirname "$0")"
 echo "-- the CPU benchmarks with tiny shapes"
 ../../bench/cpu.py --fast --tools "$tools"
 echo "-- on one rank"
-./goldens.py --tools "$tools" --ranks 1
+./goldens.py --tools "$tools" --ranks 1 llama-dropout qwen3-ranks
 echo "-- bf16 compute"
 ./goldens.py --tools "$tools" --bf16
 for pass in fuse-lora fuse-accumulate rematerialize plan-dequant fuse-rows \
@@ -59,7 +59,7 @@ echo "-- dropout with the same masks in PyTorch"
 echo "-- CUDA on the software platform"
 ./goldens.py --tools "$tools" --target cuda --ranks 1
 ./goldens.py --tools "$tools" --target cuda --ranks 1 --bf16
-./covering.py --tools "$tools" --target cuda --every 4
+./covering.py --tools "$tools" --target cuda --every 12
 echo "-- cuDNN's attention, and our own in its place"
 ./goldens.py --tools "$tools" --target cuda --ranks 1 --bf16 \
   --kernels attention.cudnn,attention_grad.cudnn mistral-packed

@@ -67,6 +67,18 @@ def watch(model):
     return seen
 
 
+def write_yaml(source, to, values):
+    """The options of `source`, whose data they name, but for `values`."""
+    with open(os.path.join(source, "train.yaml")) as file:
+        options = {name: json.loads(value) for name, value in
+                   (line.split(":", 1) for line in file)}
+    for name in ("model_name_or_path", "train_file", "adapter_name_or_path"):
+        options[name] = f"../{os.path.basename(source)}/{options[name]}"
+    with open(os.path.join(to, "train.yaml"), "w") as file:
+        file.writelines(f"{name}: {json.dumps(value)}\n"
+                        for name, value in (options | values).items())
+
+
 def main(source, to):
     os.makedirs(to, exist_ok=True)
     other_golden.STEPS = STEPS
@@ -90,8 +102,8 @@ def main(source, to):
           f"{expected['loss'].tolist()}")
     save_file({k: v.contiguous() for k, v in expected.items()},
               os.path.join(to, "expected.safetensors"))
-    other_golden.write_yaml(source, to, "int8", {
-        "max_steps": STEPS, "weight_decay": 0.0,
+    write_yaml(source, to, {
+        "max_steps": STEPS,
         "adam_epsilon": other_golden.EPSILON,
         "llm_int8_activations": "int8", "llm_int8_threshold": THRESHOLD})
     case |= {"steps": STEPS, "from": os.path.basename(source),

@@ -223,7 +223,7 @@ def settings(case):
                 (line.split(":", 1) for line in file)}
 
 
-def write_yaml(source, to, kind, more=None):
+def write_yaml(source, to, kind):
     values = settings(source)
     beside = "../" + os.path.basename(source) + "/"
     for name in ("model_name_or_path", "train_file", "adapter_name_or_path"):
@@ -232,9 +232,7 @@ def write_yaml(source, to, kind, more=None):
     values = {name: json.dumps(value) for name, value in values.items()}
     values |= {"max_steps": json.dumps(STEPS),
                "weight_decay": json.dumps(DECAY)}
-    if more:
-        values |= {name: json.dumps(value) for name, value in more.items()}
-    elif kind == "full":
+    if kind == "full":
         values = {name: value for name, value in values.items()
                   if not name.startswith(("lora_", "use_", "adapter_", "fan_in",
                                           "exclude_", "layers_"))}

@@ -5,6 +5,10 @@
 
 #include "tests/conformance/KernelCase.h"
 
+#include <cstring>
+
+#include "runtime/Kernels/Cpu/Parallel.h"
+
 namespace qlora {
 namespace {
 
@@ -117,6 +121,18 @@ TEST(Int8Matmul, KeepsNaN) {
                   i / 6 == 1 || (threshold == 0 && i / 6 == 3))
             << row << " " << threshold << " " << i;
     }
+}
+
+TEST(Int8Matmul, BitsDoNotDependOnThreads) {
+  const Product p = {35, 67, 130, F32, F32, 2.0, 1, 0, 0};
+  KernelCase one = makeCase(p), many = makeCase(p);
+  {
+    const ScopedThreads threads(1);
+    expectOk(one.run("dots"));
+  }
+  const ScopedThreads threads(5);
+  expectOk(many.run("dots"));
+  EXPECT_EQ(std::memcmp(one.data("c"), many.data("c"), one.bytes("c")), 0);
 }
 
 TEST(Int8Matmul, RefusesWhatHasNoMeaning) {

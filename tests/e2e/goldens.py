@@ -11,9 +11,8 @@
 Each case is imported, compiled and trained as a user would, on its own number
 of ranks, and held against expected.safetensors: float32 within the tolerances
 below, dropout masks exactly; with --bf16, losses within 2 % and, without
-experts, the gradients of step 1 within 5 % of their norms: of two layers, and
-more of more (bf16_gradient_limit). With
---target cuda the programs are CUDA's and run on the software platform
+experts or rounded activations, the gradients of step 1 within 5 % of their
+norms: of two layers, and more of more (bf16_gradient_limit). With --target cuda the programs are CUDA's and run on the software platform
 (tests/cuda), or with --library-path on NVIDIA's libraries: LD_LIBRARY_PATH of
 qlora-run. With --modules they were compiled before: NAME.so, or NAME-bf16.so.
 --kernels are rows of Kernels.def that have to run, such as "attention.cudnn"

@@ -98,6 +98,8 @@ public:
 private:
   void roundRows(const LibraryKernelArgs &args) const;
   int64_t leaveOut(void *workspace) const;
+  void widenPanel(const uint8_t *w, int64_t first, int64_t columns,
+                  int16_t *to) const;
   void runPanel(const LibraryKernelArgs &args, int64_t panel, int64_t slot,
                 int64_t outliers) const;
   void addOutliers(const LibraryKernelArgs &args, int64_t first,
@@ -182,6 +184,17 @@ void Int8Matmul::addOutliers(const LibraryKernelArgs &args, int64_t first,
   }
 }
 
+/// Rows of W from `first` on, with zeros to whole tiles.
+void Int8Matmul::widenPanel(const uint8_t *w, int64_t first, int64_t columns,
+                            int16_t *to) const {
+  const auto *const codes = reinterpret_cast<const int8_t *>(w + layout.packed);
+  for (int64_t j = 0; j < plan.columns; ++j, to += plan.depth) {
+    const int64_t count = j < columns ? plan.k : 0;
+    widenCodes(codes + (first + j) * count, count, to);
+    std::fill(to + count, to + plan.depth, int16_t{0});
+  }
+}
+
 void Int8Matmul::runPanel(const LibraryKernelArgs &args, int64_t panel,
                           int64_t slot, int64_t outliers) const {
   void *const workspace = args.buffers[kWorkspace];
@@ -195,14 +208,7 @@ void Int8Matmul::runPanel(const LibraryKernelArgs &args, int64_t panel,
   const auto *const w = bufferOf<const uint8_t>(args, kW);
   const auto *const scales =
       reinterpret_cast<const float *>(w + layout.scales) + first;
-  for (int64_t j = 0; j < plan.columns; ++j) {
-    int16_t *const to = widened + j * plan.depth;
-    const int64_t count = j < columns ? plan.k : 0;
-    widenCodes(reinterpret_cast<const int8_t *>(w + layout.packed) +
-                   (first + j) * count,
-               count, to);
-    std::fill(to + count, to + plan.depth, int16_t{0});
-  }
+  widenPanel(w, first, columns, widened);
   const auto *const codes = plan.codes.in<int16_t>(workspace);
   const auto *const absmax = plan.scales.in<float>(workspace);
   for (int64_t row = 0; row < plan.m; row += plan.kRows) {

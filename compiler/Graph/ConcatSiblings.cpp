@@ -135,8 +135,13 @@ static bool areOneKind(WeightedProduct a, WeightedProduct b) {
          a.getLayout() == b.getLayout();
 }
 
+/// One number for each row, which row kernels do not read as a part of a row.
+static bool isScalar(WeightedProduct product) {
+  return llvm::is_contained(product.getWeightType().getShape(), 1);
+}
+
 static bool canJoin(WeightedProduct a, WeightedProduct b) {
-  return layerOf(a) == layerOf(b) && areOneKind(a, b) &&
+  return !isScalar(a) && !isScalar(b) && layerOf(a) == layerOf(b) && areOneKind(a, b) &&
          isBackward(a) == isBackward(b) &&
          a.getWeightType().getElementType() ==
              b.getWeightType().getElementType() &&

@@ -81,3 +81,20 @@ train.step accumulate batch 1 length 3 ["ids"] {
 // PROGRAM-NOT: copy_rows
 // PROGRAM: program.launch @matmul({{.*}} read {{[a-z0-9]+}}, {{.*}} read {{[a-z0-9]+}}, {{.*}} read_write {{[a-z0-9]+}}){{.*}} constants [3, 8, 32, 32, 8, 8,
 // PROGRAM-NOT: copy_rows
+
+// One number for each row, as of a gate, stays by itself.
+// CHECK-LABEL: train.step evaluate
+// CHECK-NOT: model.concat
+model.parameter @g : tensor<1x8xf16> {file = "m.safetensors"}
+model.parameter @h : tensor<8x8xf16> {file = "m.safetensors"}
+train.step evaluate batch 1 length 3 ["ids"] {
+^bb0(%ids: tensor<1x3xi32>):
+  %e = model.weight @e : tensor<8x8xf32>
+  %x = model.embedding %ids, %e : (tensor<1x3xi32>, tensor<8x8xf32>) -> tensor<1x3x8xf32>
+  %wg = model.weight @g : tensor<1x8xf16>
+  %ng = train.decode %wg {layer = 0 : i64} : (tensor<1x8xf16>) -> tensor<1x8xf32>
+  %g = model.linear %x, %ng {layer = 0 : i64, module = "g"} : (tensor<1x3x8xf32>, tensor<1x8xf32>) -> tensor<1x3x1xf32>
+  %wh = model.weight @h : tensor<8x8xf16>
+  %nh = train.decode %wh {layer = 0 : i64} : (tensor<8x8xf16>) -> tensor<8x8xf32>
+  %h = model.linear %x, %nh {layer = 0 : i64, module = "h"} : (tensor<1x3x8xf32>, tensor<8x8xf32>) -> tensor<1x3x8xf32>
+}

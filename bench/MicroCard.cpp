@@ -77,7 +77,7 @@ Status MicroCard::open(uint64_t mostBytes, int64_t nodes) {
   values.beta1 = values.beta2 = 0.9F;
   values.epsilon = 1e-8F;
   values.bias_correction1 = values.bias_correction2_sqrt = 0.5F;
-  values.labelled_rows = ~uint64_t{0};
+  values.labelled_rows = ~uint32_t{0};
   return transfers.write(
       stepMemory.get(),
       {reinterpret_cast<const uint8_t *>(&values), sizeof values});

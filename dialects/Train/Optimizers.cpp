@@ -121,6 +121,7 @@ static RankedTensorType stateType(const OptimizerState &state,
     return RankedTensorType::get(
         {int64_t(llvm::divideCeil(rows * columns, kStateBlock))}, element);
   }
+  llvm_unreachable("all extents are above");
 }
 
 static void addPiece(UpdatePlan &plan, UpdatePiece piece) {

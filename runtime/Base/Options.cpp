@@ -260,7 +260,7 @@ static Status validateObjective(const Options &o) {
     return refuse(o.spelling("bias") + " " + o.text("bias"),
                   "the reference is the base as it was");
   const std::string start = o.text("init_lora_weights");
-  if (rl == "dpo" && (start.starts_with("pissa") || start == "olora"))
+  if (rl == "dpo" && leavesResidual(start))
     return refuse(o.spelling("init_lora_weights") + " " + start,
                   "the reference is the whole base, and not what is left of "
                   "it");

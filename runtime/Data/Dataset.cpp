@@ -35,20 +35,21 @@ int64_t DatasetRows::length(int64_t row) const {
   return longest;
 }
 
-int64_t DatasetRows::tokens(int64_t row) const {
+int64_t DatasetRows::sumOfSides(int64_t row,
+                                int64_t (TokenStore::*of)(int64_t) const) const {
   const auto [store, number] = find(row);
-  int64_t tokens = 0;
+  int64_t sum = 0;
   for (int64_t side = 0; side < sides; ++side)
-    tokens += store->length(number + side);
-  return tokens;
+    sum += ((*store).*of)(number + side);
+  return sum;
+}
+
+int64_t DatasetRows::tokens(int64_t row) const {
+  return sumOfSides(row, &TokenStore::length);
 }
 
 int64_t DatasetRows::labels(int64_t row) const {
-  const auto [store, number] = find(row);
-  int64_t labels = 0;
-  for (int64_t side = 0; side < sides; ++side)
-    labels += store->labels(number + side);
-  return labels;
+  return sumOfSides(row, &TokenStore::labels);
 }
 
 static StatusOr<std::unique_ptr<Dataset>>

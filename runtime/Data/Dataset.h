@@ -39,6 +39,8 @@ struct DatasetRows {
   int64_t length(int64_t row) const;
   int64_t tokens(int64_t row) const;
   int64_t labels(int64_t row) const;
+  int64_t sumOfSides(int64_t row,
+                     int64_t (TokenStore::*of)(int64_t) const) const;
   /// Of a token file, in its order.
   bool isWhole() const { return stores->front().isWhole(); }
   /// The file that has a row, and the number in it of the row or its first side.

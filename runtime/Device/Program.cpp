@@ -147,12 +147,13 @@ Status Program::startSums(const qlora_entry &entry) {
 }
 
 StatusOr<LossSums> Program::finishSums() {
-  std::vector<double> values;
-  for (size_t i = 0; i < sums.size(); ++i) {
-    QLORA_ASSIGN_OR_RETURN(values.emplace_back(), finishFloat());
+  LossSums read;
+  QLORA_ASSIGN_OR_RETURN(read.loss, finishFloat());
+  QLORA_ASSIGN_OR_RETURN(read.labels, finishFloat());
+  read.hasPairs = sums.size() > 2;
+  for (size_t i = 2; i < sums.size(); ++i) {
+    QLORA_ASSIGN_OR_RETURN(read.pairs[i - 2], finishFloat());
   }
-  LossSums read = {values[0], values[1], values.size() > 2};
-  std::copy(values.begin() + 2, values.end(), read.pairs.begin());
   return read;
 }
 

@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <mutex>
-#include <set>
 #include <thread>
 
 #include "runtime/Base/Amounts.h"
@@ -27,10 +26,13 @@ namespace {
 struct SweepRun {
   std::string name;
   SessionRequest request;
-  std::string folder = {};
+  std::string outputs = {}; ///< of all runs
+  bool asJson = false;
   // Of its plan: what all runs have in common, and the rest.
   uint64_t baseBytes = 0, workspaceBytes = 0, ownBytes = 0;
   StatusOr<int> end = 0;
+
+  std::string folder() const { return outputs + "/" + name; }
 };
 } // namespace
 
@@ -84,17 +86,18 @@ static StatusOr<SweepRun> prepareRun(const SweepRequest &request,
   QLORA_ASSIGN_OR_RETURN(const auto settings, point.settings(tables));
   std::vector<OptionSetting> &all = run.request.settings;
   all.insert(all.end(), settings.begin(), settings.end());
-  QLORA_ASSIGN_OR_RETURN(const LoadedRequest loaded, loadFirst(request, run));
+  QLORA_ASSIGN_OR_RETURN(LoadedRequest loaded, loadFirst(request, run));
   QLORA_RETURN_IF_ERROR(checkRun(loaded));
-  run.folder = loaded.options.text("output_dir") + "/" + run.name;
-  all.push_back({findOption(optionTable(), "output_dir"), run.folder,
+  run.outputs = loaded.options.text("output_dir");
+  run.asJson = loaded.options.text("log_format") == "json";
+  all.push_back({findOption(optionTable(), "output_dir"), run.folder(),
                  "--output-dir"});
-  QLORA_ASSIGN_OR_RETURN(const LoadedRequest placed, loadRequest(run.request));
-  QLORA_RETURN_IF_ERROR(checkOutputFolder(placed.options));
-  for (const qlora_arena &arena : placed.module.arenas())
+  QLORA_RETURN_IF_ERROR(loaded.options.applySettings({&all.back(), 1}));
+  QLORA_RETURN_IF_ERROR(checkOutputFolder(loaded.options));
+  for (const qlora_arena &arena : loaded.module.arenas())
     run.ownBytes += arena.bytes;
-  run.baseBytes = placed.module.arenaBytes(QLORA_ARENA_FROZEN);
-  run.workspaceBytes = placed.module.arenaBytes(QLORA_ARENA_WORKSPACE);
+  run.baseBytes = loaded.module.arenaBytes(QLORA_ARENA_FROZEN);
+  run.workspaceBytes = loaded.module.arenaBytes(QLORA_ARENA_WORKSPACE);
   run.ownBytes -= run.baseBytes + run.workspaceBytes;
   return run;
 }
@@ -106,8 +109,8 @@ static uint64_t workspaceOf(const std::vector<SweepRun> &runs) {
   return bytes;
 }
 
-static void say(const std::vector<SweepRun> &runs, bool asJson) {
-  if (asJson)
+static void announce(const std::vector<SweepRun> &runs) {
+  if (runs[0].asJson)
     return;
   uint64_t base = 0, own = 0;
   std::string lines;
@@ -115,7 +118,7 @@ static void say(const std::vector<SweepRun> &runs, bool asJson) {
     base = std::max(base, run.baseBytes);
     own += run.ownBytes;
     lines += fmt::format("         {}: {} of its own, in {}\n", run.name,
-                         formatBytes(run.ownBytes), shownPath(run.folder));
+                         formatBytes(run.ownBytes), shownPath(run.folder()));
   }
   fmt::print("sweep    {} runs over one base of {}, which is decoded once for "
              "all; {} planned\n{}\n",
@@ -157,23 +160,19 @@ static Status trainAll(const SweepRequest &request, const RankEnvironment &env,
   return Status::ok();
 }
 
-/// Of those that have got so far as to log something.
-static Status compareRuns(const std::vector<SweepRun> &runs, bool asJson) {
+/// Those that have got so far as to log something.
+static Status compare(const std::vector<SweepRun> &runs) {
   std::vector<RunFolder> folders;
   for (const SweepRun &run : runs)
-    if (auto folder = RunFolder::read(run.folder); folder.isOk())
+    if (auto folder = RunFolder::read(run.folder()); folder.isOk())
       folders.push_back(std::move(*folder));
   if (folders.empty())
     return Status::ok();
-  const auto compared = compareRuns(folders);
-  const std::string parent =
-      runs[0].folder.substr(0, runs[0].folder.size() - runs[0].name.size());
-  const std::string page = parent + "compare.html";
-  QLORA_RETURN_IF_ERROR(
-      replaceWholeFile(page, comparisonPage(folders, compared)));
-  if (!asJson)
-    fmt::print("\n{}\npage written to {}\n", comparisonTable(compared),
-               shownPath(page));
+  QLORA_ASSIGN_OR_RETURN(
+      const std::string table,
+      writeComparison(folders, runs[0].outputs + "/compare.html"));
+  if (!runs[0].asJson)
+    fmt::print("\n{}", table);
   return Status::ok();
 }
 
@@ -187,12 +186,9 @@ StatusOr<int> runSweep(const SweepRequest &request,
       return run.status().withContext(point.name());
     runs.push_back(std::move(*run));
   }
-  QLORA_ASSIGN_OR_RETURN(const LoadedRequest first,
-                         loadRequest(runs[0].request));
-  const bool asJson = first.options.text("log_format") == "json";
-  say(runs, asJson);
+  announce(runs);
   QLORA_RETURN_IF_ERROR(trainAll(request, env, runs));
-  QLORA_RETURN_IF_ERROR(compareRuns(runs, asJson));
+  QLORA_RETURN_IF_ERROR(compare(runs));
   int code = 0;
   for (SweepRun &run : runs)
     code = std::max(code, run.end.isOk() ? *run.end : 1);

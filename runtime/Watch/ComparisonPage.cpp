@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "runtime/Base/UserFiles.h"
 #include "runtime/Watch/Chart.h"
 #include "runtime/Watch/ReportPage.h"
 #include "runtime/Watch/RunComparison.h"
@@ -111,6 +112,14 @@ std::string comparisonPage(const std::vector<RunFolder> &runs,
                              "bootstrap: where the 95 % interval holds no "
                              "difference, it is a tie.</p>" +
                              differencesHtml(runs));
+}
+
+StatusOr<std::string> writeComparison(const std::vector<RunFolder> &runs,
+                                      const std::string &page) {
+  const auto compared = compareRuns(runs);
+  QLORA_RETURN_IF_ERROR(replaceWholeFile(page, comparisonPage(runs, compared)));
+  return comparisonTable(compared) +
+         fmt::format("\npage written to {}\n", shownPath(page));
 }
 
 } // namespace qlora

@@ -75,6 +75,10 @@ std::string comparisonTable(const std::vector<ComparedRun> &runs);
 std::string comparisonPage(const std::vector<RunFolder> &runs,
                            const std::vector<ComparedRun> &compared);
 
+/// Writes that page of the runs, and returns the table, and where the page is.
+StatusOr<std::string> writeComparison(const std::vector<RunFolder> &runs,
+                                      const std::string &page);
+
 } // namespace qlora
 
 #endif // QLORA_RUNTIME_WATCH_RUNCOMPARISON_H

@@ -46,11 +46,13 @@ static bool hasAdapter(const LoadedModule &module, std::string_view name) {
 }
 
 bool trainsModel(const LoadedModule &module) {
-  const auto trained = trainedParameters(module);
-  return !trained.empty() &&
-         std::ranges::none_of(trained, [](const qlora_parameter *parameter) {
-           return parameter->role == QLORA_ROLE_ADAPTER;
-         });
+  bool trains = false;
+  for (const qlora_parameter &parameter : module.parameters()) {
+    if (parameter.role == QLORA_ROLE_ADAPTER)
+      return false;
+    trains |= isTrained(parameter.role);
+  }
+  return trains;
 }
 
 std::string trainedName(const LoadedModule &module,

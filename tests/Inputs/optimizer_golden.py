@@ -20,7 +20,7 @@ import sys
 import peft
 import torch
 import transformers
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 import other_golden
 from other_golden import DECAY, RATIO, STEPS
@@ -118,19 +118,11 @@ def main(kind, source, to):
     batches = load_file(os.path.join(source, "batches.safetensors"))
     expected = other_golden.train(model, optimizer, named, case, batches)
     expected |= states(optimizer, named)
-    save_file({k: v.contiguous() for k, v in expected.items()},
-              os.path.join(to, "expected.safetensors"))
     write_yaml(source, to, kind)
-    case.pop("lora", None)
-    case |= {"steps": STEPS, "kind": kind, "from": os.path.basename(source),
-             "reference": {"torch": torch.__version__.split("+")[0],
-                           "transformers": transformers.__version__,
-                           "peft": peft.__version__} | {
-                 name: importlib.metadata.version(name)
-                 for name in ("bitsandbytes", "schedulefree")
-                 if name in sys.modules}}
-    with open(os.path.join(to, "case.json"), "w") as file:
-        json.dump(case, file, indent=2)
+    other_golden.write_case(
+        source, to, case, kind, expected,
+        {name: importlib.metadata.version(name)
+         for name in ("bitsandbytes", "schedulefree") if name in sys.modules})
 
 
 if __name__ == "__main__":

@@ -256,6 +256,19 @@ def write_yaml(source, to, kind):
                         for name, value in values.items())
 
 
+def write_case(source, to, case, kind, expected, versions):
+    """What is expected, and of which libraries: `versions` beside the usual."""
+    save_file({k: v.contiguous() for k, v in expected.items()},
+              os.path.join(to, "expected.safetensors"))
+    case.pop("lora", None)
+    case |= {"steps": STEPS, "kind": kind, "from": os.path.basename(source),
+             "reference": {"torch": torch.__version__.split("+")[0],
+                           "transformers": transformers.__version__,
+                           "peft": peft.__version__} | versions}
+    with open(os.path.join(to, "case.json"), "w") as file:
+        json.dump(case, file, indent=2)
+
+
 def main(kind, source, to):
     os.makedirs(to, exist_ok=True)
     with open(os.path.join(source, "case.json")) as file:
@@ -289,16 +302,8 @@ def main(kind, source, to):
     expected = train(model, optimizer, named, case, batches)
     if kind in KINDS and not kind.startswith("bias"):
         expected = without_signs(expected, before, model, kind != "loftq")
-    save_file({k: v.contiguous() for k, v in expected.items()},
-              os.path.join(to, "expected.safetensors"))
     write_yaml(source, to, kind)
-    case.pop("lora", None)
-    case |= {"steps": STEPS, "kind": kind, "from": os.path.basename(source),
-             "reference": {"torch": torch.__version__.split("+")[0],
-                           "transformers": transformers.__version__,
-                           "peft": peft.__version__}}
-    with open(os.path.join(to, "case.json"), "w") as file:
-        json.dump(case, file, indent=2)
+    write_case(source, to, case, kind, expected, {})
 
 
 if __name__ == "__main__":

@@ -119,10 +119,8 @@ compareFolders(const std::vector<std::string> &folders,
                           folder, run.logged.unreadable);
     runs.push_back(std::move(run));
   }
-  const auto compared = compareRuns(runs);
-  QLORA_RETURN_IF_ERROR(replaceWholeFile(page, comparisonPage(runs, compared)));
-  return text + comparisonTable(compared) +
-         fmt::format("\npage written to {}\n", shownPath(page));
+  QLORA_ASSIGN_OR_RETURN(const std::string table, writeComparison(runs, page));
+  return text + table;
 }
 
 StatusOr<std::string> compare(std::span<const std::string> words) {

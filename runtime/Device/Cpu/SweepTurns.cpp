@@ -4,8 +4,6 @@
 
 #include "runtime/Device/Cpu/SweepTurns.h"
 
-#include <utility>
-
 namespace qlora {
 
 /// In a circle behind `from`.
@@ -55,41 +53,43 @@ Status SweepTurns::run(size_t number, SweepEntry &entry) {
     if (other.state == State::kWaiting &&
         other.entry->order() == entry.order())
       group.push_back(&other);
-  const std::vector<Run *> all = group;
   lock.unlock(); // all others wait for a turn
   runGroup();
   lock.lock();
-  for (Run *other : all) {
+  for (Run *other : group) {
     other->state = State::kReady;
     ++other->entries;
   }
   return run.status;
 }
 
-/// One that fails leaves the group.
-void SweepTurns::runGroup() {
-  for (Run *run : group)
-    run->status = Status::ok();
-  while (!group.empty()) {
-    std::erase_if(group, [](Run *run) {
-      auto product = run->entry->advance();
-      run->status = product.status();
-      if (product.isOk())
-        run->product = *product;
-      return !product.isOk() || !run->product.kernel;
-    });
-    if (const Status status = multiply(); !status.isOk())
-      for (Run *run : std::exchange(group, {}))
-        run->status = status;
-  }
+/// To its next product, or to its end.
+void SweepTurns::advance(Run &run) {
+  const auto product = run.entry->advance();
+  run.status = product.status();
+  run.isDone = !product.isOk() || !product.value().kernel;
+  if (!run.isDone)
+    products.push_back(product.value());
 }
 
-Status SweepTurns::multiply() {
-  products.clear();
-  for (const Run *run : group)
-    products.push_back(run->product);
-  return products.empty() ? Status::ok()
-                          : products[0].kernel->runTogether(products);
+/// One that fails is done, and the others go on.
+void SweepTurns::runGroup() {
+  for (Run *run : group)
+    run->isDone = false;
+  for (;;) {
+    products.clear();
+    for (Run *run : group)
+      if (!run->isDone)
+        advance(*run);
+    if (products.empty())
+      return;
+    const Status status = products[0].kernel->runTogether(products);
+    for (Run *run : group)
+      if (!status.isOk() && !run->isDone) {
+        run->status = status;
+        run->isDone = true;
+      }
+  }
 }
 
 void SweepTurns::leave(size_t run) {

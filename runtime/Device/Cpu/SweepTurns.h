@@ -47,7 +47,10 @@ public:
 
 class SweepTurns {
 public:
-  explicit SweepTurns(size_t runs) : runs(runs) { group.reserve(runs); }
+  explicit SweepTurns(size_t runs) : runs(runs) {
+    group.reserve(runs);
+    products.reserve(runs);
+  }
 
   /// What kernels keep nothing in from one command to the next is one memory
   /// for all runs, as large as the largest needs it. Before the first turn.
@@ -70,7 +73,7 @@ private:
     SweepEntry *entry = nullptr; ///< that waits
     uint64_t entries = 0;        ///< run so far
     Status status;               ///< of the last one
-    LaunchTogether product = {}; ///< where its entry is
+    bool isDone = false;         ///< with it
   };
 
   using Lock = std::unique_lock<std::mutex>;
@@ -81,14 +84,14 @@ private:
   size_t leastAdvanced() const;
   void handOver(size_t from);
   void runGroup();
-  Status multiply();
+  void advance(Run &run);
 
   std::mutex mutex;
   std::condition_variable turned;
   std::vector<Run> runs;
   size_t turn = 0;
   std::vector<Run *> group; ///< whose entries are run
-  std::vector<LaunchTogether> products;
+  std::vector<LaunchTogether> products; ///< where they are
   HostMemory shared;
   static constexpr size_t kNobody = SIZE_MAX;
 };

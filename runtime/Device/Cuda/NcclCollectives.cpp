@@ -40,19 +40,17 @@ StatusOr<ncclUniqueId> NcclCollectives::shareUniqueId() {
 }
 
 Status NcclCollectives::initialise() {
-  constexpr const char *kCall = "ncclCommInitRankConfig";
+  // Said by every rank, also by one that finds the others ended of it first.
+  constexpr const char *kCall =
+      "the GPUs cannot connect (each rank needs a card of its own, the one of "
+      "its LOCAL_RANK): ncclCommInitRankConfig";
   QLORA_ASSIGN_OR_RETURN(ncclUniqueId id, shareUniqueId());
   ncclConfig_t config;
   config.blocking = 0;
-  Status status =
-      finish(kCall,
-             nccl.commInitRankConfig(&communicator, host.size(), id,
-                                     host.rank(), &config),
-             host.timeout());
-  if (status.isOk() || status.code() == StatusCode::kAborted)
-    return status;
-  return status.withContext("the GPUs cannot connect (each rank needs a card "
-                            "of its own, the one of its LOCAL_RANK)");
+  return finish(kCall,
+                nccl.commInitRankConfig(&communicator, host.size(), id,
+                                        host.rank(), &config),
+                host.timeout());
 }
 
 StatusOr<std::unique_ptr<NcclCollectives>>

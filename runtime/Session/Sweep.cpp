@@ -120,8 +120,7 @@ static void announce(const std::vector<SweepRun> &runs) {
     lines += fmt::format("         {}: {} of its own, in {}\n", run.name,
                          formatBytes(run.ownBytes), shownPath(run.folder()));
   }
-  fmt::print("sweep    {} runs over one base of {}, which is decoded once for "
-             "all; {} planned\n{}\n",
+  fmt::print("sweep    {} runs over one base of {}; {} planned\n{}\n",
              runs.size(), formatBytes(base),
              formatBytes(base + workspaceOf(runs) + own), lines);
 }
@@ -129,7 +128,10 @@ static void announce(const std::vector<SweepRun> &runs) {
 /// Signals come to the thread that waits for the runs: kernels run in these.
 static Status trainAll(const SweepRequest &request, const RankEnvironment &env,
                        std::vector<SweepRun> &runs) {
-  mallopt(M_ARENA_MAX, 1); // one thread works at a time
+  // One thread works at a time, and what a run needs to start is given back.
+  mallopt(M_ARENA_MAX, 1);
+  mallopt(M_MMAP_THRESHOLD, 64 << 10);
+  mallopt(M_TRIM_THRESHOLD, 64 << 10);
   SweepTurns turns(runs.size());
   QLORA_RETURN_IF_ERROR(turns.allocateWorkspace(workspaceOf(runs)));
   SharedBase base;

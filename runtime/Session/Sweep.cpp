@@ -128,10 +128,7 @@ static void announce(const std::vector<SweepRun> &runs) {
 /// Signals come to the thread that waits for the runs: kernels run in these.
 static Status trainAll(const SweepRequest &request, const RankEnvironment &env,
                        std::vector<SweepRun> &runs) {
-  // One thread works at a time, and what a run needs to start is given back.
-  mallopt(M_ARENA_MAX, 1);
-  mallopt(M_MMAP_THRESHOLD, 64 << 10);
-  mallopt(M_TRIM_THRESHOLD, 64 << 10);
+  mallopt(M_ARENA_MAX, 1); // one thread works at a time
   SweepTurns turns(runs.size());
   QLORA_RETURN_IF_ERROR(turns.allocateWorkspace(workspaceOf(runs)));
   SharedBase base;

@@ -4,6 +4,8 @@
 
 #include "runtime/Device/Cpu/SweepTurns.h"
 
+#include <malloc.h>
+
 namespace qlora {
 
 /// In a circle behind `from`.
@@ -42,6 +44,8 @@ void SweepTurns::begin(size_t run) {
 Status SweepTurns::run(size_t number, SweepEntry &entry) {
   Lock lock(mutex);
   Run &run = runs[number];
+  if (run.entries == 0)
+    malloc_trim(0); // of what it needed to start
   run.state = State::kWaiting;
   run.entry = &entry;
   handOver(number);

@@ -12,7 +12,9 @@ array (tests/e2e/covering_rows.py).
 
 Needs a CPU with AVX-512, by whose kernels bitsandbytes decodes other scales
 than without, and torch, transformers, PEFT, bitsandbytes of the versions that
-are in the file. All in float32, eager. Models are decoded and then loaded as files are; what is
+are in the file. All in float32, eager. Models are decoded and then loaded as
+files are; that the codes of the files stand for these numbers is asked of
+bitsandbytes (4 bits) and of stored_formats.py (FP8, GPTQ, AWQ). What is
 quantised on load is here what bitsandbytes makes of the loaded weights. A seed
 is one whose router comes near to no other choice of experts.
 """
@@ -32,12 +34,14 @@ from peft.optimizers import create_loraplus_optimizer
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)),
                                 "..", "e2e"))
 import safetensors_io  # noqa: E402
+from covering_adapters import adapter_tensors, family_of  # noqa: E402
+from covering_adapters import is_turned, lora_options, write_adapter  # noqa: E402
 from covering_formats import FORMATS, rounded, widened  # noqa: E402
-from covering_models import FAMILIES, write_model  # noqa: E402
-from covering_rows import BATCH, LENGTH, STEPS, adapter_tensors  # noqa: E402
-from covering_rows import batches, covering_array  # noqa: E402
-from covering_rows import lora_options, name_of, settings  # noqa: E402
-from covering_rows import sampled, write_adapter  # noqa: E402
+from covering_models import write_model  # noqa: E402
+from covering_rows import STEPS, batches, covering_array  # noqa: E402
+from covering_rows import name_of, sampled, settings  # noqa: E402
+from covering_decoding import check_decoding  # noqa: E402
+from other_golden import exact_svd, names_of  # noqa: E402
 
 MARGIN, LIMIT = 1e-3, 5e-5
 transformers.logging.set_verbosity_error()
@@ -61,6 +65,9 @@ def quantise_on_load(model, options):
     what bitsandbytes decodes."""
     from bitsandbytes import functional as F
 
+    if not options:
+        return
+
     def decoded(weight):
         if options.get("load_in_8bit"):
             codes, scales, _ = F.int8_vectorwise_quant(weight.half())
@@ -73,7 +80,8 @@ def quantise_on_load(model, options):
         return F.dequantize_4bit(packed, state)
 
     for name, module in model.named_modules():
-        if isinstance(module, torch.nn.Linear) and name != "lm_head":
+        if isinstance(module, torch.nn.Linear) and not {
+                "lm_head", "lora_A", "lora_B"} & set(name.split(".")):
             module.weight.data = decoded(module.weight.data)
     if options.get("quantize_moe_experts"):
         for _, weight in model.named_parameters():
@@ -81,32 +89,8 @@ def quantise_on_load(model, options):
                 weight.data = decoded(weight.data)
 
 
-def check_decoding(row, seed):
-    """That bitsandbytes decodes stored weights as covering_formats does."""
-    from bitsandbytes import functional as F
-    from safetensors.torch import load_file
-    family, form = FAMILIES[row["family"]], FORMATS[row["format"]]
-    with tempfile.TemporaryDirectory() as work:
-        for name, decoded in (("stored", False), ("decoded", True)):
-            write_model(os.path.join(work, name), family, form, seed, decoded)
-        tensors, plain = (load_file(os.path.join(
-            work, name, "model.safetensors")) for name in ("stored",
-                                                           "decoded"))
-    for name, value in tensors.items():
-        parts = {other[len(name) + 1:]: part for other, part in tensors.items()
-                 if other.startswith(name + ".")}
-        if parts:
-            state = F.QuantState.from_dict(parts, device="cpu")
-            value = F.dequantize_4bit(value, state)
-            turned = row["family"] == "gpt2"
-            if not torch.equal(value, plain[name].T if turned
-                               else plain[name]):
-                raise SystemExit(f"bitsandbytes decodes {name} of "
-                                 f"{name_of(row)} to other numbers")
-
-
 def load_base(row, seed):
-    family, form = FAMILIES[row["family"]], FORMATS[row["format"]]
+    family, form = family_of(row), FORMATS[row["format"]]
     with tempfile.TemporaryDirectory() as work:
         folder = os.path.join(work, "decoded")
         write_model(folder, family, form, seed, decoded=True)
@@ -120,17 +104,41 @@ def load_base(row, seed):
         raise SystemExit(f"{name_of(row)}: {left}")
     if not form.is_plain():
         make_linears(model)
-    if form.options:
-        quantise_on_load(model, form.options)
     return model
 
 
+def as_in_files(tensor, row):
+    return torch.tensor(widened(rounded(tensor.detach().numpy(),
+                                        FORMATS[row["format"]].dtype)))
+
+
+def factored(model, row):
+    """PiSSA: what is left of the weights has the type of the files, or is
+    quantised from that. Also what it was."""
+    exact_svd()
+    model = peft.get_peft_model(model, peft.LoraConfig(
+        task_type="CAUSAL_LM", lora_dropout=0.0,
+        fan_in_fan_out=is_turned(row), **lora_options(row)))
+    named = names_of(model)
+    rest = {name: p.detach().clone() for name, p in model.named_parameters()
+            if not p.requires_grad}
+    for name, p in model.named_parameters():
+        if name.endswith(".base_layer.weight"):
+            p.data = as_in_files(p, row)
+    quantise_on_load(model, FORMATS[row["format"]].options)
+    return model, named, rest
+
+
 def adapted(model, row, seed):
-    """PEFT's model with the first adapter, and its parameters by the names that
-    PEFT saves; without an adapter those of the model."""
+    """PEFT's model with the first adapter, its parameters by the names that
+    PEFT saves, or those of the model without one, and weights that are others
+    for whoever loads the adapter."""
     options = lora_options(row)
+    if row["adapter"] == "pissa":
+        return factored(model, row)
+    quantise_on_load(model, FORMATS[row["format"]].options)
     if options is None:
-        return model, dict(model.named_parameters())
+        return model, dict(model.named_parameters()), {}
     options.pop("loraplus_lr_ratio", None)
     with tempfile.TemporaryDirectory() as folder:
         write_adapter(folder, row, seed)
@@ -146,7 +154,7 @@ def adapted(model, row, seed):
                                       err_msg=name)
     names = {tensor.data_ptr(): name for name, tensor in saved.items()}
     return model, {names[p.data_ptr()]: p for p in model.parameters()
-                   if p.requires_grad}
+                   if p.requires_grad}, {}
 
 
 def optimizer_of(model, named, row):
@@ -184,7 +192,7 @@ def train(row, seed):
     check_decoding(row, seed)
     model = load_base(row, seed)
     margins = watch_routers(model)
-    model, named = adapted(model, row, seed)
+    model, named, rest = adapted(model, row, seed)
     optimizer = optimizer_of(model, named, row)
     data = {name: torch.tensor(values).long()
             for name, values in batches(row, seed).items()}
@@ -211,9 +219,10 @@ def train(row, seed):
         losses.append(total)
     if row["adapter"] == "full":  # what comes out has the type of the files
         for p in named.values():
-            p.data = torch.tensor(widened(rounded(
-                p.detach().numpy(), FORMATS[row["format"]].dtype)))
+            p.data = as_in_files(p, row)
     with torch.no_grad():
+        for name, p in model.named_parameters():
+            p.copy_(rest.get(name, p))
         after = model(input_ids=data["input_ids"][0]).logits.numpy()
     if min(margins) < MARGIN:
         return None

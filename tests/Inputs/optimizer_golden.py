@@ -5,7 +5,8 @@
 
     optimizer_golden.py OPTIM FROM TO
 
-LoRA with that --optim, B's faster. Needs what other_golden.py needs, for some
+LoRA with that --optim, B's faster; from a case that trains all weights these,
+matrices by OPTIM, which is muon then. Needs what other_golden.py needs, for some
 OPTIM bitsandbytes or schedulefree too; what they were is in case.json. The
 adapter is that of llama-adamw8bit, with tensors above and below 4096 elements
 (from where bitsandbytes has 8 bits) whose last block is partial, and B's that
@@ -23,7 +24,7 @@ import transformers
 from safetensors.torch import load_file
 
 import other_golden
-from other_golden import DECAY, RATIO, STEPS
+from other_golden import DECAY, EPSILON, RATIO, STEPS
 
 TARGETS, RANK, WARMUP = ["q_proj", "k_proj"], 65, 3
 
@@ -68,6 +69,24 @@ def other_optimizer(model, case, kind):
     return optimizer_class(kind)(groups, rate), named
 
 
+class ByShape(torch.optim.Optimizer):
+    """Matrices by Muon, and by AdamW, without decay, what has one dimension."""
+
+    def __init__(self, named, rate):
+        matrices = [p for p in named.values() if p.dim() >= 2]
+        vectors = [p for p in named.values() if p.dim() < 2]
+        self.parts = [
+            muon([{"params": matrices, "weight_decay": DECAY}], rate),
+            torch.optim.AdamW(vectors, lr=rate, eps=EPSILON, weight_decay=0.0)]
+        super().__init__([group for part in self.parts
+                          for group in part.param_groups], {})
+
+    def step(self):
+        for part in self.parts:
+            part.step()
+            self.state.update(part.state)
+
+
 def new_adapter(model, to, kind):
     torch.manual_seed(7)
     model = peft.get_peft_model(model, peft.LoraConfig(
@@ -95,12 +114,14 @@ def write_yaml(source, to, kind):
     beside = "../" + os.path.basename(source) + "/"
     for name in ("model_name_or_path", "train_file"):
         values[name] = os.path.normpath(beside + values[name])
-    values |= {"max_steps": STEPS, "weight_decay": DECAY,
-               "loraplus_lr_ratio": RATIO, "optim": kind, "lora_r": RANK,
-               "lora_alpha": RANK, "lora_target_modules": TARGETS,
-               "save_steps": 0, "adapter_name_or_path":
-                   "adapter_init" if kind == "adamw_bnb_8bit"
-                   else "../llama-adamw8bit/adapter_init"}
+    if values.get("finetuning_type") != "full":
+        values |= {"loraplus_lr_ratio": RATIO, "lora_r": RANK,
+                   "lora_alpha": RANK, "lora_target_modules": TARGETS,
+                   "adapter_name_or_path":
+                       "adapter_init" if kind == "adamw_bnb_8bit"
+                       else "../llama-adamw8bit/adapter_init"}
+    values |= {"max_steps": STEPS, "weight_decay": DECAY, "optim": kind,
+               "save_steps": 0}
     if kind == "schedule_free_adamw":
         values["warmup_steps"] = WARMUP
     with open(os.path.join(to, "train.yaml"), "w") as file:
@@ -112,10 +133,15 @@ def main(kind, source, to):
     os.makedirs(to, exist_ok=True)
     with open(os.path.join(source, "case.json")) as file:
         case = json.load(file)
-    model = new_adapter(other_golden.load(os.path.join(source, "model")), to,
-                        kind)
-    optimizer, named = other_optimizer(model, case, kind)
-    batches = load_file(os.path.join(source, "batches.safetensors"))
+    values = other_golden.settings(source)
+    model = other_golden.load(os.path.join(source, "model"))
+    if values.get("finetuning_type") == "full":
+        named = dict(model.named_parameters())
+        optimizer = ByShape(named, case["learning_rate"])
+    else:
+        model = new_adapter(model, to, kind)
+        optimizer, named = other_optimizer(model, case, kind)
+    batches = load_file(os.path.join(source, values["train_file"]))
     expected = other_golden.train(model, optimizer, named, case, batches)
     expected |= states(optimizer, named)
     write_yaml(source, to, kind)

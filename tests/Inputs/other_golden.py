@@ -20,6 +20,7 @@ import json
 import os
 import sys
 
+import numpy as np
 import peft
 import torch
 import transformers
@@ -36,6 +37,7 @@ KINDS = {
                         "target_modules": ["q_proj", "v_proj", "down_proj"]},
                        False),
     "pissa": (FACTORS | {"init_lora_weights": "pissa"}, False),
+    "pissa-niter": (FACTORS | {"init_lora_weights": "pissa_niter_4"}, False),
     "olora": (FACTORS | {"init_lora_weights": "olora", "use_rslora": True},
               False),
     "pissa-nf4": (FACTORS | {"init_lora_weights": "pissa"}, True),
@@ -123,12 +125,50 @@ def exact_svd(svd=torch.linalg.svd):
         part.float() for part in svd(w.double(), **options))
 
 
-def factored(model, options, is_packed):
+def normal_draws(seed, name, count):
+    """Of runtime/Weights/ParameterInit.cpp: a stream of splitmix64 for each
+    weight, and Box and Muller's transform of two of its numbers."""
+    def mix(x):
+        x = (x ^ x >> np.uint64(30)) * np.uint64(0xbf58476d1ce4e5b9)
+        x = (x ^ x >> np.uint64(27)) * np.uint64(0x94d049bb133111eb)
+        return x ^ x >> np.uint64(31)
+    fnv = 0xcbf29ce484222325
+    for byte in name.encode():
+        fnv = (fnv ^ byte) * 0x100000001b3 % 2**64
+    stream = mix(mix(np.array([seed], np.uint64)) ^ np.uint64(fnv))
+    index = np.arange(1, 2 * count + 1, dtype=np.uint64)
+    drawn = mix(stream + index * np.uint64(0x9e3779b97f4a7c15))
+    first, second = ((drawn >> np.uint64(11)) * 2.0**-53).reshape(-1, 2).T
+    return (np.sqrt(-2 * np.log(1 - first)) * np.cos(2 * np.pi * second)
+            ).astype(np.float32)
+
+
+def subspace_iteration(model, seed):
+    """What PEFT calls for pissa_niter_N, in float64 and from draws of ours:
+    Halko et al. (2011), algorithm 4.4. torch takes a wide matrix by its
+    transpose."""
+    names = {p.data_ptr(): name for name, p in model.named_parameters()}
+
+    def svd(weight, rank, niter):
+        draws = normal_draws(seed, names[weight.data_ptr()],
+                             weight.shape[1] * rank)
+        w = weight.double()
+        q = w @ torch.from_numpy(draws).double().reshape(-1, rank)
+        for _ in range(niter):
+            q = w @ torch.linalg.qr(w.T @ torch.linalg.qr(q).Q).Q
+        q = torch.linalg.qr(q).Q
+        u, s, v = torch.linalg.svd(q.T @ w, full_matrices=False)
+        return (q @ u.double()).float(), s.float(), v.T.float()
+    peft.tuners.lora.layer.svd_lowrank = svd
+
+
+def factored(model, options, is_packed, seed):
     """The model with PEFT's adapter; in 4 bits what PiSSA leaves is packed, and
     LoftQ starts at what packing leaves (of PEFT's, which needs a card, the
     parts)."""
     from peft.utils.loftq_utils import _low_rank_decomposition
     exact_svd()
+    subspace_iteration(model, seed)
     is_loftq = options["init_lora_weights"] == "loftq"
     config = peft.LoraConfig(**options | (
         {"init_lora_weights": True} if is_loftq else {}))
@@ -293,7 +333,7 @@ def main(kind, source, to):
         optimizer = trainer_optimizer(named, case)
     else:
         options, is_packed = KINDS[kind]
-        model = factored(model, options, is_packed)
+        model = factored(model, options, is_packed, case["seed"])
         named = names_of(model)
         optimizer = trainer_optimizer(named, case)
         before = {n: delta(m) for n, m in adapted(model).items()}

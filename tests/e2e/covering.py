@@ -32,7 +32,8 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import safetensors_io  # noqa: E402
 from covering_formats import FORMATS  # noqa: E402
 from covering_rows import covering_array, name_of, refused_rows  # noqa: E402
-from covering_rows import sampled, write_row  # noqa: E402
+from covering_rows import sampled, settings, settings_after  # noqa: E402
+from covering_rows import write_row, write_yaml  # noqa: E402
 from goldens import LOGITS, LOSS, NORM, Failure, check  # noqa: E402
 from goldens import cuda_environment, cuda_flags, run  # noqa: E402
 
@@ -44,14 +45,17 @@ OLDER = ("llama2", "llama3", "mistral", "qwen2", "gemma2", "gpt2", "mixtral",
 
 
 def build(options, folder):
-    log = os.path.join(folder, "log.txt")
-    model, module = os.path.join(folder, "m.mlir"), os.path.join(folder,
-                                                                 "t.so")
     run([f"{options.tools}/qlora-import", os.path.join(folder, "model"), "-o",
-         model], log)
-    run([f"{options.tools}/qloracc", model, "-o", module, "--config",
-         os.path.join(folder, "train.yaml"),
-         *(cuda_flags() if options.target == "cuda" else [])], log)
+         os.path.join(folder, "m.mlir")], os.path.join(folder, "log.txt"))
+    return compile_for(options, folder, "train.yaml")
+
+
+def compile_for(options, folder, config):
+    module = os.path.join(folder, f"{config}.so")
+    run([f"{options.tools}/qloracc", os.path.join(folder, "m.mlir"), "-o",
+         module, "--config", os.path.join(folder, config),
+         *(cuda_flags() if options.target == "cuda" else [])],
+        os.path.join(folder, "log.txt"))
     return module
 
 
@@ -63,12 +67,12 @@ def train(options, row, folder, module):
     environment = {**environment, "XDG_CACHE_HOME": folder}
     out, again = os.path.join(folder, "out"), os.path.join(folder, "again")
 
-    def start(ranks, *more):
+    def start(module, config, ranks, *more):
         run([f"{options.tools}/qlora-run", module, "--config",
-             os.path.join(folder, "train.yaml"), "--gpus", str(ranks),
-             "--threads", "1", *more], os.path.join(folder, "log.txt"),
-            environment)
-    start(row["ranks"], "--output-dir", out, "--dump", f"{folder}/1")
+             os.path.join(folder, config), "--gpus", str(ranks), "--threads",
+             "1", *more], os.path.join(folder, "log.txt"), environment)
+    start(module, "train.yaml", row["ranks"], "--output-dir", out, "--dump",
+          f"{folder}/1")
     with open(os.path.join(out, "metrics.jsonl")) as lines:
         metrics = [json.loads(line) for line in lines]
     metrics = [step for step in metrics if "loss" in step]
@@ -77,8 +81,13 @@ def train(options, row, folder, module):
         return metrics, before, None
     name = ("--model-name-or-path" if row["adapter"] == "full"
             else "--adapter-name-or-path")
-    start(1, name, out, "--output-dir", again, "--max-steps", "1", "--dump",
-          f"{folder}/2")
+    config, values = "train.yaml", settings_after(row, out)
+    if values != settings(row):
+        config = "after.yaml"
+        write_yaml(os.path.join(folder, config), values)
+        module = compile_for(options, folder, config)
+    start(module, config, 1, name, out, "--output-dir", again, "--max-steps",
+          "1", "--dump", f"{folder}/2")
     return metrics, before, safetensors_io.load(f"{folder}/2")["logits"]
 
 

@@ -116,18 +116,127 @@ def stored_mxfp4(seed, name, shape):
                                  .swapaxes(1, 2)))
 
 
+def scale_of_fp8(seed, name, shape):
+    """Of the linears of a model, some have a scale for each row, some one, and
+    some one for each block of 128 x 128, partial ones included; as its number,
+    and as what each element is multiplied with."""
+    kind = fp8_kind(name)
+    tile = {"channel": (1, shape[1]), "tensor": shape,
+            "block": (TILE, TILE)}[kind]
+    count = [-(-extent // size) for extent, size in zip(shape, tile)]
+    scales = draw(seed, name + "_scale", count, 0.003 / shape[1] ** 0.5,
+                  0.01 / shape[1] ** 0.5)
+    scales = rounded(scales, "float32" if kind == "block" else "bfloat16")
+    each = widened(scales)
+    for axis in (0, 1):
+        each = each.repeat(tile[axis], axis)
+    return (scales.reshape(1) if kind == "tensor" else scales,
+            each[:shape[0], :shape[1]])
+
+
+def fp8_kind(name):
+    module = name.split(".")[-2]
+    return next((kind for kind, modules in FP8_SCALES.items()
+                 if module in modules), "block")
+
+
+def stored_fp8(seed, name, shape):
+    """E4M3, whose largest code is no number and which has no infinities."""
+    magnitudes = (bits(seed, name, int(np.prod(shape))) % np.uint64(127)
+                  ).astype(np.uint8)
+    signs = (bits(seed, name + ".sign", magnitudes.size) & np.uint64(1)
+             ).astype(np.uint8)
+    exponent, fraction = magnitudes >> 3, (magnitudes & 7) / np.float32(8)
+    values = np.where(exponent == 0, np.ldexp(fraction, -6), np.ldexp(
+        1 + fraction, exponent.astype(np.int32) - 7)).astype(np.float32)
+    scales, each = scale_of_fp8(seed, name, shape)
+    values = np.where(signs, -values, values).reshape(shape) * each
+    codes = (magnitudes | signs << 7).view(safetensors_io.E4M3)
+    return {name: codes.reshape(shape), name + "_scale": scales}, values
+
+
+def words(codes, places):
+    """Eight codes of 4 bits of the last axis in a word, each at its place."""
+    codes = codes.reshape(*codes.shape[:-1], -1, 8).astype(np.uint32)
+    return (codes << (4 * np.array(places, np.uint32))).sum(
+        -1, dtype=np.uint32).view(np.int32)
+
+
+def stored_integers(is_awq):
+    """GPTQ and AWQ: [in, out], an integer zero point and a scale for a group of
+    inputs. A word of GPTQ goes along the inputs, one of AWQ along the outputs
+    with the even ones first; zero points are along the outputs in both, in
+    GPTQ's files one less: the word of all is."""
+    places = (0, 4, 1, 5, 2, 6, 3, 7) if is_awq else range(8)
+
+    def store(seed, name, shape):
+        module, (outputs, inputs) = name[:-len(".weight")], shape
+        groups = inputs // GROUP
+
+        def drawn(part, rows):
+            return (bits(seed, f"{module}.{part}", rows * outputs) >> np.uint64(
+                60)).astype(np.int32).reshape(rows, outputs)
+        codes, zeros = drawn("qweight", inputs), drawn("qzeros", groups)
+        scales = draw(seed, f"{module}.scales", zeros.shape, 0.05 / inputs
+                      ** 0.5, 0.15 / inputs ** 0.5).astype(np.float16)
+        values = (codes - zeros.repeat(GROUP, 0)) * scales.astype(
+            np.float32).repeat(GROUP, 0)
+        parts = {"scales": scales, "qzeros": words(zeros, places)}
+        if is_awq:
+            parts["qweight"] = words(codes, places)
+        else:
+            parts["qweight"] = np.ascontiguousarray(words(codes.T, places).T)
+            parts["qzeros"] = (parts["qzeros"].view(np.uint32)
+                               - np.uint32(0x11111111)).view(np.int32)
+            parts["g_idx"] = (np.arange(inputs) // GROUP).astype(np.int32)
+        return ({f"{module}.{part}": value for part, value in parts.items()},
+                np.ascontiguousarray(values.T.astype(np.float32)))
+    return store
+
+
 class Format:
     """How files are stored: `dtype` of what is plain, `store` of the weights of
-    `role`, the `method` config.json names; or `options` of quantising on
-    load."""
+    `roles`, the `method` config.json names; or `options` of quantising on
+    load. MLPs and experts are `inner` wide where blocks ask for it."""
 
-    def __init__(self, dtype, options=(), store=None, role="linear",
-                 method=()):
+    def __init__(self, dtype, options=(), store=None, roles=("linear",),
+                 method=(), inner=None):
         self.dtype, self.options = dtype, dict(options)
-        self.store, self.role, self.method = store, role, dict(method)
+        self.store, self.roles, self.method = store, roles, dict(method)
+        self.inner = inner
 
     def is_plain(self):
         return not self.options and not self.store
+
+    def stores(self, name, role):
+        return (self.store and role in self.roles
+                and not (self.inner and name.split(".")[-2] in NARROW))
+
+
+# What FP8, GPTQ and AWQ leave as it is beside the head: gates of one output.
+NARROW = ("shared_expert_gate",)
+TILE, GROUP = 128, 16
+FP8_SCALES = {"channel": ("q_proj", "k_proj", "qkv_proj", "c_attn", "w2"),
+              "tensor": ("v_proj", "o_proj")}
+
+
+def compressed():
+    """As compressed-tensors has it: groups of modules, each with a strategy."""
+    groups = {f"group_{i}": {
+        "targets": [f"re:.*{module}$" for module in modules],
+        "weights": {"num_bits": 8, "type": "float", "strategy": kind}}
+        for i, (kind, modules) in enumerate(FP8_SCALES.items())}
+    groups["others"] = {"targets": ["Linear"], "weights": {
+        "num_bits": 8, "type": "float", "strategy": "block",
+        "block_structure": [TILE, TILE]}}
+    return {"quant_method": "compressed-tensors", "format": "float-quantized",
+            "config_groups": groups,
+            "ignore": ["lm_head", *(f"re:.*{module}$" for module in NARROW)]}
+
+
+def integers(method, **more):
+    return {"quant_method": method, "bits": 4, "group_size": GROUP,
+            "modules_to_not_convert": ["lm_head", *NARROW], **more}
 
 
 def bnb(**more):
@@ -154,7 +263,16 @@ FORMATS = {
         load_in_4bit=True, bnb_4bit_quant_type="fp4")),
     "bnb-int8": Format("float16", store=stored_int8,
                        method=bnb(load_in_8bit=True)),
-    "mxfp4": Format("bfloat16", store=stored_mxfp4, role="stack", method={
+    "fp8": Format("bfloat16", store=stored_fp8, roles=("linear", "expert"),
+                  method=compressed(), inner=160),
+    "gptq": Format("float16", store=stored_integers(False), inner=96,
+                   roles=("linear", "expert"), method=integers(
+                       "gptq", sym=False, desc_act=False,
+                       checkpoint_format="gptq")),
+    "awq": Format("float16", store=stored_integers(True), inner=96,
+                  roles=("linear", "expert"), method=integers(
+                      "awq", zero_point=True, version="gemm")),
+    "mxfp4": Format("bfloat16", store=stored_mxfp4, roles=("stack",), method={
         "quant_method": "mxfp4", "modules_to_not_convert": [
             "model.layers.*.self_attn", "model.layers.*.mlp.router",
             "model.embed_tokens", "lm_head"]}),

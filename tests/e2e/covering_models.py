@@ -7,6 +7,7 @@ A family is what its config.json says and the tensors that follow from it. A
 tensor depends on a seed and its name alone.
 """
 
+import copy
 import json
 import os
 
@@ -21,6 +22,8 @@ GEMMA_NORMS = ("input_layernorm", "post_attention_layernorm",
                "pre_feedforward_layernorm", "post_feedforward_layernorm")
 DENSE = ("q_proj", "v_proj", "down_proj")
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+INNER = ("intermediate_size", "n_inner", "moe_intermediate_size",
+         "shared_expert_intermediate_size")
 YARN = {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0,
         "beta_slow": 1.0, "truncate": False,
         "original_max_position_embeddings": 4096}
@@ -45,6 +48,18 @@ class Family:
         self.biases, self.head_norms, self.fused = biases, head_norms, fused
         self.experts, self.norms, self.norm_mean = experts, norms, norm_mean
         self.tied, self.targets, self.embedding = tied, targets, embedding
+
+    def stored_as(self, form):
+        """With MLPs and experts as wide as the format asks for."""
+        if not form.inner:
+            return self
+        other = copy.copy(self)
+        other.config = {key: form.inner if key in INNER else value
+                        for key, value in self.config.items()}
+        if self.experts:
+            other.experts = {key: form.inner if key in ("inner", "shared")
+                             else value for key, value in self.experts.items()}
+        return other
 
     def sizes(self):
         c = self.config
@@ -172,7 +187,7 @@ FAMILIES = {
                     {"sliding_window": None, "use_sliding_window": False},
                     biases=("q_proj", "k_proj", "v_proj")),
     "qwen3": Family("Qwen3ForCausalLM", "qwen3", SMALL,
-                    {"head_dim": 20, "sliding_window": None,
+                    {"head_dim": 32, "sliding_window": None,
                      "use_sliding_window": False}, head_norms="head"),
     "gemma2": Family("Gemma2ForCausalLM", "gemma2", LARGE, {
         "query_pre_attn_scalar": 24, "sliding_window": 5, "pad_token_id": 0,
@@ -252,7 +267,7 @@ def write_model(folder, family, form, seed, decoded=False):
     names of the plain model."""
     tensors = {}
     for name, role, shape in family.tensors():
-        if form.store and role == form.role:
+        if form.stores(name, role):
             if isinstance(family, Gpt2):  # a linear of bitsandbytes is turned
                 parts, values = form.store(seed, name, shape[::-1])
                 values = values.T

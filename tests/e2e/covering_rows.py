@@ -4,7 +4,8 @@
 every two levels of two factors meet in a row unless REFUSED or ABSENT says
 that they cannot; and the folder of a row, as a user would have it.
 
-A new level is an entry of FAMILIES, FORMATS or ADAPTERS. It changes which rows
+A new level is an entry of FAMILIES (covering_models.py), FORMATS
+(covering_formats.py) or ADAPTERS (covering_adapters.py). It changes which rows
 there are: Inputs/covering.py --write computes those that are new.
 """
 
@@ -15,30 +16,12 @@ import os
 import numpy as np
 
 import safetensors_io
-from covering_formats import FORMATS, bits, draw
+from covering_adapters import ADAPTERS, DENSE, OURS, SPARSE, family_of
+from covering_adapters import has_start, lora_options, named, write_adapter
+from covering_formats import FORMATS, bits
 from covering_models import FAMILIES, write_model
 
 BATCH, LENGTH, STEPS = 2, 13, 2
-SPARSE = {name for name, family in FAMILIES.items() if family.experts}
-DENSE = set(FAMILIES) - SPARSE
-
-# Beside what all have; "linears" is all-linear, of experts the named targets.
-ADAPTERS = {
-    "all-linear": {"r": 4, "lora_alpha": 8, "target_modules": "all-linear"},
-    "patterns": {"r": 4, "lora_alpha": 12, "layers_to_transform": [1]},
-    "rslora": {"r": 5, "lora_alpha": 3, "target_modules": "linears",
-               "use_rslora": True},
-    "dora": {"r": 3, "lora_alpha": 6, "target_modules": "linears",
-             "use_dora": True},
-    "bias": {"r": 4, "lora_alpha": 8, "target_modules": "linears",
-             "lora_bias": True},
-    "plus": {"r": 2, "lora_alpha": 7, "target_modules": "linears",
-             "loraplus_lr_ratio": 3.0},
-    "embedding": {"r": 6, "lora_alpha": 9, "modules_to_save": ["lm_head"]},
-    "experts": {"r": 3, "lora_alpha": 5, "target_parameters": [
-        "mlp.experts.gate_up_proj", "mlp.experts.down_proj"]},
-    "full": None,
-}
 FACTORS = {"family": FAMILIES, "format": FORMATS, "adapter": ADAPTERS,
            "ranks": (1, 2)}
 
@@ -55,6 +38,9 @@ REFUSED = [
     ({"format": {name for name, form in FORMATS.items()
                  if form.store and name != "mxfp4"}}, {"adapter": {"full"}},
      "is quantised and cannot be trained in full"),
+    ({"format": {name for name, form in FORMATS.items()
+                 if form.store and name != "mxfp4"}}, {"adapter": {"pissa"}},
+     "init_lora_weights: .* is quantised or stacked"),
     ({"family": DENSE}, {"adapter": {"experts"}},
      "target_parameters: .* matches no parameter of experts"),
 ]
@@ -145,108 +131,6 @@ def refused_rows():
 # Folders ---------------------------------------------------------------------
 
 
-def lora_options(row):
-    """As PEFT has them, targets written out; None: all weights."""
-    options = ADAPTERS[row["adapter"]]
-    if options is None:
-        return None
-    options, family = dict(options), FAMILIES[row["family"]]
-    targets = list(family.targets)
-    if options.get("target_modules") == "linears":
-        is_dense = row["family"] in DENSE
-        options["target_modules"] = "all-linear" if is_dense else targets
-    options.setdefault("target_modules", targets)
-    if row["adapter"] == "patterns":
-        options["rank_pattern"] = {targets[0]: 7}
-        options["alpha_pattern"] = {targets[1]: 3.5}
-    if row["adapter"] == "embedding":
-        options["target_modules"] = [targets[0], family.embedding]
-        if family.tied:  # PEFT would train a copy of the head
-            del options["modules_to_save"]
-    return options
-
-
-def adapted_linears(row):
-    """Path, out and in of what the targets reach."""
-    family, options = FAMILIES[row["family"]], lora_options(row)
-    targets = options["target_modules"]
-    top = "transformer.h" if row["family"] == "gpt2" else "model.layers"
-    for i in options.get("layers_to_transform", (0, 1)):
-        for path, shape in family.linears(f"{top}.{i}"):
-            if targets == "all-linear" or any(
-                    path.endswith("." + target) for target in targets):
-                yield path, *(shape[::-1] if row["family"] == "gpt2"
-                              else shape)
-
-
-def expert_adapters(row, rank):
-    """PEFT nests what is of one module: the second parameter is outside."""
-    family = FAMILIES[row["family"]]
-    hidden, count = family.sizes()[0], family.experts["count"]
-    inner = family.experts["inner"]
-    for i in range(2):
-        module = f"model.layers.{i}.mlp.experts"
-        for path, out, fan_in in ((f"{module}.base_layer", 2 * inner, hidden),
-                                  (module, hidden, inner)):
-            yield f"{path}.lora_A.weight", (rank * count, fan_in)
-            yield f"{path}.lora_B.weight", (out, rank * count)
-
-
-def adapter_shapes(row):
-    """Under the names that PEFT saves, without base_model.model."""
-    family, options = FAMILIES[row["family"]], lora_options(row)
-    for path, out, fan_in in adapted_linears(row):
-        rank = next((r for name, r in options.get("rank_pattern", {}).items()
-                     if path.endswith("." + name)), options["r"])
-        yield f"{path}.lora_A.weight", (rank, fan_in)
-        yield f"{path}.lora_B.weight", (out, rank)
-        if options.get("use_dora"):
-            yield f"{path}.lora_magnitude_vector", (out,)
-        if options.get("lora_bias"):
-            yield f"{path}.lora_B.bias", (out,)
-    if options.get("target_parameters"):
-        yield from expert_adapters(row, options["r"])
-    if row["adapter"] == "embedding":
-        name, _, (vocabulary, hidden) = next(iter(family.tensors()))
-        path = name[:-len(".weight")]
-        yield f"{path}.lora_embedding_A", (options["r"], vocabulary)
-        yield f"{path}.lora_embedding_B", (hidden, options["r"])
-        if "modules_to_save" in options:
-            yield "lm_head.weight", (vocabulary, hidden)
-
-
-def adapter_tensors(row, seed):
-    """Nothing is neutral: B of zeros would hide what A's gradient is."""
-    tensors = {}
-    for name, shape in adapter_shapes(row):
-        if name.endswith("magnitude_vector"):
-            values = draw(seed, name, shape, 0.1, 1.0)
-        elif name.endswith(("lora_B.weight", "lora_B.bias", "embedding_A")):
-            values = draw(seed, name, shape, 0.05)
-        else:
-            values = draw(seed, name, shape, shape[-1] ** -0.5)
-        tensors[f"base_model.model.{name}"] = values
-    return tensors
-
-
-def write_adapter(folder, row, seed):
-    options = lora_options(row)
-    options.pop("loraplus_lr_ratio", None)
-    os.makedirs(folder, exist_ok=True)
-    safetensors_io.save(os.path.join(folder, "adapter_model.safetensors"),
-                        adapter_tensors(row, seed))
-    config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "bias": "none",
-              "lora_dropout": 0.0, "base_model_name_or_path": "model",
-              "fan_in_fan_out": is_turned(row), **options}
-    with open(os.path.join(folder, "adapter_config.json"), "w") as file:
-        json.dump(config, file)
-
-
-def is_turned(row):
-    """Whether PEFT adapts Conv1D; bitsandbytes makes linears of it."""
-    return row["family"] == "gpt2" and FORMATS[row["format"]].is_plain()
-
-
 def batches(row, seed):
     """Labels begin at random, and some rows have padding."""
     count = STEPS * row["ranks"]
@@ -275,23 +159,39 @@ def settings(row):
               **FORMATS[row["format"]].options}
     if options is None:
         return values | {"finetuning_type": "full"}
-    names = {"r": "lora_r", "target_modules": "lora_target_modules",
-             "rank_pattern": "lora_rank_pattern",
-             "alpha_pattern": "lora_alpha_pattern"}
-    return values | {"adapter_name_or_path": "adapter_init"} | {
-        names.get(name, name): value for name, value in options.items()}
+    if has_start(row):
+        values["adapter_name_or_path"] = "adapter_init"
+    return values | named(options)
+
+
+def settings_after(row, folder):
+    """Of what has come out; PiSSA leaves a plain adapter, of another rank, of
+    the model before it was quantised."""
+    values = settings(row)
+    if row["adapter"] != "pissa":
+        return values
+    with open(os.path.join(folder, "adapter_config.json")) as file:
+        config = json.load(file)
+    values = {name: value for name, value in values.items()
+              if name not in FORMATS[row["format"]].options}
+    return values | named({name: config[name] for name in (
+        "init_lora_weights", "lora_alpha", *OURS)})
+
+
+def write_yaml(path, values):
+    with open(path, "w") as file:
+        file.writelines(f"{name}: {json.dumps(value)}\n"
+                        for name, value in values.items())
 
 
 def write_row(folder, row, seed):
-    family, form = FAMILIES[row["family"]], FORMATS[row["format"]]
-    write_model(os.path.join(folder, "model"), family, form, seed)
-    if row["adapter"] != "full" and is_possible(row):
+    write_model(os.path.join(folder, "model"), family_of(row),
+                FORMATS[row["format"]], seed)
+    if has_start(row) and is_possible(row):
         write_adapter(os.path.join(folder, "adapter_init"), row, seed)
     safetensors_io.save(os.path.join(folder, "batches.safetensors"),
                         batches(row, seed))
-    with open(os.path.join(folder, "train.yaml"), "w") as file:
-        file.writelines(f"{name}: {json.dumps(value)}\n"
-                        for name, value in settings(row).items())
+    write_yaml(os.path.join(folder, "train.yaml"), settings(row))
 
 
 def sampled(logits):

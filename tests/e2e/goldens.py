@@ -274,7 +274,8 @@ def bf16_gradient_limit(case):
             or found.get("llm_int8_activations") == "int8"):
         return None
     layers = config.get("num_hidden_layers", config.get("n_layer"))
-    is_residual = found.get("init_lora_weights") in ("pissa", "olora")
+    is_residual = str(found.get("init_lora_weights")).startswith(
+        ("pissa", "olora"))
     return GRADIENT_BF16 * max(1.0, layers / 2 * (1 + is_residual)) ** 0.5
 
 

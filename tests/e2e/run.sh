@@ -27,6 +27,8 @@ echo "-- the CPU benchmarks with tiny shapes"
 ../../bench/cpu.py --fast --tools "$tools"
 echo "-- on one rank"
 ./goldens.py --tools "$tools" --ranks 1 llama-dropout qwen3-ranks
+echo "-- on two ranks"
+./goldens.py --tools "$tools" --ranks 2 llama-muon-full
 echo "-- bf16 compute"
 ./goldens.py --tools "$tools" --bf16
 for pass in fuse-lora fuse-accumulate rematerialize plan-dequant fuse-rows \

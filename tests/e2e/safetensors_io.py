@@ -9,8 +9,9 @@ import struct
 
 import numpy as np
 
+E4M3 = np.dtype([("e4m3", np.uint8)])  # FP8 as its codes
 DTYPES = {"F32": np.float32, "F16": np.float16, "I32": np.int32, "I8": np.int8,
-          "I64": np.int64, "U8": np.uint8, "BF16": np.uint16}
+          "I64": np.int64, "U8": np.uint8, "BF16": np.uint16, "F8_E4M3": E4M3}
 
 
 def load(path):

@@ -156,7 +156,8 @@ static Status checkUnknownKey(const std::string &name, const json &value,
   return Status::ok();
 }
 
-bool understandsKey(const Family &family, std::string_view key) {
+/// True for a key that only families which have it read, as this one does.
+static bool understandsKey(const Family &family, std::string_view key) {
   const ConfigNames &keys = family.keys;
   const std::string_view names[] = {
       keys.hiddenSize,     keys.innerSize,       keys.layers,

@@ -26,9 +26,6 @@
 
 namespace qlora {
 
-/// True for a key that only families which have it read, as this one does.
-bool understandsKey(const Family &family, std::string_view key);
-
 /// Checks every key of the object in config.json; appends to `warnings`.
 Status checkConfigKeys(const nlohmann::json &config, const Family &family,
                        std::vector<std::string> &warnings);

@@ -5,6 +5,7 @@
 #include "frontend/HfConfig.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cmath>
 #include <iterator>
 #include <limits>
@@ -33,6 +34,23 @@ static constexpr std::pair<std::string_view, std::string_view> kActivations[] =
      {"relu", "relu"},
      {"silu", "silu"},
      {"swish", "silu"}};
+
+namespace {
+/// A dropout that models have: its flag of the importer, and its key.
+struct DropoutKind {
+  std::string_view name;
+  const char *ConfigNames::*key;
+  double DropoutConfig::*rate;
+};
+} // namespace
+
+static constexpr DropoutKind kDropouts[] = {
+    {"embedding_dropout", &ConfigNames::embeddingDropout,
+     &DropoutConfig::embedding},
+    {"residual_dropout", &ConfigNames::residualDropout,
+     &DropoutConfig::residual},
+    {"attention_dropout", &ConfigNames::attentionDropout,
+     &DropoutConfig::attention}};
 
 static Status readSizes(const JsonFields &fields, ModelConfig &config) {
   const Family &family = *config.family;
@@ -200,26 +218,25 @@ static Status readFactors(const JsonFields &fields, ModelConfig &config) {
 
 static Status readDropout(const JsonFields &fields, ModelConfig &config) {
   const ConfigNames &keys = config.family->keys;
-  const std::pair<const char *, double *> rates[] = {
-      {keys.embeddingDropout, &config.dropout.embedding},
-      {keys.residualDropout, &config.dropout.residual},
-      {keys.attentionDropout, &config.dropout.attention}};
-  for (const auto &[key, rate] : rates)
-    if (*key) {
-      QLORA_ASSIGN_OR_RETURN(
-          *rate, fields.probability(key, config.family->defaults.dropout));
+  for (const auto &[name, key, rate] : kDropouts)
+    if (*(keys.*key)) {
+      QLORA_ASSIGN_OR_RETURN(config.dropout.*rate,
+                             fields.probability(
+                                 keys.*key, config.family->defaults.dropout));
     }
   return Status::ok();
 }
 
-/// A value for a key that the family does not have would do nothing.
-static Status replaceValues(const Family &family, const json &instead,
-                            json &root) {
-  for (const auto &[key, value] : instead.items()) {
-    if (!understandsKey(family, key))
-      return Status::invalid("{} has no '{}' in its config.json; leave the "
-                             "flag out",
-                             family.architecture, key);
+/// A rate for what the family does not drop would do nothing.
+static Status replaceDropouts(const Family &family, const json &instead,
+                              json &root) {
+  for (const auto &[name, value] : instead.items()) {
+    const auto kind = std::ranges::find(kDropouts, name, &DropoutKind::name);
+    assert(kind != std::end(kDropouts) && "the importer's flags are of these");
+    const char *key = family.keys.*(kind->key);
+    if (!*key)
+      return Status::invalid("{} has no {}; leave the flag out",
+                             family.architecture, kind->name);
     root[key] = value;
   }
   return Status::ok();
@@ -263,7 +280,7 @@ StatusOr<ModelConfig> parseHfConfig(std::string_view text,
   QLORA_ASSIGN_OR_RETURN(const std::string type,
                          fields.string("model_type", ""));
   QLORA_ASSIGN_OR_RETURN(config.family, findFamily(architectures, type));
-  QLORA_RETURN_IF_ERROR(replaceValues(*config.family, instead, root));
+  QLORA_RETURN_IF_ERROR(replaceDropouts(*config.family, instead, root));
   QLORA_RETURN_IF_ERROR(
       checkConfigKeys(root, *config.family, config.warnings));
   QLORA_RETURN_IF_ERROR(readSizes(fields, config));
@@ -300,12 +317,11 @@ StatusOr<ModelConfig> readHfConfig(const std::string &folder,
 Status checkTraining(const ModelConfig &config) {
   if (config.dropout.attention == 0)
     return Status::ok();
-  const char *key = config.family->keys.attentionDropout;
-  std::string flag = key;
-  std::ranges::replace(flag, '_', '-');
   return Status::invalid("'{}' in config.json is {}, but dropout of attention "
-                         "weights is not supported; --{} 0 trains without it",
-                         key, config.dropout.attention, flag);
+                         "weights is not supported; --attention-dropout 0 "
+                         "trains without it",
+                         config.family->keys.attentionDropout,
+                         config.dropout.attention);
 }
 
 } // namespace qlora

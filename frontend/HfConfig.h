@@ -77,8 +77,9 @@ struct ModelConfig {
   std::vector<std::string> warnings;
 };
 
-/// Reads FOLDER/config.json. `instead` has values that replace those of the
-/// file: keys of dropout, which are flags of the importer.
+/// Reads FOLDER/config.json. `instead` has rates that replace those of the
+/// file, whatever the family calls them: `embedding_dropout`,
+/// `residual_dropout` and `attention_dropout`, the flags of the importer.
 StatusOr<ModelConfig> readHfConfig(const std::string &folder,
                                    const nlohmann::json &instead = {});
 

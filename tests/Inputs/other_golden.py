@@ -217,15 +217,15 @@ def without_signs(expected, before, model, is_residual):
     return numbers
 
 
-def train(model, optimizer, named, case, batches):
+def train(model, optimizer, named, case, batches, steps=STEPS):
     schedule = transformers.get_scheduler(
         case.get("lr_scheduler_type", "constant"), optimizer,
-        case.get("warmup_steps", 0), STEPS)
+        case.get("warmup_steps", 0), steps)
     per = case["gradient_accumulation_steps"]
     expected, losses, norms, rates = {}, [], [], []
     model.train()
     getattr(optimizer, "train", lambda: None)()  # schedule-free
-    for step in range(STEPS):
+    for step in range(steps):
         rows = range(step * per, (step + 1) * per)
         labels = batches["labels"].long()
         count = sum(int((labels[i][:, 1:] != -100).sum()) for i in rows)

@@ -33,20 +33,22 @@ class Family:
     """`config` beside what all have; what is left out here is as in Llama."""
 
     COMMON = {"num_hidden_layers": 2, "max_position_embeddings": 64,
-              "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
-              "hidden_act": "silu", "pad_token_id": None}
+              "rope_theta": 10000.0, "hidden_act": "silu",
+              "pad_token_id": None}
 
     def __init__(self, architecture, model_type, shape, config=(), *,
                  biases=(), head_norms=None, fused=False, experts=None,
+                 mlp=("gate_proj", "up_proj", "down_proj"),
                  norms=("input_layernorm", "post_attention_layernorm"),
-                 norm_mean=1.0, tied=False, targets=DENSE,
-                 embedding="embed_tokens"):
+                 norm_mean=1.0, norm_biases=False, epsilon="rms_norm_eps",
+                 tied=False, targets=DENSE, embedding="embed_tokens"):
         self.config = {
             "architectures": [architecture], "model_type": model_type,
             "tie_word_embeddings": tied, "bos_token_id": 1, "eos_token_id": 2,
-            **self.COMMON, **shape, **dict(config)}
+            epsilon: 1e-5, **self.COMMON, **shape, **dict(config)}
         self.biases, self.head_norms, self.fused = biases, head_norms, fused
         self.experts, self.norms, self.norm_mean = experts, norms, norm_mean
+        self.mlp, self.norm_biases = mlp, norm_biases
         self.tied, self.targets, self.embedding = tied, targets, embedding
 
     def stored_as(self, form):
@@ -90,9 +92,9 @@ class Family:
         if self.fused:
             yield f"{mlp}.gate_up_proj", (2 * inner, hidden)
         else:
-            yield f"{mlp}.gate_proj", (inner, hidden)
-            yield f"{mlp}.up_proj", (inner, hidden)
-        yield f"{mlp}.down_proj", (hidden, inner)
+            for part in self.mlp[:-1]:
+                yield f"{mlp}.{part}", (inner, hidden)
+        yield f"{mlp}.{self.mlp[-1]}", (hidden, inner)
 
     def expert_tensors(self, layer):
         hidden = self.sizes()[0]
@@ -115,6 +117,11 @@ class Family:
             yield f"{each}.{i}.{up}.weight", "expert", (inner, hidden)
             yield f"{each}.{i}.{down}.weight", "expert", (hidden, inner)
 
+    def norm(self, path, width):
+        yield f"{path}.weight", "norm", (width,)
+        if self.norm_biases:
+            yield f"{path}.bias", "bias", (width,)
+
     def tensors(self):
         """(name, role, shape) of all that is in the files."""
         hidden, _, heads, groups, head = self.sizes()
@@ -129,13 +136,13 @@ class Family:
             if self.experts:
                 yield from self.expert_tensors(layer)
             for norm in self.norms:
-                yield f"{layer}.{norm}.weight", "norm", (hidden,)
+                yield from self.norm(f"{layer}.{norm}", hidden)
             if self.head_norms:
                 whole = self.head_norms == "whole"
                 for part, count in (("q", heads), ("k", groups)):
                     yield (f"{layer}.self_attn.{part}_norm.weight", "norm",
                            (count * head if whole else head,))
-        yield "model.norm.weight", "norm", (hidden,)
+        yield from self.norm("model.norm", hidden)
         if not self.tied:
             yield "lm_head.weight", "head", (vocabulary, hidden)
 
@@ -218,9 +225,10 @@ FAMILIES = {
         "use_sliding_window": False, "pad_token_id": 4}, tied=True),
     "gpt2": Gpt2("GPT2LMHeadModel", "gpt2", {}, {
         "n_embd": 48, "n_head": 3, "n_layer": 2, "n_inner": 76,
-        "n_positions": 29, "vocab_size": 67, "layer_norm_epsilon": 1e-5,
+        "n_positions": 29, "vocab_size": 67,
         "activation_function": "gelu_new", "resid_pdrop": 0.0,
-        "embd_pdrop": 0.0, "attn_pdrop": 0.0}, tied=True,
+        "embd_pdrop": 0.0, "attn_pdrop": 0.0},
+        epsilon="layer_norm_epsilon", tied=True,
         targets=("c_attn", "mlp.c_proj"), embedding="wte"),
     "mixtral": Family("MixtralForCausalLM", "mixtral", SMALL, {
         "num_local_experts": 4, "num_experts_per_tok": 2,
@@ -246,6 +254,15 @@ FAMILIES = {
         "layer_types": ["sliding_attention", "full_attention"]},
         experts=moe(32, router="mlp.router", stacked=True),
         biases=ATTENTION, targets=ATTENTION),
+    "starcoder2": Family("Starcoder2ForCausalLM", "starcoder2", LARGE, {
+        "hidden_act": "gelu_pytorch_tanh", "sliding_window": 5},
+        mlp=("c_fc", "c_proj"), norm_biases=True, epsilon="norm_epsilon",
+        biases=(*ATTENTION, "c_fc", "c_proj"), tied=True,
+        targets=("q_proj", "v_proj", "c_proj")),
+    "stablelm": Family("StableLmForCausalLM", "stablelm", SMALL, {
+        "use_qkv_bias": True, "partial_rotary_factor": 0.25},
+        norm_biases=True, epsilon="layer_norm_eps",
+        biases=("q_proj", "k_proj", "v_proj")),
 }
 
 

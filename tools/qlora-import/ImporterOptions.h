@@ -12,14 +12,12 @@ namespace qlora {
 inline constexpr OptionRow kImporterOptions[] = {
     {"output", OptionType::kString, "-", OptionScope::kRun, "Import",
      "the file to write; -: standard output", "o"},
-    {"embd_pdrop", OptionType::kFloat, "0", OptionScope::kRun, "Dropout",
-     "of the embeddings (GPT-2), in place of what config.json says"},
-    {"resid_pdrop", OptionType::kFloat, "0", OptionScope::kRun, "Dropout",
-     "of what each layer adds (GPT-2), likewise"},
-    {"attn_pdrop", OptionType::kFloat, "0", OptionScope::kRun, "Dropout",
-     "of attention (GPT-2); nothing but 0 is supported"},
+    {"embedding_dropout", OptionType::kFloat, "0", OptionScope::kRun, "Dropout",
+     "of the embeddings, in place of what config.json says", "embd_pdrop"},
+    {"residual_dropout", OptionType::kFloat, "0", OptionScope::kRun, "Dropout",
+     "of what each layer adds, likewise", "resid_pdrop"},
     {"attention_dropout", OptionType::kFloat, "0", OptionScope::kRun, "Dropout",
-     "the same of other models"},
+     "of attention, likewise; nothing but 0 is supported", "attn_pdrop"},
 };
 
 } // namespace qlora

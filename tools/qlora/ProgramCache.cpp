@@ -27,7 +27,10 @@ Status addModel(ContentHash &hash, const std::string &folder,
                          readHfConfig(folder, dropout));
   QLORA_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(folder));
   hash.add(describeArithmetic(config).dump());
-  hash.add(dropout.dump());
+  // What a model is trained with is no part of what it is.
+  hash.add(fmt::format("{} {} {} {}", config.dropout.embedding,
+                       config.dropout.residual, config.dropout.attention,
+                       config.paddingToken));
   for (const std::string &name : files.tensorNames()) {
     const SafetensorsTensor &tensor = *files.find(name).tensor;
     hash.add(name);

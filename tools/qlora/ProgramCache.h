@@ -24,8 +24,8 @@
 namespace qlora {
 
 /// Adds what qlora-import makes of a model folder: the arithmetic that its
-/// config.json describes, and names, types and shapes of its tensors.
-/// `dropout`: keys of config.json that are given in its place.
+/// config.json describes, what is dropped and left out in training, and names,
+/// types and shapes of its tensors. `dropout`: the importer's flags of it.
 Status addModel(ContentHash &hash, const std::string &folder,
                 const nlohmann::json &dropout);
 

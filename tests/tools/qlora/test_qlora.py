@@ -86,10 +86,11 @@ class TrainTest(QloraTest):
         config = os.path.join(copy, "config.json")
         with open(config, encoding="utf-8") as file:
             text = file.read()
-        with open(config, "w", encoding="utf-8") as file:
-            file.write(text.replace('"rms_norm_eps": 1e-05',
-                                    '"rms_norm_eps": 1e-06'))
-        self.assertNotEqual(key, self.key(*SMALL, model=copy))
+        for old, other in (('"rms_norm_eps": 1e-05', '"rms_norm_eps": 1e-06'),
+                           ('"pad_token_id": 0', '"pad_token_id": 3')):
+            with open(config, "w", encoding="utf-8") as file:
+                file.write(text.replace(old, other))
+            self.assertNotEqual(key, self.key(*SMALL, model=copy))
 
     def test_dry_run_can_be_pasted(self):
         self.own_cache()

@@ -1,0 +1,203 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+
+"""Writes a golden case of a model family from its description.
+
+    family_golden.py CASE_DIR
+
+CASE_DIR/case.json has transformers' classes and what they are made with
+(`hf_config`, `hf_model`, `config`), PEFT's options (`lora`), and how it is
+trained; a `quantization` is what bitsandbytes is asked for. The rest of the
+folder is written beside it:
+
+    model/                the input of qlora-import
+    train.yaml            the input of qloracc and qlora-run
+    adapter_init/         the adapter before step 1, by PEFT
+    batches.safetensors   input_ids and labels, int32 [micro-batches, B, T]
+    nf4.safetensors       what bitsandbytes stores of each linear, and the
+                          values that this stands for
+    expected.safetensors  logits before step 1, loss, norm of gradients and rate
+                          by step, gradients of step 1, the last adapter
+
+Needs torch, transformers, peft, safetensors and for 4 bits bitsandbytes; what
+they were is in case.json then. Computed in float32, with eager attention. To
+change a case, change its case.json and run this again.
+"""
+
+import json
+import math
+import os
+import sys
+
+import peft
+import torch
+import transformers
+from safetensors.torch import save_file
+
+from other_golden import names_of, train
+
+transformers.logging.disable_progress_bar()
+
+
+def numbers(case, offset):
+    """Each part of a case has a generator of its own."""
+    return torch.Generator().manual_seed(case["seed"] + offset)
+
+
+def make_model(case):
+    """With larger weights than a new model's, so that every path matters."""
+    config = getattr(transformers, case["hf_config"])(**case["config"])
+    config._attn_implementation = "eager"
+    model = getattr(transformers, case["hf_model"])(config)
+    generator = numbers(case, 1)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            drawn = torch.randn(p.shape, generator=generator)
+            if p.dim() >= 2:
+                p.copy_(drawn * (1.0 / math.sqrt(p.shape[-1])))
+            elif "norm" in name and name.endswith("weight"):
+                p.copy_(1.0 + 0.1 * drawn)
+            else:
+                p.copy_(0.1 * drawn)
+    return model
+
+
+def save_model(model, case, folder):
+    """What is stored is what is trained on."""
+    dtype = getattr(torch, case["weights_dtype"])
+    with torch.no_grad():
+        for p in model.parameters():
+            p.copy_(p.to(dtype).float())
+    stored = type(model)(model.config).to(dtype)
+    stored.load_state_dict({name: tensor.to(dtype) for name, tensor
+                            in model.state_dict().items()})
+    stored.save_pretrained(folder)
+
+
+def quantise(model, options):
+    """Gives every linear but the head the values that bitsandbytes decodes;
+    returns what it stores."""
+    from bitsandbytes import functional
+    tensors = {}
+    for path, module in model.named_modules():
+        if not isinstance(module, torch.nn.Linear) or path == "lm_head":
+            continue
+        packed, state = functional.quantize_4bit(
+            module.weight.data.contiguous(), quant_type="nf4",
+            blocksize=options["blocksize"],
+            compress_statistics=options["double_quant"])
+        module.weight.data = functional.dequantize_4bit(packed, state)
+        parts = {"packed": packed.view(-1), "absmax": state.absmax,
+                 "quant_map": state.code, "dequantized": module.weight.data}
+        if state.nested:
+            parts |= {"nested_absmax": state.state2.absmax,
+                      "nested_quant_map": state.state2.code,
+                      "nested_offset": state.offset.reshape(1)}
+        tensors |= {f"{path}.weight.{part}": tensor.clone().contiguous()
+                    for part, tensor in parts.items()}
+    return tensors
+
+
+def attach_adapter(model, case, folder):
+    """B of zeros would hide what A's gradient is."""
+    torch.manual_seed(case["seed"] + 3)
+    model = peft.get_peft_model(model, peft.LoraConfig(
+        task_type="CAUSAL_LM", lora_dropout=0.0, **case["lora"]))
+    generator = numbers(case, 4)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if "lora_B" in name:
+                p.copy_(0.02 * torch.randn(p.shape, generator=generator))
+    model.save_pretrained(folder, save_embedding_layers=False)
+    os.remove(os.path.join(folder, "README.md"))  # a model card, not filled in
+    return model
+
+
+def make_batches(case):
+    """Tokens that mostly follow from the one before, so that the loss falls."""
+    generator = numbers(case, 2)
+    length, vocabulary = case["seq"], case["config"]["vocab_size"]
+    count = case["steps"] * case["gradient_accumulation_steps"]
+    shape = (count, case["batch"])
+    ids = torch.zeros(*shape, length, dtype=torch.long)
+    token = torch.randint(0, vocabulary, shape, generator=generator)
+    for place in range(length):
+        ids[:, :, place] = token
+        other = torch.randint(0, vocabulary, shape, generator=generator)
+        follows = torch.rand(shape, generator=generator) < 0.85
+        token = torch.where(follows, (token * 3 + 7) % vocabulary, other)
+    labels = ids.clone()
+    if case.get("mask_prompt"):
+        prompt, padding = (
+            torch.randint(least, limit, shape, generator=generator)[..., None]
+            for least, limit in ((1, length // 2), (0, length // 4)))
+        place = torch.arange(length)
+        labels[(place < prompt) | (place >= length - padding)] = -100
+    return {"input_ids": ids.int(), "labels": labels.int()}
+
+
+def write_yaml(case, path):
+    lora, optimizer = dict(case["lora"]), case["optimizer"]
+    values = {"model_name_or_path": "model",
+              "train_file": "batches.safetensors",
+              "adapter_name_or_path": "adapter_init",
+              "load_in_4bit": "quantization" in case}
+    if "quantization" in case:
+        values |= {
+            "bnb_4bit_quant_type": "nf4",
+            "bnb_4bit_use_double_quant": case["quantization"]["double_quant"],
+            "bnb_4bit_blocksize": case["quantization"]["blocksize"]}
+    values |= {
+        "compute_dtype": "float32", "lora_r": lora.pop("r"),
+        "lora_alpha": lora.pop("lora_alpha"), "lora_dropout": 0.0,
+        "lora_target_modules": lora.pop("target_modules"), **lora,
+        "per_device_train_batch_size": case["batch"],
+        "max_length": case["seq"], "max_steps": case["steps"],
+        "gradient_accumulation_steps": case["gradient_accumulation_steps"],
+        "learning_rate": case["learning_rate"],
+        "lr_scheduler_type": case.get("lr_scheduler_type", "constant"),
+        "warmup_steps": case.get("warmup_steps", 0),
+        "weight_decay": optimizer["weight_decay"],
+        "adam_beta1": optimizer["beta1"], "adam_beta2": optimizer["beta2"],
+        "adam_epsilon": optimizer["eps"],
+        "max_grad_norm": case["max_grad_norm"], "logging_steps": 1,
+        "seed": case["seed"]}
+    with open(path, "w") as file:
+        file.writelines(f"{name}: {json.dumps(value)}\n"
+                        for name, value in values.items())
+
+
+def main(folder):
+    def beside(name):
+        return os.path.join(folder, name)
+    with open(beside("case.json")) as file:
+        case = json.load(file)
+    model = make_model(case)
+    save_model(model, case, beside("model"))
+    if "quantization" in case:
+        save_file(quantise(model, case["quantization"]),
+                  beside("nf4.safetensors"))
+    model = attach_adapter(model, case, beside("adapter_init"))
+    batches = make_batches(case)
+    save_file(batches, beside("batches.safetensors"))
+    named, options = names_of(model), case["optimizer"]
+    optimizer = torch.optim.AdamW(
+        named.values(), lr=case["learning_rate"],
+        betas=(options["beta1"], options["beta2"]), eps=options["eps"],
+        weight_decay=options["weight_decay"])
+    expected = train(model, optimizer, named, case, batches, case["steps"])
+    save_file({name: tensor.contiguous() for name, tensor in expected.items()},
+              beside("expected.safetensors"))
+    write_yaml(case, beside("train.yaml"))
+    case["reference"] = {"torch": torch.__version__.split("+")[0],
+                         "transformers": transformers.__version__,
+                         "peft": peft.__version__}
+    with open(beside("case.json"), "w") as file:
+        json.dump(case, file, indent=2)
+        file.write("\n")
+    print(f"{os.path.basename(folder)}: loss " + " ".join(
+        f"{loss:.4f}" for loss in expected["loss"].tolist()))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1].rstrip("/"))

@@ -66,11 +66,13 @@ static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
   if (options.int8Threshold)
     pm.addPass(createRoundActivations({*options.int8Threshold}));
   // While the model is what it was: its copy is the reference.
-  const bool hasPairs = options.objective != "none";
-  if (hasPairs) {
+  if (options.objective != "none") {
     AttachObjectiveOptions objective;
     objective.objective = options.objective;
     objective.beta = options.beta;
+    objective.mismatched = options.linesOfRow == 2;
+    objective.desirableWeight = options.desirableWeight;
+    objective.undesirableWeight = options.undesirableWeight;
     pm.addPass(createAttachObjective(objective));
   }
   if (options.noiseAlpha != 0) {
@@ -92,7 +94,7 @@ static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
     pm.addPass(createFuseLora());
   // Once all that has no length is done: every later pass counts bytes.
   SpecializeShapesOptions shapes;
-  shapes.batch = options.batch * (hasPairs ? 2 : 1);
+  shapes.batch = options.batch * options.linesOfRow;
   llvm::append_range(shapes.lengths, options.lengths);
   llvm::append_range(shapes.buckets, options.buckets);
   shapes.computeType = options.computeType;
@@ -195,6 +197,7 @@ void qlora::registerPhases() {
   options.quantizedFormat = "nf4";
   options.loraActivations = "int8";
   options.objective = "dpo";
+  options.linesOfRow = 2;
   options.noiseAlpha = 5;
   for (const Phase &phase : kPhases)
     PassPipelineRegistration<>("phase-" + std::string(phase.name),

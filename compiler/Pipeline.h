@@ -22,7 +22,8 @@ namespace qlora {
 /// LoRA texts are JSON, as the passes take them.
 struct CompileOptions {
   std::string target = "cpu"; ///< cpu or cuda
-  int64_t batch = 1; ///< rows, or pairs where the objective has them
+  int64_t batch = 1; ///< rows of data
+  int64_t linesOfRow = 1; ///< in a micro-batch, as the objective has them
   std::vector<int64_t> lengths;
   std::vector<int64_t> buckets; ///< tokens of variants of one row
   std::string computeType = "bfloat16";
@@ -39,6 +40,7 @@ struct CompileOptions {
   bool doubleQuant = false;
   std::string objective = "none"; ///< none, or as attach-objective has it
   double beta = 0.1;
+  double desirableWeight = 1, undesirableWeight = 1;
   int64_t rank = 8;
   double alpha = 8;
   double dropout = 0;

@@ -33,7 +33,11 @@ public:
 private:
   void runOnOperation() override;
   LogicalResult attachTo(func::FuncOp function);
+  FailureOr<LossOp> build(OpBuilder &builder, func::FuncOp function,
+                          const Head &head);
   LossOp buildDpo(OpBuilder &builder, func::FuncOp function, const Head &head);
+  FailureOr<LossOp> buildKto(OpBuilder &builder, func::FuncOp function,
+                             const Head &head);
   FailureOr<LossOp> buildOrpo(OpBuilder &builder, func::FuncOp function,
                               const Head &head);
 };
@@ -77,13 +81,25 @@ static Value cloneReference(func::FuncOp function, Value value) {
   return mapping.lookup(value);
 }
 
-/// The results of a loss of pairs: `rows` of all lines, and the sums.
-static SmallVector<Type> resultTypes(Value losses, unsigned rows) {
-  constexpr unsigned kSums = 7;
+/// The results of a loss: `rows` of all lines, and the sums.
+static SmallVector<Type> resultTypes(Value losses, unsigned rows,
+                                     unsigned sums = 7) {
   RankedTensorType lines = tensorOf(losses);
   SmallVector<Type> types(rows, lines);
-  types.append(kSums, lines.clone({1}));
+  types.append(sums, lines.clone({1}));
   return types;
+}
+
+/// A new last argument.
+static FailureOr<Value> addInput(func::FuncOp function, StringRef name,
+                                 Type type) {
+  Builder builder(function.getContext());
+  const unsigned number = function.getNumArguments();
+  DictionaryAttr input = builder.getDictionaryAttr(
+      builder.getNamedAttr("model.input", builder.getStringAttr(name)));
+  if (failed(function.insertArgument(number, type, input, function.getLoc())))
+    return failure();
+  return Value(function.getArgument(number));
 }
 
 LossOp AttachObjectivePass::buildDpo(OpBuilder &builder, func::FuncOp function,
@@ -95,25 +111,39 @@ LossOp AttachObjectivePass::buildDpo(OpBuilder &builder, func::FuncOp function,
   return cast<LossOp>(loss.getOperation());
 }
 
+FailureOr<LossOp> AttachObjectivePass::buildKto(OpBuilder &builder,
+                                                func::FuncOp function,
+                                                const Head &head) {
+  Value reference = cloneReference(function, head.losses);
+  FailureOr<Value> desirable =
+      addInput(function, "desirable", head.losses.getType());
+  if (failed(desirable))
+    return failure();
+  auto loss = KtoLossOp::create(
+      builder, function.getLoc(), resultTypes(head.losses, 1, 8), head.losses,
+      head.labels, reference, *desirable, llvm::APFloat(double(beta)),
+      llvm::APFloat(double(desirableWeight)),
+      llvm::APFloat(double(undesirableWeight)), mismatched);
+  return cast<LossOp>(loss.getOperation());
+}
+
 FailureOr<LossOp> AttachObjectivePass::buildOrpo(OpBuilder &builder,
                                                  func::FuncOp function,
                                                  const Head &head) {
-  const unsigned count = function.getNumArguments();
   IRMapping mapping;
   for (BlockArgument argument : function.getArguments()) {
     auto input = function.getArgAttrOfType<StringAttr>(
         argument.getArgNumber(), "model.input");
     if (!input || input.getValue() != "targets")
       continue;
-    DictionaryAttr prompts = builder.getDictionaryAttr(builder.getNamedAttr(
-        "model.input", builder.getStringAttr("prompts")));
-    if (failed(function.insertArgument(count, argument.getType(), prompts,
-                                       function.getLoc())))
+    FailureOr<Value> prompts =
+        addInput(function, "prompts", argument.getType());
+    if (failed(prompts))
       return failure();
-    mapping.map(argument, function.getArgument(count));
+    mapping.map(argument, *prompts);
     break;
   }
-  if (function.getNumArguments() == count)
+  if (mapping.getValueMap().empty())
     return function.emitOpError("has no input 'targets'");
   builder.clone(*head.op, mapping);
   auto loss = OrpoLossOp::create(
@@ -121,6 +151,16 @@ FailureOr<LossOp> AttachObjectivePass::buildOrpo(OpBuilder &builder,
       head.labels, mapping.lookup(head.losses), mapping.lookup(head.labels),
       llvm::APFloat(double(beta)));
   return cast<LossOp>(loss.getOperation());
+}
+
+FailureOr<LossOp> AttachObjectivePass::build(OpBuilder &builder,
+                                             func::FuncOp function,
+                                             const Head &head) {
+  if (objective == "kto")
+    return buildKto(builder, function, head);
+  if (objective == "orpo")
+    return buildOrpo(builder, function, head);
+  return buildDpo(builder, function, head);
 }
 
 LogicalResult AttachObjectivePass::attachTo(func::FuncOp function) {
@@ -134,9 +174,7 @@ LogicalResult AttachObjectivePass::attachTo(func::FuncOp function) {
   head->labels.setType(lines);
   Operation *end = function.front().getTerminator();
   OpBuilder builder(end);
-  FailureOr<LossOp> loss = objective == "dpo"
-                               ? buildDpo(builder, function, *head)
-                               : buildOrpo(builder, function, *head);
+  FailureOr<LossOp> loss = build(builder, function, *head);
   if (failed(loss))
     return failure();
   SmallVector<Value> results;
@@ -152,8 +190,8 @@ LogicalResult AttachObjectivePass::attachTo(func::FuncOp function) {
 }
 
 void AttachObjectivePass::runOnOperation() {
-  if (objective != "dpo" && objective != "orpo") {
-    getOperation().emitError("expects dpo or orpo as objective, but got '")
+  if (objective != "dpo" && objective != "kto" && objective != "orpo") {
+    getOperation().emitError("expects dpo, kto or orpo as objective, but got '")
         << objective << "'";
     return signalPassFailure();
   }

@@ -80,12 +80,16 @@ def RoundActivations : Pass<"round-activations", "::mlir::ModuleOp"> {
 def AttachObjective : Pass<"attach-objective", "::mlir::ModuleOp"> {
   let summary = "train for preferences instead of tokens";
   let description = [{
-    The loss that a function returns becomes one of pairs of answers. The lines
-    of a batch are those of all chosen answers, then those of the rejected ones,
-    and the head gives the loss of each. For `dpo` all before the loss is there
-    twice: the copy is the model as it is now, goes first, is marked `reference`,
-    has no dropout, and is left alone by who adapts the model later. For `orpo` a
-    second head has the tokens before the answers, a new argument `prompts`.
+    The loss that a function returns becomes one of preferences, and the head
+    gives the loss of each line. For `dpo` and `orpo` the lines of a batch are
+    those of all chosen answers, then those of the rejected ones; for `kto` those
+    of answers, of which a new argument `desirable` says which, then with
+    `mismatched` those of their prompts with other answers.
+
+    For `dpo` and `kto` all before the loss is there twice: the copy is the model
+    as it is now, goes first, is marked `reference`, has no dropout, and is left
+    alone by who adapts the model later. For `orpo` a second head has the tokens
+    before the answers, a new argument `prompts`.
 
     ```mlir
     // %loss, %count, %correct = model.head_loss %h, %w, %targets
@@ -97,8 +101,13 @@ def AttachObjective : Pass<"attach-objective", "::mlir::ModuleOp"> {
     ```
   }];
   let options = [
-    Option<"objective", "objective", "std::string", "\"dpo\"", "dpo or orpo">,
+    Option<"objective", "objective", "std::string", "\"dpo\"",
+           "dpo, kto or orpo">,
     Option<"beta", "beta", "double", "0.1", "">,
+    Option<"mismatched", "mismatched", "bool", "true",
+           "of kto: there are lines of mismatched answers">,
+    Option<"desirableWeight", "desirable-weight", "double", "1.0", "of kto">,
+    Option<"undesirableWeight", "undesirable-weight", "double", "1.0", "of kto">,
   ];
 }
 

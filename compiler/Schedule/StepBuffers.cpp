@@ -34,6 +34,8 @@ static constexpr StepResult kResults[] = {
     {"right_pairs", QLORA_RESULT_RIGHT_PAIRS, 2 * kAlign + 12},
     {"chosen_logps", QLORA_RESULT_CHOSEN_LOGPS, 2 * kAlign + 16},
     {"rejected_logps", QLORA_RESULT_REJECTED_LOGPS, 2 * kAlign + 20},
+    {"chosen_count", QLORA_RESULT_CHOSEN_COUNT, 2 * kAlign + 24},
+    {"divergence", QLORA_RESULT_DIVERGENCE, 2 * kAlign + 28},
     // The only one of every token.
     {"correct", QLORA_RESULT_CORRECT, 3 * kAlign}};
 

@@ -87,4 +87,40 @@ def Model_OrpoLossOp : Model_PairLoss<"orpo_loss"> {
                      Model_PairSums);
 }
 
+def Model_KtoLossOp
+    : Model_Row<"kto_loss",
+        [DeclareOpInterfaceMethods<Model_RowOp, ["isScalarResult"]>,
+         DeclareOpInterfaceMethods<Model_LossOp, ["getReadName"]>]> {
+  let summary = "Kahneman-Tversky optimization, and APO-zero of single answers";
+  let description = [{
+    Of answers that are each desirable (1) or not (0): s = 1 or -1, w one of the
+    weights. losses and labels are those of the policy's lines, `reference` the
+    losses of the model it started from: with r = reference - loss of a line and
+    z = s * beta * (r - kl), the loss of an answer is w * (1 - sigmoid(z)), and a
+    reward is beta * r. A line without labels has no answer.
+
+    With `mismatched` the second half of the lines are the prompts of the first
+    with other prompts' answers, which are not learned: kl is the mean of their
+    r, 0 if it is less, and a constant of the derivative. Without it, all lines
+    have answers and kl is 0, which is APO-zero's loss.
+
+    `chosen_...` are sums over desirable answers, `rejected_...` over the others,
+    `divergence` is kl once for each answer. `slopes` are the derivatives of the
+    sum by `losses`. (C1) the lines are f32 [B] each, with `mismatched` B is even.
+    (C2) the sums are f32 [1]. Ethayarajh et al., 2024; D'Oosterlinck et al.,
+    2024; as TRL has them.
+  }];
+  let ownArguments = (ins Model_FloatTensor:$losses, Model_FloatTensor:$labels,
+    Model_FloatTensor:$reference, Model_FloatTensor:$desirable, F64Attr:$beta,
+    F64Attr:$desirable_weight, F64Attr:$undesirable_weight,
+    UnitAttr:$mismatched);
+  let results = (outs Model_FloatTensor:$slopes, Model_FloatTensor:$loss,
+    Model_FloatTensor:$count, Model_FloatTensor:$chosen_rewards,
+    Model_FloatTensor:$rejected_rewards, Model_FloatTensor:$chosen_logps,
+    Model_FloatTensor:$rejected_logps, Model_FloatTensor:$chosen_count,
+    Model_FloatTensor:$divergence);
+  let assemblyFormat = "operands attr-dict `:` functional-type(operands, results)";
+  let hasVerifier = 1;
+}
+
 #endif // QLORA_DIALECTS_MODEL_MODELLOSSOPS_TD

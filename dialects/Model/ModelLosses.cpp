@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// What the objectives of pairs have in common, and the arithmetic of each. A
-// row is all lines of a batch, those of the chosen answers in its first half:
-// turned by row_rotate, the first half has the negatives of the second.
+// What the objectives of preferences have in common, and the arithmetic of each.
+// A row is all lines of a batch. Of pairs, those of the chosen answers are in its
+// first half: turned by row_rotate, it has the negatives of the second.
 
 #include "dialects/Model/Arithmetic.h"
 
@@ -11,19 +11,37 @@ using namespace qlora::model;
 
 namespace {
 
-/// Rows that say something of pairs have it in their first half.
-class PairArithmetic : public Arithmetic {
+class LineArithmetic : public Arithmetic {
 public:
   using Pred = arith::CmpFPredicate;
 
+  LineArithmetic(OpBuilder &builder, Location loc, Type row)
+      : Arithmetic(builder, loc), row(row) {}
+
+  Value isAboveZero(Value x) const {
+    return compare(Pred::OGT, x, constant(0, x.getType()));
+  }
+  /// `x` in lines [begin, end), 0 in others.
+  Value within(int64_t begin, int64_t end, Value x) const {
+    SmallVector<float> mask(cast<RankedTensorType>(row).getDimSize(0), 0);
+    std::fill(mask.begin() + begin, mask.begin() + end, 1.0f);
+    return mul(RowConstantOp::create(b, loc, row, mask), x);
+  }
+  /// The sum of `x` where it counts, whatever stands elsewhere.
+  Value totalWhere(Value counts, Value x) const {
+    return sum(select(counts, x, constant(0, row)));
+  }
+
+  const Type row;
+};
+
+/// Rows that say something of pairs have it in their first half.
+class PairArithmetic : public LineArithmetic {
+public:
   PairArithmetic(OpBuilder &builder, Location loc, Value labels)
-      : Arithmetic(builder, loc), row(labels.getType()) {
+      : LineArithmetic(builder, loc, labels.getType()) {
     const int64_t lines = cast<RankedTensorType>(row).getDimSize(0);
-    SmallVector<float> first(lines, 0);
-    std::fill_n(first.begin(), lines / 2, 1.0f);
-    Value isFirst = RowConstantOp::create(b, loc, row, first);
-    Value both = mul(isFirst, sub(labels, turned(labels)));
-    isPair = compare(Pred::OGT, both, constant(0, row));
+    isPair = isAboveZero(within(0, lines / 2, sub(labels, turned(labels))));
   }
 
   Value turned(Value x) const {
@@ -33,7 +51,7 @@ public:
   Value ofRejected(Value x) const { return neg(turned(x)); }
   /// 0 where there is no pair, whatever stands there.
   Value ofPairs(Value x) const { return select(isPair, x, constant(0, row)); }
-  Value total(Value x) const { return sum(ofPairs(x)); }
+  Value total(Value x) const { return totalWhere(isPair, x); }
   /// `chosen` in the lines of chosen answers, `rejected` of their pairs in those
   /// of the rejected ones.
   Value toLines(Value chosen, Value rejected) const {
@@ -71,8 +89,6 @@ public:
             total(ofRejected(logps))};
   }
 
-  const Type row;
-
 private:
   Value isPair;
 };
@@ -87,17 +103,18 @@ static StringRef readNameOf(unsigned result, unsigned first) {
   return result < first ? StringRef() : StringRef(kNames[result - first]);
 }
 
-static LogicalResult verifyPairs(Operation *op, unsigned slopes) {
+static LogicalResult verifyLines(Operation *op, unsigned slopes,
+                                 bool hasHalves) {
   auto lines = tensorOf(op->getOperand(0));
   SmallVector<Type> results(op->getResultTypes());
   if (lines.getRank() != 1 || !lines.getElementType().isF32() ||
-      (!lines.isDynamicDim(0) && lines.getDimSize(0) % 2) ||
+      (hasHalves && !lines.isDynamicDim(0) && lines.getDimSize(0) % 2) ||
       llvm::any_of(op->getOperandTypes(),
                    [&](Type type) { return type != lines; }) ||
       llvm::any_of(ArrayRef(results).take_front(slopes),
                    [&](Type type) { return type != lines; }))
-    return op->emitOpError("(C1) expects lines of type f32 [B], B even, but got ")
-           << lines;
+    return op->emitOpError("(C1) expects lines of type f32 [B], ")
+           << (hasHalves ? "B even, " : "") << "but got " << lines;
   for (Type type : ArrayRef(results).drop_front(slopes))
     if (type != lines.clone({1}))
       return op->emitOpError("(C2) expects sums of type ")
@@ -126,7 +143,7 @@ StringRef HeadLossOp::getReadName(unsigned result) {
 // dpo_loss
 //===----------------------------------------------------------------------===//
 
-LogicalResult DpoLossOp::verify() { return verifyPairs(*this, 1); }
+LogicalResult DpoLossOp::verify() { return verifyLines(*this, 1, true); }
 StringRef DpoLossOp::getReadName(unsigned result) {
   return readNameOf(result, 1);
 }
@@ -152,7 +169,7 @@ SmallVector<Value> DpoLossOp::buildRow(OpBuilder &builder,
 // orpo_loss
 //===----------------------------------------------------------------------===//
 
-LogicalResult OrpoLossOp::verify() { return verifyPairs(*this, 2); }
+LogicalResult OrpoLossOp::verify() { return verifyLines(*this, 2, true); }
 StringRef OrpoLossOp::getReadName(unsigned result) {
   return readNameOf(result, 2);
 }
@@ -167,18 +184,15 @@ SmallVector<Value> OrpoLossOp::buildRow(OpBuilder &builder,
   const double beta = getBeta().convertToDouble();
   Value one = a.constant(1, a.row);
   // A line without labels has no answer, and is divided by 1.
-  Value hasLabels = a.compare(PairArithmetic::Pred::OGT, labels,
-                              a.constant(0, a.row));
-  Value inverse = a.div(one, a.select(hasLabels, labels, one));
+  Value inverse = a.div(one, a.select(a.isAboveZero(labels), labels, one));
   Value logp = a.neg(a.mul(losses, inverse));
   Value rest = a.oneMinusExp(logp);
   Value odds = a.sub(logp, a.log(rest));
   Value z = a.sub(odds, a.ofRejected(odds));
   // Of all tokens of the chosen lines, times the pairs.
   Value tokens = a.total(a.add(labels, arguments[3]));
-  Value hasTokens = a.compare(PairArithmetic::Pred::OGT, tokens, a.number(0));
-  Value perToken =
-      a.div(a.total(one), a.select(hasTokens, tokens, a.number(1)));
+  Value perToken = a.div(
+      a.total(one), a.select(a.isAboveZero(tokens), tokens, a.number(1)));
   Value all = a.total(a.add(losses, arguments[2]));
   Value loss = a.add(a.mul(perToken, all),
                      a.mul(a.number(beta), a.total(a.softplusOfMinus(z))));
@@ -192,4 +206,70 @@ SmallVector<Value> OrpoLossOp::buildRow(OpBuilder &builder,
                                 a.ofPairs(everyToken)};
   results.append(a.sums(loss, a.times(logp, beta), logp));
   return results;
+}
+
+//===----------------------------------------------------------------------===//
+// kto_loss
+//===----------------------------------------------------------------------===//
+
+LogicalResult KtoLossOp::verify() {
+  return verifyLines(*this, 1, getMismatched());
+}
+StringRef KtoLossOp::getReadName(unsigned result) {
+  static constexpr StringLiteral kNames[] = {
+      "",           "loss_sum",     "label_count",
+      "chosen_rewards", "rejected_rewards", "chosen_logps",
+      "rejected_logps", "chosen_count", "divergence"};
+  return kNames[result];
+}
+bool KtoLossOp::isScalarResult(unsigned result) { return result > 0; }
+int64_t KtoLossOp::getRowColumns() { return columnsOf(getLosses()); }
+SmallVector<MapAttr> KtoLossOp::getRowMaps() { return linesOf(*this); }
+
+/// The mean of `ratio` over lines [begin, end) with labels, 0 if it is less.
+static Value meanDivergence(const LineArithmetic &a, int64_t begin, int64_t end,
+                            Value labels, Value ratio) {
+  Value counts = a.isAboveZero(a.within(begin, end, labels));
+  Value count = a.totalWhere(counts, a.constant(1, a.row));
+  Value mean = a.div(a.totalWhere(counts, ratio),
+                     a.select(a.isAboveZero(count), count, a.number(1)));
+  return a.select(a.isAboveZero(mean), mean, a.number(0));
+}
+
+SmallVector<Value> KtoLossOp::buildRow(OpBuilder &builder,
+                                       ValueRange arguments) {
+  Value losses = arguments[0], labels = arguments[1], chosen = arguments[3];
+  LineArithmetic a(builder, getLoc(), losses.getType());
+  const double beta = getBeta().convertToDouble();
+  const double rejectedWeight = getUndesirableWeight().convertToDouble();
+  const int64_t lines = getRowColumns();
+  const int64_t answers = getMismatched() ? lines / 2 : lines;
+  Value one = a.constant(1, a.row);
+  Value ratio = a.sub(arguments[2], losses);
+  Value divergence =
+      getMismatched() ? meanDivergence(a, answers, lines, labels, ratio)
+                      : a.number(0);
+  Value sign = a.sub(a.times(chosen, 2), one);
+  Value z = a.times(a.mul(sign, a.sub(ratio, a.splat(divergence, a.row))), beta);
+  Value weight = a.add(
+      a.times(chosen, getDesirableWeight().convertToDouble() - rejectedWeight),
+      a.constant(rejectedWeight, a.row));
+  Value loss = a.mul(weight, a.sigmoid(a.neg(z)));
+  // z falls with the loss of a desirable answer.
+  Value slope = a.times(a.mul(a.mul(loss, a.sigmoid(z)), sign), beta);
+  Value isAnswer = a.isAboveZero(a.within(0, answers, labels));
+  Value rejected = a.sub(one, chosen);
+  const auto total = [&](Value x) { return a.totalWhere(isAnswer, x); };
+  const auto totalOf = [&](Value side, Value x) { return total(a.mul(side, x)); };
+  Value rewards = a.times(ratio, beta), logps = a.neg(losses);
+  Value count = total(one);
+  return {a.select(isAnswer, slope, a.constant(0, a.row)),
+          total(loss),
+          count,
+          totalOf(chosen, rewards),
+          totalOf(rejected, rewards),
+          totalOf(chosen, logps),
+          totalOf(rejected, logps),
+          total(chosen),
+          a.mul(divergence, count)};
 }

@@ -159,6 +159,7 @@ def Program_Binding : Program_Enum<"Binding", "qlora_binding_kind", [
     I32EnumAttrCase<"Positions", 2, "positions">,
     I32EnumAttrCase<"Segments", 3, "segments">,
     I32EnumAttrCase<"Prompts", 4, "prompts">,
+    I32EnumAttrCase<"Desirable", 5, "desirable">,
     I32EnumAttrCase<"LossSum", 16, "loss_sum">,
     I32EnumAttrCase<"LabelCount", 17, "label_count">,
     I32EnumAttrCase<"Correct", 18, "correct">,
@@ -167,7 +168,9 @@ def Program_Binding : Program_Enum<"Binding", "qlora_binding_kind", [
     I32EnumAttrCase<"RejectedRewards", 21, "rejected_rewards">,
     I32EnumAttrCase<"RightPairs", 22, "right_pairs">,
     I32EnumAttrCase<"ChosenLogps", 23, "chosen_logps">,
-    I32EnumAttrCase<"RejectedLogps", 24, "rejected_logps">]>;
+    I32EnumAttrCase<"RejectedLogps", 24, "rejected_logps">,
+    I32EnumAttrCase<"ChosenCount", 25, "chosen_count">,
+    I32EnumAttrCase<"Divergence", 26, "divergence">]>;
 def Program_BindingAttr : Program_EnumAttr<Program_Binding, "binding">;
 
 def Program_Collective : Program_Enum<"Collective", "qlora_collective", [

@@ -216,6 +216,10 @@ static LogicalResult reverse(DpoLossOp loss, Tape &tape) {
   tape.add(loss.getLosses(), loss.getSlopes());
   return success();
 }
+static LogicalResult reverse(KtoLossOp loss, Tape &tape) {
+  tape.add(loss.getLosses(), loss.getSlopes());
+  return success();
+}
 static LogicalResult reverse(OrpoLossOp loss, Tape &tape) {
   tape.add(loss.getLosses(), loss.getSlopes());
   tape.add(loss.getPromptLosses(), loss.getPromptSlopes());
@@ -382,7 +386,7 @@ template <typename... Ops> static void attachRules(MLIRContext *context) {
 void qlora::train::registerModelGradients(DialectRegistry &registry) {
   registry.addExtension(+[](MLIRContext *context, ModelDialect *) {
     attachRules<EmbeddingOp, LinearOp, AttentionOp, HeadLossOp, DpoLossOp,
-                OrpoLossOp, RmsNormOp,
+                KtoLossOp, OrpoLossOp, RmsNormOp,
                 LayerNormOp, RopeOp, ActivationOp, GluOp, AddOp, ScaleOp,
                 AddBiasOp, MagnitudeOp, GateRowsOp, DropoutOp, NoiseOp, RowsOp, SplitOp, ConcatOp,
                 RouteOp, SortByExpertOp, GatherRowsOp, CombineRowsOp,

@@ -18,16 +18,17 @@ namespace qlora::train {
 /// Columns of the flat arenas as matrices; also the size of the statistics
 /// row at the start of the gradient arena.
 inline constexpr int64_t kFlatColumns = 1024;
-/// What the runtime can write for a step, as enum qlora_binding_kind.
-inline constexpr llvm::StringLiteral kStepInputs[] = {"ids", "targets",
-                                                      "positions", "segments",
-                                                      "prompts"};
+/// What the runtime can write for a step, as enum qlora_binding_kind: i32 [B, T],
+/// but of lines f32 [B].
+inline constexpr llvm::StringLiteral kStepInputs[] = {
+    "ids", "targets", "positions", "segments", "prompts", "desirable"};
+inline constexpr llvm::StringLiteral kLineInput = "desirable";
 /// Elements of the statistics row, in their order: what adds up over the
 /// micro-batches and ranks of a step.
 inline constexpr llvm::StringLiteral kStatistics[] = {
     "loss_sum",         "label_count", "chosen_rewards",
     "rejected_rewards", "right_pairs", "chosen_logps",
-    "rejected_logps"};
+    "rejected_logps",   "chosen_count", "divergence"};
 
 /// Parameters start at multiples of this many elements in a flat arena.
 inline constexpr int64_t kFlatAlignment = 16;

@@ -247,6 +247,8 @@ enum qlora_binding_kind {
   QLORA_INPUT_SEGMENTS = 3, /* attention stays inside a segment; 0: padding */
   QLORA_INPUT_PROMPTS = 4,  /* the next token of the segment where TARGETS has
                                no label, else -100 */
+  QLORA_INPUT_DESIRABLE = 5,/* f32 [batch]: 1 where the line has an answer to
+                               come nearer to, 0 where one to get away from */
   /* results */
   QLORA_RESULT_LOSS_SUM = 16,    /* f32, summed over labelled tokens, or over
                                     what else the objective counts */
@@ -254,12 +256,14 @@ enum qlora_binding_kind {
   QLORA_RESULT_CORRECT = 18,     /* i32 [batch, length]: 1 where the target is
                                     the argmax, 0 where not or no target */
   QLORA_RESULT_GRAD_NORM = 19,   /* f32, before clipping; UPDATE only */
-  /* of pairs of answers, where the objective has them: f32, summed */
+  /* of chosen and rejected answers, where the objective has them: f32, summed */
   QLORA_RESULT_CHOSEN_REWARDS = 20,
   QLORA_RESULT_REJECTED_REWARDS = 21,
   QLORA_RESULT_RIGHT_PAIRS = 22, /* whose chosen answer has the larger reward */
   QLORA_RESULT_CHOSEN_LOGPS = 23,
-  QLORA_RESULT_REJECTED_LOGPS = 24
+  QLORA_RESULT_REJECTED_LOGPS = 24,
+  QLORA_RESULT_CHOSEN_COUNT = 25, /* of LABEL_COUNT, where answers have no pair */
+  QLORA_RESULT_DIVERGENCE = 26    /* from the reference, once for each answer */
 };
 
 /* Where an entry's input or result lives. */

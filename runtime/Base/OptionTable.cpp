@@ -182,13 +182,23 @@ const OptionRow kRows[] = {
     {"rl", kChoice, "none", kProgram, kSchedule,
      "what is trained for: none, the tokens of the data; dpo: to prefer the "
      "chosen answer to the rejected one more than the base does; orpo: the same "
-     "by the odds, and the chosen answers. Rows are pairs then",
-     "", "none dpo orpo"},
+     "by the odds, and the chosen answers; rows are pairs then; kto: desirable "
+     "answers more than the base does, and undesirable ones less, of which a row "
+     "has one",
+     "", "none dpo orpo kto"},
     {"beta", kFloat, "0.1", kProgram, kSchedule,
-     "how strongly --rl weighs preferences: DPO's beta, ORPO's lambda",
-     "rl_beta dpo_beta pref_beta orpo_alpha", "", 0},
-    {"loss_type", kChoice, "sigmoid", kProgram, kSchedule,
-     "which loss --rl dpo has", "", "sigmoid"},
+     "how strongly --rl weighs preferences: DPO's and KTO's beta, ORPO's lambda",
+     "rl_beta dpo_beta pref_beta orpo_alpha kto_beta", "", 0},
+    {"loss_type", kChoice, "auto", kProgram, kSchedule,
+     "which loss --rl has; auto: sigmoid for dpo, kto for kto, which also has "
+     "apo_zero_unpaired, without mismatched answers",
+     "", "auto sigmoid kto apo_zero_unpaired"},
+    {"desirable_weight", kFloat, "1", kProgram, kSchedule,
+     "factor of --rl kto's losses of desirable answers",
+     "kto_desirable_weight kto_chosen_weight", "", 0},
+    {"undesirable_weight", kFloat, "1", kProgram, kSchedule,
+     "the same of undesirable ones", "kto_undesirable_weight kto_rejected_weight",
+     "", 0},
 
     {"max_steps", kInt, "-1", kRun, kSchedule,
      "optimizer steps; overrides --num-train-epochs when positive", "iters",

@@ -10,6 +10,7 @@
 
 #include "runtime/Base/AdapterOptions.h"
 #include "runtime/Base/DataValues.h"
+#include "runtime/Base/ObjectiveOptions.h"
 #include "runtime/Base/OptionValue.h"
 #include "runtime/Base/UserFiles.h"
 
@@ -229,44 +230,6 @@ static Status validateFull(const Options &o) {
     return refuse("loraplus_lr_ratio");
   if (o.text("bias") != "none")
     return refuse("bias");
-  return Status::ok();
-}
-
-/// Pairs of answers stay together, and a reference needs the base as it was.
-static Status validateObjective(const Options &o) {
-  const std::string rl = o.text("rl");
-  const std::string objective = o.spelling("rl") + " " + rl;
-  if (rl == "none")
-    return Status::ok();
-  const auto refuse = [&](const std::string &what, const char *why) {
-    return Status::invalid("{} does not go with {}: {}; leave one of them out",
-                           what, objective, why);
-  };
-  if (o.boolean("packing"))
-    return refuse(o.spelling("packing"), "a pair has two lines of its own");
-  if (o.text("padding_free") == "true")
-    return refuse(o.spelling("padding_free") + " true",
-                  "a pair has two lines of its own");
-  if (o.text("finetuning_type") == "full")
-    return refuse(o.spelling("finetuning_type") + " full",
-                  rl == "dpo" ? "the reference is the base, which would be "
-                                "needed a second time"
-                              : "the output head cannot be trained");
-  if (rl == "dpo" && !o.value("modules_to_save").empty())
-    return refuse(o.spelling("modules_to_save"),
-                  "the reference is the base, which would be needed a second "
-                  "time");
-  if (rl == "dpo" && o.text("bias") != "none")
-    return refuse(o.spelling("bias") + " " + o.text("bias"),
-                  "the reference is the base as it was");
-  const std::string start = o.text("init_lora_weights");
-  if (rl == "dpo" && leavesResidual(start))
-    return refuse(o.spelling("init_lora_weights") + " " + start,
-                  "the reference is the whole base, and not what is left of "
-                  "it");
-  if (o.number("neftune_noise_alpha") != 0)
-    return refuse(o.spelling("neftune_noise_alpha"),
-                  "log-probabilities would have noise");
   return Status::ok();
 }
 

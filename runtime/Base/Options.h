@@ -74,6 +74,9 @@ public:
   /// Of Kernels/Math/Stored.h, which weights become when they are loaded; empty:
   /// none.
   std::string quantizedFormat() const;
+  /// Lines of a micro-batch for each row of data: 2 where answers come in pairs,
+  /// or with a mismatched one (Data/MismatchedAnswers.h).
+  int64_t linesOfRow() const;
   int64_t integer(std::string_view name) const; ///< kInt, kSize
   double number(std::string_view name) const;
   std::string text(std::string_view name) const; ///< kString, kPath, kChoice

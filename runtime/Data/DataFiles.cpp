@@ -39,7 +39,8 @@ static StatusOr<std::string> tokenise(const DataRequest &request,
   tokens.vocabSize = vocabSize;
   tokens.completionOnlyLoss = options.boolean("completion_only_loss");
   tokens.assistantOnlyLoss = options.boolean("assistant_only_loss");
-  tokens.pairs = options.text("rl") != "none";
+  tokens.unpaired = options.text("rl") == "kto";
+  tokens.pairs = options.text("rl") != "none" && !tokens.unpaired;
   tokens.chatTemplate = options.text("chat_template");
   tokens.columns = options.textMap("dataset_columns");
   if (const std::string text = options.text("dataset_text_field");
@@ -160,7 +161,7 @@ static bool isPaddedText(const DataMix &mix, const CompiledVariants &variants,
                          const ScheduleOptions &options) {
   const bool isText = mix.files.front().path != mix.names.front();
   return isText && variants.buckets.empty() && !options.paddingFree &&
-         variants.sides == 1;
+         variants.sides == 1 && !variants.isUnpaired;
 }
 
 StatusOr<std::unique_ptr<Dataset>>
@@ -175,7 +176,8 @@ openDataFile(const DataRequest &request, const std::string &option,
                          "again");
   CompiledVariants shape = request.variants;
   shape.vocabSize = request.vocabSize.get<int64_t>();
-  shape.sides = request.options.text("rl") == "none" ? 1 : 2;
+  shape.sides = request.options.linesOfRow();
+  shape.isUnpaired = request.options.text("rl") == "kto";
   QLORA_ASSIGN_OR_RETURN(DataMix mix, tokeniseAll(request, files,
                                                   shape.vocabSize, group));
   if (validation)

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "runtime/Data/MismatchedAnswers.h"
 #include "runtime/Data/RowSelection.h"
 
 namespace qlora {
@@ -52,13 +53,21 @@ int64_t DatasetRows::labels(int64_t row) const {
   return sumOfSides(row, &TokenStore::labels);
 }
 
+int64_t DatasetRows::answer(int64_t row) const {
+  return sumOfSides(row, &TokenStore::answer);
+}
+
 static StatusOr<std::unique_ptr<Dataset>>
 makeDataset(DatasetRows rows, const CompiledVariants &variants,
-            const ScheduleOptions &options) {
+            ScheduleOptions options) {
   std::vector<int64_t> lengths;
-  rows.sides = rows.isWhole() ? 1 : variants.sides;
-  for (int64_t row = 0; row < rows.count(); ++row)
+  rows.sides = rows.isWhole() ? 1 : variants.sidesInFile();
+  rows.hasMismatched = variants.isUnpaired && variants.sides == 2;
+  for (int64_t row = 0; row < rows.count(); ++row) {
     lengths.push_back(rows.length(row));
+    if (rows.hasMismatched && !rows.isWhole())
+      options.answers.push_back(rows.answer(row));
+  }
   QLORA_ASSIGN_OR_RETURN(auto schedule,
                          Schedule::make(std::move(lengths), variants,
                                         rows.isWhole(), options));
@@ -79,9 +88,20 @@ static Status checkMix(const DatasetRows::Stores &stores, const DataMix &mix) {
 }
 
 /// Rows of what the program was compiled for.
-static Status checkPairs(const TokenStore &store, const std::string &name,
-                         const CompiledVariants &variants) {
-  const bool wantsPairs = variants.sides > 1;
+static Status checkObjective(const TokenStore &store, const std::string &name,
+                             const CompiledVariants &variants) {
+  if (variants.isUnpaired && !store.isUnpaired())
+    return Status::invalid("'{}' does not say which answers are desirable, and "
+                           "the program was compiled with --rl kto; make it "
+                           "with qlora-data --unpaired, or compile without "
+                           "--rl",
+                           name);
+  if (store.isUnpaired() && !variants.isUnpaired)
+    return Status::invalid("'{}' has desirable and undesirable answers, and the "
+                           "program was compiled without --rl kto; compile it "
+                           "with that",
+                           name);
+  const bool wantsPairs = variants.sidesInFile() > 1;
   if (store.hasPairs() && store.rows() % 2 != 0)
     return Status::error(StatusCode::kDataLoss,
                          "'{}' has pairs of answers, but {} rows; make it again "
@@ -111,12 +131,12 @@ StatusOr<DataParts> openMix(const DataMix &mix, const CompiledVariants &variants
     // The user knows the file that was named, not the cached one.
     if (!store.isOk())
       return name == path ? store.status() : store.status().withContext(name);
-    QLORA_RETURN_IF_ERROR(checkPairs(*store, name, variants));
+    QLORA_RETURN_IF_ERROR(checkObjective(*store, name, variants));
     stores->push_back(std::move(*store));
     sources.push_back({name,
                        stores->back().isWhole()
                            ? stores->back().rows()
-                           : stores->back().rows() / variants.sides,
+                           : stores->back().rows() / variants.sidesInFile(),
                        weight});
     isPlain = isPlain && weight == 1;
   }
@@ -169,6 +189,10 @@ Status Dataset::fill(const BatchLayout &layout, MicroBatch &out) const {
       offset += data.length(row);
     }
   }
+  if (data.hasMismatched && !data.isWhole())
+    placeMismatchedAnswers(static_cast<int64_t>(layout.lines.size()), out);
+  if (data.hasMismatched)
+    out.mismatchedLines = out.batch / 2;
   return Status::ok();
 }
 
@@ -177,7 +201,7 @@ int64_t Dataset::labelsOf(const BatchLayout &layout) const {
   for (const std::vector<int64_t> &line : layout.lines)
     for (int64_t row : line)
       labels += data.labels(row);
-  return labels;
+  return labels * timesOfRow();
 }
 
 std::optional<int64_t> Dataset::mostLabels(int64_t step, int64_t k,
@@ -208,7 +232,7 @@ std::optional<double> Dataset::paddingShare(const StepShape &shape) {
       slots += layout.shape.batch * layout.shape.length;
       for (const std::vector<int64_t> &line : layout.lines)
         for (int64_t row : line)
-          tokens += data.tokens(row);
+          tokens += data.tokens(row) * timesOfRow();
     }
   }
   return 1 - static_cast<double>(tokens) / static_cast<double>(slots);
@@ -217,7 +241,7 @@ std::optional<double> Dataset::paddingShare(const StepShape &shape) {
 RowMatches countRowMatches(const MicroBatch &batch,
                            std::span<const int32_t> correct) {
   RowMatches matches;
-  for (int64_t b = 0; b < batch.batch; ++b) {
+  for (int64_t b = 0; b < batch.batch - batch.mismatchedLines; ++b) {
     int64_t begin = b * batch.length, end = begin + batch.length;
     for (int64_t t = begin; t < end;) {
       int64_t labelled = 0, right = 0, next = t;
@@ -228,6 +252,8 @@ RowMatches countRowMatches(const MicroBatch &batch,
       }
       matches.rows += labelled > 0;
       matches.matched += labelled > 0 && right == labelled;
+      matches.labels += labelled;
+      matches.right += right;
       t = next;
     }
   }

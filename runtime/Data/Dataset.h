@@ -33,12 +33,15 @@ struct DatasetRows {
   /// Numbers that go on from one file to the next. Empty: all rows once.
   std::vector<int64_t> chosen = {};
   int64_t sides = 1;
+  /// Half of the lines have mismatched answers (MismatchedAnswers.h).
+  bool hasMismatched = false;
 
   int64_t count() const;
   /// Of the longest side.
   int64_t length(int64_t row) const;
   int64_t tokens(int64_t row) const;
   int64_t labels(int64_t row) const;
+  int64_t answer(int64_t row) const;
   int64_t sumOfSides(int64_t row,
                      int64_t (TokenStore::*of)(int64_t) const) const;
   /// Of a token file, in its order.
@@ -73,7 +76,8 @@ public:
     return fill(rule->inOrder(number), out);
   }
 
-  /// How many labels read() gives, from counts that were made once.
+  /// How many labels read() gives, from counts that were made once; at least as
+  /// many where a mismatched answer is cut.
   int64_t labelsOf(int64_t step, int64_t index, const StepShape &shape) {
     return labelsOf(rule->at(step, index, shape));
   }
@@ -91,6 +95,10 @@ public:
 private:
   Status fill(const BatchLayout &layout, MicroBatch &out) const;
   int64_t labelsOf(const BatchLayout &layout) const;
+  /// How often a row's answer is in its micro-batch.
+  int64_t timesOfRow() const {
+    return data.hasMismatched && !data.isWhole() ? 2 : 1;
+  }
 
   DatasetRows data;
   std::unique_ptr<Schedule> rule;
@@ -115,10 +123,13 @@ StatusOr<std::unique_ptr<Dataset>> openDataset(const std::string &path,
 
 /// Of rows with labelled targets, how many have only argmax targets: what
 /// greedy decoding would reproduce. `correct`: 1 where the target of a token
-/// is the argmax, [batch, length]. A row is one segment of a micro-batch.
+/// is the argmax, [batch, length]. A row is one segment of a micro-batch;
+/// mismatched answers are nobody's.
 struct RowMatches {
   int64_t rows = 0;
   int64_t matched = 0;
+  int64_t labels = 0; ///< of the rows
+  int64_t right = 0;  ///< of the labels
 };
 RowMatches countRowMatches(const MicroBatch &batch,
                            std::span<const int32_t> correct);

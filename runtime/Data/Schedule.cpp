@@ -38,9 +38,10 @@ struct Unit {
 class PaddedSchedule : public Schedule {
 public:
   PaddedSchedule(std::vector<Unit> units, const CompiledVariants &variants,
-                 bool isWhole, uint64_t seed)
+                 bool isWhole, uint64_t seed,
+                 std::vector<int64_t> answers = {})
       : variants(variants), units(std::move(units)), isWhole(isWhole),
-        seed(seed) {}
+        seed(seed), answers(std::move(answers)) {}
 
   int64_t count() const override {
     return (unitCount() + unitsOfBatch() - 1) / unitsOfBatch();
@@ -64,9 +65,11 @@ protected:
 private:
   template <typename UnitAt>
   BatchLayout layout(int64_t number, const UnitAt &unitAt) const;
+  int64_t longestMismatched(const BatchLayout &layout) const;
 
   const bool isWhole;
   const uint64_t seed;
+  const std::vector<int64_t> answers; ///< of rows, or none
   int64_t orderedEpoch = -1; ///< the epoch that `order` is of
   std::vector<int64_t> order;
 };
@@ -124,8 +127,23 @@ BatchLayout PaddedSchedule::layout(int64_t number,
     layout.lines.push_back(unit.rows);
     longest = std::max(longest, unit.length);
   }
+  if (!answers.empty())
+    longest = std::max(longest, longestMismatched(layout));
   layout.shape = {variants.batch, bucketFor(longest, variants.lengths)};
   return layout;
+}
+
+/// Of prompts with the answer of the row before, cut where rows are.
+int64_t PaddedSchedule::longestMismatched(const BatchLayout &layout) const {
+  int64_t longest = 0;
+  for (size_t i = 0, count = layout.lines.size(); i < count; ++i) {
+    const auto row = static_cast<size_t>(layout.lines[i][0]);
+    const auto before =
+        static_cast<size_t>(layout.lines[(i + count - 1) % count][0]);
+    longest = std::max(longest,
+                       units[row].length - answers[row] + answers[before]);
+  }
+  return std::min(longest, variants.lengths.back());
 }
 
 BatchLayout PaddedSchedule::inOrder(int64_t number) {
@@ -233,7 +251,8 @@ Schedule::make(std::vector<int64_t> lengths, const CompiledVariants &variants,
                                                      options.seed);
   else
     schedule = std::make_unique<PaddedSchedule>(std::move(units), variants,
-                                                isWhole, options.seed);
+                                                isWhole, options.seed,
+                                                options.answers);
   return schedule;
 }
 

@@ -55,6 +55,9 @@ struct ScheduleOptions {
   bool packing = false; ///< rows files only
   /// Rows files only; needs buckets. Empty: where there are any.
   std::optional<bool> paddingFree = std::nullopt;
+  /// Tokens of each row's answer, where a micro-batch has mismatched ones too
+  /// (MismatchedAnswers.h) and a length for all.
+  std::vector<int64_t> answers = {};
 };
 
 /// Used by one thread.

@@ -54,6 +54,8 @@ static std::vector<std::string> commandOf(const TokenRequest &request) {
                                       truth(request.assistantOnlyLoss)};
   if (request.pairs)
     command.push_back("--pairs");
+  if (request.unpaired)
+    command.push_back("--unpaired");
   if (!request.chatTemplate.empty()) {
     command.push_back("--chat-template");
     command.push_back(request.chatTemplate);

@@ -29,7 +29,8 @@ struct TokenRequest {
   int64_t vocabSize = 0;
   bool completionOnlyLoss = true;
   bool assistantOnlyLoss = true;
-  bool pairs = false; ///< of answers, chosen and rejected
+  bool pairs = false;    ///< of answers, chosen and rejected
+  bool unpaired = false; ///< answers, desirable or not
   /// A file, or the name of one that comes with qlora-data; empty: the
   /// tokenizer's.
   std::string chatTemplate;

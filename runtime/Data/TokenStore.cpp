@@ -58,7 +58,27 @@ Status TokenStore::load(const CompiledVariants &variants) {
                                    : "[micro_batches, batch, length]");
   QLORA_ASSIGN_OR_RETURN(ids, integers("input_ids", first->shape));
   QLORA_ASSIGN_OR_RETURN(labelIds, integers("labels", first->shape));
-  return hasRows ? loadOffsets(variants) : loadWhole(first->shape, variants);
+  QLORA_RETURN_IF_ERROR(hasRows ? loadOffsets(variants)
+                                : loadWhole(first->shape, variants));
+  return loadJudgements();
+}
+
+Status TokenStore::loadJudgements() {
+  if (!file.find("desirable"))
+    return Status::ok();
+  const auto shape = isWhole() ? std::vector{rows() / batch, batch}
+                               : std::vector{rows()};
+  QLORA_ASSIGN_OR_RETURN(const SafetensorsTensor *tensor,
+                         integers("desirable", shape));
+  judgements.resize(labelCounts.size());
+  answerLengths.resize(labelCounts.size());
+  QLORA_RETURN_IF_ERROR(file.read(*tensor, 0, writableBytes(judgements)));
+  for (size_t row = 0; row < judgements.size(); ++row)
+    if (judgements[row] != 0 && judgements[row] != 1)
+      return Status::invalid("'{}': desirable has {} for row {}, which is "
+                             "neither 0 nor 1",
+                             file.path(), judgements[row], row);
+  return Status::ok();
 }
 
 Status TokenStore::loadWhole(const std::vector<int64_t> &shape,
@@ -129,11 +149,16 @@ Status TokenStore::countLabels() {
       ;
     QLORA_ASSIGN_OR_RETURN(const Tokens tokens, read(first, last));
     tokens.identify(content);
-    for (int64_t row = first; row < last; ++row)
-      labelCounts[static_cast<size_t>(row)] =
-          tokens.targets(static_cast<size_t>(begin(row) - begin(first)),
-                         static_cast<size_t>(begin(row + 1) - begin(first)));
+    for (int64_t row = first; row < last; ++row) {
+      const auto from = static_cast<size_t>(begin(row) - begin(first));
+      const size_t to = from + static_cast<size_t>(length(row));
+      labelCounts[static_cast<size_t>(row)] = tokens.targets(from, to);
+      if (isUnpaired())
+        answerLengths[static_cast<size_t>(row)] = tokens.answer(from, to);
+    }
   }
+  content.add({reinterpret_cast<const char *>(judgements.data()),
+               judgements.size() * sizeof(int32_t)});
   digest = content.finish();
   return Status::ok();
 }
@@ -201,8 +226,19 @@ Status TokenStore::checkRow(int64_t row, const Tokens &tokens,
 int64_t TokenStore::Tokens::targets(size_t begin, size_t end) const {
   int64_t count = 0;
   for (size_t t = begin + 1; t < end; ++t)
-    count += labels[t] != kNoLabel && continues(t) && !isPadding(t);
+    count += isTarget(t);
   return count;
+}
+
+bool TokenStore::Tokens::isTarget(size_t t) const {
+  return labels[t] != kNoLabel && continues(t) && !isPadding(t);
+}
+
+int64_t TokenStore::Tokens::answer(size_t begin, size_t end) const {
+  size_t first = begin + 1;
+  while (first < end && !isTarget(first))
+    ++first;
+  return static_cast<int64_t>(end - std::min(first, end));
 }
 
 void TokenStore::identify(ContentHash &hash) const {
@@ -224,6 +260,9 @@ Status TokenStore::place(int64_t row, int64_t line, int64_t offset,
                          "start again, and leave the file alone while a run "
                          "reads it",
                          file.path(), row);
+  if (isUnpaired())
+    out.desirable[static_cast<size_t>(line)] =
+        static_cast<float>(judgements[static_cast<size_t>(row)]);
   const auto first = static_cast<size_t>(line * out.length + offset);
   assert(offset + length(row) <= out.length);
   for (size_t t = 0, to = first; t < size; ++t, ++to) {

@@ -13,6 +13,9 @@
 //
 //   input_ids, labels   i32 [tokens]     row_offsets   i64 [rows + 1]
 //
+// Either may have `desirable`, i32 [count, B] or [rows]: 1 where the answer of
+// the row is one to come nearer to, 0 where one to get away from.
+//
 // Labels in files are those of their own token; what a micro-batch holds are
 // targets, the label of the *next* token of the same segment. A row without
 // segment_ids is one segment.
@@ -59,6 +62,12 @@ public:
     const auto pairs = file.metadata().find("pairs");
     return pairs != file.metadata().end() && pairs->second == "true";
   }
+  /// Whether rows say if their answer is desirable.
+  bool isUnpaired() const { return !judgements.empty(); }
+  /// Tokens from the first target to the end, of a row that has a judgement.
+  int64_t answer(int64_t row) const {
+    return answerLengths[static_cast<size_t>(row)];
+  }
   /// Adds the rows, to the last token, as they were when it was opened.
   void identify(ContentHash &hash) const;
 
@@ -86,6 +95,9 @@ private:
     void identify(ContentHash &hash) const;
     /// Of the row in [begin, end).
     int64_t targets(size_t begin, size_t end) const;
+    int64_t answer(size_t begin, size_t end) const;
+    /// Of a token that is not the first of its row.
+    bool isTarget(size_t t) const;
   };
 
   TokenStore(SafetensorsFile file, int64_t vocabSize)
@@ -94,6 +106,7 @@ private:
   Status loadWhole(const std::vector<int64_t> &shape,
                    const CompiledVariants &variants);
   Status loadOffsets(const CompiledVariants &variants);
+  Status loadJudgements();
   /// And takes the digest: the one time that all of a file is read.
   Status countLabels();
   /// Rows [first, last), checked.
@@ -115,6 +128,8 @@ private:
   const SafetensorsTensor *positions = nullptr, *segments = nullptr; ///< or not
   std::vector<int64_t> offsets;     ///< of a rows file
   std::vector<int64_t> labelCounts; ///< of each row
+  std::vector<int32_t> judgements;  ///< of each row, or none
+  std::vector<int64_t> answerLengths; ///< where there are judgements
   std::string digest;               ///< of all that rows have
 };
 

@@ -30,6 +30,10 @@ struct MicroBatch {
   std::vector<int32_t> targets;
   std::vector<int32_t> positions; ///< inside the segment, from 0
   std::vector<int32_t> segments;  ///< 0: padding
+  /// [batch]: 1 where the answer of a line is desirable, if data say so.
+  std::vector<float> desirable;
+  /// The last lines, which have mismatched answers (Data/MismatchedAnswers.h).
+  int64_t mismatchedLines = 0;
 
   /// Makes it all padding.
   void clear(const BatchShape &shape) {
@@ -40,6 +44,8 @@ struct MicroBatch {
     targets.assign(tokens, kNoLabel);
     positions.assign(tokens, 0);
     segments.assign(tokens, 0);
+    desirable.assign(static_cast<size_t>(batch), 0);
+    mismatchedLines = 0;
   }
   /// Tokens of the longest row, which is a segment; at least 1.
   int64_t longestRow() const {

@@ -45,9 +45,10 @@ StatusOr<const qlora_entry *> Program::find(qlora_entry_kind kind,
                        entryKindName(kind), batch.batch, batch.length);
 }
 
-static std::span<const uint8_t> bytesOf(const std::vector<int32_t> &values) {
+template <typename T>
+static std::span<const uint8_t> bytesOf(const std::vector<T> &values) {
   return {reinterpret_cast<const uint8_t *>(values.data()),
-          values.size() * sizeof(int32_t)};
+          values.size() * sizeof(T)};
 }
 
 /// What a program without the inputs for positions and segments computes.
@@ -71,6 +72,9 @@ static std::vector<int32_t> promptsOf(const MicroBatch &batch) {
 }
 
 Status Program::writeInputs(const qlora_entry &entry, const MicroBatch &batch) {
+  if (const auto *binding = module.binding(entry, QLORA_INPUT_DESIRABLE))
+    QLORA_RETURN_IF_ERROR(device.write(binding->arena, binding->offset,
+                                       bytesOf(batch.desirable)));
   const bool hasPrompts = module.binding(entry, QLORA_INPUT_PROMPTS);
   const std::vector<int32_t> prompts =
       hasPrompts ? promptsOf(batch) : std::vector<int32_t>();
@@ -121,9 +125,9 @@ StatusOr<double> Program::finishFloat() {
 LossSums &LossSums::operator+=(const LossSums &other) {
   loss += other.loss;
   labels += other.labels;
-  hasPairs = other.hasPairs;
-  for (size_t i = 0; i < pairs.size(); ++i)
-    pairs[i] += other.pairs[i];
+  of = other.of;
+  for (size_t i = 0; i < preferences.size(); ++i)
+    preferences[i] += other.preferences[i];
   return *this;
 }
 
@@ -131,13 +135,12 @@ LossSums &LossSums::operator+=(const LossSums &other) {
 Program::Program(const LoadedModule &module, Device &device)
     : module(module), device(device) {
   sums = {QLORA_RESULT_LOSS_SUM, QLORA_RESULT_LABEL_COUNT};
-  if (std::ranges::any_of(module.entries(), [&](const qlora_entry &entry) {
-        return module.binding(entry, QLORA_RESULT_CHOSEN_REWARDS);
-      }))
-    sums.insert(sums.end(),
-                {QLORA_RESULT_CHOSEN_REWARDS, QLORA_RESULT_REJECTED_REWARDS,
-                 QLORA_RESULT_RIGHT_PAIRS, QLORA_RESULT_CHOSEN_LOGPS,
-                 QLORA_RESULT_REJECTED_LOGPS});
+  for (int kind = QLORA_RESULT_CHOSEN_REWARDS; kind <= QLORA_RESULT_DIVERGENCE;
+       ++kind)
+    if (std::ranges::any_of(module.entries(), [&](const qlora_entry &entry) {
+          return module.binding(entry, qlora_binding_kind(kind));
+        }))
+      sums.push_back(qlora_binding_kind(kind));
 }
 
 Status Program::startSums(const qlora_entry &entry) {
@@ -150,9 +153,13 @@ StatusOr<LossSums> Program::finishSums() {
   LossSums read;
   QLORA_ASSIGN_OR_RETURN(read.loss, finishFloat());
   QLORA_ASSIGN_OR_RETURN(read.labels, finishFloat());
-  read.hasPairs = sums.size() > 2;
+  if (sums.size() > 2)
+    read.of = std::ranges::count(sums, QLORA_RESULT_RIGHT_PAIRS)
+                  ? LossSums::Of::kPairs
+                  : LossSums::Of::kAnswers;
   for (size_t i = 2; i < sums.size(); ++i) {
-    QLORA_ASSIGN_OR_RETURN(read.pairs[i - 2], finishFloat());
+    QLORA_ASSIGN_OR_RETURN(
+        read.preferences[sums[i] - QLORA_RESULT_CHOSEN_REWARDS], finishFloat());
   }
   return read;
 }

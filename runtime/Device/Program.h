@@ -27,15 +27,21 @@ Status runEntry(Device &device, const LoadedModule &module,
                 const qlora_entry &entry, const qlora_step_block &step,
                 bool onAllRanks = true);
 
-/// Sums over the labelled tokens of micro-batches, or over pairs of answers
-/// where the program was compiled for them.
+/// Sums over the labelled tokens of micro-batches, or over pairs of answers or
+/// single ones where the program was compiled for them.
 struct LossSums {
+  enum class Of { kTokens, kPairs, kAnswers };
+
   double loss = 0;
-  double labels = 0; ///< or pairs
-  bool hasPairs = false;
-  /// Rewards of chosen and of rejected answers, pairs that are right, and the
-  /// logarithms of the answers' probabilities, chosen and rejected.
-  std::array<double, 5> pairs = {};
+  double labels = 0; ///< or pairs, or answers
+  Of of = Of::kTokens;
+  /// From QLORA_RESULT_CHOSEN_REWARDS to QLORA_RESULT_DIVERGENCE; 0 what the
+  /// program does not have.
+  std::array<double, 7> preferences = {};
+
+  double preference(qlora_binding_kind kind) const {
+    return preferences[kind - QLORA_RESULT_CHOSEN_REWARDS];
+  }
 
   LossSums &operator+=(const LossSums &other);
 };

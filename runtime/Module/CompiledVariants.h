@@ -35,8 +35,14 @@ struct CompiledVariants {
   std::vector<int64_t> buckets = {}; ///< of one row, ascending; may be empty
   PackingCosts costs = {};           ///< of the last bucket, in FLOPs
   /// Lines of a row of data: 2 for pairs of answers, all chosen ones of a
-  /// micro-batch before all rejected ones. Not in the tables either.
+  /// micro-batch before all rejected ones, and for answers with mismatched ones
+  /// behind (Data/MismatchedAnswers.h). Not in the tables either.
   int64_t sides = 1;
+  /// Rows have one answer each, desirable or not. Nor is this there.
+  bool isUnpaired = false;
+
+  /// Rows of a file for each row of data.
+  int64_t sidesInFile() const { return isUnpaired ? 1 : sides; }
 
   static StatusOr<CompiledVariants> of(const LoadedModule &module);
 };

@@ -204,15 +204,18 @@ static Status checkBinding(const qlora_module &m, const qlora_entry &entry,
   if (binding.arena >= m.arena_count)
     return damaged("arena {} of {}", binding.arena, m.arena_count);
   const qlora_arena &arena = m.arenas[binding.arena];
-  const bool isInput = binding.kind <= QLORA_INPUT_PROMPTS;
+  const bool isInput = binding.kind <= QLORA_INPUT_DESIRABLE;
   const bool isScalar = !isInput && binding.kind != QLORA_RESULT_CORRECT;
   if (isInput != (arena.kind == QLORA_ARENA_INPUT) ||
       (!isInput && arena.kind != QLORA_ARENA_RESULT &&
        arena.kind != QLORA_ARENA_GRADIENT))
     return damaged("kind {} in the {} arena", binding.kind,
                    arenaKindName(arena.kind));
-  const uint64_t bytes =
-      isScalar ? 4 : 4 * static_cast<uint64_t>(entry.batch * entry.length);
+  const int64_t numbers = isScalar ? 1
+                          : binding.kind == QLORA_INPUT_DESIRABLE
+                              ? entry.batch
+                              : entry.batch * entry.length;
+  const uint64_t bytes = 4 * static_cast<uint64_t>(numbers);
   if (binding.bytes != bytes)
     return damaged("kind {} has {} bytes instead of {}", binding.kind,
                    binding.bytes, bytes);

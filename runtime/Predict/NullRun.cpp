@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/Base/Amounts.h"
+#include "runtime/Base/ObjectiveOptions.h"
 #include "runtime/Base/StepRows.h"
 #include "runtime/Device/Device.h"
 #include "runtime/Device/Program.h"
@@ -232,6 +233,7 @@ StatusOr<std::string>
 checkOnNullDevice(const LoadedModule &module, const Options &options, int ranks,
                   const std::optional<DeviceProfile> &card,
                   const std::vector<std::string> &disabledKernels) {
+  QLORA_RETURN_IF_ERROR(checkRanksOf(options, ranks));
   QLORA_RETURN_IF_ERROR(checkKernelNames(disabledKernels));
   QLORA_RETURN_IF_ERROR(CompiledVariants::of(module).status());
   QLORA_ASSIGN_OR_RETURN(const int64_t microBatches,

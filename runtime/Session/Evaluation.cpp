@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <numeric>
 
 #include "runtime/Base/Amounts.h"
 #include "runtime/Base/StopSignal.h"
@@ -35,9 +34,9 @@ static StatusOr<std::optional<EvaluationResult>> evaluate(const Run &run) {
     LossSums sums;
     QLORA_RETURN_IF_ERROR(run.program.evaluate(batch, step, sums, correct));
     all += sums;
-    counts[0] += batch.labelCount();
-    counts[1] += std::accumulate(correct.begin(), correct.end(), int64_t(0));
     RowMatches matches = countRowMatches(batch, correct);
+    counts[0] += matches.labels;
+    counts[1] += matches.right;
     counts[2] += matches.rows;
     counts[3] += matches.matched;
     if (listener)
@@ -47,7 +46,7 @@ static StatusOr<std::optional<EvaluationResult>> evaluate(const Run &run) {
   }
   QLORA_RETURN_IF_ERROR(run.group.sum(std::span(&all.loss, 1)));
   QLORA_RETURN_IF_ERROR(run.group.sum(std::span(&all.labels, 1)));
-  QLORA_RETURN_IF_ERROR(run.group.sum(std::span(all.pairs)));
+  QLORA_RETURN_IF_ERROR(run.group.sum(std::span(all.preferences)));
   QLORA_RETURN_IF_ERROR(run.group.sum(std::span(counts)));
   if (counts[4] > 0)
     return std::optional<EvaluationResult>();
@@ -62,6 +61,23 @@ static StatusOr<std::optional<EvaluationResult>> evaluate(const Run &run) {
   result.argmaxMatch =
       static_cast<double>(counts[3]) / static_cast<double>(counts[2]);
   return std::optional(result);
+}
+
+/// Of the logged values, what the objective is about.
+static std::string measureOf(const nlohmann::ordered_json &values,
+                             const EvaluationResult &result) {
+  const auto number = [&](const char *name) {
+    return values.value(name, std::nan(""));
+  };
+  if (result.sums.of == LossSums::Of::kTokens)
+    return "perplexity " + formatShort(result.perplexity);
+  if (result.sums.of == LossSums::Of::kAnswers)
+    return fmt::format("rewards {:.4f} desirable, {:.4f} undesirable",
+                       number("eval_rewards/chosen"),
+                       number("eval_rewards/rejected"));
+  return fmt::format("{:.1f} % of pairs right, margin {:.4f}",
+                     100 * number("eval_rewards/accuracies"),
+                     number("eval_rewards/margins"));
 }
 
 StatusOr<std::optional<EvaluationResult>>
@@ -84,18 +100,12 @@ evaluateAndLog(const Run &run, int64_t step, double epoch,
       {"eval_argmax_match", result.argmaxMatch},
       {"eval_rows", result.rows},
       {"eval_runtime", seconds}};
-  addPairs(values, "eval_", result.sums);
-  const std::string measure =
-      result.sums.hasPairs
-          ? fmt::format("{:.1f} % of pairs right, margin {:.4f}",
-                        100 * double(values["eval_rewards/accuracies"]),
-                        double(values["eval_rewards/margins"]))
-          : "perplexity " + formatShort(result.perplexity);
+  addPreferences(values, "eval_", result.sums);
   const std::string text = fmt::format(
       "evaluation {}: loss {:.4f}, {}\n"
       "  right: {:.1f} % of tokens, all tokens in {:.1f} % of {} rows ({:.1f} "
       "s)",
-      title, result.loss, measure,
+      title, result.loss, measureOf(values, result),
       100 * result.tokenAccuracy, 100 * result.argmaxMatch,
       formatCount(static_cast<uint64_t>(result.rows)), seconds);
   QLORA_RETURN_IF_ERROR(run.metrics->log(values, text));

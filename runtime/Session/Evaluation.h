@@ -13,7 +13,7 @@
 namespace qlora {
 
 struct EvaluationResult {
-  double loss = 0;          ///< mean over labelled tokens, or pairs
+  double loss = 0;          ///< mean over labelled tokens, pairs or answers
   double perplexity = 0;    ///< exp(loss)
   double tokenAccuracy = 0; ///< share of labelled tokens that are the argmax
   double argmaxMatch = 0;   ///< share of rows whose labelled tokens all are

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "runtime/Base/CpuCount.h"
+#include "runtime/Base/ObjectiveOptions.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Data/DataFiles.h"
 #include "runtime/Device/Device.h"
@@ -375,6 +376,7 @@ StatusOr<int> Session::run() {
 StatusOr<int> runSession(const SessionRequest &request,
                          const RankEnvironment &env, FileDescriptor listening) {
   QLORA_ASSIGN_OR_RETURN(LoadedRequest loaded, loadRequest(request));
+  QLORA_RETURN_IF_ERROR(checkRanksOf(loaded.options, env.worldSize));
   const std::chrono::seconds timeout(loaded.options.integer("ddp_timeout"));
   QLORA_ASSIGN_OR_RETURN(RankGroup group,
                          RankGroup::join(env, std::move(listening), timeout));

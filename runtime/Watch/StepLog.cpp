@@ -130,17 +130,52 @@ StatusOr<nlohmann::ordered_json> StepLog::readings() const {
   return values;
 }
 
-void addPairs(nlohmann::ordered_json &values, const std::string &prefix,
-              const LossSums &sums) {
-  if (!sums.hasPairs)
-    return;
-  const auto mean = [&](size_t i) { return sums.pairs[i] / sums.labels; };
-  values[prefix + "rewards/chosen"] = mean(0);
-  values[prefix + "rewards/rejected"] = mean(1);
-  values[prefix + "rewards/accuracies"] = mean(2);
-  values[prefix + "rewards/margins"] = mean(0) - mean(1);
-  values[prefix + "logps/chosen"] = mean(3);
-  values[prefix + "logps/rejected"] = mean(4);
+static void addPairs(nlohmann::ordered_json &values, const std::string &prefix,
+                     const LossSums &sums) {
+  const auto mean = [&](qlora_binding_kind kind) {
+    return sums.preference(kind) / sums.labels;
+  };
+  const double chosen = mean(QLORA_RESULT_CHOSEN_REWARDS);
+  const double rejected = mean(QLORA_RESULT_REJECTED_REWARDS);
+  values[prefix + "rewards/chosen"] = chosen;
+  values[prefix + "rewards/rejected"] = rejected;
+  values[prefix + "rewards/accuracies"] = mean(QLORA_RESULT_RIGHT_PAIRS);
+  values[prefix + "rewards/margins"] = chosen - rejected;
+  values[prefix + "logps/chosen"] = mean(QLORA_RESULT_CHOSEN_LOGPS);
+  values[prefix + "logps/rejected"] = mean(QLORA_RESULT_REJECTED_LOGPS);
+}
+
+/// Means over the answers of either kind, of which there may be none.
+static void addAnswers(nlohmann::ordered_json &values,
+                       const std::string &prefix, const LossSums &sums) {
+  const auto of = [&](qlora_binding_kind kind) { return sums.preference(kind); };
+  const double chosen = of(QLORA_RESULT_CHOSEN_COUNT);
+  const double rejected = sums.labels - chosen;
+  if (chosen > 0) {
+    values[prefix + "rewards/chosen"] = of(QLORA_RESULT_CHOSEN_REWARDS) / chosen;
+    values[prefix + "logps/chosen"] = of(QLORA_RESULT_CHOSEN_LOGPS) / chosen;
+  }
+  if (rejected > 0) {
+    values[prefix + "rewards/rejected"] =
+        of(QLORA_RESULT_REJECTED_REWARDS) / rejected;
+    values[prefix + "logps/rejected"] =
+        of(QLORA_RESULT_REJECTED_LOGPS) / rejected;
+  }
+  if (chosen > 0 && rejected > 0)
+    values[prefix + "rewards/margins"] =
+        of(QLORA_RESULT_CHOSEN_REWARDS) / chosen -
+        of(QLORA_RESULT_REJECTED_REWARDS) / rejected;
+  values[prefix + "kl"] = of(QLORA_RESULT_DIVERGENCE) / sums.labels;
+  values[prefix + "count/chosen"] = chosen;
+  values[prefix + "count/rejected"] = rejected;
+}
+
+void addPreferences(nlohmann::ordered_json &values, const std::string &prefix,
+                    const LossSums &sums) {
+  if (sums.of == LossSums::Of::kPairs)
+    addPairs(values, prefix, sums);
+  if (sums.of == LossSums::Of::kAnswers)
+    addAnswers(values, prefix, sums);
 }
 
 Status StepLog::log() {
@@ -175,7 +210,7 @@ Status StepLog::log() {
       {"step_time", report.stepSeconds},
       {"tokens_per_second", report.tokensPerSecond},
       {"num_input_tokens_seen", tokens}};
-  addPairs(values, "", logged.sums);
+  addPreferences(values, "", logged.sums);
   if (const auto exposed = run.device.exposedCommunication()) {
     values["exposed_communication"] = (*exposed - exposedBefore) /
                                       static_cast<double>(logged.steps);
@@ -191,9 +226,11 @@ Status StepLog::log() {
 }
 
 nlohmann::ordered_json StepLog::state() const {
-  nlohmann::ordered_json pairs = nullptr;
-  if (window.sums.hasPairs)
-    pairs = {{"count", window.sums.labels}, {"sums", window.sums.pairs}};
+  nlohmann::ordered_json preferences = nullptr;
+  if (window.sums.of != LossSums::Of::kTokens)
+    preferences = {{"count", window.sums.labels},
+                   {"sums", window.sums.preferences},
+                   {"are_paired", window.sums.of == LossSums::Of::kPairs}};
   return {{"updates", updates},
           {"tokens", tokens},
           {"loss_sum", lossSum},
@@ -205,7 +242,7 @@ nlohmann::ordered_json StepLog::state() const {
             {"steps", window.steps},
             {"tokens", window.tokens},
             {"loss_sum", window.lossSum},
-            {"pairs", pairs},
+            {"preferences", preferences},
             {"seconds", secondsSince(window.start)}}},
           {"divergence", divergence.state()}};
 }
@@ -224,9 +261,12 @@ void StepLog::restore(const nlohmann::ordered_json &state,
   window.steps = logged.at("steps");
   window.tokens = logged.at("tokens");
   window.lossSum = logged.at("loss_sum");
-  if (const auto pairs = logged.find("pairs");
-      pairs != logged.end() && !pairs->is_null())
-    window.sums = {0, pairs->at("count"), true, pairs->at("sums")};
+  if (const auto preferences = logged.find("preferences");
+      preferences != logged.end() && !preferences->is_null())
+    window.sums = {0, preferences->at("count"),
+                   preferences->at("are_paired") ? LossSums::Of::kPairs
+                                                 : LossSums::Of::kAnswers,
+                   preferences->at("sums")};
   const std::chrono::duration<double> before(logged.at("seconds").get<double>());
   window.start -= std::chrono::duration_cast<Clock::duration>(before);
   divergence.restore(state.at("divergence"));

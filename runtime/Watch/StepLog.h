@@ -58,10 +58,10 @@ struct SettledStep {
   LossSums sums = {};
 };
 
-/// What TRL logs of pairs, under its names behind `prefix`; nothing where there
-/// are none.
-void addPairs(nlohmann::ordered_json &values, const std::string &prefix,
-              const LossSums &sums);
+/// What TRL logs of preferences, under its names behind `prefix`; nothing where
+/// there are none.
+void addPreferences(nlohmann::ordered_json &values, const std::string &prefix,
+                    const LossSums &sums);
 
 /// What all steps came to.
 struct StepTotals {

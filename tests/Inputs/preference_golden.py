@@ -4,16 +4,20 @@
 """Writes a golden case of preferences, as TRL's trainers compute it, on the model
 of another case.
 
-    preference_golden.py dpo|orpo FROM TO [BATCHES]
+    preference_golden.py dpo|kto|apo|orpo FROM TO [BATCHES]
 
-The loss of every micro-batch is what `DPOTrainer.compute_loss` gives, or
-`ORPOTrainer.get_batch_loss_metrics`; optimizer and schedule are torch's and
+The loss of every micro-batch is what `compute_loss` of `DPOTrainer` or
+`KTOTrainer` gives, or `ORPOTrainer.get_batch_loss_metrics`; optimizer and
+schedule are torch's and
 transformers'. The adapter comes from FROM's folder, and is put into a new one of
 the trainer's, so that the reference is the base without any, as with TRL's
 `peft_config`. Where FROM is quantised, the base has the numbers that its
 nf4.safetensors stands for. A micro-batch has the chosen rows before the rejected
-ones. BATCHES is another such case, whose tokens are used. Needs torch,
-transformers, peft, trl and datasets; what they were is in case.json.
+ones; for kto some answers, then their prompts with the answers of the rows
+before, as `KTOTrainer` makes `KL_completion_ids`; for apo, its loss
+apo_zero_unpaired, all lines are answers. BATCHES is another such case,
+whose tokens are used. Needs torch, transformers, peft, trl and datasets; what
+they were is in case.json.
 """
 
 import json
@@ -30,22 +34,54 @@ import trl
 from safetensors.torch import load_file, save_file
 from trl.experimental.orpo import ORPOConfig, ORPOTrainer
 
-STEPS, ACCUMULATION, PAIRS, LENGTH, VOCABULARY = 5, 2, 2, 24, 256
-BETA, RATE = {"dpo": 0.3, "orpo": 0.5}, 0.002
+STEPS, ACCUMULATION, LENGTH, VOCABULARY = 5, 2, 24, 256
+# Of a micro-batch, pairs or answers.
+ROWS = {"dpo": 2, "kto": 3, "apo": 6, "orpo": 2}
+BETA, RATE = {"dpo": 0.3, "kto": 0.3, "apo": 0.3, "orpo": 0.5}, 0.002
+WEIGHTS = {"desirable_weight": 1.25, "undesirable_weight": 0.75}
+ANSWERS = {"kto": WEIGHTS,
+           "apo": {**WEIGHTS, "loss_type": "apo_zero_unpaired"}}
 # What has hardly any gradient but rounding makes no whole steps with it.
 EPSILON = 1e-6
 NAMES = ("model_name_or_path", "adapter_name_or_path")
 
 
+def make_answers(path):
+    """Each with whether it is desirable, and of any length with its prompt; what
+    is behind is not learned. With this seed the first step has a divergence above
+    0 and both kinds of answers; the last has one kind."""
+    generator = torch.Generator().manual_seed(3)
+    count, rows = STEPS * ACCUMULATION, ROWS["kto"]
+
+    def draw(low, high, *shape):
+        return torch.randint(low, high, shape, generator=generator)
+
+    ids = draw(0, VOCABULARY, count, 2 * rows, LENGTH)
+    labels = torch.full_like(ids, -100)
+    desirable = draw(0, 2, count, rows).repeat(1, 2)
+    desirable[-ACCUMULATION:] = 1
+    for batch in range(count):
+        prompts, answers = ([draw(0, VOCABULARY, int(draw(3, 12)))
+                             for _ in range(rows)] for _ in range(2))
+        moved = [answers[-1]] + answers[:-1]
+        for line, (prompt, answer) in enumerate(zip(2 * prompts,
+                                                    answers + moved)):
+            whole = slice(0, len(prompt) + len(answer))
+            ids[batch, line, whole] = torch.cat((prompt, answer))
+            labels[batch, line, len(prompt):whole.stop] = answer
+    save_file({"input_ids": ids.int(), "labels": labels.int(),
+               "desirable": desirable.int()}, path)
+
+
 def make_batches(path):
     """Prompts of other lengths from pair to pair; rejected answers end earlier."""
     generator = torch.Generator().manual_seed(11)
-    shape = (STEPS * ACCUMULATION, PAIRS, LENGTH)
+    shape = (STEPS * ACCUMULATION, ROWS["dpo"], LENGTH)
     chosen, rejected = (torch.randint(0, VOCABULARY, shape, generator=generator)
                         for _ in range(2))
     learned = chosen.clone(), rejected.clone()
     for batch in range(shape[0]):
-        for pair in range(PAIRS):
+        for pair in range(shape[1]):
             prompt, cut = (int(torch.randint(low, high, (1,),
                                              generator=generator))
                            for low, high in ((3, 12), (1, 6)))
@@ -69,47 +105,89 @@ def tokenizer():
 
 
 def make_trainer(kind, model, config, folder):
-    row = {"prompt": "w1 w2", "chosen": "w3", "rejected": "w4"}
+    row = {"prompt": "w1 w2"} | (
+        {"completion": "w3", "label": True} if kind in ANSWERS else
+        {"chosen": "w3", "rejected": "w4"})
     common = {"output_dir": folder, "beta": BETA[kind], "report_to": [],
               "use_cpu": True, "bf16": False, "gradient_checkpointing": False,
               "max_length": LENGTH, "remove_unused_columns": False}
-    make, settings = ((trl.DPOTrainer, trl.DPOConfig) if kind == "dpo" else
-                      (ORPOTrainer, ORPOConfig))
+    common |= ANSWERS.get(kind, {})
+    make, settings = {"dpo": (trl.DPOTrainer, trl.DPOConfig),
+                      "orpo": (ORPOTrainer, ORPOConfig)}.get(
+                          kind, (trl.KTOTrainer, trl.KTOConfig))
     return make(model=model, args=settings(**common), peft_config=config,
                 train_dataset=datasets.Dataset.from_list([row] * 4),
                 processing_class=tokenizer())
 
 
-def loss_of(kind, trainer, ids, labels):
+def loss_of_answers(kind, trainer, ids, labels, desirable):
+    inputs = {"label": desirable[:ROWS[kind]].bool()}
+    for prefix, lines in (("", slice(None, ROWS[kind])),
+                          ("KL_", slice(ROWS[kind], None))):
+        inputs |= {f"{prefix}input_ids": ids[lines],
+                   f"{prefix}attention_mask": torch.ones_like(ids[lines]),
+                   f"{prefix}completion_mask": (labels[lines] != -100).long()}
+    return trainer.compute_loss(trainer.model, inputs)
+
+
+def loss_of(kind, trainer, ids, labels, desirable=None):
+    if kind in ANSWERS:
+        return loss_of_answers(kind, trainer, ids, labels, desirable)
     everything = torch.ones_like(ids)
     if kind == "dpo":
         return trainer.compute_loss(trainer.model, {
             "input_ids": ids, "attention_mask": everything,
             "completion_mask": (labels != -100).long()})
     sides = {}
-    for side, rows in (("chosen", slice(None, PAIRS)),
-                       ("rejected", slice(PAIRS, None))):
+    for side, rows in (("chosen", slice(None, ROWS[kind])),
+                       ("rejected", slice(ROWS[kind], None))):
         sides |= {f"{side}_input_ids": ids[rows], f"{side}_labels": labels[rows],
                   f"{side}_attention_mask": everything[rows]}
-    sides["prompt_input_ids"] = ids[:PAIRS]
+    sides["prompt_input_ids"] = ids[:ROWS[kind]]
     return trainer.get_batch_loss_metrics(trainer.model, sides)[0]
+
+
+class Logged:
+    """What KTOTrainer logs, as means over the answers of a step."""
+
+    def __init__(self):
+        self.steps = {}
+
+    def take(self, trainer, step, desirable):
+        said, rows = trainer._metrics["train"], len(desirable)
+        chosen = int(desirable.sum())
+        for name, count in (("kl", rows), *(
+                (f"{value}/{side}", of)
+                for side, of in (("chosen", chosen),
+                                 ("rejected", rows - chosen))
+                for value in ("rewards", "logps"))):
+            sums = self.steps.setdefault(name, torch.zeros(STEPS, 2))
+            if count:
+                sums[step] += torch.tensor([said[name][-1] * count, count])
+
+    def expected(self):
+        return {"logged." + name: sums[:, 0] / sums[:, 1]
+                for name, sums in self.steps.items()}
 
 
 def train(kind, trainer, named, batches):
     model, expected = trainer.model, {}
     optimizer = torch.optim.AdamW(named.values(), lr=RATE, eps=EPSILON,
                                   weight_decay=0.0)
-    losses, norms = [], []
+    losses, norms, logged = [], [], Logged()
     for step in range(STEPS):
         total = 0.0
         for i in range(step * ACCUMULATION, (step + 1) * ACCUMULATION):
-            ids, labels = (batches[name][i].long()
-                           for name in ("input_ids", "labels"))
+            inputs = [batches[name][i].long() for name in
+                      ("input_ids", "labels", "desirable") if name in batches]
             if i == 0:
                 with torch.no_grad():
-                    expected["logits"] = model(input_ids=ids).logits.clone()
-            loss = loss_of(kind, trainer, ids, labels) / ACCUMULATION
+                    expected["logits"] = model(
+                        input_ids=inputs[0]).logits.clone()
+            loss = loss_of(kind, trainer, *inputs) / ACCUMULATION
             loss.backward()
+            if kind in ANSWERS:
+                logged.take(trainer, step, inputs[2][:ROWS[kind]])
             total += loss.item()
         if step == 0:
             expected |= {"grad." + name: p.grad.clone()
@@ -120,7 +198,8 @@ def train(kind, trainer, named, batches):
         losses.append(total)
     expected |= {"final." + name: p.detach() for name, p in named.items()}
     expected |= {"loss": torch.tensor(losses), "grad_norm": torch.tensor(norms),
-                 "learning_rate": torch.full((STEPS,), RATE)}
+                 "learning_rate": torch.full((STEPS,), RATE),
+                 **logged.expected()}
     return {name: value.contiguous() for name, value in expected.items()}
 
 
@@ -130,13 +209,15 @@ def write_yaml(kind, source, to, batches):
                   (line.split(":", 1) for line in file)}
     for name in NAMES:
         values[name] = os.path.relpath(os.path.join(source, values[name]), to)
-    values |= {"train_file": os.path.relpath(batches, to), "rl": kind,
-               "beta": BETA[kind], "per_device_train_batch_size": PAIRS,
+    values |= {"train_file": os.path.relpath(batches, to),
+               "rl": "kto" if kind in ANSWERS else kind,
+               "beta": BETA[kind], "per_device_train_batch_size": ROWS[kind],
                "max_length": LENGTH, "max_steps": STEPS, "warmup_steps": 0,
                "gradient_accumulation_steps": ACCUMULATION,
                "adam_epsilon": EPSILON, "learning_rate": RATE,
                "lr_scheduler_type": "constant",
-               "weight_decay": 0.0, "max_grad_norm": 1.0}
+               "weight_decay": 0.0, "max_grad_norm": 1.0,
+               **ANSWERS.get(kind, {})}
     with open(os.path.join(to, "train.yaml"), "w") as file:
         file.writelines(f"{name}: {json.dumps(value)}\n"
                         for name, value in values.items())
@@ -146,7 +227,7 @@ def main(kind, source, to, shared=None):
     os.makedirs(to, exist_ok=True)
     batches = os.path.join(shared or to, "batches.safetensors")
     if not shared:
-        make_batches(batches)
+        (make_answers if kind in ANSWERS else make_batches)(batches)
     model = transformers.AutoModelForCausalLM.from_pretrained(
         os.path.join(source, "model"), dtype=torch.float32,
         attn_implementation="eager")
@@ -175,6 +256,8 @@ def main(kind, source, to, shared=None):
                  "gradient_accumulation_steps": ACCUMULATION, "steps": STEPS,
                  "reference": {module.__name__: module.__version__.split("+")[0]
                                for module in (torch, transformers, peft, trl)}}
+    if kind == "kto":
+        described["only_ranks"] = 1
     with open(os.path.join(to, "case.json"), "w") as file:
         json.dump(described, file, indent=2)
         file.write("\n")

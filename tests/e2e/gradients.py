@@ -23,9 +23,7 @@ import numpy as np
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import safetensors_io  # noqa: E402
-
-B, T, H, V = 2, 7, 16, 24
-X = f"tensor<?x?x{H}xf32>"
+from gradient_losses import B, H, HEAD, LOSSES, T, V, X  # noqa: E402
 
 # Name of the op: parameters beyond the embedding and the head, and the lines
 # that turn %x into %y (both [B, T, H]).
@@ -314,29 +312,6 @@ CASES = {
       }"""),
 }
 
-LINES, ONE, MASK = "tensor<?xf32>", "tensor<1xf32>", "tensor<?x?xi32>"
-HEAD = f"""
-  %loss, %count, %correct = model.head_loss %f, %h, %targets
-      : (XX, tensor<{V}x{H}xf32>, {MASK}) -> ({ONE}, {ONE}, {MASK})"""
-# What makes a loss of %f and the head's weight %h, where that is not HEAD: one
-# pair, of the two lines. The head itself is not trained.
-LOSSES = {
-    "dpo_loss": f"""
-  %l, %n, %correct = model.head_loss %f, %h, %targets
-      : (XX, tensor<{V}x{H}xf32>, {MASK}) -> ({LINES}, {LINES}, {MASK})
-  %s, %loss, %count, %r:5 = model.dpo_loss %l, %n, %n {{beta = 0.4 : f64}}
-      : ({LINES}, {LINES}, {LINES})
-        -> ({LINES}, {", ".join([ONE] * 7)})""",
-    "orpo_loss": f"""
-  %l, %n, %correct = model.head_loss %f, %h, %targets
-      : (XX, tensor<{V}x{H}xf32>, {MASK}) -> ({LINES}, {LINES}, {MASK})
-  %p, %m, %c2 = model.head_loss %f, %h, %ids
-      : (XX, tensor<{V}x{H}xf32>, {MASK}) -> ({LINES}, {LINES}, {MASK})
-  %s, %t, %loss, %count, %r:5 = model.orpo_loss %l, %n, %p, %m
-      {{beta = 0.4 : f64}}
-      : ({LINES}, {LINES}, {LINES}, {LINES})
-        -> ({LINES}, {LINES}, {", ".join([ONE] * 7)})""",
-}
 CASES |= {name: ({}, "%y = model.add %x, %x : XX") for name in LOSSES}
 
 

@@ -18,6 +18,7 @@
 #include "runtime/Base/CommandLine.h"
 #include "runtime/Base/CpuCount.h"
 #include "runtime/Base/Exceptions.h"
+#include "runtime/Base/ObjectiveOptions.h"
 #include "runtime/Base/StopSignal.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Module/ProgramText.h"
@@ -92,6 +93,8 @@ static int launch(const SessionRequest &request, int ranks, char **argv,
   auto loaded = loadRequest(request);
   if (!loaded.isOk())
     return fail(loaded.status());
+  if (Status status = checkRanksOf(loaded->options, ranks); !status.isOk())
+    return fail(status);
   if (Status status = checkOutputFolder(loaded->options); !status.isOk())
     return fail(status);
   LaunchResult result = launchRanks(

@@ -112,9 +112,9 @@ static const PeerRow kRows[] = {
     {"hub_token push_to_hub_token", "", kOff,
      "a token in a file is read by others: run hf auth login, or set HF_TOKEN"},
     {"do_train", "", "true", "trains nothing: leave it out"},
-    {"stage", "rl", "sft=none dpo=dpo",
-     "is trained by other programs: write sft or dpo, with pref_loss orpo for "
-     "ORPO"},
+    {"stage", "rl", "sft=none dpo=dpo kto=kto",
+     "is trained by other programs: write sft, kto or dpo, with pref_loss orpo "
+     "for ORPO"},
     {"pref_loss", "loss_type", "sigmoid",
      "is a loss that is not there: write sigmoid or orpo"},
     {"ref_model ref_model_adapters ref_model_quantization_bit "

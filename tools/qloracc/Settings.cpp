@@ -121,7 +121,7 @@ std::vector<int64_t> tokenBuckets(int64_t tokens) {
 /// rows file of qlora-data).
 StatusOr<bool> wantsTokenBuckets(const Options &options) {
   const std::string choice = options.text("padding_free");
-  if (options.text("rl") != "none") // pairs stay together
+  if (options.text("rl") != "none") // answers have lines of their own
     return false;
   if (choice != "auto")
     return choice == "true";
@@ -153,6 +153,9 @@ Status fillCompile(const Options &own, CompilerSettings &settings) {
   c.doubleQuant = o.boolean("bnb_4bit_use_double_quant");
   c.objective = o.text("rl");
   c.beta = o.number("beta");
+  c.linesOfRow = o.linesOfRow();
+  c.desirableWeight = o.number("desirable_weight");
+  c.undesirableWeight = o.number("undesirable_weight");
   c.rank = o.integer("lora_r");
   c.alpha = o.number("lora_alpha");
   c.dropout = o.number("lora_dropout");

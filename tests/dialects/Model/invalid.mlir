@@ -397,6 +397,24 @@ func.func @dpo_loss_c1(%l: tensor<3xf32>) {
 
 // -----
 
+func.func @kto_loss_c1(%l: tensor<3xf32>) {
+  // Without mismatched answers there are no halves.
+  %0:9 = model.kto_loss %l, %l, %l, %l {beta = 0.1 : f64, desirable_weight = 1.0 : f64, undesirable_weight = 1.0 : f64} : (tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>) -> (tensor<3xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>)
+  // expected-error @+1 {{(C1) expects lines of type f32 [B], B even, but got 'tensor<3xf32>'}}
+  %1:9 = model.kto_loss %l, %l, %l, %l {beta = 0.1 : f64, desirable_weight = 1.0 : f64, undesirable_weight = 1.0 : f64, mismatched} : (tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>) -> (tensor<3xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>)
+  return
+}
+
+// -----
+
+func.func @kto_loss_c2(%l: tensor<4xf32>) {
+  // expected-error @+1 {{(C2) expects sums of type 'tensor<1xf32>', but got 'tensor<4xf32>'}}
+  %0:9 = model.kto_loss %l, %l, %l, %l {beta = 0.1 : f64, desirable_weight = 1.0 : f64, undesirable_weight = 1.0 : f64} : (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>) -> (tensor<4xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<4xf32>)
+  return
+}
+
+// -----
+
 func.func @orpo_loss_c2(%l: tensor<4xf32>) {
   // expected-error @+1 {{(C2) expects sums of type 'tensor<1xf32>', but got 'tensor<4xf32>'}}
   %0:9 = model.orpo_loss %l, %l, %l, %l {beta = 0.1 : f64} : (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>)

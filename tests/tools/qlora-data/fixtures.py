@@ -156,6 +156,8 @@ class Rows:
         offsets = self.tensor("row_offsets", "q")
         ids, labels = self.tensor("input_ids", "i"), self.tensor("labels", "i")
         bounds = list(zip(offsets, offsets[1:]))
+        self.desirable = (list(self.tensor("desirable", "i"))
+                          if "desirable" in self.header else None)
         self.ids = [list(ids[begin:end]) for begin, end in bounds]
         self.labels = [list(labels[begin:end]) for begin, end in bounds]
 

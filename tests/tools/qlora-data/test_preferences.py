@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Pairs of answers: every shape of row, as two rows of tokens."""
+"""Pairs of answers, and answers that are desirable or not: every shape of row, as
+rows of tokens."""
 
 import unittest
 
@@ -103,6 +104,82 @@ class PreferencesTest(ToolTest):
         self.make_model()
         self.assertIn("train with --rl dpo", self.refusal(
             {"prompt": "a", "chosen": "b", "rejected": "c"}))
+
+
+class UnpairedTest(ToolTest):
+    def unpaired(self, *rows, flags=()):
+        made = self.convert(*rows, flags=["--unpaired", *flags])
+        self.assertEqual(len(made.desirable), len(made.ids))
+        return made
+
+    def test_strings(self):
+        self.make_model()
+        made = self.unpaired(
+            {"prompt": "hello", "completion": " world", "label": True},
+            {"prompt": "hello", "completion": " user", "kto_tag": False},
+            {"instruction": "hello", "output": "a", "label": False})
+        self.assertEqual(self.learned(made), [" world</s>", " user</s>",
+                                              "a</s>"])
+        self.assertEqual(made.desirable, [1, 0, 0])
+
+    def test_messages_are_learned_whole_as_in_trl(self):
+        self.make_model(CHATML)
+        for row in ({"prompt": [USER], "completion": [said("world")]},
+                    {"messages": [USER, said("world")]},
+                    {"conversations": [{"from": "human", "value": "hello"},
+                                       {"from": "gpt", "value": "world"}]}):
+            made = self.unpaired({**row, "label": False},
+                                 flags=["--assistant-only-loss", "true"])
+            self.assertEqual(self.learned(made), ["world<|im_end|>\n"])
+            self.assertEqual(made.desirable, [0])
+
+    def test_a_pair_is_two_answers(self):
+        self.make_model()
+        made = self.unpaired({"prompt": "hello", "chosen": " world",
+                              "rejected": " user"})
+        self.assertEqual(self.learned(made), [" world</s>", " user</s>"])
+        self.assertEqual(made.desirable, [1, 0])
+
+    def test_columns(self):
+        self.make_model()
+        made = self.unpaired({"q": "hello", "a": "b", "liked": True}, flags=[
+            "--column", "prompt=q", "--column", "completion=a", "--column",
+            "label=liked"])
+        self.assertEqual(made.desirable, [1])
+
+    def test_what_is_left_out_has_no_judgement(self):
+        self.make_model()
+        row = {"prompt": "hello ", "completion": "world", "label": True}
+        made = self.unpaired({**row, "prompt": "hello " * 9},
+                             {**row, "label": False},
+                             flags=["--max-length", "6"])
+        self.assertEqual(made.desirable, [0])
+
+    def test_what_is_no_judged_answer(self):
+        self.make_model(CHATML)
+        row = {"prompt": "a", "completion": "b"}
+        for row, words in (
+                (row, "a row without 'label', which says whether its answer is "
+                 "desirable (it has 'prompt', 'completion'); add 'label': true "
+                 "or false"),
+                ({**row, "label": None}, "a row without 'label'"),
+                ({**row, "label": 1}, "'label' expects true or false, but got "
+                 "a number; fix 'label'"),
+                ({**row, "kto_tag": "true"}, "'kto_tag' expects true or false"),
+                ({"text": "a", "label": True}, "whose answer cannot be told "
+                 "from its prompt (it has 'text'); write 'prompt'"),
+                ({"messages": [said("a"), USER], "label": True},
+                 "cannot be told from its prompt"),
+                ({"instruction": "a", "output": "b", "history": [["c", "d"]],
+                  "label": True}, "cannot be told from its prompt")):
+            error = self.refusal(row, flags=["--unpaired"])
+            self.assertIn(f"{self.data}:1: ", error)
+            self.assertIn(words, error)
+
+    def test_without_unpaired_the_option_is_named(self):
+        self.make_model()
+        self.assertIn("train with --rl kto", self.refusal(
+            {"prompt": "a", "completion": "b", "label": True}))
 
 
 if __name__ == "__main__":

@@ -297,12 +297,28 @@ class PeerFileTest(QloraTest):
             done = self.run_qlora("train", path, "--dry-run")
             self.assertIn(flag, done.stdout)
 
+    def test_kto_of_other_programs_is_translated(self):
+        self.own_cache()
+        for text in ("stage: kto\npref_beta: 0.2\nkto_chosen_weight: 2\n",
+                     "rl: kto\nrl_beta: 0.2\nkto_desirable_weight: 2\n"):
+            path = self.write(f"base_model: {MODEL}\n{text}"
+                              "per_device_train_batch_size: 2\n"
+                              f"datasets: [{{path: {DATA}}}]\n")
+            done = self.run_qlora("train", path, "--dry-run")
+            self.assertIn(" --rl=kto --beta=0.2 --desirable-weight=2",
+                          done.stdout)
+
     def test_what_would_change_the_training_is_refused(self):
         for text, message in (
-                ("stage: ppo", "write sft or dpo"),
+                ("stage: ppo", "write sft, kto or dpo"),
                 ("stage: dpo\npref_loss: simpo", "write sigmoid or orpo"),
-                ("rl: kto", "choose from: none, dpo, orpo"),
-                ("rl: dpo\npacking: true", "two lines of its own"),
+                ("rl: ipo", "choose from: none, dpo, orpo, kto"),
+                ("rl: dpo\npacking: true", "a line of its own"),
+                ("rl: kto\nper_device_train_batch_size: 1",
+                 "no other row whose answer is a mismatch"),
+                ("rl: kto\nloss_type: sigmoid",
+                 "write kto or apo_zero_unpaired"),
+                ("rl: dpo\nkto_desirable_weight: 2", "is for --rl kto"),
                 ("rl: dpo\nfinetuning_type: full", "a second time"),
                 ("rl: dpo\nmodules_to_save: [lm_head]", "a second time"),
                 ("rl: dpo\nref_model: other", "the base without its adapter"),

@@ -64,7 +64,8 @@ def cache_key(args: argparse.Namespace) -> str:
     for source in _own_sources():
         key.add_file(source)
     key.add(args.max_length, args.vocab_size, args.completion_only_loss,
-            args.assistant_only_loss, args.chat_template, args.pairs)
+            args.assistant_only_loss, args.chat_template, args.pairs,
+            args.unpaired)
     # Messages name the file, so a copy elsewhere is another one.
     key.add(args.input, *args.column)
     for path in data_files(args.input):

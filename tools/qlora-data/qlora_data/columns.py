@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from .errors import DataError
 
 # The columns of each shape, what makes a row one of it first.
-_SHAPES = (("prompt", "completion", "chosen", "rejected", "tools"),
-           ("messages", "tools"), ("text",),
-           ("instruction", "output", "input", "system", "history"),
-           ("conversations", "system", "tools"))
+_SHAPES = (("prompt", "completion", "chosen", "rejected", "label", "tools"),
+           ("messages", "label", "tools"), ("text",),
+           ("instruction", "output", "input", "system", "history", "label"),
+           ("conversations", "system", "label", "tools"))
 _MAIN = {"prompt", "completion", "messages", "text", "instruction", "output",
          "conversations"}
 _NAMES = sorted({name for shape in _SHAPES for name in shape}

@@ -16,7 +16,7 @@ from .masking import (IGNORED, Conversation, LossRule, Span, labels_of,
                       learned_texts, leaves_out_reasoning)
 from .model_files import SHIPPED, ModelFiles
 from .rows import RowSpool, TokenRows
-from .preferences import sides_of
+from .preferences import judged_of, sides_of
 from .shapes import ChatRow, PlainRow, normalise
 from .sources import SourceRow, batches, data_files, total_bytes
 from .template import Template
@@ -37,16 +37,19 @@ class Options:
     workers: int | None = None
     columns: Columns = field(default_factory=Columns)
     pairs: bool = False  # rows have a chosen and a rejected answer
+    unpaired: bool = False  # rows say whether their answer is desirable
 
 
 @dataclass
 class RenderedRow:
     """A row as one text. `spans` are its learned characters (None: all);
-    plain text gets the tokenizer's special tokens and an end token."""
+    plain text gets the tokenizer's special tokens and an end token. `desirable`
+    where rows say so."""
     place: str
     text: str
     spans: list[Span] | None
     plain: bool
+    desirable: bool | None = None
 
 
 class Converter:
@@ -69,7 +72,7 @@ class Converter:
             for rows, done in batches(files):
                 yield partial(self._part, rows, done)
 
-        out = RowSpool(output)
+        out = RowSpool(output, self.options.unpaired)
         progress(0, total)
         workers = worker_count(total, self.options.workers)
         for rows, done in in_order(parts, workers):
@@ -91,7 +94,8 @@ class Converter:
                           for number in range(first, first + sides)]
                 for ids, _ in tokens:
                     self._check_vocabulary(ids[:self.options.max_length])
-                out.add(place, tokens, self.options.max_length)
+                out.add(place, tokens, self.options.max_length,
+                        batch[first].desirable)
             except DataError as error:
                 raise error.at(place) from None
         return out, done
@@ -101,9 +105,8 @@ class Converter:
         place = source.place
         try:
             row = self.options.columns.renamed(source.read())
-            sides = sides_of(row) if self.options.pairs else [row]
-            rendered = [text for side in sides
-                        for text in self._side(place, side, out)]
+            rendered = [text for side, desirable in self._sides(row)
+                        for text in self._side(place, side, desirable, out)]
             for text in rendered:
                 text.text.encode("utf-8")
         except UnicodeEncodeError:
@@ -114,13 +117,21 @@ class Converter:
             raise error.at(place) from None
         return rendered
 
-    def _side(self, place: str, row: dict,
+    def _sides(self, row: dict) -> list[tuple[dict, bool | None]]:
+        if self.options.unpaired:
+            return judged_of(row)
+        return [(side, None)
+                for side in (sides_of(row) if self.options.pairs else [row])]
+
+    def _side(self, place: str, row: dict, desirable: bool | None,
               out: TokenRows) -> list[RenderedRow]:
         form = normalise(row, self.tokenizer.eos_token)
-        if isinstance(form, PlainRow):
-            return [self._plain(place, form)]
-        texts = self._chat(place, form, out)
-        if self.options.pairs and len(texts) != 1:
+        texts = ([self._plain(place, form)] if isinstance(form, PlainRow)
+                 else self._chat(place, form, out))
+        for text in texts:
+            text.desirable = desirable
+        compares = self.options.pairs or self.options.unpaired
+        if compares and len(texts) != 1:
             raise DataError(
                 f"an answer of {len(texts)} assistant turns, of which the chat "
                 "template writes the earlier ones in another way",

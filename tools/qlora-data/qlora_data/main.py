@@ -60,6 +60,8 @@ def _parser() -> argparse.ArgumentParser:
         metavar="true|false", help="learn assistant turns, not the others")
     add("--pairs", action="store_true", help="rows have a chosen and a rejected "
         "answer, which become two rows")
+    add("--unpaired", action="store_true", help="rows say with 'label' whether "
+        "their answer is desirable")
     add("--chat-template", metavar="FILE|NAME",
         help="a Jinja chat template to use instead of the model's, or one "
         "that comes with this tool: " + ", ".join(SHIPPED))
@@ -126,6 +128,8 @@ def _run(arguments: list[str]) -> None:
     args = parser.parse_args(arguments)
     if not args.output and not args.print_key:
         parser.error("the following arguments are required: --output")
+    if args.pairs and args.unpaired:
+        parser.error("--pairs and --unpaired are other rows: leave one out")
     columns = Columns()
     for column in args.column:
         columns.add(column)
@@ -138,11 +142,12 @@ def _run(arguments: list[str]) -> None:
     from .convert import Converter, Options
     from .masking import LossRule
     from .model_files import ModelFiles
-    # Of a pair the answers are learned, whole, as in TRL.
-    rule = LossRule(True, False) if args.pairs else LossRule(
+    # Answers that are compared are learned whole, as in TRL.
+    compares = args.pairs or args.unpaired
+    rule = LossRule(True, False) if compares else LossRule(
         args.completion_only_loss, args.assistant_only_loss)
     options = Options(args.max_length, args.vocab_size, rule,
-        args.chat_template, args.workers, columns, args.pairs)
+        args.chat_template, args.workers, columns, args.pairs, args.unpaired)
     converter = Converter(ModelFiles(args.tokenizer), options)
     with progress_writer(args.progress) as progress:
         rows = converter.convert(args.input, args.output, progress)

@@ -1,12 +1,21 @@
 # SPDX-License-Identifier: MIT
-"""Preference rows: a chosen and a rejected answer to one prompt, as two rows of
-the shapes that are learned from, as TRL makes them.
+"""Preference rows as rows of the shapes that are learned from, as TRL makes them:
+of a pair, a chosen and a rejected answer to one prompt, two of them.
 
     prompt, chosen, rejected    strings, or lists of messages
     chosen, rejected            the same with the prompt in both
     messages | conversations | instruction, chosen, rejected
                                 a prompt of another shape, as LLaMA-Factory and
                                 axolotl have it; an answer may be one message
+
+Answers alone, each with whether it is desirable:
+
+    prompt, completion, label   strings, or lists of messages
+    messages | conversations, label
+                                whose last turn is the answer
+    instruction, output, label
+
+where `label` may be called `kto_tag`, and a pair is two answers.
 """
 
 from __future__ import annotations
@@ -17,6 +26,7 @@ from .shapes import turn_of
 
 _BOTH = ("chosen", "rejected")
 _PROMPTS = ("conversations", "messages", "instruction")
+_JUDGEMENTS = ("label", "kto_tag")
 
 
 def sides_of(row: dict) -> list[dict]:
@@ -41,8 +51,8 @@ def sides_of(row: dict) -> list[dict]:
 
 def _answer(row: dict, key: str) -> str | list:
     if key not in row:
-        has = ", ".join(f"'{name}'" for name in list(row)[:8]) or "no keys"
-        raise DataError(f"a preference row without '{key}' (it has {has})",
+        raise DataError(f"a preference row without '{key}' (it has "
+                        f"{_keys(row)})",
                         f"add '{key}', or train without --rl")
     answer = row[key]
     if isinstance(answer, dict):
@@ -94,3 +104,41 @@ def _apart(rest: dict, answers: list) -> list[dict]:
                  answer} for answer in answers]
     return [{**rest, "prompt": answer[:same], "completion": answer[same:]}
             for answer in answers]
+
+
+def judged_of(row: dict) -> list[tuple[dict, bool]]:
+    """Answers, and whether they are desirable."""
+    row = {key: value for key, value in row.items() if value is not None}
+    if all(key in row for key in _BOTH):
+        return list(zip(sides_of(row), (True, False)))
+    key = next((name for name in _JUDGEMENTS if name in row), None)
+    if key is None:
+        raise DataError(f"a row without 'label', which says whether its answer "
+                        f"is desirable (it has {_keys(row)})",
+                        "add 'label': true or false, or train without --rl")
+    if not isinstance(row[key], bool):
+        raise DataError(f"'{key}' expects true or false, but got "
+                        f"{kind(row[key])}", f"fix '{key}'")
+    rest = {name: value for name, value in row.items()
+            if name not in _JUDGEMENTS}
+    return [(_answered(rest), row[key])]
+
+
+def _answered(row: dict) -> dict:
+    """With an answer that is apart from its prompt."""
+    if "prompt" in row and "completion" in row:
+        return row
+    if "instruction" in row and "output" in row and not row.get("history"):
+        return row
+    for key in ("conversations", "messages"):
+        turns = row.get(key)
+        if isinstance(turns, list) and len(turns) > 1:
+            answered = _behind({**row, key: turns[:-1]}, key, turns[-1:])
+            if answered["completion"][0]["role"] == "assistant":
+                return answered
+    raise DataError("a row whose answer cannot be told from its prompt (it has "
+                    f"{_keys(row)})", "write 'prompt', 'completion' and 'label'")
+
+
+def _keys(row: dict) -> str:
+    return ", ".join(f"'{name}'" for name in list(row)[:8]) or "no keys"

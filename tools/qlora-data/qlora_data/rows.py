@@ -18,6 +18,7 @@ class TokenRows:
     input_ids: array = field(default_factory=lambda: array("i"))
     labels: array = field(default_factory=lambda: array("i"))
     row_offsets: array = field(default_factory=lambda: array("q", [0]))
+    desirable: array = field(default_factory=lambda: array("i"))  # or empty
     labelled_tokens: int = 0
     longest: int = 0
     truncated_rows: int = 0
@@ -35,10 +36,11 @@ class TokenRows:
     first_unreasoned: str = ""
 
     def add(self, place: str, sides: list[tuple[list[int], list[int]]],
-            max_length: int | None) -> None:
+            max_length: int | None, desirable: bool | None = None) -> None:
         """Adds a row, or none of it: its ids and labels, of a pair those of
-        both answers. Nothing precedes a first token, so that one is never a
-        target, and every label that is left counts in the loss."""
+        both answers; and whether its answer is desirable, if that is known.
+        Nothing precedes a first token, so that one is never a target, and every
+        label that is left counts in the loss."""
         for _, labels in sides:
             labels[:1] = [IGNORED] * len(labels[:1])
         for _, labels in sides:
@@ -48,6 +50,8 @@ class TokenRows:
                 return
         for ids, labels in sides:
             self._keep(place, ids, labels, max_length)
+        if desirable is not None:
+            self.desirable.append(desirable)
 
     def _keep(self, place: str, ids: list[int], labels: list[int],
               max_length: int | None) -> None:
@@ -79,10 +83,12 @@ class RowSpool:
     """All rows, in files without names beside the output, so that memory does
     not grow with them; and the counts of all parts."""
 
-    def __init__(self, output: str):
+    def __init__(self, output: str, unpaired: bool = False):
         self.tensors = {name: Spool(code, output) for name, code in (
             ("input_ids", "i"), ("labels", "i"), ("row_offsets", "q"))}
         self.counts = TokenRows()
+        if unpaired:
+            self.tensors["desirable"] = Spool("i", output)
         self.tensors["row_offsets"].extend(array("q", [0]))
 
     @property
@@ -107,6 +113,8 @@ class RowSpool:
     def extend(self, later: TokenRows) -> None:
         """Adds the rows of a later part."""
         base = self.tokens
+        if "desirable" in self.tensors:
+            self.tensors["desirable"].extend(later.desirable)
         self.tensors["input_ids"].extend(later.input_ids)
         self.tensors["labels"].extend(later.labels)
         self.tensors["row_offsets"].extend(

@@ -73,8 +73,9 @@ def _refuse_other_training(row: dict) -> None:
     for key in ("label", "kto_tag"):
         if isinstance(row.get(key), bool) and "text" not in row:
             raise DataError(f"a row of desirable and undesirable answers "
-                            f"('{key}', as for KTO): {only}", "keep the rows "
-                            f"in which it is true, without '{key}'")
+                            f"('{key}'), where all are learned", "train with "
+                            "--rl kto, or keep the rows in which it is true, "
+                            f"without '{key}'")
     if "completions" in row and "labels" in row:
         raise DataError("a row of judged steps ('completions', 'labels', as "
                         f"for a process reward model): {only}",

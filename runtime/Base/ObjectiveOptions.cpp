@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: MIT
+
+// What goes with an objective, and what does not.
+
+#include "runtime/Base/ObjectiveOptions.h"
+
+#include "runtime/Base/AdapterOptions.h"
+
+namespace qlora {
+
+int64_t Options::linesOfRow() const {
+  return text("rl") == "none" || text("loss_type") == "apo_zero_unpaired" ? 1 : 2;
+}
+
+/// Which losses an objective has, and which rows a micro-batch.
+static Status validateLoss(const Options &o) {
+  const std::string rl = o.text("rl"), loss = o.text("loss_type");
+  const bool isOwn = loss == "auto" || (rl == "dpo" && loss == "sigmoid") ||
+                     (rl == "kto" && loss != "sigmoid");
+  if (!isOwn)
+    return Status::invalid("{} {} is no loss of {} {}; {}",
+                           o.spelling("loss_type"), loss, o.spelling("rl"), rl,
+                           rl == "kto"   ? "write kto or apo_zero_unpaired"
+                           : rl == "dpo" ? "write sigmoid"
+                                         : "leave it out");
+  for (const char *weight : {"desirable_weight", "undesirable_weight"})
+    if (rl != "kto" && o.number(weight) != 1)
+      return Status::invalid("{} is for --rl kto, whose rows have one answer; "
+                             "leave it out",
+                             o.spelling(weight));
+  if (rl == "kto" && o.linesOfRow() == 2 &&
+      o.integer("per_device_train_batch_size") < 2)
+    return Status::invalid(
+        "{} 1 leaves {} kto no other row whose answer is a mismatch: its "
+        "divergence would be the reward; write at least 2, or {} "
+        "apo_zero_unpaired, which has none",
+        o.spelling("per_device_train_batch_size"), o.spelling("rl"),
+        o.spelling("loss_type"));
+  return Status::ok();
+}
+
+/// Answers stay on their lines, and a reference needs the base as it was.
+Status validateObjective(const Options &o) {
+  const std::string rl = o.text("rl");
+  const std::string objective = o.spelling("rl") + " " + rl;
+  const bool hasReference = rl == "dpo" || rl == "kto";
+  QLORA_RETURN_IF_ERROR(validateLoss(o));
+  if (rl == "none")
+    return Status::ok();
+  const auto refuse = [&](const std::string &what, const char *why) {
+    return Status::invalid("{} does not go with {}: {}; leave one of them out",
+                           what, objective, why);
+  };
+  if (o.boolean("packing"))
+    return refuse(o.spelling("packing"), "an answer has a line of its own");
+  if (o.text("padding_free") == "true")
+    return refuse(o.spelling("padding_free") + " true",
+                  "an answer has a line of its own");
+  if (o.text("finetuning_type") == "full")
+    return refuse(o.spelling("finetuning_type") + " full",
+                  hasReference ? "the reference is the base, which would be "
+                                 "needed a second time"
+                               : "the output head cannot be trained");
+  if (hasReference && !o.value("modules_to_save").empty())
+    return refuse(o.spelling("modules_to_save"),
+                  "the reference is the base, which would be needed a second "
+                  "time");
+  if (hasReference && o.text("bias") != "none")
+    return refuse(o.spelling("bias") + " " + o.text("bias"),
+                  "the reference is the base as it was");
+  const std::string start = o.text("init_lora_weights");
+  if (hasReference && leavesResidual(start))
+    return refuse(o.spelling("init_lora_weights") + " " + start,
+                  "the reference is the whole base, and not what is left of "
+                  "it");
+  if (o.number("neftune_noise_alpha") != 0)
+    return refuse(o.spelling("neftune_noise_alpha"),
+                  "log-probabilities would have noise");
+  return Status::ok();
+}
+
+Status checkRanksOf(const Options &options, int64_t ranks) {
+  if (ranks == 1 || options.text("rl") != "kto" || options.linesOfRow() == 1)
+    return Status::ok();
+  return Status::invalid(
+      "{} kto on {} ranks: its divergence is a mean over the rows of all ranks, "
+      "which exchange nothing before the loss; use --gpus 1, or compile with "
+      "--loss-type apo_zero_unpaired, which has none",
+      options.spelling("rl"), ranks);
+}
+
+} // namespace qlora

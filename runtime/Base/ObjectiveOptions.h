@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: MIT
+
+// What the options say of the objective that is trained for (rl).
+
+#ifndef QLORA_RUNTIME_BASE_OBJECTIVEOPTIONS_H
+#define QLORA_RUNTIME_BASE_OBJECTIVEOPTIONS_H
+
+#include "runtime/Base/Options.h"
+
+namespace qlora {
+
+/// Whether the objective has its loss, its rows and its reference.
+Status validateObjective(const Options &options);
+
+/// And whether so many ranks can train for it.
+Status checkRanksOf(const Options &options, int64_t ranks);
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_BASE_OBJECTIVEOPTIONS_H

@@ -302,13 +302,13 @@ Status CpuDevice::runRow(const KernelRow &row, const KernelRequest &request,
   return kernel->run({operandAddresses(operands, bases), &step, nullptr});
 }
 
-/// Where other runs may share what it does, an entry waits for its end.
+/// In a sweep an entry waits for its end: other runs may share what it does,
+/// and else have their turn.
 Status CpuDevice::beginEntry(const qlora_entry &entry) {
   if (options.turns) {
     aheadOrder =
         &sharedOrders[static_cast<size_t>(&entry - module->entries().data())];
-    if (!aheadOrder->empty())
-      ahead = module->commands(entry);
+    ahead = module->commands(entry);
   }
   communication->begin();
   return Status::ok();

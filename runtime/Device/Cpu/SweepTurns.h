@@ -5,19 +5,20 @@
 // for all of them.
 //
 // A run is a thread, and one of them works at a time: the one whose turn it is.
-// A turn ends where an entry that multiplies with the base has to be run. The
-// last run that comes there runs the entries of all, side by side: each up to
-// its next product with a weight that is decoded piece by piece, then these
-// products together, each as it would be alone (LibraryKernel::runTogether). So
-// the numbers of a run are those that it has by itself.
+// A turn ends where an entry has to be run. The last run that comes there runs
+// the entries of all, side by side: each up to its next product with a weight
+// that is decoded piece by piece, then these products together, each as it would
+// be alone (LibraryKernel::runTogether). So the numbers of a run are those that
+// it has by itself.
 //
 //   entry of run 0   . . . x W0 | . . x W1 | . .
 //   entry of run 1   . . . x W0 | . . x W1 | . .     one decode of W0, of W1
 //
 // Entries go together that have the same products with the same weights in one
 // order, whatever else they do: other ranks of LoRA or another learning rate are
-// no special case. Where entries differ, those go first of the run that has run
-// the fewest, and the others wait.
+// no special case. Those without such products run one after another. Where
+// entries differ, those go first of the run that has run the fewest, and the
+// others wait.
 //
 // Threads: a run's thread calls begin(), run() and leave() with the number of
 // the run. A run that ends, however it does, calls leave().
@@ -39,7 +40,7 @@ namespace qlora {
 class SweepEntry {
 public:
   virtual ~SweepEntry() = default;
-  /// Names its shared products in their order; not empty.
+  /// Names its shared products in their order.
   virtual const std::string &order() const = 0;
   /// Runs it up to its next shared product, which follows; no kernel at the end.
   virtual StatusOr<LaunchTogether> advance() = 0;

@@ -34,6 +34,7 @@ static constexpr StepResult kResults[] = {
     {"right_pairs", QLORA_RESULT_RIGHT_PAIRS, 2 * kAlign + 12},
     {"chosen_logps", QLORA_RESULT_CHOSEN_LOGPS, 2 * kAlign + 16},
     {"rejected_logps", QLORA_RESULT_REJECTED_LOGPS, 2 * kAlign + 20},
+    {"router_loss", QLORA_RESULT_ROUTER_LOSS, 2 * kAlign + 24},
     // The only one of every token.
     {"correct", QLORA_RESULT_CORRECT, 3 * kAlign}};
 

@@ -167,7 +167,8 @@ def Program_Binding : Program_Enum<"Binding", "qlora_binding_kind", [
     I32EnumAttrCase<"RejectedRewards", 21, "rejected_rewards">,
     I32EnumAttrCase<"RightPairs", 22, "right_pairs">,
     I32EnumAttrCase<"ChosenLogps", 23, "chosen_logps">,
-    I32EnumAttrCase<"RejectedLogps", 24, "rejected_logps">]>;
+    I32EnumAttrCase<"RejectedLogps", 24, "rejected_logps">,
+    I32EnumAttrCase<"RouterLoss", 25, "router_loss">]>;
 def Program_BindingAttr : Program_EnumAttr<Program_Binding, "binding">;
 
 def Program_Collective : Program_Enum<"Collective", "qlora_collective", [

@@ -27,7 +27,7 @@ inline constexpr llvm::StringLiteral kStepInputs[] = {"ids", "targets",
 inline constexpr llvm::StringLiteral kStatistics[] = {
     "loss_sum",         "label_count", "chosen_rewards",
     "rejected_rewards", "right_pairs", "chosen_logps",
-    "rejected_logps"};
+    "rejected_logps",   "router_loss"};
 
 /// Parameters start at multiples of this many elements in a flat arena.
 inline constexpr int64_t kFlatAlignment = 16;

@@ -130,10 +130,15 @@ LossSums &LossSums::operator+=(const LossSums &other) {
 /// All entries that have sums have the same.
 Program::Program(const LoadedModule &module, Device &device)
     : module(module), device(device) {
+  auto has = [&](qlora_binding_kind kind) {
+    return std::ranges::any_of(module.entries(), [&](const qlora_entry &entry) {
+      return module.binding(entry, kind);
+    });
+  };
   sums = {QLORA_RESULT_LOSS_SUM, QLORA_RESULT_LABEL_COUNT};
-  if (std::ranges::any_of(module.entries(), [&](const qlora_entry &entry) {
-        return module.binding(entry, QLORA_RESULT_CHOSEN_REWARDS);
-      }))
+  if (has(QLORA_RESULT_ROUTER_LOSS))
+    sums.push_back(QLORA_RESULT_ROUTER_LOSS);
+  if (has(QLORA_RESULT_CHOSEN_REWARDS))
     sums.insert(sums.end(),
                 {QLORA_RESULT_CHOSEN_REWARDS, QLORA_RESULT_REJECTED_REWARDS,
                  QLORA_RESULT_RIGHT_PAIRS, QLORA_RESULT_CHOSEN_LOGPS,
@@ -148,11 +153,17 @@ Status Program::startSums(const qlora_entry &entry) {
 
 StatusOr<LossSums> Program::finishSums() {
   LossSums read;
-  QLORA_ASSIGN_OR_RETURN(read.loss, finishFloat());
-  QLORA_ASSIGN_OR_RETURN(read.labels, finishFloat());
-  read.hasPairs = sums.size() > 2;
-  for (size_t i = 2; i < sums.size(); ++i) {
-    QLORA_ASSIGN_OR_RETURN(read.pairs[i - 2], finishFloat());
+  for (qlora_binding_kind kind : sums) {
+    QLORA_ASSIGN_OR_RETURN(const double value, finishFloat());
+    if (kind == QLORA_RESULT_LABEL_COUNT) {
+      read.labels = value;
+    } else if (kind < QLORA_RESULT_CHOSEN_REWARDS ||
+               kind == QLORA_RESULT_ROUTER_LOSS) {
+      read.loss += value;
+    } else {
+      read.pairs[kind - QLORA_RESULT_CHOSEN_REWARDS] = value;
+      read.hasPairs = true;
+    }
   }
   return read;
 }
@@ -204,7 +215,9 @@ Status Program::evaluate(const MicroBatch &batch, const qlora_step_block &step,
                          LossSums &sums, std::vector<int32_t> &correct) {
   QLORA_ASSIGN_OR_RETURN(const qlora_entry *entry,
                          find(QLORA_ENTRY_EVALUATE, batch));
-  QLORA_RETURN_IF_ERROR(runOn(*entry, batch, std::nullopt, step));
+  qlora_step_block block = step;
+  block.mean_labels = static_cast<float>(batch.labelCount());
+  QLORA_RETURN_IF_ERROR(runOn(*entry, batch, std::nullopt, block));
   correct.assign(batch.ids.size(), 0);
   if (const qlora_binding *binding =
           module.binding(*entry, QLORA_RESULT_CORRECT))

@@ -30,7 +30,7 @@ Status runEntry(Device &device, const LoadedModule &module,
 /// Sums over the labelled tokens of micro-batches, or over pairs of answers
 /// where the program was compiled for them.
 struct LossSums {
-  double loss = 0;
+  double loss = 0; ///< with that of routers, where they have one
   double labels = 0; ///< or pairs
   bool hasPairs = false;
   /// Rewards of chosen and of rejected answers, pairs that are right, and the

@@ -13,6 +13,7 @@ double quantisation, r = 16 on all linears, AdamW; ours and the peer
 and in bfloat16 compute; the ratio is that of the better modes. B = 1, T = 512.
 
     smollm2-135m, qwen2.5-0.5b, llama3.2-1b
+    qwen3-moe-0.7b     experts, in 4 bits; adapters on attention
     qwen2.5-0.5b-sft   rows of 40 to 512 tokens, prompts without loss, 8 a
                        step: the peer pads them, ours deals them into lines
     limits             bench/limits.py, less and less memory

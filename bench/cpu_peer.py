@@ -23,7 +23,7 @@ class Peer:
     """NF4 with a compute type, on a model folder, adapter and data."""
 
     def __init__(self, python, model, adapter, data, compute):
-        self.turns = []
+        self.turns, self.expert_seconds = [], {}
         self.process = subprocess.Popen(
             [python, SCRIPT, "--model", model, "--adapter", adapter, "--data",
              data, "--compute", COMPUTES[compute]], text=True,
@@ -48,7 +48,7 @@ class Peer:
         return values
 
     def wait_until_ready(self):
-        self.answer()
+        self.expert_seconds = self.answer()["expert_seconds"]
 
     def take_turn(self, steps):
         """Every turn but the first is measured whole; of the first, all but

@@ -20,6 +20,7 @@ from cpu_peer import COMPUTES, Peer, PeerFailed
 from shapes import (BATCH_ROWS, LENGTH, RANK, SHAPES, load_rows, write_adapter,
                     write_batch, write_config, write_first_rows, write_model,
                     write_rows)
+from tensors import has_experts
 from work import work_per_label, work_per_token
 
 FLOAT32_LOSS, PEER_LOSS, BFLOAT16_LOSS = 2e-5, 1e-4, 0.02  # relative
@@ -57,12 +58,17 @@ ROWS = (
     Row("qwen2.5-0.5b", "qwen2.5-0.5b", 1.5, 1.6),
     Row("llama3.2-1b", "llama3.2-1b", 1.2, 2.2),
     Row("qwen2.5-0.5b-sft", "qwen2.5-0.5b", 3.0, fine_tuning=True, turn=2),
+    Row("qwen3-moe-0.7b", "qwen3-moe-0.7b", 2.0),
 )
 FAST_ROWS = (
     Row("tiny-llama", "tiny-llama", 0, length=128, is_tiny=True),
     Row("tiny-qwen2-sft", "tiny-qwen2", 0, fine_tuning=True, turn=2,
         length=128, is_tiny=True),
+    Row("tiny-qwen3-moe", "tiny-qwen3-moe", 0, length=128, is_tiny=True),
 )
+# Of models with experts: as is_adapted, and all 4-bit.
+EXPERT_FLAGS = ("--quantize-moe-experts", "--lora-target-modules",
+                "q_proj,k_proj,v_proj,o_proj")
 
 
 class Inputs:
@@ -80,7 +86,7 @@ class Inputs:
         self.first = self.data
         self.flags = ("--adapter-name-or-path", self.adapter)
         self.labels_per_token = 1.0
-        self.compile_flags = ()
+        self.compile_flags = EXPERT_FLAGS if has_experts(self.config) else ()
         if not row.fine_tuning:
             write_batch(self.data, vocabulary, row.length)
             self.work = work_per_token(self.config, RANK, row.length)
@@ -88,8 +94,8 @@ class Inputs:
         write_rows(self.data, vocabulary, row.length)
         self.first = os.path.join(self.folder, f"{row.name}.first.safetensors")
         write_first_rows(self.first, self.data)
-        self.compile_flags = ("--per-device-train-batch-size", str(BATCH_ROWS),
-                              "--padding-free", "true")
+        self.compile_flags += ("--per-device-train-batch-size",
+                               str(BATCH_ROWS), "--padding-free", "true")
         sizes = [(len(ids), int((labels[1:] >= 0).sum()))
                  for ids, labels in load_rows(self.data)]
         self.labels_per_token = (sum(labels for _, labels in sizes)
@@ -149,9 +155,9 @@ class Ours:
 
 
 def take_turns(row, inputs, own, python):
-    """Each of the peer's modes between turns of ours; rates, losses and peaks
-    by mode, and why a mode did not run."""
-    rates, losses, peaks, failures = {}, {}, {}, {}
+    """Each of the peer's modes between turns of ours; rates, losses, peaks and
+    ways with experts by mode, and why a mode did not run."""
+    rates, losses, peaks, ways, failures = {}, {}, {}, {}, {}
     for compute in COMPUTES:
         try:
             with Peer(python, inputs.folder, inputs.adapter, inputs.data,
@@ -166,11 +172,12 @@ def take_turns(row, inputs, own, python):
                     peer.take_turn(max(1, row.turn - row.fine_tuning))
                 rates[compute], peaks[compute] = rate(), peer.peak()
                 losses[compute] = peer.losses()
+                ways[compute] = peer.expert_seconds
         except PeerFailed as failure:
             failures[compute] = str(failure)
     if row.fine_tuning and "float32" in failures:
         losses["float32"] = first_loss(inputs, python)
-    return rates, losses, peaks, failures
+    return rates, losses, peaks, ways, failures
 
 
 def first_loss(inputs, python):
@@ -220,10 +227,10 @@ def measure(row, options):
     peak = cpu_machine.peak()
     for compute in COMPUTES:
         own.take_turn(compute)
-    rates, losses, peaks, failures = {}, {}, {}, {}
+    rates, losses, peaks, ways, failures = {}, {}, {}, {}, {}
     if options.peer_python:
-        rates, losses, peaks, failures = take_turns(row, inputs, own,
-                                                    options.peer_python)
+        rates, losses, peaks, ways, failures = take_turns(
+            row, inputs, own, options.peer_python)
     best = own.best()
     trace = ours.profile(own.modules[best], inputs.data, *inputs.flags,
                          active=5)
@@ -236,6 +243,7 @@ def measure(row, options):
         "name": row.name, "unit": row.unit, "compute": best,
         "ours": {compute: own.rate(compute) for compute in own.runs},
         "peer": rates, "peer_failures": failures, "peer_peak": peaks,
+        "peer_expert_seconds": ways,
         "ratio": own.rate(best) / max(rates.values()) if rates else None,
         "target_ratio": row.ratio,
         "losses": check_losses(row, inputs, own, losses),

@@ -8,11 +8,14 @@
                 [--steps 6]
 
 Trains LoRA (r = 16, all linears, AdamW at a constant rate) on the weights,
-data and first adapter that qlora-run gets. A token file is one micro-batch a
+data and first adapter that qlora-run gets. Experts, which bitsandbytes would
+decode in every step, are decoded once, and multiplied in the fastest of
+transformers' ways. A token file is one micro-batch a
 step; a rows file gives --batch-rows rows a step, in the order of the file,
 padded to the longest of them, as the usual collator does.
 
-Prints a line of JSON once everything is loaded, and for each word `steps N`
+Prints a line of JSON once everything is loaded (of a model with experts, also
+the seconds of a step in each way that was tried), and for each word `steps N`
 on standard input does N steps and prints another: losses, seconds, real (not
 padding) and labelled tokens of each, and the peak of resident bytes since the
 model was loaded. With --steps N it does so once, for N steps. The word
@@ -36,18 +39,23 @@ from safetensors.torch import load_file
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
 DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
+# transformers' ways to multiply with experts.
+EXPERT_WAYS = ("eager", "grouped_mm", "batched_mm")
 
 
 def say(**values):
     print(json.dumps(values), flush=True)
 
 
+def free_bytes():
+    with open("/proc/meminfo") as lines:
+        return next(int(line.split()[1]) << 10 for line in lines
+                    if line.startswith("MemAvailable"))
+
+
 def stay_in_memory():
     """An allocation too many is then an error, and not the system's end."""
-    with open("/proc/meminfo") as lines:
-        free = next(int(line.split()[1]) << 10 for line in lines
-                    if line.startswith("MemAvailable"))
-    resource.setrlimit(resource.RLIMIT_DATA, (int(0.95 * free),) * 2)
+    resource.setrlimit(resource.RLIMIT_DATA, (int(0.95 * free_bytes()),) * 2)
 
 
 def quantize(model, compute):
@@ -69,6 +77,24 @@ def quantize(model, compute):
         setattr(model.get_submodule(parent), child, linear.to("cpu"))
 
 
+def decode_experts(model):
+    """What NF4 leaves of them, in the type that they have."""
+    from bitsandbytes import functional as F
+    for name, weight in model.named_parameters():
+        if ".experts." in name:
+            packed, state = F.quantize_4bit(
+                weight.data.float().contiguous(), quant_type="nf4",
+                compress_statistics=True)
+            weight.data = F.dequantize_4bit(packed, state).to(weight.dtype)
+
+
+def copied_bytes(config, tokens, width):
+    """What batched_mm keeps for the backward: each choice of a token has a copy
+    of its expert's weights."""
+    return (tokens * config.num_experts_per_tok * config.num_hidden_layers
+            * 3 * config.hidden_size * config.moe_intermediate_size * width)
+
+
 def load(options):
     """The model with its adapter, and the type of its other weights."""
     compute = DTYPES[options.compute]
@@ -77,6 +103,7 @@ def load(options):
         options.model, dtype=weights)
     if options.mode == "nf4":
         quantize(model, compute)
+        decode_experts(model)
     if options.adapter:
         model = PeftModel.from_pretrained(model, options.adapter,
                                           is_trainable=True)
@@ -146,14 +173,43 @@ class Trainer:
             [p for p in self.model.parameters() if p.requires_grad], lr=1e-4,
             weight_decay=0)
         self.data = batches(options)
+        self.expert_seconds = {}
+        if hasattr(self.model.config, "num_experts"):
+            self.choose_way(next(batches(options)))
 
-    def step(self, result):
-        ids, mask, labels = next(self.data)
+    def choose_way(self, batch):
+        """Of a model with experts: the fastest, without an update. In turns,
+        so that a noisy moment does not decide."""
+        needed = copied_bytes(self.model.config, batch[0].numel(),
+                              2 if self.has_autocast else 4)
+        ways = [way for way in EXPERT_WAYS
+                if way != "batched_mm" or needed < 0.8 * free_bytes()]
+        for way in 3 * ways:
+            self.model.get_base_model().set_experts_implementation(way)
+            seconds = self.seconds_of_gradients(batch)
+            self.expert_seconds[way] = min(
+                seconds, self.expert_seconds.get(way, seconds))
+        self.model.get_base_model().set_experts_implementation(
+            min(self.expert_seconds, key=self.expert_seconds.get))
+
+    def seconds_of_gradients(self, batch):
         start = time.perf_counter()
+        self.add_gradients(*batch)
+        seconds = time.perf_counter() - start
+        self.optimizer.zero_grad()
+        return seconds
+
+    def add_gradients(self, ids, mask, labels):
         with torch.autocast("cpu", torch.bfloat16, enabled=self.has_autocast):
             loss = self.model(input_ids=ids, attention_mask=mask,
                               labels=labels).loss
         loss.backward()
+        return loss
+
+    def step(self, result):
+        ids, mask, labels = next(self.data)
+        start = time.perf_counter()
+        loss = self.add_gradients(ids, mask, labels)
         self.optimizer.step()
         self.optimizer.zero_grad()
         result["seconds"].append(time.perf_counter() - start)
@@ -202,7 +258,7 @@ def main():
     try:
         trainer = Trainer(options)
         forget_peak()
-        say(ready=True)
+        say(ready=True, expert_seconds=trainer.expert_seconds)
         if options.steps:
             return trainer.steps(options.steps)
         for line in sys.stdin:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 
-"""The loss of a Llama or Qwen2 with NF4 linears and LoRA, in float64 numpy:
+"""The loss of a Llama, Qwen2 or Qwen3-MoE with NF4 linears and LoRA, in float64 numpy:
 what the benchmarks check where there is no PyTorch.
 
 Written from the papers and formats, from nothing of ours: NF4 with double
@@ -14,6 +14,7 @@ import os
 import numpy as np
 
 from shapes import load_rows, safetensors_io
+from tensors import has_experts, head_size
 
 CODE_BOOK = np.array([
     -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453,
@@ -78,18 +79,35 @@ class Model:
             self.config = json.load(file)
         self.adapter = safetensors_io.load(
             os.path.join(adapter, "adapter_model.safetensors"))
-        self.weights = {}
-        for name, tensor in safetensors_io.load(
-                os.path.join(folder, "model.safetensors")).items():
-            is_linear = name.endswith("proj.weight")
-            self.weights[name] = (through_nf4(tensor) if is_linear
-                                  else tensor).astype(np.float64)
+        self.weights = safetensors_io.load(
+            os.path.join(folder, "model.safetensors"))
+        for names in self.quantized_together():
+            stack = through_nf4(np.concatenate(
+                [self.weights[name] for name in names]))
+            self.weights |= zip(names, np.split(stack, len(names)))
+        for name, tensor in self.weights.items():
+            self.weights[name] = tensor.astype(np.float64)
+
+    def quantized_together(self):
+        """Lists of names: experts of a layer, which have one offset of their
+        scales, gate and up in turns; every other linear by itself."""
+        linears = [name for name in self.weights
+                   if name.endswith("proj.weight")]
+        stacks = {}
+        for name in linears:
+            layer, is_expert, _ = name.partition(".experts.")
+            is_down = "down_proj" in name
+            key = (layer, is_down) if is_expert else name
+            stacks.setdefault(key, []).append(name)
+        return stacks.values()
 
     def linear(self, x, module):
+        y = x @ self.weights[f"{module}.weight"].T
         names = [f"base_model.model.{module}.lora_{part}.weight"
                  for part in "AB"]
-        a, b = (self.adapter[name].astype(np.float64) for name in names)
-        y = x @ self.weights[f"{module}.weight"].T + SCALE * (x @ a.T) @ b.T
+        if names[0] in self.adapter:
+            a, b = (self.adapter[name].astype(np.float64) for name in names)
+            y += SCALE * (x @ a.T) @ b.T
         bias = self.weights.get(f"{module}.bias")
         return y if bias is None else y + bias
 
@@ -104,9 +122,12 @@ class Model:
         groups = heads // config["num_key_value_heads"]
 
         def split(name):
-            y = self.linear(x, f"{block}.self_attn.{name}_proj")
-            return y.reshape(tokens, -1, config["hidden_size"]
-                             // heads).swapaxes(0, 1)
+            y = self.linear(x, f"{block}.self_attn.{name}_proj").reshape(
+                tokens, -1, head_size(config))
+            norm = f"{block}.self_attn.{name}_norm"
+            if f"{norm}.weight" in self.weights:
+                y = self.norm(y, norm)
+            return y.swapaxes(0, 1)
         q, k = (rotated(split(name), config["rope_theta"]) for name in "qk")
         k, v = (np.repeat(y, groups, axis=0) for y in (k, split("v")))
         scores = q @ k.swapaxes(1, 2) / np.sqrt(q.shape[-1])
@@ -117,22 +138,37 @@ class Model:
                            f"{block}.self_attn.o_proj")
 
     def mlp(self, x, block):
-        gate = self.linear(x, f"{block}.mlp.gate_proj")
-        up = self.linear(x, f"{block}.mlp.up_proj")
+        gate = self.linear(x, f"{block}.gate_proj")
+        up = self.linear(x, f"{block}.up_proj")
         return self.linear(gate / (1 + np.exp(-gate)) * up,
-                           f"{block}.mlp.down_proj")
+                           f"{block}.down_proj")
+
+    def experts(self, x, block):
+        """The best of each token, by a softmax over those."""
+        scores = self.linear(x, f"{block}.gate")
+        places = np.argsort(-scores, axis=-1, kind="stable")
+        places = places[:, :self.config["num_experts_per_tok"]]
+        best = np.exp(np.take_along_axis(scores, places, axis=-1))
+        best /= best.sum(axis=-1, keepdims=True)
+        y = np.zeros_like(x)
+        for row, choice in np.ndindex(places.shape):
+            expert = f"{block}.experts.{places[row, choice]}"
+            y[row] += best[row, choice] * self.mlp(x[row:row + 1], expert)[0]
+        return y
 
     def loss_sum(self, ids, labels):
         """Of a row, and how many of its tokens are targets."""
         x = self.weights["model.embed_tokens.weight"][ids]
+        mlp = self.experts if has_experts(self.config) else self.mlp
         for layer in range(self.config["num_hidden_layers"]):
             block = f"model.layers.{layer}"
             x = x + self.attention(self.norm(x, f"{block}.input_layernorm"),
                                    block)
-            x = x + self.mlp(self.norm(x, f"{block}.post_attention_layernorm"),
-                             block)
-        logits = self.norm(x, "model.norm")[:-1] @ self.weights[
-            "model.embed_tokens.weight"].T
+            x = x + mlp(self.norm(x, f"{block}.post_attention_layernorm"),
+                        f"{block}.mlp")
+        head = self.weights.get("lm_head.weight",
+                                self.weights["model.embed_tokens.weight"])
+        logits = self.norm(x, "model.norm")[:-1] @ head.T
         logits -= logits.max(axis=-1, keepdims=True)
         targets = labels[1:]
         rows = np.flatnonzero(targets >= 0)

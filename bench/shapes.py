@@ -11,7 +11,7 @@ import numpy as np
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(REPOSITORY, "tests", "e2e"))
 import safetensors_io  # noqa: E402
-from tensors import file_head, tensor_shapes  # noqa: E402
+from tensors import file_head, is_adapted, tensor_shapes  # noqa: E402
 
 LENGTH = 512
 RANK = 16
@@ -31,6 +31,13 @@ SHAPES = {
         family="qwen2", hidden_size=192, intermediate_size=448,
         num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2,
         vocab_size=640, rope_theta=1e6, initializer_range=0.1),
+    "tiny-qwen3-moe": dict(
+        family="qwen3_moe", hidden_size=128, intermediate_size=384,
+        moe_intermediate_size=192,
+        num_experts=4, num_experts_per_tok=2, norm_topk_prob=True,
+        num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=64, vocab_size=640, rope_theta=1e6,
+        tie_word_embeddings=False, initializer_range=0.1),
     "smollm2-135m": dict(
         family="llama", hidden_size=576, intermediate_size=1536,
         num_hidden_layers=30, num_attention_heads=9, num_key_value_heads=3,
@@ -60,9 +67,18 @@ SHAPES = {
         num_hidden_layers=36, num_attention_heads=32, num_key_value_heads=8,
         head_dim=128, vocab_size=151936, rope_theta=1e6,
         tie_word_embeddings=False),
+    # No real model: Qwen3's vocabulary and the proportions of its attention,
+    # with experts that fit where the other rows do.
+    "qwen3-moe-0.7b": dict(
+        family="qwen3_moe", hidden_size=1024, intermediate_size=2048,
+        moe_intermediate_size=512,
+        num_experts=16, num_experts_per_tok=4, norm_topk_prob=True,
+        num_hidden_layers=12, num_attention_heads=16, num_key_value_heads=4,
+        head_dim=128, vocab_size=151936, rope_theta=1e6,
+        tie_word_embeddings=False),
 }
 CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM",
-           "qwen3": "Qwen3ForCausalLM"}
+           "qwen3": "Qwen3ForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM"}
 # Of rows that a fine-tuning step takes together.
 BATCH_ROWS = 8
 
@@ -113,13 +129,13 @@ def write_model(folder, shape):
 
 
 def write_adapter(folder, config):
-    """A PEFT adapter on all linears to start from: A as PEFT makes it, and B
-    not zero, so that the first loss depends on both."""
+    """A PEFT adapter to start from, on what is_adapted says: A as PEFT makes
+    it, and B not zero, so that the first loss depends on both."""
     os.makedirs(folder, exist_ok=True)
     random = np.random.default_rng(2)
     tensors, targets = {}, set()
     for name, size in tensor_shapes(config).items():
-        if not name.endswith("proj.weight"):
+        if not is_adapted(name, config):
             continue
         module = name.removesuffix(".weight")
         targets.add(module.rsplit(".", 1)[1])

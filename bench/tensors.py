@@ -26,24 +26,48 @@ def head_size(config):
                                       // config["num_attention_heads"])
 
 
+def has_experts(config):
+    return "num_experts" in config
+
+
+def is_adapted(name, config):
+    """LoRA is on all linears, and of a model with experts on attention's."""
+    return name.endswith("proj.weight") and (
+        not has_experts(config) or ".self_attn." in name)
+
+
+def mlp_linears(config):
+    """Of the MLP, or of the router and each expert."""
+    hidden = config["hidden_size"]
+    if not has_experts(config):
+        paths, inner, linears = ["mlp"], config["intermediate_size"], {}
+    else:
+        count = config["num_experts"]
+        paths = [f"mlp.experts.{expert}" for expert in range(count)]
+        inner, linears = config["moe_intermediate_size"], {
+            "mlp.gate": (count, hidden)}
+    for path in paths:
+        linears |= {f"{path}.gate_proj": (inner, hidden),
+                    f"{path}.up_proj": (inner, hidden),
+                    f"{path}.down_proj": (hidden, inner)}
+    return linears
+
+
 def layer_tensors(config):
     """Names inside a layer, and shapes."""
-    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    hidden = config["hidden_size"]
     wide = config["num_attention_heads"] * head_size(config)
     narrow = config["num_key_value_heads"] * head_size(config)
     linears = {"self_attn.q_proj": (wide, hidden),
                "self_attn.k_proj": (narrow, hidden),
                "self_attn.v_proj": (narrow, hidden),
-               "self_attn.o_proj": (hidden, wide),
-               "mlp.gate_proj": (inner, hidden),
-               "mlp.up_proj": (inner, hidden),
-               "mlp.down_proj": (hidden, inner)}
+               "self_attn.o_proj": (hidden, wide), **mlp_linears(config)}
     tensors = {}
     for name, size in linears.items():
         tensors[f"{name}.weight"] = size
         if config["model_type"] == "qwen2" and name.split(".")[1][0] in "qkv":
             tensors[f"{name}.bias"] = size[:1]
-    if config["model_type"] == "qwen3":
+    if config["model_type"].startswith("qwen3"):
         for name in ("q_norm", "k_norm"):
             tensors[f"self_attn.{name}.weight"] = (head_size(config),)
     for name in ("input_layernorm", "post_attention_layernorm"):

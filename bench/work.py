@@ -4,21 +4,31 @@
 forward per token.
 
 P are the weights that a token is multiplied with, the head's too and the
-embedding's not: a frozen weight has a forward product and an input gradient,
+embedding's not, and of experts those that it chooses: a frozen weight has a forward product and an input gradient,
 and no gradient of its own, so 2 + 2 FLOP each. LoRA's have all three. What is
 computed twice counts once. Attention is causal: a query sees half of a row on
 average, and the backward is 2.5 times the forward.
 """
 
-from tensors import count, head_size, tensor_shapes
+from tensors import count, head_size, is_adapted, tensor_shapes
+
+
+def chosen_share(name, config):
+    """Of the tokens, those that are multiplied with a linear."""
+    if ".experts." not in name:
+        return 1
+    return config["num_experts_per_tok"] / config["num_experts"]
 
 
 def linear_work(config, rank):
     """Per token, without the head and attention."""
-    linears = [size for name, size in tensor_shapes(config).items()
-               if name.endswith("proj.weight")]
-    return (4 * sum(map(count, linears))
-            + 6 * sum(rank * sum(size) for size in linears))
+    flop = 0
+    for name, size in tensor_shapes(config).items():
+        if name.endswith(("proj.weight", "mlp.gate.weight")):
+            flop += 4 * chosen_share(name, config) * count(size)
+        if is_adapted(name, config):
+            flop += 6 * rank * sum(size)
+    return flop
 
 
 def head_work(config):

@@ -78,6 +78,7 @@ private:
   int64_t dropouts = 0;
   Value embedding, segments;
   SmallVector<model::RopeTableOp> tables; ///< of config.rotaries
+  SmallVector<RoutedLayer> routed;
 };
 
 } // namespace
@@ -214,9 +215,11 @@ Value DecoderBuilder::buildAttention(const LayerWeights &layer, Value x) {
 
 Value DecoderBuilder::buildMlp(const LayerWeights &layer, Value x) {
   Value experts;
-  if (layer.experts)
-    experts = buildExperts(body, parameters, config, *layer.experts,
-                           layerNumber, x);
+  if (layer.experts) {
+    routed.push_back(buildExperts(body, parameters, config, *layer.experts,
+                                  layerNumber, x));
+    experts = routed.back().output;
+  }
   if (layer.mlpInput.empty())
     return experts;
   SmallVector<int64_t> widths(config.family->mlp.gated ? 2 : 1,
@@ -317,7 +320,17 @@ void DecoderBuilder::buildForward() {
                                       block->getArgument(1),
                                       APFloat(config.logitCap));
   enter("forward");
-  emit<func::ReturnOp>(loss->getResults());
+  SmallVector<Value> results(loss->getResults());
+  if (config.experts.routerLoss && !routed.empty()) {
+    // Before the head, whose gradients are made first and take most memory.
+    body.setInsertionPoint(loss);
+    results.push_back(
+        buildRouterLoss(body, config.experts, routed, segments));
+    body.setInsertionPointToEnd(block);
+  }
+  emit<func::ReturnOp>(results);
+  function.setFunctionType(body.getFunctionType(
+      block->getArgumentTypes(), TypeRange(ValueRange(results))));
 }
 
 static Attribute asAttribute(OpBuilder &builder,

@@ -21,7 +21,7 @@ public:
         activation(config.activation), layer(layer),
         areInTurns(config.family->experts.areStacked) {}
 
-  Value build(const ExpertWeights &experts, Value x);
+  RoutedLayer build(const ExpertWeights &experts, Value x);
 
 private:
   template <typename Op, typename... Args> Op emit(Args &&...args) {
@@ -98,12 +98,12 @@ Value ExpertBuilder::activate(Value gateUp) {
                             glu.limit, glu.slope, glu.offset);
 }
 
-Value ExpertBuilder::build(const ExpertWeights &experts, Value x) {
+RoutedLayer ExpertBuilder::build(const ExpertWeights &experts, Value x) {
   Type f32 = body.getF32Type(), i32 = body.getI32Type();
   int64_t k = config.chosen;
   body.setLoc(NameLoc::get(body.getStringAttr(experts.module)));
-  auto route = emit<model::RouteOp>(tensor({k}, f32), tensor({k}, i32),
-                                    logits(experts.router, x),
+  Value scores = logits(experts.router, x);
+  auto route = emit<model::RouteOp>(tensor({k}, f32), tensor({k}, i32), scores,
                                     /*over_all=*/!config.normalized);
   Type choices = tensor({k}, i32);
   sorted = emit<model::SortByExpertOp>(
@@ -114,14 +114,49 @@ Value ExpertBuilder::build(const ExpertWeights &experts, Value x) {
                                          sorted.getOrder(), sorted.getPlaces(),
                                          /*weights=*/Value());
   Value out = product(experts.down, activate(product(experts.gateUp, rows)));
-  return emit<model::CombineRowsOp>(x.getType(), out, sorted.getOrder(),
-                                    sorted.getPlaces(), route.getWeights());
+  out = emit<model::CombineRowsOp>(x.getType(), out, sorted.getOrder(),
+                                   sorted.getPlaces(), route.getWeights());
+  return {out, scores, route.getChoices()};
 }
 
-Value buildExperts(ImplicitLocOpBuilder &body, OpBuilder &parameters,
-                   const ModelConfig &config, const ExpertWeights &weights,
-                   int64_t layer, Value x) {
+RoutedLayer buildExperts(ImplicitLocOpBuilder &body, OpBuilder &parameters,
+                         const ModelConfig &config,
+                         const ExpertWeights &weights, int64_t layer, Value x) {
   return ExpertBuilder(body, parameters, config, layer).build(weights, x);
+}
+
+/// [B, T, columns].
+static RankedTensorType tokens(int64_t columns, Type element) {
+  return RankedTensorType::get(
+      {ShapedType::kDynamic, ShapedType::kDynamic, columns}, element);
+}
+
+Value buildRouterLoss(ImplicitLocOpBuilder &body, const ExpertsConfig &config,
+                      ArrayRef<RoutedLayer> layers, Value segments) {
+  Type f32 = body.getF32Type();
+  auto count = static_cast<int64_t>(layers.size());
+  RankedTensorType all = tokens(count * config.count, f32);
+  auto perExpert = RankedTensorType::get({config.count}, f32);
+  auto ofAll = [&](Value RoutedLayer::*part, Type whole) -> Value {
+    return model::ConcatOp::create(
+        body, whole, llvm::map_to_vector(layers, [&](const RoutedLayer &layer) {
+          return layer.*part;
+        }));
+  };
+  Value logits = ofAll(&RoutedLayer::logits, all);
+  Value choices = ofAll(&RoutedLayer::choices,
+                        tokens(count * config.chosen, body.getI32Type()));
+  Value probabilities = model::RouterProbsOp::create(body, all, logits,
+                                                     segments, config.count);
+  Value sums = model::ColumnSumOp::create(body, perExpert, probabilities);
+  Value marks = model::MarkTokensOp::create(
+      body, tokens(count * config.chosen, f32), segments);
+  Value counts =
+      model::CountChoicesOp::create(body, perExpert, choices, marks);
+  return model::RouterLossOp::create(
+             body, perExpert, RankedTensorType::get({1}, f32), sums, counts,
+             APFloat(config.routerLoss), config.chosen)
+      .getLoss();
 }
 
 } // namespace qlora

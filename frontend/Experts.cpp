@@ -90,14 +90,15 @@ static Status readGlu(const JsonFields &fields, const ClampedGlu &family,
   return Status::ok();
 }
 
-/// What training with it would compute is not there.
-static Status refuseRouterTraining(const JsonFields &fields) {
+/// transformers adds the loss where a model gives its routers' logits.
+static Status readRouterTraining(const JsonFields &fields,
+                                 ExpertsConfig &experts) {
   QLORA_ASSIGN_OR_RETURN(const bool hasLoss,
                          fields.boolean(kLogitsKey, false));
-  if (hasLoss)
-    return Status::invalid("'{}' is true, which adds the router's auxiliary "
-                           "loss; it is not supported, set it to false",
-                           kLogitsKey);
+  if (hasLoss) {
+    QLORA_ASSIGN_OR_RETURN(experts.routerLoss,
+                           fields.probability(kLossKey, 0.001));
+  }
   QLORA_ASSIGN_OR_RETURN(const double noise, fields.probability(kNoiseKey, 0));
   if (noise != 0)
     return Status::invalid("'{}' is {}; noise before the router is not "
@@ -128,7 +129,7 @@ Status readExperts(const JsonFields &fields, ModelConfig &config) {
   if (experts.chosen > experts.count)
     return Status::invalid("'{}' is {}, but there are {} experts", kChosenKey,
                            experts.chosen, experts.count);
-  QLORA_RETURN_IF_ERROR(refuseRouterTraining(fields));
+  QLORA_RETURN_IF_ERROR(readRouterTraining(fields, experts));
   QLORA_RETURN_IF_ERROR(readGlu(fields, family.glu, experts.glu));
   return readLayers(fields, config);
 }
@@ -141,6 +142,8 @@ void describeExperts(const ModelConfig &config, nlohmann::ordered_json &model) {
   model[kChosenKey] = experts.chosen;
   model["expert_intermediate_size"] = experts.innerSize;
   model[kNormalizeKey] = experts.normalized;
+  if (experts.routerLoss)
+    model[kLossKey] = experts.routerLoss;
   if (experts.glu.limit)
     model["glu_limit"] = experts.glu.limit;
   if (experts.glu.slope != 1)

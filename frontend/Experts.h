@@ -37,6 +37,7 @@ struct ExpertsConfig {
   int64_t innerSize = 0;
   int64_t sharedSize = 0; ///< of the MLP beside them; 0: none
   bool normalized = false;  ///< the weights of the chosen add up to 1
+  double routerLoss = 0;    ///< what its routers' loss is multiplied with
   ClampedGlu glu;
   std::vector<bool> layers; ///< which have experts, not an MLP
 };

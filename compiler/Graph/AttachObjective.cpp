@@ -50,7 +50,10 @@ static FailureOr<Head> headOf(func::FuncOp function) {
   for (Value value : end->getOperands()) {
     auto loss = value.getDefiningOp<LossOp>();
     if (!loss || (head.op && loss != head.op))
-      return end->emitOpError("expects the results of one loss");
+      return end->emitOpError("expects the results of one loss: a model with "
+                              "a loss of its routers cannot be trained on "
+                              "preferences; import it with "
+                              "'output_router_logits' false");
     head.op = loss;
     StringRef name = loss.getReadName(cast<OpResult>(value).getResultNumber());
     if (name == "loss_sum")

@@ -200,12 +200,15 @@ LogicalResult BuildTrainStepPass::buildAccumulate(OpBuilder &builder,
       emitResults(backward, function.getLoc(), readNames(function),
                   forward.results, true);
   Operation *lossOp = forward.results.front().getDefiningOp();
+  DenseSet<Operation *> losses;
+  for (Value result : forward.results)
+    losses.insert(result.getDefiningOp());
   DenseSet<Attribute> reached;
   for (Operation *op : llvm::reverse(forward.ops)) {
     marker.current = op;
     bool flows = llvm::any_of(op->getResults(),
                               [&](Value v) { return tape.lookup(v); });
-    if (auto rule = dyn_cast<Differentiable>(op); rule && (flows || op == lossOp))
+    if (auto rule = dyn_cast<Differentiable>(op); rule && (flows || losses.contains(op)))
       if (failed(rule.buildGradient(tape)))
         return failure();
     // The loss may come from its gradient op from now on.

@@ -36,6 +36,7 @@ static constexpr StepResult kResults[] = {
     {"rejected_logps", QLORA_RESULT_REJECTED_LOGPS, 2 * kAlign + 20},
     {"chosen_count", QLORA_RESULT_CHOSEN_COUNT, 2 * kAlign + 24},
     {"divergence", QLORA_RESULT_DIVERGENCE, 2 * kAlign + 28},
+    {"router_loss", QLORA_RESULT_ROUTER_LOSS, 2 * kAlign + 32},
     // The only one of every token.
     {"correct", QLORA_RESULT_CORRECT, 3 * kAlign}};
 

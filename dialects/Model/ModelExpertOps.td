@@ -133,4 +133,70 @@ def Model_GroupedLinearOp : Model_Library<"grouped_linear",
   let hasVerifier = 1;
 }
 
+// The auxiliary loss of routers (Fedus et al., 2021, as transformers has it,
+// over the E experts of n layers side by side):
+//
+//   %p      = model.router_probs %logits, %segments         // [B, T, n * E]
+//   %sums   = model.column_sum %p                           // [E]
+//   %marks  = model.mark_tokens %segments                   // [B, T, n * k]
+//   %counts = model.count_choices %choices, %marks          // [E]
+//   %slopes, %loss = model.router_loss %sums, %counts
+
+def Model_RouterProbsOp : Model_Row<"router_probs"> {
+  let summary = "the softmax of a router's logits, 0 for padding";
+  let description = [{
+    logits [B, T, n * E], segments i32 [B, T], of which 0 is padding. C = E, the
+    attribute `experts`. (C1) E divides the logits' last dimension. (C2) the
+    result has their type.
+  }];
+  let ownArguments = (ins Model_FloatTensor:$logits, Model_Tensor:$segments,
+    I64Attr:$experts);
+  let results = (outs Model_FloatTensor:$result);
+  let assemblyFormat =
+      "$logits `,` $segments attr-dict `:` functional-type(operands, results)";
+  let hasVerifier = 1;
+}
+
+def Model_MarkTokensOp : Model_Row<"mark_tokens"> {
+  let summary = "1 for tokens, 0 for padding";
+  let description = "segments i32 [B, T], the result [B, T, C].";
+  let ownArguments = (ins Model_Tensor:$segments);
+  let results = (outs Model_FloatTensor:$result);
+  let assemblyFormat =
+      "$segments attr-dict `:` functional-type(operands, results)";
+}
+
+def Model_CountChoicesOp : Model_Library<"count_choices"> {
+  let summary = "how often each expert was chosen";
+  let description = [{
+    counts[e] is the sum of marks where choices are e. (C1) choices are i32
+    [B, T, k], marks of that shape, counts f32 [E].
+  }];
+  let ownArguments = (ins Model_Tensor:$choices, Model_FloatTensor:$marks);
+  let results = (outs Model_FloatTensor:$counts);
+  let assemblyFormat =
+      "$choices `,` $marks attr-dict `:` functional-type(operands, results)";
+  let hasVerifier = 1;
+}
+
+def Model_RouterLossOp : Model_Row<"router_loss",
+    [DeclareOpInterfaceMethods<Model_RowOp, ["isScalarResult"]>,
+     DeclareOpInterfaceMethods<Model_LossOp, ["getReadName"]>]> {
+  let summary = "the auxiliary loss of routers";
+  let description = [{
+    With R rows, of which each has `chosen` of the counted choices, the loss is
+    coefficient * E * sum over e of (counts[e] / R) * (sums[e] / R), times the
+    labels that a micro-batch of the step has on average: gradients are those of
+    a sum over labels, and a step's loss has the mean over its micro-batches.
+    `slopes` are the derivatives by the sums. (C1) operands and slopes are f32
+    [E], the loss f32 [1]. (C2) `chosen` is positive.
+  }];
+  let ownArguments = (ins Model_FloatTensor:$sums, Model_FloatTensor:$counts,
+    F64Attr:$coefficient, I64Attr:$chosen);
+  let results = (outs Model_FloatTensor:$slopes, Model_FloatTensor:$loss);
+  let assemblyFormat =
+      "$sums `,` $counts attr-dict `:` functional-type(operands, results)";
+  let hasVerifier = 1;
+}
+
 #endif // QLORA_DIALECTS_MODEL_MODELEXPERTOPS_TD

@@ -244,7 +244,8 @@ def Model_LossOp : OpInterface<"LossOp"> {
   let description = [{
     An op with results that the runtime reads, which a forward function returns:
     a loss, what it is divided by, and what else is said of them. Reverse mode
-    starts at the one that is called `loss_sum`.
+    starts at every op that a function returns results of: a `loss_sum`, and
+    `router_loss`, which is added to it.
   }];
   let methods = [
     InterfaceMethod<"What a result is read as (train.result); empty for one that "

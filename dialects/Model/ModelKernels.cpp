@@ -23,6 +23,20 @@ KernelCall EmbeddingOp::getKernelCall() {
           {{3, 2}}};
 }
 
+KernelCall ColumnSumOp::getKernelCall() {
+  using A = KernelArgument;
+  RankedTensorType x = tensorOf(getX());
+  int64_t width = columnsOf(getResult());
+  // Rows narrower than x's (a norm over heads) follow each other closely.
+  SmallVector<std::pair<unsigned, unsigned>> strides;
+  if (width == columnsOf(getX()))
+    strides.push_back({2, 0});
+  return {"column_sum",
+          {{A::Operand, 0}, {A::Result, 0}, {A::Workspace}},
+          {x.getNumElements() / width, width, width},
+          strides};
+}
+
 int64_t qlora::model::panelColumns(int64_t columns) {
   constexpr int64_t kUnit = 16;
   for (int64_t panel : {128, 64}) {

@@ -426,6 +426,15 @@ template <typename Op> static LogicalResult verifyView(Op op) {
 }
 LogicalResult SplitOp::verify() { return verifyView(*this); }
 
+LogicalResult ColumnSumOp::verify() {
+  RankedTensorType sum = tensorOf(getResult());
+  if (sum.getRank() == 1 && sum.getElementType().isF32() &&
+      columnsOf(getX()) % columnsOf(getResult()) == 0)
+    return success();
+  return emitOpError("(C1) expects f32 [C] of rows that divide ")
+         << getX().getType() << ", but got " << sum;
+}
+
 LogicalResult ConcatOp::verify() {
   if (!getRows())
     return verifyView(*this);

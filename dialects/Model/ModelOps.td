@@ -261,6 +261,18 @@ def Model_AttentionOp : Model_Library<"attention",
     }]>];
 }
 
+def Model_ColumnSumOp : Model_Library<"column_sum"> {
+  let summary = "sum over all rows, in a fixed order";
+  let description = [{
+    Rows are as wide as the result, which may be less than x's last dimension.
+    (C1) the result is f32 [C], and C divides that dimension.
+  }];
+  let ownArguments = (ins Model_Tensor:$x);
+  let results = (outs Model_Tensor:$result);
+  let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
+  let hasVerifier = 1;
+}
+
 // Between library ops and views, as the reference page has them.
 include "dialects/Model/ModelLossOps.td"
 include "dialects/Model/ModelExpertOps.td"

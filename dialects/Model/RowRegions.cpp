@@ -119,7 +119,7 @@ LogicalResult RowStepOp::verify() {
       "learning_rate", "beta1",         "beta2",
       "epsilon",       "weight_decay",  "max_grad_norm",
       "bias_correction1", "bias_correction2_sqrt", "length_rsqrt",
-      "one_minus_beta1", "one_minus_beta2", "update", "average"};
+      "one_minus_beta1", "one_minus_beta2", "update", "average", "mean_labels"};
   if (!llvm::is_contained(fields, getField()))
     return emitOpError("(C1) does not know the field '") << getField() << "'";
   return success();

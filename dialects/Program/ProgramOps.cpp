@@ -92,14 +92,16 @@ static_assert(are<Binding::Ids, Binding::Targets, Binding::Positions,
                   Binding::GradNorm, Binding::ChosenRewards,
                   Binding::RejectedRewards, Binding::RightPairs,
                   Binding::ChosenLogps, Binding::RejectedLogps,
-                  Binding::ChosenCount, Binding::Divergence>(
+                  Binding::ChosenCount, Binding::Divergence,
+                  Binding::RouterLoss>(
     QLORA_INPUT_IDS, QLORA_INPUT_TARGETS, QLORA_INPUT_POSITIONS,
     QLORA_INPUT_SEGMENTS, QLORA_INPUT_PROMPTS, QLORA_INPUT_DESIRABLE,
     QLORA_RESULT_LOSS_SUM, QLORA_RESULT_LABEL_COUNT, QLORA_RESULT_CORRECT,
     QLORA_RESULT_GRAD_NORM, QLORA_RESULT_CHOSEN_REWARDS,
     QLORA_RESULT_REJECTED_REWARDS, QLORA_RESULT_RIGHT_PAIRS,
     QLORA_RESULT_CHOSEN_LOGPS, QLORA_RESULT_REJECTED_LOGPS,
-    QLORA_RESULT_CHOSEN_COUNT, QLORA_RESULT_DIVERGENCE));
+    QLORA_RESULT_CHOSEN_COUNT, QLORA_RESULT_DIVERGENCE,
+    QLORA_RESULT_ROUTER_LOSS));
 static_assert(are<Collective::AllReduce, Collective::AllGather,
                   Collective::ReduceScatter, Collective::Broadcast,
                   Collective::AllToAll, Collective::Send, Collective::Recv>(

@@ -170,7 +170,8 @@ def Program_Binding : Program_Enum<"Binding", "qlora_binding_kind", [
     I32EnumAttrCase<"ChosenLogps", 23, "chosen_logps">,
     I32EnumAttrCase<"RejectedLogps", 24, "rejected_logps">,
     I32EnumAttrCase<"ChosenCount", 25, "chosen_count">,
-    I32EnumAttrCase<"Divergence", 26, "divergence">]>;
+    I32EnumAttrCase<"Divergence", 26, "divergence">,
+    I32EnumAttrCase<"RouterLoss", 27, "router_loss">]>;
 def Program_BindingAttr : Program_EnumAttr<Program_Binding, "binding">;
 
 def Program_Collective : Program_Enum<"Collective", "qlora_collective", [

@@ -94,6 +94,7 @@ static LogicalResult reverse(RouteOp route, Tape &tape) {
 
 /// Whole numbers: nothing flows through them.
 static LogicalResult reverse(SortByExpertOp, Tape &) { return success(); }
+static LogicalResult reverse(CountChoicesOp, Tape &) { return success(); }
 
 /// Of what moves tokens to rows or back: `Back` is the other one.
 template <typename Back, typename Op>
@@ -223,6 +224,24 @@ static LogicalResult reverse(KtoLossOp loss, Tape &tape) {
 static LogicalResult reverse(OrpoLossOp loss, Tape &tape) {
   tape.add(loss.getLosses(), loss.getSlopes());
   tape.add(loss.getPromptLosses(), loss.getPromptSlopes());
+  return success();
+}
+
+static LogicalResult reverse(RouterLossOp loss, Tape &tape) {
+  tape.add(loss.getSums(), loss.getSlopes());
+  return success();
+}
+
+/// Every row has a share of the sum.
+static LogicalResult reverse(ColumnSumOp sum, Tape &tape) {
+  Value dy = tape.lookup(sum.getResult());
+  Operation *rows = buildRows(
+      tape.getBuilder(), sum.getLoc(), {sum.getX().getType()}, {dy},
+      columnsOf(dy), {MapAttr::get(sum.getContext(), MapKind::Column, 1)},
+      "column_sum_grad", [](OpBuilder &, ValueRange row) -> SmallVector<Value> {
+        return {row[0]};
+      });
+  tape.add(sum.getX(), rows->getResult(0));
   return success();
 }
 
@@ -386,7 +405,8 @@ template <typename... Ops> static void attachRules(MLIRContext *context) {
 void qlora::train::registerModelGradients(DialectRegistry &registry) {
   registry.addExtension(+[](MLIRContext *context, ModelDialect *) {
     attachRules<EmbeddingOp, LinearOp, AttentionOp, HeadLossOp, DpoLossOp,
-                KtoLossOp, OrpoLossOp, RmsNormOp,
+                KtoLossOp, OrpoLossOp, RouterProbsOp, RouterLossOp, CountChoicesOp,
+                ColumnSumOp, RmsNormOp,
                 LayerNormOp, RopeOp, ActivationOp, GluOp, AddOp, ScaleOp,
                 AddBiasOp, MagnitudeOp, GateRowsOp, DropoutOp, NoiseOp, RowsOp, SplitOp, ConcatOp,
                 RouteOp, SortByExpertOp, GatherRowsOp, CombineRowsOp,

@@ -28,7 +28,8 @@ inline constexpr llvm::StringLiteral kLineInput = "desirable";
 inline constexpr llvm::StringLiteral kStatistics[] = {
     "loss_sum",         "label_count", "chosen_rewards",
     "rejected_rewards", "right_pairs", "chosen_logps",
-    "rejected_logps",   "chosen_count", "divergence"};
+    "rejected_logps",   "chosen_count", "divergence",
+    "router_loss"};
 
 /// Parameters start at multiples of this many elements in a flat arena.
 inline constexpr int64_t kFlatAlignment = 16;

@@ -311,19 +311,6 @@ KernelCall EmbeddingGradOp::getKernelCall() {
           {{3, 1}}};
 }
 
-KernelCall ColumnSumOp::getKernelCall() {
-  RankedTensorType x = tensorOf(getX());
-  int64_t width = columnsOf(getResult());
-  // Rows narrower than x's (a norm over heads) follow each other closely.
-  SmallVector<std::pair<unsigned, unsigned>> strides;
-  if (width == columnsOf(getX()))
-    strides.push_back({2, 0});
-  return {"column_sum",
-          {{A::Operand, 0}, {A::Result, 0}, {A::Workspace}},
-          {x.getNumElements() / width, width, width},
-          strides};
-}
-
 KernelCall ClipNormOp::getKernelCall() {
   // The statistics row comes first; the kernel reads the count from it.
   return {"clip_norm",

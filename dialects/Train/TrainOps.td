@@ -271,13 +271,6 @@ def Train_EmbeddingGradOp : Train_Library<"embedding_grad"> {
   let assemblyFormat = "operands attr-dict `:` functional-type(operands, results)";
 }
 
-def Train_ColumnSumOp : Train_Library<"column_sum"> {
-  let summary = "sum over all rows, in a fixed order";
-  let ownArguments = (ins Model_Tensor:$x);
-  let results = (outs Model_Tensor:$result);
-  let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
-}
-
 // Between gradients and updates, as the reference page has them.
 include "dialects/Train/TrainExpertOps.td"
 

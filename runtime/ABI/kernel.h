@@ -63,6 +63,9 @@ typedef struct qlora_step_block {
                              out of the head, and fewer than there are make
                              the loss NaN */
   float length_rsqrt;     /* 1 / sqrt(tokens of the micro-batch's longest row) */
+  float mean_labels;      /* of a micro-batch: those of the step, over all ranks
+                             and micro-batches */
+  uint32_t reserved;
 } qlora_step_block;
 
 typedef struct qlora_kernel_args {
@@ -93,7 +96,7 @@ typedef struct qlora_cuda_args {
 
 #ifdef __cplusplus
 } /* extern "C" */
-static_assert(sizeof(qlora_step_block) == 80, "part of the format");
+static_assert(sizeof(qlora_step_block) == 88, "part of the format");
 static_assert(sizeof(qlora_cuda_args) == 464, "below the 4 KiB of a launch");
 #endif
 

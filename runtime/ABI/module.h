@@ -51,7 +51,7 @@ extern "C" {
 #endif
 
 #define QLORA_MODULE_MAGIC 0x41524c51u /* "QLRA", little endian */
-#define QLORA_ABI_VERSION 11u
+#define QLORA_ABI_VERSION 12u
 #define QLORA_MAX_RANK 4
 
 /* Index that refers to nothing. */
@@ -263,7 +263,9 @@ enum qlora_binding_kind {
   QLORA_RESULT_CHOSEN_LOGPS = 23,
   QLORA_RESULT_REJECTED_LOGPS = 24,
   QLORA_RESULT_CHOSEN_COUNT = 25, /* of LABEL_COUNT, where answers have no pair */
-  QLORA_RESULT_DIVERGENCE = 26    /* from the reference, once for each answer */
+  QLORA_RESULT_DIVERGENCE = 26,   /* from the reference, once for each answer */
+  QLORA_RESULT_ROUTER_LOSS = 27 /* f32: what is added to LOSS_SUM, where the
+                                   model's routers have a loss */
 };
 
 /* Where an entry's input or result lives. */

@@ -134,12 +134,15 @@ LossSums &LossSums::operator+=(const LossSums &other) {
 /// All entries that have sums have the same.
 Program::Program(const LoadedModule &module, Device &device)
     : module(module), device(device) {
+  auto has = [&](qlora_binding_kind kind) {
+    return std::ranges::any_of(module.entries(), [&](const qlora_entry &entry) {
+      return module.binding(entry, kind);
+    });
+  };
   sums = {QLORA_RESULT_LOSS_SUM, QLORA_RESULT_LABEL_COUNT};
-  for (int kind = QLORA_RESULT_CHOSEN_REWARDS; kind <= QLORA_RESULT_DIVERGENCE;
+  for (int kind = QLORA_RESULT_CHOSEN_REWARDS; kind <= QLORA_RESULT_ROUTER_LOSS;
        ++kind)
-    if (std::ranges::any_of(module.entries(), [&](const qlora_entry &entry) {
-          return module.binding(entry, qlora_binding_kind(kind));
-        }))
+    if (has(qlora_binding_kind(kind)))
       sums.push_back(qlora_binding_kind(kind));
 }
 
@@ -151,15 +154,18 @@ Status Program::startSums(const qlora_entry &entry) {
 
 StatusOr<LossSums> Program::finishSums() {
   LossSums read;
-  QLORA_ASSIGN_OR_RETURN(read.loss, finishFloat());
-  QLORA_ASSIGN_OR_RETURN(read.labels, finishFloat());
-  if (sums.size() > 2)
+  if (std::ranges::count(sums, QLORA_RESULT_CHOSEN_REWARDS))
     read.of = std::ranges::count(sums, QLORA_RESULT_RIGHT_PAIRS)
                   ? LossSums::Of::kPairs
                   : LossSums::Of::kAnswers;
-  for (size_t i = 2; i < sums.size(); ++i) {
-    QLORA_ASSIGN_OR_RETURN(
-        read.preferences[sums[i] - QLORA_RESULT_CHOSEN_REWARDS], finishFloat());
+  for (qlora_binding_kind kind : sums) {
+    QLORA_ASSIGN_OR_RETURN(const double value, finishFloat());
+    if (kind == QLORA_RESULT_LABEL_COUNT)
+      read.labels = value;
+    else if (kind == QLORA_RESULT_LOSS_SUM || kind == QLORA_RESULT_ROUTER_LOSS)
+      read.loss += value;
+    else
+      read.preferences[kind - QLORA_RESULT_CHOSEN_REWARDS] = value;
   }
   return read;
 }
@@ -211,7 +217,9 @@ Status Program::evaluate(const MicroBatch &batch, const qlora_step_block &step,
                          LossSums &sums, std::vector<int32_t> &correct) {
   QLORA_ASSIGN_OR_RETURN(const qlora_entry *entry,
                          find(QLORA_ENTRY_EVALUATE, batch));
-  QLORA_RETURN_IF_ERROR(runOn(*entry, batch, std::nullopt, step));
+  qlora_step_block block = step;
+  block.mean_labels = static_cast<float>(batch.labelCount());
+  QLORA_RETURN_IF_ERROR(runOn(*entry, batch, std::nullopt, block));
   correct.assign(batch.ids.size(), 0);
   if (const qlora_binding *binding =
           module.binding(*entry, QLORA_RESULT_CORRECT))

@@ -32,7 +32,7 @@ Status runEntry(Device &device, const LoadedModule &module,
 struct LossSums {
   enum class Of { kTokens, kPairs, kAnswers };
 
-  double loss = 0;
+  double loss = 0;   ///< with that of routers, where they have one
   double labels = 0; ///< or pairs, or answers
   Of of = Of::kTokens;
   /// From QLORA_RESULT_CHOSEN_REWARDS to QLORA_RESULT_DIVERGENCE; 0 what the

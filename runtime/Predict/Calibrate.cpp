@@ -251,7 +251,7 @@ static StatusOr<double> measureAttention(qlora_dtype dtype) {
       Measured forward,
       Measured::prepare("attention.blocked",
                         {dtype, dtype, dtype, std::nullopt, dtype,
-                         QLORA_DTYPE_F32, QLORA_DTYPE_U8},
+                         QLORA_DTYPE_F32, std::nullopt, QLORA_DTYPE_U8},
                         constants));
   for (const char *stride : {"lddo", "lddq", "lddk", "lddv"})
     constants.push_back({stride, kWidth});

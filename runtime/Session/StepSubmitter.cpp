@@ -47,6 +47,15 @@ double StepSubmitter::ownFactor() const {
              : 1;
 }
 
+double StepSubmitter::meanLabels(int64_t step) const {
+  const int64_t count = run.group.size() *
+      run.train->schedule().microBatches(step, run.stepShape);
+  int64_t labels = 0;
+  for (int64_t index = 0; index < count; ++index)
+    labels += run.train->labelsOf(step, index, run.stepShape);
+  return static_cast<double>(labels) / static_cast<double>(count);
+}
+
 qlora_step_block StepSubmitter::block(int64_t step) const {
   double beta1 = options.number("adam_beta1");
   double beta2 = options.number("adam_beta2");
@@ -67,6 +76,7 @@ qlora_step_block StepSubmitter::block(int64_t step) const {
   block.average = static_cast<float>(
       weightOf(options.text("optim"), count,
                static_cast<double>(rate.warmupSteps)));
+  block.mean_labels = static_cast<float>(meanLabels(step));
   block.seed = static_cast<uint64_t>(options.integer("seed"));
   block.step = static_cast<uint64_t>(step);
   return block;

@@ -36,6 +36,8 @@ public:
   StatusOr<SubmittedStep> submit(int64_t step, SignalRequests &requests);
 
   qlora_step_block block(int64_t step) const;
+  /// What all ranks know alike, without a message.
+  double meanLabels(int64_t step) const;
   double rateAt(int64_t step) const { return rate.at(step); }
 
   /// The optimizer's own count, which skipped steps are not in.

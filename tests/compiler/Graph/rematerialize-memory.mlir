@@ -60,7 +60,7 @@ train.step accumulate batch 1 length 64 ["ids"] {
   %x = model.embedding %ids, %w : (tensor<1x64xi32>, tensor<256x256xf32>) -> tensor<1x64x256xf32>
   %de = train.embedding_grad %ids, %x {phase = #model.phase<backward>} : (tensor<1x64xi32>, tensor<1x64x256xf32>) -> tensor<256x256xf32>
   train.accumulate @e, %de {phase = #model.phase<backward>} : tensor<256x256xf32>
-  %db = train.column_sum %x {phase = #model.phase<backward>} : (tensor<1x64x256xf32>) -> tensor<256xf32>
+  %db = model.column_sum %x {phase = #model.phase<backward>} : (tensor<1x64x256xf32>) -> tensor<256xf32>
   train.accumulate @b, %db {phase = #model.phase<backward>} : tensor<256xf32>
   %dw = train.linear_weight_grad %x, %x {phase = #model.phase<backward>, scale = 1.0 : f64} : (tensor<1x64x256xf32>, tensor<1x64x256xf32>) -> tensor<256x256xf32>
   %dw2 = train.linear_weight_grad %x, %x init %dw {phase = #model.phase<backward>, scale = 1.0 : f64} : (tensor<1x64x256xf32>, tensor<1x64x256xf32>, tensor<256x256xf32>) -> tensor<256x256xf32>
@@ -79,6 +79,6 @@ train.step accumulate batch 1 length 64 ["ids"] {
   %a = model.embedding %ids, %w : (tensor<1x64xi32>, tensor<256x128xf32>) -> tensor<1x64x128xf32>
   %b = model.embedding %ids, %w : (tensor<1x64xi32>, tensor<256x128xf32>) -> tensor<1x64x128xf32>
   %c = model.concat %a, %b : (tensor<1x64x128xf32>, tensor<1x64x128xf32>) -> tensor<1x64x256xf32>
-  %n = train.column_sum %c : (tensor<1x64x256xf32>) -> tensor<256xf32>
+  %n = model.column_sum %c : (tensor<1x64x256xf32>) -> tensor<256xf32>
   train.result "grad_norm", %n : tensor<256xf32>
 }

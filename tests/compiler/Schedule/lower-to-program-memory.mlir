@@ -27,7 +27,7 @@ module attributes {train.layout = [], train.offsets = array<i64>} {
     %w = model.weight @w : tensor<8x4xf32>
     %a = model.embedding %ids, %w {phase = #model.phase<backward>} : (tensor<1x4xi32>, tensor<8x4xf32>) -> tensor<1x4x4xf32>
     %c = model.concat %a, %a {phase = #model.phase<backward>} : (tensor<1x4x4xf32>, tensor<1x4x4xf32>) -> tensor<1x4x8xf32>
-    %n = train.column_sum %c {phase = #model.phase<backward>} : (tensor<1x4x8xf32>) -> tensor<8xf32>
+    %n = model.column_sum %c {phase = #model.phase<backward>} : (tensor<1x4x8xf32>) -> tensor<8xf32>
   }
 }
 
@@ -47,7 +47,7 @@ module attributes {train.layout = [], train.offsets = array<i64>} {
     %a = model.embedding %ids, %w : (tensor<1x4xi32>, tensor<8x4xf32>) -> tensor<1x4x4xf32>
     %b = model.embedding %ids, %w : (tensor<1x4xi32>, tensor<8x4xf32>) -> tensor<1x4x4xf32>
     %c = model.concat %a, %b : (tensor<1x4x4xf32>, tensor<1x4x4xf32>) -> tensor<1x4x8xf32>
-    %n = train.column_sum %c : (tensor<1x4x8xf32>) -> tensor<8xf32>
+    %n = model.column_sum %c : (tensor<1x4x8xf32>) -> tensor<8xf32>
   }
 }
 
@@ -72,7 +72,7 @@ module attributes {train.layout = [], train.offsets = array<i64>} {
   ^bb0(%ids: tensor<1x4xi32>):
     %w = model.weight @w : tensor<8x2xf32>
     %x = model.embedding %ids, %w : (tensor<1x4xi32>, tensor<8x2xf32>) -> tensor<1x4x2xf32>
-    %sums = train.column_sum %x : (tensor<1x4x2xf32>) -> tensor<2xf32>
+    %sums = model.column_sum %x : (tensor<1x4x2xf32>) -> tensor<2xf32>
     %a, %b = model.split %sums : (tensor<2xf32>) -> (tensor<1xf32>, tensor<1xf32>)
     train.result "loss_sum", %b : tensor<1xf32>
     train.result "label_count", %b : tensor<1xf32>
@@ -99,7 +99,7 @@ module attributes {train.layout = [], train.offsets = array<i64>} {
     %a = model.linear %x, %w : (tensor<1x1x4xf32>, tensor<1x4xf32>) -> tensor<1x1x1xf32>
     train.result "grad_norm", %a : tensor<1x1x1xf32>
     %b = model.linear %x, %w init %a : (tensor<1x1x4xf32>, tensor<1x4xf32>, tensor<1x1x1xf32>) -> tensor<1x1x1xf32>
-    %n = train.column_sum %b : (tensor<1x1x1xf32>) -> tensor<1xf32>
+    %n = model.column_sum %b : (tensor<1x1x1xf32>) -> tensor<1xf32>
   }
 }
 
@@ -134,7 +134,7 @@ module attributes {train.layout = [@w], train.offsets = array<i64: 1024>} {
   train.step update batch 0 length 0 [] {
     %p = train.flat trainable : tensor<1x1024xf32>
     %q = model.add %p, %p : tensor<1x1024xf32>
-    %n = train.column_sum %p : (tensor<1x1024xf32>) -> tensor<1024xf32>
+    %n = model.column_sum %p : (tensor<1x1024xf32>) -> tensor<1024xf32>
     train.store_flat trainable, %q : tensor<1x1024xf32>
   }
 }

@@ -104,3 +104,51 @@ func.func @glu_c2(%x: tensor<2x3x8xf32>) {
   %y = model.glu gelu %x, %x {slope = 2.0 : f64} : tensor<2x3x8xf32>
   return
 }
+
+// -----
+
+func.func @router_probs_c1(%l: tensor<2x3x8xf32>, %s: tensor<2x3xi32>) {
+  // expected-error @+1 {{(C1) expects the last dimension of 'tensor<2x3x8xf32>' in groups of 3}}
+  %p = model.router_probs %l, %s {experts = 3 : i64} : (tensor<2x3x8xf32>, tensor<2x3xi32>) -> tensor<2x3x8xf32>
+  return
+}
+
+// -----
+
+func.func @router_probs_c2(%l: tensor<2x3x8xf32>, %s: tensor<2x3xi32>) {
+  // expected-error @+1 {{(C2) expects a result of type 'tensor<2x3x8xf32>', but got 'tensor<2x3x8xbf16>'}}
+  %p = model.router_probs %l, %s {experts = 4 : i64} : (tensor<2x3x8xf32>, tensor<2x3xi32>) -> tensor<2x3x8xbf16>
+  return
+}
+
+// -----
+
+func.func @column_sum_c1(%x: tensor<2x3x8xf32>) {
+  // expected-error @+1 {{(C1) expects f32 [C] of rows that divide 'tensor<2x3x8xf32>', but got 'tensor<3xf32>'}}
+  %y = model.column_sum %x : (tensor<2x3x8xf32>) -> tensor<3xf32>
+  return
+}
+
+// -----
+
+func.func @count_choices_c1(%c: tensor<2x3x4xi32>, %m: tensor<2x3x2xf32>) {
+  // expected-error @+1 {{(C1) expects i32 [B, T, k], marks of that shape and f32 [E], but got 'tensor<2x3x4xi32>', 'tensor<2x3x2xf32>' and 'tensor<4xf32>'}}
+  %y = model.count_choices %c, %m : (tensor<2x3x4xi32>, tensor<2x3x2xf32>) -> tensor<4xf32>
+  return
+}
+
+// -----
+
+func.func @router_loss_c1(%s: tensor<4xf32>, %c: tensor<5xf32>) {
+  // expected-error @+1 {{(C1) expects f32 [E] and a loss of f32 [1], but got 'tensor<4xf32>', 'tensor<5xf32>', 'tensor<4xf32>' and 'tensor<1xf32>'}}
+  %slopes, %loss = model.router_loss %s, %c {coefficient = 0.1 : f64, chosen = 2 : i64} : (tensor<4xf32>, tensor<5xf32>) -> (tensor<4xf32>, tensor<1xf32>)
+  return
+}
+
+// -----
+
+func.func @router_loss_c2(%s: tensor<4xf32>) {
+  // expected-error @+1 {{(C2) expects at least 1 choice, but got 0}}
+  %slopes, %loss = model.router_loss %s, %s {coefficient = 0.1 : f64, chosen = 0 : i64} : (tensor<4xf32>, tensor<4xf32>) -> (tensor<4xf32>, tensor<1xf32>)
+  return
+}

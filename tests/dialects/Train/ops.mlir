@@ -31,8 +31,8 @@ train.step accumulate batch 2 length 4 ["ids"] {
   %turned = train.embedding_grad %ids, %h {padding = 3 : i64, turned} : (tensor<2x4xi32>, tensor<2x4x64xf32>) -> tensor<64x8xf32>
   // CHECK: train.embedding_grad %[[IDS]], %{{.*}} : (tensor<2x4xi32>, tensor<2x4x64xf32>) -> tensor<8x64xf32>
   %e = train.embedding_grad %ids, %h : (tensor<2x4xi32>, tensor<2x4x64xf32>) -> tensor<8x64xf32>
-  // CHECK: train.column_sum %{{.*}} : (tensor<2x4x64xf32>) -> tensor<64xf32>
-  %c = train.column_sum %h : (tensor<2x4x64xf32>) -> tensor<64xf32>
+  // CHECK: model.column_sum %{{.*}} : (tensor<2x4x64xf32>) -> tensor<64xf32>
+  %c = model.column_sum %h : (tensor<2x4x64xf32>) -> tensor<64xf32>
   %o, %lse = model.attention %x, %x, %x, %ids {heads = 8, kv_heads = 8, head_dim = 8, window = 0, scale = 1.0 : f64} : (tensor<2x4x64xf32>, tensor<2x4x64xf32>, tensor<2x4x64xf32>, tensor<2x4xi32>) -> (tensor<2x4x64xf32>, tensor<2x8x4xf32>)
   // CHECK: train.attention_grad %{{.*}}, %{{.*}}, %{{.*}}, %[[IDS]], %{{.*}}, %{{.*}}, %{{.*}} {head_dim = 8 : i64, heads = 8 : i64, kv_heads = 8 : i64, scale = 1.000000e+00 : f64, window = 0 : i64}
   %dq, %dk, %dv = train.attention_grad %x, %x, %x, %ids, %o, %lse, %h {heads = 8, kv_heads = 8, head_dim = 8, window = 0, scale = 1.0 : f64} : (tensor<2x4x64xf32>, tensor<2x4x64xf32>, tensor<2x4x64xf32>, tensor<2x4xi32>, tensor<2x4x64xf32>, tensor<2x8x4xf32>, tensor<2x4x64xf32>) -> (tensor<2x4x64xf32>, tensor<2x4x64xf32>, tensor<2x4x64xf32>)

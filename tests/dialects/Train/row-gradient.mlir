@@ -33,7 +33,7 @@
 // CHECK: %[[b:.*]] = arith.mulf %[[d2]], %[[x]]
 // CHECK: %[[dx:.*]] = arith.addf %[[dx1]], %[[b]]
 // CHECK: model.row_yield %[[dx]], %[[dw]]
-// CHECK: %[[DW:.*]] = train.column_sum %[[G]]#1 {{.*}} : (tensor<1x3x4xf32>) -> tensor<4xf32>
+// CHECK: %[[DW:.*]] = model.column_sum %[[G]]#1 {{.*}} : (tensor<1x3x4xf32>) -> tensor<4xf32>
 // CHECK: train.accumulate @w, %[[DW]]
 // CHECK: train.embedding_grad %{{.*}}, %[[G]]#0
 model.parameter @embed : tensor<16x4xf32> {file = "a", trainable}
@@ -116,7 +116,7 @@ func.func @glu(%ids: tensor<1x3xi32> {model.input = "ids"}) -> (tensor<1xf32>, t
 // CHECK: train.step accumulate
 // CHECK: %{{.*}}, %{{.*}}, %{{.*}}, %[[DY:.*]] = train.head_loss_grad
 // CHECK-NOT: model.rows
-// CHECK: %[[DB:.*]] = train.column_sum %[[DY]]
+// CHECK: %[[DB:.*]] = model.column_sum %[[DY]]
 // CHECK: train.accumulate @b, %[[DB]]
 // CHECK: train.embedding_grad %{{.*}}, %[[DY]]
 model.parameter @embed : tensor<16x4xf32> {file = "a", trainable}

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: MIT
+
+// What --calibrate writes on this machine can be read again.
+
+#include "runtime/Predict/Calibrate.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/runtime/TemporaryFolder.h"
+
+using namespace qlora;
+
+/// Reading refuses a rate that is missing, or not positive.
+TEST(Calibrate, MeasuresEveryRate) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path("device.json");
+  const StatusOr<std::string> text = calibrate(path, 1);
+  ASSERT_TRUE(text.isOk()) << text.status().message();
+  const StatusOr<DeviceProfile> profile = readDeviceProfile(path);
+  ASSERT_TRUE(profile.isOk()) << profile.status().message();
+  EXPECT_EQ(profile->cpu, profileOfThisMachine().cpu);
+  EXPECT_TRUE(profile->kernels.has_value());
+}

@@ -208,7 +208,8 @@ LogicalResult BuildTrainStepPass::buildAccumulate(OpBuilder &builder,
     marker.current = op;
     bool flows = llvm::any_of(op->getResults(),
                               [&](Value v) { return tape.lookup(v); });
-    if (auto rule = dyn_cast<Differentiable>(op); rule && (flows || losses.contains(op)))
+    if (auto rule = dyn_cast<Differentiable>(op);
+        rule && (flows || losses.contains(op)))
       if (failed(rule.buildGradient(tape)))
         return failure();
     // The loss may come from its gradient op from now on.

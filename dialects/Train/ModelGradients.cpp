@@ -405,10 +405,10 @@ template <typename... Ops> static void attachRules(MLIRContext *context) {
 void qlora::train::registerModelGradients(DialectRegistry &registry) {
   registry.addExtension(+[](MLIRContext *context, ModelDialect *) {
     attachRules<EmbeddingOp, LinearOp, AttentionOp, HeadLossOp, DpoLossOp,
-                KtoLossOp, OrpoLossOp, RouterProbsOp, RouterLossOp, CountChoicesOp,
-                ColumnSumOp, RmsNormOp,
-                LayerNormOp, RopeOp, ActivationOp, GluOp, AddOp, ScaleOp,
-                AddBiasOp, MagnitudeOp, GateRowsOp, DropoutOp, NoiseOp, RowsOp, SplitOp, ConcatOp,
+                KtoLossOp, OrpoLossOp, RouterProbsOp, RouterLossOp,
+                CountChoicesOp, ColumnSumOp, RmsNormOp, LayerNormOp, RopeOp,
+                ActivationOp, GluOp, AddOp, ScaleOp, AddBiasOp, MagnitudeOp,
+                GateRowsOp, DropoutOp, NoiseOp, RowsOp, SplitOp, ConcatOp,
                 RouteOp, SortByExpertOp, GatherRowsOp, CombineRowsOp,
                 TransposeRowsOp, GroupedLinearOp>(context);
   });

@@ -9,7 +9,9 @@
 namespace qlora {
 
 int64_t Options::linesOfRow() const {
-  return text("rl") == "none" || text("loss_type") == "apo_zero_unpaired" ? 1 : 2;
+  const bool hasOne =
+      text("rl") == "none" || text("loss_type") == "apo_zero_unpaired";
+  return hasOne ? 1 : 2;
 }
 
 /// Which losses an objective has, and which rows a micro-batch.

@@ -4,6 +4,7 @@
 
 #include "runtime/Data/MismatchedAnswers.h"
 
+#include <algorithm>
 #include <numeric>
 
 namespace qlora {

@@ -146,6 +146,10 @@ Program::Program(const LoadedModule &module, Device &device)
       sums.push_back(qlora_binding_kind(kind));
 }
 
+bool Program::hasRouterLoss() const {
+  return std::ranges::count(sums, QLORA_RESULT_ROUTER_LOSS) > 0;
+}
+
 Status Program::startSums(const qlora_entry &entry) {
   for (qlora_binding_kind kind : sums)
     QLORA_RETURN_IF_ERROR(startFloat(entry, kind));

@@ -72,6 +72,9 @@ public:
   StatusOr<LossSums> finishSums();
   StatusOr<double> finishNorm() { return finishFloat(); }
 
+  /// Whether a step needs the labels that its micro-batches have on average.
+  bool hasRouterLoss() const;
+
   /// Forward only. `correct`: 1 where the target is the argmax.
   Status evaluate(const MicroBatch &batch, const qlora_step_block &step,
                   LossSums &sums, std::vector<int32_t> &correct);

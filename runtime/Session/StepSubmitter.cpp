@@ -76,7 +76,8 @@ qlora_step_block StepSubmitter::block(int64_t step) const {
   block.average = static_cast<float>(
       weightOf(options.text("optim"), count,
                static_cast<double>(rate.warmupSteps)));
-  block.mean_labels = static_cast<float>(meanLabels(step));
+  if (run.program.hasRouterLoss())
+    block.mean_labels = static_cast<float>(meanLabels(step));
   block.seed = static_cast<uint64_t>(options.integer("seed"));
   block.step = static_cast<uint64_t>(step);
   return block;

@@ -36,8 +36,6 @@ public:
   StatusOr<SubmittedStep> submit(int64_t step, SignalRequests &requests);
 
   qlora_step_block block(int64_t step) const;
-  /// What all ranks know alike, without a message.
-  double meanLabels(int64_t step) const;
   double rateAt(int64_t step) const { return rate.at(step); }
 
   /// The optimizer's own count, which skipped steps are not in.
@@ -47,6 +45,9 @@ private:
   /// What the optimizer multiplies the rate of the next update with, which
   /// metrics do not show: the warm-up of schedulefree.
   double ownFactor() const;
+  /// Labels of a micro-batch of the step on average, as all ranks know them
+  /// without a message: every layout is looked at, so for who needs them only.
+  double meanLabels(int64_t step) const;
   Status readBatch(int64_t step, int64_t index);
   Status accumulate(qlora_step_block &block, SubmittedStep &own);
   Status agree(SubmittedStep &step, SignalRequests &requests);

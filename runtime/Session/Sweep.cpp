@@ -151,6 +151,7 @@ static Status trainAll(const SweepRequest &request, const RankEnvironment &env,
   sigfillset(&all);
   pthread_sigmask(SIG_BLOCK, &all, &before);
   std::vector<std::thread> threads;
+  threads.emplace_back([&turns] { turns.runEntries(); });
   for (size_t i = 0; i < runs.size(); ++i)
     threads.emplace_back(train, i);
   pthread_sigmask(SIG_SETMASK, &before, nullptr);

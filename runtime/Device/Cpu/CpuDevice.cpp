@@ -170,6 +170,7 @@ protected:
 
 private:
   const std::string &order() const override { return *aheadOrder; }
+  int64_t loopThreads() const override { return threads; }
   StatusOr<LaunchTogether> advance() override;
   size_t indexOf(const qlora_command &command) const {
     return static_cast<size_t>(&command - module->commands().data());

@@ -6,6 +6,9 @@
 
 #include <malloc.h>
 
+#include "runtime/Base/Exceptions.h"
+#include "runtime/Kernels/Cpu/Parallel.h"
+
 namespace qlora {
 
 /// In a circle behind `from`.
@@ -14,25 +17,22 @@ size_t SweepTurns::nextReady(size_t from) const {
     if (const size_t run = (from + i) % runs.size();
         runs[run].state == State::kReady)
       return run;
-  return kNobody;
+  return kEntries;
 }
 
-/// Of those that wait, the first that has run the fewest entries.
-size_t SweepTurns::leastAdvanced() const {
-  size_t least = kNobody;
-  for (size_t i = 0; i < runs.size(); ++i)
-    if (runs[i].state == State::kWaiting &&
-        (least == kNobody || runs[i].entries < runs[least].entries))
-      least = i;
+/// Of those that wait, the first that has run the fewest entries; or null.
+SweepTurns::Run *SweepTurns::leastAdvanced() {
+  Run *least = nullptr;
+  for (Run &run : runs)
+    if (run.state == State::kWaiting &&
+        (!least || run.entries < least->entries))
+      least = &run;
   return least;
 }
 
-/// Gives the turn to whoever can go on; `from` has just stopped. A run that
-/// gets it while it waits runs its group.
+/// Gives the turn to whoever can go on; `from` has just stopped.
 void SweepTurns::handOver(size_t from) {
   turn = nextReady(from);
-  if (turn == kNobody)
-    turn = leastAdvanced();
   turned.notify_all();
 }
 
@@ -42,6 +42,7 @@ void SweepTurns::begin(size_t run) {
 }
 
 Status SweepTurns::run(size_t number, SweepEntry &entry) {
+  releaseThreads(); // of what was done since the last entry
   Lock lock(mutex);
   Run &run = runs[number];
   if (run.entries == 0)
@@ -50,21 +51,41 @@ Status SweepTurns::run(size_t number, SweepEntry &entry) {
   run.entry = &entry;
   handOver(number);
   wait(lock, number);
-  if (run.state == State::kReady) // somebody has run it
-    return run.status;
-  group.clear();
-  for (Run &other : runs)
-    if (other.state == State::kWaiting &&
-        other.entry->order() == entry.order())
-      group.push_back(&other);
-  lock.unlock(); // all others wait for a turn
-  runGroup();
-  lock.lock();
-  for (Run *other : group) {
-    other->state = State::kReady;
-    ++other->entries;
-  }
   return run.status;
+}
+
+void SweepTurns::runEntries() {
+  Lock lock(mutex);
+  for (;;) {
+    wait(lock, kEntries);
+    Run *const first = leastAdvanced();
+    if (!first)
+      return;
+    lock.unlock(); // all others wait for a turn
+    runTogether(*first);
+    lock.lock();
+    handOver(runs.size() - 1);
+  }
+}
+
+/// Its entry, and those of others that go together with it.
+void SweepTurns::runTogether(Run &first) {
+  group.clear();
+  for (Run &run : runs)
+    if (run.state == State::kWaiting &&
+        run.entry->order() == first.entry->order())
+      group.push_back(&run);
+  for (Run *run : group)
+    run->isDone = false;
+  const ScopedThreads threads(first.entry->loopThreads());
+  const Status status =
+      endExceptions("an entry", [this] { return runGroup(); });
+  for (Run *run : group) {
+    if (!status.isOk() && !run->isDone)
+      run->status = status;
+    run->state = State::kReady;
+    ++run->entries;
+  }
 }
 
 /// To its next product, or to its end.
@@ -77,22 +98,15 @@ void SweepTurns::advance(Run &run) {
 }
 
 /// One that fails is done, and the others go on.
-void SweepTurns::runGroup() {
-  for (Run *run : group)
-    run->isDone = false;
+Status SweepTurns::runGroup() {
   for (;;) {
     products.clear();
     for (Run *run : group)
       if (!run->isDone)
         advance(*run);
     if (products.empty())
-      return;
-    const Status status = products[0].kernel->runTogether(products);
-    for (Run *run : group)
-      if (!status.isOk() && !run->isDone) {
-        run->status = status;
-        run->isDone = true;
-      }
+      return Status::ok();
+    QLORA_RETURN_IF_ERROR(products[0].kernel->runTogether(products));
   }
 }
 

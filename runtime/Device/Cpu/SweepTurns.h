@@ -5,11 +5,12 @@
 // for all of them.
 //
 // A run is a thread, and one of them works at a time: the one whose turn it is.
-// A turn ends where an entry has to be run. The last run that comes there runs
-// the entries of all, side by side: each up to its next product with a weight
-// that is decoded piece by piece, then these products together, each as it would
-// be alone (LibraryKernel::runTogether). So the numbers of a run are those that
-// it has by itself.
+// A turn ends where an entry has to be run. When all runs have come there, a
+// thread for that runs the entries of all, side by side: each up to its next
+// product with a weight that is decoded piece by piece, then these products
+// together, each as it would be alone (LibraryKernel::runTogether). So the
+// numbers of a run are those that it has by itself; and one pool of threads runs
+// all loops, which one for each run would make sleep and wake (releaseThreads).
 //
 //   entry of run 0   . . . x W0 | . . x W1 | . .
 //   entry of run 1   . . . x W0 | . . x W1 | . .     one decode of W0, of W1
@@ -21,7 +22,8 @@
 // others wait.
 //
 // Threads: a run's thread calls begin(), run() and leave() with the number of
-// the run. A run that ends, however it does, calls leave().
+// the run. A run that ends, however it does, calls leave(). One more thread
+// calls runEntries(), which returns when all runs have left.
 
 #ifndef QLORA_RUNTIME_DEVICE_CPU_SWEEPTURNS_H
 #define QLORA_RUNTIME_DEVICE_CPU_SWEEPTURNS_H
@@ -42,6 +44,8 @@ public:
   virtual ~SweepEntry() = default;
   /// Names its shared products in their order.
   virtual const std::string &order() const = 0;
+  /// Threads that its loops use.
+  virtual int64_t loopThreads() const = 0;
   /// Runs it up to its next shared product, which follows; no kernel at the end.
   virtual StatusOr<LaunchTogether> advance() = 0;
 };
@@ -66,6 +70,7 @@ public:
   /// Returns when the entry has run and the turn is this run's again.
   Status run(size_t run, SweepEntry &entry);
   void leave(size_t run);
+  void runEntries();
 
 private:
   enum class State { kReady, kWaiting, kGone };
@@ -82,9 +87,10 @@ private:
     turned.wait(lock, [&] { return turn == run; });
   }
   size_t nextReady(size_t from) const;
-  size_t leastAdvanced() const;
+  Run *leastAdvanced();
   void handOver(size_t from);
-  void runGroup();
+  void runTogether(Run &first);
+  Status runGroup();
   void advance(Run &run);
 
   std::mutex mutex;
@@ -94,7 +100,7 @@ private:
   std::vector<Run *> group; ///< whose entries are run
   std::vector<LaunchTogether> products; ///< where they are
   HostMemory shared;
-  static constexpr size_t kNobody = SIZE_MAX;
+  static constexpr size_t kEntries = SIZE_MAX; ///< the turn of runEntries()
 };
 
 } // namespace qlora

@@ -63,6 +63,15 @@ private:
   int64_t before;
 };
 
+/// Ends the threads that loops of this thread have used. libgomp's threads of
+/// all such pools count when it decides whether one that waits spins or sleeps:
+/// where they are more than the CPUs, every loop wakes sleepers.
+inline void releaseThreads() {
+#ifdef _OPENMP
+  omp_pause_resource_all(omp_pause_soft);
+#endif
+}
+
 /// The first exception of a loop's tasks.
 class LoopException {
 public:

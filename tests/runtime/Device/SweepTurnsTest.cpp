@@ -33,6 +33,7 @@ public:
   Products(std::string name, int count, LibraryKernel &kernel, int fails = -1)
       : name(std::move(name)), count(count), fails(fails), kernel(kernel) {}
   const std::string &order() const override { return name; }
+  int64_t loopThreads() const override { return 1; }
   StatusOr<LaunchTogether> advance() override {
     if (done == fails)
       return Status::invalid("a product failed");
@@ -53,6 +54,7 @@ using Work = std::function<void(SweepTurns &, size_t run)>;
 void runAll(size_t count, const Work &work) {
   SweepTurns turns(count);
   std::vector<std::thread> threads;
+  threads.emplace_back([&] { turns.runEntries(); });
   for (size_t run = 0; run < count; ++run)
     threads.emplace_back([&, run] {
       turns.begin(run);

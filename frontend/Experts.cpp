@@ -97,7 +97,7 @@ static Status readRouterTraining(const JsonFields &fields,
                          fields.boolean(kLogitsKey, false));
   if (hasLoss) {
     QLORA_ASSIGN_OR_RETURN(experts.routerLoss,
-                           fields.probability(kLossKey, 0.001));
+                           fields.notNegative(kLossKey, 0.001));
   }
   QLORA_ASSIGN_OR_RETURN(const double noise, fields.probability(kNoiseKey, 0));
   if (noise != 0)
@@ -142,8 +142,8 @@ void describeExperts(const ModelConfig &config, nlohmann::ordered_json &model) {
   model[kChosenKey] = experts.chosen;
   model["expert_intermediate_size"] = experts.innerSize;
   model[kNormalizeKey] = experts.normalized;
-  if (experts.routerLoss)
-    model[kLossKey] = experts.routerLoss;
+  // There even where it is none: a program with it is another one.
+  model[kLossKey] = experts.routerLoss ? json(experts.routerLoss) : json();
   if (experts.glu.limit)
     model["glu_limit"] = experts.glu.limit;
   if (experts.glu.slope != 1)

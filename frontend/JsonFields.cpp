@@ -51,26 +51,37 @@ StatusOr<int64_t> JsonFields::integer(const char *key, int64_t least,
   return value->get<int64_t>();
 }
 
-StatusOr<double> JsonFields::positive(const char *key,
-                                      std::optional<double> missing) const {
+StatusOr<double> JsonFields::number(const char *key,
+                                    std::optional<double> missing,
+                                    bool (*isRight)(double),
+                                    const char *expected) const {
   const json *value = find(key);
   if (!value)
     return missing ? StatusOr<double>(*missing) : missingKey(key);
   if (!value->is_number() || !std::isfinite(value->get<double>()) ||
-      value->get<double>() <= 0)
-    return wrongType(key, *value, "a number above 0");
+      !isRight(value->get<double>()))
+    return wrongType(key, *value, expected);
   return value->get<double>();
+}
+
+StatusOr<double> JsonFields::positive(const char *key,
+                                      std::optional<double> missing) const {
+  return number(
+      key, missing, [](double value) { return value > 0; }, "a number above 0");
+}
+
+StatusOr<double> JsonFields::notNegative(const char *key,
+                                         double missing) const {
+  return number(
+      key, missing, [](double value) { return value >= 0; },
+      "a number from 0 on");
 }
 
 StatusOr<double> JsonFields::probability(const char *key,
                                          double missing) const {
-  const json *value = find(key);
-  if (!value)
-    return missing;
-  if (!value->is_number() || !(value->get<double>() >= 0) ||
-      value->get<double>() >= 1)
-    return wrongType(key, *value, "a number from 0 to below 1");
-  return value->get<double>();
+  return number(
+      key, missing, [](double value) { return value >= 0 && value < 1; },
+      "a number from 0 to below 1");
 }
 
 StatusOr<bool> JsonFields::boolean(const char *key, bool missing) const {

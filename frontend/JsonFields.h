@@ -35,6 +35,8 @@ public:
   /// A finite number above 0.
   StatusOr<double> positive(const char *key,
                             std::optional<double> missing = {}) const;
+  /// A finite number, 0 or above.
+  StatusOr<double> notNegative(const char *key, double missing) const;
   /// A number from 0 to below 1.
   StatusOr<double> probability(const char *key, double missing) const;
   StatusOr<bool> boolean(const char *key, bool missing) const;
@@ -43,6 +45,9 @@ public:
   StatusOr<std::vector<std::string>> strings(const char *key) const;
 
 private:
+  StatusOr<double> number(const char *key, std::optional<double> missing,
+                          bool (*isRight)(double), const char *expected) const;
+
   const nlohmann::json &object;
 };
 

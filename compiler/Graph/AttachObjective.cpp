@@ -52,8 +52,8 @@ static FailureOr<Head> headOf(func::FuncOp function) {
     if (!loss || (head.op && loss != head.op))
       return end->emitOpError("expects the results of one loss: a model with "
                               "a loss of its routers cannot be trained on "
-                              "preferences; import it with "
-                              "'output_router_logits' false");
+                              "preferences; set 'output_router_logits' to "
+                              "false in its config.json and import it again");
     head.op = loss;
     StringRef name = loss.getReadName(cast<OpResult>(value).getResultNumber());
     if (name == "loss_sum")

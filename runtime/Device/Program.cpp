@@ -125,6 +125,7 @@ StatusOr<double> Program::finishFloat() {
 LossSums &LossSums::operator+=(const LossSums &other) {
   loss += other.loss;
   labels += other.labels;
+  routers += other.routers;
   of = other.of;
   for (size_t i = 0; i < preferences.size(); ++i)
     preferences[i] += other.preferences[i];
@@ -166,8 +167,10 @@ StatusOr<LossSums> Program::finishSums() {
     QLORA_ASSIGN_OR_RETURN(const double value, finishFloat());
     if (kind == QLORA_RESULT_LABEL_COUNT)
       read.labels = value;
-    else if (kind == QLORA_RESULT_LOSS_SUM || kind == QLORA_RESULT_ROUTER_LOSS)
+    else if (kind == QLORA_RESULT_LOSS_SUM)
       read.loss += value;
+    else if (kind == QLORA_RESULT_ROUTER_LOSS)
+      read.loss += read.routers = value;
     else
       read.preferences[kind - QLORA_RESULT_CHOSEN_REWARDS] = value;
   }

@@ -38,6 +38,7 @@ struct LossSums {
   /// From QLORA_RESULT_CHOSEN_REWARDS to QLORA_RESULT_DIVERGENCE; 0 what the
   /// program does not have.
   std::array<double, 7> preferences = {};
+  double routers = 0; ///< of the loss, that of routers
 
   double preference(qlora_binding_kind kind) const {
     return preferences[kind - QLORA_RESULT_CHOSEN_REWARDS];

@@ -46,6 +46,7 @@ static StatusOr<std::optional<EvaluationResult>> evaluate(const Run &run) {
   }
   QLORA_RETURN_IF_ERROR(run.group.sum(std::span(&all.loss, 1)));
   QLORA_RETURN_IF_ERROR(run.group.sum(std::span(&all.labels, 1)));
+  QLORA_RETURN_IF_ERROR(run.group.sum(std::span(&all.routers, 1)));
   QLORA_RETURN_IF_ERROR(run.group.sum(std::span(all.preferences)));
   QLORA_RETURN_IF_ERROR(run.group.sum(std::span(counts)));
   if (counts[4] > 0)
@@ -54,7 +55,7 @@ static StatusOr<std::optional<EvaluationResult>> evaluate(const Run &run) {
   EvaluationResult result;
   result.sums = all;
   result.loss = all.loss / all.labels;
-  result.perplexity = std::exp(result.loss);
+  result.perplexity = std::exp((all.loss - all.routers) / all.labels);
   result.tokenAccuracy =
       static_cast<double>(counts[1]) / static_cast<double>(counts[0]);
   result.rows = counts[2];
@@ -100,7 +101,7 @@ evaluateAndLog(const Run &run, int64_t step, double epoch,
       {"eval_argmax_match", result.argmaxMatch},
       {"eval_rows", result.rows},
       {"eval_runtime", seconds}};
-  addPreferences(values, "eval_", result.sums);
+  addSums(values, "eval_", result.sums, run.routerFactor());
   const std::string text = fmt::format(
       "evaluation {}: loss {:.4f}, {}\n"
       "  right: {:.1f} % of tokens, all tokens in {:.1f} % of {} rows ({:.1f} "

@@ -14,7 +14,7 @@ namespace qlora {
 
 struct EvaluationResult {
   double loss = 0;          ///< mean over labelled tokens, pairs or answers
-  double perplexity = 0;    ///< exp(loss)
+  double perplexity = 0;    ///< exp(loss without that of routers)
   double tokenAccuracy = 0; ///< share of labelled tokens that are the argmax
   double argmaxMatch = 0;   ///< share of rows whose labelled tokens all are
   int64_t rows = 0;         ///< with a labelled token

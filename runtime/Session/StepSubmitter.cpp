@@ -50,10 +50,14 @@ double StepSubmitter::ownFactor() const {
 double StepSubmitter::meanLabels(int64_t step) const {
   const int64_t count = run.group.size() *
       run.train->schedule().microBatches(step, run.stepShape);
-  int64_t labels = 0;
-  for (int64_t index = 0; index < count; ++index)
-    labels += run.train->labelsOf(step, index, run.stepShape);
-  return static_cast<double>(labels) / static_cast<double>(count);
+  int64_t labels = 0, labelled = 0;
+  for (int64_t index = 0; index < count; ++index) {
+    const int64_t own = run.train->labelsOf(step, index, run.stepShape);
+    labels += own;
+    labelled += own > 0;
+  }
+  return static_cast<double>(labels) /
+         static_cast<double>(std::max<int64_t>(1, labelled));
 }
 
 qlora_step_block StepSubmitter::block(int64_t step) const {

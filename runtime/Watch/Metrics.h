@@ -12,10 +12,11 @@
 //                    for others; on several ranks of a CPU),
 //                    memory_bytes (of rank 0), and lists with a number for
 //                    each rank: rank_memory_bytes, and from NVML
-//                    rank_gpu_utilization (%), rank_gpu_power_watts
+//                    rank_gpu_utilization (%), rank_gpu_power_watts;
+//                    aux_loss where routers have one, before its factor
 //   an evaluation    step, epoch, eval_loss, eval_perplexity,
 //                    eval_token_accuracy, eval_argmax_match, eval_rows,
-//                    eval_runtime (s)
+//                    eval_runtime (s), eval_aux_loss
 //   the end          step, epoch, train_loss, train_runtime,
 //                    train_steps_per_second, train_tokens_per_second,
 //                    checkpoint_runtime (s that training waited for them),

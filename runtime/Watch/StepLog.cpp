@@ -170,8 +170,10 @@ static void addAnswers(nlohmann::ordered_json &values,
   values[prefix + "count/rejected"] = rejected;
 }
 
-void addPreferences(nlohmann::ordered_json &values, const std::string &prefix,
-                    const LossSums &sums) {
+void addSums(nlohmann::ordered_json &values, const std::string &prefix,
+             const LossSums &sums, double routerFactor) {
+  if (routerFactor != 0)
+    values[prefix + "aux_loss"] = sums.routers / sums.labels / routerFactor;
   if (sums.of == LossSums::Of::kPairs)
     addPairs(values, prefix, sums);
   if (sums.of == LossSums::Of::kAnswers)
@@ -210,7 +212,7 @@ Status StepLog::log() {
       {"step_time", report.stepSeconds},
       {"tokens_per_second", report.tokensPerSecond},
       {"num_input_tokens_seen", tokens}};
-  addPreferences(values, "", logged.sums);
+  addSums(values, "", logged.sums, run.routerFactor);
   if (const auto exposed = run.device.exposedCommunication()) {
     values["exposed_communication"] = (*exposed - exposedBefore) /
                                       static_cast<double>(logged.steps);
@@ -243,6 +245,8 @@ nlohmann::ordered_json StepLog::state() const {
             {"tokens", window.tokens},
             {"loss_sum", window.lossSum},
             {"preferences", preferences},
+            {"labels", window.sums.labels},
+            {"router_loss", window.sums.routers},
             {"seconds", secondsSince(window.start)}}},
           {"divergence", divergence.state()}};
 }
@@ -267,6 +271,8 @@ void StepLog::restore(const nlohmann::ordered_json &state,
                    preferences->at("are_paired") ? LossSums::Of::kPairs
                                                  : LossSums::Of::kAnswers,
                    preferences->at("sums")};
+  window.sums.labels = logged.value("labels", window.sums.labels);
+  window.sums.routers = logged.value("router_loss", 0.0);
   const std::chrono::duration<double> before(logged.at("seconds").get<double>());
   window.start -= std::chrono::duration_cast<Clock::duration>(before);
   divergence.restore(state.at("divergence"));

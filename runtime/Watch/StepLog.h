@@ -58,10 +58,11 @@ struct SettledStep {
   LossSums sums = {};
 };
 
-/// What TRL logs of preferences, under its names behind `prefix`; nothing where
-/// there are none.
-void addPreferences(nlohmann::ordered_json &values, const std::string &prefix,
-                    const LossSums &sums);
+/// What TRL logs of preferences and of routers' loss (before it is multiplied
+/// with `routerFactor`), under its names behind `prefix`; nothing where there
+/// are none.
+void addSums(nlohmann::ordered_json &values, const std::string &prefix,
+             const LossSums &sums, double routerFactor);
 
 /// What all steps came to.
 struct StepTotals {
@@ -82,6 +83,7 @@ struct LoggedRun {
   int64_t perStep;    ///< micro-batches of all ranks
   int64_t totalSteps;
   int64_t every; ///< logging_steps
+  double routerFactor; ///< of the routers' loss in the loss; 0: there is none
 };
 
 /// Used by the session's thread.

@@ -56,12 +56,12 @@ def train(model, named, case, batches):
                                   eps=EPSILON, weight_decay=0.0)
     ids, labels, segments = (batches[name].long() for name in
                              ("input_ids", "labels", "segment_ids"))
-    expected, losses, norms = {}, [], []
+    expected, losses, norms, routers = {}, [], [], []
     model.train()
     for step in range(STEPS):
         rows = range(step * ACCUMULATION, (step + 1) * ACCUMULATION)
         count = sum(int((labels[i][:, 1:] != -100).sum()) for i in rows)
-        total = 0.0
+        total = auxiliary = 0.0
         for i in rows:
             out = model(input_ids=ids[i], labels=labels[i],
                         attention_mask=(segments[i] != 0).long(),
@@ -71,6 +71,7 @@ def train(model, named, case, batches):
                                                         * out.aux_loss)
             loss.backward()
             total += loss.item()
+            auxiliary += out.aux_loss.item() / ACCUMULATION
         if step == 0:
             expected |= {"grad." + name: p.grad.clone()
                          for name, p in named.items()}
@@ -79,9 +80,11 @@ def train(model, named, case, batches):
         optimizer.step()
         optimizer.zero_grad()
         losses.append(total)
+        routers.append(auxiliary)
     return expected | {"final." + name: p.detach() for name, p in
                        named.items()} | {
         "loss": torch.tensor(losses), "grad_norm": torch.tensor(norms),
+        "logged.aux_loss": torch.tensor(routers),
         "learning_rate": torch.full((STEPS,), case["learning_rate"])}
 
 

@@ -1,0 +1,64 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+
+"""The routers' loss does not depend on how a step's micro-batches are dealt:
+five ranks log what one rank logs that accumulates five. In the last step of the
+epoch, where one micro-batch alone has rows, its mean is that one's.
+
+    routers.py --tools build/bin
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+
+import goldens
+import padding_free
+
+NAMES = ("loss", "grad_norm", "aux_loss")
+
+
+def logged(tools, module, case, work, ranks):
+    """Of 11 micro-batches of two rows in steps of five."""
+    folder = os.path.join(work, f"ranks{ranks}")
+    goldens.run([f"{tools}/qlora-run", module, "--config",
+                 os.path.join(case, "train.yaml"), "--output-dir", folder,
+                 "--base-cache", "none", "--max-steps", "3", "--train-file",
+                 os.path.join(work, "rows.safetensors"), "--gpus",
+                 str(ranks), "--gradient-accumulation-steps", str(5 // ranks)],
+                os.path.join(work, "log.txt"))
+    with open(os.path.join(folder, "metrics.jsonl")) as lines:
+        steps = [json.loads(line) for line in lines]
+    return [[step[name] for name in NAMES] for step in steps if "loss" in step]
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tools", required=True)
+    tools = os.path.abspath(parser.parse_args().tools)
+    case = os.path.join(os.path.dirname(os.path.abspath(__file__)),
+                        "../Inputs/goldens/mixtral-balance")
+    with tempfile.TemporaryDirectory() as work:
+        module = goldens.build(tools, case, work, [])
+        padding_free.write_rows(os.path.join(work, "rows.safetensors"), 22, 64,
+                                1)
+        one, five = (logged(tools, module, case, work, ranks)
+                     for ranks in (1, 5))
+    if len(one) != 3 or len(five) != 3:
+        sys.exit(f"expected 3 steps, got {len(one)} and {len(five)}")
+    for step, values in enumerate(zip(one, five), 1):
+        for name, want, got in zip(NAMES, *values):
+            if abs(got - want) > 1e-5 * abs(want):
+                sys.exit(f"step {step}: {name} is {got} on five ranks, {want} "
+                         "on one")
+    # Each is near 2, the experts that a token chooses.
+    first, *_, last = (step[NAMES.index("aux_loss")] for step in one)
+    if abs(last - first) > 0.2 * first:
+        sys.exit(f"aux_loss is {last} in the last step, {first} in the first")
+    print("ok   the routers' loss where micro-batches have no rows")
+
+
+if __name__ == "__main__":
+    main()

@@ -38,6 +38,31 @@ def kto_loss(flag):
         -> ({LINES}, {", ".join([ONE] * 8)})"""
 
 
+def routers(coefficient):
+    """Routers @r and @s of two layers, of 4 experts each, and their loss."""
+    logits, choices = "tensor<?x?x4xf32>", "tensor<?x?x2xi32>"
+    layers = "".join(f"""
+      %w{name} = model.weight @{name}.weight : tensor<4x{H}xf32>
+      %l{name} = model.linear %x, %w{name} {{module = "{name}"}}
+          : (XX, tensor<4x{H}xf32>) -> {logits}
+      %p{name}, %c{name} = model.route %l{name}
+          : ({logits}) -> (tensor<?x?x2xf32>, {choices})""" for name in "rs")
+    return layers + f"""
+      %l = model.concat %lr, %ls : ({logits}, {logits}) -> tensor<?x?x8xf32>
+      %c = model.concat %cr, %cs
+          : ({choices}, {choices}) -> tensor<?x?x4xi32>
+      %p = model.router_probs %l, %segments {{experts = 4 : i64}}
+          : (tensor<?x?x8xf32>, {MASK}) -> tensor<?x?x8xf32>
+      %sums = model.column_sum %p : (tensor<?x?x8xf32>) -> tensor<4xf32>
+      %marks = model.mark_tokens %segments : ({MASK}) -> tensor<?x?x4xf32>
+      %counts = model.count_choices %c, %marks
+          : (tensor<?x?x4xi32>, tensor<?x?x4xf32>) -> tensor<4xf32>
+      %slopes, %router = model.router_loss %sums, %counts
+          {{coefficient = {coefficient} : f64, chosen = 2 : i64}}
+          : (tensor<4xf32>, tensor<4xf32>) -> (tensor<4xf32>, {ONE})
+      %y = model.add %x, %x : XX"""
+
+
 # What makes a loss of %f and the head's weight %h, where that is not HEAD: one
 # pair, of the two lines, or two answers, or one with a mismatched one. The head
 # itself is not trained.

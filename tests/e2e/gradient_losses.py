@@ -11,10 +11,11 @@ HEAD = f"""
       : (XX, tensor<{V}x{H}xf32>, {MASK}) -> ({ONE}, {ONE}, {MASK})"""
 
 
-def kto_loss(flag):
+def kto_loss(flag, reference=""):
     """The answer of the first line, which has more labels, is the desirable one.
     A divergence is 0 here: mismatched answers are less likely than what the
-    reference says."""
+    reference says, which is the number of labels, or %ref of `reference`."""
+    asked = "%ref" if reference else "%n"
     return f"""
   %l, %n, %correct = model.head_loss %f, %h, %targets
       : (XX, tensor<{V}x{H}xf32>, {MASK}) -> ({LINES}, {LINES}, {MASK})
@@ -31,8 +32,9 @@ def kto_loss(flag):
     %is = arith.cmpf ogt, %p, %limit : tensor<{B}xf32>
     %r = arith.select %is, %yes, %no : tensor<{B}xi1>, tensor<{B}xf32>
     model.row_yield %r : tensor<{B}xf32>
-  }}
-  %s, %loss, %count, %r:6 = model.kto_loss %l, %n, %n, %d {{beta = 0.05 : f64,
+  }}{reference}
+  %s, %loss, %count, %r:6 = model.kto_loss %l, %n, {asked}, %d {{
+      beta = 0.05 : f64,
       desirable_weight = 2.0 : f64, undesirable_weight = 0.5 : f64{flag}}}
       : ({LINES}, {LINES}, {LINES}, {LINES})
         -> ({LINES}, {", ".join([ONE] * 8)})"""

@@ -17,7 +17,8 @@ import tempfile
 import numpy as np
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from gradient_losses import B, LINES, T, kto_loss  # noqa: E402
+from gradient_losses import (  # noqa: E402
+    B, H, HEAD, LINES, T, kto_loss, routers)
 from gradients import call, write_batch, write_model  # noqa: E402
 
 # That of the second line, a mismatched answer, is the logarithm of less than 0;
@@ -42,6 +43,10 @@ CASES = {
         {}, "%y = model.add %x, %x : XX",
         kto_loss(", mismatched", REFERENCE),
         r"\(rows 0, 1\): the loss is -?nan, and the gradient of '"),
+    # Times 4 experts and 10 labels: more than a float has.
+    "routers": (
+        {"r": (4, H), "s": (4, H)}, routers("8.0e37"), HEAD,
+        r"\(rows 0, 1\): the routers' loss is inf;"),
 }
 
 

@@ -226,14 +226,17 @@ bool KtoLossOp::isScalarResult(unsigned result) { return result > 0; }
 int64_t KtoLossOp::getRowColumns() { return columnsOf(getLosses()); }
 SmallVector<MapAttr> KtoLossOp::getRowMaps() { return linesOf(*this); }
 
-/// The mean of `ratio` over lines [begin, end) with labels, 0 if it is less.
+/// The mean of `ratio` over lines [begin, end) with labels, 0 if it is less;
+/// NaN stays, so that the step is seen not to be finite.
 static Value meanDivergence(const LineArithmetic &a, int64_t begin, int64_t end,
                             Value labels, Value ratio) {
   Value counts = a.isAboveZero(a.within(begin, end, labels));
   Value count = a.totalWhere(counts, a.constant(1, a.row));
   Value mean = a.div(a.totalWhere(counts, ratio),
                      a.select(a.isAboveZero(count), count, a.number(1)));
-  return a.select(a.isAboveZero(mean), mean, a.number(0));
+  Value isNegative =
+      a.compare(arith::CmpFPredicate::OLT, mean, a.number(0));
+  return a.select(isNegative, a.number(0), mean);
 }
 
 SmallVector<Value> KtoLossOp::buildRow(OpBuilder &builder,

@@ -8,6 +8,12 @@
 
 namespace qlora {
 
+std::string lossOf(const std::string &rl, const std::string &lossType) {
+  if (rl == "dpo")
+    return "sigmoid";
+  return rl != "kto" ? "" : lossType == "auto" ? "kto" : lossType;
+}
+
 int64_t Options::linesOfRow() const {
   const bool hasOne =
       text("rl") == "none" || text("loss_type") == "apo_zero_unpaired";

@@ -99,7 +99,7 @@ static Status checkObjective(const TokenStore &store, const std::string &name,
   if (store.isUnpaired() && !variants.isUnpaired)
     return Status::invalid("'{}' has desirable and undesirable answers, and the "
                            "program was compiled without --rl kto; compile it "
-                           "with that",
+                           "with --rl kto, or name a file of other rows",
                            name);
   const bool wantsPairs = variants.sidesInFile() > 1;
   if (store.hasPairs() && store.rows() % 2 != 0)

@@ -157,8 +157,10 @@ Status TokenStore::countLabels() {
         answerLengths[static_cast<size_t>(row)] = tokens.answer(from, to);
     }
   }
-  content.add({reinterpret_cast<const char *>(judgements.data()),
-               judgements.size() * sizeof(int32_t)});
+  // What has none is known to checkpoints by its tokens alone.
+  if (isUnpaired())
+    content.add({reinterpret_cast<const char *>(judgements.data()),
+                 judgements.size() * sizeof(int32_t)});
   digest = content.finish();
   return Status::ok();
 }

@@ -9,6 +9,7 @@
 
 #include "runtime/Base/ContentHash.h"
 #include "runtime/Base/Manifest.h"
+#include "runtime/Base/ObjectiveOptions.h"
 #include "runtime/Base/StepRows.h"
 #include "runtime/Weights/ModelFiles.h"
 
@@ -98,13 +99,23 @@ static Status differs(const std::string &checkpoint, std::string_view what,
                          checkpoint, what, before.dump(), own.dump());
 }
 
+/// An option by what it means: `auto` is a loss that others name, and sigmoid,
+/// which earlier runs have recorded unasked, is DPO's or none's.
+static ordered_json meaningOf(const std::string &name,
+                              const ordered_json &options) {
+  if (name == "loss_type" && options.contains("rl"))
+    return lossOf(options["rl"], options[name]);
+  return options[name];
+}
+
 static Status compareOptions(const std::string &checkpoint,
                              const ordered_json &before,
                              const ordered_json &own,
                              std::vector<std::string> &remarks) {
   for (const OptionRow &row : optionTable()) {
     const bool isKnown = before.contains(row.name) && own.contains(row.name);
-    if (!isKnown || before[row.name] == own[row.name] ||
+    if (!isKnown ||
+        meaningOf(row.name, before) == meaningOf(row.name, own) ||
         isOneOf(row.name, kPlanOnly) || isOneOf(row.name, kNoPart))
       continue;
     const std::string flag = flagSpelling(row.name);

@@ -64,21 +64,26 @@ static StatusOr<std::optional<EvaluationResult>> evaluate(const Run &run) {
   return std::optional(result);
 }
 
-/// Of the logged values, what the objective is about.
-static std::string measureOf(const nlohmann::ordered_json &values,
-                             const EvaluationResult &result) {
-  const auto number = [&](const char *name) {
-    return values.value(name, std::nan(""));
-  };
+/// Of either kind of answers, where there are any.
+static std::string rewardsText(const nlohmann::ordered_json &values) {
+  std::vector<std::string> rewards;
+  for (const auto &[name, kind] :
+       {std::pair("eval_rewards/chosen", "desirable"),
+        {"eval_rewards/rejected", "undesirable"}})
+    if (const auto found = values.find(name); found != values.end())
+      rewards.push_back(fmt::format("{:.4f} {}", found->get<double>(), kind));
+  return fmt::format("rewards {}", fmt::join(rewards, ", "));
+}
+
+std::string measureOf(const nlohmann::ordered_json &values,
+                      const EvaluationResult &result) {
   if (result.sums.of == LossSums::Of::kTokens)
     return "perplexity " + formatShort(result.perplexity);
   if (result.sums.of == LossSums::Of::kAnswers)
-    return fmt::format("rewards {:.4f} desirable, {:.4f} undesirable",
-                       number("eval_rewards/chosen"),
-                       number("eval_rewards/rejected"));
+    return rewardsText(values);
   return fmt::format("{:.1f} % of pairs right, margin {:.4f}",
-                     100 * number("eval_rewards/accuracies"),
-                     number("eval_rewards/margins"));
+                     100 * values.at("eval_rewards/accuracies").get<double>(),
+                     values.at("eval_rewards/margins").get<double>());
 }
 
 StatusOr<std::optional<EvaluationResult>>

@@ -6,6 +6,7 @@
 #define QLORA_RUNTIME_SESSION_EVALUATION_H
 
 #include <optional>
+#include <string>
 
 #include "runtime/Base/Status.h"
 #include "runtime/Session/Run.h"
@@ -20,6 +21,11 @@ struct EvaluationResult {
   int64_t rows = 0;         ///< with a labelled token
   LossSums sums;
 };
+
+/// What the terminal says beside the loss, of the values that are logged: what
+/// the objective is about.
+std::string measureOf(const nlohmann::ordered_json &values,
+                      const EvaluationResult &result);
 
 /// Evaluates and logs under `step` and `epoch`, with `title` on the terminal.
 /// All ranks call it; all get the same result: nothing, and nothing is logged,

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -35,33 +34,42 @@ static const float *firstNonFinite(std::span<const float> values) {
   return found == values.end() ? nullptr : &*found;
 }
 
-/// Where the sum of the loss is in the gradient arena, beside the gradients.
-static std::optional<uint64_t> lossElement(const LoadedModule &module,
-                                           const BatchShape &shape) {
+/// Losses that are not finite, of the sums in the gradient arena, beside the
+/// gradients.
+static std::vector<std::string>
+describeLosses(const LoadedModule &module, const BatchShape &shape,
+               std::span<const float> gradient) {
+  std::vector<std::string> found;
   const qlora_entry *entry =
       module.entry(QLORA_ENTRY_ACCUMULATE_LAST, shape.batch, shape.length);
-  const qlora_binding *binding =
-      entry ? module.binding(*entry, QLORA_RESULT_LOSS_SUM) : nullptr;
-  if (!binding || binding->arena != module.arena(QLORA_ARENA_GRADIENT))
-    return std::nullopt;
-  return binding->offset / sizeof(float);
+  for (const auto &[kind, name] :
+       {std::pair(QLORA_RESULT_LOSS_SUM, "the loss"),
+        {QLORA_RESULT_ROUTER_LOSS, "the routers' loss"}}) {
+    const qlora_binding *binding =
+        entry ? module.binding(*entry, kind) : nullptr;
+    if (!binding || binding->arena != module.arena(QLORA_ARENA_GRADIENT))
+      continue;
+    const float loss = gradient[binding->offset / sizeof(float)];
+    if (!std::isfinite(loss))
+      found.push_back(fmt::format("{} is {}", name, loss));
+  }
+  return found;
 }
 
 /// Of one micro-batch, whose sums are in `gradient`; empty where all is finite.
-static std::string describe(const LoadedModule &module,
-                            std::span<const float> gradient,
-                            std::optional<uint64_t> loss) {
-  std::string text;
-  if (loss && !std::isfinite(gradient[*loss]))
-    text = fmt::format("the loss is {}", gradient[*loss]);
+static std::string describe(const LoadedModule &module, const BatchShape &shape,
+                            std::span<const float> gradient) {
+  std::vector<std::string> found = describeLosses(module, shape, gradient);
   for (const qlora_parameter *parameter : trainedParameters(module)) {
     const auto values = gradient.subspan(parameter->offset / sizeof(float),
                                          parameter->bytes / sizeof(float));
-    if (const float *value = firstNonFinite(values))
-      return fmt::format("{}{}the gradient of '{}' has {}", text,
-                         text.empty() ? "" : ", and ", parameter->name, *value);
+    if (const float *value = firstNonFinite(values)) {
+      found.push_back(fmt::format("the gradient of '{}' has {}",
+                                  parameter->name, *value));
+      break;
+    }
   }
-  return text;
+  return fmt::format("{}", fmt::join(found, ", and "));
 }
 
 static Status clearGradient(const Run &run) {
@@ -89,8 +97,7 @@ findOwn(const Run &run, int64_t step, qlora_step_block block) {
     QLORA_RETURN_IF_ERROR(run.program.accumulate(batch, block));
     QLORA_RETURN_IF_ERROR(run.device.read(arena, 0, bytes));
     const BatchLayout layout = schedule.at(step, index, run.stepShape);
-    const std::string text = describe(run.module, gradient,
-                                      lossElement(run.module, layout.shape));
+    const std::string text = describe(run.module, layout.shape, gradient);
     if (!text.empty())
       return std::pair(index, fmt::format("rank {}, micro-batch {} ({}): {}",
                                           run.group.rank(), k,

@@ -251,6 +251,17 @@ nlohmann::ordered_json StepLog::state() const {
           {"divergence", divergence.state()}};
 }
 
+nlohmann::ordered_json withPreferences(nlohmann::ordered_json window) {
+  const auto pairs = window.find("pairs");
+  if (pairs == window.end() || pairs->is_null())
+    return window;
+  std::vector<double> sums = pairs->at("sums");
+  sums.resize(std::tuple_size_v<decltype(LossSums::preferences)>);
+  window["preferences"] = {
+      {"count", pairs->at("count")}, {"sums", sums}, {"are_paired", true}};
+  return window;
+}
+
 void StepLog::restore(const nlohmann::ordered_json &state,
                       int64_t stepsDone) {
   firstStep = stepsDone;
@@ -260,7 +271,7 @@ void StepLog::restore(const nlohmann::ordered_json &state,
   hasDiverged = state.at("has_diverged");
   secondsBefore = state.at("seconds");
   last.gradNorm = state.at("grad_norm");
-  const auto &logged = state.at("window");
+  const auto logged = withPreferences(state.at("window"));
   window.updates = logged.at("updates");
   window.steps = logged.at("steps");
   window.tokens = logged.at("tokens");

@@ -72,6 +72,10 @@ struct StepTotals {
   bool hasDiverged = false; ///< a warning said so
 };
 
+/// The state of the steps since the last line, where a checkpoint from before
+/// there were answers without pairs has fewer sums as "pairs".
+nlohmann::ordered_json withPreferences(nlohmann::ordered_json window);
+
 /// What is logged of; all of it outlives the log.
 struct LoggedRun {
   Metrics *metrics;   ///< null on ranks other than 0

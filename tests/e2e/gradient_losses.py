@@ -11,10 +11,11 @@ HEAD = f"""
       : (XX, tensor<{V}x{H}xf32>, {MASK}) -> ({ONE}, {ONE}, {MASK})"""
 
 
-def kto_loss(flag):
+def kto_loss(flag, reference=""):
     """The answer of the first line, which has more labels, is the desirable one.
     A divergence is 0 here: mismatched answers are less likely than what the
-    reference says."""
+    reference says, which is the number of labels, or %ref of `reference`."""
+    asked = "%ref" if reference else "%n"
     return f"""
   %l, %n, %correct = model.head_loss %f, %h, %targets
       : (XX, tensor<{V}x{H}xf32>, {MASK}) -> ({LINES}, {LINES}, {MASK})
@@ -31,11 +32,37 @@ def kto_loss(flag):
     %is = arith.cmpf ogt, %p, %limit : tensor<{B}xf32>
     %r = arith.select %is, %yes, %no : tensor<{B}xi1>, tensor<{B}xf32>
     model.row_yield %r : tensor<{B}xf32>
-  }}
-  %s, %loss, %count, %r:6 = model.kto_loss %l, %n, %n, %d {{beta = 0.05 : f64,
+  }}{reference}
+  %s, %loss, %count, %r:6 = model.kto_loss %l, %n, {asked}, %d {{
+      beta = 0.05 : f64,
       desirable_weight = 2.0 : f64, undesirable_weight = 0.5 : f64{flag}}}
       : ({LINES}, {LINES}, {LINES}, {LINES})
         -> ({LINES}, {", ".join([ONE] * 8)})"""
+
+
+def routers(coefficient):
+    """Routers @r and @s of two layers, of 4 experts each, and their loss."""
+    logits, choices = "tensor<?x?x4xf32>", "tensor<?x?x2xi32>"
+    layers = "".join(f"""
+      %w{name} = model.weight @{name}.weight : tensor<4x{H}xf32>
+      %l{name} = model.linear %x, %w{name} {{module = "{name}"}}
+          : (XX, tensor<4x{H}xf32>) -> {logits}
+      %p{name}, %c{name} = model.route %l{name}
+          : ({logits}) -> (tensor<?x?x2xf32>, {choices})""" for name in "rs")
+    return layers + f"""
+      %l = model.concat %lr, %ls : ({logits}, {logits}) -> tensor<?x?x8xf32>
+      %c = model.concat %cr, %cs
+          : ({choices}, {choices}) -> tensor<?x?x4xi32>
+      %p = model.router_probs %l, %segments {{experts = 4 : i64}}
+          : (tensor<?x?x8xf32>, {MASK}) -> tensor<?x?x8xf32>
+      %sums = model.column_sum %p : (tensor<?x?x8xf32>) -> tensor<4xf32>
+      %marks = model.mark_tokens %segments : ({MASK}) -> tensor<?x?x4xf32>
+      %counts = model.count_choices %c, %marks
+          : (tensor<?x?x4xi32>, tensor<?x?x4xf32>) -> tensor<4xf32>
+      %slopes, %router = model.router_loss %sums, %counts
+          {{coefficient = {coefficient} : f64, chosen = 2 : i64}}
+          : (tensor<4xf32>, tensor<4xf32>) -> (tensor<4xf32>, {ONE})
+      %y = model.add %x, %x : XX"""
 
 
 # What makes a loss of %f and the head's weight %h, where that is not HEAD: one

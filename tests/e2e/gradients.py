@@ -23,7 +23,8 @@ import numpy as np
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import safetensors_io  # noqa: E402
-from gradient_losses import B, H, HEAD, LOSSES, T, V, X  # noqa: E402
+from gradient_losses import (  # noqa: E402
+    B, H, HEAD, LOSSES, MASK, ONE, T, V, X, routers)
 
 # Name of the op: parameters beyond the embedding and the head, and the lines
 # that turn %x into %y (both [B, T, H]).
@@ -238,6 +239,8 @@ CASES = {
       %y = model.combine_rows %o, %order, %places weights %p
           : (tensor<?x?x2x16xf32>, tensor<?x?x2xi32>, tensor<?x?x2xi32>,
              tensor<?x?x2xf32>) -> XX"""),
+    # Padding is no token of a router's.
+    "router_loss of two layers": ({"r": (4, H), "s": (4, H)}, routers("3.0")),
     "split, concat": ({}, """
       %a, %b = model.split %x : (XX) -> (tensor<?x?x4xf32>, tensor<?x?x12xf32>)
       %c = model.add %b, %b : tensor<?x?x12xf32>
@@ -326,17 +329,20 @@ def write_model(folder, extra, body, loss, random):
         f'model.parameter @{name}.weight : tensor<'
         f'{"x".join(map(str, shape))}xf32> {{file = "model.safetensors"}}'
         for name, shape in shapes.items())
-    mask = "tensor<?x?xi32>"
+    results = {"%loss": ONE, "%count": ONE, "%correct": MASK}
+    if "%router" in body:
+        results["%router"] = ONE
+    names, types = ", ".join(results), ", ".join(results.values())
     text = f"""module attributes {{model.folder = "{folder}",
     model.config = {{vocab_size = {V} : i64}}}} {{
 {lines}
-func.func @forward(%ids: {mask} {{model.input = "ids"}},
-    %targets: {mask} {{model.input = "targets"}},
-    %positions: {mask} {{model.input = "positions"}},
-    %segments: {mask} {{model.input = "segments"}})
-    -> (tensor<1xf32>, tensor<1xf32>, {mask}) {{
+func.func @forward(%ids: {MASK} {{model.input = "ids"}},
+    %targets: {MASK} {{model.input = "targets"}},
+    %positions: {MASK} {{model.input = "positions"}},
+    %segments: {MASK} {{model.input = "segments"}})
+    -> ({types}) {{
   %e = model.weight @embed.weight : tensor<{V}x{H}xf32>
-  %x = model.embedding %ids, %e : ({mask}, tensor<{V}x{H}xf32>) -> XX
+  %x = model.embedding %ids, %e : ({MASK}, tensor<{V}x{H}xf32>) -> XX
   {body}
   %wo = model.weight @out.weight : tensor<{H}x{H}xf32>
   %z = model.linear %y, %wo {{module = "out"}}
@@ -346,7 +352,7 @@ func.func @forward(%ids: {mask} {{model.input = "ids"}},
       : (XX, tensor<{H}x{H}xf32>) -> XX
   %h = model.weight @head.weight : tensor<{V}x{H}xf32>
   {loss}
-  return %loss, %count, %correct : tensor<1xf32>, tensor<1xf32>, {mask}
+  return {names} : {types}
 }}
 }}
 """.replace("XX", X)

@@ -9,6 +9,7 @@ tools=$(realpath "$1")
 cd "$(dirname "$0")"
 
 ./gradients.py --tools "$tools"
+./nonfinite.py --tools "$tools"
 ./promises.py --tools "$tools"
 ./predict.py --tools "$tools"
 ./step_profile.py --tools "$tools"

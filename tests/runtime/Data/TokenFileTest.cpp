@@ -28,6 +28,21 @@ TEST(TokenFile, IsReadInOrderAndStartsOver) {
   EXPECT_DOUBLE_EQ(data->schedule().epochAfter(3, 2), 2.0);
 }
 
+// A change here would make every checkpoint one of other data.
+TEST(TokenFile, IsKnownByItsTokensAlone) {
+  const Ints ids = {1, 2, 3, 4}, labels = {1, 2, -100, 4};
+  auto data = open(write("known", {item("input_ids", ids, {2, 1, 2}),
+                                   item("labels", labels, {2, 1, 2})}),
+                   {1, {2}, 10});
+  ContentHash content, expected, own;
+  for (const Ints &part : {ids, labels, Ints(), Ints()})
+    content.add({reinterpret_cast<const char *>(part.data()), part.size() * 4});
+  expected.add(std::vector<int64_t>{2, 2}); // lengths
+  expected.add(content.finish());
+  data->identify(own);
+  EXPECT_EQ(own.finish(), expected.finish());
+}
+
 TEST(TokenFile, TargetsStayInTheirSegment) {
   auto path =
       write("packed", {item("input_ids", {1, 2, 3, 4, 5, 0}, {1, 1, 6}),

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <limits>
 
+#include "runtime/Session/CheckpointFacts.h"
 #include "tests/runtime/Session/SessionFixture.h"
 
 using namespace qlora;
@@ -86,4 +87,34 @@ TEST_F(Checkpoints, AStepThatIsNotFiniteIsNamedLeftOutOrGoneBackFrom) {
   EXPECT_EQ(adapter("skip"), adapter("rewind"));
   EXPECT_NE(adapter("skip"), contents(folder / "skip/checkpoint-2/"
                                                "adapter_model.safetensors"));
+}
+
+/// What is wrong with going on with a loss after another, but for the advice.
+static std::string lossAfter(const char *rl, const char *before,
+                             const char *own) {
+  const auto facts = [&](const char *lossType) {
+    nlohmann::ordered_json all = {
+        {"options", {{"rl", rl}, {"loss_type", lossType}}}};
+    for (const char *key : {"model", "data", "rows_per_step", "program",
+                            "backend", "ranks", "threads"})
+      all[key] = 1;
+    return all;
+  };
+  std::vector<std::string> remarks;
+  const std::string message =
+      compareFacts("c", facts(before), facts(own), remarks).message();
+  EXPECT_TRUE(remarks.empty());
+  return message.substr(0, message.find(';'));
+}
+
+TEST(CheckpointFacts, CompareTheLossThatIsMeant) {
+  // Once sigmoid was recorded where nobody had asked for it.
+  for (const char *rl : {"none", "dpo", "orpo"}) {
+    EXPECT_EQ(lossAfter(rl, "sigmoid", "auto"), "") << rl;
+    EXPECT_EQ(lossAfter(rl, "auto", "sigmoid"), "") << rl;
+  }
+  EXPECT_EQ(lossAfter("kto", "auto", "kto"), "");
+  EXPECT_EQ(lossAfter("kto", "auto", "apo_zero_unpaired"),
+            "'c' cannot be resumed: its --loss-type is \"auto\", and this "
+            "run's is \"apo_zero_unpaired\"");
 }

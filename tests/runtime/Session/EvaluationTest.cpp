@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: MIT
+
+// What an evaluation says of preferences.
+
+#include <gtest/gtest.h>
+
+#include "runtime/Session/Evaluation.h"
+
+using namespace qlora;
+using nlohmann::ordered_json;
+
+TEST(Evaluation, LeavesOutAnswersOfWhichThereAreNone) {
+  EvaluationResult result;
+  result.sums.of = LossSums::Of::kAnswers;
+  const ordered_json chosen = {{"eval_rewards/chosen", 0.5}};
+  const ordered_json rejected = {{"eval_rewards/rejected", -0.25}};
+  ordered_json both = chosen;
+  both.update(rejected);
+  EXPECT_EQ(measureOf(both, result),
+            "rewards 0.5000 desirable, -0.2500 undesirable");
+  EXPECT_EQ(measureOf(chosen, result), "rewards 0.5000 desirable");
+  EXPECT_EQ(measureOf(rejected, result), "rewards -0.2500 undesirable");
+}

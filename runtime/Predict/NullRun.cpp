@@ -4,6 +4,9 @@
 
 #include "runtime/Predict/NullRun.h"
 
+#include <charconv>
+#include <cmath>
+
 #include <nlohmann/json.hpp>
 
 #include "runtime/Base/Amounts.h"
@@ -19,6 +22,43 @@
 namespace qlora {
 
 using json = nlohmann::ordered_json;
+
+/// Gigabytes a second of "400Gb" or "50GB", with "/s" or "ps" behind or not.
+static std::optional<double> parseRate(std::string_view text) {
+  for (std::string_view end : {"/s", "ps"})
+    if (text.ends_with(end))
+      text.remove_suffix(end.size());
+  double value = 0;
+  const auto [unit, error] =
+      std::from_chars(text.data(), text.data() + text.size(), value);
+  const std::string_view name(unit, text.data() + text.size());
+  if (error != std::errc() || !(value > 0) || !std::isfinite(value) ||
+      (name != "Gb" && name != "GB"))
+    return std::nullopt;
+  return name == "Gb" ? value / 8 : value;
+}
+
+Status DeviceChoice::describeNetwork(int64_t gpusPerNode,
+                                     const std::string &network) {
+  if (gpusPerNode == 0 && network.empty())
+    return Status::ok();
+  if (!card || !card->gpu)
+    return Status::invalid("--gpus-per-node and --network describe the "
+                           "machines of a prediction; give --device null:CARD "
+                           "with a GPU, too");
+  if (gpusPerNode > 0)
+    card->gpu->gpusPerNode = gpusPerNode;
+  if (network.empty())
+    return Status::ok();
+  const std::optional<double> rate = parseRate(network);
+  if (!rate)
+    return Status::invalid("--network {}: expects what the link of each GPU to "
+                           "other machines carries a second, such as 400Gb "
+                           "(bits) or 50GB (bytes)",
+                           network);
+  card->gpu->networkGbps = kReachedOfLink * *rate;
+  return Status::ok();
+}
 
 StatusOr<DeviceChoice> parseDevice(const std::string &text) {
   constexpr std::string_view kNull = "null:";
@@ -82,6 +122,7 @@ struct NullReport {
   std::optional<DeviceProfile> card;
   std::vector<StepPrediction> predictions; ///< with a card
   std::vector<StepPrediction> low; ///< the low figure of each, of a GPU
+  std::vector<StepPrediction> scaling; ///< of several GPUs
 
   uint64_t collectives() const;
   const StepPrediction *lowOf(size_t prediction) const {
@@ -157,6 +198,8 @@ std::string NullReport::text() const {
                       ranks, microBatches * ranks, collectives());
   for (size_t i = 0; i < predictions.size(); ++i)
     text += "\n" + predictionText(predictions[i], lowOf(i), *card);
+  if (!scaling.empty())
+    text += "\n" + scalingText(scaling, *card->gpu);
   return card ? text + "\n" + assumptionText(*card) : text;
 }
 
@@ -192,6 +235,8 @@ std::string NullReport::toJson() const {
   for (size_t i = 0; i < predictions.size(); ++i)
     report["predictions"].push_back(
         predictionJson(predictions[i], lowOf(i), *card));
+  if (!scaling.empty())
+    report["scaling"] = scalingJson(scaling, *card->gpu);
   if (card)
     report["assumed"] = profileJson(*card);
   return report.dump(2) + "\n";
@@ -246,7 +291,7 @@ checkOnNullDevice(const LoadedModule &module, const Options &options, int ranks,
   NullReport report{module, *device, ranks,
                     microBatches,
                     {},     card,    {},
-                    {}};
+                    {},     {}};
   for (const qlora_entry &entry : module.entries()) {
     QLORA_ASSIGN_OR_RETURN(EntryCount count,
                            countEntry(*device, module, entry));
@@ -259,6 +304,10 @@ checkOnNullDevice(const LoadedModule &module, const Options &options, int ranks,
     if (card->gpu) {
       QLORA_ASSIGN_OR_RETURN(report.low,
                              predictSteps(module, lowRequest(request)));
+      if (ranks > 1) {
+        QLORA_ASSIGN_OR_RETURN(report.scaling,
+                               predictScaling(module, request));
+      }
     }
   }
   return options.text("log_format") == "json" ? report.toJson()

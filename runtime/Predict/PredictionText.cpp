@@ -115,6 +115,33 @@ std::string predictionText(const StepPrediction &step,
   return text + collectiveLines(step);
 }
 
+/// Of what so many times the first step's tokens per second would be.
+static double efficiency(const StepPrediction &step,
+                         const StepPrediction &first) {
+  return step.tokensPerSecond() / (double(step.ranks) * first.tokensPerSecond());
+}
+
+static int64_t nodesOf(const StepPrediction &step, const GpuRates &gpu) {
+  return (step.ranks + gpu.gpusPerNode - 1) / gpu.gpusPerNode;
+}
+
+std::string scalingText(std::span<const StepPrediction> curve,
+                        const GpuRates &gpu) {
+  std::string text =
+      fmt::format("scaling, predicted: {} x {} tokens on each rank\n"
+                  "  {:>6} {:>6} {:>10} {:>10} {:>10} {:>12}\n",
+                  curve[0].microBatches * curve[0].batch, curve[0].length,
+                  "ranks", "nodes", "ms/step", "tok/s", "of ideal",
+                  "ms exposed");
+  for (const StepPrediction &step : curve)
+    text += fmt::format("  {:>6} {:>6} {:>10.2f} {:>10} {:>9.1f}% {:>12.2f}\n",
+                        step.ranks, nodesOf(step, gpu), step.seconds * 1e3,
+                        formatRate(step.tokensPerSecond()),
+                        100 * efficiency(step, curve[0]),
+                        step.exposedCommunication * 1e3);
+  return text;
+}
+
 static std::string attentionAssumptions(std::string_view whose,
                                         const AttentionRates &rates) {
   return fmt::format("  {} attention in bf16, of 2,048 and of 8,192 tokens: "
@@ -179,6 +206,19 @@ static json lowJson(const StepPrediction &step, const DeviceProfile &device) {
           {"overlapped_seconds", step.overlapped},
           {"exposed_communication_seconds", step.exposedCommunication},
           {"parts", std::move(parts)}};
+}
+
+json scalingJson(std::span<const StepPrediction> curve, const GpuRates &gpu) {
+  json rows = json::array();
+  for (const StepPrediction &step : curve)
+    rows.push_back(
+        {{"ranks", step.ranks},
+         {"nodes", nodesOf(step, gpu)},
+         {"step_seconds", step.seconds},
+         {"tokens_per_second", step.tokensPerSecond()},
+         {"efficiency", efficiency(step, curve[0])},
+         {"exposed_communication_seconds", step.exposedCommunication}});
+  return rows;
 }
 
 json predictionJson(const StepPrediction &step, const StepPrediction *low,

@@ -6,6 +6,7 @@
 #ifndef QLORA_RUNTIME_PREDICT_PREDICTIONTEXT_H
 #define QLORA_RUNTIME_PREDICT_PREDICTIONTEXT_H
 
+#include <span>
 #include <string>
 
 #include <nlohmann/json_fwd.hpp>
@@ -20,6 +21,10 @@ std::string predictionText(const StepPrediction &step,
                            const StepPrediction *low,
                            const DeviceProfile &device);
 
+/// How tokens per second grow with the ranks; the first step has one.
+std::string scalingText(std::span<const StepPrediction> curve,
+                        const GpuRates &gpu);
+
 /// The rates, one line for each, and what the prediction leaves out.
 std::string assumptionText(const DeviceProfile &device);
 
@@ -28,6 +33,10 @@ std::string assumptionText(const DeviceProfile &device);
 nlohmann::ordered_json predictionJson(const StepPrediction &step,
                                       const StepPrediction *low,
                                       const DeviceProfile &device);
+
+/// A row for each step of the curve.
+nlohmann::ordered_json scalingJson(std::span<const StepPrediction> curve,
+                                   const GpuRates &gpu);
 
 /// With the keys of device.json.
 nlohmann::ordered_json profileJson(const DeviceProfile &device);

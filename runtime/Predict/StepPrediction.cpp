@@ -283,4 +283,18 @@ predictSteps(const LoadedModule &module, const PredictionRequest &request) {
   return steps;
 }
 
+StatusOr<std::vector<StepPrediction>>
+predictScaling(const LoadedModule &module, PredictionRequest request) {
+  const int64_t all = request.ranks;
+  std::vector<StepPrediction> curve;
+  for (int64_t ranks = 1;; ranks = std::min(2 * ranks, all)) {
+    request.ranks = ranks;
+    QLORA_ASSIGN_OR_RETURN(auto steps, predictSteps(module, request));
+    if (!steps.empty())
+      curve.push_back(std::move(steps.back()));
+    if (ranks == all)
+      return curve;
+  }
+}
+
 } // namespace qlora

@@ -87,6 +87,11 @@ PredictionRequest lowRequest(PredictionRequest request);
 StatusOr<std::vector<StepPrediction>>
 predictSteps(const LoadedModule &module, const PredictionRequest &request);
 
+/// The longest length's step on 1, 2, 4 ... ranks and on all of the request,
+/// each rank with as many micro-batches.
+StatusOr<std::vector<StepPrediction>>
+predictScaling(const LoadedModule &module, PredictionRequest request);
+
 /// Of a collective (enum qlora_collective) whose larger operand has so many
 /// bytes: a ring inside each node, then, where there are several, a ring
 /// between the nodes in which each GPU sends its share.

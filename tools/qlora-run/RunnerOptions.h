@@ -77,6 +77,14 @@ inline constexpr OptionRow kRunnerOptions[] = {
      "Looking inside",
      "rates that --profile compares with: a known card (h200) or the "
      "device.json of --calibrate; without it, with none"},
+    {"gpus_per_node", OptionType::kInt, "0", OptionScope::kRun,
+     "Looking inside",
+     "GPUs of a machine that --device null:CARD predicts for; 0: as the card's "
+     "profile has it",
+     "", "", 0, 1024},
+    {"network", OptionType::kString, "", OptionScope::kRun, "Looking inside",
+     "what the link of each GPU to other machines carries a second, for "
+     "--device null:CARD: 400Gb (bits) or 50GB (bytes)"},
     {"report", OptionType::kPath, "", OptionScope::kRun, "Looking inside",
      "write report.html, a page of curves and settings, again from what is in "
      "a run's folder, and do nothing else; every training writes it at its "

@@ -185,6 +185,10 @@ static int dispatch(SessionRequest request,
   auto device = parseDevice(tool.text("device"));
   if (!device.isOk())
     return fail(device.status());
+  if (Status status = device->describeNetwork(tool.integer("gpus_per_node"),
+                                              tool.text("network"));
+      !status.isOk())
+    return fail(status);
   const bool runsNothing = tool.boolean("print") || device->isNull;
   if (!request.profile.path.empty() && runsNothing)
     return fail(Status::invalid("--profile measures a run, and --print and "

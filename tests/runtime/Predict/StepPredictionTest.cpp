@@ -2,6 +2,8 @@
 
 // The demo module's step on a device of round numbers.
 
+#include "runtime/Predict/NullRun.h"
+#include "runtime/Predict/PredictionText.h"
 #include "runtime/Predict/StepPrediction.h"
 #include "tests/runtime/DemoTables.h"
 
@@ -118,6 +120,40 @@ TEST_F(StepPredictionTest, AnAllReduceOfARingAndOfNodes) {
   EXPECT_DOUBLE_EQ(collectiveSeconds(QLORA_COLLECTIVE_ALL_REDUCE, 1e6, 8, gpu), 1e-6 + 1.75e6 / 1e7);
   EXPECT_DOUBLE_EQ(collectiveSeconds(QLORA_COLLECTIVE_ALL_REDUCE, 1e6, 16, gpu),
                    2e-6 + 1.75e6 / 1e7 + 1e6 / 8 / 1e6);
+}
+
+TEST_F(StepPredictionTest, ScalingDoublesUpToAllRanks) {
+  auto module = tables.load();
+  ASSERT_TRUE(module.isOk()) << module.status().message();
+  auto curve = predictScaling(*module, {roundCard(), 11, 1});
+  ASSERT_TRUE(curve.isOk()) << curve.status().message();
+  std::vector<int64_t> ranks;
+  for (const StepPrediction &step : curve.value()) {
+    EXPECT_EQ(step.seconds, only(step.ranks, 1).seconds);
+    ranks.push_back(step.ranks);
+  }
+  EXPECT_EQ(ranks, (std::vector<int64_t>{1, 2, 4, 8, 11}));
+  EXPECT_HAS(scalingText(curve.value(), *roundCard().gpu), "\n      11      2 ");
+}
+
+TEST(DeviceChoice, NetworkIsBitsOrBytesASecond) {
+  const auto rate = [](int64_t gpus, const std::string &network) {
+    DeviceChoice choice = {true, roundCard()};
+    const Status status = choice.describeNetwork(gpus, network);
+    return status.isOk() ? fmt::format("{} of {}", choice.card->gpu->networkGbps,
+                                       choice.card->gpu->gpusPerNode)
+                         : status.message();
+  };
+  const GpuRates as = *roundCard().gpu;
+  EXPECT_EQ(rate(0, ""), fmt::format("{} of {}", as.networkGbps, as.gpusPerNode));
+  EXPECT_EQ(rate(4, "400Gb"), "48 of 4");
+  EXPECT_EQ(rate(4, "50GB/s"), "48 of 4");
+  EXPECT_EQ(rate(4, "400Gbps"), "48 of 4");
+  for (const char *wrong : {"400", "0Gb", "-1Gb", "nanGb", "infGb", "1e999Gb", "400Gbit", "Gb", "4 Gb"})
+    EXPECT_HAS(rate(4, wrong), fmt::format("--network {}: expects", wrong));
+  DeviceChoice none = {true, std::nullopt};
+  EXPECT_TRUE(none.describeNetwork(0, "").isOk());
+  EXPECT_HAS(none.describeNetwork(4, "").message(), "give --device null:CARD");
 }
 
 TEST_F(StepPredictionTest, EqualKernelsAreOneGroup) {

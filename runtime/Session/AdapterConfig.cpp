@@ -139,6 +139,8 @@ json adapterConfig(const LoadedModule &module, const Options &options,
       {"target_modules", targetModules(module, options)},
       {"target_parameters", orNull(options.value("target_parameters"))},
       {"task_type", "CAUSAL_LM"},
+      {"trainable_token_indices",
+       orNull(options.value("trainable_token_indices"))},
       {"use_dora", options.value("use_dora")},
       {"use_rslora", options.value("use_rslora")},
   };
@@ -195,6 +197,8 @@ Status checkAdapterConfig(const std::string &folder, const Options &options) {
       {"use_dora", {options.value("use_dora"), false}},
       {"target_parameters",
        {options.value("target_parameters"), json::array()}},
+      {"trainable_token_indices",
+       {options.value("trainable_token_indices"), json::array()}},
       {"rank_pattern", {options.value("lora_rank_pattern"), json::object()}},
       {"alpha_pattern", {options.value("lora_alpha_pattern"), json::object()}},
   };

@@ -8,7 +8,9 @@
 #ifndef QLORA_RUNTIME_KERNELS_CPU_HEADPANELS_H
 #define QLORA_RUNTIME_KERNELS_CPU_HEADPANELS_H
 
+#include <compare>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "runtime/Kernels/Cpu/Gemm.h"
@@ -26,11 +28,27 @@ inline constexpr int32_t kNoTarget = -100;
 struct HeadShape {
   int64_t rows, hidden, vocab, ldh, lddh, lines;
   float cap;
-  qlora_dtype hiddenType, weightType, dhiddenType;
+  qlora_dtype hiddenType, weightType, dhiddenType, columnsType;
+  int64_t replaced; ///< logits of a row that are given
 
   static HeadShape of(const KernelRequest &request);
   /// Which sum a row is in.
   int64_t lineOf(int64_t row) const { return row / (rows / lines); }
+};
+
+/// Logits that are given, in the place of products with words.
+struct ReplacedLogits {
+  struct Word {
+    int64_t number, column;
+    auto operator<=>(const Word &) const = default;
+  };
+  const void *columns = nullptr; ///< [rows, words.size()]
+  qlora_dtype type = QLORA_DTYPE_F32;
+  std::vector<Word> words; ///< in ascending order
+
+  /// Words of [first, first + count).
+  std::span<const Word> in(int64_t first, int64_t count) const;
+  float at(int64_t row, Word word) const;
 };
 
 /// Buffers by name; null where the op or the launch has none.
@@ -41,13 +59,14 @@ struct HeadOperands {
   int32_t *correct;
   void *dhidden = nullptr;
   float *dw = nullptr;
+  ReplacedLogits replaced = {};
+  void *dcolumns = nullptr;
 
-  static HeadOperands of(const LibraryKernelArgs &args, bool hasGradient);
+  /// Data was checked before; so a target outside of the vocabulary is an
+  /// internal error that names the row, as is a word that is none.
+  static StatusOr<HeadOperands> of(const LibraryKernelArgs &args,
+                                   const HeadShape &shape, bool hasGradient);
 };
-
-/// Data was checked before; so a target outside of the vocabulary is an
-/// internal error that names the row.
-Status checkTargets(const HeadShape &shape, const int32_t *targets);
 
 /// Labelled rows, gathered. `hidden` has room for the plan's blockRows; rows
 /// beyond `count` are zero, so that a product prepared for more may be used.
@@ -55,6 +74,7 @@ struct HeadBlock {
   const void *hidden;     ///< productType [blockRows, hidden]
   const int32_t *numbers; ///< [count]: row numbers of the launch
   const int32_t *targets; ///< of all rows of the launch, by number
+  const ReplacedLogits &replaced; ///< of them too
   int64_t count;
   int64_t targetOf(int64_t row) const { return targets[numbers[row]]; }
 };
@@ -68,8 +88,8 @@ public:
 
   /// Walks over the panels [begin, end) of the words `w`. For each row of the
   /// block: its state is set, and `gradient` (f32 [blockRows, hidden], null:
-  /// none) becomes the sum over the words but the row's target of
-  /// e^(logit - maximum) * word.
+  /// none) becomes the sum over the words, but the row's target and those that
+  /// are replaced, of e^(logit - maximum) * word.
   Status walk(const HeadBlock &block, const void *w, int64_t begin,
               int64_t end, HeadRowState *states, float *gradient,
               const KernelObserver *observer, int64_t slot,
@@ -84,6 +104,8 @@ public:
   /// Rows that a product for `count` rows computes.
   int64_t paddedRows(int64_t count) const;
 
+  /// A given logit as the loss has it.
+  float capped(float logit) const;
   /// The derivative of a capped logit by the one before; 1 without a cap.
   float slopeAt(float logit) const {
     const float t = plan.cap == 0 ? 0 : logit / plan.cap;
@@ -124,6 +146,7 @@ private:
   void setTargetFactor(const HeadBlock &block, const Panel &panel, int64_t row,
                        float factor) const;
   void clearFactors(const Panel &panel, int64_t begin, int64_t end) const;
+  void clearReplaced(const HeadBlock &block, const Panel &panel) const;
 
   HeadPlan plan;
   std::vector<int64_t> ladder; ///< numbers of rows, fewest first

@@ -143,6 +143,18 @@ TEST_F(Adapter, SaysWhichModulesWereLeftOut) {
   }
 }
 
+TEST_F(Adapter, SaysWhichRowsItHas) {
+  EXPECT_EQ(adapterConfig(module, options)["trainable_token_indices"], nullptr);
+  EXPECT_EQ(check({{"trainable_token_indices", {5}}}),
+            "'/adapter_config.json': trainable_token_indices is [5], but this "
+            "program was compiled for []");
+  ASSERT_TRUE(
+      options.applyRecorded(R"({"trainable_token_indices": [17, 5]})").isOk());
+  EXPECT_EQ(adapterConfig(module, options)["trainable_token_indices"],
+            json({17, 5}));
+  EXPECT_EQ(check(json::object()), "");
+}
+
 TEST_F(Adapter, SaysWhichWayTheWeightsAre) {
   Options inOut;
   ASSERT_TRUE(inOut.applyRecorded(R"({"adapts_in_out": true})").isOk());

@@ -29,16 +29,13 @@ private:
   void runOnOperation() override;
   LogicalResult attachTo(func::FuncOp function);
   LogicalResult checkTokens(EmbeddingOp embedding);
-  LogicalResult checkModule(StringRef module);
+  LogicalResult checkModule(EmbeddingOp embedding);
   /// Rows that are trained, and the words that they are of.
   struct Rows {
     Value trained, list;
   };
   Rows attachToEmbedding(EmbeddingOp embedding);
   LogicalResult attachToProduct(WeightedProduct product, Rows rows);
-  InFlightDiagnostic error() {
-    return getOperation().emitError("trainable_token_indices: ");
-  }
 };
 } // namespace
 
@@ -46,33 +43,38 @@ LogicalResult AttachTokensPass::checkTokens(EmbeddingOp embedding) {
   llvm::SmallDenseSet<int64_t> seen;
   for (int64_t token : tokens) {
     if (token < 0 || token >= embedding.getVocabulary())
-      return error() << "expects tokens from 0 to "
-                     << embedding.getVocabulary() - 1
-                     << ", the words of the model, but got " << token;
+      return embedding.emitError("trainable_token_indices: expects tokens from "
+                                 "0 to ")
+             << embedding.getVocabulary() - 1
+             << ", the words of the model, but got " << token;
     if (!seen.insert(token).second)
-      return error() << "has " << token << " twice";
+      return embedding.emitError("trainable_token_indices: has ")
+             << token << " twice";
     if (token == static_cast<int64_t>(embedding.getPadding()))
-      return error() << token
-                     << " is the embedding's padding, which is not learned "
-                        "where it is looked up; leave it out";
+      return embedding.emitError("trainable_token_indices: ")
+             << token
+             << " is the embedding's padding, which is not learned where it is "
+                "looked up; leave it out";
   }
   return success();
 }
 
-LogicalResult AttachTokensPass::checkModule(StringRef module) {
+LogicalResult AttachTokensPass::checkModule(EmbeddingOp embedding) {
+  StringRef module = embedding.getModulePath();
   std::vector<std::string> saved;
   std::string reason;
   if (!parseSavedModules(modulesToSave, saved, reason))
     return getOperation().emitError(reason);
   if (isSavedModule(module.str(), saved))
-    return error() << "'" << module
-                   << "' is in modules_to_save, which trains all of its rows; "
-                      "leave one of them out";
+    return embedding.emitError("trainable_token_indices: '")
+           << module
+           << "' is in modules_to_save, which trains all of its rows; leave one "
+              "of them out";
   if (getOperation().lookupSymbol(
           ("base_model.model." + module + ".lora_embedding_A").str()))
-    return error() << "'" << module
-                   << "' has an adapter by lora_target_modules; leave one of "
-                      "them out";
+    return embedding.emitError("trainable_token_indices: '")
+           << module
+           << "' has an adapter by lora_target_modules; leave one of them out";
   return success();
 }
 
@@ -130,11 +132,11 @@ LogicalResult AttachTokensPass::attachTo(func::FuncOp function) {
                !embedding.getModulePath().empty();
       });
   if (embeddings.size() != 1)
-    return error() << "expects one embedding of the input 'ids', but there are "
-                   << embeddings.size();
+    return function.emitError("trainable_token_indices: expects one embedding "
+                              "of the input 'ids', but there are ")
+           << embeddings.size();
   EmbeddingOp embedding = embeddings.front();
-  if (failed(checkTokens(embedding)) ||
-      failed(checkModule(embedding.getModulePath())))
+  if (failed(checkTokens(embedding)) || failed(checkModule(embedding)))
     return failure();
   const Rows rows = attachToEmbedding(embedding);
   auto table = embedding.getTable().getDefiningOp<WeightOp>();

@@ -180,11 +180,13 @@ static Reason needReplaced(const KernelRequest &r) {
   const int64_t replaced = r.constant("replaced");
   if (replaced < 0 || replaced > r.constant("vocab"))
     return refusalOf(r, "replaced", "be in [0, vocab]");
+  const auto agrees = [&](std::string_view name) {
+    return r.dtype(name).has_value() == (replaced > 0);
+  };
   const bool hasGradient = r.op->name == "head_loss_grad";
-  for (const char *name : {"columns", "words", "dcolumns"})
-    if ((hasGradient || name != std::string_view("dcolumns")) &&
-        r.dtype(name).has_value() != (replaced > 0))
-      return refusalOf(r, "replaced", "be above 0 where columns are there");
+  if (!agrees("columns") || !agrees("words") ||
+      (hasGradient && !agrees("dcolumns")))
+    return refusalOf(r, "replaced", "be above 0 where columns are there, else 0");
   if (hasGradient && replaced > 0 && r.dtype("dw"))
     return refusalOf(r, "replaced", "be 0 beside dw");
   return std::nullopt;

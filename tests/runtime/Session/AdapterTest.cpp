@@ -145,14 +145,14 @@ TEST_F(Adapter, SaysWhichModulesWereLeftOut) {
 
 TEST_F(Adapter, SaysWhichRowsItHas) {
   EXPECT_EQ(adapterConfig(module, options)["trainable_token_indices"], nullptr);
-  EXPECT_EQ(check({{"trainable_token_indices", {5}}}),
+  EXPECT_EQ(check({{"trainable_token_indices", json::array({5})}}),
             "'/adapter_config.json': trainable_token_indices is [5], but this "
             "program was compiled for []");
+  Options some;
   ASSERT_TRUE(
-      options.applyRecorded(R"({"trainable_token_indices": [17, 5]})").isOk());
-  EXPECT_EQ(adapterConfig(module, options)["trainable_token_indices"],
+      some.applyRecorded(R"({"trainable_token_indices": [17, 5]})").isOk());
+  EXPECT_EQ(adapterConfig(module, some)["trainable_token_indices"],
             json({17, 5}));
-  EXPECT_EQ(check(json::object()), "");
 }
 
 TEST_F(Adapter, SaysWhichWayTheWeightsAre) {

@@ -217,6 +217,9 @@ Status checkAdapterConfig(const std::string &folder, const Options &options) {
     json theirs = config.value(key, missing);
     if (theirs.is_null())
       theirs = missing;
+    // Of one module, which the name of the tensor has too.
+    if (missing.is_array() && theirs.is_object() && theirs.size() == 1)
+      theirs = *theirs.begin();
     if (theirs != ours)
       return Status::invalid("'{}': {} is {}, but this program was compiled "
                              "for {}",

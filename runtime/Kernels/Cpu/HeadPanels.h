@@ -1,72 +1,23 @@
 // SPDX-License-Identifier: MIT
 
-// The operands of head_loss and head_loss_grad, and the check of their targets;
-// what a task of head_loss does with a block of rows and a range of panels of
+// What a task of head_loss does with a block of rows and a range of panels of
 // words, and one of the weight's gradient with a panel and all blocks; see
 // Plans/Workspaces.h.
 
 #ifndef QLORA_RUNTIME_KERNELS_CPU_HEADPANELS_H
 #define QLORA_RUNTIME_KERNELS_CPU_HEADPANELS_H
 
-#include <compare>
 #include <memory>
-#include <span>
 #include <vector>
 
 #include "runtime/Kernels/Cpu/Gemm.h"
-#include "runtime/Kernels/Cpu/CpuKernels.h"
+#include "runtime/Kernels/Cpu/HeadOperands.h"
 #include "runtime/Kernels/Plans/Workspaces.h"
 
 namespace qlora {
 
 using plans::HeadPlan;
 using plans::HeadRowState;
-
-/// A row without a label.
-inline constexpr int32_t kNoTarget = -100;
-
-struct HeadShape {
-  int64_t rows, hidden, vocab, ldh, lddh, lines;
-  float cap;
-  qlora_dtype hiddenType, weightType, dhiddenType, columnsType;
-  int64_t replaced; ///< logits of a row that are given
-
-  static HeadShape of(const KernelRequest &request);
-  /// Which sum a row is in.
-  int64_t lineOf(int64_t row) const { return row / (rows / lines); }
-};
-
-/// Logits that are given, in the place of products with words.
-struct ReplacedLogits {
-  struct Word {
-    int64_t number, column;
-    auto operator<=>(const Word &) const = default;
-  };
-  const void *columns = nullptr; ///< [rows, words.size()]
-  qlora_dtype type = QLORA_DTYPE_F32;
-  std::vector<Word> words; ///< in ascending order
-
-  /// Words of [first, first + count).
-  std::span<const Word> in(int64_t first, int64_t count) const;
-  float at(int64_t row, Word word) const;
-};
-
-/// Buffers by name; null where the op or the launch has none.
-struct HeadOperands {
-  const void *hidden, *w;
-  const int32_t *targets;
-  float *loss, *count;
-  int32_t *correct;
-  void *dhidden = nullptr;
-  float *dw = nullptr;
-  ReplacedLogits replaced = {};
-  void *dcolumns = nullptr;
-
-  /// Data was checked before; so a target outside of the vocabulary is an
-  /// internal error that names the row, as is a word that is none.
-  static StatusOr<HeadOperands> of(const LibraryKernelArgs &args,
-                                   const HeadShape &shape, bool hasGradient);
-};
 
 /// Labelled rows, gathered. `hidden` has room for the plan's blockRows; rows
 /// beyond `count` are zero, so that a product prepared for more may be used.

@@ -148,6 +148,11 @@ TEST_F(Adapter, SaysWhichRowsItHas) {
   EXPECT_EQ(check({{"trainable_token_indices", json::array({5})}}),
             "'/adapter_config.json': trainable_token_indices is [5], but this "
             "program was compiled for []");
+  // PEFT's other form: of a module by its name.
+  EXPECT_EQ(check({{"trainable_token_indices",
+                    {{"embed_tokens", json::array({5})}}}}),
+            "'/adapter_config.json': trainable_token_indices is [5], but this "
+            "program was compiled for []");
   Options some;
   ASSERT_TRUE(
       some.applyRecorded(R"({"trainable_token_indices": [17, 5]})").isOk());

@@ -48,6 +48,11 @@ static void buildAdapters(OpPassManager &pm, const CompileOptions &options) {
   experts.initA = options.initA;
   experts.initB = options.initB;
   pm.addPass(createAttachExpertAdapters(experts));
+  // Where the embedding's own adapter would be seen.
+  AttachTokensOptions tokens;
+  llvm::append_range(tokens.tokens, options.trainedTokens);
+  tokens.modulesToSave = options.modulesToSave;
+  pm.addPass(createAttachTokens(tokens));
 }
 
 static void buildAdapt(OpPassManager &pm, const CompileOptions &options,

@@ -53,6 +53,7 @@ struct CompileOptions {
   std::string rankPattern = "{}";
   std::string alphaPattern = "{}";
   std::string modulesToSave = "[]";
+  std::vector<int64_t> trainedTokens; ///< rows of the embedding; empty: none
   std::string bias = "none"; ///< of the base: none, all or lora_only
   bool trainsAll = false; ///< the model itself, without adapters
   double loraPlusRatio = 1;

@@ -317,7 +317,7 @@ void DecoderBuilder::buildForward() {
   x = scale(config.logitScale, x);
   Value head = weights.head ? parameter(*weights.head) : embedding;
   auto loss = emit<model::HeadLossOp>(number, number, ids, x, head,
-                                      block->getArgument(1),
+                                      block->getArgument(1), ValueRange(),
                                       APFloat(config.logitCap));
   enter("forward");
   SmallVector<Value> results(loss->getResults());

@@ -31,17 +31,6 @@ private:
 };
 } // namespace
 
-/// The ids of tokens are an input of that name; positions are another.
-static bool embedsTokens(EmbeddingOp embedding) {
-  auto ids = dyn_cast<BlockArgument>(embedding.getIds());
-  auto function = dyn_cast<func::FuncOp>(embedding->getParentOp());
-  if (!ids || !function)
-    return false;
-  auto input = function.getArgAttrOfType<StringAttr>(ids.getArgNumber(),
-                                                     "model.input");
-  return input && input.getValue() == "ids";
-}
-
 /// With a scale that is the module's own, as Gemma has it.
 static Operation *endOfModule(EmbeddingOp embedding) {
   if (!embedding->hasOneUse())
@@ -67,7 +56,8 @@ void AddNoisePass::runOnOperation() {
     return;
   for (auto function : getOperation().getOps<func::FuncOp>()) {
     auto embeddings = llvm::filter_to_vector(
-        function.getOps<EmbeddingOp>(), embedsTokens);
+        function.getOps<EmbeddingOp>(),
+        [](EmbeddingOp embedding) { return embedding.embedsTokens(); });
     if (embeddings.empty()) {
       function.emitError("neftune_noise_alpha: expects an embedding of the "
                          "input 'ids', and there is none");

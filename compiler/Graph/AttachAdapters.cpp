@@ -118,19 +118,11 @@ static SmallVector<WeightedProduct> productsOf(func::FuncOp function) {
   return products;
 }
 
-/// The module of the table.
-static StringRef moduleOf(EmbeddingOp embedding) {
-  auto table = embedding.getTable().getDefiningOp<WeightOp>();
-  auto [module, name] = table.getParameter().rsplit('.');
-  return name == "weight" ? module : StringRef();
-}
-
 /// Embeddings that an adapter can stand beside: none that is one itself.
 static SmallVector<EmbeddingOp> embeddingsOf(func::FuncOp function) {
   return llvm::filter_to_vector(
       function.front().getOps<EmbeddingOp>(), [](EmbeddingOp embedding) {
-        return embedding.getTable().getDefiningOp<WeightOp>() &&
-               !moduleOf(embedding).empty() && !isReference(embedding);
+        return !embedding.getModulePath().empty() && !isReference(embedding);
       });
 }
 
@@ -227,7 +219,7 @@ void AttachAdaptersPass::attach(WeightedProduct product,
 
 /// PEFT has no dropout here, and draws one of the two anew.
 void AttachAdaptersPass::attachToEmbedding(EmbeddingOp embedding) {
-  StringRef module = moduleOf(embedding);
+  StringRef module = embedding.getModulePath();
   const int64_t r = rankOf(module);
   Value y = embedding.getResult();
   OpBuilder builder(&getContext());
@@ -252,7 +244,7 @@ LogicalResult AttachAdaptersPass::checkNames(func::FuncOp function) {
   for (WeightedProduct product : productsOf(function))
     linears.insert(*product.getModule());
   for (EmbeddingOp embedding : embeddingsOf(function))
-    linears.insert(moduleOf(embedding));
+    linears.insert(embedding.getModulePath());
   for (auto parameter : getOperation().getOps<model::ParameterOp>()) {
     auto [module, name] = parameter.getSymName().rsplit('.');
     if (parameter.getInit() || name != "weight" || linears.contains(module) ||
@@ -287,10 +279,10 @@ LogicalResult AttachAdaptersPass::attachTo(func::FuncOp function) {
   if (!matcher.isAllLinear()) // which means what it says
     embeddings = llvm::filter_to_vector(
         embeddingsOf(function),
-        [&](EmbeddingOp op) { return isTarget(moduleOf(op)); });
+        [&](EmbeddingOp op) { return isTarget(op.getModulePath()); });
   if ((dora || bias || initA == "factor") && !embeddings.empty())
     return getOperation().emitError("lora_target_modules: '")
-           << moduleOf(embeddings.front())
+           << embeddings.front().getModulePath()
            << "' is an embedding, for which neither use_dora nor lora_bias nor "
               "init_lora_weights pissa, olora or loftq is supported; leave it "
               "out";

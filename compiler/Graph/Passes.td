@@ -224,6 +224,36 @@ def AttachExpertAdapters
   ];
 }
 
+def AttachTokens : Pass<"attach-tokens", "::mlir::ModuleOp"> {
+  let summary = "train rows of the input embedding for some words";
+  let description = [{
+    PEFT's trainable_token_indices: the rows of `tokens` are those of a trained
+    parameter, which starts at the table's, also where a `WeightedProduct` of
+    the same table makes outputs of them (tied weights). The table itself stays
+    as it is, for the reference and for all other rows.
+
+    ```mlir
+    // %x = model.embedding %ids, %w
+    // ... = model.head_loss %h, %w, %targets
+    // becomes, with D [k, H]
+    // %list = model.token_list {tokens}
+    // %is, %rest = model.match_tokens %ids, %list
+    // %x0 = model.embedding %ids, %w
+    // %x1 = model.scale_rows %x0, %rest
+    // %x = model.linear %is, %D layout in_out init %x1
+    // %z = model.linear %h, %D
+    // ... = model.head_loss %h, %w, %targets columns %z, %list
+    ```
+
+    Words that are not there or come twice are an error, as is an embedding that
+    has an adapter too or is among `modulesToSave`. After attach-adapters.
+  }];
+  let options = [
+    ListOption<"tokens", "tokens", "int64_t", "numbers of words">,
+    Option<"modulesToSave", "modules-to-save", "std::string", "\"[]\"", "">,
+  ];
+}
+
 def FuseLora : Pass<"fuse-lora", "::mlir::ModuleOp"> {
   let summary = "one GEMM for the A's of siblings, B added into the base";
   let description = [{

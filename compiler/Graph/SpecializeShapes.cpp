@@ -114,9 +114,11 @@ void SpecializeShapesPass::specialize(func::FuncOp function, Variant variant) {
   // have anything to fix.
   for (Operation &op : copy.front()) {
     auto library = dyn_cast<LibraryOp>(op);
+    auto rows = dyn_cast<RowOp>(op);
     for (OpResult result : op.getResults()) {
-      bool keep =
-          library && library.isFullPrecisionResult(result.getResultNumber());
+      const unsigned number = result.getResultNumber();
+      bool keep = (library && library.isFullPrecisionResult(number)) ||
+                  (rows && rows.isScalarResult(number));
       result.setType(specialized(result.getType(), variant, keep));
     }
   }

@@ -95,14 +95,17 @@ function addStep() {
 
 function addAdapter() {
   const {lora_r, lora_alpha, lora_dropout, use_rslora, lora_target_modules,
-         lora_rank_pattern, modules_to_save} = run.options;
+         lora_rank_pattern, modules_to_save,
+         trainable_token_indices} = run.options;
   const targets = [lora_target_modules].flat().join(', ');
   const more = Object.keys(lora_rank_pattern).length;
   addTile('LoRA', `rank ${lora_r}, alpha ${lora_alpha}`,
           `on ${targets}` + (more ? `; ${several(more, 'other rank')}` : ''),
           [lora_dropout && `dropout ${lora_dropout}`,
            use_rslora && 'rank-stabilised',
-           modules_to_save.length && `in full: ${modules_to_save.join(', ')}`]
+           modules_to_save.length && `in full: ${modules_to_save.join(', ')}`,
+           trainable_token_indices.length &&
+               `rows of ${several(trainable_token_indices.length, 'word')}`]
               .filter(Boolean).join('; '));
 }
 

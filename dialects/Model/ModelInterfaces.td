@@ -202,6 +202,12 @@ def Model_WeightedProduct : OpInterface<"WeightedProduct"> {
     InterfaceMethod<"Rounds x from now on, or does not; false where the op cannot.",
       "bool", "roundInput", (ins "::std::optional<double>":$threshold),
       [{}], [{ return !threshold; }]>,
+    InterfaceMethod<[{From now on the outputs whose numbers `words` has, f32
+      [k], are not products with W but `columns`, [..., k]; false where the op
+      cannot.}],
+      "bool", "replaceOutputs",
+      (ins "::mlir::Value":$columns, "::mlir::Value":$words),
+      [{}], [{ return false; }]>,
   ];
   let extraClassDeclaration = [{
     ::mlir::Value getX() { return getXMutable().get(); }

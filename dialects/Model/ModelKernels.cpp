@@ -138,11 +138,15 @@ KernelCall HeadLossOp::getKernelCall() {
   using A = KernelArgument;
   RankedTensorType hidden = tensorOf(getHidden());
   int64_t vocab = tensorOf(getWeight()).getDimSize(0);
+  const bool replaces = !getReplaced().empty();
+  const A columns = replaces ? A{A::Operand, 3} : A{A::Absent};
+  const A words = replaces ? A{A::Operand, 4} : A{A::Absent};
   return {"head_loss",
           {{A::Operand, 0}, {A::Operand, 1}, {A::Operand, 2}, {A::Result, 0},
-           {A::Result, 1}, {A::Result, 2}, {A::Workspace}},
+           {A::Result, 1}, {A::Result, 2}, columns, words, {A::Workspace}},
           {matrixRows(hidden), matrixColumns(hidden), vocab,
            matrixColumns(hidden), doubleBits(getCap().convertToDouble()),
-           kHeadChunkRows, columnsOf(getLoss())},
+           kHeadChunkRows, columnsOf(getLoss()),
+           replaces ? columnsOf(getReplaced().back()) : 0},
           {{3, 0}}};
 }

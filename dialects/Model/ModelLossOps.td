@@ -17,19 +17,28 @@ def Model_HeadLossOp
     token; -100: none). Results: loss sum and label count, f32 [1], or of each
     line, f32 [B]; correct
     i32 [B, T], 1 where the target is the argmax. With a `cap` (not 0) logits
-    z are cap * tanh(z / cap). (C1) W's second dimension
+    z are cap * tanh(z / cap). With `columns` some logits are given, before the
+    cap, in the place of products with W: columns [B, T, k], and f32 [k], the
+    words that they are of. (C1) W's second dimension
     is H. (C2) targets is [B, T] i32. (C3) W is not 4-bit. (C4) the results
-    have these types. (C5) cap is neither negative nor infinite.
+    have these types. (C5) cap is neither negative nor infinite. (C6) columns and their words
+    come together and agree.
   }];
   let ownArguments = (ins Model_FloatTensor:$hidden, Model_WeightTensor:$weight,
-    Model_Tensor:$targets, DefaultValuedAttr<F64Attr, "0.0">:$cap);
+    Model_Tensor:$targets, Variadic<Model_FloatTensor>:$replaced,
+    DefaultValuedAttr<F64Attr, "0.0">:$cap);
   let results = (outs Model_FloatTensor:$loss, Model_FloatTensor:$count,
     Model_Tensor:$correct);
   let assemblyFormat = [{
-    $hidden `,` $weight `,` $targets attr-dict
+    $hidden `,` $weight `,` $targets (`columns` $replaced^)? attr-dict
     `:` functional-type(operands, results)
   }];
-  let extraClassDeclaration = Model_HeadMethods;
+  let extraClassDeclaration = Model_HeadMethods # [{
+    bool replaceOutputs(::mlir::Value columns, ::mlir::Value words) {
+      getReplacedMutable().assign({columns, words});
+      return true;
+    }
+  }];
   let hasVerifier = 1;
 }
 

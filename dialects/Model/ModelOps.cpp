@@ -105,9 +105,10 @@ LogicalResult ParameterOp::verify() {
     return emitOpError("(C2) expects either a file or an init");
   if (getInit() && *getInit() != "zero" && *getInit() != "kaiming" &&
       *getInit() != "gaussian" && *getInit() != "normal" &&
-      *getInit() != "factor" && *getInit() != "computed")
-    return emitOpError("(C2) expects zero, kaiming, gaussian, normal, factor "
-                       "or computed as init, but got '")
+      *getInit() != "factor" && *getInit() != "computed" &&
+      *getInit() != "rows")
+    return emitOpError("(C2) expects zero, kaiming, gaussian, normal, factor, "
+                       "computed or rows as init, but got '")
            << *getInit() << "'";
   if (getTrainable() && !type.getElementType().isF32())
     return emitOpError("(C4) expects a trainable parameter in f32, but got ")
@@ -283,6 +284,16 @@ LogicalResult HeadLossOp::verify() {
            << one << " or " << lines << " twice and [B, T] i32";
   if (!isCap(getCap()))
     return emitOpError("(C5) expects a finite cap of at least 0");
+  if (getReplaced().empty())
+    return success();
+  if (getReplaced().size() != 2 ||
+      tensorOf(getReplaced()[0]).getShape().drop_back() !=
+          tensorOf(getHidden()).getShape().drop_back() ||
+      getReplaced()[1].getType() !=
+          one.clone({columnsOf(getReplaced()[0])}))
+    return emitOpError("(C6) expects columns [B, T, k] and the words of them, "
+                       "f32 [k], but got ")
+           << getReplaced().getTypes();
   return success();
 }
 

@@ -57,7 +57,8 @@ def Model_ParameterOp : Model_Op<"parameter", [Symbol]> {
     `init`: `zero`, `kaiming` or `gaussian` (PEFT's for A and B), or `normal` (its
     for B of an embedding), `factor` of the weight beside it (PiSSA, OLoRA,
     LoftQ), or `computed` from other weights, by the DetachedOp
-    that names it.
+    that names it, or `rows` of the weight of the module that it is in, those of
+    PEFT's trainable_token_indices.
 
     A trained parameter is updated by `optimizer` (a row of Train/Optimizers.h),
     with weight decay, but for `undecayed`, and with `rate_scale` times the
@@ -129,6 +130,10 @@ def Model_EmbeddingOp : Model_Library<"embedding"> {
   let extraClassDeclaration = [{
     /// How many ids the table has a vector for.
     int64_t getVocabulary();
+    /// The module whose weight the table is; empty where it is none.
+    ::llvm::StringRef getModulePath();
+    /// True where the ids are the model's input of that name, and no positions.
+    bool embedsTokens();
   }];
   let hasVerifier = 1;
 }
@@ -277,6 +282,7 @@ def Model_ColumnSumOp : Model_Library<"column_sum"> {
 include "dialects/Model/ModelLossOps.td"
 include "dialects/Model/ModelExpertOps.td"
 include "dialects/Model/ModelRowOps.td"
+include "dialects/Model/ModelTokenOps.td"
 
 //===----------------------------------------------------------------------===//
 // Views

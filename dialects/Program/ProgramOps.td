@@ -132,7 +132,8 @@ def Program_Init : Program_Enum<"Init", "qlora_init", [
     I32EnumAttrCase<"Gaussian", 3, "gaussian">,
     I32EnumAttrCase<"Normal", 4, "normal">,
     I32EnumAttrCase<"Computed", 5, "computed">,
-    I32EnumAttrCase<"Factor", 6, "factor">]>;
+    I32EnumAttrCase<"Factor", 6, "factor">,
+    I32EnumAttrCase<"Rows", 7, "rows">]>;
 def Program_InitAttr : Program_EnumAttr<Program_Init, "init">;
 
 def Program_Quantization

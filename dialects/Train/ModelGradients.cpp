@@ -190,25 +190,33 @@ static LogicalResult reverse(HeadLossOp head, Tape &tape) {
   SmallVector<Type> types(head->getResultTypes());
   types.push_back(head.getHidden().getType());
   bool trained = tape.needs(head.getWeight());
-  if (trained && flowing)
-    return head.emitOpError("cannot be trained itself where each line has a "
-                            "loss of its own; leave the output head out of "
-                            "modules_to_save");
+  bool replaces = !head.getReplaced().empty();
+  if (trained && (flowing || replaces))
+    return head.emitOpError("cannot be trained itself where ")
+           << (flowing ? "each line has a loss of its own"
+                       : "some of its logits are given")
+           << "; leave the output head out of modules_to_save";
   if (trained)
     types.push_back(asF32(tensorOf(head.getWeight())));
+  if (replaces)
+    types.push_back(head.getReplaced().front().getType());
   OpBuilder before(head), &b = flowing ? before : tape.getBuilder();
   auto grad = HeadLossGradOp::create(b, head.getLoc(), types, head.getHidden(),
                                      head.getWeight(), head.getTargets(),
-                                     head.getCap());
+                                     head.getReplaced(), head.getCap());
   if (flowing)
     copyStage(head, grad);
   head->replaceAllUsesWith(grad->getResults().take_front(3));
-  Value dhidden = grad.getDhidden();
-  if (flowing)
-    dhidden = scaleLines(tape.getBuilder(), head.getLoc(), dhidden, flowing);
-  tape.add(head.getHidden(), dhidden);
+  auto ofSum = [&](Value gradient) {
+    return flowing ? scaleLines(tape.getBuilder(), head.getLoc(), gradient,
+                                flowing)
+                   : gradient;
+  };
+  tape.add(head.getHidden(), ofSum(grad.getDhidden()));
   if (trained)
-    tape.add(head.getWeight(), grad.getDweight());
+    tape.add(head.getWeight(), grad.getDtrained());
+  if (replaces)
+    tape.add(head.getReplaced().front(), ofSum(grad.getDtrained()));
   return success();
 }
 
@@ -408,7 +416,7 @@ void qlora::train::registerModelGradients(DialectRegistry &registry) {
                 KtoLossOp, OrpoLossOp, RouterProbsOp, RouterLossOp,
                 CountChoicesOp, ColumnSumOp, RmsNormOp, LayerNormOp, RopeOp,
                 ActivationOp, GluOp, AddOp, ScaleOp, AddBiasOp, MagnitudeOp,
-                GateRowsOp, DropoutOp, NoiseOp, RowsOp, SplitOp, ConcatOp,
+                GateRowsOp, TokenListOp, MatchTokensOp, ScaleRowsOp, DropoutOp, NoiseOp, RowsOp, SplitOp, ConcatOp,
                 RouteOp, SortByExpertOp, GatherRowsOp, CombineRowsOp,
                 TransposeRowsOp, GroupedLinearOp>(context);
   });

@@ -289,13 +289,20 @@ KernelCall HeadLossGradOp::getKernelCall() {
   RankedTensorType hidden = tensorOf(getHidden());
   int64_t vocab = tensorOf(getWeight()).getDimSize(0);
   int64_t width = matrixColumns(hidden);
+  const bool replaces = !getReplaced().empty();
+  const auto where = [](bool isThere, A argument) {
+    return isThere ? argument : A{A::Absent};
+  };
   return {"head_loss_grad",
           {{A::Operand, 0}, {A::Operand, 1}, {A::Operand, 2}, {A::Result, 0},
            {A::Result, 1}, {A::Result, 2}, {A::Result, 3},
-           getDweight() ? A{A::Result, 4} : A{A::Absent}, {A::Workspace}},
+           where(getDtrained() && !replaces, {A::Result, 4}),
+           where(replaces, {A::Operand, 3}), where(replaces, {A::Operand, 4}),
+           where(getDtrained() && replaces, {A::Result, 4}), {A::Workspace}},
           {matrixRows(hidden), width, vocab, width, width,
            doubleBits(getCap().convertToDouble()), kHeadChunkRows,
-           columnsOf(getLoss())},
+           columnsOf(getLoss()),
+           replaces ? columnsOf(getReplaced().back()) : 0},
           {{3, 0}, {4, 6}}};
 }
 

@@ -248,14 +248,15 @@ def Train_HeadLossGradOp
   let summary = "model.head_loss together with its gradients";
   let description = [{
     dhidden is that of the loss sum, of which every line of hidden has its own
-    share. With two more operands than that, dW too:
-    `dweight` is there when the head is trained, f32 like W's shape.
+    share. `dtrained` is there where more is trained: W, of whose shape it is
+    in f32, or columns in the place of products, of whose type it is.
   }];
   let ownArguments = (ins Model_Tensor:$hidden, Model_Tensor:$weight,
-    Model_Tensor:$targets, DefaultValuedAttr<F64Attr, "0.0">:$cap);
+    Model_Tensor:$targets, Variadic<Model_Tensor>:$replaced,
+    DefaultValuedAttr<F64Attr, "0.0">:$cap);
   let results = (outs Model_Tensor:$loss, Model_Tensor:$count,
     Model_Tensor:$correct, Model_Tensor:$dhidden,
-    Optional<Model_Tensor>:$dweight);
+    Optional<Model_Tensor>:$dtrained);
   let assemblyFormat = "operands attr-dict `:` functional-type(operands, results)";
   let extraClassDeclaration = Model_HeadMethods;
 }

@@ -51,7 +51,7 @@ extern "C" {
 #endif
 
 #define QLORA_MODULE_MAGIC 0x41524c51u /* "QLRA", little endian */
-#define QLORA_ABI_VERSION 12u
+#define QLORA_ABI_VERSION 13u
 #define QLORA_MAX_RANK 4
 
 /* Index that refers to nothing. */
@@ -108,8 +108,11 @@ enum qlora_init {
   QLORA_INIT_GAUSSIAN = 3, /* normal with deviation 1/shape[0] */
   QLORA_INIT_NORMAL = 4,   /* normal with deviation 1 */
   QLORA_INIT_COMPUTED = 5, /* zero, until the entry INITIALIZE writes it */
-  QLORA_INIT_FACTOR = 6    /* A or B of a decomposed weight, as the recorded
+  QLORA_INIT_FACTOR = 6,   /* A or B of a decomposed weight, as the recorded
                               "adapter_factors" have it */
+  QLORA_INIT_ROWS = 7      /* of the weight of the module that its name is in
+                              (..._embedding.token_adapter.…), those of the
+                              recorded "trainable_token_indices" */
 };
 
 enum qlora_quantization {

@@ -46,6 +46,7 @@ static std::string valueHint(const OptionRow &row) {
   case OptionType::kTargets:
     return " NAME [NAME ...]";
   case OptionType::kLengths:
+  case OptionType::kTokens:
     return " N [N ...]";
   case OptionType::kNumberMap:
     return " {NAME: X}";

@@ -102,6 +102,10 @@ const OptionRow kRows[] = {
      "what adapter_config.json gets"},
     {"modules_to_save", kNames, "[]", kProgram, kLora,
      "modules trained in full and saved with the adapter"},
+    {"trainable_token_indices", kTokens, "[]", kProgram, kLora,
+     "words, by their number, whose rows of the input embedding are trained and "
+     "saved with the adapter; with tied weights also those of the output head",
+     "peft_trainable_token_indices", "", 0, (1 << 24) - 1},
     {"init_lora_weights", kChoice, "true", kProgram, kLora,
      "true: A uniform, B zero; gaussian: A normal, B zero; false: both uniform; "
      "pissa, olora: the largest factors of the weight, by a full SVD (hours for "

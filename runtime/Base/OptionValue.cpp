@@ -166,16 +166,35 @@ static StatusOr<json> parseTargets(const OptionRow &row, const json &raw) {
   return names;
 }
 
-static StatusOr<json> parseLengths(const OptionRow &row, const json &raw) {
+static StatusOr<std::vector<int64_t>> parseIntegers(const OptionRow &row,
+                                                    const json &raw) {
   QLORA_ASSIGN_OR_RETURN(json texts, parseNames(raw));
-  std::vector<int64_t> lengths;
+  std::vector<int64_t> numbers;
   for (const json &text : texts) {
-    QLORA_ASSIGN_OR_RETURN(int64_t length,
+    QLORA_ASSIGN_OR_RETURN(int64_t number,
                            parseNumber<int64_t>(
                                text.get_ref<const std::string &>()));
-    QLORA_RETURN_IF_ERROR(checkRange(row, static_cast<double>(length)));
-    lengths.push_back(length);
+    QLORA_RETURN_IF_ERROR(checkRange(row, static_cast<double>(number)));
+    numbers.push_back(number);
   }
+  return numbers;
+}
+
+/// PEFT's map of modules to lists has one entry here: of the input embedding.
+static StatusOr<json> parseTokens(const OptionRow &row, const json &raw) {
+  if (raw.is_object())
+    return expected("a list of numbers, which are words of the input embedding",
+                    plain(raw));
+  QLORA_ASSIGN_OR_RETURN(const auto tokens, parseIntegers(row, raw));
+  std::set<int64_t> seen;
+  for (int64_t token : tokens)
+    if (!seen.insert(token).second)
+      return Status::invalid("has {} twice", token);
+  return json(tokens);
+}
+
+static StatusOr<json> parseLengths(const OptionRow &row, const json &raw) {
+  QLORA_ASSIGN_OR_RETURN(auto lengths, parseIntegers(row, raw));
   std::sort(lengths.begin(), lengths.end());
   if ((lengths.empty() && !isEmptyList(row.initial)) ||
       std::adjacent_find(lengths.begin(), lengths.end()) != lengths.end())
@@ -239,8 +258,8 @@ static StatusOr<json> inRange(const OptionRow &row, StatusOr<Number> value) {
 
 static bool isStructured(OptionType type) {
   return type == OptionType::kNames || type == OptionType::kTargets ||
-         type == OptionType::kLengths || type == OptionType::kNumberMap ||
-         type == OptionType::kTextMap;
+         type == OptionType::kLengths || type == OptionType::kTokens ||
+         type == OptionType::kNumberMap || type == OptionType::kTextMap;
 }
 
 StatusOr<json> parseOptionValue(const OptionRow &row, const json &value) {
@@ -258,6 +277,8 @@ StatusOr<json> parseOptionValue(const OptionRow &row, const json &value) {
     return parseTargets(row, raw);
   case OptionType::kLengths:
     return parseLengths(row, raw);
+  case OptionType::kTokens:
+    return parseTokens(row, raw);
   case OptionType::kNumberMap:
     return parseNumberMap(row, raw);
   case OptionType::kTextMap:

@@ -221,7 +221,8 @@ static Status validateFull(const Options &o) {
       return refuse(name);
   if (o.text("quant_method") != "none")
     return refuse("quant_method");
-  for (const char *name : {"modules_to_save", "target_parameters"})
+  for (const char *name : {"modules_to_save", "target_parameters",
+                           "trainable_token_indices"})
     if (!o.value(name).empty())
       return refuse(name);
   if (!o.text("adapter_name_or_path").empty())

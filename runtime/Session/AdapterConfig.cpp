@@ -139,6 +139,8 @@ json adapterConfig(const LoadedModule &module, const Options &options,
       {"target_modules", targetModules(module, options)},
       {"target_parameters", orNull(options.value("target_parameters"))},
       {"task_type", "CAUSAL_LM"},
+      {"trainable_token_indices",
+       orNull(options.value("trainable_token_indices"))},
       {"use_dora", options.value("use_dora")},
       {"use_rslora", options.value("use_rslora")},
   };
@@ -195,6 +197,8 @@ Status checkAdapterConfig(const std::string &folder, const Options &options) {
       {"use_dora", {options.value("use_dora"), false}},
       {"target_parameters",
        {options.value("target_parameters"), json::array()}},
+      {"trainable_token_indices",
+       {options.value("trainable_token_indices"), json::array()}},
       {"rank_pattern", {options.value("lora_rank_pattern"), json::object()}},
       {"alpha_pattern", {options.value("lora_alpha_pattern"), json::object()}},
   };
@@ -213,6 +217,9 @@ Status checkAdapterConfig(const std::string &folder, const Options &options) {
     json theirs = config.value(key, missing);
     if (theirs.is_null())
       theirs = missing;
+    // Of one module, which the name of the tensor has too.
+    if (missing.is_array() && theirs.is_object() && theirs.size() == 1)
+      theirs = *theirs.begin();
     if (theirs != ours)
       return Status::invalid("'{}': {} is {}, but this program was compiled "
                              "for {}",

@@ -100,7 +100,7 @@ static std::string settingsText(const Run &run) {
       "per_device_train_batch_size max_length num_train_epochs optim "
       "weight_decay max_grad_norm seed finetuning_type lora_r lora_alpha "
       "lora_dropout lora_target_modules use_rslora use_dora lora_bias "
-      "modules_to_save load_in_4bit compute_dtype";
+      "modules_to_save trainable_token_indices load_in_4bit compute_dtype";
   std::string text = "## Settings\n\n| Setting | Value |\n| --- | --- |\n";
   for (const std::string_view name : splitWords(kNames)) {
     const json &value = run.options.value(name);

@@ -218,6 +218,7 @@ Status Session::loadBase() {
                        static_cast<uint64_t>(options.integer("seed")),
                        {},
                        nullptr};
+  wanted.tokens = options.lengths("trainable_token_indices");
   if (metrics)
     wanted.progress = metrics->progress(options.quantizedFormat().empty()
                                             ? "reading the base"

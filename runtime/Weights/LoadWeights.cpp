@@ -96,6 +96,7 @@ StatusOr<LoadedWeights> loadWeights(const WeightRequest &request,
   sources.model = &model;
   sources.seed = request.seed;
   sources.progress = request.progress;
+  sources.tokens = request.tokens;
   std::optional<SafetensorsFile> adapter;
   if (!request.adapterFolder.empty()) {
     QLORA_ASSIGN_OR_RETURN(

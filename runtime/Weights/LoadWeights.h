@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "runtime/Base/Progress.h"
 #include "runtime/Base/Status.h"
@@ -38,6 +39,7 @@ struct WeightRequest {
   ProgressListener progress; ///< bytes of the base
   SharedBase *shared = nullptr; ///< or null: this run has its own base
   FactorRequest factors = {};
+  std::vector<int64_t> tokens = {}; ///< as in ParameterSources
 };
 
 struct LoadedWeights {

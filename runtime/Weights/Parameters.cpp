@@ -318,6 +318,42 @@ static Status checkAdapterUsed(const LoadedModule &module,
   return Status::ok();
 }
 
+/// Rows of the weight of the module that the parameter is in.
+static Status fillRows(const LoadedModule &module,
+                       const ParameterSources &sources,
+                       const qlora_parameter &parameter, ArenaSink &arena) {
+  std::string_view name = parameter.name;
+  name.remove_prefix(name.starts_with(kPeftPrefix) ? kPeftPrefix.size() : 0);
+  const std::string weight =
+      fmt::format("{}.weight", name.substr(0, name.find(".token_adapter.")));
+  const auto table = std::ranges::find_if(
+      module.parameters(),
+      [&](const qlora_parameter &other) { return other.name == weight; });
+  const auto count = static_cast<int64_t>(sources.tokens.size());
+  if (table == module.parameters().end() || table->rank != 2 ||
+      parameter.rank != 2 || parameter.shape[0] != count ||
+      parameter.shape[1] != table->shape[1])
+    return Status::error(StatusCode::kDataLoss,
+                         "'{}' is not of the {} trainable_token_indices of a "
+                         "weight '{}'; compile it again",
+                         parameter.name, count, weight);
+  QLORA_ASSIGN_OR_RETURN(const FileWeight file, findWeight(sources, *table));
+  const int64_t columns = parameter.shape[1];
+  std::vector<uint8_t> row(static_cast<size_t>(columns) *
+                           weightBytes(file.dtype));
+  auto *out = reinterpret_cast<float *>(
+      arena.map(parameter.offset, parameter.bytes).data());
+  for (int64_t token : sources.tokens) {
+    if (token < 0 || token >= table->shape[0])
+      return Status::invalid("trainable_token_indices: '{}' has no row {}",
+                             weight, token);
+    QLORA_RETURN_IF_ERROR(file.read(token * columns, row));
+    weightsToFloat(file.dtype, row.data(), columns, out);
+    out += columns;
+  }
+  return arena.commit();
+}
+
 static Status fillTrainableParameter(const LoadedModule &module,
                                      const ParameterSources &sources,
                                      const qlora_parameter &parameter,
@@ -338,6 +374,8 @@ static Status fillTrainableParameter(const LoadedModule &module,
                           arena.map(parameter.offset, parameter.bytes).data()));
     return arena.commit();
   }
+  if (!tensor && parameter.init == QLORA_INIT_ROWS)
+    return fillRows(module, sources, parameter, arena);
   if (!tensor && parameter.init != QLORA_INIT_FILE) {
     uint8_t *out = arena.map(parameter.offset, parameter.bytes).data();
     initParameter(parameter, sources.seed, reinterpret_cast<float *>(out));

@@ -57,6 +57,7 @@ struct ParameterSources {
   const SafetensorsFile *adapter = nullptr;
   uint64_t seed = 0; ///< of random inits; the same on all ranks
   const StartingFactors *factors = nullptr; ///< null: none is needed
+  std::vector<int64_t> tokens = {}; ///< whose rows QLORA_INIT_ROWS are
   /// Hears of bytes of this rank's share that fillFrozen() has filled.
   ProgressListener progress;
 };

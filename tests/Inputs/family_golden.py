@@ -99,7 +99,8 @@ def quantise(model, options):
 
 
 def attach_adapter(model, case, folder):
-    """B of zeros would hide what A's gradient is."""
+    """B of zeros would hide what A's gradient is, and rows of the table that they
+    are trained ones."""
     torch.manual_seed(case["seed"] + 3)
     model = peft.get_peft_model(model, peft.LoraConfig(
         task_type="CAUSAL_LM", lora_dropout=0.0, **case["lora"]))
@@ -108,6 +109,8 @@ def attach_adapter(model, case, folder):
         for name, p in model.named_parameters():
             if "lora_B" in name:
                 p.copy_(0.02 * torch.randn(p.shape, generator=generator))
+            elif "trainable_tokens" in name:
+                p.add_(0.1 * torch.randn(p.shape, generator=generator))
     model.save_pretrained(folder, save_embedding_layers=False)
     os.remove(os.path.join(folder, "README.md"))  # a model card, not filled in
     return model

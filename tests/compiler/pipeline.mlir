@@ -6,12 +6,13 @@
 
 // RUN: qlora-opt %S/Inputs/layer.mlir --phase-adapt --phase-step --phase-optimize --phase-program --dump-pass-pipeline -o /dev/null 2>&1 | tr ',{' '\n' | FileCheck %s
 
-// CHECK: Pass Manager with 21 passes:
+// CHECK: Pass Manager with 22 passes:
 // CHECK: {{^ +}}quantize-base
 // CHECK: {{^ +}}attach-objective
 // CHECK: {{^ +}}add-noise
 // CHECK: {{^ +}}attach-adapters
 // CHECK: {{^ +}}attach-expert-adapters
+// CHECK: {{^ +}}attach-tokens
 // CHECK: {{^ +}}train-weights
 // CHECK: {{^ +}}fuse-lora
 // CHECK: {{^ +}}specialize-shapes

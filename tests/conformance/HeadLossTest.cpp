@@ -25,13 +25,19 @@ struct Head {
   bool hasWeightGradient;
   double cap = 0;
   int64_t lines = 1;
+  int64_t replaced = 0; ///< logits that are given
 };
+
+/// Words from the last on, as far from each other as there is room.
+int64_t replacedWord(const Head &h, int64_t column) {
+  return h.vocab - 1 - column * (h.vocab / h.replaced);
+}
 
 std::ostream &operator<<(std::ostream &out, const Head &h) {
   return out << h.rows << "x" << h.hidden << "x" << h.vocab << " chunk "
              << h.chunk << " " << dtypeName(h.dtype) << ","
              << dtypeName(h.weight) << "->" << dtypeName(h.dhidden) << " cap "
-             << h.cap;
+             << h.cap << " replaced " << h.replaced;
 }
 
 KernelCase makeCase(const Head &h, bool isGradient) {
@@ -42,6 +48,12 @@ KernelCase makeCase(const Head &h, bool isGradient) {
     types["dhidden"] = h.dhidden;
   if (isGradient && h.hasWeightGradient)
     types["dw"] = F32;
+  if (h.replaced) {
+    types["columns"] = h.dtype;
+    types["words"] = F32;
+    if (isGradient)
+      types["dcolumns"] = h.dtype;
+  }
   KernelCase test(isGradient ? "head_loss_grad" : "head_loss", types,
                   {{"rows", h.rows},
                    {"hidden_size", h.hidden},
@@ -50,11 +62,16 @@ KernelCase makeCase(const Head &h, bool isGradient) {
                    {"lddh", h.hidden + h.gap},
                    {"cap", bits(h.cap)},
                    {"chunk_rows", h.chunk},
-                   {"lines", h.lines}});
+                   {"lines", h.lines},
+                   {"replaced", h.replaced}});
   test.fill("hidden", h.rows, h.hidden, h.hidden + h.gap, 1);
   test.fill("w", h.vocab, h.hidden, h.hidden, 2);
   if (isGradient && h.hasWeightGradient)
     test.fill("dw", h.vocab, h.hidden, h.hidden, 3);
+  if (h.replaced)
+    test.fill("columns", h.rows, h.replaced, h.replaced, 5);
+  for (int64_t column = 0; column < h.replaced; ++column)
+    test.set("words", column, double(replacedWord(h, column)));
   std::mt19937 generator(4);
   for (int64_t row = 0; row < h.rows; ++row)
     test.set("targets", row,
@@ -86,6 +103,11 @@ const Head kCases[] = {
     // Sums of lines, of which chunks have parts.
     {70, 33, 130, 16, 0, F32, F32, F32, false, 0, 5},
     {90, 48, 200, 64, 1, BF16, BF16, BF16, false, 0, 90},
+    // Logits that are given: some of them, of several panels, and all.
+    {70, 33, 130, 16, 1, F32, BF16, F32, false, 0, 1, 1},
+    {61, 50, 515, 100, 2, BF16, F32, BF16, false, 3, 1, 9},
+    {300, 12, 700, 128, 0, BF16, BF16, F32, false, 0.8, 5, 40},
+    {11, 3, 6, 4, 0, F32, F32, F32, false, 0, 1, 6},
 };
 
 /// bf16 operands of the gradients' products: the logits' gradients are
@@ -105,6 +127,11 @@ void checkGradients(const Head &h, KernelCase &expected, KernelCase &got) {
                       2 * rounding(h))
           << row;
     }
+  for (int64_t i = 0; i < h.rows * h.replaced; ++i) {
+    const double exact = expected.at("dcolumns", i);
+    ASSERT_NEAR(got.at("dcolumns", i), exact,
+                tolerance(h.dtype, exact, h.hidden + h.vocab) + rounding(h));
+  }
   EXPECT_TRUE(got.gapsHold("dhidden", h.rows, h.hidden, h.hidden + h.gap));
   for (int64_t i = 0; h.hasWeightGradient && i < h.vocab * h.hidden; ++i) {
     const double exact = expected.at("dw", i);
@@ -195,6 +222,36 @@ TEST_P(HeadLossDerivative, IsThatOfTheReference) {
     EXPECT_NEAR(after.at("dhidden", i), slope("hidden", i), limit);
   for (int64_t i = 0; i < h.vocab * h.hidden; ++i)
     EXPECT_NEAR(after.at("dw", i) - before.at("dw", i), slope("w", i), limit);
+}
+
+TEST(HeadLoss, DerivativeByGivenLogitsIsThatOfTheReference) {
+  const Head h = {6, 5, 9, 3, 0, F32, F32, F32, false, 1.2, 1, 3};
+  KernelCase after = makeCase(h, true);
+  expectOk(after.run("reference"));
+  const double step = 0x1p-6;
+  const double limit = 6 * step * step / 6 + 16 * 0x1p-24 / step;
+  const auto slope = [&](const char *operand, int64_t i) {
+    return (lossWith(h, operand, i, step) - lossWith(h, operand, i, -step)) /
+           (2 * step);
+  };
+  for (int64_t i = 0; i < h.rows * h.hidden; ++i)
+    EXPECT_NEAR(after.at("dhidden", i), slope("hidden", i), limit);
+  for (int64_t i = 0; i < h.rows * h.replaced; ++i)
+    EXPECT_NEAR(after.at("dcolumns", i), slope("columns", i), limit);
+  for (int64_t i = 0; i < h.replaced * h.hidden; ++i)
+    EXPECT_EQ(slope("w", replacedWord(h, i / h.hidden) * h.hidden +
+                             i % h.hidden),
+              0);
+}
+
+TEST(HeadLoss, NamesAGivenLogitOfNoWord) {
+  const Head h = {6, 5, 9, 3, 0, F32, F32, F32, false, 0, 1, 2};
+  for (double word : {9.0, -1.0, 2.5}) {
+    KernelCase test = makeCase(h, true);
+    test.set("words", 1, word);
+    EXPECT_NE(test.run("chunked").message().find("no word of the vocabulary"),
+              std::string::npos);
+  }
 }
 
 TEST(HeadLoss, FirstOfEqualMaximaIsTheAnswer) {

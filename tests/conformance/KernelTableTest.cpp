@@ -76,6 +76,7 @@ TEST(KernelTable, ARowThatTunesTakesWhatItTunes) {
       request.constants[row->op->constantIndex("rows")] = rows;
       request.constants[row->op->constantIndex("vocab")] = vocab;
       request.constants[row->op->constantIndex("lines")] = 1;
+      request.constants[row->op->constantIndex("replaced")] = 0;
       row->tune(request, size);
       EXPECT_EQ(row->reject(request), std::nullopt);
       return request.constant("chunk_rows");

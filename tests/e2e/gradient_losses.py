@@ -11,6 +11,18 @@ HEAD = f"""
       : (XX, tensor<{V}x{H}xf32>, {MASK}) -> ({ONE}, {ONE}, {MASK})"""
 
 
+# Logits of two words that are columns of %f in the place of products.
+COLUMNS = f"""
+  %list = model.token_list {{tokens = array<i64: 20, 3>}} : tensor<2xf32>
+  %given, %wide = model.split %f
+      : (XX) -> (tensor<?x?x2xf32>, tensor<?x?x{H - 2}xf32>)"""
+GIVEN = f"""{COLUMNS}
+  %loss, %count, %correct = model.head_loss %f, %h, %targets columns %given, %list
+      {{cap = 2.0 : f64}}
+      : (XX, tensor<{V}x{H}xf32>, {MASK}, tensor<?x?x2xf32>, tensor<2xf32>)
+        -> ({ONE}, {ONE}, {MASK})"""
+
+
 def kto_loss(flag, reference=""):
     """The answer of the first line, which has more labels, is the desirable one.
     A divergence is 0 here: mismatched answers are less likely than what the
@@ -69,6 +81,14 @@ def routers(coefficient):
 # pair, of the two lines, or two answers, or one with a mismatched one. The head
 # itself is not trained.
 LOSSES = {
+    "head_loss of given columns": GIVEN,
+    "dpo_loss of given columns": f"""{COLUMNS}
+  %l, %n, %correct = model.head_loss %f, %h, %targets columns %given, %list
+      : (XX, tensor<{V}x{H}xf32>, {MASK}, tensor<?x?x2xf32>, tensor<2xf32>)
+        -> ({LINES}, {LINES}, {MASK})
+  %s, %loss, %count, %r:5 = model.dpo_loss %l, %n, %n {{beta = 0.4 : f64}}
+      : ({LINES}, {LINES}, {LINES})
+        -> ({LINES}, {", ".join([ONE] * 7)})""",
     "kto_loss": kto_loss(", mismatched"),
     "kto_loss_unmatched": kto_loss(""),
     "dpo_loss": f"""

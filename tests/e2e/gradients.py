@@ -120,6 +120,25 @@ CASES = {
       %m = model.linear %x, %w {module = "w"}
           : (XX, tensor<16x16xf32>) -> XX
       %y = model.gate_rows %m, %n : (XX, tensor<?x?x1xf32>) -> XX"""),
+    # A third of the words have rows of their own; factors from x.
+    "match_tokens, scale_rows": ({"d": (8, H)}, """
+      %list = model.token_list
+          {tokens = array<i64: 23, 0, 3, 6, 9, 12, 15, 18>} : tensor<8xf32>
+      %is, %rest = model.match_tokens %ids, %list
+          : (tensor<?x?xi32>, tensor<8xf32>)
+            -> (tensor<?x?x8xf32>, tensor<?x?xf32>)
+      %d = model.weight @d.weight : tensor<8x16xf32>
+      %a = model.scale_rows %x, %rest : (XX, tensor<?x?xf32>) -> XX
+      %b = model.linear %is, %d layout in_out init %a
+          : (tensor<?x?x8xf32>, tensor<8x16xf32>, XX) -> XX
+      %c, %s = model.rows(%x)
+          attributes {columns = 16 : i64, maps = [#model.map<full>]}
+          : (XX) -> (XX, tensor<?x?xf32>) {
+      ^bb0(%p: tensor<16xf32>):
+        %sum = model.row_sum %p : tensor<16xf32>
+        model.row_yield %p, %sum : tensor<16xf32>, f32
+      }
+      %y = model.scale_rows %b, %s : (XX, tensor<?x?xf32>) -> XX"""),
     "dropout": ({}, """
       %y = model.dropout %x {probability = 0.3 : f64, id = 5 : i64} : XX"""),
     "noise": ({}, """

@@ -54,7 +54,8 @@ echo "-- adapters in PEFT"
 # Not the cases whose families or masks came after Debian's torch.
 ../../.venv/peft/bin/python peft_load.py --tools "$tools" gpt2 gpt2-bias-all \
   gpt2-nf4 llama-embed llama-embed-tied llama-lora llama-nf4 llama-olora \
-  llama-packed llama-patterns llama-pissa mistral-window qwen2-bias qwen2-nf4
+  llama-packed llama-patterns llama-pissa llama-tokens-nf4 llama-tokens-tied \
+  mistral-window qwen2-bias qwen2-nf4
 echo "-- every two of family, format, adapter and ranks"
 ./covering.py --tools "$tools" --peft ../../.venv/peft/bin/python
 echo "-- dropout with the same masks in PyTorch"

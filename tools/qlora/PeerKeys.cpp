@@ -128,10 +128,6 @@ static const PeerRow kRows[] = {
      "say --gpus N for data parallelism"},
 
     // What changes the result, and is allowed only where it is off.
-    {"trainable_token_indices", "", kOff,
-     "trains rows of the embedding, which is not supported: write "
-     "modules_to_save: [embed_tokens], which trains all of them, or "
-     "lora_target_modules with embed_tokens in it"},
     {"do_eval", "", kAny, "is decided by validation_file and eval_strategy"},
     {"fp16", "", kOff, "float16 is not supported: write bf16: true"},
     {"dataset_name dataset_config", "", kOff,

@@ -176,6 +176,7 @@ Status fillCompile(const Options &own, CompilerSettings &settings) {
   c.bias = o.text("bias");
   c.optimizer = o.text("optim");
   c.modulesToSave = o.value("modules_to_save").dump();
+  c.trainedTokens = o.lengths("trainable_token_indices");
   c.initA = initName(o.text("init_lora_weights"), false);
   c.initB = initName(o.text("init_lora_weights"), true);
   c.memoryLimit = o.integer("memory_limit");

@@ -14,47 +14,6 @@
 #include "runtime/Kernels/Cpu/Softmax.h"
 
 namespace qlora {
-
-HeadShape HeadShape::of(const KernelRequest &r) {
-  const bool hasGradient = r.op->name == "head_loss_grad";
-  return {r.constant("rows"),
-          r.constant("hidden_size"),
-          r.constant("vocab"),
-          r.constant("ldh"),
-          hasGradient ? r.constant("lddh") : 0,
-          r.constant("lines"),
-          static_cast<float>(r.constantAsDouble("cap")),
-          r.type("hidden"),
-          r.type("w"),
-          hasGradient ? r.type("dhidden") : QLORA_DTYPE_F32};
-}
-
-HeadOperands HeadOperands::of(const LibraryKernelArgs &args, bool hasGradient) {
-  HeadOperands operands = {args.buffers[0],
-                           args.buffers[1],
-                           bufferOf<const int32_t>(args, 2),
-                           bufferOf<float>(args, 3),
-                           bufferOf<float>(args, 4),
-                           bufferOf<int32_t>(args, 5)};
-  if (hasGradient) {
-    operands.dhidden = args.buffers[6];
-    operands.dw = bufferOf<float>(args, 7);
-  }
-  return operands;
-}
-
-Status checkTargets(const HeadShape &shape, const int32_t *targets) {
-  for (int64_t row = 0; row < shape.rows; ++row) {
-    const int32_t target = targets[row];
-    if (target != kNoTarget && (target < 0 || target >= shape.vocab))
-      return Status::error(StatusCode::kInternal,
-                           "head_loss: row {} has target {}, outside of the "
-                           "vocabulary of {}",
-                           row, target, shape.vocab);
-  }
-  return Status::ok();
-}
-
 namespace cpu {
 
 namespace {
@@ -94,6 +53,8 @@ private:
   void merge(const Chunk &chunk, int64_t row) const;
   void mergeGradient(const Chunk &chunk, int64_t row, double targetGradient,
                      double logSum) const;
+  void setReplacedGradient(const HeadOperands &operands, int64_t number,
+                           double logSum) const;
   Status addWeightGradient(const Chunk &chunk);
   Status runChunk(const Chunk &chunk);
   void clearSkipped(const HeadOperands &operands) const;
@@ -140,7 +101,7 @@ HeadBlock HeadLoss::blockOf(const Chunk &chunk, int64_t block) const {
   return {elementAt(chunk.at<uint8_t>(plan.gathered), plan.productType,
                     first * plan.hidden),
           chunk.at<int32_t>(plan.rowNumbers) + first, chunk.operands.targets,
-          std::min(plan.blockRows, chunk.rows - first)};
+          chunk.operands.replaced, std::min(plan.blockRows, chunk.rows - first)};
 }
 
 Status HeadLoss::walk(const Chunk &chunk) {
@@ -212,14 +173,32 @@ void HeadLoss::mergeGradient(const Chunk &chunk, int64_t row,
                 plan.hidden);
   }
   const int32_t number = chunk.at<int32_t>(plan.rowNumbers)[row];
-  addScaled(float(targetGradient), shape.weightType,
-            elementAt(chunk.operands.w, shape.weightType,
-                      chunk.operands.targets[number] * plan.hidden),
-            sum, plan.hidden);
+  const int64_t target = chunk.operands.targets[number];
+  if (chunk.operands.replaced.in(target, 1).empty())
+    addScaled(float(targetGradient), shape.weightType,
+              elementAt(chunk.operands.w, shape.weightType,
+                        target * plan.hidden),
+              sum, plan.hidden);
+  setReplacedGradient(chunk.operands, number, logSum);
   narrow(sum, shape.dhiddenType,
          elementAt(chunk.operands.dhidden, shape.dhiddenType,
                    number * shape.lddh),
          plan.hidden);
+}
+
+/// Softmax, less 1 at the target, of the logits that are given.
+void HeadLoss::setReplacedGradient(const HeadOperands &operands,
+                                   int64_t number, double logSum) const {
+  for (const auto word : operands.replaced.words) {
+    const float logit = panels->capped(operands.replaced.at(number, word));
+    const double below = logit - logSum;
+    const double gradient = word.number == operands.targets[number]
+                                ? std::expm1(below)
+                                : std::exp(below);
+    storeElement(shape.columnsType, operands.dcolumns,
+                 number * shape.replaced + word.column,
+                 float(gradient * panels->slopeAt(logit)));
+  }
 }
 
 /// Logits are computed again: now what softmax divides by is known.
@@ -247,21 +226,25 @@ Status HeadLoss::runChunk(const Chunk &chunk) {
 }
 
 void HeadLoss::clearSkipped(const HeadOperands &operands) const {
-  const int64_t bytes = dtypeBits(shape.dhiddenType) / 8;
+  const auto clear = [](void *matrix, qlora_dtype type, int64_t first,
+                        int64_t count) {
+    if (matrix)
+      std::memset(elementAt(matrix, type, first), 0,
+                  static_cast<size_t>(count * (dtypeBits(type) / 8)));
+  };
   for (int64_t row = 0; row < shape.rows; ++row) {
     if (operands.targets[row] != kNoTarget)
       continue;
     operands.correct[row] = 0;
-    if (operands.dhidden)
-      std::memset(
-          elementAt(operands.dhidden, shape.dhiddenType, row * shape.lddh), 0,
-          static_cast<size_t>(shape.hidden * bytes));
+    clear(operands.dhidden, shape.dhiddenType, row * shape.lddh, shape.hidden);
+    clear(operands.dcolumns, shape.columnsType, row * shape.replaced,
+          shape.replaced);
   }
 }
 
 Status HeadLoss::run(const LibraryKernelArgs &args) {
-  const HeadOperands operands = HeadOperands::of(args, plan.hasGradient);
-  QLORA_RETURN_IF_ERROR(checkTargets(shape, operands.targets));
+  QLORA_ASSIGN_OR_RETURN(const HeadOperands operands,
+                         HeadOperands::of(args, shape, plan.hasGradient));
   clearSkipped(operands);
   auto *const rowNumbers = plan.rowNumbers.in<int32_t>(args.buffers.back());
   auto *const rowLosses = plan.rowLosses.in<double>(args.buffers.back());

@@ -73,9 +73,19 @@ Status HeadPanels::computeLogits(const HeadBlock &block, const Panel &panel,
       products.find(plan.logitsProduct(paddedRows(block.count), panel.count),
                     slot)
           .run(block.hidden, panel.words, panel.logits, panel.scratch));
+  for (const auto word : block.replaced.in(panel.first, panel.count))
+    for (int64_t row = 0; row < block.count; ++row)
+      panel.logits[row * panel.count + word.number - panel.first] =
+          block.replaced.at(block.numbers[row], word);
   if (plan.cap != 0)
     capRun(panel.logits, block.count * panel.count, plan.cap, panel.slopes);
   return Status::ok();
+}
+
+float HeadPanels::capped(float logit) const {
+  if (plan.cap != 0)
+    capRun(&logit, 1, plan.cap, nullptr);
+  return logit;
 }
 
 /// Where a panel has a greater logit, a row's sums are scaled to it.
@@ -140,6 +150,15 @@ void HeadPanels::clearFactors(const Panel &panel, int64_t begin,
                                   (dtypeBits(plan.productType) / 8)));
 }
 
+/// No gradient goes through the products that are replaced.
+void HeadPanels::clearReplaced(const HeadBlock &block,
+                               const Panel &panel) const {
+  for (const auto word : block.replaced.in(panel.first, panel.count))
+    for (int64_t row = 0; row < block.count; ++row)
+      storeElement(plan.productType, panel.factors(),
+                   row * panel.count + word.number - panel.first, 0.0f);
+}
+
 Status HeadPanels::walk(const HeadBlock &block, const void *w, int64_t begin,
                         int64_t end, HeadRowState *states, float *gradient,
                         const KernelObserver *observer, int64_t slot,
@@ -171,6 +190,7 @@ Status HeadPanels::walk(const HeadBlock &block, const void *w, int64_t begin,
     forTargets(block, panel, [&](int64_t row) {
       setTargetFactor(block, panel, row, 0.0f);
     });
+    clearReplaced(block, panel);
     clearFactors(panel, block.count, rows);
     QLORA_RETURN_IF_ERROR(
         products.find(plan.hiddenGradientProduct(rows, panel.count), slot)

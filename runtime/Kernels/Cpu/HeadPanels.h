@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The operands of head_loss and head_loss_grad, and the check of their targets;
-// what a task of head_loss does with a block of rows and a range of panels of
+// What a task of head_loss does with a block of rows and a range of panels of
 // words, and one of the weight's gradient with a panel and all blocks; see
 // Plans/Workspaces.h.
 
@@ -12,7 +11,7 @@
 #include <vector>
 
 #include "runtime/Kernels/Cpu/Gemm.h"
-#include "runtime/Kernels/Cpu/CpuKernels.h"
+#include "runtime/Kernels/Cpu/HeadOperands.h"
 #include "runtime/Kernels/Plans/Workspaces.h"
 
 namespace qlora {
@@ -20,41 +19,13 @@ namespace qlora {
 using plans::HeadPlan;
 using plans::HeadRowState;
 
-/// A row without a label.
-inline constexpr int32_t kNoTarget = -100;
-
-struct HeadShape {
-  int64_t rows, hidden, vocab, ldh, lddh, lines;
-  float cap;
-  qlora_dtype hiddenType, weightType, dhiddenType;
-
-  static HeadShape of(const KernelRequest &request);
-  /// Which sum a row is in.
-  int64_t lineOf(int64_t row) const { return row / (rows / lines); }
-};
-
-/// Buffers by name; null where the op or the launch has none.
-struct HeadOperands {
-  const void *hidden, *w;
-  const int32_t *targets;
-  float *loss, *count;
-  int32_t *correct;
-  void *dhidden = nullptr;
-  float *dw = nullptr;
-
-  static HeadOperands of(const LibraryKernelArgs &args, bool hasGradient);
-};
-
-/// Data was checked before; so a target outside of the vocabulary is an
-/// internal error that names the row.
-Status checkTargets(const HeadShape &shape, const int32_t *targets);
-
 /// Labelled rows, gathered. `hidden` has room for the plan's blockRows; rows
 /// beyond `count` are zero, so that a product prepared for more may be used.
 struct HeadBlock {
   const void *hidden;     ///< productType [blockRows, hidden]
   const int32_t *numbers; ///< [count]: row numbers of the launch
   const int32_t *targets; ///< of all rows of the launch, by number
+  const ReplacedLogits &replaced; ///< of them too
   int64_t count;
   int64_t targetOf(int64_t row) const { return targets[numbers[row]]; }
 };
@@ -68,8 +39,8 @@ public:
 
   /// Walks over the panels [begin, end) of the words `w`. For each row of the
   /// block: its state is set, and `gradient` (f32 [blockRows, hidden], null:
-  /// none) becomes the sum over the words but the row's target of
-  /// e^(logit - maximum) * word.
+  /// none) becomes the sum over the words, but the row's target and those that
+  /// are replaced, of e^(logit - maximum) * word.
   Status walk(const HeadBlock &block, const void *w, int64_t begin,
               int64_t end, HeadRowState *states, float *gradient,
               const KernelObserver *observer, int64_t slot,
@@ -84,6 +55,8 @@ public:
   /// Rows that a product for `count` rows computes.
   int64_t paddedRows(int64_t count) const;
 
+  /// A given logit as the loss has it.
+  float capped(float logit) const;
   /// The derivative of a capped logit by the one before; 1 without a cap.
   float slopeAt(float logit) const {
     const float t = plan.cap == 0 ? 0 : logit / plan.cap;
@@ -124,6 +97,7 @@ private:
   void setTargetFactor(const HeadBlock &block, const Panel &panel, int64_t row,
                        float factor) const;
   void clearFactors(const Panel &panel, int64_t begin, int64_t end) const;
+  void clearReplaced(const HeadBlock &block, const Panel &panel) const;
 
   HeadPlan plan;
   std::vector<int64_t> ladder; ///< numbers of rows, fewest first

@@ -29,13 +29,14 @@ private:
   /// the launch has none.
   struct Operands {
     void *hidden, *w, *targets, *loss, *count, *correct, *dhidden, *dw;
+    void *columns, *words, *dcolumns;
     void *rowLosses, *labelled, *logits, *gathered, *panel, *gradient, *scratch;
   };
   /// Labelled rows [first, first + rows).
   struct Chunk {
     int64_t first = 0, rows = 0;
     CudaLaunch gather, softmax, scatter;
-    std::optional<CudaLaunch> cap;
+    std::optional<CudaLaunch> cap, replace, take;
   };
   /// Words [first, first + words) of the vocabulary.
   struct Panel {
@@ -45,6 +46,7 @@ private:
 
   HeadLoss(const KernelRequest &request, CudaContext &context);
   Status addRowLaunches(const KernelRequest &request);
+  Status addReplaced(const KernelRequest &request);
   Status addChunks(const KernelRequest &request);
   Status addPanels();
   Status addProducts();
@@ -68,6 +70,7 @@ private:
   Plan plan;
   bool hasWeightGradient = false;
   CudaLaunch findLabelled, clearUnlabelled;
+  std::optional<CudaLaunch> clearColumns;
   std::vector<Chunk> chunks;
   std::vector<CudaLaunch> sums; ///< by the number of chunks computed
   std::vector<Panel> panels;
@@ -92,6 +95,9 @@ HeadLoss::Operands HeadLoss::operandsOf(const CudaKernelArgs &args) const {
           b[5],
           plan.hasGradient ? b[6] : nullptr,
           plan.hasGradient ? b[7] : nullptr,
+          b[plan.hasGradient ? 8 : 6],
+          b[plan.hasGradient ? 9 : 7],
+          plan.hasGradient ? b[10] : nullptr,
           plan.rowLosses.in(workspace),
           plan.labelled.in(workspace),
           plan.logits.in(workspace),
@@ -126,6 +132,10 @@ Status HeadLoss::enqueueChunk(const Chunk &chunk, const Operands &operands,
                      movedBy(operands.logits, uint64_t(panel.first) * 4),
                      operands.scratch, args.stream));
   }
+  void *const replacing[] = {operands.logits, operands.labelled,
+                             operands.columns, operands.words};
+  if (chunk.replace)
+    QLORA_RETURN_IF_ERROR(chunk.replace->enqueue(replacing, args));
   void *const capping[] = {operands.logits};
   if (chunk.cap)
     QLORA_RETURN_IF_ERROR(chunk.cap->enqueue(capping, args));
@@ -140,6 +150,10 @@ Status HeadLoss::enqueueChunk(const Chunk &chunk, const Operands &operands,
 
 Status HeadLoss::enqueueGradients(const Chunk &chunk, const Operands &operands,
                                   const CudaKernelArgs &args) const {
+  void *const taking[] = {operands.logits, operands.labelled,
+                          operands.dcolumns, operands.words};
+  if (chunk.take)
+    QLORA_RETURN_IF_ERROR(chunk.take->enqueue(taking, args));
   for (const Panel &panel : panels) {
     QLORA_ASSIGN_OR_RETURN(const void *words, panelOf(panel, operands, args));
     QLORA_RETURN_IF_ERROR(
@@ -191,6 +205,9 @@ Status HeadLoss::enqueue(const CudaKernelArgs &args) {
   if (plan.hasGradient) {
     void *const clearing[] = {operands.targets, operands.dhidden};
     QLORA_RETURN_IF_ERROR(clearUnlabelled.enqueue(clearing, args));
+    void *const columns[] = {operands.targets, operands.dcolumns};
+    if (clearColumns)
+      QLORA_RETURN_IF_ERROR(clearColumns->enqueue(columns, args));
   }
   const int64_t rows = std::min(args.labelledRows, plan.rows);
   const auto count = static_cast<size_t>(blocksOf(rows, plan.chunkRows));
@@ -281,6 +298,35 @@ Status HeadLoss::addChunks(const KernelRequest &request) {
   return Status::ok();
 }
 
+/// Logits that are given, and their gradient.
+Status HeadLoss::addReplaced(const KernelRequest &request) {
+  const int64_t replaced = request.constant("replaced");
+  if (replaced == 0)
+    return Status::ok();
+  const std::string type(dtypeName(request.type("columns")));
+  for (Chunk &chunk : chunks) {
+    const int64_t constants[] = {chunk.first, plan.vocab, replaced};
+    const auto prepare = [&](const std::string &symbol) {
+      return CudaLaunch::prepare(context, symbol, {chunk.rows, kHeadThreads},
+                                 constants);
+    };
+    QLORA_ASSIGN_OR_RETURN(chunk.replace,
+                           prepare("qlora_head_replace_" + type));
+    if (plan.hasGradient) {
+      QLORA_ASSIGN_OR_RETURN(
+          chunk.take, prepare(fmt::format("qlora_head_take_{}_{}",
+                                          dtypeName(plan.productType), type)));
+    }
+  }
+  if (!plan.hasGradient)
+    return Status::ok();
+  const int64_t shape[] = {replaced, replaced};
+  QLORA_ASSIGN_OR_RETURN(clearColumns,
+                         CudaLaunch::prepare(context, "qlora_head_clear_" + type,
+                                             {plan.rows, kHeadThreads}, shape));
+  return Status::ok();
+}
+
 Status HeadLoss::addPanels() {
   for (int64_t first = 0; first < plan.vocab; first += plan.panelRows) {
     Panel panel;
@@ -328,6 +374,7 @@ PreparedCudaKernel HeadLoss::prepare(const KernelRequest &request,
   std::unique_ptr<HeadLoss> kernel(new HeadLoss(request, context));
   QLORA_RETURN_IF_ERROR(kernel->addRowLaunches(request));
   QLORA_RETURN_IF_ERROR(kernel->addChunks(request));
+  QLORA_RETURN_IF_ERROR(kernel->addReplaced(request));
   QLORA_RETURN_IF_ERROR(kernel->addPanels());
   QLORA_RETURN_IF_ERROR(kernel->addProducts());
   return std::unique_ptr<CudaKernel>(std::move(kernel));

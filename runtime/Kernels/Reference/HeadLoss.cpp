@@ -26,6 +26,10 @@ struct ReferenceRow {
   double weight(int64_t word, int64_t i) const {
     return loadElement(shape.weightType, operands.w, word * shape.hidden + i);
   }
+  float capped(double logit) const {
+    return float(shape.cap == 0 ? logit
+                                : shape.cap * std::tanh(logit / shape.cap));
+  }
   void computeLogits() const;
   double logSumExp() const;
   void addGradients(double lse) const;
@@ -38,9 +42,10 @@ void ReferenceRow::computeLogits() const {
     double sum = 0;
     for (int64_t i = 0; i < shape.hidden; ++i)
       sum += hidden(i) * weight(word, i);
-    logits[word] =
-        float(shape.cap == 0 ? sum : shape.cap * std::tanh(sum / shape.cap));
+    logits[word] = capped(sum);
   }
+  for (const auto word : operands.replaced.words)
+    logits[word.number] = capped(operands.replaced.at(row, word));
 }
 
 double ReferenceRow::logSumExp() const {
@@ -59,6 +64,11 @@ void ReferenceRow::addGradients(double lse) const {
         std::exp(logits[word] - lse) - (word == target ? 1 : 0);
     logits[word] = float(gradient * (1 - t * t));
   }
+  for (const auto word : operands.replaced.words) {
+    storeElement(shape.columnsType, operands.dcolumns,
+                 row * shape.replaced + word.column, logits[word.number]);
+    logits[word.number] = 0;
+  }
   for (int64_t i = 0; i < shape.hidden; ++i) {
     double sum = 0;
     for (int64_t word = 0; word < shape.vocab; ++word)
@@ -75,8 +85,8 @@ void ReferenceRow::addGradients(double lse) const {
 
 static Status runReference(const HeadShape &shape,
                            const LibraryKernelArgs &args, bool hasGradient) {
-  const HeadOperands operands = HeadOperands::of(args, hasGradient);
-  QLORA_RETURN_IF_ERROR(checkTargets(shape, operands.targets));
+  QLORA_ASSIGN_OR_RETURN(const HeadOperands operands,
+                         HeadOperands::of(args, shape, hasGradient));
   std::vector<double> losses(static_cast<size_t>(shape.lines));
   std::fill_n(operands.count, shape.lines, 0.0f);
   std::vector<float> logits(static_cast<size_t>(shape.vocab));
@@ -88,6 +98,9 @@ static Status runReference(const HeadShape &shape,
       for (int64_t i = 0; hasGradient && i < shape.hidden; ++i)
         storeElement(shape.dhiddenType, operands.dhidden, row * shape.lddh + i,
                      0.0f);
+      for (int64_t i = 0; hasGradient && i < shape.replaced; ++i)
+        storeElement(shape.columnsType, operands.dcolumns,
+                     row * shape.replaced + i, 0.0f);
       continue;
     }
     line.computeLogits();

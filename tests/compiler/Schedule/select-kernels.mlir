@@ -84,9 +84,9 @@ program.entry evaluate batch 1 length 4 {
 
 // CUDA's head takes the rows of a chunk that it likes, where its workspace need
 // not be small: 256 (128 MiB of logits are less than that), or up to 1,024.
-// TUNED: program.launch @head_loss.cuda({{.*}} constants [300, 8, 200000, 8, 0, 256, 1]
-// LARGE: program.launch @head_loss.cuda({{.*}} constants [300, 8, 200000, 8, 0, 300, 1]
-// ROOMLESS: program.launch @head_loss.cuda({{.*}} constants [300, 8, 200000, 8, 0, 64, 1]
+// TUNED: program.launch @head_loss.cuda({{.*}} constants [300, 8, 200000, 8, 0, 256, 1, 0]
+// LARGE: program.launch @head_loss.cuda({{.*}} constants [300, 8, 200000, 8, 0, 300, 1, 0]
+// ROOMLESS: program.launch @head_loss.cuda({{.*}} constants [300, 8, 200000, 8, 0, 64, 1, 0]
 program.kernel @head_loss attributes {op = "head_loss"} {
 }
 program.entry evaluate batch 1 length 300 {
@@ -96,7 +96,7 @@ program.entry evaluate batch 1 length 300 {
   %loss = program.buffer activation bytes 4 : f32
   %count = program.buffer activation bytes 4 : f32
   %correct = program.buffer activation bytes 1200 : i32
-  program.launch @head_loss(%hidden read f32, %w read f32, %targets read i32, %loss write f32, %count write f32, %correct write i32) absent [6] constants [300, 8, 200000, 8, 0, 64, 1] rows 0 label "head"
+  program.launch @head_loss(%hidden read f32, %w read f32, %targets read i32, %loss write f32, %count write f32, %correct write i32) absent [6, 7, 8] constants [300, 8, 200000, 8, 0, 64, 1, 0] rows 0 label "head"
 }
 
 // What the chosen rows replace is gone.

@@ -58,7 +58,7 @@ model.parameter @w : tensor<8xf32> {file = "a", init = "zero"}
 
 // -----
 
-// expected-error @+1 {{(C2) expects zero, kaiming, gaussian, normal, factor or computed as init, but got 'ones'}}
+// expected-error @+1 {{(C2) expects zero, kaiming, gaussian, normal, factor, computed or rows as init, but got 'ones'}}
 model.parameter @w : tensor<8xf32> {init = "ones"}
 
 // -----
@@ -384,6 +384,14 @@ func.func @head_loss_c3(%h: tensor<2x4x64xf32>, %w: tensor<16x64x!model.quantize
 func.func @head_loss_c4(%h: tensor<2x4x8xf32>, %w: tensor<16x8xf32>, %t: tensor<2x4xi32>) {
   // expected-error @+1 {{(C4) expects results of type 'tensor<1xf32>' or 'tensor<2xf32>' twice and [B, T] i32}}
   %0, %1, %2 = model.head_loss %h, %w, %t : (tensor<2x4x8xf32>, tensor<16x8xf32>, tensor<2x4xi32>) -> (tensor<2xf32>, tensor<1xf32>, tensor<2x4xi32>)
+  return
+}
+
+// -----
+
+func.func @head_loss_c6(%h: tensor<2x4x8xf32>, %w: tensor<16x8xf32>, %t: tensor<2x4xi32>, %z: tensor<2x4x3xf32>, %n: tensor<2xf32>) {
+  // expected-error @+1 {{(C6) expects columns [B, T, k] and the words of them, f32 [k], but got}}
+  %0, %1, %2 = model.head_loss %h, %w, %t columns %z, %n : (tensor<2x4x8xf32>, tensor<16x8xf32>, tensor<2x4xi32>, tensor<2x4x3xf32>, tensor<2xf32>) -> (tensor<1xf32>, tensor<1xf32>, tensor<2x4xi32>)
   return
 }
 

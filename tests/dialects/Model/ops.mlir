@@ -41,6 +41,14 @@ func.func @library(%ids: tensor<?x?xi32>, %segments: tensor<?x?xi32>)
   %capped, %cl = model.attention %z, %k#0, %k#1, %segments sinks %sinks {heads = 4, kv_heads = 2, head_dim = 8, window = 0, scale = 0.5 : f64, cap = 50.0 : f64} : (tensor<?x?x32xf32>, tensor<?x?x16xf32>, tensor<?x?x16xf32>, tensor<?x?xi32>, tensor<4xf32>) -> (tensor<?x?x32xf32>, tensor<?x4x?xf32>)
   // CHECK: model.concat %[[K]]#1, %[[K]]#0 : (tensor<?x?x16xf32>, tensor<?x?x16xf32>) -> tensor<?x?x32xf32>
   %c = model.concat %k#1, %k#0 : (tensor<?x?x16xf32>, tensor<?x?x16xf32>) -> tensor<?x?x32xf32>
+  // CHECK: %[[LIST:.*]] = model.token_list {tokens = array<i64: 95, 7>} : tensor<2xf32>
+  %list = model.token_list {tokens = array<i64: 95, 7>} : tensor<2xf32>
+  // CHECK: %[[IS:.*]], %[[REST:.*]] = model.match_tokens %{{.*}}, %[[LIST]] : (tensor<?x?xi32>, tensor<2xf32>) -> (tensor<?x?x2xf32>, tensor<?x?xf32>)
+  %is, %rest = model.match_tokens %ids, %list : (tensor<?x?xi32>, tensor<2xf32>) -> (tensor<?x?x2xf32>, tensor<?x?xf32>)
+  // CHECK: model.scale_rows %[[A]], %[[REST]] : (tensor<?x?x32xf32>, tensor<?x?xf32>) -> tensor<?x?x32xf32>
+  %scaled = model.scale_rows %a, %rest : (tensor<?x?x32xf32>, tensor<?x?xf32>) -> tensor<?x?x32xf32>
+  // CHECK: model.head_loss %[[A]], %[[E]], %{{.*}} columns %[[IS]], %[[LIST]] : (tensor<?x?x32xf32>, tensor<96x32xbf16>, tensor<?x?xi32>, tensor<?x?x2xf32>, tensor<2xf32>) -> (tensor<1xf32>, tensor<1xf32>, tensor<?x?xi32>)
+  %l2, %n2, %c2 = model.head_loss %a, %e, %ids columns %is, %list : (tensor<?x?x32xf32>, tensor<96x32xbf16>, tensor<?x?xi32>, tensor<?x?x2xf32>, tensor<2xf32>) -> (tensor<1xf32>, tensor<1xf32>, tensor<?x?xi32>)
   // CHECK: %[[LOSS:.*]], %[[COUNT:.*]], %[[CORRECT:.*]] = model.head_loss %[[A]], %[[E]], %{{.*}} : (tensor<?x?x32xf32>, tensor<96x32xbf16>, tensor<?x?xi32>) -> (tensor<1xf32>, tensor<1xf32>, tensor<?x?xi32>)
   %loss, %count, %correct = model.head_loss %a, %e, %ids : (tensor<?x?x32xf32>, tensor<96x32xbf16>, tensor<?x?xi32>) -> (tensor<1xf32>, tensor<1xf32>, tensor<?x?xi32>)
   return %loss, %count, %correct : tensor<1xf32>, tensor<1xf32>, tensor<?x?xi32>

@@ -225,6 +225,32 @@ TEST(Options, KindsOfAdaptersThatPeftDoesNotJoin) {
   EXPECT_EQ(refusal("finetuning_type: full\nmodules_to_save: [lm_head]\n"),
             "modules_to_save does not go with finetuning_type full, which "
             "trains the weights themselves; leave one of them out");
+  EXPECT_EQ(refusal("finetuning_type: full\ntrainable_token_indices: [5]\n"),
+            "trainable_token_indices does not go with finetuning_type full, "
+            "which trains the weights themselves; leave one of them out");
+}
+
+TEST(Options, TrainedTokensAreWordsOnce) {
+  const auto tokensOf = [](const std::string &yaml) {
+    Options options;
+    const Status status = options.applyYaml(writeFile("t.yaml", yaml));
+    return status.isOk() ? options.value("trainable_token_indices").dump()
+                         : status.message();
+  };
+  EXPECT_EQ(tokensOf("lora_r: 4\n"), "[]");
+  // As they are, since rows of an adapter are in their order.
+  EXPECT_EQ(tokensOf("trainable_token_indices: [32000, 0, 17]\n"),
+            "[32000,0,17]");
+  EXPECT_EQ(tokensOf("peft_trainable_token_indices: 5, 4\n"), "[5,4]");
+  for (const auto &[value, message] :
+       {std::pair("[5, 17, 5]", "has 5 twice"),
+        std::pair("[-5]", "expects a number from 0 to 16777215, but got -5"),
+        std::pair("{embed_tokens: [5]}",
+                  "a list of numbers, which are words of the input embedding")})
+    EXPECT_NE(tokensOf(fmt::format("trainable_token_indices: {}\n", value))
+                  .find(message),
+              std::string::npos)
+        << value;
 }
 
 TEST(Options, ABaseHasOneFormat) {

@@ -270,8 +270,10 @@ TEST(CostModel, OnCudaAMixedProductConvertsFirst) {
 }
 
 TEST(CostModel, OnCudaTheHeadIsChunksOfProducts) {
-  std::vector<std::optional<qlora_dtype>> dtypes(9, QLORA_DTYPE_BF16);
-  dtypes[findKernelOp("head_loss_grad")->operandIndex("dw")] = std::nullopt;
+  std::vector<std::optional<qlora_dtype>> dtypes;
+  for (const KernelOperand &operand : findKernelOp("head_loss_grad")->operands)
+    dtypes.push_back(operand.isOptional ? std::nullopt
+                                        : std::optional(QLORA_DTYPE_BF16));
   KernelRequest head = request("head_loss_grad",
                                {{"rows", 10},
                                 {"hidden_size", 20},
@@ -279,7 +281,8 @@ TEST(CostModel, OnCudaTheHeadIsChunksOfProducts) {
                                 {"ldh", 20},
                                 {"lddh", 20},
                                 {"chunk_rows", 4},
-                                {"lines", 1}},
+                                {"lines", 1},
+                                {"replaced", 0}},
                                dtypes);
   // The list of rows; chunks of 4, 4 and 2 rows: gather, logits, softmax,
   // gradient, scatter; then the sum.

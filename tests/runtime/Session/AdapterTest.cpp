@@ -143,6 +143,23 @@ TEST_F(Adapter, SaysWhichModulesWereLeftOut) {
   }
 }
 
+TEST_F(Adapter, SaysWhichRowsItHas) {
+  EXPECT_EQ(adapterConfig(module, options)["trainable_token_indices"], nullptr);
+  EXPECT_EQ(check({{"trainable_token_indices", json::array({5})}}),
+            "'/adapter_config.json': trainable_token_indices is [5], but this "
+            "program was compiled for []");
+  // PEFT's other form: of a module by its name.
+  EXPECT_EQ(check({{"trainable_token_indices",
+                    {{"embed_tokens", json::array({5})}}}}),
+            "'/adapter_config.json': trainable_token_indices is [5], but this "
+            "program was compiled for []");
+  Options some;
+  ASSERT_TRUE(
+      some.applyRecorded(R"({"trainable_token_indices": [17, 5]})").isOk());
+  EXPECT_EQ(adapterConfig(module, some)["trainable_token_indices"],
+            json({17, 5}));
+}
+
 TEST_F(Adapter, SaysWhichWayTheWeightsAre) {
   Options inOut;
   ASSERT_TRUE(inOut.applyRecorded(R"({"adapts_in_out": true})").isOk());

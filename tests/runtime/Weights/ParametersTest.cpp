@@ -294,6 +294,58 @@ TEST(Parameters, InitsByKindSeedAndName) {
   EXPECT_EQ(initial(tables, 7), std::vector<float>(16, 0.0f));
 }
 
+TEST(Parameters, RowsOfWordsAreTheWeightsOwn) {
+  const TemporaryFolder folder;
+  // bf16 numbers 1, 2, 3 and so on of a table [6, 4].
+  std::vector<uint16_t> table;
+  for (int i = 1; i <= 24; ++i) {
+    const auto value = static_cast<float>(i);
+    uint32_t bits = 0;
+    std::memcpy(&bits, &value, sizeof(bits));
+    table.push_back(static_cast<uint16_t>(bits >> 16));
+  }
+  ASSERT_TRUE(writeSafetensors(
+                  folder.path("model.safetensors"),
+                  {{"m.embed.weight",
+                    SafetensorsDtype::kBF16,
+                    {6, 4},
+                    {reinterpret_cast<const uint8_t *>(table.data()), 48}}},
+                  {})
+                  .isOk());
+  DemoTables tables;
+  qlora_parameter &frozen = tables.parameters[0];
+  frozen.name = "m.embed.weight";
+  frozen.rank = 2;
+  frozen.shape[0] = 6;
+  frozen.shape[1] = 4;
+  frozen.bytes = 96;
+  frozen.file_dtype = QLORA_DTYPE_BF16;
+  tables.arenas[kDemoFrozen].bytes = 96;
+  tables.parameters[1].name =
+      "base_model.model.m.embed.token_adapter.trainable_tokens_delta";
+  tables.parameters[1].init = QLORA_INIT_ROWS;
+  tables.operands.clear();
+  tables.commands.clear();
+  tables.entries.clear();
+  auto module = tables.load();
+  ASSERT_TRUE(module.isOk()) << module.status().message();
+  auto model = ModelFiles::open(folder.path());
+  ASSERT_TRUE(model.isOk()) << model.status().message();
+  std::vector<float> values(16, NAN);
+  HostArena arena({reinterpret_cast<uint8_t *>(values.data()), 64});
+  ParameterSources sources = {&*model};
+  const auto fill = [&](std::vector<int64_t> tokens) {
+    sources.tokens = std::move(tokens);
+    return fillTrainable(*module, sources, arena).message();
+  };
+  EXPECT_EQ(fill({5, 0, 3, 1}), "");
+  EXPECT_EQ(values, (std::vector<float>{21, 22, 23, 24, 1, 2, 3, 4, 13, 14, 15,
+                                        16, 5, 6, 7, 8}));
+  EXPECT_HAS(fill({5, 0, 6, 1}), "'m.embed.weight' has no row 6");
+  EXPECT_HAS(fill({5}), "is not of the 1 trainable_token_indices of a weight "
+                        "'m.embed.weight'; compile it again");
+}
+
 /// Fills the demo's adapter from a file with one tensor of that name.
 Status fillFromAdapter(const std::string &name, std::vector<int64_t> shape,
                        std::vector<float> &out) {

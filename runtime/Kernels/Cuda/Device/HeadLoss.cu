@@ -240,6 +240,49 @@ qlora_head_cap(const __grid_constant__ qlora_cuda_args args) {
     row[word] = cap * tanhf(row[word] / cap);
 }
 
+// Logits that are given -------------------------------------------------------
+
+/// One block is one row of the chunk. Calls each(element of columns, word).
+/// Constants: the chunk's first row, vocab, how many are given.
+template <typename Each>
+QLORA_DEVICE void forReplaced(const qlora_cuda_args &args, Each each) {
+  const int64_t row =
+      qlora_load_i32(args.buffers[1], args.constants[0] + blockIdx.x);
+  const int64_t vocab = args.constants[1], count = args.constants[2];
+  const float *words = qlora_at<float>(args.buffers[3], 0);
+  for (int64_t i = threadIdx.x; row >= 0 && i < count; i += kHeadThreads)
+    if (words[i] >= 0 && words[i] < float(vocab))
+      each(row * count + i, int64_t(words[i]));
+}
+
+/// Buffers: logits f32 [chunk, vocab], labelled, columns, words.
+template <typename Columns>
+QLORA_DEVICE void replaceLogits(const qlora_cuda_args &args) {
+  float *logits =
+      qlora_at<float>(args.buffers[0], blockIdx.x * args.constants[1]);
+  forReplaced(args, [&](int64_t element, int64_t word) {
+    logits[word] = Columns::load(args.buffers[2], element);
+  });
+}
+
+/// What softmax left of them goes to dcolumns, and becomes 0. Buffers: logits
+/// narrowed in their rows, labelled, dcolumns, words.
+template <typename Gradient, typename Columns>
+QLORA_DEVICE void takeGradient(const qlora_cuda_args &args) {
+  float *row = qlora_at<float>(args.buffers[0], blockIdx.x * args.constants[1]);
+  forReplaced(args, [&](int64_t element, int64_t word) {
+    Columns::store(args.buffers[2], element, Gradient::load(row, word));
+    Gradient::store(row, word, 0.0f);
+  });
+}
+
+QLORA_HEAD_ROWS(qlora_head_replace_f32, replaceLogits<qlora_f32>)
+QLORA_HEAD_ROWS(qlora_head_replace_bf16, replaceLogits<qlora_bf16>)
+QLORA_HEAD_ROWS(qlora_head_take_f32_f32, takeGradient<qlora_f32, qlora_f32>)
+QLORA_HEAD_ROWS(qlora_head_take_f32_bf16, takeGradient<qlora_f32, qlora_bf16>)
+QLORA_HEAD_ROWS(qlora_head_take_bf16_f32, takeGradient<qlora_bf16, qlora_f32>)
+QLORA_HEAD_ROWS(qlora_head_take_bf16_bf16, takeGradient<qlora_bf16, qlora_bf16>)
+
 /// The derivative of a capped logit by the one before; without a cap
 /// `inverse` is 0.
 QLORA_DEVICE float headSlope(float logit, float inverse) {

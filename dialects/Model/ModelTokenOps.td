@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: MIT
+
+// Row ops about single words of the vocabulary, of which rows of an embedding
+// are trained (PEFT's trainable_token_indices). To be included by ModelOps.td,
+// whose conventions and classes hold.
+//
+//   %list = model.token_list {tokens = [5, 17]} : tensor<2xf32>
+//   %is, %rest = model.match_tokens %ids, %list   // [B, T, 2] and [B, T]
+//   %x0 = model.embedding %ids, %w
+//   %x1 = model.scale_rows %x0, %rest             // 0 for tokens 5 and 17
+//   %x = model.linear %is, %rows layout in_out init %x1
+
+#ifndef QLORA_DIALECTS_MODEL_MODELTOKENOPS_TD
+#define QLORA_DIALECTS_MODEL_MODELTOKENOPS_TD
+
+def Model_TokenListOp : Model_Row<"token_list"> {
+  let summary = "numbers of words of the vocabulary";
+  let description = [{
+    f32 [k]. (C1) the result has as many elements as there are tokens, at least
+    one. (C2) tokens are in [0, 2^24), so that f32 has each, and differ.
+  }];
+  let ownArguments = (ins DenseI64ArrayAttr:$tokens);
+  let results = (outs Model_FloatTensor:$result);
+  let assemblyFormat = "attr-dict `:` type($result)";
+  let hasVerifier = 1;
+}
+
+def Model_MatchTokensOp
+    : Model_Row<"match_tokens",
+        [DeclareOpInterfaceMethods<Model_RowOp, ["isScalarResult"]>]> {
+  let summary = "which of some tokens each id is";
+  let description = [{
+    ids i32 [B, T], tokens f32 [k]: matches [B, T, k], 1 where the id is that
+    token, else 0; rest f32 [B, T], 1 where it is none of them, else 0. (C1) ids
+    is [B, T] i32, and rest [B, T] f32. (C2) matches are as wide as tokens.
+  }];
+  let ownArguments = (ins Model_Tensor:$ids, Model_FloatTensor:$tokens);
+  let results = (outs Model_FloatTensor:$matches, Model_FloatTensor:$rest);
+  let assemblyFormat =
+      "$ids `,` $tokens attr-dict `:` functional-type(operands, results)";
+  let hasVerifier = 1;
+}
+
+def Model_ScaleRowsOp : Model_Row<"scale_rows"> {
+  let summary = "y = x * factor, one factor for each row";
+  let description = [{
+    x [B, T, C], factors [B, T]. (C1) there is a factor for each row of x. (C2)
+    y has x's type.
+  }];
+  let ownArguments = (ins Model_FloatTensor:$x, Model_FloatTensor:$factors);
+  let results = (outs Model_FloatTensor:$result);
+  let assemblyFormat =
+      "$x `,` $factors attr-dict `:` functional-type(operands, results)";
+  let hasVerifier = 1;
+}
+
+#endif // QLORA_DIALECTS_MODEL_MODELTOKENOPS_TD

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: MIT
+
+#include "runtime/Kernels/Cpu/HeadOperands.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "runtime/Kernels/Cpu/Convert.h"
+
+namespace qlora {
+
+HeadShape HeadShape::of(const KernelRequest &r) {
+  const bool hasGradient = r.op->name == "head_loss_grad";
+  return {r.constant("rows"),
+          r.constant("hidden_size"),
+          r.constant("vocab"),
+          r.constant("ldh"),
+          hasGradient ? r.constant("lddh") : 0,
+          r.constant("lines"),
+          static_cast<float>(r.constantAsDouble("cap")),
+          r.type("hidden"),
+          r.type("w"),
+          hasGradient ? r.type("dhidden") : QLORA_DTYPE_F32,
+          r.type("columns"),
+          r.constant("replaced")};
+}
+
+std::span<const ReplacedLogits::Word>
+ReplacedLogits::in(int64_t first, int64_t count) const {
+  const auto from = [&](int64_t number) {
+    return std::ranges::lower_bound(words, number, {}, &Word::number);
+  };
+  return {from(first), from(first + count)};
+}
+
+float ReplacedLogits::at(int64_t row, Word word) const {
+  return loadElement(type, columns,
+                     row * static_cast<int64_t>(words.size()) + word.column);
+}
+
+static Status findReplaced(const HeadShape &shape, const float *words,
+                           ReplacedLogits &replaced) {
+  for (int64_t column = 0; column < shape.replaced; ++column) {
+    const float word = words[column];
+    if (!(word >= 0 && word < static_cast<float>(shape.vocab)) ||
+        word != std::floor(word))
+      return Status::error(StatusCode::kInternal,
+                           "head_loss: replaces {}, which is no word of the "
+                           "vocabulary of {}",
+                           word, shape.vocab);
+    replaced.words.push_back({static_cast<int64_t>(word), column});
+  }
+  std::ranges::sort(replaced.words);
+  return Status::ok();
+}
+
+static Status checkTargets(const HeadShape &shape, const int32_t *targets) {
+  for (int64_t row = 0; row < shape.rows; ++row) {
+    const int32_t target = targets[row];
+    if (target != kNoTarget && (target < 0 || target >= shape.vocab))
+      return Status::error(StatusCode::kInternal,
+                           "head_loss: row {} has target {}, outside of the "
+                           "vocabulary of {}",
+                           row, target, shape.vocab);
+  }
+  return Status::ok();
+}
+
+StatusOr<HeadOperands> HeadOperands::of(const LibraryKernelArgs &args,
+                                        const HeadShape &shape,
+                                        bool hasGradient) {
+  HeadOperands operands = {args.buffers[0],
+                           args.buffers[1],
+                           bufferOf<const int32_t>(args, 2),
+                           bufferOf<float>(args, 3),
+                           bufferOf<float>(args, 4),
+                           bufferOf<int32_t>(args, 5)};
+  size_t next = 6;
+  if (hasGradient) {
+    operands.dhidden = args.buffers[next++];
+    operands.dw = bufferOf<float>(args, next++);
+  }
+  operands.replaced.columns = args.buffers[next++];
+  operands.replaced.type = shape.columnsType;
+  QLORA_RETURN_IF_ERROR(findReplaced(shape, bufferOf<const float>(args, next++),
+                                     operands.replaced));
+  if (hasGradient)
+    operands.dcolumns = args.buffers[next];
+  QLORA_RETURN_IF_ERROR(checkTargets(shape, operands.targets));
+  return operands;
+}
+
+} // namespace qlora

@@ -15,7 +15,7 @@
 
 namespace qlora {
 
-using nlohmann::json;
+using Json = nlohmann::json;
 
 std::string planTable(const std::string &title, std::span<const PlanRow> rows,
                       bool withMeasured) {
@@ -44,17 +44,17 @@ std::string planTable(const std::string &title, std::span<const PlanRow> rows,
 
 /// The entry that the activation arena is as large as, of what the compiler
 /// wrote beside the program; null where a program has none.
-static json largestEntry(const LoadedModule &module) {
-  json largest;
+static Json largestEntry(const LoadedModule &module) {
+  Json largest;
   const char *text = module.table().plan_json;
-  const json plan =
-      json::parse(text ? text : "", nullptr, /*allow_exceptions=*/false);
+  const Json plan =
+      Json::parse(text ? text : "", nullptr, /*allow_exceptions=*/false);
   uint64_t most = 0;
-  if (!plan.is_object() || !plan.value("entries", json()).is_array())
+  if (!plan.is_object() || !plan.value("entries", Json()).is_array())
     return largest;
-  for (const json &entry : plan["entries"]) {
-    const json bytes =
-        entry.is_object() ? entry.value("activation_bytes", json()) : json();
+  for (const Json &entry : plan["entries"]) {
+    const Json bytes =
+        entry.is_object() ? entry.value("activation_bytes", Json()) : Json();
     if (!bytes.is_number_unsigned() || bytes <= most)
       continue;
     most = bytes;
@@ -71,8 +71,8 @@ static std::vector<PlanRow> activationParts(const LoadedModule &module) {
       {"decoded", "decoded weights"},
       {"forward", "in the forward"},
       {"backward", "in the backward"}};
-  const json entry = largestEntry(module);
-  const json peak = entry.is_object() ? entry.value("peak", json()) : json();
+  const Json entry = largestEntry(module);
+  const Json peak = entry.is_object() ? entry.value("peak", Json()) : Json();
   std::vector<PlanRow> rows;
   for (const auto &[key, name] : kParts)
     if (peak.is_object() && peak.contains(key) &&

@@ -117,7 +117,7 @@ static std::string settingsText(const Run &run) {
   return text + row("device", std::string(run.device.name())) + "\n";
 }
 
-static std::string dataText(const Run &run, const DataSummary &data) {
+static std::string rowsText(const Run &run, const DataSummary &data) {
   const fs::path file(dataName(run.options, "train_file"));
   const auto count = [](int64_t number) {
     return formatCount(static_cast<uint64_t>(number));
@@ -167,7 +167,7 @@ std::string modelCard(const Run &run, const DataSummary &data,
                      header(base, isModel), kMark,
                      isModel ? "Fine-tuned" : "LoRA adapter of",
                      markdown(base), QLORA_VERSION) +
-         loadingText(run, base) + dataText(run, data) + settingsText(run) +
+         loadingText(run, base) + rowsText(run, data) + settingsText(run) +
          resultsText(run, result, metrics);
 }
 

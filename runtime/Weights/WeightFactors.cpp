@@ -20,7 +20,7 @@ namespace qlora {
 using nlohmann::json;
 
 /// Elements that are read at a time.
-static constexpr int64_t kWindow = int64_t{1} << 22;
+static constexpr int64_t kElementsAtOnce = int64_t{1} << 22;
 static constexpr std::string_view kEndOfA = ".lora_A.weight";
 
 static const qlora_parameter *findParameter(const LoadedModule &module,
@@ -77,8 +77,8 @@ static StatusOr<std::vector<float>> readWeight(const ModelFiles &model,
                        static_cast<qlora_dtype>(of.weight->file_dtype)));
   std::vector<float> values(static_cast<size_t>(out * in));
   std::vector<uint8_t> window;
-  for (int64_t first = 0; first < out * in; first += kWindow) {
-    const int64_t count = std::min(kWindow, out * in - first);
+  for (int64_t first = 0; first < out * in; first += kElementsAtOnce) {
+    const int64_t count = std::min(kElementsAtOnce, out * in - first);
     window.resize(static_cast<size_t>(count) * weightBytes(weight.dtype));
     QLORA_RETURN_IF_ERROR(weight.read(first, window));
     weightsToFloat(weight.dtype, window.data(), count, values.data() + first);

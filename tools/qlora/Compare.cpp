@@ -18,8 +18,6 @@
 
 namespace qlora {
 
-static constexpr OptionScope kRun = OptionScope::kRun;
-
 static const OptionRow kCompareOptions[] = {
     {"output", OptionType::kPath, "compare.html", kRun, "Compare",
      "the page, with loss against tokens and against time", "o"},

@@ -22,8 +22,6 @@ namespace qlora {
 
 namespace fs = std::filesystem;
 
-static constexpr OptionScope kRun = OptionScope::kRun;
-
 static const OptionRow kMemoryOptions[] = {
     {"base", OptionType::kNames, "[nf4, bf16]", kRun, "Memory",
      "formats of the frozen weights"},

@@ -10,9 +10,13 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/Base/OptionTable.h"
 #include "runtime/Base/Status.h"
 
 namespace qlora {
+
+/// Of the rows of their option tables.
+inline constexpr OptionScope kRun = OptionScope::kRun;
 
 struct ToolCommand {
   std::string tool; ///< "qloracc"

@@ -18,7 +18,6 @@
 
 namespace qlora {
 
-static constexpr OptionScope kRun = OptionScope::kRun;
 static constexpr OptionScope kProgram = OptionScope::kProgram;
 
 static const OptionRow kTrainOptions[] = {

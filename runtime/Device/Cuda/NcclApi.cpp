@@ -10,7 +10,7 @@
 
 namespace qlora {
 
-static constexpr const char *kFile = "libnccl.so.2";
+static constexpr const char *kNcclFile = "libnccl.so.2";
 /// 10000 * major + 100 * minor + patch; until 2.8, 1000 * major + ...
 static constexpr int kMinVersion = 21400;
 static constexpr int kFirstLongVersion = 10000;
@@ -53,7 +53,7 @@ StatusOr<Nccl> Nccl::openFile(const char *file) {
 }
 
 StatusOr<const Nccl *> Nccl::open() {
-  static const StatusOr<Nccl> nccl = openFile(kFile);
+  static const StatusOr<Nccl> nccl = openFile(kNcclFile);
   QLORA_RETURN_IF_ERROR(nccl.status());
   return &nccl.value();
 }

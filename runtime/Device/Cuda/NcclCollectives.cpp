@@ -21,7 +21,7 @@ using namespace std::chrono_literals;
 
 /// Of an abort, and of leaving the group. Below the time that a launcher gives
 /// ranks to end, so that the cause is heard.
-static constexpr auto kEndBound = 1s;
+static constexpr auto kAbortBound = 1s;
 /// Other ranks are asked for so often while the host waits.
 static constexpr auto kCheckInterval = 50ms;
 /// A rank whose end made work fail here is known to be gone after this.
@@ -64,7 +64,7 @@ NcclCollectives::~NcclCollectives() {
   if (!leave())
     abort();
   if (aborting.valid())
-    aborting.wait_for(kEndBound);
+    aborting.wait_for(kAbortBound);
 }
 
 /// Finalising waits until no rank works on another's memory any more.
@@ -72,7 +72,7 @@ bool NcclCollectives::leave() {
   if (!communicator || aborting.valid())
     return false;
   Status status = finish("ncclCommFinalize", nccl.commFinalize(communicator),
-                         kEndBound);
+                         kAbortBound);
   if (status.isOk())
     status = nccl.check(nccl.commDestroy(communicator), "ncclCommDestroy");
   if (status.isOk())

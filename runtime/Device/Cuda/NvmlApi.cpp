@@ -13,7 +13,7 @@
 
 namespace qlora {
 
-static constexpr const char *kFile = "libnvidia-ml.so.1";
+static constexpr const char *kNvmlFile = "libnvidia-ml.so.1";
 /// Processes that may start between two calls.
 static constexpr unsigned kSpare = 8;
 
@@ -33,7 +33,7 @@ StatusOr<Nvml> Nvml::openFile(const char *file) {
 }
 
 StatusOr<const Nvml *> Nvml::open() {
-  static const StatusOr<Nvml> nvml = openFile(kFile);
+  static const StatusOr<Nvml> nvml = openFile(kNvmlFile);
   QLORA_RETURN_IF_ERROR(nvml.status());
   return &nvml.value();
 }

@@ -43,7 +43,7 @@ qlora_platform_switch:
 namespace qlora::platform {
 
 static constexpr size_t kStackBytes = 64 << 10;
-static constexpr size_t kGuardBytes = 4096;
+static constexpr size_t kStackGuardBytes = 4096;
 
 void *FiberStacks::start(size_t stack, void (*entry)()) {
   // From the top: a return address that is never used, so that the alignment
@@ -64,7 +64,7 @@ size_t FiberStacks::take() {
   }
   void *memory = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED || mprotect(memory, kGuardBytes, PROT_NONE)) {
+  if (memory == MAP_FAILED || mprotect(memory, kStackGuardBytes, PROT_NONE)) {
     std::perror("cuda-platform: a thread's stack");
     std::abort();
   }

@@ -9,7 +9,7 @@
 
 namespace qlora::platform {
 
-static constexpr int kFresh = 0xff;
+static constexpr int kFreshShared = 0xff;
 static constexpr size_t kPieceBytes = 64;
 static constexpr int kBlocksToSee = 16;
 
@@ -21,14 +21,14 @@ void SharedMemory::beginLaunch(const qlora_host_image &ofImage,
 }
 
 void SharedMemory::beginBlock() {
-  std::memset(dynamicBytes.data(), kFresh, dynamicBytes.size());
+  std::memset(dynamicBytes.data(), kFreshShared, dynamicBytes.size());
   if (written->blocksSeen < kBlocksToSee) {
-    std::memset(image->sharedBegin, kFresh,
+    std::memset(image->sharedBegin, kFreshShared,
                 size_t(image->sharedEnd - image->sharedBegin));
     return;
   }
   for (const Range &range : written->ranges)
-    std::memset(range.begin, kFresh, range.bytes);
+    std::memset(range.begin, kFreshShared, range.bytes);
 }
 
 void SharedMemory::endBlock() {
@@ -48,7 +48,7 @@ void SharedMemory::findWritten() {
   for (const Range &range : written->ranges)
     std::fill(&isWritten[piece(range.begin)],
               &isWritten[piece(range.begin + range.bytes - 1)] + 1, 1);
-  static const std::vector<char> fresh(kPieceBytes, char(kFresh));
+  static const std::vector<char> fresh(kPieceBytes, char(kFreshShared));
   for (char *at = image->sharedBegin; at < image->sharedEnd;
        at += kPieceBytes) {
     const size_t bytes =

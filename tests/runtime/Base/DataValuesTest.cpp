@@ -15,7 +15,7 @@
 namespace qlora {
 namespace {
 
-std::string writeFile(const std::string &name, const std::string &text) {
+std::string dataFile(const std::string &name, const std::string &text) {
   const auto path = std::filesystem::path(testing::TempDir()) / name;
   std::filesystem::create_directories(path.parent_path());
   std::ofstream(path) << text;
@@ -36,7 +36,7 @@ std::string pathsOf(const Options &options) {
 }
 
 TEST(DataValues, SeveralPathsHaveWeights) {
-  auto yaml = writeFile("w/w.yaml", "train_file:\n  - a.jsonl:0.5\n"
+  auto yaml = dataFile("w/w.yaml", "train_file:\n  - a.jsonl:0.5\n"
                                     "  - {path: b.jsonl, weight: 3}\n"
                                     "  - path: c:2\n");
   Options options;
@@ -56,7 +56,7 @@ TEST(DataValues, SeveralPathsHaveWeights) {
 }
 
 TEST(DataValues, AFileOfTheWholeNameHasNoWeight) {
-  const std::string file = writeFile("x.jsonl:2", "");
+  const std::string file = dataFile("x.jsonl:2", "");
   OptionSetting flags[] = {setting("train_file", file)};
   Options options;
   ASSERT_TRUE(options.applySettings(flags).isOk());
@@ -78,7 +78,7 @@ TEST(DataValues, RefusesWeightsAndColumnsThatAreNone) {
   }
   Options options;
   EXPECT_THAT(options
-                  .applyYaml(writeFile("x.yaml", "train_file: [{file: a}]\n"))
+                  .applyYaml(dataFile("x.yaml", "train_file: [{file: a}]\n"))
                   .message(),
               testing::HasSubstr("expects a path, or {path: FILE, weight: "
                                  "NUMBER}, but got {\"file\":\"a\"}"));

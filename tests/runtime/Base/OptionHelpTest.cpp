@@ -16,7 +16,7 @@ static const OptionRow kTool[] = {
     {"cache", OptionType::kBool, "true", OptionScope::kRun, "Tool", "keep"},
 };
 
-static Tool tool() {
+static Tool helpTool() {
   return {.usage = "usage: tool\n",
           .common = {"output", "cache", "learning_rate", "compute_dtype",
                      "lora_target_modules", "memory_limit"},
@@ -30,7 +30,7 @@ static Tool tool() {
           .tables = {kTool, optionTable()}};
 }
 
-static std::string all() { return fullHelp(tool()); }
+static std::string all() { return fullHelp(helpTool()); }
 
 /// How often the help has this flag where flags stand.
 static int count(const std::string &help, const std::string &flag) {
@@ -67,7 +67,7 @@ TEST(OptionHelp, StaysWithinAScreen) {
 }
 
 TEST(OptionHelp, IsLaidOutAsArgparseDoes) {
-  EXPECT_EQ(commonHelp(tool()), R"(usage: tool
+  EXPECT_EQ(commonHelp(helpTool()), R"(usage: tool
 
 options:
   -o, --output PATH     what to write

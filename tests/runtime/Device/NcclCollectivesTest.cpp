@@ -18,7 +18,7 @@ using fake::group;
 #define EXPECT_HAS(text, part)                                                 \
   EXPECT_NE((text).find(part), std::string::npos) << "in: " << (text)
 
-std::string refusal(const char *file) {
+std::string noNccl(const char *file) {
   const Status status = Nccl::openFile(file).status();
   EXPECT_EQ(status.code(), StatusCode::kUnavailable);
   EXPECT_EQ(status.message().find('\n'), std::string::npos);
@@ -26,11 +26,11 @@ std::string refusal(const char *file) {
 }
 
 TEST(NcclApi, SaysWhatIsMissing) {
-  EXPECT_HAS(refusal("libqlora-no-nccl.so.2"),
+  EXPECT_HAS(noNccl("libqlora-no-nccl.so.2"),
              "more than one GPU needs NCCL, but libqlora-no-nccl.so.2 cannot "
              "be opened (libqlora-no-nccl.so.2");
-  EXPECT_HAS(refusal("libqlora-no-nccl.so.2"), "install libnccl2 2.14 or later");
-  EXPECT_HAS(refusal(QLORA_BARE_DRIVER), "has no ncclGetVersion; update it");
+  EXPECT_HAS(noNccl("libqlora-no-nccl.so.2"), "install libnccl2 2.14 or later");
+  EXPECT_HAS(noNccl(QLORA_BARE_DRIVER), "has no ncclGetVersion; update it");
 }
 
 TEST(NcclApi, NamesErrors) {

@@ -70,7 +70,7 @@ protected:
 
 } // namespace
 
-static std::string contents(const fs::path &path) {
+static std::string bytesOf(const fs::path &path) {
   std::ostringstream text;
   text << std::ifstream(path).rdbuf();
   return text.str();
@@ -81,14 +81,14 @@ TEST_F(Adapter, TheNamedChatTemplateIsItsTokenizers) {
   std::ofstream(folder / "model/chat_template.jinja") << "the model's";
   set("chat_template", "qwen3-training");
   ASSERT_TRUE(write().isOk());
-  EXPECT_EQ(contents(written), "the model's");
+  EXPECT_EQ(bytesOf(written), "the model's");
   std::ofstream(folder / "mine") << "mine";
   set("chat_template", (folder / "mine").string());
   ASSERT_TRUE(write().isOk());
-  EXPECT_EQ(contents(written), "mine");
+  EXPECT_EQ(bytesOf(written), "mine");
   set("chat_template", "llama3");
   ASSERT_TRUE(write().isOk());
-  EXPECT_NE(contents(written).find("<|start_header_id|>"), std::string::npos);
+  EXPECT_NE(bytesOf(written).find("<|start_header_id|>"), std::string::npos);
   set("chat_template", (folder / "none").string());
   EXPECT_NE(write().message().find("none"), std::string::npos);
 }
@@ -106,7 +106,7 @@ TEST_F(Adapter, HasPeftsFilesNamesAndShapes) {
   EXPECT_EQ(file->metadata().at("format"), "pt");
   EXPECT_TRUE(fs::exists(folder / "out/tokenizer.json"));
   EXPECT_FALSE(fs::exists(folder / "out/.staging"));
-  json config = json::parse(contents(folder / "out/adapter_config.json"));
+  json config = json::parse(bytesOf(folder / "out/adapter_config.json"));
   EXPECT_EQ(config["base_model_name_or_path"], (folder / "model").string());
   EXPECT_EQ(config["target_modules"], json({"scores"}));
   EXPECT_EQ(config["lora_alpha"].dump(), "1");
@@ -187,7 +187,7 @@ TEST_F(Adapter, AnAdapterOfAnotherBaseIsRefused) {
 
 TEST_F(Adapter, AFullDiskLeavesTheEarlierAdapter) {
   ASSERT_TRUE(write().isOk());
-  std::string before = contents(folder / "out/adapter_model.safetensors");
+  std::string before = bytesOf(folder / "out/adapter_model.safetensors");
   pid_t child = fork();
   if (child == 0) {
     // The system then refuses to write past 100 bytes of any file.
@@ -200,7 +200,7 @@ TEST_F(Adapter, AFullDiskLeavesTheEarlierAdapter) {
   int status = -1;
   waitpid(child, &status, 0);
   EXPECT_EQ(status, 0);
-  EXPECT_EQ(contents(folder / "out/adapter_model.safetensors"), before);
+  EXPECT_EQ(bytesOf(folder / "out/adapter_model.safetensors"), before);
   EXPECT_FALSE(fs::exists(folder / "out/.staging"));
 }
 
@@ -225,10 +225,10 @@ TEST_F(Adapter, IsWrittenIntoTheSpaceThatWasReserved) {
   ASSERT_EQ(stat((folder / "out" / weights).c_str(), &after), 0);
   EXPECT_EQ(before.st_ino, after.st_ino);
   EXPECT_EQ(before.st_size, after.st_size);
-  const std::string prepared = contents(folder / "out" / weights);
+  const std::string prepared = bytesOf(folder / "out" / weights);
   fs::create_directories(folder / "model");
   ASSERT_TRUE(write().isOk());
-  EXPECT_EQ(contents(folder / "out" / weights), prepared);
+  EXPECT_EQ(bytesOf(folder / "out" / weights), prepared);
 }
 
 TEST_F(Adapter, NothingIsLeftOfOneThatGetsNoValues) {
@@ -261,7 +261,7 @@ TEST_F(Adapter, ReplacesTheTokenizerOfAnother) {
 TEST_F(Adapter, StaysWholeWhereItCannotBePutInPlace) {
   ASSERT_TRUE(write().isOk());
   const std::string untrained =
-      contents(folder / "out/adapter_model.safetensors");
+      bytesOf(folder / "out/adapter_model.safetensors");
   trained.assign(128, 1);
   const fs::path out = folder / "out", staging = out / ".staging";
   // The first file that is renamed, and the last; and a new start after both.
@@ -283,12 +283,12 @@ TEST_F(Adapter, StaysWholeWhereItCannotBePutInPlace) {
                       staging.string() + "'");
       }
       EXPECT_TRUE(holdsAdapter(staging));
-      const std::string kept = contents(staging / "adapter_model.safetensors");
+      const std::string kept = bytesOf(staging / "adapter_model.safetensors");
       EXPECT_EQ(kept.size(), untrained.size());
       EXPECT_NE(kept, untrained);
-      EXPECT_NE(contents(staging / "adapter_config.json"), "");
-      EXPECT_EQ(contents(staging / "tokenizer.json"), "{}");
-      EXPECT_EQ(contents(out / "vocab.json"), "an earlier one's");
+      EXPECT_NE(bytesOf(staging / "adapter_config.json"), "");
+      EXPECT_EQ(bytesOf(staging / "tokenizer.json"), "{}");
+      EXPECT_EQ(bytesOf(out / "vocab.json"), "an earlier one's");
     }
 }
 
@@ -305,7 +305,7 @@ TEST_F(Adapter, SaysWhatItCouldNotRemove) {
 TEST_F(Adapter, AFileInTheWayIsAnError) {
   std::ofstream(folder / "out") << "a file";
   EXPECT_FALSE(write().isOk());
-  EXPECT_EQ(contents(folder / "out"), "a file");
+  EXPECT_EQ(bytesOf(folder / "out"), "a file");
 }
 
 TEST_F(Adapter, OurOwnConfigurationCanContinue) {

@@ -14,7 +14,7 @@
 namespace qlora {
 namespace {
 
-bool equals(const std::string &file, const std::string &tensor,
+bool equalsStored(const std::string &file, const std::string &tensor,
             const uint8_t *bytes) {
   auto opened = SafetensorsFile::open(file);
   const SafetensorsTensor *found = opened->get(tensor).value();
@@ -45,9 +45,9 @@ TEST(StoredTensors, QuantizesRowsAsBitsandbytes) {
   ASSERT_TRUE(status.isOk()) << status.message();
   const std::string golden = kGoldens + "llama-int8/int8.safetensors";
   const std::string name = kWeight;
-  EXPECT_TRUE(equals(golden, name + ".CB", made.bytes().data()));
+  EXPECT_TRUE(equalsStored(golden, name + ".CB", made.bytes().data()));
   EXPECT_TRUE(
-      equals(golden, name + ".SCB", made.bytes().data() + layout.scales));
+      equalsStored(golden, name + ".SCB", made.bytes().data() + layout.scales));
 
   const std::vector<uint8_t> all(made.bytes().begin(), made.bytes().end());
   const std::span codes(all.data(), 64 * 128);

@@ -283,7 +283,7 @@ TEST_F(Runs, AKilledRunsFolderCanBeUsedAndOneRunIsAlone) {
   auto words =
       command({"--train-file", at("tokens.safetensors"), "--output-dir",
                at("out"), "--max-steps", "1000000000", "--gpus", "2",
-               "--save-total-limit", "1"});
+               "--save-strategy", "no"});
   std::vector<char *> arguments;
   for (std::string &word : words)
     arguments.push_back(word.data());

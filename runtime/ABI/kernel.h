@@ -63,7 +63,7 @@ typedef struct qlora_step_block {
                              out of the head, and fewer than there are make
                              the loss NaN */
   float length_rsqrt;     /* 1 / sqrt(tokens of the micro-batch's longest row) */
-  float mean_labels;      /* of a micro-batch that has any: those of the step,
+  float mean_labels;      /* of a micro-batch that has rows: those of the step,
                              over all ranks and micro-batches */
   uint32_t reserved;
 } qlora_step_block;

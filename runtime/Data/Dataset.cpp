@@ -219,6 +219,19 @@ std::optional<int64_t> Dataset::mostLabels(int64_t step, int64_t k,
   return most;
 }
 
+double Dataset::meanLabels(int64_t step, const StepShape &shape) {
+  const int64_t count = rule->microBatches(step, shape) * shape.ranks;
+  int64_t labels = 0, filled = 0;
+  for (int64_t index = 0; index < count; ++index) {
+    const BatchLayout layout = rule->at(step, index, shape);
+    labels += labelsOf(layout);
+    filled += std::ranges::any_of(
+        layout.lines, [](const auto &line) { return !line.empty(); });
+  }
+  return static_cast<double>(labels) /
+         static_cast<double>(std::max<int64_t>(1, filled));
+}
+
 std::optional<double> Dataset::paddingShare(const StepShape &shape) {
   constexpr int64_t kWalked = 4096;
   if (isWhole())

@@ -87,6 +87,11 @@ public:
   std::optional<int64_t> mostLabels(int64_t step, int64_t k,
                                     const StepShape &shape);
 
+  /// Labels of a micro-batch of the step on average, over all ranks, of those
+  /// that have rows: the last step of an epoch may have some without. Looks at
+  /// every layout.
+  double meanLabels(int64_t step, const StepShape &shape);
+
   /// The share of padding in the micro-batches of an epoch, of the first
   /// thousands where there are more; nothing for a token file, whose padding
   /// is its maker's.

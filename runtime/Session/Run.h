@@ -39,11 +39,12 @@ struct Run {
   const int64_t totalSteps;
   const RunMemory memory;
 
-  /// What the loss of the routers is multiplied with; 0: there is none.
+  /// What the loss of the routers is multiplied with; 0: there is none, or
+  /// nobody has said.
   double routerFactor() const {
-    return program.hasRouterLoss()
-               ? options.recordedFact("router_aux_loss_coef").get<double>()
-               : 0;
+    const auto &factor = options.recordedFact("router_aux_loss_coef");
+    return program.hasRouterLoss() && factor.is_number() ? factor.get<double>()
+                                                         : 0;
   }
   /// Micro-batches of a step over all ranks.
   int64_t perStep() const { return stepShape.count(); }

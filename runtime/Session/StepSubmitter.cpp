@@ -47,19 +47,6 @@ double StepSubmitter::ownFactor() const {
              : 1;
 }
 
-double StepSubmitter::meanLabels(int64_t step) const {
-  const int64_t count = run.group.size() *
-      run.train->schedule().microBatches(step, run.stepShape);
-  int64_t labels = 0, labelled = 0;
-  for (int64_t index = 0; index < count; ++index) {
-    const int64_t own = run.train->labelsOf(step, index, run.stepShape);
-    labels += own;
-    labelled += own > 0;
-  }
-  return static_cast<double>(labels) /
-         static_cast<double>(std::max<int64_t>(1, labelled));
-}
-
 qlora_step_block StepSubmitter::block(int64_t step) const {
   double beta1 = options.number("adam_beta1");
   double beta2 = options.number("adam_beta2");
@@ -81,7 +68,8 @@ qlora_step_block StepSubmitter::block(int64_t step) const {
       weightOf(options.text("optim"), count,
                static_cast<double>(rate.warmupSteps)));
   if (run.program.hasRouterLoss())
-    block.mean_labels = static_cast<float>(meanLabels(step));
+    block.mean_labels = static_cast<float>(
+        run.train->meanLabels(step, run.stepShape));
   block.seed = static_cast<uint64_t>(options.integer("seed"));
   block.step = static_cast<uint64_t>(step);
   return block;

@@ -45,10 +45,6 @@ private:
   /// What the optimizer multiplies the rate of the next update with, which
   /// metrics do not show: the warm-up of schedulefree.
   double ownFactor() const;
-  /// Labels of a micro-batch of the step on average, of those that have any (the
-  /// last of an epoch may have no rows), as all ranks know them without a
-  /// message: every layout is looked at, so for who needs them only.
-  double meanLabels(int64_t step) const;
   Status readBatch(int64_t step, int64_t index);
   Status accumulate(qlora_step_block &block, SubmittedStep &own);
   Status agree(SubmittedStep &step, SignalRequests &requests);

@@ -8,6 +8,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <latch>
 #include <mutex>
 #include <thread>
 
@@ -133,7 +134,12 @@ static Status trainAll(const SweepRequest &request, const RankEnvironment &env,
   QLORA_RETURN_IF_ERROR(turns.allocateWorkspace(workspaceOf(runs)));
   SharedBase base;
   std::mutex reporting;
+  std::latch ready(1); // all or none
+  Status started;
   const auto train = [&](size_t number) {
+    ready.wait();
+    if (!started.isOk())
+      return;
     SweepRun &run = runs[number];
     const SweepPart part{run.name, turns, number, base};
     run.request.sweep = &part;
@@ -151,13 +157,17 @@ static Status trainAll(const SweepRequest &request, const RankEnvironment &env,
   sigfillset(&all);
   pthread_sigmask(SIG_BLOCK, &all, &before);
   std::vector<std::thread> threads;
-  threads.emplace_back([&turns] { turns.runEntries(); });
-  for (size_t i = 0; i < runs.size(); ++i)
-    threads.emplace_back(train, i);
+  started = endExceptions("a thread for each run", [&] {
+    for (size_t i = 0; i < runs.size(); ++i)
+      threads.emplace_back(train, i);
+    threads.emplace_back([&turns] { turns.runEntries(); });
+    return Status::ok();
+  });
+  ready.count_down();
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   for (std::thread &thread : threads)
     thread.join();
-  return Status::ok();
+  return started;
 }
 
 /// Those that have got so far as to log something.

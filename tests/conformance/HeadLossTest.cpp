@@ -252,6 +252,11 @@ TEST(HeadLoss, NamesAGivenLogitOfNoWord) {
     EXPECT_NE(test.run("chunked").message().find("no word of the vocabulary"),
               std::string::npos);
   }
+  KernelCase test = makeCase(h, true);
+  for (int64_t column : {0, 1})
+    test.set("words", column, 4);
+  EXPECT_NE(test.run("chunked").message().find("replaces 4 twice"),
+            std::string::npos);
 }
 
 TEST(HeadLoss, FirstOfEqualMaximaIsTheAnswer) {

@@ -10,9 +10,9 @@ cd "$(dirname "$0")"
 
 # Their runs have one thread each: side by side on two cores.
 said=$(mktemp)
-./checkpoints.py --tools "$tools" >"$said" 2>&1 &
+setsid ./checkpoints.py --tools "$tools" >"$said" 2>&1 &
 checkpoints=$!
-trap 'kill $checkpoints; rm "$said"' EXIT
+trap 'kill -- -$checkpoints || true; cat "$said"; rm "$said"' EXIT
 ./resuming.py --tools "$tools"
 ./supervision.py --tools "$tools"
 ./watching.py --tools "$tools"

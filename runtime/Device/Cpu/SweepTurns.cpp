@@ -90,7 +90,8 @@ void SweepTurns::runTogether(Run &first) {
 
 /// To its next product, or to its end.
 void SweepTurns::advance(Run &run) {
-  const auto product = run.entry->advance();
+  const auto product =
+      endExceptions("an entry", [&run] { return run.entry->advance(); });
   run.status = product.status();
   run.isDone = !product.isOk() || !product.value().kernel;
   if (!run.isDone)

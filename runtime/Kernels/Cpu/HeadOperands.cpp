@@ -51,6 +51,11 @@ static Status findReplaced(const HeadShape &shape, const float *words,
     replaced.words.push_back({static_cast<int64_t>(word), column});
   }
   std::ranges::sort(replaced.words);
+  const auto twice = std::ranges::adjacent_find(replaced.words, {},
+                                                &ReplacedLogits::Word::number);
+  if (twice != replaced.words.end())
+    return Status::error(StatusCode::kInternal, "head_loss: replaces {} twice",
+                         twice->number);
   return Status::ok();
 }
 

@@ -35,12 +35,16 @@ public:
   const std::string &order() const override { return name; }
   int64_t loopThreads() const override { return 1; }
   StatusOr<LaunchTogether> advance() override {
+    if (done == fails && throws)
+      throw std::bad_alloc();
     if (done == fails)
       return Status::invalid("a product failed");
     if (done++ == count)
       return LaunchTogether();
     return LaunchTogether{&kernel, &args};
   }
+
+  bool throws = false;
 
 private:
   std::string name;
@@ -111,11 +115,14 @@ TEST(SweepTurns, WhoFailsLeavesTheGroup) {
   CountingKernel kernel(log);
   std::atomic<int> failures = 0;
   runAll(3, [&](SweepTurns &turns, size_t run) {
-    Products entry("W0 W1", 2, kernel, run == 1 ? 1 : -1);
-    failures += !turns.run(run, entry).isOk();
+    for (const bool throws : {false, true}) {
+      Products entry("W0 W1", 2, kernel, run == 1 ? 1 : -1);
+      entry.throws = throws;
+      failures += !turns.run(run, entry).isOk();
+    }
   });
-  EXPECT_EQ(log, std::vector<size_t>({3, 2}));
-  EXPECT_EQ(failures, 1);
+  EXPECT_EQ(log, std::vector<size_t>({3, 2, 3, 2}));
+  EXPECT_EQ(failures, 2);
 }
 
 /// One thread works at a time: what they do needs no lock.

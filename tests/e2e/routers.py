@@ -3,7 +3,8 @@
 
 """The routers' loss does not depend on how a step's micro-batches are dealt:
 five ranks log what one rank logs that accumulates five. In the last step of the
-epoch, where one micro-batch alone has rows, its mean is that one's.
+epoch, where one micro-batch alone has rows, its mean is that one's. A run that
+goes on within a line of the log has the line of one without a break.
 
     routers.py --tools build/bin
 """
@@ -20,14 +21,13 @@ import padding_free
 NAMES = ("loss", "grad_norm", "aux_loss")
 
 
-def logged(tools, module, case, work, ranks):
-    """Of 11 micro-batches of two rows in steps of five."""
-    folder = os.path.join(work, f"ranks{ranks}")
+def logged(tools, module, case, work, name, *flags):
+    """Of 11 micro-batches of two rows."""
+    folder = os.path.join(work, name)
     goldens.run([f"{tools}/qlora-run", module, "--config",
                  os.path.join(case, "train.yaml"), "--output-dir", folder,
                  "--base-cache", "none", "--max-steps", "3", "--train-file",
-                 os.path.join(work, "rows.safetensors"), "--gpus",
-                 str(ranks), "--gradient-accumulation-steps", str(5 // ranks)],
+                 os.path.join(work, "rows.safetensors"), *flags],
                 os.path.join(work, "log.txt"))
     with open(os.path.join(folder, "metrics.jsonl")) as lines:
         steps = [json.loads(line) for line in lines]
@@ -44,10 +44,19 @@ def main():
         module = goldens.build(tools, case, work, [])
         padding_free.write_rows(os.path.join(work, "rows.safetensors"), 22, 64,
                                 1)
-        one, five = (logged(tools, module, case, work, ranks)
+        one, five = (logged(tools, module, case, work, f"ranks{ranks}",
+                            "--gpus", str(ranks),
+                            "--gradient-accumulation-steps", str(5 // ranks))
                      for ranks in (1, 5))
+        whole = logged(tools, module, case, work, "whole", "--logging-steps",
+                       "3", "--save-steps", "2")
+        resumed = logged(tools, module, case, work, "resumed",
+                         "--logging-steps", "3", "--resume-from-checkpoint",
+                         os.path.join(work, "whole", "checkpoint-2"))
     if len(one) != 3 or len(five) != 3:
         sys.exit(f"expected 3 steps, got {len(one)} and {len(five)}")
+    if len(whole) != 1 or resumed[-1] != whole[-1]:
+        sys.exit(f"the resumed run logs {resumed}, not {whole}")
     for step, values in enumerate(zip(one, five), 1):
         for name, want, got in zip(NAMES, *values):
             if abs(got - want) > 1e-5 * abs(want):

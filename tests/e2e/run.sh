@@ -33,6 +33,7 @@ rm "$said"
 ./optimizers.py --tools "$tools"
 ./full.py --tools "$tools"
 ./routers.py --tools "$tools"
+./trained_tokens.py --tools "$tools"
 ./sweep.py --tools "$tools"
 ./report.py --tools "$tools"
 

@@ -18,7 +18,8 @@ using namespace qlora;
 static void expectCountsOf(Dataset &data) {
   MicroBatch batch;
   for (const StepShape shape : {StepShape{1, 1}, {2, 1}, {1, 2}, {2, 3}})
-    for (int64_t step = 0; step < 2; ++step)
+    for (int64_t step = 0; step < 2; ++step) {
+      double labels = 0, filled = 0;
       for (int64_t k = 0; k < data.schedule().microBatches(step, shape); ++k) {
         std::set<BatchShape> shapes;
         int64_t most = 0;
@@ -28,11 +29,16 @@ static void expectCountsOf(Dataset &data) {
           EXPECT_EQ(data.labelsOf(step, index, shape), batch.labelCount());
           shapes.insert({batch.batch, batch.length});
           most = std::max(most, batch.labelCount());
+          labels += double(batch.labelCount());
+          filled += std::ranges::any_of(batch.segments,
+                                        [](int32_t id) { return id != 0; });
         }
         const std::optional<int64_t> said = data.mostLabels(step, k, shape);
         EXPECT_EQ(said.has_value(), shapes.size() == 1);
         EXPECT_EQ(said.value_or(most), most);
       }
+      EXPECT_DOUBLE_EQ(data.meanLabels(step, shape), labels / filled);
+    }
 }
 
 TEST(Dataset, KnowsTheLabelsOfAllRanks) {

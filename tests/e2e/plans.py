@@ -124,7 +124,7 @@ def planned(tools, folder, *flags):
                 "--emit=program", "--max-length", "2000",
                 "--per-device-train-batch-size", "2", *BASE, *flags)
     arenas = re.findall(r"program\.arena +(\w+) bytes (\d+)", text)
-    chunk = re.search(r"@head_loss_grad\.cuda\(.*constants \[.* (\d+), \d+\]", text)
+    chunk = re.search(r"@head_loss_grad\.cuda\(.*constants \[.* (\d+), \d+, \d+\]", text)
     return (sum(int(size) for kind, size in arenas if kind != "host"),
             int(chunk.group(1)), text.count("program.launch"))
 

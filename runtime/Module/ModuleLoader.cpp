@@ -200,6 +200,13 @@ uint64_t LoadedModule::arenaBytes(qlora_arena_kind kind) const {
   return index ? module->arenas[*index].bytes : 0;
 }
 
+const qlora_parameter *LoadedModule::parameter(std::string_view name) const {
+  for (const qlora_parameter &parameter : parameters())
+    if (parameter.name == name)
+      return &parameter;
+  return nullptr;
+}
+
 const qlora_entry *LoadedModule::entry(qlora_entry_kind kind, int64_t batch,
                                        int64_t length) const {
   for (const qlora_entry &entry : entries())

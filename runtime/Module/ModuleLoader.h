@@ -59,6 +59,8 @@ public:
   std::optional<uint32_t> arena(qlora_arena_kind kind) const;
   /// Bytes of it; 0 if there is none.
   uint64_t arenaBytes(qlora_arena_kind kind) const;
+  /// nullptr if there is none of that name.
+  const qlora_parameter *parameter(std::string_view name) const;
   /// nullptr if there is none. UPDATE has batch 0 and length 0.
   const qlora_entry *entry(qlora_entry_kind kind, int64_t batch = 0,
                            int64_t length = 0) const;

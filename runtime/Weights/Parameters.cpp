@@ -326,13 +326,10 @@ static Status fillRows(const LoadedModule &module,
   name.remove_prefix(name.starts_with(kPeftPrefix) ? kPeftPrefix.size() : 0);
   const std::string weight =
       fmt::format("{}.weight", name.substr(0, name.find(".token_adapter.")));
-  const auto table = std::ranges::find_if(
-      module.parameters(),
-      [&](const qlora_parameter &other) { return other.name == weight; });
+  const qlora_parameter *table = module.parameter(weight);
   const auto count = static_cast<int64_t>(sources.tokens.size());
-  if (table == module.parameters().end() || table->rank != 2 ||
-      parameter.rank != 2 || parameter.shape[0] != count ||
-      parameter.shape[1] != table->shape[1])
+  if (!table || table->rank != 2 || parameter.rank != 2 ||
+      parameter.shape[0] != count || parameter.shape[1] != table->shape[1])
     return Status::error(StatusCode::kDataLoss,
                          "'{}' is not of the {} trainable_token_indices of a "
                          "weight '{}'; compile it again",

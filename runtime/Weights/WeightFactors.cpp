@@ -23,14 +23,6 @@ using nlohmann::json;
 static constexpr int64_t kElementsAtOnce = int64_t{1} << 22;
 static constexpr std::string_view kEndOfA = ".lora_A.weight";
 
-static const qlora_parameter *findParameter(const LoadedModule &module,
-                                            std::string_view name) {
-  for (const qlora_parameter &parameter : module.parameters())
-    if (name == parameter.name)
-      return &parameter;
-  return nullptr;
-}
-
 static bool isComplete(const json &entry) {
   return entry.is_object() && entry.contains("scale") &&
          entry["scale"].is_number() && entry.contains("turned") &&
@@ -51,9 +43,8 @@ Status StartingFactors::find(const LoadedModule &module, const json &factors) {
       return damaged("has no scale, turned and weight of '" + name + "'");
     const std::string path = name.substr(0, name.size() - kEndOfA.size());
     const WeightFactors found = {
-        findParameter(module, entry["weight"].get<std::string>()),
-        findParameter(module, name),
-        findParameter(module, path + ".lora_B.weight"),
+        module.parameter(entry["weight"].get<std::string>()),
+        module.parameter(name), module.parameter(path + ".lora_B.weight"),
         entry["scale"].get<double>(), entry["turned"].get<bool>()};
     if (!found.weight || !found.a || !found.b || found.weight->rank != 2 ||
         found.a->rank != 2 || found.b->rank != 2 ||

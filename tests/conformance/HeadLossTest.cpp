@@ -202,6 +202,20 @@ double lossWith(const Head &h, const char *operand, int64_t index,
   return test.at("loss", 0);
 }
 
+/// The derivative of the reference's loss by differences.
+struct LossSlope {
+  static constexpr double kStep = 0x1p-6;
+  /// Step^2 times a third derivative of about rows, and the f32 rounding of a
+  /// loss below 16 over the step.
+  static constexpr double kLimit = 6 * kStep * kStep / 6 + 16 * 0x1p-24 / kStep;
+  const Head &h;
+
+  double operator()(const char *operand, int64_t i) const {
+    return (lossWith(h, operand, i, kStep) - lossWith(h, operand, i, -kStep)) /
+           (2 * kStep);
+  }
+};
+
 class HeadLossDerivative : public testing::TestWithParam<double> {};
 
 INSTANTIATE_TEST_SUITE_P(Caps, HeadLossDerivative, testing::Values(0, 1.2));
@@ -210,34 +224,23 @@ TEST_P(HeadLossDerivative, IsThatOfTheReference) {
   const Head h = {6, 5, 9, 3, 0, F32, F32, F32, true, GetParam()};
   KernelCase before = makeCase(h, true), after = makeCase(h, true);
   expectOk(after.run("reference"));
-  // Step^2 times a third derivative of about rows, and the f32 rounding of a
-  // loss below 16 over the step.
-  const double step = 0x1p-6;
-  const double limit = 6 * step * step / 6 + 16 * 0x1p-24 / step;
-  const auto slope = [&](const char *operand, int64_t i) {
-    return (lossWith(h, operand, i, step) - lossWith(h, operand, i, -step)) /
-           (2 * step);
-  };
+  const LossSlope slope{h};
   for (int64_t i = 0; i < h.rows * h.hidden; ++i)
-    EXPECT_NEAR(after.at("dhidden", i), slope("hidden", i), limit);
+    EXPECT_NEAR(after.at("dhidden", i), slope("hidden", i), slope.kLimit);
   for (int64_t i = 0; i < h.vocab * h.hidden; ++i)
-    EXPECT_NEAR(after.at("dw", i) - before.at("dw", i), slope("w", i), limit);
+    EXPECT_NEAR(after.at("dw", i) - before.at("dw", i), slope("w", i),
+                slope.kLimit);
 }
 
 TEST(HeadLoss, DerivativeByGivenLogitsIsThatOfTheReference) {
   const Head h = {6, 5, 9, 3, 0, F32, F32, F32, false, 1.2, 1, 3};
   KernelCase after = makeCase(h, true);
   expectOk(after.run("reference"));
-  const double step = 0x1p-6;
-  const double limit = 6 * step * step / 6 + 16 * 0x1p-24 / step;
-  const auto slope = [&](const char *operand, int64_t i) {
-    return (lossWith(h, operand, i, step) - lossWith(h, operand, i, -step)) /
-           (2 * step);
-  };
+  const LossSlope slope{h};
   for (int64_t i = 0; i < h.rows * h.hidden; ++i)
-    EXPECT_NEAR(after.at("dhidden", i), slope("hidden", i), limit);
+    EXPECT_NEAR(after.at("dhidden", i), slope("hidden", i), slope.kLimit);
   for (int64_t i = 0; i < h.rows * h.replaced; ++i)
-    EXPECT_NEAR(after.at("dcolumns", i), slope("columns", i), limit);
+    EXPECT_NEAR(after.at("dcolumns", i), slope("columns", i), slope.kLimit);
   for (int64_t i = 0; i < h.replaced * h.hidden; ++i)
     EXPECT_EQ(slope("w", replacedWord(h, i / h.hidden) * h.hidden +
                              i % h.hidden),

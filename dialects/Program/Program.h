@@ -8,6 +8,8 @@
 
 #include "dialects/Model/Model.h"
 
+#include "mlir/IR/BuiltinOps.h"
+
 #include "dialects/Program/ProgramDialect.h.inc"
 #include "dialects/Program/ProgramEnums.h.inc"
 #define GET_ATTRDEF_CLASSES
@@ -16,5 +18,16 @@
 #include "dialects/Program/ProgramTypes.h.inc"
 #define GET_OP_CLASSES
 #include "dialects/Program/ProgramOps.h.inc"
+
+namespace qlora::program {
+
+/// Of a module: among how many ranks its base is divided; 1: among none.
+inline constexpr llvm::StringLiteral kShardsAttr = "program.shards";
+inline int64_t shardsOf(mlir::ModuleOp module) {
+  auto shards = module->getAttrOfType<mlir::IntegerAttr>(kShardsAttr);
+  return shards ? shards.getInt() : 1;
+}
+
+} // namespace qlora::program
 
 #endif // QLORA_DIALECTS_PROGRAM_PROGRAM_H

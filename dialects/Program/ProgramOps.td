@@ -187,7 +187,7 @@ def Program_CollectiveAttr
     : Program_EnumAttr<Program_Collective, "collective">;
 
 def Program_Group : Program_Enum<"Group", "qlora_group", [
-    I32EnumAttrCase<"DP", 0, "dp">]>;
+    I32EnumAttrCase<"DP", 0, "dp">, I32EnumAttrCase<"FSDP", 1, "fsdp">]>;
 def Program_GroupAttr : Program_EnumAttr<Program_Group, "group">;
 
 def Program_ArenaOp : Program_Op<"arena"> {
@@ -209,11 +209,12 @@ def Program_ParameterOp : Program_Op<"parameter"> {
     Program_QuantizationAttr:$quantization, I64Attr:$block,
     BoolAttr:$double_quant, Program_DTypeAttr:$file_dtype,
     OptionalAttr<StrAttr>:$file, OptionalAttr<StrArrayAttr>:$parts,
-    OptionalAttr<Program_DTypeAttr>:$format);
+    OptionalAttr<Program_DTypeAttr>:$format,
+    DefaultValuedAttr<I64Attr, "0">:$piece);
   let assemblyFormat = [{
     $name $arena `offset` $offset `bytes` $bytes $shape `:` $dtype
     `from` $file_dtype $role `init` $init `quantization` $quantization
-    (`to` $format^)? attr-dict
+    (`to` $format^)? (`piece` $piece^)? attr-dict
   }];
 }
 

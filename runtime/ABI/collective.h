@@ -29,8 +29,12 @@ enum qlora_collective {
 
 /* A group is an axis of the mesh of ranks, not a list of them. */
 enum qlora_group {
-  QLORA_GROUP_DP = 0, /* data parallel; its size is chosen when a run starts */
-  QLORA_GROUP_COUNT = 1
+  QLORA_GROUP_DP = 0,   /* all ranks, each of which has data of its own; how many
+                           is chosen when a run starts */
+  QLORA_GROUP_FSDP = 1, /* the `shards` of the module that follow each other and
+                           hold a base together: of rank r those with the same
+                           r / shards, and it is number r % shards of them */
+  QLORA_GROUP_COUNT = 2
 };
 
 #endif /* QLORA_RUNTIME_ABI_COLLECTIVE_H */

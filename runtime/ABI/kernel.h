@@ -65,7 +65,7 @@ typedef struct qlora_step_block {
   float length_rsqrt;     /* 1 / sqrt(tokens of the micro-batch's longest row) */
   float mean_labels;      /* of a micro-batch that has rows: those of the step,
                              over all ranks and micro-batches */
-  uint32_t reserved;
+  uint32_t shard; /* of its group FSDP, which one this rank is */
 } qlora_step_block;
 
 typedef struct qlora_kernel_args {

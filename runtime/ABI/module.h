@@ -51,7 +51,7 @@ extern "C" {
 #endif
 
 #define QLORA_MODULE_MAGIC 0x41524c51u /* "QLRA", little endian */
-#define QLORA_ABI_VERSION 13u
+#define QLORA_ABI_VERSION 14u
 #define QLORA_MAX_RANK 4
 
 /* Index that refers to nothing. */
@@ -148,6 +148,9 @@ typedef struct qlora_parameter {
   uint32_t format;   /* enum qlora_dtype, of few bits; 0 where it is not
                         quantised */
   uint32_t reserved;
+  uint64_t piece; /* 0: the arena has all of it. Else the arena of rank r has at
+                     `offset` so many bytes of it, from the (r % shards)-th so
+                     many on; those behind the last of `bytes` are zero */
 } qlora_parameter;
 
 /* Kernels and launches ---------------------------------------------------- */
@@ -338,7 +341,8 @@ typedef struct qlora_module {
                             10 * minor; 0 on a CPU. A CUBIN needs a driver
                             of that major version or a later one, PTX one of
                             that version or a later one */
-  uint32_t reserved[5];
+  uint32_t shards; /* ranks of a group FSDP; 1: each holds the base whole */
+  uint32_t reserved[4];
 
   const qlora_arena *arenas;
   const qlora_parameter *parameters;
@@ -362,7 +366,7 @@ typedef const qlora_module *(*qlora_module_query_function)(
 } /* extern "C" */
 
 static_assert(sizeof(qlora_arena) == 16, "qlora_arena is part of the format");
-static_assert(sizeof(qlora_parameter) == 104, "part of the format");
+static_assert(sizeof(qlora_parameter) == 112, "part of the format");
 static_assert(sizeof(qlora_image) == 32, "part of the format");
 static_assert(sizeof(qlora_kernel) == 40, "part of the format");
 static_assert(sizeof(qlora_launch) == 32, "part of the format");

@@ -16,6 +16,8 @@
 
 namespace qlora {
 
+static constexpr uint32_t kMaxShards = 65536;
+
 static Status checkHeader(const qlora_module &module) {
   if (module.magic != QLORA_MODULE_MAGIC)
     return damaged("not a module of qloracc: magic {:#x} instead of {:#x}",
@@ -30,6 +32,8 @@ static Status checkHeader(const qlora_module &module) {
                    module.module_bytes, sizeof(qlora_module));
   if (module.target != QLORA_TARGET_CPU && module.target != QLORA_TARGET_CUDA)
     return damaged("unknown target {}", module.target);
+  if (module.shards == 0 || module.shards > kMaxShards)
+    return damaged("a base divided among {} ranks", module.shards);
   return Status::ok();
 }
 

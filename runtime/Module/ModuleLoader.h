@@ -108,6 +108,10 @@ inline std::string cudaVersionText(unsigned version) {
 inline bool isFrozenArena(unsigned kind) {
   return kind == QLORA_ARENA_FROZEN || kind == QLORA_ARENA_HOST;
 }
+/// What a parameter takes in its arena: all of it, or a piece.
+inline uint64_t arenaBytesOf(const qlora_parameter &parameter) {
+  return parameter.piece ? parameter.piece : parameter.bytes;
+}
 
 } // namespace qlora
 

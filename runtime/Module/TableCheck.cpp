@@ -102,6 +102,9 @@ static Status checkRole(const qlora_module &m, const qlora_parameter &p) {
   return Status::ok();
 }
 
+/// Of what ranks hold in pieces: a cache line.
+static constexpr uint64_t kPieceAlignment = 64;
+
 static Status checkParameter(const qlora_module &m, const qlora_parameter &p) {
   if (p.arena >= m.arena_count)
     return damaged("arena {} of {}", p.arena, m.arena_count);
@@ -120,10 +123,15 @@ static Status checkParameter(const qlora_module &m, const qlora_parameter &p) {
           : static_cast<uint64_t>(elements) * dtypeBits(dtype) / 8;
   if (p.bytes != expected)
     return damaged("{} bytes instead of {}", p.bytes, expected);
+  if (p.piece != 0 && (p.piece % kPieceAlignment != 0 ||
+                       p.piece < (p.bytes + m.shards - 1) / m.shards || m.shards == 1 ||
+                       m.arenas[p.arena].kind != QLORA_ARENA_FROZEN))
+    return damaged("{} pieces of {} bytes, in the {} arena", m.shards, p.piece,
+                   arenaKindName(m.arenas[p.arena].kind));
   const uint64_t arenaBytes = m.arenas[p.arena].bytes;
-  if (!isRange(p.offset, p.bytes, arenaBytes) ||
-      p.offset % (isStored ? 64 : dtypeBits(dtype) / 8) != 0)
-    return damaged("bytes {}+{} of an arena of {}", p.offset, p.bytes,
+  if (!isRange(p.offset, arenaBytesOf(p), arenaBytes) ||
+      p.offset % (isStored || p.piece ? 64 : dtypeBits(dtype) / 8) != 0)
+    return damaged("bytes {}+{} of an arena of {}", p.offset, arenaBytesOf(p),
                    arenaBytes);
   return Status::ok();
 }
@@ -144,7 +152,7 @@ static Status checkParameters(const qlora_module &m) {
   });
   for (size_t i = 1; i < sorted.size(); ++i)
     if (sorted[i]->arena == sorted[i - 1]->arena &&
-        sorted[i]->offset < sorted[i - 1]->offset + sorted[i - 1]->bytes)
+        sorted[i]->offset < sorted[i - 1]->offset + arenaBytesOf(*sorted[i - 1]))
       return damaged("parameters '{}' and '{}' share bytes",
                      sorted[i - 1]->name, sorted[i]->name);
   return Status::ok();

@@ -200,6 +200,7 @@ static const qlora_module module = {
     .command_count = COUNT(commands),
     .entry_count = COUNT(entries),
     .binding_count = COUNT(bindings),
+    .shards = 1,
     .arenas = arenas,
     .parameters = parameters,
     .kernels = kernels,

@@ -122,8 +122,11 @@ LogicalResult Driver::refuseLimit(ModuleOp smallest, int64_t bytes) {
   if (const int64_t base = frozenBytes(smallest); base > options.memoryLimit)
     error.attachNote(smallest.getLoc())
         << "the frozen base alone has " << formatBytes(base)
-        << ", which each rank holds whole: sharding a base over ranks is not "
-           "there yet";
+        << (options.shards > 1
+                ? ", in pieces as it is: --parallel with more ranks makes them "
+                  "smaller"
+                : ", which each rank holds whole: --parallel fsdp=N divides it "
+                  "among N ranks");
   if (std::string tensors = largestTensors(smallest); !tensors.empty())
     error.attachNote(smallest.getLoc()) << "large tensors: " << tensors;
   return error;

@@ -152,11 +152,19 @@ static void buildOptimize(OpPassManager &pm, const CompileOptions &options,
   if (options.isEnabled("concat-siblings") && !budget.siblingsApart &&
       targetTraits(options.target)->prefersWideGemms)
     pm.addNestedPass<train::StepOp>(createConcatSiblings());
+  // Where each weight is read is final now, be it to be decoded.
+  AssignShardsOptions shards;
+  shards.shards = options.shards;
+  shards.offloadTables = budget.offloadTables;
+  pm.addPass(createAssignShards(shards));
   // Last of those that need single row ops; makes all of them `model.rows`.
   FuseRowsOptions rows;
   rows.fuse = options.isEnabled("fuse-rows");
   pm.addNestedPass<train::StepOp>(createFuseRows(rows));
-  // The order in which gradients finish is final now.
+  // The order of ops is final now.
+  if (options.isEnabled("schedule-gathers") && !budget.inOrder)
+    pm.addNestedPass<train::StepOp>(createScheduleGathers());
+  // And that in which gradients finish.
   BucketGradientsOptions buckets;
   buckets.maxBuckets =
       options.isEnabled("bucket-gradients") ? options.maxBuckets : int64_t(1);
@@ -204,6 +212,7 @@ void qlora::registerPhases() {
   options.objective = "dpo";
   options.linesOfRow = 2;
   options.noiseAlpha = 5;
+  options.shards = 2;
   for (const Phase &phase : kPhases)
     PassPipelineRegistration<>("phase-" + std::string(phase.name),
                                "a phase of qloracc",
@@ -216,6 +225,7 @@ ArrayRef<StringLiteral> qlora::optionalPasses() {
   static constexpr StringLiteral kOptional[] = {
       "fuse-lora",     "fuse-accumulate", "round-adapters",
       "rematerialize", "plan-dequant",    "fuse-rows",
-      "bucket-gradients", "concat-siblings", "assign-queues"};
+      "bucket-gradients", "concat-siblings", "schedule-gathers",
+      "assign-queues"};
   return kOptional;
 }

@@ -64,6 +64,7 @@ struct CompileOptions {
   std::string initB = "zero";
   int64_t memoryLimit = 0; ///< bytes per rank; 0: none
   std::string offloadEmbedding = "auto"; ///< auto, true or false
+  int64_t shards = 1; ///< ranks that hold the base together
   bool checkpointing = false;
   std::string deviceProfile; ///< path; empty: the shipped default
   std::string dequantForm = "auto";

@@ -48,7 +48,8 @@ Value WeightBuilder::declare(StringRef name, RankedTensorType type,
       isOwn ? ArrayAttr() : body.getStrArrayAttr(names),
       isOwn ? DenseI64ArrayAttr() : body.getDenseI64ArrayAttr(rows),
       /*transposed=*/false, /*undecayed=*/false,
-      /*rate_scale=*/llvm::APFloat(1.0));
+      /*rate_scale=*/llvm::APFloat(1.0), /*optimizer=*/"adamw",
+      /*piece=*/IntegerAttr());
   body.setLoc(loc);
   auto value = model::WeightOp::create(body, type, name);
   model::setLayer(value, layer);

@@ -20,7 +20,8 @@ WeightOp qlora::adapterWeight(ModuleOp module, OpBuilder &builder, Location loc,
                         /*quantized=*/TypeAttr(), /*part_names=*/ArrayAttr(),
                         /*part_rows=*/DenseI64ArrayAttr(),
                         /*transposed=*/false, /*undecayed=*/false,
-                        /*rate_scale=*/llvm::APFloat(1.0));
+                        /*rate_scale=*/llvm::APFloat(1.0),
+                        /*optimizer=*/"adamw", /*piece=*/IntegerAttr());
   }
   return WeightOp::create(builder, loc, type, path);
 }

@@ -48,12 +48,10 @@ namespace {
 
 enum class Form { Panel, Scratch, Resident };
 
-/// Uses of one weight that are near each other: in the forward of a step, or
-/// in one zone of its backward (StepProblem.h), recomputed ops included.
+/// Uses of one weight in one place of a step.
 struct UseGroup {
   StepOp step;
-  bool isBackward = false;
-  unsigned zone = 0;
+  UsePlace place;
   SmallVector<OpOperand *> uses;
   Type compute; ///< element type of what is multiplied with it
   DecodeSeconds seconds;
@@ -91,7 +89,7 @@ private:
   ArrayAttr facts();
 
   llvm::MapVector<Attribute, StoredWeight> weights;
-  DenseMap<Operation *, unsigned> zones;
+  StepZones zones;
 };
 
 } // namespace
@@ -143,18 +141,16 @@ void PlanDequantPass::collectUse(OpOperand &use) {
     return;
   }
   auto step = cast<StepOp>(op->getParentOp());
-  bool isBackward = model::isBackward(op);
+  const UsePlace place = UsePlace::of(op, zones);
   for (UseGroup &group : weight.groups) {
-    if (group.step == step && group.isBackward == isBackward &&
-        group.zone == zones[op] && group.compute == compute &&
-        layerOf(group.uses.front()->getOwner()) == layerOf(op) &&
-        isReference(group.uses.front()->getOwner()) == isReference(op)) {
+    if (group.step == step && group.place == place &&
+        group.compute == compute) {
       group.uses.push_back(&use);
       return;
     }
     weight.canBeResident &= group.compute == compute;
   }
-  weight.groups.push_back({step, isBackward, zones[op], {&use}, compute});
+  weight.groups.push_back({step, place, {&use}, compute});
 }
 
 /// In program order: a group's first use comes first.
@@ -269,7 +265,7 @@ ArrayAttr PlanDequantPass::facts() {
           Facts(context)
               .add("step", stringifyStepKind(StepOp(group.step).getKind()))
               .add("length", StepOp(group.step).getLength())
-              .add("backward", group.isBackward)
+              .add("backward", group.place.isBackward)
               .add("uses", group.uses.size())
               .add("form",
                    nameOf(weight.isResident ? Form::Resident : group.form))
@@ -297,7 +293,7 @@ static void remarkOn(const StoredWeight &weight, const UseGroup &group,
                      "{6:F1}, resident {7:F1} for {8} bytes more)",
                      stringifyStepKind(StepOp(group.step).getKind()),
                      StepOp(group.step).getLength(),
-                     group.isBackward ? "backward" : "forward",
+                     group.place.isBackward ? "backward" : "forward",
                      group.uses.size(), nameOf(form), group.seconds.panel * 1e6,
                      group.seconds.scratch * 1e6, group.seconds.resident * 1e6,
                      weight.residentBytes());

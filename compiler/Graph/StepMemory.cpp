@@ -91,7 +91,8 @@ static bool isMadeAsPart(const MemoryPart &part) {
   if (!isForward(maker) && !isForward(part.whole.getDefiningOp()))
     return true;
   return llvm::all_of(maker->getOperands(), [](Value operand) {
-    return outsideOf(operand.getDefiningOp()).has_value();
+    Operation *source = operand.getDefiningOp();
+    return outsideOf(source) || isa_and_nonnull<GatherWeightOp>(source);
   });
 }
 

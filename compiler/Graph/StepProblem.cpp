@@ -129,8 +129,8 @@ void qlora::addProblem(const StepProblem &described, const RecomputePlan &plan,
   facts.add("values", values).add("ops", ops);
 }
 
-DenseMap<Operation *, unsigned> qlora::zonesOf(StepOp step) {
-  DenseMap<Operation *, unsigned> zones;
+StepZones qlora::zonesOf(StepOp step) {
+  StepZones zones;
   SmallVector<Operation *> recomputed;
   ZoneCounter counter;
   for (Operation &op : step.getBody().front()) {

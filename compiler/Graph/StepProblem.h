@@ -39,7 +39,24 @@ void addProblem(const StepProblem &described, const RecomputePlan &plan,
 
 /// Per op of `step`, the zone it is in (RecomputePlanner.h); a recomputed op is
 /// in that of the op which it was recomputed for.
-llvm::DenseMap<mlir::Operation *, unsigned> zonesOf(train::StepOp step);
+using StepZones = llvm::DenseMap<mlir::Operation *, unsigned>;
+StepZones zonesOf(train::StepOp step);
+
+/// Where in its step an op reads a weight. Uses in one place are near each
+/// other: in the forward of a layer, or in one zone of its backward, recomputed
+/// ops included. So what one of them makes of the weight serves all.
+struct UsePlace {
+  bool isBackward = false;
+  unsigned zone = 0;
+  int64_t layer = -1;
+  bool isReference = false;
+
+  static UsePlace of(mlir::Operation *op, const StepZones &zones) {
+    return {model::isBackward(op), zones.lookup(op), model::layerOf(op),
+            model::isReference(op)};
+  }
+  bool operator==(const UsePlace &) const = default;
+};
 
 } // namespace qlora
 

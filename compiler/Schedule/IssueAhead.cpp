@@ -23,7 +23,8 @@ namespace {
 
 /// Launches whose buffers have the same first reader.
 struct Prepared {
-  size_t reader = 0; ///< position
+  size_t reader = 0;   ///< position
+  size_t earliest = 0; ///< where all that they read is there
   SmallVector<LaunchOp> launches;
 };
 
@@ -31,11 +32,19 @@ class AheadIssuer {
 public:
   AheadIssuer(EntryOp entry, const SymbolTable &symbols,
               const DeviceProfile &device)
-      : commands(commandsOf(entry)), symbols(symbols), device(device) {}
+      : commands(commandsOf(entry)), symbols(symbols), device(device) {
+    for (auto [position, command] : llvm::enumerate(commands))
+      if (auto gather = dyn_cast<CollectiveOp>(command);
+          gather && gather.getSource() &&
+          rootOf(gather.getSource()).getArena() == Arena::Frozen)
+        gathered[rootOf(gather.getTarget())] = position;
+  }
 
   unsigned run();
 
 private:
+  BufferOp preparedBy(Operation *command) const;
+  size_t gatheredBefore(LaunchOp launch) const;
   std::vector<Prepared> collect();
   size_t placeFor(const Prepared &prepared, size_t earliest);
   std::vector<Work> worksOf(LaunchOp launch);
@@ -45,6 +54,8 @@ private:
   const SymbolTable &symbols;
   const DeviceProfile &device;
   DenseSet<Operation *> ahead;
+  /// Buffers that frozen weights are gathered into, and where.
+  DenseMap<Operation *, size_t> gathered;
 };
 
 } // namespace
@@ -53,9 +64,9 @@ private:
 // Which
 //===----------------------------------------------------------------------===//
 
-/// The buffer that a launch prepares from frozen parameters alone; null if it
-/// does anything else.
-static BufferOp preparedBy(Operation *command) {
+/// The buffer that a launch prepares from frozen parameters alone, gathered or
+/// not; null if it does anything else.
+BufferOp AheadIssuer::preparedBy(Operation *command) const {
   auto launch = dyn_cast<LaunchOp>(command);
   if (!launch)
     return {};
@@ -64,7 +75,8 @@ static BufferOp preparedBy(Operation *command) {
   for (auto [operand, access] :
        llvm::zip_equal(launch.getOperands(), launch.getAccess())) {
     BufferOp buffer = rootOf(operand);
-    if (access == QLORA_READ && buffer.getArena() == Arena::Frozen)
+    if (access == QLORA_READ && (buffer.getArena() == Arena::Frozen ||
+                                 gathered.contains(buffer)))
       readsFrozen = true;
     else if (access == QLORA_WRITE && !made &&
              buffer.getArena() == Arena::Activation)
@@ -73,6 +85,15 @@ static BufferOp preparedBy(Operation *command) {
       return {};
   }
   return readsFrozen ? made : BufferOp();
+}
+
+/// The position behind the last gather that a launch reads of.
+size_t AheadIssuer::gatheredBefore(LaunchOp launch) const {
+  size_t position = 0;
+  for (Value operand : launch.getOperands())
+    if (auto found = gathered.find(rootOf(operand)); found != gathered.end())
+      position = std::max(position, found->second + 1);
+  return position;
 }
 
 /// By reader, in their order.
@@ -86,7 +107,7 @@ std::vector<Prepared> AheadIssuer::collect() {
       waiting[made].push_back(cast<LaunchOp>(command));
       continue;
     }
-    Prepared prepared{position, {}};
+    Prepared prepared{position, 0, {}};
     for (Value operand : command->getOperands()) {
       Operation *buffer = rootOf(operand);
       if (touched.insert(buffer).second)
@@ -95,6 +116,8 @@ std::vector<Prepared> AheadIssuer::collect() {
     }
     if (prepared.launches.empty())
       continue;
+    for (LaunchOp launch : prepared.launches)
+      prepared.earliest = std::max(prepared.earliest, gatheredBefore(launch));
     ahead.insert_range(prepared.launches);
     found.push_back(std::move(prepared));
   }
@@ -159,7 +182,8 @@ unsigned AheadIssuer::run() {
   unsigned moved = 0;
   size_t earliest = 0;
   for (const Prepared &prepared : collect()) {
-    Operation *place = commands[placeFor(prepared, earliest)];
+    Operation *place = commands[placeFor(
+        prepared, std::max(earliest, prepared.earliest))];
     for (LaunchOp launch : prepared.launches) {
       launch->moveBefore(place);
       for (Value operand : launch.getOperands())

@@ -13,7 +13,8 @@
 
 namespace qlora {
 
-/// Which launches. One that reads frozen parameters and nothing else, and
+/// Which launches. One that reads frozen parameters and nothing else, be they
+/// gathered, and
 /// writes one buffer of the activation arena, whole or a part, and nothing
 /// else; and before it nothing but such launches touches that buffer. So it
 /// can run at any time before the buffer's first reader, but for the memory

@@ -15,6 +15,7 @@
 
 #include "compiler/Decisions.h"
 #include "compiler/Passes.h"
+#include "compiler/Schedule/Commands.h"
 #include "compiler/Schedule/ParameterLayout.h"
 #include "compiler/Schedule/StepLowering.h"
 
@@ -41,7 +42,7 @@ private:
 };
 } // namespace
 
-/// Drops what only the step's last micro-batch does.
+/// Drops what only the step's last micro-batch does: sums of gradients.
 static void makeInnerMicroBatch(program::EntryOp last) {
   OpBuilder builder(last);
   auto inner = cast<program::EntryOp>(builder.clone(*last));
@@ -49,6 +50,8 @@ static void makeInnerMicroBatch(program::EntryOp last) {
   inner->removeAttr(kDecisionsAttr);
   for (auto op : llvm::make_early_inc_range(
            inner.getBody().getOps<program::CollectiveOp>())) {
+    if (rootOf(op.getTarget()).getArena() != program::Arena::Gradient)
+      continue;
     Operation *view = op.getTarget().getDefiningOp();
     op.erase();
     while (view && view->use_empty()) {

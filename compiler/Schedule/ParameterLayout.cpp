@@ -4,10 +4,9 @@
 
 #include "compiler/Schedule/ParameterLayout.h"
 
-#include "llvm/ADT/StringSet.h"
+#include "compiler/Graph/HostTables.h"
 
 #include "runtime/ABI/module.h"
-#include "runtime/Kernels/KernelTable.h"
 
 using namespace mlir;
 using namespace qlora;
@@ -15,33 +14,6 @@ using namespace qlora::model;
 
 /// A cache line, and what every vector load may ask for.
 static constexpr int64_t kParameterAlignment = 64;
-
-/// True where `use` is the operand of a kernel that reads single rows of it.
-static bool isReadByRows(OpOperand &use) {
-  auto library = dyn_cast<LibraryOp>(use.getOwner());
-  if (!library)
-    return false;
-  KernelCall call = library.getKernelCall();
-  const KernelOp *kernel = findKernelOp(call.op.str());
-  for (auto [operand, argument] :
-       llvm::zip(kernel->operands, call.arguments))
-    if (argument.kind == KernelArgument::Operand &&
-        argument.index == use.getOperandNumber())
-      return operand.isReadByRows;
-  return false;
-}
-
-/// Parameters of which nothing reads more than single rows.
-static llvm::StringSet<> tablesOf(ModuleOp module) {
-  llvm::StringSet<> tables, others;
-  for (auto step : module.getOps<train::StepOp>())
-    for (auto weight : step.getBody().getOps<WeightOp>())
-      for (OpOperand &use : weight->getUses())
-        (isReadByRows(use) ? tables : others).insert(weight.getParameter());
-  for (const auto &other : others)
-    tables.erase(other.getKey());
-  return tables;
-}
 
 FailureOr<ParameterLayout> ParameterLayout::of(ModuleOp module,
                                                bool offloadTables) {
@@ -52,13 +24,14 @@ FailureOr<ParameterLayout> ParameterLayout::of(ModuleOp module,
                             "train.offsets, which bucket-gradients writes");
   ParameterLayout layout;
   layout.flatBytes = 4 * train::flatElements(module);
+  layout.shards = program::shardsOf(module);
   layout.update = train::planUpdate(module);
   llvm::StringMap<int64_t> flat;
   for (auto [name, offset] : llvm::zip_equal(names, offsets.asArrayRef()))
     flat[cast<FlatSymbolRefAttr>(name).getValue()] = 4 * offset;
-  llvm::StringSet<> hostTables;
+  llvm::StringSet<> tables;
   if (offloadTables)
-    hostTables = tablesOf(module);
+    tables = hostTables(module);
   for (auto parameter : module.getOps<ParameterOp>()) {
     int64_t bytes = tensorBytes(parameter.getTensorType());
     if (parameter.getTrainable()) {
@@ -69,11 +42,14 @@ FailureOr<ParameterLayout> ParameterLayout::of(ModuleOp module,
                                                known->second, bytes};
       continue;
     }
-    bool isOnHost = hostTables.contains(parameter.getSymName());
+    bool isOnHost = tables.contains(parameter.getSymName());
     int64_t &end = isOnHost ? layout.hostBytes : layout.frozenBytes;
     layout.places[parameter.getSymName()] = {
-        isOnHost ? program::Arena::Host : program::Arena::Frozen, end, bytes};
-    end = llvm::alignTo(end + bytes, kParameterAlignment);
+        isOnHost ? program::Arena::Host : program::Arena::Frozen, end, bytes,
+        parameter.getPiece().value_or(0)};
+    end = llvm::alignTo(
+        end + layout.lookup(parameter.getSymName()).arenaBytes(),
+        kParameterAlignment);
   }
   return layout;
 }
@@ -127,10 +103,11 @@ void ParameterLayout::emit(OpBuilder &builder, ModuleOp module) const {
           dtypeOf(fileType), parameter.getFileAttr(), parts,
           stored ? program::DTypeAttr::get(builder.getContext(),
                                            dtypeOf(stored))
-                 : program::DTypeAttr());
+                 : program::DTypeAttr(),
+          place.piece);
     };
-    // What is quantised as a whole is one tensor.
-    if (!parameter.getPartNames() || stored) {
+    // What is quantised or divided as a whole is one tensor.
+    if (!parameter.getPartNames() || stored || place.piece) {
       emitPart(parameter.getSymName(), 0, type.getDimSize(0),
                parameter.getPartNamesAttr());
       continue;
@@ -185,7 +162,7 @@ void ParameterLayout::emitStates(OpBuilder &builder, ModuleOp module) const {
             Arena::State, state.offset + width * element,
             width * ShapedType::getNumElements(shape), shape, dtype,
             Role::State, Init::Zero, Quantization::None, 0, false, dtype,
-            StringAttr(), ArrayAttr(), DTypeAttr());
+            StringAttr(), ArrayAttr(), DTypeAttr(), /*piece=*/0);
       });
     }
 }

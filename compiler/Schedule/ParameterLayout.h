@@ -18,7 +18,10 @@ namespace qlora {
 struct ParameterPlace {
   program::Arena arena;
   int64_t offset; ///< bytes
-  int64_t bytes;
+  int64_t bytes;  ///< of the whole
+  int64_t piece = 0; ///< of it, what a rank has; 0: all
+
+  int64_t arenaBytes() const { return piece ? piece : bytes; }
 };
 
 class ParameterLayout {
@@ -31,6 +34,10 @@ public:
 
   const ParameterPlace &lookup(mlir::StringRef parameter) const {
     return places.find(parameter)->second;
+  }
+  /// Of one that lies in pieces: all of them, behind each other.
+  int64_t gatheredBytes(mlir::StringRef parameter) const {
+    return shards * lookup(parameter).piece;
   }
   int64_t getFrozenBytes() const { return frozenBytes; }
   int64_t getHostBytes() const { return hostBytes; }
@@ -47,6 +54,7 @@ private:
 
   llvm::StringMap<ParameterPlace> places;
   train::UpdatePlan update;
+  int64_t shards = 1;
   int64_t frozenBytes = 0;
   int64_t hostBytes = 0;
   int64_t flatBytes = 0;

@@ -59,7 +59,8 @@ def AssignQueues : Pass<"assign-queues", "::mlir::ModuleOp"> {
     all of them at the end of the entry.
 
     On a target that runs kernels of the copy queue beside the compute queue,
-    launches that read frozen parameters only and write one scratch buffer go
+    launches that read frozen parameters only, which may be gathered, and write
+    one scratch buffer go
     there, ahead of the buffer's first reader by as much arithmetic as hides
     them, and at most to the first reader of the buffer before. A wait that
     another one implies is left out.

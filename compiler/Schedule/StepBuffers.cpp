@@ -145,10 +145,16 @@ void StepLowering::bindResults() {
 Place StepLowering::allocate(Value value, bool isSaved) {
   RankedTensorType type = tensorTypeOf(value);
   Operation *def = value.getDefiningOp();
+  int64_t bytes = tensorBytes(type);
+  qlora_dtype dtype = *elementDtype(type.getElementType());
+  // What ranks have pieces of is bytes until it is read.
+  if (auto gather = dyn_cast<GatherWeightOp>(def)) {
+    bytes = layout.gatheredBytes(gather.getParameter());
+    dtype = QLORA_DTYPE_U8;
+  }
   auto buffer = program::BufferOp::create(
-      b, def->getLoc(), Arena::Activation, std::nullopt, tensorBytes(type),
-      program::DType(*elementDtype(type.getElementType())), labelOf(def),
-      isSaved);
+      b, def->getLoc(), Arena::Activation, std::nullopt, bytes,
+      program::DType(dtype), labelOf(def), isSaved);
   buffer.setBackward(isBackward(def));
   buffer.setRecomputed(phaseOf(def) == StepPhase::Recomputed);
   return {buffer, 0, matrixColumns(type)};

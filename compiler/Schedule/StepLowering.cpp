@@ -201,6 +201,16 @@ void StepLowering::lowerAllReduce(AllReduceOp op) {
                                 op.getBucket(), buffer, /*source=*/Value());
 }
 
+/// The pieces of all ranks, and what fills the last.
+void StepLowering::lowerGather(GatherWeightOp op) {
+  const ParameterPlace &place = layout.lookup(op.getParameter());
+  Value piece = arenaBuffer(place.arena, place.offset, place.piece,
+                            QLORA_DTYPE_U8);
+  program::CollectiveOp::create(b, op.getLoc(), program::Collective::AllGather,
+                                gathers++, placeOf(op).buffer, piece,
+                                /*peer=*/0, program::Group::FSDP);
+}
+
 LogicalResult StepLowering::lower(Operation &op) {
   return TypeSwitch<Operation *, LogicalResult>(&op)
       .Case<RowsOp>([&](auto op) { return lowerRows(op); })
@@ -208,6 +218,7 @@ LogicalResult StepLowering::lower(Operation &op) {
       .Case<ConcatOp>([&](auto op) { return lowerConcat(op), success(); })
       .Case<AllReduceOp>(
           [&](auto op) { return lowerAllReduce(op), success(); })
+      .Case<GatherWeightOp>([&](auto op) { return lowerGather(op), success(); })
       .Case<ClearOp>([&](ClearOp op) {
         program::FillOp::create(
             b, op.getLoc(),

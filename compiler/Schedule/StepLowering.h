@@ -78,6 +78,7 @@ private:
   void lowerConcat(model::ConcatOp op);
   void lowerStores(model::MemoryOp op);
   void lowerAllReduce(train::AllReduceOp op);
+  void lowerGather(train::GatherWeightOp op);
 
   // Buffers.
   Place placeOf(mlir::Value value);
@@ -111,6 +112,7 @@ private:
   StepMemory memory;
   mlir::OpBuilder b{step.getContext()};
   mlir::DenseMap<unsigned, mlir::Value> buffers; ///< of roots
+  int64_t gathers = 0; ///< so far
 };
 
 inline mlir::RankedTensorType tensorTypeOf(mlir::Value value) {

@@ -118,6 +118,10 @@ LogicalResult ParameterOp::verify() {
        getOptimizer() != "adamw"))
     return emitOpError("(C7) expects undecayed, rate_scale and optimizer beside "
                        "trainable only");
+  if (getPiece() && (*getPiece() <= 0 || getTrainable()))
+    return emitOpError("(C8) expects pieces of a frozen parameter that have "
+                       "bytes, but got ")
+           << *getPiece();
   if (failed(verifyParts(*this)))
     return failure();
   return verifyStorage(*this);

@@ -64,6 +64,10 @@ def Model_ParameterOp : Model_Op<"parameter", [Symbol]> {
     with weight decay, but for `undecayed`, and with `rate_scale` times the
     learning rate.
 
+    Of a frozen one each rank may hold a `piece`, so many bytes of its tensor as
+    it is stored (`train.gather_weight`). (C8) they are positive, and the
+    parameter is not trainable.
+
     A parameter may be several tensors, stacked along the first dimension,
     that are read and written under their own names (`part_names`). One that is
     quantised is so as a whole.
@@ -76,7 +80,8 @@ def Model_ParameterOp : Model_Op<"parameter", [Symbol]> {
     OptionalAttr<StrArrayAttr>:$part_names,
     OptionalAttr<DenseI64ArrayAttr>:$part_rows, UnitAttr:$transposed,
     UnitAttr:$undecayed, DefaultValuedAttr<F64Attr, "1.0">:$rate_scale,
-    DefaultValuedStrAttr<StrAttr, "adamw">:$optimizer);
+    DefaultValuedStrAttr<StrAttr, "adamw">:$optimizer,
+    OptionalAttr<I64Attr>:$piece);
   let assemblyFormat = "$sym_name `:` $type attr-dict";
   let extraClassDeclaration = [{
     ::mlir::RankedTensorType getTensorType() {

@@ -53,6 +53,7 @@ extern "C" {
 #define QLORA_MODULE_MAGIC 0x41524c51u /* "QLRA", little endian */
 #define QLORA_ABI_VERSION 14u
 #define QLORA_MAX_RANK 4
+#define QLORA_PIECE_ALIGNMENT 64 /* of what ranks hold pieces of: a cache line */
 
 /* Index that refers to nothing. */
 #define QLORA_NONE 0xffffffffu
@@ -150,7 +151,8 @@ typedef struct qlora_parameter {
   uint32_t reserved;
   uint64_t piece; /* 0: the arena has all of it. Else the arena of rank r has at
                      `offset` so many bytes of it, from the (r % shards)-th so
-                     many on; those behind the last of `bytes` are zero */
+                     many on; those behind the last of `bytes` are zero. Its
+                     parts, if any, are one tensor whatever its quantization */
 } qlora_parameter;
 
 /* Kernels and launches ---------------------------------------------------- */

@@ -182,6 +182,10 @@ const OptionRow kRows[] = {
      "an input embedding that is only read by rows lives in pinned host "
      "memory; auto: where the memory limit asks for it",
      "", "auto true false"},
+    {"parallel", kString, "none", kProgram, kShape,
+     "how ranks share the model: fsdp=N: the frozen base lies in pieces on every "
+     "N ranks that follow each other, and each layer is gathered while the one "
+     "before it runs; what is left of --gpus is data parallel"},
 
     {"rl", kChoice, "none", kProgram, kSchedule,
      "what is trained for: none, the tokens of the data; dpo: to prefer the "

@@ -93,7 +93,8 @@ static Status checkRole(const qlora_module &m, const qlora_parameter &p) {
   if (p.quantization != QLORA_QUANTIZATION_NONE)
     QLORA_RETURN_IF_ERROR(checkFormat(p));
   if (p.parts != 0 && ((p.quantization != QLORA_QUANTIZATION_ON_LOAD &&
-                        p.quantization != QLORA_QUANTIZATION_STORED) ||
+                        p.quantization != QLORA_QUANTIZATION_STORED &&
+                        p.piece == 0) ||
                        p.rank == 0 || p.shape[0] % p.parts != 0))
     return damaged("{} parts, but quantization {} and {} dimensions", p.parts,
                    p.quantization, p.rank);
@@ -101,9 +102,6 @@ static Status checkRole(const qlora_module &m, const qlora_parameter &p) {
     return damaged("turned, but of {} dimensions", p.rank);
   return Status::ok();
 }
-
-/// Of what ranks hold in pieces: a cache line.
-static constexpr uint64_t kPieceAlignment = 64;
 
 static Status checkParameter(const qlora_module &m, const qlora_parameter &p) {
   if (p.arena >= m.arena_count)
@@ -123,7 +121,7 @@ static Status checkParameter(const qlora_module &m, const qlora_parameter &p) {
           : static_cast<uint64_t>(elements) * dtypeBits(dtype) / 8;
   if (p.bytes != expected)
     return damaged("{} bytes instead of {}", p.bytes, expected);
-  if (p.piece != 0 && (p.piece % kPieceAlignment != 0 ||
+  if (p.piece != 0 && (p.piece % QLORA_PIECE_ALIGNMENT != 0 ||
                        p.piece < (p.bytes + m.shards - 1) / m.shards || m.shards == 1 ||
                        m.arenas[p.arena].kind != QLORA_ARENA_FROZEN))
     return damaged("{} pieces of {} bytes, in the {} arena", m.shards, p.piece,

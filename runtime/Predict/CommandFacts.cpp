@@ -51,11 +51,12 @@ CommandFactsTable::Entry CommandFactsTable::find(const qlora_command &command,
   case QLORA_COMMAND_COLLECTIVE:
     facts.kind = "collective";
     // A group of one sends nothing.
-    if (ranks > 1)
+    if (const int64_t of = ranksOfGroup(module, command.group, ranks); of > 1) {
       facts.bytes = double(collectiveBytes(module, command));
-    if (rates.gpu)
-      facts.boundSeconds = collectiveSeconds(command.collective, facts.bytes,
-                                             ranks, *rates.gpu);
+      if (rates.gpu)
+        facts.boundSeconds = collectiveSeconds(command.collective, facts.bytes,
+                                               of, *rates.gpu);
+    }
     break;
   case QLORA_COMMAND_RECORD:
   case QLORA_COMMAND_WAIT:

@@ -121,10 +121,15 @@ std::string parallelText(const LoadedModule &module, int ranks) {
   if (ranks == 1)
     return fmt::format("one, with the whole base ({}); nothing is summed",
                        base);
+  const std::string sums =
+      formatBytes(module.arenaBytes(QLORA_ARENA_GRADIENT));
+  if (const uint32_t shards = module.table().shards; shards > 1)
+    return fmt::format("data parallel, {} bases in {} pieces ({} on each); sums "
+                       "{} of gradients a step",
+                       ranks / shards, shards, base, sums);
   return fmt::format(
       "data parallel, {} base ({}); sums {} of gradients a step",
-      isGpu ? "each a whole" : "all on one", base,
-      formatBytes(module.arenaBytes(QLORA_ARENA_GRADIENT)));
+      isGpu ? "each a whole" : "all on one", base, sums);
 }
 
 uint64_t RunMemory::planned() const {

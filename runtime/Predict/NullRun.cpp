@@ -174,8 +174,8 @@ static std::string cardMemoryText(const LoadedModule &module,
       planned += double(use.plannedBytes);
   const char *answer = "";
   if (double(module.arenaBytes(QLORA_ARENA_FROZEN)) > card)
-    answer = ": the base alone does not fit one card; sharding a base over "
-             "cards is not\n  there yet";
+    answer = ": the base alone does not fit one card; compile it with\n"
+             "  --parallel fsdp=N, which divides it among N cards";
   else if (planned > card)
     answer = ": does not fit; compile it with a --memory-limit";
   return fmt::format("  {:.1f} of the card's {:.0f} GB{}\n", planned / 1e9,

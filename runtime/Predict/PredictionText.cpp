@@ -68,8 +68,9 @@ static std::string collectiveLines(const StepPrediction &step) {
     return "";
   std::string text;
   for (const PredictedCollective &collective : step.collectives)
-    text += fmt::format("  {} of bucket {}: {}, {:.2f} ms\n", collective.kind,
-                        collective.bucket, formatBytes(collective.bytes),
+    text += fmt::format("  {:.0f} x {} over {}: {}, {:.2f} ms\n",
+                        collective.count, collective.kind, collective.group,
+                        formatBytes(static_cast<uint64_t>(collective.bytes)),
                         collective.seconds * 1e3);
   return text;
 }
@@ -240,7 +241,8 @@ json predictionJson(const StepPrediction &step, const StepPrediction *low,
   json collectives = json::array();
   for (const PredictedCollective &collective : step.collectives)
     collectives.push_back({{"kind", collective.kind},
-                           {"bucket", collective.bucket},
+                           {"group", collective.group},
+                           {"count", collective.count},
                            {"bytes", collective.bytes},
                            {"seconds", collective.seconds}});
   json result = {{"ranks", step.ranks},

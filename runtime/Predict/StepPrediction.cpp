@@ -67,6 +67,11 @@ double collectiveSeconds(unsigned kind, double bytes, int64_t ranks,
          inside / (gpu.nodeLinkGbps * 1e9) + between / (gpu.networkGbps * 1e9);
 }
 
+int64_t ranksOfGroup(const LoadedModule &module, unsigned group,
+                     int64_t ranks) {
+  return group == QLORA_GROUP_FSDP ? int64_t(module.table().shards) : ranks;
+}
+
 namespace {
 
 /// Walks the entries of one step into a prediction.
@@ -158,20 +163,29 @@ void StepWalk::addToGroup(const qlora_command &command, const KernelRow *row,
 }
 
 void StepWalk::addCollective(const qlora_command &command) {
-  const uint64_t bytes = collectiveBytes(module, command);
+  const auto bytes = double(collectiveBytes(module, command));
+  const int64_t ranks = ranksOfGroup(module, command.group, request.ranks);
   // A CPU's profile knows no links, and is for one rank alone.
   const double seconds =
-      request.ranks == 1
-          ? 0
-          : collectiveSeconds(command.collective, double(bytes), request.ranks,
-                              *request.device.gpu);
+      ranks == 1 ? 0
+                 : collectiveSeconds(command.collective, bytes, ranks,
+                                     *request.device.gpu);
   TimelineItem item;
   item.kind = TimelineItem::Kind::kCollective;
   item.queue = command.queue;
   item.demand.serial = seconds;
   items.push_back(item);
-  step.collectives.push_back(
-      {commandName(command), command.target, bytes, seconds});
+  const std::string_view kind = collectiveName(command.collective);
+  const std::string_view group = groupName(command.group);
+  auto known = std::find_if(step.collectives.begin(), step.collectives.end(),
+                            [&](const PredictedCollective &other) {
+                              return other.kind == kind && other.group == group;
+                            });
+  if (known == step.collectives.end())
+    known = step.collectives.insert(known, {kind, group});
+  known->count += times;
+  known->bytes += times * bytes;
+  known->seconds += times * seconds;
 }
 
 Status StepWalk::addKernels(const qlora_command &command) {
@@ -287,7 +301,8 @@ StatusOr<std::vector<StepPrediction>>
 predictScaling(const LoadedModule &module, PredictionRequest request) {
   const int64_t all = request.ranks;
   std::vector<StepPrediction> curve;
-  for (int64_t ranks = 1;; ranks = std::min(2 * ranks, all)) {
+  for (int64_t ranks = module.table().shards;;
+       ranks = std::min(2 * ranks, all)) {
     request.ranks = ranks;
     QLORA_ASSIGN_OR_RETURN(auto steps, predictSteps(module, request));
     if (!steps.empty())

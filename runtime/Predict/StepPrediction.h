@@ -39,11 +39,11 @@ struct KernelGroup {
   double count = 0;
 };
 
-/// One bucket's all-reduce.
+/// The collectives of one kind over one group in a step.
 struct PredictedCollective {
-  std::string_view kind;
-  uint32_t bucket = 0;
-  uint64_t bytes = 0;
+  std::string_view kind, group;
+  double count = 0;
+  double bytes = 0; ///< of their larger operands
   double seconds = 0;
 };
 
@@ -56,7 +56,7 @@ struct StepPrediction {
   double launchSeconds = 0; ///< of all kernels
   double overlapped = 0;    ///< seconds that queues saved by running at once
   double exposedCommunication = 0;
-  std::vector<PredictedCollective> collectives;
+  std::vector<PredictedCollective> collectives; ///< as they first come
   std::vector<KernelGroup> groups; ///< most seconds first
 
   /// Rows of Kernels.def that are taken to run, but for walks over rows; in
@@ -87,8 +87,12 @@ PredictionRequest lowRequest(PredictionRequest request);
 StatusOr<std::vector<StepPrediction>>
 predictSteps(const LoadedModule &module, const PredictionRequest &request);
 
-/// The longest length's step on 1, 2, 4 ... ranks and on all of the request,
-/// each rank with as many micro-batches.
+/// The ranks that a collective over a group (enum qlora_group) has, of so many
+/// of the run.
+int64_t ranksOfGroup(const LoadedModule &module, unsigned group, int64_t ranks);
+
+/// The longest length's step on 1, 2, 4 ... times as many ranks as hold a base
+/// together, and on all of the request, each rank with as many micro-batches.
 StatusOr<std::vector<StepPrediction>>
 predictScaling(const LoadedModule &module, PredictionRequest request);
 

@@ -23,7 +23,8 @@ static constexpr std::string_view kPlanOnly[] = {
     "memory_limit",           "offload_embedding",
     "gradient_checkpointing", "per_device_train_batch_size",
     "fan_in_fan_out",         "per_device_eval_batch_size",
-    "max_length",             "auto_find_batch_size"};
+    "max_length",             "auto_find_batch_size",
+    "parallel"};
 /// Of the options of a run, those that decide which rows a step has.
 static constexpr std::string_view kRowOrder[] = {"seed", "packing",
                                                  "padding_free", "optim"};

@@ -15,6 +15,7 @@
 #include "compiler/Support/TargetTraits.h"
 #include "runtime/Base/AdapterOptions.h"
 #include "runtime/Base/CommandLine.h"
+#include "runtime/Base/ParallelMesh.h"
 #include "runtime/Base/StepRows.h"
 #include "runtime/Data/TokenFiles.h"
 #include "tools/qloracc/CompilerOptions.h"
@@ -181,6 +182,9 @@ Status fillCompile(const Options &own, CompilerSettings &settings) {
   c.initB = initName(o.text("init_lora_weights"), true);
   c.memoryLimit = o.integer("memory_limit");
   c.offloadEmbedding = o.text("offload_embedding");
+  QLORA_ASSIGN_OR_RETURN(const ParallelMesh mesh,
+                         ParallelMesh::parse(o.text("parallel")));
+  c.shards = mesh.shards;
   c.checkpointing = o.boolean("gradient_checkpointing");
   c.deviceProfile = own.text("device_profile");
   c.dequantForm = own.text("dequant");

@@ -71,7 +71,8 @@ TEST_F(StepPredictionTest, AStepOfOneRankIsItsKernels) {
   EXPECT_NEAR(step.launchSeconds, 4e-6, 1e-15);
   EXPECT_EQ(step.exposedCommunication, 0);
   EXPECT_EQ(step.collectives.size(), 1u);
-  EXPECT_EQ(step.collectives[0].bytes, 72u);
+  EXPECT_EQ(step.collectives[0].bytes, 72);
+  EXPECT_EQ(step.collectives[0].group, "dp");
   EXPECT_EQ(step.collectives[0].seconds, 0);
   const auto &rows = step.parts[size_t(StepPart::kRows)];
   EXPECT_EQ(rows.work.launches, 2);

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: MIT
+
+// assign-shards: frozen weights lie in pieces on the ranks, and are gathered
+// where they are used.
+//
+//   %w  = model.weight @w : tensor<64x64x!nf4>
+//   %y  = model.linear %x, %w                      // forward of layer 1
+//   ...
+//   %dx = model.linear %dy, %w layout in_out       // its backward
+//
+// becomes, with @w in pieces of 1,152 bytes,
+//
+//   %w1 = train.gather_weight @w : tensor<64x64x!nf4>
+//   %y  = model.linear %x, %w1                     // %w1 dies here
+//   ...
+//   %w2 = train.gather_weight @w : tensor<64x64x!nf4>
+//   %dx = model.linear %dy, %w2 layout in_out
+//
+// That is ZeRO-3 of what is not trained (Rajbhandari et al., 2020), and what
+// travels is the weight as it is stored: of 4 bits a quarter of what its numbers
+// would be. Vectors (norms, biases) stay whole: they are small, and gathering
+// them would cost more time than it saves memory.
+
+#include "compiler/Decisions.h"
+#include "compiler/Graph/HostTables.h"
+#include "compiler/Graph/StepProblem.h"
+#include "compiler/Passes.h"
+#include "dialects/Program/Program.h"
+
+#include "runtime/ABI/module.h"
+
+#include "llvm/ADT/MapVector.h"
+
+using namespace mlir;
+using namespace qlora;
+using namespace qlora::model;
+using namespace qlora::train;
+
+namespace qlora {
+#define GEN_PASS_DEF_ASSIGNSHARDS
+#include "compiler/Passes.h.inc"
+} // namespace qlora
+
+namespace {
+
+/// Uses of one weight that one gather serves.
+struct GatherGroup {
+  UsePlace place;
+  SmallVector<OpOperand *> uses;
+};
+
+class AssignShardsPass
+    : public qlora::impl::AssignShardsBase<AssignShardsPass> {
+public:
+  using AssignShardsBase::AssignShardsBase;
+
+private:
+  void runOnOperation() override;
+  void divideParameters();
+  void gatherIn(StepOp step);
+  void recordFacts();
+
+  DenseSet<Attribute> divided; ///< names of parameters
+  int64_t wholeBytes = 0, pieceBytes = 0, gathers = 0;
+};
+
+} // namespace
+
+static bool canBeDivided(ParameterOp parameter) {
+  RankedTensorType type = parameter.getTensorType();
+  return !parameter.getTrainable() && parameter.getFile() &&
+         type.getRank() >= 2;
+}
+
+void AssignShardsPass::divideParameters() {
+  llvm::StringSet<> onHost;
+  if (offloadTables)
+    onHost = hostTables(getOperation());
+  for (auto parameter : getOperation().getOps<ParameterOp>()) {
+    if (!canBeDivided(parameter) || onHost.contains(parameter.getSymName()))
+      continue;
+    const int64_t bytes = tensorBytes(parameter.getTensorType());
+    const int64_t piece =
+        llvm::alignTo(llvm::divideCeil(bytes, shards), QLORA_PIECE_ALIGNMENT);
+    parameter.setPiece(piece);
+    divided.insert(FlatSymbolRefAttr::get(parameter.getSymNameAttr()));
+    wholeBytes += bytes;
+    pieceBytes += piece;
+  }
+}
+
+void AssignShardsPass::gatherIn(StepOp step) {
+  const StepZones zones = zonesOf(step);
+  llvm::MapVector<Attribute, SmallVector<GatherGroup>> weights;
+  for (Operation &op : step.getBody().front())
+    for (OpOperand &use : op.getOpOperands()) {
+      auto weight = use.get().getDefiningOp<WeightOp>();
+      if (!weight || !divided.contains(weight.getParameterAttr()))
+        continue;
+      const UsePlace place = UsePlace::of(&op, zones);
+      SmallVector<GatherGroup> &groups = weights[weight.getParameterAttr()];
+      auto known = llvm::find_if(groups, [&](const GatherGroup &group) {
+        return group.place == place;
+      });
+      if (known == groups.end())
+        groups.push_back({place, {&use}});
+      else
+        known->uses.push_back(&use);
+    }
+  for (auto &[name, groups] : weights)
+    for (const GatherGroup &group : groups) {
+      Operation *first = group.uses.front()->getOwner();
+      OpBuilder builder(first);
+      Value whole = group.uses.front()->get();
+      auto gather =
+          GatherWeightOp::create(builder, whole.getLoc(), whole.getType(),
+                                 cast<FlatSymbolRefAttr>(name));
+      copyStage(first, gather);
+      for (OpOperand *use : group.uses)
+        use->set(gather);
+      ++gathers;
+    }
+  for (auto weight :
+       llvm::make_early_inc_range(step.getBody().getOps<WeightOp>()))
+    if (weight->use_empty() && divided.contains(weight.getParameterAttr()))
+      weight.erase();
+}
+
+void AssignShardsPass::recordFacts() {
+  recordDecision(getOperation(), getArgument(),
+                 Facts(&getContext())
+                     .add("shards", int64_t(shards))
+                     .add("weights", divided.size())
+                     .add("whole_bytes", wholeBytes)
+                     .add("piece_bytes", pieceBytes)
+                     .add("gathers", gathers)
+                     .get());
+}
+
+void AssignShardsPass::runOnOperation() {
+  divided.clear();
+  wholeBytes = pieceBytes = gathers = 0;
+  if (shards < 1) {
+    getOperation().emitError("expects at least one rank for the pieces of the "
+                             "base, but got ")
+        << int64_t(shards);
+    return signalPassFailure();
+  }
+  if (shards == 1)
+    return;
+  getOperation()->setAttr(program::kShardsAttr,
+                          Builder(&getContext()).getI64IntegerAttr(shards));
+  divideParameters();
+  for (auto step : getOperation().getOps<StepOp>())
+    gatherIn(step);
+  recordFacts();
+}

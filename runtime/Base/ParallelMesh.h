@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: MIT
+
+// How ranks share a model: the axes of a mesh, as --parallel says it.
+//
+//   --parallel fsdp=4     the base in pieces, among every four ranks that follow
+//                         each other (of one machine, best)
+//
+// What is left of the ranks of a run is data parallel: 8 ranks of fsdp=4 are two
+// such groups, with other rows each. Which ranks a group has is in
+// ABI/collective.h.
+
+#ifndef QLORA_RUNTIME_BASE_PARALLELMESH_H
+#define QLORA_RUNTIME_BASE_PARALLELMESH_H
+
+#include <cstdint>
+#include <string_view>
+
+#include "runtime/Base/Status.h"
+
+namespace qlora {
+
+struct ParallelMesh {
+  int64_t shards = 1; ///< fsdp: ranks that hold a base together
+
+  /// "fsdp=4", or "" or "none" for a mesh of one. kInvalidArgument names the
+  /// axis that is unknown, not there yet, given twice or no number.
+  static StatusOr<ParallelMesh> parse(std::string_view text);
+};
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_BASE_PARALLELMESH_H

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: MIT
+
+// RUN: qlora-opt %s --assign-shards=shards=3 | FileCheck %s
+// RUN: qlora-opt %s --assign-shards=shards=3 --schedule-gathers | FileCheck %s --check-prefix=AHEAD
+// RUN: qlora-opt %s --assign-shards="shards=3 offload-tables" | FileCheck %s --check-prefix=HOST
+// RUN: qlora-opt %s --assign-shards=shards=1 | FileCheck %s --check-prefix=ONE
+// RUN: not qlora-opt %s --assign-shards=shards=0 2>&1 | FileCheck %s --check-prefix=ZERO
+
+// ONE-NOT: piece
+// ONE-NOT: train.gather_weight
+
+// ZERO: error: expects at least one rank for the pieces of the base, but got 0
+
+// A third of 9,344 bytes of 4 bits with their scales, of 65,536 of a table and
+// of 32,768 of bf16, up to a multiple of 64. What is trained, and vectors, are
+// whole.
+// CHECK: module attributes {program.shards = 3 {{.*}}gathers = 6 {{.*}}piece_bytes = 39104 {{.*}}weights = 4
+// CHECK-DAG: model.parameter @w0 {{.*}}piece = 3136
+// CHECK-DAG: model.parameter @table {{.*}}piece = 21888
+// CHECK-DAG: model.parameter @a : {{.*}}{init = "zero", trainable}
+// CHECK-DAG: model.parameter @norm : tensor<128xf32> {file = "m.safetensors"}
+
+// One gather for the forward and one for what the backward does of a layer, be
+// it again: before the first of these uses.
+// CHECK: train.step accumulate
+// CHECK: %[[T:.*]] = train.gather_weight @table
+// CHECK-NEXT: model.embedding %{{.*}}, %[[T]]
+// CHECK: %[[W0:.*]] = train.gather_weight @w0 {layer = 0 : i64}
+// CHECK-NEXT: model.linear %{{.*}}, %[[W0]] {layer = 0
+// CHECK: %[[W1:.*]] = train.gather_weight @w1 {layer = 1 : i64}
+// CHECK-NEXT: model.linear %{{.*}}, %[[W1]] {layer = 1
+// CHECK: %[[B1:.*]] = train.gather_weight @w1 {layer = 1 : i64, phase = #model.phase<backward>}
+// CHECK-NEXT: model.linear %{{.*}}, %[[B1]] layout in_out
+// CHECK: %[[B0:.*]] = train.gather_weight @w0 {layer = 0 : i64, phase = #model.phase<recomputed>}
+// CHECK-NEXT: model.linear %{{.*}}, %[[B0]] {layer = 0 : i64, phase = #model.phase<recomputed>}
+// CHECK-NEXT: model.linear %{{.*}}, %[[B0]] layout in_out
+// CHECK-NOT: model.weight @w
+
+// HOST: model.parameter @table : tensor<128x128xf32> {file = "m.safetensors"}{{$}}
+// HOST: %[[T:.*]] = model.weight @table
+// HOST: model.embedding %{{.*}}, %[[T]]
+
+// The largest layer has one weight of 4 bits, and there is room for one more.
+// The table is larger than that: it travels when it is needed, and the others
+// when it is used up. So does the head. Of the backward nothing travels before
+// it begins.
+// AHEAD: train.step accumulate
+// AHEAD: train.gather_weight @table
+// AHEAD: model.embedding
+// AHEAD-NEXT: train.gather_weight @w0 {layer = 0
+// AHEAD-NEXT: train.gather_weight @w1 {layer = 1
+// AHEAD-NEXT: model.rms_norm
+// AHEAD-NEXT: model.linear {{.*}}{layer = 0
+// AHEAD-NEXT: model.linear {{.*}}{layer = 1
+// AHEAD-NEXT: train.gather_weight @head
+// AHEAD-NEXT: model.linear
+// AHEAD-NEXT: model.linear
+// AHEAD-NEXT: train.gather_weight @w1 {{.*}}backward
+// AHEAD-NEXT: train.gather_weight @w0 {{.*}}recomputed
+// AHEAD-NEXT: model.linear
+// AHEAD-NEXT: model.linear
+// AHEAD-NEXT: model.linear
+
+!nf4 = !model.quantized<nf4, 64, false>
+model.parameter @table : tensor<128x128xf32> {file = "m.safetensors"}
+model.parameter @norm : tensor<128xf32> {file = "m.safetensors"}
+model.parameter @w0 : tensor<128x128x!nf4> {file = "m.safetensors", stored_quantized}
+model.parameter @w1 : tensor<128x128x!nf4> {file = "m.safetensors", stored_quantized}
+model.parameter @head : tensor<128x128xbf16> {file = "m.safetensors"}
+model.parameter @a : tensor<8x128xf32> {init = "zero", trainable}
+
+train.step accumulate batch 1 length 64 ["ids"] {
+^bb0(%ids: tensor<1x64xi32>):
+  %table = model.weight @table : tensor<128x128xf32>
+  %norm = model.weight @norm : tensor<128xf32>
+  %w0 = model.weight @w0 : tensor<128x128x!nf4>
+  %w1 = model.weight @w1 : tensor<128x128x!nf4>
+  %head = model.weight @head : tensor<128x128xbf16>
+  %a = model.weight @a : tensor<8x128xf32>
+  %x = model.embedding %ids, %table : (tensor<1x64xi32>, tensor<128x128xf32>) -> tensor<1x64x128xf32>
+  %n = model.rms_norm %x, %norm {epsilon = 1.0e-5 : f64, layer = 0 : i64} : (tensor<1x64x128xf32>, tensor<128xf32>) -> tensor<1x64x128xf32>
+  %y = model.linear %n, %w0 {layer = 0 : i64} : (tensor<1x64x128xf32>, tensor<128x128x!nf4>) -> tensor<1x64x128xf32>
+  %z = model.linear %y, %w1 {layer = 1 : i64} : (tensor<1x64x128xf32>, tensor<128x128x!nf4>) -> tensor<1x64x128xf32>
+  %t = model.linear %z, %head : (tensor<1x64x128xf32>, tensor<128x128xbf16>) -> tensor<1x64x128xf32>
+  %xa = model.linear %t, %a : (tensor<1x64x128xf32>, tensor<8x128xf32>) -> tensor<1x64x8xf32>
+  %d1 = model.linear %t, %w1 layout in_out {layer = 1 : i64, phase = #model.phase<backward>} : (tensor<1x64x128xf32>, tensor<128x128x!nf4>) -> tensor<1x64x128xf32>
+  %y2 = model.linear %n, %w0 {layer = 0 : i64, phase = #model.phase<recomputed>} : (tensor<1x64x128xf32>, tensor<128x128x!nf4>) -> tensor<1x64x128xf32>
+  %d0 = model.linear %d1, %w0 layout in_out {layer = 0 : i64, phase = #model.phase<backward>} : (tensor<1x64x128xf32>, tensor<128x128x!nf4>) -> tensor<1x64x128xf32>
+  %da = train.linear_weight_grad %xa, %d0 {phase = #model.phase<backward>, scale = 1.0 : f64} : (tensor<1x64x8xf32>, tensor<1x64x128xf32>) -> tensor<8x128xf32>
+  train.accumulate @a, %da {phase = #model.phase<backward>} : tensor<8x128xf32>
+}

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: MIT
+
+#include "runtime/Base/ParallelMesh.h"
+
+#include <gtest/gtest.h>
+
+using namespace qlora;
+
+TEST(ParallelMesh, ReadsAxes) {
+  for (const char *none : {"", "none", "fsdp=1"}) {
+    const auto mesh = ParallelMesh::parse(none);
+    ASSERT_TRUE(mesh.isOk()) << mesh.status().message();
+    EXPECT_EQ(mesh->shards, 1) << none;
+  }
+  const auto mesh = ParallelMesh::parse("fsdp=4");
+  ASSERT_TRUE(mesh.isOk()) << mesh.status().message();
+  EXPECT_EQ(mesh->shards, 4);
+}
+
+TEST(ParallelMesh, SaysWhatIsWrong) {
+  const auto refusal = [](std::string_view text) {
+    return ParallelMesh::parse(text).status().message();
+  };
+  EXPECT_EQ(refusal("sdp=4"), "--parallel: 'sdp' is no axis; there are: dp, "
+                              "fsdp, zero2, tp, pp, cp, ep");
+  EXPECT_EQ(refusal("tp=2"), "--parallel: tp is not there yet; fsdp is");
+  EXPECT_EQ(refusal("dp=2"), "--parallel: dp is what is left of the ranks of a "
+                             "run; give it with --gpus");
+  EXPECT_EQ(refusal("fsdp=2,fsdp=2"),
+            "--parallel has two numbers for fsdp");
+  for (const char *text : {"fsdp", "fsdp=", "fsdp=0", "fsdp=-2", "fsdp=2x",
+                           "fsdp=99999999999999999999", "fsdp=2,", ",", "="})
+    EXPECT_NE(refusal(text).find("is no AXIS=RANKS"), std::string::npos)
+        << text << ": " << refusal(text);
+}

@@ -80,8 +80,9 @@ void AssignShardsPass::divideParameters() {
     if (!canBeDivided(parameter) || onHost.contains(parameter.getSymName()))
       continue;
     const int64_t bytes = tensorBytes(parameter.getTensorType());
-    const int64_t piece =
-        llvm::alignTo(llvm::divideCeil(bytes, shards), QLORA_PIECE_ALIGNMENT);
+    // That of a table has whole rows.
+    const int64_t piece = parameter.getPiece().value_or(llvm::alignTo(
+        llvm::divideCeil(bytes, shards), QLORA_PIECE_ALIGNMENT));
     parameter.setPiece(piece);
     divided.insert(FlatSymbolRefAttr::get(parameter.getSymNameAttr()));
     wholeBytes += bytes;

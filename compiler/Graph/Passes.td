@@ -409,6 +409,27 @@ def ConcatSiblings : Pass<"concat-siblings", "::qlora::train::StepOp"> {
   }];
 }
 
+def ShardVocabulary : Pass<"shard-vocabulary", "::mlir::ModuleOp"> {
+  let summary = "tables of words in pieces, of which each rank does its part";
+  let description = [{
+    A frozen table that a `TableOp` reads (an embedding, the output head) is cut by
+    rows, of which every rank has as many: its parameter gets a `piece`. Tokens of
+    all ranks are gathered, each rank looks up or multiplies with what it has, and
+    gets back what belongs to its own tokens. A table that an op has to have whole
+    is left to assign-shards, as is with `offload-tables` what host memory takes.
+  }];
+  let dependentDialects = ["::qlora::program::ProgramDialect"];
+  let options = [
+    Option<"shards", "shards", "int64_t", "1",
+           "ranks that hold the base together">,
+    Option<"offloadTables", "offload-tables", "bool", "false",
+           "frozen weights that are read by rows go to the host arena">,
+  ];
+  let statistics = [
+    Statistic<"tablesDivided", "divided", "ops over tables in pieces">,
+  ];
+}
+
 def AssignShards : Pass<"assign-shards", "::mlir::ModuleOp"> {
   let summary = "frozen weights in pieces on the ranks, gathered where used";
   let description = [{

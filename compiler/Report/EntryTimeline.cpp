@@ -15,7 +15,8 @@ using namespace qlora::program;
 
 StringRef qlora::nameOf(BufferCategory category) {
   static constexpr StringLiteral kNames[] = {
-      "saved", "recomputed", "decoded", "forward", "backward", "workspace"};
+      "gathered", "saved",    "recomputed", "decoded",
+      "forward",  "backward", "workspace"};
   return kNames[static_cast<size_t>(category)];
 }
 
@@ -26,8 +27,21 @@ double EntryTimeline::seconds() const {
   return end;
 }
 
-/// True for a launch whose inputs, of which there are some, are all frozen.
-static bool readsOnlyFrozen(LaunchOp launch) {
+/// The buffers that frozen weights are gathered into.
+static DenseSet<Operation *> gatheredBuffers(ArrayRef<Operation *> commands) {
+  DenseSet<Operation *> gathered;
+  for (Operation *command : commands)
+    if (auto gather = dyn_cast<CollectiveOp>(command);
+        gather && gather.getSource() &&
+        rootOf(gather.getSource()).getArena() == Arena::Frozen)
+      gathered.insert(rootOf(gather.getTarget()));
+  return gathered;
+}
+
+/// True for a launch whose inputs, of which there are some, are all frozen, or
+/// `gathered`.
+static bool readsOnlyFrozen(LaunchOp launch,
+                            const DenseSet<Operation *> &gathered) {
   bool readsAny = false;
   for (auto [operand, access] :
        llvm::zip_equal(launch.getOperands(), launch.getAccess())) {
@@ -35,19 +49,22 @@ static bool readsOnlyFrozen(LaunchOp launch) {
       continue;
     readsAny = true;
     Arena arena = rootOf(operand).getArena();
-    if (arena != Arena::Frozen && arena != Arena::Host)
+    if (arena != Arena::Frozen && arena != Arena::Host &&
+        !gathered.contains(rootOf(operand)))
       return false;
   }
   return readsAny;
 }
 
 /// The buffers whose every writer reads nothing but frozen weights.
-static DenseSet<Operation *> decodedBuffers(ArrayRef<Operation *> commands) {
+static DenseSet<Operation *>
+decodedBuffers(ArrayRef<Operation *> commands,
+               const DenseSet<Operation *> &gathered) {
   DenseSet<Operation *> decoded, others;
   for (Operation *command : commands) {
     auto launch = dyn_cast<LaunchOp>(command);
     DenseSet<Operation *> &written =
-        launch && readsOnlyFrozen(launch) ? decoded : others;
+        launch && readsOnlyFrozen(launch, gathered) ? decoded : others;
     for (Value buffer : buffersWritten(command))
       written.insert(rootOf(buffer));
   }
@@ -57,9 +74,12 @@ static DenseSet<Operation *> decodedBuffers(ArrayRef<Operation *> commands) {
 }
 
 static BufferCategory purposeOf(BufferOp buffer,
+                                const DenseSet<Operation *> &gathered,
                                 const DenseSet<Operation *> &decoded) {
   if (buffer.getArena() == Arena::Workspace)
     return BufferCategory::Workspace;
+  if (gathered.contains(buffer))
+    return BufferCategory::Gathered;
   if (buffer.getSaved())
     return BufferCategory::Saved;
   if (decoded.contains(buffer))
@@ -103,12 +123,13 @@ EntryTimeline qlora::timelineOf(EntryOp entry, const CommandTimes *times) {
   timeline.commands = commandsOf(entry);
   if (times)
     timeline.spans = times->of(entry);
-  DenseSet<Operation *> decoded = decodedBuffers(timeline.commands);
+  DenseSet<Operation *> gathered = gatheredBuffers(timeline.commands);
+  DenseSet<Operation *> decoded = decodedBuffers(timeline.commands, gathered);
   for (auto [buffer, first, last] : livesOf(entry)) {
     Arena arena = BufferOp(buffer).getArena();
     if (arena == Arena::Activation || arena == Arena::Workspace)
       timeline.buffers.push_back(
-          {buffer, first, last, purposeOf(buffer, decoded)});
+          {buffer, first, last, purposeOf(buffer, gathered, decoded)});
   }
   timeline.peak = peakOf(timeline);
   return timeline;

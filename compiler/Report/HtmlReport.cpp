@@ -127,7 +127,8 @@ void PageData::writePeak(const TimelinePeak &peak) {
 void PageData::writeCollectives(const EntryTimeline &timeline) {
   json.attributeArray("collectives", [&] {
     for (auto [position, command] : llvm::enumerate(timeline.commands))
-      if (auto together = dyn_cast<CollectiveOp>(command))
+      if (auto together = dyn_cast<CollectiveOp>(command);
+          together && together.getKind() == Collective::AllReduce)
         json.object([&, position = position] {
           json.attribute("command", static_cast<int64_t>(position));
           json.attribute("bucket", static_cast<int64_t>(together.getNumber()));

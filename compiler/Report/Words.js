@@ -21,6 +21,7 @@ const kArenas = [
 ];
 
 const kCategories = {
+  gathered: 'weights from other ranks',
   saved: 'kept for the backward',
   recomputed: 'computed again',
   decoded: 'decoded weights',
@@ -38,8 +39,9 @@ const kEntries = {
 
 // Of commands that are no kernel.
 const kCommands = {
-  all_reduce: 'sum over ranks', copy: 'copy', fill: 'fill', wait: 'wait',
-  record: 'signal',
+  all_reduce: 'sum over ranks', all_gather: 'gather over ranks',
+  reduce_scatter: 'sum of own rows over ranks', copy: 'copy', fill: 'fill',
+  wait: 'wait', record: 'signal',
 };
 
 const kQueues = ['compute', 'communication', 'copy'];

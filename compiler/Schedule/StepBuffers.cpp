@@ -91,6 +91,7 @@ Place StepLowering::outsidePlace(const OutsideMemory &outside,
     return buffer(Arena::State, outside.row, outside.rows);
   if (auto symbol = dyn_cast<FlatSymbolRefAttr>(outside.name)) {
     ParameterPlace place = layout.lookup(symbol.getValue());
+    place.bytes = place.arenaBytes();
     if (outside.rows) {
       place.offset += 4 * outside.row * matrixColumns(type);
       place.bytes = 4 * type.getNumElements();

@@ -211,6 +211,14 @@ void StepLowering::lowerGather(GatherWeightOp op) {
                                 /*peer=*/0, program::Group::FSDP);
 }
 
+/// Between the rows of this rank and those of all.
+void StepLowering::lowerTogether(Operation &op, program::Collective kind) {
+  Value x = op.getOperand(0), result = op.getResult(0);
+  Value source = view(densePlaceOf(x), x), target = view(placeOf(result), result);
+  program::CollectiveOp::create(b, op.getLoc(), kind, gathers++, target, source,
+                                /*peer=*/0, program::Group::FSDP);
+}
+
 LogicalResult StepLowering::lower(Operation &op) {
   return TypeSwitch<Operation *, LogicalResult>(&op)
       .Case<RowsOp>([&](auto op) { return lowerRows(op); })
@@ -218,6 +226,12 @@ LogicalResult StepLowering::lower(Operation &op) {
       .Case<ConcatOp>([&](auto op) { return lowerConcat(op), success(); })
       .Case<AllReduceOp>(
           [&](auto op) { return lowerAllReduce(op), success(); })
+      .Case<AllGatherOp>([&](Operation *op) {
+        return lowerTogether(*op, program::Collective::AllGather), success();
+      })
+      .Case<ReduceScatterOp>([&](Operation *op) {
+        return lowerTogether(*op, program::Collective::ReduceScatter), success();
+      })
       .Case<GatherWeightOp>([&](auto op) { return lowerGather(op), success(); })
       .Case<ClearOp>([&](ClearOp op) {
         program::FillOp::create(
@@ -225,7 +239,7 @@ LogicalResult StepLowering::lower(Operation &op) {
             outsidePlace(op.getMemoryStores().front().memory, {}).buffer);
         return success();
       })
-      .Case<WeightOp, SplitOp, FlatOp>([](auto) { return success(); })
+      .Case<WeightOp, WeightPieceOp, SplitOp, FlatOp>([](auto) { return success(); })
       .Case<AccumulateOp, ResultOp, StoreFlatOp, InitializeOp>([&](auto op) {
         return lowerStores(cast<MemoryOp>(op.getOperation())), success();
       })

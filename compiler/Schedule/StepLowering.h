@@ -79,6 +79,7 @@ private:
   void lowerStores(model::MemoryOp op);
   void lowerAllReduce(train::AllReduceOp op);
   void lowerGather(train::GatherWeightOp op);
+  void lowerTogether(mlir::Operation &op, program::Collective kind);
 
   // Buffers.
   Place placeOf(mlir::Value value);
@@ -112,7 +113,7 @@ private:
   StepMemory memory;
   mlir::OpBuilder b{step.getContext()};
   mlir::DenseMap<unsigned, mlir::Value> buffers; ///< of roots
-  int64_t gathers = 0; ///< so far
+  int64_t gathers = 0; ///< and the like, so far
 };
 
 inline mlir::RankedTensorType tensorTypeOf(mlir::Value value) {

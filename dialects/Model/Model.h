@@ -190,6 +190,8 @@ inline bool isTokenShaped(mlir::RankedTensorType type) {
 /// not hold an f32 gradient of all its rows. A kernel whose logits do too
 /// takes fewer when tuned.
 inline constexpr int64_t kHeadChunkRows = 4096;
+/// Of a row, in what head_part finds (Kernels.def).
+inline constexpr int64_t kHeadStateNumbers = 4;
 
 /// Scratch slots of the attention kernels: the most threads they use.
 inline constexpr int64_t kAttentionSlots = 16;
@@ -210,6 +212,19 @@ buildRows(mlir::OpBuilder &builder, mlir::Location loc,
 #include "dialects/Model/ModelOps.h.inc"
 
 namespace qlora::model {
+
+/// A head that is done in parts.
+struct DividedHead {
+  mlir::Operation *loss; ///< whose first three results a head has
+  mlir::Value hidden, targets;
+  int64_t words;
+  llvm::APFloat cap;
+  bool hasGradient; ///< of hidden, after the three
+};
+/// TableOp::divideTable of heads.
+llvm::SmallVector<mlir::Value> divideHead(mlir::OpBuilder &builder,
+                                          const DividedHead &head,
+                                          mlir::Value piece, int64_t shards);
 
 /// The call of a product as a GEMM: a plain matmul, or, where it has a type to
 /// decode W to, a panel_matmul.

@@ -238,12 +238,35 @@ def Model_WeightedProduct : OpInterface<"WeightedProduct"> {
   }];
 }
 
-/// The product of a head is not there whole, nor 4-bit its weight.
+/// The product of a head is not there whole, nor 4-bit its weight, which is a
+/// table.
 defvar Model_HeadMethods = [{
     ::mlir::OpOperand &getXMutable() { return getHiddenMutable(); }
     ::mlir::Value getProduct() { return nullptr; }
     bool takesStoredWeight() { return false; }
+    ::mlir::OpOperand &getTableMutable() { return getWeightMutable(); }
+    bool canDivideTable();
+    ::llvm::SmallVector<::mlir::Value> divideTable(
+        ::mlir::OpBuilder &builder, ::mlir::Value piece, int64_t shards);
 }];
+
+def Model_TableOp : OpInterface<"TableOp"> {
+  let cppNamespace = "::qlora::model";
+  let description = [{
+    An op over a table [V, H] of words, or of positions, that ranks can share:
+    each holds rows of the table, and does its part for the tokens of all.
+  }];
+  let methods = [
+    InterfaceMethod<"The table.", "::mlir::OpOperand &", "getTableMutable">,
+    InterfaceMethod<"Whether this op can: some forms cannot.", "bool",
+      "canDivideTable">,
+    InterfaceMethod<[{Makes ops for `piece`, the rows of one of `shards` ranks,
+      at the builder's position, and returns what stands for the results.}],
+      "::llvm::SmallVector<::mlir::Value>", "divideTable",
+      (ins "::mlir::OpBuilder &":$builder, "::mlir::Value":$piece,
+           "int64_t":$shards)>,
+  ];
+}
 
 def Model_LossOp : OpInterface<"LossOp"> {
   let cppNamespace = "::qlora::model";

@@ -9,6 +9,8 @@ using namespace mlir;
 using namespace qlora::model;
 
 int64_t EmbeddingOp::getVocabulary() {
+  if (getWords())
+    return getWords();
   const bool isInOut = getLayout() == WeightLayout::InOut;
   return tensorOf(getTable()).getDimSize(isInOut ? 0 : 1);
 }

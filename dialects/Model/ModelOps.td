@@ -110,7 +110,8 @@ def Model_WeightOp : Model_StagedOp<Model_Dialect, "weight",
 // Library ops
 //===----------------------------------------------------------------------===//
 
-def Model_EmbeddingOp : Model_Library<"embedding"> {
+def Model_EmbeddingOp
+    : Model_Library<"embedding", [Model_TableOp]> {
   let summary = "rows of a table";
   let description = [{
     out[b, t, :] = table[ids[b, t], :]; with `layout out_in`, as PEFT has A of
@@ -120,19 +121,24 @@ def Model_EmbeddingOp : Model_Library<"embedding"> {
     [H, V] with `layout out_in`, and not 4-bit.
 
     Where ids are `padding` the table gets no gradient, as with torch's
-    `padding_idx`; -1 is no id.
+    `padding_idx`; -1 is no id. With `words` (not 0) the table is what this rank
+    has of one with so many: rows of other ids are 0.
   }];
   let ownArguments = (ins Model_Tensor:$ids,
     Model_WeightTensor:$table,
     DefaultValuedAttr<I64Attr, "-1">:$padding,
     DefaultValuedAttr<Model_WeightLayoutAttr,
-                      "::qlora::model::WeightLayout::InOut">:$layout);
+                      "::qlora::model::WeightLayout::InOut">:$layout,
+    DefaultValuedAttr<I64Attr, "0">:$words);
   let results = (outs Model_FloatTensor:$result);
   let assemblyFormat = [{
     $ids `,` $table (`layout` $layout^)? attr-dict
     `:` functional-type(operands, results)
   }];
   let extraClassDeclaration = [{
+    bool canDivideTable();
+    ::llvm::SmallVector<::mlir::Value> divideTable(
+        ::mlir::OpBuilder &builder, ::mlir::Value piece, int64_t shards);
     /// How many ids the table has a vector for.
     int64_t getVocabulary();
     /// The module whose weight the table is; empty where it is none.
@@ -288,6 +294,7 @@ include "dialects/Model/ModelLossOps.td"
 include "dialects/Model/ModelExpertOps.td"
 include "dialects/Model/ModelRowOps.td"
 include "dialects/Model/ModelTokenOps.td"
+include "dialects/Model/ModelShardOps.td"
 
 //===----------------------------------------------------------------------===//
 // Views

@@ -317,6 +317,18 @@ KernelCall HeadLossGradOp::getKernelCall() {
           {{3, 0}, {4, 6}}};
 }
 
+bool HeadLossGradOp::canDivideTable() {
+  return getReplaced().empty() && !getDtrained();
+}
+SmallVector<Value> HeadLossGradOp::divideTable(OpBuilder &b, Value piece,
+                                               int64_t shards) {
+  return divideHead(b,
+                    {*this, getHidden(), getTargets(),
+                     tensorOf(getWeight()).getDimSize(0), getCap(),
+                     /*hasGradient=*/true},
+                    piece, shards);
+}
+
 KernelCall EmbeddingGradOp::getKernelCall() {
   RankedTensorType dy = tensorOf(getDy());
   int64_t width = matrixColumns(dy);

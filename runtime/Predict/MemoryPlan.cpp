@@ -66,6 +66,7 @@ static Json largestEntry(const LoadedModule &module) {
 /// What the activations are at their peak.
 static std::vector<PlanRow> activationParts(const LoadedModule &module) {
   constexpr std::pair<const char *, const char *> kParts[] = {
+      {"gathered", "weights from other ranks"},
       {"saved", "saved for the backward"},
       {"recomputed", "computed again"},
       {"decoded", "decoded weights"},

@@ -6,7 +6,7 @@
 
 // RUN: qlora-opt %S/Inputs/layer.mlir --phase-adapt --phase-step --phase-optimize --phase-program --dump-pass-pipeline -o /dev/null 2>&1 | tr ',{' '\n' | FileCheck %s
 
-// CHECK: Pass Manager with 22 passes:
+// CHECK: Pass Manager with 25 passes:
 // CHECK: {{^ +}}quantize-base
 // CHECK: {{^ +}}attach-objective
 // CHECK: {{^ +}}add-noise
@@ -26,7 +26,11 @@
 // CHECK: {{^ +}}plan-dequant
 // CHECK: {{^ +}}train.step(
 // CHECK: {{^ +}}concat-siblings
+// CHECK: {{^ +}}shard-vocabulary
+// CHECK: {{^ +}}assign-shards
+// CHECK: {{^ +}}train.step(
 // CHECK: {{^ +}}fuse-rows
+// CHECK: {{^ +}}schedule-gathers
 // CHECK: {{^ +}}bucket-gradients
 // CHECK: {{^ +}}lower-to-program
 // CHECK: {{^ +}}select-kernels

@@ -29,6 +29,7 @@ SHARED = {
     "compiler/Codegen/KernelFunction.cpp": "The compiler refuses its own work",
     "compiler/Codegen/PrintKernels.cpp": "The compiler refuses its own work",
     "compiler/Codegen/Row*.cpp": "The compiler refuses its own work",
+    "compiler/Graph/AssignShards.cpp": "The compiler refuses its own work",
     "compiler/Graph/AttachObjective.cpp": "The compiler refuses its own work",
     "compiler/Graph/BucketGradients.cpp": "The compiler refuses its own work",
     "compiler/Graph/BuildTrainStep.cpp": "The compiler refuses its own work",

@@ -3,14 +3,16 @@
 
 """Every two of family, format, adapter and number of ranks, in one run.
 
-    covering.py --tools build/bin [--target cuda] [--every N] [--jobs N]
-                [--peft PYTHON] [--keep DIR] [--list] [ROW ...]
+    covering.py --tools build/bin [--target cuda] [--fsdp] [--every N]
+                [--jobs N] [--peft PYTHON] [--keep DIR] [--list] [ROW ...]
 
 A row of the covering array (covering_rows.py) is a tiny model that is made
 here, imported, compiled and trained for two steps as a user would, and held
 against what PyTorch computed (Inputs/covering.json, by Inputs/covering.py):
 losses, norms of gradients, logits before, and those of a second run from the
 adapter that came out. What a row cannot be is refused with its message. With
+--fsdp the rows of several ranks that have a frozen base are trained with its
+pieces on them. With
 --peft the adapters of families which that Python's transformers knows are
 loaded by its PEFT on the same models, with our logits.
 """
@@ -48,13 +50,14 @@ OLDER = ("llama2", "llama3", "mistral", "qwen2", "gemma2", "gpt2", "mixtral",
 def build(options, folder):
     run([f"{options.tools}/qlora-import", os.path.join(folder, "model"), "-o",
          os.path.join(folder, "m.mlir")], os.path.join(folder, "log.txt"))
-    return compile_for(options, folder, "train.yaml")
+    return compile_for(options, folder, "train.yaml",
+                       *(["--parallel", "fsdp=2"] if options.fsdp else []))
 
 
-def compile_for(options, folder, config):
+def compile_for(options, folder, config, *flags):
     module = os.path.join(folder, f"{config}.so")
     run([f"{options.tools}/qloracc", os.path.join(folder, "m.mlir"), "-o",
-         module, "--config", os.path.join(folder, config),
+         module, "--config", os.path.join(folder, config), *flags,
          *(cuda_flags() if options.target == "cuda" else [])],
         os.path.join(folder, "log.txt"))
     return module
@@ -83,7 +86,7 @@ def train(options, row, folder, module):
     name = ("--model-name-or-path" if row["adapter"] == "full"
             else "--adapter-name-or-path")
     config, values = "train.yaml", settings_after(row, out)
-    if values != settings(row):
+    if values != settings(row) or options.fsdp:  # one rank has all of it
         config = "after.yaml"
         write_yaml(os.path.join(folder, config), values)
         module = compile_for(options, folder, config)
@@ -140,7 +143,10 @@ def load_in_peft(options, rows, work):
 def chosen(options):
     """Rows to train, and to be refused, by name."""
     rows = covering_array()
-    refused = {} if options.names else {
+    if options.fsdp:
+        rows = {name: row for name, row in rows.items()
+                if row["ranks"] > 1 and row["adapter"] != "full"}
+    refused = {} if options.names or options.fsdp else {
         name_of(row): (row, message) for row, message in refused_rows()}
     if options.names:
         return {name: rows[name] for name in options.names}, refused
@@ -205,6 +211,7 @@ def main():
     parser.add_argument("names", nargs="*")
     parser.add_argument("--tools", required=True)
     parser.add_argument("--target", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--fsdp", action="store_true")
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--peft")

@@ -51,6 +51,17 @@ for pass in fuse-lora fuse-accumulate rematerialize plan-dequant fuse-rows \
   ./goldens.py --tools "$tools" --compile-flag=--disable-pass=$pass \
     llama-nf4 qwen3-ranks llama-dropout llama-full
 done
+echo "-- the base in pieces on the ranks"
+./covering.py --tools "$tools" --fsdp
+./covering.py --tools "$tools" --fsdp --target cuda --every 8
+./goldens.py --tools "$tools" --ranks 2 --compile-flag=--parallel=fsdp=2 \
+  llama-dpo-nf4 llama-dropout llama-embed-tied llama-packed llama-tokens-nf4 \
+  mixtral-balance prequantized-bnb
+./goldens.py --tools "$tools" --ranks 4 --compile-flag=--parallel=fsdp=2 \
+  qwen3-ranks
+./goldens.py --tools "$tools" --ranks 2 --compile-flag=--parallel=fsdp=2 \
+  --compile-flag=--disable-pass=shard-vocabulary,schedule-gathers llama-nf4
+./shards.py --tools "$tools"
 for form in panel scratch resident; do
   echo "-- weights decoded: $form"
   ./goldens.py --tools "$tools" --compile-flag=--dequant=$form \

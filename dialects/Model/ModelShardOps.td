@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: MIT
+
+// Ops of which each of the N ranks of the group FSDP does a part. To be included
+// by ModelOps.td, whose conventions and classes hold. Here R is the rows of one
+// rank's micro-batch, B T, and all ranks have as many.
+//
+//   %x = model.embedding %ids, %w                 // w [V, H]
+//
+// becomes, with a piece of P rows on each rank,
+//
+//   %p   = model.weight_piece @w                  // [P, H]
+//   %all = model.all_gather %ids                  // [N B, T]
+//   %y   = model.embedding %all, %p {words = V}   // 0 where another has the row
+//   %x   = model.reduce_scatter %y                // [B, T, H]
+
+#ifndef QLORA_DIALECTS_MODEL_MODELSHARDOPS_TD
+#define QLORA_DIALECTS_MODEL_MODELSHARDOPS_TD
+
+def Model_WeightPieceOp : Model_StagedOp<Model_Dialect, "weight_piece",
+    [Pure, DeclareOpInterfaceMethods<Model_MemoryOp, ["getOutsideMemory"]>,
+     DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
+  let summary = "what this rank holds of a parameter, as rows";
+  let description = [{
+    (C1) the parameter has a `piece` of as many bytes as the result, which differs
+    from its type in the first dimension only.
+  }];
+  let ownArguments = (ins FlatSymbolRefAttr:$parameter);
+  let results = (outs Model_Tensor:$result);
+  let assemblyFormat = "$parameter attr-dict `:` type($result)";
+}
+
+/// Of rows [B, ...] of each rank.
+class Model_Together<string mnemonic>
+    : Model_StagedOp<Model_Dialect, mnemonic, [Pure, Model_MemoryOp]> {
+  let ownArguments = (ins Model_Tensor:$x);
+  let results = (outs Model_Tensor:$result);
+  let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
+  let hasVerifier = 1;
+}
+
+def Model_AllGatherOp : Model_Together<"all_gather"> {
+  let summary = "the rows of all ranks, in the order of ranks";
+  let description = [{
+    (C1) the first dimension of the result is a multiple of x's, and all else the
+    same.
+  }];
+}
+
+def Model_ReduceScatterOp : Model_Together<"reduce_scatter"> {
+  let summary = "the sum over the ranks of this rank's rows";
+  let description = [{
+    (C1) the first dimension of x is a multiple of the result's, and all else the
+    same. (C2) the elements are f32, bf16 or f16.
+  }];
+}
+
+def Model_HeadPartOp : Model_Library<"head_part"> {
+  let summary = "what a piece of the output head finds for the rows of all ranks";
+  let description = [{
+    hidden [N B, T, H], W [P, H] of `words` in all, targets [N B, T]. `states` f32
+    [N B, T, 4] and `gradient`, if it is there, f32 [N B, T, H] are as Kernels.def
+    has them; head_merge makes a loss of them. (C1) W is as wide as hidden, and N
+    pieces hold all words. (C2) targets, states and gradient are of hidden's rows.
+  }];
+  let ownArguments = (ins Model_FloatTensor:$hidden, Model_WeightTensor:$weight,
+    Model_Tensor:$targets, I64Attr:$words, I64Attr:$shards, F64Attr:$cap);
+  let results = (outs Model_FloatTensor:$states,
+                      Optional<Model_FloatTensor>:$gradient);
+  let assemblyFormat = "operands attr-dict `:` functional-type(operands, results)";
+  let hasVerifier = 1;
+}
+
+def Model_HeadMergeOp : Model_StagedOp<Model_Dialect, "head_merge",
+    [Pure, AttrSizedResultSegments,
+     DeclareOpInterfaceMethods<Model_MemoryOp, ["getMemoryTies"]>,
+     DeclareOpInterfaceMethods<Model_LibraryOp>]> {
+  let summary = "loss and gradient from what all pieces of a head found";
+  let description = [{
+    states f32 [N N B, T, 4] of all ranks, targets [N B, T]; loss, count and
+    correct of this rank's rows as model.head_loss has them. With `gradient` and
+    W [P, H] also this rank's summand of the gradient of the rows of all ranks:
+    `summand` in the place of gradient, and where it is rounded `rounded`, which
+    is used in its place then. (C1) gradient, W and summand come together, and
+    gradient has the type of summand. (C2) targets are of the states' rows, and
+    correct of this rank's.
+  }];
+  let ownArguments = (ins Model_FloatTensor:$states, Model_Tensor:$targets,
+    Variadic<Model_Tensor>:$of_gradient, I64Attr:$words, I64Attr:$piece,
+    I64Attr:$shards, F64Attr:$cap);
+  let results = (outs Model_FloatTensor:$loss, Model_FloatTensor:$count,
+    Model_Tensor:$correct, Optional<Model_FloatTensor>:$summand,
+    Optional<Model_FloatTensor>:$rounded);
+  let assemblyFormat = "operands attr-dict `:` functional-type(operands, results)";
+  let hasVerifier = 1;
+}
+
+#endif // QLORA_DIALECTS_MODEL_MODELSHARDOPS_TD

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: MIT
+
+// Ops that ranks share: verifiers, kernel calls, and how an op over a table
+// becomes one over pieces of it.
+
+#include "dialects/Model/Arithmetic.h"
+#include "dialects/Model/Model.h"
+
+using namespace mlir;
+using namespace qlora::model;
+
+using A = KernelArgument;
+
+//===----------------------------------------------------------------------===//
+// Verifiers
+//===----------------------------------------------------------------------===//
+
+LogicalResult
+WeightPieceOp::verifySymbolUses(SymbolTableCollection &symbols) {
+  auto parameter = symbols.lookupNearestSymbolFrom<ParameterOp>(
+      *this, getParameterAttr());
+  RankedTensorType type = tensorOf(getResult());
+  if (parameter && parameter.getPiece() &&
+      int64_t(*parameter.getPiece()) == tensorBytes(type)) {
+    RankedTensorType whole = parameter.getTensorType();
+    if (whole.getElementType() == type.getElementType() &&
+        whole.getShape().drop_front() == type.getShape().drop_front())
+      return success();
+  }
+  return emitOpError("(C1) expects a parameter in pieces of ")
+         << type << ", but got " << getParameterAttr();
+}
+
+/// Whether `all` has the rows of several ranks that have `own` each.
+static bool areRowsOf(Value own, Value all) {
+  RankedTensorType one = tensorOf(own), many = tensorOf(all);
+  return one.getRank() == many.getRank() &&
+         one.getElementType() == many.getElementType() &&
+         one.getShape().drop_front() == many.getShape().drop_front() &&
+         many.getDimSize(0) % one.getDimSize(0) == 0;
+}
+
+static LogicalResult verifyTogether(Operation *op, Value own, Value all) {
+  if (areRowsOf(own, all))
+    return success();
+  return op->emitOpError("(C1) expects rows of one rank and of all of them, but "
+                         "got ")
+         << own.getType() << " and " << all.getType();
+}
+
+LogicalResult AllGatherOp::verify() {
+  return verifyTogether(*this, getX(), getResult());
+}
+
+LogicalResult ReduceScatterOp::verify() {
+  if (!isa<FloatType>(tensorOf(getX()).getElementType()))
+    return emitOpError("(C2) expects numbers to add up, but got ")
+           << getX().getType();
+  return verifyTogether(*this, getResult(), getX());
+}
+
+static bool isF32Rows(Value value, Value hidden, int64_t columns) {
+  RankedTensorType type = tensorOf(value);
+  return type.getElementType().isF32() && columnsOf(value) == columns &&
+         type.getShape().drop_back() == tensorOf(hidden).getShape().drop_back();
+}
+
+LogicalResult HeadPartOp::verify() {
+  RankedTensorType weight = tensorOf(getWeight());
+  if (weight.getRank() != 2 ||
+      weight.getDimSize(1) != columnsOf(getHidden()) ||
+      weight.getDimSize(0) * int64_t(getShards()) < int64_t(getWords()))
+    return emitOpError("(C1) expects pieces of a weight as wide as hidden, but "
+                       "got ")
+           << weight << " of " << getWords() << " words";
+  if (tensorOf(getTargets()).getShape() !=
+          tensorOf(getHidden()).getShape().drop_back() ||
+      !isF32Rows(getStates(), getHidden(), kHeadStateNumbers) ||
+      (getGradient() &&
+       !isF32Rows(getGradient(), getHidden(), columnsOf(getHidden()))))
+    return emitOpError("(C2) expects targets, states and gradient of the rows "
+                       "of hidden");
+  return success();
+}
+
+LogicalResult HeadMergeOp::verify() {
+  const size_t count = getOfGradient().size();
+  if ((count != 0 && count != 2) || (count == 0) != !getSummand() ||
+      (getRounded() && !getSummand()) ||
+      (getSummand() && getSummand().getType() != getOfGradient()[0].getType()))
+    return emitOpError("(C1) expects a gradient, W and a summand, or none");
+  RankedTensorType states = tensorOf(getStates());
+  const int64_t shards = getShards();
+  if (columnsOf(getStates()) != kHeadStateNumbers ||
+      states.getNumElements() !=
+          shards * kHeadStateNumbers * tensorOf(getTargets()).getNumElements() ||
+      !areRowsOf(getCorrect(), getTargets()))
+    return emitOpError("(C2) expects states of ")
+           << shards << " ranks and targets of their rows";
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// Memory and kernels
+//===----------------------------------------------------------------------===//
+
+std::optional<OutsideMemory> WeightPieceOp::getOutsideMemory() {
+  return OutsideMemory{MemorySpace::Weight, getParameterAttr()};
+}
+
+SmallVector<MemoryTie> HeadMergeOp::getMemoryTies() {
+  if (!getSummand())
+    return {};
+  return {{&getOfGradientMutable()[0], cast<OpResult>(getSummand()),
+           /*continues=*/true}};
+}
+
+KernelCall HeadPartOp::getKernelCall() {
+  RankedTensorType hidden = tensorOf(getHidden());
+  const int64_t width = matrixColumns(hidden);
+  return {"head_part",
+          {{A::Operand, 0}, {A::Operand, 1}, {A::Operand, 2}, {A::Result, 0},
+           getGradient() ? A{A::Result, 1} : A{A::Absent}, {A::Workspace}},
+          {matrixRows(hidden), width, int64_t(getWords()),
+           tensorOf(getWeight()).getDimSize(0), int64_t(getShards()), width,
+           doubleBits(getCap().convertToDouble()), kHeadChunkRows},
+          {{5, 0}}};
+}
+
+KernelCall HeadMergeOp::getKernelCall() {
+  const bool hasGradient = getSummand() != nullptr;
+  const auto where = [](bool isThere, A argument) {
+    return isThere ? argument : A{A::Absent};
+  };
+  const int64_t width = hasGradient ? columnsOf(getSummand()) : 1;
+  SmallVector<std::pair<unsigned, unsigned>> strides;
+  if (getRounded())
+    strides.push_back({5, 7});
+  return {"head_merge",
+          {{A::Operand, 0}, {A::Operand, 1}, {A::Result, 0}, {A::Result, 1},
+           {A::Result, 2}, where(hasGradient, {A::Result, 3}),
+           where(hasGradient, {A::Operand, 3}),
+           where(getRounded() != nullptr, {A::Result, 4}), {A::Workspace}},
+          {tensorOf(getTargets()).getNumElements(), width, int64_t(getWords()),
+           int64_t(getPiece()), int64_t(getShards()), width,
+           doubleBits(getCap().convertToDouble()), columnsOf(getLoss())},
+          strides};
+}
+
+//===----------------------------------------------------------------------===//
+// From a table to pieces of it
+//===----------------------------------------------------------------------===//
+
+static RankedTensorType withRows(Value value, int64_t rows) {
+  RankedTensorType type = tensorOf(value);
+  SmallVector<int64_t> shape(type.getShape());
+  shape[0] = rows;
+  return type.clone(shape);
+}
+
+static Value gatherRows(OpBuilder &b, Location loc, Value x, int64_t shards) {
+  return AllGatherOp::create(
+      b, loc, withRows(x, shards * tensorOf(x).getDimSize(0)), x);
+}
+
+/// This rank's rows of the sum.
+static Value scatterRows(OpBuilder &b, Location loc, Value x, int64_t shards) {
+  return ReduceScatterOp::create(
+      b, loc, withRows(x, tensorOf(x).getDimSize(0) / shards), x);
+}
+
+bool EmbeddingOp::canDivideTable() {
+  return getLayout() == WeightLayout::InOut && getWords() == 0;
+}
+
+SmallVector<Value> EmbeddingOp::divideTable(OpBuilder &b, Value piece,
+                                            int64_t shards) {
+  Value ids = gatherRows(b, getLoc(), getIds(), shards);
+  auto rows = EmbeddingOp::create(
+      b, getLoc(),
+      withRows(getResult(), shards * tensorOf(getResult()).getDimSize(0)), ids,
+      piece, getPadding(), getLayout(), getVocabulary());
+  return {scatterRows(b, getLoc(), rows, shards)};
+}
+
+SmallVector<Value> qlora::model::divideHead(OpBuilder &b, const DividedHead &head,
+                                            Value piece, int64_t shards) {
+  Location loc = head.loss->getLoc();
+  Value hidden = gatherRows(b, loc, head.hidden, shards);
+  Value targets = gatherRows(b, loc, head.targets, shards);
+  auto f32 = [&](int64_t columns) {
+    SmallVector<int64_t> shape(tensorOf(hidden).getShape());
+    shape.back() = columns;
+    return RankedTensorType::get(shape, b.getF32Type());
+  };
+  const Type sums = head.hasGradient ? f32(columnsOf(hidden)) : Type();
+  auto part = HeadPartOp::create(b, loc, f32(kHeadStateNumbers), sums, hidden,
+                                 piece, targets, uint64_t(head.words),
+                                 uint64_t(shards), head.cap);
+  Value states = gatherRows(b, loc, part.getStates(), shards);
+  SmallVector<Value> ofGradient;
+  if (head.hasGradient)
+    ofGradient = {part.getGradient(), piece};
+  const bool isRounded =
+      head.hasGradient && !tensorOf(hidden).getElementType().isF32();
+  TypeRange results = head.loss->getResultTypes();
+  auto merge = HeadMergeOp::create(
+      b, loc, results[0], results[1], results[2], sums,
+      isRounded ? hidden.getType() : Type(), states, targets, ofGradient,
+      uint64_t(head.words), uint64_t(tensorOf(piece).getDimSize(0)),
+      uint64_t(shards), head.cap);
+  SmallVector<Value> found(merge->getResults().take_front(3));
+  if (head.hasGradient)
+    found.push_back(scatterRows(
+        b, loc, isRounded ? merge.getRounded() : merge.getSummand(), shards));
+  return found;
+}
+
+bool HeadLossOp::canDivideTable() { return getReplaced().empty(); }
+
+SmallVector<Value> HeadLossOp::divideTable(OpBuilder &b, Value piece,
+                                           int64_t shards) {
+  return divideHead(b,
+                    {*this, getHidden(), getTargets(),
+                     tensorOf(getWeight()).getDimSize(0), getCap(), false},
+                    piece, shards);
+}
